@@ -1,0 +1,213 @@
+// Package engines says how work on models is asked for: training, completion,
+// transcription and scoring. Implementations live in the folders below; a
+// worker's agent holds one of each and never knows which.
+package engines
+
+import (
+	"context"
+	"time"
+)
+
+// An Engine is what a node can do. A nil part is a thing the node cannot do;
+// Why says what is missing and how to install it.
+type Engine struct {
+	Name       string
+	Trainer    Trainer
+	Completer  Completer
+	Transcribe Transcriber
+	Scorer     Scorer
+	Why        map[string]string // part ("train", "complete", "transcribe", "score") → reason
+}
+
+// A Trainer carries out one attempt of a training job.
+//
+// Train returns when the job is finished, when ctx is done (its last
+// checkpoint has then been handed to watch) or when it cannot go on. A
+// *domain.Fault with code InvalidArgument or FailedPrecondition is the user's
+// to mend and is not tried again; any other error is.
+type Trainer interface {
+	Train(ctx context.Context, order TrainOrder, watch TrainWatcher) (TrainResult, error)
+}
+
+// Training methods that a TrainOrder may name.
+const (
+	Supervised = "supervised"
+)
+
+// A TrainOrder is everything that a trainer needs; all paths are local.
+type TrainOrder struct {
+	Method      string
+	BaseDir     string   // Hugging Face directory of the base model
+	AdapterDir  string   // PEFT directory to continue from, or ""
+	DataFiles   []string // JSONL, in the formats of spec/gaps.md section 8
+	EvalFiles   []string // JSONL held out from training, or none
+	ResumeDir   string   // a checkpoint that an earlier attempt handed over, or ""
+	WorkDir     string   // empty and writable; results and checkpoints go below it
+	Settings    TrainSettings
+	Seed        uint64
+	Parallelism int // cores it may keep busy; 0 is one less than the machine has
+}
+
+// TrainSettings are the knobs of a job, with the defaults already filled in by
+// the domain (domain.TrainingConfig says what they are).
+type TrainSettings struct {
+	Epochs                    int      `json:"epochs"`
+	LearningRate              float64  `json:"learningRate"`
+	LoraRank                  int      `json:"loraRank"` // 0 trains all parameters
+	LoraAlpha                 float64  `json:"loraAlpha"`
+	LoraDropout               float64  `json:"loraDropout"`
+	LoraTargetModules         []string `json:"loraTargetModules,omitempty"`
+	BatchSizeTokens           int      `json:"batchSize"`        // most tokens in one gradient batch; 0 = engine's default
+	BatchSizeSamples          int      `json:"batchSizeSamples"` // most samples in one gradient batch; 0 = engine's default
+	GradientAccumulationSteps int      `json:"gradientAccumulationSteps"`
+	LearningRateWarmupSteps   int      `json:"learningRateWarmupSteps"`
+	OptimizerWeightDecay      float64  `json:"optimizerWeightDecay"`
+	MaxContextLength          int      `json:"maxContextLength"` // 0 is the model's window
+	EarlyStop                 bool     `json:"earlyStop"`
+	EvalAutoCarveout          bool     `json:"evalAutoCarveout"`
+	CheckpointSteps           int      `json:"checkpointSteps"` // steps between checkpoints; 0 = engine's default
+}
+
+// A TrainWatcher hears how a training goes, from one goroutine.
+type TrainWatcher interface {
+	// Step is called after each optimiser step, and after each evaluation.
+	Step(Metrics)
+	// Checkpoint is called when dir holds a complete checkpoint: an exact
+	// resume from it gives the same numbers as no interruption. dir also holds
+	// metrics.jsonl with every row since step 1. The trainer goes on when it
+	// returns and stops when it returns an error; dir may be reused after.
+	Checkpoint(ctx context.Context, step int, dir string) error
+}
+
+// Metrics is one row of a job's metrics file.
+type Metrics struct {
+	Step         int                `json:"step"`
+	Steps        int                `json:"steps"` // expected in all
+	Epoch        float64            `json:"epoch"`
+	Time         time.Time          `json:"time"`
+	LearningRate float64            `json:"learning_rate"`
+	Tokens       int64              `json:"tokens"` // trained on so far
+	Values       map[string]float64 `json:"values"` // "train/loss", "eval/loss", "reward/mean" …
+}
+
+// A TrainResult says where the outcome lies and what it cost.
+type TrainResult struct {
+	Dir          string // Hugging Face directory (all parameters) or PEFT directory (LoRA), below WorkDir
+	Adapter      bool   // Dir holds a PEFT adapter
+	Steps        int
+	Tokens       int64
+	StoppedEarly bool
+	Values       map[string]float64 // the last of each metric
+}
+
+// A Completer makes models answer.
+type Completer interface {
+	Load(ctx context.Context, files ModelFiles) (Model, error)
+}
+
+// ModelFiles says where a model lies on this node's disk.
+type ModelFiles struct {
+	Dir        string // Hugging Face directory
+	AdapterDir string // PEFT directory applied to it, or ""
+}
+
+// A Model is loaded and answers until it is closed. It is safe for concurrent
+// use; concurrent requests share its steps.
+type Model interface {
+	Info() ModelInfo
+	// Complete generates one continuation and hands it to emit piece by piece,
+	// never splitting a UTF-8 character; the last piece carries Finish. It
+	// stops within one step when ctx is done or emit fails.
+	Complete(ctx context.Context, req CompletionRequest, emit func(Chunk) error) (Usage, error)
+	Close() error
+}
+
+// ModelInfo describes a loaded model.
+type ModelInfo struct {
+	ContextLength  int   // tokens
+	ParameterCount int64 // of the base
+	Slots          int   // requests answered at once without queueing
+}
+
+// A CompletionRequest asks for one continuation of one prompt. With a seed, or
+// with temperature 0, the answer never depends on load.
+type CompletionRequest struct {
+	Prompt       string   `json:"prompt,omitempty"`
+	PromptTokens []int    `json:"promptTokens,omitempty"` // used when not nil
+	MaxTokens    int      `json:"maxTokens"`
+	Temperature  float64  `json:"temperature"` // 0 is greedy
+	TopK         int      `json:"topK"`        // 0 is no limit
+	TopP         float64  `json:"topP"`        // 1 (or 0) is no limit
+	Seed         *uint64  `json:"seed,omitempty"`
+	Stop         []string `json:"stop,omitempty"` // at most 4; never part of the text
+	IgnoreEOS    bool     `json:"ignoreEos,omitempty"`
+}
+
+// Reasons why a generation ended.
+const (
+	FinishStop   = "stop"
+	FinishLength = "length"
+)
+
+// A Chunk is one piece of a continuation.
+type Chunk struct {
+	Text   string `json:"text"`
+	Tokens []int  `json:"tokens,omitempty"`
+	Finish string `json:"finish,omitempty"` // set on the last piece only
+}
+
+// Usage counts tokens.
+type Usage struct {
+	PromptTokens     int `json:"promptTokens"`
+	CompletionTokens int `json:"completionTokens"`
+	CachedTokens     int `json:"cachedTokens"`
+}
+
+// A Transcriber turns speech into text.
+type Transcriber interface {
+	// Transcribe reads 16 kHz mono samples in -1..1.
+	Transcribe(ctx context.Context, pcm []float32, options TranscribeOptions) (Transcript, error)
+}
+
+// TranscribeOptions are the options that reach an engine. An engine refuses
+// one that it cannot honour with InvalidArgument and the option's name.
+type TranscribeOptions struct {
+	Language    string // "" is detect
+	Prompt      string
+	Temperature []float64
+	Translate   bool
+}
+
+// A Transcript is what was said, with times in seconds from the start.
+type Transcript struct {
+	Language string
+	Duration float64
+	Words    []Word
+}
+
+// A Word is one word of a transcript.
+type Word struct {
+	Text        string
+	Start, End  float64
+	Probability float64
+}
+
+// A Scorer runs a user's evaluator on answers.
+type Scorer interface {
+	Score(ctx context.Context, order ScoreOrder) ([]Score, error)
+}
+
+// A ScoreOrder names an evaluator's code on disk and the rows to be scored.
+type ScoreOrder struct {
+	Dir, EntryFile, EntryFunc string
+	Rows                      []map[string]any
+}
+
+// A Score is an evaluator's answer for one row. An exception, a time-out or a
+// value outside 0..1 is an invalid score with its reason.
+type Score struct {
+	Value   float64
+	Valid   bool
+	Reason  string
+	Metrics map[string]float64
+}
