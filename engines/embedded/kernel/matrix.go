@@ -1,0 +1,63 @@
+package kernel
+
+import "fmt"
+
+// Matrix is a row-major view: element (i, j) is Data[i*Stride+j].
+type Matrix struct {
+	Data               []float32
+	Rows, Cols, Stride int
+}
+
+// NewMatrix makes a dense matrix of zeros.
+func NewMatrix(rows, cols int) Matrix {
+	return Matrix{Data: make([]float32, rows*cols), Rows: rows, Cols: cols, Stride: cols}
+}
+
+// Row is row i, sharing memory with m.
+func (m Matrix) Row(i int) []float32 {
+	return m.Data[i*m.Stride : i*m.Stride+m.Cols : i*m.Stride+m.Cols]
+}
+
+// RowRange is the view of rows lo to hi, hi excluded.
+func (m Matrix) RowRange(lo, hi int) Matrix {
+	if lo < 0 || hi < lo || hi > m.Rows {
+		panic(fmt.Sprintf("kernel: rows %d:%d of a matrix of %d rows", lo, hi, m.Rows))
+	}
+	v := Matrix{Rows: hi - lo, Cols: m.Cols, Stride: m.Stride}
+	if hi > lo {
+		v.Data = m.Data[lo*m.Stride:]
+	}
+	return v
+}
+
+// ColRange is the view of columns lo to hi, hi excluded.
+func (m Matrix) ColRange(lo, hi int) Matrix {
+	if lo < 0 || hi < lo || hi > m.Cols {
+		panic(fmt.Sprintf("kernel: columns %d:%d of a matrix of %d columns", lo, hi, m.Cols))
+	}
+	v := Matrix{Rows: m.Rows, Cols: hi - lo, Stride: m.Stride}
+	if m.Rows > 0 && hi > lo {
+		v.Data = m.Data[lo:]
+	}
+	return v
+}
+
+// check panics unless the view lies inside its data.
+func (m Matrix) check(name string) {
+	switch {
+	case m.Rows < 0 || m.Cols < 0 || m.Stride < 0:
+		panic(fmt.Sprintf("kernel: %s has a negative size: %d×%d, stride %d", name, m.Rows, m.Cols, m.Stride))
+	case m.Rows == 0 || m.Cols == 0:
+	case m.Rows > 1 && m.Stride < m.Cols:
+		panic(fmt.Sprintf("kernel: %s has stride %d, less than its %d columns", name, m.Stride, m.Cols))
+	case len(m.Data) < (m.Rows-1)*m.Stride+m.Cols:
+		panic(fmt.Sprintf("kernel: %s is %d×%d with stride %d but holds %d numbers", name, m.Rows, m.Cols, m.Stride, len(m.Data)))
+	}
+}
+
+// same panics unless the two lengths agree.
+func same(what string, got, want int) {
+	if got != want {
+		panic(fmt.Sprintf("kernel: %s is %d, want %d", what, got, want))
+	}
+}

@@ -1,0 +1,77 @@
+package kernel
+
+// The kernels in plain Go. Every product is converted to float32 before it is
+// added, which forbids the compiler to fuse the two on processors that could:
+// the bits must not depend on which loop a number went through.
+
+// tileGo computes rows × cols elements of C from k steps of A and a panel.
+func tileGo(c []float32, ldc int, a []float32, rowStride, kStride int, b []float32, k, rows, cols int, load bool) {
+	for i := range rows {
+		row := c[i*ldc:][:cols]
+		for j := 0; j < cols; j += 8 {
+			var s [8]float32
+			part := row[j:min(j+8, cols)]
+			if load {
+				copy(s[:], part)
+			}
+			s = octet(s, a[i*rowStride:], kStride, b[j:], k)
+			copy(part, s[:])
+		}
+	}
+}
+
+// octet takes eight neighbouring columns of a panel through k steps.
+func octet(s [8]float32, a []float32, kStride int, b []float32, k int) [8]float32 {
+	s0, s1, s2, s3, s4, s5, s6, s7 := s[0], s[1], s[2], s[3], s[4], s[5], s[6], s[7]
+	for l := range k {
+		x, y := a[l*kStride], (*[8]float32)(b[l*panelCols:])
+		s0 += float32(x * y[0])
+		s1 += float32(x * y[1])
+		s2 += float32(x * y[2])
+		s3 += float32(x * y[3])
+		s4 += float32(x * y[4])
+		s5 += float32(x * y[5])
+		s6 += float32(x * y[6])
+		s7 += float32(x * y[7])
+	}
+	return [8]float32{s0, s1, s2, s3, s4, s5, s6, s7}
+}
+
+// packPanelTGo writes the transpose of up to 32 rows from column k0 on.
+func packPanelTGo(dst []float32, w Matrix, k0 int) {
+	for j := range panelCols {
+		if j >= w.Rows {
+			for l := k0; l < w.Cols; l++ {
+				dst[l*panelCols+j] = 0
+			}
+			continue
+		}
+		row := w.Row(j)
+		for l := k0; l < w.Cols; l++ {
+			dst[l*panelCols+j] = row[l]
+		}
+	}
+}
+
+// matVecGo takes four rows at a time: their sums do not wait for each other.
+func matVecGo(y, x []float32, w Matrix) {
+	j := 0
+	for ; j+4 <= w.Rows; j += 4 {
+		r0, r1, r2, r3 := w.Row(j)[:len(x)], w.Row(j + 1)[:len(x)], w.Row(j + 2)[:len(x)], w.Row(j + 3)[:len(x)]
+		var s0, s1, s2, s3 float32
+		for l, v := range x {
+			s0 += float32(v * r0[l])
+			s1 += float32(v * r1[l])
+			s2 += float32(v * r2[l])
+			s3 += float32(v * r3[l])
+		}
+		y[j], y[j+1], y[j+2], y[j+3] = s0, s1, s2, s3
+	}
+	for ; j < w.Rows; j++ {
+		row, s := w.Row(j)[:len(x)], float32(0)
+		for l, v := range x {
+			s += float32(v * row[l])
+		}
+		y[j] = s
+	}
+}

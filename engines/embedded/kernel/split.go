@@ -1,0 +1,24 @@
+package kernel
+
+import (
+	"sync"
+	"sync/atomic"
+)
+
+// split runs parts 0 to parts-1 on at most workers goroutines, the caller's
+// among them, and returns when all are done. Whoever is free takes the next
+// part, so a busy core does not hold up the others.
+func split(parts, workers int, run func(part int)) {
+	var next atomic.Int64
+	take := func() {
+		for i := int(next.Add(1)) - 1; i < parts; i = int(next.Add(1)) - 1 {
+			run(i)
+		}
+	}
+	var others sync.WaitGroup
+	for range min(workers, parts) - 1 {
+		others.Go(take)
+	}
+	take()
+	others.Wait()
+}

@@ -1,0 +1,174 @@
+package kernel
+
+import "math"
+
+// Dot is the sum of a[i]·b[i].
+func Dot(a, b []float32) float32 {
+	same("length of b", len(b), len(a))
+	return dot(a, b)
+}
+
+// SumSquares is the sum of x[i]².
+func SumSquares(x []float32) float32 { return dot(x, x) }
+
+// Sum is the sum of x[i].
+func Sum(x []float32) float32 { return sum(x) }
+
+// Max is the greatest of x, minus infinity for none.
+func Max(x []float32) float32 { return greatest(x) }
+
+// Axpy computes y += alpha·x.
+func Axpy(alpha float32, x, y []float32) {
+	same("length of y", len(y), len(x))
+	axpy(alpha, x, y)
+}
+
+// Add computes dst = x + y; dst may be x or y.
+func Add(dst, x, y []float32) {
+	same("length of x", len(x), len(dst))
+	same("length of y", len(y), len(dst))
+	add(dst, x, y)
+}
+
+// Mul computes dst = x·y element by element; dst may be x or y.
+func Mul(dst, x, y []float32) {
+	same("length of x", len(x), len(dst))
+	same("length of y", len(y), len(dst))
+	mul(dst, x, y)
+}
+
+// Scale computes x *= alpha.
+func Scale(alpha float32, x []float32) { scale(alpha, x) }
+
+// Exp computes dst = eˣ to two units in the last place; dst may be x. Results
+// under the smallest normal number are zero, those over the largest infinite.
+func Exp(dst, x []float32) {
+	same("length of x", len(x), len(dst))
+	exp(dst, x)
+}
+
+// Softmax turns a row of logits into probabilities, in place. Minus infinity
+// masks a position; a row that is masked whole becomes zeros.
+func Softmax(row []float32) {
+	top := greatest(row)
+	if math.IsInf(float64(top), -1) {
+		clear(row)
+		return
+	}
+	scale(1/expSum(row, row, top), row)
+}
+
+// SoftmaxGrad turns dp, the gradient by the probabilities p of a Softmax, into
+// the gradient by its logits, in place: p·(dp − Σ p·dp).
+func SoftmaxGrad(dp, p []float32) {
+	same("length of p", len(p), len(dp))
+	softmaxGrad(dp, p, dot(dp, p))
+}
+
+// LogSumExp is log Σ e^x[i], the normaliser of a row of logits. scratch has the
+// length of x and is overwritten; it may be x.
+func LogSumExp(scratch, x []float32) float32 {
+	same("length of scratch", len(scratch), len(x))
+	top := greatest(x)
+	if math.IsInf(float64(top), 0) {
+		return top
+	}
+	return top + float32(math.Log(float64(expSum(scratch, x, top))))
+}
+
+// Silu computes dst = x/(1+e⁻ˣ); dst may be x.
+func Silu(dst, x []float32) {
+	same("length of x", len(x), len(dst))
+	silu(dst, x)
+}
+
+// SwiGLU computes dst = silu(gate)·up (Shazeer, "GLU Variants Improve
+// Transformer", 2020); dst may be gate or up.
+func SwiGLU(dst, gate, up []float32) {
+	same("length of gate", len(gate), len(dst))
+	same("length of up", len(up), len(dst))
+	swiglu(dst, gate, up)
+}
+
+// SwiGLUGrad computes the gradients by gate and up from d, the gradient by the
+// result of SwiGLU. dGate and dUp may be gate, up or d, but not the same one.
+func SwiGLUGrad(dGate, dUp, gate, up, d []float32) {
+	same("length of dGate", len(dGate), len(d))
+	same("length of dUp", len(dUp), len(d))
+	same("length of gate", len(gate), len(d))
+	same("length of up", len(up), len(d))
+	swigluGrad(dGate, dUp, gate, up, d)
+}
+
+// RMSNorm computes dst = x·w/√(mean(x²)+eps) (Zhang and Sennrich, 2019) and
+// returns the factor 1/√(…), which RMSNormGrad wants; dst may be x.
+func RMSNorm(dst, x, w []float32, eps float32) (inv float32) {
+	same("length of x", len(x), len(dst))
+	same("length of w", len(w), len(dst))
+	inv = float32(1 / math.Sqrt(float64(dot(x, x))/float64(max(1, len(x)))+float64(eps)))
+	scaleMul(dst, x, w, inv)
+	return inv
+}
+
+// RMSNormGrad adds the gradients of RMSNorm by x and w to dx and dw, from dy,
+// the gradient by its result. A nil dw is left out.
+func RMSNormGrad(dx, dw, dy, x, w []float32, inv float32) {
+	same("length of dx", len(dx), len(dy))
+	same("length of x", len(x), len(dy))
+	same("length of w", len(w), len(dy))
+	mean := dot3(dy, w, x) / float32(max(1, len(dy)))
+	normGrad(dx, dy, w, x, inv, -mean*inv*inv*inv)
+	if dw != nil {
+		same("length of dw", len(dw), len(dy))
+		mulAdd(dw, dy, x, inv)
+	}
+}
+
+// Rope turns the pairs (x[i], x[i+h]) of one head by their angles in place; cos
+// and sin have h = len(x)/2 numbers (Su et al., "RoFormer", 2021, in the halves
+// layout of Hugging Face checkpoints).
+func Rope(x, cos, sin []float32) {
+	h := len(cos)
+	same("length of x", len(x), 2*h)
+	same("length of sin", len(sin), h)
+	rope(x[:h], x[h:], cos, sin, 1)
+}
+
+// RopeGrad turns the pairs back, which is the gradient of Rope.
+func RopeGrad(dx, cos, sin []float32) {
+	h := len(cos)
+	same("length of dx", len(dx), 2*h)
+	same("length of sin", len(sin), h)
+	rope(dx[:h], dx[h:], cos, sin, -1)
+}
+
+// Adam is one step of AdamW (Loshchilov and Hutter, 2019).
+type Adam struct {
+	Rate, Beta1, Beta2, Epsilon, Decay float64
+	Clip                               float64 // the gradient is multiplied by this; zero means one
+	Step                               int     // from 1
+}
+
+// Update applies the step to weights w with gradient g and moments m and v.
+func (a Adam) Update(w, m, v, g []float32) {
+	same("length of m", len(m), len(w))
+	same("length of v", len(v), len(w))
+	same("length of g", len(g), len(w))
+	clip := a.Clip
+	if clip == 0 {
+		clip = 1
+	}
+	c1, c2 := 1-math.Pow(a.Beta1, float64(a.Step)), 1-math.Pow(a.Beta2, float64(a.Step))
+	adam(w, m, v, g, &adamFactors{
+		clip: float32(clip), beta1: float32(a.Beta1), rest1: float32(1 - a.Beta1),
+		beta2: float32(a.Beta2), rest2: float32(1 - a.Beta2), root: float32(1 / math.Sqrt(c2)),
+		epsilon: float32(a.Epsilon), keep: float32(1 - a.Rate*a.Decay), step: float32(a.Rate / c1),
+	})
+}
+
+// adamFactors are what a step needs per number: with g' = clip·g,
+// m = beta1·m + rest1·g', v = beta2·v + rest2·g'²,
+// w = keep·w − step·m/(root·√v + epsilon).
+type adamFactors struct {
+	clip, beta1, rest1, beta2, rest2, root, epsilon, keep, step float32
+}
