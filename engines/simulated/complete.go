@@ -1,0 +1,228 @@
+package simulated
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"anneal/domain"
+	"anneal/engines"
+)
+
+type completer struct{ options Options }
+
+// A model answers with words drawn from the prompt, the seed and the state
+// that a simulated training left in its directories.
+type model struct {
+	options Options
+	state   string
+	slots   chan struct{}
+	queue   chan struct{}
+	closed  chan struct{}
+	close   sync.Once
+}
+
+// words are the vocabulary; a token is an index into it, with a space before
+// all but the first of an answer.
+var words = strings.Fields("amber birch cedar delta ember fjord grove heron iris jade kelp larch maple north ochre pearl " +
+	"quartz river stone tidal umber vivid willow xenon yarrow zephyr naïve café 東京 and or not")
+
+func (c completer) Load(ctx context.Context, files engines.ModelFiles) (engines.Model, error) {
+	if err := c.options.fault(LoadModel, 0); err != nil {
+		return nil, err
+	}
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	m := &model{
+		options: c.options,
+		slots:   make(chan struct{}, c.options.Slots),
+		queue:   make(chan struct{}, c.options.Slots+c.options.Queue),
+		closed:  make(chan struct{}),
+	}
+	for _, dir := range []string{files.Dir, files.AdapterDir} {
+		if dir == "" {
+			continue
+		}
+		if info, err := os.Stat(dir); err != nil {
+			return nil, fmt.Errorf("model: %w", err)
+		} else if !info.IsDir() {
+			return nil, fmt.Errorf("model: %s is not a directory", dir)
+		}
+		if data, err := os.ReadFile(filepath.Join(dir, stateFile)); err == nil {
+			m.state += string(data)
+		}
+	}
+	return m, nil
+}
+
+func (m *model) Info() engines.ModelInfo {
+	return engines.ModelInfo{ContextLength: m.options.ContextLength, ParameterCount: 1000, Slots: m.options.Slots}
+}
+
+func (m *model) Close() error {
+	m.close.Do(func() { close(m.closed) })
+	return nil
+}
+
+// Complete counts a prompt token for the beginning and one for each byte of a
+// text prompt.
+func (m *model) Complete(ctx context.Context, req engines.CompletionRequest, emit func(engines.Chunk) error) (engines.Usage, error) {
+	usage := engines.Usage{PromptTokens: 1 + len(req.Prompt)}
+	if req.PromptTokens != nil {
+		usage.PromptTokens = len(req.PromptTokens)
+	}
+	if usage.PromptTokens >= m.options.ContextLength {
+		return usage, domain.Faultf(domain.InvalidArgument, "prompt: has %d tokens and fills the window of %d; shorten it",
+			usage.PromptTokens, m.options.ContextLength)
+	}
+	if len(req.Stop) > 4 {
+		return usage, domain.Faultf(domain.InvalidArgument, "stop: has %d sequences; at most 4 are allowed", len(req.Stop))
+	}
+	release, err := m.enter(ctx)
+	if err != nil {
+		return usage, err
+	}
+	defer release()
+	pieces, finish := m.answer(req, m.options.ContextLength-usage.PromptTokens)
+	for i, piece := range pieces {
+		if err := m.token(ctx, i+1); err != nil {
+			return usage, err
+		}
+		usage.CompletionTokens++
+		if i == len(pieces)-1 {
+			piece.Finish = finish
+		}
+		if err := emit(piece); err != nil {
+			return usage, err
+		}
+	}
+	if len(pieces) == 0 {
+		return usage, emit(engines.Chunk{Finish: finish})
+	}
+	return usage, nil
+}
+
+// enter waits for a slot, unless the queue is full.
+func (m *model) enter(ctx context.Context) (release func(), err error) {
+	select {
+	case <-m.closed:
+		return nil, errClosed()
+	default:
+	}
+	select {
+	case m.queue <- struct{}{}:
+	default:
+		return nil, domain.Faultf(domain.ResourceExhausted, "the model has %d requests running and waiting; try again later", cap(m.queue))
+	}
+	select {
+	case m.slots <- struct{}{}:
+		return func() { <-m.slots; <-m.queue }, nil
+	case <-ctx.Done():
+		err = ctx.Err()
+	case <-m.closed:
+		err = errClosed()
+	}
+	<-m.queue
+	return nil, err
+}
+
+// token lets the time of one token pass.
+func (m *model) token(ctx context.Context, number int) error {
+	if err := m.options.fault(CompleteToken, number); err != nil {
+		return err
+	}
+	var duration time.Duration
+	if m.options.TokenTime != nil {
+		duration = m.options.TokenTime(number)
+	}
+	if err := wait(ctx, duration); err != nil {
+		return err
+	}
+	select {
+	case <-m.closed:
+		return errClosed()
+	default:
+		return nil
+	}
+}
+
+// answer is the whole continuation, one token a piece, cut before the first
+// stop sequence.
+func (m *model) answer(req engines.CompletionRequest, room int) (pieces []engines.Chunk, finish string) {
+	seed := m.options.Seed
+	if req.Seed != nil && req.Temperature > 0 {
+		seed ^= *req.Seed
+	}
+	source := random(seed, m.state, req.Prompt, fmt.Sprint(req.PromptTokens))
+	length, limit, finish := 4+source.IntN(17), min(req.MaxTokens, room), engines.FinishStop
+	if req.IgnoreEOS || length > limit {
+		length, finish = limit, engines.FinishLength
+	}
+	text := ""
+	for i := range length {
+		token := source.IntN(len(words))
+		word := words[token]
+		if i > 0 {
+			word = " " + word
+		}
+		text += word
+		pieces = append(pieces, engines.Chunk{Text: word, Tokens: []int{token}})
+		if at := firstStop(text, req.Stop); at >= 0 {
+			return trim(pieces, len(text)-at), engines.FinishStop
+		}
+	}
+	return pieces, finish
+}
+
+// firstStop is where the earliest stop sequence begins in text, or -1.
+func firstStop(text string, stops []string) int {
+	first := -1
+	for _, stop := range stops {
+		if at := strings.Index(text, stop); stop != "" && at >= 0 && (first < 0 || at < first) {
+			first = at
+		}
+	}
+	return first
+}
+
+// trim takes the last n bytes of text away from the pieces.
+func trim(pieces []engines.Chunk, n int) []engines.Chunk {
+	for i := len(pieces) - 1; n > 0; i-- {
+		cut := min(n, len(pieces[i].Text))
+		pieces[i].Text = pieces[i].Text[:len(pieces[i].Text)-cut]
+		n -= cut
+	}
+	return pieces
+}
+
+func errClosed() error {
+	return domain.Faultf(domain.Unavailable, "the model was unloaded; send the request to another replica")
+}
+
+type transcriber struct{ options Options }
+
+// Transcribe hears one word in each half second; which one depends on the
+// number of samples alone.
+func (t transcriber) Transcribe(ctx context.Context, pcm []float32, options engines.TranscribeOptions) (engines.Transcript, error) {
+	if err := ctx.Err(); err != nil {
+		return engines.Transcript{}, err
+	}
+	const rate = 16000
+	transcript := engines.Transcript{Language: options.Language, Duration: float64(len(pcm)) / rate}
+	if transcript.Language == "" {
+		transcript.Language = "en"
+	}
+	source := random(t.options.Seed, strconv.Itoa(len(pcm)))
+	for start := 0; start+rate/2 <= len(pcm); start += rate / 2 {
+		transcript.Words = append(transcript.Words, engines.Word{
+			Text: words[source.IntN(len(words))], Start: float64(start) / rate, End: float64(start)/rate + 0.4, Probability: 0.9,
+		})
+	}
+	return transcript, nil
+}

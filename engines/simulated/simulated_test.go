@@ -1,0 +1,229 @@
+package simulated_test
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"anneal/domain"
+	"anneal/engines"
+	"anneal/engines/simulated"
+)
+
+// A watcher remembers what it hears.
+type watcher struct {
+	rows        []engines.Metrics
+	checkpoints []string
+	onStep      func(step int)
+	refuse      error
+}
+
+func (w *watcher) Step(m engines.Metrics) {
+	m.Time = time.Time{}
+	w.rows = append(w.rows, m)
+	if w.onStep != nil {
+		w.onStep(m.Step)
+	}
+}
+
+func (w *watcher) Checkpoint(ctx context.Context, _ int, dir string) error {
+	w.checkpoints = append(w.checkpoints, dir)
+	return errors.Join(ctx.Err(), w.refuse)
+}
+
+func order(t *testing.T) engines.TrainOrder {
+	data := filepath.Join(t.TempDir(), "rows.jsonl")
+	require.NoError(t, os.WriteFile(data, []byte(strings.Repeat("{\"text\":\"a\"}\n", 40)), 0o644))
+	return engines.TrainOrder{
+		Method: engines.Supervised, DataFiles: []string{data}, WorkDir: t.TempDir(), Seed: 7,
+		Settings: engines.TrainSettings{Epochs: 4, LoraRank: 8, EvalAutoCarveout: true, CheckpointSteps: 6},
+	}
+}
+
+func TestTrainingFallsAndLeavesAnAdapter(t *testing.T) {
+	w := &watcher{}
+	result, err := simulated.New(simulated.Options{}).Trainer.Train(t.Context(), order(t), w)
+	require.NoError(t, err)
+	assert.Equal(t, 20, result.Steps)
+	assert.True(t, result.Adapter)
+	assert.FileExists(t, filepath.Join(result.Dir, "adapter_config.json"))
+	assert.Less(t, w.rows[19].Values["train/loss"], w.rows[0].Values["train/loss"]/2)
+	assert.Contains(t, w.rows[4].Values, "eval/loss")
+	assert.Len(t, w.checkpoints, 3)
+	assert.Equal(t, result.Values["train/loss"], w.rows[19].Values["train/loss"])
+}
+
+func TestResumeGivesTheSameNumbers(t *testing.T) {
+	trainer := simulated.New(simulated.Options{Seed: 3}).Trainer
+	whole := &watcher{}
+	want, err := trainer.Train(t.Context(), order(t), whole)
+	require.NoError(t, err)
+
+	ctx, cancel := context.WithCancel(t.Context())
+	first := &watcher{onStep: func(step int) {
+		if step == 9 {
+			cancel()
+		}
+	}}
+	_, err = trainer.Train(ctx, order(t), first)
+	require.ErrorIs(t, err, context.Canceled)
+	require.Len(t, first.checkpoints, 2, "one due at step 6, one because of the cancellation at 9")
+
+	again := order(t)
+	again.ResumeDir = first.checkpoints[1]
+	second := &watcher{}
+	got, err := trainer.Train(t.Context(), again, second)
+	require.NoError(t, err)
+	assert.Equal(t, whole.rows, append(first.rows, second.rows...))
+	assert.Equal(t, want.Values, got.Values)
+	assert.Equal(t, want.Tokens, got.Tokens)
+	metrics, err := os.ReadFile(filepath.Join(got.Dir, "metrics.jsonl"))
+	require.NoError(t, err)
+	assert.Equal(t, 20, strings.Count(string(metrics), "\n"))
+}
+
+func TestTrainingRefusesBadRows(t *testing.T) {
+	for name, content := range map[string]string{"line 2": "{}\nnot json\n", "no rows": "\n\n"} {
+		o := order(t)
+		require.NoError(t, os.WriteFile(o.DataFiles[0], []byte(content), 0o644))
+		_, err := simulated.New(simulated.Options{}).Trainer.Train(t.Context(), o, &watcher{})
+		assert.Equal(t, domain.InvalidArgument, domain.CodeOf(err))
+		assert.ErrorContains(t, err, name)
+	}
+}
+
+func TestFaultsAreInjected(t *testing.T) {
+	broken := errors.New("disk on fire")
+	for _, name := range []string{simulated.TrainStep, simulated.WriteCheckpoint, simulated.LoadModel, simulated.CompleteToken} {
+		engine := simulated.New(simulated.Options{Fault: func(a simulated.Action) error {
+			if a.Name == name && (a.Step == 6 || a.Step == 0) || a.Name == name && name == simulated.CompleteToken {
+				return broken
+			}
+			return nil
+		}})
+		_, trainErr := engine.Trainer.Train(t.Context(), order(t), &watcher{})
+		model, loadErr := engine.Completer.Load(t.Context(), engines.ModelFiles{})
+		var completeErr error
+		if loadErr == nil {
+			_, completeErr = model.Complete(t.Context(), engines.CompletionRequest{MaxTokens: 5}, func(engines.Chunk) error { return nil })
+		}
+		assert.ErrorIs(t, errors.Join(trainErr, loadErr, completeErr), broken, name)
+	}
+	w := &watcher{refuse: broken}
+	_, err := simulated.New(simulated.Options{}).Trainer.Train(t.Context(), order(t), w)
+	assert.ErrorIs(t, err, broken)
+}
+
+func TestStepsTakeTheirTime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		engine := simulated.New(simulated.Options{Steps: 5, StepTime: func(step int) time.Duration { return time.Duration(step) * time.Hour }})
+		start := time.Now()
+		_, err := engine.Trainer.Train(t.Context(), order(t), &watcher{})
+		require.NoError(t, err)
+		assert.Equal(t, 15*time.Hour, time.Since(start))
+	})
+}
+
+func load(t *testing.T, options simulated.Options) engines.Model {
+	model, err := simulated.New(options).Completer.Load(t.Context(), engines.ModelFiles{Dir: t.TempDir()})
+	require.NoError(t, err)
+	t.Cleanup(func() { assert.NoError(t, model.Close()) })
+	return model
+}
+
+func complete(t *testing.T, m engines.Model, req engines.CompletionRequest) (text, finish string, usage engines.Usage) {
+	usage, err := m.Complete(t.Context(), req, func(c engines.Chunk) error {
+		assert.Empty(t, finish, "a piece after the last")
+		text, finish = text+c.Text, c.Finish
+		return nil
+	})
+	require.NoError(t, err)
+	return text, finish, usage
+}
+
+func TestCompletionsDependOnPromptAndSeed(t *testing.T) {
+	m := load(t, simulated.Options{})
+	one, two := uint64(1), uint64(2)
+	base := engines.CompletionRequest{Prompt: "hello", MaxTokens: 30, Temperature: 1, Seed: &one}
+	text, finish, usage := complete(t, m, base)
+	again, _, _ := complete(t, m, base)
+	assert.Equal(t, text, again)
+	assert.Equal(t, engines.FinishStop, finish)
+	assert.Equal(t, engines.Usage{PromptTokens: 6, CompletionTokens: len(strings.Fields(text))}, usage)
+
+	other := base
+	other.Seed = &two
+	differs, _, _ := complete(t, m, other)
+	assert.NotEqual(t, text, differs)
+
+	short := base
+	short.MaxTokens, short.IgnoreEOS = 2, true
+	text2, finish, _ := complete(t, m, short)
+	assert.Equal(t, strings.Join(strings.Fields(text)[:2], " "), text2)
+	assert.Equal(t, engines.FinishLength, finish)
+
+	stopped := base
+	stopped.Stop = []string{strings.Fields(text)[2]}
+	text3, finish, _ := complete(t, m, stopped)
+	assert.True(t, strings.HasPrefix(text, text3))
+	assert.NotContains(t, text3, stopped.Stop[0])
+	assert.Equal(t, engines.FinishStop, finish)
+}
+
+func TestTunedModelAnswersOtherwise(t *testing.T) {
+	engine := simulated.New(simulated.Options{})
+	result, err := engine.Trainer.Train(t.Context(), order(t), &watcher{})
+	require.NoError(t, err)
+	tuned, err := engine.Completer.Load(t.Context(), engines.ModelFiles{AdapterDir: result.Dir})
+	require.NoError(t, err)
+	req := engines.CompletionRequest{Prompt: "hello", MaxTokens: 30}
+	a, _, _ := complete(t, load(t, simulated.Options{}), req)
+	b, _, _ := complete(t, tuned, req)
+	assert.NotEqual(t, a, b)
+}
+
+func TestCompletionLimits(t *testing.T) {
+	m := load(t, simulated.Options{ContextLength: 8})
+	_, err := m.Complete(t.Context(), engines.CompletionRequest{Prompt: "1234567"}, nil)
+	assert.Equal(t, domain.InvalidArgument, domain.CodeOf(err))
+	_, err = m.Complete(t.Context(), engines.CompletionRequest{Stop: make([]string, 5)}, nil)
+	assert.Equal(t, domain.InvalidArgument, domain.CodeOf(err))
+	require.NoError(t, m.Close())
+	_, err = m.Complete(t.Context(), engines.CompletionRequest{}, nil)
+	assert.Equal(t, domain.Unavailable, domain.CodeOf(err))
+}
+
+func TestFullQueueRefuses(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		engine := simulated.New(simulated.Options{Slots: 1, Queue: 1, TokenTime: func(int) time.Duration { return time.Second }})
+		m, err := engine.Completer.Load(t.Context(), engines.ModelFiles{})
+		require.NoError(t, err)
+		var wg sync.WaitGroup
+		for range 2 {
+			wg.Go(func() {
+				_, err := m.Complete(t.Context(), engines.CompletionRequest{MaxTokens: 4}, func(engines.Chunk) error { return nil })
+				assert.NoError(t, err)
+			})
+			synctest.Wait()
+		}
+		_, err = m.Complete(t.Context(), engines.CompletionRequest{MaxTokens: 4}, nil)
+		assert.Equal(t, domain.ResourceExhausted, domain.CodeOf(err))
+		wg.Wait()
+	})
+}
+
+func TestTranscriptionFollowsTheLength(t *testing.T) {
+	transcript, err := simulated.New(simulated.Options{}).Transcribe.Transcribe(t.Context(), make([]float32, 16000*2), engines.TranscribeOptions{})
+	require.NoError(t, err)
+	assert.Len(t, transcript.Words, 4)
+	assert.InDelta(t, 2.0, transcript.Duration, 1e-9)
+}

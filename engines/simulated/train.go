@@ -1,0 +1,253 @@
+package simulated
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"math"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"time"
+
+	"anneal/domain"
+	"anneal/engines"
+)
+
+type trainer struct{ options Options }
+
+// stateFile is in each checkpoint and each result: what a resume needs, and
+// what makes a tuned model answer otherwise than its base.
+const stateFile = "simulated.json"
+
+// A state is where a training stands.
+type state struct {
+	Seed   uint64  `json:"seed"`
+	Step   int     `json:"step"`
+	Steps  int     `json:"steps"`
+	Tokens int64   `json:"tokens"`
+	Best   float64 `json:"best"` // lowest evaluation loss so far
+}
+
+// A training is one attempt under way.
+type training struct {
+	options Options
+	order   engines.TrainOrder
+	state   state
+	rows    int
+	bytes   int64
+	metrics []engines.Metrics
+	stopped bool
+}
+
+func (t trainer) Train(ctx context.Context, order engines.TrainOrder, watch engines.TrainWatcher) (engines.TrainResult, error) {
+	run, err := begin(t.options, order)
+	if err != nil {
+		return engines.TrainResult{}, err
+	}
+	every := orDefault(order.Settings.CheckpointSteps, 10)
+	for run.state.Step < run.state.Steps && !run.stopped {
+		if err := run.step(ctx); err != nil {
+			if ctx.Err() != nil && run.state.Step > 0 {
+				err = errors.Join(err, run.checkpoint(context.WithoutCancel(ctx), watch))
+			}
+			return engines.TrainResult{}, err
+		}
+		watch.Step(run.metrics[len(run.metrics)-1])
+		if run.state.Step%every == 0 {
+			if err := run.checkpoint(ctx, watch); err != nil {
+				return engines.TrainResult{}, err
+			}
+		}
+	}
+	return run.result()
+}
+
+// begin reads the order's data and the checkpoint that it resumes from.
+func begin(options Options, order engines.TrainOrder) (*training, error) {
+	if order.Method != "" && order.Method != engines.Supervised {
+		return nil, domain.Faultf(domain.InvalidArgument, "method: %q is unknown to the simulated engine; use %q", order.Method, engines.Supervised)
+	}
+	if order.BaseDir != "" {
+		if _, err := os.Stat(order.BaseDir); err != nil {
+			return nil, fmt.Errorf("base model: %w", err)
+		}
+	}
+	run := &training{options: options, order: order}
+	for _, file := range order.DataFiles {
+		rows, size, err := countRows(file)
+		if err != nil {
+			return nil, err
+		}
+		run.rows, run.bytes = run.rows+rows, run.bytes+size
+	}
+	if run.rows == 0 {
+		return nil, domain.Faultf(domain.InvalidArgument, "dataset: holds no rows; upload a JSONL file with at least one")
+	}
+	run.state = state{Seed: options.Seed ^ order.Seed, Steps: options.Steps, Best: math.MaxFloat64}
+	if run.state.Steps == 0 {
+		run.state.Steps = max(order.Settings.Epochs, 1) * run.epochSteps()
+	}
+	return run, run.resume()
+}
+
+func (r *training) epochSteps() int {
+	batch := orDefault(r.order.Settings.BatchSizeSamples, 8)
+	return (r.rows + batch - 1) / batch
+}
+
+func (r *training) resume() error {
+	if r.order.ResumeDir == "" {
+		return nil
+	}
+	data, err := os.ReadFile(filepath.Join(r.order.ResumeDir, stateFile))
+	if err != nil {
+		return fmt.Errorf("checkpoint: %w", err)
+	}
+	if err := json.Unmarshal(data, &r.state); err != nil {
+		return fmt.Errorf("checkpoint: %s: %w", stateFile, err)
+	}
+	data, err = os.ReadFile(filepath.Join(r.order.ResumeDir, "metrics.jsonl"))
+	if err != nil {
+		return fmt.Errorf("checkpoint: %w", err)
+	}
+	for decoder := json.NewDecoder(bytes.NewReader(data)); decoder.More(); {
+		var row engines.Metrics
+		if err := decoder.Decode(&row); err != nil {
+			return fmt.Errorf("checkpoint: metrics.jsonl: %w", err)
+		}
+		r.metrics = append(r.metrics, row)
+	}
+	return nil
+}
+
+// step takes one step. Its figures depend on the seed and the step alone:
+// loss = 0.2 + 3 e^(-4 step/steps) + noise in ±0.05.
+func (r *training) step(ctx context.Context) error {
+	next := r.state.Step + 1
+	if err := r.options.fault(TrainStep, next); err != nil {
+		return err
+	}
+	var duration time.Duration
+	if r.options.StepTime != nil {
+		duration = r.options.StepTime(next)
+	}
+	if err := wait(ctx, duration); err != nil {
+		return err
+	}
+	source := random(r.state.Seed, strconv.Itoa(next))
+	curve := 0.2 + 3*math.Exp(-4*float64(next)/float64(r.state.Steps))
+	values := map[string]float64{"train/loss": curve + 0.1*(source.Float64()-0.5)}
+	evaluates := r.order.Settings.EvalAutoCarveout || len(r.order.EvalFiles) > 0
+	if evaluates && (next%r.epochSteps() == 0 || next == r.state.Steps) {
+		loss := 1.1*curve + 0.1*(source.Float64()-0.5)
+		values["eval/loss"] = loss
+		r.stopped = r.order.Settings.EarlyStop && loss >= r.state.Best
+		r.state.Best = min(r.state.Best, loss)
+	}
+	r.state.Step = next
+	r.state.Tokens += max(r.bytes/int64(r.epochSteps()), 1)
+	r.metrics = append(r.metrics, engines.Metrics{
+		Step: next, Steps: r.state.Steps, Epoch: float64(next) / float64(r.epochSteps()), Time: time.Now().UTC(),
+		LearningRate: r.order.Settings.LearningRate, Tokens: r.state.Tokens, Values: values,
+	})
+	return nil
+}
+
+func (r *training) checkpoint(ctx context.Context, watch engines.TrainWatcher) error {
+	if err := r.options.fault(WriteCheckpoint, r.state.Step); err != nil {
+		return err
+	}
+	dir := filepath.Join(r.order.WorkDir, fmt.Sprintf("checkpoint-%d", r.state.Step))
+	if err := r.write(dir); err != nil {
+		return err
+	}
+	return watch.Checkpoint(ctx, r.state.Step, dir)
+}
+
+func (r *training) result() (engines.TrainResult, error) {
+	dir := filepath.Join(r.order.WorkDir, "result")
+	if err := r.write(dir); err != nil {
+		return engines.TrainResult{}, err
+	}
+	values := map[string]float64{}
+	for _, row := range r.metrics {
+		for name, value := range row.Values {
+			values[name] = value
+		}
+	}
+	return engines.TrainResult{
+		Dir: dir, Adapter: r.order.Settings.LoraRank > 0, Steps: r.state.Step, Tokens: r.state.Tokens,
+		StoppedEarly: r.stopped, Values: values,
+	}, nil
+}
+
+// write leaves a model directory with its state and metrics. Its
+// .safetensors is a complete file of that format without tensors: the length
+// of the header, and the header {}.
+func (r *training) write(dir string) error {
+	config, weights := "config.json", "model.safetensors"
+	settings := map[string]any{"model_type": "simulated"}
+	if r.order.Settings.LoraRank > 0 {
+		config, weights = "adapter_config.json", "adapter_model.safetensors"
+		settings = map[string]any{"peft_type": "LORA", "r": r.order.Settings.LoraRank, "lora_alpha": r.order.Settings.LoraAlpha}
+	}
+	var metrics bytes.Buffer
+	for _, row := range r.metrics {
+		line, err := json.Marshal(row)
+		if err != nil {
+			return err
+		}
+		metrics.Write(append(line, '\n'))
+	}
+	configJSON, err := json.Marshal(settings)
+	if err != nil {
+		return err
+	}
+	stateJSON, err := json.Marshal(r.state)
+	if err != nil {
+		return err
+	}
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return err
+	}
+	for name, data := range map[string][]byte{
+		config: configJSON, weights: []byte("\x02\x00\x00\x00\x00\x00\x00\x00{}"), stateFile: stateJSON, "metrics.jsonl": metrics.Bytes(),
+	} {
+		if err := os.WriteFile(filepath.Join(dir, name), data, 0o644); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// countRows counts the JSON objects of a JSONL file and its bytes; the first
+// line that is none is the user's fault.
+func countRows(file string) (rows int, size int64, err error) {
+	f, err := os.Open(file)
+	if errors.Is(err, fs.ErrNotExist) {
+		return 0, 0, fmt.Errorf("dataset: %w", err)
+	}
+	if err != nil {
+		return 0, 0, err
+	}
+	defer f.Close()
+	scanner := bufio.NewScanner(f)
+	scanner.Buffer(nil, 4<<20)
+	for line := 1; scanner.Scan(); line++ {
+		row := slices.Clone(bytes.TrimSpace(scanner.Bytes()))
+		if len(row) == 0 {
+			continue
+		}
+		if row[0] != '{' || !json.Valid(row) {
+			return 0, 0, domain.Faultf(domain.InvalidArgument, "%s line %d: is not a JSON object; write one object a line", filepath.Base(file), line)
+		}
+		rows, size = rows+1, size+int64(len(row))
+	}
+	return rows, size, scanner.Err()
+}
