@@ -1,0 +1,188 @@
+package llama
+
+import (
+	"math"
+	"math/rand/v2"
+	"slices"
+
+	"anneal/engines/embedded/kernel"
+)
+
+// A Module is a projection that an adapter may sit on.
+type Module int
+
+// The projections of a decoder layer, in the order of Weights.
+const (
+	Query Module = iota
+	Key
+	Value
+	Output
+	Gate
+	Up
+	Down
+	Modules // how many there are
+)
+
+var moduleNames = [Modules]string{"q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"}
+
+// inputs groups the modules that read the same activations.
+var inputs = [4][]Module{{Query, Key, Value}, {Output}, {Gate, Up}, {Down}}
+
+// String is the module's name in checkpoints: q_proj and so on.
+func (m Module) String() string { return moduleNames[m] }
+
+// path is where the module sits in a layer.
+func (m Module) path() string {
+	if m < Gate {
+		return "self_attn." + m.String()
+	}
+	return "mlp." + m.String()
+}
+
+// ModuleNamed finds a module by its name in checkpoints.
+func ModuleNamed(name string) (Module, bool) {
+	for m, n := range moduleNames {
+		if n == name {
+			return Module(m), true
+		}
+	}
+	return 0, false
+}
+
+// shape is a module's number of outputs and inputs.
+func (m Module) shape(c *Config) (out, in int) {
+	h, q, kv := c.HiddenSize, c.Heads*c.HeadDim, c.KVHeads*c.HeadDim
+	switch m {
+	case Query:
+		return q, h
+	case Key, Value:
+		return kv, h
+	case Output:
+		return h, q
+	case Down:
+		return h, c.IntermediateSize
+	}
+	return c.IntermediateSize, h
+}
+
+// Matrix is a module's projection in a layer.
+func (l *Layer) Matrix(m Module) kernel.Matrix {
+	return [Modules]kernel.Matrix{l.Q, l.K, l.V, l.O, l.Gate, l.Up, l.Down}[m]
+}
+
+// A Pair is one low-rank update: W + (Alpha/Rank)·B·A.
+type Pair struct {
+	A kernel.Matrix // [rank, in]
+	B kernel.Matrix // [out, rank]
+}
+
+// An Adapter is a low-rank update of a model (LoRA, Hu et al. 2021). A layer's
+// pairs are indexed by Module; a module without one has nil data.
+type Adapter struct {
+	Rank     int
+	Alpha    float64
+	BaseHash string // Weights.Hash of the base it belongs to
+	Layers   [][Modules]Pair
+
+	flat []float32
+}
+
+// Scale is what B·A is multiplied by.
+func (a *Adapter) Scale() float32 { return float32(a.Alpha / float64(a.Rank)) }
+
+// Flat is every parameter of the adapter as one vector: by layer, by input
+// (see inputs), the As of the input's modules and then their Bs.
+func (a *Adapter) Flat() []float32 { return a.flat }
+
+// Has reports whether the adapter sits on a module.
+func (a *Adapter) Has(m Module) bool { return a != nil && a.Layers[0][m].A.Data != nil }
+
+// Modules lists the modules that the adapter sits on.
+func (a *Adapter) Modules() []Module {
+	var out []Module
+	for m := range Modules {
+		if a.Has(m) {
+			out = append(out, m)
+		}
+	}
+	return out
+}
+
+// NewAdapter makes an adapter with zero matrices on the given modules.
+func NewAdapter(c Config, rank int, alpha float64, modules []Module) *Adapter {
+	a := &Adapter{Rank: rank, Alpha: alpha}
+	n := 0
+	for _, m := range modules {
+		out, in := m.shape(&c)
+		n += c.Layers * rank * (out + in)
+	}
+	a.layOut(c, modules, make([]float32, n))
+	return a
+}
+
+// layOut gives names to the parts of flat. The As of modules that read the same
+// input follow one another, so that one product serves them all.
+func (a *Adapter) layOut(c Config, modules []Module, flat []float32) {
+	a.flat, a.Layers = flat, make([][Modules]Pair, c.Layers)
+	take := func(rows, cols int) kernel.Matrix {
+		m := view(flat, rows, cols)
+		flat = flat[rows*cols:]
+		return m
+	}
+	for i := range a.Layers {
+		for _, input := range inputs {
+			for _, m := range input {
+				if _, in := m.shape(&c); slices.Contains(modules, m) {
+					a.Layers[i][m].A = take(a.Rank, in)
+				}
+			}
+			for _, m := range input {
+				if out, _ := m.shape(&c); slices.Contains(modules, m) {
+					a.Layers[i][m].B = take(out, a.Rank)
+				}
+			}
+		}
+	}
+}
+
+// Initialize draws A from the uniform distribution that PEFT uses (Kaiming with
+// a = √5, which is ±1/√in) and leaves B at 0, so that the model is unchanged.
+func (a *Adapter) Initialize(seed uint64) {
+	rng := rand.New(rand.NewPCG(seed, 0x6c6f7261))
+	for i := range a.Layers {
+		for m := range Modules {
+			p := &a.Layers[i][m]
+			bound := 1 / math.Sqrt(float64(max(p.A.Cols, 1)))
+			for j := range p.A.Data {
+				p.A.Data[j] = float32((2*rng.Float64() - 1) * bound)
+			}
+			clear(p.B.Data)
+		}
+	}
+}
+
+// Merge is the model with the adapter's update added to its projections; w is
+// left as it is.
+func (a *Adapter) Merge(w *Weights) *Weights {
+	merged := w.Clone()
+	scale := a.Scale()
+	for i := range a.Layers {
+		for m := range Modules {
+			p := &a.Layers[i][m]
+			if p.A.Data == nil {
+				continue
+			}
+			target := merged.Layers[i].Matrix(m)
+			for row := range target.Rows {
+				out := target.Data[row*target.Stride:][:target.Cols]
+				for r := range a.Rank {
+					f := scale * p.B.Data[row*a.Rank+r]
+					for j, v := range p.A.Data[r*p.A.Cols:][:p.A.Cols] {
+						out[j] += f * v
+					}
+				}
+			}
+		}
+	}
+	return merged
+}

@@ -1,0 +1,143 @@
+package llama
+
+import (
+	"math"
+
+	"anneal/engines/embedded/kernel"
+)
+
+// attendRows is how many queries, and how many keys, are taken at a time: a
+// block of scores stays in the first-level cache and blocks above the diagonal
+// are never computed.
+const attendRows = 64
+
+// A tile holds up to attendRows keys and values of one head, packed.
+type tile struct {
+	lo, hi          int
+	keysT, keys     kernel.Packed // for q·Kᵀ and for ds·K
+	values, valuesT kernel.Packed // for p·V and for do·Vᵀ
+}
+
+// attend computes causal attention of every sequence from s.qkv into s.attn.
+func (p *Pass) attend(s *layerState) {
+	p.heads(s, func(q, k, v, head int, lo, hi int) {
+		p.packTiles(s, k, v, lo, hi, false)
+		d := p.net.Weights.Config.HeadDim
+		for at := lo; at < hi; at += attendRows {
+			to := min(at+attendRows, hi)
+			probs := p.probabilities(s, q, at, to, lo)
+			out := s.attn.RowRange(at, to).ColRange(head*d, (head+1)*d)
+			for j := range p.tiles {
+				if t := &p.tiles[j]; t.lo < to {
+					kernel.Gemm(out, probs.ColRange(t.lo-lo, min(t.hi, to)-lo), &t.values, j > 0, 1)
+				}
+			}
+		}
+	})
+}
+
+// attendBack computes dqkv, the gradient of s.qkv, from that of s.attn. The
+// probabilities are computed again rather than kept.
+func (p *Pass) attendBack(s *layerState, dattn, dqkv kernel.Matrix) {
+	clear(dqkv.Data)
+	d := p.net.Weights.Config.HeadDim
+	scale := float32(1 / math.Sqrt(float64(d)))
+	p.heads(s, func(q, k, v, head int, lo, hi int) {
+		p.packTiles(s, k, v, lo, hi, true)
+		for at := lo; at < hi; at += attendRows {
+			to := min(at+attendRows, hi)
+			probs := p.probabilities(s, q, at, to, lo)
+			dout := dattn.RowRange(at, to).ColRange(head*d, (head+1)*d)
+			dscores := p.blockOf(&p.dscores, to-at, to-lo)
+			for j := range p.tiles {
+				if t := &p.tiles[j]; t.lo < to {
+					part := dscores.ColRange(t.lo-lo, min(t.hi, to)-lo)
+					kernel.Gemm(part, dout, &t.valuesT, false, 1)
+				}
+			}
+			for i := range dscores.Rows {
+				seen := at - lo + i + 1
+				row := dscores.Row(i)
+				kernel.SoftmaxGrad(row[:seen], probs.Row(i)[:seen])
+				kernel.Scale(scale, row[:seen])
+				clear(row[seen:])
+			}
+			queries := s.qkv.RowRange(at, to).ColRange(q, q+d)
+			dqueries := dqkv.RowRange(at, to).ColRange(q, q+d)
+			for j := range p.tiles {
+				if t := &p.tiles[j]; t.lo < to {
+					part := dscores.ColRange(t.lo-lo, min(t.hi, to)-lo)
+					kernel.Gemm(dqueries, part, &t.keys, j > 0, 1)
+				}
+			}
+			kernel.GemmTN(dqkv.RowRange(lo, to).ColRange(k, k+d), dscores, queries, 1)
+			kernel.GemmTN(dqkv.RowRange(lo, to).ColRange(v, v+d), probs, dout, 1)
+		}
+	})
+}
+
+// heads calls do for every sequence and query head, with the first columns of
+// its query, key and value in a row of qkv, and the sequence's rows.
+func (p *Pass) heads(s *layerState, do func(q, k, v, head, lo, hi int)) {
+	c := &p.net.Weights.Config
+	for i := range p.batch.Starts {
+		lo, hi := p.batch.span(i)
+		for head := range c.Heads {
+			kv := head / (c.Heads / c.KVHeads)
+			do(head*c.HeadDim, (c.Heads+kv)*c.HeadDim, (c.Heads+c.KVHeads+kv)*c.HeadDim, head, lo, hi)
+		}
+	}
+}
+
+// packTiles packs the keys and values of rows lo to hi.
+func (p *Pass) packTiles(s *layerState, k, v, lo, hi int, back bool) {
+	d, n := p.net.Weights.Config.HeadDim, 0
+	for at := lo; at < hi; at += attendRows {
+		if n == cap(p.tiles) {
+			p.tiles = append(p.tiles[:n], tile{})
+		}
+		p.tiles = p.tiles[:n+1]
+		t := &p.tiles[n]
+		t.lo, t.hi = at, min(at+attendRows, hi)
+		keys := s.qkv.RowRange(t.lo, t.hi).ColRange(k, k+d)
+		values := s.qkv.RowRange(t.lo, t.hi).ColRange(v, v+d)
+		t.keysT.PackT(keys)
+		if back {
+			t.keys.Pack(keys)
+			t.valuesT.PackT(values)
+		} else {
+			t.values.Pack(values)
+		}
+		n++
+	}
+}
+
+// probabilities are the softmax of the scores of queries at to to over the keys
+// lo to to: [to-at, to-lo], zero above the diagonal.
+func (p *Pass) probabilities(s *layerState, q, at, to, lo int) kernel.Matrix {
+	d := p.net.Weights.Config.HeadDim
+	scale := float32(1 / math.Sqrt(float64(d)))
+	queries := s.qkv.RowRange(at, to).ColRange(q, q+d)
+	out := p.blockOf(&p.scores, to-at, to-lo)
+	for j := range p.tiles {
+		if t := &p.tiles[j]; t.lo < to {
+			kernel.Gemm(out.ColRange(t.lo-lo, min(t.hi, to)-lo), queries, &t.keysT, false, 1)
+		}
+	}
+	for i := range out.Rows {
+		row := out.Row(i)
+		seen := at - lo + i + 1
+		kernel.Scale(scale, row[:seen])
+		kernel.Softmax(row[:seen])
+		clear(row[seen:])
+	}
+	return out
+}
+
+// blockOf is room for one block of scores.
+func (p *Pass) blockOf(m *kernel.Matrix, rows, cols int) kernel.Matrix {
+	if len(m.Data) < rows*cols {
+		*m = kernel.NewMatrix(attendRows, (cols+attendRows-1)/attendRows*attendRows)
+	}
+	return view(m.Data, rows, cols)
+}

@@ -1,0 +1,113 @@
+package llama
+
+import "anneal/engines/embedded/kernel"
+
+// Backward adds to g the gradient of an objective of the last Forward's
+// log-probabilities: dlogp holds its derivative by each of them.
+func (p *Pass) Backward(dlogp []float32, g *Gradient) {
+	dx := p.scoreBack(dlogp, g)
+	for i := len(p.layers) - 1; i >= 0; i-- {
+		p.backwardLayer(i, dx, g)
+	}
+	if g.weights != nil {
+		for i, t := range p.batch.Tokens {
+			kernel.Axpy(1, dx.Row(i), g.weights.Embed.Row(int(t)))
+		}
+	}
+}
+
+// scoreBack turns probs into the gradient of the logits and answers that of
+// what leaves the last layer. The derivative of log p(target) by logit v is
+// [v = target] - p(v).
+func (p *Pass) scoreBack(dlogp []float32, g *Gradient) kernel.Matrix {
+	w := p.net.Weights
+	for i, row := range p.rows {
+		d := p.probs.Row(i)
+		kernel.Scale(-dlogp[i], d)
+		d[p.batch.Targets[row]] += dlogp[i]
+	}
+	dfinal := p.room.matrix(p.final.Rows, p.final.Cols)
+	kernel.Gemm(dfinal, p.probs, &p.net.headBack, false, 1)
+	var dnorm []float32
+	if g.weights != nil {
+		kernel.GemmTN(g.weights.Head, p.probs, p.final, 1)
+		dnorm = g.weights.Norm
+	}
+	dlast := p.room.matrix(p.last.Rows, p.last.Cols)
+	clear(dlast.Data)
+	normalizeBack(dlast, dfinal, p.last, p.inverse, w.Norm, dnorm)
+	dx := p.room.matrix(p.x.Rows, p.x.Cols)
+	clear(dx.Data)
+	for i, row := range p.rows {
+		copy(dx.Row(int(row)), dlast.Row(i))
+	}
+	return dx
+}
+
+// backwardLayer turns dx, the gradient of what leaves a layer, into that of
+// what entered it.
+func (p *Pass) backwardLayer(i int, dx kernel.Matrix, g *Gradient) {
+	w, s, net, n := p.net.Weights, &p.layers[i], &p.net.layers[i], dx.Rows
+	c, l := &w.Config, &w.Layers[i]
+	var grad Layer // zero, so with nil norms, unless all parameters are trained
+	if g.weights != nil {
+		grad = g.weights.Layers[i]
+	}
+	dact := p.room.matrix(n, c.IntermediateSize)
+	p.projectBack(dact, dx, s.act, &net.down, g, i, 3)
+	gateBack(s.gu, dact)
+	dnorm := p.room.matrix(n, c.HiddenSize)
+	p.projectBack(dnorm, s.gu, s.norm2, &net.gateUp, g, i, 2)
+	normalizeBack(dx, dnorm, s.mid, s.inverse2, l.MLPNorm, grad.MLPNorm)
+
+	dattn, dqkv := p.room.matrix(n, s.attn.Cols), p.room.matrix(n, s.qkv.Cols)
+	p.projectBack(dattn, dx, s.attn, &net.o, g, i, 1)
+	p.attendBack(s, dattn, dqkv)
+	p.turn(dqkv.ColRange(0, (c.Heads+c.KVHeads)*c.HeadDim), p.net.rope.TurnBack)
+	if i == 0 && g.weights == nil {
+		p.adapterBack(kernel.Matrix{}, dqkv, &net.qkv, g, i, 0)
+		return // nothing below is trained
+	}
+	p.projectBack(dnorm, dqkv, s.norm1, &net.qkv, g, i, 0)
+	normalizeBack(dx, dnorm, s.x, s.inverse1, l.AttnNorm, grad.AttnNorm)
+}
+
+// projectBack computes dx = dy·W and adds the gradients of W or of the adapter.
+func (p *Pass) projectBack(dx, dy, x kernel.Matrix, lin *linear, g *Gradient, layer, input int) {
+	kernel.Gemm(dx, dy, &lin.back, false, 1)
+	if g.weights != nil {
+		kernel.GemmTN(g.weights.stacks(layer)[input], dy, x, 1)
+		return
+	}
+	p.adapterBack(dx, dy, lin, g, layer, input)
+}
+
+// adapterBack adds the gradients of the pairs on a linear and, unless dx is
+// empty, their share of the input's gradient.
+func (p *Pass) adapterBack(dx, dy kernel.Matrix, lin *linear, g *Gradient, layer, input int) {
+	if len(lin.low) == 0 {
+		return
+	}
+	a, s := p.net.Adapter, &p.layers[layer].low[input]
+	dz := p.room.matrix(dy.Rows, len(lin.low)*a.Rank)
+	for j := range lin.low {
+		low := &lin.low[j]
+		from, to := j*a.Rank, (j+1)*a.Rank
+		out := dy.ColRange(low.lo, low.hi)
+		kernel.Gemm(dz.ColRange(from, to), out, &low.back, false, 1)
+		kernel.GemmTN(g.adapter.Layers[layer][low.module].B, out, s.z.ColRange(from, to), 1)
+	}
+	kernel.Scale(a.Scale(), dz.Data)
+	kernel.GemmTN(g.adapter.stackedA(layer, lin.low), dz, s.in, 1)
+	if dx.Rows == 0 {
+		return
+	}
+	if p.dropout == 0 {
+		kernel.Gemm(dx, dz, &lin.aBack, true, 1)
+		return
+	}
+	din := p.room.matrix(dx.Rows, dx.Cols)
+	kernel.Gemm(din, dz, &lin.aBack, false, 1)
+	p.mask(din, layer, input)
+	kernel.Add(dx.Data, dx.Data, din.Data)
+}

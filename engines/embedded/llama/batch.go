@@ -1,0 +1,49 @@
+package llama
+
+// A Batch is several sequences laid end to end; no token sees another
+// sequence's.
+type Batch struct {
+	Tokens  []int32 // the inputs
+	Targets []int32 // per input, the token to be scored after it, or -1
+	Starts  []int32 // where each sequence begins in Tokens
+}
+
+// Reset empties the batch and keeps its memory.
+func (b *Batch) Reset() {
+	b.Tokens, b.Targets, b.Starts = b.Tokens[:0], b.Targets[:0], b.Starts[:0]
+}
+
+// Add appends a sequence of at least two tokens. scored has its length; token
+// i > 0 is a target when scored[i].
+func (b *Batch) Add(tokens []int32, scored []bool) {
+	b.Starts = append(b.Starts, int32(len(b.Tokens)))
+	n := len(tokens) - 1
+	b.Tokens = append(b.Tokens, tokens[:n]...)
+	for i := range n {
+		target := int32(-1)
+		if scored[i+1] {
+			target = tokens[i+1]
+		}
+		b.Targets = append(b.Targets, target)
+	}
+}
+
+// Scored counts the targets.
+func (b *Batch) Scored() int {
+	n := 0
+	for _, t := range b.Targets {
+		if t >= 0 {
+			n++
+		}
+	}
+	return n
+}
+
+// span is the range of sequence i in Tokens.
+func (b *Batch) span(i int) (lo, hi int) {
+	lo, hi = int(b.Starts[i]), len(b.Tokens)
+	if i+1 < len(b.Starts) {
+		hi = int(b.Starts[i+1])
+	}
+	return lo, hi
+}

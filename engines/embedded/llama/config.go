@@ -1,0 +1,152 @@
+package llama
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"anneal/domain"
+)
+
+// Config is the part of a Hugging Face config.json that this package honours.
+// What it does not know is refused by Validate rather than ignored.
+type Config struct {
+	Architectures     []string        `json:"architectures"`
+	ModelType         string          `json:"model_type"`
+	HiddenSize        int             `json:"hidden_size"`
+	IntermediateSize  int             `json:"intermediate_size"`
+	Layers            int             `json:"num_hidden_layers"`
+	Heads             int             `json:"num_attention_heads"`
+	KVHeads           int             `json:"num_key_value_heads"`
+	HeadDim           int             `json:"head_dim"`
+	VocabSize         int             `json:"vocab_size"`
+	MaxPositions      int             `json:"max_position_embeddings"` // the context window, in tokens
+	NormEps           float64         `json:"rms_norm_eps"`
+	RopeTheta         float64         `json:"rope_theta"`
+	RopeScaling       json.RawMessage `json:"rope_scaling,omitempty"`
+	TieWordEmbeddings bool            `json:"tie_word_embeddings"`
+	AttentionBias     bool            `json:"attention_bias"`
+	MLPBias           bool            `json:"mlp_bias"`
+	HiddenAct         string          `json:"hidden_act"`
+	InitializerRange  float64         `json:"initializer_range"`
+	TorchDType        string          `json:"torch_dtype"` // float32 or bfloat16: how the weights are stored
+	BOS               *int            `json:"bos_token_id,omitempty"`
+	EOS               TokenIDs        `json:"eos_token_id,omitempty"`
+}
+
+// TokenIDs is one token or several; config.json writes one as a bare number.
+type TokenIDs []int
+
+// UnmarshalJSON accepts a number, a list of numbers or null.
+func (t *TokenIDs) UnmarshalJSON(data []byte) error {
+	var one *int
+	if err := json.Unmarshal(data, &one); err == nil {
+		*t = nil
+		if one != nil {
+			*t = TokenIDs{*one}
+		}
+		return nil
+	}
+	var many []int
+	if err := json.Unmarshal(data, &many); err != nil {
+		return fmt.Errorf("eos_token_id must be a token number or a list of them: %w", err)
+	}
+	*t = many
+	return nil
+}
+
+// MarshalJSON writes one token as a bare number.
+func (t TokenIDs) MarshalJSON() ([]byte, error) {
+	if len(t) == 1 {
+		return json.Marshal(t[0])
+	}
+	return json.Marshal([]int(t))
+}
+
+const maxConfigBytes = 1 << 20
+
+// ReadConfig reads and checks dir/config.json.
+func ReadConfig(dir string) (Config, error) {
+	path := filepath.Join(dir, "config.json")
+	data, err := readLimited(path, maxConfigBytes)
+	if err != nil {
+		return Config{}, err
+	}
+	c := Config{NormEps: 1e-6, RopeTheta: 10000, HiddenAct: "silu", MaxPositions: 2048, TorchDType: "float32"}
+	if err := json.Unmarshal(data, &c); err != nil {
+		return Config{}, domain.Faultf(domain.FailedPrecondition, "config.json is not a model configuration: %v", err)
+	}
+	c.fill()
+	return c, c.Validate()
+}
+
+// fill derives the fields that Hugging Face lets a file leave out.
+func (c *Config) fill() {
+	if c.KVHeads == 0 {
+		c.KVHeads = c.Heads
+	}
+	if c.HeadDim == 0 && c.Heads > 0 {
+		c.HeadDim = c.HiddenSize / c.Heads
+	}
+}
+
+// Validate answers FailedPrecondition for a model that this package cannot
+// run, naming every field at fault.
+func (c *Config) Validate() error {
+	var v domain.Violations
+	within := func(field string, value, least, most int) {
+		v.Require(value >= least && value <= most, field, "must be %d to %d, is %d", least, most, value)
+	}
+	v.Require(c.ModelType == "llama", "model_type", "must be llama, is %q: the embedded engine runs the Llama architecture", c.ModelType)
+	within("hidden_size", c.HiddenSize, 1, 1<<16)
+	within("intermediate_size", c.IntermediateSize, 1, 1<<18)
+	within("num_hidden_layers", c.Layers, 1, 1<<10)
+	within("num_attention_heads", c.Heads, 1, 1<<10)
+	within("num_key_value_heads", c.KVHeads, 1, 1<<10)
+	within("head_dim", c.HeadDim, 2, 1<<10)
+	within("vocab_size", c.VocabSize, 1, 1<<20)
+	within("max_position_embeddings", c.MaxPositions, 1, 1<<21)
+	v.Require(c.HeadDim%2 == 0, "head_dim", "must be even")
+	v.Require(c.KVHeads < 1 || c.Heads%c.KVHeads == 0, "num_key_value_heads", "must divide num_attention_heads")
+	v.Require(c.NormEps > 0, "rms_norm_eps", "must be above 0")
+	v.Require(c.RopeTheta > 0, "rope_theta", "must be above 0")
+	v.Require(len(c.RopeScaling) == 0 || string(c.RopeScaling) == "null", "rope_scaling", "is not supported yet: use a model without it")
+	v.Require(!c.AttentionBias, "attention_bias", "is not supported yet: use a model without biases")
+	v.Require(!c.MLPBias, "mlp_bias", "is not supported yet: use a model without biases")
+	v.Require(c.HiddenAct == "silu", "hidden_act", "must be silu, is %q", c.HiddenAct)
+	v.Require(c.TorchDType == "float32" || c.TorchDType == "bfloat16" || c.TorchDType == "", "torch_dtype",
+		"must be float32 or bfloat16, is %q: convert the model first", c.TorchDType)
+	if err := v.Err(); err != nil {
+		f := err.(*domain.Fault)
+		f.Code, f.Reason, f.Message = domain.FailedPrecondition, "UNSUPPORTED_MODEL", "config.json: "+f.Message
+		return f
+	}
+	return nil
+}
+
+// Parameters counts the model's parameters, tied embeddings once.
+func (c *Config) Parameters() int64 {
+	h, kv, f := int64(c.HiddenSize), int64(c.KVHeads*c.HeadDim), int64(c.IntermediateSize)
+	q := int64(c.Heads * c.HeadDim)
+	n := int64(c.VocabSize)*h + h + int64(c.Layers)*(2*h+2*q*h+2*kv*h+3*f*h)
+	if !c.TieWordEmbeddings {
+		n += int64(c.VocabSize) * h
+	}
+	return n
+}
+
+// readLimited reads a small file whole; a longer one than limit is refused.
+func readLimited(path string, limit int64) ([]byte, error) {
+	info, err := os.Stat(path)
+	if os.IsNotExist(err) {
+		return nil, domain.Faultf(domain.FailedPrecondition, "the model directory has no %s", filepath.Base(path))
+	}
+	if err != nil {
+		return nil, err
+	}
+	if info.Size() > limit {
+		return nil, domain.Faultf(domain.FailedPrecondition, "%s is larger than %d bytes", filepath.Base(path), limit)
+	}
+	return os.ReadFile(path)
+}

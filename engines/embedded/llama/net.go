@@ -1,0 +1,141 @@
+package llama
+
+import "anneal/engines/embedded/kernel"
+
+// A Net is a model, and perhaps an adapter on it, packed for training passes.
+// Any number of passes may read it at once; Pack must not run beside them.
+type Net struct {
+	Weights *Weights
+	Adapter *Adapter // nil trains all parameters of Weights
+
+	rope           *Rope
+	layers         []netLayer
+	head, headBack kernel.Packed
+}
+
+type netLayer struct{ qkv, o, gateUp, down linear }
+
+// A linear is one projection, or several of the same input stacked, with the
+// adapter's pairs on it.
+type linear struct {
+	fwd, back kernel.Packed // of W [out, in]: for x·Wᵀ and for dy·W
+
+	a, aBack kernel.Packed // of the stacked A [pairs·rank, in]
+	low      []lowRank
+}
+
+// A lowRank is one adapter pair on the outputs lo to hi of a linear.
+type lowRank struct {
+	module  Module
+	lo, hi  int
+	b, back kernel.Packed // of B [out, rank]: for z·Bᵀ and for dy·B
+}
+
+// NewNet packs a model; with an adapter only the adapter will be trained.
+func NewNet(w *Weights, a *Adapter, workers int) *Net {
+	n := &Net{Weights: w, Adapter: a, rope: NewRope(&w.Config, w.Config.MaxPositions), layers: make([]netLayer, w.Config.Layers)}
+	for i := range n.layers {
+		l := &n.layers[i]
+		for g, lin := range l.linears() {
+			at := 0
+			for _, m := range inputs[g] {
+				out, _ := m.shape(&w.Config)
+				if a.Has(m) {
+					lin.low = append(lin.low, lowRank{module: m, lo: at, hi: at + out})
+				}
+				at += out
+			}
+		}
+	}
+	n.packBase(workers)
+	n.packAdapter()
+	return n
+}
+
+// linears are the projections of a layer in the order of inputs.
+func (l *netLayer) linears() [4]*linear { return [4]*linear{&l.qkv, &l.o, &l.gateUp, &l.down} }
+
+// Trained is the vector of parameters that training changes.
+func (n *Net) Trained() []float32 {
+	if n.Adapter != nil {
+		return n.Adapter.flat
+	}
+	return n.Weights.flat
+}
+
+// Pack takes up changed values of Trained.
+func (n *Net) Pack(workers int) {
+	if n.Adapter != nil {
+		n.packAdapter()
+		return
+	}
+	n.packBase(workers)
+}
+
+func (n *Net) packBase(workers int) {
+	each(len(n.layers)+1, workers, func(i int) {
+		if i == len(n.layers) {
+			n.head.PackT(n.Weights.Head)
+			n.headBack.Pack(n.Weights.Head)
+			return
+		}
+		for g, w := range n.Weights.stacks(i) {
+			lin := n.layers[i].linears()[g]
+			lin.fwd.PackT(w)
+			lin.back.Pack(w)
+		}
+	})
+}
+
+func (n *Net) packAdapter() {
+	if n.Adapter == nil {
+		return
+	}
+	for i := range n.layers {
+		for _, lin := range n.layers[i].linears() {
+			if len(lin.low) == 0 {
+				continue
+			}
+			a := n.Adapter.stackedA(i, lin.low)
+			lin.a.PackT(a)
+			lin.aBack.Pack(a)
+			for j := range lin.low {
+				b := n.Adapter.Layers[i][lin.low[j].module].B
+				lin.low[j].b.PackT(b)
+				lin.low[j].back.Pack(b)
+			}
+		}
+	}
+}
+
+// stacks are a layer's projections in the order of inputs, those of one input
+// as one matrix.
+func (w *Weights) stacks(layer int) [4]kernel.Matrix {
+	return [4]kernel.Matrix{w.qkv[layer], w.Layers[layer].O, w.gateUp[layer], w.Layers[layer].Down}
+}
+
+// stackedA is the As of pairs that share their input, as one matrix.
+func (a *Adapter) stackedA(layer int, low []lowRank) kernel.Matrix {
+	first := a.Layers[layer][low[0].module].A
+	rows := len(low) * a.Rank
+	return kernel.Matrix{Data: first.Data[: rows*first.Cols : rows*first.Cols], Rows: rows, Cols: first.Cols, Stride: first.Cols}
+}
+
+// A Gradient has the layout of the trained parameters.
+type Gradient struct {
+	Flat    []float32
+	weights *Weights // views of Flat; nil when an adapter is trained
+	adapter *Adapter
+}
+
+// NewGradient makes a zero gradient of the trained parameters.
+func (n *Net) NewGradient() *Gradient {
+	g := &Gradient{Flat: make([]float32, len(n.Trained()))}
+	if n.Adapter != nil {
+		g.adapter = &Adapter{Rank: n.Adapter.Rank, Alpha: n.Adapter.Alpha}
+		g.adapter.layOut(n.Weights.Config, n.Adapter.Modules(), g.Flat)
+	} else {
+		g.weights = layOut(n.Weights.Config, g.Flat)
+	}
+	return g
+}

@@ -1,0 +1,63 @@
+package llama
+
+import (
+	"sync"
+	"sync/atomic"
+
+	"anneal/engines/embedded/kernel"
+)
+
+// each runs do for 0 to n-1 on at most workers goroutines and waits for them.
+func each(n, workers int, do func(i int)) {
+	var next atomic.Int64
+	run := func() {
+		for i := int(next.Add(1)) - 1; i < n; i = int(next.Add(1)) - 1 {
+			do(i)
+		}
+	}
+	var wg sync.WaitGroup
+	for range min(workers, n) - 1 {
+		wg.Go(run)
+	}
+	run()
+	wg.Wait()
+}
+
+// normalize puts the RMS norm of every row of x into out and its factor into
+// inverse.
+func normalize(out, x kernel.Matrix, inverse, weight []float32, eps float64) {
+	for i := range x.Rows {
+		inverse[i] = kernel.RMSNorm(out.Row(i), x.Row(i), weight, float32(eps))
+	}
+}
+
+// normalizeBack adds normalize's gradients to dx and to dweight, which may be
+// nil.
+func normalizeBack(dx, dout, x kernel.Matrix, inverse, weight, dweight []float32) {
+	for i := range x.Rows {
+		kernel.RMSNormGrad(dx.Row(i), dweight, dout.Row(i), x.Row(i), weight, inverse[i])
+	}
+}
+
+// gate is SwiGLU of rows whose first half is the gate.
+func gate(out, gu kernel.Matrix) {
+	n := out.Cols
+	for i := range out.Rows {
+		row := gu.Row(i)
+		kernel.SwiGLU(out.Row(i), row[:n], row[n:])
+	}
+}
+
+// gateBack turns gu into its gradient, given that of gate's output.
+func gateBack(gu, dout kernel.Matrix) {
+	n := dout.Cols
+	for i := range dout.Rows {
+		row := gu.Row(i)
+		kernel.SwiGLUGrad(row[:n], row[n:], row[:n], row[n:], dout.Row(i))
+	}
+}
+
+// copyRows makes dst, dense and of src's size, equal to src.
+func copyRows(dst, src kernel.Matrix) {
+	copy(dst.Data[:src.Rows*src.Cols], src.Data[:src.Rows*src.Cols])
+}

@@ -1,0 +1,215 @@
+package llama
+
+import (
+	"math/rand/v2"
+
+	"anneal/engines/embedded/kernel"
+)
+
+// A Pass runs batches forward and backward through a Net, one at a time, and
+// keeps what the backward half needs. It uses the caller's goroutine only: run
+// several passes for several cores.
+type Pass struct {
+	net     *Net
+	batch   *Batch
+	room    arena
+	dropout float64 // of the adapter's inputs, in 0..1, for the current batch
+	seed    uint64  // of the current batch's dropout
+
+	layers  []layerState
+	x       kernel.Matrix // what leaves the last layer [tokens, hidden]
+	rows    []int32       // the scored positions
+	last    kernel.Matrix // x of the scored rows
+	inverse []float32
+	final   kernel.Matrix // last, normalised
+	probs   kernel.Matrix // of every token at the scored rows [scored, vocab]
+	logp    []float32
+
+	scores, dscores kernel.Matrix // one block of attention [attendRows, keys]
+	tiles           []tile
+}
+
+// layerState is what a layer keeps from forward to backward. Rows are tokens.
+type layerState struct {
+	x, norm1, qkv, attn kernel.Matrix
+	mid, norm2, gu, act kernel.Matrix
+	inverse1, inverse2  []float32
+	low                 [4]lowState // by input
+}
+
+// lowState is an adapter's side of one linear.
+type lowState struct {
+	in kernel.Matrix // the input after dropout; the input itself without
+	z  kernel.Matrix // scale · in · Aᵀ [tokens, pairs·rank]
+}
+
+// An arena hands out float32 slices and takes all of them back at once.
+type arena struct {
+	data []float32
+	used int
+	want int
+}
+
+func (a *arena) reset() {
+	if a.want > len(a.data) {
+		a.data = make([]float32, a.want+a.want/8)
+	}
+	a.used, a.want = 0, 0
+}
+
+// vector is n values, not cleared.
+func (a *arena) vector(n int) []float32 {
+	a.want += n
+	if a.used+n > len(a.data) {
+		return make([]float32, n)
+	}
+	v := a.data[a.used : a.used+n : a.used+n]
+	a.used += n
+	return v
+}
+
+func (a *arena) matrix(rows, cols int) kernel.Matrix {
+	return kernel.Matrix{Data: a.vector(rows * cols), Rows: rows, Cols: cols, Stride: cols}
+}
+
+// NewPass makes a pass over net.
+func NewPass(net *Net) *Pass {
+	return &Pass{net: net, layers: make([]layerState, len(net.layers))}
+}
+
+// Forward answers the log-probability of each target of batch in order. Every
+// token of a sequence must lie in the model's window. The answer, and batch,
+// must stay as they are until Backward.
+func (p *Pass) Forward(batch *Batch) []float32 { return p.forward(batch, 0, 0) }
+
+// ForwardDropout is Forward with dropout on the adapter's inputs, drawn from
+// seed.
+func (p *Pass) ForwardDropout(batch *Batch, dropout float64, seed uint64) []float32 {
+	return p.forward(batch, dropout, seed)
+}
+
+func (p *Pass) forward(batch *Batch, dropout float64, seed uint64) []float32 {
+	p.room.reset()
+	p.batch, p.dropout, p.seed = batch, dropout, seed
+	w := p.net.Weights
+	n, h := len(batch.Tokens), w.Config.HiddenSize
+	x := p.room.matrix(n, h)
+	for i, t := range batch.Tokens {
+		copy(x.Row(i), w.Embed.Row(int(t)))
+	}
+	for i := range p.layers {
+		x = p.forwardLayer(i, x)
+	}
+	p.x = x
+	return p.score()
+}
+
+func (p *Pass) forwardLayer(i int, x kernel.Matrix) kernel.Matrix {
+	c, l, s, n := &p.net.Weights.Config, &p.net.Weights.Layers[i], &p.layers[i], x.Rows
+	net := &p.net.layers[i]
+	q, kv := c.Heads*c.HeadDim, c.KVHeads*c.HeadDim
+	s.x = x
+	s.inverse1, s.norm1 = p.room.vector(n), p.room.matrix(n, c.HiddenSize)
+	normalize(s.norm1, x, s.inverse1, l.AttnNorm, c.NormEps)
+	s.qkv = p.room.matrix(n, q+2*kv)
+	p.project(s.qkv, s.norm1, &net.qkv, i, 0, false)
+	p.turn(s.qkv.ColRange(0, q+kv), p.net.rope.Turn)
+	s.attn = p.room.matrix(n, q)
+	p.attend(s)
+	s.mid = p.room.matrix(n, c.HiddenSize)
+	copyRows(s.mid, x)
+	p.project(s.mid, s.attn, &net.o, i, 1, true)
+	s.inverse2, s.norm2 = p.room.vector(n), p.room.matrix(n, c.HiddenSize)
+	normalize(s.norm2, s.mid, s.inverse2, l.MLPNorm, c.NormEps)
+	s.gu, s.act = p.room.matrix(n, 2*c.IntermediateSize), p.room.matrix(n, c.IntermediateSize)
+	p.project(s.gu, s.norm2, &net.gateUp, i, 2, false)
+	gate(s.act, s.gu)
+	out := p.room.matrix(n, c.HiddenSize)
+	copyRows(out, s.mid)
+	p.project(out, s.act, &net.down, i, 3, true)
+	return out
+}
+
+// turn applies one of Rope's turns to the heads of every row.
+func (p *Pass) turn(heads kernel.Matrix, turn func([]float32, int)) {
+	for i := range p.batch.Starts {
+		lo, hi := p.batch.span(i)
+		for row := lo; row < hi; row++ {
+			turn(heads.Row(row), row-lo)
+		}
+	}
+}
+
+// project computes y = x·Wᵀ, or adds it to y, with the adapter's share.
+func (p *Pass) project(y, x kernel.Matrix, lin *linear, layer, input int, add bool) {
+	kernel.Gemm(y, x, &lin.fwd, add, 1)
+	if len(lin.low) == 0 {
+		return
+	}
+	a, s := p.net.Adapter, &p.layers[layer].low[input]
+	s.in = p.drop(x, layer, input)
+	s.z = p.room.matrix(x.Rows, len(lin.low)*a.Rank)
+	kernel.Gemm(s.z, s.in, &lin.a, false, 1)
+	kernel.Scale(a.Scale(), s.z.Data)
+	for j := range lin.low {
+		low := &lin.low[j]
+		kernel.Gemm(y.ColRange(low.lo, low.hi), s.z.ColRange(j*a.Rank, (j+1)*a.Rank), &low.b, true, 1)
+	}
+}
+
+// drop is x with elements dropped at random, or x itself without dropout.
+func (p *Pass) drop(x kernel.Matrix, layer, input int) kernel.Matrix {
+	if p.dropout == 0 {
+		return x
+	}
+	out := p.room.matrix(x.Rows, x.Cols)
+	copyRows(out, x)
+	p.mask(out, layer, input)
+	return out
+}
+
+// mask drops elements of x and scales the others up by 1/(1-dropout), the same
+// ones whenever it is called for a site of the same batch.
+func (p *Pass) mask(x kernel.Matrix, layer, input int) {
+	rng := rand.NewPCG(p.seed, uint64(layer*4+input))
+	keep, below := float32(1/(1-p.dropout)), uint32(p.dropout*(1<<32))
+	for i := range x.Data[:x.Rows*x.Cols] {
+		if uint32(rng.Uint64()>>32) < below {
+			x.Data[i] = 0
+		} else {
+			x.Data[i] *= keep
+		}
+	}
+}
+
+// score computes the log-probabilities of the targets.
+func (p *Pass) score() []float32 {
+	w := p.net.Weights
+	p.rows = p.rows[:0]
+	for i, t := range p.batch.Targets {
+		if t >= 0 {
+			p.rows = append(p.rows, int32(i))
+		}
+	}
+	n, h := len(p.rows), w.Config.HiddenSize
+	p.last, p.final = p.room.matrix(n, h), p.room.matrix(n, h)
+	p.inverse = p.room.vector(n)
+	for i, row := range p.rows {
+		copy(p.last.Row(i), p.x.Row(int(row)))
+	}
+	normalize(p.final, p.last, p.inverse, w.Norm, w.Config.NormEps)
+	p.probs = p.room.matrix(n, w.Config.VocabSize)
+	kernel.Gemm(p.probs, p.final, &p.net.head, false, 1)
+	p.logp = p.room.vector(n)
+	scratch := p.room.vector(w.Config.VocabSize)
+	for i, row := range p.rows {
+		logits := p.probs.Row(i)
+		p.logp[i] = logits[p.batch.Targets[row]] - kernel.LogSumExp(scratch, logits)
+		kernel.Softmax(logits)
+	}
+	return p.logp
+}
+
+// Probabilities is the model's distribution at each target of the last
+// Forward: [targets, vocab]. Backward overwrites it.
+func (p *Pass) Probabilities() kernel.Matrix { return p.probs }

@@ -1,0 +1,220 @@
+package llama
+
+import (
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"anneal/engines/embedded/kernel"
+)
+
+func tiny(tied bool) Config {
+	return Config{ModelType: "llama", HiddenSize: 24, IntermediateSize: 40, Layers: 2, Heads: 4, KVHeads: 2, HeadDim: 6,
+		VocabSize: 37, MaxPositions: 256, NormEps: 1e-5, RopeTheta: 10000, TieWordEmbeddings: tied, HiddenAct: "silu",
+		InitializerRange: 0.25, TorchDType: "float32"}
+}
+
+// randomBatch has sequences of the given lengths, the last of them longer than
+// one block of attention when asked for.
+func randomBatch(c Config, seed uint64, lengths ...int) *Batch {
+	rng := rand.New(rand.NewPCG(seed, 1))
+	b := &Batch{}
+	for _, n := range lengths {
+		tokens, scored := make([]int32, n), make([]bool, n)
+		for i := range tokens {
+			tokens[i], scored[i] = int32(rng.IntN(c.VocabSize)), rng.IntN(3) > 0
+		}
+		scored[n-1] = true
+		b.Add(tokens, scored)
+	}
+	return b
+}
+
+func randomize(v []float32, seed uint64, std float64) {
+	rng := rand.New(rand.NewPCG(seed, 2))
+	for i := range v {
+		v[i] += float32(rng.NormFloat64() * std)
+	}
+}
+
+// groups names the parts of a parameter vector.
+func groups(w *Weights, a *Adapter) map[string][]float32 {
+	out := map[string][]float32{}
+	if a != nil {
+		for i := range a.Layers {
+			for m := range Modules {
+				if p := a.Layers[i][m]; p.A.Data != nil {
+					out[fmt.Sprintf("%d.%s.A", i, m)] = p.A.Data
+					out[fmt.Sprintf("%d.%s.B", i, m)] = p.B.Data
+				}
+			}
+		}
+		return out
+	}
+	out["embed"], out["norm"] = w.Embed.Data, w.Norm
+	if !w.Config.TieWordEmbeddings {
+		out["head"] = w.Head.Data
+	}
+	for i, l := range w.Layers {
+		out[fmt.Sprint(i, ".attnNorm")], out[fmt.Sprint(i, ".mlpNorm")] = l.AttnNorm, l.MLPNorm
+		for m := range Modules {
+			out[fmt.Sprint(i, ".", m)] = l.Matrix(m).Data
+		}
+	}
+	return out
+}
+
+// TestGradient compares the backward pass with finite differences along a
+// random direction of each group of parameters.
+func TestGradient(t *testing.T) {
+	all := []Module{Query, Key, Value, Output, Gate, Up, Down}
+	cases := []struct {
+		name    string
+		tied    bool
+		modules []Module
+		dropout float64
+	}{
+		{name: "all parameters, tied", tied: true},
+		{name: "all parameters, untied"},
+		{name: "low rank on all modules", modules: all},
+		{name: "low rank on some modules", modules: []Module{Query, Value, Up}},
+		{name: "low rank with dropout", modules: all, dropout: 0.3},
+	}
+	for _, tc := range cases {
+		t.Run(tc.name, func(t *testing.T) {
+			c := tiny(tc.tied)
+			w := NewWeights(c)
+			w.Initialize(7)
+			randomize(w.Flat(), 8, 0.05)
+			var a *Adapter
+			if tc.modules != nil {
+				a = NewAdapter(c, 3, 6, tc.modules)
+				a.Initialize(9)
+				randomize(a.Flat(), 10, 0.2)
+			}
+			batch := randomBatch(c, 11, 5, 2, 90, 17)
+			weights := make([]float32, batch.Scored())
+			randomize(weights, 12, 1)
+			net := NewNet(w, a, 2)
+			pass := NewPass(net)
+			loss := func() float64 {
+				net.Pack(1)
+				sum := 0.0
+				for i, lp := range pass.ForwardDropout(batch, tc.dropout, 5) {
+					sum += float64(weights[i]) * float64(lp)
+				}
+				return sum
+			}
+			loss()
+			g := net.NewGradient()
+			pass.Backward(weights, g)
+
+			values, slopes := groups(w, a), groups(g.weights, g.adapter)
+			require.Equal(t, len(values), len(slopes))
+			for name, v := range values {
+				direction := make([]float32, len(v))
+				randomize(direction, 13, 1)
+				want, norm := 0.0, 0.0
+				for i, d := range direction {
+					want += float64(d) * float64(slopes[name][i])
+					norm += float64(slopes[name][i]) * float64(slopes[name][i])
+				}
+				require.NotZero(t, norm, name)
+				keep := append([]float32(nil), v...)
+				const step = 1e-3
+				at := func(f float32) float64 {
+					for i := range v {
+						v[i] = keep[i] + f*direction[i]
+					}
+					return loss()
+				}
+				got := (8*(at(step)-at(-step)) - (at(2*step) - at(-2*step))) / (12 * step)
+				copy(v, keep)
+				require.InDelta(t, want, got, 0.02*math.Sqrt(norm)+0.02*math.Abs(want), name)
+			}
+		})
+	}
+}
+
+// TestSequencesDoNotMix checks that a sequence scores the same bits alone and
+// among others.
+func TestSequencesDoNotMix(t *testing.T) {
+	c := tiny(true)
+	w := NewWeights(c)
+	w.Initialize(1)
+	pass := NewPass(NewNet(w, nil, 1))
+	lengths := []int{70, 3, 130, 2}
+	together := append([]float32(nil), pass.Forward(randomBatch(c, 3, lengths...))...)
+	whole := randomBatch(c, 3, lengths...)
+	for i := range whole.Starts {
+		lo, hi := whole.span(i)
+		one := &Batch{Tokens: whole.Tokens[lo:hi], Targets: whole.Targets[lo:hi], Starts: []int32{0}}
+		alone := pass.Forward(one)
+		require.Equal(t, together[:len(alone)], alone)
+		together = together[len(alone):]
+	}
+	require.Empty(t, together)
+}
+
+// TestUniform checks the log-probabilities themselves: a model of zeros knows
+// nothing, so every token has probability 1/vocab.
+func TestUniform(t *testing.T) {
+	c := tiny(true)
+	pass := NewPass(NewNet(NewWeights(c), nil, 1))
+	for _, lp := range pass.Forward(randomBatch(c, 1, 9, 4)) {
+		require.InDelta(t, -math.Log(float64(c.VocabSize)), lp, 1e-6)
+	}
+}
+
+// TestMergeEqualsAdapter checks that merged weights answer as base and adapter
+// together do.
+func TestMergeEqualsAdapter(t *testing.T) {
+	c := tiny(false)
+	w := NewWeights(c)
+	w.Initialize(1)
+	a := NewAdapter(c, 4, 8, []Module{Query, Output, Down})
+	a.Initialize(2)
+	randomize(a.Flat(), 3, 0.1)
+	batch := randomBatch(c, 4, 30, 12)
+	low := append([]float32(nil), NewPass(NewNet(w, a, 1)).Forward(batch)...)
+	plain := append([]float32(nil), NewPass(NewNet(w, nil, 1)).Forward(batch)...)
+	merged := NewPass(NewNet(a.Merge(w), nil, 1)).Forward(batch)
+	require.InDeltaSlice(t, low, merged, 1e-4)
+	require.NotEqual(t, plain, low)
+}
+
+func BenchmarkTrain(b *testing.B) {
+	for _, lora := range []bool{false, true} {
+		b.Run(fmt.Sprintf("lora=%v", lora), func(b *testing.B) {
+			c := Config{ModelType: "llama", HiddenSize: 128, IntermediateSize: 352, Layers: 4, Heads: 4, KVHeads: 4, HeadDim: 32,
+				VocabSize: 260, MaxPositions: 256, NormEps: 1e-5, RopeTheta: 10000, TieWordEmbeddings: true}
+			w := NewWeights(c)
+			w.Initialize(1)
+			var a *Adapter
+			if lora {
+				a = NewAdapter(c, 8, 16, []Module{Query, Key, Value, Output, Gate, Up, Down})
+				a.Initialize(2)
+			}
+			net := NewNet(w, a, 1)
+			pass, g := NewPass(net), net.NewGradient()
+			batch := randomBatch(c, 1, 40, 50, 60, 50, 40, 60)
+			dlogp := make([]float32, batch.Scored())
+			for i := range dlogp {
+				dlogp[i] = -1 / float32(len(dlogp))
+			}
+			tokens := 0
+			for b.Loop() {
+				net.Pack(1)
+				pass.Forward(batch)
+				pass.Backward(dlogp, g)
+				tokens += len(batch.Tokens)
+			}
+			rate := float64(tokens) / b.Elapsed().Seconds()
+			b.ReportMetric(rate, "tok/s")
+			b.ReportMetric(6*float64(c.Parameters())*rate/1e9/kernel.PeakGFlops(), "of-peak")
+		})
+	}
+}

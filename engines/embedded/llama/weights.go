@@ -1,0 +1,154 @@
+// Package llama is the Llama architecture in float32: its configuration and
+// weights in the Hugging Face layout, low-rank adapters in the PEFT layout, and
+// the training passes (forward to per-token log-probabilities, and backward
+// from any objective's gradient of them).
+package llama
+
+import (
+	"crypto/sha256"
+	"encoding/binary"
+	"encoding/hex"
+	"math"
+	"math/rand/v2"
+
+	"anneal/engines/embedded/kernel"
+)
+
+// A Layer is one decoder layer. Projections have the layout [out, in].
+type Layer struct {
+	AttnNorm       []float32
+	Q, K, V, O     kernel.Matrix
+	MLPNorm        []float32
+	Gate, Up, Down kernel.Matrix
+}
+
+// Weights are a model's parameters. All of them lie in one slice, in the order
+// embed, layers (AttnNorm Q K V O MLPNorm Gate Up Down), norm, head, so that
+// Q, K and V can be multiplied as one matrix, as can Gate and Up, and so that
+// an optimiser sees one vector.
+type Weights struct {
+	Config Config
+	Embed  kernel.Matrix // [vocab, hidden]
+	Layers []Layer
+	Norm   []float32
+	Head   kernel.Matrix // [vocab, hidden]; the same data as Embed when tied
+
+	flat        []float32
+	qkv, gateUp []kernel.Matrix
+}
+
+// NewWeights makes zero weights of a valid configuration.
+func NewWeights(c Config) *Weights {
+	flat := make([]float32, c.Parameters())
+	return layOut(c, flat)
+}
+
+// layOut gives names to the parts of flat, which holds c.Parameters() values.
+func layOut(c Config, flat []float32) *Weights {
+	w := &Weights{Config: c, flat: flat, Layers: make([]Layer, c.Layers)}
+	vector := func(n int) []float32 {
+		v := flat[:n:n]
+		flat = flat[n:]
+		return v
+	}
+	matrix := func(rows, cols int) kernel.Matrix {
+		return view(vector(rows*cols), rows, cols)
+	}
+	h, q, kv, f := c.HiddenSize, c.Heads*c.HeadDim, c.KVHeads*c.HeadDim, c.IntermediateSize
+	w.Embed = matrix(c.VocabSize, h)
+	for i := range w.Layers {
+		l := &w.Layers[i]
+		l.AttnNorm = vector(h)
+		w.qkv = append(w.qkv, view(flat, q+2*kv, h))
+		l.Q, l.K, l.V, l.O = matrix(q, h), matrix(kv, h), matrix(kv, h), matrix(h, q)
+		l.MLPNorm = vector(h)
+		w.gateUp = append(w.gateUp, view(flat, 2*f, h))
+		l.Gate, l.Up, l.Down = matrix(f, h), matrix(f, h), matrix(h, f)
+	}
+	w.Norm = vector(h)
+	w.Head = w.Embed
+	if !c.TieWordEmbeddings {
+		w.Head = matrix(c.VocabSize, h)
+	}
+	return w
+}
+
+// view is the matrix [rows, cols] at the beginning of data.
+func view(data []float32, rows, cols int) kernel.Matrix {
+	return kernel.Matrix{Data: data[:rows*cols], Rows: rows, Cols: cols, Stride: cols}
+}
+
+// Flat is every parameter as one vector, in the order that Weights documents.
+func (w *Weights) Flat() []float32 { return w.flat }
+
+// Clone copies the weights.
+func (w *Weights) Clone() *Weights {
+	return layOut(w.Config, append([]float32(nil), w.flat...))
+}
+
+// QKV is Q, K and V of a layer, stacked: [q+2kv, hidden], sharing their data.
+func (w *Weights) QKV(layer int) kernel.Matrix { return w.qkv[layer] }
+
+// GateUp is Gate and Up of a layer, stacked: [2·ffn, hidden], sharing their data.
+func (w *Weights) GateUp(layer int) kernel.Matrix { return w.gateUp[layer] }
+
+// Initialize draws projections and embeddings from a normal distribution with
+// the configuration's initializer_range (0.02 when it is 0), scaled down by
+// sqrt(2·layers) for the two projections that write to the residual stream (as
+// GPT-2 does), and sets the norms to 1.
+func (w *Weights) Initialize(seed uint64) {
+	std := w.Config.InitializerRange
+	if std == 0 {
+		std = 0.02
+	}
+	rng := rand.New(rand.NewPCG(seed, 0x6c6c616d61))
+	draw := func(m kernel.Matrix, std float64) {
+		for i := range m.Data {
+			m.Data[i] = float32(rng.NormFloat64() * std)
+		}
+	}
+	one := func(v []float32) {
+		for i := range v {
+			v[i] = 1
+		}
+	}
+	residual := std / math.Sqrt(2*float64(w.Config.Layers))
+	draw(w.Embed, std)
+	for i := range w.Layers {
+		l := &w.Layers[i]
+		one(l.AttnNorm)
+		one(l.MLPNorm)
+		for _, m := range []kernel.Matrix{l.Q, l.K, l.V, l.Gate, l.Up} {
+			draw(m, std)
+		}
+		draw(l.O, residual)
+		draw(l.Down, residual)
+	}
+	one(w.Norm)
+	if !w.Config.TieWordEmbeddings {
+		draw(w.Head, std)
+	}
+}
+
+// Hash names the weights: SHA-256 over the parameters' bits and the fields of
+// the configuration that change what they compute. It does not depend on how
+// they are stored, as long as that loses nothing.
+func (w *Weights) Hash() string {
+	c := &w.Config
+	h := sha256.New()
+	put := func(v uint64) { _ = binary.Write(h, binary.LittleEndian, v) }
+	for _, n := range []int{c.HiddenSize, c.IntermediateSize, c.Layers, c.Heads, c.KVHeads, c.HeadDim, c.VocabSize} {
+		put(uint64(n))
+	}
+	put(math.Float64bits(c.NormEps))
+	put(math.Float64bits(c.RopeTheta))
+	buf := make([]byte, 0, 1<<16)
+	for i, v := range w.flat {
+		buf = binary.LittleEndian.AppendUint32(buf, math.Float32bits(v))
+		if len(buf) == cap(buf) || i == len(w.flat)-1 {
+			h.Write(buf)
+			buf = buf[:0]
+		}
+	}
+	return "sha256:" + hex.EncodeToString(h.Sum(nil))
+}
