@@ -10,8 +10,13 @@ import (
 	"maps"
 	"reflect"
 	"slices"
+	"strings"
 	"time"
 )
+
+// A State is what is true about one resource. Its zero value is a resource
+// that does not exist: not yet, or not any more.
+type State interface{ Exists() bool }
 
 // An Event is a fact about one S. Evolve must not change anything that the
 // state before shares with others: maps and slices are cloned, never edited.
@@ -27,26 +32,73 @@ type Command[S any] interface {
 // A Kind names a collection and the facts it may record.
 type Kind[S any] struct {
 	Collection string // as in resource names: supervisedFineTuningJobs
-	types      map[string]reflect.Type
+	facts      map[string]fact[S]
 	names      map[reflect.Type]string
+}
+
+type fact[S any] struct {
+	goType reflect.Type
+	decode func(json.RawMessage) (Event[S], error)
 }
 
 // NewKind makes a kind from its stored names ("deployment.created.v1") and the
 // zero values of the facts they stand for.
 func NewKind[S any](collection string, events map[string]Event[S]) *Kind[S] {
-	k := &Kind[S]{collection, map[string]reflect.Type{}, map[reflect.Type]string{}}
+	k := &Kind[S]{collection, map[string]fact[S]{}, map[reflect.Type]string{}}
 	for name, zero := range events {
 		t := reflect.TypeOf(zero)
-		k.types[name], k.names[t] = t, name
+		k.names[t] = name
+		k.facts[name] = fact[S]{t, func(data json.RawMessage) (Event[S], error) {
+			p := reflect.New(t)
+			if err := json.Unmarshal(data, p.Interface()); err != nil {
+				return nil, err
+			}
+			return p.Elem().Interface().(Event[S]), nil
+		}}
 	}
 	return k
+}
+
+// Extend adds to k the facts of a part that its state contains, with a prefix
+// to their stored names: so one life cycle serves several kinds.
+func Extend[S, T any](k *Kind[S], prefix string, part *Kind[T], lens func(*S) *T) *Kind[S] {
+	for name, f := range part.facts {
+		k.names[f.goType] = prefix + name
+		k.facts[prefix+name] = fact[S]{f.goType, func(data json.RawMessage) (Event[S], error) {
+			inner, err := f.decode(data)
+			return lifted[S, T]{inner, lens}, err
+		}}
+	}
+	return k
+}
+
+// A lifted event is a fact about a part, told of the whole.
+type lifted[S, T any] struct {
+	part Event[T]
+	lens func(*S) *T
+}
+
+func (e lifted[S, T]) Evolve(s *S) { e.part.Evolve(e.lens(s)) }
+func (e lifted[S, T]) stored() any { return e.part }
+
+type liftedCommand[S, T any] struct {
+	part Command[T]
+	lens func(*S) *T
+}
+
+func (c liftedCommand[S, T]) Decide(s S, now time.Time) (Event[S], error) {
+	event, err := c.part.Decide(*c.lens(&s), now)
+	if err != nil || event == nil {
+		return nil, err
+	}
+	return lifted[S, T]{event, c.lens}, nil
 }
 
 // EventTypes yields the stored names in order, with the Go type of each fact.
 func (k *Kind[S]) EventTypes() iter.Seq2[string, reflect.Type] {
 	return func(yield func(string, reflect.Type) bool) {
-		for _, name := range slices.Sorted(maps.Keys(k.types)) {
-			if !yield(name, k.types[name]) {
+		for _, name := range slices.Sorted(maps.Keys(k.facts)) {
+			if !yield(name, k.facts[name].goType) {
 				return
 			}
 		}
@@ -61,25 +113,29 @@ type Record struct {
 
 // Encode writes a fact down under its stored name.
 func (k *Kind[S]) Encode(e Event[S]) (Record, error) {
-	name, ok := k.names[reflect.TypeOf(e)]
-	if !ok {
-		return Record{}, fmt.Errorf("%s: %T has no stored name", k.Collection, e)
+	var inner any = e
+	if l, ok := e.(interface{ stored() any }); ok {
+		inner = l.stored()
 	}
-	data, err := json.Marshal(e)
+	name, ok := k.names[reflect.TypeOf(inner)]
+	if !ok {
+		return Record{}, fmt.Errorf("%s: %T has no stored name", k.Collection, inner)
+	}
+	data, err := json.Marshal(inner)
 	return Record{name, data}, err
 }
 
 // Decode reads a record back into the fact it holds.
 func (k *Kind[S]) Decode(r Record) (Event[S], error) {
-	t, ok := k.types[r.Type]
+	f, ok := k.facts[r.Type]
 	if !ok {
 		return nil, fmt.Errorf("%s: unknown event %q: written by a newer version", k.Collection, r.Type)
 	}
-	p := reflect.New(t)
-	if err := json.Unmarshal(r.Data, p.Interface()); err != nil {
+	e, err := f.decode(r.Data)
+	if err != nil {
 		return nil, fmt.Errorf("%s: %s: %w", k.Collection, r.Type, err)
 	}
-	return p.Elem().Interface().(Event[S]), nil
+	return e, nil
 }
 
 // Fold applies one record to the state.
@@ -91,17 +147,21 @@ func (k *Kind[S]) Fold(state *S, r Record) error {
 	return err
 }
 
-// An Intent is a command addressed to one resource. State is the row that the
-// world holds for it, a zero S when it holds none.
+// An Intent is a command addressed to one resource.
 type Intent struct {
 	Name    Name
-	Command any // for messages and traces
+	Command any // for messages and transcripts
 	decide  func(state any, now time.Time) (Record, error)
 }
 
 // Intend addresses cmd to the named resource of a kind.
 func Intend[S any](k *Kind[S], name Name, cmd Command[S]) Intent {
-	return Intent{name, cmd, func(state any, now time.Time) (Record, error) {
+	var shown any = cmd
+	return intend(k, name, cmd, shown)
+}
+
+func intend[S any](k *Kind[S], name Name, cmd Command[S], shown any) Intent {
+	return Intent{name, shown, func(state any, now time.Time) (Record, error) {
 		var s S
 		if state != nil {
 			s = state.(S)
@@ -114,12 +174,13 @@ func Intend[S any](k *Kind[S], name Name, cmd Command[S]) Intent {
 	}}
 }
 
-// Decide runs the command on the state (an S, or nil for no resource). An
-// empty Record means that the fact is already recorded.
+// Decide runs the command on the state that the world holds (an S, or nil for
+// no resource). An empty Record means that the fact is already recorded.
 func (i Intent) Decide(state any, now time.Time) (Record, error) { return i.decide(state, now) }
 
 // String is a line for transcripts: name, command and its fields.
 func (i Intent) String() string {
 	data, _ := json.Marshal(i.Command)
-	return fmt.Sprintf("%s %s %s", i.Name, reflect.TypeOf(i.Command).Name(), data)
+	name, _, _ := strings.Cut(reflect.TypeOf(i.Command).Name(), "[")
+	return fmt.Sprintf("%s %s %s", i.Name, name, data)
 }

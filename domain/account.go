@@ -1,0 +1,133 @@
+package domain
+
+import "time"
+
+// An account owns every other resource. Its operator creates and suspends it.
+//
+//	(none) --CreateAccount--> READY
+//	READY  --UpdateAccount--> READY
+//	READY  --SuspendAccount--> READY, suspendState set: jobs pause, inference answers 412
+//	READY  --RestoreAccount--> READY, UNSUSPENDED: jobs go on
+var Accounts = NewKind("accounts", map[string]Event[Account]{
+	"account.created.v1":   AccountCreated{},
+	"account.updated.v1":   AccountUpdated{},
+	"account.suspended.v1": AccountSuspended{},
+	"account.restored.v1":  AccountRestored{},
+})
+
+// Account types and states.
+const (
+	Enterprise   = "ENTERPRISE"
+	AccountReady = "READY"
+	Unsuspended  = "UNSUSPENDED"
+)
+
+// SuspendStates are the reasons for which an account may be suspended.
+var SuspendStates = []string{"FAILED_PAYMENTS", "CREDIT_DEPLETED", "MONTHLY_SPEND_LIMIT_EXCEEDED", "BLOCKED_BY_ABUSE_RULE"}
+
+// AccountSpec is what the operator sets.
+type AccountSpec struct {
+	Email       string `json:"email"`
+	DisplayName string `json:"displayName"`
+	AccountType string `json:"accountType,omitempty"`
+}
+
+// Account is the state of one account.
+type Account struct {
+	AccountSpec
+	State        string `json:"state"`
+	SuspendState string `json:"suspendState"`
+	Status       Status `json:"status"`
+}
+
+// Exists implements State.
+func (a Account) Exists() bool { return a.State != "" }
+
+// Suspended tells whether the account may not start work or ask models.
+func (a Account) Suspended() bool { return a.SuspendState != Unsuspended }
+
+type AccountCreated struct{ AccountSpec }
+
+func (e AccountCreated) Evolve(a *Account) {
+	*a = Account{AccountSpec: e.AccountSpec, State: AccountReady, SuspendState: Unsuspended, Status: StatusOf(nil)}
+}
+
+type AccountUpdated struct{ AccountSpec }
+
+func (e AccountUpdated) Evolve(a *Account) { a.AccountSpec = e.AccountSpec }
+
+type AccountSuspended struct {
+	SuspendState string `json:"suspendState"`
+	Reason       string `json:"reason"`
+}
+
+func (e AccountSuspended) Evolve(a *Account) {
+	a.SuspendState, a.Status = e.SuspendState, Status{FailedPrecondition.String(), e.Reason}
+}
+
+type AccountRestored struct{}
+
+func (AccountRestored) Evolve(a *Account) { a.SuspendState, a.Status = Unsuspended, StatusOf(nil) }
+
+// CreateAccount makes an account.
+type CreateAccount struct{ AccountSpec }
+
+func (c CreateAccount) Decide(a Account, _ time.Time) (Event[Account], error) {
+	if a.Exists() {
+		return nil, exists("an account")
+	}
+	return AccountCreated(c), c.check()
+}
+
+// UpdateAccount replaces what the operator sets.
+type UpdateAccount struct{ AccountSpec }
+
+func (c UpdateAccount) Decide(a Account, _ time.Time) (Event[Account], error) {
+	switch {
+	case !a.Exists():
+		return nil, gone("account")
+	case a.AccountSpec == c.AccountSpec:
+		return nil, nil
+	}
+	return AccountUpdated(c), c.check()
+}
+
+// SuspendAccount stops an account's work until it is restored.
+type SuspendAccount struct {
+	SuspendState string
+	Reason       string
+}
+
+func (c SuspendAccount) Decide(a Account, _ time.Time) (Event[Account], error) {
+	var v Violations
+	v.Require(c.SuspendState != "" && c.SuspendState != Unsuspended, "suspendState", "must be one of %s", join(SuspendStates))
+	oneOf(&v, "suspendState", c.SuspendState, SuspendStates...)
+	switch {
+	case !a.Exists():
+		return nil, gone("account")
+	case a.SuspendState == c.SuspendState:
+		return nil, nil
+	}
+	return AccountSuspended(c), v.Err()
+}
+
+// RestoreAccount lifts a suspension.
+type RestoreAccount struct{}
+
+func (RestoreAccount) Decide(a Account, _ time.Time) (Event[Account], error) {
+	switch {
+	case !a.Exists():
+		return nil, gone("account")
+	case !a.Suspended():
+		return nil, nil
+	}
+	return AccountRestored{}, nil
+}
+
+func (s AccountSpec) check() error {
+	var v Violations
+	checkText(&v, s.DisplayName, "")
+	v.Require(len(s.Email) <= 320, "email", "must have at most 320 characters")
+	oneOf(&v, "accountType", s.AccountType, Enterprise, "ACCOUNT_TYPE_UNSPECIFIED")
+	return v.Err()
+}

@@ -1,0 +1,266 @@
+package domain
+
+import (
+	"cmp"
+	"maps"
+	"slices"
+	"strconv"
+	"time"
+)
+
+// A deployment serves a model with replicas on nodes.
+//
+//	(none)   --CreateDeployment--> CREATING
+//	CREATING --SettleDeployment--> READY, when minReplicaCount replicas are
+//	CREATING --FailDeployment-->   FAILED, when it cannot be placed or loaded
+//	READY    --UpdateDeployment--> UPDATING --SettleDeployment--> READY
+//	READY    --ScaleDeployment-->  READY, another number of replicas wanted
+//	live     --DeleteDeployment--> DELETING --FinishDeletion--> DELETED | (none) when hard
+//	DELETED  --UndeleteDeployment--> CREATING
+//	DELETED  --PurgeDeployment-->  (none)
+//
+// Its replicas:
+//
+//	pendingScheduling --PlaceReplica--> downloadingModel --AdvanceReplica--> initializing --> ready
+//	any               --RemoveReplica--> (none)
+var Deployments = NewKind("deployments", map[string]Event[Deployment]{
+	"deployment.created.v1":   DeploymentCreated{},
+	"deployment.settled.v1":   DeploymentSettled{},
+	"deployment.failed.v1":    DeploymentFailed{},
+	"deployment.updated.v1":   DeploymentUpdated{},
+	"deployment.scaled.v1":    DeploymentScaled{},
+	"deployment.deleting.v1":  DeploymentDeleting{},
+	"deployment.deleted.v1":   DeploymentDeleted{},
+	"deployment.undeleted.v1": DeploymentUndeleted{},
+	"deployment.purged.v1":    DeploymentPurged{},
+	"replica.placed.v1":       ReplicaPlaced{},
+	"replica.advanced.v1":     ReplicaAdvanced{},
+	"replica.removed.v1":      ReplicaRemoved{},
+})
+
+// Deployment states.
+const (
+	DeploymentCreatingState = "CREATING"
+	DeploymentReadyState    = "READY"
+	DeploymentUpdatingState = "UPDATING"
+	DeploymentFailedState   = "FAILED"
+	DeploymentDeletingState = "DELETING"
+	DeploymentDeletedState  = "DELETED"
+)
+
+// Replica states; pendingScheduling is a wanted replica that has no place yet.
+const (
+	ReplicaDownloading  = "downloadingModel"
+	ReplicaInitializing = "initializing"
+	ReplicaReady        = "ready"
+)
+
+// MaxReplicaFailures is how many replicas in a row may fail to start before
+// a deployment that never was READY fails.
+const MaxReplicaFailures = 3
+
+// A Replica is one running copy of the model.
+type Replica struct {
+	ID         string `json:"id"`
+	State      string `json:"state"`
+	Node       Name   `json:"node"`
+	Generation int    `json:"generation"` // of the settings that it runs
+}
+
+// Deployment is the state of one deployment.
+type Deployment struct {
+	DeploymentSpec
+	State           string             `json:"state"`
+	Status          Status             `json:"status"`
+	CreatedBy       string             `json:"createdBy"`
+	Generation      int                `json:"generation"` // of the settings, from 1; replicas of an older one are replaced
+	DesiredReplicas int                `json:"desiredReplicas"`
+	Replicas        map[string]Replica `json:"replicas,omitempty"`
+	ReplicaSeq      int                `json:"replicaSeq"` // number of the newest replica
+	Failures        int                `json:"failures"`   // replicas in a row that failed to start
+	Hard            bool               `json:"hard,omitempty"`
+	Since           time.Time          `json:"since"` // when its state last changed
+	DeleteTime      *time.Time         `json:"deleteTime,omitempty"`
+	PurgeTime       *time.Time         `json:"purgeTime,omitempty"`
+}
+
+// Exists implements State.
+func (d Deployment) Exists() bool { return d.State != "" }
+
+// Live tells whether the deployment should have replicas.
+func (d Deployment) Live() bool {
+	return d.State == DeploymentCreatingState || d.State == DeploymentReadyState || d.State == DeploymentUpdatingState
+}
+
+// Ordered yields the replicas in the order of their numbers.
+func (d Deployment) Ordered() []Replica {
+	return slices.SortedFunc(maps.Values(d.Replicas), func(a, b Replica) int {
+		return cmp.Or(cmp.Compare(len(a.ID), len(b.ID)), cmp.Compare(a.ID, b.ID))
+	})
+}
+
+// ReadyReplicas counts the replicas that answer, of any generation.
+func (d Deployment) ReadyReplicas() int {
+	n := 0
+	for _, r := range d.Replicas {
+		if r.State == ReplicaReady {
+			n++
+		}
+	}
+	return n
+}
+
+// Current counts the ready replicas that run the newest settings.
+func (d Deployment) Current() int {
+	n := 0
+	for _, r := range d.Replicas {
+		if r.State == ReplicaReady && r.Generation == d.Generation {
+			n++
+		}
+	}
+	return n
+}
+
+// NextReplica is the ID of the replica that will be placed next.
+func (d Deployment) NextReplica() string { return "r" + strconv.Itoa(d.ReplicaSeq+1) }
+
+// ReplicaAllocationID names the allocation of one replica.
+func ReplicaAllocationID(deployment Name, replica string) string {
+	return string(deployment) + "#" + replica
+}
+
+type DeploymentCreated struct {
+	DeploymentSpec
+	CreatedBy string    `json:"createdBy"`
+	Time      time.Time `json:"time"`
+}
+
+func (e DeploymentCreated) Evolve(d *Deployment) {
+	*d = Deployment{DeploymentSpec: e.DeploymentSpec, CreatedBy: e.CreatedBy, State: DeploymentCreatingState, Status: StatusOf(nil),
+		Generation: 1, DesiredReplicas: e.MinReplicaCount, Since: e.Time}
+}
+
+type DeploymentSettled struct {
+	Generation int       `json:"generation"`
+	Time       time.Time `json:"time"`
+}
+
+func (e DeploymentSettled) Evolve(d *Deployment) {
+	d.State, d.Status, d.Failures, d.Since = DeploymentReadyState, StatusOf(nil), 0, e.Time
+}
+
+type DeploymentFailed struct {
+	Status Status    `json:"status"`
+	Time   time.Time `json:"time"`
+}
+
+func (e DeploymentFailed) Evolve(d *Deployment) {
+	d.State, d.Status, d.Replicas, d.DesiredReplicas, d.Since = DeploymentFailedState, e.Status, nil, 0, e.Time
+}
+
+type DeploymentUpdated struct {
+	DeploymentSpec
+	Rollout bool      `json:"rollout"` // replicas must be replaced
+	Time    time.Time `json:"time"`
+}
+
+func (e DeploymentUpdated) Evolve(d *Deployment) {
+	d.DeploymentSpec = e.DeploymentSpec
+	d.DesiredReplicas = clamp(d.DesiredReplicas, e.MinReplicaCount, *e.MaxReplicaCount)
+	if e.Rollout {
+		d.Generation++
+		d.Failures = 0
+	}
+	if d.State != DeploymentCreatingState {
+		d.State, d.Since = DeploymentUpdatingState, e.Time
+	}
+}
+
+type DeploymentScaled struct {
+	Replicas int    `json:"replicas"`
+	Reason   string `json:"reason"`
+}
+
+func (e DeploymentScaled) Evolve(d *Deployment) { d.DesiredReplicas = e.Replicas }
+
+type DeploymentDeleting struct {
+	Hard   bool      `json:"hard"`
+	Reason string    `json:"reason"`
+	Time   time.Time `json:"time"`
+}
+
+func (e DeploymentDeleting) Evolve(d *Deployment) {
+	d.State, d.DesiredReplicas, d.Hard, d.Since = DeploymentDeletingState, 0, e.Hard, e.Time
+}
+
+type DeploymentDeleted struct {
+	DeleteTime time.Time `json:"deleteTime"`
+	PurgeTime  time.Time `json:"purgeTime"`
+}
+
+func (e DeploymentDeleted) Evolve(d *Deployment) {
+	d.State, d.Since, d.DeleteTime, d.PurgeTime = DeploymentDeletedState, e.DeleteTime, &e.DeleteTime, &e.PurgeTime
+}
+
+type DeploymentUndeleted struct {
+	Time time.Time `json:"time"`
+}
+
+func (e DeploymentUndeleted) Evolve(d *Deployment) {
+	d.State, d.Since, d.DesiredReplicas, d.Failures = DeploymentCreatingState, e.Time, d.MinReplicaCount, 0
+	d.DeleteTime, d.PurgeTime, d.ExpireTime, d.Status = nil, nil, nil, StatusOf(nil)
+}
+
+type DeploymentPurged struct{}
+
+func (DeploymentPurged) Evolve(d *Deployment) { *d = Deployment{} }
+
+type ReplicaPlaced struct {
+	ID         string `json:"id"`
+	Node       Name   `json:"node"`
+	Generation int    `json:"generation"`
+}
+
+func (e ReplicaPlaced) Evolve(d *Deployment) {
+	d.setReplica(Replica{e.ID, ReplicaDownloading, e.Node, e.Generation})
+	d.ReplicaSeq++
+}
+
+type ReplicaAdvanced struct {
+	ID    string `json:"id"`
+	State string `json:"state"`
+}
+
+func (e ReplicaAdvanced) Evolve(d *Deployment) {
+	r := d.Replicas[e.ID]
+	r.State = e.State
+	d.setReplica(r)
+	if e.State == ReplicaReady {
+		d.Failures = 0
+	}
+}
+
+type ReplicaRemoved struct {
+	ID     string `json:"id"`
+	Reason string `json:"reason"`
+	Failed bool   `json:"failed"` // it could not start, or broke down
+}
+
+func (e ReplicaRemoved) Evolve(d *Deployment) {
+	d.Replicas = maps.Clone(d.Replicas)
+	delete(d.Replicas, e.ID)
+	if e.Failed {
+		d.Failures++
+		d.Status = Status{Unavailable.String(), e.Reason}
+	}
+}
+
+func (d *Deployment) setReplica(r Replica) {
+	d.Replicas = maps.Clone(d.Replicas)
+	if d.Replicas == nil {
+		d.Replicas = map[string]Replica{}
+	}
+	d.Replicas[r.ID] = r
+}
+
+func clamp(n, low, high int) int { return max(low, min(n, high)) }

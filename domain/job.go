@@ -1,0 +1,316 @@
+package domain
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+)
+
+// A job's life is the part of its state that all kinds of jobs share.
+//
+//	(created)    CREATING
+//	CREATING           --StartValidation--> VALIDATING
+//	VALIDATING         --PrepareInput-->    CREATING_INPUT_DATASET
+//	VALIDATING, CREATING_INPUT_DATASET --QueueJob--> PENDING
+//	PENDING            --StartJob-->        RUNNING, the next attempt
+//	RUNNING            --RecordCheckpoint--> RUNNING
+//	RUNNING            --IdleJob, WakeJob--> IDLE, RUNNING
+//	RUNNING            --WriteResults-->    WRITING_RESULTS
+//	RUNNING, WRITING_RESULTS --CompleteJob--> COMPLETED | EARLY_STOPPED
+//	RUNNING, WRITING_RESULTS --RequeueJob-->  RE_QUEUEING | FAILED after MaxFailures
+//	RE_QUEUEING        --QueueJob-->        PENDING
+//	live               --FailJob-->         FAILED
+//	live               --CancelJob-->       CANCELLING --ConfirmCancel--> CANCELLED
+//	live               --PauseJob-->        PAUSED
+//	live               --ExpireJob-->       EXPIRED
+//	FAILED, CANCELLED, PAUSED --ResumeJob--> PENDING, from the last checkpoint
+//	any                --DeleteJob-->       DELETING --CleanJob--> DELETING_CLEANING_UP --PurgeJob--> (none)
+//
+// What an attempt reports carries its number; a report of any but the current
+// attempt is refused.
+var JobLives = NewKind("jobs", map[string]Event[JobLife]{
+	"validating.v1":   JobValidating{},
+	"preparing.v1":    JobPreparing{},
+	"queued.v1":       JobQueued{},
+	"started.v1":      JobStarted{},
+	"checkpointed.v1": JobCheckpointed{},
+	"idled.v1":        JobIdled{},
+	"woken.v1":        JobWoken{},
+	"writing.v1":      JobWriting{},
+	"completed.v1":    JobCompleted{},
+	"requeued.v1":     JobRequeued{},
+	"failed.v1":       JobFailed{},
+	"cancelling.v1":   JobCancelling{},
+	"cancelled.v1":    JobCancelled{},
+	"paused.v1":       JobPaused{},
+	"expired.v1":      JobExpired{},
+	"resumed.v1":      JobResumed{},
+	"deleting.v1":     JobDeleting{},
+	"cleaning.v1":     JobCleaning{},
+	"purged.v1":       JobPurged{},
+})
+
+// Job states.
+const (
+	JobCreatingState   = "JOB_STATE_CREATING"
+	JobValidatingState = "JOB_STATE_VALIDATING"
+	JobPreparingState  = "JOB_STATE_CREATING_INPUT_DATASET"
+	JobPendingState    = "JOB_STATE_PENDING"
+	JobRunningState    = "JOB_STATE_RUNNING"
+	JobIdleState       = "JOB_STATE_IDLE"
+	JobWritingState    = "JOB_STATE_WRITING_RESULTS"
+	JobCompletedState  = "JOB_STATE_COMPLETED"
+	JobEarlyState      = "JOB_STATE_EARLY_STOPPED"
+	JobRequeueState    = "JOB_STATE_RE_QUEUEING"
+	JobFailedState     = "JOB_STATE_FAILED"
+	JobCancellingState = "JOB_STATE_CANCELLING"
+	JobCancelledState  = "JOB_STATE_CANCELLED"
+	JobPausedState     = "JOB_STATE_PAUSED"
+	JobExpiredState    = "JOB_STATE_EXPIRED"
+	JobDeletingState   = "JOB_STATE_DELETING"
+	JobCleaningState   = "JOB_STATE_DELETING_CLEANING_UP"
+)
+
+// MaxFailures is how many attempts may fail before the job does; a preempted
+// attempt does not count.
+const MaxFailures = 3
+
+// MaxCheckpoints is how many checkpoints a job remembers; older ones are let go.
+const MaxCheckpoints = 16
+
+// A JobCheckpoint is a place from which a job goes on.
+type JobCheckpoint struct {
+	Step    int                `json:"step"`
+	Attempt int                `json:"attempt"`
+	Time    time.Time          `json:"time"`
+	Files   Files              `json:"files"`
+	Metrics map[string]float64 `json:"metrics,omitempty"`
+}
+
+// JobLife is the state that all kinds of jobs share.
+type JobLife struct {
+	State         string           `json:"state"`
+	Status        Status           `json:"status"`
+	CreatedBy     string           `json:"createdBy"`
+	CompletedTime *time.Time       `json:"completedTime,omitempty"`
+	Deadline      *time.Time       `json:"deadline,omitempty"`
+	Attempt       int              `json:"attempt"`         // number of the newest attempt, 0 before the first
+	Failures      int              `json:"failures"`        // attempts that count against MaxFailures
+	Nodes         []Name           `json:"nodes,omitempty"` // of the current attempt; empty when none is live
+	Takes         Resources        `json:"takes"`           // what the current attempt holds on each node
+	StartTime     *time.Time       `json:"startTime,omitempty"`
+	Checkpoints   []JobCheckpoint  `json:"checkpoints,omitempty"` // oldest first
+	Seconds       map[string]int64 `json:"seconds,omitempty"`     // accelerator type → seconds spent
+	Output        Name             `json:"output,omitempty"`      // the model that came of it
+	Results       Files            `json:"results"`
+}
+
+// Exists implements State.
+func (l JobLife) Exists() bool { return l.State != "" }
+
+// Active tells whether an attempt is, or may be, at work on a node.
+func (l JobLife) Active() bool {
+	return len(l.Nodes) > 0
+}
+
+// Working tells whether the current attempt should be at work.
+func (l JobLife) Working() bool {
+	return l.State == JobRunningState || l.State == JobIdleState || l.State == JobWritingState
+}
+
+// Terminal tells whether the job has ended; FAILED and CANCELLED may be resumed.
+func (l JobLife) Terminal() bool {
+	switch l.State {
+	case JobCompletedState, JobEarlyState, JobFailedState, JobCancelledState, JobExpiredState:
+		return true
+	}
+	return false
+}
+
+// Live tells whether the job may still make progress by itself.
+func (l JobLife) Live() bool {
+	return l.Exists() && !l.Terminal() && l.State != JobPausedState && l.State != JobCancellingState && !l.Leaving()
+}
+
+// Leaving tells whether the job is being deleted.
+func (l JobLife) Leaving() bool { return l.State == JobDeletingState || l.State == JobCleaningState }
+
+// LastCheckpoint is where the next attempt goes on.
+func (l JobLife) LastCheckpoint() (JobCheckpoint, bool) {
+	if len(l.Checkpoints) == 0 {
+		return JobCheckpoint{}, false
+	}
+	return l.Checkpoints[len(l.Checkpoints)-1], true
+}
+
+// AllocationID names the allocation of one attempt.
+func AllocationID(job Name, attempt int) string { return fmt.Sprintf("%s@%d", job, attempt) }
+
+// end closes the attempt: its time is counted and its nodes are let go.
+func (l *JobLife) end(at time.Time) {
+	if l.StartTime != nil && len(l.Nodes) > 0 {
+		l.Seconds = maps.Clone(l.Seconds)
+		if l.Seconds == nil {
+			l.Seconds = map[string]int64{}
+		}
+		spent := int64(max(at.Sub(*l.StartTime), 0).Seconds())
+		for t, n := range l.Takes.Accelerators {
+			l.Seconds[t] += spent * int64(n) * int64(len(l.Nodes))
+		}
+		if len(l.Takes.Accelerators) == 0 {
+			l.Seconds["CPU"] += spent * int64(len(l.Nodes))
+		}
+	}
+	l.Nodes, l.StartTime, l.Takes = nil, nil, Resources{}
+}
+
+func (l *JobLife) conclude(state string, status Status, at time.Time) {
+	l.end(at)
+	l.State, l.Status, l.CompletedTime = state, status, &at
+}
+
+type JobValidating struct{}
+
+func (JobValidating) Evolve(l *JobLife) { l.State = JobValidatingState }
+
+type JobPreparing struct{}
+
+func (JobPreparing) Evolve(l *JobLife) { l.State = JobPreparingState }
+
+type JobQueued struct{}
+
+func (JobQueued) Evolve(l *JobLife) { l.State = JobPendingState }
+
+type JobStarted struct {
+	Attempt int       `json:"attempt"`
+	Nodes   []Name    `json:"nodes"`
+	Takes   Resources `json:"takes"`
+	Time    time.Time `json:"time"`
+}
+
+func (e JobStarted) Evolve(l *JobLife) {
+	l.State, l.Status, l.Attempt, l.Nodes, l.Takes, l.StartTime = JobRunningState, StatusOf(nil), e.Attempt, e.Nodes, e.Takes, &e.Time
+}
+
+type JobCheckpointed struct{ JobCheckpoint }
+
+func (e JobCheckpointed) Evolve(l *JobLife) {
+	l.Checkpoints = append(slices.Clone(l.Checkpoints), e.JobCheckpoint)
+	if extra := len(l.Checkpoints) - MaxCheckpoints; extra > 0 {
+		l.Checkpoints = l.Checkpoints[extra:]
+	}
+}
+
+type JobIdled struct {
+	Attempt int `json:"attempt"`
+}
+
+func (JobIdled) Evolve(l *JobLife) { l.State = JobIdleState }
+
+type JobWoken struct {
+	Attempt int `json:"attempt"`
+}
+
+func (JobWoken) Evolve(l *JobLife) { l.State = JobRunningState }
+
+type JobWriting struct {
+	Attempt int `json:"attempt"`
+}
+
+func (JobWriting) Evolve(l *JobLife) { l.State = JobWritingState }
+
+type JobCompleted struct {
+	Attempt      int       `json:"attempt"`
+	StoppedEarly bool      `json:"stoppedEarly"`
+	Output       Name      `json:"output,omitempty"`
+	Results      Files     `json:"results"`
+	Time         time.Time `json:"time"`
+}
+
+func (e JobCompleted) Evolve(l *JobLife) {
+	state := JobCompletedState
+	if e.StoppedEarly {
+		state = JobEarlyState
+	}
+	l.Output, l.Results = e.Output, e.Results
+	l.conclude(state, StatusOf(nil), e.Time)
+}
+
+type JobRequeued struct {
+	Attempt int       `json:"attempt"`
+	Reason  string    `json:"reason"`
+	Counted bool      `json:"counted"`
+	Time    time.Time `json:"time"`
+}
+
+func (e JobRequeued) Evolve(l *JobLife) {
+	l.end(e.Time)
+	l.State, l.Status = JobRequeueState, Status{Unavailable.String(), e.Reason}
+	if e.Counted {
+		l.Failures++
+	}
+}
+
+type JobFailed struct {
+	Attempt int       `json:"attempt"`
+	Status  Status    `json:"status"`
+	Time    time.Time `json:"time"`
+}
+
+func (e JobFailed) Evolve(l *JobLife) { l.conclude(JobFailedState, e.Status, e.Time) }
+
+type JobCancelling struct{}
+
+func (JobCancelling) Evolve(l *JobLife) { l.State = JobCancellingState }
+
+type JobCancelled struct {
+	Attempt int       `json:"attempt"`
+	Time    time.Time `json:"time"`
+}
+
+func (e JobCancelled) Evolve(l *JobLife) {
+	l.conclude(JobCancelledState, Status{Canceled.String(), "cancelled by its user"}, e.Time)
+}
+
+type JobPaused struct {
+	Reason string    `json:"reason"`
+	Time   time.Time `json:"time"`
+}
+
+func (e JobPaused) Evolve(l *JobLife) {
+	l.end(e.Time)
+	l.State, l.Status = JobPausedState, Status{FailedPrecondition.String(), e.Reason}
+}
+
+type JobExpired struct {
+	Time time.Time `json:"time"`
+}
+
+func (e JobExpired) Evolve(l *JobLife) {
+	l.conclude(JobExpiredState, Status{DeadlineExceeded.String(), "the job's deadline has passed"}, e.Time)
+}
+
+type JobResumed struct{}
+
+func (JobResumed) Evolve(l *JobLife) {
+	l.State, l.Status, l.Failures, l.CompletedTime = JobPendingState, StatusOf(nil), 0, nil
+}
+
+type JobDeleting struct {
+	Time time.Time `json:"time"`
+}
+
+func (e JobDeleting) Evolve(l *JobLife) {
+	l.end(e.Time)
+	l.State = JobDeletingState
+}
+
+type JobCleaning struct{}
+
+func (JobCleaning) Evolve(l *JobLife) { l.State = JobCleaningState }
+
+// JobPurged ends the resource; the kind that the life is part of clears the rest.
+type JobPurged struct{}
+
+func (JobPurged) Evolve(l *JobLife) { *l = JobLife{} }

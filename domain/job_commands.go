@@ -1,0 +1,295 @@
+package domain
+
+import (
+	"slices"
+	"strconv"
+	"time"
+)
+
+func (l JobLife) must(allowed ...string) error {
+	switch {
+	case !l.Exists():
+		return gone("job")
+	case !slices.Contains(allowed, l.State):
+		return precondition("JOB_STATE", "the job is %s; this needs %s", l.State, join(allowed))
+	}
+	return nil
+}
+
+// fence refuses what an attempt reports when another has begun, or when the
+// attempt is over.
+func (l JobLife) fence(attempt int) error {
+	switch {
+	case !l.Exists():
+		return gone("job")
+	case attempt != l.Attempt || !l.Active():
+		return precondition("STALE_ATTEMPT", "attempt %d is over: the job is %s at attempt %d", attempt, l.State, l.Attempt)
+	}
+	return nil
+}
+
+// StartValidation begins the check of what the job names.
+type StartValidation struct{}
+
+func (StartValidation) Decide(l JobLife, _ time.Time) (Event[JobLife], error) {
+	if l.State == JobValidatingState {
+		return nil, nil
+	}
+	return JobValidating{}, l.must(JobCreatingState)
+}
+
+// PrepareInput records that the job's own input is being made.
+type PrepareInput struct{}
+
+func (PrepareInput) Decide(l JobLife, _ time.Time) (Event[JobLife], error) {
+	if l.State == JobPreparingState {
+		return nil, nil
+	}
+	return JobPreparing{}, l.must(JobValidatingState)
+}
+
+// QueueJob makes the job wait for capacity.
+type QueueJob struct{}
+
+func (QueueJob) Decide(l JobLife, _ time.Time) (Event[JobLife], error) {
+	if l.State == JobPendingState {
+		return nil, nil
+	}
+	return JobQueued{}, l.must(JobValidatingState, JobPreparingState, JobRequeueState)
+}
+
+// StartJob begins the next attempt on nodes that are allocated in the same
+// batch; it is the guard of the gang.
+type StartJob struct {
+	Attempt int // the newest attempt's number plus one
+	Nodes   []Name
+	Takes   Resources
+}
+
+func (c StartJob) Decide(l JobLife, now time.Time) (Event[JobLife], error) {
+	if l.State == JobRunningState && l.Attempt == c.Attempt && slices.Equal(l.Nodes, c.Nodes) {
+		return nil, nil
+	}
+	if err := l.must(JobPendingState); err != nil {
+		return nil, err
+	}
+	if c.Attempt != l.Attempt+1 {
+		return nil, precondition("STALE_ATTEMPT", "the next attempt is %d, not %d", l.Attempt+1, c.Attempt)
+	}
+	return JobStarted{c.Attempt, c.Nodes, c.Takes, now}, nil
+}
+
+// RecordCheckpoint records a place from which the job can go on.
+type RecordCheckpoint struct{ JobCheckpoint }
+
+func (c RecordCheckpoint) Decide(l JobLife, now time.Time) (Event[JobLife], error) {
+	if last, ok := l.LastCheckpoint(); ok && last.Attempt == c.Attempt && last.Step >= c.Step {
+		return nil, nil
+	}
+	if err := l.fence(c.Attempt); err != nil {
+		return nil, err
+	}
+	c.Time = now
+	return JobCheckpointed(c), nil
+}
+
+// IdleJob records that a kept-alive trainer waits for its next step.
+type IdleJob struct{ Attempt int }
+
+func (c IdleJob) Decide(l JobLife, _ time.Time) (Event[JobLife], error) {
+	if err := l.fence(c.Attempt); err != nil {
+		return nil, err
+	}
+	if l.State == JobIdleState {
+		return nil, nil
+	}
+	return JobIdled(c), l.must(JobRunningState)
+}
+
+// WakeJob records that a kept-alive trainer was given a step.
+type WakeJob struct{ Attempt int }
+
+func (c WakeJob) Decide(l JobLife, _ time.Time) (Event[JobLife], error) {
+	if err := l.fence(c.Attempt); err != nil {
+		return nil, err
+	}
+	if l.State == JobRunningState {
+		return nil, nil
+	}
+	return JobWoken(c), l.must(JobIdleState)
+}
+
+// WriteResults records that training is over and its results are being stored.
+type WriteResults struct{ Attempt int }
+
+func (c WriteResults) Decide(l JobLife, _ time.Time) (Event[JobLife], error) {
+	if err := l.fence(c.Attempt); err != nil {
+		return nil, err
+	}
+	if l.State == JobWritingState {
+		return nil, nil
+	}
+	return JobWriting(c), l.must(JobRunningState, JobIdleState)
+}
+
+// CompleteJob records the outcome; its model is registered in the same batch.
+type CompleteJob struct {
+	Attempt      int
+	StoppedEarly bool
+	Output       Name
+	Results      Files
+}
+
+func (c CompleteJob) Decide(l JobLife, now time.Time) (Event[JobLife], error) {
+	if (l.State == JobCompletedState || l.State == JobEarlyState) && l.Attempt == c.Attempt {
+		return nil, nil
+	}
+	if err := l.fence(c.Attempt); err != nil {
+		return nil, err
+	}
+	return JobCompleted{c.Attempt, c.StoppedEarly, c.Output, c.Results, now}, l.must(JobRunningState, JobIdleState, JobWritingState)
+}
+
+// RequeueJob ends an attempt that was lost, and with it the job when too many
+// were. Preempted marks one that does not count.
+type RequeueJob struct {
+	Attempt   int
+	Reason    string
+	Preempted bool
+}
+
+func (c RequeueJob) Decide(l JobLife, now time.Time) (Event[JobLife], error) {
+	if l.State == JobRequeueState && l.Attempt == c.Attempt {
+		return nil, nil
+	}
+	if err := l.fence(c.Attempt); err != nil {
+		return nil, err
+	}
+	if err := l.must(JobRunningState, JobIdleState, JobWritingState); err != nil {
+		return nil, err
+	}
+	if !c.Preempted && l.Failures+1 >= MaxFailures {
+		message := c.Reason + ": the last of " + strconv.Itoa(MaxFailures) + " attempts"
+		return JobFailed{c.Attempt, Status{Unavailable.String(), message}, now}, nil
+	}
+	return JobRequeued{c.Attempt, c.Reason, !c.Preempted, now}, nil
+}
+
+// FailJob ends the job for a reason that another attempt would not mend.
+// Attempt is 0 before the first one.
+type FailJob struct {
+	Attempt int
+	Status  Status
+}
+
+func (c FailJob) Decide(l JobLife, now time.Time) (Event[JobLife], error) {
+	switch {
+	case l.State == JobFailedState && l.Attempt == c.Attempt:
+		return nil, nil
+	case !l.Exists():
+		return nil, gone("job")
+	case c.Attempt != l.Attempt:
+		return nil, precondition("STALE_ATTEMPT", "attempt %d is over: the job is at attempt %d", c.Attempt, l.Attempt)
+	case !l.Live():
+		return nil, precondition("JOB_STATE", "the job is %s", l.State)
+	}
+	return JobFailed{c.Attempt, c.Status, now}, nil
+}
+
+// CancelJob asks that the job stop; its last checkpoint is kept.
+type CancelJob struct{}
+
+func (CancelJob) Decide(l JobLife, _ time.Time) (Event[JobLife], error) {
+	switch {
+	case !l.Exists():
+		return nil, gone("job")
+	case l.State == JobCancellingState || l.State == JobCancelledState:
+		return nil, nil
+	case !l.Live() && l.State != JobPausedState:
+		return nil, precondition("JOB_STATE", "the job is %s and can no longer be cancelled", l.State)
+	}
+	return JobCancelling{}, nil
+}
+
+// ConfirmCancel records that no attempt is at work any more.
+type ConfirmCancel struct{ Attempt int }
+
+func (c ConfirmCancel) Decide(l JobLife, now time.Time) (Event[JobLife], error) {
+	switch {
+	case l.State == JobCancelledState:
+		return nil, nil
+	case l.Exists() && c.Attempt != l.Attempt:
+		return nil, precondition("STALE_ATTEMPT", "attempt %d is over: the job is at attempt %d", c.Attempt, l.Attempt)
+	}
+	return JobCancelled{c.Attempt, now}, l.must(JobCancellingState)
+}
+
+// PauseJob stops the job until it is resumed.
+type PauseJob struct{ Reason string }
+
+func (c PauseJob) Decide(l JobLife, now time.Time) (Event[JobLife], error) {
+	switch {
+	case !l.Exists():
+		return nil, gone("job")
+	case l.State == JobPausedState:
+		return nil, nil
+	case !l.Live():
+		return nil, precondition("JOB_STATE", "the job is %s and cannot be paused", l.State)
+	}
+	return JobPaused{c.Reason, now}, nil
+}
+
+// ExpireJob ends the job when its deadline has passed.
+type ExpireJob struct{}
+
+func (ExpireJob) Decide(l JobLife, now time.Time) (Event[JobLife], error) {
+	switch {
+	case l.State == JobExpiredState:
+		return nil, nil
+	case !l.Exists():
+		return nil, gone("job")
+	case l.Deadline == nil || now.Before(*l.Deadline):
+		return nil, precondition("NOT_DUE", "the job's deadline has not passed")
+	case !l.Live() && l.State != JobPausedState:
+		return nil, precondition("JOB_STATE", "the job is %s", l.State)
+	}
+	return JobExpired{now}, nil
+}
+
+// ResumeJob queues a stopped job again; it goes on from its last checkpoint.
+type ResumeJob struct{}
+
+func (ResumeJob) Decide(l JobLife, _ time.Time) (Event[JobLife], error) {
+	return JobResumed{}, l.must(JobFailedState, JobCancelledState, JobPausedState)
+}
+
+// DeleteJob stops the job and begins its removal.
+type DeleteJob struct{}
+
+func (DeleteJob) Decide(l JobLife, now time.Time) (Event[JobLife], error) {
+	switch {
+	case !l.Exists():
+		return nil, gone("job")
+	case l.Leaving():
+		return nil, nil
+	}
+	return JobDeleting{now}, nil
+}
+
+// CleanJob records that nothing works on a deleted job any more, and that its
+// files are being removed.
+type CleanJob struct{}
+
+func (CleanJob) Decide(l JobLife, _ time.Time) (Event[JobLife], error) {
+	if l.State == JobCleaningState {
+		return nil, nil
+	}
+	return JobCleaning{}, l.must(JobDeletingState)
+}
+
+// PurgeJob records that a deleted job's files are gone.
+type PurgeJob struct{}
+
+func (PurgeJob) Decide(l JobLife, _ time.Time) (Event[JobLife], error) {
+	return JobPurged{}, l.must(JobCleaningState)
+}

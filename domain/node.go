@@ -1,0 +1,233 @@
+package domain
+
+import (
+	"cmp"
+	"maps"
+	"slices"
+	"time"
+)
+
+// A node is a machine that works. It owns its allocations, so that it can
+// never be overcommitted: every allocation is checked against the same
+// subject's version.
+//
+//	(none) --RegisterNode--> READY
+//	READY  --RegisterNode--> READY, with what it has now
+//	READY  --LoseNode-->     LOST, all allocations released
+//	LOST   --RegisterNode--> READY
+//	READY  --PlaceAllocation, ReleaseAllocation--> READY
+//	any    --RemoveNode-->   (none)
+var Nodes = NewKind("nodes", map[string]Event[Node]{
+	"node.registered.v1":     NodeRegistered{},
+	"node.lost.v1":           NodeLost{},
+	"node.removed.v1":        NodeRemoved{},
+	"allocation.placed.v1":   AllocationPlaced{},
+	"allocation.released.v1": AllocationReleased{},
+})
+
+// Node states and pools. A pool bounds what is placed on the node; "" is both.
+const (
+	NodeReady = "READY"
+	NodeGone  = "LOST"
+
+	PoolTraining  = "training"
+	PoolInference = "inference"
+)
+
+// Resources are what a node has, or what work needs.
+type Resources struct {
+	CPUMilli     int64          `json:"cpuMilli"`               // thousandths of a core
+	MemoryMiB    int64          `json:"memoryMib"`              // mebibytes
+	Accelerators map[string]int `json:"accelerators,omitempty"` // type → devices
+}
+
+// Plus is the sum of two.
+func (r Resources) Plus(o Resources) Resources {
+	sum := Resources{r.CPUMilli + o.CPUMilli, r.MemoryMiB + o.MemoryMiB, nil}
+	if len(r.Accelerators)+len(o.Accelerators) > 0 {
+		sum.Accelerators = maps.Clone(r.Accelerators)
+		if sum.Accelerators == nil {
+			sum.Accelerators = map[string]int{}
+		}
+		for t, n := range o.Accelerators {
+			sum.Accelerators[t] += n
+		}
+	}
+	return sum
+}
+
+// Fits tells whether r is at most capacity in every part.
+func (r Resources) Fits(capacity Resources) bool {
+	for t, n := range r.Accelerators {
+		if n > capacity.Accelerators[t] {
+			return false
+		}
+	}
+	return r.CPUMilli <= capacity.CPUMilli && r.MemoryMiB <= capacity.MemoryMiB
+}
+
+func (r Resources) equal(o Resources) bool {
+	return r.CPUMilli == o.CPUMilli && r.MemoryMiB == o.MemoryMiB && maps.Equal(r.Accelerators, o.Accelerators)
+}
+
+// NodeSpec is what an agent says of its node.
+type NodeSpec struct {
+	Pool     string    `json:"pool"`
+	Capacity Resources `json:"capacity"`
+	Engines  []string  `json:"engines"` // what it can do: train, complete, transcribe, score
+	Version  string    `json:"version"` // of the agent
+}
+
+// An Allocation is a part of a node given to one attempt of a job or to one
+// replica of a deployment.
+type Allocation struct {
+	ID      string    `json:"id"`                // unique on the node: see AllocationID
+	For     Name      `json:"for"`               // the job or the deployment
+	Attempt int       `json:"attempt,omitempty"` // of the job
+	Replica string    `json:"replica,omitempty"` // of the deployment
+	Takes   Resources `json:"takes"`
+}
+
+// Node is the state of one node.
+type Node struct {
+	NodeSpec
+	State       string                `json:"state"`
+	Status      Status                `json:"status"`
+	Allocations map[string]Allocation `json:"allocations,omitempty"`
+}
+
+// Exists implements State.
+func (n Node) Exists() bool { return n.State != "" }
+
+// Used is the sum of all allocations.
+func (n Node) Used() Resources {
+	var sum Resources
+	for _, a := range n.Allocations {
+		sum = sum.Plus(a.Takes)
+	}
+	return sum
+}
+
+// Allocated yields the allocations in the order of their IDs.
+func (n Node) Allocated() []Allocation {
+	return slices.SortedFunc(maps.Values(n.Allocations), func(a, b Allocation) int { return cmp.Compare(a.ID, b.ID) })
+}
+
+// Room tells whether takes fits beside what is already allocated.
+func (n Node) Room(takes Resources) bool {
+	return n.State == NodeReady && n.Used().Plus(takes).Fits(n.Capacity)
+}
+
+// Serves tells whether the node's pool takes work of the given pool.
+func (n Node) Serves(pool string) bool { return n.Pool == "" || n.Pool == pool }
+
+type NodeRegistered struct{ NodeSpec }
+
+func (e NodeRegistered) Evolve(n *Node) {
+	n.NodeSpec, n.State, n.Status = e.NodeSpec, NodeReady, StatusOf(nil)
+}
+
+type NodeLost struct {
+	Reason string `json:"reason"`
+}
+
+func (e NodeLost) Evolve(n *Node) {
+	n.State, n.Status, n.Allocations = NodeGone, Status{Unavailable.String(), e.Reason}, nil
+}
+
+type NodeRemoved struct{}
+
+func (NodeRemoved) Evolve(n *Node) { *n = Node{} }
+
+type AllocationPlaced struct{ Allocation }
+
+func (e AllocationPlaced) Evolve(n *Node) {
+	n.Allocations = maps.Clone(n.Allocations)
+	if n.Allocations == nil {
+		n.Allocations = map[string]Allocation{}
+	}
+	n.Allocations[e.ID] = e.Allocation
+}
+
+type AllocationReleased struct {
+	ID     string `json:"id"`
+	Reason string `json:"reason"`
+}
+
+func (e AllocationReleased) Evolve(n *Node) {
+	n.Allocations = maps.Clone(n.Allocations)
+	delete(n.Allocations, e.ID)
+}
+
+// RegisterNode records a node that reports for work.
+type RegisterNode struct{ NodeSpec }
+
+func (c RegisterNode) Decide(n Node, _ time.Time) (Event[Node], error) {
+	var v Violations
+	oneOf(&v, "pool", c.Pool, PoolTraining, PoolInference)
+	v.Require(c.Capacity.CPUMilli > 0, "capacity.cpuMilli", "must be positive")
+	if err := v.Err(); err != nil {
+		return nil, err
+	}
+	same := n.Pool == c.Pool && n.Version == c.Version && n.Capacity.equal(c.Capacity) && slices.Equal(n.Engines, c.Engines)
+	if n.State == NodeReady && same {
+		return nil, nil
+	}
+	return NodeRegistered(c), nil
+}
+
+// LoseNode records that a node has been silent for too long, or has said
+// goodbye: all that it did is placed elsewhere.
+type LoseNode struct{ Reason string }
+
+func (c LoseNode) Decide(n Node, _ time.Time) (Event[Node], error) {
+	switch n.State {
+	case "":
+		return nil, gone("node")
+	case NodeGone:
+		return nil, nil
+	}
+	return NodeLost(c), nil
+}
+
+// RemoveNode forgets a node that holds nothing.
+type RemoveNode struct{}
+
+func (RemoveNode) Decide(n Node, _ time.Time) (Event[Node], error) {
+	switch {
+	case !n.Exists():
+		return nil, gone("node")
+	case len(n.Allocations) > 0:
+		return nil, precondition("NODE_IN_USE", "the node still has %d allocations: wait, or stop its agent", len(n.Allocations))
+	}
+	return NodeRemoved{}, nil
+}
+
+// PlaceAllocation gives a part of the node away.
+type PlaceAllocation struct{ Allocation }
+
+func (c PlaceAllocation) Decide(n Node, _ time.Time) (Event[Node], error) {
+	if _, placed := n.Allocations[c.ID]; placed {
+		return nil, nil
+	}
+	if n.State != NodeReady {
+		return nil, precondition("NODE_NOT_READY", "the node is not READY")
+	}
+	if !n.Room(c.Takes) {
+		return nil, &Fault{Code: ResourceExhausted, Reason: "NODE_FULL", Message: "the node has no room left for the allocation"}
+	}
+	return AllocationPlaced(c), nil
+}
+
+// ReleaseAllocation takes a part of the node back.
+type ReleaseAllocation struct {
+	ID     string
+	Reason string
+}
+
+func (c ReleaseAllocation) Decide(n Node, _ time.Time) (Event[Node], error) {
+	if _, placed := n.Allocations[c.ID]; !placed {
+		return nil, nil
+	}
+	return AllocationReleased(c), nil
+}

@@ -1,0 +1,107 @@
+package domain
+
+import (
+	"bytes"
+	"regexp"
+	"time"
+)
+
+// A secret holds a third party's credential. Its value is sealed before it
+// comes here and is never read back by a user.
+//
+//	(none) --CreateSecret--> live --UpdateSecret--> live --DeleteSecret--> (none)
+var Secrets = NewKind("secrets", map[string]Event[Secret]{
+	"secret.created.v1": SecretCreated{},
+	"secret.updated.v1": SecretUpdated{},
+	"secret.deleted.v1": SecretDeleted{},
+})
+
+// Secret is the state of one secret.
+type Secret struct {
+	KeyName string `json:"keyName"` // the environment variable that carries it to code
+	Value   Sealed `json:"value"`
+	Version int    `json:"version"` // of the value, from 1
+}
+
+// Exists implements State.
+func (s Secret) Exists() bool { return s.KeyName != "" }
+
+type SecretCreated struct {
+	KeyName string `json:"keyName"`
+	Value   Sealed `json:"value"`
+}
+
+func (e SecretCreated) Evolve(s *Secret) { *s = Secret{KeyName: e.KeyName, Value: e.Value, Version: 1} }
+
+type SecretUpdated struct {
+	KeyName string  `json:"keyName"`
+	Value   *Sealed `json:"value,omitempty"` // nil when the value stays
+}
+
+func (e SecretUpdated) Evolve(s *Secret) {
+	s.KeyName = e.KeyName
+	if e.Value != nil {
+		s.Value, s.Version = *e.Value, s.Version+1
+	}
+}
+
+type SecretDeleted struct{}
+
+func (SecretDeleted) Evolve(s *Secret) { *s = Secret{} }
+
+var keyNamePattern = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_-]{0,127}$`)
+
+func checkKeyName(v *Violations, keyName string) {
+	v.Require(keyNamePattern.MatchString(keyName), "keyName",
+		"must be 1 to 128 letters, digits, _ or - and begin with a letter or _")
+}
+
+// CreateSecret records a sealed value. Version 1 must have been sealed.
+type CreateSecret struct {
+	KeyName string
+	Value   Sealed
+}
+
+func (c CreateSecret) Decide(s Secret, _ time.Time) (Event[Secret], error) {
+	if s.Exists() {
+		return nil, exists("a secret")
+	}
+	var v Violations
+	checkKeyName(&v, c.KeyName)
+	v.Require(len(c.Value.Ciphertext) > 0, "value", "must not be empty")
+	if err := v.Err(); err != nil {
+		return nil, err
+	}
+	return SecretCreated(c), nil
+}
+
+// UpdateSecret changes the key name, the value, or both.
+type UpdateSecret struct {
+	KeyName string
+	Value   *Sealed
+}
+
+func (c UpdateSecret) Decide(s Secret, _ time.Time) (Event[Secret], error) {
+	if !s.Exists() {
+		return nil, gone("secret")
+	}
+	if c.KeyName == s.KeyName && (c.Value == nil || bytes.Equal(c.Value.Ciphertext, s.Value.Ciphertext)) {
+		return nil, nil
+	}
+	var v Violations
+	checkKeyName(&v, c.KeyName)
+	if err := v.Err(); err != nil {
+		return nil, err
+	}
+	return SecretUpdated(c), nil
+}
+
+// DeleteSecret forgets the secret; its data key is shredded by who asks.
+type DeleteSecret struct{}
+
+func (DeleteSecret) Decide(s Secret, _ time.Time) (Event[Secret], error) {
+	if !s.Exists() {
+		return nil, gone("secret")
+	}
+	return SecretDeleted{}, nil
+}

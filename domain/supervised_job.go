@@ -1,0 +1,85 @@
+package domain
+
+import "time"
+
+// A supervised fine-tuning job teaches a model from examples. Its states and
+// most of its facts are those of every job: see JobLives.
+//
+//	(none) --CreateSupervisedJob--> CREATING … as in JobLives
+var SupervisedJobs = Extend(NewKind("supervisedFineTuningJobs", map[string]Event[SupervisedJob]{
+	"supervisedFineTuningJob.created.v1": SupervisedJobCreated{},
+}), "supervisedFineTuningJob.", JobLives, supervisedLife)
+
+func supervisedLife(j *SupervisedJob) *JobLife { return &j.JobLife }
+
+// SupervisedSpec is what the caller sets.
+type SupervisedSpec struct {
+	TrainingConfig
+	DisplayName          string             `json:"displayName"`
+	Dataset              string             `json:"dataset"`
+	EvaluationDataset    string             `json:"evaluationDataset,omitempty"`
+	EvalAutoCarveout     bool               `json:"evalAutoCarveout,omitempty"`
+	EarlyStop            bool               `json:"earlyStop,omitempty"`
+	IsTurbo              bool               `json:"isTurbo,omitempty"`
+	Nodes                int                `json:"nodes,omitempty"`
+	MTPEnabled           bool               `json:"mtpEnabled,omitempty"`
+	MTPNumDraftTokens    int                `json:"mtpNumDraftTokens,omitempty"`
+	MTPFreezeBaseModel   bool               `json:"mtpFreezeBaseModel,omitempty"`
+	MetricsFileSignedURL string             `json:"metricsFileSignedUrl,omitempty"`
+	TrackerConfig        *TrackerConfig     `json:"trackerConfig,omitempty"`
+	ObjectStoreConfig    *ObjectStoreConfig `json:"objectStoreConfig,omitempty"`
+}
+
+// SupervisedJob is the state of one supervised fine-tuning job.
+type SupervisedJob struct {
+	SupervisedSpec `json:"spec"`
+	JobLife        `json:"life"`
+}
+
+// Exists implements State.
+func (j SupervisedJob) Exists() bool { return j.State != "" }
+
+type SupervisedJobCreated struct {
+	SupervisedSpec
+	CreatedBy string     `json:"createdBy"`
+	Deadline  *time.Time `json:"deadline,omitempty"`
+}
+
+func (e SupervisedJobCreated) Evolve(j *SupervisedJob) {
+	*j = SupervisedJob{e.SupervisedSpec, JobLife{State: JobCreatingState, Status: StatusOf(nil), CreatedBy: e.CreatedBy, Deadline: e.Deadline}}
+}
+
+// CreateSupervisedJob makes a job. ID is the last part of its name, which its
+// model is called after unless outputModel says otherwise.
+type CreateSupervisedJob struct {
+	SupervisedSpec
+	ID        string
+	CreatedBy string
+	Deadline  *time.Time
+}
+
+func (c CreateSupervisedJob) Decide(j SupervisedJob, _ time.Time) (Event[SupervisedJob], error) {
+	if j.Exists() {
+		return nil, exists("a supervised fine-tuning job")
+	}
+	if err := c.check(); err != nil {
+		return nil, err
+	}
+	spec := c.SupervisedSpec
+	spec.TrainingConfig = spec.filled(c.ID)
+	return SupervisedJobCreated{spec, c.CreatedBy, c.Deadline}, nil
+}
+
+func (s SupervisedSpec) check() error {
+	var v Violations
+	s.TrainingConfig.check(&v, "")
+	checkText(&v, s.DisplayName, "")
+	v.Require(s.Dataset != "", "dataset", "is required")
+	reference(&v, "dataset", s.Dataset, "datasets")
+	reference(&v, "evaluationDataset", s.EvaluationDataset, "datasets")
+	v.Require(s.EvaluationDataset == "" || !s.EvalAutoCarveout, "evalAutoCarveout", "give either evaluationDataset or evalAutoCarveout, not both")
+	v.Require(s.Nodes >= 0 && s.Nodes <= 1024, "nodes", "must be from 0 (the default, 1) to 1024")
+	v.Require(s.MTPNumDraftTokens >= 0 && s.MTPNumDraftTokens <= 64, "mtpNumDraftTokens", "must be from 0 to 64")
+	s.TrackerConfig.check(&v)
+	return v.Err()
+}
