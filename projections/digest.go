@@ -1,0 +1,115 @@
+package projections
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"hash"
+	"maps"
+	"slices"
+
+	"anneal/domain"
+	"anneal/eventlog"
+)
+
+// A Digest is a fingerprint of everything at one position. Worlds that folded
+// the same events have the same digest, in whatever way they came there.
+type Digest struct {
+	Position uint64                 `json:"position"`
+	EventID  string                 `json:"eventId"`
+	Tables   map[string]TableDigest `json:"tables"` // by collection
+	SHA256   string                 `json:"sha256"` // over the tables' names and digests, in order; hexadecimal
+}
+
+// A TableDigest is the fingerprint of one table.
+type TableDigest struct {
+	Rows   int    `json:"rows"`
+	SHA256 string `json:"sha256"` // over the rows' lines in the order of names, then those of what is gone
+}
+
+// Digest takes the fingerprint of the view. Only a state that cannot be
+// written down as JSON makes it fail.
+func (v *View) Digest() (Digest, error) {
+	sums := newSums()
+	for _, collection := range slices.Sorted(maps.Keys(v.tables)) {
+		sum := sums.table(collection)
+		if err := v.tables[collection].lines(sum.add); err != nil {
+			return Digest{}, err
+		}
+	}
+	return sums.digest(v.Checkpoint), nil
+}
+
+// Verify folds the log anew from its first event up to a position (0: all that
+// it holds) and answers the digest of what came of it.
+func Verify(ctx context.Context, log eventlog.Log, upTo uint64) (Digest, error) {
+	return verify(ctx, NewWorld(), log, upTo)
+}
+
+func verify(ctx context.Context, w *World, log eventlog.Log, upTo uint64) (Digest, error) {
+	if err := w.catchUp(ctx, log, upTo); err != nil {
+		return Digest{}, err
+	}
+	if at := w.Position(); at < upTo {
+		return Digest{}, domain.Faultf(domain.OutOfRange, "the log ends at position %d: it cannot be verified up to %d", at, upTo)
+	}
+	return w.View().Digest()
+}
+
+// catchUp folds what the log holds now, up to a position; 0 is all.
+func (w *World) catchUp(ctx context.Context, log eventlog.Log, upTo uint64) error {
+	for e, err := range log.Read(ctx, everything, w.Position()) {
+		switch {
+		case err != nil:
+			return fmt.Errorf("reading the log after event %d: %w", w.Position(), err)
+		case upTo > 0 && e.Position > upTo:
+			return nil
+		}
+		if err := w.Apply(e); err != nil {
+			return err
+		}
+		if e.Position == upTo {
+			return nil
+		}
+	}
+	return ctx.Err()
+}
+
+// sums collects the lines of a digest, table by table.
+type sums map[string]*tableSum
+
+type tableSum struct {
+	hash hash.Hash
+	rows int
+}
+
+func newSums() sums { return sums{} }
+
+func (s sums) table(collection string) *tableSum {
+	if s[collection] == nil {
+		s[collection] = &tableSum{hash: sha256.New()}
+	}
+	return s[collection]
+}
+
+func (s *tableSum) add(line []byte, gone bool) error {
+	s.hash.Write(line)
+	s.hash.Write([]byte{'\n'})
+	if !gone {
+		s.rows++
+	}
+	return nil
+}
+
+func (s sums) digest(at eventlog.Checkpoint) Digest {
+	d := Digest{at.Position, at.EventID, map[string]TableDigest{}, ""}
+	all := sha256.New()
+	for _, collection := range slices.Sorted(maps.Keys(s)) {
+		one := TableDigest{s[collection].rows, hex.EncodeToString(s[collection].hash.Sum(nil))}
+		d.Tables[collection] = one
+		fmt.Fprintf(all, "%s %s\n", collection, one.SHA256)
+	}
+	d.SHA256 = hex.EncodeToString(all.Sum(nil))
+	return d
+}

@@ -1,0 +1,151 @@
+package projections
+
+import (
+	"fmt"
+	"maps"
+	"math"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"anneal/domain"
+)
+
+func steps(v PulseView, job domain.Name, after int) []int {
+	found := []int{}
+	for row := range v.Metrics(job, after) {
+		found = append(found, row.Step)
+	}
+	return found
+}
+
+func TestNodesCountAsSeenAtBoot(t *testing.T) {
+	p := NewPulse(epoch)
+	require.Equal(t, epoch, p.View().Seen("n"))
+	before := p.View()
+	p.Beat("n", epoch.Add(time.Second))
+	p.Beat("n", epoch)
+	require.Equal(t, epoch.Add(time.Second), p.View().Seen("n"))
+	require.Equal(t, epoch, before.Seen("n"))
+	p.Boot(epoch.Add(time.Hour))
+	require.Equal(t, epoch.Add(time.Hour), p.View().Seen("n"))
+	require.Zero(t, PulseView{}.Seen("n"))
+}
+
+func TestReportsOfAnEarlierAttemptAreDropped(t *testing.T) {
+	p := NewPulse(epoch)
+	report := func(attempt, step int, seconds int, rows ...int) {
+		var metrics []MetricRow
+		for _, s := range rows {
+			metrics = append(metrics, MetricRow{Step: s, Tokens: int64(attempt), Values: map[string]float64{"train/loss": 1, "bad": math.NaN()}})
+		}
+		p.Report("j", Progress{Attempt: attempt, Step: step, Steps: 10, Time: epoch.Add(time.Duration(seconds) * time.Second)}, metrics...)
+	}
+	report(1, 4, 1, 1, 2, 3, 4)
+	first := p.View()
+	report(2, 2, 5)
+	require.Equal(t, []int{1, 2}, steps(p.View(), "j", 0), "a new attempt begins at its checkpoint")
+	report(1, 9, 6, 5, 9)
+	report(2, 3, 7, 3)
+	report(2, 1, 6, 2) // overtaken on its way
+	progress, ok := p.View().Progress("j")
+	require.True(t, ok)
+	require.Equal(t, 3, progress.Step)
+	require.Equal(t, 30, progress.Percent())
+	require.Equal(t, []int{2, 3}, steps(p.View(), "j", 1))
+	last, ok := p.View().Latest("j")
+	require.True(t, ok)
+	require.Equal(t, map[string]float64{"train/loss": 1}, last.Values)
+	require.Equal(t, []int{1, 2, 3, 4}, steps(first, "j", 0), "a view never changes")
+
+	_, ok = p.View().Progress("other")
+	require.False(t, ok)
+	p.Forget("j")
+	_, ok = p.View().Latest("j")
+	require.False(t, ok)
+}
+
+func TestPercentOfUnknownLength(t *testing.T) {
+	require.Zero(t, Progress{Step: 5}.Percent())
+	require.Equal(t, 100, Progress{Step: 50, Steps: 10}.Percent())
+}
+
+func TestReplicasByDeployment(t *testing.T) {
+	p := NewPulse(epoch)
+	p.Load("d1", "r1", ReplicaLoad{Active: 1})
+	p.Load("d1", "r2", ReplicaLoad{Active: 2})
+	p.Load("d10", "r1", ReplicaLoad{Active: 3})
+	loads := maps.Collect(p.View().Replicas("d1"))
+	require.Equal(t, map[string]ReplicaLoad{"r1": {Active: 1}, "r2": {Active: 2}}, loads)
+	p.ForgetReplica("d1", "r1")
+	_, ok := p.View().Replica("d1", "r1")
+	require.False(t, ok)
+	p.Forget("d1")
+	require.Empty(t, maps.Collect(p.View().Replicas("d1")))
+	load, ok := p.View().Replica("d10", "r1")
+	require.True(t, ok)
+	require.Equal(t, 3, load.Active)
+}
+
+func TestPulseHasLimits(t *testing.T) {
+	p := NewPulse(epoch)
+	for i := range MaxPulseNodes + 3 {
+		p.Beat(domain.Name(fmt.Sprint("n", i)), epoch.Add(time.Duration(i+1)*time.Second))
+	}
+	require.Equal(t, MaxPulseNodes, p.View().nodes.Len())
+	require.Equal(t, epoch, p.View().Seen("n0"), "the one not heard for longest goes")
+	for i := range MaxPulseJobs + 3 {
+		p.Report(domain.Name(fmt.Sprint("j", i)), Progress{Time: epoch.Add(time.Duration(i) * time.Second)})
+	}
+	require.Equal(t, MaxPulseJobs, p.View().jobs.Len())
+	for i := range MaxPulseReplicas + 3 {
+		p.Load("d", fmt.Sprint(i), ReplicaLoad{Time: epoch.Add(time.Duration(i) * time.Second)})
+	}
+	require.Equal(t, MaxPulseReplicas, p.View().replicas.Len())
+
+	for i := range 3 * MaxMetricRows {
+		values := map[string]float64{}
+		for k := range MaxMetricValues + 5 {
+			values[fmt.Sprintf("v%02d", k)] = 1
+		}
+		if i > 0 {
+			values = nil
+		}
+		p.Report("long", Progress{Step: i + 1, Time: epoch.Add(time.Hour)}, MetricRow{Step: i + 1, Values: values})
+	}
+	kept := steps(p.View(), "long", 0)
+	require.LessOrEqual(t, len(kept), MaxMetricRows)
+	require.Greater(t, len(kept), MaxMetricRows/4)
+	require.Equal(t, 1, kept[0])
+	require.Equal(t, 3*MaxMetricRows, kept[len(kept)-1])
+	require.True(t, slices.IsSorted(kept))
+	for row := range p.View().Metrics("long", 0) {
+		require.LessOrEqual(t, len(row.Values), MaxMetricValues)
+	}
+}
+
+func TestPulseIsSafeForConcurrentUse(t *testing.T) {
+	p := NewPulse(epoch)
+	var all sync.WaitGroup
+	for g := range 4 {
+		all.Go(func() {
+			for i := range 200 {
+				p.Beat("n", epoch.Add(time.Duration(i)))
+				p.Report("j", Progress{Step: i}, MetricRow{Step: i, Tokens: int64(g)})
+				p.Load("d", fmt.Sprint(g), ReplicaLoad{Active: i})
+				v := p.View()
+				if n := len(steps(v, "j", -1)); n < 1 {
+					t.Error("a report that was made is not in the view")
+				}
+				if len(maps.Collect(v.Replicas("d"))) == 0 {
+					t.Error("a load that was reported is not in the view")
+				}
+			}
+		})
+	}
+	all.Wait()
+	require.Len(t, steps(p.View(), "j", -1), 200)
+}

@@ -1,0 +1,132 @@
+package projections
+
+import (
+	"iter"
+	"strings"
+	"time"
+
+	"github.com/tidwall/btree"
+
+	"anneal/domain"
+)
+
+// Progress is how far a running job is.
+type Progress struct {
+	Attempt      int // of the job, from 1; what an earlier attempt reports is dropped
+	Step, Steps  int // done, and expected in all (0: not known)
+	Epoch        float64
+	LearningRate float64
+	Tokens       int64 // trained on so far
+	Time         time.Time
+}
+
+// Percent is how much of the work is done, 0 to 100.
+func (p Progress) Percent() int {
+	if p.Steps <= 0 {
+		return 0
+	}
+	return min(100, max(0, p.Step*100/p.Steps))
+}
+
+// A MetricRow is one row of a job's metrics.
+type MetricRow struct {
+	Step         int                `json:"step"`
+	Steps        int                `json:"steps"` // expected in all
+	Epoch        float64            `json:"epoch"`
+	Time         time.Time          `json:"time"`
+	LearningRate float64            `json:"learning_rate"`
+	Tokens       int64              `json:"tokens"` // trained on so far
+	Values       map[string]float64 `json:"values"` // "train/loss" …
+}
+
+// ReplicaLoad is how busy one replica of a deployment is.
+type ReplicaLoad struct {
+	Node                  domain.Name
+	Ready                 bool
+	Active, Queued, Slots int     // requests being answered, waiting, and answerable at once
+	RequestsPerSecond     float64 // this and what follows over the last report's interval
+	PromptTokensPerSecond float64
+	TokensPerSecond       float64 // generated
+	Time                  time.Time
+}
+
+// A PulseView is the pulse at one moment, immutable and safe for concurrent
+// use. The zero value knows nothing.
+type PulseView struct {
+	boot     time.Time
+	reports  uint64 // counts what came before
+	nodes    *btree.Map[domain.Name, time.Time]
+	jobs     *btree.Map[domain.Name, *jobPulse]
+	replicas *btree.Map[string, ReplicaLoad] // by replicaKey
+}
+
+// Seen is when a node was last heard; the process's own start when not since.
+func (v PulseView) Seen(node domain.Name) time.Time {
+	if v.nodes == nil {
+		return v.boot
+	}
+	if at, _ := v.nodes.Get(node); at.After(v.boot) {
+		return at
+	}
+	return v.boot
+}
+
+// Progress is how far a job is; false when nothing was reported.
+func (v PulseView) Progress(job domain.Name) (Progress, bool) {
+	if one := v.job(job); one != nil {
+		return one.progress, true
+	}
+	return Progress{}, false
+}
+
+// Metrics yields the rows of a job's metrics beyond a step, in order.
+func (v PulseView) Metrics(job domain.Name, after int) iter.Seq[MetricRow] {
+	return func(yield func(MetricRow) bool) {
+		if one := v.job(job); one != nil {
+			one.rows.Ascend(after+1, func(_ int, row MetricRow) bool { return yield(row) })
+		}
+	}
+}
+
+// Latest is the last row of a job's metrics; false when it has none.
+func (v PulseView) Latest(job domain.Name) (MetricRow, bool) {
+	if one := v.job(job); one != nil {
+		_, row, ok := one.rows.Max()
+		return row, ok
+	}
+	return MetricRow{}, false
+}
+
+func (v PulseView) job(name domain.Name) *jobPulse {
+	if v.jobs == nil {
+		return nil
+	}
+	one, _ := v.jobs.Get(name)
+	return one
+}
+
+// Replica is the load of one replica; false when nothing was reported.
+func (v PulseView) Replica(deployment domain.Name, replica string) (ReplicaLoad, bool) {
+	if v.replicas == nil {
+		return ReplicaLoad{}, false
+	}
+	return v.replicas.Get(replicaKey(deployment, replica))
+}
+
+// Replicas yields the replicas of a deployment that reported, and their load.
+func (v PulseView) Replicas(deployment domain.Name) iter.Seq2[string, ReplicaLoad] {
+	prefix := replicaKey(deployment, "")
+	return func(yield func(string, ReplicaLoad) bool) {
+		if v.replicas == nil {
+			return
+		}
+		v.replicas.Ascend(prefix, func(key string, load ReplicaLoad) bool {
+			replica, ours := strings.CutPrefix(key, prefix)
+			return ours && yield(replica, load)
+		})
+	}
+}
+
+func replicaKey(deployment domain.Name, replica string) string {
+	return string(deployment) + "\x00" + replica
+}

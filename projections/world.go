@@ -1,0 +1,145 @@
+// Package projections answers what is so now: it folds the log into the
+// current state of every resource, in memory, and asks it consistent questions.
+package projections
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/tidwall/btree"
+
+	"anneal/domain"
+	"anneal/eventlog"
+)
+
+// A View is everything at one position of the log, and the pulse of about the
+// same moment. It is immutable and safe for concurrent use.
+type View struct {
+	eventlog.Checkpoint // the last event in it; zero before the first
+
+	Accounts       *Table[domain.Account]
+	APIKeys        *Table[domain.APIKey]
+	Secrets        *Table[domain.Secret]
+	Models         *Table[domain.Model]
+	Datasets       *Table[domain.Dataset]
+	SupervisedJobs *Table[domain.SupervisedJob]
+	Deployments    *Table[domain.Deployment]
+	Nodes          *Table[domain.Node]
+	Pulse          PulseView
+
+	tables map[string]frozen // by collection
+}
+
+// NewWorld makes an empty world, of before the first event.
+func NewWorld() *World {
+	w := newWorld()
+	register(w, domain.Accounts, func(v *View) **Table[domain.Account] { return &v.Accounts })
+	register(w, domain.APIKeys, func(v *View) **Table[domain.APIKey] { return &v.APIKeys })
+	register(w, domain.Secrets, func(v *View) **Table[domain.Secret] { return &v.Secrets })
+	register(w, domain.Models, func(v *View) **Table[domain.Model] { return &v.Models })
+	register(w, domain.Datasets, func(v *View) **Table[domain.Dataset] { return &v.Datasets })
+	register(w, domain.SupervisedJobs, func(v *View) **Table[domain.SupervisedJob] { return &v.SupervisedJobs })
+	register(w, domain.Deployments, func(v *View) **Table[domain.Deployment] { return &v.Deployments })
+	register(w, domain.Nodes, func(v *View) **Table[domain.Node] { return &v.Nodes })
+	return w
+}
+
+// A World follows the log. One goroutine feeds it, with Run or Apply; any
+// number read it, and none of them ever waits for another reader.
+type World struct {
+	mu      sync.Mutex
+	folds   map[string]tables // by collection; the map itself never changes
+	at      eventlog.Checkpoint
+	view    *View                      // the last one lent; it is of now if its position and pulse are
+	waiters btree.Map[uint64, *waiter] // by the position they wait for
+	failed  error                      // why the world stands still
+	broken  chan struct{}              // closed when it has failed
+	pulse   *Pulse
+}
+
+func newWorld() *World {
+	return &World{folds: map[string]tables{}, broken: make(chan struct{}), pulse: NewPulse(time.Now())}
+}
+
+// Pulse is what is kept aside and not in the log.
+func (w *World) Pulse() *Pulse { return w.pulse }
+
+// Run keeps the world up to date until ctx is done, the log fails, or an event
+// does not fold. After a failure of the log it may be called again.
+func (w *World) Run(ctx context.Context, log eventlog.Log) error {
+	for e, err := range log.Follow(ctx, everything, w.Position()) {
+		if err != nil {
+			return err
+		}
+		if err := w.Apply(e); err != nil {
+			return err
+		}
+	}
+	return ctx.Err()
+}
+
+const everything = "events.>"
+
+// Apply folds the next event. An event that does not fold leaves the world as
+// it is, for good: WaitFor answers the error from then on.
+func (w *World) Apply(e eventlog.Event) error {
+	fold := w.folds[e.Name.Collection()]
+	var decoded any
+	err := fmt.Errorf("unknown collection %q: written by a newer version", e.Name.Collection())
+	if fold != nil {
+		decoded, err = fold.decode(e)
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	switch {
+	case w.failed != nil:
+		return w.failed
+	case err == nil && e.Position <= w.at.Position:
+		return fmt.Errorf("event %d (%s of %s) comes after event %d: each is folded once and in order", e.Position, e.Type, e.Name, w.at.Position)
+	case err != nil:
+		w.failed = fmt.Errorf("event %d (%s of %s) does not fold: %w", e.Position, e.Type, e.Name, err)
+		close(w.broken)
+		return w.failed
+	}
+	fold.change(e, decoded)
+	w.at = eventlog.Checkpoint{Position: e.Position, EventID: e.ID}
+	w.wake()
+	return nil
+}
+
+// View is the world at its present position.
+func (w *World) View() *View {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	pulse := w.pulse.View()
+	if w.view != nil && w.view.Position == w.at.Position && w.view.Pulse.reports == pulse.reports {
+		return w.view
+	}
+	v := &View{Checkpoint: w.at, tables: make(map[string]frozen, len(w.folds)), Pulse: pulse}
+	for _, fold := range w.folds {
+		fold.lend(v)
+	}
+	w.view = v
+	return v
+}
+
+// Position is the position of the last event that was folded.
+func (w *World) Position() uint64 {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.at.Position
+}
+
+// Row implements eventlog.Rows. Of a resource that no longer exists the state
+// is nil, and the version is not 0: to make it anew one must expect that.
+func (w *World) Row(name domain.Name) (state any, version uint64) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	fold := w.folds[name.Collection()]
+	if fold == nil {
+		return nil, 0
+	}
+	return fold.row(name)
+}

@@ -1,0 +1,266 @@
+package projections
+
+import (
+	"context"
+	"sync"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"pgregory.net/rapid"
+
+	"anneal/domain"
+	"anneal/eventlog"
+)
+
+func TestEveryKindHasItsFieldInAView(t *testing.T) {
+	v := NewWorld().View()
+	require.NotNil(t, v.Accounts)
+	require.NotNil(t, v.APIKeys)
+	require.NotNil(t, v.Secrets)
+	require.NotNil(t, v.Models)
+	require.NotNil(t, v.Datasets)
+	require.NotNil(t, v.SupervisedJobs)
+	require.NotNil(t, v.Deployments)
+	require.NotNil(t, v.Nodes)
+	require.Len(t, v.tables, 8)
+}
+
+func TestRowsFollowTheLog(t *testing.T) {
+	log, w := eventlog.NewMemory(), toyWorld()
+	a, b, other := toyName("acme", 1), toyName("acme", 2), toyName("acme-two", 3)
+	add(t, log, b, toyMade{"ball", 3})
+	add(t, log, a, toyMade{"doll", 5})
+	add(t, log, other, toyMade{"kite", 7})
+	add(t, log, a, toyTagged{"red"})
+	v := TableOf(replay(t, w, log).View(), toys)
+
+	row, ok := v.Get(a)
+	require.True(t, ok)
+	require.Equal(t, toy{Label: "doll", Size: 5, Tags: []string{"red"}, Alive: true}, row.State)
+	require.Equal(t, uint64(4), row.Version)
+	require.Equal(t, epoch.Add(1e9), row.CreateTime)
+	require.Equal(t, epoch.Add(3e9), row.UpdateTime)
+	require.Equal(t, 3, v.Len())
+	require.Equal(t, 2, v.Count("acme"))
+	require.Equal(t, 0, v.Count("nobody"))
+	require.Equal(t, []string{string(other), string(a), string(b)}, names(v.All()))
+	require.Equal(t, []string{string(a), string(b)}, names(v.In("acme")))
+	require.Equal(t, []string{string(b), string(a)}, names(v.Oldest("acme")))
+	require.Equal(t, []string{string(a), string(b)}, names(v.Newest("acme")))
+	require.Equal(t, []string{string(other)}, names(v.Newest("acme-two")))
+	require.Empty(t, names(v.In("acm")))
+}
+
+func TestAccountsAreTheirOwnParents(t *testing.T) {
+	log, w := eventlog.NewMemory(), NewWorld()
+	for _, id := range []string{"acme", "acme-two", "zoo"} {
+		record, err := domain.Accounts.Encode(domain.AccountCreated{})
+		require.NoError(t, err)
+		_, err = log.Append(t.Context(), eventlog.Write{Event: eventlog.Event{Record: record, ID: id, Name: domain.NewName(id, "accounts", id), Time: epoch}})
+		require.NoError(t, err)
+	}
+	v := replay(t, w, log).View()
+	require.Equal(t, []string{"accounts/acme"}, names(v.Accounts.In("acme")))
+	require.Equal(t, 1, v.Accounts.Count("zoo"))
+	require.Equal(t, "zoo", v.EventID)
+}
+
+func TestWhatIsGoneKeepsItsVersion(t *testing.T) {
+	log, w := eventlog.NewMemory(), toyWorld()
+	name := toyName("acme", 1)
+	add(t, log, name, toyMade{"ball", 3})
+	broken := add(t, log, name, toyBroken{})
+	v := TableOf(replay(t, w, log).View(), toys)
+	_, ok := v.Get(name)
+	require.False(t, ok)
+	require.Zero(t, v.Len())
+	require.Zero(t, v.Count("acme"))
+	require.Empty(t, names(v.Newest("acme")))
+	state, version := w.Row(name)
+	require.Nil(t, state)
+	require.Equal(t, broken, version)
+
+	again := add(t, log, name, toyMade{"bat", 4})
+	replay(t, w, log)
+	state, version = w.Row(name)
+	require.Equal(t, toy{Label: "bat", Size: 4, Alive: true}, state)
+	require.Equal(t, again, version)
+	row, _ := TableOf(w.View(), toys).Get(name)
+	require.Equal(t, epoch.Add(2e9), row.CreateTime)
+}
+
+func TestRowOfNothing(t *testing.T) {
+	for _, name := range []domain.Name{"accounts/acme/toys/none", "accounts/acme/unknown/none", "accounts/acme", ""} {
+		state, version := toyWorld().Row(name)
+		require.Nil(t, state)
+		require.Zero(t, version)
+	}
+}
+
+func TestAnEventThatDoesNotFoldStopsTheWorld(t *testing.T) {
+	made, err := toys.Encode(toyMade{"ball", 3})
+	require.NoError(t, err)
+	for _, c := range []struct {
+		name  string
+		event eventlog.Event
+		says  string
+	}{
+		{"unknown collection", eventlog.Event{Position: 7, Name: "accounts/a/kites/k", Record: domain.Record{Type: "kite.made.v1"}}, `event 7 (kite.made.v1 of accounts/a/kites/k) does not fold: unknown collection "kites"`},
+		{"unknown type", eventlog.Event{Position: 8, Name: "accounts/a/toys/t", Record: domain.Record{Type: "toy.made.v9"}}, `event 8 (toy.made.v9 of accounts/a/toys/t) does not fold`},
+		{"bad body", eventlog.Event{Position: 9, Name: "accounts/a/toys/t", Record: domain.Record{Type: "toy.made.v1", Data: []byte("{")}}, `event 9 (toy.made.v1`},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			w := toyWorld()
+			require.ErrorContains(t, w.Apply(c.event), c.says)
+			require.Zero(t, w.Position())
+			require.ErrorContains(t, w.WaitFor(t.Context(), 1), c.says)
+			require.ErrorContains(t, w.Apply(eventlog.Event{Position: 10, Name: toyName("a", 1), Record: made}), c.says)
+		})
+	}
+}
+
+func TestEventsAreFoldedOnceAndInOrder(t *testing.T) {
+	log, w := eventlog.NewMemory(), toyWorld()
+	add(t, log, toyName("acme", 1), toyMade{"ball", 3})
+	e, err := log.At(t.Context(), 1)
+	require.NoError(t, err)
+	require.NoError(t, w.Apply(e))
+	require.ErrorContains(t, w.Apply(e), "once and in order")
+	add(t, log, toyName("acme", 2), toyMade{"ball", 3})
+	replay(t, w, log)
+	require.Equal(t, uint64(2), w.Position())
+}
+
+func TestRunFollowsAndWaitersWake(t *testing.T) {
+	log, w := eventlog.NewMemory(), toyWorld()
+	ctx, stop := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- w.Run(ctx, log) }()
+
+	changed := w.Changed(0)
+	position := add(t, log, toyName("acme", 1), toyMade{"ball", 3})
+	require.NoError(t, w.WaitFor(t.Context(), position))
+	<-changed
+	<-w.Changed(0)
+	require.Equal(t, position, w.View().Position)
+
+	later := w.Changed(position + 1)
+	add(t, log, toyName("acme", 2), toyMade{"ball", 3})
+	require.NoError(t, w.WaitFor(t.Context(), position+1))
+	select {
+	case <-later:
+		t.Fatal("Changed was closed before the position was beyond its argument")
+	default:
+	}
+	add(t, log, toyName("acme", 3), toyMade{"ball", 3})
+	<-later
+
+	stop()
+	require.ErrorIs(t, <-ended, context.Canceled)
+}
+
+func TestWaitersThatGiveUpAreForgotten(t *testing.T) {
+	w := toyWorld()
+	ctx, stop := context.WithCancel(t.Context())
+	stop()
+	require.ErrorIs(t, w.WaitFor(ctx, 1<<60), context.Canceled)
+	require.Zero(t, w.waiters.Len())
+}
+
+func TestViewIsSharedUntilSomethingHappens(t *testing.T) {
+	log, w := eventlog.NewMemory(), toyWorld()
+	first := w.View()
+	require.Same(t, first, w.View())
+	w.Pulse().Beat("accounts/system/nodes/n", epoch)
+	second := w.View()
+	require.NotSame(t, first, second)
+	require.Same(t, TableOf(first, toys), TableOf(second, toys))
+	add(t, log, toyName("acme", 1), toyMade{"ball", 3})
+	replay(t, w, log)
+	require.NotSame(t, second, w.View())
+	require.Zero(t, TableOf(second, toys).Len())
+}
+
+// A view must stay as it was, whatever is folded after.
+func TestViewsNeverChange(t *testing.T) {
+	rapid.Check(t, func(r *rapid.T) {
+		log, w := eventlog.NewMemory(), toyWorld()
+		type taken struct {
+			view   *View
+			digest Digest
+		}
+		var all []taken
+		for range rapid.IntRange(1, 60).Draw(r, "events") {
+			addRandom(t, r, log, w)
+			if rapid.Bool().Draw(r, "look") {
+				v := w.View()
+				d, err := v.Digest()
+				require.NoError(t, err)
+				all = append(all, taken{v, d})
+			}
+		}
+		for _, one := range all {
+			d, err := one.view.Digest()
+			require.NoError(t, err)
+			require.Equal(t, one.digest, d)
+			verified, err := verify(t.Context(), toyWorld(), log, d.Position)
+			require.NoError(t, err)
+			require.Equal(t, d, verified)
+		}
+	})
+}
+
+// addRandom appends an event about one of a few toys and folds it.
+func addRandom(t *testing.T, r *rapid.T, log eventlog.Log, w *World) {
+	name := toyName(rapid.SampledFrom([]string{"a", "b"}).Draw(r, "account"), rapid.IntRange(0, 5).Draw(r, "toy"))
+	fact := domain.Event[toy](toyMade{rapid.StringN(0, 5, 20).Draw(r, "label"), rapid.Int64().Draw(r, "size")})
+	if state, _ := w.Row(name); state != nil {
+		fact = rapid.SampledFrom([]domain.Event[toy]{toyTagged{"x"}, toyTagged{"y"}, toyBroken{}}).Draw(r, "fact")
+	}
+	add(t, log, name, fact)
+	replay(t, w, log)
+}
+
+func TestReadersAndWriterAtOnce(t *testing.T) {
+	log, w := eventlog.NewMemory(), toyWorld()
+	ctx, stop := context.WithCancel(t.Context())
+	defer stop()
+	go func() { _ = w.Run(ctx, log) }()
+	const events = 300
+	var readers sync.WaitGroup
+	for range 4 {
+		readers.Go(func() {
+			var last uint64
+			for last < events {
+				<-w.Changed(last)
+				v := w.View()
+				table := TableOf(v, toys)
+				seen := 0
+				for row := range table.All() {
+					if row.Version > v.Position {
+						t.Errorf("the view of %d holds a row of %d", v.Position, row.Version)
+					}
+					seen++
+				}
+				if seen != table.Len() {
+					t.Errorf("%d rows, but Len is %d", seen, table.Len())
+				}
+				_, _ = w.Row(toyName("acme", 1))
+				last = v.Position
+			}
+		})
+	}
+	for i := range events {
+		switch name := toyName("acme", i%100); {
+		case i < 100:
+			add(t, log, name, toyMade{"ball", int64(i)})
+		case i%3 == 0:
+			add(t, log, name, toyBroken{})
+		case i < 200:
+			add(t, log, name, toyTagged{"again"})
+		default:
+			add(t, log, name, toyMade{"anew", int64(i)})
+		}
+	}
+	readers.Wait()
+}
