@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"time"
 
 	"github.com/google/uuid"
@@ -45,7 +46,7 @@ func Do(ctx context.Context, log Log, rows Rows, req Request, intents ...domain.
 		}
 		req.Command = id.String()
 	}
-	for range attempts {
+	for attempt := range attempts {
 		writes, err := decide(rows, req, intents)
 		if err != nil || len(writes) == 0 {
 			return 0, err
@@ -63,6 +64,9 @@ func Do(ctx context.Context, log Log, rows Rows, req Request, intents ...domain.
 		}
 		if recorded > 0 {
 			return recorded, nil
+		}
+		if attempt > 1 && !sleep(ctx, rand.N(time.Duration(attempt)*time.Millisecond)) {
+			return 0, ctx.Err()
 		}
 	}
 	return 0, domain.Faultf(domain.Aborted, "%s was changed by others %d times in a row: try again", intents[0].Name, attempts)

@@ -27,11 +27,11 @@ func (m *Memory) Append(ctx context.Context, writes ...Write) (uint64, error) {
 	if err := ctx.Err(); err != nil {
 		return 0, err
 	}
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if err := checkDistinct(writes); err != nil {
+	if err := checkWrites(writes); err != nil {
 		return 0, err
 	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
 	for _, w := range writes {
 		if m.last[w.Name] != w.Expect {
 			return 0, ErrConflict
@@ -47,17 +47,6 @@ func (m *Memory) Append(ctx context.Context, writes ...Write) (uint64, error) {
 	return uint64(len(m.events)), nil
 }
 
-func checkDistinct(writes []Write) error {
-	seen := map[domain.Name]bool{}
-	for _, w := range writes {
-		if seen[w.Name] {
-			return domain.Faultf(domain.Internal, "two writes to %s in one batch", w.Name)
-		}
-		seen[w.Name] = true
-	}
-	return nil
-}
-
 func (m *Memory) since(after uint64) ([]Event, <-chan struct{}) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -70,6 +59,10 @@ func (m *Memory) Read(ctx context.Context, filter string, after uint64) iter.Seq
 	return func(yield func(Event, error) bool) {
 		events, _ := m.since(after)
 		for _, e := range events {
+			if err := ctx.Err(); err != nil {
+				yield(Event{}, err)
+				return
+			}
 			if matches(filter, e.Name.Subject()) && !yield(e, nil) {
 				return
 			}
@@ -83,6 +76,9 @@ func (m *Memory) Follow(ctx context.Context, filter string, after uint64) iter.S
 		for {
 			events, grown := m.since(after)
 			for _, e := range events {
+				if ctx.Err() != nil {
+					break
+				}
 				after = e.Position
 				if matches(filter, e.Name.Subject()) && !yield(e, nil) {
 					return

@@ -1,0 +1,210 @@
+package eventlog
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"net/url"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/nats-io/nats.go"
+
+	"anneal/domain"
+)
+
+// Names and fixed values of the envelope: CloudEvents 1.0, NATS protocol
+// binding, binary mode. Attributes are headers, the fact is the body.
+const (
+	headerSpec        = "ce-specversion"
+	headerID          = "ce-id"
+	headerType        = "ce-type"
+	headerSource      = "ce-source"
+	headerSubject     = "ce-subject"
+	headerTime        = "ce-time"
+	headerActor       = "ce-actor"
+	headerCommand     = "ce-command"
+	headerCause       = "ce-cause"
+	headerCorrelation = "ce-correlation"
+	headerAttempt     = "ce-attempt"
+	headerContent     = "content-type"
+
+	specVersion = "1.0"
+	source      = "anneal"
+	contentJSON = "application/json"
+)
+
+// Limits of an event's envelope.
+const (
+	maxAttribute = 1 << 10 // bytes of one attribute
+	maxBatch     = 1000    // writes in one append, as the server allows
+)
+
+// checkWrites refuses what could not be found again under its name, or would
+// break the limits of the envelope.
+func checkWrites(writes []Write) error {
+	if len(writes) == 0 || len(writes) > maxBatch {
+		return domain.Faultf(domain.Internal, "an append holds 1 to %d writes, not %d", maxBatch, len(writes))
+	}
+	seen := make(map[domain.Name]bool, len(writes))
+	for _, w := range writes {
+		if seen[w.Name] {
+			return domain.Faultf(domain.Internal, "two writes to %s in one batch", w.Name)
+		}
+		seen[w.Name] = true
+		if subject := w.Name.Subject(); domain.NameOf(subject) != w.Name || !literal(subject) {
+			return domain.Faultf(domain.Internal, "%q is no resource name: it must be accounts/{account} or accounts/{account}/{collection}/{id}", w.Name)
+		}
+		if w.ID == "" || w.Type == "" {
+			return domain.Faultf(domain.Internal, "an event of %s lacks its id or its type", w.Name)
+		}
+		for _, value := range [...]string{w.ID, w.Type, w.Actor, w.Command, w.Cause, w.Correlation} {
+			if len(value) > maxAttribute {
+				return domain.Faultf(domain.InvalidArgument, "an attribute of an event of %s has %d bytes: at most %d are kept", w.Name, len(value), maxAttribute)
+			}
+		}
+	}
+	return nil
+}
+
+// literal tells whether a subject is free of wildcards, spaces and empty tokens.
+func literal(subject string) bool {
+	return !strings.ContainsAny(subject, "*> \t\r\n\x00") && !strings.Contains(subject, "..") && !strings.HasSuffix(subject, ".")
+}
+
+// message puts an event into its envelope. The caller adds what the log needs.
+func message(e Event) *nats.Msg {
+	header := make(nats.Header, 16)
+	header[headerSpec] = []string{specVersion}
+	header[headerSource] = []string{source}
+	header[headerContent] = []string{contentJSON}
+	header[headerID] = []string{escape(e.ID)}
+	header[headerType] = []string{escape(e.Type)}
+	header[headerSubject] = []string{escape(string(e.Name))}
+	header[headerTime] = []string{e.Time.UTC().Format(time.RFC3339Nano)}
+	set := func(key, value string) {
+		if value != "" {
+			header[key] = []string{escape(value)}
+		}
+	}
+	set(headerActor, e.Actor)
+	set(headerCommand, e.Command)
+	set(headerCause, e.Cause)
+	set(headerCorrelation, e.Correlation)
+	set(headerAttempt, attemptOf(e.Data))
+	return &nats.Msg{Subject: e.Name.Subject(), Header: header, Data: e.Data}
+}
+
+// open takes an event out of its envelope. The subject decides whose it is.
+func open(subject string, header nats.Header, data []byte, position uint64) (Event, error) {
+	name := domain.NameOf(subject)
+	if name == "" {
+		return Event{}, fmt.Errorf("eventlog: position %d: subject %q holds no resource", position, subject)
+	}
+	at, err := time.Parse(time.RFC3339Nano, first(header, headerTime))
+	if err != nil {
+		return Event{}, fmt.Errorf("eventlog: position %d on %s: %s: %w", position, subject, headerTime, err)
+	}
+	return Event{
+		Record:      domain.Record{Type: first(header, headerType), Data: data},
+		Position:    position,
+		ID:          first(header, headerID),
+		Name:        name,
+		Time:        at,
+		Actor:       first(header, headerActor),
+		Command:     first(header, headerCommand),
+		Cause:       first(header, headerCause),
+		Correlation: first(header, headerCorrelation),
+	}, nil
+}
+
+func first(header nats.Header, key string) string {
+	values := header[key]
+	if len(values) == 0 {
+		return ""
+	}
+	if strings.IndexByte(values[0], '%') < 0 {
+		return values[0]
+	}
+	if plain, err := url.PathUnescape(values[0]); err == nil {
+		return plain
+	}
+	return values[0]
+}
+
+// escape percent-encodes what a header cannot carry: the binding asks for it
+// outside U+0021 to U+007E, and for the quotation and percent signs.
+func escape(value string) string {
+	unsafe := func(c byte) bool { return c < 0x21 || c > 0x7e || c == '"' || c == '%' }
+	clean := true
+	for i := 0; i < len(value) && clean; i++ {
+		clean = !unsafe(value[i])
+	}
+	if clean {
+		return value
+	}
+	var b strings.Builder
+	for i := range len(value) {
+		if unsafe(value[i]) {
+			fmt.Fprintf(&b, "%%%02X", value[i])
+		} else {
+			b.WriteByte(value[i])
+		}
+	}
+	return b.String()
+}
+
+// attemptOf is the attempt that a fact names, "" when it names none.
+func attemptOf(data []byte) string {
+	if !bytes.Contains(data, []byte(`"attempt"`)) {
+		return ""
+	}
+	var body struct {
+		Attempt any `json:"attempt"`
+	}
+	decoder := json.NewDecoder(bytes.NewReader(data))
+	decoder.UseNumber()
+	if decoder.Decode(&body) != nil {
+		return ""
+	}
+	switch attempt := body.Attempt.(type) {
+	case string:
+		return attempt[:min(len(attempt), maxAttribute)]
+	case json.Number:
+		return attempt.String()
+	}
+	return ""
+}
+
+// structured is a CloudEvent in JSON. A position is a decimal string, as every
+// 64-bit count in our JSON, and because CloudEvents integers have 32 bits.
+type structured struct {
+	SpecVersion string          `json:"specversion"`
+	ID          string          `json:"id"`
+	Type        string          `json:"type"`
+	Source      string          `json:"source"`
+	Subject     string          `json:"subject"`
+	Time        string          `json:"time"`
+	ContentType string          `json:"datacontenttype"`
+	Position    string          `json:"position"`
+	Actor       string          `json:"actor,omitempty"`
+	Command     string          `json:"command,omitempty"`
+	Cause       string          `json:"cause,omitempty"`
+	Correlation string          `json:"correlation,omitempty"`
+	Attempt     string          `json:"attempt,omitempty"`
+	Data        json.RawMessage `json:"data,omitempty"`
+}
+
+// Structured is what encoding/json writes as the event in CloudEvents 1.0
+// structured mode, with the extension attributes position, actor, command,
+// cause, correlation and attempt.
+func Structured(e Event) any {
+	return structured{
+		SpecVersion: specVersion, ID: e.ID, Type: e.Type, Source: source, Subject: string(e.Name),
+		Time: e.Time.UTC().Format(time.RFC3339Nano), ContentType: contentJSON,
+		Position: strconv.FormatUint(e.Position, 10),
+		Actor:    e.Actor, Command: e.Command, Cause: e.Cause, Correlation: e.Correlation,
+		Attempt: attemptOf(e.Data), Data: e.Data,
+	}
+}

@@ -1,0 +1,216 @@
+package eventlog
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strconv"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/nats-io/nuid"
+
+	"anneal/domain"
+)
+
+// Stream is the JetStream stream that holds the log.
+const Stream = "EVENTS"
+
+const everything = "events.>"
+
+// MaxEvent is how many bytes one event may have, envelope and body together.
+const MaxEvent = 1 << 20
+
+// JetStreamOptions say how the log is kept. Zero values are good.
+type JetStreamOptions struct {
+	Replicas int           // servers that keep each event: 1, 3 or 5; 0 leaves what is there, or 1
+	AckWait  time.Duration // before an acknowledgement counts as lost; 0 is 5 s
+}
+
+// A JetStream is a Log on the stream EVENTS of a NATS server or cluster.
+type JetStream struct {
+	nc      *nats.Conn
+	js      jetstream.JetStream
+	ackWait time.Duration
+	batches chan struct{} // one token per open batch
+}
+
+// The server allows 50 open batches a stream; several control planes share them.
+const openBatches = 12
+
+// OpenJetStream opens the log, and makes its stream when there is none yet.
+func OpenJetStream(ctx context.Context, nc *nats.Conn, opts JetStreamOptions) (*JetStream, error) {
+	js, err := jetstream.New(nc)
+	if err != nil {
+		return nil, fmt.Errorf("eventlog: %w", err)
+	}
+	config := jetstream.StreamConfig{
+		Name:               Stream,
+		Description:        "What happened: every state change, for ever",
+		Subjects:           []string{everything},
+		Storage:            jetstream.FileStorage,
+		Replicas:           max(1, opts.Replicas),
+		MaxMsgSize:         MaxEvent,
+		Duplicates:         time.Minute,
+		AllowAtomicPublish: true,
+		AllowDirect:        true,
+		DenyDelete:         true,
+		DenyPurge:          true,
+	}
+	if err := ensureStream(ctx, js, config, opts.Replicas); err != nil {
+		return nil, err
+	}
+	if opts.AckWait <= 0 {
+		opts.AckWait = 5 * time.Second
+	}
+	return &JetStream{nc, js, opts.AckWait, make(chan struct{}, openBatches)}, nil
+}
+
+// ensureStream makes a stream or brings it up to date. Zero replicas leave a
+// stream that exists with as many as it has.
+func ensureStream(ctx context.Context, js jetstream.JetStream, config jetstream.StreamConfig, replicas int) error {
+	there, err := js.Stream(ctx, config.Name)
+	switch {
+	case errors.Is(err, jetstream.ErrStreamNotFound):
+	case err != nil:
+		return fmt.Errorf("eventlog: looking for the stream %s: %w", config.Name, err)
+	case replicas == 0:
+		config.Replicas = there.CachedInfo().Config.Replicas
+	}
+	if _, err := js.CreateOrUpdateStream(ctx, config); err != nil {
+		return fmt.Errorf("eventlog: opening the stream %s with %d replicas: %w", config.Name, config.Replicas, err)
+	}
+	return nil
+}
+
+// Append implements Log.
+func (l *JetStream) Append(ctx context.Context, writes ...Write) (uint64, error) {
+	if err := checkWrites(writes); err != nil {
+		return 0, err
+	}
+	msgs := make([]*nats.Msg, len(writes))
+	for i, w := range writes {
+		msgs[i] = message(w.Event)
+		msgs[i].Header[jetstream.MsgIDHeader] = msgs[i].Header[headerID]
+		msgs[i].Header[jetstream.ExpectedLastSubjSeqHeader] = []string{strconv.FormatUint(w.Expect, 10)}
+		if size := msgs[i].Size(); size > MaxEvent {
+			return 0, domain.Faultf(domain.InvalidArgument, "an event of %s has %d bytes: at most %d are kept, so shorten the request", w.Name, size, MaxEvent)
+		}
+	}
+	if len(msgs) > 1 {
+		select {
+		case l.batches <- struct{}{}:
+			defer func() { <-l.batches }()
+		case <-ctx.Done():
+			return 0, ctx.Err()
+		}
+	}
+	return l.publish(ctx, msgs)
+}
+
+// publish sends the messages until the server takes or refuses them. It sends
+// again only what certainly was not recorded.
+func (l *JetStream) publish(parent context.Context, msgs []*nats.Msg) (uint64, error) {
+	ctx, cancel := context.WithTimeout(parent, l.ackWait)
+	defer cancel()
+	for pause := 5 * time.Millisecond; ; pause = min(2*pause, 250*time.Millisecond) {
+		position, err := l.publishOnce(ctx, msgs)
+		if err == nil || !notTaken(err) {
+			return position, err
+		}
+		if !sleep(ctx, pause) {
+			if parent.Err() != nil {
+				return 0, parent.Err()
+			}
+			return 0, domain.Faultf(domain.Unavailable, "the event log has no leader at the moment (%v): nothing was recorded, try again", err)
+		}
+	}
+}
+
+func (l *JetStream) publishOnce(ctx context.Context, msgs []*nats.Msg) (uint64, error) {
+	last := len(msgs) - 1
+	if last > 0 {
+		batch := nuid.Next()
+		for i, m := range msgs {
+			m.Header["Nats-Batch-Id"] = []string{batch}
+			m.Header["Nats-Batch-Sequence"] = []string{strconv.Itoa(i + 1)}
+		}
+		msgs[last].Header["Nats-Batch-Commit"] = []string{"1"}
+		for _, m := range msgs[:last] {
+			if err := l.nc.PublishMsg(m); err != nil {
+				return 0, fmt.Errorf("eventlog: %w", err) // a batch without its commit is nothing
+			}
+		}
+	}
+	reply, err := l.nc.RequestMsgWithContext(ctx, msgs[last])
+	switch {
+	case err == nil:
+		return acknowledged(reply.Data)
+	case errors.Is(err, nats.ErrNoResponders), errors.Is(err, nats.ErrMaxPayload):
+		return 0, err
+	}
+	return 0, fmt.Errorf("%w: %w", ErrUncertain, err)
+}
+
+// Codes of the server's refusals.
+const (
+	codeUnavailable      = 10008
+	codeNoMessage        = 10037
+	codeTooLarge         = 10054
+	codeWrongSequence    = 10071
+	codeInProcess        = 10158 // the same event is being recorded
+	codeWrongSequenceTwo = 10164
+	codeBatchIncomplete  = 10176
+	codeRecordedBefore   = 10201 // a batch holds an event that is recorded
+	codeTooManyBatches   = 10210
+)
+
+func acknowledged(data []byte) (uint64, error) {
+	var ack struct {
+		Sequence uint64              `json:"seq"`
+		Error    *jetstream.APIError `json:"error"`
+	}
+	if err := json.Unmarshal(data, &ack); err != nil || ack.Error == nil && ack.Sequence == 0 {
+		return 0, fmt.Errorf("%w: the server's answer cannot be read", ErrUncertain)
+	}
+	if ack.Error == nil {
+		return ack.Sequence, nil
+	}
+	switch ack.Error.ErrorCode {
+	case codeWrongSequence, codeWrongSequenceTwo, codeInProcess, codeRecordedBefore:
+		return 0, ErrConflict
+	case codeTooLarge:
+		return 0, domain.Faultf(domain.InvalidArgument, "an event is larger than the log takes: shorten the request")
+	}
+	return 0, fmt.Errorf("eventlog: the server refused the append: %w", ack.Error)
+}
+
+// notTaken tells whether an append may be sent again as it is.
+func notTaken(err error) bool {
+	if errors.Is(err, nats.ErrNoResponders) {
+		return true
+	}
+	var refusal *jetstream.APIError
+	if !errors.As(err, &refusal) {
+		return false
+	}
+	switch refusal.ErrorCode {
+	case codeUnavailable, codeBatchIncomplete, codeTooManyBatches:
+		return true
+	}
+	return false
+}
+
+// sleep pauses; false means that ctx was done first.
+func sleep(ctx context.Context, pause time.Duration) bool {
+	timer := time.NewTimer(pause)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}

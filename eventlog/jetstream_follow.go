@@ -1,0 +1,93 @@
+package eventlog
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"iter"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+)
+
+// What a follower asks for at once: enough that the way to the server is never
+// idle while it decodes.
+const (
+	followEvents = 8192
+	followBytes  = 16 << 20
+)
+
+// Follow implements Log. It holds one ordered consumer; when the server goes
+// away it tries again from where it was, until ctx is done, the connection is
+// closed or the stream is gone.
+func (l *JetStream) Follow(ctx context.Context, filter string, after uint64) iter.Seq2[Event, error] {
+	return func(yield func(Event, error) bool) {
+		pause := 50 * time.Millisecond
+		for {
+			begun := after
+			err := l.follow(ctx, filterOf(filter), &after, yield)
+			if err == nil {
+				return
+			}
+			if after > begun {
+				pause = 50 * time.Millisecond
+			}
+			if errors.Is(err, errUnreadable) || errors.Is(err, jetstream.ErrStreamNotFound) || l.nc.IsClosed() || !sleep(ctx, pause) {
+				if ctx.Err() != nil {
+					err = ctx.Err()
+				}
+				yield(Event{}, err)
+				return
+			}
+			pause = min(2*pause, 2*time.Second)
+		}
+	}
+}
+
+var errUnreadable = errors.New("eventlog: an event cannot be read")
+
+// follow yields from one ordered consumer, nil once yield wants no more.
+func (l *JetStream) follow(ctx context.Context, filter string, after *uint64, yield func(Event, error) bool) error {
+	consumer, err := l.js.OrderedConsumer(ctx, Stream, jetstream.OrderedConsumerConfig{
+		FilterSubjects: []string{filter},
+		DeliverPolicy:  jetstream.DeliverByStartSequencePolicy,
+		OptStartSeq:    *after + 1,
+	})
+	if err != nil {
+		return err
+	}
+	messages, err := consumer.Messages(jetstream.PullMaxMessagesWithBytesLimit(followEvents, followBytes))
+	if err != nil {
+		return err
+	}
+	defer messages.Stop()
+	untilDone := jetstream.NextContext(ctx)
+	for {
+		m, err := messages.Next(untilDone)
+		if err != nil {
+			return err
+		}
+		e, err := opened(m)
+		if err != nil {
+			return err
+		}
+		*after = e.Position
+		if !yield(e, nil) {
+			return nil
+		}
+	}
+}
+
+// opened takes the event out of a message that a consumer delivered.
+func opened(m jetstream.Msg) (Event, error) {
+	meta, err := m.Metadata()
+	if err != nil {
+		return Event{}, fmt.Errorf("%w: %w", errUnreadable, err)
+	}
+	e, err := open(m.Subject(), nats.Header(m.Headers()), m.Data(), meta.Sequence.Stream)
+	if err != nil {
+		return Event{}, fmt.Errorf("%w: %w", errUnreadable, err)
+	}
+	return e, nil
+}

@@ -1,0 +1,190 @@
+package eventlog
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"iter"
+	"strconv"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"anneal/domain"
+)
+
+// Bounds of one page of a read.
+const (
+	pageEvents = 512
+	pageBytes  = 8 << 20
+)
+
+// Read implements Log. It costs no consumer: the stream's leader says how far
+// to read, and any server that has come so far gives the events. So it sees
+// whatever was acknowledged before it began.
+func (l *JetStream) Read(ctx context.Context, filter string, after uint64) iter.Seq2[Event, error] {
+	return func(yield func(Event, error) bool) {
+		filter := filterOf(filter)
+		newest, found, err := l.fromLeader(ctx, map[string]any{"last_by_subj": filter})
+		if err != nil {
+			yield(Event{}, err)
+			return
+		}
+		if !found {
+			return
+		}
+		for after < newest.Position {
+			page, err := l.page(ctx, filter, after+1)
+			if err != nil {
+				yield(Event{}, err)
+				return
+			}
+			for _, e := range page {
+				if e.Position > newest.Position {
+					return
+				}
+				if after = e.Position; !yield(e, nil) {
+					return
+				}
+			}
+			if len(page) == 0 && !sleep(ctx, 2*time.Millisecond) { // a follower that is behind
+				yield(Event{}, ctx.Err())
+				return
+			}
+		}
+	}
+}
+
+func filterOf(filter string) string {
+	if filter == "" || filter == ">" {
+		return everything
+	}
+	return filter
+}
+
+// page asks any server that holds the stream for the next events.
+func (l *JetStream) page(ctx context.Context, filter string, from uint64) ([]Event, error) {
+	ctx, cancel := context.WithTimeout(ctx, l.ackWait)
+	defer cancel()
+	for pause := 5 * time.Millisecond; ; pause = min(2*pause, 250*time.Millisecond) {
+		events, err := l.pageOnce(ctx, filter, from)
+		if !errors.Is(err, nats.ErrNoResponders) || !sleep(ctx, pause) {
+			return events, unavailable(err)
+		}
+	}
+}
+
+func (l *JetStream) pageOnce(ctx context.Context, filter string, from uint64) (page []Event, err error) {
+	inbox := l.nc.NewInbox()
+	sub, err := l.nc.SubscribeSync(inbox)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = sub.Unsubscribe() }()
+	request, err := json.Marshal(map[string]any{"seq": from, "next_by_subj": filter, "batch": pageEvents, "max_bytes": pageBytes})
+	if err != nil {
+		return nil, err
+	}
+	if err := l.nc.PublishRequest("$JS.API.DIRECT.GET."+Stream, inbox, request); err != nil {
+		return nil, err
+	}
+	for {
+		m, err := sub.NextMsgWithContext(ctx)
+		if err != nil {
+			return nil, err
+		}
+		switch status := first(m.Header, "Status"); status {
+		case "":
+		case "204", "404": // the end of the page; nothing there
+			return page, nil
+		default:
+			return nil, fmt.Errorf("eventlog: reading %s: %s %s", filter, status, m.Header.Get("Description"))
+		}
+		position, err := strconv.ParseUint(first(m.Header, jetstream.SequenceHeader), 10, 64)
+		if err != nil {
+			return nil, fmt.Errorf("eventlog: reading %s: %w", filter, err)
+		}
+		e, err := open(first(m.Header, jetstream.SubjectHeader), m.Header, m.Data, position)
+		if err != nil {
+			return nil, err
+		}
+		page = append(page, e)
+	}
+}
+
+// At implements Log.
+func (l *JetStream) At(ctx context.Context, position uint64) (Event, error) {
+	if position > 0 {
+		e, found, err := l.fromLeader(ctx, map[string]any{"seq": position})
+		if err != nil || found {
+			return e, err
+		}
+	}
+	return Event{}, domain.Faultf(domain.NotFound, "the log has no event at position %d", position)
+}
+
+// Last implements Log.
+func (l *JetStream) Last(ctx context.Context) (Checkpoint, error) {
+	e, _, err := l.fromLeader(ctx, map[string]any{"last_by_subj": everything})
+	return Checkpoint{e.Position, e.ID}, err
+}
+
+// fromLeader gets one event from the stream's leader, which alone is sure to
+// hold all that was acknowledged.
+func (l *JetStream) fromLeader(ctx context.Context, query map[string]any) (e Event, found bool, err error) {
+	request, err := json.Marshal(query)
+	if err != nil {
+		return Event{}, false, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, l.ackWait)
+	defer cancel()
+	for pause := 5 * time.Millisecond; ; pause = min(2*pause, 250*time.Millisecond) {
+		e, found, err = l.fromLeaderOnce(ctx, request)
+		if err == nil || !notTaken(err) || !sleep(ctx, pause) {
+			return e, found, unavailable(err)
+		}
+	}
+}
+
+func (l *JetStream) fromLeaderOnce(ctx context.Context, request []byte) (Event, bool, error) {
+	reply, err := l.nc.RequestWithContext(ctx, "$JS.API.STREAM.MSG.GET."+Stream, request)
+	if err != nil {
+		return Event{}, false, err
+	}
+	var answer struct {
+		Message struct {
+			Subject  string `json:"subject"`
+			Sequence uint64 `json:"seq"`
+			Header   []byte `json:"hdrs"`
+			Data     []byte `json:"data"`
+		} `json:"message"`
+		Error *jetstream.APIError `json:"error"`
+	}
+	if err := json.Unmarshal(reply.Data, &answer); err != nil {
+		return Event{}, false, fmt.Errorf("eventlog: the server's answer cannot be read: %w", err)
+	}
+	if answer.Error != nil {
+		if answer.Error.ErrorCode == codeNoMessage {
+			return Event{}, false, nil
+		}
+		return Event{}, false, answer.Error
+	}
+	stored := answer.Message
+	header, err := nats.DecodeHeadersMsg(stored.Header)
+	if err != nil {
+		return Event{}, false, fmt.Errorf("eventlog: position %d: %w", stored.Sequence, err)
+	}
+	e, err := open(stored.Subject, header, stored.Data, stored.Sequence)
+	return e, err == nil, err
+}
+
+// unavailable turns a failure of the way to the log into a fault.
+func unavailable(err error) error {
+	switch {
+	case errors.Is(err, nats.ErrNoResponders), errors.Is(err, context.DeadlineExceeded), errors.Is(err, nats.ErrTimeout):
+		return domain.Faultf(domain.Unavailable, "the event log does not answer (%v): try again", err)
+	}
+	return err
+}

@@ -1,0 +1,515 @@
+package eventlog
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"iter"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"anneal/domain"
+)
+
+// What every Log promises, whatever it is made of.
+var promises = []struct {
+	name string
+	test func(*testing.T, Log)
+}{
+	{"a write is checked against its subject", testVersionCheck},
+	{"a batch is whole or nothing", testBatch},
+	{"what could not be found again is refused", testRefused},
+	{"an envelope comes back as it was", testEnvelope},
+	{"a long history is read whole", testLongHistory},
+	{"a follower sees past and present", testFollow},
+	{"a follower ends with its context", testFollowCancel},
+	{"places are found again", testPlaces},
+	{"of racing writers one wins", testRace},
+	{"a command is recorded once, whatever its acknowledgement", testUncertain},
+	{"racing commands all take effect", testRacingCommands},
+	{"a gang is recorded whole by one command", testGang},
+	{"a command that never wins says so", testNeverWins},
+}
+
+func TestMemory(t *testing.T) {
+	for _, promise := range promises {
+		t.Run(promise.name, func(t *testing.T) { promise.test(t, NewMemory()) })
+	}
+}
+
+func TestJetStream(t *testing.T) {
+	for _, promise := range promises {
+		t.Run(promise.name, func(t *testing.T) { promise.test(t, startLog(t)) })
+	}
+}
+
+func name(id string) domain.Name { return domain.NewName("acme", "counters", id) }
+
+func write(id string, expect uint64) Write {
+	return Write{Expect: expect, Event: Event{
+		Record: domain.Record{Type: "counter.added.v1", Data: []byte(`{"n":1}`)},
+		ID:     uuid.NewString(), Name: name(id), Time: time.Unix(1_800_000_000, 123_456_789).UTC(),
+	}}
+}
+
+func mustAppend(t testing.TB, log Log, writes ...Write) uint64 {
+	t.Helper()
+	position, err := log.Append(t.Context(), writes...)
+	require.NoError(t, err)
+	return position
+}
+
+func collect(t testing.TB, events iter.Seq2[Event, error]) (all []Event) {
+	t.Helper()
+	for e, err := range events {
+		require.NoError(t, err)
+		all = append(all, e)
+	}
+	return all
+}
+
+func testVersionCheck(t *testing.T, log Log) {
+	steps := []struct {
+		what   string
+		id     string
+		expect uint64
+		want   error
+	}{
+		{"the first event of a subject", "a", 0, nil},                        // position 1
+		{"a second first event", "a", 0, ErrConflict},                        //
+		{"the first of another subject", "b", 0, nil},                        // position 2
+		{"on the version of another subject", "a", 2, ErrConflict},           //
+		{"on a version that does not exist yet", "a", 9, ErrConflict},        //
+		{"on the newest version", "a", 1, nil},                               // position 3
+		{"on a stale version", "a", 1, ErrConflict},                          //
+		{"a version for a subject that has none", "c", 3, ErrConflict},       //
+		{"on the newest version, after others wrote elsewhere", "b", 2, nil}, // position 4
+	}
+	var last uint64
+	for _, step := range steps {
+		position, err := log.Append(t.Context(), write(step.id, step.expect))
+		require.ErrorIs(t, err, step.want, step.what)
+		if step.want == nil {
+			last++
+			require.Equal(t, last, position, step.what)
+		}
+	}
+	assert.Len(t, collect(t, log.Read(t.Context(), "", 0)), 4)
+}
+
+func testBatch(t *testing.T, log Log) {
+	first := mustAppend(t, log, write("a", 0), write("b", 0), write("c", 0))
+	assert.Equal(t, uint64(3), first)
+
+	_, err := log.Append(t.Context(), write("a", 1), write("b", 1), write("d", 0)) // b stands at 2
+	require.ErrorIs(t, err, ErrConflict)
+	assert.Len(t, collect(t, log.Read(t.Context(), "events.>", 0)), 3, "a refused batch leaves nothing")
+
+	mustAppend(t, log, write("a", 1), write("d", 0), write("b", 2))
+	var names []domain.Name
+	for _, e := range collect(t, log.Read(t.Context(), "events.acme.>", 3)) {
+		names = append(names, e.Name)
+	}
+	assert.Equal(t, []domain.Name{name("a"), name("d"), name("b")}, names, "in the order given")
+}
+
+func testRefused(t *testing.T, log Log) {
+	with := func(change func(*Write)) Write {
+		w := write("a", 0)
+		change(&w)
+		return w
+	}
+	tests := map[string][]Write{
+		"nothing":              {},
+		"a subject twice":      {write("a", 0), write("a", 1)},
+		"too many":             make([]Write, maxBatch+1),
+		"a wildcard":           {with(func(w *Write) { w.Name = "accounts/acme/jobs/*" })},
+		"a dot":                {with(func(w *Write) { w.Name = "accounts/acme/jobs/a.b" })},
+		"a space":              {with(func(w *Write) { w.Name = "accounts/acme/jobs/a b" })},
+		"an empty part":        {with(func(w *Write) { w.Name = "accounts/acme/jobs/" })},
+		"no name":              {with(func(w *Write) { w.Name = "" })},
+		"no id":                {with(func(w *Write) { w.ID = "" })},
+		"no type":              {with(func(w *Write) { w.Type = "" })},
+		"an attribute too big": {with(func(w *Write) { w.Actor = strings.Repeat("x", maxAttribute+1) })},
+		"one bad of two":       {write("b", 0), with(func(w *Write) { w.ID = "" })},
+	}
+	for what, writes := range tests {
+		_, err := log.Append(t.Context(), writes...)
+		var fault *domain.Fault
+		require.ErrorAs(t, err, &fault, what)
+		assert.NotEmpty(t, fault.Message)
+	}
+	last, err := log.Last(t.Context())
+	require.NoError(t, err)
+	assert.Zero(t, last, "nothing was recorded")
+}
+
+func testEnvelope(t *testing.T, log Log) {
+	w := Write{Event: Event{
+		Record: domain.Record{Type: "job.attempt-started.v1", Data: []byte(`{"attempt":2,"note":"100 % \"sure\""}`)},
+		ID:     uuid.NewString(), Name: "accounts/acme", Time: time.Date(2026, 1, 2, 3, 4, 5, 678_900_001, time.UTC),
+		Actor: "Zoë \"the\" 100%\r\nce-type: forged", Command: "c-1", Cause: "e-1", Correlation: "r-1",
+	}}
+	w.Position = mustAppend(t, log, w)
+	got, err := log.At(t.Context(), w.Position)
+	require.NoError(t, err)
+	assert.Equal(t, w.Event, got)
+	assert.Equal(t, []Event{w.Event}, collect(t, log.Read(t.Context(), w.Name.Subject(), 0)))
+	for e, err := range log.Follow(t.Context(), "", 0) {
+		require.NoError(t, err)
+		assert.Equal(t, w.Event, e)
+		break
+	}
+}
+
+func testLongHistory(t *testing.T, log Log) {
+	const rounds = 3*pageEvents + 7
+	var a, b, other uint64
+	for i := range rounds {
+		a = mustAppend(t, log, write("a", a))
+		if i%5 == 0 {
+			b = mustAppend(t, log, write("b", b))
+		}
+	}
+	elsewhere := write("x", 0)
+	elsewhere.Name = "accounts/other/counters/a"
+	other = mustAppend(t, log, elsewhere)
+
+	all := collect(t, log.Read(t.Context(), "", 0))
+	require.Len(t, all, int(other))
+	for i, e := range all {
+		require.Equal(t, uint64(i+1), e.Position)
+	}
+	history := collect(t, log.Read(t.Context(), name("a").Subject(), 0))
+	require.Len(t, history, rounds)
+	assert.Equal(t, a, history[rounds-1].Position)
+	assert.Len(t, collect(t, log.Read(t.Context(), "events.acme.>", 0)), int(other)-1)
+	assert.Len(t, collect(t, log.Read(t.Context(), "events.*.counters.a", 0)), rounds+1)
+	assert.Len(t, collect(t, log.Read(t.Context(), name("a").Subject(), history[9].Position)), rounds-10)
+	assert.Empty(t, collect(t, log.Read(t.Context(), "", other)))
+	assert.Empty(t, collect(t, log.Read(t.Context(), "", other+100)))
+	assert.Empty(t, collect(t, log.Read(t.Context(), name("nobody").Subject(), 0)))
+
+	seen := 0
+	for range log.Read(t.Context(), "", 0) {
+		if seen++; seen == 3 {
+			break
+		}
+	}
+	assert.Equal(t, 3, seen, "a reader may stop")
+}
+
+func testFollow(t *testing.T, log Log) {
+	mustAppend(t, log, write("a", 0), write("b", 0), write("c", 0))
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	seen := make(chan Event)
+	go func() {
+		defer close(seen)
+		for e, err := range log.Follow(ctx, "events.acme.counters.*", 1) {
+			if err != nil {
+				return
+			}
+			seen <- e
+		}
+	}()
+	assert.Equal(t, name("b"), (<-seen).Name, "the past after the position")
+	assert.Equal(t, name("c"), (<-seen).Name)
+	hidden := write("x", 0)
+	hidden.Name = "accounts/acme/others/x"
+	mustAppend(t, log, hidden)
+	position := mustAppend(t, log, write("a", 1))
+	live := <-seen
+	assert.Equal(t, name("a"), live.Name, "then the present, as far as the filter goes")
+	assert.Equal(t, position, live.Position)
+	cancel()
+	for range seen {
+		assert.Fail(t, "an event after the end")
+	}
+}
+
+func testFollowCancel(t *testing.T, log Log) {
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	mustAppend(t, log, write("a", 0))
+	var last error
+	count := 0
+	for _, err := range log.Follow(ctx, "", 0) {
+		count++
+		last = err
+		cancel()
+	}
+	assert.ErrorIs(t, last, context.Canceled)
+	assert.Equal(t, 2, count, "one event, then the error")
+	_, err := log.Append(ctx, write("b", 0))
+	assert.Error(t, err)
+}
+
+func testPlaces(t *testing.T, log Log) {
+	last, err := log.Last(t.Context())
+	require.NoError(t, err)
+	assert.Zero(t, last)
+	_, err = log.At(t.Context(), 1)
+	assert.Equal(t, domain.NotFound, domain.CodeOf(err))
+
+	w := write("b", 0)
+	mustAppend(t, log, write("a", 0))
+	position := mustAppend(t, log, w)
+	last, err = log.Last(t.Context())
+	require.NoError(t, err)
+	assert.Equal(t, Checkpoint{position, w.ID}, last)
+	e, err := log.At(t.Context(), position)
+	require.NoError(t, err)
+	assert.Equal(t, w.ID, e.ID)
+	for _, nowhere := range []uint64{0, 3, 1 << 40} {
+		_, err = log.At(t.Context(), nowhere)
+		assert.Equal(t, domain.NotFound, domain.CodeOf(err), nowhere)
+	}
+}
+
+func testRace(t *testing.T, log Log) {
+	var version uint64
+	for round := range 5 {
+		results := make([]error, 16)
+		positions := make([]uint64, 16)
+		var all sync.WaitGroup
+		for i := range results {
+			all.Go(func() { positions[i], results[i] = log.Append(t.Context(), write("a", version)) })
+		}
+		all.Wait()
+		won := 0
+		for i, err := range results {
+			if err == nil {
+				won++
+				version = positions[i]
+				continue
+			}
+			require.ErrorIs(t, err, ErrConflict)
+		}
+		require.Equal(t, 1, won, "round %d", round)
+	}
+	assert.Len(t, collect(t, log.Read(t.Context(), "", 0)), 5)
+}
+
+// A flaky log loses acknowledgements, before or after the events are recorded.
+type flaky struct {
+	Log
+	mu    sync.Mutex
+	plan  []string // consumed by Append: "lost" after recording, "never" before it, "twice", "ok"
+	tries int
+}
+
+func (f *flaky) Append(ctx context.Context, writes ...Write) (uint64, error) {
+	f.mu.Lock()
+	fate := "ok"
+	if len(f.plan) > 0 {
+		fate, f.plan = f.plan[0], f.plan[1:]
+	}
+	f.tries++
+	f.mu.Unlock()
+	switch fate {
+	case "never":
+		return 0, fmt.Errorf("%w: injected", ErrUncertain)
+	case "twice": // as when a client library sends again on its own
+		_, _ = f.Log.Append(ctx, writes...)
+	}
+	position, err := f.Log.Append(ctx, writes...)
+	if fate == "lost" && err == nil {
+		return 0, fmt.Errorf("%w: injected", ErrUncertain)
+	}
+	return position, err
+}
+
+func testUncertain(t *testing.T, log Log) {
+	rows := follow(t, log)
+	tests := []struct {
+		plan  string
+		tries int
+	}{
+		{"ok", 1},
+		{"lost", 1},
+		{"never", 2},
+		{"never lost", 2},
+		{"never never never lost", 4},
+		{"twice", 1},
+	}
+	for i, test := range tests {
+		t.Run(test.plan, func(t *testing.T) {
+			for _, ids := range [][]string{{"solo"}, {"g1", "g2", "g3"}} {
+				var intents []domain.Intent
+				for _, id := range ids {
+					intents = append(intents, domain.Intend(counters, name(fmt.Sprintf("%s-%d", id, i)), add{1}))
+				}
+				f := &flaky{Log: log, plan: strings.Fields(test.plan)}
+				position, err := Do(t.Context(), f, rows, Request{Time: time.Now()}, intents...)
+				require.NoError(t, err)
+				require.NoError(t, rows.WaitFor(t.Context(), position))
+				assert.Equal(t, test.tries, f.tries)
+				for _, intent := range intents {
+					assert.Len(t, collect(t, log.Read(t.Context(), intent.Name.Subject(), 0)), 1, intent.Name)
+				}
+				_, version := rows.Row(intents[len(intents)-1].Name)
+				assert.Equal(t, position, version, "Do answers its last event's position")
+			}
+		})
+	}
+}
+
+func testRacingCommands(t *testing.T, log Log) {
+	rows := follow(t, log)
+	const writers, each = 8, 10
+	var all sync.WaitGroup
+	for w := range writers {
+		all.Go(func() {
+			f := &flaky{Log: log, plan: []string{"ok", "lost", "ok", "never", "twice", "lost"}}
+			for i := range each {
+				for {
+					command := fmt.Sprintf("w%d-%d", w, i)
+					_, err := Do(t.Context(), f, rows, Request{Time: time.Now(), Command: command}, domain.Intend(counters, name("a"), add{1}))
+					if domain.CodeOf(err) == domain.Aborted {
+						continue // fair game under this much contention: nothing was recorded
+					}
+					assert.NoError(t, err)
+					break
+				}
+			}
+		})
+	}
+	all.Wait()
+	commands := map[string]int{}
+	for _, e := range collect(t, log.Read(t.Context(), name("a").Subject(), 0)) {
+		commands[e.Command]++
+	}
+	assert.Len(t, commands, writers*each)
+	for command, times := range commands {
+		assert.Equal(t, 1, times, command)
+	}
+}
+
+func testGang(t *testing.T, log Log) {
+	rows := follow(t, log)
+	request := Request{Time: time.Now(), Actor: "accounts/acme/apiKeys/k", Cause: "e", Correlation: "r"}
+	intents := []domain.Intent{
+		domain.Intend(counters, name("a"), add{1}), domain.Intend(counters, name("b"), add{2}), domain.Intend(counters, name("c"), add{3}),
+	}
+	position, err := Do(t.Context(), log, rows, request, intents...)
+	require.NoError(t, err)
+	require.NoError(t, rows.WaitFor(t.Context(), position))
+	events := collect(t, log.Read(t.Context(), "", 0))
+	require.Len(t, events, 3)
+	for _, e := range events {
+		assert.Equal(t, [3]string{request.Actor, request.Cause, request.Correlation}, [3]string{e.Actor, e.Cause, e.Correlation})
+		assert.Equal(t, events[0].Command, e.Command)
+		assert.NotEmpty(t, e.Command)
+	}
+	_, err = Do(t.Context(), log, rows, request, domain.Intend(counters, name("a"), add{1}), domain.Intend(counters, name("b"), add{1000}))
+	require.ErrorContains(t, err, "at most 100")
+	position, err = Do(t.Context(), log, rows, request, domain.Intend(counters, name("a"), add{0}))
+	require.NoError(t, err)
+	assert.Zero(t, position, "what is already so is not recorded")
+	assert.Len(t, collect(t, log.Read(t.Context(), "", 0)), 3, "a fault of one refuses all")
+}
+
+type neverWins struct{ Log }
+
+func (neverWins) Append(context.Context, ...Write) (uint64, error) { return 0, ErrConflict }
+
+func testNeverWins(t *testing.T, log Log) {
+	_, err := Do(t.Context(), neverWins{log}, follow(t, log), Request{Time: time.Now()}, domain.Intend(counters, name("a"), add{1}))
+	assert.Equal(t, domain.Aborted, domain.CodeOf(err))
+}
+
+// The domain of these tests: counters that go to 100 and are never lowered.
+type (
+	counter struct{ Total int }
+	added   struct {
+		N int `json:"n"`
+	}
+	add struct{ N int }
+)
+
+func (e added) Evolve(c *counter) { c.Total += e.N }
+func (c add) Decide(state counter, _ time.Time) (domain.Event[counter], error) {
+	switch {
+	case c.N == 0:
+		return nil, nil
+	case state.Total+c.N > 100:
+		return nil, domain.Faultf(domain.OutOfRange, "a counter goes to at most 100")
+	}
+	return added(c), nil
+}
+
+var counters = domain.NewKind("counters", map[string]domain.Event[counter]{"counter.added.v1": added{}})
+
+// rows is a small projection of counters.
+type rows struct {
+	mu       sync.Mutex
+	state    map[domain.Name]counter
+	version  map[domain.Name]uint64
+	position uint64
+	moved    chan struct{}
+}
+
+// follow projects the log until the test ends.
+func follow(t testing.TB, log Log) *rows {
+	r := &rows{state: map[domain.Name]counter{}, version: map[domain.Name]uint64{}, moved: make(chan struct{})}
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for e, err := range log.Follow(ctx, "", 0) {
+			if err != nil {
+				if !errors.Is(err, context.Canceled) {
+					t.Errorf("following: %v", err)
+				}
+				return
+			}
+			r.apply(t, e)
+		}
+	}()
+	t.Cleanup(func() { cancel(); <-done })
+	return r
+}
+
+func (r *rows) apply(t testing.TB, e Event) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	state := r.state[e.Name]
+	if err := counters.Fold(&state, e.Record); err != nil {
+		t.Errorf("folding position %d: %v", e.Position, err)
+	}
+	r.state[e.Name], r.version[e.Name], r.position = state, e.Position, e.Position
+	close(r.moved)
+	r.moved = make(chan struct{})
+}
+
+func (r *rows) Row(name domain.Name) (any, uint64) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.version[name] == 0 {
+		return nil, 0
+	}
+	return r.state[name], r.version[name]
+}
+
+func (r *rows) WaitFor(ctx context.Context, position uint64) error {
+	for {
+		r.mu.Lock()
+		at, moved := r.position, r.moved
+		r.mu.Unlock()
+		if at >= position {
+			return nil
+		}
+		select {
+		case <-moved:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
