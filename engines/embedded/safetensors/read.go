@@ -1,0 +1,212 @@
+package safetensors
+
+import (
+	"bytes"
+	"cmp"
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"maps"
+	"math"
+	"os"
+	"path/filepath"
+	"slices"
+
+	"anneal/domain"
+)
+
+// maxHeader bounds the header, as the format's own reader does.
+const maxHeader = 100 << 20
+
+// A File is a file open for reading. Its tensors are read when they are asked
+// for. It is safe for concurrent use.
+type File struct {
+	name     string // for errors
+	data     io.ReaderAt
+	start    int64 // where the values begin
+	entries  map[string]entry
+	metadata map[string]string
+	close    func() error
+}
+
+// An entry is a tensor of the header with its place in bytes.
+type entry struct {
+	Info
+	begin, end int64
+}
+
+// Open opens a file and checks its header. A file that breaks the format's
+// rules is a FailedPrecondition fault.
+func Open(path string) (*File, error) {
+	f, err := os.Open(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, domain.Faultf(domain.FailedPrecondition, "the directory has no %s", filepath.Base(path))
+	}
+	if err != nil {
+		return nil, err
+	}
+	info, err := f.Stat()
+	if err != nil {
+		return nil, errors.Join(err, f.Close())
+	}
+	file, err := read(filepath.Base(path), f, info.Size())
+	if err != nil {
+		return nil, errors.Join(err, f.Close())
+	}
+	file.close = f.Close
+	return file, nil
+}
+
+// Parse reads a whole file that lies in memory; name is used in errors.
+func Parse(name string, data []byte) (*File, error) {
+	return read(name, bytes.NewReader(data), int64(len(data)))
+}
+
+// Close gives the file back.
+func (f *File) Close() error {
+	if f.close == nil {
+		return nil
+	}
+	return f.close()
+}
+
+// Tensors lists what the file holds, by name.
+func (f *File) Tensors() []Info {
+	var out []Info
+	for _, name := range slices.Sorted(maps.Keys(f.entries)) {
+		out = append(out, f.entries[name].Info)
+	}
+	return out
+}
+
+// Metadata is the free text of the header.
+func (f *File) Metadata() map[string]string { return f.metadata }
+
+// Lookup finds a tensor.
+func (f *File) Lookup(name string) (Info, bool) {
+	e, ok := f.entries[name]
+	return e.Info, ok
+}
+
+// Read fills dst with a tensor's values, row by row. The tensor must exist
+// with exactly this shape, whose product is len(dst); otherwise the fault is
+// FailedPrecondition.
+func (f *File) Read(dst []float32, name string, shape ...int) error {
+	e, ok := f.entries[name]
+	if !ok {
+		return f.fault("tensor %s is missing", name)
+	}
+	if !e.Is(shape...) {
+		return f.fault("tensor %s has shape %v; the model's configuration wants %v", name, e.Shape, shape)
+	}
+	if e.Count() != len(dst) {
+		return fmt.Errorf("tensor %s has %d values, room for %d", name, e.Count(), len(dst))
+	}
+	size := e.DType.size()
+	chunk := make([]byte, min(len(dst)*size, 1<<20))
+	at := f.start + e.begin
+	for len(dst) > 0 {
+		n := min(len(dst), len(chunk)/size)
+		if _, err := f.data.ReadAt(chunk[:n*size], at); err != nil && err != io.EOF {
+			return fmt.Errorf("%s: tensor %s: %w", f.name, name, err)
+		}
+		decode(dst[:n], chunk, e.DType)
+		dst, at = dst[n:], at+int64(n*size)
+	}
+	return nil
+}
+
+func (f *File) fault(format string, args ...any) error {
+	return domain.Faultf(domain.FailedPrecondition, "%s: "+format, append([]any{f.name}, args...)...)
+}
+
+func read(name string, data io.ReaderAt, size int64) (*File, error) {
+	f := &File{name: name, data: data, entries: map[string]entry{}}
+	var prefix [8]byte
+	if size < 8 {
+		return nil, f.fault("is %d bytes long; a safetensors file has at least 8", size)
+	}
+	if _, err := data.ReadAt(prefix[:], 0); err != nil {
+		return nil, fmt.Errorf("%s: %w", name, err)
+	}
+	length := binary.LittleEndian.Uint64(prefix[:])
+	if length > maxHeader || int64(length) > size-8 {
+		return nil, f.fault("is no safetensors file, or cut off: its header claims %d bytes", length)
+	}
+	header := make([]byte, length)
+	if _, err := data.ReadAt(header, 8); err != nil && err != io.EOF {
+		return nil, fmt.Errorf("%s: %w", name, err)
+	}
+	f.start = 8 + int64(length)
+	return f, f.parse(header, size-f.start)
+}
+
+// parse reads the header; room is the number of bytes that follow it.
+func (f *File) parse(header []byte, room int64) error {
+	var fields map[string]json.RawMessage
+	if err := json.Unmarshal(header, &fields); err != nil {
+		return f.fault("the header is not JSON: %v", err)
+	}
+	for name, raw := range fields {
+		if name == "__metadata__" {
+			if err := json.Unmarshal(raw, &f.metadata); err != nil {
+				return f.fault("__metadata__ must map text to text: %v", err)
+			}
+			continue
+		}
+		var described struct {
+			DType   DType    `json:"dtype"`
+			Shape   []int    `json:"shape"`
+			Offsets [2]int64 `json:"data_offsets"`
+		}
+		if err := json.Unmarshal(raw, &described); err != nil {
+			return f.fault("tensor %s: %v", name, err)
+		}
+		e := entry{Info{name, described.DType, described.Shape}, described.Offsets[0], described.Offsets[1]}
+		if err := f.check(e); err != nil {
+			return err
+		}
+		f.entries[name] = e
+	}
+	return f.checkPlaces(room)
+}
+
+// check holds a tensor's type and shape against its length.
+func (f *File) check(e entry) error {
+	size := int64(e.DType.size())
+	if size == 0 {
+		return f.fault("tensor %s has type %q; F32, BF16 and F16 can be read", e.Name, e.DType)
+	}
+	count := int64(1)
+	for _, d := range e.Shape {
+		if d < 0 || d > 0 && count > math.MaxInt64/8/int64(d) {
+			return f.fault("tensor %s has the impossible shape %v", e.Name, e.Shape)
+		}
+		count *= int64(d)
+	}
+	if e.begin < 0 || e.end-e.begin != count*size {
+		return f.fault("tensor %s of shape %v needs %d bytes; its offsets are %d to %d", e.Name, e.Shape, count*size, e.begin, e.end)
+	}
+	return nil
+}
+
+// checkPlaces demands that the tensors fill the file without gap or overlap.
+func (f *File) checkPlaces(room int64) error {
+	sorted := slices.SortedFunc(maps.Values(f.entries), func(a, b entry) int {
+		return cmp.Or(cmp.Compare(a.begin, b.begin), cmp.Compare(a.end, b.end))
+	})
+	at := int64(0)
+	for _, e := range sorted {
+		if e.begin != at {
+			return f.fault("tensor %s begins at byte %d; %d was expected", e.Name, e.begin, at)
+		}
+		at = e.end
+	}
+	if at != room {
+		return f.fault("the tensors fill %d bytes and the file has %d for them: it is cut off or damaged", at, room)
+	}
+	return nil
+}

@@ -1,0 +1,107 @@
+// Package safetensors reads and writes the file format of that name: eight
+// bytes with the little-endian length of a JSON header, the header, and the
+// tensors' values, row-major and little-endian, one after another.
+package safetensors
+
+import (
+	"encoding/binary"
+	"math"
+	"slices"
+)
+
+// A DType is how a tensor's values are stored.
+type DType string
+
+// The types that this package knows. F16 can be read, not written.
+const (
+	F32  DType = "F32"
+	BF16 DType = "BF16"
+	F16  DType = "F16"
+)
+
+// size is the width of one value in bytes, 0 for an unknown type.
+func (t DType) size() int {
+	switch t {
+	case F32:
+		return 4
+	case BF16, F16:
+		return 2
+	}
+	return 0
+}
+
+// Info describes a tensor.
+type Info struct {
+	Name  string
+	DType DType
+	Shape []int // no dimensions is a single value
+}
+
+// Count is how many values the tensor has.
+func (i Info) Count() int {
+	n := 1
+	for _, d := range i.Shape {
+		n *= d
+	}
+	return n
+}
+
+// Is tells whether the tensor has the shape.
+func (i Info) Is(shape ...int) bool { return slices.Equal(i.Shape, shape) }
+
+// decode turns stored values into dst; src holds len(dst) of them.
+func decode(dst []float32, src []byte, t DType) {
+	switch t {
+	case F32:
+		for i := range dst {
+			dst[i] = math.Float32frombits(binary.LittleEndian.Uint32(src[4*i:]))
+		}
+	case BF16:
+		for i := range dst {
+			dst[i] = math.Float32frombits(uint32(binary.LittleEndian.Uint16(src[2*i:])) << 16)
+		}
+	case F16:
+		for i := range dst {
+			dst[i] = fromHalf(binary.LittleEndian.Uint16(src[2*i:]))
+		}
+	}
+}
+
+// encode appends values to dst as they are stored.
+func encode(dst []byte, src []float32, t DType) []byte {
+	for _, v := range src {
+		if t == F32 {
+			dst = binary.LittleEndian.AppendUint32(dst, math.Float32bits(v))
+		} else {
+			dst = binary.LittleEndian.AppendUint16(dst, toBfloat(v))
+		}
+	}
+	return dst
+}
+
+// RoundBF16 is the value that v has after it was stored as BF16: rounded to
+// the nearest, ties to even.
+func RoundBF16(v float32) float32 {
+	return math.Float32frombits(uint32(toBfloat(v)) << 16)
+}
+
+func toBfloat(v float32) uint16 {
+	bits := math.Float32bits(v)
+	if v != v {
+		return uint16(bits>>16) | 0x40 // keep a NaN one when its low bits go
+	}
+	return uint16((bits + 0x7fff + bits>>16&1) >> 16)
+}
+
+// fromHalf widens an IEEE 754 binary16 value.
+func fromHalf(h uint16) float32 {
+	sign, exponent, fraction := uint32(h>>15)<<31, uint32(h>>10&0x1f), uint32(h&0x3ff)
+	switch exponent {
+	case 0:
+		v := float32(fraction) * 0x1p-24
+		return math.Float32frombits(math.Float32bits(v) | sign)
+	case 0x1f:
+		return math.Float32frombits(sign | 0x7f800000 | fraction<<13)
+	}
+	return math.Float32frombits(sign | (exponent+112)<<23 | fraction<<13)
+}
