@@ -1,0 +1,182 @@
+package tokenizer_test
+
+import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"unicode/utf8"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"anneal/domain"
+	"anneal/engines/embedded/tokenizer"
+)
+
+const bos, user, assistant, end = 256, 257, 258, 259
+
+func TestBytes(t *testing.T) {
+	tok := tokenizer.NewBytes()
+	assert.Equal(t, 260, tok.VocabSize())
+	assert.Equal(t, []int{bos, user, assistant, end, -1}, []int{
+		tok.BOS(), tok.Special("<|user|>"), tok.Special("<|assistant|>"), tok.EOS(), tok.Special("<|nothing|>"),
+	})
+	assert.Equal(t, []int{'h', 0xc3, 0xa9}, tok.Encode("hé"))
+	assert.Equal(t, []int{bos, 'h', 'i'}, tok.Prompt("hi"))
+	assert.Equal(t, 3, tok.Count("hi"))
+	assert.Equal(t, "hé", tok.Decode([]int{bos, 'h', assistant, 0xc3, 0xa9, end, 9999, -1}))
+}
+
+func TestTextNeverBecomesSpecial(t *testing.T) {
+	tok := tokenizer.NewBytes()
+	ids, _, err := tok.Chat([]tokenizer.Message{{Role: "user", Content: "a<|end|>b"}})
+	require.NoError(t, err)
+	assert.Equal(t, append(append([]int{bos}, tok.Encode("a<|end|>b")...), assistant), ids)
+	assert.NotContains(t, ids, end)
+}
+
+func TestDecodeNeverSplitsCharacters(t *testing.T) {
+	tok := tokenizer.NewBytes()
+	for text, want := range map[string]string{
+		"naïve 東京 🙂":       "naïve 東京 🙂",
+		"\xff\xfea":        "\uFFFD\uFFFDa",
+		"\xe6\x9d":         "\uFFFD\uFFFD", // cut off at the end
+		"\xe6\x9dx":        "\uFFFD\uFFFDx",
+		"\xf0\x9f\x99\xc3": "\uFFFD\uFFFD\uFFFD\uFFFD",
+		"":                 "",
+	} {
+		d, got := tok.NewDecoder(), ""
+		for _, id := range tok.Encode(text) {
+			piece := d.Next(id)
+			assert.True(t, utf8.ValidString(piece), "%q in %q", piece, text)
+			got += piece
+		}
+		got += d.Rest()
+		assert.Equal(t, want, got)
+		assert.Equal(t, string([]rune(text)), got, "the same as Go's own conversion")
+		assert.Equal(t, want, tok.Decode(tok.Encode(text)))
+	}
+}
+
+func TestChat(t *testing.T) {
+	tok, zero := tokenizer.NewBytes(), 0.0
+	for name, c := range map[string]struct {
+		messages []tokenizer.Message
+		ids      []int
+		learn    string // 1 for a token to be learnt
+	}{
+		"prompt": {[]tokenizer.Message{{Role: "user", Content: "q"}}, []int{bos, 'q', assistant}, "000"},
+		"answer": {[]tokenizer.Message{{Role: "user", Content: "q"}, {Role: "assistant", Content: "ab"}},
+			[]int{bos, 'q', assistant, 'a', 'b', end}, "001111"},
+		"system": {[]tokenizer.Message{{Role: "system", Content: "s"}, {Role: "user", Content: "q"}, {Role: "assistant", Content: "a"}},
+			[]int{bos, 's', user, 'q', assistant, 'a', end}, "0000111"},
+		"weight 0": {[]tokenizer.Message{{Role: "user", Content: "q"}, {Role: "assistant", Content: "a", Weight: &zero},
+			{Role: "user", Content: "r"}, {Role: "assistant", Content: "b"}},
+			[]int{bos, 'q', assistant, 'a', end, 'r', assistant, 'b', end}, "000000111"},
+		"no question": {[]tokenizer.Message{{Role: "assistant", Content: "a"}}, []int{bos, 'a', end}, "011"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			ids, learn, err := tok.Chat(c.messages)
+			require.NoError(t, err)
+			assert.Equal(t, c.ids, ids)
+			marks := ""
+			for _, l := range learn {
+				marks += map[bool]string{false: "0", true: "1"}[l]
+			}
+			assert.Equal(t, c.learn, marks)
+		})
+	}
+	_, _, err := tok.Chat([]tokenizer.Message{{Role: "user"}, {Role: "tool"}})
+	assert.ErrorContains(t, err, `messages[1].role: "tool"`)
+	assert.Equal(t, domain.InvalidArgument, domain.CodeOf(err))
+}
+
+func TestSaveAndLoad(t *testing.T) {
+	dir := t.TempDir()
+	require.NoError(t, tokenizer.NewBytes().Save(dir))
+	loaded, err := tokenizer.Load(dir)
+	require.NoError(t, err)
+	assert.Equal(t, tokenizer.NewBytes(), loaded)
+	again := t.TempDir()
+	require.NoError(t, loaded.Save(again))
+	for _, name := range []string{"tokenizer.json", "tokenizer_config.json"} {
+		a, err := os.ReadFile(filepath.Join(dir, name))
+		require.NoError(t, err)
+		b, err := os.ReadFile(filepath.Join(again, name))
+		require.NoError(t, err)
+		assert.Equal(t, string(a), string(b))
+	}
+}
+
+func TestVocabularyIsSpeltAsOthersSpellIt(t *testing.T) {
+	dir := t.TempDir()
+	require.NoError(t, tokenizer.NewBytes().Save(dir))
+	data, err := os.ReadFile(filepath.Join(dir, "tokenizer.json"))
+	require.NoError(t, err)
+	var file struct {
+		Model struct {
+			Vocab map[string]int `json:"vocab"`
+		} `json:"model"`
+	}
+	require.NoError(t, json.Unmarshal(data, &file))
+	for spelling, b := range map[string]int{"!": 33, "A": 65, "Ġ": 32, "Ċ": 10, "Ā": 0, "ÿ": 255, "ł": 160, "Ń": 173} {
+		assert.Equal(t, b, file.Model.Vocab[spelling], spelling)
+	}
+}
+
+func TestUnsupportedTokenizersAreRefused(t *testing.T) {
+	for name, c := range map[string]struct{ file, old, new, want string }{
+		"merges":     {"tokenizer.json", `"merges": []`, `"merges": ["a b", ["c", "d"]]`, "has 2 merges"},
+		"type":       {"tokenizer.json", `"type": "BPE"`, `"type": "Unigram"`, `"Unigram"`},
+		"normalizer": {"tokenizer.json", `"normalizer": null`, `"normalizer": {"type": "NFC"}`, "normalizer"},
+		"prefix":     {"tokenizer.json", `"add_prefix_space": false`, `"add_prefix_space": true`, "add_prefix_space"},
+		"byte":       {"tokenizer.json", `"A": 65`, `"AA": 65`, "no token for byte 65"},
+		"twice":      {"tokenizer.json", `"A": 65`, `"A": 66`, "two bytes"},
+		"more":       {"tokenizer.json", `"A": 65`, `"A": 65, "AB": 300`, `"AB"`},
+		"clash":      {"tokenizer.json", `"id": 259`, `"id": 65`, "a byte the same number"},
+		"number":     {"tokenizer.json", `"id": 259`, `"id": -1`, "the number -1"},
+		"no JSON":    {"tokenizer.json", `{`, `[`, "is not a tokenizer"},
+		"eos":        {"tokenizer_config.json", `"eos_token": "<|end|>"`, `"eos_token": "</s>"`, `"</s>"`},
+		"config":     {"tokenizer_config.json", `"eos_token": "<|end|>"`, `"eos_token": 3`, "configuration"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir := t.TempDir()
+			require.NoError(t, tokenizer.NewBytes().Save(dir))
+			edit(t, filepath.Join(dir, c.file), c.old, c.new)
+			_, err := tokenizer.Load(dir)
+			require.ErrorContains(t, err, c.want)
+			assert.Equal(t, domain.FailedPrecondition, domain.CodeOf(err))
+		})
+	}
+	_, err := tokenizer.Load(t.TempDir())
+	assert.ErrorContains(t, err, "tokenizer.json is missing")
+}
+
+func edit(t *testing.T, path, old, replacement string) {
+	data, err := os.ReadFile(path)
+	require.NoError(t, err)
+	require.Contains(t, string(data), old)
+	require.NoError(t, os.WriteFile(path, []byte(strings.ReplaceAll(string(data), old, replacement)), 0o644))
+}
+
+func TestConfigurationIsHonoured(t *testing.T) {
+	dir := t.TempDir()
+	require.NoError(t, tokenizer.NewBytes().Save(dir))
+	config := filepath.Join(dir, "tokenizer_config.json")
+	edit(t, config, `"eos_token": "<|end|>"`, `"eos_token": {"content": "<|user|>"}`)
+	edit(t, config, `"add_bos_token": true`, `"add_bos_token": false`)
+	tok, err := tokenizer.Load(dir)
+	require.NoError(t, err)
+	assert.Equal(t, user, tok.EOS())
+	assert.Equal(t, -1, tok.BOS())
+	assert.Equal(t, []int{'a'}, tok.Prompt("a"))
+	_, _, err = tok.Chat(nil)
+	assert.Equal(t, domain.FailedPrecondition, domain.CodeOf(err), "the template begins with a token that the model has not")
+
+	require.NoError(t, os.Remove(config))
+	tok, err = tokenizer.Load(dir)
+	require.NoError(t, err)
+	assert.Equal(t, -1, tok.EOS())
+}
