@@ -139,3 +139,36 @@ func (n *Net) NewGradient() *Gradient {
 	}
 	return g
 }
+
+// A Part is a stretch of the trained vector.
+type Part struct {
+	Len    int
+	Matrix bool // not a norm
+}
+
+// Parts are the stretches of Trained, in order.
+func (n *Net) Parts() []Part {
+	if n.Adapter != nil {
+		return []Part{{len(n.Adapter.flat), true}}
+	}
+	var out []Part
+	w := n.Weights
+	out = append(out, Part{len(w.Embed.Data), true})
+	for i := range w.Layers {
+		l := &w.Layers[i]
+		attention, mlp := 0, 0
+		for m := range Modules {
+			if m < Gate {
+				attention += len(l.Matrix(m).Data)
+			} else {
+				mlp += len(l.Matrix(m).Data)
+			}
+		}
+		out = append(out, Part{len(l.AttnNorm), false}, Part{attention, true}, Part{len(l.MLPNorm), false}, Part{mlp, true})
+	}
+	out = append(out, Part{len(w.Norm), false})
+	if !w.Config.TieWordEmbeddings {
+		out = append(out, Part{len(w.Head.Data), true})
+	}
+	return out
+}

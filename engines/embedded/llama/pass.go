@@ -210,6 +210,17 @@ func (p *Pass) score() []float32 {
 	return p.logp
 }
 
+// Hits counts the targets of the last Forward that the model finds most likely.
+func (p *Pass) Hits() int {
+	n := 0
+	for i, row := range p.rows {
+		if probs := p.probs.Row(i); probs[p.batch.Targets[row]] >= kernel.Max(probs) {
+			n++
+		}
+	}
+	return n
+}
+
 // Probabilities is the model's distribution at each target of the last
 // Forward: [targets, vocab]. Backward overwrites it.
 func (p *Pass) Probabilities() kernel.Matrix { return p.probs }

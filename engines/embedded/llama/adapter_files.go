@@ -1,0 +1,141 @@
+package llama
+
+import (
+	"encoding/json"
+	"fmt"
+	"path/filepath"
+
+	"anneal/domain"
+	"anneal/engines/embedded/safetensors"
+)
+
+const (
+	adapterConfigFile = "adapter_config.json"
+	adapterFile       = "adapter_model.safetensors"
+	maxRank           = 1024
+)
+
+// adapterConfig is the part of PEFT's adapter_config.json that matters here;
+// base_model_hash is ours.
+type adapterConfig struct {
+	Type          string          `json:"peft_type"`
+	Task          string          `json:"task_type"`
+	Base          string          `json:"base_model_name_or_path"`
+	BaseHash      string          `json:"base_model_hash,omitempty"`
+	Rank          int             `json:"r"`
+	Alpha         float64         `json:"lora_alpha"`
+	Dropout       float64         `json:"lora_dropout"`
+	Targets       json.RawMessage `json:"target_modules"`
+	Bias          string          `json:"bias"`
+	RankStable    bool            `json:"use_rslora"`
+	Decomposed    bool            `json:"use_dora"`
+	FanInFanOut   bool            `json:"fan_in_fan_out"`
+	Inference     bool            `json:"inference_mode"`
+	SaveModules   []string        `json:"modules_to_save"`
+	RankPattern   map[string]int  `json:"rank_pattern"`
+	AlphaPattern  map[string]any  `json:"alpha_pattern"`
+	LayersPattern any             `json:"layers_to_transform"`
+}
+
+// Save writes the adapter in PEFT's layout into dir, which must exist. dropout
+// is recorded for those who train on.
+func (a *Adapter) Save(dir string, dropout float64) error {
+	names := []string{}
+	for _, m := range a.Modules() {
+		names = append(names, m.String())
+	}
+	targets, err := json.Marshal(names)
+	if err != nil {
+		return err
+	}
+	c := adapterConfig{Type: "LORA", Task: "CAUSAL_LM", BaseHash: a.BaseHash, Rank: a.Rank, Alpha: a.Alpha, Dropout: dropout,
+		Targets: targets, Bias: "none", Inference: true, RankPattern: map[string]int{}, AlphaPattern: map[string]any{}}
+	if err := writeJSON(filepath.Join(dir, adapterConfigFile), c); err != nil {
+		return err
+	}
+	return safetensors.WriteFile(filepath.Join(dir, adapterFile), a.tensors(), nil)
+}
+
+// tensors names every matrix as PEFT does.
+func (a *Adapter) tensors() []safetensors.Tensor {
+	var out []safetensors.Tensor
+	for i := range a.Layers {
+		for _, m := range a.Modules() {
+			nameA, nameB := pairNames(i, m)
+			p := &a.Layers[i][m]
+			out = append(out, tensorOf(nameA, p.A, safetensors.F32), tensorOf(nameB, p.B, safetensors.F32))
+		}
+	}
+	return out
+}
+
+func pairNames(layer int, m Module) (a, b string) {
+	prefix := fmt.Sprintf("base_model.model.model.layers.%d.%s.", layer, m.path())
+	return prefix + "lora_A.weight", prefix + "lora_B.weight"
+}
+
+// LoadAdapter reads a PEFT directory for a base of the given configuration. An
+// adapter that names another base than baseHash, or that this package cannot
+// apply, is a FailedPrecondition fault.
+func LoadAdapter(dir, baseHash string, c Config) (*Adapter, error) {
+	settings, err := readAdapterConfig(dir)
+	if err != nil {
+		return nil, err
+	}
+	if settings.BaseHash != "" && baseHash != "" && settings.BaseHash != baseHash {
+		return nil, domain.Faultf(domain.FailedPrecondition,
+			"the adapter was trained on another base (%s) than this one (%s): load it on the base it was trained on", settings.BaseHash, baseHash)
+	}
+	file, err := safetensors.Open(filepath.Join(dir, adapterFile))
+	if err != nil {
+		return nil, err
+	}
+	defer file.Close()
+	var modules []Module
+	for m := range Modules {
+		name, _ := pairNames(0, m)
+		if _, ok := file.Lookup(name); ok {
+			modules = append(modules, m)
+		}
+	}
+	if n := len(file.Tensors()); len(modules) == 0 || n != 2*len(modules)*c.Layers {
+		return nil, domain.Faultf(domain.FailedPrecondition,
+			"%s holds %d tensors, %d of the base's projections in layer 0: it must hold lora_A and lora_B of the same projections in all %d layers and nothing else",
+			adapterFile, n, len(modules), c.Layers)
+	}
+	a := NewAdapter(c, settings.Rank, settings.Alpha, modules)
+	a.BaseHash = settings.BaseHash
+	for _, t := range a.tensors() {
+		if err := file.Read(t.Data, t.Name, t.Shape...); err != nil {
+			return nil, err
+		}
+	}
+	return a, nil
+}
+
+func readAdapterConfig(dir string) (adapterConfig, error) {
+	data, err := readLimited(filepath.Join(dir, adapterConfigFile), maxConfigBytes)
+	if err != nil {
+		return adapterConfig{}, err
+	}
+	var c adapterConfig
+	if err := json.Unmarshal(data, &c); err != nil {
+		return c, domain.Faultf(domain.FailedPrecondition, "%s is not an adapter's configuration: %v", adapterConfigFile, err)
+	}
+	var v domain.Violations
+	v.Require(c.Type == "LORA", "peft_type", "must be LORA, is %q", c.Type)
+	v.Require(c.Rank >= 1 && c.Rank <= maxRank, "r", "must be 1 to %d, is %d", maxRank, c.Rank)
+	v.Require(c.Alpha > 0, "lora_alpha", "must be above 0")
+	v.Require(c.Bias == "" || c.Bias == "none", "bias", "must be none, is %q", c.Bias)
+	v.Require(!c.RankStable, "use_rslora", "is not supported")
+	v.Require(!c.Decomposed, "use_dora", "is not supported")
+	v.Require(!c.FanInFanOut, "fan_in_fan_out", "is not supported")
+	v.Require(len(c.SaveModules) == 0, "modules_to_save", "is not supported")
+	v.Require(len(c.RankPattern) == 0, "rank_pattern", "is not supported")
+	v.Require(len(c.AlphaPattern) == 0, "alpha_pattern", "is not supported")
+	v.Require(c.LayersPattern == nil, "layers_to_transform", "is not supported")
+	if err := v.Err(); err != nil {
+		return c, domain.Faultf(domain.FailedPrecondition, "%s: %s", adapterConfigFile, err.Error())
+	}
+	return c, nil
+}

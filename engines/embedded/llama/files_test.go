@@ -1,0 +1,96 @@
+package llama
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"anneal/domain"
+	"anneal/engines/embedded/safetensors"
+)
+
+func TestSaveAndLoad(t *testing.T) {
+	for _, tied := range []bool{true, false} {
+		for _, dtype := range []string{"float32", "bfloat16"} {
+			c := tiny(tied)
+			c.TorchDType = dtype
+			w := NewWeights(c)
+			w.Initialize(3)
+			if dtype == "bfloat16" {
+				for i, v := range w.Flat() {
+					w.Flat()[i] = safetensors.RoundBF16(v)
+				}
+			}
+			dir := t.TempDir()
+			require.NoError(t, w.Save(dir))
+			back, err := Load(dir)
+			require.NoError(t, err)
+			require.Equal(t, w.Flat(), back.Flat())
+			require.Equal(t, w.Hash(), back.Hash())
+			back.Norm[0]++
+			require.NotEqual(t, w.Hash(), back.Hash())
+		}
+	}
+}
+
+func TestLoadRefuses(t *testing.T) {
+	cases := map[string]func(t *testing.T, dir string){
+		"no config.json": func(t *testing.T, dir string) { require.NoError(t, os.Remove(filepath.Join(dir, "config.json"))) },
+		"model_type":     func(t *testing.T, dir string) { edit(t, dir, `"model_type": "llama"`, `"model_type": "mamba"`) },
+		"rope_scaling": func(t *testing.T, dir string) {
+			edit(t, dir, `"rope_theta"`, `"rope_scaling": {"factor": 8}, "rope_theta"`)
+		},
+		"does not fit": func(t *testing.T, dir string) { edit(t, dir, `"vocab_size": 37`, `"vocab_size": 38`) },
+		"gate_proj":    func(t *testing.T, dir string) { edit(t, dir, `"intermediate_size": 40`, `"intermediate_size": 41`) },
+	}
+	for want, damage := range cases {
+		t.Run(want, func(t *testing.T) {
+			dir := t.TempDir()
+			require.NoError(t, NewWeights(tiny(true)).Save(dir))
+			damage(t, dir)
+			_, err := Load(dir)
+			require.ErrorContains(t, err, want)
+			require.Equal(t, domain.FailedPrecondition, domain.CodeOf(err))
+		})
+	}
+}
+
+func edit(t *testing.T, dir, old, new string) {
+	path := filepath.Join(dir, "config.json")
+	data, err := os.ReadFile(path)
+	require.NoError(t, err)
+	require.Contains(t, string(data), old)
+	require.NoError(t, os.WriteFile(path, []byte(strings.Replace(string(data), old, new, 1)), 0o644))
+}
+
+func TestAdapterSaveAndLoad(t *testing.T) {
+	c := tiny(true)
+	a := NewAdapter(c, 4, 8, []Module{Query, Down})
+	a.Initialize(1)
+	randomize(a.Flat(), 2, 0.1)
+	a.BaseHash = "sha256:one"
+	dir := t.TempDir()
+	require.NoError(t, a.Save(dir, 0.1))
+	back, err := LoadAdapter(dir, "sha256:one", c)
+	require.NoError(t, err)
+	require.Equal(t, a.Flat(), back.Flat())
+	require.Equal(t, a.Modules(), back.Modules())
+	require.Equal(t, a.Scale(), back.Scale())
+
+	_, err = LoadAdapter(dir, "sha256:two", c)
+	require.ErrorContains(t, err, "another base")
+	require.Equal(t, domain.FailedPrecondition, domain.CodeOf(err))
+
+	file, err := safetensors.Open(filepath.Join(dir, "adapter_model.safetensors"))
+	require.NoError(t, err)
+	defer file.Close()
+	_, ok := file.Lookup("base_model.model.model.layers.1.mlp.down_proj.lora_B.weight")
+	require.True(t, ok)
+
+	c.Layers++
+	_, err = LoadAdapter(dir, "", c)
+	require.ErrorContains(t, err, "all 3 layers")
+}
