@@ -1,3 +1,5 @@
+//go:build !amd64
+
 package kernel
 
 // levels are what this processor can do, best first.
@@ -11,17 +13,17 @@ func tile(c []float32, ldc int, a []float32, rowStride, kStride int, b []float32
 	tileGo(c, ldc, a, rowStride, kStride, b, k, rows, cols, load)
 }
 
-func packPanelT(dst []float32, w Matrix) { packPanelTGo(dst, w, 0) }
+func packPanelT(dst []float32, w Matrix) { packPanelTGo(dst, w) }
 func matVec(y, x []float32, w Matrix)    { matVecGo(y, x, w) }
 
 func dot(a, b []float32) float32                       { return dotGo(a, b) }
 func dot3(a, b, c []float32) float32                   { return dot3Go(a, b, c) }
 func sum(x []float32) float32                          { return sumGo(x) }
 func greatest(x []float32) float32                     { return greatestGo(x) }
-func axpy(alpha float32, x, y []float32)               { axpyGo(alpha, x, y) }
+func axpy(x, y []float32, alpha float32)               { axpyGo(x, y, alpha) }
 func add(dst, x, y []float32)                          { addGo(dst, x, y) }
 func mul(dst, x, y []float32)                          { mulGo(dst, x, y) }
-func scale(alpha float32, x []float32)                 { scaleGo(alpha, x) }
+func scale(x []float32, alpha float32)                 { scaleGo(x, alpha) }
 func exp(dst, x []float32)                             { expGo(dst, x) }
 func expSum(dst, x []float32, shift float32) float32   { return expSumGo(dst, x, shift) }
 func softmaxGrad(dp, p []float32, mean float32)        { softmaxGradGo(dp, p, mean) }
@@ -32,5 +34,5 @@ func scaleMul(dst, x, w []float32, factor float32)     { scaleMulGo(dst, x, w, f
 func normGrad(dx, dy, w, x []float32, p, q float32)    { normGradGo(dx, dy, w, x, p, q) }
 func mulAdd(dst, x, y []float32, factor float32)       { mulAddGo(dst, x, y, factor) }
 func rope(x, y, cos, sin []float32, direction float32) { ropeGo(x, y, cos, sin, direction) }
-func spin(steps int) int                               { return spinGo(steps) }
+func spin() int                                        { return spinGo(4000) }
 func adam(w, m, v, g []float32, f *adamFactors)        { adamGo(w, m, v, g, f) }

@@ -24,7 +24,7 @@ func (m Matrix) RowRange(lo, hi int) Matrix {
 		panic(fmt.Sprintf("kernel: rows %d:%d of a matrix of %d rows", lo, hi, m.Rows))
 	}
 	v := Matrix{Rows: hi - lo, Cols: m.Cols, Stride: m.Stride}
-	if hi > lo {
+	if hi > lo && m.Cols > 0 {
 		v.Data = m.Data[lo*m.Stride:]
 	}
 	return v

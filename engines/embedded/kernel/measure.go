@@ -7,14 +7,14 @@ import (
 
 // PeakGFlops measures how many thousand million multiplications and additions
 // a second one core does at this level when nothing has to be read (a fused
-// multiply-add is two). It takes some 20 ms and takes the best of several
+// multiply-add is two). It takes the best of many
 // rounds, because other work may share the core.
 func PeakGFlops() float64 {
-	const rounds, steps = 20, 200_000
+	const rounds = 200
 	best := 0.0
 	for range rounds {
 		begin := time.Now()
-		flops := spin(steps)
+		flops := spin()
 		best = max(best, float64(flops)/float64(time.Since(begin).Nanoseconds()))
 	}
 	return best

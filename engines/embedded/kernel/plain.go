@@ -37,19 +37,25 @@ func octet(s [8]float32, a []float32, kStride int, b []float32, k int) [8]float3
 	return [8]float32{s0, s1, s2, s3, s4, s5, s6, s7}
 }
 
-// packPanelTGo writes the transpose of up to 32 rows from column k0 on.
-func packPanelTGo(dst []float32, w Matrix, k0 int) {
-	for j := range panelCols {
-		if j >= w.Rows {
-			for l := k0; l < w.Cols; l++ {
-				dst[l*panelCols+j] = 0
-			}
-			continue
+// packPanelTGo writes the transpose of up to 32 rows into a panel.
+func packPanelTGo(dst []float32, w Matrix) {
+	packRowsGo(dst, w, 0, w.Rows, 0)
+	clearRest(dst, w.Rows, w.Cols)
+}
+
+// packRowsGo writes rows j0 to j1, from column k0 on.
+func packRowsGo(dst []float32, w Matrix, j0, j1, k0 int) {
+	for j := j0; j < j1; j++ {
+		for l, v := range w.Row(j)[k0:] {
+			dst[(k0+l)*panelCols+j] = v
 		}
-		row := w.Row(j)
-		for l := k0; l < w.Cols; l++ {
-			dst[l*panelCols+j] = row[l]
-		}
+	}
+}
+
+// clearRest zeroes the columns of a panel from cols on.
+func clearRest(dst []float32, cols, k int) {
+	for l := 0; l < k && cols < panelCols; l++ {
+		clear(dst[l*panelCols+cols : (l+1)*panelCols])
 	}
 }
 

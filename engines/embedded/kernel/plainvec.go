@@ -40,7 +40,7 @@ func greatestGo(x []float32) float32 {
 	return top
 }
 
-func axpyGo(alpha float32, x, y []float32) {
+func axpyGo(x, y []float32, alpha float32) {
 	for i, v := range x {
 		y[i] += float32(alpha * v)
 	}
@@ -58,7 +58,7 @@ func mulGo(dst, x, y []float32) {
 	}
 }
 
-func scaleGo(alpha float32, x []float32) {
+func scaleGo(x []float32, alpha float32) {
 	for i := range x {
 		x[i] *= alpha
 	}

@@ -20,7 +20,7 @@ func Max(x []float32) float32 { return greatest(x) }
 // Axpy computes y += alpha·x.
 func Axpy(alpha float32, x, y []float32) {
 	same("length of y", len(y), len(x))
-	axpy(alpha, x, y)
+	axpy(x, y, alpha)
 }
 
 // Add computes dst = x + y; dst may be x or y.
@@ -38,7 +38,7 @@ func Mul(dst, x, y []float32) {
 }
 
 // Scale computes x *= alpha.
-func Scale(alpha float32, x []float32) { scale(alpha, x) }
+func Scale(alpha float32, x []float32) { scale(x, alpha) }
 
 // Exp computes dst = eˣ to two units in the last place; dst may be x. Results
 // under the smallest normal number are zero, those over the largest infinite.
@@ -55,7 +55,7 @@ func Softmax(row []float32) {
 		clear(row)
 		return
 	}
-	scale(1/expSum(row, row, top), row)
+	scale(row, 1/expSum(row, row, top))
 }
 
 // SoftmaxGrad turns dp, the gradient by the probabilities p of a Softmax, into

@@ -1,0 +1,140 @@
+package kernel
+
+import (
+	"math"
+	"unsafe"
+
+	"golang.org/x/sys/cpu"
+)
+
+// simd is the width in bits of the vector instructions in use: 512, 256 or 0.
+var simd int
+
+// piece bounds the numbers of an array that one call into assembly takes: Go
+// cannot interrupt it.
+const piece = 16 << 10
+
+// rowPiece bounds the numbers of a row that one call takes for the same reason.
+const rowPiece = 4 << 10
+
+var least = float32(math.Inf(-1))
+
+// levels are what this processor can do, best first.
+func levels() []string {
+	var list []string
+	avx2 := cpu.X86.HasAVX2 && cpu.X86.HasFMA
+	if avx2 && cpu.X86.HasBMI2 && cpu.X86.HasAVX512F && cpu.X86.HasAVX512BW && cpu.X86.HasAVX512DQ && cpu.X86.HasAVX512VL {
+		list = append(list, "avx512")
+	}
+	if avx2 {
+		list = append(list, "avx2")
+	}
+	return append(list, "go")
+}
+
+func use(level string) { simd = map[string]int{"avx512": 512, "avx2": 256}[level] }
+
+// tileRows is the greatest height of a tile.
+func tileRows() int {
+	switch simd {
+	case 512:
+		return tileRows512
+	case 256:
+		return tileRows256
+	}
+	return 4
+}
+
+// tile adds k steps of rows × cols numbers into C, or puts them there: the
+// number of A for row i and step l is a[i*rowStride+l*kStride], b is a panel.
+func tile(c []float32, ldc int, a []float32, rowStride, kStride int, b []float32, k, rows, cols int, load bool) {
+	var add int
+	if load {
+		add = 1
+	}
+	switch simd {
+	case 512:
+		tile512(rows, &c[0], 4*ldc, &a[0], 4*rowStride, 4*kStride, &b[0], k, cols, add)
+	case 256:
+		const half = panelCols / 2
+		tile256(rows, &c[0], 4*ldc, &a[0], 4*rowStride, 4*kStride, &b[0], k, min(half, cols), add)
+		if cols > half {
+			tile256(rows, &c[half], 4*ldc, &a[0], 4*rowStride, 4*kStride, &b[half], k, cols-half, add)
+		}
+	default:
+		tileGo(c, ldc, a, rowStride, kStride, b, k, rows, cols, load)
+	}
+}
+
+// packPanelT writes the transpose of up to 32 rows into a panel.
+func packPanelT(dst []float32, w Matrix) {
+	if simd == 0 {
+		packPanelTGo(dst, w)
+		return
+	}
+	whole, k := w.Rows&^7, w.Cols&^3
+	for j := 0; j < whole; j += 8 {
+		for from := 0; from < k; from += rowPiece {
+			packColumns(&dst[from*panelCols+j], &w.Data[j*w.Stride+from], 4*w.Stride, min(rowPiece, k-from))
+		}
+	}
+	packRowsGo(dst, w, 0, whole, k)
+	packRowsGo(dst, w, whole, w.Rows, 0)
+	clearRest(dst, w.Rows, w.Cols)
+}
+
+// matVec computes y = W·x, 32 rows at a time.
+func matVec(y, x []float32, w Matrix) {
+	if simd == 0 {
+		matVecGo(y, x, w)
+		return
+	}
+	j := 0
+	for ; j+32 <= w.Rows; j += 32 {
+		for from := 0; from < w.Cols; from += rowPiece {
+			sumRows32(&y[j], &x[from], &w.Data[j*w.Stride+from], 4*w.Stride, min(rowPiece, w.Cols-from), from)
+		}
+	}
+	for ; j+8 <= w.Rows; j += 8 {
+		sumEight(y[j:], x, w.RowRange(j, j+8))
+	}
+	if j < w.Rows {
+		fewRows(y[j:], x, w.RowRange(j, w.Rows))
+	}
+}
+
+func sumEight(y, x []float32, w Matrix) {
+	for from := 0; from < w.Cols; from += rowPiece {
+		sumRows8(&y[0], &x[from], &w.Data[from], 4*w.Stride, min(rowPiece, w.Cols-from), from)
+	}
+}
+
+// fewRows takes the last rows, fewer than eight, by way of a copy that is eight
+// rows high.
+func fewRows(y, x []float32, w Matrix) {
+	const width = 64
+	var rows [8 * width]float32
+	var sums [8]float32
+	for from := 0; from < w.Cols; from += width {
+		n := min(width, w.Cols-from)
+		for j := range w.Rows {
+			copy(rows[j*width:][:n], w.Row(j)[from:])
+		}
+		sumRows8(&sums[0], &x[from], &rows[0], 4*width, n, from)
+	}
+	copy(y, sums[:])
+}
+
+// spin keeps the multipliers busy and returns the operations done.
+func spin() int {
+	const steps = 4000
+	switch simd {
+	case 512:
+		peak512(steps)
+	case 256:
+		peak256(steps)
+	default:
+		return spinGo(steps)
+	}
+	return steps * 12 * 2 * int(uintptr(simd/8)/unsafe.Sizeof(float32(0)))
+}

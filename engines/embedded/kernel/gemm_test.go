@@ -1,0 +1,211 @@
+package kernel
+
+import (
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// atEveryLevel runs a test at each level of this processor and puts the best
+// one back.
+func atEveryLevel(t *testing.T, test func(t *testing.T)) {
+	before := Level()
+	t.Cleanup(func() { require.NoError(t, SetLevel(before)) })
+	for _, level := range Levels() {
+		t.Run(level, func(t *testing.T) {
+			require.NoError(t, SetLevel(level))
+			test(t)
+		})
+	}
+}
+
+// guard surrounds test data: a kernel that writes past its array changes it.
+const guard = -12345.5
+
+// random is a matrix with a stride wider than its rows and guards between them.
+func random(r *rand.Rand, rows, cols int) Matrix {
+	stride := cols + r.IntN(5)
+	m := Matrix{Data: make([]float32, rows*stride+3), Rows: rows, Cols: cols, Stride: stride}
+	for i := range m.Data {
+		m.Data[i] = guard
+	}
+	for i := range rows {
+		for j := range cols {
+			m.Data[i*stride+j] = r.Float32()*2 - 1
+		}
+	}
+	return m
+}
+
+func copyOf(m Matrix) Matrix {
+	m.Data = append([]float32(nil), m.Data...)
+	return m
+}
+
+// requireGuards fails where the numbers outside the matrix have changed.
+func requireGuards(t *testing.T, m Matrix) {
+	t.Helper()
+	for i, v := range m.Data {
+		if row := i / max(1, m.Stride); row < m.Rows && i-row*m.Stride < m.Cols {
+			continue
+		}
+		require.Equal(t, float32(guard), v, "number %d lies outside the %d×%d view", i, m.Rows, m.Cols)
+	}
+}
+
+// sizes are the edges of tiles and panels, primes, and the shipped model's.
+var sizes = []int{0, 1, 2, 3, 5, 7, 8, 13, 14, 15, 16, 17, 29, 31, 32, 33, 63, 64, 65, 97, 128, 131, 260, 352}
+
+func randomSize(r *rand.Rand) int { return sizes[r.IntN(len(sizes))] }
+
+// requireProduct compares C with before + Σ a·b in float64; a sum of k products
+// of numbers up to one errs by at most k roundings of numbers up to k.
+func requireProduct(t *testing.T, got, before Matrix, k int, term func(i, j, l int) float64) {
+	t.Helper()
+	for i := range got.Rows {
+		for j := range got.Cols {
+			want := float64(before.Row(i)[j])
+			size := math.Abs(want)
+			for l := range k {
+				want += term(i, j, l)
+				size += math.Abs(term(i, j, l))
+			}
+			bound := size * float64(k+1) * 0x1p-24
+			require.InDelta(t, want, float64(got.Row(i)[j]), bound+1e-30, "element %d,%d of %d×%d over %d", i, j, got.Rows, got.Cols, k)
+		}
+	}
+}
+
+func TestGemm(t *testing.T) {
+	atEveryLevel(t, func(t *testing.T) {
+		r := rand.New(rand.NewPCG(1, 2))
+		for range 120 {
+			m, n, k := randomSize(r), randomSize(r), randomSize(r)
+			a, w, b, c := random(r, m, k), random(r, n, k), random(r, k, n), random(r, m, n)
+			zero := NewMatrix(m, n)
+			var packed Packed
+			packed.PackT(w)
+			plain := copyOf(c)
+			Gemm(plain, a, &packed, false, 1+r.IntN(3))
+			requireProduct(t, plain, zero, k, func(i, j, l int) float64 { return float64(a.Row(i)[l]) * float64(w.Row(j)[l]) })
+			requireGuards(t, plain)
+			packed.Pack(b)
+			added := copyOf(c)
+			Gemm(added, a, &packed, true, 1+r.IntN(3))
+			requireProduct(t, added, c, k, func(i, j, l int) float64 { return float64(a.Row(i)[l]) * float64(b.Row(l)[j]) })
+			requireGuards(t, added)
+		}
+	})
+}
+
+func TestGemmTN(t *testing.T) {
+	atEveryLevel(t, func(t *testing.T) {
+		r := rand.New(rand.NewPCG(3, 4))
+		for range 60 {
+			m, p, q := randomSize(r), randomSize(r), randomSize(r)
+			a, b, c := random(r, m, p), random(r, m, q), random(r, p, q)
+			got := copyOf(c)
+			GemmTN(got, a, b, 1+r.IntN(3))
+			requireProduct(t, got, c, m, func(i, j, l int) float64 { return float64(a.Row(l)[i]) * float64(b.Row(l)[j]) })
+			requireGuards(t, got)
+		}
+	})
+}
+
+func bits(row []float32) []uint32 {
+	list := make([]uint32, len(row))
+	for i, v := range row {
+		list[i] = math.Float32bits(v)
+	}
+	return list
+}
+
+// The same row gives the same bits alone, in a batch at any place, in a product
+// with fewer columns, with any number of workers, and by MatVecT.
+func TestBitsDependOnNothingButK(t *testing.T) {
+	atEveryLevel(t, func(t *testing.T) {
+		r := rand.New(rand.NewPCG(5, 6))
+		for _, k := range []int{1, 3, 4, 31, 128, 352, 383, 384, 385, 769, 5000} {
+			for _, m := range []int{1, 2, 13, 15, 32, 64, 97} {
+				n := 1 + r.IntN(200)
+				t.Run(fmt.Sprintf("%dx%dx%d", m, n, k), func(t *testing.T) { requireSameBits(t, r, m, n, k) })
+			}
+		}
+		// Large enough that the workers are really asked.
+		requireSameBits(t, r, 300, 260, 352)
+		requireSameBits(t, r, 3, 4001, 769)
+	})
+}
+
+func requireSameBits(t *testing.T, r *rand.Rand, m, n, k int) {
+	t.Helper()
+	a, w := random(r, m, k), random(r, n, k)
+	var packed, part Packed
+	packed.PackT(w)
+	whole := NewMatrix(m, n)
+	Gemm(whole, a, &packed, false, 1)
+	for _, workers := range []int{2, 3, 7} {
+		again := NewMatrix(m, n)
+		Gemm(again, a, &packed, false, workers)
+		require.Equal(t, bits(whole.Data), bits(again.Data), "%d workers", workers)
+	}
+	i := r.IntN(m)
+	want := bits(whole.Row(i))
+	alone, vector := NewMatrix(1, n), make([]float32, n)
+	Gemm(alone, a.RowRange(i, i+1), &packed, false, 1)
+	require.Equal(t, want, bits(alone.Data), "row %d alone", i)
+	MatVecT(vector, a.Row(i), w, 1+r.IntN(4))
+	require.Equal(t, want, bits(vector), "row %d by MatVecT", i)
+	lo := r.IntN(n)
+	part.PackT(w.RowRange(lo, n))
+	some := NewMatrix(m, n-lo)
+	Gemm(some, a, &part, false, 1)
+	require.Equal(t, want[lo:], bits(some.Row(i)), "columns from %d on", lo)
+}
+
+// A weight gradient taken in two calls equals the one taken at once, and any
+// number of workers gives the same bits.
+func TestGemmTNBits(t *testing.T) {
+	atEveryLevel(t, func(t *testing.T) {
+		r := rand.New(rand.NewPCG(7, 8))
+		for _, m := range []int{1, 37, 128, 300} {
+			a, b := random(r, m, 128), random(r, m, 352)
+			once, twice, split := NewMatrix(128, 352), NewMatrix(128, 352), NewMatrix(128, 352)
+			GemmTN(once, a, b, 1)
+			GemmTN(split, a, b, 5)
+			h := m / 2
+			GemmTN(twice, a.RowRange(0, h), b.RowRange(0, h), 1)
+			GemmTN(twice, a.RowRange(h, m), b.RowRange(h, m), 1)
+			require.Equal(t, bits(once.Data), bits(split.Data))
+			require.Equal(t, bits(once.Data), bits(twice.Data))
+		}
+	})
+}
+
+func TestMismatchPanics(t *testing.T) {
+	var packed Packed
+	packed.Pack(NewMatrix(4, 5))
+	for name, call := range map[string]struct {
+		run  func()
+		says string
+	}{
+		"inner size":     {func() { Gemm(NewMatrix(2, 5), NewMatrix(2, 3), &packed, false, 1) }, "kernel: columns of a is 3, want 4"},
+		"rows":           {func() { Gemm(NewMatrix(3, 5), NewMatrix(2, 4), &packed, false, 1) }, "kernel: rows of a is 2, want 3"},
+		"transposed":     {func() { GemmTN(NewMatrix(2, 5), NewMatrix(3, 2), NewMatrix(4, 5), 1) }, "kernel: rows of b is 4, want 3"},
+		"short data":     {func() { packed.PackT(Matrix{Data: make([]float32, 5), Rows: 2, Cols: 3, Stride: 3}) }, "kernel: w is 2×3 with stride 3 but holds 5 numbers"},
+		"short stride":   {func() { packed.PackT(Matrix{Data: make([]float32, 9), Rows: 2, Cols: 3, Stride: 2}) }, "kernel: w has stride 2, less than its 3 columns"},
+		"vector":         {func() { MatVecT(make([]float32, 2), make([]float32, 3), NewMatrix(2, 4), 1) }, "kernel: length of x is 3, want 4"},
+		"different dots": {func() { Dot(make([]float32, 2), make([]float32, 3)) }, "kernel: length of b is 3, want 2"},
+	} {
+		t.Run(name, func(t *testing.T) { require.PanicsWithValue(t, call.says, call.run) })
+	}
+}
+
+func TestSetLevelRefusesWhatTheProcessorLacks(t *testing.T) {
+	before := Level()
+	require.ErrorContains(t, SetLevel("sse"), `kernel level "sse": this processor has`)
+	require.Equal(t, before, Level())
+}

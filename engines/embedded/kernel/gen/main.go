@@ -1,0 +1,28 @@
+// Command gen writes the assembly of package kernel and its declarations. Run
+// it with go generate in the package's folder.
+package main
+
+import (
+	"log"
+	"os"
+)
+
+func main() {
+	for name, text := range files() {
+		if err := os.WriteFile(name, text, 0o644); err != nil {
+			log.Fatal(err)
+		}
+	}
+}
+
+// files are the contents of every generated file by name.
+func files() map[string][]byte {
+	return map[string][]byte{
+		"tile_amd64.s":     tileAssembly(),
+		"tile_amd64.go":    tileGo(),
+		"columns_amd64.s":  columnsAssembly(),
+		"columns_amd64.go": columnsGo(),
+		"vector_amd64.s":   vectorAssembly(),
+		"vector_amd64.go":  vectorGo(),
+	}
+}

@@ -1,0 +1,174 @@
+package main
+
+import (
+	"fmt"
+	"strings"
+)
+
+// shape is a micro-kernel: rows × two registers of columns, kept in registers
+// while k steps of A and of a panel go by.
+type shape struct {
+	name    string // of the register, Z or Y
+	suffix  string
+	rows    int // the most
+	width   int // floats in a register
+	scratch int // first register free of sums at the most rows
+}
+
+var shapes = []shape{
+	{name: "Z", suffix: "512", rows: 14, width: 16, scratch: 28},
+	{name: "Y", suffix: "256", rows: 6, width: 8, scratch: 12},
+}
+
+// panelBytes is one k of a panel, see panelCols in package kernel.
+const panelBytes = 128
+
+var tileArguments = append(append(append(append(pointers("c"), ints("cStride")...), pointers("a")...),
+	append(ints("rowStride", "kStride"), pointers("b")...)...), ints("k", "cols", "load")...)
+
+func tileAssembly() []byte {
+	a := newAssembly()
+	for _, s := range shapes {
+		for rows := 1; rows <= s.rows; rows++ {
+			s.tile(a, rows)
+		}
+	}
+	a.lanes()
+	return a.finish()
+}
+
+// Registers: DI c, SI its stride, R8 R9 R10 rows 0, 5 and 10 of A, R11 and R12
+// one and three row strides, R13 the k stride, BX the panel, CX the steps left.
+func (s shape) tile(a *assembly, rows int) {
+	at := a.function(fmt.Sprintf("tile%sx%d", s.suffix, rows), tileArguments, false)
+	a.op("MOVQ %s, DI", at["c"])
+	a.op("MOVQ %s, SI", at["cStride"])
+	a.op("MOVQ %s, R8", at["a"])
+	a.op("MOVQ %s, R11", at["rowStride"])
+	a.op("MOVQ %s, R13", at["kStride"])
+	a.op("MOVQ %s, BX", at["b"])
+	a.op("MOVQ %s, CX", at["k"])
+	a.op("LEAQ (R11)(R11*2), R12")
+	a.op("LEAQ (R12)(R11*2), DX")
+	a.op("LEAQ (R8)(DX*1), R9")
+	a.op("LEAQ (R9)(DX*1), R10")
+	s.mask(a, at)
+	a.op("MOVQ %s, AX", at["load"])
+	a.op("TESTQ AX, AX")
+	a.op("JZ zero")
+	s.eachRow(a, rows, func(r, v int) { s.load(a, v, s.sum(r, v)) })
+	a.op("JMP loop")
+	a.label("zero")
+	for i := range 2 * rows {
+		s.zero(a, s.sum(i/2, i%2))
+	}
+	a.label("loop")
+	s.step(a, rows)
+	a.op("DECQ CX")
+	a.op("JNZ loop")
+	if s.name == "Y" { // the steps needed these registers
+		s.mask(a, at)
+	}
+	s.eachRow(a, rows, func(r, v int) { s.store(a, v, s.sum(r, v)) })
+	a.op("VZEROUPPER")
+	a.op("RET")
+}
+
+func (s shape) zero(a *assembly, reg string) {
+	if s.name == "Z" {
+		a.op("VPXORD %s, %s, %s", reg, reg, reg)
+		return
+	}
+	a.op("VXORPS %s, %s, %s", reg, reg, reg)
+}
+
+func (s shape) sum(row, v int) string { return fmt.Sprintf("%s%d", s.name, 2*row+v) }
+
+// step takes one k: two registers of the panel, one broadcast number per row.
+func (s shape) step(a *assembly, rows int) {
+	b := [2]string{fmt.Sprintf("%s%d", s.name, s.scratch), fmt.Sprintf("%s%d", s.name, s.scratch+1)}
+	a.op("VMOVUPS (BX), %s", b[0])
+	a.op("VMOVUPS %d(BX), %s", 4*s.width, b[1])
+	for r := range rows {
+		x := fmt.Sprintf("%s%d", s.name, s.scratch+2+r%2)
+		a.op("VBROADCASTSS %s, %s", address(r), x)
+		for v := range 2 {
+			a.op("VFMADD231PS %s, %s, %s", b[v], x, s.sum(r, v))
+		}
+	}
+	a.op("ADDQ $%d, BX", panelBytes)
+	for i, base := range []string{"R8", "R9", "R10"} {
+		if rows > 5*i {
+			a.op("ADDQ R13, %s", base)
+		}
+	}
+}
+
+// address is row r of A.
+func address(r int) string {
+	base := []string{"R8", "R9", "R10"}[r/5]
+	return fmt.Sprintf([]string{"(%s)", "(%s)(R11*1)", "(%s)(R11*2)", "(%s)(R12*1)", "(%s)(R11*4)"}[r%5], base)
+}
+
+// mask makes the mask of the columns that exist: K1 and K2, or Y14 and Y15.
+func (s shape) mask(a *assembly, at map[string]string) {
+	a.op("MOVQ %s, AX", at["cols"])
+	if s.name == "Z" {
+		a.op("MOVL $-1, DX")
+		a.op("BZHIL AX, DX, DX")
+		a.op("KMOVW DX, K1")
+		a.op("SHRL $16, DX")
+		a.op("KMOVW DX, K2")
+		return
+	}
+	a.op("LEAQ lanes<>+64(SB), DX")
+	a.op("SHLQ $2, AX")
+	a.op("SUBQ AX, DX")
+	a.op("VMOVUPS (DX), Y14")
+	a.op("VMOVUPS 32(DX), Y15")
+}
+
+func (s shape) load(a *assembly, v int, reg string) {
+	if s.name == "Z" {
+		a.op("VMOVUPS.Z %d(DX), K%d, %s", 64*v, v+1, reg)
+		return
+	}
+	a.op("VMASKMOVPS %d(DX), Y%d, %s", 32*v, 14+v, reg)
+}
+
+func (s shape) store(a *assembly, v int, reg string) {
+	if s.name == "Z" {
+		a.op("VMOVUPS %s, K%d, %d(DX)", reg, v+1, 64*v)
+		return
+	}
+	a.op("VMASKMOVPS %s, Y%d, %d(DX)", reg, 14+v, 32*v)
+}
+
+// eachRow walks DX over the rows of C.
+func (s shape) eachRow(a *assembly, rows int, visit func(row, v int)) {
+	a.op("MOVQ DI, DX")
+	for r := range rows {
+		visit(r, 0)
+		visit(r, 1)
+		if r < rows-1 {
+			a.op("ADDQ SI, DX")
+		}
+	}
+}
+
+func tileGo() []byte {
+	var text strings.Builder
+	for _, s := range shapes {
+		fmt.Fprintf(&text, "// tileRows%s is the greatest height of a tile%s.\nconst tileRows%s = %d\n\n", s.suffix, s.suffix, s.suffix, s.rows)
+		for rows := 1; rows <= s.rows; rows++ {
+			fmt.Fprintf(&text, "//go:noescape\n%s\n\n", declaration(fmt.Sprintf("tile%sx%d", s.suffix, rows), tileArguments, false))
+		}
+		fmt.Fprintf(&text, "// tile%s adds k steps of rows × cols numbers into C, or puts them there when load is 0;\n// cols is at most %d, strides are in bytes.\n", s.suffix, 2*s.width)
+		fmt.Fprintf(&text, "%s {\nswitch rows {\n", declaration("tile"+s.suffix, append(ints("rows"), tileArguments...), false))
+		for rows := 1; rows <= s.rows; rows++ {
+			fmt.Fprintf(&text, "case %d:\ntile%sx%d(c, cStride, a, rowStride, kStride, b, k, cols, load)\n", rows, s.suffix, rows)
+		}
+		text.WriteString("}\n}\n\n")
+	}
+	return formatted(text.String())
+}
