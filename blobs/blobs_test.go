@@ -1,0 +1,141 @@
+package blobs
+
+import (
+	"bytes"
+	"errors"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"testing/iotest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"anneal/domain"
+)
+
+var epoch = time.Date(2030, 1, 2, 3, 4, 5, 0, time.UTC)
+
+// open opens a store; url "" is a folder of the test's own.
+func open(t *testing.T, url string) *Store {
+	s, err := Open(t.Context(), Options{URL: url, Dir: t.TempDir(), BaseURL: "http://127.0.0.1:1/blobs", Key: []byte("0123456789abcdef"),
+		Now: func() time.Time { return epoch }})
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, s.Close()) })
+	return s
+}
+
+func content(t *testing.T, s *Store, key string) string {
+	r, err := s.Get(t.Context(), key)
+	require.NoError(t, err)
+	defer r.Close()
+	data, err := io.ReadAll(r)
+	require.NoError(t, err)
+	return string(data)
+}
+
+func TestStore(t *testing.T) {
+	for _, url := range []string{"", "mem://"} {
+		t.Run("bucket "+url, func(t *testing.T) {
+			ctx, s := t.Context(), open(t, url)
+			for key, text := range map[string]string{"models/a/m/config.json": "{}", "models/a/m/deep/w": "weights", "models/a/mm/w": "other"} {
+				n, err := s.Put(ctx, key, strings.NewReader(text))
+				require.NoError(t, err)
+				require.Equal(t, int64(len(text)), n)
+			}
+			_, err := s.Put(ctx, "models/a/m/config.json", strings.NewReader(`{"v":2}`))
+			require.NoError(t, err)
+			require.Equal(t, `{"v":2}`, content(t, s, "models/a/m/config.json"), "the newest content is what is read")
+
+			files, err := s.Files(ctx, "models/a/m/")
+			require.NoError(t, err)
+			require.Equal(t, domain.Files{Folder: "models/a/m/", Sizes: map[string]int64{"config.json": 7, "deep/w": 7}}, files)
+
+			require.NoError(t, s.DeleteFolder(ctx, "models/a/m/"))
+			require.NoError(t, s.DeleteFolder(ctx, "models/a/m/"), "what is gone may be deleted again")
+			_, err = s.Get(ctx, "models/a/m/config.json")
+			require.Equal(t, domain.NotFound, domain.CodeOf(err))
+			_, err = s.Size(ctx, "models/a/m/deep/w")
+			require.Equal(t, domain.NotFound, domain.CodeOf(err))
+			require.Equal(t, "other", content(t, s, "models/a/mm/w"), "a folder with a longer name is another one")
+		})
+	}
+}
+
+func TestKeys(t *testing.T) {
+	s := open(t, "")
+	for _, key := range []string{"", "/", "a/", "/a", "a//b", ".", "..", "a/../b", "a/.hidden", ".arriving/x", "a\\b", "a\nb", "a\x00b", "x.attrs",
+		"a__0x2f__b", strings.Repeat("a", MaxPart+1), strings.Repeat("a/", MaxKey/2) + "a", "a\xff"} {
+		_, err := s.Put(t.Context(), key, strings.NewReader("x"))
+		require.Equal(t, domain.InvalidArgument, domain.CodeOf(err), "%q", key)
+		require.NotEmpty(t, err.Error())
+		_, err = s.SignPut(t.Context(), key, 0, time.Hour)
+		require.Equal(t, domain.InvalidArgument, domain.CodeOf(err), "%q", key)
+	}
+	for _, key := range []string{"a", "a b/ü 東.json", "models/acme/m1/model-00001-of-00002.safetensors", "a%2Fb?c#d"} {
+		_, err := s.Put(t.Context(), key, strings.NewReader(key))
+		require.NoError(t, err)
+		require.Equal(t, key, content(t, s, key))
+	}
+	_, err := s.Put(t.Context(), "a/b", strings.NewReader("a is a file"))
+	require.Equal(t, domain.InvalidArgument, domain.CodeOf(err))
+	require.Error(t, s.DeleteFolder(t.Context(), "a"), "a folder ends in a slash")
+	require.Error(t, s.DeleteFolder(t.Context(), "/"), "nobody deletes the whole bucket")
+}
+
+// What breaks while it arrives leaves the old content and no rest.
+func TestBrokenPut(t *testing.T) {
+	broken := errors.New("the cable was cut")
+	for name, one := range map[string]struct {
+		err  error
+		code domain.Code
+	}{"cut": {broken, domain.Unknown}, "disk full": {syscall.ENOSPC, domain.ResourceExhausted}, "over the quota": {syscall.EDQUOT, domain.ResourceExhausted}} {
+		t.Run(name, func(t *testing.T) {
+			for _, url := range []string{"", "mem://"} {
+				s := open(t, url)
+				_, err := s.Put(t.Context(), "d/f", strings.NewReader("old"))
+				require.NoError(t, err)
+				_, err = s.Put(t.Context(), "d/f", io.MultiReader(bytes.NewReader(make([]byte, 1<<20)), iotest.ErrReader(one.err)))
+				require.Error(t, err)
+				require.Equal(t, one.code, domain.CodeOf(err))
+				require.Equal(t, "old", content(t, s, "d/f"))
+				if s.files != nil {
+					left, err := os.ReadDir(filepath.Join(s.files.dir, arriving))
+					require.NoError(t, err)
+					require.Empty(t, left)
+				}
+			}
+		})
+	}
+}
+
+func TestStaleArrivalsAreSwept(t *testing.T) {
+	dir := t.TempDir()
+	require.NoError(t, os.MkdirAll(filepath.Join(dir, arriving), 0o700))
+	for name, age := range map[string]time.Duration{"old": 50 * time.Hour, "young": time.Hour} {
+		path := filepath.Join(dir, arriving, name)
+		require.NoError(t, os.WriteFile(path, nil, 0o600))
+		require.NoError(t, os.Chtimes(path, epoch.Add(-age), epoch.Add(-age)))
+	}
+	_, err := openFolder(dir, epoch)
+	require.NoError(t, err)
+	require.NoFileExists(t, filepath.Join(dir, arriving, "old"))
+	require.FileExists(t, filepath.Join(dir, arriving, "young"))
+}
+
+func TestOpenRefuses(t *testing.T) {
+	key := []byte("0123456789abcdef")
+	for name, o := range map[string]Options{
+		"no place":         {BaseURL: "http://h/b", Key: key},
+		"unknown scheme":   {URL: "gs://b", BaseURL: "http://h/b", Key: key},
+		"unreadable":       {URL: "://", BaseURL: "http://h/b", Key: key},
+		"short key":        {URL: "mem://", BaseURL: "http://h/b", Key: key[:15]},
+		"relative address": {URL: "mem://", BaseURL: "/blobs", Key: key},
+	} {
+		_, err := Open(t.Context(), o)
+		require.Equal(t, domain.InvalidArgument, domain.CodeOf(err), name)
+	}
+}

@@ -1,0 +1,100 @@
+package blobs
+
+import (
+	"context"
+	"errors"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+)
+
+// A folder writes files so that they are whole or absent, also after a power
+// failure: what arrives is synced in a place of its own, then renamed.
+// Reading, listing and signing need no such care and are the driver's.
+type folder struct{ dir string }
+
+// arriving holds unfinished files; no key begins with a dot.
+const arriving = ".arriving"
+
+// staleAfter is when an unfinished file belongs to nobody any more.
+const staleAfter = 48 * time.Hour
+
+func openFolder(dir string, now time.Time) (*folder, error) {
+	dir, err := filepath.Abs(dir)
+	if err != nil {
+		return nil, err
+	}
+	if err := os.MkdirAll(filepath.Join(dir, arriving), 0o700); err != nil {
+		return nil, err
+	}
+	unfinished, err := os.ReadDir(filepath.Join(dir, arriving))
+	if err != nil {
+		return nil, err
+	}
+	for _, entry := range unfinished {
+		if info, err := entry.Info(); err == nil && now.Sub(info.ModTime()) > staleAfter {
+			_ = os.Remove(filepath.Join(dir, arriving, entry.Name())) // it is tried again at the next start
+		}
+	}
+	return &folder{dir}, nil
+}
+
+func (f *folder) put(ctx context.Context, key string, r io.Reader) (n int64, err error) {
+	temp, err := os.CreateTemp(filepath.Join(f.dir, arriving), "*")
+	if err != nil {
+		return 0, err
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, os.Remove(temp.Name()))
+		}
+	}()
+	n, err = io.Copy(temp, reader{ctx, r})
+	if err == nil {
+		err = temp.Sync()
+	}
+	if err := errors.Join(err, temp.Close()); err != nil {
+		return n, err
+	}
+	target := filepath.Join(f.dir, filepath.FromSlash(key))
+	if err := os.MkdirAll(filepath.Dir(target), 0o700); err != nil {
+		return n, err
+	}
+	if err := os.Rename(temp.Name(), target); err != nil {
+		return n, err
+	}
+	return n, f.syncUp(filepath.Dir(target))
+}
+
+// syncUp makes the names of a file and of the folders above it durable.
+func (f *folder) syncUp(dir string) error {
+	for ; strings.HasPrefix(dir, f.dir); dir = filepath.Dir(dir) {
+		d, err := os.Open(dir)
+		if err != nil {
+			return err
+		}
+		if err := errors.Join(d.Sync(), d.Close()); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (f *folder) remove(folder string) error {
+	return os.RemoveAll(filepath.Join(f.dir, filepath.FromSlash(folder)))
+}
+
+// A reader stops when its context is done.
+type reader struct {
+	ctx context.Context
+	io.Reader
+}
+
+func (r reader) Read(p []byte) (int, error) {
+	if err := r.ctx.Err(); err != nil {
+		return 0, err
+	}
+	return r.Reader.Read(p)
+}

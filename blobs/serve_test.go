@@ -1,0 +1,160 @@
+package blobs
+
+import (
+	"encoding/json"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"anneal/domain"
+)
+
+// serving is a store behind a real server, with a clock that the test turns.
+type serving struct {
+	*Store
+	clock atomic.Int64 // seconds since the epoch
+}
+
+func serve(t *testing.T) *serving {
+	mux := http.NewServeMux()
+	server := httptest.NewServer(mux)
+	t.Cleanup(server.Close)
+	s := &serving{}
+	store, err := Open(t.Context(), Options{Dir: t.TempDir(), BaseURL: server.URL + "/blobs", Key: []byte("0123456789abcdef"),
+		Now: func() time.Time { return epoch.Add(time.Duration(s.clock.Load()) * time.Second) }})
+	require.NoError(t, err)
+	s.Store = store
+	mux.Handle("/blobs/", store.Handler())
+	return s
+}
+
+// do answers the status and the body of a request; of an error the message.
+func do(t *testing.T, method, url, body string, header ...string) (int, string) {
+	var reader io.Reader = strings.NewReader(body)
+	if method == "CHUNKED" { // a PUT that does not say how long it is
+		method, reader = http.MethodPut, io.MultiReader(reader)
+	}
+	req, err := http.NewRequestWithContext(t.Context(), method, url, reader)
+	require.NoError(t, err)
+	for i := 0; i < len(header); i += 2 {
+		req.Header.Set(header[i], header[i+1])
+	}
+	res, err := http.DefaultClient.Do(req)
+	require.NoError(t, err)
+	defer res.Body.Close()
+	data, err := io.ReadAll(res.Body)
+	require.NoError(t, err)
+	if res.StatusCode >= 400 && res.StatusCode != http.StatusRequestedRangeNotSatisfiable {
+		var answer struct {
+			Code    int
+			Message string
+		}
+		require.NoError(t, json.Unmarshal(data, &answer), "%s", data)
+		require.NotZero(t, answer.Code)
+		require.NotEmpty(t, answer.Message)
+		return res.StatusCode, answer.Message
+	}
+	return res.StatusCode, string(data)
+}
+
+func TestSignedURLs(t *testing.T) {
+	s := serve(t)
+	put, err := s.SignPut(t.Context(), "datasets/acme/d/1/rows ü.jsonl", 10, time.Minute)
+	require.NoError(t, err)
+	get, err := s.SignGet(t.Context(), "datasets/acme/d/1/rows ü.jsonl", time.Minute)
+	require.NoError(t, err)
+
+	code, message := do(t, http.MethodGet, get, "")
+	require.Equal(t, 404, code, message)
+	code, _ = do(t, http.MethodPut, put, "0123456789")
+	require.Equal(t, 200, code)
+	code, body := do(t, http.MethodGet, get, "")
+	require.Equal(t, 200, code)
+	require.Equal(t, "0123456789", body)
+	code, body = do(t, http.MethodGet, get, "", "Range", "bytes=3-5")
+	require.Equal(t, 206, code)
+	require.Equal(t, "345", body)
+	code, _ = do(t, http.MethodGet, get, "", "Range", "bytes=30-")
+	require.Equal(t, 416, code)
+	code, _ = do(t, http.MethodHead, get, "")
+	require.Equal(t, 200, code)
+}
+
+func TestRefusals(t *testing.T) {
+	s := serve(t)
+	put, err := s.SignPut(t.Context(), "d/f", 10, time.Minute)
+	require.NoError(t, err)
+	_, err = s.Put(t.Context(), "d/f", strings.NewReader("old"))
+	require.NoError(t, err)
+	_, err = s.Put(t.Context(), "d/secret", strings.NewReader("secret"))
+	require.NoError(t, err)
+	get, err := s.SignGet(t.Context(), "d/f", time.Minute)
+	require.NoError(t, err)
+	changed := func(signed, field, value string) string {
+		u, err := url.Parse(signed)
+		require.NoError(t, err)
+		query := u.Query()
+		query.Set(field, value)
+		u.RawQuery = query.Encode()
+		return u.String()
+	}
+	for name, one := range map[string]struct {
+		method, url, body string
+		code              int
+		message           string
+	}{
+		"another file":         {http.MethodGet, strings.Replace(get, "/d/f", "/d/secret", 1), "", 403, "given out"},
+		"another method":       {http.MethodPut, get, "new", 405, "for GET"},
+		"a read with a PUT":    {http.MethodGet, put, "", 405, "for PUT"},
+		"a method made up":     {http.MethodPut, changed(get, "method", "PUT"), "new", 403, "given out"},
+		"a longer time":        {http.MethodGet, changed(get, "until", strconv.FormatInt(epoch.Add(time.Hour).Unix(), 10)), "", 403, "given out"},
+		"a higher limit":       {http.MethodPut, changed(put, "limit", "1000"), "new", 403, "given out"},
+		"a limit that is none": {http.MethodPut, changed(put, "limit", "-1"), "new", 403, "given out"},
+		"no signature":         {http.MethodGet, changed(get, "signature", ""), "", 403, "given out"},
+		"too large":            {http.MethodPut, put, "01234567890", 413, "10 bytes"},
+		"too large, unsaid":    {"CHUNKED", put, "01234567890", 413, "10 bytes"},
+		"upwards":              {http.MethodGet, strings.Replace(get, "/d/f", "/d/%2e%2e/d/f", 1), "", 403, "given out"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			code, message := do(t, one.method, one.url, one.body)
+			require.Equal(t, one.code, code)
+			require.Contains(t, message, one.message)
+		})
+	}
+	require.Equal(t, "old", content(t, s.Store, "d/f"), "nothing that was refused was stored")
+
+	s.clock.Store(61)
+	code, message := do(t, http.MethodGet, get, "")
+	require.Equal(t, 403, code)
+	require.Contains(t, message, "good until 2030-01-02T03:05:05Z")
+}
+
+func TestSignedTimeIsBounded(t *testing.T) {
+	s := open(t, "")
+	for _, ttl := range []time.Duration{0, -time.Second, MaxTTL + 1} {
+		_, err := s.SignGet(t.Context(), "a", ttl)
+		require.Equal(t, domain.InvalidArgument, domain.CodeOf(err))
+	}
+}
+
+// An upload that ends early is not stored.
+func TestCutUpload(t *testing.T) {
+	s := serve(t)
+	put, err := s.SignPut(t.Context(), "d/f", 0, time.Minute)
+	require.NoError(t, err)
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodPut, put, io.LimitReader(strings.NewReader("half"), 4))
+	require.NoError(t, err)
+	req.ContentLength = 8
+	_, err = http.DefaultClient.Do(req)
+	require.Error(t, err)
+	_, err = s.Size(t.Context(), "d/f")
+	require.Equal(t, domain.NotFound, domain.CodeOf(err))
+}
