@@ -40,6 +40,37 @@ loop:
 	VZEROUPPER
 	RET
 
+// func copyColumns(dst *float32, src *float32, stride int, k int, cols int)
+TEXT ·copyColumns(SB), NOSPLIT, $0-40
+	MOVQ dst+0(FP), DI
+	MOVQ src+8(FP), SI
+	MOVQ stride+16(FP), BX
+	MOVQ k+24(FP), CX
+	MOVQ cols+32(FP), AX
+	LEAQ lanes<>+128(SB), DX
+	SHLQ $2, AX
+	SUBQ AX, DX
+	VMOVUPS 0(DX), Y4
+	VMOVUPS 32(DX), Y5
+	VMOVUPS 64(DX), Y6
+	VMOVUPS 96(DX), Y7
+
+loop:
+	VMASKMOVPS 0(SI), Y4, Y0
+	VMASKMOVPS 32(SI), Y5, Y1
+	VMASKMOVPS 64(SI), Y6, Y2
+	VMASKMOVPS 96(SI), Y7, Y3
+	VMOVUPS Y0, 0(DI)
+	VMOVUPS Y1, 32(DI)
+	VMOVUPS Y2, 64(DI)
+	VMOVUPS Y3, 96(DI)
+	ADDQ BX, SI
+	ADDQ $128, DI
+	DECQ CX
+	JNZ loop
+	VZEROUPPER
+	RET
+
 // func sumRows8(y *float32, x *float32, w *float32, stride int, k int, load int)
 TEXT ·sumRows8(SB), NOSPLIT, $0-48
 	MOVQ y+0(FP), DI
@@ -293,3 +324,37 @@ done:
 	VMOVUPS Y3, 96(DI)
 	VZEROUPPER
 	RET
+
+DATA lanes<>+0(SB)/8, $0xffffffffffffffff
+DATA lanes<>+8(SB)/8, $0xffffffffffffffff
+DATA lanes<>+16(SB)/8, $0xffffffffffffffff
+DATA lanes<>+24(SB)/8, $0xffffffffffffffff
+DATA lanes<>+32(SB)/8, $0xffffffffffffffff
+DATA lanes<>+40(SB)/8, $0xffffffffffffffff
+DATA lanes<>+48(SB)/8, $0xffffffffffffffff
+DATA lanes<>+56(SB)/8, $0xffffffffffffffff
+DATA lanes<>+64(SB)/8, $0xffffffffffffffff
+DATA lanes<>+72(SB)/8, $0xffffffffffffffff
+DATA lanes<>+80(SB)/8, $0xffffffffffffffff
+DATA lanes<>+88(SB)/8, $0xffffffffffffffff
+DATA lanes<>+96(SB)/8, $0xffffffffffffffff
+DATA lanes<>+104(SB)/8, $0xffffffffffffffff
+DATA lanes<>+112(SB)/8, $0xffffffffffffffff
+DATA lanes<>+120(SB)/8, $0xffffffffffffffff
+DATA lanes<>+128(SB)/8, $0
+DATA lanes<>+136(SB)/8, $0
+DATA lanes<>+144(SB)/8, $0
+DATA lanes<>+152(SB)/8, $0
+DATA lanes<>+160(SB)/8, $0
+DATA lanes<>+168(SB)/8, $0
+DATA lanes<>+176(SB)/8, $0
+DATA lanes<>+184(SB)/8, $0
+DATA lanes<>+192(SB)/8, $0
+DATA lanes<>+200(SB)/8, $0
+DATA lanes<>+208(SB)/8, $0
+DATA lanes<>+216(SB)/8, $0
+DATA lanes<>+224(SB)/8, $0
+DATA lanes<>+232(SB)/8, $0
+DATA lanes<>+240(SB)/8, $0
+DATA lanes<>+248(SB)/8, $0
+GLOBL lanes<>(SB), RODATA|NOPTR, $256

@@ -17,6 +17,10 @@ const piece = 16 << 10
 // rowPiece bounds the numbers of a row that one call takes for the same reason.
 const rowPiece = 4 << 10
 
+// packPiece bounds the k that is packed at once, so that the four passes over a
+// part of a panel find it in the first-level cache.
+const packPiece = 256
+
 var least = float32(math.Inf(-1))
 
 // levels are what this processor can do, best first.
@@ -66,6 +70,17 @@ func tile(c []float32, ldc int, a []float32, rowStride, kStride int, b []float32
 	}
 }
 
+// packPanel copies up to 32 columns into a panel.
+func packPanel(dst []float32, b Matrix) {
+	if simd == 0 {
+		packPanelGo(dst, b)
+		return
+	}
+	for from := 0; from < b.Rows; from += packPiece {
+		copyColumns(&dst[from*panelCols], &b.Data[from*b.Stride], 4*b.Stride, min(packPiece, b.Rows-from), b.Cols)
+	}
+}
+
 // packPanelT writes the transpose of up to 32 rows into a panel.
 func packPanelT(dst []float32, w Matrix) {
 	if simd == 0 {
@@ -73,9 +88,9 @@ func packPanelT(dst []float32, w Matrix) {
 		return
 	}
 	whole, k := w.Rows&^7, w.Cols&^3
-	for j := 0; j < whole; j += 8 {
-		for from := 0; from < k; from += rowPiece {
-			packColumns(&dst[from*panelCols+j], &w.Data[j*w.Stride+from], 4*w.Stride, min(rowPiece, k-from))
+	for from := 0; from < k; from += packPiece {
+		for j := 0; j < whole; j += 8 {
+			packColumns(&dst[from*panelCols+j], &w.Data[j*w.Stride+from], 4*w.Stride, min(packPiece, k-from))
 		}
 	}
 	packRowsGo(dst, w, 0, whole, k)

@@ -13,6 +13,7 @@ func tile(c []float32, ldc int, a []float32, rowStride, kStride int, b []float32
 	tileGo(c, ldc, a, rowStride, kStride, b, k, rows, cols, load)
 }
 
+func packPanel(dst []float32, b Matrix)  { packPanelGo(dst, b) }
 func packPanelT(dst []float32, w Matrix) { packPanelTGo(dst, w) }
 func matVec(y, x []float32, w Matrix)    { matVecGo(y, x, w) }
 

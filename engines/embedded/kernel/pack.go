@@ -32,19 +32,8 @@ func (p *Packed) PackT(w Matrix) {
 func (p *Packed) Pack(b Matrix) {
 	b.check("b")
 	p.reserve(b.Rows, b.Cols)
-	whole := b.Cols / panelCols * panelCols
-	for i := range b.Rows {
-		if b.Cols == 0 {
-			break
-		}
-		row := b.Row(i)
-		for j := 0; j < whole; j += panelCols {
-			*(*[panelCols]float32)(p.data[j*p.k+i*panelCols:]) = [panelCols]float32(row[j:])
-		}
-		if whole < b.Cols {
-			last := p.data[whole*p.k+i*panelCols:][:panelCols]
-			clear(last[copy(last, row[whole:]):])
-		}
+	for j := 0; j < b.Cols && b.Rows > 0; j += panelCols {
+		packPanel(p.data[j*p.k:(j+panelCols)*p.k], b.ColRange(j, min(j+panelCols, b.Cols)))
 	}
 }
 

@@ -37,6 +37,14 @@ func octet(s [8]float32, a []float32, kStride int, b []float32, k int) [8]float3
 	return [8]float32{s0, s1, s2, s3, s4, s5, s6, s7}
 }
 
+// packPanelGo copies up to 32 columns into a panel.
+func packPanelGo(dst []float32, b Matrix) {
+	for l := range b.Rows {
+		copy(dst[l*panelCols:], b.Row(l))
+	}
+	clearRest(dst, b.Cols, b.Rows)
+}
+
 // packPanelTGo writes the transpose of up to 32 rows into a panel.
 func packPanelTGo(dst []float32, w Matrix) {
 	packRowsGo(dst, w, 0, w.Rows, 0)

@@ -1688,7 +1688,7 @@ TEXT ·tile256x1(SB), NOSPLIT, $0-72
 	LEAQ (R8)(DX*1), R9
 	LEAQ (R9)(DX*1), R10
 	MOVQ cols+56(FP), AX
-	LEAQ lanes<>+64(SB), DX
+	LEAQ lanes<>+128(SB), DX
 	SHLQ $2, AX
 	SUBQ AX, DX
 	VMOVUPS (DX), Y14
@@ -1716,7 +1716,7 @@ loop:
 	DECQ CX
 	JNZ loop
 	MOVQ cols+56(FP), AX
-	LEAQ lanes<>+64(SB), DX
+	LEAQ lanes<>+128(SB), DX
 	SHLQ $2, AX
 	SUBQ AX, DX
 	VMOVUPS (DX), Y14
@@ -1741,7 +1741,7 @@ TEXT ·tile256x2(SB), NOSPLIT, $0-72
 	LEAQ (R8)(DX*1), R9
 	LEAQ (R9)(DX*1), R10
 	MOVQ cols+56(FP), AX
-	LEAQ lanes<>+64(SB), DX
+	LEAQ lanes<>+128(SB), DX
 	SHLQ $2, AX
 	SUBQ AX, DX
 	VMOVUPS (DX), Y14
@@ -1777,7 +1777,7 @@ loop:
 	DECQ CX
 	JNZ loop
 	MOVQ cols+56(FP), AX
-	LEAQ lanes<>+64(SB), DX
+	LEAQ lanes<>+128(SB), DX
 	SHLQ $2, AX
 	SUBQ AX, DX
 	VMOVUPS (DX), Y14
@@ -1805,7 +1805,7 @@ TEXT ·tile256x3(SB), NOSPLIT, $0-72
 	LEAQ (R8)(DX*1), R9
 	LEAQ (R9)(DX*1), R10
 	MOVQ cols+56(FP), AX
-	LEAQ lanes<>+64(SB), DX
+	LEAQ lanes<>+128(SB), DX
 	SHLQ $2, AX
 	SUBQ AX, DX
 	VMOVUPS (DX), Y14
@@ -1849,7 +1849,7 @@ loop:
 	DECQ CX
 	JNZ loop
 	MOVQ cols+56(FP), AX
-	LEAQ lanes<>+64(SB), DX
+	LEAQ lanes<>+128(SB), DX
 	SHLQ $2, AX
 	SUBQ AX, DX
 	VMOVUPS (DX), Y14
@@ -1880,7 +1880,7 @@ TEXT ·tile256x4(SB), NOSPLIT, $0-72
 	LEAQ (R8)(DX*1), R9
 	LEAQ (R9)(DX*1), R10
 	MOVQ cols+56(FP), AX
-	LEAQ lanes<>+64(SB), DX
+	LEAQ lanes<>+128(SB), DX
 	SHLQ $2, AX
 	SUBQ AX, DX
 	VMOVUPS (DX), Y14
@@ -1932,7 +1932,7 @@ loop:
 	DECQ CX
 	JNZ loop
 	MOVQ cols+56(FP), AX
-	LEAQ lanes<>+64(SB), DX
+	LEAQ lanes<>+128(SB), DX
 	SHLQ $2, AX
 	SUBQ AX, DX
 	VMOVUPS (DX), Y14
@@ -1966,7 +1966,7 @@ TEXT ·tile256x5(SB), NOSPLIT, $0-72
 	LEAQ (R8)(DX*1), R9
 	LEAQ (R9)(DX*1), R10
 	MOVQ cols+56(FP), AX
-	LEAQ lanes<>+64(SB), DX
+	LEAQ lanes<>+128(SB), DX
 	SHLQ $2, AX
 	SUBQ AX, DX
 	VMOVUPS (DX), Y14
@@ -2026,7 +2026,7 @@ loop:
 	DECQ CX
 	JNZ loop
 	MOVQ cols+56(FP), AX
-	LEAQ lanes<>+64(SB), DX
+	LEAQ lanes<>+128(SB), DX
 	SHLQ $2, AX
 	SUBQ AX, DX
 	VMOVUPS (DX), Y14
@@ -2063,7 +2063,7 @@ TEXT ·tile256x6(SB), NOSPLIT, $0-72
 	LEAQ (R8)(DX*1), R9
 	LEAQ (R9)(DX*1), R10
 	MOVQ cols+56(FP), AX
-	LEAQ lanes<>+64(SB), DX
+	LEAQ lanes<>+128(SB), DX
 	SHLQ $2, AX
 	SUBQ AX, DX
 	VMOVUPS (DX), Y14
@@ -2132,7 +2132,7 @@ loop:
 	DECQ CX
 	JNZ loop
 	MOVQ cols+56(FP), AX
-	LEAQ lanes<>+64(SB), DX
+	LEAQ lanes<>+128(SB), DX
 	SHLQ $2, AX
 	SUBQ AX, DX
 	VMOVUPS (DX), Y14
@@ -2166,12 +2166,28 @@ DATA lanes<>+32(SB)/8, $0xffffffffffffffff
 DATA lanes<>+40(SB)/8, $0xffffffffffffffff
 DATA lanes<>+48(SB)/8, $0xffffffffffffffff
 DATA lanes<>+56(SB)/8, $0xffffffffffffffff
-DATA lanes<>+64(SB)/8, $0
-DATA lanes<>+72(SB)/8, $0
-DATA lanes<>+80(SB)/8, $0
-DATA lanes<>+88(SB)/8, $0
-DATA lanes<>+96(SB)/8, $0
-DATA lanes<>+104(SB)/8, $0
-DATA lanes<>+112(SB)/8, $0
-DATA lanes<>+120(SB)/8, $0
-GLOBL lanes<>(SB), RODATA|NOPTR, $128
+DATA lanes<>+64(SB)/8, $0xffffffffffffffff
+DATA lanes<>+72(SB)/8, $0xffffffffffffffff
+DATA lanes<>+80(SB)/8, $0xffffffffffffffff
+DATA lanes<>+88(SB)/8, $0xffffffffffffffff
+DATA lanes<>+96(SB)/8, $0xffffffffffffffff
+DATA lanes<>+104(SB)/8, $0xffffffffffffffff
+DATA lanes<>+112(SB)/8, $0xffffffffffffffff
+DATA lanes<>+120(SB)/8, $0xffffffffffffffff
+DATA lanes<>+128(SB)/8, $0
+DATA lanes<>+136(SB)/8, $0
+DATA lanes<>+144(SB)/8, $0
+DATA lanes<>+152(SB)/8, $0
+DATA lanes<>+160(SB)/8, $0
+DATA lanes<>+168(SB)/8, $0
+DATA lanes<>+176(SB)/8, $0
+DATA lanes<>+184(SB)/8, $0
+DATA lanes<>+192(SB)/8, $0
+DATA lanes<>+200(SB)/8, $0
+DATA lanes<>+208(SB)/8, $0
+DATA lanes<>+216(SB)/8, $0
+DATA lanes<>+224(SB)/8, $0
+DATA lanes<>+232(SB)/8, $0
+DATA lanes<>+240(SB)/8, $0
+DATA lanes<>+248(SB)/8, $0
+GLOBL lanes<>(SB), RODATA|NOPTR, $256

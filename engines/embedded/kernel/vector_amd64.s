@@ -111,7 +111,7 @@ one:
 rest:
 	SUBQ AX, CX
 	JZ done
-	LEAQ lanes<>+64(SB), DX
+	LEAQ lanes<>+128(SB), DX
 	SHLQ $2, CX
 	SUBQ CX, DX
 	VMOVUPS (DX), Y15
@@ -266,7 +266,7 @@ one:
 rest:
 	SUBQ AX, CX
 	JZ done
-	LEAQ lanes<>+64(SB), DX
+	LEAQ lanes<>+128(SB), DX
 	SHLQ $2, CX
 	SUBQ CX, DX
 	VMOVUPS (DX), Y15
@@ -386,7 +386,7 @@ one:
 rest:
 	SUBQ AX, CX
 	JZ done
-	LEAQ lanes<>+64(SB), DX
+	LEAQ lanes<>+128(SB), DX
 	SHLQ $2, CX
 	SUBQ CX, DX
 	VMOVUPS (DX), Y15
@@ -505,7 +505,7 @@ one:
 rest:
 	SUBQ AX, CX
 	JZ done
-	LEAQ lanes<>+64(SB), DX
+	LEAQ lanes<>+128(SB), DX
 	SHLQ $2, CX
 	SUBQ CX, DX
 	VMOVUPS (DX), Y15
@@ -584,7 +584,7 @@ one:
 rest:
 	SUBQ AX, CX
 	JZ done
-	LEAQ lanes<>+64(SB), DX
+	LEAQ lanes<>+128(SB), DX
 	SHLQ $2, CX
 	SUBQ CX, DX
 	VMOVUPS (DX), Y15
@@ -653,7 +653,7 @@ one:
 rest:
 	SUBQ AX, CX
 	JZ done
-	LEAQ lanes<>+64(SB), DX
+	LEAQ lanes<>+128(SB), DX
 	SHLQ $2, CX
 	SUBQ CX, DX
 	VMOVUPS (DX), Y15
@@ -722,7 +722,7 @@ one:
 rest:
 	SUBQ AX, CX
 	JZ done
-	LEAQ lanes<>+64(SB), DX
+	LEAQ lanes<>+128(SB), DX
 	SHLQ $2, CX
 	SUBQ CX, DX
 	VMOVUPS (DX), Y15
@@ -786,7 +786,7 @@ one:
 rest:
 	SUBQ AX, CX
 	JZ done
-	LEAQ lanes<>+64(SB), DX
+	LEAQ lanes<>+128(SB), DX
 	SHLQ $2, CX
 	SUBQ CX, DX
 	VMOVUPS (DX), Y15
@@ -908,7 +908,7 @@ one:
 rest:
 	SUBQ AX, CX
 	JZ done
-	LEAQ lanes<>+64(SB), DX
+	LEAQ lanes<>+128(SB), DX
 	SHLQ $2, CX
 	SUBQ CX, DX
 	VMOVUPS (DX), Y15
@@ -1306,7 +1306,7 @@ one:
 rest:
 	SUBQ AX, CX
 	JZ done
-	LEAQ lanes<>+64(SB), DX
+	LEAQ lanes<>+128(SB), DX
 	SHLQ $2, CX
 	SUBQ CX, DX
 	VMOVUPS (DX), Y15
@@ -1415,7 +1415,7 @@ one:
 rest:
 	SUBQ AX, CX
 	JZ done
-	LEAQ lanes<>+64(SB), DX
+	LEAQ lanes<>+128(SB), DX
 	SHLQ $2, CX
 	SUBQ CX, DX
 	VMOVUPS (DX), Y15
@@ -1551,7 +1551,7 @@ one:
 rest:
 	SUBQ AX, CX
 	JZ done
-	LEAQ lanes<>+64(SB), DX
+	LEAQ lanes<>+128(SB), DX
 	SHLQ $2, CX
 	SUBQ CX, DX
 	VMOVUPS (DX), Y15
@@ -1722,7 +1722,7 @@ one:
 rest:
 	SUBQ AX, CX
 	JZ done
-	LEAQ lanes<>+64(SB), DX
+	LEAQ lanes<>+128(SB), DX
 	SHLQ $2, CX
 	SUBQ CX, DX
 	VMOVUPS (DX), Y15
@@ -1926,7 +1926,7 @@ one:
 rest:
 	SUBQ AX, CX
 	JZ done
-	LEAQ lanes<>+64(SB), DX
+	LEAQ lanes<>+128(SB), DX
 	SHLQ $2, CX
 	SUBQ CX, DX
 	VMOVUPS (DX), Y15
@@ -2039,7 +2039,7 @@ one:
 rest:
 	SUBQ AX, CX
 	JZ done
-	LEAQ lanes<>+64(SB), DX
+	LEAQ lanes<>+128(SB), DX
 	SHLQ $2, CX
 	SUBQ CX, DX
 	VMOVUPS (DX), Y15
@@ -2127,7 +2127,7 @@ one:
 rest:
 	SUBQ AX, CX
 	JZ done
-	LEAQ lanes<>+64(SB), DX
+	LEAQ lanes<>+128(SB), DX
 	SHLQ $2, CX
 	SUBQ CX, DX
 	VMOVUPS (DX), Y15
@@ -2208,7 +2208,7 @@ one:
 rest:
 	SUBQ AX, CX
 	JZ done
-	LEAQ lanes<>+64(SB), DX
+	LEAQ lanes<>+128(SB), DX
 	SHLQ $2, CX
 	SUBQ CX, DX
 	VMOVUPS (DX), Y15
@@ -2304,7 +2304,7 @@ one:
 rest:
 	SUBQ AX, CX
 	JZ done
-	LEAQ lanes<>+64(SB), DX
+	LEAQ lanes<>+128(SB), DX
 	SHLQ $2, CX
 	SUBQ CX, DX
 	VMOVUPS (DX), Y15
@@ -2453,7 +2453,7 @@ one:
 rest:
 	SUBQ AX, CX
 	JZ done
-	LEAQ lanes<>+64(SB), DX
+	LEAQ lanes<>+128(SB), DX
 	SHLQ $2, CX
 	SUBQ CX, DX
 	VMOVUPS (DX), Y15
@@ -2569,15 +2569,31 @@ DATA lanes<>+32(SB)/8, $0xffffffffffffffff
 DATA lanes<>+40(SB)/8, $0xffffffffffffffff
 DATA lanes<>+48(SB)/8, $0xffffffffffffffff
 DATA lanes<>+56(SB)/8, $0xffffffffffffffff
-DATA lanes<>+64(SB)/8, $0
-DATA lanes<>+72(SB)/8, $0
-DATA lanes<>+80(SB)/8, $0
-DATA lanes<>+88(SB)/8, $0
-DATA lanes<>+96(SB)/8, $0
-DATA lanes<>+104(SB)/8, $0
-DATA lanes<>+112(SB)/8, $0
-DATA lanes<>+120(SB)/8, $0
-GLOBL lanes<>(SB), RODATA|NOPTR, $128
+DATA lanes<>+64(SB)/8, $0xffffffffffffffff
+DATA lanes<>+72(SB)/8, $0xffffffffffffffff
+DATA lanes<>+80(SB)/8, $0xffffffffffffffff
+DATA lanes<>+88(SB)/8, $0xffffffffffffffff
+DATA lanes<>+96(SB)/8, $0xffffffffffffffff
+DATA lanes<>+104(SB)/8, $0xffffffffffffffff
+DATA lanes<>+112(SB)/8, $0xffffffffffffffff
+DATA lanes<>+120(SB)/8, $0xffffffffffffffff
+DATA lanes<>+128(SB)/8, $0
+DATA lanes<>+136(SB)/8, $0
+DATA lanes<>+144(SB)/8, $0
+DATA lanes<>+152(SB)/8, $0
+DATA lanes<>+160(SB)/8, $0
+DATA lanes<>+168(SB)/8, $0
+DATA lanes<>+176(SB)/8, $0
+DATA lanes<>+184(SB)/8, $0
+DATA lanes<>+192(SB)/8, $0
+DATA lanes<>+200(SB)/8, $0
+DATA lanes<>+208(SB)/8, $0
+DATA lanes<>+216(SB)/8, $0
+DATA lanes<>+224(SB)/8, $0
+DATA lanes<>+232(SB)/8, $0
+DATA lanes<>+240(SB)/8, $0
+DATA lanes<>+248(SB)/8, $0
+GLOBL lanes<>(SB), RODATA|NOPTR, $256
 
 DATA half<>+0(SB)/8, $0x3f0000003f000000
 DATA half<>+8(SB)/8, $0x3f0000003f000000

@@ -104,18 +104,18 @@ func (a *assembly) finish() []byte {
 	return a.Bytes()
 }
 
-// lanes writes a table of sixteen set words and sixteen clear ones; a mask of n
-// lanes begins 4·(16−n) bytes into it.
+// lanes writes a table of 32 set words and 32 clear ones; a mask of n lanes
+// begins 4·n bytes before its middle.
 func (a *assembly) lanes() {
 	a.WriteString("\n")
-	for i := 0; i < 128; i += 8 {
+	for i := 0; i < 256; i += 8 {
 		word := "0xffffffffffffffff"
-		if i >= 64 {
+		if i >= 128 {
 			word = "0"
 		}
 		fmt.Fprintf(a, "DATA lanes<>+%d(SB)/8, $%s\n", i, word)
 	}
-	a.WriteString("GLOBL lanes<>(SB), RODATA|NOPTR, $128\n")
+	a.WriteString("GLOBL lanes<>(SB), RODATA|NOPTR, $256\n")
 }
 
 // formatted is a generated Go file.

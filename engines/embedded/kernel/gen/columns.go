@@ -11,6 +11,8 @@ import (
 
 var packArguments = append(append(pointers("dst", "src"), ints("stride")...), ints("k")...)
 
+var copyArguments = append(append(pointers("dst", "src"), ints("stride")...), ints("k", "cols")...)
+
 var rowsArguments = append(append(pointers("y", "x", "w"), ints("stride")...), ints("k", "load")...)
 
 // rowGroups are how many times eight rows a matrix-vector kernel takes at once;
@@ -20,9 +22,11 @@ var rowGroups = []int{1, 4}
 func columnsAssembly() []byte {
 	a := newAssembly()
 	packColumns(a)
+	copyColumns(a)
 	for _, groups := range rowGroups {
 		sumRows(a, groups)
 	}
+	a.lanes()
 	return a.finish()
 }
 
@@ -75,6 +79,36 @@ func packColumns(a *assembly) {
 	a.op("ADDQ $16, SI")
 	a.op("ADDQ $%d, DI", 4*panelBytes)
 	a.op("SUBQ $4, R8")
+	a.op("JNZ loop")
+	a.op("VZEROUPPER")
+	a.op("RET")
+}
+
+// copyColumns copies up to 32 columns of k rows, k positive, into a panel and
+// fills it up with zeros.
+func copyColumns(a *assembly) {
+	at := a.function("copyColumns", copyArguments, false)
+	a.op("MOVQ %s, DI", at["dst"])
+	a.op("MOVQ %s, SI", at["src"])
+	a.op("MOVQ %s, BX", at["stride"])
+	a.op("MOVQ %s, CX", at["k"])
+	a.op("MOVQ %s, AX", at["cols"])
+	a.op("LEAQ lanes<>+128(SB), DX")
+	a.op("SHLQ $2, AX")
+	a.op("SUBQ AX, DX")
+	for i := range 4 {
+		a.op("VMOVUPS %d(DX), Y%d", 32*i, 4+i)
+	}
+	a.label("loop")
+	for i := range 4 {
+		a.op("VMASKMOVPS %d(SI), Y%d, Y%d", 32*i, 4+i, i)
+	}
+	for i := range 4 {
+		a.op("VMOVUPS Y%d, %d(DI)", i, 32*i)
+	}
+	a.op("ADDQ BX, SI")
+	a.op("ADDQ $%d, DI", panelBytes)
+	a.op("DECQ CX")
 	a.op("JNZ loop")
 	a.op("VZEROUPPER")
 	a.op("RET")
@@ -157,6 +191,7 @@ func advance(a *assembly, bases []string, bytes int) {
 func columnsGo() []byte {
 	var text strings.Builder
 	fmt.Fprintf(&text, "// packColumns writes the transpose of eight rows into a panel; k is a positive\n// multiple of four, the stride is in bytes.\n//\n//go:noescape\n%s\n\n", declaration("packColumns", packArguments, false))
+	fmt.Fprintf(&text, "// copyColumns copies up to 32 columns of k rows into a panel and fills it up with\n// zeros; k is positive, the stride is in bytes.\n//\n//go:noescape\n%s\n\n", declaration("copyColumns", copyArguments, false))
 	for _, g := range rowGroups {
 		name := fmt.Sprintf("sumRows%d", 8*g)
 		fmt.Fprintf(&text, "// %s adds the products of %d rows with x into y, or puts them there when\n// load is 0; the stride is in bytes.\n//\n//go:noescape\n%s\n\n", name, 8*g, declaration(name, rowsArguments, false))

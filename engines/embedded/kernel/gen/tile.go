@@ -121,7 +121,7 @@ func (s shape) mask(a *assembly, at map[string]string) {
 		a.op("KMOVW DX, K2")
 		return
 	}
-	a.op("LEAQ lanes<>+64(SB), DX")
+	a.op("LEAQ lanes<>+128(SB), DX")
 	a.op("SHLQ $2, AX")
 	a.op("SUBQ AX, DX")
 	a.op("VMOVUPS (DX), Y14")

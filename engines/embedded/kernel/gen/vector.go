@@ -205,7 +205,7 @@ func (v vec) rest() {
 		v.op("KMOVW DX, K1")
 		return
 	}
-	v.op("LEAQ lanes<>+64(SB), DX")
+	v.op("LEAQ lanes<>+128(SB), DX")
 	v.op("SHLQ $2, CX")
 	v.op("SUBQ CX, DX")
 	v.op("VMOVUPS (DX), Y%d", maskRegister)
