@@ -1,0 +1,100 @@
+package eventlog
+
+import (
+	"context"
+	"crypto/tls"
+	"time"
+
+	"github.com/nats-io/nats.go"
+
+	"anneal/domain"
+)
+
+// ConnectOptions say where a NATS cluster is, and who we are there. Its
+// servers have the accounts, users and exports of accounts.conf.
+type ConnectOptions struct {
+	URL        string // nats://host:port, several separated by commas
+	Password   string // of the users control, desk and keeper
+	IssuerSeed string // of the auth callout's issuer: see NewIssuer
+	TLS        *tls.Config
+	Replicas   int // of the streams; 0 leaves what is there, or 3
+	VerifyNode func(node, token string) bool
+}
+
+// A Connection is the control plane's place in a NATS server or cluster: one
+// connection into each account, and the log.
+type Connection struct {
+	control, desk, keeper *nats.Conn
+	log                   *JetStream
+	replicas              int
+}
+
+// Connect joins an existing cluster, makes the streams when they are missing
+// and begins to vouch for nodes.
+func Connect(ctx context.Context, opts ConnectOptions) (*Connection, error) {
+	if opts.URL == "" || opts.Password == "" || opts.IssuerSeed == "" {
+		return nil, domain.Faultf(domain.InvalidArgument, "an existing NATS cluster needs its URL, the password of its users control, desk and keeper, and the seed of its auth callout's issuer")
+	}
+	var common []nats.Option
+	if opts.TLS != nil {
+		common = append(common, nats.Secure(opts.TLS))
+	}
+	return join(ctx, opts.URL, opts.Password, opts.IssuerSeed, opts.Replicas, opts.VerifyNode, common)
+}
+
+func join(ctx context.Context, url, password, seed string, replicas int, verify func(node, token string) bool, common []nats.Option) (c *Connection, err error) {
+	c = &Connection{replicas: replicas}
+	defer func() {
+		if err != nil {
+			c.Close()
+			c = nil
+		}
+	}()
+	for _, into := range []struct {
+		user string
+		conn **nats.Conn
+	}{{"control", &c.control}, {"desk", &c.desk}, {"keeper", &c.keeper}} {
+		options := append([]nats.Option{
+			nats.Name("anneal " + into.user), nats.UserInfo(into.user, password),
+			nats.MaxReconnects(-1), nats.ReconnectWait(100 * time.Millisecond), nats.Timeout(5 * time.Second),
+		}, common...)
+		if *into.conn, err = nats.Connect(url, options...); err != nil {
+			return c, domain.Faultf(domain.Unavailable, "cannot connect to NATS as %s: %v", into.user, err)
+		}
+	}
+	if c.log, err = OpenJetStream(ctx, c.control, JetStreamOptions{Replicas: replicas}); err != nil {
+		return c, err
+	}
+	if err = keepMirror(ctx, c.keeper, c.log, replicas); err != nil {
+		return c, err
+	}
+	return c, vouch(c.control, seed, verify)
+}
+
+// Control is the connection into the account CONTROL: streams, keys, tasks.
+func (c *Connection) Control() *nats.Conn { return c.control }
+
+// Desk is the connection into the account AGENTS, with every right there.
+func (c *Connection) Desk() *nats.Conn { return c.desk }
+
+// Log is the log.
+func (c *Connection) Log() *JetStream { return c.log }
+
+// Replicas is how many servers keep each stream; 0 when it was not said.
+func (c *Connection) Replicas() int { return c.replicas }
+
+// Ready says whether the log answers.
+func (c *Connection) Ready(ctx context.Context) error {
+	_, err := c.log.Last(ctx)
+	return err
+}
+
+// Close sends what is buffered and closes the connections.
+func (c *Connection) Close() {
+	for _, nc := range []*nats.Conn{c.desk, c.control, c.keeper} {
+		if nc != nil {
+			_ = nc.FlushTimeout(2 * time.Second)
+			nc.Close()
+		}
+	}
+}

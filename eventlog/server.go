@@ -1,0 +1,193 @@
+package eventlog
+
+import (
+	"context"
+	"crypto/rand"
+	"crypto/tls"
+	_ "embed"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/nats-io/nats-server/v2/server"
+	"github.com/nats-io/nats.go"
+
+	"anneal/domain"
+)
+
+// Accounts is the part of a NATS server's configuration that anneal needs, in
+// an own cluster as in the embedded server. Its variables, to be set before it
+// or in the environment: ANNEAL_NATS_PASSWORD, ANNEAL_NATS_READER_PASSWORD and
+// ANNEAL_NATS_ISSUER.
+//
+//go:embed accounts.conf
+var Accounts string
+
+// ServerOptions say how the embedded NATS server runs.
+type ServerOptions struct {
+	Dir        string                        // where streams are kept; nobody else may use it: see LockDir
+	Listen     string                        // host:port for nodes and readers, port 0 picks one; "" is in-process only
+	NoSync     bool                          // faster, but a power failure may take acknowledged events
+	TLS        *tls.Config                   // for Listen; nil is plain
+	VerifyNode func(node, token string) bool // nil lets no node in
+	Log        *slog.Logger                  // warnings and errors of the server; nil is silence
+}
+
+// A Server is an embedded NATS server with JetStream, and our place in it.
+type Server struct {
+	*Connection
+	nats   *server.Server
+	dir    string
+	reader string
+}
+
+const readerPasswordFile = "reader.password"
+
+// StartServer starts the embedded server and opens the log in it. Acknowledged
+// events outlive a power failure unless NoSync is set.
+func StartServer(opts ServerOptions) (*Server, error) {
+	if err := os.MkdirAll(opts.Dir, 0o700); err != nil {
+		return nil, domain.Faultf(domain.FailedPrecondition, "the folder for the event log cannot be made: %v", err)
+	}
+	reader, err := keptPassword(filepath.Join(opts.Dir, readerPasswordFile))
+	if err != nil {
+		return nil, err
+	}
+	seed, public, err := NewIssuer()
+	if err != nil {
+		return nil, err
+	}
+	own := rand.Text()
+	config, err := serverConfig(opts, own, reader, public)
+	if err != nil {
+		return nil, err
+	}
+	ns, err := server.NewServer(config)
+	if err != nil {
+		return nil, fmt.Errorf("eventlog: the embedded NATS server: %w", err)
+	}
+	fatal := make(chan string, 1)
+	ns.SetLoggerV2(serverLog{opts.Log, fatal}, false, false, false)
+	s := &Server{nats: ns, dir: opts.Dir, reader: reader}
+	ns.Start()
+	if err := s.begin(own, seed, opts, fatal); err != nil {
+		s.Close()
+		return nil, err
+	}
+	return s, nil
+}
+
+// A large log is recovered before the server answers.
+const patience = time.Minute
+
+func (s *Server) begin(password, seed string, opts ServerOptions, fatal <-chan string) (err error) {
+	ready := make(chan bool, 1)
+	go func() { ready <- s.nats.ReadyForConnections(patience) && s.nats.JetStreamEnabled() }()
+	select {
+	case ok := <-ready:
+		if !ok {
+			return domain.Faultf(domain.Unavailable, "the embedded NATS server did not start within %v: is %s writable, with space left?", patience, opts.Dir)
+		}
+	case reason := <-fatal:
+		return domain.Faultf(domain.FailedPrecondition, "the embedded NATS server cannot start: %s", reason)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	s.Connection, err = join(ctx, "", password, seed, 1, opts.VerifyNode, []nats.Option{nats.InProcessServer(s.nats)})
+	if err != nil {
+		return err
+	}
+	if opts.NoSync {
+		return nil
+	}
+	return s.Sync()
+}
+
+func serverConfig(opts ServerOptions, own, reader, issuer string) (*server.Options, error) {
+	config := &server.Options{}
+	variables := fmt.Sprintf("ANNEAL_NATS_PASSWORD: %q\nANNEAL_NATS_READER_PASSWORD: %q\nANNEAL_NATS_ISSUER: %q\n", own, reader, issuer)
+	if err := config.ProcessConfigString(variables + Accounts); err != nil {
+		return nil, errors.New("eventlog: the accounts of the embedded NATS server cannot be read") // the cause may quote a password
+	}
+	config.ServerName = "anneal"
+	config.NoSigs = true
+	config.JetStream = true
+	config.StoreDir = opts.Dir
+	config.SyncAlways = !opts.NoSync
+	config.MaxPayload = MaxEvent + 64<<10 // an event and what the server adds to it
+	config.DontListen = opts.Listen == ""
+	if opts.TLS != nil {
+		config.TLSConfig, config.TLSTimeout = opts.TLS, 5
+	}
+	if config.DontListen {
+		return config, nil
+	}
+	host, port, err := net.SplitHostPort(opts.Listen)
+	if err != nil {
+		return nil, domain.Faultf(domain.InvalidArgument, "the NATS address %q must be host:port", opts.Listen)
+	}
+	config.Host = host
+	config.Port, err = strconv.Atoi(port)
+	if err != nil || config.Port < 0 || config.Port > 65535 {
+		return nil, domain.Faultf(domain.InvalidArgument, "the port of the NATS address %q must be 0 to 65535; 0 picks a free one", opts.Listen)
+	}
+	if config.Port == 0 {
+		config.Port = server.RANDOM_PORT
+	}
+	return config, nil
+}
+
+// URL is where nodes and readers connect; "" when they cannot.
+func (s *Server) URL() string {
+	if addr := s.nats.Addr(); addr != nil {
+		return s.nats.ClientURL()
+	}
+	return ""
+}
+
+// InProcess connects to the server without a network: a node in this process.
+func (s *Server) InProcess() nats.Option { return nats.InProcessServer(s.nats) }
+
+// ReaderCredentials let whoever has them read every event, and nothing else.
+// The password was made at the first start and is kept in the server's folder.
+func (s *Server) ReaderCredentials() (user, password string) { return "reader", s.reader }
+
+// Sync writes the names of all streams' files to disk. The server syncs what
+// is in a file, but not the folder that it made the file in: so call this when
+// a stream was made.
+func (s *Server) Sync() error { return syncTree(s.dir) }
+
+// Close ends the server once everything it holds is written.
+func (s *Server) Close() {
+	if s.Connection != nil {
+		s.Connection.Close()
+	}
+	s.nats.Shutdown()
+	s.nats.WaitForShutdown()
+}
+
+// keptPassword reads a password, or makes one and keeps it.
+func keptPassword(path string) (string, error) {
+	kept, err := os.ReadFile(path)
+	if errors.Is(err, os.ErrNotExist) {
+		password := rand.Text()
+		if err := writeDurably(path, []byte(password+"\n")); err != nil {
+			return "", err
+		}
+		return password, nil
+	}
+	if err != nil {
+		return "", domain.Faultf(domain.FailedPrecondition, "the readers' password cannot be read: %v", err)
+	}
+	password := strings.TrimSpace(string(kept))
+	if len(password) < 16 {
+		return "", domain.Faultf(domain.FailedPrecondition, "the readers' password in %s is shorter than 16 characters: delete the file to get a new one", path)
+	}
+	return password, nil
+}
