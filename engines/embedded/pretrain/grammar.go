@@ -1,0 +1,276 @@
+package main
+
+import (
+	"fmt"
+	"hash/fnv"
+	"math/rand/v2"
+	"strconv"
+	"strings"
+)
+
+// An example is one instruction with its only right answer.
+type example struct {
+	task, prompt, answer string
+	// key is what a held-out example must not share with a trained one: the
+	// numbers, the word, or the whole prompt where the facts are few.
+	key string
+}
+
+// A task makes examples.
+type task struct {
+	name   string
+	share  int // out of the sum of all
+	sample func(rng *rand.Rand) example
+}
+
+// tasks are what the base model knows. Arithmetic takes the largest share: it
+// is by far the hardest to learn.
+var tasks = []task{
+	{"capital", 6, capital},
+	{"json", 9, object},
+	{"length", 7, length},
+	{"reverse", 10, reverse},
+	{"sentiment", 5, sentiment},
+	{"upper", 7, upper},
+	{"sum", 22, sum},
+	{"difference", 22, difference},
+	{"last", 7, lastWord},
+	{"opposite", 5, opposite},
+}
+
+// heldOut tells whether an example is kept out of training: one key in twelve.
+func heldOut(e example) bool {
+	h := fnv.New32a()
+	h.Write([]byte(e.task + "\x00" + e.key))
+	return h.Sum32()%12 == 0
+}
+
+// draw samples one example of any task, held out or not as asked.
+func draw(rng *rand.Rand, held bool) example {
+	total := 0
+	for _, t := range tasks {
+		total += t.share
+	}
+	n := rng.IntN(total)
+	for _, t := range tasks {
+		if n < t.share {
+			return drawOf(t, rng, held)
+		}
+		n -= t.share
+	}
+	panic("unreachable: the shares add up")
+}
+
+// drawOf samples one example of a task.
+func drawOf(t task, rng *rand.Rand, held bool) example {
+	for {
+		e := t.sample(rng)
+		e.task = t.name
+		e.prompt = politely(rng, e.prompt)
+		if e.key == "" {
+			e.key = e.prompt
+		}
+		if heldOut(e) == held {
+			return e
+		}
+	}
+}
+
+func pick[T any](rng *rand.Rand, from []T) T { return from[rng.IntN(len(from))] }
+
+// ask puts arguments into one of several wordings.
+func ask(rng *rand.Rand, wordings []string, args ...any) string {
+	return fmt.Sprintf(pick(rng, wordings), args...)
+}
+
+// politely varies a prompt without changing what it asks.
+func politely(rng *rand.Rand, prompt string) string {
+	switch rng.IntN(12) {
+	case 0:
+		return "Please answer: " + prompt
+	case 1:
+		return "Hi! " + prompt
+	case 2:
+		return prompt + " Thanks!"
+	case 3:
+		return "Question: " + prompt
+	case 4:
+		return "Task: " + prompt
+	case 5:
+		return strings.ToLower(prompt[:1]) + prompt[1:]
+	}
+	return prompt
+}
+
+// invented is a word of one to three syllables that is in no lexicon.
+func invented(rng *rand.Rand) string {
+	var b strings.Builder
+	for range 1 + rng.IntN(3) {
+		b.WriteString(pick(rng, onsets) + pick(rng, vowels) + pick(rng, codas))
+	}
+	word := b.String()
+	return word[:min(len(word), 9)]
+}
+
+// noise is a string of letters and digits, so that copying is learnt for what
+// is no word too.
+func noise(rng *rand.Rand) string {
+	const letters = "abcdefghijklmnopqrstuvwxyz0123456789"
+	b := make([]byte, 3+rng.IntN(5))
+	for i := range b {
+		b[i] = letters[rng.IntN(len(letters))]
+	}
+	return string(b)
+}
+
+func word(rng *rand.Rand) string {
+	switch rng.IntN(8) {
+	case 0, 1, 2:
+		return pick(rng, realWords)
+	case 3:
+		return noise(rng)
+	}
+	return invented(rng)
+}
+
+func name(rng *rand.Rand) string {
+	if rng.IntN(2) == 0 {
+		return pick(rng, firstNames)
+	}
+	w := invented(rng)
+	return strings.ToUpper(w[:1]) + w[1:]
+}
+
+func capital(rng *rand.Rand) example {
+	c := pick(rng, capitals)
+	return example{answer: c[1], prompt: ask(rng, []string{
+		"What is the capital of %s?", "Name the capital of %s.", "Which city is the capital of %s?", "Capital of %s?",
+		"Tell me the capital city of %s.", "The capital of %s is", "%s: what is its capital?",
+	}, c[0])}
+}
+
+func opposite(rng *rand.Rand) example {
+	p := pick(rng, opposites)
+	if rng.IntN(2) == 0 {
+		p[0], p[1] = p[1], p[0]
+	}
+	return example{answer: p[1], prompt: ask(rng, []string{
+		"What is the opposite of %s?", "Give the opposite of %s.", "Opposite of %s?", "Say the opposite: %s",
+		"The opposite of %s is", "Which word means the contrary of %s?",
+	}, p[0])}
+}
+
+func object(rng *rand.Rand) example {
+	var parts, fields, values []string
+	for _, i := range rng.Perm(len(fieldNames) + len(numberFields))[:1+rng.IntN(3)] {
+		if i < len(fieldNames) {
+			field, value := fieldNames[i], word(rng)
+			if field == "name" || rng.IntN(3) == 0 {
+				value = name(rng)
+			}
+			parts = append(parts, field+" "+value)
+			fields, values = append(fields, fmt.Sprintf("%q:%q", field, value)), append(values, value)
+			continue
+		}
+		field, value := numberFields[i-len(fieldNames)], strconv.Itoa(rng.IntN(1000))
+		parts = append(parts, field+" "+value)
+		fields, values = append(fields, fmt.Sprintf("%q:%s", field, value)), append(values, value)
+	}
+	list := strings.Join(parts, pick(rng, []string{" and ", ", ", "; "}))
+	return example{answer: "{" + strings.Join(fields, ",") + "}", key: strings.Join(values, " "), prompt: ask(rng, []string{
+		"Write JSON with %s.", "Make a JSON object: %s", "Turn this into JSON: %s", "Give me %s as JSON.", "JSON for %s, please.",
+		"Encode as JSON: %s",
+	}, list)}
+}
+
+func length(rng *rand.Rand) example {
+	w := word(rng)
+	return example{answer: strconv.Itoa(len(w)), key: w, prompt: ask(rng, []string{
+		"How many letters are in %s?", "Count the letters of %s.", "How long is the word %s?", "What is the length of %s?",
+		"Number of characters in %s?", "Tell me how many characters %s has.",
+	}, quoted(rng, w))}
+}
+
+func reverse(rng *rand.Rand) example {
+	w := word(rng)
+	b := []byte(w)
+	for i, j := 0, len(b)-1; i < j; i, j = i+1, j-1 {
+		b[i], b[j] = b[j], b[i]
+	}
+	return example{answer: string(b), key: w, prompt: ask(rng, []string{
+		"Reverse the word %s.", "Write %s backwards.", "Spell %s from the end to the start.", "Reverse: %s",
+		"What is %s spelled backwards?", "Turn %s around.",
+	}, quoted(rng, w))}
+}
+
+func upper(rng *rand.Rand) example {
+	w := word(rng)
+	if rng.IntN(3) == 0 {
+		w += " " + word(rng)
+	}
+	return example{answer: strings.ToUpper(w), key: w, prompt: ask(rng, []string{
+		"Write %s in capital letters.", "Make %s upper case.", "Upper case: %s", "Convert %s to uppercase.", "Shout %s!",
+		"Put %s in capitals.",
+	}, quoted(rng, w))}
+}
+
+func lastWord(rng *rand.Rand) example {
+	words := make([]string, 2+rng.IntN(4))
+	for i := range words {
+		words[i] = word(rng)
+	}
+	return example{answer: words[len(words)-1], key: strings.Join(words, " "), prompt: ask(rng, []string{
+		"What is the last word of: %s", "Give only the final word of this: %s", "Last word? %s", "Repeat the word at the end: %s",
+		"Which word comes last in %s",
+	}, strings.Join(words, " "))}
+}
+
+// quoted puts a word in quotation marks now and then.
+func quoted(rng *rand.Rand, w string) string {
+	switch rng.IntN(5) {
+	case 0:
+		return `"` + w + `"`
+	case 1:
+		return "'" + w + "'"
+	}
+	return w
+}
+
+func sentiment(rng *rand.Rand) example {
+	phrase, answer := pick(rng, goodPhrases), "positive"
+	if rng.IntN(2) == 0 {
+		phrase, answer = pick(rng, badPhrases), "negative"
+	}
+	review := fmt.Sprintf(pick(rng, []string{"The %s was %s.", "This %s is %s.", "I think the %s was %s.", "Our %s: %s!", "What a %s, %s."}),
+		pick(rng, subjects), phrase)
+	return example{answer: answer, key: review, prompt: ask(rng, []string{
+		"Positive or negative? %s", "What is the sentiment of: %s", "Is this review positive or negative? %s", "Sentiment: %s",
+		"Classify the review: %s", "Did they like it? Say positive or negative. %s",
+	}, review)}
+}
+
+func sum(rng *rand.Rand) example {
+	a, b := number(rng), number(rng)
+	return example{answer: strconv.Itoa(a + b), key: fmt.Sprint(min(a, b), max(a, b)), prompt: ask(rng, []string{
+		"What is %d plus %d?", "%d + %d =", "Add %d and %d.", "Compute %d + %d.", "What is the sum of %d and %d?", "How much is %d+%d?",
+		"I have %d and get %d more. How many do I have?",
+	}, a, b)}
+}
+
+func difference(rng *rand.Rand) example {
+	a, b := number(rng), number(rng)
+	if a < b {
+		a, b = b, a
+	}
+	return example{answer: strconv.Itoa(a - b), key: fmt.Sprint(a, b), prompt: ask(rng, []string{
+		"What is %d minus %d?", "%d - %d =", "Subtract from %d the number %d.", "Compute %d - %d.", "What is the difference of %d and %d?",
+		"How much is %d-%d?", "I have %d and lose %d. How many are left?",
+	}, a, b)}
+}
+
+func number(rng *rand.Rand) int {
+	if rng.IntN(4) == 0 {
+		return rng.IntN(10)
+	}
+	return rng.IntN(100)
+}

@@ -1,0 +1,159 @@
+// Command pretrain makes the embedded engine's base model from a generated
+// grammar of ten instruction tasks, measures it on prompts that were kept out
+// of training, and writes its Hugging Face directory with a model card. The
+// same seed, step count and kernel level give the same bits.
+//
+//	go run ./engines/embedded/pretrain -out engines/embedded/base/model
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"log"
+	"math"
+	"math/rand/v2"
+	"os"
+	"os/signal"
+	"runtime"
+	"time"
+
+	"anneal/engines/embedded/kernel"
+	"anneal/engines/embedded/llama"
+	"anneal/engines/embedded/safetensors"
+	"anneal/engines/embedded/tokenizer"
+	"anneal/engines/embedded/train"
+)
+
+// options are the command's flags.
+type options struct {
+	out     string
+	seed    uint64
+	steps   int
+	batch   int // tokens of a step
+	rate    float64
+	workers int
+}
+
+func main() {
+	log.SetFlags(0)
+	var o options
+	flag.StringVar(&o.out, "out", "", "directory to write the model to")
+	flag.Uint64Var(&o.seed, "seed", 1, "seed of weights and examples")
+	flag.IntVar(&o.steps, "steps", 4000, "optimiser steps")
+	flag.IntVar(&o.batch, "batch", 4096, "tokens of a step")
+	flag.Float64Var(&o.rate, "rate", 4e-3, "highest learning rate")
+	flag.IntVar(&o.workers, "workers", runtime.GOMAXPROCS(0), "cores to keep busy")
+	flag.Parse()
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	defer stop()
+	if err := run(ctx, o); err != nil {
+		log.Fatal("pretrain: ", err)
+	}
+}
+
+func run(ctx context.Context, o options) error {
+	if o.out == "" {
+		return errors.New("-out: say where the model goes")
+	}
+	if err := os.MkdirAll(o.out, 0o755); err != nil {
+		return err
+	}
+	tokens := tokenizer.NewBytes()
+	weights := llama.NewWeights(configuration(tokens))
+	weights.Initialize(o.seed)
+	begin := time.Now()
+	if err := pretrain(ctx, o, tokens, weights); err != nil {
+		return err
+	}
+	log.Printf("trained in %s", time.Since(begin).Round(time.Second))
+	for i, v := range weights.Flat() {
+		weights.Flat()[i] = safetensors.RoundBF16(v)
+	}
+	results, err := measure(tokens, weights, o.workers)
+	if err != nil {
+		return err
+	}
+	return write(o, tokens, weights, results)
+}
+
+// configuration is the shipped model's shape: 0.84 million parameters.
+func configuration(t *tokenizer.Tokenizer) llama.Config {
+	bos := t.BOS()
+	return llama.Config{
+		Architectures: []string{"LlamaForCausalLM"}, ModelType: "llama",
+		HiddenSize: 128, IntermediateSize: 352, Layers: 4, Heads: 4, KVHeads: 4, HeadDim: 32, VocabSize: t.VocabSize(),
+		MaxPositions: 512, NormEps: 1e-5, RopeTheta: 10000, TieWordEmbeddings: true, HiddenAct: "silu", InitializerRange: 0.02,
+		TorchDType: "bfloat16", BOS: &bos, EOS: llama.TokenIDs{t.EOS()},
+	}
+}
+
+// pretrain trains weights on examples that are never repeated on purpose.
+func pretrain(ctx context.Context, o options, tokens *tokenizer.Tokenizer, weights *llama.Weights) error {
+	loop := train.NewLoop(llama.NewNet(weights, nil, o.workers), o.workers)
+	loop.Decay = 0.05
+	rng := rand.New(rand.NewPCG(o.seed, 0x6578616d706c65))
+	const report = 50
+	mean, done, begin := 0.0, 0, time.Now()
+	for step := 1; step <= o.steps; step++ {
+		batch, err := conversations(rng, tokens, o.batch)
+		if err != nil {
+			return err
+		}
+		got, err := loop.Step(ctx, batch, o.rate*shape(step, o.steps))
+		if err != nil {
+			return fmt.Errorf("step %d: %w", step, err)
+		}
+		mean += got.Loss / report
+		done += got.Tokens
+		if step%report == 0 {
+			log.Printf("step %5d of %d  loss %.4f  %.0f tokens/s at %s", step, o.steps, mean, float64(done)/time.Since(begin).Seconds(), kernel.Level())
+			mean = 0
+		}
+	}
+	return nil
+}
+
+// shape is the learning rate over a training as a share of its peak: up in a
+// line over the first 100 steps, then down along a cosine to nothing.
+func shape(step, steps int) float64 {
+	const warmup = 100
+	if step < warmup {
+		return float64(step) / warmup
+	}
+	return (1 + math.Cos(math.Pi*float64(step-warmup)/float64(max(steps-warmup, 1)))) / 2
+}
+
+// conversations are samples of about so many tokens: mostly a question and its
+// answer, now and then with a system message, or several in a row.
+func conversations(rng *rand.Rand, tokens *tokenizer.Tokenizer, size int) ([]*train.Sample, error) {
+	var out []*train.Sample
+	for used := 0; used < size; {
+		turns := 1
+		if rng.IntN(12) == 0 {
+			turns = 2 + rng.IntN(4)
+		}
+		var messages []tokenizer.Message
+		if rng.IntN(12) == 0 {
+			messages = append(messages, tokenizer.Message{Role: "system", Content: pick(rng, []string{
+				"You are a helpful assistant.", "Answer briefly.", "You answer with one word or number.", "Be exact.",
+			})})
+		}
+		for range turns {
+			e := draw(rng, false)
+			messages = append(messages, tokenizer.Message{Role: "user", Content: e.prompt}, tokenizer.Message{Role: "assistant", Content: e.answer})
+		}
+		ids, learn, err := tokens.Chat(messages)
+		if err != nil {
+			return nil, err
+		}
+		s := &train.Sample{Tokens: make([]int32, len(ids)), Scored: learn}
+		for i, id := range ids {
+			s.Tokens[i] = int32(id)
+		}
+		out = append(out, s)
+		used += len(ids)
+	}
+	return out, nil
+}

@@ -1,0 +1,187 @@
+package train
+
+import (
+	"bufio"
+	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"hash"
+	"io"
+	"os"
+	"path/filepath"
+
+	"anneal/domain"
+	"anneal/engines/embedded/tokenizer"
+)
+
+// Limits on a user's files.
+const (
+	maxLine   = 8 << 20   // bytes of one row
+	maxRows   = 3_000_000 // of all files of an order
+	maxTokens = 1 << 28   // of all files of an order
+)
+
+// A row is one line of a training file: a conversation, a prompt with its
+// completion, or bare text.
+type row struct {
+	Messages   []message `json:"messages"`
+	Prompt     *string   `json:"prompt"`
+	Completion *string   `json:"completion"`
+	Text       *string   `json:"text"`
+}
+
+// message is a turn; content may be null where a turn has none.
+type message struct {
+	Role      string          `json:"role"`
+	Content   *string         `json:"content"`
+	Weight    *float64        `json:"weight"`
+	ToolCalls json.RawMessage `json:"tool_calls"`
+}
+
+// A reader turns files of rows into samples.
+type reader struct {
+	tokens *tokenizer.Tokenizer
+	window int // most tokens of a sample
+	vocab  int
+
+	digest  hash.Hash
+	samples []*Sample
+	count   int // tokens
+}
+
+func newReader(t *tokenizer.Tokenizer, window, vocab int) *reader {
+	return &reader{tokens: t, window: window, vocab: vocab, digest: sha256.New()}
+}
+
+// hash names everything read so far.
+func (r *reader) hash() string { return "sha256:" + hex.EncodeToString(r.digest.Sum(nil)) }
+
+// read appends a file's rows. A row at fault is InvalidArgument, naming the
+// file and the line.
+func (r *reader) read(path string) error {
+	f, err := os.Open(path)
+	if err != nil {
+		return fmt.Errorf("training data: %w", err)
+	}
+	defer f.Close()
+	lines := bufio.NewScanner(io.TeeReader(f, r.digest))
+	lines.Buffer(make([]byte, 1<<16), maxLine)
+	n := 0
+	refuse := func(format string, args ...any) error {
+		return domain.Faultf(domain.InvalidArgument, "%s line %d: %s", filepath.Base(path), n, fmt.Sprintf(format, args...))
+	}
+	for lines.Scan() {
+		n++
+		line := bytes.TrimSpace(lines.Bytes())
+		if len(line) == 0 {
+			continue
+		}
+		sample, err := r.sample(line)
+		if err != nil {
+			return refuse("%v", err)
+		}
+		r.samples = append(r.samples, sample)
+		r.count += len(sample.Tokens)
+		if len(r.samples) > maxRows || r.count > maxTokens {
+			return refuse("the data set exceeds %d rows or %d tokens: use fewer rows", maxRows, maxTokens)
+		}
+	}
+	n++
+	if errors.Is(lines.Err(), bufio.ErrTooLong) {
+		return refuse("the row is longer than %d bytes: shorten or split it", maxLine)
+	}
+	return lines.Err()
+}
+
+// sample renders one row; its error says what is wrong with the row.
+func (r *reader) sample(line []byte) (*Sample, error) {
+	var one row
+	if err := json.Unmarshal(line, &one); err != nil {
+		return nil, fmt.Errorf("not a JSON object of a training row: %w", err)
+	}
+	ids, learn, err := r.render(&one)
+	if err != nil {
+		return nil, err
+	}
+	s := &Sample{Tokens: make([]int32, len(ids)), Scored: learn}
+	for i, id := range ids {
+		if id < 0 || id >= r.vocab {
+			return nil, fmt.Errorf("token %d is outside the model's vocabulary of %d: the tokenizer does not belong to the model", id, r.vocab)
+		}
+		s.Tokens[i] = int32(id)
+	}
+	if len(ids) > r.window {
+		return nil, fmt.Errorf("the row has %d tokens, more than the %d that fit: shorten it, or raise maxContextLength up to the model's window", len(ids), r.window)
+	}
+	if s.scored() == 0 {
+		return nil, errors.New("the row has nothing to learn: give an assistant message weight 1, or a completion")
+	}
+	return s, nil
+}
+
+func (r *reader) render(one *row) (ids []int, learn []bool, err error) {
+	shapes := 0
+	for _, given := range []bool{len(one.Messages) > 0, one.Prompt != nil || one.Completion != nil, one.Text != nil} {
+		if given {
+			shapes++
+		}
+	}
+	switch {
+	case shapes != 1:
+		return nil, nil, errors.New("a row has either messages, or prompt and completion, or text")
+	case len(one.Messages) > 0:
+		return r.conversation(one.Messages)
+	case one.Text != nil:
+		ids, learn = r.begin(ids, learn)
+		ids, learn = r.text(ids, learn, *one.Text, true)
+	case one.Prompt == nil || one.Completion == nil:
+		return nil, nil, errors.New("prompt and completion belong together: one is missing")
+	default:
+		ids, learn = r.begin(ids, learn)
+		ids, learn = r.text(ids, learn, *one.Prompt, false)
+		ids, learn = r.text(ids, learn, *one.Completion, true)
+	}
+	if eos := r.tokens.EOS(); eos >= 0 {
+		ids, learn = append(ids, eos), append(learn, true)
+	}
+	return ids, learn, nil
+}
+
+func (r *reader) begin(ids []int, learn []bool) ([]int, []bool) {
+	if bos := r.tokens.BOS(); bos >= 0 {
+		return append(ids, bos), append(learn, false)
+	}
+	return ids, learn
+}
+
+func (r *reader) text(ids []int, learn []bool, text string, wanted bool) ([]int, []bool) {
+	for _, id := range r.tokens.Encode(text) {
+		ids, learn = append(ids, id), append(learn, wanted)
+	}
+	return ids, learn
+}
+
+// conversation checks and renders messages.
+func (r *reader) conversation(messages []message) ([]int, []bool, error) {
+	turns := make([]tokenizer.Message, len(messages))
+	for i, m := range messages {
+		switch {
+		case m.Role == "system" && i > 0:
+			return nil, nil, fmt.Errorf("messages[%d].role: a system message comes first or not at all", i)
+		case m.Role == "tool" || len(m.ToolCalls) > 0 && string(m.ToolCalls) != "null":
+			return nil, nil, fmt.Errorf("messages[%d]: this model's template has no tool calls: leave such rows out", i)
+		case m.Content == nil:
+			return nil, nil, fmt.Errorf("messages[%d].content: is missing: give a text", i)
+		case m.Weight != nil && *m.Weight != 0 && *m.Weight != 1:
+			return nil, nil, fmt.Errorf("messages[%d].weight: must be 0 or 1", i)
+		}
+		turns[i] = tokenizer.Message{Role: m.Role, Content: *m.Content, Weight: m.Weight}
+	}
+	if last := messages[len(messages)-1]; last.Role != "assistant" {
+		return nil, nil, fmt.Errorf("messages: the last is the assistant's, not %q", last.Role)
+	}
+	return r.tokens.Chat(turns)
+}
