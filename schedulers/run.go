@@ -1,0 +1,129 @@
+package schedulers
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"time"
+
+	"anneal/domain"
+	"anneal/eventlog"
+	"anneal/projections"
+)
+
+const (
+	maxSteps    = 256 // of one plan that are carried out before the next plan is made
+	patience    = 2   // plans in a row that may come to nothing before events no longer wake the loop
+	shortPause  = 10 * time.Millisecond
+	longPause   = 30 * time.Second
+	longestRest = time.Second
+)
+
+// Run carries out the plans of s until ctx is done or the world stands still
+// on an event that does not fold. It makes a new plan whenever the world has
+// moved or the plan's time has come. A step that is refused is no error: the
+// world has moved, and the next plan knows more. When nothing but refusals
+// comes of plans the loop slows down, to one plan in 30 seconds at last.
+func Run(ctx context.Context, log eventlog.Log, world *projections.World, s Scheduler, logger *slog.Logger) error {
+	l := loop{log, world, "scheduler/" + s.Name(), logger.With("scheduler", s.Name())}
+	vain := 0 // plans in a row of which steps were refused and none was recorded
+	for ctx.Err() == nil {
+		began := time.Now()
+		view := world.View()
+		plan := s.Plan(view, began.UTC())
+		rest := min(time.Since(began), longestRest) // planning takes at most half of a core
+		recorded, refused, err := l.carryOut(ctx, view, plan.Steps)
+		if err != nil {
+			return err
+		}
+		if recorded == 0 && refused > 0 {
+			vain++
+		} else {
+			vain = 0
+		}
+		if recorded == 0 {
+			l.wait(ctx, view.Position, plan.Again, vain)
+		}
+		pause(ctx, nil, rest)
+	}
+	return ctx.Err()
+}
+
+type loop struct {
+	log    eventlog.Log
+	world  *projections.World
+	actor  string
+	logger *slog.Logger
+}
+
+// carryOut does the steps in order and counts those that were recorded and
+// those that were refused. Its error ends the loop.
+func (l loop) carryOut(ctx context.Context, view *projections.View, steps []Step) (recorded, refused int, err error) {
+	for _, step := range steps {
+		if recorded == maxSteps || refused == maxSteps || ctx.Err() != nil {
+			break
+		}
+		request := eventlog.Request{Time: time.Now().UTC(), Actor: l.actor}
+		position, err := eventlog.Do(ctx, l.log, l.world, request, step...)
+		switch {
+		case ctx.Err() != nil:
+			return recorded, refused, ctx.Err()
+		case err != nil:
+			refused++
+			l.report(ctx, view, step, err)
+		case position > 0:
+			recorded++
+			if err := l.world.WaitFor(ctx, position); err != nil {
+				return recorded, refused, err
+			}
+		}
+	}
+	return recorded, refused, nil
+}
+
+// report writes down why a step was refused. That the world has moved since
+// the plan was made is the usual reason, and worth nobody's attention.
+func (l loop) report(ctx context.Context, view *projections.View, step Step, err error) {
+	level := slog.LevelWarn
+	var fault *domain.Fault
+	if errors.As(err, &fault) && fault.Code != domain.Internal && l.world.Position() > view.Position {
+		level = slog.LevelDebug
+	}
+	l.logger.Log(ctx, level, "a step was refused", "step", step.String(), "error", err.Error())
+}
+
+// wait returns when there is reason for another plan: the world has moved
+// beyond a position, or the time again has come. After vain plans it also
+// returns after a pause, and from the third on nothing else ends that pause.
+func (l loop) wait(ctx context.Context, position uint64, again time.Time, vain int) {
+	changed := l.world.Changed(position)
+	limit := time.Duration(-1)
+	if !again.IsZero() {
+		limit = max(time.Until(again), shortPause)
+	}
+	if vain > 0 {
+		limit = min(shortPause<<min(vain-1, 20), longPause)
+	}
+	if vain > patience {
+		changed = nil
+	}
+	pause(ctx, changed, limit)
+}
+
+// pause waits for a signal, for a time (negative: for ever), or for ctx.
+func pause(ctx context.Context, signal <-chan struct{}, limit time.Duration) {
+	if limit == 0 {
+		return
+	}
+	var expired <-chan time.Time
+	if limit > 0 {
+		timer := time.NewTimer(limit)
+		defer timer.Stop()
+		expired = timer.C
+	}
+	select {
+	case <-signal:
+	case <-expired:
+	case <-ctx.Done():
+	}
+}
