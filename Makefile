@@ -1,0 +1,34 @@
+VERSION := $(shell git describe --always --dirty 2>/dev/null || echo dev)
+BUILD   := CGO_ENABLED=0 go build -trimpath -ldflags "-X main.version=$(VERSION)"
+STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
+
+.PHONY: help demo run test race bench lint golden build
+
+help: ## show this
+	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+
+build: ## build bin/anneal
+	$(BUILD) -o bin/anneal ./cmd/anneal
+
+demo: build ## train, deploy and ask a model, from an upload to an answer, in under two minutes
+	bin/anneal demo
+
+run: build ## start a server with a local worker; data lies in ./data
+	bin/anneal serve --data data --listen 127.0.0.1:8080
+
+test: ## run the tests
+	go test ./...
+
+race: ## run the tests under the race detector
+	go test -race ./...
+
+bench: ## measure against the limits of this machine, in one run
+	go run ./cmd/bench
+
+lint: ## gofmt, go vet, staticcheck
+	@test -z "$$(gofmt -l $$(git ls-files '*.go'))" || { gofmt -l $$(git ls-files '*.go'); exit 1; }
+	go vet ./...
+	go run $(STATICCHECK) ./...
+
+golden: ## write the golden files anew; read the difference before you commit it
+	go test ./domain ./schedulers ./api -update

@@ -1,0 +1,257 @@
+package anneal_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// mayImport is the plan of the house: a folder may import those on its right,
+// what lies below itself, and no other of ours. A name that ends in /... holds
+// for all that lies below it; the longest that matches counts.
+var mayImport = map[string][]string{
+	"domain/...":            {},
+	"eventlog":              {"domain"},
+	"projections":           {"domain", "eventlog"},
+	"blobs":                 {"domain"},
+	"engines":               {"domain"},
+	"engines/embedded/...":  {"domain", "domain/rows", "engines"},
+	"engines/simulated/...": {"domain", "domain/rows", "engines"},
+	"schedulers/...":        {"domain", "eventlog", "projections"},
+	"workers":               {"domain", "domain/rows", "eventlog", "projections", "blobs", "engines"},
+	"workers/wire":          {"domain", "engines"},
+	"workers/agent/...":     {"domain", "engines", "workers/wire"},
+	"api":                   {"domain", "domain/rows", "eventlog", "projections", "blobs", "engines"},
+}
+
+// onlyIn says where a third party may be imported, outside of tests.
+var onlyIn = map[string][]string{
+	"github.com/nats-io/":                {"eventlog", "workers", "workers/wire", "workers/agent", "cmd/anneal"},
+	"github.com/ThreeDotsLabs/watermill": {"eventlog", "workers", "cmd/anneal"},
+	"github.com/stretchr/testify":        {},
+	"gocloud.dev/":                       {"blobs"},
+	"github.com/spf13/cobra":             {"cmd/anneal"},
+	"github.com/go-chi/chi":              {"api"},
+	"go.einride.tech/aip":                {"projections"},
+}
+
+// impure are packages and functions that a pure room may not touch.
+var impure = []string{"os", "net", "net/http", "math/rand", "math/rand/v2", "crypto/rand", "syscall", "os/exec", "log", "log/slog", "database/sql"}
+
+const (
+	mostFileLines     = 500
+	mostFunctionLines = 80
+)
+
+type pkg struct {
+	ImportPath string
+	Imports    []string
+}
+
+func packages(t *testing.T) []pkg {
+	out, err := exec.Command("go", "list", "-json=ImportPath,Imports", "./...").Output()
+	require.NoError(t, err)
+	var all []pkg
+	for dec := json.NewDecoder(strings.NewReader(string(out))); dec.More(); {
+		var p pkg
+		require.NoError(t, dec.Decode(&p))
+		all = append(all, p)
+	}
+	require.NotEmpty(t, all)
+	return all
+}
+
+func room(importPath string) string { return strings.TrimPrefix(importPath, "anneal/") }
+
+func allowed(from string) (list []string, found bool) {
+	best := -1
+	for pattern, imports := range mayImport {
+		base, tree := strings.CutSuffix(pattern, "/...")
+		if (from == base || tree && strings.HasPrefix(from, base+"/")) && len(base) > best {
+			best, list, found = len(base), imports, true
+		}
+	}
+	return list, found
+}
+
+func top(name string) string {
+	parts := strings.Split(name, "/")
+	return strings.Join(parts[:min(2, len(parts))], "/")
+}
+
+func TestImportsFollowThePlan(t *testing.T) {
+	for _, p := range packages(t) {
+		from := room(p.ImportPath)
+		list, found := allowed(from)
+		if !found {
+			require.True(t, from == "anneal" || strings.HasPrefix(from, "cmd/"), "%s has no place in the plan", from)
+			continue
+		}
+		for _, imported := range p.Imports {
+			to, ours := strings.CutPrefix(imported, "anneal/")
+			if !ours || slices.Contains(list, to) || strings.HasPrefix(to, from+"/") {
+				continue
+			}
+			if top(to) == top(from) && strings.Contains(from, "/") {
+				continue // parts of one room
+			}
+			t.Errorf("%s may not import %s", from, to)
+		}
+	}
+}
+
+func TestThirdPartiesStayInTheirRooms(t *testing.T) {
+	for _, p := range packages(t) {
+		for _, imported := range p.Imports {
+			for prefix, rooms := range onlyIn {
+				if strings.HasPrefix(imported, prefix) && !slices.Contains(rooms, room(p.ImportPath)) {
+					t.Errorf("%s may not import %s", room(p.ImportPath), imported)
+				}
+			}
+		}
+	}
+}
+
+// eachFile visits our Go files that are not generated.
+func eachFile(t *testing.T, visit func(path string, file *ast.File, set *token.FileSet)) {
+	require.NoError(t, filepath.WalkDir(".", func(path string, entry fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		if entry.IsDir() && strings.HasPrefix(entry.Name(), ".") && path != "." {
+			return filepath.SkipDir
+		}
+		if !strings.HasSuffix(path, ".go") {
+			return nil
+		}
+		set := token.NewFileSet()
+		file, err := parser.ParseFile(set, path, nil, parser.ParseComments)
+		if err == nil && !ast.IsGenerated(file) {
+			visit(path, file, set)
+		}
+		return err
+	}))
+}
+
+func TestDomainAndPlansArePure(t *testing.T) {
+	eachFile(t, func(path string, file *ast.File, set *token.FileSet) {
+		if strings.HasSuffix(path, "_test.go") || !isPure(path) {
+			return
+		}
+		for _, spec := range file.Imports {
+			if name := strings.Trim(spec.Path.Value, `"`); slices.Contains(impure, name) {
+				t.Errorf("%s imports %s: this room is pure", path, name)
+			}
+		}
+		ast.Inspect(file, func(n ast.Node) bool {
+			if s, ok := n.(*ast.SelectorExpr); ok {
+				if x, ok := s.X.(*ast.Ident); ok && x.Name == "time" && slices.Contains([]string{"Now", "Since", "Until", "Sleep", "After", "NewTimer", "NewTicker"}, s.Sel.Name) {
+					t.Errorf("%s: time.%s: time comes in from the edge", set.Position(s.Pos()), s.Sel.Name)
+				}
+			}
+			return true
+		})
+	})
+}
+
+// isPure tells whether a file belongs to the pure core: all of domain, and all
+// of schedulers but the loop that carries plans out.
+func isPure(path string) bool {
+	return strings.HasPrefix(path, "domain/") || strings.HasPrefix(path, "schedulers/") && path != "schedulers/run.go"
+}
+
+func TestFilesAndFunctionsAreShort(t *testing.T) {
+	eachFile(t, func(path string, file *ast.File, set *token.FileSet) {
+		if n := set.File(file.Pos()).LineCount(); n > mostFileLines {
+			t.Errorf("%s has %d lines, more than %d", path, n, mostFileLines)
+		}
+		if strings.HasSuffix(path, "_test.go") {
+			return
+		}
+		for _, decl := range file.Decls {
+			f, ok := decl.(*ast.FuncDecl)
+			if !ok {
+				continue
+			}
+			if lines := set.Position(f.End()).Line - set.Position(f.Pos()).Line + 1; lines > mostFunctionLines {
+				t.Errorf("%s: %s has %d lines, more than %d", set.Position(f.Pos()), f.Name.Name, lines, mostFunctionLines)
+			}
+		}
+	})
+}
+
+// TestEveryKindHasItsTableAndItsAPI reads the kinds off the code: each variable
+// of the domain made by NewKind or Extend must be a table of the world and have
+// a file in api.
+func TestEveryKindHasItsTableAndItsAPI(t *testing.T) {
+	view, err := os.ReadFile("projections/world.go")
+	require.NoError(t, err)
+	kinds := 0
+	eachFile(t, func(path string, file *ast.File, _ *token.FileSet) {
+		if filepath.Dir(path) != "domain" || strings.HasSuffix(path, "_test.go") {
+			return
+		}
+		for _, decl := range file.Decls {
+			for variable, collection := range kindsOf(decl) {
+				if collection == "jobs" {
+					continue // the shared part of all kinds of jobs, no resource of its own
+				}
+				kinds++
+				require.Contains(t, string(view), "domain."+variable, "projections.World has no table for %s", variable)
+				name := snake(collection)
+				if _, err := os.Stat(filepath.Join("api", name+".go")); err != nil {
+					t.Errorf("the kind %s has no file api/%s.go", variable, name)
+				}
+			}
+		}
+	})
+	require.GreaterOrEqual(t, kinds, 8)
+}
+
+// kindsOf yields the kinds that a declaration makes: variable → collection.
+func kindsOf(decl ast.Decl) map[string]string {
+	kinds := map[string]string{}
+	general, ok := decl.(*ast.GenDecl)
+	if !ok || general.Tok != token.VAR {
+		return kinds
+	}
+	for _, spec := range general.Specs {
+		value := spec.(*ast.ValueSpec)
+		for i, v := range value.Values {
+			ast.Inspect(v, func(n ast.Node) bool {
+				call, ok := n.(*ast.CallExpr)
+				if !ok || len(call.Args) == 0 {
+					return true
+				}
+				if f, ok := call.Fun.(*ast.Ident); ok && f.Name == "NewKind" {
+					kinds[value.Names[i].Name] = strings.Trim(call.Args[0].(*ast.BasicLit).Value, `"`)
+				}
+				return true
+			})
+		}
+	}
+	return kinds
+}
+
+func snake(camel string) string {
+	var b strings.Builder
+	for _, r := range camel {
+		if r >= 'A' && r <= 'Z' {
+			fmt.Fprintf(&b, "_%c", r+'a'-'A')
+		} else {
+			b.WriteRune(r)
+		}
+	}
+	return b.String()
+}
