@@ -8,11 +8,17 @@ package kernel
 //go:noescape
 func packColumns(dst *float32, src *float32, stride int, k int)
 
-// copyColumns copies up to 32 columns of k rows into a panel and fills it up with
-// zeros; k is positive, the stride is in bytes.
+// copyColumns16 copies up to 16 columns of k rows into rows of 16 and fills these up
+// with zeros; k is positive, the stride is in bytes.
 //
 //go:noescape
-func copyColumns(dst *float32, src *float32, stride int, k int, cols int)
+func copyColumns16(dst *float32, src *float32, stride int, k int, cols int)
+
+// copyColumns32 copies up to 32 columns of k rows into rows of 32 and fills these up
+// with zeros; k is positive, the stride is in bytes.
+//
+//go:noescape
+func copyColumns32(dst *float32, src *float32, stride int, k int, cols int)
 
 // sumRows8 adds the products of 8 rows with x into y, or puts them there when
 // load is 0; the stride is in bytes.

@@ -40,8 +40,33 @@ loop:
 	VZEROUPPER
 	RET
 
-// func copyColumns(dst *float32, src *float32, stride int, k int, cols int)
-TEXT ·copyColumns(SB), NOSPLIT, $0-40
+// func copyColumns16(dst *float32, src *float32, stride int, k int, cols int)
+TEXT ·copyColumns16(SB), NOSPLIT, $0-40
+	MOVQ dst+0(FP), DI
+	MOVQ src+8(FP), SI
+	MOVQ stride+16(FP), BX
+	MOVQ k+24(FP), CX
+	MOVQ cols+32(FP), AX
+	LEAQ lanes<>+128(SB), DX
+	SHLQ $2, AX
+	SUBQ AX, DX
+	VMOVUPS 0(DX), Y4
+	VMOVUPS 32(DX), Y5
+
+loop:
+	VMASKMOVPS 0(SI), Y4, Y0
+	VMASKMOVPS 32(SI), Y5, Y1
+	VMOVUPS Y0, 0(DI)
+	VMOVUPS Y1, 32(DI)
+	ADDQ BX, SI
+	ADDQ $64, DI
+	DECQ CX
+	JNZ loop
+	VZEROUPPER
+	RET
+
+// func copyColumns32(dst *float32, src *float32, stride int, k int, cols int)
+TEXT ·copyColumns32(SB), NOSPLIT, $0-40
 	MOVQ dst+0(FP), DI
 	MOVQ src+8(FP), SI
 	MOVQ stride+16(FP), BX

@@ -77,8 +77,18 @@ func packPanel(dst []float32, b Matrix) {
 		return
 	}
 	for from := 0; from < b.Rows; from += packPiece {
-		copyColumns(&dst[from*panelCols], &b.Data[from*b.Stride], 4*b.Stride, min(packPiece, b.Rows-from), b.Cols)
+		copyColumns32(&dst[from*panelCols], &b.Data[from*b.Stride], 4*b.Stride, min(packPiece, b.Rows-from), b.Cols)
 	}
+}
+
+// packTile copies up to 16 columns of k rows into rows of 16; it answers false
+// where that would not help.
+func packTile(dst, src []float32, stride, k, cols int) bool {
+	if simd == 0 {
+		return false
+	}
+	copyColumns16(&dst[0], &src[0], 4*stride, k, cols)
+	return true
 }
 
 // packPanelT writes the transpose of up to 32 rows into a panel.

@@ -6,15 +6,18 @@ const (
 	// depth bounds the k of one inner call: the rows of A that it reads and
 	// the lines of B it streams stay in the first-level cache.
 	depth = 384
-	// depthTN is the same for a transposed A, where every k of a tile lies on
-	// a cache line or two of its own.
-	depthTN = 128
 	// block bounds the numbers of B between two visits of the same panel, so
 	// that they stay in the second-level cache.
 	block = 128 << 10
 	// inline is the number of multiplications below which handing a part to
 	// another goroutine costs more than it saves.
 	inline = 1 << 20
+	// share is how many parts each worker gets, so that a busy core can leave
+	// some of its own to the others.
+	share = 3
+	// conflict is the distance of rows, in numbers, whose multiples share few
+	// sets of the first-level cache.
+	conflict = 256
 )
 
 // Gemm computes C = A·B, or C += A·B when accumulate is set: c is [m × n], a is
@@ -26,24 +29,64 @@ func Gemm(c, a Matrix, b *Packed, accumulate bool, workers int) {
 	same("rows of a", a.Rows, c.Rows)
 	same("columns of a", a.Cols, b.k)
 	same("columns of b", b.n, c.Cols)
-	product{c: c, a: a.Data, rowStride: a.Stride, kStride: 1, b: b, depth: depth, load: accumulate}.run(workers)
+	p := product{c: c, a: a.Data, rowStride: a.Stride, kStride: 1, b: b, load: accumulate}
+	if b.k == 0 {
+		p.clear()
+		return
+	}
+	tiles := (c.Rows + tileRows() - 1) / tileRows()
+	workers = min(workers, c.Rows*c.Cols*b.k/inline)
+	byRows := tiles >= share*workers || tiles >= b.panels()
+	cut(c.Rows, b.panels(), workers, byRows, p.part)
 }
 
-// transposed holds the packed right operands of GemmTN between calls.
-var transposed = sync.Pool{New: func() any { return new(Packed) }}
+// columns holds the packed right operands of GemmTN between calls.
+var columns = sync.Pool{New: func() any { return new(Packed) }}
 
 // GemmTN computes C += Aᵀ·B, the gradient of a weight: a is [m × p], b is
 // [m × q], c is [p × q]. It is reduced over m in ascending order.
 func GemmTN(c, a, b Matrix, workers int) {
 	c.check("c")
 	a.check("a")
+	b.check("b")
 	same("rows of b", b.Rows, a.Rows)
 	same("rows of c", c.Rows, a.Cols)
 	same("columns of c", c.Cols, b.Cols)
-	packed := transposed.Get().(*Packed)
-	packed.Pack(b)
-	product{c: c, a: a.Data, rowStride: 1, kStride: a.Stride, b: packed, depth: depthTN, load: true}.run(workers)
-	transposed.Put(packed)
+	workers = min(workers, c.Rows*c.Cols*a.Rows/inline)
+	byRows := panels(c.Cols) < 2*workers // else every part would pack all of B
+	cut(c.Rows, panels(c.Cols), workers, byRows, func(r0, r1, p0, p1 int) {
+		c0, c1 := p0*panelCols, min(p1*panelCols, c.Cols)
+		gradient(c.RowRange(r0, r1).ColRange(c0, c1), a.ColRange(r0, r1), b.ColRange(c0, c1))
+	})
+}
+
+// gradient is GemmTN on one part. B is packed piece by piece, so that what is
+// packed is used while it is in the second-level cache.
+func gradient(c, a, b Matrix) {
+	packed := columns.Get().(*Packed)
+	defer columns.Put(packed)
+	steps := (a.Rows + depth - 1) / depth
+	for i := range steps {
+		k0, k1 := a.Rows*i/steps, a.Rows*(i+1)/steps
+		packed.Pack(b.RowRange(k0, k1))
+		p := product{c: c, a: a.Data[k0*a.Stride:], rowStride: 1, kStride: a.Stride, b: packed, load: true}
+		p.part(0, c.Rows, 0, packed.panels())
+	}
+}
+
+// cut runs part over a grid of C: over parts of its rows or of its panels.
+func cut(rows, panels, workers int, byRows bool, part func(r0, r1, p0, p1 int)) {
+	switch {
+	case rows == 0 || panels == 0:
+	case workers < 2:
+		part(0, rows, 0, panels)
+	case byRows:
+		n := min((rows+tileRows()-1)/tileRows(), share*workers)
+		split(n, workers, func(i int) { part(rows*i/n, rows*(i+1)/n, 0, panels) })
+	default:
+		n := min(panels, share*workers)
+		split(n, workers, func(i int) { part(0, rows, panels*i/n, panels*(i+1)/n) })
+	}
 }
 
 // product is one C = A·B; the element of A for row i and step k is
@@ -53,33 +96,7 @@ type product struct {
 	a                  []float32
 	rowStride, kStride int
 	b                  *Packed
-	depth              int
 	load               bool // C is read, not overwritten
-}
-
-// run cuts the rows, or the panels where rows are few, into parts.
-func (p product) run(workers int) {
-	rows, panels := p.c.Rows, p.b.panels()
-	if rows == 0 || panels == 0 {
-		return
-	}
-	if p.b.k == 0 {
-		p.clear()
-		return
-	}
-	workers = min(workers, rows*p.c.Cols*p.b.k/inline)
-	if workers < 2 {
-		p.part(0, rows, 0, panels)
-		return
-	}
-	tiles := (rows + tileRows() - 1) / tileRows()
-	if tiles >= 4*workers || tiles >= panels {
-		n := min(tiles, 4*workers)
-		split(n, workers, func(i int) { p.part(rows*i/n, rows*(i+1)/n, 0, panels) })
-		return
-	}
-	n := min(panels, 4*workers)
-	split(n, workers, func(i int) { p.part(0, rows, panels*i/n, panels*(i+1)/n) })
 }
 
 // clear gives a product over nothing its value.
@@ -95,27 +112,50 @@ func (p product) clear() {
 // part computes rows r0 to r1 of panels p0 to p1. Rows are dealt out evenly
 // over the tiles, so no tile is left with one or two.
 func (p product) part(r0, r1, p0, p1 int) {
+	s := stages.Get().(*stage)
+	defer stages.Put(s)
 	rows, k := r1-r0, p.b.k
 	tiles := (rows + tileRows() - 1) / tileRows()
-	steps := (k + p.depth - 1) / p.depth
+	steps := (k + depth - 1) / depth
 	width := max(1, block/((k+steps-1)/steps*panelCols))
 	for lo := p0; lo < p1; lo += width {
 		hi := min(lo+width, p1)
-		for s := range steps {
-			k0, k1 := k*s/steps, k*(s+1)/steps
+		for step := range steps {
+			k0, k1 := k*step/steps, k*(step+1)/steps
 			for t := range tiles {
-				p.strip(r0+rows*t/tiles, r0+rows*(t+1)/tiles, lo, hi, k0, k1)
+				p.strip(s, r0+rows*t/tiles, r0+rows*(t+1)/tiles, lo, hi, k0, k1)
 			}
 		}
 	}
 }
 
+// stage holds a tile's part of A, copied together.
+type stage [16 * (depth + 16)]float32
+
+var stages = sync.Pool{New: func() any { return new(stage) }}
+
 // strip adds the products k0 to k1 into one tile's height of C.
-func (p product) strip(i0, i1, lo, hi, k0, k1 int) {
-	a := p.a[i0*p.rowStride+k0*p.kStride:]
+func (p product) strip(s *stage, i0, i1, lo, hi, k0, k1 int) {
 	load := p.load || k0 > 0
+	a, rowStride, kStride := p.gather(s, i0, i1, k0, k1)
 	for j := lo; j < hi; j++ {
 		c := p.c.Data[i0*p.c.Stride+j*panelCols:]
-		tile(c, p.c.Stride, a, p.rowStride, p.kStride, p.b.panel(j, k0), k1-k0, i1-i0, min(panelCols, p.c.Cols-j*panelCols), load)
+		tile(c, p.c.Stride, a, rowStride, kStride, p.b.panel(j, k0), k1-k0, i1-i0, min(panelCols, p.c.Cols-j*panelCols), load)
 	}
+}
+
+// gather gives the part of A for a strip and its strides: where it lies, or
+// copied together when its lines are scattered over the cache.
+func (p product) gather(s *stage, i0, i1, k0, k1 int) (a []float32, rowStride, kStride int) {
+	a = p.a[i0*p.rowStride+k0*p.kStride:]
+	if p.rowStride == 1 && packTile(s[:], a, p.kStride, k1-k0, i1-i0) {
+		return s[:], 1, 16
+	}
+	if p.kStride == 1 && p.rowStride >= 2*conflict && p.rowStride%conflict == 0 {
+		for i := range i1 - i0 {
+			copy(s[i*(depth+16):], a[i*p.rowStride:][:k1-k0])
+		}
+		return s[:], depth + 16, 1
+	}
+	return a, p.rowStride, p.kStride
 }

@@ -16,7 +16,7 @@ func MatVecT(y, x []float32, w Matrix, workers int) {
 		matVec(y, x, w)
 		return
 	}
-	parts := min(4*workers, (w.Rows+panelCols-1)/panelCols)
+	parts := min(share*workers, (w.Rows+panelCols-1)/panelCols)
 	split(parts, workers, func(i int) {
 		lo, hi := w.Rows*i/parts, w.Rows*(i+1)/parts
 		matVec(y[lo:hi], x, w.RowRange(lo, hi))

@@ -37,7 +37,10 @@ func (p *Packed) Pack(b Matrix) {
 	}
 }
 
-func (p *Packed) panels() int { return (p.n + panelCols - 1) / panelCols }
+func (p *Packed) panels() int { return panels(p.n) }
+
+// panels is how many panels hold n columns.
+func panels(n int) int { return (n + panelCols - 1) / panelCols }
 
 // panel is the part of panel j from k = from on.
 func (p *Packed) panel(j, from int) []float32 {

@@ -11,6 +11,9 @@ import (
 
 var packArguments = append(append(pointers("dst", "src"), ints("stride")...), ints("k")...)
 
+// copyRegisters are the widths of the copies: a tile of Aᵀ and a panel of B.
+var copyRegisters = []int{2, 4}
+
 var copyArguments = append(append(pointers("dst", "src"), ints("stride")...), ints("k", "cols")...)
 
 var rowsArguments = append(append(pointers("y", "x", "w"), ints("stride")...), ints("k", "load")...)
@@ -22,7 +25,9 @@ var rowGroups = []int{1, 4}
 func columnsAssembly() []byte {
 	a := newAssembly()
 	packColumns(a)
-	copyColumns(a)
+	for _, registers := range copyRegisters {
+		copyColumns(a, registers)
+	}
 	for _, groups := range rowGroups {
 		sumRows(a, groups)
 	}
@@ -84,10 +89,10 @@ func packColumns(a *assembly) {
 	a.op("RET")
 }
 
-// copyColumns copies up to 32 columns of k rows, k positive, into a panel and
-// fills it up with zeros.
-func copyColumns(a *assembly) {
-	at := a.function("copyColumns", copyArguments, false)
+// copyColumns copies columns of k rows, k positive, into rows of so many
+// registers and fills these up with zeros.
+func copyColumns(a *assembly, registers int) {
+	at := a.function(fmt.Sprintf("copyColumns%d", 8*registers), copyArguments, false)
 	a.op("MOVQ %s, DI", at["dst"])
 	a.op("MOVQ %s, SI", at["src"])
 	a.op("MOVQ %s, BX", at["stride"])
@@ -96,18 +101,18 @@ func copyColumns(a *assembly) {
 	a.op("LEAQ lanes<>+128(SB), DX")
 	a.op("SHLQ $2, AX")
 	a.op("SUBQ AX, DX")
-	for i := range 4 {
+	for i := range registers {
 		a.op("VMOVUPS %d(DX), Y%d", 32*i, 4+i)
 	}
 	a.label("loop")
-	for i := range 4 {
+	for i := range registers {
 		a.op("VMASKMOVPS %d(SI), Y%d, Y%d", 32*i, 4+i, i)
 	}
-	for i := range 4 {
+	for i := range registers {
 		a.op("VMOVUPS Y%d, %d(DI)", i, 32*i)
 	}
 	a.op("ADDQ BX, SI")
-	a.op("ADDQ $%d, DI", panelBytes)
+	a.op("ADDQ $%d, DI", 32*registers)
 	a.op("DECQ CX")
 	a.op("JNZ loop")
 	a.op("VZEROUPPER")
@@ -191,7 +196,10 @@ func advance(a *assembly, bases []string, bytes int) {
 func columnsGo() []byte {
 	var text strings.Builder
 	fmt.Fprintf(&text, "// packColumns writes the transpose of eight rows into a panel; k is a positive\n// multiple of four, the stride is in bytes.\n//\n//go:noescape\n%s\n\n", declaration("packColumns", packArguments, false))
-	fmt.Fprintf(&text, "// copyColumns copies up to 32 columns of k rows into a panel and fills it up with\n// zeros; k is positive, the stride is in bytes.\n//\n//go:noescape\n%s\n\n", declaration("copyColumns", copyArguments, false))
+	for _, r := range copyRegisters {
+		name := fmt.Sprintf("copyColumns%d", 8*r)
+		fmt.Fprintf(&text, "// %s copies up to %d columns of k rows into rows of %d and fills these up\n// with zeros; k is positive, the stride is in bytes.\n//\n//go:noescape\n%s\n\n", name, 8*r, 8*r, declaration(name, copyArguments, false))
+	}
 	for _, g := range rowGroups {
 		name := fmt.Sprintf("sumRows%d", 8*g)
 		fmt.Fprintf(&text, "// %s adds the products of %d rows with x into y, or puts them there when\n// load is 0; the stride is in bytes.\n//\n//go:noescape\n%s\n\n", name, 8*g, declaration(name, rowsArguments, false))
