@@ -211,7 +211,7 @@ func TestViewsNeverChange(t *testing.T) {
 }
 
 // addRandom appends an event about one of a few toys and folds it.
-func addRandom(t *testing.T, r *rapid.T, log eventlog.Log, w *World) {
+func addRandom(t *testing.T, r *rapid.T, log eventlog.Log, w *World) (domain.Name, domain.Event[toy]) {
 	name := toyName(rapid.SampledFrom([]string{"a", "b"}).Draw(r, "account"), rapid.IntRange(0, 5).Draw(r, "toy"))
 	fact := domain.Event[toy](toyMade{rapid.StringN(0, 5, 20).Draw(r, "label"), rapid.Int64().Draw(r, "size")})
 	if state, _ := w.Row(name); state != nil {
@@ -219,6 +219,7 @@ func addRandom(t *testing.T, r *rapid.T, log eventlog.Log, w *World) {
 	}
 	add(t, log, name, fact)
 	replay(t, w, log)
+	return name, fact
 }
 
 func TestReadersAndWriterAtOnce(t *testing.T) {

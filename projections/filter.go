@@ -1,0 +1,264 @@
+package projections
+
+import (
+	"errors"
+	"fmt"
+	"reflect"
+	"strconv"
+	"strings"
+
+	"go.einride.tech/aip/filtering"
+	expr "google.golang.org/genproto/googleapis/api/expr/v1alpha1"
+
+	"anneal/domain"
+)
+
+// Limits of a filter.
+const (
+	MaxFilter      = 4096 // bytes
+	MaxFilterDepth = 64   // of parentheses
+)
+
+// Filter compiles an AIP-160 filter; the empty one matches everything.
+//
+//	state = READY AND createTime > "2026-03-01T00:00:00Z"
+//	displayName = "llama*" OR baseModel:llama
+//	NOT status.code = OK, -enableAddons = true
+//	tags:red, notes:key, notes.key = value, notes.key:*
+//	state = (CREATING OR READY)
+//
+// OR binds tighter than AND, as AIP-160 has it; what stands side by side must
+// match both. = and != on text take * for any characters and are exact about
+// case; : on text means "contains", whatever the case, and :* that a field is
+// set and not empty. < and > also compare text. What is absent equals nothing
+// and so fulfils every !=. A word alone is looked for in all texts.
+//
+// An error is a fault, InvalidArgument on "filter".
+func (f *Fields[R]) Filter(filter string) (func(*R) bool, error) {
+	matches, err := compileFilter(f.root, filter)
+	if err != nil {
+		var v domain.Violations
+		v.Add("filter", "%v", err)
+		return nil, v.Err()
+	}
+	return func(r *R) bool { return matches(reflect.ValueOf(r).Elem()) }, nil
+}
+
+// A predicate looks at a struct.
+type predicate func(reflect.Value) bool
+
+func compileFilter(root *field, filter string) (predicate, error) {
+	if strings.TrimSpace(filter) == "" {
+		return func(reflect.Value) bool { return true }, nil
+	}
+	if len(filter) > MaxFilter {
+		return nil, fmt.Errorf("is %d bytes long: at most %d are allowed", len(filter), MaxFilter)
+	}
+	spelled, err := quoteArguments(filter)
+	if err != nil {
+		return nil, err
+	}
+	var parser filtering.Parser
+	parser.Init(spelled)
+	parsed, err := parser.Parse()
+	if err != nil {
+		return nil, syntax(err)
+	}
+	return compile(root, parsed.GetExpr())
+}
+
+// syntax keeps the innermost sentence of the parser's error.
+func syntax(err error) error {
+	message := err.Error()
+	for ; err != nil; err = errors.Unwrap(err) {
+		if one, ok := err.(interface{ Message() string }); ok {
+			message = one.Message()
+		} else {
+			message = err.Error()
+		}
+	}
+	return fmt.Errorf("cannot be read: %s; write it like state = READY AND displayName = \"my *\", with quotes around text that holds blanks or signs", message)
+}
+
+func compile(root *field, e *expr.Expr) (predicate, error) {
+	call := e.GetCallExpr()
+	if call == nil {
+		return compileWord(root, e)
+	}
+	switch op := call.GetFunction(); op {
+	case filtering.FunctionAnd, filtering.FunctionFuzzyAnd, filtering.FunctionOr:
+		return compileChain(root, e, op == filtering.FunctionOr)
+	case filtering.FunctionNot:
+		inner, err := compile(root, call.GetArgs()[0])
+		return func(v reflect.Value) bool { return !inner(v) }, err
+	case "=", "!=", "<", "<=", ">", ">=", ":":
+		return compileRestriction(root, op, call.GetArgs()[0], call.GetArgs()[1])
+	default:
+		return nil, fmt.Errorf("there is no function %q; compare a field instead, as in createTime > \"2026-03-01T00:00:00Z\"", clip(op))
+	}
+}
+
+// compileChain makes one predicate of a row of ANDs, or of ORs, however long.
+func compileChain(root *field, e *expr.Expr, or bool) (predicate, error) {
+	var parts []predicate
+	for _, operand := range operands(e, or) {
+		one, err := compile(root, operand)
+		if err != nil {
+			return nil, err
+		}
+		parts = append(parts, one)
+	}
+	return func(v reflect.Value) bool {
+		for _, one := range parts {
+			if one(v) == or {
+				return or
+			}
+		}
+		return !or
+	}, nil
+}
+
+// operands flattens a chain, which the parser nests to the left.
+func operands(e *expr.Expr, or bool) []*expr.Expr {
+	var reversed []*expr.Expr
+	for {
+		call := e.GetCallExpr()
+		op := call.GetFunction()
+		same := op == filtering.FunctionOr
+		if !or {
+			same = op == filtering.FunctionAnd || op == filtering.FunctionFuzzyAnd
+		}
+		if call == nil || !same {
+			break
+		}
+		reversed = append(reversed, call.GetArgs()[1])
+		e = call.GetArgs()[0]
+	}
+	all := []*expr.Expr{e}
+	for i := len(reversed) - 1; i >= 0; i-- {
+		all = append(all, reversed[i])
+	}
+	return all
+}
+
+func compileRestriction(root *field, op string, left, right *expr.Expr) (predicate, error) {
+	parts, ok := dotted(left)
+	if !ok {
+		return nil, fmt.Errorf("the left side of %s must be a field, not a value", op)
+	}
+	p, err := root.resolve(parts)
+	if err != nil {
+		return nil, err
+	}
+	if p.lists() && op != ":" {
+		return nil, fmt.Errorf("%s lies in a list: use %s:VALUE, which asks whether any element has it", p.name, p.name)
+	}
+	return compileArgument(p, op, right)
+}
+
+// compileArgument compiles field = (A OR B) as field = A OR field = B.
+func compileArgument(p path, op string, arg *expr.Expr) (predicate, error) {
+	if call := arg.GetCallExpr(); call != nil {
+		var parts []predicate
+		switch name := call.GetFunction(); name {
+		case filtering.FunctionAnd, filtering.FunctionFuzzyAnd, filtering.FunctionOr:
+			or := name == filtering.FunctionOr
+			for _, operand := range operands(arg, or) {
+				one, err := compileArgument(p, op, operand)
+				if err != nil {
+					return nil, err
+				}
+				parts = append(parts, one)
+			}
+			return func(v reflect.Value) bool {
+				for _, one := range parts {
+					if one(v) == or {
+						return or
+					}
+				}
+				return !or
+			}, nil
+		case filtering.FunctionNot:
+			inner, err := compileArgument(p, op, call.GetArgs()[0])
+			return func(v reflect.Value) bool { return !inner(v) }, err
+		case filtering.FunctionTimestamp, filtering.FunctionDuration:
+			if len(call.GetArgs()) == 1 {
+				return compileArgument(p, op, call.GetArgs()[0])
+			}
+			return nil, fmt.Errorf("%s takes one value, as in %s(\"…\")", name, name)
+		default:
+			return nil, fmt.Errorf("%s can be compared with a value, not with %q", p.name, clip(name))
+		}
+	}
+	value, ok := spelling(arg)
+	if !ok {
+		return nil, fmt.Errorf("%s must be compared with a value", p.name)
+	}
+	return comparison(p, op, value)
+}
+
+// compileWord looks for a word in all texts.
+func compileWord(root *field, e *expr.Expr) (predicate, error) {
+	if parts, ok := dotted(e); ok {
+		if p, err := root.resolve(parts); err == nil {
+			return nil, fmt.Errorf("%s stands alone: compare it, as in %s = VALUE or %s:*, or put it in quotes to look for the word", p.name, p.name, p.name)
+		}
+	}
+	word, ok := spelling(e)
+	if !ok {
+		return nil, errors.New("holds something that is neither a comparison nor a word")
+	}
+	found := contains(word)
+	return func(v reflect.Value) bool { return searchTexts(root, v, found) }, nil
+}
+
+func searchTexts(f *field, v reflect.Value, found func(string) bool) bool {
+	if v = pointee(v); !v.IsValid() {
+		return false
+	}
+	switch f.shape {
+	case text:
+		return found(v.String())
+	case message:
+		for _, child := range f.ordered {
+			if at := fieldAt(v, child.index); at.IsValid() && searchTexts(child, at, found) {
+				return true
+			}
+		}
+	case list:
+		for i := range v.Len() {
+			if searchTexts(f.elem, v.Index(i), found) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// dotted is the name that an expression spells: ident {"." field}.
+func dotted(e *expr.Expr) ([]string, bool) {
+	switch {
+	case e.GetIdentExpr() != nil:
+		return []string{e.GetIdentExpr().GetName()}, true
+	case e.GetSelectExpr() != nil:
+		parts, ok := dotted(e.GetSelectExpr().GetOperand())
+		return append(parts, e.GetSelectExpr().GetField()), ok
+	}
+	return nil, false
+}
+
+// spelling is the value that an expression spells, as text.
+func spelling(e *expr.Expr) (string, bool) {
+	if parts, ok := dotted(e); ok {
+		return strings.Join(parts, "."), true
+	}
+	switch c := e.GetConstExpr().GetConstantKind().(type) {
+	case *expr.Constant_StringValue:
+		return c.StringValue, true
+	case *expr.Constant_Int64Value:
+		return strconv.FormatInt(c.Int64Value, 10), true
+	case *expr.Constant_DoubleValue:
+		return strconv.FormatFloat(c.DoubleValue, 'g', -1, 64), true
+	}
+	return "", false
+}

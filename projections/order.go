@@ -1,0 +1,206 @@
+package projections
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"reflect"
+	"strconv"
+	"strings"
+	"time"
+
+	"anneal/domain"
+)
+
+// MaxOrder bounds an orderBy, in bytes, and MaxOrderFields the fields it names.
+const (
+	MaxOrder       = 1024
+	MaxOrderFields = 8
+)
+
+// An Order is a total order of rows as they appear on the wire: by the fields
+// of an orderBy, what is absent first, and at last by name.
+type Order[R any] struct{ keys []orderKey }
+
+type orderKey struct {
+	path
+	descending bool
+	source     rowSource
+}
+
+// A rowSource says that a key need not be rendered: the row has it.
+type rowSource int
+
+const (
+	rendered rowSource = iota
+	rowName
+	rowCreateTime
+)
+
+// Order compiles an orderBy, "createTime desc, displayName"; an empty one is
+// the default def. A field may be any scalar, nested ones dotted. An error is
+// a fault, InvalidArgument on "orderBy".
+func (f *Fields[R]) Order(orderBy, def string) (*Order[R], error) {
+	if strings.TrimSpace(orderBy) == "" {
+		orderBy = def
+	}
+	keys, err := compileOrder(f.root, orderBy)
+	if err != nil {
+		var v domain.Violations
+		v.Add("orderBy", "%v", err)
+		return nil, v.Err()
+	}
+	return &Order[R]{keys}, nil
+}
+
+func compileOrder(root *field, orderBy string) ([]orderKey, error) {
+	if strings.TrimSpace(orderBy) == "" {
+		return nil, nil
+	}
+	if len(orderBy) > MaxOrder {
+		return nil, fmt.Errorf("is %d bytes long: at most %d are allowed", len(orderBy), MaxOrder)
+	}
+	terms := strings.Split(orderBy, ",")
+	if len(terms) > MaxOrderFields {
+		return nil, fmt.Errorf("names %d fields: at most %d are allowed", len(terms), MaxOrderFields)
+	}
+	var keys []orderKey
+	for _, term := range terms {
+		key, err := compileTerm(root, strings.Fields(term))
+		if err != nil {
+			return nil, err
+		}
+		keys = append(keys, key)
+	}
+	return keys, nil
+}
+
+func compileTerm(root *field, words []string) (orderKey, error) {
+	var key orderKey
+	switch {
+	case len(words) == 0:
+		return key, errors.New("has an empty part: write fields with commas between them, as in createTime desc, name")
+	case len(words) > 2 || len(words) == 2 && words[1] != "desc" && words[1] != "asc":
+		return key, fmt.Errorf("%q cannot be read: write a field, or a field and desc", clip(strings.Join(words, " ")))
+	}
+	p, err := root.resolve(strings.Split(words[0], "."))
+	switch {
+	case err != nil:
+		return key, err
+	case p.lists() || !p.leaf.shape.scalar():
+		return key, fmt.Errorf("%s is not a single value: order by text, a number, a time or a duration", p.name)
+	}
+	key = orderKey{path: p, descending: len(words) == 2 && words[1] == "desc"}
+	switch {
+	case p.name == "name" && p.leaf.shape == text:
+		key.source = rowName
+	case p.name == "createTime" && p.leaf.shape == instant:
+		key.source = rowCreateTime
+	}
+	return key, nil
+}
+
+// A keyValue is what a row has for an order key; only the part of the key's
+// shape is set.
+type keyValue struct {
+	missing bool
+	text    string
+	whole   int64 // booleans and durations too
+	real    float64
+	at      time.Time
+}
+
+// read takes the key's value out of a rendered struct.
+func (k *orderKey) read(v reflect.Value) keyValue {
+	value := keyValue{missing: true}
+	k.any(v, func(v reflect.Value) bool {
+		value = valueOf(k.leaf, v)
+		return true
+	})
+	return value
+}
+
+func valueOf(f *field, v reflect.Value) (value keyValue) {
+	switch f.shape {
+	case text:
+		value.text = v.String()
+	case boolean:
+		if v.Bool() {
+			value.whole = 1
+		}
+	case integer:
+		value.whole = integerOf(v)
+	case number:
+		value.real = v.Float()
+	case instant:
+		value.at = instantOf(v)
+		value.missing = value.at.IsZero()
+	case span:
+		d, ok := spanOf(f, v)
+		value.whole, value.missing = int64(d), !ok
+	}
+	return value
+}
+
+// compare orders two values of the key.
+func (k *orderKey) compare(a, b keyValue) int {
+	c := 0
+	switch {
+	case a.missing || b.missing:
+		c = boolInt(b.missing) - boolInt(a.missing)
+	case k.leaf.shape == text:
+		c = strings.Compare(a.text, b.text)
+	case k.leaf.shape == number:
+		c = cmp.Compare(a.real, b.real)
+	case k.leaf.shape == instant:
+		c = a.at.Compare(b.at)
+	default:
+		c = cmp.Compare(a.whole, b.whole)
+	}
+	if k.descending {
+		return -c
+	}
+	return c
+}
+
+func boolInt(b bool) int {
+	if b {
+		return 1
+	}
+	return 0
+}
+
+// spell writes a value for a page token; nil is a missing one.
+func (k *orderKey) spell(v keyValue) *string {
+	var s string
+	switch {
+	case v.missing:
+		return nil
+	case k.leaf.shape == text:
+		s = v.text
+	case k.leaf.shape == number:
+		s = strconv.FormatFloat(v.real, 'g', -1, 64)
+	case k.leaf.shape == instant:
+		s = v.at.UTC().Format(time.RFC3339Nano)
+	default:
+		s = strconv.FormatInt(v.whole, 10)
+	}
+	return &s
+}
+
+// parse reads what spell wrote.
+func (k *orderKey) parse(s *string) (v keyValue, err error) {
+	switch {
+	case s == nil:
+		v.missing = true
+	case k.leaf.shape == text:
+		v.text = *s
+	case k.leaf.shape == number:
+		v.real, err = strconv.ParseFloat(*s, 64)
+	case k.leaf.shape == instant:
+		v.at, err = time.Parse(time.RFC3339Nano, *s)
+	default:
+		v.whole, err = strconv.ParseInt(*s, 10, 64)
+	}
+	return v, err
+}

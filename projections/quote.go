@@ -1,0 +1,112 @@
+package projections
+
+import (
+	"fmt"
+	"strings"
+)
+
+// quoteArguments puts quotes around the bare values on the right of
+// comparisons, so that the grammar's parser takes what people write there:
+// my-model, 2026-03-01T00:00:00Z, 1e-4, 30s, 007. It refuses parentheses
+// nested too deep before any parser recurses into them.
+func quoteArguments(filter string) (string, error) {
+	q := quoter{rest: filter}
+	for q.rest != "" {
+		if err := q.next(); err != nil {
+			return "", err
+		}
+	}
+	return q.out.String(), nil
+}
+
+type quoter struct {
+	rest  string
+	out   strings.Builder
+	depth int
+	right bool // a comparison sign came last
+	group int  // depth of the parentheses on the right of a comparison; 0 outside
+}
+
+func (q *quoter) next() error {
+	switch c := q.rest[0]; {
+	case c == '"' || c == '\'':
+		q.copy(quotedLength(q.rest))
+		q.right = false
+	case strings.IndexByte(" \t\r\n", c) >= 0:
+		q.copy(1)
+	case c == '(':
+		q.depth++
+		if q.depth > MaxFilterDepth {
+			return fmt.Errorf("is nested deeper than %d parentheses", MaxFilterDepth)
+		}
+		if q.right && q.group == 0 {
+			q.group = q.depth
+		}
+		q.copy(1)
+		q.right = false
+	case c == ')':
+		if q.depth == q.group {
+			q.group = 0
+		}
+		q.depth--
+		q.copy(1)
+		q.right = false
+	case strings.IndexByte("=<>:!", c) >= 0:
+		q.copy(1)
+		q.right = true
+	case c == ',':
+		q.copy(1)
+		q.right = false
+	case q.right || q.group > 0:
+		q.argument()
+	default:
+		q.copy(wordLength(q.rest, stops+":"))
+	}
+	return nil
+}
+
+// argument quotes a bare value, unless it is a keyword or a function's name.
+func (q *quoter) argument() {
+	q.right = false
+	n := wordLength(q.rest, stops)
+	word := q.rest[:n]
+	switch after := strings.TrimLeft(q.rest[n:], " "); {
+	case word == "AND" || word == "OR" || word == "NOT" || n == 0,
+		strings.HasPrefix(q.rest[n:], "("):
+		q.copy(max(n, 1))
+	case word == "-" && after != "":
+		q.copy(1)
+	default:
+		q.out.WriteByte('"')
+		q.out.WriteString(strings.ReplaceAll(word, `\`, `\\`))
+		q.out.WriteByte('"')
+		q.rest = q.rest[n:]
+	}
+}
+
+func (q *quoter) copy(n int) {
+	q.out.WriteString(q.rest[:n])
+	q.rest = q.rest[n:]
+}
+
+const stops = " \t\r\n()\"'=<>!," // what ends a bare value
+
+func wordLength(s, stops string) int {
+	if n := strings.IndexAny(s, stops); n >= 0 {
+		return n
+	}
+	return len(s)
+}
+
+// quotedLength is the length of the quoted text that s begins with.
+func quotedLength(s string) int {
+	for i := 1; i < len(s); i++ {
+		switch s[i] {
+		case '\\':
+			i++
+		case s[0]:
+			return i + 1
+		}
+	}
+	return len(s)
+}
