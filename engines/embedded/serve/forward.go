@@ -1,0 +1,272 @@
+package serve
+
+import (
+	"math"
+	"sync"
+	"sync/atomic"
+
+	"anneal/engines/embedded/kernel"
+	"anneal/engines/embedded/llama"
+)
+
+// A decoder computes steps of one model. Every row of a step is reduced in an
+// order that depends on the row alone, so a token's logits have the same bits
+// alone, in a batch, and after a prompt that was read in pieces; they are also
+// those of llama.Pass. It is used by one goroutine.
+type decoder struct {
+	config  llama.Config
+	embed   kernel.Matrix // [vocab, hidden]
+	layers  []packedLayer
+	norm    []float32
+	head    kernel.Packed
+	rope    *llama.Rope
+	workers int
+
+	x, normed, qkv, attn, gateUp, act kernel.Matrix // room for the rows of a step
+	last, logits                      kernel.Matrix // room for one row a span
+	starts                            []int         // the first row of each span
+	scratch                           []attentionScratch
+}
+
+type packedLayer struct {
+	attnNorm, mlpNorm    []float32
+	qkv, o, gateUp, down kernel.Packed
+}
+
+// A span is the next tokens of one sequence; a step takes several spans.
+type span struct {
+	cache  *cache
+	tokens []int
+	wanted bool // the logits after the last token are asked for
+}
+
+// newDecoder packs a model for a window of so many positions. It keeps no
+// reference to w.
+func newDecoder(w *llama.Weights, window, workers int) *decoder {
+	d := &decoder{
+		config: w.Config, embed: clone(w.Embed), norm: append([]float32(nil), w.Norm...),
+		rope: llama.NewRope(&w.Config, window), workers: workers,
+		layers: make([]packedLayer, w.Config.Layers), scratch: make([]attentionScratch, workers),
+	}
+	d.head.PackT(w.Head)
+	each(len(d.layers), workers, func(_, i int) {
+		from, to := &w.Layers[i], &d.layers[i]
+		to.attnNorm = append([]float32(nil), from.AttnNorm...)
+		to.mlpNorm = append([]float32(nil), from.MLPNorm...)
+		to.qkv.PackT(w.QKV(i))
+		to.o.PackT(from.O)
+		to.gateUp.PackT(w.GateUp(i))
+		to.down.PackT(from.Down)
+	})
+	return d
+}
+
+func clone(m kernel.Matrix) kernel.Matrix {
+	m.Data = append([]float32(nil), m.Data...)
+	return m
+}
+
+// step reads the spans' tokens into their caches and answers the logits after
+// the last token of each wanted span, in order: [wanted, vocab]. They stay
+// valid until the next step.
+func (d *decoder) step(spans []span) kernel.Matrix {
+	rows := 0
+	d.starts = d.starts[:0]
+	for _, s := range spans {
+		d.starts = append(d.starts, rows)
+		rows += len(s.tokens)
+	}
+	d.reserve(rows, len(spans))
+	row := 0
+	for _, s := range spans {
+		for _, token := range s.tokens {
+			copy(d.x.Row(row), d.embed.Row(token))
+			row++
+		}
+	}
+	for i := range d.layers {
+		d.layer(i, spans)
+	}
+	for _, s := range spans {
+		s.cache.length += len(s.tokens)
+	}
+	return d.score(spans)
+}
+
+// layer takes all rows of d.x through layer i.
+func (d *decoder) layer(i int, spans []span) {
+	l, eps := &d.layers[i], float32(d.config.NormEps)
+	for r := range d.x.Rows {
+		kernel.RMSNorm(d.normed.Row(r), d.x.Row(r), l.attnNorm, eps)
+	}
+	kernel.Gemm(d.qkv, d.normed, &l.qkv, false, d.workers)
+	d.remember(i, spans)
+	d.attend(i, spans)
+	kernel.Gemm(d.x, d.attn, &l.o, true, d.workers)
+	for r := range d.x.Rows {
+		kernel.RMSNorm(d.normed.Row(r), d.x.Row(r), l.mlpNorm, eps)
+	}
+	kernel.Gemm(d.gateUp, d.normed, &l.gateUp, false, d.workers)
+	n := d.config.IntermediateSize
+	for r := range d.act.Rows {
+		row := d.gateUp.Row(r)
+		kernel.SwiGLU(d.act.Row(r), row[:n], row[n:])
+	}
+	kernel.Gemm(d.x, d.act, &l.down, true, d.workers)
+}
+
+// remember turns queries and keys to their positions and puts keys and values
+// into the caches.
+func (d *decoder) remember(layer int, spans []span) {
+	q, kv := d.config.Heads*d.config.HeadDim, d.config.KVHeads*d.config.HeadDim
+	row := 0
+	for _, s := range spans {
+		for i := range s.tokens {
+			values := d.qkv.Row(row)
+			position := s.cache.length + i
+			d.rope.Turn(values[:q+kv], position)
+			s.cache.put(layer, position, values[q:q+kv], values[q+kv:])
+			row++
+		}
+	}
+}
+
+// score computes the logits of the wanted spans' last rows.
+func (d *decoder) score(spans []span) kernel.Matrix {
+	row, n := 0, 0
+	for _, s := range spans {
+		row += len(s.tokens)
+		if s.wanted {
+			kernel.RMSNorm(d.last.Row(n), d.x.Row(row-1), d.norm, float32(d.config.NormEps))
+			n++
+		}
+	}
+	logits := d.logits.RowRange(0, n)
+	kernel.Gemm(logits, d.last.RowRange(0, n), &d.head, false, d.workers)
+	return logits
+}
+
+// reserve makes the matrices of a step as high as it needs.
+func (d *decoder) reserve(rows, spans int) {
+	c := &d.config
+	q, kv := c.Heads*c.HeadDim, c.KVHeads*c.HeadDim
+	resize(&d.x, rows, c.HiddenSize)
+	resize(&d.normed, rows, c.HiddenSize)
+	resize(&d.qkv, rows, q+2*kv)
+	resize(&d.attn, rows, q)
+	resize(&d.gateUp, rows, 2*c.IntermediateSize)
+	resize(&d.act, rows, c.IntermediateSize)
+	resize(&d.last, spans, c.HiddenSize)
+	resize(&d.logits, spans, c.VocabSize)
+}
+
+func resize(m *kernel.Matrix, rows, cols int) {
+	if cap(m.Data) < rows*cols {
+		m.Data = make([]float32, rows*cols)
+	}
+	*m = kernel.Matrix{Data: m.Data[:rows*cols], Rows: rows, Cols: cols, Stride: cols}
+}
+
+const (
+	// packRows is the number of rows from which packing a head's keys and
+	// values costs less than reading them as they lie.
+	packRows = 8
+	// blockRows bounds the rows whose scores are in memory at once.
+	blockRows = 64
+	// alone is the number of multiplications below which attention is not
+	// worth a second goroutine.
+	alone = 1 << 20
+)
+
+// attentionScratch is one worker's memory.
+type attentionScratch struct {
+	scores       kernel.Matrix
+	keys, values kernel.Packed
+}
+
+// attend computes causal attention of d.qkv's queries over the caches into
+// d.attn. An item of work is one span and one head of keys and values.
+func (d *decoder) attend(layer int, spans []span) {
+	c, workers, work := &d.config, d.workers, 0
+	for _, s := range spans {
+		work += 2 * len(s.tokens) * (s.cache.length + len(s.tokens)) * c.Heads * c.HeadDim
+	}
+	if work < alone {
+		workers = 1
+	}
+	each(len(spans)*c.KVHeads, workers, func(worker, i int) {
+		s, head := spans[i/c.KVHeads], i%c.KVHeads
+		first := d.starts[i/c.KVHeads]
+		if len(s.tokens) < packRows {
+			d.attendRows(layer, head, s, first, &d.scratch[worker])
+		} else {
+			d.attendBlocks(layer, head, s, first, &d.scratch[worker])
+		}
+	})
+}
+
+// attendRows takes few rows, each over keys and values as they lie in the
+// cache. first is the span's first row.
+func (d *decoder) attendRows(layer, head int, s span, first int, scratch *attentionScratch) {
+	c := &d.config
+	keys, values := s.cache.head(layer, head, s.cache.length+len(s.tokens))
+	resize(&scratch.scores, 1, keys.Rows)
+	for i := range s.tokens {
+		seen := s.cache.length + i + 1
+		scores := scratch.scores.Data[:seen]
+		for q := head * c.Heads / c.KVHeads; q < (head+1)*c.Heads/c.KVHeads; q++ {
+			lo, hi := q*c.HeadDim, (q+1)*c.HeadDim
+			kernel.MatVecT(scores, d.qkv.Row(first + i)[lo:hi], keys.RowRange(0, seen), 1)
+			d.probabilities(scores)
+			kernel.MatVecT(d.attn.Row(first + i)[lo:hi], scores, values.ColRange(0, seen), 1)
+		}
+	}
+}
+
+// attendBlocks takes many rows, as products of matrices. A row's probabilities
+// are 0 after its own position, which leaves its sums as attendRows has them.
+func (d *decoder) attendBlocks(layer, head int, s span, first int, scratch *attentionScratch) {
+	c, rows := &d.config, len(s.tokens)
+	keys, values := s.cache.head(layer, head, s.cache.length+rows)
+	scratch.keys.PackT(keys)
+	scratch.values.PackT(values)
+	for lo := 0; lo < rows; lo += blockRows {
+		hi := min(lo+blockRows, rows)
+		resize(&scratch.scores, hi-lo, keys.Rows)
+		for q := head * c.Heads / c.KVHeads; q < (head+1)*c.Heads/c.KVHeads; q++ {
+			queries := d.qkv.RowRange(first+lo, first+hi).ColRange(q*c.HeadDim, (q+1)*c.HeadDim)
+			kernel.Gemm(scratch.scores, queries, &scratch.keys, false, 1)
+			for i := range scratch.scores.Rows {
+				row := scratch.scores.Row(i)
+				seen := s.cache.length + lo + i + 1
+				d.probabilities(row[:seen])
+				clear(row[seen:])
+			}
+			out := d.attn.RowRange(first+lo, first+hi).ColRange(q*c.HeadDim, (q+1)*c.HeadDim)
+			kernel.Gemm(out, scratch.scores, &scratch.values, false, 1)
+		}
+	}
+}
+
+// probabilities turns products of a query with keys into softmax(scores/√d).
+func (d *decoder) probabilities(scores []float32) {
+	kernel.Scale(float32(1/math.Sqrt(float64(d.config.HeadDim))), scores)
+	kernel.Softmax(scores)
+}
+
+// each runs do(worker, i) for 0 to n-1 on at most workers goroutines, the
+// caller's among them, and waits for them.
+func each(n, workers int, do func(worker, i int)) {
+	var next atomic.Int64
+	run := func(worker int) {
+		for i := int(next.Add(1)) - 1; i < n; i = int(next.Add(1)) - 1 {
+			do(worker, i)
+		}
+	}
+	var others sync.WaitGroup
+	for worker := 1; worker < min(workers, n); worker++ {
+		others.Go(func() { run(worker) })
+	}
+	run(0)
+	others.Wait()
+}

@@ -1,0 +1,78 @@
+package serve
+
+import (
+	"math"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"anneal/engines"
+)
+
+// shares draws often and answers how often each token came.
+func shares(t *testing.T, req engines.CompletionRequest, logits []float32) []float64 {
+	seed := uint64(1)
+	req.Seed = &seed
+	s := newSampler(&req)
+	out := make([]float64, len(logits))
+	const n = 20000
+	for range n {
+		token, err := s.next(logits)
+		require.NoError(t, err)
+		out[token] += 1.0 / n
+	}
+	return out
+}
+
+func TestSampling(t *testing.T) {
+	logits := []float32{float32(math.Log(0.1)), float32(math.Log(0.4)), float32(math.Log(0.2)), float32(math.Log(0.3))}
+	for name, c := range map[string]struct {
+		req  engines.CompletionRequest
+		want []float64
+	}{
+		"greedy":      {engines.CompletionRequest{}, []float64{0, 1, 0, 0}},
+		"plain":       {engines.CompletionRequest{Temperature: 1}, []float64{0.1, 0.4, 0.2, 0.3}},
+		"top_p 1":     {engines.CompletionRequest{Temperature: 1, TopP: 1}, []float64{0.1, 0.4, 0.2, 0.3}},
+		"cold":        {engines.CompletionRequest{Temperature: 0.5}, []float64{1. / 30, 16. / 30, 4. / 30, 9. / 30}},
+		"nearly zero": {engines.CompletionRequest{Temperature: 1e-9}, []float64{0, 1, 0, 0}},
+		"top_k":       {engines.CompletionRequest{Temperature: 1, TopK: 2}, []float64{0, 4. / 7, 0, 3. / 7}},
+		"top_k all":   {engines.CompletionRequest{Temperature: 1, TopK: 9}, []float64{0.1, 0.4, 0.2, 0.3}},
+		"top_p":       {engines.CompletionRequest{Temperature: 1, TopP: 0.75}, []float64{0, 4. / 9, 2. / 9, 3. / 9}},
+		"top_p tiny":  {engines.CompletionRequest{Temperature: 1, TopP: 0.01}, []float64{0, 1, 0, 0}},
+		"both":        {engines.CompletionRequest{Temperature: 1, TopK: 3, TopP: 0.6}, []float64{0, 4. / 7, 0, 3. / 7}},
+	} {
+		t.Run(name, func(t *testing.T) { assert.InDeltaSlice(t, c.want, shares(t, c.req, logits), 0.015) })
+	}
+}
+
+func TestEqualsGoByTheirNumber(t *testing.T) {
+	logits := []float32{1, 2, 2, 2}
+	assert.InDelta(t, 1, shares(t, engines.CompletionRequest{}, logits)[1], 1e-9)
+	got := shares(t, engines.CompletionRequest{Temperature: 1, TopK: 2}, logits)
+	assert.InDeltaSlice(t, []float64{0, 0.5, 0.5, 0}, got, 0.015)
+}
+
+func TestUnseededAnswersDiffer(t *testing.T) {
+	logits := make([]float32, 1000)
+	req := engines.CompletionRequest{Temperature: 1}
+	a, b := newSampler(&req), newSampler(&req)
+	same := 0
+	for range 20 {
+		x, err := a.next(logits)
+		require.NoError(t, err)
+		y, err := b.next(logits)
+		require.NoError(t, err)
+		if x == y {
+			same++
+		}
+	}
+	assert.Less(t, same, 5)
+}
+
+func TestNotANumberIsAnError(t *testing.T) {
+	for _, bad := range []float32{float32(math.NaN()), float32(math.Inf(1))} {
+		_, err := newSampler(&engines.CompletionRequest{}).next([]float32{bad, 0})
+		assert.ErrorContains(t, err, "not a number")
+	}
+}

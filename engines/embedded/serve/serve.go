@@ -1,0 +1,223 @@
+// Package serve makes models of the Llama architecture answer on CPU cores.
+//
+// One goroutine owns a model. Each of its steps takes a bounded number of
+// tokens: one for every running request, and a piece of the prompts that are
+// still to be read. What a request is answered never depends on the others.
+package serve
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"sync"
+
+	"anneal/domain"
+	"anneal/engines"
+	"anneal/engines/embedded/llama"
+	"anneal/engines/embedded/tokenizer"
+)
+
+// Options bound what a model may use. A zero field takes its default.
+type Options struct {
+	Parallelism int   // cores kept busy; default one less than the machine has
+	Slots       int   // requests answered at once; default 32
+	Queue       int   // requests that may wait for a slot; default 256
+	CacheBytes  int64 // keys and values of all requests together; default 1 GiB
+	ChunkTokens int   // of prompts in one step; default 32 to 256 by the model's size
+}
+
+// New makes a completer that loads models from Hugging Face directories.
+func New(options Options) engines.Completer {
+	set := func(n *int, otherwise int) {
+		if *n <= 0 {
+			*n = otherwise
+		}
+	}
+	set(&options.Parallelism, max(runtime.GOMAXPROCS(0)-1, 1))
+	set(&options.Slots, 32)
+	set(&options.Queue, 256)
+	if options.CacheBytes <= 0 {
+		options.CacheBytes = 1 << 30
+	}
+	return completer{options}
+}
+
+type completer struct{ options Options }
+
+// Load reads a model, merges its adapter and starts its goroutine, which ends
+// with Close. Files that cannot be served are a FailedPrecondition fault.
+func (c completer) Load(ctx context.Context, files engines.ModelFiles) (engines.Model, error) {
+	tokens, err := tokenizer.Load(files.Dir)
+	if err != nil {
+		return nil, err
+	}
+	weights, err := llama.Load(files.Dir)
+	if err != nil {
+		return nil, err
+	}
+	if size := weights.Config.VocabSize; tokens.VocabSize() > size {
+		return nil, domain.Faultf(domain.FailedPrecondition,
+			"tokenizer.json has %d tokens and config.json a vocabulary of %d: they belong to different models", tokens.VocabSize(), size)
+	}
+	if files.AdapterDir != "" {
+		adapter, err := llama.LoadAdapter(files.AdapterDir, weights.Hash(), weights.Config)
+		if err != nil {
+			return nil, err
+		}
+		weights = adapter.Merge(weights)
+	}
+	ends, err := endTokens(files.Dir, weights.Config, tokens)
+	if err != nil {
+		return nil, err
+	}
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	return start(weights, tokens, ends, c.options), nil
+}
+
+// endTokens are those that end an answer: what generation_config.json says,
+// else config.json, else tokenizer_config.json.
+func endTokens(dir string, config llama.Config, tokens *tokenizer.Tokenizer) ([]int, error) {
+	const name = "generation_config.json"
+	data, err := os.ReadFile(filepath.Join(dir, name))
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("model: %w", err)
+	}
+	var generation struct {
+		EOS llama.TokenIDs `json:"eos_token_id"`
+	}
+	if err == nil {
+		if err := json.Unmarshal(data, &generation); err != nil {
+			return nil, domain.Faultf(domain.FailedPrecondition, "%s: %v", name, err)
+		}
+	}
+	switch {
+	case len(generation.EOS) > 0:
+		return generation.EOS, nil
+	case len(config.EOS) > 0:
+		return config.EOS, nil
+	case tokens.EOS() >= 0:
+		return []int{tokens.EOS()}, nil
+	}
+	return nil, nil
+}
+
+// A model is loaded and served by the goroutine in schedule.go.
+type model struct {
+	info      engines.ModelInfo
+	tokenizer *tokenizer.Tokenizer
+	ends      []int
+	vocab     int
+	queue     int // most requests waiting
+
+	mu      sync.Mutex
+	waiting []*request
+	closed  bool
+	wake    chan struct{} // there is a request, or Close
+	done    chan struct{} // the goroutine has ended
+}
+
+// start begins to serve weights.
+func start(w *llama.Weights, tokens *tokenizer.Tokenizer, ends []int, o Options) *model {
+	c := &w.Config
+	perToken := int64(2 * 4 * c.Layers * c.KVHeads * c.HeadDim)
+	positions := int(max(o.CacheBytes/perToken, 1))
+	window := min(c.MaxPositions, positions)
+	m := &model{
+		info:      engines.ModelInfo{ContextLength: window, ParameterCount: c.Parameters(), Slots: o.Slots},
+		tokenizer: tokens, ends: ends, vocab: c.VocabSize, queue: o.Queue,
+		wake: make(chan struct{}, 1), done: make(chan struct{}),
+	}
+	if o.ChunkTokens <= 0 {
+		// About 50 ms of one core, so that a long prompt holds up running
+		// answers no longer than a person notices.
+		o.ChunkTokens = int(min(max(1_250_000_000/c.Parameters(), 32), 256))
+	}
+	d := newDecoder(w, window, o.Parallelism)
+	s := &schedule{
+		model: m, decoder: d, slots: o.Slots, chunk: o.ChunkTokens,
+		caches: pool{config: &d.config, positions: max(positions, capacityFor(window))},
+	}
+	go s.run()
+	return m
+}
+
+// Info describes the model. Its context is shorter than the model's window
+// when the cache's memory is too small for it.
+func (m *model) Info() engines.ModelInfo { return m.info }
+
+// Close ends the model; requests that are under way are answered Unavailable.
+func (m *model) Close() error {
+	m.mu.Lock()
+	m.closed = true
+	m.mu.Unlock()
+	m.signal()
+	<-m.done
+	return nil
+}
+
+// signal wakes the goroutine.
+func (m *model) signal() {
+	select {
+	case m.wake <- struct{}{}:
+	default:
+	}
+}
+
+// Complete answers one request. Faults: InvalidArgument for a request that
+// breaks a rule, ResourceExhausted when the queue is full, Unavailable when the
+// model is closed.
+func (m *model) Complete(ctx context.Context, req engines.CompletionRequest, emit func(engines.Chunk) error) (engines.Usage, error) {
+	r, err := m.newRequest(ctx, req)
+	if err != nil {
+		return engines.Usage{}, err
+	}
+	if r.limit == 0 {
+		return r.usage, emit(engines.Chunk{Finish: engines.FinishLength})
+	}
+	if err := m.enqueue(r); err != nil {
+		return r.usage, err
+	}
+	for {
+		select {
+		case <-ctx.Done():
+			return r.abandon(), ctx.Err()
+		case <-r.ready:
+		}
+		pieces, usage, ended, err := r.take()
+		for _, piece := range pieces {
+			if err := emit(piece); err != nil {
+				return r.abandon(), err
+			}
+		}
+		if ended {
+			return usage, err
+		}
+	}
+}
+
+func (m *model) enqueue(r *request) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.closed {
+		return errClosed()
+	}
+	m.waiting = slices.DeleteFunc(m.waiting, (*request).gone)
+	if len(m.waiting) >= m.queue {
+		return domain.Faultf(domain.ResourceExhausted, "the model has %d requests waiting; try again later", len(m.waiting))
+	}
+	m.waiting = append(m.waiting, r)
+	m.signal()
+	return nil
+}
+
+func errClosed() error {
+	return domain.Faultf(domain.Unavailable, "the model was unloaded; send the request to another replica")
+}
