@@ -71,18 +71,36 @@ func OpenJetStream(ctx context.Context, nc *nats.Conn, opts JetStreamOptions) (*
 // ensureStream makes a stream or brings it up to date. Zero replicas leave a
 // stream that exists with as many as it has.
 func ensureStream(ctx context.Context, js jetstream.JetStream, config jetstream.StreamConfig, replicas int) error {
-	there, err := js.Stream(ctx, config.Name)
-	switch {
-	case errors.Is(err, jetstream.ErrStreamNotFound):
-	case err != nil:
-		return fmt.Errorf("eventlog: looking for the stream %s: %w", config.Name, err)
-	case replicas == 0:
-		config.Replicas = there.CachedInfo().Config.Replicas
+	return persist(ctx, func(ctx context.Context) error {
+		there, err := js.Stream(ctx, config.Name)
+		switch {
+		case errors.Is(err, jetstream.ErrStreamNotFound):
+		case err != nil:
+			return fmt.Errorf("eventlog: looking for the stream %s: %w", config.Name, err)
+		case replicas == 0:
+			config.Replicas = there.CachedInfo().Config.Replicas
+		}
+		if _, err := js.CreateOrUpdateStream(ctx, config); err != nil {
+			return fmt.Errorf("eventlog: opening the stream %s with %d replicas: %w", config.Name, config.Replicas, err)
+		}
+		return nil
+	})
+}
+
+// persist tries what may be repeated until it is answered: a cluster without a
+// leader answers nothing, and the question is lost.
+func persist(ctx context.Context, try func(context.Context) error) error {
+	const oneTry = 2 * time.Second
+	for {
+		once, cancel := context.WithTimeout(ctx, oneTry)
+		err := try(once)
+		cancel()
+		silent := errors.Is(err, context.DeadlineExceeded) || errors.Is(err, nats.ErrTimeout) || errors.Is(err, jetstream.ErrNoStreamResponse) ||
+			errors.Is(err, jetstream.ErrJetStreamNotEnabled) || err != nil && notTaken(err)
+		if !silent || !sleep(ctx, 100*time.Millisecond) {
+			return err
+		}
 	}
-	if _, err := js.CreateOrUpdateStream(ctx, config); err != nil {
-		return fmt.Errorf("eventlog: opening the stream %s with %d replicas: %w", config.Name, config.Replicas, err)
-	}
-	return nil
 }
 
 // Append implements Log.
@@ -148,8 +166,10 @@ func (l *JetStream) publishOnce(ctx context.Context, msgs []*nats.Msg) (uint64, 
 	switch {
 	case err == nil:
 		return acknowledged(reply.Data)
-	case errors.Is(err, nats.ErrNoResponders), errors.Is(err, nats.ErrMaxPayload):
+	case errors.Is(err, nats.ErrNoResponders):
 		return 0, err
+	case errors.Is(err, nats.ErrMaxPayload):
+		return 0, errTooLarge
 	}
 	return 0, fmt.Errorf("%w: %w", ErrUncertain, err)
 }
@@ -167,6 +187,8 @@ const (
 	codeTooManyBatches   = 10210
 )
 
+var errTooLarge = domain.Faultf(domain.InvalidArgument, "an event is larger than the log takes: shorten the request")
+
 func acknowledged(data []byte) (uint64, error) {
 	var ack struct {
 		Sequence uint64              `json:"seq"`
@@ -182,7 +204,7 @@ func acknowledged(data []byte) (uint64, error) {
 	case codeWrongSequence, codeWrongSequenceTwo, codeInProcess, codeRecordedBefore:
 		return 0, ErrConflict
 	case codeTooLarge:
-		return 0, domain.Faultf(domain.InvalidArgument, "an event is larger than the log takes: shorten the request")
+		return 0, errTooLarge
 	}
 	return 0, fmt.Errorf("eventlog: the server refused the append: %w", ack.Error)
 }

@@ -18,6 +18,10 @@ func keepMirror(ctx context.Context, keeper *nats.Conn, log *JetStream, replicas
 	if err != nil {
 		return fmt.Errorf("eventlog: %w", err)
 	}
+	return persist(ctx, func(ctx context.Context) error { return mendMirror(ctx, keeper, js, log, replicas) })
+}
+
+func mendMirror(ctx context.Context, keeper *nats.Conn, js jetstream.JetStream, log *JetStream, replicas int) error {
 	there, err := js.Stream(ctx, Stream)
 	switch {
 	case errors.Is(err, jetstream.ErrStreamNotFound):
