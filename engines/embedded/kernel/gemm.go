@@ -34,8 +34,12 @@ func Gemm(c, a Matrix, b *Packed, accumulate bool, workers int) {
 		p.clear()
 		return
 	}
-	tiles := (c.Rows + tileRows() - 1) / tileRows()
 	workers = min(workers, c.Rows*c.Cols*b.k/inline)
+	if workers < 2 {
+		p.part(0, c.Rows, 0, b.panels())
+		return
+	}
+	tiles := (c.Rows + tileRows() - 1) / tileRows()
 	byRows := tiles >= share*workers || tiles >= b.panels()
 	cut(c.Rows, b.panels(), workers, byRows, p.part)
 }
@@ -53,6 +57,10 @@ func GemmTN(c, a, b Matrix, workers int) {
 	same("rows of c", c.Rows, a.Cols)
 	same("columns of c", c.Cols, b.Cols)
 	workers = min(workers, c.Rows*c.Cols*a.Rows/inline)
+	if workers < 2 {
+		gradient(c, a, b)
+		return
+	}
 	byRows := panels(c.Cols) < 2*workers // else every part would pack all of B
 	cut(c.Rows, panels(c.Cols), workers, byRows, func(r0, r1, p0, p1 int) {
 		c0, c1 := p0*panelCols, min(p1*panelCols, c.Cols)
@@ -63,6 +71,9 @@ func GemmTN(c, a, b Matrix, workers int) {
 // gradient is GemmTN on one part. B is packed piece by piece, so that what is
 // packed is used while it is in the second-level cache.
 func gradient(c, a, b Matrix) {
+	if c.Rows == 0 || c.Cols == 0 {
+		return
+	}
 	packed := columns.Get().(*Packed)
 	defer columns.Put(packed)
 	steps := (a.Rows + depth - 1) / depth
@@ -76,17 +87,13 @@ func gradient(c, a, b Matrix) {
 
 // cut runs part over a grid of C: over parts of its rows or of its panels.
 func cut(rows, panels, workers int, byRows bool, part func(r0, r1, p0, p1 int)) {
-	switch {
-	case rows == 0 || panels == 0:
-	case workers < 2:
-		part(0, rows, 0, panels)
-	case byRows:
+	if byRows {
 		n := min((rows+tileRows()-1)/tileRows(), share*workers)
 		split(n, workers, func(i int) { part(rows*i/n, rows*(i+1)/n, 0, panels) })
-	default:
-		n := min(panels, share*workers)
-		split(n, workers, func(i int) { part(0, rows, panels*i/n, panels*(i+1)/n) })
+		return
 	}
+	n := min(panels, share*workers)
+	split(n, workers, func(i int) { part(0, rows, panels*i/n, panels*(i+1)/n) })
 }
 
 // product is one C = A·B; the element of A for row i and step k is
@@ -112,9 +119,12 @@ func (p product) clear() {
 // part computes rows r0 to r1 of panels p0 to p1. Rows are dealt out evenly
 // over the tiles, so no tile is left with one or two.
 func (p product) part(r0, r1, p0, p1 int) {
+	rows, k := r1-r0, p.b.k
+	if rows == 0 || p0 == p1 {
+		return
+	}
 	s := stages.Get().(*stage)
 	defer stages.Put(s)
-	rows, k := r1-r0, p.b.k
 	tiles := (rows + tileRows() - 1) / tileRows()
 	steps := (k + depth - 1) / depth
 	width := max(1, block/((k+steps-1)/steps*panelCols))

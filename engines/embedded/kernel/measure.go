@@ -1,7 +1,7 @@
 package kernel
 
 import (
-	"sync"
+	"runtime"
 	"time"
 )
 
@@ -39,27 +39,18 @@ func ReadBandwidth() float64 {
 
 // spinGo is the plain multiply-add peak: eight independent sums.
 func spinGo(steps int) (flops int) {
-	var s [8]float32
-	one := float32(0.5)
-	s0, s1, s2, s3, s4, s5, s6, s7 := s[0], s[1], s[2], s[3], s[4], s[5], s[6], s[7]
+	const half = 0.5
+	var s0, s1, s2, s3, s4, s5, s6, s7 float32
 	for range steps {
-		s0 = float32(s0*one) + one
-		s1 = float32(s1*one) + one
-		s2 = float32(s2*one) + one
-		s3 = float32(s3*one) + one
-		s4 = float32(s4*one) + one
-		s5 = float32(s5*one) + one
-		s6 = float32(s6*one) + one
-		s7 = float32(s7*one) + one
+		s0 = float32(s0*half) + half
+		s1 = float32(s1*half) + half
+		s2 = float32(s2*half) + half
+		s3 = float32(s3*half) + half
+		s4 = float32(s4*half) + half
+		s5 = float32(s5*half) + half
+		s6 = float32(s6*half) + half
+		s7 = float32(s7*half) + half
 	}
-	sinkMu.Lock()
-	sink = s0 + s1 + s2 + s3 + s4 + s5 + s6 + s7
-	sinkMu.Unlock()
+	runtime.KeepAlive(s0 + s1 + s2 + s3 + s4 + s5 + s6 + s7)
 	return 16 * steps
 }
-
-// sink keeps the compiler from dropping the loop.
-var (
-	sinkMu sync.Mutex
-	sink   float32
-)

@@ -66,12 +66,25 @@ func (s shape) tile(a *assembly, rows int) {
 	s.step(a, rows)
 	a.op("DECQ CX")
 	a.op("JNZ loop")
-	if s.name == "Y" { // the steps needed these registers
-		s.mask(a, at)
+	if s.name == "Y" {
+		s.storeWhole(a, at, rows)
+		s.mask(a, at) // the steps needed its registers
 	}
 	s.eachRow(a, rows, func(r, v int) { s.store(a, v, s.sum(r, v)) })
 	a.op("VZEROUPPER")
 	a.op("RET")
+}
+
+// storeWhole ends the function when all columns exist: a masked store of this
+// width is slow on some processors.
+func (s shape) storeWhole(a *assembly, at map[string]string, rows int) {
+	a.op("MOVQ %s, AX", at["cols"])
+	a.op("CMPQ AX, $%d", 2*s.width)
+	a.op("JNE some")
+	s.eachRow(a, rows, func(r, v int) { a.op("VMOVUPS %s, %d(DX)", s.sum(r, v), 4*s.width*v) })
+	a.op("VZEROUPPER")
+	a.op("RET")
+	a.label("some")
 }
 
 func (s shape) zero(a *assembly, reg string) {
