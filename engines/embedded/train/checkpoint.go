@@ -1,0 +1,188 @@
+package train
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"reflect"
+	"strings"
+
+	"anneal/domain"
+	"anneal/engines"
+	"anneal/engines/embedded/llama"
+	"anneal/engines/embedded/safetensors"
+)
+
+// The files of a checkpoint. model is a directory that can be served.
+const (
+	stateFile     = "state.json"
+	optimizerFile = "optimizer.safetensors"
+	metricsFile   = "metrics.jsonl"
+	modelDir      = "model"
+)
+
+// checkpoint writes everything that an exact resume needs and hands it to the
+// watcher; the directory is removed when the watcher is done with it.
+func (j *job) checkpoint(ctx context.Context) error {
+	dir := filepath.Join(j.order.WorkDir, fmt.Sprintf("checkpoint-%d", j.state.Step))
+	if err := j.writeModel(filepath.Join(dir, modelDir), false); err != nil {
+		return err
+	}
+	tensor := func(name string, v []float32) safetensors.Tensor {
+		return safetensors.Tensor{Info: safetensors.Info{Name: name, DType: safetensors.F32, Shape: []int{len(v)}}, Data: v}
+	}
+	tensors := []safetensors.Tensor{tensor("mean", j.loop.mean), tensor("variance", j.loop.variance)}
+	if len(j.best) > 0 {
+		tensors = append(tensors, tensor("best", j.best))
+	}
+	if err := safetensors.WriteFile(filepath.Join(dir, optimizerFile), tensors, nil); err != nil {
+		return err
+	}
+	if err := copyFile(filepath.Join(dir, metricsFile), j.metrics.Name()); err != nil {
+		return err
+	}
+	data, err := json.MarshalIndent(j.state, "", "  ")
+	if err != nil {
+		return err
+	}
+	if err := os.WriteFile(filepath.Join(dir, stateFile), append(data, '\n'), 0o644); err != nil {
+		return err
+	}
+	if err := j.watch.Checkpoint(ctx, j.state.Step, dir); err != nil {
+		return fmt.Errorf("checkpoint of step %d: %w", j.state.Step, err)
+	}
+	return os.RemoveAll(dir)
+}
+
+// restore takes up a checkpoint. One of another base, data set, seed or
+// settings is FailedPrecondition, a damaged one an error.
+func (j *job) restore(dir string) error {
+	data, err := os.ReadFile(filepath.Join(dir, stateFile))
+	if err != nil {
+		return fmt.Errorf("checkpoint: %w", err)
+	}
+	var s state
+	if err := json.Unmarshal(data, &s); err != nil {
+		return fmt.Errorf("checkpoint: %s: %w", stateFile, err)
+	}
+	var differ []string
+	note := func(same bool, what string) {
+		if !same {
+			differ = append(differ, what)
+		}
+	}
+	note(s.Base == j.state.Base, "base model")
+	note(s.Data == j.state.Data, "data set")
+	note(s.Seed == j.state.Seed, "seed")
+	note(reflect.DeepEqual(s.Settings, j.state.Settings), "settings")
+	if len(differ) > 0 {
+		return domain.Faultf(domain.FailedPrecondition, "the checkpoint to resume from was made with another %s: begin anew without it", strings.Join(differ, ", "))
+	}
+	j.state = s
+	if err := j.restoreModel(filepath.Join(dir, modelDir)); err != nil {
+		return fmt.Errorf("checkpoint: %w", err)
+	}
+	if err := j.restoreOptimizer(filepath.Join(dir, optimizerFile)); err != nil {
+		return fmt.Errorf("checkpoint: %w", err)
+	}
+	return j.restoreMetrics(filepath.Join(dir, metricsFile))
+}
+
+func (j *job) restoreModel(dir string) error {
+	net := j.loop.Net
+	var saved []float32
+	if net.Adapter != nil {
+		a, err := llama.LoadAdapter(dir, j.base, net.Weights.Config)
+		if err != nil {
+			return err
+		}
+		saved = a.Flat()
+	} else {
+		w, err := llama.Load(dir)
+		if err != nil {
+			return err
+		}
+		saved = w.Flat()
+	}
+	if len(saved) != len(net.Trained()) {
+		return fmt.Errorf("%s holds %d parameters, this training has %d", modelDir, len(saved), len(net.Trained()))
+	}
+	copy(net.Trained(), saved)
+	net.Pack(j.loop.workers)
+	return nil
+}
+
+func (j *job) restoreOptimizer(path string) error {
+	file, err := safetensors.Open(path)
+	if err != nil {
+		return err
+	}
+	defer file.Close()
+	n := len(j.loop.mean)
+	if _, ok := file.Lookup("best"); ok {
+		j.best = make([]float32, n)
+		if err := file.Read(j.best, "best", n); err != nil {
+			return err
+		}
+	}
+	j.loop.steps = j.state.Step
+	return errors.Join(file.Read(j.loop.mean, "mean", n), file.Read(j.loop.variance, "variance", n))
+}
+
+// restoreMetrics takes over the rows of the steps done, and the last value of
+// each metric with them.
+func (j *job) restoreMetrics(path string) error {
+	file, err := os.Open(path)
+	if err != nil {
+		return fmt.Errorf("checkpoint: %w", err)
+	}
+	defer file.Close()
+	rows := json.NewDecoder(io.TeeReader(file, j.metrics))
+	for {
+		var row engines.Metrics
+		err := rows.Decode(&row)
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err != nil {
+			return fmt.Errorf("checkpoint: %s: %w", metricsFile, err)
+		}
+		for name, value := range row.Values {
+			j.values[name] = value
+		}
+	}
+}
+
+// companions are the files of a model's directory that training leaves as they
+// are.
+var companions = []string{"tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "generation_config.json",
+	"chat_template.jinja", "vocab.json", "merges.txt", "LICENSE"}
+
+func copyCompanions(to, from string) error {
+	for _, name := range companions {
+		err := copyFile(filepath.Join(to, name), filepath.Join(from, name))
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+	}
+	return nil
+}
+
+func copyFile(to, from string) error {
+	in, err := os.Open(from)
+	if err != nil {
+		return err
+	}
+	defer in.Close()
+	out, err := os.Create(to)
+	if err != nil {
+		return err
+	}
+	_, err = io.Copy(out, in)
+	return errors.Join(err, out.Close())
+}

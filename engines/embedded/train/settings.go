@@ -1,0 +1,96 @@
+package train
+
+import (
+	"runtime"
+
+	"anneal/domain"
+	"anneal/engines"
+	"anneal/engines/embedded/llama"
+)
+
+// Defaults for what an order leaves at 0. They suit a few hundred short rows:
+// many small steps at a high rate. A rate for all parameters is lower than one
+// for an adapter, which begins as no change at all.
+const (
+	defaultLoraRate    = 4e-3
+	defaultFullRate    = 1e-3
+	defaultBatchTokens = 2048
+	defaultSamples     = 8
+	evaluations        = 10 // of a whole training, when there are rows to evaluate on
+	patience           = 3  // evaluations without a better loss before an early stop
+)
+
+// resolve fills the settings' zeros and checks the rest. It answers
+// InvalidArgument with the names of the fields at fault.
+func resolve(order engines.TrainOrder, c *llama.Config) (engines.TrainSettings, error) {
+	s := order.Settings
+	var v domain.Violations
+	atLeast := func(field string, value int) { v.Require(value >= 0, field, "must be 0 or more, is %d", value) }
+	atLeast("epochs", s.Epochs)
+	atLeast("loraRank", s.LoraRank)
+	atLeast("batchSize", s.BatchSizeTokens)
+	atLeast("batchSizeSamples", s.BatchSizeSamples)
+	atLeast("gradientAccumulationSteps", s.GradientAccumulationSteps)
+	atLeast("learningRateWarmupSteps", s.LearningRateWarmupSteps)
+	atLeast("checkpointSteps", s.CheckpointSteps)
+	v.Require(s.Epochs <= 1000, "epochs", "must be 1000 or less, is %d", s.Epochs)
+	v.Require(s.LoraRank <= min(c.HiddenSize, 1024), "loraRank", "must be at most %d for this model, is %d", min(c.HiddenSize, 1024), s.LoraRank)
+	v.Require(finite(s.LearningRate) && s.LearningRate >= 0 && s.LearningRate <= 1, "learningRate", "must be 0 to 1, is %g", s.LearningRate)
+	v.Require(finite(s.LoraAlpha) && s.LoraAlpha >= 0, "loraAlpha", "must be 0 or more, is %g", s.LoraAlpha)
+	v.Require(s.LoraDropout >= 0 && s.LoraDropout < 1, "loraDropout", "must be at least 0 and below 1, is %g", s.LoraDropout)
+	v.Require(s.OptimizerWeightDecay >= 0 && s.OptimizerWeightDecay <= 1, "optimizerWeightDecay", "must be 0 to 1, is %g", s.OptimizerWeightDecay)
+	v.Require(s.MaxContextLength >= 0 && s.MaxContextLength <= c.MaxPositions, "maxContextLength",
+		"must be at most the model's window of %d tokens, is %d", c.MaxPositions, s.MaxContextLength)
+	for _, name := range s.LoraTargetModules {
+		_, known := llama.ModuleNamed(name)
+		v.Require(known, "loraTargetModules", "%q is no projection of this model: use q_proj, k_proj, v_proj, o_proj, gate_proj, up_proj or down_proj", name)
+	}
+	if err := v.Err(); err != nil {
+		return s, err
+	}
+	fill(&s.Epochs, 1)
+	fill(&s.LearningRate, defaultFullRate)
+	if s.LoraRank > 0 && order.Settings.LearningRate == 0 {
+		s.LearningRate = defaultLoraRate
+	}
+	fill(&s.LoraAlpha, 2*float64(s.LoraRank))
+	fill(&s.BatchSizeTokens, max(defaultBatchTokens, s.MaxContextLength))
+	fill(&s.BatchSizeSamples, defaultSamples)
+	fill(&s.GradientAccumulationSteps, 1)
+	fill(&s.MaxContextLength, c.MaxPositions)
+	if len(s.LoraTargetModules) == 0 {
+		s.LoraTargetModules = nil // as a checkpoint gives it back
+	}
+	return s, nil
+}
+
+// fill gives a field that is 0 its default.
+func fill[T int | float64](field *T, value T) {
+	if *field == 0 {
+		*field = value
+	}
+}
+
+// modules are the projections that an adapter is put on: those named, or all.
+func modules(s engines.TrainSettings) []llama.Module {
+	var out []llama.Module
+	for _, name := range s.LoraTargetModules {
+		if m, ok := llama.ModuleNamed(name); ok {
+			out = append(out, m)
+		}
+	}
+	if len(out) == 0 {
+		for m := range llama.Modules {
+			out = append(out, m)
+		}
+	}
+	return out
+}
+
+// cores is how many an order may keep busy.
+func cores(order engines.TrainOrder) int {
+	if order.Parallelism > 0 {
+		return order.Parallelism
+	}
+	return max(1, runtime.GOMAXPROCS(0)-1)
+}

@@ -1,0 +1,348 @@
+package train
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"anneal/domain"
+	"anneal/engines"
+	"anneal/engines/embedded/llama"
+	"anneal/engines/embedded/safetensors"
+	"anneal/engines/embedded/tokenizer"
+)
+
+// smallBase writes a random model with the shipped tokenizer.
+func smallBase(t *testing.T, seed uint64) string {
+	t.Helper()
+	tokens := tokenizer.NewBytes()
+	w := llama.NewWeights(llama.Config{ModelType: "llama", HiddenSize: 32, IntermediateSize: 48, Layers: 2, Heads: 4, KVHeads: 2, HeadDim: 8,
+		VocabSize: tokens.VocabSize(), MaxPositions: 96, NormEps: 1e-5, RopeTheta: 10000, TieWordEmbeddings: true, HiddenAct: "silu",
+		InitializerRange: 0.05, TorchDType: "bfloat16"})
+	w.Initialize(seed)
+	for i, v := range w.Flat() {
+		w.Flat()[i] = safetensors.RoundBF16(v)
+	}
+	dir := t.TempDir()
+	require.NoError(t, w.Save(dir))
+	require.NoError(t, tokens.Save(dir))
+	return dir
+}
+
+// writeRows writes lines to a file of the test.
+func writeRows(t *testing.T, name string, lines ...string) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), name)
+	var data []byte
+	for _, line := range lines {
+		data = append(append(data, line...), '\n')
+	}
+	require.NoError(t, os.WriteFile(path, data, 0o644))
+	return path
+}
+
+// chatRows are n conversations with one rule.
+func chatRows(n int) []string {
+	rng := rand.New(rand.NewPCG(5, 5))
+	var out []string
+	for range n {
+		a, b := rng.IntN(10), rng.IntN(10)
+		out = append(out, fmt.Sprintf(`{"messages":[{"role":"user","content":"code %d%d"},{"role":"assistant","content":"%d-%d-ok"}]}`, a, b, b, a))
+	}
+	return out
+}
+
+// a recorder keeps what a watcher hears, copies checkpoints, and can stop a
+// training.
+type recorder struct {
+	t           *testing.T
+	rows        []engines.Metrics
+	checkpoints map[int]string
+	onStep      func(engines.Metrics)
+	refuse      error
+}
+
+func (r *recorder) Step(m engines.Metrics) {
+	r.rows = append(r.rows, m)
+	if r.onStep != nil {
+		r.onStep(m)
+	}
+}
+
+func (r *recorder) Checkpoint(ctx context.Context, step int, dir string) error {
+	require.NoError(r.t, ctx.Err())
+	if r.refuse != nil {
+		return r.refuse
+	}
+	if r.checkpoints == nil {
+		r.checkpoints = map[int]string{}
+	}
+	kept := filepath.Join(r.t.TempDir(), "kept")
+	require.NoError(r.t, os.CopyFS(kept, os.DirFS(dir)))
+	r.checkpoints[step] = kept
+	return nil
+}
+
+// numbers are the rows without their times.
+func numbers(rows []engines.Metrics) []engines.Metrics {
+	var out []engines.Metrics
+	for _, row := range rows {
+		row.Time = time.Time{}
+		out = append(out, row)
+	}
+	return out
+}
+
+func metricsIn(t *testing.T, dir string) []engines.Metrics {
+	t.Helper()
+	f, err := os.Open(filepath.Join(dir, metricsFile))
+	require.NoError(t, err)
+	defer f.Close()
+	var out []engines.Metrics
+	for lines := bufio.NewScanner(f); lines.Scan(); {
+		var row engines.Metrics
+		require.NoError(t, json.Unmarshal(lines.Bytes(), &row))
+		out = append(out, row)
+	}
+	return out
+}
+
+// resultOf reads the parameters that a training left.
+func resultOf(t *testing.T, result engines.TrainResult, baseDir string) []float32 {
+	t.Helper()
+	if !result.Adapter {
+		w, err := llama.Load(result.Dir)
+		require.NoError(t, err)
+		_, err = tokenizer.Load(result.Dir)
+		require.NoError(t, err)
+		return w.Flat()
+	}
+	base, err := llama.Load(baseDir)
+	require.NoError(t, err)
+	a, err := llama.LoadAdapter(result.Dir, base.Hash(), base.Config)
+	require.NoError(t, err)
+	return a.Flat()
+}
+
+// TestResumeIsExact stops a training at several steps, resumes it from what was
+// handed over, on another number of cores, and wants the bits of a training
+// that was never stopped: every metric and every parameter.
+func TestResumeIsExact(t *testing.T) {
+	base := smallBase(t, 1)
+	rows := writeRows(t, "rows.jsonl", chatRows(37)...)
+	cases := map[string]engines.TrainSettings{
+		"adapter with dropout":        {Epochs: 3, LoraRank: 4, LoraDropout: 0.2, CheckpointSteps: 4, EvalAutoCarveout: true, OptimizerWeightDecay: 0.01},
+		"all parameters, accumulated": {Epochs: 4, LearningRateWarmupSteps: 3, GradientAccumulationSteps: 2, BatchSizeTokens: 60, CheckpointSteps: 5},
+		"early stop":                  {Epochs: 6, LoraRank: 2, EarlyStop: true, LearningRate: 0.05, LoraTargetModules: []string{"q_proj", "down_proj"}, CheckpointSteps: 7},
+	}
+	for name, settings := range cases {
+		t.Run(name, func(t *testing.T) {
+			order := engines.TrainOrder{BaseDir: base, DataFiles: []string{rows}, Settings: settings, Seed: 9, Parallelism: 1, WorkDir: t.TempDir()}
+			whole := &recorder{t: t}
+			want, err := Trainer{}.Train(t.Context(), order, whole)
+			require.NoError(t, err)
+			require.Equal(t, numbers(whole.rows), numbers(metricsIn(t, whole.checkpoints[want.Steps])))
+
+			for _, stop := range []int{1, 5, want.Steps - 1} {
+				ctx, cancel := context.WithCancel(t.Context())
+				first := &recorder{t: t, onStep: func(m engines.Metrics) {
+					if m.Step == stop {
+						cancel()
+					}
+				}}
+				order.WorkDir, order.Parallelism, order.ResumeDir = t.TempDir(), 2, ""
+				_, err := Trainer{}.Train(ctx, order, first)
+				cancel()
+				require.ErrorIs(t, err, context.Canceled)
+				require.Contains(t, first.checkpoints, stop)
+
+				second := &recorder{t: t}
+				order.WorkDir, order.Parallelism, order.ResumeDir = t.TempDir(), 3, first.checkpoints[stop]
+				got, err := Trainer{}.Train(t.Context(), order, second)
+				require.NoError(t, err)
+				require.Equal(t, resultOf(t, want, base), resultOf(t, got, base))
+				require.Equal(t, want.Values, got.Values)
+				require.Equal(t, want.Tokens, got.Tokens)
+				require.Equal(t, numbers(whole.rows), numbers(metricsIn(t, second.checkpoints[got.Steps])))
+			}
+		})
+	}
+}
+
+func TestLearns(t *testing.T) {
+	base := smallBase(t, 2)
+	completion := writeRows(t, "completions.jsonl", `{"prompt":"one","completion":" two"}`, `{"prompt":"three","completion":" four"}`, `{"prompt":"up","completion":" down"}`)
+	text := writeRows(t, "text.jsonl", `{"text":"the same text"}`, `{"text":"once again"}`, `{"text":"and again"}`)
+	chat := writeRows(t, "chat.jsonl", chatRows(5)...)
+	cases := map[string]struct {
+		file     string
+		settings engines.TrainSettings
+		loss     float64 // of an untrained model it is ln 260 = 5.6
+	}{
+		"completion, all parameters": {completion, engines.TrainSettings{LearningRate: 5e-3}, 0.1},
+		"text, all parameters":       {text, engines.TrainSettings{LearningRate: 5e-3}, 0.5},
+		"chat, adapter":              {chat, engines.TrainSettings{LoraRank: 16, LearningRate: 0.03}, 4.8}, // no more is in it: the random output weights stay
+	}
+	for name, tc := range cases {
+		t.Run(name, func(t *testing.T) {
+			tc.settings.Epochs = 150
+			order := engines.TrainOrder{BaseDir: base, DataFiles: []string{tc.file}, EvalFiles: []string{tc.file}, WorkDir: t.TempDir(), Settings: tc.settings}
+			result, err := Trainer{}.Train(t.Context(), order, &recorder{t: t})
+			require.NoError(t, err)
+			require.Less(t, result.Values["eval/loss"], tc.loss)
+		})
+	}
+}
+
+// TestEarlyStop trains at a rate that soon makes the held-out rows worse, and
+// wants the parameters of the best evaluation.
+func TestEarlyStop(t *testing.T) {
+	base := smallBase(t, 3)
+	rows := writeRows(t, "rows.jsonl", chatRows(8)...)
+	held := writeRows(t, "held.jsonl", `{"messages":[{"role":"user","content":"hm"},{"role":"assistant","content":"zzzzzz"}]}`)
+	watch := &recorder{t: t}
+	order := engines.TrainOrder{BaseDir: base, DataFiles: []string{rows}, EvalFiles: []string{held}, WorkDir: t.TempDir(),
+		Settings: engines.TrainSettings{Epochs: 200, EarlyStop: true, LearningRate: 3e-3}}
+	result, err := Trainer{}.Train(t.Context(), order, watch)
+	require.NoError(t, err)
+	require.True(t, result.StoppedEarly)
+	require.Less(t, result.Steps, 200)
+	best := result.Values["eval/loss"]
+	for _, row := range watch.rows {
+		if loss, ok := row.Values["eval/loss"]; ok {
+			best = min(best, loss)
+		}
+	}
+	weights, err := llama.Load(result.Dir)
+	require.NoError(t, err)
+	reader := newReader(tokenizer.NewBytes(), 96, weights.Config.VocabSize)
+	require.NoError(t, reader.read(held))
+	loss, _, err := NewLoop(llama.NewNet(weights, nil, 1), 1).Loss(t.Context(), reader.samples)
+	require.NoError(t, err)
+	require.Equal(t, best, loss)
+}
+
+func TestWarmStart(t *testing.T) {
+	base := smallBase(t, 4)
+	rows := writeRows(t, "rows.jsonl", chatRows(10)...)
+	order := engines.TrainOrder{BaseDir: base, DataFiles: []string{rows}, WorkDir: t.TempDir(), EvalFiles: []string{rows},
+		Settings: engines.TrainSettings{Epochs: 20, LoraRank: 4}}
+	first, err := Trainer{}.Train(t.Context(), order, &recorder{t: t})
+	require.NoError(t, err)
+
+	for _, rank := range []int{4, 0} {
+		order.AdapterDir, order.WorkDir = first.Dir, t.TempDir()
+		order.Settings = engines.TrainSettings{Epochs: 1, LoraRank: rank, LearningRate: 1e-9}
+		second, err := Trainer{}.Train(t.Context(), order, &recorder{t: t})
+		require.NoError(t, err)
+		require.InDelta(t, first.Values["eval/loss"], second.Values["eval/loss"], 1e-3)
+	}
+
+	order.Settings.LoraRank = 8
+	_, err = Trainer{}.Train(t.Context(), order, &recorder{t: t})
+	require.ErrorContains(t, err, "rank 4")
+	require.Equal(t, domain.InvalidArgument, domain.CodeOf(err))
+
+	order.Settings.LoraRank, order.BaseDir = 4, smallBase(t, 5)
+	_, err = Trainer{}.Train(t.Context(), order, &recorder{t: t})
+	require.ErrorContains(t, err, "another base")
+	require.Equal(t, domain.FailedPrecondition, domain.CodeOf(err))
+}
+
+func TestRefusals(t *testing.T) {
+	base := smallBase(t, 1)
+	good := chatRows(1)[0]
+	long := fmt.Sprintf(`{"prompt":"a","completion":%q}`, strings.Repeat("a", 200))
+	cases := []struct {
+		name     string
+		rows     []string
+		settings engines.TrainSettings
+		code     domain.Code
+		want     []string
+	}{
+		{"no rows", []string{"", "  "}, engines.TrainSettings{}, domain.InvalidArgument, []string{"holds no rows"}},
+		{"no JSON", []string{good, "", "{oops"}, engines.TrainSettings{}, domain.InvalidArgument, []string{"rows.jsonl line 3", "JSON"}},
+		{"no shape", []string{`{"question":"a"}`}, engines.TrainSettings{}, domain.InvalidArgument, []string{"rows.jsonl line 1", "messages"}},
+		{"two shapes", []string{`{"text":"a","prompt":"b","completion":"c"}`}, engines.TrainSettings{}, domain.InvalidArgument, []string{"line 1", "either"}},
+		{"half a pair", []string{`{"prompt":"b"}`}, engines.TrainSettings{}, domain.InvalidArgument, []string{"line 1", "completion"}},
+		{"too long", []string{good, long}, engines.TrainSettings{}, domain.InvalidArgument, []string{"line 2", "96"}},
+		{"too long for the setting", []string{good}, engines.TrainSettings{MaxContextLength: 5}, domain.InvalidArgument, []string{"line 1", "maxContextLength"}},
+		{"last is the user", []string{`{"messages":[{"role":"user","content":"a"}]}`}, engines.TrainSettings{}, domain.InvalidArgument, []string{"line 1", "the last"}},
+		{"late system", []string{`{"messages":[{"role":"user","content":"a"},{"role":"system","content":"a"},{"role":"assistant","content":"a"}]}`},
+			engines.TrainSettings{}, domain.InvalidArgument, []string{"messages[1].role"}},
+		{"role", []string{`{"messages":[{"role":"bot","content":"a"},{"role":"assistant","content":"a"}]}`}, engines.TrainSettings{}, domain.InvalidArgument, []string{"bot"}},
+		{"tool", []string{`{"messages":[{"role":"tool","content":"a"},{"role":"assistant","content":"a"}]}`}, engines.TrainSettings{}, domain.InvalidArgument, []string{"messages[0]", "tool"}},
+		{"weight", []string{`{"messages":[{"role":"user","content":"a"},{"role":"assistant","content":"a","weight":0.5}]}`}, engines.TrainSettings{}, domain.InvalidArgument, []string{"weight"}},
+		{"nothing to learn", []string{`{"messages":[{"role":"user","content":"a"},{"role":"assistant","content":"a","weight":0}]}`},
+			engines.TrainSettings{}, domain.InvalidArgument, []string{"nothing to learn"}},
+		{"settings", []string{good}, engines.TrainSettings{LearningRate: -1, LoraDropout: 1, LoraTargetModules: []string{"w"}, MaxContextLength: 97},
+			domain.InvalidArgument, []string{"learningRate", "loraDropout", "loraTargetModules", "maxContextLength"}},
+	}
+	for _, tc := range cases {
+		t.Run(tc.name, func(t *testing.T) {
+			order := engines.TrainOrder{BaseDir: base, DataFiles: []string{writeRows(t, "rows.jsonl", tc.rows...)}, WorkDir: t.TempDir(), Settings: tc.settings}
+			_, err := Trainer{}.Train(t.Context(), order, &recorder{t: t})
+			require.Error(t, err)
+			require.Equal(t, tc.code, domain.CodeOf(err), "%v", err)
+			for _, part := range tc.want {
+				require.ErrorContains(t, err, part)
+			}
+		})
+	}
+}
+
+func TestDivergenceIsTheUsersToMend(t *testing.T) {
+	base := smallBase(t, 1)
+	w, err := llama.Load(base)
+	require.NoError(t, err)
+	w.Layers[0].Q.Data[0] = float32(1e38)
+	w.Layers[0].K.Data[0] = float32(1e38)
+	w.Layers[1].Gate.Data[3] = float32(3e38)
+	require.NoError(t, w.Save(base))
+	order := engines.TrainOrder{BaseDir: base, DataFiles: []string{writeRows(t, "rows.jsonl", chatRows(4)...)}, WorkDir: t.TempDir()}
+	_, err = Trainer{}.Train(t.Context(), order, &recorder{t: t})
+	require.ErrorContains(t, err, "learningRate")
+	require.Equal(t, domain.FailedPrecondition, domain.CodeOf(err))
+}
+
+func TestResumeRefusesAnotherTraining(t *testing.T) {
+	rows := writeRows(t, "rows.jsonl", chatRows(12)...)
+	order := engines.TrainOrder{BaseDir: smallBase(t, 1), DataFiles: []string{rows}, WorkDir: t.TempDir(),
+		Settings: engines.TrainSettings{LoraRank: 2, CheckpointSteps: 1}}
+	watch := &recorder{t: t}
+	_, err := Trainer{}.Train(t.Context(), order, watch)
+	require.NoError(t, err)
+	for want, change := range map[string]func(*engines.TrainOrder){
+		"base model": func(o *engines.TrainOrder) { o.BaseDir = smallBase(t, 2) },
+		"data set":   func(o *engines.TrainOrder) { o.DataFiles = []string{writeRows(t, "rows.jsonl", chatRows(11)...)} },
+		"seed":       func(o *engines.TrainOrder) { o.Seed++ },
+		"settings":   func(o *engines.TrainOrder) { o.Settings.Epochs = 5 },
+	} {
+		other := order
+		other.ResumeDir, other.WorkDir = watch.checkpoints[1], t.TempDir()
+		change(&other)
+		_, err := Trainer{}.Train(t.Context(), other, &recorder{t: t})
+		require.ErrorContains(t, err, "another "+want)
+		require.Equal(t, domain.FailedPrecondition, domain.CodeOf(err))
+	}
+}
+
+func TestWatcherStopsTraining(t *testing.T) {
+	refusal := errors.New("no room")
+	watch := &recorder{t: t, refuse: refusal}
+	order := engines.TrainOrder{BaseDir: smallBase(t, 1), DataFiles: []string{writeRows(t, "rows.jsonl", chatRows(40)...)}, WorkDir: t.TempDir(),
+		Settings: engines.TrainSettings{LoraRank: 2, CheckpointSteps: 2}}
+	_, err := Trainer{}.Train(t.Context(), order, watch)
+	require.ErrorIs(t, err, refusal)
+	require.Equal(t, 2, watch.rows[len(watch.rows)-1].Step)
+}
