@@ -1,0 +1,119 @@
+package serve
+
+import (
+	"math/rand/v2"
+	"strings"
+	"testing"
+	"unicode/utf8"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"anneal/engines/embedded/tokenizer"
+)
+
+// TestStreamSaysWhatTheWholeTextSays holds the stream against the plain
+// definition: the text up to the token that completes a stop sequence, cut
+// before the first one in it.
+func TestStreamSaysWhatTheWholeTextSays(t *testing.T) {
+	tokens, source := tokenizer.NewBytes(), rand.New(rand.NewPCG(1, 2))
+	letters := []string{"a", "b", "é", "東", "🙂", "\xe6", "\x9d"}
+	words := func(n int, from []string) string {
+		out := ""
+		for range n {
+			out += from[source.IntN(len(from))]
+		}
+		return out
+	}
+	stopped := 0
+	for range 3000 {
+		var stops []string
+		for range source.IntN(5) {
+			stops = append(stops, words(1+source.IntN(3), letters[:5]))
+		}
+		ids := tokens.Encode(words(source.IntN(9), letters))
+		want, wantStop := plain(tokens, ids, stops)
+
+		s, got, gotStop := textStream{decoder: tokens.NewDecoder(), stops: stops}, "", false
+		for _, id := range ids {
+			piece, found := s.add(id)
+			require.True(t, utf8.ValidString(piece.Text))
+			if got += piece.Text; found {
+				gotStop = true
+				break
+			}
+			require.True(t, strings.HasPrefix(want, got), "sent %q of %q with stops %q", got, want, stops)
+		}
+		if !gotStop {
+			piece, found := s.end()
+			got, gotStop = got+piece.Text, found
+		} else {
+			stopped++
+		}
+		require.Equal(t, want, got, "%q with stops %q", tokens.Decode(ids), stops)
+		require.Equal(t, wantStop, gotStop)
+	}
+	assert.Greater(t, stopped, 500, "the examples are worth something")
+}
+
+func plain(tokens *tokenizer.Tokenizer, ids []int, stops []string) (text string, stopped bool) {
+	for n := range len(ids) + 1 {
+		d := tokens.NewDecoder()
+		text = ""
+		for _, id := range ids[:n] {
+			text += d.Next(id)
+		}
+		if n == len(ids) {
+			text += d.Rest()
+		}
+		first := -1
+		for _, stop := range stops {
+			if at := strings.Index(text, stop); at >= 0 && (first < 0 || at < first) {
+				first = at
+			}
+		}
+		if first >= 0 {
+			return text[:first], true
+		}
+	}
+	return text, false
+}
+
+func TestPoolKeepsItsBound(t *testing.T) {
+	c, source := config(), rand.New(rand.NewPCG(3, 4))
+	p := pool{config: &c, positions: 1000}
+	var out []*cache
+	refused := 0
+	for range 2000 {
+		if len(out) > 0 && source.IntN(2) == 0 {
+			i := source.IntN(len(out))
+			out[i].length = 9
+			p.give(out[i])
+			out = append(out[:i], out[i+1:]...)
+		} else {
+			need := 1 + source.IntN(400)
+			got := p.take(need)
+			if got == nil {
+				refused++
+				continue
+			}
+			require.GreaterOrEqual(t, got.capacity, need)
+			require.Zero(t, got.length)
+			out = append(out, got)
+		}
+		total, live := 0, 0
+		for _, c := range out {
+			live += c.capacity
+		}
+		for _, c := range p.idle {
+			total += c.capacity
+		}
+		require.Equal(t, live, p.live)
+		require.LessOrEqual(t, total+live, 1000)
+	}
+	assert.Positive(t, refused)
+	for _, c := range out {
+		p.give(c)
+	}
+	assert.NotNil(t, p.take(950), "an empty pool has room for the longest")
+}
