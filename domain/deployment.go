@@ -78,6 +78,7 @@ type Deployment struct {
 	Replicas        map[string]Replica `json:"replicas,omitempty"`
 	ReplicaSeq      int                `json:"replicaSeq"` // number of the newest replica
 	Failures        int                `json:"failures"`   // replicas in a row that failed to start
+	FailedTime      time.Time          `json:"failedTime"` // when the last of them did
 	Hard            bool               `json:"hard,omitempty"`
 	Since           time.Time          `json:"since"` // when its state last changed
 	DeleteTime      *time.Time         `json:"deleteTime,omitempty"`
@@ -241,9 +242,10 @@ func (e ReplicaAdvanced) Evolve(d *Deployment) {
 }
 
 type ReplicaRemoved struct {
-	ID     string `json:"id"`
-	Reason string `json:"reason"`
-	Failed bool   `json:"failed"` // it could not start, or broke down
+	ID     string    `json:"id"`
+	Reason string    `json:"reason"`
+	Failed bool      `json:"failed"` // it could not start, or broke down
+	Time   time.Time `json:"time"`
 }
 
 func (e ReplicaRemoved) Evolve(d *Deployment) {
@@ -251,6 +253,7 @@ func (e ReplicaRemoved) Evolve(d *Deployment) {
 	delete(d.Replicas, e.ID)
 	if e.Failed {
 		d.Failures++
+		d.FailedTime = e.Time
 		d.Status = Status{Unavailable.String(), e.Reason}
 	}
 }

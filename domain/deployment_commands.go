@@ -51,6 +51,8 @@ type SettleDeployment struct{ Generation int }
 
 func (c SettleDeployment) Decide(d Deployment, now time.Time) (Event[Deployment], error) {
 	switch {
+	case !d.Exists():
+		return nil, gone("deployment")
 	case d.State == DeploymentReadyState && d.Generation == c.Generation:
 		return nil, nil
 	case d.Generation != c.Generation:
@@ -251,9 +253,9 @@ type RemoveReplica struct {
 	Failed bool
 }
 
-func (c RemoveReplica) Decide(d Deployment, _ time.Time) (Event[Deployment], error) {
+func (c RemoveReplica) Decide(d Deployment, now time.Time) (Event[Deployment], error) {
 	if _, ok := d.Replicas[c.ID]; !ok {
 		return nil, nil
 	}
-	return ReplicaRemoved(c), nil
+	return ReplicaRemoved{c.ID, c.Reason, c.Failed, now}, nil
 }

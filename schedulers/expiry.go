@@ -1,0 +1,46 @@
+package schedulers
+
+import (
+	"time"
+
+	"anneal/domain"
+	"anneal/projections"
+)
+
+// Expiry does what is due at a time that a resource itself names: a
+// deployment's expireTime and purgeTime, a job's deadline.
+type Expiry struct{}
+
+// Name implements Scheduler.
+func (Expiry) Name() string { return "expiry" }
+
+// Plan implements Scheduler.
+func (Expiry) Plan(v *projections.View, now time.Time) Plan {
+	var plan Plan
+	at := func(due *time.Time, intent domain.Intent) {
+		switch {
+		case due == nil:
+		case due.After(now):
+			plan.lookAgain(*due)
+		default:
+			plan.add(intent)
+		}
+	}
+	for row := range v.Deployments.All() {
+		d := row.State
+		switch d.State {
+		case domain.DeploymentDeletingState:
+		case domain.DeploymentDeletedState:
+			at(d.PurgeTime, domain.Intend(domain.Deployments, row.Name, domain.PurgeDeployment{}))
+		default:
+			at(d.ExpireTime, domain.Intend(domain.Deployments, row.Name,
+				domain.DeleteDeployment{IgnoreChecks: true, Reason: "its expireTime has passed"}))
+		}
+	}
+	for j := range jobs(v) {
+		if j.Life.Live() || j.Life.State == domain.JobPausedState {
+			at(j.Life.Deadline, domain.IntendJob(j.Name, domain.ExpireJob{}))
+		}
+	}
+	return plan
+}

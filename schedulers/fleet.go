@@ -1,0 +1,100 @@
+package schedulers
+
+import (
+	"fmt"
+	"maps"
+
+	"anneal/domain"
+	"anneal/projections"
+)
+
+// A fleet is the READY nodes of a view with what is free on each, less what
+// the plan in the making has already given away.
+type fleet struct {
+	nodes  []Candidate // in the order of names
+	index  map[domain.Name]int
+	holds  map[domain.Name]int // allocations of each owner on READY nodes
+	placed map[allocationKey]domain.Allocation
+}
+
+type allocationKey struct {
+	node domain.Name
+	id   string
+}
+
+func fleetOf(v *projections.View) *fleet {
+	f := &fleet{index: map[domain.Name]int{}, holds: map[domain.Name]int{}, placed: map[allocationKey]domain.Allocation{}}
+	for row := range v.Nodes.All() {
+		node := row.State
+		if node.State != domain.NodeReady {
+			continue
+		}
+		f.index[row.Name] = len(f.nodes)
+		f.nodes = append(f.nodes, Candidate{row.Name, node.Pool, node.Engines, minus(node.Capacity, node.Used())})
+		for id, allocation := range node.Allocations {
+			f.holds[allocation.For]++
+			f.placed[allocationKey{row.Name, id}] = allocation
+		}
+	}
+	return f
+}
+
+// has tells whether the node is READY and holds the allocation.
+func (f *fleet) has(node domain.Name, id string) bool {
+	_, ok := f.placed[allocationKey{node, id}]
+	return ok
+}
+
+// take gives a part of each named node away.
+func (f *fleet) take(names []domain.Name, takes domain.Resources) {
+	for _, name := range names {
+		node := &f.nodes[f.index[name]]
+		node.Free = minus(node.Free, takes)
+	}
+}
+
+// without is the fleet's nodes as they would be without one allocation.
+func (f *fleet) without(node domain.Name, id string) []Candidate {
+	nodes := append([]Candidate(nil), f.nodes...)
+	if allocation, ok := f.placed[allocationKey{node, id}]; ok {
+		one := &nodes[f.index[node]]
+		one.Free = one.Free.Plus(allocation.Takes)
+	}
+	return nodes
+}
+
+// offers says what the fleet has for a need, for whoever cannot be placed.
+func (f *fleet) offers(need Need) string {
+	suitable, fitting := 0, 0
+	var roomiest *Candidate
+	for i, node := range f.nodes {
+		if !node.suits(need) {
+			continue
+		}
+		suitable++
+		if need.Takes.Fits(node.Free) {
+			fitting++
+		}
+		if roomiest == nil || devices(node.Free) > devices(roomiest.Free) ||
+			devices(node.Free) == devices(roomiest.Free) && node.Free.CPUMilli > roomiest.Free.CPUMilli {
+			roomiest = &f.nodes[i]
+		}
+	}
+	if suitable == 0 {
+		return fmt.Sprintf("none of the fleet's %d READY nodes is of that pool and can do that", len(f.nodes))
+	}
+	return fmt.Sprintf("%d of the fleet's %d READY nodes can do that, %d of them have room now; the one with most to spare has %s",
+		suitable, len(f.nodes), fitting, describe(roomiest.Free))
+}
+
+// minus is a less b, below zero where b is more.
+func minus(a, b domain.Resources) domain.Resources {
+	left := domain.Resources{CPUMilli: a.CPUMilli - b.CPUMilli, MemoryMiB: a.MemoryMiB - b.MemoryMiB, Accelerators: maps.Clone(a.Accelerators)}
+	for t, n := range b.Accelerators {
+		if left.Accelerators == nil {
+			left.Accelerators = map[string]int{}
+		}
+		left.Accelerators[t] -= n
+	}
+	return left
+}

@@ -1,0 +1,126 @@
+package schedulers
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"anneal/domain"
+	"anneal/projections"
+)
+
+// minExamples is the fewest rows that a training can use.
+const minExamples = 3
+
+// A verdict on what a job names: what is wrong with it, or that it must still
+// wait for something that is being made.
+type verdict struct {
+	wrong []*domain.Fault
+	waits bool
+}
+
+// status is all that is wrong, under the code that its user should see to
+// first.
+func (v verdict) status() domain.Status {
+	code, reasons := v.wrong[0].Code, make([]string, len(v.wrong))
+	for i, fault := range v.wrong {
+		reasons[i] = fault.Message
+		if rank(fault.Code) < rank(code) {
+			code = fault.Code
+		}
+	}
+	return domain.Status{Code: code.String(), Message: strings.Join(reasons, "; ")}
+}
+
+func rank(code domain.Code) int {
+	return slices.Index([]domain.Code{domain.InvalidArgument, domain.NotFound, domain.AlreadyExists, domain.FailedPrecondition}, code)
+}
+
+// inputs checks what a job names, one thing after the other, and collects the
+// verdict. A job sees its own account's things and public models.
+type inputs struct {
+	view    *projections.View
+	account string
+	verdict
+}
+
+func (c *inputs) refuse(code domain.Code, field, format string, args ...any) {
+	c.wrong = append(c.wrong, domain.Faultf(code, "%s: %s", field, fmt.Sprintf(format, args...)))
+}
+
+// dataset requires a READY dataset with enough rows of one of the shapes. The
+// answer is nil when it is not there to be compared with.
+func (c *inputs) dataset(field, name string, least int64, shapes ...string) *domain.Dataset {
+	row, ok := c.view.Datasets.Get(domain.Name(name))
+	if !ok || row.Name.Account() != c.account {
+		c.refuse(domain.NotFound, field, "there is no dataset %s: upload it, then create the job again", name)
+		return nil
+	}
+	d := &row.State
+	switch {
+	case d.State != domain.DatasetReady:
+		c.unready(field, name, d)
+		return nil
+	case !slices.Contains(shapes, d.Shape):
+		c.refuse(domain.InvalidArgument, field, "the rows of %s are of shape %s, and this needs %s: name another dataset",
+			name, d.Shape, strings.Join(shapes, " or "))
+	case d.ExampleCount.Int64() < least:
+		c.refuse(domain.InvalidArgument, field, "%s has %d rows, and this needs at least %d: name a larger dataset", name, d.ExampleCount, least)
+	}
+	return d
+}
+
+func (c *inputs) unready(field, name string, d *domain.Dataset) {
+	switch {
+	case d.Upload == 0:
+		c.refuse(domain.FailedPrecondition, field, "nothing has been uploaded to %s: upload a file, validate it, then resume the job", name)
+	case d.Validated < d.Upload:
+		c.waits = true
+	default:
+		c.refuse(domain.FailedPrecondition, field, "the last upload to %s was refused (%s): upload again, then resume the job", name, d.Status.Message)
+	}
+}
+
+// base requires a READY model with weights of its own; "" is none.
+func (c *inputs) base(field, name string) {
+	if m := c.model(field, name); m != nil && m.Kind == domain.PEFTAddon {
+		c.refuse(domain.InvalidArgument, field, "%s is an adapter: name it in warmStartFrom instead", name)
+	}
+}
+
+// adapter requires a READY adapter whose base is there too; "" is none.
+func (c *inputs) adapter(field, name string) {
+	m := c.model(field, name)
+	switch {
+	case m == nil:
+	case m.Kind != domain.PEFTAddon:
+		c.refuse(domain.InvalidArgument, field, "%s is not an adapter: name it in baseModel instead", name)
+	default:
+		c.model(field, m.BaseModel)
+	}
+}
+
+func (c *inputs) model(field, name string) *domain.Model {
+	if name == "" {
+		return nil
+	}
+	row, ok := c.view.Models.Get(domain.Name(name))
+	switch {
+	case !ok || !row.State.Public && row.Name.Account() != c.account:
+		c.refuse(domain.NotFound, field, "there is no model %s that this account can use: name another", name)
+	case row.State.State != domain.ModelReady:
+		c.refuse(domain.FailedPrecondition, field, "%s is not READY: upload all of its weights, then try again", name)
+	default:
+		return &row.State
+	}
+	return nil
+}
+
+// output requires that no model has the ID which the job's will get, unless
+// the job made it.
+func (c *inputs) output(field, id string, j job) {
+	name := domain.NewName(c.account, domain.Models.Collection, id)
+	if row, ok := c.view.Models.Get(name); ok && (row.State.SourceJob != j.Name || row.CreateTime.Before(j.Created)) {
+		c.refuse(domain.AlreadyExists, field, "%s already exists: choose another outputModel", name)
+	}
+}

@@ -1,0 +1,142 @@
+package schedulers
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"anneal/domain"
+	"anneal/projections"
+)
+
+// SuspendedPrefix begins the status of a job that is paused because its
+// account is suspended. Such a job goes on when the account is restored; one
+// that somebody paused for another reason does not.
+const SuspendedPrefix = "account suspended"
+
+// CancelWithin is how long an attempt may take to save its work and stop.
+const CancelWithin = 5 * time.Minute
+
+// Jobs leads every job from its creation to a node, and out again when it is
+// cancelled or deleted:
+//
+//	CREATING, VALIDATING    -> PENDING, or FAILED with all that is wrong with what it names
+//	RE_QUEUEING             -> PENDING
+//	PENDING                 -> RUNNING where it fits; oldest first, skipping what does not fit
+//	CANCELLING              -> CANCELLED when nothing works on it, or its node is lost, or it takes too long
+//	live, account suspended -> PAUSED, and back when the account is restored
+//	DELETING                -> DELETING_CLEANING_UP when no node holds anything for it
+type Jobs struct {
+	Placement    Placement     // nil is BestFit
+	CancelWithin time.Duration // 0 is the constant of that name
+}
+
+// Name implements Scheduler.
+func (Jobs) Name() string { return "jobs" }
+
+// Plan implements Scheduler.
+func (s Jobs) Plan(v *projections.View, now time.Time) Plan {
+	var plan Plan
+	var queue []job
+	fleet := fleetOf(v)
+	for j := range jobs(v) {
+		switch suspended := s.suspended(v, j); {
+		case suspended != "" && j.Life.Live():
+			plan.add(domain.IntendJob(j.Name, domain.PauseJob{Reason: suspended}))
+		case j.Life.State == domain.JobPausedState:
+			if suspended == "" && strings.HasPrefix(j.Life.Status.Message, SuspendedPrefix) {
+				plan.add(domain.IntendJob(j.Name, domain.ResumeJob{}))
+			}
+		case j.Life.State == domain.JobCreatingState:
+			plan.add(domain.IntendJob(j.Name, domain.StartValidation{}))
+		case j.Life.State == domain.JobValidatingState:
+			if s.admit(&plan, v, j) {
+				plan.add(domain.IntendJob(j.Name, domain.QueueJob{}))
+			}
+		case j.Life.State == domain.JobRequeueState:
+			plan.add(domain.IntendJob(j.Name, domain.QueueJob{}))
+		case j.Life.State == domain.JobPendingState:
+			queue = append(queue, j)
+		case j.Life.State == domain.JobCancellingState:
+			s.cancel(&plan, fleet, j, now)
+		case j.Life.State == domain.JobDeletingState && fleet.holds[j.Name] == 0:
+			plan.add(domain.IntendJob(j.Name, domain.CleanJob{}))
+		}
+	}
+	s.start(&plan, v, fleet, queue)
+	return plan
+}
+
+// suspended is why the job's account may not work; "" when it may.
+func (Jobs) suspended(v *projections.View, j job) string {
+	row, ok := v.Accounts.Get(domain.NewName("", "accounts", j.Name.Account()))
+	if !ok || !row.State.Suspended() {
+		return ""
+	}
+	return fmt.Sprintf("%s: %s", SuspendedPrefix, row.State.SuspendState)
+}
+
+// admit tells whether all that the job names is there; it fails the job that
+// names what is wrong, and leaves alone the one that must wait.
+func (Jobs) admit(plan *Plan, v *projections.View, j job) bool {
+	verdict := j.kind.check(v, j)
+	if len(verdict.wrong) > 0 {
+		plan.add(domain.IntendJob(j.Name, domain.FailJob{Status: verdict.status()}))
+		return false
+	}
+	return !verdict.waits
+}
+
+// cancel confirms once no attempt can be at work any more.
+func (s Jobs) cancel(plan *Plan, fleet *fleet, j job, now time.Time) {
+	due := j.Updated.Add(cmp.Or(s.CancelWithin, CancelWithin))
+	if j.Life.Active() && fleet.astray(j) == "" && now.Before(due) {
+		plan.lookAgain(due)
+		return
+	}
+	plan.add(domain.IntendJob(j.Name, domain.ConfirmCancel{Attempt: j.Life.Attempt}))
+}
+
+// start places the oldest first. What a job names is looked at again: a resumed
+// job comes here without having been validated, and a dataset may have been
+// deleted since.
+func (s Jobs) start(plan *Plan, v *projections.View, fleet *fleet, queue []job) {
+	slices.SortStableFunc(queue, func(a, b job) int {
+		return cmp.Or(a.Created.Compare(b.Created), cmp.Compare(a.Name, b.Name))
+	})
+	full := map[string]bool{} // needs that did not fit: room only gets less while planning
+	for _, j := range queue {
+		need := j.kind.need()
+		if !s.admit(plan, v, j) || full[need.String()] {
+			continue
+		}
+		chosen, ok := placement(s.Placement).Place(fleet.nodes, need)
+		if !ok {
+			full[need.String()] = true
+			continue
+		}
+		fleet.take(chosen, need.Takes)
+		plan.add(gang(j, need, chosen)...)
+	}
+}
+
+// gang is the next attempt of a job: its allocation on every node, and the
+// start that guards them all.
+func gang(j job, need Need, nodes []domain.Name) Step {
+	attempt := j.Life.Attempt + 1
+	allocation := domain.Allocation{ID: domain.AllocationID(j.Name, attempt), For: j.Name, Attempt: attempt, Takes: need.Takes}
+	var step Step
+	for _, node := range nodes {
+		step = append(step, domain.Intend(domain.Nodes, node, domain.PlaceAllocation{Allocation: allocation}))
+	}
+	return append(step, domain.IntendJob(j.Name, domain.StartJob{Attempt: attempt, Nodes: nodes, Takes: need.Takes}))
+}
+
+func placement(p Placement) Placement {
+	if p == nil {
+		return BestFit{}
+	}
+	return p
+}

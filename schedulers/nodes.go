@@ -1,0 +1,64 @@
+package schedulers
+
+import (
+	"cmp"
+	"fmt"
+	"time"
+
+	"anneal/domain"
+	"anneal/projections"
+)
+
+// LostAfter is how long a node may be silent.
+const LostAfter = 15 * time.Second
+
+// Nodes loses the nodes that have gone silent, and takes the jobs back that
+// were at work there.
+type Nodes struct {
+	LostAfter time.Duration // 0 is the constant of that name
+}
+
+// Name implements Scheduler.
+func (Nodes) Name() string { return "nodes" }
+
+// Plan implements Scheduler.
+func (s Nodes) Plan(v *projections.View, now time.Time) Plan {
+	var plan Plan
+	limit := cmp.Or(s.LostAfter, LostAfter)
+	for row := range v.Nodes.All() {
+		if row.State.State != domain.NodeReady {
+			continue
+		}
+		if due := v.Pulse.Seen(row.Name).Add(limit); due.After(now) {
+			plan.lookAgain(due)
+			continue
+		}
+		plan.add(domain.Intend(domain.Nodes, row.Name, domain.LoseNode{Reason: fmt.Sprintf("nothing was heard of the node for %s", limit)}))
+	}
+	fleet := fleetOf(v)
+	for j := range jobs(v) {
+		if !j.Life.Working() {
+			continue
+		}
+		if reason := fleet.astray(j); reason != "" {
+			plan.add(domain.IntendJob(j.Name, domain.RequeueJob{Attempt: j.Life.Attempt, Reason: reason}))
+		}
+	}
+	return plan
+}
+
+// astray says why the job's current attempt can no longer be at work; "" when
+// it can. An allocation that is gone never comes back: those of one attempt
+// are made once, together with its start.
+func (f *fleet) astray(j job) string {
+	id := domain.AllocationID(j.Name, j.Life.Attempt)
+	for _, node := range j.Life.Nodes {
+		if _, ready := f.index[node]; !ready {
+			return fmt.Sprintf("node %s was lost", node.ID())
+		}
+		if !f.has(node, id) {
+			return fmt.Sprintf("node %s no longer works on it", node.ID())
+		}
+	}
+	return ""
+}
