@@ -2,6 +2,7 @@ package projections
 
 import (
 	"fmt"
+	"io"
 	"time"
 
 	"anneal/domain"
@@ -33,6 +34,8 @@ type tables interface {
 	lend(*View)
 	// restore puts a row of a snapshot back.
 	restore(line) error
+	// describe writes down what can be folded: see World.schema.
+	describe(io.Writer)
 }
 
 // register adds a kind to a world that has not seen an event yet.

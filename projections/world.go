@@ -53,6 +53,7 @@ type World struct {
 	folds   map[string]tables // by collection; the map itself never changes
 	at      eventlog.Checkpoint
 	view    *View                      // the last one lent; it is of now if its position and pulse are
+	saved   uint64                     // position of the newest snapshot
 	waiters btree.Map[uint64, *waiter] // by the position they wait for
 	failed  error                      // why the world stands still
 	broken  chan struct{}              // closed when it has failed

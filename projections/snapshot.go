@@ -1,0 +1,344 @@
+package projections
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"anneal/domain"
+	"anneal/eventlog"
+)
+
+// A snapshot is a file of JSON lines: a header, the rows of each table as in a
+// digest, and a footer with the digest and a checksum of all bytes before it.
+const (
+	snapshotFormat = 1
+	snapshotsKept  = 2
+	snapshotPrefix = "snapshot-"
+	snapshotSuffix = ".jsonl"
+)
+
+type snapshotHeader struct {
+	Format int    `json:"format"`
+	Schema string `json:"schema"` // see World.schema
+	eventlog.Checkpoint
+}
+
+type snapshotFooter struct {
+	Digest   Digest `json:"digest"`
+	Checksum string `json:"checksum"` // SHA-256 of the bytes before this line, hexadecimal
+}
+
+var (
+	errDamaged     = errors.New("is damaged")
+	errOtherSchema = errors.New("was written by another version of the program")
+)
+
+// Save writes the world, as it is now, to a snapshot in dir and removes all but
+// the newest two. It returns once the snapshot is on disk; the world goes on
+// meanwhile. A world without events is not worth a file.
+func (w *World) Save(dir string) error {
+	v := w.View()
+	if v.Position == 0 {
+		return nil
+	}
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return err
+	}
+	path := filepath.Join(dir, fmt.Sprintf("%s%020d%s", snapshotPrefix, v.Position, snapshotSuffix))
+	err := writeDurably(path, func(out io.Writer) error {
+		return v.write(out, snapshotHeader{snapshotFormat, w.schema(), v.Checkpoint})
+	})
+	if err != nil {
+		return fmt.Errorf("saving the snapshot of event %d: %w", v.Position, err)
+	}
+	w.mu.Lock()
+	w.saved = max(w.saved, v.Position)
+	w.mu.Unlock()
+	return prune(dir)
+}
+
+// SaveEvery saves the world if n events or more were folded since the snapshot
+// that it was loaded from or last saved to. The caller asks now and then, and
+// with n = 1 before it exits.
+func (w *World) SaveEvery(dir string, n uint64) (saved bool, err error) {
+	w.mu.Lock()
+	due := w.at.Position-w.saved >= max(n, 1)
+	w.mu.Unlock()
+	if !due {
+		return false, nil
+	}
+	return true, w.Save(dir)
+}
+
+func (v *View) write(out io.Writer, header snapshotHeader) error {
+	checksum, sums := sha256.New(), newSums()
+	both := io.MultiWriter(out, checksum)
+	put := func(value any) error {
+		text, err := json.Marshal(value)
+		if err == nil {
+			_, err = both.Write(append(text, '\n'))
+		}
+		return err
+	}
+	if err := put(header); err != nil {
+		return err
+	}
+	for _, collection := range slices.Sorted(maps.Keys(v.tables)) {
+		sum := sums.table(collection)
+		err := v.tables[collection].lines(func(line []byte, gone bool) error {
+			if err := sum.add(line, gone); err != nil {
+				return err
+			}
+			_, err := both.Write(append(line, '\n'))
+			return err
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return put(snapshotFooter{sums.digest(v.Checkpoint), hex.EncodeToString(checksum.Sum(nil))})
+}
+
+// writeDurably makes the file whole or not at all, also on power failure.
+func writeDurably(path string, write func(io.Writer) error) error {
+	dir := filepath.Dir(path)
+	file, err := os.CreateTemp(dir, "."+snapshotPrefix+"*.tmp")
+	if err != nil {
+		return err
+	}
+	defer os.Remove(file.Name()) // does nothing once it is renamed
+	buffered := bufio.NewWriterSize(file, 1<<20)
+	err = write(buffered)
+	for _, step := range []func() error{buffered.Flush, file.Sync} {
+		if err == nil {
+			err = step()
+		}
+	}
+	if closed := file.Close(); err == nil {
+		err = closed
+	}
+	if err == nil {
+		err = os.Rename(file.Name(), path)
+	}
+	if err != nil {
+		return err
+	}
+	folder, err := os.Open(dir)
+	if err != nil {
+		return err
+	}
+	defer folder.Close()
+	return folder.Sync()
+}
+
+// prune keeps the newest snapshots, and nothing of those that were never
+// finished.
+func prune(dir string) error {
+	paths, err := snapshots(dir)
+	if err != nil {
+		return err
+	}
+	unfinished, err := filepath.Glob(filepath.Join(dir, "."+snapshotPrefix+"*.tmp"))
+	if err != nil {
+		return err
+	}
+	for _, path := range append(unfinished, paths[min(len(paths), snapshotsKept):]...) {
+		if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
+			return err
+		}
+	}
+	return nil
+}
+
+// snapshots lists the snapshots of a folder, the newest first.
+func snapshots(dir string) ([]string, error) {
+	entries, err := os.ReadDir(dir)
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		return nil, err
+	}
+	var paths []string
+	for _, e := range slices.Backward(entries) { // ReadDir sorts, and so do the padded positions
+		if strings.HasPrefix(e.Name(), snapshotPrefix) && strings.HasSuffix(e.Name(), snapshotSuffix) {
+			paths = append(paths, filepath.Join(dir, e.Name()))
+		}
+	}
+	return paths, nil
+}
+
+// Open makes the world of now: the newest snapshot in dir that can be used, and
+// what the log holds beyond it; without one, the whole log. A snapshot that is
+// damaged, or of another version of the program, is passed over with a notice.
+//
+// It refuses, FailedPrecondition, a snapshot of a newer format, and a log that
+// does not hold the event that a snapshot ends with: the log lost events that
+// somebody may have acted on, or it is another log.
+func Open(ctx context.Context, log eventlog.Log, dir string) (*World, error) {
+	return open(ctx, NewWorld, log, dir)
+}
+
+func open(ctx context.Context, fresh func() *World, log eventlog.Log, dir string) (*World, error) {
+	w, err := load(dir, fresh, func(path string, at eventlog.Checkpoint) error { return holds(ctx, log, path, at) })
+	if err != nil {
+		return nil, err
+	}
+	return w, w.catchUp(ctx, log, 0)
+}
+
+// Load makes the world of the newest snapshot in dir that can be used, as Open
+// does, without asking a log; an empty world when there is none.
+func Load(dir string) (*World, error) {
+	return load(dir, NewWorld, func(string, eventlog.Checkpoint) error { return nil })
+}
+
+func load(dir string, fresh func() *World, check func(path string, at eventlog.Checkpoint) error) (*World, error) {
+	paths, err := snapshots(dir)
+	if err != nil {
+		return nil, err
+	}
+	for _, path := range paths {
+		w := fresh()
+		at, err := w.read(path)
+		if err == nil || errors.Is(err, errOtherSchema) {
+			if err := check(path, at); err != nil {
+				return nil, err
+			}
+		}
+		switch {
+		case err == nil:
+			return w, nil
+		case errors.Is(err, errDamaged), errors.Is(err, errOtherSchema):
+			slog.Warn("a snapshot is not used: its events will be folded again", "snapshot", path, "reason", err.Error())
+		default:
+			return nil, err
+		}
+	}
+	return fresh(), nil
+}
+
+// holds refuses a log that does not hold a snapshot's last event.
+func holds(ctx context.Context, log eventlog.Log, path string, at eventlog.Checkpoint) error {
+	found, err := log.At(ctx, at.Position)
+	switch {
+	case domain.CodeOf(err) == domain.NotFound:
+		last, err := log.Last(ctx)
+		if err != nil {
+			return err
+		}
+		return mismatch(path, at, fmt.Sprintf("the log ends at position %d", last.Position))
+	case err != nil:
+		return fmt.Errorf("looking for the last event of %s: %w", path, err)
+	case found.ID != at.EventID:
+		return mismatch(path, at, fmt.Sprintf("the log has event %s there", found.ID))
+	}
+	return nil
+}
+
+func mismatch(path string, at eventlog.Checkpoint, found string) error {
+	f := domain.Faultf(domain.FailedPrecondition, "the snapshot %s ends with event %s at position %d, but %s: the log lost events after the snapshot was made, or it is another log. "+
+		"Give back the log that belongs to it; or, to accept the loss, move the snapshots out of %s and start again",
+		path, at.EventID, at.Position, found, filepath.Dir(path))
+	f.Reason = "LOG_MISMATCH"
+	return f
+}
+
+// read fills an empty world from a snapshot. The checkpoint that it answers is
+// the snapshot's also when it is of another schema.
+func (w *World) read(path string) (eventlog.Checkpoint, error) {
+	file, err := os.Open(path)
+	if err != nil {
+		return eventlog.Checkpoint{}, err
+	}
+	defer file.Close()
+	in, checksum := bufio.NewReaderSize(file, 1<<20), sha256.New()
+	next := func() ([]byte, error) {
+		text, err := in.ReadBytes('\n')
+		if err != nil {
+			err = fmt.Errorf("%w: it ends before its footer", errDamaged)
+		}
+		return text, err
+	}
+	text, err := next()
+	if err != nil {
+		return eventlog.Checkpoint{}, err
+	}
+	header, err := readHeader(path, text)
+	if err != nil {
+		return header.Checkpoint, err
+	}
+	ours := header.Schema == w.schema()
+	for {
+		checksum.Write(text)
+		if text, err = next(); err != nil {
+			return header.Checkpoint, err
+		}
+		if bytes.HasPrefix(text, []byte(`{"digest":`)) {
+			break
+		}
+		if ours {
+			if err := w.restore(text); err != nil {
+				return header.Checkpoint, err
+			}
+		}
+	}
+	if err := checkFooter(text, checksum.Sum(nil)); err != nil {
+		return header.Checkpoint, err
+	}
+	if !ours {
+		return header.Checkpoint, errOtherSchema
+	}
+	w.at, w.saved = header.Checkpoint, header.Position
+	return w.at, nil
+}
+
+func readHeader(path string, text []byte) (snapshotHeader, error) {
+	var h snapshotHeader
+	switch err := json.Unmarshal(text, &h); {
+	case err != nil || h.Format < 1 || h.Position == 0:
+		return h, fmt.Errorf("%w: it has no header", errDamaged)
+	case h.Format > snapshotFormat:
+		f := domain.Faultf(domain.FailedPrecondition, "the snapshot %s has format %d, written by a newer version of the program; this one reads up to %d. "+
+			"Run the newer version; or move the snapshots out of %s to fold the whole log with this one", path, h.Format, snapshotFormat, filepath.Dir(path))
+		f.Reason = "NEWER_SNAPSHOT"
+		return h, f
+	}
+	return h, nil
+}
+
+func (w *World) restore(text []byte) error {
+	var l line
+	if err := json.Unmarshal(text, &l); err != nil {
+		return fmt.Errorf("%w: %w", errDamaged, err)
+	}
+	fold := w.folds[l.Name.Collection()]
+	if fold == nil {
+		return fmt.Errorf("%w: it holds an unknown collection", errDamaged)
+	}
+	if err := fold.restore(l); err != nil {
+		return fmt.Errorf("%w: %w", errDamaged, err)
+	}
+	return nil
+}
+
+func checkFooter(text, checksum []byte) error {
+	var footer snapshotFooter
+	if err := json.Unmarshal(text, &footer); err != nil {
+		return fmt.Errorf("%w: it has no footer", errDamaged)
+	}
+	if footer.Checksum != hex.EncodeToString(checksum) {
+		return fmt.Errorf("%w: its checksum is wrong", errDamaged)
+	}
+	return nil
+}
