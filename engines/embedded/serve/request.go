@@ -3,6 +3,7 @@ package serve
 import (
 	"context"
 	"fmt"
+	"slices"
 	"sync"
 	"unicode/utf8"
 
@@ -42,19 +43,23 @@ func (m *model) newRequest(ctx context.Context, req engines.CompletionRequest) (
 	if err := m.check(&req); err != nil {
 		return nil, err
 	}
-	prompt := req.PromptTokens
-	if prompt == nil {
-		prompt = m.tokenizer.Prompt(req.Prompt)
-	} else if bos := m.tokenizer.BOS(); len(prompt) == 0 && bos >= 0 {
-		prompt = []int{bos}
+	length, window := len(req.PromptTokens), m.info.ContextLength
+	if req.PromptTokens == nil {
+		length = m.tokenizer.Count(req.Prompt)
 	}
-	window := m.info.ContextLength
+	if length >= window {
+		return nil, domain.Faultf(domain.InvalidArgument,
+			"prompt: has %d tokens and fills the model's window of %d; shorten it", length, window)
+	}
+	prompt := slices.Clone(req.PromptTokens)
+	switch {
+	case req.PromptTokens == nil:
+		prompt = m.tokenizer.Prompt(req.Prompt)
+	case length == 0:
+		prompt = m.tokenizer.Prompt("")
+	}
 	if len(prompt) == 0 {
 		return nil, domain.Faultf(domain.InvalidArgument, "prompt: is empty, and this model has no token that a text begins with; give at least one token")
-	}
-	if len(prompt) >= window {
-		return nil, domain.Faultf(domain.InvalidArgument,
-			"prompt: has %d tokens and fills the model's window of %d; shorten it", len(prompt), window)
 	}
 	return &request{
 		ctx: ctx, prompt: prompt, limit: min(req.MaxTokens, window-len(prompt)), ignoreEnd: req.IgnoreEOS,

@@ -10,6 +10,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -86,16 +87,17 @@ func (c completer) Load(ctx context.Context, files engines.ModelFiles) (engines.
 // else config.json, else tokenizer_config.json.
 func endTokens(dir string, config llama.Config, tokens *tokenizer.Tokenizer) ([]int, error) {
 	const name = "generation_config.json"
-	data, err := os.ReadFile(filepath.Join(dir, name))
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return nil, fmt.Errorf("model: %w", err)
-	}
 	var generation struct {
 		EOS llama.TokenIDs `json:"eos_token_id"`
 	}
+	f, err := os.Open(filepath.Join(dir, name))
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("model: %w", err)
+	}
 	if err == nil {
-		if err := json.Unmarshal(data, &generation); err != nil {
-			return nil, domain.Faultf(domain.FailedPrecondition, "%s: %v", name, err)
+		defer f.Close()
+		if err := json.NewDecoder(io.LimitReader(f, 1<<20)).Decode(&generation); err != nil {
+			return nil, domain.Faultf(domain.FailedPrecondition, "%s is no generation configuration: %v", name, err)
 		}
 	}
 	switch {

@@ -395,6 +395,11 @@ func TestBrokenModels(t *testing.T) {
 	_, err = New(Options{}).Load(t.Context(), engines.ModelFiles{Dir: dir})
 	assert.ErrorContains(t, err, "belong to different models")
 
+	dir = save(t, weights())
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "generation_config.json"), []byte(`{"eos_token_id": "x"}`), 0o644))
+	_, err = New(Options{}).Load(t.Context(), engines.ModelFiles{Dir: dir})
+	assert.ErrorContains(t, err, "generation_config.json is no")
+
 	w := parrot("ab")
 	w.Norm[0] = float32(math.NaN())
 	m := open(t, w, Options{})
