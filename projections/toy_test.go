@@ -2,7 +2,6 @@ package projections
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"slices"
 	"testing"
@@ -94,11 +93,4 @@ func names[S domain.State](rows func(func(*Row[S]) bool)) []string {
 		found = append(found, string(row.Name))
 	}
 	return found
-}
-
-func asJSON(t testing.TB, v any) string {
-	t.Helper()
-	data, err := json.Marshal(v)
-	require.NoError(t, err)
-	return string(data)
 }

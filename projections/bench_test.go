@@ -1,0 +1,221 @@
+package projections
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"strconv"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"anneal/domain"
+	"anneal/eventlog"
+)
+
+const (
+	benchRows   = 100_000
+	benchEvents = 50_000 // in the logs that are replayed
+)
+
+func benchName(i int) domain.Name {
+	return domain.NewName(fmt.Sprintf("acct-%d", i%10), "deployments", fmt.Sprintf("d-%06d", i))
+}
+
+// benchEvent is the i-th of a life of deployments: each is created, settles,
+// and is scaled.
+func benchEvent(t testing.TB, i int) eventlog.Write {
+	fact := domain.Event[domain.Deployment](domain.DeploymentSettled{Generation: 1, Time: epoch})
+	if i%3 == 0 {
+		fact = domain.DeploymentCreated{CreatedBy: "accounts/acme/apiKeys/ci", Time: epoch, DeploymentSpec: domain.DeploymentSpec{
+			BaseModel: "accounts/public/models/base-8b", DisplayName: fmt.Sprintf("Deployment %d", i), Description: "serves the tests",
+			AcceleratorType: "VENDOR_A_H100_80GB", AcceleratorCount: 1 + i%4, MinReplicaCount: i % 5,
+			AutoscalingPolicy: &domain.AutoscalingPolicy{ScaleUpWindow: "30s", LoadTargets: map[string]float64{"default": 0.8}},
+			Placement:         &domain.Placement{MultiRegion: "GLOBAL"}}}
+	}
+	record, err := domain.Deployments.Encode(fact)
+	require.NoError(t, err)
+	return eventlog.Write{Event: eventlog.Event{Record: record, ID: "event-" + strconv.Itoa(i), Name: benchName(i / 3),
+		Time: epoch.Add(time.Duration(i) * time.Millisecond), Actor: "accounts/acme/apiKeys/ci", Command: "command-" + strconv.Itoa(i)}}
+}
+
+// fillLog appends lives of deployments, several at once.
+func fillLog(b *testing.B, log eventlog.Log) {
+	const writers = 32
+	var all sync.WaitGroup
+	for g := range writers {
+		all.Go(func() {
+			var last uint64
+			for i := g * 3; i < benchEvents; i++ {
+				w := benchEvent(b, i)
+				if i%3 != 0 {
+					w.Expect = last
+				}
+				position, err := log.Append(context.Background(), w)
+				if err != nil {
+					b.Error(err)
+					return
+				}
+				if last = position; i%3 == 2 {
+					i += (writers - 1) * 3
+				}
+			}
+		})
+	}
+	all.Wait()
+}
+
+// BenchmarkRebuild compares reading a log with folding it.
+func BenchmarkRebuild(b *testing.B) {
+	for _, kind := range []string{"memory", "jetstream"} {
+		b.Run(kind, func(b *testing.B) {
+			var log eventlog.Log = eventlog.NewMemory()
+			if kind == "jetstream" {
+				server, err := eventlog.StartServer(eventlog.ServerOptions{Dir: b.TempDir(), NoSync: true})
+				require.NoError(b, err)
+				b.Cleanup(server.Close)
+				log = server.Log()
+			}
+			fillLog(b, log)
+			rate := func(b *testing.B, events int) {
+				b.ReportMetric(float64(events)/b.Elapsed().Seconds(), "events/s")
+			}
+			b.Run("read", func(b *testing.B) {
+				n := 0
+				for b.Loop() {
+					for _, err := range log.Read(b.Context(), everything, 0) {
+						require.NoError(b, err)
+						n++
+					}
+				}
+				rate(b, n)
+			})
+			b.Run("fold", func(b *testing.B) {
+				n := 0
+				for b.Loop() {
+					w := NewWorld()
+					require.NoError(b, w.catchUp(b.Context(), log, 0))
+					n += int(w.Position())
+				}
+				rate(b, n)
+			})
+		})
+	}
+}
+
+// benchWorld holds benchRows deployments.
+func benchWorld(b *testing.B) *World {
+	w := NewWorld()
+	for i := range benchRows {
+		e := benchEvent(b, 3*i).Event
+		e.Position = uint64(i + 1)
+		require.NoError(b, w.Apply(e))
+	}
+	return w
+}
+
+type wireDeployment struct {
+	Name       string     `json:"name"`
+	CreateTime time.Time  `json:"createTime"`
+	UpdateTime *time.Time `json:"updateTime"`
+	domain.DeploymentSpec
+	State  string         `json:"state"`
+	Status *domain.Status `json:"status"`
+}
+
+var wireDeployments = FieldsOf[wireDeployment]()
+
+func renderDeployment(row *Row[domain.Deployment], d *wireDeployment) {
+	d.Name, d.CreateTime, d.UpdateTime = string(row.Name), row.CreateTime, &row.UpdateTime
+	d.DeploymentSpec, d.State, d.Status = row.State.DeploymentSpec, row.State.State, &row.State.Status
+}
+
+func BenchmarkList(b *testing.B) {
+	v := benchWorld(b).View()
+	for _, c := range []struct {
+		name  string
+		query Query
+	}{
+		{"by name", Query{}},
+		{"by createTime", Query{OrderBy: "createTime desc"}},
+		{"by displayName", Query{OrderBy: "displayName"}},
+		{"state", Query{Filter: "state = CREATING AND acceleratorCount > 2"}},
+		{"text", Query{Filter: `displayName:"ment 12" OR description = "*tests*"`}},
+		{"nothing", Query{Filter: `autoscalingPolicy.loadTargets.default > 0.9`}},
+	} {
+		b.Run(c.name, func(b *testing.B) {
+			for b.Loop() {
+				page, err := List(v.Deployments.All(), renderDeployment, wireDeployments, c.query)
+				require.NoError(b, err)
+				if c.name != "nothing" {
+					require.Len(b, page.Items, 50)
+				}
+			}
+		})
+	}
+}
+
+func BenchmarkGet(b *testing.B) {
+	w := benchWorld(b)
+	all := make([]domain.Name, benchRows)
+	for i := range all {
+		all[i] = benchName(i * 7919 % benchRows)
+	}
+	b.Run("view", func(b *testing.B) {
+		v, i := w.View(), 0
+		for b.Loop() {
+			if _, ok := v.Deployments.Get(all[i%benchRows]); !ok {
+				b.Fatal("not found")
+			}
+			i++
+		}
+	})
+	b.Run("row", func(b *testing.B) {
+		i := 0
+		for b.Loop() {
+			if _, version := w.Row(all[i%benchRows]); version == 0 {
+				b.Fatal("not found")
+			}
+			i++
+		}
+	})
+	b.Run("apply and view", func(b *testing.B) {
+		i := 0
+		for b.Loop() {
+			e := benchEvent(b, 3*(i%benchRows)+1).Event
+			e.Position = w.Position() + 1
+			require.NoError(b, w.Apply(e))
+			w.View()
+			i++
+		}
+	})
+}
+
+func BenchmarkSnapshot(b *testing.B) {
+	w, dir := benchWorld(b), b.TempDir()
+	b.Run("digest", func(b *testing.B) {
+		for b.Loop() {
+			_, err := w.View().Digest()
+			require.NoError(b, err)
+		}
+	})
+	b.Run("save", func(b *testing.B) {
+		for b.Loop() {
+			require.NoError(b, w.Save(dir))
+		}
+	})
+	paths, err := snapshots(dir)
+	require.NoError(b, err)
+	info, err := os.Stat(paths[0])
+	require.NoError(b, err)
+	b.Run("load", func(b *testing.B) {
+		b.SetBytes(info.Size())
+		for b.Loop() {
+			loaded, err := Load(dir)
+			require.NoError(b, err)
+			require.Equal(b, w.Position(), loaded.Position())
+		}
+	})
+}
