@@ -65,6 +65,9 @@ func join(ctx context.Context, url, password, seed string, replicas int, verify 
 	if c.log, err = OpenJetStream(ctx, c.control, JetStreamOptions{Replicas: replicas}); err != nil {
 		return c, err
 	}
+	if err = ensureTasks(ctx, c.log.js, replicas); err != nil {
+		return c, err
+	}
 	if err = keepMirror(ctx, c.keeper, c.log, replicas); err != nil {
 		return c, err
 	}

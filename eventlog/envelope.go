@@ -73,8 +73,8 @@ func literal(subject string) bool {
 	return !strings.ContainsAny(subject, "*> \t\r\n\x00") && !strings.Contains(subject, "..") && !strings.HasSuffix(subject, ".")
 }
 
-// message puts an event into its envelope. The caller adds what the log needs.
-func message(e Event) *nats.Msg {
+// enclose puts an event into its envelope. The caller adds what the log needs.
+func enclose(e Event) *nats.Msg {
 	header := make(nats.Header, 16)
 	header[headerSpec] = []string{specVersion}
 	header[headerSource] = []string{source}

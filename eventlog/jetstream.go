@@ -110,7 +110,7 @@ func (l *JetStream) Append(ctx context.Context, writes ...Write) (uint64, error)
 	}
 	msgs := make([]*nats.Msg, len(writes))
 	for i, w := range writes {
-		msgs[i] = message(w.Event)
+		msgs[i] = enclose(w.Event)
 		msgs[i].Header[jetstream.MsgIDHeader] = msgs[i].Header[headerID]
 		msgs[i].Header[jetstream.ExpectedLastSubjSeqHeader] = []string{strconv.FormatUint(w.Expect, 10)}
 		if size := msgs[i].Size(); size > MaxEvent {
