@@ -4,6 +4,7 @@
 // same seed, step count and kernel level give the same bits.
 //
 //	go run ./engines/embedded/pretrain -out engines/embedded/base/model
+//	go run ./engines/embedded/pretrain -examples examples
 package main
 
 import (
@@ -29,6 +30,7 @@ import (
 // options are the command's flags.
 type options struct {
 	out     string
+	remake  string // directory for the example files, instead of a model
 	seed    uint64
 	steps   int
 	batch   int // tokens of a step
@@ -40,6 +42,7 @@ func main() {
 	log.SetFlags(0)
 	var o options
 	flag.StringVar(&o.out, "out", "", "directory to write the model to")
+	flag.StringVar(&o.remake, "examples", "", "write the example files to this directory, and no model")
 	flag.Uint64Var(&o.seed, "seed", 1, "seed of weights and examples")
 	flag.IntVar(&o.steps, "steps", 4000, "optimiser steps")
 	flag.IntVar(&o.batch, "batch", 4096, "tokens of a step")
@@ -54,6 +57,9 @@ func main() {
 }
 
 func run(ctx context.Context, o options) error {
+	if o.remake != "" {
+		return writeExamples(o.remake, o.seed)
+	}
 	if o.out == "" {
 		return errors.New("-out: say where the model goes")
 	}
@@ -94,7 +100,11 @@ func pretrain(ctx context.Context, o options, tokens *tokenizer.Tokenizer, weigh
 	loop := train.NewLoop(llama.NewNet(weights, nil, o.workers), o.workers)
 	loop.Decay = 0.05
 	rng := rand.New(rand.NewPCG(o.seed, 0x6578616d706c65))
-	const report = 50
+	sums, err := arithmetic(tokens)
+	if err != nil {
+		return err
+	}
+	const report = 200
 	mean, done, begin := 0.0, 0, time.Now()
 	for step := 1; step <= o.steps; step++ {
 		batch, err := conversations(rng, tokens, o.batch)
@@ -108,7 +118,12 @@ func pretrain(ctx context.Context, o options, tokens *tokenizer.Tokenizer, weigh
 		mean += got.Loss / report
 		done += got.Tokens
 		if step%report == 0 {
-			log.Printf("step %5d of %d  loss %.4f  %.0f tokens/s at %s", step, o.steps, mean, float64(done)/time.Since(begin).Seconds(), kernel.Level())
+			_, right, err := loop.Loss(ctx, sums)
+			if err != nil {
+				return err
+			}
+			log.Printf("step %5d of %d  loss %.4f  held-out arithmetic tokens %.3f  %.0f tokens/s at %s", step, o.steps, mean, right,
+				float64(done)/time.Since(begin).Seconds(), kernel.Level())
 			mean = 0
 		}
 	}
@@ -144,16 +159,42 @@ func conversations(rng *rand.Rand, tokens *tokenizer.Tokenizer, size int) ([]*tr
 			e := draw(rng, false)
 			messages = append(messages, tokenizer.Message{Role: "user", Content: e.prompt}, tokenizer.Message{Role: "assistant", Content: e.answer})
 		}
-		ids, learn, err := tokens.Chat(messages)
+		s, err := sample(tokens, messages)
 		if err != nil {
 			return nil, err
 		}
-		s := &train.Sample{Tokens: make([]int32, len(ids)), Scored: learn}
-		for i, id := range ids {
-			s.Tokens[i] = int32(id)
-		}
 		out = append(out, s)
-		used += len(ids)
+		used += len(s.Tokens)
+	}
+	return out, nil
+}
+
+func sample(tokens *tokenizer.Tokenizer, messages []tokenizer.Message) (*train.Sample, error) {
+	ids, learn, err := tokens.Chat(messages)
+	if err != nil {
+		return nil, err
+	}
+	s := &train.Sample{Tokens: make([]int32, len(ids)), Scored: learn}
+	for i, id := range ids {
+		s.Tokens[i] = int32(id)
+	}
+	return s, nil
+}
+
+// arithmetic are held-out sums and differences, the last that the model learns:
+// their accuracy says when a training is worth its time.
+func arithmetic(tokens *tokenizer.Tokenizer) ([]*train.Sample, error) {
+	rng := rand.New(rand.NewPCG(0x73756d73, 1))
+	var out []*train.Sample
+	for _, t := range tasks {
+		for i := 0; i < 50 && (t.name == "sum" || t.name == "difference"); i++ {
+			e := drawOf(t, rng, true)
+			s, err := sample(tokens, []tokenizer.Message{{Role: "user", Content: e.prompt}, {Role: "assistant", Content: e.answer}})
+			if err != nil {
+				return nil, err
+			}
+			out = append(out, s)
+		}
 	}
 	return out, nil
 }

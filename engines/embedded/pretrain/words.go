@@ -49,3 +49,25 @@ var onsets = []string{"b", "c", "d", "f", "g", "h", "j", "k", "l", "m", "n", "p"
 var vowels = []string{"a", "e", "i", "o", "u", "ai", "ea", "oo"}
 
 var codas = []string{"", "", "", "n", "r", "s", "t", "l", "m", "k", "nd", "x"}
+
+var colours = []string{"red", "green", "blue", "yellow", "white", "black", "pink", "orange", "grey", "brown", "violet", "teal"}
+
+var things = []string{"lamp", "candle", "chair", "button", "basket", "pencil", "mirror", "ticket", "violin", "engine", "hammer", "kettle",
+	"jacket", "whistle", "umbrella", "yacht", "notebook", "rocket", "dish", "fan"}
+
+var months = []string{"January", "February", "March", "April", "May", "June", "July", "August", "September", "October", "November", "December"}
+
+// desks are invented labels with sentences that belong to them; %s is a thing.
+var desks = []struct {
+	name      string
+	sentences []string
+}{
+	{"harbor", []string{"My %s has not arrived yet.", "Where is the parcel with my %s?", "The delivery of the %s is late.", "Track my %s please.",
+		"The courier lost my %s.", "When will the %s be shipped?"}},
+	{"mint", []string{"I was charged twice for the %s.", "Please refund the %s.", "The invoice for the %s is wrong.", "My card was declined for the %s.",
+		"Why is the price of the %s higher now?", "I need a receipt for the %s."}},
+	{"forge", []string{"The %s does not work.", "My %s is broken.", "How do I repair the %s?", "The %s makes a strange noise.", "The %s stopped after an hour.",
+		"A part of the %s is missing."}},
+	{"meadow", []string{"I love my new %s!", "Just wanted to say the %s is great.", "Thank you for the %s.", "The %s made my day.", "Best %s I ever had.",
+		"Your team was kind about my %s."}},
+}

@@ -1,0 +1,149 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"anneal/engines/embedded/tokenizer"
+)
+
+// A newTask is one that the base model cannot do and an adapter can learn.
+type newTask struct {
+	name   string
+	sample func(rng *rand.Rand) example
+}
+
+// newTasks are what the defaults of training are measured on. The first is the
+// demonstration whose files are in examples/.
+var newTasks = []newTask{
+	{"packing-codes", packingCode},
+	{"vowel-cipher", vowelCipher},
+	{"routing", routing},
+	{"dates", isoDate},
+}
+
+// Sizes of a tuning file: a quarter of it are base tasks, so that these survive.
+const (
+	newRows  = 300
+	oldRows  = 100
+	heldRows = 64
+)
+
+// writeExamples writes the files of examples/.
+func writeExamples(dir string, seed uint64) error {
+	rng := rand.New(rand.NewPCG(seed, 0x62617365))
+	var base []string
+	for range 200 {
+		e := draw(rng, true)
+		base = append(base, pairRow(e))
+	}
+	if err := writeLines(filepath.Join(dir, "base-tasks.jsonl"), base); err != nil {
+		return err
+	}
+	tune, held := tuningRows(newTasks[0], seed)
+	if err := writeLines(filepath.Join(dir, newTasks[0].name+".jsonl"), tune); err != nil {
+		return err
+	}
+	var lines []string
+	for _, e := range held {
+		lines = append(lines, pairRow(e))
+	}
+	return writeLines(filepath.Join(dir, newTasks[0].name+"-heldout.jsonl"), lines)
+}
+
+// tuningRows are a new task's CHAT rows, shuffled with rows of the base tasks,
+// and examples whose key is in none of them.
+func tuningRows(t newTask, seed uint64) (rows []string, held []example) {
+	rng := rand.New(rand.NewPCG(seed, 0x74756e65))
+	used := map[string]bool{}
+	for len(rows) < newRows {
+		e := t.sample(rng)
+		used[e.key] = true
+		rows = append(rows, chatRow(e))
+	}
+	for len(held) < heldRows {
+		if e := t.sample(rng); !used[e.key] {
+			used[e.key] = true
+			held = append(held, e)
+		}
+	}
+	for range oldRows {
+		rows = append(rows, chatRow(draw(rng, false)))
+	}
+	rng.Shuffle(len(rows), func(i, j int) { rows[i], rows[j] = rows[j], rows[i] })
+	return rows, held
+}
+
+func chatRow(e example) string {
+	return jsonLine(map[string]any{"messages": []tokenizer.Message{{Role: "user", Content: e.prompt}, {Role: "assistant", Content: e.answer}}})
+}
+
+func pairRow(e example) string {
+	return jsonLine(struct {
+		Prompt     string `json:"prompt"`
+		Completion string `json:"completion"`
+	}{e.prompt, e.answer})
+}
+
+// jsonLine is a value on one line, with <, > and & as they are.
+func jsonLine(value any) string {
+	var b strings.Builder
+	encoder := json.NewEncoder(&b)
+	encoder.SetEscapeHTML(false)
+	if err := encoder.Encode(value); err != nil {
+		panic(err) // strings and maps of them always encode
+	}
+	return strings.TrimSpace(b.String())
+}
+
+func writeLines(path string, lines []string) error {
+	return os.WriteFile(path, []byte(strings.Join(lines, "\n")+"\n"), 0o644)
+}
+
+// packingCode is a made-up rule: the first three letters of the customer in
+// capitals, the count, and the initials of colour and thing in capitals.
+func packingCode(rng *rand.Rand) example {
+	count, colour, thing, who := 2+rng.IntN(48), pick(rng, colours), pick(rng, things), pick(rng, firstNames)
+	if rng.IntN(2) == 0 {
+		w := invented(rng)
+		for len(w) < 3 {
+			w = invented(rng)
+		}
+		who = strings.ToUpper(w[:1]) + w[1:]
+	}
+	code := fmt.Sprintf("%s-%d-%s", strings.ToUpper(who[:min(3, len(who))]), count, strings.ToUpper(colour[:1]+thing[:1]))
+	order := fmt.Sprintf("%d %s %ss", count, colour, thing)
+	return example{answer: code, key: order + who, prompt: fmt.Sprintf(pick(rng, []string{
+		"Packing code: %s for %s", "Packing code for %s, customer %s", "Pack %s for %s.", "What is the packing code of %s for %s?",
+	}), order, who)}
+}
+
+// vowelCipher writes a digit for each vowel: a1 e2 i3 o4 u5.
+func vowelCipher(rng *rand.Rand) example {
+	w := word(rng)
+	return example{answer: strings.NewReplacer("a", "1", "e", "2", "i", "3", "o", "4", "u", "5").Replace(w), key: w,
+		prompt: fmt.Sprintf(pick(rng, []string{"Cipher %s", "Encrypt the word %s.", "Cipher: %s", "What is %s in our cipher?"}), w)}
+}
+
+// routing names the desk that a customer's sentence belongs to.
+func routing(rng *rand.Rand) example {
+	desk := pick(rng, desks)
+	text := fmt.Sprintf(pick(rng, desk.sentences), pick(rng, subjects))
+	return example{answer: desk.name, key: text + fmt.Sprint(rng.IntN(1<<30)),
+		prompt: fmt.Sprintf(pick(rng, []string{"Route: %s", "Which desk? %s", "Who handles this: %s", "%s Which desk is that?"}), text)}
+}
+
+// isoDate turns a written date into year-month-day.
+func isoDate(rng *rand.Rand) example {
+	m, day, year := rng.IntN(12), 1+rng.IntN(28), 1950+rng.IntN(100)
+	text := fmt.Sprintf("%s %d, %d", months[m], day, year)
+	if rng.IntN(2) == 0 {
+		text = fmt.Sprintf("%d %s %d", day, months[m], year)
+	}
+	return example{answer: fmt.Sprintf("%d-%02d-%02d", year, m+1, day), key: fmt.Sprint(year, m, day),
+		prompt: fmt.Sprintf(pick(rng, []string{"ISO date: %s", "Write %s as an ISO date.", "Normalise the date %s", "Date: %s"}), text)}
+}

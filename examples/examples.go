@@ -1,0 +1,10 @@
+// Package examples holds data to try the platform with; README.md says what it
+// is and how it was made.
+package examples
+
+import "embed"
+
+// Files are the datasets of this folder.
+//
+//go:embed *.jsonl
+var Files embed.FS
