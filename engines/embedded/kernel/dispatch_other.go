@@ -9,7 +9,7 @@ func use(string) {}
 
 func tileRows() int { return 4 }
 
-func tile(c []float32, ldc int, a []float32, rowStride, kStride int, b []float32, k, rows, cols int, load bool) {
+func tile(c []float32, ldc int, a []float32, rowStride, kStride int, b panel, k, rows, cols int, load bool) {
 	tileGo(c, ldc, a, rowStride, kStride, b, k, rows, cols, load)
 }
 

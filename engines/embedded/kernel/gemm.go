@@ -29,6 +29,10 @@ func Gemm(c, a Matrix, b *Packed, accumulate bool, workers int) {
 	same("rows of a", a.Rows, c.Rows)
 	same("columns of a", a.Cols, b.k)
 	same("columns of b", b.n, c.Cols)
+	if accumulate && b.factors != nil {
+		addScaled(c, a, b, workers)
+		return
+	}
 	p := product{c: c, a: a.Data, rowStride: a.Stride, kStride: 1, b: b, load: accumulate}
 	if b.k == 0 {
 		p.clear()
@@ -42,6 +46,16 @@ func Gemm(c, a Matrix, b *Packed, accumulate bool, workers int) {
 	tiles := (c.Rows + tileRows() - 1) / tileRows()
 	byRows := tiles >= share*workers || tiles >= b.panels()
 	cut(c.Rows, b.panels(), workers, byRows, p.part)
+}
+
+// addScaled is an accumulating Gemm whose sums are multiplied before they are
+// added.
+func addScaled(c, a Matrix, b *Packed, workers int) {
+	sums := NewMatrix(c.Rows, c.Cols)
+	Gemm(sums, a, b, false, workers)
+	for i := range c.Rows {
+		add(c.Row(i), c.Row(i), sums.Row(i))
+	}
 }
 
 // columns holds the packed right operands of GemmTN between calls.
@@ -135,6 +149,13 @@ func (p product) part(r0, r1, p0, p1 int) {
 			for t := range tiles {
 				p.strip(s, r0+rows*t/tiles, r0+rows*(t+1)/tiles, lo, hi, k0, k1)
 			}
+		}
+	}
+	if p.b.factors != nil {
+		for i := r0; i < r1; i++ {
+			row, factors := p.c.Row(i)[p0*panelCols:], p.b.factors[p0*panelCols:]
+			n := min(len(row), (p1-p0)*panelCols)
+			mul(row[:n], row[:n], factors[:n])
 		}
 	}
 }

@@ -8,11 +8,21 @@ const panelCols = 32
 
 // Packed is the right operand B [k × n] of a product, cut into panels of 32
 // columns; in a panel the 32 numbers of one k lie together. The last panel is
-// filled up with zeros. The zero value is ready, and packing again reuses its
+// filled up with zeros. The numbers are float32, bfloat16 or int8 with a factor
+// per column; the products of all three are those of the float32 that the
+// number stands for. The zero value is ready, and packing again reuses its
 // memory. It may be read by many products at once.
 type Packed struct {
-	data []float32 // panels() × k × panelCols
-	k, n int
+	numbers panel // panels() × k × panelCols
+	factors []float32
+	k, n    int
+}
+
+// panel is a run of packed numbers; one of the three is set.
+type panel struct {
+	float []float32
+	half  []uint16 // bfloat16: the upper half of a float32
+	small []int8
 }
 
 // Size gives the shape of the operand: k rows, n columns.
@@ -22,20 +32,62 @@ func (p *Packed) Size() (k, n int) { return p.k, p.n }
 // layer's weight in a checkpoint (out × in).
 func (p *Packed) PackT(w Matrix) {
 	w.check("w")
-	p.reserve(w.Cols, w.Rows)
+	p.size(w.Cols, w.Rows)
+	data := reserve(p.numbers.float, p.cells())
+	p.numbers = panel{float: data}
 	for j := 0; j < w.Rows && w.Cols > 0; j += panelCols {
-		packPanelT(p.data[j*p.k:(j+panelCols)*p.k], w.RowRange(j, min(j+panelCols, w.Rows)))
+		packPanelT(data[j*p.k:(j+panelCols)*p.k], w.RowRange(j, min(j+panelCols, w.Rows)))
 	}
 }
 
 // Pack packs B as it is, for C = A·B: b is [k × n].
 func (p *Packed) Pack(b Matrix) {
 	b.check("b")
-	p.reserve(b.Rows, b.Cols)
+	p.size(b.Rows, b.Cols)
+	data := reserve(p.numbers.float, p.cells())
+	p.numbers = panel{float: data}
 	for j := 0; j < b.Cols && b.Rows > 0; j += panelCols {
-		packPanel(p.data[j*p.k:(j+panelCols)*p.k], b.ColRange(j, min(j+panelCols, b.Cols)))
+		packPanel(data[j*p.k:(j+panelCols)*p.k], b.ColRange(j, min(j+panelCols, b.Cols)))
 	}
 }
+
+// PackTBF16 is PackT of bfloat16 numbers, the upper halves of float32: w is a
+// dense [n × k]. They stay 16 bits wide, so a product that waits for memory
+// takes half the time, and give the bits of the same numbers in float32.
+func (p *Packed) PackTBF16(w []uint16, n, k int) {
+	same("length of w", len(w), n*k)
+	p.size(k, n)
+	data := reserve(p.numbers.half, p.cells())
+	p.numbers = panel{half: data}
+	packDense(data, w, n, k)
+}
+
+// PackTInt8 is PackT of W = factors·w: w is a dense [n × k] of bytes, each row
+// has its factor. The factor is multiplied to the finished sum.
+func (p *Packed) PackTInt8(w []int8, factors []float32, n, k int) {
+	same("length of w", len(w), n*k)
+	same("length of factors", len(factors), n)
+	p.size(k, n)
+	data := reserve(p.numbers.small, p.cells())
+	p.numbers = panel{small: data}
+	p.factors = append([]float32(nil), factors...)
+	packDense(data, w, n, k)
+}
+
+// packDense writes the panels of the transpose of w.
+func packDense[T any](dst, w []T, n, k int) {
+	clear(dst)
+	for j := range n {
+		at := j/panelCols*panelCols*k + j%panelCols
+		for l, v := range w[j*k : (j+1)*k] {
+			dst[at+l*panelCols] = v
+		}
+	}
+}
+
+func (p *Packed) size(k, n int) { p.k, p.n, p.factors = k, n, nil }
+
+func (p *Packed) cells() int { return p.panels() * panelCols * p.k }
 
 func (p *Packed) panels() int { return panels(p.n) }
 
@@ -43,20 +95,29 @@ func (p *Packed) panels() int { return panels(p.n) }
 func panels(n int) int { return (n + panelCols - 1) / panelCols }
 
 // panel is the part of panel j from k = from on.
-func (p *Packed) panel(j, from int) []float32 {
-	return p.data[(j*p.k+from)*panelCols : (j+1)*p.k*panelCols]
+func (p *Packed) panel(j, from int) panel {
+	return p.numbers.slice((j*p.k+from)*panelCols, (j+1)*p.k*panelCols)
 }
 
-// reserve makes room for k × n numbers, aligned to a cache line so that no
-// load of the inner loop crosses one.
-func (p *Packed) reserve(k, n int) {
-	p.k, p.n = k, n
-	size := p.panels() * panelCols * k
-	if cap(p.data) < size {
-		const line = 64 / 4
-		room := make([]float32, size+line)
-		skip := -int(uintptr(unsafe.Pointer(unsafe.SliceData(room)))/4) & (line - 1)
-		p.data = room[skip : skip+size : skip+size]
+func (b panel) slice(lo, hi int) panel {
+	switch {
+	case b.half != nil:
+		return panel{half: b.half[lo:hi]}
+	case b.small != nil:
+		return panel{small: b.small[lo:hi]}
 	}
-	p.data = p.data[:size]
+	return panel{float: b.float[lo:hi]}
+}
+
+// reserve gives room for so many numbers, the old one if it is enough, aligned
+// to a cache line so that no load of the inner loop crosses one.
+func reserve[T any](old []T, size int) []T {
+	if old != nil && cap(old) >= size {
+		return old[:size]
+	}
+	var one T
+	line := 64 / int(unsafe.Sizeof(one))
+	room := make([]T, size+line)
+	skip := -int(uintptr(unsafe.Pointer(unsafe.SliceData(room)))/unsafe.Sizeof(one)) & (line - 1)
+	return room[skip : skip+size : skip+size]
 }

@@ -1,11 +1,22 @@
 package kernel
 
+import "sync"
+
 // The kernels in plain Go. Every product is converted to float32 before it is
 // added, which forbids the compiler to fuse the two on processors that could:
 // the bits must not depend on which loop a number went through.
 
+// widened holds the float32 of a panel of narrower numbers.
+var widened = sync.Pool{New: func() any { return new([depth * panelCols]float32) }}
+
 // tileGo computes rows × cols elements of C from k steps of A and a panel.
-func tileGo(c []float32, ldc int, a []float32, rowStride, kStride int, b []float32, k, rows, cols int, load bool) {
+func tileGo(c []float32, ldc int, a []float32, rowStride, kStride int, b panel, k, rows, cols int, load bool) {
+	if b.float == nil {
+		room := widened.Get().(*[depth * panelCols]float32)
+		defer widened.Put(room)
+		b.float = room[:k*panelCols]
+		b.widen(b.float)
+	}
 	for i := range rows {
 		row := c[i*ldc:][:cols]
 		for j := 0; j < cols; j += 8 {
@@ -14,9 +25,20 @@ func tileGo(c []float32, ldc int, a []float32, rowStride, kStride int, b []float
 			if load {
 				copy(s[:], part)
 			}
-			s = octet(s, a[i*rowStride:], kStride, b[j:], k)
+			s = octet(s, a[i*rowStride:], kStride, b.float[j:], k)
 			copy(part, s[:])
 		}
+	}
+}
+
+// widen writes the first numbers of a panel as float32.
+func (b panel) widen(dst []float32) {
+	if b.half != nil {
+		WidenBF16(dst, b.half[:len(dst)])
+		return
+	}
+	for i, v := range b.small[:len(dst)] {
+		dst[i] = float32(v)
 	}
 }
 

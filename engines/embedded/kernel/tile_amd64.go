@@ -5,6 +5,9 @@ package kernel
 // tileRows512 is the greatest height of a tile512.
 const tileRows512 = 14
 
+// tileRows256 is the greatest height of a tile256.
+const tileRows256 = 6
+
 //go:noescape
 func tile512x1(c *float32, cStride int, a *float32, rowStride int, kStride int, b *float32, k int, cols int, load int)
 
@@ -47,8 +50,8 @@ func tile512x13(c *float32, cStride int, a *float32, rowStride int, kStride int,
 //go:noescape
 func tile512x14(c *float32, cStride int, a *float32, rowStride int, kStride int, b *float32, k int, cols int, load int)
 
-// tile512 adds k steps of rows × cols numbers into C, or puts them there when load is 0;
-// cols is at most 32, strides are in bytes.
+// tile512 adds k steps of rows × cols numbers into C, or puts them there when load
+// is 0; cols is at most 32, strides are in bytes.
 func tile512(rows int, c *float32, cStride int, a *float32, rowStride int, kStride int, b *float32, k int, cols int, load int) {
 	switch rows {
 	case 1:
@@ -82,9 +85,6 @@ func tile512(rows int, c *float32, cStride int, a *float32, rowStride int, kStri
 	}
 }
 
-// tileRows256 is the greatest height of a tile256.
-const tileRows256 = 6
-
 //go:noescape
 func tile256x1(c *float32, cStride int, a *float32, rowStride int, kStride int, b *float32, k int, cols int, load int)
 
@@ -103,8 +103,8 @@ func tile256x5(c *float32, cStride int, a *float32, rowStride int, kStride int, 
 //go:noescape
 func tile256x6(c *float32, cStride int, a *float32, rowStride int, kStride int, b *float32, k int, cols int, load int)
 
-// tile256 adds k steps of rows × cols numbers into C, or puts them there when load is 0;
-// cols is at most 16, strides are in bytes.
+// tile256 adds k steps of rows × cols numbers into C, or puts them there when load
+// is 0; cols is at most 16, strides are in bytes.
 func tile256(rows int, c *float32, cStride int, a *float32, rowStride int, kStride int, b *float32, k int, cols int, load int) {
 	switch rows {
 	case 1:
@@ -119,5 +119,233 @@ func tile256(rows int, c *float32, cStride int, a *float32, rowStride int, kStri
 		tile256x5(c, cStride, a, rowStride, kStride, b, k, cols, load)
 	case 6:
 		tile256x6(c, cStride, a, rowStride, kStride, b, k, cols, load)
+	}
+}
+
+//go:noescape
+func tile512BF16x1(c *float32, cStride int, a *float32, rowStride int, kStride int, b *uint16, k int, cols int, load int)
+
+//go:noescape
+func tile512BF16x2(c *float32, cStride int, a *float32, rowStride int, kStride int, b *uint16, k int, cols int, load int)
+
+//go:noescape
+func tile512BF16x3(c *float32, cStride int, a *float32, rowStride int, kStride int, b *uint16, k int, cols int, load int)
+
+//go:noescape
+func tile512BF16x4(c *float32, cStride int, a *float32, rowStride int, kStride int, b *uint16, k int, cols int, load int)
+
+//go:noescape
+func tile512BF16x5(c *float32, cStride int, a *float32, rowStride int, kStride int, b *uint16, k int, cols int, load int)
+
+//go:noescape
+func tile512BF16x6(c *float32, cStride int, a *float32, rowStride int, kStride int, b *uint16, k int, cols int, load int)
+
+//go:noescape
+func tile512BF16x7(c *float32, cStride int, a *float32, rowStride int, kStride int, b *uint16, k int, cols int, load int)
+
+//go:noescape
+func tile512BF16x8(c *float32, cStride int, a *float32, rowStride int, kStride int, b *uint16, k int, cols int, load int)
+
+//go:noescape
+func tile512BF16x9(c *float32, cStride int, a *float32, rowStride int, kStride int, b *uint16, k int, cols int, load int)
+
+//go:noescape
+func tile512BF16x10(c *float32, cStride int, a *float32, rowStride int, kStride int, b *uint16, k int, cols int, load int)
+
+//go:noescape
+func tile512BF16x11(c *float32, cStride int, a *float32, rowStride int, kStride int, b *uint16, k int, cols int, load int)
+
+//go:noescape
+func tile512BF16x12(c *float32, cStride int, a *float32, rowStride int, kStride int, b *uint16, k int, cols int, load int)
+
+//go:noescape
+func tile512BF16x13(c *float32, cStride int, a *float32, rowStride int, kStride int, b *uint16, k int, cols int, load int)
+
+//go:noescape
+func tile512BF16x14(c *float32, cStride int, a *float32, rowStride int, kStride int, b *uint16, k int, cols int, load int)
+
+// tile512BF16 adds k steps of rows × cols numbers into C, or puts them there when load
+// is 0; cols is at most 32, strides are in bytes.
+func tile512BF16(rows int, c *float32, cStride int, a *float32, rowStride int, kStride int, b *uint16, k int, cols int, load int) {
+	switch rows {
+	case 1:
+		tile512BF16x1(c, cStride, a, rowStride, kStride, b, k, cols, load)
+	case 2:
+		tile512BF16x2(c, cStride, a, rowStride, kStride, b, k, cols, load)
+	case 3:
+		tile512BF16x3(c, cStride, a, rowStride, kStride, b, k, cols, load)
+	case 4:
+		tile512BF16x4(c, cStride, a, rowStride, kStride, b, k, cols, load)
+	case 5:
+		tile512BF16x5(c, cStride, a, rowStride, kStride, b, k, cols, load)
+	case 6:
+		tile512BF16x6(c, cStride, a, rowStride, kStride, b, k, cols, load)
+	case 7:
+		tile512BF16x7(c, cStride, a, rowStride, kStride, b, k, cols, load)
+	case 8:
+		tile512BF16x8(c, cStride, a, rowStride, kStride, b, k, cols, load)
+	case 9:
+		tile512BF16x9(c, cStride, a, rowStride, kStride, b, k, cols, load)
+	case 10:
+		tile512BF16x10(c, cStride, a, rowStride, kStride, b, k, cols, load)
+	case 11:
+		tile512BF16x11(c, cStride, a, rowStride, kStride, b, k, cols, load)
+	case 12:
+		tile512BF16x12(c, cStride, a, rowStride, kStride, b, k, cols, load)
+	case 13:
+		tile512BF16x13(c, cStride, a, rowStride, kStride, b, k, cols, load)
+	case 14:
+		tile512BF16x14(c, cStride, a, rowStride, kStride, b, k, cols, load)
+	}
+}
+
+//go:noescape
+func tile256BF16x1(c *float32, cStride int, a *float32, rowStride int, kStride int, b *uint16, k int, cols int, load int)
+
+//go:noescape
+func tile256BF16x2(c *float32, cStride int, a *float32, rowStride int, kStride int, b *uint16, k int, cols int, load int)
+
+//go:noescape
+func tile256BF16x3(c *float32, cStride int, a *float32, rowStride int, kStride int, b *uint16, k int, cols int, load int)
+
+//go:noescape
+func tile256BF16x4(c *float32, cStride int, a *float32, rowStride int, kStride int, b *uint16, k int, cols int, load int)
+
+//go:noescape
+func tile256BF16x5(c *float32, cStride int, a *float32, rowStride int, kStride int, b *uint16, k int, cols int, load int)
+
+//go:noescape
+func tile256BF16x6(c *float32, cStride int, a *float32, rowStride int, kStride int, b *uint16, k int, cols int, load int)
+
+// tile256BF16 adds k steps of rows × cols numbers into C, or puts them there when load
+// is 0; cols is at most 16, strides are in bytes.
+func tile256BF16(rows int, c *float32, cStride int, a *float32, rowStride int, kStride int, b *uint16, k int, cols int, load int) {
+	switch rows {
+	case 1:
+		tile256BF16x1(c, cStride, a, rowStride, kStride, b, k, cols, load)
+	case 2:
+		tile256BF16x2(c, cStride, a, rowStride, kStride, b, k, cols, load)
+	case 3:
+		tile256BF16x3(c, cStride, a, rowStride, kStride, b, k, cols, load)
+	case 4:
+		tile256BF16x4(c, cStride, a, rowStride, kStride, b, k, cols, load)
+	case 5:
+		tile256BF16x5(c, cStride, a, rowStride, kStride, b, k, cols, load)
+	case 6:
+		tile256BF16x6(c, cStride, a, rowStride, kStride, b, k, cols, load)
+	}
+}
+
+//go:noescape
+func tile512Int8x1(c *float32, cStride int, a *float32, rowStride int, kStride int, b *int8, k int, cols int, load int)
+
+//go:noescape
+func tile512Int8x2(c *float32, cStride int, a *float32, rowStride int, kStride int, b *int8, k int, cols int, load int)
+
+//go:noescape
+func tile512Int8x3(c *float32, cStride int, a *float32, rowStride int, kStride int, b *int8, k int, cols int, load int)
+
+//go:noescape
+func tile512Int8x4(c *float32, cStride int, a *float32, rowStride int, kStride int, b *int8, k int, cols int, load int)
+
+//go:noescape
+func tile512Int8x5(c *float32, cStride int, a *float32, rowStride int, kStride int, b *int8, k int, cols int, load int)
+
+//go:noescape
+func tile512Int8x6(c *float32, cStride int, a *float32, rowStride int, kStride int, b *int8, k int, cols int, load int)
+
+//go:noescape
+func tile512Int8x7(c *float32, cStride int, a *float32, rowStride int, kStride int, b *int8, k int, cols int, load int)
+
+//go:noescape
+func tile512Int8x8(c *float32, cStride int, a *float32, rowStride int, kStride int, b *int8, k int, cols int, load int)
+
+//go:noescape
+func tile512Int8x9(c *float32, cStride int, a *float32, rowStride int, kStride int, b *int8, k int, cols int, load int)
+
+//go:noescape
+func tile512Int8x10(c *float32, cStride int, a *float32, rowStride int, kStride int, b *int8, k int, cols int, load int)
+
+//go:noescape
+func tile512Int8x11(c *float32, cStride int, a *float32, rowStride int, kStride int, b *int8, k int, cols int, load int)
+
+//go:noescape
+func tile512Int8x12(c *float32, cStride int, a *float32, rowStride int, kStride int, b *int8, k int, cols int, load int)
+
+//go:noescape
+func tile512Int8x13(c *float32, cStride int, a *float32, rowStride int, kStride int, b *int8, k int, cols int, load int)
+
+//go:noescape
+func tile512Int8x14(c *float32, cStride int, a *float32, rowStride int, kStride int, b *int8, k int, cols int, load int)
+
+// tile512Int8 adds k steps of rows × cols numbers into C, or puts them there when load
+// is 0; cols is at most 32, strides are in bytes.
+func tile512Int8(rows int, c *float32, cStride int, a *float32, rowStride int, kStride int, b *int8, k int, cols int, load int) {
+	switch rows {
+	case 1:
+		tile512Int8x1(c, cStride, a, rowStride, kStride, b, k, cols, load)
+	case 2:
+		tile512Int8x2(c, cStride, a, rowStride, kStride, b, k, cols, load)
+	case 3:
+		tile512Int8x3(c, cStride, a, rowStride, kStride, b, k, cols, load)
+	case 4:
+		tile512Int8x4(c, cStride, a, rowStride, kStride, b, k, cols, load)
+	case 5:
+		tile512Int8x5(c, cStride, a, rowStride, kStride, b, k, cols, load)
+	case 6:
+		tile512Int8x6(c, cStride, a, rowStride, kStride, b, k, cols, load)
+	case 7:
+		tile512Int8x7(c, cStride, a, rowStride, kStride, b, k, cols, load)
+	case 8:
+		tile512Int8x8(c, cStride, a, rowStride, kStride, b, k, cols, load)
+	case 9:
+		tile512Int8x9(c, cStride, a, rowStride, kStride, b, k, cols, load)
+	case 10:
+		tile512Int8x10(c, cStride, a, rowStride, kStride, b, k, cols, load)
+	case 11:
+		tile512Int8x11(c, cStride, a, rowStride, kStride, b, k, cols, load)
+	case 12:
+		tile512Int8x12(c, cStride, a, rowStride, kStride, b, k, cols, load)
+	case 13:
+		tile512Int8x13(c, cStride, a, rowStride, kStride, b, k, cols, load)
+	case 14:
+		tile512Int8x14(c, cStride, a, rowStride, kStride, b, k, cols, load)
+	}
+}
+
+//go:noescape
+func tile256Int8x1(c *float32, cStride int, a *float32, rowStride int, kStride int, b *int8, k int, cols int, load int)
+
+//go:noescape
+func tile256Int8x2(c *float32, cStride int, a *float32, rowStride int, kStride int, b *int8, k int, cols int, load int)
+
+//go:noescape
+func tile256Int8x3(c *float32, cStride int, a *float32, rowStride int, kStride int, b *int8, k int, cols int, load int)
+
+//go:noescape
+func tile256Int8x4(c *float32, cStride int, a *float32, rowStride int, kStride int, b *int8, k int, cols int, load int)
+
+//go:noescape
+func tile256Int8x5(c *float32, cStride int, a *float32, rowStride int, kStride int, b *int8, k int, cols int, load int)
+
+//go:noescape
+func tile256Int8x6(c *float32, cStride int, a *float32, rowStride int, kStride int, b *int8, k int, cols int, load int)
+
+// tile256Int8 adds k steps of rows × cols numbers into C, or puts them there when load
+// is 0; cols is at most 16, strides are in bytes.
+func tile256Int8(rows int, c *float32, cStride int, a *float32, rowStride int, kStride int, b *int8, k int, cols int, load int) {
+	switch rows {
+	case 1:
+		tile256Int8x1(c, cStride, a, rowStride, kStride, b, k, cols, load)
+	case 2:
+		tile256Int8x2(c, cStride, a, rowStride, kStride, b, k, cols, load)
+	case 3:
+		tile256Int8x3(c, cStride, a, rowStride, kStride, b, k, cols, load)
+	case 4:
+		tile256Int8x4(c, cStride, a, rowStride, kStride, b, k, cols, load)
+	case 5:
+		tile256Int8x5(c, cStride, a, rowStride, kStride, b, k, cols, load)
+	case 6:
+		tile256Int8x6(c, cStride, a, rowStride, kStride, b, k, cols, load)
 	}
 }

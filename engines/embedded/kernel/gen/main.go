@@ -5,6 +5,7 @@ package main
 import (
 	"log"
 	"os"
+	"strings"
 )
 
 func main() {
@@ -17,12 +18,15 @@ func main() {
 
 // files are the contents of every generated file by name.
 func files() map[string][]byte {
-	return map[string][]byte{
-		"tile_amd64.s":     tileAssembly(),
+	list := map[string][]byte{
 		"tile_amd64.go":    tileGo(),
 		"columns_amd64.s":  columnsAssembly(),
 		"columns_amd64.go": columnsGo(),
 		"vector_amd64.s":   vectorAssembly(),
 		"vector_amd64.go":  vectorGo(),
 	}
+	for _, f := range storages {
+		list["tile"+strings.ToLower(f.name)+"_amd64.s"] = tileAssembly(f)
+	}
+	return list
 }

@@ -20,17 +20,45 @@ var shapes = []shape{
 	{name: "Y", suffix: "256", rows: 6, width: 8, scratch: 12},
 }
 
-// panelBytes is one k of a panel, see panelCols in package kernel.
-const panelBytes = 128
+// storage is how the numbers of a panel are stored.
+type storage struct {
+	name  string // ends the kernel's name
+	kind  string // of the Go type
+	bytes int    // of one number
+}
 
-var tileArguments = append(append(append(append(pointers("c"), ints("cStride")...), pointers("a")...),
-	append(ints("rowStride", "kStride"), pointers("b")...)...), ints("k", "cols", "load")...)
+var storages = []storage{{"", "float32", 4}, {"BF16", "uint16", 2}, {"Int8", "int8", 1}}
 
-func tileAssembly() []byte {
+// panelCols is the width of a panel, see package kernel.
+const panelCols = 32
+
+// panelBytes is one k of a panel of float32.
+const panelBytes = 4 * panelCols
+
+func (f storage) arguments() []argument {
+	args := append(append(pointers("c"), ints("cStride")...), append(pointers("a"), ints("rowStride", "kStride")...)...)
+	return append(append(args, argument{"b", "*" + f.kind}), ints("k", "cols", "load")...)
+}
+
+// load reads a register of numbers and widens them to float32.
+func (f storage) load(a *assembly, from, reg string) {
+	switch f.name {
+	case "BF16":
+		a.op("VPMOVZXWD %s, %s", from, reg)
+		a.op("VPSLLD $16, %s, %s", reg, reg)
+	case "Int8":
+		a.op("VPMOVSXBD %s, %s", from, reg)
+		a.op("VCVTDQ2PS %s, %s", reg, reg)
+	default:
+		a.op("VMOVUPS %s, %s", from, reg)
+	}
+}
+
+func tileAssembly(f storage) []byte {
 	a := newAssembly()
 	for _, s := range shapes {
 		for rows := 1; rows <= s.rows; rows++ {
-			s.tile(a, rows)
+			s.tile(a, f, rows)
 		}
 	}
 	a.lanes()
@@ -39,8 +67,8 @@ func tileAssembly() []byte {
 
 // Registers: DI c, SI its stride, R8 R9 R10 rows 0, 5 and 10 of A, R11 and R12
 // one and three row strides, R13 the k stride, BX the panel, CX the steps left.
-func (s shape) tile(a *assembly, rows int) {
-	at := a.function(fmt.Sprintf("tile%sx%d", s.suffix, rows), tileArguments, false)
+func (s shape) tile(a *assembly, f storage, rows int) {
+	at := a.function(fmt.Sprintf("tile%s%sx%d", s.suffix, f.name, rows), f.arguments(), false)
 	a.op("MOVQ %s, DI", at["c"])
 	a.op("MOVQ %s, SI", at["cStride"])
 	a.op("MOVQ %s, R8", at["a"])
@@ -63,7 +91,7 @@ func (s shape) tile(a *assembly, rows int) {
 		s.zero(a, s.sum(i/2, i%2))
 	}
 	a.label("loop")
-	s.step(a, rows)
+	s.step(a, f, rows)
 	a.op("DECQ CX")
 	a.op("JNZ loop")
 	if s.name == "Y" {
@@ -98,10 +126,10 @@ func (s shape) zero(a *assembly, reg string) {
 func (s shape) sum(row, v int) string { return fmt.Sprintf("%s%d", s.name, 2*row+v) }
 
 // step takes one k: two registers of the panel, one broadcast number per row.
-func (s shape) step(a *assembly, rows int) {
+func (s shape) step(a *assembly, f storage, rows int) {
 	b := [2]string{fmt.Sprintf("%s%d", s.name, s.scratch), fmt.Sprintf("%s%d", s.name, s.scratch+1)}
-	a.op("VMOVUPS (BX), %s", b[0])
-	a.op("VMOVUPS %d(BX), %s", 4*s.width, b[1])
+	f.load(a, "(BX)", b[0])
+	f.load(a, fmt.Sprintf("%d(BX)", f.bytes*s.width), b[1])
 	for r := range rows {
 		x := fmt.Sprintf("%s%d", s.name, s.scratch+2+r%2)
 		a.op("VBROADCASTSS %s, %s", address(r), x)
@@ -109,7 +137,7 @@ func (s shape) step(a *assembly, rows int) {
 			a.op("VFMADD231PS %s, %s, %s", b[v], x, s.sum(r, v))
 		}
 	}
-	a.op("ADDQ $%d, BX", panelBytes)
+	a.op("ADDQ $%d, BX", f.bytes*panelCols)
 	for i, base := range []string{"R8", "R9", "R10"} {
 		if rows > 5*i {
 			a.op("ADDQ R13, %s", base)
@@ -173,15 +201,26 @@ func tileGo() []byte {
 	var text strings.Builder
 	for _, s := range shapes {
 		fmt.Fprintf(&text, "// tileRows%s is the greatest height of a tile%s.\nconst tileRows%s = %d\n\n", s.suffix, s.suffix, s.suffix, s.rows)
-		for rows := 1; rows <= s.rows; rows++ {
-			fmt.Fprintf(&text, "//go:noescape\n%s\n\n", declaration(fmt.Sprintf("tile%sx%d", s.suffix, rows), tileArguments, false))
+	}
+	for _, f := range storages {
+		for _, s := range shapes {
+			s.declare(&text, f)
 		}
-		fmt.Fprintf(&text, "// tile%s adds k steps of rows × cols numbers into C, or puts them there when load is 0;\n// cols is at most %d, strides are in bytes.\n", s.suffix, 2*s.width)
-		fmt.Fprintf(&text, "%s {\nswitch rows {\n", declaration("tile"+s.suffix, append(ints("rows"), tileArguments...), false))
-		for rows := 1; rows <= s.rows; rows++ {
-			fmt.Fprintf(&text, "case %d:\ntile%sx%d(c, cStride, a, rowStride, kStride, b, k, cols, load)\n", rows, s.suffix, rows)
-		}
-		text.WriteString("}\n}\n\n")
 	}
 	return formatted(text.String())
+}
+
+// declare writes the kernels' declarations and the function that picks one by
+// its rows.
+func (s shape) declare(text *strings.Builder, f storage) {
+	name := "tile" + s.suffix + f.name
+	for rows := 1; rows <= s.rows; rows++ {
+		fmt.Fprintf(text, "//go:noescape\n%s\n\n", declaration(fmt.Sprintf("%sx%d", name, rows), f.arguments(), false))
+	}
+	fmt.Fprintf(text, "// %s adds k steps of rows × cols numbers into C, or puts them there when load\n// is 0; cols is at most %d, strides are in bytes.\n", name, 2*s.width)
+	fmt.Fprintf(text, "%s {\nswitch rows {\n", declaration(name, append(ints("rows"), f.arguments()...), false))
+	for rows := 1; rows <= s.rows; rows++ {
+		fmt.Fprintf(text, "case %d:\n%sx%d(c, cStride, a, rowStride, kStride, b, k, cols, load)\n", rows, name, rows)
+	}
+	text.WriteString("}\n}\n\n")
 }
