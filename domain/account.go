@@ -102,13 +102,16 @@ func (c SuspendAccount) Decide(a Account, _ time.Time) (Event[Account], error) {
 	var v Violations
 	v.Require(c.SuspendState != "" && c.SuspendState != Unsuspended, "suspendState", "must be one of %s", join(SuspendStates))
 	oneOf(&v, "suspendState", c.SuspendState, SuspendStates...)
-	switch {
+	v.Require(len([]rune(c.Reason)) <= MaxDescription, "reason", "must have at most %d characters", MaxDescription)
+	switch err := v.Err(); {
 	case !a.Exists():
 		return nil, gone("account")
+	case err != nil:
+		return nil, err
 	case a.SuspendState == c.SuspendState:
 		return nil, nil
 	}
-	return AccountSuspended(c), v.Err()
+	return AccountSuspended(c), nil
 }
 
 // RestoreAccount lifts a suspension.

@@ -186,7 +186,7 @@ type AcceptDataset struct {
 }
 
 func (c AcceptDataset) Decide(d Dataset, _ time.Time) (Event[Dataset], error) {
-	if recorded, err := d.judged(c.Upload); recorded || err != nil {
+	if recorded, err := d.judged(c.Upload, DatasetReady); recorded || err != nil {
 		return nil, err
 	}
 	return DatasetAccepted(c), nil
@@ -199,18 +199,23 @@ type RejectDataset struct {
 }
 
 func (c RejectDataset) Decide(d Dataset, _ time.Time) (Event[Dataset], error) {
-	if recorded, err := d.judged(c.Upload); recorded || err != nil {
+	if recorded, err := d.judged(c.Upload, DatasetUploading); recorded || err != nil {
 		return nil, err
 	}
 	return DatasetRejected(c), nil
 }
 
-// judged tells whether a verdict on the upload is already recorded, and
-// refuses one on an upload that another has replaced.
-func (d Dataset) judged(upload int) (bool, error) {
+// judged tells whether the verdict that leads to a state is already recorded
+// for the upload. It refuses the opposite of a recorded verdict, and one on an
+// upload that another has replaced.
+func (d Dataset) judged(upload int, verdict string) (bool, error) {
 	switch {
 	case !d.Exists():
 		return false, gone("dataset")
+	case upload == 0:
+		return false, precondition("NOTHING_UPLOADED", "no file has been uploaded: upload one, then validate")
+	case upload == d.Validated && d.State != verdict:
+		return false, precondition("UPLOAD_JUDGED", "another verdict on upload %d is already recorded: the dataset is %s", upload, d.State)
 	case upload == d.Validated:
 		return true, nil
 	case upload != d.Upload:

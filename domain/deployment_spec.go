@@ -1,6 +1,7 @@
 package domain
 
 import (
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -158,14 +159,15 @@ func (p *AutoscalingPolicy) check(v *Violations) {
 	if p == nil {
 		return
 	}
-	for field, text := range map[string]string{"scaleUpWindow": p.ScaleUpWindow, "scaleDownWindow": p.ScaleDownWindow, "scaleToZeroWindow": p.ScaleToZeroWindow} {
-		if text == "" {
-			continue
-		}
+	window := func(field, text string) {
 		d, err := time.ParseDuration(text)
-		v.Require(err == nil && d >= 0 && d <= MaxWindow, "autoscalingPolicy."+field, `must be a duration such as "30s", at most 3600s`)
+		v.Require(text == "" || err == nil && d >= 0 && d <= MaxWindow, "autoscalingPolicy."+field, `must be a duration such as "30s", at most 3600s`)
 	}
-	for key, target := range p.LoadTargets {
+	window("scaleUpWindow", p.ScaleUpWindow)
+	window("scaleDownWindow", p.ScaleDownWindow)
+	window("scaleToZeroWindow", p.ScaleToZeroWindow)
+	for _, key := range slices.Sorted(maps.Keys(p.LoadTargets)) {
+		target := p.LoadTargets[key]
 		v.Require(slices.Contains(loadTargets, key), "autoscalingPolicy.loadTargets", "keys must be %s", join(loadTargets))
 		v.Require(target > 0 && (key != "default" || target <= 1), "autoscalingPolicy.loadTargets", "targets must be positive, and default at most 1")
 	}

@@ -16,14 +16,14 @@ import (
 //	PENDING            --StartJob-->        RUNNING, the next attempt
 //	RUNNING            --RecordCheckpoint--> RUNNING
 //	RUNNING            --IdleJob, WakeJob--> IDLE, RUNNING
-//	RUNNING            --WriteResults-->    WRITING_RESULTS
-//	RUNNING, WRITING_RESULTS --CompleteJob--> COMPLETED | EARLY_STOPPED
-//	RUNNING, WRITING_RESULTS --RequeueJob-->  RE_QUEUEING | FAILED after MaxFailures
+//	RUNNING, IDLE      --WriteResults-->    WRITING_RESULTS
+//	RUNNING, IDLE, WRITING_RESULTS --CompleteJob--> COMPLETED | EARLY_STOPPED
+//	RUNNING, IDLE, WRITING_RESULTS --RequeueJob-->  RE_QUEUEING | FAILED after MaxFailures
 //	RE_QUEUEING        --QueueJob-->        PENDING
 //	live               --FailJob-->         FAILED
-//	live               --CancelJob-->       CANCELLING --ConfirmCancel--> CANCELLED
+//	live, PAUSED       --CancelJob-->       CANCELLING --ConfirmCancel--> CANCELLED
 //	live               --PauseJob-->        PAUSED
-//	live               --ExpireJob-->       EXPIRED
+//	live, PAUSED       --ExpireJob-->       EXPIRED
 //	FAILED, CANCELLED, PAUSED --ResumeJob--> PENDING, from the last checkpoint
 //	any                --DeleteJob-->       DELETING --CleanJob--> DELETING_CLEANING_UP --PurgeJob--> (none)
 //
@@ -310,7 +310,7 @@ type JobCleaning struct{}
 
 func (JobCleaning) Evolve(l *JobLife) { l.State = JobCleaningState }
 
-// JobPurged ends the resource; the kind that the life is part of clears the rest.
+// JobPurged ends the resource, and with the life the whole that it is part of.
 type JobPurged struct{}
 
 func (JobPurged) Evolve(l *JobLife) { *l = JobLife{} }

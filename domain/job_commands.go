@@ -73,6 +73,9 @@ func (c StartJob) Decide(l JobLife, now time.Time) (Event[JobLife], error) {
 	if err := l.must(JobPendingState); err != nil {
 		return nil, err
 	}
+	if len(c.Nodes) == 0 {
+		return nil, precondition("NO_NODES", "an attempt needs at least one node")
+	}
 	if c.Attempt != l.Attempt+1 {
 		return nil, precondition("STALE_ATTEMPT", "the next attempt is %d, not %d", l.Attempt+1, c.Attempt)
 	}
@@ -176,7 +179,7 @@ func (c RequeueJob) Decide(l JobLife, now time.Time) (Event[JobLife], error) {
 }
 
 // FailJob ends the job for a reason that another attempt would not mend.
-// Attempt is 0 before the first one.
+// Attempt is the one that found it; 0 is none, and then none may be at work.
 type FailJob struct {
 	Attempt int
 	Status  Status
@@ -184,14 +187,18 @@ type FailJob struct {
 
 func (c FailJob) Decide(l JobLife, now time.Time) (Event[JobLife], error) {
 	switch {
-	case l.State == JobFailedState && l.Attempt == c.Attempt:
+	case l.State == JobFailedState && (c.Attempt == 0 || c.Attempt == l.Attempt):
 		return nil, nil
 	case !l.Exists():
 		return nil, gone("job")
-	case c.Attempt != l.Attempt:
-		return nil, precondition("STALE_ATTEMPT", "attempt %d is over: the job is at attempt %d", c.Attempt, l.Attempt)
 	case !l.Live():
 		return nil, precondition("JOB_STATE", "the job is %s", l.State)
+	case c.Attempt != 0:
+		if err := l.fence(c.Attempt); err != nil {
+			return nil, err
+		}
+	case l.Active():
+		return nil, precondition("ATTEMPT_AT_WORK", "attempt %d is at work on the job", l.Attempt)
 	}
 	return JobFailed{c.Attempt, c.Status, now}, nil
 }

@@ -78,7 +78,15 @@ type lifted[S, T any] struct {
 	lens func(*S) *T
 }
 
-func (e lifted[S, T]) Evolve(s *S) { e.part.Evolve(e.lens(s)) }
+// Evolve changes the part. When that ends, the whole does.
+func (e lifted[S, T]) Evolve(s *S) {
+	e.part.Evolve(e.lens(s))
+	if state, ok := any(*s).(State); ok && !state.Exists() {
+		var none S
+		*s = none
+	}
+}
+
 func (e lifted[S, T]) stored() any { return e.part }
 
 type liftedCommand[S, T any] struct {

@@ -34,6 +34,12 @@ const (
 	PoolInference = "inference"
 )
 
+// MaxNodeAccelerators and MaxNodeEngines bound what an agent says of its node.
+const (
+	MaxNodeAccelerators = 16
+	MaxNodeEngines      = 16
+)
+
 // Resources are what a node has, or what work needs.
 type Resources struct {
 	CPUMilli     int64          `json:"cpuMilli"`               // thousandths of a core
@@ -166,6 +172,13 @@ func (c RegisterNode) Decide(n Node, _ time.Time) (Event[Node], error) {
 	var v Violations
 	oneOf(&v, "pool", c.Pool, PoolTraining, PoolInference)
 	v.Require(c.Capacity.CPUMilli > 0, "capacity.cpuMilli", "must be positive")
+	v.Require(c.Capacity.MemoryMiB >= 0, "capacity.memoryMib", "must not be negative")
+	v.Require(len(c.Capacity.Accelerators) <= MaxNodeAccelerators, "capacity.accelerators", "must have at most %d types", MaxNodeAccelerators)
+	for _, t := range slices.Sorted(maps.Keys(c.Capacity.Accelerators)) {
+		v.Require(c.Capacity.Accelerators[t] >= 0, "capacity.accelerators."+t, "must not be negative")
+	}
+	v.Require(len(c.Engines) <= MaxNodeEngines, "engines", "must have at most %d", MaxNodeEngines)
+	v.Require(len(c.Version) <= MaxDisplayName, "version", "must have at most %d characters", MaxDisplayName)
 	if err := v.Err(); err != nil {
 		return nil, err
 	}
@@ -207,11 +220,17 @@ func (RemoveNode) Decide(n Node, _ time.Time) (Event[Node], error) {
 type PlaceAllocation struct{ Allocation }
 
 func (c PlaceAllocation) Decide(n Node, _ time.Time) (Event[Node], error) {
-	if _, placed := n.Allocations[c.ID]; placed {
+	if old, placed := n.Allocations[c.ID]; placed {
+		if old.For != c.For || !old.Takes.equal(c.Takes) {
+			return nil, precondition("ALLOCATION_EXISTS", "the node holds another allocation of that ID: it must be released first")
+		}
 		return nil, nil
 	}
-	if n.State != NodeReady {
-		return nil, precondition("NODE_NOT_READY", "the node is not READY")
+	switch {
+	case !n.Exists():
+		return nil, gone("node")
+	case n.State != NodeReady:
+		return nil, precondition("NODE_NOT_READY", "the node is %s, not READY", n.State)
 	}
 	if !n.Room(c.Takes) {
 		return nil, &Fault{Code: ResourceExhausted, Reason: "NODE_FULL", Message: "the node has no room left for the allocation"}

@@ -90,6 +90,7 @@ func (c UpdateSecret) Decide(s Secret, _ time.Time) (Event[Secret], error) {
 	}
 	var v Violations
 	checkKeyName(&v, c.KeyName)
+	v.Require(c.Value == nil || len(c.Value.Ciphertext) > 0, "value", "must not be empty")
 	if err := v.Err(); err != nil {
 		return nil, err
 	}

@@ -58,11 +58,13 @@ type CreateSupervisedJob struct {
 	Deadline  *time.Time
 }
 
-func (c CreateSupervisedJob) Decide(j SupervisedJob, _ time.Time) (Event[SupervisedJob], error) {
+func (c CreateSupervisedJob) Decide(j SupervisedJob, now time.Time) (Event[SupervisedJob], error) {
 	if j.Exists() {
 		return nil, exists("a supervised fine-tuning job")
 	}
-	if err := c.check(); err != nil {
+	v := c.check()
+	inFuture(&v, "deadline", c.Deadline, now)
+	if err := v.Err(); err != nil {
 		return nil, err
 	}
 	spec := c.SupervisedSpec
@@ -70,7 +72,7 @@ func (c CreateSupervisedJob) Decide(j SupervisedJob, _ time.Time) (Event[Supervi
 	return SupervisedJobCreated{spec, c.CreatedBy, c.Deadline}, nil
 }
 
-func (s SupervisedSpec) check() error {
+func (s SupervisedSpec) check() Violations {
 	var v Violations
 	s.TrainingConfig.check(&v, "")
 	checkText(&v, s.DisplayName, "")
@@ -81,5 +83,5 @@ func (s SupervisedSpec) check() error {
 	v.Require(s.Nodes >= 0 && s.Nodes <= 1024, "nodes", "must be from 0 (the default, 1) to 1024")
 	v.Require(s.MTPNumDraftTokens >= 0 && s.MTPNumDraftTokens <= 64, "mtpNumDraftTokens", "must be from 0 to 64")
 	s.TrackerConfig.check(&v)
-	return v.Err()
+	return v
 }

@@ -71,11 +71,14 @@ func (c TrainingConfig) check(v *Violations, prefix string) {
 	}
 	v.Require(c.Epochs >= 0 && c.Epochs <= MaxEpochs, prefix+"epochs", "must be from 0 (the default, %d) to %d", DefaultEpochs, MaxEpochs)
 	v.Require(c.OptimizerWeightDecay >= 0 && c.OptimizerWeightDecay <= 1, prefix+"optimizerWeightDecay", "must be from 0 to 1")
-	for field, n := range map[string]int{"maxContextLength": c.MaxContextLength, "batchSize": c.BatchSize,
-		"gradientAccumulationSteps": c.GradientAccumulationSteps, "learningRateWarmupSteps": c.LearningRateWarmupSteps,
-		"batchSizeSamples": c.BatchSizeSamples} {
+	count := func(field string, n int) {
 		v.Require(n >= 0 && n <= 1<<30, prefix+field, "must be from 0 (the default) to %d", 1<<30)
 	}
+	count("maxContextLength", c.MaxContextLength)
+	count("batchSize", c.BatchSize)
+	count("gradientAccumulationSteps", c.GradientAccumulationSteps)
+	count("learningRateWarmupSteps", c.LearningRateWarmupSteps)
+	count("batchSizeSamples", c.BatchSizeSamples)
 	oneOf(v, prefix+"region", c.Region, Regions...)
 }
 

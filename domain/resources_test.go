@@ -1,0 +1,180 @@
+package domain_test
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"anneal/domain"
+)
+
+func TestAccount(t *testing.T) {
+	type D = decision[domain.Account]
+	f := facts[domain.Account]
+	made := domain.AccountCreated{AccountSpec: domain.AccountSpec{Email: "a@example.org"}}
+	suspended := domain.AccountSuspended{SuspendState: "CREDIT_DEPLETED", Reason: "no credit is left"}
+	decide(t, domain.Accounts, []D{
+		{name: "create", when: domain.CreateAccount(made), then: made},
+		{name: "create twice", given: f(made), when: domain.CreateAccount(made), fault: "ALREADY_EXISTS", says: "choose another ID"},
+		{name: "create with an unknown type", when: domain.CreateAccount{AccountSpec: domain.AccountSpec{AccountType: "HUGE"}}, fault: "INVALID_FIELDS", says: "accountType: must be one of"},
+		{name: "update", given: f(made), when: domain.UpdateAccount{AccountSpec: domain.AccountSpec{Email: "b@example.org"}}, then: domain.AccountUpdated{AccountSpec: domain.AccountSpec{Email: "b@example.org"}}},
+		{name: "update to the same", given: f(made), when: domain.UpdateAccount(made)},
+		{name: "update nothing", when: domain.UpdateAccount(made), fault: "NOT_FOUND"},
+		{name: "suspend", given: f(made), when: domain.SuspendAccount(suspended), then: suspended},
+		{name: "suspend twice", given: f(made, suspended), when: domain.SuspendAccount(suspended)},
+		{name: "suspend without a reason that is known", given: f(made), when: domain.SuspendAccount{SuspendState: "TIRED"}, fault: "INVALID_FIELDS", says: "suspendState"},
+		{name: "suspend as unsuspended", given: f(made), when: domain.SuspendAccount{SuspendState: domain.Unsuspended}, fault: "INVALID_FIELDS"},
+		{name: "restore", given: f(made, suspended), when: domain.RestoreAccount{}, then: domain.AccountRestored{}},
+		{name: "restore twice", given: f(made, suspended, domain.AccountRestored{}), when: domain.RestoreAccount{}},
+		{name: "restore nothing", when: domain.RestoreAccount{}, fault: "NOT_FOUND"},
+	})
+}
+
+func TestAPIKey(t *testing.T) {
+	type D = decision[domain.APIKey]
+	f := facts[domain.APIKey]
+	made := domain.APIKeyCreated{APIKeySpec: domain.APIKeySpec{Role: domain.RoleUser, ExpireTime: later(time.Hour)}, Hash: []byte{1}, Prefix: "k1"}
+	decide(t, domain.APIKeys, []D{
+		{name: "create", when: domain.CreateAPIKey(made), then: made},
+		{name: "create twice", given: f(made), when: domain.CreateAPIKey(made), fault: "ALREADY_EXISTS"},
+		{name: "create without a role", when: domain.CreateAPIKey{}, fault: "INVALID_FIELDS", says: "role: must be one of admin"},
+		{name: "create in the past", when: domain.CreateAPIKey{APIKeySpec: domain.APIKeySpec{Role: domain.RoleUser, ExpireTime: later(0)}}, fault: "INVALID_FIELDS", says: "expireTime: must lie in the future"},
+		{name: "create with a long name", when: domain.CreateAPIKey{APIKeySpec: domain.APIKeySpec{Role: domain.RoleUser, DisplayName: strings.Repeat("é", 64)}}, fault: "INVALID_FIELDS", says: "displayName"},
+		{name: "delete", given: f(made), when: domain.DeleteAPIKey{}, then: domain.APIKeyDeleted{}},
+		{name: "delete twice", given: f(made, domain.APIKeyDeleted{}), when: domain.DeleteAPIKey{}, fault: "NOT_FOUND"},
+		{name: "create after delete", given: f(made, domain.APIKeyDeleted{}), when: domain.CreateAPIKey(made), then: made},
+	})
+}
+
+func TestSecret(t *testing.T) {
+	type D = decision[domain.Secret]
+	f := facts[domain.Secret]
+	value := domain.Sealed{KeyID: "k", Ciphertext: []byte("sealed")}
+	made := domain.SecretCreated{KeyName: "TOKEN", Value: value}
+	other := domain.Sealed{KeyID: "k2", Ciphertext: []byte("another")}
+	decide(t, domain.Secrets, []D{
+		{name: "create", when: domain.CreateSecret(made), then: made},
+		{name: "create twice", given: f(made), when: domain.CreateSecret(made), fault: "ALREADY_EXISTS"},
+		{name: "all that is wrong at once", when: domain.CreateSecret{KeyName: "1x"}, fault: "INVALID_FIELDS", says: "; value: must not be empty"},
+		{name: "update the value", given: f(made), when: domain.UpdateSecret{KeyName: "TOKEN", Value: &other}, then: domain.SecretUpdated{KeyName: "TOKEN", Value: &other}},
+		{name: "update the name alone", given: f(made), when: domain.UpdateSecret{KeyName: "T2"}, then: domain.SecretUpdated{KeyName: "T2"}},
+		{name: "update to the same", given: f(made), when: domain.UpdateSecret{KeyName: "TOKEN", Value: &value}},
+		{name: "update to an empty value", given: f(made), when: domain.UpdateSecret{KeyName: "TOKEN", Value: &domain.Sealed{KeyID: "k"}}, fault: "INVALID_FIELDS", says: "value: must not be empty"},
+		{name: "update nothing", when: domain.UpdateSecret{KeyName: "TOKEN"}, fault: "NOT_FOUND"},
+		{name: "delete", given: f(made), when: domain.DeleteSecret{}, then: domain.SecretDeleted{}},
+		{name: "delete nothing", when: domain.DeleteSecret{}, fault: "NOT_FOUND"},
+	})
+}
+
+func TestModel(t *testing.T) {
+	type D = decision[domain.Model]
+	f := facts[domain.Model]
+	made := domain.ModelCreated{ModelSpec: domain.ModelSpec{Kind: domain.BaseModel}}
+	files := domain.Files{Folder: "models/acme/m/1/", Sizes: map[string]int64{"config.json": 10}}
+	accepted := domain.ModelAccepted{Files: files}
+	adapter := domain.ModelSpec{Kind: domain.PEFTAddon, BaseModel: "accounts/acme/models/base"}
+	registered := domain.ModelRegistered{ModelSpec: adapter, Files: files, SourceJob: "accounts/acme/supervisedFineTuningJobs/j"}
+	rejected := domain.ModelRejected{Status: domain.Status{Code: "INVALID_ARGUMENT", Message: "config.json: not JSON"}}
+	decide(t, domain.Models, []D{
+		{name: "create", when: domain.CreateModel(made), then: made},
+		{name: "create twice", given: f(made), when: domain.CreateModel(made), fault: "ALREADY_EXISTS"},
+		{name: "create without a kind", when: domain.CreateModel{}, fault: "INVALID_FIELDS", says: "kind: must be HF_BASE_MODEL or HF_PEFT_ADDON"},
+		{name: "create an addon without its base", when: domain.CreateModel{ModelSpec: domain.ModelSpec{Kind: domain.PEFTAddon}}, fault: "INVALID_FIELDS", says: "baseModel: is required for an addon"},
+		{name: "accept", given: f(made), when: domain.AcceptModel(accepted), then: accepted},
+		{name: "accept twice", given: f(made, accepted), when: domain.AcceptModel(accepted)},
+		{name: "accept other weights", given: f(made, accepted), when: domain.AcceptModel{Files: domain.Files{Folder: "models/acme/m/2/"}}, fault: "MODEL_READY"},
+		{name: "accept nothing", when: domain.AcceptModel(accepted), fault: "NOT_FOUND"},
+		{name: "reject", given: f(made), when: domain.RejectModel(rejected), then: rejected},
+		{name: "reject twice", given: f(made, rejected), when: domain.RejectModel(rejected)},
+		{name: "accept after reject", given: f(made, rejected), when: domain.AcceptModel(accepted), then: accepted},
+		{name: "reject what is ready", given: f(made, accepted), when: domain.RejectModel(rejected), fault: "MODEL_READY"},
+		{name: "register", when: domain.RegisterModel(registered), then: registered},
+		{name: "register twice", given: f(registered), when: domain.RegisterModel(registered)},
+		{name: "register over another", given: f(made), when: domain.RegisterModel(registered), fault: "ALREADY_EXISTS"},
+		{name: "update", given: f(made), when: domain.UpdateModel{ModelSpec: domain.ModelSpec{Kind: domain.BaseModel, Public: true}}, then: domain.ModelUpdated{ModelSpec: domain.ModelSpec{Kind: domain.BaseModel, Public: true}}},
+		{name: "update to the same", given: f(made), when: domain.UpdateModel{ModelSpec: made.ModelSpec}},
+		{name: "update the kind", given: f(made), when: domain.UpdateModel{ModelSpec: adapter}, fault: "INVALID_FIELDS", says: "kind: cannot change; baseModel: cannot change"},
+		{name: "delete", given: f(made), when: domain.DeleteModel{}, then: domain.ModelDeleted{}},
+		{name: "delete nothing", when: domain.DeleteModel{}, fault: "NOT_FOUND"},
+	})
+}
+
+func TestDataset(t *testing.T) {
+	type D = decision[domain.Dataset]
+	f := facts[domain.Dataset]
+	made := domain.DatasetCreated{DatasetSpec: domain.DatasetSpec{Format: domain.FormatChat}}
+	files := func(folder string) domain.Files {
+		return domain.Files{Folder: folder, Sizes: map[string]int64{"rows.jsonl": 3}}
+	}
+	first := domain.DatasetUploaded{Upload: 1, Files: files("d/1/")}
+	second := domain.DatasetUploaded{Upload: 2, Files: files("d/2/")}
+	accepted := domain.DatasetAccepted{Upload: 1, DatasetFacts: domain.DatasetFacts{Format: domain.FormatChat, Shape: domain.ShapeChat, ExampleCount: 3}}
+	rejected := domain.DatasetRejected{Upload: 1, Status: domain.Status{Code: "INVALID_ARGUMENT", Message: "line 2: not JSON"}}
+	decide(t, domain.Datasets, []D{
+		{name: "create", when: domain.CreateDataset(made), then: made},
+		{name: "create twice", given: f(made), when: domain.CreateDataset(made), fault: "ALREADY_EXISTS"},
+		{name: "create with two origins", when: domain.CreateDataset{DatasetSpec: domain.DatasetSpec{UserUploaded: &struct{}{}, EvalProtocol: &struct{}{}}}, fault: "INVALID_FIELDS", says: "only one of"},
+		{name: "upload", given: f(made), when: domain.UploadDataset(first), then: first},
+		{name: "upload twice", given: f(made, first), when: domain.UploadDataset(first)},
+		{name: "upload at the same time", given: f(made, first), when: domain.UploadDataset{Upload: 1, Files: files("d/other/")}, fault: "UPLOAD_SUPERSEDED"},
+		{name: "upload again", given: f(made, first, rejected), when: domain.UploadDataset(second), then: second},
+		{name: "upload nothing", given: f(made), when: domain.UploadDataset{Upload: 1}, fault: "NOTHING_UPLOADED"},
+		{name: "upload to what is ready", given: f(made, first, accepted), when: domain.UploadDataset(second), fault: "DATASET_READY"},
+		{name: "upload to nothing", when: domain.UploadDataset(first), fault: "NOT_FOUND"},
+		{name: "accept", given: f(made, first), when: domain.AcceptDataset(accepted), then: accepted},
+		{name: "accept twice", given: f(made, first, accepted), when: domain.AcceptDataset(accepted)},
+		{name: "accept before an upload", given: f(made), when: domain.AcceptDataset{}, fault: "NOTHING_UPLOADED"},
+		{name: "accept what was replaced", given: f(made, first, second), when: domain.AcceptDataset(accepted), fault: "UPLOAD_SUPERSEDED"},
+		{name: "accept what was rejected", given: f(made, first, rejected), when: domain.AcceptDataset(accepted), fault: "UPLOAD_JUDGED"},
+		{name: "reject", given: f(made, first), when: domain.RejectDataset(rejected), then: rejected},
+		{name: "reject twice", given: f(made, first, rejected), when: domain.RejectDataset(rejected)},
+		{name: "reject what was accepted", given: f(made, first, accepted), when: domain.RejectDataset(rejected), fault: "UPLOAD_JUDGED"},
+		{name: "update", given: f(made), when: domain.UpdateDataset{DatasetSpec: domain.DatasetSpec{DisplayName: "rows"}}, then: domain.DatasetUpdated{DatasetSpec: domain.DatasetSpec{DisplayName: "rows"}}},
+		{name: "update to the same", given: f(made), when: domain.UpdateDataset{DatasetSpec: made.DatasetSpec}},
+		{name: "update the count of what is ready", given: f(made, first, accepted), when: domain.UpdateDataset{DatasetSpec: domain.DatasetSpec{Format: domain.FormatChat, ExampleCount: 4}}, fault: "DATASET_READY"},
+		{name: "delete", given: f(made), when: domain.DeleteDataset{}, then: domain.DatasetDeleted{}},
+		{name: "delete nothing", when: domain.DeleteDataset{}, fault: "NOT_FOUND"},
+	})
+}
+
+func TestNode(t *testing.T) {
+	type D = decision[domain.Node]
+	f := facts[domain.Node]
+	spec := domain.NodeSpec{Pool: domain.PoolTraining, Engines: []string{"train"}, Version: "v1",
+		Capacity: domain.Resources{CPUMilli: 2000, MemoryMiB: 1024, Accelerators: map[string]int{"VENDOR_A_L4_24GB": 1}}}
+	here := domain.NodeRegistered{NodeSpec: spec}
+	lost := domain.NodeLost{Reason: "silent"}
+	one := domain.Resources{CPUMilli: 1500, MemoryMiB: 512}
+	placed := domain.AllocationPlaced{Allocation: domain.Allocation{ID: "j@1", For: "accounts/a/supervisedFineTuningJobs/j", Attempt: 1, Takes: one}}
+	other := domain.AllocationPlaced{Allocation: domain.Allocation{ID: "k@1", For: "accounts/a/supervisedFineTuningJobs/k", Attempt: 1, Takes: one}}
+	clash := placed.Allocation
+	clash.Takes = domain.Resources{CPUMilli: 1}
+	released := domain.AllocationReleased{ID: "j@1", Reason: "attempt 1 is over"}
+	smaller := spec
+	smaller.Capacity = domain.Resources{CPUMilli: 1000}
+	wrong := domain.NodeSpec{Pool: "garden", Capacity: domain.Resources{MemoryMiB: -1, Accelerators: map[string]int{"X": -1}}}
+	decide(t, domain.Nodes, []D{
+		{name: "register", when: domain.RegisterNode(here), then: here},
+		{name: "register twice", given: f(here), when: domain.RegisterNode(here)},
+		{name: "register with less", given: f(here, placed), when: domain.RegisterNode{NodeSpec: smaller}, then: domain.NodeRegistered{NodeSpec: smaller}},
+		{name: "register after loss", given: f(here, lost), when: domain.RegisterNode(here), then: here},
+		{name: "register with nonsense", when: domain.RegisterNode{NodeSpec: wrong}, fault: "INVALID_FIELDS",
+			says: "pool: must be one of training, inference; capacity.cpuMilli: must be positive; capacity.memoryMib: must not be negative; capacity.accelerators.X: must not be negative"},
+		{name: "lose", given: f(here), when: domain.LoseNode(lost), then: lost},
+		{name: "lose twice", given: f(here, lost), when: domain.LoseNode(lost)},
+		{name: "lose nothing", when: domain.LoseNode(lost), fault: "NOT_FOUND"},
+		{name: "place", given: f(here), when: domain.PlaceAllocation(placed), then: placed},
+		{name: "place twice", given: f(here, placed), when: domain.PlaceAllocation(placed)},
+		{name: "place another under the same ID", given: f(here, placed), when: domain.PlaceAllocation{Allocation: clash}, fault: "ALLOCATION_EXISTS"},
+		{name: "place what does not fit", given: f(here, placed), when: domain.PlaceAllocation(other), fault: "NODE_FULL"},
+		{name: "place again after release", given: f(here, placed, released), when: domain.PlaceAllocation(other), then: other},
+		{name: "place on a lost node", given: f(here, lost), when: domain.PlaceAllocation(placed), fault: "NODE_NOT_READY", says: "LOST"},
+		{name: "place on nothing", when: domain.PlaceAllocation(placed), fault: "NOT_FOUND"},
+		{name: "a lost node holds nothing", given: f(here, placed, lost), when: domain.ReleaseAllocation(released)},
+		{name: "release", given: f(here, placed), when: domain.ReleaseAllocation(released), then: released},
+		{name: "release twice", given: f(here, placed, released), when: domain.ReleaseAllocation(released)},
+		{name: "remove", given: f(here), when: domain.RemoveNode{}, then: domain.NodeRemoved{}},
+		{name: "remove what works", given: f(here, placed), when: domain.RemoveNode{}, fault: "NODE_IN_USE"},
+		{name: "remove nothing", when: domain.RemoveNode{}, fault: "NOT_FOUND"},
+	})
+}
