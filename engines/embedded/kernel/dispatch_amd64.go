@@ -38,6 +38,17 @@ func levels() []string {
 
 func use(level string) { simd = map[string]int{"avx512": 512, "avx2": 256}[level] }
 
+// quadRows is how many rows quad takes.
+func quadRows() int {
+	switch simd {
+	case 512:
+		return quadRows512
+	case 256:
+		return quadRows256
+	}
+	return 0
+}
+
 // tileRows is the greatest height of a tile.
 func tileRows() int {
 	switch simd {
@@ -47,51 +58,6 @@ func tileRows() int {
 		return tileRows256
 	}
 	return 4
-}
-
-// tile adds k steps of rows × cols numbers into C, or puts them there: the
-// number of A for row i and step l is a[i*rowStride+l*kStride], b is a panel.
-func tile(c []float32, ldc int, a []float32, rowStride, kStride int, b panel, k, rows, cols int, load bool) {
-	var add int
-	if load {
-		add = 1
-	}
-	switch simd {
-	case 512:
-		wide(c, 4*ldc, a, 4*rowStride, 4*kStride, b, k, rows, cols, add)
-	case 256:
-		const half = panelCols / 2
-		narrow(c, 4*ldc, a, 4*rowStride, 4*kStride, b, 0, k, rows, min(half, cols), add)
-		if cols > half {
-			narrow(c[half:], 4*ldc, a, 4*rowStride, 4*kStride, b, half, k, rows, cols-half, add)
-		}
-	default:
-		tileGo(c, ldc, a, rowStride, kStride, b, k, rows, cols, load)
-	}
-}
-
-// wide is a tile in 512-bit registers; strides are in bytes.
-func wide(c []float32, ldc int, a []float32, rowStride, kStride int, b panel, k, rows, cols, add int) {
-	switch {
-	case b.half != nil:
-		tile512BF16(rows, &c[0], ldc, &a[0], rowStride, kStride, &b.half[0], k, cols, add)
-	case b.small != nil:
-		tile512Int8(rows, &c[0], ldc, &a[0], rowStride, kStride, &b.small[0], k, cols, add)
-	default:
-		tile512(rows, &c[0], ldc, &a[0], rowStride, kStride, &b.float[0], k, cols, add)
-	}
-}
-
-// narrow is half a tile in 256-bit registers, from column j of the panel on.
-func narrow(c []float32, ldc int, a []float32, rowStride, kStride int, b panel, j, k, rows, cols, add int) {
-	switch {
-	case b.half != nil:
-		tile256BF16(rows, &c[0], ldc, &a[0], rowStride, kStride, &b.half[j], k, cols, add)
-	case b.small != nil:
-		tile256Int8(rows, &c[0], ldc, &a[0], rowStride, kStride, &b.small[j], k, cols, add)
-	default:
-		tile256(rows, &c[0], ldc, &a[0], rowStride, kStride, &b.float[j], k, cols, add)
-	}
 }
 
 // packPanel copies up to 32 columns into a panel.

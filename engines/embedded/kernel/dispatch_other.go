@@ -13,6 +13,10 @@ func tile(c []float32, ldc int, a []float32, rowStride, kStride int, b panel, k,
 	tileGo(c, ldc, a, rowStride, kStride, b, k, rows, cols, load)
 }
 
+func quadRows() int { return 0 }
+
+func quad([]float32, int, []float32, int, int, panel, int, int, int, bool) { panic("not reached") }
+
 func packPanel(dst []float32, b Matrix)                     { packPanelGo(dst, b) }
 func packTile(dst, src []float32, stride, k, cols int) bool { return false }
 func packPanelT(dst []float32, w Matrix)                    { packPanelTGo(dst, w) }

@@ -169,7 +169,11 @@ var stages = sync.Pool{New: func() any { return new(stage) }}
 func (p product) strip(s *stage, i0, i1, lo, hi, k0, k1 int) {
 	load := p.load || k0 > 0
 	a, rowStride, kStride := p.gather(s, i0, i1, k0, k1)
-	for j := lo; j < hi; j++ {
+	j := lo
+	for ; i1-i0 <= quadRows() && j+4 <= hi && (j+4)*panelCols <= p.c.Cols; j += 4 {
+		quad(p.c.Data[i0*p.c.Stride+j*panelCols:], p.c.Stride, a, rowStride, kStride, p.b.panel(j, k0), p.b.k, k1-k0, i1-i0, load)
+	}
+	for ; j < hi; j++ {
 		c := p.c.Data[i0*p.c.Stride+j*panelCols:]
 		tile(c, p.c.Stride, a, rowStride, kStride, p.b.panel(j, k0), k1-k0, i1-i0, min(panelCols, p.c.Cols-j*panelCols), load)
 	}

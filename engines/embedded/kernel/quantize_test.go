@@ -50,7 +50,9 @@ func TestInt8(t *testing.T) {
 			for j := range n {
 				factors[j] = QuantizeInt8(small[j*k:(j+1)*k], w.Row(j))
 				for l, v := range w.Row(j) {
-					require.InDelta(t, v, float32(small[j*k+l])*factors[j], float64(factors[j])*0.5001)
+					if math.Abs(float64(v-float32(small[j*k+l])*factors[j])) > float64(factors[j])*0.5001 {
+						require.Failf(t, "too far", "%v stored as %d·%v", v, small[j*k+l], factors[j])
+					}
 				}
 			}
 			var packed Packed

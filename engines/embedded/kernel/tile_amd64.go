@@ -5,8 +5,14 @@ package kernel
 // tileRows512 is the greatest height of a tile512.
 const tileRows512 = 14
 
+// quadRows512 is the greatest height of a quad512.
+const quadRows512 = 3
+
 // tileRows256 is the greatest height of a tile256.
 const tileRows256 = 6
+
+// quadRows256 is the greatest height of a quad256.
+const quadRows256 = 1
 
 //go:noescape
 func tile512x1(c *float32, cStride int, a *float32, rowStride int, kStride int, b *float32, k int, cols int, load int)
@@ -86,6 +92,27 @@ func tile512(rows int, c *float32, cStride int, a *float32, rowStride int, kStri
 }
 
 //go:noescape
+func quad512x1(c *float32, cStride int, a *float32, rowStride int, kStride int, b *float32, panelStride int, k int, load int)
+
+//go:noescape
+func quad512x2(c *float32, cStride int, a *float32, rowStride int, kStride int, b *float32, panelStride int, k int, load int)
+
+//go:noescape
+func quad512x3(c *float32, cStride int, a *float32, rowStride int, kStride int, b *float32, panelStride int, k int, load int)
+
+// quad512 is tile512 for 32 columns of each of 4 panels; strides are in bytes.
+func quad512(rows int, c *float32, cStride int, a *float32, rowStride int, kStride int, b *float32, panelStride int, k int, load int) {
+	switch rows {
+	case 1:
+		quad512x1(c, cStride, a, rowStride, kStride, b, panelStride, k, load)
+	case 2:
+		quad512x2(c, cStride, a, rowStride, kStride, b, panelStride, k, load)
+	case 3:
+		quad512x3(c, cStride, a, rowStride, kStride, b, panelStride, k, load)
+	}
+}
+
+//go:noescape
 func tile256x1(c *float32, cStride int, a *float32, rowStride int, kStride int, b *float32, k int, cols int, load int)
 
 //go:noescape
@@ -119,6 +146,17 @@ func tile256(rows int, c *float32, cStride int, a *float32, rowStride int, kStri
 		tile256x5(c, cStride, a, rowStride, kStride, b, k, cols, load)
 	case 6:
 		tile256x6(c, cStride, a, rowStride, kStride, b, k, cols, load)
+	}
+}
+
+//go:noescape
+func quad256x1(c *float32, cStride int, a *float32, rowStride int, kStride int, b *float32, panelStride int, k int, load int)
+
+// quad256 is tile256 for 16 columns of each of 4 panels; strides are in bytes.
+func quad256(rows int, c *float32, cStride int, a *float32, rowStride int, kStride int, b *float32, panelStride int, k int, load int) {
+	switch rows {
+	case 1:
+		quad256x1(c, cStride, a, rowStride, kStride, b, panelStride, k, load)
 	}
 }
 
@@ -200,6 +238,27 @@ func tile512BF16(rows int, c *float32, cStride int, a *float32, rowStride int, k
 }
 
 //go:noescape
+func quad512BF16x1(c *float32, cStride int, a *float32, rowStride int, kStride int, b *uint16, panelStride int, k int, load int)
+
+//go:noescape
+func quad512BF16x2(c *float32, cStride int, a *float32, rowStride int, kStride int, b *uint16, panelStride int, k int, load int)
+
+//go:noescape
+func quad512BF16x3(c *float32, cStride int, a *float32, rowStride int, kStride int, b *uint16, panelStride int, k int, load int)
+
+// quad512BF16 is tile512BF16 for 32 columns of each of 4 panels; strides are in bytes.
+func quad512BF16(rows int, c *float32, cStride int, a *float32, rowStride int, kStride int, b *uint16, panelStride int, k int, load int) {
+	switch rows {
+	case 1:
+		quad512BF16x1(c, cStride, a, rowStride, kStride, b, panelStride, k, load)
+	case 2:
+		quad512BF16x2(c, cStride, a, rowStride, kStride, b, panelStride, k, load)
+	case 3:
+		quad512BF16x3(c, cStride, a, rowStride, kStride, b, panelStride, k, load)
+	}
+}
+
+//go:noescape
 func tile256BF16x1(c *float32, cStride int, a *float32, rowStride int, kStride int, b *uint16, k int, cols int, load int)
 
 //go:noescape
@@ -233,6 +292,17 @@ func tile256BF16(rows int, c *float32, cStride int, a *float32, rowStride int, k
 		tile256BF16x5(c, cStride, a, rowStride, kStride, b, k, cols, load)
 	case 6:
 		tile256BF16x6(c, cStride, a, rowStride, kStride, b, k, cols, load)
+	}
+}
+
+//go:noescape
+func quad256BF16x1(c *float32, cStride int, a *float32, rowStride int, kStride int, b *uint16, panelStride int, k int, load int)
+
+// quad256BF16 is tile256BF16 for 16 columns of each of 4 panels; strides are in bytes.
+func quad256BF16(rows int, c *float32, cStride int, a *float32, rowStride int, kStride int, b *uint16, panelStride int, k int, load int) {
+	switch rows {
+	case 1:
+		quad256BF16x1(c, cStride, a, rowStride, kStride, b, panelStride, k, load)
 	}
 }
 
@@ -314,6 +384,27 @@ func tile512Int8(rows int, c *float32, cStride int, a *float32, rowStride int, k
 }
 
 //go:noescape
+func quad512Int8x1(c *float32, cStride int, a *float32, rowStride int, kStride int, b *int8, panelStride int, k int, load int)
+
+//go:noescape
+func quad512Int8x2(c *float32, cStride int, a *float32, rowStride int, kStride int, b *int8, panelStride int, k int, load int)
+
+//go:noescape
+func quad512Int8x3(c *float32, cStride int, a *float32, rowStride int, kStride int, b *int8, panelStride int, k int, load int)
+
+// quad512Int8 is tile512Int8 for 32 columns of each of 4 panels; strides are in bytes.
+func quad512Int8(rows int, c *float32, cStride int, a *float32, rowStride int, kStride int, b *int8, panelStride int, k int, load int) {
+	switch rows {
+	case 1:
+		quad512Int8x1(c, cStride, a, rowStride, kStride, b, panelStride, k, load)
+	case 2:
+		quad512Int8x2(c, cStride, a, rowStride, kStride, b, panelStride, k, load)
+	case 3:
+		quad512Int8x3(c, cStride, a, rowStride, kStride, b, panelStride, k, load)
+	}
+}
+
+//go:noescape
 func tile256Int8x1(c *float32, cStride int, a *float32, rowStride int, kStride int, b *int8, k int, cols int, load int)
 
 //go:noescape
@@ -347,5 +438,16 @@ func tile256Int8(rows int, c *float32, cStride int, a *float32, rowStride int, k
 		tile256Int8x5(c, cStride, a, rowStride, kStride, b, k, cols, load)
 	case 6:
 		tile256Int8x6(c, cStride, a, rowStride, kStride, b, k, cols, load)
+	}
+}
+
+//go:noescape
+func quad256Int8x1(c *float32, cStride int, a *float32, rowStride int, kStride int, b *int8, panelStride int, k int, load int)
+
+// quad256Int8 is tile256Int8 for 16 columns of each of 4 panels; strides are in bytes.
+func quad256Int8(rows int, c *float32, cStride int, a *float32, rowStride int, kStride int, b *int8, panelStride int, k int, load int) {
+	switch rows {
+	case 1:
+		quad256Int8x1(c, cStride, a, rowStride, kStride, b, panelStride, k, load)
 	}
 }

@@ -60,6 +60,9 @@ func tileAssembly(f storage) []byte {
 		for rows := 1; rows <= s.rows; rows++ {
 			s.tile(a, f, rows)
 		}
+		for rows := 1; rows <= s.quadRows(); rows++ {
+			s.quad(a, f, rows)
+		}
 	}
 	a.lanes()
 	return a.finish()
@@ -201,10 +204,12 @@ func tileGo() []byte {
 	var text strings.Builder
 	for _, s := range shapes {
 		fmt.Fprintf(&text, "// tileRows%s is the greatest height of a tile%s.\nconst tileRows%s = %d\n\n", s.suffix, s.suffix, s.suffix, s.rows)
+		fmt.Fprintf(&text, "// quadRows%s is the greatest height of a quad%s.\nconst quadRows%s = %d\n\n", s.suffix, s.suffix, s.suffix, s.quadRows())
 	}
 	for _, f := range storages {
 		for _, s := range shapes {
 			s.declare(&text, f)
+			s.declareQuads(&text, f)
 		}
 	}
 	return formatted(text.String())

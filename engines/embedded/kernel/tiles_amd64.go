@@ -1,0 +1,77 @@
+package kernel
+
+// tile adds k steps of rows × cols numbers into C, or puts them there: the
+// number of A for row i and step l is a[i*rowStride+l*kStride], b is a panel.
+func tile(c []float32, ldc int, a []float32, rowStride, kStride int, b panel, k, rows, cols int, load bool) {
+	var add int
+	if load {
+		add = 1
+	}
+	switch simd {
+	case 512:
+		wide(c, 4*ldc, a, 4*rowStride, 4*kStride, b, k, rows, cols, add)
+	case 256:
+		const half = panelCols / 2
+		narrow(c, 4*ldc, a, 4*rowStride, 4*kStride, b, 0, k, rows, min(half, cols), add)
+		if cols > half {
+			narrow(c[half:], 4*ldc, a, 4*rowStride, 4*kStride, b, half, k, rows, cols-half, add)
+		}
+	default:
+		tileGo(c, ldc, a, rowStride, kStride, b, k, rows, cols, load)
+	}
+}
+
+// wide is a tile in 512-bit registers; strides are in bytes.
+func wide(c []float32, ldc int, a []float32, rowStride, kStride int, b panel, k, rows, cols, add int) {
+	switch {
+	case b.half != nil:
+		tile512BF16(rows, &c[0], ldc, &a[0], rowStride, kStride, &b.half[0], k, cols, add)
+	case b.small != nil:
+		tile512Int8(rows, &c[0], ldc, &a[0], rowStride, kStride, &b.small[0], k, cols, add)
+	default:
+		tile512(rows, &c[0], ldc, &a[0], rowStride, kStride, &b.float[0], k, cols, add)
+	}
+}
+
+// narrow is half a tile in 256-bit registers, from column j of the panel on.
+func narrow(c []float32, ldc int, a []float32, rowStride, kStride int, b panel, j, k, rows, cols, add int) {
+	switch {
+	case b.half != nil:
+		tile256BF16(rows, &c[0], ldc, &a[0], rowStride, kStride, &b.half[j], k, cols, add)
+	case b.small != nil:
+		tile256Int8(rows, &c[0], ldc, &a[0], rowStride, kStride, &b.small[j], k, cols, add)
+	default:
+		tile256(rows, &c[0], ldc, &a[0], rowStride, kStride, &b.float[j], k, cols, add)
+	}
+}
+
+// quad is a tile of four whole panels that lie depth steps apart, for few rows.
+func quad(c []float32, ldc int, a []float32, rowStride, kStride int, b panel, depth, k, rows int, load bool) {
+	var add int
+	if load {
+		add = 1
+	}
+	ldc, rowStride, kStride = 4*ldc, 4*rowStride, 4*kStride
+	apart := depth * panelCols
+	if simd == 512 {
+		switch {
+		case b.half != nil:
+			quad512BF16(rows, &c[0], ldc, &a[0], rowStride, kStride, &b.half[0], 2*apart, k, add)
+		case b.small != nil:
+			quad512Int8(rows, &c[0], ldc, &a[0], rowStride, kStride, &b.small[0], apart, k, add)
+		default:
+			quad512(rows, &c[0], ldc, &a[0], rowStride, kStride, &b.float[0], 4*apart, k, add)
+		}
+		return
+	}
+	for j := 0; j < panelCols; j += panelCols / 2 {
+		switch {
+		case b.half != nil:
+			quad256BF16(rows, &c[j], ldc, &a[0], rowStride, kStride, &b.half[j], 2*apart, k, add)
+		case b.small != nil:
+			quad256Int8(rows, &c[j], ldc, &a[0], rowStride, kStride, &b.small[j], apart, k, add)
+		default:
+			quad256(rows, &c[j], ldc, &a[0], rowStride, kStride, &b.float[j], 4*apart, k, add)
+		}
+	}
+}
