@@ -1,0 +1,168 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"maps"
+	"slices"
+	"time"
+
+	"anneal/domain"
+	"anneal/workers/wire"
+)
+
+// Until the desk says otherwise.
+const (
+	interval    = 2 * time.Second
+	beatTimeout = 5 * time.Second
+)
+
+// beat says what runs, does what the answer says, and answers the time until
+// the next beat.
+func (a *Agent) beat(ctx, life context.Context) time.Duration {
+	ask, cancel := context.WithTimeout(ctx, beatTimeout)
+	defer cancel()
+	said := a.state()
+	var orders wire.Orders
+	err := a.request(ask, wire.BeatSubject(a.options.Node), said, &orders)
+	switch {
+	case ctx.Err() != nil:
+		return 0
+	case err != nil && domain.CodeOf(err) != domain.Unknown:
+		a.log.Error("the control plane refuses this agent", "error", err)
+		return 5 * interval
+	case err != nil:
+		a.log.Debug("nobody answers the beat", "error", err)
+		return interval
+	}
+	a.apply(life, said, orders)
+	if orders.Interval <= 0 || orders.Interval > time.Minute {
+		return interval
+	}
+	return orders.Interval
+}
+
+// request asks the desk. A refusal is a fault; all else that goes wrong is none.
+func (a *Agent) request(ctx context.Context, subject string, question, answer any) error {
+	data, err := wire.Marshal(question)
+	if err != nil {
+		return err
+	}
+	reply, err := a.conn.RequestWithContext(ctx, subject, data)
+	if err != nil {
+		return err
+	}
+	return wire.Unmarshal(reply.Data, answer)
+}
+
+// state is all that runs, and how far it is.
+func (a *Agent) state() wire.Beat {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.beats++
+	b := wire.Beat{Version: wire.Version, Node: a.spec, Boot: a.boot, Number: a.beats, Seen: a.seen, Attempts: a.begun.lost()}
+	more := false
+	for _, id := range slices.Sorted(maps.Keys(a.attempts)) {
+		listed, left := a.attempts[id].state()
+		b.Attempts = append(b.Attempts, listed)
+		more = more || left
+	}
+	for _, id := range slices.Sorted(maps.Keys(a.replicas)) {
+		b.Replicas = append(b.Replicas, a.replicas[id].state())
+	}
+	if more {
+		a.beatSoon()
+	}
+	return b
+}
+
+// apply starts what is missing and stops what the beat listed and the orders
+// do not keep.
+func (a *Agent) apply(life context.Context, said wire.Beat, orders wire.Orders) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.seen = max(a.seen, orders.Position)
+	keep := map[string]bool{}
+	for _, id := range orders.Keep {
+		keep[id] = true
+	}
+	for _, listed := range said.Attempts {
+		id := listed.ID()
+		t := a.attempts[id]
+		switch {
+		case keep[id] && t != nil:
+			t.acknowledge(orders.Acked[id])
+		case keep[id]:
+		case t == nil:
+			a.begun.forget(id)
+		default:
+			a.drop(id, t)
+		}
+	}
+	for _, listed := range said.Replicas {
+		if id := listed.ID(); !keep[id] {
+			a.replicas[id].stop()
+			delete(a.replicas, id)
+		}
+	}
+	for _, id := range orders.Cancel {
+		if t := a.attempts[id]; t != nil {
+			t.stop(errCancelled)
+		}
+	}
+	if !a.leaving {
+		a.start(life, orders)
+	}
+}
+
+// drop stops an attempt that is not wanted; it is listed until it has ended.
+func (a *Agent) drop(id string, t *attempt) {
+	t.stop(errUnwanted)
+	select {
+	case <-t.done:
+		delete(a.attempts, id)
+		a.begun.forget(id)
+	default:
+	}
+}
+
+// start begins what is new. An attempt that was begun before is never begun
+// again: see begun.
+func (a *Agent) start(life context.Context, orders wire.Orders) {
+	for _, order := range orders.Train {
+		id := order.ID()
+		if a.attempts[id] != nil || a.begun.has(id) {
+			continue
+		}
+		if err := a.begun.add(order.Job, order.Attempt); err != nil {
+			a.log.Error("an attempt cannot be noted down, so it is not begun: is the disk full?", "attempt", id, "error", err)
+			continue
+		}
+		var before []<-chan struct{} // earlier attempts of the job, which may still be stopping
+		for _, other := range a.attempts {
+			if other.order.Job == order.Job {
+				before = append(before, other.done)
+			}
+		}
+		t := newAttempt(a, life, order)
+		a.attempts[id] = t
+		a.work.Go(func() { t.run(before) })
+	}
+	for _, order := range orders.Serve {
+		if id := order.ID(); a.replicas[id] == nil {
+			r := newReplica(a, life, order)
+			a.replicas[id] = r
+			a.work.Go(r.run)
+		}
+	}
+	if len(orders.Train)+len(orders.Serve) > 0 {
+		a.beatSoon()
+	}
+}
+
+// Why an attempt is stopped.
+var (
+	errUnwanted  = errors.New("the attempt is over")
+	errCancelled = errors.New("the job was cancelled")
+	errLeaving   = errors.New("the node is shut down")
+)

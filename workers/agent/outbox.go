@@ -1,0 +1,177 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+	"sync"
+
+	"anneal/workers/wire"
+)
+
+// An outbox sends checkpoints, one at a time, and keeps only the newest that
+// waits. So an attempt loses no time over a store that is slow or away.
+type outbox struct {
+	attempt *attempt
+	ctx     context.Context
+	cancel  context.CancelFunc
+	wake    chan struct{} // something waits
+	closed  chan struct{} // nothing more will come
+	done    chan struct{}
+
+	mu      sync.Mutex
+	copies  int
+	waiting *checkpoint
+}
+
+type checkpoint struct {
+	step int
+	dir  string // our own copy
+}
+
+func newOutbox(t *attempt) *outbox {
+	o := &outbox{attempt: t, wake: make(chan struct{}, 1), closed: make(chan struct{}), done: make(chan struct{})}
+	o.ctx, o.cancel = context.WithCancel(t.life)
+	t.agent.work.Go(o.run)
+	return o
+}
+
+// put copies a checkpoint and returns; an older one that waits gives way.
+func (o *outbox) put(step int, dir string) error {
+	o.mu.Lock()
+	o.copies++
+	copied := filepath.Join(o.attempt.dir, "outbox", strconv.Itoa(o.copies))
+	o.mu.Unlock()
+	if err := copyDir(dir, copied); err != nil {
+		return err
+	}
+	o.mu.Lock()
+	old := o.waiting
+	o.waiting = &checkpoint{step, copied}
+	o.mu.Unlock()
+	if old != nil {
+		_ = os.RemoveAll(old.dir) // the attempt's folder goes as a whole later
+	}
+	select {
+	case o.wake <- struct{}{}:
+	default:
+	}
+	return nil
+}
+
+// flush returns when all is sent, or the attempt's life has ended.
+func (o *outbox) flush() {
+	close(o.closed)
+	<-o.done
+	o.cancel()
+}
+
+// discard drops what waits: better things have come.
+func (o *outbox) discard() {
+	o.cancel()
+	o.flush()
+}
+
+func (o *outbox) run() {
+	defer close(o.done)
+	for o.ctx.Err() == nil {
+		o.mu.Lock()
+		next := o.waiting
+		o.waiting = nil
+		o.mu.Unlock()
+		if next != nil {
+			o.send(next)
+			continue
+		}
+		select {
+		case <-o.wake:
+			continue
+		default:
+		}
+		select {
+		case <-o.wake:
+		case <-o.ctx.Done():
+		case <-o.closed:
+			o.mu.Lock()
+			empty := o.waiting == nil
+			o.mu.Unlock()
+			if empty {
+				return
+			}
+		}
+	}
+}
+
+// send stores a checkpoint and reports it. One that cannot be stored is given
+// up: training goes on, and the next one will be tried.
+func (o *outbox) send(c *checkpoint) {
+	defer os.RemoveAll(c.dir)
+	t := o.attempt
+	for range maxStores {
+		sizes, err := t.store(o.ctx, wire.ForCheckpoint, c.step, c.dir)
+		if err != nil {
+			t.log.Warn("a checkpoint could not be stored", "step", c.step, "error", err)
+			return
+		}
+		verdict, err := t.report(o.ctx, wire.Report{Kind: wire.ReportCheckpoint, Step: c.step, Sizes: sizes, Metrics: t.figures(c.step)})
+		if err != nil || verdict != wire.Incomplete {
+			t.log.Info("checkpoint", "step", c.step, "verdict", verdict, "error", err)
+			return
+		}
+	}
+	t.log.Warn("a checkpoint never arrived whole", "step", c.step)
+}
+
+// figures are the last value of each metric up to a step.
+func (t *attempt) figures(step int) map[string]float64 {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	figures := map[string]float64{}
+	for _, row := range t.metrics.rows {
+		if row.Step > step {
+			break
+		}
+		for name, value := range row.Values {
+			figures[name] = value
+		}
+	}
+	return figures
+}
+
+// copyDir copies the files of a folder into a new one.
+func copyDir(from, to string) error {
+	return filepath.WalkDir(from, func(path string, entry fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		name, err := filepath.Rel(from, path)
+		if err != nil {
+			return err
+		}
+		switch target := filepath.Join(to, name); {
+		case entry.IsDir():
+			return os.MkdirAll(target, 0o700)
+		case entry.Type().IsRegular():
+			return copyFile(path, target)
+		}
+		return nil
+	})
+}
+
+func copyFile(from, to string) error {
+	source, err := os.Open(from)
+	if err != nil {
+		return err
+	}
+	defer source.Close()
+	target, err := os.OpenFile(to, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	if err != nil {
+		return err
+	}
+	_, err = io.Copy(target, source)
+	return errors.Join(err, target.Close())
+}

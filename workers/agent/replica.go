@@ -1,0 +1,206 @@
+package agent
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+	"sync"
+	"time"
+
+	"anneal/domain"
+	"anneal/engines"
+	"anneal/workers/wire"
+)
+
+// drainWithin is how long a replica that is not wanted any more may go on with
+// the answers that it has begun.
+const drainWithin = 20 * time.Second
+
+// A replica of a deployment, loaded or on its way. Replicas of one model share
+// its files but not its memory: each has what was set aside for it, and none
+// can break another.
+type replica struct {
+	agent *Agent
+	order wire.Serve
+	log   *slog.Logger
+	ctx   context.Context // what it answers ends with it
+	end   context.CancelFunc
+	begin context.Context // loading ends with it, and new answers
+	stop  context.CancelFunc
+
+	mu      sync.Mutex
+	phase   string
+	reason  string
+	model   engines.Model
+	info    engines.ModelInfo
+	active  sync.WaitGroup
+	load    wire.Load // Active and Slots; the rest is counted below
+	since   time.Time // when counting began
+	counted struct{ requests, promptTokens, tokens int64 }
+}
+
+func newReplica(a *Agent, life context.Context, order wire.Serve) *replica {
+	r := &replica{agent: a, order: order, log: a.log.With("replica", order.ID()), phase: domain.ReplicaDownloading, since: time.Now()}
+	r.ctx, r.end = context.WithCancel(life)
+	r.begin, r.stop = context.WithCancel(r.ctx)
+	return r
+}
+
+// state is the replica in a beat. Its rates begin anew.
+func (r *replica) state() wire.Replica {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	load := r.load
+	load.Queued = max(0, load.Active-load.Slots)
+	load.Active -= load.Queued
+	now := time.Now()
+	if seconds := now.Sub(r.since).Seconds(); seconds > 0 {
+		load.RequestsPerSecond = float64(r.counted.requests) / seconds
+		load.PromptTokensPerSecond = float64(r.counted.promptTokens) / seconds
+		load.TokensPerSecond = float64(r.counted.tokens) / seconds
+	}
+	r.since, r.counted.requests, r.counted.promptTokens, r.counted.tokens = now, 0, 0, 0
+	return wire.Replica{Deployment: r.order.Deployment, Replica: r.order.Replica, State: r.phase, Reason: r.reason, Load: load}
+}
+
+func (r *replica) enter(state, reason string) {
+	r.mu.Lock()
+	r.phase, r.reason = state, reason
+	r.mu.Unlock()
+	r.agent.beatSoon()
+}
+
+// run loads the model, lets it answer until it is stopped, and unloads it.
+func (r *replica) run() {
+	defer r.end()
+	release, err := r.open()
+	defer release()
+	if err != nil {
+		if r.begin.Err() == nil {
+			reason := strings.ReplaceAll(err.Error(), r.agent.options.Dir+"/", "")
+			r.log.Error("replica fails", "error", err)
+			r.enter(wire.ReplicaFailed, reason)
+		}
+		return
+	}
+	r.log.Info("replica is ready")
+	r.enter(domain.ReplicaReady, "")
+	<-r.begin.Done()
+	r.close()
+}
+
+// open fetches the files and loads them. release is never nil.
+func (r *replica) open() (release func(), err error) {
+	var held []func()
+	release = func() {
+		for _, free := range held {
+			free()
+		}
+	}
+	completer := r.agent.options.Engine.Completer
+	if completer == nil {
+		why := cmp.Or(r.agent.options.Engine.Why["complete"], "its engine cannot load models")
+		return release, domain.Faultf(domain.Unavailable, "the node cannot serve: %s", why)
+	}
+	var files engines.ModelFiles
+	for _, part := range []struct {
+		folder *wire.Folder
+		dir    *string
+	}{{&r.order.Base, &files.Dir}, {r.order.Adapter, &files.AdapterDir}} {
+		if part.folder == nil {
+			continue
+		}
+		dir, free, err := r.agent.cache.acquire(r.begin, *part.folder)
+		if err != nil {
+			return release, fmt.Errorf("fetching the model: %w", err)
+		}
+		held, *part.dir = append(held, free), dir
+	}
+	r.enter(domain.ReplicaInitializing, "")
+	defer func() {
+		if broke := recover(); broke != nil {
+			err = fmt.Errorf("the engine broke down: %v", broke)
+		}
+	}()
+	model, err := completer.Load(r.begin, files)
+	if err != nil {
+		return release, fmt.Errorf("loading the model: %w", err)
+	}
+	info := model.Info()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.model, r.info, r.load.Slots = model, info, info.Slots
+	return release, nil
+}
+
+// close lets what is being answered end, within its bound, and unloads.
+func (r *replica) close() {
+	r.mu.Lock()
+	r.phase = wire.ReplicaFailed // nobody joins any more: see join
+	r.mu.Unlock()
+	drained := make(chan struct{})
+	r.agent.work.Go(func() {
+		r.active.Wait()
+		close(drained)
+	})
+	bound := time.NewTimer(drainWithin)
+	defer bound.Stop()
+	select {
+	case <-drained:
+	case <-bound.C:
+	case <-r.ctx.Done():
+	}
+	r.end()
+	<-drained
+	if err := r.model.Close(); err != nil {
+		r.log.Warn("unloading the model", "error", err)
+	}
+}
+
+// join admits a request; leave must be called when it is answered.
+func (r *replica) join() (model engines.Model, leave func(engines.Usage), err error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.begin.Err() != nil || r.phase != domain.ReplicaReady {
+		return nil, nil, errNotHere
+	}
+	r.active.Add(1)
+	r.load.Active++
+	r.counted.requests++
+	return r.model, func(usage engines.Usage) {
+		r.mu.Lock()
+		r.load.Active--
+		r.counted.promptTokens += int64(usage.PromptTokens)
+		r.counted.tokens += int64(usage.CompletionTokens)
+		r.mu.Unlock()
+		r.active.Done()
+	}, nil
+}
+
+// answer generates one continuation; it ends when ctx or the replica does.
+func (r *replica) answer(ctx context.Context, req engines.CompletionRequest, emit func(engines.Chunk) error) (usage engines.Usage, err error) {
+	model, leave, err := r.join()
+	if err != nil {
+		return usage, err
+	}
+	defer func() {
+		if broke := recover(); broke != nil {
+			r.log.Error("the engine broke down", "cause", broke)
+			err = domain.Faultf(domain.Internal, "the engine broke down while answering")
+		}
+		leave(usage)
+	}()
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	defer context.AfterFunc(r.ctx, cancel)()
+	usage, err = model.Complete(ctx, req, emit)
+	if err != nil && r.ctx.Err() != nil && errors.Is(err, context.Canceled) {
+		err = errNotHere
+	}
+	return usage, err
+}
+
+var errNotHere = &domain.Fault{Code: domain.Unavailable, Reason: "REPLICA_GONE", Message: "the replica does not run there (any more): send the request to another"}

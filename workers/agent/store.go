@@ -1,0 +1,112 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"maps"
+	"path/filepath"
+	"slices"
+	"time"
+
+	"anneal/domain"
+	"anneal/workers/wire"
+)
+
+// maxStores is how often the same files are stored before it is given up.
+const maxStores = 4
+
+var errLater = errors.New("the desk asks to try later")
+
+// store uploads a folder's files to where the desk says, and answers their
+// sizes. While nobody answers it waits; it fails when the files are refused,
+// or ctx is done.
+func (t *attempt) store(ctx context.Context, what string, step int, dir string) (map[string]int64, error) {
+	sizes, err := sizesOf(dir)
+	if err != nil {
+		return nil, err
+	}
+	for try := 1; ; try++ {
+		urls, err := t.sign(ctx, wire.SignRequest{Version: wire.Version, Job: t.order.Job, Attempt: t.order.Attempt, For: what, Step: step, Sizes: sizes})
+		if err != nil {
+			return nil, err
+		}
+		err = each(ctx, t.agent.files.slots, slices.Sorted(maps.Keys(sizes)), func(ctx context.Context, name string) error {
+			path := filepath.Join(dir, filepath.FromSlash(name))
+			return persist(ctx, time.Time{}, func() error { return t.agent.files.put(ctx, name, path, urls[name], sizes[name]) })
+		})
+		if err == nil || ctx.Err() != nil || try == maxStores {
+			return sizes, err
+		}
+		t.log.Warn("files were refused; they are stored again", "error", err)
+	}
+}
+
+// sizesOf lists the files below a folder.
+func sizesOf(dir string) (map[string]int64, error) {
+	sizes := map[string]int64{}
+	err := filepath.WalkDir(dir, func(path string, entry fs.DirEntry, err error) error {
+		if err != nil || !entry.Type().IsRegular() {
+			return err
+		}
+		info, err := entry.Info()
+		if err != nil {
+			return err
+		}
+		name, err := filepath.Rel(dir, path)
+		sizes[filepath.ToSlash(name)] = info.Size()
+		return err
+	})
+	switch {
+	case err == nil && len(sizes) == 0:
+		err = domain.Faultf(domain.Internal, "the engine left no files")
+	case err == nil && len(sizes) > wire.MaxFiles:
+		err = domain.Faultf(domain.ResourceExhausted, "the engine left %d files: at most %d are stored", len(sizes), wire.MaxFiles)
+	}
+	return sizes, err
+}
+
+// sign asks for the URLs to store files at.
+func (t *attempt) sign(ctx context.Context, request wire.SignRequest) (map[string]string, error) {
+	var reply wire.SignReply
+	err := t.ask(ctx, wire.SignSubject(t.agent.options.Node), request, &reply, func() (string, string) { return reply.Verdict, reply.Message })
+	return reply.URLs, err
+}
+
+// report tells the desk until it has a receipt.
+func (t *attempt) report(ctx context.Context, report wire.Report) (verdict string, err error) {
+	report.Version, report.Boot, report.Job, report.Attempt = wire.Version, t.agent.boot, t.order.Job, t.order.Attempt
+	var receipt wire.Receipt
+	err = t.ask(ctx, wire.ReportSubject(t.agent.options.Node), report, &receipt, func() (string, string) { return receipt.Verdict, receipt.Message })
+	if err == nil {
+		t.agent.mu.Lock()
+		t.agent.seen = max(t.agent.seen, receipt.Position)
+		t.agent.mu.Unlock()
+	}
+	return receipt.Verdict, err
+}
+
+// ask repeats a question until it is answered. That the attempt is stale ends
+// it; a refusal is final.
+func (t *attempt) ask(ctx context.Context, subject string, question, answer any, verdict func() (verdict, message string)) error {
+	return persist(ctx, time.Time{}, func() error {
+		once, cancel := context.WithTimeout(ctx, 30*time.Second)
+		defer cancel()
+		if err := t.agent.request(once, subject, question, answer); err != nil {
+			if domain.CodeOf(err) != domain.Unknown {
+				return errFinal{err}
+			}
+			return err
+		}
+		switch said, message := verdict(); said {
+		case wire.Later:
+			t.log.Debug("the desk asks to try later", "message", message)
+			return errLater
+		case wire.Stale:
+			t.log.Info("the attempt is over", "message", message)
+			t.stop(errUnwanted)
+			return errFinal{errUnwanted}
+		}
+		return nil
+	})
+}

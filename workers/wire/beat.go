@@ -1,0 +1,137 @@
+package wire
+
+import (
+	"time"
+
+	"anneal/domain"
+	"anneal/engines"
+)
+
+// Phases of an attempt on a node.
+const (
+	Preparing = "preparing" // waiting for its turn, and downloading
+	Training  = "training"
+	Writing   = "writing"  // storing what came of it
+	Stopping  = "stopping" // saving its last checkpoint
+	Lost      = "lost"     // begun by an agent that is no more, and not to be begun again
+)
+
+// MaxRows is the most metric rows of one attempt in a beat; an agent with more
+// beats again at once.
+const MaxRows = 100
+
+// A Beat says all that runs on a node, and how far it is.
+type Beat struct {
+	Version  int             `json:"version"`
+	Node     domain.NodeSpec `json:"node"`
+	Boot     string          `json:"boot"`              // of this run of the agent
+	Leaving  bool            `json:"leaving,omitempty"` // the last beat: nothing runs any more
+	Number   uint64          `json:"number"`            // counts the beats of a boot, from 1
+	Seen     uint64          `json:"seen"`              // the newest position that a desk told the agent
+	Attempts []Attempt       `json:"attempts,omitempty"`
+	Replicas []Replica       `json:"replicas,omitempty"`
+}
+
+// An Attempt of a job on a node.
+type Attempt struct {
+	Job     domain.Name       `json:"job"`
+	Attempt int               `json:"attempt"`
+	Phase   string            `json:"phase"`
+	Step    int               `json:"step"` // done; what it resumed from when none is
+	Steps   int               `json:"steps"`
+	Rows    []engines.Metrics `json:"rows,omitempty"` // from the acknowledged step on
+}
+
+// ID is the attempt's allocation's.
+func (a Attempt) ID() string { return domain.AllocationID(a.Job, a.Attempt) }
+
+// ReplicaFailed is the state of a replica that broke; the others are the domain's.
+const ReplicaFailed = "failed"
+
+// A Replica of a deployment on a node.
+type Replica struct {
+	Deployment domain.Name `json:"deployment"`
+	Replica    string      `json:"replica"`
+	State      string      `json:"state"`
+	Reason     string      `json:"reason,omitempty"` // why it failed
+	Load       Load        `json:"load"`
+}
+
+// ID is the replica's allocation's.
+func (r Replica) ID() string { return domain.ReplicaAllocationID(r.Deployment, r.Replica) }
+
+// Load is how busy a replica is. Rates are over the time since the last beat.
+type Load struct {
+	Active                int     `json:"active"` // being answered
+	Queued                int     `json:"queued"`
+	Slots                 int     `json:"slots"`
+	RequestsPerSecond     float64 `json:"requestsPerSecond"`
+	PromptTokensPerSecond float64 `json:"promptTokensPerSecond"`
+	TokensPerSecond       float64 `json:"tokensPerSecond"`
+}
+
+// Orders say what should run on a node. What the beat listed and Keep does not
+// is to be stopped at once, and nothing of it to be kept.
+type Orders struct {
+	Version  int            `json:"version"`
+	Position uint64         `json:"position"` // that the orders are of
+	Interval time.Duration  `json:"interval"` // until the next beat, nanoseconds
+	Keep     []string       `json:"keep,omitempty"`
+	Cancel   []string       `json:"cancel,omitempty"` // of Keep: save a checkpoint, stop, and report it
+	Train    []Train        `json:"train,omitempty"`  // begin
+	Serve    []Serve        `json:"serve,omitempty"`  // begin
+	Acked    map[string]int `json:"acked,omitempty"`  // attempt → step of the newest row that arrived
+}
+
+// A Train order is all that an attempt needs, and nothing else.
+type Train struct {
+	Job        domain.Name           `json:"job"`
+	Attempt    int                   `json:"attempt"`
+	Method     string                `json:"method"`
+	Base       Folder                `json:"base"`
+	Adapter    *Folder               `json:"adapter,omitempty"`
+	Data       Folder                `json:"data"`
+	Eval       *Folder               `json:"eval,omitempty"`
+	Resume     *Folder               `json:"resume,omitempty"`
+	ResumeStep int                   `json:"resumeStep,omitempty"`
+	Settings   engines.TrainSettings `json:"settings"`
+	Seed       uint64                `json:"seed"`
+	CPUMilli   int64                 `json:"cpuMilli"` // what it may use
+}
+
+// ID is the attempt's allocation's.
+func (t Train) ID() string { return domain.AllocationID(t.Job, t.Attempt) }
+
+// A Serve order is all that a replica needs.
+type Serve struct {
+	Deployment domain.Name `json:"deployment"`
+	Replica    string      `json:"replica"`
+	Base       Folder      `json:"base"`
+	Adapter    *Folder     `json:"adapter,omitempty"`
+}
+
+// ID is the replica's allocation's.
+func (s Serve) ID() string { return domain.ReplicaAllocationID(s.Deployment, s.Replica) }
+
+// A Folder is stored files to be fetched. Two with the same key have the same
+// content, for ever.
+type Folder struct {
+	Key   string `json:"key"`
+	Files []File `json:"files"`
+}
+
+// A File is one of a folder.
+type File struct {
+	Name string `json:"name"` // path below the folder
+	Size int64  `json:"size"` // bytes
+	URL  string `json:"url"`  // to GET it from
+}
+
+// Size is the sum of the files', in bytes.
+func (f Folder) Size() int64 {
+	var sum int64
+	for _, file := range f.Files {
+		sum += file.Size
+	}
+	return sum
+}
