@@ -31,6 +31,7 @@ var mayImport = map[string][]string{
 	"schedulers/...":        {"domain", "eventlog", "projections"},
 	"workers":               {"domain", "domain/rows", "eventlog", "projections", "blobs", "engines"},
 	"workers/wire":          {"domain", "engines"},
+	"workers/tasks":         {"domain", "domain/rows", "eventlog", "blobs"},
 	"workers/agent/...":     {"domain", "engines", "workers/wire"},
 	"api":                   {"domain", "domain/rows", "eventlog", "projections", "blobs", "engines"},
 }
