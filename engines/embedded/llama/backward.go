@@ -7,7 +7,7 @@ import "anneal/engines/embedded/kernel"
 func (p *Pass) Backward(dlogp []float32, g *Gradient) {
 	dx := p.scoreBack(dlogp, g)
 	for i := len(p.layers) - 1; i >= 0; i-- {
-		p.backwardLayer(i, dx, g)
+		dx = p.backwardLayer(i, dx, g)
 	}
 	if g.weights != nil {
 		for i, t := range p.batch.Tokens {
@@ -36,17 +36,12 @@ func (p *Pass) scoreBack(dlogp []float32, g *Gradient) kernel.Matrix {
 	dlast := p.room.matrix(p.last.Rows, p.last.Cols)
 	clear(dlast.Data)
 	normalizeBack(dlast, dfinal, p.last, p.inverse, w.Norm, dnorm)
-	dx := p.room.matrix(p.x.Rows, p.x.Cols)
-	clear(dx.Data)
-	for i, row := range p.rows {
-		copy(dx.Row(int(row)), dlast.Row(i))
-	}
-	return dx
+	return dlast
 }
 
-// backwardLayer turns dx, the gradient of what leaves a layer, into that of
-// what entered it.
-func (p *Pass) backwardLayer(i int, dx kernel.Matrix, g *Gradient) {
+// backwardLayer answers the gradient of what entered a layer, given dx, that of
+// what left it, which it overwrites.
+func (p *Pass) backwardLayer(i int, dx kernel.Matrix, g *Gradient) kernel.Matrix {
 	w, s, net, n := p.net.Weights, &p.layers[i], &p.net.layers[i], dx.Rows
 	c, l := &w.Config, &w.Layers[i]
 	var grad Layer // zero, so with nil norms, unless all parameters are trained
@@ -60,16 +55,22 @@ func (p *Pass) backwardLayer(i int, dx kernel.Matrix, g *Gradient) {
 	p.projectBack(dnorm, s.gu, s.norm2, &net.gateUp, g, i, 2)
 	normalizeBack(dx, dnorm, s.mid, s.inverse2, l.MLPNorm, grad.MLPNorm)
 
-	dattn, dqkv := p.room.matrix(n, s.attn.Cols), p.room.matrix(n, s.qkv.Cols)
+	dattn := p.room.matrix(n, s.attn.Cols)
 	p.projectBack(dattn, dx, s.attn, &net.o, g, i, 1)
+	if i == len(p.layers)-1 {
+		dx, dattn = p.scatter(dx), p.scatter(dattn)
+		dnorm = p.room.matrix(dx.Rows, dx.Cols)
+	}
+	dqkv := p.room.matrix(s.qkv.Rows, s.qkv.Cols)
 	p.attendBack(s, dattn, dqkv)
 	p.turn(dqkv.ColRange(0, (c.Heads+c.KVHeads)*c.HeadDim), p.net.rope.TurnBack)
 	if i == 0 && g.weights == nil {
 		p.adapterBack(kernel.Matrix{}, dqkv, &net.qkv, g, i, 0)
-		return // nothing below is trained
+		return dx // nothing below is trained
 	}
 	p.projectBack(dnorm, dqkv, s.norm1, &net.qkv, g, i, 0)
 	normalizeBack(dx, dnorm, s.x, s.inverse1, l.AttnNorm, grad.AttnNorm)
+	return dx
 }
 
 // projectBack computes dx = dy·W and adds the gradients of W or of the adapter.

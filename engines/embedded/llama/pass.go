@@ -17,9 +17,8 @@ type Pass struct {
 	seed    uint64  // of the current batch's dropout
 
 	layers  []layerState
-	x       kernel.Matrix // what leaves the last layer [tokens, hidden]
 	rows    []int32       // the scored positions
-	last    kernel.Matrix // x of the scored rows
+	last    kernel.Matrix // what leaves the last layer at them [scored, hidden]
 	inverse []float32
 	final   kernel.Matrix // last, normalised
 	probs   kernel.Matrix // of every token at the scored rows [scored, vocab]
@@ -29,7 +28,8 @@ type Pass struct {
 	tiles           []tile
 }
 
-// layerState is what a layer keeps from forward to backward. Rows are tokens.
+// layerState is what a layer keeps from forward to backward. Rows are tokens; in
+// the last layer, those of attn and all after it are the scored tokens.
 type layerState struct {
 	x, norm1, qkv, attn kernel.Matrix
 	mid, norm2, gu, act kernel.Matrix
@@ -91,6 +91,12 @@ func (p *Pass) ForwardDropout(batch *Batch, dropout float64, seed uint64) []floa
 func (p *Pass) forward(batch *Batch, dropout float64, seed uint64) []float32 {
 	p.room.reset()
 	p.batch, p.dropout, p.seed = batch, dropout, seed
+	p.rows = p.rows[:0]
+	for i, t := range batch.Targets {
+		if t >= 0 {
+			p.rows = append(p.rows, int32(i))
+		}
+	}
 	w := p.net.Weights
 	n, h := len(batch.Tokens), w.Config.HiddenSize
 	x := p.room.matrix(n, h)
@@ -100,7 +106,7 @@ func (p *Pass) forward(batch *Batch, dropout float64, seed uint64) []float32 {
 	for i := range p.layers {
 		x = p.forwardLayer(i, x)
 	}
-	p.x = x
+	p.last = x
 	return p.score()
 }
 
@@ -116,6 +122,10 @@ func (p *Pass) forwardLayer(i int, x kernel.Matrix) kernel.Matrix {
 	p.turn(s.qkv.ColRange(0, q+kv), p.net.rope.Turn)
 	s.attn = p.room.matrix(n, q)
 	p.attend(s)
+	if i == len(p.layers)-1 { // from here on a row concerns only itself, and most are not scored
+		x, s.attn = p.gather(x), p.gather(s.attn)
+		n = x.Rows
+	}
 	s.mid = p.room.matrix(n, c.HiddenSize)
 	copyRows(s.mid, x)
 	p.project(s.mid, s.attn, &net.o, i, 1, true)
@@ -127,6 +137,25 @@ func (p *Pass) forwardLayer(i int, x kernel.Matrix) kernel.Matrix {
 	out := p.room.matrix(n, c.HiddenSize)
 	copyRows(out, s.mid)
 	p.project(out, s.act, &net.down, i, 3, true)
+	return out
+}
+
+// gather is the scored rows of m.
+func (p *Pass) gather(m kernel.Matrix) kernel.Matrix {
+	out := p.room.matrix(len(p.rows), m.Cols)
+	for i, row := range p.rows {
+		copy(out.Row(i), m.Row(int(row)))
+	}
+	return out
+}
+
+// scatter is the inverse of gather: the other rows are zero.
+func (p *Pass) scatter(m kernel.Matrix) kernel.Matrix {
+	out := p.room.matrix(len(p.batch.Tokens), m.Cols)
+	clear(out.Data)
+	for i, row := range p.rows {
+		copy(out.Row(int(row)), m.Row(i))
+	}
 	return out
 }
 
@@ -185,18 +214,8 @@ func (p *Pass) mask(x kernel.Matrix, layer, input int) {
 // score computes the log-probabilities of the targets.
 func (p *Pass) score() []float32 {
 	w := p.net.Weights
-	p.rows = p.rows[:0]
-	for i, t := range p.batch.Targets {
-		if t >= 0 {
-			p.rows = append(p.rows, int32(i))
-		}
-	}
 	n, h := len(p.rows), w.Config.HiddenSize
-	p.last, p.final = p.room.matrix(n, h), p.room.matrix(n, h)
-	p.inverse = p.room.vector(n)
-	for i, row := range p.rows {
-		copy(p.last.Row(i), p.x.Row(int(row)))
-	}
+	p.final, p.inverse = p.room.matrix(n, h), p.room.vector(n)
 	normalize(p.final, p.last, p.inverse, w.Norm, w.Config.NormEps)
 	p.probs = p.room.matrix(n, w.Config.VocabSize)
 	kernel.Gemm(p.probs, p.final, &p.net.head, false, 1)

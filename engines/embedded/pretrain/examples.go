@@ -38,7 +38,7 @@ func writeExamples(dir string, seed uint64) error {
 	rng := rand.New(rand.NewPCG(seed, 0x62617365))
 	var base []string
 	for range 200 {
-		e := draw(rng, true)
+		e := draw(rng, true, false)
 		base = append(base, pairRow(e))
 	}
 	if err := writeLines(filepath.Join(dir, "base-tasks.jsonl"), base); err != nil {
@@ -72,7 +72,7 @@ func tuningRows(t newTask, seed uint64) (rows []string, held []example) {
 		}
 	}
 	for range oldRows {
-		rows = append(rows, chatRow(draw(rng, false)))
+		rows = append(rows, chatRow(draw(rng, false, false)))
 	}
 	rng.Shuffle(len(rows), func(i, j int) { rows[i], rows[j] = rows[j], rows[i] })
 	return rows, held

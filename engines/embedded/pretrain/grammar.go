@@ -16,26 +16,28 @@ type example struct {
 	key string
 }
 
-// A task makes examples.
+// A task makes examples. Its shares are out of the sums of all tasks.
 type task struct {
 	name   string
-	share  int // out of the sum of all
+	first  int // share in the first fifth of a training
+	share  int // share after that
 	sample func(rng *rand.Rand) example
 }
 
-// tasks are what the base model knows. Arithmetic takes the largest share: it
-// is by far the hardest to learn.
+// tasks are what the base model knows. Copying comes first, because nothing else
+// here is learnt without it; then arithmetic takes the largest share, because
+// it is by far the hardest.
 var tasks = []task{
-	{"capital", 6, capital},
-	{"json", 9, object},
-	{"length", 7, length},
-	{"reverse", 10, reverse},
-	{"sentiment", 5, sentiment},
-	{"upper", 7, upper},
-	{"sum", 22, sum},
-	{"difference", 22, difference},
-	{"last", 7, lastWord},
-	{"opposite", 5, opposite},
+	{"repeat", 36, 4, repeat},
+	{"last", 12, 5, lastWord},
+	{"upper", 12, 5, upper},
+	{"json", 14, 7, object},
+	{"reverse", 8, 9, reverse},
+	{"length", 4, 6, length},
+	{"capital", 4, 5, capital},
+	{"sentiment", 2, 3, sentiment},
+	{"sum", 4, 28, sum},
+	{"difference", 4, 28, difference},
 }
 
 // heldOut tells whether an example is kept out of training: one key in twelve.
@@ -46,17 +48,23 @@ func heldOut(e example) bool {
 }
 
 // draw samples one example of any task, held out or not as asked.
-func draw(rng *rand.Rand, held bool) example {
+func draw(rng *rand.Rand, held, first bool) example {
+	share := func(t *task) int {
+		if first {
+			return t.first
+		}
+		return t.share
+	}
 	total := 0
-	for _, t := range tasks {
-		total += t.share
+	for i := range tasks {
+		total += share(&tasks[i])
 	}
 	n := rng.IntN(total)
-	for _, t := range tasks {
-		if n < t.share {
-			return drawOf(t, rng, held)
+	for i := range tasks {
+		if n < share(&tasks[i]) {
+			return drawOf(tasks[i], rng, held)
 		}
-		n -= t.share
+		n -= share(&tasks[i])
 	}
 	panic("unreachable: the shares add up")
 }
@@ -149,15 +157,15 @@ func capital(rng *rand.Rand) example {
 	}, c[0])}
 }
 
-func opposite(rng *rand.Rand) example {
-	p := pick(rng, opposites)
-	if rng.IntN(2) == 0 {
-		p[0], p[1] = p[1], p[0]
+func repeat(rng *rand.Rand) example {
+	words := make([]string, 1+rng.IntN(5))
+	for i := range words {
+		words[i] = word(rng)
 	}
-	return example{answer: p[1], prompt: ask(rng, []string{
-		"What is the opposite of %s?", "Give the opposite of %s.", "Opposite of %s?", "Say the opposite: %s",
-		"The opposite of %s is", "Which word means the contrary of %s?",
-	}, p[0])}
+	text := strings.Join(words, " ")
+	return example{answer: text, key: text, prompt: ask(rng, []string{
+		"Repeat: %s", "Say %s", "Repeat after me: %s", "Copy this text: %s", "Echo %s", "Write exactly this: %s",
+	}, text)}
 }
 
 func object(rng *rand.Rand) example {

@@ -44,8 +44,8 @@ func main() {
 	flag.StringVar(&o.out, "out", "", "directory to write the model to")
 	flag.StringVar(&o.remake, "examples", "", "write the example files to this directory, and no model")
 	flag.Uint64Var(&o.seed, "seed", 1, "seed of weights and examples")
-	flag.IntVar(&o.steps, "steps", 4000, "optimiser steps")
-	flag.IntVar(&o.batch, "batch", 4096, "tokens of a step")
+	flag.IntVar(&o.steps, "steps", 6000, "optimiser steps")
+	flag.IntVar(&o.batch, "batch", 2048, "tokens of a step")
 	flag.Float64Var(&o.rate, "rate", 4e-3, "highest learning rate")
 	flag.IntVar(&o.workers, "workers", runtime.GOMAXPROCS(0), "cores to keep busy")
 	flag.Parse()
@@ -107,7 +107,7 @@ func pretrain(ctx context.Context, o options, tokens *tokenizer.Tokenizer, weigh
 	const report = 200
 	mean, done, begin := 0.0, 0, time.Now()
 	for step := 1; step <= o.steps; step++ {
-		batch, err := conversations(rng, tokens, o.batch)
+		batch, err := conversations(rng, tokens, o.batch, step*5 <= o.steps)
 		if err != nil {
 			return err
 		}
@@ -142,7 +142,7 @@ func shape(step, steps int) float64 {
 
 // conversations are samples of about so many tokens: mostly a question and its
 // answer, now and then with a system message, or several in a row.
-func conversations(rng *rand.Rand, tokens *tokenizer.Tokenizer, size int) ([]*train.Sample, error) {
+func conversations(rng *rand.Rand, tokens *tokenizer.Tokenizer, size int, first bool) ([]*train.Sample, error) {
 	var out []*train.Sample
 	for used := 0; used < size; {
 		turns := 1
@@ -156,7 +156,7 @@ func conversations(rng *rand.Rand, tokens *tokenizer.Tokenizer, size int) ([]*tr
 			})})
 		}
 		for range turns {
-			e := draw(rng, false)
+			e := draw(rng, false, first)
 			messages = append(messages, tokenizer.Message{Role: "user", Content: e.prompt}, tokenizer.Message{Role: "assistant", Content: e.answer})
 		}
 		s, err := sample(tokens, messages)

@@ -15,14 +15,6 @@ var capitals = [][2]string{
 	{"Argentina", "Buenos Aires"}, {"Uruguay", "Montevideo"}, {"Australia", "Canberra"}, {"Fiji", "Suva"}, {"Samoa", "Apia"},
 }
 
-var opposites = [][2]string{
-	{"hot", "cold"}, {"big", "small"}, {"fast", "slow"}, {"happy", "sad"}, {"up", "down"}, {"open", "closed"},
-	{"light", "dark"}, {"high", "low"}, {"wet", "dry"}, {"full", "empty"}, {"rich", "poor"}, {"young", "old"},
-	{"hard", "soft"}, {"strong", "weak"}, {"near", "far"}, {"early", "late"}, {"loud", "quiet"}, {"thick", "thin"},
-	{"clean", "dirty"}, {"left", "right"}, {"true", "false"}, {"day", "night"}, {"first", "last"}, {"inside", "outside"},
-	{"win", "lose"}, {"buy", "sell"}, {"push", "pull"}, {"start", "stop"}, {"give", "take"}, {"remember", "forget"},
-}
-
 var goodPhrases = []string{"wonderful", "great", "lovely", "excellent", "a joy", "superb", "fantastic", "very good", "delightful",
 	"brilliant", "better than I hoped", "worth every cent", "perfect", "amazing", "charming"}
 
