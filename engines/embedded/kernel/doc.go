@@ -2,7 +2,8 @@
 // float32 matrices and the vector operations of a transformer.
 //
 // On amd64 the inner loops are assembly written by the generator in gen;
-// elsewhere they are plain Go. The instruction set is chosen at start-up from
+// elsewhere they are plain Go. A call into assembly lasts some 50 µs at most,
+// because Go cannot interrupt it. The instruction set is chosen at start-up from
 // what the processor has: see Level. The environment variable ANNEAL_KERNEL
 // (avx512, avx2 or go) asks for a lower one.
 //

@@ -3,7 +3,7 @@ package kernel
 import "math"
 
 // QuantizeInt8 stores a row as bytes: dst[i]·factor is row[i] to within half a
-// factor, which is the greatest absolute value over 127.
+// factor, which is the greatest absolute value over 127. The row must be finite.
 func QuantizeInt8(dst []int8, row []float32) (factor float32) {
 	same("length of dst", len(dst), len(row))
 	top := float32(0)

@@ -21,8 +21,8 @@ func dense(r *rand.Rand, rows, cols int) Matrix {
 func TestBF16GivesTheBitsOfFloat32(t *testing.T) {
 	atEveryLevel(t, func(t *testing.T) {
 		r := rand.New(rand.NewPCG(31, 32))
-		for range 60 {
-			m, n, k := randomSize(r), randomSize(r), randomSize(r)
+		for _, s := range someShapes(r) {
+			m, n, k := s[0], s[1], s[2]
 			a, w := random(r, m, k), dense(r, n, k)
 			half := make([]uint16, len(w.Data))
 			RoundBF16(half, w.Data)
@@ -43,8 +43,8 @@ func TestBF16GivesTheBitsOfFloat32(t *testing.T) {
 func TestInt8(t *testing.T) {
 	atEveryLevel(t, func(t *testing.T) {
 		r := rand.New(rand.NewPCG(33, 34))
-		for range 60 {
-			m, n, k := randomSize(r), randomSize(r), randomSize(r)
+		for _, s := range someShapes(r) {
+			m, n, k := s[0], s[1], s[2]
 			a, w := random(r, m, k), dense(r, n, k)
 			small, factors := make([]int8, n*k), make([]float32, n)
 			for j := range n {
