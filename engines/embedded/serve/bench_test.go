@@ -11,6 +11,7 @@ import (
 	"anneal/engines"
 	"anneal/engines/embedded/kernel"
 	"anneal/engines/embedded/llama"
+	"anneal/engines/embedded/safetensors"
 	"anneal/engines/embedded/tokenizer"
 )
 
@@ -25,8 +26,14 @@ func BenchmarkDecode(b *testing.B) {
 		c.HeadDim, c.MaxPositions = shape.hidden/shape.heads, 512
 		w := llama.NewWeights(c)
 		w.Initialize(1)
-		for _, requests := range []int{1, 8, 32} {
-			b.Run(fmt.Sprintf("%.1fM/%d", float64(c.Parameters())/1e6, requests), func(b *testing.B) {
+		for i := range 6 {
+			requests, bits := []int{1, 8, 32}[i%3], []int{32, 16}[i/3]
+			if i == 3 {
+				for i, v := range w.Flat() {
+					w.Flat()[i] = safetensors.RoundBF16(v)
+				}
+			}
+			b.Run(fmt.Sprintf("%.1fM/%dbit/%d", float64(c.Parameters())/1e6, bits, requests), func(b *testing.B) {
 				m := start(w, tokenizer.NewBytes(), nil, New(Options{Parallelism: 1}).(completer).options)
 				defer m.Close()
 				generated := 0
@@ -35,7 +42,7 @@ func BenchmarkDecode(b *testing.B) {
 				}
 				rate := float64(generated) / b.Elapsed().Seconds()
 				b.ReportMetric(rate, "tok/s")
-				b.ReportMetric(rate/float64(requests)*float64(4*c.Parameters())/bandwidth, "of-bandwidth")
+				b.ReportMetric(rate/float64(requests)*float64(int64(bits/8)*c.Parameters())/bandwidth, "of-bandwidth")
 			})
 		}
 	}

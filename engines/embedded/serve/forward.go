@@ -48,17 +48,33 @@ func newDecoder(w *llama.Weights, window, workers int) *decoder {
 		rope: llama.NewRope(&w.Config, window), workers: workers,
 		layers: make([]packedLayer, w.Config.Layers), scratch: make([]attentionScratch, workers),
 	}
-	d.head.PackT(w.Head)
+	pack(&d.head, w.Head)
 	each(len(d.layers), workers, func(_, i int) {
 		from, to := &w.Layers[i], &d.layers[i]
 		to.attnNorm = append([]float32(nil), from.AttnNorm...)
 		to.mlpNorm = append([]float32(nil), from.MLPNorm...)
-		to.qkv.PackT(w.QKV(i))
-		to.o.PackT(from.O)
-		to.gateUp.PackT(w.GateUp(i))
-		to.down.PackT(from.Down)
+		pack(&to.qkv, w.QKV(i))
+		pack(&to.o, from.O)
+		pack(&to.gateUp, w.GateUp(i))
+		pack(&to.down, from.Down)
 	})
 	return d
+}
+
+// pack packs weights [out, in] as 16 bits each where that loses nothing, as it
+// does for a model that was stored so: a step of few rows waits for memory,
+// and half the bytes are half the wait. The products have the same bits.
+func pack(to *kernel.Packed, w kernel.Matrix) {
+	w.Data = w.Data[:w.Rows*w.Cols]
+	for _, v := range w.Data {
+		if math.Float32bits(v)&0xffff != 0 {
+			to.PackT(w)
+			return
+		}
+	}
+	halves := make([]uint16, len(w.Data))
+	kernel.RoundBF16(halves, w.Data)
+	to.PackTBF16(halves, w.Rows, w.Cols)
 }
 
 func clone(m kernel.Matrix) kernel.Matrix {

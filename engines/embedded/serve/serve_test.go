@@ -19,6 +19,7 @@ import (
 	"anneal/engines"
 	"anneal/engines/embedded/kernel"
 	"anneal/engines/embedded/llama"
+	"anneal/engines/embedded/safetensors"
 	"anneal/engines/embedded/tokenizer"
 )
 
@@ -93,12 +94,18 @@ func ids(n, seed int) []int {
 func TestLogitsAreThoseOfTraining(t *testing.T) {
 	for name, edit := range map[string]func(*llama.Config){
 		"grouped":     func(*llama.Config) {},
+		"16 bits":     func(*llama.Config) {},
 		"untied":      func(c *llama.Config) { c.TieWordEmbeddings = false },
 		"one head":    func(c *llama.Config) { c.Heads, c.KVHeads, c.HeadDim = 1, 1, 32 },
 		"every layer": func(c *llama.Config) { c.KVHeads = 6 },
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := weights(edit)
+			if name == "16 bits" {
+				for i, v := range w.Flat() {
+					w.Flat()[i] = safetensors.RoundBF16(v)
+				}
+			}
 			tokens := ids(150, 1)
 			want := trained(w, tokens)
 			for _, cut := range [][]int{{150}, {1}, {70, 1}, {7, 9, 64}, {100, 8, 3, 1}} {
