@@ -1,0 +1,144 @@
+package domain_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"anneal/domain"
+)
+
+// A situation is a state, described, together with how it is reached.
+type situation[S domain.State] struct {
+	name  string
+	facts []domain.Event[S]
+	first S // what the facts are about; none unless said
+}
+
+// transitions prints what each command leads to in each situation: the state
+// after it, "=" where it is already recorded, or why it is refused.
+func transitions[S domain.State](t *testing.T, kind *domain.Kind[S], situations []situation[S], commands []domain.Command[S], show func(S) string) string {
+	var table strings.Builder
+	for _, s := range situations {
+		state := s.first
+		for _, fact := range s.facts {
+			fact.Evolve(&state)
+		}
+		fmt.Fprintf(&table, "%s\n", s.name)
+		for _, cmd := range commands {
+			fmt.Fprintf(&table, "  %-18s %s\n", wordOf(cmd), outcome(t, kind, state, cmd, show))
+		}
+	}
+	return table.String()
+}
+
+func outcome[S domain.State](t *testing.T, kind *domain.Kind[S], state S, cmd domain.Command[S], show func(S) string) string {
+	event, err := cmd.Decide(state, noon)
+	switch {
+	case err != nil:
+		return fmt.Sprintf("refused %s %s: %s", domain.CodeOf(err), reasonOf(err), err)
+	case event == nil:
+		return "="
+	}
+	before := show(state)
+	record, err := kind.Encode(event)
+	if err == nil {
+		err = kind.Fold(&state, record)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return fmt.Sprintf("%s -> %s", before, show(state))
+}
+
+func TestJobTransitions(t *testing.T) {
+	f := facts[domain.JobLife]
+	nodes := []domain.Name{"accounts/system/nodes/n1"}
+	validating := f(domain.JobValidating{})
+	pending := also(validating, domain.JobQueued{})
+	running := also(pending, domain.JobStarted{Attempt: 1, Nodes: nodes, Time: noon})
+	requeued := also(running, domain.JobRequeued{Attempt: 1, Reason: "node lost", Counted: true, Time: noon})
+	last := also(requeued, domain.JobRequeued{Attempt: 1, Counted: true, Time: noon}, domain.JobQueued{}, domain.JobStarted{Attempt: 1, Nodes: nodes, Time: noon})
+	writing := also(running, domain.JobWriting{Attempt: 1})
+	cancelling := also(running, domain.JobCancelling{})
+	deleting := also(running, domain.JobDeleting{Time: noon})
+	situations := []situation[domain.JobLife]{
+		{name: "(none)", facts: nil},
+		{name: "CREATING", first: domain.JobLife{State: domain.JobCreatingState}},
+		{name: "VALIDATING", facts: validating},
+		{name: "CREATING_INPUT_DATASET", facts: also(validating, domain.JobPreparing{})},
+		{name: "PENDING", facts: pending},
+		{name: "PENDING after attempt 1 was lost", facts: also(requeued, domain.JobQueued{})},
+		{name: "RUNNING", facts: running},
+		{name: "RUNNING for the last time", facts: last},
+		{name: "IDLE", facts: also(running, domain.JobIdled{Attempt: 1})},
+		{name: "WRITING_RESULTS", facts: writing},
+		{name: "COMPLETED", facts: also(writing, domain.JobCompleted{Attempt: 1, Time: noon})},
+		{name: "EARLY_STOPPED", facts: also(writing, domain.JobCompleted{Attempt: 1, StoppedEarly: true, Time: noon})},
+		{name: "RE_QUEUEING", facts: requeued},
+		{name: "FAILED", facts: also(running, domain.JobFailed{Attempt: 1, Time: noon})},
+		{name: "CANCELLING", facts: cancelling},
+		{name: "CANCELLED", facts: also(cancelling, domain.JobCancelled{Attempt: 1, Time: noon})},
+		{name: "PAUSED", facts: also(running, domain.JobPaused{Reason: "by its user", Time: noon})},
+		{name: "EXPIRED", facts: also(running, domain.JobExpired{Time: noon})},
+		{name: "DELETING", facts: deleting},
+		{name: "DELETING_CLEANING_UP", facts: also(deleting, domain.JobCleaning{})},
+	}
+	commands := []domain.Command[domain.JobLife]{domain.StartValidation{}, domain.PrepareInput{}, domain.QueueJob{}, domain.StartJob{Attempt: 1, Nodes: nodes},
+		domain.RecordCheckpoint{JobCheckpoint: domain.JobCheckpoint{Attempt: 1, Step: 10}}, domain.IdleJob{Attempt: 1}, domain.WakeJob{Attempt: 1},
+		domain.WriteResults{Attempt: 1}, domain.CompleteJob{Attempt: 1}, domain.RequeueJob{Attempt: 1, Reason: "node lost"},
+		domain.FailJob{Attempt: 1, Status: someStatus}, domain.CancelJob{}, domain.ConfirmCancel{Attempt: 1}, domain.PauseJob{Reason: "by its user"},
+		domain.ExpireJob{}, domain.ResumeJob{}, domain.DeleteJob{}, domain.CleanJob{}, domain.PurgeJob{}}
+	golden(t, "job_transitions.txt", transitions(t, domain.JobLives, situations, commands, func(l domain.JobLife) string {
+		return strings.TrimPrefix(orNone(l.State), "JOB_STATE_")
+	}))
+}
+
+func TestDeploymentTransitions(t *testing.T) {
+	f := facts[domain.Deployment]
+	spec := domain.DeploymentSpec{BaseModel: "accounts/a/models/m", MinReplicaCount: 1, MaxReplicaCount: ptr(2), Placement: &domain.Placement{MultiRegion: "GLOBAL"}}
+	other := spec
+	other.Precision = "FP8"
+	created := domain.DeploymentCreated{DeploymentSpec: spec, Time: noon}
+	loaded := f(created, domain.ReplicaPlaced{ID: "r1", Node: "n1", Generation: 1}, domain.ReplicaAdvanced{ID: "r1", State: domain.ReplicaReady})
+	settled := also(loaded, domain.DeploymentSettled{Generation: 1, Time: noon})
+	emptied := also(settled, domain.ReplicaRemoved{ID: "r1", Time: noon})
+	deleting := also(emptied, domain.DeploymentDeleting{Time: noon})
+	situations := []situation[domain.Deployment]{
+		{name: "(none)", facts: nil},
+		{name: "CREATING, nothing placed", facts: f(created)},
+		{name: "CREATING, one replica ready", facts: loaded},
+		{name: "READY, one replica ready", facts: settled},
+		{name: "READY, no replica", facts: emptied},
+		{name: "UPDATING, one replica of the old settings", facts: also(settled, domain.DeploymentUpdated{DeploymentSpec: other, Rollout: true, Time: noon})},
+		{name: "FAILED", facts: f(created, domain.DeploymentFailed{Time: noon})},
+		{name: "DELETING, one replica ready", facts: also(settled, domain.DeploymentDeleting{Time: noon})},
+		{name: "DELETING, no replica", facts: deleting},
+		{name: "DELETING hard, no replica", facts: also(emptied, domain.DeploymentDeleting{Hard: true, Time: noon})},
+		{name: "DELETED, kept until later", facts: also(deleting, domain.DeploymentDeleted{DeleteTime: noon, PurgeTime: *later(time.Hour)})},
+		{name: "DELETED, its time is over", facts: also(deleting, domain.DeploymentDeleted{DeleteTime: noon, PurgeTime: noon})},
+	}
+	commands := []domain.Command[domain.Deployment]{domain.CreateDeployment{DeploymentSpec: spec}, domain.PlaceReplica{ID: "r1", Node: "n1", Generation: 1},
+		domain.AdvanceReplica{ID: "r1", Node: "n1", State: domain.ReplicaReady}, domain.RemoveReplica{ID: "r1", Failed: true},
+		domain.SettleDeployment{Generation: 1}, domain.FailDeployment{Status: someStatus}, domain.UpdateDeployment{DeploymentSpec: other},
+		domain.ScaleDeployment{Replicas: 2}, domain.WakeDeployment{}, domain.DeleteDeployment{}, hardDeletion{domain.DeleteDeployment{Hard: true}},
+		domain.FinishDeletion{Keep: time.Hour}, domain.UndeleteDeployment{}, domain.PurgeDeployment{}}
+	golden(t, "deployment_transitions.txt", transitions(t, domain.Deployments, situations, commands, func(d domain.Deployment) string {
+		return fmt.Sprintf("%s, %d of %d ready", orNone(d.State), d.ReadyReplicas(), d.DesiredReplicas)
+	}))
+}
+
+// hardDeletion shows a hard DeleteDeployment under a name of its own.
+type hardDeletion struct {
+	domain.Command[domain.Deployment]
+}
+
+func (hardDeletion) word() string { return "DeleteDeployment!" }
+
+func orNone(state string) string {
+	if state == "" {
+		return "(none)"
+	}
+	return state
+}

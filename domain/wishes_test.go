@@ -1,0 +1,162 @@
+package domain_test
+
+import (
+	"time"
+
+	"pgregory.net/rapid"
+
+	"anneal/domain"
+)
+
+// The functions of this file draw a random command for a resource: mostly one
+// that fits its state, often one that does not.
+
+var (
+	someNodes  = []domain.Name{"accounts/system/nodes/n1", "accounts/system/nodes/n2", "accounts/system/nodes/n3"}
+	someStatus = domain.Status{Code: "INVALID_ARGUMENT", Message: "line 2: not JSON"}
+)
+
+func someFiles(t *rapid.T) domain.Files {
+	return domain.Files{Folder: pick(t, "folder", "a/1/", "a/2/"), Sizes: map[string]int64{"rows.jsonl": 7}}
+}
+
+func someSealed(t *rapid.T) domain.Sealed {
+	return domain.Sealed{KeyID: "k", Ciphertext: []byte(pick(t, "ciphertext", "", "one", "two"))}
+}
+
+func someTakes(t *rapid.T) domain.Resources {
+	return pick(t, "takes", domain.Resources{CPUMilli: 400, MemoryMiB: 10},
+		domain.Resources{CPUMilli: 100, Accelerators: map[string]int{"L4": 1}}, domain.Resources{CPUMilli: 9000})
+}
+
+// near is a number close to n.
+func near(t *rapid.T, n int) int { return max(0, n+pick(t, "distance", 0, 0, 0, 0, 1, -1)) }
+
+func wishAccount(t *rapid.T, _ domain.Account) domain.Command[domain.Account] {
+	spec := domain.AccountSpec{Email: pick(t, "email", "a@example.org", "b@example.org"), AccountType: pick(t, "type", "", domain.Enterprise, "HUGE")}
+	return pick[domain.Command[domain.Account]](t, "command", domain.CreateAccount{AccountSpec: spec}, domain.UpdateAccount{AccountSpec: spec},
+		domain.SuspendAccount{SuspendState: pick(t, "why", append(domain.SuspendStates, domain.Unsuspended, "")...)}, domain.RestoreAccount{})
+}
+
+func wishAPIKey(t *rapid.T, _ domain.APIKey) domain.Command[domain.APIKey] {
+	spec := domain.APIKeySpec{Role: pick(t, "role", domain.RoleAdmin, domain.RoleInference, ""), ExpireTime: pick(t, "expire", nil, later(time.Hour))}
+	return pick[domain.Command[domain.APIKey]](t, "command", domain.CreateAPIKey{APIKeySpec: spec, Hash: []byte{1, 2}, Prefix: "k"}, domain.DeleteAPIKey{})
+}
+
+func wishSecret(t *rapid.T, _ domain.Secret) domain.Command[domain.Secret] {
+	name, value := pick(t, "name", "TOKEN", "OTHER", "9"), someSealed(t)
+	return pick[domain.Command[domain.Secret]](t, "command", domain.CreateSecret{KeyName: name, Value: value},
+		domain.UpdateSecret{KeyName: name}, domain.UpdateSecret{KeyName: name, Value: &value}, domain.DeleteSecret{})
+}
+
+func wishModel(t *rapid.T, _ domain.Model) domain.Command[domain.Model] {
+	spec := domain.ModelSpec{DisplayName: pick(t, "name", "", "mine"), Kind: pick(t, "kind", domain.BaseModel, domain.PEFTAddon, ""),
+		BaseModel: pick(t, "base", "", "accounts/a/models/m", "nonsense")}
+	weights := domain.ModelFacts{ModelType: "llama", ContextLength: 512, LoraTargets: []string{"q_proj"}}
+	return pick[domain.Command[domain.Model]](t, "command", domain.CreateModel{ModelSpec: spec}, domain.AcceptModel{ModelFacts: weights, Files: someFiles(t)},
+		domain.RejectModel{Status: someStatus}, domain.RegisterModel{ModelSpec: spec, ModelFacts: weights, Files: someFiles(t)},
+		domain.UpdateModel{ModelSpec: spec}, domain.DeleteModel{})
+}
+
+func wishDataset(t *rapid.T, d domain.Dataset) domain.Command[domain.Dataset] {
+	spec := domain.DatasetSpec{DisplayName: pick(t, "name", "", "mine"), Format: pick(t, "format", "", domain.FormatChat, "POEM"),
+		ExampleCount: domain.Count(pick(t, "count", 0, 3, -1)), UserUploaded: pick(t, "uploaded", nil, &struct{}{})}
+	rows := domain.DatasetFacts{Format: domain.FormatChat, Shape: domain.ShapeChat, ExampleCount: 3}
+	return pick[domain.Command[domain.Dataset]](t, "command", domain.CreateDataset{DatasetSpec: spec},
+		domain.UploadDataset{Upload: near(t, d.Upload+1), Files: someFiles(t)}, domain.UploadDataset{Upload: 1},
+		domain.AcceptDataset{Upload: near(t, d.Upload), DatasetFacts: rows}, domain.RejectDataset{Upload: near(t, d.Upload), Status: someStatus},
+		domain.UpdateDataset{DatasetSpec: spec}, domain.DeleteDataset{})
+}
+
+func wishNode(t *rapid.T, _ domain.Node) domain.Command[domain.Node] {
+	spec := domain.NodeSpec{Pool: pick(t, "pool", "", domain.PoolTraining, "garden"), Engines: pick(t, "engines", nil, []string{"train"}),
+		Capacity: domain.Resources{CPUMilli: pick[int64](t, "cpu", 1000, 400, 0), MemoryMiB: 100, Accelerators: map[string]int{"L4": 2}}}
+	allocation := domain.Allocation{ID: pick(t, "id", "j@1", "k@1", "d#r1"), For: pick[domain.Name](t, "for", "accounts/a/supervisedFineTuningJobs/j", "accounts/a/deployments/d"), Takes: someTakes(t)}
+	return pick[domain.Command[domain.Node]](t, "command", domain.RegisterNode{NodeSpec: spec}, domain.PlaceAllocation{Allocation: allocation},
+		domain.PlaceAllocation{Allocation: allocation}, domain.ReleaseAllocation{ID: allocation.ID, Reason: "over"},
+		domain.LoseNode{Reason: "silent"}, domain.RemoveNode{})
+}
+
+func wishDeployment(t *rapid.T, d domain.Deployment) domain.Command[domain.Deployment] {
+	spec := domain.DeploymentSpec{BaseModel: pick(t, "model", "accounts/a/models/m", "accounts/a/models/m", "accounts/a/models/n"),
+		MinReplicaCount: pick(t, "min", 0, 1, 2), MaxReplicaCount: pick(t, "max", nil, ptr(0), ptr(3)), Precision: pick(t, "precision", "", "FP8"),
+		DisplayName: pick(t, "name", "", "chat"), ExpireTime: pick(t, "expire", nil, later(time.Hour), later(90*time.Hour))}
+	node := pick(t, "node", someNodes...)
+	replica := domain.Replica{ID: "r1", Node: node}
+	if replicas := d.Ordered(); len(replicas) > 0 {
+		replica = pick(t, "replica", append(replicas, replica)...)
+	}
+	return pick[domain.Command[domain.Deployment]](t, "command", domain.CreateDeployment{DeploymentSpec: spec}, domain.UpdateDeployment{DeploymentSpec: spec},
+		domain.PlaceReplica{ID: d.NextReplica(), Node: node, Generation: near(t, d.Generation)},
+		domain.PlaceReplica{ID: d.NextReplica(), Node: node, Generation: d.Generation},
+		domain.AdvanceReplica{ID: replica.ID, Node: replica.Node, State: pick(t, "state", domain.ReplicaInitializing, domain.ReplicaReady, "dancing")},
+		domain.AdvanceReplica{ID: replica.ID, Node: replica.Node, State: domain.ReplicaReady},
+		domain.RemoveReplica{ID: replica.ID, Reason: "broken", Failed: pick(t, "failed", true, false)},
+		domain.SettleDeployment{Generation: d.Generation}, domain.FailDeployment{Status: someStatus},
+		domain.ScaleDeployment{Replicas: pick(t, "replicas", 0, 1, 2, 3)}, domain.WakeDeployment{},
+		domain.DeleteDeployment{Hard: pick(t, "hard", false, false, true), LastServed: pick(t, "served", time.Time{}, noon)},
+		domain.FinishDeletion{Keep: time.Hour}, domain.UndeleteDeployment{}, domain.PurgeDeployment{})
+}
+
+func wishJob(t *rapid.T, l domain.JobLife) domain.Command[domain.JobLife] {
+	type commands = []domain.Command[domain.JobLife]
+	attempt := near(t, l.Attempt)
+	checkpoint := domain.JobCheckpoint{Attempt: attempt, Step: rapid.IntRange(1, 9).Draw(t, "step"), Files: someFiles(t), Metrics: map[string]float64{"train/loss": 0.5}}
+	start := domain.StartJob{Attempt: near(t, l.Attempt+1), Nodes: pick(t, "nodes", someNodes[:1], someNodes, nil), Takes: someTakes(t)}
+	mark := domain.RecordCheckpoint{JobCheckpoint: checkpoint}
+	requeue := domain.RequeueJob{Attempt: attempt, Reason: "node lost", Preempted: pick(t, "preempted", true, false)}
+	complete := domain.CompleteJob{Attempt: attempt, StoppedEarly: pick(t, "early", true, false), Output: "accounts/a/models/m", Results: someFiles(t)}
+	idle, wake, write := domain.IdleJob{Attempt: attempt}, domain.WakeJob{Attempt: attempt}, domain.WriteResults{Attempt: attempt}
+	confirm, fail := domain.ConfirmCancel{Attempt: attempt}, domain.FailJob{Attempt: pick(t, "by", 0, attempt), Status: someStatus}
+	cancel, pause, expire, resume, remove := domain.CancelJob{}, domain.PauseJob{Reason: "account suspended"}, domain.ExpireJob{}, domain.ResumeJob{}, domain.DeleteJob{}
+
+	fitting := map[string]commands{
+		domain.JobCreatingState:   {domain.StartValidation{}},
+		domain.JobValidatingState: {domain.QueueJob{}, domain.PrepareInput{}, fail},
+		domain.JobPreparingState:  {domain.QueueJob{}},
+		domain.JobPendingState:    {start, start, start, expire},
+		domain.JobRunningState:    {mark, mark, idle, write, requeue, complete, cancel, pause, fail},
+		domain.JobIdleState:       {wake, wake, write},
+		domain.JobWritingState:    {complete, requeue},
+		domain.JobRequeueState:    {domain.QueueJob{}},
+		domain.JobFailedState:     {resume, resume, remove},
+		domain.JobCancellingState: {mark, confirm},
+		domain.JobCancelledState:  {resume, resume, remove},
+		domain.JobPausedState:     {resume, resume, expire, cancel},
+		domain.JobCompletedState:  {remove},
+		domain.JobEarlyState:      {remove},
+		domain.JobExpiredState:    {remove},
+		domain.JobDeletingState:   {domain.CleanJob{}},
+		domain.JobCleaningState:   {domain.PurgeJob{}},
+	}[l.State]
+	if len(fitting) > 0 && rapid.IntRange(0, 9).Draw(t, "fit") < 7 {
+		return pick(t, "command", fitting...)
+	}
+	return pick(t, "any command", commands{domain.StartValidation{}, domain.PrepareInput{}, domain.QueueJob{}, start, mark, idle, wake, write, complete,
+		requeue, fail, cancel, confirm, pause, expire, resume, remove, domain.CleanJob{}, domain.PurgeJob{}}...)
+}
+
+func wishSupervisedJob(t *rapid.T, j domain.SupervisedJob) domain.Command[domain.SupervisedJob] {
+	if !j.Exists() || rapid.IntRange(0, 9).Draw(t, "create") == 0 {
+		spec := domain.SupervisedSpec{Dataset: pick(t, "dataset", "accounts/a/datasets/d", "accounts/a/datasets/d", "nonsense"),
+			TrainingConfig: domain.TrainingConfig{BaseModel: "accounts/a/models/m", LoraRank: pick(t, "rank", nil, ptr(0), ptr(16))}}
+		return domain.CreateSupervisedJob{SupervisedSpec: spec, ID: "j", Deadline: pick(t, "deadline", nil, later(time.Hour), later(99*time.Hour))}
+	}
+	return whole{wishJob(t, j.JobLife)}
+}
+
+// whole is a command on a life, addressed to the job whose life it is, on the
+// way that intents take.
+type whole struct {
+	part domain.Command[domain.JobLife]
+}
+
+func (w whole) word() string { return wordOf(w.part) }
+
+func (w whole) Decide(j domain.SupervisedJob, now time.Time) (domain.Event[domain.SupervisedJob], error) {
+	record, err := domain.IntendJob("accounts/a/supervisedFineTuningJobs/j", w.part).Decide(j, now)
+	if err != nil || record.Type == "" {
+		return nil, err
+	}
+	return domain.SupervisedJobs.Decode(record)
+}
