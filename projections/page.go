@@ -41,9 +41,8 @@ type Page[R any] struct {
 	TotalSize     int    // what matches in all, on this page or not
 }
 
-// List answers one page of the rows that match. The rows come in the order of
-// names, as a Table yields them; render fills a zero R, whose name and
-// createTime are the row's.
+// List answers one page of the rows that match, which come in any order; render
+// fills a zero R, whose name and createTime are the row's.
 //
 // Pages are cut by value and not by number: an item that exists throughout and
 // whose order keys do not change appears exactly once, whatever is created or
@@ -55,12 +54,8 @@ func List[S domain.State, R any](rows iter.Seq[*Row[S]], render func(*Row[S], *R
 		return Page[R]{}, err
 	}
 	l.render = render
-	if len(l.keys) == 0 && l.matches == nil {
-		l.takeFirst(rows)
-	} else {
-		for row := range rows {
-			l.offer(row)
-		}
+	for row := range rows {
+		l.offer(row)
 	}
 	return l.page(q), nil
 }
@@ -123,16 +118,6 @@ func violations(err error) domain.Violations {
 		return f.Violations
 	}
 	return nil
-}
-
-// takeFirst lists in the order in which the rows come, without a filter.
-func (l *listing[S, R]) takeFirst(rows iter.Seq[*Row[S]]) {
-	for row := range rows {
-		l.total++
-		if l.kept.Len() <= l.size && (l.after == nil || row.Name > l.after.name) {
-			l.kept.all = append(l.kept.all, entry[S]{name: row.Name, row: row})
-		}
-	}
 }
 
 // offer counts the row if it matches, and keeps it if it is among the first.

@@ -170,3 +170,20 @@ func FuzzPageToken(f *testing.F) {
 		}
 	})
 }
+
+func TestRowsMayComeInAnyOrder(t *testing.T) {
+	table := manyToys(t, 9)
+	var shown []string
+	q := Query{PageSize: 4}
+	for {
+		page, err := List(table.Newest("acme"), renderToy, wireToys, q)
+		require.NoError(t, err)
+		for _, item := range page.Items {
+			shown = append(shown, item.Name)
+		}
+		if q.PageToken = page.NextPageToken; q.PageToken == "" {
+			break
+		}
+	}
+	require.Equal(t, names(table.All()), shown)
+}
