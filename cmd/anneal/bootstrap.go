@@ -1,0 +1,118 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"time"
+
+	"anneal/api"
+	"anneal/domain"
+	"anneal/engines/embedded"
+	"anneal/eventlog"
+)
+
+const modelFolder = "models/default/anneal-base/"
+
+// bootstrap makes what every installation has: the accounts system and
+// default, an admin key for each, and the base model. It is the same on every
+// start, so one that was interrupted is completed by the next.
+func (s *server) bootstrap(ctx context.Context) error {
+	for account, displayName := range map[string]string{domain.System: "The operator", defaultAccount: "Default"} {
+		name := domain.NewName("", "accounts", account)
+		spec := domain.AccountSpec{DisplayName: displayName, AccountType: domain.Enterprise}
+		if err := bootstrapDo(ctx, s, domain.Accounts, name, domain.CreateAccount{AccountSpec: spec}); err != nil {
+			return err
+		}
+	}
+	for file, account := range map[string]string{"operator.json": domain.System, "context.json": defaultAccount} {
+		if err := s.ensureKey(ctx, file, account); err != nil {
+			return err
+		}
+	}
+	return s.ensureBaseModel(ctx)
+}
+
+// bootstrapDo carries a command out; that the resource is already there is what it
+// wants.
+func bootstrapDo[S any](ctx context.Context, s *server, kind *domain.Kind[S], name domain.Name, cmd domain.Command[S]) error {
+	request := eventlog.Request{Time: time.Now().UTC(), Actor: "bootstrap"}
+	position, err := eventlog.Do(ctx, s.events.Log(), s.world, request, domain.Intend(kind, name, cmd))
+	if err != nil && domain.CodeOf(err) != domain.AlreadyExists {
+		return err
+	}
+	return s.world.WaitFor(ctx, position)
+}
+
+// ensureKey makes an admin key when no file holds one: at the first start, and
+// after the file was lost, since a key cannot be read back.
+func (s *server) ensureKey(ctx context.Context, file, account string) error {
+	if _, err := readContext(s.folder.path(file)); err == nil {
+		return nil
+	}
+	pepper, err := s.folder.key("pepper")
+	if err != nil {
+		return err
+	}
+	id := "admin"
+	for n := 2; ; n++ {
+		if _, taken := s.world.View().APIKeys.Get(domain.NewName(account, "apiKeys", id)); !taken {
+			break
+		}
+		id = fmt.Sprintf("admin-%d", n)
+	}
+	name := domain.NewName(account, "apiKeys", id)
+	key, err := api.MintKey(pepper, name)
+	if err != nil {
+		return err
+	}
+	context := s.context
+	context.Account, context.APIKey = account, key.Text
+	if err := s.folder.writeContext(file, context); err != nil {
+		return err
+	}
+	return bootstrapDo(ctx, s, domain.APIKeys, name, domain.CreateAPIKey{
+		APIKeySpec: domain.APIKeySpec{DisplayName: "made at the first start", Role: domain.RoleAdmin}, Hash: key.Hash, Prefix: key.Prefix, CreatedBy: "bootstrap"})
+}
+
+// ensureBaseModel stores the shipped model where every account sees it.
+func (s *server) ensureBaseModel(ctx context.Context) error {
+	name := domain.Name(baseModelName)
+	if row, ok := s.world.View().Models.Get(name); ok && row.State.State == domain.ModelReady {
+		return nil
+	}
+	dir, err := os.MkdirTemp("", "anneal-base-")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(dir)
+	if err := embedded.WriteBase(dir); err != nil {
+		return err
+	}
+	local := os.DirFS(dir)
+	err = fs.WalkDir(local, ".", func(path string, entry fs.DirEntry, err error) error {
+		if err != nil || entry.IsDir() {
+			return err
+		}
+		f, err := local.Open(path)
+		if err != nil {
+			return err
+		}
+		_, err = s.blobs.Put(ctx, modelFolder+path, f)
+		return errors.Join(err, f.Close())
+	})
+	if err != nil {
+		return err
+	}
+	files, err := s.blobs.Files(ctx, modelFolder)
+	if err != nil {
+		return err
+	}
+	info := embedded.BaseInfo()
+	return bootstrapDo(ctx, s, domain.Models, name, domain.RegisterModel{
+		ModelSpec:  domain.ModelSpec{DisplayName: "The shipped base model", Description: "Follows ten kinds of short instructions; its card is README.md beside its weights.", Kind: domain.BaseModel, Public: true},
+		ModelFacts: domain.ModelFacts{ModelType: "llama", ParameterCount: domain.Count(info.ParameterCount), ContextLength: info.ContextLength},
+		Files:      files, CreatedBy: "bootstrap"})
+}

@@ -1,0 +1,211 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/spf13/cobra"
+)
+
+// A contextFile is what a client needs to reach a server. serve writes it;
+// the NATS credentials read the events and nothing else.
+type contextFile struct {
+	Address      string `json:"address"`
+	Account      string `json:"account"`
+	APIKey       string `json:"apiKey"`
+	NATSURL      string `json:"natsUrl,omitempty"`
+	NATSUser     string `json:"natsUser,omitempty"`
+	NATSPassword string `json:"natsPassword,omitempty"`
+}
+
+// contextPath is the context file that a command line means.
+func contextPath(c *cobra.Command) string {
+	if path, _ := c.Flags().GetString("context"); path != "" {
+		return path
+	}
+	if path := os.Getenv("ANNEAL_CONTEXT"); path != "" {
+		return path
+	}
+	local := filepath.Join("data", "context.json")
+	if _, err := os.Stat(local); err == nil {
+		return local
+	}
+	if dir, err := os.UserConfigDir(); err == nil {
+		return filepath.Join(dir, "anneal", "context.json")
+	}
+	return local
+}
+
+func readContext(path string) (contextFile, error) {
+	var file contextFile
+	data, err := os.ReadFile(path)
+	if errors.Is(err, os.ErrNotExist) {
+		return file, fmt.Errorf("no context file %s: start a server with `anneal serve --data DIR` and give --context DIR/context.json", path)
+	}
+	if err != nil {
+		return file, err
+	}
+	if err := json.Unmarshal(data, &file); err != nil || file.Address == "" || file.APIKey == "" {
+		return file, fmt.Errorf("%s is not a context file: it must hold address, account and apiKey", path)
+	}
+	return file, nil
+}
+
+// A client asks one server on behalf of one account.
+type client struct{ contextFile }
+
+func newClient(c *cobra.Command) (*client, error) {
+	file, err := readContext(contextPath(c))
+	return &client{file}, err
+}
+
+// path is the URL path of a resource of the account: path("datasets", id).
+func (c *client) path(parts ...string) string {
+	path := "/v1/accounts/" + c.Account
+	for _, p := range parts {
+		path += "/" + p
+	}
+	return path
+}
+
+// name is the full resource name of what may be given as its last part.
+func (c *client) name(collection, idOrName string) string {
+	if idOrName == "" || strings.HasPrefix(idOrName, "accounts/") {
+		return idOrName
+	}
+	return "accounts/" + c.Account + "/" + collection + "/" + idOrName
+}
+
+// id is the last part of a resource name.
+func id(name string) string { return name[strings.LastIndexByte(name, '/')+1:] }
+
+// An apiError is an answer that says no.
+type apiError struct {
+	HTTP    int
+	Message string
+}
+
+func (e *apiError) Error() string { return e.Message }
+
+func (c *client) request(ctx context.Context, method, path string, query url.Values, contentType string, body io.Reader) (*http.Response, error) {
+	target := path
+	if !strings.Contains(path, "://") {
+		target = strings.TrimRight(c.Address, "/") + path
+	}
+	if len(query) > 0 {
+		target += "?" + query.Encode()
+	}
+	req, err := http.NewRequestWithContext(ctx, method, target, body)
+	if err != nil {
+		return nil, err
+	}
+	req.Header.Set("Authorization", "Bearer "+c.APIKey)
+	if contentType != "" {
+		req.Header.Set("Content-Type", contentType)
+	}
+	res, err := http.DefaultClient.Do(req)
+	if err != nil {
+		if ctx.Err() != nil {
+			return nil, ctx.Err()
+		}
+		return nil, fmt.Errorf("%s does not answer: %w", c.Address, err)
+	}
+	if res.StatusCode >= 300 {
+		defer res.Body.Close()
+		return nil, refusal(res)
+	}
+	return res, nil
+}
+
+func refusal(res *http.Response) error {
+	text, _ := io.ReadAll(io.LimitReader(res.Body, 1<<20))
+	var body struct {
+		Message string `json:"message"`
+		Error   struct {
+			Message string `json:"message"`
+		} `json:"error"`
+	}
+	_ = json.Unmarshal(text, &body)
+	message := body.Message + body.Error.Message
+	if message == "" {
+		message = fmt.Sprintf("the server answered %s", res.Status)
+	}
+	return &apiError{res.StatusCode, message}
+}
+
+// call sends a JSON body, or none, and reads a JSON answer into out, if any.
+func (c *client) call(ctx context.Context, method, path string, query url.Values, in, out any) error {
+	var body io.Reader
+	contentType := ""
+	if in != nil {
+		data, err := json.Marshal(in)
+		if err != nil {
+			return err
+		}
+		body, contentType = bytes.NewReader(data), "application/json"
+	}
+	res, err := c.request(ctx, method, path, query, contentType, body)
+	if err != nil {
+		return err
+	}
+	defer res.Body.Close()
+	if out == nil {
+		_, err = io.Copy(io.Discard, res.Body)
+		return err
+	}
+	return json.NewDecoder(res.Body).Decode(out)
+}
+
+// list yields every item of a collection, page after page.
+func (c *client) list(ctx context.Context, path, field string, query url.Values) ([]map[string]any, error) {
+	items := []map[string]any{}
+	if query == nil {
+		query = url.Values{}
+	}
+	query.Set("pageSize", "200")
+	for {
+		var page map[string]json.RawMessage
+		if err := c.call(ctx, http.MethodGet, path, query, nil, &page); err != nil {
+			return nil, err
+		}
+		var part []map[string]any
+		if raw, ok := page[field]; ok {
+			if err := json.Unmarshal(raw, &part); err != nil {
+				return nil, err
+			}
+		}
+		items = append(items, part...)
+		var token string
+		_ = json.Unmarshal(page["nextPageToken"], &token)
+		if token == "" {
+			return items, nil
+		}
+		query.Set("pageToken", token)
+	}
+}
+
+// serverSent yields the data of each server-sent event until the stream ends.
+func serverSent(r io.Reader, each func(data []byte) error) error {
+	scanner := bufio.NewScanner(r)
+	scanner.Buffer(nil, 16<<20)
+	for scanner.Scan() {
+		data, found := bytes.CutPrefix(scanner.Bytes(), []byte("data:"))
+		if !found {
+			continue
+		}
+		if err := each(bytes.TrimSpace(data)); err != nil {
+			return err
+		}
+	}
+	return scanner.Err()
+}

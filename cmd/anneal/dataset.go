@@ -1,0 +1,201 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"mime/multipart"
+	"net/http"
+	"net/url"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/spf13/cobra"
+)
+
+var datasets = collection{"datasets", "dataset",
+	[]column{{"ID", "#name"}, {"STATE", "state"}, {"FORMAT", "format"}, {"ROWS", "exampleCount"}, {"TOKENS", "estimatedTokenCount"}, {"CREATED", "createTime"}},
+	[]column{{"Name", "name"}, {"Display name", "displayName"}, {"State", "state"}, {"Status", "status.message"}, {"Format", "format"},
+		{"Rows", "exampleCount"}, {"Tokens", "estimatedTokenCount"}, {"Turns", "averageTurnCount"}, {"Created by", "createdBy"}, {"Created", "createTime"}, {"Updated", "updateTime"}}}
+
+func datasetCommand() *cobra.Command {
+	return group("dataset", "Training and evaluation data", datasetCreate(), datasetUpload(), datasets.listCommand(), datasets.getCommand(),
+		datasetPreview(), datasetDownload(), datasets.deleteCommand())
+}
+
+func datasetCreate() *cobra.Command {
+	var file, displayName, format string
+	c := &cobra.Command{Use: "create ID", Short: "Create a dataset, upload a file into it and wait until it is checked", Args: arguments(1, 1),
+		Example: "  anneal dataset create greetings --file greetings.jsonl",
+		RunE: func(c *cobra.Command, args []string) error {
+			client, err := newClient(c)
+			if err != nil {
+				return err
+			}
+			if file != "" {
+				if _, err := os.Stat(file); err != nil {
+					return err
+				}
+			}
+			body := map[string]any{"datasetId": args[0], "dataset": map[string]any{"displayName": displayName, "format": format, "userUploaded": struct{}{}}}
+			if format == "" {
+				delete(body["dataset"].(map[string]any), "format")
+			}
+			var item map[string]any
+			if err := client.call(c.Context(), http.MethodPost, client.path("datasets"), nil, body, &item); err != nil {
+				return err
+			}
+			if file != "" {
+				if item, err = client.upload(c.Context(), args[0], file); err != nil {
+					return err
+				}
+			}
+			return printItem(c, item, datasets.details...)
+		}}
+	c.Flags().StringVarP(&file, "file", "f", "", "JSONL file to upload")
+	c.Flags().StringVar(&displayName, "display-name", "", "a name for people")
+	c.Flags().StringVar(&format, "format", "", "CHAT, COMPLETION or RL (default: as the rows say)")
+	return c
+}
+
+func datasetUpload() *cobra.Command {
+	return &cobra.Command{Use: "upload ID FILE", Short: "Upload a file into a dataset and wait until it is checked", Args: arguments(2, 2),
+		RunE: func(c *cobra.Command, args []string) error {
+			client, err := newClient(c)
+			if err != nil {
+				return err
+			}
+			item, err := client.upload(c.Context(), args[0], args[1])
+			if err != nil {
+				return err
+			}
+			return printItem(c, item, datasets.details...)
+		}}
+}
+
+// upload sends a file and waits for the verdict on its rows.
+func (c *client) upload(ctx context.Context, dataset, path string) (map[string]any, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	reader, writer := io.Pipe()
+	form := multipart.NewWriter(writer)
+	go func() {
+		part, err := form.CreateFormFile("file", filepath.Base(path))
+		if err == nil {
+			_, err = io.Copy(part, f)
+		}
+		if err == nil {
+			err = form.Close()
+		}
+		writer.CloseWithError(err)
+	}()
+	res, err := c.request(ctx, http.MethodPost, "/v1/"+c.name("datasets", dataset)+":upload", nil, form.FormDataContentType(), reader)
+	reader.Close()
+	if err != nil {
+		return nil, err
+	}
+	res.Body.Close()
+	return c.awaitDataset(ctx, dataset)
+}
+
+func (c *client) awaitDataset(ctx context.Context, dataset string) (map[string]any, error) {
+	for {
+		var item map[string]any
+		if err := c.call(ctx, http.MethodGet, "/v1/"+c.name("datasets", dataset), nil, nil, &item); err != nil {
+			return nil, err
+		}
+		switch {
+		case item["state"] == "READY":
+			return item, nil
+		case cell(item, "status.code") != "OK" && cell(item, "status.code") != "-":
+			return item, fmt.Errorf("the upload was refused: %s", cell(item, "status.message"))
+		}
+		if err := pause(ctx, 100*time.Millisecond); err != nil {
+			return nil, err
+		}
+	}
+}
+
+// pause waits between two looks at the server.
+func pause(ctx context.Context, d time.Duration) error {
+	select {
+	case <-time.After(d):
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+func datasetPreview() *cobra.Command {
+	return &cobra.Command{Use: "preview ID", Short: "Show the first rows", Args: arguments(1, 1), RunE: func(c *cobra.Command, args []string) error {
+		client, err := newClient(c)
+		if err != nil {
+			return err
+		}
+		var page struct {
+			Examples []any `json:"examples"`
+		}
+		if err := client.call(c.Context(), http.MethodGet, "/v1/"+client.name("datasets", args[0])+":preview", url.Values{"pageSize": {"10"}}, nil, &page); err != nil {
+			return err
+		}
+		return printJSON(c.OutOrStdout(), page.Examples)
+	}}
+}
+
+func datasetDownload() *cobra.Command {
+	return &cobra.Command{Use: "download ID [FOLDER]", Short: "Download the files", Args: arguments(1, 2), RunE: func(c *cobra.Command, args []string) error {
+		client, err := newClient(c)
+		if err != nil {
+			return err
+		}
+		folder := "."
+		if len(args) == 2 {
+			folder = args[1]
+		}
+		var answer struct {
+			URLs map[string]string `json:"filenameToSignedUrls"`
+		}
+		if err := client.call(c.Context(), http.MethodGet, "/v1/"+client.name("datasets", args[0])+":getDownloadEndpoint", nil, nil, &answer); err != nil {
+			return err
+		}
+		if err := os.MkdirAll(folder, 0o755); err != nil {
+			return err
+		}
+		for name, link := range answer.URLs {
+			target := filepath.Join(folder, filepath.Base(name))
+			if err := client.fetch(c.Context(), link, target); err != nil {
+				return err
+			}
+			note(c, "%s", target)
+		}
+		return nil
+	}}
+}
+
+func (c *client) fetch(ctx context.Context, link, target string) error {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, link, nil)
+	if err != nil {
+		return err
+	}
+	res, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return err
+	}
+	defer res.Body.Close()
+	if res.StatusCode != http.StatusOK {
+		return refusal(res)
+	}
+	f, err := os.Create(target)
+	if err != nil {
+		return err
+	}
+	_, err = io.Copy(f, res.Body)
+	if closed := f.Close(); err == nil {
+		err = closed
+	}
+	return err
+}

@@ -1,0 +1,149 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/spf13/cobra"
+
+	"anneal/eventlog"
+	"anneal/projections"
+)
+
+func logCommand() *cobra.Command {
+	return group("log", "The event log", logVerify())
+}
+
+func logVerify() *cobra.Command {
+	var data string
+	c := &cobra.Command{Use: "verify", Short: "Fold the whole log anew and compare the result with the world that is served", Args: arguments(0, 0),
+		Long: "Folds every event from the first one and compares the digest of each table with the live\nworld's, or, when the server is stopped, with its newest snapshot.",
+		RunE: func(c *cobra.Command, _ []string) error {
+			dir := folder(data)
+			if data == "" {
+				dir = folder(filepath.Dir(contextPath(c)))
+			}
+			report, err := verify(c.Context(), dir)
+			if err != nil {
+				return err
+			}
+			inJSON, err := asJSON(c)
+			if err != nil {
+				return err
+			}
+			if inJSON {
+				err = printJSON(c.OutOrStdout(), report)
+			} else {
+				report.print(c.OutOrStdout())
+			}
+			if err == nil && !report.Equal {
+				err = errors.New("the log and the world differ: keep the folder as it is and report this")
+			}
+			return err
+		}}
+	c.Flags().StringVar(&data, "data", "", "the server's folder (default: that of the context file)")
+	return c
+}
+
+// A verification compares the log, folded anew, with what is served.
+type verification struct {
+	Against string             `json:"against"` // "live world" or "snapshot"
+	Equal   bool               `json:"equal"`
+	Seconds float64            `json:"seconds"`
+	Folded  projections.Digest `json:"folded"`
+	Served  projections.Digest `json:"served"`
+}
+
+func (v verification) print(w io.Writer) {
+	verdict := "equal"
+	if !v.Equal {
+		verdict = "DIFFERENT"
+	}
+	fmt.Fprintf(w, "%d events folded in %.2f s; %s at position %d: %s\n", v.Folded.Position, v.Seconds, v.Against, v.Served.Position, verdict)
+	var collections []string
+	for name := range v.Folded.Tables {
+		collections = append(collections, name)
+	}
+	slices.Sort(collections)
+	for _, name := range collections {
+		folded, served := v.Folded.Tables[name], v.Served.Tables[name]
+		mark := "="
+		if folded != served {
+			mark = "≠"
+		}
+		fmt.Fprintf(w, "  %-28s %6d rows  %.16s %s %.16s\n", name, folded.Rows, folded.SHA256, mark, served.SHA256)
+	}
+}
+
+// verify looks at a running server through its mirror and its API, and at a
+// stopped one through its files.
+func verify(ctx context.Context, dir folder) (verification, error) {
+	if _, err := os.Stat(dir.path("version")); err != nil {
+		return verification{}, fmt.Errorf("%s is not a server's folder: give --data DIR", dir)
+	}
+	release, err := eventlog.LockDir(string(dir))
+	if err == nil {
+		defer release()
+		return verifyStopped(ctx, dir)
+	}
+	if file, readErr := readContext(dir.path("operator.json")); readErr == nil {
+		return verifyRunning(ctx, &client{file})
+	}
+	return verification{}, err
+}
+
+func verifyRunning(ctx context.Context, operator *client) (verification, error) {
+	var served projections.Digest
+	if err := operator.call(ctx, http.MethodGet, "/v1/system/digest", nil, nil, &served); err != nil {
+		return verification{}, err
+	}
+	conn, err := nats.Connect(operator.NATSURL, nats.UserInfo(operator.NATSUser, operator.NATSPassword), nats.Timeout(5*time.Second))
+	if err != nil {
+		return verification{}, fmt.Errorf("the log cannot be read at %s: %w", operator.NATSURL, err)
+	}
+	defer conn.Close()
+	log, err := eventlog.OpenReader(ctx, conn)
+	if err != nil {
+		return verification{}, err
+	}
+	return compare(ctx, log, "live world", served)
+}
+
+func verifyStopped(ctx context.Context, dir folder) (verification, error) {
+	server, err := eventlog.StartServer(eventlog.ServerOptions{Dir: dir.path("nats"), Log: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		return verification{}, err
+	}
+	defer server.Close()
+	world, err := projections.Load(dir.path("snapshots"))
+	if err != nil {
+		return verification{}, err
+	}
+	if world == nil {
+		return verification{}, errors.New("the stopped server has left no snapshot to compare with: start it, and stop it with SIGTERM")
+	}
+	served, err := world.View().Digest()
+	if err != nil {
+		return verification{}, err
+	}
+	return compare(ctx, server.Log(), "snapshot", served)
+}
+
+func compare(ctx context.Context, log eventlog.Log, against string, served projections.Digest) (verification, error) {
+	began := time.Now()
+	folded, err := projections.Verify(ctx, log, served.Position)
+	if err != nil {
+		return verification{}, err
+	}
+	return verification{Against: against, Equal: folded.SHA256 == served.SHA256 && folded.EventID == served.EventID,
+		Seconds: time.Since(began).Seconds(), Folded: folded, Served: served}, nil
+}

@@ -1,0 +1,93 @@
+// Command anneal trains, deploys and serves models on machines that its users
+// own: `serve` is the control plane, `work` an agent on another machine, and
+// the other commands are a user's.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"github.com/spf13/cobra"
+)
+
+// version is set by the linker; see the Makefile.
+var version = "dev"
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	os.Exit(run(ctx, os.Args[1:]))
+}
+
+// run carries out one command line. It answers 0, 1 when the command failed,
+// 2 when it was not understood, and 130 when it was interrupted.
+func run(ctx context.Context, args []string) int {
+	root := newRoot()
+	root.SetArgs(args)
+	err := root.ExecuteContext(ctx)
+	var usage usageError
+	switch {
+	case err == nil:
+		return 0
+	case errors.As(err, &usage):
+		fmt.Fprintf(os.Stderr, "anneal: %v\n", err)
+		return 2
+	case errors.Is(err, context.Canceled) && ctx.Err() != nil:
+		fmt.Fprintln(os.Stderr, "anneal: interrupted")
+		return 130
+	}
+	fmt.Fprintf(os.Stderr, "anneal: %v\n", err)
+	return 1
+}
+
+// A usageError is a command line that was not understood.
+type usageError struct{ error }
+
+func newRoot() *cobra.Command {
+	root := &cobra.Command{
+		Use:           "anneal",
+		Short:         "Train, deploy and serve models on machines of your own",
+		Version:       version,
+		SilenceErrors: true,
+		SilenceUsage:  true,
+	}
+	root.SetFlagErrorFunc(func(c *cobra.Command, err error) error {
+		return usageError{fmt.Errorf("%w (see %s --help)", err, c.CommandPath())}
+	})
+	root.PersistentFlags().String("context", "", "file with address and key (default: $ANNEAL_CONTEXT, data/context.json, then the user's configuration folder)")
+	root.PersistentFlags().StringP("output", "o", "table", "how to print: table or json")
+	root.AddGroup(&cobra.Group{ID: "server", Title: "On servers and workers:"}, &cobra.Group{ID: "user", Title: "For users:"})
+	for _, c := range []*cobra.Command{serveCommand(), workCommand(), accountCommand(), logCommand(), demoCommand()} {
+		c.GroupID = "server"
+		root.AddCommand(c)
+	}
+	for _, c := range []*cobra.Command{datasetCommand(), sftCommand(), deploymentCommand(), modelCommand(), secretCommand(),
+		keyCommand(), nodeCommand(), completeCommand(), eventsCommand()} {
+		c.GroupID = "user"
+		root.AddCommand(c)
+	}
+	return root
+}
+
+// group is a command that only holds others.
+func group(use, short string, commands ...*cobra.Command) *cobra.Command {
+	c := &cobra.Command{Use: use, Short: short, Args: cobra.NoArgs, RunE: func(c *cobra.Command, _ []string) error {
+		return c.Help()
+	}}
+	c.AddCommand(commands...)
+	return c
+}
+
+// arguments demands from low to high arguments, named in the usage line.
+func arguments(low, high int) cobra.PositionalArgs {
+	return func(c *cobra.Command, args []string) error {
+		if len(args) < low || len(args) > high {
+			return usageError{fmt.Errorf("usage: %s", c.UseLine())}
+		}
+		return nil
+	}
+}

@@ -1,0 +1,173 @@
+package main
+
+import (
+	"fmt"
+	"net/http"
+	"os"
+
+	"github.com/spf13/cobra"
+
+	"anneal/domain"
+)
+
+var accountColumns = []column{{"Name", "name"}, {"Display name", "displayName"}, {"Email", "email"}, {"Type", "accountType"}, {"State", "state"},
+	{"Suspended", "suspendState"}, {"Created", "createTime"}}
+
+func accountCommand() *cobra.Command {
+	c := group("account", "Accounts, for the operator on the server's machine", accountCreate(), accountSuspend(), accountRestore(), accountGet())
+	c.PersistentFlags().String("data", "", "the server's folder (default: that of the context file)")
+	return c
+}
+
+func accountCreate() *cobra.Command {
+	var displayName, email string
+	c := &cobra.Command{Use: "create ID", Short: "Make an account and its first admin key, shown this once", Args: arguments(1, 1),
+		RunE: func(c *cobra.Command, args []string) error {
+			operator, err := newOperator(c)
+			if err != nil {
+				return err
+			}
+			body := map[string]any{"accountId": args[0], "account": map[string]any{"displayName": displayName, "email": email}}
+			var item map[string]any
+			if err := operator.call(c.Context(), http.MethodPost, "/v1/accounts", nil, body, &item); err != nil {
+				return err
+			}
+			inJSON, err := asJSON(c)
+			if err != nil {
+				return err
+			}
+			if inJSON {
+				return printJSON(c.OutOrStdout(), map[string]any{"account": args[0], "apiKey": item["apiKey"], "address": operator.Address})
+			}
+			note(c, "account %s created\nkey: %s", args[0], cell(item, "apiKey"))
+			return nil
+		}}
+	c.Flags().StringVar(&displayName, "display-name", "", "a name for people")
+	c.Flags().StringVar(&email, "email", "", "the primary e-mail")
+	return c
+}
+
+func accountSuspend() *cobra.Command {
+	var why string
+	c := &cobra.Command{Use: "suspend ID", Short: "Pause an account's jobs and refuse its requests", Args: arguments(1, 1), RunE: func(c *cobra.Command, args []string) error {
+		return accountVerb(c, args[0], "suspend", map[string]any{"suspendState": why}, "suspended")
+	}}
+	c.Flags().StringVar(&why, "state", "FAILED_PAYMENTS", "why: FAILED_PAYMENTS, CREDIT_DEPLETED, MONTHLY_SPEND_LIMIT_EXCEEDED or BLOCKED_BY_ABUSE_RULE")
+	return c
+}
+
+func accountRestore() *cobra.Command {
+	return &cobra.Command{Use: "restore ID", Short: "Lift a suspension", Args: arguments(1, 1), RunE: func(c *cobra.Command, args []string) error {
+		return accountVerb(c, args[0], "restore", map[string]any{}, "restored")
+	}}
+}
+
+func accountVerb(c *cobra.Command, id, verb string, body map[string]any, past string) error {
+	operator, err := newOperator(c)
+	if err != nil {
+		return err
+	}
+	if err := operator.call(c.Context(), http.MethodPost, "/v1/accounts/"+id+":"+verb, nil, body, nil); err != nil {
+		return err
+	}
+	return done(c, "account", id, past)
+}
+
+func accountGet() *cobra.Command {
+	return &cobra.Command{Use: "get [ID]", Short: "Show an account", Args: arguments(0, 1), RunE: func(c *cobra.Command, args []string) error {
+		asks, err := newClient(c)
+		if data, _ := c.Flags().GetString("data"); data != "" {
+			asks, err = newOperator(c)
+		}
+		if err != nil {
+			return err
+		}
+		path := asks.path()
+		if len(args) == 1 {
+			path = "/v1/accounts/" + args[0]
+		}
+		var item map[string]any
+		if err := asks.call(c.Context(), http.MethodGet, path, nil, nil, &item); err != nil {
+			return err
+		}
+		return printItem(c, item, accountColumns...)
+	}}
+}
+
+var nodes = collection{"nodes", "node",
+	[]column{{"ID", "#name"}, {"STATE", "state"}, {"POOL", "pool"}, {"CPU MILLI", "capacity.cpuMilli"}, {"USED", "used.cpuMilli"}, {"MEMORY MIB", "capacity.memoryMib"},
+		{"ACCELERATORS", "capacity.accelerators"}, {"LAST SEEN", "lastSeenTime"}},
+	[]column{{"Name", "name"}, {"State", "state"}, {"Status", "status.message"}, {"Pool", "pool"}, {"Engines", "engines"}, {"Capacity", "capacity"}, {"Used", "used"},
+		{"Allocations", "allocations"}, {"Version", "version"}, {"Last seen", "lastSeenTime"}, {"Created", "createTime"}}}
+
+func nodeCommand() *cobra.Command {
+	list := &cobra.Command{Use: "list", Aliases: []string{"ls"}, Short: "List nodes", Args: arguments(0, 0), RunE: func(c *cobra.Command, _ []string) error {
+		operator, err := newOperator(c)
+		if err != nil {
+			return err
+		}
+		items, err := operator.list(c.Context(), operator.path("nodes"), "nodes", nil)
+		if err != nil {
+			return err
+		}
+		return printItems(c, items, nodes.columns...)
+	}}
+	get := &cobra.Command{Use: "get ID", Short: "Show one node", Args: arguments(1, 1), RunE: func(c *cobra.Command, args []string) error {
+		operator, err := newOperator(c)
+		if err != nil {
+			return err
+		}
+		var item map[string]any
+		if err := operator.call(c.Context(), http.MethodGet, operator.path("nodes", id(args[0])), nil, nil, &item); err != nil {
+			return err
+		}
+		return printItem(c, item, nodes.details...)
+	}}
+	remove := &cobra.Command{Use: "delete ID", Short: "Forget a node that holds nothing", Args: arguments(1, 1), RunE: func(c *cobra.Command, args []string) error {
+		operator, err := newOperator(c)
+		if err != nil {
+			return err
+		}
+		if err := operator.call(c.Context(), http.MethodDelete, operator.path("nodes", id(args[0])), nil, nil, nil); err != nil {
+			return err
+		}
+		return done(c, "node", args[0], "deleted")
+	}}
+	c := group("node", "Machines that work, for the operator on the server's machine", nodeToken(), list, get, remove)
+	c.PersistentFlags().String("data", "", "the server's folder (default: that of the context file)")
+	return c
+}
+
+func nodeToken() *cobra.Command {
+	var node, out string
+	c := &cobra.Command{Use: "token", Short: "Print the token with which `anneal work` joins", Args: arguments(0, 0),
+		Example: "  anneal node token > node.token\n  anneal work --join nats://SERVER:4222 --token-file node.token",
+		RunE: func(c *cobra.Command, _ []string) error {
+			if node != "" && !domain.ValidID(node) {
+				return usageError{fmt.Errorf("--id %q %s", node, domain.IDRule)}
+			}
+			dir := operatorFolder(c)
+			if _, err := os.Stat(dir.path("operator.json")); err != nil {
+				return fmt.Errorf("this is the operator's command: run it on the server's machine with --data DIR (no %s here)", dir.path("operator.json"))
+			}
+			token, err := dir.nodeToken(node)
+			if err != nil {
+				return err
+			}
+			if out != "" {
+				return writePrivate(out, []byte(token+"\n"))
+			}
+			inJSON, err := asJSON(c)
+			if err != nil {
+				return err
+			}
+			if inJSON {
+				return printJSON(c.OutOrStdout(), map[string]any{"token": token, "nodeId": node})
+			}
+			note(c, "%s", token)
+			return nil
+		}}
+	c.Flags().StringVar(&node, "id", "", "the only node that may use it (default: any)")
+	c.Flags().StringVar(&out, "file", "", "write it to this file, readable by its owner only, instead of printing it")
+	return c
+}

@@ -1,0 +1,169 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+)
+
+// asJSON tells whether the command line asks for JSON.
+func asJSON(c *cobra.Command) (bool, error) {
+	switch format, _ := c.Flags().GetString("output"); format {
+	case "json":
+		return true, nil
+	case "table":
+		return false, nil
+	default:
+		return false, usageError{fmt.Errorf("-o must be table or json, not %q", format)}
+	}
+}
+
+func printJSON(w io.Writer, v any) error {
+	enc := json.NewEncoder(w)
+	enc.SetIndent("", "  ")
+	enc.SetEscapeHTML(false)
+	return enc.Encode(v)
+}
+
+// A column of a table: its title, and the dotted path of what it shows.
+type column struct{ title, path string }
+
+// printItems prints resources as a table, or as JSON when asked to.
+func printItems(c *cobra.Command, items []map[string]any, columns ...column) error {
+	inJSON, err := asJSON(c)
+	if err != nil {
+		return err
+	}
+	if inJSON {
+		return printJSON(c.OutOrStdout(), items)
+	}
+	w := tabwriter.NewWriter(c.OutOrStdout(), 0, 8, 3, ' ', 0)
+	titles := make([]string, len(columns))
+	for i, col := range columns {
+		titles[i] = col.title
+	}
+	fmt.Fprintln(w, strings.Join(titles, "\t"))
+	for _, item := range items {
+		cells := make([]string, len(columns))
+		for i, col := range columns {
+			cells[i] = cell(item, col.path)
+		}
+		fmt.Fprintln(w, strings.Join(cells, "\t"))
+	}
+	return w.Flush()
+}
+
+// printItem prints one resource: every field on a line, or JSON.
+func printItem(c *cobra.Command, item map[string]any, columns ...column) error {
+	inJSON, err := asJSON(c)
+	if err != nil {
+		return err
+	}
+	if inJSON {
+		return printJSON(c.OutOrStdout(), item)
+	}
+	w := tabwriter.NewWriter(c.OutOrStdout(), 0, 8, 2, ' ', 0)
+	for _, col := range columns {
+		if text := cell(item, col.path); text != "-" {
+			fmt.Fprintf(w, "%s:\t%s\n", col.title, text)
+		}
+	}
+	return w.Flush()
+}
+
+// cell is the text at a dotted path; "#" before it means the name's last part.
+func cell(item map[string]any, path string) string {
+	short := strings.HasPrefix(path, "#")
+	var value any = item
+	for part := range strings.SplitSeq(strings.TrimPrefix(path, "#"), ".") {
+		object, ok := value.(map[string]any)
+		if !ok {
+			return "-"
+		}
+		value = object[part]
+	}
+	switch v := value.(type) {
+	case nil:
+		return "-"
+	case string:
+		if v == "" {
+			return "-"
+		}
+		if short {
+			return id(v)
+		}
+		if strings.HasSuffix(path, "Time") {
+			return localTime(v)
+		}
+		return strings.TrimPrefix(v, "JOB_STATE_")
+	case float64:
+		return fmt.Sprintf("%g", v)
+	case bool:
+		return fmt.Sprint(v)
+	default:
+		text, _ := json.Marshal(v)
+		return string(text)
+	}
+}
+
+func localTime(text string) string {
+	t, err := time.Parse(time.RFC3339, text)
+	if err != nil {
+		return text
+	}
+	return t.Local().Format("2006-01-02 15:04:05")
+}
+
+// note tells a person what was done; programs that asked for JSON do not see it.
+func note(c *cobra.Command, format string, args ...any) {
+	if inJSON, _ := asJSON(c); !inJSON {
+		fmt.Fprintf(c.OutOrStdout(), format+"\n", args...)
+	}
+}
+
+// onTerminal tells whether a line may be drawn over again.
+func onTerminal(w io.Writer) bool {
+	f, ok := w.(*os.File)
+	if !ok {
+		return false
+	}
+	info, err := f.Stat()
+	return err == nil && info.Mode()&os.ModeCharDevice != 0
+}
+
+const clearLine = "\r\x1b[2K"
+
+// bar draws how much of something is done.
+func bar(done float64, width int) string {
+	filled := min(width, max(0, int(done*float64(width)+0.5)))
+	return strings.Repeat("█", filled) + strings.Repeat("░", width-filled)
+}
+
+// sparkline draws a curve in one line of text.
+func sparkline(values []float64, width int) string {
+	if len(values) == 0 {
+		return ""
+	}
+	low, high := values[0], values[0]
+	for _, v := range values {
+		low, high = min(low, v), max(high, v)
+	}
+	ticks := []rune("▁▂▃▄▅▆▇█")
+	var text strings.Builder
+	width = min(width, len(values))
+	for i := range width {
+		v := values[i*len(values)/width]
+		level := 0
+		if high > low {
+			level = int((v - low) / (high - low) * float64(len(ticks)-1))
+		}
+		text.WriteRune(ticks[level])
+	}
+	return text.String()
+}

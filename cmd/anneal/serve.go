@@ -1,0 +1,80 @@
+package main
+
+import (
+	"fmt"
+	"net"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+)
+
+// serveFlags are what a server can be told.
+type serveFlags struct {
+	data, listen, publicURL   string
+	natsURL, natsListen       string
+	natsReplicas              int
+	blobs                     string
+	worker                    bool
+	lostAfter, keepDeleted    time.Duration
+	placementTimeout, holdFor time.Duration
+	maxUpload                 int64
+	node                      nodeFlags
+}
+
+func serveCommand() *cobra.Command {
+	var flags serveFlags
+	c := &cobra.Command{Use: "serve", Short: "Run the control plane, with a local worker", Args: arguments(0, 0),
+		Example: "  anneal serve --data data --listen 127.0.0.1:8080",
+		Long: `Serves management, inference and audio on one address. At the first start it makes the
+account "default" with an admin key and writes DATA/context.json, which the user's commands read.
+
+With --nats-url the log lies in an existing NATS cluster instead of the embedded server; its
+servers need the accounts of compose/nats.conf, and ANNEAL_NATS_PASSWORD,
+ANNEAL_NATS_READER_PASSWORD and ANNEAL_NATS_ISSUER_SEED must be set.`,
+		RunE: func(c *cobra.Command, _ []string) error {
+			if err := flags.check(); err != nil {
+				return err
+			}
+			server, err := startServer(c.Context(), flags, newLogger())
+			if err != nil {
+				return err
+			}
+			fmt.Fprintf(os.Stdout, "anneal is ready at %s (context: %s)\n", server.context.Address, server.folder.path("context.json"))
+			return server.wait(c.Context())
+		}}
+	f := c.Flags()
+	f.StringVar(&flags.data, "data", "data", "folder for everything the server keeps")
+	f.StringVar(&flags.listen, "listen", "127.0.0.1:8080", "address for HTTP; port 0 picks a free one")
+	f.StringVar(&flags.publicURL, "public-url", "", "how clients and workers reach this server (default: http://LISTEN)")
+	f.StringVar(&flags.natsURL, "nats-url", "", "an existing NATS cluster to keep the log in (default: an embedded server)")
+	f.StringVar(&flags.natsListen, "nats-listen", "127.0.0.1:0", "address of the embedded NATS server, for workers and subscribers; a free port is kept from start to start")
+	f.IntVar(&flags.natsReplicas, "nats-replicas", 0, "servers of the cluster that keep each stream (default: 3, or what is there)")
+	f.StringVar(&flags.blobs, "blobs", "", "bucket for datasets and weights, such as s3://BUCKET?region=R (default: DATA/blobs)")
+	f.BoolVar(&flags.worker, "worker", true, "also train and serve on this machine")
+	f.DurationVar(&flags.lostAfter, "lost-after", 15*time.Second, "when a silent node is lost and its work goes elsewhere")
+	f.DurationVar(&flags.keepDeleted, "keep-deleted", 30*24*time.Hour, "how long a deleted deployment can be brought back")
+	f.DurationVar(&flags.placementTimeout, "placement-timeout", 10*time.Minute, "when a deployment that finds no place fails")
+	f.DurationVar(&flags.holdFor, "hold", time.Minute, "how long a request waits for a deployment to wake up")
+	f.Int64Var(&flags.maxUpload, "max-upload", 150<<20, "most bytes of one uploaded dataset file")
+	flags.node.add(c)
+	return c
+}
+
+func (f serveFlags) check() error {
+	for flag, address := range map[string]string{"--listen": f.listen, "--nats-listen": f.natsListen} {
+		if _, _, err := net.SplitHostPort(address); err != nil {
+			return usageError{fmt.Errorf("%s %q must be HOST:PORT", flag, address)}
+		}
+	}
+	if f.publicURL != "" && !strings.HasPrefix(f.publicURL, "http://") && !strings.HasPrefix(f.publicURL, "https://") {
+		return usageError{fmt.Errorf("--public-url %q must begin with http:// or https://", f.publicURL)}
+	}
+	for flag, d := range map[string]time.Duration{"--lost-after": f.lostAfter, "--keep-deleted": f.keepDeleted, "--placement-timeout": f.placementTimeout, "--hold": f.holdFor} {
+		if d <= 0 {
+			return usageError{fmt.Errorf("%s must be positive", flag)}
+		}
+	}
+	return f.node.check()
+}

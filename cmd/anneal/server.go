@@ -1,0 +1,304 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/nats-io/nats.go"
+
+	"anneal/api"
+	"anneal/blobs"
+	"anneal/domain"
+	"anneal/eventlog"
+	"anneal/projections"
+	"anneal/schedulers"
+	"anneal/workers"
+	"anneal/workers/agent"
+	"anneal/workers/tasks"
+)
+
+// A server is a running control plane.
+type server struct {
+	folder  folder
+	flags   serveFlags
+	logger  *slog.Logger
+	context contextFile // for users of account default
+
+	events  *eventlog.Connection
+	nats    *eventlog.Server // nil when the log lies in a cluster
+	world   *projections.World
+	blobs   *blobs.Store
+	handler *api.Server
+	http    *http.Server
+
+	release func()             // of the data folder's lock
+	stop    context.CancelFunc // ends every duty
+	duties  duties
+}
+
+const (
+	snapshotEvery  = 10_000 // events
+	snapshotPause  = 30 * time.Second
+	drainTime      = 10 * time.Second // for requests that are being answered at the end
+	farewellTime   = 30 * time.Second // for the local worker to save and say goodbye
+	blobPath       = "/blobs"
+	localNode      = "local"
+	natsPortFile   = "nats.port"
+	operatorKeyID  = "operator"
+	defaultAccount = "default"
+)
+
+// startServer starts everything and returns once requests are answered. ctx
+// ends it: see wait.
+func startServer(ctx context.Context, flags serveFlags, logger *slog.Logger) (s *server, err error) {
+	s = &server{folder: folder(flags.data), flags: flags, logger: logger}
+	if s.release, err = eventlog.LockDir(flags.data); err != nil {
+		return nil, err
+	}
+	duty, stop := context.WithCancel(context.WithoutCancel(ctx))
+	s.stop = stop
+	s.duties = newDuties(duty)
+	defer func() {
+		if err != nil {
+			s.close()
+		}
+	}()
+	listener, err := listen(flags.listen)
+	if err != nil {
+		return nil, err
+	}
+	s.context = contextFile{Address: "http://" + listener.Addr().String(), Account: defaultAccount}
+	if flags.publicURL != "" {
+		s.context.Address = strings.TrimRight(flags.publicURL, "/")
+	}
+	for _, step := range []func(context.Context) error{s.openLog, s.openBlobs, s.openWorld, s.bootstrap, s.openDuties} {
+		if err := step(duty); err != nil {
+			listener.Close()
+			return nil, err
+		}
+	}
+	if err := s.openAPI(duty, listener); err != nil {
+		return nil, err
+	}
+	return s, s.writeContexts()
+}
+
+// listen opens the address, or says in words why not.
+func listen(address string) (net.Listener, error) {
+	listener, err := net.Listen("tcp", address)
+	switch {
+	case errors.Is(err, syscall.EADDRINUSE):
+		return nil, fmt.Errorf("%s is in use by another program: stop it, or choose another address with --listen", address)
+	case errors.Is(err, syscall.EACCES):
+		return nil, fmt.Errorf("%s may not be opened by this user: choose a port above 1023 with --listen", address)
+	case err != nil:
+		return nil, fmt.Errorf("cannot listen on %s: %w", address, err)
+	}
+	return listener, nil
+}
+
+func (s *server) openLog(ctx context.Context) error {
+	nodeKey, err := s.folder.key("nodes")
+	if err != nil {
+		return err
+	}
+	verify := func(node, token string) bool { return checkNodeToken(nodeKey, node, token) }
+	if s.flags.natsURL != "" {
+		s.events, err = eventlog.Connect(ctx, eventlog.ConnectOptions{URL: s.flags.natsURL, Password: os.Getenv("ANNEAL_NATS_PASSWORD"),
+			IssuerSeed: os.Getenv("ANNEAL_NATS_ISSUER_SEED"), Replicas: s.flags.natsReplicas, VerifyNode: verify})
+		s.context.NATSURL, s.context.NATSUser, s.context.NATSPassword = s.flags.natsURL, "reader", os.Getenv("ANNEAL_NATS_READER_PASSWORD")
+		return err
+	}
+	options := eventlog.ServerOptions{Dir: s.folder.path("nats"), Listen: s.natsAddress(), VerifyNode: verify, Log: s.logger.With("part", "nats")}
+	if s.nats, err = eventlog.StartServer(options); err != nil && options.Listen != s.flags.natsListen {
+		s.logger.Warn("the NATS port of the last start is taken: choosing another", "address", options.Listen)
+		options.Listen = s.flags.natsListen
+		s.nats, err = eventlog.StartServer(options)
+	}
+	if err != nil {
+		return err
+	}
+	s.events = s.nats.Connection
+	s.context.NATSURL = s.nats.URL()
+	s.context.NATSUser, s.context.NATSPassword = s.nats.ReaderCredentials()
+	_, port, _ := strings.Cut(strings.TrimPrefix(s.nats.URL(), "nats://"), ":")
+	return writePrivate(s.folder.path(natsPortFile), []byte(port+"\n"))
+}
+
+// natsAddress is where the embedded NATS server listens: with port 0, the port
+// of the last start, so that workers and subscribers find it again.
+func (s *server) natsAddress() string {
+	host, port, err := net.SplitHostPort(s.flags.natsListen)
+	if err != nil || port != "0" {
+		return s.flags.natsListen
+	}
+	text, _ := os.ReadFile(s.folder.path(natsPortFile))
+	if last, err := strconv.Atoi(strings.TrimSpace(string(text))); err == nil && last > 0 && last < 1<<16 {
+		return net.JoinHostPort(host, strconv.Itoa(last))
+	}
+	return s.flags.natsListen
+}
+
+func (s *server) openBlobs(ctx context.Context) (err error) {
+	key, err := s.folder.key("blobs")
+	if err != nil {
+		return err
+	}
+	s.blobs, err = blobs.Open(ctx, blobs.Options{URL: s.flags.blobs, Dir: s.folder.path("blobs"), BaseURL: s.context.Address + blobPath, Key: key})
+	return err
+}
+
+func (s *server) openWorld(ctx context.Context) (err error) {
+	if s.world, err = projections.Open(ctx, s.events.Log(), s.folder.path("snapshots")); err != nil {
+		return err
+	}
+	s.world.Pulse().Boot(time.Now())
+	s.duties.add("world", func(ctx context.Context) error { return s.world.Run(ctx, s.events.Log()) })
+	s.duties.add("snapshots", s.saveSnapshots)
+	return nil
+}
+
+func (s *server) saveSnapshots(ctx context.Context) error {
+	for {
+		if err := pause(ctx, snapshotPause); err != nil {
+			return err
+		}
+		if _, err := s.world.SaveEvery(s.folder.path("snapshots"), snapshotEvery); err != nil {
+			s.logger.Error("the world could not be saved; the next start will read more of the log", "error", err)
+		}
+	}
+}
+
+func (s *server) openDuties(context.Context) error {
+	log := s.events.Log()
+	desk := workers.NewDesk(workers.Options{Log: log, World: s.world, Blobs: s.blobs, Conn: s.events.Desk(), LostAfter: s.flags.lostAfter, Logger: s.logger})
+	s.duties.add("desk", desk.Run)
+	for _, scheduler := range []schedulers.Scheduler{
+		schedulers.Jobs{}, schedulers.Replicas{PlaceWithin: s.flags.placementTimeout, KeepDeleted: s.flags.keepDeleted},
+		schedulers.Expiry{}, schedulers.Nodes{LostAfter: s.flags.lostAfter}, schedulers.Allocations{},
+	} {
+		s.duties.add("scheduler "+scheduler.Name(), func(ctx context.Context) error {
+			return schedulers.Run(ctx, log, s.world, scheduler, s.logger)
+		})
+	}
+	router, err := eventlog.NewRouter(s.events.Control(), eventlog.RouterConfig{Timeout: 10 * time.Minute, Log: s.logger})
+	if err != nil {
+		return err
+	}
+	if err := (tasks.Validator{Log: log, World: s.world, Blobs: s.blobs, Now: time.Now}).Handle(router); err != nil {
+		return err
+	}
+	s.duties.add("tasks", router.Run)
+	if !s.flags.worker {
+		return nil
+	}
+	token, err := s.folder.nodeToken(s.localNode())
+	if err != nil {
+		return err
+	}
+	options := agent.Options{Token: token, URL: s.flags.natsURL, Dir: s.folder.path("worker"), Log: s.logger, LeaveWithin: farewellTime}
+	if s.nats != nil {
+		options.URL, options.NATS = nats.DefaultURL, []nats.Option{s.nats.InProcess()}
+	}
+	flags := s.flags.node
+	flags.id = s.localNode()
+	s.duties.first("worker", func(ctx context.Context) error { return runAgent(ctx, options, flags) })
+	return nil
+}
+
+func (s *server) localNode() string {
+	if s.flags.node.id != "" {
+		return s.flags.node.id
+	}
+	return localNode
+}
+
+func (s *server) openAPI(ctx context.Context, listener net.Listener) error {
+	pepper, err := s.folder.key("pepper")
+	if err != nil {
+		return err
+	}
+	sealer, err := s.sealer(ctx)
+	if err != nil {
+		return err
+	}
+	s.handler = api.New(api.Options{
+		Log: s.events.Log(), World: s.world, Blobs: s.blobs, Sealer: sealer, Replicas: workers.NewReplicas(s.events.Desk()), Pepper: pepper,
+		Logger: s.logger, Limits: api.Limits{Upload: s.flags.maxUpload, Wake: s.flags.holdFor},
+	})
+	s.http = api.HTTP(ctx, s.handler, s.logger)
+	s.duties.add("http", func(context.Context) error {
+		if err := s.http.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
+			return err
+		}
+		return nil
+	})
+	return nil
+}
+
+// wait returns when ctx is done and everything has ended cleanly, or when a
+// duty could not go on.
+func (s *server) wait(ctx context.Context) error {
+	var failed error
+	select {
+	case <-ctx.Done():
+	case failed = <-s.duties.failed:
+		s.logger.Error("the server cannot go on", "error", failed)
+	}
+	return errors.Join(failed, s.close())
+}
+
+// close ends everything in the order in which it depends on one another, and
+// saves the world.
+func (s *server) close() error {
+	if s.http != nil {
+		drain, cancel := context.WithTimeout(context.Background(), drainTime)
+		defer cancel()
+		s.handler.Close()
+		if s.http.Shutdown(drain) != nil {
+			_ = s.http.Close() // what is still open has had its time
+		}
+	}
+	s.duties.endFirst()
+	s.stop()
+	s.duties.end()
+	var err error
+	if s.world != nil {
+		_, err = s.world.SaveEvery(s.folder.path("snapshots"), 1)
+	}
+	if s.blobs != nil {
+		err = errors.Join(err, s.blobs.Close())
+	}
+	switch {
+	case s.nats != nil:
+		s.nats.Close()
+	case s.events != nil:
+		s.events.Close()
+	}
+	s.release()
+	return err
+}
+
+func (s *server) writeContexts() error {
+	operator := s.context
+	operator.Account = domain.System
+	existing, err := readContext(s.folder.path("operator.json"))
+	if err != nil {
+		return err
+	}
+	operator.APIKey = existing.APIKey
+	if existing, err = readContext(s.folder.path("context.json")); err != nil {
+		return err
+	}
+	s.context.APIKey = existing.APIKey
+	return errors.Join(s.folder.writeContext("operator.json", operator), s.folder.writeContext("context.json", s.context))
+}

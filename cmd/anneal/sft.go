@@ -1,0 +1,228 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/url"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+)
+
+var supervisedJobs = collection{"supervisedFineTuningJobs", "job",
+	[]column{{"ID", "#name"}, {"STATE", "state"}, {"%", "jobProgress.percent"}, {"DATASET", "#dataset"}, {"BASE", "#baseModel"}, {"OUTPUT", "#outputModel"}, {"CREATED", "createTime"}},
+	[]column{{"Name", "name"}, {"Display name", "displayName"}, {"State", "state"}, {"Status", "status.message"}, {"Progress", "jobProgress.percent"}, {"Dataset", "dataset"},
+		{"Base model", "baseModel"}, {"Warm start", "warmStartFrom"}, {"Output model", "outputModel"}, {"Epochs", "epochs"}, {"Learning rate", "learningRate"}, {"LoRA rank", "loraRank"},
+		{"Accelerator seconds", "acceleratorSeconds"}, {"Created by", "createdBy"}, {"Created", "createTime"}, {"Completed", "completedTime"}}}
+
+func sftCommand() *cobra.Command {
+	return group("sft", "Supervised fine-tuning jobs", sftCreate(), sftWatch(), supervisedJobs.listCommand(), supervisedJobs.getCommand(), sftMetrics(),
+		supervisedJobs.verbCommand("cancel", "Stop a job and keep its last checkpoint", "is being cancelled"),
+		supervisedJobs.verbCommand("resume", "Let a stopped job go on", "goes on"), supervisedJobs.deleteCommand())
+}
+
+func sftCreate() *cobra.Command {
+	var dataset, base, warm, output, evaluation, displayName string
+	var epochs, rank, batch, samples, nodes int
+	var rate float64
+	var earlyStop, carve, watch bool
+	c := &cobra.Command{Use: "create [ID]", Short: "Train a model on a dataset", Args: arguments(0, 1),
+		Example: "  anneal sft create polite --dataset greetings --epochs 8 --watch",
+		RunE: func(c *cobra.Command, args []string) error {
+			client, err := newClient(c)
+			if err != nil {
+				return err
+			}
+			if dataset == "" {
+				return usageError{fmt.Errorf("--dataset is required")}
+			}
+			body := map[string]any{"dataset": client.name("datasets", dataset), "displayName": displayName, "epochs": epochs, "learningRate": rate,
+				"batchSize": batch, "batchSizeSamples": samples, "nodes": nodes, "earlyStop": earlyStop, "evalAutoCarveout": carve, "outputModel": output}
+			if warm != "" {
+				body["warmStartFrom"] = client.name("models", warm)
+			} else {
+				body["baseModel"] = base
+				if !strings.HasPrefix(base, "accounts/") {
+					body["baseModel"] = client.name("models", base)
+				}
+			}
+			if evaluation != "" {
+				body["evaluationDataset"] = client.name("datasets", evaluation)
+			}
+			if c.Flags().Changed("lora-rank") {
+				body["loraRank"] = rank
+			}
+			query := url.Values{}
+			if len(args) == 1 {
+				query.Set("supervisedFineTuningJobId", args[0])
+			}
+			var item map[string]any
+			if err := client.call(c.Context(), http.MethodPost, client.path("supervisedFineTuningJobs"), query, body, &item); err != nil {
+				return err
+			}
+			if watch {
+				if item, err = client.watchJob(c, cell(item, "name")); err != nil {
+					return err
+				}
+			}
+			return printItem(c, item, supervisedJobs.details...)
+		}}
+	f := c.Flags()
+	f.StringVar(&dataset, "dataset", "", "dataset to learn from")
+	f.StringVar(&base, "base-model", baseModelName, "model to begin with")
+	f.StringVar(&warm, "warm-start-from", "", "adapter to continue from, instead of a base model")
+	f.StringVar(&output, "output-model", "", "ID of the tuned model (default: the job's)")
+	f.StringVar(&evaluation, "evaluation-dataset", "", "dataset to measure on")
+	f.StringVar(&displayName, "display-name", "", "a name for people")
+	f.IntVar(&epochs, "epochs", 1, "times through the dataset")
+	f.IntVar(&rank, "lora-rank", 8, "rank of the adapter; 0 trains all parameters")
+	f.Float64Var(&rate, "learning-rate", 0, "0 is the engine's default")
+	f.IntVar(&batch, "batch-size", 0, "tokens in a gradient batch; 0 is the engine's default")
+	f.IntVar(&samples, "batch-size-samples", 0, "samples in a gradient batch; 0 is the engine's default")
+	f.IntVar(&nodes, "nodes", 1, "machines to train on")
+	f.BoolVar(&earlyStop, "early-stop", false, "stop when the validation loss no longer falls")
+	f.BoolVar(&carve, "eval-auto-carveout", false, "hold rows back to measure on")
+	f.BoolVarP(&watch, "watch", "w", false, "show progress until the job ends")
+	return c
+}
+
+func sftWatch() *cobra.Command {
+	return &cobra.Command{Use: "watch ID", Short: "Show a job's progress until it ends", Args: arguments(1, 1), RunE: func(c *cobra.Command, args []string) error {
+		client, err := newClient(c)
+		if err != nil {
+			return err
+		}
+		item, err := client.watchJob(c, client.name("supervisedFineTuningJobs", args[0]))
+		if err != nil {
+			return err
+		}
+		return printItem(c, item, supervisedJobs.details...)
+	}}
+}
+
+func ended(state string) bool {
+	switch state {
+	case "COMPLETED", "FAILED", "CANCELLED", "EXPIRED", "EARLY_STOPPED":
+		return true
+	}
+	return false
+}
+
+// watchJob draws a job's progress, loss and time left until it has ended. A
+// job that did not succeed is an error.
+func (c *client) watchJob(cmd *cobra.Command, name string) (map[string]any, error) {
+	out := cmd.ErrOrStderr()
+	live := onTerminal(out)
+	last := ""
+	for {
+		var item map[string]any
+		if err := c.call(cmd.Context(), http.MethodGet, "/v1/"+name, nil, nil, &item); err != nil {
+			return nil, err
+		}
+		state := cell(item, "state")
+		line := c.progressLine(cmd.Context(), name, item)
+		switch {
+		case live:
+			fmt.Fprint(out, clearLine+line)
+		case state != last:
+			fmt.Fprintln(out, line)
+		}
+		last = state
+		if ended(state) || state == "PAUSED" {
+			if live {
+				fmt.Fprintln(out)
+			}
+			if state != "COMPLETED" && state != "EARLY_STOPPED" {
+				return item, fmt.Errorf("job %s is %s: %s", id(name), state, cell(item, "status.message"))
+			}
+			return item, nil
+		}
+		if err := pause(cmd.Context(), 250*time.Millisecond); err != nil {
+			return nil, err
+		}
+	}
+}
+
+// progressLine is a job in one line: state, bar, loss and time left.
+func (c *client) progressLine(ctx context.Context, name string, item map[string]any) string {
+	state := cell(item, "state")
+	percent := 0.0
+	if progress, ok := item["jobProgress"].(map[string]any); ok {
+		percent, _ = progress["percent"].(float64)
+	}
+	if state == "COMPLETED" {
+		percent = 100
+	}
+	line := fmt.Sprintf("%-15s %s %3.0f%%", state, bar(percent/100, 24), percent)
+	rows, err := c.metrics(ctx, name)
+	if err != nil || len(rows) == 0 {
+		return line
+	}
+	var losses []float64
+	for _, r := range rows {
+		if loss, ok := r["train/loss"].(float64); ok {
+			losses = append(losses, loss)
+		}
+	}
+	if len(losses) > 0 {
+		line += fmt.Sprintf("  loss %.3f %s", losses[len(losses)-1], sparkline(losses, 24))
+	}
+	first, errFirst := time.Parse(time.RFC3339, cell(rows[0], "time"))
+	latest, errLatest := time.Parse(time.RFC3339, cell(rows[len(rows)-1], "time"))
+	if errFirst == nil && errLatest == nil && percent > 1 && percent < 100 {
+		left := time.Duration(float64(latest.Sub(first)) * (100 - percent) / percent)
+		line += fmt.Sprintf("  %s left", left.Round(time.Second))
+	}
+	return line
+}
+
+// metrics reads a job's metrics file, one object a step.
+func (c *client) metrics(ctx context.Context, name string) ([]map[string]any, error) {
+	var answer struct {
+		SignedURL string `json:"signedUrl"`
+	}
+	if err := c.call(ctx, http.MethodGet, "/v1/"+name+":getMetricsFileEndpoint", nil, nil, &answer); err != nil {
+		return nil, err
+	}
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, answer.SignedURL, nil)
+	if err != nil {
+		return nil, err
+	}
+	res, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return nil, err
+	}
+	defer res.Body.Close()
+	if res.StatusCode != http.StatusOK {
+		return nil, refusal(res)
+	}
+	var rows []map[string]any
+	scanner := bufio.NewScanner(res.Body)
+	scanner.Buffer(nil, 1<<20)
+	for scanner.Scan() {
+		var row map[string]any
+		if json.Unmarshal(scanner.Bytes(), &row) == nil {
+			rows = append(rows, row)
+		}
+	}
+	return rows, scanner.Err()
+}
+
+func sftMetrics() *cobra.Command {
+	return &cobra.Command{Use: "metrics ID", Short: "Show a job's loss, step by step", Args: arguments(1, 1), RunE: func(c *cobra.Command, args []string) error {
+		client, err := newClient(c)
+		if err != nil {
+			return err
+		}
+		rows, err := client.metrics(c.Context(), client.name("supervisedFineTuningJobs", args[0]))
+		if err != nil {
+			return err
+		}
+		return printItems(c, rows, column{"STEP", "step"}, column{"EPOCH", "epoch"}, column{"LOSS", "train/loss"}, column{"EVAL", "eval/loss"},
+			column{"RATE", "learning_rate"}, column{"TOKENS", "tokens"}, column{"TIME", "time"})
+	}}
+}

@@ -1,0 +1,158 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+
+	"github.com/google/uuid"
+	"github.com/spf13/cobra"
+
+	"anneal/domain"
+	"anneal/engines/embedded"
+	"anneal/eventlog"
+	"anneal/workers/agent"
+)
+
+// nodeFlags say what a node offers; serve (for its local worker) and work take
+// them.
+type nodeFlags struct {
+	id, pool     string
+	accelerators []string
+}
+
+func (n *nodeFlags) add(c *cobra.Command) {
+	f := c.Flags()
+	f.StringVar(&n.id, "node-id", "", "the node's ID (default: a random one that is kept)")
+	f.StringVar(&n.pool, "pool", "", "training or inference (default: both)")
+	f.StringArrayVar(&n.accelerators, "accelerators", nil, "imitate devices: TYPE=N, such as VENDOR_A_H100_80GB=8; may be repeated")
+}
+
+func (n *nodeFlags) check() error {
+	var v domain.Violations
+	v.Require(n.id == "" || domain.ValidID(n.id), "--node-id", domain.IDRule)
+	v.Require(n.pool == "" || n.pool == domain.PoolTraining || n.pool == domain.PoolInference, "--pool", "must be training or inference")
+	_, err := n.devices()
+	v.Require(err == nil, "--accelerators", "must be TYPE=N, such as VENDOR_A_H100_80GB=8")
+	if err := v.Err(); err != nil {
+		return usageError{err}
+	}
+	return nil
+}
+
+func (n *nodeFlags) devices() (map[string]int, error) {
+	devices := map[string]int{}
+	for _, text := range n.accelerators {
+		kind, number, _ := strings.Cut(text, "=")
+		count, err := strconv.Atoi(number)
+		if err != nil || count < 1 || count > 1024 || kind == "" {
+			return nil, fmt.Errorf("%q", text)
+		}
+		devices[kind] += count
+	}
+	return devices, nil
+}
+
+func workCommand() *cobra.Command {
+	var join, tokenFile, dir string
+	var node nodeFlags
+	c := &cobra.Command{Use: "work", Short: "Train and serve on this machine for a server elsewhere", Args: arguments(0, 0),
+		Example: "  anneal work --join nats://SERVER:4222 --token-file node.token",
+		RunE: func(c *cobra.Command, _ []string) error {
+			if err := node.check(); err != nil {
+				return err
+			}
+			if join == "" || tokenFile == "" {
+				return usageError{errors.New("--join and --token-file are required: `anneal node token` on the server's machine makes the token")}
+			}
+			text, err := os.ReadFile(tokenFile)
+			if err != nil {
+				return err
+			}
+			return work(c.Context(), join, strings.TrimSpace(string(text)), dir, node)
+		}}
+	node.add(c)
+	c.Flags().StringVar(&join, "join", "", "the server's NATS address")
+	c.Flags().StringVar(&tokenFile, "token-file", "", "file with the token that lets this node in")
+	c.Flags().StringVar(&dir, "data", "", "folder for downloads (default: one below the user's cache folder, by node)")
+	return c
+}
+
+func work(ctx context.Context, join, token, dir string, flags nodeFlags) error {
+	logger := newLogger()
+	if flags.id == "" {
+		flags.id = tokenNode(token)
+	}
+	if dir == "" && flags.id == "" {
+		temp, err := os.MkdirTemp("", "anneal-work-")
+		if err != nil {
+			return err
+		}
+		defer os.RemoveAll(temp)
+		dir = temp
+	} else if dir == "" {
+		cache, err := os.UserCacheDir()
+		if err != nil {
+			return err
+		}
+		dir = filepath.Join(cache, "anneal", flags.id)
+	}
+	release, err := eventlog.LockDir(dir)
+	if err != nil {
+		return err
+	}
+	defer release()
+	if flags.id == "" {
+		if flags.id, err = keptNodeID(folder(dir)); err != nil {
+			return err
+		}
+	}
+	fmt.Fprintf(os.Stdout, "node %s works for %s\n", flags.id, join)
+	return runAgent(ctx, agent.Options{Token: token, URL: join, Dir: filepath.Join(dir, "work"), Log: logger}, flags)
+}
+
+// runAgent works until ctx is done; o says where.
+func runAgent(ctx context.Context, o agent.Options, flags nodeFlags) error {
+	devices, err := flags.devices()
+	if err != nil {
+		return err
+	}
+	o.Node, o.Pool, o.Version, o.Engine = flags.id, flags.pool, version, embedded.New(embedded.Options{})
+	if len(devices) > 0 {
+		o.Capacity = devices
+	}
+	one, err := agent.New(o)
+	if err != nil {
+		return err
+	}
+	return one.Run(ctx)
+}
+
+var notInID = regexp.MustCompile(`[^a-z0-9]+`)
+
+// keptNodeID is the ID under which this folder's agent is known: made from the
+// machine's name once, and kept.
+func keptNodeID(dir folder) (string, error) {
+	path := dir.path("node.id")
+	if text, err := os.ReadFile(path); err == nil && domain.ValidID(strings.TrimSpace(string(text))) {
+		return strings.TrimSpace(string(text)), nil
+	}
+	host, _ := os.Hostname()
+	host = strings.Trim(notInID.ReplaceAllString(strings.ToLower(host), "-"), "-")
+	made := "node-" + strings.Trim(host[:min(len(host), 40)], "-") + "-" + uuid.NewString()[:8]
+	return made, writePrivate(path, []byte(made+"\n"))
+}
+
+func newLogger() *slog.Logger {
+	level := slog.LevelInfo
+	if err := level.UnmarshalText([]byte(os.Getenv("ANNEAL_LOG"))); err != nil {
+		level = slog.LevelInfo
+	}
+	return slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: level}))
+}
