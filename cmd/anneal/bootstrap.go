@@ -68,13 +68,16 @@ func (s *server) ensureKey(ctx context.Context, file, account string) error {
 	if err != nil {
 		return err
 	}
-	context := s.context
-	context.Account, context.APIKey = account, key.Text
-	if err := s.folder.writeContext(file, context); err != nil {
+	// The event comes first: a file with a key that nobody recorded would lock
+	// its owner out, a key without a file is only replaced at the next start.
+	err = bootstrapDo(ctx, s, domain.APIKeys, name, domain.CreateAPIKey{
+		APIKeySpec: domain.APIKeySpec{DisplayName: "made at the first start", Role: domain.RoleAdmin}, Hash: key.Hash, Prefix: key.Prefix, CreatedBy: "bootstrap"})
+	if err != nil {
 		return err
 	}
-	return bootstrapDo(ctx, s, domain.APIKeys, name, domain.CreateAPIKey{
-		APIKeySpec: domain.APIKeySpec{DisplayName: "made at the first start", Role: domain.RoleAdmin}, Hash: key.Hash, Prefix: key.Prefix, CreatedBy: "bootstrap"})
+	context := s.context
+	context.Account, context.APIKey = account, key.Text
+	return s.folder.writeContext(file, context)
 }
 
 // ensureBaseModel stores the shipped model where every account sees it.

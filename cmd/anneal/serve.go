@@ -44,6 +44,17 @@ ANNEAL_NATS_READER_PASSWORD and ANNEAL_NATS_ISSUER_SEED must be set.`,
 			fmt.Fprintf(os.Stdout, "anneal is ready at %s (context: %s)\n", server.context.Address, server.folder.path("context.json"))
 			return server.wait(c.Context())
 		}}
+	flags.add(c)
+	return c
+}
+
+// defaultServeFlags are the flags of a command line that names none.
+func defaultServeFlags() (flags serveFlags) {
+	flags.add(&cobra.Command{})
+	return flags
+}
+
+func (flags *serveFlags) add(c *cobra.Command) {
 	f := c.Flags()
 	f.StringVar(&flags.data, "data", "data", "folder for everything the server keeps")
 	f.StringVar(&flags.listen, "listen", "127.0.0.1:8080", "address for HTTP; port 0 picks a free one")
@@ -59,7 +70,6 @@ ANNEAL_NATS_READER_PASSWORD and ANNEAL_NATS_ISSUER_SEED must be set.`,
 	f.DurationVar(&flags.holdFor, "hold", time.Minute, "how long a request waits for a deployment to wake up")
 	f.Int64Var(&flags.maxUpload, "max-upload", 150<<20, "most bytes of one uploaded dataset file")
 	flags.node.add(c)
-	return c
 }
 
 func (f serveFlags) check() error {

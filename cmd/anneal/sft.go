@@ -117,21 +117,23 @@ func ended(state string) bool {
 func (c *client) watchJob(cmd *cobra.Command, name string) (map[string]any, error) {
 	out := cmd.ErrOrStderr()
 	live := onTerminal(out)
-	last := ""
+	curve := lossCurve{}
+	last, told := "", 0.0 // what was printed last where lines cannot be drawn over
 	for {
 		var item map[string]any
 		if err := c.call(cmd.Context(), http.MethodGet, "/v1/"+name, nil, nil, &item); err != nil {
 			return nil, err
 		}
 		state := cell(item, "state")
-		line := c.progressLine(cmd.Context(), name, item)
+		percent := percentOf(item)
+		line := fmt.Sprintf("%-15s %s %3.0f%%%s", state, bar(percent/100, 24), percent, curve.add(item, percent, time.Now()))
 		switch {
 		case live:
 			fmt.Fprint(out, clearLine+line)
-		case state != last:
+		case state != last || percent >= told+20:
 			fmt.Fprintln(out, line)
+			last, told = state, percent
 		}
-		last = state
 		if ended(state) || state == "PAUSED" {
 			if live {
 				fmt.Fprintln(out)
@@ -147,34 +149,41 @@ func (c *client) watchJob(cmd *cobra.Command, name string) (map[string]any, erro
 	}
 }
 
-// progressLine is a job in one line: state, bar, loss and time left.
-func (c *client) progressLine(ctx context.Context, name string, item map[string]any) string {
-	state := cell(item, "state")
-	percent := 0.0
+func percentOf(item map[string]any) (percent float64) {
 	if progress, ok := item["jobProgress"].(map[string]any); ok {
 		percent, _ = progress["percent"].(float64)
 	}
-	if state == "COMPLETED" {
+	if cell(item, "state") == "COMPLETED" {
 		percent = 100
 	}
-	line := fmt.Sprintf("%-15s %s %3.0f%%", state, bar(percent/100, 24), percent)
-	rows, err := c.metrics(ctx, name)
-	if err != nil || len(rows) == 0 {
-		return line
-	}
-	var losses []float64
-	for _, r := range rows {
-		if loss, ok := r["train/loss"].(float64); ok {
-			losses = append(losses, loss)
+	return percent
+}
+
+// A lossCurve remembers what was seen of a job's loss, to draw it and to
+// reckon how long the rest will take.
+type lossCurve struct {
+	losses       []float64
+	firstPercent float64
+	first        time.Time
+}
+
+// add notes the newest figures and answers the end of a progress line.
+func (l *lossCurve) add(item map[string]any, percent float64, now time.Time) string {
+	if metrics, ok := item["metrics"].(map[string]any); ok {
+		loss, known := metrics["train/loss"].(float64)
+		if n := len(l.losses); known && (n == 0 || l.losses[n-1] != loss) {
+			l.losses = append(l.losses, loss)
 		}
 	}
-	if len(losses) > 0 {
-		line += fmt.Sprintf("  loss %.3f %s", losses[len(losses)-1], sparkline(losses, 24))
+	if len(l.losses) == 0 {
+		return ""
 	}
-	first, errFirst := time.Parse(time.RFC3339, cell(rows[0], "time"))
-	latest, errLatest := time.Parse(time.RFC3339, cell(rows[len(rows)-1], "time"))
-	if errFirst == nil && errLatest == nil && percent > 1 && percent < 100 {
-		left := time.Duration(float64(latest.Sub(first)) * (100 - percent) / percent)
+	line := fmt.Sprintf("  loss %.3f %s", l.losses[len(l.losses)-1], sparkline(l.losses, 24))
+	if l.first.IsZero() {
+		l.first, l.firstPercent = now, percent
+	}
+	if done := percent - l.firstPercent; done > 0 && percent < 100 {
+		left := time.Duration(float64(now.Sub(l.first)) * (100 - percent) / done)
 		line += fmt.Sprintf("  %s left", left.Round(time.Second))
 	}
 	return line
