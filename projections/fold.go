@@ -26,8 +26,8 @@ type tables interface {
 	// decode reads an event's record; the result goes to change. It touches
 	// nothing that the lock guards.
 	decode(eventlog.Event) (any, error)
-	// change applies a decoded event.
-	change(eventlog.Event, any)
+	// change applies a decoded event, or leaves everything as it was.
+	change(eventlog.Event, any) error
 	// row implements eventlog.Rows for one kind.
 	row(domain.Name) (state any, version uint64)
 	// lend puts an immutable copy of the table into a view.
@@ -50,7 +50,7 @@ func (f *fold[S]) decode(e eventlog.Event) (any, error) { return f.kind.Decode(e
 
 // change folds the event into its row. A row made since the last view was lent
 // is nobody else's and changes in place; any other is copied first.
-func (f *fold[S]) change(e eventlog.Event, decoded any) {
+func (f *fold[S]) change(e eventlog.Event, decoded any) error {
 	old, existed := f.table.rows.Get(e.Name)
 	row := old
 	switch {
@@ -61,9 +61,11 @@ func (f *fold[S]) change(e eventlog.Event, decoded any) {
 		row = &clone
 		row.generation = f.generation
 	}
+	if err := evolve(&row.State, decoded.(domain.Event[S])); err != nil {
+		return err
+	}
 	created := row.CreateTime
 	row.Version, row.UpdateTime = e.Position, canonicalTime(e.Time)
-	decoded.(domain.Event[S]).Evolve(&row.State)
 	f.changed = true
 
 	switch exists := row.State.Exists(); {
@@ -77,6 +79,19 @@ func (f *fold[S]) change(e eventlog.Event, decoded any) {
 	case !exists:
 		f.table.gone.Set(e.Name, e.Position)
 	}
+	return nil
+}
+
+// evolve turns a panic into an error, so that the event at fault is named.
+func evolve[S any](state *S, e domain.Event[S]) (err error) {
+	before := *state
+	defer func() {
+		if reason := recover(); reason != nil {
+			*state, err = before, fmt.Errorf("it panics: %v", reason)
+		}
+	}()
+	e.Evolve(state)
+	return nil
 }
 
 func (f *fold[S]) row(name domain.Name) (any, uint64) {

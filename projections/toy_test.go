@@ -41,8 +41,16 @@ type toyBroken struct{}
 
 func (toyBroken) Evolve(t *toy) { *t = toy{} }
 
+// toyCursed has a mistake in its fold: it changes the toy, then panics.
+type toyCursed struct{}
+
+func (toyCursed) Evolve(t *toy) {
+	t.Label = "cursed"
+	t.Notes["nil map"] = "panics"
+}
+
 var toys = domain.NewKind("toys", map[string]domain.Event[toy]{
-	"toy.made.v1": toyMade{}, "toy.tagged.v1": toyTagged{}, "toy.broken.v1": toyBroken{},
+	"toy.made.v1": toyMade{}, "toy.tagged.v1": toyTagged{}, "toy.broken.v1": toyBroken{}, "toy.cursed.v1": toyCursed{},
 })
 
 func toyWorld() *World {

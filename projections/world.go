@@ -86,12 +86,7 @@ const everything = "events.>"
 // Apply folds the next event. An event that does not fold leaves the world as
 // it is, for good: WaitFor answers the error from then on.
 func (w *World) Apply(e eventlog.Event) error {
-	fold := w.folds[e.Name.Collection()]
-	var decoded any
-	err := fmt.Errorf("unknown collection %q: written by a newer version", e.Name.Collection())
-	if fold != nil {
-		decoded, err = fold.decode(e)
-	}
+	fold, decoded, err := w.decode(e)
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	switch {
@@ -99,15 +94,26 @@ func (w *World) Apply(e eventlog.Event) error {
 		return w.failed
 	case err == nil && e.Position <= w.at.Position:
 		return fmt.Errorf("event %d (%s of %s) comes after event %d: each is folded once and in order", e.Position, e.Type, e.Name, w.at.Position)
-	case err != nil:
+	case err == nil:
+		err = fold.change(e, decoded)
+	}
+	if err != nil {
 		w.failed = fmt.Errorf("event %d (%s of %s) does not fold: %w", e.Position, e.Type, e.Name, err)
 		close(w.broken)
 		return w.failed
 	}
-	fold.change(e, decoded)
 	w.at = eventlog.Checkpoint{Position: e.Position, EventID: e.ID}
 	w.wake()
 	return nil
+}
+
+func (w *World) decode(e eventlog.Event) (fold tables, decoded any, err error) {
+	fold = w.folds[e.Name.Collection()]
+	if fold == nil {
+		return nil, nil, fmt.Errorf("unknown collection %q: written by a newer version", e.Name.Collection())
+	}
+	decoded, err = fold.decode(e)
+	return fold, decoded, err
 }
 
 // View is the world at its present position.

@@ -119,6 +119,18 @@ func TestAnEventThatDoesNotFoldStopsTheWorld(t *testing.T) {
 	}
 }
 
+func TestAFoldThatPanicsStopsTheWorldAndChangesNothing(t *testing.T) {
+	log, w := eventlog.NewMemory(), toyWorld()
+	add(t, log, toyName("acme", 1), toyMade{"ball", 3})
+	replay(t, w, log)
+	before := digestOf(t, w)
+	at := add(t, log, toyName("acme", 1), toyCursed{})
+	e, err := log.At(t.Context(), at)
+	require.NoError(t, err)
+	require.ErrorContains(t, w.Apply(e), "event 2 (toy.cursed.v1 of accounts/acme/toys/t00001) does not fold: it panics: assignment to entry in nil map")
+	require.Equal(t, before, digestOf(t, w))
+}
+
 func TestEventsAreFoldedOnceAndInOrder(t *testing.T) {
 	log, w := eventlog.NewMemory(), toyWorld()
 	add(t, log, toyName("acme", 1), toyMade{"ball", 3})
