@@ -65,13 +65,32 @@ func filterOf(filter string) string {
 }
 
 // page asks any server that holds the stream for the next events.
-func (l *JetStream) page(ctx context.Context, filter string, from uint64) ([]Event, error) {
-	ctx, cancel := context.WithTimeout(ctx, l.ackWait)
+func (l *JetStream) page(ctx context.Context, filter string, from uint64) (events []Event, err error) {
+	err = l.ask(ctx, func(ctx context.Context) error {
+		events, err = l.pageOnce(ctx, filter, from)
+		return err
+	})
+	return events, err
+}
+
+// ask repeats a question until it is answered: a cluster that changes its
+// leader answers nothing, or says that nobody is there.
+func (l *JetStream) ask(parent context.Context, try func(context.Context) error) error {
+	ctx, cancel := context.WithTimeout(parent, 2*l.ackWait)
 	defer cancel()
 	for pause := 5 * time.Millisecond; ; pause = min(2*pause, 250*time.Millisecond) {
-		events, err := l.pageOnce(ctx, filter, from)
-		if !errors.Is(err, nats.ErrNoResponders) || !sleep(ctx, pause) {
-			return events, unavailable(err)
+		once, cancel := context.WithTimeout(ctx, l.ackWait/2)
+		err := try(once)
+		cancel()
+		switch {
+		case err == nil:
+			return nil
+		case parent.Err() != nil:
+			return parent.Err()
+		case !notTaken(err) && !errors.Is(err, context.DeadlineExceeded):
+			return err
+		case !sleep(ctx, pause):
+			return domain.Faultf(domain.Unavailable, "the event log does not answer (%v): try again", err)
 		}
 	}
 }
@@ -138,14 +157,11 @@ func (l *JetStream) fromLeader(ctx context.Context, query map[string]any) (e Eve
 	if err != nil {
 		return Event{}, false, err
 	}
-	ctx, cancel := context.WithTimeout(ctx, l.ackWait)
-	defer cancel()
-	for pause := 5 * time.Millisecond; ; pause = min(2*pause, 250*time.Millisecond) {
+	err = l.ask(ctx, func(ctx context.Context) error {
 		e, found, err = l.fromLeaderOnce(ctx, request)
-		if err == nil || !notTaken(err) || !sleep(ctx, pause) {
-			return e, found, unavailable(err)
-		}
-	}
+		return err
+	})
+	return e, found, err
 }
 
 func (l *JetStream) fromLeaderOnce(ctx context.Context, request []byte) (Event, bool, error) {
@@ -178,13 +194,4 @@ func (l *JetStream) fromLeaderOnce(ctx context.Context, request []byte) (Event, 
 	}
 	e, err := open(stored.Subject, header, stored.Data, stored.Sequence)
 	return e, err == nil, err
-}
-
-// unavailable turns a failure of the way to the log into a fault.
-func unavailable(err error) error {
-	switch {
-	case errors.Is(err, nats.ErrNoResponders), errors.Is(err, context.DeadlineExceeded), errors.Is(err, nats.ErrTimeout):
-		return domain.Faultf(domain.Unavailable, "the event log does not answer (%v): try again", err)
-	}
-	return err
 }

@@ -189,19 +189,19 @@ func TestCloseUnderLoadLosesNothing(t *testing.T) {
 			require.NoError(t, err)
 			r.AddConsumerHandler(handler, "load", sub, func(m *message.Message) error {
 				mu.Lock()
-				defer mu.Unlock()
-				done[m.UUID]++
 				if count++; count == enough {
 					close(reached)
 				}
-				if len(done) == tasks {
-					select {
-					case <-whole:
-					default:
-						close(whole)
-					}
+				if count >= enough { // still at work when the router closes
+					mu.Unlock()
+					<-m.Context().Done()
+					return m.Context().Err()
 				}
-				return m.Context().Err()
+				defer mu.Unlock()
+				if done[m.UUID]++; len(done) == tasks && done[m.UUID] == 1 {
+					close(whole)
+				}
+				return nil
 			})
 		}
 		return r, reached
@@ -214,7 +214,7 @@ func TestCloseUnderLoadLosesNothing(t *testing.T) {
 		require.NoError(t, r.Close(), "in the middle of it")
 		require.NoError(t, <-ended)
 	}
-	last, _ := begin(-1)
+	last, _ := begin(1 << 30)
 	run(t, last)
 	<-whole
 	mu.Lock()
@@ -226,7 +226,7 @@ func TestCloseUnderLoadLosesNothing(t *testing.T) {
 			twice++
 		}
 	}
-	assert.Less(t, twice, tasks/4, "most are done once")
+	assert.Less(t, twice, tasks/10, "nearly all are done once")
 }
 
 func TestLongWorkIsNotGivenToOthers(t *testing.T) {

@@ -153,8 +153,7 @@ func NewSubscriber(nc *nats.Conn, config SubscriberConfig) (*Subscriber, error) 
 
 // SubscribeInitialize makes the group's place on the topic, at its beginning.
 func (s *Subscriber) SubscribeInitialize(topic string) error {
-	_, err := s.consumer(s.closing, topic)
-	return err
+	return s.ensure(s.closing, topic)
 }
 
 // Subscribe gives the topic's messages one after another: the next one when
@@ -165,11 +164,11 @@ func (s *Subscriber) Subscribe(ctx context.Context, topic string) (<-chan *messa
 	if s.closing.Err() != nil {
 		return nil, ErrClosed
 	}
-	consumer, err := s.consumer(ctx, topic)
-	if err != nil {
+	if err := s.ensure(ctx, topic); err != nil {
 		return nil, err
 	}
-	messages, err := consumer.Messages(jetstream.PullMaxMessages(s.config.Prefetch))
+	mend := func(ctx context.Context) error { return s.ensure(ctx, topic) }
+	messages, err := newPuller(s.nc, s.config.Stream, s.durable(topic), s.config.Prefetch, mend)
 	if err != nil {
 		return nil, fmt.Errorf("eventlog: subscribing to %s: %w", topic, err)
 	}
@@ -202,53 +201,44 @@ func (s *Subscriber) Close() error {
 	return nil
 }
 
-func (s *Subscriber) consumer(ctx context.Context, topic string) (jetstream.Consumer, error) {
+func (s *Subscriber) durable(topic string) string {
 	durable := s.config.Durable
 	if durable == "" {
 		durable = s.config.Group + "-" + topic
 	}
-	consumer, err := s.js.CreateOrUpdateConsumer(ctx, s.config.Stream, jetstream.ConsumerConfig{
-		Durable:       strings.NewReplacer(".", "_", "*", "-any", ">", "-all", " ", "_", "/", "_", "\\", "_").Replace(durable),
+	return strings.NewReplacer(".", "_", "*", "-any", ">", "-all", " ", "_", "/", "_", "\\", "_").Replace(durable)
+}
+
+// ensure makes the consumer that keeps the group's place on the topic.
+func (s *Subscriber) ensure(ctx context.Context, topic string) error {
+	_, err := s.js.CreateOrUpdateConsumer(ctx, s.config.Stream, jetstream.ConsumerConfig{
+		Durable:       s.durable(topic),
 		FilterSubject: s.config.Prefix + topic,
 		AckPolicy:     jetstream.AckExplicitPolicy,
 		AckWait:       s.config.AckWait,
 		MaxDeliver:    -1,
 	})
 	if err != nil {
-		return nil, fmt.Errorf("eventlog: subscribing to %s: %w", topic, err)
+		return fmt.Errorf("eventlog: subscribing to %s: %w", topic, err)
 	}
-	return consumer, nil
+	return nil
 }
 
 // deliver hands messages out until ctx ends, and gives back what is left.
-func (s *Subscriber) deliver(ctx context.Context, messages jetstream.MessagesContext, out chan<- *message.Message) {
-	untilDone := jetstream.NextContext(ctx)
-	for ctx.Err() == nil {
-		m, err := messages.Next(untilDone)
-		if errors.Is(err, jetstream.ErrMsgIteratorClosed) || errors.Is(err, jetstream.ErrConsumerDeleted) {
-			break
-		}
-		if err != nil { // the server is away; the iterator finds it again
-			sleep(ctx, 50*time.Millisecond)
-			continue
-		}
-		s.hand(ctx, m, out)
-	}
-	messages.Drain()
+func (s *Subscriber) deliver(ctx context.Context, messages *puller, out chan<- *message.Message) {
+	defer messages.end()
 	for {
-		m, err := messages.Next()
-		if errors.Is(err, jetstream.ErrMsgIteratorClosed) {
+		m, err := messages.next(ctx)
+		if err != nil {
 			return
 		}
-		if err == nil {
-			_ = m.Nak()
-		}
+		s.hand(ctx, m, out)
 	}
 }
 
 // hand sees one message through: out, then its ack or nack. An answer that is
 // lost on the way means that the message comes again.
-func (s *Subscriber) hand(ctx context.Context, m jetstream.Msg, out chan<- *message.Message) {
+func (s *Subscriber) hand(ctx context.Context, m *nats.Msg, out chan<- *message.Message) {
 	meta, err := m.Metadata()
 	if err != nil {
 		return
@@ -298,13 +288,12 @@ func (s *Subscriber) hand(ctx context.Context, m jetstream.Msg, out chan<- *mess
 	}
 }
 
-func messageOf(m jetstream.Msg, position uint64) *message.Message {
-	header := nats.Header(m.Headers())
-	msg := message.NewMessage(first(header, headerID), m.Data())
+func messageOf(m *nats.Msg, position uint64) *message.Message {
+	msg := message.NewMessage(first(m.Header, headerID), m.Data)
 	msg.Metadata.Set(MetadataPosition, fmt.Sprint(position))
-	for key := range header {
+	for key := range m.Header {
 		if !strings.HasPrefix(strings.ToLower(key), "nats-") {
-			msg.Metadata.Set(key, first(header, key))
+			msg.Metadata.Set(key, first(m.Header, key))
 		}
 	}
 	return msg
