@@ -21,7 +21,9 @@ import (
 // what lies below itself, and no other of ours. A name that ends in /... holds
 // for all that lies below it; the longest that matches counts.
 var mayImport = map[string][]string{
-	"domain/...":            {},
+	"domain":                {},
+	"domain/rows":           {"domain"},
+	"examples":              {},
 	"eventlog":              {"domain"},
 	"projections":           {"domain", "eventlog"},
 	"blobs":                 {"domain"},

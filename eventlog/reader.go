@@ -1,0 +1,26 @@
+package eventlog
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"anneal/domain"
+)
+
+// OpenReader opens the log for reading only: the mirror that readers see, with
+// the same events at the same positions. Append fails on it. It is Unavailable
+// when the server has no such stream, or does not answer.
+func OpenReader(ctx context.Context, nc *nats.Conn) (*JetStream, error) {
+	js, err := jetstream.New(nc)
+	if err != nil {
+		return nil, fmt.Errorf("eventlog: %w", err)
+	}
+	if _, err := js.Stream(ctx, Stream); err != nil {
+		return nil, domain.Faultf(domain.Unavailable, "the stream %s cannot be read at %s: %v", Stream, nc.ConnectedUrlRedacted(), err)
+	}
+	return &JetStream{nc, js, 5 * time.Second, make(chan struct{}, openBatches)}, nil
+}
