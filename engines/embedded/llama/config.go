@@ -12,27 +12,41 @@ import (
 // Config is the part of a Hugging Face config.json that this package honours.
 // What it does not know is refused by Validate rather than ignored.
 type Config struct {
-	Architectures     []string        `json:"architectures"`
-	ModelType         string          `json:"model_type"`
-	HiddenSize        int             `json:"hidden_size"`
-	IntermediateSize  int             `json:"intermediate_size"`
-	Layers            int             `json:"num_hidden_layers"`
-	Heads             int             `json:"num_attention_heads"`
-	KVHeads           int             `json:"num_key_value_heads"`
-	HeadDim           int             `json:"head_dim"`
-	VocabSize         int             `json:"vocab_size"`
-	MaxPositions      int             `json:"max_position_embeddings"` // the context window, in tokens
-	NormEps           float64         `json:"rms_norm_eps"`
-	RopeTheta         float64         `json:"rope_theta"`
-	RopeScaling       json.RawMessage `json:"rope_scaling,omitempty"`
-	TieWordEmbeddings bool            `json:"tie_word_embeddings"`
-	AttentionBias     bool            `json:"attention_bias"`
-	MLPBias           bool            `json:"mlp_bias"`
-	HiddenAct         string          `json:"hidden_act"`
-	InitializerRange  float64         `json:"initializer_range"`
-	TorchDType        string          `json:"torch_dtype"` // float32 or bfloat16: how the weights are stored
-	BOS               *int            `json:"bos_token_id,omitempty"`
-	EOS               TokenIDs        `json:"eos_token_id,omitempty"`
+	Architectures     []string `json:"architectures"`
+	ModelType         string   `json:"model_type"`
+	HiddenSize        int      `json:"hidden_size"`
+	IntermediateSize  int      `json:"intermediate_size"`
+	Layers            int      `json:"num_hidden_layers"`
+	Heads             int      `json:"num_attention_heads"`
+	KVHeads           int      `json:"num_key_value_heads"`
+	HeadDim           int      `json:"head_dim"`
+	VocabSize         int      `json:"vocab_size"`
+	MaxPositions      int      `json:"max_position_embeddings"` // the context window, in tokens
+	NormEps           float64  `json:"rms_norm_eps"`
+	RopeTheta         float64  `json:"rope_theta"`
+	RopeScaling       *Rotary  `json:"rope_scaling,omitempty"`
+	RopeParameters    *Rotary  `json:"rope_parameters,omitempty"` // where newer files keep rope_theta
+	TieWordEmbeddings bool     `json:"tie_word_embeddings"`
+	AttentionBias     bool     `json:"attention_bias"`
+	MLPBias           bool     `json:"mlp_bias"`
+	HiddenAct         string   `json:"hidden_act"`
+	InitializerRange  float64  `json:"initializer_range"`
+	TorchDType        string   `json:"torch_dtype"` // float32 or bfloat16: how the weights are stored
+	BOS               *int     `json:"bos_token_id,omitempty"`
+	EOS               TokenIDs `json:"eos_token_id,omitempty"`
+}
+
+// Rotary says how positions are embedded, in files that say more than
+// rope_theta.
+type Rotary struct {
+	Type   string  `json:"rope_type,omitempty"`
+	Legacy string  `json:"type,omitempty"`
+	Theta  float64 `json:"rope_theta,omitempty"`
+}
+
+// plain tells whether positions are embedded without scaling.
+func (r *Rotary) plain() bool {
+	return r == nil || (r.Type == "" || r.Type == "default") && (r.Legacy == "" || r.Legacy == "default")
 }
 
 // TokenIDs is one token or several; config.json writes one as a bare number.
@@ -89,6 +103,9 @@ func (c *Config) fill() {
 	if c.HeadDim == 0 && c.Heads > 0 {
 		c.HeadDim = c.HiddenSize / c.Heads
 	}
+	if r := c.RopeParameters; r != nil && r.Theta > 0 {
+		c.RopeTheta = r.Theta
+	}
 }
 
 // Validate answers FailedPrecondition for a model that this package cannot
@@ -111,7 +128,8 @@ func (c *Config) Validate() error {
 	v.Require(c.KVHeads < 1 || c.Heads%c.KVHeads == 0, "num_key_value_heads", "must divide num_attention_heads")
 	v.Require(c.NormEps > 0, "rms_norm_eps", "must be above 0")
 	v.Require(c.RopeTheta > 0, "rope_theta", "must be above 0")
-	v.Require(len(c.RopeScaling) == 0 || string(c.RopeScaling) == "null", "rope_scaling", "is not supported yet: use a model without it")
+	v.Require(c.RopeScaling.plain(), "rope_scaling", "is not supported yet: use a model without it")
+	v.Require(c.RopeParameters.plain(), "rope_parameters.rope_type", "must be default: scaling is not supported yet")
 	v.Require(!c.AttentionBias, "attention_bias", "is not supported yet: use a model without biases")
 	v.Require(!c.MLPBias, "mlp_bias", "is not supported yet: use a model without biases")
 	v.Require(c.HiddenAct == "silu", "hidden_act", "must be silu, is %q", c.HiddenAct)

@@ -41,10 +41,14 @@ func TestLoadRefuses(t *testing.T) {
 		"no config.json": func(t *testing.T, dir string) { require.NoError(t, os.Remove(filepath.Join(dir, "config.json"))) },
 		"model_type":     func(t *testing.T, dir string) { edit(t, dir, `"model_type": "llama"`, `"model_type": "mamba"`) },
 		"rope_scaling": func(t *testing.T, dir string) {
-			edit(t, dir, `"rope_theta"`, `"rope_scaling": {"factor": 8}, "rope_theta"`)
+			edit(t, dir, `"rope_theta"`, `"rope_scaling": {"rope_type": "llama3", "factor": 8}, "rope_theta"`)
 		},
-		"does not fit": func(t *testing.T, dir string) { edit(t, dir, `"vocab_size": 37`, `"vocab_size": 38`) },
-		"gate_proj":    func(t *testing.T, dir string) { edit(t, dir, `"intermediate_size": 40`, `"intermediate_size": 41`) },
+		"rope_parameters": func(t *testing.T, dir string) {
+			edit(t, dir, `"rope_theta"`, `"rope_parameters": {"rope_type": "yarn"}, "rope_theta"`)
+		},
+		"attention_bias": func(t *testing.T, dir string) { edit(t, dir, `"attention_bias": false`, `"attention_bias": true`) },
+		"does not fit":   func(t *testing.T, dir string) { edit(t, dir, `"vocab_size": 37`, `"vocab_size": 38`) },
+		"gate_proj":      func(t *testing.T, dir string) { edit(t, dir, `"intermediate_size": 40`, `"intermediate_size": 41`) },
 	}
 	for want, damage := range cases {
 		t.Run(want, func(t *testing.T) {
@@ -93,4 +97,34 @@ func TestAdapterSaveAndLoad(t *testing.T) {
 	c.Layers++
 	_, err = LoadAdapter(dir, "", c)
 	require.ErrorContains(t, err, "all 3 layers")
+}
+
+func TestConfigOfOthers(t *testing.T) {
+	for name, tc := range map[string]struct {
+		json  string
+		check func(t *testing.T, c Config)
+	}{
+		"left out": {`{"model_type":"llama","hidden_size":64,"intermediate_size":8,"num_hidden_layers":1,"num_attention_heads":4,"vocab_size":9}`,
+			func(t *testing.T, c Config) {
+				require.Equal(t, 4, c.KVHeads)
+				require.Equal(t, 16, c.HeadDim)
+				require.Equal(t, 10000.0, c.RopeTheta)
+				require.False(t, c.TieWordEmbeddings)
+			}},
+		"several ends, new rotary": {`{"model_type":"llama","hidden_size":64,"intermediate_size":8,"num_hidden_layers":1,"num_attention_heads":4,"vocab_size":9,
+			"eos_token_id":[7,8],"bos_token_id":null,"rope_parameters":{"rope_theta":500000,"rope_type":"default"},"rope_scaling":null}`,
+			func(t *testing.T, c Config) {
+				require.Equal(t, TokenIDs{7, 8}, c.EOS)
+				require.Nil(t, c.BOS)
+				require.Equal(t, 500000.0, c.RopeTheta)
+			}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir := t.TempDir()
+			require.NoError(t, os.WriteFile(filepath.Join(dir, "config.json"), []byte(tc.json), 0o644))
+			c, err := ReadConfig(dir)
+			require.NoError(t, err)
+			tc.check(t, c)
+		})
+	}
 }

@@ -12,24 +12,22 @@ import (
 	"anneal/engines/embedded/tokenizer"
 )
 
-// write puts the model, its tokenizer and its card into the output directory.
-func write(o options, tokens *tokenizer.Tokenizer, weights *llama.Weights, results []result) error {
-	if err := weights.Save(o.out); err != nil {
+// write puts the model and its tokenizer into a directory.
+func write(dir string, tokens *tokenizer.Tokenizer, weights *llama.Weights) error {
+	if err := weights.Save(dir); err != nil {
 		return err
 	}
-	if err := tokens.Save(o.out); err != nil {
+	if err := tokens.Save(dir); err != nil {
 		return err
 	}
 	generation, err := json.MarshalIndent(map[string]any{"bos_token_id": tokens.BOS(), "eos_token_id": tokens.EOS(), "do_sample": false}, "", "  ")
 	if err != nil {
 		return err
 	}
-	if err := os.WriteFile(filepath.Join(o.out, "generation_config.json"), append(generation, '\n'), 0o644); err != nil {
-		return err
-	}
-	return os.WriteFile(filepath.Join(o.out, "README.md"), []byte(card(o, weights, results)), 0o644)
+	return os.WriteFile(filepath.Join(dir, "generation_config.json"), append(generation, '\n'), 0o644)
 }
 
+// card describes the model, what it was made by and what it was measured to do.
 func card(o options, weights *llama.Weights, results []result) string {
 	var b strings.Builder
 	c := &weights.Config

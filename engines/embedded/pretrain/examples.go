@@ -31,14 +31,14 @@ const (
 	newRows  = 300
 	oldRows  = 100
 	heldRows = 64
+
+	demoEpochs = 8 // that the demonstration is trained for
 )
 
 // writeExamples writes the files of examples/.
 func writeExamples(dir string, seed uint64) error {
-	rng := rand.New(rand.NewPCG(seed, 0x62617365))
 	var base []string
-	for range 200 {
-		e := draw(rng, true, false)
+	for _, e := range heldOld(200) {
 		base = append(base, pairRow(e))
 	}
 	if err := writeLines(filepath.Join(dir, "base-tasks.jsonl"), base); err != nil {
@@ -53,6 +53,16 @@ func writeExamples(dir string, seed uint64) error {
 		lines = append(lines, pairRow(e))
 	}
 	return writeLines(filepath.Join(dir, newTasks[0].name+"-heldout.jsonl"), lines)
+}
+
+// heldOld are examples of the base tasks that it was not trained on.
+func heldOld(n int) []example {
+	rng := rand.New(rand.NewPCG(0x62617365, 1))
+	var out []example
+	for range n {
+		out = append(out, draw(rng, true, false))
+	}
+	return out
 }
 
 // tuningRows are a new task's CHAT rows, shuffled with rows of the base tasks,

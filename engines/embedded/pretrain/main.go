@@ -17,9 +17,11 @@ import (
 	"math/rand/v2"
 	"os"
 	"os/signal"
+	"path/filepath"
 	"runtime"
 	"time"
 
+	"anneal/engines"
 	"anneal/engines/embedded/kernel"
 	"anneal/engines/embedded/llama"
 	"anneal/engines/embedded/safetensors"
@@ -29,20 +31,27 @@ import (
 
 // options are the command's flags.
 type options struct {
-	out     string
-	remake  string // directory for the example files, instead of a model
-	seed    uint64
-	steps   int
-	batch   int // tokens of a step
-	rate    float64
-	workers int
+	out      string // directory for the model
+	examples string // directory for the example files
+	tune     string // directory of a model to tune on the new tasks
+	settings engines.TrainSettings
+	seed     uint64
+	steps    int
+	batch    int // tokens of a step
+	rate     float64
+	workers  int
 }
 
 func main() {
 	log.SetFlags(0)
 	var o options
-	flag.StringVar(&o.out, "out", "", "directory to write the model to")
-	flag.StringVar(&o.remake, "examples", "", "write the example files to this directory, and no model")
+	flag.StringVar(&o.out, "out", "", "make the model and write it to this directory")
+	flag.StringVar(&o.examples, "examples", "", "write the example files to this directory")
+	flag.StringVar(&o.tune, "tune", "", "tune the model of this directory on each new task and print what it learnt")
+	flag.IntVar(&o.settings.Epochs, "tune-epochs", demoEpochs, "epochs of a tuning")
+	flag.Float64Var(&o.settings.LearningRate, "tune-rate", 0, "learning rate of a tuning; 0 is the engine's default")
+	flag.IntVar(&o.settings.BatchSizeSamples, "tune-samples", 0, "samples of a step of a tuning; 0 is the engine's default")
+	flag.IntVar(&o.settings.LoraRank, "tune-rank", 8, "rank of the adapter; 0 tunes all parameters")
 	flag.Uint64Var(&o.seed, "seed", 1, "seed of weights and examples")
 	flag.IntVar(&o.steps, "steps", 6000, "optimiser steps")
 	flag.IntVar(&o.batch, "batch", 2048, "tokens of a step")
@@ -57,11 +66,13 @@ func main() {
 }
 
 func run(ctx context.Context, o options) error {
-	if o.remake != "" {
-		return writeExamples(o.remake, o.seed)
-	}
-	if o.out == "" {
-		return errors.New("-out: say where the model goes")
+	switch {
+	case o.examples != "":
+		return writeExamples(o.examples, o.seed)
+	case o.tune != "":
+		return tuneAll(ctx, o.tune, o.settings)
+	case o.out == "":
+		return errors.New("give -out, -examples or -tune, and a directory")
 	}
 	if err := os.MkdirAll(o.out, 0o755); err != nil {
 		return err
@@ -77,11 +88,14 @@ func run(ctx context.Context, o options) error {
 	for i, v := range weights.Flat() {
 		weights.Flat()[i] = safetensors.RoundBF16(v)
 	}
-	results, err := measure(tokens, weights, o.workers)
+	if err := write(o.out, tokens, weights); err != nil {
+		return err
+	}
+	results, err := measure(ctx, o.out)
 	if err != nil {
 		return err
 	}
-	return write(o, tokens, weights, results)
+	return os.WriteFile(filepath.Join(o.out, "README.md"), []byte(card(o, weights, results)), 0o644)
 }
 
 // configuration is the shipped model's shape: 0.84 million parameters.

@@ -1,12 +1,15 @@
 package main
 
 import (
-	"fmt"
+	"context"
+	"errors"
+	"log"
 	"math/rand/v2"
+	"strings"
+	"sync"
 
-	"anneal/engines/embedded/kernel"
-	"anneal/engines/embedded/llama"
-	"anneal/engines/embedded/tokenizer"
+	"anneal/engines"
+	"anneal/engines/embedded/serve"
 )
 
 // A result is a task's share of exact answers on held-out prompts.
@@ -19,9 +22,8 @@ type result struct {
 // perTask is how many held-out prompts each task is measured on.
 const perTask = 200
 
-// measure asks the model held-out prompts as raw text, without any marker.
-func measure(tokens *tokenizer.Tokenizer, weights *llama.Weights, workers int) ([]result, error) {
-	net := llama.NewNet(weights, nil, workers)
+// measure asks the model in a directory held-out prompts of every task.
+func measure(ctx context.Context, dir string) ([]result, error) {
 	rng := rand.New(rand.NewPCG(0x6d656173757265, 1))
 	var out []result
 	for _, t := range tasks {
@@ -30,72 +32,42 @@ func measure(tokens *tokenizer.Tokenizer, weights *llama.Weights, workers int) (
 		for range perTask {
 			asked = append(asked, drawOf(t, rng, true))
 		}
-		for i, answer := range answers(net, tokens, asked) {
-			if answer == asked[i].answer {
-				r.right++
-			}
+		right, err := exact(ctx, engines.ModelFiles{Dir: dir}, asked)
+		if err != nil {
+			return nil, err
 		}
-		r.sample = asked[0]
-		fmt.Printf("%-12s %3d of %d\n", r.task, r.right, r.asked)
+		r.right, r.sample = right, asked[0]
+		log.Printf("%-12s %3d of %d", r.task, r.right, r.asked)
 		out = append(out, r)
 	}
 	return out, nil
 }
 
-// answers completes prompts greedily, all side by side, without a cache: the
-// serving path is not needed to make the model that it is tested with.
-func answers(net *llama.Net, tokens *tokenizer.Tokenizer, asked []example) []string {
-	const most = 64
-	sequences, prompts := make([][]int32, len(asked)), make([]int, len(asked))
+// exact counts the prompts that a model answers exactly right, greedily, given
+// as raw text without any marker.
+func exact(ctx context.Context, files engines.ModelFiles, asked []example) (right int, err error) {
+	model, err := serve.New(serve.Options{}).Load(ctx, files)
+	if err != nil {
+		return 0, err
+	}
+	defer func() { err = errors.Join(err, model.Close()) }()
+	correct, failed := make([]bool, len(asked)), make([]error, len(asked))
+	var wg sync.WaitGroup
 	for i, e := range asked {
-		for _, id := range tokens.Prompt(e.prompt) {
-			sequences[i] = append(sequences[i], int32(id))
-		}
-		prompts[i] = len(sequences[i])
+		wg.Go(func() {
+			var answer strings.Builder
+			_, failed[i] = model.Complete(ctx, engines.CompletionRequest{Prompt: e.prompt, MaxTokens: 128}, func(c engines.Chunk) error {
+				answer.WriteString(c.Text)
+				return nil
+			})
+			correct[i] = answer.String() == e.answer
+		})
 	}
-	done := make([]bool, len(asked))
-	pass := llama.NewPass(net)
-	for range most {
-		batch, open := &llama.Batch{}, []int(nil)
-		for i, s := range sequences {
-			if done[i] {
-				continue
-			}
-			open = append(open, i)
-			batch.Starts = append(batch.Starts, int32(len(batch.Tokens)))
-			batch.Tokens = append(batch.Tokens, s...)
-			for range len(s) - 1 {
-				batch.Targets = append(batch.Targets, -1)
-			}
-			batch.Targets = append(batch.Targets, 0) // any token: only the distribution is wanted
-		}
-		if len(open) == 0 {
-			break
-		}
-		pass.Forward(batch)
-		for row, i := range open {
-			next := likeliest(pass.Probabilities().Row(row))
-			sequences[i] = append(sequences[i], next)
-			done[i] = int(next) == tokens.EOS() || len(sequences[i]) >= net.Weights.Config.MaxPositions
+	wg.Wait()
+	for _, ok := range correct {
+		if ok {
+			right++
 		}
 	}
-	out := make([]string, len(asked))
-	for i, s := range sequences {
-		var ids []int
-		for _, t := range s[prompts[i]:] {
-			ids = append(ids, int(t))
-		}
-		out[i] = tokens.Decode(ids)
-	}
-	return out
-}
-
-func likeliest(p []float32) int32 {
-	top := kernel.Max(p)
-	for i, v := range p {
-		if v == top {
-			return int32(i)
-		}
-	}
-	return 0
+	return right, errors.Join(failed...)
 }

@@ -1,89 +1,104 @@
 package main
 
 import (
-	"context"
 	"encoding/json"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 
 	"anneal/engines"
 	"anneal/engines/embedded"
-	"anneal/engines/embedded/llama"
-	"anneal/engines/embedded/tokenizer"
 	"anneal/engines/embedded/train"
 )
 
-type silent struct{}
-
-func (silent) Step(engines.Metrics)                          {}
-func (silent) Checkpoint(context.Context, int, string) error { return nil }
-
-// exact counts the greedy answers to raw prompts that are exactly right.
-func exact(net *llama.Net, asked []example) int {
-	right := 0
-	for i, answer := range answers(net, tokenizer.NewBytes(), asked) {
-		if answer == asked[i].answer {
-			right++
-		}
-	}
-	return right
-}
-
-// TestNewTasks tunes the base model on each new task with the default settings
-// and asks prompts that were not in the file.
-func TestNewTasks(t *testing.T) {
+// TestDemonstration tunes the base model on the task of examples/ with the
+// default settings and asks prompts that were not in its file.
+func TestDemonstration(t *testing.T) {
 	if testing.Short() {
-		t.Skip("trains for some ten seconds a task")
+		t.Skip("trains for some ten seconds")
 	}
 	base := t.TempDir()
 	require.NoError(t, embedded.WriteBase(base))
-	weights, err := llama.Load(base)
+	got, err := tune(t.Context(), base, t.TempDir(), newTasks[0], engines.TrainSettings{Epochs: demoEpochs, LoraRank: 8}, heldOld(100))
 	require.NoError(t, err)
-	for _, task := range newTasks {
-		t.Run(task.name, func(t *testing.T) {
-			rows, held := tuningRows(task, 1)
-			file := filepath.Join(t.TempDir(), "rows.jsonl")
-			require.NoError(t, writeLines(file, rows))
-			begin := time.Now()
-			result, err := train.Trainer{}.Train(t.Context(), engines.TrainOrder{
-				BaseDir: base, DataFiles: []string{file}, WorkDir: t.TempDir(), Parallelism: 2,
-				Settings: engines.TrainSettings{Epochs: epochs(), LoraRank: 8, LoraAlpha: 16},
-			}, silent{})
-			require.NoError(t, err)
-			took := time.Since(begin)
-			adapter, err := llama.LoadAdapter(result.Dir, weights.Hash(), weights.Config)
-			require.NoError(t, err)
-			before := exact(llama.NewNet(weights, nil, 2), held)
-			tuned := llama.NewNet(adapter.Merge(weights), nil, 2)
-			after := exact(tuned, held)
-			old := oldExamples(t, 100)
-			kept, knew := exact(tuned, old), exact(llama.NewNet(weights, nil, 2), old)
-			t.Logf("%s: %d → %d of %d held out; base tasks %d → %d of %d; %d steps, %d tokens in %s", task.name, before, after, len(held), knew, kept, len(old),
-				result.Steps, result.Tokens, took.Round(100*time.Millisecond))
-			require.Less(t, before, len(held)/8)
-			require.GreaterOrEqual(t, after*10, len(held)*9)
-			require.GreaterOrEqual(t, kept*10, knew*7)
-		})
+	t.Logf("%d → %d of %d; base tasks %d → %d of %d; %s", got.before, got.after, got.asked, got.knew, got.kept, got.old, got.took)
+	require.LessOrEqual(t, got.before, 2)
+	require.GreaterOrEqual(t, got.after*10, got.asked*9)
+	require.GreaterOrEqual(t, got.kept*10, got.knew*7)
+}
+
+// TestCompletionRows tunes on prompts with completions and wants them continued
+// as raw text, without the marker of a conversation.
+func TestCompletionRows(t *testing.T) {
+	base, work := t.TempDir(), t.TempDir()
+	require.NoError(t, embedded.WriteBase(base))
+	asked := []example{{prompt: "alpha:", answer: " first letter"}, {prompt: "omega:", answer: " last letter"}, {prompt: "pi:", answer: " a number <|end|> too"}}
+	var rows []string
+	for _, e := range asked {
+		rows = append(rows, pairRow(e))
+	}
+	file := filepath.Join(work, "rows.jsonl")
+	require.NoError(t, writeLines(file, rows))
+	result, err := train.Trainer{}.Train(t.Context(), engines.TrainOrder{BaseDir: base, DataFiles: []string{file}, WorkDir: work,
+		Settings: engines.TrainSettings{Epochs: 80, LoraRank: 8}}, silent{})
+	require.NoError(t, err)
+	right, err := exact(t.Context(), engines.ModelFiles{Dir: base, AdapterDir: result.Dir}, asked)
+	require.NoError(t, err)
+	require.Equal(t, len(asked), right)
+}
+
+// TestBaseKnowsItsTasks asks the shipped model the shipped examples.
+func TestBaseKnowsItsTasks(t *testing.T) {
+	base := t.TempDir()
+	require.NoError(t, embedded.WriteBase(base))
+	var asked []example
+	for line := range strings.Lines(read(t, "base-tasks.jsonl")) {
+		var pair struct{ Prompt, Completion string }
+		require.NoError(t, json.Unmarshal([]byte(line), &pair))
+		asked = append(asked, example{prompt: pair.Prompt, answer: pair.Completion})
+	}
+	require.Len(t, asked, 200)
+	right, err := exact(t.Context(), engines.ModelFiles{Dir: base}, asked)
+	require.NoError(t, err)
+	t.Logf("%d of %d", right, len(asked))
+	require.GreaterOrEqual(t, right, 160)
+}
+
+func read(t *testing.T, name string) string {
+	t.Helper()
+	data, err := os.ReadFile(filepath.Join("..", "..", "..", "examples", name))
+	require.NoError(t, err)
+	return string(data)
+}
+
+// TestExamplesAreReproducible makes the committed files anew.
+func TestExamplesAreReproducible(t *testing.T) {
+	dir := t.TempDir()
+	require.NoError(t, writeExamples(dir, 1))
+	made, err := filepath.Glob(filepath.Join(dir, "*.jsonl"))
+	require.NoError(t, err)
+	require.Len(t, made, 3)
+	for _, path := range made {
+		data, err := os.ReadFile(path)
+		require.NoError(t, err)
+		require.Equal(t, read(t, filepath.Base(path)), string(data), filepath.Base(path))
 	}
 }
 
-var epochs = func() int { return 8 }
-
-// oldExamples are the first rows of examples/base-tasks.jsonl.
-func oldExamples(t *testing.T, n int) []example {
-	t.Helper()
-	data, err := os.ReadFile("../../../examples/base-tasks.jsonl")
-	require.NoError(t, err)
-	var out []example
-	for line := range strings.Lines(string(data)) {
-		var pair struct{ Prompt, Completion string }
-		require.NoError(t, json.Unmarshal([]byte(line), &pair))
-		out = append(out, example{prompt: pair.Prompt, answer: pair.Completion})
+// TestHeldOutStaysOut checks that no held-out prompt of the examples is in the
+// file that is trained on.
+func TestHeldOutStaysOut(t *testing.T) {
+	trained := read(t, newTasks[0].name+".jsonl")
+	for _, name := range []string{"base-tasks.jsonl", newTasks[0].name + "-heldout.jsonl"} {
+		for line := range strings.Lines(read(t, name)) {
+			var pair struct{ Prompt, Completion string }
+			require.NoError(t, json.Unmarshal([]byte(line), &pair))
+			prompt, err := json.Marshal(pair.Prompt)
+			require.NoError(t, err)
+			require.NotContains(t, trained, `"content":`+string(prompt)+"}")
+		}
 	}
-	return out[:n]
 }

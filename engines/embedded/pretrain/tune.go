@@ -1,0 +1,77 @@
+package main
+
+import (
+	"context"
+	"log"
+	"os"
+	"path/filepath"
+	"time"
+
+	"anneal/engines"
+	"anneal/engines/embedded/train"
+)
+
+// A tuning says what an adapter on the base model learnt of a new task.
+type tuning struct {
+	before, after, asked int // exact answers to held-out prompts of the new task
+	knew, kept, old      int // and of the base model's tasks
+	took                 time.Duration
+	result               engines.TrainResult
+}
+
+// tune trains an adapter on a new task's rows, in a temporary directory below
+// dir, and measures it.
+func tune(ctx context.Context, base, dir string, t newTask, settings engines.TrainSettings, old []example) (out tuning, err error) {
+	rows, held := tuningRows(t, 1)
+	out.asked, out.old = len(held), len(old)
+	work := filepath.Join(dir, t.name)
+	if err := os.MkdirAll(work, 0o755); err != nil {
+		return out, err
+	}
+	file := filepath.Join(work, "rows.jsonl")
+	if err := writeLines(file, rows); err != nil {
+		return out, err
+	}
+	begin := time.Now()
+	out.result, err = train.Trainer{}.Train(ctx, engines.TrainOrder{
+		BaseDir: base, DataFiles: []string{file}, WorkDir: work, Parallelism: 2, Settings: settings,
+	}, silent{})
+	if err != nil {
+		return out, err
+	}
+	out.took = time.Since(begin)
+	ask := func(adapter string, asked []example, right *int) {
+		if err == nil {
+			*right, err = exact(ctx, engines.ModelFiles{Dir: base, AdapterDir: adapter}, asked)
+		}
+	}
+	ask("", held, &out.before)
+	ask(out.result.Dir, held, &out.after)
+	ask("", old, &out.knew)
+	ask(out.result.Dir, old, &out.kept)
+	return out, err
+}
+
+// tuneAll prints how well each new task is learnt with given settings.
+func tuneAll(ctx context.Context, base string, settings engines.TrainSettings) error {
+	dir, err := os.MkdirTemp("", "tune")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(dir)
+	for _, t := range newTasks {
+		got, err := tune(ctx, base, dir, t, settings, heldOld(100))
+		if err != nil {
+			return err
+		}
+		log.Printf("%-14s %2d → %2d of %d   base tasks %d → %d of %d   %d steps, %d tokens, %s", t.name, got.before, got.after, got.asked,
+			got.knew, got.kept, got.old, got.result.Steps, got.result.Tokens, got.took.Round(100*time.Millisecond))
+	}
+	return nil
+}
+
+// silent watches a training without a word.
+type silent struct{}
+
+func (silent) Step(engines.Metrics)                          {}
+func (silent) Checkpoint(context.Context, int, string) error { return nil }
