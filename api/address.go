@@ -1,0 +1,119 @@
+package api
+
+import (
+	"strings"
+
+	"anneal/domain"
+	"anneal/projections"
+)
+
+// address finds the deployment that a model name of an inference request
+// means (spec/gaps.md section 7):
+//
+//	accounts/a/models/m                               a live deployment of it in the caller's account
+//	accounts/a/models/m#accounts/a/deployments/d      that deployment
+//	a/m, a/m#a/d                                      the same, short
+//	accounts/a/deployments/d                          the deployment itself
+func (c *call) address(model string) (*projections.Row[domain.Deployment], error) {
+	left, right, pinned := strings.Cut(model, "#")
+	if name, ok := domain.ParseName(left, domain.Deployments.Collection); ok && !pinned {
+		return c.deployment(name)
+	}
+	wanted, ok := longName(left, domain.Models.Collection)
+	if !ok {
+		return nil, noSuchModel(model)
+	}
+	if err := c.mayAsk(wanted); err != nil {
+		return nil, err
+	}
+	if !pinned {
+		return c.deploymentOf(wanted)
+	}
+	name, ok := longName(right, domain.Deployments.Collection)
+	if !ok {
+		return nil, noSuchModel(model)
+	}
+	row, err := c.deployment(name)
+	if err == nil && row.State.BaseModel != string(wanted) {
+		return nil, missing("MODEL_NOT_DEPLOYED", "%s does not serve %s: it serves %s", name, wanted, row.State.BaseModel)
+	}
+	return row, err
+}
+
+// longName reads accounts/a/models/m, or a/m for short.
+func longName(text, collection string) (domain.Name, bool) {
+	if account, id, short := strings.Cut(text, "/"); short && !strings.Contains(id, "/") {
+		text = string(domain.NewName(account, collection, id))
+	}
+	return domain.ParseName(text, collection)
+}
+
+func noSuchModel(model string) error {
+	return missing("MODEL_NOT_FOUND", "%s names no model: write accounts/ACCOUNT/models/ID or accounts/ACCOUNT/deployments/ID; GET /inference/v1/models lists what there is", quoted(model))
+}
+
+func missing(reason, format string, args ...any) error {
+	f := domain.Faultf(domain.NotFound, format, args...)
+	f.Reason = reason
+	return f
+}
+
+// mayAsk decides whether the caller may use a model. Of another account's, its
+// answer is the same whether it exists or not, unless it is public.
+func (c *call) mayAsk(model domain.Name) error {
+	row, exists := c.snapshot().Models.Get(model)
+	own := model.Account() == c.caller.account || c.caller.operator()
+	switch {
+	case exists && (own || row.State.Public):
+		return nil
+	case own:
+		return missing("MODEL_NOT_FOUND", "there is no model %s: GET /inference/v1/models lists what there is", model)
+	}
+	return forbidden("OTHER_ACCOUNT", "the API key belongs to accounts/%s and may not use %s", c.caller.account, model)
+}
+
+func (c *call) deployment(name domain.Name) (*projections.Row[domain.Deployment], error) {
+	if name.Account() != c.caller.account && !c.caller.operator() {
+		return nil, forbidden("OTHER_ACCOUNT", "the API key belongs to accounts/%s and may not use %s", c.caller.account, name)
+	}
+	row, ok := c.snapshot().Deployments.Get(name)
+	if !ok {
+		return nil, missing("DEPLOYMENT_NOT_FOUND", "there is no deployment %s", name)
+	}
+	return row, serving(row)
+}
+
+// serving is nil when the deployment answers, or will.
+func serving(row *projections.Row[domain.Deployment]) error {
+	switch {
+	case row.State.Live():
+		return nil
+	case row.State.State == domain.DeploymentFailedState:
+		f := domain.Faultf(domain.Unavailable, "%s is FAILED and does not answer: %s", row.Name, row.State.Status.Message)
+		f.Reason = "DEPLOYMENT_FAILED"
+		return f
+	}
+	return missing("DEPLOYMENT_DELETED", "%s is %s: undelete it, or ask another", row.Name, row.State.State)
+}
+
+// deploymentOf picks, of the live deployments of a model in the caller's
+// account, the one with the most ready replicas; the first by name of several.
+func (c *call) deploymentOf(model domain.Name) (*projections.Row[domain.Deployment], error) {
+	account := c.caller.account
+	if c.caller.operator() {
+		account = model.Account()
+	}
+	var best *projections.Row[domain.Deployment]
+	for row := range c.snapshot().Deployments.In(account) {
+		if row.State.BaseModel != string(model) || !row.State.Live() {
+			continue
+		}
+		if best == nil || row.State.ReadyReplicas() > best.State.ReadyReplicas() {
+			best = row
+		}
+	}
+	if best == nil {
+		return nil, missing("MODEL_NOT_DEPLOYED", "%s has no live deployment in accounts/%s: create one with POST /v1/accounts/%s/deployments", model, account, account)
+	}
+	return best, nil
+}

@@ -1,0 +1,123 @@
+package api
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"time"
+
+	"github.com/go-chi/chi/v5"
+
+	"anneal/domain"
+	"anneal/eventlog"
+	"anneal/projections"
+)
+
+// A call is one request on its way through its handler.
+type call struct {
+	*Server
+	w         http.ResponseWriter
+	r         *http.Request
+	ctx       context.Context
+	id        string // of the request
+	now       time.Time
+	caller    caller
+	account   string // of the path
+	view      *projections.View
+	takenBack []func() // what was prepared for a change that may yet be refused
+}
+
+// A handler answers a call with a value for JSON, or with nil when it has
+// written the answer itself.
+type handler func(c *call) (any, error)
+
+// path is a parameter of the path.
+func (c *call) path(name string) string { return chi.URLParam(c.r, name) }
+
+// snapshot is the world as the call sees it: the same until look is called.
+func (c *call) snapshot() *projections.View {
+	if c.view == nil {
+		c.view = c.World.View()
+	}
+	return c.view
+}
+
+// writeTime bounds a change: it goes on when its client has gone, since half
+// of it may be recorded.
+const writeTime = 30 * time.Second
+
+// do records the intents together and returns when the world shows them, so
+// that whoever wrote also reads what was written.
+func (c *call) do(intents ...domain.Intent) error {
+	err := c.record(intents...)
+	var refused *domain.Fault
+	switch {
+	case err == nil:
+		c.takenBack, c.view = nil, nil
+	case errors.As(err, &refused): // nothing was recorded
+		c.takeBack()
+	default: // it may have been recorded: what it needs must stay
+		c.takenBack = nil
+	}
+	return err
+}
+
+// record is do without a memory: several goroutines of a call may use it.
+func (c *call) record(intents ...domain.Intent) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(c.ctx), writeTime)
+	defer cancel()
+	request := eventlog.Request{Time: c.now, Actor: string(c.caller.key), Correlation: c.id}
+	position, err := eventlog.Do(ctx, c.Log, c.World, request, intents...)
+	if err != nil {
+		return err
+	}
+	return c.World.WaitFor(ctx, position)
+}
+
+// onRefusal remembers how to take back what was prepared for a change.
+func (c *call) onRefusal(undo func()) { c.takenBack = append(c.takenBack, undo) }
+
+func (c *call) takeBack() {
+	for _, undo := range c.takenBack {
+		undo()
+	}
+	c.takenBack = nil
+}
+
+// mayWork refuses to start work for a suspended account.
+func (c *call) mayWork(account string) error {
+	row, ok := c.snapshot().Accounts.Get(domain.NewName(account, "accounts", account))
+	if ok && row.State.Suspended() {
+		return suspended(account, row.State)
+	}
+	return nil
+}
+
+func suspended(account string, a domain.Account) error {
+	f := domain.Faultf(domain.FailedPrecondition, "accounts/%s is suspended (%s): it may read, but not start work or ask models, until its operator restores it", account, a.SuspendState)
+	f.Reason = reasonSuspended
+	return f
+}
+
+// usableModel finds a model that the account may use: its own, or a public
+// one. What it may not see is as if it were not there.
+func (c *call) usableModel(account, name string) (*projections.Row[domain.Model], bool) {
+	row, ok := c.snapshot().Models.Get(domain.Name(name))
+	if !ok || row.Name.Account() != account && !row.State.Public {
+		return nil, false
+	}
+	return row, true
+}
+
+func notFound(noun string, name domain.Name) error {
+	f := domain.Faultf(domain.NotFound, "there is no %s named %s: list what there is with GET /v1/%s", noun, name, parentPath(name))
+	f.Reason = "NOT_FOUND"
+	return f
+}
+
+func parentPath(name domain.Name) string {
+	if name.Collection() == "accounts" {
+		return "accounts/" + name.Account()
+	}
+	return "accounts/" + name.Account() + "/" + name.Collection()
+}

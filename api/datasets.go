@@ -1,0 +1,70 @@
+package api
+
+import (
+	"time"
+
+	"anneal/domain"
+	"anneal/projections"
+)
+
+// Dataset is a dataset on the wire.
+type Dataset struct {
+	Name string `json:"name" api:"output"`
+	domain.DatasetSpec
+	CreateTime          *time.Time    `json:"createTime,omitempty" api:"output"`
+	UpdateTime          *time.Time    `json:"updateTime,omitempty" api:"output"`
+	State               string        `json:"state" api:"output"`
+	Status              domain.Status `json:"status" api:"output"`
+	CreatedBy           string        `json:"createdBy,omitempty" api:"output"`
+	EstimatedTokenCount domain.Count  `json:"estimatedTokenCount" api:"output"`
+	AverageTurnCount    int           `json:"averageTurnCount" api:"output"`
+}
+
+const formatUnspecified = "FORMAT_UNSPECIFIED"
+
+var datasets = &resource[domain.Dataset, Dataset]{
+	kind: domain.Datasets, noun: "dataset", wrapper: "dataset", idParam: "datasetId", extra: []string{"sourceDatasetId", "filter"},
+	reads: toRead, writes: toWrite, named: true,
+	fields: projections.FieldsOf[Dataset](),
+	render: func(_ *projections.View, row *projections.Row[domain.Dataset], out *Dataset) {
+		d := &row.State
+		*out = Dataset{Name: string(row.Name), DatasetSpec: d.DatasetSpec, CreateTime: stamp(row.CreateTime), UpdateTime: stamp(row.UpdateTime),
+			State: d.State, Status: d.Status, CreatedBy: d.CreatedBy, EstimatedTokenCount: d.EstimatedTokenCount, AverageTurnCount: d.AverageTurnCount}
+		if out.Format == "" {
+			out.Format = formatUnspecified
+		}
+	},
+	prepare: func(_ *call, _ domain.Name, _ *Dataset, extra map[string]string, _ *domain.Violations) error {
+		if extra["sourceDatasetId"] != "" || extra["filter"] != "" {
+			return domain.Faultf(domain.Unimplemented, "making a dataset from another by sourceDatasetId and filter is not offered yet: filter the rows yourself and upload them")
+		}
+		return nil
+	},
+	create: func(c *call, _ domain.Name, given *Dataset) domain.Command[domain.Dataset] {
+		given.Format = specified(given.Format)
+		return domain.CreateDataset{DatasetSpec: given.DatasetSpec, CreatedBy: string(c.caller.key)}
+	},
+	update: func(_ domain.Dataset, merged, _ *Dataset, _ mask) domain.Command[domain.Dataset] {
+		merged.Format = specified(merged.Format)
+		return domain.UpdateDataset{DatasetSpec: merged.DatasetSpec}
+	},
+	remove: func(c *call, row *projections.Row[domain.Dataset], _ *params) (domain.Command[domain.Dataset], error) {
+		return domain.DeleteDataset{}, datasetUnused(c, row.Name)
+	},
+	after: func(c *call, row *projections.Row[domain.Dataset]) {
+		c.deleteFolder(row.State.Files.Folder)
+		c.deleteFolder(arrivals(row.Name))
+	},
+}
+
+// datasetUnused refuses to take rows away from under a job that learns them.
+func datasetUnused(c *call, name domain.Name) error {
+	var users []string
+	for row := range c.snapshot().SupervisedJobs.In(name.Account()) {
+		uses := row.State.Dataset == string(name) || row.State.EvaluationDataset == string(name)
+		if uses && !row.State.Terminal() && !row.State.Leaving() {
+			users = append(users, string(row.Name))
+		}
+	}
+	return inUse("dataset", name, users)
+}

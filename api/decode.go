@@ -1,0 +1,255 @@
+package api
+
+import (
+	"encoding/json"
+	"errors"
+	"io"
+	"math"
+	"net/http"
+	"reflect"
+	"strconv"
+	"time"
+
+	"anneal/domain"
+)
+
+// A body is a request's JSON object, read for one wire type: names in
+// lowerCamelCase, what only the server sets left out.
+type body map[string]any
+
+// readBody reads a request's JSON object of at most limit bytes. No body at
+// all is the empty object when that is allowed.
+func readBody(w http.ResponseWriter, r *http.Request, limit int64, emptyAllowed bool) (any, error) {
+	control := http.NewResponseController(w)
+	_ = control.SetReadDeadline(time.Now().Add(bodyTime)) // a connection that cannot is a test's
+	data, err := io.ReadAll(http.MaxBytesReader(w, r.Body, limit))
+	_ = control.SetReadDeadline(time.Time{}) // what comes next is the watch for a client that goes away
+	if err != nil {
+		var tooLarge *http.MaxBytesError
+		if errors.As(err, &tooLarge) {
+			return nil, bodyTooLarge(limit)
+		}
+		return nil, badJSON("the body could not be read to its end: send it again")
+	}
+	if emptyAllowed && len(data) == 0 {
+		return map[string]any{}, nil
+	}
+	return parseJSON(data)
+}
+
+// normalise checks a JSON value against the wire type t and answers it with
+// every name in lowerCamelCase. Violations name the path and what was
+// expected; they never repeat the value.
+func normalise(v *domain.Violations, t reflect.Type, value any) body {
+	d := decoder{v}
+	object, _ := d.value(plain(t), value, "").(map[string]any)
+	return object
+}
+
+// fill writes the object into out, a pointer to the type that it was
+// normalised for.
+func (b body) fill(out any) error {
+	data, err := json.Marshal(b)
+	if err != nil {
+		return err
+	}
+	if err := json.Unmarshal(data, out); err != nil {
+		return domain.Faultf(domain.InvalidArgument, "the body does not fit: %v", err)
+	}
+	return nil
+}
+
+type decoder struct{ violations *domain.Violations }
+
+// value answers the normalised value; nil when it is null or wrong.
+func (d decoder) value(t reflect.Type, value any, path string) any {
+	if value == nil {
+		return nil
+	}
+	switch sortOf(t) {
+	case objectValue:
+		return d.object(t, value, path)
+	case mapValue:
+		return d.mapping(t, value, path)
+	case listValue:
+		return d.list(t, value, path)
+	case anyValue:
+		return value
+	}
+	if normal, expected := scalar(t, value); expected != "" {
+		d.violations.Add(path, "must be %s, not %s", expected, sortName(value))
+	} else {
+		return normal
+	}
+	return nil
+}
+
+func (d decoder) object(t reflect.Type, value any, path string) any {
+	given, ok := value.(map[string]any)
+	if !ok {
+		d.violations.Add(orBody(path), "must be an object, not %s", sortName(value))
+		return nil
+	}
+	s, normal := shapeOf(t), map[string]any{}
+	for _, key := range sortedKeys(given) {
+		f, known := s.field(key)
+		if !known {
+			d.violations.Add(join(path, key), "is not a field here; there are: %s", orNone(s.names(false)))
+			continue
+		}
+		if _, twice := normal[f.name]; twice {
+			d.violations.Add(join(path, f.name), "is given in both spellings: give it once")
+			continue
+		}
+		if f.output {
+			continue
+		}
+		normal[f.name] = d.value(plain(f.typ), given[key], join(path, f.name))
+	}
+	return normal
+}
+
+func (d decoder) mapping(t reflect.Type, value any, path string) any {
+	given, ok := value.(map[string]any)
+	if !ok {
+		d.violations.Add(path, "must be an object, not %s", sortName(value))
+		return nil
+	}
+	normal := map[string]any{}
+	for _, key := range sortedKeys(given) {
+		if given[key] == nil {
+			d.violations.Add(join(path, key), "must not be null")
+			continue
+		}
+		normal[key] = d.value(plain(t.Elem()), given[key], join(path, key))
+	}
+	return normal
+}
+
+func (d decoder) list(t reflect.Type, value any, path string) any {
+	given, ok := value.([]any)
+	if !ok {
+		d.violations.Add(path, "must be a list, not %s", sortName(value))
+		return nil
+	}
+	normal := make([]any, len(given))
+	for i, element := range given {
+		at := path + "[" + strconv.Itoa(i) + "]"
+		if element == nil {
+			d.violations.Add(at, "must not be null")
+			continue
+		}
+		normal[i] = d.value(plain(t.Elem()), element, at)
+	}
+	return normal
+}
+
+// scalar answers the value in the form that encoding/json reads into t, or
+// what was expected instead.
+func scalar(t reflect.Type, value any) (normal any, expected string) {
+	text, isText := value.(string)
+	number, isNumber := value.(json.Number)
+	switch sortOf(t) {
+	case textValue:
+		if isText {
+			return text, ""
+		}
+		return nil, "text"
+	case boolValue:
+		if b, ok := value.(bool); ok {
+			return b, ""
+		}
+		return nil, "true or false"
+	case timeValue:
+		at, err := time.Parse(time.RFC3339, text)
+		if isText && err == nil && at.Year() >= 1 && at.Year() <= 9999 {
+			return at.UTC().Format(time.RFC3339Nano), ""
+		}
+		return nil, `a time such as "2030-01-31T12:00:00Z"`
+	case countValue:
+		if isText {
+			number, isNumber = json.Number(text), true
+		}
+		if n, ok := whole(number); isNumber && ok {
+			return n, ""
+		}
+		return nil, `a whole number or its digits in quotes, such as "42"`
+	case intValue:
+		return integer(t, number, isNumber)
+	default:
+		f, err := number.Float64()
+		if isNumber && err == nil && !math.IsInf(f, 0) {
+			return f, ""
+		}
+		return nil, "a number"
+	}
+}
+
+// integer reads a whole number that fits; a plain int is the wire's int32.
+func integer(t reflect.Type, number json.Number, isNumber bool) (any, string) {
+	n, ok := whole(number)
+	switch {
+	case isNumber && t.Kind() == reflect.Int && (!ok || n < math.MinInt32 || n > math.MaxInt32):
+		return nil, "a whole number of at most 32 bits"
+	case isNumber && t.Kind() == reflect.Uint64 && (!ok || n < 0):
+		return nil, "a whole number that is not negative"
+	case isNumber && ok:
+		return n, ""
+	}
+	return nil, "a whole number"
+}
+
+// whole reads 3, 3.0 and 3e0, but not 3.5.
+func whole(number json.Number) (int64, bool) {
+	if n, err := number.Int64(); err == nil {
+		return n, true
+	}
+	f, err := number.Float64()
+	if err != nil || f != math.Trunc(f) || math.Abs(f) > 1<<53 {
+		return 0, false
+	}
+	return int64(f), true
+}
+
+func sortName(value any) string {
+	switch v := value.(type) {
+	case nil:
+		return "null"
+	case bool:
+		return "true or false"
+	case string:
+		return "text"
+	case json.Number:
+		if _, ok := whole(v); !ok {
+			return "a number that does not fit"
+		}
+		return "a number"
+	case []any:
+		return "a list"
+	}
+	return "an object"
+}
+
+func join(path, name string) string {
+	if len(name) > 64 {
+		name = name[:64] + "…"
+	}
+	if path == "" {
+		return name
+	}
+	return path + "." + name
+}
+
+func orBody(path string) string {
+	if path == "" {
+		return "body"
+	}
+	return path
+}
+
+func orNone(names string) string {
+	if names == "" {
+		return "none"
+	}
+	return names
+}

@@ -1,0 +1,186 @@
+package api
+
+import (
+	"time"
+
+	"github.com/go-chi/chi/v5"
+
+	"anneal/domain"
+	"anneal/projections"
+)
+
+// Deployment is a deployment on the wire. Its direct-route keys are only ever
+// given, never answered.
+type Deployment struct {
+	Name string `json:"name" api:"output"`
+	domain.DeploymentSpec
+	DirectRouteAPIKeys  []string      `json:"directRouteApiKeys,omitempty" api:"input" query:"-"`
+	CreateTime          *time.Time    `json:"createTime,omitempty" api:"output"`
+	UpdateTime          *time.Time    `json:"updateTime,omitempty" api:"output"`
+	DeleteTime          *time.Time    `json:"deleteTime,omitempty" api:"output"`
+	PurgeTime           *time.Time    `json:"purgeTime,omitempty" api:"output"`
+	State               string        `json:"state" api:"output"`
+	Status              domain.Status `json:"status" api:"output"`
+	CreatedBy           string        `json:"createdBy,omitempty" api:"output"`
+	DesiredReplicaCount int           `json:"desiredReplicaCount" api:"output"`
+	ReplicaCount        int           `json:"replicaCount" api:"output"`
+	ReplicaStats        ReplicaStats  `json:"replicaStats" api:"output"`
+	Region              string        `json:"region" api:"output"`
+
+	sealed []domain.Sealed
+}
+
+// ReplicaStats counts a deployment's replicas by how far they are.
+type ReplicaStats struct {
+	PendingScheduling int `json:"pendingSchedulingReplicaCount"`
+	DownloadingModel  int `json:"downloadingModelReplicaCount"`
+	Initializing      int `json:"initializingReplicaCount"`
+	Ready             int `json:"readyReplicaCount"`
+}
+
+// Limits of a deployment's direct-route keys.
+const (
+	maxDirectKeys    = 16
+	maxDirectKeySize = 1024 // bytes
+)
+
+var deployments = &resource[domain.Deployment, Deployment]{
+	kind: domain.Deployments, noun: "deployment", idParam: "deploymentId", order: "createTime", reads: toRead, writes: toWrite,
+	deletes: true, imagines: true,
+	hidden:  func(d domain.Deployment) bool { return d.State == domain.DeploymentDeletedState },
+	fields:  projections.FieldsOf[Deployment](),
+	render:  renderDeployment,
+	ask:     askDeployment,
+	prepare: prepareDeployment,
+	create: func(c *call, _ domain.Name, given *Deployment) domain.Command[domain.Deployment] {
+		spec := given.DeploymentSpec
+		spec.DirectRouteAPIKeys = given.sealed
+		return domain.CreateDeployment{DeploymentSpec: spec, CreatedBy: string(c.caller.key)}
+	},
+	update: func(old domain.Deployment, merged, given *Deployment, changed mask) domain.Command[domain.Deployment] {
+		spec := merged.DeploymentSpec
+		spec.DirectRouteAPIKeys = old.DirectRouteAPIKeys
+		if changed.has("directRouteApiKeys") {
+			spec.DirectRouteAPIKeys = given.sealed
+		}
+		return domain.UpdateDeployment{DeploymentSpec: spec}
+	},
+	remove: func(c *call, row *projections.Row[domain.Deployment], p *params) (domain.Command[domain.Deployment], error) {
+		return domain.DeleteDeployment{Hard: p.flag("hard"), IgnoreChecks: p.flag("ignoreChecks"),
+			LastServed: c.served.at(row.Name), Reason: "deleted by its user"}, nil
+	},
+}
+
+func renderDeployment(_ *projections.View, row *projections.Row[domain.Deployment], out *Deployment) {
+	d := &row.State
+	*out = Deployment{Name: string(row.Name), DeploymentSpec: d.DeploymentSpec, CreateTime: stamp(row.CreateTime), UpdateTime: stamp(row.UpdateTime),
+		DeleteTime: d.DeleteTime, PurgeTime: d.PurgeTime, State: d.State, Status: d.Status, CreatedBy: d.CreatedBy,
+		DesiredReplicaCount: d.DesiredReplicas, ReplicaCount: len(d.Replicas), Region: regionOf(d.Placement)}
+	out.DeploymentSpec.DirectRouteAPIKeys = nil
+	out.ReplicaStats.PendingScheduling = max(0, d.DesiredReplicas-len(d.Replicas))
+	for _, r := range d.Replicas {
+		switch r.State {
+		case domain.ReplicaReady:
+			out.ReplicaStats.Ready++
+		case domain.ReplicaInitializing:
+			out.ReplicaStats.Initializing++
+		default:
+			out.ReplicaStats.DownloadingModel++
+		}
+	}
+}
+
+// regionOf is where the deployment is, as far as its placement pins it: nodes
+// do not say where they stand.
+func regionOf(p *domain.Placement) string {
+	switch {
+	case p != nil && p.Region != "":
+		return p.Region
+	case p != nil && len(p.Regions) > 0:
+		return p.Regions[0]
+	}
+	return "REGION_UNSPECIFIED"
+}
+
+// askDeployment reads the query parameters of a create. What they turn off is
+// off already, but for speculation.
+func askDeployment(p *params, given *Deployment) {
+	p.flag("disableAutoDeploy")
+	p.flag("skipShapeValidation")
+	p.flag("skipImageTagValidation")
+	if p.flag("disableSpeculativeDecoding") {
+		given.DraftModel, given.DraftTokenCount, given.NgramSpeculationLength = "", 0, 0
+	}
+}
+
+func prepareDeployment(c *call, name domain.Name, given *Deployment, _ map[string]string, v *domain.Violations) error {
+	if err := c.mayWork(c.account); err != nil {
+		return err
+	}
+	v.Require(given.DeploymentShape == "", "deploymentShape", "deployment shapes are not offered yet: leave it out, and give acceleratorType and acceleratorCount, or neither")
+	c.wantModel(v, "baseModel", given.BaseModel, "")
+	c.wantModel(v, "draftModel", given.DraftModel, "")
+	v.Require(len(given.DirectRouteAPIKeys) <= maxDirectKeys, "directRouteApiKeys", "must hold at most %d keys", maxDirectKeys)
+	for _, key := range given.DirectRouteAPIKeys {
+		v.Require(key != "" && len(key) <= maxDirectKeySize, "directRouteApiKeys", "each must have 1 to %d bytes", maxDirectKeySize)
+	}
+	if len(*v) > 0 {
+		return nil
+	}
+	version := 1
+	if row, exists := c.snapshot().Deployments.Get(name); exists {
+		version = row.State.Generation + 1
+	}
+	for _, key := range given.DirectRouteAPIKeys {
+		var sealed *domain.Sealed
+		if err := c.seal(name, "directRouteApiKeys", version, key, &sealed); err != nil {
+			return err
+		}
+		given.sealed = append(given.sealed, *sealed)
+	}
+	return nil
+}
+
+func (s *Server) routeDeployments(r chi.Router) {
+	one := "/v1/accounts/{account}/deployments/{id}"
+	r.Patch(one+":scale", s.manage(toWrite, scaleDeployment))
+	r.Post(one+":undelete", s.manage(toWrite, deployments.verb(undeleteDeployment)))
+}
+
+func scaleDeployment(c *call) (any, error) {
+	var asked struct {
+		ReplicaCount *int `json:"replicaCount"`
+	}
+	if err := readVerb(c, &asked); err != nil {
+		return nil, err
+	}
+	p := readParams(c.r.URL)
+	p.violations.Require(asked.ReplicaCount != nil, "replicaCount", "is required")
+	if err := p.err(); err != nil {
+		return nil, err
+	}
+	row, err := deployments.row(c)
+	if err != nil {
+		return nil, err
+	}
+	if err := c.mayWork(c.account); err != nil && *asked.ReplicaCount > row.State.DesiredReplicas {
+		return nil, err
+	}
+	command := domain.ScaleDeployment{Replicas: *asked.ReplicaCount, Reason: "scaled by its user"}
+	return empty, c.do(domain.Intend(domain.Deployments, row.Name, domain.Command[domain.Deployment](command)))
+}
+
+func undeleteDeployment(c *call, row *projections.Row[domain.Deployment]) (any, error) {
+	if err := c.mayWork(c.account); err != nil {
+		return nil, err
+	}
+	if _, usable := c.usableModel(c.account, row.State.BaseModel); !usable {
+		f := domain.Faultf(domain.FailedPrecondition, "its baseModel, %s, is no longer there: create another deployment", row.State.BaseModel)
+		f.Reason = "MODEL_GONE"
+		return nil, f
+	}
+	if err := c.do(domain.Intend(domain.Deployments, row.Name, domain.Command[domain.Deployment](domain.UndeleteDeployment{}))); err != nil {
+		return nil, err
+	}
+	return deployments.wire(c, row.Name)
+}

@@ -1,0 +1,191 @@
+package api
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"net/http"
+	"strconv"
+
+	"anneal/domain"
+	"anneal/eventlog"
+)
+
+// httpStatus is the one table from canonical codes to HTTP (spec/gaps.md
+// section 4).
+var httpStatus = map[domain.Code]int{
+	domain.OK:                 http.StatusOK,
+	domain.Canceled:           statusClientClosed,
+	domain.Unknown:            http.StatusInternalServerError,
+	domain.InvalidArgument:    http.StatusBadRequest,
+	domain.DeadlineExceeded:   http.StatusGatewayTimeout,
+	domain.NotFound:           http.StatusNotFound,
+	domain.AlreadyExists:      http.StatusConflict,
+	domain.PermissionDenied:   http.StatusForbidden,
+	domain.ResourceExhausted:  http.StatusTooManyRequests,
+	domain.FailedPrecondition: http.StatusBadRequest,
+	domain.Aborted:            http.StatusConflict,
+	domain.OutOfRange:         http.StatusBadRequest,
+	domain.Unimplemented:      http.StatusNotImplemented,
+	domain.Internal:           http.StatusInternalServerError,
+	domain.Unavailable:        http.StatusServiceUnavailable,
+	domain.DataLoss:           http.StatusInternalServerError,
+	domain.Unauthenticated:    http.StatusUnauthorized,
+}
+
+const statusClientClosed = 499 // the client went away before the answer
+
+// Reasons that have a more exact HTTP status than their code.
+const (
+	reasonBodyTooLarge   = "BODY_TOO_LARGE"
+	reasonMethod         = "METHOD_NOT_ALLOWED"
+	reasonSuspended      = "ACCOUNT_SUSPENDED"
+	reasonScalingUp      = "DEPLOYMENT_SCALING_UP"
+	reasonTooManyStreams = "TOO_MANY_STREAMS"
+)
+
+var reasonStatus = map[string]int{
+	reasonBodyTooLarge: http.StatusRequestEntityTooLarge,
+	reasonMethod:       http.StatusMethodNotAllowed,
+}
+
+// faultOf turns any error into what its user may read. What is not a fault is
+// the server's own trouble: its text goes to the log, not to the user.
+func faultOf(err error) *domain.Fault {
+	var fault *domain.Fault
+	var tooLarge *http.MaxBytesError
+	switch {
+	case errors.As(err, &fault):
+		return fault
+	case errors.As(err, &tooLarge):
+		return bodyTooLarge(tooLarge.Limit)
+	case errors.Is(err, context.Canceled):
+		return domain.Faultf(domain.Canceled, "the client closed the request")
+	case errors.Is(err, context.DeadlineExceeded):
+		return domain.Faultf(domain.DeadlineExceeded, "the request took too long: try again")
+	case errors.Is(err, eventlog.ErrUncertain):
+		return domain.Faultf(domain.Unavailable, "it is not known whether the change was recorded: look at the resource, then try again")
+	}
+	return domain.Faultf(domain.Internal, "the server failed to answer; the request's ID leads its operator to the reason")
+}
+
+func bodyTooLarge(limit int64) *domain.Fault {
+	return &domain.Fault{Code: domain.OutOfRange, Reason: reasonBodyTooLarge,
+		Message: "the body is larger than " + strconv.FormatInt(limit, 10) + " bytes: send less"}
+}
+
+func statusFor(f *domain.Fault) int {
+	if status, ok := reasonStatus[f.Reason]; ok {
+		return status
+	}
+	if status, ok := httpStatus[f.Code]; ok {
+		return status
+	}
+	return http.StatusInternalServerError
+}
+
+// managementError is the shape of a refusal on the management paths.
+type managementError struct {
+	Code    domain.Code `json:"code"`
+	Message string      `json:"message"`
+	Details []any       `json:"details"`
+}
+
+type errorInfo struct {
+	Type     string            `json:"@type"`
+	Reason   string            `json:"reason"`
+	Domain   string            `json:"domain"`
+	Metadata map[string]string `json:"metadata,omitempty"`
+}
+
+type badRequest struct {
+	Type       string             `json:"@type"`
+	Violations []domain.Violation `json:"fieldViolations"`
+}
+
+func managementBody(f *domain.Fault, requestID string) managementError {
+	reason := f.Reason
+	if reason == "" {
+		reason = f.Code.String()
+	}
+	body := managementError{f.Code, f.Message, []any{
+		errorInfo{"ErrorInfo", reason, "anneal", map[string]string{"requestId": requestID}}}}
+	if len(f.Violations) > 0 {
+		body.Details = append(body.Details, badRequest{"BadRequest", f.Violations})
+	}
+	return body
+}
+
+// inferenceError is the shape of a refusal on the inference and audio paths.
+// All its keys are always present.
+type inferenceError struct {
+	Error     inferenceErrorBody `json:"error"`
+	RequestID string             `json:"request_id"`
+}
+
+type inferenceErrorBody struct {
+	Message string  `json:"message"`
+	Type    string  `json:"type"`
+	Param   *string `json:"param"`
+	Code    string  `json:"code"`
+}
+
+var inferenceTypes = map[int]string{
+	http.StatusBadRequest:            "invalid_request_error",
+	http.StatusRequestEntityTooLarge: "invalid_request_error",
+	http.StatusMethodNotAllowed:      "invalid_request_error",
+	http.StatusUnauthorized:          "authentication_error",
+	http.StatusForbidden:             "permission_error",
+	http.StatusNotFound:              "not_found_error",
+	http.StatusConflict:              "conflict_error",
+	http.StatusPreconditionFailed:    "precondition_error",
+	http.StatusTooManyRequests:       "rate_limit_error",
+	http.StatusServiceUnavailable:    "unavailable_error",
+}
+
+func inferenceBody(f *domain.Fault, requestID string) (int, inferenceError) {
+	status, code := statusFor(f), f.Reason
+	if f.Reason == reasonSuspended {
+		status, code = http.StatusPreconditionFailed, "PRECONDITION_FAILED"
+	}
+	if code == "" {
+		code = f.Code.String()
+	}
+	body := inferenceErrorBody{Message: f.Message, Type: inferenceTypes[status], Code: code}
+	if body.Type == "" {
+		body.Type = "server_error"
+	}
+	if len(f.Violations) > 0 {
+		body.Param = &f.Violations[0].Field
+	}
+	return status, inferenceError{body, requestID}
+}
+
+// retrySeconds is how long a refused client should wait before it asks again.
+const retrySeconds = "5"
+
+// refuse answers a failed request in the shape of its path.
+func refuse(w http.ResponseWriter, f *domain.Fault, requestID string, inference bool) {
+	status, body := statusFor(f), any(managementBody(f, requestID))
+	if inference {
+		status, body = inferenceBody(f, requestID)
+	}
+	switch status {
+	case http.StatusUnauthorized:
+		w.Header().Set("WWW-Authenticate", `Bearer realm="anneal"`)
+	case http.StatusServiceUnavailable, http.StatusTooManyRequests:
+		w.Header().Set("Retry-After", retrySeconds)
+	}
+	writeJSON(w, status, body)
+}
+
+func writeJSON(w http.ResponseWriter, status int, body any) {
+	data, err := json.Marshal(body)
+	if err != nil { // only a wire type that JSON cannot hold does this: a fault of ours
+		status, data = http.StatusInternalServerError, []byte(`{"code":13,"message":"the answer cannot be written as JSON","details":[]}`)
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.Header().Set("X-Content-Type-Options", "nosniff")
+	w.WriteHeader(status)
+	_, _ = w.Write(append(data, '\n'))
+}

@@ -1,0 +1,290 @@
+package api
+
+import (
+	"encoding/json"
+	"fmt"
+	"mime"
+	"net/http"
+	"reflect"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/go-chi/chi/v5"
+
+	"anneal/domain"
+	"anneal/eventlog"
+	"anneal/projections"
+)
+
+// Event is what filters, orders and masks may name of an event; the answer is
+// the CloudEvent itself, in structured JSON with its position.
+type Event struct {
+	SpecVersion string          `json:"specversion"`
+	ID          string          `json:"id"`
+	Type        string          `json:"type"`
+	Source      string          `json:"source"`
+	Subject     string          `json:"subject"`
+	Time        time.Time       `json:"time"`
+	ContentType string          `json:"datacontenttype"`
+	Position    domain.Count    `json:"position"`
+	Actor       string          `json:"actor"`
+	Command     string          `json:"command"`
+	Cause       string          `json:"cause"`
+	Correlation string          `json:"correlation"`
+	Attempt     string          `json:"attempt" query:"-"`
+	Data        json.RawMessage `json:"data" query:"-"`
+}
+
+var eventFields = projections.FieldsOf[Event]()
+
+// recorded is an event as a row of a list.
+type recorded struct{ eventlog.Event }
+
+// Exists implements domain.State.
+func (recorded) Exists() bool { return true }
+
+func renderEvent(row *projections.Row[recorded], out *Event) {
+	e := &row.State.Event
+	*out = Event{ID: e.ID, Type: e.Type, Subject: string(e.Name), Time: e.Time, Position: domain.Count(e.Position),
+		Actor: e.Actor, Command: e.Command, Cause: e.Cause, Correlation: e.Correlation}
+}
+
+// history is a part of the log that a caller may see.
+type history struct {
+	filter string                    // of the log
+	sees   func(eventlog.Event) bool // of those, the caller
+	wants  func(*Event) bool         // of those, the request
+}
+
+func (h history) matches(e eventlog.Event) bool {
+	if !h.sees(e) {
+		return false
+	}
+	var wire Event
+	renderEvent(&projections.Row[recorded]{State: recorded{e}}, &wire)
+	return h.wants(&wire)
+}
+
+func (s *Server) routeEvents(r chi.Router) {
+	r.Get("/v1/events", s.answer(false, func(c *call) (any, error) {
+		if err := c.caller.may(toOperate); err != nil {
+			return nil, err
+		}
+		return c.events("events.>")
+	}))
+	r.Get("/v1/accounts/{account}/events", s.manage(toRead, func(c *call) (any, error) {
+		return c.events("events." + c.account + ".>")
+	}))
+}
+
+// events is the handler of a resource's history, which outlives the resource.
+func (res *resource[S, R]) events(c *call) (any, error) {
+	name := domain.NewName(c.account, res.kind.Collection, c.path("id"))
+	if _, version := c.World.Row(name); version == 0 || !domain.ValidID(name.ID()) {
+		return nil, notFound(res.noun, name)
+	}
+	return c.events(name.Subject())
+}
+
+// events answers a part of the log: page by page, or live as server-sent
+// events when the client asks for text/event-stream.
+func (c *call) events(filter string) (any, error) {
+	h := history{filter: filter, sees: func(eventlog.Event) bool { return true }}
+	if c.caller.may(toGuard) != nil {
+		h.sees = func(e eventlog.Event) bool {
+			collection := e.Name.Collection()
+			return collection != domain.APIKeys.Collection && collection != domain.Secrets.Collection
+		}
+	}
+	p := readParams(c.r.URL)
+	if wantsStream(c.r) {
+		return nil, c.streamEvents(p, h)
+	}
+	return c.listEvents(p, h)
+}
+
+func wantsStream(r *http.Request) bool {
+	for _, accepted := range strings.Split(r.Header.Get("Accept"), ",") {
+		if kind, _, err := mime.ParseMediaType(accepted); err == nil && kind == "text/event-stream" {
+			return true
+		}
+	}
+	return false
+}
+
+func (c *call) listEvents(p *params, h history) (any, error) {
+	q, m := readQuery(c, p, reflect.TypeFor[Event]())
+	if q.OrderBy == "position" { // the order that the log has anyway
+		q.OrderBy = ""
+	}
+	var broken error
+	rows := func(yield func(*projections.Row[recorded]) bool) {
+		for e, err := range c.Log.Read(c.ctx, h.filter, 0) {
+			if err != nil {
+				broken = err
+				return
+			}
+			row := &projections.Row[recorded]{Name: domain.Name(fmt.Sprintf("%020d", e.Position)), State: recorded{e}}
+			if h.sees(e) && !yield(row) {
+				return
+			}
+		}
+	}
+	page, err := projections.List(rows, renderEvent, eventFields, q)
+	if err := both(p.err(), err); err != nil {
+		return nil, err
+	}
+	if broken != nil {
+		return nil, fmt.Errorf("reading %s: %w", h.filter, broken)
+	}
+	events := make([]any, len(page.Items))
+	for i, one := range page.Items {
+		e, err := c.Log.At(c.ctx, uint64(one.Position.Int64()))
+		if err != nil {
+			return nil, err
+		}
+		events[i] = eventlog.Structured(shown(e))
+	}
+	return listAnswer("events", events, page.NextPageToken, page.TotalSize, m)
+}
+
+// streamEvents sends events as they happen, from where the client left off:
+// Last-Event-ID is the position of the last one that it has, 0 begins with the
+// first event of all, and without it the stream begins now.
+func (c *call) streamEvents(p *params, h history) error {
+	wants, err := eventFields.Filter(p.text("filter"))
+	h.wants = wants
+	after, ok := c.resumeAfter(&p.violations)
+	if err := both(p.err(), err); err != nil {
+		return err
+	}
+	if !ok {
+		after = c.World.Position()
+	}
+	leave, ok := c.busy.enter("streams of "+c.caller.account, c.Limits.Streams)
+	if !ok {
+		return &domain.Fault{Code: domain.ResourceExhausted, Reason: reasonTooManyStreams,
+			Message: fmt.Sprintf("accounts/%s has %d streams of events open: close one first", c.caller.account, c.Limits.Streams)}
+	}
+	defer leave()
+	c.tail.start(c.World.Position())
+	c.w.Header().Set("Content-Type", "text/event-stream")
+	c.w.Header().Set("Cache-Control", "no-store")
+	c.w.Header().Set("X-Accel-Buffering", "no") // a proxy must not hold the stream back
+	c.w.WriteHeader(http.StatusOK)
+	stream := &eventStream{call: c, history: h, after: after, flush: http.NewResponseController(c.w).Flush}
+	if err := stream.run(); err != nil && c.ctx.Err() == nil {
+		c.Logger.Warn("a stream of events broke off", "request", c.id, "error", err)
+	}
+	return nil
+}
+
+// resumeAfter reads Last-Event-ID.
+func (c *call) resumeAfter(v *domain.Violations) (position uint64, given bool) {
+	text := c.r.Header.Get("Last-Event-ID")
+	if text == "" {
+		return 0, false
+	}
+	position, err := strconv.ParseUint(text, 10, 64)
+	if last := c.World.Position(); err != nil || position > last {
+		v.Add("Last-Event-ID", "must be the position of an event, at most %d; 0 begins with the first", last)
+	}
+	return position, true
+}
+
+// An eventStream is one client's live view of a history.
+type eventStream struct {
+	*call
+	history
+	after uint64
+	flush func() error
+}
+
+func (s *eventStream) run() error {
+	heartbeat := time.NewTicker(s.Limits.Heartbeat)
+	defer heartbeat.Stop()
+	if err := s.comment("connected"); err != nil {
+		return err
+	}
+	for {
+		events, at, complete, grown := s.tail.since(s.after)
+		if !complete {
+			if err := s.catchUp(at); err != nil {
+				return err
+			}
+			continue
+		}
+		for _, e := range events {
+			if err := s.send(e); err != nil {
+				return err
+			}
+		}
+		if err := s.flush(); err != nil {
+			return err
+		}
+		select {
+		case <-grown:
+		case <-heartbeat.C:
+			if !s.stillAllowed() {
+				return nil
+			}
+			if err := s.comment("still here"); err != nil {
+				return err
+			}
+		case <-s.ctx.Done():
+			return s.ctx.Err()
+		case <-s.tail.ctx.Done():
+			return nil
+		}
+	}
+}
+
+// catchUp sends what the log holds up to a position.
+func (s *eventStream) catchUp(at uint64) error {
+	for e, err := range s.Log.Read(s.ctx, s.filter, s.after) {
+		if err != nil {
+			return err
+		}
+		if err := s.send(e); err != nil {
+			return err
+		}
+	}
+	s.after = max(s.after, at) // what lies in between is not of this history
+	return s.flush()
+}
+
+func (s *eventStream) send(e eventlog.Event) error {
+	s.after = e.Position
+	if !subjectMatches(s.filter, e.Name.Subject()) || !s.matches(e) {
+		return nil
+	}
+	data, err := json.Marshal(eventlog.Structured(shown(e)))
+	if err == nil {
+		_, err = fmt.Fprintf(s.w, "id: %d\ndata: %s\n\n", e.Position, data)
+	}
+	return err
+}
+
+// comment says that the stream lives, and how far it is: a client that comes
+// back need not read again what was not for it.
+func (s *eventStream) comment(text string) error {
+	if _, err := fmt.Fprintf(s.w, ": %s\nid: %d\n\n", text, s.after); err != nil {
+		return err
+	}
+	return s.flush()
+}
+
+// stillAllowed tells whether the key that opened the stream is still good.
+func (s *eventStream) stillAllowed() bool {
+	state, _ := s.World.Row(s.caller.key)
+	key, _ := state.(domain.APIKey)
+	return key.Exists() && !key.Expired(s.Now())
+}
+
+// subjectMatches tells whether a subject falls under an exact filter or one
+// that ends in ">".
+func subjectMatches(filter, subject string) bool {
+	prefix, open := strings.CutSuffix(filter, ">")
+	return subject == filter || open && strings.HasPrefix(subject, prefix)
+}

@@ -1,0 +1,138 @@
+package api
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"hash/fnv"
+	"slices"
+	"time"
+
+	"anneal/domain"
+	"anneal/engines"
+	"anneal/projections"
+)
+
+// maxTries is how many replicas one generation may be tried on.
+const maxTries = 3
+
+// generate makes one continuation on a replica of the deployment. The session
+// leads to the same replica while it lives; without one the least loaded is
+// chosen. A replica that fails before it has produced anything is left for
+// another one.
+func (c *call) generate(ctx context.Context, deployment domain.Name, session string, req engines.CompletionRequest, emit func(engines.Chunk) error) (engines.Usage, error) {
+	tried := map[string]bool{}
+	for {
+		ready, err := c.awaitReplicas(ctx, deployment)
+		if err != nil {
+			return engines.Usage{}, err
+		}
+		replica, ok := c.choose(deployment, ready, session, tried)
+		if !ok {
+			return engines.Usage{}, domain.Faultf(domain.Unavailable, "no replica of %s could be reached: try again", deployment)
+		}
+		tried[replica.ID] = true
+		begun := false
+		usage, err := c.ask(ctx, deployment, replica, req, func(chunk engines.Chunk) error {
+			begun = true
+			return emit(chunk)
+		})
+		if err == nil || begun || ctx.Err() != nil || !elsewhere(err) || len(tried) == maxTries {
+			return usage, err
+		}
+		c.Logger.Warn("a replica failed before its first token", "request", c.id, "deployment", deployment, "replica", replica.ID, "error", err)
+	}
+}
+
+// ask is one try, counted while it lasts.
+func (c *call) ask(ctx context.Context, deployment domain.Name, replica domain.Replica, req engines.CompletionRequest, emit func(engines.Chunk) error) (engines.Usage, error) {
+	leave, _ := c.busy.enter(replicaKey(deployment, replica.ID), 1<<30)
+	defer leave()
+	usage, err := c.Replicas.Complete(ctx, deployment, replica, req, emit)
+	if err != nil && ctx.Err() != nil {
+		err = ctx.Err()
+	}
+	return usage, err
+}
+
+func replicaKey(deployment domain.Name, replica string) string {
+	return string(deployment) + "#" + replica
+}
+
+// elsewhere tells whether another replica might do better.
+func elsewhere(err error) bool {
+	switch domain.CodeOf(err) {
+	case domain.Unavailable, domain.ResourceExhausted, domain.Internal, domain.Unknown, domain.NotFound, domain.Aborted, domain.DeadlineExceeded:
+		return true
+	}
+	return false
+}
+
+// choose picks a replica that was not tried yet. A session goes to the highest
+// of a hash over session and replica (rendezvous hashing), so that it moves
+// only when its replica goes.
+func (c *call) choose(deployment domain.Name, ready []domain.Replica, session string, tried map[string]bool) (domain.Replica, bool) {
+	left := slices.DeleteFunc(ready, func(r domain.Replica) bool { return tried[r.ID] })
+	if len(left) == 0 {
+		return domain.Replica{}, false
+	}
+	if session != "" {
+		return slices.MaxFunc(left, func(a, b domain.Replica) int { return cmp.Compare(affinity(session, a.ID), affinity(session, b.ID)) }), true
+	}
+	pulse := c.World.View().Pulse
+	return slices.MinFunc(left, func(a, b domain.Replica) int {
+		return cmp.Compare(c.load(pulse, deployment, a.ID), c.load(pulse, deployment, b.ID))
+	}), true
+}
+
+func affinity(session, replica string) uint64 {
+	h := fnv.New64a()
+	_, _ = h.Write([]byte(session + "\x00" + replica)) // a hash never fails
+	x := h.Sum64()                                     // FNV's low bits follow its input's end: mix them (the finalizer of MurmurHash3)
+	x ^= x >> 33
+	x *= 0xff51afd7ed558ccd
+	x ^= x >> 33
+	return x
+}
+
+// load is how many requests a replica has: what this process sent it, or what
+// it last reported, whichever is more.
+func (c *call) load(pulse projections.PulseView, deployment domain.Name, replica string) int {
+	reported, _ := pulse.Replica(deployment, replica)
+	return max(c.busy.of(replicaKey(deployment, replica)), reported.Active+reported.Queued)
+}
+
+// awaitReplicas answers the ready replicas. When there are none it sees to it
+// that one is wanted, and holds the request until one is ready or Limits.Wake
+// has passed.
+func (c *call) awaitReplicas(ctx context.Context, name domain.Name) ([]domain.Replica, error) {
+	timeout := time.NewTimer(c.Limits.Wake)
+	defer timeout.Stop()
+	for {
+		v := c.World.View()
+		row, ok := v.Deployments.Get(name)
+		if !ok {
+			return nil, missing("DEPLOYMENT_NOT_FOUND", "there is no deployment %s any more", name)
+		}
+		if err := serving(row); err != nil {
+			return nil, err
+		}
+		ready := slices.DeleteFunc(row.State.Ordered(), func(r domain.Replica) bool { return r.State != domain.ReplicaReady })
+		if len(ready) > 0 {
+			return ready, nil
+		}
+		if row.State.DesiredReplicas == 0 {
+			if err := c.record(domain.Intend(domain.Deployments, name, domain.Command[domain.Deployment](domain.WakeDeployment{}))); err != nil {
+				return nil, err
+			}
+		}
+		select {
+		case <-c.World.Changed(v.Position):
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		case <-timeout.C:
+			return nil, &domain.Fault{Code: domain.Unavailable, Reason: reasonScalingUp,
+				Message: fmt.Sprintf("%s is waking up and had no replica ready within %s: try again shortly", name, c.Limits.Wake)}
+		}
+	}
+}

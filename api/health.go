@@ -1,0 +1,90 @@
+package api
+
+import (
+	"context"
+	"net/http"
+	"strconv"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"anneal/domain"
+)
+
+// healthTime bounds how long the log may take to answer a question of health.
+const healthTime = 2 * time.Second
+
+// healthy answers as long as the process does.
+func (s *Server) healthy(w http.ResponseWriter, _ *http.Request) {
+	writeJSON(w, http.StatusOK, map[string]string{"status": "ok"})
+}
+
+// ready answers 200 when the log can be read and the world holds all of it.
+func (s *Server) ready(w http.ResponseWriter, r *http.Request) {
+	ctx, cancel := context.WithTimeout(r.Context(), healthTime)
+	defer cancel()
+	last, err := s.Log.Last(ctx)
+	if err == nil {
+		err = s.World.WaitFor(ctx, last.Position)
+	}
+	if err != nil {
+		s.Logger.Warn("not ready", "error", err)
+		refuse(w, domain.Faultf(domain.Unavailable, "not ready: the log cannot be read, or is not yet read to its end; the world is at position %d", s.World.Position()), requestID(r), false)
+		return
+	}
+	writeJSON(w, http.StatusOK, map[string]string{"status": "ok", "position": strconv.FormatUint(last.Position, 10)})
+}
+
+// meters are what /metrics shows of this server.
+type meters struct {
+	requests  *prometheus.CounterVec
+	latency   *prometheus.HistogramVec
+	tokens    *prometheus.CounterVec
+	firstText prometheus.Histogram
+}
+
+func newMeters(o Options) *meters {
+	m := &meters{
+		requests: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "anneal_http_requests_total",
+			Help: "Requests answered, by route, method and status."}, []string{"route", "method", "status"}),
+		latency: prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "anneal_http_request_seconds",
+			Help: "Time from the request's header to the end of its answer.", Buckets: prometheus.ExponentialBuckets(0.001, 4, 9)}, []string{"route"}),
+		tokens: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "anneal_completion_tokens_total",
+			Help: "Tokens of completions, by kind: prompt, completion."}, []string{"kind"}),
+		firstText: prometheus.NewHistogram(prometheus.HistogramOpts{Name: "anneal_completion_first_token_seconds",
+			Help: "Time from a completion request to its first token.", Buckets: prometheus.ExponentialBuckets(0.005, 3, 9)}),
+	}
+	position := prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "anneal_world_position",
+		Help: "Position of the last event that the world holds."}, func() float64 { return float64(o.World.Position()) })
+	lag := prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "anneal_world_lag_events",
+		Help: "Events in the log that the world does not hold yet; -1 when the log does not answer."}, func() float64 {
+		ctx, cancel := context.WithTimeout(context.Background(), healthTime)
+		defer cancel()
+		last, err := o.Log.Last(ctx)
+		if err != nil {
+			return -1
+		}
+		return max(0, float64(last.Position)-float64(o.World.Position()))
+	})
+	o.Metrics.MustRegister(m.requests, m.latency, m.tokens, m.firstText, position, lag)
+	return m
+}
+
+func (m *meters) request(route, method string, status int, took time.Duration) {
+	if route == "" {
+		route = "none"
+	}
+	if _, known := knownMethods[method]; !known {
+		method = "other" // a client chooses this word; it must not make new series for ever
+	}
+	m.requests.WithLabelValues(route, method, strconv.Itoa(status)).Inc()
+	m.latency.WithLabelValues(route).Observe(took.Seconds())
+}
+
+var knownMethods = map[string]bool{http.MethodGet: true, http.MethodPost: true, http.MethodPatch: true, http.MethodPut: true,
+	http.MethodDelete: true, http.MethodHead: true, http.MethodOptions: true}
+
+func (s *Server) metrics() http.Handler {
+	return promhttp.HandlerFor(s.Metrics, promhttp.HandlerOpts{})
+}

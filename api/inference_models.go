@@ -1,0 +1,55 @@
+package api
+
+import (
+	"cmp"
+	"slices"
+
+	"anneal/domain"
+	"anneal/projections"
+)
+
+// An inferenceModel is a model as inference clients list it.
+type inferenceModel struct {
+	ID            string `json:"id"`
+	Object        string `json:"object"`
+	Created       int64  `json:"created"` // Unix seconds
+	OwnedBy       string `json:"owned_by"`
+	Kind          string `json:"kind"`
+	ContextLength int    `json:"context_length"`
+	Deployed      bool   `json:"deployed"` // in the caller's account: it answers completions
+}
+
+// inferenceModels lists the READY models that the caller may use: its own and
+// public ones.
+func inferenceModels(c *call) (any, error) {
+	if err := readParams(c.r.URL).err(); err != nil {
+		return nil, err
+	}
+	deployed := map[string]bool{}
+	for row := range c.snapshot().Deployments.In(c.account) {
+		if row.State.Live() {
+			deployed[row.State.BaseModel] = true
+		}
+	}
+	list := []inferenceModel{}
+	for row := range c.snapshot().Models.All() {
+		if row.State.State == domain.ModelReady && (row.State.Public || row.Name.Account() == c.account) {
+			list = append(list, shownToInference(row, deployed[string(row.Name)]))
+		}
+	}
+	slices.SortStableFunc(list, func(a, b inferenceModel) int { return cmp.Compare(rank(b), rank(a)) })
+	return map[string]any{"object": "list", "data": list}, nil
+}
+
+func shownToInference(row *projections.Row[domain.Model], deployed bool) inferenceModel {
+	return inferenceModel{ID: string(row.Name), Object: "model", Created: row.CreateTime.Unix(), OwnedBy: row.Name.Account(),
+		Kind: row.State.Kind, ContextLength: row.State.ContextLength, Deployed: deployed}
+}
+
+// rank puts what answers at once first.
+func rank(m inferenceModel) int {
+	if m.Deployed {
+		return 1
+	}
+	return 0
+}

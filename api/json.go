@@ -1,0 +1,114 @@
+package api
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"strconv"
+	"unicode/utf8"
+
+	"anneal/domain"
+)
+
+// MaxJSONDepth is how deep objects and arrays of a request may be nested.
+const MaxJSONDepth = 64
+
+// parseJSON reads one JSON value: objects as map[string]any, arrays as []any,
+// numbers as json.Number. It refuses invalid UTF-8, keys given twice, nesting
+// beyond MaxJSONDepth, and anything after the value.
+func parseJSON(data []byte) (any, error) {
+	if !utf8.Valid(data) {
+		return nil, badJSON("the body is not valid UTF-8: encode it anew")
+	}
+	dec := json.NewDecoder(bytes.NewReader(data))
+	dec.UseNumber()
+	value, err := parseValue(dec, 0)
+	if err != nil {
+		return nil, explainJSON(err, data, dec.InputOffset())
+	}
+	if _, err := dec.Token(); !errors.Is(err, io.EOF) {
+		return nil, badJSON("the body goes on after its JSON value (%s): send one value", place(data, dec.InputOffset()))
+	}
+	return value, nil
+}
+
+func parseValue(dec *json.Decoder, depth int) (any, error) {
+	token, err := dec.Token()
+	if err != nil {
+		return nil, err
+	}
+	delim, nested := token.(json.Delim)
+	if !nested {
+		return token, nil
+	}
+	if depth++; depth > MaxJSONDepth {
+		return nil, badJSON("the body is nested more than %d levels deep: flatten it", MaxJSONDepth)
+	}
+	if delim == '[' {
+		array := []any{}
+		for dec.More() {
+			element, err := parseValue(dec, depth)
+			if err != nil {
+				return nil, err
+			}
+			array = append(array, element)
+		}
+		_, err := dec.Token()
+		return array, err
+	}
+	object := map[string]any{}
+	for dec.More() {
+		token, err := dec.Token()
+		if err != nil {
+			return nil, err
+		}
+		key := token.(string) // the decoder refuses any other token here
+		if _, twice := object[key]; twice {
+			return nil, badJSON("the key %s is given twice in one object: give it once", quoted(key))
+		}
+		if object[key], err = parseValue(dec, depth); err != nil {
+			return nil, err
+		}
+	}
+	_, err = dec.Token()
+	return object, err
+}
+
+func explainJSON(err error, data []byte, offset int64) error {
+	var fault *domain.Fault
+	var syntax *json.SyntaxError
+	switch {
+	case errors.As(err, &fault):
+		return fault
+	case len(bytes.TrimSpace(data)) == 0:
+		return badJSON("the body is empty: send a JSON object")
+	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
+		return badJSON("the body ends in the middle of its JSON value: send all of it")
+	case errors.As(err, &syntax):
+		return badJSON("the body is not JSON (%s): %s", place(data, syntax.Offset), syntax.Error())
+	}
+	return badJSON("the body is not JSON (%s)", place(data, offset))
+}
+
+func place(data []byte, offset int64) string {
+	before := data[:min(max(offset, 0), int64(len(data)))]
+	line := bytes.Count(before, []byte{'\n'}) + 1
+	return fmt.Sprintf("line %d, column %d", line, len(before)-bytes.LastIndexByte(before, '\n')-1)
+}
+
+func badJSON(format string, args ...any) error {
+	f := domain.Faultf(domain.InvalidArgument, format, args...)
+	f.Reason = "MALFORMED_JSON"
+	return f
+}
+
+// quoted shows a part of a request in a message: cut when long, and never
+// with control characters.
+func quoted(text string) string {
+	if runes := []rune(text); len(runes) > 64 {
+		text = string(runes[:64]) + "…"
+	}
+	return strconv.Quote(text)
+}

@@ -1,0 +1,103 @@
+package api
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"iter"
+	"net/url"
+	"reflect"
+	"slices"
+	"strings"
+
+	"anneal/domain"
+	"anneal/projections"
+)
+
+// readQuery reads the parameters that all lists share, and the read mask.
+func readQuery(c *call, p *params, t reflect.Type) (projections.Query, mask) {
+	q := projections.Query{
+		Filter:    p.text("filter"),
+		OrderBy:   p.text("orderBy"),
+		PageSize:  p.number("pageSize"),
+		PageToken: p.text("pageToken"),
+		Key:       c.Pepper,
+		Binding:   binding(c.r.URL, p),
+	}
+	m, _ := parseMask(&p.violations, "readMask", t, p.texts("readMask"), false)
+	return q, m
+}
+
+// binding is everything of a request that a page token belongs to.
+func binding(u *url.URL, p *params) string {
+	var b strings.Builder
+	b.WriteString(u.Path)
+	for _, name := range sortedKeys(p.values) {
+		if name != "pageToken" {
+			fmt.Fprintf(&b, "\n%s=%q", name, p.values[name])
+		}
+	}
+	return b.String()
+}
+
+// A listAnswer is one page on the wire. Its array stands under the
+// collection's name; the rest is the same for all.
+func listAnswer(name string, items any, nextPageToken string, totalSize int, m mask) (any, error) {
+	items, err := m.project(items)
+	if err != nil {
+		return nil, err
+	}
+	answer := map[string]any{name: items, "totalSize": totalSize}
+	if nextPageToken != "" {
+		answer["nextPageToken"] = nextPageToken
+	}
+	return answer, nil
+}
+
+func (res *resource[S, R]) list(c *call) (any, error) {
+	if err := res.mayRead(c, ""); err != nil {
+		return nil, err
+	}
+	p := readParams(c.r.URL)
+	q, m := readQuery(c, p, reflect.TypeFor[R]())
+	q.DefaultOrder = res.order
+	showDeleted := res.deletes && p.flag("showDeleted")
+	if res.unsifted {
+		q.Filter, q.OrderBy = "", ""
+	}
+	v := c.snapshot()
+	render := func(row *projections.Row[S], out *R) { res.render(v, row, out) }
+	page, err := projections.List(res.visible(c, showDeleted), render, res.fields, q)
+	if err := both(p.err(), err); err != nil {
+		return nil, err
+	}
+	return listAnswer(res.kind.Collection, page.Items, page.NextPageToken, page.TotalSize, m)
+}
+
+// visible yields the rows of the path's account that the caller may see.
+func (res *resource[S, R]) visible(c *call, showDeleted bool) iter.Seq[*projections.Row[S]] {
+	rows := res.table(c.snapshot()).In(c.account)
+	publicOnly := res.public != nil && c.caller.account != c.account && !c.caller.operator()
+	if !publicOnly && (res.hidden == nil || showDeleted) {
+		return rows
+	}
+	return func(yield func(*projections.Row[S]) bool) {
+		for row := range rows {
+			if publicOnly && !res.public(row.State) || res.hidden != nil && !showDeleted && res.hidden(row.State) {
+				continue
+			}
+			if !yield(row) {
+				return
+			}
+		}
+	}
+}
+
+// both is one error for what two checks of a request found.
+func both(a, b error) error {
+	var f, g *domain.Fault
+	if errors.As(a, &f) && errors.As(b, &g) {
+		return domain.Violations(slices.Concat(f.Violations, g.Violations)).Err()
+	}
+	return cmp.Or(a, b)
+}

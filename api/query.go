@@ -1,0 +1,94 @@
+package api
+
+import (
+	"net/url"
+	"strconv"
+	"strings"
+	"time"
+
+	"anneal/domain"
+)
+
+// params reads a request's query, each parameter under both spellings, and
+// collects what is wrong with it. Parameters that nothing asked for are
+// refused too: a misspelt validateOnly must not create anything.
+type params struct {
+	values     url.Values // by lowerCamelCase name
+	asked      map[string]bool
+	violations domain.Violations
+}
+
+func readParams(u *url.URL) *params {
+	p := &params{values: url.Values{}, asked: map[string]bool{}}
+	given, err := url.ParseQuery(u.RawQuery)
+	if err != nil {
+		p.violations.Add("query", "the query cannot be read: escape its values")
+	}
+	for _, name := range sortedKeys(given) {
+		p.values[camel(name)] = append(p.values[camel(name)], given[name]...)
+	}
+	return p
+}
+
+// text is a parameter that may be given once.
+func (p *params) text(name string) string {
+	p.asked[name] = true
+	values := p.values[name]
+	if len(values) > 1 {
+		p.violations.Add(name, "is given %d times: give it once", len(values))
+	}
+	if len(values) == 0 {
+		return ""
+	}
+	return values[0]
+}
+
+// texts is a parameter that may be repeated.
+func (p *params) texts(name string) []string {
+	p.asked[name] = true
+	return p.values[name]
+}
+
+func (p *params) flag(name string) bool {
+	switch value := p.text(name); strings.ToLower(value) {
+	case "", "false", "0":
+		return false
+	case "true", "1":
+		return true
+	default:
+		p.violations.Add(name, "must be true or false")
+		return false
+	}
+}
+
+func (p *params) number(name string) int {
+	text := p.text(name)
+	if text == "" {
+		return 0
+	}
+	n, err := strconv.ParseInt(text, 10, 32)
+	if err != nil {
+		p.violations.Add(name, "must be a whole number of at most 32 bits")
+	}
+	return int(n)
+}
+
+// err is what is wrong with the query, once everything has been asked for.
+func (p *params) err() error {
+	known := strings.Join(sortedKeys(p.asked), ", ")
+	for _, name := range sortedKeys(p.values) {
+		if !p.asked[name] {
+			p.violations.Add(quoted(name), "is not a query parameter here; there are: %s", orNone(known))
+		}
+	}
+	return p.violations.Err()
+}
+
+// stamp is a time as the wire gives it: UTC.
+func stamp(t time.Time) *time.Time {
+	if t.IsZero() {
+		return nil
+	}
+	t = t.UTC()
+	return &t
+}

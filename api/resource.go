@@ -1,0 +1,438 @@
+package api
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"reflect"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/go-chi/chi/v5"
+	"github.com/google/uuid"
+
+	"anneal/domain"
+	"anneal/projections"
+)
+
+// A resource says how one collection is asked for. S is its state, R its wire
+// type: a struct whose tags say what requests may set. A nil hook is an
+// operation that the collection does not have.
+type resource[S domain.State, R any] struct {
+	kind     *domain.Kind[S]
+	noun     string // for messages: "dataset"
+	wrapper  string // the field of create's body that holds the resource; "" when the body is the resource
+	extra    []string
+	idParam  string // where create takes the ID from; "" when givenID does
+	order    string // default of orderBy
+	named    bool   // PATCH wants the name in the body
+	reads    permission
+	writes   permission
+	public   func(S) bool // may be read from any account
+	hidden   func(S) bool // listed only with showDeleted
+	deletes  bool         // list has showDeleted
+	unsifted bool         // list takes filter and orderBy and does not use them
+	imagines bool         // create has validateOnly
+
+	givenID func(given *R) string
+	ask     func(p *params, given *R) // further query parameters of create
+	render  func(v *projections.View, row *projections.Row[S], out *R)
+	// prepare looks at what a create or update asks: references, values to
+	// seal. What it prepares it registers with onRefusal.
+	prepare func(c *call, name domain.Name, given *R, extra map[string]string, v *domain.Violations) error
+	create  func(c *call, name domain.Name, given *R) domain.Command[S]
+	// update is called with the state as it then is, merged what it becomes,
+	// and given what the body says.
+	update func(old S, merged, given *R, changed mask) domain.Command[S]
+	remove func(c *call, row *projections.Row[S], p *params) (domain.Command[S], error)
+	// reply adds what only the answer to this create or update shows.
+	reply func(given *R, out *R)
+	// before and after surround a delete: what must be gone first, and what
+	// is cleared away once it is recorded.
+	before func(c *call, row *projections.Row[S]) error
+	after  func(c *call, row *projections.Row[S])
+
+	fields *projections.Fields[R]
+}
+
+// mount routes the operations that the resource has.
+func mount[S domain.State, R any](s *Server, r chi.Router, res *resource[S, R]) {
+	collection := "/v1/accounts/{account}/" + res.kind.Collection
+	one := collection + "/{id}"
+	read := func(h handler) http.HandlerFunc {
+		if res.public == nil {
+			return s.manage(res.reads, h)
+		}
+		return s.answer(false, h) // it decides itself, since what is public is everybody's
+	}
+	r.Get(collection, read(res.list))
+	r.Get(one, read(res.get))
+	r.Get(one+"/events", s.manage(res.reads, res.events))
+	if res.create != nil {
+		r.Post(collection, s.manage(res.writes, res.post))
+	}
+	if res.update != nil {
+		r.Patch(one, s.manage(res.writes, res.patch))
+	}
+	if res.remove != nil {
+		r.Delete(one, s.manage(res.writes, res.delete))
+	}
+}
+
+func (res *resource[S, R]) table(v *projections.View) *projections.Table[S] {
+	return projections.TableOf(v, res.kind)
+}
+
+// row is the resource that the path names.
+func (res *resource[S, R]) row(c *call) (*projections.Row[S], error) {
+	name := domain.NewName(c.account, res.kind.Collection, c.path("id"))
+	row, ok := res.table(c.snapshot()).Get(name)
+	if !ok {
+		return nil, notFound(res.noun, name)
+	}
+	return row, nil
+}
+
+// wire is the row as the collection answers it.
+func (res *resource[S, R]) wire(c *call, name domain.Name) (*R, error) {
+	row, ok := res.table(c.snapshot()).Get(name)
+	if !ok {
+		return nil, notFound(res.noun, name) // deleted since
+	}
+	out := new(R)
+	res.render(c.snapshot(), row, out)
+	return out, nil
+}
+
+func (res *resource[S, R]) get(c *call) (any, error) {
+	if err := res.mayRead(c, c.path("id")); err != nil {
+		return nil, err
+	}
+	p := readParams(c.r.URL)
+	m, _ := parseMask(&p.violations, "readMask", reflect.TypeFor[R](), p.texts("readMask"), false)
+	if err := p.err(); err != nil {
+		return nil, err
+	}
+	row, err := res.row(c)
+	if err != nil {
+		return nil, err
+	}
+	out := new(R)
+	res.render(c.snapshot(), row, out)
+	return m.project(out)
+}
+
+// publicAccount owns what the installation ships for everybody.
+const publicAccount = "default"
+
+// mayRead decides for a resource that may be public; id is "" for a list,
+// which an account other than its own may see of the public account only.
+func (res *resource[S, R]) mayRead(c *call, id string) error {
+	err := c.caller.authorise(c.account, res.reads)
+	if err == nil || res.public == nil || c.caller.account == c.account || c.caller.may(res.reads) != nil {
+		return err
+	}
+	if id == "" && c.account == publicAccount {
+		return nil
+	}
+	row, ok := res.table(c.snapshot()).Get(domain.NewName(c.account, res.kind.Collection, id))
+	if ok && res.public(row.State) {
+		return nil
+	}
+	return err
+}
+
+func (res *resource[S, R]) post(c *call) (any, error) {
+	p := readParams(c.r.URL)
+	given, name, extra, err := res.readCreate(c, p)
+	if err != nil {
+		return nil, err
+	}
+	imagined := res.imagines && p.flag("validateOnly")
+	if res.ask != nil {
+		res.ask(p, given)
+	}
+	if res.prepare != nil {
+		if err := res.prepare(c, name, given, extra, &p.violations); err != nil {
+			return nil, err
+		}
+	}
+	intent := domain.Intend(res.kind, name, res.create(c, name, given))
+	if err := res.refused(c, intent, p); err != nil {
+		return nil, err
+	}
+	if imagined {
+		return res.imagine(c, intent)
+	}
+	if err := c.do(intent); err != nil {
+		return nil, res.prefixed(err)
+	}
+	out, err := res.wire(c, name)
+	if err == nil && res.reply != nil {
+		res.reply(given, out)
+	}
+	return out, err
+}
+
+// readCreate reads the body and the ID of a create. What is wrong goes to p,
+// so that it is told together with what the decision finds.
+func (res *resource[S, R]) readCreate(c *call, p *params) (given *R, name domain.Name, extra map[string]string, err error) {
+	id := ""
+	if res.wrapper == "" && res.idParam != "" {
+		id = p.text(res.idParam)
+	}
+	value, err := readBody(c.w, c.r, c.Limits.Body, res.wrapper != "")
+	if err != nil {
+		return nil, "", nil, err
+	}
+	given, extra = new(R), map[string]string{}
+	var b body
+	if res.wrapper == "" {
+		b = normalise(&p.violations, reflect.TypeFor[R](), value)
+	} else {
+		outer := normalise(&p.violations, res.envelope(), value)
+		b, _ = outer[res.wrapper].(map[string]any)
+		id, _ = outer[res.idParam].(string)
+		for _, name := range res.extra {
+			extra[name], _ = outer[name].(string)
+		}
+	}
+	if err := b.fill(given); err != nil {
+		return nil, "", nil, err
+	}
+	if res.givenID != nil {
+		id = res.givenID(given)
+	}
+	if id == "" && res.givenID == nil {
+		id = strings.ToLower(res.noun[:1]) + uuid.NewString() // IDs begin with a letter
+	}
+	idField := res.idParam
+	if idField == "" {
+		idField = "name"
+	}
+	p.violations.Require(domain.ValidID(id), idField, "%s", domain.IDRule)
+	return given, domain.NewName(c.account, res.kind.Collection, id), extra, nil
+}
+
+// envelope is the type of {dataset: {…}, datasetId: "…"}.
+func (res *resource[S, R]) envelope() reflect.Type {
+	field := func(goName, name string, t reflect.Type) reflect.StructField {
+		return reflect.StructField{Name: goName, Type: t, Tag: reflect.StructTag(`json:"` + name + `"`)}
+	}
+	fields := []reflect.StructField{field("Resource", res.wrapper, reflect.TypeFor[R]()), field("ID", res.idParam, reflect.TypeFor[string]())}
+	for i, name := range res.extra {
+		fields = append(fields, field(fmt.Sprintf("Extra%d", i), name, reflect.TypeFor[string]()))
+	}
+	return reflect.StructOf(fields)
+}
+
+// refused asks the decision what else is wrong, when something already is: a
+// request is told all of its faults at once.
+func (res *resource[S, R]) refused(c *call, intent domain.Intent, p *params) error {
+	err := p.err()
+	if err == nil {
+		return nil
+	}
+	state, _ := c.World.Row(intent.Name)
+	var more *domain.Fault
+	if _, decided := intent.Decide(state, c.now); errors.As(res.prefixed(decided), &more) && more.Code == domain.InvalidArgument {
+		for _, one := range more.Violations {
+			known := slices.ContainsFunc(p.violations, func(v domain.Violation) bool { return v.Field == one.Field })
+			if !known {
+				p.violations = append(p.violations, one)
+			}
+		}
+	}
+	return p.violations.Err()
+}
+
+// prefixed puts the wrapper's name before the fields of a fault.
+func (res *resource[S, R]) prefixed(err error) error {
+	var f *domain.Fault
+	if res.wrapper == "" || !errors.As(err, &f) || len(f.Violations) == 0 {
+		return err
+	}
+	var v domain.Violations
+	for _, one := range f.Violations {
+		v.Add(res.wrapper+"."+one.Field, "%s", one.Description)
+	}
+	return v.Err()
+}
+
+// imagine answers what would be created, and creates nothing.
+func (res *resource[S, R]) imagine(c *call, intent domain.Intent) (any, error) {
+	state, _ := c.World.Row(intent.Name)
+	record, err := intent.Decide(state, c.now)
+	if err != nil {
+		return nil, err
+	}
+	row := &projections.Row[S]{Name: intent.Name, CreateTime: c.now, UpdateTime: c.now}
+	if err := res.kind.Fold(&row.State, record); err != nil {
+		return nil, err
+	}
+	out := new(R)
+	res.render(c.snapshot(), row, out)
+	return out, nil
+}
+
+func (res *resource[S, R]) patch(c *call) (any, error) {
+	p := readParams(c.r.URL)
+	t := reflect.TypeFor[R]()
+	value, err := readBody(c.w, c.r, c.Limits.Body, false)
+	if err != nil {
+		return nil, err
+	}
+	b := normalise(&p.violations, t, value)
+	m, all := parseMask(&p.violations, "updateMask", t, p.texts("updateMask"), true)
+	switch {
+	case all && len(p.values["updateMask"]) > 0:
+		m = res.everything()
+	case all:
+		m = present(t, b)
+	}
+	row, err := res.row(c)
+	if err != nil {
+		return nil, err
+	}
+	res.checkName(p, value, row.Name)
+	given := new(R)
+	if err := b.fill(given); err != nil {
+		return nil, err
+	}
+	if res.prepare != nil {
+		if err := res.prepare(c, row.Name, given, nil, &p.violations); err != nil {
+			return nil, err
+		}
+	}
+	intent := domain.Intend(res.kind, row.Name, domain.Command[S](change[S, R]{res, row.Name, b, given, m}))
+	if err := res.refused(c, intent, p); err != nil {
+		return nil, err
+	}
+	if err := c.do(intent); err != nil {
+		return nil, err
+	}
+	out, err := res.wire(c, row.Name)
+	if err == nil && res.reply != nil {
+		res.reply(given, out)
+	}
+	return out, err
+}
+
+// checkName wants the name in the body to be that of the path.
+func (res *resource[S, R]) checkName(p *params, value any, name domain.Name) {
+	object, _ := value.(map[string]any)
+	given, ok := object["name"]
+	switch {
+	case ok && given != string(name):
+		p.violations.Add("name", "must be the name in the path, %s", name)
+	case !ok && res.named:
+		p.violations.Add("name", "is required here: %s", name)
+	}
+}
+
+// everything is the mask of all that a request may set.
+func (res *resource[S, R]) everything() mask {
+	m := mask{}
+	for _, f := range shapeOf(reflect.TypeFor[R]()).fields {
+		if !f.output {
+			m[f.name] = mask{}
+		}
+	}
+	return m
+}
+
+// A change is an update that is worked out anew on the state that it meets,
+// so that what somebody else changed meanwhile stays.
+type change[S domain.State, R any] struct {
+	res   *resource[S, R]
+	name  domain.Name
+	body  body
+	given *R
+	mask  mask
+}
+
+func (ch change[S, R]) Decide(state S, now time.Time) (domain.Event[S], error) {
+	if !state.Exists() {
+		return nil, notFound(ch.res.noun, ch.name)
+	}
+	var wire, merged R
+	ch.res.render(nil, &projections.Row[S]{Name: ch.name, State: state}, &wire)
+	data, err := json.Marshal(wire)
+	if err != nil {
+		return nil, err
+	}
+	old, err := parseJSON(data)
+	if err != nil {
+		return nil, err
+	}
+	var ignored domain.Violations
+	before := normalise(&ignored, reflect.TypeFor[R](), old)
+	if err := body(ch.mask.merge(before, ch.body)).fill(&merged); err != nil {
+		return nil, err
+	}
+	return ch.res.update(state, &merged, ch.given, ch.mask).Decide(state, now)
+}
+
+// empty is the answer of operations that have nothing to say.
+var empty = struct{}{}
+
+func (res *resource[S, R]) delete(c *call) (any, error) {
+	row, err := res.row(c)
+	if err != nil {
+		return nil, err
+	}
+	p := readParams(c.r.URL)
+	command, err := res.remove(c, row, p)
+	if err == nil {
+		err = p.err()
+	}
+	if err == nil && res.before != nil {
+		err = res.before(c, row)
+	}
+	if err == nil {
+		err = c.do(domain.Intend(res.kind, row.Name, command))
+	}
+	if err != nil {
+		return nil, err
+	}
+	if res.after != nil {
+		res.after(c, row)
+	}
+	return empty, nil
+}
+
+// command makes a handler of a verb that carries no settings.
+func (res *resource[S, R]) verb(h func(c *call, row *projections.Row[S]) (any, error)) handler {
+	return func(c *call) (any, error) {
+		if err := readParams(c.r.URL).err(); err != nil {
+			return nil, err
+		}
+		if c.r.Method != http.MethodGet {
+			if err := readVerb(c, &struct{}{}); err != nil {
+				return nil, err
+			}
+		}
+		row, err := res.row(c)
+		if err != nil {
+			return nil, err
+		}
+		return h(c, row)
+	}
+}
+
+// readVerb reads the body of a custom verb into out; no body at all is an
+// empty one.
+func readVerb(c *call, out any) error {
+	value, err := readBody(c.w, c.r, c.Limits.Body, true)
+	if err != nil {
+		return err
+	}
+	var v domain.Violations
+	b := normalise(&v, reflect.TypeOf(out), value)
+	if err := v.Err(); err != nil {
+		return err
+	}
+	return b.fill(out)
+}

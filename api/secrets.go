@@ -1,0 +1,87 @@
+package api
+
+import (
+	"strings"
+
+	"anneal/domain"
+	"anneal/projections"
+)
+
+// MaxSecret bounds a secret's value, in bytes.
+const MaxSecret = 64 << 10
+
+// Secret is a secret on the wire. Its value is in the answers to the create
+// and the update that brought it and never again.
+type Secret struct {
+	Name    string `json:"name"`
+	KeyName string `json:"keyName"`
+	Value   string `json:"value,omitempty" api:"input" query:"-"`
+
+	sealed *domain.Sealed
+}
+
+var secrets = &resource[domain.Secret, Secret]{
+	kind: domain.Secrets, noun: "secret", reads: toGuard, writes: toGuard, unsifted: true,
+	fields:  projections.FieldsOf[Secret](),
+	givenID: func(given *Secret) string { return given.Name[strings.LastIndexByte(given.Name, '/')+1:] },
+	render: func(_ *projections.View, row *projections.Row[domain.Secret], out *Secret) {
+		*out = Secret{Name: string(row.Name), KeyName: row.State.KeyName}
+	},
+	prepare: sealSecret,
+	create: func(_ *call, _ domain.Name, given *Secret) domain.Command[domain.Secret] {
+		command := domain.CreateSecret{KeyName: given.KeyName}
+		if given.sealed != nil {
+			command.Value = *given.sealed
+		}
+		return command
+	},
+	update: func(_ domain.Secret, merged, given *Secret, _ mask) domain.Command[domain.Secret] {
+		return domain.UpdateSecret{KeyName: merged.KeyName, Value: given.sealed}
+	},
+	reply: func(given, out *Secret) { out.Value = given.Value },
+	remove: func(*call, *projections.Row[domain.Secret], *params) (domain.Command[domain.Secret], error) {
+		return domain.DeleteSecret{}, nil
+	},
+	// The data key goes first: should the server stop in between, what is left
+	// is a secret without a value, which can be deleted again, and not a value
+	// that nothing leads to any more.
+	before: func(c *call, row *projections.Row[domain.Secret]) error {
+		return c.Sealer.Shred(c.ctx, row.State.Value.KeyID)
+	},
+}
+
+// sealSecret encrypts the value that a create or update brings.
+func sealSecret(c *call, name domain.Name, given *Secret, _ map[string]string, v *domain.Violations) error {
+	if strings.Contains(given.Name, "/") {
+		v.Require(given.Name == string(name), "name", "must be an ID, or a name like %s", domain.NewName(c.account, "secrets", "ID"))
+	}
+	v.Require(len(given.Value) <= MaxSecret, "value", "must have at most %d bytes", MaxSecret)
+	row, exists := c.snapshot().Secrets.Get(name)
+	if given.Value == "" || len(*v) > 0 {
+		return nil
+	}
+	keyName, version := given.KeyName, 1
+	if exists {
+		version = row.State.Version + 1
+		if keyName == "" {
+			keyName = row.State.KeyName
+		}
+	}
+	return c.seal(name, keyName, version, given.Value, &given.sealed)
+}
+
+// seal encrypts a value into out, and shreds it again when the change that it
+// is for is refused.
+func (c *call) seal(name domain.Name, keyName string, version int, value string, out **domain.Sealed) error {
+	sealed, err := c.Sealer.Seal(c.ctx, name, keyName, version, []byte(value))
+	if err != nil {
+		return err
+	}
+	c.onRefusal(func() {
+		if err := c.Sealer.Shred(c.ctx, sealed.KeyID); err != nil {
+			c.Logger.Warn("a data key that nothing uses was left", "request", c.id, "error", err)
+		}
+	})
+	*out = &sealed
+	return nil
+}

@@ -1,0 +1,227 @@
+// Package api is how the platform is asked for: HTTP, one file per collection,
+// the inference gateway and the tails of events. It keeps no state of its own
+// beyond connections: what it answers comes from the world, what it changes
+// goes to the log.
+package api
+
+import (
+	"context"
+	"log/slog"
+	"net"
+	"net/http"
+	"time"
+
+	"github.com/go-chi/chi/v5"
+	"github.com/prometheus/client_golang/prometheus"
+
+	"anneal/blobs"
+	"anneal/domain"
+	"anneal/engines"
+	"anneal/eventlog"
+	"anneal/projections"
+)
+
+// A Sealer encrypts what must be deletable: each value with a data key of its
+// own that is kept outside the log.
+type Sealer interface {
+	// Seal encrypts a version of a value for a resource.
+	Seal(ctx context.Context, name domain.Name, keyName string, version int, value []byte) (domain.Sealed, error)
+	// Shred deletes the data key: the value is gone for ever.
+	Shred(ctx context.Context, keyID string) error
+}
+
+// Replicas reach the running copies of a deployment's model.
+type Replicas interface {
+	// Complete generates one continuation on a replica and hands it to emit
+	// piece by piece. It stops when ctx is done or emit fails. An error with
+	// code Unavailable says that the replica cannot be reached.
+	Complete(ctx context.Context, deployment domain.Name, replica domain.Replica, req engines.CompletionRequest, emit func(engines.Chunk) error) (engines.Usage, error)
+}
+
+// Limits bound what a request may take. Zero values mean the defaults.
+type Limits struct {
+	Body        int64         // bytes of a JSON body; 4 MiB
+	Upload      int64         // bytes of one uploaded dataset file; 150 MB
+	Wake        time.Duration // how long a request waits for a replica; 60 s
+	SignedURL   time.Duration // how long signed URLs are good for; 1 h
+	Heartbeat   time.Duration // between comments on an idle stream of events; 15 s
+	Streams     int           // streams of events at once, per account; 100
+	Generations int           // completions at once, per account; 256
+}
+
+func (l Limits) filled() Limits {
+	or := func(n *int64, def int64) {
+		if *n <= 0 {
+			*n = def
+		}
+	}
+	or(&l.Body, 4<<20)
+	or(&l.Upload, 150_000_000)
+	or((*int64)(&l.Wake), int64(time.Minute))
+	or((*int64)(&l.SignedURL), int64(time.Hour))
+	or((*int64)(&l.Heartbeat), int64(15*time.Second))
+	if l.Streams <= 0 {
+		l.Streams = 100
+	}
+	if l.Generations <= 0 {
+		l.Generations = 256
+	}
+	return l
+}
+
+// Options are what a server works with. Now and Logger may be nil; Metrics,
+// when given, is where its metrics are registered and what /metrics shows.
+type Options struct {
+	Log      eventlog.Log
+	World    *projections.World
+	Blobs    *blobs.Store
+	Sealer   Sealer
+	Replicas Replicas
+	Pepper   []byte // keys are hashed with it, page tokens signed
+	Strict   bool   // refuse unknown inference parameters instead of warning
+	Now      func() time.Time
+	Logger   *slog.Logger
+	Metrics  *prometheus.Registry
+	Limits   Limits
+}
+
+// A Server is the http.Handler of the whole interface.
+type Server struct {
+	Options
+	routes http.Handler
+	tail   *tail
+	served *lastServed
+	busy   *counters
+	meters *meters
+}
+
+// New makes a server. Close it when no request is left.
+func New(o Options) *Server {
+	if o.Now == nil {
+		o.Now = time.Now
+	}
+	if o.Logger == nil {
+		o.Logger = slog.New(slog.DiscardHandler)
+	}
+	if o.Metrics == nil {
+		o.Metrics = prometheus.NewRegistry()
+	}
+	o.Limits = o.Limits.filled()
+	s := &Server{Options: o, served: newLastServed(), busy: newCounters(), meters: newMeters(o)}
+	s.tail = newTail(o.Log, o.Logger)
+	s.routes = s.router()
+	return s
+}
+
+// Close ends the streams of events.
+func (s *Server) Close() { s.tail.close() }
+
+// ServeHTTP implements http.Handler.
+func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) { s.routes.ServeHTTP(w, r) }
+
+// Time-outs and limits of connections. There is no time-out for writing, since
+// streams of events and completions last as long as they last; bodies have a
+// deadline of their own.
+const (
+	headerTime = 10 * time.Second
+	bodyTime   = time.Minute
+	uploadTime = 2 * time.Hour
+	idleTime   = 2 * time.Minute
+	maxHeader  = 64 << 10
+)
+
+// HTTP is an http.Server with the time-outs and limits of the interface. Its
+// streams end when ctx does.
+func HTTP(ctx context.Context, h http.Handler, logger *slog.Logger) *http.Server {
+	return &http.Server{Handler: h, ReadHeaderTimeout: headerTime, IdleTimeout: idleTime, MaxHeaderBytes: maxHeader,
+		ErrorLog: slog.NewLogLogger(logger.Handler(), slog.LevelDebug), BaseContext: func(net.Listener) context.Context { return ctx }}
+}
+
+func (s *Server) router() http.Handler {
+	r := chi.NewRouter()
+	r.Use(s.identify, s.observe, s.recover)
+	r.NotFound(s.noSuchPath)
+	r.MethodNotAllowed(s.noSuchMethod)
+	r.Get("/healthz", s.healthy)
+	r.Get("/readyz", s.ready)
+	r.Handle("/metrics", s.metrics())
+	r.Handle("/blobs/*", s.Blobs.Handler())
+	s.routeManagement(r)
+	s.routeInference(r)
+	return r
+}
+
+func (s *Server) routeManagement(r chi.Router) {
+	s.routeAccounts(r)
+	mount(s, r, apiKeys)
+	mount(s, r, secrets)
+	mount(s, r, models)
+	mount(s, r, datasets)
+	s.routeDatasets(r)
+	mount(s, r, supervisedJobs)
+	s.routeJobs(r)
+	mount(s, r, deployments)
+	s.routeDeployments(r)
+	mount(s, r, nodes)
+	s.routeEvents(r)
+}
+
+// manage makes a handler of a management path: who may is decided before
+// anything else of the request is looked at.
+func (s *Server) manage(what permission, h handler) http.HandlerFunc {
+	return s.answer(false, func(c *call) (any, error) {
+		if err := c.caller.authorise(c.account, what); err != nil {
+			return nil, err
+		}
+		if _, ok := c.snapshot().Accounts.Get(domain.Name("accounts/" + c.account)); !ok && c.account != domain.System {
+			return nil, notFound("account", domain.Name("accounts/"+c.account)) // the operator alone comes here
+		}
+		return h(c)
+	})
+}
+
+// answer makes a handler for whoever has a valid key, in the error shape of
+// the management or the inference paths.
+func (s *Server) answer(inference bool, h handler) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		c := &call{Server: s, w: w, r: r, ctx: r.Context(), id: requestID(r), now: s.Now().UTC(), account: chi.URLParam(r, "account")}
+		result, err := c.answer(h)
+		switch {
+		case err != nil:
+			s.note(r, err)
+			refuse(w, faultOf(err), c.id, inference)
+		case result != nil:
+			writeJSON(w, http.StatusOK, result)
+		}
+	}
+}
+
+func (c *call) answer(h handler) (any, error) {
+	var err error
+	if c.caller, err = authenticate(c.World, c.Pepper, c.r, false, c.now); err != nil {
+		return nil, err
+	}
+	defer c.takeBack()
+	return h(c)
+}
+
+// note records an error that is the server's own.
+func (s *Server) note(r *http.Request, err error) {
+	if statusFor(faultOf(err)) >= http.StatusInternalServerError && domain.CodeOf(err) != domain.Unavailable && domain.CodeOf(err) != domain.Unimplemented {
+		s.Logger.Error("request failed", "request", requestID(r), "method", r.Method, "path", r.URL.Path, "error", err)
+	}
+}
+
+func (s *Server) noSuchPath(w http.ResponseWriter, r *http.Request) {
+	f := domain.Faultf(domain.NotFound, "there is no such path: resources are at /v1/accounts/ACCOUNT/COLLECTION/ID, completions at /inference/v1/completions")
+	f.Reason = "NO_SUCH_PATH"
+	refuse(w, f, requestID(r), isInference(r))
+}
+
+func (s *Server) noSuchMethod(w http.ResponseWriter, r *http.Request) {
+	allowed := s.methodsOf(r)
+	w.Header().Set("Allow", allowed)
+	f := domain.Faultf(domain.Unimplemented, "this path does not answer %s: it answers %s", quoted(r.Method), allowed)
+	f.Reason = reasonMethod
+	refuse(w, f, requestID(r), isInference(r))
+}

@@ -1,0 +1,35 @@
+package api
+
+import (
+	"crypto/hmac"
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/json"
+)
+
+// sealToken makes an opaque token of a place, good only for the request that
+// binding describes. openToken reads it back.
+func sealToken(key []byte, binding string, place any) string {
+	data, err := json.Marshal(place)
+	if err != nil {
+		panic(err) // places are plain structs
+	}
+	return base64.RawURLEncoding.EncodeToString(append(tokenSeal(key, binding, data), data...))
+}
+
+const tokenSealSize = 16
+
+func tokenSeal(key []byte, binding string, data []byte) []byte {
+	mac := hmac.New(sha256.New, key)
+	mac.Write([]byte("page token\n" + binding + "\n"))
+	mac.Write(data)
+	return mac.Sum(nil)[:tokenSealSize]
+}
+
+func openToken(key []byte, binding, token string, place any) bool {
+	data, err := base64.RawURLEncoding.Strict().DecodeString(token)
+	if err != nil || len(data) < tokenSealSize || !hmac.Equal(data[:tokenSealSize], tokenSeal(key, binding, data[tokenSealSize:])) {
+		return false
+	}
+	return json.Unmarshal(data[tokenSealSize:], place) == nil
+}
