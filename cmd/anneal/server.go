@@ -232,7 +232,7 @@ func (s *server) openAPI(ctx context.Context, listener net.Listener) error {
 		return err
 	}
 	s.handler = api.New(api.Options{
-		Log: s.events.Log(), World: s.world, Blobs: s.blobs, Sealer: sealer, Replicas: workers.NewReplicas(s.events.Desk()), Pepper: pepper,
+		Log: s.events.Log(), World: s.world, Blobs: s.blobs, Sealer: sealer, Replicas: workers.Replicas{Conn: s.events.Desk()}, Pepper: pepper,
 		Logger: s.logger, Limits: api.Limits{Upload: s.flags.maxUpload, Wake: s.flags.holdFor},
 	})
 	s.http = api.HTTP(ctx, s.handler, s.logger)
