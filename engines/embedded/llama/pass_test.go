@@ -7,8 +7,6 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
-
-	"anneal/engines/embedded/kernel"
 )
 
 func tiny(tied bool) Config {
@@ -184,37 +182,4 @@ func TestMergeEqualsAdapter(t *testing.T) {
 	merged := NewPass(NewNet(a.Merge(w), nil, 1)).Forward(batch)
 	require.InDeltaSlice(t, low, merged, 1e-4)
 	require.NotEqual(t, plain, low)
-}
-
-func BenchmarkTrain(b *testing.B) {
-	for _, lora := range []bool{false, true} {
-		b.Run(fmt.Sprintf("lora=%v", lora), func(b *testing.B) {
-			c := Config{ModelType: "llama", HiddenSize: 128, IntermediateSize: 352, Layers: 4, Heads: 4, KVHeads: 4, HeadDim: 32,
-				VocabSize: 260, MaxPositions: 256, NormEps: 1e-5, RopeTheta: 10000, TieWordEmbeddings: true}
-			w := NewWeights(c)
-			w.Initialize(1)
-			var a *Adapter
-			if lora {
-				a = NewAdapter(c, 8, 16, []Module{Query, Key, Value, Output, Gate, Up, Down})
-				a.Initialize(2)
-			}
-			net := NewNet(w, a, 1)
-			pass, g := NewPass(net), net.NewGradient()
-			batch := randomBatch(c, 1, 40, 50, 60, 50, 40, 60)
-			dlogp := make([]float32, batch.Scored())
-			for i := range dlogp {
-				dlogp[i] = -1 / float32(len(dlogp))
-			}
-			tokens := 0
-			for b.Loop() {
-				net.Pack(1)
-				pass.Forward(batch)
-				pass.Backward(dlogp, g)
-				tokens += len(batch.Tokens)
-			}
-			rate := float64(tokens) / b.Elapsed().Seconds()
-			b.ReportMetric(rate, "tok/s")
-			b.ReportMetric(6*float64(c.Parameters())*rate/1e9/kernel.PeakGFlops(), "of-peak")
-		})
-	}
 }

@@ -11,6 +11,8 @@ import (
 
 	"anneal/engines"
 	"anneal/engines/embedded"
+	"anneal/engines/embedded/llama"
+	"anneal/engines/embedded/tokenizer"
 	"anneal/engines/embedded/train"
 )
 
@@ -72,6 +74,18 @@ func read(t *testing.T, name string) string {
 	data, err := os.ReadFile(filepath.Join("..", "..", "..", "examples", name))
 	require.NoError(t, err)
 	return string(data)
+}
+
+// TestPretrainingIsReproducible wants the same bits on one core and on three.
+func TestPretrainingIsReproducible(t *testing.T) {
+	tokens := tokenizer.NewBytes()
+	trained := func(workers int) []float32 {
+		w := llama.NewWeights(configuration(tokens))
+		w.Initialize(3)
+		require.NoError(t, pretrain(t.Context(), options{seed: 3, steps: 3, batch: 1024, rate: 1e-2, workers: workers}, tokens, w))
+		return w.Flat()
+	}
+	require.Equal(t, trained(1), trained(3))
 }
 
 // TestExamplesAreReproducible makes the committed files anew.

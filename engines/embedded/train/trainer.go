@@ -175,7 +175,7 @@ func (j *job) build(weights *llama.Weights) error {
 func (j *job) run(ctx context.Context) error {
 	err := j.advance(ctx)
 	if err != nil && ctx.Err() != nil {
-		return errors.Join(context.Cause(ctx), j.checkpoint(context.WithoutCancel(ctx)))
+		return errors.Join(ctx.Err(), j.checkpoint(context.WithoutCancel(ctx)))
 	}
 	return err
 }
