@@ -53,7 +53,7 @@ func (c *inputs) refuse(code domain.Code, field, format string, args ...any) {
 func (c *inputs) dataset(field, name string, least int64, shapes ...string) *domain.Dataset {
 	row, ok := c.view.Datasets.Get(domain.Name(name))
 	if !ok || row.Name.Account() != c.account {
-		c.refuse(domain.NotFound, field, "there is no dataset %s: upload it, then create the job again", name)
+		c.refuse(domain.NotFound, field, "there is no dataset %s: upload it, then resume the job", name)
 		return nil
 	}
 	d := &row.State

@@ -1,0 +1,197 @@
+package schedulers_test
+
+import (
+	"testing"
+	"time"
+
+	"anneal/domain"
+	"anneal/schedulers"
+)
+
+func TestJobsAreChecked(t *testing.T) {
+	s := newStage(t)
+	s.given(account(), baseModel("base"))
+	s.given(dataset("rows", domain.ShapeChat, 3)...)
+	s.given(dataset("few", domain.ShapeChat, 2)...)
+	s.given(dataset("pairs", domain.ShapePreference, 9)...)
+	s.given(dataset("texts", domain.ShapeCompletion, 9)...)
+	s.given(onDataset("empty", domain.CreateDataset{}))
+	s.given(dataset("unchecked", domain.ShapeChat, 9)[:2]...)
+	s.given(dataset("refused", domain.ShapeChat, 9)[:2]...)
+	s.given(onDataset("refused", domain.RejectDataset{Upload: 1, Status: domain.Status{Code: "INVALID_ARGUMENT", Message: "rows.jsonl: line 2: not JSON"}}))
+	adapter := domain.ModelSpec{Kind: domain.PEFTAddon, BaseModel: string(modelName("base"))}
+	s.given(onModel("adapter", domain.RegisterModel{ModelSpec: adapter}), onModel("unfinished", domain.CreateModel{ModelSpec: domain.ModelSpec{Kind: domain.BaseModel}}))
+	foreign := func(id string, public bool) domain.Intent {
+		return domain.Intend(domain.Models, domain.NewName("other", "models", id), domain.RegisterModel{ModelSpec: domain.ModelSpec{Kind: domain.BaseModel, Public: public}})
+	}
+	s.given(foreign("shown", true), foreign("hidden", false))
+
+	with := func(id string, change func(*domain.SupervisedSpec)) { s.given(job(id, change)) }
+	with("good", nil)
+	with("good-adapter", func(j *domain.SupervisedSpec) { j.BaseModel, j.WarmStartFrom = "", string(modelName("adapter")) })
+	with("good-foreign", func(j *domain.SupervisedSpec) { j.BaseModel = "accounts/other/models/shown" })
+	with("waits", func(j *domain.SupervisedSpec) { j.Dataset = string(datasetName("unchecked")) })
+	with("wrong-and-waits", func(j *domain.SupervisedSpec) {
+		j.Dataset, j.BaseModel = string(datasetName("unchecked")), string(modelName("nothing"))
+	})
+	with("wrong-adapter", func(j *domain.SupervisedSpec) { j.BaseModel, j.WarmStartFrom = "", string(modelName("base")) })
+	with("wrong-base", func(j *domain.SupervisedSpec) { j.BaseModel = string(modelName("adapter")) })
+	with("wrong-empty", func(j *domain.SupervisedSpec) { j.Dataset = string(datasetName("empty")) })
+	with("wrong-evaluation", func(j *domain.SupervisedSpec) { j.EvaluationDataset = string(datasetName("texts")) })
+	with("wrong-everything", func(j *domain.SupervisedSpec) {
+		j.Dataset, j.BaseModel, j.OutputModel = "accounts/other/datasets/rows", string(modelName("unfinished")), "adapter"
+	})
+	with("wrong-few", func(j *domain.SupervisedSpec) { j.Dataset = string(datasetName("few")) })
+	with("wrong-hidden", func(j *domain.SupervisedSpec) { j.BaseModel = "accounts/other/models/hidden" })
+	with("wrong-refused", func(j *domain.SupervisedSpec) { j.Dataset = string(datasetName("refused")) })
+	with("wrong-shape", func(j *domain.SupervisedSpec) { j.Dataset = string(datasetName("pairs")) })
+	s.act(schedulers.Jobs{})
+	s.act(schedulers.Jobs{})
+	s.say("the upload that was waited for is found right")
+	s.given(dataset("unchecked", domain.ShapeChat, 9)[2])
+	s.act(schedulers.Jobs{})
+	s.end("jobs_checked")
+}
+
+func TestJobsArePlacedOldestFirst(t *testing.T) {
+	s := newStage(t)
+	s.ingredients()
+	s.given(node("n1", domain.PoolTraining, 2, nil), node("n2", domain.PoolTraining, 1, nil), node("n3", domain.PoolInference, 8, nil),
+		node("n4", "", 1, map[string]int{"L4": 1}))
+	s.say("four nodes at once do not fit, and are skipped; accelerators are kept for those who need them")
+	s.pending(4, "z-first-but-large")
+	s.pending(2, "y-second")
+	s.pending(1, "x-third", "w-fourth", "v-fifth")
+	s.act(schedulers.Jobs{})
+	s.say("a gang is whole: its allocations and its start are one step")
+	s.given(onJob("y-second", domain.CompleteJob{Attempt: 1}))
+	s.act(schedulers.Allocations{})
+	s.act(schedulers.Jobs{})
+	s.end("jobs_placed")
+}
+
+func TestJobsAreCheckedAgainBeforeTheyStart(t *testing.T) {
+	s := newStage(t)
+	s.ingredients()
+	s.given(node("n1", domain.PoolTraining, 2, nil))
+	s.pending(1, "j1")
+	s.given(onDataset("rows", domain.DeleteDataset{}))
+	s.act(schedulers.Jobs{})
+	s.say("resumed without its data it fails again")
+	s.given(onJob("j1", domain.ResumeJob{}))
+	s.act(schedulers.Jobs{})
+	s.given(dataset("rows", domain.ShapeChat, 3)...)
+	s.given(onJob("j1", domain.ResumeJob{}))
+	s.act(schedulers.Jobs{})
+	s.end("jobs_checked_again")
+}
+
+func TestJobsAreCancelled(t *testing.T) {
+	s := newStage(t)
+	s.ingredients()
+	s.given(node("n1", domain.PoolTraining, 1, nil), node("n2", domain.PoolTraining, 1, nil))
+	s.pending(1, "works", "works-too", "waits")
+	s.act(schedulers.Jobs{})
+	s.say("nothing works on the one that waits; the others may save their work")
+	s.given(onJob("waits", domain.CancelJob{}), onJob("works", domain.CancelJob{}), onJob("works-too", domain.CancelJob{}))
+	s.act(schedulers.Jobs{})
+	s.say("a node is lost with the attempt on it")
+	s.given(onNode("n1", domain.LoseNode{Reason: "silent"}))
+	s.act(schedulers.Jobs{})
+	s.say("the other one takes too long")
+	s.pass(schedulers.CancelWithin)
+	s.act(schedulers.Jobs{})
+	s.act(schedulers.Jobs{})
+	s.end("jobs_cancelled")
+}
+
+func TestJobsOfASuspendedAccountPause(t *testing.T) {
+	s := newStage(t)
+	s.ingredients()
+	s.given(node("n1", domain.PoolTraining, 1, nil))
+	s.pending(1, "runs", "waits", "rests")
+	s.given(onJob("rests", domain.PauseJob{Reason: "its user wants it so"}))
+	s.act(schedulers.Jobs{})
+	s.given(onAccount(domain.SuspendAccount{SuspendState: "CREDIT_DEPLETED", Reason: "no credit is left"}))
+	s.act(schedulers.Jobs{})
+	s.act(schedulers.Allocations{})
+	s.act(schedulers.Jobs{})
+	s.given(onAccount(domain.RestoreAccount{}))
+	s.act(schedulers.Jobs{})
+	s.act(schedulers.Jobs{})
+	s.end("jobs_suspended")
+}
+
+func TestJobsLeave(t *testing.T) {
+	s := newStage(t)
+	s.ingredients()
+	s.given(node("n1", domain.PoolTraining, 1, nil))
+	s.pending(1, "runs")
+	s.act(schedulers.Jobs{})
+	s.given(onJob("runs", domain.DeleteJob{}))
+	s.say("a node still holds something for it")
+	s.act(schedulers.Jobs{})
+	s.act(schedulers.Allocations{})
+	s.act(schedulers.Jobs{})
+	s.act(schedulers.Jobs{})
+	s.end("jobs_deleted")
+}
+
+func TestNodesAreLost(t *testing.T) {
+	s := newStage(t)
+	s.ingredients()
+	s.given(node("n1", domain.PoolTraining, 1, nil), node("n2", domain.PoolTraining, 1, nil), node("n3", domain.PoolTraining, 1, nil))
+	s.pending(2, "gang")
+	s.pending(1, "single")
+	s.act(schedulers.Jobs{})
+	s.act(schedulers.Nodes{})
+	s.pass(10 * time.Second)
+	s.world.Pulse().Beat(nodeName("n2"), s.now)
+	s.world.Pulse().Beat(nodeName("n3"), s.now)
+	s.say("n1 was not heard since the start, the others just now")
+	s.pass(6 * time.Second)
+	s.act(schedulers.Nodes{})
+	s.say("what is left of the gang is taken back, and it is placed whole or not at all")
+	s.act(schedulers.Nodes{})
+	s.act(schedulers.Allocations{})
+	s.act(schedulers.Jobs{})
+	s.act(schedulers.Jobs{})
+	s.say("the node comes back, without what it did")
+	s.given(node("n1", domain.PoolTraining, 1, nil))
+	s.world.Pulse().Beat(nodeName("n1"), s.now)
+	s.act(schedulers.Nodes{})
+	s.act(schedulers.Jobs{})
+	s.end("nodes_lost")
+}
+
+func TestANodeThatComesBackQuicklyDoesNotWorkOn(t *testing.T) {
+	s := newStage(t)
+	s.ingredients()
+	s.given(node("n1", domain.PoolTraining, 1, nil))
+	s.pending(1, "single")
+	s.act(schedulers.Jobs{})
+	s.given(onNode("n1", domain.LoseNode{Reason: "it said goodbye"}), node("n1", domain.PoolTraining, 1, nil))
+	s.act(schedulers.Nodes{})
+	s.end("nodes_back")
+}
+
+func TestAllocationsInTheMiddleOfABatchAreLeftAlone(t *testing.T) {
+	s := newStage(t)
+	s.ingredients()
+	s.given(node("n1", "", 4, nil))
+	s.pending(1, "j1")
+	s.given(deployment("d1", 1, 1, nil))
+	takes := domain.Resources{CPUMilli: 1000}
+	s.say("the view lies between an allocation and the start that belongs to it")
+	s.given(onNode("n1", domain.PlaceAllocation{Allocation: domain.Allocation{ID: domain.AllocationID(jobName("j1"), 1), For: jobName("j1"), Attempt: 1, Takes: takes}}))
+	s.given(onNode("n1", domain.PlaceAllocation{Allocation: domain.Allocation{ID: domain.ReplicaAllocationID(deploymentName("d1"), "r1"), For: deploymentName("d1"), Replica: "r1", Takes: takes}}))
+	s.act(schedulers.Allocations{})
+	s.given(onJob("j1", domain.StartJob{Attempt: 1, Nodes: []domain.Name{nodeName("n1")}, Takes: takes}),
+		onDeployment("d1", domain.PlaceReplica{ID: "r1", Node: nodeName("n1"), Generation: 1}))
+	s.act(schedulers.Allocations{})
+	s.say("their owners are done")
+	s.given(onJob("j1", domain.RequeueJob{Attempt: 1, Reason: "it crashed"}), onDeployment("d1", domain.RemoveReplica{ID: "r1", Reason: "it crashed", Failed: true}))
+	s.act(schedulers.Allocations{})
+	s.act(schedulers.Allocations{})
+	s.end("allocations")
+}

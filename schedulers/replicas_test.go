@@ -1,0 +1,224 @@
+package schedulers_test
+
+import (
+	"testing"
+	"time"
+
+	"anneal/domain"
+	"anneal/schedulers"
+)
+
+// report makes the node of a replica say how far it is.
+func (s *stage) report(id, replica, node, state string) {
+	s.t.Helper()
+	s.given(onDeployment(id, domain.AdvanceReplica{ID: replica, Node: nodeName(node), State: state}))
+}
+
+func TestReplicasAreKept(t *testing.T) {
+	s := newStage(t)
+	s.ingredients()
+	s.given(node("n1", domain.PoolInference, 1, nil), node("n2", domain.PoolInference, 2, nil), node("n3", domain.PoolTraining, 1, nil))
+	s.given(deployment("d1", 2, 4, nil))
+	s.act(schedulers.Replicas{})
+	s.report("d1", "r1", "n1", domain.ReplicaInitializing)
+	s.report("d1", "r2", "n1", domain.ReplicaReady)
+	s.act(schedulers.Replicas{})
+	s.report("d1", "r1", "n1", domain.ReplicaReady)
+	s.act(schedulers.Replicas{})
+	s.say("more are wanted")
+	s.given(onDeployment("d1", domain.ScaleDeployment{Replicas: 4}))
+	s.act(schedulers.Replicas{})
+	s.report("d1", "r3", "n1", domain.ReplicaReady)
+	s.say("fewer are wanted: the one that is not ready goes first, then the newest")
+	s.given(onDeployment("d1", domain.ScaleDeployment{Replicas: 2}))
+	s.act(schedulers.Replicas{})
+	s.act(schedulers.Allocations{})
+	s.say("a node is lost")
+	s.given(onNode("n1", domain.LoseNode{Reason: "silent"}))
+	s.act(schedulers.Replicas{})
+	s.act(schedulers.Replicas{})
+	s.end("replicas_kept")
+}
+
+func TestReplicasOfZero(t *testing.T) {
+	s := newStage(t)
+	s.ingredients()
+	s.given(node("n1", domain.PoolInference, 1, nil))
+	s.given(deployment("d1", 0, 1, nil))
+	s.act(schedulers.Replicas{})
+	s.act(schedulers.Replicas{})
+	s.given(onDeployment("d1", domain.WakeDeployment{}))
+	s.act(schedulers.Replicas{})
+	s.end("replicas_zero")
+}
+
+func TestReplicasRollOutWithASurge(t *testing.T) {
+	s := newStage(t)
+	s.ingredients()
+	s.given(node("n1", domain.PoolInference, 1, nil))
+	s.given(deployment("d1", 2, 2, nil))
+	s.act(schedulers.Replicas{})
+	s.report("d1", "r1", "n1", domain.ReplicaReady)
+	s.report("d1", "r2", "n1", domain.ReplicaReady)
+	s.act(schedulers.Replicas{})
+	s.update("d1")
+	s.say("one more than wanted at a time; an old one goes when a new one is ready")
+	s.act(schedulers.Replicas{})
+	s.act(schedulers.Replicas{})
+	s.report("d1", "r3", "n1", domain.ReplicaReady)
+	s.act(schedulers.Replicas{})
+	s.act(schedulers.Replicas{})
+	s.report("d1", "r4", "n1", domain.ReplicaReady)
+	s.act(schedulers.Replicas{})
+	s.act(schedulers.Replicas{})
+	s.end("replicas_rollout_surge")
+}
+
+// update gives a deployment other settings.
+func (s *stage) update(id string) {
+	s.t.Helper()
+	row, ok := s.world.View().Deployments.Get(deploymentName(id))
+	if !ok {
+		s.t.Fatal("no such deployment")
+	}
+	spec := row.State.DeploymentSpec
+	spec.MaxContextLength += 1024
+	s.given(onDeployment(id, domain.UpdateDeployment{DeploymentSpec: spec}))
+}
+
+func TestReplicasRollOutOneByOneWithoutRoom(t *testing.T) {
+	s := newStage(t)
+	s.ingredients()
+	two := map[string]int{"VENDOR_A_L4_24GB": 1}
+	s.given(node("n1", domain.PoolInference, 8, two), node("n2", domain.PoolInference, 8, two))
+	s.given(deployment("d1", 2, 2, func(d *domain.DeploymentSpec) { d.AcceleratorType = "VENDOR_A_L4_24GB" }))
+	s.act(schedulers.Replicas{})
+	s.report("d1", "r1", "n1", domain.ReplicaReady)
+	s.report("d1", "r2", "n2", domain.ReplicaReady)
+	s.act(schedulers.Replicas{})
+	s.update("d1")
+	s.say("there is no room for a third: one makes room")
+	s.act(schedulers.Replicas{})
+	s.act(schedulers.Replicas{})
+	s.act(schedulers.Allocations{})
+	s.act(schedulers.Replicas{})
+	s.act(schedulers.Replicas{})
+	s.report("d1", "r3", "n2", domain.ReplicaReady)
+	s.act(schedulers.Replicas{})
+	s.act(schedulers.Allocations{})
+	s.act(schedulers.Replicas{})
+	s.report("d1", "r4", "n1", domain.ReplicaReady)
+	s.act(schedulers.Replicas{})
+	s.end("replicas_rollout_in_place")
+}
+
+func TestReplicasAreNotRemovedForWhatFitsNowhere(t *testing.T) {
+	s := newStage(t)
+	s.ingredients()
+	s.given(node("n1", domain.PoolInference, 1, nil))
+	s.given(deployment("d1", 1, 1, nil))
+	s.act(schedulers.Replicas{})
+	s.report("d1", "r1", "n1", domain.ReplicaReady)
+	s.act(schedulers.Replicas{})
+	row, _ := s.world.View().Deployments.Get(deploymentName("d1"))
+	spec := row.State.DeploymentSpec
+	spec.AcceleratorType, spec.AcceleratorCount = "VENDOR_A_H100_80GB", 8
+	s.given(onDeployment("d1", domain.UpdateDeployment{DeploymentSpec: spec}))
+	s.act(schedulers.Replicas{})
+	s.end("replicas_rollout_impossible")
+}
+
+func TestReplicasFindNoPlace(t *testing.T) {
+	s := newStage(t)
+	s.ingredients()
+	s.given(node("n1", domain.PoolInference, 8, map[string]int{"VENDOR_A_L4_24GB": 2}), node("n2", domain.PoolTraining, 8, map[string]int{"VENDOR_A_L4_24GB": 8}))
+	s.given(deployment("d1", 1, 1, func(d *domain.DeploymentSpec) { d.AcceleratorType, d.AcceleratorCount = "VENDOR_A_L4_24GB", 4 }))
+	s.act(schedulers.Replicas{})
+	s.pass(schedulers.PlaceWithin)
+	s.act(schedulers.Replicas{})
+	s.end("replicas_no_place")
+}
+
+func TestReplicasOfAModelThatIsNotThere(t *testing.T) {
+	s := newStage(t)
+	s.given(account(), node("n1", domain.PoolInference, 8, nil), onModel("unfinished", domain.CreateModel{ModelSpec: domain.ModelSpec{Kind: domain.BaseModel}}))
+	s.given(deployment("d1", 1, 1, nil))
+	s.given(deployment("d2", 1, 1, func(d *domain.DeploymentSpec) { d.BaseModel = string(modelName("unfinished")) }))
+	s.act(schedulers.Replicas{})
+	s.pass(schedulers.PlaceWithin)
+	s.act(schedulers.Replicas{})
+	s.end("replicas_no_model")
+}
+
+func TestReplicasThatFail(t *testing.T) {
+	s := newStage(t)
+	s.ingredients()
+	s.given(node("n1", domain.PoolInference, 8, nil))
+	s.given(deployment("new", 1, 1, nil))
+	s.given(deployment("old", 1, 1, nil))
+	s.act(schedulers.Replicas{})
+	s.report("old", "r1", "n1", domain.ReplicaReady)
+	s.act(schedulers.Replicas{})
+	broken := func(id, replica string) {
+		s.given(onDeployment(id, domain.RemoveReplica{ID: replica, Reason: "out of memory", Failed: true}))
+	}
+	s.say("one that breaks is replaced after a pause that doubles")
+	broken("old", "r1")
+	s.act(schedulers.Replicas{})
+	s.pass(time.Second)
+	s.act(schedulers.Replicas{})
+	broken("old", "r2")
+	s.act(schedulers.Replicas{})
+	s.pass(2 * time.Second)
+	s.act(schedulers.Replicas{})
+	broken("old", "r3")
+	s.act(schedulers.Replicas{})
+	s.say("a deployment that never was READY gives up")
+	broken("new", "r1")
+	s.pass(time.Hour)
+	s.act(schedulers.Replicas{})
+	broken("new", "r2")
+	s.pass(time.Hour)
+	s.act(schedulers.Replicas{})
+	broken("new", "r3")
+	s.act(schedulers.Replicas{})
+	s.act(schedulers.Allocations{})
+	s.end("replicas_failing")
+}
+
+func TestReplicasLeave(t *testing.T) {
+	s := newStage(t)
+	s.ingredients()
+	s.given(node("n1", domain.PoolInference, 8, nil))
+	s.given(deployment("soft", 2, 2, nil), deployment("hard", 1, 1, nil))
+	s.act(schedulers.Replicas{})
+	s.given(onDeployment("soft", domain.DeleteDeployment{}), onDeployment("hard", domain.DeleteDeployment{Hard: true}))
+	s.act(schedulers.Replicas{})
+	s.say("the node still holds them")
+	s.act(schedulers.Replicas{})
+	s.act(schedulers.Allocations{})
+	s.act(schedulers.Replicas{})
+	s.act(schedulers.Expiry{})
+	s.end("replicas_deleted")
+}
+
+func TestExpiry(t *testing.T) {
+	s := newStage(t)
+	s.ingredients()
+	at := func(d time.Duration) *time.Time { due := noon.Add(d); return &due }
+	s.given(deployment("soon", 0, 1, func(d *domain.DeploymentSpec) { d.ExpireTime = at(time.Hour) }), deployment("never", 0, 1, nil))
+	s.given(domain.Intend(domain.SupervisedJobs, jobName("j1"), domain.CreateSupervisedJob{ID: "j1", Deadline: at(2 * time.Hour),
+		SupervisedSpec: domain.SupervisedSpec{Dataset: string(datasetName("rows")), TrainingConfig: domain.TrainingConfig{BaseModel: string(modelName("base"))}}}))
+	s.act(schedulers.Expiry{})
+	s.pass(time.Hour)
+	s.act(schedulers.Expiry{})
+	s.act(schedulers.Replicas{KeepDeleted: 3 * time.Hour})
+	s.act(schedulers.Expiry{})
+	s.pass(time.Hour)
+	s.act(schedulers.Expiry{})
+	s.act(schedulers.Expiry{})
+	s.pass(2 * time.Hour)
+	s.act(schedulers.Expiry{})
+	s.act(schedulers.Expiry{})
+	s.end("expiry")
+}

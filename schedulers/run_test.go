@@ -1,0 +1,175 @@
+package schedulers_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"log/slog"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"anneal/domain"
+	"anneal/eventlog"
+	"anneal/projections"
+	"anneal/schedulers"
+)
+
+// A script is a scheduler made for a test; it counts its plans.
+type script struct {
+	plan  func(v *projections.View, now time.Time) schedulers.Plan
+	plans int
+	last  time.Time
+}
+
+func (*script) Name() string { return "script" }
+
+func (s *script) Plan(v *projections.View, now time.Time) schedulers.Plan {
+	s.plans++
+	s.last = now
+	return s.plan(v, now)
+}
+
+// A broken log refuses every append with an error until it is mended.
+type broken struct {
+	*eventlog.Memory
+	err error
+}
+
+func (b *broken) Append(ctx context.Context, writes ...eventlog.Write) (uint64, error) {
+	if b.err != nil {
+		return 0, b.err
+	}
+	return b.Memory.Append(ctx, writes...)
+}
+
+// start runs a world and a scheduler on the log until the test's bubble ends.
+func start(t *testing.T, log eventlog.Log, s schedulers.Scheduler, out *bytes.Buffer) (world *projections.World, stop func() error) {
+	ctx, cancel := context.WithCancel(t.Context())
+	world = projections.NewWorld()
+	go func() { _ = world.Run(ctx, log) }()
+	done := make(chan error, 1)
+	go func() {
+		done <- schedulers.Run(ctx, log, world, s, slog.New(slog.NewTextHandler(out, nil)))
+	}()
+	t.Cleanup(cancel)
+	return world, func() error { cancel(); return <-done }
+}
+
+func register(t *testing.T, log eventlog.Log, world *projections.World, id string) {
+	t.Helper()
+	position, err := eventlog.Do(t.Context(), log, world, eventlog.Request{Time: time.Now(), Actor: "test"}, node(id, "", 1, nil))
+	require.NoError(t, err)
+	require.NoError(t, world.WaitFor(t.Context(), position))
+	synctest.Wait()
+}
+
+func TestRunPlansAgainWhenTheWorldMovesAndWhenItsTimeHasCome(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var out bytes.Buffer
+		log, began := eventlog.NewMemory(), time.Now()
+		s := &script{plan: func(_ *projections.View, now time.Time) schedulers.Plan {
+			if now.Sub(began) < time.Hour {
+				return schedulers.Plan{Again: began.Add(time.Hour)}
+			}
+			return schedulers.Plan{}
+		}}
+		world, stop := start(t, log, s, &out)
+		synctest.Wait()
+		require.Equal(t, 1, s.plans)
+		register(t, log, world, "n1")
+		require.Equal(t, 2, s.plans)
+		time.Sleep(2 * time.Hour)
+		synctest.Wait()
+		require.Equal(t, 3, s.plans)
+		require.Equal(t, time.Hour, s.last.Sub(began))
+		require.ErrorIs(t, stop(), context.Canceled)
+		require.Empty(t, out.String())
+	})
+}
+
+func TestRunRecordsStepsInItsNameAndPlansOnWhatItWrote(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var out bytes.Buffer
+		log := eventlog.NewMemory()
+		s := &script{plan: func(v *projections.View, _ time.Time) schedulers.Plan {
+			var plan schedulers.Plan
+			for row := range v.Nodes.All() {
+				if row.State.State == domain.NodeReady {
+					plan.Steps = append(plan.Steps, schedulers.Step{domain.Intend(domain.Nodes, row.Name, domain.LoseNode{Reason: "test"})})
+				}
+			}
+			return plan
+		}}
+		world, _ := start(t, log, s, &out)
+		register(t, log, world, "n1")
+		register(t, log, world, "n2")
+		var actors []string
+		for e, err := range log.Read(t.Context(), "events.>", 0) {
+			require.NoError(t, err)
+			actors = append(actors, e.Actor+" "+e.Type)
+		}
+		require.Equal(t, []string{"test node.registered.v1", "scheduler/script node.lost.v1", "test node.registered.v1", "scheduler/script node.lost.v1"}, actors)
+		require.LessOrEqual(t, s.plans, 7)
+		require.Empty(t, out.String())
+	})
+}
+
+func TestRunDoesNotSpinOnStepsThatAreRefused(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var out bytes.Buffer
+		log := eventlog.NewMemory()
+		refused := schedulers.Step{domain.Intend(domain.Nodes, nodeName("nowhere"), domain.LoseNode{})}
+		s := &script{plan: func(*projections.View, time.Time) schedulers.Plan {
+			return schedulers.Plan{Steps: []schedulers.Step{refused}}
+		}}
+		world, _ := start(t, log, s, &out)
+		for i := range 60 {
+			time.Sleep(time.Minute)
+			register(t, log, world, "n"+string(rune('a'+i%26)))
+		}
+		require.Less(t, s.plans, 150, "in an hour")
+		require.Greater(t, s.plans, 100, "it never gives up")
+		require.Contains(t, out.String(), "level=WARN")
+		require.Contains(t, out.String(), "there is no such node")
+	})
+}
+
+func TestRunDoesNotSpinOnStepsThatChangeNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var out bytes.Buffer
+		log := eventlog.NewMemory()
+		s := &script{plan: func(*projections.View, time.Time) schedulers.Plan {
+			return schedulers.Plan{Steps: []schedulers.Step{{onNode("n1", domain.ReleaseAllocation{ID: "gone"})}}, Again: noon}
+		}}
+		start(t, log, s, &out)
+		time.Sleep(time.Second)
+		synctest.Wait()
+		require.LessOrEqual(t, s.plans, 101, "its time lies in the past, and comes again after a pause")
+	})
+}
+
+func TestRunOutlivesALogThatFails(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var out bytes.Buffer
+		log := &broken{Memory: eventlog.NewMemory()}
+		s := &script{plan: func(v *projections.View, _ time.Time) schedulers.Plan {
+			if v.Nodes.Len() > 0 {
+				return schedulers.Plan{}
+			}
+			return schedulers.Plan{Steps: []schedulers.Step{{node("n1", "", 1, nil)}}}
+		}}
+		log.err = errors.New("the disk is full")
+		world, _ := start(t, log, s, &out)
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		require.Less(t, s.plans, 20)
+		require.Contains(t, out.String(), "the disk is full")
+		log.err = nil
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		require.Equal(t, 1, world.View().Nodes.Len())
+	})
+}

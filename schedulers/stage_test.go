@@ -1,0 +1,201 @@
+package schedulers_test
+
+import (
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"anneal/domain"
+	"anneal/eventlog"
+	"anneal/projections"
+	"anneal/schedulers"
+)
+
+var update = flag.Bool("update", false, "rewrite the transcripts of testdata")
+
+var noon = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
+
+// A stage is a world in which a story is told: what was wished for, and what a
+// scheduler then planned. The story becomes a transcript.
+type stage struct {
+	t     *testing.T
+	log   *eventlog.Memory
+	world *projections.World
+	now   time.Time
+	story strings.Builder
+}
+
+func newStage(t *testing.T) *stage {
+	s := &stage{t: t, log: eventlog.NewMemory(), world: projections.NewWorld(), now: noon}
+	s.world.Pulse().Boot(noon)
+	return s
+}
+
+// say adds a line to the story.
+func (s *stage) say(format string, args ...any) { fmt.Fprintf(&s.story, "# "+format+"\n", args...) }
+
+// given carries out each intent by itself, and tells it.
+func (s *stage) given(intents ...domain.Intent) {
+	s.t.Helper()
+	for _, intent := range intents {
+		fmt.Fprintf(&s.story, "given %s\n", intent)
+		s.do(intent)
+	}
+}
+
+// do carries out intents together.
+func (s *stage) do(intents ...domain.Intent) {
+	s.t.Helper()
+	_, err := eventlog.Do(s.t.Context(), s.log, s.world, eventlog.Request{Time: s.now, Actor: "test"}, intents...)
+	require.NoError(s.t, err)
+	for e, err := range s.log.Read(s.t.Context(), "events.>", s.world.Position()) {
+		require.NoError(s.t, err)
+		require.NoError(s.t, s.world.Apply(e))
+	}
+}
+
+// pass lets time go by.
+func (s *stage) pass(d time.Duration) {
+	s.now = s.now.Add(d)
+	fmt.Fprintf(&s.story, "\nat %s\n", s.now.Format(time.TimeOnly))
+}
+
+// plan tells what the scheduler plans now.
+func (s *stage) plan(scheduler schedulers.Scheduler) schedulers.Plan {
+	s.t.Helper()
+	view := s.world.View()
+	plan := scheduler.Plan(view, s.now)
+	require.Equal(s.t, plan.String(), scheduler.Plan(view, s.now).String(), "the same view and time gave two plans")
+	fmt.Fprintf(&s.story, "plan of %s\n%s", scheduler.Name(), plan)
+	return plan
+}
+
+// act carries out what the scheduler plans now.
+func (s *stage) act(scheduler schedulers.Scheduler) {
+	s.t.Helper()
+	for _, step := range s.plan(scheduler).Steps {
+		s.do(step...)
+	}
+}
+
+// end compares the story with its transcript, or writes it.
+func (s *stage) end(name string) {
+	s.t.Helper()
+	path := filepath.Join("testdata", name+".txt")
+	if *update {
+		require.NoError(s.t, os.MkdirAll("testdata", 0o755))
+		require.NoError(s.t, os.WriteFile(path, []byte(s.story.String()), 0o644))
+	}
+	want, err := os.ReadFile(path)
+	require.NoError(s.t, err, "run the test with -update to make the file")
+	require.Equal(s.t, string(want), s.story.String(), "%s: run the test with -update when the change is meant", path)
+}
+
+// Names and wishes that stories are made of.
+
+func jobName(id string) domain.Name {
+	return domain.NewName("acme", domain.SupervisedJobs.Collection, id)
+}
+
+func deploymentName(id string) domain.Name {
+	return domain.NewName("acme", domain.Deployments.Collection, id)
+}
+
+func nodeName(id string) domain.Name {
+	return domain.NewName(domain.System, domain.Nodes.Collection, id)
+}
+
+func datasetName(id string) domain.Name {
+	return domain.NewName("acme", domain.Datasets.Collection, id)
+}
+
+func modelName(id string) domain.Name {
+	return domain.NewName("acme", domain.Models.Collection, id)
+}
+
+func onJob(id string, cmd domain.Command[domain.JobLife]) domain.Intent {
+	return domain.IntendJob(jobName(id), cmd)
+}
+
+func onDeployment(id string, cmd domain.Command[domain.Deployment]) domain.Intent {
+	return domain.Intend(domain.Deployments, deploymentName(id), cmd)
+}
+
+func onNode(id string, cmd domain.Command[domain.Node]) domain.Intent {
+	return domain.Intend(domain.Nodes, nodeName(id), cmd)
+}
+
+func onDataset(id string, cmd domain.Command[domain.Dataset]) domain.Intent {
+	return domain.Intend(domain.Datasets, datasetName(id), cmd)
+}
+
+func onModel(id string, cmd domain.Command[domain.Model]) domain.Intent {
+	return domain.Intend(domain.Models, modelName(id), cmd)
+}
+
+func onAccount(cmd domain.Command[domain.Account]) domain.Intent {
+	return domain.Intend(domain.Accounts, "accounts/acme", cmd)
+}
+
+func account() domain.Intent { return onAccount(domain.CreateAccount{}) }
+
+func node(id, pool string, cores int64, accelerators map[string]int) domain.Intent {
+	return onNode(id, domain.RegisterNode{NodeSpec: domain.NodeSpec{Pool: pool, Engines: []string{"train", "complete"},
+		Capacity: domain.Resources{CPUMilli: cores * 1000, MemoryMiB: cores * 1024, Accelerators: accelerators}}})
+}
+
+func baseModel(id string) domain.Intent {
+	return onModel(id, domain.RegisterModel{ModelSpec: domain.ModelSpec{Kind: domain.BaseModel}, Files: domain.Files{Folder: "models/" + id + "/"}})
+}
+
+// dataset is a READY dataset of chat rows.
+func dataset(id string, shape string, rows domain.Count) []domain.Intent {
+	return []domain.Intent{
+		onDataset(id, domain.CreateDataset{}),
+		onDataset(id, domain.UploadDataset{Upload: 1, Files: domain.Files{Folder: id + "/1/", Sizes: map[string]int64{"rows.jsonl": 9}}}),
+		onDataset(id, domain.AcceptDataset{Upload: 1, DatasetFacts: domain.DatasetFacts{Shape: shape, ExampleCount: rows}}),
+	}
+}
+
+func job(id string, change func(*domain.SupervisedSpec)) domain.Intent {
+	spec := domain.SupervisedSpec{Dataset: string(datasetName("rows")), TrainingConfig: domain.TrainingConfig{BaseModel: string(modelName("base"))}}
+	if change != nil {
+		change(&spec)
+	}
+	return domain.Intend(domain.SupervisedJobs, jobName(id), domain.CreateSupervisedJob{SupervisedSpec: spec, ID: id})
+}
+
+func deployment(id string, least, most int, change func(*domain.DeploymentSpec)) domain.Intent {
+	spec := domain.DeploymentSpec{BaseModel: string(modelName("base")), MinReplicaCount: least, MaxReplicaCount: &most}
+	if change != nil {
+		change(&spec)
+	}
+	return onDeployment(id, domain.CreateDeployment{DeploymentSpec: spec})
+}
+
+// pending makes jobs that wait for a place, in the order of their names.
+func (s *stage) pending(nodes int, ids ...string) {
+	s.t.Helper()
+	for _, id := range ids {
+		s.now = s.now.Add(time.Second)
+		s.given(job(id, func(spec *domain.SupervisedSpec) { spec.Nodes = nodes }))
+		s.do(onJob(id, domain.StartValidation{}))
+		s.do(onJob(id, domain.QueueJob{}))
+	}
+}
+
+// ingredients are what a job of job() needs.
+func (s *stage) ingredients() {
+	s.t.Helper()
+	s.do(account())
+	s.do(baseModel("base"))
+	for _, intent := range dataset("rows", domain.ShapeChat, 3) {
+		s.do(intent)
+	}
+}
