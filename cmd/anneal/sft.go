@@ -169,7 +169,8 @@ type lossCurve struct {
 
 // add notes the newest figures and answers the end of a progress line.
 func (l *lossCurve) add(item map[string]any, percent float64, now time.Time) string {
-	if metrics, ok := item["metrics"].(map[string]any); ok {
+	progress, _ := item["jobProgress"].(map[string]any)
+	if metrics, ok := progress["metrics"].(map[string]any); ok {
 		loss, known := metrics["train/loss"].(float64)
 		if n := len(l.losses); known && (n == 0 || l.losses[n-1] != loss) {
 			l.losses = append(l.losses, loss)
