@@ -68,6 +68,9 @@ func join(ctx context.Context, url, password, seed string, replicas int, verify 
 	if err = ensureTasks(ctx, c.log.js, replicas); err != nil {
 		return c, err
 	}
+	if err = ensureKeys(ctx, c.log.js, replicas); err != nil {
+		return c, err
+	}
 	if err = keepMirror(ctx, c.keeper, c.log, replicas); err != nil {
 		return c, err
 	}

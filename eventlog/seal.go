@@ -1,0 +1,213 @@
+package eventlog
+
+import (
+	"context"
+	"crypto/aes"
+	"crypto/cipher"
+	"crypto/rand"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+
+	"github.com/google/uuid"
+	"github.com/nats-io/nats.go"
+
+	"anneal/domain"
+)
+
+// MaxSealed is how many bytes a sealed value may have.
+const MaxSealed = 64 << 10
+
+// A Vault seals values that must be deletable although the log is not. Each
+// value has a data key of its own: the ciphertext goes into an event, the data
+// key, wrapped by the ring, into a bucket where it can be deleted, and with it
+// the value.
+type Vault struct {
+	ring *KeyRing
+	keys keyStore
+}
+
+// A keyStore holds wrapped data keys by their ids.
+type keyStore interface {
+	// get answers the record and its revision; 0 when there is none.
+	get(ctx context.Context, id string) (record []byte, revision uint64, err error)
+	// put records, provided that the id's revision is still the one given.
+	put(ctx context.Context, id string, record []byte, revision uint64) error
+	// erase takes the record away for good; no record is no error.
+	erase(ctx context.Context, id string) error
+	ids(ctx context.Context) ([]string, error)
+}
+
+// OpenVault keeps data keys in the JetStream bucket KEYS, made when missing.
+func OpenVault(ctx context.Context, nc *nats.Conn, ring *KeyRing) (*Vault, error) {
+	keys, err := openBucket(ctx, nc)
+	if err != nil {
+		return nil, err
+	}
+	return &Vault{ring, keys}, nil
+}
+
+// NewMemoryVault forgets everything with the process: for tests.
+func NewMemoryVault() *Vault {
+	key := make([]byte, keyBytes)
+	_, _ = rand.Read(key)
+	return &Vault{&KeyRing{"memory", map[string][]byte{"memory": key}}, &memoryKeys{records: map[string][]byte{}, revisions: map[string]uint64{}}}
+}
+
+// A wrappedKey is a data key as the bucket has it.
+type wrappedKey struct {
+	Ring    string `json:"ring"` // id of the key that wraps it
+	Wrapped []byte `json:"wrapped"`
+}
+
+// Seal encrypts one version of a value of a resource. It can be opened only
+// for the same resource, key name and version.
+func (v *Vault) Seal(ctx context.Context, name domain.Name, keyName string, version int, value []byte) (domain.Sealed, error) {
+	if len(value) > MaxSealed {
+		return domain.Sealed{}, domain.Faultf(domain.InvalidArgument, "a secret value has %d bytes: at most %d are kept", len(value), MaxSealed)
+	}
+	key := make([]byte, keyBytes)
+	_, _ = rand.Read(key) // never fails
+	id := uuid.NewString()
+	ciphertext, err := encrypt(key, value, belonging(name, keyName, version))
+	if err != nil {
+		return domain.Sealed{}, err
+	}
+	record, err := v.wrap(id, key)
+	if err != nil {
+		return domain.Sealed{}, err
+	}
+	if err := v.keys.put(ctx, id, record, 0); err != nil {
+		return domain.Sealed{}, err
+	}
+	return domain.Sealed{KeyID: id, Ciphertext: ciphertext}, nil
+}
+
+// Open decrypts what Seal made. NotFound: it was shredded. DataLoss: it is not
+// this resource's, or was changed. FailedPrecondition: the ring lacks its key.
+func (v *Vault) Open(ctx context.Context, name domain.Name, keyName string, version int, sealed domain.Sealed) (domain.SecretValue, error) {
+	key, _, err := v.dataKey(ctx, sealed.KeyID)
+	if err != nil {
+		return "", err
+	}
+	value, err := decrypt(key, sealed.Ciphertext, belonging(name, keyName, version))
+	if err != nil {
+		return "", domain.Faultf(domain.DataLoss, "the sealed value of %s was not sealed for its key name and version, or was changed: set it again", name)
+	}
+	return domain.SecretValue(value), nil
+}
+
+// Shred deletes a data key, so that what it sealed is gone wherever it was
+// copied to. It is done when it returns; again is no error.
+func (v *Vault) Shred(ctx context.Context, keyID string) error {
+	if !plainID(keyID) {
+		return nil // no key ever had this id
+	}
+	return v.keys.erase(ctx, keyID)
+}
+
+// Rewrap wraps every data key by the ring's current key and answers how many
+// had another. Afterwards the other keys can be taken out of the ring.
+func (v *Vault) Rewrap(ctx context.Context) (changed int, err error) {
+	ids, err := v.keys.ids(ctx)
+	if err != nil {
+		return 0, err
+	}
+	for _, id := range ids {
+		key, revision, err := v.dataKey(ctx, id)
+		if domain.CodeOf(err) == domain.NotFound {
+			continue // shredded meanwhile
+		}
+		if err != nil {
+			return changed, err
+		}
+		if revision.Ring == v.ring.current {
+			continue
+		}
+		record, err := v.wrap(id, key)
+		if err != nil {
+			return changed, err
+		}
+		if err := v.keys.put(ctx, id, record, revision.number); errors.Is(err, ErrConflict) {
+			continue // shredded or rewrapped meanwhile
+		} else if err != nil {
+			return changed, err
+		}
+		changed++
+	}
+	return changed, nil
+}
+
+type keyRevision struct {
+	wrappedKey
+	number uint64
+}
+
+func (v *Vault) dataKey(ctx context.Context, id string) ([]byte, keyRevision, error) {
+	var found keyRevision
+	if !plainID(id) {
+		return nil, found, domain.Faultf(domain.NotFound, "the sealed value names no data key: set it again")
+	}
+	record, revision, err := v.keys.get(ctx, id)
+	if err != nil {
+		return nil, found, err
+	}
+	if revision == 0 {
+		return nil, found, domain.Faultf(domain.NotFound, "the sealed value was deleted: its data key is gone")
+	}
+	found.number = revision
+	if err := json.Unmarshal(record, &found.wrappedKey); err != nil {
+		return nil, found, domain.Faultf(domain.DataLoss, "the record of data key %s cannot be read", id)
+	}
+	wrapping := v.ring.keys[found.Ring]
+	if wrapping == nil {
+		return nil, found, domain.Faultf(domain.FailedPrecondition, "the key ring lacks key %q, which wraps data key %s: put it back", found.Ring, id)
+	}
+	key, err := decrypt(wrapping, found.Wrapped, []byte(id))
+	if err != nil {
+		return nil, found, domain.Faultf(domain.DataLoss, "data key %s cannot be unwrapped: key %q of the ring is another one than it was", id, found.Ring)
+	}
+	return key, found, nil
+}
+
+func (v *Vault) wrap(id string, key []byte) ([]byte, error) {
+	wrapped, err := encrypt(v.ring.keys[v.ring.current], key, []byte(id))
+	if err != nil {
+		return nil, err
+	}
+	return json.Marshal(wrappedKey{v.ring.current, wrapped})
+}
+
+func plainID(id string) bool { return uuid.Validate(id) == nil && len(id) == 36 }
+
+// belonging is the additional data that ties a ciphertext to its place.
+func belonging(name domain.Name, keyName string, version int) []byte {
+	return []byte(strings.Join([]string{string(name), keyName, strconv.Itoa(version)}, "\x00"))
+}
+
+// encrypt is AES-256-GCM: nonce, ciphertext and tag in one.
+func encrypt(key, plain, belonging []byte) ([]byte, error) {
+	gcm, err := gcmOf(key)
+	if err != nil {
+		return nil, err
+	}
+	return gcm.Seal(nil, nil, plain, belonging), nil
+}
+
+func decrypt(key, sealed, belonging []byte) ([]byte, error) {
+	gcm, err := gcmOf(key)
+	if err != nil {
+		return nil, err
+	}
+	return gcm.Open(nil, nil, sealed, belonging)
+}
+
+func gcmOf(key []byte) (cipher.AEAD, error) {
+	block, err := aes.NewCipher(key)
+	if err != nil {
+		return nil, fmt.Errorf("eventlog: %w", err)
+	}
+	return cipher.NewGCMWithRandomNonce(block)
+}

@@ -1,0 +1,228 @@
+package eventlog
+
+import (
+	"bytes"
+	"context"
+	"encoding/base64"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"anneal/domain"
+)
+
+const owner = domain.Name("accounts/acme/secrets/s")
+
+func TestVault(t *testing.T) {
+	ring, err := OpenKeyRing(filepath.Join(t.TempDir(), "ring"))
+	require.NoError(t, err)
+	onJetStream, err := OpenVault(t.Context(), start(t).Control(), ring)
+	require.NoError(t, err)
+	for kind, vault := range map[string]*Vault{"memory": NewMemoryVault(), "JetStream": onJetStream} {
+		t.Run(kind, func(t *testing.T) { testVault(t, vault) })
+	}
+}
+
+func testVault(t *testing.T, vault *Vault) {
+	ctx := t.Context()
+	sealed, err := vault.Seal(ctx, owner, "TOKEN", 1, []byte("value"))
+	require.NoError(t, err)
+	again, err := vault.Seal(ctx, owner, "TOKEN", 1, []byte("value"))
+	require.NoError(t, err)
+	assert.NotEqual(t, sealed.KeyID, again.KeyID, "a data key for each value")
+	assert.NotEqual(t, sealed.Ciphertext, again.Ciphertext)
+	changed := domain.Sealed{KeyID: sealed.KeyID, Ciphertext: bytes.Clone(sealed.Ciphertext)}
+	changed.Ciphertext[len(changed.Ciphertext)-1] ^= 1
+
+	tests := []struct {
+		what    string
+		name    domain.Name
+		key     string
+		version int
+		sealed  domain.Sealed
+		code    domain.Code
+	}{
+		{"as it was sealed", owner, "TOKEN", 1, sealed, domain.OK},
+		{"for another resource", owner + "x", "TOKEN", 1, sealed, domain.DataLoss},
+		{"under another key name", owner, "OTHER", 1, sealed, domain.DataLoss},
+		{"as another version", owner, "TOKEN", 2, sealed, domain.DataLoss},
+		{"changed", owner, "TOKEN", 1, changed, domain.DataLoss},
+		{"cut short", owner, "TOKEN", 1, domain.Sealed{KeyID: sealed.KeyID, Ciphertext: sealed.Ciphertext[:5]}, domain.DataLoss},
+		{"with another's key", owner, "TOKEN", 1, domain.Sealed{KeyID: again.KeyID, Ciphertext: sealed.Ciphertext}, domain.DataLoss},
+		{"with no key", owner, "TOKEN", 1, domain.Sealed{Ciphertext: sealed.Ciphertext}, domain.NotFound},
+		{"with a wildcard for a key", owner, "TOKEN", 1, domain.Sealed{KeyID: ">", Ciphertext: sealed.Ciphertext}, domain.NotFound},
+	}
+	for _, test := range tests {
+		value, err := vault.Open(ctx, test.name, test.key, test.version, test.sealed)
+		assert.Equal(t, test.code, domain.CodeOf(err), "%s: %v", test.what, err)
+		if test.code == domain.OK {
+			assert.Equal(t, "value", value.Reveal())
+		}
+	}
+	_, err = vault.Seal(ctx, owner, "TOKEN", 1, make([]byte, MaxSealed+1))
+	assert.Equal(t, domain.InvalidArgument, domain.CodeOf(err))
+
+	for range 2 {
+		require.NoError(t, vault.Shred(ctx, sealed.KeyID))
+		_, err = vault.Open(ctx, owner, "TOKEN", 1, sealed)
+		assert.Equal(t, domain.NotFound, domain.CodeOf(err))
+	}
+	require.NoError(t, vault.Shred(ctx, ">"), "no key has this name")
+	value, err := vault.Open(ctx, owner, "TOKEN", 1, again)
+	require.NoError(t, err, "others stay")
+	assert.Equal(t, "value", value.Reveal())
+}
+
+// onDisk tells whether any file below dir holds the bytes.
+func onDisk(t *testing.T, dir string, needle []byte) bool {
+	found := false
+	require.NoError(t, filepath.WalkDir(dir, func(path string, entry fs.DirEntry, err error) error {
+		if err != nil || !entry.Type().IsRegular() {
+			return err
+		}
+		content, err := os.ReadFile(path)
+		found = found || bytes.Contains(content, needle)
+		return err
+	}))
+	return found
+}
+
+func TestShreddedKeysLeaveTheDisk(t *testing.T) {
+	dir := t.TempDir()
+	s := start(t, func(o *ServerOptions) { o.Dir, o.NoSync = dir, false })
+	ring, err := OpenKeyRing(filepath.Join(t.TempDir(), "ring"))
+	require.NoError(t, err)
+	vault, err := OpenVault(t.Context(), s.Control(), ring)
+	require.NoError(t, err)
+	const canary = "canary-9c41f0"
+	sealed, err := vault.Seal(t.Context(), owner, "TOKEN", 1, []byte(canary))
+	require.NoError(t, err)
+	w := write("secret", 0)
+	w.Data = fmt.Appendf(nil, `{"ciphertext":%q}`, base64.StdEncoding.EncodeToString(sealed.Ciphertext))
+	mustAppend(t, s.Log(), w)
+
+	record, _, err := vault.keys.get(t.Context(), sealed.KeyID)
+	require.NoError(t, err)
+	require.True(t, onDisk(t, dir, record), "else this test would see nothing")
+	require.NoError(t, vault.Shred(t.Context(), sealed.KeyID))
+	assert.False(t, onDisk(t, dir, record), "the wrapped key is overwritten")
+	s.Close()
+	assert.False(t, onDisk(t, dir, record), "and stays so")
+	assert.False(t, onDisk(t, dir, []byte(canary)), "the value never was there")
+}
+
+func TestKeyBucketIsOne(t *testing.T) {
+	s := start(t)
+	js := jetstreamOf(t, s.Control())
+	kv, err := js.KeyValue(t.Context(), "KEYS")
+	require.NoError(t, err)
+	status, err := kv.Status(t.Context())
+	require.NoError(t, err)
+	assert.EqualValues(t, 1, status.History())
+	ring, err := OpenKeyRing(filepath.Join(t.TempDir(), "ring"))
+	require.NoError(t, err)
+	vault, err := OpenVault(t.Context(), s.Control(), ring)
+	require.NoError(t, err)
+	sealed, err := vault.Seal(t.Context(), owner, "K", 1, []byte("v"))
+	require.NoError(t, err)
+	_, err = kv.Get(t.Context(), sealed.KeyID)
+	require.NoError(t, err)
+	require.NoError(t, kv.Delete(t.Context(), sealed.KeyID), "also by other tools")
+	_, err = vault.Open(t.Context(), owner, "K", 1, sealed)
+	assert.Equal(t, domain.NotFound, domain.CodeOf(err))
+	require.NoError(t, vault.Shred(t.Context(), sealed.KeyID))
+	_, err = kv.Get(t.Context(), sealed.KeyID)
+	assert.ErrorIs(t, err, jetstream.ErrKeyNotFound)
+}
+
+func TestRotation(t *testing.T) {
+	s := start(t)
+	path := filepath.Join(t.TempDir(), "ring")
+	open := func() *Vault {
+		ring, err := OpenKeyRing(path)
+		require.NoError(t, err)
+		vault, err := OpenVault(t.Context(), s.Control(), ring)
+		require.NoError(t, err)
+		return vault
+	}
+	before := open()
+	var sealed []domain.Sealed
+	for i := range 3 {
+		one, err := before.Seal(t.Context(), owner, "K", i, fmt.Append(nil, i))
+		require.NoError(t, err)
+		sealed = append(sealed, one)
+	}
+	opens := func(vault *Vault) (all error) {
+		for i, one := range sealed {
+			value, err := vault.Open(t.Context(), owner, "K", i, one)
+			if err != nil {
+				return err
+			}
+			assert.Equal(t, fmt.Sprint(i), value.Reveal())
+		}
+		return nil
+	}
+	_, err := RotateKeyRing(path)
+	require.NoError(t, err)
+	after := open()
+	require.NoError(t, opens(after), "old keys unwrap")
+	changed, err := after.Rewrap(t.Context())
+	require.NoError(t, err)
+	assert.Equal(t, 3, changed)
+	changed, err = after.Rewrap(t.Context())
+	require.NoError(t, err)
+	assert.Zero(t, changed)
+
+	lines, err := os.ReadFile(path)
+	require.NoError(t, err)
+	_, newest, _ := strings.Cut(string(lines), "\n")
+	require.NoError(t, os.WriteFile(path, []byte(newest), 0o600))
+	require.NoError(t, opens(open()), "the old key is not needed any more")
+	assert.Equal(t, domain.FailedPrecondition, domain.CodeOf(opens(before)), "and a process without the new one says so")
+}
+
+func TestKeyRingRefusals(t *testing.T) {
+	key := base64.StdEncoding.EncodeToString(make([]byte, keyBytes))
+	tests := map[string]struct{ text, want string }{
+		"empty":      {"\n \n", "empty"},
+		"no id":      {key, "line 1"},
+		"short key":  {"a " + key + "\nb c2hvcnQ=", "line 2"},
+		"no base64":  {"a canary!", "line 1"},
+		"an id anew": {"a " + key + "\na " + key, "line 2"},
+	}
+	for what, test := range tests {
+		_, err := ParseKeyRing(test.text)
+		require.ErrorContains(t, err, test.want, what)
+		assert.NotContains(t, err.Error(), "canary")
+	}
+	path := filepath.Join(t.TempDir(), "ring")
+	ring, err := OpenKeyRing(path)
+	require.NoError(t, err)
+	assert.NotContains(t, fmt.Sprintf("%v %+v %s %#v", ring, ring, ring, ring), ring.current)
+	info, err := os.Stat(path)
+	require.NoError(t, err)
+	assert.Equal(t, os.FileMode(0o600), info.Mode().Perm())
+	require.NoError(t, os.Chmod(path, 0o644))
+	_, err = OpenKeyRing(path)
+	require.ErrorContains(t, err, "chmod 600")
+}
+
+func TestVaultWithoutItsServer(t *testing.T) {
+	s := start(t)
+	ring, err := OpenKeyRing(filepath.Join(t.TempDir(), "ring"))
+	require.NoError(t, err)
+	vault, err := OpenVault(t.Context(), s.Control(), ring)
+	require.NoError(t, err)
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	_, err = vault.Seal(ctx, owner, "K", 1, []byte("canary"))
+	require.Error(t, err)
+	assert.NotContains(t, err.Error(), "canary")
+}
