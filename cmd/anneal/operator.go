@@ -37,9 +37,9 @@ func accountCreate() *cobra.Command {
 				return err
 			}
 			if inJSON {
-				return printJSON(c.OutOrStdout(), map[string]any{"account": args[0], "apiKey": item["apiKey"], "address": operator.Address})
+				return printJSON(c.OutOrStdout(), map[string]any{"account": args[0], "apiKey": item["key"], "address": operator.Address})
 			}
-			note(c, "account %s created\nkey: %s", args[0], cell(item, "apiKey"))
+			note(c, "account %s created\nkey: %s", args[0], cell(item, "key"))
 			return nil
 		}}
 	c.Flags().StringVar(&displayName, "display-name", "", "a name for people")
