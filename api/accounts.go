@@ -39,9 +39,9 @@ var accounts = &resource[domain.Account, Account]{
 		given.AccountType = specified(given.AccountType)
 		return domain.CreateAccount{AccountSpec: given.AccountSpec}
 	},
-	update: func(_ domain.Account, merged, _ *Account, _ mask) domain.Command[domain.Account] {
+	update: func(_ domain.Account, merged, _ *Account, _ mask) (domain.Command[domain.Account], error) {
 		merged.AccountType = specified(merged.AccountType)
-		return domain.UpdateAccount{AccountSpec: merged.AccountSpec}
+		return domain.UpdateAccount{AccountSpec: merged.AccountSpec}, nil
 	},
 }
 

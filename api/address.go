@@ -93,7 +93,7 @@ func serving(row *projections.Row[domain.Deployment]) error {
 		f.Reason = "DEPLOYMENT_FAILED"
 		return f
 	}
-	return missing("DEPLOYMENT_DELETED", "%s is %s: undelete it, or ask another", row.Name, row.State.State)
+	return missing("DEPLOYMENT_DELETED", "%s is %s and does not answer any more: ask another", row.Name, row.State.State)
 }
 
 // deploymentOf picks, of the live deployments of a model in the caller's

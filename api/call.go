@@ -117,7 +117,7 @@ func notFound(noun string, name domain.Name) error {
 
 func parentPath(name domain.Name) string {
 	if name.Collection() == "accounts" {
-		return "accounts/" + name.Account()
+		return "accounts"
 	}
 	return "accounts/" + name.Account() + "/" + name.Collection()
 }

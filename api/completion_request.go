@@ -23,18 +23,17 @@ const (
 
 // A completionRequest is what is asked for, checked and with its defaults.
 type completionRequest struct {
-	model      string
-	prompts    []prompt
-	user       string
-	n          int
-	stream     bool
-	echo       bool
-	perf       bool // metrics in the body too
-	strictFit  bool // context_length_exceeded_behavior "error"
-	seed       *uint64
-	settings   engines.CompletionRequest // all but prompt and seed
-	unknown    []string
-	deprecated []string
+	model     string
+	prompts   []prompt
+	user      string
+	n         int
+	stream    bool
+	echo      bool
+	perf      bool // metrics in the body too
+	strictFit bool // context_length_exceeded_behavior "error"
+	seed      *uint64
+	settings  engines.CompletionRequest // all but prompt and seed
+	unknown   []string
 }
 
 type prompt struct {

@@ -75,14 +75,15 @@ func complete(c *call) (any, error) {
 	if err != nil {
 		return nil, err
 	}
+	if err := c.mayWork(c.caller.account); err != nil {
+		return nil, err
+	}
 	deployment, err := c.address(q.model)
 	if err != nil {
 		return nil, err
 	}
-	for _, account := range []string{c.caller.account, deployment.Name.Account()} {
-		if err := c.mayWork(account); err != nil {
-			return nil, err
-		}
+	if err := c.mayWork(deployment.Name.Account()); err != nil { // the operator asks in other accounts
+		return nil, err
 	}
 	leave, ok := c.busy.enter("generations of "+c.caller.account, c.Limits.Generations)
 	if !ok {

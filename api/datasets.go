@@ -44,9 +44,9 @@ var datasets = &resource[domain.Dataset, Dataset]{
 		given.Format = specified(given.Format)
 		return domain.CreateDataset{DatasetSpec: given.DatasetSpec, CreatedBy: string(c.caller.key)}
 	},
-	update: func(_ domain.Dataset, merged, _ *Dataset, _ mask) domain.Command[domain.Dataset] {
+	update: func(_ domain.Dataset, merged, _ *Dataset, _ mask) (domain.Command[domain.Dataset], error) {
 		merged.Format = specified(merged.Format)
-		return domain.UpdateDataset{DatasetSpec: merged.DatasetSpec}
+		return domain.UpdateDataset{DatasetSpec: merged.DatasetSpec}, nil
 	},
 	remove: func(c *call, row *projections.Row[domain.Dataset], _ *params) (domain.Command[domain.Dataset], error) {
 		return domain.DeleteDataset{}, datasetUnused(c, row.Name)

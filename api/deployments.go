@@ -57,13 +57,13 @@ var deployments = &resource[domain.Deployment, Deployment]{
 		spec.DirectRouteAPIKeys = given.sealed
 		return domain.CreateDeployment{DeploymentSpec: spec, CreatedBy: string(c.caller.key)}
 	},
-	update: func(old domain.Deployment, merged, given *Deployment, changed mask) domain.Command[domain.Deployment] {
+	update: func(old domain.Deployment, merged, given *Deployment, changed mask) (domain.Command[domain.Deployment], error) {
 		spec := merged.DeploymentSpec
 		spec.DirectRouteAPIKeys = old.DirectRouteAPIKeys
 		if changed.has("directRouteApiKeys") {
 			spec.DirectRouteAPIKeys = given.sealed
 		}
-		return domain.UpdateDeployment{DeploymentSpec: spec}
+		return domain.UpdateDeployment{DeploymentSpec: spec}, nil
 	},
 	remove: func(c *call, row *projections.Row[domain.Deployment], p *params) (domain.Command[domain.Deployment], error) {
 		return domain.DeleteDeployment{Hard: p.flag("hard"), IgnoreChecks: p.flag("ignoreChecks"),

@@ -35,9 +35,9 @@ var models = &resource[domain.Model, Model]{
 	fields: projections.FieldsOf[Model](),
 	public: func(m domain.Model) bool { return m.Public },
 	render: renderModel,
-	update: func(_ domain.Model, merged, _ *Model, _ mask) domain.Command[domain.Model] {
+	update: func(_ domain.Model, merged, _ *Model, _ mask) (domain.Command[domain.Model], error) {
 		return domain.UpdateModel{ModelSpec: domain.ModelSpec{DisplayName: merged.DisplayName, Description: merged.Description,
-			Kind: merged.Kind, BaseModel: merged.BaseModel, Public: merged.Public}}
+			Kind: merged.Kind, BaseModel: merged.BaseModel, Public: merged.Public}}, nil
 	},
 	remove: func(c *call, row *projections.Row[domain.Model], _ *params) (domain.Command[domain.Model], error) {
 		return domain.DeleteModel{}, modelUnused(c, row.Name)

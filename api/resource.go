@@ -45,7 +45,7 @@ type resource[S domain.State, R any] struct {
 	create  func(c *call, name domain.Name, given *R) domain.Command[S]
 	// update is called with the state as it then is, merged what it becomes,
 	// and given what the body says.
-	update func(old S, merged, given *R, changed mask) domain.Command[S]
+	update func(old S, merged, given *R, changed mask) (domain.Command[S], error)
 	remove func(c *call, row *projections.Row[S], p *params) (domain.Command[S], error)
 	// reply adds what only the answer to this create or update shows.
 	reply func(given *R, out *R)
@@ -298,7 +298,7 @@ func (res *resource[S, R]) patch(c *call) (any, error) {
 	}
 	res.checkName(p, value, row.Name)
 	given := new(R)
-	if err := b.fill(given); err != nil {
+	if err := body(m.merge(nil, b)).fill(given); err != nil { // only what the mask names
 		return nil, err
 	}
 	if res.prepare != nil {
@@ -372,7 +372,11 @@ func (ch change[S, R]) Decide(state S, now time.Time) (domain.Event[S], error) {
 	if err := body(ch.mask.merge(before, ch.body)).fill(&merged); err != nil {
 		return nil, err
 	}
-	return ch.res.update(state, &merged, ch.given, ch.mask).Decide(state, now)
+	command, err := ch.res.update(state, &merged, ch.given, ch.mask)
+	if err != nil {
+		return nil, err
+	}
+	return command.Decide(state, now)
 }
 
 // empty is the answer of operations that have nothing to say.

@@ -35,8 +35,13 @@ var secrets = &resource[domain.Secret, Secret]{
 		}
 		return command
 	},
-	update: func(_ domain.Secret, merged, given *Secret, _ mask) domain.Command[domain.Secret] {
-		return domain.UpdateSecret{KeyName: merged.KeyName, Value: given.sealed}
+	update: func(_ domain.Secret, merged, given *Secret, changed mask) (domain.Command[domain.Secret], error) {
+		if changed.has("value") && given.sealed == nil {
+			var v domain.Violations
+			v.Add("value", "must not be empty: give the new value, or delete the secret")
+			return nil, v.Err()
+		}
+		return domain.UpdateSecret{KeyName: merged.KeyName, Value: given.sealed}, nil
 	},
 	reply: func(given, out *Secret) { out.Value = given.Value },
 	remove: func(*call, *projections.Row[domain.Secret], *params) (domain.Command[domain.Secret], error) {

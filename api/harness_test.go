@@ -1,0 +1,325 @@
+package api
+
+import (
+	"bytes"
+	"context"
+	"crypto/rand"
+	"encoding/json"
+	"fmt"
+	"io"
+	"log/slog"
+	"mime/multipart"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"anneal/blobs"
+	"anneal/domain"
+	"anneal/engines"
+	"anneal/eventlog"
+	"anneal/projections"
+)
+
+// A stage is a whole server on a loopback port: the log in memory, a world
+// that follows it, files in a temporary folder, and an engine that answers at
+// once.
+type stage struct {
+	*testing.T
+	server   *Server
+	world    *projections.World
+	log      *eventlog.Memory
+	store    *blobs.Store
+	sealer   *vault
+	replicas *chorus
+	url      string
+	keys     map[string]string // by alias: the key's text
+	logged   *safeBuffer
+	clock    *clock
+}
+
+var pepper = []byte("a pepper for tests only, 32 bytes")
+
+// epoch is when every test begins.
+var epoch = time.Date(2030, 1, 2, 3, 4, 5, 0, time.UTC)
+
+func newStage(t *testing.T, limits Limits) *stage {
+	s := &stage{T: t, world: projections.NewWorld(), log: eventlog.NewMemory(), sealer: newVault(), replicas: &chorus{},
+		keys: map[string]string{}, logged: &safeBuffer{}, clock: &clock{now: epoch}}
+	s.world.Pulse().Boot(epoch)
+	ctx, stop := context.WithCancel(context.Background())
+	var following sync.WaitGroup
+	following.Go(func() { _ = s.world.Run(ctx, s.log) })
+	var handler http.Handler
+	web := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { handler.ServeHTTP(w, r) }))
+	s.url = "http://" + web.Listener.Addr().String()
+	var err error
+	s.store, err = blobs.Open(ctx, blobs.Options{Dir: t.TempDir(), BaseURL: s.url + "/blobs", Key: pepper})
+	require.NoError(t, err)
+	s.server = New(Options{Log: s.log, World: s.world, Blobs: s.store, Sealer: s.sealer, Replicas: s.replicas, Pepper: pepper,
+		Now: s.clock.tick, Limits: limits, Logger: slog.New(slog.NewTextHandler(s.logged, &slog.HandlerOptions{Level: slog.LevelDebug}))})
+	handler = s.server
+	web.Start()
+	t.Cleanup(func() {
+		s.server.Close()
+		web.Close()
+		stop()
+		following.Wait()
+		_ = s.store.Close()
+	})
+	s.furnish()
+	return s
+}
+
+// furnish makes two accounts, their keys, the operator's, and a public model.
+func (s *stage) furnish() {
+	for _, account := range []string{"acme", "other", "default"} {
+		s.do(domain.Intend(domain.Accounts, domain.NewName(account, "accounts", account), domain.Command[domain.Account](
+			domain.CreateAccount{AccountSpec: domain.AccountSpec{Email: account + "@example.com", DisplayName: strings.ToUpper(account)}})))
+	}
+	for alias, key := range map[string]struct{ account, role string }{
+		"admin": {"acme", domain.RoleAdmin}, "user": {"acme", domain.RoleUser}, "inference": {"acme", domain.RoleInference},
+		"other": {"other", domain.RoleAdmin}, "operator": {domain.System, domain.RoleAdmin}, "default": {"default", domain.RoleAdmin},
+	} {
+		s.mint(alias, key.account, key.role, nil)
+	}
+	s.do(register("accounts/default/models/anneal-base", true))
+	s.do(register("accounts/other/models/private", false))
+}
+
+func register(name domain.Name, public bool) domain.Intent {
+	return domain.Intend(domain.Models, name, domain.Command[domain.Model](domain.RegisterModel{
+		ModelSpec:  domain.ModelSpec{DisplayName: name.ID(), Kind: domain.BaseModel, Public: public},
+		ModelFacts: domain.ModelFacts{ModelType: "llama", ParameterCount: 840_000, ContextLength: 512},
+		Files:      domain.Files{Folder: "models/" + name.Account() + "/" + name.ID() + "/", Sizes: map[string]int64{"model.safetensors": 42}}}))
+}
+
+func (s *stage) mint(alias, account, role string, expire *time.Time) {
+	name := domain.NewName(account, domain.APIKeys.Collection, alias)
+	key, err := MintKey(pepper, name)
+	require.NoError(s, err)
+	s.do(domain.Intend(domain.APIKeys, name, domain.Command[domain.APIKey](domain.CreateAPIKey{
+		APIKeySpec: domain.APIKeySpec{DisplayName: alias, Role: role, ExpireTime: expire}, Hash: key.Hash, Prefix: key.Prefix, CreatedBy: "test"})))
+	s.keys[alias] = key.Text
+}
+
+// do is what the rest of the platform does to the world.
+func (s *stage) do(intents ...domain.Intent) {
+	s.Helper()
+	position, err := eventlog.Do(s.Context(), s.log, s.world, eventlog.Request{Time: s.clock.tick(), Actor: "test"}, intents...)
+	require.NoError(s, err)
+	require.NoError(s, s.world.WaitFor(s.Context(), position))
+}
+
+func (s *stage) deployment(name domain.Name, command domain.Command[domain.Deployment]) {
+	s.Helper()
+	s.do(domain.Intend(domain.Deployments, name, command))
+}
+
+// serve gives a deployment one more ready replica and lets it settle.
+func (s *stage) serve(name domain.Name) {
+	s.Helper()
+	row, ok := s.world.View().Deployments.Get(name)
+	require.True(s, ok)
+	id := row.State.NextReplica()
+	s.deployment(name, domain.PlaceReplica{ID: id, Node: "accounts/system/nodes/n1", Generation: row.State.Generation})
+	s.deployment(name, domain.AdvanceReplica{ID: id, State: domain.ReplicaReady, Node: "accounts/system/nodes/n1"})
+	s.deployment(name, domain.SettleDeployment{Generation: row.State.Generation})
+}
+
+// deploy makes a deployment of the public model with n ready replicas.
+func (s *stage) deploy(id string, n int) domain.Name {
+	s.Helper()
+	name, most := domain.NewName("acme", domain.Deployments.Collection, id), max(n, 1)
+	s.deployment(name, domain.CreateDeployment{DeploymentSpec: domain.DeploymentSpec{BaseModel: "accounts/default/models/anneal-base", MinReplicaCount: n, MaxReplicaCount: &most}})
+	for range n {
+		id := mustRow(s, name).NextReplica()
+		s.deployment(name, domain.PlaceReplica{ID: id, Node: "accounts/system/nodes/n1", Generation: 1})
+		s.deployment(name, domain.AdvanceReplica{ID: id, State: domain.ReplicaReady, Node: "accounts/system/nodes/n1"})
+	}
+	s.deployment(name, domain.SettleDeployment{Generation: 1})
+	return name
+}
+
+func mustRow(s *stage, name domain.Name) domain.Deployment {
+	row, ok := s.world.View().Deployments.Get(name)
+	require.True(s, ok)
+	return row.State
+}
+
+// An answer is a response, read to its end.
+type answer struct {
+	status int
+	header http.Header
+	body   []byte
+}
+
+func (a answer) json(t testing.TB) map[string]any {
+	t.Helper()
+	var tree map[string]any
+	require.NoError(t, json.Unmarshal(a.body, &tree), "%s", a.body)
+	return tree
+}
+
+// request makes a request with the key of an alias, or with none.
+func (s *stage) request(method, path, alias string, body io.Reader) *http.Request {
+	s.Helper()
+	r, err := http.NewRequestWithContext(s.Context(), method, s.url+path, body)
+	require.NoError(s, err)
+	if alias != "" {
+		require.Contains(s, s.keys, alias)
+		r.Header.Set("Authorization", "Bearer "+s.keys[alias])
+	}
+	return r
+}
+
+func (s *stage) send(r *http.Request) answer {
+	s.Helper()
+	response, err := http.DefaultClient.Do(r)
+	require.NoError(s, err)
+	defer response.Body.Close()
+	body, err := io.ReadAll(response.Body)
+	require.NoError(s, err)
+	return answer{response.StatusCode, response.Header, body}
+}
+
+func (s *stage) call(method, path, alias, body string) answer {
+	s.Helper()
+	return s.send(s.request(method, path, alias, strings.NewReader(body)))
+}
+
+// upload sends a file as a form's field.
+func (s *stage) upload(path, alias, field, name string, content io.Reader) answer {
+	s.Helper()
+	var form bytes.Buffer
+	w := multipart.NewWriter(&form)
+	part, err := w.CreateFormFile(field, name)
+	require.NoError(s, err)
+	_, err = io.Copy(part, content)
+	require.NoError(s, err)
+	require.NoError(s, w.Close())
+	r := s.request(http.MethodPost, path, alias, &form)
+	r.Header.Set("Content-Type", w.FormDataContentType())
+	return s.send(r)
+}
+
+// A clock moves one second each time somebody looks at it.
+type clock struct {
+	mu  sync.Mutex
+	now time.Time
+}
+
+func (c *clock) tick() time.Time {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.now = c.now.Add(time.Second)
+	return c.now
+}
+
+func (c *clock) add(d time.Duration) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.now = c.now.Add(d)
+}
+
+// A vault seals by keeping the value to itself and handing out noise.
+type vault struct {
+	mu     sync.Mutex
+	values map[string]string
+}
+
+func newVault() *vault { return &vault{values: map[string]string{}} }
+
+func (v *vault) Seal(_ context.Context, name domain.Name, keyName string, version int, value []byte) (domain.Sealed, error) {
+	noise := make([]byte, 16)
+	_, _ = rand.Read(noise)
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	id := fmt.Sprintf("%s|%s|%d|%x", name, keyName, version, noise[:4])
+	v.values[id] = string(value)
+	return domain.Sealed{KeyID: id, Ciphertext: noise}, nil
+}
+
+func (v *vault) Shred(_ context.Context, keyID string) error {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	delete(v.values, keyID)
+	return nil
+}
+
+func (v *vault) kept() []string {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	var all []string
+	for _, value := range v.values {
+		all = append(all, value)
+	}
+	return all
+}
+
+// A chorus answers as the replicas of a test want: sing, when it is set, or
+// the prompt's words one by one.
+type chorus struct {
+	mu    sync.Mutex
+	sing  func(ctx context.Context, replica domain.Replica, req engines.CompletionRequest, emit func(engines.Chunk) error) (engines.Usage, error)
+	asked []string // replica IDs, in the order of asking
+	reqs  []engines.CompletionRequest
+}
+
+func (c *chorus) Complete(ctx context.Context, _ domain.Name, replica domain.Replica, req engines.CompletionRequest, emit func(engines.Chunk) error) (engines.Usage, error) {
+	c.mu.Lock()
+	c.asked, c.reqs = append(c.asked, replica.ID), append(c.reqs, req)
+	sing := c.sing
+	c.mu.Unlock()
+	if sing != nil {
+		return sing(ctx, replica, req, emit)
+	}
+	return echo(ctx, replica, req, emit)
+}
+
+func (c *chorus) asks() []string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return append([]string(nil), c.asked...)
+}
+
+// echo says the words of the prompt, one token each, at most MaxTokens.
+func echo(_ context.Context, _ domain.Replica, req engines.CompletionRequest, emit func(engines.Chunk) error) (engines.Usage, error) {
+	words := strings.Fields(req.Prompt)
+	for _, token := range req.PromptTokens {
+		words = append(words, fmt.Sprint("t", token))
+	}
+	usage, finish := engines.Usage{PromptTokens: len(words)}, engines.FinishStop
+	for i, word := range words {
+		if i == req.MaxTokens {
+			finish = engines.FinishLength
+			break
+		}
+		usage.CompletionTokens++
+		if err := emit(engines.Chunk{Text: word + " "}); err != nil {
+			return usage, err
+		}
+	}
+	return usage, emit(engines.Chunk{Finish: finish})
+}
+
+type safeBuffer struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (b *safeBuffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.b.Write(p)
+}
+
+func (b *safeBuffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.b.String()
+}

@@ -1,0 +1,170 @@
+package api
+
+import (
+	"bytes"
+	"encoding/json"
+	"flag"
+	"fmt"
+	"net/http"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"anneal/domain"
+)
+
+var update = flag.Bool("update", false, "write the answers of the transcripts anew")
+
+// A transcript is a file of requests and the answers they get, in order,
+// through the real handler:
+//
+//	# a comment
+//	! serve accounts/acme/deployments/d1     something that happens elsewhere
+//	> POST /v1/accounts/acme/datasets admin  a request with the key of an alias
+//	> {"dataset": {}}                        its body
+//	< 200                                    the answer
+//
+// "upload=NAME" at the end of a request sends the body as a file in a form.
+// With -update the answers are written anew.
+func TestTranscripts(t *testing.T) {
+	files, err := filepath.Glob("testdata/*.txt")
+	require.NoError(t, err)
+	require.NotEmpty(t, files)
+	for _, file := range files {
+		t.Run(strings.TrimSuffix(filepath.Base(file), ".txt"), func(t *testing.T) {
+			want, err := os.ReadFile(file)
+			require.NoError(t, err)
+			got := play(newStage(t, Limits{}), string(want))
+			if *update {
+				require.NoError(t, os.WriteFile(file, []byte(got), 0o644))
+				return
+			}
+			require.Equal(t, string(want), got)
+		})
+	}
+}
+
+func play(s *stage, script string) string {
+	var out strings.Builder
+	var request []string
+	number := 0
+	answer := func() {
+		if len(request) > 0 {
+			number++
+			out.WriteString(perform(s, request, number))
+			request = nil
+		}
+	}
+	for _, line := range strings.Split(strings.TrimRight(script, "\n"), "\n") {
+		if strings.HasPrefix(line, "<") {
+			continue // told anew
+		}
+		if !strings.HasPrefix(line, ">") {
+			answer()
+		}
+		out.WriteString(line + "\n")
+		switch {
+		case strings.HasPrefix(line, "> "):
+			request = append(request, line[2:])
+		case line == ">":
+			request = append(request, "")
+		case strings.HasPrefix(line, "! "):
+			happen(s, strings.Fields(line[2:]))
+		}
+	}
+	answer()
+	return out.String()
+}
+
+// perform sends one request and writes its answer down, without what differs
+// from run to run.
+func perform(s *stage, lines []string, number int) string {
+	head, body := strings.Fields(lines[0]), strings.Join(lines[1:], "\n")
+	method, path, alias, file := head[0], head[1], "", ""
+	for _, word := range head[2:] {
+		if name, ok := strings.CutPrefix(word, "upload="); ok {
+			file = name
+		} else if word != "-" {
+			alias = word
+		}
+	}
+	var a answer
+	if file != "" {
+		a = s.upload(path, alias, "file", file, strings.NewReader(body+"\n"))
+	} else {
+		r := s.request(method, path, alias, strings.NewReader(body))
+		r.Header.Set("X-Request-Id", fmt.Sprintf("request-%d", number))
+		a = s.send(r)
+	}
+	var out strings.Builder
+	fmt.Fprintf(&out, "< %d\n", a.status)
+	for _, name := range []string{"Allow", "Retry-After", "Www-Authenticate", "Anneal-Warning", "Anneal-Prompt-Tokens"} {
+		for _, value := range a.header[http.CanonicalHeaderKey(name)] {
+			fmt.Fprintf(&out, "< %s: %s\n", name, value)
+		}
+	}
+	var pretty bytes.Buffer
+	text := string(a.body)
+	if json.Indent(&pretty, a.body, "", "  ") == nil {
+		text = pretty.String()
+	}
+	for _, line := range strings.Split(strings.TrimRight(scrub(s, text), "\n"), "\n") {
+		out.WriteString(strings.TrimRight("< "+line, " ") + "\n")
+	}
+	return out.String()
+}
+
+var scrubs = []struct {
+	pattern *regexp.Regexp
+	with    string
+}{
+	{regexp.MustCompile(`[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}`), "UUID"},
+	{regexp.MustCompile(`(ank_[a-z-]+_[a-z0-9A-Z-]+)_[0-9a-f]{72}`), "${1}_SECRET"},
+	{regexp.MustCompile(`("prefix": "ank_[a-z-]+_[a-zA-Z0-9-]+_)[0-9a-f]{4}`), "${1}ABCD"},
+	{regexp.MustCompile(`signature=[A-Za-z0-9_-]+`), "signature=SIGNATURE"},
+	{regexp.MustCompile(`until=[0-9]+`), "until=UNTIL"},
+	{regexp.MustCompile(`/([0-9]+)-[0-9a-f]{8}/`), "/$1-RANDOM/"},
+	{regexp.MustCompile(`("(?:nextPageToken)": ")[^"]+`), "${1}TOKEN"},
+	{regexp.MustCompile(`("server-[a-z-]+": )[0-9.]+`), "${1}SECONDS"},
+	{regexp.MustCompile(`"sha256": "[0-9a-f]{64}"`), `"sha256": "HASH"`},
+}
+
+func scrub(s *stage, text string) string {
+	text = strings.ReplaceAll(text, s.url, "http://HOST")
+	for _, one := range scrubs {
+		text = one.pattern.ReplaceAllString(text, one.with)
+	}
+	return text
+}
+
+// happen is what the rest of the platform does during a transcript.
+func happen(s *stage, words []string) {
+	name := domain.Name(words[1])
+	switch words[0] {
+	case "serve":
+		s.serve(name)
+	case "deleted":
+		s.deployment(name, domain.FinishDeletion{Keep: domain.RecentUse})
+	case "checkpoint":
+		s.do(domain.IntendJob(name, domain.StartValidation{}))
+		s.do(domain.IntendJob(name, domain.QueueJob{}))
+		s.do(domain.IntendJob(name, domain.StartJob{Attempt: 1, Nodes: []domain.Name{"accounts/system/nodes/n1"}}))
+		for _, step := range []int{100, 200} {
+			s.do(domain.IntendJob(name, domain.RecordCheckpoint{JobCheckpoint: domain.JobCheckpoint{Step: step, Attempt: 1, Metrics: map[string]float64{"train/loss": 1.5}}}))
+		}
+		_, err := s.store.Put(s.Context(), metricsKey(name), strings.NewReader("{}\n"))
+		require.NoError(s, err)
+	case "complete":
+		s.do(domain.IntendJob(name, domain.CompleteJob{Attempt: 1, Output: domain.NewName(name.Account(), "models", name.ID())}))
+		s.do(register(domain.NewName(name.Account(), "models", name.ID()), false))
+	case "node":
+		s.do(domain.Intend(domain.Nodes, name, domain.Command[domain.Node](domain.RegisterNode{NodeSpec: domain.NodeSpec{
+			Capacity: domain.Resources{CPUMilli: 2000, MemoryMiB: 4096}, Engines: []string{"train", "complete"}, Version: "1"}})))
+	default:
+		s.Fatalf("a transcript has no event %q", words[0])
+	}
+}
