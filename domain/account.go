@@ -43,6 +43,9 @@ type Account struct {
 // Exists implements State.
 func (a Account) Exists() bool { return a.State != "" }
 
+// Stage implements Staged.
+func (a Account) Stage() string { return a.State }
+
 // Suspended tells whether the account may not start work or ask models.
 func (a Account) Suspended() bool { return a.SuspendState != Unsuspended }
 

@@ -96,6 +96,9 @@ type Dataset struct {
 // Exists implements State.
 func (d Dataset) Exists() bool { return d.State != "" }
 
+// Stage implements Staged.
+func (d Dataset) Stage() string { return d.State }
+
 type DatasetCreated struct {
 	DatasetSpec
 	CreatedBy string `json:"createdBy"`

@@ -25,7 +25,7 @@ import (
 //	any               --RemoveReplica--> (none)
 var Deployments = NewKind("deployments", map[string]Event[Deployment]{
 	"deployment.created.v1":   DeploymentCreated{},
-	"deployment.settled.v1":   DeploymentSettled{},
+	"deployment.ready.v1":     DeploymentSettled{},
 	"deployment.failed.v1":    DeploymentFailed{},
 	"deployment.updated.v1":   DeploymentUpdated{},
 	"deployment.scaled.v1":    DeploymentScaled{},
@@ -87,6 +87,9 @@ type Deployment struct {
 
 // Exists implements State.
 func (d Deployment) Exists() bool { return d.State != "" }
+
+// Stage implements Staged.
+func (d Deployment) Stage() string { return d.State }
 
 // Live tells whether the deployment should have replicas.
 func (d Deployment) Live() bool {

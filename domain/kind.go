@@ -115,9 +115,13 @@ func (k *Kind[S]) EventTypes() iter.Seq2[string, reflect.Type] {
 
 // A Record is an event as the log keeps it.
 type Record struct {
-	Type string
-	Data json.RawMessage
+	Type  string
+	Data  json.RawMessage
+	Stage string // what the event leads to, for who reads the log without folding it: see Staged
 }
+
+// A Staged state has a word for how far its resource is: CREATING, READY.
+type Staged interface{ Stage() string }
 
 // Encode writes a fact down under its stored name.
 func (k *Kind[S]) Encode(e Event[S]) (Record, error) {
@@ -130,7 +134,7 @@ func (k *Kind[S]) Encode(e Event[S]) (Record, error) {
 		return Record{}, fmt.Errorf("%s: %T has no stored name", k.Collection, inner)
 	}
 	data, err := json.Marshal(inner)
-	return Record{name, data}, err
+	return Record{Type: name, Data: data}, err
 }
 
 // Decode reads a record back into the fact it holds.
@@ -178,7 +182,12 @@ func intend[S any](k *Kind[S], name Name, cmd Command[S], shown any) Intent {
 		if err != nil || event == nil {
 			return Record{}, err
 		}
-		return k.Encode(event)
+		record, err := k.Encode(event)
+		event.Evolve(&s)
+		if staged, ok := any(s).(Staged); ok {
+			record.Stage = staged.Stage()
+		}
+		return record, err
 	}}
 }
 

@@ -70,6 +70,9 @@ type Model struct {
 // Exists implements State.
 func (m Model) Exists() bool { return m.State != "" }
 
+// Stage implements Staged.
+func (m Model) Stage() string { return m.State }
+
 type ModelCreated struct {
 	ModelSpec
 	CreatedBy string `json:"createdBy"`

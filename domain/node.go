@@ -105,6 +105,9 @@ type Node struct {
 // Exists implements State.
 func (n Node) Exists() bool { return n.State != "" }
 
+// Stage implements Staged.
+func (n Node) Stage() string { return n.State }
+
 // Used is the sum of all allocations.
 func (n Node) Used() Resources {
 	var sum Resources

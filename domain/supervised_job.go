@@ -39,6 +39,9 @@ type SupervisedJob struct {
 // Exists implements State.
 func (j SupervisedJob) Exists() bool { return j.State != "" }
 
+// Stage implements Staged.
+func (j SupervisedJob) Stage() string { return j.State }
+
 type SupervisedJobCreated struct {
 	SupervisedSpec
 	CreatedBy string     `json:"createdBy"`

@@ -28,6 +28,7 @@ const (
 	headerCause       = "ce-cause"
 	headerCorrelation = "ce-correlation"
 	headerAttempt     = "ce-attempt"
+	headerState       = "ce-state"
 	headerContent     = "content-type"
 
 	specVersion = "1.0"
@@ -59,7 +60,7 @@ func checkWrites(writes []Write) error {
 		if w.ID == "" || w.Type == "" {
 			return domain.Faultf(domain.Internal, "an event of %s lacks its id or its type", w.Name)
 		}
-		for _, value := range [...]string{w.ID, w.Type, w.Actor, w.Command, w.Cause, w.Correlation} {
+		for _, value := range [...]string{w.ID, w.Type, w.Actor, w.Command, w.Cause, w.Correlation, w.Stage} {
 			if len(value) > maxAttribute {
 				return domain.Faultf(domain.InvalidArgument, "an attribute of an event of %s has %d bytes: at most %d are kept", w.Name, len(value), maxAttribute)
 			}
@@ -93,6 +94,7 @@ func enclose(e Event) *nats.Msg {
 	set(headerCause, e.Cause)
 	set(headerCorrelation, e.Correlation)
 	set(headerAttempt, attemptOf(e.Data))
+	set(headerState, e.Stage)
 	return &nats.Msg{Subject: e.Name.Subject(), Header: header, Data: e.Data}
 }
 
@@ -107,7 +109,7 @@ func open(subject string, header nats.Header, data []byte, position uint64) (Eve
 		return Event{}, fmt.Errorf("eventlog: position %d on %s: %s: %w", position, subject, headerTime, err)
 	}
 	return Event{
-		Record:      domain.Record{Type: first(header, headerType), Data: data},
+		Record:      domain.Record{Type: first(header, headerType), Data: data, Stage: first(header, headerState)},
 		Position:    position,
 		ID:          first(header, headerID),
 		Name:        name,
@@ -193,18 +195,19 @@ type structured struct {
 	Cause       string          `json:"cause,omitempty"`
 	Correlation string          `json:"correlation,omitempty"`
 	Attempt     string          `json:"attempt,omitempty"`
+	State       string          `json:"state,omitempty"` // of the resource, after the event
 	Data        json.RawMessage `json:"data,omitempty"`
 }
 
 // Structured is what encoding/json writes as the event in CloudEvents 1.0
 // structured mode, with the extension attributes position, actor, command,
-// cause, correlation and attempt.
+// cause, correlation, attempt and state.
 func Structured(e Event) any {
 	return structured{
 		SpecVersion: specVersion, ID: e.ID, Type: e.Type, Source: source, Subject: string(e.Name),
 		Time: e.Time.UTC().Format(time.RFC3339Nano), ContentType: contentJSON,
 		Position: strconv.FormatUint(e.Position, 10),
 		Actor:    e.Actor, Command: e.Command, Cause: e.Cause, Correlation: e.Correlation,
-		Attempt: attemptOf(e.Data), Data: e.Data,
+		Attempt: attemptOf(e.Data), State: e.Stage, Data: e.Data,
 	}
 }

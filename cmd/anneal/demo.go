@@ -242,7 +242,7 @@ func (d *demonstration) history(ctx context.Context) error {
 func printEvents(out io.Writer, events []map[string]any) error {
 	w := tabwriter.NewWriter(out, 0, 8, 2, ' ', 0)
 	for _, e := range events {
-		fmt.Fprintf(w, "   %s\t%s\t%s\t%s\n", cell(e, "position"), localTime(cell(e, "time")), cell(e, "type"), cell(e, "actor"))
+		fmt.Fprintf(w, "   %s\t%s\t%s\t%s\t%s\n", cell(e, "position"), localTime(cell(e, "time")), cell(e, "type"), cell(e, "state"), cell(e, "actor"))
 	}
 	return w.Flush()
 }

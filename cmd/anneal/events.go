@@ -49,7 +49,7 @@ func eventsCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return printItems(c, items, column{"POSITION", "position"}, column{"TIME", "time"}, column{"TYPE", "type"}, column{"RESOURCE", "subject"}, column{"ACTOR", "actor"})
+			return printItems(c, items, column{"POSITION", "position"}, column{"TIME", "time"}, column{"TYPE", "type"}, column{"STATE", "state"}, column{"RESOURCE", "subject"}, column{"ACTOR", "actor"})
 		}}
 	c.Flags().BoolVarP(&follow, "follow", "f", false, "go on as events happen; reconnects by itself")
 	c.Flags().StringVar(&filter, "filter", "", `which ones, such as 'type = "deployment.*"' (AIP-160)`)
@@ -74,7 +74,7 @@ func (c *client) followEvents(cmd *cobra.Command, path string, query url.Values,
 				_, err := fmt.Fprintf(out, "%s\n", raw)
 				return err
 			}
-			_, err := fmt.Fprintf(out, "%-8s %s  %-42s %s\n", cell(event, "position"), cell(event, "time"), cell(event, "type"), cell(event, "subject"))
+			_, err := fmt.Fprintf(out, "%-8s %s  %-42s %-16s %s\n", cell(event, "position"), cell(event, "time"), cell(event, "type"), cell(event, "state"), cell(event, "subject"))
 			return err
 		})
 		var refused *apiError
