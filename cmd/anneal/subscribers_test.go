@@ -1,0 +1,135 @@
+package main_test
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/stretchr/testify/require"
+
+	"anneal/eventlog"
+)
+
+// heard is one event as a subscriber got it.
+type heard struct {
+	position  uint64
+	id, kind  string // CloudEvents' id and type
+	subject   string // the resource's name
+	attempt   string
+	data      object
+	delivered uint64 // how many times, by the server's count
+}
+
+// ears collect what a subscriber hears.
+type ears struct {
+	mu     sync.Mutex
+	events []heard
+}
+
+func (e *ears) add(h heard) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.events = append(e.events, h)
+}
+
+func (e *ears) all() []heard {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return append([]heard(nil), e.events...)
+}
+
+// upTo waits for the event at a position and answers all up to there.
+func (e *ears) upTo(t testing.TB, position uint64) []heard {
+	t.Helper()
+	var events []heard
+	eventually(t, fmt.Sprintf("a subscriber hears position %d", position), func() bool {
+		events = e.all()
+		return len(events) > 0 && events[len(events)-1].position >= position
+	})
+	for i, h := range events {
+		if h.position > position {
+			return events[:i]
+		}
+	}
+	return events
+}
+
+// kinds are the types of the events of one resource, in order.
+func kinds(events []heard, subject string) (all []string) {
+	for _, h := range events {
+		if h.subject == subject {
+			all = append(all, h.kind)
+		}
+	}
+	return all
+}
+
+// reader connects with the credentials of the context file. What the server
+// refuses comes through refusals.
+func (s *plane) reader(refusals chan<- error) *nats.Conn {
+	s.t.Helper()
+	nc, err := nats.Connect(s.context.NATSURL, nats.UserInfo(s.context.NATSUser, s.context.NATSPassword), nats.MaxReconnects(-1),
+		nats.ReconnectWait(50*time.Millisecond), nats.ErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) {
+			select {
+			case refusals <- err:
+			default: // nobody waits for it
+			}
+		}))
+	require.NoError(s.t, err)
+	s.t.Cleanup(nc.Close)
+	return nc
+}
+
+// tail hears every event from the first one on, with nats.go.
+func (s *plane) tail() *ears {
+	s.t.Helper()
+	js, err := jetstream.New(s.reader(nil))
+	require.NoError(s.t, err)
+	consumer, err := js.OrderedConsumer(s.t.Context(), "EVENTS", jetstream.OrderedConsumerConfig{})
+	require.NoError(s.t, err)
+	e := &ears{}
+	consuming, err := consumer.Consume(func(m jetstream.Msg) {
+		meta, err := m.Metadata()
+		h := heard{kind: m.Headers().Get("ce-type"), id: m.Headers().Get("ce-id"), subject: m.Headers().Get("ce-subject"), attempt: m.Headers().Get("ce-attempt")}
+		if err == nil {
+			h.position = meta.Sequence.Stream
+		}
+		_ = json.Unmarshal(m.Data(), &h.data) // a fact without fields is {}
+		e.add(h)
+	})
+	require.NoError(s.t, err)
+	s.t.Cleanup(consuming.Stop)
+	return e
+}
+
+// tailWithWatermill hears the events of account default through the bridge.
+func (s *plane) tailWithWatermill() *ears {
+	s.t.Helper()
+	subscriber, err := eventlog.NewSubscriber(s.reader(nil), eventlog.SubscriberConfig{Topics: eventlog.Events, Group: "watch"})
+	require.NoError(s.t, err)
+	messages, err := subscriber.Subscribe(context.Background(), "events.default.>")
+	require.NoError(s.t, err)
+	e := &ears{}
+	var reading sync.WaitGroup
+	reading.Go(func() {
+		for m := range messages {
+			event, err := eventlog.EventOf(m)
+			if err != nil {
+				e.add(heard{kind: err.Error()})
+			} else {
+				e.add(heard{position: event.Position, id: event.ID, kind: event.Type, subject: string(event.Name)})
+			}
+			m.Ack()
+		}
+	})
+	s.t.Cleanup(func() {
+		_ = subscriber.Close() // the connection may be closed already
+		reading.Wait()
+	})
+	return e
+}
