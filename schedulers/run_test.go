@@ -5,6 +5,8 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -19,34 +21,54 @@ import (
 
 // A script is a scheduler made for a test; it counts its plans.
 type script struct {
-	plan  func(v *projections.View, now time.Time) schedulers.Plan
-	plans int
-	last  time.Time
+	plan func(v *projections.View, now time.Time) schedulers.Plan
+	made atomic.Int64
+	last atomic.Value // time.Time
 }
 
 func (*script) Name() string { return "script" }
 
 func (s *script) Plan(v *projections.View, now time.Time) schedulers.Plan {
-	s.plans++
-	s.last = now
+	s.made.Add(1)
+	s.last.Store(now)
 	return s.plan(v, now)
 }
 
-// A broken log refuses every append with an error until it is mended.
+func (s *script) plans() int { return int(s.made.Load()) }
+
+// A notebook is what was logged, for several goroutines.
+type notebook struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+}
+
+func (n *notebook) Write(p []byte) (int, error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.text.Write(p)
+}
+
+func (n *notebook) String() string {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.text.String()
+}
+
+// A broken log refuses every append until it is mended.
 type broken struct {
 	*eventlog.Memory
-	err error
+	mended atomic.Bool
 }
 
 func (b *broken) Append(ctx context.Context, writes ...eventlog.Write) (uint64, error) {
-	if b.err != nil {
-		return 0, b.err
+	if !b.mended.Load() {
+		return 0, errors.New("the disk is full")
 	}
 	return b.Memory.Append(ctx, writes...)
 }
 
 // start runs a world and a scheduler on the log until the test's bubble ends.
-func start(t *testing.T, log eventlog.Log, s schedulers.Scheduler, out *bytes.Buffer) (world *projections.World, stop func() error) {
+func start(t *testing.T, log eventlog.Log, s schedulers.Scheduler, out *notebook) (world *projections.World, stop func() error) {
 	ctx, cancel := context.WithCancel(t.Context())
 	world = projections.NewWorld()
 	go func() { _ = world.Run(ctx, log) }()
@@ -68,7 +90,7 @@ func register(t *testing.T, log eventlog.Log, world *projections.World, id strin
 
 func TestRunPlansAgainWhenTheWorldMovesAndWhenItsTimeHasCome(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var out bytes.Buffer
+		var out notebook
 		log, began := eventlog.NewMemory(), time.Now()
 		s := &script{plan: func(_ *projections.View, now time.Time) schedulers.Plan {
 			if now.Sub(began) < time.Hour {
@@ -84,7 +106,7 @@ func TestRunPlansAgainWhenTheWorldMovesAndWhenItsTimeHasCome(t *testing.T) {
 		time.Sleep(2 * time.Hour)
 		synctest.Wait()
 		require.Equal(t, 3, s.plans)
-		require.Equal(t, time.Hour, s.last.Sub(began))
+		require.Equal(t, time.Hour, s.last.Load().(time.Time).Sub(began))
 		require.ErrorIs(t, stop(), context.Canceled)
 		require.Empty(t, out.String())
 	})
@@ -92,7 +114,7 @@ func TestRunPlansAgainWhenTheWorldMovesAndWhenItsTimeHasCome(t *testing.T) {
 
 func TestRunRecordsStepsInItsNameAndPlansOnWhatItWrote(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var out bytes.Buffer
+		var out notebook
 		log := eventlog.NewMemory()
 		s := &script{plan: func(v *projections.View, _ time.Time) schedulers.Plan {
 			var plan schedulers.Plan
@@ -112,14 +134,14 @@ func TestRunRecordsStepsInItsNameAndPlansOnWhatItWrote(t *testing.T) {
 			actors = append(actors, e.Actor+" "+e.Type)
 		}
 		require.Equal(t, []string{"test node.registered.v1", "scheduler/script node.lost.v1", "test node.registered.v1", "scheduler/script node.lost.v1"}, actors)
-		require.LessOrEqual(t, s.plans, 7)
+		require.LessOrEqual(t, s.plans(), 7)
 		require.Empty(t, out.String())
 	})
 }
 
 func TestRunDoesNotSpinOnStepsThatAreRefused(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var out bytes.Buffer
+		var out notebook
 		log := eventlog.NewMemory()
 		refused := schedulers.Step{domain.Intend(domain.Nodes, nodeName("nowhere"), domain.LoseNode{})}
 		s := &script{plan: func(*projections.View, time.Time) schedulers.Plan {
@@ -130,8 +152,8 @@ func TestRunDoesNotSpinOnStepsThatAreRefused(t *testing.T) {
 			time.Sleep(time.Minute)
 			register(t, log, world, "n"+string(rune('a'+i%26)))
 		}
-		require.Less(t, s.plans, 150, "in an hour")
-		require.Greater(t, s.plans, 100, "it never gives up")
+		require.Less(t, s.plans(), 150, "in an hour")
+		require.Greater(t, s.plans(), 100, "it never gives up")
 		require.Contains(t, out.String(), "level=WARN")
 		require.Contains(t, out.String(), "there is no such node")
 	})
@@ -139,7 +161,7 @@ func TestRunDoesNotSpinOnStepsThatAreRefused(t *testing.T) {
 
 func TestRunDoesNotSpinOnStepsThatChangeNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var out bytes.Buffer
+		var out notebook
 		log := eventlog.NewMemory()
 		s := &script{plan: func(*projections.View, time.Time) schedulers.Plan {
 			return schedulers.Plan{Steps: []schedulers.Step{{onNode("n1", domain.ReleaseAllocation{ID: "gone"})}}, Again: noon}
@@ -147,13 +169,13 @@ func TestRunDoesNotSpinOnStepsThatChangeNothing(t *testing.T) {
 		start(t, log, s, &out)
 		time.Sleep(time.Second)
 		synctest.Wait()
-		require.LessOrEqual(t, s.plans, 101, "its time lies in the past, and comes again after a pause")
+		require.LessOrEqual(t, s.plans(), 101, "its time lies in the past, and comes again after a pause")
 	})
 }
 
 func TestRunOutlivesALogThatFails(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var out bytes.Buffer
+		var out notebook
 		log := &broken{Memory: eventlog.NewMemory()}
 		s := &script{plan: func(v *projections.View, _ time.Time) schedulers.Plan {
 			if v.Nodes.Len() > 0 {
@@ -161,13 +183,12 @@ func TestRunOutlivesALogThatFails(t *testing.T) {
 			}
 			return schedulers.Plan{Steps: []schedulers.Step{{node("n1", "", 1, nil)}}}
 		}}
-		log.err = errors.New("the disk is full")
 		world, _ := start(t, log, s, &out)
 		time.Sleep(time.Minute)
 		synctest.Wait()
-		require.Less(t, s.plans, 20)
+		require.Less(t, s.plans(), 20)
 		require.Contains(t, out.String(), "the disk is full")
-		log.err = nil
+		log.mended.Store(true)
 		time.Sleep(time.Minute)
 		synctest.Wait()
 		require.Equal(t, 1, world.View().Nodes.Len())

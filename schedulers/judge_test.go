@@ -1,0 +1,197 @@
+package schedulers_test
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"anneal/domain"
+	"anneal/eventlog"
+)
+
+// A judge is a log that looks at every event and remembers the first crime. It
+// also loses an acknowledgement now and then.
+type judge struct {
+	*eventlog.Memory
+	mu       sync.Mutex
+	random   *rand.Rand
+	nodes    map[domain.Name]domain.Node
+	jobs     map[domain.Name]domain.SupervisedJob
+	serving  map[domain.Name]domain.Deployment
+	attempts map[string]bool // job, its incarnation, attempt
+	born     map[domain.Name]uint64
+	counts   map[string]int // events by type
+	crime    error
+}
+
+func newJudge(seed uint64) *judge {
+	return &judge{Memory: eventlog.NewMemory(), random: rand.New(rand.NewPCG(seed, 2)), nodes: map[domain.Name]domain.Node{}, jobs: map[domain.Name]domain.SupervisedJob{},
+		serving: map[domain.Name]domain.Deployment{}, attempts: map[string]bool{}, born: map[domain.Name]uint64{}, counts: map[string]int{}}
+}
+
+// Append implements eventlog.Log.
+func (j *judge) Append(ctx context.Context, writes ...eventlog.Write) (uint64, error) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	position, err := j.Memory.Append(ctx, writes...)
+	if err != nil {
+		return position, err
+	}
+	for i, w := range writes {
+		w.Position = position - uint64(len(writes)-1-i)
+		if err := j.fold(w.Event); err != nil && j.crime == nil {
+			j.crime = fmt.Errorf("event %d, %s of %s by %s: %w\n%s", w.Position, w.Type, w.Name, w.Actor, err, j.tail(position))
+		}
+	}
+	if err := j.check(writes); err != nil && j.crime == nil {
+		j.crime = fmt.Errorf("after event %d: %w\n%s", position, err, j.tail(position))
+	}
+	if j.random.IntN(100) == 0 {
+		return 0, eventlog.ErrUncertain
+	}
+	return position, nil
+}
+
+func (j *judge) verdict() error {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return j.crime
+}
+
+// fold takes the event up, after a look at what it must not do.
+func (j *judge) fold(e eventlog.Event) error {
+	j.counts[e.Type]++
+	switch e.Name.Collection() {
+	case domain.Nodes.Collection:
+		return foldInto(domain.Nodes, j.nodes, e)
+	case domain.Deployments.Collection:
+		return foldInto(domain.Deployments, j.serving, e)
+	case domain.SupervisedJobs.Collection:
+		before := j.jobs[e.Name]
+		if !before.Exists() {
+			j.born[e.Name] = e.Position
+		}
+		if err := foldInto(domain.SupervisedJobs, j.jobs, e); err != nil {
+			return err
+		}
+		return j.fenced(e, before, j.jobs[e.Name])
+	}
+	return nil
+}
+
+// fenced demands that only the attempt that is at work changes a job by its
+// reports, and that no attempt begins twice.
+func (j *judge) fenced(e eventlog.Event, before, after domain.SupervisedJob) error {
+	_, what, _ := strings.Cut(strings.TrimSuffix(e.Type, ".v1"), ".")
+	switch what {
+	case "started":
+		key := fmt.Sprintf("%s %d %d", e.Name, j.born[e.Name], after.Attempt)
+		if j.attempts[key] || after.Attempt != before.Attempt+1 {
+			return fmt.Errorf("attempt %d runs twice", after.Attempt)
+		}
+		j.attempts[key] = true
+	case "checkpointed", "writing", "completed", "requeued":
+		if !before.Active() {
+			return fmt.Errorf("no attempt was at work")
+		}
+	}
+	return nil
+}
+
+func foldInto[S domain.State](kind *domain.Kind[S], states map[domain.Name]S, e eventlog.Event) error {
+	state := states[e.Name]
+	err := kind.Fold(&state, e.Record)
+	states[e.Name] = state
+	return err
+}
+
+// check looks at what the writes of one batch have made.
+func (j *judge) check(writes []eventlog.Write) error {
+	for _, w := range writes {
+		switch w.Name.Collection() {
+		case domain.Nodes.Collection:
+			if err := j.checkNode(w); err != nil {
+				return err
+			}
+		case domain.SupervisedJobs.Collection:
+			if strings.HasSuffix(w.Type, ".started.v1") {
+				if err := j.checkGang(w.Name); err != nil {
+					return err
+				}
+			}
+		}
+	}
+	return nil
+}
+
+// checkNode demands room for all that a node holds, nothing on a lost node, and
+// a living owner for what was just placed.
+func (j *judge) checkNode(w eventlog.Write) error {
+	node := j.nodes[w.Name]
+	if !node.Used().Fits(node.Capacity) {
+		return fmt.Errorf("%s is overcommitted: %v of %v", w.Name, node.Used(), node.Capacity)
+	}
+	if node.State != domain.NodeReady && len(node.Allocations) > 0 {
+		return fmt.Errorf("%s is %s and holds %d allocations", w.Name, node.State, len(node.Allocations))
+	}
+	if w.Type != "allocation.placed.v1" {
+		return nil
+	}
+	for _, a := range node.Allocated() {
+		if a.Replica != "" && strings.Contains(string(w.Data), a.ID+`"`) && j.serving[a.For].Replicas[a.Replica].Node != w.Name {
+			return fmt.Errorf("%s was placed on %s without its replica", a.ID, w.Name)
+		}
+		if life := j.jobs[a.For].JobLife; a.Replica == "" && strings.Contains(string(w.Data), a.ID+`"`) && (life.Attempt != a.Attempt || !slices.Contains(life.Nodes, w.Name)) {
+			return fmt.Errorf("%s was placed on %s without its attempt", a.ID, w.Name)
+		}
+	}
+	return nil
+}
+
+// checkGang demands that an attempt begins with all of its nodes.
+func (j *judge) checkGang(name domain.Name) error {
+	job := j.jobs[name]
+	id, want := domain.AllocationID(name, job.Attempt), max(1, job.SupervisedSpec.Nodes)
+	if nodes := slices.Compact(slices.Sorted(slices.Values(job.JobLife.Nodes))); len(nodes) != want {
+		return fmt.Errorf("%s begins on %d nodes instead of %d", id, len(nodes), want)
+	}
+	for _, node := range job.JobLife.Nodes {
+		if _, held := j.nodes[node].Allocations[id]; !held || j.nodes[node].State != domain.NodeReady {
+			return fmt.Errorf("%s begins without its part of %s", id, node)
+		}
+	}
+	return nil
+}
+
+// tail is the newest events before a position, for whoever reads of a crime.
+func (j *judge) tail(position uint64) string {
+	var lines []string
+	for p := max(position, 30) - 29; p <= position; p++ {
+		if e, err := j.At(context.Background(), p); err == nil {
+			lines = append(lines, fmt.Sprintf("%d %s %s %s %s by %s", p, e.Time.Format("15:04:05"), e.Name, e.Type, e.Data, e.Actor))
+		}
+	}
+	return strings.Join(lines, "\n")
+}
+
+// report says how much happened, and demands that it was not little.
+func (j *judge) report(t *testing.T) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	total := 0
+	for _, name := range slices.Sorted(maps.Keys(j.counts)) {
+		total += j.counts[name]
+	}
+	for _, name := range []string{"node.lost.v1", "replica.placed.v1", "replica.removed.v1", "deployment.ready.v1",
+		"supervisedFineTuningJob.started.v1", "supervisedFineTuningJob.requeued.v1", "supervisedFineTuningJob.completed.v1", "supervisedFineTuningJob.cancelled.v1"} {
+		if j.counts[name] == 0 {
+			t.Errorf("%s never happened", name)
+		}
+	}
+	t.Logf("%d events: %v", total, j.counts)
+}

@@ -1,0 +1,175 @@
+package schedulers_test
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"anneal/domain"
+	"anneal/projections"
+	"anneal/schedulers"
+)
+
+var seeds = flag.Int("seeds", 4, "lives of a cluster to simulate")
+
+const (
+	busyTime  = 30 * time.Minute // users come and go, nodes die
+	quietTime = 4 * time.Hour    // everything gets done, or something is stuck
+	tick      = 2 * time.Second  // of an agent
+	patience  = 6                // seconds for which something may be wrong before the schedulers mend it
+)
+
+// TestClusterLife runs hours of a cluster's life: users create, scale, update,
+// cancel, resume and delete; nodes die, fall silent and come back; the log
+// loses acknowledgements; and two sets of schedulers, each with a world of its
+// own, act against one another. A judge looks at every event.
+func TestClusterLife(t *testing.T) {
+	for seed := range uint64(*seeds) {
+		t.Run(fmt.Sprint(seed), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) { live(t, seed) })
+		})
+	}
+}
+
+func live(t *testing.T, seed uint64) {
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	judge := newJudge(seed)
+	town := &town{t: t, ctx: ctx, log: judge, random: rand.New(rand.NewPCG(seed, 1))}
+	for range 2 {
+		world := projections.NewWorld()
+		town.worlds = append(town.worlds, world)
+		go func() { _ = world.Run(ctx, judge) }()
+		for _, s := range []schedulers.Scheduler{schedulers.Jobs{}, schedulers.Replicas{PlaceWithin: time.Hour}, schedulers.Nodes{}, schedulers.Allocations{}, schedulers.Expiry{}} {
+			go func() { _ = schedulers.Run(ctx, judge, world, twice{t, s}, slog.New(slog.DiscardHandler)) }()
+		}
+	}
+	town.open()
+	for i := range 6 {
+		agent := &agent{town: town, name: nodeName(fmt.Sprintf("n%d", i)), pool: []string{domain.PoolTraining, domain.PoolInference}[i%2],
+			random: rand.New(rand.NewPCG(seed, uint64(100+i)))}
+		town.agents = append(town.agents, agent)
+		go agent.run(ctx)
+	}
+	watch := watch{since: map[string]int{}}
+	for began := time.Now(); time.Since(began) < busyTime; time.Sleep(time.Second) {
+		synctest.Wait()
+		town.act()
+		watch.look(t, town.worlds[0].View())
+		require.NoError(t, judge.verdict())
+	}
+	town.calm()
+	for began := time.Now(); time.Since(began) < quietTime && unfinished(town.worlds[0].View()) != ""; time.Sleep(10 * time.Second) {
+		synctest.Wait()
+		town.purge()
+		require.NoError(t, judge.verdict())
+	}
+	time.Sleep(time.Minute)
+	synctest.Wait()
+	require.NoError(t, judge.verdict())
+	require.Empty(t, unfinished(town.worlds[0].View()), "stuck after %s of quiet", quietTime)
+	require.Empty(t, wrongs(town.worlds[0].View()))
+	before, _ := judge.Last(ctx)
+	time.Sleep(5 * time.Minute)
+	synctest.Wait()
+	after, _ := judge.Last(ctx)
+	require.Equal(t, before.Position, after.Position, "a cluster in which nothing happens records nothing\n%s", judge.tail(after.Position))
+	judge.report(t)
+}
+
+// twice plans twice and demands the same.
+type twice struct {
+	t *testing.T
+	schedulers.Scheduler
+}
+
+func (s twice) Plan(v *projections.View, now time.Time) schedulers.Plan {
+	plan := s.Scheduler.Plan(v, now)
+	if again := s.Scheduler.Plan(v, now); plan.String() != again.String() {
+		s.t.Errorf("%s made two plans of one view:\n%s\n%s", s.Name(), plan, again)
+	}
+	return plan
+}
+
+// watch remembers for how many seconds in a row something has been wrong.
+type watch struct{ since map[string]int }
+
+func (w *watch) look(t *testing.T, v *projections.View) {
+	now := map[string]int{}
+	for _, wrong := range wrongs(v) {
+		now[wrong] = w.since[wrong] + 1
+		require.LessOrEqual(t, now[wrong], patience, "for %d seconds: %s", patience, wrong)
+	}
+	w.since = now
+}
+
+// wrongs is what the schedulers must mend at once: work on lost nodes, and
+// allocations that nobody owns.
+func wrongs(v *projections.View) (found []string) {
+	owned := map[string]bool{}
+	holds := func(node domain.Name, id string) bool {
+		row, ok := v.Nodes.Get(node)
+		return ok && row.State.State == domain.NodeReady && row.State.Allocations[id].ID == id
+	}
+	for row := range v.SupervisedJobs.All() {
+		id := domain.AllocationID(row.Name, row.State.Attempt)
+		for _, node := range row.State.JobLife.Nodes {
+			owned[string(node)+id] = true
+			if !holds(node, id) {
+				found = append(found, fmt.Sprintf("%s is %s at attempt %d on %s, which does not hold it", row.Name, row.State.State, row.State.Attempt, node))
+			}
+		}
+	}
+	for row := range v.Deployments.All() {
+		for _, r := range row.State.Ordered() {
+			id := domain.ReplicaAllocationID(row.Name, r.ID)
+			owned[string(r.Node)+id] = true
+			if !holds(r.Node, id) {
+				found = append(found, fmt.Sprintf("replica %s of %s runs on %s, which does not hold it", r.ID, row.Name, r.Node))
+			}
+		}
+	}
+	for row := range v.Nodes.All() {
+		for _, a := range row.State.Allocated() {
+			if !owned[string(row.Name)+a.ID] {
+				found = append(found, fmt.Sprintf("%s holds %s, which nobody owns", row.Name, a.ID))
+			}
+		}
+	}
+	return found
+}
+
+// unfinished is something that the cluster still owes its users; "" when there
+// is nothing.
+func unfinished(v *projections.View) string {
+	for row := range v.SupervisedJobs.All() {
+		if !row.State.Terminal() {
+			return fmt.Sprintf("%s is %s (%s)", row.Name, row.State.State, row.State.JobLife.Status.Message)
+		}
+	}
+	for row := range v.Deployments.All() {
+		switch d := row.State; d.State {
+		case domain.DeploymentReadyState, domain.DeploymentFailedState:
+			if d.ExpireTime != nil {
+				return fmt.Sprintf("%s has yet to expire", row.Name)
+			}
+			if d.Current() != d.DesiredReplicas || len(d.Replicas) != d.DesiredReplicas {
+				return fmt.Sprintf("%s has %d of %d replicas, %d of them current", row.Name, len(d.Replicas), d.DesiredReplicas, d.Current())
+			}
+		case domain.DeploymentDeletedState:
+		default:
+			return fmt.Sprintf("%s is %s (%s)", row.Name, d.State, d.Status.Message)
+		}
+	}
+	if found := wrongs(v); len(found) > 0 {
+		return found[0]
+	}
+	return ""
+}

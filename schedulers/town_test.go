@@ -1,0 +1,271 @@
+package schedulers_test
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"anneal/domain"
+	"anneal/eventlog"
+	"anneal/projections"
+)
+
+// A town is who uses a cluster, and its machines.
+type town struct {
+	t      *testing.T
+	ctx    context.Context
+	log    eventlog.Log
+	worlds []*projections.World
+	agents []*agent
+	random *rand.Rand
+	made   int
+}
+
+// wish carries an intent out for somebody; that it is refused is life.
+func (o *town) wish(actor string, world *projections.World, intents ...domain.Intent) error {
+	position, err := eventlog.Do(o.ctx, o.log, world, eventlog.Request{Time: time.Now().UTC(), Actor: actor}, intents...)
+	if err == nil && position > 0 {
+		err = world.WaitFor(o.ctx, position)
+	}
+	return err
+}
+
+// open makes what jobs and deployments need.
+func (o *town) open() {
+	for _, intent := range append([]domain.Intent{account(), baseModel("base")}, dataset("rows", domain.ShapeChat, 3)...) {
+		if err := o.wish("operator", o.worlds[0], intent); err != nil {
+			o.t.Fatal(err)
+		}
+	}
+}
+
+// act is one second of the users' lives, and of fate's.
+func (o *town) act() {
+	user := func(intent domain.Intent) { _ = o.wish("user", o.worlds[o.random.IntN(2)], intent) }
+	o.made++
+	id, chance := fmt.Sprintf("x%d", o.made), func(perThousand int) bool { return o.random.IntN(1000) < perThousand }
+	if chance(40) {
+		user(job(id, func(s *domain.SupervisedSpec) { s.Nodes = o.random.IntN(4) }))
+	}
+	if chance(6) {
+		late := time.Now().Add(time.Duration(1+o.random.IntN(10)) * time.Minute).UTC()
+		user(domain.Intend(domain.SupervisedJobs, jobName(id), domain.CreateSupervisedJob{ID: id, Deadline: &late, SupervisedSpec: domain.SupervisedSpec{
+			Dataset: string(datasetName("rows")), TrainingConfig: domain.TrainingConfig{BaseModel: string(modelName("base"))}}}))
+	}
+	if chance(4) {
+		user(job(id, func(s *domain.SupervisedSpec) { s.Dataset = string(datasetName("nothing")) }))
+	}
+	if chance(40) {
+		cmds := []domain.Command[domain.JobLife]{domain.CancelJob{}, domain.CancelJob{}, domain.DeleteJob{}, domain.ResumeJob{}, domain.PauseJob{Reason: "by its user"}}
+		user(domain.IntendJob(o.someJob(), cmds[o.random.IntN(len(cmds))]))
+	}
+	if chance(12) && o.worlds[0].View().Deployments.Len() < 12 {
+		user(deployment(id, o.random.IntN(3), 3, func(d *domain.DeploymentSpec) {
+			if o.random.IntN(4) == 0 {
+				end := time.Now().Add(time.Duration(1+o.random.IntN(30)) * time.Minute).UTC()
+				d.ExpireTime = &end
+			}
+		}))
+	}
+	if chance(50) {
+		o.changeDeployment(user)
+	}
+	if chance(3) {
+		user(onAccount(domain.SuspendAccount{SuspendState: "CREDIT_DEPLETED"}))
+	}
+	if chance(60) {
+		user(onAccount(domain.RestoreAccount{}))
+	}
+	if chance(12) {
+		o.agents[o.random.IntN(len(o.agents))].strike(o.random)
+	}
+	o.purge()
+}
+
+func (o *town) changeDeployment(user func(domain.Intent)) {
+	rows := slices.Collect(o.worlds[0].View().Deployments.All())
+	if len(rows) == 0 {
+		return
+	}
+	row := rows[o.random.IntN(len(rows))]
+	spec := row.State.DeploymentSpec
+	spec.MaxContextLength++
+	cmds := []domain.Command[domain.Deployment]{domain.ScaleDeployment{Replicas: o.random.IntN(4)}, domain.ScaleDeployment{Replicas: o.random.IntN(4)},
+		domain.UpdateDeployment{DeploymentSpec: spec}, domain.UpdateDeployment{DeploymentSpec: spec}, domain.WakeDeployment{}, domain.DeleteDeployment{},
+		domain.DeleteDeployment{Hard: true}, domain.UndeleteDeployment{}}
+	user(domain.Intend(domain.Deployments, row.Name, cmds[o.random.IntN(len(cmds))]))
+}
+
+// someJob is mostly one that is still on its way.
+func (o *town) someJob() domain.Name {
+	var lively, others []domain.Name
+	for row := range o.worlds[0].View().SupervisedJobs.All() {
+		if row.State.Live() {
+			lively = append(lively, row.Name)
+		} else {
+			others = append(others, row.Name)
+		}
+	}
+	if len(lively) > 0 && o.random.IntN(3) > 0 {
+		others = lively
+	}
+	if len(others) == 0 {
+		return jobName("none")
+	}
+	return others[o.random.IntN(len(others))]
+}
+
+// purge does what the desk does: it removes the files of deleted jobs.
+func (o *town) purge() {
+	for row := range o.worlds[1].View().SupervisedJobs.All() {
+		if row.State.State == domain.JobCleaningState {
+			_ = o.wish("desk", o.worlds[1], domain.IntendJob(row.Name, domain.PurgeJob{}))
+		}
+	}
+}
+
+// calm ends the busy time: nodes stay alive, the account is restored, and what
+// users have paused they resume.
+func (o *town) calm() {
+	_ = o.wish("user", o.worlds[0], onAccount(domain.RestoreAccount{}))
+	for _, agent := range o.agents {
+		agent.mend()
+	}
+	for row := range o.worlds[0].View().SupervisedJobs.All() {
+		if row.State.State == domain.JobPausedState {
+			_ = o.wish("user", o.worlds[0], domain.IntendJob(row.Name, domain.ResumeJob{}))
+		}
+	}
+}
+
+// An agent is one machine: it beats, works on what it holds, and reports.
+type agent struct {
+	town *town
+	name domain.Name
+	pool string
+
+	mu     sync.Mutex
+	random *rand.Rand
+	silent int             // ticks for which it stays silent
+	dead   bool            // while silent it does not even work
+	calm   bool            // nothing breaks any more
+	work   map[string]work // by allocation
+}
+
+// work is one attempt or replica as the machine knows it.
+type work struct {
+	domain.Allocation
+	done int
+}
+
+// strike makes the machine die, or lose its connection while it works on.
+func (a *agent) strike(random *rand.Rand) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.silent, a.dead = 2+random.IntN(25), random.IntN(2) == 0
+}
+
+// mend ends the machine's troubles for good.
+func (a *agent) mend() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.silent, a.calm = 0, true
+}
+
+func (a *agent) run(ctx context.Context) {
+	ticker := time.NewTicker(tick)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticker.C:
+			a.tick()
+		}
+	}
+}
+
+func (a *agent) tick() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.silent > 0 {
+		a.silent--
+		if a.dead {
+			a.work = nil
+			return
+		}
+		for id, w := range a.work { // cut off, it works on and knows nothing
+			w.done++
+			a.work[id] = w
+		}
+		return
+	}
+	world := a.town.worlds[a.random.IntN(len(a.town.worlds))]
+	for _, id := range slices.Sorted(maps.Keys(a.work)) { // what it did while it was cut off comes first, however late
+		a.report(world, a.work[id])
+	}
+	_ = a.town.wish(string(a.name), world, domain.Intend(domain.Nodes, a.name, domain.RegisterNode{NodeSpec: domain.NodeSpec{
+		Pool: a.pool, Engines: []string{"train", "complete"}, Capacity: domain.Resources{CPUMilli: 2000, MemoryMiB: 2048}}}))
+	for _, w := range a.town.worlds {
+		w.Pulse().Beat(a.name, time.Now())
+	}
+	a.obey(world)
+}
+
+// obey starts what the world wants of the node and stops the rest.
+func (a *agent) obey(world *projections.World) {
+	row, ok := world.View().Nodes.Get(a.name)
+	wanted := map[string]work{}
+	if ok {
+		for id, allocation := range row.State.Allocations {
+			wanted[id] = work{allocation, a.work[id].done + 1}
+		}
+	}
+	a.work = wanted
+}
+
+// report tells how far a piece of work is.
+func (a *agent) report(world *projections.World, w work) {
+	tell := func(intents ...domain.Intent) { _ = a.town.wish(string(a.name), world, intents...) }
+	chance := func(percent int) bool { return !a.calm && a.random.IntN(100) < percent }
+	if w.Replica != "" {
+		at := func(cmd domain.Command[domain.Deployment]) { tell(domain.Intend(domain.Deployments, w.For, cmd)) }
+		switch {
+		case chance(1):
+			at(domain.RemoveReplica{ID: w.Replica, Reason: "it broke", Failed: true})
+		case w.done > 6:
+			at(domain.AdvanceReplica{ID: w.Replica, Node: a.name, State: domain.ReplicaReady})
+		case w.done > 3:
+			at(domain.AdvanceReplica{ID: w.Replica, Node: a.name, State: domain.ReplicaInitializing})
+		}
+		return
+	}
+	row, ok := world.View().SupervisedJobs.Get(w.For)
+	if !ok || len(row.State.JobLife.Nodes) > 0 && row.State.JobLife.Nodes[0] != a.name {
+		return // another node of the gang reports
+	}
+	at := func(cmd domain.Command[domain.JobLife]) { tell(domain.IntendJob(w.For, cmd)) }
+	switch {
+	case row.State.State == domain.JobCancellingState:
+		if w.done%3 == 0 {
+			at(domain.ConfirmCancel{Attempt: w.Attempt})
+		}
+	case chance(1):
+		at(domain.RequeueJob{Attempt: w.Attempt, Reason: "the trainer crashed"})
+	case a.random.IntN(200) == 0 && !a.calm:
+		at(domain.FailJob{Attempt: w.Attempt, Status: domain.Status{Code: "INVALID_ARGUMENT", Message: "line 2: too long"}})
+	case w.done > 20:
+		model := domain.NewName("acme", domain.Models.Collection, row.State.OutputModel)
+		tell(domain.Intend(domain.Models, model, domain.RegisterModel{ModelSpec: domain.ModelSpec{Kind: domain.BaseModel}, SourceJob: w.For, Files: domain.Files{Folder: w.ID}}),
+			domain.IntendJob(w.For, domain.CompleteJob{Attempt: w.Attempt, Output: model}))
+	case w.done > 18:
+		at(domain.WriteResults{Attempt: w.Attempt})
+	case w.done%5 == 0:
+		at(domain.RecordCheckpoint{JobCheckpoint: domain.JobCheckpoint{Attempt: w.Attempt, Step: w.done}})
+	}
+}
