@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -324,15 +325,22 @@ func eventually(t testing.TB, what string, look func() bool) {
 	}
 }
 
-// freePort is a port that nobody else will be given by accident: it lies below
-// those from which the kernel takes ports for outgoing connections.
+// nextPort is where freePort looks next: what it gave is not given again.
+var nextPort = func() *atomic.Int64 {
+	var n atomic.Int64
+	n.Store(20_000 + int64(os.Getpid()%6_000))
+	return &n
+}()
+
+// freePort is an address that nobody else will be given by accident: its port
+// lies below those that the kernel gives to outgoing connections.
 func freePort(t testing.TB) string {
 	t.Helper()
-	for port := 20_000 + os.Getpid()%5_000; port < 32_000; port++ {
-		listener, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", port))
-		if err == nil {
+	for range 1000 {
+		address := fmt.Sprintf("127.0.0.1:%d", nextPort.Add(1))
+		if listener, err := net.Listen("tcp", address); err == nil {
 			require.NoError(t, listener.Close())
-			return fmt.Sprintf("127.0.0.1:%d", port)
+			return address
 		}
 	}
 	require.FailNow(t, "no free port")

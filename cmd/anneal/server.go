@@ -59,8 +59,8 @@ const (
 
 // startServer starts everything and returns once requests are answered. ctx
 // ends it: see wait.
-func startServer(ctx context.Context, flags serveFlags, logger *slog.Logger) (s *server, err error) {
-	s = &server{folder: folder(flags.data), flags: flags, logger: logger}
+func startServer(ctx context.Context, flags serveFlags, logger *slog.Logger) (_ *server, err error) {
+	s := &server{folder: folder(flags.data), flags: flags, logger: logger}
 	if s.release, err = eventlog.LockDir(flags.data); err != nil {
 		return nil, err
 	}

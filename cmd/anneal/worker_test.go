@@ -1,0 +1,168 @@
+package main_test
+
+import (
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// A fleet is a control plane without a local worker, and workers elsewhere.
+type fleet struct {
+	*plane
+	token   string // path of the token file
+	workers map[string]*process
+	dirs    map[string]string
+}
+
+// newFleet starts a control plane at an address that it keeps: workers fetch
+// data from there, also after a restart.
+func newFleet(t *testing.T, args ...string) *fleet {
+	t.Helper()
+	s := serve(t, t.TempDir(), append([]string{"--worker=false", "--listen", freePort(t), "--nats-listen", freePort(t)}, args...)...)
+	token := filepath.Join(t.TempDir(), "node.token")
+	require.NoError(t, os.WriteFile(token, []byte(s.run("node", "token", "--data", s.dir).ok(t)), 0o600))
+	return &fleet{plane: s, token: token, workers: map[string]*process{}, dirs: map[string]string{}}
+}
+
+// work starts a worker (again) in the folder that it had before.
+func (f *fleet) work(id string, args ...string) {
+	f.t.Helper()
+	if f.dirs[id] == "" {
+		f.dirs[id] = f.t.TempDir()
+	}
+	args = append([]string{"work", "--join", f.context.NATSURL, "--token-file", f.token, "--node-id", id, "--data", f.dirs[id]}, args...)
+	f.workers[id] = launch(f.t, logFor(f.t, "anneal work "+id), args...)
+	f.workers[id].says("node " + id + " works for ")
+}
+
+// nodes reads the state of every node, as the operator sees it.
+func (f *fleet) nodes() map[string]string {
+	f.t.Helper()
+	states := map[string]string{}
+	table := f.run("node", "list", "--data", f.dir).ok(f.t)
+	for i, line := range strings.Split(strings.TrimSpace(table), "\n") {
+		if fields := strings.Fields(line); i > 0 && len(fields) > 1 {
+			states[fields[0]] = fields[1]
+		}
+	}
+	return states
+}
+
+// A job outlives the machine that trains it, and its loss curve has no hole.
+func TestWorkerIsKilledWhileItTrains(t *testing.T) {
+	f := newFleet(t, "--lost-after", "3s")
+	user := f.user()
+	ears := f.tail()
+	f.work("one")
+	f.work("two")
+	eventually(t, "both nodes are there", func() bool { return len(f.nodes()) == 2 })
+	user.dataset("codes", 100)
+
+	const epochs, steps = 24, 24 * 25
+	user.job("long", "codes", epochs)
+	const name = "accounts/default/supervisedFineTuningJobs/long"
+	saved := ears.hears(t, name, "supervisedFineTuningJob.checkpointed.v1", 1)
+	started := ears.hears(t, name, "supervisedFineTuningJob.started.v1", 1)
+	first := nodeOf(t, started)
+	f.workers[first].kill()
+	killed := time.Now()
+
+	requeued := ears.hears(t, name, "supervisedFineTuningJob.requeued.v1", 1)
+	require.EqualValues(t, 1, requeued.data["attempt"])
+	again := ears.hears(t, name, "supervisedFineTuningJob.started.v1", 2)
+	require.EqualValues(t, 2, again.data["attempt"])
+	second := nodeOf(t, again)
+	require.NotEqual(t, first, second, "it goes on on the other node")
+	user.until("/supervisedFineTuningJobs/long", "state", "JOB_STATE_COMPLETED")
+	require.Equal(t, "LOST", f.nodes()[first])
+
+	rows := user.lossCurve("long")
+	wholeCurve(t, rows, steps)
+	checkpoint, _ := saved.data["step"].(float64)
+	require.Positive(t, checkpoint)
+	require.True(t, timeOf(t, rows[int(checkpoint)-1]).Before(killed), "what was saved was not trained again")
+	require.True(t, timeOf(t, rows[steps-1]).After(killed))
+	states := kinds(ears.all(), name)
+	require.Less(t, slices.Index(states, "supervisedFineTuningJob.requeued.v1"), slices.Index(states, "supervisedFineTuningJob.completed.v1"))
+	require.Equal(t, 1, count(states, "supervisedFineTuningJob.completed.v1"))
+
+	// The lost one comes back in its folder, and is given work again.
+	f.work(first)
+	eventually(t, "the killed worker is back", func() bool { return f.nodes()[first] == "READY" })
+	require.Zero(t, f.workers[second].end(), "a worker ends cleanly")
+	eventually(t, "a worker that says goodbye is not waited for", func() bool { return f.nodes()[second] == "LOST" })
+	user.job("short", "codes", 1)
+	user.until("/supervisedFineTuningJobs/short", "state", "JOB_STATE_COMPLETED")
+	user.must(http.MethodPost, "/deployments?deploymentId=long", object{"baseModel": "accounts/default/models/long", "minReplicaCount": 1})
+	user.until("/deployments/long", "state", "READY")
+	answersTheSame(t, user, "accounts/default/models/long")
+	require.Contains(t, f.run("log", "verify").ok(t), "equal")
+	require.Zero(t, f.end())
+}
+
+// Devices are imitated, and what needs more of them than there are waits.
+func TestImitatedAccelerators(t *testing.T) {
+	s := serve(t, t.TempDir(), "--accelerators", "VENDOR_A_H100_80GB=2", "--placement-timeout", "2s")
+	user := s.user()
+	wants := func(id string, accelerators int) {
+		user.must(http.MethodPost, "/deployments?deploymentId="+id, object{"baseModel": baseModel, "minReplicaCount": 1,
+			"acceleratorType": "VENDOR_A_H100_80GB", "acceleratorCount": accelerators})
+	}
+	wants("fits", 2)
+	user.until("/deployments/fits", "state", "READY")
+	wants("waits", 1)
+	failed := user.get("/deployments/waits")
+	eventually(t, "a deployment without a place fails and says why", func() bool {
+		failed = user.get("/deployments/waits")
+		return failed["state"] == "FAILED"
+	})
+	require.Contains(t, at(failed, "status.message"), "VENDOR_A_H100_80GB")
+}
+
+// hears waits for the nth event of a type on a resource.
+func (e *ears) hears(t testing.TB, subject, kind string, nth int) (found heard) {
+	t.Helper()
+	eventually(t, subject+" is "+kind+" for time "+strconv.Itoa(nth), func() bool {
+		n := 0
+		for _, h := range e.all() {
+			if h.subject == subject && h.kind == kind {
+				if n++; n == nth {
+					found = h
+					return true
+				}
+			}
+		}
+		return false
+	})
+	return found
+}
+
+func nodeOf(t testing.TB, started heard) string {
+	t.Helper()
+	nodes, _ := started.data["nodes"].([]any)
+	require.Len(t, nodes, 1, "%v", started.data)
+	return strings.TrimPrefix(nodes[0].(string), "accounts/system/nodes/")
+}
+
+func timeOf(t testing.TB, row object) time.Time {
+	t.Helper()
+	at, err := time.Parse(time.RFC3339Nano, row["time"].(string))
+	require.NoError(t, err)
+	return at
+}
+
+func count(all []string, one string) (n int) {
+	for _, s := range all {
+		if s == one {
+			n++
+		}
+	}
+	return n
+}
