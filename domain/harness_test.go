@@ -1,7 +1,6 @@
 package domain_test
 
 import (
-	"encoding/json"
 	"errors"
 	"flag"
 	"os"
@@ -81,13 +80,6 @@ func facts[S any](events ...domain.Event[S]) []domain.Event[S] { return events }
 // also is a history and what came after it.
 func also[S any](history []domain.Event[S], more ...domain.Event[S]) []domain.Event[S] {
 	return slices.Concat(history, more)
-}
-
-func asJSON(t testing.TB, v any) string {
-	t.Helper()
-	data, err := json.Marshal(v)
-	require.NoError(t, err)
-	return string(data)
 }
 
 // golden compares text with a file of testdata, or rewrites the file.
