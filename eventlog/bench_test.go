@@ -1,0 +1,150 @@
+package eventlog
+
+import (
+	"fmt"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/stretchr/testify/require"
+
+	"anneal/domain"
+)
+
+// BenchmarkDo compares whole commands (decide, envelope, version check,
+// append, projection) with bare publishes of the same body, in the same server
+// with the same durability, and reports do/s, raw/s and their ratio. The two
+// take turns, so that a slow moment of the machine meets both.
+func BenchmarkDo(b *testing.B) {
+	for _, durable := range []bool{true, false} {
+		for _, clients := range []int{1, 64, 256} {
+			kind := map[bool]string{true: "durable", false: "nosync"}[durable]
+			b.Run(fmt.Sprintf("%s/%d", kind, clients), func(b *testing.B) {
+				s := start(b, func(o *ServerOptions) { o.NoSync = !durable })
+				compare(b, s, clients)
+			})
+		}
+	}
+}
+
+func compare(b *testing.B, s *Server, clients int) {
+	js, err := jetstream.New(s.Control())
+	require.NoError(b, err)
+	_, err = js.CreateStream(b.Context(), jetstream.StreamConfig{Name: "RAW", Subjects: []string{"raw.>"}})
+	require.NoError(b, err)
+	require.NoError(b, s.Sync())
+	rows := follow(b, s.Log())
+	body := []byte(`{"n":1}`)
+	var id atomic.Int64
+	do := func() error {
+		intent := domain.Intend(counters, name("c"+strconv.FormatInt(id.Add(1), 10)), add{1})
+		_, err := Do(b.Context(), s.Log(), rows, Request{Time: time.Now(), Actor: "accounts/acme/apiKeys/k1"}, intent)
+		return err
+	}
+	raw := func() error {
+		_, err := js.PublishMsg(b.Context(), &nats.Msg{Subject: "raw.acme.counters.c" + strconv.FormatInt(id.Add(1), 10), Data: body})
+		return err
+	}
+	each := max(1, 512/clients) // operations of a client in one burst
+	burst(b, clients, each, do) // warm
+	burst(b, clients, each, raw)
+	var done, bare rate
+	for range b.N {
+		for begun := time.Now(); time.Since(begun) < 3*time.Second; {
+			done.add(burst(b, clients, each, do))
+			bare.add(burst(b, clients, each, raw))
+			bare.add(burst(b, clients, each, raw))
+			done.add(burst(b, clients, each, do))
+		}
+	}
+	b.ReportMetric(done.perSecond(), "do/s")
+	b.ReportMetric(bare.perSecond(), "raw/s")
+	b.ReportMetric(done.perSecond()/bare.perSecond(), "do:raw")
+}
+
+// A rate is how often something was done in how long.
+type rate struct {
+	count  int64
+	length time.Duration
+}
+
+func (r *rate) add(other rate)     { r.count, r.length = r.count+other.count, r.length+other.length }
+func (r *rate) perSecond() float64 { return float64(r.count) / r.length.Seconds() }
+
+// burst calls op so often from each of so many clients.
+func burst(b *testing.B, clients, each int, op func() error) rate {
+	var all sync.WaitGroup
+	begun := time.Now()
+	for range clients {
+		all.Go(func() {
+			for range each {
+				if err := op(); err != nil {
+					b.Error(err)
+					return
+				}
+			}
+		})
+	}
+	all.Wait()
+	return rate{int64(clients * each), time.Since(begun)}
+}
+
+// BenchmarkFollow reads the log from the beginning, decoded.
+func BenchmarkFollow(b *testing.B) {
+	s := start(b)
+	const events = 50_000
+	fill(b, s.Log(), events)
+	for b.Loop() {
+		seen := 0
+		for _, err := range s.Log().Follow(b.Context(), "", 0) {
+			require.NoError(b, err)
+			if seen++; seen == events {
+				break
+			}
+		}
+	}
+	b.ReportMetric(float64(events*b.N)/b.Elapsed().Seconds(), "events/s")
+}
+
+// BenchmarkHistory reads the ten events of one resource among many.
+func BenchmarkHistory(b *testing.B) {
+	s := start(b)
+	fill(b, s.Log(), 20_000)
+	for b.Loop() {
+		count := 0
+		for _, err := range s.Log().Read(b.Context(), name("h7").Subject(), 0) {
+			require.NoError(b, err)
+			count++
+		}
+		require.Equal(b, 10, count)
+	}
+}
+
+// fill writes that many events, ten to a resource.
+func fill(b *testing.B, log *JetStream, events int) {
+	var all sync.WaitGroup
+	var next atomic.Int64
+	for range 64 {
+		all.Go(func() {
+			for {
+				i := next.Add(1)
+				if i > int64(events/10) {
+					return
+				}
+				var version uint64
+				for range 10 {
+					var err error
+					if version, err = log.Append(b.Context(), write("h"+strconv.FormatInt(i, 10), version)); err != nil {
+						b.Error(err)
+						return
+					}
+				}
+			}
+		})
+	}
+	all.Wait()
+}
