@@ -42,6 +42,9 @@ func readBody(w http.ResponseWriter, r *http.Request, limit int64, emptyAllowed 
 // expected; they never repeat the value.
 func normalise(v *domain.Violations, t reflect.Type, value any) body {
 	d := decoder{v}
+	if value == nil {
+		v.Add("body", "must be an object, not null")
+	}
 	object, _ := d.value(plain(t), value, "").(map[string]any)
 	return object
 }

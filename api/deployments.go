@@ -65,9 +65,15 @@ var deployments = &resource[domain.Deployment, Deployment]{
 		}
 		return domain.UpdateDeployment{DeploymentSpec: spec}, nil
 	},
+	sealed: func(d domain.Deployment) []domain.Sealed { return d.DirectRouteAPIKeys },
 	remove: func(c *call, row *projections.Row[domain.Deployment], p *params) (domain.Command[domain.Deployment], error) {
 		return domain.DeleteDeployment{Hard: p.flag("hard"), IgnoreChecks: p.flag("ignoreChecks"),
 			LastServed: c.served.at(row.Name), Reason: "deleted by its user"}, nil
+	},
+	after: func(c *call, row *projections.Row[domain.Deployment]) {
+		if now, ok := c.snapshot().Deployments.Get(row.Name); !ok || now.State.Hard { // otherwise it can be undeleted
+			c.shred(row.State.DirectRouteAPIKeys, nil)
+		}
 	},
 }
 

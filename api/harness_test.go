@@ -3,7 +3,6 @@ package api
 import (
 	"bytes"
 	"context"
-	"crypto/rand"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -11,6 +10,7 @@ import (
 	"mime/multipart"
 	"net/http"
 	"net/http/httptest"
+	"reflect"
 	"strings"
 	"sync"
 	"testing"
@@ -34,7 +34,7 @@ type stage struct {
 	world    *projections.World
 	log      *eventlog.Memory
 	store    *blobs.Store
-	sealer   *vault
+	vault    *eventlog.Vault
 	replicas *chorus
 	url      string
 	keys     map[string]string // by alias: the key's text
@@ -48,7 +48,7 @@ var pepper = []byte("a pepper for tests only, 32 bytes")
 var epoch = time.Date(2030, 1, 2, 3, 4, 5, 0, time.UTC)
 
 func newStage(t *testing.T, limits Limits) *stage {
-	s := &stage{T: t, world: projections.NewWorld(), log: eventlog.NewMemory(), sealer: newVault(), replicas: &chorus{},
+	s := &stage{T: t, world: projections.NewWorld(), log: eventlog.NewMemory(), vault: eventlog.NewMemoryVault(), replicas: &chorus{},
 		keys: map[string]string{}, logged: &safeBuffer{}, clock: &clock{now: epoch}}
 	s.world.Pulse().Boot(epoch)
 	ctx, stop := context.WithCancel(context.Background())
@@ -60,7 +60,7 @@ func newStage(t *testing.T, limits Limits) *stage {
 	var err error
 	s.store, err = blobs.Open(ctx, blobs.Options{Dir: t.TempDir(), BaseURL: s.url + "/blobs", Key: pepper})
 	require.NoError(t, err)
-	s.server = New(Options{Log: s.log, World: s.world, Blobs: s.store, Sealer: s.sealer, Replicas: s.replicas, Pepper: pepper,
+	s.server = New(Options{Log: s.log, World: s.world, Blobs: s.store, Sealer: s.vault, Replicas: s.replicas, Pepper: pepper,
 		Now: s.clock.tick, Limits: limits, Logger: slog.New(slog.NewTextHandler(s.logged, &slog.HandlerOptions{Level: slog.LevelDebug}))})
 	handler = s.server
 	web.Start()
@@ -226,41 +226,6 @@ func (c *clock) add(d time.Duration) {
 	c.now = c.now.Add(d)
 }
 
-// A vault seals by keeping the value to itself and handing out noise.
-type vault struct {
-	mu     sync.Mutex
-	values map[string]string
-}
-
-func newVault() *vault { return &vault{values: map[string]string{}} }
-
-func (v *vault) Seal(_ context.Context, name domain.Name, keyName string, version int, value []byte) (domain.Sealed, error) {
-	noise := make([]byte, 16)
-	_, _ = rand.Read(noise)
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	id := fmt.Sprintf("%s|%s|%d|%x", name, keyName, version, noise[:4])
-	v.values[id] = string(value)
-	return domain.Sealed{KeyID: id, Ciphertext: noise}, nil
-}
-
-func (v *vault) Shred(_ context.Context, keyID string) error {
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	delete(v.values, keyID)
-	return nil
-}
-
-func (v *vault) kept() []string {
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	var all []string
-	for _, value := range v.values {
-		all = append(all, value)
-	}
-	return all
-}
-
 // A chorus answers as the replicas of a test want: sing, when it is set, or
 // the prompt's words one by one.
 type chorus struct {
@@ -323,3 +288,12 @@ func (b *safeBuffer) String() string {
 	defer b.mu.Unlock()
 	return b.b.String()
 }
+
+// A brokenLog does not answer.
+type brokenLog struct{ eventlog.Log }
+
+func (brokenLog) Last(context.Context) (eventlog.Checkpoint, error) {
+	return eventlog.Checkpoint{}, fmt.Errorf("no connection")
+}
+
+func typeOf[T any]() reflect.Type { return reflect.TypeFor[T]() }

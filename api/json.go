@@ -26,7 +26,7 @@ func parseJSON(data []byte) (any, error) {
 	dec.UseNumber()
 	value, err := parseValue(dec, 0)
 	if err != nil {
-		return nil, explainJSON(err, data, dec.InputOffset())
+		return nil, explainJSON(err, data)
 	}
 	if _, err := dec.Token(); !errors.Is(err, io.EOF) {
 		return nil, badJSON("the body goes on after its JSON value (%s): send one value", place(data, dec.InputOffset()))
@@ -76,20 +76,20 @@ func parseValue(dec *json.Decoder, depth int) (any, error) {
 	return object, err
 }
 
-func explainJSON(err error, data []byte, offset int64) error {
+func explainJSON(err error, data []byte) error {
 	var fault *domain.Fault
-	var syntax *json.SyntaxError
-	switch {
-	case errors.As(err, &fault):
+	if errors.As(err, &fault) {
 		return fault
-	case len(bytes.TrimSpace(data)) == 0:
+	}
+	if len(bytes.TrimSpace(data)) == 0 {
 		return badJSON("the body is empty: send a JSON object")
-	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
-		return badJSON("the body ends in the middle of its JSON value: send all of it")
-	case errors.As(err, &syntax):
+	}
+	var whole json.RawMessage
+	var syntax *json.SyntaxError
+	if errors.As(json.Unmarshal(data, &whole), &syntax) && syntax.Offset < int64(len(data)) { // counted from the body's first byte
 		return badJSON("the body is not JSON (%s): %s", place(data, syntax.Offset), syntax.Error())
 	}
-	return badJSON("the body is not JSON (%s)", place(data, offset))
+	return badJSON("the body ends in the middle of its JSON value: send all of it")
 }
 
 func place(data []byte, offset int64) string {

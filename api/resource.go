@@ -47,6 +47,9 @@ type resource[S domain.State, R any] struct {
 	// and given what the body says.
 	update func(old S, merged, given *R, changed mask) (domain.Command[S], error)
 	remove func(c *call, row *projections.Row[S], p *params) (domain.Command[S], error)
+	// sealed lists the sealed values of a state, so that those which an update
+	// replaces are shredded.
+	sealed func(S) []domain.Sealed
 	// reply adds what only the answer to this create or update shows.
 	reply func(given *R, out *R)
 	// before and after surround a delete: what must be gone first, and what
@@ -312,6 +315,9 @@ func (res *resource[S, R]) patch(c *call) (any, error) {
 	}
 	if err := c.do(intent); err != nil {
 		return nil, err
+	}
+	if now, ok := res.table(c.snapshot()).Get(row.Name); ok && res.sealed != nil {
+		c.shred(res.sealed(row.State), res.sealed(now.State))
 	}
 	out, err := res.wire(c, row.Name)
 	if err == nil && res.reply != nil {

@@ -1,6 +1,8 @@
 package api
 
 import (
+	"cmp"
+	"slices"
 	"strings"
 
 	"anneal/domain"
@@ -17,7 +19,8 @@ type Secret struct {
 	KeyName string `json:"keyName"`
 	Value   string `json:"value,omitempty" api:"input" query:"-"`
 
-	sealed *domain.Sealed
+	sealed  *domain.Sealed
+	version int // that sealed is
 }
 
 var secrets = &resource[domain.Secret, Secret]{
@@ -35,15 +38,19 @@ var secrets = &resource[domain.Secret, Secret]{
 		}
 		return command
 	},
-	update: func(_ domain.Secret, merged, given *Secret, changed mask) (domain.Command[domain.Secret], error) {
-		if changed.has("value") && given.sealed == nil {
+	update: func(old domain.Secret, merged, given *Secret, changed mask) (domain.Command[domain.Secret], error) {
+		switch {
+		case changed.has("value") && given.Value == "":
 			var v domain.Violations
 			v.Add("value", "must not be empty: give the new value, or delete the secret")
 			return nil, v.Err()
+		case given.sealed != nil && given.version != old.Version+1:
+			return nil, domain.Faultf(domain.Aborted, "the secret was changed by somebody else at the same moment: try again")
 		}
 		return domain.UpdateSecret{KeyName: merged.KeyName, Value: given.sealed}, nil
 	},
-	reply: func(given, out *Secret) { out.Value = given.Value },
+	sealed: func(s domain.Secret) []domain.Sealed { return []domain.Sealed{s.Value} },
+	reply:  func(given, out *Secret) { out.Value = given.Value },
 	remove: func(*call, *projections.Row[domain.Secret], *params) (domain.Command[domain.Secret], error) {
 		return domain.DeleteSecret{}, nil
 	},
@@ -55,24 +62,33 @@ var secrets = &resource[domain.Secret, Secret]{
 	},
 }
 
-// sealSecret encrypts the value that a create or update brings.
+// sealSecret encrypts the value that a create or update brings. A value is
+// sealed for its key name, so a new key name seals the old value anew.
 func sealSecret(c *call, name domain.Name, given *Secret, _ map[string]string, v *domain.Violations) error {
 	if strings.Contains(given.Name, "/") {
 		v.Require(given.Name == string(name), "name", "must be an ID, or a name like %s", domain.NewName(c.account, "secrets", "ID"))
 	}
 	v.Require(len(given.Value) <= MaxSecret, "value", "must have at most %d bytes", MaxSecret)
-	row, exists := c.snapshot().Secrets.Get(name)
-	if given.Value == "" || len(*v) > 0 {
+	if len(*v) > 0 {
 		return nil
 	}
-	keyName, version := given.KeyName, 1
-	if exists {
-		version = row.State.Version + 1
-		if keyName == "" {
-			keyName = row.State.KeyName
+	row, exists := c.snapshot().Secrets.Get(name)
+	keyName, value := given.KeyName, given.Value
+	if given.version = 1; exists {
+		old := row.State
+		given.version, keyName = old.Version+1, cmp.Or(keyName, old.KeyName)
+		if value == "" && keyName != old.KeyName {
+			opened, err := c.Sealer.Open(c.ctx, name, old.KeyName, old.Version, old.Value)
+			if err != nil {
+				return err
+			}
+			value = opened.Reveal()
 		}
 	}
-	return c.seal(name, keyName, version, given.Value, &given.sealed)
+	if value == "" {
+		return nil
+	}
+	return c.seal(name, keyName, given.version, value, &given.sealed)
 }
 
 // seal encrypts a value into out, and shreds it again when the change that it
@@ -89,4 +105,17 @@ func (c *call) seal(name domain.Name, keyName string, version int, value string,
 	})
 	*out = &sealed
 	return nil
+}
+
+// shred deletes the data keys of values that nothing needs any more. What
+// fails here leaves a key without use: it is noted.
+func (c *call) shred(old, kept []domain.Sealed) {
+	for _, one := range old {
+		if one.KeyID == "" || slices.ContainsFunc(kept, func(k domain.Sealed) bool { return k.KeyID == one.KeyID }) {
+			continue
+		}
+		if err := c.Sealer.Shred(c.ctx, one.KeyID); err != nil {
+			c.Logger.Warn("a data key that nothing uses was left", "request", c.id, "error", err)
+		}
+	}
 }

@@ -26,6 +26,8 @@ import (
 type Sealer interface {
 	// Seal encrypts a version of a value for a resource.
 	Seal(ctx context.Context, name domain.Name, keyName string, version int, value []byte) (domain.Sealed, error)
+	// Open decrypts what Seal made of the same resource, key name and version.
+	Open(ctx context.Context, name domain.Name, keyName string, version int, sealed domain.Sealed) (domain.SecretValue, error)
 	// Shred deletes the data key: the value is gone for ever.
 	Shred(ctx context.Context, keyID string) error
 }

@@ -59,6 +59,11 @@ var supervisedJobs = &resource[domain.SupervisedJob, SupervisedJob]{
 		return domain.CreateSupervisedJob{SupervisedSpec: spec, ID: name.ID(), CreatedBy: string(c.caller.key)}
 	},
 	remove: removeJob[domain.SupervisedJob](domain.SupervisedJobs),
+	after: func(c *call, row *projections.Row[domain.SupervisedJob]) {
+		if t := row.State.SupervisedSpec.TrackerConfig; t != nil && t.APIKey != nil {
+			c.shred([]domain.Sealed{*t.APIKey}, nil)
+		}
+	},
 }
 
 func (t *TrackerConfig) kept() *domain.TrackerConfig {

@@ -1,0 +1,155 @@
+package api
+
+import (
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"anneal/domain"
+)
+
+func TestKeysHaveTheirForm(t *testing.T) {
+	name := domain.Name("accounts/acme-2/apiKeys/k-1")
+	key, err := MintKey(pepper, name)
+	require.NoError(t, err)
+	require.Regexp(t, `^ank_acme-2_k-1_[0-9a-f]{72}$`, key.Text)
+	require.Len(t, key.Hash, 32)
+	require.Equal(t, "ank_acme-2_k-1_", key.Prefix[:15])
+	require.Len(t, key.Prefix, 19)
+	read, ok := keyName(key.Text)
+	require.True(t, ok)
+	require.Equal(t, name, read)
+	for i := range key.Text {
+		other := "0"
+		if key.Text[i] == '0' {
+			other = "1"
+		}
+		typo := key.Text[:i] + other + key.Text[i+1:]
+		if read, ok := keyName(typo); ok {
+			t.Fatalf("%q is taken for a key of %s", typo, read)
+		}
+	}
+	again, err := MintKey(pepper, name)
+	require.NoError(t, err)
+	require.NotEqual(t, key.Text, again.Text)
+}
+
+func TestWhoIsNotKnown(t *testing.T) {
+	s := newStage(t, Limits{})
+	soon := s.clock.tick().Add(time.Hour)
+	s.mint("brief", "acme", domain.RoleAdmin, &soon)
+	forged, err := MintKey([]byte("another pepper"), "accounts/acme/apiKeys/admin")
+	require.NoError(t, err)
+	stranger, err := MintKey(pepper, "accounts/acme/apiKeys/nobody")
+	require.NoError(t, err)
+	for _, c := range []struct{ name, header, reason string }{
+		{"nothing", "", "API_KEY_MISSING"},
+		{"blank", "   ", "API_KEY_MISSING"},
+		{"no scheme", s.keys["admin"], "API_KEY_MALFORMED"},
+		{"other scheme", "Basic " + s.keys["admin"], "API_KEY_MALFORMED"},
+		{"no key", "Bearer", "API_KEY_MALFORMED"},
+		{"cut", "Bearer " + s.keys["admin"][:40], "API_KEY_MALFORMED"},
+		{"long", "Bearer " + strings.Repeat("a", 5000), "API_KEY_MALFORMED"},
+		{"forged", "Bearer " + forged.Text, "API_KEY_UNKNOWN"},
+		{"never made", "Bearer " + stranger.Text, "API_KEY_UNKNOWN"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			r := s.request(http.MethodGet, "/v1/accounts/acme", "", nil)
+			r.Header.Set("Authorization", c.header)
+			a := s.send(r)
+			require.Equal(t, http.StatusUnauthorized, a.status)
+			require.Equal(t, c.reason, reasonOf(t, a))
+			require.Equal(t, `Bearer realm="anneal"`, a.header.Get("WWW-Authenticate"))
+		})
+	}
+	r := s.request(http.MethodGet, "/v1/accounts/acme", "", nil)
+	r.Header.Set("Authorization", "bEaReR "+s.keys["brief"])
+	require.Equal(t, http.StatusOK, s.send(r).status)
+	s.clock.add(2 * time.Hour)
+	a := s.send(r)
+	require.Equal(t, http.StatusUnauthorized, a.status)
+	require.Equal(t, "API_KEY_EXPIRED", reasonOf(t, a))
+}
+
+func TestABareKeyIsForAudioOnly(t *testing.T) {
+	r, err := http.NewRequest(http.MethodPost, "/v1/audio/transcriptions", nil)
+	require.NoError(t, err)
+	r.Header.Set("Authorization", "ank_bare")
+	_, err = credential(r, false)
+	require.Equal(t, domain.Unauthenticated, domain.CodeOf(err))
+	key, err := credential(r, true)
+	require.NoError(t, err)
+	require.Equal(t, "ank_bare", key)
+	r.Header.Set("Authorization", "Bearer ank_bearer")
+	key, err = credential(r, true)
+	require.NoError(t, err)
+	require.Equal(t, "ank_bearer", key)
+}
+
+func reasonOf(t *testing.T, a answer) string {
+	t.Helper()
+	details, ok := a.json(t)["details"].([]any)
+	require.True(t, ok, "%s", a.body)
+	info, ok := details[0].(map[string]any)
+	require.True(t, ok)
+	return info["reason"].(string)
+}
+
+// Who may is decided before what is right: the bodies here are all wrong, and
+// the things named do not exist.
+func TestWhoMayDoWhat(t *testing.T) {
+	s := newStage(t, Limits{})
+	s.mint("clerk", domain.System, domain.RoleUser, nil)
+	const wrong = `{"nonsense": `
+	for _, c := range []struct {
+		method, path string
+		may          string // who gets past the door
+	}{
+		{"GET", "/v1/accounts/acme", "admin user operator"},
+		{"GET", "/v1/accounts/acme/datasets", "admin user operator"},
+		{"POST", "/v1/accounts/acme/datasets", "admin user operator"},
+		{"POST", "/v1/accounts/acme/datasets/none:upload", "admin user operator"},
+		{"GET", "/v1/accounts/acme/models", "admin user inference operator"},
+		{"GET", "/v1/accounts/acme/models/none", "admin user inference operator"},
+		{"PATCH", "/v1/accounts/acme/models/none", "admin user operator"},
+		{"GET", "/v1/accounts/acme/secrets", "admin operator"},
+		{"POST", "/v1/accounts/acme/secrets", "admin operator"},
+		{"DELETE", "/v1/accounts/acme/secrets/none", "admin operator"},
+		{"GET", "/v1/accounts/acme/secrets/none/events", "admin operator"},
+		{"POST", "/v1/accounts/acme/apiKeys", "admin operator"},
+		{"DELETE", "/v1/accounts/acme/apiKeys/none", "admin operator"},
+		{"POST", "/v1/accounts/acme/supervisedFineTuningJobs", "admin user operator"},
+		{"POST", "/v1/accounts/acme/supervisedFineTuningJobs/none:cancel", "admin user operator"},
+		{"PATCH", "/v1/accounts/acme/deployments/none", "admin user operator"},
+		{"PATCH", "/v1/accounts/acme/deployments/none:scale", "admin user operator"},
+		{"GET", "/v1/accounts/acme/events", "admin user operator"},
+		{"POST", "/v1/accounts/acme:suspend", "operator"},
+		{"PATCH", "/v1/accounts/acme", "operator"},
+		{"POST", "/v1/accounts", "operator"},
+		{"GET", "/v1/events", "operator"},
+		{"GET", "/v1/accounts/system/nodes", "operator clerk"},
+		{"DELETE", "/v1/accounts/system/nodes/none", "operator"},
+		{"POST", "/inference/v1/completions", "admin user inference operator other default clerk"},
+		{"GET", "/inference/v1/models", "admin user inference operator other default clerk"},
+		{"GET", "/v1/system/digest", "operator default"},
+	} {
+		t.Run(c.method+" "+c.path, func(t *testing.T) {
+			for _, alias := range []string{"admin", "user", "inference", "other", "operator", "default", "clerk"} {
+				body := wrong
+				if c.method == "GET" {
+					body = ""
+				}
+				a := s.call(c.method, c.path, alias, body)
+				if strings.Contains(" "+c.may+" ", " "+alias+" ") {
+					require.NotContains(t, []int{401, 403}, a.status, "%s: %s", alias, a.body)
+				} else {
+					require.Equal(t, http.StatusForbidden, a.status, "%s: %s", alias, a.body)
+				}
+			}
+			require.Equal(t, http.StatusUnauthorized, s.call(c.method, c.path, "", wrong).status)
+		})
+	}
+}

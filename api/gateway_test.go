@@ -1,0 +1,365 @@
+package api
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"anneal/domain"
+	"anneal/engines"
+)
+
+const toD1 = `"model": "accounts/acme/deployments/d1"`
+
+func (s *stage) complete(fields string) answer {
+	s.Helper()
+	return s.call("POST", "/inference/v1/completions", "inference", `{`+toD1+`, `+fields+`}`)
+}
+
+func textOf(t *testing.T, a answer) string {
+	t.Helper()
+	require.Equal(t, 200, a.status, "%s", a.body)
+	return a.json(t)["choices"].([]any)[0].(map[string]any)["text"].(string)
+}
+
+// pieces reads a stream of completion chunks to [DONE].
+func pieces(t *testing.T, body string) []map[string]any {
+	t.Helper()
+	var all []map[string]any
+	require.True(t, strings.HasSuffix(body, "data: [DONE]\n\n"), "%s", body)
+	for lines := bufio.NewScanner(strings.NewReader(body)); lines.Scan(); {
+		data, ok := strings.CutPrefix(lines.Text(), "data: ")
+		if !ok || data == "[DONE]" {
+			require.True(t, ok || lines.Text() == "", "only data lines: %q", lines.Text())
+			continue
+		}
+		var piece map[string]any
+		require.NoError(t, json.Unmarshal([]byte(data), &piece))
+		all = append(all, piece)
+	}
+	return all
+}
+
+func TestAStreamedCompletion(t *testing.T) {
+	s := newStage(t, Limits{})
+	s.deploy("d1", 1)
+	a := s.complete(`"prompt": ["a b c", "d e"], "n": 2, "stream": true, "max_tokens": 2, "echo": true, "perf_metrics_in_response": true`)
+	require.Equal(t, 200, a.status)
+	require.Equal(t, "text/event-stream", a.header.Get("Content-Type"))
+	texts, finished := map[int]string{}, map[int]string{}
+	all := pieces(t, string(a.body))
+	for i, piece := range all {
+		require.Equal(t, "text_completion", piece["object"])
+		require.Equal(t, all[0]["id"], piece["id"])
+		choice := piece["choices"].([]any)[0].(map[string]any)
+		index := int(choice["index"].(float64))
+		require.Empty(t, finished[index], "nothing comes after the end of a choice")
+		texts[index] += choice["text"].(string)
+		if reason, ok := choice["finish_reason"].(string); ok {
+			finished[index] = reason
+		}
+		usage, told := piece["usage"]
+		require.True(t, told)
+		require.Equal(t, i == len(all)-1, usage != nil, "usage is null but in the last")
+		require.Equal(t, i == len(all)-1, piece["perf_metrics"] != nil)
+	}
+	require.Equal(t, map[int]string{0: "a b ca b ", 1: "a b ca b ", 2: "d ed e ", 3: "d ed e "}, texts)
+	require.Equal(t, map[int]string{0: "length", 1: "length", 2: "stop", 3: "stop"}, finished)
+	require.Equal(t, map[string]any{"prompt_tokens": 5.0, "completion_tokens": 8.0, "total_tokens": 13.0, "prompt_tokens_details": map[string]any{"cached_tokens": 0.0}}, all[len(all)-1]["usage"])
+}
+
+func TestWhatReachesTheEngine(t *testing.T) {
+	s := newStage(t, Limits{})
+	s.deploy("d1", 1)
+	a := s.complete(`"prompt": "a", "n": 2, "seed": 7, "temperature": 0.5, "top_k": 3, "top_p": 0, "stop": ["x", "y"], "ignore_eos": true, "max_completion_tokens": 5`)
+	require.Equal(t, 200, a.status)
+	s.replicas.mu.Lock()
+	defer s.replicas.mu.Unlock()
+	var seeds []int
+	for _, req := range s.replicas.reqs {
+		seeds = append(seeds, int(*req.Seed))
+		require.Equal(t, []string{"x", "y"}, req.Stop)
+		require.Equal(t, 5, req.MaxTokens)
+		require.Equal(t, 3, req.TopK)
+		require.InDelta(t, 0.5, req.Temperature, 0)
+		require.Positive(t, req.TopP)
+		require.Less(t, req.TopP, 1e-6)
+		require.True(t, req.IgnoreEOS)
+	}
+	slices.Sort(seeds)
+	require.Equal(t, []int{7, 8}, seeds)
+}
+
+func TestAReplicaThatFailsBeforeItsFirstToken(t *testing.T) {
+	s := newStage(t, Limits{})
+	s.deploy("d1", 3)
+	failing := map[string]bool{}
+	var mu sync.Mutex
+	s.replicas.sing = func(ctx context.Context, r domain.Replica, req engines.CompletionRequest, emit func(engines.Chunk) error) (engines.Usage, error) {
+		mu.Lock()
+		if len(failing) < 2 {
+			failing[r.ID] = true
+		}
+		broken := failing[r.ID]
+		mu.Unlock()
+		if broken {
+			return engines.Usage{}, domain.Faultf(domain.Unavailable, "the node is gone")
+		}
+		return echo(ctx, r, req, emit)
+	}
+	require.Equal(t, "one two ", textOf(t, s.complete(`"prompt": "one two"`)))
+	asked := s.replicas.asks()
+	require.Len(t, asked, 3)
+	require.Len(t, failing, 2)
+	require.Contains(t, s.logged.String(), "failed before its first token")
+}
+
+func TestAFaultOfTheUserIsNotTriedElsewhere(t *testing.T) {
+	s := newStage(t, Limits{})
+	s.deploy("d1", 3)
+	s.replicas.sing = func(context.Context, domain.Replica, engines.CompletionRequest, func(engines.Chunk) error) (engines.Usage, error) {
+		return engines.Usage{}, domain.Faultf(domain.InvalidArgument, "the prompt fills the window")
+	}
+	a := s.complete(`"prompt": "one two"`)
+	require.Equal(t, 400, a.status)
+	require.Contains(t, string(a.body), "the prompt fills the window")
+	require.Len(t, s.replicas.asks(), 1)
+}
+
+func TestAStreamThatBreaks(t *testing.T) {
+	s := newStage(t, Limits{})
+	s.deploy("d1", 2)
+	s.replicas.sing = func(_ context.Context, _ domain.Replica, _ engines.CompletionRequest, emit func(engines.Chunk) error) (engines.Usage, error) {
+		if err := emit(engines.Chunk{Text: "half"}); err != nil {
+			return engines.Usage{}, err
+		}
+		return engines.Usage{}, domain.Faultf(domain.Unavailable, "the node is gone")
+	}
+	a := s.complete(`"prompt": "one two", "stream": true`)
+	require.Equal(t, 200, a.status)
+	require.Contains(t, string(a.body), `"text":"half"`)
+	require.Contains(t, string(a.body), `"message":"the node is gone"`)
+	require.NotContains(t, string(a.body), "[DONE]")
+	require.Len(t, s.replicas.asks(), 1, "what has begun is not begun again elsewhere")
+	a = s.complete(`"prompt": "one two"`)
+	require.Equal(t, 503, a.status)
+}
+
+func TestSessionsStay(t *testing.T) {
+	s := newStage(t, Limits{})
+	s.deploy("d1", 4)
+	home := map[string]string{}
+	for round := range 3 {
+		for u := range 12 {
+			user := fmt.Sprint("user-", u)
+			textOf(t, s.complete(`"prompt": "a", "user": "`+user+`"`))
+			asked := s.replicas.asks()
+			at := asked[len(asked)-1]
+			if round == 0 {
+				home[user] = at
+			}
+			require.Equal(t, home[user], at)
+		}
+	}
+	places := map[string]bool{}
+	for _, at := range home {
+		places[at] = true
+	}
+	require.Greater(t, len(places), 1, "sessions spread")
+	lost := home["user-0"]
+	s.deployment("accounts/acme/deployments/d1", domain.RemoveReplica{ID: lost, Reason: "test"})
+	for user, at := range home {
+		textOf(t, s.complete(`"prompt": "a", "user": "`+user+`"`))
+		asked := s.replicas.asks()
+		now := asked[len(asked)-1]
+		require.NotEqual(t, lost, now)
+		if at != lost {
+			require.Equal(t, at, now, "only the lost replica's sessions move")
+		}
+	}
+}
+
+func TestTheLeastLoadedIsAsked(t *testing.T) {
+	s := newStage(t, Limits{})
+	s.deploy("d1", 2)
+	held, release := make(chan string, 2), make(chan struct{})
+	s.replicas.sing = func(ctx context.Context, r domain.Replica, req engines.CompletionRequest, emit func(engines.Chunk) error) (engines.Usage, error) {
+		held <- r.ID
+		<-release
+		return echo(ctx, r, req, emit)
+	}
+	var both sync.WaitGroup
+	var first, second string
+	both.Go(func() { s.complete(`"prompt": "a"`) })
+	first = <-held
+	both.Go(func() { s.complete(`"prompt": "a"`) })
+	second = <-held
+	require.NotEqual(t, first, second)
+	close(release)
+	both.Wait()
+}
+
+func TestADeploymentAtZeroWakes(t *testing.T) {
+	s := newStage(t, Limits{})
+	name := s.deploy("d1", 0)
+	require.Zero(t, mustRow(s, name).DesiredReplicas)
+	before := s.world.Position()
+	answered := make(chan answer)
+	go func() { answered <- s.complete(`"prompt": "one two"`) }()
+	<-s.world.Changed(before)
+	require.Equal(t, 1, mustRow(s, name).DesiredReplicas)
+	s.serveReplica(name)
+	require.Equal(t, "one two ", textOf(t, <-answered))
+	events := s.call("GET", "/v1/accounts/acme/deployments/d1/events?filter=type=deployment.scaled.v1", "user", "").json(t)["events"].([]any)
+	require.Len(t, events, 1)
+	require.Equal(t, "accounts/acme/apiKeys/inference", events[0].(map[string]any)["actor"])
+}
+
+func (s *stage) serveReplica(name domain.Name) {
+	id := mustRow(s, name).NextReplica()
+	s.deployment(name, domain.PlaceReplica{ID: id, Node: "accounts/system/nodes/n1", Generation: 1})
+	s.deployment(name, domain.AdvanceReplica{ID: id, State: domain.ReplicaReady, Node: "accounts/system/nodes/n1"})
+}
+
+func TestAWakeUpThatOutlastsTheHold(t *testing.T) {
+	s := newStage(t, Limits{Wake: 20 * time.Millisecond})
+	s.deploy("d1", 0)
+	a := s.complete(`"prompt": "one two", "stream": true`)
+	require.Equal(t, 503, a.status)
+	require.NotEmpty(t, a.header.Get("Retry-After"))
+	require.Equal(t, "DEPLOYMENT_SCALING_UP", a.json(t)["error"].(map[string]any)["code"])
+}
+
+func TestAClientThatGoesAwayStopsTheGeneration(t *testing.T) {
+	s := newStage(t, Limits{})
+	s.deploy("d1", 1)
+	stopped := make(chan error, 1)
+	s.replicas.sing = func(ctx context.Context, _ domain.Replica, _ engines.CompletionRequest, emit func(engines.Chunk) error) (engines.Usage, error) {
+		if err := emit(engines.Chunk{Text: "first"}); err != nil {
+			return engines.Usage{}, err
+		}
+		<-ctx.Done()
+		stopped <- ctx.Err()
+		return engines.Usage{}, ctx.Err()
+	}
+	for _, stream := range []string{"true", "false"} {
+		ctx, cancel := context.WithCancel(t.Context())
+		r := s.request("POST", "/inference/v1/completions", "inference", strings.NewReader(`{`+toD1+`, "prompt": "a", "stream": `+stream+`}`)).WithContext(ctx)
+		asked := len(s.replicas.asks())
+		if stream == "true" {
+			response, err := http.DefaultClient.Do(r)
+			require.NoError(t, err)
+			_, err = bufio.NewReader(response.Body).ReadString('\n')
+			require.NoError(t, err)
+			cancel()
+			response.Body.Close()
+		} else {
+			gone := make(chan struct{})
+			go func() { defer close(gone); _, _ = http.DefaultClient.Do(r) }()
+			require.Eventually(t, func() bool { return len(s.replicas.asks()) > asked }, 5*time.Second, time.Millisecond)
+			cancel()
+			<-gone
+		}
+		require.ErrorIs(t, <-stopped, context.Canceled)
+	}
+}
+
+func TestGenerationsAreCounted(t *testing.T) {
+	s := newStage(t, Limits{Generations: 1})
+	s.deploy("d1", 1)
+	begun, release := make(chan struct{}), make(chan struct{})
+	s.replicas.sing = func(ctx context.Context, r domain.Replica, req engines.CompletionRequest, emit func(engines.Chunk) error) (engines.Usage, error) {
+		close(begun)
+		<-release
+		return echo(ctx, r, req, emit)
+	}
+	var one sync.WaitGroup
+	one.Go(func() { s.complete(`"prompt": "a"`) })
+	<-begun
+	a := s.complete(`"prompt": "a"`)
+	require.Equal(t, 429, a.status)
+	require.NotEmpty(t, a.header.Get("Retry-After"))
+	close(release)
+	one.Wait()
+}
+
+func TestTheStrictSettingRefusesUnknownParameters(t *testing.T) {
+	s := newStage(t, Limits{})
+	s.deploy("d1", 1)
+	a := s.complete(`"prompt": "a", "colour": "red"`)
+	require.Equal(t, 200, a.status)
+	require.Contains(t, a.header.Get("anneal-warning"), `"colour"`)
+	s.server.Strict = true
+	a = s.complete(`"prompt": "a", "colour": "red"`)
+	require.Equal(t, 400, a.status)
+	require.Equal(t, "colour", a.json(t)["error"].(map[string]any)["param"])
+}
+
+// Each number is accepted at its bounds and refused one step past them.
+func TestCompletionRanges(t *testing.T) {
+	for _, c := range []struct {
+		field  string
+		ok     []string
+		tooFar []string
+	}{
+		{"n", []string{"1", "128"}, []string{"0", "129", "1.5"}},
+		{"temperature", []string{"0", "2"}, []string{"-0.1", "2.1"}},
+		{"top_k", []string{"0", "100"}, []string{"-1", "101"}},
+		{"top_p", []string{"0", "1"}, []string{"-0.1", "1.1"}},
+		{"min_p", []string{"0"}, []string{"-0.1", "1.1", "0.5"}},
+		{"typical_p", []string{"1"}, []string{"-0.1", "1.1", "0.5"}},
+		{"frequency_penalty", []string{"0"}, []string{"-2.1", "2.1", "1"}},
+		{"presence_penalty", []string{"0"}, []string{"-2.1", "2.1", "1"}},
+		{"repetition_penalty", []string{"1"}, []string{"-0.1", "2.1", "1.5"}},
+		{"max_tokens", []string{"0", "1048576"}, []string{"-1", "1048577"}},
+		{"logprobs", []string{"false", "null"}, []string{"true", "0", "5", "6", `"x"`}},
+		{"top_logprobs", []string{"null"}, []string{"0", "6"}},
+		{"echo_last", []string{"0"}, []string{"-1", "1"}},
+		{"stop", []string{`"a"`, `["a","b","c","d"]`, `[]`, "null"}, []string{`["a","b","c","d","e"]`, `""`, `[5]`, `5`}},
+		{"response_format", []string{`{"type":"text"}`}, []string{`{"type":"json_object"}`, `{"type":"xml"}`, `5`}},
+		{"logit_bias", []string{`{}`}, []string{`{"5": 101}`, `{"5": 1}`}},
+		{"thinking", []string{`{"type":"disabled"}`}, []string{`{"type":"enabled"}`, `{}`}},
+		{"reasoning_effort", []string{`"none"`, `false`}, []string{`"low"`, `true`, `5`, `-1`, `"much"`}},
+		{"reasoning_history", []string{`"disabled"`}, []string{`"interleaved"`, `"other"`}},
+		{"context_length_exceeded_behavior", []string{`"truncate"`, `"error"`}, []string{`"ignore"`, `""`}},
+		{"images", []string{`[]`}, []string{`["x"]`, `5`}},
+		{"metadata", []string{`{}`}, []string{`5`}},
+		{"user", []string{`"` + strings.Repeat("u", 512) + `"`}, []string{`"` + strings.Repeat("u", 513) + `"`}},
+		{"prompt", []string{`""`, `[]`, `[0]`, `["a"]`, `[[1]]`}, []string{`{}`, `[-1]`, `[1.5]`, `["a", 1]`, `[["a"]]`, `[1, [2]]`, `null`, `5`}},
+	} {
+		try := func(value string) error {
+			fields := `{"model": "accounts/acme/models/m", "prompt": "p", "` + c.field + `": ` + value + `}`
+			if c.field == "prompt" {
+				fields = `{"model": "accounts/acme/models/m", "prompt": ` + value + `}`
+			}
+			tree, err := parseLast(fields)
+			require.NoError(t, err)
+			_, err = readCompletion(tree, false)
+			return err
+		}
+		for _, value := range c.ok {
+			require.NoError(t, try(value), "%s %s", c.field, value)
+		}
+		for _, value := range c.tooFar {
+			require.ErrorContains(t, try(value), c.field+": ", "%s %s", c.field, value)
+		}
+	}
+}
+
+// parseLast is parseJSON, but the last of two keys counts.
+func parseLast(text string) (any, error) {
+	dec := json.NewDecoder(strings.NewReader(text))
+	dec.UseNumber()
+	var tree any
+	err := dec.Decode(&tree)
+	return tree, err
+}

@@ -1,0 +1,203 @@
+package api
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"anneal/domain"
+)
+
+func TestBodiesHaveLimits(t *testing.T) {
+	s := newStage(t, Limits{Body: 2000})
+	fits := func(n int) string {
+		head, tail := `{"datasetId": "d%d", "dataset": {"externalUrl": "`, `"}}`
+		return fmt.Sprintf(head, n) + strings.Repeat("x", n-len(fmt.Sprintf(head, n))-len(tail)) + tail
+	}
+	for _, c := range []struct {
+		name, body string
+		status     int
+		says       string
+	}{
+		{"as large as may be", fits(2000), 200, ""},
+		{"one byte more", fits(2001), 413, "larger than 2000 bytes"},
+		{"as deep as may be", `{"dataset": {"userUploaded": {}}, "datasetId": ` + strings.Repeat("[", 63) + strings.Repeat("]", 63) + `}`, 400, "datasetId: must be text"},
+		{"one deeper", `{"datasetId": ` + strings.Repeat("[", 64) + strings.Repeat("]", 64) + `}`, 400, "more than 64 levels"},
+		{"not UTF-8", "{\"datasetId\": \"\xff\"}", 400, "not valid UTF-8"},
+		{"twice", `{"datasetId": "a", "datasetId": "b"}`, 400, `datasetId\" is given twice`},
+		{"both spellings", `{"datasetId": "a", "dataset_id": "b"}`, 400, "both spellings"},
+		{"two values", `{"datasetId": "a"} {}`, 400, "goes on after its JSON value"},
+		{"broken", "{\"datasetId\":\n  nope}", 400, "line 2"},
+		{"a list", `[]`, 400, "body: must be an object, not a list"},
+		{"null", `null`, 400, "must be an object, not null"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			a := s.call("POST", "/v1/accounts/acme/datasets", "user", c.body)
+			require.Equal(t, c.status, a.status, "%s", a.body)
+			require.Contains(t, string(a.body), c.says)
+		})
+	}
+}
+
+func TestUploadsHaveLimits(t *testing.T) {
+	rows := strings.Repeat(`{"text": "0123456789"}`+"\n", 10)
+	s := newStage(t, Limits{Upload: int64(len(rows))})
+	for _, id := range []string{"fits", "big", "form", "name"} {
+		require.Equal(t, 200, s.call("POST", "/v1/accounts/acme/datasets", "user", `{"datasetId": "`+id+`"}`).status)
+	}
+	path := func(id string) string { return "/v1/accounts/acme/datasets/" + id + ":upload" }
+	a := s.upload(path("fits"), "user", "file", "rows.jsonl", strings.NewReader(rows))
+	require.Equal(t, 200, a.status, "%s", a.body)
+	require.Equal(t, "10", a.json(t)["exampleCount"])
+	require.Equal(t, "COMPLETION", a.json(t)["format"])
+
+	a = s.upload(path("big"), "user", "file", "rows.jsonl", strings.NewReader(rows+"x"))
+	require.Equal(t, http.StatusRequestEntityTooLarge, a.status, "%s", a.body)
+	require.Equal(t, 400, s.call("POST", path("big"), "user", "no form at all").status)
+	require.Equal(t, "UPLOADING", s.call("GET", "/v1/accounts/acme/datasets/big", "user", "").json(t)["state"])
+	files, err := s.store.Files(t.Context(), "datasets/acme/big/")
+	require.NoError(t, err)
+	require.Empty(t, files.Sizes, "what was refused is not kept")
+
+	a = s.upload(path("form"), "user", "data", "rows.jsonl", strings.NewReader(rows))
+	require.Contains(t, string(a.body), `the form's first field is`)
+	a = s.upload(path("name"), "user", "file", ".hidden", strings.NewReader(rows))
+	require.Contains(t, string(a.body), fileNameRule)
+}
+
+func TestUploadBySignedURL(t *testing.T) {
+	s := newStage(t, Limits{})
+	one := "/v1/accounts/acme/datasets/d"
+	require.Equal(t, 200, s.call("POST", "/v1/accounts/acme/datasets", "user", `{"datasetId": "d"}`).status)
+	put := func(rows string) string {
+		a := s.call("POST", one+":getUploadEndpoint", "user", fmt.Sprintf(`{"filenameToSize": {"b.jsonl": %d}}`, len(rows)))
+		url := a.json(t)["filenameToSignedUrls"].(map[string]any)["b.jsonl"].(string)
+		r, err := http.NewRequestWithContext(t.Context(), "PUT", url, strings.NewReader(rows))
+		require.NoError(t, err)
+		require.Equal(t, 200, s.send(r).status)
+		return url
+	}
+	put(`{"prompt": "a"}` + "\n")
+	a := s.call("POST", one+":validateUpload", "user", "")
+	require.Equal(t, 400, a.status)
+	require.Contains(t, string(a.body), "b.jsonl line 1: prompt and completion must both be given")
+	url := put(strings.Repeat(`{"prompt": "a", "completion": "b"}`+"\n", 3))
+	a = s.call("POST", one+":validateUpload", "user", "")
+	require.Equal(t, 200, a.status, "%s", a.body)
+	require.Equal(t, "READY", a.json(t)["state"])
+	require.Equal(t, 200, s.call("POST", one+":validateUpload", "user", "{}").status, "again is no fault")
+
+	r, err := http.NewRequestWithContext(t.Context(), "PUT", url, strings.NewReader("overwritten"))
+	require.NoError(t, err)
+	s.send(r) // the URL is still good, but reaches nothing that is READY
+	a = s.call("GET", one+":getDownloadEndpoint", "user", "")
+	url = a.json(t)["filenameToSignedUrls"].(map[string]any)["b.jsonl"].(string)
+	r, err = http.NewRequestWithContext(t.Context(), "GET", url, nil)
+	require.NoError(t, err)
+	require.Equal(t, 3, bytes.Count(s.send(r).body, []byte(`"completion"`)))
+
+	require.Equal(t, 200, s.call("DELETE", one, "user", "").status)
+	files, err := s.store.Files(t.Context(), "datasets/acme/d/")
+	require.NoError(t, err)
+	require.Empty(t, files.Sizes)
+}
+
+func TestPreviewPages(t *testing.T) {
+	s := newStage(t, Limits{})
+	one := "/v1/accounts/acme/datasets/d"
+	s.call("POST", "/v1/accounts/acme/datasets", "user", `{"datasetId": "d"}`)
+	var rows strings.Builder
+	for i := range 7 {
+		fmt.Fprintf(&rows, "{\"text\": \"row %d\"}\n", i)
+	}
+	require.Equal(t, 200, s.upload(one+":upload", "user", "file", "rows.jsonl", strings.NewReader(rows.String())).status)
+	var seen []any
+	token := ""
+	for {
+		page := s.call("GET", one+":preview?pageSize=3&pageToken="+token, "user", "").json(t)
+		seen = append(seen, page["examples"].([]any)...)
+		require.Equal(t, 7.0, page["totalCount"])
+		next, more := page["nextPageToken"].(string)
+		if !more {
+			break
+		}
+		token = next
+	}
+	require.Len(t, seen, 7)
+	for i, one := range seen {
+		require.Equal(t, fmt.Sprintf("row %d", i), one.(map[string]any)["text"])
+	}
+	a := s.call("GET", one+":preview?pageSize=2&pageToken="+token, "user", "")
+	require.Equal(t, 400, a.status)
+}
+
+func TestAPanicIsOneRequestsTrouble(t *testing.T) {
+	s := newStage(t, Limits{})
+	h := s.server.identify(s.server.observe(s.server.recover(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { panic("oh no") }))))
+	w := httptest.NewRecorder()
+	r := httptest.NewRequest("GET", "/inference/v1/x", nil)
+	r.Header.Set("X-Request-Id", "r-7")
+	h.ServeHTTP(w, r)
+	require.Equal(t, 500, w.Code)
+	require.Contains(t, w.Body.String(), `"request_id":"r-7"`)
+	require.NotContains(t, w.Body.String(), "oh no")
+	require.Contains(t, s.logged.String(), "oh no")
+}
+
+func TestHealthAndMetrics(t *testing.T) {
+	s := newStage(t, Limits{})
+	require.Equal(t, 200, s.call("GET", "/readyz", "", "").status)
+	require.Equal(t, 200, s.call("GET", "/v1/accounts/acme", "user", "").status)
+	metrics := string(s.call("GET", "/metrics", "", "").body)
+	require.Contains(t, metrics, `anneal_http_requests_total{method="GET",route="/v1/accounts/{account}",status="200"} 1`)
+	require.Contains(t, metrics, "anneal_world_lag_events 0")
+	require.Contains(t, metrics, fmt.Sprintf("anneal_world_position %d", s.world.Position()))
+}
+
+// A log that does not answer in time makes the server not ready.
+func TestNotReady(t *testing.T) {
+	s := newStage(t, Limits{})
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	w := httptest.NewRecorder()
+	s.server.Log = brokenLog{s.log}
+	s.server.ready(w, httptest.NewRequestWithContext(ctx, "GET", "/readyz", nil))
+	require.Equal(t, 503, w.Code)
+	require.Equal(t, "5", w.Header().Get("Retry-After"))
+}
+
+func TestRequestIDs(t *testing.T) {
+	s := newStage(t, Limits{})
+	for given, kept := range map[string]bool{"abc-1": true, "": false, "a b": false, strings.Repeat("x", 129): false, strings.Repeat("x", 128): true} {
+		r := s.request("GET", "/healthz", "", nil)
+		if given != "" {
+			r.Header.Set("X-Request-Id", given)
+		}
+		got := s.send(r).header.Get("X-Request-Id")
+		require.NotEmpty(t, got)
+		require.Equal(t, kept, got == given, "%q", given)
+	}
+}
+
+func TestTheServersTimeouts(t *testing.T) {
+	s := newStage(t, Limits{})
+	web := HTTP(t.Context(), s.server, s.server.Logger)
+	require.Equal(t, 10*time.Second, web.ReadHeaderTimeout)
+	require.Equal(t, 64<<10, web.MaxHeaderBytes)
+	require.Zero(t, web.WriteTimeout)
+}
+
+func TestMasksHaveLimits(t *testing.T) {
+	var v domain.Violations
+	parseMask(&v, "readMask", typeOf[Dataset](), []string{strings.Repeat("name,", 200)}, false)
+	require.Empty(t, v)
+	parseMask(&v, "readMask", typeOf[Dataset](), []string{strings.Repeat("name,", 201)}, false)
+	require.Len(t, v, 1)
+}
