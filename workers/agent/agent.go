@@ -7,6 +7,7 @@ import (
 	"cmp"
 	"context"
 	"crypto/rand"
+	"errors"
 	"fmt"
 	"log/slog"
 	"maps"
@@ -109,7 +110,8 @@ func abilities(e engines.Engine) []string {
 
 // Run works until ctx is done, then says goodbye: it lets attempts save a
 // checkpoint and answers finish, within LeaveWithin. It fails when the folder
-// cannot be used or the address is wrong, but never because nobody answers.
+// cannot be used, the address is wrong, or another agent has taken over the
+// node, but never because nobody answers.
 func (a *Agent) Run(ctx context.Context) error {
 	unlock, err := a.openDir()
 	if err != nil {
@@ -117,13 +119,18 @@ func (a *Agent) Run(ctx context.Context) error {
 	}
 	defer unlock()
 	life, end := context.WithCancel(context.WithoutCancel(ctx))
+	defer a.work.Wait()
 	defer end()
 	if err := a.connect(life); err != nil {
 		return err
 	}
 	defer a.conn.Close()
 	for ctx.Err() == nil {
-		pause := time.NewTimer(a.beat(ctx, life))
+		wait, err := a.beat(ctx, life)
+		if err != nil {
+			return err
+		}
+		pause := time.NewTimer(wait)
 		select {
 		case <-ctx.Done():
 		case <-a.kick:
@@ -132,8 +139,6 @@ func (a *Agent) Run(ctx context.Context) error {
 		pause.Stop()
 	}
 	a.leave(life)
-	end()
-	a.work.Wait()
 	return nil
 }
 
@@ -154,9 +159,7 @@ func (a *Agent) openDir() (unlock func(), err error) {
 		return nil, domain.Faultf(domain.FailedPrecondition, "another agent works in %s: stop it, or give this one a folder of its own", a.options.Dir)
 	}
 	// What was under way when an earlier run ended is of no use to anybody.
-	if err := os.RemoveAll(a.workDir()); err == nil {
-		err = os.MkdirAll(a.workDir(), 0o700)
-	}
+	err = errors.Join(os.RemoveAll(a.workDir()), os.MkdirAll(a.workDir(), 0o700))
 	if err == nil {
 		err = a.cache.open()
 	}
@@ -240,7 +243,7 @@ func (a *Agent) leave(life context.Context) {
 		}
 	}
 	farewell := a.state()
-	farewell.Leaving, farewell.Attempts, farewell.Replicas = true, nil, nil
+	farewell.Leaving = true
 	ask, cancelAsk := context.WithTimeout(life, 3*time.Second)
 	defer cancelAsk()
 	if err := a.request(ask, wire.BeatSubject(a.options.Node), farewell, &wire.Orders{}); err != nil {

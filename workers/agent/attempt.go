@@ -88,6 +88,7 @@ func (t *attempt) enter(phase string) {
 // its end is reported, it is listed as lost until the desk drops it: should
 // the desk still want it, it can only be begun anew, as the next attempt.
 func (t *attempt) run(before []<-chan struct{}) {
+	defer t.agent.beatSoon()
 	defer close(t.done)
 	defer t.enter(wire.Lost)
 	defer os.RemoveAll(t.dir)
@@ -109,23 +110,21 @@ func (t *attempt) run(before []<-chan struct{}) {
 	t.conclude(err)
 }
 
-// conclude reports how the attempt ended, unless nobody wants to know.
+// conclude reports how the attempt ended, unless nobody wants to know. That
+// the node is shut down is said by its last beat, for all attempts at once.
 func (t *attempt) conclude(err error) {
-	if t.life.Err() != nil || err == nil {
+	why := context.Cause(t.work)
+	switch {
+	case err == nil, t.life.Err() != nil, errors.Is(why, errLeaving):
 		t.log.Info("attempt ends", "error", err)
 		return
-	}
-	report := wire.Report{Kind: wire.ReportFailed, Fault: t.faultOf(err)}
-	switch why := context.Cause(t.work); {
 	case errors.Is(why, errCancelled):
-		report = wire.Report{Kind: wire.ReportStopped}
-	case errors.Is(why, errLeaving):
-		report = wire.Report{Kind: wire.ReportInterrupted}
+		t.log.Info("attempt is cancelled")
+		_, _ = t.report(t.life, wire.Report{Kind: wire.ReportStopped}) // it fails only when nobody wants it
 	default:
 		t.log.Error("attempt fails", "error", err)
+		_, _ = t.report(t.life, wire.Report{Kind: wire.ReportFailed, Fault: t.faultOf(err)})
 	}
-	t.log.Info("attempt ends", "as", report.Kind)
-	_, _ = t.report(t.life, report) // it fails only when life has ended
 }
 
 // faultOf is err for the user, without paths of this machine.

@@ -18,28 +18,31 @@ const (
 )
 
 // beat says what runs, does what the answer says, and answers the time until
-// the next beat.
-func (a *Agent) beat(ctx, life context.Context) time.Duration {
+// the next beat. It fails when the node is another agent's.
+func (a *Agent) beat(ctx, life context.Context) (time.Duration, error) {
 	ask, cancel := context.WithTimeout(ctx, beatTimeout)
 	defer cancel()
 	said := a.state()
 	var orders wire.Orders
 	err := a.request(ask, wire.BeatSubject(a.options.Node), said, &orders)
+	var fault *domain.Fault
 	switch {
 	case ctx.Err() != nil:
-		return 0
-	case err != nil && domain.CodeOf(err) != domain.Unknown:
+		return 0, nil
+	case errors.As(err, &fault) && fault.Reason == wire.TakenOver:
+		return 0, err
+	case fault != nil:
 		a.log.Error("the control plane refuses this agent", "error", err)
-		return 5 * interval
+		return 5 * interval, nil
 	case err != nil:
 		a.log.Debug("nobody answers the beat", "error", err)
-		return interval
+		return interval / 4, nil
 	}
 	a.apply(life, said, orders)
 	if orders.Interval <= 0 || orders.Interval > time.Minute {
-		return interval
+		return interval, nil
 	}
-	return orders.Interval
+	return orders.Interval, nil
 }
 
 // request asks the desk. A refusal is a fault; all else that goes wrong is none.

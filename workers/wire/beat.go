@@ -20,6 +20,10 @@ const (
 // beats again at once.
 const MaxRows = 100
 
+// TakenOver is the reason of the refusal to an agent whose node another agent
+// has taken over: it must stop everything.
+const TakenOver = "NODE_TAKEN_OVER"
+
 // A Beat says all that runs on a node, and how far it is.
 type Beat struct {
 	Version  int             `json:"version"`

@@ -10,12 +10,11 @@ import (
 
 // What a report is of.
 const (
-	ReportCheckpoint  = "checkpoint"  // its files are stored
-	ReportWriting     = "writing"     // training is over, results are being stored
-	ReportCompleted   = "completed"   // results are stored
-	ReportFailed      = "failed"      // it cannot go on
-	ReportStopped     = "stopped"     // cancelled; the last checkpoint was reported before
-	ReportInterrupted = "interrupted" // the agent is shut down; the last checkpoint was reported before
+	ReportCheckpoint = "checkpoint" // its files are stored
+	ReportWriting    = "writing"    // training is over, results are being stored
+	ReportCompleted  = "completed"  // results are stored
+	ReportFailed     = "failed"     // it cannot go on
+	ReportStopped    = "stopped"    // cancelled; the last checkpoint was reported before
 )
 
 // A Report tells of one thing that happened to an attempt. The agent repeats

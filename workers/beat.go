@@ -1,0 +1,300 @@
+package workers
+
+import (
+	"context"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/nats-io/nats.go"
+
+	"anneal/domain"
+	"anneal/engines"
+	"anneal/projections"
+	"anneal/workers/wire"
+)
+
+// handleWithin bounds the work on one message.
+const handleWithin = 25 * time.Second
+
+// A nodeBook is what the desk remembers of a node.
+//
+// It tells an agent that was restarted from one that has not yet begun what it
+// was given: what the world wants there, what another boot was given and what
+// this boot does not list was lost with that boot. The agent knows the same
+// from its own notes (agent/begun.go), and that outlives the desk; this here
+// is for nodes whose disk is lost together with the agent.
+type nodeBook struct {
+	mu         sync.Mutex
+	boot       string
+	number     uint64            // of the newest beat of that boot
+	superseded []string          // boots that another has replaced
+	given      map[string]string // attempt → boot that was told to begin it
+}
+
+const maxSuperseded = 16
+
+func (d *Desk) book(node string) *nodeBook {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	b := d.nodes[node]
+	if b == nil {
+		b = &nodeBook{given: map[string]string{}}
+		d.nodes[node] = b
+	}
+	return b
+}
+
+// turn answers why the beat is not to be acted on, nil when it is the newest.
+func (b *nodeBook) turn(beat wire.Beat) error {
+	switch {
+	case slices.Contains(b.superseded, beat.Boot):
+		return &domain.Fault{Code: domain.FailedPrecondition, Reason: wire.TakenOver,
+			Message: "another agent runs under this node's name since: stop one of them, or give it a name of its own"}
+	case beat.Boot == b.boot && beat.Number <= b.number:
+		return domain.Faultf(domain.Aborted, "a newer beat came first")
+	case beat.Boot != b.boot && b.boot != "":
+		b.superseded = append(b.superseded, b.boot)
+		if extra := len(b.superseded) - maxSuperseded; extra > 0 {
+			b.superseded = slices.Delete(b.superseded, 0, extra)
+		}
+	}
+	b.boot, b.number = beat.Boot, beat.Number
+	return nil
+}
+
+// overhear keeps the pulse of a beat that any desk may answer.
+func (d *Desk) overhear(node string, m *nats.Msg) {
+	var beat wire.Beat
+	if wire.Unmarshal(m.Data, &beat) == nil && !beat.Leaving {
+		d.feel(node, beat)
+	}
+}
+
+// beat answers what should run on the node.
+func (d *Desk) beat(node string, m *nats.Msg) {
+	var beat wire.Beat
+	if !d.read(node, m, &beat) {
+		return
+	}
+	ctx, cancel := context.WithTimeout(d.ctx, handleWithin)
+	defer cancel()
+	book := d.book(node)
+	book.mu.Lock()
+	defer book.mu.Unlock()
+	orders, err := d.attend(ctx, node, book, beat)
+	switch {
+	case err == nil:
+		d.respond(m, orders)
+	case isFault(err):
+		d.log.Warn("an agent is refused", "node", node, "error", err)
+		d.respond(m, wire.Refusal{Version: wire.Version, Refused: wire.FaultOf(err)})
+	default: // it asks again soon
+		d.log.Debug("a beat is not answered", "node", node, "error", err)
+	}
+}
+
+func (d *Desk) attend(ctx context.Context, node string, book *nodeBook, beat wire.Beat) (wire.Orders, error) {
+	if err := book.turn(beat); err != nil {
+		return wire.Orders{}, err
+	}
+	// What an agent was told by any desk, this one must know before it answers.
+	if err := d.World.WaitFor(ctx, beat.Seen); err != nil {
+		return wire.Orders{}, err
+	}
+	if beat.Leaving {
+		err := d.dismiss(ctx, node)
+		return wire.Orders{Version: wire.Version, Position: d.World.Position()}, err
+	}
+	if err := d.do(ctx, node, domain.Intend(domain.Nodes, nodeName(node), domain.RegisterNode{NodeSpec: beat.Node})); err != nil {
+		return wire.Orders{}, err
+	}
+	d.feel(node, beat)
+	if err := d.settle(ctx, node, book, beat); err != nil {
+		return wire.Orders{}, err
+	}
+	return d.orders(ctx, node, book, beat)
+}
+
+// dismiss loses a node whose agent has said goodbye, and queues its jobs again:
+// together, so that none of them is placed on it in between. It is no failure
+// of theirs.
+func (d *Desk) dismiss(ctx context.Context, node string) error {
+	view := d.World.View()
+	lose := domain.Intend(domain.Nodes, nodeName(node), domain.LoseNode{Reason: "the agent was shut down"})
+	intents := []domain.Intent{lose}
+	for _, a := range allocated(view, node) {
+		j, ok := jobNamed(view, a.For)
+		if !ok || !given(j, nodeName(node), a.Attempt) {
+			continue
+		}
+		var command domain.Command[domain.JobLife] = domain.RequeueJob{Attempt: a.Attempt, Reason: "node " + node + " was shut down", Preempted: true}
+		if j.Life.State == domain.JobCancellingState {
+			command = domain.ConfirmCancel{Attempt: a.Attempt}
+		}
+		intents = append(intents, domain.IntendJob(j.Name, command))
+	}
+	err := d.do(ctx, node, intents...)
+	if isFault(err) { // something else became of a job just now; it is looked after
+		err = d.do(ctx, node, lose)
+	}
+	if err == nil {
+		d.World.Pulse().Forget(nodeName(node))
+	}
+	return err
+}
+
+// feel keeps what the beat says about now.
+func (d *Desk) feel(node string, beat wire.Beat) {
+	now, pulse, view := d.Now(), d.World.Pulse(), d.World.View()
+	pulse.Beat(nodeName(node), now)
+	for _, a := range beat.Attempts {
+		j, ok := jobNamed(view, a.Job)
+		if a.Phase == wire.Lost || !ok || !given(j, nodeName(node), a.Attempt) {
+			continue
+		}
+		progress := projections.Progress{Attempt: a.Attempt, Step: a.Step, Steps: a.Steps, Time: now}
+		rows := make([]projections.MetricRow, 0, len(a.Rows))
+		for _, row := range a.Rows[:min(len(a.Rows), wire.MaxRows)] {
+			rows = append(rows, rowOf(row))
+			progress.Epoch, progress.LearningRate, progress.Tokens = row.Epoch, row.LearningRate, row.Tokens
+		}
+		pulse.Report(a.Job, progress, rows...)
+	}
+	for _, r := range beat.Replicas {
+		if !replicaOn(view, nodeName(node), r) {
+			continue
+		}
+		pulse.Load(r.Deployment, r.Replica, projections.ReplicaLoad{
+			Node: nodeName(node), Ready: r.State == domain.ReplicaReady,
+			Active: r.Load.Active, Queued: r.Load.Queued, Slots: r.Load.Slots,
+			RequestsPerSecond: r.Load.RequestsPerSecond, PromptTokensPerSecond: r.Load.PromptTokensPerSecond,
+			TokensPerSecond: r.Load.TokensPerSecond, Time: now,
+		})
+	}
+}
+
+func rowOf(m engines.Metrics) projections.MetricRow {
+	return projections.MetricRow{Step: m.Step, Steps: m.Steps, Epoch: m.Epoch, Time: m.Time,
+		LearningRate: m.LearningRate, Tokens: m.Tokens, Values: m.Values}
+}
+
+// given tells whether the attempt is the job's current one and the node's to
+// carry out. Of a gang the first node carries it out; the others are set aside
+// for engines that spread a training by themselves.
+func given(j job, node domain.Name, attempt int) bool {
+	return attempt == j.Life.Attempt && j.Life.Active() && j.Life.Nodes[0] == node
+}
+
+// allocated are the parts of a node that are given away.
+func allocated(v *projections.View, node string) []domain.Allocation {
+	row, ok := v.Nodes.Get(nodeName(node))
+	if !ok {
+		return nil
+	}
+	return row.State.Allocated()
+}
+
+// replicaOf is the replica that an allocation of the node is for.
+func replicaOf(v *projections.View, node domain.Name, a domain.Allocation) (domain.Replica, bool) {
+	row, ok := v.Deployments.Get(a.For)
+	if !ok || a.Replica == "" {
+		return domain.Replica{}, false
+	}
+	r, ok := row.State.Replicas[a.Replica]
+	return r, ok && r.Node == node
+}
+
+func replicaOn(v *projections.View, node domain.Name, r wire.Replica) bool {
+	row, ok := v.Deployments.Get(r.Deployment)
+	return ok && row.State.Replicas[r.Replica].Node == node
+}
+
+// settle turns what the beat says into facts: replicas move on or have failed,
+// and attempts are found to be lost.
+func (d *Desk) settle(ctx context.Context, node string, book *nodeBook, beat wire.Beat) error {
+	view := d.World.View()
+	for _, r := range beat.Replicas {
+		if !replicaOn(view, nodeName(node), r) {
+			continue
+		}
+		var intent domain.Intent
+		switch r.State {
+		case domain.ReplicaInitializing, domain.ReplicaReady:
+			intent = domain.Intend(domain.Deployments, r.Deployment, domain.AdvanceReplica{ID: r.Replica, State: r.State, Node: nodeName(node)})
+		case wire.ReplicaFailed:
+			d.log.Warn("a replica failed", "replica", r.ID(), "node", node, "reason", r.Reason)
+			intent = domain.Intend(domain.Deployments, r.Deployment, domain.RemoveReplica{ID: r.Replica, Reason: short(r.Reason), Failed: true})
+		default:
+			continue
+		}
+		if err := d.do(ctx, node, intent); err != nil && !isFault(err) {
+			return err
+		}
+	}
+	if err := d.missReplicas(ctx, node, beat, view); err != nil {
+		return err
+	}
+	return d.settleAttempts(ctx, node, book, beat, view)
+}
+
+// missReplicas takes replicas out of service that had got further than this
+// agent knows of: they were lost with an earlier one. Which might break again
+// while it loads, so that counts as a failure.
+func (d *Desk) missReplicas(ctx context.Context, node string, beat wire.Beat, view *projections.View) error {
+	listed := map[string]bool{}
+	for _, r := range beat.Replicas {
+		listed[r.ID()] = true
+	}
+	for _, allocation := range allocated(view, node) {
+		r, there := replicaOf(view, nodeName(node), allocation)
+		if !there || listed[allocation.ID] || r.State == domain.ReplicaDownloading {
+			continue
+		}
+		err := d.do(ctx, node, domain.Intend(domain.Deployments, allocation.For, domain.RemoveReplica{
+			ID: r.ID, Reason: "the agent on node " + node + " was restarted", Failed: r.State == domain.ReplicaInitializing}))
+		if err != nil && !isFault(err) {
+			return err
+		}
+	}
+	return nil
+}
+
+func (d *Desk) settleAttempts(ctx context.Context, node string, book *nodeBook, beat wire.Beat, view *projections.View) error {
+	listed := map[string]string{} // attempt → phase
+	for _, a := range beat.Attempts {
+		listed[a.ID()] = a.Phase
+	}
+	for _, allocation := range allocated(view, node) {
+		j, ok := jobNamed(view, allocation.For)
+		if !ok || !given(j, nodeName(node), allocation.Attempt) {
+			continue
+		}
+		id := domain.AllocationID(j.Name, j.Life.Attempt)
+		phase, running := listed[id]
+		boot := book.given[id]
+		var command domain.Command[domain.JobLife]
+		switch lost := phase == wire.Lost || !running && boot != "" && boot != beat.Boot; {
+		case j.Life.State == domain.JobCancellingState && (lost || !running):
+			command = domain.ConfirmCancel{Attempt: j.Life.Attempt}
+		case lost:
+			command = domain.RequeueJob{Attempt: j.Life.Attempt, Reason: "the agent on node " + node + " was restarted"}
+		default:
+			continue
+		}
+		delete(book.given, id)
+		if err := d.do(ctx, node, domain.IntendJob(j.Name, command)); err != nil && !isFault(err) {
+			return err
+		}
+	}
+	return nil
+}
+
+// short bounds a text that a node wrote.
+func short(text string) string {
+	const most = 2000
+	if len(text) > most {
+		return text[:most] + "…"
+	}
+	return text
+}

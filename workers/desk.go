@@ -1,0 +1,157 @@
+// Package workers is the desk of the control plane, where the agents of nodes
+// report and are told what to run, and the way from the gateway to a replica.
+package workers
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/nats-io/nats.go"
+
+	"anneal/blobs"
+	"anneal/domain"
+	"anneal/eventlog"
+	"anneal/projections"
+	"anneal/workers/wire"
+)
+
+// Options say what the desk works with.
+type Options struct {
+	Log   eventlog.Log
+	World *projections.World // which follows Log
+	Blobs *blobs.Store
+	Conn  *nats.Conn       // into the agents' account, with every right there
+	Now   func() time.Time // nil is time.Now
+	// LostAfter is how long a node may be silent before a scheduler loses it;
+	// agents are told to beat several times within. 0 is 15 s.
+	LostAfter time.Duration
+	Logger    *slog.Logger // nil is silence
+}
+
+// A Desk answers the agents. It decides nothing about who works where: it
+// tells each node what the world says, and turns what the nodes report into
+// commands. What it remembers is no more than a convenience, so it may be
+// restarted at any time, and several may work at once.
+type Desk struct {
+	Options
+	log    *slog.Logger
+	ctx    context.Context // of Run
+	limit  chan struct{}   // messages handled at once
+	active sync.WaitGroup
+
+	mu    sync.Mutex
+	nodes map[string]*nodeBook
+}
+
+// NewDesk makes a desk; Run opens it.
+func NewDesk(o Options) *Desk {
+	if o.Now == nil {
+		o.Now = time.Now
+	}
+	if o.Logger == nil {
+		o.Logger = slog.New(slog.DiscardHandler)
+	}
+	o.LostAfter = cmp.Or(o.LostAfter, 15*time.Second)
+	return &Desk{Options: o, log: o.Logger, limit: make(chan struct{}, 64), nodes: map[string]*nodeBook{}}
+}
+
+// Run answers agents, nudges those for whom something has changed, and removes
+// the files of deleted jobs, until ctx is done.
+func (d *Desk) Run(ctx context.Context) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	d.ctx = ctx
+	var subscriptions []*nats.Subscription
+	defer func() {
+		for _, s := range subscriptions {
+			_ = s.Unsubscribe() // fails only when the connection is gone, and they with it
+		}
+		cancel()
+		d.active.Wait()
+	}()
+	for _, one := range []struct {
+		subject, queue string
+		handle         func(node string, m *nats.Msg)
+	}{
+		// Every desk hears every beat, for the pulse of its own world; one answers.
+		{wire.BeatSubject("*"), "", d.overhear},
+		{wire.BeatSubject("*"), "desk", d.beat},
+		{wire.ReportSubject("*"), "desk", d.report},
+		{wire.SignSubject("*"), "desk", d.sign},
+	} {
+		s, err := d.subscribe(one.subject, one.queue, one.handle)
+		if err != nil {
+			return fmt.Errorf("listening on %s: %w", one.subject, err)
+		}
+		subscriptions = append(subscriptions, s)
+	}
+	if err := d.Conn.FlushTimeout(5 * time.Second); err != nil {
+		return fmt.Errorf("opening the desk: %w", err)
+	}
+	d.active.Go(d.clean)
+	d.nudge()
+	return ctx.Err()
+}
+
+// subscribe hands each message to a goroutine of its own, a bounded number at
+// a time. The node is who NATS let publish on the subject.
+func (d *Desk) subscribe(subject, queue string, handle func(node string, m *nats.Msg)) (*nats.Subscription, error) {
+	return d.Conn.QueueSubscribe(subject, queue, func(m *nats.Msg) {
+		node := strings.Split(m.Subject, ".")[1]
+		if !domain.ValidID(node) {
+			return
+		}
+		select {
+		case d.limit <- struct{}{}:
+		case <-d.ctx.Done():
+			return
+		}
+		d.active.Go(func() {
+			defer func() { <-d.limit }()
+			handle(node, m)
+		})
+	})
+}
+
+// read reads a message, and refuses one that it cannot read.
+func (d *Desk) read(node string, m *nats.Msg, message any) bool {
+	err := wire.Unmarshal(m.Data, message)
+	if err != nil {
+		d.log.Warn("an agent is refused", "node", node, "error", err)
+		d.respond(m, wire.Refusal{Version: wire.Version, Refused: wire.FaultOf(err)})
+	}
+	return err == nil
+}
+
+func (d *Desk) respond(m *nats.Msg, answer any) {
+	data, err := wire.Marshal(answer)
+	if err == nil {
+		err = m.Respond(data)
+	}
+	if err != nil && !errors.Is(err, nats.ErrMsgNoReply) {
+		d.log.Warn("an answer to a node is lost", "subject", m.Subject, "error", err)
+	}
+}
+
+// do carries out commands that a node caused, and waits until the world shows it.
+func (d *Desk) do(ctx context.Context, node string, intents ...domain.Intent) error {
+	position, err := eventlog.Do(ctx, d.Log, d.World, eventlog.Request{Time: d.Now(), Actor: string(nodeName(node))}, intents...)
+	if err != nil {
+		return err
+	}
+	return d.World.WaitFor(ctx, position)
+}
+
+func nodeName(id string) domain.Name { return domain.NewName(domain.System, "nodes", id) }
+
+// isFault tells an answer of the domain from trouble that may pass.
+func isFault(err error) bool {
+	var fault *domain.Fault
+	return errors.As(err, &fault) && fault.Code != domain.Aborted && fault.Code != domain.Unavailable
+}

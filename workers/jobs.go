@@ -1,0 +1,104 @@
+package workers
+
+import (
+	"fmt"
+	"hash/fnv"
+	"iter"
+	"strconv"
+
+	"anneal/domain"
+	"anneal/engines"
+	"anneal/projections"
+)
+
+// A job is what every kind of job shows to the desk. A new kind joins here, in
+// jobNamed and in jobs.
+type job struct {
+	Name           domain.Name
+	Life           *domain.JobLife // shared with the view: do not change
+	Version        uint64
+	DisplayName    string
+	Method         string
+	BaseModel      domain.Name // "" when Adapter names what is trained on
+	Adapter        domain.Name // an addon to continue from, or ""
+	Dataset        domain.Name
+	EvaluationData domain.Name
+	OutputModel    string // id in the job's account
+	Settings       engines.TrainSettings
+}
+
+// jobNamed is the job of a name; false when there is none.
+func jobNamed(v *projections.View, name domain.Name) (job, bool) {
+	if name.Collection() == domain.SupervisedJobs.Collection {
+		if row, ok := v.SupervisedJobs.Get(name); ok {
+			return supervised(row), true
+		}
+	}
+	return job{}, false
+}
+
+// jobs yields every job of every kind.
+func jobs(v *projections.View) iter.Seq[job] {
+	return func(yield func(job) bool) {
+		for row := range v.SupervisedJobs.All() {
+			if !yield(supervised(row)) {
+				return
+			}
+		}
+	}
+}
+
+func supervised(row *projections.Row[domain.SupervisedJob]) job {
+	s := &row.State
+	settings := settingsOf(s.TrainingConfig)
+	settings.EarlyStop, settings.EvalAutoCarveout = s.EarlyStop, s.EvalAutoCarveout
+	return job{
+		Name: row.Name, Life: &s.JobLife, Version: row.Version, DisplayName: s.DisplayName, Method: engines.Supervised,
+		BaseModel: domain.Name(s.BaseModel), Adapter: domain.Name(s.WarmStartFrom), Dataset: domain.Name(s.Dataset),
+		EvaluationData: domain.Name(s.EvaluationDataset), OutputModel: s.OutputModel, Settings: settings,
+	}
+}
+
+// settingsOf hands an engine what the caller set; 0 stays the engine's default.
+func settingsOf(c domain.TrainingConfig) engines.TrainSettings {
+	s := engines.TrainSettings{
+		Epochs: c.Epochs, LearningRate: c.LearningRate, BatchSizeTokens: c.BatchSize, BatchSizeSamples: c.BatchSizeSamples,
+		GradientAccumulationSteps: c.GradientAccumulationSteps, LearningRateWarmupSteps: c.LearningRateWarmupSteps,
+		OptimizerWeightDecay: c.OptimizerWeightDecay, MaxContextLength: c.MaxContextLength,
+	}
+	if c.LoraRank != nil {
+		s.LoraRank = *c.LoraRank
+	}
+	return s
+}
+
+// seedOf is the same for every attempt of a job, and for the job made again
+// under its name.
+func seedOf(name domain.Name) uint64 {
+	hash := fnv.New64a()
+	hash.Write([]byte(name))
+	return hash.Sum64()
+}
+
+// Where the files of a job lie in the bucket.
+
+func jobFolder(name domain.Name) string {
+	return "jobs/" + name.Account() + "/" + name.Collection() + "/" + name.ID() + "/"
+}
+
+func checkpointFolder(name domain.Name, attempt, step int) string {
+	return fmt.Sprintf("%scheckpoints/%d-%d/", jobFolder(name), attempt, step)
+}
+
+// resultFolder differs between attempts and between jobs, so that nothing is
+// overwritten when two jobs want to call their model the same.
+func resultFolder(j job, attempt int) string {
+	return "models/" + j.Name.Account() + "/" + j.OutputModel + "/" + j.Name.Collection() + "-" + j.Name.ID() + "-" + strconv.Itoa(attempt) + "/"
+}
+
+// MetricsFile is the key of a job's metrics in the bucket: JSONL, one object a
+// step, complete up to the last checkpoint, and to the end once it is over.
+// There is none before the first checkpoint.
+func MetricsFile(job domain.Name) string { return jobFolder(job) + metricsFile }
+
+const metricsFile = "metrics.jsonl"

@@ -1,0 +1,223 @@
+package workers
+
+import (
+	"context"
+	"maps"
+	"slices"
+	"time"
+
+	"anneal/domain"
+	"anneal/projections"
+	"anneal/workers/wire"
+)
+
+const (
+	downloadWithin = 24 * time.Hour // how long signed URLs of an order are good
+	maxStarts      = 16             // new work in one answer; the rest comes with the next
+	maxInterval    = 2 * time.Second
+)
+
+// orders is what should run on the node: what its allocations are for, as far
+// as the world still wants it. A job that is being cancelled stays until its
+// attempt is reported stopped.
+func (d *Desk) orders(ctx context.Context, node string, book *nodeBook, beat wire.Beat) (wire.Orders, error) {
+	view := d.World.View()
+	orders := wire.Orders{Version: wire.Version, Position: view.Position, Interval: min(maxInterval, d.LostAfter/5), Acked: map[string]int{}}
+	attempts, replicas := map[string]bool{}, map[string]bool{}
+	for _, a := range beat.Attempts {
+		attempts[a.ID()] = true
+	}
+	for _, r := range beat.Replicas {
+		replicas[r.ID()] = true
+	}
+	wanted := map[string]bool{}
+	for _, a := range allocated(view, node) {
+		if r, ok := replicaOf(view, nodeName(node), a); ok {
+			if replicas[a.ID] {
+				orders.Keep = append(orders.Keep, a.ID)
+			} else if len(orders.Serve) < maxStarts {
+				d.serve(ctx, node, view, a, r, &orders)
+			}
+			continue
+		}
+		j, ok := jobNamed(view, a.For)
+		if !ok || !given(j, nodeName(node), a.Attempt) {
+			continue
+		}
+		wanted[a.ID] = true
+		cancelling := j.Life.State == domain.JobCancellingState
+		switch {
+		case attempts[a.ID]:
+			orders.Keep = append(orders.Keep, a.ID)
+			orders.Acked[a.ID] = acked(view, j)
+			if cancelling {
+				orders.Cancel = append(orders.Cancel, a.ID)
+			}
+		case j.Life.Working() && len(orders.Train) < maxStarts:
+			d.train(ctx, node, view, j, &orders)
+		}
+	}
+	for _, order := range orders.Train {
+		book.given[order.ID()] = beat.Boot
+	}
+	maps.DeleteFunc(book.given, func(id, _ string) bool { return !wanted[id] })
+	return orders, nil
+}
+
+// acked is the step of the newest row of the attempt that is in the pulse.
+func acked(v *projections.View, j job) int {
+	progress, ok := v.Pulse.Progress(j.Name)
+	latest, any := v.Pulse.Latest(j.Name)
+	if !ok || !any || progress.Attempt != j.Life.Attempt {
+		return 0
+	}
+	return latest.Step
+}
+
+// train adds the order to begin a job's attempt, or ends a job whose inputs
+// are gone.
+func (d *Desk) train(ctx context.Context, node string, view *projections.View, j job, orders *wire.Orders) {
+	order, err := d.trainOrder(ctx, view, j)
+	switch {
+	case err == nil:
+		orders.Train = append(orders.Train, order)
+	case isFault(err):
+		d.log.Info("a job cannot begin", "job", j.Name, "error", err)
+		if err := d.do(ctx, node, domain.IntendJob(j.Name, domain.FailJob{Attempt: j.Life.Attempt, Status: domain.StatusOf(err)})); err != nil {
+			d.log.Warn("a job that cannot begin could not be failed", "job", j.Name, "error", err)
+		}
+	default:
+		d.log.Warn("an order could not be made; the next beat tries again", "job", j.Name, "error", err)
+	}
+}
+
+func (d *Desk) trainOrder(ctx context.Context, view *projections.View, j job) (order wire.Train, err error) {
+	order = wire.Train{Job: j.Name, Attempt: j.Life.Attempt, Method: j.Method, Settings: j.Settings, Seed: seedOf(j.Name), CPUMilli: j.Life.Takes.CPUMilli}
+	if err := free(view, j); err != nil {
+		return order, err
+	}
+	named := j.BaseModel
+	if named == "" {
+		named = j.Adapter
+	}
+	base, adapter, err := d.model(ctx, view, named)
+	if err != nil {
+		return order, err
+	}
+	order.Base, order.Adapter = *base, adapter
+	data, err := d.dataset(ctx, view, j.Dataset)
+	if err != nil {
+		return order, err
+	}
+	order.Data = *data
+	if j.EvaluationData != "" {
+		if order.Eval, err = d.dataset(ctx, view, j.EvaluationData); err != nil {
+			return order, err
+		}
+	}
+	if last, ok := j.Life.LastCheckpoint(); ok {
+		if order.Resume, err = d.folder(ctx, last.Files.Folder, last.Files); err != nil {
+			return order, err
+		}
+		order.ResumeStep = last.Step
+	}
+	return order, nil
+}
+
+// free refuses a job whose output model another has made: better before the
+// training than after.
+func free(v *projections.View, j job) error {
+	row, taken := v.Models.Get(domain.NewName(j.Name.Account(), "models", j.OutputModel))
+	if taken && row.State.SourceJob != j.Name {
+		return &domain.Fault{Code: domain.AlreadyExists, Reason: "OUTPUT_MODEL_TAKEN",
+			Message: "outputModel: the model " + string(row.Name) + " exists already: name another, or delete that one"}
+	}
+	return nil
+}
+
+// model is the folders of a model: its own, and when it is an addon its base's
+// and its own.
+func (d *Desk) model(ctx context.Context, view *projections.View, name domain.Name) (base, adapter *wire.Folder, err error) {
+	row, err := ready(view, name)
+	if err != nil {
+		return nil, nil, err
+	}
+	if row.State.Kind == domain.PEFTAddon {
+		if adapter, err = d.folder(ctx, keyOf(row.State.Files.Folder, row.CreateTime), row.State.Files); err != nil {
+			return nil, nil, err
+		}
+		if row, err = ready(view, domain.Name(row.State.BaseModel)); err != nil {
+			return nil, nil, err
+		}
+		if row.State.Kind == domain.PEFTAddon {
+			return nil, nil, domain.Faultf(domain.FailedPrecondition, "the base of an addon, %s, is an addon itself", row.Name)
+		}
+	}
+	base, err = d.folder(ctx, keyOf(row.State.Files.Folder, row.CreateTime), row.State.Files)
+	return base, adapter, err
+}
+
+func ready(v *projections.View, name domain.Name) (*projections.Row[domain.Model], error) {
+	row, ok := v.Models.Get(name)
+	switch {
+	case !ok:
+		return nil, domain.Faultf(domain.FailedPrecondition, "the model %s does not exist (any more)", name)
+	case row.State.State != domain.ModelReady:
+		return nil, domain.Faultf(domain.FailedPrecondition, "the model %s is %s: upload its weights first", name, row.State.State)
+	}
+	return row, nil
+}
+
+func (d *Desk) dataset(ctx context.Context, view *projections.View, name domain.Name) (*wire.Folder, error) {
+	row, ok := view.Datasets.Get(name)
+	switch {
+	case !ok:
+		return nil, domain.Faultf(domain.FailedPrecondition, "the dataset %s does not exist (any more)", name)
+	case row.State.State != domain.DatasetReady:
+		return nil, domain.Faultf(domain.FailedPrecondition, "the dataset %s is %s: upload its rows first", name, row.State.State)
+	}
+	return d.folder(ctx, keyOf(row.State.Files.Folder, row.CreateTime), row.State.Files)
+}
+
+// keyOf tells a folder from one that had the same name before: what was
+// deleted may be made again with other content.
+func keyOf(folder string, created time.Time) string {
+	return folder + "@" + created.UTC().Format(time.RFC3339Nano)
+}
+
+// folder is stored files with the URLs to fetch them.
+func (d *Desk) folder(ctx context.Context, key string, files domain.Files) (*wire.Folder, error) {
+	if len(files.Sizes) == 0 || len(files.Sizes) > wire.MaxFiles {
+		return nil, domain.Faultf(domain.FailedPrecondition, "%s has %d files: 1 to %d can be used", files.Folder, len(files.Sizes), wire.MaxFiles)
+	}
+	folder := &wire.Folder{Key: key}
+	for _, name := range slices.Sorted(maps.Keys(files.Sizes)) {
+		url, err := d.Blobs.SignGet(ctx, files.Folder+name, downloadWithin)
+		if err != nil {
+			return nil, err
+		}
+		folder.Files = append(folder.Files, wire.File{Name: name, Size: files.Sizes[name], URL: url})
+	}
+	return folder, nil
+}
+
+// serve adds the order to load a replica, or removes a replica whose model is
+// gone.
+func (d *Desk) serve(ctx context.Context, node string, view *projections.View, a domain.Allocation, r domain.Replica, orders *wire.Orders) {
+	row, ok := view.Deployments.Get(a.For)
+	if !ok {
+		return
+	}
+	base, adapter, err := d.model(ctx, view, domain.Name(row.State.BaseModel))
+	switch {
+	case err == nil:
+		orders.Serve = append(orders.Serve, wire.Serve{Deployment: a.For, Replica: r.ID, Base: *base, Adapter: adapter})
+	case isFault(err):
+		err := d.do(ctx, node, domain.Intend(domain.Deployments, a.For, domain.RemoveReplica{ID: r.ID, Reason: err.Error(), Failed: true}))
+		if err != nil {
+			d.log.Warn("a replica without a model could not be removed", "deployment", a.For, "replica", r.ID, "error", err)
+		}
+	default:
+		d.log.Warn("an order could not be made; the next beat tries again", "deployment", a.For, "error", err)
+	}
+}

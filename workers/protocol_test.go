@@ -1,0 +1,196 @@
+package workers_test
+
+import (
+	"encoding/json"
+	"testing"
+
+	"github.com/nats-io/nats.go"
+	"github.com/stretchr/testify/require"
+
+	"anneal/domain"
+	"anneal/projections"
+	"anneal/workers/agent"
+	"anneal/workers/wire"
+)
+
+// ask speaks for a node, as an agent of any behaviour could.
+func (c *cluster) ask(conn *nats.Conn, subject string, question, answer any) error {
+	data, err := json.Marshal(question)
+	require.NoError(c, err)
+	reply, err := conn.Request(subject, data, patience)
+	require.NoError(c, err)
+	return wire.Unmarshal(reply.Data, answer)
+}
+
+func beatOf(boot string, number uint64) wire.Beat {
+	return wire.Beat{Version: wire.Version, Boot: boot, Number: number, Node: domain.NodeSpec{Engines: []string{"train"}, Version: "test",
+		Capacity: domain.Resources{CPUMilli: 4000, MemoryMiB: 4096}}}
+}
+
+// What an attempt that is over reports is refused, and so is what another node
+// reports: nothing of it is recorded.
+func TestStaleReports(t *testing.T) {
+	c := start(t)
+	c.stock()
+	old, other := c.raw("n1"), c.raw("n2")
+	require.NoError(t, c.ask(old, wire.BeatSubject("n1"), beatOf("a", 1), &wire.Orders{}))
+	require.NoError(t, c.ask(other, wire.BeatSubject("n2"), beatOf("b", 1), &wire.Orders{}))
+	c.submit()
+	c.place("n1")
+	c.do(domain.IntendJob(jobName, domain.RequeueJob{Attempt: 1, Reason: "lost"}))
+	c.do(domain.IntendJob(jobName, domain.QueueJob{}))
+	c.place("n2")
+	before := c.world.Position()
+	for _, kind := range []string{wire.ReportCheckpoint, wire.ReportWriting, wire.ReportCompleted, wire.ReportFailed, wire.ReportStopped} {
+		report := wire.Report{Version: wire.Version, Boot: "a", Kind: kind, Job: jobName, Step: 10, Sizes: map[string]int64{"w": 1},
+			Result: &wire.Result{}, Fault: &wire.Fault{Code: domain.InvalidArgument, Message: "x"}}
+		for _, attempt := range []int{0, 1, 2, 3} { // 2 is the current one, but not n1's
+			report.Attempt = attempt
+			var receipt wire.Receipt
+			require.NoError(t, c.ask(old, wire.ReportSubject("n1"), report, &receipt))
+			require.Equal(t, wire.Stale, receipt.Verdict, "%s of attempt %d", kind, attempt)
+			require.NotEmpty(t, receipt.Message)
+		}
+	}
+	var reply wire.SignReply
+	require.NoError(t, c.ask(old, wire.SignSubject("n1"), wire.SignRequest{Version: wire.Version, Job: jobName, Attempt: 1, For: wire.ForCheckpoint,
+		Sizes: map[string]int64{"w": 1}}, &reply))
+	require.Equal(t, wire.Stale, reply.Verdict)
+	require.Empty(t, reply.URLs)
+	require.Equal(t, before, c.world.Position())
+
+	// The one that still lists the old attempt is told to stop it.
+	beat := beatOf("a", 2)
+	beat.Attempts = []wire.Attempt{{Job: jobName, Attempt: 1, Phase: wire.Training}}
+	var orders wire.Orders
+	require.NoError(t, c.ask(old, wire.BeatSubject("n1"), beat, &orders))
+	require.Empty(t, orders.Keep)
+	require.Empty(t, orders.Train)
+}
+
+// A node cannot say that files are stored which are not.
+func TestUnstoredFiles(t *testing.T) {
+	c := start(t)
+	c.stock()
+	node := c.raw("n1")
+	require.NoError(t, c.ask(node, wire.BeatSubject("n1"), beatOf("a", 1), &wire.Orders{}))
+	c.submit()
+	c.place("n1")
+	for _, kind := range []string{wire.ReportCheckpoint, wire.ReportCompleted} {
+		var receipt wire.Receipt
+		require.NoError(t, c.ask(node, wire.ReportSubject("n1"), wire.Report{Version: wire.Version, Kind: kind, Job: jobName, Attempt: 1, Step: 10,
+			Sizes: map[string]int64{"model.safetensors": 10}, Result: &wire.Result{}}, &receipt))
+		require.Equal(t, wire.Incomplete, receipt.Verdict)
+		require.Contains(t, receipt.Message, "model.safetensors")
+	}
+	for _, name := range []string{"../../../models/acme/base/config.json", "/etc/passwd", ".hidden", ""} {
+		err := c.ask(node, wire.SignSubject("n1"), wire.SignRequest{Version: wire.Version, Job: jobName, Attempt: 1, For: wire.ForResults,
+			Sizes: map[string]int64{name: 1}}, &wire.SignReply{})
+		require.Equal(t, domain.InvalidArgument, domain.CodeOf(err), "%q", name)
+	}
+}
+
+// An order names what an attempt needs and nothing more; it comes until the
+// node lists the attempt.
+func TestOrders(t *testing.T) {
+	c := start(t)
+	c.stock()
+	node := c.raw("n1")
+	require.NoError(t, c.ask(node, wire.BeatSubject("n1"), beatOf("a", 1), &wire.Orders{}))
+	c.submit()
+	c.place("n1")
+	id := domain.AllocationID(jobName, 1)
+	for number := range uint64(2) { // the first answer may have been lost
+		var orders wire.Orders
+		require.NoError(t, c.ask(node, wire.BeatSubject("n1"), beatOf("a", 2+number), &orders))
+		require.Len(t, orders.Train, 1)
+		order := orders.Train[0]
+		require.Equal(t, id, order.ID())
+		require.Equal(t, []string{"config.json", "model.safetensors"}, []string{order.Base.Files[0].Name, order.Base.Files[1].Name})
+		require.Equal(t, 4, order.Settings.Epochs)
+		require.Equal(t, domain.DefaultLoraRank, order.Settings.LoraRank)
+		require.NotZero(t, order.Seed)
+		require.Nil(t, order.Resume)
+	}
+	beat := beatOf("a", 4)
+	beat.Attempts = []wire.Attempt{{Job: jobName, Attempt: 1, Phase: wire.Training, Step: 3, Steps: 40}}
+	var orders wire.Orders
+	require.NoError(t, c.ask(node, wire.BeatSubject("n1"), beat, &orders))
+	require.Equal(t, []string{id}, orders.Keep)
+	require.Empty(t, orders.Train)
+	progress, ok := c.world.View().Pulse.Progress(jobName)
+	require.True(t, ok)
+	require.Equal(t, 3, progress.Step)
+
+	c.do(domain.IntendJob(jobName, domain.CancelJob{}))
+	beat.Number++
+	orders = wire.Orders{}
+	require.NoError(t, c.ask(node, wire.BeatSubject("n1"), beat, &orders))
+	require.Equal(t, []string{id}, orders.Keep)
+	require.Equal(t, []string{id}, orders.Cancel)
+	var receipt wire.Receipt
+	require.NoError(t, c.ask(node, wire.ReportSubject("n1"), wire.Report{Version: wire.Version, Kind: wire.ReportStopped, Job: jobName, Attempt: 1}, &receipt))
+	require.Equal(t, wire.Accepted, receipt.Verdict)
+	require.Equal(t, domain.JobCancelledState, c.life().State)
+}
+
+func TestRefusals(t *testing.T) {
+	c := start(t)
+	node := c.raw("n1")
+	beat := beatOf("a", 1)
+	beat.Version = 99
+	err := c.ask(node, wire.BeatSubject("n1"), beat, &wire.Orders{})
+	require.Equal(t, domain.FailedPrecondition, domain.CodeOf(err))
+	require.Contains(t, err.Error(), "version 99")
+
+	beat = beatOf("a", 1)
+	beat.Node.Capacity.CPUMilli = 0
+	err = c.ask(node, wire.BeatSubject("n1"), beat, &wire.Orders{})
+	require.Equal(t, domain.InvalidArgument, domain.CodeOf(err))
+	require.Contains(t, err.Error(), "cpuMilli")
+
+	reply, err := node.Request(wire.BeatSubject("n1"), []byte("{"), patience)
+	require.NoError(t, err)
+	require.Equal(t, domain.InvalidArgument, domain.CodeOf(wire.Unmarshal(reply.Data, &wire.Orders{})))
+	require.Zero(t, c.world.View().Nodes.Len())
+}
+
+// Of two agents under one name the newer stays, and the older is told why not.
+func TestTakenOver(t *testing.T) {
+	c := start(t)
+	a, err := agent.New(agent.Options{Node: "n1", Token: "token of n1", URL: c.server.URL(), Dir: t.TempDir(), Log: testLog})
+	require.NoError(t, err)
+	ended := make(chan error, 1)
+	go func() { ended <- a.Run(t.Context()) }()
+	c.ready("n1")
+	newer := c.raw("n1")
+	require.NoError(t, c.ask(newer, wire.BeatSubject("n1"), beatOf("newer", 1), &wire.Orders{}))
+	require.NoError(t, c.server.Desk().Publish(wire.NudgeSubject("n1"), nil))
+	err = <-ended
+	require.Equal(t, domain.FailedPrecondition, domain.CodeOf(err))
+	require.Contains(t, err.Error(), "another agent")
+	require.NoError(t, c.ask(newer, wire.BeatSubject("n1"), beatOf("newer", 2), &wire.Orders{}))
+}
+
+// Rows of metrics reach the pulse while a training runs.
+func TestMetricsReachThePulse(t *testing.T) {
+	c := start(t)
+	c.stock()
+	c.agent("n1", hangAt(35))
+	c.submit()
+	c.place("n1")
+	c.saved(30)
+	require.NoError(t, c.server.Desk().Publish(wire.NudgeSubject("n1"), nil))
+	// The desk hears a beat before it acts on it; that the node is told of the
+	// cancellation means that a beat with all rows was heard.
+	c.do(domain.IntendJob(jobName, domain.CancelJob{}))
+	c.reaches(domain.JobCancelledState)
+	var rows []projections.MetricRow
+	for row := range c.world.View().Pulse.Metrics(jobName, 0) {
+		rows = append(rows, row)
+	}
+	require.GreaterOrEqual(t, len(rows), 30)
+	for i, row := range rows {
+		require.Equal(t, i+1, row.Step)
+	}
+}

@@ -1,0 +1,151 @@
+package workers
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"sync/atomic"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/nats-io/nats.go"
+
+	"anneal/domain"
+	"anneal/engines"
+	"anneal/workers/wire"
+)
+
+// Replicas is the gateway's way to the replicas on the nodes.
+type Replicas struct {
+	// Conn leads into the agents' account.
+	Conn *nats.Conn
+	// Silence is how long a node may say nothing at all before it counts as
+	// dead; 0 is 10 s. A live one speaks every 2 s, also while it computes.
+	Silence time.Duration
+}
+
+// Complete has one replica generate one continuation and hands it to emit
+// piece by piece, in order and without gaps; the last piece carries Finish. It
+// returns when all is emitted, or when emit fails or ctx is done: the replica
+// then stops within one step. Unavailable means that the replica cannot be
+// reached, is gone, or fell silent: when nothing was emitted yet, another
+// replica may be asked. Faults of the engine come back as they are.
+func (r Replicas) Complete(ctx context.Context, deployment domain.Name, replica domain.Replica, req engines.CompletionRequest,
+	emit func(engines.Chunk) error) (engines.Usage, error) {
+	node := replica.Node.ID()
+	id, err := uuid.NewV7()
+	if err != nil {
+		return engines.Usage{}, err
+	}
+	ask := wire.Completion{Version: wire.Version, ID: id.String(), Deployment: deployment, Replica: replica.ID, Request: req}
+	data, err := wire.Marshal(ask)
+	if err != nil {
+		return engines.Usage{}, err
+	}
+	// More parts than the window are never on their way, so none is dropped.
+	parts := make(chan *nats.Msg, wire.Window+1)
+	subscription, err := r.Conn.ChanSubscribe(wire.StreamSubject(node, ask.ID), parts)
+	if err != nil {
+		return engines.Usage{}, unreachable(err)
+	}
+	defer func() { _ = subscription.Unsubscribe() }() // fails only when the connection is gone, and it with it
+	if err := r.Conn.PublishRequest(wire.CompleteSubject(node), subscription.Subject, data); err != nil {
+		return engines.Usage{}, unreachable(err)
+	}
+	reader := &reader{conn: r.Conn, node: node, id: ask.ID, silence: cmp.Or(r.Silence, wire.Silence), parts: parts, emit: emit}
+	usage, done, err := reader.read(ctx)
+	if !done {
+		reader.say(true)
+	}
+	return usage, err
+}
+
+// A reader receives one stream.
+type reader struct {
+	conn     *nats.Conn
+	node, id string
+	silence  time.Duration
+	parts    <-chan *nats.Msg
+	emit     func(engines.Chunk) error
+	emitted  atomic.Uint64 // parts that are emitted
+}
+
+// read emits the parts as they come. done tells that the node has ended the
+// stream by itself.
+func (r *reader) read(ctx context.Context) (usage engines.Usage, done bool, err error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	go r.beat(ctx) // emit may take long, and the node wants to know that somebody reads
+	silent := time.NewTimer(r.silence)
+	defer silent.Stop()
+	for {
+		var m *nats.Msg
+		select {
+		case m = <-r.parts:
+		case <-silent.C:
+			return usage, false, unavailable("node %s fell silent in the middle of an answer", r.node)
+		case <-ctx.Done():
+			return usage, false, ctx.Err()
+		}
+		if m.Header.Get("Status") == "503" {
+			return usage, true, unavailable("no agent answers on node %s", r.node)
+		}
+		var part wire.Part
+		if err := wire.Unmarshal(m.Data, &part); err != nil {
+			return usage, false, err
+		}
+		if want := r.emitted.Load() + 1; part.Seq != want {
+			return usage, false, unavailable("a part of the answer was lost on its way: part %d came instead of %d", part.Seq, want)
+		}
+		for _, chunk := range part.Chunks {
+			if err := r.emit(chunk); err != nil {
+				return usage, part.Done, err
+			}
+		}
+		if part.Usage != nil {
+			usage = *part.Usage
+		}
+		if part.Done {
+			return usage, true, part.Fault.Err()
+		}
+		if r.emitted.Add(1)%(wire.Window/2) == 0 {
+			r.say(false)
+		}
+		silent.Reset(r.silence)
+	}
+}
+
+// beat says that somebody reads, until ctx is done.
+func (r *reader) beat(ctx context.Context) {
+	pulse := time.NewTicker(wire.Pulse)
+	defer pulse.Stop()
+	for {
+		select {
+		case <-pulse.C:
+			r.say(false)
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// say tells the node what has arrived, or that no more is wanted.
+func (r *reader) say(stop bool) {
+	data, err := wire.Marshal(wire.Heard{Version: wire.Version, ID: r.id, Seq: r.emitted.Load(), Stop: stop})
+	if err == nil {
+		_ = r.conn.Publish(wire.HearSubject(r.node), data) // unheard, the node gives up by itself
+	}
+}
+
+func unreachable(err error) error {
+	if errors.Is(err, nats.ErrConnectionClosed) || errors.Is(err, nats.ErrReconnectBufExceeded) {
+		return unavailable("the nodes cannot be reached now: try again")
+	}
+	return err
+}
+
+func unavailable(format string, args ...any) error {
+	f := domain.Faultf(domain.Unavailable, format, args...)
+	f.Reason = "REPLICA_UNREACHABLE"
+	return f
+}

@@ -1,0 +1,217 @@
+package workers
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+
+	"github.com/nats-io/nats.go"
+
+	"anneal/domain"
+	"anneal/projections"
+	"anneal/workers/wire"
+)
+
+// report records what a node says has happened to an attempt.
+func (d *Desk) report(node string, m *nats.Msg) {
+	var report wire.Report
+	if !d.read(node, m, &report) {
+		return
+	}
+	ctx, cancel := context.WithTimeout(d.ctx, handleWithin)
+	defer cancel()
+	err := d.record(ctx, node, report)
+	if err != nil {
+		d.log.Info("a report is not recorded", "node", node, "job", report.Job, "attempt", report.Attempt, "kind", report.Kind, "error", err)
+	}
+	d.answer(m, err, func(verdict, message string) any {
+		return wire.Receipt{Version: wire.Version, Verdict: verdict, Message: message, Position: d.World.Position()}
+	})
+}
+
+var (
+	errIncomplete = errors.New("stored files are missing or cut")
+	errStale      = errors.New("the attempt is not the job's current one on this node")
+)
+
+// answer answers a question about an attempt with the verdict that err means,
+// or refuses a question that makes no sense.
+func (d *Desk) answer(m *nats.Msg, err error, with func(verdict, message string) any) {
+	switch {
+	case err == nil:
+		d.respond(m, with(wire.Accepted, ""))
+	case errors.Is(err, errIncomplete):
+		d.respond(m, with(wire.Incomplete, err.Error()))
+	case over(err):
+		d.respond(m, with(wire.Stale, err.Error()))
+	case domain.CodeOf(err) == domain.InvalidArgument:
+		d.respond(m, wire.Refusal{Version: wire.Version, Refused: wire.FaultOf(err)})
+	default:
+		d.respond(m, with(wire.Later, err.Error()))
+	}
+}
+
+// over tells whether err is the domain's word that the attempt is over.
+func over(err error) bool {
+	var fault *domain.Fault
+	if errors.Is(err, errStale) {
+		return true
+	}
+	return errors.As(err, &fault) && (fault.Reason == "STALE_ATTEMPT" || fault.Reason == "JOB_STATE" || fault.Reason == "NOT_FOUND")
+}
+
+// current is the job whose current attempt the node carries out. Before it
+// says that there is none it makes sure that it knows the newest facts: this
+// desk may lag behind the one that gave the order.
+func (d *Desk) current(ctx context.Context, node string, name domain.Name, attempt int) (*projections.View, job, error) {
+	view := d.World.View()
+	if j, ok := jobNamed(view, name); ok && given(j, nodeName(node), attempt) {
+		return view, j, nil
+	}
+	last, err := d.Log.Last(ctx)
+	if err != nil {
+		return nil, job{}, err
+	}
+	if err := d.World.WaitFor(ctx, last.Position); err != nil {
+		return nil, job{}, err
+	}
+	view = d.World.View()
+	if j, ok := jobNamed(view, name); ok && given(j, nodeName(node), attempt) {
+		return view, j, nil
+	}
+	return nil, job{}, errStale
+}
+
+func (d *Desk) record(ctx context.Context, node string, r wire.Report) error {
+	view, j, err := d.current(ctx, node, r.Job, r.Attempt)
+	if err != nil {
+		return err
+	}
+	cancelling := j.Life.State == domain.JobCancellingState
+	switch {
+	case r.Kind == wire.ReportCheckpoint:
+		return d.checkpoint(ctx, node, j, r)
+	// Whatever else became of an attempt that is being cancelled, it has stopped.
+	case r.Kind == wire.ReportStopped, cancelling:
+		return d.tell(ctx, node, j, domain.ConfirmCancel{Attempt: r.Attempt})
+	case r.Kind == wire.ReportWriting:
+		return d.tell(ctx, node, j, domain.WriteResults{Attempt: r.Attempt})
+	case r.Kind == wire.ReportCompleted && r.Result != nil:
+		return d.complete(ctx, node, view, j, r)
+	case r.Kind == wire.ReportFailed && r.Fault != nil:
+		return d.fail(ctx, node, j, r)
+	}
+	return domain.Faultf(domain.InvalidArgument, "a report of kind %q is not understood", r.Kind)
+}
+
+func (d *Desk) tell(ctx context.Context, node string, j job, command domain.Command[domain.JobLife]) error {
+	return d.do(ctx, node, domain.IntendJob(j.Name, command))
+}
+
+// fail ends the job when its user must mend something, and has it tried again
+// when not.
+func (d *Desk) fail(ctx context.Context, node string, j job, r wire.Report) error {
+	message := short(r.Fault.Message)
+	if message == "" {
+		message = "the attempt failed on node " + node + " without a reason"
+	}
+	if r.Fault.Code == domain.InvalidArgument || r.Fault.Code == domain.FailedPrecondition {
+		return d.tell(ctx, node, j, domain.FailJob{Attempt: r.Attempt, Status: domain.Status{Code: r.Fault.Code.String(), Message: message}})
+	}
+	return d.tell(ctx, node, j, domain.RequeueJob{Attempt: r.Attempt, Reason: message})
+}
+
+// checkpoint records a checkpoint whose files are all there, and brings the
+// job's metrics file up to it.
+func (d *Desk) checkpoint(ctx context.Context, node string, j job, r wire.Report) error {
+	folder := checkpointFolder(j.Name, r.Attempt, r.Step)
+	files, err := d.arrived(ctx, folder, r.Sizes)
+	if err != nil {
+		return err
+	}
+	if err := d.publishMetrics(ctx, j.Name, files); err != nil {
+		d.log.Warn("the metrics file waits for the next checkpoint", "job", j.Name, "error", err)
+	}
+	command := domain.RecordCheckpoint{JobCheckpoint: domain.JobCheckpoint{Step: r.Step, Attempt: r.Attempt, Files: files, Metrics: r.Metrics}}
+	if err := d.tell(ctx, node, j, command); err != nil {
+		return err
+	}
+	d.letGo(ctx, j)
+	return nil
+}
+
+// letGo removes the files of checkpoints that the job no longer remembers:
+// before are those of a moment ago.
+func (d *Desk) letGo(ctx context.Context, before job) {
+	now, ok := jobNamed(d.World.View(), before.Name)
+	if !ok {
+		return
+	}
+	kept := map[string]bool{}
+	for _, c := range now.Life.Checkpoints {
+		kept[c.Files.Folder] = true
+	}
+	for _, c := range before.Life.Checkpoints {
+		if kept[c.Files.Folder] {
+			continue
+		}
+		if err := d.Blobs.DeleteFolder(ctx, c.Files.Folder); err != nil {
+			d.log.Warn("an old checkpoint stays until its job is deleted", "folder", c.Files.Folder, "error", err)
+		}
+	}
+}
+
+// arrived is the stored files that a node says it stored; errIncomplete when
+// one is not there as it should be.
+func (d *Desk) arrived(ctx context.Context, folder string, sizes map[string]int64) (domain.Files, error) {
+	there, err := d.Blobs.Files(ctx, folder)
+	if err != nil {
+		return domain.Files{}, err
+	}
+	for name, size := range sizes {
+		if have, ok := there.Sizes[name]; !ok || have != size {
+			return domain.Files{}, fmt.Errorf("%w: %s should have %d bytes and has %d", errIncomplete, name, size, have)
+		}
+	}
+	if len(sizes) == 0 {
+		return domain.Files{}, fmt.Errorf("%w: none was named", errIncomplete)
+	}
+	return domain.Files{Folder: folder, Sizes: maps.Clone(sizes)}, nil
+}
+
+// sign answers where an attempt may store files.
+func (d *Desk) sign(node string, m *nats.Msg) {
+	var request wire.SignRequest
+	if !d.read(node, m, &request) {
+		return
+	}
+	ctx, cancel := context.WithTimeout(d.ctx, handleWithin)
+	defer cancel()
+	urls, err := d.uploads(ctx, node, request)
+	d.answer(m, err, func(verdict, message string) any {
+		return wire.SignReply{Version: wire.Version, Verdict: verdict, Message: message, URLs: urls}
+	})
+}
+
+func (d *Desk) uploads(ctx context.Context, node string, r wire.SignRequest) (map[string]string, error) {
+	_, j, err := d.current(ctx, node, r.Job, r.Attempt)
+	if err != nil {
+		return nil, err
+	}
+	folder := resultFolder(j, r.Attempt)
+	if r.For == wire.ForCheckpoint {
+		folder = checkpointFolder(j.Name, r.Attempt, r.Step)
+	}
+	if len(r.Sizes) > wire.MaxFiles || r.Step < 0 || r.For != wire.ForCheckpoint && r.For != wire.ForResults {
+		return nil, domain.Faultf(domain.InvalidArgument, "1 to %d files of a checkpoint or of results can be stored at once", wire.MaxFiles)
+	}
+	urls := map[string]string{}
+	for name, size := range r.Sizes {
+		// A limit of 0 is none, so an empty file may grow to one byte; arrived finds it.
+		if urls[name], err = d.Blobs.SignPut(ctx, folder+name, max(size, 1), uploadWithin); err != nil {
+			return nil, err
+		}
+	}
+	return urls, nil
+}
