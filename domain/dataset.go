@@ -82,15 +82,16 @@ type DatasetFacts struct {
 // Dataset is the state of one dataset.
 type Dataset struct {
 	DatasetSpec
-	State               string `json:"state"`
-	Status              Status `json:"status"`
-	CreatedBy           string `json:"createdBy"`
-	Upload              int    `json:"upload"`    // number of the newest upload, 0 before the first
-	Validated           int    `json:"validated"` // the upload that was accepted or rejected last
-	Files               Files  `json:"files"`
-	Shape               string `json:"shape"`
-	EstimatedTokenCount Count  `json:"estimatedTokenCount"`
-	AverageTurnCount    int    `json:"averageTurnCount"`
+	State               string      `json:"state"`
+	Status              Status      `json:"status"`
+	CreatedBy           string      `json:"createdBy"`
+	Upload              int         `json:"upload"`               // number of the newest upload, 0 before the first
+	Validated           int         `json:"validated"`            // the upload that was accepted or rejected last
+	Violations          []Violation `json:"violations,omitempty"` // of the rejected upload
+	Files               Files       `json:"files"`
+	Shape               string      `json:"shape"`
+	EstimatedTokenCount Count       `json:"estimatedTokenCount"`
+	AverageTurnCount    int         `json:"averageTurnCount"`
 }
 
 // Exists implements State.
@@ -114,7 +115,7 @@ type DatasetUploaded struct {
 }
 
 func (e DatasetUploaded) Evolve(d *Dataset) {
-	d.Upload, d.Files, d.Status = e.Upload, e.Files, Status{OK.String(), "the upload is being validated"}
+	d.Upload, d.Files, d.Status, d.Violations = e.Upload, e.Files, Status{OK.String(), "the upload is being validated"}, nil
 }
 
 type DatasetAccepted struct {
@@ -129,11 +130,14 @@ func (e DatasetAccepted) Evolve(d *Dataset) {
 }
 
 type DatasetRejected struct {
-	Upload int    `json:"upload"`
-	Status Status `json:"status"`
+	Upload     int         `json:"upload"`
+	Status     Status      `json:"status"`
+	Violations []Violation `json:"violations,omitempty"`
 }
 
-func (e DatasetRejected) Evolve(d *Dataset) { d.Validated, d.Status = e.Upload, e.Status }
+func (e DatasetRejected) Evolve(d *Dataset) {
+	d.Validated, d.Status, d.Violations = e.Upload, e.Status, e.Violations
+}
 
 type DatasetUpdated struct{ DatasetSpec }
 
@@ -197,8 +201,9 @@ func (c AcceptDataset) Decide(d Dataset, _ time.Time) (Event[Dataset], error) {
 
 // RejectDataset records why an upload cannot be used.
 type RejectDataset struct {
-	Upload int
-	Status Status
+	Upload     int
+	Status     Status
+	Violations []Violation // by file and line; at most 100
 }
 
 func (c RejectDataset) Decide(d Dataset, _ time.Time) (Event[Dataset], error) {

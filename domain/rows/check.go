@@ -30,11 +30,13 @@ type Fault struct {
 	Reason string
 }
 
-func (f Fault) String() string {
+func (f Fault) String() string { return f.where() + ": " + f.Reason }
+
+func (f Fault) where() string {
 	if f.Line == 0 {
-		return f.File + ": " + f.Reason
+		return f.File
 	}
-	return fmt.Sprintf("%s:%d: %s", f.File, f.Line, f.Reason)
+	return fmt.Sprintf("%s:%d", f.File, f.Line)
 }
 
 // A Checker reads the files of one dataset in constant memory.
@@ -161,17 +163,21 @@ func FormatOf(shape string) string {
 	return domain.FormatRL
 }
 
-// Status is the faults as a resource's status.
-func Status(faults []Fault, more int) domain.Status {
+// Refusal is the verdict on rows with faults: each is a violation whose field
+// is FILE:LINE.
+func Refusal(faults []Fault, more int) *domain.Fault {
 	lines := make([]string, len(faults))
+	violations := make([]domain.Violation, len(faults))
 	for i, f := range faults {
 		lines[i] = f.String()
+		violations[i] = domain.Violation{Field: f.where(), Description: f.Reason}
 	}
 	text := strings.Join(lines, "; ")
 	if more > 0 {
 		text += fmt.Sprintf("; and %d more", more)
 	}
-	return domain.Status{Code: domain.InvalidArgument.String(), Message: text + ": mend the file and upload it again"}
+	return &domain.Fault{Code: domain.InvalidArgument, Reason: "INVALID_ROWS", Violations: violations,
+		Message: text + ": mend the file and upload it again"}
 }
 
 var errTooLong = errors.New("line too long")

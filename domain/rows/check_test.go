@@ -83,7 +83,7 @@ func TestAtMostAHundredFaultsAreNamed(t *testing.T) {
 	_, faults, more := c.Result()
 	require.Len(t, faults, rows.MaxFaults)
 	require.Equal(t, 50, more)
-	require.Contains(t, rows.Status(faults, more).Message, "and 50 more")
+	require.Contains(t, rows.Refusal(faults, more).Message, "and 50 more")
 }
 
 func BenchmarkCheck(b *testing.B) {

@@ -31,10 +31,11 @@ const validatorName = "dataset-validation"
 
 // Handle gives every upload that the log records to the validator.
 func (v Validator) Handle(r *eventlog.Router) error {
-	return eventlog.HandleEvents(r, validatorName, "events.*.datasets.*", v.validate, v.giveUp)
+	return eventlog.HandleEvents(r, validatorName, "events.*.datasets.*", v.Judge, v.giveUp)
 }
 
-func (v Validator) validate(ctx context.Context, e eventlog.Event) error {
+// Judge checks the upload that an event records, if it records one.
+func (v Validator) Judge(ctx context.Context, e eventlog.Event) error {
 	upload, err := uploadOf(e)
 	if err != nil || upload == nil {
 		return err
@@ -55,7 +56,8 @@ func (v Validator) validate(ctx context.Context, e eventlog.Event) error {
 	}
 	facts, faults, more := checker.Result()
 	if len(faults) > 0 {
-		return v.record(ctx, e, domain.RejectDataset{Upload: upload.Upload, Status: rows.Status(faults, more)})
+		refusal := rows.Refusal(faults, more)
+		return v.record(ctx, e, domain.RejectDataset{Upload: upload.Upload, Status: domain.StatusOf(refusal), Violations: refusal.Violations})
 	}
 	return v.record(ctx, e, domain.AcceptDataset{Upload: upload.Upload, DatasetFacts: facts})
 }
