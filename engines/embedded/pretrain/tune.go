@@ -11,7 +11,7 @@ import (
 	"anneal/engines/embedded/train"
 )
 
-// A tuning says what an adapter on the base model learnt of a new task.
+// A tuning says what the base model learnt of a new task.
 type tuning struct {
 	before, after, asked int // exact answers to held-out prompts of the new task
 	knew, kept, old      int // and of the base model's tasks
@@ -19,7 +19,7 @@ type tuning struct {
 	result               engines.TrainResult
 }
 
-// tune trains an adapter on a new task's rows, in a temporary directory below
+// tune trains the base on a new task's rows, in a temporary directory below
 // dir, and measures it.
 func tune(ctx context.Context, base, dir string, t newTask, settings engines.TrainSettings, old []example) (out tuning, err error) {
 	rows, held := tuningRows(t, 1)
@@ -40,15 +40,19 @@ func tune(ctx context.Context, base, dir string, t newTask, settings engines.Tra
 		return out, err
 	}
 	out.took = time.Since(begin)
-	ask := func(adapter string, asked []example, right *int) {
+	before, after := engines.ModelFiles{Dir: base}, engines.ModelFiles{Dir: out.result.Dir}
+	if out.result.Adapter {
+		after = engines.ModelFiles{Dir: base, AdapterDir: out.result.Dir}
+	}
+	ask := func(files engines.ModelFiles, asked []example, right *int) {
 		if err == nil {
-			*right, err = exact(ctx, engines.ModelFiles{Dir: base, AdapterDir: adapter}, asked)
+			*right, err = exact(ctx, files, asked)
 		}
 	}
-	ask("", held, &out.before)
-	ask(out.result.Dir, held, &out.after)
-	ask("", old, &out.knew)
-	ask(out.result.Dir, old, &out.kept)
+	ask(before, held, &out.before)
+	ask(after, held, &out.after)
+	ask(before, old, &out.knew)
+	ask(after, old, &out.kept)
 	return out, err
 }
 

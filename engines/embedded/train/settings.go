@@ -9,11 +9,13 @@ import (
 )
 
 // Defaults for what an order leaves at 0. They suit a few hundred short rows:
-// many small steps at a high rate. A rate for all parameters is lower than one
-// for an adapter, which begins as no change at all.
+// many small steps at a high rate. The rates are those of a model rateWidth
+// wide and fall as 1/width beyond that, as the size of stable steps does (Yang
+// et al., "Tensor Programs V", 2022).
 const (
 	defaultLoraRate    = 4e-3
 	defaultFullRate    = 1e-3
+	rateWidth          = 128
 	defaultBatchTokens = 2048
 	defaultSamples     = 8
 	evaluations        = 10 // of a whole training, when there are rows to evaluate on
@@ -49,10 +51,11 @@ func resolve(order engines.TrainOrder, c *llama.Config) (engines.TrainSettings, 
 		return s, err
 	}
 	fill(&s.Epochs, 1)
-	fill(&s.LearningRate, defaultFullRate)
-	if s.LoraRank > 0 && order.Settings.LearningRate == 0 {
-		s.LearningRate = defaultLoraRate
+	rate := defaultFullRate
+	if s.LoraRank > 0 {
+		rate = defaultLoraRate
 	}
+	fill(&s.LearningRate, rate*min(1, rateWidth/float64(c.HiddenSize)))
 	fill(&s.LoraAlpha, 2*float64(s.LoraRank))
 	fill(&s.BatchSizeTokens, max(defaultBatchTokens, s.MaxContextLength))
 	fill(&s.BatchSizeSamples, defaultSamples)
