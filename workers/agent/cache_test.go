@@ -1,0 +1,207 @@
+package agent
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"anneal/domain"
+	"anneal/workers/wire"
+)
+
+// A shelf serves files of ten bytes and counts how often each is asked for.
+type shelf struct {
+	*httptest.Server
+	mu    sync.Mutex
+	asked map[string]int
+	reply func(w http.ResponseWriter, name string, times int) bool // false to go on as usual
+}
+
+func newShelf(t *testing.T) *shelf {
+	s := &shelf{asked: map[string]int{}}
+	s.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		name := strings.TrimPrefix(r.URL.Path, "/")
+		s.mu.Lock()
+		s.asked[name]++
+		times, reply := s.asked[name], s.reply
+		s.mu.Unlock()
+		if reply == nil || !reply(w, name, times) {
+			_, _ = io.WriteString(w, "0123456789")
+		}
+	}))
+	t.Cleanup(s.Close)
+	return s
+}
+
+func (s *shelf) folder(key string, names ...string) wire.Folder {
+	f := wire.Folder{Key: key}
+	for _, name := range names {
+		f.Files = append(f.Files, wire.File{Name: name, Size: 10, URL: s.URL + "/" + name})
+	}
+	return f
+}
+
+func newCache(t *testing.T, dir string, limit int64) *cache {
+	c := &cache{dir: dir, limit: limit, files: newTransfer(nil), entries: map[string]*entry{}}
+	require.NoError(t, c.open())
+	return c
+}
+
+func TestCacheSharesOneDownload(t *testing.T) {
+	s, dir := newShelf(t), t.TempDir()
+	c := newCache(t, dir, 1<<20)
+	folder := s.folder("k", "a", "deep/b")
+	var wanting sync.WaitGroup
+	for range 8 {
+		wanting.Go(func() {
+			path, release, err := c.acquire(t.Context(), folder)
+			if err == nil {
+				defer release()
+				var data []byte
+				data, err = os.ReadFile(filepath.Join(path, "deep", "b"))
+				if err == nil && string(data) != "0123456789" {
+					err = fmt.Errorf("it holds %q", data)
+				}
+			}
+			if err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	wanting.Wait()
+	require.Equal(t, map[string]int{"a": 1, "deep/b": 1}, s.asked)
+
+	again := newCache(t, dir, 1<<20) // as after a restart
+	_, release, err := again.acquire(t.Context(), folder)
+	require.NoError(t, err)
+	release()
+	require.Equal(t, 1, s.asked["a"], "what is there is not fetched again")
+	_, release, err = again.acquire(t.Context(), s.folder("other key", "a"))
+	require.NoError(t, err)
+	release()
+	require.Equal(t, 2, s.asked["a"], "another key is another content")
+}
+
+func TestCacheEvictsWhatNobodyUses(t *testing.T) {
+	s := newShelf(t)
+	c := newCache(t, t.TempDir(), 25)
+	held, releaseHeld, err := c.acquire(t.Context(), s.folder("held", "h1", "h2", "h3"))
+	require.NoError(t, err)
+	for _, key := range []string{"a", "b", "c"} {
+		_, release, err := c.acquire(t.Context(), s.folder(key, key))
+		require.NoError(t, err)
+		release()
+	}
+	require.FileExists(t, filepath.Join(held, "h1"), "what is used stays, whatever the limit")
+	_, release, err := c.acquire(t.Context(), s.folder("c", "c"))
+	require.NoError(t, err)
+	release()
+	require.Equal(t, 1, s.asked["c"], "the newest is still there")
+	_, release, err = c.acquire(t.Context(), s.folder("a", "a"))
+	require.NoError(t, err)
+	release()
+	require.Equal(t, 2, s.asked["a"], "the oldest had to go")
+	releaseHeld()
+	require.NoDirExists(t, held, "30 bytes are above the limit")
+}
+
+func TestFetch(t *testing.T) {
+	type answer = func(w http.ResponseWriter, name string, times int) bool
+	status := func(code, until int) answer {
+		return func(w http.ResponseWriter, _ string, times int) bool {
+			if times <= until {
+				w.WriteHeader(code)
+			}
+			return times <= until
+		}
+	}
+	for name, one := range map[string]struct {
+		reply answer
+		asked int
+		fails string
+	}{
+		"well":       {nil, 1, ""},
+		"busy twice": {status(503, 2), 3, ""},
+		"cut once": {func(w http.ResponseWriter, _ string, times int) bool {
+			if times == 1 {
+				_, _ = io.WriteString(w, "01234")
+			}
+			return times == 1
+		}, 2, ""},
+		"forbidden": {status(403, 9), 1, "403"},
+		"full":      {status(507, 9), 1, "full"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newShelf(t)
+			s.reply = one.reply
+			dir := t.TempDir()
+			c := newCache(t, dir, 1<<20)
+			path, release, err := c.acquire(t.Context(), s.folder("k", "f"))
+			require.Equal(t, one.asked, s.asked["f"])
+			if one.fails == "" {
+				require.NoError(t, err)
+				data, err := os.ReadFile(filepath.Join(path, "f"))
+				require.NoError(t, err)
+				require.Equal(t, "0123456789", string(data))
+				release()
+				return
+			}
+			require.ErrorContains(t, err, one.fails)
+			require.NotContains(t, err.Error(), s.URL, "a signed URL is a secret")
+			left, err := os.ReadDir(dir)
+			require.NoError(t, err)
+			require.Empty(t, left, "nothing half-fetched stays")
+		})
+	}
+}
+
+// Who waits for another's download goes on by itself when that one is stopped.
+func TestCacheOutlivesTheFirst(t *testing.T) {
+	s := newShelf(t)
+	asked, hold := make(chan struct{}), make(chan struct{})
+	s.reply = func(_ http.ResponseWriter, _ string, times int) bool {
+		if times == 1 {
+			close(asked)
+			<-hold
+		}
+		return false
+	}
+	c := newCache(t, t.TempDir(), 1<<20)
+	first, stop := context.WithCancel(t.Context())
+	failed := make(chan error, 1)
+	go func() {
+		_, _, err := c.acquire(first, s.folder("k", "f"))
+		failed <- err
+	}()
+	<-asked
+	done := make(chan error, 1)
+	go func() {
+		_, release, err := c.acquire(t.Context(), s.folder("k", "f"))
+		if err == nil {
+			release()
+		}
+		done <- err
+	}()
+	stop()
+	require.ErrorIs(t, <-failed, context.Canceled)
+	close(hold)
+	require.NoError(t, <-done)
+}
+
+func TestFetchStaysInItsFolder(t *testing.T) {
+	s := newShelf(t)
+	for _, name := range []string{"../x", "/x", "a/../../x"} {
+		err := newTransfer(nil).fetch(t.Context(), s.folder("k", name), t.TempDir())
+		require.Equal(t, domain.InvalidArgument, domain.CodeOf(err), name)
+	}
+	require.Empty(t, s.asked)
+}

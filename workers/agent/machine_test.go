@@ -1,0 +1,116 @@
+package agent
+
+import (
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"anneal/domain"
+	"anneal/engines"
+	"anneal/engines/simulated"
+)
+
+func TestAccelerators(t *testing.T) {
+	for name, one := range map[string]struct {
+		list string
+		want map[string]int
+	}{
+		"none":     {"", nil},
+		"a server": {"NVIDIA H100 80GB HBM3, 81559 MiB\nNVIDIA H100 80GB HBM3, 81559 MiB\n", map[string]int{"VENDOR_A_H100_80GB": 2}},
+		"mixed": {"NVIDIA A100-SXM4-80GB, 81920 MiB\nNVIDIA A100-PCIE-40GB, 40960 MiB\nNVIDIA A10G, 23028 MiB\nNVIDIA L4, 23034 MiB\n",
+			map[string]int{"VENDOR_A_A100_80GB": 1, "VENDOR_A_A100_40GB": 1, "VENDOR_A_A10G_24GB": 1, "VENDOR_A_L4_24GB": 1}},
+		"newer":    {"NVIDIA H200, 143771 MiB\nNVIDIA B200, 183359 MiB\nNVIDIA GB200, 189471 MiB\n", map[string]int{"VENDOR_A_H200_141GB": 1, "VENDOR_A_B200_180GB": 1, "VENDOR_A_GB200": 1}},
+		"unknown":  {"Tesla T4, 15360 MiB\nNVIDIA L40S, 46068 MiB\nNVIDIA A10, 23028 MiB\n", map[string]int{"Tesla T4": 1, "NVIDIA L40S": 1, "NVIDIA A10": 1}},
+		"an error": {"No devices were found\n", nil},
+	} {
+		require.Equal(t, one.want, accelerators([]byte(one.list)), name)
+	}
+}
+
+// What is found under a name of the interface is one of the interface's. (Three
+// newer ones only shapes may name so far.)
+func TestAcceleratorNames(t *testing.T) {
+	for _, device := range []string{"A100", "H100", "H200", "A10G", "L4", "B200"} {
+		require.True(t, slices.Contains(domain.AcceleratorTypes, acceleratorType(device, 0)), device)
+	}
+}
+
+func TestMemory(t *testing.T) {
+	dir := t.TempDir()
+	meminfo, limit := filepath.Join(dir, "meminfo"), filepath.Join(dir, "memory.max")
+	require.NoError(t, os.WriteFile(meminfo, []byte("MemTotal:       16384000 kB\nMemFree:  1 kB\n"), 0o600))
+	for group, want := range map[string]int64{"": 16000, "max\n": 16000, "1073741824\n": 1024, "99999999999999\n": 16000} {
+		require.NoError(t, os.WriteFile(limit, []byte(group), 0o600))
+		mib, err := memoryMiB(meminfo, limit)
+		require.NoError(t, err)
+		require.Equal(t, want, mib, "%q", group)
+	}
+	_, err := memoryMiB(filepath.Join(dir, "missing"), limit)
+	require.Error(t, err)
+}
+
+func TestAbilities(t *testing.T) {
+	require.Equal(t, []string{"complete", "train", "transcribe"}, abilities(simulated.New(simulated.Options{})))
+	require.Empty(t, abilities(engines.Engine{}))
+}
+
+func TestNewRefuses(t *testing.T) {
+	good := Options{Node: "n1", URL: "nats://h", Dir: t.TempDir()}
+	_, err := New(good)
+	require.NoError(t, err)
+	for field, change := range map[string]func(*Options){
+		"node":         func(o *Options) { o.Node = "N 1" },
+		"dir":          func(o *Options) { o.Dir = "" },
+		"url":          func(o *Options) { o.URL = "" },
+		"pool":         func(o *Options) { o.Pool = "both" },
+		"accelerators": func(o *Options) { o.Capacity = map[string]int{"VENDOR_A_L4_24GB": 0} },
+	} {
+		o := good
+		change(&o)
+		_, err := New(o)
+		require.Equal(t, domain.InvalidArgument, domain.CodeOf(err), field)
+		require.Contains(t, err.Error(), field)
+	}
+}
+
+// One folder is one agent's.
+func TestFolderIsLocked(t *testing.T) {
+	o := Options{Node: "n1", URL: "nats://h", Dir: t.TempDir()}
+	one, err := New(o)
+	require.NoError(t, err)
+	other, err := New(o)
+	require.NoError(t, err)
+	unlock, err := one.openDir()
+	require.NoError(t, err)
+	_, err = other.openDir()
+	require.Equal(t, domain.FailedPrecondition, domain.CodeOf(err))
+	unlock()
+	unlock, err = other.openDir()
+	require.NoError(t, err)
+	unlock()
+}
+
+// What an earlier run began is told as lost, until it is forgotten.
+func TestBegun(t *testing.T) {
+	job := domain.Name("accounts/a/supervisedFineTuningJobs/j")
+	dir := t.TempDir()
+	first := &begun{dir: dir}
+	require.NoError(t, first.open())
+	require.NoError(t, first.add(job, 3))
+	require.Empty(t, first.lost(), "it runs")
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "cut.json"), []byte(`{"jo`), 0o600))
+
+	second := &begun{dir: dir}
+	require.NoError(t, second.open())
+	require.True(t, second.has(domain.AllocationID(job, 3)))
+	require.Len(t, second.lost(), 1)
+	require.Equal(t, 3, second.lost()[0].Attempt)
+	second.forget(domain.AllocationID(job, 3))
+	require.Empty(t, second.lost())
+	left, err := os.ReadDir(dir)
+	require.NoError(t, err)
+	require.Empty(t, left)
+}
