@@ -3,6 +3,7 @@ package workers
 import (
 	"context"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -98,8 +99,7 @@ func (d *Desk) attend(ctx context.Context, node string, book *nodeBook, beat wir
 	if err := book.turn(beat); err != nil {
 		return wire.Orders{}, err
 	}
-	// What an agent was told by any desk, this one must know before it answers.
-	if err := d.World.WaitFor(ctx, beat.Seen); err != nil {
+	if err := d.catchUp(ctx, node, beat.Seen); err != nil {
 		return wire.Orders{}, err
 	}
 	if beat.Leaving {
@@ -114,6 +114,23 @@ func (d *Desk) attend(ctx context.Context, node string, book *nodeBook, beat wir
 		return wire.Orders{}, err
 	}
 	return d.orders(ctx, node, book, beat)
+}
+
+// catchUp waits until this desk knows what any desk has told the agent. A log
+// that lost its end in a power failure never comes to that position: then
+// there is nothing to wait for.
+func (d *Desk) catchUp(ctx context.Context, node string, seen uint64) error {
+	if d.World.Position() >= seen {
+		return nil
+	}
+	last, err := d.Log.Last(ctx)
+	if err != nil {
+		return err
+	}
+	if last.Position < seen {
+		d.log.Warn("a node knows of events that the log does not have", "node", node, "seen", seen, "last", last.Position)
+	}
+	return d.World.WaitFor(ctx, min(seen, last.Position))
 }
 
 // dismiss loses a node whose agent has said goodbye, and queues its jobs again:
@@ -294,7 +311,7 @@ func (d *Desk) settleAttempts(ctx context.Context, node string, book *nodeBook, 
 func short(text string) string {
 	const most = 2000
 	if len(text) > most {
-		return text[:most] + "…"
+		return strings.ToValidUTF8(text[:most], "") + "…"
 	}
 	return text
 }

@@ -4,9 +4,11 @@ import (
 	"context"
 	"time"
 
+	"anneal/blobs"
 	"anneal/domain"
 	"anneal/eventlog"
 	"anneal/projections"
+	"anneal/workers/wire"
 )
 
 const (
@@ -19,7 +21,7 @@ func (d *Desk) nudge() {
 	for after := d.World.Position(); d.changed(after, 0); {
 		view := d.World.View()
 		for node := range touched(view, after) {
-			if err := d.Conn.Publish("work."+node.ID()+".nudge", nil); err != nil {
+			if err := d.Conn.Publish(wire.NudgeSubject(node.ID()), nil); err != nil {
 				d.log.Debug("a node is not nudged; it beats soon anyway", "node", node, "error", err)
 			}
 		}
@@ -97,7 +99,7 @@ func (d *Desk) clean() {
 func (d *Desk) purge(name domain.Name) error {
 	ctx, cancel := context.WithTimeout(d.ctx, cleanAgain)
 	defer cancel()
-	if err := d.Blobs.DeleteFolder(ctx, jobFolder(name)); err != nil {
+	if err := d.Blobs.DeleteFolder(ctx, blobs.JobFolder(name)); err != nil {
 		return err
 	}
 	position, err := eventlog.Do(ctx, d.Log, d.World, eventlog.Request{Time: d.Now(), Actor: "desk"}, domain.IntendJob(name, domain.PurgeJob{}))

@@ -56,11 +56,9 @@ func TestMain(m *testing.M) {
 
 func start(t *testing.T) *cluster {
 	t.Helper()
-	server, err := eventlog.StartServer(eventlog.ServerOptions{Dir: t.TempDir(), Listen: "127.0.0.1:0", NoSync: true,
-		VerifyNode: func(node, token string) bool { return token == "token of "+node }})
-	require.NoError(t, err)
-	t.Cleanup(server.Close)
-	c := &cluster{T: t, log: eventlog.NewMemory(), world: projections.NewWorld(), server: server}
+	c := &cluster{T: t, log: eventlog.NewMemory(), world: projections.NewWorld()}
+	c.listen("127.0.0.1:0")
+	var err error
 	files := httptest.NewUnstartedServer(nil)
 	c.blobs, err = blobs.Open(t.Context(), blobs.Options{Dir: t.TempDir(), BaseURL: "http://" + files.Listener.Addr().String() + "/blobs", Key: []byte("0123456789abcdef")})
 	require.NoError(t, err)
@@ -70,6 +68,25 @@ func start(t *testing.T) *cluster {
 	c.background(func(ctx context.Context) error { return c.world.Run(ctx, c.log) })
 	c.open()
 	return c
+}
+
+// listen starts NATS.
+func (c *cluster) listen(address string) {
+	server, err := eventlog.StartServer(eventlog.ServerOptions{Dir: c.TempDir(), Listen: address, NoSync: true,
+		VerifyNode: func(node, token string) bool { return token == "token of "+node }})
+	require.NoError(c, err)
+	c.Cleanup(server.Close)
+	c.server = server
+}
+
+// restart takes NATS and the desk away and brings them back, at the same
+// address.
+func (c *cluster) restart() {
+	address := strings.TrimPrefix(c.server.URL(), "nats://")
+	c.desk()
+	c.server.Close()
+	c.listen(address)
+	c.open()
 }
 
 // background runs something until stop is called or the test is over.

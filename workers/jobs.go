@@ -6,6 +6,7 @@ import (
 	"iter"
 	"strconv"
 
+	"anneal/blobs"
 	"anneal/domain"
 	"anneal/engines"
 	"anneal/projections"
@@ -80,14 +81,9 @@ func seedOf(name domain.Name) uint64 {
 	return hash.Sum64()
 }
 
-// Where the files of a job lie in the bucket.
-
-func jobFolder(name domain.Name) string {
-	return "jobs/" + name.Account() + "/" + name.Collection() + "/" + name.ID() + "/"
-}
-
+// checkpointFolder is where one checkpoint lies in the bucket.
 func checkpointFolder(name domain.Name, attempt, step int) string {
-	return fmt.Sprintf("%scheckpoints/%d-%d/", jobFolder(name), attempt, step)
+	return fmt.Sprintf("%scheckpoints/%d-%d/", blobs.JobFolder(name), attempt, step)
 }
 
 // resultFolder differs between attempts and between jobs, so that nothing is
@@ -95,10 +91,3 @@ func checkpointFolder(name domain.Name, attempt, step int) string {
 func resultFolder(j job, attempt int) string {
 	return "models/" + j.Name.Account() + "/" + j.OutputModel + "/" + j.Name.Collection() + "-" + j.Name.ID() + "-" + strconv.Itoa(attempt) + "/"
 }
-
-// MetricsFile is the key of a job's metrics in the bucket: JSONL, one object a
-// step, complete up to the last checkpoint, and to the end once it is over.
-// There is none before the first checkpoint.
-func MetricsFile(job domain.Name) string { return jobFolder(job) + metricsFile }
-
-const metricsFile = "metrics.jsonl"

@@ -8,16 +8,16 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"anneal/blobs"
 	"anneal/domain"
 	"anneal/engines"
 	"anneal/engines/simulated"
 	"anneal/projections"
-	"anneal/workers"
 )
 
 // metrics are the rows of the job's metrics file.
 func (c *cluster) metrics() []engines.Metrics {
-	r, err := c.blobs.Get(c.Context(), workers.MetricsFile(jobName))
+	r, err := c.blobs.Get(c.Context(), blobs.MetricsFile(jobName))
 	require.NoError(c, err)
 	defer r.Close()
 	var rows []engines.Metrics
@@ -64,6 +64,15 @@ func TestLifeOfAJob(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, model.State.Files, stored, "the model is what was stored")
 	c.whole(c.metrics(), 40)
+	progress, ok := c.world.View().Pulse.Progress(jobName)
+	require.True(t, ok)
+	require.Equal(t, 100, progress.Percent())
+	step := 0
+	for row := range c.world.View().Pulse.Metrics(jobName, 0) {
+		step++
+		require.Equal(t, step, row.Step)
+	}
+	require.Equal(t, 40, step, "all rows can be seen live as well")
 }
 
 func TestFullParameterResult(t *testing.T) {
@@ -169,6 +178,33 @@ func TestDeskRestart(t *testing.T) {
 	life := c.reaches(domain.JobCompletedState)
 	require.Equal(t, 1, life.Attempt)
 	c.whole(c.metrics(), 40)
+}
+
+// The whole control plane is killed and comes back: attempts and replicas go
+// on as if nothing had been.
+func TestControlPlaneRestart(t *testing.T) {
+	c := start(t)
+	c.stock()
+	half, goOn := make(chan struct{}), make(chan struct{})
+	c.agent("n1", simulated.New(simulated.Options{Fault: func(a simulated.Action) error {
+		if a.Name == simulated.TrainStep && a.Step == 15 {
+			close(half)
+			<-goOn
+		}
+		return nil
+	}}))
+	r := c.serving(c.deploy("n1").ID)
+	c.submit()
+	c.place("n1")
+	c.hear("half of the training", half)
+	c.restart()
+	close(goOn)
+	life := c.reaches(domain.JobCompletedState)
+	require.Equal(t, 1, life.Attempt)
+	require.Zero(t, life.Failures)
+	c.whole(c.metrics(), 40)
+	_, err := c.replicas().Complete(t.Context(), deploymentName, r, engines.CompletionRequest{Prompt: "go", MaxTokens: 5}, func(engines.Chunk) error { return nil })
+	require.NoError(t, err)
 }
 
 func TestCancelKeepsTheLastCheckpoint(t *testing.T) {

@@ -2,6 +2,7 @@ package workers
 
 import (
 	"context"
+	"errors"
 	"maps"
 	"slices"
 	"time"
@@ -13,7 +14,6 @@ import (
 
 const (
 	downloadWithin = 24 * time.Hour // how long signed URLs of an order are good
-	maxStarts      = 16             // new work in one answer; the rest comes with the next
 	maxInterval    = 2 * time.Second
 )
 
@@ -22,7 +22,8 @@ const (
 // attempt is reported stopped.
 func (d *Desk) orders(ctx context.Context, node string, book *nodeBook, beat wire.Beat) (wire.Orders, error) {
 	view := d.World.View()
-	orders := wire.Orders{Version: wire.Version, Position: view.Position, Interval: min(maxInterval, d.LostAfter/5), Acked: map[string]int{}}
+	orders := draft{room: roomForWork, Orders: wire.Orders{Version: wire.Version, Position: view.Position,
+		Interval: min(maxInterval, d.LostAfter/5), Acked: map[string]int{}}}
 	attempts, replicas := map[string]bool{}, map[string]bool{}
 	for _, a := range beat.Attempts {
 		attempts[a.ID()] = true
@@ -35,7 +36,7 @@ func (d *Desk) orders(ctx context.Context, node string, book *nodeBook, beat wir
 		if r, ok := replicaOf(view, nodeName(node), a); ok {
 			if replicas[a.ID] {
 				orders.Keep = append(orders.Keep, a.ID)
-			} else if len(orders.Serve) < maxStarts {
+			} else {
 				d.serve(ctx, node, view, a, r, &orders)
 			}
 			continue
@@ -53,7 +54,7 @@ func (d *Desk) orders(ctx context.Context, node string, book *nodeBook, beat wir
 			if cancelling {
 				orders.Cancel = append(orders.Cancel, a.ID)
 			}
-		case j.Life.Working() && len(orders.Train) < maxStarts:
+		case j.Life.Working():
 			d.train(ctx, node, view, j, &orders)
 		}
 	}
@@ -61,7 +62,34 @@ func (d *Desk) orders(ctx context.Context, node string, book *nodeBook, beat wir
 		book.given[order.ID()] = beat.Boot
 	}
 	maps.DeleteFunc(book.given, func(id, _ string) bool { return !wanted[id] })
-	return orders, nil
+	return orders.Orders, nil
+}
+
+// A draft is orders in the making. New work is added while there is room in
+// the message; the rest comes with the next.
+type draft struct {
+	wire.Orders
+	room int // bytes
+}
+
+const roomForWork = wire.MaxMessage * 3 / 4
+
+var errLater = errors.New("the message is full")
+
+// fit takes the room that an order needs. One that no message could carry is a
+// fault.
+func (o *draft) fit(order any) error {
+	data, err := wire.Marshal(order)
+	if err == nil && len(data) > roomForWork {
+		err = domain.Faultf(domain.FailedPrecondition, "the files of model, adapter and dataset are too many to be listed in one message: store fewer and larger ones")
+	}
+	if err == nil && len(data) > o.room {
+		err = errLater
+	}
+	if err == nil {
+		o.room -= len(data)
+	}
+	return err
 }
 
 // acked is the step of the newest row of the attempt that is in the pulse.
@@ -76,8 +104,11 @@ func acked(v *projections.View, j job) int {
 
 // train adds the order to begin a job's attempt, or ends a job whose inputs
 // are gone.
-func (d *Desk) train(ctx context.Context, node string, view *projections.View, j job, orders *wire.Orders) {
+func (d *Desk) train(ctx context.Context, node string, view *projections.View, j job, orders *draft) {
 	order, err := d.trainOrder(ctx, view, j)
+	if err == nil {
+		err = orders.fit(order)
+	}
 	switch {
 	case err == nil:
 		orders.Train = append(orders.Train, order)
@@ -87,7 +118,7 @@ func (d *Desk) train(ctx context.Context, node string, view *projections.View, j
 			d.log.Warn("a job that cannot begin could not be failed", "job", j.Name, "error", err)
 		}
 	default:
-		d.log.Warn("an order could not be made; the next beat tries again", "job", j.Name, "error", err)
+		d.log.Info("an order waits for the next beat", "job", j.Name, "error", err)
 	}
 }
 
@@ -203,21 +234,26 @@ func (d *Desk) folder(ctx context.Context, key string, files domain.Files) (*wir
 
 // serve adds the order to load a replica, or removes a replica whose model is
 // gone.
-func (d *Desk) serve(ctx context.Context, node string, view *projections.View, a domain.Allocation, r domain.Replica, orders *wire.Orders) {
+func (d *Desk) serve(ctx context.Context, node string, view *projections.View, a domain.Allocation, r domain.Replica, orders *draft) {
 	row, ok := view.Deployments.Get(a.For)
 	if !ok {
 		return
 	}
+	order := wire.Serve{Deployment: a.For, Replica: r.ID}
 	base, adapter, err := d.model(ctx, view, domain.Name(row.State.BaseModel))
+	if err == nil {
+		order.Base, order.Adapter = *base, adapter
+		err = orders.fit(order)
+	}
 	switch {
 	case err == nil:
-		orders.Serve = append(orders.Serve, wire.Serve{Deployment: a.For, Replica: r.ID, Base: *base, Adapter: adapter})
+		orders.Serve = append(orders.Serve, order)
 	case isFault(err):
 		err := d.do(ctx, node, domain.Intend(domain.Deployments, a.For, domain.RemoveReplica{ID: r.ID, Reason: err.Error(), Failed: true}))
 		if err != nil {
 			d.log.Warn("a replica without a model could not be removed", "deployment", a.For, "replica", r.ID, "error", err)
 		}
 	default:
-		d.log.Warn("an order could not be made; the next beat tries again", "deployment", a.For, "error", err)
+		d.log.Info("an order waits for the next beat", "deployment", a.For, "error", err)
 	}
 }

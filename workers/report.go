@@ -130,7 +130,7 @@ func (d *Desk) checkpoint(ctx context.Context, node string, j job, r wire.Report
 	if err != nil {
 		return err
 	}
-	if err := d.publishMetrics(ctx, j.Name, files); err != nil {
+	if err := d.publishMetrics(ctx, j, files); err != nil {
 		d.log.Warn("the metrics file waits for the next checkpoint", "job", j.Name, "error", err)
 	}
 	command := domain.RecordCheckpoint{JobCheckpoint: domain.JobCheckpoint{Step: r.Step, Attempt: r.Attempt, Files: files, Metrics: r.Metrics}}

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"anneal/blobs"
 	"anneal/domain"
 	"anneal/engines"
 	"anneal/projections"
@@ -31,7 +32,7 @@ func (d *Desk) complete(ctx context.Context, node string, view *projections.View
 	if err != nil {
 		return err
 	}
-	if err := d.publishMetrics(ctx, j.Name, files); err != nil {
+	if err := d.publishMetrics(ctx, j, files); err != nil {
 		return d.refuseResults(ctx, node, j, err)
 	}
 	register, err := d.registration(ctx, view, j, r, files)
@@ -55,9 +56,16 @@ func (d *Desk) complete(ctx context.Context, node string, view *projections.View
 func (d *Desk) refuseResults(ctx context.Context, node string, j job, err error) error {
 	switch domain.CodeOf(err) {
 	case domain.AlreadyExists, domain.DataLoss, domain.InvalidArgument, domain.FailedPrecondition:
-		if !over(err) {
-			return d.tell(ctx, node, j, domain.FailJob{Attempt: j.Life.Attempt, Status: domain.StatusOf(err)})
+		if over(err) {
+			return err
 		}
+		if err := d.tell(ctx, node, j, domain.FailJob{Attempt: j.Life.Attempt, Status: domain.StatusOf(err)}); err != nil {
+			return err
+		}
+		if err := d.Blobs.DeleteFolder(ctx, resultFolder(j, j.Life.Attempt)); err != nil {
+			d.log.Warn("results that nobody can use stay in the bucket", "job", j.Name, "error", err)
+		}
+		return nil
 	}
 	return err
 }
@@ -194,8 +202,10 @@ func (d *Desk) parameters(ctx context.Context, key string) (int64, error) {
 }
 
 // publishMetrics makes the metrics in a folder the job's: each step once, in
-// order. The folder's are complete since step 1.
-func (d *Desk) publishMetrics(ctx context.Context, name domain.Name, files domain.Files) error {
+// order. The folder's are complete since step 1, so they also fill what the
+// pulse lacks after a restart.
+func (d *Desk) publishMetrics(ctx context.Context, j job, files domain.Files) error {
+	const metricsFile = "metrics.jsonl"
 	if size, ok := files.Sizes[metricsFile]; !ok || size > maxMetrics {
 		return nil
 	}
@@ -220,6 +230,34 @@ func (d *Desk) publishMetrics(ctx context.Context, name domain.Name, files domai
 		}
 		joined.Write(append(line, '\n'))
 	}
-	_, err = d.Blobs.Put(ctx, MetricsFile(name), &joined)
-	return err
+	if _, err := d.Blobs.Put(ctx, blobs.MetricsFile(j.Name), &joined); err != nil {
+		return err
+	}
+	d.feelRows(j, rows)
+	return nil
+}
+
+// feelRows adds to the pulse the rows that it lacks.
+func (d *Desk) feelRows(j job, rows []engines.Metrics) {
+	if len(rows) == 0 {
+		return
+	}
+	pulse := d.World.View().Pulse
+	have := make(map[int]bool)
+	for row := range pulse.Metrics(j.Name, 0) {
+		have[row.Step] = true
+	}
+	if len(have) >= projections.MaxMetricRows/2 {
+		have = nil // it keeps every second row or fewer: only what is newer is lacking
+	}
+	latest, _ := pulse.Latest(j.Name)
+	var lacking []projections.MetricRow
+	for _, row := range rows {
+		if row.Step > latest.Step || have != nil && !have[row.Step] {
+			lacking = append(lacking, rowOf(row))
+		}
+	}
+	last := rows[len(rows)-1]
+	d.World.Pulse().Report(j.Name, projections.Progress{Attempt: j.Life.Attempt, Step: last.Step, Steps: last.Steps, Epoch: last.Epoch,
+		LearningRate: last.LearningRate, Tokens: last.Tokens, Time: d.Now()}, lacking...)
 }

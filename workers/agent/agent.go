@@ -220,6 +220,29 @@ func (a *Agent) beatSoon() {
 	}
 }
 
+// beatUntil goes on saying that the agent lives, until all is done or ctx is.
+func (a *Agent) beatUntil(ctx, life context.Context, busy []<-chan struct{}) {
+	for len(busy) > 0 {
+		wait, err := a.beat(ctx, life)
+		if err != nil {
+			return
+		}
+		pause := time.NewTimer(wait)
+		for waiting := true; waiting && len(busy) > 0; {
+			select {
+			case <-busy[0]:
+				busy = busy[1:]
+			case <-pause.C:
+				waiting = false
+			case <-ctx.Done():
+				pause.Stop()
+				return
+			}
+		}
+		pause.Stop()
+	}
+}
+
 // leave stops all work, within its bound, and says the last word: the desk
 // loses the node at once, and what ran here is placed elsewhere.
 func (a *Agent) leave(life context.Context) {
@@ -227,6 +250,7 @@ func (a *Agent) leave(life context.Context) {
 	defer cancel()
 	a.mu.Lock()
 	a.leaving = true
+	a.spec.Engines = nil // so that nothing new is placed here
 	var busy []<-chan struct{}
 	for _, t := range a.attempts {
 		t.stop(errLeaving)
@@ -236,12 +260,7 @@ func (a *Agent) leave(life context.Context) {
 		busy = append(busy, s.done)
 	}
 	a.mu.Unlock()
-	for _, done := range busy {
-		select {
-		case <-done:
-		case <-bound.Done():
-		}
-	}
+	a.beatUntil(bound, life, busy)
 	farewell := a.state()
 	farewell.Leaving = true
 	ask, cancelAsk := context.WithTimeout(life, 3*time.Second)

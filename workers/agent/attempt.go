@@ -60,11 +60,12 @@ func (t *attempt) stop(why error) {
 	}
 }
 
-// state is the attempt in a beat; left tells whether rows of metrics remain.
-func (t *attempt) state() (listed wire.Attempt, left bool) {
+// state is the attempt in a beat with room for so many rows of metrics; left
+// tells whether rows remain.
+func (t *attempt) state(room int) (listed wire.Attempt, left bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	rows, left := t.metrics.news()
+	rows, left := t.metrics.news(room)
 	return wire.Attempt{Job: t.order.Job, Attempt: t.order.Attempt, Phase: t.phase,
 		Step: t.metrics.step, Steps: t.metrics.steps, Rows: rows}, left
 }
@@ -86,8 +87,9 @@ func (t *attempt) enter(phase string) {
 
 // run carries the attempt out and reports how it ended. When it has ended and
 // its end is reported, it is listed as lost until the desk drops it: should
-// the desk still want it, it can only be begun anew, as the next attempt.
-func (t *attempt) run(before []<-chan struct{}) {
+// the desk still want it, it can only be begun anew, as the next attempt. What
+// could not be noted as begun does not begin.
+func (t *attempt) run(before []<-chan struct{}, noted error) {
 	defer t.agent.beatSoon()
 	defer close(t.done)
 	defer t.enter(wire.Lost)
@@ -100,7 +102,11 @@ func (t *attempt) run(before []<-chan struct{}) {
 		}
 	}
 	t.log.Info("attempt begins", "resumeStep", t.order.ResumeStep)
-	result, err := t.train()
+	var result engines.TrainResult
+	err := diskFault(noted)
+	if err == nil {
+		result, err = t.train()
+	}
 	if err == nil {
 		t.outbox.discard()
 		err = t.deliver(result)
@@ -234,8 +240,8 @@ func (t *attempt) deliver(result engines.TrainResult) error {
 			return fmt.Errorf("storing the results: %w", err)
 		}
 		verdict, err := t.report(t.life, wire.Report{
-			Kind: wire.ReportCompleted, Sizes: sizes, Metrics: finite(result.Values),
-			Result: &wire.Result{Adapter: result.Adapter, Steps: result.Steps, Tokens: result.Tokens, StoppedEarly: result.StoppedEarly},
+			Kind: wire.ReportCompleted, Sizes: sizes,
+			Result: &wire.Result{Adapter: result.Adapter, StoppedEarly: result.StoppedEarly},
 		})
 		if err != nil || verdict != wire.Incomplete {
 			return err

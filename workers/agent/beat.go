@@ -64,11 +64,11 @@ func (a *Agent) state() wire.Beat {
 	defer a.mu.Unlock()
 	a.beats++
 	b := wire.Beat{Version: wire.Version, Node: a.spec, Boot: a.boot, Number: a.beats, Seen: a.seen, Attempts: a.begun.lost()}
-	more := false
+	more, room := false, wire.MaxRows
 	for _, id := range slices.Sorted(maps.Keys(a.attempts)) {
-		listed, left := a.attempts[id].state()
+		listed, left := a.attempts[id].state(room)
 		b.Attempts = append(b.Attempts, listed)
-		more = more || left
+		more, room = more || left, room-len(listed.Rows)
 	}
 	for _, id := range slices.Sorted(maps.Keys(a.replicas)) {
 		b.Replicas = append(b.Replicas, a.replicas[id].state())
@@ -137,10 +137,7 @@ func (a *Agent) start(life context.Context, orders wire.Orders) {
 		if a.attempts[id] != nil || a.begun.has(id) {
 			continue
 		}
-		if err := a.begun.add(order.Job, order.Attempt); err != nil {
-			a.log.Error("an attempt cannot be noted down, so it is not begun: is the disk full?", "attempt", id, "error", err)
-			continue
-		}
+		noted := a.begun.add(order.Job, order.Attempt)
 		var before []<-chan struct{} // earlier attempts of the job, which may still be stopping
 		for _, other := range a.attempts {
 			if other.order.Job == order.Job {
@@ -149,7 +146,7 @@ func (a *Agent) start(life context.Context, orders wire.Orders) {
 		}
 		t := newAttempt(a, life, order)
 		a.attempts[id] = t
-		a.work.Go(func() { t.run(before) })
+		a.work.Go(func() { t.run(before, noted) })
 	}
 	for _, order := range orders.Serve {
 		if id := order.ID(); a.replicas[id] == nil {

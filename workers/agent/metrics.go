@@ -42,9 +42,9 @@ func (m *metrics) add(row engines.Metrics) {
 // news are the rows from the acknowledged step on: that row again, because an
 // evaluation may have added to it. left tells whether still more wait and the
 // last ones arrived.
-func (m *metrics) news() (rows []engines.Metrics, left bool) {
+func (m *metrics) news(room int) (rows []engines.Metrics, left bool) {
 	at, _ := slices.BinarySearchFunc(m.rows, m.acked, func(r engines.Metrics, step int) int { return r.Step - step })
-	end := min(at+wire.MaxRows, len(m.rows))
+	end := min(at+room, len(m.rows))
 	if at == end {
 		return nil, false
 	}
@@ -60,11 +60,16 @@ func (m *metrics) acknowledge(step int) {
 	m.said = min(m.said, m.acked+wire.MaxRows)
 }
 
-// finite is a copy without what JSON cannot carry.
+// finite is a copy without what JSON cannot carry, and without what is beyond
+// the limit.
 func finite(values map[string]float64) map[string]float64 {
-	values = maps.Clone(values)
-	maps.DeleteFunc(values, func(_ string, v float64) bool { return math.IsNaN(v) || math.IsInf(v, 0) })
-	return values
+	kept := make(map[string]float64, min(len(values), wire.MaxValues))
+	for _, name := range slices.Sorted(maps.Keys(values)) {
+		if v := values[name]; !math.IsNaN(v) && !math.IsInf(v, 0) && len(kept) < wire.MaxValues && len(name) <= 128 {
+			kept[name] = v
+		}
+	}
+	return kept
 }
 
 // readMetrics takes over the rows of the checkpoint that is resumed from.

@@ -90,7 +90,7 @@ func (t *attempt) report(ctx context.Context, report wire.Report) (verdict strin
 // it; a refusal is final.
 func (t *attempt) ask(ctx context.Context, subject string, question, answer any, verdict func() (verdict, message string)) error {
 	return persist(ctx, time.Time{}, func() error {
-		once, cancel := context.WithTimeout(ctx, 30*time.Second)
+		once, cancel := context.WithTimeout(ctx, 15*time.Second)
 		defer cancel()
 		if err := t.agent.request(once, subject, question, answer); err != nil {
 			if domain.CodeOf(err) != domain.Unknown {

@@ -16,9 +16,12 @@ const (
 	Lost      = "lost"     // begun by an agent that is no more, and not to be begun again
 )
 
-// MaxRows is the most metric rows of one attempt in a beat; an agent with more
-// beats again at once.
-const MaxRows = 100
+// MaxRows is the most metric rows in a beat; an agent with more beats again at
+// once. MaxValues is the most figures in a row.
+const (
+	MaxRows   = 200
+	MaxValues = 64
+)
 
 // TakenOver is the reason of the refusal to an agent whose node another agent
 // has taken over: it must stop everything.

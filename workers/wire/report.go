@@ -27,17 +27,15 @@ type Report struct {
 	Attempt int                `json:"attempt"`
 	Step    int                `json:"step,omitempty"`    // of a checkpoint
 	Sizes   map[string]int64   `json:"sizes,omitempty"`   // of a checkpoint or of results: file → bytes
-	Metrics map[string]float64 `json:"metrics,omitempty"` // the last of each
+	Metrics map[string]float64 `json:"metrics,omitempty"` // of a checkpoint: the last of each
 	Result  *Result            `json:"result,omitempty"`  // of a completed attempt
 	Fault   *Fault             `json:"fault,omitempty"`   // of a failed one
 }
 
 // A Result is what came of an attempt.
 type Result struct {
-	Adapter      bool  `json:"adapter"`
-	Steps        int   `json:"steps"`
-	Tokens       int64 `json:"tokens"`
-	StoppedEarly bool  `json:"stoppedEarly"`
+	Adapter      bool `json:"adapter"`
+	StoppedEarly bool `json:"stoppedEarly"`
 }
 
 // Verdicts on a report.

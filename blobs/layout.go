@@ -1,0 +1,13 @@
+package blobs
+
+import "anneal/domain"
+
+// JobFolder is where all that a job stores lies, but for its model.
+func JobFolder(job domain.Name) string {
+	return "jobs/" + job.Account() + "/" + job.Collection() + "/" + job.ID() + "/"
+}
+
+// MetricsFile is the key of a job's metrics: JSONL, one object a step, complete
+// up to the last checkpoint, and to the end once the job is over. There is
+// none before the first checkpoint.
+func MetricsFile(job domain.Name) string { return JobFolder(job) + "metrics.jsonl" }
