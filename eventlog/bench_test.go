@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/stretchr/testify/require"
@@ -16,27 +17,37 @@ import (
 )
 
 // BenchmarkDo compares whole commands (decide, envelope, version check,
-// append, projection) with bare publishes of the same body, in the same server
-// with the same durability, and reports do/s, raw/s and their ratio. The two
-// take turns, so that a slow moment of the machine meets both.
+// append, projection) with bare publishes of the same body to a bare server of
+// the same durability (sync_interval always, or not), and reports do/s, raw/s
+// and their ratio. The two take turns, so that a slow moment of the machine
+// meets both.
 func BenchmarkDo(b *testing.B) {
 	for _, durable := range []bool{true, false} {
 		for _, clients := range []int{1, 64, 256} {
 			kind := map[bool]string{true: "durable", false: "nosync"}[durable]
 			b.Run(fmt.Sprintf("%s/%d", kind, clients), func(b *testing.B) {
-				s := start(b, func(o *ServerOptions) { o.NoSync = !durable })
-				compare(b, s, clients)
+				compare(b, start(b, func(o *ServerOptions) { o.NoSync = !durable }), bare(b, durable), clients)
 			})
 		}
 	}
 }
 
-func compare(b *testing.B, s *Server, clients int) {
-	js, err := jetstream.New(s.Control())
+// bare is a NATS server as it comes, with a stream for raw.>.
+func bare(b *testing.B, durable bool) jetstream.JetStream {
+	s, err := server.NewServer(&server.Options{DontListen: true, JetStream: true, StoreDir: b.TempDir(), SyncAlways: durable, NoSigs: true, NoLog: true})
 	require.NoError(b, err)
+	s.Start()
+	require.True(b, s.ReadyForConnections(10*time.Second))
+	nc, err := nats.Connect("", nats.InProcessServer(s))
+	require.NoError(b, err)
+	b.Cleanup(func() { nc.Close(); s.Shutdown(); s.WaitForShutdown() })
+	js := jetstreamOf(b, nc)
 	_, err = js.CreateStream(b.Context(), jetstream.StreamConfig{Name: "RAW", Subjects: []string{"raw.>"}})
 	require.NoError(b, err)
-	require.NoError(b, s.Sync())
+	return js
+}
+
+func compare(b *testing.B, s *Server, js jetstream.JetStream, clients int) {
 	rows := follow(b, s.Log())
 	body := []byte(`{"n":1}`)
 	var id atomic.Int64
@@ -52,18 +63,18 @@ func compare(b *testing.B, s *Server, clients int) {
 	each := max(1, 512/clients) // operations of a client in one burst
 	burst(b, clients, each, do) // warm
 	burst(b, clients, each, raw)
-	var done, bare rate
+	var done, raws rate
 	for range b.N {
 		for begun := time.Now(); time.Since(begun) < 3*time.Second; {
 			done.add(burst(b, clients, each, do))
-			bare.add(burst(b, clients, each, raw))
-			bare.add(burst(b, clients, each, raw))
+			raws.add(burst(b, clients, each, raw))
+			raws.add(burst(b, clients, each, raw))
 			done.add(burst(b, clients, each, do))
 		}
 	}
 	b.ReportMetric(done.perSecond(), "do/s")
-	b.ReportMetric(bare.perSecond(), "raw/s")
-	b.ReportMetric(done.perSecond()/bare.perSecond(), "do:raw")
+	b.ReportMetric(raws.perSecond(), "raw/s")
+	b.ReportMetric(done.perSecond()/raws.perSecond(), "do:raw")
 }
 
 // A rate is how often something was done in how long.

@@ -37,6 +37,7 @@ type JetStream struct {
 	js      jetstream.JetStream
 	ackWait time.Duration
 	batches chan struct{} // one token per open batch
+	disk    *diskSync     // nil where the servers sync before they acknowledge
 }
 
 // The server allows 50 open batches a stream; several control planes share them.
@@ -67,7 +68,7 @@ func OpenJetStream(ctx context.Context, nc *nats.Conn, opts JetStreamOptions) (*
 	if opts.AckWait <= 0 {
 		opts.AckWait = 5 * time.Second
 	}
-	return &JetStream{nc, js, opts.AckWait, make(chan struct{}, openBatches)}, nil
+	return &JetStream{nc: nc, js: js, ackWait: opts.AckWait, batches: make(chan struct{}, openBatches)}, nil
 }
 
 // ensureStream makes a stream or brings it up to date. Zero replicas leave a
@@ -127,7 +128,17 @@ func (l *JetStream) Append(ctx context.Context, writes ...Write) (uint64, error)
 			return 0, ctx.Err()
 		}
 	}
-	return l.publish(ctx, msgs)
+	position, err := l.publish(ctx, msgs)
+	if err != nil {
+		return 0, err
+	}
+	if err := l.disk.wait(ctx, position); err != nil {
+		if ctx.Err() != nil {
+			err = fmt.Errorf("%w: %w", ErrUncertain, err)
+		}
+		return 0, err
+	}
+	return position, nil
 }
 
 // publish sends the messages until the server takes or refuses them. It sends

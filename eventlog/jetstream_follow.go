@@ -72,6 +72,9 @@ func (l *JetStream) follow(ctx context.Context, filter string, after *uint64, yi
 		if err != nil {
 			return err
 		}
+		if err := l.disk.wait(ctx, e.Position); err != nil {
+			return err
+		}
 		*after = e.Position
 		if !yield(e, nil) {
 			return nil

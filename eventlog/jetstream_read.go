@@ -161,7 +161,10 @@ func (l *JetStream) fromLeader(ctx context.Context, query map[string]any) (e Eve
 		e, found, err = l.fromLeaderOnce(ctx, request)
 		return err
 	})
-	return e, found, err
+	if err == nil {
+		err = l.disk.wait(ctx, e.Position)
+	}
+	return e, found && err == nil, err
 }
 
 func (l *JetStream) fromLeaderOnce(ctx context.Context, request []byte) (Event, bool, error) {

@@ -35,6 +35,7 @@ func ensureKeys(ctx context.Context, js jetstream.JetStream, replicas int) error
 }
 
 type bucket struct {
+	nc     *nats.Conn
 	js     jetstream.JetStream
 	stream jetstream.Stream
 }
@@ -51,7 +52,7 @@ func openBucket(ctx context.Context, nc *nats.Conn) (*bucket, error) {
 	if err != nil {
 		return nil, fmt.Errorf("eventlog: opening the bucket KEYS: %w", err)
 	}
-	return &bucket{js, stream}, nil
+	return &bucket{nc, js, stream}, nil
 }
 
 func (b *bucket) get(ctx context.Context, id string) ([]byte, uint64, error) {
@@ -77,14 +78,14 @@ func (b *bucket) put(ctx context.Context, id string, record []byte, revision uin
 	if err != nil {
 		return fmt.Errorf("eventlog: keeping a data key: %w", err)
 	}
-	return nil
+	return askSync(ctx, b.nc, keysStream)
 }
 
 func (b *bucket) erase(ctx context.Context, id string) error {
 	for {
 		m, err := b.stream.GetLastMsgForSubject(ctx, keysSubject+id)
 		if errors.Is(err, jetstream.ErrMsgNotFound) {
-			return nil
+			return askSync(ctx, b.nc, keysStream)
 		}
 		if err == nil {
 			err = b.stream.SecureDeleteMsg(ctx, m.Sequence)

@@ -33,7 +33,7 @@ var Accounts string
 type ServerOptions struct {
 	Dir        string                        // where streams are kept; nobody else may use it: see LockDir
 	Listen     string                        // host:port for nodes and readers, port 0 picks one; "" is in-process only
-	NoSync     bool                          // faster, but a power failure may take acknowledged events
+	NoSync     bool                          // a power failure may take acknowledged events
 	TLS        *tls.Config                   // for Listen; nil is plain
 	VerifyNode func(node, token string) bool // nil lets no node in
 	Log        *slog.Logger                  // warnings and errors of the server; nil is silence
@@ -106,7 +106,11 @@ func (s *Server) begin(password, seed string, opts ServerOptions, fatal <-chan s
 	if opts.NoSync {
 		return nil
 	}
-	return s.Sync()
+	if err := s.Sync(); err != nil {
+		return domain.Faultf(domain.FailedPrecondition, "the event log cannot be synced to disk: %v", err)
+	}
+	s.log.disk = newDiskSync(opts.Dir, "CONTROL", Stream)
+	return serveSync(s.control, opts.Dir)
 }
 
 func serverConfig(opts ServerOptions, own, reader, issuer string) (*server.Options, error) {
@@ -119,7 +123,7 @@ func serverConfig(opts ServerOptions, own, reader, issuer string) (*server.Optio
 	config.NoSigs = true
 	config.JetStream = true
 	config.StoreDir = opts.Dir
-	config.SyncAlways = !opts.NoSync
+	config.SyncInterval = time.Second     // of what nobody waits for: the places of consumers, tasks
 	config.MaxPayload = MaxEvent + 64<<10 // an event and what the server adds to it
 	config.DontListen = opts.Listen == ""
 	if opts.TLS != nil {
@@ -170,6 +174,9 @@ func (s *Server) Close() {
 	}
 	s.nats.Shutdown()
 	s.nats.WaitForShutdown()
+	if s.Connection != nil && s.log != nil && s.log.disk != nil {
+		s.log.disk.close()
+	}
 }
 
 // keptPassword reads a password, or makes one and keeps it.

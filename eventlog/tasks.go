@@ -152,7 +152,7 @@ func (r *Router) putAside(name string, onPoison func(*message.Message, error) er
 			if err := r.poison.Publish("poison."+name, aside); err != nil {
 				return nil, err
 			}
-			return nil, nil
+			return nil, askSync(ctx, r.nc, Tasks.Stream)
 		}
 	}
 }
