@@ -297,6 +297,7 @@ func (g *completion) send(choice Choice, usage *Usage) error {
 }
 
 func (g *completion) event(value any) error {
+	hasten(g.w)
 	data, err := json.Marshal(value)
 	if err == nil {
 		_, err = fmt.Fprintf(g.w, "data: %s\n\n", data)

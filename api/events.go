@@ -1,6 +1,7 @@
 package api
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"mime"
@@ -180,18 +181,27 @@ func (c *call) streamEvents(p *params, h history) error {
 	return nil
 }
 
-// resumeAfter reads Last-Event-ID.
+// resumeAfter reads Last-Event-ID. A stream may be a moment ahead of the world.
 func (c *call) resumeAfter(v *domain.Violations) (position uint64, given bool) {
 	text := c.r.Header.Get("Last-Event-ID")
 	if text == "" {
 		return 0, false
 	}
 	position, err := strconv.ParseUint(text, 10, 64)
-	if last := c.World.Position(); err != nil || position > last {
-		v.Add("Last-Event-ID", "must be the position of an event, at most %d; 0 begins with the first", last)
+	if err == nil {
+		ctx, cancel := context.WithTimeout(c.ctx, resumeTime)
+		err = c.World.WaitFor(ctx, position)
+		cancel()
+	}
+	if err != nil {
+		v.Add("Last-Event-ID", "must be the position of an event, at most %d; 0 begins with the first", c.World.Position())
 	}
 	return position, true
 }
+
+// resumeTime is how long a stream waits for the event that its client says it
+// has already.
+const resumeTime = 200 * time.Millisecond
 
 // An eventStream is one client's live view of a history.
 type eventStream struct {
@@ -261,6 +271,7 @@ func (s *eventStream) send(e eventlog.Event) error {
 	}
 	data, err := json.Marshal(eventlog.Structured(shown(e)))
 	if err == nil {
+		hasten(s.w)
 		_, err = fmt.Fprintf(s.w, "id: %d\ndata: %s\n\n", e.Position, data)
 	}
 	return err
@@ -269,6 +280,7 @@ func (s *eventStream) send(e eventlog.Event) error {
 // comment says that the stream lives, and how far it is: a client that comes
 // back need not read again what was not for it.
 func (s *eventStream) comment(text string) error {
+	hasten(s.w)
 	if _, err := fmt.Fprintf(s.w, ": %s\nid: %d\n\n", text, s.after); err != nil {
 		return err
 	}

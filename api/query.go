@@ -78,7 +78,7 @@ func (p *params) err() error {
 	known := strings.Join(sortedKeys(p.asked), ", ")
 	for _, name := range sortedKeys(p.values) {
 		if !p.asked[name] {
-			p.violations.Add(quoted(name), "is not a query parameter here; there are: %s", orNone(known))
+			p.violations.Add(join("", name), "is not a query parameter here; there are: %s", orNone(known))
 		}
 	}
 	return p.violations.Err()

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/go-chi/chi/v5"
+	"github.com/go-chi/chi/v5/middleware"
 	"github.com/prometheus/client_golang/prometheus"
 
 	"anneal/blobs"
@@ -121,10 +122,11 @@ func (s *Server) Close() { s.tail.close() }
 // ServeHTTP implements http.Handler.
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) { s.routes.ServeHTTP(w, r) }
 
-// Time-outs and limits of connections. There is no time-out for writing, since
-// streams of events and completions last as long as they last; bodies have a
-// deadline of their own.
+// Time-outs and limits of connections. No time-out bounds a whole answer, since
+// streams of events and completions last as long as they last; each piece of
+// one must be taken within answerTime, and bodies have deadlines of their own.
 const (
+	answerTime = time.Minute
 	headerTime = 10 * time.Second
 	bodyTime   = time.Minute
 	uploadTime = 2 * time.Hour
@@ -141,7 +143,7 @@ func HTTP(ctx context.Context, h http.Handler, logger *slog.Logger) *http.Server
 
 func (s *Server) router() http.Handler {
 	r := chi.NewRouter()
-	r.Use(s.identify, s.observe, s.recover)
+	r.Use(s.identify, s.observe, s.recover, middleware.GetHead)
 	r.NotFound(s.noSuchPath)
 	r.MethodNotAllowed(s.noSuchMethod)
 	r.Get("/healthz", s.healthy)
