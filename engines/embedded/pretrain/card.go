@@ -51,19 +51,19 @@ on one processor core in seconds. It knows ten tasks of a generated grammar and 
 	fmt.Fprintf(&b, `
 One key in twelve was kept out: the two numbers of a sum or difference, the words of a length, reversal, upper case, last
 word or JSON task, the review of a sentiment task. Capitals are fifty facts that the model has all seen; there the wording of the
-whole prompt was kept out. Numbers are 0 to 99. Three fifths of the words are invented syllables or noise.
+whole prompt was kept out. Numbers are 0 to 99. Five words in eight are invented syllables or noise.
 
 ## Format
 
-The tokens are the 256 bytes and four markers. A conversation is <|bos|>, then each message and its closing marker:
-<|user|> after a system message, <|assistant|> after a user's, <|end|> after an assistant's. The markers are learnt together
-with the answer, so a raw prompt makes the model set <|assistant|> itself; markers are no text and never show. Text that
+The tokens are the 256 bytes and four markers. A conversation begins with the marker bos; each message is followed by a
+marker: user after a system message, assistant after a user's, end after an assistant's. The last two are learnt together with
+the answer, so a raw prompt makes the model set the marker assistant itself; markers are no text and never show. Text that
 spells a marker stays text.
 
 ## Tuning it
 
 A training file of one new task alone overwrites the old tasks. Put about a quarter of rows of the old tasks into the file
-(examples/base-tasks.jsonl has 200); nothing is mixed in silently.
+(examples/packing-codes.jsonl shows how); nothing is mixed in silently.
 
 ## Made by
 
