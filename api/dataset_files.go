@@ -44,8 +44,8 @@ var fileName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$`)
 
 const fileNameRule = "must be 1 to 128 letters, digits, dots, _ and -, and begin with a letter or digit"
 
-// uploadDataset takes one file as multipart field "file", checks each row as
-// it arrives, and records the verdict.
+// uploadDataset takes one file as multipart field "file" and answers when its
+// rows have been checked.
 func uploadDataset(c *call) (any, error) {
 	if err := readParams(c.r.URL).err(); err != nil {
 		return nil, err
@@ -72,7 +72,7 @@ func uploadDataset(c *call) (any, error) {
 		intake.discard()
 		return nil, err
 	}
-	return intake.judge()
+	return intake.record()
 }
 
 func mayUpload(row *projections.Row[domain.Dataset]) error {
@@ -107,26 +107,24 @@ func (c *call) filePart() (string, io.Reader, error) {
 	return name, part, nil
 }
 
-// An intake takes in one upload of a dataset: files are stored and their rows
-// checked on the way.
+// An intake stores the files of one upload of a dataset. Its rows are checked
+// by whoever follows the log for uploads.
 type intake struct {
 	*call
 	row    *projections.Row[domain.Dataset]
 	upload int
 	files  domain.Files
-	check  *rowCheck
 }
 
 func newIntake(c *call, row *projections.Row[domain.Dataset]) *intake {
 	upload := row.State.Upload + 1
-	return &intake{c, row, upload, domain.Files{Folder: contents(row.Name, upload), Sizes: map[string]int64{}}, newRowCheck(row.State.Format)}
+	return &intake{c, row, upload, domain.Files{Folder: contents(row.Name, upload), Sizes: map[string]int64{}}}
 }
 
 // file stores one file of at most Limits.Upload bytes.
 func (in *intake) file(name string, content io.Reader) error {
-	in.check.begin(name)
 	limited := &io.LimitedReader{R: content, N: in.Limits.Upload + 1}
-	size, err := in.Blobs.Put(in.ctx, in.files.Folder+name, io.TeeReader(limited, in.check))
+	size, err := in.Blobs.Put(in.ctx, in.files.Folder+name, limited)
 	var fault *domain.Fault
 	switch {
 	case err != nil && limited.N > 0 && !errors.As(err, &fault) && in.ctx.Err() == nil:
@@ -137,34 +135,61 @@ func (in *intake) file(name string, content io.Reader) error {
 	case limited.N == 0:
 		return bodyTooLarge(in.Limits.Upload)
 	}
-	in.check.end()
 	in.files.Sizes[name] = size
 	return nil
 }
 
 func (in *intake) discard() { in.deleteFolder(in.files.Folder) }
 
-// judge records the upload and what its rows say, and answers the dataset, or
-// every fault of its rows.
-func (in *intake) judge() (any, error) {
+// record makes the upload the dataset's newest, and answers its verdict.
+func (in *intake) record() (any, error) {
 	old := in.row.State.Files.Folder
 	if err := in.do(domain.Intend(domain.Datasets, in.row.Name, domain.Command[domain.Dataset](domain.UploadDataset{Upload: in.upload, Files: in.files}))); err != nil {
-		in.discard()
+		var refused *domain.Fault
+		if errors.As(err, &refused) { // otherwise it may have been recorded
+			in.discard()
+		}
 		return nil, err
 	}
 	in.deleteFolder(old)
-	facts, refused := in.check.verdict()
-	var command domain.Command[domain.Dataset] = domain.AcceptDataset{Upload: in.upload, DatasetFacts: facts}
-	if refused != nil {
-		command = domain.RejectDataset{Upload: in.upload, Status: domain.StatusOf(refused)}
+	return in.verdict(in.row.Name, in.upload)
+}
+
+// verdict waits until the rows of an upload are judged: it answers the READY
+// dataset, or every fault of its rows. A judge who takes longer than
+// Limits.Verdict is not waited for: the dataset then says that it is being
+// validated.
+func (c *call) verdict(name domain.Name, upload int) (any, error) {
+	timeout := time.NewTimer(c.Limits.Verdict)
+	defer timeout.Stop()
+	for {
+		c.view = nil
+		row, ok := c.snapshot().Datasets.Get(name)
+		switch {
+		case !ok:
+			return nil, notFound("dataset", name)
+		case row.State.Validated >= upload && row.State.State != domain.DatasetReady:
+			return nil, rejected(row.State)
+		case row.State.Validated >= upload:
+			return datasets.wire(c, name)
+		}
+		select {
+		case <-c.World.Changed(c.view.Position):
+		case <-timeout.C:
+			return datasets.wire(c, name)
+		case <-c.ctx.Done():
+			return nil, c.ctx.Err()
+		}
 	}
-	if err := in.do(domain.Intend(domain.Datasets, in.row.Name, command)); err != nil {
-		return nil, err
+}
+
+// rejected is the fault that a rejected upload's dataset carries.
+func rejected(d domain.Dataset) error {
+	code := domain.InvalidArgument
+	if d.Status.Code != code.String() { // the check itself failed
+		code = domain.Internal
 	}
-	if refused != nil {
-		return nil, refused
-	}
-	return datasets.wire(in.call, in.row.Name)
+	return &domain.Fault{Code: code, Reason: "INVALID_ROWS", Message: d.Status.Message, Violations: d.Violations}
 }
 
 // uploadEndpoints answers a URL for each file, to which it can be PUT without
@@ -202,18 +227,15 @@ func uploadEndpoints(c *call) (any, error) {
 	return map[string]any{"filenameToSignedUrls": urls}, nil
 }
 
-// validateUpload takes in what was PUT to the signed URLs and records the
-// verdict. After a verdict that was not recorded it begins again.
+// validateUpload takes in what was PUT to the signed URLs and answers its
+// verdict. With nothing new it answers that of the last upload.
 func validateUpload(c *call, row *projections.Row[domain.Dataset]) (any, error) {
 	arrived, err := c.Blobs.Files(c.ctx, arrivals(row.Name))
 	if err != nil {
 		return nil, err
 	}
-	if len(arrived.Sizes) == 0 && row.State.Upload > row.State.Validated {
-		arrived = row.State.Files // stored whole, its verdict lost
-	}
-	if row.State.State == domain.DatasetReady && len(arrived.Sizes) == 0 {
-		return datasets.wire(c, row.Name)
+	if len(arrived.Sizes) == 0 && row.State.Upload > 0 {
+		return c.verdict(row.Name, row.State.Upload)
 	}
 	if err := mayUpload(row); err != nil {
 		return nil, err
@@ -234,7 +256,7 @@ func validateUpload(c *call, row *projections.Row[domain.Dataset]) (any, error) 
 			return nil, err
 		}
 	}
-	result, err := intake.judge()
+	result, err := intake.record()
 	if err == nil || domain.CodeOf(err) == domain.InvalidArgument {
 		c.deleteFolder(arrivals(row.Name))
 	}

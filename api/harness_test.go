@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -20,6 +21,7 @@ import (
 
 	"anneal/blobs"
 	"anneal/domain"
+	"anneal/domain/rows"
 	"anneal/engines"
 	"anneal/eventlog"
 	"anneal/projections"
@@ -53,13 +55,14 @@ func newStage(t *testing.T, limits Limits) *stage {
 	s.world.Pulse().Boot(epoch)
 	ctx, stop := context.WithCancel(context.Background())
 	var following sync.WaitGroup
-	following.Go(func() { _ = s.world.Run(ctx, s.log) })
 	var handler http.Handler
 	web := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { handler.ServeHTTP(w, r) }))
 	s.url = "http://" + web.Listener.Addr().String()
 	var err error
 	s.store, err = blobs.Open(ctx, blobs.Options{Dir: t.TempDir(), BaseURL: s.url + "/blobs", Key: pepper})
 	require.NoError(t, err)
+	following.Go(func() { _ = s.world.Run(ctx, s.log) })
+	following.Go(func() { s.judge(ctx) })
 	s.server = New(Options{Log: s.log, World: s.world, Blobs: s.store, Sealer: s.vault, Replicas: s.replicas, Pepper: pepper,
 		Now: s.clock.tick, Limits: limits, Logger: slog.New(slog.NewTextHandler(s.logged, &slog.HandlerOptions{Level: slog.LevelDebug}))})
 	handler = s.server
@@ -73,6 +76,37 @@ func newStage(t *testing.T, limits Limits) *stage {
 	})
 	s.furnish()
 	return s
+}
+
+// judge checks the rows of every upload, as a task of the platform does.
+func (s *stage) judge(ctx context.Context) {
+	for e, err := range s.log.Follow(ctx, "events.*.datasets.*", 0) {
+		if err != nil || e.Type != "dataset.uploaded.v1" {
+			continue
+		}
+		var upload domain.DatasetUploaded
+		require.NoError(s, json.Unmarshal(e.Data, &upload))
+		if s.world.WaitFor(ctx, e.Position) != nil {
+			return
+		}
+		row, ok := s.world.View().Datasets.Get(e.Name)
+		if !ok {
+			continue
+		}
+		checker := rows.NewChecker(row.State.Format)
+		for name := range upload.Files.Sizes {
+			file, err := s.store.Get(ctx, upload.Files.Folder+name)
+			require.NoError(s, err)
+			require.NoError(s, errors.Join(checker.Read(name, file), file.Close()))
+		}
+		facts, faults, more := checker.Result()
+		var verdict domain.Command[domain.Dataset] = domain.AcceptDataset{Upload: upload.Upload, DatasetFacts: facts}
+		if len(faults) > 0 {
+			f := rows.Refusal(faults, more)
+			verdict = domain.RejectDataset{Upload: upload.Upload, Status: domain.StatusOf(f), Violations: f.Violations}
+		}
+		s.do(domain.Intend(domain.Datasets, e.Name, verdict))
+	}
 }
 
 // furnish makes two accounts, their keys, the operator's, and a public model.

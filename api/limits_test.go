@@ -87,7 +87,7 @@ func TestUploadBySignedURL(t *testing.T) {
 	put(`{"prompt": "a"}` + "\n")
 	a := s.call("POST", one+":validateUpload", "user", "")
 	require.Equal(t, 400, a.status)
-	require.Contains(t, string(a.body), "b.jsonl line 1: prompt and completion must both be given")
+	require.Contains(t, string(a.body), "b.jsonl:1: completion is missing")
 	url := put(strings.Repeat(`{"prompt": "a", "completion": "b"}`+"\n", 3))
 	a = s.call("POST", one+":validateUpload", "user", "")
 	require.Equal(t, 200, a.status, "%s", a.body)

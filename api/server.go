@@ -46,6 +46,7 @@ type Limits struct {
 	Body        int64         // bytes of a JSON body; 4 MiB
 	Upload      int64         // bytes of one uploaded dataset file; 150 MB
 	Wake        time.Duration // how long a request waits for a replica; 60 s
+	Verdict     time.Duration // how long an upload waits for the check of its rows; 60 s
 	SignedURL   time.Duration // how long signed URLs are good for; 1 h
 	Heartbeat   time.Duration // between comments on an idle stream of events; 15 s
 	Streams     int           // streams of events at once, per account; 100
@@ -61,6 +62,7 @@ func (l Limits) filled() Limits {
 	or(&l.Body, 4<<20)
 	or(&l.Upload, 150_000_000)
 	or((*int64)(&l.Wake), int64(time.Minute))
+	or((*int64)(&l.Verdict), int64(time.Minute))
 	or((*int64)(&l.SignedURL), int64(time.Hour))
 	or((*int64)(&l.Heartbeat), int64(15*time.Second))
 	if l.Streams <= 0 {

@@ -43,8 +43,23 @@ func TestTranscripts(t *testing.T) {
 				require.NoError(t, os.WriteFile(file, []byte(got), 0o644))
 				return
 			}
-			require.Equal(t, string(want), got)
+			compare(t, strings.Split(string(want), "\n"), strings.Split(got, "\n"))
 		})
+	}
+}
+
+// compare tells the first line that differs, and what it answers.
+func compare(t *testing.T, want, got []string) {
+	request := ""
+	for i := range max(len(want), len(got)) {
+		if i < len(want) && i < len(got) && want[i] == got[i] {
+			if strings.HasPrefix(want[i], ">") {
+				request = want[i]
+			}
+			continue
+		}
+		require.Equal(t, strings.Join(want[i:min(i+10, len(want))], "\n"), strings.Join(got[i:min(i+10, len(got))], "\n"), "line %d, the answer to %s", i+1, request)
+		t.Fatalf("line %d differs", i+1)
 	}
 }
 
