@@ -1,19 +1,14 @@
 package workers
 
 import (
-	"bufio"
-	"bytes"
 	"context"
 	"encoding/binary"
 	"encoding/json"
-	"fmt"
 	"io"
 	"strings"
 	"time"
 
-	"anneal/blobs"
 	"anneal/domain"
-	"anneal/engines"
 	"anneal/projections"
 	"anneal/workers/wire"
 )
@@ -22,7 +17,6 @@ const (
 	uploadWithin = 12 * time.Hour
 	maxConfig    = 4 << 20   // bytes of a configuration that is read
 	maxHeader    = 100 << 20 // bytes of a safetensors header, the format's own limit
-	maxMetrics   = 512 << 20 // bytes of a metrics file
 )
 
 // complete registers the model that came of the attempt and ends the job, both
@@ -199,65 +193,4 @@ func (d *Desk) parameters(ctx context.Context, key string) (int64, error) {
 		sum += n
 	}
 	return sum, nil
-}
-
-// publishMetrics makes the metrics in a folder the job's: each step once, in
-// order. The folder's are complete since step 1, so they also fill what the
-// pulse lacks after a restart.
-func (d *Desk) publishMetrics(ctx context.Context, j job, files domain.Files) error {
-	const metricsFile = "metrics.jsonl"
-	if size, ok := files.Sizes[metricsFile]; !ok || size > maxMetrics {
-		return nil
-	}
-	r, err := d.Blobs.Get(ctx, files.Folder+metricsFile)
-	if err != nil {
-		return err
-	}
-	defer r.Close()
-	var rows []engines.Metrics
-	for decoder := json.NewDecoder(bufio.NewReader(r)); decoder.More(); {
-		var row engines.Metrics
-		if err := decoder.Decode(&row); err != nil {
-			return domain.Faultf(domain.DataLoss, "the metrics that the engine left cannot be read")
-		}
-		rows = wire.MergeRows(rows, row)
-	}
-	var joined bytes.Buffer
-	for _, row := range rows {
-		line, err := json.Marshal(row)
-		if err != nil {
-			return fmt.Errorf("metrics: %w", err)
-		}
-		joined.Write(append(line, '\n'))
-	}
-	if _, err := d.Blobs.Put(ctx, blobs.MetricsFile(j.Name), &joined); err != nil {
-		return err
-	}
-	d.feelRows(j, rows)
-	return nil
-}
-
-// feelRows adds to the pulse the rows that it lacks.
-func (d *Desk) feelRows(j job, rows []engines.Metrics) {
-	if len(rows) == 0 {
-		return
-	}
-	pulse := d.World.View().Pulse
-	have := make(map[int]bool)
-	for row := range pulse.Metrics(j.Name, 0) {
-		have[row.Step] = true
-	}
-	if len(have) >= projections.MaxMetricRows/2 {
-		have = nil // it keeps every second row or fewer: only what is newer is lacking
-	}
-	latest, _ := pulse.Latest(j.Name)
-	var lacking []projections.MetricRow
-	for _, row := range rows {
-		if row.Step > latest.Step || have != nil && !have[row.Step] {
-			lacking = append(lacking, rowOf(row))
-		}
-	}
-	last := rows[len(rows)-1]
-	d.World.Pulse().Report(j.Name, projections.Progress{Attempt: j.Life.Attempt, Step: last.Step, Steps: last.Steps, Epoch: last.Epoch,
-		LearningRate: last.LearningRate, Tokens: last.Tokens, Time: d.Now()}, lacking...)
 }

@@ -113,13 +113,22 @@ func (o *outbox) send(c *checkpoint) {
 	t := o.attempt
 	for range maxStores {
 		sizes, err := t.store(o.ctx, wire.ForCheckpoint, c.step, c.dir)
+		if o.ctx.Err() != nil {
+			return
+		}
 		if err != nil {
 			t.log.Warn("a checkpoint could not be stored", "step", c.step, "error", err)
 			return
 		}
 		verdict, err := t.report(o.ctx, wire.Report{Kind: wire.ReportCheckpoint, Step: c.step, Sizes: sizes, Metrics: t.figures(c.step)})
-		if err != nil || verdict != wire.Incomplete {
-			t.log.Info("checkpoint", "step", c.step, "verdict", verdict, "error", err)
+		switch {
+		case err == nil && verdict == wire.Accepted:
+			t.log.Info("checkpoint", "step", c.step)
+			return
+		case err != nil && o.ctx.Err() == nil:
+			t.log.Warn("a checkpoint could not be reported", "step", c.step, "error", err)
+			return
+		case err != nil:
 			return
 		}
 	}
