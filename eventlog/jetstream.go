@@ -146,7 +146,7 @@ func (l *JetStream) Append(ctx context.Context, writes ...Write) (uint64, error)
 func (l *JetStream) publish(parent context.Context, msgs []*nats.Msg) (uint64, error) {
 	ctx, cancel := context.WithTimeout(parent, l.ackWait)
 	defer cancel()
-	for pause := 5 * time.Millisecond; ; pause = min(2*pause, 250*time.Millisecond) {
+	for pause := time.Millisecond; ; pause = min(2*pause, 250*time.Millisecond) {
 		position, err := l.publishOnce(ctx, msgs)
 		if err == nil || !notTaken(err) {
 			return position, err
@@ -155,7 +155,7 @@ func (l *JetStream) publish(parent context.Context, msgs []*nats.Msg) (uint64, e
 			if parent.Err() != nil {
 				return 0, parent.Err()
 			}
-			return 0, domain.Faultf(domain.Unavailable, "the event log has no leader at the moment (%v): nothing was recorded, try again", err)
+			return 0, domain.Faultf(domain.Unavailable, "the event log took nothing for %v (%v): nothing was recorded, try again", l.ackWait, err)
 		}
 	}
 }
@@ -189,15 +189,14 @@ func (l *JetStream) publishOnce(ctx context.Context, msgs []*nats.Msg) (uint64, 
 
 // Codes of the server's refusals.
 const (
-	codeUnavailable      = 10008
-	codeNoMessage        = 10037
-	codeTooLarge         = 10054
-	codeWrongSequence    = 10071
-	codeInProcess        = 10158 // the same event is being recorded
-	codeWrongSequenceTwo = 10164
-	codeBatchIncomplete  = 10176
-	codeRecordedBefore   = 10201 // a batch holds an event that is recorded
-	codeTooManyBatches   = 10210
+	codeUnavailable     = 10008
+	codeNoMessage       = 10037
+	codeTooLarge        = 10054
+	codeWrongSequence   = 10071
+	codeSubjectBusy     = 10164 // another write to the subject is not decided yet, or just now
+	codeBatchIncomplete = 10176
+	codeRecordedBefore  = 10201 // a batch holds an event that is recorded
+	codeTooManyBatches  = 10210
 )
 
 var errTooLarge = domain.Faultf(domain.InvalidArgument, "an event is larger than the log takes: shorten the request")
@@ -220,7 +219,7 @@ func acknowledged(data []byte) (uint64, error) {
 		return ack.Sequence, nil
 	}
 	switch ack.Error.ErrorCode {
-	case codeWrongSequence, codeWrongSequenceTwo, codeInProcess, codeRecordedBefore:
+	case codeWrongSequence, codeRecordedBefore:
 		return 0, ErrConflict
 	case codeTooLarge:
 		return 0, errTooLarge
@@ -238,7 +237,7 @@ func notTaken(err error) bool {
 		return false
 	}
 	switch refusal.ErrorCode {
-	case codeUnavailable, codeBatchIncomplete, codeTooManyBatches:
+	case codeUnavailable, codeSubjectBusy, codeBatchIncomplete, codeTooManyBatches:
 		return true
 	}
 	return false

@@ -72,7 +72,7 @@ func (b *bucket) get(ctx context.Context, id string) ([]byte, uint64, error) {
 func (b *bucket) put(ctx context.Context, id string, record []byte, revision uint64) error {
 	_, err := b.js.Publish(ctx, keysSubject+id, record, jetstream.WithExpectLastSequencePerSubject(revision))
 	var refusal *jetstream.APIError
-	if errors.As(err, &refusal) && (refusal.ErrorCode == codeWrongSequence || refusal.ErrorCode == codeWrongSequenceTwo) {
+	if errors.As(err, &refusal) && (refusal.ErrorCode == codeWrongSequence || refusal.ErrorCode == codeSubjectBusy) {
 		return ErrConflict
 	}
 	if err != nil {
