@@ -58,7 +58,7 @@ func startCluster(t *testing.T) (ConnectOptions, []*server.Server) {
 		urls = append(urls, s.ClientURL())
 	}
 	return ConnectOptions{
-		URL: strings.Join(urls, ","), Password: password, IssuerSeed: seed, Replicas: 3,
+		URL: strings.Join(urls, ","), Password: password, IssuerSeed: seed,
 		VerifyNode: func(node, token string) bool { return token == tokenOf(node) },
 	}, servers
 }
@@ -86,6 +86,7 @@ func TestCluster(t *testing.T) {
 	c, err := Connect(ctx, opts)
 	require.NoError(t, err)
 	t.Cleanup(c.Close)
+	assert.Equal(t, 3, c.Replicas(), "as a cluster should")
 
 	t.Run("nodes and readers", func(t *testing.T) {
 		agent := connect(t, opts.URL, AgentOptions("n1", tokenOf("n1"))...)

@@ -3,9 +3,12 @@ package eventlog
 import (
 	"context"
 	"crypto/tls"
+	"errors"
+	"fmt"
 	"time"
 
 	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
 
 	"anneal/domain"
 )
@@ -62,19 +65,47 @@ func join(ctx context.Context, url, password, seed string, replicas int, verify 
 			return c, domain.Faultf(domain.Unavailable, "cannot connect to NATS as %s: %v", into.user, err)
 		}
 	}
-	if c.log, err = OpenJetStream(ctx, c.control, JetStreamOptions{Replicas: replicas}); err != nil {
+	if c.replicas == 0 {
+		if c.replicas, err = replicasThere(ctx, c.control, 3); err != nil {
+			return c, err
+		}
+	}
+	if c.log, err = OpenJetStream(ctx, c.control, JetStreamOptions{Replicas: c.replicas}); err != nil {
 		return c, err
 	}
-	if err = ensureTasks(ctx, c.log.js, replicas); err != nil {
+	if err = ensureTasks(ctx, c.log.js, c.replicas); err != nil {
 		return c, err
 	}
-	if err = ensureKeys(ctx, c.log.js, replicas); err != nil {
+	if err = ensureKeys(ctx, c.log.js, c.replicas); err != nil {
 		return c, err
 	}
-	if err = keepMirror(ctx, c.keeper, c.log, replicas); err != nil {
+	if err = keepMirror(ctx, c.keeper, c.log, c.replicas); err != nil {
 		return c, err
 	}
 	return c, vouch(c.control, seed, verify)
+}
+
+// replicasThere is how many servers keep the log, otherwise when there is none.
+func replicasThere(ctx context.Context, nc *nats.Conn, otherwise int) (replicas int, err error) {
+	js, err := jetstream.New(nc)
+	if err != nil {
+		return 0, fmt.Errorf("eventlog: %w", err)
+	}
+	err = persist(ctx, func(ctx context.Context) error {
+		stream, err := js.Stream(ctx, Stream)
+		if errors.Is(err, jetstream.ErrStreamNotFound) {
+			replicas = otherwise
+			return nil
+		}
+		if err == nil {
+			replicas = stream.CachedInfo().Config.Replicas
+		}
+		return err
+	})
+	if err != nil {
+		return 0, fmt.Errorf("eventlog: looking for the stream %s: %w", Stream, err)
+	}
+	return replicas, nil
 }
 
 // Control is the connection into the account CONTROL: streams, keys, tasks.
@@ -86,7 +117,7 @@ func (c *Connection) Desk() *nats.Conn { return c.desk }
 // Log is the log.
 func (c *Connection) Log() *JetStream { return c.log }
 
-// Replicas is how many servers keep each stream; 0 when it was not said.
+// Replicas is how many servers keep each stream.
 func (c *Connection) Replicas() int { return c.replicas }
 
 // Ready says whether the log answers.
