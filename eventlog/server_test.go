@@ -2,6 +2,12 @@ package eventlog
 
 import (
 	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"math/big"
 	"net"
 	"os"
 	"path/filepath"
@@ -309,4 +315,36 @@ func testPushIsContained(t *testing.T, s *Server, reader *nats.Conn) {
 	e, err := s.Log().At(t.Context(), position)
 	require.NoError(t, err)
 	assert.Equal(t, w.ID, e.ID, "the log still lives")
+}
+
+func TestServerWithTLS(t *testing.T) {
+	certificate, roots := selfSigned(t)
+	s := start(t, func(o *ServerOptions) { o.TLS = &tls.Config{Certificates: []tls.Certificate{certificate}} })
+	mustAppend(t, s.Log(), write("a", 0)) // in the process no TLS is needed
+	agent := connect(t, s.URL(), append(AgentOptions("n1", tokenOf("n1")), nats.Secure(&tls.Config{RootCAs: roots}))...)
+	require.NoError(t, agent.Flush())
+	state, err := agent.TLSConnectionState()
+	require.NoError(t, err)
+	assert.True(t, state.HandshakeComplete)
+	stranger, err := nats.Connect(s.URL(), nats.UserInfo("n1", tokenOf("n1")))
+	if err == nil {
+		stranger.Close()
+	}
+	assert.Error(t, err, "whose certificate nobody vouches for")
+}
+
+func selfSigned(t *testing.T) (tls.Certificate, *x509.CertPool) {
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	require.NoError(t, err)
+	template := &x509.Certificate{
+		SerialNumber: big.NewInt(1), IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, IsCA: true, BasicConstraintsValid: true,
+		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
+	require.NoError(t, err)
+	parsed, err := x509.ParseCertificate(der)
+	require.NoError(t, err)
+	roots := x509.NewCertPool()
+	roots.AddCert(parsed)
+	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}, roots
 }
