@@ -2,7 +2,7 @@ VERSION := $(shell git describe --always --dirty 2>/dev/null || echo dev)
 BUILD   := CGO_ENABLED=0 go build -trimpath -ldflags "-X main.version=$(VERSION)"
 STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
 
-.PHONY: help demo run test race bench lint golden build
+.PHONY: help demo run test race bench crash lint golden build
 
 help: ## show this
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -22,8 +22,14 @@ test: ## run the tests
 race: ## run the tests under the race detector
 	go test -race ./...
 
-bench: ## measure against the limits of this machine, in one run
-	go run ./cmd/bench
+bench: ## measure against the limits of this machine, in one run; BENCHMARKS.md explains
+	go test -run '^$$' -bench 'Do|Follow' -benchtime 1x ./eventlog
+	go test -run '^$$' -bench 'Rebuild|List|Get' ./projections
+	go test -run '^$$' -bench 'Gemm' ./engines/embedded/kernel
+	go test -run '^$$' -bench . ./engines/embedded/serve ./engines/embedded/train
+
+crash: ## kill the control plane 100 times at random points
+	ANNEAL_CRASHES=100 go test -count=1 -timeout 60m -run 'Crash|Kill' -v ./cmd/anneal
 
 lint: ## gofmt, go vet, staticcheck
 	@test -z "$$(gofmt -l $$(git ls-files '*.go'))" || { gofmt -l $$(git ls-files '*.go'); exit 1; }
