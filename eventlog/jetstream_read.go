@@ -17,7 +17,7 @@ import (
 
 // Bounds of one page of a read.
 const (
-	pageEvents = 512
+	pageEvents = 256
 	pageBytes  = 8 << 20
 )
 

@@ -2,7 +2,6 @@ package eventlog
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"iter"
 	"strings"
@@ -423,93 +422,4 @@ func (neverWins) Append(context.Context, ...Write) (uint64, error) { return 0, E
 func testNeverWins(t *testing.T, log Log) {
 	_, err := Do(t.Context(), neverWins{log}, follow(t, log), Request{Time: time.Now()}, domain.Intend(counters, name("a"), add{1}))
 	assert.Equal(t, domain.Aborted, domain.CodeOf(err))
-}
-
-// The domain of these tests: counters that go to 100 and are never lowered.
-type (
-	counter struct{ Total int }
-	added   struct {
-		N int `json:"n"`
-	}
-	add struct{ N int }
-)
-
-func (e added) Evolve(c *counter) { c.Total += e.N }
-func (c add) Decide(state counter, _ time.Time) (domain.Event[counter], error) {
-	switch {
-	case c.N == 0:
-		return nil, nil
-	case state.Total+c.N > 100:
-		return nil, domain.Faultf(domain.OutOfRange, "a counter goes to at most 100")
-	}
-	return added(c), nil
-}
-
-var counters = domain.NewKind("counters", map[string]domain.Event[counter]{"counter.added.v1": added{}})
-
-// rows is a small projection of counters.
-type rows struct {
-	mu       sync.Mutex
-	state    map[domain.Name]counter
-	version  map[domain.Name]uint64
-	position uint64
-	moved    chan struct{}
-}
-
-// follow projects the log until the test ends.
-func follow(t testing.TB, log Log) *rows {
-	r := &rows{state: map[domain.Name]counter{}, version: map[domain.Name]uint64{}, moved: make(chan struct{})}
-	ctx, cancel := context.WithCancel(context.Background())
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		for e, err := range log.Follow(ctx, "", 0) {
-			if err != nil {
-				if !errors.Is(err, context.Canceled) {
-					t.Errorf("following: %v", err)
-				}
-				return
-			}
-			r.apply(t, e)
-		}
-	}()
-	t.Cleanup(func() { cancel(); <-done })
-	return r
-}
-
-func (r *rows) apply(t testing.TB, e Event) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	state := r.state[e.Name]
-	if err := counters.Fold(&state, e.Record); err != nil {
-		t.Errorf("folding position %d: %v", e.Position, err)
-	}
-	r.state[e.Name], r.version[e.Name], r.position = state, e.Position, e.Position
-	close(r.moved)
-	r.moved = make(chan struct{})
-}
-
-func (r *rows) Row(name domain.Name) (any, uint64) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.version[name] == 0 {
-		return nil, 0
-	}
-	return r.state[name], r.version[name]
-}
-
-func (r *rows) WaitFor(ctx context.Context, position uint64) error {
-	for {
-		r.mu.Lock()
-		at, moved := r.position, r.moved
-		r.mu.Unlock()
-		if at >= position {
-			return nil
-		}
-		select {
-		case <-moved:
-		case <-ctx.Done():
-			return ctx.Err()
-		}
-	}
 }
