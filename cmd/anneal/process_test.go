@@ -22,7 +22,7 @@ import (
 
 // patience is how long a test waits for what should happen soon, on a machine
 // that does other things too.
-const patience = 90 * time.Second
+const patience = 60 * time.Second
 
 var binaryFolder string
 
@@ -116,11 +116,17 @@ func (p *process) await() int {
 	select {
 	case <-p.exited:
 	case <-time.After(patience):
-		_ = p.cmd.Process.Signal(syscall.SIGQUIT) // so that stderr tells what it hangs on
-		<-p.exited
-		require.FailNow(p.t, "the process did not end", "%v\n%s", p.cmd.Args[1:], p.stderr)
+		p.stuck("ended")
 	}
 	return p.code
+}
+
+// stuck fails the test, with what the process hangs on.
+func (p *process) stuck(never string) {
+	p.t.Helper()
+	_ = p.cmd.Process.Signal(syscall.SIGQUIT) // an error says that it has ended
+	<-p.exited
+	require.FailNow(p.t, "the process never "+never, "%v\n%s", p.cmd.Args[1:], p.stderr)
 }
 
 // says waits for a line on stdout that begins with prefix, and answers it.
@@ -140,7 +146,7 @@ func (p *process) says(prefix string) string {
 			}
 			require.FailNow(p.t, "the process ended before it said "+prefix, "%v: exit %d\n%s", p.cmd.Args[1:], p.code, p.stderr)
 		case <-deadline:
-			require.FailNow(p.t, "the process never said "+prefix, "%v\n%s", p.cmd.Args[1:], p.stderr)
+			p.stuck("said " + prefix)
 		}
 	}
 }
@@ -179,7 +185,7 @@ func (l *transcript) line(prefix string) (line string, found bool, grown <-chan 
 
 // String is the transcript's end: what a person wants to see of it.
 func (l *transcript) String() string {
-	const most = 16 << 10
+	const most = 32 << 10
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	text := l.text.String()

@@ -1,0 +1,299 @@
+package main_test
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"net/http"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// A ledger is what a server has acknowledged, and so may never forget.
+type ledger struct {
+	mu    sync.Mutex
+	rows  map[string]*entry // by path below the account: /datasets/x
+	acks  int
+	grown chan struct{} // closed at the next acknowledgement
+}
+
+// An entry is one resource as its client knows it. What was asked but not
+// answered may have happened or not.
+type entry struct {
+	exists []bool   // possible answers to whether it is there
+	names  []string // possible display names; none when it has no name
+	acked  bool
+}
+
+func newLedger() *ledger {
+	return &ledger{rows: map[string]*entry{}, grown: make(chan struct{})}
+}
+
+// asks notes what may now become of a resource.
+func (l *ledger) asks(path string, exists bool, name string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	e := l.rows[path]
+	if e == nil {
+		e = &entry{exists: []bool{false}}
+		l.rows[path] = e
+	}
+	e.exists = append(e.exists, exists)
+	if name != "" {
+		e.names = append(e.names, name)
+	}
+}
+
+// acknowledged notes what has become of it.
+func (l *ledger) acknowledged(path string, exists bool, name string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	e := l.rows[path]
+	e.exists, e.acked = []bool{exists}, true
+	if name != "" {
+		e.names = []string{name}
+	}
+	l.acks++
+	close(l.grown)
+	l.grown = make(chan struct{})
+}
+
+func (l *ledger) count() (acks int, grown <-chan struct{}) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.acks, l.grown
+}
+
+// check compares the ledger with what the server lists. No client may be at
+// work meanwhile, or have a question open.
+func (l *ledger) check(t *testing.T, user caller, when string) {
+	t.Helper()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	listed := map[string]object{}
+	for _, collection := range []string{"datasets", "secrets", "deployments", "supervisedFineTuningJobs"} {
+		for _, item := range user.list("/"+collection, collection) {
+			listed[item["name"].(string)[len("accounts/default"):]] = item
+		}
+	}
+	for path, e := range l.rows {
+		item, there := listed[path]
+		assert.Contains(t, e.exists, there, "%s: %s: is it there?", when, path)
+		if there && len(e.names) > 0 {
+			assert.Contains(t, e.names, item["displayName"], "%s: %s", when, path)
+		}
+	}
+	if t.Failed() {
+		t.FailNow()
+	}
+}
+
+// A load is clients that create, change and delete without a pause, and ask
+// again when they were not answered.
+type load struct {
+	*ledger
+	user    caller
+	clients sync.WaitGroup
+	ctx     context.Context
+	stop    context.CancelFunc
+
+	mu   sync.Mutex
+	up   chan struct{} // closed while the server may be asked
+	open sync.WaitGroup
+	jobs []string // IDs of those that were acknowledged
+	most int      // jobs to create
+}
+
+// startLoad begins as soon as resume is called. All jobs learn from a dataset
+// that is there.
+func startLoad(t testing.TB, user caller, jobs int) *load {
+	l := &load{ledger: newLedger(), user: user, up: make(chan struct{}), most: jobs}
+	l.ctx, l.stop = context.WithCancel(context.Background())
+	t.Cleanup(l.end)
+	for client := range 3 {
+		random := rand.New(rand.NewPCG(uint64(client), 7))
+		l.clients.Go(func() {
+			for n := 0; l.ctx.Err() == nil; n++ {
+				l.one(fmt.Sprintf("c%d-%d", client, n), random.IntN(100))
+			}
+		})
+	}
+	return l
+}
+
+// end stops the clients.
+func (l *load) end() {
+	l.stop()
+	l.clients.Wait()
+}
+
+// resume lets the clients ask.
+func (l *load) resume() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	close(l.up)
+}
+
+// pause keeps the clients from asking, and waits for those that do.
+func (l *load) pause() {
+	l.mu.Lock()
+	l.up = make(chan struct{})
+	l.mu.Unlock()
+	l.open.Wait()
+}
+
+// enter waits for its turn to ask; false at the end of the load.
+func (l *load) enter() bool {
+	for {
+		l.mu.Lock()
+		up := l.up
+		select {
+		case <-up:
+			l.open.Add(1)
+			l.mu.Unlock()
+			return true
+		default:
+		}
+		l.mu.Unlock()
+		select {
+		case <-up:
+		case <-l.ctx.Done():
+			return false
+		}
+	}
+}
+
+// one carries out an operation, the kind of which a number of 0 to 99 decides.
+func (l *load) one(id string, kind int) {
+	switch {
+	case kind < 30:
+		if l.creates("/datasets/"+id, http.MethodPost, "/datasets", object{"datasetId": id, "dataset": object{"displayName": "new"}}, "new") && kind < 10 {
+			l.uploads(id)
+		}
+		l.does("/datasets/"+id, true, "renamed", http.MethodPatch, "/datasets/"+id, object{"name": "accounts/default/datasets/" + id, "displayName": "renamed"})
+	case kind < 60:
+		name := "accounts/default/secrets/" + id
+		if l.creates("/secrets/"+id, http.MethodPost, "/secrets", object{"name": name, "keyName": "KEY", "value": "canary"}, "") && kind < 45 {
+			l.does("/secrets/"+id, false, "", http.MethodDelete, "/secrets/"+id, nil)
+		}
+	case kind < 80:
+		l.creates("/deployments/"+id, http.MethodPost, "/deployments?deploymentId="+id, object{"baseModel": baseModel, "displayName": id}, id)
+	case l.wantsJob():
+		path := "/supervisedFineTuningJobs/" + id
+		if l.creates(path, http.MethodPost, "/supervisedFineTuningJobs?supervisedFineTuningJobId="+id, jobOn("shared", crashEpochs), "") {
+			l.mu.Lock()
+			l.jobs = append(l.jobs, id)
+			l.mu.Unlock()
+		}
+	}
+}
+
+func (l *load) wantsJob() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.most > 0 {
+		l.most--
+		return true
+	}
+	return false
+}
+
+func (l *load) creates(path, method, at string, body any, name string) bool {
+	return l.does(path, true, name, method, at, body)
+}
+
+// does asks until it is answered, and notes the answer. That it is already so
+// is the answer to a question whose first answer was lost.
+func (l *load) does(path string, exists bool, name, method, at string, body any) bool {
+	l.asks(path, exists, name)
+	for first := true; l.enter(); first = false {
+		status, answer, err := l.user.ask(method, at, body)
+		l.settle(func() {
+			if err == nil && (status == http.StatusOK || !first && (status == http.StatusConflict || !exists && status == http.StatusNotFound)) {
+				l.acknowledged(path, exists, name)
+			} else if err == nil && status < 500 {
+				assert.Fail(l.user.t, "an operation is refused", "%s %s: %d %v", method, at, status, answer)
+			}
+		})
+		if err == nil && status < 500 {
+			return true
+		}
+		l.backOff(err)
+	}
+	return false
+}
+
+// uploads sends rows until they are accepted.
+func (l *load) uploads(dataset string) {
+	for l.enter() {
+		status, answer, err := l.user.upload(dataset, exampleRows(l.user.t, 4))
+		l.settle(func() {
+			accepted := status == http.StatusOK && answer["state"] == "READY" || status == http.StatusBadRequest // its rows are there: the answer to the first try was lost
+			if err == nil && status < 500 && !accepted {
+				assert.Fail(l.user.t, "an upload is refused", "%s: %d %v", dataset, status, answer)
+			}
+		})
+		if err == nil && status < 500 {
+			return
+		}
+		l.backOff(err)
+	}
+}
+
+func (l *load) settle(note func()) {
+	note()
+	l.open.Done()
+}
+
+// backOff waits a moment after a refusal that may pass.
+func (l *load) backOff(error) {
+	select {
+	case <-time.After(20 * time.Millisecond):
+	case <-l.ctx.Done():
+	}
+}
+
+func (l *load) jobIDs() []string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return slices.Clone(l.jobs)
+}
+
+// lawful checks the whole log: every position once, nothing created twice, no
+// attempt begun twice, none while another is under way, and no job completed
+// twice.
+func lawful(t *testing.T, events []heard) {
+	t.Helper()
+	ids, created := map[string]bool{}, map[string]bool{}
+	attempt, live, completed := map[string]float64{}, map[string]bool{}, map[string]bool{}
+	for i, h := range events {
+		require.EqualValues(t, i+1, h.position)
+		require.False(t, ids[h.id], "the event %s is recorded twice", h.id)
+		ids[h.id] = true
+		switch h.kind {
+		case "dataset.created.v1", "deployment.created.v1", "secret.created.v1", "account.created.v1", "apiKey.created.v1", "supervisedFineTuningJob.created.v1":
+			require.False(t, created[h.subject], "%s is created twice", h.subject)
+			created[h.subject] = true
+		case "supervisedFineTuningJob.started.v1":
+			require.False(t, live[h.subject], "%s is started while an attempt is under way", h.subject)
+			require.False(t, completed[h.subject], "%s is started after it completed", h.subject)
+			next, _ := h.data["attempt"].(float64)
+			require.Equal(t, attempt[h.subject]+1, next, "%s", h.subject)
+			attempt[h.subject], live[h.subject] = next, true
+		case "supervisedFineTuningJob.requeued.v1":
+			require.True(t, live[h.subject], "%s", h.subject)
+			live[h.subject] = false
+		case "supervisedFineTuningJob.completed.v1":
+			require.True(t, live[h.subject], "%s completes without an attempt", h.subject)
+			require.False(t, completed[h.subject], "%s is completed twice", h.subject)
+			live[h.subject], completed[h.subject] = false, true
+		case "supervisedFineTuningJob.failed.v1":
+			require.Fail(t, "a job failed", "%s: %v", h.subject, h.data)
+		}
+	}
+}

@@ -1,0 +1,155 @@
+package main_test
+
+import (
+	"encoding/json"
+	"math/rand/v2"
+	"net/http"
+	"os"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// Each job of the crash tests takes crashSteps steps: long enough to be hit.
+const (
+	crashRows   = 60
+	crashEpochs = 4
+	crashSteps  = crashRows / 4 * crashEpochs
+)
+
+// crashes is how often the control plane is killed: ANNEAL_CRASHES, 10, or 4
+// with -short.
+func crashes(t *testing.T) int {
+	t.Helper()
+	if text := os.Getenv("ANNEAL_CRASHES"); text != "" {
+		n, err := strconv.Atoi(text)
+		require.NoError(t, err, "ANNEAL_CRASHES")
+		return n
+	}
+	if testing.Short() {
+		return 4
+	}
+	return 10
+}
+
+// The control plane is killed at random points, and its worker with it. What
+// it acknowledged is there after every restart, and all work comes to its end.
+func TestControlPlaneIsKilled(t *testing.T) {
+	s := serve(t, t.TempDir(), "--listen", freePort(t))
+	killed := crashes(t)
+	l := underLoad(t, s, killed, 3+killed/5)
+	settled(t, s, l)
+	require.Zero(t, s.end())
+	require.Contains(t, s.run("log", "verify").ok(t), "snapshot")
+}
+
+// A worker on another machine outlives the control plane: what it trains is
+// not interrupted, and what it reports meanwhile is not lost.
+func TestControlPlaneIsKilledButNotTheWorker(t *testing.T) {
+	f := newFleet(t)
+	f.work("survivor")
+	killed := (crashes(t) + 2) / 3
+	l := underLoad(t, f.plane, killed, 3+killed/5)
+	settled(t, f.plane, l)
+	for _, id := range l.jobIDs() {
+		for _, h := range f.user().list("/supervisedFineTuningJobs/"+id+"/events", "events") {
+			require.NotEqual(t, "supervisedFineTuningJob.requeued.v1", h["type"], "%s was interrupted: %v", id, h["data"])
+		}
+	}
+	select {
+	case <-f.workers["survivor"].exited:
+		require.Fail(t, "the worker did not survive")
+	default:
+	}
+	require.Zero(t, f.workers["survivor"].end())
+	require.Zero(t, f.end())
+}
+
+// underLoad kills the control plane a number of times while clients work, and
+// leaves it running.
+func underLoad(t *testing.T, s *plane, times, jobs int) *load {
+	t.Helper()
+	seed := uint64(time.Now().UnixNano())
+	t.Logf("seed %d", seed)
+	random := rand.New(rand.NewPCG(seed, 1))
+	user := s.user()
+	user.dataset("shared", crashRows)
+	user.must(http.MethodPost, "/deployments?deploymentId=awake", object{"baseModel": baseModel, "minReplicaCount": 1})
+	l := startLoad(t, user, jobs)
+	l.resume()
+	for n := range times {
+		if random.IntN(4) == 0 {
+			killStarting(s, random)
+		} else {
+			l.awaitAcks(t, s, 1+random.IntN(40))
+			s.kill()
+		}
+		l.pause()
+		s.start()
+		l.check(t, user, "after crash "+strconv.Itoa(n+1))
+		l.resume()
+	}
+	l.awaitAcks(t, s, 10)
+	l.end()
+	return l
+}
+
+// killStarting kills the control plane, and again while it starts.
+func killStarting(s *plane, random *rand.Rand) {
+	s.kill()
+	s.launch()
+	select {
+	case <-time.After(time.Duration(random.IntN(400)) * time.Millisecond):
+	case <-s.exited:
+	}
+	s.kill()
+}
+
+// awaitAcks waits until the server has acknowledged so many more operations.
+func (l *load) awaitAcks(t *testing.T, s *plane, more int) {
+	t.Helper()
+	begin, grown := l.count()
+	deadline := time.After(patience)
+	for now := begin; now < begin+more; now, grown = l.count() {
+		select {
+		case <-grown:
+		case <-s.exited:
+			require.FailNow(t, "the server ended by itself", "exit %d\n%s", s.code, s.log)
+		case <-deadline:
+			s.stuck("acknowledged anything more")
+		}
+	}
+}
+
+// settled waits until all work has come to its end, and checks that nothing is
+// missing, stuck or done twice.
+func settled(t *testing.T, s *plane, l *load) {
+	t.Helper()
+	user := s.user()
+	l.check(t, user, "at the end")
+	require.NotEmpty(t, l.jobIDs())
+	for _, id := range l.jobIDs() {
+		user.until("/supervisedFineTuningJobs/"+id, "state", "JOB_STATE_COMPLETED")
+		wholeCurve(t, user.lossCurve(id), crashSteps)
+		require.Equal(t, "READY", user.get("/models/" + id)["state"])
+	}
+	for _, item := range user.list("/deployments", "deployments") {
+		require.Equal(t, "READY", item["state"], "%v", item)
+	}
+	user.until("/deployments/awake", "replicaStats.readyReplicaCount", 1.0)
+	answersTheSame(t, user, baseModel)
+	eventually(t, "nothing is held for what has ended", func() bool {
+		var nodes []struct{ Allocations []any }
+		require.NoError(t, json.Unmarshal([]byte(s.run("node", "list", "-o", "json").ok(t)), &nodes))
+		held := 0
+		for _, node := range nodes {
+			held += len(node.Allocations)
+		}
+		return held == 1
+	})
+	history := user.history()
+	lawful(t, s.tail().upTo(t, positionOf(t, history[len(history)-1])))
+	require.Contains(t, s.run("log", "verify").ok(t), "live world")
+}
