@@ -44,7 +44,7 @@ func (c *call) snapshot() *projections.View {
 
 // writeTime bounds a change: it goes on when its client has gone, since half
 // of it may be recorded.
-const writeTime = 30 * time.Second
+const writeTime = 15 * time.Second
 
 // do records the intents together and returns when the world shows them, so
 // that whoever wrote also reads what was written.
@@ -68,11 +68,23 @@ func (c *call) record(intents ...domain.Intent) error {
 	defer cancel()
 	request := eventlog.Request{Time: c.now, Actor: string(c.caller.key), Correlation: c.id}
 	position, err := eventlog.Do(ctx, c.Log, c.World, request, intents...)
-	if err != nil {
+	if err == nil {
+		err = c.World.WaitFor(ctx, position)
+	}
+	var fault *domain.Fault
+	if err == nil || errors.As(err, &fault) {
 		return err
 	}
-	return c.World.WaitFor(ctx, position)
+	c.Logger.Error("a change was not recorded", "request", c.id, "change", intents[0].Name, "error", err)
+	return unrecorded{err}
 }
+
+// unrecorded is why the log did not take a change, or did not say so.
+type unrecorded struct{ cause error }
+
+func (u unrecorded) Error() string { return u.cause.Error() }
+
+func (u unrecorded) Unwrap() error { return u.cause }
 
 // onRefusal remembers how to take back what was prepared for a change.
 func (c *call) onRefusal(undo func()) { c.takenBack = append(c.takenBack, undo) }

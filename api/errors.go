@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"anneal/domain"
-	"anneal/eventlog"
 )
 
 // httpStatus is the one table from canonical codes to HTTP (spec/gaps.md
@@ -44,11 +43,13 @@ const (
 	reasonSuspended      = "ACCOUNT_SUSPENDED"
 	reasonScalingUp      = "DEPLOYMENT_SCALING_UP"
 	reasonTooManyStreams = "TOO_MANY_STREAMS"
+	reasonStoreFull      = "STORE_FULL" // of package blobs
 )
 
 var reasonStatus = map[string]int{
 	reasonBodyTooLarge: http.StatusRequestEntityTooLarge,
 	reasonMethod:       http.StatusMethodNotAllowed,
+	reasonStoreFull:    http.StatusInsufficientStorage,
 }
 
 // faultOf turns any error into what its user may read. What is not a fault is
@@ -56,17 +57,19 @@ var reasonStatus = map[string]int{
 func faultOf(err error) *domain.Fault {
 	var fault *domain.Fault
 	var tooLarge *http.MaxBytesError
+	var lost unrecorded
 	switch {
 	case errors.As(err, &fault):
 		return fault
+	case errors.As(err, &lost):
+		return &domain.Fault{Code: domain.Unavailable, Reason: "LOG_UNAVAILABLE",
+			Message: "the log did not acknowledge the change: its disk may be full, or its server out of reach; look whether the change was made, then try again"}
 	case errors.As(err, &tooLarge):
 		return bodyTooLarge(tooLarge.Limit)
 	case errors.Is(err, context.Canceled):
 		return domain.Faultf(domain.Canceled, "the client closed the request")
 	case errors.Is(err, context.DeadlineExceeded):
 		return domain.Faultf(domain.DeadlineExceeded, "the request took too long: try again")
-	case errors.Is(err, eventlog.ErrUncertain):
-		return domain.Faultf(domain.Unavailable, "it is not known whether the change was recorded: look at the resource, then try again")
 	}
 	return domain.Faultf(domain.Internal, "the server failed to answer; the request's ID leads its operator to the reason")
 }

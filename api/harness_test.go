@@ -330,4 +330,8 @@ func (brokenLog) Last(context.Context) (eventlog.Checkpoint, error) {
 	return eventlog.Checkpoint{}, fmt.Errorf("no connection")
 }
 
+func (brokenLog) Append(context.Context, ...eventlog.Write) (uint64, error) {
+	return 0, fmt.Errorf("no connection")
+}
+
 func typeOf[T any]() reflect.Type { return reflect.TypeFor[T]() }

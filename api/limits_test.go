@@ -201,3 +201,16 @@ func TestMasksHaveLimits(t *testing.T) {
 	parseMask(&v, "readMask", typeOf[Dataset](), []string{strings.Repeat("name,", 201)}, false)
 	require.Len(t, v, 1)
 }
+
+// A log that takes nothing more is the operator's trouble: the user is told
+// what is known, and the operator why.
+func TestALogThatTakesNothing(t *testing.T) {
+	s := newStage(t, Limits{})
+	s.server.Log = brokenLog{s.log}
+	a := s.call("POST", "/v1/accounts/acme/datasets", "user", `{"datasetId": "d"}`)
+	require.Equal(t, 503, a.status)
+	require.Equal(t, "LOG_UNAVAILABLE", reasonOf(t, a))
+	require.NotEmpty(t, a.header.Get("Retry-After"))
+	require.NotContains(t, string(a.body), "connection")
+	require.Contains(t, s.logged.String(), "no connection")
+}
