@@ -108,6 +108,9 @@ func (s Jobs) start(plan *Plan, v *projections.View, fleet *fleet, queue []job) 
 	})
 	full := map[string]bool{} // needs that did not fit: room only gets less while planning
 	for _, j := range queue {
+		if len(plan.Steps) >= maxSteps {
+			return // no more is carried out before the next plan
+		}
 		need := j.kind.need()
 		if !s.admit(plan, v, j) || full[need.String()] {
 			continue

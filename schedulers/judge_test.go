@@ -2,6 +2,7 @@ package schedulers_test
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"maps"
 	"math/rand/v2"
@@ -95,6 +96,14 @@ func (j *judge) fenced(e eventlog.Event, before, after domain.SupervisedJob) err
 			return fmt.Errorf("attempt %d runs twice", after.Attempt)
 		}
 		j.attempts[key] = true
+	case "failed":
+		var failed domain.JobFailed
+		if err := json.Unmarshal(e.Data, &failed); err != nil {
+			return err
+		}
+		if before.Active() != (failed.Attempt > 0) || failed.Attempt > 0 && failed.Attempt != before.Attempt {
+			return fmt.Errorf("attempt %d fails a job that is %s at attempt %d", failed.Attempt, before.State, before.Attempt)
+		}
 	case "checkpointed", "writing", "completed", "requeued":
 		if !before.Active() {
 			return fmt.Errorf("no attempt was at work")

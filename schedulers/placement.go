@@ -34,7 +34,7 @@ type Placement interface {
 }
 
 // suits tells whether the node does this kind of work at all.
-func (c Candidate) suits(need Need) bool {
+func (c *Candidate) suits(need Need) bool {
 	return (c.Pool == "" || c.Pool == need.Pool) && slices.Contains(c.Engines, need.Engine)
 }
 
@@ -46,23 +46,29 @@ type BestFit struct{}
 
 // Place implements Placement.
 func (BestFit) Place(nodes []Candidate, need Need) ([]domain.Name, bool) {
-	var fitting []Candidate
-	for _, node := range nodes {
-		if node.suits(need) && need.Takes.Fits(node.Free) {
+	var fitting []*Candidate
+	for i := range nodes {
+		if node := &nodes[i]; node.suits(need) && need.Takes.Fits(node.Free) {
 			fitting = append(fitting, node)
 		}
 	}
 	if len(fitting) < need.Count {
 		return nil, false
 	}
-	slices.SortFunc(fitting, func(a, b Candidate) int {
-		return cmp.Or(cmp.Compare(devices(a.Free), devices(b.Free)), cmp.Compare(a.Free.CPUMilli, b.Free.CPUMilli), cmp.Compare(a.Name, b.Name))
-	})
+	if need.Count == 1 {
+		return []domain.Name{slices.MinFunc(fitting, tighter).Name}, true
+	}
+	slices.SortFunc(fitting, tighter)
 	chosen := make([]domain.Name, need.Count)
 	for i := range chosen {
 		chosen[i] = fitting[i].Name
 	}
 	return chosen, true
+}
+
+// tighter compares nodes by how little is left on them.
+func tighter(a, b *Candidate) int {
+	return cmp.Or(cmp.Compare(devices(a.Free), devices(b.Free)), cmp.Compare(a.Free.CPUMilli, b.Free.CPUMilli), cmp.Compare(a.Name, b.Name))
 }
 
 func devices(r domain.Resources) int {

@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"anneal/domain"
+	"anneal/eventlog"
 	"anneal/projections"
 	"anneal/schedulers"
 )
@@ -43,10 +44,10 @@ func live(t *testing.T, seed uint64) {
 	defer cancel()
 	judge := newJudge(seed)
 	town := &town{t: t, ctx: ctx, log: judge, random: rand.New(rand.NewPCG(seed, 1))}
-	for range 2 {
+	for i := range uint64(2) {
 		world := projections.NewWorld()
 		town.worlds = append(town.worlds, world)
-		go func() { _ = world.Run(ctx, judge) }()
+		go follow(ctx, judge, world, rand.New(rand.NewPCG(seed, 10+i)))
 		for _, s := range []schedulers.Scheduler{schedulers.Jobs{}, schedulers.Replicas{PlaceWithin: time.Hour}, schedulers.Nodes{}, schedulers.Allocations{}, schedulers.Expiry{}} {
 			go func() { _ = schedulers.Run(ctx, judge, world, twice{t, s}, slog.New(slog.DiscardHandler)) }()
 		}
@@ -82,6 +83,22 @@ func live(t *testing.T, seed uint64) {
 	after, _ := judge.Last(ctx)
 	require.Equal(t, before.Position, after.Position, "a cluster in which nothing happens records nothing\n%s", judge.tail(after.Position))
 	judge.report(t)
+}
+
+// follow keeps a world up to date, now and then late, and in the middle of
+// batches too.
+func follow(ctx context.Context, log eventlog.Log, world *projections.World, random *rand.Rand) {
+	for e, err := range log.Follow(ctx, "events.>", 0) {
+		if err != nil {
+			return
+		}
+		if random.IntN(4) == 0 {
+			time.Sleep(time.Duration(random.IntN(200)) * time.Millisecond)
+		}
+		if err := world.Apply(e); err != nil {
+			panic(err)
+		}
+	}
 }
 
 // twice plans twice and demands the same.

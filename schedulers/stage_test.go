@@ -1,10 +1,12 @@
 package schedulers_test
 
 import (
+	"encoding/json"
 	"flag"
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -44,7 +46,7 @@ func (s *stage) say(format string, args ...any) { fmt.Fprintf(&s.story, "# "+for
 func (s *stage) given(intents ...domain.Intent) {
 	s.t.Helper()
 	for _, intent := range intents {
-		fmt.Fprintf(&s.story, "given %s\n", intent)
+		fmt.Fprintf(&s.story, "given %s\n", brief(s.t, intent))
 		s.do(intent)
 	}
 }
@@ -94,7 +96,48 @@ func (s *stage) end(name string) {
 	}
 	want, err := os.ReadFile(path)
 	require.NoError(s.t, err, "run the test with -update to make the file")
-	require.Equal(s.t, string(want), s.story.String(), "%s: run the test with -update when the change is meant", path)
+	was, is := strings.Split(string(want), "\n"), strings.Split(s.story.String(), "\n")
+	for i := range max(len(was), len(is)) {
+		if i >= len(was) || i >= len(is) || was[i] != is[i] {
+			s.t.Fatalf("%s differs from line %d on; run the test with -update when the change is meant\nwas:\n%s\nis:\n%s", path, i+1,
+				strings.Join(was[min(i, len(was)):min(i+5, len(was))], "\n"), strings.Join(is[min(i, len(is)):min(i+5, len(is))], "\n"))
+		}
+	}
+}
+
+// brief is an intent without the fields that say nothing.
+func brief(t *testing.T, intent domain.Intent) string {
+	name, command, _ := strings.Cut(intent.String(), " ")
+	word, body, _ := strings.Cut(command, " ")
+	var fields map[string]any
+	require.NoError(t, json.Unmarshal([]byte(body), &fields))
+	said, err := json.Marshal(said(fields))
+	require.NoError(t, err)
+	return name + " " + word + " " + string(said)
+}
+
+// said is the fields that are not empty.
+func said(fields map[string]any) map[string]any {
+	kept := map[string]any{}
+	for key, value := range fields {
+		if inner, ok := value.(map[string]any); ok {
+			if inner = said(inner); len(inner) > 0 {
+				kept[key] = inner
+			}
+			continue
+		}
+		if !slices.Contains([]string{"null", `""`, `"0"`, "0", "false", "[]", `"0001-01-01T00:00:00Z"`}, string(must(json.Marshal(value)))) {
+			kept[key] = value
+		}
+	}
+	return kept
+}
+
+func must(data []byte, err error) []byte {
+	if err != nil {
+		panic(err)
+	}
+	return data
 }
 
 // Names and wishes that stories are made of.

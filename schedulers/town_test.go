@@ -6,6 +6,7 @@ import (
 	"maps"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -13,6 +14,7 @@ import (
 	"anneal/domain"
 	"anneal/eventlog"
 	"anneal/projections"
+	"anneal/schedulers"
 )
 
 // A town is who uses a cluster, and its machines.
@@ -49,6 +51,9 @@ func (o *town) act() {
 	user := func(intent domain.Intent) { _ = o.wish("user", o.worlds[o.random.IntN(2)], intent) }
 	o.made++
 	id, chance := fmt.Sprintf("x%d", o.made), func(perThousand int) bool { return o.random.IntN(1000) < perThousand }
+	if chance(300) { // a name that was there before, perhaps
+		id = fmt.Sprintf("y%d", o.random.IntN(8))
+	}
 	if chance(40) {
 		user(job(id, func(s *domain.SupervisedSpec) { s.Nodes = o.random.IntN(4) }))
 	}
@@ -137,7 +142,7 @@ func (o *town) calm() {
 		agent.mend()
 	}
 	for row := range o.worlds[0].View().SupervisedJobs.All() {
-		if row.State.State == domain.JobPausedState {
+		if row.State.State == domain.JobPausedState && !strings.HasPrefix(row.State.Status.Message, schedulers.SuspendedPrefix) {
 			_ = o.wish("user", o.worlds[0], domain.IntendJob(row.Name, domain.ResumeJob{}))
 		}
 	}
@@ -145,16 +150,21 @@ func (o *town) calm() {
 
 // An agent is one machine: it beats, works on what it holds, and reports.
 type agent struct {
-	town *town
-	name domain.Name
-	pool string
-
-	mu     sync.Mutex
+	town   *town
+	name   domain.Name
+	pool   string
 	random *rand.Rand
-	silent int             // ticks for which it stays silent
-	dead   bool            // while silent it does not even work
-	calm   bool            // nothing breaks any more
 	work   map[string]work // by allocation
+
+	mu   sync.Mutex // never held while the agent waits for anything
+	fate fate
+}
+
+// fate is what befalls a machine.
+type fate struct {
+	silent int  // ticks for which it stays silent
+	dead   bool // while silent it does not even work
+	calm   bool // nothing breaks any more
 }
 
 // work is one attempt or replica as the machine knows it.
@@ -167,14 +177,23 @@ type work struct {
 func (a *agent) strike(random *rand.Rand) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.silent, a.dead = 2+random.IntN(25), random.IntN(2) == 0
+	a.fate = fate{silent: 2 + random.IntN(25), dead: random.IntN(2) == 0}
 }
 
 // mend ends the machine's troubles for good.
 func (a *agent) mend() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.silent, a.calm = 0, true
+	a.fate = fate{calm: true}
+}
+
+// suffer is the machine's fate in this tick.
+func (a *agent) suffer() fate {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	now := a.fate
+	a.fate.silent = max(0, now.silent-1)
+	return now
 }
 
 func (a *agent) run(ctx context.Context) {
@@ -191,15 +210,13 @@ func (a *agent) run(ctx context.Context) {
 }
 
 func (a *agent) tick() {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if a.silent > 0 {
-		a.silent--
-		if a.dead {
-			a.work = nil
-			return
-		}
-		for id, w := range a.work { // cut off, it works on and knows nothing
+	now := a.suffer()
+	switch {
+	case now.silent > 0 && now.dead:
+		a.work = nil
+		return
+	case now.silent > 0: // cut off, it works on and knows nothing
+		for id, w := range a.work {
 			w.done++
 			a.work[id] = w
 		}
@@ -207,7 +224,7 @@ func (a *agent) tick() {
 	}
 	world := a.town.worlds[a.random.IntN(len(a.town.worlds))]
 	for _, id := range slices.Sorted(maps.Keys(a.work)) { // what it did while it was cut off comes first, however late
-		a.report(world, a.work[id])
+		a.report(world, a.work[id], now.calm)
 	}
 	_ = a.town.wish(string(a.name), world, domain.Intend(domain.Nodes, a.name, domain.RegisterNode{NodeSpec: domain.NodeSpec{
 		Pool: a.pool, Engines: []string{"train", "complete"}, Capacity: domain.Resources{CPUMilli: 2000, MemoryMiB: 2048}}}))
@@ -230,9 +247,9 @@ func (a *agent) obey(world *projections.World) {
 }
 
 // report tells how far a piece of work is.
-func (a *agent) report(world *projections.World, w work) {
+func (a *agent) report(world *projections.World, w work, calm bool) {
 	tell := func(intents ...domain.Intent) { _ = a.town.wish(string(a.name), world, intents...) }
-	chance := func(percent int) bool { return !a.calm && a.random.IntN(100) < percent }
+	chance := func(percent int) bool { return !calm && a.random.IntN(100) < percent }
 	if w.Replica != "" {
 		at := func(cmd domain.Command[domain.Deployment]) { tell(domain.Intend(domain.Deployments, w.For, cmd)) }
 		switch {
@@ -257,7 +274,7 @@ func (a *agent) report(world *projections.World, w work) {
 		}
 	case chance(1):
 		at(domain.RequeueJob{Attempt: w.Attempt, Reason: "the trainer crashed"})
-	case a.random.IntN(200) == 0 && !a.calm:
+	case !calm && a.random.IntN(200) == 0:
 		at(domain.FailJob{Attempt: w.Attempt, Status: domain.Status{Code: "INVALID_ARGUMENT", Message: "line 2: too long"}})
 	case w.done > 20:
 		model := domain.NewName("acme", domain.Models.Collection, row.State.OutputModel)
