@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"io"
@@ -20,7 +21,21 @@ import (
 )
 
 func logCommand() *cobra.Command {
-	return group("log", "The event log", logVerify())
+	return group("log", "The event log", logVerify(), logCredentials())
+}
+
+func logCredentials() *cobra.Command {
+	return &cobra.Command{Use: "credentials", Short: "Make the passwords and keys of a NATS cluster, as the environment of its servers and of serve", Args: arguments(0, 0),
+		Example: "  anneal log credentials > .env",
+		RunE: func(c *cobra.Command, _ []string) error {
+			seed, public, err := eventlog.NewIssuer()
+			if err != nil {
+				return err
+			}
+			fmt.Fprintf(c.OutOrStdout(), "ANNEAL_NATS_ISSUER_SEED=%s\nANNEAL_NATS_ISSUER=%s\nANNEAL_NATS_PASSWORD=%s\nANNEAL_NATS_READER_PASSWORD=%s\n",
+				seed, public, rand.Text(), rand.Text())
+			return nil
+		}}
 }
 
 func logVerify() *cobra.Command {
