@@ -64,6 +64,12 @@ func (b *nodeBook) turn(beat wire.Beat) error {
 	return nil
 }
 
+// new tells whether this desk has known no other boot of the node. What such an
+// agent has lost, it lost while the desk was away: an agent in the control
+// plane's own process ends whenever that does. So it is nobody's failure, or a
+// control plane that is restarted often would fail every job that trains.
+func (b *nodeBook) new() bool { return len(b.superseded) == 0 }
+
 // overhear keeps the pulse of a beat that any desk may answer.
 func (d *Desk) overhear(node string, m *nats.Msg) {
 	var beat wire.Beat
@@ -249,16 +255,16 @@ func (d *Desk) settle(ctx context.Context, node string, book *nodeBook, beat wir
 			return err
 		}
 	}
-	if err := d.missReplicas(ctx, node, beat, view); err != nil {
+	if err := d.missReplicas(ctx, node, book, beat, view); err != nil {
 		return err
 	}
 	return d.settleAttempts(ctx, node, book, beat, view)
 }
 
 // missReplicas takes replicas out of service that had got further than this
-// agent knows of: they were lost with an earlier one. Which might break again
-// while it loads, so that counts as a failure.
-func (d *Desk) missReplicas(ctx context.Context, node string, beat wire.Beat, view *projections.View) error {
+// agent knows of: they were lost with an earlier one. One that was loading might
+// have broken it, and counts as a failure.
+func (d *Desk) missReplicas(ctx context.Context, node string, book *nodeBook, beat wire.Beat, view *projections.View) error {
 	listed := map[string]bool{}
 	for _, r := range beat.Replicas {
 		listed[r.ID()] = true
@@ -269,7 +275,7 @@ func (d *Desk) missReplicas(ctx context.Context, node string, beat wire.Beat, vi
 			continue
 		}
 		err := d.do(ctx, node, domain.Intend(domain.Deployments, allocation.For, domain.RemoveReplica{
-			ID: r.ID, Reason: "the agent on node " + node + " was restarted", Failed: r.State == domain.ReplicaInitializing}))
+			ID: r.ID, Reason: "the agent on node " + node + " was restarted", Failed: r.State == domain.ReplicaInitializing && !book.new()}))
 		if err != nil && !isFault(err) {
 			return err
 		}
@@ -295,7 +301,7 @@ func (d *Desk) settleAttempts(ctx context.Context, node string, book *nodeBook, 
 		case j.Life.State == domain.JobCancellingState && (lost || !running):
 			command = domain.ConfirmCancel{Attempt: j.Life.Attempt}
 		case lost:
-			command = domain.RequeueJob{Attempt: j.Life.Attempt, Reason: "the agent on node " + node + " was restarted"}
+			command = domain.RequeueJob{Attempt: j.Life.Attempt, Reason: "the agent on node " + node + " was restarted", Preempted: book.new()}
 		default:
 			continue
 		}
