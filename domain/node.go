@@ -99,6 +99,7 @@ type Node struct {
 	NodeSpec
 	State       string                `json:"state"`
 	Status      Status                `json:"status"`
+	Since       time.Time             `json:"since"` // when it last registered
 	Allocations map[string]Allocation `json:"allocations,omitempty"`
 }
 
@@ -130,10 +131,13 @@ func (n Node) Room(takes Resources) bool {
 // Serves tells whether the node's pool takes work of the given pool.
 func (n Node) Serves(pool string) bool { return n.Pool == "" || n.Pool == pool }
 
-type NodeRegistered struct{ NodeSpec }
+type NodeRegistered struct {
+	NodeSpec
+	Time time.Time `json:"time"`
+}
 
 func (e NodeRegistered) Evolve(n *Node) {
-	n.NodeSpec, n.State, n.Status = e.NodeSpec, NodeReady, StatusOf(nil)
+	n.NodeSpec, n.State, n.Status, n.Since = e.NodeSpec, NodeReady, StatusOf(nil), e.Time
 }
 
 type NodeLost struct {
@@ -171,7 +175,7 @@ func (e AllocationReleased) Evolve(n *Node) {
 // RegisterNode records a node that reports for work.
 type RegisterNode struct{ NodeSpec }
 
-func (c RegisterNode) Decide(n Node, _ time.Time) (Event[Node], error) {
+func (c RegisterNode) Decide(n Node, now time.Time) (Event[Node], error) {
 	var v Violations
 	oneOf(&v, "pool", c.Pool, PoolTraining, PoolInference)
 	v.Require(c.Capacity.CPUMilli > 0, "capacity.cpuMilli", "must be positive")
@@ -189,7 +193,7 @@ func (c RegisterNode) Decide(n Node, _ time.Time) (Event[Node], error) {
 	if n.State == NodeReady && same {
 		return nil, nil
 	}
-	return NodeRegistered(c), nil
+	return NodeRegistered{c.NodeSpec, now}, nil
 }
 
 // LoseNode records that a node has been silent for too long, or has said

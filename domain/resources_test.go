@@ -142,7 +142,8 @@ func TestNode(t *testing.T) {
 	f := facts[domain.Node]
 	spec := domain.NodeSpec{Pool: domain.PoolTraining, Engines: []string{"train"}, Version: "v1",
 		Capacity: domain.Resources{CPUMilli: 2000, MemoryMiB: 1024, Accelerators: map[string]int{"VENDOR_A_L4_24GB": 1}}}
-	here := domain.NodeRegistered{NodeSpec: spec}
+	here := domain.NodeRegistered{NodeSpec: spec, Time: noon}
+	register := domain.RegisterNode{NodeSpec: spec}
 	lost := domain.NodeLost{Reason: "silent"}
 	one := domain.Resources{CPUMilli: 1500, MemoryMiB: 512}
 	placed := domain.AllocationPlaced{Allocation: domain.Allocation{ID: "j@1", For: "accounts/a/supervisedFineTuningJobs/j", Attempt: 1, Takes: one}}
@@ -154,10 +155,10 @@ func TestNode(t *testing.T) {
 	smaller.Capacity = domain.Resources{CPUMilli: 1000}
 	wrong := domain.NodeSpec{Pool: "garden", Capacity: domain.Resources{MemoryMiB: -1, Accelerators: map[string]int{"X": -1}}}
 	decide(t, domain.Nodes, []D{
-		{name: "register", when: domain.RegisterNode(here), then: here},
-		{name: "register twice", given: f(here), when: domain.RegisterNode(here)},
-		{name: "register with less", given: f(here, placed), when: domain.RegisterNode{NodeSpec: smaller}, then: domain.NodeRegistered{NodeSpec: smaller}},
-		{name: "register after loss", given: f(here, lost), when: domain.RegisterNode(here), then: here},
+		{name: "register", when: register, then: here},
+		{name: "register twice", given: f(here), when: register},
+		{name: "register with less", given: f(here, placed), when: domain.RegisterNode{NodeSpec: smaller}, then: domain.NodeRegistered{NodeSpec: smaller, Time: noon}},
+		{name: "register after loss", given: f(here, lost), when: register, then: here},
 		{name: "register with nonsense", when: domain.RegisterNode{NodeSpec: wrong}, fault: "INVALID_FIELDS",
 			says: "pool: must be one of training, inference; capacity.cpuMilli: must be positive; capacity.memoryMib: must not be negative; capacity.accelerators.X: must not be negative"},
 		{name: "lose", given: f(here), when: domain.LoseNode(lost), then: lost},

@@ -10,29 +10,32 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"anneal/domain"
 	"anneal/eventlog"
+	"anneal/schedulers"
 )
 
 // A judge is a log that looks at every event and remembers the first crime. It
 // also loses an acknowledgement now and then.
 type judge struct {
 	*eventlog.Memory
-	mu       sync.Mutex
-	random   *rand.Rand
-	nodes    map[domain.Name]domain.Node
-	jobs     map[domain.Name]domain.SupervisedJob
-	serving  map[domain.Name]domain.Deployment
-	attempts map[string]bool // job, its incarnation, attempt
-	born     map[domain.Name]uint64
-	counts   map[string]int // events by type
-	crime    error
+	mu         sync.Mutex
+	random     *rand.Rand
+	nodes      map[domain.Name]domain.Node
+	jobs       map[domain.Name]domain.SupervisedJob
+	serving    map[domain.Name]domain.Deployment
+	attempts   map[string]bool // job, its incarnation, attempt
+	born       map[domain.Name]uint64
+	registered map[domain.Name]time.Time // when a node last was
+	counts     map[string]int            // events by type
+	crime      error
 }
 
 func newJudge(seed uint64) *judge {
 	return &judge{Memory: eventlog.NewMemory(), random: rand.New(rand.NewPCG(seed, 2)), nodes: map[domain.Name]domain.Node{}, jobs: map[domain.Name]domain.SupervisedJob{},
-		serving: map[domain.Name]domain.Deployment{}, attempts: map[string]bool{}, born: map[domain.Name]uint64{}, counts: map[string]int{}}
+		serving: map[domain.Name]domain.Deployment{}, attempts: map[string]bool{}, born: map[domain.Name]uint64{}, counts: map[string]int{}, registered: map[domain.Name]time.Time{}}
 }
 
 // Append implements eventlog.Log.
@@ -69,6 +72,14 @@ func (j *judge) fold(e eventlog.Event) error {
 	j.counts[e.Type]++
 	switch e.Name.Collection() {
 	case domain.Nodes.Collection:
+		switch e.Type {
+		case "node.registered.v1":
+			j.registered[e.Name] = e.Time
+		case "node.lost.v1":
+			if age := e.Time.Sub(j.registered[e.Name]); age < schedulers.LostAfter {
+				return fmt.Errorf("lost %s after it registered", age)
+			}
+		}
 		return foldInto(domain.Nodes, j.nodes, e)
 	case domain.Deployments.Collection:
 		return foldInto(domain.Deployments, j.serving, e)

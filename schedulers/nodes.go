@@ -29,7 +29,11 @@ func (s Nodes) Plan(v *projections.View, now time.Time) Plan {
 		if row.State.State != domain.NodeReady {
 			continue
 		}
-		if due := v.Pulse.Seen(row.Name).Add(limit); due.After(now) {
+		heard := v.Pulse.Seen(row.Name)
+		if since := row.State.Since; since.After(heard) {
+			heard = since // one that has just come back may not have beaten yet
+		}
+		if due := heard.Add(limit); due.After(now) {
 			plan.lookAgain(due)
 			continue
 		}
