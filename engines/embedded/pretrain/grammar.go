@@ -33,11 +33,11 @@ var tasks = []task{
 	{"upper", 12, 5, upper},
 	{"json", 14, 7, object},
 	{"reverse", 8, 9, reverse},
-	{"length", 4, 6, length},
-	{"capital", 4, 5, capital},
+	{"length", 4, 9, length},
+	{"capital", 4, 7, capital},
 	{"sentiment", 2, 3, sentiment},
-	{"sum", 4, 28, sum},
-	{"difference", 4, 28, difference},
+	{"sum", 4, 26, sum},
+	{"difference", 4, 30, difference},
 }
 
 // heldOut tells whether an example is kept out of training: one key in twelve.

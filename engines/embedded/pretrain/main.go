@@ -53,7 +53,7 @@ func main() {
 	flag.IntVar(&o.settings.BatchSizeSamples, "tune-samples", 0, "samples of a step of a tuning; 0 is the engine's default")
 	flag.IntVar(&o.settings.LoraRank, "tune-rank", 8, "rank of the adapter; 0 tunes all parameters")
 	flag.Uint64Var(&o.seed, "seed", 1, "seed of weights and examples")
-	flag.IntVar(&o.steps, "steps", 6000, "optimiser steps")
+	flag.IntVar(&o.steps, "steps", 9000, "optimiser steps")
 	flag.IntVar(&o.batch, "batch", 2048, "tokens of a step")
 	flag.Float64Var(&o.rate, "rate", 4e-3, "highest learning rate")
 	flag.IntVar(&o.workers, "workers", runtime.GOMAXPROCS(0), "cores to keep busy")
