@@ -19,8 +19,8 @@ run: build ## start a server with a local worker; data lies in ./data
 test: ## run the tests
 	go test ./...
 
-race: ## run the tests under the race detector
-	go test -race ./...
+race: ## run the tests under the race detector, the long ones cut short
+	go test -race -short ./...
 
 bench: ## measure against the limits of this machine, in one run; BENCHMARKS.md explains
 	go test -run '^$$' -bench 'Do|Follow' -benchtime 1x ./eventlog
