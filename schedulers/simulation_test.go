@@ -93,7 +93,11 @@ func follow(ctx context.Context, log eventlog.Log, world *projections.World, ran
 			return
 		}
 		if random.IntN(4) == 0 {
-			time.Sleep(time.Duration(random.IntN(200)) * time.Millisecond)
+			select {
+			case <-time.After(time.Duration(random.IntN(200)) * time.Millisecond):
+			case <-ctx.Done():
+				return
+			}
 		}
 		if err := world.Apply(e); err != nil {
 			panic(err)
