@@ -18,7 +18,7 @@ import (
 	"anneal/schedulers"
 )
 
-var seeds = flag.Int("seeds", 4, "lives of a cluster to simulate")
+var seeds = flag.Int("seeds", 3, "lives of a cluster to simulate")
 
 const (
 	busyTime  = 30 * time.Minute // users come and go, nodes die
