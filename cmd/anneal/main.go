@@ -54,6 +54,8 @@ func newRoot() *cobra.Command {
 		Version:       version,
 		SilenceErrors: true,
 		SilenceUsage:  true,
+		Args:          onlyCommands,
+		RunE:          func(c *cobra.Command, _ []string) error { return c.Help() },
 	}
 	root.SetFlagErrorFunc(func(c *cobra.Command, err error) error {
 		return usageError{fmt.Errorf("%w (see %s --help)", err, c.CommandPath())}
@@ -75,11 +77,24 @@ func newRoot() *cobra.Command {
 
 // group is a command that only holds others.
 func group(use, short string, commands ...*cobra.Command) *cobra.Command {
-	c := &cobra.Command{Use: use, Short: short, Args: cobra.NoArgs, RunE: func(c *cobra.Command, _ []string) error {
+	c := &cobra.Command{Use: use, Short: short, Args: onlyCommands, RunE: func(c *cobra.Command, _ []string) error {
 		return c.Help()
 	}}
 	c.AddCommand(commands...)
 	return c
+}
+
+// onlyCommands refuses what is no command of a group.
+func onlyCommands(c *cobra.Command, args []string) error {
+	if len(args) == 0 {
+		return nil
+	}
+	hint := ""
+	c.SuggestionsMinimumDistance = 2 // letters that may be wrong
+	if close := c.SuggestionsFor(args[0]); len(close) > 0 {
+		hint = fmt.Sprintf(", did you mean %s?", close[0])
+	}
+	return usageError{fmt.Errorf("unknown command %q%s (see %s --help)", args[0], hint, c.CommandPath())}
 }
 
 // arguments demands from low to high arguments, named in the usage line.
