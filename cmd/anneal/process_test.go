@@ -84,17 +84,22 @@ type process struct {
 func launch(t testing.TB, log *transcript, args ...string) *process {
 	t.Helper()
 	p := &process{t: t, cmd: exec.Command(binary(t), args...), stderr: log, exited: make(chan struct{})}
-	p.cmd.Env = environment(t.TempDir())
-	p.cmd.Stdout, p.cmd.Stderr = &p.stdout, log
+	p.run()
+	return p
+}
+
+func (p *process) run() {
+	p.t.Helper()
+	p.cmd.Env = environment(p.t.TempDir())
+	p.cmd.Stdout, p.cmd.Stderr = &p.stdout, p.stderr
 	p.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	require.NoError(t, p.cmd.Start())
+	require.NoError(p.t, p.cmd.Start())
 	go func() {
 		_ = p.cmd.Wait() // its result is the exit code
 		p.code = p.cmd.ProcessState.ExitCode()
 		close(p.exited)
 	}()
-	t.Cleanup(p.kill)
-	return p
+	p.t.Cleanup(p.kill)
 }
 
 // kill ends the process as a power failure would: at once.
