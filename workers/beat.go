@@ -173,7 +173,7 @@ func (d *Desk) feel(node string, beat wire.Beat) {
 	pulse.Beat(nodeName(node), now)
 	for _, a := range beat.Attempts {
 		j, ok := jobNamed(view, a.Job)
-		if a.Phase == wire.Lost || !ok || !given(j, nodeName(node), a.Attempt) {
+		if a.Phase == wire.Lost || !ok || !j.Made.Equal(a.Made) || !given(j, nodeName(node), a.Attempt) {
 			continue
 		}
 		progress := projections.Progress{Attempt: a.Attempt, Step: a.Step, Steps: a.Steps, Time: now}
@@ -228,9 +228,10 @@ func replicaOf(v *projections.View, node domain.Name, a domain.Allocation) (doma
 	return r, ok && r.Node == node
 }
 
+// replicaOn tells whether a replica of a beat is one that the node should have.
 func replicaOn(v *projections.View, node domain.Name, r wire.Replica) bool {
 	row, ok := v.Deployments.Get(r.Deployment)
-	return ok && row.State.Replicas[r.Replica].Node == node
+	return ok && row.CreateTime.Equal(r.Made) && row.State.Replicas[r.Replica].Node == node
 }
 
 // settle turns what the beat says into facts: replicas move on or have failed,
@@ -267,7 +268,9 @@ func (d *Desk) settle(ctx context.Context, node string, book *nodeBook, beat wir
 func (d *Desk) missReplicas(ctx context.Context, node string, book *nodeBook, beat wire.Beat, view *projections.View) error {
 	listed := map[string]bool{}
 	for _, r := range beat.Replicas {
-		listed[r.ID()] = true
+		if replicaOn(view, nodeName(node), r) {
+			listed[r.ID()] = true
+		}
 	}
 	for _, allocation := range allocated(view, node) {
 		r, there := replicaOf(view, nodeName(node), allocation)
@@ -286,7 +289,9 @@ func (d *Desk) missReplicas(ctx context.Context, node string, book *nodeBook, be
 func (d *Desk) settleAttempts(ctx context.Context, node string, book *nodeBook, beat wire.Beat, view *projections.View) error {
 	listed := map[string]string{} // attempt → phase
 	for _, a := range beat.Attempts {
-		listed[a.ID()] = a.Phase
+		if j, ok := jobNamed(view, a.Job); ok && j.Made.Equal(a.Made) {
+			listed[a.ID()] = a.Phase
+		}
 	}
 	for _, allocation := range allocated(view, node) {
 		j, ok := jobNamed(view, allocation.For)

@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"hash/fnv"
 	"iter"
-	"strconv"
+	"time"
 
 	"anneal/blobs"
 	"anneal/domain"
@@ -18,6 +18,7 @@ type job struct {
 	Name           domain.Name
 	Life           *domain.JobLife // shared with the view: do not change
 	Version        uint64
+	Made           time.Time // tells it from one that had its name before
 	DisplayName    string
 	Method         string
 	BaseModel      domain.Name // "" when Adapter names what is trained on
@@ -54,7 +55,7 @@ func supervised(row *projections.Row[domain.SupervisedJob]) job {
 	settings := settingsOf(s.TrainingConfig)
 	settings.EarlyStop, settings.EvalAutoCarveout = s.EarlyStop, s.EvalAutoCarveout
 	return job{
-		Name: row.Name, Life: &s.JobLife, Version: row.Version, DisplayName: s.DisplayName, Method: engines.Supervised,
+		Name: row.Name, Life: &s.JobLife, Version: row.Version, Made: row.CreateTime, DisplayName: s.DisplayName, Method: engines.Supervised,
 		BaseModel: domain.Name(s.BaseModel), Adapter: domain.Name(s.WarmStartFrom), Dataset: domain.Name(s.Dataset),
 		EvaluationData: domain.Name(s.EvaluationDataset), OutputModel: s.OutputModel, Settings: settings,
 	}
@@ -81,13 +82,15 @@ func seedOf(name domain.Name) uint64 {
 	return hash.Sum64()
 }
 
-// checkpointFolder is where one checkpoint lies in the bucket.
-func checkpointFolder(name domain.Name, attempt, step int) string {
-	return fmt.Sprintf("%scheckpoints/%d-%d/", blobs.JobFolder(name), attempt, step)
+// checkpointFolder is where one checkpoint lies in the bucket. It is no other
+// job's, also not of one that had the name before and whose agent still has
+// URLs to store files at.
+func checkpointFolder(j job, attempt, step int) string {
+	return fmt.Sprintf("%scheckpoints/%x-%d-%d/", blobs.JobFolder(j.Name), j.Made.UnixNano(), attempt, step)
 }
 
 // resultFolder differs between attempts and between jobs, so that nothing is
 // overwritten when two jobs want to call their model the same.
 func resultFolder(j job, attempt int) string {
-	return "models/" + j.Name.Account() + "/" + j.OutputModel + "/" + j.Name.Collection() + "-" + j.Name.ID() + "-" + strconv.Itoa(attempt) + "/"
+	return fmt.Sprintf("models/%s/%s/%s-%s-%x-%d/", j.Name.Account(), j.OutputModel, j.Name.Collection(), j.Name.ID(), j.Made.UnixNano(), attempt)
 }

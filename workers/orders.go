@@ -26,10 +26,14 @@ func (d *Desk) orders(ctx context.Context, node string, book *nodeBook, beat wir
 		Interval: min(maxInterval, d.LostAfter/5), Acked: map[string]int{}}}
 	attempts, replicas := map[string]bool{}, map[string]bool{}
 	for _, a := range beat.Attempts {
-		attempts[a.ID()] = true
+		if j, ok := jobNamed(view, a.Job); ok && j.Made.Equal(a.Made) {
+			attempts[a.ID()] = true
+		}
 	}
 	for _, r := range beat.Replicas {
-		replicas[r.ID()] = true
+		if replicaOn(view, nodeName(node), r) {
+			replicas[r.ID()] = true
+		}
 	}
 	wanted := map[string]bool{}
 	for _, a := range allocated(view, node) {
@@ -123,7 +127,7 @@ func (d *Desk) train(ctx context.Context, node string, view *projections.View, j
 }
 
 func (d *Desk) trainOrder(ctx context.Context, view *projections.View, j job) (order wire.Train, err error) {
-	order = wire.Train{Job: j.Name, Attempt: j.Life.Attempt, Method: j.Method, Settings: j.Settings, Seed: seedOf(j.Name), CPUMilli: j.Life.Takes.CPUMilli}
+	order = wire.Train{Job: j.Name, Attempt: j.Life.Attempt, Made: j.Made, Method: j.Method, Settings: j.Settings, Seed: seedOf(j.Name), CPUMilli: j.Life.Takes.CPUMilli}
 	if err := free(view, j); err != nil {
 		return order, err
 	}
@@ -239,7 +243,7 @@ func (d *Desk) serve(ctx context.Context, node string, view *projections.View, a
 	if !ok {
 		return
 	}
-	order := wire.Serve{Deployment: a.For, Replica: r.ID}
+	order := wire.Serve{Deployment: a.For, Replica: r.ID, Made: row.CreateTime}
 	base, adapter, err := d.model(ctx, view, domain.Name(row.State.BaseModel))
 	if err == nil {
 		order.Base, order.Adapter = *base, adapter

@@ -3,6 +3,7 @@ package workers_test
 import (
 	"encoding/json"
 	"testing"
+	"time"
 
 	"github.com/nats-io/nats.go"
 	"github.com/stretchr/testify/require"
@@ -20,6 +21,13 @@ func (c *cluster) ask(conn *nats.Conn, subject string, question, answer any) err
 	reply, err := conn.Request(subject, data, patience)
 	require.NoError(c, err)
 	return wire.Unmarshal(reply.Data, answer)
+}
+
+// made is when the job was created.
+func (c *cluster) made() time.Time {
+	row, ok := c.world.View().SupervisedJobs.Get(jobName)
+	require.True(c, ok)
+	return row.CreateTime
 }
 
 func beatOf(boot string, number uint64) wire.Beat {
@@ -42,7 +50,7 @@ func TestStaleReports(t *testing.T) {
 	c.place("n2")
 	before := c.world.Position()
 	for _, kind := range []string{wire.ReportCheckpoint, wire.ReportWriting, wire.ReportCompleted, wire.ReportFailed, wire.ReportStopped} {
-		report := wire.Report{Version: wire.Version, Boot: "a", Kind: kind, Job: jobName, Step: 10, Sizes: map[string]int64{"w": 1},
+		report := wire.Report{Version: wire.Version, Boot: "a", Kind: kind, Job: jobName, Made: c.made(), Step: 10, Sizes: map[string]int64{"w": 1},
 			Result: &wire.Result{}, Fault: &wire.Fault{Code: domain.InvalidArgument, Message: "x"}}
 		for _, attempt := range []int{0, 1, 2, 3} { // 2 is the current one, but not n1's
 			report.Attempt = attempt
@@ -53,7 +61,7 @@ func TestStaleReports(t *testing.T) {
 		}
 	}
 	var reply wire.SignReply
-	require.NoError(t, c.ask(old, wire.SignSubject("n1"), wire.SignRequest{Version: wire.Version, Job: jobName, Attempt: 1, For: wire.ForCheckpoint,
+	require.NoError(t, c.ask(old, wire.SignSubject("n1"), wire.SignRequest{Version: wire.Version, Job: jobName, Attempt: 1, Made: c.made(), For: wire.ForCheckpoint,
 		Sizes: map[string]int64{"w": 1}}, &reply))
 	require.Equal(t, wire.Stale, reply.Verdict)
 	require.Empty(t, reply.URLs)
@@ -61,7 +69,7 @@ func TestStaleReports(t *testing.T) {
 
 	// The one that still lists the old attempt is told to stop it.
 	beat := beatOf("a", 2)
-	beat.Attempts = []wire.Attempt{{Job: jobName, Attempt: 1, Phase: wire.Training}}
+	beat.Attempts = []wire.Attempt{{Job: jobName, Attempt: 1, Made: c.made(), Phase: wire.Training}}
 	var orders wire.Orders
 	require.NoError(t, c.ask(old, wire.BeatSubject("n1"), beat, &orders))
 	require.Empty(t, orders.Keep)
@@ -78,13 +86,13 @@ func TestUnstoredFiles(t *testing.T) {
 	c.place("n1")
 	for _, kind := range []string{wire.ReportCheckpoint, wire.ReportCompleted} {
 		var receipt wire.Receipt
-		require.NoError(t, c.ask(node, wire.ReportSubject("n1"), wire.Report{Version: wire.Version, Kind: kind, Job: jobName, Attempt: 1, Step: 10,
+		require.NoError(t, c.ask(node, wire.ReportSubject("n1"), wire.Report{Version: wire.Version, Kind: kind, Job: jobName, Attempt: 1, Made: c.made(), Step: 10,
 			Sizes: map[string]int64{"model.safetensors": 10}, Result: &wire.Result{}}, &receipt))
 		require.Equal(t, wire.Incomplete, receipt.Verdict)
 		require.Contains(t, receipt.Message, "model.safetensors")
 	}
 	for _, name := range []string{"../../../models/acme/base/config.json", "/etc/passwd", ".hidden", ""} {
-		err := c.ask(node, wire.SignSubject("n1"), wire.SignRequest{Version: wire.Version, Job: jobName, Attempt: 1, For: wire.ForResults,
+		err := c.ask(node, wire.SignSubject("n1"), wire.SignRequest{Version: wire.Version, Job: jobName, Attempt: 1, Made: c.made(), For: wire.ForResults,
 			Sizes: map[string]int64{name: 1}}, &wire.SignReply{})
 		require.Equal(t, domain.InvalidArgument, domain.CodeOf(err), "%q", name)
 	}
@@ -113,7 +121,7 @@ func TestOrders(t *testing.T) {
 		require.Nil(t, order.Resume)
 	}
 	beat := beatOf("a", 4)
-	beat.Attempts = []wire.Attempt{{Job: jobName, Attempt: 1, Phase: wire.Training, Step: 3, Steps: 40}}
+	beat.Attempts = []wire.Attempt{{Job: jobName, Attempt: 1, Made: c.made(), Phase: wire.Training, Step: 3, Steps: 40}}
 	var orders wire.Orders
 	require.NoError(t, c.ask(node, wire.BeatSubject("n1"), beat, &orders))
 	require.Equal(t, []string{id}, orders.Keep)
@@ -129,7 +137,7 @@ func TestOrders(t *testing.T) {
 	require.Equal(t, []string{id}, orders.Keep)
 	require.Equal(t, []string{id}, orders.Cancel)
 	var receipt wire.Receipt
-	require.NoError(t, c.ask(node, wire.ReportSubject("n1"), wire.Report{Version: wire.Version, Kind: wire.ReportStopped, Job: jobName, Attempt: 1}, &receipt))
+	require.NoError(t, c.ask(node, wire.ReportSubject("n1"), wire.Report{Version: wire.Version, Kind: wire.ReportStopped, Job: jobName, Attempt: 1, Made: c.made()}, &receipt))
 	require.Equal(t, wire.Accepted, receipt.Verdict)
 	require.Equal(t, domain.JobCancelledState, c.life().State)
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"time"
 
 	"github.com/nats-io/nats.go"
 
@@ -64,9 +65,9 @@ func over(err error) bool {
 // current is the job whose current attempt the node carries out. Before it
 // says that there is none it makes sure that it knows the newest facts: this
 // desk may lag behind the one that gave the order.
-func (d *Desk) current(ctx context.Context, node string, name domain.Name, attempt int) (*projections.View, job, error) {
+func (d *Desk) current(ctx context.Context, node string, name domain.Name, attempt int, made time.Time) (*projections.View, job, error) {
 	view := d.World.View()
-	if j, ok := jobNamed(view, name); ok && given(j, nodeName(node), attempt) {
+	if j, ok := jobNamed(view, name); ok && j.Made.Equal(made) && given(j, nodeName(node), attempt) {
 		return view, j, nil
 	}
 	last, err := d.Log.Last(ctx)
@@ -77,14 +78,14 @@ func (d *Desk) current(ctx context.Context, node string, name domain.Name, attem
 		return nil, job{}, err
 	}
 	view = d.World.View()
-	if j, ok := jobNamed(view, name); ok && given(j, nodeName(node), attempt) {
+	if j, ok := jobNamed(view, name); ok && j.Made.Equal(made) && given(j, nodeName(node), attempt) {
 		return view, j, nil
 	}
 	return nil, job{}, errStale
 }
 
 func (d *Desk) record(ctx context.Context, node string, r wire.Report) error {
-	view, j, err := d.current(ctx, node, r.Job, r.Attempt)
+	view, j, err := d.current(ctx, node, r.Job, r.Attempt, r.Made)
 	if err != nil {
 		return err
 	}
@@ -125,7 +126,7 @@ func (d *Desk) fail(ctx context.Context, node string, j job, r wire.Report) erro
 // checkpoint records a checkpoint whose files are all there, and brings the
 // job's metrics file up to it.
 func (d *Desk) checkpoint(ctx context.Context, node string, j job, r wire.Report) error {
-	folder := checkpointFolder(j.Name, r.Attempt, r.Step)
+	folder := checkpointFolder(j, r.Attempt, r.Step)
 	files, err := d.arrived(ctx, folder, r.Sizes)
 	if err != nil {
 		return err
@@ -195,13 +196,13 @@ func (d *Desk) sign(node string, m *nats.Msg) {
 }
 
 func (d *Desk) uploads(ctx context.Context, node string, r wire.SignRequest) (map[string]string, error) {
-	_, j, err := d.current(ctx, node, r.Job, r.Attempt)
+	_, j, err := d.current(ctx, node, r.Job, r.Attempt, r.Made)
 	if err != nil {
 		return nil, err
 	}
 	folder := resultFolder(j, r.Attempt)
 	if r.For == wire.ForCheckpoint {
-		folder = checkpointFolder(j.Name, r.Attempt, r.Step)
+		folder = checkpointFolder(j, r.Attempt, r.Step)
 	}
 	if len(r.Sizes) > wire.MaxFiles || r.Step < 0 || r.For != wire.ForCheckpoint && r.For != wire.ForResults {
 		return nil, domain.Faultf(domain.InvalidArgument, "1 to %d files of a checkpoint or of results can be stored at once", wire.MaxFiles)

@@ -66,7 +66,7 @@ func (t *attempt) state(room int) (listed wire.Attempt, left bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	rows, left := t.metrics.news(room)
-	return wire.Attempt{Job: t.order.Job, Attempt: t.order.Attempt, Phase: t.phase,
+	return wire.Attempt{Job: t.order.Job, Attempt: t.order.Attempt, Made: t.order.Made, Phase: t.phase,
 		Step: t.metrics.step, Steps: t.metrics.steps, Rows: rows}, left
 }
 

@@ -137,7 +137,7 @@ func (a *Agent) start(life context.Context, orders wire.Orders) {
 		if a.attempts[id] != nil || a.begun.has(id) {
 			continue
 		}
-		noted := a.begun.add(order.Job, order.Attempt)
+		noted := a.begun.add(order)
 		var before []<-chan struct{} // earlier attempts of the job, which may still be stopping
 		for _, other := range a.attempts {
 			if other.order.Job == order.Job {

@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"time"
 
 	"anneal/domain"
 	"anneal/workers/wire"
@@ -29,6 +30,7 @@ type begun struct {
 type note struct {
 	Job     domain.Name `json:"job"`
 	Attempt int         `json:"attempt"`
+	Made    time.Time   `json:"made"`
 	mine    bool        // of this run
 }
 
@@ -58,15 +60,15 @@ func (b *begun) open() error {
 }
 
 // add notes durably that an attempt is begun.
-func (b *begun) add(job domain.Name, attempt int) error {
+func (b *begun) add(order wire.Train) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	n := note{job, attempt, true}
+	n := note{order.Job, order.Attempt, order.Made, true}
 	data, err := json.Marshal(n)
 	if err != nil {
 		return err
 	}
-	id := domain.AllocationID(job, attempt)
+	id := order.ID()
 	f, err := os.Create(b.path(id))
 	if err != nil {
 		return err
@@ -101,7 +103,7 @@ func (b *begun) lost() []wire.Attempt {
 	var lost []wire.Attempt
 	for _, n := range b.ids {
 		if !n.mine {
-			lost = append(lost, wire.Attempt{Job: n.Job, Attempt: n.Attempt, Phase: wire.Lost})
+			lost = append(lost, wire.Attempt{Job: n.Job, Attempt: n.Attempt, Made: n.Made, Phase: wire.Lost})
 		}
 	}
 	return lost

@@ -5,12 +5,14 @@ import (
 	"path/filepath"
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
 	"anneal/domain"
 	"anneal/engines"
 	"anneal/engines/simulated"
+	"anneal/workers/wire"
 )
 
 func TestAccelerators(t *testing.T) {
@@ -96,10 +98,11 @@ func TestFolderIsLocked(t *testing.T) {
 // What an earlier run began is told as lost, until it is forgotten.
 func TestBegun(t *testing.T) {
 	job := domain.Name("accounts/a/supervisedFineTuningJobs/j")
+	made := time.Date(2026, 3, 1, 12, 0, 0, 1, time.UTC)
 	dir := t.TempDir()
 	first := &begun{dir: dir}
 	require.NoError(t, first.open())
-	require.NoError(t, first.add(job, 3))
+	require.NoError(t, first.add(wire.Train{Job: job, Attempt: 3, Made: made}))
 	require.Empty(t, first.lost(), "it runs")
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "cut.json"), []byte(`{"jo`), 0o600))
 
@@ -108,6 +111,7 @@ func TestBegun(t *testing.T) {
 	require.True(t, second.has(domain.AllocationID(job, 3)))
 	require.Len(t, second.lost(), 1)
 	require.Equal(t, 3, second.lost()[0].Attempt)
+	require.True(t, made.Equal(second.lost()[0].Made))
 	second.forget(domain.AllocationID(job, 3))
 	require.Empty(t, second.lost())
 	left, err := os.ReadDir(dir)

@@ -63,7 +63,7 @@ func (r *replica) state() wire.Replica {
 		load.TokensPerSecond = float64(r.counted.tokens) / seconds
 	}
 	r.since, r.counted.requests, r.counted.promptTokens, r.counted.tokens = now, 0, 0, 0
-	return wire.Replica{Deployment: r.order.Deployment, Replica: r.order.Replica, State: r.phase, Reason: r.reason, Load: load}
+	return wire.Replica{Deployment: r.order.Deployment, Replica: r.order.Replica, Made: r.order.Made, State: r.phase, Reason: r.reason, Load: load}
 }
 
 func (r *replica) enter(state, reason string) {

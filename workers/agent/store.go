@@ -27,7 +27,7 @@ func (t *attempt) store(ctx context.Context, what string, step int, dir string) 
 		return nil, err
 	}
 	for try := 1; ; try++ {
-		urls, err := t.sign(ctx, wire.SignRequest{Version: wire.Version, Job: t.order.Job, Attempt: t.order.Attempt, For: what, Step: step, Sizes: sizes})
+		urls, err := t.sign(ctx, wire.SignRequest{Version: wire.Version, Job: t.order.Job, Attempt: t.order.Attempt, Made: t.order.Made, For: what, Step: step, Sizes: sizes})
 		if err != nil {
 			return nil, err
 		}
@@ -75,7 +75,8 @@ func (t *attempt) sign(ctx context.Context, request wire.SignRequest) (map[strin
 
 // report tells the desk until it has a receipt.
 func (t *attempt) report(ctx context.Context, report wire.Report) (verdict string, err error) {
-	report.Version, report.Boot, report.Job, report.Attempt = wire.Version, t.agent.boot, t.order.Job, t.order.Attempt
+	report.Version, report.Boot = wire.Version, t.agent.boot
+	report.Job, report.Attempt, report.Made = t.order.Job, t.order.Attempt, t.order.Made
 	var receipt wire.Receipt
 	err = t.ask(ctx, wire.ReportSubject(t.agent.options.Node), report, &receipt, func() (string, string) { return receipt.Verdict, receipt.Message })
 	if err == nil {

@@ -43,6 +43,7 @@ type Beat struct {
 type Attempt struct {
 	Job     domain.Name       `json:"job"`
 	Attempt int               `json:"attempt"`
+	Made    time.Time         `json:"made"` // see Train
 	Phase   string            `json:"phase"`
 	Step    int               `json:"step"` // done; what it resumed from when none is
 	Steps   int               `json:"steps"`
@@ -59,6 +60,7 @@ const ReplicaFailed = "failed"
 type Replica struct {
 	Deployment domain.Name `json:"deployment"`
 	Replica    string      `json:"replica"`
+	Made       time.Time   `json:"made"` // see Serve
 	State      string      `json:"state"`
 	Reason     string      `json:"reason,omitempty"` // why it failed
 	Load       Load        `json:"load"`
@@ -90,10 +92,13 @@ type Orders struct {
 	Acked    map[string]int `json:"acked,omitempty"`  // attempt → step of the newest row that arrived
 }
 
-// A Train order is all that an attempt needs, and nothing else.
+// A Train order is all that an attempt needs, and nothing else. Made is when
+// the job was created: it tells the attempt from one of the same number of a job
+// that had the name before, and goes with all that is said of the attempt.
 type Train struct {
 	Job        domain.Name           `json:"job"`
 	Attempt    int                   `json:"attempt"`
+	Made       time.Time             `json:"made"`
 	Method     string                `json:"method"`
 	Base       Folder                `json:"base"`
 	Adapter    *Folder               `json:"adapter,omitempty"`
@@ -109,10 +114,12 @@ type Train struct {
 // ID is the attempt's allocation's.
 func (t Train) ID() string { return domain.AllocationID(t.Job, t.Attempt) }
 
-// A Serve order is all that a replica needs.
+// A Serve order is all that a replica needs. Made is when the deployment was
+// created, for the same reason as a job's.
 type Serve struct {
 	Deployment domain.Name `json:"deployment"`
 	Replica    string      `json:"replica"`
+	Made       time.Time   `json:"made"`
 	Base       Folder      `json:"base"`
 	Adapter    *Folder     `json:"adapter,omitempty"`
 }

@@ -3,6 +3,7 @@ package wire
 import (
 	"maps"
 	"slices"
+	"time"
 
 	"anneal/domain"
 	"anneal/engines"
@@ -25,6 +26,7 @@ type Report struct {
 	Kind    string             `json:"kind"`
 	Job     domain.Name        `json:"job"`
 	Attempt int                `json:"attempt"`
+	Made    time.Time          `json:"made"`              // see Train
 	Step    int                `json:"step,omitempty"`    // of a checkpoint
 	Sizes   map[string]int64   `json:"sizes,omitempty"`   // of a checkpoint or of results: file → bytes
 	Metrics map[string]float64 `json:"metrics,omitempty"` // of a checkpoint: the last of each
@@ -68,6 +70,7 @@ type SignRequest struct {
 	Version int              `json:"version"`
 	Job     domain.Name      `json:"job"`
 	Attempt int              `json:"attempt"`
+	Made    time.Time        `json:"made"` // see Train
 	For     string           `json:"for"`
 	Step    int              `json:"step,omitempty"` // of a checkpoint
 	Sizes   map[string]int64 `json:"sizes"`          // file → bytes

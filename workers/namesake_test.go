@@ -1,0 +1,141 @@
+package workers_test
+
+import (
+	"context"
+	"net/url"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"anneal/domain"
+	"anneal/engines"
+	"anneal/projections"
+	"anneal/workers/wire"
+)
+
+// A deployment that was deleted and made again under its name is another one:
+// the old replica, which has the number and the node of the new, is stopped and
+// does not answer in its place.
+func TestReplicaOfANamesake(t *testing.T) {
+	c := start(t)
+	c.stock()
+	node := c.raw("n1")
+	require.NoError(t, c.ask(node, wire.BeatSubject("n1"), beatOf("a", 1), &wire.Orders{}))
+	old := c.deploy("n1")
+	var orders wire.Orders
+	require.NoError(t, c.ask(node, wire.BeatSubject("n1"), beatOf("a", 2), &orders))
+	require.Len(t, orders.Serve, 1)
+	running := wire.Replica{Deployment: deploymentName, Replica: old.ID, Made: orders.Serve[0].Made, State: domain.ReplicaReady}
+
+	c.do(domain.Intend(domain.Deployments, deploymentName, domain.DeleteDeployment{Hard: true}))
+	c.do(domain.Intend(domain.Deployments, deploymentName, domain.RemoveReplica{ID: old.ID}))
+	c.do(domain.Intend(domain.Nodes, nodeName("n1"), domain.ReleaseAllocation{ID: domain.ReplicaAllocationID(deploymentName, old.ID)}))
+	c.do(domain.Intend(domain.Deployments, deploymentName, domain.FinishDeletion{}))
+	require.Equal(t, old.ID, c.deploy("n1").ID)
+
+	beat := beatOf("a", 3)
+	beat.Replicas = []wire.Replica{running}
+	orders = wire.Orders{}
+	require.NoError(t, c.ask(node, wire.BeatSubject("n1"), beat, &orders))
+	require.Empty(t, orders.Keep)
+	require.Len(t, orders.Serve, 1)
+	row, _ := c.world.View().Deployments.Get(deploymentName)
+	require.Equal(t, domain.ReplicaDownloading, row.State.Replicas[old.ID].State)
+	_, heard := c.world.View().Pulse.Replica(deploymentName, old.ID)
+	require.False(t, heard)
+
+	running.Made = orders.Serve[0].Made
+	beat = beatOf("a", 4)
+	beat.Replicas = []wire.Replica{running}
+	require.NoError(t, c.ask(node, wire.BeatSubject("n1"), beat, &orders))
+	require.Equal(t, domain.ReplicaReady, c.serving(old.ID).State)
+}
+
+// The same of a job: what the old one's attempt reports is not the new one's,
+// and where it stored files is not where the new one does.
+func TestAttemptOfANamesake(t *testing.T) {
+	c := start(t)
+	c.stock()
+	node := c.raw("n1")
+	require.NoError(t, c.ask(node, wire.BeatSubject("n1"), beatOf("a", 1), &wire.Orders{}))
+	begin := func(number uint64) wire.Train {
+		c.submit()
+		c.place("n1")
+		var orders wire.Orders
+		require.NoError(t, c.ask(node, wire.BeatSubject("n1"), beatOf("a", number), &orders))
+		require.Len(t, orders.Train, 1)
+		return orders.Train[0]
+	}
+	sign := func(made time.Time) (reply wire.SignReply) {
+		require.NoError(t, c.ask(node, wire.SignSubject("n1"), wire.SignRequest{Version: wire.Version, Job: jobName, Attempt: 1, Made: made,
+			For: wire.ForCheckpoint, Step: 10, Sizes: map[string]int64{"w": 1}}, &reply))
+		return reply
+	}
+	old := begin(2)
+	before := sign(old.Made)
+	c.do(domain.IntendJob(jobName, domain.DeleteJob{}))
+	c.do(domain.Intend(domain.Nodes, nodeName("n1"), domain.ReleaseAllocation{ID: old.ID()}))
+	c.do(domain.IntendJob(jobName, domain.CleanJob{}))
+	c.until("the job is gone", func(v *projections.View) bool { return v.SupervisedJobs.Len() == 0 })
+	now := begin(3)
+	require.Equal(t, old.ID(), now.ID())
+
+	require.Equal(t, wire.Stale, sign(old.Made).Verdict)
+	require.NotEqual(t, path(t, before.URLs["w"]), path(t, sign(now.Made).URLs["w"]))
+	for _, kind := range []string{wire.ReportCheckpoint, wire.ReportWriting, wire.ReportCompleted, wire.ReportFailed} {
+		var receipt wire.Receipt
+		require.NoError(t, c.ask(node, wire.ReportSubject("n1"), wire.Report{Version: wire.Version, Kind: kind, Job: jobName, Attempt: 1, Made: old.Made,
+			Sizes: map[string]int64{"w": 1}, Result: &wire.Result{}, Fault: &wire.Fault{Code: domain.InvalidArgument}}, &receipt))
+		require.Equal(t, wire.Stale, receipt.Verdict, kind)
+	}
+	beat := beatOf("a", 4)
+	beat.Attempts = []wire.Attempt{{Job: jobName, Attempt: 1, Made: old.Made, Phase: wire.Lost, Step: 7, Steps: 40}}
+	var orders wire.Orders
+	require.NoError(t, c.ask(node, wire.BeatSubject("n1"), beat, &orders))
+	require.Empty(t, orders.Keep)
+	require.Len(t, orders.Train, 1)
+	require.Equal(t, domain.JobRunningState, c.life().State)
+	_, heard := c.world.View().Pulse.Progress(jobName)
+	require.False(t, heard)
+}
+
+// The agent itself: it ends the old one's work and begins the new one's.
+func TestAgentAndNamesakes(t *testing.T) {
+	c := start(t)
+	c.stock()
+	begun, stopped := make(chan struct{}, 2), make(chan struct{}, 2)
+	engine := hangAt(1)
+	engine.Trainer = recurring{begun, stopped}
+	c.agent("n1", engine)
+	c.submit()
+	c.place("n1")
+	c.hear("the first begins", begun)
+	c.desk() // nobody tells the agent
+	c.do(domain.IntendJob(jobName, domain.DeleteJob{}))
+	c.do(domain.Intend(domain.Nodes, nodeName("n1"), domain.ReleaseAllocation{ID: domain.AllocationID(jobName, 1)}))
+	c.do(domain.IntendJob(jobName, domain.CleanJob{}))
+	c.do(domain.IntendJob(jobName, domain.PurgeJob{}))
+	c.submit()
+	c.place("n1")
+	c.open()
+	c.hear("the first ends", stopped)
+	c.hear("the second begins", begun)
+	require.Equal(t, 1, c.life().Attempt)
+}
+
+// recurring is a trainer that works until it is stopped, each time.
+type recurring struct{ begun, stopped chan struct{} }
+
+func (r recurring) Train(ctx context.Context, _ engines.TrainOrder, _ engines.TrainWatcher) (engines.TrainResult, error) {
+	r.begun <- struct{}{}
+	<-ctx.Done()
+	r.stopped <- struct{}{}
+	return engines.TrainResult{}, ctx.Err()
+}
+
+func path(t *testing.T, address string) string {
+	parsed, err := url.Parse(address)
+	require.NoError(t, err)
+	return parsed.Path
+}
