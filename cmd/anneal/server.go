@@ -258,17 +258,20 @@ func (s *server) wait(ctx context.Context) error {
 }
 
 // close ends everything in the order in which it depends on one another, and
-// saves the world.
+// saves the world. The local worker comes first: it stores its last checkpoints
+// through our own HTTP.
 func (s *server) close() error {
+	if s.http != nil {
+		s.handler.Close()
+	}
+	s.duties.endFirst()
 	if s.http != nil {
 		drain, cancel := context.WithTimeout(context.Background(), drainTime)
 		defer cancel()
-		s.handler.Close()
 		if s.http.Shutdown(drain) != nil {
 			_ = s.http.Close() // what is still open has had its time
 		}
 	}
-	s.duties.endFirst()
 	s.stop()
 	s.duties.end()
 	var err error
