@@ -38,6 +38,7 @@ type JetStream struct {
 	ackWait time.Duration
 	batches chan struct{} // one token per open batch
 	disk    *diskSync     // nil where the servers sync before they acknowledge
+	room    *room         // nil where the servers' disks are not ours
 }
 
 // The server allows 50 open batches a stream; several control planes share them.
@@ -109,6 +110,9 @@ func persist(ctx context.Context, try func(context.Context) error) error {
 // Append implements Log.
 func (l *JetStream) Append(ctx context.Context, writes ...Write) (uint64, error) {
 	if err := checkWrites(writes); err != nil {
+		return 0, err
+	}
+	if err := l.room.check(); err != nil {
 		return 0, err
 	}
 	msgs := make([]*nats.Msg, len(writes))

@@ -103,6 +103,7 @@ func (s *Server) begin(password, seed string, opts ServerOptions, fatal <-chan s
 	if err != nil {
 		return err
 	}
+	s.log.room = newRoom(opts.Dir)
 	if opts.NoSync {
 		return nil
 	}

@@ -130,7 +130,29 @@ func verifyRunning(ctx context.Context, operator *client) (verification, error) 
 	if err != nil {
 		return verification{}, err
 	}
+	if err := awaitMirror(ctx, log, served.Position); err != nil {
+		return verification{}, err
+	}
 	return compare(ctx, log, "live world", served)
+}
+
+// mirrorTime is how far the readers' mirror may be behind: after a start it
+// fetches what it does not have.
+const mirrorTime = 30 * time.Second
+
+// awaitMirror returns once the mirror holds a position.
+func awaitMirror(ctx context.Context, log eventlog.Log, position uint64) error {
+	ctx, cancel := context.WithTimeout(ctx, mirrorTime)
+	defer cancel()
+	for {
+		last, err := log.Last(ctx)
+		if err != nil || last.Position >= position {
+			return err
+		}
+		if pause(ctx, 100*time.Millisecond) != nil {
+			return fmt.Errorf("the readers' mirror is at position %d of %d: try again later", last.Position, position)
+		}
+	}
 }
 
 func verifyStopped(ctx context.Context, dir folder) (verification, error) {
