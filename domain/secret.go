@@ -75,7 +75,8 @@ func (c CreateSecret) Decide(s Secret, _ time.Time) (Event[Secret], error) {
 	return SecretCreated(c), nil
 }
 
-// UpdateSecret changes the key name, the value, or both.
+// UpdateSecret changes the value, or the key name and the value: what was sealed
+// for one key name cannot be opened for another.
 type UpdateSecret struct {
 	KeyName string
 	Value   *Sealed
@@ -85,11 +86,13 @@ func (c UpdateSecret) Decide(s Secret, _ time.Time) (Event[Secret], error) {
 	if !s.Exists() {
 		return nil, gone("secret")
 	}
-	if c.KeyName == s.KeyName && (c.Value == nil || bytes.Equal(c.Value.Ciphertext, s.Value.Ciphertext)) {
+	old := c.Value == nil || bytes.Equal(c.Value.Ciphertext, s.Value.Ciphertext)
+	if c.KeyName == s.KeyName && old {
 		return nil, nil
 	}
 	var v Violations
 	checkKeyName(&v, c.KeyName)
+	v.Require(!old, "value", "is sealed for its key name: give it again, sealed for the new one")
 	v.Require(c.Value == nil || len(c.Value.Ciphertext) > 0, "value", "must not be empty")
 	if err := v.Err(); err != nil {
 		return nil, err
