@@ -106,7 +106,7 @@ func createAccount(c *call) (any, error) {
 	name = domain.NewName(name.ID(), "accounts", name.ID())
 	p.violations.Require(name.ID() != domain.System, "accountId", "%q is the operator's own account: choose another", domain.System)
 	account := domain.Intend(domain.Accounts, name, accounts.create(c, name, given))
-	if err := accounts.refused(c, account, p); err != nil {
+	if err := refused(c, account, p, accounts.prefixed); err != nil {
 		return nil, err
 	}
 	keyName := domain.NewName(name.ID(), domain.APIKeys.Collection, firstKey)

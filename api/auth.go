@@ -80,6 +80,7 @@ const (
 	toReadModels                   // get and list models
 	toWrite                        // create, change and delete
 	toGuard                        // keys and secrets
+	toPublish                      // say that a shape's version is validated or public
 	toInfer                        // ask models
 	toOperate                      // what concerns every account; the operator's alone
 )
@@ -87,7 +88,7 @@ const (
 // granted is the one table of who may do what. The operator may do all of it
 // in every account.
 var granted = map[string][]permission{
-	domain.RoleAdmin:     {toRead, toReadModels, toWrite, toGuard, toInfer},
+	domain.RoleAdmin:     {toRead, toReadModels, toWrite, toGuard, toPublish, toInfer},
 	domain.RoleUser:      {toRead, toReadModels, toWrite, toInfer},
 	domain.RoleInference: {toReadModels, toInfer},
 }

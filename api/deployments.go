@@ -27,7 +27,10 @@ type Deployment struct {
 	ReplicaStats        ReplicaStats  `json:"replicaStats" api:"output"`
 	Region              string        `json:"region" api:"output"`
 
-	sealed []domain.Sealed
+	sealed        []domain.Sealed
+	shape         *projections.Row[versionState] // that the deployment is, or will be, made with
+	skipShape     bool                           // it need not be validated
+	unspeculative bool                           // speculation is off, whatever the shape says
 }
 
 // ReplicaStats counts a deployment's replicas by how far they are.
@@ -58,7 +61,10 @@ var deployments = &resource[domain.Deployment, Deployment]{
 		return domain.CreateDeployment{DeploymentSpec: spec, CreatedBy: string(c.caller.key)}
 	},
 	update: func(old domain.Deployment, merged, given *Deployment, changed mask) (domain.Command[domain.Deployment], error) {
-		spec := merged.DeploymentSpec
+		spec, err := reshaped(merged.DeploymentSpec, given, changed)
+		if err != nil {
+			return nil, err
+		}
 		spec.DirectRouteAPIKeys = old.DirectRouteAPIKeys
 		if changed.has("directRouteApiKeys") {
 			spec.DirectRouteAPIKeys = given.sealed
@@ -112,10 +118,15 @@ func regionOf(p *domain.Placement) string {
 // off already, but for speculation.
 func askDeployment(p *params, given *Deployment) {
 	p.flag("disableAutoDeploy")
-	p.flag("skipShapeValidation")
 	p.flag("skipImageTagValidation")
-	if p.flag("disableSpeculativeDecoding") {
-		given.DraftModel, given.DraftTokenCount, given.NgramSpeculationLength = "", 0, 0
+	given.skipShape, given.unspeculative = p.flag("skipShapeValidation"), p.flag("disableSpeculativeDecoding")
+	given.silence()
+}
+
+// silence takes speculation out when that was asked for.
+func (d *Deployment) silence() {
+	if d.unspeculative {
+		d.DraftModel, d.DraftTokenCount, d.NgramSpeculationLength = "", 0, 0
 	}
 }
 
@@ -123,7 +134,7 @@ func prepareDeployment(c *call, name domain.Name, given *Deployment, _ map[strin
 	if err := c.mayWork(c.account); err != nil {
 		return err
 	}
-	v.Require(given.DeploymentShape == "", "deploymentShape", "deployment shapes are not offered yet: leave it out, and give acceleratorType and acceleratorCount, or neither")
+	c.wantShape(v, name, given)
 	c.wantModel(v, "baseModel", given.BaseModel, "")
 	c.wantModel(v, "draftModel", given.DraftModel, "")
 	v.Require(len(given.DirectRouteAPIKeys) <= maxDirectKeys, "directRouteApiKeys", "must hold at most %d keys", maxDirectKeys)

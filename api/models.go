@@ -73,6 +73,11 @@ func modelUnused(c *call, name domain.Name) error {
 			users = append(users, string(row.Name))
 		}
 	}
+	for row := range v.Shapes.All() {
+		if row.State.Newest().BaseModel == string(name) {
+			users = append(users, string(row.Name))
+		}
+	}
 	for row := range v.Models.All() {
 		if row.State.BaseModel == string(name) && row.State.Kind == domain.PEFTAddon {
 			users = append(users, string(row.Name))

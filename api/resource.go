@@ -163,7 +163,7 @@ func (res *resource[S, R]) post(c *call) (any, error) {
 		}
 	}
 	intent := domain.Intend(res.kind, name, res.create(c, name, given))
-	if err := res.refused(c, intent, p); err != nil {
+	if err := refused(c, intent, p, res.prefixed); err != nil {
 		return nil, err
 	}
 	if imagined {
@@ -232,15 +232,15 @@ func (res *resource[S, R]) envelope() reflect.Type {
 }
 
 // refused asks the decision what else is wrong, when something already is: a
-// request is told all of its faults at once.
-func (res *resource[S, R]) refused(c *call, intent domain.Intent, p *params) error {
+// request is told all of its faults at once, in the words of the body.
+func refused(c *call, intent domain.Intent, p *params, told func(error) error) error {
 	err := p.err()
 	if err == nil {
 		return nil
 	}
 	state, _ := c.World.Row(intent.Name)
 	var more *domain.Fault
-	if _, decided := intent.Decide(state, c.now); errors.As(res.prefixed(decided), &more) && more.Code == domain.InvalidArgument {
+	if _, decided := intent.Decide(state, c.now); errors.As(told(decided), &more) && more.Code == domain.InvalidArgument {
 		for _, one := range more.Violations {
 			known := slices.ContainsFunc(p.violations, func(v domain.Violation) bool { return v.Field == one.Field })
 			if !known {
@@ -310,7 +310,7 @@ func (res *resource[S, R]) patch(c *call) (any, error) {
 		}
 	}
 	intent := domain.Intend(res.kind, row.Name, domain.Command[S](change[S, R]{res, row.Name, b, given, m}))
-	if err := res.refused(c, intent, p); err != nil {
+	if err := refused(c, intent, p, func(err error) error { return err }); err != nil {
 		return nil, err
 	}
 	if err := c.do(intent); err != nil {

@@ -166,6 +166,8 @@ func (s *Server) routeManagement(r chi.Router) {
 	s.routeDatasets(r)
 	mount(s, r, supervisedJobs)
 	s.routeJobs(r)
+	mount(s, r, deploymentShapes)
+	s.routeDeploymentShapes(r)
 	mount(s, r, deployments)
 	s.routeDeployments(r)
 	mount(s, r, nodes)

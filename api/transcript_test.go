@@ -176,6 +176,13 @@ func happen(s *stage, words []string) {
 	case "complete":
 		s.do(domain.IntendJob(name, domain.CompleteJob{Attempt: 1, Output: domain.NewName(name.Account(), "models", name.ID())}))
 		s.do(register(domain.NewName(name.Account(), "models", name.ID()), false))
+	case "addon", "tuned": // made from the public model
+		model := domain.RegisterModel{ModelSpec: domain.ModelSpec{Kind: domain.PEFTAddon, BaseModel: "accounts/default/models/anneal-base"},
+			ModelFacts: domain.ModelFacts{ModelType: "llama", ParameterCount: 840_000, ContextLength: 512}, Files: domain.Files{Folder: "models/" + name.ID() + "/"}}
+		if words[0] == "tuned" {
+			model.Kind = domain.BaseModel
+		}
+		s.do(domain.Intend(domain.Models, name, domain.Command[domain.Model](model)))
 	case "node":
 		s.do(domain.Intend(domain.Nodes, name, domain.Command[domain.Node](domain.RegisterNode{NodeSpec: domain.NodeSpec{
 			Capacity: domain.Resources{CPUMilli: 2000, MemoryMiB: 4096}, Engines: []string{"train", "complete"}, Version: "1"}})))

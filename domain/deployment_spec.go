@@ -84,7 +84,11 @@ func (s DeploymentSpec) check() error {
 	v.Require(s.NgramSpeculationLength >= 0, "ngramSpeculationLength", "must not be negative")
 	v.Require(s.MaxWithRevocableReplicaCount == 0 || s.MaxWithRevocableReplicaCount >= s.maxReplicas(),
 		"maxWithRevocableReplicaCount", "must be at least maxReplicaCount")
-	oneOf(&v, "acceleratorType", s.AcceleratorType, AcceleratorTypes...)
+	devices := AcceleratorTypes
+	if s.DeploymentShape != "" {
+		devices = ShapeAcceleratorTypes
+	}
+	oneOf(&v, "acceleratorType", s.AcceleratorType, devices...)
 	oneOf(&v, "precision", s.Precision, Precisions...)
 	oneOf(&v, "directRouteType", s.DirectRouteType, "DIRECT_ROUTE_TYPE_UNSPECIFIED", "INTERNET", "CLOUD_A_PRIVATE_SERVICE_CONNECT", "CLOUD_B_PRIVATELINK")
 	oneOf(&v, "hotLoadBucketType", s.HotLoadBucketType, "BUCKET_TYPE_UNSPECIFIED", "OBJECT_STORE_SERVER", "OBJECT_STORE_API", "CLOUD_C", "SERVICE_HOSTED")

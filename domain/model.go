@@ -47,6 +47,7 @@ type ModelFacts struct {
 	ContextLength  int      `json:"contextLength"` // tokens
 	LoraRank       int      `json:"loraRank,omitempty"`
 	LoraTargets    []string `json:"loraTargetModules,omitempty"`
+	Embedding      bool     `json:"embedding,omitempty"` // makes vectors, not text
 }
 
 // Files maps the names of stored files to their sizes in bytes. Folder is

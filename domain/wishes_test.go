@@ -1,6 +1,7 @@
 package domain_test
 
 import (
+	"strconv"
 	"time"
 
 	"pgregory.net/rapid"
@@ -75,6 +76,17 @@ func wishNode(t *rapid.T, _ domain.Node) domain.Command[domain.Node] {
 	return pick[domain.Command[domain.Node]](t, "command", domain.RegisterNode{NodeSpec: spec}, domain.PlaceAllocation{Allocation: allocation},
 		domain.PlaceAllocation{Allocation: allocation}, domain.ReleaseAllocation{ID: allocation.ID, Reason: "over"},
 		domain.LoseNode{Reason: "silent"}, domain.RemoveNode{})
+}
+
+func wishDeploymentShape(t *rapid.T, s domain.DeploymentShape) domain.Command[domain.DeploymentShape] {
+	spec := domain.ShapeSpec{BaseModel: pick(t, "model", "accounts/a/models/m", "accounts/a/models/m", "accounts/a/models/n", "nonsense"),
+		Precision: pick(t, "precision", "", "FP8", "FP4", "HUGE"), DraftTokenCount: pick(t, "draft", 0, 3)}
+	traits := domain.ModelTraits{ModelType: "llama", ParameterCount: pick[domain.Count](t, "parameters", 7e9, 7e9, 70e9)}
+	version := "v" + strconv.Itoa(near(t, len(s.Versions)))
+	return pick[domain.Command[domain.DeploymentShape]](t, "command", domain.CreateDeploymentShape{ShapeSpec: spec, Model: traits},
+		domain.UpdateDeploymentShape{ShapeSpec: spec, Model: traits}, domain.UpdateDeploymentShape{ShapeSpec: spec, Model: traits},
+		domain.ReviewShapeVersion{Version: version, Validated: pick(t, "validated", true, false), Public: pick(t, "public", true, false)},
+		domain.ReviewShapeVersion{Version: version, Validated: true}, domain.DeleteDeploymentShape{})
 }
 
 func wishDeployment(t *rapid.T, d domain.Deployment) domain.Command[domain.Deployment] {

@@ -263,6 +263,7 @@ func TestEveryStateSurvivesItsSnapshot(t *testing.T) {
 	survives[domain.Model](t)
 	survives[domain.Dataset](t)
 	survives[domain.SupervisedJob](t)
+	survives[domain.DeploymentShape](t)
 	survives[domain.Deployment](t)
 	survives[domain.Node](t)
 }

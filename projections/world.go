@@ -25,6 +25,7 @@ type View struct {
 	Models         *Table[domain.Model]
 	Datasets       *Table[domain.Dataset]
 	SupervisedJobs *Table[domain.SupervisedJob]
+	Shapes         *Table[domain.DeploymentShape]
 	Deployments    *Table[domain.Deployment]
 	Nodes          *Table[domain.Node]
 	Pulse          PulseView
@@ -41,6 +42,7 @@ func NewWorld() *World {
 	register(w, domain.Models, func(v *View) **Table[domain.Model] { return &v.Models })
 	register(w, domain.Datasets, func(v *View) **Table[domain.Dataset] { return &v.Datasets })
 	register(w, domain.SupervisedJobs, func(v *View) **Table[domain.SupervisedJob] { return &v.SupervisedJobs })
+	register(w, domain.DeploymentShapes, func(v *View) **Table[domain.DeploymentShape] { return &v.Shapes })
 	register(w, domain.Deployments, func(v *View) **Table[domain.Deployment] { return &v.Deployments })
 	register(w, domain.Nodes, func(v *View) **Table[domain.Node] { return &v.Nodes })
 	return w

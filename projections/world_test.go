@@ -20,9 +20,10 @@ func TestEveryKindHasItsFieldInAView(t *testing.T) {
 	require.NotNil(t, v.Models)
 	require.NotNil(t, v.Datasets)
 	require.NotNil(t, v.SupervisedJobs)
+	require.NotNil(t, v.Shapes)
 	require.NotNil(t, v.Deployments)
 	require.NotNil(t, v.Nodes)
-	require.Len(t, v.tables, 8)
+	require.Len(t, v.tables, 9)
 }
 
 func TestRowsFollowTheLog(t *testing.T) {

@@ -1,0 +1,65 @@
+package api
+
+import (
+	"time"
+
+	"anneal/domain"
+	"anneal/projections"
+)
+
+// DeploymentShape is a deployment shape on the wire.
+type DeploymentShape struct {
+	Name string `json:"name" api:"output"`
+	domain.ShapeSpec
+	CreateTime     *time.Time   `json:"createTime,omitempty" api:"output"`
+	UpdateTime     *time.Time   `json:"updateTime,omitempty" api:"output"`
+	ModelType      string       `json:"modelType" api:"output"`
+	ParameterCount domain.Count `json:"parameterCount" api:"output"`
+
+	model domain.ModelTraits // of the baseModel that a request names
+}
+
+var deploymentShapes = &resource[domain.DeploymentShape, DeploymentShape]{
+	kind: domain.DeploymentShapes, noun: "deployment shape", wrapper: "deploymentShape", idParam: "deploymentShapeId",
+	reads: toRead, writes: toWrite,
+	fields: projections.FieldsOf[DeploymentShape](),
+	public: func(s domain.DeploymentShape) bool { return s.Newest().Public },
+	render: func(_ *projections.View, row *projections.Row[domain.DeploymentShape], out *DeploymentShape) {
+		*out = shownShape(row.Name, row.State, row.State.Newest())
+	},
+	prepare: prepareShape,
+	create: func(c *call, _ domain.Name, given *DeploymentShape) domain.Command[domain.DeploymentShape] {
+		return domain.CreateDeploymentShape{ShapeSpec: given.ShapeSpec, Model: given.model, CreatedBy: string(c.caller.key)}
+	},
+	update: func(old domain.DeploymentShape, merged, given *DeploymentShape, _ mask) (domain.Command[domain.DeploymentShape], error) {
+		model := given.model
+		if merged.BaseModel == old.Newest().BaseModel {
+			model = old.Newest().ModelTraits
+		}
+		return domain.UpdateDeploymentShape{ShapeSpec: merged.ShapeSpec, Model: model}, nil
+	},
+	remove: func(*call, *projections.Row[domain.DeploymentShape], *params) (domain.Command[domain.DeploymentShape], error) {
+		return domain.DeleteDeploymentShape{}, nil
+	},
+}
+
+// shownShape is a shape as it was at one of its versions.
+func shownShape(name domain.Name, s domain.DeploymentShape, version *domain.ShapeVersion) DeploymentShape {
+	return DeploymentShape{Name: string(name), ShapeSpec: version.ShapeSpec, CreateTime: stamp(s.Versions[0].CreateTime),
+		UpdateTime: stamp(version.CreateTime), ModelType: version.ModelType, ParameterCount: version.ParameterCount}
+}
+
+// prepareShape looks at the models that a shape names.
+func prepareShape(c *call, _ domain.Name, given *DeploymentShape, extra map[string]string, v *domain.Violations) error {
+	prefix := ""
+	if extra != nil { // a create: the shape is a field of the body
+		prefix = "deploymentShape."
+	}
+	c.wantModel(v, prefix+"baseModel", given.BaseModel, "")
+	c.wantModel(v, prefix+"draftModel", given.DraftModel, "")
+	if row, ok := c.usableModel(c.account, given.BaseModel); ok {
+		v.Require(row.State.Kind != domain.PEFTAddon, prefix+"baseModel", "names an addon: give the model that it was made for, %s", row.State.BaseModel)
+		given.model = row.State.Traits()
+	}
+	return nil
+}

@@ -1,0 +1,270 @@
+package api
+
+import (
+	"iter"
+	"reflect"
+	"time"
+
+	"github.com/go-chi/chi/v5"
+
+	"anneal/domain"
+	"anneal/projections"
+)
+
+// DeploymentShapeVersion is a version of a deployment shape on the wire.
+type DeploymentShapeVersion struct {
+	Name            string           `json:"name" api:"output"`
+	CreateTime      *time.Time       `json:"createTime,omitempty" api:"output"`
+	Snapshot        *DeploymentShape `json:"snapshot,omitempty" api:"output"`
+	Validated       bool             `json:"validated"`
+	Public          bool             `json:"public"`
+	LatestValidated bool             `json:"latestValidated" api:"output"`
+	Capabilities    []string         `json:"capabilities" api:"output"`
+}
+
+// A version's state in a list: the version, and the shape that it is of.
+type versionState struct {
+	*domain.ShapeVersion
+	shape *projections.Row[domain.DeploymentShape]
+}
+
+// Exists implements domain.State.
+func (versionState) Exists() bool { return true }
+
+type versionRow = projections.Row[versionState]
+
+var shapeVersionFields = projections.FieldsOf[DeploymentShapeVersion]()
+
+const shapeVersionList = "deploymentShapeVersions"
+
+func (s *Server) routeDeploymentShapes(r chi.Router) {
+	versions := "/v1/accounts/{account}/deploymentShapes/{id}/versions"
+	r.Get(versions, s.answer(false, listShapeVersions)) // they decide themselves, since what is public is everybody's
+	r.Get(versions+"/{version}", s.answer(false, getShapeVersion))
+	r.Patch(versions+"/{version}", s.manage(toPublish, patchShapeVersion))
+	r.Post("/v1/accounts/{account}/deploymentShapeVersions:match", s.manage(toRead, matchShapes))
+}
+
+func versionOf(shape *projections.Row[domain.DeploymentShape], version *domain.ShapeVersion) *versionRow {
+	return &versionRow{Name: domain.Name(domain.ShapeVersionName(shape.Name, version.ID)),
+		State: versionState{version, shape}, CreateTime: version.CreateTime}
+}
+
+func renderShapeVersion(row *versionRow, out *DeploymentShapeVersion) {
+	version, shape := row.State.ShapeVersion, row.State.shape
+	snapshot := shownShape(shape.Name, shape.State, version)
+	latest, ok := shape.State.LatestValidated()
+	*out = DeploymentShapeVersion{Name: string(row.Name), CreateTime: stamp(version.CreateTime), Snapshot: &snapshot,
+		Validated: version.Validated, Public: version.Public, LatestValidated: ok && latest.ID == version.ID, Capabilities: version.Capabilities()}
+}
+
+// readableVersions are the versions of the path's shape that the caller may
+// read: all of its own account's, and the public ones of others.
+func readableVersions(c *call) ([]*versionRow, error) {
+	refusal := c.caller.authorise(c.account, toRead)
+	if refusal != nil && (c.caller.account == c.account || c.caller.may(toRead) != nil) {
+		return nil, refusal
+	}
+	shape, err := deploymentShapes.row(c)
+	if err != nil && refusal == nil {
+		return nil, err
+	}
+	var rows []*versionRow
+	for i := 0; err == nil && i < len(shape.State.Versions); i++ {
+		if version := &shape.State.Versions[i]; refusal == nil || version.Public {
+			rows = append(rows, versionOf(shape, version))
+		}
+	}
+	if len(rows) == 0 {
+		return nil, refusal
+	}
+	return rows, nil
+}
+
+func listShapeVersions(c *call) (any, error) {
+	rows, err := readableVersions(c)
+	if err != nil {
+		return nil, err
+	}
+	return c.listVersions(readParams(c.r.URL), func(yield func(*versionRow) bool) {
+		for _, row := range rows {
+			if !yield(row) {
+				return
+			}
+		}
+	}, "")
+}
+
+// listVersions answers a page; bound is what its token belongs to beyond the
+// query.
+func (c *call) listVersions(p *params, rows iter.Seq[*versionRow], bound string) (any, error) {
+	q, m := readQuery(c, p, reflect.TypeFor[DeploymentShapeVersion]())
+	q.DefaultOrder = "createTime"
+	q.Binding += bound
+	page, err := projections.List(rows, renderShapeVersion, shapeVersionFields, q)
+	if err := both(p.err(), err); err != nil {
+		return nil, err
+	}
+	return listAnswer(shapeVersionList, page.Items, page.NextPageToken, page.TotalSize, m)
+}
+
+func getShapeVersion(c *call) (any, error) {
+	rows, err := readableVersions(c)
+	if err != nil {
+		return nil, err
+	}
+	p := readParams(c.r.URL)
+	m, _ := parseMask(&p.violations, "readMask", reflect.TypeFor[DeploymentShapeVersion](), p.texts("readMask"), false)
+	if err := p.err(); err != nil {
+		return nil, err
+	}
+	for _, row := range rows {
+		if row.State.ID == c.path("version") {
+			out := new(DeploymentShapeVersion)
+			renderShapeVersion(row, out)
+			return m.project(out)
+		}
+	}
+	if err := c.caller.authorise(c.account, toRead); err != nil {
+		return nil, err
+	}
+	return nil, noSuchVersion(c)
+}
+
+func noSuchVersion(c *call) error {
+	shape := domain.NewName(c.account, domain.DeploymentShapes.Collection, c.path("id"))
+	return missing("NOT_FOUND", "%s has no version %s: list what there is with GET /v1/%s/versions", shape, quoted(c.path("version")), shape)
+}
+
+// patchShapeVersion changes what reviewers say of a version: nothing else of
+// it ever changes.
+func patchShapeVersion(c *call) (any, error) {
+	p := readParams(c.r.URL)
+	t := reflect.TypeFor[DeploymentShapeVersion]()
+	value, err := readBody(c.w, c.r, c.Limits.Body, false)
+	if err != nil {
+		return nil, err
+	}
+	b := normalise(&p.violations, t, value)
+	m, all := parseMask(&p.violations, "updateMask", t, p.texts("updateMask"), true)
+	switch {
+	case all && len(p.values["updateMask"]) > 0:
+		m = mask{"validated": {}, "public": {}}
+	case all:
+		m = present(t, b)
+	}
+	var given DeploymentShapeVersion
+	if err := b.fill(&given); err != nil {
+		return nil, err
+	}
+	shape, err := deploymentShapes.row(c)
+	if err != nil {
+		return nil, err
+	}
+	version, ok := shape.State.Version(c.path("version"))
+	if !ok {
+		return nil, noSuchVersion(c)
+	}
+	deploymentShapes.checkName(p, value, domain.Name(domain.ShapeVersionName(shape.Name, version.ID)))
+	if err := p.err(); err != nil {
+		return nil, err
+	}
+	command := domain.ReviewShapeVersion{Version: version.ID, Validated: version.Validated, Public: version.Public}
+	if m.has("validated") {
+		command.Validated = given.Validated
+	}
+	if m.has("public") {
+		command.Public = given.Public
+	}
+	if err := c.do(domain.Intend(domain.DeploymentShapes, shape.Name, domain.Command[domain.DeploymentShape](command))); err != nil {
+		return nil, err
+	}
+	return getShapeVersionNow(c, shape.Name, version.ID)
+}
+
+func getShapeVersionNow(c *call, name domain.Name, id string) (any, error) {
+	shape, ok := c.snapshot().Shapes.Get(name)
+	if !ok {
+		return nil, notFound("deployment shape", name) // deleted since
+	}
+	version, ok := shape.State.Version(id)
+	if !ok {
+		return nil, noSuchVersion(c) // deleted and made again since
+	}
+	out := new(DeploymentShapeVersion)
+	renderShapeVersion(versionOf(shape, version), out)
+	return out, nil
+}
+
+// A createDeploymentRequest is a create of a deployment as another request
+// carries it.
+type createDeploymentRequest struct {
+	Deployment                 *Deployment `json:"deployment"`
+	DeploymentID               string      `json:"deploymentId"`
+	DisableAutoDeploy          bool        `json:"disableAutoDeploy"`
+	DisableSpeculativeDecoding bool        `json:"disableSpeculativeDecoding"`
+	ValidateOnly               bool        `json:"validateOnly"`
+	SkipShapeValidation        bool        `json:"skipShapeValidation"`
+	SkipImageTagValidation     bool        `json:"skipImageTagValidation"`
+}
+
+// matchShapes answers the versions that the deployment could be made with.
+func matchShapes(c *call) (any, error) {
+	var asked struct {
+		Request *createDeploymentRequest `json:"createDeploymentRequest"`
+	}
+	if err := readVerb(c, &asked); err != nil {
+		return nil, err
+	}
+	p := readParams(c.r.URL)
+	model := ""
+	switch {
+	case asked.Request == nil:
+		p.violations.Add("createDeploymentRequest", "is required: give {\"deployment\": {\"baseModel\": \"accounts/ACCOUNT/models/ID\"}}")
+	case asked.Request.Deployment == nil || asked.Request.Deployment.BaseModel == "":
+		p.violations.Add("createDeploymentRequest.deployment.baseModel", "is required")
+	default:
+		model = asked.Request.Deployment.BaseModel
+		_, formed := domain.ParseName(model, domain.Models.Collection)
+		p.violations.Require(formed, "createDeploymentRequest.deployment.baseModel", "must be a name like accounts/ACCOUNT/models/ID")
+		c.wantModel(&p.violations, "createDeploymentRequest.deployment.baseModel", model, "")
+	}
+	if len(p.violations) > 0 {
+		return nil, p.violations.Err()
+	}
+	wish, accounts := c.wishFor(model, asked.Request.Deployment.EnableAddons)
+	return c.listVersions(p, func(yield func(*versionRow) bool) {
+		for _, account := range accounts {
+			shapes := func(yield func(domain.Name, domain.DeploymentShape) bool) {
+				for row := range c.snapshot().Shapes.In(account) {
+					if !yield(row.Name, row.State) {
+						return
+					}
+				}
+			}
+			for name, version := range domain.MatchShapes(shapes, wish) {
+				if shape, _ := c.snapshot().Shapes.Get(name); !yield(versionOf(shape, version)) {
+					return
+				}
+			}
+		}
+	}, "\n"+model+"\n"+quoted(wish.Model.ModelType))
+}
+
+// wishFor is what the deployment of a usable model asks of shapes, and the
+// accounts whose shapes may serve it: the deployment's own, the model's, and
+// that of the model which it was made from.
+func (c *call) wishFor(model string, addons bool) (domain.ShapeWish, []string) {
+	row, _ := c.usableModel(c.account, model)
+	accounts := map[string]bool{c.account: true, row.Name.Account(): true}
+	base, ok := c.usableModel(c.account, row.State.BaseModel)
+	if ok {
+		accounts[base.Name.Account()] = true
+	}
+	if row.State.Kind == domain.PEFTAddon && ok {
+		row = base
+	}
+	wish := domain.WishOf(row.State)
+	wish.Addons, wish.Account = addons, c.account
+	return wish, sortedKeys(accounts)
+}
