@@ -182,9 +182,13 @@ func (c RegisterNode) Decide(n Node, now time.Time) (Event[Node], error) {
 	v.Require(c.Capacity.MemoryMiB >= 0, "capacity.memoryMib", "must not be negative")
 	v.Require(len(c.Capacity.Accelerators) <= MaxNodeAccelerators, "capacity.accelerators", "must have at most %d types", MaxNodeAccelerators)
 	for _, t := range slices.Sorted(maps.Keys(c.Capacity.Accelerators)) {
-		v.Require(c.Capacity.Accelerators[t] >= 0, "capacity.accelerators."+t, "must not be negative")
+		v.Require(len(t) <= MaxDisplayName, "capacity.accelerators", "types must have at most %d characters", MaxDisplayName)
+		v.Require(c.Capacity.Accelerators[t] >= 0, "capacity.accelerators."+t[:min(len(t), MaxDisplayName)], "must not be negative")
 	}
 	v.Require(len(c.Engines) <= MaxNodeEngines, "engines", "must have at most %d", MaxNodeEngines)
+	for _, engine := range c.Engines {
+		v.Require(len(engine) <= MaxDisplayName, "engines", "each must have at most %d characters", MaxDisplayName)
+	}
 	v.Require(len(c.Version) <= MaxDisplayName, "version", "must have at most %d characters", MaxDisplayName)
 	if err := v.Err(); err != nil {
 		return nil, err

@@ -31,6 +31,12 @@ type nodeBook struct {
 	number     uint64            // of the newest beat of that boot
 	superseded []string          // boots that another has replaced
 	given      map[string]string // attempt → boot that was told to begin it
+	shown      map[string]shown  // attempt → its metrics that were stored last: see showMetrics
+}
+
+type shown struct {
+	step int
+	time time.Time
 }
 
 const maxSuperseded = 16
@@ -40,7 +46,7 @@ func (d *Desk) book(node string) *nodeBook {
 	defer d.mu.Unlock()
 	b := d.nodes[node]
 	if b == nil {
-		b = &nodeBook{given: map[string]string{}}
+		b = &nodeBook{given: map[string]string{}, shown: map[string]shown{}}
 		d.nodes[node] = b
 	}
 	return b
@@ -87,7 +93,10 @@ func (d *Desk) beat(node string, m *nats.Msg) {
 	ctx, cancel := context.WithTimeout(d.ctx, handleWithin)
 	defer cancel()
 	book := d.book(node)
-	book.mu.Lock()
+	if !book.mu.TryLock() { // an earlier beat is being answered; one node takes no more than one place at the desk
+		d.log.Debug("a beat comes while another is answered", "node", node)
+		return
+	}
 	defer book.mu.Unlock()
 	orders, err := d.attend(ctx, node, book, beat)
 	switch {
@@ -119,6 +128,7 @@ func (d *Desk) attend(ctx context.Context, node string, book *nodeBook, beat wir
 	if err := d.settle(ctx, node, book, beat); err != nil {
 		return wire.Orders{}, err
 	}
+	d.showMetrics(ctx, node, book, beat)
 	return d.orders(ctx, node, book, beat)
 }
 
@@ -143,12 +153,29 @@ func (d *Desk) catchUp(ctx context.Context, node string, seen uint64) error {
 // together, so that none of them is placed on it in between. It is no failure
 // of theirs.
 func (d *Desk) dismiss(ctx context.Context, node string) error {
-	view := d.World.View()
 	lose := domain.Intend(domain.Nodes, nodeName(node), domain.LoseNode{Reason: "the agent was shut down"})
-	intents := []domain.Intent{lose}
+	var err error
+	for range 3 {
+		err = d.do(ctx, node, append(d.takeBack(node), lose)...)
+		if !isFault(err) { // of a fault, something else became of a job just now
+			break
+		}
+	}
+	if isFault(err) {
+		err = d.do(ctx, node, lose)
+	}
+	if err == nil {
+		d.World.Pulse().Forget(nodeName(node))
+	}
+	return err
+}
+
+// takeBack queues the jobs of a node again, also those that work on others too.
+func (d *Desk) takeBack(node string) (intents []domain.Intent) {
+	view := d.World.View()
 	for _, a := range allocated(view, node) {
 		j, ok := jobNamed(view, a.For)
-		if !ok || !given(j, nodeName(node), a.Attempt) {
+		if !ok || a.Attempt != j.Life.Attempt || !slices.Contains(j.Life.Nodes, nodeName(node)) {
 			continue
 		}
 		var command domain.Command[domain.JobLife] = domain.RequeueJob{Attempt: a.Attempt, Reason: "node " + node + " was shut down", Preempted: true}
@@ -157,14 +184,7 @@ func (d *Desk) dismiss(ctx context.Context, node string) error {
 		}
 		intents = append(intents, domain.IntendJob(j.Name, command))
 	}
-	err := d.do(ctx, node, intents...)
-	if isFault(err) { // something else became of a job just now; it is looked after
-		err = d.do(ctx, node, lose)
-	}
-	if err == nil {
-		d.World.Pulse().Forget(nodeName(node))
-	}
-	return err
+	return intents
 }
 
 // feel keeps what the beat says about now.

@@ -79,13 +79,16 @@ func touched(v *projections.View, after uint64) map[domain.Name]bool {
 
 // clean removes the files of deleted jobs, and then the jobs.
 func (d *Desk) clean() {
+	again := map[domain.Name]time.Time{} // of those that could not be removed
 	for after := uint64(0); ; {
 		view := d.World.View()
 		for j := range jobs(view) {
-			if j.Life.State != domain.JobCleaningState {
+			if j.Life.State != domain.JobCleaningState || d.Now().Before(again[j.Name]) {
 				continue
 			}
-			if err := d.purge(j.Name); err != nil {
+			delete(again, j.Name)
+			if err := d.purge(j); err != nil {
+				again[j.Name] = d.Now().Add(cleanAgain)
 				d.log.Warn("a deleted job's files could not be removed yet", "job", j.Name, "error", err)
 			}
 		}
@@ -96,16 +99,26 @@ func (d *Desk) clean() {
 	}
 }
 
-func (d *Desk) purge(name domain.Name) error {
+// purge removes a job and its files: checkpoints, metrics, and results that no
+// model came of. The model that did is its own.
+func (d *Desk) purge(j job) error {
 	ctx, cancel := context.WithTimeout(d.ctx, cleanAgain)
 	defer cancel()
-	if err := d.Blobs.DeleteFolder(ctx, blobs.JobFolder(name)); err != nil {
-		return err
+	folders := []string{blobs.JobFolder(j.Name)}
+	for attempt := range j.Life.Attempt {
+		if folder := resultFolder(j, attempt+1); folder != j.Life.Results.Folder {
+			folders = append(folders, folder)
+		}
 	}
-	position, err := eventlog.Do(ctx, d.Log, d.World, eventlog.Request{Time: d.Now(), Actor: "desk"}, domain.IntendJob(name, domain.PurgeJob{}))
+	for _, folder := range folders {
+		if err := d.Blobs.DeleteFolder(ctx, folder); err != nil {
+			return err
+		}
+	}
+	position, err := eventlog.Do(ctx, d.Log, d.World, eventlog.Request{Time: d.Now(), Actor: "desk"}, domain.IntendJob(j.Name, domain.PurgeJob{}))
 	if err != nil {
 		return err
 	}
-	d.World.Pulse().Forget(name)
+	d.World.Pulse().Forget(j.Name)
 	return d.World.WaitFor(ctx, position)
 }

@@ -6,6 +6,10 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"iter"
+	"maps"
+	"slices"
+	"time"
 
 	"anneal/blobs"
 	"anneal/domain"
@@ -20,7 +24,7 @@ import (
 func (d *Desk) publishMetrics(ctx context.Context, j job, files domain.Files) error {
 	const (
 		metricsFile = "metrics.jsonl"
-		maxMetrics  = 512 << 20 // bytes
+		maxMetrics  = 128 << 20 // bytes: all of it is held in memory
 	)
 	if size, ok := files.Sizes[metricsFile]; !ok || size > maxMetrics {
 		return nil
@@ -31,30 +35,86 @@ func (d *Desk) publishMetrics(ctx context.Context, j job, files domain.Files) er
 	}
 	defer r.Close()
 	var rows []engines.Metrics
-	for decoder := json.NewDecoder(bufio.NewReader(r)); decoder.More(); {
+	for decoder := json.NewDecoder(bufio.NewReader(r)); decoder.More() && ctx.Err() == nil; {
 		var row engines.Metrics
 		if err := decoder.Decode(&row); err != nil {
 			return domain.Faultf(domain.DataLoss, "the metrics that the engine left cannot be read")
 		}
 		rows = wire.MergeRows(rows, row)
 	}
-	var joined bytes.Buffer
-	for _, row := range rows {
-		line, err := json.Marshal(flat(row))
-		if err != nil {
-			return fmt.Errorf("metrics: %w", err)
+	if err := d.storeMetrics(ctx, j, func(yield func(projections.MetricRow) bool) {
+		for _, row := range rows {
+			if !yield(rowOf(row)) {
+				return
+			}
 		}
-		joined.Write(append(line, '\n'))
-	}
-	if _, err := d.Blobs.Put(ctx, blobs.MetricsFile(j.Name), &joined); err != nil {
+	}); err != nil {
 		return err
 	}
 	d.feelRows(j, rows)
 	return nil
 }
 
+func (d *Desk) storeMetrics(ctx context.Context, j job, rows iter.Seq[projections.MetricRow]) error {
+	var joined bytes.Buffer
+	for row := range rows {
+		line, err := json.Marshal(flat(row))
+		if err != nil {
+			return fmt.Errorf("metrics: %w", err)
+		}
+		joined.Write(append(line, '\n'))
+	}
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	_, err := d.Blobs.Put(ctx, blobs.MetricsFile(j.Name), &joined)
+	return err
+}
+
+// What an attempt is shown of before its first checkpoint: how often, and how
+// long the store may take.
+const (
+	showEvery  = 5 * time.Second
+	showWithin = 2 * time.Second
+)
+
+// showMetrics stores what the pulse holds of the node's attempts that have no
+// checkpoint yet. From the first one on the checkpoints' metrics are the job's.
+func (d *Desk) showMetrics(ctx context.Context, node string, book *nodeBook, beat wire.Beat) {
+	view, now := d.World.View(), d.Now()
+	for _, a := range beat.Attempts {
+		j, ok := jobNamed(view, a.Job)
+		if !ok || !j.Made.Equal(a.Made) || !given(j, nodeName(node), a.Attempt) || j.Life.State != domain.JobRunningState || len(j.Life.Checkpoints) > 0 {
+			continue
+		}
+		latest, any := view.Pulse.Latest(a.Job)
+		last := book.shown[a.ID()]
+		if !any || latest.Step == last.step || now.Sub(last.time) < showEvery {
+			continue
+		}
+		book.shown[a.ID()] = shown{latest.Step, now}
+		once, cancel := context.WithTimeout(ctx, showWithin)
+		if err := d.storeMetrics(once, j, view.Pulse.Metrics(a.Job, 0)); err != nil {
+			d.log.Warn("the metrics so far are not stored", "job", a.Job, "error", err)
+		}
+		cancel()
+	}
+}
+
+// figures is a copy of what is within the limits of a row.
+func figures(values map[string]float64) map[string]float64 {
+	const longest = 128 // bytes of a name
+	kept := make(map[string]float64, min(len(values), wire.MaxValues))
+	for _, name := range slices.Sorted(maps.Keys(values)) {
+		if len(kept) < wire.MaxValues && len(name) <= longest {
+			kept[name] = values[name]
+		}
+	}
+	return kept
+}
+
 // flat is a row as users read it: the figures beside the rest.
-func flat(row engines.Metrics) map[string]any {
+func flat(row projections.MetricRow) map[string]any {
 	object := map[string]any{}
 	for name, value := range row.Values {
 		object[name] = value

@@ -66,6 +66,7 @@ func (d *Desk) orders(ctx context.Context, node string, book *nodeBook, beat wir
 		book.given[order.ID()] = beat.Boot
 	}
 	maps.DeleteFunc(book.given, func(id, _ string) bool { return !wanted[id] })
+	maps.DeleteFunc(book.shown, func(id string, _ shown) bool { return !wanted[id] })
 	return orders.Orders, nil
 }
 

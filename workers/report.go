@@ -85,6 +85,12 @@ func (d *Desk) current(ctx context.Context, node string, name domain.Name, attem
 }
 
 func (d *Desk) record(ctx context.Context, node string, r wire.Report) error {
+	switch {
+	case len(r.Sizes) > wire.MaxFiles:
+		return domain.Faultf(domain.InvalidArgument, "a checkpoint or a result has at most %d files, not %d", wire.MaxFiles, len(r.Sizes))
+	case r.Step < 0:
+		return domain.Faultf(domain.InvalidArgument, "the step of a checkpoint is not negative: %d", r.Step)
+	}
 	view, j, err := d.current(ctx, node, r.Job, r.Attempt, r.Made)
 	if err != nil {
 		return err
@@ -134,7 +140,7 @@ func (d *Desk) checkpoint(ctx context.Context, node string, j job, r wire.Report
 	if err := d.publishMetrics(ctx, j, files); err != nil {
 		d.log.Warn("the metrics file waits for the next checkpoint", "job", j.Name, "error", err)
 	}
-	command := domain.RecordCheckpoint{JobCheckpoint: domain.JobCheckpoint{Step: r.Step, Attempt: r.Attempt, Files: files, Metrics: r.Metrics}}
+	command := domain.RecordCheckpoint{JobCheckpoint: domain.JobCheckpoint{Step: r.Step, Attempt: r.Attempt, Files: files, Metrics: figures(r.Metrics)}}
 	if err := d.tell(ctx, node, j, command); err != nil {
 		return err
 	}

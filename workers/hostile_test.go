@@ -1,0 +1,131 @@
+package workers_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"anneal/domain"
+	"anneal/engines"
+	"anneal/projections"
+	"anneal/workers/wire"
+)
+
+// What a node says has limits, whatever the agent there is.
+func TestReportsHaveLimits(t *testing.T) {
+	c := start(t)
+	c.stock()
+	node := c.raw("n1")
+	require.NoError(t, c.ask(node, wire.BeatSubject("n1"), beatOf("a", 1), &wire.Orders{}))
+	c.submit()
+	c.place("n1")
+	report := wire.Report{Version: wire.Version, Kind: wire.ReportCheckpoint, Job: jobName, Attempt: 1, Made: c.made(), Step: 10, Sizes: map[string]int64{"w": 1}}
+
+	many := report
+	many.Sizes = map[string]int64{}
+	for i := range wire.MaxFiles + 1 {
+		many.Sizes[fmt.Sprint("w", i)] = 1
+	}
+	early := report
+	early.Step = -1
+	for says, wrong := range map[string]wire.Report{"files": many, "step": early} {
+		err := c.ask(node, wire.ReportSubject("n1"), wrong, &wire.Receipt{})
+		require.Equal(t, domain.InvalidArgument, domain.CodeOf(err), says)
+		require.ErrorContains(t, err, says)
+	}
+
+	var reply wire.SignReply
+	require.NoError(t, c.ask(node, wire.SignSubject("n1"), wire.SignRequest{Version: wire.Version, Job: jobName, Attempt: 1, Made: c.made(),
+		For: wire.ForCheckpoint, Step: 10, Sizes: report.Sizes}, &reply))
+	_, err := c.blobs.Put(t.Context(), strings.TrimPrefix(path(t, reply.URLs["w"]), "/blobs/"), strings.NewReader("x"))
+	require.NoError(t, err)
+	report.Metrics = map[string]float64{strings.Repeat("x", 4000): 1}
+	for i := range 1000 {
+		report.Metrics[fmt.Sprint("train/", i)] = 1
+	}
+	var receipt wire.Receipt
+	require.NoError(t, c.ask(node, wire.ReportSubject("n1"), report, &receipt))
+	require.Equal(t, wire.Accepted, receipt.Verdict)
+	last, _ := c.life().LastCheckpoint()
+	require.Len(t, last.Metrics, wire.MaxValues)
+	for name := range last.Metrics {
+		require.Less(t, len(name), 200)
+	}
+
+	beat := beatOf("a", 2)
+	beat.Node.Engines = []string{strings.Repeat("x", 10_000)}
+	require.ErrorContains(t, c.ask(node, wire.BeatSubject("n1"), beat, &wire.Orders{}), "engines")
+}
+
+// A job of several nodes that loses one to a goodbye has not failed.
+func TestGoodbyeOfOneOfAGang(t *testing.T) {
+	c := start(t)
+	c.stock()
+	first, second := c.raw("n1"), c.raw("n2")
+	require.NoError(t, c.ask(first, wire.BeatSubject("n1"), beatOf("a", 1), &wire.Orders{}))
+	require.NoError(t, c.ask(second, wire.BeatSubject("n2"), beatOf("b", 1), &wire.Orders{}))
+	c.submit()
+	takes := domain.Resources{CPUMilli: 1000, MemoryMiB: 16}
+	allocation := domain.Allocation{ID: domain.AllocationID(jobName, 1), For: jobName, Attempt: 1, Takes: takes}
+	both := []domain.Name{nodeName("n1"), nodeName("n2")}
+	c.do(domain.Intend(domain.Nodes, both[0], domain.PlaceAllocation{Allocation: allocation}),
+		domain.Intend(domain.Nodes, both[1], domain.PlaceAllocation{Allocation: allocation}),
+		domain.IntendJob(jobName, domain.StartJob{Attempt: 1, Nodes: both, Takes: takes}))
+	goodbye := beatOf("b", 2)
+	goodbye.Leaving = true
+	require.NoError(t, c.ask(second, wire.BeatSubject("n2"), goodbye, &wire.Orders{}))
+	life := c.life()
+	require.Equal(t, domain.JobRequeueState, life.State)
+	require.Zero(t, life.Failures)
+}
+
+// The figures of a job can be read while it trains, before its first checkpoint.
+func TestMetricsBeforeTheFirstCheckpoint(t *testing.T) {
+	c := start(t)
+	c.stock()
+	node := c.raw("n1")
+	require.NoError(t, c.ask(node, wire.BeatSubject("n1"), beatOf("a", 1), &wire.Orders{}))
+	c.submit()
+	c.place("n1")
+	beat := beatOf("a", 2)
+	attempt := wire.Attempt{Job: jobName, Attempt: 1, Made: c.made(), Phase: wire.Training, Step: 3, Steps: 40}
+	for step := range 3 {
+		attempt.Rows = append(attempt.Rows, engines.Metrics{Step: step + 1, Steps: 40, Epoch: 0.1, LearningRate: 0.01, Tokens: 9, Values: map[string]float64{"train/loss": 2}})
+	}
+	beat.Attempts = []wire.Attempt{attempt}
+	require.NoError(t, c.ask(node, wire.BeatSubject("n1"), beat, &wire.Orders{}))
+	c.whole(c.metrics(), 3)
+}
+
+// A job that is deleted takes along what its attempts stored as results and
+// nobody registered, and leaves the model that it made.
+func TestDeletedJobLeavesNoResults(t *testing.T) {
+	c := start(t)
+	c.stock()
+	node := c.raw("n1")
+	require.NoError(t, c.ask(node, wire.BeatSubject("n1"), beatOf("a", 1), &wire.Orders{}))
+	c.submit()
+	c.place("n1")
+	var reply wire.SignReply
+	require.NoError(t, c.ask(node, wire.SignSubject("n1"), wire.SignRequest{Version: wire.Version, Job: jobName, Attempt: 1, Made: c.made(),
+		For: wire.ForResults, Sizes: map[string]int64{"w": 1}}, &reply))
+	_, err := c.blobs.Put(t.Context(), strings.TrimPrefix(path(t, reply.URLs["w"]), "/blobs/"), strings.NewReader("x"))
+	require.NoError(t, err)
+	c.do(domain.IntendJob(jobName, domain.RequeueJob{Attempt: 1, Reason: "lost"}))
+	c.do(domain.IntendJob(jobName, domain.QueueJob{}))
+	first := 0
+	c.agent("n2", steadily(&first))
+	c.place("n2")
+	life := c.reaches(domain.JobCompletedState)
+	c.do(domain.IntendJob(jobName, domain.DeleteJob{}))
+	c.do(domain.IntendJob(jobName, domain.CleanJob{}))
+	c.until("the job is gone", func(v *projections.View) bool { return v.SupervisedJobs.Len() == 0 })
+	left, err := c.blobs.Files(t.Context(), "models/acme/tuned/")
+	require.NoError(t, err)
+	for name := range left.Sizes {
+		require.True(t, strings.HasPrefix("models/acme/tuned/"+name, life.Results.Folder), name)
+	}
+	require.Len(t, left.Sizes, len(life.Results.Sizes))
+}
