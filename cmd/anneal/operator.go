@@ -96,9 +96,9 @@ func accountGet() *cobra.Command {
 
 var nodes = collection{"nodes", "node",
 	[]column{{"ID", "#name"}, {"STATE", "state"}, {"POOL", "pool"}, {"CPU MILLI", "capacity.cpuMilli"}, {"USED", "used.cpuMilli"}, {"MEMORY MIB", "capacity.memoryMib"},
-		{"ACCELERATORS", "capacity.accelerators"}, {"LAST SEEN", "lastSeenTime"}},
+		{"ACCELERATORS", "capacity.accelerators"}, {"LAST SEEN", "seenTime"}},
 	[]column{{"Name", "name"}, {"State", "state"}, {"Status", "status.message"}, {"Pool", "pool"}, {"Engines", "engines"}, {"Capacity", "capacity"}, {"Used", "used"},
-		{"Allocations", "allocations"}, {"Version", "version"}, {"Last seen", "lastSeenTime"}, {"Created", "createTime"}}}
+		{"Allocations", "allocations"}, {"Version", "version"}, {"Last seen", "seenTime"}, {"Created", "createTime"}}}
 
 func nodeCommand() *cobra.Command {
 	list := &cobra.Command{Use: "list", Aliases: []string{"ls"}, Short: "List nodes", Args: arguments(0, 0), RunE: func(c *cobra.Command, _ []string) error {

@@ -304,15 +304,6 @@ func (o outcome) ok(t testing.TB) string {
 	return o.stdout
 }
 
-// refused demands an exit code and one line on stderr, and answers that line.
-func (o outcome) refused(t testing.TB, code int) string {
-	t.Helper()
-	require.Equal(t, code, o.code, "anneal %s\n%s%s", strings.Join(o.args, " "), o.stdout, o.stderr)
-	line := lastLine(o.stderr)
-	require.True(t, strings.HasPrefix(line, "anneal: "), "anneal %s said %q", strings.Join(o.args, " "), o.stderr)
-	return line
-}
-
 func lastLine(text string) string {
 	last := ""
 	for scanner := bufio.NewScanner(strings.NewReader(text)); scanner.Scan(); {

@@ -17,12 +17,11 @@ import (
 
 // heard is one event as a subscriber got it.
 type heard struct {
-	position  uint64
-	id, kind  string // CloudEvents' id and type
-	subject   string // the resource's name
-	attempt   string
-	data      object
-	delivered uint64 // how many times, by the server's count
+	position uint64
+	id, kind string // CloudEvents' id and type
+	subject  string // the resource's name
+	attempt  string
+	data     object
 }
 
 // ears collect what a subscriber hears.
