@@ -84,6 +84,16 @@ func (d *diskSync) wait(ctx context.Context, position uint64) error {
 	}
 }
 
+// broken tells whether the disk has failed.
+func (d *diskSync) broken() bool {
+	if d == nil {
+		return false
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.failed != nil
+}
+
 // rounds does one round after another as long as somebody waits.
 func (d *diskSync) rounds() {
 	for d.round() {

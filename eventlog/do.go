@@ -37,7 +37,8 @@ const attempts = 16 // per Do: each lost race means that somebody else made prog
 // Do carries out the intents together or not at all: it decides each on its
 // row, appends what is decided, and decides again when another writer came
 // first. It answers the position of the last event, or 0 when every fact was
-// already recorded. A fault of Decide comes back as it is.
+// already recorded. A fault of Decide comes back as it is; after any fault
+// nothing was recorded, after another error it may have been.
 func Do(ctx context.Context, log Log, rows Rows, req Request, intents ...domain.Intent) (uint64, error) {
 	if req.Command == "" {
 		id, err := uuid.NewV7()
@@ -60,7 +61,7 @@ func Do(ctx context.Context, log Log, rows Rows, req Request, intents ...domain.
 		}
 		recorded, err := settle(ctx, log, rows, req.Command, writes)
 		if err != nil {
-			return 0, err
+			return 0, uncertain(err)
 		}
 		if recorded > 0 {
 			return recorded, nil

@@ -137,13 +137,14 @@ func (l *JetStream) Append(ctx context.Context, writes ...Write) (uint64, error)
 		return 0, err
 	}
 	if err := l.disk.wait(ctx, position); err != nil {
-		if ctx.Err() != nil {
-			err = fmt.Errorf("%w: %w", ErrUncertain, err)
-		}
-		return 0, err
+		return 0, uncertain(err) // the server has it, and may have it after a restart
 	}
 	return position, nil
 }
+
+// uncertain is ErrUncertain with its cause. The cause is only told: a fault in
+// it would be the word that nothing was recorded.
+func uncertain(cause error) error { return fmt.Errorf("%w: %v", ErrUncertain, cause) }
 
 // publish sends the messages until the server takes or refuses them. It sends
 // again only what certainly was not recorded.

@@ -20,7 +20,7 @@ const (
 
 // Follow implements Log. It holds one ordered consumer; when the server goes
 // away it tries again from where it was, until ctx is done, the connection is
-// closed or the stream is gone.
+// closed, the stream is gone or the disk has failed.
 func (l *JetStream) Follow(ctx context.Context, filter string, after uint64) iter.Seq2[Event, error] {
 	return func(yield func(Event, error) bool) {
 		pause := 50 * time.Millisecond
@@ -33,7 +33,7 @@ func (l *JetStream) Follow(ctx context.Context, filter string, after uint64) ite
 			if after > begun {
 				pause = 50 * time.Millisecond
 			}
-			if errors.Is(err, errUnreadable) || errors.Is(err, jetstream.ErrStreamNotFound) || l.nc.IsClosed() || !sleep(ctx, pause) {
+			if errors.Is(err, errUnreadable) || errors.Is(err, jetstream.ErrStreamNotFound) || l.disk.broken() || l.nc.IsClosed() || !sleep(ctx, pause) {
 				if ctx.Err() != nil {
 					err = ctx.Err()
 				}
