@@ -27,7 +27,7 @@ type ledger struct {
 type entry struct {
 	exists []bool   // possible answers to whether it is there
 	names  []string // possible display names; none when it has no name
-	acked  bool
+	ready  bool     // its rows were accepted
 }
 
 func newLedger() *ledger {
@@ -54,10 +54,22 @@ func (l *ledger) acknowledged(path string, exists bool, name string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	e := l.rows[path]
-	e.exists, e.acked = []bool{exists}, true
+	e.exists = []bool{exists}
 	if name != "" {
 		e.names = []string{name}
 	}
+	l.more()
+}
+
+// accepted notes that a dataset's rows were.
+func (l *ledger) accepted(path string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.rows[path].ready = true
+	l.more()
+}
+
+func (l *ledger) more() {
 	l.acks++
 	close(l.grown)
 	l.grown = make(chan struct{})
@@ -86,6 +98,10 @@ func (l *ledger) check(t *testing.T, user caller, when string) {
 		assert.Contains(t, e.exists, there, "%s: %s: is it there?", when, path)
 		if there && len(e.names) > 0 {
 			assert.Contains(t, e.names, item["displayName"], "%s: %s", when, path)
+		}
+		if e.ready {
+			assert.Equal(t, "READY", item["state"], "%s: %s", when, path)
+			assert.Equal(t, "4", item["exampleCount"], "%s: %s", when, path)
 		}
 	}
 	if t.Failed() {
@@ -223,25 +239,28 @@ func (l *load) does(path string, exists bool, name, method, at string, body any)
 		if err == nil && status < 500 {
 			return true
 		}
-		l.backOff(err)
+		l.backOff()
 	}
 	return false
 }
 
 // uploads sends rows until they are accepted.
 func (l *load) uploads(dataset string) {
-	for l.enter() {
+	for first := true; l.enter(); first = false {
 		status, answer, err := l.user.upload(dataset, exampleRows(l.user.t, 4))
 		l.settle(func() {
-			accepted := status == http.StatusOK && answer["state"] == "READY" || status == http.StatusBadRequest // its rows are there: the answer to the first try was lost
-			if err == nil && status < 500 && !accepted {
+			switch {
+			case err != nil || status >= 500:
+			case status == http.StatusOK && answer["state"] == "READY", status == http.StatusBadRequest && !first: // the first answer was lost
+				l.accepted("/datasets/" + dataset)
+			default:
 				assert.Fail(l.user.t, "an upload is refused", "%s: %d %v", dataset, status, answer)
 			}
 		})
 		if err == nil && status < 500 {
 			return
 		}
-		l.backOff(err)
+		l.backOff()
 	}
 }
 
@@ -251,7 +270,7 @@ func (l *load) settle(note func()) {
 }
 
 // backOff waits a moment after a refusal that may pass.
-func (l *load) backOff(error) {
+func (l *load) backOff() {
 	select {
 	case <-time.After(20 * time.Millisecond):
 	case <-l.ctx.Done():

@@ -93,6 +93,8 @@ func underLoad(t *testing.T, s *plane, times, jobs int) *load {
 	}
 	l.awaitAcks(t, s, 10)
 	l.end()
+	acks, _ := l.count()
+	t.Logf("killed %d times, %d operations acknowledged, %d jobs", times, acks, len(l.jobIDs()))
 	return l
 }
 
@@ -150,6 +152,7 @@ func settled(t *testing.T, s *plane, l *load) {
 		return held == 1
 	})
 	history := user.history()
+	t.Logf("%d events", len(history))
 	lawful(t, s.tail().upTo(t, positionOf(t, history[len(history)-1])))
 	require.Contains(t, s.run("log", "verify").ok(t), "live world")
 }
