@@ -94,8 +94,8 @@ func HandleTasks(r *Router, name, topic string, handler func(*message.Message) e
 // HandleEvents gives every event under a filter to handler, from the beginning
 // of the log, at least once and not always in order; of all processes with a
 // handler of this name one gets it. onPoison, if any, is told of an event that
-// would not succeed before it is put aside.
-func HandleEvents(r *Router, name, filter string, handler func(context.Context, Event) error, onPoison func(context.Context, Event, error)) error {
+// would not succeed before it is put aside; when it fails, all begins anew.
+func HandleEvents(r *Router, name, filter string, handler func(context.Context, Event) error, onPoison func(context.Context, Event, error) error) error {
 	handle := func(m *message.Message) error {
 		e, err := EventOf(m)
 		if err != nil {
@@ -105,7 +105,7 @@ func HandleEvents(r *Router, name, filter string, handler func(context.Context, 
 	}
 	return r.handle(name, Events, filterOf(filter), handle, func(m *message.Message, cause error) error {
 		if e, err := EventOf(m); err == nil && onPoison != nil {
-			onPoison(m.Context(), e, cause)
+			return onPoison(m.Context(), e, cause)
 		}
 		return nil
 	})

@@ -145,9 +145,10 @@ func TestHandleEvents(t *testing.T) {
 			}
 			all <- seen{process, e}
 			return nil
-		}, func(_ context.Context, e Event, err error) {
+		}, func(_ context.Context, e Event, err error) error {
 			assert.ErrorContains(t, err, "never seven")
 			poisoned <- e
+			return nil
 		}))
 		run(t, r)
 	}

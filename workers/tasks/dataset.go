@@ -92,12 +92,19 @@ func (v Validator) record(ctx context.Context, e eventlog.Event, verdict domain.
 	return err
 }
 
-// giveUp tells the dataset's owner that the check itself would not succeed.
-func (v Validator) giveUp(ctx context.Context, e eventlog.Event, cause error) {
+// giveUp tells the dataset's owner that the check itself would not succeed. A
+// cause that is no fault may name paths of this machine, and is in the log of
+// the server.
+func (v Validator) giveUp(ctx context.Context, e eventlog.Event, cause error) error {
 	upload, err := uploadOf(e)
 	if err != nil || upload == nil {
-		return
+		return nil
 	}
-	status := domain.Status{Code: domain.Internal.String(), Message: "the upload could not be checked (" + cause.Error() + "): upload it again"}
-	_ = v.record(context.WithoutCancel(ctx), e, domain.RejectDataset{Upload: upload.Upload, Status: status})
+	why := "the store for files failed"
+	var fault *domain.Fault
+	if errors.As(cause, &fault) {
+		why = fault.Message
+	}
+	status := domain.Status{Code: domain.Internal.String(), Message: "the upload could not be checked (" + why + "): upload it again"}
+	return v.record(context.WithoutCancel(ctx), e, domain.RejectDataset{Upload: upload.Upload, Status: status})
 }

@@ -2,6 +2,7 @@ package tasks_test
 
 import (
 	"context"
+	"errors"
 	"strings"
 	"testing"
 	"time"
@@ -16,6 +17,21 @@ import (
 )
 
 const row = `{"prompt":"a","completion":"b"}` + "\n"
+
+// stumbling fails to record the verdict that the check itself failed, a number
+// of times.
+type stumbling struct {
+	eventlog.Log
+	fails int
+}
+
+func (s *stumbling) Append(ctx context.Context, writes ...eventlog.Write) (uint64, error) {
+	if s.fails > 0 && strings.Contains(string(writes[0].Data), "could not be checked") {
+		s.fails--
+		return 0, errors.New("the log is away")
+	}
+	return s.Log.Append(ctx, writes...)
+}
 
 // TestUploadsAreJudged uploads into two datasets through a real server and
 // waits for the verdicts; a file that vanished is the third.
@@ -32,7 +48,7 @@ func TestUploadsAreJudged(t *testing.T) {
 	go func() { _ = world.Run(ctx, server.Log()) }()
 	router, err := eventlog.NewRouter(server.Control(), eventlog.RouterConfig{Tries: 2, FirstPause: time.Millisecond})
 	require.NoError(t, err)
-	validator := tasks.Validator{Log: server.Log(), World: world, Blobs: store, Now: time.Now}
+	validator := tasks.Validator{Log: &stumbling{Log: server.Log(), fails: 1}, World: world, Blobs: store, Now: time.Now}
 	require.NoError(t, validator.Handle(router))
 	go func() { _ = router.Run(ctx) }()
 
