@@ -161,7 +161,6 @@ func (s *server) openWorld(ctx context.Context) (err error) {
 	if s.world, err = projections.Open(ctx, s.events.Log(), s.folder.path("snapshots")); err != nil {
 		return err
 	}
-	s.world.Pulse().Boot(time.Now())
 	s.duties.add("world", func(ctx context.Context) error { return s.world.Run(ctx, s.events.Log()) })
 	s.duties.add("snapshots", s.saveSnapshots)
 	return nil
@@ -180,6 +179,7 @@ func (s *server) saveSnapshots(ctx context.Context) error {
 
 func (s *server) openDuties(context.Context) error {
 	log := s.events.Log()
+	s.world.Pulse().Boot(time.Now()) // nobody listened to the nodes before
 	desk := workers.NewDesk(workers.Options{Log: log, World: s.world, Blobs: s.blobs, Conn: s.events.Desk(), LostAfter: s.flags.lostAfter, Logger: s.logger})
 	s.duties.add("desk", desk.Run)
 	for _, scheduler := range []schedulers.Scheduler{
