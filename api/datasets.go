@@ -1,6 +1,7 @@
 package api
 
 import (
+	"slices"
 	"time"
 
 	"anneal/domain"
@@ -60,10 +61,9 @@ var datasets = &resource[domain.Dataset, Dataset]{
 // datasetUnused refuses to take rows away from under a job that learns them.
 func datasetUnused(c *call, name domain.Name) error {
 	var users []string
-	for row := range c.snapshot().SupervisedJobs.In(name.Account()) {
-		uses := row.State.Dataset == string(name) || row.State.EvaluationDataset == string(name)
-		if uses && !row.State.Terminal() && !row.State.Leaving() {
-			users = append(users, string(row.Name))
+	for use := range uses(c.snapshot()) {
+		if slices.Contains(use.datasets[:], string(name)) {
+			users = append(users, string(use.name))
 		}
 	}
 	return inUse("dataset", name, users)

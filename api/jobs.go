@@ -15,6 +15,9 @@ import (
 // operations.
 func (s *Server) routeJobs(r chi.Router) {
 	routeJob(s, r, supervisedJobs, func(j domain.SupervisedJob) domain.JobLife { return j.JobLife })
+	routeJob(s, r, dpoJobs, func(j domain.DPOJob) domain.JobLife { return j.JobLife })
+	routeJob(s, r, reinforcementJobs, func(j domain.ReinforcementJob) domain.JobLife { return j.JobLife })
+	routeJob(s, r, trainerJobs, func(j domain.TrainerJob) domain.JobLife { return j.JobLife })
 }
 
 func routeJob[S domain.State, R any](s *Server, r chi.Router, res *resource[S, R], life func(S) domain.JobLife) {

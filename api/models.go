@@ -1,6 +1,7 @@
 package api
 
 import (
+	"slices"
 	"strings"
 	"time"
 
@@ -67,10 +68,9 @@ func modelUnused(c *call, name domain.Name) error {
 			users = append(users, string(row.Name))
 		}
 	}
-	for row := range v.SupervisedJobs.All() {
-		uses := row.State.BaseModel == string(name) || row.State.WarmStartFrom == string(name)
-		if uses && !row.State.Terminal() && !row.State.Leaving() {
-			users = append(users, string(row.Name))
+	for use := range uses(v) {
+		if slices.Contains(use.models[:], string(name)) {
+			users = append(users, string(use.name))
 		}
 	}
 	for row := range v.Shapes.All() {

@@ -13,6 +13,7 @@ import (
 //	CREATING           --StartValidation--> VALIDATING
 //	VALIDATING         --PrepareInput-->    CREATING_INPUT_DATASET
 //	VALIDATING, CREATING_INPUT_DATASET --QueueJob--> PENDING
+//	VALIDATING, PENDING --HoldJob-->        the same, its status says what it waits for
 //	PENDING            --StartJob-->        RUNNING, the next attempt
 //	RUNNING            --RecordCheckpoint--> RUNNING
 //	RUNNING            --IdleJob, WakeJob--> IDLE, RUNNING
@@ -33,6 +34,7 @@ var JobLives = NewKind("jobs", map[string]Event[JobLife]{
 	"validating.v1":   JobValidating{},
 	"preparing.v1":    JobPreparing{},
 	"queued.v1":       JobQueued{},
+	"held.v1":         JobHeld{},
 	"started.v1":      JobStarted{},
 	"checkpointed.v1": JobCheckpointed{},
 	"idled.v1":        JobIdled{},
@@ -104,6 +106,10 @@ type JobLife struct {
 	Seconds       map[string]int64 `json:"seconds,omitempty"`     // accelerator type → seconds spent
 	Output        Name             `json:"output,omitempty"`      // the model that came of it
 	Results       Files            `json:"results"`
+}
+
+func newJobLife(createdBy string, deadline *time.Time) JobLife {
+	return JobLife{State: JobCreatingState, Status: StatusOf(nil), CreatedBy: createdBy, Deadline: deadline}
 }
 
 // Exists implements State.
@@ -181,6 +187,12 @@ func (JobPreparing) Evolve(l *JobLife) { l.State = JobPreparingState }
 type JobQueued struct{}
 
 func (JobQueued) Evolve(l *JobLife) { l.State = JobPendingState }
+
+type JobHeld struct {
+	Status Status `json:"status"`
+}
+
+func (e JobHeld) Evolve(l *JobLife) { l.Status = e.Status }
 
 type JobStarted struct {
 	Attempt int       `json:"attempt"`

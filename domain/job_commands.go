@@ -3,6 +3,7 @@ package domain
 import (
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 )
 
@@ -57,6 +58,29 @@ func (QueueJob) Decide(l JobLife, _ time.Time) (Event[JobLife], error) {
 	}
 	return JobQueued{}, l.must(JobValidatingState, JobPreparingState, JobRequeueState)
 }
+
+// HoldJob records what a job waits for; "" is nothing but capacity.
+type HoldJob struct{ For string }
+
+// HeldPrefix begins the status of a job that is held.
+const HeldPrefix = "waiting for "
+
+func (c HoldJob) Decide(l JobLife, _ time.Time) (Event[JobLife], error) {
+	status := StatusOf(nil)
+	if c.For != "" {
+		status = Status{Unavailable.String(), HeldPrefix + c.For}
+	}
+	if err := l.must(JobValidatingState, JobPendingState); err != nil {
+		return nil, err
+	}
+	if l.Status == status {
+		return nil, nil
+	}
+	return JobHeld{status}, nil
+}
+
+// Held tells whether the job's status says what it waits for.
+func (l JobLife) Held() bool { return strings.HasPrefix(l.Status.Message, HeldPrefix) }
 
 // StartJob begins the next attempt on nodes that are allocated in the same
 // batch; it is the guard of the gang.

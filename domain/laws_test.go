@@ -19,7 +19,7 @@ import (
 var once = []string{
 	"CreateAPIKey", "CreateAccount", "CreateDataset", "CreateDeployment", "CreateModel", "CreateSecret", "CreateSupervisedJob",
 	"DeleteAPIKey", "DeleteDataset", "DeleteModel", "DeleteSecret", "PurgeJob", "PurgeDeployment", "RemoveNode",
-	"CreateDeploymentShape", "DeleteDeploymentShape",
+	"CreateDPOJob", "CreateReinforcementJob", "CreateTrainerJob", "CreateDeploymentShape", "DeleteDeploymentShape",
 	"DeleteDeployment",   // when it is hard, and of a deployment that is already DELETED
 	"RequeueJob",         // when it was the last attempt, and so failed the job
 	"ResumeJob",          // a resumed job is PENDING like any other
@@ -45,6 +45,9 @@ func TestLaws(t *testing.T) {
 	law(t, domain.DeploymentShapes, wishDeploymentShape)
 	law(t, domain.Deployments, wishDeployment)
 	law(t, domain.SupervisedJobs, wishSupervisedJob)
+	law(t, domain.DPOJobs, wishDPOJob)
+	law(t, domain.ReinforcementJobs, wishReinforcementJob)
+	law(t, domain.TrainerJobs, wishTrainerJob)
 }
 
 func law[S domain.State](t *testing.T, kind *domain.Kind[S], wish func(*rapid.T, S) domain.Command[S]) {

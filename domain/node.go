@@ -80,7 +80,7 @@ func (r Resources) equal(o Resources) bool {
 type NodeSpec struct {
 	Pool     string    `json:"pool"`
 	Capacity Resources `json:"capacity"`
-	Engines  []string  `json:"engines"` // what it can do: train, complete, transcribe, score
+	Engines  []string  `json:"engines"` // what it can do: train (supervised), train:METHOD, complete, transcribe, score
 	Version  string    `json:"version"` // of the agent
 }
 

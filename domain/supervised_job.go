@@ -49,7 +49,7 @@ type SupervisedJobCreated struct {
 }
 
 func (e SupervisedJobCreated) Evolve(j *SupervisedJob) {
-	*j = SupervisedJob{e.SupervisedSpec, JobLife{State: JobCreatingState, Status: StatusOf(nil), CreatedBy: e.CreatedBy, Deadline: e.Deadline}}
+	*j = SupervisedJob{e.SupervisedSpec, newJobLife(e.CreatedBy, e.Deadline)}
 }
 
 // CreateSupervisedJob makes a job. ID is the last part of its name, which its
@@ -80,10 +80,8 @@ func (s SupervisedSpec) check() Violations {
 	s.TrainingConfig.check(&v, "")
 	checkText(&v, s.DisplayName, "")
 	v.Require(s.Dataset != "", "dataset", "is required")
-	reference(&v, "dataset", s.Dataset, "datasets")
-	reference(&v, "evaluationDataset", s.EvaluationDataset, "datasets")
-	v.Require(s.EvaluationDataset == "" || !s.EvalAutoCarveout, "evalAutoCarveout", "give either evaluationDataset or evalAutoCarveout, not both")
-	v.Require(s.Nodes >= 0 && s.Nodes <= 1024, "nodes", "must be from 0 (the default, 1) to 1024")
+	checkData(&v, s.Dataset, s.EvaluationDataset, s.EvalAutoCarveout)
+	v.Require(s.Nodes >= 0 && s.Nodes <= MaxJobNodes, "nodes", "must be from 0 (the default, 1) to %d", MaxJobNodes)
 	v.Require(s.MTPNumDraftTokens >= 0 && s.MTPNumDraftTokens <= 64, "mtpNumDraftTokens", "must be from 0 to 64")
 	s.TrackerConfig.check(&v)
 	return v

@@ -30,6 +30,7 @@ const (
 	MaxEpochs       = 1000
 	DefaultLoraRank = 8
 	MaxLoraRank     = 64
+	MaxJobNodes     = 1024
 )
 
 // TrainingConfig is what all kinds of training jobs may set. Zero values mean
@@ -109,13 +110,30 @@ func (t *TrackerConfig) check(v *Violations) {
 	v.Require(strings.TrimSpace(t.Entity) != "", "trackerConfig.entity", "is required when enabled")
 }
 
+// checkData names what is wrong with the form of what a job learns from.
+func checkData(v *Violations, dataset, evaluation string, carveout bool) {
+	reference(v, "dataset", dataset, "datasets")
+	reference(v, "evaluationDataset", evaluation, "datasets")
+	v.Require(evaluation == "" || !carveout, "evalAutoCarveout", "give either evaluationDataset or evalAutoCarveout, not both")
+}
+
 // IntendJob addresses a command on the shared life to a job of any kind.
 func IntendJob(name Name, cmd Command[JobLife]) Intent {
 	switch name.Collection() {
 	case SupervisedJobs.Collection:
-		return intend(SupervisedJobs, name, Command[SupervisedJob](liftedCommand[SupervisedJob, JobLife]{cmd, supervisedLife}), cmd)
+		return intendLife(SupervisedJobs, name, cmd, supervisedLife)
+	case DPOJobs.Collection:
+		return intendLife(DPOJobs, name, cmd, dpoLife)
+	case ReinforcementJobs.Collection:
+		return intendLife(ReinforcementJobs, name, cmd, reinforcementLife)
+	case TrainerJobs.Collection:
+		return intendLife(TrainerJobs, name, cmd, trainerLife)
 	}
 	return Intent{name, cmd, func(any, time.Time) (Record, error) {
 		return Record{}, Faultf(Internal, "%s is not a job", name)
 	}}
+}
+
+func intendLife[S any](k *Kind[S], name Name, cmd Command[JobLife], lens func(*S) *JobLife) Intent {
+	return intend(k, name, Command[S](liftedCommand[S, JobLife]{cmd, lens}), cmd)
 }

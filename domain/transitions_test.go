@@ -85,7 +85,7 @@ func TestJobTransitions(t *testing.T) {
 		{name: "DELETING", facts: deleting},
 		{name: "DELETING_CLEANING_UP", facts: also(deleting, domain.JobCleaning{})},
 	}
-	commands := []domain.Command[domain.JobLife]{domain.StartValidation{}, domain.PrepareInput{}, domain.QueueJob{}, domain.StartJob{Attempt: 1, Nodes: nodes},
+	commands := []domain.Command[domain.JobLife]{domain.StartValidation{}, domain.PrepareInput{}, domain.QueueJob{}, domain.HoldJob{For: "a node"}, domain.StartJob{Attempt: 1, Nodes: nodes},
 		domain.RecordCheckpoint{JobCheckpoint: domain.JobCheckpoint{Attempt: 1, Step: 10}}, domain.IdleJob{Attempt: 1}, domain.WakeJob{Attempt: 1},
 		domain.WriteResults{Attempt: 1}, domain.CompleteJob{Attempt: 1}, domain.RequeueJob{Attempt: 1, Reason: "node lost"},
 		domain.FailJob{Attempt: 1, Status: someStatus}, domain.CancelJob{}, domain.ConfirmCancel{Attempt: 1}, domain.PauseJob{Reason: "by its user"},

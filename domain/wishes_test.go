@@ -119,14 +119,15 @@ func wishJob(t *rapid.T, l domain.JobLife) domain.Command[domain.JobLife] {
 	requeue := domain.RequeueJob{Attempt: attempt, Reason: "node lost", Preempted: pick(t, "preempted", true, false)}
 	complete := domain.CompleteJob{Attempt: attempt, StoppedEarly: pick(t, "early", true, false), Output: "accounts/a/models/m", Results: someFiles(t)}
 	idle, wake, write := domain.IdleJob{Attempt: attempt}, domain.WakeJob{Attempt: attempt}, domain.WriteResults{Attempt: attempt}
+	hold := domain.HoldJob{For: pick(t, "held for", "", "a node")}
 	confirm, fail := domain.ConfirmCancel{Attempt: attempt}, domain.FailJob{Attempt: pick(t, "by", 0, attempt), Status: someStatus}
 	cancel, pause, expire, resume, remove := domain.CancelJob{}, domain.PauseJob{Reason: "account suspended"}, domain.ExpireJob{}, domain.ResumeJob{}, domain.DeleteJob{}
 
 	fitting := map[string]commands{
 		domain.JobCreatingState:   {domain.StartValidation{}},
-		domain.JobValidatingState: {domain.QueueJob{}, domain.PrepareInput{}, fail},
+		domain.JobValidatingState: {domain.QueueJob{}, domain.QueueJob{}, domain.PrepareInput{}, fail, hold},
 		domain.JobPreparingState:  {domain.QueueJob{}},
-		domain.JobPendingState:    {start, start, start, expire},
+		domain.JobPendingState:    {start, start, start, expire, hold},
 		domain.JobRunningState:    {mark, mark, idle, write, requeue, complete, cancel, pause, fail},
 		domain.JobIdleState:       {wake, wake, write},
 		domain.JobWritingState:    {complete, requeue},
@@ -145,7 +146,7 @@ func wishJob(t *rapid.T, l domain.JobLife) domain.Command[domain.JobLife] {
 		return pick(t, "command", fitting...)
 	}
 	return pick(t, "any command", commands{domain.StartValidation{}, domain.PrepareInput{}, domain.QueueJob{}, start, mark, idle, wake, write, complete,
-		requeue, fail, cancel, confirm, pause, expire, resume, remove, domain.CleanJob{}, domain.PurgeJob{}}...)
+		hold, requeue, fail, cancel, confirm, pause, expire, resume, remove, domain.CleanJob{}, domain.PurgeJob{}}...)
 }
 
 func wishSupervisedJob(t *rapid.T, j domain.SupervisedJob) domain.Command[domain.SupervisedJob] {
@@ -154,21 +155,52 @@ func wishSupervisedJob(t *rapid.T, j domain.SupervisedJob) domain.Command[domain
 			TrainingConfig: domain.TrainingConfig{BaseModel: "accounts/a/models/m", LoraRank: pick(t, "rank", nil, ptr(0), ptr(16))}}
 		return domain.CreateSupervisedJob{SupervisedSpec: spec, ID: "j", Deadline: pick(t, "deadline", nil, later(time.Hour), later(99*time.Hour))}
 	}
-	return whole{wishJob(t, j.JobLife)}
+	return whole[domain.SupervisedJob]{domain.SupervisedJobs, wishJob(t, j.JobLife)}
+}
+
+func someTraining(t *rapid.T) domain.TrainingConfig {
+	return domain.TrainingConfig{BaseModel: pick(t, "base", "accounts/a/models/m", "accounts/a/models/m", ""), LoraRank: pick(t, "rank", nil, ptr(0), ptr(16))}
+}
+
+func wishDPOJob(t *rapid.T, j domain.DPOJob) domain.Command[domain.DPOJob] {
+	if !j.Exists() || rapid.IntRange(0, 9).Draw(t, "create") == 0 {
+		loss := pick(t, "loss", nil, &domain.LossConfig{Method: domain.LossORPO}, &domain.LossConfig{Method: domain.LossGRPO})
+		return domain.CreateDPOJob{DPOSpec: domain.DPOSpec{Dataset: "accounts/a/datasets/d", TrainingConfig: someTraining(t), LossConfig: loss},
+			ID: "j", Deadline: pick(t, "deadline", nil, later(time.Hour), later(99*time.Hour))}
+	}
+	return whole[domain.DPOJob]{domain.DPOJobs, wishJob(t, j.JobLife)}
+}
+
+func wishReinforcementJob(t *rapid.T, j domain.ReinforcementJob) domain.Command[domain.ReinforcementJob] {
+	if !j.Exists() || rapid.IntRange(0, 9).Draw(t, "create") == 0 {
+		spec := domain.ReinforcementSpec{Dataset: "accounts/a/datasets/d", Evaluator: pick(t, "evaluator", "accounts/a/evaluators/e", ""),
+			TrainingConfig: someTraining(t), InferenceParameters: pick(t, "inference", nil, &domain.InferenceParameters{Temperature: ptr(1.0)})}
+		return domain.CreateReinforcementJob{ReinforcementSpec: spec, ID: "j", Deadline: pick(t, "deadline", nil, later(time.Hour), later(99*time.Hour))}
+	}
+	return whole[domain.ReinforcementJob]{domain.ReinforcementJobs, wishJob(t, j.JobLife)}
+}
+
+func wishTrainerJob(t *rapid.T, j domain.TrainerJob) domain.Command[domain.TrainerJob] {
+	if !j.Exists() || rapid.IntRange(0, 9).Draw(t, "create") == 0 {
+		spec := domain.TrainerSpec{KeepAlive: pick(t, "keep", true, true, false), RewardWeights: pick(t, "weights", nil, []string{"a=1"}), TrainingConfig: someTraining(t)}
+		return domain.CreateTrainerJob{TrainerSpec: spec, ID: "j", Deadline: pick(t, "deadline", nil, later(time.Hour), later(99*time.Hour))}
+	}
+	return whole[domain.TrainerJob]{domain.TrainerJobs, wishJob(t, j.JobLife)}
 }
 
 // whole is a command on a life, addressed to the job whose life it is, on the
 // way that intents take.
-type whole struct {
+type whole[S domain.State] struct {
+	kind *domain.Kind[S]
 	part domain.Command[domain.JobLife]
 }
 
-func (w whole) word() string { return wordOf(w.part) }
+func (w whole[S]) word() string { return wordOf(w.part) }
 
-func (w whole) Decide(j domain.SupervisedJob, now time.Time) (domain.Event[domain.SupervisedJob], error) {
-	record, err := domain.IntendJob("accounts/a/supervisedFineTuningJobs/j", w.part).Decide(j, now)
+func (w whole[S]) Decide(j S, now time.Time) (domain.Event[S], error) {
+	record, err := domain.IntendJob(domain.NewName("a", w.kind.Collection, "j"), w.part).Decide(j, now)
 	if err != nil || record.Type == "" {
 		return nil, err
 	}
-	return domain.SupervisedJobs.Decode(record)
+	return w.kind.Decode(record)
 }

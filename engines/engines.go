@@ -13,6 +13,7 @@ import (
 type Engine struct {
 	Name       string
 	Trainer    Trainer
+	Methods    []string // that the trainer knows beyond Supervised
 	Completer  Completer
 	Transcribe Transcriber
 	Scorer     Scorer
@@ -31,7 +32,10 @@ type Trainer interface {
 
 // Training methods that a TrainOrder may name.
 const (
-	Supervised = "supervised"
+	Supervised    = "supervised"
+	DPO           = "dpo"           // from pairs of answers, by DPO or ORPO
+	Reinforcement = "reinforcement" // from the model's own answers, scored by an evaluator
+	RLOR          = "rlor"          // from samples that were scored elsewhere
 )
 
 // A TrainOrder is everything that a trainer needs; all paths are local.

@@ -19,16 +19,19 @@ import (
 type View struct {
 	eventlog.Checkpoint // the last event in it; zero before the first
 
-	Accounts       *Table[domain.Account]
-	APIKeys        *Table[domain.APIKey]
-	Secrets        *Table[domain.Secret]
-	Models         *Table[domain.Model]
-	Datasets       *Table[domain.Dataset]
-	SupervisedJobs *Table[domain.SupervisedJob]
-	Shapes         *Table[domain.DeploymentShape]
-	Deployments    *Table[domain.Deployment]
-	Nodes          *Table[domain.Node]
-	Pulse          PulseView
+	Accounts          *Table[domain.Account]
+	APIKeys           *Table[domain.APIKey]
+	Secrets           *Table[domain.Secret]
+	Models            *Table[domain.Model]
+	Datasets          *Table[domain.Dataset]
+	SupervisedJobs    *Table[domain.SupervisedJob]
+	DPOJobs           *Table[domain.DPOJob]
+	ReinforcementJobs *Table[domain.ReinforcementJob]
+	TrainerJobs       *Table[domain.TrainerJob]
+	Shapes            *Table[domain.DeploymentShape]
+	Deployments       *Table[domain.Deployment]
+	Nodes             *Table[domain.Node]
+	Pulse             PulseView
 
 	tables map[string]frozen // by collection
 }
@@ -42,6 +45,9 @@ func NewWorld() *World {
 	register(w, domain.Models, func(v *View) **Table[domain.Model] { return &v.Models })
 	register(w, domain.Datasets, func(v *View) **Table[domain.Dataset] { return &v.Datasets })
 	register(w, domain.SupervisedJobs, func(v *View) **Table[domain.SupervisedJob] { return &v.SupervisedJobs })
+	register(w, domain.DPOJobs, func(v *View) **Table[domain.DPOJob] { return &v.DPOJobs })
+	register(w, domain.ReinforcementJobs, func(v *View) **Table[domain.ReinforcementJob] { return &v.ReinforcementJobs })
+	register(w, domain.TrainerJobs, func(v *View) **Table[domain.TrainerJob] { return &v.TrainerJobs })
 	register(w, domain.DeploymentShapes, func(v *View) **Table[domain.DeploymentShape] { return &v.Shapes })
 	register(w, domain.Deployments, func(v *View) **Table[domain.Deployment] { return &v.Deployments })
 	register(w, domain.Nodes, func(v *View) **Table[domain.Node] { return &v.Nodes })

@@ -20,10 +20,13 @@ func TestEveryKindHasItsFieldInAView(t *testing.T) {
 	require.NotNil(t, v.Models)
 	require.NotNil(t, v.Datasets)
 	require.NotNil(t, v.SupervisedJobs)
+	require.NotNil(t, v.DPOJobs)
+	require.NotNil(t, v.ReinforcementJobs)
+	require.NotNil(t, v.TrainerJobs)
 	require.NotNil(t, v.Shapes)
 	require.NotNil(t, v.Deployments)
 	require.NotNil(t, v.Nodes)
-	require.Len(t, v.tables, 9)
+	require.Len(t, v.tables, 12)
 }
 
 func TestRowsFollowTheLog(t *testing.T) {

@@ -15,6 +15,7 @@ type fleet struct {
 	index  map[domain.Name]int
 	holds  map[domain.Name]int // allocations of each owner on READY nodes
 	placed map[allocationKey]domain.Allocation
+	able   map[string]bool // what some node can do, READY or not
 }
 
 type allocationKey struct {
@@ -23,9 +24,12 @@ type allocationKey struct {
 }
 
 func fleetOf(v *projections.View) *fleet {
-	f := &fleet{index: map[domain.Name]int{}, holds: map[domain.Name]int{}, placed: map[allocationKey]domain.Allocation{}}
+	f := &fleet{index: map[domain.Name]int{}, holds: map[domain.Name]int{}, placed: map[allocationKey]domain.Allocation{}, able: map[string]bool{}}
 	for row := range v.Nodes.All() {
 		node := row.State
+		for _, engine := range node.Engines {
+			f.able[engine] = true
+		}
 		if node.State != domain.NodeReady {
 			continue
 		}

@@ -13,10 +13,11 @@ import (
 const minExamples = 3
 
 // A verdict on what a job names: what is wrong with it, or that it must still
-// wait for something that is being made.
+// wait for something that is being made. A wait that may be long has words.
 type verdict struct {
 	wrong []*domain.Fault
 	waits bool
+	words string
 }
 
 // status is all that is wrong, under the code that its user should see to
@@ -79,6 +80,14 @@ func (c *inputs) unready(field, name string, d *domain.Dataset) {
 	default:
 		c.refuse(domain.FailedPrecondition, field, "the last upload to %s was refused (%s): upload again, then resume the job", name, d.Status.Message)
 	}
+}
+
+// models requires what a training begins with, and that its outcome has a free
+// name; prefix stands before the names of the fields.
+func (c *inputs) models(prefix string, t domain.TrainingConfig, j job) {
+	c.base(prefix+"baseModel", t.BaseModel)
+	c.adapter(prefix+"warmStartFrom", t.WarmStartFrom)
+	c.output(prefix+"outputModel", t.OutputModel, j)
 }
 
 // base requires a READY model with weights of its own; "" is none.

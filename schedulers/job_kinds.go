@@ -28,20 +28,38 @@ type jobKind interface {
 // new kind joins here, and in jobNamed.
 func jobs(v *projections.View) iter.Seq[job] {
 	return func(yield func(job) bool) {
-		for row := range v.SupervisedJobs.All() {
-			if !yield(supervisedJob(row)) {
-				return
-			}
+		_ = each(v.SupervisedJobs, supervisedJob, yield) && each(v.DPOJobs, dpoJob, yield) &&
+			each(v.ReinforcementJobs, reinforcementJob, yield) && each(v.TrainerJobs, trainerJob, yield)
+	}
+}
+
+func each[S domain.State](t *projections.Table[S], show func(*projections.Row[S]) job, yield func(job) bool) bool {
+	for row := range t.All() {
+		if !yield(show(row)) {
+			return false
 		}
 	}
+	return true
 }
 
 // jobNamed is the job of a name; false when there is none.
 func jobNamed(v *projections.View, name domain.Name) (job, bool) {
-	if name.Collection() == domain.SupervisedJobs.Collection {
-		if row, ok := v.SupervisedJobs.Get(name); ok {
-			return supervisedJob(row), true
-		}
+	switch name.Collection() {
+	case domain.SupervisedJobs.Collection:
+		return named(v.SupervisedJobs, supervisedJob, name)
+	case domain.DPOJobs.Collection:
+		return named(v.DPOJobs, dpoJob, name)
+	case domain.ReinforcementJobs.Collection:
+		return named(v.ReinforcementJobs, reinforcementJob, name)
+	case domain.TrainerJobs.Collection:
+		return named(v.TrainerJobs, trainerJob, name)
+	}
+	return job{}, false
+}
+
+func named[S domain.State](t *projections.Table[S], show func(*projections.Row[S]) job, name domain.Name) (job, bool) {
+	if row, ok := t.Get(name); ok {
+		return show(row), true
 	}
 	return job{}, false
 }
@@ -52,8 +70,11 @@ func supervisedJob(row *projections.Row[domain.SupervisedJob]) job {
 
 type supervised domain.SupervisedSpec
 
-func (s *supervised) need() Need {
-	return Need{Count: max(1, s.Nodes), Pool: domain.PoolTraining, Engine: "train", Takes: domain.Resources{CPUMilli: 1000, MemoryMiB: 512}}
+func (s *supervised) need() Need { return training(s.Nodes, "train") }
+
+// training is what an attempt of a training takes on each of its nodes.
+func training(nodes int, engine string) Need {
+	return Need{Count: max(1, nodes), Pool: domain.PoolTraining, Engine: engine, Takes: domain.Resources{CPUMilli: 1000, MemoryMiB: 512}}
 }
 
 func (s *supervised) check(v *projections.View, j job) verdict {
@@ -62,8 +83,59 @@ func (s *supervised) check(v *projections.View, j job) verdict {
 	if s.EvaluationDataset != "" && dataset != nil {
 		c.dataset("evaluationDataset", s.EvaluationDataset, 1, dataset.Shape)
 	}
-	c.base("baseModel", s.BaseModel)
-	c.adapter("warmStartFrom", s.WarmStartFrom)
-	c.output("outputModel", s.OutputModel, j)
+	c.models("", s.TrainingConfig, j)
+	return c.verdict
+}
+
+func dpoJob(row *projections.Row[domain.DPOJob]) job {
+	return job{row.Name, &row.State.JobLife, row.CreateTime, row.UpdateTime, (*preference)(&row.State.DPOSpec)}
+}
+
+type preference domain.DPOSpec
+
+func (s *preference) need() Need { return training(1, "train:dpo") }
+
+func (s *preference) check(v *projections.View, j job) verdict {
+	c := inputs{view: v, account: j.Name.Account()}
+	c.dataset("dataset", s.Dataset, minExamples, domain.ShapePreference)
+	c.models("trainingConfig.", s.TrainingConfig, j)
+	return c.verdict
+}
+
+func reinforcementJob(row *projections.Row[domain.ReinforcementJob]) job {
+	return job{row.Name, &row.State.JobLife, row.CreateTime, row.UpdateTime, (*reinforcement)(&row.State.ReinforcementSpec)}
+}
+
+type reinforcement domain.ReinforcementSpec
+
+func (s *reinforcement) need() Need { return training(s.NodeCount, "train:reinforcement") }
+
+func (s *reinforcement) check(v *projections.View, j job) verdict {
+	c := inputs{view: v, account: j.Name.Account()}
+	c.dataset("dataset", s.Dataset, 1, domain.ShapePrompt)
+	if s.EvaluationDataset != "" {
+		c.dataset("evaluationDataset", s.EvaluationDataset, 1, domain.ShapePrompt)
+	}
+	c.models("trainingConfig.", s.TrainingConfig, j)
+	return c.verdict
+}
+
+func trainerJob(row *projections.Row[domain.TrainerJob]) job {
+	return job{row.Name, &row.State.JobLife, row.CreateTime, row.UpdateTime, (*trainer)(&row.State.TrainerSpec)}
+}
+
+type trainer domain.TrainerSpec
+
+func (s *trainer) need() Need { return training(s.NodeCount, "train:rlor") }
+
+func (s *trainer) check(v *projections.View, j job) verdict {
+	c := inputs{view: v, account: j.Name.Account()}
+	if s.Dataset != "" { // otherwise its steps bring their own
+		c.dataset("dataset", s.Dataset, 1, domain.ShapeSamples)
+	}
+	if s.EvaluationDataset != "" {
+		c.dataset("evaluationDataset", s.EvaluationDataset, 1, domain.ShapeSamples)
+	}
+	c.models("trainingConfig.", s.TrainingConfig, j)
 	return c.verdict
 }

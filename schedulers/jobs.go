@@ -24,7 +24,8 @@ const CancelWithin = 5 * time.Minute
 //
 //	CREATING, VALIDATING    -> PENDING, or FAILED with all that is wrong with what it names
 //	RE_QUEUEING             -> PENDING
-//	PENDING                 -> RUNNING where it fits; oldest first, skipping what does not fit
+//	PENDING                 -> RUNNING where it fits; oldest first, skipping what does not fit. What no node
+//	                           of the fleet can train stays, and its status says so
 //	CANCELLING              -> CANCELLED when nothing works on it, or its node is lost, or it takes too long
 //	live, account suspended -> PAUSED, and back when the account is restored
 //	DELETING                -> DELETING_CLEANING_UP when no node holds anything for it
@@ -82,11 +83,20 @@ func (Jobs) suspended(v *projections.View, j job) string {
 // names what is wrong, and leaves alone the one that must wait.
 func (Jobs) admit(plan *Plan, v *projections.View, j job) bool {
 	verdict := j.kind.check(v, j)
-	if len(verdict.wrong) > 0 {
+	switch {
+	case len(verdict.wrong) > 0:
 		plan.add(domain.IntendJob(j.Name, domain.FailJob{Status: verdict.status()}))
-		return false
+	case verdict.waits && verdict.words != "":
+		hold(plan, j, verdict.words)
 	}
-	return !verdict.waits
+	return len(verdict.wrong) == 0 && !verdict.waits
+}
+
+// hold has the job's status say what it waits for; "" is only room.
+func hold(plan *Plan, j job, what string) {
+	if what != "" && j.Life.Status.Message != domain.HeldPrefix+what || what == "" && j.Life.Held() {
+		plan.add(domain.IntendJob(j.Name, domain.HoldJob{For: what}))
+	}
 }
 
 // cancel confirms once no attempt can be at work any more.
@@ -112,12 +122,20 @@ func (s Jobs) start(plan *Plan, v *projections.View, fleet *fleet, queue []job) 
 			return // no more is carried out before the next plan
 		}
 		need := j.kind.need()
-		if !s.admit(plan, v, j) || full[need.String()] {
+		if !s.admit(plan, v, j) {
 			continue
 		}
-		chosen, ok := placement(s.Placement).Place(fleet.nodes, need)
-		if !ok {
+		if !fleet.able[need.Engine] {
+			hold(plan, j, fmt.Sprintf("a node that can %s: no node of this installation says that it can; start an agent whose engine does", need.Engine))
+			continue
+		}
+		var chosen []domain.Name
+		if !full[need.String()] {
+			chosen, _ = placement(s.Placement).Place(fleet.nodes, need)
+		}
+		if len(chosen) == 0 {
 			full[need.String()] = true
+			hold(plan, j, "")
 			continue
 		}
 		fleet.take(chosen, need.Takes)

@@ -31,10 +31,22 @@ type job struct {
 
 // jobNamed is the job of a name; false when there is none.
 func jobNamed(v *projections.View, name domain.Name) (job, bool) {
-	if name.Collection() == domain.SupervisedJobs.Collection {
-		if row, ok := v.SupervisedJobs.Get(name); ok {
-			return supervised(row), true
-		}
+	switch name.Collection() {
+	case domain.SupervisedJobs.Collection:
+		return named(v.SupervisedJobs, supervised, name)
+	case domain.DPOJobs.Collection:
+		return named(v.DPOJobs, preference, name)
+	case domain.ReinforcementJobs.Collection:
+		return named(v.ReinforcementJobs, reinforcement, name)
+	case domain.TrainerJobs.Collection:
+		return named(v.TrainerJobs, trainer, name)
+	}
+	return job{}, false
+}
+
+func named[S domain.State](t *projections.Table[S], show func(*projections.Row[S]) job, name domain.Name) (job, bool) {
+	if row, ok := t.Get(name); ok {
+		return show(row), true
 	}
 	return job{}, false
 }
@@ -42,12 +54,18 @@ func jobNamed(v *projections.View, name domain.Name) (job, bool) {
 // jobs yields every job of every kind.
 func jobs(v *projections.View) iter.Seq[job] {
 	return func(yield func(job) bool) {
-		for row := range v.SupervisedJobs.All() {
-			if !yield(supervised(row)) {
-				return
-			}
+		_ = each(v.SupervisedJobs, supervised, yield) && each(v.DPOJobs, preference, yield) &&
+			each(v.ReinforcementJobs, reinforcement, yield) && each(v.TrainerJobs, trainer, yield)
+	}
+}
+
+func each[S domain.State](t *projections.Table[S], show func(*projections.Row[S]) job, yield func(job) bool) bool {
+	for row := range t.All() {
+		if !yield(show(row)) {
+			return false
 		}
 	}
+	return true
 }
 
 func supervised(row *projections.Row[domain.SupervisedJob]) job {
@@ -59,6 +77,31 @@ func supervised(row *projections.Row[domain.SupervisedJob]) job {
 		BaseModel: domain.Name(s.BaseModel), Adapter: domain.Name(s.WarmStartFrom), Dataset: domain.Name(s.Dataset),
 		EvaluationData: domain.Name(s.EvaluationDataset), OutputModel: s.OutputModel, Settings: settings,
 	}
+}
+
+func preference(row *projections.Row[domain.DPOJob]) job {
+	s := &row.State
+	return trained(job{Name: row.Name, Life: &s.JobLife, Version: row.Version, DisplayName: s.DisplayName, Method: engines.DPO,
+		Dataset: domain.Name(s.Dataset)}, s.TrainingConfig, false)
+}
+
+func reinforcement(row *projections.Row[domain.ReinforcementJob]) job {
+	s := &row.State
+	return trained(job{Name: row.Name, Life: &s.JobLife, Version: row.Version, DisplayName: s.DisplayName, Method: engines.Reinforcement,
+		Dataset: domain.Name(s.Dataset), EvaluationData: domain.Name(s.EvaluationDataset)}, s.TrainingConfig, s.EvalAutoCarveout)
+}
+
+func trainer(row *projections.Row[domain.TrainerJob]) job {
+	s := &row.State
+	return trained(job{Name: row.Name, Life: &s.JobLife, Version: row.Version, DisplayName: s.DisplayName, Method: engines.RLOR,
+		Dataset: domain.Name(s.Dataset), EvaluationData: domain.Name(s.EvaluationDataset)}, s.TrainingConfig, s.EvalAutoCarveout)
+}
+
+// trained is the job with what all kinds of training are set by.
+func trained(j job, c domain.TrainingConfig, carveout bool) job {
+	j.BaseModel, j.Adapter, j.OutputModel, j.Settings = domain.Name(c.BaseModel), domain.Name(c.WarmStartFrom), c.OutputModel, settingsOf(c)
+	j.Settings.EvalAutoCarveout = carveout
+	return j
 }
 
 // settingsOf hands an engine what the caller set; 0 stays the engine's default.

@@ -77,7 +77,7 @@ func (d *Desk) registration(ctx context.Context, view *projections.View, j job, 
 	}
 	register := domain.RegisterModel{Files: files, SourceJob: j.Name, CreatedBy: j.Life.CreatedBy}
 	register.DisplayName = j.OutputModel
-	register.ModelFacts = domain.ModelFacts{ModelType: from.State.ModelType, ParameterCount: from.State.ParameterCount, ContextLength: from.State.ContextLength}
+	register.ModelFacts = domain.ModelFacts{ModelType: from.State.ModelType, ParameterCount: from.State.ParameterCount, ContextLength: from.State.ContextLength, Embedding: from.State.Embedding}
 	register.BaseModel = string(source)
 	if r.Result.Adapter {
 		register.Kind = domain.PEFTAddon

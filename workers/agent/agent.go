@@ -104,6 +104,9 @@ func New(o Options) (*Agent, error) {
 // abilities are what an engine can do, as nodes name it.
 func abilities(e engines.Engine) []string {
 	all := map[string]bool{"train": e.Trainer != nil, "complete": e.Completer != nil, "transcribe": e.Transcribe != nil, "score": e.Scorer != nil}
+	for _, method := range e.Methods {
+		all["train:"+method] = e.Trainer != nil
+	}
 	maps.DeleteFunc(all, func(_ string, can bool) bool { return !can })
 	return slices.Sorted(maps.Keys(all))
 }

@@ -56,7 +56,10 @@ func TestMemory(t *testing.T) {
 
 func TestAbilities(t *testing.T) {
 	require.Equal(t, []string{"complete", "train", "transcribe"}, abilities(simulated.New(simulated.Options{})))
-	require.Empty(t, abilities(engines.Engine{}))
+	require.Empty(t, abilities(engines.Engine{Methods: []string{engines.DPO}}))
+	more := simulated.New(simulated.Options{})
+	more.Methods = []string{engines.DPO}
+	require.Equal(t, []string{"complete", "train", "train:dpo", "transcribe"}, abilities(more))
 }
 
 func TestNewRefuses(t *testing.T) {

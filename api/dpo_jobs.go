@@ -1,0 +1,63 @@
+package api
+
+import (
+	"anneal/domain"
+	"anneal/projections"
+)
+
+// DPOJob is a DPO job on the wire.
+type DPOJob struct {
+	Name string `json:"name" api:"output"`
+	domain.DPOSpec
+	TrainingConfig DPOTraining    `json:"trainingConfig"`
+	TrackerConfig  *TrackerConfig `json:"trackerConfig,omitempty"`
+	JobReport
+}
+
+// DPOTraining is what a DPO job may set of its training.
+type DPOTraining struct {
+	OutputModel               string  `json:"outputModel,omitempty"`
+	BaseModel                 string  `json:"baseModel,omitempty"`
+	WarmStartFrom             string  `json:"warmStartFrom,omitempty"`
+	JinjaTemplate             string  `json:"jinjaTemplate,omitempty"`
+	LearningRate              float64 `json:"learningRate,omitempty"`
+	MaxContextLength          int     `json:"maxContextLength,omitempty"`
+	LoraRank                  *int    `json:"loraRank,omitempty"`
+	Region                    string  `json:"region,omitempty"`
+	Epochs                    int     `json:"epochs,omitempty"`
+	BatchSize                 int     `json:"batchSize,omitempty"` // tokens in one gradient batch
+	GradientAccumulationSteps int     `json:"gradientAccumulationSteps,omitempty"`
+	LearningRateWarmupSteps   int     `json:"learningRateWarmupSteps,omitempty"`
+}
+
+func (t DPOTraining) config() domain.TrainingConfig {
+	return trainingOf(domain.TrainingConfig{OutputModel: t.OutputModel, BaseModel: t.BaseModel, WarmStartFrom: t.WarmStartFrom, JinjaTemplate: t.JinjaTemplate,
+		LearningRate: t.LearningRate, MaxContextLength: t.MaxContextLength, LoraRank: t.LoraRank, Region: t.Region, Epochs: t.Epochs, BatchSize: t.BatchSize,
+		GradientAccumulationSteps: t.GradientAccumulationSteps, LearningRateWarmupSteps: t.LearningRateWarmupSteps})
+}
+
+func dpoTraining(t domain.TrainingConfig) DPOTraining {
+	return DPOTraining{t.OutputModel, t.BaseModel, t.WarmStartFrom, t.JinjaTemplate, t.LearningRate, t.MaxContextLength, t.LoraRank,
+		t.Region, t.Epochs, t.BatchSize, t.GradientAccumulationSteps, t.LearningRateWarmupSteps}
+}
+
+var dpoJobs = &resource[domain.DPOJob, DPOJob]{
+	kind: domain.DPOJobs, noun: "DPO job", idParam: "dpoJobId", reads: toRead, writes: toWrite,
+	fields: projections.FieldsOf[DPOJob](),
+	render: func(v *projections.View, row *projections.Row[domain.DPOJob], out *DPOJob) {
+		j := &row.State
+		*out = DPOJob{Name: string(row.Name), DPOSpec: j.DPOSpec, TrainingConfig: dpoTraining(j.DPOSpec.TrainingConfig),
+			TrackerConfig: shownTracker(j.DPOSpec.TrackerConfig), JobReport: reportOf(v, row, &j.JobLife)}
+	},
+	prepare: func(c *call, name domain.Name, given *DPOJob, _ map[string]string, v *domain.Violations) error {
+		training := given.TrainingConfig.config()
+		return c.wantInputs(v, name, jobInputs{prefix: "trainingConfig.", training: &training, dataset: given.Dataset, tracker: given.TrackerConfig})
+	},
+	create: func(c *call, name domain.Name, given *DPOJob) domain.Command[domain.DPOJob] {
+		spec := given.DPOSpec
+		spec.TrainingConfig, spec.TrackerConfig = given.TrainingConfig.config(), given.TrackerConfig.kept()
+		return domain.CreateDPOJob{DPOSpec: spec, ID: name.ID(), CreatedBy: string(c.caller.key)}
+	},
+	remove: removeJob[domain.DPOJob](domain.DPOJobs),
+	after:  shredTracker(func(j domain.DPOJob) *domain.TrackerConfig { return j.DPOSpec.TrackerConfig }),
+}

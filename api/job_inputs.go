@@ -1,0 +1,147 @@
+package api
+
+import (
+	"iter"
+
+	"anneal/domain"
+	"anneal/projections"
+)
+
+// jobInputs are what the request for a job of any kind names.
+type jobInputs struct {
+	prefix     string // before the names of the training's fields
+	training   *domain.TrainingConfig
+	dataset    string
+	evaluation string
+	store      *domain.ObjectStoreConfig
+	tracker    *TrackerConfig
+}
+
+// wantInputs makes sure that the account may start work, that what the job
+// names is there and may be used by it, and seals the tracker's key.
+func (c *call) wantInputs(v *domain.Violations, name domain.Name, in jobInputs) error {
+	if err := c.mayWork(c.account); err != nil {
+		return err
+	}
+	c.wantDataset(v, "dataset", in.dataset)
+	c.wantDataset(v, "evaluationDataset", in.evaluation)
+	c.wantModel(v, in.prefix+"baseModel", in.training.BaseModel, domain.BaseModel)
+	c.wantModel(v, in.prefix+"warmStartFrom", in.training.WarmStartFrom, domain.PEFTAddon)
+	c.wantFreeModel(v, in.prefix+"outputModel", in.training.OutputModel, name.ID())
+	if in.store != nil {
+		c.wantSecret(v, "objectStoreConfig.credentialsSecret", in.store.CredentialsSecret)
+	}
+	if t := in.tracker; t != nil && t.APIKey != "" && len(*v) == 0 {
+		return c.seal(name, "trackerConfig.apiKey", 1, t.APIKey, &t.sealed)
+	}
+	return nil
+}
+
+// trainingOf is a training as the domain takes it.
+func trainingOf(given domain.TrainingConfig) domain.TrainingConfig {
+	given.Region = specified(given.Region)
+	return given
+}
+
+// shredTracker makes the tracker's key of a deleted job unreadable.
+func shredTracker[S domain.State](tracker func(S) *domain.TrackerConfig) func(*call, *projections.Row[S]) {
+	return func(c *call, row *projections.Row[S]) {
+		if t := tracker(row.State); t != nil && t.APIKey != nil {
+			c.shred([]domain.Sealed{*t.APIKey}, nil)
+		}
+	}
+}
+
+// A jobUse is what a job of any kind works with.
+type jobUse struct {
+	name      domain.Name
+	datasets  [2]string
+	models    [2]string
+	evaluator string
+}
+
+// uses are what the jobs that have not ended work with.
+func uses(v *projections.View) iter.Seq[jobUse] {
+	return func(yield func(jobUse) bool) {
+		more := true
+		tell := func(name domain.Name, l *domain.JobLife, t *domain.TrainingConfig, evaluator string, datasets ...string) {
+			if more && !l.Terminal() && !l.Leaving() {
+				use := jobUse{name: name, models: [2]string{t.BaseModel, t.WarmStartFrom}, evaluator: evaluator}
+				copy(use.datasets[:], datasets)
+				more = yield(use)
+			}
+		}
+		for row := range v.SupervisedJobs.All() {
+			j := &row.State
+			tell(row.Name, &j.JobLife, &j.TrainingConfig, "", j.Dataset, j.EvaluationDataset)
+		}
+		for row := range v.DPOJobs.All() {
+			j := &row.State
+			tell(row.Name, &j.JobLife, &j.TrainingConfig, "", j.Dataset)
+		}
+		for row := range v.ReinforcementJobs.All() {
+			j := &row.State
+			tell(row.Name, &j.JobLife, &j.TrainingConfig, j.Evaluator, j.Dataset, j.EvaluationDataset)
+		}
+		for row := range v.TrainerJobs.All() {
+			j := &row.State
+			tell(row.Name, &j.JobLife, &j.TrainingConfig, "", j.Dataset, j.EvaluationDataset)
+		}
+	}
+}
+
+// wantDataset requires that a reference, when it is given and well formed,
+// names a dataset of the account.
+func (c *call) wantDataset(v *domain.Violations, field, ref string) {
+	name, ok := domain.ParseName(ref, domain.Datasets.Collection)
+	if !ok {
+		return // the decision says what is wrong with its form
+	}
+	_, exists := c.snapshot().Datasets.Get(name)
+	v.Require(exists && name.Account() == c.account, field, "names no dataset of accounts/%s: create it first, or correct the name", c.account)
+}
+
+// wantModel requires that a reference, when it is given and well formed, names
+// a READY model that the account may use; kind "" is any.
+func (c *call) wantModel(v *domain.Violations, field, ref, kind string) {
+	if _, ok := domain.ParseName(ref, domain.Models.Collection); !ok {
+		return
+	}
+	row, usable := c.usableModel(c.account, ref)
+	switch {
+	case !usable:
+		v.Add(field, "names no model that accounts/%s may use: its own and public ones are listed at /inference/v1/models and in accounts/%s/models", c.account, publicAccount)
+	case row.State.State != domain.ModelReady:
+		v.Add(field, "names a model that is %s: wait until it is READY", row.State.State)
+	case kind == domain.BaseModel && row.State.Kind != kind:
+		v.Add(field, "names an adapter: give it as warmStartFrom")
+	case kind == domain.PEFTAddon && row.State.Kind != kind:
+		v.Add(field, "names a whole model: give it as baseModel")
+	}
+}
+
+// wantFreeModel requires that the model a job will make does not exist yet.
+func (c *call) wantFreeModel(v *domain.Violations, field, ref, jobID string) {
+	id := ref
+	if name, ok := domain.ParseName(ref, domain.Models.Collection); ok {
+		v.Require(name.Account() == c.account, field, "must be a model of accounts/%s", c.account)
+		id = name.ID()
+	}
+	if id == "" {
+		id = jobID
+	}
+	name := domain.NewName(c.account, domain.Models.Collection, id)
+	_, taken := c.snapshot().Models.Get(name)
+	v.Require(!taken, field, "%s exists already: choose another ID for the result", name)
+}
+
+func (c *call) wantSecret(v *domain.Violations, field, ref string) {
+	if ref == "" {
+		return
+	}
+	name, ok := domain.ParseName(ref, domain.Secrets.Collection)
+	if ok {
+		_, ok = c.snapshot().Secrets.Get(name)
+	}
+	v.Require(ok && name.Account() == c.account, field, "must name a secret of accounts/%s, like accounts/%s/secrets/ID", c.account, c.account)
+}

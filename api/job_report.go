@@ -1,0 +1,89 @@
+package api
+
+import (
+	"time"
+
+	"anneal/domain"
+	"anneal/projections"
+)
+
+// A JobReport is what a job of any kind shows of its life.
+type JobReport struct {
+	CreateTime         *time.Time              `json:"createTime,omitempty" api:"output"`
+	UpdateTime         *time.Time              `json:"updateTime,omitempty" api:"output"`
+	CompletedTime      *time.Time              `json:"completedTime,omitempty" api:"output"`
+	State              string                  `json:"state" api:"output"`
+	Status             domain.Status           `json:"status" api:"output"`
+	CreatedBy          string                  `json:"createdBy,omitempty" api:"output"`
+	JobProgress        *JobProgress            `json:"jobProgress,omitempty" api:"output"`
+	AcceleratorSeconds map[string]domain.Count `json:"acceleratorSeconds,omitempty" api:"output"`
+	Attempt            int                     `json:"attempt" api:"output"`
+}
+
+func reportOf[S any](v *projections.View, row *projections.Row[S], l *domain.JobLife) JobReport {
+	report := JobReport{CreateTime: stamp(row.CreateTime), UpdateTime: stamp(row.UpdateTime), CompletedTime: l.CompletedTime,
+		State: l.State, Status: l.Status, CreatedBy: l.CreatedBy, Attempt: l.Attempt, JobProgress: progressOf(v, row.Name, l)}
+	for accelerator, seconds := range l.Seconds {
+		if report.AcceleratorSeconds == nil {
+			report.AcceleratorSeconds = map[string]domain.Count{}
+		}
+		report.AcceleratorSeconds[accelerator] = domain.Count(seconds)
+	}
+	return report
+}
+
+// TrackerConfig is an experiment tracker on the wire. Its key is only ever
+// given, never answered.
+type TrackerConfig struct {
+	Enabled bool   `json:"enabled"`
+	APIKey  string `json:"apiKey,omitempty" api:"input" query:"-"`
+	Project string `json:"project,omitempty"`
+	Entity  string `json:"entity,omitempty"`
+	RunID   string `json:"runId,omitempty"`
+	URL     string `json:"url,omitempty" api:"output"`
+
+	sealed *domain.Sealed
+}
+
+// JobProgress is how far a job is, as its worker last reported.
+type JobProgress struct {
+	Percent     int                `json:"percent"`
+	Epoch       int                `json:"epoch"` // completed ones
+	Step        int                `json:"step"`
+	Steps       int                `json:"steps"` // expected in all
+	InputTokens domain.Count       `json:"inputTokens"`
+	Metrics     map[string]float64 `json:"metrics,omitempty"` // the newest row: train/loss …
+}
+
+func (t *TrackerConfig) kept() *domain.TrackerConfig {
+	if t == nil {
+		return nil
+	}
+	return &domain.TrackerConfig{Enabled: t.Enabled, APIKey: t.sealed, Project: t.Project, Entity: t.Entity, RunID: t.RunID}
+}
+
+func shownTracker(t *domain.TrackerConfig) *TrackerConfig {
+	if t == nil {
+		return nil
+	}
+	return &TrackerConfig{Enabled: t.Enabled, Project: t.Project, Entity: t.Entity, RunID: t.RunID, URL: t.URL}
+}
+
+func progressOf(v *projections.View, name domain.Name, life *domain.JobLife) *JobProgress {
+	finished := life.State == domain.JobCompletedState || life.State == domain.JobEarlyState
+	p := &JobProgress{}
+	if v != nil {
+		progress, known := v.Pulse.Progress(name)
+		if !known && !finished {
+			return nil
+		}
+		*p = JobProgress{Percent: progress.Percent(), Epoch: int(progress.Epoch), Step: progress.Step, Steps: progress.Steps, InputTokens: domain.Count(progress.Tokens)}
+		if latest, ok := v.Pulse.Latest(name); ok {
+			p.Metrics = latest.Values
+		}
+	}
+	if finished {
+		p.Percent = 100
+	}
+	return p
+}

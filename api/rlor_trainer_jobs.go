@@ -1,0 +1,51 @@
+package api
+
+import (
+	"anneal/domain"
+	"anneal/projections"
+)
+
+// TrainerJob is a reinforcement trainer job on the wire.
+type TrainerJob struct {
+	Name string `json:"name" api:"output"`
+	domain.TrainerSpec
+	TrackerConfig *TrackerConfig `json:"trackerConfig,omitempty"`
+	JobReport
+	DirectRouteHandle string `json:"directRouteHandle,omitempty" api:"output"`
+}
+
+var trainerJobs = &resource[domain.TrainerJob, TrainerJob]{
+	kind: domain.TrainerJobs, noun: "reinforcement trainer job", idParam: "rlorTrainerJobId", reads: toRead, writes: toWrite,
+	fields: projections.FieldsOf[TrainerJob](),
+	render: func(v *projections.View, row *projections.Row[domain.TrainerJob], out *TrainerJob) {
+		j := &row.State
+		*out = TrainerJob{Name: string(row.Name), TrainerSpec: j.TrainerSpec,
+			TrackerConfig: shownTracker(j.TrainerSpec.TrackerConfig), JobReport: reportOf(v, row, &j.JobLife)}
+	},
+	prepare: func(c *call, name domain.Name, given *TrainerJob, _ map[string]string, v *domain.Violations) error {
+		c.wantDeployment(v, "rolloutDeploymentName", given.RolloutDeploymentName)
+		if id := given.HotLoadDeploymentID; domain.ValidID(id) {
+			c.wantDeployment(v, "hotLoadDeploymentId", string(domain.NewName(c.account, domain.Deployments.Collection, id)))
+		}
+		return c.wantInputs(v, name, jobInputs{prefix: "trainingConfig.", training: &given.TrainingConfig, dataset: given.Dataset,
+			evaluation: given.EvaluationDataset, store: given.ObjectStoreConfig, tracker: given.TrackerConfig})
+	},
+	create: func(c *call, name domain.Name, given *TrainerJob) domain.Command[domain.TrainerJob] {
+		spec := given.TrainerSpec
+		spec.TrainingConfig, spec.TrackerConfig = trainingOf(spec.TrainingConfig), given.TrackerConfig.kept()
+		return domain.CreateTrainerJob{TrainerSpec: spec, ID: name.ID(), CreatedBy: string(c.caller.key)}
+	},
+	remove: removeJob[domain.TrainerJob](domain.TrainerJobs),
+	after:  shredTracker(func(j domain.TrainerJob) *domain.TrackerConfig { return j.TrainerSpec.TrackerConfig }),
+}
+
+// wantDeployment requires that a reference, when it is given and well formed,
+// names a deployment of the account.
+func (c *call) wantDeployment(v *domain.Violations, field, ref string) {
+	name, ok := domain.ParseName(ref, domain.Deployments.Collection)
+	if !ok {
+		return // the decision says what is wrong with its form
+	}
+	_, exists := c.snapshot().Deployments.Get(name)
+	v.Require(exists && name.Account() == c.account, field, "names no deployment of accounts/%s: create it first, or correct the name", c.account)
+}

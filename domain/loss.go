@@ -1,0 +1,105 @@
+package domain
+
+import "slices"
+
+// Methods of a loss. Of the reinforcement ones, GRPO clips the ratio of
+// probabilities to [0.8, 1.2] and may have a KL term, DAPO clips to [0.8, 1.28]
+// without one, and GSPO_TOKEN works on the ratio of whole sequences.
+const (
+	LossUnspecified = "METHOD_UNSPECIFIED"
+	LossGRPO        = "GRPO"
+	LossDAPO        = "DAPO"
+	LossGSPO        = "GSPO_TOKEN"
+	LossDPO         = "DPO"
+	LossORPO        = "ORPO" // trains without a reference model
+)
+
+var (
+	reinforcementLosses = []string{LossGRPO, LossDAPO, LossGSPO}
+	preferenceLosses    = []string{LossDPO, LossORPO}
+)
+
+// Defaults of the preference losses.
+const (
+	DefaultDPOBeta    = 0.1
+	DefaultORPOLambda = 0.1
+)
+
+// LossConfig says what a training minimises.
+type LossConfig struct {
+	Method string    `json:"method,omitempty"`
+	KLBeta *float64  `json:"klBeta,omitempty"` // weight of the KL term of GRPO; absent is the trainer's default
+	DPO    *DPOLoss  `json:"dpo,omitempty"`
+	ORPO   *ORPOLoss `json:"orpo,omitempty"`
+}
+
+// DPOLoss are the settings of DPO.
+type DPOLoss struct {
+	Beta                float64 `json:"beta,omitempty"` // 0 is DefaultDPOBeta
+	RefCacheConcurrency int     `json:"refCacheConcurrency,omitempty"`
+	RefCacheBatchSize   int     `json:"refCacheBatchSize,omitempty"`
+}
+
+// ORPOLoss are the settings of ORPO.
+type ORPOLoss struct {
+	Lambda float64 `json:"lambda,omitempty"` // weight of the odds-ratio term; 0 is DefaultORPOLambda
+}
+
+// check names every violation; methods are those that the kind of job has, the
+// default first.
+func (c *LossConfig) check(v *Violations, methods []string) {
+	if c == nil {
+		return
+	}
+	method := c.method(methods[0])
+	if !slices.Contains(methods, method) {
+		v.Add("lossConfig.method", "must be one of %s, %s", LossUnspecified, join(methods))
+		return // the rest depends on it
+	}
+	v.Require(c.KLBeta == nil || method == LossGRPO, "lossConfig.klBeta", "%s has no KL term: leave it out, or choose GRPO", method)
+	v.Require(c.KLBeta == nil || *c.KLBeta >= 0 && *c.KLBeta <= 10, "lossConfig.klBeta", "must be from 0 to 10")
+	v.Require(c.DPO == nil || method == LossDPO, "lossConfig.dpo", "is for the method DPO, not %s: leave it out", method)
+	v.Require(c.ORPO == nil || method == LossORPO, "lossConfig.orpo", "is for the method ORPO, not %s: leave it out", method)
+	if d := c.DPO; d != nil {
+		v.Require(d.Beta >= 0 && d.Beta <= 100, "lossConfig.dpo.beta", "must be from 0 (the default, %v) to 100", DefaultDPOBeta)
+		v.Require(d.RefCacheConcurrency >= 0 && d.RefCacheConcurrency <= 1024, "lossConfig.dpo.refCacheConcurrency", "must be from 0 (the default) to 1024")
+		v.Require(d.RefCacheBatchSize >= 0 && d.RefCacheBatchSize <= 1<<20, "lossConfig.dpo.refCacheBatchSize", "must be from 0 (the default) to %d", 1<<20)
+	}
+	if o := c.ORPO; o != nil {
+		v.Require(o.Lambda >= 0 && o.Lambda <= 100, "lossConfig.orpo.lambda", "must be from 0 (the default, %v) to 100", DefaultORPOLambda)
+	}
+}
+
+func (c *LossConfig) method(whenUnspecified string) string {
+	if c == nil || unspecified(c.Method) {
+		return whenUnspecified
+	}
+	return c.Method
+}
+
+// filled is the loss with its defaults, for a kind of job with these methods.
+func (c *LossConfig) filled(methods []string) *LossConfig {
+	full := LossConfig{Method: c.method(methods[0])}
+	if c != nil {
+		full.KLBeta = c.KLBeta
+	}
+	switch full.Method {
+	case LossDPO:
+		full.DPO = &DPOLoss{}
+		if c != nil && c.DPO != nil {
+			*full.DPO = *c.DPO
+		}
+		if full.DPO.Beta == 0 {
+			full.DPO.Beta = DefaultDPOBeta
+		}
+	case LossORPO:
+		full.ORPO = &ORPOLoss{}
+		if c != nil && c.ORPO != nil {
+			*full.ORPO = *c.ORPO
+		}
+		if full.ORPO.Lambda == 0 {
+			full.ORPO.Lambda = DefaultORPOLambda
+		}
+	}
+	return &full
+}
