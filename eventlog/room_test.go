@@ -1,6 +1,7 @@
 package eventlog
 
 import (
+	"context"
 	"errors"
 	"testing"
 
@@ -45,4 +46,22 @@ func TestAppendToAFullDisk(t *testing.T) {
 	require.EqualValues(t, 1, last.Position)
 	free = spareRoom
 	require.NoError(t, write("two", 1))
+}
+
+// A server that takes nothing more is not kept up as if nothing had happened.
+func TestWatch(t *testing.T) {
+	server, err := StartServer(ServerOptions{Dir: t.TempDir()})
+	require.NoError(t, err)
+	t.Cleanup(server.Close)
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	require.ErrorIs(t, server.Watch(ended), context.Canceled)
+	log := serverLog{broken: server.broken}
+	log.Errorf("JetStream failed to store a msg on stream '%s > %s': %v", "CONTROL", "EVENTS", "wrong last sequence")
+	require.ErrorIs(t, server.Watch(ended), context.Canceled)
+	log.Errorf("JetStream stream '%s > %s' critical write error: %v", "CONTROL", "EVENTS", "no space left on device")
+	log.Errorf("JetStream out of space, will be DISABLED")
+	err = server.Watch(t.Context())
+	require.Equal(t, domain.FailedPrecondition, domain.CodeOf(err))
+	require.Contains(t, err.Error(), "no space left on device")
 }

@@ -45,6 +45,7 @@ type Server struct {
 	nats   *server.Server
 	dir    string
 	reader string
+	broken chan string // why the server takes nothing more
 }
 
 const readerPasswordFile = "reader.password"
@@ -73,14 +74,25 @@ func StartServer(opts ServerOptions) (*Server, error) {
 		return nil, fmt.Errorf("eventlog: the embedded NATS server: %w", err)
 	}
 	fatal := make(chan string, 1)
-	ns.SetLoggerV2(serverLog{opts.Log, fatal}, false, false, false)
-	s := &Server{nats: ns, dir: opts.Dir, reader: reader}
+	s := &Server{nats: ns, dir: opts.Dir, reader: reader, broken: make(chan string, 1)}
+	ns.SetLoggerV2(serverLog{opts.Log, fatal, s.broken}, false, false, false)
 	ns.Start()
 	if err := s.begin(own, seed, opts, fatal); err != nil {
 		s.Close()
 		return nil, err
 	}
 	return s, nil
+}
+
+// Watch returns ctx's error when it is done, and before that a fault when the
+// server will take nothing more: its disk was full, or is broken.
+func (s *Server) Watch(ctx context.Context) error {
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case reason := <-s.broken:
+		return domain.Faultf(domain.FailedPrecondition, "the disk of the event log failed (%s): see that it works and has space left, then start the server again; what was acknowledged is kept", reason)
+	}
 }
 
 // A large log is recovered before the server answers.

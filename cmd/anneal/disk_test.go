@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 
@@ -16,18 +17,13 @@ import (
 // A full disk is said to be full; what was acknowledged stays, and when there
 // is room again work goes on.
 func TestFullDisk(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("a small file system can be mounted by root only")
-	}
-	dir := t.TempDir()
-	if err := syscall.Mount("tmpfs", dir, "tmpfs", 0, "size=48m"); err != nil {
-		t.Skipf("a small file system cannot be mounted here: %v", err)
-	}
-	t.Cleanup(func() { require.NoError(t, syscall.Unmount(dir, syscall.MNT_DETACH)) })
+	dir := smallDisk(t)
 	s := serve(t, filepath.Join(dir, "data"), "--worker=false")
 	user := s.user()
 	user.dataset("before", 5)
 	user.must(http.MethodPost, "/datasets", object{"datasetId": "later", "dataset": object{}})
+
+	s.run("log", "verify").ok(t) // the readers' mirror has all that happened so far
 
 	ballast := filepath.Join(dir, "ballast")
 	fill(t, ballast)
@@ -70,6 +66,69 @@ func TestFullDisk(t *testing.T) {
 		s.user().get("/datasets/" + id)
 	}
 	require.Contains(t, s.run("log", "verify").ok(t), "equal")
+}
+
+// Another program fills the disk while the log is written to. The server may
+// have to end, and then says why; it loses nothing.
+func TestDiskFillsUnderTheLog(t *testing.T) {
+	dir := smallDisk(t)
+	s := serve(t, filepath.Join(dir, "data"), "--worker=false", "--listen", freePort(t))
+	user := s.user()
+	acknowledged := make([][]string, 3)
+	var writers sync.WaitGroup
+	full := make(chan struct{})
+	for w := range acknowledged {
+		writers.Go(func() {
+			for n := 0; ; n++ {
+				id := fmt.Sprintf("w%d-%d", w, n)
+				status, _, err := user.ask(http.MethodPost, "/datasets", object{"datasetId": id, "dataset": object{}})
+				if err == nil && status == http.StatusOK {
+					acknowledged[w] = append(acknowledged[w], id)
+				}
+				select {
+				case <-full:
+					return
+				default:
+				}
+			}
+		})
+	}
+	ballast := filepath.Join(dir, "ballast")
+	fill(t, ballast)
+	close(full)
+	writers.Wait()
+
+	require.NoError(t, os.Remove(ballast))
+	status, _, err := user.ask(http.MethodPost, "/datasets", object{"datasetId": "after", "dataset": object{}})
+	if err != nil || status != http.StatusOK {
+		require.Equal(t, 1, s.await(), "it answers, or ends")
+		require.Contains(t, lastLine(s.log.whole()), "the disk of the event log failed")
+		s.start()
+		_, _, err = user.ask(http.MethodPost, "/datasets", object{"datasetId": "after", "dataset": object{}}) // it may be there already
+		require.NoError(t, err)
+	}
+	for _, ids := range acknowledged {
+		for _, id := range ids {
+			user.get("/datasets/" + id)
+		}
+	}
+	user.get("/datasets/after")
+	require.Contains(t, s.run("log", "verify").ok(t), "equal")
+	require.Zero(t, s.end())
+}
+
+// smallDisk is a file system of its own.
+func smallDisk(t *testing.T) string {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		t.Skip("a small file system can be mounted by root only")
+	}
+	dir := t.TempDir()
+	if err := syscall.Mount("tmpfs", dir, "tmpfs", 0, "size=128m"); err != nil {
+		t.Skipf("a small file system cannot be mounted here: %v", err)
+	}
+	t.Cleanup(func() { require.NoError(t, syscall.Unmount(dir, syscall.MNT_DETACH)) })
+	return dir
 }
 
 // fill writes a file until the file system is full.

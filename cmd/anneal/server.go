@@ -128,6 +128,7 @@ func (s *server) openLog(ctx context.Context) error {
 		return err
 	}
 	s.events = s.nats.Connection
+	s.duties.add("log", s.nats.Watch)
 	s.context.NATSURL = s.nats.URL()
 	s.context.NATSUser, s.context.NATSPassword = s.nats.ReaderCredentials()
 	_, port, _ := strings.Cut(strings.TrimPrefix(s.nats.URL(), "nats://"), ":")

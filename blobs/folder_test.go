@@ -1,0 +1,44 @@
+package blobs
+
+import (
+	"bytes"
+	"os"
+	"path/filepath"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"anneal/domain"
+)
+
+// A disk that runs full in the middle of a file takes nothing of it, and takes
+// it whole when there is room again.
+func TestFolderLeavesRoom(t *testing.T) {
+	f, err := openFolder(t.TempDir(), time.Now())
+	require.NoError(t, err)
+	looks, full := 0, true
+	f.room = func(*os.File) error {
+		if looks++; full && looks > 1 {
+			return syscall.ENOSPC
+		}
+		return nil
+	}
+	content := bytes.Repeat([]byte("x"), 3*checkEvery)
+	_, err = f.put(t.Context(), "a/b", bytes.NewReader(content))
+	require.ErrorIs(t, err, syscall.ENOSPC)
+	require.Equal(t, domain.ResourceExhausted, domain.CodeOf(explain(err, "a/b")))
+	require.NoFileExists(t, filepath.Join(f.dir, "a", "b"))
+	unfinished, err := os.ReadDir(filepath.Join(f.dir, arriving))
+	require.NoError(t, err)
+	require.Empty(t, unfinished)
+
+	full = false
+	n, err := f.put(t.Context(), "a/b", bytes.NewReader(content))
+	require.NoError(t, err)
+	require.EqualValues(t, len(content), n)
+	stored, err := os.ReadFile(filepath.Join(f.dir, "a", "b"))
+	require.NoError(t, err)
+	require.Equal(t, content, stored)
+}
