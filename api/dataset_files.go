@@ -192,9 +192,8 @@ func rejected(d domain.Dataset) error {
 	return &domain.Fault{Code: code, Reason: "INVALID_ROWS", Message: d.Status.Message, Violations: d.Violations}
 }
 
-// uploadEndpoints answers a URL for each file, to which it can be PUT without
-// a key.
-func uploadEndpoints(c *call) (any, error) {
+// announcedFiles reads the names and sizes, in bytes, of files to come.
+func (c *call) announcedFiles() (map[string]domain.Count, error) {
 	var asked struct {
 		FilenameToSize map[string]domain.Count `json:"filenameToSize"`
 	}
@@ -208,23 +207,35 @@ func uploadEndpoints(c *call) (any, error) {
 		p.violations.Require(fileName.MatchString(name), "filenameToSize", "%s %s", quoted(name), fileNameRule)
 		p.violations.Require(size > 0 && size <= c.Limits.Upload, "filenameToSize", "the size of %s must be from 1 to %d bytes", quoted(name), c.Limits.Upload)
 	}
-	if err := p.err(); err != nil {
-		return nil, err
+	return asked.FilenameToSize, p.err()
+}
+
+// signPuts answers a URL for each file, to which it can be PUT without a key.
+func (c *call) signPuts(folder string, sizes map[string]domain.Count) (any, error) {
+	urls := map[string]string{}
+	for name, size := range sizes {
+		url, err := c.Blobs.SignPut(c.ctx, folder+name, size.Int64(), c.Limits.SignedURL)
+		if err != nil {
+			return nil, err
+		}
+		urls[name] = url
 	}
-	row, err := datasets.row(c)
+	return map[string]any{"filenameToSignedUrls": urls}, nil
+}
+
+func uploadEndpoints(c *call) (any, error) {
+	sizes, err := c.announcedFiles()
 	if err != nil {
 		return nil, err
 	}
-	if err := mayUpload(row); err != nil {
+	row, err := datasets.row(c)
+	if err == nil {
+		err = mayUpload(row)
+	}
+	if err != nil {
 		return nil, err
 	}
-	urls := map[string]string{}
-	for name, size := range asked.FilenameToSize {
-		if urls[name], err = c.Blobs.SignPut(c.ctx, arrivals(row.Name)+name, size.Int64(), c.Limits.SignedURL); err != nil {
-			return nil, err
-		}
-	}
-	return map[string]any{"filenameToSignedUrls": urls}, nil
+	return c.signPuts(arrivals(row.Name), sizes)
 }
 
 // validateUpload takes in what was PUT to the signed URLs and answers its
@@ -240,27 +251,43 @@ func validateUpload(c *call, row *projections.Row[domain.Dataset]) (any, error) 
 	if err := mayUpload(row); err != nil {
 		return nil, err
 	}
-	if len(arrived.Sizes) == 0 || len(arrived.Sizes) > maxFiles {
-		f := domain.Faultf(domain.FailedPrecondition, "%d files have been uploaded: PUT 1 to %d files to the URLs that :getUploadEndpoint gives, then validate", len(arrived.Sizes), maxFiles)
-		f.Reason = "NOTHING_UPLOADED"
-		return nil, f
+	if err := arrivedFiles(len(arrived.Sizes)); err != nil {
+		return nil, err
 	}
 	intake := newIntake(c, row)
-	for _, name := range slices.Sorted(keysOf(arrived.Sizes)) {
-		content, err := c.Blobs.Get(c.ctx, arrived.Folder+name)
-		if err == nil {
-			err = errors.Join(intake.file(name, content), content.Close())
-		}
-		if err != nil {
-			intake.discard()
-			return nil, err
-		}
+	if err := intake.copy(arrived); err != nil {
+		return nil, err
 	}
 	result, err := intake.record()
 	if err == nil || domain.CodeOf(err) == domain.InvalidArgument {
 		c.deleteFolder(arrivals(row.Name))
 	}
 	return result, err
+}
+
+// arrivedFiles refuses to take in nothing, or too much.
+func arrivedFiles(n int) error {
+	if n > 0 && n <= maxFiles {
+		return nil
+	}
+	f := domain.Faultf(domain.FailedPrecondition, "%d files have been uploaded: PUT 1 to %d files to the URLs that :getUploadEndpoint gives, then validate", n, maxFiles)
+	f.Reason = "NOTHING_UPLOADED"
+	return f
+}
+
+// copy stores what has arrived, all of it or nothing.
+func (in *intake) copy(arrived domain.Files) error {
+	for _, name := range slices.Sorted(keysOf(arrived.Sizes)) {
+		content, err := in.Blobs.Get(in.ctx, arrived.Folder+name)
+		if err == nil {
+			err = errors.Join(in.file(name, content), content.Close())
+		}
+		if err != nil {
+			in.discard()
+			return err
+		}
+	}
+	return nil
 }
 
 func keysOf[V any](m map[string]V) func(func(string) bool) {

@@ -16,7 +16,7 @@ var factSecrets = func() map[string]mask {
 	secrets := map[string]mask{}
 	for _, kind := range []interface {
 		EventTypes() iter.Seq2[string, reflect.Type]
-	}{domain.Accounts, domain.APIKeys, domain.Secrets, domain.Models, domain.Datasets, domain.SupervisedJobs,
+	}{domain.Accounts, domain.APIKeys, domain.Secrets, domain.Models, domain.Datasets, domain.Evaluators, domain.SupervisedJobs,
 		domain.DPOJobs, domain.ReinforcementJobs, domain.TrainerJobs, domain.DeploymentShapes, domain.Deployments, domain.Nodes} {
 		for name, fact := range kind.EventTypes() {
 			secrets[name], _ = secretParts(fact)

@@ -33,6 +33,7 @@ var reinforcementJobs = &resource[domain.ReinforcementJob, ReinforcementJob]{
 }
 
 func prepareReinforcementJob(c *call, name domain.Name, given *ReinforcementJob, _ map[string]string, v *domain.Violations) error {
+	c.wantEvaluator(v, "evaluator", given.Evaluator)
 	if s := given.BlobStoreConfig; s != nil {
 		c.wantSecret(v, "blobStoreConfig.credentialsSecret", s.CredentialsSecret)
 	}

@@ -38,7 +38,9 @@ type resource[S domain.State, R any] struct {
 
 	givenID func(given *R) string
 	ask     func(p *params, given *R) // further query parameters of create
-	render  func(v *projections.View, row *projections.Row[S], out *R)
+	// askUpdate reads further query parameters of update.
+	askUpdate func(p *params, given *R)
+	render    func(v *projections.View, row *projections.Row[S], out *R)
 	// prepare looks at what a create or update asks: references, values to
 	// seal. What it prepares it registers with onRefusal.
 	prepare func(c *call, name domain.Name, given *R, extra map[string]string, v *domain.Violations) error
@@ -303,6 +305,9 @@ func (res *resource[S, R]) patch(c *call) (any, error) {
 	given := new(R)
 	if err := body(m.merge(nil, b)).fill(given); err != nil { // only what the mask names
 		return nil, err
+	}
+	if res.askUpdate != nil {
+		res.askUpdate(p, given)
 	}
 	if res.prepare != nil {
 		if err := res.prepare(c, row.Name, given, nil, &p.violations); err != nil {

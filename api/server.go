@@ -164,6 +164,8 @@ func (s *Server) routeManagement(r chi.Router) {
 	mount(s, r, models)
 	mount(s, r, datasets)
 	s.routeDatasets(r)
+	mount(s, r, evaluators)
+	s.routeEvaluators(r)
 	mount(s, r, supervisedJobs)
 	mount(s, r, dpoJobs)
 	mount(s, r, reinforcementJobs)

@@ -73,6 +73,9 @@ func join(words []string) string {
 	return text
 }
 
+// indexed is the path of a list's element: criteria[2].
+func indexed(field string, i int) string { return field + "[" + strconv.Itoa(i) + "]" }
+
 func reference(v *Violations, field, value, collection string) {
 	if value == "" {
 		return

@@ -78,6 +78,16 @@ func wishNode(t *rapid.T, _ domain.Node) domain.Command[domain.Node] {
 		domain.LoseNode{Reason: "silent"}, domain.RemoveNode{})
 }
 
+func wishEvaluator(t *rapid.T, e domain.Evaluator) domain.Command[domain.Evaluator] {
+	spec := domain.EvaluatorSpec{DisplayName: pick(t, "name", "", "mine"), EvaluatorCode: domain.EvaluatorCode{Requirements: pick(t, "requirements", "", "numpy"),
+		Source: pick(t, "source", nil, &domain.EvaluatorSource{Type: "TYPE_UPLOAD"}, &domain.EvaluatorSource{Type: "TYPE_CODE_HOST"})}}
+	revision := near(t, e.Revision)
+	return pick[domain.Command[domain.Evaluator]](t, "command", domain.CreateEvaluator{EvaluatorSpec: spec},
+		domain.UpdateEvaluator{EvaluatorSpec: spec, Upload: pick(t, "upload", true, false)}, domain.UploadEvaluator{Revision: revision, Files: someFiles(t)},
+		domain.UploadEvaluator{Revision: revision}, domain.AcceptBuild{Revision: revision, BuildLog: "log"},
+		domain.RejectBuild{Revision: revision, Status: someStatus}, domain.DeleteEvaluator{})
+}
+
 func wishDeploymentShape(t *rapid.T, s domain.DeploymentShape) domain.Command[domain.DeploymentShape] {
 	spec := domain.ShapeSpec{BaseModel: pick(t, "model", "accounts/a/models/m", "accounts/a/models/m", "accounts/a/models/n", "nonsense"),
 		Precision: pick(t, "precision", "", "FP8", "FP4", "HUGE"), DraftTokenCount: pick(t, "draft", 0, 3)}

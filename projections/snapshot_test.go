@@ -262,6 +262,7 @@ func TestEveryStateSurvivesItsSnapshot(t *testing.T) {
 	survives[domain.Secret](t)
 	survives[domain.Model](t)
 	survives[domain.Dataset](t)
+	survives[domain.Evaluator](t)
 	survives[domain.SupervisedJob](t)
 	survives[domain.DPOJob](t)
 	survives[domain.ReinforcementJob](t)

@@ -24,6 +24,7 @@ type View struct {
 	Secrets           *Table[domain.Secret]
 	Models            *Table[domain.Model]
 	Datasets          *Table[domain.Dataset]
+	Evaluators        *Table[domain.Evaluator]
 	SupervisedJobs    *Table[domain.SupervisedJob]
 	DPOJobs           *Table[domain.DPOJob]
 	ReinforcementJobs *Table[domain.ReinforcementJob]
@@ -44,6 +45,7 @@ func NewWorld() *World {
 	register(w, domain.Secrets, func(v *View) **Table[domain.Secret] { return &v.Secrets })
 	register(w, domain.Models, func(v *View) **Table[domain.Model] { return &v.Models })
 	register(w, domain.Datasets, func(v *View) **Table[domain.Dataset] { return &v.Datasets })
+	register(w, domain.Evaluators, func(v *View) **Table[domain.Evaluator] { return &v.Evaluators })
 	register(w, domain.SupervisedJobs, func(v *View) **Table[domain.SupervisedJob] { return &v.SupervisedJobs })
 	register(w, domain.DPOJobs, func(v *View) **Table[domain.DPOJob] { return &v.DPOJobs })
 	register(w, domain.ReinforcementJobs, func(v *View) **Table[domain.ReinforcementJob] { return &v.ReinforcementJobs })

@@ -19,6 +19,7 @@ func TestEveryKindHasItsFieldInAView(t *testing.T) {
 	require.NotNil(t, v.Secrets)
 	require.NotNil(t, v.Models)
 	require.NotNil(t, v.Datasets)
+	require.NotNil(t, v.Evaluators)
 	require.NotNil(t, v.SupervisedJobs)
 	require.NotNil(t, v.DPOJobs)
 	require.NotNil(t, v.ReinforcementJobs)
@@ -26,7 +27,7 @@ func TestEveryKindHasItsFieldInAView(t *testing.T) {
 	require.NotNil(t, v.Shapes)
 	require.NotNil(t, v.Deployments)
 	require.NotNil(t, v.Nodes)
-	require.Len(t, v.tables, 12)
+	require.Len(t, v.tables, 13)
 }
 
 func TestRowsFollowTheLog(t *testing.T) {

@@ -82,6 +82,21 @@ func (c *inputs) unready(field, name string, d *domain.Dataset) {
 	}
 }
 
+// evaluator requires an evaluator with a revision that was built; one that is
+// being built for the first time is waited for.
+func (c *inputs) evaluator(field, name string) {
+	row, ok := c.view.Evaluators.Get(domain.Name(name))
+	switch {
+	case !ok || row.Name.Account() != c.account:
+		c.refuse(domain.NotFound, field, "there is no evaluator %s: create it, then resume the job", name)
+	case row.State.Active > 0:
+	case row.State.State == domain.EvaluatorFailed:
+		c.refuse(domain.FailedPrecondition, field, "%s could not be built (%s): mend it, then resume the job", name, row.State.Status.Message)
+	default:
+		c.waits, c.words = true, fmt.Sprintf("%s, which is %s: %s", name, row.State.State, row.State.Status.Message)
+	}
+}
+
 // models requires what a training begins with, and that its outcome has a free
 // name; prefix stands before the names of the fields.
 func (c *inputs) models(prefix string, t domain.TrainingConfig, j job) {

@@ -113,6 +113,7 @@ func (s *reinforcement) need() Need { return training(s.NodeCount, "train:reinfo
 func (s *reinforcement) check(v *projections.View, j job) verdict {
 	c := inputs{view: v, account: j.Name.Account()}
 	c.dataset("dataset", s.Dataset, 1, domain.ShapePrompt)
+	c.evaluator("evaluator", s.Evaluator)
 	if s.EvaluationDataset != "" {
 		c.dataset("evaluationDataset", s.EvaluationDataset, 1, domain.ShapePrompt)
 	}

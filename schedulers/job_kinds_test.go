@@ -44,3 +44,29 @@ func TestJobsWaitForANodeThatKnowsTheirMethod(t *testing.T) {
 	require.Equal(t, domain.StatusOf(nil), row.State.Status)
 	s.end("jobs_method")
 }
+
+// A job whose evaluator is still being built for the first time says so and
+// waits; one whose evaluator cannot be built fails.
+func TestJobsWaitForTheirEvaluator(t *testing.T) {
+	s := newStage(t)
+	s.given(account(), baseModel("base"))
+	s.given(dataset("prompts", domain.ShapePrompt, 9)...)
+	evaluator := func(id string, command domain.Command[domain.Evaluator]) domain.Intent {
+		return domain.Intend(domain.Evaluators, domain.NewName("acme", domain.Evaluators.Collection, id), command)
+	}
+	s.given(evaluator("new", domain.CreateEvaluator{}), evaluator("broken", domain.CreateEvaluator{}))
+	s.given(evaluator("broken", domain.RejectBuild{Revision: 1, Status: domain.Status{Code: "INVALID_ARGUMENT", Message: "main.py: no function evaluate"}}))
+	for _, id := range []string{"new", "broken", "missing"} {
+		s.given(domain.Intend(domain.ReinforcementJobs, domain.NewName("acme", domain.ReinforcementJobs.Collection, "with-"+id), domain.Command[domain.ReinforcementJob](
+			domain.CreateReinforcementJob{ID: "with-" + id, ReinforcementSpec: domain.ReinforcementSpec{Dataset: string(datasetName("prompts")),
+				Evaluator: "accounts/acme/evaluators/" + id, TrainingConfig: domain.TrainingConfig{BaseModel: string(modelName("base"))}}})))
+	}
+	s.act(schedulers.Jobs{})
+	s.act(schedulers.Jobs{})
+	require.Empty(t, s.plan(schedulers.Jobs{}).Steps)
+	s.say("the evaluator is built")
+	s.given(evaluator("new", domain.AcceptBuild{Revision: 1}))
+	s.act(schedulers.Jobs{})
+	s.act(schedulers.Jobs{})
+	s.end("jobs_evaluator")
+}

@@ -1,0 +1,70 @@
+package domain_test
+
+import (
+	"fmt"
+	"testing"
+
+	"anneal/domain"
+)
+
+var (
+	someCode = domain.EvaluatorSpec{EvaluatorCode: domain.EvaluatorCode{Criteria: []domain.Criterion{{Type: "CODE_SNIPPETS",
+		CodeSnippets: &domain.CodeSnippets{FileContents: map[string]string{"main.py": "def evaluate(): ..."}, EntryFile: "main.py"}}}}}
+	uploadedCode = domain.Files{Folder: "e/1/", Sizes: map[string]int64{"main.py": 9}}
+)
+
+func TestEvaluators(t *testing.T) {
+	create := func(s domain.EvaluatorSpec) error {
+		_, err := domain.CreateEvaluator{EvaluatorSpec: s}.Decide(domain.Evaluator{}, noon)
+		return err
+	}
+	type spec = domain.EvaluatorSpec
+	snippets := func(c domain.Criterion) func(*spec) { return func(s *spec) { s.Criteria = []domain.Criterion{c} } }
+	refuses(t, someCode, create, []wrong[spec]{
+		{"as it should be", func(*spec) {}, nil, ""},
+		{"its code will be uploaded", func(s *spec) { *s = spec{} }, nil, ""},
+		{"no repository", func(s *spec) { s.Source = &domain.EvaluatorSource{Type: "TYPE_CODE_HOST"} }, []string{"source.codeHostRepositoryName"}, "required"},
+		{"unknown sorts", func(s *spec) {
+			s.Source, s.Criteria = &domain.EvaluatorSource{Type: "X"}, []domain.Criterion{{Type: "Y"}}
+		},
+			[]string{"source.type", "criteria[0].type"}, "TYPE_UPLOAD"},
+		{"snippets without files", snippets(domain.Criterion{Type: "CODE_SNIPPETS"}), []string{"criteria[0].codeSnippets"}, "must hold a file"},
+		{"an entry that is not there", snippets(domain.Criterion{CodeSnippets: &domain.CodeSnippets{FileContents: map[string]string{"a": ""}, EntryFile: "b"}}),
+			[]string{"criteria[0].codeSnippets.entryFile"}, "one of the files"},
+		{"too much code", func(s *spec) { s.Requirements = string(make([]byte, domain.MaxInlineCode)) }, []string{"criteria"}, "upload larger code"},
+		{"no dataset's name", func(s *spec) { s.DefaultDataset = "d" }, []string{"defaultDataset"}, "datasets/ID"},
+	})
+}
+
+func TestEvaluatorTransitions(t *testing.T) {
+	f := facts[domain.Evaluator]
+	other := someCode
+	other.Requirements = "numpy"
+	named := someCode
+	named.DisplayName = "mine"
+	made := domain.EvaluatorCreated{EvaluatorSpec: someCode}
+	active := f(made, domain.EvaluatorBuilt{Revision: 1})
+	situations := []situation[domain.Evaluator]{
+		{name: "(none)"},
+		{name: "BUILDING, code in its criteria", facts: f(made)},
+		{name: "BUILDING, code uploaded", facts: f(made, domain.EvaluatorUploaded{Revision: 1, Files: uploadedCode})},
+		{name: "ACTIVE", facts: active},
+		{name: "BUILD_FAILED", facts: f(made, domain.EvaluatorBuildFailed{Revision: 1, Status: someStatus})},
+		{name: "BUILDING again, the code that was uploaded before", facts: f(made, domain.EvaluatorUploaded{Revision: 1, Files: uploadedCode},
+			domain.EvaluatorBuilt{Revision: 1}, domain.EvaluatorUpdated{EvaluatorSpec: other, Rebuild: true})},
+	}
+	commands := []domain.Command[domain.Evaluator]{domain.CreateEvaluator{EvaluatorSpec: someCode}, changed{"UpdateEvaluator", domain.UpdateEvaluator{EvaluatorSpec: named}},
+		changed{"… its code", domain.UpdateEvaluator{EvaluatorSpec: other}}, changed{"… for an upload", domain.UpdateEvaluator{EvaluatorSpec: someCode, Upload: true}},
+		domain.UploadEvaluator{Revision: 1, Files: uploadedCode}, domain.AcceptBuild{Revision: 1}, domain.RejectBuild{Revision: 1, Status: someStatus}, domain.DeleteEvaluator{}}
+	golden(t, "evaluator_transitions.txt", transitions(t, domain.Evaluators, situations, commands, func(e domain.Evaluator) string {
+		return fmt.Sprintf("%s revision %d, active %d, %d files", orNone(e.State), e.Revision, e.Active, len(e.Files.Sizes))
+	}))
+}
+
+// changed shows an UpdateEvaluator under a name of its own.
+type changed struct {
+	name string
+	domain.UpdateEvaluator
+}
+
+func (u changed) word() string { return u.name }
