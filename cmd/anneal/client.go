@@ -127,16 +127,37 @@ func (c *client) request(ctx context.Context, method, path string, query url.Val
 	return res, nil
 }
 
+// shownViolations is how many faults of one request are printed.
+const shownViolations = 20
+
 func refusal(res *http.Response) error {
 	text, _ := io.ReadAll(io.LimitReader(res.Body, 1<<20))
 	var body struct {
 		Message string `json:"message"`
-		Error   struct {
+		Details []struct {
+			Violations []struct {
+				Field       string `json:"field"`
+				Description string `json:"description"`
+			} `json:"fieldViolations"`
+		} `json:"details"`
+		Error struct {
 			Message string `json:"message"`
 		} `json:"error"`
 	}
 	_ = json.Unmarshal(text, &body)
 	message := body.Message + body.Error.Message
+	for _, d := range body.Details {
+		if len(d.Violations) < 2 {
+			continue // the message says it all
+		}
+		message = fmt.Sprintf("%d things are wrong:", len(d.Violations))
+		for _, v := range d.Violations[:min(len(d.Violations), shownViolations)] {
+			message += "\n  " + v.Field + ": " + v.Description
+		}
+		if more := len(d.Violations) - shownViolations; more > 0 {
+			message += fmt.Sprintf("\n  and %d more", more)
+		}
+	}
 	if message == "" {
 		message = fmt.Sprintf("the server answered %s", res.Status)
 	}

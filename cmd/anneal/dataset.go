@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"mime/multipart"
@@ -34,7 +35,7 @@ func datasetCreate() *cobra.Command {
 				return err
 			}
 			if file != "" {
-				if _, err := os.Stat(file); err != nil {
+				if err := isFile(file); err != nil {
 					return err
 				}
 			}
@@ -43,7 +44,12 @@ func datasetCreate() *cobra.Command {
 				delete(body["dataset"].(map[string]any), "format")
 			}
 			var item map[string]any
-			if err := client.call(c.Context(), http.MethodPost, client.path("datasets"), nil, body, &item); err != nil {
+			err = client.call(c.Context(), http.MethodPost, client.path("datasets"), nil, body, &item)
+			if file != "" && client.unfinished(c.Context(), args[0], err) {
+				fmt.Fprintf(c.ErrOrStderr(), "dataset %s is there and has no valid rows yet: uploading into it\n", args[0])
+				err = nil
+			}
+			if err != nil {
 				return err
 			}
 			if file != "" {
@@ -57,6 +63,26 @@ func datasetCreate() *cobra.Command {
 	c.Flags().StringVar(&displayName, "display-name", "", "a name for people")
 	c.Flags().StringVar(&format, "format", "", "CHAT, COMPLETION or RL (default: as the rows say)")
 	return c
+}
+
+func isFile(path string) error {
+	info, err := os.Stat(path)
+	if err == nil && !info.Mode().IsRegular() {
+		err = fmt.Errorf("%s is not a file", path)
+	}
+	return err
+}
+
+// unfinished tells whether a dataset could not be created because an earlier
+// attempt left it without valid rows.
+func (c *client) unfinished(ctx context.Context, dataset string, err error) bool {
+	var refused *apiError
+	if !errors.As(err, &refused) || refused.HTTP != http.StatusConflict {
+		return false
+	}
+	var item map[string]any
+	err = c.call(ctx, http.MethodGet, "/v1/"+c.name("datasets", dataset), nil, nil, &item)
+	return err == nil && item["state"] == "UPLOADING"
 }
 
 func datasetUpload() *cobra.Command {
@@ -76,6 +102,9 @@ func datasetUpload() *cobra.Command {
 
 // upload sends a file and waits for the verdict on its rows.
 func (c *client) upload(ctx context.Context, dataset, path string) (map[string]any, error) {
+	if err := isFile(path); err != nil {
+		return nil, err
+	}
 	f, err := os.Open(path)
 	if err != nil {
 		return nil, err

@@ -52,6 +52,9 @@ func demo(c *cobra.Command, dir string) error {
 	if os.Getenv("ANNEAL_LOG") == "" {
 		logger = quietLogger()
 	}
+	if _, err := os.Stat(filepath.Join(dir, "server", "version")); err == nil {
+		return fmt.Errorf("%s holds an earlier demonstration: choose another folder, or look at it with `anneal serve --data %s`", dir, filepath.Join(dir, "server"))
+	}
 	flags := defaultServeFlags()
 	flags.data, flags.listen = filepath.Join(dir, "server"), "127.0.0.1:0"
 	ctx, stop := context.WithCancel(c.Context())

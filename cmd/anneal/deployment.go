@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"io"
 	"net/http"
 	"net/url"
 	"strconv"
@@ -144,7 +145,7 @@ func completeCommand() *cobra.Command {
 	var seed int64
 	var stop []string
 	var stream bool
-	c := &cobra.Command{Use: "complete PROMPT", Short: "Ask a deployed model", Args: arguments(1, 1),
+	c := &cobra.Command{Use: "complete PROMPT", Short: "Ask a deployed model; - reads the prompt from standard input", Args: arguments(1, 1),
 		Example: `  anneal complete --model polite "good morning"`,
 		RunE: func(c *cobra.Command, args []string) error {
 			client, err := newClient(c)
@@ -155,7 +156,15 @@ func completeCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			body := map[string]any{"model": client.modelAddress(model), "prompt": args[0], "max_tokens": maxTokens, "temperature": temperature, "top_p": topP, "stream": stream && !inJSON}
+			prompt := args[0]
+			if prompt == "-" {
+				text, err := io.ReadAll(io.LimitReader(c.InOrStdin(), 1<<20))
+				if err != nil {
+					return err
+				}
+				prompt = strings.TrimRight(string(text), "\r\n")
+			}
+			body := map[string]any{"model": client.modelAddress(model), "prompt": prompt, "max_tokens": maxTokens, "temperature": temperature, "top_p": topP, "stream": stream && !inJSON}
 			if topK > 0 {
 				body["top_k"] = topK
 			}

@@ -14,7 +14,7 @@ var accountColumns = []column{{"Name", "name"}, {"Display name", "displayName"},
 	{"Suspended", "suspendState"}, {"Created", "createTime"}}
 
 func accountCommand() *cobra.Command {
-	c := group("account", "Accounts, for the operator on the server's machine", accountCreate(), accountSuspend(), accountRestore(), accountGet())
+	c := group("account", "Accounts, for the operator on the server's machine", accountCreate(), accountSuspend(), accountRestore(), accountList(), accountGet())
 	c.PersistentFlags().String("data", "", "the server's folder (default: that of the context file)")
 	return c
 }
@@ -73,11 +73,25 @@ func accountVerb(c *cobra.Command, id, verb string, body map[string]any, past st
 	return done(c, "account", id, past)
 }
 
+func accountList() *cobra.Command {
+	return &cobra.Command{Use: "list", Aliases: []string{"ls"}, Short: "List all accounts", Args: arguments(0, 0), RunE: func(c *cobra.Command, _ []string) error {
+		operator, err := newOperator(c)
+		if err != nil {
+			return err
+		}
+		items, err := operator.list(c.Context(), "/v1/accounts", "accounts", nil)
+		if err != nil {
+			return err
+		}
+		return printItems(c, items, column{"ID", "#name"}, column{"STATE", "state"}, column{"SUSPENDED", "suspendState"}, column{"DISPLAY NAME", "displayName"}, column{"CREATED", "createTime"})
+	}}
+}
+
 func accountGet() *cobra.Command {
 	return &cobra.Command{Use: "get [ID]", Short: "Show an account", Args: arguments(0, 1), RunE: func(c *cobra.Command, args []string) error {
 		asks, err := newClient(c)
-		if data, _ := c.Flags().GetString("data"); data != "" {
-			asks, err = newOperator(c)
+		if len(args) == 1 && (err != nil || args[0] != asks.Account) {
+			asks, err = newOperator(c) // another's account
 		}
 		if err != nil {
 			return err

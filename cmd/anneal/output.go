@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"strconv"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -101,9 +102,9 @@ func cell(item map[string]any, path string) string {
 		if strings.HasSuffix(path, "Time") {
 			return localTime(v)
 		}
-		return strings.TrimPrefix(v, "JOB_STATE_")
+		return v
 	case float64:
-		return fmt.Sprintf("%g", v)
+		return strconv.FormatFloat(v, 'g', 6, 64)
 	case bool:
 		return fmt.Sprint(v)
 	default:
@@ -134,7 +135,11 @@ func onTerminal(w io.Writer) bool {
 		return false
 	}
 	info, err := f.Stat()
-	return err == nil && info.Mode()&os.ModeCharDevice != 0
+	if err != nil || info.Mode()&os.ModeCharDevice == 0 {
+		return false
+	}
+	null, err := os.Stat(os.DevNull)
+	return err != nil || !os.SameFile(info, null)
 }
 
 const clearLine = "\r\x1b[2K"

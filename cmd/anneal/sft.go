@@ -14,7 +14,7 @@ import (
 )
 
 var supervisedJobs = collection{"supervisedFineTuningJobs", "job",
-	[]column{{"ID", "#name"}, {"STATE", "state"}, {"%", "jobProgress.percent"}, {"DATASET", "#dataset"}, {"BASE", "#baseModel"}, {"OUTPUT", "#outputModel"}, {"CREATED", "createTime"}},
+	[]column{{"ID", "#name"}, {"STATE", "state"}, {"DONE %", "jobProgress.percent"}, {"DATASET", "#dataset"}, {"BASE", "#baseModel"}, {"OUTPUT", "#outputModel"}, {"CREATED", "createTime"}},
 	[]column{{"Name", "name"}, {"Display name", "displayName"}, {"State", "state"}, {"Status", "status.message"}, {"Progress", "jobProgress.percent"}, {"Dataset", "dataset"},
 		{"Base model", "baseModel"}, {"Warm start", "warmStartFrom"}, {"Output model", "outputModel"}, {"Epochs", "epochs"}, {"Learning rate", "learningRate"}, {"LoRA rank", "loraRank"},
 		{"Accelerator seconds", "acceleratorSeconds"}, {"Created by", "createdBy"}, {"Created", "createTime"}, {"Completed", "completedTime"}}}
@@ -44,11 +44,9 @@ func sftCreate() *cobra.Command {
 				"batchSize": batch, "batchSizeSamples": samples, "nodes": nodes, "earlyStop": earlyStop, "evalAutoCarveout": carve, "outputModel": output}
 			if warm != "" {
 				body["warmStartFrom"] = client.name("models", warm)
-			} else {
-				body["baseModel"] = base
-				if !strings.HasPrefix(base, "accounts/") {
-					body["baseModel"] = client.name("models", base)
-				}
+			}
+			if warm == "" || c.Flags().Changed("base-model") {
+				body["baseModel"] = client.name("models", base)
 			}
 			if evaluation != "" {
 				body["evaluationDataset"] = client.name("datasets", evaluation)
@@ -104,6 +102,11 @@ func sftWatch() *cobra.Command {
 	}}
 }
 
+// stateOf is a job's state without its prefix.
+func stateOf(item map[string]any) string {
+	return strings.TrimPrefix(cell(item, "state"), "JOB_STATE_")
+}
+
 func ended(state string) bool {
 	switch state {
 	case "COMPLETED", "FAILED", "CANCELLED", "EXPIRED", "EARLY_STOPPED":
@@ -124,7 +127,7 @@ func (c *client) watchJob(cmd *cobra.Command, name string) (map[string]any, erro
 		if err := c.call(cmd.Context(), http.MethodGet, "/v1/"+name, nil, nil, &item); err != nil {
 			return nil, err
 		}
-		state := cell(item, "state")
+		state := stateOf(item)
 		percent := percentOf(item)
 		line := fmt.Sprintf("%-15s %s %3.0f%%%s", state, bar(percent/100, 24), percent, curve.add(item, percent, time.Now()))
 		switch {
@@ -144,6 +147,7 @@ func (c *client) watchJob(cmd *cobra.Command, name string) (map[string]any, erro
 			return item, nil
 		}
 		if err := pause(cmd.Context(), 250*time.Millisecond); err != nil {
+			fmt.Fprintf(out, "\nThe job goes on; `anneal sft watch %s` shows it again, `anneal sft cancel %s` stops it.\n", id(name), id(name))
 			return nil, err
 		}
 	}
@@ -153,7 +157,7 @@ func percentOf(item map[string]any) (percent float64) {
 	if progress, ok := item["jobProgress"].(map[string]any); ok {
 		percent, _ = progress["percent"].(float64)
 	}
-	if cell(item, "state") == "COMPLETED" {
+	if stateOf(item) == "COMPLETED" {
 		percent = 100
 	}
 	return percent

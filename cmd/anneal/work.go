@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -10,8 +11,10 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/google/uuid"
+	"github.com/nats-io/nats.go"
 	"github.com/spf13/cobra"
 
 	"anneal/domain"
@@ -85,25 +88,16 @@ func workCommand() *cobra.Command {
 }
 
 func work(ctx context.Context, join, token, dir string, flags nodeFlags) error {
-	logger := newLogger()
 	if flags.id == "" {
 		flags.id = tokenNode(token)
 	}
-	if dir == "" && flags.id == "" {
-		temp, err := os.MkdirTemp("", "anneal-work-")
-		if err != nil {
-			return err
-		}
-		defer os.RemoveAll(temp)
-		dir = temp
-	} else if dir == "" {
-		cache, err := os.UserCacheDir()
-		if err != nil {
-			return err
-		}
-		dir = filepath.Join(cache, "anneal", flags.id)
+	var release func()
+	var err error
+	if dir == "" {
+		dir, release, err = freeFolder(token, flags.id)
+	} else {
+		release, err = eventlog.LockDir(dir)
 	}
-	release, err := eventlog.LockDir(dir)
 	if err != nil {
 		return err
 	}
@@ -113,8 +107,65 @@ func work(ctx context.Context, join, token, dir string, flags nodeFlags) error {
 			return err
 		}
 	}
+	if err := tryJoin(ctx, join, flags.id, token); err != nil {
+		return err
+	}
 	fmt.Fprintf(os.Stdout, "node %s works for %s\n", flags.id, join)
-	return runAgent(ctx, agent.Options{Token: token, URL: join, Dir: filepath.Join(dir, "work"), Log: logger}, flags)
+	return runAgent(ctx, agent.Options{Token: token, URL: join, Dir: filepath.Join(dir, "work"), Log: newLogger()}, flags)
+}
+
+// mostWorkers is how many agents one user may run on a machine without saying
+// where they keep their files.
+const mostWorkers = 64
+
+// freeFolder locks a folder below the user's cache that no other agent uses. It
+// belongs to one server (whose token it is) and, when the node has an ID, to
+// that node; so an agent that starts again finds its ID and its downloads.
+func freeFolder(token, node string) (dir string, release func(), err error) {
+	cache, err := os.UserCacheDir()
+	if err != nil {
+		return "", nil, fmt.Errorf("there is no folder for downloads (%w): give one with --data DIR", err)
+	}
+	whose := sha256.Sum256([]byte(token))
+	base := filepath.Join(cache, "anneal", fmt.Sprintf("worker-%x", whose[:6]))
+	if node != "" {
+		dir = base + "-" + node
+		release, err = eventlog.LockDir(dir)
+		return dir, release, err
+	}
+	for n := 1; n <= mostWorkers; n++ {
+		dir = fmt.Sprintf("%s-%d", base, n)
+		if release, err = eventlog.LockDir(dir); err == nil {
+			return dir, release, nil
+		}
+	}
+	return "", nil, err
+}
+
+const joinWithin = 10 * time.Second
+
+// tryJoin tells at the start whether the server lets the node in. Later the
+// agent outlasts any silence.
+func tryJoin(ctx context.Context, join, node, token string) error {
+	if scheme, _, found := strings.Cut(join, "://"); found && scheme != "nats" && scheme != "tls" {
+		return usageError{fmt.Errorf("--join %s must be the server's NATS address, like nats://HOST:4222: natsUrl in its context file", join)}
+	}
+	deadline := time.Now().Add(joinWithin)
+	for {
+		conn, err := nats.Connect(join, nats.UserInfo(node, token), nats.CustomInboxPrefix("_INBOX."+node), nats.Timeout(3*time.Second))
+		switch {
+		case err == nil:
+			conn.Close()
+			return nil
+		case errors.Is(err, nats.ErrAuthorization):
+			return fmt.Errorf("%s does not let node %s in: the token in --token-file is not this server's, or is another node's; make one with `anneal node token`", join, node)
+		case time.Now().After(deadline):
+			return fmt.Errorf("nobody answers at %s (%w): is the server running, and reachable under this address?", join, err)
+		}
+		if err := pause(ctx, 500*time.Millisecond); err != nil {
+			return err
+		}
+	}
 }
 
 // runAgent works until ctx is done; o says where.
