@@ -240,7 +240,7 @@ func (e ReplicaAdvanced) Evolve(d *Deployment) {
 	r.State = e.State
 	d.setReplica(r)
 	if e.State == ReplicaReady {
-		d.Failures = 0
+		d.Failures, d.Status = 0, StatusOf(nil)
 	}
 }
 

@@ -125,3 +125,20 @@ func TestDeploymentKeepsItsBoundsWhenUpdated(t *testing.T) {
 	require.Equal(t, 2, state.Generation)
 	require.Equal(t, domain.DeploymentCreatingState, state.State, "it has not begun to serve yet")
 }
+
+// TestAReadyReplicaClearsAnOldFailure keeps a deployment that works from
+// showing why one of its replicas once did not.
+func TestAReadyReplicaClearsAnOldFailure(t *testing.T) {
+	var d domain.Deployment
+	for _, e := range []domain.Event[domain.Deployment]{
+		domain.DeploymentCreated{Time: noon},
+		domain.ReplicaPlaced{ID: "r1", Node: "accounts/system/nodes/n1", Generation: 1},
+		domain.ReplicaRemoved{ID: "r1", Reason: "out of memory", Failed: true, Time: noon},
+		domain.ReplicaPlaced{ID: "r2", Node: "accounts/system/nodes/n1", Generation: 1},
+	} {
+		e.Evolve(&d)
+	}
+	require.Equal(t, "out of memory", d.Status.Message)
+	domain.ReplicaAdvanced{ID: "r2", State: domain.ReplicaReady}.Evolve(&d)
+	require.Equal(t, domain.StatusOf(nil), d.Status)
+}

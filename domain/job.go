@@ -96,6 +96,7 @@ type JobLife struct {
 	Status        Status           `json:"status"`
 	CreatedBy     string           `json:"createdBy"`
 	CompletedTime *time.Time       `json:"completedTime,omitempty"`
+	CancelTime    *time.Time       `json:"cancelTime,omitempty"` // when it was asked to stop
 	Deadline      *time.Time       `json:"deadline,omitempty"`
 	Attempt       int              `json:"attempt"`         // number of the newest attempt, 0 before the first
 	Failures      int              `json:"failures"`        // attempts that count against MaxFailures
@@ -272,9 +273,11 @@ type JobFailed struct {
 
 func (e JobFailed) Evolve(l *JobLife) { l.conclude(JobFailedState, e.Status, e.Time) }
 
-type JobCancelling struct{}
+type JobCancelling struct {
+	Time time.Time `json:"time"`
+}
 
-func (JobCancelling) Evolve(l *JobLife) { l.State = JobCancellingState }
+func (e JobCancelling) Evolve(l *JobLife) { l.State, l.CancelTime = JobCancellingState, &e.Time }
 
 type JobCancelled struct {
 	Attempt int       `json:"attempt"`

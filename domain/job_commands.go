@@ -230,7 +230,7 @@ func (c FailJob) Decide(l JobLife, now time.Time) (Event[JobLife], error) {
 // CancelJob asks that the job stop; its last checkpoint is kept.
 type CancelJob struct{}
 
-func (CancelJob) Decide(l JobLife, _ time.Time) (Event[JobLife], error) {
+func (CancelJob) Decide(l JobLife, now time.Time) (Event[JobLife], error) {
 	switch {
 	case !l.Exists():
 		return nil, gone("job")
@@ -239,7 +239,7 @@ func (CancelJob) Decide(l JobLife, _ time.Time) (Event[JobLife], error) {
 	case !l.Live() && l.State != JobPausedState:
 		return nil, precondition("JOB_STATE", "the job is %s and can no longer be cancelled", l.State)
 	}
-	return JobCancelling{}, nil
+	return JobCancelling{now}, nil
 }
 
 // ConfirmCancel records that no attempt is at work any more.

@@ -51,7 +51,7 @@ func TestDPOJobs(t *testing.T) {
 	refuses(t, right, create, []wrong[spec]{
 		{"as it should be", func(*spec) {}, nil, ""},
 		{"ORPO", loss(domain.LossConfig{Method: domain.LossORPO, ORPO: &domain.ORPOLoss{Lambda: 0.2}}), nil, ""},
-		{"nothing", func(s *spec) { *s = spec{} }, []string{"dataset", "trainingConfig.baseModel"}, "is required"},
+		{"nothing", func(s *spec) { *s = spec{} }, []string{"dataset"}, "is required"},
 		{"both bases", func(s *spec) { s.TrainingConfig.WarmStartFrom = "accounts/a/models/n" }, []string{"trainingConfig.warmStartFrom"}, "not both"},
 		{"settings of other kinds", func(s *spec) { s.TrainingConfig.BatchSizeSamples, s.TrainingConfig.OptimizerWeightDecay = 1, 0.1 },
 			[]string{"trainingConfig.batchSizeSamples", "trainingConfig.optimizerWeightDecay"}, "leave it out"},
@@ -79,7 +79,7 @@ func TestReinforcementJobs(t *testing.T) {
 	rollout := func(p domain.InferenceParameters) func(*spec) { return func(s *spec) { s.InferenceParameters = &p } }
 	refuses(t, right, create, []wrong[spec]{
 		{"as it should be", func(*spec) {}, nil, ""},
-		{"nothing", func(s *spec) { *s = spec{} }, []string{"dataset", "evaluator", "trainingConfig.baseModel"}, "is required"},
+		{"nothing", func(s *spec) { *s = spec{} }, []string{"dataset", "evaluator"}, "is required"},
 		{"no evaluator's name", func(s *spec) { s.Evaluator = "mine" }, []string{"evaluator"}, "accounts/ACCOUNT/evaluators/ID"},
 		{"chunks too large", func(s *spec) { s.ChunkSize = 10_001 }, []string{"chunkSize"}, "1 to 10000"},
 		{"chunks below zero", func(s *spec) { s.ChunkSize = -1 }, []string{"chunkSize"}, "0 is the default, 200"},

@@ -27,7 +27,7 @@ func TestJobLife(t *testing.T) {
 		domain.JobRequeued{Attempt: 2, Reason: "node lost", Counted: true, Time: noon})
 	third := also(requeuedTwice, domain.JobQueued{}, domain.JobStarted{Attempt: 3, Nodes: nodes, Time: noon})
 	failed := also(running, domain.JobFailed{Attempt: 1, Status: why, Time: noon})
-	cancelling := also(running, domain.JobCancelling{})
+	cancelling := also(running, domain.JobCancelling{Time: noon})
 	cancelled := also(cancelling, domain.JobCancelled{Attempt: 1, Time: noon})
 	completed := also(writing, domain.JobCompleted{Attempt: 1, Time: noon})
 	paused := also(running, domain.JobPaused{Reason: "account suspended", Time: noon})
@@ -62,13 +62,13 @@ func TestJobLife(t *testing.T) {
 		{name: "fail by an attempt that was lost", given: requeued, when: domain.FailJob{Attempt: 1, Status: why}, fault: "STALE_ATTEMPT"},
 		{name: "fail from outside what is at work", given: running, when: domain.FailJob{Status: why}, fault: "ATTEMPT_AT_WORK"},
 		{name: "fail between attempts", given: also(requeued, domain.JobQueued{}), when: domain.FailJob{Status: why}, then: domain.JobFailed{Status: why, Time: noon}},
-		{name: "cancel", given: running, when: domain.CancelJob{}, then: domain.JobCancelling{}},
+		{name: "cancel", given: running, when: domain.CancelJob{}, then: domain.JobCancelling{Time: noon}},
 		{name: "cancel twice", given: cancelled, when: domain.CancelJob{}},
-		{name: "cancel what is paused", given: paused, when: domain.CancelJob{}, then: domain.JobCancelling{}},
+		{name: "cancel what is paused", given: paused, when: domain.CancelJob{}, then: domain.JobCancelling{Time: noon}},
 		{name: "cancel what is complete", given: completed, when: domain.CancelJob{}, fault: "JOB_STATE"},
 		{name: "confirm", given: cancelling, when: domain.ConfirmCancel{Attempt: 1}, then: domain.JobCancelled{Attempt: 1, Time: noon}},
 		{name: "confirm twice", given: cancelled, when: domain.ConfirmCancel{Attempt: 1}},
-		{name: "confirm by an old attempt", given: also(third, domain.JobCancelling{}), when: domain.ConfirmCancel{Attempt: 2}, fault: "STALE_ATTEMPT"},
+		{name: "confirm by an old attempt", given: also(third, domain.JobCancelling{Time: noon}), when: domain.ConfirmCancel{Attempt: 2}, fault: "STALE_ATTEMPT"},
 		{name: "pause", given: running, when: domain.PauseJob{Reason: "account suspended"}, then: domain.JobPaused{Reason: "account suspended", Time: noon}},
 		{name: "pause twice", given: paused, when: domain.PauseJob{Reason: "account suspended"}},
 		{name: "resume", given: paused, when: domain.ResumeJob{}, then: domain.JobResumed{}},
@@ -128,7 +128,7 @@ func TestSupervisedJob(t *testing.T) {
 		{name: "create twice", given: f(made), when: domain.CreateSupervisedJob{SupervisedSpec: spec, ID: "j1"}, fault: "ALREADY_EXISTS"},
 		{name: "create with a deadline that has passed", when: domain.CreateSupervisedJob{SupervisedSpec: spec, ID: "j1", Deadline: later(-time.Second)}, fault: "INVALID_FIELDS", says: "deadline: must lie in the future"},
 		{name: "all that is wrong, in the same order every time", when: domain.CreateSupervisedJob{SupervisedSpec: wrong, ID: "j1"}, fault: "INVALID_FIELDS",
-			says: "baseModel: give baseModel, or warmStartFrom to continue from an adapter; loraRank: must be 0 (all parameters) or a power of two up to 64; " +
+			says: "loraRank: must be 0 (all parameters) or a power of two up to 64; " +
 				"epochs: must be from 0 (the default, 1) to 1000; batchSize: must be from 0 (the default) to 1073741824; " +
 				"dataset: must be a name like accounts/ACCOUNT/datasets/ID; evalAutoCarveout: give either evaluationDataset or evalAutoCarveout, not both; " +
 				"nodes: must be from 0 (the default, 1) to 1024; trackerConfig.apiKey: is required when enabled; " +

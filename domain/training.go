@@ -24,6 +24,10 @@ type ObjectStoreConfig struct {
 	IAMRoleARN        string `json:"iamRoleArn,omitempty"`
 }
 
+// DefaultBaseModel is what a job trains that names no model: the one that
+// every installation has.
+const DefaultBaseModel = "accounts/default/models/anneal-base"
+
 // Defaults and limits of training settings.
 const (
 	DefaultEpochs   = 1
@@ -60,7 +64,6 @@ func (c TrainingConfig) check(v *Violations, prefix string) {
 	}
 	v.Require(outputModel == "" || ValidID(outputModel), prefix+"outputModel", IDRule)
 	v.Require(c.BaseModel == "" || c.WarmStartFrom == "", prefix+"warmStartFrom", "give either baseModel or warmStartFrom, not both")
-	v.Require(c.BaseModel != "" || c.WarmStartFrom != "", prefix+"baseModel", "give baseModel, or warmStartFrom to continue from an adapter")
 	reference(v, prefix+"baseModel", c.BaseModel, "models")
 	reference(v, prefix+"warmStartFrom", c.WarmStartFrom, "models")
 	v.Require(len(c.JinjaTemplate) <= 64<<10, prefix+"jinjaTemplate", "must have at most 64 KiB")
@@ -85,6 +88,9 @@ func (c TrainingConfig) check(v *Violations, prefix string) {
 
 // filled is the settings with their defaults.
 func (c TrainingConfig) filled(jobID string) TrainingConfig {
+	if c.BaseModel == "" && c.WarmStartFrom == "" {
+		c.BaseModel = DefaultBaseModel
+	}
 	if c.LoraRank == nil {
 		rank := DefaultLoraRank
 		c.LoraRank = &rank

@@ -61,7 +61,7 @@ func TestJobTransitions(t *testing.T) {
 	requeued := also(running, domain.JobRequeued{Attempt: 1, Reason: "node lost", Counted: true, Time: noon})
 	last := also(requeued, domain.JobRequeued{Attempt: 1, Counted: true, Time: noon}, domain.JobQueued{}, domain.JobStarted{Attempt: 1, Nodes: nodes, Time: noon})
 	writing := also(running, domain.JobWriting{Attempt: 1})
-	cancelling := also(running, domain.JobCancelling{})
+	cancelling := also(running, domain.JobCancelling{Time: noon})
 	deleting := also(running, domain.JobDeleting{Time: noon})
 	situations := []situation[domain.JobLife]{
 		{name: "(none)", facts: nil},

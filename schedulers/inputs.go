@@ -78,7 +78,7 @@ func (c *inputs) unready(field, name string, d *domain.Dataset) {
 	case d.Validated < d.Upload:
 		c.waits = true
 	default:
-		c.refuse(domain.FailedPrecondition, field, "the last upload to %s was refused (%s): upload again, then resume the job", name, d.Status.Message)
+		c.refuse(domain.InvalidArgument, field, "the last upload to %s was refused (%s): upload again, then resume the job", name, firstFault(d))
 	}
 }
 
@@ -147,4 +147,13 @@ func (c *inputs) output(field, id string, j job) {
 	if row, ok := c.view.Models.Get(name); ok && (row.State.SourceJob != j.Name || row.CreateTime.Before(j.Created)) {
 		c.refuse(domain.AlreadyExists, field, "%s already exists: choose another outputModel", name)
 	}
+}
+
+// firstFault is the first thing that is wrong with a dataset's rows, and how
+// many more are: the dataset's own status has them all.
+func firstFault(d *domain.Dataset) string {
+	if len(d.Violations) < 2 {
+		return d.Status.Message
+	}
+	return fmt.Sprintf("%s: %s; and %d more", d.Violations[0].Field, d.Violations[0].Description, len(d.Violations)-1)
 }

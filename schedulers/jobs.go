@@ -101,7 +101,11 @@ func hold(plan *Plan, j job, what string) {
 
 // cancel confirms once no attempt can be at work any more.
 func (s Jobs) cancel(plan *Plan, fleet *fleet, j job, now time.Time) {
-	due := j.Updated.Add(cmp.Or(s.CancelWithin, CancelWithin))
+	asked := j.Updated
+	if j.Life.CancelTime != nil {
+		asked = *j.Life.CancelTime
+	}
+	due := asked.Add(cmp.Or(s.CancelWithin, CancelWithin))
 	if j.Life.Active() && fleet.astray(j) == "" && now.Before(due) {
 		plan.lookAgain(due)
 		return
@@ -135,7 +139,7 @@ func (s Jobs) start(plan *Plan, v *projections.View, fleet *fleet, queue []job) 
 		}
 		if len(chosen) == 0 {
 			full[need.String()] = true
-			hold(plan, j, "")
+			hold(plan, j, "room: "+need.String())
 			continue
 		}
 		fleet.take(chosen, need.Takes)

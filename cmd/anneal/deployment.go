@@ -10,10 +10,12 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+
+	"anneal/domain"
 )
 
 // baseModelName is the model that comes with the platform.
-const baseModelName = "accounts/default/models/anneal-base"
+const baseModelName = domain.DefaultBaseModel
 
 var deployments = collection{"deployments", "deployment",
 	[]column{{"ID", "#name"}, {"STATE", "state"}, {"MODEL", "#baseModel"}, {"READY", "replicaStats.readyReplicaCount"}, {"WANTED", "desiredReplicaCount"}, {"CREATED", "createTime"}},
