@@ -191,7 +191,7 @@ func (s *server) openDuties(context.Context) error {
 			return schedulers.Run(ctx, log, s.world, scheduler, s.logger)
 		})
 	}
-	router, err := eventlog.NewRouter(s.events.Control(), eventlog.RouterConfig{Timeout: 10 * time.Minute, Log: s.logger})
+	router, err := eventlog.NewRouter(s.events.Control(), eventlog.RouterConfig{Timeout: 10 * time.Minute, Log: warnings(s.logger)})
 	if err != nil {
 		return err
 	}
