@@ -224,4 +224,6 @@ func (h atLeastWarn) Enabled(ctx context.Context, level slog.Level) bool {
 func (h atLeastWarn) WithAttrs(attrs []slog.Attr) slog.Handler {
 	return atLeastWarn{h.Handler.WithAttrs(attrs)}
 }
-func (h atLeastWarn) WithGroup(name string) slog.Handler { return atLeastWarn{h.Handler.WithGroup(name)} }
+func (h atLeastWarn) WithGroup(name string) slog.Handler {
+	return atLeastWarn{h.Handler.WithGroup(name)}
+}
