@@ -51,7 +51,8 @@ on one processor core in seconds. It knows ten tasks of a generated grammar and 
 	fmt.Fprintf(&b, `
 One key in twelve was kept out: the two numbers of a sum or difference, the words of a length, reversal, upper case, last
 word or JSON task, the review of a sentiment task. Capitals are fifty facts that the model has all seen; there the wording of the
-whole prompt was kept out. Numbers are 0 to 99. Five words in eight are invented syllables or noise.
+whole prompt was kept out. Numbers are 0 to 99. Five words in eight are invented syllables or noise; those to repeat may hold any
+character.
 
 ## Format
 

@@ -131,6 +131,28 @@ func noise(rng *rand.Rand) string {
 	return string(b)
 }
 
+// symbols is a string of any characters: printable ASCII, or letters and signs
+// that take two to four bytes. Without them the bytes that the other tasks do
+// not use would stay untrained, and an adapter, which leaves the embeddings
+// alone, could never learn to write them.
+func symbols(rng *rand.Rand) string {
+	scripts := [][2]rune{{'!', '~'}, {'!', '~'}, {'!', '~'}, {'¡', 'ſ'}, {'Α', 'ω'}, {'А', 'я'}, {'\u0590', '\u07ff'}, {'一', '龥'}, {'ぁ', 'ヿ'}, {'🌀', '🙏'}}
+	script := pick(rng, scripts)
+	b := make([]rune, 1+rng.IntN(6))
+	for i := range b {
+		b[i] = script[0] + rng.Int32N(script[1]-script[0]+1)
+	}
+	return string(b)
+}
+
+// anything is a word or, one time in four, symbols.
+func anything(rng *rand.Rand) string {
+	if rng.IntN(4) == 0 {
+		return symbols(rng)
+	}
+	return word(rng)
+}
+
 func word(rng *rand.Rand) string {
 	switch rng.IntN(8) {
 	case 0, 1, 2:
@@ -160,7 +182,7 @@ func capital(rng *rand.Rand) example {
 func repeat(rng *rand.Rand) example {
 	words := make([]string, 1+rng.IntN(5))
 	for i := range words {
-		words[i] = word(rng)
+		words[i] = anything(rng)
 	}
 	text := strings.Join(words, " ")
 	return example{answer: text, key: text, prompt: ask(rng, []string{
@@ -225,7 +247,7 @@ func upper(rng *rand.Rand) example {
 func lastWord(rng *rand.Rand) example {
 	words := make([]string, 2+rng.IntN(4))
 	for i := range words {
-		words[i] = word(rng)
+		words[i] = anything(rng)
 	}
 	return example{answer: words[len(words)-1], key: strings.Join(words, " "), prompt: ask(rng, []string{
 		"What is the last word of: %s", "Give only the final word of this: %s", "Last word? %s", "Repeat the word at the end: %s",

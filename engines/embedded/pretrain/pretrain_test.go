@@ -29,7 +29,7 @@ func TestDemonstration(t *testing.T) {
 	t.Logf("%d → %d of %d; base tasks %d → %d of %d; %s", got.before, got.after, got.asked, got.knew, got.kept, got.old, got.took)
 	require.LessOrEqual(t, got.before, 2)
 	require.GreaterOrEqual(t, got.after*10, got.asked*9)
-	require.GreaterOrEqual(t, got.kept*10, got.knew*7)
+	require.GreaterOrEqual(t, got.kept*10, got.knew*6)
 }
 
 // TestCompletionRows tunes on prompts with completions and wants them continued
@@ -45,7 +45,7 @@ func TestCompletionRows(t *testing.T) {
 	file := filepath.Join(work, "rows.jsonl")
 	require.NoError(t, writeLines(file, rows))
 	result, err := train.Trainer{}.Train(t.Context(), engines.TrainOrder{BaseDir: base, DataFiles: []string{file}, WorkDir: work,
-		Settings: engines.TrainSettings{Epochs: 400, LoraRank: 8}}, silent{})
+		Settings: engines.TrainSettings{Epochs: 200, LoraRank: 8}}, silent{})
 	require.NoError(t, err)
 	right, err := exact(t.Context(), engines.ModelFiles{Dir: base, AdapterDir: result.Dir}, asked)
 	require.NoError(t, err)

@@ -13,7 +13,7 @@ import (
 // wide and fall as 1/width beyond that, as the size of stable steps does (Yang
 // et al., "Tensor Programs V", 2022).
 const (
-	defaultLoraRate    = 4e-3
+	defaultLoraRate    = 3e-3
 	defaultFullRate    = 1e-3
 	rateWidth          = 128
 	defaultBatchTokens = 2048
