@@ -27,6 +27,7 @@ type job struct {
 	EvaluationData domain.Name
 	OutputModel    string // id in the job's account
 	Settings       engines.TrainSettings
+	KeepRank       bool // go on with the rank that Adapter has
 }
 
 // jobNamed is the job of a name; false when there is none.
@@ -75,32 +76,32 @@ func supervised(row *projections.Row[domain.SupervisedJob]) job {
 	return job{
 		Name: row.Name, Life: &s.JobLife, Version: row.Version, Made: row.CreateTime, DisplayName: s.DisplayName, Method: engines.Supervised,
 		BaseModel: domain.Name(s.BaseModel), Adapter: domain.Name(s.WarmStartFrom), Dataset: domain.Name(s.Dataset),
-		EvaluationData: domain.Name(s.EvaluationDataset), OutputModel: s.OutputModel, Settings: settings,
+		EvaluationData: domain.Name(s.EvaluationDataset), OutputModel: s.OutputModel, Settings: settings, KeepRank: s.LoraRank == nil,
 	}
 }
 
 func preference(row *projections.Row[domain.DPOJob]) job {
 	s := &row.State
-	return trained(job{Name: row.Name, Life: &s.JobLife, Version: row.Version, DisplayName: s.DisplayName, Method: engines.DPO,
+	return trained(job{Name: row.Name, Life: &s.JobLife, Version: row.Version, Made: row.CreateTime, DisplayName: s.DisplayName, Method: engines.DPO,
 		Dataset: domain.Name(s.Dataset)}, s.TrainingConfig, false)
 }
 
 func reinforcement(row *projections.Row[domain.ReinforcementJob]) job {
 	s := &row.State
-	return trained(job{Name: row.Name, Life: &s.JobLife, Version: row.Version, DisplayName: s.DisplayName, Method: engines.Reinforcement,
+	return trained(job{Name: row.Name, Life: &s.JobLife, Version: row.Version, Made: row.CreateTime, DisplayName: s.DisplayName, Method: engines.Reinforcement,
 		Dataset: domain.Name(s.Dataset), EvaluationData: domain.Name(s.EvaluationDataset)}, s.TrainingConfig, s.EvalAutoCarveout)
 }
 
 func trainer(row *projections.Row[domain.TrainerJob]) job {
 	s := &row.State
-	return trained(job{Name: row.Name, Life: &s.JobLife, Version: row.Version, DisplayName: s.DisplayName, Method: engines.RLOR,
+	return trained(job{Name: row.Name, Life: &s.JobLife, Version: row.Version, Made: row.CreateTime, DisplayName: s.DisplayName, Method: engines.RLOR,
 		Dataset: domain.Name(s.Dataset), EvaluationData: domain.Name(s.EvaluationDataset)}, s.TrainingConfig, s.EvalAutoCarveout)
 }
 
 // trained is the job with what all kinds of training are set by.
 func trained(j job, c domain.TrainingConfig, carveout bool) job {
 	j.BaseModel, j.Adapter, j.OutputModel, j.Settings = domain.Name(c.BaseModel), domain.Name(c.WarmStartFrom), c.OutputModel, settingsOf(c)
-	j.Settings.EvalAutoCarveout = carveout
+	j.Settings.EvalAutoCarveout, j.KeepRank = carveout, c.LoraRank == nil
 	return j
 }
 

@@ -141,6 +141,9 @@ func (d *Desk) trainOrder(ctx context.Context, view *projections.View, j job) (o
 		return order, err
 	}
 	order.Base, order.Adapter = *base, adapter
+	if row, ok := view.Models.Get(j.Adapter); ok && j.KeepRank {
+		order.Settings.LoraRank = row.State.LoraRank
+	}
 	data, err := d.dataset(ctx, view, j.Dataset)
 	if err != nil {
 		return order, err
