@@ -2,6 +2,7 @@ package api
 
 import (
 	"encoding/json"
+	"fmt"
 	"math"
 	"reflect"
 	"strings"
@@ -37,8 +38,28 @@ type completionRequest struct {
 }
 
 type prompt struct {
+	at     string // its path in the request: prompt, prompt[2]
 	text   string
 	tokens []int // instead of text when not nil
+}
+
+// asWritten puts an engine's refusal of the prompt into the words of the
+// request; other errors stay as they are.
+func (p prompt) asWritten(err error) error {
+	if domain.CodeOf(err) != domain.InvalidArgument {
+		return err
+	}
+	field, rule, ok := strings.Cut(err.Error(), ": ")
+	index, isTokens := strings.CutPrefix(field, "promptTokens")
+	if !ok || !isTokens && field != "prompt" {
+		return err
+	}
+	if !isTokens {
+		index = ""
+	}
+	var v domain.Violations
+	v.Add(p.at+index, "%s", rule)
+	return v.Err()
 }
 
 // knownCompletion are the fields of a completion request. Unknown ones are
@@ -232,20 +253,24 @@ func (f *inferenceFields) prompts() []prompt {
 	list, isList := value.([]any)
 	switch text, isText := value.(string); {
 	case isText:
-		return []prompt{{text: text}}
+		return []prompt{{at: "prompt", text: text}}
 	case !isList:
 		f.violations.Add("prompt", rule)
 		return nil
 	case len(list) == 0:
-		return []prompt{{tokens: []int{}}}
+		return []prompt{{at: "prompt", tokens: []int{}}}
 	}
-	if _, single := list[0].(json.Number); single {
+	_, single := list[0].(json.Number)
+	if single {
 		list = []any{list}
 	}
 	f.violations.Require(len(list) <= maxPrompts, "prompt", "must hold at most %d prompts", maxPrompts)
 	var prompts []prompt
-	for _, one := range list {
+	for i, one := range list {
 		p, ok := onePrompt(one)
+		if p.at = "prompt"; !single {
+			p.at = fmt.Sprintf("prompt[%d]", i)
+		}
 		if !ok || reflect.TypeOf(one) != reflect.TypeOf(list[0]) {
 			f.violations.Add("prompt", rule+"; token IDs are whole numbers from 0")
 			return nil

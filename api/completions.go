@@ -112,7 +112,7 @@ func (c *call) mustFit(deployment *projections.Row[domain.Deployment], q *comple
 			counting := engines.CompletionRequest{Prompt: p.text}
 			usage, err := c.generate(c.ctx, deployment.Name, q.user, counting, func(engines.Chunk) error { return nil })
 			if err != nil {
-				return err
+				return p.asWritten(err)
 			}
 			length = usage.PromptTokens
 		}
@@ -242,7 +242,7 @@ func (g *completion) choice(ctx context.Context, index int) error {
 		err = g.piece(index, p.text)
 	}
 	if err != nil {
-		return err
+		return p.asWritten(err)
 	}
 	return g.finish(index, sample == 0, finish, usage)
 }

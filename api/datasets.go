@@ -27,12 +27,15 @@ var datasets = &resource[domain.Dataset, Dataset]{
 	kind: domain.Datasets, noun: "dataset", wrapper: "dataset", idParam: "datasetId", extra: []string{"sourceDatasetId", "filter"},
 	reads: toRead, writes: toWrite, named: true,
 	fields: projections.FieldsOf[Dataset](),
-	render: func(_ *projections.View, row *projections.Row[domain.Dataset], out *Dataset) {
+	render: func(v *projections.View, row *projections.Row[domain.Dataset], out *Dataset) {
 		d := &row.State
 		*out = Dataset{Name: string(row.Name), DatasetSpec: d.DatasetSpec, CreateTime: stamp(row.CreateTime), UpdateTime: stamp(row.UpdateTime),
 			State: d.State, Status: d.Status, CreatedBy: d.CreatedBy, EstimatedTokenCount: d.EstimatedTokenCount, AverageTurnCount: d.AverageTurnCount}
 		if out.Format == "" {
 			out.Format = formatUnspecified
+		}
+		if v != nil && d.Upload > 0 && !hasOrigin(d.DatasetSpec) { // an update without a view works on what was given
+			out.UserUploaded = &struct{}{}
 		}
 	},
 	prepare: func(_ *call, _ domain.Name, _ *Dataset, extra map[string]string, _ *domain.Violations) error {
@@ -56,6 +59,10 @@ var datasets = &resource[domain.Dataset, Dataset]{
 		c.deleteFolder(row.State.Files.Folder)
 		c.deleteFolder(arrivals(row.Name))
 	},
+}
+
+func hasOrigin(s domain.DatasetSpec) bool {
+	return s.UserUploaded != nil || s.EvaluationResult != nil || s.Transformed != nil || s.Splitted != nil || s.EvalProtocol != nil
 }
 
 // datasetUnused refuses to take rows away from under a job that learns them.

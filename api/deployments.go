@@ -1,6 +1,7 @@
 package api
 
 import (
+	"fmt"
 	"time"
 
 	"github.com/go-chi/chi/v5"
@@ -90,6 +91,7 @@ func renderDeployment(_ *projections.View, row *projections.Row[domain.Deploymen
 		DesiredReplicaCount: d.DesiredReplicas, ReplicaCount: len(d.Replicas), Region: regionOf(d.Placement)}
 	out.DeploymentSpec.DirectRouteAPIKeys = nil
 	out.ReplicaStats.PendingScheduling = max(0, d.DesiredReplicas-len(d.Replicas))
+	out.Status = scheduled(d, out.ReplicaStats.PendingScheduling)
 	for _, r := range d.Replicas {
 		switch r.State {
 		case domain.ReplicaReady:
@@ -100,6 +102,16 @@ func renderDeployment(_ *projections.View, row *projections.Row[domain.Deploymen
 			out.ReplicaStats.DownloadingModel++
 		}
 	}
+}
+
+// scheduled is the status of a deployment of which pending replicas wait for a
+// place, unless something worse is recorded.
+func scheduled(d *domain.Deployment, pending int) domain.Status {
+	if pending == 0 || !d.Live() || d.Status.Code != domain.OK.String() {
+		return d.Status
+	}
+	return domain.Status{Code: domain.Unavailable.String(),
+		Message: fmt.Sprintf("%d of %d replicas wait for a place on a node", pending, d.DesiredReplicas)}
 }
 
 // regionOf is where the deployment is, as far as its placement pins it: nodes

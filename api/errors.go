@@ -7,6 +7,7 @@ import (
 	"errors"
 	"net/http"
 	"strconv"
+	"strings"
 	"time"
 
 	"anneal/domain"
@@ -48,7 +49,6 @@ const (
 
 var reasonStatus = map[string]int{
 	reasonBodyTooLarge: http.StatusRequestEntityTooLarge,
-	reasonMethod:       http.StatusMethodNotAllowed,
 	reasonStoreFull:    http.StatusInsufficientStorage,
 }
 
@@ -138,13 +138,13 @@ type inferenceErrorBody struct {
 var inferenceTypes = map[int]string{
 	http.StatusBadRequest:            "invalid_request_error",
 	http.StatusRequestEntityTooLarge: "invalid_request_error",
-	http.StatusMethodNotAllowed:      "invalid_request_error",
 	http.StatusUnauthorized:          "authentication_error",
 	http.StatusForbidden:             "permission_error",
 	http.StatusNotFound:              "not_found_error",
 	http.StatusConflict:              "conflict_error",
 	http.StatusPreconditionFailed:    "precondition_error",
 	http.StatusTooManyRequests:       "rate_limit_error",
+	http.StatusNotImplemented:        "unimplemented_error",
 	http.StatusServiceUnavailable:    "unavailable_error",
 }
 
@@ -161,7 +161,8 @@ func inferenceBody(f *domain.Fault, requestID string) (int, inferenceError) {
 		body.Type = "server_error"
 	}
 	if len(f.Violations) > 0 {
-		body.Param = &f.Violations[0].Field
+		param, _, _ := strings.Cut(f.Violations[0].Field, "[")
+		body.Param = &param
 	}
 	return status, inferenceError{body, requestID}
 }

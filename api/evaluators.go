@@ -78,9 +78,6 @@ func (s *Server) routeEvaluators(r chi.Router) {
 	r.Post(one+":getUploadEndpoint", s.manage(toWrite, codeEndpoints))
 	r.Post(one+":validateUpload", s.manage(toWrite, evaluators.verb(takeCode)))
 	r.Get(one+":getBuildLogEndpoint", s.manage(toRead, evaluators.verb(buildLog)))
-	r.Post("/v1/accounts/{account}/evaluators:previewEvaluator", s.manage(toWrite, func(*call) (any, error) {
-		return nil, domain.Faultf(domain.Unimplemented, "previewing evaluators is not offered yet: this installation has no sandbox to run their code in; try the code on your own machine")
-	}))
 }
 
 // mayUploadCode is why code cannot be uploaded now; nil when it can.

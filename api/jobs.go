@@ -75,7 +75,7 @@ func metricsKey(job domain.Name) string {
 func metricsFile(c *call, job domain.Name) (any, error) {
 	_, err := c.Blobs.Size(c.ctx, metricsKey(job))
 	if domain.CodeOf(err) == domain.NotFound {
-		f := domain.Faultf(domain.FailedPrecondition, "%s has stored no metrics yet: they are stored with each checkpoint and at the end; the newest figures are in its jobProgress", job)
+		f := domain.Faultf(domain.FailedPrecondition, "%s has no metrics yet: they appear within seconds of its first step; its state and jobProgress say how far it is", job)
 		f.Reason = "NO_METRICS"
 		return nil, f
 	}

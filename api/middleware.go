@@ -23,8 +23,6 @@ func requestID(r *http.Request) string {
 	return id
 }
 
-func isInference(r *http.Request) bool { return strings.HasPrefix(r.URL.Path, "/inference/") }
-
 // identify gives the request an ID: the client's, when it is a plain one.
 func (s *Server) identify(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

@@ -74,7 +74,7 @@ func mount[S domain.State, R any](s *Server, r chi.Router, res *resource[S, R]) 
 	}
 	r.Get(collection, read(res.list))
 	r.Get(one, read(res.get))
-	r.Get(one+"/events", s.manage(res.reads, res.events))
+	r.Get(one+"/events", s.manage(res.readsHistory(), res.events))
 	if res.create != nil {
 		r.Post(collection, s.manage(res.writes, res.post))
 	}
@@ -84,6 +84,15 @@ func mount[S domain.State, R any](s *Server, r chi.Router, res *resource[S, R]) 
 	if res.remove != nil {
 		r.Delete(one, s.manage(res.writes, res.delete))
 	}
+}
+
+// readsHistory is what reading a resource's events takes: whoever may only
+// look at models is not told who did what to them.
+func (res *resource[S, R]) readsHistory() permission {
+	if res.reads == toReadModels {
+		return toRead
+	}
+	return res.reads
 }
 
 func (res *resource[S, R]) table(v *projections.View) *projections.Table[S] {

@@ -9,6 +9,8 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"path"
+	"strings"
 	"time"
 
 	"github.com/go-chi/chi/v5"
@@ -154,6 +156,7 @@ func (s *Server) router() http.Handler {
 	r.Handle("/blobs/*", s.Blobs.Handler())
 	s.routeManagement(r)
 	s.routeInference(r)
+	s.routeUnoffered(r)
 	return r
 }
 
@@ -211,7 +214,7 @@ func (s *Server) answer(inference bool, h handler) http.HandlerFunc {
 
 func (c *call) answer(h handler) (any, error) {
 	var err error
-	if c.caller, err = authenticate(c.World, c.Pepper, c.r, false, c.now); err != nil {
+	if c.caller, err = authenticate(c.World, c.Pepper, c.r, isAudio(c.r), c.now); err != nil {
 		return nil, err
 	}
 	defer c.takeBack()
@@ -235,6 +238,10 @@ func (s *Server) noSuchMethod(w http.ResponseWriter, r *http.Request) {
 	allowed := s.methodsOf(r)
 	w.Header().Set("Allow", allowed)
 	f := domain.Faultf(domain.Unimplemented, "this path does not answer %s: it answers %s", quoted(r.Method), allowed)
+	if _, verb, ok := strings.Cut(path.Base(r.URL.Path), ":"); ok { // what the path answers is then a resource of that odd name
+		w.Header().Del("Allow")
+		f = domain.Faultf(domain.Unimplemented, "there is no operation %s %s here: correct its name or its method", r.Method, quoted(":"+verb))
+	}
 	f.Reason = reasonMethod
 	refuse(w, f, requestID(r), isInference(r))
 }

@@ -1,0 +1,120 @@
+package api
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"anneal/domain"
+	"anneal/engines"
+)
+
+// What is not offered yet says so by its name, in the shape of its path, and
+// only to whoever would be allowed to use it.
+func TestWhatIsNotOfferedYet(t *testing.T) {
+	s := newStage(t, Limits{})
+	for _, one := range unoffered {
+		path := "/v1/accounts/acme" + strings.ReplaceAll(one.path, "{id}", "one")
+		a := s.call(one.method, path, "operator", "")
+		require.Equal(t, http.StatusNotImplemented, a.status, "%s %s: %s", one.method, path, a.body)
+		require.EqualValues(t, domain.Unimplemented, a.json(t)["code"])
+		require.Contains(t, a.json(t)["message"], one.what+" is not offered yet: ")
+		require.Equal(t, http.StatusForbidden, s.call(one.method, path, "other", "").status, path)
+		require.Equal(t, http.StatusUnauthorized, s.call(one.method, path, "", "").status, path)
+	}
+	for _, one := range unofferedInference {
+		a := s.call(one.method, one.path, "inference", "")
+		require.Equal(t, http.StatusNotImplemented, a.status, "%s: %s", one.path, a.body)
+		refusal := a.json(t)["error"].(map[string]any)
+		require.Contains(t, refusal["message"], one.what+" is not offered yet: ")
+		require.Equal(t, "NOT_OFFERED", refusal["code"])
+		require.Equal(t, http.StatusUnauthorized, s.call(one.method, one.path, "", "").status)
+	}
+	a := s.call("GET", "/openapi.json", "", "")
+	require.Equal(t, http.StatusNotImplemented, a.status)
+	require.EqualValues(t, domain.Unimplemented, a.json(t)["code"])
+
+	r := s.request("POST", "/v1/audio/transcriptions", "", nil)
+	r.Header.Set("Authorization", s.keys["inference"])
+	require.Equal(t, http.StatusNotImplemented, s.send(r).status, "audio takes a bare key")
+	a = s.call("GET", "/v1/audio/nothing", "inference", "")
+	require.Equal(t, http.StatusNotFound, a.status)
+	require.Contains(t, a.json(t), "error", "audio has the inference shape even where nothing is")
+
+	a = s.call("POST", "/v1/accounts/acme/models/one:fly", "user", "")
+	require.Equal(t, http.StatusNotImplemented, a.status)
+	require.Contains(t, a.json(t)["message"], `POST ":fly"`)
+}
+
+// An engine's refusal of a prompt is told in the words of the request.
+func TestRefusedPromptsAreNamed(t *testing.T) {
+	s := newStage(t, Limits{})
+	s.deploy("d1", 1)
+	s.replicas.sing = func(_ context.Context, _ domain.Replica, req engines.CompletionRequest, _ func(engines.Chunk) error) (engines.Usage, error) {
+		switch {
+		case strings.HasPrefix(req.Prompt, "long"):
+			return engines.Usage{}, domain.Faultf(domain.InvalidArgument, "prompt: has 600 tokens and fills the model's window of 512; shorten it")
+		case len(req.PromptTokens) > 1:
+			return engines.Usage{}, domain.Faultf(domain.InvalidArgument, "promptTokens[1]: must be 0 to 511, is 99999")
+		}
+		return engines.Usage{PromptTokens: 1}, nil
+	}
+	for _, c := range []struct{ prompt, message string }{
+		{`[1, 99999]`, "prompt[1]: must be 0 to 511"},
+		{`[[1], [1, 99999]]`, "prompt[1][1]: must be 0 to 511"},
+		{`"long"`, "prompt: has 600 tokens"},
+		{`["short", "long"]`, "prompt[1]: has 600 tokens"},
+	} {
+		for _, behaviour := range []string{"truncate", "error"} {
+			a := s.complete(fmt.Sprintf(`"prompt": %s, "context_length_exceeded_behavior": %q, "max_tokens": 1`, c.prompt, behaviour))
+			require.Equal(t, http.StatusBadRequest, a.status, "%s", a.body)
+			refusal := a.json(t)["error"].(map[string]any)
+			require.Contains(t, refusal["message"], c.message)
+			require.Equal(t, "prompt", refusal["param"])
+			require.Equal(t, "invalid_request_error", refusal["type"])
+		}
+	}
+}
+
+func TestADeploymentSaysThatItsReplicasWait(t *testing.T) {
+	s := newStage(t, Limits{})
+	a := s.call("POST", "/v1/accounts/acme/deployments?deploymentId=d1", "user", `{"baseModel": "accounts/default/models/anneal-base", "minReplicaCount": 2, "maxReplicaCount": 2}`)
+	require.Equal(t, 200, a.status, "%s", a.body)
+	status := func() any { return s.call("GET", "/v1/accounts/acme/deployments/d1", "user", "").json(t)["status"] }
+	waits := func(n int) map[string]any {
+		return map[string]any{"code": "UNAVAILABLE", "message": fmt.Sprintf("%d of 2 replicas wait for a place on a node", n)}
+	}
+	require.Equal(t, waits(2), status())
+	const name = "accounts/acme/deployments/d1"
+	s.serveReplica(name)
+	require.Equal(t, waits(1), status())
+	s.serveReplica(name)
+	require.Equal(t, map[string]any{"code": "OK", "message": ""}, status())
+	require.Equal(t, 200, s.call("DELETE", "/v1/accounts/acme/deployments/d1", "user", "").status)
+	require.Equal(t, map[string]any{"code": "OK", "message": ""}, status(), "what is being deleted waits for nothing")
+}
+
+func TestAnUploadIsAnOrigin(t *testing.T) {
+	s := newStage(t, Limits{})
+	one := "/v1/accounts/acme/datasets/d"
+	require.NotContains(t, s.call("POST", "/v1/accounts/acme/datasets", "user", `{"datasetId": "d"}`).json(t), "userUploaded")
+	a := s.upload(one+":upload", "user", "file", "rows.jsonl", strings.NewReader(strings.Repeat(`{"text": "a"}`+"\n", 3)))
+	require.Equal(t, 200, a.status, "%s", a.body)
+	require.Equal(t, map[string]any{}, a.json(t)["userUploaded"])
+	a = s.call("PATCH", one, "user", `{"name": "accounts/acme/datasets/d", "splitted": {"sourceDatasetId": "s"}}`)
+	require.Equal(t, 200, a.status, "%s", a.body)
+	require.NotContains(t, a.json(t), "userUploaded")
+}
+
+// The inference role reads models, and nobody's history.
+func TestTheInferenceRoleSeesNoHistory(t *testing.T) {
+	s := newStage(t, Limits{})
+	s.do(register("accounts/acme/models/m", false))
+	require.Equal(t, 200, s.call("GET", "/v1/accounts/acme/models/m", "inference", "").status)
+	require.Equal(t, 200, s.call("GET", "/v1/accounts/acme/models/m/events", "user", "").status)
+	require.Equal(t, 403, s.call("GET", "/v1/accounts/acme/models/m/events", "inference", "").status)
+}
