@@ -46,6 +46,12 @@ func (c *call) snapshot() *projections.View {
 // of it may be recorded.
 const writeTime = 15 * time.Second
 
+// lasting is a context for what belongs to a change: it outlives the client,
+// and cancel ends it.
+func (c *call) lasting() (ctx context.Context, cancel context.CancelFunc) {
+	return context.WithTimeout(context.WithoutCancel(c.ctx), writeTime)
+}
+
 // do records the intents together and returns when the world shows them, so
 // that whoever wrote also reads what was written.
 func (c *call) do(intents ...domain.Intent) error {
@@ -64,7 +70,7 @@ func (c *call) do(intents ...domain.Intent) error {
 
 // record is do without a memory: several goroutines of a call may use it.
 func (c *call) record(intents ...domain.Intent) error {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(c.ctx), writeTime)
+	ctx, cancel := c.lasting()
 	defer cancel()
 	request := eventlog.Request{Time: c.now, Actor: string(c.caller.key), Correlation: c.id}
 	position, err := eventlog.Do(ctx, c.Log, c.World, request, intents...)

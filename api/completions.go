@@ -253,6 +253,7 @@ func (g *completion) piece(index int, text string) error {
 	defer g.mu.Unlock()
 	if g.first.IsZero() {
 		g.first = time.Now()
+		g.served.note(g.deployment, g.now) // not only at the end: a long answer under way is use as well
 		g.meters.firstText.Observe(g.first.Sub(g.start).Seconds())
 	}
 	if !g.q.stream {

@@ -365,9 +365,27 @@ func previewDataset(c *call) (any, error) {
 	return answer, nil
 }
 
+// maxPreview bounds the rows of one page of a preview, in bytes: it ends before
+// the row that exceeds it, unless that is its first.
+const maxPreview = 4 << 20
+
+// readRow reads a line of any length and keeps at most maxPreview bytes of it.
+func readRow(r *bufio.Reader) (line []byte, length int64, err error) {
+	for {
+		var part []byte
+		part, err = r.ReadSlice('\n')
+		length += int64(len(part))
+		line = append(line, part[:min(len(part), maxPreview-len(line))]...)
+		if !errors.Is(err, bufio.ErrBufferFull) {
+			return line, length, err
+		}
+	}
+}
+
 // rowsFrom reads rows at a place of a dataset's files, and where it goes on.
 func (c *call) rowsFrom(files domain.Files, at previewPlace, most int) (rows []json.RawMessage, next *previewPlace, err error) {
 	rows = []json.RawMessage{}
+	room := int64(maxPreview)
 	for _, name := range slices.Sorted(keysOf(files.Sizes)) {
 		if name < at.File {
 			continue
@@ -382,14 +400,15 @@ func (c *call) rowsFrom(files domain.Files, at previewPlace, most int) (rows []j
 		_, err = content.Seek(at.Offset, io.SeekStart)
 		for r := bufio.NewReader(content); err == nil; {
 			var line []byte
-			line, err = r.ReadBytes('\n')
+			var length int64
+			line, length, err = readRow(r)
 			if text := bytes.TrimSpace(line); len(text) > 0 {
-				if len(rows) == most {
+				if len(rows) == most || len(rows) > 0 && room < length {
 					return rows, &at, content.Close()
 				}
-				rows = append(rows, exampleOf(text))
+				rows, room = append(rows, exampleOf(text)), room-length
 			}
-			at.Offset += int64(len(line))
+			at.Offset += length
 		}
 		if err := errors.Join(content.Close(), notEOF(err)); err != nil {
 			return nil, nil, err

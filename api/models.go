@@ -64,7 +64,7 @@ func modelUnused(c *call, name domain.Name) error {
 	var users []string
 	v := c.snapshot()
 	for row := range v.Deployments.All() {
-		if row.State.BaseModel == string(name) && row.State.Live() {
+		if (row.State.BaseModel == string(name) || row.State.DraftModel == string(name)) && row.State.Live() {
 			users = append(users, string(row.Name))
 		}
 	}
@@ -109,7 +109,9 @@ func (c *call) deleteFolder(folder string) {
 	if folder == "" {
 		return
 	}
-	if err := c.Blobs.DeleteFolder(c.ctx, folder); err != nil {
+	ctx, cancel := c.lasting()
+	defer cancel()
+	if err := c.Blobs.DeleteFolder(ctx, folder); err != nil {
 		c.Logger.Warn("files of a deleted resource were left", "request", c.id, "folder", folder, "error", err)
 	}
 }

@@ -58,7 +58,9 @@ var secrets = &resource[domain.Secret, Secret]{
 	// is a secret without a value, which can be deleted again, and not a value
 	// that nothing leads to any more.
 	before: func(c *call, row *projections.Row[domain.Secret]) error {
-		return c.Sealer.Shred(c.ctx, row.State.Value.KeyID)
+		ctx, cancel := c.lasting()
+		defer cancel()
+		return c.Sealer.Shred(ctx, row.State.Value.KeyID)
 	},
 }
 
@@ -98,11 +100,7 @@ func (c *call) seal(name domain.Name, keyName string, version int, value string,
 	if err != nil {
 		return err
 	}
-	c.onRefusal(func() {
-		if err := c.Sealer.Shred(c.ctx, sealed.KeyID); err != nil {
-			c.Logger.Warn("a data key that nothing uses was left", "request", c.id, "error", err)
-		}
-	})
+	c.onRefusal(func() { c.shred([]domain.Sealed{sealed}, nil) })
 	*out = &sealed
 	return nil
 }
@@ -110,11 +108,13 @@ func (c *call) seal(name domain.Name, keyName string, version int, value string,
 // shred deletes the data keys of values that nothing needs any more. What
 // fails here leaves a key without use: it is noted.
 func (c *call) shred(old, kept []domain.Sealed) {
+	ctx, cancel := c.lasting()
+	defer cancel()
 	for _, one := range old {
 		if one.KeyID == "" || slices.ContainsFunc(kept, func(k domain.Sealed) bool { return k.KeyID == one.KeyID }) {
 			continue
 		}
-		if err := c.Sealer.Shred(c.ctx, one.KeyID); err != nil {
+		if err := c.Sealer.Shred(ctx, one.KeyID); err != nil {
 			c.Logger.Warn("a data key that nothing uses was left", "request", c.id, "error", err)
 		}
 	}

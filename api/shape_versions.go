@@ -1,6 +1,7 @@
 package api
 
 import (
+	"fmt"
 	"iter"
 	"reflect"
 	"time"
@@ -248,7 +249,7 @@ func matchShapes(c *call) (any, error) {
 				}
 			}
 		}
-	}, "\n"+model+"\n"+quoted(wish.Model.ModelType))
+	}, fmt.Sprintf("\n%q\n%q\n%t", model, wish.Model.ModelType, wish.Addons))
 }
 
 // wishFor is what the deployment of a usable model asks of shapes, and the

@@ -1,0 +1,129 @@
+package api
+
+import (
+	"context"
+	"encoding/json"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"anneal/domain"
+	"anneal/engines"
+)
+
+func TestADraftModelIsInUse(t *testing.T) {
+	s := newStage(t, Limits{})
+	s.do(register("accounts/acme/models/draft", false))
+	a := s.call("POST", "/v1/accounts/acme/deployments?deploymentId=d1", "user",
+		`{"baseModel": "accounts/default/models/anneal-base", "draftModel": "accounts/acme/models/draft"}`)
+	require.Equal(t, 200, a.status, "%s", a.body)
+	a = s.call("DELETE", "/v1/accounts/acme/models/draft", "user", "")
+	require.Equal(t, 400, a.status, "%s", a.body)
+	require.Equal(t, "IN_USE", reasonOf(t, a))
+	require.Contains(t, string(a.body), "accounts/acme/deployments/d1")
+}
+
+// An answer that is still being written is use of its deployment.
+func TestADeploymentThatIsAnsweringIsInUse(t *testing.T) {
+	s := newStage(t, Limits{})
+	s.deploy("d1", 1)
+	begun, release := make(chan struct{}), make(chan struct{})
+	s.replicas.sing = func(_ context.Context, _ domain.Replica, _ engines.CompletionRequest, emit func(engines.Chunk) error) (engines.Usage, error) {
+		err := emit(engines.Chunk{Text: "long"})
+		close(begun)
+		<-release
+		return engines.Usage{}, err
+	}
+	var answering sync.WaitGroup
+	answering.Go(func() { s.complete(`"prompt": "a"`) })
+	<-begun
+	a := s.call("DELETE", "/v1/accounts/acme/deployments/d1", "user", "")
+	close(release)
+	answering.Wait()
+	require.Equal(t, 400, a.status, "%s", a.body)
+	require.Equal(t, "RECENTLY_USED", reasonOf(t, a))
+}
+
+// A patientSealer remembers keys that it could not shred because nobody waited
+// any more.
+type patientSealer struct {
+	Sealer
+	shredded, missed []string
+}
+
+func (p *patientSealer) Shred(ctx context.Context, keyID string) error {
+	if ctx.Err() != nil {
+		p.missed = append(p.missed, keyID)
+		return ctx.Err()
+	}
+	p.shredded = append(p.shredded, keyID)
+	return p.Sealer.Shred(ctx, keyID)
+}
+
+// A replaced or deleted value is gone for ever, even when its client does not
+// wait for the answer.
+func TestAClientThatGoesAwayLeavesNoDataKeys(t *testing.T) {
+	s := newStage(t, Limits{})
+	sealer := &patientSealer{Sealer: s.vault}
+	s.server.Sealer = sealer
+	require.Equal(t, 200, s.call("POST", "/v1/accounts/acme/secrets", "admin", `{"name": "s", "keyName": "K", "value": "one"}`).status)
+	gone, cancel := context.WithCancel(t.Context())
+	cancel()
+	for _, c := range []struct{ method, body string }{{"PATCH", `{"value": "two"}`}, {"DELETE", ""}} {
+		r := s.request(c.method, "/v1/accounts/acme/secrets/s", "admin", strings.NewReader(c.body)).WithContext(gone)
+		w := httptest.NewRecorder()
+		s.server.ServeHTTP(w, r)
+		require.Equal(t, 200, w.Code, "%s", w.Body)
+	}
+	require.Empty(t, sealer.missed)
+	require.Len(t, sealer.shredded, 2)
+}
+
+// A page of a preview is bounded in bytes too, and still shows every row once.
+func TestPreviewsOfLongRows(t *testing.T) {
+	s := newStage(t, Limits{})
+	row := func(fill string) string { return `{"text": "` + strings.Repeat(fill, 3<<20) + `"}` }
+	require.Equal(t, 200, s.call("POST", "/v1/accounts/acme/datasets", "user", `{"datasetId": "d"}`).status)
+	a := s.upload("/v1/accounts/acme/datasets/d:upload", "user", "file", "rows.jsonl", strings.NewReader(row("a")+"\n"+row("b")+"\n"+`{"text": "c"}`+"\n"+row("d")+row("d")))
+	require.Equal(t, 400, a.status, "the last line is not one JSON value")
+	var seen []string
+	for token, more := "", true; more; {
+		a := s.call("GET", "/v1/accounts/acme/datasets/d:preview?pageToken="+token, "user", "")
+		require.Equal(t, 200, a.status)
+		require.Less(t, len(a.body), 5<<20)
+		var page struct {
+			Examples      []json.RawMessage `json:"examples"`
+			NextPageToken string            `json:"nextPageToken"`
+		}
+		require.NoError(t, json.Unmarshal(a.body, &page))
+		for _, example := range page.Examples {
+			seen = append(seen, string(example[9:12]))
+		}
+		token, more = page.NextPageToken, page.NextPageToken != ""
+	}
+	require.Len(t, seen, 4)
+}
+
+// A token of a match belongs to all that was asked.
+func TestAMatchTokenIsBoundToItsQuestion(t *testing.T) {
+	s := newStage(t, Limits{})
+	for _, id := range []string{"one", "two"} {
+		path := "/v1/accounts/acme/deploymentShapes"
+		a := s.call("POST", path, "admin", `{"deploymentShapeId": "`+id+`", "deploymentShape": {"baseModel": "accounts/default/models/anneal-base", "presetType": "MULTI_LORA"}}`)
+		require.Equal(t, 200, a.status, "%s", a.body)
+		versions := s.call("GET", path+"/"+id+"/versions", "admin", "").json(t)["deploymentShapeVersions"].([]any)
+		name := versions[0].(map[string]any)["name"].(string)
+		require.Equal(t, 200, s.call("PATCH", "/v1/"+name, "admin", `{"validated": true}`).status)
+	}
+	match := func(addons, query string) answer {
+		return s.call("POST", "/v1/accounts/acme/deploymentShapeVersions:match?pageSize=1"+query, "user",
+			`{"createDeploymentRequest": {"deployment": {"baseModel": "accounts/default/models/anneal-base", "enableAddons": `+addons+`}}}`)
+	}
+	token, _ := match("true", "").json(t)["nextPageToken"].(string)
+	require.NotEmpty(t, token)
+	require.Equal(t, 200, match("true", "&pageToken="+token).status)
+	require.Equal(t, 400, match("false", "&pageToken="+token).status)
+}
