@@ -27,7 +27,7 @@ import (
 // before its round is over.
 type diskSync struct {
 	dir    string               // of the block files: 1.blk, 2.blk, ...
-	sync   func(*os.File) error // (*os.File).Sync, but for tests
+	sync   func(*os.File) error // dataSync, but for tests
 	synced atomic.Uint64        // positions up to here are on disk
 
 	mu      sync.Mutex
@@ -49,7 +49,7 @@ type round struct {
 func newDiskSync(store, account, stream string) *diskSync {
 	return &diskSync{
 		dir:  filepath.Join(store, "jetstream", account, "streams", stream, "msgs"),
-		sync: (*os.File).Sync,
+		sync: dataSync,
 		next: &round{done: make(chan struct{})},
 	}
 }
