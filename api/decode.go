@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"reflect"
 	"strconv"
+	"strings"
 	"time"
 
 	"anneal/domain"
@@ -79,12 +80,33 @@ func (d decoder) value(t reflect.Type, value any, path string) any {
 	case anyValue:
 		return value
 	}
-	if normal, expected := scalar(t, value); expected != "" {
+	normal, expected := scalar(t, value)
+	text, _ := normal.(string)
+	switch most := textLimit(path); {
+	case expected != "":
 		d.violations.Add(path, "must be %s, not %s", expected, sortName(value))
-	} else {
+	case len(text) > most:
+		d.violations.Add(path, "must have at most %d bytes", most)
+	default:
 		return normal
 	}
 	return nil
+}
+
+// maxText bounds a text of a request, in bytes, that has no rule of its own:
+// every one is kept in the log and in memory.
+const maxText = 4 << 10
+
+// longTexts are the fields whose own rules allow more.
+var longTexts = set("value", "jinjaTemplate", "requirements", "fileContents", "extraBody")
+
+func textLimit(path string) int {
+	for _, name := range strings.Split(path, ".") {
+		if longTexts[name] {
+			return math.MaxInt
+		}
+	}
+	return maxText
 }
 
 func (d decoder) object(t reflect.Type, value any, path string) any {

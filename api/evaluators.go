@@ -106,6 +106,9 @@ func codeEndpoints(c *call) (any, error) {
 // takeCode takes in what was PUT to the signed URLs as the code of the revision
 // that is being built.
 func takeCode(c *call, row *projections.Row[domain.Evaluator]) (any, error) {
+	if err := c.mayWork(c.account); err != nil { // a build begins with this
+		return nil, err
+	}
 	if err := mayUploadCode(row); err != nil {
 		return nil, err
 	}

@@ -46,6 +46,24 @@ func TestBodiesHaveLimits(t *testing.T) {
 	}
 }
 
+// A text without a rule of its own has a limit all the same: it would be kept
+// for ever.
+func TestTextsHaveLimits(t *testing.T) {
+	s := newStage(t, Limits{})
+	for _, c := range []struct{ collection, body, field string }{
+		{"deployments?deploymentId=d", `{"baseModel": "accounts/default/models/anneal-base", "pricingPlanId": %q}`, "pricingPlanId"},
+		{"deployments?deploymentId=d", `{"baseModel": "accounts/default/models/anneal-base", "placement": {"regions": [%q]}}`, "placement.regions[0]"},
+		{"rlorTrainerJobs", `{"dataset": "accounts/acme/datasets/d", "rewardWeights": [%q]}`, "rewardWeights[0]"},
+	} {
+		a := s.call("POST", "/v1/accounts/acme/"+c.collection, "user", fmt.Sprintf(c.body, strings.Repeat("x", maxText+1)))
+		require.Equal(t, 400, a.status, "%s", a.body)
+		require.Contains(t, string(a.body), c.field+": must have at most 4096 bytes")
+		require.Less(t, len(a.body), 4096, "what is too long is not said again")
+	}
+	a := s.call("POST", "/v1/accounts/acme/secrets", "admin", fmt.Sprintf(`{"name": "s", "keyName": "K", "value": %q}`, strings.Repeat("x", MaxSecret)))
+	require.Equal(t, 200, a.status, "%s", a.body)
+}
+
 func TestUploadsHaveLimits(t *testing.T) {
 	rows := strings.Repeat(`{"text": "0123456789"}`+"\n", 10)
 	s := newStage(t, Limits{Upload: int64(len(rows))})

@@ -127,3 +127,20 @@ func TestAMatchTokenIsBoundToItsQuestion(t *testing.T) {
 	require.Equal(t, 200, match("true", "&pageToken="+token).status)
 	require.Equal(t, 400, match("false", "&pageToken="+token).status)
 }
+
+// A suspended account builds nothing.
+func TestASuspendedAccountBuildsNoCode(t *testing.T) {
+	s := newStage(t, Limits{})
+	one := "/v1/accounts/acme/evaluators/e"
+	require.Equal(t, 200, s.call("POST", "/v1/accounts/acme/evaluators", "user", `{"evaluatorId": "e", "evaluator": {}}`).status)
+	_, err := s.store.Put(t.Context(), codeArrivals("accounts/acme/evaluators/e")+"main.py", strings.NewReader("def evaluate(): ...\n"))
+	require.NoError(t, err)
+	require.Equal(t, 200, s.call("POST", "/v1/accounts/acme:suspend", "operator", `{"suspendState": "FAILED_PAYMENTS"}`).status)
+	a := s.call("POST", one+":validateUpload", "user", "")
+	require.Equal(t, 400, a.status, "%s", a.body)
+	require.Equal(t, "ACCOUNT_SUSPENDED", reasonOf(t, a))
+	require.Equal(t, 200, s.call("GET", one, "user", "").status)
+	require.Equal(t, 200, s.call("POST", "/v1/accounts/acme:restore", "operator", "").status)
+	a = s.call("POST", one+":validateUpload", "user", "")
+	require.Equal(t, 200, a.status, "%s", a.body)
+}
