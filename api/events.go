@@ -106,6 +106,9 @@ func (c *call) events(filter string) (any, error) {
 }
 
 func wantsStream(r *http.Request) bool {
+	if r.Method != http.MethodGet { // a HEAD would hold a stream open that shows nothing
+		return false
+	}
 	for _, accepted := range strings.Split(r.Header.Get("Accept"), ",") {
 		if kind, _, err := mime.ParseMediaType(accepted); err == nil && kind == "text/event-stream" {
 			return true

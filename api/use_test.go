@@ -144,3 +144,10 @@ func TestASuspendedAccountBuildsNoCode(t *testing.T) {
 	a = s.call("POST", one+":validateUpload", "user", "")
 	require.Equal(t, 200, a.status, "%s", a.body)
 }
+
+func TestAHeadOpensNoStream(t *testing.T) {
+	s := newStage(t, Limits{})
+	r := s.request("HEAD", "/v1/accounts/acme/events", "user", nil)
+	r.Header.Set("Accept", "text/event-stream")
+	require.Equal(t, "application/json", s.send(r).header.Get("Content-Type"))
+}
