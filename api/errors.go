@@ -49,7 +49,6 @@ const (
 
 var reasonStatus = map[string]int{
 	reasonBodyTooLarge: http.StatusRequestEntityTooLarge,
-	reasonStoreFull:    http.StatusInsufficientStorage,
 }
 
 // faultOf turns any error into what its user may read. What is not a fault is
@@ -59,6 +58,8 @@ func faultOf(err error) *domain.Fault {
 	var tooLarge *http.MaxBytesError
 	var lost unrecorded
 	switch {
+	case errors.As(err, &fault) && fault.Reason == reasonStoreFull: // the server's lack, as with the log, and no quota of the caller's
+		return &domain.Fault{Code: domain.Unavailable, Reason: fault.Reason, Message: fault.Message}
 	case errors.As(err, &fault):
 		return fault
 	case errors.As(err, &lost):

@@ -151,3 +151,23 @@ func TestAHeadOpensNoStream(t *testing.T) {
 	r.Header.Set("Accept", "text/event-stream")
 	require.Equal(t, "application/json", s.send(r).header.Get("Content-Type"))
 }
+
+// Codes and statuses agree by the one table; only a body that is too large has
+// a more exact status.
+func TestCodesAgreeWithStatuses(t *testing.T) {
+	for _, c := range []struct {
+		err    error
+		code   domain.Code
+		status int
+	}{
+		{&domain.Fault{Code: domain.ResourceExhausted, Reason: reasonStoreFull, Message: "full"}, domain.Unavailable, 503},
+		{&domain.Fault{Code: domain.Unimplemented, Reason: reasonMethod, Message: "no"}, domain.Unimplemented, 501},
+		{&domain.Fault{Code: domain.ResourceExhausted, Reason: reasonTooManyStreams, Message: "many"}, domain.ResourceExhausted, 429},
+		{bodyTooLarge(1), domain.OutOfRange, 413},
+		{context.DeadlineExceeded, domain.DeadlineExceeded, 504},
+	} {
+		f := faultOf(c.err)
+		require.Equal(t, c.code, f.Code)
+		require.Equal(t, c.status, statusFor(f))
+	}
+}
