@@ -74,6 +74,7 @@ func (d *Desk) Run(ctx context.Context) error {
 		}
 		cancel()
 		d.active.Wait()
+		d.finish()
 	}()
 	for _, one := range []struct {
 		subject, queue string
@@ -112,11 +113,22 @@ func (d *Desk) subscribe(subject, queue string, handle func(node string, m *nats
 		case <-d.ctx.Done():
 			return
 		}
-		d.active.Go(func() {
+		go func() {
 			defer func() { <-d.limit }()
 			handle(node, m)
-		})
+		}()
 	})
+}
+
+// finish returns once no message is handled any more; ctx must be done. Who
+// handles one holds a place, so all places are free when nobody does.
+func (d *Desk) finish() {
+	for range cap(d.limit) {
+		d.limit <- struct{}{}
+	}
+	for range cap(d.limit) {
+		<-d.limit
+	}
 }
 
 // read reads a message, and refuses one that it cannot read.
