@@ -73,7 +73,7 @@ func (n *Net) Pack(workers int) {
 }
 
 func (n *Net) packBase(workers int) {
-	each(len(n.layers)+1, workers, func(i int) {
+	Each(len(n.layers)+1, workers, func(i int) {
 		if i == len(n.layers) {
 			n.head.PackT(n.Weights.Head)
 			n.headBack.Pack(n.Weights.Head)

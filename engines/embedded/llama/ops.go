@@ -7,8 +7,8 @@ import (
 	"anneal/engines/embedded/kernel"
 )
 
-// each runs do for 0 to n-1 on at most workers goroutines and waits for them.
-func each(n, workers int, do func(i int)) {
+// Each runs do for 0 to n-1, begun in this order, on at most workers goroutines and waits for them.
+func Each(n, workers int, do func(i int)) {
 	var next atomic.Int64
 	run := func() {
 		for i := int(next.Add(1)) - 1; i < n; i = int(next.Add(1)) - 1 {

@@ -127,7 +127,7 @@ func finite(x float64) bool { return !math.IsNaN(x) && !math.IsInf(x, 0) }
 func (l *Loop) update(rate, clip float64) {
 	l.steps++
 	w := l.Net.Trained()
-	parallel(len(l.ranges), l.workers, func(i int) {
+	llama.Each(len(l.ranges), l.workers, func(i int) {
 		r := l.ranges[i]
 		adam := kernel.Adam{Rate: rate, Beta1: 0.9, Beta2: 0.99, Epsilon: 1e-8, Clip: clip, Step: l.steps}
 		if r.decay {
@@ -188,7 +188,7 @@ func (l *Loop) each(ctx context.Context, shards [][]*Sample, compute func(i int,
 		free <- lane
 	}
 	order := newTurns()
-	parallel(len(shards), l.workers, func(i int) {
+	llama.Each(len(shards), l.workers, func(i int) {
 		lane := <-free
 		live := ctx.Err() == nil
 		if live {
