@@ -76,8 +76,10 @@ func join(ctx context.Context, url, password, seed string, replicas int, verify 
 	if err = ensureTasks(ctx, c.log.js, c.replicas); err != nil {
 		return c, err
 	}
-	if err = ensureKeys(ctx, c.log.js, c.replicas); err != nil {
-		return c, err
+	for _, ensure := range []func(context.Context, jetstream.JetStream, int) error{ensureKeys, ensureAnswers, ensureUses} {
+		if err = ensure(ctx, c.log.js, c.replicas); err != nil {
+			return c, err
+		}
 	}
 	if err = keepMirror(ctx, c.keeper, c.log, c.replicas); err != nil {
 		return c, err

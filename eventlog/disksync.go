@@ -203,7 +203,7 @@ const syncSubject = "control.sync"
 func serveSync(nc *nats.Conn, store string) error {
 	_, err := nc.Subscribe(syncSubject, func(m *nats.Msg) {
 		stream := string(m.Data)
-		if stream != keysStream && stream != Tasks.Stream {
+		if stream != keysStream && stream != answersStream && stream != Tasks.Stream {
 			_ = m.Respond([]byte("no such stream"))
 			return
 		}

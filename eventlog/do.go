@@ -117,3 +117,19 @@ func settle(ctx context.Context, log Log, rows Rows, command string, writes []Wr
 	}
 	return 0, rows.WaitFor(ctx, newest)
 }
+
+// Recorded is the position of the last event that a command recorded on one of
+// the names; 0 when it recorded none there.
+func Recorded(ctx context.Context, log Log, command string, names ...domain.Name) (position uint64, err error) {
+	for _, name := range names {
+		for e, err := range log.Read(ctx, name.Subject(), 0) {
+			if err != nil {
+				return 0, fmt.Errorf("looking for a command on %s: %w", name, err)
+			}
+			if e.Command == command {
+				position = max(position, e.Position)
+			}
+		}
+	}
+	return position, nil
+}

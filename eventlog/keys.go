@@ -34,34 +34,40 @@ func ensureKeys(ctx context.Context, js jetstream.JetStream, replicas int) error
 	}, replicas)
 }
 
+// A bucket is a keyStore on a JetStream key-value bucket. What was put is on
+// disk when put returns.
 type bucket struct {
-	nc     *nats.Conn
-	js     jetstream.JetStream
-	stream jetstream.Stream
+	nc      *nats.Conn
+	js      jetstream.JetStream
+	stream  jetstream.Stream
+	name    string // of the stream
+	subject string // before the ids
+	what    string // it holds, for messages
 }
 
-func openBucket(ctx context.Context, nc *nats.Conn) (*bucket, error) {
+// openBucket opens the bucket of a stream that ensure makes when it is missing.
+func openBucket(ctx context.Context, nc *nats.Conn, stream, what string, ensure func(context.Context, jetstream.JetStream, int) error) (*bucket, error) {
 	js, err := jetstream.New(nc)
 	if err != nil {
 		return nil, fmt.Errorf("eventlog: %w", err)
 	}
-	if err := ensureKeys(ctx, js, 0); err != nil {
+	if err := ensure(ctx, js, 0); err != nil {
 		return nil, err
 	}
-	stream, err := js.Stream(ctx, keysStream)
+	opened, err := js.Stream(ctx, stream)
 	if err != nil {
-		return nil, fmt.Errorf("eventlog: opening the bucket KEYS: %w", err)
+		return nil, fmt.Errorf("eventlog: opening the bucket of the %s: %w", what, err)
 	}
-	return &bucket{nc, js, stream}, nil
+	return &bucket{nc, js, opened, stream, "$KV." + strings.TrimPrefix(stream, "KV_") + ".", what}, nil
 }
 
 func (b *bucket) get(ctx context.Context, id string) ([]byte, uint64, error) {
-	m, err := b.stream.GetLastMsgForSubject(ctx, keysSubject+id)
+	m, err := b.stream.GetLastMsgForSubject(ctx, b.subject+id)
 	if errors.Is(err, jetstream.ErrMsgNotFound) {
 		return nil, 0, nil
 	}
 	if err != nil {
-		return nil, 0, fmt.Errorf("eventlog: reading a data key: %w", err)
+		return nil, 0, fmt.Errorf("eventlog: reading %s: %w", b.what, err)
 	}
 	if m.Header.Get("KV-Operation") != "" { // deleted by another tool
 		return nil, 0, nil
@@ -69,44 +75,48 @@ func (b *bucket) get(ctx context.Context, id string) ([]byte, uint64, error) {
 	return m.Data, m.Sequence, nil
 }
 
-func (b *bucket) put(ctx context.Context, id string, record []byte, revision uint64) error {
-	_, err := b.js.Publish(ctx, keysSubject+id, record, jetstream.WithExpectLastSequencePerSubject(revision))
+func (b *bucket) put(ctx context.Context, id string, record []byte, revision uint64) (uint64, error) {
+	ack, err := b.js.Publish(ctx, b.subject+id, record, jetstream.WithExpectLastSequencePerSubject(revision))
 	var refusal *jetstream.APIError
 	if errors.As(err, &refusal) && (refusal.ErrorCode == codeWrongSequence || refusal.ErrorCode == codeSubjectBusy) {
-		return ErrConflict
+		return 0, ErrConflict
 	}
 	if err != nil {
-		return fmt.Errorf("eventlog: keeping a data key: %w", err)
+		return 0, fmt.Errorf("eventlog: keeping %s: %w", b.what, err)
 	}
-	return askSync(ctx, b.nc, keysStream)
+	return ack.Sequence, askSync(ctx, b.nc, b.name)
 }
 
 func (b *bucket) erase(ctx context.Context, id string) error {
 	for {
-		m, err := b.stream.GetLastMsgForSubject(ctx, keysSubject+id)
+		m, err := b.stream.GetLastMsgForSubject(ctx, b.subject+id)
 		if errors.Is(err, jetstream.ErrMsgNotFound) {
-			return askSync(ctx, b.nc, keysStream)
+			return askSync(ctx, b.nc, b.name)
 		}
 		if err == nil {
 			err = b.stream.SecureDeleteMsg(ctx, m.Sequence)
 		}
 		if err != nil {
-			return fmt.Errorf("eventlog: deleting a data key: %w", err)
+			return fmt.Errorf("eventlog: deleting %s: %w", b.what, err)
 		}
 	}
 }
 
 func (b *bucket) ids(ctx context.Context) ([]string, error) {
-	info, err := b.stream.Info(ctx, jetstream.WithSubjectFilter(keysSubject+">"))
+	info, err := b.stream.Info(ctx, jetstream.WithSubjectFilter(b.subject+">"))
 	if err != nil {
-		return nil, fmt.Errorf("eventlog: listing the data keys: %w", err)
+		return nil, fmt.Errorf("eventlog: listing the %s: %w", b.what, err)
 	}
 	var ids []string
 	for subject := range info.State.Subjects {
-		ids = append(ids, strings.TrimPrefix(subject, keysSubject))
+		ids = append(ids, strings.TrimPrefix(subject, b.subject))
 	}
 	slices.Sort(ids)
 	return ids, nil
+}
+
+func newMemoryKeys() *memoryKeys {
+	return &memoryKeys{records: map[string][]byte{}, revisions: map[string]uint64{}}
 }
 
 // memoryKeys is the keyStore of tests.
@@ -123,15 +133,15 @@ func (k *memoryKeys) get(_ context.Context, id string) ([]byte, uint64, error) {
 	return k.records[id], k.revisions[id], nil
 }
 
-func (k *memoryKeys) put(_ context.Context, id string, record []byte, revision uint64) error {
+func (k *memoryKeys) put(_ context.Context, id string, record []byte, revision uint64) (uint64, error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if k.revisions[id] != revision {
-		return ErrConflict
+		return 0, ErrConflict
 	}
 	k.last++
 	k.records[id], k.revisions[id] = record, k.last
-	return nil
+	return k.last, nil
 }
 
 func (k *memoryKeys) erase(_ context.Context, id string) error {

@@ -33,8 +33,9 @@ type Vault struct {
 type keyStore interface {
 	// get answers the record and its revision; 0 when there is none.
 	get(ctx context.Context, id string) (record []byte, revision uint64, err error)
-	// put records, provided that the id's revision is still the one given.
-	put(ctx context.Context, id string, record []byte, revision uint64) error
+	// put records, provided that the id's revision is still the one given, and
+	// answers the new one; otherwise ErrConflict.
+	put(ctx context.Context, id string, record []byte, revision uint64) (uint64, error)
 	// erase takes the record away for good; no record is no error.
 	erase(ctx context.Context, id string) error
 	ids(ctx context.Context) ([]string, error)
@@ -42,7 +43,7 @@ type keyStore interface {
 
 // OpenVault keeps data keys in the JetStream bucket KEYS, made when missing.
 func OpenVault(ctx context.Context, nc *nats.Conn, ring *KeyRing) (*Vault, error) {
-	keys, err := openBucket(ctx, nc)
+	keys, err := openBucket(ctx, nc, keysStream, "data keys", ensureKeys)
 	if err != nil {
 		return nil, err
 	}
@@ -53,7 +54,7 @@ func OpenVault(ctx context.Context, nc *nats.Conn, ring *KeyRing) (*Vault, error
 func NewMemoryVault() *Vault {
 	key := make([]byte, keyBytes)
 	_, _ = rand.Read(key)
-	return &Vault{&KeyRing{"memory", map[string][]byte{"memory": key}}, &memoryKeys{records: map[string][]byte{}, revisions: map[string]uint64{}}}
+	return &Vault{&KeyRing{"memory", map[string][]byte{"memory": key}}, newMemoryKeys()}
 }
 
 // A wrappedKey is a data key as the bucket has it.
@@ -79,7 +80,7 @@ func (v *Vault) Seal(ctx context.Context, name domain.Name, keyName string, vers
 	if err != nil {
 		return domain.Sealed{}, err
 	}
-	if err := v.keys.put(ctx, id, record, 0); err != nil {
+	if _, err := v.keys.put(ctx, id, record, 0); err != nil {
 		return domain.Sealed{}, err
 	}
 	return domain.Sealed{KeyID: id, Ciphertext: ciphertext}, nil
@@ -130,7 +131,7 @@ func (v *Vault) Rewrap(ctx context.Context) (changed int, err error) {
 		if err != nil {
 			return changed, err
 		}
-		if err := v.keys.put(ctx, id, record, revision.number); errors.Is(err, ErrConflict) {
+		if _, err := v.keys.put(ctx, id, record, revision.number); errors.Is(err, ErrConflict) {
 			continue // shredded or rewrapped meanwhile
 		} else if err != nil {
 			return changed, err

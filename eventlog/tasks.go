@@ -38,6 +38,7 @@ type RouterConfig struct {
 	Tries        int           // before a message is poison; 0 is 5
 	FirstPause   time.Duration // between two tries, doubled each time; 0 is 200 ms
 	LongestPause time.Duration // 0 is 10 s
+	AckWait      time.Duration // before what a silent process works on is given to another; 0 is 10 s
 	CloseTimeout time.Duration // for handlers at work when the router closes; 0 is 10 s
 	Log          *slog.Logger  // nil is silence
 }
@@ -51,6 +52,7 @@ func (c *RouterConfig) setDefaults() {
 	set(&c.Timeout, 30*time.Second)
 	set(&c.FirstPause, 200*time.Millisecond)
 	set(&c.LongestPause, 10*time.Second)
+	set(&c.AckWait, 10*time.Second)
 	set(&c.CloseTimeout, 10*time.Second)
 	if c.Tries <= 0 {
 		c.Tries = 5
@@ -112,7 +114,7 @@ func HandleEvents(r *Router, name, filter string, handler func(context.Context, 
 }
 
 func (r *Router) handle(name string, from Topics, topic string, handler func(*message.Message) error, onPoison func(*message.Message, error) error) error {
-	subscriber, err := NewSubscriber(r.nc, SubscriberConfig{Topics: from, Durable: name, CloseTimeout: r.config.CloseTimeout})
+	subscriber, err := NewSubscriber(r.nc, SubscriberConfig{Topics: from, Durable: name, AckWait: r.config.AckWait, CloseTimeout: r.config.CloseTimeout})
 	if err != nil {
 		return err
 	}

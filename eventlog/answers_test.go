@@ -1,0 +1,176 @@
+package eventlog
+
+import (
+	"context"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"anneal/domain"
+)
+
+// What Answers promise, whatever they are kept in.
+var answerPromises = []struct {
+	name string
+	test func(*testing.T, *Answers)
+}{
+	{"an answer is given again for a day", testAnswerKept},
+	{"a claim that nobody finished lapses with its lease", testLease},
+	{"a renewed claim holds on", testRenewal},
+	{"a released key may be claimed at once, by its own request", testRelease},
+	{"who lost the claim stores nothing", testLostClaim},
+	{"of many claims at once one is fresh", testClaimRace},
+	{"an answer has a limit", testAnswerLimit},
+}
+
+func TestAnswers(t *testing.T) {
+	for _, promise := range answerPromises {
+		t.Run("memory: "+promise.name, func(t *testing.T) { promise.test(t, NewMemoryAnswers()) })
+		t.Run("JetStream: "+promise.name, func(t *testing.T) {
+			answers, err := OpenAnswers(t.Context(), start(t).Control())
+			require.NoError(t, err)
+			promise.test(t, answers)
+		})
+	}
+}
+
+var dawn = time.Date(2030, 1, 2, 3, 4, 5, 0, time.UTC)
+
+const lease = 30 * time.Second
+
+func mustClaim(t *testing.T, a *Answers, key, digest string, now time.Time) Claim {
+	t.Helper()
+	claim, err := a.Claim(t.Context(), key, []byte(digest), now, lease)
+	require.NoError(t, err)
+	return claim
+}
+
+func testAnswerKept(t *testing.T, a *Answers) {
+	claim := mustClaim(t, a, "k", "body", dawn)
+	require.Equal(t, Fresh, claim.State)
+	require.Len(t, claim.Seed, 32)
+	require.NoError(t, a.Store(t.Context(), claim, []byte("done")))
+	for _, step := range []struct {
+		key, digest string
+		at          time.Duration
+		want        ClaimState
+	}{
+		{"k", "body", time.Second, Answered},
+		{"k", "other", time.Second, Differs},
+		{"k2", "other", time.Second, Fresh},
+		{"k", "body", AnswersKept - time.Nanosecond, Answered},
+		{"k", "other", AnswersKept - time.Nanosecond, Differs},
+		{"k", "other", AnswersKept, Fresh},
+		{"k", "body", AnswersKept + time.Second, Differs},
+	} {
+		again := mustClaim(t, a, step.key, step.digest, dawn.Add(step.at))
+		require.Equal(t, step.want, again.State, "%+v", step)
+		if step.want == Answered {
+			assert.Equal(t, "done", string(again.Answer))
+		} else {
+			assert.Empty(t, again.Answer)
+		}
+		if step.want == Fresh {
+			assert.NotEqual(t, claim.Seed, again.Seed)
+		}
+	}
+}
+
+func testLease(t *testing.T, a *Answers) {
+	first := mustClaim(t, a, "k", "body", dawn)
+	during := mustClaim(t, a, "k", "body", dawn.Add(lease-1))
+	require.Equal(t, UnderWay, during.State)
+	assert.True(t, during.Lease.Equal(dawn.Add(lease)))
+	assert.Equal(t, Differs, mustClaim(t, a, "k", "other", dawn.Add(time.Second)).State)
+
+	second := mustClaim(t, a, "k", "body", dawn.Add(lease))
+	require.Equal(t, Resumed, second.State)
+	assert.Equal(t, first.Seed, second.Seed, "what it makes up is what the first made up")
+	assert.Equal(t, UnderWay, mustClaim(t, a, "k", "body", dawn.Add(lease+1)).State)
+	require.NoError(t, a.Store(t.Context(), second, []byte("done")))
+	assert.Equal(t, Fresh, mustClaim(t, a, "k", "body", dawn.Add(AnswersKept)).State, "a day from the first claim")
+}
+
+func testRenewal(t *testing.T, a *Answers) {
+	first := mustClaim(t, a, "k", "body", dawn)
+	renewed, err := a.Renew(t.Context(), first, dawn.Add(lease/2), lease)
+	require.NoError(t, err)
+	require.Equal(t, UnderWay, mustClaim(t, a, "k", "body", dawn.Add(lease)).State)
+	require.ErrorIs(t, a.Store(t.Context(), first, []byte("x")), ErrConflict, "the newest claim counts")
+	require.NoError(t, a.Store(t.Context(), renewed, []byte("done")))
+	require.Equal(t, "done", string(mustClaim(t, a, "k", "body", dawn.Add(lease)).Answer))
+
+	lost := mustClaim(t, a, "lost", "body", dawn)
+	mustClaim(t, a, "lost", "body", dawn.Add(lease))
+	_, err = a.Renew(t.Context(), lost, dawn.Add(lease), lease)
+	require.ErrorIs(t, err, ErrConflict)
+}
+
+func testRelease(t *testing.T, a *Answers) {
+	first := mustClaim(t, a, "k", "body", dawn)
+	require.NoError(t, a.Release(t.Context(), first))
+	assert.Equal(t, Differs, mustClaim(t, a, "k", "other", dawn).State)
+	second := mustClaim(t, a, "k", "body", dawn)
+	require.Equal(t, Resumed, second.State)
+	assert.Equal(t, first.Seed, second.Seed)
+}
+
+func testLostClaim(t *testing.T, a *Answers) {
+	first := mustClaim(t, a, "k", "body", dawn)
+	second := mustClaim(t, a, "k", "body", dawn.Add(lease))
+	require.ErrorIs(t, a.Store(t.Context(), first, []byte("late")), ErrConflict)
+	require.ErrorIs(t, a.Release(t.Context(), first), ErrConflict)
+	require.NoError(t, a.Store(t.Context(), second, []byte("done")))
+	assert.Equal(t, "done", string(mustClaim(t, a, "k", "body", dawn.Add(lease)).Answer))
+}
+
+func testClaimRace(t *testing.T, a *Answers) {
+	const racers = 8
+	states := make([]ClaimState, racers)
+	var all sync.WaitGroup
+	for i := range racers {
+		all.Go(func() {
+			claim, err := a.Claim(context.WithoutCancel(t.Context()), "k", []byte("body"), dawn, lease)
+			assert.NoError(t, err)
+			states[i] = claim.State
+		})
+	}
+	all.Wait()
+	count := map[ClaimState]int{}
+	for _, state := range states {
+		count[state]++
+	}
+	assert.Equal(t, map[ClaimState]int{Fresh: 1, UnderWay: racers - 1}, count)
+}
+
+func testAnswerLimit(t *testing.T, a *Answers) {
+	claim := mustClaim(t, a, "k", "body", dawn)
+	for _, size := range []int{0, MaxAnswer + 1} {
+		assert.Equal(t, domain.InvalidArgument, domain.CodeOf(a.Store(t.Context(), claim, make([]byte, size))), size)
+	}
+	require.NoError(t, a.Store(t.Context(), claim, make([]byte, MaxAnswer)))
+	assert.Len(t, mustClaim(t, a, "k", "body", dawn).Answer, MaxAnswer)
+}
+
+func TestAnswersOutliveTheServer(t *testing.T) {
+	dir := t.TempDir()
+	run := func(use func(*Answers)) {
+		s := start(t, func(o *ServerOptions) { o.Dir, o.NoSync = dir, false })
+		answers, err := OpenAnswers(t.Context(), s.Control())
+		require.NoError(t, err)
+		use(answers)
+		s.Close()
+	}
+	run(func(a *Answers) {
+		require.NoError(t, a.Store(t.Context(), mustClaim(t, a, "k", "body", dawn), []byte("done")))
+		mustClaim(t, a, "lost", "body", dawn)
+	})
+	run(func(a *Answers) {
+		assert.Equal(t, Answered, mustClaim(t, a, "k", "body", dawn).State)
+		assert.Equal(t, UnderWay, mustClaim(t, a, "lost", "body", dawn).State)
+		assert.Equal(t, Resumed, mustClaim(t, a, "lost", "body", dawn.Add(lease)).State)
+	})
+}

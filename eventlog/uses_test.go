@@ -1,0 +1,59 @@
+package eventlog
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"anneal/domain"
+)
+
+type use struct {
+	name domain.Name
+	at   time.Time
+}
+
+// followUses answers what a follower is told, and ends with the test.
+func followUses(t *testing.T, u *Uses) <-chan use {
+	t.Helper()
+	told := make(chan use, 16)
+	ctx, stop := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- u.Follow(ctx, func(name domain.Name, at time.Time) { told <- use{name, at} }) }()
+	t.Cleanup(func() {
+		stop()
+		assert.ErrorIs(t, <-ended, context.Canceled)
+	})
+	return told
+}
+
+func TestUsesAreToldToEveryServerAndAfterARestart(t *testing.T) {
+	const first, second = domain.Name("accounts/acme/apiKeys/k1"), domain.Name("accounts/acme/apiKeys/k2")
+	dir := t.TempDir()
+	open := func(t *testing.T) *Uses {
+		u, err := OpenUses(t.Context(), start(t, func(o *ServerOptions) { o.Dir, o.NoSync = dir, false }).Control())
+		require.NoError(t, err)
+		return u
+	}
+	t.Run("live", func(t *testing.T) {
+		u := open(t)
+		told := followUses(t, u)
+		require.NoError(t, u.Keep(t.Context(), first, dawn))
+		require.Equal(t, use{first, dawn}, <-told)
+		require.NoError(t, u.Keep(t.Context(), first, dawn.Add(time.Minute)))
+		require.Equal(t, use{first, dawn.Add(time.Minute)}, <-told)
+		require.NoError(t, u.Keep(t.Context(), second, dawn))
+		require.Equal(t, use{second, dawn}, <-told)
+		require.NoError(t, u.Forget(t.Context(), second))
+	})
+	t.Run("after a restart", func(t *testing.T) {
+		u := open(t)
+		told := followUses(t, u)
+		require.Equal(t, use{first, dawn.Add(time.Minute)}, <-told, "the newest of each, and nothing of what was forgotten")
+		require.NoError(t, u.Keep(t.Context(), second, dawn.Add(time.Hour)))
+		require.Equal(t, use{second, dawn.Add(time.Hour)}, <-told)
+	})
+}
