@@ -58,7 +58,7 @@ func samples(t *testing.T) iter.Seq[domain.Record] {
 		_ = sampled(t, domain.Accounts, yield) && sampled(t, domain.APIKeys, yield) && sampled(t, domain.Secrets, yield) &&
 			sampled(t, domain.Models, yield) && sampled(t, domain.Datasets, yield) && sampled(t, domain.Evaluators, yield) && sampled(t, domain.SupervisedJobs, yield) &&
 			sampled(t, domain.DPOJobs, yield) && sampled(t, domain.ReinforcementJobs, yield) &&
-			sampled(t, domain.TrainerJobs, yield) && sampled(t, domain.DeploymentShapes, yield) && sampled(t, domain.Deployments, yield) && sampled(t, domain.Nodes, yield)
+			sampled(t, domain.TrainerJobs, yield) && sampled(t, domain.DeploymentShapes, yield) && sampled(t, domain.Deployments, yield) && sampled(t, domain.DeployedModels, yield) && sampled(t, domain.Nodes, yield) && sampled(t, domain.Quotas, yield)
 	}
 }
 
@@ -87,7 +87,7 @@ func folds(t *testing.T, r domain.Record) bool {
 	return foldsAs(t, domain.Accounts, r) || foldsAs(t, domain.APIKeys, r) || foldsAs(t, domain.Secrets, r) || foldsAs(t, domain.Models, r) ||
 		foldsAs(t, domain.Datasets, r) || foldsAs(t, domain.Evaluators, r) || foldsAs(t, domain.SupervisedJobs, r) || foldsAs(t, domain.DPOJobs, r) ||
 		foldsAs(t, domain.ReinforcementJobs, r) || foldsAs(t, domain.TrainerJobs, r) || foldsAs(t, domain.DeploymentShapes, r) ||
-		foldsAs(t, domain.Deployments, r) || foldsAs(t, domain.Nodes, r)
+		foldsAs(t, domain.Deployments, r) || foldsAs(t, domain.DeployedModels, r) || foldsAs(t, domain.Nodes, r) || foldsAs(t, domain.Quotas, r)
 }
 
 func foldsAs[S domain.State](t *testing.T, kind *domain.Kind[S], r domain.Record) bool {

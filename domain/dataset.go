@@ -9,6 +9,8 @@ import "time"
 //	UPLOADING --UploadDataset-->  UPLOADING, its files wait for validation
 //	UPLOADING --AcceptDataset-->  READY
 //	UPLOADING --RejectDataset-->  UPLOADING, its status says why: upload again
+//	UPLOADING, from another --FillDataset-->   READY
+//	UPLOADING, from another --LeaveUnfilled--> UPLOADING, its status says why: create another
 //	any       --UpdateDataset-->  the same
 //	any       --DeleteDataset-->  (none)
 var Datasets = NewKind("datasets", map[string]Event[Dataset]{
@@ -16,6 +18,8 @@ var Datasets = NewKind("datasets", map[string]Event[Dataset]{
 	"dataset.uploaded.v1": DatasetUploaded{},
 	"dataset.accepted.v1": DatasetAccepted{},
 	"dataset.rejected.v1": DatasetRejected{},
+	"dataset.filled.v1":   DatasetFilled{},
+	"dataset.unfilled.v1": DatasetUnfilled{},
 	"dataset.updated.v1":  DatasetUpdated{},
 	"dataset.deleted.v1":  DatasetDeleted{},
 })
@@ -65,9 +69,13 @@ type DatasetTransformed struct {
 	OriginalFormat  string `json:"originalFormat,omitempty"`
 }
 
-// DatasetSplitted marks a dataset that is a part of another.
+// DatasetSplitted marks a dataset that is a part of another. Beside a
+// sourceDatasetId, fraction, seed and rest ask that the part be made.
 type DatasetSplitted struct {
-	SourceDatasetID string `json:"sourceDatasetId"`
+	SourceDatasetID string  `json:"sourceDatasetId"`
+	Fraction        float64 `json:"fraction,omitempty"` // of the rows, held out: above 0 and below 1
+	Seed            int     `json:"seed,omitempty"`     // another seed chooses other rows
+	Rest            bool    `json:"rest,omitempty"`     // the rows that are not held out
 }
 
 // DatasetFacts are what the rows themselves say.
@@ -89,6 +97,7 @@ type Dataset struct {
 	Validated           int         `json:"validated"`            // the upload that was accepted or rejected last
 	Violations          []Violation `json:"violations,omitempty"` // of the rejected upload
 	Files               Files       `json:"files"`
+	From                *Derivation `json:"from,omitempty"` // what the platform makes it of; nil when its rows are uploaded
 	Shape               string      `json:"shape"`
 	EstimatedTokenCount Count       `json:"estimatedTokenCount"`
 	AverageTurnCount    int         `json:"averageTurnCount"`
@@ -102,11 +111,15 @@ func (d Dataset) Stage() string { return d.State }
 
 type DatasetCreated struct {
 	DatasetSpec
-	CreatedBy string `json:"createdBy"`
+	CreatedBy string      `json:"createdBy"`
+	From      *Derivation `json:"from,omitempty"`
 }
 
 func (e DatasetCreated) Evolve(d *Dataset) {
-	*d = Dataset{DatasetSpec: e.DatasetSpec, CreatedBy: e.CreatedBy, State: DatasetUploading, Status: StatusOf(nil)}
+	*d = Dataset{DatasetSpec: e.DatasetSpec, CreatedBy: e.CreatedBy, From: e.From, State: DatasetUploading, Status: StatusOf(nil)}
+	if e.From != nil {
+		d.Status.Message = "its rows are being made from " + string(e.From.Source)
+	}
 }
 
 type DatasetUploaded struct {
@@ -125,8 +138,12 @@ type DatasetAccepted struct {
 
 func (e DatasetAccepted) Evolve(d *Dataset) {
 	d.State, d.Status, d.Validated = DatasetReady, StatusOf(nil), e.Upload
-	d.Format, d.Shape, d.ExampleCount = e.Format, e.Shape, e.ExampleCount
-	d.EstimatedTokenCount, d.AverageTurnCount = e.EstimatedTokenCount, e.AverageTurnCount
+	d.tell(e.DatasetFacts)
+}
+
+func (d *Dataset) tell(f DatasetFacts) {
+	d.Format, d.Shape, d.ExampleCount = f.Format, f.Shape, f.ExampleCount
+	d.EstimatedTokenCount, d.AverageTurnCount = f.EstimatedTokenCount, f.AverageTurnCount
 }
 
 type DatasetRejected struct {
@@ -147,17 +164,21 @@ type DatasetDeleted struct{}
 
 func (DatasetDeleted) Evolve(d *Dataset) { *d = Dataset{} }
 
-// CreateDataset announces rows that will be uploaded.
+// CreateDataset announces rows that will be uploaded, or that the platform will
+// make from another dataset's.
 type CreateDataset struct {
 	DatasetSpec
 	CreatedBy string
+	From      *Derivation
 }
 
 func (c CreateDataset) Decide(d Dataset, _ time.Time) (Event[Dataset], error) {
 	if d.Exists() {
 		return nil, exists("a dataset")
 	}
-	if err := c.check(); err != nil {
+	v := c.check()
+	c.From.check(&v, c.DatasetSpec)
+	if err := v.Err(); err != nil {
 		return nil, err
 	}
 	return DatasetCreated(c), nil
@@ -178,6 +199,8 @@ func (c UploadDataset) Decide(d Dataset, _ time.Time) (Event[Dataset], error) {
 		return nil, nil
 	case d.State == DatasetReady:
 		return nil, precondition("DATASET_READY", "the dataset is READY and its content can no longer change: create another")
+	case d.From != nil:
+		return nil, derived(d)
 	case c.Upload != d.Upload+1:
 		return nil, precondition("UPLOAD_SUPERSEDED", "another upload came first: upload again")
 	case len(c.Files.Sizes) == 0:
@@ -214,22 +237,12 @@ func (c RejectDataset) Decide(d Dataset, _ time.Time) (Event[Dataset], error) {
 }
 
 // judged tells whether the verdict that leads to a state is already recorded
-// for the upload. It refuses the opposite of a recorded verdict, and one on an
-// upload that another has replaced.
+// for the upload: see uploads.
 func (d Dataset) judged(upload int, verdict string) (bool, error) {
-	switch {
-	case !d.Exists():
+	if !d.Exists() {
 		return false, gone("dataset")
-	case upload == 0:
-		return false, precondition("NOTHING_UPLOADED", "no file has been uploaded: upload one, then validate")
-	case upload == d.Validated && d.State != verdict:
-		return false, precondition("UPLOAD_JUDGED", "another verdict on upload %d is already recorded: the dataset is %s", upload, d.State)
-	case upload == d.Validated:
-		return true, nil
-	case upload != d.Upload:
-		return false, precondition("UPLOAD_SUPERSEDED", "upload %d was replaced by upload %d", upload, d.Upload)
 	}
-	return false, nil
+	return uploads{"dataset", d.State == DatasetReady, d.Upload, d.Validated}.judged(upload, verdict == DatasetReady)
 }
 
 // UpdateDataset replaces what the caller sets.
@@ -242,8 +255,11 @@ func (c UpdateDataset) Decide(d Dataset, _ time.Time) (Event[Dataset], error) {
 	case sameJSON(d.DatasetSpec, c.DatasetSpec):
 		return nil, nil
 	}
-	if err := c.check(); err != nil {
+	if err := c.check().Err(); err != nil {
 		return nil, err
+	}
+	if d.From != nil && !sameJSON(d.lineage(), c.lineage()) {
+		return nil, derived(d)
 	}
 	if d.State == DatasetReady && (c.Format != d.Format || c.ExampleCount != d.ExampleCount) {
 		return nil, precondition("DATASET_READY", "format and exampleCount of a READY dataset are what its rows say and cannot change")
@@ -261,18 +277,17 @@ func (DeleteDataset) Decide(d Dataset, _ time.Time) (Event[Dataset], error) {
 	return DatasetDeleted{}, nil
 }
 
-func (s DatasetSpec) check() error {
+// derived refuses to change what a derived dataset is.
+func derived(d Dataset) error {
+	return precondition("DATASET_DERIVED", "the dataset is made from %s, and its rows and origin are not yours to set: create another", d.From.Source)
+}
+
+func (s DatasetSpec) check() Violations {
 	var v Violations
 	checkText(&v, s.DisplayName, "")
 	oneOf(&v, "format", s.Format, "FORMAT_UNSPECIFIED", FormatChat, FormatCompletion, FormatRL)
 	v.Require(s.ExampleCount >= 0, "exampleCount", "must not be negative")
 	v.Require(len(s.ExternalURL) <= 2048, "externalUrl", "must have at most 2048 characters")
-	origins := 0
-	for _, given := range []bool{s.UserUploaded != nil, s.EvaluationResult != nil, s.Transformed != nil, s.Splitted != nil, s.EvalProtocol != nil} {
-		if given {
-			origins++
-		}
-	}
-	v.Require(origins <= 1, "userUploaded", "only one of userUploaded, evaluationResult, transformed, splitted and evalProtocol may be given")
-	return v.Err()
+	s.checkOrigin(&v)
+	return v
 }

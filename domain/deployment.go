@@ -75,6 +75,7 @@ type Deployment struct {
 	CreatedBy       string             `json:"createdBy"`
 	Generation      int                `json:"generation"` // of the settings, from 1; replicas of an older one are replaced
 	DesiredReplicas int                `json:"desiredReplicas"`
+	HeldFrom        time.Time          `json:"heldFrom"` // when its user, or its waking, last set that; what load says counts from then
 	Replicas        map[string]Replica `json:"replicas,omitempty"`
 	ReplicaSeq      int                `json:"replicaSeq"` // number of the newest replica
 	Failures        int                `json:"failures"`   // replicas in a row that failed to start
@@ -95,6 +96,15 @@ func (d Deployment) Stage() string { return d.State }
 func (d Deployment) Live() bool {
 	return d.State == DeploymentCreatingState || d.State == DeploymentReadyState || d.State == DeploymentUpdatingState
 }
+
+// Due tells whether the deployment is deleted and its purgeTime has come.
+func (d Deployment) Due(now time.Time) bool {
+	return d.State == DeploymentDeletedState && !now.Before(*d.PurgeTime)
+}
+
+// Sealed tells whether the deployment has sealed values, which must be shredded
+// before it is purged.
+func (d Deployment) Sealed() bool { return len(d.DirectRouteAPIKeys) > 0 }
 
 // Ordered yields the replicas in the order of their numbers.
 func (d Deployment) Ordered() []Replica {
@@ -141,7 +151,7 @@ type DeploymentCreated struct {
 
 func (e DeploymentCreated) Evolve(d *Deployment) {
 	*d = Deployment{DeploymentSpec: e.DeploymentSpec, CreatedBy: e.CreatedBy, State: DeploymentCreatingState, Status: StatusOf(nil),
-		Generation: 1, DesiredReplicas: e.MinReplicaCount, Since: e.Time}
+		Generation: 1, DesiredReplicas: e.MinReplicaCount, HeldFrom: e.Time, Since: e.Time}
 }
 
 type DeploymentSettled struct {
@@ -181,11 +191,18 @@ func (e DeploymentUpdated) Evolve(d *Deployment) {
 }
 
 type DeploymentScaled struct {
-	Replicas int    `json:"replicas"`
-	Reason   string `json:"reason"`
+	Replicas int       `json:"replicas"`
+	Reason   string    `json:"reason"`
+	ByLoad   bool      `json:"byLoad"`
+	Time     time.Time `json:"time"`
 }
 
-func (e DeploymentScaled) Evolve(d *Deployment) { d.DesiredReplicas = e.Replicas }
+func (e DeploymentScaled) Evolve(d *Deployment) {
+	d.DesiredReplicas = e.Replicas
+	if !e.ByLoad {
+		d.HeldFrom = e.Time
+	}
+}
 
 type DeploymentDeleting struct {
 	Hard   bool      `json:"hard"`
@@ -211,7 +228,7 @@ type DeploymentUndeleted struct {
 }
 
 func (e DeploymentUndeleted) Evolve(d *Deployment) {
-	d.State, d.Since, d.DesiredReplicas, d.Failures = DeploymentCreatingState, e.Time, d.MinReplicaCount, 0
+	d.State, d.Since, d.HeldFrom, d.DesiredReplicas, d.Failures = DeploymentCreatingState, e.Time, e.Time, d.MinReplicaCount, 0
 	d.DeleteTime, d.PurgeTime, d.ExpireTime, d.Status = nil, nil, nil, StatusOf(nil)
 }
 

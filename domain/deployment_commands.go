@@ -22,6 +22,8 @@ func (d Deployment) mustLive() error {
 type CreateDeployment struct {
 	DeploymentSpec
 	CreatedBy string
+	Model     ModelSize     // the baseModel's; of an addon, its base model's
+	ZeroFloor time.Duration // shortest scaleToZeroWindow; 0 is MinScaleToZeroWindow
 }
 
 // Check names what is wrong with the spec without creating anything, and fills
@@ -29,10 +31,12 @@ type CreateDeployment struct {
 func (c CreateDeployment) Check(now time.Time) (DeploymentSpec, error) {
 	var v Violations
 	inFuture(&v, "expireTime", c.ExpireTime, now)
+	c.AutoscalingPolicy.checkFloor(&v, c.ZeroFloor)
 	if f, ok := c.DeploymentSpec.check().(*Fault); ok {
 		v = append(v, f.Violations...)
 	}
-	return c.filled(), v.Err()
+	c.checkSize(&v, c.Model)
+	return c.filled(c.Model), v.Err()
 }
 
 func (c CreateDeployment) Decide(d Deployment, now time.Time) (Event[Deployment], error) {
@@ -74,13 +78,17 @@ func (c FailDeployment) Decide(d Deployment, now time.Time) (Event[Deployment], 
 }
 
 // UpdateDeployment replaces what the caller sets.
-type UpdateDeployment struct{ DeploymentSpec }
+type UpdateDeployment struct {
+	DeploymentSpec
+	Model     ModelSize     // see CreateDeployment; what stays is not held to it
+	ZeroFloor time.Duration // see CreateDeployment; a window that stays is not held to it
+}
 
 func (c UpdateDeployment) Decide(d Deployment, now time.Time) (Event[Deployment], error) {
 	if err := d.mustLive(); err != nil {
 		return nil, err
 	}
-	spec := c.filled()
+	spec := c.filled(c.Model)
 	if sameJSON(spec, d.DeploymentSpec) {
 		return nil, nil
 	}
@@ -89,6 +97,12 @@ func (c UpdateDeployment) Decide(d Deployment, now time.Time) (Event[Deployment]
 	v.Require(sameJSON(spec.Placement, d.Placement), "placement", "cannot change after creation")
 	if spec.ExpireTime != nil && (d.ExpireTime == nil || !spec.ExpireTime.Equal(*d.ExpireTime)) {
 		inFuture(&v, "expireTime", spec.ExpireTime, now)
+	}
+	if !sameJSON(spec.AutoscalingPolicy, d.AutoscalingPolicy) {
+		c.AutoscalingPolicy.checkFloor(&v, c.ZeroFloor)
+	}
+	if c.hardware() != d.hardware() {
+		c.checkSize(&v, c.Model)
 	}
 	if f, ok := c.DeploymentSpec.check().(*Fault); ok {
 		v = append(v, f.Violations...)
@@ -103,9 +117,10 @@ func (c UpdateDeployment) Decide(d Deployment, now time.Time) (Event[Deployment]
 type ScaleDeployment struct {
 	Replicas int
 	Reason   string
+	ByLoad   *int // set when the load asks for it: the count that this was decided on
 }
 
-func (c ScaleDeployment) Decide(d Deployment, _ time.Time) (Event[Deployment], error) {
+func (c ScaleDeployment) Decide(d Deployment, now time.Time) (Event[Deployment], error) {
 	if err := d.mustLive(); err != nil {
 		return nil, err
 	}
@@ -115,16 +130,19 @@ func (c ScaleDeployment) Decide(d Deployment, _ time.Time) (Event[Deployment], e
 	if err := v.Err(); err != nil {
 		return nil, err
 	}
-	if d.DesiredReplicas == c.Replicas {
+	switch {
+	case d.DesiredReplicas == c.Replicas:
 		return nil, nil
+	case c.ByLoad != nil && d.DesiredReplicas != *c.ByLoad:
+		return nil, precondition("STALE_PLAN", "somebody else has scaled the deployment since this was planned")
 	}
-	return DeploymentScaled(c), nil
+	return DeploymentScaled{c.Replicas, c.Reason, c.ByLoad != nil, now}, nil
 }
 
 // WakeDeployment wants at least one replica, because a request waits for it.
 type WakeDeployment struct{}
 
-func (WakeDeployment) Decide(d Deployment, _ time.Time) (Event[Deployment], error) {
+func (WakeDeployment) Decide(d Deployment, now time.Time) (Event[Deployment], error) {
 	switch err := d.mustLive(); {
 	case err != nil:
 		return nil, err
@@ -133,7 +151,7 @@ func (WakeDeployment) Decide(d Deployment, _ time.Time) (Event[Deployment], erro
 	case *d.MaxReplicaCount == 0:
 		return nil, precondition("SCALED_TO_ZERO", "the deployment's maxReplicaCount is 0: raise it to let it answer")
 	}
-	return DeploymentScaled{1, "a request waits"}, nil
+	return DeploymentScaled{1, "a request waits", false, now}, nil
 }
 
 // DeleteDeployment ends the deployment. LastServed is when it last answered a
@@ -182,6 +200,9 @@ func (c FinishDeletion) Decide(d Deployment, now time.Time) (Event[Deployment], 
 type UndeleteDeployment struct{}
 
 func (UndeleteDeployment) Decide(d Deployment, now time.Time) (Event[Deployment], error) {
+	if d.Due(now) {
+		return nil, precondition("PURGE_DUE", "the deployment could be undeleted until %s: create another one", d.PurgeTime.Format(time.RFC3339))
+	}
 	return DeploymentUndeleted{now}, d.must(DeploymentDeletedState)
 }
 
@@ -189,7 +210,7 @@ func (UndeleteDeployment) Decide(d Deployment, now time.Time) (Event[Deployment]
 type PurgeDeployment struct{}
 
 func (PurgeDeployment) Decide(d Deployment, now time.Time) (Event[Deployment], error) {
-	if d.State == DeploymentDeletedState && now.Before(*d.PurgeTime) {
+	if d.State == DeploymentDeletedState && !d.Due(now) {
 		return nil, precondition("NOT_DUE", "the deployment can be undeleted until %s", d.PurgeTime.Format(time.RFC3339))
 	}
 	return DeploymentPurged{}, d.must(DeploymentDeletedState)

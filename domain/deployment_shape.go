@@ -117,6 +117,7 @@ func (DeploymentShapeDeleted) Evolve(s *DeploymentShape) { *s = DeploymentShape{
 type CreateDeploymentShape struct {
 	ShapeSpec
 	Model     ModelTraits
+	Size      ModelSize
 	CreatedBy string
 }
 
@@ -124,10 +125,12 @@ func (c CreateDeploymentShape) Decide(s DeploymentShape, now time.Time) (Event[D
 	if s.Exists() {
 		return nil, exists("a deployment shape")
 	}
-	if err := c.check().Err(); err != nil {
+	v := c.check()
+	spec := c.filled(&v, c.Size)
+	if err := v.Err(); err != nil {
 		return nil, err
 	}
-	return DeploymentShapeCreated{c.filled(c.Model), c.Model, c.CreatedBy, now}, nil
+	return DeploymentShapeCreated{spec, c.Model, c.CreatedBy, now}, nil
 }
 
 // UpdateDeploymentShape makes a version with other settings. Model is what is
@@ -135,6 +138,7 @@ func (c CreateDeploymentShape) Decide(s DeploymentShape, now time.Time) (Event[D
 type UpdateDeploymentShape struct {
 	ShapeSpec
 	Model ModelTraits
+	Size  ModelSize
 }
 
 func (c UpdateDeploymentShape) Decide(s DeploymentShape, now time.Time) (Event[DeploymentShape], error) {
@@ -142,11 +146,11 @@ func (c UpdateDeploymentShape) Decide(s DeploymentShape, now time.Time) (Event[D
 		return nil, gone("deployment shape")
 	}
 	old := s.Newest()
-	spec := c.filled(c.Model)
+	v := c.check()
+	spec := c.filled(&v, c.Size)
 	if spec == old.ShapeSpec {
 		return nil, nil
 	}
-	v := c.check()
 	v.Require(c.BaseModel == old.BaseModel || c.Model == old.ModelTraits, "baseModel",
 		"may only change to a model of the same type (%s), parameter count (%d) and embedding status (%t): create another shape", old.ModelType, old.ParameterCount, old.Embedding)
 	if err := v.Err(); err != nil {

@@ -27,7 +27,7 @@ func TestDeploymentShapes(t *testing.T) {
 	}
 	other := with(func(s *domain.ShapeSpec) { s.BaseModel = "accounts/a/models/n" })
 	decide(t, domain.DeploymentShapes, []decision[domain.DeploymentShape]{
-		{name: "defaults are those of the model", when: domain.CreateDeploymentShape{ShapeSpec: domain.ShapeSpec{BaseModel: "accounts/a/models/m"}, Model: domain.ModelTraits{ModelType: "llama", ParameterCount: 70e9}},
+		{name: "defaults are those of the model", when: domain.CreateDeploymentShape{ShapeSpec: domain.ShapeSpec{BaseModel: "accounts/a/models/m"}, Model: domain.ModelTraits{ModelType: "llama", ParameterCount: 70e9}, Size: domain.ModelSize{ParameterCount: 70e9}},
 			then: domain.DeploymentShapeCreated{ShapeSpec: domain.ShapeSpec{BaseModel: "accounts/a/models/m", AcceleratorType: domain.DefaultAccelerator, AcceleratorCount: 4},
 				ModelTraits: domain.ModelTraits{ModelType: "llama", ParameterCount: 70e9}, Time: noon}},
 		{name: "all that is wrong at once", when: domain.CreateDeploymentShape{ShapeSpec: domain.ShapeSpec{Precision: "FP3", AcceleratorType: domain.NoAccelerator, AcceleratorCount: 2}},
@@ -91,26 +91,6 @@ func TestDeploymentShapeTransitions(t *testing.T) {
 		}
 		return fmt.Sprintf("%d versions, %s validated", len(s.Versions), latest)
 	}))
-}
-
-func TestEstimatedAccelerators(t *testing.T) {
-	for _, line := range []struct {
-		parameters             domain.Count
-		precision, accelerator string
-		devices                int
-	}{
-		{840_000, "", domain.DefaultAccelerator, 1},
-		{7e9, "", "VENDOR_A_A10G_24GB", 1}, // 16.8 of 24 GB
-		{7e9, "FP8", "VENDOR_A_L4_24GB", 1},
-		{13e9, "BF16", "VENDOR_A_A10G_24GB", 2},  // 31.2
-		{70e9, "", domain.DefaultAccelerator, 4}, // 168: three would do
-		{70e9, "FP8_MM", domain.DefaultAccelerator, 2},
-		{70e9, "FP4", domain.DefaultAccelerator, 1},
-		{671e9, "FP8", "VENDOR_A_H200_141GB", 8}, // 805: six would do
-		{7e9, "", domain.NoAccelerator, 0},
-	} {
-		require.Equal(t, line.devices, domain.EstimatedAccelerators(line.parameters, line.precision, line.accelerator), "%+v", line)
-	}
 }
 
 // validatedShape is a shape whose only version is validated.

@@ -1,21 +1,10 @@
 package domain
 
 import (
-	"maps"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
 )
-
-// AutoscalingPolicy says when replicas are added and removed. Windows are
-// durations such as "30s".
-type AutoscalingPolicy struct {
-	ScaleUpWindow     string             `json:"scaleUpWindow,omitempty"`
-	ScaleDownWindow   string             `json:"scaleDownWindow,omitempty"`
-	ScaleToZeroWindow string             `json:"scaleToZeroWindow,omitempty"`
-	LoadTargets       map[string]float64 `json:"loadTargets,omitempty"`
-}
 
 // Placement says where replicas may run.
 type Placement struct {
@@ -65,9 +54,6 @@ type DeploymentSpec struct {
 	PricingPlanID                   string             `json:"pricingPlanId,omitempty"`
 }
 
-// loadTargets are the keys of AutoscalingPolicy.LoadTargets.
-var loadTargets = []string{"default", "tokens_generated_per_second", "prompt_tokens_per_second", "requests_per_second", "concurrent_requests"}
-
 func (s DeploymentSpec) check() error {
 	var v Violations
 	v.Require(s.BaseModel != "", "baseModel", "is required")
@@ -94,6 +80,7 @@ func (s DeploymentSpec) check() error {
 	oneOf(&v, "hotLoadBucketType", s.HotLoadBucketType, "BUCKET_TYPE_UNSPECIFIED", "OBJECT_STORE_SERVER", "OBJECT_STORE_API", "CLOUD_C", "SERVICE_HOSTED")
 	s.Placement.check(&v)
 	s.AutoscalingPolicy.check(&v)
+	s.checkTogether(&v)
 	return v.Err()
 }
 
@@ -104,19 +91,39 @@ func (s DeploymentSpec) maxReplicas() int {
 	return *s.MaxReplicaCount
 }
 
-// filled is the spec with its defaults.
-func (s DeploymentSpec) filled() DeploymentSpec {
+// hardware is what one replica asks for.
+func (s DeploymentSpec) hardware() Hardware {
+	return Hardware{s.AcceleratorType, s.AcceleratorCount, s.Precision, s.MaxContextLength, s.DisableDeploymentSizeValidation}
+}
+
+// checkSize requires that the model fits into what one replica gets.
+func (s DeploymentSpec) checkSize(v *Violations, model ModelSize) {
+	model.checkContext(v, s.MaxContextLength)
+	checkPrecision(v, s.Precision, s.AcceleratorType)
+	model.Accelerators(v, s.hardware())
+}
+
+// checkTogether names the settings that contradict one another. A shape may
+// have settings that count only with what its users add.
+func (s DeploymentSpec) checkTogether(v *Violations) {
+	drafts := s.DraftModel != "" || s.NgramSpeculationLength > 0 || s.EnableMTP
+	v.Require(s.DraftTokenCount == 0 || drafts || s.DeploymentShape != "", "draftTokenCount",
+		"says how many tokens to draft, and nothing drafts any: give draftModel, ngramSpeculationLength or enableMtp too, or leave it out")
+	v.Require(!s.EnableMTP || s.DraftModel == "", "enableMtp", "lets the model draft for itself, and draftModel another one: give one of them")
+	v.Require(unspecified(s.HotLoadBucketType) || s.EnableHotLoad, "hotLoadBucketType", "needs enableHotLoad")
+	v.Require(s.HotLoadBucketURL == "" || s.EnableHotLoad, "hotLoadBucketUrl", "needs enableHotLoad")
+}
+
+// filled is the spec with its defaults, some of which are the model's.
+func (s DeploymentSpec) filled(model ModelSize) DeploymentSpec {
 	most := s.maxReplicas()
 	s.MaxReplicaCount = &most
 	if s.Placement == nil {
 		s.Placement = &Placement{MultiRegion: "GLOBAL"}
 	}
-	if !unspecified(s.AcceleratorType) && s.AcceleratorCount == 0 {
-		s.AcceleratorCount = 1
-	}
-	if p := s.AutoscalingPolicy; p != nil {
-		s.AutoscalingPolicy = &AutoscalingPolicy{seconds(p.ScaleUpWindow), seconds(p.ScaleDownWindow), seconds(p.ScaleToZeroWindow), p.LoadTargets}
-	}
+	var none Violations // what there may be was told before
+	s.AcceleratorCount = model.Accelerators(&none, s.hardware())
+	s.AutoscalingPolicy = s.AutoscalingPolicy.inSeconds()
 	return s
 }
 
@@ -154,34 +161,4 @@ func (p *Placement) check(v *Violations) {
 	for i, r := range p.Regions {
 		oneOf(v, "placement.regions["+strconv.Itoa(i)+"]", r, Regions...)
 	}
-}
-
-// MaxWindow is the longest autoscaling window.
-const MaxWindow = time.Hour
-
-func (p *AutoscalingPolicy) check(v *Violations) {
-	if p == nil {
-		return
-	}
-	window := func(field, text string) {
-		d, err := time.ParseDuration(text)
-		v.Require(text == "" || err == nil && d >= 0 && d <= MaxWindow, "autoscalingPolicy."+field, `must be a duration such as "30s", at most 3600s`)
-	}
-	window("scaleUpWindow", p.ScaleUpWindow)
-	window("scaleDownWindow", p.ScaleDownWindow)
-	window("scaleToZeroWindow", p.ScaleToZeroWindow)
-	for _, key := range slices.Sorted(maps.Keys(p.LoadTargets)) {
-		target := p.LoadTargets[key]
-		v.Require(slices.Contains(loadTargets, key), "autoscalingPolicy.loadTargets", "keys must be %s", join(loadTargets))
-		v.Require(target > 0 && (key != "default" || target <= 1), "autoscalingPolicy.loadTargets", "targets must be positive, and default at most 1")
-	}
-}
-
-// seconds writes a duration the way the interface does: "600s".
-func seconds(text string) string {
-	d, err := time.ParseDuration(text)
-	if text == "" || err != nil {
-		return text
-	}
-	return strconv.FormatFloat(d.Seconds(), 'f', -1, 64) + "s"
 }

@@ -34,13 +34,35 @@ const (
 // Evaluator is the state of one evaluator.
 type Evaluator struct {
 	EvaluatorSpec
-	State     string `json:"state"`
-	Status    Status `json:"status"`
-	CreatedBy string `json:"createdBy"`
-	Revision  int    `json:"revision"`           // number of the newest build, from 1
-	Active    int    `json:"active"`             // the newest revision that was built, 0 before the first
-	Files     Files  `json:"files"`              // uploaded code of the newest revision
-	BuildLog  string `json:"buildLog,omitempty"` // key in the blob bucket of the newest build's log
+	State     string  `json:"state"`
+	Status    Status  `json:"status"`
+	CreatedBy string  `json:"createdBy"`
+	Revision  int     `json:"revision"`           // number of the newest build, from 1
+	Active    int     `json:"active"`             // the newest revision that was built, 0 before the first
+	Files     Files   `json:"files"`              // uploaded code of the newest revision
+	BuildLog  string  `json:"buildLog,omitempty"` // key in the blob bucket of the newest build's log
+	Built     []Build `json:"built,omitempty"`    // what was built, oldest first; at most MaxBuilds
+}
+
+// MaxBuilds is how many built revisions an evaluator remembers; a job that
+// began with an older one is to be created anew.
+const MaxBuilds = 16
+
+// A Build is the code of a revision that was built. It never changes.
+type Build struct {
+	Revision int           `json:"revision"`
+	Code     EvaluatorCode `json:"code"`
+	Files    Files         `json:"files"`
+}
+
+// BuildOf is a revision that was built; false when it was not, or is no longer
+// remembered.
+func (e Evaluator) BuildOf(revision int) (Build, bool) {
+	at := slices.IndexFunc(e.Built, func(b Build) bool { return b.Revision == revision })
+	if at < 0 {
+		return Build{}, false
+	}
+	return e.Built[at], true
 }
 
 // Exists implements State.
@@ -103,6 +125,8 @@ type EvaluatorBuilt struct {
 
 func (e EvaluatorBuilt) Evolve(v *Evaluator) {
 	v.State, v.Status, v.Active, v.BuildLog = EvaluatorActive, StatusOf(nil), e.Revision, e.BuildLog
+	v.Built = append(slices.Clone(v.Built), Build{e.Revision, v.EvaluatorCode, v.Files})
+	v.Built = v.Built[max(len(v.Built)-MaxBuilds, 0):]
 }
 
 type EvaluatorBuildFailed struct {

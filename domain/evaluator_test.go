@@ -2,7 +2,10 @@ package domain_test
 
 import (
 	"fmt"
+	"strconv"
 	"testing"
+
+	"github.com/stretchr/testify/require"
 
 	"anneal/domain"
 )
@@ -68,3 +71,36 @@ type changed struct {
 }
 
 func (u changed) word() string { return u.name }
+
+func TestBuildsAreKept(t *testing.T) {
+	history := []domain.Event[domain.Evaluator]{domain.EvaluatorCreated{EvaluatorSpec: domain.EvaluatorSpec{EvaluatorCode: domain.EvaluatorCode{CommitHash: "c1"}}}}
+	for revision := 1; revision <= domain.MaxBuilds+1; revision++ {
+		files := domain.Files{Folder: "e/" + strconv.Itoa(revision) + "/", Sizes: map[string]int64{"main.py": 1}}
+		history = append(history, domain.EvaluatorUploaded{Revision: revision, Files: files}, domain.EvaluatorBuilt{Revision: revision},
+			domain.EvaluatorUpdated{EvaluatorSpec: domain.EvaluatorSpec{EvaluatorCode: domain.EvaluatorCode{CommitHash: "c" + strconv.Itoa(revision+1)}}, Rebuild: true, Upload: true})
+	}
+	e := fold(t, domain.Evaluators, history...)
+	require.Equal(t, domain.MaxBuilds+2, e.Revision)
+	build, ok := e.BuildOf(2)
+	require.True(t, ok)
+	require.Equal(t, "c2", build.Code.CommitHash)
+	require.Equal(t, "e/2/", build.Files.Folder)
+	_, ok = e.BuildOf(1)
+	require.False(t, ok, "the oldest is let go")
+	_, ok = e.BuildOf(e.Revision)
+	require.False(t, ok, "it is not built yet")
+}
+
+func TestJobsKeepTheirEvaluatorsRevision(t *testing.T) {
+	life := domain.JobLife{State: domain.JobPendingState}
+	start := func(attempt, revision int) {
+		event, err := domain.StartJob{Attempt: attempt, Nodes: someNodes[:1], Evaluator: revision}.Decide(life, noon)
+		require.NoError(t, err)
+		event.Evolve(&life)
+	}
+	start(1, 3)
+	require.Equal(t, 3, life.EvaluatorRevision)
+	life.State = domain.JobPendingState
+	start(2, 5)
+	require.Equal(t, 3, life.EvaluatorRevision, "a newer revision is for newer jobs")
+}

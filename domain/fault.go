@@ -80,6 +80,11 @@ func CodeOf(err error) Code {
 // at once.
 type Violations []Violation
 
+// MaxViolations is how many violations are told one by one: an answer must not
+// be many times as large as the request that it refuses. Of those beyond it is
+// only told that there are some.
+const MaxViolations = 128
+
 // Add records that field breaks a rule.
 func (v *Violations) Add(field, format string, args ...any) {
 	*v = append(*v, Violation{Field: field, Description: fmt.Sprintf(format, args...)})
@@ -92,10 +97,15 @@ func (v *Violations) Require(ok bool, field, format string, args ...any) {
 	}
 }
 
-// Err is nil, or one InvalidArgument fault that names every violation.
+// Err is nil, or one InvalidArgument fault that names every violation, or the
+// first MaxViolations of them.
 func (v Violations) Err() error {
 	if len(v) == 0 {
 		return nil
+	}
+	if len(v) > MaxViolations {
+		v = v[:MaxViolations:MaxViolations]
+		v.Add("request", "breaks rules in more places than these %d: mend them first", MaxViolations)
 	}
 	parts := make([]string, len(v))
 	for i, one := range v {

@@ -11,7 +11,7 @@ import (
 //
 //	(created)    CREATING
 //	CREATING           --StartValidation--> VALIDATING
-//	VALIDATING         --PrepareInput-->    CREATING_INPUT_DATASET
+//	VALIDATING, PENDING before any attempt --PrepareInput--> CREATING_INPUT_DATASET, with the datasets that are made of the job's own
 //	VALIDATING, CREATING_INPUT_DATASET --QueueJob--> PENDING
 //	VALIDATING, PENDING --HoldJob-->        the same, its status says what it waits for
 //	PENDING            --StartJob-->        RUNNING, the next attempt
@@ -19,7 +19,7 @@ import (
 //	RUNNING            --IdleJob, WakeJob--> IDLE, RUNNING
 //	RUNNING, IDLE      --WriteResults-->    WRITING_RESULTS
 //	RUNNING, IDLE, WRITING_RESULTS --CompleteJob--> COMPLETED | EARLY_STOPPED
-//	RUNNING, IDLE, WRITING_RESULTS --RequeueJob-->  RE_QUEUEING | FAILED after MaxFailures
+//	RUNNING, IDLE, WRITING_RESULTS --RequeueJob-->  RE_QUEUEING | FAILED after MaxFailures, or a CrashLoop
 //	RE_QUEUEING        --QueueJob-->        PENDING
 //	live               --FailJob-->         FAILED
 //	live, PAUSED       --CancelJob-->       CANCELLING --ConfirmCancel--> CANCELLED
@@ -78,6 +78,12 @@ const (
 // attempt does not count.
 const MaxFailures = 3
 
+// CrashLoop is how long a job may lose attempts together with their control
+// plane, MaxFailures at least and without a checkpoint between them, before it
+// fails: its training may be what ends the process. A control plane that is
+// killed again and again for other reasons fails no job before that.
+const CrashLoop = 10 * time.Minute
+
 // MaxCheckpoints is how many checkpoints a job remembers; older ones are let go.
 const MaxCheckpoints = 16
 
@@ -90,23 +96,34 @@ type JobCheckpoint struct {
 	Metrics map[string]float64 `json:"metrics,omitempty"`
 }
 
+// JobInputs are the datasets that are made of a job's own, and that it then
+// learns from and is measured on.
+type JobInputs struct {
+	Train      Name `json:"train"`
+	Evaluation Name `json:"evaluation"`
+}
+
 // JobLife is the state that all kinds of jobs share.
 type JobLife struct {
-	State         string           `json:"state"`
-	Status        Status           `json:"status"`
-	CreatedBy     string           `json:"createdBy"`
-	CompletedTime *time.Time       `json:"completedTime,omitempty"`
-	CancelTime    *time.Time       `json:"cancelTime,omitempty"` // when it was asked to stop
-	Deadline      *time.Time       `json:"deadline,omitempty"`
-	Attempt       int              `json:"attempt"`         // number of the newest attempt, 0 before the first
-	Failures      int              `json:"failures"`        // attempts that count against MaxFailures
-	Nodes         []Name           `json:"nodes,omitempty"` // of the current attempt; empty when none is live
-	Takes         Resources        `json:"takes"`           // what the current attempt holds on each node
-	StartTime     *time.Time       `json:"startTime,omitempty"`
-	Checkpoints   []JobCheckpoint  `json:"checkpoints,omitempty"` // oldest first
-	Seconds       map[string]int64 `json:"seconds,omitempty"`     // accelerator type → seconds spent
-	Output        Name             `json:"output,omitempty"`      // the model that came of it
-	Results       Files            `json:"results"`
+	State             string           `json:"state"`
+	Status            Status           `json:"status"`
+	CreatedBy         string           `json:"createdBy"`
+	CompletedTime     *time.Time       `json:"completedTime,omitempty"`
+	CancelTime        *time.Time       `json:"cancelTime,omitempty"` // when it was asked to stop
+	Deadline          *time.Time       `json:"deadline,omitempty"`
+	Inputs            *JobInputs       `json:"inputs,omitempty"`
+	Attempt           int              `json:"attempt"`              // number of the newest attempt, 0 before the first
+	Failures          int              `json:"failures"`             // attempts that count against MaxFailures
+	Orphans           int              `json:"orphans,omitempty"`    // attempts since the last checkpoint that ended with their control plane
+	OrphanTime        *time.Time       `json:"orphanTime,omitempty"` // when the first of them ended
+	Nodes             []Name           `json:"nodes,omitempty"`      // of the current attempt; empty when none is live
+	Takes             Resources        `json:"takes"`                // what the current attempt holds on each node
+	StartTime         *time.Time       `json:"startTime,omitempty"`
+	Checkpoints       []JobCheckpoint  `json:"checkpoints,omitempty"` // oldest first
+	Seconds           map[string]int64 `json:"seconds,omitempty"`     // accelerator type → seconds spent
+	Output            Name             `json:"output,omitempty"`      // the model that came of it
+	Results           Files            `json:"results"`
+	EvaluatorRevision int              `json:"evaluatorRevision,omitempty"` // revision of the evaluator that the job began with, and keeps
 }
 
 func newJobLife(createdBy string, deadline *time.Time) JobLife {
@@ -181,9 +198,13 @@ type JobValidating struct{}
 
 func (JobValidating) Evolve(l *JobLife) { l.State = JobValidatingState }
 
-type JobPreparing struct{}
+type JobPreparing struct {
+	Inputs *JobInputs `json:"inputs,omitempty"`
+}
 
-func (JobPreparing) Evolve(l *JobLife) { l.State = JobPreparingState }
+func (e JobPreparing) Evolve(l *JobLife) {
+	l.State, l.Inputs = JobPreparingState, e.Inputs
+}
 
 type JobQueued struct{}
 
@@ -200,15 +221,19 @@ type JobStarted struct {
 	Nodes   []Name    `json:"nodes"`
 	Takes   Resources `json:"takes"`
 	Time    time.Time `json:"time"`
+
+	EvaluatorRevision int `json:"evaluatorRevision,omitempty"`
 }
 
 func (e JobStarted) Evolve(l *JobLife) {
 	l.State, l.Status, l.Attempt, l.Nodes, l.Takes, l.StartTime = JobRunningState, StatusOf(nil), e.Attempt, e.Nodes, e.Takes, &e.Time
+	l.EvaluatorRevision = e.EvaluatorRevision
 }
 
 type JobCheckpointed struct{ JobCheckpoint }
 
 func (e JobCheckpointed) Evolve(l *JobLife) {
+	l.Orphans, l.OrphanTime = 0, nil
 	l.Checkpoints = append(slices.Clone(l.Checkpoints), e.JobCheckpoint)
 	if extra := len(l.Checkpoints) - MaxCheckpoints; extra > 0 {
 		l.Checkpoints = l.Checkpoints[extra:]
@@ -254,6 +279,7 @@ type JobRequeued struct {
 	Attempt int       `json:"attempt"`
 	Reason  string    `json:"reason"`
 	Counted bool      `json:"counted"`
+	Orphan  bool      `json:"orphan,omitempty"`
 	Time    time.Time `json:"time"`
 }
 
@@ -262,6 +288,12 @@ func (e JobRequeued) Evolve(l *JobLife) {
 	l.State, l.Status = JobRequeueState, Status{Unavailable.String(), e.Reason}
 	if e.Counted {
 		l.Failures++
+	}
+	if e.Orphan {
+		if l.Orphans == 0 {
+			l.OrphanTime = &e.Time
+		}
+		l.Orphans++
 	}
 }
 
@@ -309,7 +341,7 @@ func (e JobExpired) Evolve(l *JobLife) {
 type JobResumed struct{}
 
 func (JobResumed) Evolve(l *JobLife) {
-	l.State, l.Status, l.Failures, l.CompletedTime = JobPendingState, StatusOf(nil), 0, nil
+	l.State, l.Status, l.Failures, l.Orphans, l.OrphanTime, l.CompletedTime = JobPendingState, StatusOf(nil), 0, 0, nil, nil
 }
 
 type JobDeleting struct {

@@ -1,6 +1,7 @@
 package domain
 
 import (
+	"cmp"
 	"slices"
 	"strconv"
 	"strings"
@@ -11,6 +12,8 @@ func (l JobLife) must(allowed ...string) error {
 	switch {
 	case !l.Exists():
 		return gone("job")
+	case l.State == JobCancellingState && slices.Contains(allowed, JobCancelledState):
+		return precondition("JOB_STATE", "the job is still being cancelled: try again once it is %s", JobCancelledState)
 	case !slices.Contains(allowed, l.State):
 		return precondition("JOB_STATE", "the job is %s; this needs %s", l.State, join(allowed))
 	}
@@ -39,14 +42,21 @@ func (StartValidation) Decide(l JobLife, _ time.Time) (Event[JobLife], error) {
 	return JobValidating{}, l.must(JobCreatingState)
 }
 
-// PrepareInput records that the job's own input is being made.
-type PrepareInput struct{}
+// PrepareInput records which datasets are made of the job's own; they are
+// created in the same batch. A job that an attempt has begun keeps what it has.
+type PrepareInput struct{ Inputs JobInputs }
 
-func (PrepareInput) Decide(l JobLife, _ time.Time) (Event[JobLife], error) {
-	if l.State == JobPreparingState {
+func (c PrepareInput) Decide(l JobLife, _ time.Time) (Event[JobLife], error) {
+	if l.State == JobPreparingState && l.Inputs != nil && *l.Inputs == c.Inputs {
 		return nil, nil
 	}
-	return JobPreparing{}, l.must(JobValidatingState)
+	if err := l.must(JobValidatingState, JobPendingState); err != nil {
+		return nil, err
+	}
+	if l.Attempt > 0 {
+		return nil, precondition("ATTEMPT_BEGUN", "attempt %d has learnt from what the job has: its input stays", l.Attempt)
+	}
+	return JobPreparing{&c.Inputs}, nil
 }
 
 // QueueJob makes the job wait for capacity.
@@ -85,9 +95,10 @@ func (l JobLife) Held() bool { return strings.HasPrefix(l.Status.Message, HeldPr
 // StartJob begins the next attempt on nodes that are allocated in the same
 // batch; it is the guard of the gang.
 type StartJob struct {
-	Attempt int // the newest attempt's number plus one
-	Nodes   []Name
-	Takes   Resources
+	Attempt   int // the newest attempt's number plus one
+	Nodes     []Name
+	Takes     Resources
+	Evaluator int `json:",omitempty"` // revision of the evaluator, for the first attempt; later ones keep it
 }
 
 func (c StartJob) Decide(l JobLife, now time.Time) (Event[JobLife], error) {
@@ -103,7 +114,7 @@ func (c StartJob) Decide(l JobLife, now time.Time) (Event[JobLife], error) {
 	if c.Attempt != l.Attempt+1 {
 		return nil, precondition("STALE_ATTEMPT", "the next attempt is %d, not %d", l.Attempt+1, c.Attempt)
 	}
-	return JobStarted{c.Attempt, c.Nodes, c.Takes, now}, nil
+	return JobStarted{c.Attempt, c.Nodes, c.Takes, now, cmp.Or(l.EvaluatorRevision, c.Evaluator)}, nil
 }
 
 // RecordCheckpoint records a place from which the job can go on.
@@ -178,11 +189,13 @@ func (c CompleteJob) Decide(l JobLife, now time.Time) (Event[JobLife], error) {
 }
 
 // RequeueJob ends an attempt that was lost, and with it the job when too many
-// were. Preempted marks one that does not count.
+// were. Preempted marks one that does not count. Orphan marks one that ended
+// with its control plane, which counts only in a row of such (see MaxFailures).
 type RequeueJob struct {
 	Attempt   int
 	Reason    string
 	Preempted bool
+	Orphan    bool `json:",omitempty"`
 }
 
 func (c RequeueJob) Decide(l JobLife, now time.Time) (Event[JobLife], error) {
@@ -195,11 +208,17 @@ func (c RequeueJob) Decide(l JobLife, now time.Time) (Event[JobLife], error) {
 	if err := l.must(JobRunningState, JobIdleState, JobWritingState); err != nil {
 		return nil, err
 	}
-	if !c.Preempted && l.Failures+1 >= MaxFailures {
-		message := c.Reason + ": the last of " + strconv.Itoa(MaxFailures) + " attempts"
-		return JobFailed{c.Attempt, Status{Unavailable.String(), message}, now}, nil
+	counted, most := !c.Preempted && !c.Orphan, strconv.Itoa(MaxFailures)
+	var message string
+	switch {
+	case counted && l.Failures+1 >= MaxFailures:
+		message = c.Reason + ": the last of " + most + " attempts"
+	case c.Orphan && l.Orphans+1 >= MaxFailures && l.OrphanTime != nil && now.Sub(*l.OrphanTime) >= CrashLoop:
+		message = c.Reason + " with its control plane: so ended " + strconv.Itoa(l.Orphans+1) + " attempts in a row, before a checkpoint; see that the server has memory enough and stays up, then resume the job"
+	default:
+		return JobRequeued{c.Attempt, c.Reason, counted, c.Orphan, now}, nil
 	}
-	return JobRequeued{c.Attempt, c.Reason, !c.Preempted, now}, nil
+	return JobFailed{c.Attempt, Status{Unavailable.String(), message}, now}, nil
 }
 
 // FailJob ends the job for a reason that another attempt would not mend.
@@ -290,7 +309,10 @@ func (ExpireJob) Decide(l JobLife, now time.Time) (Event[JobLife], error) {
 // ResumeJob queues a stopped job again; it goes on from its last checkpoint.
 type ResumeJob struct{}
 
-func (ResumeJob) Decide(l JobLife, _ time.Time) (Event[JobLife], error) {
+func (ResumeJob) Decide(l JobLife, now time.Time) (Event[JobLife], error) {
+	if l.Deadline != nil && !now.Before(*l.Deadline) && l.State != JobExpiredState {
+		return nil, precondition("DEADLINE_PASSED", "the job's deadline passed at %s: create another job, with this one's model as warmStartFrom", l.Deadline.Format(time.RFC3339))
+	}
 	return JobResumed{}, l.must(JobFailedState, JobCancelledState, JobPausedState)
 }
 

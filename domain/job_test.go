@@ -26,6 +26,11 @@ func TestJobLife(t *testing.T) {
 	requeuedTwice := also(requeued, domain.JobQueued{}, domain.JobStarted{Attempt: 2, Nodes: nodes, Time: noon},
 		domain.JobRequeued{Attempt: 2, Reason: "node lost", Counted: true, Time: noon})
 	third := also(requeuedTwice, domain.JobQueued{}, domain.JobStarted{Attempt: 3, Nodes: nodes, Time: noon})
+	twice := func(since time.Time) []domain.Event[domain.JobLife] {
+		return also(running, domain.JobRequeued{Attempt: 1, Orphan: true, Time: since}, domain.JobQueued{}, domain.JobStarted{Attempt: 2, Nodes: nodes, Time: noon},
+			domain.JobRequeued{Attempt: 2, Orphan: true, Time: noon}, domain.JobQueued{}, domain.JobStarted{Attempt: 3, Nodes: nodes, Time: noon})
+	}
+	orphan := twice(noon.Add(-domain.CrashLoop))
 	failed := also(running, domain.JobFailed{Attempt: 1, Status: why, Time: noon})
 	cancelling := also(running, domain.JobCancelling{Time: noon})
 	cancelled := also(cancelling, domain.JobCancelled{Attempt: 1, Time: noon})
@@ -56,6 +61,17 @@ func TestJobLife(t *testing.T) {
 			then: domain.JobFailed{Attempt: 3, Status: domain.Status{Code: "UNAVAILABLE", Message: "node lost: the last of 3 attempts"}, Time: noon}},
 		{name: "requeue the last attempt, preempted", given: third, when: domain.RequeueJob{Attempt: 3, Reason: "room for others", Preempted: true},
 			then: domain.JobRequeued{Attempt: 3, Reason: "room for others", Time: noon}},
+		{name: "requeue an orphan", given: third, when: domain.RequeueJob{Attempt: 3, Reason: "restarted", Orphan: true},
+			then: domain.JobRequeued{Attempt: 3, Reason: "restarted", Orphan: true, Time: noon}},
+		{name: "requeue the last orphan", given: orphan, when: domain.RequeueJob{Attempt: 3, Reason: "the agent on node n1 was restarted", Orphan: true},
+			then: domain.JobFailed{Attempt: 3, Status: domain.Status{Code: "UNAVAILABLE", Message: "the agent on node n1 was restarted with its control plane: so ended 3 attempts in a row, before a checkpoint; " +
+				"see that the server has memory enough and stays up, then resume the job"}, Time: noon}},
+		{name: "requeue an orphan among many at once", given: twice(noon.Add(time.Second - domain.CrashLoop)), when: domain.RequeueJob{Attempt: 3, Reason: "restarted", Orphan: true},
+			then: domain.JobRequeued{Attempt: 3, Reason: "restarted", Orphan: true, Time: noon}},
+		{name: "requeue an orphan that left a checkpoint", given: also(orphan, domain.JobCheckpointed{JobCheckpoint: domain.JobCheckpoint{Step: 10, Attempt: 3, Time: noon}}),
+			when: domain.RequeueJob{Attempt: 3, Reason: "restarted", Orphan: true}, then: domain.JobRequeued{Attempt: 3, Reason: "restarted", Orphan: true, Time: noon}},
+		{name: "requeue an orphan after a resume", given: also(orphan, domain.JobFailed{Attempt: 3, Time: noon}, domain.JobResumed{}, domain.JobStarted{Attempt: 4, Nodes: nodes, Time: noon}),
+			when: domain.RequeueJob{Attempt: 4, Reason: "restarted", Orphan: true}, then: domain.JobRequeued{Attempt: 4, Reason: "restarted", Orphan: true, Time: noon}},
 		{name: "fail before an attempt", given: validating, when: domain.FailJob{Status: why}, then: domain.JobFailed{Status: why, Time: noon}},
 		{name: "fail by its attempt", given: running, when: domain.FailJob{Attempt: 1, Status: why}, then: domain.JobFailed{Attempt: 1, Status: why, Time: noon}},
 		{name: "fail twice", given: failed, when: domain.FailJob{Attempt: 1, Status: why}},
@@ -149,4 +165,13 @@ func TestPurgeLeavesNothingOfTheWhole(t *testing.T) {
 func TestIntendJobRefusesOtherKinds(t *testing.T) {
 	_, err := domain.IntendJob("accounts/a/models/m", domain.QueueJob{}).Decide(nil, noon)
 	require.ErrorContains(t, err, "accounts/a/models/m is not a job")
+}
+
+func TestJobsAreNotResumedAfterTheirDeadline(t *testing.T) {
+	for _, state := range []string{domain.JobFailedState, domain.JobCancelledState, domain.JobPausedState} {
+		_, err := domain.ResumeJob{}.Decide(domain.JobLife{State: state, Deadline: later(-time.Second)}, noon)
+		require.Equal(t, "DEADLINE_PASSED", reasonOf(err), state)
+		_, err = domain.ResumeJob{}.Decide(domain.JobLife{State: state, Deadline: later(time.Second)}, noon)
+		require.NoError(t, err, state)
+	}
 }

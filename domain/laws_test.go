@@ -19,7 +19,7 @@ import (
 var once = []string{
 	"CreateAPIKey", "CreateAccount", "CreateDataset", "CreateDeployment", "CreateModel", "CreateSecret", "CreateSupervisedJob",
 	"DeleteAPIKey", "DeleteDataset", "DeleteModel", "DeleteSecret", "PurgeJob", "PurgeDeployment", "RemoveNode",
-	"CreateEvaluator", "DeleteEvaluator", "CreateDPOJob", "CreateReinforcementJob", "CreateTrainerJob", "CreateDeploymentShape", "DeleteDeploymentShape",
+	"CreateDeployedModel", "CreateEvaluator", "DeleteEvaluator", "CreateDPOJob", "CreateReinforcementJob", "CreateTrainerJob", "CreateDeploymentShape", "DeleteDeploymentShape",
 	"DeleteDeployment",   // when it is hard, and of a deployment that is already DELETED
 	"RequeueJob",         // when it was the last attempt, and so failed the job
 	"ResumeJob",          // a resumed job is PENDING like any other
@@ -42,8 +42,10 @@ func TestLaws(t *testing.T) {
 	law(t, domain.Models, wishModel)
 	law(t, domain.Datasets, wishDataset)
 	law(t, domain.Nodes, wishNode)
+	law(t, domain.Quotas, wishQuota)
 	law(t, domain.DeploymentShapes, wishDeploymentShape)
 	law(t, domain.Deployments, wishDeployment)
+	law(t, domain.DeployedModels, wishDeployedModel)
 	law(t, domain.Evaluators, wishEvaluator)
 	law(t, domain.SupervisedJobs, wishSupervisedJob)
 	law(t, domain.DPOJobs, wishDPOJob)

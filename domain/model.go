@@ -6,20 +6,30 @@ import (
 )
 
 // A model is a set of weights: a base model, a full-parameter fine-tune, or a
-// LoRA adapter on a base model.
+// LoRA adapter on a base model. Its weights are fixed once it is READY; copies
+// in other precisions may be made of them (model_copy.go).
 //
-//	(none)    --CreateModel-->   UPLOADING --AcceptModel--> READY
-//	UPLOADING --RejectModel-->   UPLOADING, its status says why
+//	(none)    --CreateModel-->   UPLOADING
+//	UPLOADING --UploadModel-->   UPLOADING, its files wait for validation
+//	UPLOADING --AcceptModel-->   READY
+//	UPLOADING --RejectModel-->   UPLOADING, its status says why: upload what is missing or wrong
 //	(none)    --RegisterModel--> READY: a job's result, or the shipped base model
+//	READY     --PrepareModel-->  READY, with a copy that is PREPARING
+//	READY     --FinishCopy-->    READY, with a copy that is READY
+//	READY     --FailCopy-->      READY, with a copy that has FAILED: prepare it again
 //	any       --UpdateModel-->   the same
 //	any       --DeleteModel-->   (none)
 var Models = NewKind("models", map[string]Event[Model]{
-	"model.created.v1":    ModelCreated{},
-	"model.accepted.v1":   ModelAccepted{},
-	"model.rejected.v1":   ModelRejected{},
-	"model.registered.v1": ModelRegistered{},
-	"model.updated.v1":    ModelUpdated{},
-	"model.deleted.v1":    ModelDeleted{},
+	"model.created.v1":            ModelCreated{},
+	"model.uploaded.v1":           ModelUploaded{},
+	"model.accepted.v1":           ModelAccepted{},
+	"model.rejected.v1":           ModelRejected{},
+	"model.registered.v1":         ModelRegistered{},
+	"model.preparing.v1":          ModelPreparing{},
+	"model.prepared.v1":           ModelPrepared{},
+	"model.preparation-failed.v1": ModelPreparationFailed{},
+	"model.updated.v1":            ModelUpdated{},
+	"model.deleted.v1":            ModelDeleted{},
 })
 
 // Model states and kinds.
@@ -44,28 +54,37 @@ type ModelSpec struct {
 type ModelFacts struct {
 	ModelType      string   `json:"modelType"` // "llama"
 	ParameterCount Count    `json:"parameterCount"`
-	ContextLength  int      `json:"contextLength"` // tokens
+	ContextLength  int      `json:"contextLength"`       // tokens
+	Precision      string   `json:"precision,omitempty"` // FP32, BF16, FP16 …: as most of the numbers are stored
 	LoraRank       int      `json:"loraRank,omitempty"`
 	LoraTargets    []string `json:"loraTargetModules,omitempty"`
 	Embedding      bool     `json:"embedding,omitempty"` // makes vectors, not text
+	Attention
 }
 
-// Files maps the names of stored files to their sizes in bytes. Folder is
-// where they lie in the blob bucket, ending in a slash.
+// Files maps the names of stored files to their sizes in bytes, and where they
+// are known to their SHA-256 sums in hexadecimal: what lies there with another
+// sum is not the file. Folder is where they lie in the blob bucket, ending in a
+// slash.
 type Files struct {
-	Folder string           `json:"folder"`
-	Sizes  map[string]int64 `json:"sizes"`
+	Folder string            `json:"folder"`
+	Sizes  map[string]int64  `json:"sizes"`
+	Sums   map[string]string `json:"sums,omitempty"`
 }
 
 // Model is the state of one model.
 type Model struct {
 	ModelSpec
 	ModelFacts
-	State     string `json:"state"`
-	Status    Status `json:"status"`
-	Files     Files  `json:"files"`
-	SourceJob Name   `json:"sourceJob,omitempty"` // the job that made it
-	CreatedBy string `json:"createdBy"`
+	State      string               `json:"state"`
+	Status     Status               `json:"status"`
+	Files      Files                `json:"files"`
+	Upload     int                  `json:"upload,omitempty"`     // number of the newest upload, 0 before the first
+	Validated  int                  `json:"validated,omitempty"`  // the upload that was accepted or rejected last
+	Violations []Violation          `json:"violations,omitempty"` // of the rejected upload
+	Copies     map[string]ModelCopy `json:"copies,omitempty"`     // by precision
+	SourceJob  Name                 `json:"sourceJob,omitempty"`  // the job that made it
+	CreatedBy  string               `json:"createdBy"`
 }
 
 // Exists implements State.
@@ -83,20 +102,40 @@ func (e ModelCreated) Evolve(m *Model) {
 	*m = Model{ModelSpec: e.ModelSpec, CreatedBy: e.CreatedBy, State: ModelUploading, Status: StatusOf(nil)}
 }
 
+type ModelUploaded struct {
+	Upload int   `json:"upload"`
+	Files  Files `json:"files"`
+}
+
+func (e ModelUploaded) Evolve(m *Model) {
+	m.Upload, m.Files, m.Status, m.Violations = e.Upload, e.Files, Status{OK.String(), "the upload is being validated"}, nil
+}
+
+// ModelAccepted may say in Note what the platform cannot do with the model.
+// Files are set in facts that were written before uploads had numbers.
 type ModelAccepted struct {
+	Upload int `json:"upload,omitempty"`
 	ModelFacts
-	Files Files `json:"files"`
+	Files Files  `json:"files,omitzero"`
+	Note  string `json:"note,omitempty"`
 }
 
 func (e ModelAccepted) Evolve(m *Model) {
-	m.ModelFacts, m.Files, m.State, m.Status = e.ModelFacts, e.Files, ModelReady, StatusOf(nil)
+	m.ModelFacts, m.State, m.Status, m.Validated, m.Violations = e.ModelFacts, ModelReady, Status{OK.String(), e.Note}, e.Upload, nil
+	if e.Files.Folder != "" {
+		m.Files = e.Files
+	}
 }
 
 type ModelRejected struct {
-	Status Status `json:"status"`
+	Upload     int         `json:"upload,omitempty"`
+	Status     Status      `json:"status"`
+	Violations []Violation `json:"violations,omitempty"`
 }
 
-func (e ModelRejected) Evolve(m *Model) { m.Status = e.Status }
+func (e ModelRejected) Evolve(m *Model) {
+	m.Validated, m.Status, m.Violations = e.Upload, e.Status, e.Violations
+}
 
 type ModelRegistered struct {
 	ModelSpec
@@ -135,37 +174,65 @@ func (c CreateModel) Decide(m Model, _ time.Time) (Event[Model], error) {
 	return ModelCreated(c), nil
 }
 
-// AcceptModel records that uploaded weights were read and found whole.
+// UploadModel records that files are stored and wait for validation. Upload is
+// the number that follows the newest one, which must have been judged: its
+// files may be among these.
+type UploadModel struct {
+	Upload int
+	Files  Files
+}
+
+func (c UploadModel) Decide(m Model, _ time.Time) (Event[Model], error) {
+	switch {
+	case !m.Exists():
+		return nil, gone("model")
+	case c.Upload == m.Upload && c.Files.Folder == m.Files.Folder && m.Upload > 0:
+		return nil, nil
+	case m.State == ModelReady:
+		return nil, precondition("MODEL_READY", "the model is READY and its weights can no longer change: create another")
+	case c.Upload != m.Upload+1:
+		return nil, precondition("UPLOAD_SUPERSEDED", "another upload came first: look at the model's status, and upload again if it is not READY")
+	case m.Upload != m.Validated:
+		return nil, precondition("UPLOAD_PENDING", "upload %d is being validated: wait for its verdict", m.Upload)
+	case len(c.Files.Sizes) == 0:
+		return nil, precondition("NOTHING_UPLOADED", "no file has been uploaded: upload the model's files, then validate")
+	}
+	return ModelUploaded(c), nil
+}
+
+// AcceptModel records that the weights of an upload were read and found whole.
 type AcceptModel struct {
+	Upload int
 	ModelFacts
-	Files Files
+	Note string // what the platform cannot do with them; "" when there is nothing
 }
 
 func (c AcceptModel) Decide(m Model, _ time.Time) (Event[Model], error) {
-	switch {
-	case !m.Exists():
-		return nil, gone("model")
-	case m.State == ModelReady && maps.Equal(m.Files.Sizes, c.Files.Sizes) && m.Files.Folder == c.Files.Folder:
-		return nil, nil
-	case m.State == ModelReady:
-		return nil, precondition("MODEL_READY", "the model is READY and its weights can no longer change")
+	if recorded, err := m.judged(c.Upload, true); recorded || err != nil {
+		return nil, err
 	}
-	return ModelAccepted(c), nil
+	return ModelAccepted{Upload: c.Upload, ModelFacts: c.ModelFacts, Note: c.Note}, nil
 }
 
-// RejectModel records why uploaded weights cannot be used.
-type RejectModel struct{ Status Status }
+// RejectModel records why an upload cannot be used.
+type RejectModel struct {
+	Upload     int
+	Status     Status
+	Violations []Violation // by file; at most 100
+}
 
 func (c RejectModel) Decide(m Model, _ time.Time) (Event[Model], error) {
-	switch {
-	case !m.Exists():
-		return nil, gone("model")
-	case m.State == ModelReady:
-		return nil, precondition("MODEL_READY", "the model is READY")
-	case m.Status == c.Status:
-		return nil, nil
+	if recorded, err := m.judged(c.Upload, false); recorded || err != nil {
+		return nil, err
 	}
 	return ModelRejected(c), nil
+}
+
+func (m Model) judged(upload int, accepted bool) (bool, error) {
+	if !m.Exists() {
+		return false, gone("model")
+	}
+	return uploads{"model", m.State == ModelReady, m.Upload, m.Validated}.judged(upload, accepted)
 }
 
 // RegisterModel records weights that are already stored: a training's result.
@@ -179,7 +246,7 @@ type RegisterModel struct {
 
 func (c RegisterModel) Decide(m Model, _ time.Time) (Event[Model], error) {
 	switch {
-	case m.Exists() && m.SourceJob == c.SourceJob && m.Files.Folder == c.Files.Folder:
+	case m.Exists() && m.SourceJob == c.SourceJob && m.Files.Folder == c.Files.Folder && maps.Equal(m.Files.Sizes, c.Files.Sizes):
 		return nil, nil
 	case m.Exists():
 		return nil, exists("a model")

@@ -70,39 +70,6 @@ func TestSecret(t *testing.T) {
 	})
 }
 
-func TestModel(t *testing.T) {
-	type D = decision[domain.Model]
-	f := facts[domain.Model]
-	made := domain.ModelCreated{ModelSpec: domain.ModelSpec{Kind: domain.BaseModel}}
-	files := domain.Files{Folder: "models/acme/m/1/", Sizes: map[string]int64{"config.json": 10}}
-	accepted := domain.ModelAccepted{Files: files}
-	adapter := domain.ModelSpec{Kind: domain.PEFTAddon, BaseModel: "accounts/acme/models/base"}
-	registered := domain.ModelRegistered{ModelSpec: adapter, Files: files, SourceJob: "accounts/acme/supervisedFineTuningJobs/j"}
-	rejected := domain.ModelRejected{Status: domain.Status{Code: "INVALID_ARGUMENT", Message: "config.json: not JSON"}}
-	decide(t, domain.Models, []D{
-		{name: "create", when: domain.CreateModel(made), then: made},
-		{name: "create twice", given: f(made), when: domain.CreateModel(made), fault: "ALREADY_EXISTS"},
-		{name: "create without a kind", when: domain.CreateModel{}, fault: "INVALID_FIELDS", says: "kind: must be HF_BASE_MODEL or HF_PEFT_ADDON"},
-		{name: "create an addon without its base", when: domain.CreateModel{ModelSpec: domain.ModelSpec{Kind: domain.PEFTAddon}}, fault: "INVALID_FIELDS", says: "baseModel: is required for an addon"},
-		{name: "accept", given: f(made), when: domain.AcceptModel(accepted), then: accepted},
-		{name: "accept twice", given: f(made, accepted), when: domain.AcceptModel(accepted)},
-		{name: "accept other weights", given: f(made, accepted), when: domain.AcceptModel{Files: domain.Files{Folder: "models/acme/m/2/"}}, fault: "MODEL_READY"},
-		{name: "accept nothing", when: domain.AcceptModel(accepted), fault: "NOT_FOUND"},
-		{name: "reject", given: f(made), when: domain.RejectModel(rejected), then: rejected},
-		{name: "reject twice", given: f(made, rejected), when: domain.RejectModel(rejected)},
-		{name: "accept after reject", given: f(made, rejected), when: domain.AcceptModel(accepted), then: accepted},
-		{name: "reject what is ready", given: f(made, accepted), when: domain.RejectModel(rejected), fault: "MODEL_READY"},
-		{name: "register", when: domain.RegisterModel(registered), then: registered},
-		{name: "register twice", given: f(registered), when: domain.RegisterModel(registered)},
-		{name: "register over another", given: f(made), when: domain.RegisterModel(registered), fault: "ALREADY_EXISTS"},
-		{name: "update", given: f(made), when: domain.UpdateModel{ModelSpec: domain.ModelSpec{Kind: domain.BaseModel, Public: true}}, then: domain.ModelUpdated{ModelSpec: domain.ModelSpec{Kind: domain.BaseModel, Public: true}}},
-		{name: "update to the same", given: f(made), when: domain.UpdateModel{ModelSpec: made.ModelSpec}},
-		{name: "update the kind", given: f(made), when: domain.UpdateModel{ModelSpec: adapter}, fault: "INVALID_FIELDS", says: "kind: cannot change; baseModel: cannot change"},
-		{name: "delete", given: f(made), when: domain.DeleteModel{}, then: domain.ModelDeleted{}},
-		{name: "delete nothing", when: domain.DeleteModel{}, fault: "NOT_FOUND"},
-	})
-}
-
 func TestDataset(t *testing.T) {
 	type D = decision[domain.Dataset]
 	f := facts[domain.Dataset]

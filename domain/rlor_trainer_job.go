@@ -9,12 +9,19 @@ import (
 )
 
 // A reinforcement trainer job learns from answers that were scored elsewhere.
-// One that is kept alive, or serves, waits IDLE for its next step. Its states
-// and most of its facts are those of every job: see JobLives.
+// One that is kept alive, or serves, waits IDLE for its next step, and holds no
+// node meanwhile. Its states and most of its facts are those of every job: see
+// JobLives.
 //
-//	(none) --CreateTrainerJob--> CREATING … as in JobLives
+//	(none) --CreateTrainerJob--> CREATING … as in JobLives, and of one that waits for steps:
+//	VALIDATING, PENDING       --AwaitStep-->        IDLE, when it has nothing to learn from
+//	RUNNING, WRITING_RESULTS  --FinishTrainStep-->  IDLE
+//	IDLE                      --ExecuteTrainStep--> PENDING, with the next step
 var TrainerJobs = Extend(NewKind("rlorTrainerJobs", map[string]Event[TrainerJob]{
-	"rlorTrainerJob.created.v1": TrainerJobCreated{},
+	"rlorTrainerJob.created.v1":      TrainerJobCreated{},
+	"rlorTrainerJob.stepGiven.v1":    TrainerStepGiven{},
+	"rlorTrainerJob.stepFinished.v1": TrainerStepFinished{},
+	"rlorTrainerJob.awaiting.v1":     TrainerAwaiting{},
 }), "rlorTrainerJob.", JobLives, trainerLife)
 
 func trainerLife(j *TrainerJob) *JobLife { return &j.JobLife }
@@ -44,6 +51,8 @@ type TrainerSpec struct {
 type TrainerJob struct {
 	TrainerSpec `json:"spec"`
 	JobLife     `json:"life"`
+	Step        TrainStep `json:"step"`     // the newest that was given; number 0 before the first
+	Finished    int       `json:"finished"` // the number of the newest that was done
 }
 
 // Exists implements State.
@@ -59,7 +68,10 @@ type TrainerJobCreated struct {
 }
 
 func (e TrainerJobCreated) Evolve(j *TrainerJob) {
-	*j = TrainerJob{e.TrainerSpec, newJobLife(e.CreatedBy, e.Deadline)}
+	*j = TrainerJob{TrainerSpec: e.TrainerSpec, JobLife: newJobLife(e.CreatedBy, e.Deadline)}
+	if e.Dataset != "" {
+		j.Step = TrainStep{1, e.Dataset, e.TrainingConfig.OutputModel}
+	}
 }
 
 // CreateTrainerJob makes a job. ID is the last part of its name.
@@ -87,10 +99,11 @@ func (c CreateTrainerJob) Decide(j TrainerJob, now time.Time) (Event[TrainerJob]
 
 func (s TrainerSpec) check() Violations {
 	var v Violations
-	waits := s.KeepAlive || s.ServiceMode
+	waits := s.Waits()
 	checkText(&v, s.DisplayName, "")
 	v.Require(s.Dataset != "" || waits, "dataset", "is required, unless keepAlive or serviceMode is set and steps bring their own")
 	checkData(&v, s.Dataset, s.EvaluationDataset, s.EvalAutoCarveout)
+	v.Require(s.Dataset != "" || !s.EvalAutoCarveout, "evalAutoCarveout", "holds back rows of dataset: name one, or leave it out")
 	s.TrainingConfig.check(&v, "trainingConfig.")
 	s.TrackerConfig.check(&v)
 	s.LossConfig.check(&v, reinforcementLosses)
@@ -110,6 +123,17 @@ func (s TrainerSpec) check() Violations {
 }
 
 var rewardName = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_./-]{0,127}$`)
+
+// Rewards are the weights of the job by the names of the rewards.
+func (s TrainerSpec) Rewards() map[string]float64 {
+	rewards := map[string]float64{}
+	for _, entry := range s.RewardWeights {
+		if reward, weight, ok := RewardWeight(entry); ok {
+			rewards[reward] = weight
+		}
+	}
+	return rewards
+}
 
 // RewardWeight reads one entry of rewardWeights.
 func RewardWeight(entry string) (reward string, weight float64, ok bool) {

@@ -1,10 +1,6 @@
 package domain
 
-import (
-	"math/bits"
-	"slices"
-	"strings"
-)
+import "slices"
 
 // ShapeSpec is what the caller sets of a deployment shape.
 type ShapeSpec struct {
@@ -69,49 +65,14 @@ func (s ShapeSpec) check() Violations {
 	return v
 }
 
-// filled is the settings with the defaults that a model has.
-func (s ShapeSpec) filled(model ModelTraits) ShapeSpec {
+// filled is the settings with the defaults that a model of this size has; what
+// contradicts the size goes to v.
+func (s ShapeSpec) filled(v *Violations, model ModelSize) ShapeSpec {
 	if s.AcceleratorType == "" {
 		s.AcceleratorType = DefaultAccelerator
 	}
-	if s.AcceleratorCount == 0 {
-		s.AcceleratorCount = EstimatedAccelerators(model.ParameterCount, s.Precision, s.AcceleratorType)
-	}
+	model.checkContext(v, s.MaxContextLength)
+	checkPrecision(v, s.Precision, s.AcceleratorType)
+	s.AcceleratorCount = model.Accelerators(v, Hardware{s.AcceleratorType, s.AcceleratorCount, s.Precision, s.MaxContextLength, s.DisableDeploymentSizeValidation})
 	return s
-}
-
-// deviceMemory is what one accelerator holds, in units of 10^9 bytes.
-var deviceMemory = map[string]float64{"VENDOR_A_A100_80GB": 80, "VENDOR_A_H100_80GB": 80, "VENDOR_B_MI300X_192GB": 192, "VENDOR_A_A10G_24GB": 24,
-	"VENDOR_A_A100_40GB": 40, "VENDOR_A_L4_24GB": 24, "VENDOR_A_H200_141GB": 141, "VENDOR_A_B200_180GB": 180, "VENDOR_B_MI325X_256GB": 256,
-	"VENDOR_B_MI350X_288GB": 288, "VENDOR_A_B300_288GB": 288, "VENDOR_A_GB200": 186, "VENDOR_A_GB300": 288}
-
-// EstimatedAccelerators is the fewest devices of a type that hold a model: its
-// weights in the precision (2 bytes a parameter where none is given) and a
-// fifth as much for attention caches and activations, on a power of two of
-// devices. It is 0 for no accelerator.
-func EstimatedAccelerators(parameters Count, precision, accelerator string) int {
-	memory, known := deviceMemory[accelerator]
-	if !known {
-		return 0
-	}
-	need := float64(parameters) * bytesPerParameter(precision) * 1.2 / 1e9
-	devices := uint(need/memory) + 1
-	if float64(devices-1)*memory >= need && devices > 1 {
-		devices--
-	}
-	return 1 << bits.Len(devices-1)
-}
-
-func bytesPerParameter(precision string) float64 {
-	switch {
-	case fourBit(precision):
-		return 0.5
-	case strings.HasPrefix(precision, "FP8"):
-		return 1
-	}
-	return 2
-}
-
-func fourBit(precision string) bool {
-	return precision == "NF4" || strings.HasPrefix(precision, "FP4")
 }

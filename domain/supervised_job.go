@@ -34,6 +34,7 @@ type SupervisedSpec struct {
 type SupervisedJob struct {
 	SupervisedSpec `json:"spec"`
 	JobLife        `json:"life"`
+	EstimatedCost  *Money `json:"estimatedCost,omitempty"` // at its creation; nil when its rows were not known then
 }
 
 // Exists implements State.
@@ -44,21 +45,23 @@ func (j SupervisedJob) Stage() string { return j.State }
 
 type SupervisedJobCreated struct {
 	SupervisedSpec
-	CreatedBy string     `json:"createdBy"`
-	Deadline  *time.Time `json:"deadline,omitempty"`
+	CreatedBy     string     `json:"createdBy"`
+	Deadline      *time.Time `json:"deadline,omitempty"`
+	EstimatedCost *Money     `json:"estimatedCost,omitempty"`
 }
 
 func (e SupervisedJobCreated) Evolve(j *SupervisedJob) {
-	*j = SupervisedJob{e.SupervisedSpec, newJobLife(e.CreatedBy, e.Deadline)}
+	*j = SupervisedJob{e.SupervisedSpec, newJobLife(e.CreatedBy, e.Deadline), e.EstimatedCost}
 }
 
 // CreateSupervisedJob makes a job. ID is the last part of its name, which its
 // model is called after unless outputModel says otherwise.
 type CreateSupervisedJob struct {
 	SupervisedSpec
-	ID        string
-	CreatedBy string
-	Deadline  *time.Time
+	ID            string
+	CreatedBy     string
+	Deadline      *time.Time
+	EstimatedCost *Money
 }
 
 func (c CreateSupervisedJob) Decide(j SupervisedJob, now time.Time) (Event[SupervisedJob], error) {
@@ -72,7 +75,7 @@ func (c CreateSupervisedJob) Decide(j SupervisedJob, now time.Time) (Event[Super
 	}
 	spec := c.SupervisedSpec
 	spec.TrainingConfig = spec.filled(c.ID)
-	return SupervisedJobCreated{spec, c.CreatedBy, c.Deadline}, nil
+	return SupervisedJobCreated{spec, c.CreatedBy, c.Deadline, c.EstimatedCost}, nil
 }
 
 func (s SupervisedSpec) check() Violations {

@@ -55,6 +55,7 @@ func outcome[S domain.State](t *testing.T, kind *domain.Kind[S], state S, cmd do
 func TestJobTransitions(t *testing.T) {
 	f := facts[domain.JobLife]
 	nodes := []domain.Name{"accounts/system/nodes/n1"}
+	inputs := domain.JobInputs{Train: "accounts/a/datasets/j-train", Evaluation: "accounts/a/datasets/j-eval"}
 	validating := f(domain.JobValidating{})
 	pending := also(validating, domain.JobQueued{})
 	running := also(pending, domain.JobStarted{Attempt: 1, Nodes: nodes, Time: noon})
@@ -67,7 +68,7 @@ func TestJobTransitions(t *testing.T) {
 		{name: "(none)", facts: nil},
 		{name: "CREATING", first: domain.JobLife{State: domain.JobCreatingState}},
 		{name: "VALIDATING", facts: validating},
-		{name: "CREATING_INPUT_DATASET", facts: also(validating, domain.JobPreparing{})},
+		{name: "CREATING_INPUT_DATASET", facts: also(validating, domain.JobPreparing{Inputs: &inputs})},
 		{name: "PENDING", facts: pending},
 		{name: "PENDING after attempt 1 was lost", facts: also(requeued, domain.JobQueued{})},
 		{name: "RUNNING", facts: running},
@@ -85,13 +86,38 @@ func TestJobTransitions(t *testing.T) {
 		{name: "DELETING", facts: deleting},
 		{name: "DELETING_CLEANING_UP", facts: also(deleting, domain.JobCleaning{})},
 	}
-	commands := []domain.Command[domain.JobLife]{domain.StartValidation{}, domain.PrepareInput{}, domain.QueueJob{}, domain.HoldJob{For: "a node"}, domain.StartJob{Attempt: 1, Nodes: nodes},
+	commands := []domain.Command[domain.JobLife]{domain.StartValidation{}, domain.PrepareInput{Inputs: inputs}, domain.QueueJob{}, domain.HoldJob{For: "a node"}, domain.StartJob{Attempt: 1, Nodes: nodes},
 		domain.RecordCheckpoint{JobCheckpoint: domain.JobCheckpoint{Attempt: 1, Step: 10}}, domain.IdleJob{Attempt: 1}, domain.WakeJob{Attempt: 1},
 		domain.WriteResults{Attempt: 1}, domain.CompleteJob{Attempt: 1}, domain.RequeueJob{Attempt: 1, Reason: "node lost"},
 		domain.FailJob{Attempt: 1, Status: someStatus}, domain.CancelJob{}, domain.ConfirmCancel{Attempt: 1}, domain.PauseJob{Reason: "by its user"},
 		domain.ExpireJob{}, domain.ResumeJob{}, domain.DeleteJob{}, domain.CleanJob{}, domain.PurgeJob{}}
 	golden(t, "job_transitions.txt", transitions(t, domain.JobLives, situations, commands, func(l domain.JobLife) string {
 		return strings.TrimPrefix(orNone(l.State), "JOB_STATE_")
+	}))
+}
+
+func TestDatasetTransitions(t *testing.T) {
+	f := facts[domain.Dataset]
+	files := domain.Files{Folder: "d/1/", Sizes: map[string]int64{"rows.jsonl": 7}}
+	rows := domain.DatasetFacts{Format: domain.FormatChat, Shape: domain.ShapeChat, ExampleCount: 3}
+	uploaded := f(domain.DatasetCreated{}, domain.DatasetUploaded{Upload: 1, Files: files})
+	filling := f(domain.DatasetCreated{From: &domain.Derivation{Source: "accounts/a/datasets/source", Folder: "s/1/", Filter: "n > 1"}})
+	situations := []situation[domain.Dataset]{
+		{name: "(none)"},
+		{name: "UPLOADING, nothing uploaded", facts: f(domain.DatasetCreated{})},
+		{name: "UPLOADING, waits for its verdict", facts: uploaded},
+		{name: "UPLOADING, rejected", facts: also(uploaded, domain.DatasetRejected{Upload: 1, Status: someStatus})},
+		{name: "READY, uploaded", facts: also(uploaded, domain.DatasetAccepted{Upload: 1, DatasetFacts: rows})},
+		{name: "UPLOADING, being made from another", facts: filling},
+		{name: "UPLOADING, could not be made", facts: also(filling, domain.DatasetUnfilled{Status: someStatus})},
+		{name: "READY, made from another", facts: also(filling, domain.DatasetFilled{Files: files, DatasetFacts: rows})},
+	}
+	commands := []domain.Command[domain.Dataset]{domain.CreateDataset{}, domain.UploadDataset{Upload: 1, Files: files}, domain.AcceptDataset{Upload: 1, DatasetFacts: rows},
+		domain.RejectDataset{Upload: 1, Status: someStatus}, domain.FillDataset{Files: files, DatasetFacts: rows}, domain.LeaveUnfilled{Status: someStatus},
+		domain.UpdateDataset{DatasetSpec: domain.DatasetSpec{DisplayName: "mine", Format: domain.FormatChat, ExampleCount: 3}},
+		domain.UpdateDataset{DatasetSpec: domain.DatasetSpec{Format: domain.FormatChat, ExampleCount: 3, SourceJobName: "accounts/a/dpoJobs/j"}}, domain.DeleteDataset{}}
+	golden(t, "dataset_transitions.txt", transitions(t, domain.Datasets, situations, commands, func(d domain.Dataset) string {
+		return orNone(d.State) + " " + d.Status.Code
 	}))
 }
 

@@ -15,9 +15,13 @@ func (c Count) MarshalJSON() ([]byte, error) {
 	return strconv.AppendQuote(nil, strconv.FormatInt(int64(c), 10)), nil
 }
 
-// UnmarshalJSON reads a decimal string or a whole number.
+// UnmarshalJSON reads a decimal string or a whole number. null changes nothing,
+// as everywhere in JSON.
 func (c *Count) UnmarshalJSON(data []byte) error {
 	text := string(data)
+	if text == "null" {
+		return nil
+	}
 	if len(data) > 1 && data[0] == '"' {
 		if err := json.Unmarshal(data, &text); err != nil {
 			return err

@@ -50,12 +50,22 @@ func wishSecret(t *rapid.T, _ domain.Secret) domain.Command[domain.Secret] {
 		domain.UpdateSecret{KeyName: name}, domain.UpdateSecret{KeyName: name, Value: &value}, domain.DeleteSecret{})
 }
 
-func wishModel(t *rapid.T, _ domain.Model) domain.Command[domain.Model] {
+func wishQuota(t *rapid.T, _ domain.Quota) domain.Command[domain.Quota] {
+	return pick[domain.Command[domain.Quota]](t, "command", domain.SetQuota{MaxValue: pick[domain.Count](t, "max", 0, 1, 5, -1)}, domain.LiftQuota{})
+}
+
+func wishModel(t *rapid.T, m domain.Model) domain.Command[domain.Model] {
 	spec := domain.ModelSpec{DisplayName: pick(t, "name", "", "mine"), Kind: pick(t, "kind", domain.BaseModel, domain.PEFTAddon, ""),
 		BaseModel: pick(t, "base", "", "accounts/a/models/m", "nonsense")}
-	weights := domain.ModelFacts{ModelType: "llama", ContextLength: 512, LoraTargets: []string{"q_proj"}}
-	return pick[domain.Command[domain.Model]](t, "command", domain.CreateModel{ModelSpec: spec}, domain.AcceptModel{ModelFacts: weights, Files: someFiles(t)},
-		domain.RejectModel{Status: someStatus}, domain.RegisterModel{ModelSpec: spec, ModelFacts: weights, Files: someFiles(t)},
+	weights := domain.ModelFacts{ModelType: "llama", ContextLength: 512, Precision: pick(t, "stored", "FP32", "BF16"), LoraTargets: []string{"q_proj"}}
+	precision := pick(t, "precision", "BF16", "FP16", "FP8", "")
+	attempt := near(t, m.Copies[precision].Attempt)
+	return pick[domain.Command[domain.Model]](t, "command", domain.CreateModel{ModelSpec: spec}, domain.CreateModel{ModelSpec: spec},
+		domain.UploadModel{Upload: near(t, m.Upload+1), Files: someFiles(t)}, domain.UploadModel{Upload: m.Upload + 1},
+		domain.AcceptModel{Upload: near(t, m.Upload), ModelFacts: weights, Note: pick(t, "note", "", "nobody speaks it")},
+		domain.RejectModel{Upload: near(t, m.Upload), Status: someStatus}, domain.RegisterModel{ModelSpec: spec, ModelFacts: weights, Files: someFiles(t)},
+		domain.PrepareModel{Precision: precision}, domain.PrepareModel{Precision: precision},
+		domain.FinishCopy{Precision: precision, Attempt: attempt, Files: someFiles(t)}, domain.FailCopy{Precision: precision, Attempt: attempt, Status: someStatus},
 		domain.UpdateModel{ModelSpec: spec}, domain.DeleteModel{})
 }
 
@@ -63,7 +73,9 @@ func wishDataset(t *rapid.T, d domain.Dataset) domain.Command[domain.Dataset] {
 	spec := domain.DatasetSpec{DisplayName: pick(t, "name", "", "mine"), Format: pick(t, "format", "", domain.FormatChat, "POEM"),
 		ExampleCount: domain.Count(pick(t, "count", 0, 3, -1)), UserUploaded: pick(t, "uploaded", nil, &struct{}{})}
 	rows := domain.DatasetFacts{Format: domain.FormatChat, Shape: domain.ShapeChat, ExampleCount: 3}
-	return pick[domain.Command[domain.Dataset]](t, "command", domain.CreateDataset{DatasetSpec: spec},
+	from := pick(t, "from", nil, &domain.Derivation{Source: "accounts/a/datasets/d", Folder: "d/1/", Split: pick(t, "split", nil, domain.SplitOf(9, 0.3, 7, true))})
+	return pick[domain.Command[domain.Dataset]](t, "command", domain.CreateDataset{DatasetSpec: spec, From: from},
+		domain.FillDataset{Files: someFiles(t), DatasetFacts: rows}, domain.LeaveUnfilled{Status: someStatus},
 		domain.UploadDataset{Upload: near(t, d.Upload+1), Files: someFiles(t)}, domain.UploadDataset{Upload: 1},
 		domain.AcceptDataset{Upload: near(t, d.Upload), DatasetFacts: rows}, domain.RejectDataset{Upload: near(t, d.Upload), Status: someStatus},
 		domain.UpdateDataset{DatasetSpec: spec}, domain.DeleteDataset{})
@@ -120,24 +132,32 @@ func wishDeployment(t *rapid.T, d domain.Deployment) domain.Command[domain.Deplo
 		domain.FinishDeletion{Keep: time.Hour}, domain.UndeleteDeployment{}, domain.PurgeDeployment{})
 }
 
+func wishDeployedModel(t *rapid.T, _ domain.DeployedModel) domain.Command[domain.DeployedModel] {
+	spec := domain.DeployedModelSpec{Model: pick(t, "model", "accounts/a/models/m", "accounts/a/models/m", "nonsense"), Deployment: "accounts/a/deployments/d",
+		DisplayName: pick(t, "name", "", "mine"), Default: pick(t, "default", true, false)}
+	return pick[domain.Command[domain.DeployedModel]](t, "command", domain.CreateDeployedModel{DeployedModelSpec: spec}, domain.UpdateDeployedModel{DeployedModelSpec: spec},
+		domain.SettleDeployedModel{}, domain.FailDeployedModel{Status: someStatus}, domain.UndeployModel{Reason: "by its user"}, domain.FinishUndeployment{})
+}
+
 func wishJob(t *rapid.T, l domain.JobLife) domain.Command[domain.JobLife] {
 	type commands = []domain.Command[domain.JobLife]
 	attempt := near(t, l.Attempt)
 	checkpoint := domain.JobCheckpoint{Attempt: attempt, Step: rapid.IntRange(1, 9).Draw(t, "step"), Files: someFiles(t), Metrics: map[string]float64{"train/loss": 0.5}}
 	start := domain.StartJob{Attempt: near(t, l.Attempt+1), Nodes: pick(t, "nodes", someNodes[:1], someNodes, nil), Takes: someTakes(t)}
 	mark := domain.RecordCheckpoint{JobCheckpoint: checkpoint}
-	requeue := domain.RequeueJob{Attempt: attempt, Reason: "node lost", Preempted: pick(t, "preempted", true, false)}
+	requeue := domain.RequeueJob{Attempt: attempt, Reason: "node lost", Preempted: pick(t, "preempted", true, false), Orphan: pick(t, "orphan", true, false)}
 	complete := domain.CompleteJob{Attempt: attempt, StoppedEarly: pick(t, "early", true, false), Output: "accounts/a/models/m", Results: someFiles(t)}
 	idle, wake, write := domain.IdleJob{Attempt: attempt}, domain.WakeJob{Attempt: attempt}, domain.WriteResults{Attempt: attempt}
 	hold := domain.HoldJob{For: pick(t, "held for", "", "a node")}
 	confirm, fail := domain.ConfirmCancel{Attempt: attempt}, domain.FailJob{Attempt: pick(t, "by", 0, attempt), Status: someStatus}
+	prepare := domain.PrepareInput{Inputs: domain.JobInputs{Train: pick[domain.Name](t, "train", "accounts/a/datasets/j-train", "accounts/a/datasets/j-train-2"), Evaluation: "accounts/a/datasets/j-eval"}}
 	cancel, pause, expire, resume, remove := domain.CancelJob{}, domain.PauseJob{Reason: "account suspended"}, domain.ExpireJob{}, domain.ResumeJob{}, domain.DeleteJob{}
 
 	fitting := map[string]commands{
 		domain.JobCreatingState:   {domain.StartValidation{}},
-		domain.JobValidatingState: {domain.QueueJob{}, domain.QueueJob{}, domain.PrepareInput{}, fail, hold},
+		domain.JobValidatingState: {domain.QueueJob{}, domain.QueueJob{}, prepare, fail, hold},
 		domain.JobPreparingState:  {domain.QueueJob{}},
-		domain.JobPendingState:    {start, start, start, expire, hold},
+		domain.JobPendingState:    {start, start, start, expire, hold, prepare},
 		domain.JobRunningState:    {mark, mark, idle, write, requeue, complete, cancel, pause, fail},
 		domain.JobIdleState:       {wake, wake, write},
 		domain.JobWritingState:    {complete, requeue},
@@ -155,7 +175,7 @@ func wishJob(t *rapid.T, l domain.JobLife) domain.Command[domain.JobLife] {
 	if len(fitting) > 0 && rapid.IntRange(0, 9).Draw(t, "fit") < 7 {
 		return pick(t, "command", fitting...)
 	}
-	return pick(t, "any command", commands{domain.StartValidation{}, domain.PrepareInput{}, domain.QueueJob{}, start, mark, idle, wake, write, complete,
+	return pick(t, "any command", commands{domain.StartValidation{}, prepare, domain.QueueJob{}, start, mark, idle, wake, write, complete,
 		hold, requeue, fail, cancel, confirm, pause, expire, resume, remove, domain.CleanJob{}, domain.PurgeJob{}}...)
 }
 
@@ -194,6 +214,11 @@ func wishTrainerJob(t *rapid.T, j domain.TrainerJob) domain.Command[domain.Train
 	if !j.Exists() || rapid.IntRange(0, 9).Draw(t, "create") == 0 {
 		spec := domain.TrainerSpec{KeepAlive: pick(t, "keep", true, true, false), RewardWeights: pick(t, "weights", nil, []string{"a=1"}), TrainingConfig: someTraining(t)}
 		return domain.CreateTrainerJob{TrainerSpec: spec, ID: "j", Deadline: pick(t, "deadline", nil, later(time.Hour), later(99*time.Hour))}
+	}
+	if rapid.IntRange(0, 2).Draw(t, "step") == 0 {
+		step := domain.ExecuteTrainStep{Dataset: pick(t, "rows", "accounts/a/datasets/d", "accounts/a/datasets/e", ""), OutputModel: pick(t, "model", "m1", "m2", "M")}
+		return pick[domain.Command[domain.TrainerJob]](t, "command", step, domain.AwaitStep{},
+			domain.FinishTrainStep{Attempt: near(t, j.Attempt), Output: "accounts/a/models/m1", Results: someFiles(t)})
 	}
 	return whole[domain.TrainerJob]{domain.TrainerJobs, wishJob(t, j.JobLife)}
 }

@@ -4,12 +4,10 @@
 package rows
 
 import (
-	"bufio"
-	"errors"
+	"bytes"
 	"fmt"
 	"io"
 	"strings"
-	"unicode/utf8"
 
 	"anneal/domain"
 )
@@ -41,8 +39,12 @@ func (f Fault) where() string {
 
 // A Checker reads the files of one dataset in constant memory.
 type Checker struct {
-	format string // that the caller asked for, or ""
-	shape  string // of the first row
+	Least  domain.Count          // rows that there must be; MinRows unless it is changed
+	Count  func(text string) int // tokens of a text; nil takes one for every four bytes
+	format string                // that the caller asked for, or ""
+	shape  string                // of the first row without a fault
+	reader reader
+	tokens estimate
 	facts  domain.DatasetFacts
 	bytes  int64
 	turns  int64
@@ -56,34 +58,25 @@ func NewChecker(format string) *Checker {
 	if format == "FORMAT_UNSPECIFIED" {
 		format = ""
 	}
-	return &Checker{format: format}
+	return &Checker{Least: MinRows, format: format}
 }
 
 // Read checks every line of a file. Its error is that of reading; what is
 // wrong with the rows is told by Result.
 func (c *Checker) Read(file string, r io.Reader) error {
-	reader := bufio.NewReaderSize(r, 64<<10)
-	for line := 1; ; line++ {
-		text, err := readLine(reader)
-		switch {
-		case errors.Is(err, errTooLong):
+	return Lines(r, func(line int, text []byte, tooLong bool) error {
+		if tooLong {
 			c.fault(file, line, fmt.Sprintf("the line is longer than %d MiB", MaxLine>>20))
-		case err != nil && err != io.EOF:
-			return err
-		default:
-			if line == 1 {
-				text = strings.TrimPrefix(text, "\ufeff")
-			}
-			c.row(file, line, text)
+		} else {
+			c.Row(file, line, text)
 		}
-		if err == io.EOF {
-			return nil
-		}
-	}
+		return nil
+	})
 }
 
-func (c *Checker) row(file string, line int, text string) {
-	if strings.TrimSpace(text) == "" {
+// Row checks one line of a file; a blank one is no row.
+func (c *Checker) Row(file string, line int, text []byte) {
+	if len(bytes.TrimSpace(text)) == 0 {
 		return
 	}
 	c.facts.ExampleCount++
@@ -93,15 +86,12 @@ func (c *Checker) row(file string, line int, text string) {
 		}
 		return
 	}
-	if !utf8.ValidString(text) {
-		c.fault(file, line, "the line is not valid UTF-8")
-		return
-	}
-	row, reasons := Parse([]byte(text), c.hint())
-	for _, reason := range reasons {
+	c.reader.hear = c.tokens.ear(c.Count, c.facts.ExampleCount)
+	row := c.reader.read(text, c.hint())
+	for _, reason := range c.reader.reasons {
 		c.fault(file, line, reason)
 	}
-	if row.Shape == "" {
+	if len(c.reader.reasons) > 0 {
 		return
 	}
 	if c.shape == "" {
@@ -109,7 +99,7 @@ func (c *Checker) row(file string, line int, text string) {
 		if format := FormatOf(row.Shape); c.format != "" && c.format != format {
 			c.fault(file, line, fmt.Sprintf("the row is %s data, but the dataset's format is %s", format, c.format))
 		}
-	} else if row.Shape != c.shape && len(reasons) == 0 {
+	} else if row.Shape != c.shape {
 		c.fault(file, line, fmt.Sprintf("the row is a %s row, but the rows before are %s rows: one shape a dataset", row.Shape, c.shape))
 	}
 	c.bytes += int64(row.Bytes)
@@ -140,14 +130,14 @@ func (c *Checker) fault(file string, line int, reason string) {
 // Result is what the rows say, or the faults that make them unusable; more
 // counts those beyond MaxFaults.
 func (c *Checker) Result() (facts domain.DatasetFacts, faults []Fault, more int) {
-	if c.facts.ExampleCount < MinRows {
-		c.faults = append(c.faults, Fault{File: "dataset", Reason: fmt.Sprintf("has %d rows; at least %d are needed", c.facts.ExampleCount, MinRows)})
+	if c.facts.ExampleCount < c.Least {
+		c.faults = append(c.faults, Fault{File: "dataset", Reason: fmt.Sprintf("has %d rows; at least %d are needed", c.facts.ExampleCount, c.Least)})
 	}
 	if len(c.faults) > 0 {
 		return domain.DatasetFacts{}, c.faults, c.more
 	}
 	c.facts.Shape, c.facts.Format = c.shape, FormatOf(c.shape)
-	c.facts.EstimatedTokenCount = domain.Count((c.bytes + 3) / 4)
+	c.facts.EstimatedTokenCount = domain.Count(c.tokens.of(c.bytes))
 	c.facts.AverageTurnCount = int((c.turns + int64(c.facts.ExampleCount)/2) / int64(c.facts.ExampleCount))
 	return c.facts, nil, 0
 }
@@ -178,27 +168,4 @@ func Refusal(faults []Fault, more int) *domain.Fault {
 	}
 	return &domain.Fault{Code: domain.InvalidArgument, Reason: "INVALID_ROWS", Violations: violations,
 		Message: text + ": mend the file and upload it again"}
-}
-
-var errTooLong = errors.New("line too long")
-
-// readLine answers a line without its end; io.EOF comes with the last one. A
-// line beyond MaxLine is read to its end and answered with errTooLong.
-func readLine(r *bufio.Reader) (string, error) {
-	var line []byte
-	tooLong := false
-	for {
-		part, err := r.ReadSlice('\n')
-		if !tooLong {
-			line = append(line, part...)
-			tooLong = len(line) > MaxLine
-		}
-		if errors.Is(err, bufio.ErrBufferFull) {
-			continue
-		}
-		if tooLong && err == nil {
-			return "", errTooLong
-		}
-		return strings.TrimRight(string(line), "\r\n"), err
-	}
 }

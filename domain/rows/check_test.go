@@ -1,7 +1,6 @@
 package rows_test
 
 import (
-	"fmt"
 	"strings"
 	"testing"
 
@@ -84,18 +83,4 @@ func TestAtMostAHundredFaultsAreNamed(t *testing.T) {
 	require.Len(t, faults, rows.MaxFaults)
 	require.Equal(t, 50, more)
 	require.Contains(t, rows.Refusal(faults, more).Message, "and 50 more")
-}
-
-func BenchmarkCheck(b *testing.B) {
-	var text strings.Builder
-	for i := range 10_000 {
-		fmt.Fprintf(&text, `{"messages":[{"role":"user","content":"question %d"},{"role":"assistant","content":"%s"}]}`+"\n", i, strings.Repeat("answer ", 20))
-	}
-	b.SetBytes(int64(text.Len()))
-	for b.Loop() {
-		c := rows.NewChecker("")
-		if err := c.Read("f", strings.NewReader(text.String())); err != nil {
-			b.Fatal(err)
-		}
-	}
 }

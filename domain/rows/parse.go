@@ -5,7 +5,11 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"strconv"
 	"strings"
+	"unicode/utf8"
+
+	"github.com/go-json-experiment/json/jsontext"
 
 	"anneal/domain"
 )
@@ -20,215 +24,283 @@ type Message struct {
 	Name       string            `json:"name,omitempty"`
 }
 
+// A Sample is one answer in a trainer's row, and what it was given for it.
+type Sample struct {
+	Messages []Message
+	Metrics  map[string]float64 // each 0..1
+}
+
 // A Row is one example, in one of the five shapes.
 type Row struct {
 	Shape      string
-	Messages   []Message // chat, prompt; the common part of preference
-	Prompt     string    // completion
-	Completion string    // completion; of a {text} row all of it
-	Preferred  []Message // preference
-	Rejected   []Message // preference
-	Samples    int       // samples
-	Bytes      int       // of text
-	Turns      int
-}
-
-type wireRow struct {
-	Messages   *[]json.RawMessage `json:"messages"`
-	Prompt     *json.RawMessage   `json:"prompt"`
-	Completion *json.RawMessage   `json:"completion"`
-	Text       *json.RawMessage   `json:"text"`
-	Input      *struct {
-		Messages []json.RawMessage `json:"messages"`
-	} `json:"input"`
-	Preferred *[]json.RawMessage `json:"preferred_output"`
-	Rejected  *[]json.RawMessage `json:"non_preferred_output"`
-	Samples   *[]struct {
-		Messages []json.RawMessage `json:"messages"`
-	} `json:"samples"`
+	Messages   []Message       // chat, prompt; the common part of preference
+	Tools      json.RawMessage // chat, prompt, preference; nil when there are none
+	Prompt     string          // completion
+	Completion string          // completion; of a {text} row all of it
+	Preferred  []Message       // preference
+	Rejected   []Message       // preference
+	Samples    []Sample        // samples
+	Bytes      int             // of text
+	Turns      int             // of users and assistants
 }
 
 // Parse reads one line. hint is the shape that the rows before had, or "". It
-// answers every rule that the row breaks; Shape is "" when none can be told.
+// answers the rules that the row breaks, at most MaxFaults of them; Shape is ""
+// when none can be told. Names are exact about case; one that has a meaning may
+// come once only in its object, the others are free.
 func Parse(line []byte, hint string) (Row, []string) {
-	var wire wireRow
-	if err := json.Unmarshal(line, &wire); err != nil {
-		return Row{}, []string{explain(err)}
+	r := &reader{keep: true}
+	row := r.read(line, hint)
+	return row, r.reasons
+}
+
+// A reader reads one row after the other. Unless it keeps what it reads, it
+// counts without allocating.
+type reader struct {
+	keep    bool
+	hear    func(text string) // told every text of a row, unless nil
+	cursors [5]cursor         // one for each level: row, samples, messages, calls, function
+	values  [rowFields][]byte // of the row's members
+	head    conversation      // of the row, or its input
+	ofRow   func()            // reads it there
+	ofInput func()
+	metrics []string // that the samples of the row have
+	path    []byte   // to what is being read, as in messages[2]
+	scratch []byte   // for text with escapes
+	reasons []string // the rules that the row breaks
+	row     Row
+}
+
+const (
+	rowMessages = iota
+	rowTools
+	rowInput
+	rowPreferred
+	rowRejected
+	rowSamples
+	rowText
+	rowPrompt
+	rowCompletion
+	rowFields
+)
+
+var rowNames = []string{"messages", "tools", "input", "preferred_output", "non_preferred_output", "samples", "text", "prompt", "completion"}
+
+func (r *reader) read(line []byte, hint string) Row {
+	r.row, r.reasons, r.path, r.head = Row{}, nil, r.path[:0], conversation{}
+	if !utf8.Valid(line) {
+		r.fault("", "the line is not valid UTF-8")
+		return Row{}
 	}
-	p := &parser{}
-	var row Row
+	top, v := &r.cursors[0], &r.values
+	top.reset(line)
+	if !top.object() {
+		r.fault("", "%s", explain(line))
+		return Row{}
+	}
+	if r.ofRow == nil {
+		r.ofRow = func() { r.head = r.messages(&r.cursors[0], "messages", 1) }
+		r.ofInput = func() { r.head = r.messages(&r.cursors[1], "messages", 2) }
+	}
+	twice := top.members(rowNames, v[:], r.ofRow)
+	if !top.end() {
+		r.reasons = []string{explain(line)}
+		return Row{}
+	}
+	r.once(twice)
+	completion := v[rowText] != nil || v[rowPrompt] != nil || v[rowCompletion] != nil
 	switch {
-	case wire.Messages != nil:
-		row = p.conversation(*wire.Messages, hint)
-	case wire.Input != nil || wire.Preferred != nil || wire.Rejected != nil:
-		row = p.preference(wire)
-	case wire.Samples != nil:
-		row = Row{Shape: domain.ShapeSamples, Samples: len(*wire.Samples)}
-		if row.Samples == 0 {
-			p.add("samples must not be empty")
-		}
-		for i, s := range *wire.Samples {
-			row.count(p.messages(fmt.Sprintf("samples[%d].messages", i), s.Messages))
-		}
-	case wire.Text != nil:
-		row = Row{Shape: domain.ShapeCompletion, Completion: p.text("text", wire.Text), Turns: 1}
-		row.Bytes = len(row.Completion)
-	case wire.Prompt != nil || wire.Completion != nil:
-		row = Row{Shape: domain.ShapeCompletion, Prompt: p.text("prompt", wire.Prompt), Completion: p.text("completion", wire.Completion), Turns: 1}
-		row.Bytes = len(row.Prompt) + len(row.Completion)
-		if row.Completion == "" && len(p.reasons) == 0 {
-			p.add("completion must not be empty")
-		}
+	case r.head.given:
+		r.conversation(hint)
+	case v[rowPreferred] != nil || v[rowRejected] != nil || v[rowInput] != nil && !completion:
+		r.preference()
+	case v[rowSamples] != nil:
+		r.samples(v[rowSamples])
+	case completion:
+		r.completion()
 	default:
-		p.add("the row has none of messages, prompt and completion, text, input, samples")
+		r.fault("", "the row has none of messages, prompt and completion, text, input, samples")
 	}
-	return row, p.reasons
+	return r.row
 }
 
-type parser struct{ reasons []string }
-
-func (p *parser) add(format string, args ...any) {
-	p.reasons = append(p.reasons, fmt.Sprintf(format, args...))
-}
-
-func (p *parser) conversation(raw []json.RawMessage, hint string) Row {
-	messages := p.messages("messages", raw)
-	row := Row{Shape: domain.ShapeChat, Messages: messages}
-	row.count(messages)
-	last := ""
-	if len(messages) > 0 {
-		last = messages[len(messages)-1].Role
-	}
+// conversation reads a chat row or, where the hint or the last message says
+// so, a prompt, beside whose messages all fields are free.
+func (r *reader) conversation(hint string) {
+	last := r.head.last
+	r.row.Shape, r.row.Messages = domain.ShapeChat, r.head.all
+	r.row.Tools = r.tools(r.values[rowTools], 1)
 	switch {
 	case hint == domain.ShapePrompt || hint != domain.ShapeChat && last == "user":
-		row.Shape = domain.ShapePrompt
+		r.row.Shape = domain.ShapePrompt
 		if last != "user" && last != "" {
-			p.add("messages: the last one must be of role user")
+			r.fault("messages", ": the last one must be of role user")
 		}
+		return
 	case last != "assistant" && last != "":
-		p.add("messages: the last one must be of role assistant")
+		r.fault("messages", ": the last one must be of role assistant")
 	}
-	return row
+	for _, other := range []int{rowText, rowPrompt, rowCompletion} {
+		if r.values[other] != nil {
+			r.fault(rowNames[other], " stands beside messages: a row has one of them; leave it out")
+		}
+	}
 }
 
-func (p *parser) preference(wire wireRow) Row {
-	row := Row{Shape: domain.ShapePreference}
-	if wire.Input == nil {
-		p.add("input is missing; it must hold messages")
-	} else {
-		row.Messages = p.messages("input.messages", wire.Input.Messages)
-	}
-	output := func(field string, raw *[]json.RawMessage) []Message {
-		if raw == nil || len(*raw) != 1 {
-			p.add("%s must hold one message of role assistant", field)
-			return nil
+func (r *reader) completion() {
+	v := &r.values
+	r.row.Shape, r.row.Turns = domain.ShapeCompletion, 1
+	if v[rowText] == nil {
+		r.row.Prompt, _ = r.content("prompt", v[rowPrompt])
+		text, empty := r.content("completion", v[rowCompletion])
+		if r.row.Completion = text; empty {
+			r.fault("completion", " must not be empty")
 		}
-		messages := p.messages(field, *raw)
-		if len(messages) == 1 && messages[0].Role != "assistant" {
-			p.add("%s[0].role must be assistant", field)
-		}
-		return messages
+		return
 	}
-	row.Preferred = output("preferred_output", wire.Preferred)
-	row.Rejected = output("non_preferred_output", wire.Rejected)
-	row.count(row.Messages)
-	row.count(row.Preferred)
-	row.count(row.Rejected)
-	return row
+	for _, other := range []int{rowPrompt, rowCompletion} {
+		if v[other] != nil {
+			r.fault(rowNames[other], " stands beside text: a row has prompt and completion, or text")
+		}
+	}
+	text, empty := r.content("text", v[rowText])
+	if r.row.Completion = text; empty {
+		r.fault("text", " must not be empty")
+	}
 }
 
-func (p *parser) messages(field string, raw []json.RawMessage) []Message {
-	if len(raw) == 0 {
-		p.add("%s must not be empty", field)
-	}
-	messages := make([]Message, len(raw))
-	for i, text := range raw {
-		messages[i] = p.message(fmt.Sprintf("%s[%d]", field, i), i, text)
-	}
-	return messages
-}
+var inputNames = []string{"messages", "tools"}
 
-func (p *parser) message(field string, index int, raw json.RawMessage) Message {
-	var m struct {
-		Message
-		Content *json.RawMessage `json:"content"`
-	}
-	if err := json.Unmarshal(raw, &m); err != nil {
-		p.add("%s: %s", field, explain(err))
-		return m.Message
-	}
-	switch m.Role {
-	case "":
-		p.add("%s.role is missing; it must be system, user, assistant or tool", field)
-	case "system":
-		if index > 0 {
-			p.add("%s.role: system may only come first", field)
-		}
-	case "tool":
-		if m.ToolCallID == "" {
-			p.add("%s.tool_call_id is missing; a tool's message answers a call", field)
-		}
-	case "user", "assistant":
+func (r *reader) preference() {
+	r.row.Shape = domain.ShapePreference
+	switch input := r.values[rowInput]; {
+	case input == nil:
+		r.fault("input", " is missing; it must hold messages")
+	case !isObject(input):
+		r.fault("input", " must be an object that holds messages")
 	default:
-		p.add("%s.role %q must be system, user, assistant or tool", field, clip(m.Role))
+		var v [2][]byte
+		c := &r.cursors[1]
+		c.reset(input)
+		mark := r.into("input", -1)
+		r.once(c.members(inputNames, v[:], r.ofInput))
+		if !r.head.given {
+			r.fault("messages", " must not be empty")
+		}
+		r.row.Messages = r.head.all
+		r.row.Tools = r.tools(v[1], 1)
+		r.path = r.path[:mark]
 	}
-	if m.Weight != nil && *m.Weight != 0 && *m.Weight != 1 {
-		p.add("%s.weight must be 0 or 1", field)
-	}
-	switch {
-	case m.Content != nil && !bytes.Equal(*m.Content, []byte("null")):
-		m.Message.Content = p.text(field+".content", m.Content)
-	case len(m.ToolCalls) == 0 || m.Role != "assistant":
-		p.add("%s.content is missing; it must be a string", field)
-	}
-	return m.Message
+	r.row.Preferred = r.output("preferred_output", r.values[rowPreferred])
+	r.row.Rejected = r.output("non_preferred_output", r.values[rowRejected])
 }
 
-func (p *parser) text(field string, raw *json.RawMessage) (text string) {
-	if raw == nil {
-		p.add("%s is missing; it must be a string", field)
+// output reads one side of a preference: a list of one answer.
+func (r *reader) output(field string, value []byte) []Message {
+	if !isList(value) {
+		r.fault(field, " must hold one message of role assistant")
+		return nil
+	}
+	c := &r.cursors[1]
+	c.reset(value)
+	read := r.messages(c, field, 2)
+	switch {
+	case read.turns > 1:
+		r.fault(field, " must hold one message of role assistant, not %d", read.turns)
+	case read.last != "assistant" && read.last != "":
+		r.fault(field, "[0].role must be assistant")
+	}
+	return read.all
+}
+
+// content counts a text that must be there, and answers it if texts are kept.
+func (r *reader) content(field string, value []byte) (text string, empty bool) {
+	if !r.text(field, value) {
+		return "", false
+	}
+	decoded := r.decode(value)
+	r.count(decoded)
+	return r.kept(decoded), len(decoded) == 0
+}
+
+func (r *reader) count(text []byte) {
+	r.row.Bytes += len(text)
+	if r.hear != nil {
+		r.hear(string(text))
+	}
+}
+
+// text refuses what is no text.
+func (r *reader) text(field string, value []byte) bool {
+	switch {
+	case value == nil:
+		r.fault(field, " is missing; it must be a string")
+	case !isText(value):
+		r.fault(field, " must be a string")
+	default:
+		return true
+	}
+	return false
+}
+
+// decode is what a text of JSON spells; it is good until the next one.
+func (r *reader) decode(value []byte) []byte {
+	if bytes.IndexByte(value, '\\') < 0 {
+		return value[1 : len(value)-1]
+	}
+	r.scratch, _ = jsontext.AppendUnquote(r.scratch[:0], value) // its error is of surrogates, which it replaces
+	return r.scratch
+}
+
+func (r *reader) kept(text []byte) string {
+	if !r.keep {
 		return ""
 	}
-	if json.Unmarshal(*raw, &text) != nil {
-		p.add("%s must be a string", field)
-	}
-	return text
+	return string(text)
 }
 
-func (r *Row) count(messages []Message) {
-	for _, m := range messages {
-		r.Bytes += len(m.Content)
-		if m.Role == "user" || m.Role == "assistant" {
-			r.Turns++
-		}
+// into lengthens the path by a field, or, unless index is negative, an element
+// of one; r.path = r.path[:mark] takes it back.
+func (r *reader) into(field string, index int) (mark int) {
+	mark = len(r.path)
+	r.path = appendPath(r.path, field)
+	if index >= 0 {
+		r.path = append(r.path, '[')
+		r.path = strconv.AppendInt(r.path, int64(index), 10)
+		r.path = append(r.path, ']')
+	}
+	return mark
+}
+
+func appendPath(path []byte, field string) []byte {
+	if len(path) > 0 && field != "" {
+		path = append(path, '.')
+	}
+	return append(path, field...)
+}
+
+func (r *reader) once(twice string) {
+	if twice != "" {
+		r.fault(twice, " is given twice")
 	}
 }
 
-// explain says what is wrong with a piece of JSON.
-func explain(err error) string {
+// fault notes a rule that a field of what is being read breaks.
+func (r *reader) fault(field, format string, args ...any) {
+	if len(r.reasons) < MaxFaults {
+		where := appendPath(bytes.Clone(r.path), field)
+		r.reasons = append(r.reasons, string(where)+fmt.Sprintf(format, args...))
+	}
+}
+
+// explain says why a line is no JSON object.
+func explain(line []byte) string {
+	var any json.RawMessage
 	var syntax *json.SyntaxError
-	var kind *json.UnmarshalTypeError
-	switch {
-	case errors.As(err, &syntax):
+	if err := json.Unmarshal(line, &any); errors.As(err, &syntax) {
 		return fmt.Sprintf("not valid JSON at byte %d: %s", syntax.Offset, strings.TrimPrefix(err.Error(), "json: "))
-	case errors.As(err, &kind) && kind.Field == "":
-		return "must be a JSON object"
-	case errors.As(err, &kind):
-		return fmt.Sprintf("%s must be %s, not %s", kind.Field, wanted(kind.Type.Kind().String()), kind.Value)
 	}
-	return err.Error()
-}
-
-func wanted(kind string) string {
-	switch kind {
-	case "slice":
-		return "a list"
-	case "struct":
-		return "an object"
-	case "float64":
-		return "a number"
-	}
-	return "a " + kind
+	return "must be a JSON object"
 }
 
 func clip(s string) string {
