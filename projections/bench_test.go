@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"strconv"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -21,7 +22,7 @@ const (
 )
 
 func benchName(i int) domain.Name {
-	return domain.NewName(fmt.Sprintf("acct-%d", i%10), "deployments", fmt.Sprintf("d-%06d", i))
+	return domain.NewName("acme", "deployments", fmt.Sprintf("d-%06d", i))
 }
 
 // benchEvent is the i-th of a life of deployments: each is created, settles,
@@ -125,7 +126,8 @@ type wireDeployment struct {
 	Status *domain.Status `json:"status"`
 }
 
-var wireDeployments = FieldsOf[wireDeployment]()
+var wireDeployments = StoredFieldsOf[domain.Deployment, wireDeployment]("name", "createTime", "displayName", "description",
+	"state", "acceleratorCount", "autoscalingPolicy")
 
 func renderDeployment(row *Row[domain.Deployment], d *wireDeployment) {
 	d.Name, d.CreateTime, d.UpdateTime = string(row.Name), row.CreateTime, &row.UpdateTime
@@ -144,10 +146,11 @@ func BenchmarkList(b *testing.B) {
 		{"state", Query{Filter: "state = CREATING AND acceleratorCount > 2"}},
 		{"text", Query{Filter: `displayName:"ment 12" OR description = "*tests*"`}},
 		{"nothing", Query{Filter: `autoscalingPolicy.loadTargets.default > 0.9`}},
+		{"rendered", Query{Filter: `status:* AND acceleratorCount > 2`}},
 	} {
 		b.Run(c.name, func(b *testing.B) {
 			for b.Loop() {
-				page, err := List(v.Deployments.All(), renderDeployment, wireDeployments, c.query)
+				page, err := ListIn(v.Deployments, "acme", nil, renderDeployment, wireDeployments, c.query)
 				require.NoError(b, err)
 				if c.name != "nothing" {
 					require.Len(b, page.Items, 50)
@@ -218,4 +221,20 @@ func BenchmarkSnapshot(b *testing.B) {
 			require.Equal(b, w.Position(), loaded.Position())
 		}
 	})
+}
+
+// BenchmarkRowFilter measures a filter over rows of datasets, a chat of 1 KB.
+func BenchmarkRowFilter(b *testing.B) {
+	row := []byte(`{"messages":[{"role":"user","content":"` + strings.Repeat("words and ", 50) + `"},{"role":"assistant","content":"` + strings.Repeat("answers to ", 45) + `"}],"score":0.75}`)
+	matches, err := CompileRowFilter(`score > 0.5 AND messages.role:assistant`)
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.SetBytes(int64(len(row)))
+	b.ReportAllocs()
+	for b.Loop() {
+		if ok, err := matches(row); !ok || err != nil {
+			b.Fatal(ok, err)
+		}
+	}
 }

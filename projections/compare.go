@@ -20,6 +20,10 @@ func comparison(p path, op, value string) (predicate, error) {
 		equal, err := comparison(p, "=", value)
 		return func(v reflect.Value) bool { return !equal(v) }, err
 	}
+	if p.leaf.shape == free {
+		test := freeTest(p.below, op, value)
+		return func(v reflect.Value) bool { return p.any(v, test) }, nil
+	}
 	test, err := testOf(p.leaf, p.name, op, value)
 	if err != nil {
 		return nil, err
@@ -59,16 +63,21 @@ func testOf(f *field, name, op, value string) (predicate, error) {
 	return numberTest(f, name, op, value)
 }
 
-// elementTest asks whether any element of a list of scalars is the value.
+// elementTest asks whether any element of a list is the value or, where the
+// elements are lists or maps, has it.
 func elementTest(f *field, name, value string) (predicate, error) {
 	switch {
 	case f.elem.shape == message:
 		return nil, fmt.Errorf("%s is a list of objects: compare one of their fields, %s, as in %s.%s:VALUE",
 			name, f.elem.names(), name, f.elem.ordered[0].name)
-	case !f.elem.shape.scalar():
+	case f.elem.shape == opaque:
 		return nil, fmt.Errorf("%s can only be asked for with %s:*", name, name)
 	}
-	test, err := testOf(f.elem, name, "=", value)
+	op := "="
+	if !f.elem.shape.scalar() {
+		op = ":"
+	}
+	test, err := testOf(f.elem, name, op, value)
 	if err != nil {
 		return nil, err
 	}
@@ -96,19 +105,23 @@ func present(v reflect.Value) bool {
 }
 
 func textTest(op, value string) predicate {
+	match := textMatch(op, value)
+	return func(v reflect.Value) bool { return match(v.String()) }
+}
+
+func textMatch(op, value string) func(string) bool {
 	switch op {
 	case "=":
 		if !strings.Contains(value, anything) {
-			return func(v reflect.Value) bool { return v.String() == value }
+			return func(s string) bool { return s == value }
 		}
 		pieces := strings.Split(value, anything)
-		return func(v reflect.Value) bool { return wild(v.String(), pieces) }
+		return func(s string) bool { return wild(s, pieces) }
 	case ":":
-		found := contains(value)
-		return func(v reflect.Value) bool { return found(v.String()) }
+		return contains(value)
 	}
 	holds := ordering(op)
-	return func(v reflect.Value) bool { return holds(strings.Compare(v.String(), value)) }
+	return func(s string) bool { return holds(strings.Compare(s, value)) }
 }
 
 // wild matches text with what stands between the stars of a pattern.

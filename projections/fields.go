@@ -23,10 +23,11 @@ const (
 	message // has fields
 	list
 	mapping // by text keys
+	free    // any JSON, whose fields nobody declared
 )
 
 var shapeNames = [...]string{"something that can only be asked for with :*", "text", "true or false", "a whole number", "a number",
-	"a time", "a duration", "an object", "a list", "a map"}
+	"a time", "a duration", "an object", "a list", "a map", "any JSON"}
 
 func (s shape) String() string { return shapeNames[s] }
 
@@ -37,7 +38,10 @@ func (s shape) scalar() bool { return s >= text && s <= span }
 // (create_time); embedded structs are part of the one that embeds them, as in
 // JSON. A field tagged query:"-" cannot be named; text tagged query:"duration"
 // compares as the duration that it spells.
-type Fields[R any] struct{ root *field }
+type Fields[R any] struct {
+	root   *field
+	stored *field // some of them, to be read off a row; see StoredFieldsOf
+}
 
 // A field is one type in the tree of R's fields, and how to get there.
 type field struct {
@@ -49,6 +53,7 @@ type field struct {
 	elem    *field            // of a list or a mapping
 	typ     reflect.Type      // without pointers
 	parsed  bool              // a span that is spelled as text
+	partial bool              // a message of which only some fields are known
 }
 
 const maxFieldDepth = 8 // of the tree: types may contain themselves
@@ -59,7 +64,7 @@ func FieldsOf[R any]() *Fields[R] {
 	if t.Kind() != reflect.Struct {
 		panic("projections: FieldsOf " + t.String() + ", which is no struct")
 	}
-	return &Fields[R]{fieldOf("", t, "", 0)}
+	return &Fields[R]{root: fieldOf("", t, "", 0)}
 }
 
 var (
@@ -104,7 +109,7 @@ func shapeOf(t reflect.Type) shape {
 		return text
 	case reflect.Bool:
 		return boolean
-	case reflect.Int, reflect.Int8, reflect.Int16, reflect.Int32, reflect.Int64, reflect.Uint8, reflect.Uint16, reflect.Uint32:
+	case reflect.Int, reflect.Int8, reflect.Int16, reflect.Int32, reflect.Int64, reflect.Uint, reflect.Uint8, reflect.Uint16, reflect.Uint32, reflect.Uint64:
 		return integer
 	case reflect.Float32, reflect.Float64:
 		return number

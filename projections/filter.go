@@ -3,9 +3,12 @@ package projections
 import (
 	"errors"
 	"fmt"
+	"io"
 	"reflect"
 	"strconv"
 	"strings"
+	"unicode"
+	"unicode/utf8"
 
 	"go.einride.tech/aip/filtering"
 	expr "google.golang.org/genproto/googleapis/api/expr/v1alpha1"
@@ -35,13 +38,21 @@ const (
 //
 // An error is a fault, InvalidArgument on "filter".
 func (f *Fields[R]) Filter(filter string) (func(*R) bool, error) {
+	matches, err := f.filter(filter)
+	if err != nil {
+		return nil, err
+	}
+	return func(r *R) bool { return matches(reflect.ValueOf(r).Elem()) }, nil
+}
+
+func (f *Fields[R]) filter(filter string) (predicate, error) {
 	matches, err := compileFilter(f.root, filter)
 	if err != nil {
 		var v domain.Violations
 		v.Add("filter", "%v", err)
 		return nil, v.Err()
 	}
-	return func(r *R) bool { return matches(reflect.ValueOf(r).Elem()) }, nil
+	return matches, nil
 }
 
 // A predicate looks at a struct.
@@ -54,7 +65,7 @@ func compileFilter(root *field, filter string) (predicate, error) {
 	if len(filter) > MaxFilter {
 		return nil, fmt.Errorf("is %d bytes long: at most %d are allowed", len(filter), MaxFilter)
 	}
-	spelled, err := quoteArguments(filter)
+	spelled, origin, err := quoteArguments(filter)
 	if err != nil {
 		return nil, err
 	}
@@ -62,22 +73,61 @@ func compileFilter(root *field, filter string) (predicate, error) {
 	parser.Init(spelled)
 	parsed, err := parser.Parse()
 	if err != nil {
-		return nil, syntax(err)
+		return nil, syntax(err, filter, spelled, origin)
 	}
 	return compile(root, parsed.GetExpr())
 }
 
-// syntax keeps the innermost sentence of the parser's error.
-func syntax(err error) error {
-	message := err.Error()
-	for ; err != nil; err = errors.Unwrap(err) {
-		if one, ok := err.(interface{ Message() string }); ok {
-			message = one.Message()
-		} else {
-			message = err.Error()
-		}
+// syntax says where the innermost of the parser's errors happened, counted in
+// characters from 1, and what belongs there. origin leads from the text that
+// was parsed to the filter.
+func syntax(err error, filter, parsed string, origin func(int) int) error {
+	var at struct {
+		filtering.Position
+		known bool
 	}
-	return fmt.Errorf("cannot be read: %s; write it like state = READY AND displayName = \"my *\", with quotes around text that holds blanks or signs", message)
+	message := "is not a filter"
+	for ; err != nil; err = errors.Unwrap(err) {
+		one, ok := err.(interface {
+			Message() string
+			Position() filtering.Position
+		})
+		if !ok {
+			message = err.Error()
+			continue
+		}
+		message, at.Position, at.known = one.Message(), one.Position(), true
+	}
+	const form = `; write it like state = READY AND displayName = "my *", with quotes around text that holds blanks or signs`
+	blanks := len(parsed) - len(strings.TrimLeftFunc(parsed, unicode.IsSpace)) // which the parser does not count
+	offset := origin(min(blanks+int(at.Offset), len(parsed)))
+	if message == io.EOF.Error() || !at.known {
+		offset = len(filter)
+	}
+	message = expected(message)
+	rest, before := strings.TrimSpace(filter[offset:]), strings.TrimSpace(filter[:offset])
+	if (rest == filtering.FunctionAnd || rest == filtering.FunctionOr) && before != "" && !strings.ContainsAny(before[len(before)-1:], "=<>:!") {
+		message = "something is expected after " + rest
+		offset += strings.Index(filter[offset:], rest)
+	}
+	return fmt.Errorf("cannot be read at character %d: %s%s", utf8.RuneCountInString(filter[:offset])+1, message, form)
+}
+
+// expected says in the caller's words what the parser misses.
+func expected(message string) string {
+	switch {
+	case message == io.EOF.Error():
+		return "it ends where a field, a word or a value is expected"
+	case strings.HasPrefix(message, "unexpected trailing token "):
+		return clip(strings.TrimPrefix(message, "unexpected trailing token ")) + " is not expected here, but AND, OR or the end"
+	case strings.HasPrefix(message, "unexpected token "):
+		return clip(strings.TrimPrefix(message, "unexpected token ")) + " stands where a field, a word or a value is expected"
+	case message == "unable to unescape string":
+		return `the \ begins no escape that is known: write \\ for a \ itself`
+	case message == "expected )":
+		return "a ) is expected"
+	}
+	return clip(message)
 }
 
 func compile(root *field, e *expr.Expr) (predicate, error) {
@@ -143,6 +193,7 @@ func operands(e *expr.Expr, or bool) []*expr.Expr {
 
 func compileRestriction(root *field, op string, left, right *expr.Expr) (predicate, error) {
 	parts, ok := dotted(left)
+	parts, ok = named(root, parts, left.GetConstExpr().GetStringValue(), ok)
 	if !ok {
 		return nil, fmt.Errorf("the left side of %s must be a field, not a value", op)
 	}
@@ -199,14 +250,20 @@ func compileArgument(p path, op string, arg *expr.Expr) (predicate, error) {
 
 // compileWord looks for a word in all texts.
 func compileWord(root *field, e *expr.Expr) (predicate, error) {
-	if parts, ok := dotted(e); ok {
+	if parts, ok := dotted(e); ok && root.shape != free {
 		if p, err := root.resolve(parts); err == nil {
 			return nil, fmt.Errorf("%s stands alone: compare it, as in %s = VALUE or %s:*, or put it in quotes to look for the word", p.name, p.name, p.name)
 		}
 	}
+	if word := e.GetIdentExpr().GetName(); word == "and" || word == "or" || word == "not" {
+		return nil, fmt.Errorf("%s in small letters is no operator: write %s, or %q in quotes to look for the word", word, strings.ToUpper(word), word)
+	}
 	word, ok := spelling(e)
 	if !ok {
 		return nil, errors.New("holds something that is neither a comparison nor a word")
+	}
+	if root.partial {
+		return nil, errors.New("looks at all texts, of which only some are here")
 	}
 	found := contains(word)
 	return func(v reflect.Value) bool { return searchTexts(root, v, found) }, nil
@@ -219,6 +276,8 @@ func searchTexts(f *field, v reflect.Value, found func(string) bool) bool {
 	switch f.shape {
 	case text:
 		return found(v.String())
+	case free:
+		return searchFree(v.Interface(), found)
 	case message:
 		for _, child := range f.ordered {
 			if at := fieldAt(v, child.index); at.IsValid() && searchTexts(child, at, found) {

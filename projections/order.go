@@ -110,14 +110,12 @@ type keyValue struct {
 	at      time.Time
 }
 
-// read takes the key's value out of a rendered struct.
+// read takes the key's value out of a struct.
 func (k *orderKey) read(v reflect.Value) keyValue {
-	value := keyValue{missing: true}
-	k.any(v, func(v reflect.Value) bool {
-		value = valueOf(k.leaf, v)
-		return true
-	})
-	return value
+	if v = k.at(v); !v.IsValid() {
+		return keyValue{missing: true}
+	}
+	return valueOf(k.leaf, v)
 }
 
 func valueOf(f *field, v reflect.Value) (value keyValue) {

@@ -2,11 +2,6 @@ package projections
 
 import (
 	"container/heap"
-	"crypto/hmac"
-	"crypto/sha256"
-	"encoding/base64"
-	"encoding/binary"
-	"encoding/json"
 	"errors"
 	"iter"
 	"reflect"
@@ -57,16 +52,43 @@ func List[S domain.State, R any](rows iter.Seq[*Row[S]], render func(*Row[S], *R
 	for row := range rows {
 		l.offer(row)
 	}
+	slices.SortFunc(l.kept.all, l.kept.compare)
+	return l.page(q), nil
+}
+
+// ListIn answers what List answers for the rows of an account, those that keep
+// refuses left out; a nil keep refuses none. It takes a page by name or by
+// create time of all of them from the index, and shares any other among the
+// processors; render and keep must be safe for concurrent use.
+func ListIn[S domain.State, R any](t *Table[S], account string, keep func(*Row[S]) bool, render func(*Row[S], *R), fields *Fields[R], q Query) (Page[R], error) {
+	l, err := prepare[S](fields, q)
+	if err != nil {
+		return Page[R]{}, err
+	}
+	l.render, l.keep = render, keep
+	walk := l.indexed(t, account)
+	if walk == nil {
+		l.scan(t, account)
+		return l.page(q), nil
+	}
+	for row := range walk {
+		l.kept.all = append(l.kept.all, l.entryOf(row))
+		if len(l.kept.all) > l.size {
+			break
+		}
+	}
+	l.total = t.Count(account)
 	return l.page(q), nil
 }
 
 // A listing is a List under way: it keeps the first rows after the cursor.
 type listing[S domain.State, R any] struct {
 	render  func(*Row[S], *R)
+	keep    func(*Row[S]) bool // nil keeps everything
 	keys    []orderKey
-	matches func(*R) bool // nil matches everything
-	renders bool          // a row must be rendered to be placed
-	after   *entry[S]     // the last of the page before
+	matches predicate // nil matches everything
+	renders bool      // matches and the keys look at the wire, not at the row
+	after   *entry[S] // the last of the page before
 	size    int
 	kept    entries[S] // the best size+1 so far
 	total   int
@@ -88,19 +110,19 @@ func prepare[S domain.State, R any](fields *Fields[R], q Query) (*listing[S, R],
 	}
 	v.Require(q.PageSize >= 0, "pageSize", "must not be negative: leave it out for %d", DefaultPageSize)
 	if strings.TrimSpace(q.Filter) != "" {
-		matches, err := fields.Filter(q.Filter)
+		matches, err := fields.filter(q.Filter)
 		v = append(v, violations(err)...)
 		l.matches = matches
 	}
 	order, err := fields.Order(q.OrderBy, q.DefaultOrder)
 	v = append(v, violations(err)...)
 	if order != nil {
-		l.keys = order.keys
-		for len(l.keys) > 0 && l.keys[len(l.keys)-1].source == rowName && !l.keys[len(l.keys)-1].descending {
-			l.keys = l.keys[:len(l.keys)-1] // the tie-break does it
+		l.keys = withoutTieBreak(order.keys)
+		l.renders = l.matches != nil || slices.ContainsFunc(l.keys, func(k orderKey) bool { return k.source == rendered })
+		if l.renders && fields.stored != nil && fields.stored.typ == reflect.TypeFor[Row[S]]() {
+			l.readRows(fields.stored, q)
 		}
 		l.kept.keys = l.keys
-		l.renders = slices.ContainsFunc(l.keys, func(k orderKey) bool { return k.source == rendered })
 	}
 	if q.PageToken != "" && order != nil {
 		name, values, err := openToken(q, l.keys)
@@ -110,6 +132,36 @@ func prepare[S domain.State, R any](fields *Fields[R], q Query) (*listing[S, R],
 		l.after = &entry[S]{name: name, values: values}
 	}
 	return l, v.Err()
+}
+
+// withoutTieBreak leaves out the name at the end, by which equals are ordered
+// anyway.
+func withoutTieBreak(keys []orderKey) []orderKey {
+	for len(keys) > 0 && keys[len(keys)-1].source == rowName && !keys[len(keys)-1].descending {
+		keys = keys[:len(keys)-1]
+	}
+	return keys
+}
+
+// readRows lets the listing look at rows and not at the wire, if the stored
+// fields are all that its filter and its order name.
+func (l *listing[S, R]) readRows(stored *field, q Query) {
+	var matches predicate
+	if l.matches != nil {
+		var err error
+		if matches, err = compileFilter(stored, q.Filter); err != nil {
+			return
+		}
+	}
+	orderBy := q.OrderBy
+	if strings.TrimSpace(orderBy) == "" {
+		orderBy = q.DefaultOrder
+	}
+	keys, err := compileOrder(stored, orderBy)
+	if err != nil {
+		return
+	}
+	l.matches, l.keys, l.renders = matches, withoutTieBreak(keys), false
 }
 
 func violations(err error) domain.Violations {
@@ -122,14 +174,19 @@ func violations(err error) domain.Violations {
 
 // offer counts the row if it matches, and keeps it if it is among the first.
 func (l *listing[S, R]) offer(row *Row[S]) {
-	var wire reflect.Value
-	if l.matches != nil || l.renders {
+	if l.keep != nil && !l.keep(row) {
+		return
+	}
+	var looked reflect.Value
+	if l.renders {
 		var zero R
 		l.scratch = zero
 		l.render(row, &l.scratch)
-		wire = reflect.ValueOf(&l.scratch).Elem()
+		looked = reflect.ValueOf(&l.scratch).Elem()
+	} else if l.matches != nil || len(l.keys) > 0 {
+		looked = reflect.ValueOf(row).Elem()
 	}
-	if l.matches != nil && !l.matches(&l.scratch) {
+	if l.matches != nil && !l.matches(looked) {
 		return
 	}
 	l.total++
@@ -137,7 +194,7 @@ func (l *listing[S, R]) offer(row *Row[S]) {
 	if len(l.keys) > 0 {
 		one.values = l.kept.spare()
 		for i := range l.keys {
-			one.values[i] = place(&l.keys[i], row, wire)
+			one.values[i] = place(&l.keys[i], row, looked)
 		}
 	}
 	switch {
@@ -150,19 +207,28 @@ func (l *listing[S, R]) offer(row *Row[S]) {
 	}
 }
 
-func place[S domain.State](k *orderKey, row *Row[S], wire reflect.Value) keyValue {
+// entryOf is the place of a row that is in the order by its name and create
+// time alone.
+func (l *listing[S, R]) entryOf(row *Row[S]) entry[S] {
+	one := entry[S]{name: row.Name, values: make([]keyValue, len(l.keys)), row: row}
+	for i := range l.keys {
+		one.values[i] = place(&l.keys[i], row, reflect.Value{})
+	}
+	return one
+}
+
+func place[S domain.State](k *orderKey, row *Row[S], looked reflect.Value) keyValue {
 	switch k.source {
 	case rowName:
 		return keyValue{text: string(row.Name)}
 	case rowCreateTime:
 		return keyValue{at: row.CreateTime}
 	}
-	return k.read(wire)
+	return k.read(looked)
 }
 
-// page renders what was kept.
+// page renders what was kept, which is in order.
 func (l *listing[S, R]) page(q Query) Page[R] {
-	slices.SortFunc(l.kept.all, l.kept.compare)
 	p := Page[R]{Items: make([]R, min(len(l.kept.all), l.size)), TotalSize: l.total}
 	for i := range p.Items {
 		l.render(l.kept.all[i].row, &p.Items[i])
@@ -215,57 +281,4 @@ func (h *entries[S]) Pop() any {
 	last := h.all[len(h.all)-1]
 	h.all = h.all[:len(h.all)-1]
 	return last
-}
-
-// A cursor is what a page token holds: the place of a page's last item.
-type cursor struct {
-	Name   domain.Name `json:"n"`
-	Values []*string   `json:"k,omitempty"`
-}
-
-var errToken = errors.New("is not a token of this list: a token goes with the very request that its page answered, all other parameters the same; leave pageToken out to begin again")
-
-func sealToken(q Query, keys []orderKey, name domain.Name, values []keyValue) string {
-	c := cursor{Name: name}
-	for i := range keys {
-		c.Values = append(c.Values, keys[i].spell(values[i]))
-	}
-	data, err := json.Marshal(c)
-	if err != nil {
-		panic(err) // strings only
-	}
-	return base64.RawURLEncoding.EncodeToString(append(seal(q, data), data...))
-}
-
-func openToken(q Query, keys []orderKey) (domain.Name, []keyValue, error) {
-	if len(q.PageToken) > maxPageToken {
-		return "", nil, errToken
-	}
-	token, err := base64.RawURLEncoding.Strict().DecodeString(q.PageToken)
-	if err != nil || len(token) < sealSize || !hmac.Equal(token[:sealSize], seal(q, token[sealSize:])) {
-		return "", nil, errToken
-	}
-	var c cursor
-	if err := json.Unmarshal(token[sealSize:], &c); err != nil || len(c.Values) != len(keys) {
-		return "", nil, errToken
-	}
-	values := make([]keyValue, len(keys))
-	for i := range keys {
-		if values[i], err = keys[i].parse(c.Values[i]); err != nil {
-			return "", nil, errToken
-		}
-	}
-	return c.Name, values, nil
-}
-
-const sealSize = 16 // bytes of the HMAC that a token carries
-
-// seal is an HMAC over the request that a token belongs to, and its content.
-func seal(q Query, data []byte) []byte {
-	mac := hmac.New(sha256.New, q.Key)
-	for _, part := range []string{q.Binding, q.Filter, q.OrderBy, q.DefaultOrder, string(data)} {
-		mac.Write(binary.BigEndian.AppendUint64(nil, uint64(len(part))))
-		mac.Write([]byte(part))
-	}
-	return mac.Sum(nil)[:sealSize]
 }

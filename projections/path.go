@@ -2,6 +2,7 @@ package projections
 
 import (
 	"fmt"
+	"math"
 	"reflect"
 	"strings"
 	"time"
@@ -12,6 +13,7 @@ type path struct {
 	name  string // as on the wire, dotted
 	leaf  *field
 	steps []step
+	below []string // the names below a free leaf
 }
 
 // A step goes one level down: into the field of a struct, to the value of a
@@ -43,6 +45,10 @@ func (f *field) resolve(parts []string) (path, error) {
 			key := reflect.ValueOf(part).Convert(p.leaf.typ.Key())
 			p.steps = append(p.steps, step{key: &key})
 			p.leaf = p.leaf.elem
+		case free:
+			p.below = parts[i:]
+			p.name = strings.Join(parts, ".")
+			return p, nil
 		default:
 			return p, fmt.Errorf("%s is %s and has no field %q", p.name, p.leaf.shape, clip(part))
 		}
@@ -59,6 +65,25 @@ func unknownField(in *field, parts []string) error {
 		return fmt.Errorf("there is no field %q", clip(strings.Join(parts, ".")))
 	}
 	return fmt.Errorf("there is no field %q; the fields are %s", clip(strings.Join(parts, ".")), in.names())
+}
+
+// at is the value at the end of a path without lists, below v; not valid where
+// there is none.
+func (p *path) at(v reflect.Value) reflect.Value {
+	for _, s := range p.steps {
+		if v = pointee(v); !v.IsValid() {
+			return v
+		}
+		if s.key != nil {
+			v = v.MapIndex(*s.key)
+		} else {
+			v = fieldAt(v, s.index)
+		}
+		if !v.IsValid() {
+			return v
+		}
+	}
+	return pointee(v)
 }
 
 // any tells whether a value at the end of the path, below v, passes the test.
@@ -143,10 +168,11 @@ func spanOf(f *field, v reflect.Value) (time.Duration, bool) {
 	return d, err == nil
 }
 
-// integerOf reads a whole number of any size.
+// integerOf reads a whole number. An unsigned one of more than 63 bits is the
+// greatest that there is.
 func integerOf(v reflect.Value) int64 {
 	if v.CanUint() {
-		return int64(v.Uint())
+		return int64(min(v.Uint(), math.MaxInt64))
 	}
 	return v.Int()
 }

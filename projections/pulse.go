@@ -17,6 +17,8 @@ const (
 	MaxPulseNodes    = 10_000
 	MaxPulseJobs     = 2_000
 	MaxPulseReplicas = 10_000
+	MaxPulseKeys     = 10_000
+	MaxPulseLoads    = 5_000 // deployments; an hour of each takes some 20 KB
 	MaxMetricRows    = 4_096 // per job; beyond, every second row goes
 	MaxMetricValues  = 64    // per row
 )
@@ -29,6 +31,7 @@ type Pulse struct {
 	now        PulseView
 	lent       PulseView // the last copy of now
 	generation uint64    // counts the copies
+	steps      map[domain.Name]*loadStep
 }
 
 type jobPulse struct {
@@ -39,8 +42,8 @@ type jobPulse struct {
 
 // NewPulse makes an empty pulse. Every node counts as seen at boot.
 func NewPulse(boot time.Time) *Pulse {
-	return &Pulse{now: PulseView{boot: boot, reports: 1, nodes: new(btree.Map[domain.Name, time.Time]),
-		jobs: new(btree.Map[domain.Name, *jobPulse]), replicas: new(btree.Map[string, ReplicaLoad])}}
+	return &Pulse{steps: map[domain.Name]*loadStep{}, now: PulseView{boot: boot, reports: 1, nodes: new(btree.Map[domain.Name, time.Time]), keys: new(btree.Map[domain.Name, time.Time]),
+		jobs: new(btree.Map[domain.Name, *jobPulse]), replicas: new(btree.Map[string, ReplicaLoad]), loads: new(btree.Map[domain.Name, loads])}}
 }
 
 // Boot says that the process has only now begun to listen: every node counts
@@ -71,12 +74,17 @@ func (p *Pulse) Beat(node domain.Name, at time.Time) {
 // Report records how far an attempt of a job is, and rows of its metrics; a
 // row of a step that is known replaces it, and values that are not finite are
 // left out. The report of an earlier attempt is dropped. The first of a new
-// attempt takes away the rows beyond its step: it will make them again.
+// attempt takes away the rows beyond its step: it will make them again. The
+// first of a job that was made again under its name takes away all.
 func (p *Pulse) Report(job domain.Name, progress Progress, rows ...MetricRow) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	old, known := p.now.jobs.Get(job)
-	if known && progress.Attempt < old.progress.Attempt {
+	if known && progress.Made.After(old.progress.Made) {
+		p.now.jobs.Delete(job)
+		old, known = nil, false
+	}
+	if known && (progress.Made.Before(old.progress.Made) || progress.Attempt < old.progress.Attempt) {
 		return
 	}
 	next := p.own(job, old)
@@ -97,15 +105,42 @@ func (p *Pulse) Report(job domain.Name, progress Progress, rows ...MetricRow) {
 	p.now.reports++
 }
 
-// Load records how busy a replica is.
+// Load records how busy a replica is, and adds it to what its deployment's load
+// has been.
 func (p *Pulse) Load(deployment domain.Name, replica string, load ReplicaLoad) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	key := replicaKey(deployment, replica)
-	if _, known := p.now.replicas.Get(key); !known && p.now.replicas.Len() >= MaxPulseReplicas {
+	before, known := p.now.replicas.Get(key)
+	if !known && p.now.replicas.Len() >= MaxPulseReplicas {
 		evict(p.now.replicas, func(r ReplicaLoad) time.Time { return r.Time })
 	}
 	p.now.replicas.Set(key, load)
+	p.sampleLoad(deployment, replica, load, before.Time)
+	p.now.reports++
+}
+
+// UseKey records when an API key was used; false when a use as late is known.
+func (p *Pulse) UseKey(key domain.Name, at time.Time) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	last, known := p.now.keys.Get(key)
+	if known && !at.After(last) {
+		return false
+	}
+	if !known && p.now.keys.Len() >= MaxPulseKeys {
+		evict(p.now.keys, func(t time.Time) time.Time { return t })
+	}
+	p.now.keys.Set(key, at)
+	p.now.reports++
+	return true
+}
+
+// ForgetKey drops what is known about an API key.
+func (p *Pulse) ForgetKey(key domain.Name) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.now.keys.Delete(key)
 	p.now.reports++
 }
 
@@ -115,6 +150,8 @@ func (p *Pulse) Forget(name domain.Name) {
 	defer p.mu.Unlock()
 	p.now.nodes.Delete(name)
 	p.now.jobs.Delete(name)
+	p.now.loads.Delete(name)
+	delete(p.steps, name)
 	var replicas []string
 	for replica := range p.now.Replicas(name) {
 		replicas = append(replicas, replica)
@@ -138,7 +175,7 @@ func (p *Pulse) View() PulseView {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.lent.reports != p.now.reports {
-		p.lent = PulseView{p.now.boot, p.now.reports, p.now.nodes.Copy(), p.now.jobs.Copy(), p.now.replicas.Copy()}
+		p.lent = PulseView{p.now.boot, p.now.reports, p.now.nodes.Copy(), p.now.jobs.Copy(), p.now.replicas.Copy(), p.now.loads.Copy(), p.now.keys.Copy()}
 		p.generation++
 	}
 	return p.lent
@@ -161,8 +198,8 @@ func (p *Pulse) own(job domain.Name, old *jobPulse) *jobPulse {
 	return old
 }
 
-// evict deletes the entry that was heard of longest ago.
-func evict[K ~string, V any](entries *btree.Map[K, V], at func(V) time.Time) {
+// evict deletes the entry that was heard of longest ago, and answers its key.
+func evict[K ~string, V any](entries *btree.Map[K, V], at func(V) time.Time) K {
 	var oldest K
 	var when time.Time
 	entries.Scan(func(key K, value V) bool {
@@ -172,6 +209,7 @@ func evict[K ~string, V any](entries *btree.Map[K, V], at func(V) time.Time) {
 		return true
 	})
 	entries.Delete(oldest)
+	return oldest
 }
 
 func dropAfter(rows *btree.Map[int, MetricRow], step int) {

@@ -35,6 +35,26 @@ func TestNodesCountAsSeenAtBoot(t *testing.T) {
 	require.Zero(t, PulseView{}.Seen("n"))
 }
 
+func TestTheLastUseOfKeysIsKept(t *testing.T) {
+	p := NewPulse(epoch)
+	require.Zero(t, PulseView{}.KeyUsed("k"))
+	require.Zero(t, p.View().KeyUsed("k"))
+	require.True(t, p.UseKey("k", epoch))
+	require.False(t, p.UseKey("k", epoch), "known already")
+	require.False(t, p.UseKey("k", epoch.Add(-time.Second)))
+	before := p.View()
+	require.True(t, p.UseKey("k", epoch.Add(time.Second)))
+	require.Equal(t, epoch, before.KeyUsed("k"))
+	require.Equal(t, epoch.Add(time.Second), p.View().KeyUsed("k"))
+	p.ForgetKey("k")
+	require.Zero(t, p.View().KeyUsed("k"))
+	for i := range MaxPulseKeys + 1 {
+		p.UseKey(domain.Name(fmt.Sprint("k", i)), epoch.Add(time.Duration(i)))
+	}
+	require.Zero(t, p.View().KeyUsed("k0"), "the oldest makes room")
+	require.Equal(t, epoch.Add(1), p.View().KeyUsed("k1"))
+}
+
 func TestReportsOfAnEarlierAttemptAreDropped(t *testing.T) {
 	p := NewPulse(epoch)
 	report := func(attempt, step int, seconds int, rows ...int) {
@@ -66,6 +86,24 @@ func TestReportsOfAnEarlierAttemptAreDropped(t *testing.T) {
 	p.Forget("j")
 	_, ok = p.View().Latest("j")
 	require.False(t, ok)
+}
+
+// A job that is made again under its name begins at nothing, and what comes
+// late of the one before is dropped.
+func TestReportsOfANamesakeAreDropped(t *testing.T) {
+	pulse, job := NewPulse(epoch), domain.Name("accounts/a/dpoJobs/j")
+	of := func(made time.Time, attempt, step int) {
+		pulse.Report(job, Progress{Made: made, Attempt: attempt, Step: step, Time: epoch}, MetricRow{Step: step})
+	}
+	of(epoch, 3, 40)
+	of(epoch.Add(time.Hour), 1, 5)
+	of(epoch, 3, 41)
+	view := pulse.View()
+	progress, ok := view.Progress(job)
+	require.True(t, ok)
+	require.Equal(t, 5, progress.Step)
+	require.Equal(t, 1, progress.Attempt)
+	require.Equal(t, []int{5}, steps(view, job, 0))
 }
 
 func TestPercentOfUnknownLength(t *testing.T) {

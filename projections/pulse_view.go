@@ -12,8 +12,9 @@ import (
 
 // Progress is how far a running job is.
 type Progress struct {
-	Attempt      int // of the job, from 1; what an earlier attempt reports is dropped
-	Step, Steps  int // done, and expected in all (0: not known)
+	Made         time.Time // when the job was created: tells it from one that had its name before
+	Attempt      int       // of the job, from 1; what an earlier attempt reports is dropped
+	Step, Steps  int       // done, and expected in all (0: not known)
 	Epoch        float64
 	LearningRate float64
 	Tokens       int64 // trained on so far
@@ -48,6 +49,7 @@ type ReplicaLoad struct {
 	PromptTokensPerSecond float64
 	TokensPerSecond       float64 // generated
 	Time                  time.Time
+	Addons                map[string]string // its addons, ID → how far they are; not to be edited
 }
 
 // A PulseView is the pulse at one moment, immutable and safe for concurrent
@@ -58,6 +60,17 @@ type PulseView struct {
 	nodes    *btree.Map[domain.Name, time.Time]
 	jobs     *btree.Map[domain.Name, *jobPulse]
 	replicas *btree.Map[string, ReplicaLoad] // by replicaKey
+	loads    *btree.Map[domain.Name, loads]
+	keys     *btree.Map[domain.Name, time.Time]
+}
+
+// KeyUsed is when an API key was last used, zero when that is not known.
+func (v PulseView) KeyUsed(key domain.Name) time.Time {
+	if v.keys == nil {
+		return time.Time{}
+	}
+	at, _ := v.keys.Get(key)
+	return at
 }
 
 // Seen is when a node was last heard; the process's own start when not since.

@@ -8,23 +8,39 @@ import (
 // quoteArguments puts quotes around the bare values on the right of
 // comparisons, so that the grammar's parser takes what people write there:
 // my-model, 2026-03-01T00:00:00Z, 1e-4, 30s, 007. It refuses parentheses
-// nested too deep before any parser recurses into them.
-func quoteArguments(filter string) (string, error) {
-	q := quoter{rest: filter}
+// nested too deep before any parser recurses into them. origin tells where in
+// the filter a byte of the answer comes from.
+func quoteArguments(filter string) (quoted string, origin func(at int) int, err error) {
+	q := quoter{whole: filter, rest: filter}
 	for q.rest != "" {
 		if err := q.next(); err != nil {
-			return "", err
+			return "", nil, err
 		}
 	}
-	return q.out.String(), nil
+	return q.out.String(), q.origin, nil
 }
 
 type quoter struct {
+	whole string
 	rest  string
 	out   strings.Builder
+	added []addition
 	depth int
 	right bool // a comparison sign came last
 	group int  // depth of the parentheses on the right of a comparison; 0 outside
+}
+
+// An addition says that from one byte of the output on so many more bytes
+// stand before it than in the filter.
+type addition struct{ at, bytes int }
+
+func (q *quoter) origin(at int) int {
+	for i := len(q.added) - 1; i >= 0; i-- {
+		if q.added[i].at <= at {
+			return min(at-q.added[i].bytes, len(q.whole))
+		}
+	}
+	return min(at, len(q.whole))
 }
 
 func (q *quoter) next() error {
@@ -81,6 +97,7 @@ func (q *quoter) argument() {
 		q.out.WriteString(strings.ReplaceAll(word, `\`, `\\`))
 		q.out.WriteByte('"')
 		q.rest = q.rest[n:]
+		q.added = append(q.added, addition{q.out.Len(), q.out.Len() - (len(q.whole) - len(q.rest))})
 	}
 }
 

@@ -104,6 +104,66 @@ func (t *Table[S]) Newest(account string) iter.Seq[*Row[S]] {
 	}
 }
 
+// madeAfter yields the rows of an account by create time and then name, those
+// after one, which need not exist; nil is before the first.
+func (t *Table[S]) madeAfter(account string, after *Row[S]) iter.Seq[*Row[S]] {
+	if after == nil {
+		return t.Oldest(account)
+	}
+	prefix, last := account+"\x00", ageKey(after.Name, after.CreateTime)
+	return func(yield func(*Row[S]) bool) {
+		t.ages.Ascend(last, func(key string, row *Row[S]) bool {
+			return key == last || strings.HasPrefix(key, prefix) && yield(row)
+		})
+	}
+}
+
+// madeBefore yields the rows of an account by create time, the newest first,
+// and then name, those after one in this order; nil is before the first. Of the
+// rows of one moment it goes forward, from each moment to the next backward.
+func (t *Table[S]) madeBefore(account string, after *Row[S]) iter.Seq[*Row[S]] {
+	return func(yield func(*Row[S]) bool) {
+		before := account + "\x01"
+		more := true
+		if after != nil {
+			last := ageKey(after.Name, after.CreateTime)
+			before = last[:len(account)+1+timeBytes]
+			t.ages.Ascend(last, func(key string, row *Row[S]) bool {
+				more = key == last || !strings.HasPrefix(key, before) || yield(row)
+				return more && strings.HasPrefix(key, before)
+			})
+		}
+		for more {
+			moment := t.momentBefore(account, before)
+			if moment == "" {
+				return
+			}
+			t.ages.Ascend(moment, func(key string, row *Row[S]) bool {
+				if !strings.HasPrefix(key, moment) {
+					return false
+				}
+				more = yield(row)
+				return more
+			})
+			before = moment
+		}
+	}
+}
+
+// momentBefore is what the age keys of an account's last moment before a key
+// have in common; "" when there is none.
+func (t *Table[S]) momentBefore(account, before string) (moment string) {
+	t.ages.Descend(before, func(key string, _ *Row[S]) bool {
+		if strings.HasPrefix(key, account+"\x00") {
+			moment = key[:len(account)+1+timeBytes]
+		}
+		return false
+	})
+	return moment
+}
+
+const timeBytes = 8 // that a time takes in an age key
+
 // ageKey sorts by account, then create time, then name: ids never hold a byte
 // below '-', so 0 ends them.
 func ageKey(name domain.Name, created time.Time) string {

@@ -31,7 +31,9 @@ type View struct {
 	TrainerJobs       *Table[domain.TrainerJob]
 	Shapes            *Table[domain.DeploymentShape]
 	Deployments       *Table[domain.Deployment]
+	DeployedModels    *Table[domain.DeployedModel]
 	Nodes             *Table[domain.Node]
+	Quotas            *Table[domain.Quota]
 	Pulse             PulseView
 
 	tables map[string]frozen // by collection
@@ -52,7 +54,9 @@ func NewWorld() *World {
 	register(w, domain.TrainerJobs, func(v *View) **Table[domain.TrainerJob] { return &v.TrainerJobs })
 	register(w, domain.DeploymentShapes, func(v *View) **Table[domain.DeploymentShape] { return &v.Shapes })
 	register(w, domain.Deployments, func(v *View) **Table[domain.Deployment] { return &v.Deployments })
+	register(w, domain.DeployedModels, func(v *View) **Table[domain.DeployedModel] { return &v.DeployedModels })
 	register(w, domain.Nodes, func(v *View) **Table[domain.Node] { return &v.Nodes })
+	register(w, domain.Quotas, func(v *View) **Table[domain.Quota] { return &v.Quotas })
 	return w
 }
 

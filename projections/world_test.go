@@ -26,8 +26,10 @@ func TestEveryKindHasItsFieldInAView(t *testing.T) {
 	require.NotNil(t, v.TrainerJobs)
 	require.NotNil(t, v.Shapes)
 	require.NotNil(t, v.Deployments)
+	require.NotNil(t, v.DeployedModels)
 	require.NotNil(t, v.Nodes)
-	require.Len(t, v.tables, 13)
+	require.NotNil(t, v.Quotas)
+	require.Len(t, v.tables, 15)
 }
 
 func TestRowsFollowTheLog(t *testing.T) {

@@ -1,0 +1,203 @@
+package projections
+
+import (
+	"bytes"
+	"cmp"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"reflect"
+	"strconv"
+	"strings"
+
+	"anneal/domain"
+)
+
+// CompileRowFilter compiles an AIP-160 filter over rows of a dataset, each a
+// JSON object of any fields. The language and its limits are those of
+// Fields.Filter, with what objects without a schema ask for:
+//
+//	messages.role:"tool"          any element of the list messages has it
+//	input.topic = math*           * stands for any characters
+//	score >= 0.5 AND NOT draft = true
+//	ground_truth = null           it is there and null
+//	"team-a".lead:*               quotes around names with signs in them
+//
+// A value compares with what the row holds: with text as text, with a number
+// as a number, with true, false and null by name; "5" and 5 are the same value.
+// Where the two do not compare, as where the field is absent, = < <= > >= and :
+// are false and != is true. Lists compare with : only, which asks whether any
+// element is the value; of an object it asks whether it has the key. :* asks
+// whether a field is there and neither null nor an empty text, list or object.
+// A word alone is looked for in all texts of the row.
+//
+// The filter's error is a fault, InvalidArgument on "filter"; that of the
+// predicate says why a row is not a JSON object.
+func CompileRowFilter(text string) (func(row []byte) (bool, error), error) {
+	matches, err := compileFilter(freeRoot, text)
+	if err != nil {
+		var v domain.Violations
+		v.Add("filter", "%v", err)
+		return nil, v.Err()
+	}
+	return func(row []byte) (bool, error) {
+		object, err := decodeRow(row)
+		if err != nil {
+			return false, err
+		}
+		return matches(reflect.ValueOf(object)), nil
+	}, nil
+}
+
+var freeRoot = &field{shape: free, typ: reflect.TypeFor[map[string]any]()}
+
+func decodeRow(row []byte) (map[string]any, error) {
+	decoder := json.NewDecoder(bytes.NewReader(row))
+	decoder.UseNumber()
+	var object map[string]any
+	if err := decoder.Decode(&object); err != nil {
+		var kind *json.UnmarshalTypeError
+		if errors.As(err, &kind) {
+			return nil, fmt.Errorf("the row must be a JSON object, not %s", kind.Value)
+		}
+		return nil, fmt.Errorf("the row is not valid JSON: %w", err)
+	}
+	if _, err := decoder.Token(); err != io.EOF {
+		return nil, errors.New("the row must be one JSON object, with nothing after it")
+	}
+	if object == nil {
+		return nil, errors.New("the row must be a JSON object, not null")
+	}
+	return object, nil
+}
+
+// freeTest compares what lies below a free value, by the names of the path.
+func freeTest(members []string, op, value string) predicate {
+	test := freeValueTest(op, value)
+	each := op == ":"
+	return func(v reflect.Value) bool { return freeAny(v.Interface(), members, each, test) }
+}
+
+// freeAny tells whether a value at the end of the names passes the test; each
+// leads through lists.
+func freeAny(v any, members []string, each bool, test func(any) bool) bool {
+	for i, name := range members {
+		switch in := v.(type) {
+		case map[string]any:
+			below, ok := in[name]
+			if !ok {
+				return false
+			}
+			v = below
+		case []any:
+			if !each {
+				return false
+			}
+			for _, element := range in {
+				if freeAny(element, members[i:], each, test) {
+					return true
+				}
+			}
+			return false
+		default:
+			return false
+		}
+	}
+	return test(v)
+}
+
+func freeValueTest(op, value string) func(any) bool {
+	if op == ":" && value == anything {
+		return freePresent
+	}
+	scalar := freeScalarTest(op, value)
+	if op != ":" {
+		return scalar
+	}
+	equal := freeScalarTest("=", value)
+	return func(v any) bool {
+		switch v := v.(type) {
+		case []any:
+			for _, element := range v {
+				if equal(element) {
+					return true
+				}
+			}
+			return false
+		case map[string]any:
+			_, has := v[value]
+			return has
+		}
+		return scalar(v)
+	}
+}
+
+func freeScalarTest(op, value string) func(any) bool {
+	holds := ordering(op)
+	texts := textMatch(op, value)
+	whole, notWhole := strconv.ParseInt(value, 10, 64)
+	real, notReal := strconv.ParseFloat(value, 64)
+	names := op == "=" || op == ":"
+	return func(v any) bool {
+		switch v := v.(type) {
+		case string:
+			return texts(v)
+		case json.Number:
+			if at, err := strconv.ParseInt(v.String(), 10, 64); err == nil && notWhole == nil {
+				return holds(cmp.Compare(at, whole))
+			}
+			at, err := v.Float64()
+			return err == nil && notReal == nil && real == real && holds(cmp.Compare(at, real))
+		case bool:
+			return names && strconv.FormatBool(v) == value
+		case nil:
+			return names && value == "null"
+		}
+		return false
+	}
+}
+
+func freePresent(v any) bool {
+	switch v := v.(type) {
+	case nil:
+		return false
+	case string:
+		return v != ""
+	case []any:
+		return len(v) > 0
+	case map[string]any:
+		return len(v) > 0
+	}
+	return true
+}
+
+// searchFree looks at all texts below a free value.
+func searchFree(v any, found func(string) bool) bool {
+	switch v := v.(type) {
+	case string:
+		return found(v)
+	case []any:
+		for _, element := range v {
+			if searchFree(element, found) {
+				return true
+			}
+		}
+	case map[string]any:
+		for _, element := range v {
+			if searchFree(element, found) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// named is the field on the left of a comparison; among free fields one that
+// stands in quotes is a field too.
+func named(root *field, left []string, quoted string, ok bool) ([]string, bool) {
+	if !ok && root.shape == free && strings.TrimSpace(quoted) != "" {
+		return []string{quoted}, true
+	}
+	return left, ok
+}

@@ -1,0 +1,65 @@
+package projections
+
+import (
+	"crypto/hmac"
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+
+	"anneal/domain"
+)
+
+// A cursor is what a page token holds: the place of a page's last item.
+type cursor struct {
+	Name   domain.Name `json:"n"`
+	Values []*string   `json:"k,omitempty"`
+}
+
+var errToken = errors.New("is not a token of this list: a token goes with the very request that its page answered, all other parameters the same; leave pageToken out to begin again")
+
+func sealToken(q Query, keys []orderKey, name domain.Name, values []keyValue) string {
+	c := cursor{Name: name}
+	for i := range keys {
+		c.Values = append(c.Values, keys[i].spell(values[i]))
+	}
+	data, err := json.Marshal(c)
+	if err != nil {
+		panic(err) // strings only
+	}
+	return base64.RawURLEncoding.EncodeToString(append(seal(q, data), data...))
+}
+
+func openToken(q Query, keys []orderKey) (domain.Name, []keyValue, error) {
+	if len(q.PageToken) > maxPageToken {
+		return "", nil, errToken
+	}
+	token, err := base64.RawURLEncoding.Strict().DecodeString(q.PageToken)
+	if err != nil || len(token) < sealSize || !hmac.Equal(token[:sealSize], seal(q, token[sealSize:])) {
+		return "", nil, errToken
+	}
+	var c cursor
+	if err := json.Unmarshal(token[sealSize:], &c); err != nil || len(c.Values) != len(keys) {
+		return "", nil, errToken
+	}
+	values := make([]keyValue, len(keys))
+	for i := range keys {
+		if values[i], err = keys[i].parse(c.Values[i]); err != nil {
+			return "", nil, errToken
+		}
+	}
+	return c.Name, values, nil
+}
+
+const sealSize = 16 // bytes of the HMAC that a token carries
+
+// seal is an HMAC over the request that a token belongs to, and its content.
+func seal(q Query, data []byte) []byte {
+	mac := hmac.New(sha256.New, q.Key)
+	for _, part := range []string{q.Binding, q.Filter, q.OrderBy, q.DefaultOrder, string(data)} {
+		mac.Write(binary.BigEndian.AppendUint64(nil, uint64(len(part))))
+		mac.Write([]byte(part))
+	}
+	return mac.Sum(nil)[:sealSize]
+}

@@ -1,0 +1,33 @@
+package projections
+
+import "anneal/domain"
+
+// Usage is what an account has now of what quotas count.
+func (v *View) Usage(account string) (sum domain.Usage) {
+	for row := range v.Deployments.In(account) {
+		sum = sum.Plus(row.State.Usage())
+	}
+	for row := range v.SupervisedJobs.In(account) {
+		sum = sum.Plus(row.State.Usage())
+	}
+	for row := range v.DPOJobs.In(account) {
+		sum = sum.Plus(row.State.Usage())
+	}
+	for row := range v.ReinforcementJobs.In(account) {
+		sum = sum.Plus(row.State.Usage())
+	}
+	for row := range v.TrainerJobs.In(account) {
+		sum = sum.Plus(row.State.Usage())
+	}
+	return sum
+}
+
+// Quota is the most that an account may have of what a quota counts; false
+// when it is unlimited.
+func (v *View) Quota(account, id string) (int64, bool) {
+	row, ok := v.Quotas.Get(domain.NewName(account, domain.Quotas.Collection, id))
+	if !ok || row.State.MaxValue == nil {
+		return 0, false
+	}
+	return row.State.MaxValue.Int64(), true
+}
