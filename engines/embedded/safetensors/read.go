@@ -94,7 +94,8 @@ func (f *File) Lookup(name string) (Info, bool) {
 // Read fills dst with a tensor's values, row by row. The tensor must exist
 // with exactly this shape, whose product is len(dst); otherwise the fault is
 // FailedPrecondition.
-func (f *File) Read(dst []float32, name string, shape ...int) error {
+func (f *File) Read(dst []float32, name string, shape ...int) (err error) {
+	whole := dst
 	e, ok := f.entries[name]
 	if !ok {
 		return f.fault("tensor %s is missing", name)
@@ -104,6 +105,13 @@ func (f *File) Read(dst []float32, name string, shape ...int) error {
 	}
 	if e.Count() != len(dst) {
 		return fmt.Errorf("tensor %s has %d values, room for %d", name, e.Count(), len(dst))
+	}
+	if e.DType == F8 {
+		defer func() {
+			if err == nil {
+				err = f.scale(whole, e)
+			}
+		}()
 	}
 	size := e.DType.size()
 	chunk := make([]byte, min(len(dst)*size, 1<<20))
@@ -115,6 +123,27 @@ func (f *File) Read(dst []float32, name string, shape ...int) error {
 		}
 		decode(dst[:n], chunk, e.DType)
 		dst, at = dst[n:], at+int64(n*size)
+	}
+	return nil
+}
+
+// scale multiplies a matrix that is stored in 8 bits by the factors that lie
+// beside it: one for each row, or one for all.
+func (f *File) scale(matrix []float32, e entry) error {
+	name := e.Name + "_scale"
+	factors, ok := f.entries[name]
+	if !ok || factors.DType == F8 || len(e.Shape) != 2 || factors.Count() != 1 && !factors.Is(e.Shape[0], 1) && !factors.Is(e.Shape[0]) {
+		return f.fault("tensor %s of type %s needs its factors as %s, one for each row or one for all", e.Name, e.DType, name)
+	}
+	by := make([]float32, factors.Count())
+	if err := f.Read(by, name, factors.Shape...); err != nil {
+		return err
+	}
+	for row := range e.Shape[0] {
+		factor := by[min(row, len(by)-1)]
+		for i := row * e.Shape[1]; i < (row+1)*e.Shape[1]; i++ {
+			matrix[i] *= factor
+		}
 	}
 	return nil
 }
@@ -178,7 +207,7 @@ func (f *File) parse(header []byte, room int64) error {
 func (f *File) check(e entry) error {
 	size := int64(e.DType.size())
 	if size == 0 {
-		return f.fault("tensor %s has type %q; F32, BF16 and F16 can be read", e.Name, e.DType)
+		return f.fault("tensor %s has type %q; F32, BF16, F16 and F8_E4M3 can be read", e.Name, e.DType)
 	}
 	count := int64(1)
 	for _, d := range e.Shape {

@@ -7,16 +7,19 @@ import (
 	"encoding/binary"
 	"math"
 	"slices"
+
+	"anneal/domain/weights"
 )
 
 // A DType is how a tensor's values are stored.
 type DType string
 
-// The types that this package knows. F16 can be read, not written.
+// The types that this package knows.
 const (
 	F32  DType = "F32"
 	BF16 DType = "BF16"
 	F16  DType = "F16"
+	F8   DType = "F8_E4M3" // is read, with the factors that belong to it, and not written
 )
 
 // size is the width of one value in bytes, 0 for an unknown type.
@@ -26,6 +29,8 @@ func (t DType) size() int {
 		return 4
 	case BF16, F16:
 		return 2
+	case F8:
+		return 1
 	}
 	return 0
 }
@@ -62,7 +67,11 @@ func decode(dst []float32, src []byte, t DType) {
 		}
 	case F16:
 		for i := range dst {
-			dst[i] = fromHalf(binary.LittleEndian.Uint16(src[2*i:]))
+			dst[i] = weights.FromHalf(binary.LittleEndian.Uint16(src[2*i:]))
+		}
+	case F8:
+		for i := range dst {
+			dst[i] = weights.FromEight(src[i])
 		}
 	}
 }
@@ -70,10 +79,13 @@ func decode(dst []float32, src []byte, t DType) {
 // encode appends values to dst as they are stored.
 func encode(dst []byte, src []float32, t DType) []byte {
 	for _, v := range src {
-		if t == F32 {
+		switch t {
+		case F32:
 			dst = binary.LittleEndian.AppendUint32(dst, math.Float32bits(v))
-		} else {
+		case BF16:
 			dst = binary.LittleEndian.AppendUint16(dst, toBfloat(v))
+		case F16:
+			dst = binary.LittleEndian.AppendUint16(dst, weights.ToHalf(v))
 		}
 	}
 	return dst
@@ -91,17 +103,4 @@ func toBfloat(v float32) uint16 {
 		return uint16(bits>>16) | 0x40 // keep a NaN one when its low bits go
 	}
 	return uint16((bits + 0x7fff + bits>>16&1) >> 16)
-}
-
-// fromHalf widens an IEEE 754 binary16 value.
-func fromHalf(h uint16) float32 {
-	sign, exponent, fraction := uint32(h>>15)<<31, uint32(h>>10&0x1f), uint32(h&0x3ff)
-	switch exponent {
-	case 0:
-		v := float32(fraction) * 0x1p-24
-		return math.Float32frombits(math.Float32bits(v) | sign)
-	case 0x1f:
-		return math.Float32frombits(sign | 0x7f800000 | fraction<<13)
-	}
-	return math.Float32frombits(sign | (exponent+112)<<23 | fraction<<13)
 }

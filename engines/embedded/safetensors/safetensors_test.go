@@ -23,6 +23,7 @@ func tensors() []safetensors.Tensor {
 	return []safetensors.Tensor{
 		{Info: safetensors.Info{Name: "z.weight", DType: safetensors.F32, Shape: []int{2, 3}}, Data: []float32{1, -2, 0.1, math.MaxFloat32, 5, 6}},
 		{Info: safetensors.Info{Name: "half", DType: safetensors.BF16, Shape: []int{3}}, Data: []float32{1, 1.00390625, -3.5}},
+		{Info: safetensors.Info{Name: "f16", DType: safetensors.F16, Shape: []int{3}}, Data: []float32{1, 0.5, -65504}},
 		{Info: safetensors.Info{Name: "scalar", DType: safetensors.F32}, Data: []float32{42}},
 		{Info: safetensors.Info{Name: "many", DType: safetensors.F32, Shape: []int{300, 1000}}, Data: many},
 		{Info: safetensors.Info{Name: "none", DType: safetensors.F32, Shape: []int{0, 4}}},
@@ -36,7 +37,7 @@ func TestWhatIsWrittenIsRead(t *testing.T) {
 	require.NoError(t, err)
 	defer func() { require.NoError(t, f.Close()) }()
 	assert.Equal(t, map[string]string{"base": "abc", "format": "pt"}, f.Metadata())
-	assert.Len(t, f.Tensors(), 5)
+	assert.Len(t, f.Tensors(), 6)
 	for _, want := range tensors() {
 		got := make([]float32, len(want.Data))
 		require.NoError(t, f.Read(got, want.Name, want.Shape...), want.Name)
@@ -113,7 +114,7 @@ func TestBadTensorsAreNotWritten(t *testing.T) {
 	for name, bad := range map[string]safetensors.Tensor{
 		"taken":       good,
 		"wants 4":     {Info: safetensors.Info{Name: "a", DType: safetensors.F32, Shape: []int{4}}},
-		"cannot":      {Info: safetensors.Info{Name: "a", DType: safetensors.F16}, Data: []float32{1}},
+		"cannot":      {Info: safetensors.Info{Name: "a", DType: "I8"}, Data: []float32{1}},
 		"is empty":    {Info: safetensors.Info{DType: safetensors.F32}, Data: []float32{1}},
 		"or reserved": {Info: safetensors.Info{Name: "__metadata__", DType: safetensors.F32}, Data: []float32{1}},
 	} {

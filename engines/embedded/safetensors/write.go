@@ -75,8 +75,8 @@ func headerOf(tensors []Tensor, metadata map[string]string) ([]byte, error) {
 	fmt.Fprintf(&header, `{"__metadata__":%s`, meta)
 	at, seen := 0, map[string]bool{"__metadata__": true}
 	for _, t := range tensors {
-		if t.DType != F32 && t.DType != BF16 {
-			return nil, fmt.Errorf("tensor %s: cannot write type %q, only F32 and BF16", t.Name, t.DType)
+		if t.DType.size() == 0 || t.DType == F8 {
+			return nil, fmt.Errorf("tensor %s: cannot write type %q, only F32, BF16 and F16", t.Name, t.DType)
 		}
 		if seen[t.Name] || t.Name == "" {
 			return nil, fmt.Errorf("tensor name %q is empty, taken or reserved", t.Name)
