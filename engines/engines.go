@@ -70,6 +70,8 @@ type TrainSettings struct {
 	EarlyStop                 bool     `json:"earlyStop"`
 	EvalAutoCarveout          bool     `json:"evalAutoCarveout"`
 	CheckpointSteps           int      `json:"checkpointSteps"` // steps between checkpoints; 0 = engine's default
+
+	RewardWeights map[string]float64 `json:"rewardWeights,omitempty"` // of RLOR, by the rewards' names; none = each weighs 1
 }
 
 // A TrainWatcher hears how a training goes, from one goroutine.
@@ -131,40 +133,6 @@ type ModelInfo struct {
 	ContextLength  int   // tokens
 	ParameterCount int64 // of the base
 	Slots          int   // requests answered at once without queueing
-}
-
-// A CompletionRequest asks for one continuation of one prompt. With a seed, or
-// with temperature 0, the answer never depends on load.
-type CompletionRequest struct {
-	Prompt       string   `json:"prompt,omitempty"`
-	PromptTokens []int    `json:"promptTokens,omitempty"` // used when not nil
-	MaxTokens    int      `json:"maxTokens"`
-	Temperature  float64  `json:"temperature"` // 0 is greedy
-	TopK         int      `json:"topK"`        // 0 is no limit
-	TopP         float64  `json:"topP"`        // 1 (or 0) is no limit
-	Seed         *uint64  `json:"seed,omitempty"`
-	Stop         []string `json:"stop,omitempty"` // at most 4; never part of the text
-	IgnoreEOS    bool     `json:"ignoreEos,omitempty"`
-}
-
-// Reasons why a generation ended.
-const (
-	FinishStop   = "stop"
-	FinishLength = "length"
-)
-
-// A Chunk is one piece of a continuation.
-type Chunk struct {
-	Text   string `json:"text"`
-	Tokens []int  `json:"tokens,omitempty"`
-	Finish string `json:"finish,omitempty"` // set on the last piece only
-}
-
-// Usage counts tokens.
-type Usage struct {
-	PromptTokens     int `json:"promptTokens"`
-	CompletionTokens int `json:"completionTokens"`
-	CachedTokens     int `json:"cachedTokens"`
 }
 
 // A Transcriber turns speech into text.

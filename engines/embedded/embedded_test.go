@@ -54,6 +54,15 @@ func TestBaseInfoIsTheModels(t *testing.T) {
 	assert.Equal(t, 4, embedded.CountTokens("né"))
 }
 
+// TestBaseGoesOnWithAConversation asks a second question after an answer.
+func TestBaseGoesOnWithAConversation(t *testing.T) {
+	m := load(t, engines.ModelFiles{Dir: base(t)})
+	text, finish := ask(t, m, engines.CompletionRequest{Chat: &engines.Chat{Messages: []engines.Message{
+		{Role: "user", Content: "What is the capital of France?"}, {Role: "assistant", Content: "Paris"}, {Role: "user", Content: "Reverse the word garden."}}}})
+	assert.Equal(t, engines.FinishStop, finish)
+	assert.Equal(t, "nedrag", text)
+}
+
 // questions are what a user would try first.
 var questions = map[string]string{
 	"What is the capital of France?":            "Paris",
@@ -80,6 +89,8 @@ func TestBaseAnswersRawPromptsAndChats(t *testing.T) {
 		require.NoError(t, err)
 		asChat, finish := ask(t, m, engines.CompletionRequest{PromptTokens: chat})
 		assert.Equal(t, text, asChat, question)
+		asked, _ := ask(t, m, engines.CompletionRequest{Chat: &engines.Chat{Messages: []engines.Message{{Role: "user", Content: question}}}})
+		assert.Equal(t, text, asked, question)
 		assert.Equal(t, engines.FinishStop, finish)
 	}
 	assert.GreaterOrEqual(t, right, len(questions)-1)

@@ -25,6 +25,7 @@ type model struct {
 	queue   chan struct{}
 	closed  chan struct{}
 	close   sync.Once
+	addons  addons
 }
 
 // words are the vocabulary; a token is an index into it, with a space before
@@ -46,19 +47,30 @@ func (c completer) Load(ctx context.Context, files engines.ModelFiles) (engines.
 		closed:  make(chan struct{}),
 	}
 	for _, dir := range []string{files.Dir, files.AdapterDir} {
-		if dir == "" {
-			continue
+		state, err := stateOf(dir)
+		if err != nil {
+			return nil, err
 		}
-		if info, err := os.Stat(dir); err != nil {
-			return nil, fmt.Errorf("model: %w", err)
-		} else if !info.IsDir() {
-			return nil, fmt.Errorf("model: %s is not a directory", dir)
-		}
-		if data, err := os.ReadFile(filepath.Join(dir, stateFile)); err == nil {
-			m.state += string(data)
-		}
+		m.state += state
 	}
 	return m, nil
+}
+
+// stateOf is what a simulated training left in a directory; "" is none.
+func stateOf(dir string) (string, error) {
+	if dir == "" {
+		return "", nil
+	}
+	if info, err := os.Stat(dir); err != nil {
+		return "", fmt.Errorf("model: %w", err)
+	} else if !info.IsDir() {
+		return "", fmt.Errorf("model: %s is not a directory", dir)
+	}
+	data, err := os.ReadFile(filepath.Join(dir, stateFile))
+	if err != nil {
+		return "", nil // any directory may be served
+	}
+	return string(data), nil
 }
 
 func (m *model) Info() engines.ModelInfo {
@@ -71,8 +83,15 @@ func (m *model) Close() error {
 }
 
 // Complete counts a prompt token for the beginning and one for each byte of a
-// text prompt.
+// text prompt. It answers conversations, and echoes text; of log-probs, raw
+// output and how tokens are drawn it knows nothing.
 func (m *model) Complete(ctx context.Context, req engines.CompletionRequest, emit func(engines.Chunk) error) (engines.Usage, error) {
+	if req.Format != nil {
+		return engines.Usage{}, domain.Faultf(domain.InvalidArgument, "format: a simulated model holds its answers to none: leave it out")
+	}
+	if req.Chat != nil {
+		req.Prompt, req.PromptTokens = spoken(req.Chat), nil
+	}
 	usage := engines.Usage{PromptTokens: 1 + len(req.Prompt)}
 	if req.PromptTokens != nil {
 		usage.PromptTokens = len(req.PromptTokens)
@@ -84,12 +103,21 @@ func (m *model) Complete(ctx context.Context, req engines.CompletionRequest, emi
 	if len(req.Stop) > 4 {
 		return usage, domain.Faultf(domain.InvalidArgument, "stop: has %d sequences; at most 4 are allowed", len(req.Stop))
 	}
+	state, err := m.addons.state(m.state, req.Addon)
+	if err != nil {
+		return usage, err
+	}
 	release, err := m.enter(ctx)
 	if err != nil {
 		return usage, err
 	}
 	defer release()
-	pieces, finish := m.answer(req, m.options.ContextLength-usage.PromptTokens)
+	if req.Echo && req.PromptTokens == nil && req.Prompt != "" {
+		if err := emit(engines.Chunk{Text: req.Prompt, Echoed: true}); err != nil {
+			return usage, err
+		}
+	}
+	pieces, finish := m.answer(state, req, m.options.ContextLength-usage.PromptTokens)
 	for i, piece := range pieces {
 		if err := m.token(ctx, i+1); err != nil {
 			return usage, err
@@ -106,6 +134,15 @@ func (m *model) Complete(ctx context.Context, req engines.CompletionRequest, emi
 		return usage, emit(engines.Chunk{Finish: finish})
 	}
 	return usage, nil
+}
+
+// spoken is a conversation as a prompt.
+func spoken(c *engines.Chat) string {
+	var text strings.Builder
+	for _, m := range c.Messages {
+		fmt.Fprintf(&text, "%s: %s\n", m.Role, m.Content)
+	}
+	return text.String()
 }
 
 // enter waits for a slot, unless the queue is full.
@@ -154,12 +191,12 @@ func (m *model) token(ctx context.Context, number int) error {
 
 // answer is the whole continuation, one token a piece, cut before the first
 // stop sequence.
-func (m *model) answer(req engines.CompletionRequest, room int) (pieces []engines.Chunk, finish string) {
+func (m *model) answer(state string, req engines.CompletionRequest, room int) (pieces []engines.Chunk, finish string) {
 	seed := m.options.Seed
 	if req.Seed != nil && req.Temperature > 0 {
 		seed ^= *req.Seed
 	}
-	source := random(seed, m.state, req.Prompt, fmt.Sprint(req.PromptTokens))
+	source := random(seed, state, req.Prompt, fmt.Sprint(req.PromptTokens))
 	length, limit, finish := 4+source.IntN(17), min(req.MaxTokens, room), engines.FinishStop
 	if req.IgnoreEOS || length > limit {
 		length, finish = limit, engines.FinishLength

@@ -35,7 +35,7 @@ type Options struct {
 
 // An Action is a place where a fault can be injected.
 type Action struct {
-	Name string // TrainStep, WriteCheckpoint, LoadModel or CompleteToken
+	Name string // TrainStep, WriteCheckpoint, LoadModel, LoadAddon or CompleteToken
 	Step int    // training step or token, from 1; 0 for a load
 }
 
@@ -44,6 +44,7 @@ const (
 	TrainStep       = "train step"
 	WriteCheckpoint = "write checkpoint"
 	LoadModel       = "load model"
+	LoadAddon       = "load addon"
 	CompleteToken   = "complete token"
 )
 
@@ -55,6 +56,7 @@ func New(options Options) engines.Engine {
 	return engines.Engine{
 		Name:       "simulated",
 		Trainer:    trainer{options},
+		Methods:    []string{engines.RLOR},
 		Completer:  completer{options},
 		Transcribe: transcriber{options},
 		Why:        map[string]string{"score": "the simulated engine runs no evaluator code"},

@@ -227,3 +227,31 @@ func TestTranscriptionFollowsTheLength(t *testing.T) {
 	assert.Len(t, transcript.Words, 4)
 	assert.InDelta(t, 2.0, transcript.Duration, 1e-9)
 }
+
+func TestASimulatedConversation(t *testing.T) {
+	m, err := simulated.New(simulated.Options{}).Completer.Load(t.Context(), engines.ModelFiles{Dir: t.TempDir()})
+	require.NoError(t, err)
+	say := func(req engines.CompletionRequest) (text string, usage engines.Usage, err error) {
+		req.MaxTokens = 30
+		usage, err = m.Complete(t.Context(), req, func(c engines.Chunk) error { text += c.Text; return nil })
+		return text, usage, err
+	}
+	chat := func(content string) engines.CompletionRequest {
+		return engines.CompletionRequest{Chat: &engines.Chat{Messages: []engines.Message{{Role: "user", Content: content}}}}
+	}
+	one, usage, err := say(chat("hello"))
+	require.NoError(t, err)
+	require.Equal(t, 1+len("user: hello\n"), usage.PromptTokens)
+	again, _, err := say(chat("hello"))
+	require.NoError(t, err)
+	require.Equal(t, one, again)
+	other, _, err := say(chat("bye"))
+	require.NoError(t, err)
+	require.NotEqual(t, one, other)
+	echoed, _, err := say(engines.CompletionRequest{Prompt: "abc", Echo: true})
+	require.NoError(t, err)
+	require.Equal(t, "abc", echoed[:3])
+	_, _, err = say(engines.CompletionRequest{Prompt: "abc", Format: &engines.Format{Type: engines.FormatJSON}})
+	require.ErrorContains(t, err, "format: ")
+	require.NoError(t, m.Close())
+}

@@ -43,6 +43,7 @@ type training struct {
 	bytes   int64
 	metrics []engines.Metrics
 	stopped bool
+	reward  *float64 // mean over the samples of an RLOR order
 }
 
 func (t trainer) Train(ctx context.Context, order engines.TrainOrder, watch engines.TrainWatcher) (engines.TrainResult, error) {
@@ -70,8 +71,8 @@ func (t trainer) Train(ctx context.Context, order engines.TrainOrder, watch engi
 
 // begin reads the order's data and the checkpoint that it resumes from.
 func begin(options Options, order engines.TrainOrder) (*training, error) {
-	if order.Method != "" && order.Method != engines.Supervised {
-		return nil, domain.Faultf(domain.InvalidArgument, "method: %q is unknown to the simulated engine; use %q", order.Method, engines.Supervised)
+	if order.Method != "" && order.Method != engines.Supervised && order.Method != engines.RLOR {
+		return nil, domain.Faultf(domain.InvalidArgument, "method: %q is unknown to the simulated engine; use %q or %q", order.Method, engines.Supervised, engines.RLOR)
 	}
 	if order.BaseDir != "" {
 		if _, err := os.Stat(order.BaseDir); err != nil {
@@ -88,6 +89,13 @@ func begin(options Options, order engines.TrainOrder) (*training, error) {
 	}
 	if run.rows == 0 {
 		return nil, domain.Faultf(domain.InvalidArgument, "dataset: holds no rows; upload a JSONL file with at least one")
+	}
+	if order.Method == engines.RLOR {
+		reward, err := meanReward(order)
+		if err != nil {
+			return nil, err
+		}
+		run.reward = &reward
 	}
 	run.state = state{Seed: options.Seed ^ order.Seed, Steps: options.Steps, Best: math.MaxFloat64}
 	if run.state.Steps == 0 {
@@ -143,6 +151,9 @@ func (r *training) step(ctx context.Context) error {
 	source := random(r.state.Seed, strconv.Itoa(next))
 	curve := 0.2 + 3*math.Exp(-4*float64(next)/float64(r.state.Steps))
 	values := map[string]float64{"train/loss": curve + 0.1*(source.Float64()-0.5)}
+	if r.reward != nil {
+		values["reward/mean"] = *r.reward
+	}
 	evaluates := r.order.Settings.EvalAutoCarveout || len(r.order.EvalFiles) > 0
 	if evaluates && (next%r.epochSteps() == 0 || next == r.state.Steps) {
 		loss := 1.1*curve + 0.1*(source.Float64()-0.5)

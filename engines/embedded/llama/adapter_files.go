@@ -113,6 +113,13 @@ func LoadAdapter(dir, baseHash string, c Config) (*Adapter, error) {
 	return a, nil
 }
 
+// CheckAdapter answers why an adapter of a PEFT directory cannot be applied by
+// this package, as far as its adapter_config.json says.
+func CheckAdapter(dir string) error {
+	_, err := readAdapterConfig(dir)
+	return err
+}
+
 func readAdapterConfig(dir string) (adapterConfig, error) {
 	data, err := readLimited(filepath.Join(dir, adapterConfigFile), maxConfigBytes)
 	if err != nil {

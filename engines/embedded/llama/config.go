@@ -31,7 +31,7 @@ type Config struct {
 	MLPBias           bool     `json:"mlp_bias"`
 	HiddenAct         string   `json:"hidden_act"`
 	InitializerRange  float64  `json:"initializer_range"`
-	TorchDType        string   `json:"torch_dtype"` // float32 or bfloat16: how the weights are stored
+	TorchDType        string   `json:"torch_dtype"` // float32, bfloat16 or float16: how the weights are stored
 	BOS               *int     `json:"bos_token_id,omitempty"`
 	EOS               TokenIDs `json:"eos_token_id,omitempty"`
 }
@@ -133,8 +133,8 @@ func (c *Config) Validate() error {
 	v.Require(!c.AttentionBias, "attention_bias", "is not supported yet: use a model without biases")
 	v.Require(!c.MLPBias, "mlp_bias", "is not supported yet: use a model without biases")
 	v.Require(c.HiddenAct == "silu", "hidden_act", "must be silu, is %q", c.HiddenAct)
-	v.Require(c.TorchDType == "float32" || c.TorchDType == "bfloat16" || c.TorchDType == "", "torch_dtype",
-		"must be float32 or bfloat16, is %q: convert the model first", c.TorchDType)
+	v.Require(c.TorchDType == "float32" || c.TorchDType == "bfloat16" || c.TorchDType == "float16" || c.TorchDType == "", "torch_dtype",
+		"must be float32, bfloat16 or float16, is %q: convert the model first", c.TorchDType)
 	if err := v.Err(); err != nil {
 		f := err.(*domain.Fault)
 		f.Code, f.Reason, f.Message = domain.FailedPrecondition, "UNSUPPORTED_MODEL", "config.json: "+f.Message

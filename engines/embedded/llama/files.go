@@ -14,21 +14,22 @@ import (
 const weightsFile = "model.safetensors"
 
 // Load reads a model from a Hugging Face directory: config.json and
-// model.safetensors, stored as float32, float16 or bfloat16. A directory that
-// is not such a model is a FailedPrecondition fault.
+// model.safetensors, or the shards that its index names, stored as float32,
+// float16 or bfloat16. A directory that is not such a model is a
+// FailedPrecondition fault.
 func Load(dir string) (*Weights, error) {
 	c, err := ReadConfig(dir)
 	if err != nil {
 		return nil, err
 	}
-	file, err := safetensors.Open(filepath.Join(dir, weightsFile))
+	file, err := safetensors.OpenDir(dir)
 	if err != nil {
 		return nil, err
 	}
 	defer file.Close()
 	if info, ok := file.Lookup("model.embed_tokens.weight"); !ok || !info.Is(c.VocabSize, c.HiddenSize) {
 		return nil, domain.Faultf(domain.FailedPrecondition,
-			"%s does not fit config.json: model.embed_tokens.weight must have the shape [%d %d]", weightsFile, c.VocabSize, c.HiddenSize)
+			"the weights do not fit config.json: model.embed_tokens.weight must have the shape [%d %d]", c.VocabSize, c.HiddenSize)
 	}
 	w := NewWeights(c)
 	for _, t := range w.tensors(safetensors.F32) {
@@ -47,8 +48,11 @@ func (w *Weights) Save(dir string) error {
 		c.Architectures = []string{"LlamaForCausalLM"}
 	}
 	dtype := safetensors.F32
-	if c.TorchDType == "bfloat16" {
+	switch c.TorchDType {
+	case "bfloat16":
 		dtype = safetensors.BF16
+	case "float16":
+		dtype = safetensors.F16
 	}
 	if err := writeJSON(filepath.Join(dir, "config.json"), c); err != nil {
 		return err

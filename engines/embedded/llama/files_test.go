@@ -9,19 +9,23 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"anneal/domain"
+	"anneal/domain/weights"
 	"anneal/engines/embedded/safetensors"
 )
 
 func TestSaveAndLoad(t *testing.T) {
 	for _, tied := range []bool{true, false} {
-		for _, dtype := range []string{"float32", "bfloat16"} {
+		for _, dtype := range []string{"float32", "bfloat16", "float16"} {
 			c := tiny(tied)
 			c.TorchDType = dtype
 			w := NewWeights(c)
 			w.Initialize(3)
-			if dtype == "bfloat16" {
-				for i, v := range w.Flat() {
+			for i, v := range w.Flat() {
+				switch dtype {
+				case "bfloat16":
 					w.Flat()[i] = safetensors.RoundBF16(v)
+				case "float16":
+					w.Flat()[i] = weights.FromHalf(weights.ToHalf(v))
 				}
 			}
 			dir := t.TempDir()
@@ -36,6 +40,41 @@ func TestSaveAndLoad(t *testing.T) {
 	}
 }
 
+// A model in several files is the same model as in one.
+func TestLoadShards(t *testing.T) {
+	w := NewWeights(tiny(false))
+	w.Initialize(4)
+	dir := t.TempDir()
+	require.NoError(t, w.Save(dir))
+	require.NoError(t, os.Remove(filepath.Join(dir, weightsFile)))
+	parts, where := [2][]safetensors.Tensor{}, map[string]string{}
+	names := [2]string{"model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"}
+	for i, tensor := range w.tensors(safetensors.F32) {
+		parts[i%2] = append(parts[i%2], tensor)
+		where[tensor.Name] = names[i%2]
+	}
+	for i, name := range names {
+		require.NoError(t, safetensors.WriteFile(filepath.Join(dir, name), parts[i], nil))
+	}
+	index := filepath.Join(dir, weightsFile+".index.json")
+	require.NoError(t, writeJSON(index, map[string]any{"weight_map": where}))
+	back, err := Load(dir)
+	require.NoError(t, err)
+	require.Equal(t, w.Hash(), back.Hash())
+
+	where["model.norm.weight"] = "../" + names[0]
+	require.NoError(t, writeJSON(index, map[string]any{"weight_map": where}))
+	_, err = Load(dir)
+	require.ErrorContains(t, err, "none of the directory's")
+	delete(where, "model.norm.weight")
+	require.NoError(t, writeJSON(index, map[string]any{"weight_map": where}))
+	_, err = Load(dir)
+	require.ErrorContains(t, err, "tensor model.norm.weight is missing")
+	require.NoError(t, os.Remove(filepath.Join(dir, names[1])))
+	_, err = Load(dir)
+	require.Equal(t, domain.FailedPrecondition, domain.CodeOf(err))
+}
+
 func TestLoadRefuses(t *testing.T) {
 	cases := map[string]func(t *testing.T, dir string){
 		"no config.json": func(t *testing.T, dir string) { require.NoError(t, os.Remove(filepath.Join(dir, "config.json"))) },
@@ -47,7 +86,7 @@ func TestLoadRefuses(t *testing.T) {
 			edit(t, dir, `"rope_theta"`, `"rope_parameters": {"rope_type": "yarn"}, "rope_theta"`)
 		},
 		"attention_bias": func(t *testing.T, dir string) { edit(t, dir, `"attention_bias": false`, `"attention_bias": true`) },
-		"does not fit":   func(t *testing.T, dir string) { edit(t, dir, `"vocab_size": 37`, `"vocab_size": 38`) },
+		"do not fit":     func(t *testing.T, dir string) { edit(t, dir, `"vocab_size": 37`, `"vocab_size": 38`) },
 		"gate_proj":      func(t *testing.T, dir string) { edit(t, dir, `"intermediate_size": 40`, `"intermediate_size": 41`) },
 	}
 	for want, damage := range cases {

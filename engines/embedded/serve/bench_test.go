@@ -81,3 +81,42 @@ func generate(b *testing.B, m engines.Model, requests, prompt, most int) int {
 	all.Wait()
 	return requests * most
 }
+
+// BenchmarkAddons generates with 32 requests at once that are spread over so
+// many addons of rank 8 on all projections; 0 is the base alone.
+func BenchmarkAddons(b *testing.B) {
+	c := config()
+	c.HiddenSize, c.IntermediateSize, c.Layers, c.Heads, c.KVHeads, c.HeadDim, c.MaxPositions = 512, 1408, 8, 8, 8, 64, 512
+	w := llama.NewWeights(c)
+	w.Initialize(1)
+	all := []llama.Module{llama.Query, llama.Key, llama.Value, llama.Output, llama.Gate, llama.Up, llama.Down}
+	for _, n := range []int{0, 1, 8, 32} {
+		b.Run(fmt.Sprint(n), func(b *testing.B) {
+			m := start(w, tokenizer.NewBytes(), nil, New(Options{Parallelism: 1}).(completer).options)
+			defer m.Close()
+			m.addons = map[string]*addon{}
+			for i := range n {
+				adapter := llama.NewAdapter(c, 8, 16, all)
+				adapter.Initialize(uint64(i))
+				m.addons[fmt.Sprint(i)] = &addon{fmt.Sprint(i), adapter.Pack(&c)}
+			}
+			generated := 0
+			for b.Loop() {
+				var running sync.WaitGroup
+				for i := range 32 {
+					req := engines.CompletionRequest{PromptTokens: ids(32, i), MaxTokens: 32, IgnoreEOS: true}
+					if n > 0 {
+						req.Addon = fmt.Sprint(i % n)
+					}
+					running.Go(func() {
+						_, err := m.Complete(context.Background(), req, func(engines.Chunk) error { return nil })
+						require.NoError(b, err)
+					})
+				}
+				running.Wait()
+				generated += 32 * 32
+			}
+			b.ReportMetric(float64(generated)/b.Elapsed().Seconds(), "tok/s")
+		})
+	}
+}

@@ -23,9 +23,11 @@ type decoder struct {
 	workers int
 
 	x, normed, qkv, attn, gateUp, act kernel.Matrix // room for the rows of a step
-	last, logits                      kernel.Matrix // room for one row a span
+	last, logits                      kernel.Matrix // room for the rows that are asked for
 	starts                            []int         // the first row of each span
 	scratch                           []attentionScratch
+	stretches                         []stretch     // the rows of a step that addons change
+	low                               kernel.Matrix // room for an addon
 }
 
 type packedLayer struct {
@@ -37,7 +39,9 @@ type packedLayer struct {
 type span struct {
 	cache  *cache
 	tokens []int
-	wanted bool // the logits after the last token are asked for
+	wanted bool   // the logits after the last token are asked for
+	all    bool   // … after every token
+	addon  *addon // that reads them; nil is the model itself
 }
 
 // newDecoder packs a model for a window of so many positions. It keeps no
@@ -83,16 +87,18 @@ func clone(m kernel.Matrix) kernel.Matrix {
 }
 
 // step reads the spans' tokens into their caches and answers the logits after
-// the last token of each wanted span, in order: [wanted, vocab]. They stay
+// the tokens that are asked for, in order: [asked, vocab]. They stay
 // valid until the next step.
 func (d *decoder) step(spans []span) kernel.Matrix {
-	rows := 0
+	rows, asked := 0, 0
 	d.starts = d.starts[:0]
 	for _, s := range spans {
 		d.starts = append(d.starts, rows)
 		rows += len(s.tokens)
+		asked += s.asked()
 	}
-	d.reserve(rows, len(spans))
+	d.reserve(rows, asked)
+	d.stretch(spans)
 	row := 0
 	for _, s := range spans {
 		for _, token := range s.tokens {
@@ -116,19 +122,23 @@ func (d *decoder) layer(i int, spans []span) {
 		kernel.RMSNorm(d.normed.Row(r), d.x.Row(r), l.attnNorm, eps)
 	}
 	kernel.Gemm(d.qkv, d.normed, &l.qkv, false, d.workers)
+	d.adapt(d.qkv, d.normed, i, llama.ToQueryKeyValue)
 	d.remember(i, spans)
 	d.attend(i, spans)
 	kernel.Gemm(d.x, d.attn, &l.o, true, d.workers)
+	d.adapt(d.x, d.attn, i, llama.ToOutput)
 	for r := range d.x.Rows {
 		kernel.RMSNorm(d.normed.Row(r), d.x.Row(r), l.mlpNorm, eps)
 	}
 	kernel.Gemm(d.gateUp, d.normed, &l.gateUp, false, d.workers)
+	d.adapt(d.gateUp, d.normed, i, llama.ToGateUp)
 	n := d.config.IntermediateSize
 	for r := range d.act.Rows {
 		row := d.gateUp.Row(r)
 		kernel.SwiGLU(d.act.Row(r), row[:n], row[n:])
 	}
 	kernel.Gemm(d.x, d.act, &l.down, true, d.workers)
+	d.adapt(d.x, d.act, i, llama.ToDown)
 }
 
 // remember turns queries and keys to their positions and puts keys and values
@@ -147,13 +157,24 @@ func (d *decoder) remember(layer int, spans []span) {
 	}
 }
 
-// score computes the logits of the wanted spans' last rows.
+// asked is how many of the span's last tokens have their logits asked for.
+func (s *span) asked() int {
+	switch {
+	case s.all:
+		return len(s.tokens)
+	case s.wanted:
+		return 1
+	}
+	return 0
+}
+
+// score computes the logits of the rows that are asked for.
 func (d *decoder) score(spans []span) kernel.Matrix {
 	row, n := 0, 0
 	for _, s := range spans {
 		row += len(s.tokens)
-		if s.wanted {
-			kernel.RMSNorm(d.last.Row(n), d.x.Row(row-1), d.norm, float32(d.config.NormEps))
+		for back := s.asked(); back > 0; back-- {
+			kernel.RMSNorm(d.last.Row(n), d.x.Row(row-back), d.norm, float32(d.config.NormEps))
 			n++
 		}
 	}
@@ -163,7 +184,7 @@ func (d *decoder) score(spans []span) kernel.Matrix {
 }
 
 // reserve makes the matrices of a step as high as it needs.
-func (d *decoder) reserve(rows, spans int) {
+func (d *decoder) reserve(rows, asked int) {
 	c := &d.config
 	q, kv := c.Heads*c.HeadDim, c.KVHeads*c.HeadDim
 	resize(&d.x, rows, c.HiddenSize)
@@ -172,8 +193,8 @@ func (d *decoder) reserve(rows, spans int) {
 	resize(&d.attn, rows, q)
 	resize(&d.gateUp, rows, 2*c.IntermediateSize)
 	resize(&d.act, rows, c.IntermediateSize)
-	resize(&d.last, spans, c.HiddenSize)
-	resize(&d.logits, spans, c.VocabSize)
+	resize(&d.last, asked, c.HiddenSize)
+	resize(&d.logits, asked, c.VocabSize)
 }
 
 func resize(m *kernel.Matrix, rows, cols int) {

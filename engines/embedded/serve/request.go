@@ -3,12 +3,16 @@ package serve
 import (
 	"context"
 	"fmt"
+	"maps"
+	"math"
 	"slices"
 	"sync"
+	"time"
 	"unicode/utf8"
 
 	"anneal/domain"
 	"anneal/engines"
+	"anneal/engines/embedded/chat"
 )
 
 // maxStop bounds the bytes of one stop sequence.
@@ -26,7 +30,13 @@ type request struct {
 	ignoreEnd bool
 	sampler   *sampler
 	text      textStream
+	told      told
+	echoed    []engines.Logprob // of the prompt's tokens that are echoed
+	reader    *chat.Reader      // of a conversation's answer; nil for others
 	cache     *cache
+	enqueued  time.Time
+	admitted  time.Time
+	addon     *addon // that answers; nil is the model itself
 
 	ready chan struct{} // pieces wait, or the request has ended
 
@@ -43,6 +53,54 @@ func (m *model) newRequest(ctx context.Context, req engines.CompletionRequest) (
 	if err := m.check(&req); err != nil {
 		return nil, err
 	}
+	addon, err := m.addon(req.Addon)
+	if err != nil {
+		return nil, err
+	}
+	began := time.Now()
+	prompt, spelt, err := m.prompt(&req)
+	if err != nil {
+		return nil, err
+	}
+	r := &request{
+		ctx: ctx, addon: addon, prompt: prompt, limit: min(req.MaxTokens, m.info.ContextLength-len(prompt)), ignoreEnd: req.IgnoreEOS,
+		sampler: newSampler(&req, prompt), text: textStream{decoder: m.tokenizer.NewDecoder(), stops: req.Stop},
+		told: newTold(m.tokenizer, &req, prompt), ready: make(chan struct{}, 1),
+		usage: engines.Usage{PromptTokens: len(prompt), Times: engines.Times{Tokenize: time.Since(began)}},
+	}
+	if r.told.raw {
+		r.text.raw = m.tokenizer.NewSpeller()
+	}
+	if req.Chat != nil {
+		r.reader = m.template.NewReader(req.Chat, spelt)
+	}
+	return r, nil
+}
+
+// prompt is the request's as tokens, and a conversation's as text too.
+func (m *model) prompt(req *engines.CompletionRequest) (prompt []int, spelt string, err error) {
+	if req.Chat == nil {
+		prompt, err = m.plain(req)
+		return prompt, "", err
+	}
+	if m.noChat != nil {
+		return nil, "", domain.Faultf(domain.InvalidArgument, "messages: %v: ask the model at /inference/v1/completions with a prompt", m.noChat)
+	}
+	if m.template == nil {
+		return nil, "", domain.Faultf(domain.InvalidArgument, "messages: this model has no chat template: ask it at /inference/v1/completions with a prompt")
+	}
+	prompt, spelt, err = m.template.Prompt(req.Chat, req.Reasoning)
+	if err == nil && len(prompt) == 0 {
+		err = domain.Faultf(domain.InvalidArgument, "messages: this model's chat template makes nothing of them: add a message with content")
+	}
+	if window := m.info.ContextLength; err == nil && len(prompt) >= window {
+		err = domain.Faultf(domain.InvalidArgument, "messages: have %d tokens and fill the model's window of %d; shorten them", len(prompt), window)
+	}
+	return prompt, spelt, err
+}
+
+// plain is a prompt that is no conversation.
+func (m *model) plain(req *engines.CompletionRequest) ([]int, error) {
 	length, window := len(req.PromptTokens), m.info.ContextLength
 	if req.PromptTokens == nil {
 		length = m.tokenizer.Count(req.Prompt)
@@ -61,11 +119,7 @@ func (m *model) newRequest(ctx context.Context, req engines.CompletionRequest) (
 	if len(prompt) == 0 {
 		return nil, domain.Faultf(domain.InvalidArgument, "prompt: is empty, and this model has no token that a text begins with; give at least one token")
 	}
-	return &request{
-		ctx: ctx, prompt: prompt, limit: min(req.MaxTokens, window-len(prompt)), ignoreEnd: req.IgnoreEOS,
-		sampler: newSampler(&req), text: textStream{decoder: m.tokenizer.NewDecoder(), stops: req.Stop},
-		ready: make(chan struct{}, 1), usage: engines.Usage{PromptTokens: len(prompt)},
-	}, nil
+	return prompt, nil
 }
 
 // check answers InvalidArgument with every rule that the request breaks.
@@ -75,6 +129,27 @@ func (m *model) check(req *engines.CompletionRequest) error {
 	v.Require(req.Temperature >= 0 && req.Temperature <= 2, "temperature", "must be 0 to 2, is %g", req.Temperature)
 	v.Require(req.TopK >= 0, "topK", "must be 0 (no limit) or more, is %d", req.TopK)
 	v.Require(req.TopP >= 0 && req.TopP <= 1, "topP", "must be 0 to 1, is %g", req.TopP)
+	v.Require(req.MinP >= 0 && req.MinP <= 1, "minP", "must be 0 to 1, is %g", req.MinP)
+	v.Require(req.TypicalP >= 0 && req.TypicalP <= 1, "typicalP", "must be 0 to 1, is %g", req.TypicalP)
+	v.Require(math.Abs(req.FrequencyPenalty) <= 2, "frequencyPenalty", "must be -2 to 2, is %g", req.FrequencyPenalty)
+	v.Require(math.Abs(req.PresencePenalty) <= 2, "presencePenalty", "must be -2 to 2, is %g", req.PresencePenalty)
+	v.Require(req.RepetitionPenalty == 0 || req.RepetitionPenalty >= 0.001 && req.RepetitionPenalty <= 2, "repetitionPenalty", "must be 0.001 to 2, is %g", req.RepetitionPenalty)
+	v.Require(req.MirostatTarget == 0 || req.MirostatTarget >= 1 && req.MirostatTarget <= 1e6, "mirostatTarget", "must be a perplexity of 1 to 1000000, is %g", req.MirostatTarget)
+	v.Require(req.MirostatRate >= 0 && req.MirostatRate <= 1, "mirostatRate", "must be 0 to 1, is %g", req.MirostatRate)
+	for _, token := range slices.Sorted(maps.Keys(req.LogitBias)) {
+		if bias := req.LogitBias[token]; token < 0 || token >= m.vocab || !(math.Abs(bias) <= 100) {
+			v.Add("logitBias", "maps tokens, which are 0 to %d here, to numbers from -100 to 100; correct %d", m.vocab-1, token)
+			break
+		}
+	}
+	v.Require(req.TopLogprobs >= 0 && req.TopLogprobs <= 20, "topLogprobs", "must be 0 to 20, is %d", req.TopLogprobs)
+	v.Require(req.EchoLast >= 0, "echoLast", "must be 0 or more, is %d", req.EchoLast)
+	if r := req.Reasoning; r != nil {
+		thinks := req.Chat != nil && m.template != nil && m.template.Reasons()
+		v.Require(thinks || r.Effort == "" || r.Effort == "none", "reasoning", "this model does not reason before it answers: leave it out, or ask for none")
+		v.Require(r.Budget == 0, "reasoning", "this engine cannot cap the tokens of reasoning: name an effort instead")
+	}
+	v.Require(req.Format == nil, "format", "this engine holds answers to no format yet: leave it out, ask for the format in the prompt and check the answer")
 	v.Require(len(req.Stop) <= 4, "stop", "must have at most 4 sequences, has %d", len(req.Stop))
 	for i, stop := range req.Stop[:min(len(req.Stop), 4)] {
 		v.Require(len(stop) > 0 && len(stop) <= maxStop && utf8.ValidString(stop), fmt.Sprintf("stop[%d]", i),
@@ -102,6 +177,27 @@ func (r *request) abandon() engines.Usage {
 	defer r.mu.Unlock()
 	r.abandoned = true
 	return r.usage
+}
+
+// admit notes that the request has a slot.
+func (r *request) admit() {
+	r.admitted = time.Now()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.usage.Times.PrefillQueue = r.admitted.Sub(r.enqueued)
+}
+
+// begin hands over what comes before the generated text, once the prompt is
+// read.
+func (r *request) begin() {
+	prelude := r.prelude()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.usage.Times.Prefill = time.Since(r.admitted)
+	if len(prelude) > 0 {
+		r.pieces = append(r.pieces, prelude...)
+		r.announce()
+	}
 }
 
 // take is what has come since the last call.

@@ -1,10 +1,8 @@
 package serve
 
 import (
-	"cmp"
 	"math"
 	"math/rand/v2"
-	"slices"
 
 	"anneal/domain"
 	"anneal/engines"
@@ -14,25 +12,25 @@ import (
 // A sampler draws one request's tokens. It depends on the request and the
 // logits only.
 type sampler struct {
-	temperature float64
-	topK        int
-	topP        float64
-	source      *rand.Rand
-	probs       []float32
-	candidates  []candidate
-}
-
-type candidate struct {
-	token int
-	p     float64
+	temperature      float64
+	topK             int
+	topP, minP, typP float64
+	mirostat         *mirostat // nil when there is none
+	penalty          *penalty  // nil when there is none
+	source           *rand.Rand
+	probs            []float32
+	candidates       []candidate
 }
 
 // greedyBelow is the temperature under which only the likeliest token has a
 // chance that float32 can tell from 0.
 const greedyBelow = 1e-4
 
-func newSampler(req *engines.CompletionRequest) *sampler {
-	s := &sampler{temperature: req.Temperature, topK: req.TopK, topP: req.TopP}
+func newSampler(req *engines.CompletionRequest, prompt []int) *sampler {
+	s := &sampler{temperature: req.Temperature, topK: req.TopK, topP: req.TopP, minP: req.MinP, typP: req.TypicalP, penalty: newPenalty(req, prompt)}
+	if req.MirostatTarget > 0 {
+		s.mirostat = newMirostat(req.MirostatTarget, req.MirostatRate)
+	}
 	seed := rand.Uint64()
 	if req.Seed != nil {
 		seed = *req.Seed
@@ -41,82 +39,115 @@ func newSampler(req *engines.CompletionRequest) *sampler {
 	return s
 }
 
-// next draws a token. The order is temperature, the topK likeliest, then the
-// fewest likeliest of these that have topP of their probability (nucleus
-// sampling, Holtzman et al. 2020). Equals are taken by their number.
-func (s *sampler) next(logits []float32) (int, error) {
+// next draws a token, and tells how likely it was among those that it was
+// drawn from. The order is that of engines.CompletionRequest.
+func (s *sampler) next(logits []float32) (token int, p float64, err error) {
+	if !finite(logits) {
+		return 0, 0, errDamaged()
+	}
+	if s.penalty != nil {
+		logits = s.penalty.apply(logits)
+		defer func() { s.penalty.note(token) }()
+	}
+	if s.temperature < greedyBelow {
+		return likeliest(logits), 1, nil
+	}
+	s.probs = append(s.probs[:0], logits...)
+	kernel.Scale(float32(1/s.temperature), s.probs)
+	kernel.Softmax(s.probs)
+	kept := s.kept()
+	if len(kept) == 0 { // numbers so large that the temperature took them beyond all bounds
+		return 0, 0, errDamaged()
+	}
+	token, p = s.draw(kept)
+	if s.mirostat != nil {
+		s.mirostat.learn(p)
+	}
+	return token, p, nil
+}
+
+func errDamaged() error {
+	return domain.Faultf(domain.DataLoss, "the model's output is not a number: its weights are damaged or its training diverged; deploy another checkpoint")
+}
+
+// finite tells whether every logit is a number, and the largest not infinite.
+func finite(logits []float32) bool {
+	some := false
+	for _, v := range logits {
+		if v != v || v > math.MaxFloat32 {
+			return false
+		}
+		some = some || v >= -math.MaxFloat32
+	}
+	return some
+}
+
+// likeliest is the first token that no other exceeds.
+func likeliest(logits []float32) int {
 	top := 0
 	for i, v := range logits {
 		if v > logits[top] {
 			top = i
 		}
 	}
-	if best := float64(logits[top]); math.IsNaN(best) || math.IsInf(best, 0) {
-		return 0, domain.Faultf(domain.DataLoss, "the model's output is not a number: its weights are damaged or its training diverged; deploy another checkpoint")
-	}
-	if s.temperature < greedyBelow {
-		return top, nil
-	}
-	s.probs = append(s.probs[:0], logits...)
-	kernel.Scale(float32(1/s.temperature), s.probs)
-	kernel.Softmax(s.probs)
-	return s.draw(s.kept()), nil
+	return top
 }
 
-// kept are the tokens that topK and topP leave.
+// kept are the tokens that the filters leave.
 func (s *sampler) kept() []candidate {
-	s.candidates = s.candidates[:0]
 	limited := s.topK > 0 && s.topK < len(s.probs)
-	nucleus := s.topP > 0 && s.topP < 1
+	nucleus, typical := s.topP > 0 && s.topP < 1, s.typP > 0 && s.typP < 1
+	if s.mirostat != nil {
+		all := s.above(0)
+		byChance(all)
+		return s.mirostat.keep(all)
+	}
 	// Without topK, tokens under (1-topP)/len have less than 1-topP together,
 	// so none of them is in the nucleus and sorting need not see them.
 	least := float32(0)
 	if nucleus && !limited {
 		least = float32((1 - s.topP) / float64(len(s.probs)) / 2)
 	}
+	left, mass := s.above(least), 1.0
+	if !limited && !nucleus && !typical && s.minP <= 0 {
+		return left
+	}
+	byChance(left)
+	if limited {
+		left = topK(left, s.topK)
+		mass = total(left)
+	}
+	if nucleus {
+		left = topP(left, s.topP, mass)
+	}
+	if s.minP > 0 {
+		left = minP(left, s.minP)
+	}
+	if typical {
+		left = typicalP(left, s.typP)
+	}
+	return left
+}
+
+// above are the tokens of at least so much probability.
+func (s *sampler) above(least float32) []candidate {
+	s.candidates = s.candidates[:0]
 	for token, p := range s.probs {
 		if p >= least {
 			s.candidates = append(s.candidates, candidate{token, float64(p)})
 		}
 	}
-	if !limited && !nucleus {
-		return s.candidates
-	}
-	slices.SortFunc(s.candidates, func(a, b candidate) int {
-		return cmp.Or(cmp.Compare(b.p, a.p), cmp.Compare(a.token, b.token))
-	})
-	if limited {
-		s.candidates = s.candidates[:s.topK]
-	}
-	if !nucleus {
-		return s.candidates
-	}
-	total, sum := 1.0, 0.0
-	if limited {
-		total = 0
-		for _, c := range s.candidates {
-			total += c.p
-		}
-	}
-	for i, c := range s.candidates {
-		if sum += c.p; sum >= s.topP*total {
-			return s.candidates[:i+1]
-		}
-	}
 	return s.candidates
 }
 
-// draw takes one candidate by its share of their probability.
-func (s *sampler) draw(candidates []candidate) int {
-	total := 0.0
-	for _, c := range candidates {
-		total += c.p
-	}
-	rest := s.source.Float64() * total
+// draw takes one candidate by its share of their probability, and tells it.
+func (s *sampler) draw(candidates []candidate) (token int, p float64) {
+	mass := total(candidates)
+	rest := s.source.Float64() * mass
 	for _, c := range candidates {
 		if rest -= c.p; rest < 0 {
-			return c.token
+			return c.token, c.p / mass
 		}
 	}
-	return candidates[0].token
+	return candidates[0].token, candidates[0].p / mass
 }

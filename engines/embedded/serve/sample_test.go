@@ -10,17 +10,18 @@ import (
 	"anneal/engines"
 )
 
+const draws = 20000
+
 // shares draws often and answers how often each token came.
 func shares(t *testing.T, req engines.CompletionRequest, logits []float32) []float64 {
 	seed := uint64(1)
 	req.Seed = &seed
-	s := newSampler(&req)
+	s := newSampler(&req, nil)
 	out := make([]float64, len(logits))
-	const n = 20000
-	for range n {
-		token, err := s.next(logits)
+	for range draws {
+		token, _, err := s.next(logits)
 		require.NoError(t, err)
-		out[token] += 1.0 / n
+		out[token] += 1.0 / draws
 	}
 	return out
 }
@@ -56,12 +57,12 @@ func TestEqualsGoByTheirNumber(t *testing.T) {
 func TestUnseededAnswersDiffer(t *testing.T) {
 	logits := make([]float32, 1000)
 	req := engines.CompletionRequest{Temperature: 1}
-	a, b := newSampler(&req), newSampler(&req)
+	a, b := newSampler(&req, nil), newSampler(&req, nil)
 	same := 0
 	for range 20 {
-		x, err := a.next(logits)
+		x, _, err := a.next(logits)
 		require.NoError(t, err)
-		y, err := b.next(logits)
+		y, _, err := b.next(logits)
 		require.NoError(t, err)
 		if x == y {
 			same++
@@ -71,8 +72,16 @@ func TestUnseededAnswersDiffer(t *testing.T) {
 }
 
 func TestNotANumberIsAnError(t *testing.T) {
-	for _, bad := range []float32{float32(math.NaN()), float32(math.Inf(1))} {
-		_, err := newSampler(&engines.CompletionRequest{}).next([]float32{bad, 0})
-		assert.ErrorContains(t, err, "not a number")
+	nan, inf := float32(math.NaN()), float32(math.Inf(1))
+	for _, req := range []engines.CompletionRequest{{}, {Temperature: 1}, {Temperature: 1e-3, TopP: 0.5, TypicalP: 0.5}, {Temperature: 1, MirostatTarget: 9}, {Temperature: 1, RepetitionPenalty: 2}} {
+		for _, logits := range [][]float32{{nan, 0}, {0, nan}, {inf, 0}, {0, inf}, {-inf, -inf}} {
+			_, _, err := newSampler(&req, nil).next(logits)
+			assert.ErrorContains(t, err, "not a number")
+		}
 	}
+	_, _, err := newSampler(&engines.CompletionRequest{Temperature: 1e-3}, nil).next([]float32{math.MaxFloat32, 0})
+	assert.ErrorContains(t, err, "not a number", "a number that the temperature makes infinite")
+	token, _, err := newSampler(&engines.CompletionRequest{Temperature: 1}, nil).next([]float32{-inf, 0})
+	assert.NoError(t, err)
+	assert.Equal(t, 1, token)
 }

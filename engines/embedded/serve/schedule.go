@@ -3,7 +3,9 @@ package serve
 import (
 	"slices"
 
+	"anneal/domain"
 	"anneal/engines"
+	"anneal/engines/embedded/kernel"
 )
 
 // A schedule is the goroutine that owns a model's decoder and caches.
@@ -14,8 +16,15 @@ type schedule struct {
 	chunk   int // tokens of prompts in one step
 	caches  pool
 	running []*request // in the order of their arrival
+	turns   []turn
 	spans   []span
-	active  []*request // that spans belong to
+}
+
+// A turn is a request's part of a step.
+type turn struct {
+	request *request
+	at      int // position of the span's first token
+	span    span
 }
 
 // run takes steps while there is something to do, and waits when there is not.
@@ -30,12 +39,27 @@ func (s *schedule) run() {
 			<-s.model.wake
 			continue
 		}
-		s.plan()
-		logits := s.decoder.step(s.spans)
-		for i, r := range s.active {
-			r.generated++
-			s.advance(r, logits.Row(i))
+		s.step()
+	}
+}
+
+// step takes one step for all that are running. One that breaks down fails
+// them: the process has other models to serve.
+func (s *schedule) step() {
+	defer func() {
+		if broke := recover(); broke != nil {
+			for _, r := range s.running {
+				r.fail(domain.Faultf(domain.Internal, "the engine broke down while answering: ask again, and tell the operator if it happens again (%v)", broke))
+			}
 		}
+	}()
+	s.plan()
+	logits := s.decoder.step(s.spans)
+	row := 0
+	for _, t := range s.turns {
+		n := t.span.asked()
+		s.advance(t, logits.RowRange(row, row+n))
+		row += n
 	}
 }
 
@@ -74,41 +98,72 @@ func (s *schedule) admit() bool {
 		}
 		m.waiting = slices.Delete(m.waiting, 0, 1)
 		s.running = append(s.running, r)
+		r.admit()
 	}
 	return true
 }
 
+// scoredLogits bounds the logits of a prompt that are in memory at once.
+const scoredLogits = 4 << 20
+
 // plan makes the spans of the next step: the last token of every request that
 // generates, and up to chunk tokens of the prompts, first come first served.
 func (s *schedule) plan() {
-	s.spans, s.active = s.spans[:0], s.active[:0]
+	s.turns, s.spans = s.turns[:0], s.spans[:0]
 	room := s.chunk
 	for _, r := range s.running {
-		tokens := []int{r.last}
+		at, tokens, all := r.read, []int{r.last}, false
 		if rest := len(r.prompt) - r.read; rest > 0 {
 			n := min(rest, room)
+			if all = r.scored(); all {
+				n = min(n, max(scoredLogits/s.model.vocab, 1))
+			}
 			tokens = r.prompt[r.read : r.read+n]
 			r.read, room = r.read+n, room-n
 		}
 		if len(tokens) == 0 {
 			continue
 		}
-		wanted := r.read == len(r.prompt)
-		s.spans = append(s.spans, span{cache: r.cache, tokens: tokens, wanted: wanted})
-		if wanted {
-			s.active = append(s.active, r)
-		}
+		s.turns = append(s.turns, turn{r, at, span{cache: r.cache, tokens: tokens, wanted: r.read == len(r.prompt), all: all, addon: r.addon}})
+	}
+	together(s.turns)
+	for _, t := range s.turns {
+		s.spans = append(s.spans, t.span)
 	}
 }
 
-// advance draws a request's next token and hands over what it completes.
-func (s *schedule) advance(r *request, logits []float32) {
-	token, err := r.sampler.next(logits)
+// advance takes in the logits that a turn asked for: those of a prompt are
+// told, from the last the next token is drawn.
+func (s *schedule) advance(t turn, logits kernel.Matrix) {
+	r := t.request
+	if t.span.all {
+		r.score(t.at, logits)
+	}
+	if !t.span.wanted {
+		return
+	}
+	if r.generated == 0 {
+		r.begin()
+	}
+	if r.limit == 0 {
+		r.put(engines.Chunk{Finish: engines.FinishLength})
+		return
+	}
+	s.draw(r, logits.Row(logits.Rows-1))
+}
+
+// draw draws a request's next token and hands over what it completes.
+func (s *schedule) draw(r *request, logits []float32) {
+	token, p, err := r.sampler.next(logits)
 	if err != nil {
 		r.fail(err)
 		return
 	}
+	r.generated++
 	r.last = token
+	if r.told.logprobs {
+		r.text.tell(r.told.logprob(token, logits, p))
+	}
 	piece, stopped := r.text.add(token)
 	switch {
 	case stopped:
@@ -125,7 +180,9 @@ func (s *schedule) advance(r *request, logits []float32) {
 func (s *schedule) finish(r *request, piece engines.Chunk, why string) engines.Chunk {
 	rest, stopped := r.text.end()
 	piece.Text += rest.Text
+	piece.Raw += rest.Raw
 	piece.Tokens = append(piece.Tokens, rest.Tokens...)
+	piece.Logprobs = append(piece.Logprobs, rest.Logprobs...)
 	piece.Finish = why
 	if stopped {
 		piece.Finish = engines.FinishStop

@@ -17,9 +17,11 @@ import (
 	"runtime"
 	"slices"
 	"sync"
+	"time"
 
 	"anneal/domain"
 	"anneal/engines"
+	"anneal/engines/embedded/chat"
 	"anneal/engines/embedded/llama"
 	"anneal/engines/embedded/tokenizer"
 )
@@ -66,13 +68,16 @@ func (c completer) Load(ctx context.Context, files engines.ModelFiles) (engines.
 		return nil, domain.Faultf(domain.FailedPrecondition,
 			"tokenizer.json has %d tokens and config.json a vocabulary of %d: they belong to different models", tokens.VocabSize(), size)
 	}
+	hash := weights.Hash()
 	if files.AdapterDir != "" {
-		adapter, err := llama.LoadAdapter(files.AdapterDir, weights.Hash(), weights.Config)
+		adapter, err := llama.LoadAdapter(files.AdapterDir, hash, weights.Config)
 		if err != nil {
 			return nil, err
 		}
 		weights = adapter.Merge(weights)
 	}
+	// A template that cannot be read keeps nobody from asking with prompts.
+	template, noChat := chat.Load(files.Dir, tokens)
 	ends, err := endTokens(files.Dir, weights.Config, tokens)
 	if err != nil {
 		return nil, err
@@ -80,7 +85,10 @@ func (c completer) Load(ctx context.Context, files engines.ModelFiles) (engines.
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
-	return start(weights, tokens, ends, c.options), nil
+	m := start(weights, tokens, ends, c.options)
+	m.template, m.noChat = template, noChat
+	m.config, m.hash, m.merged = weights.Config, hash, files.AdapterDir != ""
+	return m, nil
 }
 
 // endTokens are those that end an answer: what generation_config.json says,
@@ -115,12 +123,18 @@ func endTokens(dir string, config llama.Config, tokens *tokenizer.Tokenizer) ([]
 type model struct {
 	info      engines.ModelInfo
 	tokenizer *tokenizer.Tokenizer
+	template  *chat.Template // nil when the model came without
+	noChat    error          // why its template cannot be read
 	ends      []int
 	vocab     int
 	queue     int // most requests waiting
+	config    llama.Config
+	hash      string // of the base's weights
+	merged    bool   // an adapter is merged into them
 
 	mu      sync.Mutex
 	waiting []*request
+	addons  map[string]*addon // loaded, by ID
 	closed  bool
 	wake    chan struct{} // there is a request, or Close
 	done    chan struct{} // the goroutine has ended
@@ -181,9 +195,18 @@ func (m *model) Complete(ctx context.Context, req engines.CompletionRequest, emi
 	if err != nil {
 		return engines.Usage{}, err
 	}
-	if r.limit == 0 {
-		return r.usage, emit(engines.Chunk{Finish: engines.FinishLength})
+	if r.reader != nil {
+		emit = r.apart(emit)
 	}
+	if r.limit == 0 && !r.scored() {
+		for _, piece := range append(r.prelude(), engines.Chunk{Finish: engines.FinishLength}) {
+			if err := emit(piece); err != nil {
+				return r.usage, err
+			}
+		}
+		return r.usage, nil
+	}
+	r.enqueued = time.Now()
 	if err := m.enqueue(r); err != nil {
 		return r.usage, err
 	}
@@ -198,6 +221,9 @@ func (m *model) Complete(ctx context.Context, req engines.CompletionRequest, emi
 			if err := emit(piece); err != nil {
 				return r.abandon(), err
 			}
+		}
+		if ended && r.reader != nil {
+			usage.ReasoningTokens = r.reader.ReasoningTokens
 		}
 		if ended {
 			return usage, err

@@ -78,6 +78,7 @@ func ask(t *testing.T, m engines.Model, req engines.CompletionRequest) answer {
 	})
 	assert.NoError(t, err)
 	a.usage = usage
+	a.usage.Times = engines.Times{} // differ from run to run
 	return a
 }
 
@@ -113,7 +114,7 @@ func TestLogitsAreThoseOfTraining(t *testing.T) {
 				cache := newCache(&w.Config, 150)
 				for at, step := 0, 0; at < len(tokens); step++ {
 					n := min(cut[step%len(cut)], len(tokens)-at)
-					got := d.step([]span{{cache, tokens[at : at+n], true}}).Row(0)
+					got := d.step([]span{{cache: cache, tokens: tokens[at : at+n], wanted: true}}).Row(0)
 					at += n
 					probs := append([]float32(nil), got...)
 					kernel.Softmax(probs)

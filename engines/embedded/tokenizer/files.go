@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -42,10 +43,10 @@ type vocabulary struct {
 
 // config is the part of tokenizer_config.json that is understood.
 type config struct {
-	BOS          named  `json:"bos_token"`
-	EOS          named  `json:"eos_token"`
-	AddBOS       *bool  `json:"add_bos_token"`
-	ChatTemplate string `json:"chat_template"`
+	BOS          named `json:"bos_token"`
+	EOS          named `json:"eos_token"`
+	AddBOS       *bool `json:"add_bos_token"`
+	ChatTemplate any   `json:"chat_template"` // text, or several with names
 }
 
 // named is a special token: its spelling, or an object with its content.
@@ -118,21 +119,25 @@ func parse(files map[string][]byte) (*Tokenizer, error) {
 			return nil, fault(configFile, "is not a tokenizer's configuration: %v", err)
 		}
 	}
-	t := &Tokenizer{bytes: map[int]byte{}, specials: map[string]int{}, bos: -1, eos: -1, files: files}
+	t := &Tokenizer{bytes: map[int]byte{}, specials: map[string]int{}, names: map[int]string{}, shown: map[int]bool{}, bos: -1, eos: -1, files: files}
 	if err := t.fill(v); err != nil {
 		return nil, err
 	}
-	for name, id := range map[named]*int{c.BOS: &t.bos, c.EOS: &t.eos} {
-		if name == "" {
+	for _, one := range []struct {
+		name named
+		id   *int
+	}{{c.BOS, &t.bos}, {c.EOS, &t.eos}} { // which may be the same
+		if one.name == "" {
 			continue
 		}
-		if *id = t.Special(string(name)); *id < 0 {
-			return nil, fault(configFile, "names the token %q, which %s does not have", name, vocabularyFile)
+		if *one.id = t.Special(string(one.name)); *one.id < 0 {
+			return nil, fault(configFile, "names the token %q, which %s does not have", one.name, vocabularyFile)
 		}
 	}
 	if c.AddBOS != nil && !*c.AddBOS {
 		t.bos = -1
 	}
+	t.spelt = spelling(slices.Collect(maps.Keys(t.specials)))
 	t.chat = c.ChatTemplate == chatTemplate && t.bos >= 0 &&
 		t.Special(markUser) >= 0 && t.Special(markAssistant) >= 0 && t.Special(markEnd) >= 0
 	return t, nil
@@ -155,13 +160,26 @@ func (v *vocabulary) supported() error {
 	return nil
 }
 
+// Bounds of what every text is searched for.
+const (
+	maxAdded    = 10_000 // tokens
+	maxSpelling = 1000   // bytes of one
+)
+
 // fill takes over the vocabulary, which must have every byte once.
 func (t *Tokenizer) fill(v vocabulary) error {
+	if len(v.AddedTokens) > maxAdded {
+		return fault(vocabularyFile, "has %d added tokens; the embedded engine reads %d", len(v.AddedTokens), maxAdded)
+	}
 	for _, added := range v.AddedTokens {
+		if len(added.Content) > maxSpelling {
+			return fault(vocabularyFile, "spells an added token with %d bytes; the embedded engine reads %d", len(added.Content), maxSpelling)
+		}
 		if added.ID < 0 || added.ID >= 1<<20 {
 			return fault(vocabularyFile, "gives the token %q the number %d", added.Content, added.ID)
 		}
-		t.specials[added.Content] = added.ID
+		t.specials[added.Content], t.names[added.ID] = added.ID, added.Content
+		t.shown[added.ID] = !added.Special
 		t.size = max(t.size, added.ID+1)
 	}
 	var vocab map[string]int

@@ -3,10 +3,15 @@
 //
 // It knows byte-level vocabularies without merges: one token for each byte,
 // and special tokens beside them. Text never becomes a special token, however
-// it is spelt; only BOS, EOS, Special and Chat yield them.
+// it is spelt; only BOS, EOS, Special, Split and Chat yield them.
 package tokenizer
 
 import (
+	"cmp"
+	"iter"
+	"regexp"
+	"slices"
+	"strings"
 	"unicode/utf8"
 )
 
@@ -15,6 +20,9 @@ type Tokenizer struct {
 	ids      [256]int       // of each byte
 	bytes    map[int]byte   // of each token that is a byte
 	specials map[string]int // by spelling
+	names    map[int]string // of special tokens, by number
+	shown    map[int]bool   // special tokens that are text to a reader
+	spelt    *regexp.Regexp // any special token
 	size     int
 	bos, eos int // -1 when there is none
 	chat     bool
@@ -37,6 +45,56 @@ func (t *Tokenizer) Special(name string) int {
 		return id
 	}
 	return -1
+}
+
+// Specials are the spellings of the special tokens that are no text to a
+// reader, in order.
+func (t *Tokenizer) Specials() []string {
+	var names []string
+	for name, id := range t.specials {
+		if !t.shown[id] {
+			names = append(names, name)
+		}
+	}
+	slices.Sort(names)
+	return names
+}
+
+// Split cuts text at the special tokens that it spells: it yields what lies
+// between them with -1, and each of them with its number. Of several that begin
+// at one place the longest counts.
+func (t *Tokenizer) Split(text string) iter.Seq2[string, int] {
+	return func(yield func(string, int) bool) {
+		at := 0
+		if t.spelt != nil {
+			for _, found := range t.spelt.FindAllStringIndex(text, -1) {
+				if found[0] > at && !yield(text[at:found[0]], -1) {
+					return
+				}
+				if at = found[1]; !yield(text[found[0]:at], t.specials[text[found[0]:at]]) {
+					return
+				}
+			}
+		}
+		if at < len(text) {
+			yield(text[at:], -1)
+		}
+	}
+}
+
+// spelling matches any of the names, the longest first; nil when there is none.
+func spelling(names []string) *regexp.Regexp {
+	var parts []string
+	for _, name := range names {
+		if name != "" {
+			parts = append(parts, regexp.QuoteMeta(name))
+		}
+	}
+	if len(parts) == 0 {
+		return nil
+	}
+	slices.SortFunc(parts, func(a, b string) int { return cmp.Or(cmp.Compare(len(b), len(a)), cmp.Compare(a, b)) })
+	return regexp.MustCompile(strings.Join(parts, "|"))
 }
 
 // Encode turns text into tokens. It adds none and parses no special ones.
@@ -79,15 +137,31 @@ func (t *Tokenizer) Decode(ids []int) string {
 // A Decoder decodes a stream of tokens into whole UTF-8 characters.
 type Decoder struct {
 	tokenizer *Tokenizer
+	spell     bool   // special tokens too
 	pending   []byte // the beginning of a character
 }
 
-// NewDecoder makes a decoder that has seen nothing.
+// NewDecoder makes a decoder that has seen nothing. Special tokens give it
+// nothing.
 func (t *Tokenizer) NewDecoder() *Decoder { return &Decoder{tokenizer: t} }
+
+// NewSpeller makes a decoder that spells special tokens.
+func (t *Tokenizer) NewSpeller() *Decoder { return &Decoder{tokenizer: t, spell: true} }
+
+// Bytes are what a token stands for: those of its spelling for a special one.
+func (t *Tokenizer) Bytes(id int) []byte {
+	if b, ok := t.bytes[id]; ok {
+		return []byte{b}
+	}
+	return []byte(t.names[id])
+}
 
 // Next is the text that a token completes; "" when it completes none.
 func (d *Decoder) Next(id int) string {
 	b, ok := d.tokenizer.bytes[id]
+	if !ok && (d.spell || d.tokenizer.shown[id]) {
+		return d.Rest() + d.tokenizer.names[id]
+	}
 	if !ok {
 		return ""
 	}

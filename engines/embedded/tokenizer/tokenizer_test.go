@@ -137,6 +137,8 @@ func TestUnsupportedTokenizersAreRefused(t *testing.T) {
 		"more":       {"tokenizer.json", `"A": 65`, `"A": 65, "AB": 300`, `"AB"`},
 		"clash":      {"tokenizer.json", `"id": 259`, `"id": 65`, "a byte the same number"},
 		"number":     {"tokenizer.json", `"id": 259`, `"id": -1`, "the number -1"},
+		"many":       {"tokenizer.json", `"added_tokens": [`, `"added_tokens": [` + strings.Repeat(`{"id": 300, "content": "<|x|>"},`, 10_000), "added tokens; the embedded engine reads 10000"},
+		"long":       {"tokenizer.json", `"added_tokens": [`, `"added_tokens": [{"id": 300, "content": "` + strings.Repeat("x", 1001) + `"},`, "with 1001 bytes; the embedded engine reads 1000"},
 		"no JSON":    {"tokenizer.json", `{`, `[`, "is not a tokenizer"},
 		"eos":        {"tokenizer_config.json", `"eos_token": "<|end|>"`, `"eos_token": "</s>"`, `"</s>"`},
 		"config":     {"tokenizer_config.json", `"eos_token": "<|end|>"`, `"eos_token": 3`, "configuration"},
@@ -179,4 +181,15 @@ func TestConfigurationIsHonoured(t *testing.T) {
 	tok, err = tokenizer.Load(dir)
 	require.NoError(t, err)
 	assert.Equal(t, -1, tok.EOS())
+}
+
+// TestOneTokenMayBeginAndEndTexts: as GPT-2's does.
+func TestOneTokenMayBeginAndEndTexts(t *testing.T) {
+	dir := t.TempDir()
+	require.NoError(t, tokenizer.NewBytes().Save(dir))
+	edit(t, filepath.Join(dir, "tokenizer_config.json"), `"eos_token": "<|end|>"`, `"eos_token": "<|bos|>"`)
+	tok, err := tokenizer.Load(dir)
+	require.NoError(t, err)
+	assert.GreaterOrEqual(t, tok.EOS(), 256)
+	assert.Equal(t, tok.EOS(), tok.BOS())
 }

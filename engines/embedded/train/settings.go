@@ -56,7 +56,7 @@ func resolve(order engines.TrainOrder, c *llama.Config) (engines.TrainSettings, 
 		rate = defaultLoraRate
 	}
 	fill(&s.LearningRate, rate*min(1, rateWidth/float64(c.HiddenSize)))
-	fill(&s.LoraAlpha, 2*float64(s.LoraRank))
+	fill(&s.LoraAlpha, engines.DefaultLoraAlpha(s.LoraRank))
 	fill(&s.BatchSizeTokens, max(defaultBatchTokens, s.MaxContextLength))
 	fill(&s.BatchSizeSamples, defaultSamples)
 	fill(&s.GradientAccumulationSteps, 1)

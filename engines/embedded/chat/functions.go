@@ -1,0 +1,239 @@
+package chat
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/nikolalohinski/gonja/v2/builtins"
+	"github.com/nikolalohinski/gonja/v2/exec"
+
+	"anneal/domain"
+)
+
+// maxRange bounds the loops of a template.
+const maxRange = 100_000
+
+// raise is raise_exception: the template refuses the conversation.
+func (r *rendering) raise(_ *exec.Evaluator, a *exec.VarArgs) (any, error) {
+	r.refused = a.First().String()
+	return nil, errors.New(r.refused)
+}
+
+// refusal is the fault of a template that could not be rendered.
+func (r *rendering) refusal(err error) error {
+	if r.refused != "" {
+		return domain.Faultf(domain.InvalidArgument, "messages: the model's chat template refuses them: %s", short(errors.New(r.refused)))
+	}
+	if r.cause != nil {
+		err = r.cause
+	}
+	return domain.Faultf(domain.InvalidArgument, "messages: the model's chat template cannot be rendered with them: %s", short(err))
+}
+
+// short is an error's text in one line of bounded length.
+func short(err error) string {
+	text := []rune(strings.Join(strings.Fields(err.Error()), " "))
+	if len(text) > 300 {
+		return "… " + string(text[len(text)-300:]) // its end is what went wrong
+	}
+	return string(text)
+}
+
+// A rendering is what the functions of a template need to know of the
+// conversation that it is executed with.
+type rendering struct {
+	budget
+	order   keyOrder
+	refused string // what the template said by raise_exception
+	cause   error  // the first thing that could not be reckoned: what the library makes of it hides it
+}
+
+// environment is Jinja as transformers gives it to chat templates.
+func environment(now *rendering) *exec.Environment {
+	globals := exec.EmptyContext().Update(builtins.GlobalFunctions).Update(builtins.GlobalVariables)
+	globals.Set("raise_exception", now.raise)
+	globals.Set("strftime_now", func(_ *exec.Evaluator, a *exec.VarArgs) (string, error) {
+		return strftime(time.Now(), a.First().String()), nil
+	})
+	globals.Set("range", rangeOf)
+	globals.Set("lipsum", nil)
+	filters := exec.NewFilterSet(map[string]exec.FilterFunction{}).Update(builtins.Filters)
+	own := map[string]exec.FilterFunction{"tojson": now.toJSON, "items": now.items}
+	for _, name := range amplifiers.filters {
+		filter, _ := filters.Get(name)
+		own[name] = now.filter(filter)
+	}
+	for name, filter := range own {
+		if err := filters.Replace(name, filter); err != nil {
+			panic(err) // the library has them
+		}
+	}
+	for name, filter := range map[string]exec.FilterFunction{"bounded": now.bounded, "shown": now.shown, "walked": now.walked, "times": now.times, "fromEnd": now.fromEnd} {
+		if err := filters.Register(name, filter); err != nil {
+			panic(err) // the library has none of them
+		}
+	}
+	methods := builtins.Methods
+	methods.Dict, methods.Str, methods.List = now.methods(), now.text(), exec.NewMethodSet(map[string]exec.Method[[]any]{})
+	return &exec.Environment{Context: globals, Filters: filters, Tests: builtins.Tests, ControlStructures: statements(now), Methods: methods}
+}
+
+// rangeOf is range, but no longer than maxRange.
+func rangeOf(_ *exec.Evaluator, a *exec.VarArgs) ([]int, error) {
+	start, stop, step := 0, 0, 1
+	at := func(i int) int { return a.Args[i].Integer() }
+	switch len(a.Args) {
+	case 1:
+		stop = at(0)
+	case 2:
+		start, stop = at(0), at(1)
+	case 3:
+		start, stop, step = at(0), at(1), at(2)
+	}
+	if step == 0 {
+		return nil, errors.New("range needs a step")
+	}
+	numbers := []int{}
+	for i := start; step > 0 && i < stop || step < 0 && i > stop; i += step {
+		if len(numbers) == maxRange {
+			return nil, fmt.Errorf("range has more than %d numbers", maxRange)
+		}
+		numbers = append(numbers, i)
+	}
+	return numbers, nil
+}
+
+// text are the methods of texts. Three of the library want arguments that
+// Python lets out.
+func (r *rendering) text() *exec.MethodSet[string] {
+	methods := map[string]exec.Method[string]{}
+	for _, name := range strings.Fields("capitalize count endswith find format isalnum isalpha isdigit islower isspace isupper join ljust lower lstrip " +
+		"partition removeprefix removesuffix replace rfind rjust rpartition rsplit rstrip split splitlines startswith strip swapcase title upper zfill") {
+		if method, ok := builtins.Methods.Str.Get(name); ok {
+			methods[name] = method
+		}
+	}
+	fill := func(name string, rest func(self string) []any) {
+		own := methods[name]
+		methods[name] = func(self string, value *exec.Value, a *exec.VarArgs) (any, error) {
+			most := rest(self)
+			for len(a.Args) < len(most) && most[len(a.Args)] != nil {
+				a.Args = append(a.Args, exec.AsValue(most[len(a.Args)]))
+			}
+			return own(self, value, a)
+		}
+	}
+	fill("replace", func(string) []any { return []any{nil, nil, -1} })
+	for _, name := range []string{"find", "rfind"} {
+		fill(name, func(self string) []any { return []any{nil, 0, utf8.RuneCountInString(self)} })
+	}
+	for _, name := range amplifiers.methods {
+		methods[name] = r.method(methods[name])
+	}
+	return exec.NewMethodSet(methods)
+}
+
+// methods are those of objects, with their keys in order. As in transformers'
+// sandbox none changes its object.
+func (r *rendering) methods() *exec.MethodSet[map[string]any] {
+	ordered := func(of func(map[string]any) any) exec.Method[map[string]any] {
+		return func(self map[string]any, value *exec.Value, _ *exec.VarArgs) (any, error) {
+			if own, ok := value.Interface().(map[string]any); ok {
+				self = own // what comes as self may be a copy, of which no order is known
+			}
+			return of(self), nil
+		}
+	}
+	methods := map[string]exec.Method[map[string]any]{
+		"keys":   ordered(func(o map[string]any) any { return r.order.keys(o) }),
+		"items":  ordered(func(o map[string]any) any { return r.pairs(o) }),
+		"values": ordered(func(o map[string]any) any { return r.values(o) }),
+	}
+	for _, name := range []string{"get", "copy"} {
+		if method, ok := builtins.Methods.Dict.Get(name); ok {
+			methods[name] = method
+		}
+	}
+	return exec.NewMethodSet(methods)
+}
+
+func (r *rendering) values(object map[string]any) []any {
+	values := []any{}
+	for _, key := range r.order.keys(object) {
+		values = append(values, object[key])
+	}
+	return values
+}
+
+func (r *rendering) pairs(object map[string]any) []any {
+	pairs := []any{}
+	for _, key := range r.order.keys(object) {
+		pairs = append(pairs, []any{key, object[key]})
+	}
+	return pairs
+}
+
+// items is the filter of that name: an object's pairs.
+func (r *rendering) items(_ *exec.Evaluator, in *exec.Value, _ *exec.VarArgs) *exec.Value {
+	object, ok := in.Interface().(map[string]any)
+	if in.IsError() || !ok && !in.IsNil() {
+		return exec.AsValue(errors.New("the filter items takes an object"))
+	}
+	return exec.AsValue(r.pairs(object))
+}
+
+// toJSON is the filter of that name as transformers has it: Python's json.dumps
+// with ensure_ascii off, nothing escaped for HTML.
+func (r *rendering) toJSON(_ *exec.Evaluator, in *exec.Value, a *exec.VarArgs) *exec.Value {
+	if in.IsError() {
+		return in
+	}
+	indent := -1
+	given := a.GetKeywordArgument("indent", nil)
+	if len(a.Args) > 0 {
+		given = a.Args[0]
+	}
+	if given != nil && given.IsInteger() {
+		indent = min(given.Integer(), 16)
+	}
+	w := jsonWriter{order: r.order, indent: indent}
+	_, err := weigh(in)
+	if err == nil {
+		err = w.write(goValue(in), 0)
+	}
+	if err = errors.Join(err, r.make(w.Len())); err != nil {
+		return exec.AsValue(err)
+	}
+	return exec.AsSafeValue(w.String())
+}
+
+// strftime writes a time by the directives of C that templates use.
+func strftime(t time.Time, format string) string {
+	layouts := map[byte]string{'Y': "2006", 'y': "06", 'm': "01", 'd': "02", 'e': "_2", 'b': "Jan", 'B': "January", 'a': "Mon", 'A': "Monday",
+		'H': "15", 'I': "03", 'M': "04", 'S': "05", 'p': "PM", 'Z': "MST", 'z': "-0700", 'F': "2006-01-02", 'T': "15:04:05", 'j': "002"}
+	var out strings.Builder
+	for i := 0; i < len(format); i++ {
+		if format[i] != '%' || i+1 == len(format) {
+			out.WriteByte(format[i])
+			continue
+		}
+		i++
+		bare := format[i] == '-' && i+1 < len(format) // without the zero in front
+		if bare {
+			i++
+		}
+		layout, ok := layouts[format[i]]
+		text := t.Format(layout)
+		switch {
+		case !ok:
+			text = string(format[i])
+		case bare:
+			text = strings.TrimLeft(text[:len(text)-1], "0") + text[len(text)-1:]
+		}
+		out.WriteString(text)
+	}
+	return out.String()
+}

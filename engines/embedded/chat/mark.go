@@ -1,0 +1,69 @@
+package chat
+
+import (
+	"strings"
+	"unicode/utf8"
+
+	"anneal/engines"
+)
+
+// A mark keeps texts of a conversation from becoming special tokens: wherever
+// one spells such a token, or ends as one begins, the mark is put in between.
+// It is a character that neither the conversation nor the template has, and is
+// taken out again after the special tokens were found.
+type mark struct {
+	sign     string
+	specials []string
+}
+
+// newMark chooses a private character (Unicode, section 23.5) that occurs
+// nowhere yet.
+func newMark(t *Template, c *engines.Chat) mark {
+	used := map[rune]bool{}
+	note := func(text string) {
+		for _, r := range text {
+			if r >= 0xE000 && r <= 0xF8FF {
+				used[r] = true
+			}
+		}
+	}
+	note(t.source)
+	for _, m := range c.Messages {
+		for _, text := range []string{m.Content, m.Name, m.Reasoning, m.ToolCallID} {
+			note(text)
+		}
+		for _, call := range m.ToolCalls {
+			note(call.ID + call.Name)
+			note(unescaped(call.Arguments))
+		}
+	}
+	for _, tool := range c.Tools {
+		note(unescaped(string(tool)))
+	}
+	sign := rune(0xF8FF)
+	for used[sign] && sign > 0xE000 {
+		sign--
+	}
+	return mark{string(sign), t.tokens.Specials()}
+}
+
+// put marks a text.
+func (m mark) put(text string) string {
+	for _, special := range m.specials {
+		if strings.Contains(text, special) {
+			_, size := utf8.DecodeRuneInString(special)
+			text = strings.ReplaceAll(text, special, special[:size]+m.sign+special[size:])
+		}
+	}
+	for _, special := range m.specials {
+		for n := len(special) - 1; n > 0; n-- {
+			if strings.HasSuffix(text, special[:n]) {
+				return text + m.sign
+			}
+		}
+	}
+	return text
+}
+
+// remove takes the marks out of a text.
+func (m mark) remove(text string) string { return strings.ReplaceAll(text, m.sign, "") }

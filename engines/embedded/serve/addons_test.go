@@ -1,0 +1,187 @@
+package serve
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"anneal/domain"
+	"anneal/engines"
+	"anneal/engines/embedded/kernel"
+	"anneal/engines/embedded/llama"
+)
+
+// adapterOf is an adapter that changes the answers of w.
+func adapterOf(w *llama.Weights, seed uint64, rank int, modules ...llama.Module) *llama.Adapter {
+	a := llama.NewAdapter(w.Config, rank, float64(2*rank), modules)
+	a.Initialize(seed)
+	for i := range a.Flat() {
+		a.Flat()[i] += 0.03 * float32((i+int(seed))%7-3)
+	}
+	a.BaseHash = w.Hash()
+	return a
+}
+
+// adapters are of different ranks on different projections.
+func adapters(w *llama.Weights) map[string]*llama.Adapter {
+	return map[string]*llama.Adapter{
+		"all":    adapterOf(w, 5, 4, llama.Query, llama.Key, llama.Value, llama.Output, llama.Gate, llama.Up, llama.Down),
+		"few":    adapterOf(w, 6, 8, llama.Query, llama.Value, llama.Down),
+		"narrow": adapterOf(w, 7, 1, llama.Up),
+		"zero":   llama.NewAdapter(w.Config, 8, 8, []llama.Module{llama.Query, llama.Output}),
+	}
+}
+
+func loadAddon(t *testing.T, m engines.Model, id string, a *llama.Adapter) {
+	t.Helper()
+	dir := t.TempDir()
+	require.NoError(t, a.Save(dir, 0))
+	require.NoError(t, m.(engines.AddonLoader).LoadAddon(t.Context(), id, dir))
+}
+
+// TestAddonLogitsAreThoseOfTraining proves that an addon beside the base
+// computes what it was trained as: bit for bit, however the tokens are cut into
+// steps, and whatever other addons share them.
+func TestAddonLogitsAreThoseOfTraining(t *testing.T) {
+	w := weights()
+	tokens := ids(120, 1)
+	for name, adapter := range adapters(w) {
+		t.Run(name, func(t *testing.T) {
+			want := distribution(llama.NewNet(w, adapter, 1), tokens)
+			ours := &addon{name, adapter.Pack(&w.Config)}
+			other := &addon{"other", adapterOf(w, 99, 2, llama.Query, llama.Gate).Pack(&w.Config)}
+			for _, cut := range [][]int{{120}, {1}, {70, 1}, {7, 9, 64}} {
+				d := newDecoder(w, 200, 2)
+				mine, base, beside := newCache(&w.Config, 150), newCache(&w.Config, 150), newCache(&w.Config, 150)
+				for at, step := 0, 0; at < len(tokens); step++ {
+					n := min(cut[step%len(cut)], len(tokens)-at)
+					got := d.step([]span{
+						{cache: base, tokens: tokens[at : at+1]}, {cache: mine, tokens: tokens[at : at+n], wanted: true, addon: ours},
+						{cache: beside, tokens: tokens[at : at+1], addon: other},
+					}).Row(0)
+					at += n
+					probs := append([]float32(nil), got...)
+					kernel.Softmax(probs)
+					require.Equal(t, want.Row(at-1), probs, "cut %v, after %d tokens", cut, at)
+				}
+			}
+		})
+	}
+}
+
+// distribution is what a net expects after each token.
+func distribution(net *llama.Net, tokens []int) kernel.Matrix {
+	sequence, scored := make([]int32, len(tokens)+1), make([]bool, len(tokens)+1)
+	for i, token := range tokens {
+		sequence[i], scored[i+1] = int32(token), true
+	}
+	var batch llama.Batch
+	batch.Add(sequence, scored)
+	pass := llama.NewPass(net)
+	pass.Forward(&batch)
+	return pass.Probabilities()
+}
+
+// TestAddonsShareTheModel asks several addons and the base at the same time:
+// each answers as alone, and as when it is merged into the base.
+func TestAddonsShareTheModel(t *testing.T) {
+	w := weights()
+	shared := open(t, w, Options{Slots: 32, ChunkTokens: 24, Parallelism: 2})
+	type question struct {
+		req  engines.CompletionRequest
+		want answer
+	}
+	var questions []question
+	merged := map[string]engines.Model{"": open(t, w, Options{Slots: 1})}
+	for id, adapter := range adapters(w) {
+		loadAddon(t, shared, id, adapter)
+		merged[id] = open(t, adapter.Merge(w), Options{Slots: 1})
+	}
+	told := map[string]bool{}
+	for id, m := range merged {
+		for i := range 6 {
+			req := engines.CompletionRequest{PromptTokens: ids(3+i*5, i), MaxTokens: 25, IgnoreEOS: true}
+			want := ask(t, m, req)
+			if i == 0 {
+				told[want.text] = true
+			}
+			req.Addon = id
+			require.Equal(t, want, ask(t, shared, req), "%q answers as when it is merged", id)
+			questions = append(questions, question{req, want})
+		}
+	}
+	require.Len(t, told, 4, "all but the zero adapter answer in their own way")
+	for range 2 {
+		var all sync.WaitGroup
+		for _, q := range questions {
+			all.Go(func() {
+				got := ask(t, shared, q.req)
+				got.pieces = q.want.pieces
+				assert.Equal(t, q.want, got, "of %q", q.req.Addon)
+			})
+		}
+		all.Wait()
+	}
+}
+
+func TestUnloadingAnAddonEndsNoAnswer(t *testing.T) {
+	w := weights()
+	m := open(t, w, Options{})
+	adapter := adapters(w)["all"]
+	loadAddon(t, m, "a", adapter)
+	loadAddon(t, m, "a", adapters(w)["few"])
+	req := engines.CompletionRequest{PromptTokens: ids(9, 2), MaxTokens: 60, IgnoreEOS: true, Addon: "a"}
+	want := ask(t, m, req)
+	require.Equal(t, ask(t, open(t, adapter.Merge(w), Options{}), engines.CompletionRequest{PromptTokens: req.PromptTokens, MaxTokens: 60, IgnoreEOS: true}).text,
+		want.text, "what is loaded stays as it is")
+
+	text, unloaded := "", false
+	_, err := m.Complete(t.Context(), req, func(c engines.Chunk) error {
+		if text += c.Text; !unloaded {
+			unloaded = true
+			require.NoError(t, m.(engines.AddonLoader).UnloadAddon("a"))
+		}
+		return nil
+	})
+	require.NoError(t, err)
+	require.True(t, unloaded)
+	require.Equal(t, want.text, text)
+	_, err = m.Complete(t.Context(), req, nil)
+	require.Equal(t, domain.Unavailable, domain.CodeOf(err))
+	var fault *domain.Fault
+	require.ErrorAs(t, err, &fault)
+	require.Equal(t, engines.AddonNotLoaded, fault.Reason)
+	require.NoError(t, m.(engines.AddonLoader).UnloadAddon("a"), "unloading twice is harmless")
+}
+
+func TestAddonsThatDoNotFit(t *testing.T) {
+	w := weights()
+	m := open(t, w, Options{}).(engines.AddonLoader)
+	foreign := adapters(w)["few"]
+	foreign.BaseHash = "sha256:other"
+	dir := t.TempDir()
+	require.NoError(t, foreign.Save(dir, 0))
+	err := m.LoadAddon(t.Context(), "x", dir)
+	require.Equal(t, domain.FailedPrecondition, domain.CodeOf(err), "%v", err)
+	require.ErrorContains(t, err, "another base")
+	require.Equal(t, domain.InvalidArgument, domain.CodeOf(m.LoadAddon(t.Context(), "", dir)))
+
+	foreign.BaseHash = w.Hash()
+	require.NoError(t, foreign.Save(dir, 0))
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	require.ErrorIs(t, m.LoadAddon(ended, "x", dir), context.Canceled)
+	tuned, err := New(Options{}).Load(t.Context(), engines.ModelFiles{Dir: save(t, w), AdapterDir: dir})
+	require.NoError(t, err)
+	defer tuned.Close()
+	require.ErrorContains(t, tuned.(engines.AddonLoader).LoadAddon(t.Context(), "x", dir), "merged")
+
+	for i := range maxAddons {
+		require.NoError(t, m.LoadAddon(t.Context(), fmt.Sprint(i), dir))
+	}
+	require.Equal(t, domain.ResourceExhausted, domain.CodeOf(m.LoadAddon(t.Context(), "one more", dir)))
+}

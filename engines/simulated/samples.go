@@ -1,0 +1,82 @@
+package simulated
+
+import (
+	"bufio"
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"slices"
+
+	"anneal/domain"
+	"anneal/engines"
+)
+
+// meanReward is the mean over all samples of an order's rows of
+//
+//	sum over rewards of weight × the sample's figure of that name
+//
+// A sample without one of the rewards is the user's fault. Without weights
+// every figure of a sample weighs 1.
+func meanReward(order engines.TrainOrder) (float64, error) {
+	sum, samples := 0.0, 0
+	for _, file := range order.DataFiles {
+		f, err := os.Open(file)
+		if err != nil {
+			return 0, err
+		}
+		lines := bufio.NewScanner(f)
+		lines.Buffer(nil, 4<<20)
+		for line := 1; lines.Scan(); line++ {
+			var row struct {
+				Samples []map[string]any `json:"samples"`
+			}
+			if json.Unmarshal(lines.Bytes(), &row) != nil || len(row.Samples) == 0 {
+				err = domain.Faultf(domain.InvalidArgument, "%s line %d: has no samples; a trainer learns from {samples: [{messages, REWARD: 0..1}]}", filepath.Base(file), line)
+				break
+			}
+			for _, sample := range row.Samples {
+				var reward float64
+				if reward, err = rewardOf(sample, order.Settings.RewardWeights); err != nil {
+					break
+				}
+				sum, samples = sum+reward, samples+1
+			}
+			if err != nil {
+				break
+			}
+		}
+		if err == nil {
+			err = lines.Err()
+		}
+		_ = f.Close() // it was only read
+		if err != nil {
+			return 0, err
+		}
+	}
+	return sum / float64(max(samples, 1)), nil
+}
+
+func rewardOf(sample map[string]any, weights map[string]float64) (total float64, err error) {
+	names := make([]string, 0, len(weights))
+	for name := range weights {
+		names = append(names, name)
+	}
+	for name := range sample {
+		if _, figure := sample[name].(float64); figure && len(weights) == 0 {
+			names = append(names, name)
+		}
+	}
+	slices.Sort(names)
+	for _, name := range names {
+		figure, ok := sample[name].(float64)
+		if !ok {
+			return 0, domain.Faultf(domain.InvalidArgument, "rewardWeights: a sample has no number %q; name rewards that every sample has", name)
+		}
+		weight := 1.0
+		if w, given := weights[name]; given {
+			weight = w
+		}
+		total += weight * figure
+	}
+	return total, nil
+}
