@@ -42,7 +42,12 @@ func rank(code domain.Code) int {
 type inputs struct {
 	view    *projections.View
 	account string
+	carves  bool // rows of dataset are to be held back: some must remain
 	verdict
+}
+
+func (j job) inputs(v *projections.View) inputs {
+	return inputs{view: v, account: j.Name.Account(), carves: j.carves(v)}
 }
 
 func (c *inputs) refuse(code domain.Code, field, format string, args ...any) {
@@ -51,13 +56,16 @@ func (c *inputs) refuse(code domain.Code, field, format string, args ...any) {
 
 // dataset requires a READY dataset with enough rows of one of the shapes. The
 // answer is nil when it is not there to be compared with.
-func (c *inputs) dataset(field, name string, least int64, shapes ...string) *domain.Dataset {
+func (c *inputs) dataset(field, name string, least domain.Count, shapes ...string) *domain.Dataset {
 	row, ok := c.view.Datasets.Get(domain.Name(name))
 	if !ok || row.Name.Account() != c.account {
 		c.refuse(domain.NotFound, field, "there is no dataset %s: upload it, then resume the job", name)
 		return nil
 	}
-	d := &row.State
+	d, this := &row.State, "this"
+	if c.carves && field == "dataset" {
+		least, this = least+domain.CarveOut(least+1), "this, with rows held back for evaluation,"
+	}
 	switch {
 	case d.State != domain.DatasetReady:
 		c.unready(field, name, d)
@@ -65,14 +73,18 @@ func (c *inputs) dataset(field, name string, least int64, shapes ...string) *dom
 	case !slices.Contains(shapes, d.Shape):
 		c.refuse(domain.InvalidArgument, field, "the rows of %s are of shape %s, and this needs %s: name another dataset",
 			name, d.Shape, strings.Join(shapes, " or "))
-	case d.ExampleCount.Int64() < least:
-		c.refuse(domain.InvalidArgument, field, "%s has %d rows, and this needs at least %d: name a larger dataset", name, d.ExampleCount, least)
+	case d.ExampleCount < least:
+		c.refuse(domain.InvalidArgument, field, "%s has %d rows, and %s needs at least %d: name a larger dataset", name, d.ExampleCount, this, least)
 	}
 	return d
 }
 
 func (c *inputs) unready(field, name string, d *domain.Dataset) {
 	switch {
+	case d.Filling():
+		c.waits, c.words = true, fmt.Sprintf("the rows of %s, which are being made from %s", name, d.From.Source)
+	case d.Unfilled():
+		c.refuse(domain.FailedPrecondition, field, "the rows of %s could not be made (%s): name another dataset", name, d.Status.Message)
 	case d.Upload == 0:
 		c.refuse(domain.FailedPrecondition, field, "nothing has been uploaded to %s: upload a file, validate it, then resume the job", name)
 	case d.Validated < d.Upload:
@@ -83,12 +95,19 @@ func (c *inputs) unready(field, name string, d *domain.Dataset) {
 }
 
 // evaluator requires an evaluator with a revision that was built; one that is
-// being built for the first time is waited for.
-func (c *inputs) evaluator(field, name string) {
+// being built for the first time is waited for. revision is what the job began
+// with, 0 before.
+func (c *inputs) evaluator(field, name string, revision int) {
 	row, ok := c.view.Evaluators.Get(domain.Name(name))
+	kept := revision == 0
+	if ok && !kept {
+		_, kept = row.State.BuildOf(revision)
+	}
 	switch {
 	case !ok || row.Name.Account() != c.account:
 		c.refuse(domain.NotFound, field, "there is no evaluator %s: create it, then resume the job", name)
+	case !kept:
+		c.refuse(domain.FailedPrecondition, field, "revision %d of %s, which the job began with, is no longer remembered: create another job", revision, name)
 	case row.State.Active > 0:
 	case row.State.State == domain.EvaluatorFailed:
 		c.refuse(domain.FailedPrecondition, field, "%s could not be built (%s): mend it, then resume the job", name, row.State.Status.Message)

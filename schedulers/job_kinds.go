@@ -20,6 +20,9 @@ type job struct {
 // jobKind is what differs from one kind of job to the other.
 type jobKind interface {
 	need() Need
+	// carve is the dataset of which rows are to be held back for evaluation, and
+	// how many must remain; "" is none.
+	carve() (dataset string, least domain.Count)
 	// check says what is wrong with what the job names.
 	check(v *projections.View, j job) verdict
 }
@@ -77,11 +80,24 @@ func training(nodes int, engine string) Need {
 	return Need{Count: max(1, nodes), Pool: domain.PoolTraining, Engine: engine, Takes: domain.Resources{CPUMilli: 1000, MemoryMiB: 512}}
 }
 
+func (s *supervised) carve() (string, domain.Count) {
+	return carved(s.EvalAutoCarveout, s.Dataset), minExamples
+}
+
+// carved is the dataset, when rows of it are to be held back.
+func carved(carveout bool, dataset string) string {
+	if carveout {
+		return dataset
+	}
+	return ""
+}
+
 func (s *supervised) check(v *projections.View, j job) verdict {
-	c := inputs{view: v, account: j.Name.Account()}
-	dataset := c.dataset("dataset", s.Dataset, minExamples, domain.ShapeChat, domain.ShapeCompletion)
-	if s.EvaluationDataset != "" && dataset != nil {
-		c.dataset("evaluationDataset", s.EvaluationDataset, 1, dataset.Shape)
+	c := j.inputs(v)
+	train, evaluation := j.data(v, s.Dataset, s.EvaluationDataset)
+	dataset := c.dataset("dataset", train, minExamples, domain.ShapeChat, domain.ShapeCompletion)
+	if evaluation != "" && dataset != nil {
+		c.dataset("evaluationDataset", evaluation, 1, dataset.Shape)
 	}
 	c.models("", s.TrainingConfig, j)
 	return c.verdict
@@ -95,8 +111,10 @@ type preference domain.DPOSpec
 
 func (s *preference) need() Need { return training(1, "train:dpo") }
 
+func (s *preference) carve() (string, domain.Count) { return "", 0 }
+
 func (s *preference) check(v *projections.View, j job) verdict {
-	c := inputs{view: v, account: j.Name.Account()}
+	c := j.inputs(v)
 	c.dataset("dataset", s.Dataset, minExamples, domain.ShapePreference)
 	c.models("trainingConfig.", s.TrainingConfig, j)
 	return c.verdict
@@ -110,33 +128,62 @@ type reinforcement domain.ReinforcementSpec
 
 func (s *reinforcement) need() Need { return training(s.NodeCount, "train:reinforcement") }
 
+func (s *reinforcement) carve() (string, domain.Count) {
+	return carved(s.EvalAutoCarveout, s.Dataset), 1
+}
+
 func (s *reinforcement) check(v *projections.View, j job) verdict {
-	c := inputs{view: v, account: j.Name.Account()}
-	c.dataset("dataset", s.Dataset, 1, domain.ShapePrompt)
-	c.evaluator("evaluator", s.Evaluator)
-	if s.EvaluationDataset != "" {
-		c.dataset("evaluationDataset", s.EvaluationDataset, 1, domain.ShapePrompt)
+	c := j.inputs(v)
+	train, evaluation := j.data(v, s.Dataset, s.EvaluationDataset)
+	c.dataset("dataset", train, 1, domain.ShapePrompt)
+	c.evaluator("evaluator", s.Evaluator, j.Life.EvaluatorRevision)
+	if evaluation != "" {
+		c.dataset("evaluationDataset", evaluation, 1, domain.ShapePrompt)
 	}
 	c.models("trainingConfig.", s.TrainingConfig, j)
 	return c.verdict
 }
 
 func trainerJob(row *projections.Row[domain.TrainerJob]) job {
-	return job{row.Name, &row.State.JobLife, row.CreateTime, row.UpdateTime, (*trainer)(&row.State.TrainerSpec)}
+	return job{row.Name, &row.State.JobLife, row.CreateTime, row.UpdateTime, (*trainer)(&row.State)}
 }
 
-type trainer domain.TrainerSpec
+type trainer domain.TrainerJob
 
 func (s *trainer) need() Need { return training(s.NodeCount, "train:rlor") }
 
+func (s *trainer) carve() (string, domain.Count) {
+	return carved(s.EvalAutoCarveout, s.Dataset), 1
+}
+
+// awaits tells whether the job has nothing to do before it is given a step.
+func (j job) awaits() bool {
+	t, ok := j.kind.(*trainer)
+	return ok && t.Waits() && !(*domain.TrainerJob)(t).HasStep()
+}
+
 func (s *trainer) check(v *projections.View, j job) verdict {
-	c := inputs{view: v, account: j.Name.Account()}
-	if s.Dataset != "" { // otherwise its steps bring their own
-		c.dataset("dataset", s.Dataset, 1, domain.ShapeSamples)
+	c := j.inputs(v)
+	train, evaluation := j.data(v, s.Dataset, s.EvaluationDataset)
+	if s.Step.Number > 0 && s.Step.Dataset != s.Dataset {
+		train = s.Step.Dataset
 	}
-	if s.EvaluationDataset != "" {
-		c.dataset("evaluationDataset", s.EvaluationDataset, 1, domain.ShapeSamples)
+	if train != "" { // otherwise its steps bring their own
+		c.dataset("dataset", train, 1, domain.ShapeSamples)
 	}
-	c.models("trainingConfig.", s.TrainingConfig, j)
+	if evaluation != "" {
+		c.dataset("evaluationDataset", evaluation, 1, domain.ShapeSamples)
+	}
+	training := s.TrainingConfig
+	if from := (*domain.TrainerJob)(s).From(); from != "" {
+		c.model("the model of the step before", string(from))
+		training.BaseModel, training.WarmStartFrom = "", ""
+	}
+	if s.Step.Number > 0 {
+		training.OutputModel = s.Step.OutputModel
+	}
+	if !j.awaits() {
+		c.models("trainingConfig.", training, j)
+	}
 	return c.verdict
 }

@@ -70,3 +70,86 @@ func TestJobsWaitForTheirEvaluator(t *testing.T) {
 	s.act(schedulers.Jobs{})
 	s.end("jobs_evaluator")
 }
+
+// A job with evalAutoCarveout is given two datasets of its own before it is
+// queued; one whose rows cannot be made fails, and makes others when resumed.
+func TestRowsAreHeldBack(t *testing.T) {
+	s := newStage(t)
+	s.given(account(), baseModel("base"), node("n1", domain.PoolTraining, 4, nil))
+	s.given(dataset("rows", domain.ShapeChat, 60)...)
+	s.given(dataset("few", domain.ShapeChat, 3)...)
+	s.given(dataset("samples", domain.ShapeSamples, 2)...)
+	s.given(onDataset("tuned-eval", domain.CreateDataset{}))
+	carved := func(id, rows string) domain.Intent {
+		return job(id, func(spec *domain.SupervisedSpec) {
+			spec.EvalAutoCarveout, spec.Dataset = true, string(datasetName(rows))
+		})
+	}
+	s.given(carved("tuned", "rows"), carved("too-few", "few"))
+	s.given(domain.Intend(domain.TrainerJobs, domain.NewName("acme", domain.TrainerJobs.Collection, "step"), domain.Command[domain.TrainerJob](
+		domain.CreateTrainerJob{TrainerSpec: domain.TrainerSpec{Dataset: string(datasetName("samples")), EvalAutoCarveout: true,
+			TrainingConfig: domain.TrainingConfig{BaseModel: string(modelName("base"))}}, ID: "step"})))
+	s.act(schedulers.Jobs{})
+	s.say("one name that was to be used is taken")
+	s.act(schedulers.Jobs{})
+	require.Empty(t, s.plan(schedulers.Jobs{}).Steps, "it waits for the rows")
+
+	made := func(id string, rows domain.Count) domain.Intent {
+		return onDataset(id, domain.FillDataset{Files: domain.Files{Folder: id + "/", Sizes: map[string]int64{"rows.jsonl": 9}},
+			DatasetFacts: domain.DatasetFacts{Shape: domain.ShapeChat, ExampleCount: rows}})
+	}
+	s.given(made("tuned-train-2", 54))
+	require.Empty(t, s.plan(schedulers.Jobs{}).Steps, "both are waited for")
+	s.given(onDataset("tuned-eval-2", domain.LeaveUnfilled{Status: domain.Status{Code: "RESOURCE_EXHAUSTED", Message: "the store is full"}}))
+	s.act(schedulers.Jobs{})
+	s.say("the store has room again")
+	s.given(onJob("tuned", domain.ResumeJob{}))
+	s.act(schedulers.Jobs{})
+	s.given(made("tuned-train-3", 54), made("tuned-eval-3", 6))
+	s.say("what the job was made from may go")
+	s.given(onDataset("rows", domain.DeleteDataset{}))
+	s.act(schedulers.Jobs{})
+	s.act(schedulers.Jobs{})
+	row, ok := s.world.View().SupervisedJobs.Get(jobName("tuned"))
+	require.True(t, ok)
+	require.Equal(t, domain.JobRunningState, row.State.State)
+	s.end("jobs_carved")
+}
+
+// A trainer that is kept alive waits without a node until it is given a step,
+// and is placed for each.
+func TestTrainersArePlacedForEachStep(t *testing.T) {
+	s := newStage(t)
+	s.given(account(), baseModel("base"))
+	s.given(dataset("samples", domain.ShapeSamples, 2)...)
+	s.given(onNode("n1", domain.RegisterNode{NodeSpec: domain.NodeSpec{Pool: domain.PoolTraining, Engines: []string{"train", "train:rlor"},
+		Capacity: domain.Resources{CPUMilli: 4000, MemoryMiB: 4096}}}))
+	name := domain.NewName("acme", domain.TrainerJobs.Collection, "kept")
+	on := func(command domain.Command[domain.TrainerJob]) domain.Intent {
+		return domain.Intend(domain.TrainerJobs, name, command)
+	}
+	s.given(on(domain.CreateTrainerJob{ID: "kept", TrainerSpec: domain.TrainerSpec{KeepAlive: true, TrainingConfig: domain.TrainingConfig{BaseModel: string(modelName("base"))}}}))
+	s.act(schedulers.Jobs{})
+	s.act(schedulers.Jobs{})
+	state := func() domain.TrainerJob {
+		row, ok := s.world.View().TrainerJobs.Get(name)
+		require.True(t, ok)
+		return row.State
+	}
+	require.Equal(t, domain.JobIdleState, state().State)
+	require.Empty(t, s.plan(schedulers.Jobs{}).Steps)
+	s.say("a step is given")
+	s.given(on(domain.ExecuteTrainStep{Dataset: string(datasetName("samples")), OutputModel: "m1"}))
+	s.act(schedulers.Jobs{})
+	require.Equal(t, domain.JobRunningState, state().State)
+	s.given(baseModel("m1"), on(domain.FinishTrainStep{Attempt: 1, Output: "accounts/acme/models/m1"}))
+	s.act(schedulers.Allocations{})
+	require.Empty(t, s.plan(schedulers.Nodes{}).Steps)
+	s.say("between two steps it is cancelled, and resumed")
+	s.given(domain.IntendJob(name, domain.CancelJob{}))
+	s.act(schedulers.Jobs{})
+	s.given(domain.IntendJob(name, domain.ResumeJob{}))
+	s.act(schedulers.Jobs{})
+	s.end("jobs_steps")
+	require.Equal(t, domain.JobIdleState, state().State)
+}

@@ -23,9 +23,12 @@ const CancelWithin = 5 * time.Minute
 // cancelled or deleted:
 //
 //	CREATING, VALIDATING    -> PENDING, or FAILED with all that is wrong with what it names
+//	VALIDATING, PENDING     -> CREATING_INPUT_DATASET, when rows are to be held back for evaluation and are not yet
+//	CREATING_INPUT_DATASET  -> PENDING when the datasets are made, FAILED when they cannot be
 //	RE_QUEUEING             -> PENDING
 //	PENDING                 -> RUNNING where it fits; oldest first, skipping what does not fit. What no node
 //	                           of the fleet can train stays, and its status says so
+//	VALIDATING, PENDING     -> IDLE, a trainer that waits for steps and has none
 //	CANCELLING              -> CANCELLED when nothing works on it, or its node is lost, or it takes too long
 //	live, account suspended -> PAUSED, and back when the account is restored
 //	DELETING                -> DELETING_CLEANING_UP when no node holds anything for it
@@ -40,7 +43,7 @@ func (Jobs) Name() string { return "jobs" }
 // Plan implements Scheduler.
 func (s Jobs) Plan(v *projections.View, now time.Time) Plan {
 	var plan Plan
-	var queue []job
+	var waiting []job
 	fleet := fleetOf(v)
 	for j := range jobs(v) {
 		switch suspended := s.suspended(v, j); {
@@ -54,19 +57,21 @@ func (s Jobs) Plan(v *projections.View, now time.Time) Plan {
 			plan.add(domain.IntendJob(j.Name, domain.StartValidation{}))
 		case j.Life.State == domain.JobValidatingState:
 			if s.admit(&plan, v, j) {
-				plan.add(domain.IntendJob(j.Name, domain.QueueJob{}))
+				plan.add(queue(v, j)...)
 			}
+		case j.Life.State == domain.JobPreparingState:
+			prepared(&plan, v, j)
 		case j.Life.State == domain.JobRequeueState:
 			plan.add(domain.IntendJob(j.Name, domain.QueueJob{}))
 		case j.Life.State == domain.JobPendingState:
-			queue = append(queue, j)
+			waiting = append(waiting, j)
 		case j.Life.State == domain.JobCancellingState:
 			s.cancel(&plan, fleet, j, now)
 		case j.Life.State == domain.JobDeletingState && fleet.holds[j.Name] == 0:
 			plan.add(domain.IntendJob(j.Name, domain.CleanJob{}))
 		}
 	}
-	s.start(&plan, v, fleet, queue)
+	s.start(&plan, v, fleet, waiting)
 	return plan
 }
 
@@ -129,6 +134,14 @@ func (s Jobs) start(plan *Plan, v *projections.View, fleet *fleet, queue []job) 
 		if !s.admit(plan, v, j) {
 			continue
 		}
+		if j.carves(v) {
+			plan.add(carveOut(v, j)...)
+			continue
+		}
+		if j.awaits() {
+			plan.add(await(j)) // it was resumed between two steps
+			continue
+		}
 		if !fleet.able[need.Engine] {
 			hold(plan, j, fmt.Sprintf("a node that can %s: no node of this installation says that it can; start an agent whose engine does", need.Engine))
 			continue
@@ -143,20 +156,34 @@ func (s Jobs) start(plan *Plan, v *projections.View, fleet *fleet, queue []job) 
 			continue
 		}
 		fleet.take(chosen, need.Takes)
-		plan.add(gang(j, need, chosen)...)
+		plan.add(gang(j, need, chosen, revision(v, j))...)
 	}
 }
 
 // gang is the next attempt of a job: its allocation on every node, and the
 // start that guards them all.
-func gang(j job, need Need, nodes []domain.Name) Step {
+func gang(j job, need Need, nodes []domain.Name, evaluator int) Step {
 	attempt := j.Life.Attempt + 1
 	allocation := domain.Allocation{ID: domain.AllocationID(j.Name, attempt), For: j.Name, Attempt: attempt, Takes: need.Takes}
 	var step Step
 	for _, node := range nodes {
 		step = append(step, domain.Intend(domain.Nodes, node, domain.PlaceAllocation{Allocation: allocation}))
 	}
-	return append(step, domain.IntendJob(j.Name, domain.StartJob{Attempt: attempt, Nodes: nodes, Takes: need.Takes}))
+	return append(step, domain.IntendJob(j.Name, domain.StartJob{Attempt: attempt, Nodes: nodes, Takes: need.Takes, Evaluator: evaluator}))
+}
+
+// revision is the newest built revision of the evaluator that the job names; 0
+// when it names none.
+func revision(v *projections.View, j job) int {
+	s, ok := j.kind.(*reinforcement)
+	if !ok {
+		return 0
+	}
+	row, ok := v.Evaluators.Get(domain.Name(s.Evaluator))
+	if !ok {
+		return 0
+	}
+	return row.State.Active
 }
 
 func placement(p Placement) Placement {

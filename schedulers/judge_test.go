@@ -3,6 +3,7 @@ package schedulers_test
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"math/rand/v2"
@@ -26,6 +27,7 @@ type judge struct {
 	nodes      map[domain.Name]domain.Node
 	jobs       map[domain.Name]domain.SupervisedJob
 	serving    map[domain.Name]domain.Deployment
+	datasets   map[domain.Name]domain.Dataset
 	attempts   map[string]bool // job, its incarnation, attempt
 	born       map[domain.Name]uint64
 	registered map[domain.Name]time.Time // when a node last was
@@ -35,7 +37,7 @@ type judge struct {
 
 func newJudge(seed uint64) *judge {
 	return &judge{Memory: eventlog.NewMemory(), random: rand.New(rand.NewPCG(seed, 2)), nodes: map[domain.Name]domain.Node{}, jobs: map[domain.Name]domain.SupervisedJob{},
-		serving: map[domain.Name]domain.Deployment{}, attempts: map[string]bool{}, born: map[domain.Name]uint64{}, counts: map[string]int{}, registered: map[domain.Name]time.Time{}}
+		serving: map[domain.Name]domain.Deployment{}, datasets: map[domain.Name]domain.Dataset{}, attempts: map[string]bool{}, born: map[domain.Name]uint64{}, counts: map[string]int{}, registered: map[domain.Name]time.Time{}}
 }
 
 // Append implements eventlog.Log.
@@ -83,6 +85,8 @@ func (j *judge) fold(e eventlog.Event) error {
 		return foldInto(domain.Nodes, j.nodes, e)
 	case domain.Deployments.Collection:
 		return foldInto(domain.Deployments, j.serving, e)
+	case domain.Datasets.Collection:
+		return foldInto(domain.Datasets, j.datasets, e)
 	case domain.SupervisedJobs.Collection:
 		before := j.jobs[e.Name]
 		if !before.Exists() {
@@ -139,10 +143,15 @@ func (j *judge) check(writes []eventlog.Write) error {
 				return err
 			}
 		case domain.SupervisedJobs.Collection:
-			if strings.HasSuffix(w.Type, ".started.v1") {
-				if err := j.checkGang(w.Name); err != nil {
-					return err
-				}
+			var err error
+			switch _, what, _ := strings.Cut(w.Type, "."); what {
+			case "started.v1":
+				err = errors.Join(j.checkGang(w.Name), j.checkCarved(w.Name))
+			case "preparing.v1":
+				err = j.checkSides(w.Name)
+			}
+			if err != nil {
+				return err
 			}
 		}
 	}
@@ -188,6 +197,44 @@ func (j *judge) checkGang(name domain.Name) error {
 	return nil
 }
 
+// checkSides demands that the two datasets of a job are the two sides of one
+// split of its own, recorded together with what the job says of them.
+func (j *judge) checkSides(name domain.Name) error {
+	job := j.jobs[name]
+	in := job.JobLife.Inputs
+	if in == nil {
+		return fmt.Errorf("%s prepares nothing", name)
+	}
+	train, evaluation := j.datasets[in.Train], j.datasets[in.Evaluation]
+	if !train.Filling() || !evaluation.Filling() || train.SourceJobName != string(name) || evaluation.SourceJobName != string(name) {
+		return fmt.Errorf("%s prepares %+v, which are not being made for it", name, *in)
+	}
+	a, b := *train.From.Split, *evaluation.From.Split
+	a.Rest = false
+	if !train.From.Split.Rest || a != b || train.From.Source != domain.Name(job.Dataset) || train.From.Folder != evaluation.From.Folder {
+		return fmt.Errorf("%s learns from %+v and is measured on %+v", name, *train.From, *evaluation.From)
+	}
+	return nil
+}
+
+// checkCarved demands that a job that is to hold rows back has them held back
+// when it begins, if it never began before.
+func (j *judge) checkCarved(name domain.Name) error {
+	job := j.jobs[name]
+	if job.Attempt > 1 || !job.EvalAutoCarveout {
+		return nil
+	}
+	if job.JobLife.Inputs == nil {
+		return fmt.Errorf("%s begins with all rows", name)
+	}
+	for _, in := range []domain.Name{job.JobLife.Inputs.Train, job.JobLife.Inputs.Evaluation} {
+		if d := j.datasets[in]; d.State != domain.DatasetReady && d.Exists() { // it may be deleted at the same time
+			return fmt.Errorf("%s begins before the rows of %s are made", name, in)
+		}
+	}
+	return nil
+}
+
 // tail is the newest events before a position, for whoever reads of a crime.
 func (j *judge) tail(position uint64) string {
 	var lines []string
@@ -208,7 +255,8 @@ func (j *judge) report(t *testing.T) {
 		total += j.counts[name]
 	}
 	for _, name := range []string{"node.lost.v1", "replica.placed.v1", "replica.removed.v1", "deployment.ready.v1",
-		"supervisedFineTuningJob.started.v1", "supervisedFineTuningJob.requeued.v1", "supervisedFineTuningJob.completed.v1", "supervisedFineTuningJob.cancelled.v1"} {
+		"supervisedFineTuningJob.started.v1", "supervisedFineTuningJob.requeued.v1", "supervisedFineTuningJob.completed.v1", "supervisedFineTuningJob.cancelled.v1",
+		"supervisedFineTuningJob.preparing.v1", "dataset.filled.v1", "dataset.unfilled.v1"} {
 		if j.counts[name] == 0 {
 			t.Errorf("%s never happened", name)
 		}

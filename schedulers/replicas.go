@@ -26,7 +26,8 @@ const (
 //  2. surplus goes: those not ready first, then the newest
 //  3. settings that changed are rolled out with one replica more than wanted;
 //     where there is no room for that, one is removed to make it
-//  4. what is missing is placed, the oldest deployment first
+//  4. what is missing is placed, the oldest deployment first, if possible each
+//     replica on a node that holds none of its deployment's
 //  5. a deployment that began or changed settles once it has what it needs,
 //     and one that began fails when replicas keep failing or find no place
 //
@@ -93,7 +94,8 @@ type deployment struct {
 	fleet              *fleet
 	now                time.Time
 
-	current, old []domain.Replica // that are alive: of the newest settings, and of others
+	current, old []domain.Replica     // that are alive: of the newest settings, and of others
+	homes        map[domain.Name]bool // nodes that hold a current one
 }
 
 func (d *deployment) intend(cmd domain.Command[domain.Deployment]) domain.Intent {
@@ -124,6 +126,7 @@ func (d *deployment) drain(keep time.Duration) {
 
 // sort tells the replicas apart, and removes those that are dead.
 func (d *deployment) sort() {
+	d.homes = map[domain.Name]bool{}
 	for _, r := range d.Ordered() {
 		_, ready := d.fleet.index[r.Node]
 		switch {
@@ -133,6 +136,7 @@ func (d *deployment) sort() {
 			d.remove(r, fmt.Sprintf("node %s no longer holds it", r.Node.ID()))
 		case r.Generation == d.Generation:
 			d.current = append(d.current, r)
+			d.homes[r.Node] = true
 		default:
 			d.old = append(d.old, r)
 		}
@@ -190,18 +194,35 @@ func (d *deployment) place(placement Placement) bool {
 	}
 	need := d.need()
 	for i := range max(0, wanted) {
-		chosen, ok := placement.Place(d.fleet.nodes, need)
+		chosen, ok := d.apart(placement, need)
 		if !ok {
 			d.makeRoom(placement, need)
 			return false
 		}
 		d.fleet.take(chosen, need.Takes)
+		d.homes[chosen[0]] = true
 		id := fmt.Sprintf("r%d", d.ReplicaSeq+1+i)
 		allocation := domain.Allocation{ID: domain.ReplicaAllocationID(d.name, id), For: d.name, Replica: id, Takes: need.Takes}
 		d.plan.add(domain.Intend(domain.Nodes, chosen[0], domain.PlaceAllocation{Allocation: allocation}),
 			d.intend(domain.PlaceReplica{ID: id, Node: chosen[0], Generation: d.Generation}))
 	}
 	return true
+}
+
+// apart finds a place for one replica, if there is one on a node that holds
+// none of this deployment's: so that no node takes all of them with it. Nodes
+// with free accelerators are not taken for that by what needs none.
+func (d *deployment) apart(placement Placement, need Need) ([]domain.Name, bool) {
+	others := make([]Candidate, 0, len(d.fleet.nodes))
+	for _, node := range d.fleet.nodes {
+		if !d.homes[node.Name] && (devices(need.Takes) > 0 || devices(node.Free) == 0) {
+			others = append(others, node)
+		}
+	}
+	if chosen, ok := placement.Place(others, need); ok {
+		return chosen, true
+	}
+	return placement.Place(d.fleet.nodes, need)
 }
 
 // makeRoom removes one old replica in whose place a new one fits, unless fewer

@@ -4,6 +4,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/require"
+
 	"anneal/domain"
 	"anneal/schedulers"
 )
@@ -21,7 +23,7 @@ func TestReplicasAreKept(t *testing.T) {
 	s.given(deployment("d1", 2, 4, nil))
 	s.act(schedulers.Replicas{})
 	s.report("d1", "r1", "n1", domain.ReplicaInitializing)
-	s.report("d1", "r2", "n1", domain.ReplicaReady)
+	s.report("d1", "r2", "n2", domain.ReplicaReady)
 	s.act(schedulers.Replicas{})
 	s.report("d1", "r1", "n1", domain.ReplicaReady)
 	s.act(schedulers.Replicas{})
@@ -38,6 +40,27 @@ func TestReplicasAreKept(t *testing.T) {
 	s.act(schedulers.Replicas{})
 	s.act(schedulers.Replicas{})
 	s.end("replicas_kept")
+}
+
+// Replicas of one deployment go to different nodes as long as there are some,
+// those without accelerators to nodes without free ones; then they are packed.
+func TestReplicasAreSpread(t *testing.T) {
+	s := newStage(t)
+	s.ingredients()
+	s.given(node("n1", domain.PoolInference, 1, nil), node("n2", domain.PoolInference, 2, nil), node("n3", domain.PoolInference, 4, nil),
+		node("g1", domain.PoolInference, 1, map[string]int{"VENDOR_A_H100_80GB": 8}), node("g2", domain.PoolInference, 1, map[string]int{"VENDOR_A_H100_80GB": 2}))
+	s.given(deployment("d1", 4, 4, nil), deployment("d2", 3, 3, func(spec *domain.DeploymentSpec) {
+		spec.AcceleratorType, spec.AcceleratorCount = "VENDOR_A_H100_80GB", 1
+	}))
+	s.act(schedulers.Replicas{})
+	homes := map[string]string{}
+	for _, id := range []string{"d1", "d2"} {
+		row, _ := s.world.View().Deployments.Get(deploymentName(id))
+		for _, r := range row.State.Ordered() {
+			homes[id] += r.Node.ID() + " "
+		}
+	}
+	require.Equal(t, map[string]string{"d1": "n1 n2 n3 n1 ", "d2": "g2 g1 g2 "}, homes)
 }
 
 func TestReplicasOfZero(t *testing.T) {

@@ -70,6 +70,7 @@ func live(t *testing.T, seed uint64) {
 	for began := time.Now(); time.Since(began) < quietTime && unfinished(town.worlds[0].View()) != ""; time.Sleep(10 * time.Second) {
 		synctest.Wait()
 		town.purge()
+		town.fill(1000, 0)
 		require.NoError(t, judge.verdict())
 	}
 	time.Sleep(time.Minute)
@@ -170,6 +171,11 @@ func wrongs(v *projections.View) (found []string) {
 // unfinished is something that the cluster still owes its users; "" when there
 // is nothing.
 func unfinished(v *projections.View) string {
+	for row := range v.Datasets.All() {
+		if row.State.Filling() {
+			return fmt.Sprintf("the rows of %s are not made", row.Name)
+		}
+	}
 	for row := range v.SupervisedJobs.All() {
 		if !row.State.Terminal() {
 			return fmt.Sprintf("%s is %s (%s)", row.Name, row.State.State, row.State.JobLife.Status.Message)

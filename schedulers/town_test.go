@@ -39,7 +39,7 @@ func (o *town) wish(actor string, world *projections.World, intents ...domain.In
 
 // open makes what jobs and deployments need.
 func (o *town) open() {
-	for _, intent := range append([]domain.Intent{account(), baseModel("base")}, dataset("rows", domain.ShapeChat, 3)...) {
+	for _, intent := range append([]domain.Intent{account(), baseModel("base")}, dataset("rows", domain.ShapeChat, 9)...) {
 		if err := o.wish("operator", o.worlds[0], intent); err != nil {
 			o.t.Fatal(err)
 		}
@@ -55,7 +55,9 @@ func (o *town) act() {
 		id = fmt.Sprintf("y%d", o.random.IntN(8))
 	}
 	if chance(40) {
-		user(job(id, func(s *domain.SupervisedSpec) { s.Nodes = o.random.IntN(4) }))
+		user(job(id, func(s *domain.SupervisedSpec) {
+			s.Nodes, s.EvalAutoCarveout = o.random.IntN(4), o.random.IntN(2) == 0
+		}))
 	}
 	if chance(6) {
 		late := time.Now().Add(time.Duration(1+o.random.IntN(10)) * time.Minute).UTC()
@@ -90,6 +92,31 @@ func (o *town) act() {
 		o.agents[o.random.IntN(len(o.agents))].strike(o.random)
 	}
 	o.purge()
+	o.fill(200, 5)
+}
+
+// fill does what the task does that makes the rows of datasets: now and then,
+// and not always with success. Somebody may delete what is made.
+func (o *town) fill(perThousand, fails int) {
+	for row := range o.worlds[1].View().Datasets.All() {
+		name := row.Name
+		at := func(cmd domain.Command[domain.Dataset]) {
+			_ = o.wish("task", o.worlds[o.random.IntN(2)], domain.Intend(domain.Datasets, name, cmd))
+		}
+		switch chance := o.random.IntN(1000); {
+		case row.State.From == nil:
+		case chance < fails && o.random.IntN(4) == 0:
+			at(domain.DeleteDataset{})
+		case row.State.Filling() && chance < fails*10:
+			at(domain.LeaveUnfilled{Status: domain.Status{Code: "RESOURCE_EXHAUSTED", Message: "the store is full"}})
+		case row.State.Filling() && chance < perThousand:
+			held := row.State.From.Split.Held
+			if row.State.From.Split.Rest {
+				held = row.State.From.Split.Of - held
+			}
+			at(domain.FillDataset{Files: domain.Files{Folder: string(name), Sizes: map[string]int64{"rows.jsonl": 9}}, DatasetFacts: domain.DatasetFacts{Shape: domain.ShapeChat, ExampleCount: held}})
+		}
+	}
 }
 
 func (o *town) changeDeployment(user func(domain.Intent)) {

@@ -1,0 +1,120 @@
+package schedulers_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"anneal/domain"
+	"anneal/schedulers"
+)
+
+func onAddon(id string, cmd domain.Command[domain.DeployedModel]) domain.Intent {
+	return domain.Intend(domain.DeployedModels, domain.NewName("acme", domain.DeployedModels.Collection, id), cmd)
+}
+
+func addonModel(id string) domain.Intent {
+	return onModel(id, domain.RegisterModel{ModelSpec: domain.ModelSpec{Kind: domain.PEFTAddon, BaseModel: string(modelName("base"))}, Files: domain.Files{Folder: "models/" + id + "/"}})
+}
+
+func loaded(model, deployment string) domain.CreateDeployedModel {
+	return domain.CreateDeployedModel{DeployedModelSpec: domain.DeployedModelSpec{Model: string(modelName(model)), Deployment: string(deploymentName(deployment))}}
+}
+
+func addonDeployment(change func(*domain.DeploymentSpec)) domain.CreateDeployment {
+	spec := domain.DeploymentSpec{BaseModel: string(modelName("base")), EnableAddons: true}
+	if change != nil {
+		change(&spec)
+	}
+	return domain.CreateDeployment{DeploymentSpec: spec}
+}
+
+func TestAddonsFollowTheirDeployment(t *testing.T) {
+	s := newStage(t)
+	s.given(account(), baseModel("base"), addonModel("polite"), addonModel("terse"), node("n1", "", 4, nil),
+		onDeployment("d", addonDeployment(func(d *domain.DeploymentSpec) { d.MinReplicaCount = 1 })))
+	s.act(schedulers.Replicas{})
+	s.pass(time.Second)
+	s.given(onAddon("a", loaded("polite", "d")))
+	s.pass(time.Second)
+	s.given(onAddon("b", loaded("polite", "d")))
+	s.say("a replica is on its way: whether it has them is for it to say; the same model twice is not")
+	s.act(schedulers.Addons{})
+	s.plan(schedulers.Addons{})
+	s.say("addons are turned off")
+	s.given(onDeployment("d", domain.UpdateDeployment{DeploymentSpec: domain.DeploymentSpec{BaseModel: string(modelName("base")), MinReplicaCount: 1, Placement: &domain.Placement{MultiRegion: "GLOBAL"}}}))
+	s.act(schedulers.Addons{})
+	s.say("the deployment is deleted: what failed goes too, once no replica is left")
+	s.given(onDeployment("d", domain.DeleteDeployment{}))
+	s.act(schedulers.Addons{})
+	s.plan(schedulers.Addons{})
+	s.act(schedulers.Replicas{})
+	s.act(schedulers.Addons{})
+	s.plan(schedulers.Addons{})
+	require.Zero(t, s.world.View().DeployedModels.Len())
+	s.end("addons_deployment")
+}
+
+func TestAddonsOfADeploymentThatSleeps(t *testing.T) {
+	s := newStage(t)
+	s.given(account(), baseModel("base"), addonModel("polite"), onDeployment("d", addonDeployment(nil)))
+	s.pass(time.Second)
+	s.given(onAddon("a", loaded("polite", "d")))
+	s.act(schedulers.Addons{})
+	s.plan(schedulers.Addons{})
+	s.say("another deployment gets the name: the addon was not its")
+	s.pass(time.Minute)
+	s.do(onDeployment("d", domain.DeleteDeployment{Hard: true}))
+	s.do(onDeployment("d", domain.FinishDeletion{}))
+	s.given(onDeployment("d", addonDeployment(nil)))
+	s.act(schedulers.Addons{})
+	s.act(schedulers.Addons{})
+	s.end("addons_asleep")
+}
+
+func TestTheLatestAddonTakesThePlaceOfOthers(t *testing.T) {
+	s := newStage(t)
+	s.given(account(), baseModel("base"), addonModel("one"), addonModel("two"), addonModel("three"), node("n1", "", 4, nil),
+		onDeployment("d", addonDeployment(func(d *domain.DeploymentSpec) {
+			d.EnableHotReloadLatestAddon, d.MinReplicaCount = true, 1
+		})))
+	s.act(schedulers.Replicas{})
+	s.pass(time.Second)
+	s.given(onAddon("one", loaded("one", "d")), onAddon("one", domain.SettleDeployedModel{}))
+	s.pass(time.Second)
+	s.given(onAddon("two", loaded("two", "d")))
+	s.say("until the newer one is there, the older one answers")
+	s.plan(schedulers.Addons{})
+	s.given(onAddon("two", domain.SettleDeployedModel{}))
+	s.act(schedulers.Addons{})
+	s.say("a newer one that fails takes nobody's place")
+	s.pass(time.Second)
+	s.given(onAddon("three", loaded("three", "d")), onAddon("three", domain.FailDeployedModel{Status: domain.Status{Code: "FAILED_PRECONDITION", Message: "no"}}))
+	s.plan(schedulers.Addons{})
+	s.end("addons_latest")
+}
+
+func TestADeploymentTakesSoManyAddons(t *testing.T) {
+	s := newStage(t)
+	s.do(account())
+	s.do(baseModel("base"))
+	s.do(onDeployment("d", addonDeployment(nil)))
+	for i := range domain.MaxAddons + 2 {
+		s.do(addonModel(fmt.Sprint("m", i)))
+		s.now = s.now.Add(time.Second)
+		s.do(onAddon(fmt.Sprint("a", i), loaded(fmt.Sprint("m", i), "d")))
+	}
+	s.act(schedulers.Addons{})
+	failed := 0
+	for row := range s.world.View().DeployedModels.All() {
+		if row.State.State == domain.ModelFailedState {
+			failed++
+			require.True(t, strings.HasSuffix(string(row.Name), fmt.Sprint("/a", domain.MaxAddons)) || strings.HasSuffix(string(row.Name), fmt.Sprint("/a", domain.MaxAddons+1)), "%s: the newest", row.Name)
+			require.Equal(t, "RESOURCE_EXHAUSTED", row.State.Status.Code)
+		}
+	}
+	require.Equal(t, 2, failed)
+}

@@ -1,0 +1,285 @@
+package schedulers_test
+
+import (
+	"math"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"pgregory.net/rapid"
+
+	"anneal/domain"
+	"anneal/projections"
+	"anneal/schedulers"
+)
+
+// heard is a history of samples that ends at noon; the last is the newest.
+func heard(samples ...projections.LoadSample) projections.LoadHistory {
+	at := noon.Add(-time.Duration(len(samples)) * projections.LoadStep)
+	for i := range samples {
+		samples[i].Start, samples[i].End = at, at.Add(projections.LoadStep)
+		at = samples[i].End
+		if samples[i].InFlight > 0 || samples[i].RequestsPerSecond > 0 {
+			samples[i].Slots = max(samples[i].Slots, 1)
+		}
+	}
+	return projections.LoadHistory{Steps: samples}
+}
+
+// lasting is samples of so many requests in flight, each for a time; replicas
+// have 10 slots.
+func lasting(spans ...any) projections.LoadHistory {
+	var samples []projections.LoadSample
+	asked := time.Time{}
+	total := time.Duration(0)
+	for i := 0; i < len(spans); i += 2 {
+		total += spans[i+1].(time.Duration)
+	}
+	for i := 0; i < len(spans); i += 2 {
+		inFlight, d := spans[i].(int), spans[i+1].(time.Duration)
+		for range d / projections.LoadStep {
+			samples = append(samples, projections.LoadSample{InFlight: float64(inFlight), Slots: 10})
+			if inFlight > 0 {
+				asked = noon.Add(-total + d)
+			}
+		}
+		total -= d
+	}
+	h := heard(samples...)
+	h.Asked = asked
+	return h
+}
+
+func TestScale(t *testing.T) {
+	spec := func(least, most int, policy *domain.AutoscalingPolicy) domain.Scaling {
+		return domain.DeploymentSpec{MinReplicaCount: least, MaxReplicaCount: &most, AutoscalingPolicy: policy}.Scaling()
+	}
+	plain := spec(1, 5, nil)
+	sleepy := spec(0, 5, nil)
+	targets := func(of map[string]float64) domain.Scaling {
+		return spec(1, 9, &domain.AutoscalingPolicy{LoadTargets: of})
+	}
+	rates := func(s projections.LoadSample) projections.LoadHistory {
+		s.Slots = 10
+		var samples []projections.LoadSample
+		for range 121 {
+			samples = append(samples, s)
+		}
+		return heard(samples...)
+	}
+	const (
+		sec = time.Second
+		min = time.Minute
+	)
+	for _, line := range []struct {
+		name    string
+		policy  domain.Scaling
+		current int
+		held    time.Duration // ago; 0 is long
+		load    projections.LoadHistory
+		want    int
+		reason  string
+	}{
+		{name: "nothing was heard", policy: plain, current: 3, want: 3},
+		{name: "up after the window", policy: plain, current: 1, load: lasting(0, 5*min, 17, 30*sec), want: 3, reason: "requests in flight 17 of 8 a replica at least in the last 30s"},
+		{name: "not before", policy: plain, current: 1, load: lasting(0, 5*min, 17, 25*sec), want: 1},
+		{name: "to what the least of the window needs", policy: plain, current: 1, load: lasting(9, 25*sec, 33, 5*sec), want: 2},
+		{name: "not beyond the most", policy: plain, current: 4, load: lasting(100, 30*sec), want: 5},
+		{name: "a dip in the window", policy: plain, current: 1, load: lasting(17, 10*sec, 2, 5*sec, 17, 20*sec), want: 1},
+		{name: "exactly full is enough", policy: plain, current: 2, load: lasting(16, min), want: 2},
+		{name: "without the window's beginning", policy: plain, current: 1, load: lasting(17, 20*sec), want: 1},
+		{name: "a window of nothing", policy: spec(1, 5, &domain.AutoscalingPolicy{ScaleUpWindow: "0s"}), current: 1, load: lasting(0, min, 17, 5*sec), want: 3},
+		{name: "down after the window", policy: plain, current: 4, load: lasting(40, 5*min, 9, 10*min), want: 2, reason: "requests in flight 9 of 8 a replica at most in the last 600s"},
+		{name: "not before it", policy: plain, current: 4, load: lasting(40, 5*min, 9, 595*sec), want: 4},
+		{name: "nor with a peak in it", policy: plain, current: 4, load: lasting(9, 9*min, 30, 5*sec, 9, 55*sec), want: 4},
+		{name: "nor soon after the start", policy: plain, current: 4, load: lasting(0, 9*min), want: 4},
+		{name: "not below the least", policy: plain, current: 4, load: lasting(0, 11*min), want: 1, reason: "requests in flight 0 of 8 a replica at most in the last 600s"},
+		{name: "a manual scale stays for a window", policy: plain, current: 4, held: 9 * min, load: lasting(0, 20*min), want: 4},
+		{name: "and no longer", policy: plain, current: 4, held: 10 * min, load: lasting(0, 20*min), want: 1},
+		{name: "downwards too", policy: plain, current: 1, held: 20 * sec, load: lasting(17, 20*min), want: 1},
+		{name: "idle, but not to zero", policy: sleepy, current: 3, load: lasting(1, min, 0, 59*min), want: 1},
+		{name: "to zero after the window", policy: sleepy, current: 3, load: lasting(1, min, 0, 60*min), want: 0, reason: "nothing was asked of it in the last 3600s"},
+		{name: "to zero soon, where that is wanted", policy: spec(0, 5, &domain.AutoscalingPolicy{ScaleToZeroWindow: "300s"}), current: 1, load: lasting(1, min, 0, 5*min), want: 0},
+		{name: "never to zero where there is a least", policy: plain, current: 1, load: lasting(0, 61*min), want: 1},
+		{name: "not to zero soon after it woke", policy: sleepy, current: 1, held: 59 * min, load: lasting(0, 61*min), want: 1},
+		{name: "nor with a gap in what was heard", policy: sleepy, current: 1, load: gap(lasting(0, 61*min)), want: 1},
+		{name: "zero stays", policy: sleepy, current: 0, load: lasting(50, 61*min), want: 0},
+		{name: "below its bounds", policy: spec(2, 5, nil), current: 0, want: 2, reason: "it may have 2 to 5 replicas"},
+		{name: "above its bounds", policy: spec(0, 5, nil), current: 7, want: 5},
+		{name: "what was heard is too old", policy: plain, current: 4, load: late(lasting(0, 11*min)), want: 4},
+		{name: "tokens", policy: targets(map[string]float64{domain.TokensTarget: 500}), current: 1, load: rates(projections.LoadSample{TokensPerSecond: 812, InFlight: 99}), want: 2,
+			reason: "tokens_generated_per_second 812 of 500 a replica at least in the last 30s"},
+		{name: "prompt tokens", policy: targets(map[string]float64{domain.PromptTokensTarget: 100}), current: 1, load: rates(projections.LoadSample{PromptTokensPerSecond: 350}), want: 4},
+		{name: "requests", policy: targets(map[string]float64{domain.RequestsTarget: 2.5}), current: 1, load: rates(projections.LoadSample{RequestsPerSecond: 7.6}), want: 4},
+		{name: "concurrent requests", policy: targets(map[string]float64{domain.ConcurrentTarget: 3}), current: 1, load: rates(projections.LoadSample{InFlight: 7}), want: 3},
+		{name: "half of the capacity", policy: targets(map[string]float64{domain.CapacityTarget: 0.5}), current: 1, load: rates(projections.LoadSample{InFlight: 11}), want: 3},
+		{name: "of several the highest", policy: targets(map[string]float64{domain.CapacityTarget: 1, domain.RequestsTarget: 1, domain.TokensTarget: 100}), current: 1,
+			load: rates(projections.LoadSample{InFlight: 31, RequestsPerSecond: 6.5, TokensPerSecond: 200}), want: 7, reason: "requests_per_second 6.5 of 1 a replica at least in the last 30s"},
+	} {
+		t.Run(line.name, func(t *testing.T) {
+			held := noon.Add(-100 * time.Hour)
+			if line.held > 0 {
+				held = noon.Add(-line.held)
+			}
+			want := schedulers.Scale(line.policy, line.current, held, line.load, noon)
+			require.Equal(t, line.want, want.Replicas, want.Reason)
+			if line.reason != "" {
+				require.Equal(t, line.reason, want.Reason)
+			}
+			require.Equal(t, want.Replicas != line.current, want.Reason != "", "a change has a reason")
+		})
+	}
+}
+
+// gap takes two minutes out of a history.
+func gap(h projections.LoadHistory) projections.LoadHistory {
+	n := len(h.Steps) / 2
+	h.Steps = append(h.Steps[:n:n], h.Steps[n+24:]...)
+	return h
+}
+
+// late is a history of which the last two minutes are missing.
+func late(h projections.LoadHistory) projections.LoadHistory {
+	h.Steps = h.Steps[:len(h.Steps)-24]
+	return h
+}
+
+func drawHistory(t *rapid.T) projections.LoadHistory {
+	n := rapid.SampledFrom([]int{0, 1, 5, 6, 7, 8, 60, 121, 200, 800}).Draw(t, "samples")
+	var samples []projections.LoadSample
+	level := 0.0
+	for i := range n {
+		if i == 0 || rapid.IntRange(0, 9).Draw(t, "turn") == 0 {
+			level = rapid.Float64Range(0, 60).Draw(t, "level")
+		}
+		samples = append(samples, projections.LoadSample{InFlight: level, Slots: 4, RequestsPerSecond: level / 2, TokensPerSecond: level * 9, PromptTokensPerSecond: level})
+	}
+	h := heard(samples...)
+	if n > 0 {
+		h.Asked = noon.Add(-time.Duration(rapid.IntRange(0, 5000).Draw(t, "asked")) * time.Second)
+	}
+	return h
+}
+
+func drawScaling(t *rapid.T) domain.Scaling {
+	window := func(name string) time.Duration {
+		return time.Duration(rapid.SampledFrom([]int{0, 5, 30, 300, 600, 3600}).Draw(t, name)) * time.Second
+	}
+	s := domain.Scaling{Min: rapid.IntRange(0, 4).Draw(t, "min"), Up: window("up"), Down: window("down"), Zero: max(window("zero"), time.Second), Targets: map[string]float64{}}
+	s.Max = s.Min + rapid.IntRange(0, 8).Draw(t, "room")
+	for _, target := range domain.LoadTargets {
+		if rapid.Bool().Draw(t, target) {
+			s.Targets[target] = rapid.Float64Range(0.1, 1).Draw(t, "of")
+		}
+	}
+	return s
+}
+
+func TestScaleKeepsItsPromises(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		policy, load := drawScaling(t), drawHistory(t)
+		current := rapid.IntRange(0, 14).Draw(t, "current")
+		held := noon.Add(-time.Duration(rapid.IntRange(0, 7200).Draw(t, "held")) * time.Second)
+		want := schedulers.Scale(policy, current, held, load, noon)
+		if want.Replicas < policy.Min || want.Replicas > policy.Max {
+			t.Fatalf("%d is not from %d to %d", want.Replicas, policy.Min, policy.Max)
+		}
+		if want.Replicas == 0 && current > 0 && policy.Max > 0 && load.Asked.After(noon.Add(-policy.Zero)) {
+			t.Fatalf("zero, although it was asked %s ago", noon.Sub(load.Asked))
+		}
+		if (want.Replicas != current) != (want.Reason != "") {
+			t.Fatalf("from %d to %d because %q", current, want.Replicas, want.Reason)
+		}
+
+		more := projections.LoadHistory{Asked: load.Asked}
+		factor := rapid.Float64Range(1, 3).Draw(t, "factor")
+		for _, s := range load.Steps {
+			s.InFlight, s.RequestsPerSecond, s.TokensPerSecond = s.InFlight*factor, s.RequestsPerSecond*factor, s.TokensPerSecond*factor
+			more.Steps = append(more.Steps, s)
+		}
+		if busier := schedulers.Scale(policy, current, held, more, noon); busier.Replicas < want.Replicas {
+			t.Fatalf("%d replicas, and %d with %v times the load", want.Replicas, busier.Replicas, factor)
+		}
+	})
+}
+
+// Under a load that does not change, the first change is the last.
+func TestScaleDoesNotOscillate(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		policy := drawScaling(t)
+		level := rapid.Float64Range(0.01, 40).Draw(t, "level")
+		current := max(1, rapid.IntRange(policy.Min, max(1, policy.Max)).Draw(t, "current"))
+		if policy.Max == 0 {
+			return
+		}
+		samples := make([]projections.LoadSample, 721)
+		for i := range samples {
+			samples[i] = projections.LoadSample{InFlight: level, Slots: 4, RequestsPerSecond: level, TokensPerSecond: level, PromptTokensPerSecond: level}
+		}
+		load := heard(samples...)
+		load.Asked = noon
+		first := schedulers.Scale(policy, current, time.Time{}, load, noon).Replicas
+		for range 5 {
+			if again := schedulers.Scale(policy, first, time.Time{}, load, noon); again.Replicas != first {
+				t.Fatalf("from %d to %d and on to %d: %s", current, first, again.Replicas, again.Reason)
+			}
+		}
+		if need := level / 4 / policy.Targets[domain.CapacityTarget]; len(policy.Targets) == 1 && !math.IsInf(need, 0) && policy.Targets[domain.CapacityTarget] > 0 && float64(first) < min(math.Ceil(need-1e-6), float64(policy.Max)) {
+			t.Fatalf("%d replicas for a need of %v", first, need)
+		}
+	})
+}
+
+func TestAutoscalePlans(t *testing.T) {
+	s := newStage(t)
+	s.ingredients()
+	s.given(node("n1", domain.PoolInference, 4, nil))
+	s.given(deployment("busy", 1, 4, nil), deployment("fixed", 1, 1, nil), deployment("asleep", 0, 4, nil))
+	for range 3 {
+		s.act(schedulers.Replicas{})
+		for _, id := range []string{"busy", "fixed"} {
+			s.do(onDeployment(id, domain.AdvanceReplica{ID: "r1", Node: nodeName("n1"), State: domain.ReplicaReady}))
+		}
+	}
+	for at := time.Duration(0); at <= 40*time.Second; at += 2 * time.Second {
+		for _, id := range []string{"busy", "fixed"} {
+			s.world.Pulse().Load(deploymentName(id), "r1", projections.ReplicaLoad{Ready: true, Active: 8, Queued: 4, Slots: 8, Time: s.now.Add(at)})
+		}
+	}
+	s.pass(41 * time.Second)
+	plan := s.plan(schedulers.Autoscale{})
+	require.Len(t, plan.Steps, 1)
+	s.say("who scales first wins")
+	s.given(onDeployment("busy", domain.ScaleDeployment{Replicas: 4, Reason: "scaled by its user"}))
+	row, ok := s.world.View().Deployments.Get(deploymentName("busy"))
+	require.True(t, ok)
+	_, err := plan.Steps[0][0].Decide(row.State, s.now)
+	require.ErrorContains(t, err, "somebody else has scaled the deployment")
+	s.plan(schedulers.Autoscale{})
+	require.True(t, strings.Contains(s.story.String(), "requests in flight 12 of 6.4 a replica"))
+	s.end("autoscale")
+}
+
+// Load takes no more accelerators than the account's quota allows.
+func TestAutoscaleKeepsTheQuota(t *testing.T) {
+	s := newStage(t)
+	s.ingredients()
+	s.do(domain.Intend(domain.Quotas, domain.NewName("acme", domain.Quotas.Collection, domain.QuotaAccelerators), domain.SetQuota{MaxValue: 7}))
+	for _, id := range []string{"d1", "d2"} {
+		s.do(deployment(id, 0, 9, func(d *domain.DeploymentSpec) { d.AcceleratorType, d.AcceleratorCount = "VENDOR_A_L4_24GB", 1 }))
+		s.do(onDeployment(id, domain.SettleDeployment{Generation: 1}))
+		s.do(onDeployment(id, domain.WakeDeployment{}))
+		for at := time.Duration(0); at <= 40*time.Second; at += 2 * time.Second {
+			s.world.Pulse().Load(deploymentName(id), "r1", projections.ReplicaLoad{Ready: true, Active: 8, Queued: 20, Slots: 8, Time: s.now.Add(at)})
+		}
+	}
+	s.pass(41 * time.Second)
+	s.act(schedulers.Autoscale{})
+	wanted := func(id string) int {
+		row, _ := s.world.View().Deployments.Get(deploymentName(id))
+		return row.State.DesiredReplicas
+	}
+	require.Equal(t, []int{5, 2}, []int{wanted("d1"), wanted("d2")}, "five for the first; two of seven are left for the second, with the one that it has")
+	require.Empty(t, s.plan(schedulers.Autoscale{}).Steps)
+}
