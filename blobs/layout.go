@@ -1,6 +1,11 @@
 package blobs
 
-import "anneal/domain"
+import (
+	"fmt"
+	"time"
+
+	"anneal/domain"
+)
 
 // JobFolder is where all that a job stores lies, but for its model.
 func JobFolder(job domain.Name) string {
@@ -10,5 +15,8 @@ func JobFolder(job domain.Name) string {
 // MetricsFile is the key of a job's metrics: JSONL, one object a step with step,
 // epoch, time, learning_rate, tokens and the figures, such as train/loss. It is
 // complete up to the last checkpoint, and to the end once the job is over.
-// Before the first checkpoint it is some seconds behind the training.
-func MetricsFile(job domain.Name) string { return JobFolder(job) + "metrics.jsonl" }
+// Before the first checkpoint it is some seconds behind the training. made is
+// the job's createTime: a job that had the name before has another file.
+func MetricsFile(job domain.Name, made time.Time) string {
+	return fmt.Sprintf("%smetrics-%x.jsonl", JobFolder(job), made.UnixNano())
+}

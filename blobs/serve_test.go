@@ -2,13 +2,16 @@ package blobs
 
 import (
 	"encoding/json"
+	"errors"
 	"io"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
+	"os"
 	"strconv"
 	"strings"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -135,6 +138,60 @@ func TestRefusals(t *testing.T) {
 	code, message := do(t, http.MethodGet, get, "")
 	require.Equal(t, 403, code)
 	require.Contains(t, message, "good until 2030-01-02T03:05:05Z")
+}
+
+// A link says which method it is for when another is used, and answers HEAD as
+// it would GET, without the content.
+func TestMethodsOfALink(t *testing.T) {
+	s := serve(t)
+	_, err := s.Put(t.Context(), "d/f", strings.NewReader("0123456789"))
+	require.NoError(t, err)
+	get, err := s.SignGet(t.Context(), "d/f", time.Minute)
+	require.NoError(t, err)
+	put, err := s.SignPut(t.Context(), "d/f", 10, time.Minute)
+	require.NoError(t, err)
+	for link, methods := range map[string][]string{get: {http.MethodPost, http.MethodPut, http.MethodDelete}, put: {http.MethodGet, http.MethodHead, http.MethodDelete}} {
+		allowed := http.MethodGet
+		if link == put {
+			allowed = http.MethodPut
+		}
+		for _, method := range methods {
+			res := send(t, method, link)
+			require.Equal(t, http.StatusMethodNotAllowed, res.StatusCode, method)
+			require.Equal(t, allowed, res.Header.Get("Allow"), method)
+		}
+	}
+	res := send(t, http.MethodHead, get)
+	require.Equal(t, http.StatusOK, res.StatusCode)
+	require.EqualValues(t, 10, res.ContentLength)
+	require.Equal(t, "bytes", res.Header.Get("Accept-Ranges"))
+	require.NotEmpty(t, res.Header.Get("ETag"))
+	require.Contains(t, res.Header.Get("Content-Disposition"), "attachment")
+}
+
+// send makes a request without a body and throws the answer's away.
+func send(t *testing.T, method, link string) *http.Response {
+	req, err := http.NewRequestWithContext(t.Context(), method, link, nil)
+	require.NoError(t, err)
+	res, err := http.DefaultClient.Do(req)
+	require.NoError(t, err)
+	_, err = io.Copy(io.Discard, res.Body)
+	require.NoError(t, errors.Join(err, res.Body.Close()))
+	return res
+}
+
+// A full disk is told as such, and leaves what was stored.
+func TestAFullDisk(t *testing.T) {
+	s := serve(t)
+	_, err := s.Put(t.Context(), "d/f", strings.NewReader("old"))
+	require.NoError(t, err)
+	put, err := s.SignPut(t.Context(), "d/f", 10, time.Minute)
+	require.NoError(t, err)
+	s.files.room = func(*os.File) error { return syscall.ENOSPC }
+	code, message := do(t, http.MethodPut, put, "new")
+	require.Equal(t, http.StatusInsufficientStorage, code)
+	require.Contains(t, message, "the store for files is full")
+	require.Equal(t, "old", content(t, s.Store, "d/f"))
 }
 
 func TestSignedTimeIsBounded(t *testing.T) {

@@ -2,6 +2,7 @@ package workers
 
 import (
 	"context"
+	"fmt"
 	"slices"
 	"strings"
 	"sync"
@@ -73,7 +74,8 @@ func (b *nodeBook) turn(beat wire.Beat) error {
 // new tells whether this desk has known no other boot of the node. What such an
 // agent has lost, it lost while the desk was away: an agent in the control
 // plane's own process ends whenever that does. So it is nobody's failure, or a
-// control plane that is restarted often would fail every job that trains.
+// control plane that is restarted often would fail every job that trains; only
+// a row of attempts that all end so is the job's (domain.MaxFailures).
 func (b *nodeBook) new() bool { return len(b.superseded) == 0 }
 
 // overhear keeps the pulse of a beat that any desk may answer.
@@ -196,7 +198,7 @@ func (d *Desk) feel(node string, beat wire.Beat) {
 		if a.Phase == wire.Lost || !ok || !j.Made.Equal(a.Made) || !given(j, nodeName(node), a.Attempt) {
 			continue
 		}
-		progress := projections.Progress{Attempt: a.Attempt, Step: a.Step, Steps: a.Steps, Time: now}
+		progress := projections.Progress{Made: j.Made, Attempt: a.Attempt, Step: a.Step, Steps: a.Steps, Time: now}
 		rows := make([]projections.MetricRow, 0, len(a.Rows))
 		for _, row := range a.Rows[:min(len(a.Rows), wire.MaxRows)] {
 			rows = append(rows, rowOf(row))
@@ -212,7 +214,7 @@ func (d *Desk) feel(node string, beat wire.Beat) {
 			Node: nodeName(node), Ready: r.State == domain.ReplicaReady,
 			Active: r.Load.Active, Queued: r.Load.Queued, Slots: r.Load.Slots,
 			RequestsPerSecond: r.Load.RequestsPerSecond, PromptTokensPerSecond: r.Load.PromptTokensPerSecond,
-			TokensPerSecond: r.Load.TokensPerSecond, Time: now,
+			TokensPerSecond: r.Load.TokensPerSecond, Time: now, Addons: addonStates(r),
 		})
 	}
 }
@@ -257,10 +259,16 @@ func replicaOn(v *projections.View, node domain.Name, r wire.Replica) bool {
 // settle turns what the beat says into facts: replicas move on or have failed,
 // and attempts are found to be lost.
 func (d *Desk) settle(ctx context.Context, node string, book *nodeBook, beat wire.Beat) error {
+	if err := d.settleAddons(ctx, node, beat, d.World.View()); err != nil {
+		return err
+	}
 	view := d.World.View()
 	for _, r := range beat.Replicas {
 		if !replicaOn(view, nodeName(node), r) {
 			continue
+		}
+		if r.State == domain.ReplicaReady && !equipped(view, r) {
+			r.State = domain.ReplicaInitializing
 		}
 		var intent domain.Intent
 		switch r.State {
@@ -326,7 +334,9 @@ func (d *Desk) settleAttempts(ctx context.Context, node string, book *nodeBook, 
 		case j.Life.State == domain.JobCancellingState && (lost || !running):
 			command = domain.ConfirmCancel{Attempt: j.Life.Attempt}
 		case lost:
-			command = domain.RequeueJob{Attempt: j.Life.Attempt, Reason: "the agent on node " + node + " was restarted", Preempted: book.new()}
+			command = domain.RequeueJob{Attempt: j.Life.Attempt, Reason: "the agent on node " + node + " was restarted", Orphan: book.new()}
+		case !running && j.Life.StartTime != nil && d.Now().Sub(*j.Life.StartTime) > d.BeginWithin:
+			command = domain.RequeueJob{Attempt: j.Life.Attempt, Reason: fmt.Sprintf("node %s did not begin it within %s", node, d.BeginWithin)}
 		default:
 			continue
 		}

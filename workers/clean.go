@@ -74,22 +74,40 @@ func touched(v *projections.View, after uint64) map[domain.Name]bool {
 			}
 		}
 	}
+	for row := range v.DeployedModels.All() {
+		if deployment, ok := v.Deployments.Get(domain.Name(row.State.Deployment)); ok && row.Version > after {
+			for _, r := range deployment.State.Replicas {
+				nodes[r.Node] = true
+			}
+		}
+	}
 	return nodes
 }
 
-// clean removes the files of deleted jobs, and then the jobs.
+// clean removes the files of deleted jobs, and then the jobs; and the keys of
+// deployments that are due to be purged, and then the deployments.
 func (d *Desk) clean() {
 	again := map[domain.Name]time.Time{} // of those that could not be removed
+	try := func(name domain.Name, remove func() error) {
+		if d.Now().Before(again[name]) {
+			return
+		}
+		delete(again, name)
+		if err := remove(); err != nil {
+			again[name] = d.Now().Add(cleanAgain)
+			d.log.Warn("what belongs to something deleted could not be removed yet", "name", name, "error", err)
+		}
+	}
 	for after := uint64(0); ; {
 		view := d.World.View()
 		for j := range jobs(view) {
-			if j.Life.State != domain.JobCleaningState || d.Now().Before(again[j.Name]) {
-				continue
+			if j.Life.State == domain.JobCleaningState {
+				try(j.Name, func() error { return d.purge(j) })
 			}
-			delete(again, j.Name)
-			if err := d.purge(j); err != nil {
-				again[j.Name] = d.Now().Add(cleanAgain)
-				d.log.Warn("a deleted job's files could not be removed yet", "job", j.Name, "error", err)
+		}
+		for row := range view.Deployments.All() {
+			if row.State.Sealed() && row.State.Due(d.Now()) {
+				try(row.Name, func() error { return d.purgeDeployment(row) })
 			}
 		}
 		after = view.Position
@@ -120,5 +138,26 @@ func (d *Desk) purge(j job) error {
 		return err
 	}
 	d.World.Pulse().Forget(j.Name)
+	return d.World.WaitFor(ctx, position)
+}
+
+// purgeDeployment shreds what a deployment kept sealed, and then forgets it.
+// Nobody can undelete it any more: its purgeTime has come.
+func (d *Desk) purgeDeployment(row *projections.Row[domain.Deployment]) error {
+	ctx, cancel := context.WithTimeout(d.ctx, cleanAgain)
+	defer cancel()
+	for _, key := range row.State.DirectRouteAPIKeys {
+		if d.Shred == nil {
+			break
+		}
+		if err := d.Shred(ctx, key.KeyID); err != nil {
+			return err
+		}
+	}
+	position, err := eventlog.Do(ctx, d.Log, d.World, eventlog.Request{Time: d.Now(), Actor: "desk"},
+		domain.Intend(domain.Deployments, row.Name, domain.PurgeDeployment{}))
+	if err != nil {
+		return err
+	}
 	return d.World.WaitFor(ctx, position)
 }

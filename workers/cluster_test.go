@@ -39,6 +39,7 @@ type cluster struct {
 	blobs  *blobs.Store
 	server *eventlog.Server
 	desk   func() // stops it
+	keys   chan string
 }
 
 var testLog = slog.New(slog.NewTextHandler(io.Discard, nil))
@@ -56,7 +57,7 @@ func TestMain(m *testing.M) {
 
 func start(t *testing.T) *cluster {
 	t.Helper()
-	c := &cluster{T: t, log: eventlog.NewMemory(), world: projections.NewWorld()}
+	c := &cluster{T: t, log: eventlog.NewMemory(), world: projections.NewWorld(), keys: make(chan string, 8)}
 	c.listen("127.0.0.1:0")
 	var err error
 	files := httptest.NewUnstartedServer(nil)
@@ -111,7 +112,11 @@ func (c *cluster) background(run func(context.Context) error) (stop func()) {
 
 // open opens a desk, which remembers nothing of one before.
 func (c *cluster) open() {
-	desk := workers.NewDesk(workers.Options{Log: c.log, World: c.world, Blobs: c.blobs, Conn: c.server.Desk(), Logger: testLog})
+	shred := func(_ context.Context, keyID string) error {
+		c.keys <- keyID
+		return nil
+	}
+	desk := workers.NewDesk(workers.Options{Log: c.log, World: c.world, Blobs: c.blobs, Conn: c.server.Desk(), Shred: shred, Logger: testLog})
 	c.desk = c.background(desk.Run)
 }
 

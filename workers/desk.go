@@ -31,7 +31,13 @@ type Options struct {
 	// LostAfter is how long a node may be silent before a scheduler loses it;
 	// agents are told to beat several times within. 0 is 15 s.
 	LostAfter time.Duration
-	Logger    *slog.Logger // nil is silence
+	// BeginWithin is how long a node may take to begin an attempt that was
+	// placed there, before it is queued again; 0 is 10 min.
+	BeginWithin time.Duration
+	// Shred deletes the data key of a sealed value, for good; no error when it is
+	// gone already. Nil keeps the keys of deployments that are purged.
+	Shred  func(ctx context.Context, keyID string) error
+	Logger *slog.Logger // nil is silence
 }
 
 // A Desk answers the agents. It decides nothing about who works where: it
@@ -57,7 +63,7 @@ func NewDesk(o Options) *Desk {
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
-	o.LostAfter = cmp.Or(o.LostAfter, 15*time.Second)
+	o.LostAfter, o.BeginWithin = cmp.Or(o.LostAfter, 15*time.Second), cmp.Or(o.BeginWithin, 10*time.Minute)
 	return &Desk{Options: o, log: o.Logger, limit: make(chan struct{}, 64), nodes: map[string]*nodeBook{}}
 }
 

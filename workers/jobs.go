@@ -28,6 +28,7 @@ type job struct {
 	OutputModel    string // id in the job's account
 	Settings       engines.TrainSettings
 	KeepRank       bool // go on with the rank that Adapter has
+	Waits          bool // for its next step when this one is done
 }
 
 // jobNamed is the job of a name; false when there is none.
@@ -52,6 +53,13 @@ func named[S domain.State](t *projections.Table[S], show func(*projections.Row[S
 	return job{}, false
 }
 
+// progress is how far the job is; false when nothing was reported of it, but
+// perhaps of one that had its name before.
+func (j job) progress(v *projections.View) (projections.Progress, bool) {
+	progress, ok := v.Pulse.Progress(j.Name)
+	return progress, ok && progress.Made.Equal(j.Made)
+}
+
 // jobs yields every job of every kind.
 func jobs(v *projections.View) iter.Seq[job] {
 	return func(yield func(job) bool) {
@@ -73,11 +81,20 @@ func supervised(row *projections.Row[domain.SupervisedJob]) job {
 	s := &row.State
 	settings := settingsOf(s.TrainingConfig)
 	settings.EarlyStop, settings.EvalAutoCarveout = s.EarlyStop, s.EvalAutoCarveout
-	return job{
+	return withInputs(job{
 		Name: row.Name, Life: &s.JobLife, Version: row.Version, Made: row.CreateTime, DisplayName: s.DisplayName, Method: engines.Supervised,
 		BaseModel: domain.Name(s.BaseModel), Adapter: domain.Name(s.WarmStartFrom), Dataset: domain.Name(s.Dataset),
 		EvaluationData: domain.Name(s.EvaluationDataset), OutputModel: s.OutputModel, Settings: settings, KeepRank: s.LoraRank == nil,
+	})
+}
+
+// withInputs is the job with the datasets that were made of its own, if any
+// were: its trainer then holds no rows back by itself.
+func withInputs(j job) job {
+	if in := j.Life.Inputs; in != nil {
+		j.Dataset, j.EvaluationData, j.Settings.EvalAutoCarveout = in.Train, in.Evaluation, false
 	}
+	return j
 }
 
 func preference(row *projections.Row[domain.DPOJob]) job {
@@ -94,15 +111,26 @@ func reinforcement(row *projections.Row[domain.ReinforcementJob]) job {
 
 func trainer(row *projections.Row[domain.TrainerJob]) job {
 	s := &row.State
-	return trained(job{Name: row.Name, Life: &s.JobLife, Version: row.Version, Made: row.CreateTime, DisplayName: s.DisplayName, Method: engines.RLOR,
-		Dataset: domain.Name(s.Dataset), EvaluationData: domain.Name(s.EvaluationDataset)}, s.TrainingConfig, s.EvalAutoCarveout)
+	j := trained(job{Name: row.Name, Life: &s.JobLife, Version: row.Version, Made: row.CreateTime, DisplayName: s.DisplayName, Method: engines.RLOR,
+		Dataset: domain.Name(s.Dataset), EvaluationData: domain.Name(s.EvaluationDataset), Waits: s.Waits()}, s.TrainingConfig, s.EvalAutoCarveout)
+	j.Settings.RewardWeights = s.Rewards()
+	if s.Step.Number > 0 {
+		j.OutputModel = s.Step.OutputModel
+		if s.Step.Dataset != s.Dataset {
+			j.Dataset = domain.Name(s.Step.Dataset)
+		}
+	}
+	if from := s.From(); from != "" {
+		j.BaseModel, j.Adapter, j.KeepRank = "", from, true
+	}
+	return j
 }
 
 // trained is the job with what all kinds of training are set by.
 func trained(j job, c domain.TrainingConfig, carveout bool) job {
 	j.BaseModel, j.Adapter, j.OutputModel, j.Settings = domain.Name(c.BaseModel), domain.Name(c.WarmStartFrom), c.OutputModel, settingsOf(c)
 	j.Settings.EvalAutoCarveout, j.KeepRank = carveout, c.LoraRank == nil
-	return j
+	return withInputs(j)
 }
 
 // settingsOf hands an engine what the caller set; 0 stays the engine's default.

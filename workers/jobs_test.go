@@ -2,7 +2,11 @@ package workers_test
 
 import (
 	"bufio"
+	"crypto/sha256"
+	"encoding/hex"
 	"encoding/json"
+	"errors"
+	"io"
 	"os"
 	"testing"
 
@@ -13,11 +17,14 @@ import (
 	"anneal/engines"
 	"anneal/engines/simulated"
 	"anneal/projections"
+	"anneal/workers/wire"
 )
 
 // metrics are the rows of the job's metrics file.
 func (c *cluster) metrics() []map[string]any {
-	r, err := c.blobs.Get(c.Context(), blobs.MetricsFile(jobName))
+	row, ok := c.world.View().SupervisedJobs.Get(jobName)
+	require.True(c, ok)
+	r, err := c.blobs.Get(c.Context(), blobs.MetricsFile(jobName, row.CreateTime))
 	require.NoError(c, err)
 	defer r.Close()
 	var rows []map[string]any
@@ -39,6 +46,20 @@ func (c *cluster) whole(rows []map[string]any, last int) {
 			require.Contains(c, row, figure)
 		}
 	}
+}
+
+// sums are the SHA-256 sums of stored files.
+func (c *cluster) sums(files domain.Files) map[string]string {
+	sums := map[string]string{}
+	for name := range files.Sizes {
+		r, err := c.blobs.Get(c.Context(), files.Folder+name)
+		require.NoError(c, err)
+		hash := sha256.New()
+		_, err = io.Copy(hash, r)
+		require.NoError(c, errors.Join(err, r.Close()))
+		sums[name] = hex.EncodeToString(hash.Sum(nil))
+	}
+	return sums
 }
 
 func TestLifeOfAJob(t *testing.T) {
@@ -64,6 +85,7 @@ func TestLifeOfAJob(t *testing.T) {
 	require.Equal(t, "ada", model.State.CreatedBy)
 	stored, err := c.blobs.Files(t.Context(), model.State.Files.Folder)
 	require.NoError(t, err)
+	stored.Sums = c.sums(stored)
 	require.Equal(t, model.State.Files, stored, "the model is what was stored")
 	c.whole(c.metrics(), 40)
 	progress, ok := c.world.View().Pulse.Progress(jobName)
@@ -154,6 +176,33 @@ func TestRestartedAgent(t *testing.T) {
 	}
 }
 
+// A training that ends its control plane each time is not begun for ever: the
+// agent in its process is lost with the desk, and knows of the attempt only that.
+func TestCrashLoop(t *testing.T) {
+	c := start(t)
+	c.stock()
+	node := c.raw("n1")
+	c.submit()
+	boots := []string{"a", "b", "c", "d"}
+	require.NoError(t, c.ask(node, wire.BeatSubject("n1"), beatOf(boots[0], 1), &wire.Orders{}))
+	for attempt := 1; attempt <= domain.MaxFailures; attempt++ {
+		c.place("n1")
+		var orders wire.Orders
+		require.NoError(t, c.ask(node, wire.BeatSubject("n1"), beatOf(boots[attempt-1], 2), &orders))
+		require.Len(t, orders.Train, 1)
+		c.desk()
+		c.open()
+		lost := beatOf(boots[attempt], 1)
+		lost.Attempts = []wire.Attempt{{Job: jobName, Attempt: attempt, Made: orders.Train[0].Made, Phase: wire.Lost}}
+		require.NoError(t, c.ask(node, wire.BeatSubject("n1"), lost, &wire.Orders{}))
+		life := c.reaches(domain.JobRequeueState)
+		require.Zero(t, life.Failures)
+		require.Equal(t, attempt, life.Orphans)
+		require.NotNil(t, life.OrphanTime)
+		c.do(domain.IntendJob(jobName, domain.QueueJob{}))
+	}
+}
+
 // A desk that is away for a while costs nothing: training goes on, and the end
 // of an attempt is told until somebody listens.
 func TestDeskRestart(t *testing.T) {
@@ -226,6 +275,7 @@ func TestCancelKeepsTheLastCheckpoint(t *testing.T) {
 	require.Equal(t, 16, last.Step, "what was done when the word came")
 	stored, err := c.blobs.Files(t.Context(), last.Files.Folder)
 	require.NoError(t, err)
+	stored.Sums = c.sums(stored)
 	require.Equal(t, last.Files, stored)
 	c.whole(c.metrics(), 16)
 

@@ -67,7 +67,7 @@ func (d *Desk) storeMetrics(ctx context.Context, j job, rows iter.Seq[projection
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	_, err := d.Blobs.Put(ctx, blobs.MetricsFile(j.Name), &joined)
+	_, err := d.Blobs.Put(ctx, blobs.MetricsFile(j.Name, j.Made), &joined)
 	return err
 }
 
@@ -87,9 +87,10 @@ func (d *Desk) showMetrics(ctx context.Context, node string, book *nodeBook, bea
 		if !ok || !j.Made.Equal(a.Made) || !given(j, nodeName(node), a.Attempt) || j.Life.State != domain.JobRunningState || len(j.Life.Checkpoints) > 0 {
 			continue
 		}
+		_, heard := j.progress(view)
 		latest, any := view.Pulse.Latest(a.Job)
 		last := book.shown[a.ID()]
-		if !any || latest.Step == last.step || now.Sub(last.time) < showEvery {
+		if !heard || !any || latest.Step == last.step || now.Sub(last.time) < showEvery {
 			continue
 		}
 		book.shown[a.ID()] = shown{latest.Step, now}
@@ -129,15 +130,18 @@ func (d *Desk) feelRows(j job, rows []engines.Metrics) {
 	if len(rows) == 0 {
 		return
 	}
-	pulse := d.World.View().Pulse
+	view := d.World.View()
 	have := make(map[int]bool)
-	for row := range pulse.Metrics(j.Name, 0) {
-		have[row.Step] = true
+	var latest projections.MetricRow
+	if _, heard := j.progress(view); heard {
+		for row := range view.Pulse.Metrics(j.Name, 0) {
+			have[row.Step] = true
+		}
+		latest, _ = view.Pulse.Latest(j.Name)
 	}
 	if len(have) >= projections.MaxMetricRows/2 {
 		have = nil // it keeps every second row or fewer: only what is newer is lacking
 	}
-	latest, _ := pulse.Latest(j.Name)
 	var lacking []projections.MetricRow
 	for _, row := range rows {
 		if row.Step > latest.Step || have != nil && !have[row.Step] {
@@ -145,6 +149,6 @@ func (d *Desk) feelRows(j job, rows []engines.Metrics) {
 		}
 	}
 	last := rows[len(rows)-1]
-	d.World.Pulse().Report(j.Name, projections.Progress{Attempt: j.Life.Attempt, Step: last.Step, Steps: last.Steps, Epoch: last.Epoch,
+	d.World.Pulse().Report(j.Name, projections.Progress{Made: j.Made, Attempt: j.Life.Attempt, Step: last.Step, Steps: last.Steps, Epoch: last.Epoch,
 		LearningRate: last.LearningRate, Tokens: last.Tokens, Time: d.Now()}, lacking...)
 }

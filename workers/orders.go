@@ -24,7 +24,7 @@ func (d *Desk) orders(ctx context.Context, node string, book *nodeBook, beat wir
 	view := d.World.View()
 	orders := draft{room: roomForWork, Orders: wire.Orders{Version: wire.Version, Position: view.Position,
 		Interval: min(maxInterval, d.LostAfter/5), Acked: map[string]int{}}}
-	attempts, replicas := map[string]bool{}, map[string]bool{}
+	attempts, replicas := map[string]bool{}, map[string]wire.Replica{}
 	for _, a := range beat.Attempts {
 		if j, ok := jobNamed(view, a.Job); ok && j.Made.Equal(a.Made) {
 			attempts[a.ID()] = true
@@ -32,14 +32,15 @@ func (d *Desk) orders(ctx context.Context, node string, book *nodeBook, beat wir
 	}
 	for _, r := range beat.Replicas {
 		if replicaOn(view, nodeName(node), r) {
-			replicas[r.ID()] = true
+			replicas[r.ID()] = r
 		}
 	}
 	wanted := map[string]bool{}
 	for _, a := range allocated(view, node) {
 		if r, ok := replicaOf(view, nodeName(node), a); ok {
-			if replicas[a.ID] {
+			if listed, running := replicas[a.ID]; running {
 				orders.Keep = append(orders.Keep, a.ID)
+				d.equip(ctx, node, view, listed, &orders)
 			} else {
 				d.serve(ctx, node, view, a, r, &orders)
 			}
@@ -99,7 +100,7 @@ func (o *draft) fit(order any) error {
 
 // acked is the step of the newest row of the attempt that is in the pulse.
 func acked(v *projections.View, j job) int {
-	progress, ok := v.Pulse.Progress(j.Name)
+	progress, ok := j.progress(v)
 	latest, any := v.Pulse.Latest(j.Name)
 	if !ok || !any || progress.Attempt != j.Life.Attempt {
 		return 0
@@ -136,7 +137,7 @@ func (d *Desk) trainOrder(ctx context.Context, view *projections.View, j job) (o
 	if named == "" {
 		named = j.Adapter
 	}
-	base, adapter, err := d.model(ctx, view, named)
+	base, adapter, err := d.model(ctx, view, named, "")
 	if err != nil {
 		return order, err
 	}
@@ -174,13 +175,15 @@ func free(v *projections.View, j job) error {
 	return nil
 }
 
-// model is the folders of a model: its own, and when it is an addon its base's
-// and its own.
-func (d *Desk) model(ctx context.Context, view *projections.View, name domain.Name) (base, adapter *wire.Folder, err error) {
+// model is the folders of a model: its own, in the precision that is asked for
+// if there is such a copy, and when it is an addon its base's and its own. The
+// base of an addon is as it was trained on: the addon would refuse another.
+func (d *Desk) model(ctx context.Context, view *projections.View, name domain.Name, precision string) (base, adapter *wire.Folder, err error) {
 	row, err := ready(view, name)
 	if err != nil {
 		return nil, nil, err
 	}
+	files := row.State.Prepared(precision)
 	if row.State.Kind == domain.PEFTAddon {
 		if adapter, err = d.folder(ctx, keyOf(row.State.Files.Folder, row.CreateTime), row.State.Files); err != nil {
 			return nil, nil, err
@@ -191,8 +194,9 @@ func (d *Desk) model(ctx context.Context, view *projections.View, name domain.Na
 		if row.State.Kind == domain.PEFTAddon {
 			return nil, nil, domain.Faultf(domain.FailedPrecondition, "the base of an addon, %s, is an addon itself", row.Name)
 		}
+		files = row.State.Files
 	}
-	base, err = d.folder(ctx, keyOf(row.State.Files.Folder, row.CreateTime), row.State.Files)
+	base, err = d.folder(ctx, keyOf(files.Folder, row.CreateTime), files)
 	return base, adapter, err
 }
 
@@ -235,7 +239,7 @@ func (d *Desk) folder(ctx context.Context, key string, files domain.Files) (*wir
 		if err != nil {
 			return nil, err
 		}
-		folder.Files = append(folder.Files, wire.File{Name: name, Size: files.Sizes[name], URL: url})
+		folder.Files = append(folder.Files, wire.File{Name: name, Size: files.Sizes[name], Sum: files.Sums[name], URL: url})
 	}
 	return folder, nil
 }
@@ -248,7 +252,11 @@ func (d *Desk) serve(ctx context.Context, node string, view *projections.View, a
 		return
 	}
 	order := wire.Serve{Deployment: a.For, Replica: r.ID, Made: row.CreateTime}
-	base, adapter, err := d.model(ctx, view, domain.Name(row.State.BaseModel))
+	precision := row.State.Precision
+	if row.State.EnableAddons {
+		precision = "" // the weights that addons were trained on
+	}
+	base, adapter, err := d.model(ctx, view, domain.Name(row.State.BaseModel), precision)
 	if err == nil {
 		order.Base, order.Adapter = *base, adapter
 		err = orders.fit(order)

@@ -2,6 +2,7 @@ package workers_test
 
 import (
 	"encoding/json"
+	"errors"
 	"testing"
 	"time"
 
@@ -18,7 +19,11 @@ import (
 func (c *cluster) ask(conn *nats.Conn, subject string, question, answer any) error {
 	data, err := json.Marshal(question)
 	require.NoError(c, err)
-	reply, err := conn.Request(subject, data, patience)
+	var reply *nats.Msg
+	require.Eventually(c, func() bool { // a desk that ends takes some with it, and one that begins may not listen yet
+		reply, err = conn.Request(subject, data, patience/6)
+		return !errors.Is(err, nats.ErrNoResponders) && !errors.Is(err, nats.ErrTimeout)
+	}, patience, time.Millisecond)
 	require.NoError(c, err)
 	return wire.Unmarshal(reply.Data, answer)
 }

@@ -144,6 +144,31 @@ func TestReplicaOfAnAddon(t *testing.T) {
 	require.NotEqual(t, base, tuned, "the adapter was loaded with its base")
 }
 
+// The URLs that results were PUT to are good for hours: who overwrites a
+// model's file with as many other bytes has the replica fail, not answer.
+func TestOverwrittenWeightsAreNotServed(t *testing.T) {
+	c := start(t)
+	c.stock()
+	first := 0
+	c.agent("n1", steadily(&first))
+	c.submit()
+	c.place("n1")
+	c.reaches(domain.JobCompletedState)
+	model, _ := c.world.View().Models.Get(outputName)
+	for name, size := range model.State.Files.Sizes {
+		_, err := c.blobs.Put(t.Context(), model.State.Files.Folder+name, strings.NewReader(strings.Repeat("x", int(size))))
+		require.NoError(t, err)
+	}
+	c.do(domain.Intend(domain.Deployments, deploymentName, domain.CreateDeployment{DeploymentSpec: domain.DeploymentSpec{BaseModel: string(outputName), MinReplicaCount: 1}}))
+	c.placeReplica("n1")
+	view := c.until("the replica is removed", func(v *projections.View) bool {
+		row, _ := v.Deployments.Get(deploymentName)
+		return row.State.ReplicaSeq == 1 && len(row.State.Replicas) == 0
+	})
+	row, _ := view.Deployments.Get(deploymentName)
+	require.Equal(t, 1, row.State.Failures)
+}
+
 func TestReplicaFails(t *testing.T) {
 	c := start(t)
 	c.stock()
@@ -284,4 +309,22 @@ func TestLostPart(t *testing.T) {
 			require.LessOrEqual(t, len(text), 1)
 		})
 	}
+}
+
+// A deployment whose purgeTime has come is forgotten together with the keys of
+// what it kept sealed.
+func TestPurgedDeploymentsAreShredded(t *testing.T) {
+	c := start(t)
+	c.do(domain.Intend(domain.Deployments, deploymentName, domain.CreateDeployment{DeploymentSpec: domain.DeploymentSpec{BaseModel: string(modelName),
+		DirectRouteAPIKeys: []domain.Sealed{{KeyID: "one"}, {KeyID: "two"}}}}))
+	for _, command := range []domain.Command[domain.Deployment]{domain.DeleteDeployment{}, domain.FinishDeletion{}} {
+		c.do(domain.Intend(domain.Deployments, deploymentName, command))
+	}
+	c.until("the deployment is purged", func(v *projections.View) bool {
+		_, there := v.Deployments.Get(deploymentName)
+		return !there
+	})
+	require.Equal(t, "one", <-c.keys)
+	require.Equal(t, "two", <-c.keys)
+	require.Empty(t, c.keys)
 }

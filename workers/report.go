@@ -2,9 +2,12 @@ package workers
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"maps"
+	"strings"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -133,7 +136,7 @@ func (d *Desk) fail(ctx context.Context, node string, j job, r wire.Report) erro
 // job's metrics file up to it.
 func (d *Desk) checkpoint(ctx context.Context, node string, j job, r wire.Report) error {
 	folder := checkpointFolder(j, r.Attempt, r.Step)
-	files, err := d.arrived(ctx, folder, r.Sizes)
+	files, err := d.arrived(ctx, folder, r)
 	if err != nil {
 		return err
 	}
@@ -171,20 +174,31 @@ func (d *Desk) letGo(ctx context.Context, before job) {
 
 // arrived is the stored files that a node says it stored; errIncomplete when
 // one is not there as it should be.
-func (d *Desk) arrived(ctx context.Context, folder string, sizes map[string]int64) (domain.Files, error) {
+func (d *Desk) arrived(ctx context.Context, folder string, r wire.Report) (domain.Files, error) {
 	there, err := d.Blobs.Files(ctx, folder)
 	if err != nil {
 		return domain.Files{}, err
 	}
-	for name, size := range sizes {
+	for name, size := range r.Sizes {
 		if have, ok := there.Sizes[name]; !ok || have != size {
 			return domain.Files{}, fmt.Errorf("%w: %s should have %d bytes and has %d", errIncomplete, name, size, have)
 		}
 	}
-	if len(sizes) == 0 {
+	if len(r.Sizes) == 0 {
 		return domain.Files{}, fmt.Errorf("%w: none was named", errIncomplete)
 	}
-	return domain.Files{Folder: folder, Sizes: maps.Clone(sizes)}, nil
+	files := domain.Files{Folder: folder, Sizes: maps.Clone(r.Sizes), Sums: maps.Clone(r.Sums)}
+	maps.DeleteFunc(files.Sums, func(name, sum string) bool {
+		_, stored := files.Sizes[name]
+		return !stored || !isSum(sum)
+	})
+	return files, nil
+}
+
+// isSum tells whether a text is a SHA-256 sum in hexadecimal.
+func isSum(text string) bool {
+	sum, err := hex.DecodeString(text)
+	return err == nil && len(sum) == sha256.Size && strings.ToLower(text) == text
 }
 
 // sign answers where an attempt may store files.

@@ -2,27 +2,24 @@ package workers
 
 import (
 	"context"
-	"encoding/binary"
-	"encoding/json"
 	"io"
 	"strings"
 	"time"
 
 	"anneal/domain"
+	"anneal/domain/weights"
 	"anneal/projections"
 	"anneal/workers/wire"
 )
 
 const (
 	uploadWithin = 12 * time.Hour
-	maxConfig    = 4 << 20   // bytes of a configuration that is read
-	maxHeader    = 100 << 20 // bytes of a safetensors header, the format's own limit
 )
 
 // complete registers the model that came of the attempt and ends the job, both
 // or none.
 func (d *Desk) complete(ctx context.Context, node string, view *projections.View, j job, r wire.Report) error {
-	files, err := d.arrived(ctx, resultFolder(j, r.Attempt), r.Sizes)
+	files, err := d.arrived(ctx, resultFolder(j, r.Attempt), r)
 	if err != nil {
 		return err
 	}
@@ -34,13 +31,19 @@ func (d *Desk) complete(ctx context.Context, node string, view *projections.View
 		return d.refuseResults(ctx, node, j, err)
 	}
 	name := domain.NewName(j.Name.Account(), "models", j.OutputModel)
-	err = d.do(ctx, node, domain.Intend(domain.Models, name, register),
-		domain.IntendJob(j.Name, domain.CompleteJob{Attempt: r.Attempt, StoppedEarly: r.Result.StoppedEarly, Output: name, Results: files}))
+	done := domain.IntendJob(j.Name, domain.CompleteJob{Attempt: r.Attempt, StoppedEarly: r.Result.StoppedEarly, Output: name, Results: files})
+	if j.Waits {
+		done = domain.Intend(domain.TrainerJobs, j.Name, domain.Command[domain.TrainerJob](domain.FinishTrainStep{Attempt: r.Attempt, Output: name, Results: files}))
+	}
+	err = d.do(ctx, node, domain.Intend(domain.Models, name, register), done)
 	if domain.CodeOf(err) == domain.AlreadyExists {
 		err = free(d.World.View(), j)
 	}
 	if err != nil {
 		return d.refuseResults(ctx, node, j, err)
+	}
+	if j.Waits {
+		d.letGo(ctx, j) // the next step begins with the model
 	}
 	return nil
 }
@@ -77,7 +80,7 @@ func (d *Desk) registration(ctx context.Context, view *projections.View, j job, 
 	}
 	register := domain.RegisterModel{Files: files, SourceJob: j.Name, CreatedBy: j.Life.CreatedBy}
 	register.DisplayName = j.OutputModel
-	register.ModelFacts = domain.ModelFacts{ModelType: from.State.ModelType, ParameterCount: from.State.ParameterCount, ContextLength: from.State.ContextLength, Embedding: from.State.Embedding}
+	register.ModelFacts = domain.ModelFacts{ModelType: from.State.ModelType, ParameterCount: from.State.ParameterCount, ContextLength: from.State.ContextLength, Embedding: from.State.Embedding, Attention: from.State.Attention}
 	register.BaseModel = string(source)
 	if r.Result.Adapter {
 		register.Kind = domain.PEFTAddon
@@ -90,107 +93,60 @@ func (d *Desk) registration(ctx context.Context, view *projections.View, j job, 
 	return register, d.modelFacts(ctx, files, &register.ModelFacts)
 }
 
-// adapterFacts are what an adapter_config.json says.
+// left is the files that an attempt stored.
+func (d *Desk) left(ctx context.Context, files domain.Files) weights.Folder {
+	return weights.Folder{Sizes: files.Sizes, Open: func(name string, offset, length int64) (io.ReadCloser, error) {
+		return d.Blobs.Range(ctx, files.Folder+name, offset, length)
+	}}
+}
+
+// adapterFacts are what an adapter_config.json and the header of the weights
+// say.
 func (d *Desk) adapterFacts(ctx context.Context, files domain.Files, facts *domain.ModelFacts) error {
-	var config struct {
-		Rank    int             `json:"r"`
-		Targets json.RawMessage `json:"target_modules"` // a list, or one pattern
+	folder := d.left(ctx, files)
+	config, err := folder.ReadAdapterConfig()
+	if err != nil {
+		return noModel("adapter_config.json", err)
 	}
-	if err := d.config(ctx, files, "adapter_config.json", &config); err != nil {
-		return err
-	}
-	facts.LoraRank = config.Rank
-	if err := json.Unmarshal(config.Targets, &facts.LoraTargets); err != nil && len(config.Targets) > 0 {
-		facts.LoraTargets = nil // a pattern, which names none
-	}
-	return nil
+	facts.LoraRank, facts.LoraTargets = config.Rank, config.TargetModules()
+	report, err := weights.CheckAdapter(folder, weights.Config{}, *facts)
+	facts.Precision = report.Precision
+	return err
 }
 
 // modelFacts are what a config.json and the headers of the weights say. What
 // they leave out stays as it was in the model that was trained.
 func (d *Desk) modelFacts(ctx context.Context, files domain.Files, facts *domain.ModelFacts) error {
-	var config struct {
-		ModelType string `json:"model_type"`
-		Positions int    `json:"max_position_embeddings"`
+	folder := d.left(ctx, files)
+	if _, err := folder.ReadConfig(); err != nil {
+		return noModel("config.json", err)
 	}
-	if err := d.config(ctx, files, "config.json", &config); err != nil {
+	report, err := weights.Check(folder)
+	if err != nil {
 		return err
 	}
-	if config.ModelType != "" {
-		facts.ModelType = config.ModelType
-	}
-	if config.Positions > 0 {
-		facts.ContextLength = config.Positions
-	}
-	var parameters int64
-	for name := range files.Sizes {
-		if !strings.HasSuffix(name, ".safetensors") {
-			continue
+	for _, v := range report.Violations {
+		if strings.HasSuffix(v.Field, ".safetensors") {
+			return domain.Faultf(domain.DataLoss, "the engine left no model: %s %s", v.Field, v.Description)
 		}
-		n, err := d.parameters(ctx, files.Folder+name)
-		if err != nil {
-			return err
-		}
-		parameters += n
 	}
-	if parameters > 0 {
-		facts.ParameterCount = domain.Count(parameters)
+	facts.Precision = report.Precision
+	if report.ModelType != "" {
+		facts.ModelType = report.ModelType
+	}
+	if report.ContextLength > 0 {
+		facts.ContextLength = report.ContextLength
+	}
+	if report.ParameterCount > 0 {
+		facts.ParameterCount = report.ParameterCount
 	}
 	return nil
 }
 
-func (d *Desk) config(ctx context.Context, files domain.Files, name string, config any) error {
-	if _, ok := files.Sizes[name]; !ok {
-		return domain.Faultf(domain.DataLoss, "the engine left no %s: its results are no model", name)
+// noModel is why a file that an engine left is none of a model's.
+func noModel(file string, err error) error {
+	if weights.IsBroken(err) {
+		return domain.Faultf(domain.DataLoss, "the engine left no model: %s %s", file, err)
 	}
-	r, err := d.Blobs.Get(ctx, files.Folder+name)
-	if err != nil {
-		return err
-	}
-	defer r.Close()
-	data, err := io.ReadAll(io.LimitReader(r, maxConfig))
-	if err != nil {
-		return err
-	}
-	if json.Unmarshal(data, config) != nil {
-		return domain.Faultf(domain.DataLoss, "the %s that the engine left cannot be read", name)
-	}
-	return nil
-}
-
-// parameters counts the numbers in a safetensors file: 8 bytes of length,
-// little-endian, then a JSON header that tells the shape of each tensor.
-func (d *Desk) parameters(ctx context.Context, key string) (int64, error) {
-	r, err := d.Blobs.Get(ctx, key)
-	if err != nil {
-		return 0, err
-	}
-	defer r.Close()
-	unreadable := domain.Faultf(domain.DataLoss, "the weights that the engine left cannot be read")
-	var length uint64
-	if err := binary.Read(r, binary.LittleEndian, &length); err != nil || length > maxHeader {
-		return 0, unreadable
-	}
-	var header map[string]json.RawMessage
-	if err := json.NewDecoder(io.LimitReader(r, int64(length))).Decode(&header); err != nil {
-		return 0, unreadable
-	}
-	var sum int64
-	for name, entry := range header {
-		var tensor struct {
-			Shape []int64 `json:"shape"`
-		}
-		if name == "__metadata__" {
-			continue
-		}
-		if json.Unmarshal(entry, &tensor) != nil {
-			return 0, unreadable
-		}
-		n := int64(1)
-		for _, dimension := range tensor.Shape {
-			n *= dimension
-		}
-		sum += n
-	}
-	return sum, nil
+	return err
 }

@@ -44,8 +44,9 @@ type Options struct {
 	// LeaveWithin bounds the goodbye: checkpoints are saved and answers
 	// finished in this time; 0 is 25 s.
 	LeaveWithin time.Duration
-	HTTP        *http.Client // for files; nil is one with sensible limits
-	Log         *slog.Logger // nil is silence
+	LoadWithin  time.Duration // how long the engine may take to load a model; 0 is 30 min
+	HTTP        *http.Client  // for files; nil is one with sensible limits
+	Log         *slog.Logger  // nil is silence
 }
 
 // An Agent is one node's worker.
@@ -84,6 +85,7 @@ func New(o Options) (*Agent, error) {
 		return nil, err
 	}
 	o.CacheBytes, o.LeaveWithin = cmp.Or(o.CacheBytes, 64<<30), cmp.Or(o.LeaveWithin, 25*time.Second)
+	o.LoadWithin = cmp.Or(o.LoadWithin, loadWithin)
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}

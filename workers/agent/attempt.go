@@ -235,12 +235,12 @@ func (t *attempt) deliver(result engines.TrainResult) error {
 		return err
 	}
 	for try := 1; ; try++ {
-		sizes, err := t.store(t.life, wire.ForResults, 0, result.Dir)
+		sizes, sums, err := t.store(t.life, wire.ForResults, 0, result.Dir)
 		if err != nil {
 			return fmt.Errorf("storing the results: %w", err)
 		}
 		verdict, err := t.report(t.life, wire.Report{
-			Kind: wire.ReportCompleted, Sizes: sizes,
+			Kind: wire.ReportCompleted, Sizes: sizes, Sums: sums,
 			Result: &wire.Result{Adapter: result.Adapter, StoppedEarly: result.StoppedEarly},
 		})
 		if err != nil || verdict != wire.Incomplete {

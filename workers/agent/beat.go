@@ -102,11 +102,18 @@ func (a *Agent) apply(life context.Context, said wire.Beat, orders wire.Orders) 
 			a.drop(id, t)
 		}
 	}
+	equip := map[string]wire.Equipment{}
+	for _, one := range orders.Equip {
+		equip[one.Replica] = one
+	}
 	for _, listed := range said.Replicas {
-		if id := listed.ID(); !keep[id] {
-			a.replicas[id].stop()
-			delete(a.replicas, id)
+		id := listed.ID()
+		if keep[id] {
+			a.replicas[id].addons.equip(listed.Addons, equip[id])
+			continue
 		}
+		a.replicas[id].stop()
+		delete(a.replicas, id)
 	}
 	for _, id := range orders.Cancel {
 		if t := a.attempts[id]; t != nil {

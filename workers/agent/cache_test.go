@@ -205,3 +205,22 @@ func TestFetchStaysInItsFolder(t *testing.T) {
 	}
 	require.Empty(t, s.asked)
 }
+
+// What was overwritten with as many other bytes is not used.
+func TestFilesAreHeldToTheirSums(t *testing.T) {
+	s := newShelf(t)
+	folder := s.folder("k", "f")
+	folder.Files[0].Sum = "84d89877f0d4041efb6bf91a16f0248f2fd573e6af05c19f96bedb9f882f7882" // of 0123456789, by sha256sum
+	require.NoError(t, newTransfer(nil).fetch(t.Context(), folder, t.TempDir()))
+
+	s.reply = func(w http.ResponseWriter, _ string, _ int) bool {
+		_, _ = io.WriteString(w, "0123456780")
+		return true
+	}
+	err := newTransfer(nil).fetch(t.Context(), folder, t.TempDir())
+	require.Equal(t, domain.DataLoss, domain.CodeOf(err))
+	require.ErrorContains(t, err, "file f:")
+	require.Equal(t, 2, s.asked["f"], "it is not asked for again and again")
+	folder.Files[0].Sum = ""
+	require.NoError(t, newTransfer(nil).fetch(t.Context(), folder, t.TempDir()), "a file without a sum is taken as it is")
+}

@@ -40,17 +40,21 @@ type replica struct {
 	load    wire.Load // Active and Slots; the rest is counted below
 	since   time.Time // when counting began
 	counted struct{ requests, promptTokens, tokens int64 }
+
+	addons addons
 }
 
 func newReplica(a *Agent, life context.Context, order wire.Serve) *replica {
 	r := &replica{agent: a, order: order, log: a.log.With("replica", order.ID()), phase: domain.ReplicaDownloading, since: time.Now()}
 	r.ctx, r.end = context.WithCancel(life)
 	r.begin, r.stop = context.WithCancel(r.ctx)
+	r.addons.open(r)
 	return r
 }
 
 // state is the replica in a beat. Its rates begin anew.
 func (r *replica) state() wire.Replica {
+	addons := r.addons.state()
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	load := r.load
@@ -63,7 +67,7 @@ func (r *replica) state() wire.Replica {
 		load.TokensPerSecond = float64(r.counted.tokens) / seconds
 	}
 	r.since, r.counted.requests, r.counted.promptTokens, r.counted.tokens = now, 0, 0, 0
-	return wire.Replica{Deployment: r.order.Deployment, Replica: r.order.Replica, Made: r.order.Made, State: r.phase, Reason: r.reason, Load: load}
+	return wire.Replica{Deployment: r.order.Deployment, Replica: r.order.Replica, Made: r.order.Made, State: r.phase, Reason: r.reason, Load: load, Addons: addons}
 }
 
 func (r *replica) enter(state, reason string) {
@@ -120,19 +124,17 @@ func (r *replica) open() (release func(), err error) {
 		held, *part.dir = append(held, free), dir
 	}
 	r.enter(domain.ReplicaInitializing, "")
-	defer func() {
-		if broke := recover(); broke != nil {
-			err = fmt.Errorf("the engine broke down: %v", broke)
-		}
-	}()
-	model, err := completer.Load(r.begin, files)
+	model, settled, err := r.loadModel(completer, files)
 	if err != nil {
+		free := release
+		release = func() { go func() { <-settled; free() }() }
 		return release, fmt.Errorf("loading the model: %w", err)
 	}
 	info := model.Info()
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.model, r.info, r.load.Slots = model, info, info.Slots
+	close(r.addons.opened)
 	return release, nil
 }
 

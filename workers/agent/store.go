@@ -2,9 +2,13 @@ package agent
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
+	"io"
 	"io/fs"
 	"maps"
+	"os"
 	"path/filepath"
 	"slices"
 	"time"
@@ -19,24 +23,26 @@ const maxStores = 4
 var errLater = errors.New("the desk asks to try later")
 
 // store uploads a folder's files to where the desk says, and answers their
-// sizes. While nobody answers it waits; it fails when the files are refused,
-// or ctx is done.
-func (t *attempt) store(ctx context.Context, what string, step int, dir string) (map[string]int64, error) {
-	sizes, err := sizesOf(dir)
-	if err != nil {
-		return nil, err
+// sizes and SHA-256 sums. While nobody answers it waits; it fails when the files
+// are refused, or ctx is done.
+func (t *attempt) store(ctx context.Context, what string, step int, dir string) (sizes map[string]int64, sums map[string]string, err error) {
+	if sizes, err = sizesOf(dir); err != nil {
+		return nil, nil, err
+	}
+	if sums, err = sumsOf(ctx, dir, sizes); err != nil {
+		return nil, nil, err
 	}
 	for try := 1; ; try++ {
 		urls, err := t.sign(ctx, wire.SignRequest{Version: wire.Version, Job: t.order.Job, Attempt: t.order.Attempt, Made: t.order.Made, For: what, Step: step, Sizes: sizes})
 		if err != nil {
-			return nil, err
+			return nil, nil, err
 		}
 		err = each(ctx, t.agent.files.slots, slices.Sorted(maps.Keys(sizes)), func(ctx context.Context, name string) error {
 			path := filepath.Join(dir, filepath.FromSlash(name))
 			return persist(ctx, time.Time{}, func() error { return t.agent.files.put(ctx, name, path, urls[name], sizes[name]) })
 		})
 		if err == nil || ctx.Err() != nil || try == maxStores {
-			return sizes, err
+			return sizes, sums, err
 		}
 		t.log.Warn("files were refused; they are stored again", "error", err)
 	}
@@ -64,6 +70,27 @@ func sizesOf(dir string) (map[string]int64, error) {
 		err = domain.Faultf(domain.ResourceExhausted, "the engine left %d files: at most %d are stored", len(sizes), wire.MaxFiles)
 	}
 	return sizes, err
+}
+
+// sumsOf are the SHA-256 sums of files below a folder, in hexadecimal.
+func sumsOf(ctx context.Context, dir string, sizes map[string]int64) (map[string]string, error) {
+	sums := make(map[string]string, len(sizes))
+	for name := range sizes {
+		if err := ctx.Err(); err != nil {
+			return nil, context.Cause(ctx)
+		}
+		f, err := os.Open(filepath.Join(dir, filepath.FromSlash(name)))
+		if err != nil {
+			return nil, err
+		}
+		hash := sha256.New()
+		_, err = io.Copy(hash, f)
+		if err := errors.Join(err, f.Close()); err != nil {
+			return nil, err
+		}
+		sums[name] = hex.EncodeToString(hash.Sum(nil))
+	}
+	return sums, nil
 }
 
 // sign asks for the URLs to store files at.

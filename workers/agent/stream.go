@@ -168,7 +168,7 @@ func (s *stream) next(alive bool) (part *wire.Part, gone bool) {
 	if s.seq-s.heard >= wire.Window || len(s.chunks) == 0 && s.last == nil && !alive {
 		return nil, false
 	}
-	n := min(len(s.chunks), wire.MaxPart)
+	n := wire.Fit(s.chunks)
 	part = &wire.Part{Chunks: s.chunks[:n:n]}
 	s.chunks = s.chunks[n:]
 	if len(s.chunks) == 0 && s.last != nil {

@@ -2,6 +2,8 @@ package agent
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"io"
@@ -86,7 +88,7 @@ func (t *transfer) fetch(ctx context.Context, folder wire.Folder, dir string) er
 	})
 }
 
-// get downloads one file and makes its content durable.
+// get downloads one file, holds it to its sum, and makes its content durable.
 func (t *transfer) get(ctx context.Context, file wire.File, target string) (err error) {
 	ctx, cancel := context.WithTimeout(ctx, time.Minute+time.Duration(file.Size/slowest)*time.Second)
 	defer cancel()
@@ -106,9 +108,13 @@ func (t *transfer) get(ctx context.Context, file wire.File, target string) (err 
 	if err != nil {
 		return errFinal{diskFault(err)}
 	}
-	n, err := io.Copy(f, io.LimitReader(res.Body, file.Size+1))
+	hash := sha256.New()
+	n, err := io.Copy(io.MultiWriter(f, hash), io.LimitReader(res.Body, file.Size+1))
 	if err == nil && n != file.Size {
 		err = fmt.Errorf("file %s: has not the %d bytes that it should have", file.Name, file.Size)
+	}
+	if err == nil && file.Sum != "" && hex.EncodeToString(hash.Sum(nil)) != file.Sum {
+		err = errFinal{domain.Faultf(domain.DataLoss, "file %s: what lies in the store is not what was stored there: its SHA-256 sum is another", file.Name)}
 	}
 	if err := errors.Join(err, f.Sync(), f.Close()); err != nil {
 		if fault := diskFault(err); domain.CodeOf(fault) != domain.Unknown {

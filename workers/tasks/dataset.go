@@ -25,6 +25,7 @@ type Validator struct {
 	World eventlog.Rows
 	Blobs *blobs.Store
 	Now   func() time.Time
+	Count func(text string) int // tokens of a text; nil takes one for every four bytes
 }
 
 const validatorName = "dataset-validation"
@@ -49,6 +50,7 @@ func (v Validator) Judge(ctx context.Context, e eventlog.Event) error {
 		return nil // deleted, replaced or judged since
 	}
 	checker := rows.NewChecker(dataset.Format)
+	checker.Count = v.Count
 	for _, name := range slices.Sorted(maps.Keys(upload.Files.Sizes)) {
 		if err := v.read(ctx, checker, upload.Files.Folder, name); err != nil {
 			return err

@@ -48,7 +48,7 @@ func TestUploadsAreJudged(t *testing.T) {
 	go func() { _ = world.Run(ctx, server.Log()) }()
 	router, err := eventlog.NewRouter(server.Control(), eventlog.RouterConfig{Tries: 2, FirstPause: time.Millisecond})
 	require.NoError(t, err)
-	validator := tasks.Validator{Log: &stumbling{Log: server.Log(), fails: 1}, World: world, Blobs: store, Now: time.Now}
+	validator := tasks.Validator{Log: &stumbling{Log: server.Log(), fails: 1}, World: world, Blobs: store, Now: time.Now, Count: func(text string) int { return 7 * len(text) }}
 	require.NoError(t, validator.Handle(router))
 	go func() { _ = router.Run(ctx) }()
 
@@ -82,6 +82,7 @@ func TestUploadsAreJudged(t *testing.T) {
 	require.Equal(t, domain.DatasetReady, good.State)
 	require.Equal(t, domain.FormatCompletion, good.Format)
 	require.EqualValues(t, 3, good.ExampleCount)
+	require.EqualValues(t, 3*7*len("pc"), good.EstimatedTokenCount, "counted by the tokenizer, not guessed from bytes")
 
 	bad := upload("bad", row+"{\n"+row)
 	require.Equal(t, domain.DatasetUploading, bad.State)

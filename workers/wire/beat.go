@@ -64,6 +64,7 @@ type Replica struct {
 	State      string      `json:"state"`
 	Reason     string      `json:"reason,omitempty"` // why it failed
 	Load       Load        `json:"load"`
+	Addons     []Addon     `json:"addons,omitempty"` // ordered, and how far they are
 }
 
 // ID is the replica's allocation's.
@@ -90,6 +91,7 @@ type Orders struct {
 	Train    []Train        `json:"train,omitempty"`  // begin
 	Serve    []Serve        `json:"serve,omitempty"`  // begin
 	Acked    map[string]int `json:"acked,omitempty"`  // attempt → step of the newest row that arrived
+	Equip    []Equipment    `json:"equip,omitempty"`  // of Keep: replicas with addons; others have none
 }
 
 // A Train order is all that an attempt needs, and nothing else. Made is when
@@ -136,9 +138,10 @@ type Folder struct {
 
 // A File is one of a folder.
 type File struct {
-	Name string `json:"name"` // path below the folder
-	Size int64  `json:"size"` // bytes
-	URL  string `json:"url"`  // to GET it from
+	Name string `json:"name"`          // path below the folder
+	Size int64  `json:"size"`          // bytes
+	Sum  string `json:"sum,omitempty"` // SHA-256 in hexadecimal, where it is known
+	URL  string `json:"url"`           // to GET it from
 }
 
 // Size is the sum of the files', in bytes.

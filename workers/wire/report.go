@@ -29,6 +29,7 @@ type Report struct {
 	Made    time.Time          `json:"made"`              // see Train
 	Step    int                `json:"step,omitempty"`    // of a checkpoint
 	Sizes   map[string]int64   `json:"sizes,omitempty"`   // of a checkpoint or of results: file → bytes
+	Sums    map[string]string  `json:"sums,omitempty"`    // of the same files: file → SHA-256 in hexadecimal
 	Metrics map[string]float64 `json:"metrics,omitempty"` // of a checkpoint: the last of each
 	Result  *Result            `json:"result,omitempty"`  // of a completed attempt
 	Fault   *Fault             `json:"fault,omitempty"`   // of a failed one

@@ -28,7 +28,42 @@ const (
 	Pulse   = 2 * time.Second
 	Silence = 10 * time.Second
 	MaxPart = 256 // chunks
+	maxPart = MaxMessage / 2
 )
+
+// Fit is how many of the chunks go into one part: at least one, at most MaxPart.
+func Fit(chunks []engines.Chunk) int {
+	size := 0
+	for i, chunk := range chunks[:min(len(chunks), MaxPart)] {
+		if size += roomOf(chunk); size > maxPart && i > 0 {
+			return i
+		}
+	}
+	return min(len(chunks), MaxPart)
+}
+
+// roomOf is about how many bytes a chunk takes on its way, rather more than
+// less: JSON may write a byte of text as six.
+func roomOf(c engines.Chunk) int {
+	const frame, token = 200, 8
+	size := frame + 6*(len(c.Text)+len(c.Reasoning)+len(c.Raw)) + token*len(c.Tokens)
+	for _, call := range c.ToolCalls {
+		size += frame + 6*(len(call.Name)+len(call.Arguments))
+	}
+	if c.Prompt != nil {
+		size += frame + 6*len(c.Prompt.Text) + token*len(c.Prompt.Tokens)
+	}
+	return size + roomOfLogprobs(c.Logprobs)
+}
+
+func roomOfLogprobs(logprobs []engines.Logprob) int {
+	const frame = 160
+	size := 0
+	for _, one := range logprobs {
+		size += frame + 6*len(one.Text) + 2*len(one.Bytes) + roomOfLogprobs(one.Top)
+	}
+	return size
+}
 
 // A Part of a stream. One without chunks only says that its sender is alive.
 type Part struct {

@@ -40,6 +40,8 @@ type Fault struct {
 	Code    domain.Code `json:"code"`
 	Reason  string      `json:"reason,omitempty"`
 	Message string      `json:"message"`
+
+	Violations []domain.Violation `json:"violations,omitempty"`
 }
 
 // FaultOf is err for the wire; nil for nil. What is no fault becomes Unknown.
@@ -50,7 +52,7 @@ func FaultOf(err error) *Fault {
 	f := &Fault{Code: domain.CodeOf(err), Message: err.Error()}
 	var fault *domain.Fault
 	if errors.As(err, &fault) {
-		f.Reason = fault.Reason
+		f.Reason, f.Violations = fault.Reason, fault.Violations
 	}
 	return f
 }
@@ -60,7 +62,7 @@ func (f *Fault) Err() error {
 	if f == nil {
 		return nil
 	}
-	return &domain.Fault{Code: f.Code, Reason: f.Reason, Message: f.Message}
+	return &domain.Fault{Code: f.Code, Reason: f.Reason, Message: f.Message, Violations: f.Violations}
 }
 
 // Marshal writes a message; one above MaxMessage is an error.

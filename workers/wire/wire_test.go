@@ -87,3 +87,15 @@ func FuzzUnmarshal(f *testing.F) {
 		}
 	})
 }
+
+// A refusal that names fields still names them on the other side.
+func TestViolationsCrossTheWire(t *testing.T) {
+	var v domain.Violations
+	v.Add("logitBias", "is wrong")
+	v.Add("minP", "is wrong too")
+	data, err := Marshal(Part{Version: Version, Fault: FaultOf(v.Err())})
+	require.NoError(t, err)
+	var part Part
+	require.NoError(t, Unmarshal(data, &part))
+	require.Equal(t, v.Err(), part.Fault.Err())
+}

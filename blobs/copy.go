@@ -1,0 +1,69 @@
+package blobs
+
+import (
+	"context"
+	"errors"
+	"io"
+	"os"
+	"path/filepath"
+
+	"github.com/google/uuid"
+)
+
+// Range opens length bytes of what is stored under key, from offset on; a
+// negative length is all that follows. NotFound when there is nothing. The
+// caller closes it.
+func (s *Store) Range(ctx context.Context, key string, offset, length int64) (io.ReadCloser, error) {
+	if err := checkKey(key); err != nil {
+		return nil, err
+	}
+	r, err := s.bucket.NewRangeReader(ctx, key, offset, length, nil)
+	if err != nil {
+		return nil, explain(err, key)
+	}
+	return r, nil
+}
+
+// Copy stores under one key what is stored under another, now: what is put
+// there later does not change it. In a folder both names share the same bytes
+// of the disk, which are never written again; an object store copies on its
+// own side where it can. NotFound when there is nothing to copy.
+func (s *Store) Copy(ctx context.Context, to, from string) error {
+	if err := errors.Join(checkKey(to), checkKey(from)); err != nil {
+		return err
+	}
+	if s.files != nil {
+		err := s.files.link(to, from)
+		if err == nil || errors.Is(err, os.ErrNotExist) {
+			return explain(err, from)
+		}
+	} else if s.bucket.Copy(ctx, to, from, nil) == nil {
+		return nil
+	}
+	content, err := s.Get(ctx, from)
+	if err != nil {
+		return err
+	}
+	_, err = s.Put(ctx, to, content)
+	return errors.Join(err, content.Close())
+}
+
+// link gives a file a second name. One that exists is replaced at once.
+func (f *folder) link(to, from string) error {
+	target, temp := filepath.Join(f.dir, filepath.FromSlash(to)), filepath.Join(f.dir, arriving, uuid.NewString())
+	if err := os.Link(filepath.Join(f.dir, filepath.FromSlash(from)), temp); err != nil {
+		return err
+	}
+	err := os.MkdirAll(filepath.Dir(target), 0o700)
+	if err == nil {
+		err = os.Rename(temp, target)
+	}
+	// Renaming one name of a file onto another of the same file leaves both.
+	if removed := os.Remove(temp); removed != nil && !errors.Is(removed, os.ErrNotExist) {
+		err = errors.Join(err, removed)
+	}
+	if err != nil {
+		return err
+	}
+	return f.syncUp(filepath.Dir(target))
+}

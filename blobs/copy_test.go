@@ -1,0 +1,62 @@
+package blobs
+
+import (
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"anneal/domain"
+)
+
+func TestCopy(t *testing.T) {
+	for _, url := range []string{"", "mem://"} {
+		t.Run("bucket "+url, func(t *testing.T) {
+			s := open(t, url)
+			put := func(key, text string) {
+				_, err := s.Put(t.Context(), key, strings.NewReader(text))
+				require.NoError(t, err)
+			}
+			put("uploads/f", "first")
+			require.NoError(t, s.Copy(t.Context(), "models/m/f", "uploads/f"))
+			require.NoError(t, s.Copy(t.Context(), "models/m/f", "uploads/f"), "again is no fault")
+			put("uploads/f", "second")
+			require.Equal(t, "first", content(t, s, "models/m/f"), "a copy stays as it was")
+			require.NoError(t, s.Copy(t.Context(), "models/m/f", "uploads/f"))
+			require.Equal(t, "second", content(t, s, "models/m/f"))
+			require.NoError(t, s.DeleteFolder(t.Context(), "uploads/"))
+			require.Equal(t, "second", content(t, s, "models/m/f"))
+			require.Equal(t, domain.NotFound, domain.CodeOf(s.Copy(t.Context(), "models/m/g", "uploads/f")))
+			require.Equal(t, domain.InvalidArgument, domain.CodeOf(s.Copy(t.Context(), "../g", "models/m/f")))
+			if s.files != nil {
+				left, err := os.ReadDir(filepath.Join(s.files.dir, arriving))
+				require.NoError(t, err)
+				require.Empty(t, left)
+			}
+		})
+	}
+}
+
+func TestRange(t *testing.T) {
+	for _, url := range []string{"", "mem://"} {
+		s := open(t, url)
+		_, err := s.Put(t.Context(), "f", strings.NewReader("0123456789"))
+		require.NoError(t, err)
+		for _, c := range []struct {
+			offset, length int64
+			want           string
+		}{{0, 3, "012"}, {4, 2, "45"}, {7, -1, "789"}, {8, 100, "89"}, {10, -1, ""}, {2, 0, ""}} {
+			r, err := s.Range(t.Context(), "f", c.offset, c.length)
+			require.NoError(t, err)
+			data, err := io.ReadAll(r)
+			require.NoError(t, err)
+			require.NoError(t, r.Close())
+			require.Equal(t, c.want, string(data), "%d+%d", c.offset, c.length)
+		}
+		_, err = s.Range(t.Context(), "g", 0, 1)
+		require.Equal(t, domain.NotFound, domain.CodeOf(err))
+	}
+}

@@ -1,0 +1,264 @@
+package tasks
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"reflect"
+	"slices"
+	"time"
+
+	"anneal/blobs"
+	"anneal/domain"
+	"anneal/domain/rows"
+	"anneal/eventlog"
+)
+
+// A Deriver makes the rows of datasets that come from another: those that match
+// a filter, one side of a split, or all. It reads and writes in constant memory.
+// It may run in several processes, and twice on one dataset: the rows are the
+// same and lie in the same place, and the second to be done finds the first.
+type Deriver struct {
+	Log    eventlog.Log
+	World  eventlog.Rows
+	Blobs  *blobs.Store
+	Now    func() time.Time
+	Filter func(text string) (func(row []byte) (bool, error), error)
+	Count  func(text string) int // tokens of a text; nil takes one for every four bytes
+	// Progress is told now and then how many rows of how many were read; of 0
+	// means that it is over.
+	Progress func(dataset domain.Name, read, of int64)
+}
+
+const (
+	deriverName = "dataset-derivation"
+	derivedFile = "rows.jsonl"
+	tellEvery   = 10_000 // rows between two reports of progress
+)
+
+// Handle gives every dataset that the log records as made from another to the
+// deriver.
+func (d Deriver) Handle(r *eventlog.Router) error {
+	return eventlog.HandleEvents(r, deriverName, "events.*.datasets.*", d.Derive, d.giveUp)
+}
+
+// Derive makes the dataset that an event records, if it records one that is to
+// be made.
+func (d Deriver) Derive(ctx context.Context, e eventlog.Event) error {
+	from, err := derivationOf(e)
+	if err != nil || from == nil {
+		return err
+	}
+	if err := d.World.WaitFor(ctx, e.Position); err != nil {
+		return err
+	}
+	state, _ := d.World.Row(e.Name)
+	dataset, ok := state.(domain.Dataset)
+	if !ok || !dataset.Filling() || !reflect.DeepEqual(dataset.From, from) {
+		return nil // made, given up, or deleted since
+	}
+	source, err := d.source(e.Name, *from)
+	var fill domain.Command[domain.Dataset]
+	if err == nil {
+		defer d.Progress(e.Name, 0, 0)
+		fill, err = d.make(ctx, e.Name, *from, source, folderOf(e))
+	}
+	var refused *domain.Fault
+	if errors.As(err, &refused) && theUsers(refused.Code) {
+		fill, err = domain.LeaveUnfilled{Status: domain.StatusOf(refused)}, nil
+	}
+	if err != nil {
+		return err
+	}
+	return d.record(ctx, e, fill)
+}
+
+// derivationOf is what an event says a new dataset is made of; nil when it says
+// no such thing.
+func derivationOf(e eventlog.Event) (*domain.Derivation, error) {
+	if e.Type != "dataset.created.v1" {
+		return nil, nil
+	}
+	var created domain.DatasetCreated
+	if err := json.Unmarshal(e.Data, &created); err != nil {
+		return nil, fmt.Errorf("event %d: %w", e.Position, err)
+	}
+	return created.From, nil
+}
+
+// folderOf is where the rows of the dataset that an event records lie. It is no
+// other dataset's, also not of one that has the name later.
+func folderOf(e eventlog.Event) string {
+	return "datasets/" + e.Name.Account() + "/" + e.Name.ID() + "/" + e.ID + "/"
+}
+
+// theUsers tells whether trying again would not help: the dataset's user must
+// do something.
+func theUsers(code domain.Code) bool {
+	return code == domain.InvalidArgument || code == domain.FailedPrecondition || code == domain.NotFound
+}
+
+// source is the dataset to be read, as it was when the derivation was asked for.
+func (d Deriver) source(name domain.Name, from domain.Derivation) (domain.Dataset, error) {
+	state, _ := d.World.Row(from.Source)
+	source, ok := state.(domain.Dataset)
+	if !ok || source.State != domain.DatasetReady || source.Files.Folder != from.Folder || from.Source.Account() != name.Account() {
+		return domain.Dataset{}, sourceGone(from.Source)
+	}
+	return source, nil
+}
+
+func sourceGone(source domain.Name) error {
+	return domain.Faultf(domain.FailedPrecondition, "%s was deleted before its rows were read: delete this dataset, and create it again from one that is there", source)
+}
+
+// make writes the rows and answers what they are.
+func (d Deriver) make(ctx context.Context, name domain.Name, from domain.Derivation, source domain.Dataset, folder string) (domain.Command[domain.Dataset], error) {
+	s := &sieve{Deriver: d, name: name, source: source, checker: rows.NewChecker(source.Format)}
+	s.checker.Count = d.Count
+	if err := s.prepare(from); err != nil {
+		return nil, err
+	}
+	reader, writer := io.Pipe()
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	ended := make(chan error, 1)
+	go func() {
+		err := s.run(ctx, writer)
+		writer.CloseWithError(err)
+		ended <- err
+	}()
+	size, err := d.Blobs.Put(ctx, folder+derivedFile, reader)
+	reader.CloseWithError(errUnread)
+	if cause := <-ended; cause != nil && !errors.Is(cause, errUnread) {
+		err = cause // what the store says of it is only its echo
+	}
+	if domain.CodeOf(err) == domain.NotFound {
+		err = sourceGone(from.Source)
+	}
+	if err != nil {
+		return nil, err
+	}
+	facts, faults, more := s.checker.Result()
+	if s.checker.Least > facts.ExampleCount && s.kept < int64(s.checker.Least) {
+		return nil, domain.Faultf(domain.InvalidArgument, "%d of the %d rows of %s match, and at least %d are needed: delete this dataset, and create it again with another filter",
+			s.kept, s.read, from.Source, s.checker.Least)
+	}
+	if len(faults) > 0 {
+		return nil, rows.Refusal(faults, more)
+	}
+	files := domain.Files{Folder: folder, Sizes: map[string]int64{derivedFile: size}}
+	return domain.FillDataset{Files: files, DatasetFacts: facts}, nil
+}
+
+var errUnread = errors.New("nobody reads the rows any more")
+
+// A sieve lets through the rows of a source that belong to a dataset.
+type sieve struct {
+	Deriver
+	name       domain.Name
+	source     domain.Dataset
+	keep       func(row []byte) (bool, error)
+	checker    *rows.Checker // of what is kept
+	read, kept int64
+}
+
+// prepare finds out which rows are kept.
+func (s *sieve) prepare(from domain.Derivation) (err error) {
+	switch {
+	case from.Split != nil:
+		chooser := rows.NewChooser(*from.Split)
+		s.checker.Least = 1 // a few rows are enough to measure on; what a training needs it asks for itself
+		s.keep = func([]byte) (bool, error) { return chooser.Next(), nil }
+	case from.Filter != "":
+		s.keep, err = s.Filter(from.Filter)
+	default:
+		s.keep = func([]byte) (bool, error) { return true, nil }
+	}
+	return err
+}
+
+// run writes the rows that are kept, one a line, file after file in the order
+// of their names.
+func (s *sieve) run(ctx context.Context, to io.Writer) error {
+	out := bufio.NewWriterSize(to, 256<<10)
+	for _, file := range slices.Sorted(maps.Keys(s.source.Files.Sizes)) {
+		content, err := s.Blobs.Get(ctx, s.source.Files.Folder+file)
+		if err != nil {
+			return err
+		}
+		err = rows.Lines(content, func(line int, text []byte, _ bool) error { return s.line(ctx, file, line, text, out) })
+		if err := errors.Join(err, content.Close()); err != nil {
+			return err
+		}
+	}
+	return out.Flush()
+}
+
+func (s *sieve) line(ctx context.Context, file string, line int, text []byte, out *bufio.Writer) error {
+	if len(bytes.TrimSpace(text)) == 0 {
+		return nil
+	}
+	if s.read%tellEvery == 0 {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		s.Progress(s.name, s.read, s.source.ExampleCount.Int64())
+	}
+	s.read++
+	keep, err := s.keep(text)
+	switch {
+	case err != nil:
+		return domain.Faultf(domain.InvalidArgument, "%s:%d: the filter cannot be applied to this row: %s", file, line, err)
+	case !keep:
+		return nil
+	}
+	s.kept++
+	s.checker.Row(file, line, text)
+	_, err = out.Write(text)
+	return errors.Join(err, out.WriteByte('\n'))
+}
+
+// record tells what became of the dataset. Rows that are not its own, because
+// it is gone or another process was first, are removed.
+func (d Deriver) record(ctx context.Context, e eventlog.Event, verdict domain.Command[domain.Dataset]) error {
+	request := eventlog.Request{Time: d.Now(), Actor: "task/" + deriverName, Cause: e.ID, Correlation: e.Correlation}
+	_, err := eventlog.Do(ctx, d.Log, d.World, request, domain.Intend(domain.Datasets, e.Name, verdict))
+	_, fills := verdict.(domain.FillDataset)
+	switch domain.CodeOf(err) {
+	case domain.OK:
+		if fills {
+			return nil
+		}
+	case domain.NotFound, domain.FailedPrecondition:
+	default:
+		return err
+	}
+	state, _ := d.World.Row(e.Name)
+	if dataset, ok := state.(domain.Dataset); ok && dataset.Files.Folder == folderOf(e) {
+		return nil
+	}
+	return d.Blobs.DeleteFolder(ctx, folderOf(e))
+}
+
+// giveUp tells the dataset's owner that its rows could not be made. A cause
+// that is no fault may name paths of this machine, and is in the log of the
+// server.
+func (d Deriver) giveUp(ctx context.Context, e eventlog.Event, cause error) error {
+	from, err := derivationOf(e)
+	if err != nil || from == nil {
+		return nil
+	}
+	code, why := domain.Internal, "the store for files failed"
+	var fault *domain.Fault
+	if errors.As(cause, &fault) {
+		code, why = fault.Code, fault.Message
+	}
+	status := domain.Status{Code: code.String(), Message: "the rows could not be made (" + why + "): delete this dataset and create it again"}
+	return d.record(context.WithoutCancel(ctx), e, domain.LeaveUnfilled{Status: status})
+}

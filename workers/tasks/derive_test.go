@@ -1,0 +1,269 @@
+package tasks_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"anneal/blobs"
+	"anneal/domain"
+	"anneal/eventlog"
+	"anneal/projections"
+	"anneal/workers/tasks"
+)
+
+// A bench is a log in memory, a world that follows it, files, and a deriver.
+type bench struct {
+	testing.TB
+	log     *eventlog.Memory
+	world   *projections.World
+	blobs   *blobs.Store
+	dir     string
+	deriver tasks.Deriver
+	told    []int64 // progress
+}
+
+func newBench(t testing.TB) *bench {
+	b := &bench{TB: t, log: eventlog.NewMemory(), world: projections.NewWorld(), dir: t.TempDir()}
+	store, err := blobs.Open(t.Context(), blobs.Options{Dir: b.dir, BaseURL: "http://127.0.0.1/blobs", Key: make([]byte, 32)})
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = store.Close() })
+	b.blobs = store
+	b.deriver = tasks.Deriver{Log: b.log, World: b.world, Blobs: store, Now: time.Now, Filter: projections.CompileRowFilter,
+		Progress: func(_ domain.Name, read, of int64) { b.told = append(b.told, read, of) }}
+	go func() { _ = b.world.Run(t.Context(), b.log) }()
+	return b
+}
+
+func name(id string) domain.Name { return domain.NewName("acme", domain.Datasets.Collection, id) }
+
+// do carries out a command and answers its event.
+func (b *bench) do(id string, cmd domain.Command[domain.Dataset]) eventlog.Event {
+	b.Helper()
+	position, err := eventlog.Do(b.Context(), b.log, b.world, eventlog.Request{Time: time.Now()}, domain.Intend(domain.Datasets, name(id), cmd))
+	require.NoError(b, err)
+	require.NoError(b, b.world.WaitFor(b.Context(), position))
+	e, err := b.log.At(b.Context(), position)
+	require.NoError(b, err)
+	return e
+}
+
+func (b *bench) state(id string) domain.Dataset {
+	b.Helper()
+	last, err := b.log.Last(b.Context())
+	require.NoError(b, err)
+	require.NoError(b, b.world.WaitFor(b.Context(), last.Position))
+	row, ok := b.world.View().Datasets.Get(name(id))
+	if !ok {
+		return domain.Dataset{}
+	}
+	return row.State
+}
+
+// source makes a READY dataset of several files.
+func (b *bench) source(id string, files ...string) domain.Dataset {
+	b.Helper()
+	b.do(id, domain.CreateDataset{})
+	stored := domain.Files{Folder: "datasets/acme/" + id + "/1-x/", Sizes: map[string]int64{}}
+	rows := 0
+	for i, content := range files {
+		file := fmt.Sprintf("part-%d.jsonl", i)
+		_, err := b.blobs.Put(b.Context(), stored.Folder+file, strings.NewReader(content))
+		require.NoError(b, err)
+		stored.Sizes[file] = int64(len(content))
+		rows += len(strings.Fields(strings.ReplaceAll(content, " ", "")))
+	}
+	b.do(id, domain.UploadDataset{Upload: 1, Files: stored})
+	b.do(id, domain.AcceptDataset{Upload: 1, DatasetFacts: domain.DatasetFacts{Format: domain.FormatCompletion, Shape: domain.ShapeCompletion, ExampleCount: domain.Count(rows)}})
+	return b.state(id)
+}
+
+func (b *bench) create(id, from string, d domain.Derivation) eventlog.Event {
+	b.Helper()
+	d.Source = name(from)
+	if d.Folder == "" {
+		d.Folder = b.state(from).Files.Folder
+	}
+	return b.do(id, domain.CreateDataset{From: &d})
+}
+
+func (b *bench) content(d domain.Dataset) (text string) {
+	b.Helper()
+	for file := range d.Files.Sizes {
+		r, err := b.blobs.Get(b.Context(), d.Files.Folder+file)
+		require.NoError(b, err)
+		data, err := io.ReadAll(r)
+		require.NoError(b, errors.Join(err, r.Close()))
+		require.Equal(b, d.Files.Sizes[file], int64(len(data)))
+		text += string(data)
+	}
+	return text
+}
+
+// left are the folders of a dataset in the store.
+func (b *bench) left(id string) (keys []string) {
+	b.Helper()
+	for f, err := range b.blobs.List(b.Context(), "datasets/acme/"+id+"/") {
+		require.NoError(b, err)
+		keys = append(keys, f.Key)
+	}
+	return keys
+}
+
+// numbered are rows with their number, from..to.
+func numbered(from, to int) string {
+	var text strings.Builder
+	for n := from; n <= to; n++ {
+		fmt.Fprintf(&text, `{"prompt":"p%d","completion":"c","n":%d}`+"\n", n, n)
+	}
+	return text.String()
+}
+
+func TestRowsThatMatchAreMade(t *testing.T) {
+	b := newBench(t)
+	b.source("source", "\ufeff"+numbered(1, 4)+"\n\n", strings.TrimSuffix(numbered(5, 9), "\n"))
+	for id, c := range map[string]struct {
+		filter string
+		want   string
+	}{
+		"filtered": {"n > 2 AND n != 6", numbered(3, 5) + numbered(7, 9)},
+		"copied":   {"", numbered(1, 9)},
+	} {
+		e := b.create(id, "source", domain.Derivation{Filter: c.filter})
+		require.True(t, b.state(id).Filling())
+		require.NoError(t, b.deriver.Derive(t.Context(), e))
+		made := b.state(id)
+		require.Equal(t, domain.DatasetReady, made.State, made.Status.Message)
+		require.Equal(t, c.want, b.content(made))
+		require.EqualValues(t, strings.Count(c.want, "\n"), made.ExampleCount)
+		require.Equal(t, domain.FormatCompletion, made.Format)
+		require.Equal(t, domain.ShapeCompletion, made.Shape)
+		require.Positive(t, made.EstimatedTokenCount)
+	}
+	require.Equal(t, []int64{0, 9, 0, 0}, b.told[:4], "9 rows are to be read; it is over")
+}
+
+func TestBothSidesOfASplitAreAllRows(t *testing.T) {
+	b := newBench(t)
+	b.source("source", numbered(1, 60))
+	var sides []string
+	for _, rest := range []bool{false, true} {
+		id := fmt.Sprintf("side-%t", rest)
+		require.NoError(t, b.deriver.Derive(t.Context(), b.create(id, "source", domain.Derivation{Split: domain.SplitOf(60, 0.1, 7, rest)})))
+		made := b.state(id)
+		require.Equal(t, domain.DatasetReady, made.State, made.Status.Message)
+		sides = append(sides, b.content(made))
+	}
+	require.Equal(t, 6, strings.Count(sides[0], "\n"))
+	require.Equal(t, 54, strings.Count(sides[1], "\n"))
+	for line := range strings.Lines(numbered(1, 60)) {
+		require.NotEqual(t, strings.Contains(sides[0], line), strings.Contains(sides[1], line), "on one side, not on both: %s", line)
+	}
+}
+
+func TestWhatCannotBeMadeSaysWhy(t *testing.T) {
+	b := newBench(t)
+	b.source("source", numbered(1, 9))
+	b.source("other", numbered(1, 9))
+	e := b.create("few", "source", domain.Derivation{Filter: "n > 7"})
+	require.NoError(t, b.deriver.Derive(t.Context(), e))
+	few := b.state("few")
+	require.True(t, few.Unfilled())
+	require.Equal(t, "INVALID_ARGUMENT", few.Status.Code)
+	require.Contains(t, few.Status.Message, "2 of the 9 rows of accounts/acme/datasets/source match, and at least 3 are needed")
+	require.Empty(t, b.left("few"))
+
+	e = b.create("replaced", "source", domain.Derivation{Folder: "datasets/acme/source/0/"})
+	require.NoError(t, b.deriver.Derive(t.Context(), e))
+	require.Contains(t, b.state("replaced").Status.Message, "accounts/acme/datasets/source was deleted")
+
+	e = b.create("lost", "other", domain.Derivation{})
+	require.NoError(t, b.blobs.DeleteFolder(t.Context(), b.state("other").Files.Folder))
+	require.NoError(t, b.deriver.Derive(t.Context(), e))
+	require.Contains(t, b.state("lost").Status.Message, "accounts/acme/datasets/other was deleted")
+	require.Empty(t, b.left("lost"))
+}
+
+// A process that was killed leaves what it wrote; whoever makes the rows again
+// makes the same, and two at once do not hurt one another.
+func TestRowsAreMadeOnceHoweverOften(t *testing.T) {
+	b := newBench(t)
+	b.source("source", numbered(1, 40))
+	e := b.create("twice", "source", domain.Derivation{Filter: "n > 2"})
+	cut, cancel := context.WithCancel(t.Context())
+	cancel()
+	require.Error(t, b.deriver.Derive(cut, e), "it was killed")
+	both := make(chan error, 2)
+	for range 2 {
+		d := b.deriver
+		d.Progress = func(domain.Name, int64, int64) {}
+		go func() { both <- d.Derive(t.Context(), e) }()
+	}
+	require.NoError(t, errors.Join(<-both, <-both))
+	require.Equal(t, numbered(3, 40), b.content(b.state("twice")))
+	before, err := b.log.Last(t.Context())
+	require.NoError(t, err)
+	require.NoError(t, b.deriver.Derive(t.Context(), e))
+	after, err := b.log.Last(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, before, after, "what is made is not made again")
+	require.Len(t, b.left("twice"), 1)
+}
+
+// A dataset that is deleted while its rows are made leaves none.
+func TestRowsOfADeletedDatasetAreRemoved(t *testing.T) {
+	b := newBench(t)
+	b.source("source", numbered(1, 9))
+	e := b.create("gone", "source", domain.Derivation{})
+	b.deriver.Progress = func(dataset domain.Name, read, of int64) {
+		if of > 0 {
+			b.do("gone", domain.DeleteDataset{})
+		}
+	}
+	require.NoError(t, b.deriver.Derive(t.Context(), e))
+	require.False(t, b.state("gone").Exists())
+	require.Empty(t, b.left("gone"))
+}
+
+// Rows pass through in constant memory: a source of many megabytes takes no
+// more than a few.
+func TestRowsAreMadeInConstantMemory(t *testing.T) {
+	b := newBench(t)
+	row := `{"prompt":"` + strings.Repeat("x", 1<<10) + `","completion":"c"}` + "\n"
+	b.source("source", strings.Repeat(row, 32<<10))
+	var most uint64
+	b.deriver.Progress = func(domain.Name, int64, int64) { most = max(most, inUse()) }
+	e := b.create("large", "source", domain.Derivation{Filter: `completion = "c"`})
+	before := inUse()
+	require.NoError(t, b.deriver.Derive(t.Context(), e))
+	require.EqualValues(t, 32<<10, b.state("large").ExampleCount)
+	require.Less(t, most-min(most, before), uint64(8<<20))
+	require.True(t, bytes.HasPrefix([]byte(b.content(b.state("large"))), []byte(row)))
+}
+
+// BenchmarkDerive is how fast rows are read, filtered, checked and written.
+func BenchmarkDerive(b *testing.B) {
+	bench := newBench(b)
+	row := `{"messages":[{"role":"user","content":"` + strings.Repeat("question ", 40) + `"},{"role":"assistant","content":"` + strings.Repeat("answer ", 40) + `"}],"n":5}` + "\n"
+	source := bench.source("source", strings.Repeat(row, 16<<10))
+	b.SetBytes(source.Files.Sizes["part-0.jsonl"])
+	for made := 0; b.Loop(); made++ {
+		require.NoError(b, bench.deriver.Derive(b.Context(), bench.create(fmt.Sprint("d", made), "source", domain.Derivation{Filter: "n > 2"})))
+	}
+}
+
+// inUse is how many bytes of the heap are live.
+func inUse() uint64 {
+	runtime.GC()
+	var stats runtime.MemStats
+	runtime.ReadMemStats(&stats)
+	return stats.HeapAlloc
+}

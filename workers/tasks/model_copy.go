@@ -1,0 +1,186 @@
+package tasks
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"time"
+
+	"anneal/blobs"
+	"anneal/domain"
+	"anneal/domain/weights"
+	"anneal/eventlog"
+)
+
+// A ModelCopier writes the copies of models in other precisions that the log
+// asks for, tensor by tensor in constant memory. It may run in several
+// processes, and twice on one copy: the bytes are the same and lie in the same
+// place, and the second to be done finds the first.
+type ModelCopier struct {
+	Log   eventlog.Log
+	World eventlog.Rows
+	Blobs *blobs.Store
+	Now   func() time.Time
+}
+
+const modelCopierName = "model-preparation"
+
+// Handle gives every copy that the log asks for to the copier.
+func (p ModelCopier) Handle(r *eventlog.Router) error {
+	return eventlog.HandleEvents(r, modelCopierName, "events.*.models.*", p.Copy, p.giveUp)
+}
+
+// Copy writes the copy that an event asks for, if it asks for one.
+func (p ModelCopier) Copy(ctx context.Context, e eventlog.Event) error {
+	asked, err := preparationOf(e)
+	if err != nil || asked == nil {
+		return err
+	}
+	if err := p.World.WaitFor(ctx, e.Position); err != nil {
+		return err
+	}
+	if !p.wanted(e.Name, asked) {
+		return nil
+	}
+	state, _ := p.World.Row(e.Name)
+	files, err := p.write(ctx, state.(domain.Model).Files, copyFolder(e), weights.DTypes[asked.Precision])
+	if weights.IsBroken(err) {
+		return p.fail(ctx, e, asked, domain.Status{Code: domain.FailedPrecondition.String(), Message: err.Error()})
+	}
+	if err != nil {
+		return err
+	}
+	if err := p.record(ctx, e, domain.FinishCopy{Precision: asked.Precision, Attempt: asked.Attempt, Files: files}); err != nil {
+		return err
+	}
+	return p.sweep(ctx, e, asked)
+}
+
+func preparationOf(e eventlog.Event) (*domain.ModelPreparing, error) {
+	if e.Type != "model.preparing.v1" {
+		return nil, nil
+	}
+	var asked domain.ModelPreparing
+	if err := json.Unmarshal(e.Data, &asked); err != nil {
+		return nil, fmt.Errorf("event %d: %w", e.Position, err)
+	}
+	return &asked, nil
+}
+
+// copyFolder is where the copy lies that an event asks for: no other's, also
+// not of a model that has the name later.
+func copyFolder(e eventlog.Event) string {
+	return "prepared/" + e.Name.Account() + "/" + e.Name.ID() + "/" + e.ID + "/"
+}
+
+// wanted tells whether the attempt is still under way.
+func (p ModelCopier) wanted(name domain.Name, asked *domain.ModelPreparing) bool {
+	state, _ := p.World.Row(name)
+	model, _ := state.(domain.Model)
+	made := model.Copies[asked.Precision]
+	return made.Attempt == asked.Attempt && made.State == domain.CopyPreparing && made.Time.Equal(asked.Time)
+}
+
+// write stores the copy: weights converted, what describes them changed, all
+// else as it is.
+func (p ModelCopier) write(ctx context.Context, from domain.Files, folder, dtype string) (domain.Files, error) {
+	to := domain.Files{Folder: folder, Sizes: map[string]int64{}}
+	source := stored(ctx, p.Blobs, from)
+	converted, err := source.WeightFiles()
+	if err != nil {
+		return to, err
+	}
+	total, added := int64(0), map[string][]string{}
+	for _, name := range converted {
+		if to.Sizes[name], added[name], err = p.convert(ctx, source, folder, name, dtype); err != nil {
+			return to, err
+		}
+		total += to.Sizes[name]
+	}
+	if dtype == weights.DTypes["FP8"] && !slices.ContainsFunc(converted, func(name string) bool { return len(added[name]) > 0 }) {
+		return to, weights.ErrNoProjections
+	}
+	changed := map[string]func() ([]byte, error){
+		"config.json":                  func() ([]byte, error) { return source.ConvertedConfig(dtype) },
+		"model.safetensors.index.json": func() ([]byte, error) { return source.ConvertedIndex(total, added) },
+	}
+	for _, name := range slices.Sorted(maps.Keys(from.Sizes)) {
+		if _, done := to.Sizes[name]; done || weights.HoldsWeights(name) {
+			continue
+		}
+		if change, ok := changed[name]; ok {
+			to.Sizes[name], err = p.put(ctx, folder+name, change)
+		} else if err = p.Blobs.Copy(ctx, folder+name, from.Folder+name); err == nil {
+			to.Sizes[name] = from.Sizes[name]
+		}
+		if err != nil {
+			return to, err
+		}
+	}
+	return to, nil
+}
+
+// convert stores one file of weights with its numbers as dtype, and answers its
+// size in bytes and the tensors that it has besides.
+func (p ModelCopier) convert(ctx context.Context, source weights.Folder, folder, name, dtype string) (size int64, added []string, err error) {
+	reader, writer := io.Pipe()
+	converted := make(chan error, 1)
+	go func() {
+		var err error
+		added, err = source.Convert(writer, name, dtype)
+		writer.CloseWithError(err)
+		converted <- err
+	}()
+	size, err = p.Blobs.Put(ctx, folder+name, reader)
+	reader.Close() // ends the conversion when the store has failed
+	if failed := <-converted; failed != nil && !errors.Is(failed, io.ErrClosedPipe) {
+		return 0, nil, fmt.Errorf("%s: %w", name, failed)
+	}
+	return size, added, err
+}
+
+func (p ModelCopier) put(ctx context.Context, key string, content func() ([]byte, error)) (int64, error) {
+	data, err := content()
+	if err != nil {
+		return 0, err
+	}
+	return p.Blobs.Put(ctx, key, bytes.NewReader(data))
+}
+
+func (p ModelCopier) fail(ctx context.Context, e eventlog.Event, asked *domain.ModelPreparing, status domain.Status) error {
+	if err := p.record(ctx, e, domain.FailCopy{Precision: asked.Precision, Attempt: asked.Attempt, Status: status}); err != nil {
+		return err
+	}
+	return p.sweep(ctx, e, asked)
+}
+
+func (p ModelCopier) record(ctx context.Context, e eventlog.Event, found domain.Command[domain.Model]) error {
+	return recordModel(ctx, p.Log, p.World, p.Now(), modelCopierName, e, found)
+}
+
+// sweep removes the files of a copy that the model does not have: it failed, or
+// the model was deleted while it was written.
+func (p ModelCopier) sweep(ctx context.Context, e eventlog.Event, asked *domain.ModelPreparing) error {
+	state, _ := p.World.Row(e.Name)
+	model, _ := state.(domain.Model)
+	made := model.Copies[asked.Precision]
+	if made.State == domain.CopyReady && made.Files.Folder == copyFolder(e) || p.wanted(e.Name, asked) {
+		return nil
+	}
+	return p.Blobs.DeleteFolder(ctx, copyFolder(e))
+}
+
+// giveUp tells the model's owner that the copy would not succeed.
+func (p ModelCopier) giveUp(ctx context.Context, e eventlog.Event, cause error) error {
+	asked, err := preparationOf(e)
+	if err != nil || asked == nil {
+		return nil
+	}
+	status := domain.Status{Code: domain.Internal.String(), Message: "the copy could not be written (" + causeOf(cause) + "): prepare it again"}
+	return p.fail(context.WithoutCancel(ctx), e, asked, status)
+}

@@ -1,0 +1,364 @@
+package tasks_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"fmt"
+	"io"
+	"math"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"anneal/domain"
+	"anneal/engines/embedded"
+	"anneal/engines/embedded/llama"
+	"anneal/eventlog"
+	"anneal/projections"
+	"anneal/workers/tasks"
+)
+
+// shipped is the shipped model's files.
+func shipped(t *testing.T) map[string][]byte {
+	dir, files := t.TempDir(), map[string][]byte{}
+	require.NoError(t, embedded.WriteBase(dir))
+	entries, err := os.ReadDir(dir)
+	require.NoError(t, err)
+	for _, entry := range entries {
+		files[entry.Name()], err = os.ReadFile(filepath.Join(dir, entry.Name()))
+		require.NoError(t, err)
+	}
+	return files
+}
+
+func modelName(id string) domain.Name { return domain.NewName("acme", domain.Models.Collection, id) }
+
+// model carries out a command on a model and answers its event.
+func (b *bench) model(id string, cmd domain.Command[domain.Model]) eventlog.Event {
+	b.Helper()
+	position, err := eventlog.Do(b.Context(), b.log, b.world, eventlog.Request{Time: time.Now()}, domain.Intend(domain.Models, modelName(id), cmd))
+	require.NoError(b, err)
+	require.NoError(b, b.world.WaitFor(b.Context(), position))
+	e, err := b.log.At(b.Context(), position)
+	require.NoError(b, err)
+	return e
+}
+
+func (b *bench) modelState(id string) domain.Model {
+	b.Helper()
+	last, err := b.log.Last(b.Context())
+	require.NoError(b, err)
+	require.NoError(b, b.world.WaitFor(b.Context(), last.Position))
+	row, ok := b.world.View().Models.Get(modelName(id))
+	if !ok {
+		return domain.Model{}
+	}
+	return row.State
+}
+
+// upload stores files and records them as an upload of a model.
+func (b *bench) upload(id string, n int, files map[string][]byte) eventlog.Event {
+	b.Helper()
+	stored := domain.Files{Folder: fmt.Sprintf("models/acme/%s/%d/", id, n), Sizes: map[string]int64{}}
+	for name, data := range files {
+		size, err := b.blobs.Put(b.Context(), stored.Folder+name, bytes.NewReader(data))
+		require.NoError(b, err)
+		stored.Sizes[name] = size
+	}
+	return b.model(id, domain.UploadModel{Upload: n, Files: stored})
+}
+
+func (b *bench) validator() tasks.ModelValidator {
+	return tasks.ModelValidator{Log: b.log, World: b.world, Blobs: b.blobs, Now: time.Now, Supports: embedded.Supports}
+}
+
+func (b *bench) copier() tasks.ModelCopier {
+	return tasks.ModelCopier{Log: b.log, World: b.world, Blobs: b.blobs, Now: time.Now}
+}
+
+// ready makes a READY model of files.
+func (b *bench) ready(id string, spec domain.ModelSpec, files map[string][]byte) domain.Model {
+	b.Helper()
+	b.model(id, domain.CreateModel{ModelSpec: spec})
+	require.NoError(b, b.validator().Judge(b.Context(), b.upload(id, 1, files)))
+	m := b.modelState(id)
+	require.Equal(b, domain.ModelReady, m.State, m.Status.Message)
+	return m
+}
+
+var whole = domain.ModelSpec{Kind: domain.BaseModel}
+
+func TestModelsAreJudged(t *testing.T) {
+	b := newBench(t)
+	b.model("m", domain.CreateModel{ModelSpec: whole})
+	files := shipped(t)
+	config := files["config.json"]
+	delete(files, "config.json")
+	first := b.upload("m", 1, files)
+	require.NoError(t, b.validator().Judge(t.Context(), first))
+	require.NoError(t, b.validator().Judge(t.Context(), first), "twice is once")
+	m := b.modelState("m")
+	require.Equal(t, domain.ModelUploading, m.State)
+	require.Equal(t, "config.json: is missing: mend the files and upload them again; the others need not be", m.Status.Message)
+	require.Equal(t, []domain.Violation{{Field: "config.json", Description: "is missing"}}, m.Violations)
+
+	files["config.json"] = config
+	require.NoError(t, b.validator().Judge(t.Context(), b.upload("m", 2, files)))
+	m = b.modelState("m")
+	require.Equal(t, domain.ModelReady, m.State)
+	require.Equal(t, domain.Status{Code: "OK"}, m.Status)
+	require.Equal(t, domain.ModelFacts{ModelType: "llama", ParameterCount: 837_248, ContextLength: 512, Precision: "BF16"}, m.ModelFacts)
+}
+
+// What this program's engine cannot serve is a model all the same, and says so.
+func TestModelsForOtherEngines(t *testing.T) {
+	b := newBench(t)
+	files := shipped(t)
+	files["tokenizer.json"] = []byte(`{"model": {"type": "Unigram", "vocab": [["a", 0]]}}`)
+	m := b.ready("m", whole, files)
+	require.Equal(t, "OK", m.Status.Code)
+	require.Contains(t, m.Status.Message, "only a node with another engine could: tokenizer.json")
+	files["config.json"] = bytes.Replace(files["config.json"], []byte(`"llama"`), []byte(`"mamba"`), 1)
+	m = b.ready("n", whole, files)
+	require.Equal(t, "mamba", m.ModelType)
+	require.Contains(t, m.Status.Message, "must be llama")
+}
+
+// A file that only engines read may be of any size: the control plane fetches
+// none that is too large for it, and what it quotes is short.
+func TestNotesAreBounded(t *testing.T) {
+	b := newBench(t)
+	files := shipped(t)
+	files["chat_template.jinja"] = make([]byte, 64<<20+1)
+	m := b.ready("m", whole, files)
+	require.Contains(t, m.Status.Message, "chat_template.jinja has 67108865 bytes, and it reads 67108864")
+	delete(files, "chat_template.jinja")
+	files["config.json"] = bytes.Replace(files["config.json"], []byte(`"silu"`), []byte(`"`+strings.Repeat("x", 900_000)+`"`), 1)
+	m = b.ready("n", whole, files)
+	require.Contains(t, m.Status.Message, "only a node with another engine could")
+	require.Less(t, len(m.Status.Message), 1200)
+}
+
+// adapter is a saved adapter on the shipped model.
+func adapter(t *testing.T) map[string][]byte {
+	base, dir := t.TempDir(), t.TempDir()
+	require.NoError(t, embedded.WriteBase(base))
+	config, err := llama.ReadConfig(base)
+	require.NoError(t, err)
+	a := llama.NewAdapter(config, 4, 8, []llama.Module{llama.Query})
+	require.NoError(t, a.Save(dir, 0))
+	files := map[string][]byte{}
+	for _, name := range []string{"adapter_config.json", "adapter_model.safetensors"} {
+		files[name], err = os.ReadFile(filepath.Join(dir, name))
+		require.NoError(t, err)
+	}
+	return files
+}
+
+func TestAddonsAreHeldAgainstTheirBase(t *testing.T) {
+	b := newBench(t)
+	b.ready("base", whole, shipped(t))
+	spec := domain.ModelSpec{Kind: domain.PEFTAddon, BaseModel: string(modelName("base"))}
+	m := b.ready("addon", spec, adapter(t))
+	require.Equal(t, 4, m.LoraRank)
+	require.EqualValues(t, 837_248, m.ParameterCount, "of the base")
+	require.Empty(t, m.Status.Message)
+
+	small := shipped(t)
+	small["config.json"] = bytes.Replace(small["config.json"], []byte(`"num_hidden_layers": 4`), []byte(`"num_hidden_layers": 3`), 1)
+	b.ready("small", whole, small)
+	b.model("misfit", domain.CreateModel{ModelSpec: domain.ModelSpec{Kind: domain.PEFTAddon, BaseModel: string(modelName("small"))}})
+	require.NoError(t, b.validator().Judge(t.Context(), b.upload("misfit", 1, adapter(t))))
+	require.Contains(t, b.modelState("misfit").Status.Message, "for a layer that the base, with 3 layers, does not have")
+
+	b.model("orphan", domain.CreateModel{ModelSpec: domain.ModelSpec{Kind: domain.PEFTAddon, BaseModel: string(modelName("gone"))}})
+	require.NoError(t, b.validator().Judge(t.Context(), b.upload("orphan", 1, adapter(t))))
+	require.Contains(t, b.modelState("orphan").Status.Message, "baseModel: accounts/acme/models/gone is not there")
+}
+
+func (b *bench) file(files domain.Files, name string) []byte {
+	b.Helper()
+	content, err := b.blobs.Get(b.Context(), files.Folder+name)
+	require.NoError(b, err)
+	defer content.Close()
+	data, err := io.ReadAll(content)
+	require.NoError(b, err)
+	require.Len(b, data, int(files.Sizes[name]))
+	return data
+}
+
+func TestCopiesAreWritten(t *testing.T) {
+	b := newBench(t)
+	m := b.ready("m", whole, shipped(t))
+	asked := b.model("m", domain.PrepareModel{Precision: "FP16"})
+	require.NoError(t, b.copier().Copy(t.Context(), asked))
+	require.NoError(t, b.copier().Copy(t.Context(), asked), "twice is once")
+	made := b.modelState("m").Copies["FP16"]
+	require.Equal(t, domain.CopyReady, made.State, made.Status.Message)
+	require.Len(t, made.Files.Sizes, len(m.Files.Sizes))
+
+	dir := t.TempDir()
+	for name := range made.Files.Sizes {
+		require.NoError(t, os.WriteFile(filepath.Join(dir, name), b.file(made.Files, name), 0o644))
+	}
+	got, err := llama.Load(dir)
+	require.NoError(t, err)
+	require.Equal(t, "float16", got.Config.TorchDType)
+	base := t.TempDir()
+	require.NoError(t, embedded.WriteBase(base))
+	want, err := llama.Load(base)
+	require.NoError(t, err)
+	for i, v := range want.Flat() {
+		if off := math.Abs(float64(v - got.Flat()[i])); off > math.Abs(float64(v))*0x1p-11+0x1p-25 {
+			t.Fatalf("number %d is off by %g", i, off)
+		}
+	}
+	require.NoError(t, b.blobs.DeleteFolder(t.Context(), m.Files.Folder))
+	require.Equal(t, shipped(t)["tokenizer.json"], b.file(made.Files, "tokenizer.json"), "the copy stands alone")
+}
+
+// In 8 bits a number is off by a sixteenth of itself at most, and by next to
+// nothing where it is small beside the greatest of its row.
+func TestCopiesInEightBits(t *testing.T) {
+	b := newBench(t)
+	m := b.ready("m", whole, shipped(t))
+	require.NoError(t, b.copier().Copy(t.Context(), b.model("m", domain.PrepareModel{Precision: "FP8"})))
+	made := b.modelState("m").Copies["FP8"]
+	require.Equal(t, domain.CopyReady, made.State, made.Status.Message)
+	require.Less(t, made.Files.Sizes["model.safetensors"], m.Files.Sizes["model.safetensors"]*6/10)
+	dir := t.TempDir()
+	for name := range made.Files.Sizes {
+		require.NoError(t, os.WriteFile(filepath.Join(dir, name), b.file(made.Files, name), 0o644))
+	}
+	require.NoError(t, embedded.Supports(dir))
+	got, err := llama.Load(dir)
+	require.NoError(t, err)
+	base := t.TempDir()
+	require.NoError(t, embedded.WriteBase(base))
+	want, err := llama.Load(base)
+	require.NoError(t, err)
+	require.Equal(t, want.Norm, got.Norm)
+	require.Equal(t, want.Embed.Data, got.Embed.Data)
+	for i := range want.Layers {
+		for m := range llama.Modules {
+			from, to := want.Layers[i].Matrix(m), got.Layers[i].Matrix(m)
+			for r := range from.Rows {
+				most := 0.0
+				for _, v := range from.Row(r) {
+					most = max(most, math.Abs(float64(v)))
+				}
+				for c, v := range from.Row(r) {
+					if off := math.Abs(float64(v - to.Row(r)[c])); off > math.Abs(float64(v))/16+most/448*0x1p-9 {
+						t.Fatalf("layer %d, %s [%d %d]: %g became %g", i, m, r, c, v, to.Row(r)[c])
+					}
+				}
+			}
+		}
+	}
+	spec := domain.ModelSpec{Kind: domain.PEFTAddon, BaseModel: string(modelName("m"))}
+	b.ready("addon", spec, adapter(t))
+	require.NoError(t, b.copier().Copy(t.Context(), b.model("addon", domain.PrepareModel{Precision: "FP8"})))
+	require.Contains(t, b.modelState("addon").Copies["FP8"].Status.Message, "no file of weights has projections")
+}
+
+func TestCopiesThatCannotBe(t *testing.T) {
+	b := newBench(t)
+	files := shipped(t)
+	weights := bytes.Clone(files["model.safetensors"])
+	start := 8 + binary.LittleEndian.Uint64(weights)
+	binary.LittleEndian.PutUint16(weights[start:], 0x4f00) // 2^31 in BF16
+	files["model.safetensors"] = weights
+	b.ready("m", whole, files)
+	asked := b.model("m", domain.PrepareModel{Precision: "FP16"})
+	require.NoError(t, b.copier().Copy(t.Context(), asked))
+	made := b.modelState("m").Copies["FP16"]
+	require.Equal(t, domain.CopyFailed, made.State)
+	require.Contains(t, made.Status.Message, "model.safetensors: the tensor")
+	require.Contains(t, made.Status.Message, "too large for F16: prepare the model in BF16 instead")
+	left, err := b.blobs.Files(t.Context(), "prepared/acme/m/")
+	require.NoError(t, err)
+	require.Empty(t, left.Sizes, "what nobody can use is not kept")
+}
+
+// A copy of a model that is deleted meanwhile is nobody's.
+func TestCopiesOfDeletedModels(t *testing.T) {
+	b := newBench(t)
+	b.ready("m", whole, shipped(t))
+	asked := b.model("m", domain.PrepareModel{Precision: "FP16"})
+	copier := b.copier()
+	copier.Log = deleting{b.log, func() { b.model("m", domain.DeleteModel{}) }}
+	require.NoError(t, copier.Copy(t.Context(), asked))
+	require.False(t, b.modelState("m").Exists())
+	left, err := b.blobs.Files(t.Context(), "prepared/acme/m/")
+	require.NoError(t, err)
+	require.Empty(t, left.Sizes)
+}
+
+// deleting does something right before the first write.
+type deleting struct {
+	eventlog.Log
+	first func()
+}
+
+func (d deleting) Append(ctx context.Context, writes ...eventlog.Write) (uint64, error) {
+	if strings.Contains(writes[0].Type, "prepared") {
+		d.first()
+	}
+	return d.Log.Append(ctx, writes...)
+}
+
+// Both tasks run on the router of a real server; what cannot be read is told.
+func TestModelTasksOnTheRouter(t *testing.T) {
+	server, err := eventlog.StartServer(eventlog.ServerOptions{Dir: t.TempDir(), NoSync: true})
+	require.NoError(t, err)
+	t.Cleanup(server.Close)
+	b := &bench{TB: t, blobs: newBench(t).blobs, world: projections.NewWorld()}
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	go func() { _ = b.world.Run(ctx, server.Log()) }()
+	router, err := eventlog.NewRouter(server.Control(), eventlog.RouterConfig{Tries: 2, FirstPause: time.Millisecond})
+	require.NoError(t, err)
+	require.NoError(t, tasks.ModelValidator{Log: server.Log(), World: b.world, Blobs: b.blobs, Now: time.Now, Supports: embedded.Supports}.Handle(router))
+	require.NoError(t, tasks.ModelCopier{Log: server.Log(), World: b.world, Blobs: b.blobs, Now: time.Now}.Handle(router))
+	go func() { _ = router.Run(ctx) }()
+	do := func(id string, cmd domain.Command[domain.Model]) {
+		position, err := eventlog.Do(ctx, server.Log(), b.world, eventlog.Request{Time: time.Now()}, domain.Intend(domain.Models, modelName(id), cmd))
+		require.NoError(t, err)
+		require.NoError(t, b.world.WaitFor(ctx, position))
+	}
+	until := func(id string, done func(domain.Model) bool) domain.Model {
+		for {
+			view := b.world.View()
+			if row, ok := view.Models.Get(modelName(id)); ok && done(row.State) {
+				return row.State
+			}
+			select {
+			case <-b.world.Changed(view.Position):
+			case <-ctx.Done():
+				t.Fatal("it never came")
+			}
+		}
+	}
+	files := domain.Files{Folder: "models/acme/m/1/", Sizes: map[string]int64{}}
+	for name, data := range shipped(t) {
+		files.Sizes[name], err = b.blobs.Put(ctx, files.Folder+name, bytes.NewReader(data))
+		require.NoError(t, err)
+	}
+	do("m", domain.CreateModel{ModelSpec: whole})
+	do("m", domain.UploadModel{Upload: 1, Files: files})
+	until("m", func(m domain.Model) bool { return m.State == domain.ModelReady })
+	do("m", domain.PrepareModel{Precision: "FP16"})
+	until("m", func(m domain.Model) bool { return m.Copies["FP16"].State == domain.CopyReady })
+
+	lost := domain.Files{Folder: "models/acme/lost/", Sizes: files.Sizes}
+	do("n", domain.CreateModel{ModelSpec: whole})
+	do("n", domain.UploadModel{Upload: 1, Files: lost})
+	m := until("n", func(m domain.Model) bool { return m.Validated == 1 })
+	require.Equal(t, "INTERNAL", m.Status.Code)
+	require.Contains(t, m.Status.Message, "could not be checked")
+}

@@ -1,0 +1,45 @@
+package wire
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"anneal/engines"
+)
+
+// However large chunks are, those of one part fit into a message.
+func TestPartsFitIntoAMessage(t *testing.T) {
+	var top []engines.Logprob
+	worst := engines.Logprob{Token: 1 << 20, Text: strings.Repeat("\x00", 64), Bytes: make([]byte, 64), Offset: 1 << 20, Logprob: -1.2345678901234567, Sampling: -1.2345678901234567}
+	for range 5 {
+		top = append(top, worst)
+	}
+	worst.Top = top
+	rich := engines.Chunk{Text: strings.Repeat("\x00", 256), Raw: strings.Repeat("\x00", 256)}
+	for range engines.MaxChunk / 4 {
+		rich.Tokens, rich.Logprobs = append(rich.Tokens, 1<<20), append(rich.Logprobs, worst)
+	}
+	for name, c := range map[string]struct {
+		chunk engines.Chunk
+		least int
+	}{
+		"plain":     {engines.Chunk{Text: "word ", Tokens: []int{5}}, MaxPart},
+		"rich":      {rich, 1},
+		"a prompt":  {engines.Chunk{Prompt: &engines.Prompt{Text: strings.Repeat("<", 4<<10), Tokens: make([]int, engines.MaxChunk)}}, 10},
+		"a call":    {engines.Chunk{ToolCalls: []engines.ToolCall{{Name: "f", Arguments: strings.Repeat(`"`, 4<<10)}}}, 10},
+		"reasoning": {engines.Chunk{Reasoning: strings.Repeat("\n", 4<<10)}, 10},
+	} {
+		chunks := make([]engines.Chunk, 1000)
+		for i := range chunks {
+			chunks[i] = c.chunk
+		}
+		n := Fit(chunks)
+		require.GreaterOrEqual(t, n, c.least, name)
+		require.LessOrEqual(t, n, MaxPart, name)
+		_, err := Marshal(Part{Version: Version, Seq: 1, Chunks: chunks[:n], Usage: &engines.Usage{}})
+		require.NoError(t, err, name)
+	}
+	require.Zero(t, Fit(nil))
+}
