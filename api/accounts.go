@@ -26,10 +26,10 @@ type Account struct {
 // accounts are read by their own keys, and made and changed by the operator.
 var accounts = &resource[domain.Account, Account]{
 	kind: domain.Accounts, noun: "account", wrapper: "account", idParam: "accountId", writes: toOperate,
-	fields: projections.FieldsOf[Account](),
+	fields: projections.StoredFieldsOf[domain.Account, Account]("name", "email", "displayName", "createTime", "updateTime", "state", "status", "suspendState"),
 	render: func(_ *projections.View, row *projections.Row[domain.Account], out *Account) {
 		*out = Account{Name: string(row.Name), AccountSpec: row.State.AccountSpec,
-			CreateTime: stamp(row.CreateTime), UpdateTime: stamp(row.UpdateTime),
+			CreateTime: stampOf(&row.CreateTime), UpdateTime: stampOf(&row.UpdateTime),
 			State: row.State.State, Status: row.State.Status, SuspendState: row.State.SuspendState}
 		if out.AccountType == "" {
 			out.AccountType = "ACCOUNT_TYPE_UNSPECIFIED"
@@ -45,22 +45,29 @@ var accounts = &resource[domain.Account, Account]{
 	},
 }
 
-func (s *Server) routeAccounts(r chi.Router) {
-	operate := func(h handler) handler {
-		return func(c *call) (any, error) {
-			if err := c.caller.may(toOperate); err != nil {
-				return nil, err
-			}
-			return h(c)
-		}
+func accountOperations() []operation {
+	const one = "/v1/accounts/{account}"
+	all := []operation{
+		{id: "createAccount", method: "POST", path: "/v1/accounts", summary: "Create an account and the first key of its admin", gate: byOperator,
+			body: accounts.envelope(), emptyBody: true, answer: typeFor[createdAccount](), handle: createAccount},
+		{id: "listAccounts", method: "GET", path: "/v1/accounts", summary: "List accounts", gate: byOperator,
+			query: listQuery, answer: pageOf("accounts", typeFor[Account]()), handle: listAccounts},
+		{id: "getAccount", method: "GET", path: one, summary: "Read an account", may: toRead,
+			query: []parameter{readMaskQuery}, answer: typeFor[Account](), handle: withAccountID(accounts.get)},
+		{id: "updateAccount", method: "PATCH", path: one, summary: "Change an account", gate: byOperator,
+			query: []parameter{updateMask}, body: typeFor[Account](), answer: typeFor[Account](), handle: withAccountID(accounts.patch)},
+		{id: "suspendAccount", method: "POST", path: one + ":suspend", summary: "Suspend an account", gate: byOperator,
+			about: "It may then read, but not start work or ask models.",
+			body:  typeFor[suspension](), emptyBody: true, answer: typeFor[Account](), handle: suspendAccount},
+		{id: "restoreAccount", method: "POST", path: one + ":restore", summary: "End the suspension of an account", gate: byOperator,
+			body: noSettings, emptyBody: true, answer: typeFor[Account](), handle: restoreAccount},
+		{id: "getDigest", method: "GET", path: "/v1/system/digest", summary: "Read the fingerprint of the world", gate: withKey,
+			about: "Two installations, or one before and after a rebuild, can be compared by it.", answer: typeFor[projections.Digest](), handle: digest},
 	}
-	r.Post("/v1/accounts", s.answer(false, operate(createAccount)))
-	r.Get("/v1/accounts", s.answer(false, operate(listAccounts)))
-	r.Get("/v1/accounts/{account}", s.manage(toRead, getAccount))
-	r.Patch("/v1/accounts/{account}", s.answer(false, operate(withAccountID(accounts.patch))))
-	r.Post("/v1/accounts/{account}:suspend", s.answer(false, operate(suspendAccount)))
-	r.Post("/v1/accounts/{account}:restore", s.answer(false, operate(restoreAccount)))
-	r.Get("/v1/system/digest", s.answer(false, digest))
+	for i := range all {
+		all[i].tag = "accounts"
+	}
+	return all
 }
 
 // withAccountID lets the generic operations find an account: its ID stands
@@ -72,10 +79,8 @@ func withAccountID(h handler) handler {
 	}
 }
 
-func getAccount(c *call) (any, error) { return withAccountID(accounts.get)(c) }
-
 func listAccounts(c *call) (any, error) {
-	p := readParams(c.r.URL)
+	p := c.params()
 	q, m := readQuery(c, p, reflect.TypeFor[Account]())
 	var all iter.Seq[*projections.Row[domain.Account]] = c.snapshot().Accounts.All()
 	page, err := projections.List(all, func(row *projections.Row[domain.Account], out *Account) { accounts.render(nil, row, out) }, accounts.fields, q)
@@ -98,7 +103,7 @@ const firstKey = "admin"
 
 // createAccount makes an account and its first key together.
 func createAccount(c *call) (any, error) {
-	p := readParams(c.r.URL)
+	p := c.params()
 	given, name, _, err := accounts.readCreate(c, p)
 	if err != nil {
 		return nil, err
@@ -110,10 +115,7 @@ func createAccount(c *call) (any, error) {
 		return nil, err
 	}
 	keyName := domain.NewName(name.ID(), domain.APIKeys.Collection, firstKey)
-	key, err := MintKey(c.Pepper, keyName)
-	if err != nil {
-		return nil, err
-	}
+	key := c.mint(keyName)
 	mint := domain.Intend(domain.APIKeys, keyName, domain.Command[domain.APIKey](domain.CreateAPIKey{
 		APIKeySpec: domain.APIKeySpec{DisplayName: "first key", Role: domain.RoleAdmin},
 		Hash:       key.Hash, Prefix: key.Prefix, CreatedBy: string(c.caller.key)}))
@@ -128,11 +130,14 @@ func createAccount(c *call) (any, error) {
 	return createdAccount{made, shown, key.Text}, err
 }
 
+// A suspension is why an account is to stop.
+type suspension struct {
+	SuspendState string `json:"suspendState"`
+	Reason       string `json:"reason"`
+}
+
 func suspendAccount(c *call) (any, error) {
-	var asked struct {
-		SuspendState string `json:"suspendState"`
-		Reason       string `json:"reason"`
-	}
+	var asked suspension
 	if err := readVerb(c, &asked); err != nil {
 		return nil, err
 	}
@@ -159,7 +164,7 @@ func changeAccount(c *call, command domain.Command[domain.Account]) (any, error)
 	if _, ok := c.snapshot().Accounts.Get(name); !ok {
 		return nil, notFound("account", name)
 	}
-	if err := readParams(c.r.URL).err(); err != nil {
+	if err := c.params().err(); err != nil {
 		return nil, err
 	}
 	if err := c.do(domain.Intend(domain.Accounts, name, command)); err != nil {
@@ -175,6 +180,9 @@ func digest(c *call) (any, error) {
 		if err := c.caller.may(toOperate); err != nil {
 			return nil, err
 		}
+	}
+	if err := c.params().err(); err != nil {
+		return nil, err
 	}
 	return c.snapshot().Digest()
 }

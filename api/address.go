@@ -10,34 +10,41 @@ import (
 // address finds the deployment that a model name of an inference request
 // means (spec/gaps.md section 7):
 //
-//	accounts/a/models/m                               a live deployment of it in the caller's account
+//	accounts/a/models/m                               a live deployment of it in the caller's account, or one into which it is loaded
 //	accounts/a/models/m#accounts/a/deployments/d      that deployment
 //	a/m, a/m#a/d                                      the same, short
 //	accounts/a/deployments/d                          the deployment itself
-func (c *call) address(model string) (*projections.Row[domain.Deployment], error) {
+func (c *call) address(model string) (target, error) {
 	left, right, pinned := strings.Cut(model, "#")
 	if name, ok := domain.ParseName(left, domain.Deployments.Collection); ok && !pinned {
-		return c.deployment(name)
+		row, err := c.deployment(name)
+		if err != nil {
+			return target{}, err
+		}
+		return c.unnamed(row, ofDeployment), nil
 	}
 	wanted, ok := longName(left, domain.Models.Collection)
 	if !ok {
-		return nil, noSuchModel(model)
+		return target{}, noSuchModel(model)
 	}
 	if err := c.mayAsk(wanted); err != nil {
-		return nil, err
+		return target{}, err
 	}
 	if !pinned {
 		return c.deploymentOf(wanted)
 	}
 	name, ok := longName(right, domain.Deployments.Collection)
 	if !ok {
-		return nil, noSuchModel(model)
+		return target{}, noSuchModel(model)
 	}
 	row, err := c.deployment(name)
-	if err == nil && row.State.BaseModel != string(wanted) {
-		return nil, missing("MODEL_NOT_DEPLOYED", "%s does not serve %s: it serves %s", name, wanted, row.State.BaseModel)
+	switch {
+	case err != nil:
+		return target{}, err
+	case row.State.BaseModel != string(wanted):
+		return c.asAddon(row, wanted)
 	}
-	return row, err
+	return c.unnamed(row, ofBase), nil
 }
 
 // longName reads accounts/a/models/m, or a/m for short.
@@ -98,7 +105,8 @@ func serving(row *projections.Row[domain.Deployment]) error {
 
 // deploymentOf picks, of the live deployments of a model in the caller's
 // account, the one with the most ready replicas; the first by name of several.
-func (c *call) deploymentOf(model domain.Name) (*projections.Row[domain.Deployment], error) {
+// Where none is of the model alone, it is one into which it is loaded.
+func (c *call) deploymentOf(model domain.Name) (target, error) {
 	account := c.caller.account
 	if c.caller.operator() {
 		account = model.Account()
@@ -112,8 +120,11 @@ func (c *call) deploymentOf(model domain.Name) (*projections.Row[domain.Deployme
 			best = row
 		}
 	}
-	if best == nil {
-		return nil, missing("MODEL_NOT_DEPLOYED", "%s has no live deployment in accounts/%s: create one with POST /v1/accounts/%s/deployments", model, account, account)
+	if best != nil {
+		return c.unnamed(best, ofBase), nil
 	}
-	return best, nil
+	if loaded, found := c.loadedSomewhere(account, model); found {
+		return loaded, nil
+	}
+	return target{}, missing("MODEL_NOT_DEPLOYED", "%s has no live deployment in accounts/%s: create one with POST /v1/accounts/%s/deployments", model, account, account)
 }

@@ -17,21 +17,23 @@ type APIKey struct {
 	CreateTime  *time.Time `json:"createTime,omitempty" api:"output"`
 	CreatedBy   string     `json:"createdBy,omitempty" api:"output"`
 	Prefix      string     `json:"prefix,omitempty" api:"output"`
-	Key         string     `json:"key,omitempty" api:"output" query:"-"`
+	// LastUsedTime is to the minute; absent when the key was not used yet.
+	LastUsedTime *time.Time `json:"lastUsedTime,omitempty" api:"output"`
+	Key          string     `json:"key,omitempty" api:"output" query:"-"`
 
 	minted Key
 }
 
 var apiKeys = &resource[domain.APIKey, APIKey]{
 	kind: domain.APIKeys, noun: "API key", wrapper: "apiKey", idParam: "apiKeyId", reads: toGuard, writes: toGuard,
-	fields: projections.FieldsOf[APIKey](),
-	render: func(_ *projections.View, row *projections.Row[domain.APIKey], out *APIKey) {
+	fields: projections.StoredFieldsOf[domain.APIKey, APIKey]("name", "displayName", "role", "expireTime", "createTime", "createdBy", "prefix"),
+	render: func(v *projections.View, row *projections.Row[domain.APIKey], out *APIKey) {
 		*out = APIKey{Name: string(row.Name), DisplayName: row.State.DisplayName, Role: row.State.Role, ExpireTime: row.State.ExpireTime,
-			CreateTime: stamp(row.CreateTime), CreatedBy: row.State.CreatedBy, Prefix: row.State.Prefix}
+			CreateTime: stampOf(&row.CreateTime), CreatedBy: row.State.CreatedBy, Prefix: row.State.Prefix, LastUsedTime: stamp(v.Pulse.KeyUsed(row.Name))}
 	},
-	prepare: func(c *call, name domain.Name, given *APIKey, _ map[string]string, _ *domain.Violations) (err error) {
-		given.minted, err = MintKey(c.Pepper, name)
-		return err
+	prepare: func(c *call, name domain.Name, given *APIKey, _ map[string]string, _ *domain.Violations) error {
+		given.minted = c.mint(name)
+		return nil
 	},
 	create: func(c *call, _ domain.Name, given *APIKey) domain.Command[domain.APIKey] {
 		return domain.CreateAPIKey{
@@ -47,4 +49,5 @@ var apiKeys = &resource[domain.APIKey, APIKey]{
 		}
 		return domain.DeleteAPIKey{}, nil
 	},
+	after: func(c *call, row *projections.Row[domain.APIKey]) { c.keyForgotten(row.Name) },
 }

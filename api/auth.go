@@ -36,9 +36,20 @@ func MintKey(pepper []byte, name domain.Name) (Key, error) {
 	if _, err := rand.Read(secret); err != nil {
 		return Key{}, fmt.Errorf("minting %s: %w", name, err)
 	}
+	return mintFrom(pepper, name, secret), nil
+}
+
+// mintFrom makes the key of keySecret unguessable bytes.
+func mintFrom(pepper []byte, name domain.Name, secret []byte) Key {
 	text := strings.Join([]string{keyMark, name.Account(), name.ID(), hex.EncodeToString(secret)}, "_")
 	text += checksum(text)
-	return Key{text, hashKey(pepper, text), text[:len(text)-2*keySecret-8+4]}, nil
+	return Key{text, hashKey(pepper, text), text[:len(text)-2*keySecret-8+4]}
+}
+
+// mint makes a key in a call: the same one when an earlier try of the call made
+// it already.
+func (c *call) mint(name domain.Name) Key {
+	return mintFrom(c.Pepper, name, c.unguessable("key "+string(name)))
 }
 
 func checksum(text string) string { return fmt.Sprintf("%08x", crc32.ChecksumIEEE([]byte(text))) }

@@ -1,8 +1,10 @@
 package api
 
 import (
+	"context"
 	"net/http"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -96,6 +98,63 @@ func reasonOf(t *testing.T, a answer) string {
 	info, ok := details[0].(map[string]any)
 	require.True(t, ok)
 	return info["reason"].(string)
+}
+
+// keptUses remember what was kept of keys.
+type keptUses struct {
+	mu     sync.Mutex
+	kept   []string
+	forgot []domain.Name
+}
+
+func (u *keptUses) Keep(_ context.Context, name domain.Name, at time.Time) error {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	u.kept = append(u.kept, name.ID()+" "+at.Format(time.TimeOnly))
+	return nil
+}
+
+func (u *keptUses) Forget(_ context.Context, name domain.Name) error {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	u.forgot = append(u.forgot, name)
+	return nil
+}
+
+func TestKeysShowWhenTheyWereLastUsed(t *testing.T) {
+	s, noted := newStage(t, Limits{}), &keptUses{}
+	server := s.twin(func(o *Options) { o.Uses = noted })
+	lastUsed := func(id string) any {
+		return server.call("GET", acme+"/apiKeys/"+id, "admin", "").json(t)["lastUsedTime"]
+	}
+	require.Nil(t, lastUsed("user"))
+	first := s.clock.tick().Add(time.Second)
+	require.Equal(t, 200, server.call("GET", acme+"/datasets", "user", "").status)
+	require.Equal(t, first.Format(time.RFC3339), lastUsed("user"))
+	require.Equal(t, 403, server.call("GET", acme+"/secrets", "user", "").status)
+	require.Equal(t, first.Format(time.RFC3339), lastUsed("user"), "it is known to the minute")
+	s.clock.add(time.Minute)
+	second := s.clock.tick().Add(time.Second)
+	require.Equal(t, 403, server.call("GET", acme+"/secrets", "user", "").status, "a refusal is use as well")
+	require.Equal(t, second.Format(time.RFC3339), lastUsed("user"))
+	require.Equal(t, 200, server.call("GET", "/inference/v1/models", "inference", "").status)
+	require.NotNil(t, lastUsed("inference"))
+	listed := server.call("GET", acme+"/apiKeys?filter=lastUsedTime>%222031-01-01T00:00:00Z%22", "admin", "")
+	require.Equal(t, 0.0, listed.json(t)["totalSize"], "%s", listed.body)
+
+	require.Equal(t, 200, server.call("DELETE", acme+"/apiKeys/user", "admin", "").status)
+	server.server.Drain()
+	require.Equal(t, []domain.Name{"accounts/acme/apiKeys/user"}, noted.forgot)
+	var ofUser []string
+	for _, kept := range noted.kept {
+		if strings.HasPrefix(kept, "user ") {
+			ofUser = append(ofUser, kept)
+		}
+	}
+	require.ElementsMatch(t, []string{"user " + first.Format(time.TimeOnly), "user " + second.Format(time.TimeOnly)}, ofUser)
+	require.Equal(t, 401, server.call("GET", acme+"/datasets", "user", "").status, "revoked at once")
+	require.NoError(t, s.world.WaitFor(t.Context(), s.events()))
+	require.Equal(t, 401, s.call("GET", acme+"/datasets", "user", "").status, "on every server")
 }
 
 // Who may is decided before what is right: the bodies here are all wrong, and

@@ -3,6 +3,7 @@ package api
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net/http"
 	"time"
 
@@ -16,15 +17,21 @@ import (
 // A call is one request on its way through its handler.
 type call struct {
 	*Server
-	w         http.ResponseWriter
-	r         *http.Request
-	ctx       context.Context
-	id        string // of the request
-	now       time.Time
-	caller    caller
-	account   string // of the path
-	view      *projections.View
-	takenBack []func() // what was prepared for a change that may yet be refused
+	op         *operation
+	w          http.ResponseWriter
+	r          *http.Request
+	ctx        context.Context
+	id         string // of the request
+	now        time.Time
+	caller     caller
+	account    string // of the path
+	view       *projections.View
+	whichAddon chooseAddon // of a completion that names no addon
+	takenBack  []func()    // what was prepared for a change that may yet be refused
+
+	seed     []byte // of what the call makes up, when it has an idempotency key: see once
+	repeated bool   // an earlier try of the call may have recorded something
+	commands int    // that the call has given so far
 }
 
 // A handler answers a call with a value for JSON, or with nil when it has
@@ -55,7 +62,12 @@ func (c *call) lasting() (ctx context.Context, cancel context.CancelFunc) {
 // do records the intents together and returns when the world shows them, so
 // that whoever wrote also reads what was written.
 func (c *call) do(intents ...domain.Intent) error {
-	err := c.record(intents...)
+	if done, err := c.done(intents); done || err != nil {
+		return err
+	}
+	command := c.nextCommand()
+	c.commands++
+	err := c.command(command, intents)
 	var refused *domain.Fault
 	switch {
 	case err == nil:
@@ -68,11 +80,35 @@ func (c *call) do(intents ...domain.Intent) error {
 	return err
 }
 
+// done tells whether an earlier try of the call recorded the intents. What was
+// prepared to record them now is taken back.
+func (c *call) done(intents []domain.Intent) (bool, error) {
+	names := make([]domain.Name, len(intents))
+	for i, intent := range intents {
+		names[i] = intent.Name
+	}
+	position, err := c.recorded(names...)
+	if err != nil || position == 0 {
+		return false, err
+	}
+	c.commands++
+	c.takeBack()
+	return true, nil
+}
+
 // record is do without a memory: several goroutines of a call may use it.
-func (c *call) record(intents ...domain.Intent) error {
+func (c *call) record(intents ...domain.Intent) error { return c.command("", intents) }
+
+// command records the intents as what a command decides; "" makes it an ID.
+func (c *call) command(id string, intents []domain.Intent) error {
+	leave, err := c.withinQuotas(intents)
+	if err != nil {
+		return err
+	}
+	defer leave()
 	ctx, cancel := c.lasting()
 	defer cancel()
-	request := eventlog.Request{Time: c.now, Actor: string(c.caller.key), Correlation: c.id}
+	request := eventlog.Request{Time: c.now, Actor: string(c.caller.key), Command: id, Correlation: c.id}
 	position, err := eventlog.Do(ctx, c.Log, c.World, request, intents...)
 	if err == nil {
 		err = c.World.WaitFor(ctx, position)
@@ -100,6 +136,12 @@ func (c *call) takeBack() {
 		undo()
 	}
 	c.takenBack = nil
+}
+
+// warn tells the caller of what is accepted and has no effect, or not the one
+// that they may expect.
+func (c *call) warn(format string, args ...any) {
+	c.w.Header().Add("anneal-warning", fmt.Sprintf(format, args...))
 }
 
 // mayWork refuses to start work for a suspended account.

@@ -5,54 +5,80 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
-	"net/http"
-	"regexp"
 	"slices"
 	"strconv"
 	"time"
 
-	"github.com/go-chi/chi/v5"
 	"github.com/google/uuid"
 
 	"anneal/domain"
 	"anneal/projections"
 )
 
-func (s *Server) routeDatasets(r chi.Router) {
-	one := "/v1/accounts/{account}/datasets/{id}"
-	r.Post(one+":upload", s.manage(toWrite, uploadDataset))
-	r.Post(one+":getUploadEndpoint", s.manage(toWrite, uploadEndpoints))
-	r.Post(one+":validateUpload", s.manage(toWrite, datasets.verb(validateUpload)))
-	r.Get(one+":getDownloadEndpoint", s.manage(toRead, datasets.verb(downloadEndpoints)))
-	r.Get(one+":preview", s.manage(toRead, previewDataset))
+func datasetOperations() []operation {
+	const one = collectionPath + "datasets/{id}"
+	all := []operation{
+		{id: "uploadDataset", method: "POST", path: one + ":upload", summary: "Upload the file of a dataset", may: toWrite,
+			about: "The answer waits until the rows have been checked: it is the READY dataset, or every fault of its rows.",
+			form:  typeFor[uploadForm](), answer: typeFor[Dataset](), handle: uploadDataset},
+		{id: "getDatasetUploadEndpoint", method: "POST", path: one + ":getUploadEndpoint", summary: "Get URLs to which the files of a dataset can be PUT", may: toWrite,
+			body: typeFor[announcedFiles](), emptyBody: true, answer: typeFor[signedURLs](), handle: uploadEndpoints},
+		{id: "validateDatasetUpload", method: "POST", path: one + ":validateUpload", summary: "Check the files that were PUT", may: toWrite,
+			about: "The answer is the READY dataset, or every fault of its rows.",
+			body:  noSettings, emptyBody: true, answer: typeFor[Dataset](), handle: datasets.verb(validateUpload)},
+		{id: "getDatasetDownloadEndpoint", method: "GET", path: one + ":getDownloadEndpoint", summary: "Get URLs from which the files of a dataset can be read", may: toRead,
+			answer: typeFor[signedURLs](), handle: datasets.verb(downloadEndpoints)},
+		{id: "previewDataset", method: "GET", path: one + ":preview", summary: "Read rows of a dataset", may: toRead,
+			query: []parameter{pageSizeQuery, pageToken}, answer: typeFor[preview](), handle: previewDataset},
+	}
+	for i := range all {
+		all[i].tag = "datasets"
+	}
+	return all
 }
 
-// Rows arrive below arrivals, where whoever holds a signed URL can write. What
-// is validated is a copy below contents that nobody outside can write, so that
-// what was READY stays as it was.
+// An uploadForm is how a file is uploaded.
+type uploadForm struct {
+	File file `json:"file"`
+}
+
+// A preview is some rows of a dataset, as they are stored.
+type preview struct {
+	Examples      []json.RawMessage `json:"examples"`
+	NextPageToken string            `json:"nextPageToken,omitempty"`
+	TotalCount    int64             `json:"totalCount"`
+}
+
+// Rows arrive below arrivals; what is validated is a copy below contents.
 func arrivals(name domain.Name) string { return "uploads/" + name.Account() + "/" + name.ID() + "/" }
 
 func contents(name domain.Name, upload int) string {
 	return "datasets/" + name.Account() + "/" + name.ID() + "/" + strconv.Itoa(upload) + "-" + uuid.NewString()[:8] + "/"
 }
 
-// maxFiles bounds how many files one dataset may have.
+// maxFiles bounds how many files one dataset or evaluator may have.
 const maxFiles = 100
 
-var fileName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$`)
-
-const fileNameRule = "must be 1 to 128 letters, digits, dots, _ and -, and begin with a letter or digit"
+// rowFiles bounds the files of one dataset.
+func (c *call) rowFiles() fileLimit { return fileLimit{maxFiles, c.Limits.Upload} }
 
 // uploadDataset takes one file as multipart field "file" and answers when its
 // rows have been checked.
 func uploadDataset(c *call) (any, error) {
-	if err := readParams(c.r.URL).err(); err != nil {
+	if err := c.params().err(); err != nil {
 		return nil, err
 	}
 	row, err := datasets.row(c)
 	if err != nil {
 		return nil, err
+	}
+	if again, err := tried(c, datasets, row.Name); again != nil || err != nil {
+		if err != nil {
+			return nil, err
+		}
+		return c.rowsVerdict(again.Name, again.State.Upload)
 	}
 	if err := mayUpload(row); err != nil {
 		return nil, err
@@ -60,19 +86,28 @@ func uploadDataset(c *call) (any, error) {
 	if c.r.ContentLength > c.Limits.Upload+1<<20 { // the form around the file is smaller than that
 		return nil, bodyTooLarge(c.Limits.Upload)
 	}
-	control := http.NewResponseController(c.w)
-	_ = control.SetReadDeadline(time.Now().Add(uploadTime))
-	defer control.SetReadDeadline(time.Time{}) //nolint:errcheck // a connection that cannot is a test's
-	name, content, err := c.filePart()
+	form, done, err := c.form()
+	defer done()
 	if err != nil {
 		return nil, err
 	}
-	intake := newIntake(c, row)
+	name, content, err := filePart(form)
+	switch {
+	case errors.Is(err, io.EOF):
+		var v domain.Violations
+		v.Add("file", "the form is empty: send the file as its field \"file\"")
+		return nil, v.Err()
+	case err != nil:
+		return nil, err
+	case name == "":
+		name = "data.jsonl"
+	}
+	intake := c.newIntake(contents(row.Name, row.State.Upload+1), c.rowFiles())
 	if err := intake.file(name, content); err != nil {
 		intake.discard()
 		return nil, err
 	}
-	return intake.record()
+	return intake.rows(row)
 }
 
 func mayUpload(row *projections.Row[domain.Dataset]) error {
@@ -80,151 +115,28 @@ func mayUpload(row *projections.Row[domain.Dataset]) error {
 	return err
 }
 
-// filePart finds the field "file" of a multipart form, which must come first.
-func (c *call) filePart() (string, io.Reader, error) {
-	var v domain.Violations
-	form, err := c.r.MultipartReader()
-	if err != nil {
-		v.Add("file", "send the file as the field \"file\" of a multipart/form-data body")
-		return "", nil, v.Err()
-	}
-	part, err := form.NextPart()
-	switch {
-	case err != nil:
-		v.Add("file", "the multipart body is broken or has no field: send the file as its field \"file\"")
-	case part.FormName() != "file":
-		v.Add("file", "the form's first field is %s: send the file as the field \"file\" and nothing else", quoted(part.FormName()))
-	case part.FileName() != "" && !fileName.MatchString(part.FileName()):
-		v.Add("file", "the file's name %s", fileNameRule)
-	}
-	if err := v.Err(); err != nil {
-		return "", nil, err
-	}
-	name := part.FileName()
-	if name == "" {
-		name = "data.jsonl"
-	}
-	return name, part, nil
-}
-
-// An intake stores the files of one upload of a dataset. Its rows are checked
-// by whoever follows the log for uploads.
-type intake struct {
-	*call
-	row    *projections.Row[domain.Dataset]
-	upload int
-	files  domain.Files
-}
-
-func newIntake(c *call, row *projections.Row[domain.Dataset]) *intake {
-	upload := row.State.Upload + 1
-	return &intake{c, row, upload, domain.Files{Folder: contents(row.Name, upload), Sizes: map[string]int64{}}}
-}
-
-// file stores one file of at most Limits.Upload bytes.
-func (in *intake) file(name string, content io.Reader) error {
-	limited := &io.LimitedReader{R: content, N: in.Limits.Upload + 1}
-	size, err := in.Blobs.Put(in.ctx, in.files.Folder+name, limited)
-	var fault *domain.Fault
-	switch {
-	case err != nil && limited.N > 0 && !errors.As(err, &fault) && in.ctx.Err() == nil:
-		in.Logger.Warn("an upload broke off", "request", in.id, "error", err)
-		return domain.Faultf(domain.InvalidArgument, "the upload of %s broke off after %d bytes: send the file again", quoted(name), size)
-	case err != nil:
-		return err
-	case limited.N == 0:
-		return bodyTooLarge(in.Limits.Upload)
-	}
-	in.files.Sizes[name] = size
-	return nil
-}
-
-func (in *intake) discard() { in.deleteFolder(in.files.Folder) }
-
-// record makes the upload the dataset's newest, and answers its verdict.
-func (in *intake) record() (any, error) {
-	old := in.row.State.Files.Folder
-	if err := in.do(domain.Intend(domain.Datasets, in.row.Name, domain.Command[domain.Dataset](domain.UploadDataset{Upload: in.upload, Files: in.files}))); err != nil {
-		var refused *domain.Fault
-		if errors.As(err, &refused) { // otherwise it may have been recorded
-			in.discard()
-		}
+// rows makes the files a dataset's newest upload, and answers its verdict.
+func (in *intake) rows(row *projections.Row[domain.Dataset]) (any, error) {
+	upload := domain.UploadDataset{Upload: row.State.Upload + 1, Files: in.files}
+	if err := in.record(domain.Intend(domain.Datasets, row.Name, domain.Command[domain.Dataset](upload))); err != nil {
 		return nil, err
 	}
-	in.deleteFolder(old)
-	return in.verdict(in.row.Name, in.upload)
+	in.deleteFolder(row.State.Files.Folder)
+	return in.rowsVerdict(row.Name, upload.Upload)
 }
 
-// verdict waits until the rows of an upload are judged: it answers the READY
-// dataset, or every fault of its rows. A judge who takes longer than
-// Limits.Verdict is not waited for: the dataset then says that it is being
-// validated.
-func (c *call) verdict(name domain.Name, upload int) (any, error) {
-	timeout := time.NewTimer(c.Limits.Verdict)
-	defer timeout.Stop()
-	for {
-		c.view = nil
-		row, ok := c.snapshot().Datasets.Get(name)
-		switch {
-		case !ok:
-			return nil, notFound("dataset", name)
-		case row.State.Validated >= upload && row.State.State != domain.DatasetReady:
-			return nil, rejected(row.State)
-		case row.State.Validated >= upload:
-			return datasets.wire(c, name)
+// rowsVerdict answers the READY dataset, or every fault of its rows.
+func (c *call) rowsVerdict(name domain.Name, upload int) (any, error) {
+	return verdict(c, datasets, name, func(d domain.Dataset) (bool, error) {
+		if d.Validated >= upload && d.State != domain.DatasetReady {
+			return true, refusedUpload("INVALID_ROWS", d.Status, d.Violations)
 		}
-		select {
-		case <-c.World.Changed(c.view.Position):
-		case <-timeout.C:
-			return datasets.wire(c, name)
-		case <-c.ctx.Done():
-			return nil, c.ctx.Err()
-		}
-	}
-}
-
-// rejected is the fault that a rejected upload's dataset carries.
-func rejected(d domain.Dataset) error {
-	code := domain.InvalidArgument
-	if d.Status.Code != code.String() { // the check itself failed
-		code = domain.Internal
-	}
-	return &domain.Fault{Code: code, Reason: "INVALID_ROWS", Message: d.Status.Message, Violations: d.Violations}
-}
-
-// announcedFiles reads the names and sizes, in bytes, of files to come.
-func (c *call) announcedFiles() (map[string]domain.Count, error) {
-	var asked struct {
-		FilenameToSize map[string]domain.Count `json:"filenameToSize"`
-	}
-	if err := readVerb(c, &asked); err != nil {
-		return nil, err
-	}
-	p := readParams(c.r.URL)
-	p.violations.Require(len(asked.FilenameToSize) > 0 && len(asked.FilenameToSize) <= maxFiles, "filenameToSize", "must name 1 to %d files and their sizes in bytes", maxFiles)
-	for _, name := range sortedKeys(asked.FilenameToSize) {
-		size := asked.FilenameToSize[name].Int64()
-		p.violations.Require(fileName.MatchString(name), "filenameToSize", "%s %s", quoted(name), fileNameRule)
-		p.violations.Require(size > 0 && size <= c.Limits.Upload, "filenameToSize", "the size of %s must be from 1 to %d bytes", quoted(name), c.Limits.Upload)
-	}
-	return asked.FilenameToSize, p.err()
-}
-
-// signPuts answers a URL for each file, to which it can be PUT without a key.
-func (c *call) signPuts(folder string, sizes map[string]domain.Count) (any, error) {
-	urls := map[string]string{}
-	for name, size := range sizes {
-		url, err := c.Blobs.SignPut(c.ctx, folder+name, size.Int64(), c.Limits.SignedURL)
-		if err != nil {
-			return nil, err
-		}
-		urls[name] = url
-	}
-	return map[string]any{"filenameToSignedUrls": urls}, nil
+		return d.Validated >= upload, nil
+	})
 }
 
 func uploadEndpoints(c *call) (any, error) {
-	sizes, err := c.announcedFiles()
+	sizes, err := c.announcedFiles(c.rowFiles())
 	if err != nil {
 		return nil, err
 	}
@@ -241,78 +153,41 @@ func uploadEndpoints(c *call) (any, error) {
 // validateUpload takes in what was PUT to the signed URLs and answers its
 // verdict. With nothing new it answers that of the last upload.
 func validateUpload(c *call, row *projections.Row[domain.Dataset]) (any, error) {
+	if again, err := tried(c, datasets, row.Name); again != nil || err != nil {
+		if err != nil {
+			return nil, err
+		}
+		return c.rowsVerdict(again.Name, again.State.Upload)
+	}
 	arrived, err := c.Blobs.Files(c.ctx, arrivals(row.Name))
 	if err != nil {
 		return nil, err
 	}
 	if len(arrived.Sizes) == 0 && row.State.Upload > 0 {
-		return c.verdict(row.Name, row.State.Upload)
+		return c.rowsVerdict(row.Name, row.State.Upload)
 	}
 	if err := mayUpload(row); err != nil {
 		return nil, err
 	}
-	if err := arrivedFiles(len(arrived.Sizes)); err != nil {
+	if err := c.rowFiles().arrived(len(arrived.Sizes)); err != nil {
 		return nil, err
 	}
-	intake := newIntake(c, row)
-	if err := intake.copy(arrived); err != nil {
+	intake := c.newIntake(contents(row.Name, row.State.Upload+1), c.rowFiles())
+	if err := intake.take(arrived); err != nil {
 		return nil, err
 	}
-	result, err := intake.record()
+	result, err := intake.rows(row)
 	if err == nil || domain.CodeOf(err) == domain.InvalidArgument {
 		c.deleteFolder(arrivals(row.Name))
 	}
 	return result, err
 }
 
-// arrivedFiles refuses to take in nothing, or too much.
-func arrivedFiles(n int) error {
-	if n > 0 && n <= maxFiles {
-		return nil
-	}
-	f := domain.Faultf(domain.FailedPrecondition, "%d files have been uploaded: PUT 1 to %d files to the URLs that :getUploadEndpoint gives, then validate", n, maxFiles)
-	f.Reason = "NOTHING_UPLOADED"
-	return f
-}
-
-// copy stores what has arrived, all of it or nothing.
-func (in *intake) copy(arrived domain.Files) error {
-	for _, name := range slices.Sorted(keysOf(arrived.Sizes)) {
-		content, err := in.Blobs.Get(in.ctx, arrived.Folder+name)
-		if err == nil {
-			err = errors.Join(in.file(name, content), content.Close())
-		}
-		if err != nil {
-			in.discard()
-			return err
-		}
-	}
-	return nil
-}
-
-func keysOf[V any](m map[string]V) func(func(string) bool) {
-	return func(yield func(string) bool) {
-		for k := range m {
-			if !yield(k) {
-				return
-			}
-		}
-	}
-}
-
 func downloadEndpoints(c *call, row *projections.Row[domain.Dataset]) (any, error) {
 	if err := hasContent(row); err != nil {
 		return nil, err
 	}
-	urls := map[string]string{}
-	for name := range row.State.Files.Sizes {
-		url, err := c.Blobs.SignGet(c.ctx, row.State.Files.Folder+name, c.Limits.SignedURL)
-		if err != nil {
-			return nil, err
-		}
-		urls[name] = url
-	}
-	return map[string]any{"filenameToSignedUrls": urls}, nil
+	return c.signGets(row.State.Files)
 }
 
 func hasContent(row *projections.Row[domain.Dataset]) error {
@@ -320,6 +195,9 @@ func hasContent(row *projections.Row[domain.Dataset]) error {
 		return nil
 	}
 	f := domain.Faultf(domain.FailedPrecondition, "%s has no rows yet: upload a file first", row.Name)
+	if row.State.From != nil {
+		f.Message = fmt.Sprintf("%s has no rows yet: %s", row.Name, row.State.Status.Message)
+	}
 	f.Reason = "NOTHING_UPLOADED"
 	return f
 }
@@ -332,7 +210,7 @@ type previewPlace struct {
 
 // previewDataset shows rows as they are stored.
 func previewDataset(c *call) (any, error) {
-	p := readParams(c.r.URL)
+	p := c.params()
 	size := p.number("pageSize")
 	p.violations.Require(size >= 0, "pageSize", "must not be negative")
 	if size = min(size, projections.MaxPageSize); size == 0 {
@@ -358,9 +236,9 @@ func previewDataset(c *call) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	answer := map[string]any{"examples": examples, "totalCount": row.State.ExampleCount.Int64()}
+	answer := preview{Examples: examples, TotalCount: row.State.ExampleCount.Int64()}
 	if next != nil {
-		answer["nextPageToken"] = sealToken(c.Pepper, bound, next)
+		answer.NextPageToken = sealToken(c.Pepper, bound, next)
 	}
 	return answer, nil
 }

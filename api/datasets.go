@@ -19,6 +19,8 @@ type Dataset struct {
 	CreatedBy           string        `json:"createdBy,omitempty" api:"output"`
 	EstimatedTokenCount domain.Count  `json:"estimatedTokenCount" api:"output"`
 	AverageTurnCount    int           `json:"averageTurnCount" api:"output"`
+
+	from *domain.Derivation // that a create asks for
 }
 
 const formatUnspecified = "FORMAT_UNSPECIFIED"
@@ -26,10 +28,11 @@ const formatUnspecified = "FORMAT_UNSPECIFIED"
 var datasets = &resource[domain.Dataset, Dataset]{
 	kind: domain.Datasets, noun: "dataset", wrapper: "dataset", idParam: "datasetId", extra: []string{"sourceDatasetId", "filter"},
 	reads: toRead, writes: toWrite, named: true,
-	fields: projections.FieldsOf[Dataset](),
+	fields: projections.StoredFieldsOf[domain.Dataset, Dataset]("name", "displayName", "exampleCount", "sourceJobName", "externalUrl", "evaluationResult",
+		"transformed", "splitted", "evalProtocol", "createTime", "updateTime", "state", "createdBy", "estimatedTokenCount", "averageTurnCount"),
 	render: func(v *projections.View, row *projections.Row[domain.Dataset], out *Dataset) {
 		d := &row.State
-		*out = Dataset{Name: string(row.Name), DatasetSpec: d.DatasetSpec, CreateTime: stamp(row.CreateTime), UpdateTime: stamp(row.UpdateTime),
+		*out = Dataset{Name: string(row.Name), DatasetSpec: d.DatasetSpec, CreateTime: stampOf(&row.CreateTime), UpdateTime: stampOf(&row.UpdateTime),
 			State: d.State, Status: d.Status, CreatedBy: d.CreatedBy, EstimatedTokenCount: d.EstimatedTokenCount, AverageTurnCount: d.AverageTurnCount}
 		if out.Format == "" {
 			out.Format = formatUnspecified
@@ -37,16 +40,16 @@ var datasets = &resource[domain.Dataset, Dataset]{
 		if v != nil && d.Upload > 0 && !hasOrigin(d.DatasetSpec) { // an update without a view works on what was given
 			out.UserUploaded = &struct{}{}
 		}
-	},
-	prepare: func(_ *call, _ domain.Name, _ *Dataset, extra map[string]string, _ *domain.Violations) error {
-		if extra["sourceDatasetId"] != "" || extra["filter"] != "" {
-			return domain.Faultf(domain.Unimplemented, "making a dataset from another by sourceDatasetId and filter is not offered yet: filter the rows yourself and upload them")
+		if v != nil && d.Filling() {
+			out.Status.Message += fillProgress(v, row.Name)
 		}
-		return nil
+	},
+	prepare: func(c *call, _ domain.Name, given *Dataset, extra map[string]string, v *domain.Violations) error {
+		return c.derive(v, given, extra)
 	},
 	create: func(c *call, _ domain.Name, given *Dataset) domain.Command[domain.Dataset] {
 		given.Format = specified(given.Format)
-		return domain.CreateDataset{DatasetSpec: given.DatasetSpec, CreatedBy: string(c.caller.key)}
+		return domain.CreateDataset{DatasetSpec: given.DatasetSpec, CreatedBy: string(c.caller.key), From: given.from}
 	},
 	update: func(_ domain.Dataset, merged, _ *Dataset, _ mask) (domain.Command[domain.Dataset], error) {
 		merged.Format = specified(merged.Format)
@@ -65,12 +68,18 @@ func hasOrigin(s domain.DatasetSpec) bool {
 	return s.UserUploaded != nil || s.EvaluationResult != nil || s.Transformed != nil || s.Splitted != nil || s.EvalProtocol != nil
 }
 
-// datasetUnused refuses to take rows away from under a job that learns them.
+// datasetUnused refuses to take rows away from under a job that learns them, or
+// a dataset that is being made from them.
 func datasetUnused(c *call, name domain.Name) error {
 	var users []string
 	for use := range uses(c.snapshot()) {
-		if slices.Contains(use.datasets[:], string(name)) {
+		if slices.Contains(use.datasets, string(name)) {
 			users = append(users, string(use.name))
+		}
+	}
+	for row := range c.snapshot().Datasets.In(c.account) {
+		if row.State.Filling() && row.State.From.Source == name {
+			users = append(users, string(row.Name))
 		}
 	}
 	return inUse("dataset", name, users)

@@ -21,6 +21,18 @@ type body map[string]any
 // readBody reads a request's JSON object of at most limit bytes. No body at
 // all is the empty object when that is allowed.
 func readBody(w http.ResponseWriter, r *http.Request, limit int64, emptyAllowed bool) (any, error) {
+	data, err := readData(w, r, limit)
+	if err != nil {
+		return nil, err
+	}
+	if emptyAllowed && len(data) == 0 {
+		return map[string]any{}, nil
+	}
+	return parseJSON(data)
+}
+
+// readData reads a request's body of at most limit bytes.
+func readData(w http.ResponseWriter, r *http.Request, limit int64) ([]byte, error) {
 	control := http.NewResponseController(w)
 	_ = control.SetReadDeadline(time.Now().Add(bodyTime)) // a connection that cannot is a test's
 	data, err := io.ReadAll(http.MaxBytesReader(w, r.Body, limit))
@@ -32,10 +44,7 @@ func readBody(w http.ResponseWriter, r *http.Request, limit int64, emptyAllowed 
 		}
 		return nil, badJSON("the body could not be read to its end: send it again")
 	}
-	if emptyAllowed && len(data) == 0 {
-		return map[string]any{}, nil
-	}
-	return parseJSON(data)
+	return data, nil
 }
 
 // normalise checks a JSON value against the wire type t and answers it with
@@ -118,7 +127,10 @@ func (d decoder) object(t reflect.Type, value any, path string) any {
 	s, normal := shapeOf(t), map[string]any{}
 	for _, key := range sortedKeys(given) {
 		f, known := s.field(key)
-		if !known {
+		switch {
+		case !known && len(*d.violations) > domain.MaxViolations: // nobody is told
+			continue
+		case !known:
 			d.violations.Add(join(path, key), "is not a field here; there are: %s", orNone(s.names(false)))
 			continue
 		}

@@ -17,26 +17,27 @@ type DeploymentShape struct {
 	ParameterCount domain.Count `json:"parameterCount" api:"output"`
 
 	model domain.ModelTraits // of the baseModel that a request names
+	size  domain.ModelSize   // of the baseModel as it will be
 }
 
 var deploymentShapes = &resource[domain.DeploymentShape, DeploymentShape]{
 	kind: domain.DeploymentShapes, noun: "deployment shape", wrapper: "deploymentShape", idParam: "deploymentShapeId",
 	reads: toRead, writes: toWrite,
 	fields: projections.FieldsOf[DeploymentShape](),
-	public: func(s domain.DeploymentShape) bool { return s.Newest().Public },
+	public: func(s *domain.DeploymentShape) bool { return s.Newest().Public },
 	render: func(_ *projections.View, row *projections.Row[domain.DeploymentShape], out *DeploymentShape) {
 		*out = shownShape(row.Name, row.State, row.State.Newest())
 	},
 	prepare: prepareShape,
 	create: func(c *call, _ domain.Name, given *DeploymentShape) domain.Command[domain.DeploymentShape] {
-		return domain.CreateDeploymentShape{ShapeSpec: given.ShapeSpec, Model: given.model, CreatedBy: string(c.caller.key)}
+		return domain.CreateDeploymentShape{ShapeSpec: given.ShapeSpec, Model: given.model, Size: given.size, CreatedBy: string(c.caller.key)}
 	},
 	update: func(old domain.DeploymentShape, merged, given *DeploymentShape, _ mask) (domain.Command[domain.DeploymentShape], error) {
 		model := given.model
 		if merged.BaseModel == old.Newest().BaseModel {
 			model = old.Newest().ModelTraits
 		}
-		return domain.UpdateDeploymentShape{ShapeSpec: merged.ShapeSpec, Model: model}, nil
+		return domain.UpdateDeploymentShape{ShapeSpec: merged.ShapeSpec, Model: model, Size: given.size}, nil
 	},
 	remove: func(*call, *projections.Row[domain.DeploymentShape], *params) (domain.Command[domain.DeploymentShape], error) {
 		return domain.DeleteDeploymentShape{}, nil
@@ -50,7 +51,7 @@ func shownShape(name domain.Name, s domain.DeploymentShape, version *domain.Shap
 }
 
 // prepareShape looks at the models that a shape names.
-func prepareShape(c *call, _ domain.Name, given *DeploymentShape, extra map[string]string, v *domain.Violations) error {
+func prepareShape(c *call, name domain.Name, given *DeploymentShape, extra map[string]string, v *domain.Violations) error {
 	prefix := ""
 	if extra != nil { // a create: the shape is a field of the body
 		prefix = "deploymentShape."
@@ -60,6 +61,21 @@ func prepareShape(c *call, _ domain.Name, given *DeploymentShape, extra map[stri
 	if row, ok := c.usableModel(c.account, given.BaseModel); ok {
 		v.Require(row.State.Kind != domain.PEFTAddon, prefix+"baseModel", "names an addon: give the model that it was made for, %s", row.State.BaseModel)
 		given.model = row.State.Traits()
+	}
+	model := given.BaseModel
+	if row, exists := c.snapshot().Shapes.Get(name); exists && model == "" {
+		model = row.State.Newest().BaseModel
+	}
+	given.size = c.sizeOf(model)
+	for _, one := range []struct {
+		field   string
+		used    bool
+		instead string
+	}{{"enableAddons", given.EnableAddons, "set it on the deployment"}, {"draftModel", given.DraftModel != "", "set it on the deployment"},
+		{"disableSpeculativeDecoding", given.DisableSpeculativeDecoding, "it has no effect"}} {
+		if one.used {
+			c.warn("%s is deprecated in a deployment shape: %s", one.field, one.instead)
+		}
 	}
 	return nil
 }

@@ -4,8 +4,6 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/go-chi/chi/v5"
-
 	"anneal/domain"
 	"anneal/projections"
 )
@@ -27,11 +25,16 @@ type Deployment struct {
 	ReplicaCount        int           `json:"replicaCount" api:"output"`
 	ReplicaStats        ReplicaStats  `json:"replicaStats" api:"output"`
 	Region              string        `json:"region" api:"output"`
+	// NumPeftDeviceCached is how many addons every ready replica has loaded;
+	// only deployments that take addons have it.
+	NumPeftDeviceCached *int `json:"numPeftDeviceCached,omitempty" api:"output"`
 
 	sealed        []domain.Sealed
 	shape         *projections.Row[versionState] // that the deployment is, or will be, made with
 	skipShape     bool                           // it need not be validated
 	unspeculative bool                           // speculation is off, whatever the shape says
+	model         domain.ModelSize               // of the baseModel
+	zeroFloor     time.Duration                  // shortest scaleToZeroWindow
 }
 
 // ReplicaStats counts a deployment's replicas by how far they are.
@@ -49,17 +52,30 @@ const (
 )
 
 var deployments = &resource[domain.Deployment, Deployment]{
-	kind: domain.Deployments, noun: "deployment", idParam: "deploymentId", order: "createTime", reads: toRead, writes: toWrite,
+	kind: domain.Deployments, noun: "deployment", requires: []string{"baseModel"}, idParam: "deploymentId", order: "createTime", reads: toRead, writes: toWrite,
 	deletes: true, imagines: true,
-	hidden:  func(d domain.Deployment) bool { return d.State == domain.DeploymentDeletedState },
-	fields:  projections.FieldsOf[Deployment](),
-	render:  renderDeployment,
-	ask:     askDeployment,
+	hidden: func(d *domain.Deployment) bool { return d.State == domain.DeploymentDeletedState },
+	fields: projections.StoredFieldsOf[domain.Deployment, Deployment]("name", "baseModel", "displayName", "description", "expireTime", "minReplicaCount",
+		"maxReplicaCount", "autoscalingPolicy", "acceleratorCount", "acceleratorType", "precision", "enableAddons", "draftModel", "directRouteType",
+		"deploymentTemplate", "placement", "maxContextLength", "enableHotLoad", "deploymentShape", "activeModelVersion", "targetModelVersion",
+		"createTime", "updateTime", "deleteTime", "purgeTime", "state", "createdBy"),
+	render: renderDeployment,
+	ask:    askDeployment,
+	asks: []parameter{
+		{"disableAutoDeploy", boolValue, "Accepted, and without effect: a model is never deployed unasked."},
+		{"skipImageTagValidation", boolValue, "Accepted, and without effect: there are no image tags."},
+		{"skipShapeValidation", boolValue, "Whether a version of a shape that is not validated will do."},
+		{"disableSpeculativeDecoding", boolValue, "Whether to leave out speculation, whatever the shape says of it."},
+	},
+	asksRemove: []parameter{
+		{"hard", boolValue, "Whether to delete for good: what is deleted softly can be brought back until its purgeTime."},
+		{"ignoreChecks", boolValue, "Whether to delete even what has been used of late."},
+	},
 	prepare: prepareDeployment,
 	create: func(c *call, _ domain.Name, given *Deployment) domain.Command[domain.Deployment] {
 		spec := given.DeploymentSpec
 		spec.DirectRouteAPIKeys = given.sealed
-		return domain.CreateDeployment{DeploymentSpec: spec, CreatedBy: string(c.caller.key)}
+		return domain.CreateDeployment{DeploymentSpec: spec, CreatedBy: string(c.caller.key), Model: given.model, ZeroFloor: given.zeroFloor}
 	},
 	update: func(old domain.Deployment, merged, given *Deployment, changed mask) (domain.Command[domain.Deployment], error) {
 		spec, err := reshaped(merged.DeploymentSpec, given, changed)
@@ -70,12 +86,16 @@ var deployments = &resource[domain.Deployment, Deployment]{
 		if changed.has("directRouteApiKeys") {
 			spec.DirectRouteAPIKeys = given.sealed
 		}
-		return domain.UpdateDeployment{DeploymentSpec: spec}, nil
+		return domain.UpdateDeployment{DeploymentSpec: spec, Model: given.model, ZeroFloor: given.zeroFloor}, nil
 	},
 	sealed: func(d domain.Deployment) []domain.Sealed { return d.DirectRouteAPIKeys },
 	remove: func(c *call, row *projections.Row[domain.Deployment], p *params) (domain.Command[domain.Deployment], error) {
-		return domain.DeleteDeployment{Hard: p.flag("hard"), IgnoreChecks: p.flag("ignoreChecks"),
-			LastServed: c.served.at(row.Name), Reason: "deleted by its user"}, nil
+		command := domain.DeleteDeployment{Hard: p.flag("hard"), IgnoreChecks: p.flag("ignoreChecks"),
+			LastServed: c.served.at(row.Name), Reason: "deleted by its user"}
+		if command.IgnoreChecks {
+			return command, nil
+		}
+		return command, inUse("deployment", row.Name, jobsWith(c.snapshot(), row.Name))
 	},
 	after: func(c *call, row *projections.Row[domain.Deployment]) {
 		if now, ok := c.snapshot().Deployments.Get(row.Name); !ok || now.State.Hard { // otherwise it can be undeleted
@@ -84,12 +104,20 @@ var deployments = &resource[domain.Deployment, Deployment]{
 	},
 }
 
-func renderDeployment(_ *projections.View, row *projections.Row[domain.Deployment], out *Deployment) {
+func renderDeployment(v *projections.View, row *projections.Row[domain.Deployment], out *Deployment) {
 	d := &row.State
-	*out = Deployment{Name: string(row.Name), DeploymentSpec: d.DeploymentSpec, CreateTime: stamp(row.CreateTime), UpdateTime: stamp(row.UpdateTime),
+	*out = Deployment{Name: string(row.Name), DeploymentSpec: d.DeploymentSpec, CreateTime: stampOf(&row.CreateTime), UpdateTime: stampOf(&row.UpdateTime),
 		DeleteTime: d.DeleteTime, PurgeTime: d.PurgeTime, State: d.State, Status: d.Status, CreatedBy: d.CreatedBy,
 		DesiredReplicaCount: d.DesiredReplicas, ReplicaCount: len(d.Replicas), Region: regionOf(d.Placement)}
 	out.DeploymentSpec.DirectRouteAPIKeys = nil
+	if v != nil && d.EnableAddons {
+		out.NumPeftDeviceCached = new(int)
+		for addon := range addonsOf(v, row.Name) {
+			if addon.State.State == domain.ModelDeployedState {
+				*out.NumPeftDeviceCached++
+			}
+		}
+	}
 	out.ReplicaStats.PendingScheduling = max(0, d.DesiredReplicas-len(d.Replicas))
 	out.Status = scheduled(d, out.ReplicaStats.PendingScheduling)
 	for _, r := range d.Replicas {
@@ -111,7 +139,15 @@ func scheduled(d *domain.Deployment, pending int) domain.Status {
 		return d.Status
 	}
 	return domain.Status{Code: domain.Unavailable.String(),
-		Message: fmt.Sprintf("%d of %d replicas wait for a place on a node", pending, d.DesiredReplicas)}
+		Message: fmt.Sprintf("%d of %d replicas wait for a place on a node%s", pending, d.DesiredReplicas, devicesOf(d))}
+}
+
+// devicesOf says which accelerators a node must have free for a replica.
+func devicesOf(d *domain.Deployment) string {
+	if d.AcceleratorType == "" || d.AcceleratorType == domain.NoAccelerator || d.AcceleratorCount == 0 {
+		return ""
+	}
+	return fmt.Sprintf(" with %d free %s", d.AcceleratorCount, d.AcceleratorType)
 }
 
 // regionOf is where the deployment is, as far as its placement pins it: nodes
@@ -147,6 +183,7 @@ func prepareDeployment(c *call, name domain.Name, given *Deployment, _ map[strin
 		return err
 	}
 	c.wantShape(v, name, given)
+	c.sizeUp(v, name, given)
 	c.wantModel(v, "baseModel", given.BaseModel, "")
 	c.wantModel(v, "draftModel", given.DraftModel, "")
 	v.Require(len(given.DirectRouteAPIKeys) <= maxDirectKeys, "directRouteApiKeys", "must hold at most %d keys", maxDirectKeys)
@@ -170,20 +207,60 @@ func prepareDeployment(c *call, name domain.Name, given *Deployment, _ map[strin
 	return nil
 }
 
-func (s *Server) routeDeployments(r chi.Router) {
-	one := "/v1/accounts/{account}/deployments/{id}"
-	r.Patch(one+":scale", s.manage(toWrite, scaleDeployment))
-	r.Post(one+":undelete", s.manage(toWrite, deployments.verb(undeleteDeployment)))
+// sizeUp finds what the deployment's settings are held to: the size of its
+// model, what its account may have, and the server's own limits.
+func (c *call) sizeUp(v *domain.Violations, name domain.Name, given *Deployment) {
+	model, routed := given.BaseModel, given.DirectRouteType
+	if row, exists := c.snapshot().Deployments.Get(name); exists {
+		model = row.State.BaseModel
+		if routed == "" {
+			routed = row.State.DirectRouteType
+		}
+	}
+	given.model, given.zeroFloor = c.sizeOf(model), c.Limits.ScaleToZero
+	if given.DeploymentTemplate != "" {
+		row, ok := c.snapshot().Accounts.Get(domain.NewName(c.account, "accounts", c.account))
+		v.Require(ok && row.State.AccountType == domain.Enterprise, "deploymentTemplate", "is for accounts of type %s: leave it out, and give the settings themselves", domain.Enterprise)
+	}
+	if len(given.DirectRouteAPIKeys) > 0 && specified(routed) == "" {
+		c.warn("directRouteApiKeys are kept, but unused without directRouteType")
+	}
+}
+
+// sizeOf is the size of a model that the account may use; of an addon, its
+// base model's. Of any other name nothing is known.
+func (c *call) sizeOf(model string) domain.ModelSize {
+	row, ok := c.usableModel(c.account, model)
+	if ok && row.State.Kind == domain.PEFTAddon {
+		row, ok = c.usableModel(c.account, row.State.BaseModel)
+	}
+	if !ok {
+		return domain.ModelSize{}
+	}
+	return row.State.Size()
+}
+
+func deploymentOperations() []operation {
+	const one = collectionPath + "deployments/{id}"
+	return []operation{
+		{id: "scaleDeployment", method: "PATCH", path: one + ":scale", tag: "deployments", summary: "Set the number of a deployment's replicas", may: toWrite,
+			body: typeFor[scaling](), emptyBody: true, answer: noSettings, handle: scaleDeployment},
+		{id: "undeleteDeployment", method: "POST", path: one + ":undelete", tag: "deployments", summary: "Bring a deleted deployment back", may: toWrite,
+			body: noSettings, emptyBody: true, answer: typeFor[Deployment](), handle: deployments.verb(undeleteDeployment)},
+	}
+}
+
+// A scaling is how many replicas are wanted.
+type scaling struct {
+	ReplicaCount *int `json:"replicaCount"`
 }
 
 func scaleDeployment(c *call) (any, error) {
-	var asked struct {
-		ReplicaCount *int `json:"replicaCount"`
-	}
+	var asked scaling
 	if err := readVerb(c, &asked); err != nil {
 		return nil, err
 	}
-	p := readParams(c.r.URL)
+	p := c.params()
 	p.violations.Require(asked.ReplicaCount != nil, "replicaCount", "is required")
 	if err := p.err(); err != nil {
 		return nil, err

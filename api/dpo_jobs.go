@@ -28,6 +28,7 @@ type DPOTraining struct {
 	BatchSize                 int     `json:"batchSize,omitempty"` // tokens in one gradient batch
 	GradientAccumulationSteps int     `json:"gradientAccumulationSteps,omitempty"`
 	LearningRateWarmupSteps   int     `json:"learningRateWarmupSteps,omitempty"`
+	TrainingFacts
 }
 
 func (t DPOTraining) config() domain.TrainingConfig {
@@ -38,12 +39,13 @@ func (t DPOTraining) config() domain.TrainingConfig {
 
 func dpoTraining(t domain.TrainingConfig) DPOTraining {
 	return DPOTraining{t.OutputModel, t.BaseModel, t.WarmStartFrom, t.JinjaTemplate, t.LearningRate, t.MaxContextLength, t.LoraRank,
-		t.Region, t.Epochs, t.BatchSize, t.GradientAccumulationSteps, t.LearningRateWarmupSteps}
+		t.Region, t.Epochs, t.BatchSize, t.GradientAccumulationSteps, t.LearningRateWarmupSteps, trainingFacts(t)}
 }
 
 var dpoJobs = &resource[domain.DPOJob, DPOJob]{
-	kind: domain.DPOJobs, noun: "DPO job", idParam: "dpoJobId", reads: toRead, writes: toWrite,
-	fields: projections.FieldsOf[DPOJob](),
+	kind: domain.DPOJobs, noun: "DPO job", requires: []string{"dataset"}, idParam: "dpoJobId", reads: toRead, writes: toWrite,
+	fields: projections.StoredFieldsOf[domain.DPOJob, DPOJob]("name", "displayName", "dataset", "lossConfig",
+		"createTime", "updateTime", "completedTime", "state", "status", "createdBy", "attempt"),
 	render: func(v *projections.View, row *projections.Row[domain.DPOJob], out *DPOJob) {
 		j := &row.State
 		*out = DPOJob{Name: string(row.Name), DPOSpec: j.DPOSpec, TrainingConfig: dpoTraining(j.DPOSpec.TrainingConfig),
@@ -56,7 +58,7 @@ var dpoJobs = &resource[domain.DPOJob, DPOJob]{
 	create: func(c *call, name domain.Name, given *DPOJob) domain.Command[domain.DPOJob] {
 		spec := given.DPOSpec
 		spec.TrainingConfig, spec.TrackerConfig = given.TrainingConfig.config(), given.TrackerConfig.kept()
-		return domain.CreateDPOJob{DPOSpec: spec, ID: name.ID(), CreatedBy: string(c.caller.key)}
+		return domain.CreateDPOJob{DPOSpec: spec, ID: name.ID(), CreatedBy: string(c.caller.key), Deadline: c.jobDeadline()}
 	},
 	remove: removeJob[domain.DPOJob](domain.DPOJobs),
 	after:  shredTracker(func(j domain.DPOJob) *domain.TrackerConfig { return j.DPOSpec.TrackerConfig }),

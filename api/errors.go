@@ -181,7 +181,9 @@ func refuse(w http.ResponseWriter, f *domain.Fault, requestID string, inference 
 	case http.StatusUnauthorized:
 		w.Header().Set("WWW-Authenticate", `Bearer realm="anneal"`)
 	case http.StatusServiceUnavailable, http.StatusTooManyRequests:
-		w.Header().Set("Retry-After", retrySeconds)
+		if w.Header().Get("Retry-After") == "" { // nobody knows better
+			w.Header().Set("Retry-After", retrySeconds)
+		}
 	}
 	writeJSON(w, status, body)
 }

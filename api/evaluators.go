@@ -2,9 +2,9 @@ package api
 
 import (
 	"errors"
+	"io"
 	"time"
 
-	"github.com/go-chi/chi/v5"
 	"github.com/google/uuid"
 
 	"anneal/domain"
@@ -22,18 +22,33 @@ type Evaluator struct {
 	CreatedBy  string        `json:"createdBy,omitempty" api:"output"`
 	Revision   int           `json:"revision" api:"output"` // of its code, from 1
 
+	ActiveRevision int                 `json:"activeRevision" api:"output"` // that jobs begin with; 0 before the first is built
+	Revisions      []EvaluatorRevision `json:"revisions,omitempty" api:"output"`
+
 	upload bool // an update prepares an upload
+}
+
+// EvaluatorRevision is a revision that was built, on the wire.
+type EvaluatorRevision struct {
+	Revision   int    `json:"revision"`
+	CommitHash string `json:"commitHash,omitempty"`
+	EntryPoint string `json:"entryPoint,omitempty"`
 }
 
 var evaluators = &resource[domain.Evaluator, Evaluator]{
 	kind: domain.Evaluators, noun: "evaluator", wrapper: "evaluator", idParam: "evaluatorId", reads: toRead, writes: toWrite, named: true,
-	fields: projections.FieldsOf[Evaluator](),
+	fields: projections.StoredFieldsOf[domain.Evaluator, Evaluator]("name", "displayName", "description", "defaultDataset", "criteria", "requirements", "entryPoint",
+		"commitHash", "source", "createTime", "updateTime", "state", "status", "createdBy", "revision"),
 	render: func(_ *projections.View, row *projections.Row[domain.Evaluator], out *Evaluator) {
 		e := &row.State
-		*out = Evaluator{Name: string(row.Name), EvaluatorSpec: e.EvaluatorSpec, CreateTime: stamp(row.CreateTime), UpdateTime: stamp(row.UpdateTime),
-			State: e.State, Status: e.Status, CreatedBy: e.CreatedBy, Revision: e.Revision}
+		*out = Evaluator{Name: string(row.Name), EvaluatorSpec: e.EvaluatorSpec, CreateTime: stampOf(&row.CreateTime), UpdateTime: stampOf(&row.UpdateTime),
+			State: e.State, Status: e.Status, CreatedBy: e.CreatedBy, Revision: e.Revision, ActiveRevision: e.Active}
+		for _, build := range e.Built {
+			out.Revisions = append(out.Revisions, EvaluatorRevision{build.Revision, build.Code.CommitHash, build.Code.EntryPoint})
+		}
 	},
-	askUpdate: func(p *params, given *Evaluator) { given.upload = p.flag("prepareCodeUpload") },
+	asksUpdate: []parameter{{"prepareCodeUpload", boolValue, "Whether to begin a new revision, whose code is uploaded next."}},
+	askUpdate:  func(p *params, given *Evaluator) { given.upload = p.flag("prepareCodeUpload") },
 	prepare: func(c *call, _ domain.Name, given *Evaluator, extra map[string]string, v *domain.Violations) error {
 		field := "defaultDataset"
 		if extra != nil { // a create: the evaluator is a field of the body
@@ -73,11 +88,28 @@ func codeFolder(name domain.Name) string {
 	return "evaluators/" + name.Account() + "/" + name.ID() + "/"
 }
 
-func (s *Server) routeEvaluators(r chi.Router) {
-	one := "/v1/accounts/{account}/evaluators/{id}"
-	r.Post(one+":getUploadEndpoint", s.manage(toWrite, codeEndpoints))
-	r.Post(one+":validateUpload", s.manage(toWrite, evaluators.verb(takeCode)))
-	r.Get(one+":getBuildLogEndpoint", s.manage(toRead, evaluators.verb(buildLog)))
+func evaluatorOperations() []operation {
+	const one = collectionPath + "evaluators/{id}"
+	all := []operation{
+		{id: "uploadEvaluator", method: "POST", path: one + ":upload", summary: "Upload the code of an evaluator", may: toWrite,
+			about: "Several files may come in one form, each as a field \"file\". The revision that is being built then has these files and no others.",
+			form:  typeFor[uploadForm](), answer: typeFor[Evaluator](), handle: uploadCode},
+		{id: "getEvaluatorUploadEndpoint", method: "POST", path: one + ":getUploadEndpoint", summary: "Get URLs to which the code of an evaluator can be PUT", may: toWrite,
+			body: typeFor[announcedFiles](), emptyBody: true, answer: typeFor[signedURLs](), handle: codeEndpoints},
+		{id: "validateEvaluatorUpload", method: "POST", path: one + ":validateUpload", summary: "Build the code that was PUT", may: toWrite,
+			body: noSettings, emptyBody: true, answer: typeFor[Evaluator](), handle: evaluators.verb(takeCode)},
+		{id: "getEvaluatorBuildLogEndpoint", method: "GET", path: one + ":getBuildLogEndpoint", summary: "Get a URL of an evaluator's build log", may: toRead,
+			answer: typeFor[buildLogURL](), handle: evaluators.verb(buildLog)},
+	}
+	for i := range all {
+		all[i].tag = "evaluators"
+	}
+	return all
+}
+
+// A buildLogURL leads to what a build said.
+type buildLogURL struct {
+	URL string `json:"buildLogSignedUri"`
 }
 
 // mayUploadCode is why code cannot be uploaded now; nil when it can.
@@ -89,7 +121,7 @@ func mayUploadCode(row *projections.Row[domain.Evaluator]) error {
 // codeEndpoints answers a URL for each file of code, to which it can be PUT
 // without a key.
 func codeEndpoints(c *call) (any, error) {
-	sizes, err := c.announcedFiles()
+	sizes, err := c.announcedFiles(c.rowFiles())
 	if err != nil {
 		return nil, err
 	}
@@ -103,11 +135,76 @@ func codeEndpoints(c *call) (any, error) {
 	return c.signPuts(codeArrivals(row.Name), sizes)
 }
 
+// uploadCode takes in files of a form as the code of the revision that is being
+// built.
+func uploadCode(c *call) (any, error) {
+	if err := c.params().err(); err != nil {
+		return nil, err
+	}
+	if err := c.mayWork(c.account); err != nil { // a build begins with this
+		return nil, err
+	}
+	row, err := evaluators.row(c)
+	if err != nil {
+		return nil, err
+	}
+	if again, err := tried(c, evaluators, row.Name); again != nil || err != nil {
+		if err != nil {
+			return nil, err
+		}
+		return evaluators.wire(c, again.Name)
+	}
+	if err := mayUploadCode(row); err != nil {
+		return nil, err
+	}
+	form, done, err := c.form()
+	defer done()
+	if err != nil {
+		return nil, err
+	}
+	in := c.newIntake(codeFolder(row.Name)+uuid.NewString()+"/", c.rowFiles())
+	for {
+		name, content, err := filePart(form)
+		switch {
+		case errors.Is(err, io.EOF) && len(in.files.Sizes) > 0:
+			return in.code(row)
+		case errors.Is(err, io.EOF):
+			err = nothingSent()
+		case err == nil && name == "":
+			err = noFileName()
+		case err == nil:
+			err = in.file(name, content)
+		}
+		if err == nil && len(in.files.Sizes) > in.limit.files {
+			err = in.limit.arrived(len(in.files.Sizes))
+		}
+		if err != nil {
+			in.discard()
+			return nil, err
+		}
+	}
+}
+
+// code makes the files those of the revision that is being built.
+func (in *intake) code(row *projections.Row[domain.Evaluator]) (any, error) {
+	upload := domain.UploadEvaluator{Revision: row.State.Revision, Files: in.files}
+	if err := in.record(domain.Intend(domain.Evaluators, row.Name, domain.Command[domain.Evaluator](upload))); err != nil {
+		return nil, err
+	}
+	return evaluators.wire(in.call, row.Name)
+}
+
 // takeCode takes in what was PUT to the signed URLs as the code of the revision
 // that is being built.
 func takeCode(c *call, row *projections.Row[domain.Evaluator]) (any, error) {
 	if err := c.mayWork(c.account); err != nil { // a build begins with this
 		return nil, err
+	}
+	if again, err := tried(c, evaluators, row.Name); again != nil || err != nil {
+		if err != nil {
+			return nil, err
+		}
+		return evaluators.wire(c, again.Name)
 	}
 	if err := mayUploadCode(row); err != nil {
 		return nil, err
@@ -116,19 +213,15 @@ func takeCode(c *call, row *projections.Row[domain.Evaluator]) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := arrivedFiles(len(arrived.Sizes)); err != nil {
+	if err := c.rowFiles().arrived(len(arrived.Sizes)); err != nil {
 		return nil, err
 	}
-	in := &intake{call: c, files: domain.Files{Folder: codeFolder(row.Name) + uuid.NewString() + "/", Sizes: map[string]int64{}}}
-	if err := in.copy(arrived); err != nil {
+	in := c.newIntake(codeFolder(row.Name)+uuid.NewString()+"/", c.rowFiles())
+	if err := in.take(arrived); err != nil {
 		return nil, err
 	}
 	upload := domain.UploadEvaluator{Revision: row.State.Revision, Files: in.files}
-	if err := c.do(domain.Intend(domain.Evaluators, row.Name, domain.Command[domain.Evaluator](upload))); err != nil {
-		var refused *domain.Fault
-		if errors.As(err, &refused) { // otherwise it may have been recorded
-			in.discard()
-		}
+	if err := in.record(domain.Intend(domain.Evaluators, row.Name, domain.Command[domain.Evaluator](upload))); err != nil {
 		return nil, err
 	}
 	c.deleteFolder(codeArrivals(row.Name))
@@ -142,7 +235,7 @@ func buildLog(c *call, row *projections.Row[domain.Evaluator]) (any, error) {
 		return nil, f
 	}
 	url, err := c.Blobs.SignGet(c.ctx, row.State.BuildLog, c.Limits.SignedURL)
-	return map[string]string{"buildLogSignedUri": url}, err
+	return buildLogURL{url}, err
 }
 
 // wantEvaluator requires that a reference, when it is given and well formed,

@@ -17,7 +17,7 @@ var factSecrets = func() map[string]mask {
 	for _, kind := range []interface {
 		EventTypes() iter.Seq2[string, reflect.Type]
 	}{domain.Accounts, domain.APIKeys, domain.Secrets, domain.Models, domain.Datasets, domain.Evaluators, domain.SupervisedJobs,
-		domain.DPOJobs, domain.ReinforcementJobs, domain.TrainerJobs, domain.DeploymentShapes, domain.Deployments, domain.Nodes} {
+		domain.DPOJobs, domain.ReinforcementJobs, domain.TrainerJobs, domain.DeploymentShapes, domain.Deployments, domain.DeployedModels, domain.Nodes, domain.Quotas} {
 		for name, fact := range kind.EventTypes() {
 			secrets[name], _ = secretParts(fact)
 		}

@@ -11,8 +11,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/go-chi/chi/v5"
-
 	"anneal/domain"
 	"anneal/eventlog"
 	"anneal/projections"
@@ -33,7 +31,8 @@ type Event struct {
 	Command     string          `json:"command"`
 	Cause       string          `json:"cause"`
 	Correlation string          `json:"correlation"`
-	Attempt     string          `json:"attempt" query:"-"`
+	Attempt     string          `json:"attempt,omitempty" query:"-"`
+	State       string          `json:"state,omitempty" query:"-"`
 	Data        json.RawMessage `json:"data" query:"-"`
 }
 
@@ -67,16 +66,21 @@ func (h history) matches(e eventlog.Event) bool {
 	return h.wants(&wire)
 }
 
-func (s *Server) routeEvents(r chi.Router) {
-	r.Get("/v1/events", s.answer(false, func(c *call) (any, error) {
-		if err := c.caller.may(toOperate); err != nil {
-			return nil, err
-		}
-		return c.events("events.>")
-	}))
-	r.Get("/v1/accounts/{account}/events", s.manage(toRead, func(c *call) (any, error) {
-		return c.events("events." + c.account + ".>")
-	}))
+func eventOperations() []operation {
+	return []operation{
+		historyOf(operation{id: "listAllEvents", method: "GET", path: "/v1/events", tag: "events", summary: "List the events of all accounts", gate: byOperator,
+			handle: func(c *call) (any, error) { return c.events("events.>") }}),
+		historyOf(operation{id: "listAccountEvents", method: "GET", path: "/v1/accounts/{account}/events", tag: "events", summary: "List the events of an account", may: toRead,
+			handle: func(c *call) (any, error) { return c.events("events." + c.account + ".>") }}),
+	}
+}
+
+// historyOf completes an operation that answers events.
+func historyOf(op operation) operation {
+	op.about = "Asked with Accept: text/event-stream, it sends events as they happen, each a server-sent event whose ID is its position; of the query it then takes the filter alone."
+	op.query, op.answer, op.streams = listQuery, pageOf("events", typeFor[Event]()), typeFor[Event]()
+	op.headers = []parameter{{"Last-Event-ID", textValue, "For a stream: the position of the last event that the client has; 0 begins with the first, without it the stream begins now."}}
+	return op
 }
 
 // events is the handler of a resource's history, which outlives the resource.
@@ -98,7 +102,7 @@ func (c *call) events(filter string) (any, error) {
 			return collection != domain.APIKeys.Collection && collection != domain.Secrets.Collection
 		}
 	}
-	p := readParams(c.r.URL)
+	p := c.params()
 	if wantsStream(c.r) {
 		return nil, c.streamEvents(p, h)
 	}

@@ -20,25 +20,31 @@ const maxTries = 3
 // leads to the same replica while it lives; without one the least loaded is
 // chosen. A replica that fails before it has produced anything is left for
 // another one.
-func (c *call) generate(ctx context.Context, deployment domain.Name, session string, req engines.CompletionRequest, emit func(engines.Chunk) error) (engines.Usage, error) {
+func (c *call) generate(ctx context.Context, deployment domain.Name, session string, req engines.CompletionRequest, emit func(engines.Chunk) error) (engines.Usage, seat, error) {
 	tried := map[string]bool{}
+	c.World.Pulse().Ask(deployment, c.now)
 	for {
-		ready, err := c.awaitReplicas(ctx, deployment)
+		ready, err := c.awaitReplicas(ctx, deployment, req.Addon)
+		if next, ok := c.successor(deployment, req.Addon); ok && domain.CodeOf(err) == domain.NotFound {
+			req.Addon, tried = next, map[string]bool{}
+			continue
+		}
 		if err != nil {
-			return engines.Usage{}, err
+			return engines.Usage{}, seat{}, err
 		}
 		replica, ok := c.choose(deployment, ready, session, tried)
 		if !ok {
-			return engines.Usage{}, domain.Faultf(domain.Unavailable, "no replica of %s could be reached: try again", deployment)
+			return engines.Usage{}, seat{}, domain.Faultf(domain.Unavailable, "no replica of %s could be reached: try again", deployment)
 		}
 		tried[replica.ID] = true
 		begun := false
+		at := seat{replica.Node.ID(), c.busy.of(replicaKey(deployment, replica.ID)) + 1}
 		usage, err := c.ask(ctx, deployment, replica, req, func(chunk engines.Chunk) error {
 			begun = true
 			return emit(chunk)
 		})
 		if err == nil || begun || ctx.Err() != nil || !elsewhere(err) || len(tried) == maxTries {
-			return usage, err
+			return usage, at, err
 		}
 		c.Logger.Warn("a replica failed before its first token", "request", c.id, "deployment", deployment, "replica", replica.ID, "error", err)
 	}
@@ -102,10 +108,10 @@ func (c *call) load(pulse projections.PulseView, deployment domain.Name, replica
 	return max(c.busy.of(replicaKey(deployment, replica)), reported.Active+reported.Queued)
 }
 
-// awaitReplicas answers the ready replicas. When there are none it sees to it
-// that one is wanted, and holds the request until one is ready or Limits.Wake
-// has passed.
-func (c *call) awaitReplicas(ctx context.Context, name domain.Name) ([]domain.Replica, error) {
+// awaitReplicas answers the ready replicas, which have the addon, if one is
+// named. When there are none it sees to it that one is wanted, and holds the
+// request until one is ready or Limits.Wake has passed.
+func (c *call) awaitReplicas(ctx context.Context, name domain.Name, addon string) ([]domain.Replica, error) {
 	timeout := time.NewTimer(c.Limits.Wake)
 	defer timeout.Stop()
 	for {
@@ -117,8 +123,12 @@ func (c *call) awaitReplicas(ctx context.Context, name domain.Name) ([]domain.Re
 		if err := serving(row); err != nil {
 			return nil, err
 		}
+		waits, err := answering(v, addon)
+		if err != nil {
+			return nil, err
+		}
 		ready := slices.DeleteFunc(row.State.Ordered(), func(r domain.Replica) bool { return r.State != domain.ReplicaReady })
-		if len(ready) > 0 {
+		if len(ready) > 0 && !waits {
 			return ready, nil
 		}
 		if row.State.DesiredReplicas == 0 {
@@ -131,8 +141,16 @@ func (c *call) awaitReplicas(ctx context.Context, name domain.Name) ([]domain.Re
 		case <-ctx.Done():
 			return nil, ctx.Err()
 		case <-timeout.C:
+			if waits {
+				return nil, &domain.Fault{Code: domain.Unavailable, Reason: reasonScalingUp,
+					Message: fmt.Sprintf("%s was still loading the addon after %s: try again shortly", name, c.Limits.Wake)}
+			}
+			why := "try again shortly"
+			if pending := row.State.DesiredReplicas - len(row.State.Replicas); pending > 0 {
+				why = scheduled(&row.State, pending).Message
+			}
 			return nil, &domain.Fault{Code: domain.Unavailable, Reason: reasonScalingUp,
-				Message: fmt.Sprintf("%s is waking up and had no replica ready within %s: try again shortly", name, c.Limits.Wake)}
+				Message: fmt.Sprintf("%s is waking up and had no replica ready within %s: %s", name, c.Limits.Wake, why)}
 		}
 	}
 }

@@ -156,7 +156,7 @@ func TestAStreamThatBreaks(t *testing.T) {
 
 func TestSessionsStay(t *testing.T) {
 	s := newStage(t, Limits{})
-	s.deploy("d1", 4)
+	s.deploy("d1", 4, func(d *domain.DeploymentSpec) { d.EnableSessionAffinity = true })
 	home := map[string]string{}
 	for round := range 3 {
 		for u := range 12 {
@@ -315,21 +315,41 @@ func TestCompletionRanges(t *testing.T) {
 		{"temperature", []string{"0", "2"}, []string{"-0.1", "2.1"}},
 		{"top_k", []string{"0", "100"}, []string{"-1", "101"}},
 		{"top_p", []string{"0", "1"}, []string{"-0.1", "1.1"}},
-		{"min_p", []string{"0"}, []string{"-0.1", "1.1", "0.5"}},
-		{"typical_p", []string{"1"}, []string{"-0.1", "1.1", "0.5"}},
-		{"frequency_penalty", []string{"0"}, []string{"-2.1", "2.1", "1"}},
-		{"presence_penalty", []string{"0"}, []string{"-2.1", "2.1", "1"}},
-		{"repetition_penalty", []string{"1"}, []string{"-0.1", "2.1", "1.5"}},
+		{"min_p", []string{"0", "0.5", "1"}, []string{"-0.1", "1.1"}},
+		{"typical_p", []string{"0", "1"}, []string{"-0.1", "1.1"}},
+		{"frequency_penalty", []string{"-2", "2"}, []string{"-2.1", "2.1"}},
+		{"presence_penalty", []string{"-2", "2"}, []string{"-2.1", "2.1"}},
+		{"repetition_penalty", []string{"0", "2"}, []string{"-0.1", "2.1"}},
+		{"mirostat_target", []string{"1", "5.5", "1000000", "null"}, []string{"0", "0.9", "1000001", `"5"`}},
+		{"mirostat_lr", []string{"0", "1"}, []string{"-0.1", "1.1"}},
 		{"max_tokens", []string{"0", "1048576"}, []string{"-1", "1048577"}},
-		{"logprobs", []string{"false", "null"}, []string{"true", "0", "5", "6", `"x"`}},
-		{"top_logprobs", []string{"null"}, []string{"0", "6"}},
-		{"echo_last", []string{"0"}, []string{"-1", "1"}},
+		{"max_completion_tokens", []string{"0", "1048576"}, []string{"-1", "1048577"}},
+		{"seed", []string{"-9223372036854775808", "0", "9223372036854775807"}, []string{"1.5", `"1"`, "9223372036854775808"}},
+		{"logprobs", []string{"false", "true", "null", "0", "5"}, []string{"-1", "6", "1.5", `"x"`, "[]"}},
+		{"top_logprobs", []string{"null", "0"}, []string{"-1", "6", "3"}},
+		{"echo", []string{"true", "false"}, []string{"1"}},
+		{"echo_last", []string{"0", "1048576"}, []string{"-1", "1048577"}},
+		{"ignore_eos", []string{"true"}, []string{`"yes"`}},
+		{"return_token_ids", []string{"true"}, []string{"1"}},
+		{"raw_output", []string{"true"}, []string{"1"}},
+		{"perf_metrics_in_response", []string{"true"}, []string{"1"}},
+		{"stream", []string{"true"}, []string{"1"}},
+		{"stream_options", []string{`{}`, `{"include_usage":true}`, `{"chunk":1}`}, []string{"5"}},
 		{"stop", []string{`"a"`, `["a","b","c","d"]`, `[]`, "null"}, []string{`["a","b","c","d","e"]`, `""`, `[5]`, `5`}},
-		{"response_format", []string{`{"type":"text"}`}, []string{`{"type":"json_object"}`, `{"type":"xml"}`, `5`}},
-		{"logit_bias", []string{`{}`}, []string{`{"5": 101}`, `{"5": 1}`}},
-		{"thinking", []string{`{"type":"disabled"}`}, []string{`{"type":"enabled"}`, `{}`}},
-		{"reasoning_effort", []string{`"none"`, `false`}, []string{`"low"`, `true`, `5`, `-1`, `"much"`}},
-		{"reasoning_history", []string{`"disabled"`}, []string{`"interleaved"`, `"other"`}},
+		{"logit_bias", []string{`{}`, `{"5": 100, "6": -100}`}, []string{`{"5": 101}`, `{"5": -100.5}`, `{"a": 1}`, `{"-1": 1}`, `{"5": "1"}`, `5`}},
+		{"response_format", []string{`{"type":"text"}`, `{"type":"json_object"}`, `{"type":"json_schema","schema":{"type":"object"}}`,
+			`{"type":"json_schema","json_schema":"{}"}`, `{"type":"json_schema","json_schema":{"name":"n","schema":{"type":"object"}}}`, `{"type":"grammar","grammar":"root ::= \"a\""}`}, []string{`5`}},
+		{"response_format.type", nil, []string{`{"type":"xml"}`, `{}`}},
+		{"response_format.json_schema", nil, []string{`{"type":"json_schema"}`, `{"type":"json_schema","json_schema":5}`, `{"type":"json_schema","json_schema":"{"}`}},
+		{"response_format.grammar", nil, []string{`{"type":"grammar"}`, `{"type":"grammar","grammar":5}`}},
+		{"thinking", []string{`{"type":"disabled"}`, `{"type":"enabled","budget_tokens":1024}`}, []string{`5`}},
+		{"thinking.type", nil, []string{`{}`, `{"type":"maybe"}`}},
+		{"thinking.budget_tokens", nil, []string{`{"type":"enabled","budget_tokens":1023}`}},
+		{"reasoning_effort", []string{`"none"`, `"low"`, `"medium"`, `"high"`, `false`, `true`, `5`}, []string{`0`, `-1`, `1.5`, `"much"`, `{}`}},
+		{"reasoning_history", []string{`"disabled"`, `"interleaved"`, `"preserved"`}, []string{`"other"`, `5`}},
+		{"prediction", []string{`"text"`, `{"type":"content","content":"text"}`}, []string{`5`}},
+		{"prediction.type", nil, []string{`{"type":"other","content":"x"}`}},
+		{"speculation", []string{`"ngram"`}, []string{`5`}},
 		{"context_length_exceeded_behavior", []string{`"truncate"`, `"error"`}, []string{`"ignore"`, `""`}},
 		{"images", []string{`[]`}, []string{`["x"]`, `5`}},
 		{"metadata", []string{`{}`}, []string{`5`}},
@@ -337,7 +357,8 @@ func TestCompletionRanges(t *testing.T) {
 		{"prompt", []string{`""`, `[]`, `[0]`, `["a"]`, `[[1]]`}, []string{`{}`, `[-1]`, `[1.5]`, `["a", 1]`, `[["a"]]`, `[1, [2]]`, `null`, `5`}},
 	} {
 		try := func(value string) error {
-			fields := `{"model": "accounts/acme/models/m", "prompt": "p", "` + c.field + `": ` + value + `}`
+			field, _, _ := strings.Cut(c.field, ".")
+			fields := `{"model": "accounts/acme/models/m", "prompt": "p", "` + field + `": ` + value + `}`
 			if c.field == "prompt" {
 				fields = `{"model": "accounts/acme/models/m", "prompt": ` + value + `}`
 			}

@@ -31,15 +31,17 @@ import (
 // that follows it, files in a temporary folder, and an engine that answers at
 // once.
 type stage struct {
-	*testing.T
+	testing.TB
 	server   *Server
 	world    *projections.World
 	log      *eventlog.Memory
 	store    *blobs.Store
 	vault    *eventlog.Vault
+	answers  *eventlog.Answers
 	replicas *chorus
 	url      string
-	keys     map[string]string // by alias: the key's text
+	keys     map[string]string  // by alias: the key's text
+	examples map[string]example // of the document, when they are being collected
 	logged   *safeBuffer
 	clock    *clock
 }
@@ -49,8 +51,8 @@ var pepper = []byte("a pepper for tests only, 32 bytes")
 // epoch is when every test begins.
 var epoch = time.Date(2030, 1, 2, 3, 4, 5, 0, time.UTC)
 
-func newStage(t *testing.T, limits Limits) *stage {
-	s := &stage{T: t, world: projections.NewWorld(), log: eventlog.NewMemory(), vault: eventlog.NewMemoryVault(), replicas: &chorus{},
+func newStage(t testing.TB, limits Limits) *stage {
+	s := &stage{TB: t, world: projections.NewWorld(), log: eventlog.NewMemory(), vault: eventlog.NewMemoryVault(), answers: eventlog.NewMemoryAnswers(), replicas: &chorus{},
 		keys: map[string]string{}, logged: &safeBuffer{}, clock: &clock{now: epoch}}
 	s.world.Pulse().Boot(epoch)
 	ctx, stop := context.WithCancel(context.Background())
@@ -63,8 +65,7 @@ func newStage(t *testing.T, limits Limits) *stage {
 	require.NoError(t, err)
 	following.Go(func() { _ = s.world.Run(ctx, s.log) })
 	following.Go(func() { s.judge(ctx) })
-	s.server = New(Options{Log: s.log, World: s.world, Blobs: s.store, Sealer: s.vault, Replicas: s.replicas, Pepper: pepper,
-		Now: s.clock.tick, Limits: limits, Logger: slog.New(slog.NewTextHandler(s.logged, &slog.HandlerOptions{Level: slog.LevelDebug}))})
+	s.server = New(s.options(limits))
 	handler = s.server
 	web.Start()
 	t.Cleanup(func() {
@@ -76,6 +77,38 @@ func newStage(t *testing.T, limits Limits) *stage {
 	})
 	s.furnish()
 	return s
+}
+
+func (s *stage) options(limits Limits) Options {
+	return Options{Log: s.log, World: s.world, Blobs: s.store, Sealer: s.vault, Answers: s.answers, Replicas: s.replicas, Pepper: pepper,
+		Prices: domain.Prices{CurrencyCode: "EUR", Adapter: 400_000_000, AllParameters: 1_200_000_000},
+		Now:    s.clock.tick, Limits: limits, Logger: slog.New(slog.NewTextHandler(s.logged, &slog.HandlerOptions{Level: slog.LevelDebug}))}
+}
+
+// twin is the stage as seen through another server: with a world of its own
+// that follows the same log, and whatever else change makes different.
+func (s *stage) twin(change func(*Options)) *stage {
+	other := *s
+	other.world = projections.NewWorld()
+	ctx, stop := context.WithCancel(context.Background())
+	var following sync.WaitGroup
+	following.Go(func() { _ = other.world.Run(ctx, s.log) })
+	options := s.options(s.server.Limits)
+	options.World = other.world
+	change(&options)
+	other.server = New(options)
+	web := httptest.NewServer(other.server)
+	other.url = web.URL
+	s.Cleanup(func() {
+		other.server.Close()
+		web.Close()
+		stop()
+		following.Wait()
+	})
+	last, err := s.log.Last(s.Context())
+	require.NoError(s, err)
+	require.NoError(s, other.world.WaitFor(s.Context(), last.Position))
+	return &other
 }
 
 // judge checks the rows of every upload, as a task of the platform does.
@@ -115,11 +148,12 @@ func (s *stage) furnish() {
 		s.do(domain.Intend(domain.Accounts, domain.NewName(account, "accounts", account), domain.Command[domain.Account](
 			domain.CreateAccount{AccountSpec: domain.AccountSpec{Email: account + "@example.com", DisplayName: strings.ToUpper(account)}})))
 	}
-	for alias, key := range map[string]struct{ account, role string }{
+	keys := map[string]struct{ account, role string }{
 		"admin": {"acme", domain.RoleAdmin}, "user": {"acme", domain.RoleUser}, "inference": {"acme", domain.RoleInference},
 		"other": {"other", domain.RoleAdmin}, "operator": {domain.System, domain.RoleAdmin}, "default": {"default", domain.RoleAdmin},
-	} {
-		s.mint(alias, key.account, key.role, nil)
+	}
+	for _, alias := range sortedKeys(keys) {
+		s.mint(alias, keys[alias].account, keys[alias].role, nil)
 	}
 	s.do(register("accounts/default/models/anneal-base", true))
 	s.do(register("accounts/other/models/private", false))
@@ -166,10 +200,14 @@ func (s *stage) serve(name domain.Name) {
 }
 
 // deploy makes a deployment of the public model with n ready replicas.
-func (s *stage) deploy(id string, n int) domain.Name {
+func (s *stage) deploy(id string, n int, edit ...func(*domain.DeploymentSpec)) domain.Name {
 	s.Helper()
 	name, most := domain.NewName("acme", domain.Deployments.Collection, id), max(n, 1)
-	s.deployment(name, domain.CreateDeployment{DeploymentSpec: domain.DeploymentSpec{BaseModel: "accounts/default/models/anneal-base", MinReplicaCount: n, MaxReplicaCount: &most}})
+	spec := domain.DeploymentSpec{BaseModel: "accounts/default/models/anneal-base", MinReplicaCount: n, MaxReplicaCount: &most}
+	for _, f := range edit {
+		f(&spec)
+	}
+	s.deployment(name, domain.CreateDeployment{DeploymentSpec: spec})
 	for range n {
 		id := mustRow(s, name).NextReplica()
 		s.deployment(name, domain.PlaceReplica{ID: id, Node: "accounts/system/nodes/n1", Generation: 1})
@@ -213,12 +251,21 @@ func (s *stage) request(method, path, alias string, body io.Reader) *http.Reques
 
 func (s *stage) send(r *http.Request) answer {
 	s.Helper()
+	var sent []byte
+	if r.Body != nil && r.Header.Get("Content-Type") == "" { // not a form
+		var err error
+		sent, err = io.ReadAll(r.Body)
+		require.NoError(s, err)
+		r.Body = io.NopCloser(bytes.NewReader(sent))
+	}
 	response, err := http.DefaultClient.Do(r)
 	require.NoError(s, err)
 	defer response.Body.Close()
 	body, err := io.ReadAll(response.Body)
 	require.NoError(s, err)
-	return answer{response.StatusCode, response.Header, body}
+	a := answer{response.StatusCode, response.Header, body}
+	s.hold(r, sent, a)
+	return a
 }
 
 func (s *stage) call(method, path, alias, body string) answer {
@@ -229,6 +276,12 @@ func (s *stage) call(method, path, alias, body string) answer {
 // upload sends a file as a form's field.
 func (s *stage) upload(path, alias, field, name string, content io.Reader) answer {
 	s.Helper()
+	return s.send(s.form(path, alias, field, name, content))
+}
+
+// form makes a request that carries a file as a form's field.
+func (s *stage) form(path, alias, field, name string, content io.Reader) *http.Request {
+	s.Helper()
 	var form bytes.Buffer
 	w := multipart.NewWriter(&form)
 	part, err := w.CreateFormFile(field, name)
@@ -238,7 +291,7 @@ func (s *stage) upload(path, alias, field, name string, content io.Reader) answe
 	require.NoError(s, w.Close())
 	r := s.request(http.MethodPost, path, alias, &form)
 	r.Header.Set("Content-Type", w.FormDataContentType())
-	return s.send(r)
+	return r
 }
 
 // A clock moves one second each time somebody looks at it.
@@ -252,6 +305,12 @@ func (c *clock) tick() time.Time {
 	defer c.mu.Unlock()
 	c.now = c.now.Add(time.Second)
 	return c.now
+}
+
+func (c *clock) at(now time.Time) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.now = now
 }
 
 func (c *clock) add(d time.Duration) {
@@ -289,10 +348,20 @@ func (c *chorus) asks() []string {
 // echo says the words of the prompt, one token each, at most MaxTokens.
 func echo(_ context.Context, _ domain.Replica, req engines.CompletionRequest, emit func(engines.Chunk) error) (engines.Usage, error) {
 	words := strings.Fields(req.Prompt)
+	if req.Chat != nil {
+		for _, m := range req.Chat.Messages {
+			words = append(words, strings.Fields(m.Role+" "+m.Content)...)
+		}
+	}
 	for _, token := range req.PromptTokens {
 		words = append(words, fmt.Sprint("t", token))
 	}
 	usage, finish := engines.Usage{PromptTokens: len(words)}, engines.FinishStop
+	if req.Echo {
+		if err := emit(engines.Chunk{Text: req.Prompt, Echoed: true}); err != nil {
+			return usage, err
+		}
+	}
 	for i, word := range words {
 		if i == req.MaxTokens {
 			finish = engines.FinishLength

@@ -15,25 +15,44 @@ import (
 // healthTime bounds how long the log may take to answer a question of health.
 const healthTime = 2 * time.Second
 
-// healthy answers as long as the process does.
-func (s *Server) healthy(w http.ResponseWriter, _ *http.Request) {
-	writeJSON(w, http.StatusOK, map[string]string{"status": "ok"})
+func systemOperations() []operation {
+	return []operation{
+		{id: "getOpenAPI", method: "GET", path: "/openapi.json", tag: "system", summary: "Read this description", gate: everybody,
+			media: "application/json", handle: openAPI},
+		{id: "getHealth", method: "GET", path: "/healthz", tag: "system", summary: "Tell whether the process lives", gate: everybody,
+			answer: typeFor[health](), handle: healthy},
+		{id: "getReadiness", method: "GET", path: "/readyz", tag: "system", summary: "Tell whether requests are answered from all of the log", gate: everybody,
+			answer: typeFor[health](), handle: ready},
+		{id: "getMetrics", method: "GET", path: "/metrics", tag: "system", summary: "Read metrics in the text format of Prometheus", gate: everybody,
+			media: "text/plain", handle: func(c *call) (any, error) {
+				promhttp.HandlerFor(c.Metrics, promhttp.HandlerOpts{}).ServeHTTP(c.w, c.r)
+				return nil, nil
+			}},
+	}
 }
 
-// ready answers 200 when the log can be read and the world holds all of it.
-func (s *Server) ready(w http.ResponseWriter, r *http.Request) {
-	ctx, cancel := context.WithTimeout(r.Context(), healthTime)
+// health is how the server is; position is the last of the log.
+type health struct {
+	Status   string `json:"status"`
+	Position string `json:"position,omitempty"`
+}
+
+// healthy answers as long as the process does.
+func healthy(*call) (any, error) { return health{Status: "ok"}, nil }
+
+// ready answers when the log can be read and the world holds all of it.
+func ready(c *call) (any, error) {
+	ctx, cancel := context.WithTimeout(c.ctx, healthTime)
 	defer cancel()
-	last, err := s.Log.Last(ctx)
+	last, err := c.Log.Last(ctx)
 	if err == nil {
-		err = s.World.WaitFor(ctx, last.Position)
+		err = c.World.WaitFor(ctx, last.Position)
 	}
 	if err != nil {
-		s.Logger.Warn("not ready", "error", err)
-		refuse(w, domain.Faultf(domain.Unavailable, "not ready: the log cannot be read, or is not yet read to its end; the world is at position %d", s.World.Position()), requestID(r), false)
-		return
+		c.Logger.Warn("not ready", "error", err)
+		return nil, domain.Faultf(domain.Unavailable, "not ready: the log cannot be read, or is not yet read to its end; the world is at position %d", c.World.Position())
 	}
-	writeJSON(w, http.StatusOK, map[string]string{"status": "ok", "position": strconv.FormatUint(last.Position, 10)})
+	return health{"ok", strconv.FormatUint(last.Position, 10)}, nil
 }
 
 // meters are what /metrics shows of this server.
@@ -84,7 +103,3 @@ func (m *meters) request(route, method string, status int, took time.Duration) {
 
 var knownMethods = map[string]bool{http.MethodGet: true, http.MethodPost: true, http.MethodPatch: true, http.MethodPut: true,
 	http.MethodDelete: true, http.MethodHead: true, http.MethodOptions: true}
-
-func (s *Server) metrics() http.Handler {
-	return promhttp.HandlerFor(s.Metrics, promhttp.HandlerOpts{})
-}

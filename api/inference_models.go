@@ -19,16 +19,26 @@ type inferenceModel struct {
 	Deployed      bool   `json:"deployed"` // in the caller's account: it answers completions
 }
 
+type inferenceModelList struct {
+	Data   []inferenceModel `json:"data"`
+	Object string           `json:"object"`
+}
+
 // inferenceModels lists the READY models that the caller may use: its own and
 // public ones.
 func inferenceModels(c *call) (any, error) {
-	if err := readParams(c.r.URL).err(); err != nil {
+	if err := c.params().err(); err != nil {
 		return nil, err
 	}
 	deployed := map[string]bool{}
 	for row := range c.snapshot().Deployments.In(c.account) {
 		if row.State.Live() {
 			deployed[row.State.BaseModel] = true
+		}
+	}
+	for row := range c.snapshot().DeployedModels.In(c.account) {
+		if deployment, ok := c.snapshot().Deployments.Get(domain.Name(row.State.Deployment)); ok && deployment.State.Live() && row.State.Wanted() {
+			deployed[row.State.Model] = true
 		}
 	}
 	list := []inferenceModel{}
@@ -38,7 +48,7 @@ func inferenceModels(c *call) (any, error) {
 		}
 	}
 	slices.SortStableFunc(list, func(a, b inferenceModel) int { return cmp.Compare(rank(b), rank(a)) })
-	return map[string]any{"object": "list", "data": list}, nil
+	return inferenceModelList{list, "list"}, nil
 }
 
 func shownToInference(row *projections.Row[domain.Model], deployed bool) inferenceModel {

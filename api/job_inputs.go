@@ -2,6 +2,7 @@ package api
 
 import (
 	"iter"
+	"slices"
 
 	"anneal/domain"
 	"anneal/projections"
@@ -23,6 +24,15 @@ func (c *call) wantInputs(v *domain.Violations, name domain.Name, in jobInputs) 
 	if err := c.mayWork(c.account); err != nil {
 		return err
 	}
+	c.wantNamed(v, name, in)
+	if t := in.tracker; t != nil && t.APIKey != "" && len(*v) == 0 {
+		return c.seal(name, "trackerConfig.apiKey", 1, t.APIKey, &t.sealed)
+	}
+	return nil
+}
+
+// wantNamed makes sure that what a job names is there and may be used by it.
+func (c *call) wantNamed(v *domain.Violations, name domain.Name, in jobInputs) {
 	c.wantDataset(v, "dataset", in.dataset)
 	c.wantDataset(v, "evaluationDataset", in.evaluation)
 	c.wantModel(v, in.prefix+"baseModel", in.training.BaseModel, domain.BaseModel)
@@ -31,10 +41,6 @@ func (c *call) wantInputs(v *domain.Violations, name domain.Name, in jobInputs) 
 	if in.store != nil {
 		c.wantSecret(v, "objectStoreConfig.credentialsSecret", in.store.CredentialsSecret)
 	}
-	if t := in.tracker; t != nil && t.APIKey != "" && len(*v) == 0 {
-		return c.seal(name, "trackerConfig.apiKey", 1, t.APIKey, &t.sealed)
-	}
-	return nil
 }
 
 // trainingOf is a training as the domain takes it.
@@ -55,37 +61,66 @@ func shredTracker[S domain.State](tracker func(S) *domain.TrackerConfig) func(*c
 // A jobUse is what a job of any kind works with.
 type jobUse struct {
 	name      domain.Name
-	datasets  [2]string
+	datasets  []string
 	models    [2]string
 	evaluator string
+	others    []string // secrets and deployments
+}
+
+// jobsWith are the jobs that have not ended and name a secret or a deployment.
+func jobsWith(v *projections.View, name domain.Name) (users []string) {
+	for use := range uses(v) {
+		if slices.Contains(use.others, string(name)) {
+			users = append(users, string(use.name))
+		}
+	}
+	return users
+}
+
+// secretsOf are the secrets of a job's settings.
+func secretsOf(store *domain.ObjectStoreConfig, blobs *domain.BlobStoreConfig) (named []string) {
+	if store != nil {
+		named = append(named, store.CredentialsSecret)
+	}
+	if blobs != nil {
+		named = append(named, blobs.CredentialsSecret)
+	}
+	return named
 }
 
 // uses are what the jobs that have not ended work with.
 func uses(v *projections.View) iter.Seq[jobUse] {
 	return func(yield func(jobUse) bool) {
 		more := true
-		tell := func(name domain.Name, l *domain.JobLife, t *domain.TrainingConfig, evaluator string, datasets ...string) {
+		tell := func(name domain.Name, l *domain.JobLife, t *domain.TrainingConfig, evaluator string, others []string, datasets ...string) {
 			if more && !l.Terminal() && !l.Leaving() {
-				use := jobUse{name: name, models: [2]string{t.BaseModel, t.WarmStartFrom}, evaluator: evaluator}
-				copy(use.datasets[:], datasets)
-				more = yield(use)
+				if l.Inputs != nil {
+					datasets = append(datasets, string(l.Inputs.Train), string(l.Inputs.Evaluation))
+				}
+				more = yield(jobUse{name: name, datasets: datasets, models: [2]string{t.BaseModel, t.WarmStartFrom}, evaluator: evaluator, others: others})
 			}
 		}
 		for row := range v.SupervisedJobs.All() {
 			j := &row.State
-			tell(row.Name, &j.JobLife, &j.TrainingConfig, "", j.Dataset, j.EvaluationDataset)
+			tell(row.Name, &j.JobLife, &j.TrainingConfig, "", secretsOf(j.ObjectStoreConfig, nil), j.Dataset, j.EvaluationDataset)
 		}
 		for row := range v.DPOJobs.All() {
 			j := &row.State
-			tell(row.Name, &j.JobLife, &j.TrainingConfig, "", j.Dataset)
+			tell(row.Name, &j.JobLife, &j.TrainingConfig, "", nil, j.Dataset)
 		}
 		for row := range v.ReinforcementJobs.All() {
 			j := &row.State
-			tell(row.Name, &j.JobLife, &j.TrainingConfig, j.Evaluator, j.Dataset, j.EvaluationDataset)
+			tell(row.Name, &j.JobLife, &j.TrainingConfig, j.Evaluator, secretsOf(j.ObjectStoreConfig, j.BlobStoreConfig), j.Dataset, j.EvaluationDataset)
 		}
 		for row := range v.TrainerJobs.All() {
 			j := &row.State
-			tell(row.Name, &j.JobLife, &j.TrainingConfig, "", j.Dataset, j.EvaluationDataset)
+			others := append(secretsOf(j.ObjectStoreConfig, nil), j.RolloutDeploymentName,
+				string(domain.NewName(row.Name.Account(), domain.Deployments.Collection, j.HotLoadDeploymentID)))
+			training := j.TrainingConfig
+			if from := j.From(); from != "" {
+				training.WarmStartFrom = string(from)
+			}
+			tell(row.Name, &j.JobLife, &training, "", others, j.Dataset, j.EvaluationDataset, j.Step.Dataset)
 		}
 	}
 }

@@ -18,11 +18,12 @@ type JobReport struct {
 	JobProgress        *JobProgress            `json:"jobProgress,omitempty" api:"output"`
 	AcceleratorSeconds map[string]domain.Count `json:"acceleratorSeconds,omitempty" api:"output"`
 	Attempt            int                     `json:"attempt" api:"output"`
+	InputDatasets      *domain.JobInputs       `json:"inputDatasets,omitempty" api:"output"` // made of the job's own dataset
 }
 
 func reportOf[S any](v *projections.View, row *projections.Row[S], l *domain.JobLife) JobReport {
-	report := JobReport{CreateTime: stamp(row.CreateTime), UpdateTime: stamp(row.UpdateTime), CompletedTime: l.CompletedTime,
-		State: l.State, Status: l.Status, CreatedBy: l.CreatedBy, Attempt: l.Attempt, JobProgress: progressOf(v, row.Name, l)}
+	report := JobReport{CreateTime: stampOf(&row.CreateTime), UpdateTime: stampOf(&row.UpdateTime), CompletedTime: l.CompletedTime,
+		State: l.State, Status: l.Status, CreatedBy: l.CreatedBy, Attempt: l.Attempt, JobProgress: progressOf(v, row.Name, row.CreateTime, l), InputDatasets: l.Inputs}
 	for accelerator, seconds := range l.Seconds {
 		if report.AcceleratorSeconds == nil {
 			report.AcceleratorSeconds = map[string]domain.Count{}
@@ -69,16 +70,22 @@ func shownTracker(t *domain.TrackerConfig) *TrackerConfig {
 	return &TrackerConfig{Enabled: t.Enabled, Project: t.Project, Entity: t.Entity, RunID: t.RunID, URL: t.URL}
 }
 
-func progressOf(v *projections.View, name domain.Name, life *domain.JobLife) *JobProgress {
+// progressOf is how far the job of a name is; made is when it was created.
+func progressOf(v *projections.View, name domain.Name, made time.Time, life *domain.JobLife) *JobProgress {
 	finished := life.State == domain.JobCompletedState || life.State == domain.JobEarlyState
 	p := &JobProgress{}
 	if v != nil {
 		progress, known := v.Pulse.Progress(name)
+		known = known && progress.Made.Equal(made)
 		if !known && !finished {
 			return nil
 		}
+		latest, ok := v.Pulse.Latest(name)
+		if !known {
+			progress, ok = projections.Progress{}, false
+		}
 		*p = JobProgress{Percent: progress.Percent(), Epoch: int(progress.Epoch), Step: progress.Step, Steps: progress.Steps, InputTokens: domain.Count(progress.Tokens)}
-		if latest, ok := v.Pulse.Latest(name); ok {
+		if ok {
 			p.Metrics = latest.Values
 		}
 	}

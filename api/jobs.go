@@ -5,27 +5,18 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/go-chi/chi/v5"
-
+	"anneal/blobs"
 	"anneal/domain"
 	"anneal/projections"
 )
 
-// routeJobs routes what every kind of job can do beyond the generic
-// operations.
-func (s *Server) routeJobs(r chi.Router) {
-	routeJob(s, r, supervisedJobs, func(j domain.SupervisedJob) domain.JobLife { return j.JobLife })
-	routeJob(s, r, dpoJobs, func(j domain.DPOJob) domain.JobLife { return j.JobLife })
-	routeJob(s, r, reinforcementJobs, func(j domain.ReinforcementJob) domain.JobLife { return j.JobLife })
-	routeJob(s, r, trainerJobs, func(j domain.TrainerJob) domain.JobLife { return j.JobLife })
-}
-
-func routeJob[S domain.State, R any](s *Server, r chi.Router, res *resource[S, R], life func(S) domain.JobLife) {
-	one := "/v1/accounts/{account}/" + res.kind.Collection + "/{id}"
-	r.Post(one+":cancel", s.manage(toWrite, res.verb(func(c *call, row *projections.Row[S]) (any, error) {
+// jobOperations are what every kind of job can do beyond the generic ones.
+func jobOperations[S domain.State, R any](res *resource[S, R], life func(S) domain.JobLife) []operation {
+	one, path := res.singular(), collectionPath+res.kind.Collection+"/{id}"
+	cancel := res.verb(func(c *call, row *projections.Row[S]) (any, error) {
 		return empty, c.do(domain.IntendJob(row.Name, domain.CancelJob{}))
-	})))
-	r.Post(one+":resume", s.manage(toWrite, res.verb(func(c *call, row *projections.Row[S]) (any, error) {
+	})
+	resume := res.verb(func(c *call, row *projections.Row[S]) (any, error) {
 		if err := c.mayWork(c.account); err != nil {
 			return nil, err
 		}
@@ -33,17 +24,39 @@ func routeJob[S domain.State, R any](s *Server, r chi.Router, res *resource[S, R
 			return nil, err
 		}
 		return res.wire(c, row.Name)
-	})))
-	r.Get(one+":getMetricsFileEndpoint", s.manage(toRead, res.verb(func(c *call, row *projections.Row[S]) (any, error) {
-		return metricsFile(c, row.Name)
-	})))
-	r.Get(one+"/checkpoints", s.manage(toRead, func(c *call) (any, error) {
+	})
+	checkpoints := func(c *call) (any, error) {
 		row, err := res.row(c)
 		if err != nil {
 			return nil, err
 		}
 		return listCheckpoints(c, row.Name, life(row.State))
-	}))
+	}
+	all := []operation{
+		{id: "cancel" + one, method: "POST", path: path + ":cancel", summary: "Cancel " + res.aNoun(), may: toWrite,
+			about: "It answers once that is recorded; the job then stops within moments.", body: noSettings, emptyBody: true, answer: noSettings, handle: cancel},
+		{id: "resume" + one, method: "POST", path: path + ":resume", summary: "Go on with " + res.aNoun() + " from its last checkpoint", may: toWrite,
+			body: noSettings, emptyBody: true, answer: typeFor[R](), handle: resume},
+		{id: "get" + one + "MetricsFileEndpoint", method: "GET", path: path + ":getMetricsFileEndpoint", summary: "Get a URL of the metrics of " + res.aNoun(), may: toRead,
+			about: "The file has one JSON object for each step.", answer: typeFor[signedURL](), handle: res.verb(func(c *call, row *projections.Row[S]) (any, error) {
+				return metricsFile(c, row.Name, row.CreateTime)
+			})},
+		{id: "list" + one + "Checkpoints", method: "GET", path: path + "/checkpoints", summary: "List the checkpoints of " + res.aNoun(), may: toRead,
+			query: listQuery, answer: pageOf("checkpoints", typeFor[Checkpoint]()), handle: checkpoints},
+	}
+	for i := range all {
+		all[i].tag = res.kind.Collection
+	}
+	return all
+}
+
+// jobDeadline is when a job that is created now expires; nil is never.
+func (c *call) jobDeadline() *time.Time {
+	if c.Limits.JobTime <= 0 {
+		return nil
+	}
+	at := c.now.Add(c.Limits.JobTime)
+	return &at
 }
 
 // removeJob begins the removal of a job of any kind.
@@ -67,13 +80,14 @@ func (d deleteJob[S]) Decide(state S, now time.Time) (domain.Event[S], error) {
 	return d.kind.Decode(record)
 }
 
-// metricsKey is where a job's metrics are stored, one JSON object a step.
-func metricsKey(job domain.Name) string {
-	return "jobs/" + job.Account() + "/" + job.Collection() + "/" + job.ID() + "/metrics.jsonl"
+// A signedURL leads to a file without a key.
+type signedURL struct {
+	URL string `json:"signedUrl"`
 }
 
-func metricsFile(c *call, job domain.Name) (any, error) {
-	_, err := c.Blobs.Size(c.ctx, metricsKey(job))
+func metricsFile(c *call, job domain.Name, made time.Time) (any, error) {
+	key := blobs.MetricsFile(job, made)
+	_, err := c.Blobs.Size(c.ctx, key)
 	if domain.CodeOf(err) == domain.NotFound {
 		f := domain.Faultf(domain.FailedPrecondition, "%s has no metrics yet: they appear within seconds of its first step; its state and jobProgress say how far it is", job)
 		f.Reason = "NO_METRICS"
@@ -82,8 +96,8 @@ func metricsFile(c *call, job domain.Name) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	url, err := c.Blobs.SignGet(c.ctx, metricsKey(job), c.Limits.SignedURL)
-	return map[string]string{"signedUrl": url}, err
+	url, err := c.Blobs.SignGet(c.ctx, key, c.Limits.SignedURL)
+	return signedURL{url}, err
 }
 
 // Checkpoint is a place from which a job goes on, on the wire.
@@ -103,7 +117,7 @@ func (checkpointState) Exists() bool { return true }
 var checkpointFields = projections.FieldsOf[Checkpoint]()
 
 func listCheckpoints(c *call, job domain.Name, life domain.JobLife) (any, error) {
-	p := readParams(c.r.URL)
+	p := c.params()
 	q, m := readQuery(c, p, reflect.TypeFor[Checkpoint]())
 	q.DefaultOrder = "createTime"
 	rows := func(yield func(*projections.Row[checkpointState]) bool) {

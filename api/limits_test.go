@@ -85,7 +85,7 @@ func TestUploadsHaveLimits(t *testing.T) {
 	require.Empty(t, files.Sizes, "what was refused is not kept")
 
 	a = s.upload(path("form"), "user", "data", "rows.jsonl", strings.NewReader(rows))
-	require.Contains(t, string(a.body), `the form's first field is`)
+	require.Contains(t, string(a.body), `the form has a field`)
 	a = s.upload(path("name"), "user", "file", ".hidden", strings.NewReader(rows))
 	require.Contains(t, string(a.body), fileNameRule)
 }
@@ -156,6 +156,38 @@ func TestPreviewPages(t *testing.T) {
 	require.Equal(t, 400, a.status)
 }
 
+// A preview goes on from one file to the next, in the order of their names, and
+// each file can be downloaded.
+func TestDatasetsOfSeveralFiles(t *testing.T) {
+	s := newStage(t, Limits{})
+	one := "/v1/accounts/acme/datasets/d"
+	s.call("POST", "/v1/accounts/acme/datasets", "user", `{"datasetId": "d"}`)
+	files := map[string]string{"a.jsonl": "{\"text\": \"0\"}\n\n{\"text\": \"1\"}", "b.jsonl": "{\"text\": \"2\"}\n", "c.jsonl": "{\"text\": \"3\"}\n{\"text\": \"4\"}\n"}
+	links := s.call("POST", one+":getUploadEndpoint", "user", `{"filenameToSize": {"a.jsonl": "100", "b.jsonl": "100", "c.jsonl": "100"}}`).json(t)["filenameToSignedUrls"].(map[string]any)
+	for name, content := range files {
+		r, err := http.NewRequestWithContext(t.Context(), http.MethodPut, links[name].(string), strings.NewReader(content))
+		require.NoError(t, err)
+		require.Equal(t, 200, s.send(r).status)
+	}
+	require.Equal(t, "READY", s.call("POST", one+":validateUpload", "user", `{}`).json(t)["state"])
+	var seen string
+	for token, more := "", true; more; {
+		page := s.call("GET", one+":preview?pageSize=2&pageToken="+token, "user", "").json(t)
+		for _, row := range page["examples"].([]any) {
+			seen += row.(map[string]any)["text"].(string)
+		}
+		token, more = page["nextPageToken"].(string)
+	}
+	require.Equal(t, "01234", seen)
+	links = s.call("GET", one+":getDownloadEndpoint", "user", "").json(t)["filenameToSignedUrls"].(map[string]any)
+	require.Len(t, links, len(files))
+	for name, link := range links {
+		r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, link.(string), nil)
+		require.NoError(t, err)
+		require.Equal(t, files[name], string(s.send(r).body))
+	}
+}
+
 func TestAPanicIsOneRequestsTrouble(t *testing.T) {
 	s := newStage(t, Limits{})
 	h := s.server.identify(s.server.observe(s.server.recover(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { panic("oh no") }))))
@@ -186,7 +218,7 @@ func TestNotReady(t *testing.T) {
 	cancel()
 	w := httptest.NewRecorder()
 	s.server.Log = brokenLog{s.log}
-	s.server.ready(w, httptest.NewRequestWithContext(ctx, "GET", "/readyz", nil))
+	s.server.ServeHTTP(w, httptest.NewRequestWithContext(ctx, "GET", "/readyz", nil))
 	require.Equal(t, 503, w.Code)
 	require.Equal(t, "5", w.Header().Get("Retry-After"))
 }

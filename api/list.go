@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
-	"iter"
 	"net/url"
 	"reflect"
 	"slices"
@@ -58,7 +57,7 @@ func (res *resource[S, R]) list(c *call) (any, error) {
 	if err := res.mayRead(c, ""); err != nil {
 		return nil, err
 	}
-	p := readParams(c.r.URL)
+	p := c.params()
 	q, m := readQuery(c, p, reflect.TypeFor[R]())
 	q.DefaultOrder = res.order
 	showDeleted := res.deletes && p.flag("showDeleted")
@@ -67,29 +66,22 @@ func (res *resource[S, R]) list(c *call) (any, error) {
 	}
 	v := c.snapshot()
 	render := func(row *projections.Row[S], out *R) { res.render(v, row, out) }
-	page, err := projections.List(res.visible(c, showDeleted), render, res.fields, q)
+	page, err := projections.ListIn(res.table(v), c.account, res.visible(c, showDeleted), render, res.fields, q)
 	if err := both(p.err(), err); err != nil {
 		return nil, err
 	}
 	return listAnswer(res.kind.Collection, page.Items, page.NextPageToken, page.TotalSize, m)
 }
 
-// visible yields the rows of the path's account that the caller may see.
-func (res *resource[S, R]) visible(c *call, showDeleted bool) iter.Seq[*projections.Row[S]] {
-	rows := res.table(c.snapshot()).In(c.account)
+// visible tells which rows of the path's account the caller may see; nil is all.
+func (res *resource[S, R]) visible(c *call, showDeleted bool) func(*projections.Row[S]) bool {
 	publicOnly := res.public != nil && c.caller.account != c.account && !c.caller.operator()
-	if !publicOnly && (res.hidden == nil || showDeleted) {
-		return rows
+	hides := res.hidden != nil && !showDeleted
+	if !publicOnly && !hides {
+		return nil
 	}
-	return func(yield func(*projections.Row[S]) bool) {
-		for row := range rows {
-			if publicOnly && !res.public(row.State) || res.hidden != nil && !showDeleted && res.hidden(row.State) {
-				continue
-			}
-			if !yield(row) {
-				return
-			}
-		}
+	return func(row *projections.Row[S]) bool {
+		return (!publicOnly || res.public(&row.State)) && (!hides || !res.hidden(&row.State))
 	}
 }
 

@@ -25,38 +25,100 @@ type Model struct {
 	ModelType         string        `json:"modelType,omitempty" api:"output"`
 	ParameterCount    domain.Count  `json:"parameterCount" api:"output"`
 	ContextLength     int           `json:"contextLength" api:"output"`
+	Precision         string        `json:"precision,omitempty" api:"output"` // FP32, BF16, FP16 …: as most of its numbers are stored
+	Embedding         bool          `json:"embedding,omitempty" api:"output"` // it makes vectors, not text
 	LoraRank          int           `json:"loraRank,omitempty" api:"output"`
 	LoraTargetModules []string      `json:"loraTargetModules,omitempty" api:"output"`
 	SourceJob         string        `json:"sourceJob,omitempty" api:"output"`
 	SizeBytes         domain.Count  `json:"sizeBytes" api:"output"`
+	Copies            []ModelCopy   `json:"copies,omitempty" api:"output"`
+}
+
+// ModelCopy is a copy of a model in another precision, on the wire.
+type ModelCopy struct {
+	Precision  string        `json:"precision" api:"output"`
+	State      string        `json:"state" api:"output"`
+	Status     domain.Status `json:"status" api:"output"`
+	UpdateTime *time.Time    `json:"updateTime,omitempty" api:"output"`
+	SizeBytes  domain.Count  `json:"sizeBytes" api:"output"`
 }
 
 var models = &resource[domain.Model, Model]{
-	kind: domain.Models, noun: "model", reads: toReadModels, writes: toWrite,
-	fields: projections.FieldsOf[Model](),
-	public: func(m domain.Model) bool { return m.Public },
-	render: renderModel,
+	kind: domain.Models, noun: "model", wrapper: "model", idParam: "modelId", reads: toReadModels, writes: toWrite,
+	fields: projections.StoredFieldsOf[domain.Model, Model]("name", "displayName", "description", "kind", "baseModel", "public", "createTime", "updateTime", "state", "status",
+		"createdBy", "modelType", "parameterCount", "contextLength", "precision", "embedding", "loraRank"),
+	public:  func(m *domain.Model) bool { return m.Public },
+	render:  renderModel,
+	prepare: prepareModel,
+	create: func(c *call, _ domain.Name, given *Model) domain.Command[domain.Model] {
+		return domain.CreateModel{CreatedBy: string(c.caller.key), ModelSpec: given.spec()}
+	},
 	update: func(_ domain.Model, merged, _ *Model, _ mask) (domain.Command[domain.Model], error) {
-		return domain.UpdateModel{ModelSpec: domain.ModelSpec{DisplayName: merged.DisplayName, Description: merged.Description,
-			Kind: merged.Kind, BaseModel: merged.BaseModel, Public: merged.Public}}, nil
+		return domain.UpdateModel{ModelSpec: merged.spec()}, nil
 	},
 	remove: func(c *call, row *projections.Row[domain.Model], _ *params) (domain.Command[domain.Model], error) {
 		return domain.DeleteModel{}, modelUnused(c, row.Name)
 	},
 	after: func(c *call, row *projections.Row[domain.Model]) {
 		c.deleteFolder(row.State.Files.Folder)
+		c.deleteFolder(modelArrivals(row.Name))
+		for _, made := range row.State.Copies {
+			c.deleteFolder(made.Files.Folder)
+		}
 	},
+}
+
+func (m *Model) spec() domain.ModelSpec {
+	return domain.ModelSpec{DisplayName: m.DisplayName, Description: m.Description, Kind: m.Kind, BaseModel: m.BaseModel, Public: m.Public}
+}
+
+// prepareModel fills in the kind of a new model, and looks at what a model is
+// said to come from. What is public is seen by every account: that takes the
+// role to publish.
+func prepareModel(c *call, _ domain.Name, given *Model, extra map[string]string, v *domain.Violations) error {
+	if given.Public {
+		if err := c.caller.may(toPublish); err != nil {
+			return err
+		}
+	}
+	if extra == nil { // an update: kind and baseModel stay
+		return nil
+	}
+	if given.Kind == "" {
+		given.Kind = domain.BaseModel
+		if given.BaseModel != "" {
+			given.Kind = domain.PEFTAddon
+		}
+	}
+	if _, ok := domain.ParseName(given.BaseModel, domain.Models.Collection); !ok {
+		return nil // the decision says what is wrong with its form
+	}
+	base, ok := c.usableModel(c.account, given.BaseModel)
+	v.Require(ok, "model.baseModel", "names no model that accounts/%s may use: create it first, or correct the name", c.account)
+	v.Require(!ok || given.Kind != domain.PEFTAddon || base.State.Kind == domain.BaseModel, "model.baseModel", "is an addon itself: name the model that both are for")
+	return nil
 }
 
 func renderModel(_ *projections.View, row *projections.Row[domain.Model], out *Model) {
 	m := &row.State
 	*out = Model{Name: string(row.Name), DisplayName: m.DisplayName, Description: m.Description, Kind: m.Kind, BaseModel: m.BaseModel,
-		Public: m.Public, CreateTime: stamp(row.CreateTime), UpdateTime: stamp(row.UpdateTime), State: m.State, Status: m.Status,
+		Public: m.Public, CreateTime: stampOf(&row.CreateTime), UpdateTime: stampOf(&row.UpdateTime), State: m.State, Status: m.Status,
 		CreatedBy: m.CreatedBy, ModelType: m.ModelType, ParameterCount: m.ParameterCount, ContextLength: m.ContextLength,
-		LoraRank: m.LoraRank, LoraTargetModules: m.LoraTargets, SourceJob: string(m.SourceJob)}
-	for _, size := range m.Files.Sizes {
-		out.SizeBytes += domain.Count(size)
+		Precision: m.Precision, Embedding: m.Embedding, LoraRank: m.LoraRank, LoraTargetModules: m.LoraTargets, SourceJob: string(m.SourceJob)}
+	out.SizeBytes = sizeOf(m.Files)
+	for _, precision := range sortedKeys(m.Copies) {
+		made := m.Copies[precision]
+		out.Copies = append(out.Copies, ModelCopy{Precision: precision, State: made.State, Status: made.Status, UpdateTime: stamp(made.Time), SizeBytes: sizeOf(made.Files)})
 	}
+}
+
+// sizeOf is the bytes of all files.
+func sizeOf(files domain.Files) domain.Count {
+	sum := domain.Count(0)
+	for _, size := range files.Sizes {
+		sum += domain.Count(size)
+	}
+	return sum
 }
 
 // modelUnused refuses to take a model away from under what works with it.
@@ -65,6 +127,11 @@ func modelUnused(c *call, name domain.Name) error {
 	v := c.snapshot()
 	for row := range v.Deployments.All() {
 		if (row.State.BaseModel == string(name) || row.State.DraftModel == string(name)) && row.State.Live() {
+			users = append(users, string(row.Name))
+		}
+	}
+	for row := range v.DeployedModels.All() {
+		if row.State.Model == string(name) {
 			users = append(users, string(row.Name))
 		}
 	}

@@ -13,14 +13,15 @@ import (
 // collects what is wrong with it. Parameters that nothing asked for are
 // refused too: a misspelt validateOnly must not create anything.
 type params struct {
+	op         *operation
 	values     url.Values // by lowerCamelCase name
 	asked      map[string]bool
 	violations domain.Violations
 }
 
-func readParams(u *url.URL) *params {
-	p := &params{values: url.Values{}, asked: map[string]bool{}}
-	given, err := url.ParseQuery(u.RawQuery)
+func (c *call) params() *params {
+	p := &params{op: c.op, values: url.Values{}, asked: map[string]bool{}}
+	given, err := url.ParseQuery(c.r.URL.RawQuery)
 	if err != nil {
 		p.violations.Add("query", "the query cannot be read: escape its values")
 	}
@@ -32,7 +33,7 @@ func readParams(u *url.URL) *params {
 
 // text is a parameter that may be given once.
 func (p *params) text(name string) string {
-	p.asked[name] = true
+	p.ask(name)
 	values := p.values[name]
 	if len(values) > 1 {
 		p.violations.Add(name, "is given %d times: give it once", len(values))
@@ -45,8 +46,17 @@ func (p *params) text(name string) string {
 
 // texts is a parameter that may be repeated.
 func (p *params) texts(name string) []string {
-	p.asked[name] = true
+	p.ask(name)
 	return p.values[name]
+}
+
+// ask panics when the operation does not declare the parameter: a fault of the
+// program, found by the first test that touches it.
+func (p *params) ask(name string) {
+	if !p.op.declares(name) {
+		panic("api: " + p.op.id + " asks for a query parameter that it does not declare: " + name)
+	}
+	p.asked[name] = true
 }
 
 func (p *params) flag(name string) bool {
@@ -91,4 +101,12 @@ func stamp(t time.Time) *time.Time {
 	}
 	t = t.UTC()
 	return &t
+}
+
+// stampOf is stamp of a row's time, which never changes and is not copied.
+func stampOf(t *time.Time) *time.Time {
+	if t.IsZero() || t.Location() != time.UTC {
+		return stamp(*t)
+	}
+	return t
 }

@@ -9,24 +9,28 @@ import (
 type ReinforcementJob struct {
 	Name string `json:"name" api:"output"`
 	domain.ReinforcementSpec
-	TrackerConfig *TrackerConfig `json:"trackerConfig,omitempty"`
+	TrainingConfig TrainingConfig `json:"trainingConfig"`
+	TrackerConfig  *TrackerConfig `json:"trackerConfig,omitempty"`
 	JobReport
+	EvaluatorRevision int `json:"evaluatorRevision,omitempty" api:"output"` // that it began with, and keeps
 }
 
 var reinforcementJobs = &resource[domain.ReinforcementJob, ReinforcementJob]{
-	kind: domain.ReinforcementJobs, noun: "reinforcement fine-tuning job", idParam: "reinforcementFineTuningJobId", reads: toRead, writes: toWrite,
-	fields: projections.FieldsOf[ReinforcementJob](),
+	kind: domain.ReinforcementJobs, noun: "reinforcement fine-tuning job", requires: []string{"dataset", "evaluator"}, idParam: "reinforcementFineTuningJobId", reads: toRead, writes: toWrite,
+	fields: projections.StoredFieldsOf[domain.ReinforcementJob, ReinforcementJob]("name", "displayName", "dataset", "evaluator", "evaluationDataset",
+		"chunkSize", "nodeCount", "lossConfig", "purpose",
+		"createTime", "updateTime", "completedTime", "state", "status", "createdBy", "attempt"),
 	render: func(v *projections.View, row *projections.Row[domain.ReinforcementJob], out *ReinforcementJob) {
 		j := &row.State
-		*out = ReinforcementJob{Name: string(row.Name), ReinforcementSpec: j.ReinforcementSpec,
-			TrackerConfig: shownTracker(j.ReinforcementSpec.TrackerConfig), JobReport: reportOf(v, row, &j.JobLife)}
+		*out = ReinforcementJob{Name: string(row.Name), ReinforcementSpec: j.ReinforcementSpec, TrainingConfig: shownTraining(j.ReinforcementSpec.TrainingConfig),
+			TrackerConfig: shownTracker(j.ReinforcementSpec.TrackerConfig), JobReport: reportOf(v, row, &j.JobLife), EvaluatorRevision: j.EvaluatorRevision}
 	},
 	prepare: prepareReinforcementJob,
 	create: func(c *call, name domain.Name, given *ReinforcementJob) domain.Command[domain.ReinforcementJob] {
 		spec := given.ReinforcementSpec
-		spec.TrainingConfig, spec.TrackerConfig = trainingOf(spec.TrainingConfig), given.TrackerConfig.kept()
+		spec.TrainingConfig, spec.TrackerConfig = trainingOf(given.TrainingConfig.TrainingConfig), given.TrackerConfig.kept()
 		spec.Purpose = specified(spec.Purpose)
-		return domain.CreateReinforcementJob{ReinforcementSpec: spec, ID: name.ID(), CreatedBy: string(c.caller.key)}
+		return domain.CreateReinforcementJob{ReinforcementSpec: spec, ID: name.ID(), CreatedBy: string(c.caller.key), Deadline: c.jobDeadline()}
 	},
 	remove: removeJob[domain.ReinforcementJob](domain.ReinforcementJobs),
 	after:  shredTracker(func(j domain.ReinforcementJob) *domain.TrackerConfig { return j.ReinforcementSpec.TrackerConfig }),
@@ -37,6 +41,6 @@ func prepareReinforcementJob(c *call, name domain.Name, given *ReinforcementJob,
 	if s := given.BlobStoreConfig; s != nil {
 		c.wantSecret(v, "blobStoreConfig.credentialsSecret", s.CredentialsSecret)
 	}
-	return c.wantInputs(v, name, jobInputs{prefix: "trainingConfig.", training: &given.TrainingConfig, dataset: given.Dataset,
+	return c.wantInputs(v, name, jobInputs{prefix: "trainingConfig.", training: &given.TrainingConfig.TrainingConfig, dataset: given.Dataset,
 		evaluation: given.EvaluationDataset, store: given.ObjectStoreConfig, tracker: given.TrackerConfig})
 }

@@ -10,9 +10,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/go-chi/chi/v5"
-	"github.com/google/uuid"
-
 	"anneal/domain"
 	"anneal/projections"
 )
@@ -25,22 +22,24 @@ type resource[S domain.State, R any] struct {
 	noun     string // for messages: "dataset"
 	wrapper  string // the field of create's body that holds the resource; "" when the body is the resource
 	extra    []string
-	idParam  string // where create takes the ID from; "" when givenID does
-	order    string // default of orderBy
-	named    bool   // PATCH wants the name in the body
+	requires []string // fields of a create's body, where that is the resource itself
+	idParam  string   // where create takes the ID from; "" when givenID does
+	order    string   // default of orderBy
+	named    bool     // PATCH wants the name in the body
 	reads    permission
 	writes   permission
-	public   func(S) bool // may be read from any account
-	hidden   func(S) bool // listed only with showDeleted
-	deletes  bool         // list has showDeleted
-	unsifted bool         // list takes filter and orderBy and does not use them
-	imagines bool         // create has validateOnly
+	public   func(*S) bool // may be read from any account
+	hidden   func(*S) bool // listed only with showDeleted
+	deletes  bool          // list has showDeleted
+	unsifted bool          // list takes filter and orderBy and does not use them
+	imagines bool          // create has validateOnly
 
 	givenID func(given *R) string
-	ask     func(p *params, given *R) // further query parameters of create
-	// askUpdate reads further query parameters of update.
-	askUpdate func(p *params, given *R)
-	render    func(v *projections.View, row *projections.Row[S], out *R)
+	// ask and askUpdate read further query parameters of create and update;
+	// asks, asksUpdate and asksRemove declare them.
+	ask, askUpdate               func(p *params, given *R)
+	asks, asksUpdate, asksRemove []parameter
+	render                       func(v *projections.View, row *projections.Row[S], out *R)
 	// prepare looks at what a create or update asks: references, values to
 	// seal. What it prepares it registers with onRefusal.
 	prepare func(c *call, name domain.Name, given *R, extra map[string]string, v *domain.Violations) error
@@ -60,30 +59,6 @@ type resource[S domain.State, R any] struct {
 	after  func(c *call, row *projections.Row[S])
 
 	fields *projections.Fields[R]
-}
-
-// mount routes the operations that the resource has.
-func mount[S domain.State, R any](s *Server, r chi.Router, res *resource[S, R]) {
-	collection := "/v1/accounts/{account}/" + res.kind.Collection
-	one := collection + "/{id}"
-	read := func(h handler) http.HandlerFunc {
-		if res.public == nil {
-			return s.manage(res.reads, h)
-		}
-		return s.answer(false, h) // it decides itself, since what is public is everybody's
-	}
-	r.Get(collection, read(res.list))
-	r.Get(one, read(res.get))
-	r.Get(one+"/events", s.manage(res.readsHistory(), res.events))
-	if res.create != nil {
-		r.Post(collection, s.manage(res.writes, res.post))
-	}
-	if res.update != nil {
-		r.Patch(one, s.manage(res.writes, res.patch))
-	}
-	if res.remove != nil {
-		r.Delete(one, s.manage(res.writes, res.delete))
-	}
 }
 
 // readsHistory is what reading a resource's events takes: whoever may only
@@ -124,7 +99,7 @@ func (res *resource[S, R]) get(c *call) (any, error) {
 	if err := res.mayRead(c, c.path("id")); err != nil {
 		return nil, err
 	}
-	p := readParams(c.r.URL)
+	p := c.params()
 	m, _ := parseMask(&p.violations, "readMask", reflect.TypeFor[R](), p.texts("readMask"), false)
 	if err := p.err(); err != nil {
 		return nil, err
@@ -143,23 +118,26 @@ const publicAccount = "default"
 
 // mayRead decides for a resource that may be public; id is "" for a list,
 // which an account other than its own may see of the public account only.
-func (res *resource[S, R]) mayRead(c *call, id string) error {
-	err := c.caller.authorise(c.account, res.reads)
-	if err == nil || res.public == nil || c.caller.account == c.account || c.caller.may(res.reads) != nil {
+func (res *resource[S, R]) mayRead(c *call, id string) error { return res.open(c, id, res.reads) }
+
+// open is mayRead for whoever has another permission.
+func (res *resource[S, R]) open(c *call, id string, what permission) error {
+	err := c.caller.authorise(c.account, what)
+	if err == nil || res.public == nil || c.caller.account == c.account || c.caller.may(what) != nil {
 		return err
 	}
 	if id == "" && c.account == publicAccount {
 		return nil
 	}
 	row, ok := res.table(c.snapshot()).Get(domain.NewName(c.account, res.kind.Collection, id))
-	if ok && res.public(row.State) {
+	if ok && res.public(&row.State) {
 		return nil
 	}
 	return err
 }
 
 func (res *resource[S, R]) post(c *call) (any, error) {
-	p := readParams(c.r.URL)
+	p := c.params()
 	given, name, extra, err := res.readCreate(c, p)
 	if err != nil {
 		return nil, err
@@ -168,13 +146,17 @@ func (res *resource[S, R]) post(c *call) (any, error) {
 	if res.ask != nil {
 		res.ask(p, given)
 	}
+	made, err := c.recorded(name)
+	if err != nil {
+		return nil, err
+	}
 	if res.prepare != nil {
-		if err := res.prepare(c, name, given, extra, &p.violations); err != nil {
+		if err := res.prepare(c, name, given, extra, &p.violations); err != nil && made == 0 {
 			return nil, err
 		}
 	}
 	intent := domain.Intend(res.kind, name, res.create(c, name, given))
-	if err := refused(c, intent, p, res.prefixed); err != nil {
+	if err := refused(c, intent, p, res.prefixed); err != nil && made == 0 {
 		return nil, err
 	}
 	if imagined {
@@ -220,7 +202,7 @@ func (res *resource[S, R]) readCreate(c *call, p *params) (given *R, name domain
 		id = res.givenID(given)
 	}
 	if id == "" && res.givenID == nil {
-		id = strings.ToLower(res.noun[:1]) + uuid.NewString() // IDs begin with a letter
+		id = strings.ToLower(res.noun[:1]) + c.uuid("ID") // IDs begin with a letter
 	}
 	idField := res.idParam
 	if idField == "" {
@@ -230,14 +212,15 @@ func (res *resource[S, R]) readCreate(c *call, p *params) (given *R, name domain
 	return given, domain.NewName(c.account, res.kind.Collection, id), extra, nil
 }
 
-// envelope is the type of {dataset: {…}, datasetId: "…"}.
+// envelope is the type of a create's body: {dataset: {…}, datasetId: "…"}, or
+// the resource itself.
 func (res *resource[S, R]) envelope() reflect.Type {
-	field := func(goName, name string, t reflect.Type) reflect.StructField {
-		return reflect.StructField{Name: goName, Type: t, Tag: reflect.StructTag(`json:"` + name + `"`)}
+	if res.wrapper == "" {
+		return typeFor[R]()
 	}
-	fields := []reflect.StructField{field("Resource", res.wrapper, reflect.TypeFor[R]()), field("ID", res.idParam, reflect.TypeFor[string]())}
+	fields := []reflect.StructField{wireStructField("Resource", res.wrapper, typeFor[R]()), wireStructField("ID", res.idParam, typeFor[string]())}
 	for i, name := range res.extra {
-		fields = append(fields, field(fmt.Sprintf("Extra%d", i), name, reflect.TypeFor[string]()))
+		fields = append(fields, wireStructField(fmt.Sprintf("Extra%d", i), name, typeFor[string]()))
 	}
 	return reflect.StructOf(fields)
 }
@@ -264,13 +247,20 @@ func refused(c *call, intent domain.Intent, p *params, told func(error) error) e
 
 // prefixed puts the wrapper's name before the fields of a fault.
 func (res *resource[S, R]) prefixed(err error) error {
+	if res.wrapper == "" {
+		return err
+	}
+	return prefixedBy(res.wrapper+".", err)
+}
+
+func prefixedBy(prefix string, err error) error {
 	var f *domain.Fault
-	if res.wrapper == "" || !errors.As(err, &f) || len(f.Violations) == 0 {
+	if !errors.As(err, &f) || len(f.Violations) == 0 {
 		return err
 	}
 	var v domain.Violations
 	for _, one := range f.Violations {
-		v.Add(res.wrapper+"."+one.Field, "%s", one.Description)
+		v.Add(prefix+one.Field, "%s", one.Description)
 	}
 	return v.Err()
 }
@@ -292,7 +282,7 @@ func (res *resource[S, R]) imagine(c *call, intent domain.Intent) (any, error) {
 }
 
 func (res *resource[S, R]) patch(c *call) (any, error) {
-	p := readParams(c.r.URL)
+	p := c.params()
 	t := reflect.TypeFor[R]()
 	value, err := readBody(c.w, c.r, c.Limits.Body, false)
 	if err != nil {
@@ -407,7 +397,7 @@ func (res *resource[S, R]) delete(c *call) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := readParams(c.r.URL)
+	p := c.params()
 	command, err := res.remove(c, row, p)
 	if err == nil {
 		err = p.err()
@@ -430,10 +420,10 @@ func (res *resource[S, R]) delete(c *call) (any, error) {
 // command makes a handler of a verb that carries no settings.
 func (res *resource[S, R]) verb(h func(c *call, row *projections.Row[S]) (any, error)) handler {
 	return func(c *call) (any, error) {
-		if err := readParams(c.r.URL).err(); err != nil {
+		if err := c.params().err(); err != nil {
 			return nil, err
 		}
-		if c.r.Method != http.MethodGet {
+		if c.op.method != http.MethodGet {
 			if err := readVerb(c, &struct{}{}); err != nil {
 				return nil, err
 			}
@@ -446,17 +436,25 @@ func (res *resource[S, R]) verb(h func(c *call, row *projections.Row[S]) (any, e
 	}
 }
 
-// readVerb reads the body of a custom verb into out; no body at all is an
-// empty one.
+// readVerb reads the body of a custom verb into out, a pointer to the type that
+// its operation declares; no body at all is an empty one.
 func readVerb(c *call, out any) error {
+	var v domain.Violations
+	if err := readVerbWith(c, &v, out); err != nil {
+		return err
+	}
+	return v.Err()
+}
+
+// readVerbWith is readVerb for an operation that tells what is wrong with the
+// body, which goes to v, together with what else it finds.
+func readVerbWith(c *call, v *domain.Violations, out any) error {
+	if plain(reflect.TypeOf(out)) != c.op.body {
+		panic("api: " + c.op.id + " reads another body than it declares")
+	}
 	value, err := readBody(c.w, c.r, c.Limits.Body, true)
 	if err != nil {
 		return err
 	}
-	var v domain.Violations
-	b := normalise(&v, reflect.TypeOf(out), value)
-	if err := v.Err(); err != nil {
-		return err
-	}
-	return b.fill(out)
+	return normalise(v, reflect.TypeOf(out), value).fill(out)
 }

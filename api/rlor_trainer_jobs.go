@@ -9,31 +9,38 @@ import (
 type TrainerJob struct {
 	Name string `json:"name" api:"output"`
 	domain.TrainerSpec
-	TrackerConfig *TrackerConfig `json:"trackerConfig,omitempty"`
+	TrainingConfig TrainingConfig `json:"trainingConfig"`
+	TrackerConfig  *TrackerConfig `json:"trackerConfig,omitempty"`
 	JobReport
-	DirectRouteHandle string `json:"directRouteHandle,omitempty" api:"output"`
+	DirectRouteHandle string            `json:"directRouteHandle,omitempty" api:"output"`
+	TrainStep         *domain.TrainStep `json:"trainStep,omitempty" api:"output"` // the newest that was given
 }
 
 var trainerJobs = &resource[domain.TrainerJob, TrainerJob]{
 	kind: domain.TrainerJobs, noun: "reinforcement trainer job", idParam: "rlorTrainerJobId", reads: toRead, writes: toWrite,
-	fields: projections.FieldsOf[TrainerJob](),
+	fields: projections.StoredFieldsOf[domain.TrainerJob, TrainerJob]("name", "displayName", "dataset", "evaluationDataset",
+		"keepAlive", "rolloutDeploymentName", "lossConfig", "nodeCount", "serviceMode", "hotLoadDeploymentId",
+		"createTime", "updateTime", "completedTime", "state", "status", "createdBy", "attempt"),
 	render: func(v *projections.View, row *projections.Row[domain.TrainerJob], out *TrainerJob) {
 		j := &row.State
-		*out = TrainerJob{Name: string(row.Name), TrainerSpec: j.TrainerSpec,
+		*out = TrainerJob{Name: string(row.Name), TrainerSpec: j.TrainerSpec, TrainingConfig: shownTraining(j.TrainerSpec.TrainingConfig),
 			TrackerConfig: shownTracker(j.TrainerSpec.TrackerConfig), JobReport: reportOf(v, row, &j.JobLife)}
+		if j.Step.Number > 0 {
+			out.TrainStep = &j.Step
+		}
 	},
 	prepare: func(c *call, name domain.Name, given *TrainerJob, _ map[string]string, v *domain.Violations) error {
 		c.wantDeployment(v, "rolloutDeploymentName", given.RolloutDeploymentName)
 		if id := given.HotLoadDeploymentID; domain.ValidID(id) {
 			c.wantDeployment(v, "hotLoadDeploymentId", string(domain.NewName(c.account, domain.Deployments.Collection, id)))
 		}
-		return c.wantInputs(v, name, jobInputs{prefix: "trainingConfig.", training: &given.TrainingConfig, dataset: given.Dataset,
+		return c.wantInputs(v, name, jobInputs{prefix: "trainingConfig.", training: &given.TrainingConfig.TrainingConfig, dataset: given.Dataset,
 			evaluation: given.EvaluationDataset, store: given.ObjectStoreConfig, tracker: given.TrackerConfig})
 	},
 	create: func(c *call, name domain.Name, given *TrainerJob) domain.Command[domain.TrainerJob] {
 		spec := given.TrainerSpec
-		spec.TrainingConfig, spec.TrackerConfig = trainingOf(spec.TrainingConfig), given.TrackerConfig.kept()
-		return domain.CreateTrainerJob{TrainerSpec: spec, ID: name.ID(), CreatedBy: string(c.caller.key)}
+		spec.TrainingConfig, spec.TrackerConfig = trainingOf(given.TrainingConfig.TrainingConfig), given.TrackerConfig.kept()
+		return domain.CreateTrainerJob{TrainerSpec: spec, ID: name.ID(), CreatedBy: string(c.caller.key), Deadline: c.jobDeadline()}
 	},
 	remove: removeJob[domain.TrainerJob](domain.TrainerJobs),
 	after:  shredTracker(func(j domain.TrainerJob) *domain.TrackerConfig { return j.TrainerSpec.TrackerConfig }),

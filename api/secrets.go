@@ -24,8 +24,8 @@ type Secret struct {
 }
 
 var secrets = &resource[domain.Secret, Secret]{
-	kind: domain.Secrets, noun: "secret", reads: toGuard, writes: toGuard, unsifted: true,
-	fields:  projections.FieldsOf[Secret](),
+	kind: domain.Secrets, noun: "secret", requires: []string{"name", "keyName", "value"}, reads: toGuard, writes: toGuard, unsifted: true,
+	fields:  projections.StoredFieldsOf[domain.Secret, Secret]("name", "keyName"),
 	givenID: func(given *Secret) string { return given.Name[strings.LastIndexByte(given.Name, '/')+1:] },
 	render: func(_ *projections.View, row *projections.Row[domain.Secret], out *Secret) {
 		*out = Secret{Name: string(row.Name), KeyName: row.State.KeyName}
@@ -51,8 +51,8 @@ var secrets = &resource[domain.Secret, Secret]{
 	},
 	sealed: func(s domain.Secret) []domain.Sealed { return []domain.Sealed{s.Value} },
 	reply:  func(given, out *Secret) { out.Value = given.Value },
-	remove: func(*call, *projections.Row[domain.Secret], *params) (domain.Command[domain.Secret], error) {
-		return domain.DeleteSecret{}, nil
+	remove: func(c *call, row *projections.Row[domain.Secret], _ *params) (domain.Command[domain.Secret], error) {
+		return domain.DeleteSecret{}, inUse("secret", row.Name, jobsWith(c.snapshot(), row.Name))
 	},
 	// The data key goes first: should the server stop in between, what is left
 	// is a secret without a value, which can be deleted again, and not a value

@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"path"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/go-chi/chi/v5"
@@ -47,12 +48,17 @@ type Replicas interface {
 type Limits struct {
 	Body        int64         // bytes of a JSON body; 4 MiB
 	Upload      int64         // bytes of one uploaded dataset file; 150 MB
+	ModelFile   int64         // bytes of one file of a model; 100 GB
+	ModelFiles  int           // files of one model; 500
 	Wake        time.Duration // how long a request waits for a replica; 60 s
 	Verdict     time.Duration // how long an upload waits for the check of its rows; 60 s
+	Twin        time.Duration // how long a repeated request waits for the answer to the first; 2 s
 	SignedURL   time.Duration // how long signed URLs are good for; 1 h
 	Heartbeat   time.Duration // between comments on an idle stream of events; 15 s
 	Streams     int           // streams of events at once, per account; 100
 	Generations int           // completions at once, per account; 256
+	ScaleToZero time.Duration // shortest scaleToZeroWindow; domain.MinScaleToZeroWindow
+	JobTime     time.Duration // after which a job that is not done expires; never
 }
 
 func (l Limits) filled() Limits {
@@ -63,8 +69,13 @@ func (l Limits) filled() Limits {
 	}
 	or(&l.Body, 4<<20)
 	or(&l.Upload, 150_000_000)
+	or(&l.ModelFile, 100_000_000_000)
+	if l.ModelFiles <= 0 {
+		l.ModelFiles = 500
+	}
 	or((*int64)(&l.Wake), int64(time.Minute))
 	or((*int64)(&l.Verdict), int64(time.Minute))
+	or((*int64)(&l.Twin), int64(2*time.Second))
 	or((*int64)(&l.SignedURL), int64(time.Hour))
 	or((*int64)(&l.Heartbeat), int64(15*time.Second))
 	if l.Streams <= 0 {
@@ -83,6 +94,8 @@ type Options struct {
 	World    *projections.World
 	Blobs    *blobs.Store
 	Sealer   Sealer
+	Answers  Answers // nil keeps them in memory
+	Uses     Uses    // nil forgets with the process when keys were used
 	Replicas Replicas
 	Pepper   []byte // keys are hashed with it, page tokens signed
 	Strict   bool   // refuse unknown inference parameters instead of warning
@@ -90,16 +103,23 @@ type Options struct {
 	Logger   *slog.Logger
 	Metrics  *prometheus.Registry
 	Limits   Limits
+	Prices   domain.Prices // what training is counted at
 }
 
 // A Server is the http.Handler of the whole interface.
 type Server struct {
 	Options
+	table  []operation
+	about  *description
 	routes http.Handler
 	tail   *tail
 	served *lastServed
 	busy   *counters
 	meters *meters
+	rates  *rates
+	guard  guard
+
+	background sync.WaitGroup // what no answer waits for
 }
 
 // New makes a server. Close it when no request is left.
@@ -113,8 +133,12 @@ func New(o Options) *Server {
 	if o.Metrics == nil {
 		o.Metrics = prometheus.NewRegistry()
 	}
+	if o.Answers == nil {
+		o.Answers = eventlog.NewMemoryAnswers()
+	}
 	o.Limits = o.Limits.filled()
-	s := &Server{Options: o, served: newLastServed(), busy: newCounters(), meters: newMeters(o)}
+	s := &Server{Options: o, table: operations(), served: newLastServed(), busy: newCounters(), meters: newMeters(o), rates: newRates()}
+	s.about = describe(s.table)
 	s.tail = newTail(o.Log, o.Logger)
 	s.routes = s.router()
 	return s
@@ -122,6 +146,10 @@ func New(o Options) *Server {
 
 // Close ends the streams of events.
 func (s *Server) Close() { s.tail.close() }
+
+// Drain returns when nothing goes on in the background any more. Call it when
+// no request is left.
+func (s *Server) Drain() { s.background.Wait() }
 
 // ServeHTTP implements http.Handler.
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) { s.routes.ServeHTTP(w, r) }
@@ -150,75 +178,11 @@ func (s *Server) router() http.Handler {
 	r.Use(s.identify, s.observe, s.recover, middleware.GetHead)
 	r.NotFound(s.noSuchPath)
 	r.MethodNotAllowed(s.noSuchMethod)
-	r.Get("/healthz", s.healthy)
-	r.Get("/readyz", s.ready)
-	r.Handle("/metrics", s.metrics())
-	r.Handle("/blobs/*", s.Blobs.Handler())
-	s.routeManagement(r)
-	s.routeInference(r)
-	s.routeUnoffered(r)
+	r.Handle("/blobs/*", s.Blobs.Handler()) // signed URLs lead there
+	for i := range s.table {
+		s.offer(r, &s.table[i])
+	}
 	return r
-}
-
-func (s *Server) routeManagement(r chi.Router) {
-	s.routeAccounts(r)
-	mount(s, r, apiKeys)
-	mount(s, r, secrets)
-	mount(s, r, models)
-	mount(s, r, datasets)
-	s.routeDatasets(r)
-	mount(s, r, evaluators)
-	s.routeEvaluators(r)
-	mount(s, r, supervisedJobs)
-	mount(s, r, dpoJobs)
-	mount(s, r, reinforcementJobs)
-	mount(s, r, trainerJobs)
-	s.routeJobs(r)
-	mount(s, r, deploymentShapes)
-	s.routeDeploymentShapes(r)
-	mount(s, r, deployments)
-	s.routeDeployments(r)
-	mount(s, r, nodes)
-	s.routeEvents(r)
-}
-
-// manage makes a handler of a management path: who may is decided before
-// anything else of the request is looked at.
-func (s *Server) manage(what permission, h handler) http.HandlerFunc {
-	return s.answer(false, func(c *call) (any, error) {
-		if err := c.caller.authorise(c.account, what); err != nil {
-			return nil, err
-		}
-		if _, ok := c.snapshot().Accounts.Get(domain.Name("accounts/" + c.account)); !ok && c.account != domain.System {
-			return nil, notFound("account", domain.Name("accounts/"+c.account)) // the operator alone comes here
-		}
-		return h(c)
-	})
-}
-
-// answer makes a handler for whoever has a valid key, in the error shape of
-// the management or the inference paths.
-func (s *Server) answer(inference bool, h handler) http.HandlerFunc {
-	return func(w http.ResponseWriter, r *http.Request) {
-		c := &call{Server: s, w: w, r: r, ctx: r.Context(), id: requestID(r), now: s.Now().UTC(), account: chi.URLParam(r, "account")}
-		result, err := c.answer(h)
-		switch {
-		case err != nil:
-			s.note(r, err)
-			refuse(w, faultOf(err), c.id, inference)
-		case result != nil:
-			writeJSON(w, http.StatusOK, result)
-		}
-	}
-}
-
-func (c *call) answer(h handler) (any, error) {
-	var err error
-	if c.caller, err = authenticate(c.World, c.Pepper, c.r, isAudio(c.r), c.now); err != nil {
-		return nil, err
-	}
-	defer c.takeBack()
-	return h(c)
 }
 
 // note records an error that is the server's own.
@@ -229,7 +193,7 @@ func (s *Server) note(r *http.Request, err error) {
 }
 
 func (s *Server) noSuchPath(w http.ResponseWriter, r *http.Request) {
-	f := domain.Faultf(domain.NotFound, "there is no such path: resources are at /v1/accounts/ACCOUNT/COLLECTION/ID, completions at /inference/v1/completions")
+	f := domain.Faultf(domain.NotFound, "there is no such path: resources are at /v1/accounts/ACCOUNT/COLLECTION/ID, completions at /inference/v1/completions; /docs shows every operation")
 	f.Reason = "NO_SUCH_PATH"
 	refuse(w, f, requestID(r), isInference(r))
 }

@@ -22,9 +22,11 @@ type shape struct {
 }
 
 type wireField struct {
-	name   string // lowerCamelCase
-	typ    reflect.Type
-	output bool
+	name      string // lowerCamelCase
+	typ       reflect.Type
+	output    bool
+	input     bool
+	omitempty bool
 }
 
 var shapes sync.Map // reflect.Type → *shape
@@ -45,7 +47,7 @@ func (s *shape) collect(t reflect.Type) {
 	var embedded []reflect.Type
 	for i := range t.NumField() {
 		f := t.Field(i)
-		name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
+		name, options, _ := strings.Cut(f.Tag.Get("json"), ",")
 		switch {
 		case name == "-":
 		case f.Anonymous && name == "":
@@ -55,7 +57,8 @@ func (s *shape) collect(t reflect.Type) {
 				continue
 			}
 			s.byName[name], s.byName[snake(name)] = len(s.fields), len(s.fields)
-			s.fields = append(s.fields, wireField{name, f.Type, f.Tag.Get("api") == "output"})
+			use := f.Tag.Get("api")
+			s.fields = append(s.fields, wireField{name, f.Type, use == "output", use == "input", strings.Contains(options, "omitempty")})
 		}
 	}
 	for _, e := range embedded { // after its own: the shallowest of a name counts

@@ -6,8 +6,6 @@ import (
 	"reflect"
 	"time"
 
-	"github.com/go-chi/chi/v5"
-
 	"anneal/domain"
 	"anneal/projections"
 )
@@ -38,12 +36,23 @@ var shapeVersionFields = projections.FieldsOf[DeploymentShapeVersion]()
 
 const shapeVersionList = "deploymentShapeVersions"
 
-func (s *Server) routeDeploymentShapes(r chi.Router) {
-	versions := "/v1/accounts/{account}/deploymentShapes/{id}/versions"
-	r.Get(versions, s.answer(false, listShapeVersions)) // they decide themselves, since what is public is everybody's
-	r.Get(versions+"/{version}", s.answer(false, getShapeVersion))
-	r.Patch(versions+"/{version}", s.manage(toPublish, patchShapeVersion))
-	r.Post("/v1/accounts/{account}/deploymentShapeVersions:match", s.manage(toRead, matchShapes))
+func shapeVersionOperations() []operation {
+	const versions = collectionPath + "deploymentShapes/{id}/versions"
+	page, one := pageOf(shapeVersionList, typeFor[DeploymentShapeVersion]()), typeFor[DeploymentShapeVersion]()
+	all := []operation{ // reading decides itself, since what is public is everybody's
+		{id: "listDeploymentShapeVersions", method: "GET", path: versions, summary: "List the versions of a deployment shape", gate: withKey, may: toRead,
+			query: listQuery, answer: page, handle: listShapeVersions},
+		{id: "getDeploymentShapeVersion", method: "GET", path: versions + "/{version}", summary: "Read a version of a deployment shape", gate: withKey, may: toRead,
+			query: []parameter{readMaskQuery}, answer: one, handle: getShapeVersion},
+		{id: "updateDeploymentShapeVersion", method: "PATCH", path: versions + "/{version}", summary: "Say that a version is validated or public", may: toPublish,
+			query: []parameter{updateMask}, body: one, answer: one, handle: patchShapeVersion},
+		{id: "matchDeploymentShapeVersions", method: "POST", path: collectionPath + "deploymentShapeVersions:match", summary: "List the versions that a deployment could be made with", may: toRead,
+			query: listQuery, body: typeFor[shapeMatch](), emptyBody: true, answer: page, handle: matchShapes},
+	}
+	for i := range all {
+		all[i].tag = "deploymentShapes"
+	}
+	return all
 }
 
 func versionOf(shape *projections.Row[domain.DeploymentShape], version *domain.ShapeVersion) *versionRow {
@@ -87,7 +96,7 @@ func listShapeVersions(c *call) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	return c.listVersions(readParams(c.r.URL), func(yield func(*versionRow) bool) {
+	return c.listVersions(c.params(), func(yield func(*versionRow) bool) {
 		for _, row := range rows {
 			if !yield(row) {
 				return
@@ -114,7 +123,7 @@ func getShapeVersion(c *call) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := readParams(c.r.URL)
+	p := c.params()
 	m, _ := parseMask(&p.violations, "readMask", reflect.TypeFor[DeploymentShapeVersion](), p.texts("readMask"), false)
 	if err := p.err(); err != nil {
 		return nil, err
@@ -140,7 +149,7 @@ func noSuchVersion(c *call) error {
 // patchShapeVersion changes what reviewers say of a version: nothing else of
 // it ever changes.
 func patchShapeVersion(c *call) (any, error) {
-	p := readParams(c.r.URL)
+	p := c.params()
 	t := reflect.TypeFor[DeploymentShapeVersion]()
 	value, err := readBody(c.w, c.r, c.Limits.Body, false)
 	if err != nil {
@@ -209,15 +218,18 @@ type createDeploymentRequest struct {
 	SkipImageTagValidation     bool        `json:"skipImageTagValidation"`
 }
 
+// A shapeMatch asks what a deployment could be made with.
+type shapeMatch struct {
+	Request *createDeploymentRequest `json:"createDeploymentRequest"`
+}
+
 // matchShapes answers the versions that the deployment could be made with.
 func matchShapes(c *call) (any, error) {
-	var asked struct {
-		Request *createDeploymentRequest `json:"createDeploymentRequest"`
-	}
+	var asked shapeMatch
 	if err := readVerb(c, &asked); err != nil {
 		return nil, err
 	}
-	p := readParams(c.r.URL)
+	p := c.params()
 	model := ""
 	switch {
 	case asked.Request == nil:

@@ -18,7 +18,7 @@ import (
 
 // A listener reads a stream of server-sent events.
 type listener struct {
-	*testing.T
+	testing.TB
 	lines *bufio.Scanner
 	stop  context.CancelFunc
 	last  string // the last id line
@@ -37,7 +37,7 @@ func (s *stage) listen(path, alias string, header ...string) (*listener, *http.R
 	response, err := http.DefaultClient.Do(r)
 	require.NoError(s, err)
 	s.Cleanup(func() { response.Body.Close() })
-	return &listener{s.T, bufio.NewScanner(response.Body), stop, ""}, response
+	return &listener{s.TB, bufio.NewScanner(response.Body), stop, ""}, response
 }
 
 // next is the data of the next event.

@@ -10,20 +10,21 @@ type SupervisedJob struct {
 	Name string `json:"name" api:"output"`
 	domain.SupervisedSpec
 	TrackerConfig *TrackerConfig `json:"trackerConfig,omitempty"`
+	EstimatedCost *domain.Money  `json:"estimatedCost,omitempty" api:"output"`
 	JobReport
 }
 
 var supervisedJobs = &resource[domain.SupervisedJob, SupervisedJob]{
-	kind: domain.SupervisedJobs, noun: "supervised fine-tuning job", idParam: "supervisedFineTuningJobId",
+	kind: domain.SupervisedJobs, noun: "supervised fine-tuning job", requires: []string{"dataset"}, idParam: "supervisedFineTuningJobId",
 	reads: toRead, writes: toWrite,
-	fields:  projections.FieldsOf[SupervisedJob](),
+	fields: projections.StoredFieldsOf[domain.SupervisedJob, SupervisedJob]("name", "displayName", "dataset", "evaluationDataset", "evalAutoCarveout",
+		"outputModel", "baseModel", "warmStartFrom", "learningRate", "maxContextLength", "loraRank", "epochs", "batchSize", "earlyStop", "isTurbo",
+		"createTime", "updateTime", "completedTime", "state", "status", "createdBy", "attempt"),
 	render:  renderSupervisedJob,
 	prepare: prepareSupervisedJob,
 	create: func(c *call, name domain.Name, given *SupervisedJob) domain.Command[domain.SupervisedJob] {
-		spec := given.SupervisedSpec
-		spec.TrackerConfig = given.TrackerConfig.kept()
-		spec.Region = specified(spec.Region)
-		return domain.CreateSupervisedJob{SupervisedSpec: spec, ID: name.ID(), CreatedBy: string(c.caller.key)}
+		spec := supervisedSpec(given)
+		return domain.CreateSupervisedJob{SupervisedSpec: spec, ID: name.ID(), CreatedBy: string(c.caller.key), Deadline: c.jobDeadline(), EstimatedCost: c.cost(spec)}
 	},
 	remove: removeJob[domain.SupervisedJob](domain.SupervisedJobs),
 	after:  shredTracker(func(j domain.SupervisedJob) *domain.TrackerConfig { return j.SupervisedSpec.TrackerConfig }),
@@ -32,10 +33,22 @@ var supervisedJobs = &resource[domain.SupervisedJob, SupervisedJob]{
 func renderSupervisedJob(v *projections.View, row *projections.Row[domain.SupervisedJob], out *SupervisedJob) {
 	j := &row.State
 	*out = SupervisedJob{Name: string(row.Name), SupervisedSpec: j.SupervisedSpec, TrackerConfig: shownTracker(j.SupervisedSpec.TrackerConfig),
-		JobReport: reportOf(v, row, &j.JobLife)}
+		EstimatedCost: j.EstimatedCost, JobReport: reportOf(v, row, &j.JobLife)}
 }
 
 func prepareSupervisedJob(c *call, name domain.Name, given *SupervisedJob, _ map[string]string, v *domain.Violations) error {
-	return c.wantInputs(v, name, jobInputs{training: &given.TrainingConfig, dataset: given.Dataset, evaluation: given.EvaluationDataset,
-		store: given.ObjectStoreConfig, tracker: given.TrackerConfig})
+	return c.wantInputs(v, name, supervisedInputs(given))
+}
+
+func supervisedInputs(given *SupervisedJob) jobInputs {
+	return jobInputs{training: &given.TrainingConfig, dataset: given.Dataset, evaluation: given.EvaluationDataset,
+		store: given.ObjectStoreConfig, tracker: given.TrackerConfig}
+}
+
+// supervisedSpec is what a request sets of a job.
+func supervisedSpec(given *SupervisedJob) domain.SupervisedSpec {
+	spec := given.SupervisedSpec
+	spec.TrackerConfig = given.TrackerConfig.kept()
+	spec.TrainingConfig = trainingOf(spec.TrainingConfig)
+	return spec
 }

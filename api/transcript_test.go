@@ -11,10 +11,13 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
+	"anneal/blobs"
 	"anneal/domain"
+	"anneal/projections"
 )
 
 var update = flag.Bool("update", false, "write the answers of the transcripts anew")
@@ -95,29 +98,44 @@ func play(s *stage, script string) string {
 	return out.String()
 }
 
-// perform sends one request and writes its answer down, without what differs
-// from run to run.
+// perform sends one request and writes its answer down.
 func perform(s *stage, lines []string, number int) string {
-	head, body := strings.Fields(lines[0]), strings.Join(lines[1:], "\n")
-	method, path, alias, file := head[0], head[1], "", ""
-	for _, word := range head[2:] {
+	r := parseRequest(strings.Join(lines, "\n")).on(s)
+	r.Header.Set("X-Request-Id", fmt.Sprintf("request-%d", number))
+	return transcribed(s, s.send(r))
+}
+
+// A scripted request is one that a transcript or a table tells: its head, as in
+// "POST /v1/accounts admin upload=NAME", and in the lines after that its body.
+type scripted struct{ method, path, alias, file, body string }
+
+func parseRequest(text string) scripted {
+	head, body, _ := strings.Cut(text, "\n")
+	words := strings.Fields(head)
+	out := scripted{method: words[0], path: words[1], body: body}
+	for _, word := range words[2:] {
 		if name, ok := strings.CutPrefix(word, "upload="); ok {
-			file = name
+			out.file = name
 		} else if word != "-" {
-			alias = word
+			out.alias = word
 		}
 	}
-	var a answer
-	if file != "" {
-		a = s.upload(path, alias, "file", file, strings.NewReader(body+"\n"))
-	} else {
-		r := s.request(method, path, alias, strings.NewReader(body))
-		r.Header.Set("X-Request-Id", fmt.Sprintf("request-%d", number))
-		a = s.send(r)
+	return out
+}
+
+func (one scripted) on(s *stage) *http.Request {
+	if one.file != "" {
+		return s.form(one.path, one.alias, "file", one.file, strings.NewReader(one.body+"\n"))
 	}
+	return s.request(one.method, one.path, one.alias, strings.NewReader(one.body))
+}
+
+// transcribed writes an answer down, without what differs from run to run.
+func transcribed(s *stage, a answer) string {
 	var out strings.Builder
 	fmt.Fprintf(&out, "< %d\n", a.status)
-	for _, name := range []string{"Allow", "Retry-After", "Www-Authenticate", "Anneal-Warning", "Anneal-Prompt-Tokens"} {
+	for _, name := range []string{"Allow", "Retry-After", "Www-Authenticate", "Anneal-Warning", "Anneal-Prompt-Tokens",
+		"X-RateLimit-Limit-Requests", "X-RateLimit-Remaining-Requests", "X-RateLimit-Reset-Requests"} {
 		for _, value := range a.header[http.CanonicalHeaderKey(name)] {
 			fmt.Fprintf(&out, "< %s: %s\n", name, value)
 		}
@@ -171,8 +189,23 @@ func happen(s *stage, words []string) {
 		for _, step := range []int{100, 200} {
 			s.do(domain.IntendJob(name, domain.RecordCheckpoint{JobCheckpoint: domain.JobCheckpoint{Step: step, Attempt: 1, Metrics: map[string]float64{"train/loss": 1.5}}}))
 		}
-		_, err := s.store.Put(s.Context(), metricsKey(name), strings.NewReader("{}\n"))
+		_, err := s.store.Put(s.Context(), blobs.MetricsFile(name, madeAt(s, name)), strings.NewReader("{}\n"))
 		require.NoError(s, err)
+	case "stepped": // a trainer's step is done
+		row, ok := s.world.View().TrainerJobs.Get(name)
+		require.True(s, ok)
+		if row.State.State == domain.JobCreatingState {
+			s.do(domain.IntendJob(name, domain.StartValidation{}))
+			s.do(domain.IntendJob(name, domain.QueueJob{}))
+		}
+		attempt := row.State.Attempt + 1
+		s.do(domain.IntendJob(name, domain.StartJob{Attempt: attempt, Nodes: []domain.Name{"accounts/system/nodes/n1"}}))
+		output := domain.NewName(name.Account(), domain.Models.Collection, row.State.Step.OutputModel)
+		s.do(register(output, false))
+		s.do(domain.Intend(domain.TrainerJobs, name, domain.Command[domain.TrainerJob](domain.FinishTrainStep{Attempt: attempt, Output: output})))
+	case "cancelled":
+		s.do(domain.IntendJob(name, domain.CancelJob{}))
+		s.do(domain.IntendJob(name, domain.ConfirmCancel{Attempt: 1}))
 	case "complete":
 		s.do(domain.IntendJob(name, domain.CompleteJob{Attempt: 1, Output: domain.NewName(name.Account(), "models", name.ID())}))
 		s.do(register(domain.NewName(name.Account(), "models", name.ID()), false))
@@ -183,6 +216,30 @@ func happen(s *stage, words []string) {
 			model.Kind = domain.BaseModel
 		}
 		s.do(domain.Intend(domain.Models, name, domain.Command[domain.Model](model)))
+	case "filled": // the rows of a derived dataset are made
+		s.do(domain.Intend(domain.Datasets, name, domain.Command[domain.Dataset](domain.FillDataset{
+			Files:        domain.Files{Folder: "datasets/" + name.ID() + "/", Sizes: map[string]int64{"rows.jsonl": 42}},
+			DatasetFacts: domain.DatasetFacts{Format: domain.FormatCompletion, Shape: domain.ShapeCompletion, ExampleCount: 3, EstimatedTokenCount: 11, AverageTurnCount: 1}})))
+	case "prepared": // datasets are made of a job's own
+		in := domain.JobInputs{Train: domain.NewName(name.Account(), "datasets", name.ID()+"-train"), Evaluation: domain.NewName(name.Account(), "datasets", name.ID()+"-eval")}
+		s.do(domain.IntendJob(name, domain.StartValidation{}))
+		step := []domain.Intent{domain.IntendJob(name, domain.PrepareInput{Inputs: in})}
+		for made, rest := range map[domain.Name]bool{in.Train: true, in.Evaluation: false} {
+			split := domain.Split{Held: 1, Of: 4, Seed: 7, Rest: rest}
+			step = append(step, domain.Intend(domain.Datasets, made, domain.Command[domain.Dataset](domain.CreateDataset{
+				DatasetSpec: domain.DatasetSpec{SourceJobName: string(name), Splitted: split.Origin("accounts/acme/datasets/source")},
+				From:        &domain.Derivation{Source: "accounts/acme/datasets/source", Split: &split}})))
+		}
+		s.do(step...)
+	case "progress": // of a dataset that is being made
+		s.world.Pulse().Report(name, projections.Progress{Step: 20_000, Steps: 60_000})
+	case "unfilled":
+		s.do(domain.Intend(domain.Datasets, name, domain.Command[domain.Dataset](domain.LeaveUnfilled{
+			Status: domain.Status{Code: "INVALID_ARGUMENT", Message: "2 of the 4 rows match, and at least 3 are needed"}})))
+	case "loaded": // on every ready replica
+		s.do(domain.Intend(domain.DeployedModels, name, domain.Command[domain.DeployedModel](domain.SettleDeployedModel{})))
+	case "unloaded":
+		s.do(domain.Intend(domain.DeployedModels, name, domain.Command[domain.DeployedModel](domain.FinishUndeployment{})))
 	case "put": // as whoever holds the signed URL of an evaluator's code does
 		_, err := s.store.Put(s.Context(), codeArrivals(name)+"main.py", strings.NewReader("def evaluate(): ...\n"))
 		require.NoError(s, err)
@@ -194,4 +251,26 @@ func happen(s *stage, words []string) {
 	default:
 		s.Fatalf("a transcript has no event %q", words[0])
 	}
+}
+
+// madeAt is when a job of any kind was created.
+func madeAt(s *stage, name domain.Name) time.Time {
+	s.Helper()
+	switch v := s.world.View(); name.Collection() {
+	case domain.SupervisedJobs.Collection:
+		return rowOf(s, v.SupervisedJobs, name).CreateTime
+	case domain.DPOJobs.Collection:
+		return rowOf(s, v.DPOJobs, name).CreateTime
+	case domain.ReinforcementJobs.Collection:
+		return rowOf(s, v.ReinforcementJobs, name).CreateTime
+	default:
+		return rowOf(s, v.TrainerJobs, name).CreateTime
+	}
+}
+
+func rowOf[S domain.State](s *stage, table *projections.Table[S], name domain.Name) *projections.Row[S] {
+	s.Helper()
+	row, ok := table.Get(name)
+	require.True(s, ok, "there is no %s", name)
+	return row
 }

@@ -4,8 +4,6 @@ import (
 	"net/http"
 	"strings"
 
-	"github.com/go-chi/chi/v5"
-
 	"anneal/domain"
 )
 
@@ -18,46 +16,27 @@ var unoffered = []struct {
 	what         string // begins a sentence, in the singular
 	instead      string
 }{
-	{"POST", "/models", toWrite, "creating a model", "train one: a job's outputModel appears here"},
-	{"POST", "/models/{id}:upload", toWrite, "uploading weights", "train a model: a job's outputModel appears here"},
-	{"POST", "/models/{id}:getUploadEndpoint", toWrite, "uploading weights", "train a model: a job's outputModel appears here"},
-	{"POST", "/models/{id}:validateUpload", toWrite, "uploading weights", "train a model: a job's outputModel appears here"},
-	{"GET", "/models/{id}:getDownloadEndpoint", toRead, "downloading weights", "deploy the model and ask it at /inference/v1/completions"},
-	{"POST", "/models/{id}:prepare", toWrite, "preparing a model in another precision", "deploy it as it is"},
-	{"POST", "/supervisedFineTuningJobs:estimateCost", toRead, "estimating a job's cost", "create the job: its acceleratorSeconds say what it took"},
-	{"POST", "/rlorTrainerJobs/{id}:executeTrainStep", toWrite, "executing a single train step", "create an rlorTrainerJob for each dataset, with the model of the one before as warmStartFrom"},
-	{"GET", "/quotas", toRead, "listing quotas", "plan without them: none is enforced"},
-	{"GET", "/quotas/{id}", toRead, "reading a quota", "plan without it: none is enforced"},
-	{"PATCH", "/quotas/{id}", toOperate, "changing a quota", "suspend an account that takes too much with :suspend"},
-	{"GET", "/deployedModels", toRead, "listing loaded addons", "look at the deployments: each serves its baseModel, which may be an addon"},
-	{"POST", "/deployedModels", toWrite, "loading an addon into a deployment", "create a deployment with the addon as its baseModel"},
-	{"GET", "/deployedModels/{id}", toRead, "reading a loaded addon", "look at the deployments: each serves its baseModel, which may be an addon"},
-	{"PATCH", "/deployedModels/{id}", toWrite, "changing a loaded addon", "create a deployment with the addon as its baseModel"},
-	{"DELETE", "/deployedModels/{id}", toWrite, "unloading an addon", "delete the deployment that serves it"},
 	{"POST", "/evaluators:previewEvaluator", toWrite, "previewing an evaluator", "try the code on your own machine: this installation has no sandbox to run it in"},
 }
 
 // unofferedInference are those of the inference and audio paths.
 var unofferedInference = []struct{ method, path, what, instead string }{
-	{"POST", "/inference/v1/chat/completions", "chat completion", "write the messages into one prompt for POST /inference/v1/completions"},
 	{"POST", "/v1/audio/transcriptions", "transcription of audio", "no engine here takes audio"},
 	{"POST", "/v1/audio/translations", "translation of audio", "no engine here takes audio"},
 }
 
-func (s *Server) routeUnoffered(r chi.Router) {
+// unofferedOperations are routed, and not described.
+func unofferedOperations() []operation {
+	var all []operation
 	for _, one := range unoffered {
-		r.Method(one.method, "/v1/accounts/{account}"+one.path, s.manage(one.who, func(*call) (any, error) {
-			return nil, notOffered(one.what, one.instead)
-		}))
+		all = append(all, operation{id: one.method + " " + one.path, method: one.method, path: "/v1/accounts/{account}" + one.path, may: one.who, unlisted: true,
+			handle: func(*call) (any, error) { return nil, notOffered(one.what, one.instead) }})
 	}
 	for _, one := range unofferedInference {
-		r.Method(one.method, one.path, s.answer(true, s.infer(func(*call) (any, error) {
-			return nil, notOffered(one.what, one.instead)
-		})))
+		all = append(all, operation{id: one.method + " " + one.path, method: one.method, path: one.path, gate: toModels, unlisted: true,
+			handle: func(*call) (any, error) { return nil, notOffered(one.what, one.instead) }})
 	}
-	r.Get("/openapi.json", func(w http.ResponseWriter, r *http.Request) {
-		refuse(w, notOffered("the machine-readable description of the interface", "every refusal names the fields and values that it expected"), requestID(r), false)
-	})
+	return all
 }
 
 func notOffered(what, instead string) *domain.Fault {

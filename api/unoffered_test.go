@@ -34,14 +34,10 @@ func TestWhatIsNotOfferedYet(t *testing.T) {
 		require.Equal(t, "NOT_OFFERED", refusal["code"])
 		require.Equal(t, http.StatusUnauthorized, s.call(one.method, one.path, "", "").status)
 	}
-	a := s.call("GET", "/openapi.json", "", "")
-	require.Equal(t, http.StatusNotImplemented, a.status)
-	require.EqualValues(t, domain.Unimplemented, a.json(t)["code"])
-
 	r := s.request("POST", "/v1/audio/transcriptions", "", nil)
 	r.Header.Set("Authorization", s.keys["inference"])
 	require.Equal(t, http.StatusNotImplemented, s.send(r).status, "audio takes a bare key")
-	a = s.call("GET", "/v1/audio/nothing", "inference", "")
+	a := s.call("GET", "/v1/audio/nothing", "inference", "")
 	require.Equal(t, http.StatusNotFound, a.status)
 	require.Contains(t, a.json(t), "error", "audio has the inference shape even where nothing is")
 
@@ -96,6 +92,14 @@ func TestADeploymentSaysThatItsReplicasWait(t *testing.T) {
 	require.Equal(t, map[string]any{"code": "OK", "message": ""}, status())
 	require.Equal(t, 200, s.call("DELETE", "/v1/accounts/acme/deployments/d1", "user", "").status)
 	require.Equal(t, map[string]any{"code": "OK", "message": ""}, status(), "what is being deleted waits for nothing")
+}
+
+func TestADeploymentSaysWhichAcceleratorsItWaitsFor(t *testing.T) {
+	s := newStage(t, Limits{})
+	a := s.call("POST", "/v1/accounts/acme/deployments?deploymentId=d1", "user", `{"baseModel": "accounts/default/models/anneal-base", "minReplicaCount": 1,
+		"acceleratorType": "VENDOR_A_H100_80GB", "acceleratorCount": 2}`)
+	require.Equal(t, 200, a.status, "%s", a.body)
+	require.Equal(t, map[string]any{"code": "UNAVAILABLE", "message": "1 of 1 replicas wait for a place on a node with 2 free VENDOR_A_H100_80GB"}, a.json(t)["status"])
 }
 
 func TestAnUploadIsAnOrigin(t *testing.T) {

@@ -26,6 +26,34 @@ func TestADraftModelIsInUse(t *testing.T) {
 	require.Contains(t, string(a.body), "accounts/acme/deployments/d1")
 }
 
+// What a job that has not ended names is not taken away from under it.
+func TestWhatJobsNameIsInUse(t *testing.T) {
+	s := newStage(t, Limits{})
+	s.deploy("d1", 0)
+	s.deploy("d2", 0)
+	for _, one := range [][2]string{
+		{"/datasets", `{"dataset": {}, "datasetId": "d"}`},
+		{"/secrets", `{"name": "s1", "keyName": "TOKEN", "value": "v"}`},
+		{"/rlorTrainerJobs?rlorTrainerJobId=j", `{"dataset": "accounts/acme/datasets/d", "keepAlive": true, "objectStoreConfig": {"credentialsSecret": "accounts/acme/secrets/s1"},
+			"rolloutDeploymentName": "accounts/acme/deployments/d1", "hotLoadDeploymentId": "d2"}`},
+	} {
+		a := s.call("POST", acme+one[0], "admin", one[1])
+		require.Equal(t, 200, a.status, "%s", a.body)
+	}
+	paths := []string{"/secrets/s1", "/deployments/d1", "/deployments/d2", "/datasets/d"}
+	for _, path := range paths {
+		a := s.call("DELETE", acme+path, "admin", "")
+		require.Equal(t, 400, a.status, "%s: %s", path, a.body)
+		require.Equal(t, "IN_USE", reasonOf(t, a))
+		require.Contains(t, string(a.body), "accounts/acme/rlorTrainerJobs/j")
+	}
+	require.Equal(t, 200, s.call("DELETE", acme+"/deployments/d2?ignoreChecks=true", "admin", "").status)
+	s.do(domain.IntendJob("accounts/acme/rlorTrainerJobs/j", domain.FailJob{Status: domain.Status{Code: "INTERNAL", Message: "x"}}))
+	for _, path := range paths {
+		require.Equal(t, 200, s.call("DELETE", acme+path, "admin", "").status, path)
+	}
+}
+
 // An answer that is still being written is use of its deployment.
 func TestADeploymentThatIsAnsweringIsInUse(t *testing.T) {
 	s := newStage(t, Limits{})

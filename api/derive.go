@@ -1,0 +1,109 @@
+package api
+
+import (
+	"crypto/aes"
+	"crypto/cipher"
+	"crypto/hmac"
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/binary"
+	"strconv"
+
+	"github.com/google/uuid"
+
+	"anneal/domain"
+	"anneal/eventlog"
+	"anneal/projections"
+)
+
+// deriveKey is HMAC-SHA-256 under the pepper of a use and of parts, each with
+// its length before it: 32 bytes that are a key of their own.
+func deriveKey(pepper []byte, use string, parts ...[]byte) []byte {
+	mac := hmac.New(sha256.New, pepper)
+	for _, part := range append([][]byte{[]byte("anneal " + use)}, parts...) {
+		mac.Write(binary.BigEndian.AppendUint64(nil, uint64(len(part))))
+		mac.Write(part)
+	}
+	return mac.Sum(nil)
+}
+
+// sealBytes is AES-256-GCM: nonce, ciphertext and tag in one.
+func sealBytes(key, plain, belonging []byte) ([]byte, error) {
+	gcm, err := gcmOf(key)
+	if err != nil {
+		return nil, err
+	}
+	return gcm.Seal(nil, nil, plain, belonging), nil
+}
+
+func openBytes(key, sealed, belonging []byte) ([]byte, error) {
+	gcm, err := gcmOf(key)
+	if err != nil {
+		return nil, err
+	}
+	return gcm.Open(nil, nil, sealed, belonging)
+}
+
+func gcmOf(key []byte) (cipher.AEAD, error) {
+	block, err := aes.NewCipher(key)
+	if err != nil {
+		return nil, err
+	}
+	return cipher.NewGCMWithRandomNonce(block)
+}
+
+// unguessable is 32 bytes for one use in a call: random ones, or, when the call
+// may repeat an earlier one, those that the earlier one had.
+func (c *call) unguessable(use string) []byte {
+	if c.seed != nil {
+		return deriveKey(c.Pepper, "made up", c.seed, []byte(use))
+	}
+	made := make([]byte, 32)
+	_, _ = rand.Read(made) // never fails
+	return made
+}
+
+// uuid is a UUID for one use in a call: see unguessable.
+func (c *call) uuid(use string) string {
+	id := uuid.UUID(c.unguessable("uuid of " + use)[:16])
+	id[6], id[8] = id[6]&0x0f|0x40, id[8]&0x3f|0x80 // version 4, RFC 9562
+	return id.String()
+}
+
+// nextCommand is the ID of the call's next command; "" lets the log make one.
+func (c *call) nextCommand() string {
+	if c.seed == nil {
+		return ""
+	}
+	return c.uuid("command " + strconv.Itoa(c.commands))
+}
+
+// recorded is the position of what an earlier try of this very call recorded
+// as its next command; 0 when nothing was, or when there was no earlier try.
+func (c *call) recorded(names ...domain.Name) (uint64, error) {
+	if !c.repeated {
+		return 0, nil
+	}
+	ctx, cancel := c.lasting()
+	defer cancel()
+	position, err := eventlog.Recorded(ctx, c.Log, c.nextCommand(), names...)
+	if err == nil && position > 0 {
+		err = c.World.WaitFor(ctx, position)
+		c.view = nil
+	}
+	if err != nil {
+		return 0, unrecorded{err}
+	}
+	return position, nil
+}
+
+// tried answers the row as it is now when an earlier try of this very call
+// recorded what the call is about to record on it: what it replaced then must
+// not be cleared away again. Otherwise it answers nil.
+func tried[S domain.State, R any](c *call, res *resource[S, R], name domain.Name) (*projections.Row[S], error) {
+	position, err := c.recorded(name)
+	if err != nil || position == 0 {
+		return nil, err
+	}
+	return res.row(c)
+}

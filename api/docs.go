@@ -1,0 +1,52 @@
+package api
+
+import (
+	"bytes"
+	"embed"
+	"net/http"
+	"path"
+	"time"
+)
+
+// docsFiles are the page of documentation: it shows what /openapi.json says, and
+// loads nothing from anywhere else.
+//
+//go:embed docs
+var docsFiles embed.FS
+
+// docsPolicy lets the page run its own script and ask its own server, and
+// nothing more.
+const docsPolicy = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+
+func docsOperations() []operation {
+	all := []operation{{id: "getDocs", method: "GET", path: "/docs", tag: "system", summary: "Read the documentation in a browser", gate: everybody,
+		media: "text/html", handle: docsFile("index.html", "text/html; charset=utf-8")}}
+	for name, media := range map[string]string{"docs.css": "text/css; charset=utf-8", "docs.js": "text/javascript; charset=utf-8"} {
+		all = append(all, operation{id: "GET /docs/" + name, method: "GET", path: "/docs/" + name, gate: everybody, unlisted: true, handle: docsFile(name, media)})
+	}
+	return append(all, operation{id: "GET /", method: "GET", path: "/", gate: everybody, unlisted: true, handle: toDocs})
+}
+
+// toDocs sends whoever comes with a browser and no path to the documentation.
+func toDocs(c *call) (any, error) {
+	http.Redirect(c.w, c.r, "/docs", http.StatusFound)
+	return nil, nil
+}
+
+func docsFile(name, media string) handler {
+	return func(c *call) (any, error) {
+		data, err := docsFiles.ReadFile(path.Join("docs", name))
+		if err != nil {
+			return nil, err
+		}
+		h := c.w.Header()
+		h.Set("Content-Type", media)
+		h.Set("Content-Security-Policy", docsPolicy)
+		h.Set("X-Content-Type-Options", "nosniff")
+		h.Set("Referrer-Policy", "no-referrer")
+		h.Set("Cache-Control", "no-cache")
+		hasten(c.w)
+		http.ServeContent(c.w, c.r, "", time.Time{}, bytes.NewReader(data))
+		return nil, nil
+	}
+}

@@ -1,0 +1,265 @@
+package api
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"mime/multipart"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"runtime/metrics"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// steady is what a stage stands on while inputs come and go: a failure of the
+// stage itself ends the process.
+type steady struct {
+	testing.TB
+	folder string
+	ctx    context.Context
+	ends   *[]func()
+}
+
+func (steady) Helper()                        {}
+func (t steady) Cleanup(f func())             { *t.ends = append(*t.ends, f) }
+func (t steady) TempDir() string              { return t.folder }
+func (t steady) Context() context.Context     { return t.ctx }
+func (steady) Errorf(format string, a ...any) { panic(fmt.Sprintf(format, a...)) }
+func (steady) FailNow()                       { panic("the stage failed") }
+
+// A standing stage outlives an input. It is made anew from time to time, so
+// that what inputs create does not pile up.
+type standing struct {
+	scene string
+	stage *stage
+	asked int
+	end   func()
+}
+
+// mostAsked is after how many inputs a stage is made anew.
+const mostAsked = 2000
+
+func stand(f *testing.F, scene string) *standing {
+	st := &standing{scene: scene, end: func() {}}
+	f.Cleanup(func() { st.end() })
+	return st
+}
+
+func (st *standing) on(t *testing.T) *stage {
+	if st.stage == nil || st.asked >= mostAsked {
+		st.end()
+		st.begin(t)
+	}
+	st.asked++
+	s := *st.stage
+	s.TB = t
+	return &s
+}
+
+func (st *standing) begin(t *testing.T) {
+	folder, err := os.MkdirTemp("", "anneal-fuzz")
+	require.NoError(t, err)
+	ctx, cancel := context.WithCancel(context.Background())
+	var ends []func()
+	st.stage, st.asked = newStage(steady{folder: folder, ctx: ctx, ends: &ends}, Limits{Body: 64 << 10, Upload: 64 << 10, Wake: time.Millisecond, Verdict: time.Second}), 0
+	st.stage.set(st.scene)
+	st.end = func() {
+		for i := range ends {
+			ends[len(ends)-1-i]()
+		}
+		cancel()
+		_ = os.RemoveAll(folder)
+	}
+}
+
+// What one request may allocate: a fixed part, and so much for each of its bytes.
+const (
+	fixedCost   = 16 << 20
+	costPerByte = 1 << 10
+)
+
+// survive sends a request to the handler. Whatever it is, the answer is no
+// failure of the server's, is one of the document, says something when it is a
+// refusal, and took memory in proportion to the request.
+func (s *stage) survive(r *http.Request, body []byte) answer {
+	s.Helper()
+	r = r.WithContext(s.Context())
+	r.Body, r.ContentLength = io.NopCloser(bytes.NewReader(body)), int64(len(body))
+	w := httptest.NewRecorder()
+	before := allocated()
+	s.server.ServeHTTP(w, r)
+	took, most := allocated()-before, uint64(fixedCost+costPerByte*(len(body)+len(r.URL.RawQuery)))
+	require.Less(s, took, most, "bytes of memory for %d bytes", len(body)+len(r.URL.RawQuery))
+	a := answer{w.Code, w.Header(), w.Body.Bytes()}
+	if a.status != http.StatusServiceUnavailable || a.header.Get("Retry-After") == "" {
+		require.True(s, a.status < 500 || a.status == http.StatusNotImplemented, "%d %s", a.status, a.body)
+	}
+	if a.status >= 400 {
+		tree := a.json(s)
+		if inner, ok := tree["error"].(map[string]any); ok {
+			tree = inner
+		}
+		require.NotEmpty(s, tree["message"])
+	}
+	var sent []byte
+	if r.Header.Get("Content-Type") == "" {
+		sent = body
+	}
+	s.hold(r, sent, a)
+	return a
+}
+
+func allocated() uint64 {
+	sample := []metrics.Sample{{Name: "/gc/heap/allocs:bytes"}}
+	metrics.Read(sample)
+	return sample[0].Value.Uint64()
+}
+
+// as is a request with the key of an alias, to be sent by survive.
+func (s *stage) as(method, path, query, alias string) *http.Request {
+	r := httptest.NewRequest(method, path, nil)
+	r.URL.RawQuery = query
+	r.Header.Set("Authorization", "Bearer "+s.keys[alias])
+	return r
+}
+
+// everything is a scene with one of each of the collections that are fuzzed.
+const everything = aFilledOne + anEvaluator + aLoadedOne + aReviewed +
+	"> POST /v1/accounts/acme/supervisedFineTuningJobs?supervisedFineTuningJobId=job user\n> {\"dataset\": \"accounts/acme/datasets/rows\", \"baseModel\": \"accounts/default/models/anneal-base\"}\n\n"
+
+// asked are the rows that want takes, with their paths parsed.
+func asked(want func(*operation) bool) (requests []scripted) {
+	table := operations()
+	for _, r := range operationRows() {
+		for i := range table {
+			if table[i].id == r.id && want(&table[i]) {
+				requests = append(requests, parseRequest(r.request))
+			}
+		}
+	}
+	return requests
+}
+
+// FuzzQuery asks every list with any query.
+func FuzzQuery(f *testing.F) {
+	lists := asked(func(op *operation) bool { return op.method == http.MethodGet && op.declares("filter") })
+	for i, one := range lists {
+		_, query, _ := strings.Cut(one.path, "?")
+		f.Add(byte(i), query)
+	}
+	for _, query := range []string{"filter=state%20%3D%20READY%20AND%20exampleCount%3E2&orderBy=name%20desc,createTime&pageSize=1", "filter=type=%22*.created.v1%22%20OR%20NOT%20position%3E0",
+		"page_size=2&pageToken=AAAA", "readMask=name,state&readMask=*", "filter=a:*&filter=b", "%zz=%", "pageSize=-1&orderBy=,,&readMask=.&filter=((((", "showDeleted=maybe;a=b"} {
+		f.Add(byte(0), query)
+	}
+	st := stand(f, everything)
+	f.Fuzz(func(t *testing.T, which byte, query string) {
+		s, one := st.on(t), lists[int(which)%len(lists)]
+		path, _, _ := strings.Cut(one.path, "?")
+		s.survive(s.as(one.method, path, query, one.alias), nil)
+	})
+}
+
+// FuzzMask reads and changes with any mask.
+func FuzzMask(f *testing.F) {
+	masked := asked(func(op *operation) bool {
+		return op.declares("updateMask") || op.declares("readMask") && strings.HasSuffix(op.path, "{id}")
+	})
+	for i := range masked {
+		f.Add(byte(i), "name")
+	}
+	for _, mask := range []string{"*", "displayName,status.code", "display_name", "autoscalingPolicy.loadTargets.default", "criteria.codeSnippets", "a..b", ",", ".", "state", "*,name", "status.code.x"} {
+		f.Add(byte(1), mask)
+	}
+	st := stand(f, everything)
+	f.Fuzz(func(t *testing.T, which byte, mask string) {
+		s, one := st.on(t), masked[int(which)%len(masked)]
+		name := "readMask"
+		if one.method == http.MethodPatch {
+			name = "updateMask"
+		}
+		with(name, mask)(&one)
+		path, query, _ := strings.Cut(one.path, "?")
+		s.survive(s.as(one.method, path, query, one.alias), []byte(one.body))
+	})
+}
+
+// FuzzRequest sends any body to every operation that takes JSON, but those that
+// ask models.
+func FuzzRequest(f *testing.F) {
+	bodied := asked(func(op *operation) bool { return op.body != nil && op.gate == inAccount })
+	for i, one := range bodied {
+		f.Add(byte(i), []byte(one.body))
+	}
+	for _, body := range []string{"", "{}", "[]", "null", `{"a": {"a": {"a": []}}}`, `{"name": null, "displayName": "\u0000"}`, `{"exampleCount": 1e400}`, "{\"datasetId\": \"\xff\"}"} {
+		f.Add(byte(3), []byte(body))
+	}
+	st := stand(f, everything)
+	f.Fuzz(func(t *testing.T, which byte, body []byte) {
+		s, one := st.on(t), bodied[int(which)%len(bodied)]
+		path, query, _ := strings.Cut(one.path, "?")
+		s.survive(s.as(one.method, path, query, one.alias), body)
+	})
+}
+
+func FuzzCompletionBody(f *testing.F) {
+	fuzzInference(f, "/inference/v1/completions", []string{
+		`{"model": "default/anneal-base#acme/d", "prompt": ["one two", "three"], "n": 2, "max_tokens": 2, "echo": true, "seed": 7, "logprobs": 3, "logit_bias": {"7": -100}}`,
+		`{"model": "accounts/acme/deployments/d", "prompt": [[5], [6, 7]], "stream": true, "stream_options": {"include_usage": true}, "perf_metrics_in_response": true}`,
+		`{"model": "accounts/acme/deployments/d", "prompt": "a", "response_format": {"type": "json_schema", "schema": {"type": "object"}}, "stop": ["x"], "thinking": {"type": "enabled", "budget_tokens": 1024}}`,
+		`{"model": "accounts/acme/deployments/d", "prompt": "a", "prediction": "b", "reasoning_effort": true, "metadata": {"a": 1}, "min_p": 1, "mirostat_target": 2, "colour": "red"}`})
+}
+
+func FuzzChatBody(f *testing.F) {
+	fuzzInference(f, "/inference/v1/chat/completions", []string{
+		`{"model": "accounts/acme/deployments/d", "messages": [{"role": "user", "content": "hi"}]}`,
+		`{"model": "accounts/acme/deployments/d", "messages": [{"role": "system", "content": [{"type": "text", "text": "be kind"}]}, {"role": "user", "content": "hi", "name": "Ann"}], "stream": true}`,
+		`{"model": "accounts/acme/deployments/d", "messages": [{"role": "assistant", "content": null, "tool_calls": [{"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}]}, {"role": "tool", "tool_call_id": "c", "content": "5"}], "tools": [{"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}], "tool_choice": "auto"}`,
+		`{"messages": "hi", "tools": {}, "tool_choice": {"type": "function"}}`})
+}
+
+func fuzzInference(f *testing.F, path string, bodies []string) {
+	for _, body := range bodies {
+		f.Add([]byte(body))
+	}
+	st := stand(f, aLoadedOne+"! serve accounts/acme/deployments/d\n")
+	f.Fuzz(func(t *testing.T, body []byte) {
+		s := st.on(t)
+		s.survive(s.as(http.MethodPost, path, "", "inference"), body)
+	})
+}
+
+// FuzzMultipart uploads any form to a dataset.
+func FuzzMultipart(f *testing.F) {
+	form := func(field, name, content string) []byte {
+		var out bytes.Buffer
+		w := multipart.NewWriter(&out)
+		_ = w.SetBoundary("b")
+		part, _ := w.CreateFormFile(field, name)
+		_, _ = io.WriteString(part, content)
+		_ = w.Close()
+		return out.Bytes()
+	}
+	const kind = "multipart/form-data; boundary=b"
+	f.Add(kind, form("file", "rows.jsonl", threeRows))
+	f.Add(kind, form("file", "../rows.jsonl", "nothing"))
+	f.Add(kind, form("data", "rows.jsonl", threeRows))
+	f.Add(kind, []byte("--b\r\nContent-Disposition: form-data; name=\"file\"\r\n\r\nx"))
+	f.Add("multipart/form-data", []byte("--b--"))
+	f.Add("text/plain; boundary=", []byte{0xff})
+	st := stand(f, "")
+	f.Fuzz(func(t *testing.T, contentType string, body []byte) {
+		s := st.on(t)
+		id := fmt.Sprint("d", st.asked)
+		create := s.as(http.MethodPost, "/v1/accounts/acme/datasets", "", "user")
+		require.Equal(t, http.StatusOK, s.survive(create, []byte(`{"datasetId": "`+id+`"}`)).status)
+		r := s.as(http.MethodPost, "/v1/accounts/acme/datasets/"+id+":upload", "", "user")
+		r.Header.Set("Content-Type", contentType)
+		s.survive(r, body)
+	})
+}

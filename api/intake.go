@@ -1,0 +1,229 @@
+package api
+
+import (
+	"errors"
+	"io"
+	"mime/multipart"
+	"net/http"
+	"regexp"
+	"slices"
+	"time"
+
+	"anneal/domain"
+)
+
+// Files arrive where whoever holds a signed URL can write. What is looked at
+// and used is a copy in a folder of the upload's own that nobody outside can
+// write, so that what was found right stays as it was.
+
+var fileName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$`)
+
+const fileNameRule = "must be 1 to 128 letters, digits, dots, _ and -, and begin with a letter or digit"
+
+// A fileLimit bounds what one upload may hold.
+type fileLimit struct {
+	files int
+	bytes int64 // of each file
+}
+
+// An intake stores the files of one upload.
+type intake struct {
+	*call
+	limit fileLimit
+	files domain.Files
+}
+
+func (c *call) newIntake(folder string, limit fileLimit) *intake {
+	return &intake{c, limit, domain.Files{Folder: folder, Sizes: map[string]int64{}}}
+}
+
+// form is the request's multipart body. It may take as long as an upload takes;
+// done ends that.
+func (c *call) form() (form *multipart.Reader, done func(), err error) {
+	control := http.NewResponseController(c.w)
+	_ = control.SetReadDeadline(time.Now().Add(uploadTime)) // a connection that cannot is a test's
+	done = func() { _ = control.SetReadDeadline(time.Time{}) }
+	if form, err = c.r.MultipartReader(); err != nil {
+		var v domain.Violations
+		v.Add("file", "send the file as the field \"file\" of a multipart/form-data body")
+		return nil, done, v.Err()
+	}
+	return form, done, nil
+}
+
+// filePart is the next field "file" of a form; io.EOF when there is none left.
+func filePart(form *multipart.Reader) (name string, content io.Reader, err error) {
+	var v domain.Violations
+	part, err := form.NextPart()
+	switch {
+	case errors.Is(err, io.EOF):
+		return "", nil, err
+	case err != nil:
+		v.Add("file", "the multipart body is broken or has no field: send the file as its field \"file\"")
+		return "", nil, v.Err()
+	case part.FormName() != "file":
+		v.Add("file", "the form has a field %s: send files as fields \"file\" and nothing else", quoted(part.FormName()))
+	case part.FileName() != "" && !fileName.MatchString(part.FileName()):
+		v.Add("file", "the file's name %s", fileNameRule)
+	}
+	return part.FileName(), part, v.Err()
+}
+
+// file stores one file.
+func (in *intake) file(name string, content io.Reader) error {
+	limited := &io.LimitedReader{R: content, N: in.limit.bytes + 1}
+	size, err := in.Blobs.Put(in.ctx, in.files.Folder+name, limited)
+	var fault *domain.Fault
+	switch {
+	case err != nil && limited.N > 0 && !errors.As(err, &fault) && in.ctx.Err() == nil:
+		in.Logger.Warn("an upload broke off", "request", in.id, "error", err)
+		return domain.Faultf(domain.InvalidArgument, "the upload of %s broke off after %d bytes: send the file again", quoted(name), size)
+	case err != nil:
+		return err
+	case limited.N == 0:
+		return bodyTooLarge(in.limit.bytes)
+	}
+	in.files.Sizes[name] = size
+	return nil
+}
+
+// take stores copies of files that lie elsewhere, all of them or nothing. A
+// file of the same name is replaced.
+func (in *intake) take(files domain.Files) error {
+	for _, name := range slices.Sorted(keysOf(files.Sizes)) {
+		err := in.Blobs.Copy(in.ctx, in.files.Folder+name, files.Folder+name)
+		if err == nil {
+			in.files.Sizes[name], err = in.Blobs.Size(in.ctx, in.files.Folder+name)
+		}
+		if err == nil && in.files.Sizes[name] > in.limit.bytes { // an object store's signed URL cannot hold the limit
+			err = bodyTooLarge(in.limit.bytes)
+		}
+		if err != nil {
+			in.discard()
+			return err
+		}
+	}
+	return nil
+}
+
+func (in *intake) discard() { in.deleteFolder(in.files.Folder) }
+
+// record carries out the intent that makes the files part of the world. When
+// it is refused they are discarded; otherwise it may have been recorded.
+func (in *intake) record(intent domain.Intent) error {
+	err := in.do(intent)
+	var refused *domain.Fault
+	if errors.As(err, &refused) {
+		in.discard()
+	}
+	return err
+}
+
+// announcedFiles are files to come: their sizes in bytes, by name.
+type announcedFiles struct {
+	FilenameToSize map[string]domain.Count `json:"filenameToSize"`
+}
+
+// signedURLs lead to files without a key, by name.
+type signedURLs struct {
+	Files map[string]string `json:"filenameToSignedUrls"`
+}
+
+// announcedFiles reads the names and sizes, in bytes, of files to come.
+func (c *call) announcedFiles(limit fileLimit) (map[string]domain.Count, error) {
+	var asked announcedFiles
+	if err := readVerb(c, &asked); err != nil {
+		return nil, err
+	}
+	p := c.params()
+	p.violations.Require(len(asked.FilenameToSize) > 0 && len(asked.FilenameToSize) <= limit.files, "filenameToSize", "must name 1 to %d files and their sizes in bytes", limit.files)
+	for _, name := range sortedKeys(asked.FilenameToSize) {
+		size := asked.FilenameToSize[name].Int64()
+		p.violations.Require(fileName.MatchString(name), "filenameToSize", "%s %s", quoted(name), fileNameRule)
+		p.violations.Require(size > 0 && size <= limit.bytes, "filenameToSize", "the size of %s must be from 1 to %d bytes", quoted(name), limit.bytes)
+	}
+	return asked.FilenameToSize, p.err()
+}
+
+// signPuts answers a URL for each file, to which it can be PUT without a key.
+func (c *call) signPuts(folder string, sizes map[string]domain.Count) (any, error) {
+	urls := map[string]string{}
+	for name, size := range sizes {
+		url, err := c.Blobs.SignPut(c.ctx, folder+name, size.Int64(), c.Limits.SignedURL)
+		if err != nil {
+			return nil, err
+		}
+		urls[name] = url
+	}
+	return signedURLs{urls}, nil
+}
+
+// signGets answers a URL for each file, from which it can be read without a key.
+func (c *call) signGets(files domain.Files) (any, error) {
+	urls := map[string]string{}
+	for name := range files.Sizes {
+		url, err := c.Blobs.SignGet(c.ctx, files.Folder+name, c.Limits.SignedURL)
+		if err != nil {
+			return nil, err
+		}
+		urls[name] = url
+	}
+	return signedURLs{urls}, nil
+}
+
+// arrived refuses to take in nothing, or too much.
+func (l fileLimit) arrived(n int) error {
+	if n > 0 && n <= l.files {
+		return nil
+	}
+	f := domain.Faultf(domain.FailedPrecondition, "%d files have been uploaded: PUT 1 to %d files to the URLs that :getUploadEndpoint gives, then validate", n, l.files)
+	f.Reason = "NOTHING_UPLOADED"
+	return f
+}
+
+// verdict waits until an upload is judged: judged tells whether it is, and with
+// which fault. It answers the resource, or the fault. A judge who takes longer
+// than Limits.Verdict is not waited for: the resource then says that it is
+// being validated.
+func verdict[S domain.State, R any](c *call, res *resource[S, R], name domain.Name, judged func(S) (bool, error)) (any, error) {
+	timeout := time.NewTimer(c.Limits.Verdict)
+	defer timeout.Stop()
+	for {
+		c.view = nil
+		row, ok := res.table(c.snapshot()).Get(name)
+		if !ok {
+			return nil, notFound(res.noun, name)
+		}
+		if done, err := judged(row.State); err != nil {
+			return nil, err
+		} else if done {
+			return res.wire(c, name)
+		}
+		select {
+		case <-c.World.Changed(c.view.Position):
+		case <-timeout.C:
+			return res.wire(c, name)
+		case <-c.ctx.Done():
+			return nil, c.ctx.Err()
+		}
+	}
+}
+
+// refusedUpload is the fault that the status of a rejected upload tells.
+func refusedUpload(reason string, status domain.Status, violations []domain.Violation) error {
+	code := domain.InvalidArgument
+	if status.Code != code.String() { // the check itself failed
+		code = domain.Internal
+	}
+	return &domain.Fault{Code: code, Reason: reason, Message: status.Message, Violations: violations}
+}
+
+func keysOf[V any](m map[string]V) func(func(string) bool) {
+	return func(yield func(string) bool) {
+		for k := range m {
+			if !yield(k) {
+				return
+			}
+		}
+	}
+}

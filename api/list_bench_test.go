@@ -1,0 +1,188 @@
+package api
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"runtime"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+
+	"anneal/domain"
+	"anneal/eventlog"
+	"anneal/projections"
+)
+
+const writesPerSecond = 500 // that go on while lists are measured
+
+// BenchmarkLists measures whole requests, without a connection, for pages of 50
+// with an exact total and for one resource, among n of one account, while a
+// writer changes and creates. Each time stands beside what it cannot beat, from
+// the same world: the answer's own encoding or, where every row must be looked
+// at, one bare pass over the rows that checks a field. cpu-ms is what the whole
+// process computed during a request, on all cores, the writer's work with it:
+// on a machine that others use it says more than the time that went by. What the n resources
+// take of memory, indexes and all, is bytes/resource.
+func BenchmarkLists(b *testing.B) {
+	for _, n := range []int{100_000, 1_000_000} {
+		b.Run(fmt.Sprint(n), func(b *testing.B) {
+			before := heapBytes()
+			s, key := crowd(b, n)
+			defer s.Close()
+			held := float64(heapBytes()-before) / float64(n)
+			ask := func(path string) []byte {
+				r := httptest.NewRequest(http.MethodGet, "/v1/accounts/acme/datasets"+path, nil)
+				r.Header.Set("Authorization", "Bearer "+key)
+				w := httptest.NewRecorder()
+				if s.ServeHTTP(w, r); w.Code != http.StatusOK {
+					b.Fatalf("%d %s", w.Code, w.Body)
+				}
+				return w.Body.Bytes()
+			}
+			var rows []*projections.Row[domain.Dataset]
+			for row := range s.World.View().Datasets.In("acme") {
+				rows = append(rows, row)
+			}
+			passed := 0
+			pass := func() {
+				for _, row := range rows {
+					if row.State.ExampleCount > 1000 {
+						passed++
+					}
+				}
+			}
+			stop := writeOn(b, s.World, n)
+			defer stop()
+			for _, c := range []struct {
+				name, path string
+				limit      func()
+			}{
+				{"get", fmt.Sprintf("/d%07d", n/2), encoding[Dataset](b, ask(fmt.Sprintf("/d%07d", n/2)))},
+				{"by name", "", encoding[datasetPage](b, ask(""))},
+				{"newest first", "?orderBy=createTime%20desc", encoding[datasetPage](b, ask("?orderBy=createTime%20desc"))},
+				{"filtered", "?filter=displayName=42%20AND%20exampleCount%3E1000", pass},
+				{"ordered", "?orderBy=exampleCount%20desc", pass},
+				{"filtered and ordered", "?filter=displayName:4&orderBy=displayName,exampleCount%20desc", pass},
+				{"by what is rendered", "?filter=format=FORMAT_UNSPECIFIED", pass},
+			} {
+				b.Run(c.name, func(b *testing.B) {
+					var took, limits []time.Duration
+					var cpu time.Duration
+					for b.Loop() {
+						spent := cpuTime()
+						took = append(took, timed(func() { ask(c.path) }))
+						cpu += cpuTime() - spent
+						limits = append(limits, timed(c.limit))
+					}
+					slices.Sort(took)
+					slices.Sort(limits)
+					p50 := took[len(took)/2]
+					b.ReportMetric(float64(p50.Microseconds())/1e3, "p50-ms")
+					b.ReportMetric(float64(took[len(took)*99/100].Microseconds())/1e3, "p99-ms")
+					b.ReportMetric(float64(cpu.Microseconds())/1e3/float64(len(took)), "cpu-ms")
+					b.ReportMetric(float64(p50)/float64(limits[len(limits)/2]), "x-limit")
+					b.ReportMetric(held, "B/resource")
+					b.ReportMetric(residentMiB(), "RSS-MiB")
+					b.ReportMetric(0, "ns/op") // the two together, which says nothing
+				})
+			}
+			runtime.KeepAlive(passed)
+		})
+	}
+}
+
+// datasetPage is what a list of datasets answers.
+type datasetPage struct {
+	Datasets      []Dataset `json:"datasets"`
+	NextPageToken string    `json:"nextPageToken"`
+	TotalSize     int       `json:"totalSize"`
+}
+
+// encoding encodes what an answer holds, again and again.
+func encoding[T any](b *testing.B, answer []byte) func() {
+	var v T
+	require.NoError(b, json.Unmarshal(answer, &v))
+	return func() {
+		if _, err := json.Marshal(v); err != nil {
+			b.Error(err)
+		}
+	}
+}
+
+func timed(f func()) time.Duration {
+	began := time.Now()
+	f()
+	return time.Since(began)
+}
+
+// writeOn changes one of n datasets and creates another, in turns, until it is stopped.
+func writeOn(b *testing.B, world *projections.World, n int) (stop func()) {
+	const at = 4 // writes at a time
+	done, stopped := make(chan struct{}), make(chan struct{})
+	ticks := time.NewTicker(at * time.Second / writesPerSecond)
+	go func() {
+		defer close(stopped)
+		for i := 0; ; i++ {
+			if i%at == 0 {
+				select {
+				case <-done:
+					return
+				case <-ticks.C:
+				}
+			}
+			name := domain.NewName("acme", domain.Datasets.Collection, fmt.Sprintf("d%07d", i*7919%n))
+			var command domain.Command[domain.Dataset] = domain.UpdateDataset{DatasetSpec: domain.DatasetSpec{DisplayName: fmt.Sprint("w", i), ExampleCount: domain.Count(i)}}
+			if i%2 == 0 {
+				name = domain.NewName("acme", domain.Datasets.Collection, fmt.Sprintf("w%07d-%d", i*7919%n, i))
+				command = domain.CreateDataset{DatasetSpec: domain.DatasetSpec{DisplayName: fmt.Sprint(i % 97)}}
+			}
+			intent := domain.Intend(domain.Datasets, name, command)
+			state, _ := world.Row(name)
+			record, err := intent.Decide(state, epoch)
+			if err == nil {
+				err = world.Apply(eventlog.Event{Record: record, Position: world.Position() + 1, ID: "x", Name: name, Time: epoch.Add(time.Duration(i) * time.Second)})
+			}
+			if err != nil {
+				b.Error(err)
+				<-done
+				return
+			}
+		}
+	}()
+	return func() { close(done); <-stopped; ticks.Stop() }
+}
+
+func heapBytes() uint64 {
+	runtime.GC()
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return m.HeapAlloc
+}
+
+// cpuTime is what the process has computed so far, on all cores.
+func cpuTime() time.Duration {
+	var r unix.Rusage
+	if err := unix.Getrusage(unix.RUSAGE_SELF, &r); err != nil {
+		return 0
+	}
+	return time.Duration(r.Utime.Nano() + r.Stime.Nano())
+}
+
+// residentMiB is the memory that the process has; 0 where nobody says.
+func residentMiB() float64 {
+	data, err := os.ReadFile("/proc/self/statm")
+	if err != nil {
+		return 0
+	}
+	var size, resident int
+	if _, err := fmt.Sscan(string(data), &size, &resident); err != nil {
+		return 0
+	}
+	return float64(resident*os.Getpagesize()) / (1 << 20)
+}

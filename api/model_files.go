@@ -1,0 +1,253 @@
+package api
+
+import (
+	"errors"
+	"io"
+	"strconv"
+	"time"
+
+	"github.com/google/uuid"
+
+	"anneal/domain"
+	"anneal/projections"
+)
+
+func modelOperations() []operation {
+	const one = collectionPath + "models/{id}"
+	all := []operation{
+		{id: "uploadModel", method: "POST", path: one + ":upload", summary: "Upload files of a model", may: toWrite,
+			about: "Each file is a field of the form. The answer waits until the files have been checked: it is the READY model, or everything that is wrong. " +
+				"Files of an upload that was refused stay, so that only what is missing or wrong need be sent again.",
+			form: typeFor[uploadForm](), answer: typeFor[Model](), handle: uploadModel},
+		{id: "getModelUploadEndpoint", method: "POST", path: one + ":getUploadEndpoint", summary: "Get URLs to which the files of a model can be PUT", may: toWrite,
+			body: typeFor[announcedFiles](), emptyBody: true, answer: typeFor[signedURLs](), handle: modelEndpoints},
+		{id: "validateModelUpload", method: "POST", path: one + ":validateUpload", summary: "Check the files of a model that were PUT", may: toWrite,
+			about: "The answer is the READY model, or everything that is wrong. Files of an upload that was refused stay, so that only what is missing or wrong need be sent again.",
+			body:  noSettings, emptyBody: true, answer: typeFor[Model](), handle: models.verb(validateModel)},
+		{id: "getModelDownloadEndpoint", method: "GET", path: one + ":getDownloadEndpoint", summary: "Get URLs from which the files of a model can be read", gate: withKey, may: toRead,
+			about:  "Those of a public model are anybody's.",
+			query:  []parameter{{"precision", textValue, "The precision of the copy to read; the model as it was made when it is left out."}},
+			answer: typeFor[signedURLs](), handle: modelDownload},
+		{id: "prepareModel", method: "POST", path: one + ":prepare", summary: "Write a copy of a model in another precision", may: toWrite,
+			about: "The copy is written in the background: the model's copies say how far it is.",
+			body:  typeFor[preparation](), answer: noSettings, handle: prepareCopy},
+	}
+	for i := range all {
+		all[i].tag = "models"
+	}
+	return all
+}
+
+// Files of a model arrive below modelArrivals; what is validated and used is a
+// copy below modelContents.
+func modelArrivals(name domain.Name) string {
+	return "model-uploads/" + name.Account() + "/" + name.ID() + "/"
+}
+
+func modelContents(name domain.Name, upload int) string {
+	return "models/" + name.Account() + "/" + name.ID() + "/" + strconv.Itoa(upload) + "-" + uuid.NewString()[:8] + "/"
+}
+
+func (c *call) weightFiles() fileLimit { return fileLimit{c.Limits.ModelFiles, c.Limits.ModelFile} }
+
+// mayUploadModel is why files cannot be uploaded now; nil when they can.
+func mayUploadModel(row *projections.Row[domain.Model]) error {
+	next := domain.UploadModel{Upload: row.State.Upload + 1, Files: domain.Files{Sizes: map[string]int64{"x": 1}}}
+	_, err := next.Decide(row.State, time.Time{})
+	return err
+}
+
+// uploadModel takes files as multipart fields "file" and answers when they have
+// been checked.
+func uploadModel(c *call) (any, error) {
+	if err := c.params().err(); err != nil {
+		return nil, err
+	}
+	row, err := models.row(c)
+	if err != nil {
+		return nil, err
+	}
+	if again, err := tried(c, models, row.Name); again != nil || err != nil {
+		if err != nil {
+			return nil, err
+		}
+		return c.modelVerdict(again.Name, again.State.Upload)
+	}
+	if err := mayUploadModel(row); err != nil {
+		return nil, err
+	}
+	form, done, err := c.form()
+	defer done()
+	if err != nil {
+		return nil, err
+	}
+	in := c.newIntake(modelContents(row.Name, row.State.Upload+1), c.weightFiles())
+	if err := in.take(row.State.Files); err != nil {
+		return nil, err
+	}
+	for n := 0; ; n++ {
+		name, content, err := filePart(form)
+		switch {
+		case errors.Is(err, io.EOF) && n > 0:
+			return in.weights(row)
+		case errors.Is(err, io.EOF):
+			err = nothingSent()
+		case err == nil && name == "":
+			err = noFileName()
+		case err == nil:
+			err = in.file(name, content)
+		}
+		if err == nil && len(in.files.Sizes) > in.limit.files {
+			err = in.limit.arrived(len(in.files.Sizes))
+		}
+		if err != nil {
+			in.discard()
+			return nil, err
+		}
+	}
+}
+
+func nothingSent() error {
+	var v domain.Violations
+	v.Add("file", "the form is empty: send each file as a field \"file\"")
+	return v.Err()
+}
+
+func noFileName() error {
+	var v domain.Violations
+	v.Add("file", "each field must carry the name of its file, such as config.json")
+	return v.Err()
+}
+
+// weights makes the files a model's newest upload, and answers its verdict.
+func (in *intake) weights(row *projections.Row[domain.Model]) (any, error) {
+	upload := domain.UploadModel{Upload: row.State.Upload + 1, Files: in.files}
+	if err := in.record(domain.Intend(domain.Models, row.Name, domain.Command[domain.Model](upload))); err != nil {
+		return nil, err
+	}
+	in.deleteFolder(row.State.Files.Folder)
+	return in.modelVerdict(row.Name, upload.Upload)
+}
+
+// modelVerdict answers the READY model, or everything that is wrong with its
+// files.
+func (c *call) modelVerdict(name domain.Name, upload int) (any, error) {
+	return verdict(c, models, name, func(m domain.Model) (bool, error) {
+		if m.Validated >= upload && m.State != domain.ModelReady {
+			return true, refusedUpload("INVALID_MODEL", m.Status, m.Violations)
+		}
+		return m.Validated >= upload, nil
+	})
+}
+
+func modelEndpoints(c *call) (any, error) {
+	sizes, err := c.announcedFiles(c.weightFiles())
+	if err != nil {
+		return nil, err
+	}
+	row, err := models.row(c)
+	if err == nil {
+		err = mayUploadModel(row)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return c.signPuts(modelArrivals(row.Name), sizes)
+}
+
+// validateModel takes in what was PUT to the signed URLs, together with the
+// files of the upload before if that was refused, and answers the verdict. With
+// nothing new it answers that of the last upload.
+func validateModel(c *call, row *projections.Row[domain.Model]) (any, error) {
+	if again, err := tried(c, models, row.Name); again != nil || err != nil {
+		if err != nil {
+			return nil, err
+		}
+		return c.modelVerdict(again.Name, again.State.Upload)
+	}
+	arrived, err := c.Blobs.Files(c.ctx, modelArrivals(row.Name))
+	if err != nil {
+		return nil, err
+	}
+	if len(arrived.Sizes) == 0 && row.State.Upload > 0 {
+		return c.modelVerdict(row.Name, row.State.Upload)
+	}
+	if err := mayUploadModel(row); err != nil {
+		return nil, err
+	}
+	if err := c.weightFiles().arrived(len(arrived.Sizes)); err != nil {
+		return nil, err
+	}
+	in := c.newIntake(modelContents(row.Name, row.State.Upload+1), c.weightFiles())
+	for _, files := range []domain.Files{row.State.Files, arrived} {
+		if err := in.take(files); err != nil {
+			return nil, err
+		}
+	}
+	if err := in.limit.arrived(len(in.files.Sizes)); err != nil {
+		in.discard()
+		return nil, err
+	}
+	result, err := in.weights(row)
+	if err == nil || domain.CodeOf(err) == domain.InvalidArgument {
+		c.deleteFolder(modelArrivals(row.Name))
+	}
+	return result, err
+}
+
+// modelDownload answers URLs of a model's files, or of its copy in a precision.
+func modelDownload(c *call) (any, error) {
+	if err := models.open(c, c.path("id"), toRead); err != nil {
+		return nil, err
+	}
+	p := c.params()
+	precision := p.text("precision")
+	if err := p.err(); err != nil {
+		return nil, err
+	}
+	row, err := models.row(c)
+	if err != nil {
+		return nil, err
+	}
+	files := row.State.Files
+	made, ok := row.State.Copies[precision]
+	switch {
+	case ok && made.State == domain.CopyReady:
+		files = made.Files
+	case precision != "" && precision != row.State.Precision:
+		f := domain.Faultf(domain.FailedPrecondition, "precision: %s has no copy in %s that is READY: make one with :prepare, and wait until it is", row.Name, quoted(precision))
+		f.Reason = "NOT_PREPARED"
+		return nil, f
+	case len(files.Sizes) == 0:
+		f := domain.Faultf(domain.FailedPrecondition, "%s has no files yet: upload its weights first", row.Name)
+		f.Reason = "NOTHING_UPLOADED"
+		return nil, f
+	}
+	return c.signGets(files)
+}
+
+// A preparation says in which precision a copy is wanted. ReadMask is taken and
+// has nothing to choose from: the answer is empty.
+type preparation struct {
+	Precision string `json:"precision"`
+	ReadMask  string `json:"readMask"`
+}
+
+func prepareCopy(c *call) (any, error) {
+	p, asked := c.params(), preparation{}
+	if err := readVerbWith(c, &p.violations, &asked); err != nil {
+		return nil, err
+	}
+	row, err := models.row(c)
+	if err != nil {
+		return nil, err
+	}
+	if err := c.mayWork(c.account); err != nil {
+		return nil, err
+	}
+	intent := domain.Intend(domain.Models, row.Name, domain.Command[domain.Model](domain.PrepareModel{Precision: asked.Precision}))
+	if err := refused(c, intent, p, func(err error) error { return err }); err != nil {
+		return nil, err
+	}
+	return empty, c.do(intent)
+}

@@ -1,0 +1,283 @@
+package api
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/stretchr/testify/require"
+)
+
+// A row says how an operation of the document is asked for.
+type row struct {
+	id      string       // of the operation
+	stage   func(*stage) // what has to happen first and no transcript can say; may be nil
+	scene   string       // what has to happen first, as a transcript
+	request string       // the request, as in a transcript without its marks: it is answered with 200
+	bulky   bool         // its answer is not written down: it has tests of its own
+}
+
+// operationRows is the table of all operations. TestEveryOperationHasARow fails when the
+// document has an operation more, or one less.
+func operationRows() []row {
+	return slices.Concat(
+		systemRows(), accountRows(), keyRows(), secretRows(), modelRows(), datasetRows(), evaluatorRows(),
+		jobRows("supervisedFineTuningJobs", `"baseModel": "accounts/default/models/anneal-base", "epochs": 2`),
+		jobRows("dpoJobs", `"trainingConfig": {"baseModel": "accounts/default/models/anneal-base", "epochs": 2}`),
+		jobRows("reinforcementFineTuningJobs", `"evaluator": "accounts/acme/evaluators/exact", "trainingConfig": {"baseModel": "accounts/default/models/anneal-base"}`),
+		jobRows("rlorTrainerJobs", `"trainingConfig": {"baseModel": "accounts/default/models/anneal-base"}, "rewardWeights": ["accuracy=1"]`),
+		[]row{{id: "estimateSupervisedFineTuningJobCost", scene: aFilledOne,
+			request: "POST /v1/accounts/acme/supervisedFineTuningJobs:estimateCost user\n{\"supervisedFineTuningJob\": {\"dataset\": \"accounts/acme/datasets/rows\", \"epochs\": 3}}"}},
+		trainingRows(), shapeRows(), deploymentRows(), addonRows(), nodeRows(), quotaRows(), inferenceRows(),
+	)
+}
+
+// set plays a scene, in which nothing may be refused.
+func (s *stage) set(scene string) {
+	s.Helper()
+	for line := range strings.Lines(play(s, scene)) {
+		require.False(s, strings.HasPrefix(line, "< 4") || strings.HasPrefix(line, "< 5"), "the scene is refused:\n%s", scene)
+	}
+}
+
+// briefly is the query that shows of events what is the same in every run.
+const briefly = "?pageSize=2&readMask=type,subject,time,position"
+
+// Scenes that several rows begin with: transcripts, their requests apart by an
+// empty line.
+const (
+	aDataset    = "> POST /v1/accounts/acme/datasets user\n> {\"datasetId\": \"rows\", \"dataset\": {\"displayName\": \"Capitals\"}}\n\n"
+	threeRows   = "{\"text\": \"Lima\"}\n{\"text\": \"Quito\"}\n{\"text\": \"Cusco\"}"
+	aFilledOne  = aDataset + "> POST /v1/accounts/acme/datasets/rows:upload user upload=rows.jsonl\n> {\"text\": \"Lima\"}\n> {\"text\": \"Quito\"}\n> {\"text\": \"Cusco\"}\n\n"
+	anAddon     = "! addon accounts/acme/models/polite\n"
+	aShape      = "> POST /v1/accounts/acme/deploymentShapes user\n> {\"deploymentShapeId\": \"small\", \"deploymentShape\": {\"baseModel\": \"accounts/default/models/anneal-base\", \"acceleratorType\": \"VENDOR_A_L4_24GB\", \"acceleratorCount\": 1}}\n\n"
+	aReviewed   = aShape + "> PATCH /v1/accounts/acme/deploymentShapes/small/versions/v1 admin\n> {\"validated\": true}\n\n"
+	aDeployment = "> POST /v1/accounts/acme/deployments?deploymentId=d user\n> {\"baseModel\": \"accounts/default/models/anneal-base\", \"enableAddons\": true, \"maxReplicaCount\": 2}\n\n"
+	aServing    = aDeployment + "! serve accounts/acme/deployments/d\n"
+	aLoadedOne  = anAddon + aDeployment + "> POST /v1/accounts/acme/deployedModels?deployedModelId=polite user\n> {\"model\": \"accounts/acme/models/polite\", \"deployment\": \"accounts/acme/deployments/d\"}\n\n"
+	anEvaluator = "> POST /v1/accounts/acme/evaluators user\n> {\"evaluatorId\": \"exact\", \"evaluator\": {\"criteria\": [{\"type\": \"CODE_SNIPPETS\", \"name\": \"exact\", \"codeSnippets\": {\"language\": \"python\", \"fileContents\": {\"main.py\": \"def evaluate(messages, **kwargs): return 1\"}, \"entryFile\": \"main.py\", \"entryFunc\": \"evaluate\"}}]}}\n\n"
+)
+
+func systemRows() []row {
+	return []row{
+		{id: "getOpenAPI", request: "GET /openapi.json -", bulky: true},
+		{id: "getHealth", request: "GET /healthz -"},
+		{id: "getReadiness", request: "GET /readyz -"},
+		{id: "getDocs", request: "GET /docs -", bulky: true},
+		{id: "getMetrics", request: "GET /metrics -", bulky: true},
+		{id: "getDigest", request: "GET /v1/system/digest operator"},
+		{id: "listAllEvents", request: "GET /v1/events" + briefly + " operator"},
+		{id: "listAccountEvents", request: "GET /v1/accounts/acme/events" + briefly + " user"},
+	}
+}
+
+func accountRows() []row {
+	const suspension = "POST /v1/accounts/acme:suspend operator\n{\"suspendState\": \"CREDIT_DEPLETED\"}"
+	return []row{
+		{id: "createAccount", request: "POST /v1/accounts operator\n{\"accountId\": \"new\", \"account\": {\"displayName\": \"New\", \"email\": \"new@example.com\", \"accountType\": \"ENTERPRISE\"}}"},
+		{id: "listAccounts", request: "GET /v1/accounts operator"},
+		{id: "getAccount", request: "GET /v1/accounts/acme user"},
+		{id: "updateAccount", request: "PATCH /v1/accounts/acme operator\n{\"displayName\": \"Acme & sons\"}"},
+		{id: "suspendAccount", request: suspension},
+		{id: "restoreAccount", scene: marked(suspension), request: "POST /v1/accounts/acme:restore operator"},
+	}
+}
+
+// marked is a request as a line of a scene.
+func marked(request string) string {
+	return "> " + strings.ReplaceAll(request, "\n", "\n> ") + "\n\n"
+}
+
+// unmarked is the request of a scene that has one alone.
+func unmarked(scene string) string { return strings.TrimSpace(strings.ReplaceAll(scene, "> ", "")) }
+
+func keyRows() []row {
+	const one = "POST /v1/accounts/acme/apiKeys admin\n{\"apiKeyId\": \"k\", \"apiKey\": {\"displayName\": \"for a test\", \"role\": \"inference\", \"expireTime\": \"2031-01-01T00:00:00Z\"}}"
+	scene := marked(one)
+	return []row{
+		{id: "createApiKey", request: one},
+		{id: "listApiKeys", scene: scene, request: "GET /v1/accounts/acme/apiKeys?filter=role=inference admin"},
+		{id: "getApiKey", scene: scene, request: "GET /v1/accounts/acme/apiKeys/k admin"},
+		{id: "listApiKeyEvents", scene: scene, request: "GET /v1/accounts/acme/apiKeys/k/events" + briefly + " admin"},
+		{id: "deleteApiKey", scene: scene, request: "DELETE /v1/accounts/acme/apiKeys/k admin"},
+	}
+}
+
+func secretRows() []row {
+	const one = "POST /v1/accounts/acme/secrets admin\n{\"name\": \"tracker\", \"keyName\": \"TRACKER_KEY\", \"value\": \"canary\"}"
+	scene := marked(one)
+	return []row{
+		{id: "createSecret", request: one},
+		{id: "listSecrets", scene: scene, request: "GET /v1/accounts/acme/secrets admin"},
+		{id: "getSecret", scene: scene, request: "GET /v1/accounts/acme/secrets/tracker admin"},
+		{id: "listSecretEvents", scene: scene, request: "GET /v1/accounts/acme/secrets/tracker/events" + briefly + " admin"},
+		{id: "updateSecret", scene: scene, request: "PATCH /v1/accounts/acme/secrets/tracker admin\n{\"value\": \"another canary\"}"},
+		{id: "deleteSecret", scene: scene, request: "DELETE /v1/accounts/acme/secrets/tracker admin"},
+	}
+}
+
+func modelRows() []row {
+	const one = "POST /v1/accounts/acme/models user\n{\"modelId\": \"m\", \"model\": {\"displayName\": \"Uploaded\", \"kind\": \"HF_BASE_MODEL\"}}"
+	lacking := func(s *stage) { // an upload whose config.json is still to come
+		s.judgeModels()
+		s.set(marked(one))
+		require.Equal(s, 400, s.uploadModel("m", "user", map[string]string{"model.safetensors": tinyModel["model.safetensors"], "tokenizer.json": tinyModel["tokenizer.json"]}).status)
+	}
+	whole := func(s *stage) {
+		s.judgeModels()
+		s.set(marked(one))
+		require.Equal(s, 200, s.uploadModel("m", "user", tinyModel).status)
+	}
+	return []row{
+		{id: "createModel", request: one},
+		{id: "listModels", scene: anAddon, request: "GET /v1/accounts/acme/models user"},
+		{id: "getModel", scene: anAddon, request: "GET /v1/accounts/acme/models/polite user"},
+		{id: "listModelEvents", scene: anAddon, request: "GET /v1/accounts/acme/models/polite/events" + briefly + " user"},
+		{id: "updateModel", scene: anAddon, request: "PATCH /v1/accounts/acme/models/polite user\n{\"displayName\": \"Polite\"}"},
+		{id: "deleteModel", scene: anAddon, request: "DELETE /v1/accounts/acme/models/polite user"},
+		{id: "uploadModel", stage: lacking, request: "POST /v1/accounts/acme/models/m:upload user upload=config.json\n" + tinyModel["config.json"]},
+		{id: "getModelUploadEndpoint", scene: marked(one), request: "POST /v1/accounts/acme/models/m:getUploadEndpoint user\n{\"filenameToSize\": {\"config.json\": 512, \"model.safetensors\": \"1048576\"}}"},
+		{id: "validateModelUpload", stage: whole, request: "POST /v1/accounts/acme/models/m:validateUpload user"},
+		{id: "getModelDownloadEndpoint", stage: whole, request: "GET /v1/accounts/acme/models/m:getDownloadEndpoint user"},
+		{id: "prepareModel", stage: whole, request: "POST /v1/accounts/acme/models/m:prepare user\n{\"precision\": \"BF16\"}"},
+	}
+}
+
+func datasetRows() []row {
+	const one = "/v1/accounts/acme/datasets/rows"
+	return []row{
+		{id: "createDataset", request: "POST /v1/accounts/acme/datasets user\n{\"datasetId\": \"rows\", \"dataset\": {\"displayName\": \"Capitals\", \"format\": \"COMPLETION\"}}"},
+		{id: "listDatasets", scene: aDataset, request: "GET /v1/accounts/acme/datasets user"},
+		{id: "getDataset", scene: aDataset, request: "GET " + one + " user"},
+		{id: "listDatasetEvents", scene: aDataset, request: "GET " + one + "/events" + briefly + " user"},
+		{id: "updateDataset", scene: aDataset, request: "PATCH " + one + " user\n{\"name\": \"accounts/acme/datasets/rows\", \"displayName\": \"Cities\"}"},
+		{id: "deleteDataset", scene: aDataset, request: "DELETE " + one + " user"},
+		{id: "uploadDataset", scene: aDataset, request: "POST " + one + ":upload user upload=rows.jsonl\n" + threeRows},
+		{id: "getDatasetUploadEndpoint", scene: aDataset, request: "POST " + one + ":getUploadEndpoint user\n{\"filenameToSize\": {\"rows.jsonl\": 100}}"},
+		{id: "validateDatasetUpload", scene: aFilledOne, request: "POST " + one + ":validateUpload user"},
+		{id: "getDatasetDownloadEndpoint", scene: aFilledOne, request: "GET " + one + ":getDownloadEndpoint user"},
+		{id: "previewDataset", scene: aFilledOne, request: "GET " + one + ":preview?pageSize=2 user"},
+	}
+}
+
+func evaluatorRows() []row {
+	const one = "/v1/accounts/acme/evaluators/exact"
+	const waiting = anEvaluator + "> PATCH " + one + "?prepareCodeUpload=true user\n> {\"name\": \"accounts/acme/evaluators/exact\"}\n\n"
+	return []row{
+		{id: "createEvaluator", request: unmarked(anEvaluator)},
+		{id: "listEvaluators", scene: anEvaluator, request: "GET /v1/accounts/acme/evaluators user"},
+		{id: "getEvaluator", scene: anEvaluator, request: "GET " + one + " user"},
+		{id: "listEvaluatorEvents", scene: anEvaluator, request: "GET " + one + "/events" + briefly + " user"},
+		{id: "updateEvaluator", scene: anEvaluator, request: "PATCH " + one + "?prepare_code_upload=true user\n{\"name\": \"accounts/acme/evaluators/exact\", \"description\": \"All or nothing\"}"},
+		{id: "deleteEvaluator", scene: anEvaluator, request: "DELETE " + one + " user"},
+		{id: "getEvaluatorUploadEndpoint", scene: waiting, request: "POST " + one + ":getUploadEndpoint user\n{\"filenameToSize\": {\"main.py\": 20}}"},
+		{id: "uploadEvaluator", scene: waiting, request: "POST " + one + ":upload user upload=main.py\ndef evaluate(messages, **kwargs): return 1"},
+		{id: "validateEvaluatorUpload", scene: waiting + "! put accounts/acme/evaluators/exact\n", request: "POST " + one + ":validateUpload user"},
+		{id: "getEvaluatorBuildLogEndpoint", scene: anEvaluator + "> PATCH " + one + " user\n> {\"name\": \"accounts/acme/evaluators/exact\", \"requirements\": \"numpy\"}\n\n! built accounts/acme/evaluators/exact\n",
+			request: "GET " + one + ":getBuildLogEndpoint user"},
+	}
+}
+
+// jobRows are those of one kind of job; settings are the fields of its create's
+// body beyond the dataset.
+func jobRows(collection, settings string) []row {
+	path, singular := "/v1/accounts/acme/"+collection, strings.TrimSuffix(collection, "s")
+	one, name := path+"/job", "accounts/acme/"+collection+"/job"
+	create := fmt.Sprintf("POST %s?%sId=job user\n{\"dataset\": \"accounts/acme/datasets/rows\", %s}", path, singular, settings)
+	needs := aDataset + anEvaluator
+	scene := needs + marked(create)
+	running := scene + "! checkpoint " + name + "\n"
+	return []row{
+		{id: "create" + capital(singular), scene: needs, request: create},
+		{id: "list" + capital(collection), scene: scene, request: "GET " + path + " user"},
+		{id: "get" + capital(singular), scene: scene, request: "GET " + one + " user"},
+		{id: "list" + capital(singular) + "Events", scene: scene, request: "GET " + one + "/events" + briefly + " user"},
+		{id: "delete" + capital(singular), scene: scene, request: "DELETE " + one + " user"},
+		{id: "cancel" + capital(singular), scene: scene, request: "POST " + one + ":cancel user"},
+		{id: "resume" + capital(singular), scene: running + "! cancelled " + name + "\n", request: "POST " + one + ":resume user"},
+		{id: "get" + capital(singular) + "MetricsFileEndpoint", scene: running, request: "GET " + one + ":getMetricsFileEndpoint user"},
+		{id: "list" + capital(singular) + "Checkpoints", scene: running, request: "GET " + one + "/checkpoints user"},
+	}
+}
+
+// trainingRows are what single kinds of jobs can do beyond the others.
+func trainingRows() []row {
+	const trainer = "accounts/acme/rlorTrainerJobs/kept"
+	const scene = aFilledOne + "> POST /v1/accounts/acme/rlorTrainerJobs?rlorTrainerJobId=kept user\n> {\"dataset\": \"accounts/acme/datasets/rows\", \"keepAlive\": true}\n\n! stepped " + trainer + "\n"
+	return []row{
+		{id: "executeTrainStep", scene: scene, request: "POST /v1/" + trainer + ":executeTrainStep user\n{\"dataset\": \"accounts/acme/datasets/rows\", \"outputModel\": \"second\"}"},
+	}
+}
+
+func shapeRows() []row {
+	const one = "/v1/accounts/acme/deploymentShapes/small"
+	return []row{
+		{id: "createDeploymentShape", request: unmarked(aShape)},
+		{id: "listDeploymentShapes", scene: aShape, request: "GET /v1/accounts/acme/deploymentShapes user"},
+		{id: "getDeploymentShape", scene: aShape, request: "GET " + one + " user"},
+		{id: "listDeploymentShapeEvents", scene: aShape, request: "GET " + one + "/events" + briefly + " user"},
+		{id: "updateDeploymentShape", scene: aShape, request: "PATCH " + one + " user\n{\"precision\": \"FP8\"}"},
+		{id: "deleteDeploymentShape", scene: aShape, request: "DELETE " + one + " user"},
+		{id: "listDeploymentShapeVersions", scene: aReviewed, request: "GET " + one + "/versions user"},
+		{id: "getDeploymentShapeVersion", scene: aReviewed, request: "GET " + one + "/versions/v1 user"},
+		{id: "updateDeploymentShapeVersion", scene: aReviewed, request: "PATCH " + one + "/versions/v1 admin\n{\"public\": true}"},
+		{id: "matchDeploymentShapeVersions", scene: aReviewed,
+			request: "POST /v1/accounts/acme/deploymentShapeVersions:match user\n{\"createDeploymentRequest\": {\"deployment\": {\"baseModel\": \"accounts/default/models/anneal-base\"}}}"},
+	}
+}
+
+func deploymentRows() []row {
+	const one = "/v1/accounts/acme/deployments/d"
+	return []row{
+		{id: "createDeployment", request: unmarked(aDeployment)},
+		{id: "listDeployments", scene: aDeployment, request: "GET /v1/accounts/acme/deployments?showDeleted=true user"},
+		{id: "getDeployment", scene: aDeployment, request: "GET " + one + " user"},
+		{id: "listDeploymentEvents", scene: aDeployment, request: "GET " + one + "/events" + briefly + " user"},
+		{id: "updateDeployment", scene: aServing, request: "PATCH " + one + " user\n{\"description\": \"for capitals\", \"autoscalingPolicy\": {\"scaleUpWindow\": \"1m\"}}"},
+		{id: "deleteDeployment", scene: aDeployment, request: "DELETE " + one + "?ignoreChecks=true user"},
+		{id: "scaleDeployment", scene: aServing, request: "PATCH " + one + ":scale user\n{\"replicaCount\": 2}"},
+		{id: "undeleteDeployment", scene: aDeployment + "> DELETE " + one + " user\n\n! deleted accounts/acme/deployments/d\n", request: "POST " + one + ":undelete user"},
+	}
+}
+
+func addonRows() []row {
+	const one = "/v1/accounts/acme/deployedModels/polite"
+	return []row{
+		{id: "createDeployedModel", scene: anAddon + aDeployment,
+			request: "POST /v1/accounts/acme/deployedModels?deployedModelId=polite user\n{\"model\": \"accounts/acme/models/polite\", \"deployment\": \"accounts/acme/deployments/d\"}"},
+		{id: "listDeployedModels", scene: aLoadedOne, request: "GET /v1/accounts/acme/deployedModels user"},
+		{id: "getDeployedModel", scene: aLoadedOne, request: "GET " + one + " user"},
+		{id: "listDeployedModelEvents", scene: aLoadedOne, request: "GET " + one + "/events" + briefly + " user"},
+		{id: "updateDeployedModel", scene: aLoadedOne, request: "PATCH " + one + " user\n{\"default\": true}"},
+		{id: "deleteDeployedModel", scene: aLoadedOne, request: "DELETE " + one + " user"},
+	}
+}
+
+func nodeRows() []row {
+	const one, scene = "/v1/accounts/system/nodes/n1", "! node accounts/system/nodes/n1\n"
+	return []row{
+		{id: "listNodes", scene: scene, request: "GET /v1/accounts/system/nodes operator"},
+		{id: "getNode", scene: scene, request: "GET " + one + " operator"},
+		{id: "listNodeEvents", scene: scene, request: "GET " + one + "/events" + briefly + " operator"},
+		{id: "deleteNode", scene: scene, request: "DELETE " + one + " operator"},
+	}
+}
+
+func quotaRows() []row {
+	const one = "/v1/accounts/acme/quotas/accelerators"
+	const patch = "PATCH " + one + " operator\n{\"maxValue\": 4}"
+	return []row{
+		{id: "listQuotas", scene: marked(patch), request: "GET /v1/accounts/acme/quotas user"},
+		{id: "getQuota", scene: marked(patch), request: "GET " + one + " user"},
+		{id: "listQuotaEvents", scene: marked(patch), request: "GET " + one + "/events" + briefly + " user"},
+		{id: "updateQuota", request: patch},
+	}
+}
+
+func inferenceRows() []row {
+	return []row{
+		{id: "createCompletion", scene: aServing, request: "POST /inference/v1/completions inference\n{\"model\": \"accounts/acme/deployments/d\", \"prompt\": \"one two three\", \"max_tokens\": 2}"},
+		{id: "createChatCompletion", scene: aServing, request: "POST /inference/v1/chat/completions inference\n{\"model\": \"accounts/acme/deployments/d\", \"messages\": [{\"role\": \"user\", \"content\": \"one two\"}]}"},
+		{id: "listInferenceModels", scene: aServing, request: "GET /inference/v1/models inference"},
+	}
+}

@@ -1,0 +1,180 @@
+package api
+
+import (
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"anneal/domain"
+)
+
+// family is a set of models and of validated shapes that tell the rules of
+// operations 1 and 2 apart. Shapes are named after what they serve.
+func family(t *testing.T) *stage {
+	s := newStage(t, Limits{})
+	const large = 8_000_000_000
+	s.model("accounts/acme/models/base", domain.BaseModel, "", domain.ModelFacts{ModelType: "llama", ParameterCount: large})
+	s.model("accounts/acme/models/lora", domain.PEFTAddon, "accounts/acme/models/base", domain.ModelFacts{ModelType: "llama", LoraRank: 8})
+	s.model("accounts/acme/models/tuned", domain.BaseModel, "accounts/acme/models/base", domain.ModelFacts{ModelType: "llama", ParameterCount: large})
+	s.model("accounts/acme/models/small", domain.BaseModel, "", domain.ModelFacts{ModelType: "llama", ParameterCount: large / 8})
+	s.model("accounts/acme/models/qwen", domain.BaseModel, "", domain.ModelFacts{ModelType: "qwen3", ParameterCount: large})
+	s.model("accounts/acme/models/vectors", domain.BaseModel, "", domain.ModelFacts{ModelType: "llama", ParameterCount: large, Embedding: true})
+	for id, settings := range map[string]string{
+		"text":    `"baseModel": "accounts/acme/models/base"`,
+		"multi":   `"baseModel": "accounts/acme/models/base", "presetType": "MULTI_LORA"`,
+		"fp4":     `"baseModel": "accounts/acme/models/base", "acceleratorType": "VENDOR_A_B200_180GB", "precision": "FP4"`,
+		"small":   `"baseModel": "accounts/acme/models/small"`,
+		"qwen":    `"baseModel": "accounts/acme/models/qwen"`,
+		"vectors": `"baseModel": "accounts/acme/models/vectors"`,
+		"draft":   `"baseModel": "accounts/acme/models/base", "draftTokenCount": 4, "ngramSpeculationLength": 3`,
+		"raw":     `"baseModel": "accounts/acme/models/base"`,
+	} {
+		s.shape(id, settings, id != "raw")
+	}
+	return s
+}
+
+func (s *stage) model(name domain.Name, kind, base string, facts domain.ModelFacts) {
+	s.Helper()
+	s.do(domain.Intend(domain.Models, name, domain.Command[domain.Model](domain.RegisterModel{
+		ModelSpec: domain.ModelSpec{DisplayName: name.ID(), Kind: kind, BaseModel: base}, ModelFacts: facts,
+		Files: domain.Files{Folder: "models/" + name.ID() + "/", Sizes: map[string]int64{"model.safetensors": 42}}})))
+}
+
+// shape makes a shape and, if it is to be used, validates its first version.
+func (s *stage) shape(id, settings string, validated bool) {
+	s.Helper()
+	const shapes = "/v1/accounts/acme/deploymentShapes"
+	s.ok(http.MethodPost, shapes, fmt.Sprintf(`{"deploymentShapeId": %q, "deploymentShape": {%s}}`, id, settings))
+	if !validated {
+		return
+	}
+	versions := s.ok(http.MethodGet, shapes+"/"+id+"/versions", "").json(s)["deploymentShapeVersions"].([]any)
+	name := versions[0].(map[string]any)["name"].(string)
+	s.ok(http.MethodPatch, "/v1/"+name, `{"validated": true}`)
+}
+
+// ok demands an answer 200 to an admin.
+func (s *stage) ok(method, path, body string) answer {
+	s.Helper()
+	a := s.call(method, path, "admin", body)
+	require.Equal(s, http.StatusOK, a.status, "%s %s: %s", method, path, a.body)
+	return a
+}
+
+// matches are the IDs of the shapes that fit a deployment, sorted.
+func (s *stage) matches(deployment string) []string {
+	s.Helper()
+	a := s.ok(http.MethodPost, "/v1/accounts/acme/deploymentShapeVersions:match", `{"createDeploymentRequest": {"deployment": {`+deployment+`}}}`)
+	ids := []string{}
+	for _, version := range a.json(s)["deploymentShapeVersions"].([]any) {
+		v := version.(map[string]any)
+		require.Equal(s, true, v["validated"])
+		require.Equal(s, true, v["latestValidated"])
+		ids = append(ids, strings.Split(v["name"].(string), "/")[3])
+	}
+	slices.Sort(ids)
+	return ids
+}
+
+// The rules of operation 1, as spec/interface.md numbers them.
+func TestRulesOfMatch(t *testing.T) {
+	s := family(t)
+	text := []string{"draft", "fp4", "multi", "text"}
+	t.Run("1 latest validated versions, ready to deploy with", func(t *testing.T) {
+		require.Equal(t, text, s.matches(`"baseModel": "accounts/acme/models/base"`))
+		for _, shape := range []string{"draft", "multi", "text"} { // the accelerators of fp4 are not for a raw model name
+			s.ok(http.MethodPost, "/v1/accounts/acme/deployments?validateOnly=true",
+				`{"baseModel": "accounts/acme/models/base", "deploymentShape": "accounts/acme/deploymentShapes/`+shape+`"}`)
+		}
+	})
+	t.Run("2 an addon is matched by its base model", func(t *testing.T) {
+		require.Equal(t, text, s.matches(`"baseModel": "accounts/acme/models/lora"`))
+	})
+	t.Run("3 model type, tier of parameters, embedding or not", func(t *testing.T) {
+		require.Equal(t, []string{"small"}, s.matches(`"baseModel": "accounts/acme/models/small"`))
+		require.Equal(t, []string{"qwen"}, s.matches(`"baseModel": "accounts/acme/models/qwen"`))
+		require.Equal(t, []string{"vectors"}, s.matches(`"baseModel": "accounts/acme/models/vectors"`))
+	})
+	t.Run("4 addons want MULTI_LORA", func(t *testing.T) {
+		require.Equal(t, []string{"multi"}, s.matches(`"baseModel": "accounts/acme/models/base", "enableAddons": true`))
+	})
+	t.Run("5 a fine-tune of all parameters is not squeezed into FP4", func(t *testing.T) {
+		require.Equal(t, []string{"draft", "multi", "text"}, s.matches(`"baseModel": "accounts/acme/models/tuned"`))
+	})
+	t.Run("6 the account is the caller's own", func(t *testing.T) {
+		const body = `{"createDeploymentRequest": {"deployment": {"baseModel": "accounts/default/models/anneal-base"}}}`
+		for _, account := range []string{"default", "other", "nobody"} {
+			a := s.call(http.MethodPost, "/v1/accounts/"+account+"/deploymentShapeVersions:match", "admin", body)
+			require.Equal(t, http.StatusForbidden, a.status, "%s: %s", account, a.body)
+		}
+		s.ok(http.MethodPost, "/v1/accounts/acme/deploymentShapeVersions:match", body) // a model of any account that may be used
+	})
+}
+
+// The rules of operation 2.
+func TestRulesOfCreateDeployment(t *testing.T) {
+	s := family(t)
+	const path = "/v1/accounts/acme/deployments"
+	shaped := func(shape string) string {
+		return `{"baseModel": "accounts/acme/models/base", "deploymentShape": "accounts/acme/deploymentShapes/` + shape + `"}`
+	}
+	t.Run("1 validateOnly creates nothing", func(t *testing.T) {
+		before := s.world.Position()
+		a := s.ok(http.MethodPost, path+"?deploymentId=imagined&validateOnly=true", shaped("text")).json(t)
+		require.Equal(t, "accounts/acme/deployments/imagined", a["name"])
+		require.Equal(t, before, s.world.Position())
+		require.Equal(t, http.StatusNotFound, s.call(http.MethodGet, path+"/imagined", "admin", "").status)
+		s.ok(http.MethodPost, path+"?deploymentId=imagined", shaped("text")) // nor is the ID taken
+	})
+	t.Run("2 a deployment serves the model that it is made with", func(t *testing.T) {
+		for _, query := range []string{"&disableAutoDeploy=true", ""} {
+			a := s.ok(http.MethodPost, path+"?validateOnly=true"+query, shaped("text")).json(t)
+			require.Equal(t, "accounts/acme/models/base", a["baseModel"])
+		}
+	})
+	t.Run("3 disableSpeculativeDecoding takes speculation out", func(t *testing.T) {
+		a := s.ok(http.MethodPost, path+"?validateOnly=true", shaped("draft")).json(t)
+		require.EqualValues(t, 4, a["draftTokenCount"])
+		a = s.ok(http.MethodPost, path+"?validateOnly=true&disableSpeculativeDecoding=true", shaped("draft")).json(t)
+		require.NotContains(t, a, "draftTokenCount")
+		require.NotContains(t, a, "ngramSpeculationLength")
+	})
+	t.Run("4 a shape must be validated unless that is skipped", func(t *testing.T) {
+		a := s.call(http.MethodPost, path+"?validateOnly=true", "admin", shaped("raw"))
+		require.Equal(t, http.StatusBadRequest, a.status, "%s", a.body)
+		require.Contains(t, string(a.body), "skipShapeValidation")
+		a = s.ok(http.MethodPost, path+"?validateOnly=true&skipShapeValidation=true", shaped("raw"))
+		require.Regexp(t, "^accounts/acme/deploymentShapes/raw/versions/", a.json(t)["deploymentShape"], "the name of the shape's version stands there")
+	})
+	t.Run("5 skipImageTagValidation is accepted", func(t *testing.T) {
+		s.ok(http.MethodPost, path+"?validateOnly=true&skipImageTagValidation=true", shaped("text"))
+	})
+}
+
+// The rules of operations 9 and 10: the name stands in the body.
+func TestRulesOfPatches(t *testing.T) {
+	s := newStage(t, Limits{})
+	s.ok(http.MethodPost, "/v1/accounts/acme/datasets", `{"datasetId": "d", "dataset": {"displayName": "before"}}`)
+	s.ok(http.MethodPost, "/v1/accounts/acme/evaluators", `{"evaluatorId": "e", "evaluator": {"displayName": "before"}}`)
+	for _, name := range []string{"accounts/acme/datasets/d", "accounts/acme/evaluators/e"} {
+		for body, says := range map[string]string{
+			`{"displayName": "after"}`: "is required here",
+			`{"name": "accounts/acme/datasets/other", "displayName": "after"}`: "must be the name in the path",
+		} {
+			a := s.call(http.MethodPatch, "/v1/"+name, "admin", body)
+			require.Equal(t, http.StatusBadRequest, a.status, "%s: %s", name, a.body)
+			require.Contains(t, string(a.body), says)
+		}
+		a := s.ok(http.MethodPatch, "/v1/"+name, fmt.Sprintf(`{"name": %q, "displayName": "after"}`, name)).json(t)
+		require.Equal(t, "after", a["displayName"])
+	}
+	for _, parameter := range []string{"prepare_code_upload", "prepareCodeUpload"} {
+		a := s.ok(http.MethodPatch, "/v1/accounts/acme/evaluators/e?"+parameter+"=true", `{"name": "accounts/acme/evaluators/e"}`).json(t)
+		require.Equal(t, "BUILDING", a["state"])
+	}
+}

@@ -1,0 +1,150 @@
+package api
+
+import (
+	"reflect"
+	"slices"
+	"time"
+
+	"anneal/domain"
+	"anneal/projections"
+)
+
+// Quota is a quota on the wire: the most that an account may have of
+// something, and how much of it there is.
+type Quota struct {
+	Name       string        `json:"name" api:"output"`
+	Value      *domain.Count `json:"value,omitempty" api:"output"` // the limit that is in force; absent when there is none
+	MaxValue   *domain.Count `json:"maxValue,omitempty"`
+	Usage      domain.Count  `json:"usage" api:"output"`
+	UpdateTime *time.Time    `json:"updateTime,omitempty" api:"output"`
+}
+
+// quotas are there for every account, whether something was set or not: its
+// reads are of rows that are made up where there are none.
+var quotas = &resource[domain.Quota, Quota]{
+	kind: domain.Quotas, noun: "quota", reads: toRead, writes: toOperate,
+	fields: projections.FieldsOf[Quota](),
+}
+
+func quotaOperations() []operation {
+	all := quotas.operations()
+	for i, handle := range []handler{listQuotas, getQuota, listQuotaEvents} {
+		all[i].handle = handle
+	}
+	return append(all, operation{id: "updateQuota", method: "PATCH", path: collectionPath + "quotas/{id}", tag: "quotas", gate: byOperator,
+		summary: "Set or lift a quota", about: "A maxValue of null lifts it. What the account has beyond a new quota stays; it only gets no more.",
+		query: []parameter{updateMask}, body: typeFor[Quota](), answer: typeFor[Quota](), handle: updateQuota})
+}
+
+func quotaRow(v *projections.View, account, id string) *projections.Row[domain.Quota] {
+	name := domain.NewName(account, domain.Quotas.Collection, id)
+	if row, ok := v.Quotas.Get(name); ok {
+		return row
+	}
+	return &projections.Row[domain.Quota]{Name: name}
+}
+
+// renderQuota makes a renderer of the account's quotas. Requests are counted by
+// the server that answers.
+func renderQuota(c *call) func(*projections.Row[domain.Quota], *Quota) {
+	usage := c.snapshot().Usage(c.account)
+	return func(row *projections.Row[domain.Quota], out *Quota) {
+		*out = Quota{Name: string(row.Name), Value: row.State.MaxValue, MaxValue: row.State.MaxValue,
+			Usage: domain.Count(usage.Of(row.Name.ID())), UpdateTime: stampOf(&row.UpdateTime)}
+		if row.Name.ID() == domain.QuotaRequestsPerMinute {
+			out.Usage = domain.Count(c.rates.used(c.account, c.now))
+		}
+	}
+}
+
+func listQuotas(c *call) (any, error) {
+	p := c.params()
+	q, m := readQuery(c, p, reflect.TypeFor[Quota]())
+	v := c.snapshot()
+	rows := func(yield func(*projections.Row[domain.Quota]) bool) {
+		for _, id := range domain.QuotaIDs {
+			if !yield(quotaRow(v, c.account, id)) {
+				return
+			}
+		}
+	}
+	page, err := projections.List(rows, renderQuota(c), quotas.fields, q)
+	if err := both(p.err(), err); err != nil {
+		return nil, err
+	}
+	return listAnswer("quotas", page.Items, page.NextPageToken, page.TotalSize, m)
+}
+
+// knownQuota is the name of the quota that the path names.
+func knownQuota(c *call) (domain.Name, error) {
+	name := domain.NewName(c.account, domain.Quotas.Collection, c.path("id"))
+	if !slices.Contains(domain.QuotaIDs, name.ID()) {
+		return "", notFound("quota", name)
+	}
+	return name, nil
+}
+
+func getQuota(c *call) (any, error) {
+	p := c.params()
+	m, _ := parseMask(&p.violations, "readMask", reflect.TypeFor[Quota](), p.texts("readMask"), false)
+	if err := p.err(); err != nil {
+		return nil, err
+	}
+	name, err := knownQuota(c)
+	if err != nil {
+		return nil, err
+	}
+	var out Quota
+	renderQuota(c)(quotaRow(c.snapshot(), c.account, name.ID()), &out)
+	return m.project(&out)
+}
+
+func listQuotaEvents(c *call) (any, error) {
+	name, err := knownQuota(c)
+	if err != nil {
+		return nil, err
+	}
+	return c.events(name.Subject())
+}
+
+// updateQuota sets a quota, or lifts it.
+func updateQuota(c *call) (any, error) {
+	p, t := c.params(), reflect.TypeFor[Quota]()
+	value, err := readBody(c.w, c.r, c.Limits.Body, false)
+	if err != nil {
+		return nil, err
+	}
+	b := normalise(&p.violations, t, value)
+	m, all := parseMask(&p.violations, "updateMask", t, p.texts("updateMask"), true)
+	if all && len(p.texts("updateMask")) == 0 {
+		m, all = present(t, b), false
+	}
+	p.violations.Require(all || m.has("maxValue"), "maxValue", "is required: the new limit, or null for none")
+	name, err := knownQuota(c)
+	if err != nil {
+		return nil, err
+	}
+	account := domain.Name("accounts/" + c.account)
+	if _, ok := c.snapshot().Accounts.Get(account); !ok || c.account == domain.System { // the operator's own has no quotas: they could lock it out
+		return nil, notFound("account with quotas", account)
+	}
+	quotas.checkName(p, value, name)
+	var given Quota
+	if err := b.fill(&given); err != nil {
+		return nil, err
+	}
+	var command domain.Command[domain.Quota] = domain.LiftQuota{}
+	if given.MaxValue != nil {
+		command = domain.SetQuota{MaxValue: *given.MaxValue}
+	}
+	intent := domain.Intend(domain.Quotas, name, command)
+	if err := refused(c, intent, p, func(err error) error { return err }); err != nil {
+		return nil, err
+	}
+	if err := c.do(intent); err != nil {
+		return nil, err
+	}
+	var out Quota
+	renderQuota(c)(quotaRow(c.snapshot(), c.account, name.ID()), &out)
+	return &out, nil
+}

@@ -1,0 +1,63 @@
+package api
+
+import (
+	"cmp"
+	"fmt"
+	"net/http"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+var placeholders = regexp.MustCompile(`\{[a-z]+\}`)
+
+// TestRoles knocks at the door of every operation with every kind of key, and
+// writes down who gets in: the operations below another account's path are
+// those of accounts/acme. The bodies are broken and nothing that is named
+// exists, so that nobody gets further than the door.
+func TestRoles(t *testing.T) {
+	s := newStage(t, Limits{})
+	columns := []string{"admin", "user", "inference", "other", "operator", ""}
+	var out strings.Builder
+	out.WriteString("# Who may call which operation: a key's role in the account of the path, the admin of another\n" +
+		"# account (other), the operator, and whoever has no key at all (anyone). Written by TestRoles with -update.\n#\n")
+	fmt.Fprintf(&out, "# %-68s %s\n", "operation", "admin user inference other operator anyone")
+	for _, op := range operations() {
+		path := strings.ReplaceAll(op.path, "{account}", "acme")
+		path = placeholders.ReplaceAllString(path, "none")
+		row := make([]string, len(columns))
+		for i, alias := range columns {
+			body := "{"
+			if op.method == http.MethodGet {
+				body = ""
+			}
+			status := s.call(op.method, path, alias, body).status
+			mark := "-"
+			if status != http.StatusUnauthorized && status != http.StatusForbidden {
+				mark = "x"
+			}
+			row[i] = fmt.Sprintf("%-*s", len(cmp.Or(alias, "anyone")), mark)
+		}
+		name := op.id
+		if op.unlisted {
+			name = op.method + " " + op.path
+		}
+		fmt.Fprintf(&out, "%-70s %s\n", name, strings.TrimRight(strings.Join(row, " "), " "))
+	}
+	file := filepath.Join("testdata", "roles.golden")
+	if *update {
+		require.NoError(t, os.WriteFile(file, []byte(out.String()), 0o644))
+	}
+	want, err := os.ReadFile(file)
+	require.NoError(t, err)
+	wanted, got := strings.Split(string(want), "\n"), strings.Split(out.String(), "\n")
+	for i, line := range got {
+		require.True(t, slices.Contains(wanted, line), "line %d of who may do what is new or has changed: when that is meant, run the test with -update\n%s", i+1, line)
+	}
+	require.Len(t, got, len(wanted), "run the test with -update")
+}

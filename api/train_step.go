@@ -1,0 +1,51 @@
+package api
+
+import (
+	"anneal/domain"
+)
+
+func trainStepOperation() operation {
+	return operation{id: "executeTrainStep", method: "POST", path: collectionPath + "rlorTrainerJobs/{id}:executeTrainStep", tag: domain.TrainerJobs.Collection,
+		summary: "Give a reinforcement trainer job its next step", may: toWrite,
+		about: "The job has keepAlive or serviceMode and is JOB_STATE_IDLE. It learns from the dataset, beginning with the model of the step before, and is JOB_STATE_IDLE again when the step's model is READY.",
+		body:  typeFor[trainStepBody](), requires: []string{"dataset", "outputModel"}, answer: typeFor[TrainerJob](), handle: executeTrainStep}
+}
+
+// A trainStepBody is what a step learns from and what comes of it.
+type trainStepBody struct {
+	Dataset     string `json:"dataset"`
+	OutputModel string `json:"outputModel"`
+}
+
+func executeTrainStep(c *call) (any, error) {
+	p := c.params()
+	var step trainStepBody
+	if err := readVerb(c, &step); err != nil {
+		return nil, err
+	}
+	row, err := trainerJobs.row(c)
+	if err != nil {
+		return nil, err
+	}
+	if err := c.mayWork(c.account); err != nil {
+		return nil, err
+	}
+	made, err := c.recorded(row.Name)
+	if err != nil {
+		return nil, err
+	}
+	intent := domain.Intend(domain.TrainerJobs, row.Name, domain.Command[domain.TrainerJob](domain.ExecuteTrainStep(step)))
+	if made == 0 {
+		c.wantDataset(&p.violations, "dataset", step.Dataset)
+		if step.OutputModel != "" {
+			c.wantFreeModel(&p.violations, "outputModel", step.OutputModel, "")
+		}
+		if err := refused(c, intent, p, func(err error) error { return err }); err != nil {
+			return nil, err
+		}
+	}
+	if err := c.do(intent); err != nil {
+		return nil, err
+	}
+	return trainerJobs.wire(c, row.Name)
+}

@@ -1,0 +1,119 @@
+package api
+
+import (
+	"strings"
+	"sync"
+
+	"anneal/domain"
+	"anneal/projections"
+)
+
+// countedQuotas are those that count what an account has.
+var countedQuotas = []string{domain.QuotaAccelerators, domain.QuotaDeployments, domain.QuotaJobs}
+
+// A guard lets one change at a time count against an account's quotas.
+type guard struct{ accounts sync.Map } // of *sync.Mutex, by account; only those with quotas are ever in it
+
+func (g *guard) enter(account string) (leave func()) {
+	lock, _ := g.accounts.LoadOrStore(account, new(sync.Mutex))
+	lock.(*sync.Mutex).Lock()
+	return lock.(*sync.Mutex).Unlock
+}
+
+// withinQuotas refuses intents that would give an account more than its quotas
+// allow. Until leave is called no other change of the account is weighed here,
+// so that two at once do not both take the last place. Another server weighs
+// what it knows: in the moment in which an event is on its way there, each
+// server may let one change through.
+func (c *call) withinQuotas(intents []domain.Intent) (leave func(), err error) {
+	leave = func() {}
+	account := ""
+	for _, intent := range intents {
+		if counts(intent.Name.Collection()) {
+			account = intent.Name.Account() // intents of one call are of one account
+		}
+	}
+	if account == "" || !bounded(c.World.View(), account) {
+		return leave, nil
+	}
+	leave = c.guard.enter(account)
+	v := c.World.View()
+	var more domain.Usage
+	for _, intent := range intents {
+		more = more.Plus(c.weigh(intent))
+	}
+	usage := v.Usage(account)
+	for _, id := range countedQuotas {
+		most, set := v.Quota(account, id)
+		if set && more.Of(id) > 0 && usage.Of(id)+more.Of(id) > most {
+			leave()
+			return func() {}, overQuota(account, id, most, usage.Of(id), more.Of(id))
+		}
+	}
+	return leave, nil
+}
+
+func bounded(v *projections.View, account string) bool {
+	for _, id := range countedQuotas {
+		if _, set := v.Quota(account, id); set {
+			return true
+		}
+	}
+	return false
+}
+
+func overQuota(account, id string, most, used, more int64) error {
+	f := domain.Faultf(domain.ResourceExhausted, "accounts/%s may have %d %s and has %d; this takes %d more: delete, cancel or scale down what is not needed, or ask the operator to raise accounts/%s/quotas/%s",
+		account, most, strings.ReplaceAll(id, "-", " "), used, more, account, id)
+	f.Reason = "QUOTA_EXCEEDED"
+	return f
+}
+
+// weigh is what an intent adds to the account's usage; a refused one, which
+// the decision answers, adds nothing.
+func (c *call) weigh(intent domain.Intent) domain.Usage {
+	state, _ := c.World.Row(intent.Name)
+	record, err := intent.Decide(state, c.now)
+	if err != nil || record.Type == "" {
+		return domain.Usage{}
+	}
+	switch intent.Name.Collection() {
+	case domain.Deployments.Collection:
+		return growth(domain.Deployments, state, record)
+	case domain.SupervisedJobs.Collection:
+		return growth(domain.SupervisedJobs, state, record)
+	case domain.DPOJobs.Collection:
+		return growth(domain.DPOJobs, state, record)
+	case domain.ReinforcementJobs.Collection:
+		return growth(domain.ReinforcementJobs, state, record)
+	case domain.TrainerJobs.Collection:
+		return growth(domain.TrainerJobs, state, record)
+	}
+	return domain.Usage{}
+}
+
+// counts tells whether resources of a collection count against quotas: those
+// that weigh knows.
+func counts(collection string) bool {
+	switch collection {
+	case domain.Deployments.Collection, domain.SupervisedJobs.Collection, domain.DPOJobs.Collection,
+		domain.ReinforcementJobs.Collection, domain.TrainerJobs.Collection:
+		return true
+	}
+	return false
+}
+
+type counted interface {
+	domain.State
+	Usage() domain.Usage
+}
+
+// growth is by how much a record changes the usage of its resource.
+func growth[S counted](kind *domain.Kind[S], state any, record domain.Record) domain.Usage {
+	before, _ := state.(S)
+	after := before
+	if kind.Fold(&after, record) != nil {
+		return domain.Usage{} // the log's own reader will say so
+	}
+	return after.Usage().Minus(before.Usage())
+}
