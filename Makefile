@@ -2,10 +2,12 @@ VERSION := $(shell git describe --always --dirty 2>/dev/null || echo dev)
 BUILD   := CGO_ENABLED=0 go build -trimpath -ldflags "-X main.version=$(VERSION)"
 STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
 
-.PHONY: help demo run test race bench crash lint golden build
+ANNEAL_FUZZ ?= 20s
+
+.PHONY: help demo run test race bench crash fuzz lint lint-openapi golden build clients
 
 help: ## show this
-	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
 
 build: ## build bin/anneal
 	$(BUILD) -o bin/anneal ./cmd/anneal
@@ -19,22 +21,38 @@ run: build ## start a server with a local worker; data lies in ./data
 test: ## run the tests
 	go test ./...
 
+clients: ## install the clients for JavaScript that the tests drive against a server
+	npm ci --prefix cmd/anneal/testdata/clients/node --ignore-scripts --no-audit --no-fund
+
 race: ## run the tests under the race detector, the long ones cut short
 	go test -race -short ./...
 
 bench: ## measure against the limits of this machine, in one run; BENCHMARKS.md explains
 	go test -run '^$$' -bench 'Do|Follow' -benchtime 1x ./eventlog
 	go test -run '^$$' -bench 'Rebuild|List|Get' ./projections
+	go test -run '^$$' -bench 'Lists' -benchtime 100x ./api
+	go test -run '^$$' -bench 'CreateOverHTTP' -benchtime 20x ./api
 	go test -run '^$$' -bench 'Gemm' ./engines/embedded/kernel
 	go test -run '^$$' -bench . ./engines/embedded/serve ./engines/embedded/train
 
 crash: ## kill the control plane 100 times at random points
 	ANNEAL_CRASHES=100 go test -count=1 -timeout 60m -run TestControlPlane -v ./cmd/anneal
 
+fuzz: ## run every fuzz target, one after another, for ANNEAL_FUZZ each (20s; 10m in a full run)
+	@set -e; for at in $$(git grep -l '^func Fuzz' -- '*_test.go'); do \
+		for target in $$(sed -n 's/^func \(Fuzz[A-Za-z]*\)(.*/\1/p' $$at); do \
+			echo "$$target in $$(dirname $$at)"; \
+			go test -run '^$$' -fuzz "^$$target\$$" -fuzztime $(ANNEAL_FUZZ) ./$$(dirname $$at); \
+		done; \
+	done
+
 lint: ## gofmt, go vet, staticcheck
 	@test -z "$$(gofmt -l $$(git ls-files '*.go'))" || { gofmt -l $$(git ls-files '*.go'); exit 1; }
 	go vet ./...
 	go run $(STATICCHECK) ./...
+
+lint-openapi: ## the served OpenAPI document against redocly's and spectral's recommended rules; skipped without npm
+	api/lint/run.sh bin/lint
 
 golden: ## write the golden files anew; read the difference before you commit it
 	go test ./domain ./schedulers ./api -update

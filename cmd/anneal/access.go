@@ -14,8 +14,8 @@ import (
 )
 
 var secrets = collection{"secrets", "secret",
-	[]column{{"ID", "#name"}, {"KEY NAME", "keyName"}, {"CREATED", "createTime"}, {"UPDATED", "updateTime"}},
-	[]column{{"Name", "name"}, {"Key name", "keyName"}, {"Created", "createTime"}, {"Updated", "updateTime"}}}
+	[]column{{"ID", "#name"}, {"KEY NAME", "keyName"}},
+	[]column{{"Name", "name"}, {"Key name", "keyName"}}}
 
 func secretCommand() *cobra.Command {
 	return group("secret", "Credentials of third parties; values are never shown again", secretWrite("create", "Store a secret"),
@@ -86,11 +86,25 @@ func readValue(c *cobra.Command, file string) (string, error) {
 }
 
 var apiKeys = collection{"apiKeys", "key",
-	[]column{{"ID", "#name"}, {"ROLE", "role"}, {"PREFIX", "prefix"}, {"EXPIRES", "expireTime"}, {"CREATED", "createTime"}},
-	[]column{{"Name", "name"}, {"Display name", "displayName"}, {"Role", "role"}, {"Key", "key"}, {"Prefix", "prefix"}, {"Expires", "expireTime"}, {"Created", "createTime"}}}
+	[]column{{"ID", "#name"}, {"ROLE", "role"}, {"PREFIX", "prefix"}, {"EXPIRES", "expireTime"}, {"LAST USED", "lastUsedTime"}, {"CREATED", "createTime"}},
+	[]column{{"Name", "name"}, {"Display name", "displayName"}, {"Role", "role"}, {"Key", "key"}, {"Prefix", "prefix"}, {"Expires", "expireTime"}, {"Last used", "lastUsedTime"}, {"Created", "createTime"}}}
 
 func keyCommand() *cobra.Command {
 	return group("key", "API keys of the account", keyCreate(), apiKeys.listCommand(), apiKeys.deleteCommand())
+}
+
+// setExpiry sets a body's expireTime as --expire asks, and leaves it out where
+// the flag is not given. A time that is not ahead is refused: left out, it would
+// mean for ever.
+func setExpiry(c *cobra.Command, after time.Duration, body map[string]any) error {
+	if !c.Flags().Changed("expire") {
+		return nil
+	}
+	if after < time.Second {
+		return usageError{fmt.Errorf("--expire: %s is not ahead: give a second or more, such as 720h, or leave it out for never", after)}
+	}
+	body["expireTime"] = time.Now().Add(after).UTC().Format(time.RFC3339)
+	return nil
 }
 
 func keyCreate() *cobra.Command {
@@ -102,8 +116,8 @@ func keyCreate() *cobra.Command {
 			return err
 		}
 		key := map[string]any{"role": role, "displayName": displayName}
-		if expire > 0 {
-			key["expireTime"] = time.Now().Add(expire).UTC().Format(time.RFC3339)
+		if err := setExpiry(c, expire, key); err != nil {
+			return err
 		}
 		body := map[string]any{"apiKey": key}
 		if len(args) == 1 {

@@ -11,6 +11,7 @@ import (
 	"anneal/api"
 	"anneal/domain"
 	"anneal/engines/embedded"
+	"anneal/engines/embedded/tokenizer"
 	"anneal/eventlog"
 )
 
@@ -116,6 +117,12 @@ func (s *server) ensureBaseModel(ctx context.Context) error {
 	info := embedded.BaseInfo()
 	return bootstrapDo(ctx, s, domain.Models, name, domain.RegisterModel{
 		ModelSpec:  domain.ModelSpec{DisplayName: "The shipped base model", Description: "Follows ten kinds of short instructions; its card is README.md beside its weights.", Kind: domain.BaseModel, Public: true},
-		ModelFacts: domain.ModelFacts{ModelType: "llama", ParameterCount: domain.Count(info.ParameterCount), ContextLength: info.ContextLength},
+		ModelFacts: domain.ModelFacts{ModelType: "llama", Precision: "BF16", ParameterCount: domain.Count(info.ParameterCount), ContextLength: info.ContextLength},
 		Files:      files, CreatedBy: "bootstrap"})
+}
+
+// baseTokens counts the tokens that the shipped model makes of a text.
+func baseTokens() func(text string) int {
+	base := tokenizer.NewBytes()
+	return func(text string) int { return len(base.Encode(text)) }
 }

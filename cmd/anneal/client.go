@@ -118,7 +118,7 @@ func (c *client) request(ctx context.Context, method, path string, query url.Val
 		if ctx.Err() != nil {
 			return nil, ctx.Err()
 		}
-		return nil, fmt.Errorf("%s does not answer: %w", c.Address, err)
+		return nil, fmt.Errorf("%s does not answer: start its server, or name another with --context (%w)", c.Address, err)
 	}
 	if res.StatusCode >= 300 {
 		defer res.Body.Close()
@@ -187,8 +187,13 @@ func (c *client) call(ctx context.Context, method, path string, query url.Values
 	return json.NewDecoder(res.Body).Decode(out)
 }
 
-// list yields every item of a collection, page after page.
+// list answers every item of a collection, page after page.
 func (c *client) list(ctx context.Context, path, field string, query url.Values) ([]map[string]any, error) {
+	return c.pages(ctx, http.MethodGet, path, field, query, nil)
+}
+
+// pages answers every item of a list, which the body asks for, if any.
+func (c *client) pages(ctx context.Context, method, path, field string, query url.Values, body any) ([]map[string]any, error) {
 	items := []map[string]any{}
 	if query == nil {
 		query = url.Values{}
@@ -196,7 +201,7 @@ func (c *client) list(ctx context.Context, path, field string, query url.Values)
 	query.Set("pageSize", "200")
 	for {
 		var page map[string]json.RawMessage
-		if err := c.call(ctx, http.MethodGet, path, query, nil, &page); err != nil {
+		if err := c.call(ctx, method, path, query, body, &page); err != nil {
 			return nil, err
 		}
 		var part []map[string]any

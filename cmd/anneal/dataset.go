@@ -5,11 +5,13 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"mime/multipart"
 	"net/http"
 	"net/url"
 	"os"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -18,10 +20,11 @@ import (
 var datasets = collection{"datasets", "dataset",
 	[]column{{"ID", "#name"}, {"STATE", "state"}, {"FORMAT", "format"}, {"ROWS", "exampleCount"}, {"TOKENS", "estimatedTokenCount"}, {"CREATED", "createTime"}},
 	[]column{{"Name", "name"}, {"Display name", "displayName"}, {"State", "state"}, {"Status", "status.message"}, {"Format", "format"},
-		{"Rows", "exampleCount"}, {"Tokens", "estimatedTokenCount"}, {"Turns", "averageTurnCount"}, {"Created by", "createdBy"}, {"Created", "createTime"}, {"Updated", "updateTime"}}}
+		{"Rows", "exampleCount"}, {"Tokens", "estimatedTokenCount"}, {"Turns", "averageTurnCount"},
+		{"Filtered from", "transformed.sourceDatasetId"}, {"Filter", "transformed.filter"}, {"Split from", "splitted.sourceDatasetId"}, {"Made for", "sourceJobName"}, {"Created by", "createdBy"}, {"Created", "createTime"}, {"Updated", "updateTime"}}}
 
 func datasetCommand() *cobra.Command {
-	return group("dataset", "Training and evaluation data", datasetCreate(), datasetUpload(), datasets.listCommand(), datasets.getCommand(),
+	return group("dataset", "Training and evaluation data", datasetCreate(), datasetDerive(), datasetUpload(), datasets.listCommand(), datasets.getCommand(),
 		datasetPreview(), datasetDownload(), datasets.deleteCommand())
 }
 
@@ -45,7 +48,7 @@ func datasetCreate() *cobra.Command {
 			}
 			var item map[string]any
 			err = client.call(c.Context(), http.MethodPost, client.path("datasets"), nil, body, &item)
-			if file != "" && client.unfinished(c.Context(), args[0], err) {
+			if file != "" && client.unfinished(c.Context(), "datasets", args[0], err) {
 				fmt.Fprintf(c.ErrOrStderr(), "dataset %s is there and has no valid rows yet: uploading into it\n", args[0])
 				err = nil
 			}
@@ -73,15 +76,15 @@ func isFile(path string) error {
 	return err
 }
 
-// unfinished tells whether a dataset could not be created because an earlier
-// attempt left it without valid rows.
-func (c *client) unfinished(ctx context.Context, dataset string, err error) bool {
+// unfinished tells whether something could not be created because an earlier
+// attempt left it without a valid upload.
+func (c *client) unfinished(ctx context.Context, collection, id string, err error) bool {
 	var refused *apiError
 	if !errors.As(err, &refused) || refused.HTTP != http.StatusConflict {
 		return false
 	}
 	var item map[string]any
-	err = c.call(ctx, http.MethodGet, "/v1/"+c.name("datasets", dataset), nil, nil, &item)
+	err = c.call(ctx, http.MethodGet, "/v1/"+c.name(collection, id), nil, nil, &item)
 	return err == nil && item["state"] == "UPLOADING"
 }
 
@@ -128,20 +131,21 @@ func (c *client) upload(ctx context.Context, dataset, path string) (map[string]a
 		return nil, err
 	}
 	res.Body.Close()
-	return c.awaitDataset(ctx, dataset)
+	return c.awaitUpload(ctx, c.name("datasets", dataset))
 }
 
-func (c *client) awaitDataset(ctx context.Context, dataset string) (map[string]any, error) {
+// awaitUpload waits for the verdict on what was uploaded into a resource.
+func (c *client) awaitUpload(ctx context.Context, name string) (map[string]any, error) {
 	for {
 		var item map[string]any
-		if err := c.call(ctx, http.MethodGet, "/v1/"+c.name("datasets", dataset), nil, nil, &item); err != nil {
+		if err := c.call(ctx, http.MethodGet, "/v1/"+name, nil, nil, &item); err != nil {
 			return nil, err
 		}
 		switch {
 		case item["state"] == "READY":
 			return item, nil
 		case cell(item, "status.code") != "OK" && cell(item, "status.code") != "-":
-			return item, fmt.Errorf("the upload was refused: %s", cell(item, "status.message"))
+			return item, fmt.Errorf("the dataset is not READY: %s", cell(item, "status.message"))
 		}
 		if err := pause(ctx, 100*time.Millisecond); err != nil {
 			return nil, err
@@ -185,26 +189,32 @@ func datasetDownload() *cobra.Command {
 		if len(args) == 2 {
 			folder = args[1]
 		}
-		var answer struct {
-			URLs map[string]string `json:"filenameToSignedUrls"`
-		}
-		if err := client.call(c.Context(), http.MethodGet, "/v1/"+client.name("datasets", args[0])+":getDownloadEndpoint", nil, nil, &answer); err != nil {
-			return err
-		}
-		if err := os.MkdirAll(folder, 0o755); err != nil {
-			return err
-		}
-		for name, link := range answer.URLs {
-			target := filepath.Join(folder, filepath.Base(name))
-			if err := client.fetch(c.Context(), link, target); err != nil {
-				return err
-			}
-			note(c, "%s", target)
-		}
-		return nil
+		return client.download(c, "/v1/"+client.name("datasets", args[0])+":getDownloadEndpoint", nil, folder)
 	}}
 }
 
+// download reads all files to which an endpoint gives URLs into a folder.
+func (c *client) download(cmd *cobra.Command, endpoint string, query url.Values, folder string) error {
+	var answer struct {
+		URLs map[string]string `json:"filenameToSignedUrls"`
+	}
+	if err := c.call(cmd.Context(), http.MethodGet, endpoint, query, nil, &answer); err != nil {
+		return err
+	}
+	if err := os.MkdirAll(folder, 0o755); err != nil {
+		return err
+	}
+	for _, name := range slices.Sorted(maps.Keys(answer.URLs)) {
+		target := filepath.Join(folder, filepath.Base(name))
+		if err := c.fetch(cmd.Context(), answer.URLs[name], target); err != nil {
+			return err
+		}
+		note(cmd, "%s", target)
+	}
+	return nil
+}
+
+// fetch writes a file, whole or not at all.
 func (c *client) fetch(ctx context.Context, link, target string) error {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, link, nil)
 	if err != nil {
@@ -218,13 +228,14 @@ func (c *client) fetch(ctx context.Context, link, target string) error {
 	if res.StatusCode != http.StatusOK {
 		return refusal(res)
 	}
-	f, err := os.Create(target)
+	part := target + ".part"
+	f, err := os.Create(part)
 	if err != nil {
 		return err
 	}
 	_, err = io.Copy(f, res.Body)
-	if closed := f.Close(); err == nil {
-		err = closed
+	if err := errors.Join(err, f.Close()); err != nil {
+		return errors.Join(err, os.Remove(part))
 	}
-	return err
+	return os.Rename(part, target)
 }

@@ -224,7 +224,7 @@ func mark(answer, right string) string {
 }
 
 func (d *demonstration) ask(ctx context.Context, deployment, prompt string) (string, error) {
-	var answer completion
+	var answer answered
 	err := d.call(ctx, http.MethodPost, "/inference/v1/completions", nil, map[string]any{
 		"model": d.name("deployments", deployment), "prompt": prompt, "max_tokens": 64, "temperature": 0}, &answer)
 	if err != nil || len(answer.Choices) == 0 {

@@ -2,7 +2,7 @@ package main
 
 import (
 	"fmt"
-	"io"
+	"math"
 	"net/http"
 	"net/url"
 	"strconv"
@@ -37,7 +37,8 @@ func deploymentCreate() *cobra.Command {
 	var model, displayName, acceleratorType string
 	var least, most, accelerators int
 	var expire time.Duration
-	var watch bool
+	var addons, watch bool
+	var scaling scalingFlags
 	c := &cobra.Command{Use: "create [ID]", Short: "Serve a model", Args: arguments(0, 1),
 		Example: "  anneal deployment create polite --model polite --watch",
 		RunE: func(c *cobra.Command, args []string) error {
@@ -53,10 +54,19 @@ func deploymentCreate() *cobra.Command {
 				body["maxReplicaCount"] = most
 			}
 			if acceleratorType != "" {
-				body["acceleratorType"], body["acceleratorCount"] = acceleratorType, accelerators
+				body["acceleratorType"] = acceleratorType
 			}
-			if expire > 0 {
-				body["expireTime"] = time.Now().Add(expire).UTC().Format(time.RFC3339)
+			if accelerators > 0 {
+				body["acceleratorCount"] = accelerators
+			}
+			if err := scaling.fill(body); err != nil {
+				return err
+			}
+			if addons {
+				body["enableAddons"] = true
+			}
+			if err := setExpiry(c, expire, body); err != nil {
+				return err
 			}
 			query := url.Values{}
 			if len(args) == 1 {
@@ -79,10 +89,50 @@ func deploymentCreate() *cobra.Command {
 	f.IntVar(&least, "min-replicas", 1, "replicas kept at all times; 0 lets it sleep until it is asked")
 	f.IntVar(&most, "max-replicas", 1, "most replicas")
 	f.StringVar(&acceleratorType, "accelerator-type", "", "type of device, such as VENDOR_A_H100_80GB")
-	f.IntVar(&accelerators, "accelerator-count", 1, "devices for each replica")
+	f.IntVar(&accelerators, "accelerator-count", 0, "devices for each replica (default: what the model needs)")
+	scaling.add(c)
+	f.BoolVar(&addons, "addons", false, "let adapters be loaded into it: see anneal addon")
 	f.DurationVar(&expire, "expire", 0, "delete it after this time")
 	f.BoolVarP(&watch, "watch", "w", false, "wait until it is READY")
 	return c
+}
+
+// scalingFlags say when load adds and removes replicas.
+type scalingFlags struct {
+	up, down, zero time.Duration
+	targets        map[string]string
+}
+
+func (s *scalingFlags) add(c *cobra.Command) {
+	f := c.Flags()
+	f.DurationVar(&s.up, "scale-up-window", 0, "how long load must ask for more replicas (default 30s)")
+	f.DurationVar(&s.down, "scale-down-window", 0, "how long it must ask for fewer (default 10m)")
+	f.DurationVar(&s.zero, "scale-to-zero-window", 0, "how long nothing must be asked before it sleeps, with --min-replicas 0 (default 1h)")
+	f.StringToStringVar(&s.targets, "load-target", nil, "NAME=NUMBER of one replica's load, repeatable: "+strings.Join(domain.LoadTargets, ", ")+" (default default=0.8)")
+}
+
+// fill adds the policy to a deployment's body, if there is one.
+func (s *scalingFlags) fill(body map[string]any) error {
+	policy, targets := map[string]any{}, map[string]float64{}
+	for field, window := range map[string]time.Duration{"scaleUpWindow": s.up, "scaleDownWindow": s.down, "scaleToZeroWindow": s.zero} {
+		if window != 0 {
+			policy[field] = window.String()
+		}
+	}
+	for name, text := range s.targets {
+		number, err := strconv.ParseFloat(text, 64)
+		if err != nil || math.IsNaN(number) || math.IsInf(number, 0) {
+			return usageError{fmt.Errorf("--load-target %s must be a number, not %q", name, text)}
+		}
+		targets[name] = number
+	}
+	if len(targets) > 0 {
+		policy["loadTargets"] = targets
+	}
+	if len(policy) > 0 {
+		body["autoscalingPolicy"] = policy
+	}
+	return nil
 }
 
 // watchDeployment tells how a deployment comes up until it is READY or FAILED.
@@ -129,105 +179,4 @@ func deploymentScale() *cobra.Command {
 		}
 		return done(c, "deployment", args[0], "scaled to "+args[1])
 	}}
-}
-
-var models = collection{"models", "model",
-	[]column{{"NAME", "name"}, {"STATE", "state"}, {"KIND", "kind"}, {"BASE", "#baseModel"}, {"PARAMETERS", "parameterCount"}, {"CONTEXT", "contextLength"}, {"CREATED", "createTime"}},
-	[]column{{"Name", "name"}, {"Display name", "displayName"}, {"Description", "description"}, {"State", "state"}, {"Kind", "kind"}, {"Base model", "baseModel"},
-		{"Parameters", "parameterCount"}, {"Context length", "contextLength"}, {"LoRA rank", "peftDetails.r"}, {"Public", "public"}, {"From job", "sourceJob"}, {"Created", "createTime"}}}
-
-func modelCommand() *cobra.Command {
-	return group("model", "Base models and tuned ones", models.listCommand(), models.getCommand(), models.deleteCommand())
-}
-
-func completeCommand() *cobra.Command {
-	var model string
-	var maxTokens, topK int
-	var temperature, topP float64
-	var seed int64
-	var stop []string
-	var stream bool
-	c := &cobra.Command{Use: "complete PROMPT", Short: "Ask a deployed model; - reads the prompt from standard input", Args: arguments(1, 1),
-		Example: `  anneal complete --model polite "good morning"`,
-		RunE: func(c *cobra.Command, args []string) error {
-			client, err := newClient(c)
-			if err != nil {
-				return err
-			}
-			inJSON, err := asJSON(c)
-			if err != nil {
-				return err
-			}
-			prompt := args[0]
-			if prompt == "-" {
-				text, err := io.ReadAll(io.LimitReader(c.InOrStdin(), 1<<20))
-				if err != nil {
-					return err
-				}
-				prompt = strings.TrimRight(string(text), "\r\n")
-			}
-			body := map[string]any{"model": client.modelAddress(model), "prompt": prompt, "max_tokens": maxTokens, "temperature": temperature, "top_p": topP, "stream": stream && !inJSON}
-			if topK > 0 {
-				body["top_k"] = topK
-			}
-			if c.Flags().Changed("seed") {
-				body["seed"] = seed
-			}
-			if len(stop) > 0 {
-				body["stop"] = stop
-			}
-			return client.complete(c, body)
-		}}
-	f := c.Flags()
-	f.StringVarP(&model, "model", "m", baseModelName, "model, or deployment as accounts/A/deployments/D")
-	f.IntVar(&maxTokens, "max-tokens", 128, "most tokens to generate")
-	f.Float64Var(&temperature, "temperature", 0, "0 is always the likeliest token")
-	f.Float64Var(&topP, "top-p", 1, "share of probability to choose from")
-	f.IntVar(&topK, "top-k", 0, "number of tokens to choose from; 0 is all")
-	f.Int64Var(&seed, "seed", 0, "same seed, same answer")
-	f.StringArrayVar(&stop, "stop", nil, "text to stop at; up to 4")
-	f.BoolVar(&stream, "stream", true, "print as it comes")
-	return c
-}
-
-func (c *client) modelAddress(model string) string {
-	if strings.ContainsAny(model, "/#") {
-		return model
-	}
-	return c.name("models", model)
-}
-
-type completion struct {
-	Choices []struct {
-		Text string `json:"text"`
-	} `json:"choices"`
-	Error *struct {
-		Message string `json:"message"`
-	} `json:"error"`
-}
-
-func (c *client) complete(cmd *cobra.Command, body map[string]any) error {
-	out := cmd.OutOrStdout()
-	if body["stream"] == false {
-		var answer map[string]any
-		if err := c.call(cmd.Context(), http.MethodPost, "/inference/v1/completions", nil, body, &answer); err != nil {
-			return err
-		}
-		if inJSON, _ := asJSON(cmd); inJSON {
-			return printJSON(out, answer)
-		}
-		choices, _ := answer["choices"].([]any)
-		for _, choice := range choices {
-			fmt.Fprintln(out, cell(choice.(map[string]any), "text"))
-		}
-		return nil
-	}
-	res, err := c.stream(cmd.Context(), "/inference/v1/completions", body)
-	if err != nil {
-		return err
-	}
-	defer res.Body.Close()
-	err = serverSent(res.Body, func(data []byte) error { return printChunk(out, data) })
-	fmt.Fprintln(out)
-	return err
 }

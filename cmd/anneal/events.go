@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"net/http"
 	"net/url"
 	"strconv"
@@ -29,6 +28,9 @@ func eventsCommand() *cobra.Command {
 			}
 			path := client.path("events")
 			if resource != "" {
+				if strings.Count(strings.Trim(resource, "/"), "/")%2 == 0 {
+					return usageError{fmt.Errorf("--resource: %q names no resource: write COLLECTION/ID, such as deployments/%s", resource, id(resource))}
+				}
 				if !strings.HasPrefix(resource, "accounts/") {
 					resource = "accounts/" + client.Account + "/" + resource
 				}
@@ -52,6 +54,7 @@ func eventsCommand() *cobra.Command {
 			return printItems(c, items, column{"POSITION", "position"}, column{"TIME", "time"}, column{"TYPE", "type"}, column{"STATE", "state"}, column{"RESOURCE", "subject"}, column{"ACTOR", "actor"})
 		}}
 	c.Flags().BoolVarP(&follow, "follow", "f", false, "go on as events happen; reconnects by itself")
+	c.Flags().BoolVarP(&follow, "watch", "w", false, "the same as --follow")
 	c.Flags().StringVar(&filter, "filter", "", `which ones, such as 'type = "deployment.*"' (AIP-160)`)
 	c.Flags().StringVar(&resource, "resource", "", "of one resource only, such as deployments/ID")
 	c.Flags().Uint64Var(&after, "after", 0, "begin after this position")
@@ -130,21 +133,4 @@ func (c *client) stream(ctx context.Context, path string, body any) (*http.Respo
 		return nil, err
 	}
 	return c.request(ctx, http.MethodPost, path, nil, "application/json", bytes.NewReader(data))
-}
-
-func printChunk(out io.Writer, data []byte) error {
-	if string(data) == "[DONE]" {
-		return nil
-	}
-	var chunk completion
-	if err := json.Unmarshal(data, &chunk); err != nil {
-		return err
-	}
-	if chunk.Error != nil {
-		return errors.New(chunk.Error.Message)
-	}
-	for _, choice := range chunk.Choices {
-		fmt.Fprint(out, choice.Text)
-	}
-	return nil
 }

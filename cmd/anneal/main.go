@@ -56,6 +56,10 @@ func newRoot() *cobra.Command {
 		SilenceUsage:  true,
 		Args:          onlyCommands,
 		RunE:          func(c *cobra.Command, _ []string) error { return c.Help() },
+		PersistentPreRunE: func(c *cobra.Command, _ []string) error { // before anything is done that could not be told
+			_, err := asJSON(c)
+			return err
+		},
 	}
 	root.SetFlagErrorFunc(func(c *cobra.Command, err error) error {
 		return usageError{fmt.Errorf("%w (see %s --help)", err, c.CommandPath())}
@@ -63,12 +67,12 @@ func newRoot() *cobra.Command {
 	root.PersistentFlags().String("context", "", "file with address and key (default: $ANNEAL_CONTEXT, data/context.json, then the user's configuration folder)")
 	root.PersistentFlags().StringP("output", "o", "table", "how to print: table or json")
 	root.AddGroup(&cobra.Group{ID: "server", Title: "On servers and workers:"}, &cobra.Group{ID: "user", Title: "For users:"})
-	for _, c := range []*cobra.Command{serveCommand(), workCommand(), accountCommand(), logCommand(), demoCommand()} {
+	for _, c := range []*cobra.Command{serveCommand(), workCommand(), accountCommand(), quotaCommand(), logCommand(), demoCommand()} {
 		c.GroupID = "server"
 		root.AddCommand(c)
 	}
-	for _, c := range []*cobra.Command{datasetCommand(), sftCommand(), deploymentCommand(), modelCommand(), secretCommand(),
-		keyCommand(), nodeCommand(), completeCommand(), eventsCommand()} {
+	for _, c := range []*cobra.Command{datasetCommand(), sftCommand(), dpoCommand(), rftCommand(), rlorCommand(), evaluatorCommand(),
+		deploymentCommand(), shapeCommand(), addonCommand(), modelCommand(), secretCommand(), keyCommand(), nodeCommand(), chatCommand(), completeCommand(), eventsCommand()} {
 		c.GroupID = "user"
 		root.AddCommand(c)
 	}

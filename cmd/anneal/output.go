@@ -4,7 +4,9 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"maps"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"text/tabwriter"
@@ -107,6 +109,12 @@ func cell(item map[string]any, path string) string {
 		return strconv.FormatFloat(v, 'g', 6, 64)
 	case bool:
 		return fmt.Sprint(v)
+	case map[string]any:
+		pairs := make([]string, 0, len(v))
+		for _, key := range slices.Sorted(maps.Keys(v)) {
+			pairs = append(pairs, key+" "+cell(v, key))
+		}
+		return strings.Join(pairs, ", ")
 	default:
 		text, _ := json.Marshal(v)
 		return string(text)

@@ -1,8 +1,15 @@
 package main
 
 import (
+	"bytes"
+	"cmp"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
 	"net/http"
 	"net/url"
+	"os"
 
 	"github.com/spf13/cobra"
 )
@@ -38,9 +45,24 @@ func (k collection) listCommand() *cobra.Command {
 		}
 		return printItems(c, items, k.columns...)
 	}}
-	c.Flags().StringVar(&filter, "filter", "", `which ones, such as 'state = "READY"' (AIP-160)`)
+	c.Flags().StringVar(&filter, "filter", "", "which ones, such as '"+k.filterExample()+"' (AIP-160)")
 	c.Flags().StringVar(&orderBy, "order-by", "", "fields to sort by, such as 'createTime desc'")
 	return c
+}
+
+// filterExample is a filter that fits the kind.
+func (k collection) filterExample() string {
+	switch k.name {
+	case supervisedJobs.name:
+		return "state = JOB_STATE_COMPLETED"
+	case deployedModels.name:
+		return "state = DEPLOYED"
+	case apiKeys.name:
+		return "role = inference"
+	case secrets.name:
+		return `keyName = "HOME*"`
+	}
+	return "state = READY"
 }
 
 func (k collection) getCommand() *cobra.Command {
@@ -101,4 +123,55 @@ func done(c *cobra.Command, noun, what, past string) error {
 	}
 	note(c, "%s %s %s", noun, id(what), past)
 	return nil
+}
+
+// mostInput is how much of a file or of standard input is read, in bytes.
+const mostInput = 1 << 20
+
+// readInput reads a file whole, or standard input where the path is "-".
+func readInput(c *cobra.Command, path string) ([]byte, error) {
+	in := c.InOrStdin()
+	if path != "-" {
+		file, err := os.Open(path)
+		if err != nil {
+			return nil, err
+		}
+		defer file.Close()
+		in = file
+	}
+	text, err := io.ReadAll(io.LimitReader(in, mostInput+1))
+	if err == nil && len(text) > mostInput {
+		err = fmt.Errorf("%s has more than %d bytes, which are the most that are sent", called(path), mostInput)
+	}
+	return text, err
+}
+
+// called is a path in messages.
+func called(path string) string {
+	if path == "-" {
+		return "standard input"
+	}
+	return path
+}
+
+// jsonFile reads the object in a file, or on standard input where the path is
+// "-"; without a path it is empty.
+func jsonFile(c *cobra.Command, path string) (map[string]any, error) {
+	object := map[string]any{}
+	if path == "" {
+		return object, nil
+	}
+	text, err := readInput(c, path)
+	if err != nil {
+		return nil, err
+	}
+	decoder := json.NewDecoder(bytes.NewReader(text))
+	decoder.UseNumber() // as they were written
+	if err := decoder.Decode(&object); err != nil || object == nil {
+		return nil, fmt.Errorf("%s must hold one object of JSON: %w", called(path), cmp.Or(err, errors.New("it holds null")))
+	}
+	if _, err := decoder.Token(); err != io.EOF {
+		return nil, fmt.Errorf("%s must hold one object of JSON and nothing after it", called(path))
+	}
+	return object, nil
 }

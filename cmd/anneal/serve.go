@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+
+	"anneal/domain"
 )
 
 // serveFlags are what a server can be told.
@@ -19,7 +21,12 @@ type serveFlags struct {
 	worker                    bool
 	lostAfter, keepDeleted    time.Duration
 	placementTimeout, holdFor time.Duration
+	zeroFloor, jobDeadline    time.Duration
 	maxUpload                 int64
+	maxModelFile              int64
+	maxModelFiles             int
+	currency                  string
+	price, fullPrice          string // decimal amounts
 	node                      nodeFlags
 }
 
@@ -68,7 +75,14 @@ func (flags *serveFlags) add(c *cobra.Command) {
 	f.DurationVar(&flags.keepDeleted, "keep-deleted", 30*24*time.Hour, "how long a deleted deployment can be brought back")
 	f.DurationVar(&flags.placementTimeout, "placement-timeout", 10*time.Minute, "when a deployment that finds no place fails")
 	f.DurationVar(&flags.holdFor, "hold", time.Minute, "how long a request waits for a deployment to wake up")
-	f.Int64Var(&flags.maxUpload, "max-upload", 150<<20, "most bytes of one uploaded dataset file")
+	f.DurationVar(&flags.zeroFloor, "scale-to-zero-floor", domain.MinScaleToZeroWindow, "shortest scaleToZeroWindow that a deployment may have")
+	f.DurationVar(&flags.jobDeadline, "job-deadline", 0, "when a job that is not done expires, counted from its creation (default: never)")
+	f.Int64Var(&flags.maxUpload, "max-upload", 150_000_000, "most bytes of one uploaded dataset file")
+	f.Int64Var(&flags.maxModelFile, "max-model-file", 100<<30, "most bytes of one uploaded file of a model")
+	f.IntVar(&flags.maxModelFiles, "max-model-files", 500, "most files of one uploaded model")
+	f.StringVar(&flags.currency, "currency", domain.DefaultCurrency, "currency of estimated costs, as ISO 4217 writes it")
+	f.StringVar(&flags.price, "training-price", "0", "what a million tokens cost that an adapter learns from, for estimates")
+	f.StringVar(&flags.fullPrice, "full-training-price", "", "the same for jobs that train all parameters (default: --training-price)")
 	flags.node.add(c)
 }
 
@@ -81,10 +95,17 @@ func (f serveFlags) check() error {
 	if f.publicURL != "" && !strings.HasPrefix(f.publicURL, "http://") && !strings.HasPrefix(f.publicURL, "https://") {
 		return usageError{fmt.Errorf("--public-url %q must begin with http:// or https://", f.publicURL)}
 	}
-	for flag, d := range map[string]time.Duration{"--lost-after": f.lostAfter, "--keep-deleted": f.keepDeleted, "--placement-timeout": f.placementTimeout, "--hold": f.holdFor} {
+	for flag, d := range map[string]time.Duration{"--lost-after": f.lostAfter, "--keep-deleted": f.keepDeleted, "--placement-timeout": f.placementTimeout, "--hold": f.holdFor,
+		"--scale-to-zero-floor": f.zeroFloor} {
 		if d <= 0 {
 			return usageError{fmt.Errorf("%s must be positive", flag)}
 		}
+	}
+	if f.jobDeadline < 0 {
+		return usageError{fmt.Errorf("--job-deadline must not be negative")}
+	}
+	if _, err := f.prices(); err != nil {
+		return err
 	}
 	return f.node.check()
 }

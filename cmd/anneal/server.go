@@ -18,6 +18,7 @@ import (
 	"anneal/api"
 	"anneal/blobs"
 	"anneal/domain"
+	"anneal/engines/embedded"
 	"anneal/eventlog"
 	"anneal/projections"
 	"anneal/schedulers"
@@ -178,14 +179,18 @@ func (s *server) saveSnapshots(ctx context.Context) error {
 	}
 }
 
-func (s *server) openDuties(context.Context) error {
+func (s *server) openDuties(ctx context.Context) error {
 	log := s.events.Log()
 	s.world.Pulse().Boot(time.Now()) // nobody listened to the nodes before
-	desk := workers.NewDesk(workers.Options{Log: log, World: s.world, Blobs: s.blobs, Conn: s.events.Desk(), LostAfter: s.flags.lostAfter, Logger: s.logger})
+	sealer, err := s.sealer(ctx)
+	if err != nil {
+		return err
+	}
+	desk := workers.NewDesk(workers.Options{Log: log, World: s.world, Blobs: s.blobs, Conn: s.events.Desk(), Shred: sealer.Shred, LostAfter: s.flags.lostAfter, Logger: s.logger})
 	s.duties.add("desk", desk.Run)
 	for _, scheduler := range []schedulers.Scheduler{
 		schedulers.Jobs{}, schedulers.Replicas{PlaceWithin: s.flags.placementTimeout, KeepDeleted: s.flags.keepDeleted},
-		schedulers.Expiry{}, schedulers.Nodes{LostAfter: s.flags.lostAfter}, schedulers.Allocations{},
+		schedulers.Autoscale{}, schedulers.Expiry{}, schedulers.Addons{}, schedulers.Nodes{LostAfter: s.flags.lostAfter}, schedulers.Allocations{},
 	} {
 		s.duties.add("scheduler "+scheduler.Name(), func(ctx context.Context) error {
 			return schedulers.Run(ctx, log, s.world, scheduler, s.logger)
@@ -195,7 +200,18 @@ func (s *server) openDuties(context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := (tasks.Validator{Log: log, World: s.world, Blobs: s.blobs, Now: time.Now}).Handle(router); err != nil {
+	count := baseTokens()
+	if err := (tasks.Validator{Log: log, World: s.world, Blobs: s.blobs, Now: time.Now, Count: count}).Handle(router); err != nil {
+		return err
+	}
+	if err := (tasks.ModelValidator{Log: log, World: s.world, Blobs: s.blobs, Now: time.Now, Supports: embedded.Supports}).Handle(router); err != nil {
+		return err
+	}
+	if err := (tasks.ModelCopier{Log: log, World: s.world, Blobs: s.blobs, Now: time.Now}).Handle(router); err != nil {
+		return err
+	}
+	deriver := tasks.Deriver{Log: log, World: s.world, Blobs: s.blobs, Now: time.Now, Filter: projections.CompileRowFilter, Count: count, Progress: s.rowsRead}
+	if err := deriver.Handle(router); err != nil {
 		return err
 	}
 	s.duties.add("tasks", router.Run)
@@ -216,6 +232,15 @@ func (s *server) openDuties(context.Context) error {
 	return nil
 }
 
+// rowsRead keeps how far the making of a dataset is, until it is over.
+func (s *server) rowsRead(dataset domain.Name, read, of int64) {
+	if of == 0 {
+		s.world.Pulse().Forget(dataset)
+		return
+	}
+	s.world.Pulse().Report(dataset, projections.Progress{Step: int(read), Steps: int(of), Time: time.Now()})
+}
+
 func (s *server) localNode() string {
 	if s.flags.node.id != "" {
 		return s.flags.node.id
@@ -232,9 +257,24 @@ func (s *server) openAPI(ctx context.Context, listener net.Listener) error {
 	if err != nil {
 		return err
 	}
-	s.handler = api.New(api.Options{
-		Log: s.events.Log(), World: s.world, Blobs: s.blobs, Sealer: sealer, Replicas: workers.Replicas{Conn: s.events.Desk()}, Pepper: pepper,
-		Logger: s.logger, Limits: api.Limits{Upload: s.flags.maxUpload, Wake: s.flags.holdFor},
+	answers, err := eventlog.OpenAnswers(ctx, s.events.Control())
+	if err != nil {
+		return err
+	}
+	uses, err := eventlog.OpenUses(ctx, s.events.Control())
+	if err != nil {
+		return err
+	}
+	s.duties.add("uses", func(ctx context.Context) error {
+		return uses.Follow(ctx, func(key domain.Name, at time.Time) { s.world.Pulse().UseKey(key, at) })
+	})
+	prices, err := s.flags.prices()
+	if err != nil {
+		return err
+	}
+	s.handler = api.New(api.Options{Prices: prices,
+		Log: s.events.Log(), World: s.world, Blobs: s.blobs, Sealer: sealer, Answers: answers, Uses: uses, Replicas: workers.Replicas{Conn: s.events.Desk()}, Pepper: pepper,
+		Logger: s.logger, Limits: api.Limits{Upload: s.flags.maxUpload, ModelFile: s.flags.maxModelFile, ModelFiles: s.flags.maxModelFiles, Wake: s.flags.holdFor, ScaleToZero: s.flags.zeroFloor, JobTime: s.flags.jobDeadline},
 	})
 	s.http = api.HTTP(ctx, s.handler, s.logger)
 	s.duties.add("http", func(context.Context) error {
@@ -271,6 +311,8 @@ func (s *server) close() error {
 		defer cancel()
 		if s.http.Shutdown(drain) != nil {
 			_ = s.http.Close() // what is still open has had its time
+		} else {
+			s.handler.Drain()
 		}
 	}
 	s.stop()

@@ -16,7 +16,7 @@ import (
 var supervisedJobs = collection{"supervisedFineTuningJobs", "job",
 	[]column{{"ID", "#name"}, {"STATE", "state"}, {"DONE %", "jobProgress.percent"}, {"DATASET", "#dataset"}, {"BASE", "#baseModel"}, {"OUTPUT", "#outputModel"}, {"CREATED", "createTime"}},
 	[]column{{"Name", "name"}, {"Display name", "displayName"}, {"State", "state"}, {"Status", "status.message"}, {"Progress", "jobProgress.percent"}, {"Dataset", "dataset"},
-		{"Base model", "baseModel"}, {"Warm start", "warmStartFrom"}, {"Output model", "outputModel"}, {"Epochs", "epochs"}, {"Learning rate", "learningRate"}, {"LoRA rank", "loraRank"},
+		{"Learns from", "inputDatasets.train"}, {"Measured on", "inputDatasets.evaluation"}, {"Base model", "baseModel"}, {"Warm start", "warmStartFrom"}, {"Output model", "outputModel"}, {"Epochs", "epochs"}, {"Learning rate", "learningRate"}, {"LoRA rank", "loraRank"},
 		{"Accelerator seconds", "acceleratorSeconds"}, {"Created by", "createdBy"}, {"Created", "createTime"}, {"Completed", "completedTime"}}}
 
 func sftCommand() *cobra.Command {
@@ -115,13 +115,15 @@ func ended(state string) bool {
 	return false
 }
 
-// watchJob draws a job's progress, loss and time left until it has ended. A
-// job that did not succeed is an error.
+// watchJob draws a job's progress, loss and time left until it has ended, or
+// waits for a step, and tells what holds it up. A job that did not succeed is
+// an error.
 func (c *client) watchJob(cmd *cobra.Command, name string) (map[string]any, error) {
 	out := cmd.ErrOrStderr()
 	live := onTerminal(out)
 	curve := lossCurve{}
 	last, told := "", 0.0 // what was printed last where lines cannot be drawn over
+	held := "-"           // what the job said last that it waits for
 	for {
 		var item map[string]any
 		if err := c.call(cmd.Context(), http.MethodGet, "/v1/"+name, nil, nil, &item); err != nil {
@@ -137,17 +139,25 @@ func (c *client) watchJob(cmd *cobra.Command, name string) (map[string]any, erro
 			fmt.Fprintln(out, line)
 			last, told = state, percent
 		}
-		if ended(state) || state == "PAUSED" {
+		if ended(state) || state == "PAUSED" || state == "IDLE" {
 			if live {
 				fmt.Fprintln(out)
 			}
-			if state != "COMPLETED" && state != "EARLY_STOPPED" {
+			if state != "COMPLETED" && state != "EARLY_STOPPED" && state != "IDLE" {
 				return item, fmt.Errorf("job %s is %s: %s", id(name), state, cell(item, "status.message"))
 			}
 			return item, nil
 		}
+		if words := cell(item, "status.message"); words != held {
+			if live {
+				fmt.Fprintln(out)
+			}
+			if held = words; words != "-" {
+				fmt.Fprintln(out, words)
+			}
+		}
 		if err := pause(cmd.Context(), 250*time.Millisecond); err != nil {
-			fmt.Fprintf(out, "\nThe job goes on; `anneal sft watch %s` shows it again, `anneal sft cancel %s` stops it.\n", id(name), id(name))
+			fmt.Fprintf(out, "\nThe job goes on; `anneal %s watch %s` shows it again, `anneal %s cancel %s` stops it.\n", commandOf(name), id(name), commandOf(name), id(name))
 			return nil, err
 		}
 	}

@@ -1,0 +1,116 @@
+package main_test
+
+import (
+	"fmt"
+	"net/http"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+const shared = "accounts/default/deployments/shared"
+
+// Two adapters that were trained here answer on one deployment of their base
+// at the same time, each in its own way; they come and go under traffic, and
+// nobody's answer is dropped.
+func TestAddonsShareADeployment(t *testing.T) {
+	t.Parallel()
+	s := serve(t, t.TempDir())
+	user := s.user()
+	user.dataset("codes", 40)
+	for id, change := range map[string]object{"one": {"learningRate": 0.01}, "two": {"loraRank": 4, "learningRate": 0.02}} {
+		job := jobOn("codes", 1)
+		for field, value := range change {
+			job[field] = value
+		}
+		user.must(http.MethodPost, "/supervisedFineTuningJobs?supervisedFineTuningJobId="+id, job)
+	}
+	for _, id := range []string{"one", "two"} {
+		user.until("/supervisedFineTuningJobs/"+id, "state", "JOB_STATE_COMPLETED")
+	}
+	s.run("deployment", "create", "shared", "--model", baseModel, "--addons", "--watch").ok(t)
+	require.Contains(t, s.run("addon", "load", "one", "--model", "one", "--deployment", "shared", "--watch").ok(t), "DEPLOYED")
+	user.must(http.MethodPost, "/deployedModels?deployedModelId=two", object{"model": "accounts/default/models/two", "deployment": shared})
+	user.until("/deployedModels/two", "state", "DEPLOYED")
+	require.EqualValues(t, 2, user.get("/deployments/shared")["numPeftDeviceCached"])
+
+	want := map[string]string{baseModel + "#" + shared: "", "accounts/default/models/one": "", "accounts/default/models/two": ""}
+	told := map[string]bool{}
+	for model := range want {
+		want[model] = user.says(model)
+		told[want[model]] = true
+	}
+	require.Len(t, told, 3, "each answers in its own way: %q", want)
+	require.Equal(t, want[baseModel+"#"+shared], user.says(shared), "the deployment itself is its base")
+
+	t.Run("each answers as on a deployment of its own", func(t *testing.T) {
+		user.must(http.MethodPost, "/deployments?deploymentId=alone", object{"baseModel": "accounts/default/models/one", "minReplicaCount": 1})
+		user.until("/deployments/alone", "state", "READY")
+		require.Equal(t, want["accounts/default/models/one"], user.says("accounts/default/models/one#accounts/default/deployments/alone"))
+		require.Equal(t, want["accounts/default/models/one"], user.says("accounts/default/models/one#"+shared))
+		user.must(http.MethodDelete, "/deployments/alone?hard=true&ignoreChecks=true", nil)
+	})
+	t.Run("they come and go under traffic", func(t *testing.T) {
+		delete(want, "accounts/default/models/two")
+		stop := traffic(t, user, want)
+		for range 3 {
+			s.run("addon", "unload", "two").ok(t)
+			eventually(t, "it is gone", func() bool {
+				status, _, err := user.ask(http.MethodGet, "/deployedModels/two", nil)
+				return err == nil && status == http.StatusNotFound
+			})
+			status, answer, err := user.complete("accounts/default/models/two", "hello")
+			require.NoError(t, err)
+			require.Equal(t, http.StatusNotFound, status, "%v", answer)
+			s.run("addon", "load", "two", "--model", "two", "--deployment", "shared", "--default", "--watch").ok(t)
+			require.Equal(t, user.says("accounts/default/models/two"), user.says(shared), "the default answers for the deployment")
+		}
+		require.Greater(t, stop(), 10)
+	})
+	t.Run("they end with their deployment", func(t *testing.T) {
+		user.must(http.MethodDelete, "/deployments/shared?ignoreChecks=true", nil)
+		eventually(t, "all are gone", func() bool { return len(user.list("/deployedModels", "deployedModels")) == 0 })
+	})
+	require.Zero(t, s.end())
+}
+
+// says is what a model answers at temperature 0.
+func (c caller) says(model string) string {
+	c.t.Helper()
+	status, answer, err := c.complete(model, "Packing code for 15 pink chairs, customer Rosa")
+	require.NoError(c.t, err)
+	require.Equal(c.t, http.StatusOK, status, "%s: %v", model, answer)
+	return textOf(c.t, answer)
+}
+
+// traffic asks every model again and again, and demands the same answer each
+// time. stop ends it and answers how many there were.
+func traffic(t *testing.T, user caller, want map[string]string) (stop func() int) {
+	var asked atomic.Int64
+	over := make(chan struct{})
+	var all sync.WaitGroup
+	for model, text := range want {
+		all.Go(func() {
+			for {
+				status, answer, err := user.complete(model, "Packing code for 15 pink chairs, customer Rosa")
+				if err != nil || status != http.StatusOK || textOf(t, answer) != text {
+					t.Error(fmt.Errorf("%s was answered %d %v, %w", model, status, answer, err))
+					return
+				}
+				asked.Add(1)
+				select {
+				case <-over:
+					return
+				default:
+				}
+			}
+		})
+	}
+	return func() int {
+		close(over)
+		all.Wait()
+		return int(asked.Load())
+	}
+}

@@ -1,0 +1,170 @@
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+
+	"github.com/spf13/cobra"
+)
+
+func completeCommand() *cobra.Command {
+	var asking question
+	c := &cobra.Command{Use: "complete PROMPT", Short: "Ask a deployed model to go on with a text; - reads it from standard input", Args: arguments(1, 1),
+		Example: `  anneal complete --model polite "good morning"`,
+		RunE: func(c *cobra.Command, args []string) error {
+			return asking.ask(c, args[0], "/inference/v1/completions", func(body map[string]any, prompt string) { body["prompt"] = prompt })
+		}}
+	asking.add(c)
+	return c
+}
+
+func chatCommand() *cobra.Command {
+	var asking question
+	var system string
+	c := &cobra.Command{Use: "chat TEXT", Short: "Say something to a deployed model; - reads it from standard input", Args: arguments(1, 1),
+		Example: `  anneal chat --model polite --system "You are brief." "good morning"`,
+		RunE: func(c *cobra.Command, args []string) error {
+			return asking.ask(c, args[0], "/inference/v1/chat/completions", func(body map[string]any, text string) {
+				messages := []map[string]any{{"role": "user", "content": text}}
+				if system != "" {
+					messages = append([]map[string]any{{"role": "system", "content": system}}, messages...)
+				}
+				body["messages"] = messages
+			})
+		}}
+	asking.add(c)
+	c.Flags().StringVar(&system, "system", "", "what the model is told first")
+	return c
+}
+
+// A question is what a model is asked with, beside the text.
+type question struct {
+	model             string
+	maxTokens, topK   int
+	temperature, topP float64
+	seed              int64
+	stop              []string
+	stream            bool
+}
+
+func (q *question) add(c *cobra.Command) {
+	f := c.Flags()
+	f.StringVarP(&q.model, "model", "m", baseModelName, "model, or deployment as accounts/A/deployments/D")
+	f.IntVar(&q.maxTokens, "max-tokens", 128, "most tokens to generate")
+	f.Float64Var(&q.temperature, "temperature", 0, "0 is always the likeliest token")
+	f.Float64Var(&q.topP, "top-p", 1, "share of probability to choose from")
+	f.IntVar(&q.topK, "top-k", 0, "number of tokens to choose from; 0 is all")
+	f.Int64Var(&q.seed, "seed", 0, "same seed, same answer")
+	f.StringArrayVar(&q.stop, "stop", nil, "text to stop at; up to 4")
+	f.BoolVar(&q.stream, "stream", true, "print as it comes")
+}
+
+// ask sends a text, which put adds to the body, and prints the answer.
+func (q *question) ask(c *cobra.Command, text, path string, put func(body map[string]any, text string)) error {
+	client, err := newClient(c)
+	if err != nil {
+		return err
+	}
+	inJSON, err := asJSON(c)
+	if err != nil {
+		return err
+	}
+	if text == "-" {
+		read, err := readInput(c, text)
+		if err != nil {
+			return err
+		}
+		text = strings.TrimRight(string(read), "\r\n")
+	}
+	body := map[string]any{"model": client.modelAddress(q.model), "max_tokens": q.maxTokens, "temperature": q.temperature, "top_p": q.topP, "stream": q.stream && !inJSON}
+	put(body, text)
+	if q.topK > 0 {
+		body["top_k"] = q.topK
+	}
+	if c.Flags().Changed("seed") {
+		body["seed"] = q.seed
+	}
+	if len(q.stop) > 0 {
+		body["stop"] = q.stop
+	}
+	return client.answer(c, path, body)
+}
+
+func (c *client) modelAddress(model string) string {
+	if strings.ContainsAny(model, "/#") {
+		return model
+	}
+	return c.name("models", model)
+}
+
+// An answered is an answer, or a part of one that is streamed: a completion
+// has text, a chat's answer a message, and a part of that a delta.
+type answered struct {
+	Choices []struct {
+		Text    string `json:"text"`
+		Message struct {
+			Content string `json:"content"`
+		} `json:"message"`
+		Delta struct {
+			Content string `json:"content"`
+		} `json:"delta"`
+	} `json:"choices"`
+	Error *struct {
+		Message string `json:"message"`
+	} `json:"error"`
+}
+
+// text is what the model says in it.
+func (a answered) text() (text string) {
+	for _, choice := range a.Choices {
+		text += choice.Text + choice.Message.Content + choice.Delta.Content
+	}
+	return text
+}
+
+// answer asks a model and prints what it says.
+func (c *client) answer(cmd *cobra.Command, path string, body map[string]any) error {
+	out := cmd.OutOrStdout()
+	if body["stream"] == false {
+		var whole json.RawMessage
+		if err := c.call(cmd.Context(), http.MethodPost, path, nil, body, &whole); err != nil {
+			return err
+		}
+		if inJSON, _ := asJSON(cmd); inJSON {
+			return printJSON(out, whole)
+		}
+		var said answered
+		if err := json.Unmarshal(whole, &said); err != nil {
+			return err
+		}
+		fmt.Fprintln(out, said.text())
+		return nil
+	}
+	res, err := c.stream(cmd.Context(), path, body)
+	if err != nil {
+		return err
+	}
+	defer res.Body.Close()
+	err = serverSent(res.Body, func(data []byte) error { return printPart(out, data) })
+	fmt.Fprintln(out)
+	return err
+}
+
+func printPart(out io.Writer, data []byte) error {
+	if string(data) == "[DONE]" {
+		return nil
+	}
+	var part answered
+	if err := json.Unmarshal(data, &part); err != nil {
+		return err
+	}
+	if part.Error != nil {
+		return errors.New(part.Error.Message)
+	}
+	_, err := io.WriteString(out, part.text())
+	return err
+}

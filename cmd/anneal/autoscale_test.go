@@ -1,0 +1,37 @@
+package main_test
+
+import (
+	"net/http"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// A deployment that nobody asks anything goes to sleep, and the next request
+// wakes it and is answered.
+func TestScaleToZero(t *testing.T) {
+	t.Parallel()
+	s := serve(t, t.TempDir(), "--scale-to-zero-floor", "2s")
+	user := s.user()
+	policy := object{"scaleToZeroWindow": "2s", "scaleDownWindow": "600s"}
+	made := user.must(http.MethodPost, "/deployments?deploymentId=dozer", object{"baseModel": baseModel, "maxReplicaCount": 2, "autoscalingPolicy": policy})
+	require.EqualValues(t, 0, made["desiredReplicaCount"])
+	answers := func() {
+		status, answer, err := user.complete("accounts/default/deployments/dozer", "hello")
+		require.NoError(t, err)
+		require.Equal(t, http.StatusOK, status, "%v", answer)
+		require.EqualValues(t, 1, user.get("/deployments/dozer")["desiredReplicaCount"])
+	}
+	answers()
+	user.until("/deployments/dozer", "replicaCount", 0.0)
+	answers()
+	var reasons []any
+	for _, event := range user.list("/deployments/dozer/events?filter=type=deployment.scaled.v1", "events") {
+		reasons = append(reasons, at(event, "data.reason"))
+	}
+	require.Equal(t, []any{"a request waits", "nothing was asked of it in the last 2s", "a request waits"}, reasons)
+	status, answer, err := s.user().ask(http.MethodPost, "/deployments", object{"baseModel": baseModel, "autoscalingPolicy": object{"scaleToZeroWindow": "1s"}})
+	require.NoError(t, err)
+	require.Equal(t, http.StatusBadRequest, status)
+	require.Contains(t, at(answer, "message"), "autoscalingPolicy.scaleToZeroWindow: must be at least 2s here")
+}

@@ -1,0 +1,136 @@
+package main_test
+
+import (
+	"bytes"
+	"encoding/json"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// The prompt that all clients ask with, as text and as a chat.
+const clientsPrompt = "Packing code for 15 pink chairs, customer Rosa"
+
+// Clients that were written for other servers are told nothing but an address,
+// a key and a model's name, and say what plain HTTP says.
+func TestUnmodifiedClients(t *testing.T) {
+	s := serve(t, filepath.Join(t.TempDir(), "data"))
+	user := s.user()
+	user.must(http.MethodPost, "/deployments?deploymentId=base", object{"baseModel": baseModel, "minReplicaCount": 1})
+	user.until("/deployments/base", "state", "READY")
+	plain := user.asksPlainly()
+
+	t.Run("openai for Go", func(t *testing.T) {
+		if testing.Short() {
+			t.Skip("it is fetched and built first")
+		}
+		program := filepath.Join(t.TempDir(), "openaigo")
+		build := exec.Command("go", "build", "-o", program, ".")
+		build.Dir = clientsFolder(t, "openaigo")
+		out, err := build.CombinedOutput()
+		require.NoError(t, err, "%s", out)
+		said := s.drive(t, ".", program)
+		plain.agrees(t, said)
+		require.EqualValues(t, plain.tokens, at(said, "completion.tokens"))
+		require.EqualValues(t, plain.tokens, at(said, "stream.tokens"))
+		require.EqualValues(t, plain.chatTokens, at(said, "chatStream.tokens"))
+		require.EqualValues(t, http.StatusBadRequest, at(said, "refusal.status"))
+		require.Equal(t, "temperature", at(said, "refusal.param"))
+		require.Contains(t, said["models"], baseModel)
+	})
+	t.Run("openai for JavaScript", func(t *testing.T) {
+		said := s.drive(t, nodeFolder(t), "node", "openai.mjs")
+		plain.agrees(t, said)
+		require.EqualValues(t, plain.tokens, at(said, "completion.usage.total_tokens"))
+		require.EqualValues(t, plain.tokens, at(said, "stream.usage.total_tokens"))
+		require.EqualValues(t, plain.chatTokens, at(said, "chatStream.usage.total_tokens"))
+		require.Greater(t, at(said, "completion.tokens"), 1.0)
+		require.Equal(t, "BadRequestError", at(said, "refusal.kind"))
+		require.Equal(t, "temperature", at(said, "refusal.param"))
+		require.Equal(t, "NotFoundError", at(said, "missing.kind"))
+		require.Contains(t, said["models"], baseModel)
+	})
+	t.Run("ai with its compatible provider", func(t *testing.T) {
+		said := s.drive(t, nodeFolder(t), "node", "ai.mjs")
+		require.Nil(t, at(said, "completion.error"))
+		require.Equal(t, plain.chat, at(said, "chat.text"))
+		require.Equal(t, plain.chat, at(said, "chatStream.text"))
+		require.Equal(t, plain.chatFinish, at(said, "chatStream.finish"))
+		require.EqualValues(t, plain.chatTokens, at(said, "chatStream.usage.totalTokens"))
+		require.EqualValues(t, http.StatusBadRequest, at(said, "refusal.status"))
+		require.Contains(t, at(said, "refusal.message"), "temperature")
+	})
+}
+
+// plainly is what the server answers to plain HTTP.
+type plainly struct {
+	text, finish, chat, chatFinish string
+	tokens, chatTokens             any
+}
+
+func (c caller) asksPlainly() (p plainly) {
+	c.t.Helper()
+	settings := object{"model": baseModel, "max_tokens": 24, "temperature": 0}
+	settings["prompt"] = clientsPrompt
+	answer := c.must(http.MethodPost, "//inference/v1/completions", settings)
+	p.text, p.tokens = textOf(c.t, answer), at(answer, "usage.total_tokens")
+	p.finish = answer["choices"].([]any)[0].(object)["finish_reason"].(string)
+
+	delete(settings, "prompt")
+	settings["messages"] = []object{{"role": "user", "content": clientsPrompt}}
+	answer = c.must(http.MethodPost, "//inference/v1/chat/completions", settings)
+	choice := answer["choices"].([]any)[0].(object)
+	p.chat, _ = at(choice, "message.content").(string)
+	p.chatFinish, p.chatTokens = choice["finish_reason"].(string), at(answer, "usage.total_tokens")
+	require.NotEmpty(c.t, p.text)
+	require.NotEmpty(c.t, p.chat)
+	return p
+}
+
+// agrees demands that a client understood the same.
+func (p plainly) agrees(t *testing.T, said object) {
+	t.Helper()
+	for _, way := range []string{"completion", "stream"} {
+		require.Equal(t, p.text, at(said, way+".text"), way)
+		require.Equal(t, p.finish, at(said, way+".finish"), way)
+	}
+	for _, way := range []string{"chat", "chatStream"} {
+		require.Equal(t, p.chat, at(said, way+".text"), way)
+		require.Equal(t, p.chatFinish, at(said, way+".finish"), way)
+	}
+	require.Greater(t, at(said, "stream.chunks"), 1.0, "a stream comes in pieces")
+	require.Greater(t, at(said, "chatStream.chunks"), 1.0, "a stream comes in pieces")
+}
+
+// drive runs a client's program against the server and reads what it prints.
+func (s *plane) drive(t *testing.T, dir, program string, args ...string) (said object) {
+	t.Helper()
+	cmd := exec.Command(program, args...)
+	var out, complaints bytes.Buffer
+	cmd.Dir, cmd.Stdout, cmd.Stderr = dir, &out, &complaints
+	cmd.Env = environment(t.TempDir(), "BASE_URL="+s.context.Address+"/inference/v1", "API_KEY="+s.context.APIKey, "MODEL="+baseModel, "PROMPT="+clientsPrompt)
+	require.NoError(t, cmd.Run(), "%s%s", out.String(), complaints.String())
+	require.NoError(t, json.Unmarshal(out.Bytes(), &said), "%s", out.String())
+	return said
+}
+
+func clientsFolder(t *testing.T, name string) string {
+	t.Helper()
+	dir, err := filepath.Abs(filepath.Join("testdata", "clients", name))
+	require.NoError(t, err)
+	return dir
+}
+
+// nodeFolder is where the clients for JavaScript are installed.
+func nodeFolder(t *testing.T) string {
+	t.Helper()
+	dir := clientsFolder(t, "node")
+	if _, err := os.Stat(filepath.Join(dir, "node_modules", "openai")); err != nil {
+		t.Skip("the clients for JavaScript are not installed: run make clients, which needs npm")
+	}
+	return dir
+}

@@ -1,0 +1,174 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+	"time"
+
+	"github.com/spf13/cobra"
+)
+
+var models = collection{"models", "model",
+	[]column{{"NAME", "name"}, {"STATE", "state"}, {"KIND", "kind"}, {"BASE", "#baseModel"}, {"PARAMETERS", "parameterCount"}, {"PRECISION", "precision"}, {"CONTEXT", "contextLength"}, {"CREATED", "createTime"}},
+	[]column{{"Name", "name"}, {"Display name", "displayName"}, {"Description", "description"}, {"State", "state"}, {"Status", "status.message"}, {"Kind", "kind"}, {"Base model", "baseModel"},
+		{"Type", "modelType"}, {"Parameters", "parameterCount"}, {"Precision", "precision"}, {"Context length", "contextLength"}, {"LoRA rank", "loraRank"}, {"Bytes", "sizeBytes"},
+		{"Public", "public"}, {"From job", "sourceJob"}, {"Created", "createTime"}}}
+
+func modelCommand() *cobra.Command {
+	return group("model", "Base models and tuned ones", modelCreate(), modelUpload(), models.listCommand(), models.getCommand(), modelDownload(), modelPrepare(), models.deleteCommand())
+}
+
+func modelCreate() *cobra.Command {
+	var dir, base, displayName, description string
+	var public bool
+	c := &cobra.Command{Use: "create ID", Short: "Create a model from a Hugging Face or PEFT folder, and wait until it is checked", Args: arguments(1, 1),
+		Example: "  anneal model create tiny --dir ./tiny-llama\n  anneal model create polite --dir ./adapter --base-model tiny",
+		RunE: func(c *cobra.Command, args []string) error {
+			client, err := newClient(c)
+			if err != nil {
+				return err
+			}
+			folder, err := openModelFiles(dir, base)
+			if err != nil {
+				return err
+			}
+			model := map[string]any{"displayName": displayName, "description": description, "kind": folder.kind, "public": public}
+			if base != "" {
+				model["baseModel"] = client.modelAddress(base)
+			}
+			err = client.call(c.Context(), http.MethodPost, client.path("models"), nil, map[string]any{"modelId": args[0], "model": model}, nil)
+			if client.unfinished(c.Context(), "models", args[0], err) {
+				fmt.Fprintf(c.ErrOrStderr(), "model %s is there and has no valid files yet: uploading into it\n", args[0])
+				err = nil
+			}
+			if err != nil {
+				return err
+			}
+			return client.sendModel(c, args[0], folder)
+		}}
+	f := c.Flags()
+	f.StringVar(&dir, "dir", "", "folder with the model's files (safetensors)")
+	f.StringVar(&base, "base-model", "", "model that an adapter is for; of another model, what it was tuned from")
+	f.StringVar(&displayName, "display-name", "", "a name for people")
+	f.StringVar(&description, "description", "", "what it is good for")
+	f.BoolVar(&public, "public", false, "let every account read and deploy it")
+	_ = c.MarkFlagRequired("dir") // the flag is there
+	return c
+}
+
+func modelUpload() *cobra.Command {
+	return &cobra.Command{Use: "upload ID FOLDER", Short: "Upload files into a model that is not READY, and wait until it is checked", Args: arguments(2, 2),
+		RunE: func(c *cobra.Command, args []string) error {
+			client, err := newClient(c)
+			if err != nil {
+				return err
+			}
+			folder, err := readModelFiles(args[1])
+			if err != nil {
+				return err
+			}
+			return client.sendModel(c, args[0], folder)
+		}}
+}
+
+// sendModel uploads the files of a folder and waits for the verdict on them.
+func (c *client) sendModel(cmd *cobra.Command, id string, folder modelFiles) error {
+	ctx, name := cmd.Context(), c.name("models", id)
+	if err := c.putFiles(cmd, name, folder); err != nil {
+		return err
+	}
+	if err := c.call(ctx, http.MethodPost, "/v1/"+name+":validateUpload", nil, struct{}{}, nil); err != nil {
+		return err
+	}
+	item, err := c.awaitUpload(ctx, name)
+	if err != nil {
+		return err
+	}
+	return printItem(cmd, item, models.details...)
+}
+
+func modelDownload() *cobra.Command {
+	var dir, precision string
+	c := &cobra.Command{Use: "download ID", Short: "Download the files", Args: arguments(1, 1), Example: "  anneal model download polite --dir ./polite",
+		RunE: func(c *cobra.Command, args []string) error {
+			client, err := newClient(c)
+			if err != nil {
+				return err
+			}
+			query := url.Values{}
+			if precision != "" {
+				query.Set("precision", precision)
+			}
+			if dir == "" {
+				dir = id(args[0])
+			}
+			return client.download(c, "/v1/"+client.name("models", args[0])+":getDownloadEndpoint", query, dir)
+		}}
+	c.Flags().StringVar(&dir, "dir", "", "folder to write to (default: the model's ID)")
+	c.Flags().StringVar(&precision, "precision", "", "the copy in this precision, such as BF16 (default: the model as it was made)")
+	return c
+}
+
+func modelPrepare() *cobra.Command {
+	var precision string
+	var watch bool
+	c := &cobra.Command{Use: "prepare ID", Short: "Write a copy in another precision", Args: arguments(1, 1), Example: "  anneal model prepare polite --precision BF16 --watch",
+		RunE: func(c *cobra.Command, args []string) error {
+			client, err := newClient(c)
+			if err != nil {
+				return err
+			}
+			name := client.name("models", args[0])
+			if err := client.call(c.Context(), http.MethodPost, "/v1/"+name+":prepare", nil, map[string]any{"precision": precision}, nil); err != nil {
+				return err
+			}
+			if watch {
+				if err := client.awaitCopy(c.Context(), name, precision); err != nil {
+					return err
+				}
+				return done(c, "model", args[0], "is there in "+precision)
+			}
+			return done(c, "model", args[0], "is being written in "+precision)
+		}}
+	c.Flags().StringVar(&precision, "precision", "", "BF16, FP16 or FP8")
+	c.Flags().BoolVarP(&watch, "watch", "w", false, "wait until it is written")
+	_ = c.MarkFlagRequired("precision") // the flag is there
+	return c
+}
+
+// awaitCopy waits until a model's copy is written, or has failed.
+func (c *client) awaitCopy(ctx context.Context, name, precision string) error {
+	for {
+		var model struct {
+			Precision string `json:"precision"`
+			Copies    []struct {
+				Precision string `json:"precision"`
+				State     string `json:"state"`
+				Status    struct {
+					Message string `json:"message"`
+				} `json:"status"`
+			} `json:"copies"`
+		}
+		if err := c.call(ctx, http.MethodGet, "/v1/"+name, nil, nil, &model); err != nil {
+			return err
+		}
+		if model.Precision == precision {
+			return nil
+		}
+		for _, made := range model.Copies {
+			switch {
+			case made.Precision != precision:
+			case made.State == "READY":
+				return nil
+			case made.State == "FAILED":
+				return errors.New(made.Status.Message)
+			}
+		}
+		if err := pause(ctx, 100*time.Millisecond); err != nil {
+			return err
+		}
+	}
+}

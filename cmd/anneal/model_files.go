@@ -1,0 +1,213 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"maps"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"anneal/domain"
+	"anneal/domain/weights"
+)
+
+// modelFiles are a folder of this machine whose files make a model, or the
+// code of an evaluator.
+type modelFiles struct {
+	dir   string
+	kind  string
+	sizes map[string]int64 // bytes, by name; of what belongs to the model
+}
+
+// openModelFiles reads a folder and finds what is wrong with it before
+// anything is sent. An adapter is held against its base by the server alone.
+func openModelFiles(dir, base string) (modelFiles, error) {
+	folder, err := readModelFiles(dir)
+	if err != nil {
+		return folder, err
+	}
+	if folder.kind == domain.PEFTAddon {
+		if base == "" {
+			return folder, usageError{fmt.Errorf("%s holds an adapter: name the model that it is for with --base-model", dir)}
+		}
+		return folder, nil
+	}
+	report, err := weights.Check(folder.contents())
+	if err != nil {
+		return folder, err
+	}
+	if len(report.Violations) > 0 {
+		message := fmt.Sprintf("%s is no model that can be used:", dir)
+		for _, v := range report.Violations[:min(len(report.Violations), shownViolations)] {
+			message += "\n  " + v.Field + ": " + v.Description
+		}
+		if more := len(report.Violations) - shownViolations; more > 0 {
+			message += fmt.Sprintf("\n  and %d more", more)
+		}
+		return folder, fmt.Errorf("%s", message)
+	}
+	return folder, nil
+}
+
+// readModelFiles lists the files of a folder that belong to a model: those at
+// its top that are not hidden, and of the files with weights those that the
+// model is made of.
+func readModelFiles(dir string) (modelFiles, error) {
+	folder := modelFiles{dir: dir, kind: domain.BaseModel, sizes: map[string]int64{}}
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return folder, err
+	}
+	for _, entry := range entries {
+		info, err := os.Stat(filepath.Join(dir, entry.Name())) // what a link leads to
+		if err != nil {
+			return folder, err
+		}
+		if info.Mode().IsRegular() && info.Size() > 0 && !strings.HasPrefix(entry.Name(), ".") {
+			folder.sizes[entry.Name()] = info.Size()
+		}
+	}
+	if len(folder.sizes) == 0 {
+		return folder, fmt.Errorf("%s has no files", dir)
+	}
+	if _, ok := folder.sizes["adapter_config.json"]; ok {
+		folder.kind = domain.PEFTAddon
+	}
+	needed, err := folder.contents().WeightFiles()
+	if weights.IsBroken(err) {
+		return folder, nil // the check says what is wrong
+	}
+	if err != nil {
+		return folder, err
+	}
+	whole := !slices.ContainsFunc(needed, func(name string) bool { return folder.sizes[name] == 0 })
+	maps.DeleteFunc(folder.sizes, func(name string, _ int64) bool {
+		return whole && weights.HoldsWeights(name) && !slices.Contains(needed, name)
+	})
+	return folder, nil
+}
+
+// contents is the folder as its files are read.
+func (f modelFiles) contents() weights.Folder {
+	return weights.Folder{Sizes: f.sizes, Open: func(name string, offset, length int64) (io.ReadCloser, error) {
+		file, err := os.Open(filepath.Join(f.dir, name))
+		if err != nil {
+			return nil, err
+		}
+		if length < 0 {
+			length = f.sizes[name] - offset
+		}
+		return struct {
+			io.Reader
+			io.Closer
+		}{io.NewSectionReader(file, offset, length), file}, nil
+	}}
+}
+
+func (f modelFiles) names() []string { return slices.Sorted(maps.Keys(f.sizes)) }
+
+// putFiles puts every file to the signed URL that the resource has for it.
+func (c *client) putFiles(cmd *cobra.Command, name string, folder modelFiles) error {
+	var answer struct {
+		URLs map[string]string `json:"filenameToSignedUrls"`
+	}
+	body := map[string]any{"filenameToSize": folder.sizes}
+	if err := c.call(cmd.Context(), http.MethodPost, "/v1/"+name+":getUploadEndpoint", nil, body, &answer); err != nil {
+		return err
+	}
+	p := newProgress(cmd, folder.sizes)
+	for _, file := range folder.names() {
+		if err := folder.send(cmd.Context(), file, answer.URLs[file], p); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// send puts one file to a signed URL.
+func (f modelFiles) send(ctx context.Context, name, link string, p *progress) error {
+	file, err := os.Open(filepath.Join(f.dir, name))
+	if err != nil {
+		return err
+	}
+	defer file.Close()
+	size := f.sizes[name]
+	req, err := http.NewRequestWithContext(ctx, http.MethodPut, link, p.of(name, io.LimitReader(file, size)))
+	if err != nil {
+		return err
+	}
+	req.ContentLength = size
+	res, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return err
+	}
+	defer res.Body.Close()
+	if res.StatusCode >= 300 {
+		return fmt.Errorf("%s: %w", name, refusal(res))
+	}
+	p.done(name)
+	return nil
+}
+
+// A progress tells how much of many bytes has moved: a line that is drawn over
+// again on a terminal, else a line for each file.
+type progress struct {
+	out      io.Writer
+	terminal bool
+	total    int64 // bytes; 0 when it is not known
+	moved    int64
+	shown    time.Time
+}
+
+func newProgress(c *cobra.Command, sizes map[string]int64) *progress {
+	out := c.ErrOrStderr()
+	p := &progress{out: out, terminal: onTerminal(out)}
+	for _, size := range sizes {
+		p.total += size
+	}
+	return p
+}
+
+// of is a reader of a file that counts.
+func (p *progress) of(name string, r io.Reader) io.Reader {
+	return io.TeeReader(r, counting(func(n int) {
+		p.moved += int64(n)
+		if now := time.Now(); p.terminal && now.Sub(p.shown) > 100*time.Millisecond {
+			p.shown = now
+			fmt.Fprintf(p.out, "\r\033[K%s of %s  %s", inBytes(p.moved), inBytes(p.total), name)
+		}
+	}))
+}
+
+func (p *progress) done(name string) {
+	if p.terminal {
+		fmt.Fprint(p.out, "\r\033[K")
+	}
+	fmt.Fprintf(p.out, "%s of %s  %s\n", inBytes(p.moved), inBytes(p.total), name)
+}
+
+type counting func(n int)
+
+func (c counting) Write(p []byte) (int, error) {
+	c(len(p))
+	return len(p), nil
+}
+
+// inBytes is a size for people.
+func inBytes(n int64) string {
+	unit, rest := 0, float64(n)
+	for ; rest >= 1000 && unit < 4; unit++ {
+		rest /= 1000
+	}
+	if unit == 0 {
+		return fmt.Sprintf("%d B", n)
+	}
+	return fmt.Sprintf("%.1f %cB", rest, "kMGT"[unit-1])
+}

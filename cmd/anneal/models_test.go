@@ -1,0 +1,133 @@
+package main_test
+
+import (
+	"bytes"
+	"mime/multipart"
+	"net/http"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// What is downloaded and uploaded again is the same model; what is broken is
+// named, and mended by what was missing.
+func TestModelsComeAndGo(t *testing.T) {
+	s := serve(t, t.TempDir())
+	user, files := s.user(), t.TempDir()
+	at := func(name string) string { return filepath.Join(files, name) }
+	user.dataset("codes", 60)
+	user.job("codes", "codes", 1)
+	user.until("/supervisedFineTuningJobs/codes", "state", "JOB_STATE_COMPLETED")
+	require.NotEmpty(t, user.get("/models/codes")["precision"])
+	trained := answerOf(user, "codes", "codes", "")
+
+	t.Run("a base model, downloaded and uploaded again", func(t *testing.T) {
+		s.run("model", "download", "anneal-base", "--dir", at("base")).ok(t)
+		out := s.run("model", "create", "base-2", "--dir", at("base"), "--display-name", "Twin").ok(t)
+		require.Contains(t, out, "READY")
+		require.Contains(t, out, "837248")
+		require.Equal(t, "BF16", user.get("/models/base-2")["precision"])
+		require.Equal(t, answerOf(user, "first", "anneal-base", ""), answerOf(user, "second", "base-2", ""))
+	})
+	t.Run("an adapter, uploaded under another name and for the twin of its base", func(t *testing.T) {
+		s.run("model", "download", "codes", "--dir", at("adapter")).ok(t)
+		refused := s.run("model", "create", "again", "--dir", at("adapter"))
+		require.Equal(t, 2, refused.code)
+		require.Contains(t, refused.stderr, "name the model that it is for with --base-model")
+		require.Contains(t, s.run("model", "create", "again", "--dir", at("adapter"), "--base-model", "base-2").ok(t), "HF_PEFT_ADDON")
+		again := user.get("/models/again")
+		require.Equal(t, "accounts/default/models/base-2", again["baseModel"])
+		require.Equal(t, user.get("/models/codes")["loraRank"], again["loraRank"])
+		require.Equal(t, trained, answerOf(user, "again", "again", ""))
+	})
+	t.Run("a model in use stays", func(t *testing.T) {
+		status, refusal, err := user.ask(http.MethodDelete, "/models/base-2", nil)
+		require.NoError(t, err)
+		require.Equal(t, http.StatusBadRequest, status, "%v", refusal)
+		require.Contains(t, refusal["message"], "accounts/default/models/again")
+	})
+	t.Run("a copy in another precision", func(t *testing.T) {
+		require.Contains(t, s.run("model", "prepare", "base-2", "--precision", "FP16", "--watch").ok(t), "is there in FP16")
+		s.run("model", "download", "base-2", "--precision", "FP16", "--dir", at("half")).ok(t)
+		config, err := os.ReadFile(at("half/config.json"))
+		require.NoError(t, err)
+		require.Contains(t, string(config), `"torch_dtype": "float16"`)
+		require.NotEmpty(t, answerOf(user, "half", "base-2", "FP16"))
+		require.Contains(t, s.run("model", "prepare", "base-2", "--precision", "FP8", "--watch").ok(t), "is there in FP8")
+		require.NotEmpty(t, answerOf(user, "eight", "base-2", "FP8"))
+		none := s.run("model", "prepare", "base-2", "--precision", "NF4")
+		require.Equal(t, 1, none.code)
+		require.Contains(t, none.stderr, "ask for one of BF16, FP16")
+	})
+	t.Run("a broken model is told all that is wrong, and mended by that alone", func(t *testing.T) {
+		broken := at("broken")
+		require.NoError(t, os.CopyFS(broken, os.DirFS(at("base"))))
+		require.NoError(t, os.Remove(filepath.Join(broken, "tokenizer.json")))
+		require.NoError(t, os.Truncate(filepath.Join(broken, "model.safetensors"), 100_000))
+		refused := s.run("model", "create", "mended", "--dir", broken)
+		require.Equal(t, 1, refused.code)
+		require.Contains(t, refused.stderr, "model.safetensors: has room for")
+		require.Contains(t, refused.stderr, "tokenizer.json: is missing")
+		require.Equal(t, http.StatusNotFound, statusOf(user, "/models/mended"), "what is seen to be broken is not sent")
+
+		user.must(http.MethodPost, "/models", object{"modelId": "mended", "model": object{"kind": "HF_BASE_MODEL"}})
+		status, answer := user.uploadModel("mended", broken)
+		require.Equal(t, http.StatusBadRequest, status)
+		require.Contains(t, answer["message"], "tokenizer.json: is missing")
+		require.Equal(t, "UPLOADING", user.get("/models/mended")["state"])
+		for _, name := range []string{"tokenizer.json", "model.safetensors"} {
+			require.NoError(t, os.MkdirAll(at("rest"), 0o755))
+			require.NoError(t, os.Rename(at("base/"+name), at("rest/"+name)))
+		}
+		status, answer = user.uploadModel("mended", at("rest"))
+		require.Equal(t, http.StatusOK, status, "%v", answer)
+		require.Equal(t, "READY", answer["state"])
+	})
+}
+
+// answerOf deploys a model and answers what it says to one question.
+func answerOf(user caller, deployment, model, precision string) string {
+	user.t.Helper()
+	wanted := object{"baseModel": "accounts/default/models/" + model, "minReplicaCount": 1}
+	if precision != "" {
+		wanted["precision"] = precision
+	}
+	user.must(http.MethodPost, "/deployments?deploymentId="+deployment, wanted)
+	user.until("/deployments/"+deployment, "state", "READY")
+	status, answer, err := user.complete("accounts/default/deployments/"+deployment, "Packing code for 15 pink chairs, customer Rosa")
+	require.NoError(user.t, err)
+	require.Equal(user.t, http.StatusOK, status, "%v", answer)
+	user.must(http.MethodDelete, "/deployments/"+deployment+"?hard=true&ignoreChecks=true", nil)
+	return textOf(user.t, answer)
+}
+
+func statusOf(user caller, path string) int {
+	user.t.Helper()
+	status, _, err := user.ask(http.MethodGet, path, nil)
+	require.NoError(user.t, err)
+	return status
+}
+
+// uploadModel sends the files of a folder in one form.
+func (c caller) uploadModel(model, dir string) (status int, answer object) {
+	c.t.Helper()
+	var body bytes.Buffer
+	w := multipart.NewWriter(&body)
+	entries, err := os.ReadDir(dir)
+	require.NoError(c.t, err)
+	for _, entry := range entries {
+		data, err := os.ReadFile(filepath.Join(dir, entry.Name()))
+		require.NoError(c.t, err)
+		part, err := w.CreateFormFile("file", entry.Name())
+		require.NoError(c.t, err)
+		_, err = part.Write(data)
+		require.NoError(c.t, err)
+	}
+	require.NoError(c.t, w.Close())
+	c.contentType = w.FormDataContentType()
+	status, answer, err = c.ask(http.MethodPost, "/models/"+model+":upload", &body)
+	require.NoError(c.t, err)
+	return status, answer
+}
