@@ -23,17 +23,18 @@ import (
 var mayImport = map[string][]string{
 	"domain":                {},
 	"domain/rows":           {"domain"},
+	"domain/weights":        {"domain"},
 	"examples":              {},
 	"eventlog":              {"domain"},
 	"projections":           {"domain", "eventlog"},
 	"blobs":                 {"domain"},
 	"engines":               {"domain"},
-	"engines/embedded/...":  {"domain", "domain/rows", "engines"},
+	"engines/embedded/...":  {"domain", "domain/rows", "domain/weights", "engines"},
 	"engines/simulated/...": {"domain", "domain/rows", "engines"},
 	"schedulers/...":        {"domain", "eventlog", "projections"},
-	"workers":               {"domain", "domain/rows", "eventlog", "projections", "blobs", "engines"},
+	"workers":               {"domain", "domain/rows", "domain/weights", "eventlog", "projections", "blobs", "engines"},
 	"workers/wire":          {"domain", "engines"},
-	"workers/tasks":         {"domain", "domain/rows", "eventlog", "blobs"},
+	"workers/tasks":         {"domain", "domain/rows", "domain/weights", "eventlog", "blobs"},
 	"workers/agent/...":     {"domain", "engines", "workers/wire"},
 	"api":                   {"domain", "domain/rows", "eventlog", "projections", "blobs", "engines"},
 }
@@ -47,6 +48,7 @@ var onlyIn = map[string][]string{
 	"github.com/spf13/cobra":             {"cmd/anneal"},
 	"github.com/go-chi/chi":              {"api"},
 	"go.einride.tech/aip":                {"projections"},
+	"github.com/go-json-experiment/":     {"domain/rows"},
 }
 
 // impure are packages and functions that a pure room may not touch.
