@@ -6,6 +6,8 @@ package engines
 import (
 	"context"
 	"time"
+
+	"anneal/domain"
 )
 
 // An Engine is what a node can do. A nil part is a thing the node cannot do;
@@ -41,12 +43,13 @@ const (
 // A TrainOrder is everything that a trainer needs; all paths are local.
 type TrainOrder struct {
 	Method      string
-	BaseDir     string   // Hugging Face directory of the base model
-	AdapterDir  string   // PEFT directory to continue from, or ""
-	DataFiles   []string // JSONL, in the formats of spec/gaps.md section 8
-	EvalFiles   []string // JSONL held out from training, or none
-	ResumeDir   string   // a checkpoint that an earlier attempt handed over, or ""
-	WorkDir     string   // empty and writable; results and checkpoints go below it
+	BaseDir     string     // Hugging Face directory of the base model
+	AdapterDir  string     // PEFT directory to continue from, or ""
+	DataFiles   []string   // JSONL, in the formats of spec/gaps.md section 8
+	EvalFiles   []string   // JSONL held out from training, or none
+	ResumeDir   string     // a checkpoint that an earlier attempt handed over, or ""
+	WorkDir     string     // empty and writable; results and checkpoints go below it
+	Evaluation  Evaluation // that scores the model's answers, of Reinforcement; the caller closes it
 	Settings    TrainSettings
 	Seed        uint64
 	Parallelism int // cores it may keep busy; 0 is one less than the machine has
@@ -72,6 +75,16 @@ type TrainSettings struct {
 	CheckpointSteps           int      `json:"checkpointSteps"` // steps between checkpoints; 0 = engine's default
 
 	RewardWeights map[string]float64 `json:"rewardWeights,omitempty"` // of RLOR, by the rewards' names; none = each weighs 1
+	Loss          *domain.LossConfig `json:"loss,omitempty"`          // of all methods but Supervised, with its defaults
+	Rollouts      *Rollouts          `json:"rollouts,omitempty"`      // of Reinforcement
+}
+
+// Rollouts say how a model answers while it learns from its own answers.
+type Rollouts struct {
+	domain.InferenceParameters     // with the defaults filled in
+	ChunkSize                  int `json:"chunkSize"`                          // rows of data that are answered between two looks at the policy
+	MaxConcurrent              int `json:"maxConcurrent,omitempty"`            // answers generated at once; 0 = engine's default
+	MaxConcurrentEvaluations   int `json:"maxConcurrentEvaluations,omitempty"` // answers scored at once; 0 = engine's default
 }
 
 // A TrainWatcher hears how a training goes, from one goroutine.
@@ -162,24 +175,4 @@ type Word struct {
 	Text        string
 	Start, End  float64
 	Probability float64
-}
-
-// A Scorer runs a user's evaluator on answers.
-type Scorer interface {
-	Score(ctx context.Context, order ScoreOrder) ([]Score, error)
-}
-
-// A ScoreOrder names an evaluator's code on disk and the rows to be scored.
-type ScoreOrder struct {
-	Dir, EntryFile, EntryFunc string
-	Rows                      []map[string]any
-}
-
-// A Score is an evaluator's answer for one row. An exception, a time-out or a
-// value outside 0..1 is an invalid score with its reason.
-type Score struct {
-	Value   float64
-	Valid   bool
-	Reason  string
-	Metrics map[string]float64
 }
