@@ -44,7 +44,7 @@ func writeExamples(dir string, seed uint64) error {
 	if err := writeLines(filepath.Join(dir, "base-tasks.jsonl"), base); err != nil {
 		return err
 	}
-	tune, held := tuningRows(newTasks[0], seed)
+	tune, held := tuningRows(newTasks[0], newRows, oldRows, seed)
 	if err := writeLines(filepath.Join(dir, newTasks[0].name+".jsonl"), tune); err != nil {
 		return err
 	}
@@ -65,12 +65,12 @@ func heldOld(n int) []example {
 	return out
 }
 
-// tuningRows are a new task's CHAT rows, shuffled with rows of the base tasks,
+// tuningRows are CHAT rows of a new task, shuffled with rows of the base tasks,
 // and examples whose key is in none of them.
-func tuningRows(t newTask, seed uint64) (rows []string, held []example) {
+func tuningRows(t newTask, fresh, old int, seed uint64) (rows []string, held []example) {
 	rng := rand.New(rand.NewPCG(seed, 0x74756e65))
 	used := map[string]bool{}
-	for len(rows) < newRows {
+	for len(rows) < fresh {
 		e := t.sample(rng)
 		used[e.key] = true
 		rows = append(rows, chatRow(e))
@@ -81,7 +81,7 @@ func tuningRows(t newTask, seed uint64) (rows []string, held []example) {
 			held = append(held, e)
 		}
 	}
-	for range oldRows {
+	for range old {
 		rows = append(rows, chatRow(draw(rng, false, false)))
 	}
 	rng.Shuffle(len(rows), func(i, j int) { rows[i], rows[j] = rows[j], rows[i] })

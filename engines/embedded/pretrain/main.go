@@ -34,6 +34,7 @@ type options struct {
 	out      string // directory for the model
 	examples string // directory for the example files
 	tune     string // directory of a model to tune on the new tasks
+	unseen   string // directory of a model to tune on the unseen tasks
 	settings engines.TrainSettings
 	seed     uint64
 	steps    int
@@ -48,6 +49,7 @@ func main() {
 	flag.StringVar(&o.out, "out", "", "make the model and write it to this directory")
 	flag.StringVar(&o.examples, "examples", "", "write the example files to this directory")
 	flag.StringVar(&o.tune, "tune", "", "tune the model of this directory on each new task and print what it learnt")
+	flag.StringVar(&o.unseen, "unseen", "", "tune the model of this directory on each unseen task with the defaults, and print what it learnt and kept")
 	flag.IntVar(&o.settings.Epochs, "tune-epochs", demoEpochs, "epochs of a tuning")
 	flag.Float64Var(&o.settings.LearningRate, "tune-rate", 0, "learning rate of a tuning; 0 is the engine's default")
 	flag.IntVar(&o.settings.BatchSizeSamples, "tune-samples", 0, "samples of a step of a tuning; 0 is the engine's default")
@@ -71,8 +73,10 @@ func run(ctx context.Context, o options) error {
 		return writeExamples(o.examples, o.seed)
 	case o.tune != "":
 		return tuneAll(ctx, o.tune, o.settings)
+	case o.unseen != "":
+		return tuneUnseen(ctx, o.unseen)
 	case o.out == "":
-		return errors.New("give -out, -examples or -tune, and a directory")
+		return errors.New("give -out, -examples, -tune or -unseen, and a directory")
 	}
 	if err := os.MkdirAll(o.out, 0o755); err != nil {
 		return err

@@ -24,7 +24,7 @@ func TestDemonstration(t *testing.T) {
 	}
 	base := t.TempDir()
 	require.NoError(t, embedded.WriteBase(base))
-	got, err := tune(t.Context(), base, t.TempDir(), newTasks[0], engines.TrainSettings{Epochs: demoEpochs, LoraRank: 8}, heldOld(100))
+	got, err := tune(t.Context(), base, t.TempDir(), newTasks[0], newRows, oldRows, engines.TrainSettings{Epochs: demoEpochs, LoraRank: 8}, heldOld(100))
 	require.NoError(t, err)
 	t.Logf("%d → %d of %d; base tasks %d → %d of %d; %s", got.before, got.after, got.asked, got.knew, got.kept, got.old, got.took)
 	require.LessOrEqual(t, got.before, 2)

@@ -19,10 +19,10 @@ type tuning struct {
 	result               engines.TrainResult
 }
 
-// tune trains the base on a new task's rows, in a temporary directory below
-// dir, and measures it.
-func tune(ctx context.Context, base, dir string, t newTask, settings engines.TrainSettings, old []example) (out tuning, err error) {
-	rows, held := tuningRows(t, 1)
+// tune trains the base on rows of a new task and of its own, in a temporary
+// directory below dir, and measures it.
+func tune(ctx context.Context, base, dir string, t newTask, fresh, kept int, settings engines.TrainSettings, old []example) (out tuning, err error) {
+	rows, held := tuningRows(t, fresh, kept, 1)
 	out.asked, out.old = len(held), len(old)
 	work := filepath.Join(dir, t.name)
 	if err := os.MkdirAll(work, 0o755); err != nil {
@@ -64,7 +64,7 @@ func tuneAll(ctx context.Context, base string, settings engines.TrainSettings) e
 	}
 	defer os.RemoveAll(dir)
 	for _, t := range newTasks {
-		got, err := tune(ctx, base, dir, t, settings, heldOld(100))
+		got, err := tune(ctx, base, dir, t, newRows, oldRows, settings, heldOld(100))
 		if err != nil {
 			return err
 		}
