@@ -4,9 +4,7 @@ package tasks
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
-	"fmt"
 	"maps"
 	"slices"
 	"time"
@@ -28,7 +26,10 @@ type Validator struct {
 	Count func(text string) int // tokens of a text; nil takes one for every four bytes
 }
 
-const validatorName = "dataset-validation"
+const (
+	validatorName   = "dataset-validation"
+	datasetUploaded = "dataset.uploaded.v1"
+)
 
 // Handle gives every upload that the log records to the validator.
 func (v Validator) Handle(r *eventlog.Router) error {
@@ -37,7 +38,7 @@ func (v Validator) Handle(r *eventlog.Router) error {
 
 // Judge checks the upload that an event records, if it records one.
 func (v Validator) Judge(ctx context.Context, e eventlog.Event) error {
-	upload, err := uploadOf(e)
+	upload, err := factOf[domain.DatasetUploaded](e, datasetUploaded)
 	if err != nil || upload == nil {
 		return err
 	}
@@ -64,18 +65,6 @@ func (v Validator) Judge(ctx context.Context, e eventlog.Event) error {
 	return v.record(ctx, e, domain.AcceptDataset{Upload: upload.Upload, DatasetFacts: facts})
 }
 
-// uploadOf is the upload that an event records, nil when it records something else.
-func uploadOf(e eventlog.Event) (*domain.DatasetUploaded, error) {
-	if e.Type != "dataset.uploaded.v1" {
-		return nil, nil
-	}
-	var upload domain.DatasetUploaded
-	if err := json.Unmarshal(e.Data, &upload); err != nil {
-		return nil, fmt.Errorf("event %d: %w", e.Position, err)
-	}
-	return &upload, nil
-}
-
 func (v Validator) read(ctx context.Context, checker *rows.Checker, folder, name string) error {
 	file, err := v.Blobs.Get(ctx, folder+name)
 	if err != nil {
@@ -98,15 +87,10 @@ func (v Validator) record(ctx context.Context, e eventlog.Event, verdict domain.
 // cause that is no fault may name paths of this machine, and is in the log of
 // the server.
 func (v Validator) giveUp(ctx context.Context, e eventlog.Event, cause error) error {
-	upload, err := uploadOf(e)
+	upload, err := factOf[domain.DatasetUploaded](e, datasetUploaded)
 	if err != nil || upload == nil {
 		return nil
 	}
-	why := "the store for files failed"
-	var fault *domain.Fault
-	if errors.As(cause, &fault) {
-		why = fault.Message
-	}
-	status := domain.Status{Code: domain.Internal.String(), Message: "the upload could not be checked (" + why + "): upload it again"}
+	status := domain.Status{Code: domain.Internal.String(), Message: "the upload could not be checked (" + causeOf(cause) + "): upload it again"}
 	return v.record(context.WithoutCancel(ctx), e, domain.RejectDataset{Upload: upload.Upload, Status: status})
 }

@@ -4,9 +4,7 @@ import (
 	"bufio"
 	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
-	"fmt"
 	"io"
 	"maps"
 	"reflect"
@@ -81,12 +79,9 @@ func (d Deriver) Derive(ctx context.Context, e eventlog.Event) error {
 // derivationOf is what an event says a new dataset is made of; nil when it says
 // no such thing.
 func derivationOf(e eventlog.Event) (*domain.Derivation, error) {
-	if e.Type != "dataset.created.v1" {
-		return nil, nil
-	}
-	var created domain.DatasetCreated
-	if err := json.Unmarshal(e.Data, &created); err != nil {
-		return nil, fmt.Errorf("event %d: %w", e.Position, err)
+	created, err := factOf[domain.DatasetCreated](e, "dataset.created.v1")
+	if created == nil {
+		return nil, err
 	}
 	return created.From, nil
 }

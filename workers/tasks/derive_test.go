@@ -9,63 +9,22 @@ import (
 	"runtime"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 
-	"anneal/blobs"
 	"anneal/domain"
 	"anneal/eventlog"
-	"anneal/projections"
-	"anneal/workers/tasks"
 )
 
-// A bench is a log in memory, a world that follows it, files, and a deriver.
-type bench struct {
-	testing.TB
-	log     *eventlog.Memory
-	world   *projections.World
-	blobs   *blobs.Store
-	dir     string
-	deriver tasks.Deriver
-	told    []int64 // progress
-}
-
-func newBench(t testing.TB) *bench {
-	b := &bench{TB: t, log: eventlog.NewMemory(), world: projections.NewWorld(), dir: t.TempDir()}
-	store, err := blobs.Open(t.Context(), blobs.Options{Dir: b.dir, BaseURL: "http://127.0.0.1/blobs", Key: make([]byte, 32)})
-	require.NoError(t, err)
-	t.Cleanup(func() { _ = store.Close() })
-	b.blobs = store
-	b.deriver = tasks.Deriver{Log: b.log, World: b.world, Blobs: store, Now: time.Now, Filter: projections.CompileRowFilter,
-		Progress: func(_ domain.Name, read, of int64) { b.told = append(b.told, read, of) }}
-	go func() { _ = b.world.Run(t.Context(), b.log) }()
-	return b
-}
-
-func name(id string) domain.Name { return domain.NewName("acme", domain.Datasets.Collection, id) }
-
-// do carries out a command and answers its event.
+// do carries out a command on a dataset and answers its event.
 func (b *bench) do(id string, cmd domain.Command[domain.Dataset]) eventlog.Event {
 	b.Helper()
-	position, err := eventlog.Do(b.Context(), b.log, b.world, eventlog.Request{Time: time.Now()}, domain.Intend(domain.Datasets, name(id), cmd))
-	require.NoError(b, err)
-	require.NoError(b, b.world.WaitFor(b.Context(), position))
-	e, err := b.log.At(b.Context(), position)
-	require.NoError(b, err)
-	return e
+	return do(b, domain.Datasets, id, cmd)
 }
 
 func (b *bench) state(id string) domain.Dataset {
 	b.Helper()
-	last, err := b.log.Last(b.Context())
-	require.NoError(b, err)
-	require.NoError(b, b.world.WaitFor(b.Context(), last.Position))
-	row, ok := b.world.View().Datasets.Get(name(id))
-	if !ok {
-		return domain.Dataset{}
-	}
-	return row.State
+	return stateOf(b, domain.Datasets, id)
 }
 
 // source makes a READY dataset of several files.
@@ -88,7 +47,7 @@ func (b *bench) source(id string, files ...string) domain.Dataset {
 
 func (b *bench) create(id, from string, d domain.Derivation) eventlog.Event {
 	b.Helper()
-	d.Source = name(from)
+	d.Source = named(domain.Datasets, from)
 	if d.Folder == "" {
 		d.Folder = b.state(from).Files.Folder
 	}

@@ -2,7 +2,6 @@ package tasks
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -30,7 +29,10 @@ type ModelValidator struct {
 	Supports func(dir string) error
 }
 
-const modelValidatorName = "model-validation"
+const (
+	modelValidatorName = "model-validation"
+	modelUploaded      = "model.uploaded.v1"
+)
 
 // Handle gives every upload that the log records to the validator.
 func (v ModelValidator) Handle(r *eventlog.Router) error {
@@ -39,7 +41,7 @@ func (v ModelValidator) Handle(r *eventlog.Router) error {
 
 // Judge checks the upload that an event records, if it records one.
 func (v ModelValidator) Judge(ctx context.Context, e eventlog.Event) error {
-	upload, err := modelUploadOf(e)
+	upload, err := factOf[domain.ModelUploaded](e, modelUploaded)
 	if err != nil || upload == nil {
 		return err
 	}
@@ -63,17 +65,6 @@ func (v ModelValidator) Judge(ctx context.Context, e eventlog.Event) error {
 		return err
 	}
 	return v.record(ctx, e, domain.AcceptModel{Upload: upload.Upload, ModelFacts: report.ModelFacts, Note: note})
-}
-
-func modelUploadOf(e eventlog.Event) (*domain.ModelUploaded, error) {
-	if e.Type != "model.uploaded.v1" {
-		return nil, nil
-	}
-	var upload domain.ModelUploaded
-	if err := json.Unmarshal(e.Data, &upload); err != nil {
-		return nil, fmt.Errorf("event %d: %w", e.Position, err)
-	}
-	return &upload, nil
 }
 
 // stored is a model's files in the store.
@@ -204,7 +195,7 @@ func recordModel(ctx context.Context, log eventlog.Log, world eventlog.Rows, now
 // cause that is no fault may name paths of this machine, and is in the log of
 // the server.
 func (v ModelValidator) giveUp(ctx context.Context, e eventlog.Event, cause error) error {
-	upload, err := modelUploadOf(e)
+	upload, err := factOf[domain.ModelUploaded](e, modelUploaded)
 	if err != nil || upload == nil {
 		return nil
 	}

@@ -3,7 +3,6 @@ package tasks
 import (
 	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -28,7 +27,10 @@ type ModelCopier struct {
 	Now   func() time.Time
 }
 
-const modelCopierName = "model-preparation"
+const (
+	modelCopierName = "model-preparation"
+	modelPreparing  = "model.preparing.v1"
+)
 
 // Handle gives every copy that the log asks for to the copier.
 func (p ModelCopier) Handle(r *eventlog.Router) error {
@@ -37,7 +39,7 @@ func (p ModelCopier) Handle(r *eventlog.Router) error {
 
 // Copy writes the copy that an event asks for, if it asks for one.
 func (p ModelCopier) Copy(ctx context.Context, e eventlog.Event) error {
-	asked, err := preparationOf(e)
+	asked, err := factOf[domain.ModelPreparing](e, modelPreparing)
 	if err != nil || asked == nil {
 		return err
 	}
@@ -59,17 +61,6 @@ func (p ModelCopier) Copy(ctx context.Context, e eventlog.Event) error {
 		return err
 	}
 	return p.sweep(ctx, e, asked)
-}
-
-func preparationOf(e eventlog.Event) (*domain.ModelPreparing, error) {
-	if e.Type != "model.preparing.v1" {
-		return nil, nil
-	}
-	var asked domain.ModelPreparing
-	if err := json.Unmarshal(e.Data, &asked); err != nil {
-		return nil, fmt.Errorf("event %d: %w", e.Position, err)
-	}
-	return &asked, nil
 }
 
 // copyFolder is where the copy lies that an event asks for: no other's, also
@@ -177,7 +168,7 @@ func (p ModelCopier) sweep(ctx context.Context, e eventlog.Event, asked *domain.
 
 // giveUp tells the model's owner that the copy would not succeed.
 func (p ModelCopier) giveUp(ctx context.Context, e eventlog.Event, cause error) error {
-	asked, err := preparationOf(e)
+	asked, err := factOf[domain.ModelPreparing](e, modelPreparing)
 	if err != nil || asked == nil {
 		return nil
 	}

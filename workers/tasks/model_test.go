@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"io"
 	"math"
@@ -19,7 +20,6 @@ import (
 	"anneal/engines/embedded"
 	"anneal/engines/embedded/llama"
 	"anneal/eventlog"
-	"anneal/projections"
 	"anneal/workers/tasks"
 )
 
@@ -36,29 +36,15 @@ func shipped(t *testing.T) map[string][]byte {
 	return files
 }
 
-func modelName(id string) domain.Name { return domain.NewName("acme", domain.Models.Collection, id) }
-
 // model carries out a command on a model and answers its event.
 func (b *bench) model(id string, cmd domain.Command[domain.Model]) eventlog.Event {
 	b.Helper()
-	position, err := eventlog.Do(b.Context(), b.log, b.world, eventlog.Request{Time: time.Now()}, domain.Intend(domain.Models, modelName(id), cmd))
-	require.NoError(b, err)
-	require.NoError(b, b.world.WaitFor(b.Context(), position))
-	e, err := b.log.At(b.Context(), position)
-	require.NoError(b, err)
-	return e
+	return do(b, domain.Models, id, cmd)
 }
 
 func (b *bench) modelState(id string) domain.Model {
 	b.Helper()
-	last, err := b.log.Last(b.Context())
-	require.NoError(b, err)
-	require.NoError(b, b.world.WaitFor(b.Context(), last.Position))
-	row, ok := b.world.View().Models.Get(modelName(id))
-	if !ok {
-		return domain.Model{}
-	}
-	return row.State
+	return stateOf(b, domain.Models, id)
 }
 
 // upload stores files and records them as an upload of a model.
@@ -163,7 +149,7 @@ func adapter(t *testing.T) map[string][]byte {
 func TestAddonsAreHeldAgainstTheirBase(t *testing.T) {
 	b := newBench(t)
 	b.ready("base", whole, shipped(t))
-	spec := domain.ModelSpec{Kind: domain.PEFTAddon, BaseModel: string(modelName("base"))}
+	spec := domain.ModelSpec{Kind: domain.PEFTAddon, BaseModel: string(named(domain.Models, "base"))}
 	m := b.ready("addon", spec, adapter(t))
 	require.Equal(t, 4, m.LoraRank)
 	require.EqualValues(t, 837_248, m.ParameterCount, "of the base")
@@ -172,11 +158,11 @@ func TestAddonsAreHeldAgainstTheirBase(t *testing.T) {
 	small := shipped(t)
 	small["config.json"] = bytes.Replace(small["config.json"], []byte(`"num_hidden_layers": 4`), []byte(`"num_hidden_layers": 3`), 1)
 	b.ready("small", whole, small)
-	b.model("misfit", domain.CreateModel{ModelSpec: domain.ModelSpec{Kind: domain.PEFTAddon, BaseModel: string(modelName("small"))}})
+	b.model("misfit", domain.CreateModel{ModelSpec: domain.ModelSpec{Kind: domain.PEFTAddon, BaseModel: string(named(domain.Models, "small"))}})
 	require.NoError(t, b.validator().Judge(t.Context(), b.upload("misfit", 1, adapter(t))))
 	require.Contains(t, b.modelState("misfit").Status.Message, "for a layer that the base, with 3 layers, does not have")
 
-	b.model("orphan", domain.CreateModel{ModelSpec: domain.ModelSpec{Kind: domain.PEFTAddon, BaseModel: string(modelName("gone"))}})
+	b.model("orphan", domain.CreateModel{ModelSpec: domain.ModelSpec{Kind: domain.PEFTAddon, BaseModel: string(named(domain.Models, "gone"))}})
 	require.NoError(t, b.validator().Judge(t.Context(), b.upload("orphan", 1, adapter(t))))
 	require.Contains(t, b.modelState("orphan").Status.Message, "baseModel: accounts/acme/models/gone is not there")
 }
@@ -260,7 +246,7 @@ func TestCopiesInEightBits(t *testing.T) {
 			}
 		}
 	}
-	spec := domain.ModelSpec{Kind: domain.PEFTAddon, BaseModel: string(modelName("m"))}
+	spec := domain.ModelSpec{Kind: domain.PEFTAddon, BaseModel: string(named(domain.Models, "m"))}
 	b.ready("addon", spec, adapter(t))
 	require.NoError(t, b.copier().Copy(t.Context(), b.model("addon", domain.PrepareModel{Precision: "FP8"})))
 	require.Contains(t, b.modelState("addon").Copies["FP8"].Status.Message, "no file of weights has projections")
@@ -314,51 +300,19 @@ func (d deleting) Append(ctx context.Context, writes ...eventlog.Write) (uint64,
 
 // Both tasks run on the router of a real server; what cannot be read is told.
 func TestModelTasksOnTheRouter(t *testing.T) {
-	server, err := eventlog.StartServer(eventlog.ServerOptions{Dir: t.TempDir(), NoSync: true})
-	require.NoError(t, err)
-	t.Cleanup(server.Close)
-	b := &bench{TB: t, blobs: newBench(t).blobs, world: projections.NewWorld()}
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
-	defer cancel()
-	go func() { _ = b.world.Run(ctx, server.Log()) }()
-	router, err := eventlog.NewRouter(server.Control(), eventlog.RouterConfig{Tries: 2, FirstPause: time.Millisecond})
-	require.NoError(t, err)
-	require.NoError(t, tasks.ModelValidator{Log: server.Log(), World: b.world, Blobs: b.blobs, Now: time.Now, Supports: embedded.Supports}.Handle(router))
-	require.NoError(t, tasks.ModelCopier{Log: server.Log(), World: b.world, Blobs: b.blobs, Now: time.Now}.Handle(router))
-	go func() { _ = router.Run(ctx) }()
-	do := func(id string, cmd domain.Command[domain.Model]) {
-		position, err := eventlog.Do(ctx, server.Log(), b.world, eventlog.Request{Time: time.Now()}, domain.Intend(domain.Models, modelName(id), cmd))
-		require.NoError(t, err)
-		require.NoError(t, b.world.WaitFor(ctx, position))
-	}
-	until := func(id string, done func(domain.Model) bool) domain.Model {
-		for {
-			view := b.world.View()
-			if row, ok := view.Models.Get(modelName(id)); ok && done(row.State) {
-				return row.State
-			}
-			select {
-			case <-b.world.Changed(view.Position):
-			case <-ctx.Done():
-				t.Fatal("it never came")
-			}
-		}
-	}
-	files := domain.Files{Folder: "models/acme/m/1/", Sizes: map[string]int64{}}
-	for name, data := range shipped(t) {
-		files.Sizes[name], err = b.blobs.Put(ctx, files.Folder+name, bytes.NewReader(data))
-		require.NoError(t, err)
-	}
-	do("m", domain.CreateModel{ModelSpec: whole})
-	do("m", domain.UploadModel{Upload: 1, Files: files})
-	until("m", func(m domain.Model) bool { return m.State == domain.ModelReady })
-	do("m", domain.PrepareModel{Precision: "FP16"})
-	until("m", func(m domain.Model) bool { return m.Copies["FP16"].State == domain.CopyReady })
+	b := routedBench(t, func(b *bench, r *eventlog.Router) error {
+		return errors.Join(b.validator().Handle(r), b.copier().Handle(r))
+	})
+	b.model("m", domain.CreateModel{ModelSpec: whole})
+	b.upload("m", 1, shipped(t))
+	m := until(b, domain.Models, "m", func(m domain.Model) bool { return m.State == domain.ModelReady })
+	b.model("m", domain.PrepareModel{Precision: "FP16"})
+	until(b, domain.Models, "m", func(m domain.Model) bool { return m.Copies["FP16"].State == domain.CopyReady })
 
-	lost := domain.Files{Folder: "models/acme/lost/", Sizes: files.Sizes}
-	do("n", domain.CreateModel{ModelSpec: whole})
-	do("n", domain.UploadModel{Upload: 1, Files: lost})
-	m := until("n", func(m domain.Model) bool { return m.Validated == 1 })
+	lost := domain.Files{Folder: "models/acme/lost/", Sizes: m.Files.Sizes}
+	b.model("n", domain.CreateModel{ModelSpec: whole})
+	b.model("n", domain.UploadModel{Upload: 1, Files: lost})
+	m = until(b, domain.Models, "n", func(m domain.Model) bool { return m.Validated == 1 })
 	require.Equal(t, "INTERNAL", m.Status.Code)
 	require.Contains(t, m.Status.Message, "could not be checked")
 }

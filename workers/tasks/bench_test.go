@@ -1,0 +1,101 @@
+package tasks_test
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"anneal/blobs"
+	"anneal/domain"
+	"anneal/eventlog"
+	"anneal/projections"
+	"anneal/workers/tasks"
+)
+
+// A bench is a log, a world that follows it, files, and a deriver.
+type bench struct {
+	testing.TB
+	log     eventlog.Log
+	world   *projections.World
+	blobs   *blobs.Store
+	dir     string
+	deriver tasks.Deriver
+	told    []int64 // progress
+}
+
+// newBench has its log in memory.
+func newBench(t testing.TB) *bench { return benchOn(t, eventlog.NewMemory()) }
+
+func benchOn(t testing.TB, log eventlog.Log) *bench {
+	b := &bench{TB: t, log: log, world: projections.NewWorld(), dir: t.TempDir()}
+	store, err := blobs.Open(t.Context(), blobs.Options{Dir: b.dir, BaseURL: "http://127.0.0.1/blobs", Key: make([]byte, 32)})
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = store.Close() })
+	b.blobs = store
+	b.deriver = tasks.Deriver{Log: b.log, World: b.world, Blobs: store, Now: time.Now, Filter: projections.CompileRowFilter,
+		Progress: func(_ domain.Name, read, of int64) { b.told = append(b.told, read, of) }}
+	go func() { _ = b.world.Run(t.Context(), b.log) }()
+	return b
+}
+
+// routedBench has its log on a real server, on whose router the tasks run that
+// handle adds.
+func routedBench(t testing.TB, handle func(*bench, *eventlog.Router) error) *bench {
+	server, err := eventlog.StartServer(eventlog.ServerOptions{Dir: t.TempDir(), NoSync: true})
+	require.NoError(t, err)
+	t.Cleanup(server.Close)
+	b := benchOn(t, server.Log())
+	router, err := eventlog.NewRouter(server.Control(), eventlog.RouterConfig{Tries: 2, FirstPause: time.Millisecond})
+	require.NoError(t, err)
+	require.NoError(t, handle(b, router))
+	go func() { _ = router.Run(t.Context()) }()
+	return b
+}
+
+func named[S domain.State](kind *domain.Kind[S], id string) domain.Name {
+	return domain.NewName("acme", kind.Collection, id)
+}
+
+// do carries out a command and answers its event.
+func do[S domain.State](b *bench, kind *domain.Kind[S], id string, cmd domain.Command[S]) eventlog.Event {
+	b.Helper()
+	position, err := eventlog.Do(b.Context(), b.log, b.world, eventlog.Request{Time: time.Now()}, domain.Intend(kind, named(kind, id), cmd))
+	require.NoError(b, err)
+	require.NoError(b, b.world.WaitFor(b.Context(), position))
+	e, err := b.log.At(b.Context(), position)
+	require.NoError(b, err)
+	return e
+}
+
+// stateOf is what all events up to now have made of a resource; zero when it
+// is not there.
+func stateOf[S domain.State](b *bench, kind *domain.Kind[S], id string) S {
+	b.Helper()
+	last, err := b.log.Last(b.Context())
+	require.NoError(b, err)
+	require.NoError(b, b.world.WaitFor(b.Context(), last.Position))
+	state, _ := b.world.Row(named(kind, id))
+	s, _ := state.(S)
+	return s
+}
+
+// until waits for a resource to be as is wanted.
+func until[S domain.State](b *bench, kind *domain.Kind[S], id string, done func(S) bool) S {
+	b.Helper()
+	ctx, cancel := context.WithTimeout(b.Context(), 30*time.Second)
+	defer cancel()
+	for {
+		position := b.world.Position()
+		state, _ := b.world.Row(named(kind, id))
+		if s, ok := state.(S); ok && done(s) {
+			return s
+		}
+		select {
+		case <-b.world.Changed(position):
+		case <-ctx.Done():
+			b.Fatal("it never came: ", id)
+		}
+	}
+}
