@@ -26,7 +26,7 @@ type Account struct {
 // accounts are read by their own keys, and made and changed by the operator.
 var accounts = &resource[domain.Account, Account]{
 	kind: domain.Accounts, noun: "account", wrapper: "account", idParam: "accountId", writes: toOperate,
-	fields: projections.StoredFieldsOf[domain.Account, Account]("name", "email", "displayName", "createTime", "updateTime", "state", "status", "suspendState"),
+	fields: storedFieldsOf[domain.Account, Account]("name", "email", "displayName", "createTime", "updateTime", "state", "status", "suspendState"),
 	render: func(_ *projections.View, row *projections.Row[domain.Account], out *Account) {
 		*out = Account{Name: string(row.Name), AccountSpec: row.State.AccountSpec,
 			CreateTime: stampOf(&row.CreateTime), UpdateTime: stampOf(&row.UpdateTime),

@@ -26,7 +26,7 @@ type APIKey struct {
 
 var apiKeys = &resource[domain.APIKey, APIKey]{
 	kind: domain.APIKeys, noun: "API key", wrapper: "apiKey", idParam: "apiKeyId", reads: toGuard, writes: toGuard,
-	fields: projections.StoredFieldsOf[domain.APIKey, APIKey]("name", "displayName", "role", "expireTime", "createTime", "createdBy", "prefix"),
+	fields: storedFieldsOf[domain.APIKey, APIKey]("name", "displayName", "role", "expireTime", "createTime", "createdBy", "prefix"),
 	render: func(v *projections.View, row *projections.Row[domain.APIKey], out *APIKey) {
 		*out = APIKey{Name: string(row.Name), DisplayName: row.State.DisplayName, Role: row.State.Role, ExpireTime: row.State.ExpireTime,
 			CreateTime: stampOf(&row.CreateTime), CreatedBy: row.State.CreatedBy, Prefix: row.State.Prefix, LastUsedTime: stamp(v.Pulse.KeyUsed(row.Name))}

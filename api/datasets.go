@@ -28,7 +28,7 @@ const formatUnspecified = "FORMAT_UNSPECIFIED"
 var datasets = &resource[domain.Dataset, Dataset]{
 	kind: domain.Datasets, noun: "dataset", wrapper: "dataset", idParam: "datasetId", extra: []string{"sourceDatasetId", "filter"},
 	reads: toRead, writes: toWrite, named: true,
-	fields: projections.StoredFieldsOf[domain.Dataset, Dataset]("name", "displayName", "exampleCount", "sourceJobName", "externalUrl", "evaluationResult",
+	fields: storedFieldsOf[domain.Dataset, Dataset]("name", "displayName", "exampleCount", "sourceJobName", "externalUrl", "evaluationResult",
 		"transformed", "splitted", "evalProtocol", "createTime", "updateTime", "state", "createdBy", "estimatedTokenCount", "averageTurnCount"),
 	render: func(v *projections.View, row *projections.Row[domain.Dataset], out *Dataset) {
 		d := &row.State

@@ -21,7 +21,7 @@ type DeployedModel struct {
 
 var deployedModels = &resource[domain.DeployedModel, DeployedModel]{
 	kind: domain.DeployedModels, noun: "deployed model", idParam: "deployedModelId", order: "createTime", reads: toRead, writes: toWrite,
-	fields: projections.StoredFieldsOf[domain.DeployedModel, DeployedModel]("name", "displayName", "description", "model", "deployment", "default",
+	fields: storedFieldsOf[domain.DeployedModel, DeployedModel]("name", "displayName", "description", "model", "deployment", "default",
 		"createTime", "updateTime", "state", "status", "createdBy"),
 	render:  renderDeployedModel,
 	prepare: prepareDeployedModel,

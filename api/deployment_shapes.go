@@ -23,7 +23,7 @@ type DeploymentShape struct {
 var deploymentShapes = &resource[domain.DeploymentShape, DeploymentShape]{
 	kind: domain.DeploymentShapes, noun: "deployment shape", wrapper: "deploymentShape", idParam: "deploymentShapeId",
 	reads: toRead, writes: toWrite,
-	fields: projections.FieldsOf[DeploymentShape](),
+	fields: fieldsOf[DeploymentShape](),
 	public: func(s *domain.DeploymentShape) bool { return s.Newest().Public },
 	render: func(_ *projections.View, row *projections.Row[domain.DeploymentShape], out *DeploymentShape) {
 		*out = shownShape(row.Name, row.State, row.State.Newest())

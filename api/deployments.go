@@ -55,7 +55,7 @@ var deployments = &resource[domain.Deployment, Deployment]{
 	kind: domain.Deployments, noun: "deployment", requires: []string{"baseModel"}, idParam: "deploymentId", order: "createTime", reads: toRead, writes: toWrite,
 	deletes: true, imagines: true,
 	hidden: func(d *domain.Deployment) bool { return d.State == domain.DeploymentDeletedState },
-	fields: projections.StoredFieldsOf[domain.Deployment, Deployment]("name", "baseModel", "displayName", "description", "expireTime", "minReplicaCount",
+	fields: storedFieldsOf[domain.Deployment, Deployment]("name", "baseModel", "displayName", "description", "expireTime", "minReplicaCount",
 		"maxReplicaCount", "autoscalingPolicy", "acceleratorCount", "acceleratorType", "precision", "enableAddons", "draftModel", "directRouteType",
 		"deploymentTemplate", "placement", "maxContextLength", "enableHotLoad", "deploymentShape", "activeModelVersion", "targetModelVersion",
 		"createTime", "updateTime", "deleteTime", "purgeTime", "state", "createdBy"),

@@ -44,7 +44,7 @@ func dpoTraining(t domain.TrainingConfig) DPOTraining {
 
 var dpoJobs = &resource[domain.DPOJob, DPOJob]{
 	kind: domain.DPOJobs, noun: "DPO job", requires: []string{"dataset"}, idParam: "dpoJobId", reads: toRead, writes: toWrite,
-	fields: projections.StoredFieldsOf[domain.DPOJob, DPOJob]("name", "displayName", "dataset", "lossConfig",
+	fields: storedFieldsOf[domain.DPOJob, DPOJob]("name", "displayName", "dataset", "lossConfig",
 		"createTime", "updateTime", "completedTime", "state", "status", "createdBy", "attempt"),
 	render: func(v *projections.View, row *projections.Row[domain.DPOJob], out *DPOJob) {
 		j := &row.State

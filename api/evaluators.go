@@ -37,7 +37,7 @@ type EvaluatorRevision struct {
 
 var evaluators = &resource[domain.Evaluator, Evaluator]{
 	kind: domain.Evaluators, noun: "evaluator", wrapper: "evaluator", idParam: "evaluatorId", reads: toRead, writes: toWrite, named: true,
-	fields: projections.StoredFieldsOf[domain.Evaluator, Evaluator]("name", "displayName", "description", "defaultDataset", "criteria", "requirements", "entryPoint",
+	fields: storedFieldsOf[domain.Evaluator, Evaluator]("name", "displayName", "description", "defaultDataset", "criteria", "requirements", "entryPoint",
 		"commitHash", "source", "createTime", "updateTime", "state", "status", "createdBy", "revision"),
 	render: func(_ *projections.View, row *projections.Row[domain.Evaluator], out *Evaluator) {
 		e := &row.State

@@ -36,7 +36,7 @@ type Event struct {
 	Data        json.RawMessage `json:"data" query:"-"`
 }
 
-var eventFields = projections.FieldsOf[Event]()
+var eventFields = fieldsOf[Event]()
 
 // recorded is an event as a row of a list.
 type recorded struct{ eventlog.Event }

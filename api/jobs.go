@@ -114,7 +114,7 @@ type checkpointState struct{ domain.JobCheckpoint }
 // Exists implements domain.State.
 func (checkpointState) Exists() bool { return true }
 
-var checkpointFields = projections.FieldsOf[Checkpoint]()
+var checkpointFields = fieldsOf[Checkpoint]()
 
 func listCheckpoints(c *call, job domain.Name, life domain.JobLife) (any, error) {
 	p := c.params()

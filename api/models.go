@@ -45,7 +45,7 @@ type ModelCopy struct {
 
 var models = &resource[domain.Model, Model]{
 	kind: domain.Models, noun: "model", wrapper: "model", idParam: "modelId", reads: toReadModels, writes: toWrite,
-	fields: projections.StoredFieldsOf[domain.Model, Model]("name", "displayName", "description", "kind", "baseModel", "public", "createTime", "updateTime", "state", "status",
+	fields: storedFieldsOf[domain.Model, Model]("name", "displayName", "description", "kind", "baseModel", "public", "createTime", "updateTime", "state", "status",
 		"createdBy", "modelType", "parameterCount", "contextLength", "precision", "embedding", "loraRank"),
 	public:  func(m *domain.Model) bool { return m.Public },
 	render:  renderModel,

@@ -23,7 +23,7 @@ type Node struct {
 // nodes belong to the account system, so only the operator's keys reach them.
 var nodes = &resource[domain.Node, Node]{
 	kind: domain.Nodes, noun: "node", reads: toRead, writes: toOperate,
-	fields: projections.StoredFieldsOf[domain.Node, Node]("name", "pool", "capacity", "engines", "version", "createTime", "updateTime", "state", "status"),
+	fields: storedFieldsOf[domain.Node, Node]("name", "pool", "capacity", "engines", "version", "createTime", "updateTime", "state", "status"),
 	render: func(v *projections.View, row *projections.Row[domain.Node], out *Node) {
 		*out = Node{Name: string(row.Name), NodeSpec: row.State.NodeSpec, CreateTime: stampOf(&row.CreateTime), UpdateTime: stampOf(&row.UpdateTime),
 			SeenTime: stamp(v.Pulse.Seen(row.Name)), State: row.State.State, Status: row.State.Status, Used: row.State.Used(),

@@ -23,7 +23,7 @@ type Quota struct {
 // reads are of rows that are made up where there are none.
 var quotas = &resource[domain.Quota, Quota]{
 	kind: domain.Quotas, noun: "quota", reads: toRead, writes: toOperate,
-	fields: projections.FieldsOf[Quota](),
+	fields: fieldsOf[Quota](),
 }
 
 func quotaOperations() []operation {

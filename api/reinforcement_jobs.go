@@ -17,7 +17,7 @@ type ReinforcementJob struct {
 
 var reinforcementJobs = &resource[domain.ReinforcementJob, ReinforcementJob]{
 	kind: domain.ReinforcementJobs, noun: "reinforcement fine-tuning job", requires: []string{"dataset", "evaluator"}, idParam: "reinforcementFineTuningJobId", reads: toRead, writes: toWrite,
-	fields: projections.StoredFieldsOf[domain.ReinforcementJob, ReinforcementJob]("name", "displayName", "dataset", "evaluator", "evaluationDataset",
+	fields: storedFieldsOf[domain.ReinforcementJob, ReinforcementJob]("name", "displayName", "dataset", "evaluator", "evaluationDataset",
 		"chunkSize", "nodeCount", "lossConfig", "purpose",
 		"createTime", "updateTime", "completedTime", "state", "status", "createdBy", "attempt"),
 	render: func(v *projections.View, row *projections.Row[domain.ReinforcementJob], out *ReinforcementJob) {

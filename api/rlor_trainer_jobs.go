@@ -18,7 +18,7 @@ type TrainerJob struct {
 
 var trainerJobs = &resource[domain.TrainerJob, TrainerJob]{
 	kind: domain.TrainerJobs, noun: "reinforcement trainer job", idParam: "rlorTrainerJobId", reads: toRead, writes: toWrite,
-	fields: projections.StoredFieldsOf[domain.TrainerJob, TrainerJob]("name", "displayName", "dataset", "evaluationDataset",
+	fields: storedFieldsOf[domain.TrainerJob, TrainerJob]("name", "displayName", "dataset", "evaluationDataset",
 		"keepAlive", "rolloutDeploymentName", "lossConfig", "nodeCount", "serviceMode", "hotLoadDeploymentId",
 		"createTime", "updateTime", "completedTime", "state", "status", "createdBy", "attempt"),
 	render: func(v *projections.View, row *projections.Row[domain.TrainerJob], out *TrainerJob) {

@@ -25,7 +25,7 @@ type Secret struct {
 
 var secrets = &resource[domain.Secret, Secret]{
 	kind: domain.Secrets, noun: "secret", requires: []string{"name", "keyName", "value"}, reads: toGuard, writes: toGuard, unsifted: true,
-	fields:  projections.StoredFieldsOf[domain.Secret, Secret]("name", "keyName"),
+	fields:  storedFieldsOf[domain.Secret, Secret]("name", "keyName"),
 	givenID: func(given *Secret) string { return given.Name[strings.LastIndexByte(given.Name, '/')+1:] },
 	render: func(_ *projections.View, row *projections.Row[domain.Secret], out *Secret) {
 		*out = Secret{Name: string(row.Name), KeyName: row.State.KeyName}

@@ -32,7 +32,7 @@ func (versionState) Exists() bool { return true }
 
 type versionRow = projections.Row[versionState]
 
-var shapeVersionFields = projections.FieldsOf[DeploymentShapeVersion]()
+var shapeVersionFields = fieldsOf[DeploymentShapeVersion]()
 
 const shapeVersionList = "deploymentShapeVersions"
 

@@ -45,11 +45,11 @@ func storedOf[S domain.State, R any](res *resource[S, R]) func(*testing.T) {
 		}
 		names := scalarNames(reflect.TypeFor[R](), "", 0)
 		require.NotEmpty(t, names)
-		plain := projections.FieldsOf[R]()
+		plain := fieldsOf[R]()
 		for _, name := range names {
 			for _, q := range []projections.Query{
 				{OrderBy: name}, {OrderBy: name + " desc", PageSize: 200},
-				{Filter: name + ":*"}, {Filter: name + ` > "1"`}, {Filter: name + " = true"}, {Filter: name + `:"SPECIFIED"`},
+				{Filter: name + ":*"}, {Filter: name + ` > "1"`}, {Filter: name + " = true"}, {Filter: name + " = READY"}, {Filter: name + " = OK"}, {Filter: name + `:"SPECIFIED"`},
 				{Filter: name + ` = "2026-01-01T00:00:02Z"`}, {Filter: name + ` > "1s"`},
 			} {
 				want, refused := projections.List(slices.Values(rows), render, plain, q)

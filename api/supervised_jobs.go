@@ -17,7 +17,7 @@ type SupervisedJob struct {
 var supervisedJobs = &resource[domain.SupervisedJob, SupervisedJob]{
 	kind: domain.SupervisedJobs, noun: "supervised fine-tuning job", requires: []string{"dataset"}, idParam: "supervisedFineTuningJobId",
 	reads: toRead, writes: toWrite,
-	fields: projections.StoredFieldsOf[domain.SupervisedJob, SupervisedJob]("name", "displayName", "dataset", "evaluationDataset", "evalAutoCarveout",
+	fields: storedFieldsOf[domain.SupervisedJob, SupervisedJob]("name", "displayName", "dataset", "evaluationDataset", "evalAutoCarveout",
 		"outputModel", "baseModel", "warmStartFrom", "learningRate", "maxContextLength", "loraRank", "epochs", "batchSize", "earlyStop", "isTurbo",
 		"createTime", "updateTime", "completedTime", "state", "status", "createdBy", "attempt"),
 	render:  renderSupervisedJob,

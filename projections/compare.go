@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math"
 	"reflect"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -52,7 +53,7 @@ func testOf(f *field, name, op, value string) (predicate, error) {
 	case opaque:
 		return nil, fmt.Errorf("%s can only be asked for with %s:*", name, name)
 	case text:
-		return textTest(op, value), nil
+		return textTest(f, name, op, value)
 	case boolean:
 		return booleanTest(name, op, value)
 	case instant:
@@ -104,9 +105,12 @@ func present(v reflect.Value) bool {
 	return !v.IsZero()
 }
 
-func textTest(op, value string) predicate {
+func textTest(f *field, name, op, value string) (predicate, error) {
 	match := textMatch(op, value)
-	return func(v reflect.Value) bool { return match(v.String()) }
+	if (op == "=" || op == ":") && value != "" && len(f.values) > 0 && !slices.ContainsFunc(f.values, match) {
+		return nil, fmt.Errorf("%s has no value %q: it is one of %s", name, clip(value), strings.Join(f.values, ", "))
+	}
+	return func(v reflect.Value) bool { return match(v.String()) }, nil
 }
 
 func textMatch(op, value string) func(string) bool {

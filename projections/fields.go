@@ -54,6 +54,7 @@ type field struct {
 	typ     reflect.Type      // without pointers
 	parsed  bool              // a span that is spelled as text
 	partial bool              // a message of which only some fields are known
+	values  []string          // that a text may have; none is any
 }
 
 const maxFieldDepth = 8 // of the tree: types may contain themselves
@@ -91,6 +92,31 @@ func fieldOf(name string, t reflect.Type, tag string, depth int) *field {
 		f.elem = fieldOf(name, t.Elem(), "", depth+1)
 	}
 	return f
+}
+
+// WithValues says which values texts have, and the elements of lists of texts,
+// by the type around the field and its name on the wire; none is any. A filter
+// that asks for another, or for what none of them matches, is refused. Call it
+// before the fields are used.
+func (f *Fields[R]) WithValues(known func(in reflect.Type, field string) []string) *Fields[R] {
+	f.root.know(known)
+	if f.stored != nil {
+		for _, child := range f.stored.ordered {
+			child.values = f.root.byName[child.name].values
+		}
+	}
+	return f
+}
+
+func (f *field) know(known func(in reflect.Type, field string) []string) {
+	for _, child := range f.ordered {
+		for leaf := child; leaf != nil; leaf = leaf.elem {
+			if leaf.shape == text {
+				leaf.values = known(f.typ, child.name)
+			}
+			leaf.know(known)
+		}
+	}
 }
 
 func shapeOf(t reflect.Type) shape {

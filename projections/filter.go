@@ -34,7 +34,8 @@ const (
 // match both. = and != on text take * for any characters and are exact about
 // case; : on text means "contains", whatever the case, and :* that a field is
 // set and not empty. < and > also compare text. What is absent equals nothing
-// and so fulfils every !=. A word alone is looked for in all texts.
+// and so fulfils every !=. A word alone is looked for in all texts. A text that
+// is one of a list of values, as a state is, is compared with those only.
 //
 // An error is a fault, InvalidArgument on "filter".
 func (f *Fields[R]) Filter(filter string) (func(*R) bool, error) {

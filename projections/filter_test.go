@@ -2,6 +2,7 @@ package projections
 
 import (
 	"fmt"
+	"reflect"
 	"strings"
 	"testing"
 	"time"
@@ -241,6 +242,49 @@ func TestFilterFaults(t *testing.T) {
 			require.Equal(t, "filter", f.Violations[0].Field)
 			require.Less(t, len(err.Error()), 600)
 			require.NotContains(t, err.Error(), "\n")
+		})
+	}
+}
+
+// What is one of a list of values is never compared with another, which could
+// only match nothing.
+func TestFiltersKnowValues(t *testing.T) {
+	known := FieldsOf[wireToy]().WithValues(func(in reflect.Type, field string) []string {
+		return map[string][]string{"wireToy.state": {"JOB_STATE_IDLE", "JOB_STATE_RUNNING"}, "wireToy.tags": {"red", "blue"},
+			"wireStatus.code": {"OK", "UNKNOWN"}, "wirePart.tags": {"best"}}[in.Name()+"."+field]
+	})
+	for _, c := range []struct {
+		filter string
+		says   string // "" is nothing: it matches aToy
+	}{
+		{`state = JOB_STATE_RUNNING`, ""},
+		{`state = *_RUNNING AND state:running AND state:*`, ""},
+		{`state != JOB_STATE_IDLE AND state != ""`, ""},
+		{`state = (JOB_STATE_IDLE OR JOB_STATE_RUNNING)`, ""},
+		{`state > A`, ""},
+		{`tags:red AND NOT tags:blue`, ""},
+		{`parts.tags.kind:best`, ""},
+		{`displayName = *`, ""},
+		{`state = BOGUS`, `state has no value "BOGUS": it is one of JOB_STATE_IDLE, JOB_STATE_RUNNING`},
+		{`state = job_state_running`, `state has no value "job_state_running"`},
+		{`enableAddons = true OR NOT state = RUNNING`, `state has no value "RUNNING"`},
+		{`state != BOGUS`, `state has no value "BOGUS"`},
+		{`state = X*`, `state has no value "X*"`},
+		{`state:bogus`, `state has no value "bogus"`},
+		{`state = (JOB_STATE_IDLE OR X)`, `state has no value "X"`},
+		{`tags:green`, `tags has no value "green": it is one of red, blue`},
+		{`status.code = FINE`, `status.code has no value "FINE"`},
+		{`parts.tags.kind:worst`, `parts.tags.kind has no value "worst"`},
+	} {
+		t.Run(c.filter, func(t *testing.T) {
+			matches, err := known.Filter(c.filter)
+			if c.says == "" {
+				require.NoError(t, err)
+				require.True(t, matches(aToy()))
+				return
+			}
+			require.ErrorContains(t, err, c.says)
+			require.Equal(t, domain.InvalidArgument, domain.CodeOf(err))
 		})
 	}
 }

@@ -1,0 +1,41 @@
+package api
+
+import (
+	"net/http"
+	"net/url"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// A filter that asks for a value which an enumeration does not have is a
+// mistake, and its answer names those that it has.
+func TestFiltersKnowEnumerations(t *testing.T) {
+	s := newStage(t, Limits{})
+	for _, c := range []struct{ list, filter, says string }{
+		{"datasets", `state = READY AND format != FORMAT_UNSPECIFIED AND status.code = OK`, ""},
+		{"supervisedFineTuningJobs", `state = JOB_STATE_RUNNING`, ""},
+		{"deployments", `acceleratorType = VENDOR_A_L4_24GB AND placement.regions:US_IOWA_1`, ""},
+		{"deployments", `precision = ""`, ""},
+		{"datasets", `state = BOGUS`, `state has no value "BOGUS": it is one of STATE_UNSPECIFIED, UPLOADING, READY`},
+		{"datasets", `format = chat`, `format has no value "chat": it is one of FORMAT_UNSPECIFIED, CHAT, COMPLETION, RL`},
+		{"datasets", `status.code = FINE`, `status.code has no value "FINE": it is one of OK, CANCELLED`},
+		{"supervisedFineTuningJobs", `state = RUNNING`, `JOB_STATE_RUNNING`},
+		{"dpoJobs", `state = RUNNING`, `JOB_STATE_RUNNING`},
+		{"reinforcementFineTuningJobs", `state = RUNNING`, `JOB_STATE_RUNNING`},
+		{"rlorTrainerJobs", `state = RUNNING`, `JOB_STATE_RUNNING`},
+		{"models", `kind = ADDON`, `HF_BASE_MODEL`},
+		{"deployments", `placement.regions:MARS`, `placement.regions has no value "MARS"`},
+		{"deployments", `acceleratorType = A100`, `VENDOR_A_A100_80GB`},
+		{"deploymentShapes", `presetType = CHEAP`, `MINIMAL`},
+		{"events", `specversion = 2`, `1.0`},
+	} {
+		answer := s.call("GET", acme+"/"+c.list+"?filter="+url.QueryEscape(c.filter), "user", "")
+		if c.says == "" {
+			require.Equal(t, http.StatusOK, answer.status, "%s: %s", c.filter, answer.body)
+			continue
+		}
+		require.Equal(t, http.StatusBadRequest, answer.status, "%s: %s", c.filter, answer.body)
+		require.Contains(t, answer.json(t)["message"], c.says, c.filter)
+	}
+}
