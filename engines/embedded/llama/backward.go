@@ -44,7 +44,7 @@ func (p *Pass) scoreBack(dlogp []float32, g *Gradient) kernel.Matrix {
 func (p *Pass) backwardLayer(i int, dx kernel.Matrix, g *Gradient) kernel.Matrix {
 	w, s, net, n := p.net.Weights, &p.layers[i], &p.net.layers[i], dx.Rows
 	c, l := &w.Config, &w.Layers[i]
-	var grad Layer // zero, so with nil norms, unless all parameters are trained
+	var grad Layer // zero, so with nil norms and biases, unless all parameters are trained
 	if g.weights != nil {
 		grad = g.weights.Layers[i]
 	}
@@ -64,6 +64,7 @@ func (p *Pass) backwardLayer(i int, dx kernel.Matrix, g *Gradient) kernel.Matrix
 	dqkv := p.room.matrix(s.qkv.Rows, s.qkv.Cols)
 	p.attendBack(s, dattn, dqkv)
 	p.turn(dqkv.ColRange(0, (c.Heads+c.KVHeads)*c.HeadDim), p.net.rope.TurnBack)
+	p.normalizeHeadsBack(s, l, &grad, dqkv)
 	if i == 0 && g.weights == nil {
 		p.adapterBack(kernel.Matrix{}, dqkv, &net.qkv, g, i, 0)
 		return dx // nothing below is trained
@@ -73,11 +74,39 @@ func (p *Pass) backwardLayer(i int, dx kernel.Matrix, g *Gradient) kernel.Matrix
 	return dx
 }
 
+// normalizeHeadsBack turns the gradient of normalised queries and keys into
+// that of what they were, in models that normalise them.
+func (p *Pass) normalizeHeadsBack(s *layerState, l, grad *Layer, dqkv kernel.Matrix) {
+	if l.QNorm == nil {
+		return
+	}
+	c := &p.net.Weights.Config
+	heads, d := c.Heads+c.KVHeads, c.HeadDim
+	dout := p.room.vector(d)
+	for i := range dqkv.Rows {
+		for head := range heads {
+			weight, dweight := l.QNorm, grad.QNorm
+			if head >= c.Heads {
+				weight, dweight = l.KNorm, grad.KNorm
+			}
+			din := dqkv.Row(i)[head*d : (head+1)*d]
+			copy(dout, din)
+			clear(din)
+			kernel.RMSNormGrad(din, dweight, dout, s.raw.Row(i)[head*d:(head+1)*d], weight, s.inverseHeads[i*heads+head])
+		}
+	}
+}
+
 // projectBack computes dx = dy·W and adds the gradients of W or of the adapter.
 func (p *Pass) projectBack(dx, dy, x kernel.Matrix, lin *linear, g *Gradient, layer, input int) {
 	kernel.Gemm(dx, dy, &lin.back, false, 1)
 	if g.weights != nil {
 		kernel.GemmTN(g.weights.stacks(layer)[input], dy, x, 1)
+		if bias := g.weights.Layers[layer].Bias[input]; bias != nil {
+			for i := range dy.Rows {
+				kernel.Add(bias, bias, dy.Row(i))
+			}
+		}
 		return
 	}
 	p.adapterBack(dx, dy, lin, g, layer, input)

@@ -21,32 +21,23 @@ type Config struct {
 	KVHeads           int      `json:"num_key_value_heads"`
 	HeadDim           int      `json:"head_dim"`
 	VocabSize         int      `json:"vocab_size"`
-	MaxPositions      int      `json:"max_position_embeddings"` // the context window, in tokens
+	MaxPositions      int      `json:"max_position_embeddings"` // the context window, in tokens; no more than attention reaches
 	NormEps           float64  `json:"rms_norm_eps"`
 	RopeTheta         float64  `json:"rope_theta"`
 	RopeScaling       *Rotary  `json:"rope_scaling,omitempty"`
 	RopeParameters    *Rotary  `json:"rope_parameters,omitempty"` // where newer files keep rope_theta
+	PartialRotary     float64  `json:"partial_rotary_factor,omitempty"`
+	SlidingWindow     *int     `json:"sliding_window,omitempty"`
+	UseSlidingWindow  *bool    `json:"use_sliding_window,omitempty"`
 	TieWordEmbeddings bool     `json:"tie_word_embeddings"`
 	AttentionBias     bool     `json:"attention_bias"`
 	MLPBias           bool     `json:"mlp_bias"`
 	HiddenAct         string   `json:"hidden_act"`
 	InitializerRange  float64  `json:"initializer_range"`
-	TorchDType        string   `json:"torch_dtype"` // float32, bfloat16 or float16: how the weights are stored
+	TorchDType        string   `json:"torch_dtype"`     // float32, bfloat16 or float16: how the weights are stored
+	DType             string   `json:"dtype,omitempty"` // what newer files call it; read into TorchDType
 	BOS               *int     `json:"bos_token_id,omitempty"`
 	EOS               TokenIDs `json:"eos_token_id,omitempty"`
-}
-
-// Rotary says how positions are embedded, in files that say more than
-// rope_theta.
-type Rotary struct {
-	Type   string  `json:"rope_type,omitempty"`
-	Legacy string  `json:"type,omitempty"`
-	Theta  float64 `json:"rope_theta,omitempty"`
-}
-
-// plain tells whether positions are embedded without scaling.
-func (r *Rotary) plain() bool {
-	return r == nil || (r.Type == "" || r.Type == "default") && (r.Legacy == "" || r.Legacy == "default")
 }
 
 // TokenIDs is one token or several; config.json writes one as a bare number.
@@ -87,7 +78,7 @@ func ReadConfig(dir string) (Config, error) {
 	if err != nil {
 		return Config{}, err
 	}
-	c := Config{NormEps: 1e-6, RopeTheta: 10000, HiddenAct: "silu", MaxPositions: 2048, TorchDType: "float32"}
+	c := Config{NormEps: 1e-6, RopeTheta: 10000, HiddenAct: "silu", MaxPositions: 2048}
 	if err := json.Unmarshal(data, &c); err != nil {
 		return Config{}, domain.Faultf(domain.FailedPrecondition, "config.json is not a model configuration: %v", err)
 	}
@@ -106,6 +97,16 @@ func (c *Config) fill() {
 	if r := c.RopeParameters; r != nil && r.Theta > 0 {
 		c.RopeTheta = r.Theta
 	}
+	if c.TorchDType == "" {
+		c.TorchDType = c.DType
+	}
+	if c.DType = ""; c.TorchDType == "" {
+		c.TorchDType = "float32"
+	}
+	// Within its reach a bounded attention is an unbounded one.
+	if reach := c.window(); reach > 0 {
+		c.MaxPositions = min(c.MaxPositions, reach)
+	}
 }
 
 // Validate answers FailedPrecondition for a model that this package cannot
@@ -115,7 +116,7 @@ func (c *Config) Validate() error {
 	within := func(field string, value, least, most int) {
 		v.Require(value >= least && value <= most, field, "must be %d to %d, is %d", least, most, value)
 	}
-	v.Require(c.ModelType == "llama", "model_type", "must be llama, is %q: the embedded engine runs the Llama architecture", c.ModelType)
+	v.Require(families[c.ModelType] != "", "model_type", "is %q: the embedded engine runs llama, mistral, qwen2 and qwen3", c.ModelType)
 	within("hidden_size", c.HiddenSize, 1, 1<<16)
 	within("intermediate_size", c.IntermediateSize, 1, 1<<18)
 	within("num_hidden_layers", c.Layers, 1, 1<<10)
@@ -128,10 +129,9 @@ func (c *Config) Validate() error {
 	v.Require(c.KVHeads < 1 || c.Heads%c.KVHeads == 0, "num_key_value_heads", "must divide num_attention_heads")
 	v.Require(c.NormEps > 0, "rms_norm_eps", "must be above 0")
 	v.Require(c.RopeTheta > 0, "rope_theta", "must be above 0")
-	v.Require(c.RopeScaling.plain(), "rope_scaling", "is not supported yet: use a model without it")
-	v.Require(c.RopeParameters.plain(), "rope_parameters.rope_type", "must be default: scaling is not supported yet")
-	v.Require(!c.AttentionBias, "attention_bias", "is not supported yet: use a model without biases")
-	v.Require(!c.MLPBias, "mlp_bias", "is not supported yet: use a model without biases")
+	c.RopeScaling.check(&v, "rope_scaling")
+	c.RopeParameters.check(&v, "rope_parameters")
+	v.Require(c.PartialRotary == 0 || c.PartialRotary == 1, "partial_rotary_factor", "must be 1, is %g: the embedded engine turns whole heads", c.PartialRotary)
 	v.Require(c.HiddenAct == "silu", "hidden_act", "must be silu, is %q", c.HiddenAct)
 	v.Require(c.TorchDType == "float32" || c.TorchDType == "bfloat16" || c.TorchDType == "float16" || c.TorchDType == "", "torch_dtype",
 		"must be float32, bfloat16 or float16, is %q: convert the model first", c.TorchDType)
@@ -147,7 +147,14 @@ func (c *Config) Validate() error {
 func (c *Config) Parameters() int64 {
 	h, kv, f := int64(c.HiddenSize), int64(c.KVHeads*c.HeadDim), int64(c.IntermediateSize)
 	q := int64(c.Heads * c.HeadDim)
-	n := int64(c.VocabSize)*h + h + int64(c.Layers)*(2*h+2*q*h+2*kv*h+3*f*h)
+	layer := 2*h + 2*q*h + 2*kv*h + 3*f*h
+	for input := range inputs {
+		layer += int64(c.biases(Input(input)))
+	}
+	if c.headNorms() {
+		layer += 2 * int64(c.HeadDim)
+	}
+	n := int64(c.VocabSize)*h + h + int64(c.Layers)*layer
 	if !c.TieWordEmbeddings {
 		n += int64(c.VocabSize) * h
 	}

@@ -45,7 +45,7 @@ func Load(dir string) (*Weights, error) {
 func (w *Weights) Save(dir string) error {
 	c := w.Config
 	if len(c.Architectures) == 0 {
-		c.Architectures = []string{"LlamaForCausalLM"}
+		c.Architectures = []string{families[c.ModelType]}
 	}
 	dtype := safetensors.F32
 	switch c.TorchDType {
@@ -72,8 +72,15 @@ func (w *Weights) tensors(dtype safetensors.DType) []safetensors.Tensor {
 		l, prefix := &w.Layers[i], fmt.Sprintf("model.layers.%d.", i)
 		vector(prefix+"input_layernorm.weight", l.AttnNorm)
 		vector(prefix+"post_attention_layernorm.weight", l.MLPNorm)
+		if l.QNorm != nil {
+			vector(prefix+"self_attn.q_norm.weight", l.QNorm)
+			vector(prefix+"self_attn.k_norm.weight", l.KNorm)
+		}
 		for m := range Modules {
 			matrix(prefix+m.path()+".weight", l.Matrix(m))
+			if bias := w.Config.bias(l, m); bias != nil {
+				vector(prefix+m.path()+".bias", bias)
+			}
 		}
 	}
 	vector("model.norm.weight", w.Norm)

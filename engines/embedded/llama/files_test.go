@@ -14,12 +14,13 @@ import (
 )
 
 func TestSaveAndLoad(t *testing.T) {
-	for _, tied := range []bool{true, false} {
+	for i, family := range []string{"llama", "mistral", "qwen2", "qwen3"} {
 		for _, dtype := range []string{"float32", "bfloat16", "float16"} {
-			c := tiny(tied)
-			c.TorchDType = dtype
+			c := tiny(i%2 == 0)
+			c.ModelType, c.TorchDType, c.AttentionBias = family, dtype, family == "llama"
 			w := NewWeights(c)
 			w.Initialize(3)
+			randomize(w.Flat(), 4, 0.05)
 			for i, v := range w.Flat() {
 				switch dtype {
 				case "bfloat16":
@@ -79,15 +80,22 @@ func TestLoadRefuses(t *testing.T) {
 	cases := map[string]func(t *testing.T, dir string){
 		"no config.json": func(t *testing.T, dir string) { require.NoError(t, os.Remove(filepath.Join(dir, "config.json"))) },
 		"model_type":     func(t *testing.T, dir string) { edit(t, dir, `"model_type": "llama"`, `"model_type": "mamba"`) },
-		"rope_scaling": func(t *testing.T, dir string) {
+		"rope_scaling.low_freq_factor": func(t *testing.T, dir string) {
 			edit(t, dir, `"rope_theta"`, `"rope_scaling": {"rope_type": "llama3", "factor": 8}, "rope_theta"`)
 		},
-		"rope_parameters": func(t *testing.T, dir string) {
+		"rope_scaling.factor": func(t *testing.T, dir string) {
+			edit(t, dir, `"rope_theta"`, `"rope_scaling": {"type": "linear"}, "rope_theta"`)
+		},
+		`rope_parameters.rope_type: is "yarn"`: func(t *testing.T, dir string) {
 			edit(t, dir, `"rope_theta"`, `"rope_parameters": {"rope_type": "yarn"}, "rope_theta"`)
 		},
-		"attention_bias": func(t *testing.T, dir string) { edit(t, dir, `"attention_bias": false`, `"attention_bias": true`) },
-		"do not fit":     func(t *testing.T, dir string) { edit(t, dir, `"vocab_size": 37`, `"vocab_size": 38`) },
-		"gate_proj":      func(t *testing.T, dir string) { edit(t, dir, `"intermediate_size": 40`, `"intermediate_size": 41`) },
+		"partial_rotary_factor": func(t *testing.T, dir string) {
+			edit(t, dir, `"rope_theta"`, `"partial_rotary_factor": 0.5, "rope_theta"`)
+		},
+		"q_proj.bias is missing":   func(t *testing.T, dir string) { edit(t, dir, `"attention_bias": false`, `"attention_bias": true`) },
+		"q_norm.weight is missing": func(t *testing.T, dir string) { edit(t, dir, `"model_type": "llama"`, `"model_type": "qwen3"`) },
+		"do not fit":               func(t *testing.T, dir string) { edit(t, dir, `"vocab_size": 37`, `"vocab_size": 38`) },
+		"gate_proj":                func(t *testing.T, dir string) { edit(t, dir, `"intermediate_size": 40`, `"intermediate_size": 41`) },
 	}
 	for want, damage := range cases {
 		t.Run(want, func(t *testing.T) {
@@ -157,6 +165,15 @@ func TestConfigOfOthers(t *testing.T) {
 				require.Nil(t, c.BOS)
 				require.Equal(t, 500000.0, c.RopeTheta)
 			}},
+		"attention within a window, new type": {`{"model_type":"mistral","hidden_size":64,"intermediate_size":8,"num_hidden_layers":1,"num_attention_heads":4,"vocab_size":9,
+			"sliding_window":4096,"max_position_embeddings":32768,"dtype":"bfloat16"}`,
+			func(t *testing.T, c Config) {
+				require.Equal(t, 4096, c.MaxPositions)
+				require.Equal(t, "bfloat16", c.TorchDType)
+			}},
+		"a window that is not used": {`{"model_type":"qwen2","hidden_size":64,"intermediate_size":8,"num_hidden_layers":1,"num_attention_heads":4,"vocab_size":9,
+			"sliding_window":4096,"use_sliding_window":false,"max_position_embeddings":32768}`,
+			func(t *testing.T, c Config) { require.Equal(t, 32768, c.MaxPositions) }},
 	} {
 		t.Run(name, func(t *testing.T) {
 			dir := t.TempDir()

@@ -143,7 +143,7 @@ func (n *Net) NewGradient() *Gradient {
 // A Part is a stretch of the trained vector.
 type Part struct {
 	Len    int
-	Matrix bool // not a norm
+	Matrix bool // neither norm nor bias
 }
 
 // Parts are the stretches of Trained, in order.
@@ -164,7 +164,9 @@ func (n *Net) Parts() []Part {
 				mlp += len(l.Matrix(m).Data)
 			}
 		}
-		out = append(out, Part{len(l.AttnNorm), false}, Part{attention, true}, Part{len(l.MLPNorm), false}, Part{mlp, true})
+		heads := len(l.Bias[ToQueryKeyValue]) + len(l.Bias[ToOutput]) + len(l.QNorm) + len(l.KNorm)
+		out = append(out, Part{len(l.AttnNorm), false}, Part{attention, true}, Part{heads + len(l.MLPNorm), false}, Part{mlp, true},
+			Part{len(l.Bias[ToGateUp]) + len(l.Bias[ToDown]), false})
 	}
 	out = append(out, Part{len(w.Norm), false})
 	if !w.Config.TieWordEmbeddings {

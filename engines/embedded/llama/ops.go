@@ -39,6 +39,36 @@ func normalizeBack(dx, dout, x kernel.Matrix, inverse, weight, dweight []float32
 	}
 }
 
+// NormalizeHeads puts the RMS norm of each head of heads, the queries' and then
+// the keys', in its place, and its factor into inverse, which may be nil. Models
+// without such norms have nil weights and are left as they are.
+func (c *Config) NormalizeHeads(heads, queries, keys, inverse []float32) {
+	if queries == nil {
+		return
+	}
+	for i := 0; len(heads) > 0; i++ {
+		weight := queries
+		if i >= c.Heads {
+			weight = keys
+		}
+		factor := kernel.RMSNorm(heads[:c.HeadDim], heads[:c.HeadDim], weight, float32(c.NormEps))
+		if inverse != nil {
+			inverse[i] = factor
+		}
+		heads = heads[c.HeadDim:]
+	}
+}
+
+// AddBias adds a bias, of which nil is none, to every row of y.
+func AddBias(y kernel.Matrix, bias []float32) {
+	if bias == nil {
+		return
+	}
+	for i := range y.Rows {
+		kernel.Add(y.Row(i), y.Row(i), bias)
+	}
+}
+
 // gate is SwiGLU of rows whose first half is the gate.
 func gate(out, gu kernel.Matrix) {
 	n := out.Cols

@@ -34,6 +34,8 @@ type layerState struct {
 	x, norm1, qkv, attn kernel.Matrix
 	mid, norm2, gu, act kernel.Matrix
 	inverse1, inverse2  []float32
+	raw                 kernel.Matrix // queries and keys before their norms, in models with such
+	inverseHeads        []float32
 	low                 [4]lowState // by input
 }
 
@@ -119,6 +121,7 @@ func (p *Pass) forwardLayer(i int, x kernel.Matrix) kernel.Matrix {
 	normalize(s.norm1, x, s.inverse1, l.AttnNorm, c.NormEps)
 	s.qkv = p.room.matrix(n, q+2*kv)
 	p.project(s.qkv, s.norm1, &net.qkv, i, 0, false)
+	p.normalizeHeads(s, l)
 	p.turn(s.qkv.ColRange(0, q+kv), p.net.rope.Turn)
 	s.attn = p.room.matrix(n, q)
 	p.attend(s)
@@ -138,6 +141,22 @@ func (p *Pass) forwardLayer(i int, x kernel.Matrix) kernel.Matrix {
 	copyRows(out, s.mid)
 	p.project(out, s.act, &net.down, i, 3, true)
 	return out
+}
+
+// normalizeHeads normalises queries and keys in models that do, and keeps what
+// they were.
+func (p *Pass) normalizeHeads(s *layerState, l *Layer) {
+	if l.QNorm == nil {
+		return
+	}
+	c := &p.net.Weights.Config
+	heads := c.Heads + c.KVHeads
+	s.raw, s.inverseHeads = p.room.matrix(s.qkv.Rows, heads*c.HeadDim), p.room.vector(s.qkv.Rows*heads)
+	for i := range s.qkv.Rows {
+		row := s.qkv.Row(i)[:s.raw.Cols]
+		copy(s.raw.Row(i), row)
+		c.NormalizeHeads(row, l.QNorm, l.KNorm, s.inverseHeads[i*heads:(i+1)*heads])
+	}
 }
 
 // gather is the scored rows of m.
@@ -172,6 +191,7 @@ func (p *Pass) turn(heads kernel.Matrix, turn func([]float32, int)) {
 // project computes y = x·Wᵀ, or adds it to y, with the adapter's share.
 func (p *Pass) project(y, x kernel.Matrix, lin *linear, layer, input int, add bool) {
 	kernel.Gemm(y, x, &lin.fwd, add, 1)
+	AddBias(y, p.net.Weights.Layers[layer].Bias[input])
 	if len(lin.low) == 0 {
 		return
 	}

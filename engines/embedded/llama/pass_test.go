@@ -57,6 +57,14 @@ func groups(w *Weights, a *Adapter) map[string][]float32 {
 		out["head"] = w.Head.Data
 	}
 	for i, l := range w.Layers {
+		for input, bias := range l.Bias {
+			if bias != nil {
+				out[fmt.Sprint(i, ".bias.", input)] = bias
+			}
+		}
+		if l.QNorm != nil {
+			out[fmt.Sprint(i, ".qNorm")], out[fmt.Sprint(i, ".kNorm")] = l.QNorm, l.KNorm
+		}
 		out[fmt.Sprint(i, ".attnNorm")], out[fmt.Sprint(i, ".mlpNorm")] = l.AttnNorm, l.MLPNorm
 		for m := range Modules {
 			out[fmt.Sprint(i, ".", m)] = l.Matrix(m).Data
@@ -74,9 +82,17 @@ func TestGradient(t *testing.T) {
 		tied    bool
 		modules []Module
 		dropout float64
+		edit    func(*Config)
 	}{
 		{name: "all parameters, tied", tied: true},
 		{name: "all parameters, untied"},
+		{name: "qwen2", tied: true, edit: func(c *Config) { c.ModelType = "qwen2" }},
+		{name: "qwen3", edit: func(c *Config) { c.ModelType, c.AttentionBias = "qwen3", true }},
+		{name: "all biased, scaled rotation", edit: func(c *Config) {
+			c.AttentionBias, c.MLPBias, c.RopeScaling = true, true, &Rotary{Type: "linear", Factor: 4}
+		}},
+		{name: "low rank on qwen2", modules: all, edit: func(c *Config) { c.ModelType = "qwen2" }},
+		{name: "low rank on qwen3", modules: all, edit: func(c *Config) { c.ModelType = "qwen3" }},
 		{name: "low rank on all modules", modules: all},
 		{name: "low rank on some modules", modules: []Module{Query, Value, Up}},
 		{name: "low rank with dropout", modules: all, dropout: 0.3},
@@ -84,6 +100,9 @@ func TestGradient(t *testing.T) {
 	for _, tc := range cases {
 		t.Run(tc.name, func(t *testing.T) {
 			c := tiny(tc.tied)
+			if tc.edit != nil {
+				tc.edit(&c)
+			}
 			w := NewWeights(c)
 			w.Initialize(7)
 			randomize(w.Flat(), 8, 0.05)
@@ -182,4 +201,44 @@ func TestMergeEqualsAdapter(t *testing.T) {
 	merged := NewPass(NewNet(a.Merge(w), nil, 1)).Forward(batch)
 	require.InDeltaSlice(t, low, merged, 1e-4)
 	require.NotEqual(t, plain, low)
+}
+
+// TestPartsCoverEverything: an optimiser decays what the parts say, so they must
+// name each parameter once, and as what it is.
+func TestPartsCoverEverything(t *testing.T) {
+	for _, family := range []string{"llama", "qwen2", "qwen3"} {
+		c := tiny(false)
+		c.ModelType, c.AttentionBias, c.MLPBias = family, family != "qwen2", true
+		w := NewWeights(c)
+		for i := range w.Layers {
+			l := &w.Layers[i]
+			for _, vector := range append(l.Bias[:], l.AttnNorm, l.MLPNorm, l.QNorm, l.KNorm, w.Norm) {
+				for j := range vector {
+					vector[j] = 1
+				}
+			}
+		}
+		require.Len(t, w.Flat(), int(c.Parameters()))
+		at := 0
+		for _, part := range NewNet(w, nil, 1).Parts() {
+			for _, v := range w.Flat()[at : at+part.Len] {
+				require.Equal(t, part.Matrix, v == 0, "parameter %d of %s", at, family)
+			}
+			at += part.Len
+		}
+		require.Equal(t, len(w.Flat()), at)
+	}
+}
+
+// TestRopeDivisors holds the scaling of Llama 3.1 8B against the frequencies that
+// its paper's formula gives, worked out by hand for three elements.
+func TestRopeDivisors(t *testing.T) {
+	c := Config{HeadDim: 128, RopeTheta: 500000, RopeScaling: &Rotary{Type: "llama3", Factor: 8, LowFreqFactor: 1, HighFreqFactor: 4, OriginalPositions: 8192}}
+	require.Equal(t, 1.0, c.RopeDivisor(0), "a wave of 6 tokens")
+	require.Equal(t, 8.0, c.RopeDivisor(63), "a wave of 2.5 million tokens")
+	// Element 32: θ^-½ = 0.00141421, a wave of 4442.9 tokens, 1.84383 turns in 8192;
+	// it is kept by (1.84383-1)/3 = 0.281277.
+	require.InDelta(t, 1/((1-0.281277)/8+0.281277), c.RopeDivisor(32), 1e-4)
+	c.RopeScaling = &Rotary{Legacy: "linear", Factor: 4}
+	require.Equal(t, 4.0, c.RopeDivisor(7))
 }

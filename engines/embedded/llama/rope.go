@@ -14,19 +14,43 @@ type Rope struct {
 	cos, sin []float32 // [positions, half]
 }
 
-// NewRope tabulates the angles position · theta^(-2j/HeadDim) of the first
-// positions of a model's window.
+// NewRope tabulates the angles position · theta^(-2j/HeadDim), scaled as the
+// configuration says, of the first positions of a model's window.
 func NewRope(c *Config, positions int) *Rope {
 	half := c.HeadDim / 2
 	r := &Rope{half: half, cos: make([]float32, positions*half), sin: make([]float32, positions*half)}
 	for j := range half {
-		step := math.Pow(c.RopeTheta, -2*float64(j)/float64(c.HeadDim))
+		step := math.Pow(c.RopeTheta, -2*float64(j)/float64(c.HeadDim)) / c.RopeDivisor(j)
 		for p := range positions {
 			s, c := math.Sincos(float64(p) * step)
 			r.cos[p*half+j], r.sin[p*half+j] = float32(c), float32(s)
 		}
 	}
 	return r
+}
+
+// RopeDivisor is what the angles of element j are divided by: 1 in a model
+// without rope_scaling.
+func (c *Config) RopeDivisor(j int) float64 {
+	r := c.rotary()
+	switch {
+	case r == nil:
+		return 1
+	case r.kind() == linearRope:
+		return r.Factor
+	}
+	// Llama 3.1: long waves are stretched, short ones kept, and those between
+	// the two bounds, in turns within the original window, go from one to the other.
+	step := math.Pow(c.RopeTheta, -2*float64(j)/float64(c.HeadDim))
+	turns := float64(r.OriginalPositions) * step / (2 * math.Pi)
+	switch {
+	case turns > r.HighFreqFactor:
+		return 1
+	case turns < r.LowFreqFactor:
+		return r.Factor
+	}
+	kept := (turns - r.LowFreqFactor) / (r.HighFreqFactor - r.LowFreqFactor)
+	return 1 / ((1-kept)/r.Factor + kept)
 }
 
 // Turn rotates heads, which hold HeadDim values each, to a position.

@@ -1,4 +1,5 @@
-// Package llama is the Llama architecture in float32: its configuration and
+// Package llama is the Llama architecture in float32, with what Mistral, Qwen2
+// and Qwen3 change in it: its configuration and
 // weights in the Hugging Face layout, low-rank adapters in the PEFT layout, and
 // the training passes (forward to per-token log-probabilities, and backward
 // from any objective's gradient of them).
@@ -8,6 +9,7 @@ import (
 	"crypto/sha256"
 	"encoding/binary"
 	"encoding/hex"
+	"encoding/json"
 	"math"
 	"math/rand/v2"
 
@@ -18,14 +20,16 @@ import (
 type Layer struct {
 	AttnNorm       []float32
 	Q, K, V, O     kernel.Matrix
+	QNorm, KNorm   []float32 // of every head of queries and of keys; nil in models without
 	MLPNorm        []float32
 	Gate, Up, Down kernel.Matrix
+	Bias           [len(inputs)][]float32 // of the projections of each input, stacked; nil where there is none
 }
 
 // Weights are a model's parameters. All of them lie in one slice, in the order
-// embed, layers (AttnNorm Q K V O MLPNorm Gate Up Down), norm, head, so that
-// Q, K and V can be multiplied as one matrix, as can Gate and Up, and so that
-// an optimiser sees one vector.
+// embed, layers (AttnNorm Q K V O, their biases, QNorm KNorm, MLPNorm Gate Up
+// Down, their biases), norm, head, so that Q, K and V can be multiplied as one
+// matrix, as can Gate and Up, and so that an optimiser sees one vector.
 type Weights struct {
 	Config Config
 	Embed  kernel.Matrix // [vocab, hidden]
@@ -54,6 +58,12 @@ func layOut(c Config, flat []float32) *Weights {
 	matrix := func(rows, cols int) kernel.Matrix {
 		return view(vector(rows*cols), rows, cols)
 	}
+	bias := func(input Input) []float32 {
+		if n := c.biases(input); n > 0 {
+			return vector(n)
+		}
+		return nil
+	}
 	h, q, kv, f := c.HiddenSize, c.Heads*c.HeadDim, c.KVHeads*c.HeadDim, c.IntermediateSize
 	w.Embed = matrix(c.VocabSize, h)
 	for i := range w.Layers {
@@ -61,9 +71,14 @@ func layOut(c Config, flat []float32) *Weights {
 		l.AttnNorm = vector(h)
 		w.qkv = append(w.qkv, view(flat, q+2*kv, h))
 		l.Q, l.K, l.V, l.O = matrix(q, h), matrix(kv, h), matrix(kv, h), matrix(h, q)
+		l.Bias[ToQueryKeyValue], l.Bias[ToOutput] = bias(ToQueryKeyValue), bias(ToOutput)
+		if c.headNorms() {
+			l.QNorm, l.KNorm = vector(c.HeadDim), vector(c.HeadDim)
+		}
 		l.MLPNorm = vector(h)
 		w.gateUp = append(w.gateUp, view(flat, 2*f, h))
 		l.Gate, l.Up, l.Down = matrix(f, h), matrix(f, h), matrix(h, f)
+		l.Bias[ToGateUp], l.Bias[ToDown] = bias(ToGateUp), bias(ToDown)
 	}
 	w.Norm = vector(h)
 	w.Head = w.Embed
@@ -95,7 +110,7 @@ func (w *Weights) GateUp(layer int) kernel.Matrix { return w.gateUp[layer] }
 // Initialize draws projections and embeddings from a normal distribution with
 // the configuration's initializer_range (0.02 when it is 0), scaled down by
 // sqrt(2·layers) for the two projections that write to the residual stream (as
-// GPT-2 does), and sets the norms to 1.
+// GPT-2 does), sets the norms to 1 and the biases to 0.
 func (w *Weights) Initialize(seed uint64) {
 	std := w.Config.InitializerRange
 	if std == 0 {
@@ -118,6 +133,11 @@ func (w *Weights) Initialize(seed uint64) {
 		l := &w.Layers[i]
 		one(l.AttnNorm)
 		one(l.MLPNorm)
+		one(l.QNorm)
+		one(l.KNorm)
+		for _, bias := range l.Bias {
+			clear(bias)
+		}
 		for _, m := range []kernel.Matrix{l.Q, l.K, l.V, l.Gate, l.Up} {
 			draw(m, std)
 		}
@@ -142,6 +162,12 @@ func (w *Weights) Hash() string {
 	}
 	put(math.Float64bits(c.NormEps))
 	put(math.Float64bits(c.RopeTheta))
+	if c.ModelType != llamaType {
+		h.Write([]byte(c.ModelType))
+	}
+	if r := c.rotary(); r != nil {
+		_ = json.NewEncoder(h).Encode(r)
+	}
 	buf := make([]byte, 0, 1<<16)
 	for i, v := range w.flat {
 		buf = binary.LittleEndian.AppendUint32(buf, math.Float32bits(v))

@@ -2,6 +2,7 @@ package serve
 
 import (
 	"math"
+	"slices"
 	"sync"
 	"sync/atomic"
 
@@ -32,7 +33,9 @@ type decoder struct {
 
 type packedLayer struct {
 	attnNorm, mlpNorm    []float32
+	qNorm, kNorm         []float32 // nil in models without
 	qkv, o, gateUp, down kernel.Packed
+	bias                 [4][]float32 // by llama.Input; nil where there is none
 }
 
 // A span is the next tokens of one sequence; a step takes several spans.
@@ -57,6 +60,10 @@ func newDecoder(w *llama.Weights, window, workers int) *decoder {
 		from, to := &w.Layers[i], &d.layers[i]
 		to.attnNorm = append([]float32(nil), from.AttnNorm...)
 		to.mlpNorm = append([]float32(nil), from.MLPNorm...)
+		to.qNorm, to.kNorm = slices.Clone(from.QNorm), slices.Clone(from.KNorm)
+		for input, bias := range from.Bias {
+			to.bias[input] = slices.Clone(bias)
+		}
 		pack(&to.qkv, w.QKV(i))
 		pack(&to.o, from.O)
 		pack(&to.gateUp, w.GateUp(i))
@@ -122,15 +129,18 @@ func (d *decoder) layer(i int, spans []span) {
 		kernel.RMSNorm(d.normed.Row(r), d.x.Row(r), l.attnNorm, eps)
 	}
 	kernel.Gemm(d.qkv, d.normed, &l.qkv, false, d.workers)
+	llama.AddBias(d.qkv, l.bias[llama.ToQueryKeyValue])
 	d.adapt(d.qkv, d.normed, i, llama.ToQueryKeyValue)
 	d.remember(i, spans)
 	d.attend(i, spans)
 	kernel.Gemm(d.x, d.attn, &l.o, true, d.workers)
+	llama.AddBias(d.x, l.bias[llama.ToOutput])
 	d.adapt(d.x, d.attn, i, llama.ToOutput)
 	for r := range d.x.Rows {
 		kernel.RMSNorm(d.normed.Row(r), d.x.Row(r), l.mlpNorm, eps)
 	}
 	kernel.Gemm(d.gateUp, d.normed, &l.gateUp, false, d.workers)
+	llama.AddBias(d.gateUp, l.bias[llama.ToGateUp])
 	d.adapt(d.gateUp, d.normed, i, llama.ToGateUp)
 	n := d.config.IntermediateSize
 	for r := range d.act.Rows {
@@ -138,11 +148,12 @@ func (d *decoder) layer(i int, spans []span) {
 		kernel.SwiGLU(d.act.Row(r), row[:n], row[n:])
 	}
 	kernel.Gemm(d.x, d.act, &l.down, true, d.workers)
+	llama.AddBias(d.x, l.bias[llama.ToDown])
 	d.adapt(d.x, d.act, i, llama.ToDown)
 }
 
-// remember turns queries and keys to their positions and puts keys and values
-// into the caches.
+// remember normalises queries and keys where the model does, turns them to
+// their positions and puts keys and values into the caches.
 func (d *decoder) remember(layer int, spans []span) {
 	q, kv := d.config.Heads*d.config.HeadDim, d.config.KVHeads*d.config.HeadDim
 	row := 0
@@ -150,6 +161,7 @@ func (d *decoder) remember(layer int, spans []span) {
 		for i := range s.tokens {
 			values := d.qkv.Row(row)
 			position := s.cache.length + i
+			d.config.NormalizeHeads(values[:q+kv], d.layers[layer].qNorm, d.layers[layer].kNorm, nil)
 			d.rope.Turn(values[:q+kv], position)
 			s.cache.put(layer, position, values[q:q+kv], values[q+kv:])
 			row++

@@ -60,7 +60,7 @@ func (c completer) Load(ctx context.Context, files engines.ModelFiles) (engines.
 	if err != nil {
 		return nil, err
 	}
-	weights, err := llama.Load(files.Dir)
+	weights, err := load(files.Dir)
 	if err != nil {
 		return nil, err
 	}
@@ -89,6 +89,18 @@ func (c completer) Load(ctx context.Context, files engines.ModelFiles) (engines.
 	m.template, m.noChat = template, noChat
 	m.config, m.hash, m.merged = weights.Config, hash, files.AdapterDir != ""
 	return m, nil
+}
+
+// load reads a model's weights, unless they are more than the memory holds.
+func load(dir string) (*llama.Weights, error) {
+	c, err := llama.ReadConfig(dir)
+	if err == nil {
+		err = c.Fits()
+	}
+	if err != nil {
+		return nil, err
+	}
+	return llama.Load(dir)
 }
 
 // endTokens are those that end an answer: what generation_config.json says,

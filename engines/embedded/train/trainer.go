@@ -77,6 +77,13 @@ func begin(ctx context.Context, order engines.TrainOrder, watch engines.TrainWat
 	if order.Method != "" && order.Method != engines.Supervised {
 		return nil, domain.Faultf(domain.InvalidArgument, "method: %q is unknown to the embedded engine; use %q", order.Method, engines.Supervised)
 	}
+	config, err := llama.ReadConfig(order.BaseDir)
+	if err == nil {
+		err = config.FitsTraining(order.Settings.LoraRank > 0, cores(order))
+	}
+	if err != nil {
+		return nil, fmt.Errorf("base model: %w", err)
+	}
 	weights, err := llama.Load(order.BaseDir)
 	if err != nil {
 		return nil, fmt.Errorf("base model: %w", err)

@@ -1,0 +1,139 @@
+package llama
+
+import (
+	"math"
+	"slices"
+
+	"anneal/domain"
+)
+
+const llamaType = "llama"
+
+// families are the types of models that this package runs, and the classes that
+// they have in transformers.
+var families = map[string]string{llamaType: "LlamaForCausalLM", "mistral": "MistralForCausalLM", "qwen2": "Qwen2ForCausalLM", "qwen3": "Qwen3ForCausalLM"}
+
+// headNorms tells whether queries and keys are normalised, head by head.
+func (c *Config) headNorms() bool { return c.ModelType == "qwen3" }
+
+// biased tells whether a projection has a bias.
+func (c *Config) biased(m Module) bool {
+	switch {
+	case m >= Gate:
+		return c.MLPBias && c.ModelType == llamaType
+	case c.ModelType == "qwen2":
+		return m != Output
+	}
+	return c.AttentionBias
+}
+
+// biases is the length of the biases of an input's projections, stacked.
+func (c *Config) biases(input Input) int {
+	n := 0
+	for _, m := range inputs[input] {
+		if out, _ := m.shape(c); c.biased(m) {
+			n += out
+		}
+	}
+	return n
+}
+
+// bias is the part of a layer's biases that is a module's; nil when it has none.
+func (c *Config) bias(l *Layer, m Module) []float32 {
+	if !c.biased(m) {
+		return nil
+	}
+	at := 0
+	for input, modules := range inputs {
+		if !slices.Contains(modules, m) {
+			continue
+		}
+		for _, other := range modules {
+			out, _ := other.shape(c)
+			if other == m {
+				return l.Bias[input][at : at+out]
+			}
+			at += out
+		}
+	}
+	return nil
+}
+
+// Rotary says how positions are embedded, in files that say more than
+// rope_theta.
+type Rotary struct {
+	Type              string  `json:"rope_type,omitempty"`
+	Legacy            string  `json:"type,omitempty"`
+	Theta             float64 `json:"rope_theta,omitempty"`
+	Factor            float64 `json:"factor,omitempty"`
+	LowFreqFactor     float64 `json:"low_freq_factor,omitempty"`
+	HighFreqFactor    float64 `json:"high_freq_factor,omitempty"`
+	OriginalPositions int     `json:"original_max_position_embeddings,omitempty"`
+	Partial           float64 `json:"partial_rotary_factor,omitempty"`
+}
+
+// The ways of scaling positions that are known.
+const (
+	linearRope = "linear"
+	llama3Rope = "llama3"
+)
+
+// kind is how positions are scaled; "" is not at all.
+func (r *Rotary) kind() string {
+	if r == nil {
+		return ""
+	}
+	name := r.Type
+	if name == "" {
+		name = r.Legacy
+	}
+	if name == "default" {
+		return ""
+	}
+	return name
+}
+
+// rotary is how positions are scaled; nil when they are not.
+func (c *Config) rotary() *Rotary {
+	for _, r := range []*Rotary{c.RopeParameters, c.RopeScaling} {
+		if r.kind() != "" {
+			return r
+		}
+	}
+	return nil
+}
+
+// check notes what of a file's rotary embedding cannot be done.
+func (r *Rotary) check(v *domain.Violations, field string) {
+	if r == nil {
+		return
+	}
+	above := func(name string, value float64) {
+		v.Require(value > 0 && !math.IsInf(value, 0), field+"."+name, "must be above 0, is %g", value)
+	}
+	v.Require(r.Partial == 0 || r.Partial == 1, field+".partial_rotary_factor", "must be 1, is %g: the embedded engine turns whole heads", r.Partial)
+	switch r.kind() {
+	case "":
+	case linearRope:
+		above("factor", r.Factor)
+	case llama3Rope:
+		above("factor", r.Factor)
+		above("low_freq_factor", r.LowFreqFactor)
+		above("original_max_position_embeddings", float64(r.OriginalPositions))
+		v.Require(r.HighFreqFactor > r.LowFreqFactor, field+".high_freq_factor", "must be above low_freq_factor, is %g", r.HighFreqFactor)
+	default:
+		v.Add(field+".rope_type", "is %q: the embedded engine knows %s, %s and default", r.kind(), linearRope, llama3Rope)
+	}
+}
+
+// window is how many tokens back the model's attention reaches, 0 when it is
+// not bounded.
+func (c *Config) window() int {
+	if c.UseSlidingWindow != nil && !*c.UseSlidingWindow || c.SlidingWindow == nil {
+		return 0
+	}
+	if c.UseSlidingWindow == nil && c.ModelType != "mistral" { // only Mistral's files turn it on without a word
+		return 0
+	}
+	return *c.SlidingWindow
+}
