@@ -1,8 +1,6 @@
 package api
 
 import (
-	"crypto/aes"
-	"crypto/cipher"
 	"crypto/hmac"
 	"crypto/rand"
 	"crypto/sha256"
@@ -25,31 +23,6 @@ func deriveKey(pepper []byte, use string, parts ...[]byte) []byte {
 		mac.Write(part)
 	}
 	return mac.Sum(nil)
-}
-
-// sealBytes is AES-256-GCM: nonce, ciphertext and tag in one.
-func sealBytes(key, plain, belonging []byte) ([]byte, error) {
-	gcm, err := gcmOf(key)
-	if err != nil {
-		return nil, err
-	}
-	return gcm.Seal(nil, nil, plain, belonging), nil
-}
-
-func openBytes(key, sealed, belonging []byte) ([]byte, error) {
-	gcm, err := gcmOf(key)
-	if err != nil {
-		return nil, err
-	}
-	return gcm.Open(nil, nil, sealed, belonging)
-}
-
-func gcmOf(key []byte) (cipher.AEAD, error) {
-	block, err := aes.NewCipher(key)
-	if err != nil {
-		return nil, err
-	}
-	return cipher.NewGCMWithRandomNonce(block)
 }
 
 // unguessable is 32 bytes for one use in a call: random ones, or, when the call

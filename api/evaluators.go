@@ -1,8 +1,6 @@
 package api
 
 import (
-	"errors"
-	"io"
 	"time"
 
 	"github.com/google/uuid"
@@ -163,26 +161,10 @@ func uploadCode(c *call) (any, error) {
 		return nil, err
 	}
 	in := c.newIntake(codeFolder(row.Name)+uuid.NewString()+"/", c.rowFiles())
-	for {
-		name, content, err := filePart(form)
-		switch {
-		case errors.Is(err, io.EOF) && len(in.files.Sizes) > 0:
-			return in.code(row)
-		case errors.Is(err, io.EOF):
-			err = nothingSent()
-		case err == nil && name == "":
-			err = noFileName()
-		case err == nil:
-			err = in.file(name, content)
-		}
-		if err == nil && len(in.files.Sizes) > in.limit.files {
-			err = in.limit.arrived(len(in.files.Sizes))
-		}
-		if err != nil {
-			in.discard()
-			return nil, err
-		}
+	if err := in.form(form); err != nil {
+		return nil, err
 	}
+	return in.code(row)
 }
 
 // code makes the files those of the revision that is being built.

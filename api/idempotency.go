@@ -357,11 +357,11 @@ func (s slot) seal(a keptAnswer) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	return sealBytes(s.key, plain, []byte(s.name))
+	return eventlog.Encrypt(s.key, plain, []byte(s.name))
 }
 
 func (s slot) open(sealed []byte) (any, error) {
-	plain, err := openBytes(s.key, sealed, []byte(s.name))
+	plain, err := eventlog.Decrypt(s.key, sealed, []byte(s.name))
 	if err != nil {
 		return nil, domain.Faultf(domain.DataLoss, "the answer that was kept under this %s cannot be opened: the server's keys were changed since; use another key", idempotencyHeader)
 	}

@@ -51,6 +51,43 @@ func (c *call) form() (form *multipart.Reader, done func(), err error) {
 	return form, done, nil
 }
 
+// form stores the files of a form, of which each carries its name. When it
+// fails nothing stays of the upload, also of what was taken before.
+func (in *intake) form(form *multipart.Reader) error {
+	for n := 0; ; n++ {
+		name, content, err := filePart(form)
+		switch {
+		case errors.Is(err, io.EOF) && n > 0:
+			return nil
+		case errors.Is(err, io.EOF):
+			err = nothingSent()
+		case err == nil && name == "":
+			err = noFileName()
+		case err == nil:
+			err = in.file(name, content)
+		}
+		if err == nil && len(in.files.Sizes) > in.limit.files {
+			err = in.limit.arrived(len(in.files.Sizes))
+		}
+		if err != nil {
+			in.discard()
+			return err
+		}
+	}
+}
+
+func nothingSent() error {
+	var v domain.Violations
+	v.Add("file", "the form is empty: send each file as a field \"file\"")
+	return v.Err()
+}
+
+func noFileName() error {
+	var v domain.Violations
+	v.Add("file", "each field must carry the name of its file, such as config.json")
+	return v.Err()
+}
+
 // filePart is the next field "file" of a form; io.EOF when there is none left.
 func filePart(form *multipart.Reader) (name string, content io.Reader, err error) {
 	var v domain.Violations

@@ -1,8 +1,6 @@
 package api
 
 import (
-	"errors"
-	"io"
 	"strconv"
 	"time"
 
@@ -85,38 +83,10 @@ func uploadModel(c *call) (any, error) {
 	if err := in.take(row.State.Files); err != nil {
 		return nil, err
 	}
-	for n := 0; ; n++ {
-		name, content, err := filePart(form)
-		switch {
-		case errors.Is(err, io.EOF) && n > 0:
-			return in.weights(row)
-		case errors.Is(err, io.EOF):
-			err = nothingSent()
-		case err == nil && name == "":
-			err = noFileName()
-		case err == nil:
-			err = in.file(name, content)
-		}
-		if err == nil && len(in.files.Sizes) > in.limit.files {
-			err = in.limit.arrived(len(in.files.Sizes))
-		}
-		if err != nil {
-			in.discard()
-			return nil, err
-		}
+	if err := in.form(form); err != nil {
+		return nil, err
 	}
-}
-
-func nothingSent() error {
-	var v domain.Violations
-	v.Add("file", "the form is empty: send each file as a field \"file\"")
-	return v.Err()
-}
-
-func noFileName() error {
-	var v domain.Violations
-	v.Add("file", "each field must carry the name of its file, such as config.json")
-	return v.Err()
+	return in.weights(row)
 }
 
 // weights makes the files a model's newest upload, and answers its verdict.

@@ -87,7 +87,7 @@ func TestRulesOfMatch(t *testing.T) {
 	text := []string{"draft", "fp4", "multi", "text"}
 	t.Run("1 latest validated versions, ready to deploy with", func(t *testing.T) {
 		require.Equal(t, text, s.matches(`"baseModel": "accounts/acme/models/base"`))
-		for _, shape := range []string{"draft", "multi", "text"} { // the accelerators of fp4 are not for a raw model name
+		for _, shape := range text {
 			s.ok(http.MethodPost, "/v1/accounts/acme/deployments?validateOnly=true",
 				`{"baseModel": "accounts/acme/models/base", "deploymentShape": "accounts/acme/deploymentShapes/`+shape+`"}`)
 		}

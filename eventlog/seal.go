@@ -72,7 +72,7 @@ func (v *Vault) Seal(ctx context.Context, name domain.Name, keyName string, vers
 	key := make([]byte, keyBytes)
 	_, _ = rand.Read(key) // never fails
 	id := uuid.NewString()
-	ciphertext, err := encrypt(key, value, belonging(name, keyName, version))
+	ciphertext, err := Encrypt(key, value, belonging(name, keyName, version))
 	if err != nil {
 		return domain.Sealed{}, err
 	}
@@ -93,7 +93,7 @@ func (v *Vault) Open(ctx context.Context, name domain.Name, keyName string, vers
 	if err != nil {
 		return "", err
 	}
-	value, err := decrypt(key, sealed.Ciphertext, belonging(name, keyName, version))
+	value, err := Decrypt(key, sealed.Ciphertext, belonging(name, keyName, version))
 	if err != nil {
 		return "", domain.Faultf(domain.DataLoss, "the sealed value of %s was not sealed for its key name and version, or was changed: set it again", name)
 	}
@@ -166,7 +166,7 @@ func (v *Vault) dataKey(ctx context.Context, id string) ([]byte, keyRevision, er
 	if wrapping == nil {
 		return nil, found, domain.Faultf(domain.FailedPrecondition, "the key ring lacks key %q, which wraps data key %s: put it back", found.Ring, id)
 	}
-	key, err := decrypt(wrapping, found.Wrapped, []byte(id))
+	key, err := Decrypt(wrapping, found.Wrapped, []byte(id))
 	if err != nil {
 		return nil, found, domain.Faultf(domain.DataLoss, "data key %s cannot be unwrapped: key %q of the ring is another one than it was", id, found.Ring)
 	}
@@ -174,7 +174,7 @@ func (v *Vault) dataKey(ctx context.Context, id string) ([]byte, keyRevision, er
 }
 
 func (v *Vault) wrap(id string, key []byte) ([]byte, error) {
-	wrapped, err := encrypt(v.ring.keys[v.ring.current], key, []byte(id))
+	wrapped, err := Encrypt(v.ring.keys[v.ring.current], key, []byte(id))
 	if err != nil {
 		return nil, err
 	}
@@ -188,8 +188,9 @@ func belonging(name domain.Name, keyName string, version int) []byte {
 	return []byte(strings.Join([]string{string(name), keyName, strconv.Itoa(version)}, "\x00"))
 }
 
-// encrypt is AES-256-GCM: nonce, ciphertext and tag in one.
-func encrypt(key, plain, belonging []byte) ([]byte, error) {
+// Encrypt is AES-256-GCM: nonce, ciphertext and tag in one. What it answers is
+// opened only with the same key and the same belonging, which is not kept in it.
+func Encrypt(key, plain, belonging []byte) ([]byte, error) {
 	gcm, err := gcmOf(key)
 	if err != nil {
 		return nil, err
@@ -197,7 +198,8 @@ func encrypt(key, plain, belonging []byte) ([]byte, error) {
 	return gcm.Seal(nil, nil, plain, belonging), nil
 }
 
-func decrypt(key, sealed, belonging []byte) ([]byte, error) {
+// Decrypt opens what Encrypt made.
+func Decrypt(key, sealed, belonging []byte) ([]byte, error) {
 	gcm, err := gcmOf(key)
 	if err != nil {
 		return nil, err
