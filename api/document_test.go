@@ -54,7 +54,7 @@ func (s *stage) hold(r *http.Request, sent []byte, a answer) {
 		method = http.MethodGet
 	}
 	found := chi.NewRouteContext()
-	if !s.server.routes.(chi.Routes).Match(found, method, r.URL.Path) || doc.Paths.Value(found.RoutePattern()) == nil ||
+	if !s.server.routes.(chi.Routes).Match(found, method, r.URL.Path) || verbOf(found.RoutePattern()) != verbOf(r.URL.Path) || doc.Paths.Value(found.RoutePattern()) == nil ||
 		doc.Paths.Value(found.RoutePattern()).GetOperation(method) == nil {
 		s.holdUndescribed(r, a)
 		return

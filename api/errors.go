@@ -49,6 +49,7 @@ const (
 
 var reasonStatus = map[string]int{
 	reasonBodyTooLarge: http.StatusRequestEntityTooLarge,
+	reasonMethod:       http.StatusMethodNotAllowed,
 }
 
 // faultOf turns any error into what its user may read. What is not a fault is
@@ -142,6 +143,7 @@ var inferenceTypes = map[int]string{
 	http.StatusUnauthorized:          "authentication_error",
 	http.StatusForbidden:             "permission_error",
 	http.StatusNotFound:              "not_found_error",
+	http.StatusMethodNotAllowed:      "invalid_request_error",
 	http.StatusConflict:              "conflict_error",
 	http.StatusPreconditionFailed:    "precondition_error",
 	http.StatusTooManyRequests:       "rate_limit_error",

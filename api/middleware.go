@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net/http"
+	"path"
 	"runtime/debug"
 	"strings"
 	"time"
@@ -103,14 +104,25 @@ func (s *Server) recover(next http.Handler) http.Handler {
 	})
 }
 
-// methodsOf lists what the request's path answers.
-func (s *Server) methodsOf(r *http.Request) string {
+// methodsOf are the methods that the request's path answers. A verb after a
+// colon belongs to the path: what answers a resource does not answer its verbs.
+func (s *Server) methodsOf(r *http.Request) (allowed []string) {
 	routes, ok := s.routes.(chi.Routes)
-	var allowed []string
 	for _, method := range []string{http.MethodGet, http.MethodPost, http.MethodPatch, http.MethodPut, http.MethodDelete} {
-		if ok && routes.Match(chi.NewRouteContext(), method, r.URL.Path) {
-			allowed = append(allowed, method)
+		found := chi.NewRouteContext()
+		if !ok || !routes.Match(found, method, r.URL.Path) || verbOf(found.RoutePattern()) != verbOf(r.URL.Path) {
+			continue
+		}
+		if allowed = append(allowed, method); method == http.MethodGet {
+			allowed = append(allowed, http.MethodHead)
 		}
 	}
-	return strings.Join(allowed, ", ")
+	return allowed
+}
+
+// verbOf is what follows the colon in a path's last segment; "" when there is
+// none.
+func verbOf(of string) string {
+	_, verb, _ := strings.Cut(path.Base(of), ":")
+	return verb
 }

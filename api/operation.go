@@ -108,6 +108,10 @@ func operations() []operation {
 // of the request is looked at.
 func (s *Server) offer(r chi.Router, op *operation) {
 	r.Method(op.method, op.path, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if verbOf(r.URL.Path) != verbOf(op.path) { // the router takes resource:verb for a resource of that name
+			s.noSuchMethod(w, r)
+			return
+		}
 		c := &call{Server: s, op: op, w: w, r: r, ctx: r.Context(), id: requestID(r), now: s.Now().UTC(), account: chi.URLParam(r, "account")}
 		result, err := c.answer()
 		kept, isKept := result.(keptAnswer)

@@ -6,10 +6,10 @@ package api
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"net"
 	"net/http"
-	"path"
 	"strings"
 	"sync"
 	"time"
@@ -198,14 +198,17 @@ func (s *Server) noSuchPath(w http.ResponseWriter, r *http.Request) {
 	refuse(w, f, requestID(r), isInference(r))
 }
 
+// noSuchMethod refuses a method that the path does not answer, or a verb that
+// it does not have with any.
 func (s *Server) noSuchMethod(w http.ResponseWriter, r *http.Request) {
-	allowed := s.methodsOf(r)
-	w.Header().Set("Allow", allowed)
-	f := domain.Faultf(domain.Unimplemented, "this path does not answer %s: it answers %s", quoted(r.Method), allowed)
-	if _, verb, ok := strings.Cut(path.Base(r.URL.Path), ":"); ok { // what the path answers is then a resource of that odd name
-		w.Header().Del("Allow")
-		f = domain.Faultf(domain.Unimplemented, "there is no operation %s %s here: correct its name or its method", r.Method, quoted(":"+verb))
+	allowed := strings.Join(s.methodsOf(r), ", ")
+	f := &domain.Fault{Code: domain.Unimplemented, Reason: reasonMethod,
+		Message: fmt.Sprintf("this path does not answer %s: it answers %s", quoted(r.Method), allowed)}
+	if allowed == "" {
+		f = &domain.Fault{Code: domain.NotFound, Reason: "NO_SUCH_PATH",
+			Message: fmt.Sprintf("there is no operation %s %s here: correct its name; /docs shows every operation", r.Method, quoted(":"+verbOf(r.URL.Path)))}
+	} else {
+		w.Header().Set("Allow", allowed)
 	}
-	f.Reason = reasonMethod
 	refuse(w, f, requestID(r), isInference(r))
 }

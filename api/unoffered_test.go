@@ -40,10 +40,34 @@ func TestWhatIsNotOfferedYet(t *testing.T) {
 	a := s.call("GET", "/v1/audio/nothing", "inference", "")
 	require.Equal(t, http.StatusNotFound, a.status)
 	require.Contains(t, a.json(t), "error", "audio has the inference shape even where nothing is")
+}
 
-	a = s.call("POST", "/v1/accounts/acme/models/one:fly", "user", "")
-	require.Equal(t, http.StatusNotImplemented, a.status)
-	require.Contains(t, a.json(t)["message"], `POST ":fly"`)
+// A path that exists says which methods it has; a verb is part of its path.
+func TestWrongMethodsAreToldTheRightOnes(t *testing.T) {
+	s := newStage(t, Limits{})
+	for _, one := range []struct{ method, path, allow string }{
+		{"PUT", "/v1/accounts/acme/models/one", "GET, HEAD, PATCH, DELETE"},
+		{"OPTIONS", "/v1/accounts/acme/models", "GET, HEAD, POST"},
+		{"GET", "/v1/accounts/acme/models/one:prepare", "POST"},
+		{"HEAD", "/v1/accounts/acme/models/one:prepare", "POST"},
+		{"DELETE", "/v1/accounts/acme/datasets/one:preview", "GET, HEAD"},
+		{"POST", "/v1/accounts/acme/deployments/one:scale", "PATCH"},
+		{"GET", "/inference/v1/chat/completions", "POST"},
+		{"POST", "/healthz", "GET, HEAD"},
+	} {
+		a := s.call(one.method, one.path, "admin", "")
+		require.Equal(t, http.StatusMethodNotAllowed, a.status, "%s %s: %s", one.method, one.path, a.body)
+		require.Equal(t, one.allow, a.header.Get("Allow"), "%s %s", one.method, one.path)
+		if one.method != http.MethodHead {
+			require.Contains(t, string(a.body), "it answers "+one.allow)
+		}
+	}
+	for _, method := range []string{"GET", "POST", "DELETE"} {
+		a := s.call(method, "/v1/accounts/acme/models/one:fly", "user", "")
+		require.Equal(t, http.StatusNotFound, a.status, "%s", a.body)
+		require.Contains(t, a.json(t)["message"], method+` ":fly"`)
+		require.Empty(t, a.header.Get("Allow"))
+	}
 }
 
 // An engine's refusal of a prompt is told in the words of the request.

@@ -180,8 +180,8 @@ func TestAHeadOpensNoStream(t *testing.T) {
 	require.Equal(t, "application/json", s.send(r).header.Get("Content-Type"))
 }
 
-// Codes and statuses agree by the one table; only a body that is too large has
-// a more exact status.
+// Codes and statuses agree by the one table; only a body that is too large and
+// a method that a path does not answer have a more exact status.
 func TestCodesAgreeWithStatuses(t *testing.T) {
 	for _, c := range []struct {
 		err    error
@@ -189,7 +189,7 @@ func TestCodesAgreeWithStatuses(t *testing.T) {
 		status int
 	}{
 		{&domain.Fault{Code: domain.ResourceExhausted, Reason: reasonStoreFull, Message: "full"}, domain.Unavailable, 503},
-		{&domain.Fault{Code: domain.Unimplemented, Reason: reasonMethod, Message: "no"}, domain.Unimplemented, 501},
+		{&domain.Fault{Code: domain.Unimplemented, Reason: reasonMethod, Message: "no"}, domain.Unimplemented, 405},
 		{&domain.Fault{Code: domain.ResourceExhausted, Reason: reasonTooManyStreams, Message: "many"}, domain.ResourceExhausted, 429},
 		{bodyTooLarge(1), domain.OutOfRange, 413},
 		{context.DeadlineExceeded, domain.DeadlineExceeded, 504},

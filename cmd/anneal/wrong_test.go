@@ -46,7 +46,7 @@ func TestWrongRequests(t *testing.T) {
 		"an account that is not":         {s.as("nobody", user.key), "GET", "/datasets", nil, 403, []string{"accounts/nobody"}},
 		"a resource that is not":         {user, "GET", "/datasets/nothing", nil, 404, []string{"accounts/default/datasets/nothing"}},
 		"a path that is not":             {user, "GET", "//v2/anything", nil, 404, []string{"/v1/accounts/ACCOUNT"}},
-		"a method that is not":           {user, "PUT", "/datasets/codes", nil, 501, []string{"PUT", "GET"}},
+		"a method that is not":           {user, "PUT", "/datasets/codes", nil, 405, []string{"PUT", "GET"}},
 		"no JSON":                        {user, "POST", "/datasets", "{datasetId", 400, []string{"JSON"}},
 		"JSON that is too deep":          {user, "POST", "/datasets", deep, 400, []string{"64"}},
 		"not UTF-8":                      {user, "POST", "/datasets", "{\"datasetId\":\"a\xff\"}", 400, []string{"UTF-8"}},
