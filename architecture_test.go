@@ -30,6 +30,7 @@ var mayImport = map[string][]string{
 	"blobs":                 {"domain"},
 	"engines":               {"domain"},
 	"engines/embedded/...":  {"domain", "domain/rows", "domain/weights", "engines"},
+	"engines/sandbox":       {"domain", "engines"},
 	"engines/simulated/...": {"domain", "domain/rows", "engines"},
 	"schedulers/...":        {"domain", "eventlog", "projections"},
 	"workers":               {"domain", "domain/rows", "domain/weights", "eventlog", "projections", "blobs", "engines"},
@@ -47,6 +48,7 @@ var onlyIn = map[string][]string{
 	"gocloud.dev/":                       {"blobs"},
 	"github.com/spf13/cobra":             {"cmd/anneal"},
 	"github.com/go-chi/chi":              {"api"},
+	"golang.org/x/net/bpf":               {"engines/sandbox"},
 	"go.einride.tech/aip":                {"projections"},
 	"github.com/go-json-experiment/":     {"domain/rows"},
 }

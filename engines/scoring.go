@@ -39,3 +39,12 @@ type Score struct {
 	Stdout  string // what the code printed meanwhile, cut at a limit
 	Stderr  string
 }
+
+// A Builder finds out whether code can score, before any job depends on it.
+type Builder interface {
+	// Build compiles the code, looks for what it requires, imports its entry
+	// file and calls its function once. The log says what was done and printed.
+	// InvalidArgument says what is wrong with the code; Unavailable says what
+	// the machine lacks to find out.
+	Build(ctx context.Context, code EvaluatorCode, requirements string) (log string, err error)
+}

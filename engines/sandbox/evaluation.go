@@ -1,0 +1,210 @@
+package sandbox
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"sync"
+	"time"
+
+	"anneal/domain"
+	"anneal/engines"
+)
+
+// An evaluation is code with a worker that runs it.
+type evaluation struct {
+	sandbox *Sandbox
+	code    engines.EvaluatorCode
+	user    user
+	dir     string        // copy of the code
+	turn    chan struct{} // holds one: who has the worker
+	worker  *worker       // nil when the last one ended
+	once    sync.Once
+	closed  bool
+}
+
+// start makes a worker ready to score.
+func (e *evaluation) start(ctx context.Context) (*worker, error) {
+	w, err := e.sandbox.launch(e.dir, e.user, order{Entry: e.code.EntryFile, Function: e.code.EntryFunc, Env: e.code.Env})
+	if err != nil {
+		return nil, err
+	}
+	stop := w.until(ctx)
+	defer stop()
+	ready, err := w.hear(0, e.sandbox.options.OpenTime)
+	switch {
+	case ctx.Err() != nil:
+		err = context.Cause(ctx)
+	case err != nil:
+		err = w.wanted(err, e.sandbox.options.OpenTime)
+	case ready.Refused != "":
+		err = domain.Faultf(domain.InvalidArgument, "%s", ready.Refused)
+	}
+	if err != nil {
+		w.kill()
+		return nil, err
+	}
+	return w, nil
+}
+
+// build checks the code in a worker of its own and answers what was found.
+func (e *evaluation) build(ctx context.Context, requirements string) (string, error) {
+	within := e.sandbox.options.OpenTime + e.sandbox.options.RowTime
+	w, err := e.sandbox.launch(e.dir, e.user, order{Entry: e.code.EntryFile, Function: e.code.EntryFunc, Env: e.code.Env, Build: true, Requirements: requirements})
+	if err != nil {
+		return "", err
+	}
+	defer w.kill()
+	stop := w.until(ctx)
+	defer stop()
+	built, err := w.hear(0, within)
+	if ctx.Err() != nil {
+		return "", context.Cause(ctx)
+	}
+	var log strings.Builder
+	for _, line := range built.Log {
+		fmt.Fprintln(&log, line)
+	}
+	for name, text := range map[string]string{"stdout": built.Stdout, "stderr": built.Stderr} {
+		if text != "" {
+			fmt.Fprintf(&log, "--- %s\n%s\n", name, strings.TrimRight(text, "\n"))
+		}
+	}
+	switch {
+	case err != nil:
+		return log.String(), w.wanted(err, within)
+	case built.Refused != "":
+		return log.String(), domain.Faultf(domain.InvalidArgument, "%s", built.Refused)
+	}
+	return log.String(), nil
+}
+
+// Score implements engines.Evaluation.
+func (e *evaluation) Score(ctx context.Context, rows []map[string]any) ([]engines.Score, error) {
+	select {
+	case e.turn <- struct{}{}:
+		defer func() { <-e.turn }()
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	}
+	asked := make([][]byte, len(rows))
+	for i, row := range rows {
+		data, err := json.Marshal(row)
+		if err != nil {
+			return nil, domain.Faultf(domain.InvalidArgument, "row %d: is not JSON: %v", i, err)
+		}
+		asked[i] = data
+	}
+	scores := make([]engines.Score, 0, len(rows))
+	for len(scores) < len(rows) {
+		if e.closed {
+			return nil, domain.Faultf(domain.FailedPrecondition, "the evaluation is closed")
+		}
+		if e.worker == nil {
+			var err error
+			if e.worker, err = e.start(ctx); err != nil {
+				return nil, err
+			}
+		}
+		left := asked[len(scores):]
+		some, whole := e.worker.score(ctx, left[:min(len(left), e.worker.left)], e.sandbox.options)
+		scores = append(scores, some...)
+		if e.worker.left -= len(some); !whole || e.worker.left == 0 {
+			e.worker.kill()
+			e.worker = nil
+		}
+		if ctx.Err() != nil {
+			return nil, context.Cause(ctx)
+		}
+	}
+	return scores, nil
+}
+
+// score asks for rows one after another without waiting in between. It answers
+// the scores that came, in order, of which the last may be that of the row with
+// which the worker broke; whole tells whether the worker can go on.
+func (w *worker) score(ctx context.Context, rows [][]byte, o Options) (scores []engines.Score, whole bool) {
+	stop := w.until(ctx)
+	defer stop()
+	var sending sync.WaitGroup
+	defer sending.Wait()
+	defer func() {
+		if !whole {
+			_ = w.line.SetWriteDeadline(time.Now()) // whoever still sends stops
+		}
+	}()
+	_ = w.line.SetWriteDeadline(time.Time{})
+	first := o.Rows - w.left + 1 // IDs count from 1 in the life of a worker
+	sending.Go(func() {
+		for i, row := range rows {
+			if _, err := fmt.Fprintf(w.line, "{\"id\":%d,\"row\":%s}\n", first+i, row); err != nil {
+				return // the answers break off too, and say why
+			}
+		}
+	})
+	for i := range rows {
+		a, err := w.hear(first+i, o.RowTime)
+		if err != nil {
+			return append(scores, engines.Score{Reason: w.broke(err, o.RowTime), Stdout: w.stdout.take(), Stderr: w.stderr.take()}), false
+		}
+		scores = append(scores, a.shown(w.stdout.take(), w.stderr.take(), o.Output))
+		if a.CPU > o.CPUTime.Seconds()/2 {
+			return scores, false // before it has used up its time with a row that is not to blame
+		}
+	}
+	return scores, true
+}
+
+// shown is the score of an answer. The other texts are what did not go through
+// Python; they are told with the row during which they came.
+func (a answer) shown(stdout, stderr string, limit int) engines.Score {
+	cut := func(text string) string {
+		if len(text) > limit+16 {
+			text = strings.ToValidUTF8(text[:limit], "")
+		}
+		return text
+	}
+	s := engines.Score{Value: a.Score, Valid: a.Valid, Reason: a.Reason, Metrics: a.Metrics, Stdout: cut(a.Stdout + stdout), Stderr: cut(a.Stderr + stderr)}
+	if s.Valid && !(s.Value >= 0 && s.Value <= 1) {
+		s = engines.Score{Reason: fmt.Sprintf("the score %g is not from 0 to 1", s.Value)}
+	}
+	return s
+}
+
+// broke is why a row has no score because of which its worker is of no use any more.
+func (w *worker) broke(err error, within time.Duration) string {
+	switch {
+	case errors.Is(err, errSilent):
+		return fmt.Sprintf("the code took longer than %s", within)
+	case errors.Is(err, io.EOF):
+		return "the process of the code broke off: " + w.autopsy()
+	}
+	return "the process of the code was ended: " + err.Error()
+}
+
+// Close implements engines.Evaluation. A Score that is under way ends first.
+func (e *evaluation) Close() error {
+	e.once.Do(func() {
+		e.turn <- struct{}{}
+		e.closed = true
+		<-e.turn
+		e.discard()
+	})
+	return nil
+}
+
+// discard ends the worker and lets go of everything.
+func (e *evaluation) discard() {
+	if e.worker != nil {
+		e.worker.kill()
+		e.worker = nil
+	}
+	if e.dir != "" {
+		_ = os.RemoveAll(e.dir)
+	}
+	e.sandbox.users.give(e.user)
+}

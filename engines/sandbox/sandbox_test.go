@@ -1,0 +1,256 @@
+package sandbox_test
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"anneal/domain"
+	"anneal/engines"
+	"anneal/engines/sandbox"
+)
+
+// working is a sandbox; the test is skipped where the machine cannot have one.
+func working(t *testing.T, o sandbox.Options) *sandbox.Sandbox {
+	t.Helper()
+	s := sandbox.New(o)
+	if err := s.Check(t.Context()); err != nil {
+		t.Skip(err)
+	}
+	return s
+}
+
+// folder is code on disk: pairs of name and content.
+func folder(t *testing.T, files ...string) string {
+	t.Helper()
+	dir := t.TempDir()
+	for i := 0; i < len(files); i += 2 {
+		path := filepath.Join(dir, files[i])
+		require.NoError(t, os.MkdirAll(filepath.Dir(path), 0o755))
+		require.NoError(t, os.WriteFile(path, []byte(files[i+1]), 0o600))
+	}
+	return dir
+}
+
+func codeOf(t *testing.T, files ...string) engines.EvaluatorCode {
+	return engines.EvaluatorCode{Dir: folder(t, files...), EntryFile: "main.py", EntryFunc: "evaluate"}
+}
+
+func open(t *testing.T, s *sandbox.Sandbox, code engines.EvaluatorCode) engines.Evaluation {
+	t.Helper()
+	e, err := s.Open(t.Context(), code)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, e.Close()) })
+	return e
+}
+
+type row = map[string]any
+
+// said is a row whose answer is a text.
+func said(answer string) row {
+	return row{"messages": []any{row{"role": "user", "content": "?"}, row{"role": "assistant", "content": answer}}, "ground_truth": "yes"}
+}
+
+func score(t *testing.T, e engines.Evaluation, rows ...row) []engines.Score {
+	t.Helper()
+	scores, err := e.Score(t.Context(), rows)
+	require.NoError(t, err)
+	require.Len(t, scores, len(rows))
+	return scores
+}
+
+func TestAnswersAreScored(t *testing.T) {
+	s := working(t, sandbox.Options{})
+	for _, c := range []struct {
+		name, code string
+		want       engines.Score
+	}{
+		{"a number", "def evaluate(messages): return 0.5", engines.Score{Value: 0.5, Valid: true}},
+		{"a truth", "def evaluate(messages, ground_truth=None): return messages[-1]['content'] == ground_truth", engines.Score{Value: 1, Valid: true}},
+		{"an object", "def evaluate(messages, **kwargs): return {'score': 1, 'reason': 'right', 'metrics': {'length': 3, 'style': {'score': 0.5}, 'word': 'no'}}",
+			engines.Score{Value: 1, Valid: true, Reason: "right", Metrics: map[string]float64{"length": 3, "style": 0.5}}},
+		{"everything by name", "def evaluate(**row): return len(row) / 2", engines.Score{Value: 1, Valid: true}},
+		{"later", "async def evaluate(messages): return 0.25", engines.Score{Value: 0.25, Valid: true}},
+		{"what it printed", "import sys\ndef evaluate(messages):\n  print('ä')\n  print('b', file=sys.stderr)\n  return 1", engines.Score{Value: 1, Valid: true, Stdout: "ä\n", Stderr: "b\n"}},
+		{"a module beside it", "import helper\ndef evaluate(messages): return helper.half", engines.Score{Value: 0.5, Valid: true}},
+		{"a reward kit", "from reward_kit import reward_function, EvaluateResult, MetricResult\n@reward_function\ndef evaluate(messages, ground_truth=None, **kwargs):\n" +
+			"  right = messages[-1].content == ground_truth\n  return EvaluateResult(score=float(right), reason='compared', metrics={'exact': MetricResult(score=1.0, reason='', is_score_valid=True)})",
+			engines.Score{Value: 1, Valid: true, Reason: "compared", Metrics: map[string]float64{"exact": 1}}},
+		{"too much", "def evaluate(messages): return 1.5", engines.Score{Reason: "the score 1.5 is not from 0 to 1"}},
+		{"not a number", "def evaluate(messages): return float('nan')", engines.Score{Reason: "the score nan is not a number: answer one from 0 to 1, or an object with a score"}},
+		{"nothing", "def evaluate(messages): pass", engines.Score{Reason: "the score None is not a number: answer one from 0 to 1, or an object with a score"}},
+		{"its own doubt", "def evaluate(messages): return {'score': 1, 'is_score_valid': False, 'reason': 'unsure'}", engines.Score{Reason: "unsure"}},
+		{"an exception", "def evaluate(messages):\n  raise ValueError('bad')", engines.Score{Reason: "ValueError: bad (main.py:2)", Stderr: "  File \"/code/main.py\", line 2, in evaluate\n    raise ValueError('bad')\nValueError: bad\n"}},
+		{"a name that the row lacks", "def evaluate(messages, missing): return 1", engines.Score{Reason: "TypeError: evaluate() missing 1 required positional argument: 'missing'",
+			Stderr: "TypeError: evaluate() missing 1 required positional argument: 'missing'\n"}},
+		{"an end", "def evaluate(messages):\n  raise SystemExit(0)", engines.Score{Reason: "the code called sys.exit (main.py:2): return a score instead",
+			Stderr: "  File \"/code/main.py\", line 2, in evaluate\n    raise SystemExit(0)\nSystemExit: 0\n"}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			e := open(t, s, codeOf(t, "main.py", c.code, "helper.py", "half = 0.5"))
+			if c.want.Metrics == nil {
+				c.want.Metrics = map[string]float64{}
+			}
+			require.Equal(t, c.want, score(t, e, said("yes"))[0])
+		})
+	}
+}
+
+func TestSeveralCriteriaAreOneScore(t *testing.T) {
+	s := working(t, sandbox.Options{})
+	code := codeOf(t, "criteria.json", `[{"name": "long", "file": "0/main.py", "function": "evaluate"}, {"name": "exact", "file": "1/main.py", "function": "right"}]`,
+		"0/main.py", "import rule\ndef evaluate(messages): return {'score': rule.value, 'metrics': {'n': 3}}", "0/rule.py", "value = 0.5",
+		"1/main.py", "import rule\ndef right(messages, ground_truth): return rule.value if messages[-1]['content'] == ground_truth else 7", "1/rule.py", "value = 1")
+	code.EntryFile = "criteria.json"
+	scores := score(t, open(t, s, code), said("yes"), said("no"))
+	require.Equal(t, engines.Score{Value: 0.75, Valid: true, Metrics: map[string]float64{"long": 0.5, "exact": 1, "long/n": 3}}, scores[0])
+	require.Equal(t, "exact: the score 7 is not from 0 to 1", scores[1].Reason)
+}
+
+// What breaks a worker costs the row that did it, and no other.
+func TestABrokenRowIsItsOwn(t *testing.T) {
+	s := working(t, sandbox.Options{RowTime: time.Second, Rows: 4})
+	e := open(t, s, codeOf(t, "main.py", `
+import os
+def evaluate(messages):
+    what = messages[-1]["content"]
+    if what == "exit": os._exit(3)
+    if what == "kill": os.kill(os.getpid(), 11)
+    if what == "hang":
+        while True: pass
+    return float(what)`))
+	scores := score(t, e, said("0.1"), said("exit"), said("0.2"), said("kill"), said("hang"), said("0.3"), said("0.4"), said("0.5"), said("0.6"), said("0.7"), said("0.8"))
+	for i, want := range map[int]float64{0: 0.1, 2: 0.2, 5: 0.3, 6: 0.4, 7: 0.5, 8: 0.6, 9: 0.7, 10: 0.8} {
+		require.Equal(t, want, scores[i].Value, i)
+		require.True(t, scores[i].Valid, i)
+	}
+	require.Contains(t, scores[1].Reason, "exit status 3")
+	require.Contains(t, scores[3].Reason, "signal 11")
+	require.Equal(t, "the code took longer than 1s", scores[4].Reason)
+}
+
+func TestSecretsAreVariables(t *testing.T) {
+	s := working(t, sandbox.Options{})
+	t.Setenv("ANNEAL_TEST_OF_OURS", "canary")
+	code := codeOf(t, "main.py", "import os\nTOKEN = os.environ['JUDGE_TOKEN']\ndef evaluate(messages): return {'score': 1, 'reason': TOKEN + ' ' + ' '.join(sorted(os.environ))}")
+	code.Env = map[string]string{"JUDGE_TOKEN": "t0ken"}
+	reason := score(t, open(t, s, code), said("x"))[0].Reason
+	require.Contains(t, reason, "t0ken ")
+	require.Contains(t, reason, "JUDGE_TOKEN")
+	require.NotContains(t, reason, "ANNEAL_TEST_OF_OURS")
+}
+
+func TestScoringIsSharedAndStopped(t *testing.T) {
+	s := working(t, sandbox.Options{RowTime: time.Minute})
+	e := open(t, s, codeOf(t, "main.py", "def evaluate(messages):\n  while messages[-1]['content'] == 'hang': pass\n  return float(messages[-1]['content'])"))
+	var all sync.WaitGroup
+	for n := range 4 {
+		all.Go(func() {
+			for i := range 20 {
+				scores, err := e.Score(t.Context(), []map[string]any{said(fmt.Sprint(float64(n) / 4)), said(fmt.Sprint(float64(i) / 20))})
+				if err != nil || scores[0].Value != float64(n)/4 || scores[1].Value != float64(i)/20 {
+					t.Error(scores, err)
+				}
+			}
+		})
+	}
+	all.Wait()
+	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+	defer cancel()
+	_, err := e.Score(ctx, []map[string]any{said("1"), said("hang")})
+	require.ErrorIs(t, err, context.DeadlineExceeded)
+	require.Equal(t, 0.5, score(t, e, said("0.5"))[0].Value)
+	require.NoError(t, e.Close())
+	_, err = e.Score(t.Context(), []map[string]any{said("1")})
+	require.Equal(t, domain.FailedPrecondition, domain.CodeOf(err))
+}
+
+func TestCodeThatCannotBeUsed(t *testing.T) {
+	patient, hasty := working(t, sandbox.Options{}), working(t, sandbox.Options{OpenTime: 2 * time.Second, RowTime: time.Second})
+	link := codeOf(t, "main.py", "def evaluate(messages): return 1")
+	require.NoError(t, os.Symlink("/etc/passwd", filepath.Join(link.Dir, "passwords")))
+	for _, c := range []struct {
+		name    string
+		code    engines.EvaluatorCode
+		message string
+	}{
+		{"no file", codeOf(t, "other.py", "x = 1"), "main.py: there is no such file"},
+		{"no function", codeOf(t, "main.py", "x = 1"), "main.py: there is no function evaluate"},
+		{"no import", codeOf(t, "main.py", "import nothing_like_it"), "main.py: cannot be imported: ModuleNotFoundError: No module named 'nothing_like_it' (main.py:1)"},
+		{"ends", codeOf(t, "main.py", "import os; os._exit(0)"), "the process ended while the code was imported: it ended with exit status 0"},
+		{"hangs", codeOf(t, "main.py", "while True: pass"), "was not imported within"},
+		{"positional", codeOf(t, "main.py", "def evaluate(messages, /): return 1"), "remove the /"},
+		{"a link", link, "passwords: is a link or device"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			s := patient
+			if c.name == "hangs" {
+				s = hasty
+			}
+			_, err := s.Open(t.Context(), c.code)
+			require.Equal(t, domain.InvalidArgument, domain.CodeOf(err), "%v", err)
+			require.ErrorContains(t, err, c.message)
+			_, err = s.Build(t.Context(), c.code, "")
+			require.Equal(t, domain.InvalidArgument, domain.CodeOf(err), "%v", err)
+			require.ErrorContains(t, err, c.message)
+		})
+	}
+}
+
+func TestABuildSaysWhatItDid(t *testing.T) {
+	s := working(t, sandbox.Options{})
+	log, err := s.Build(t.Context(), codeOf(t, "main.py", "print('hello')\ndef evaluate(messages): return 0.5", "more/other.py", "x = 1"), "# nothing\n\nreward-kit>=1 # offered\n")
+	require.NoError(t, err)
+	for _, line := range []string{"compiled 2 files: main.py, more/other.py", "reward-kit", "imported main.py and found evaluate", "called it once: score 0.5", "--- stdout\nhello"} {
+		require.Contains(t, log, line)
+	}
+	log, err = s.Build(t.Context(), codeOf(t, "main.py", "def evaluate(messages, expected): return 0.5"), "")
+	require.NoError(t, err, "a row of its own may be what it needs")
+	require.Contains(t, log, "called it once with a row of no meaning: TypeError")
+	_, err = s.Build(t.Context(), codeOf(t, "main.py", "def evaluate(messages): return 1"), "no-such-thing==1.0\njson\nneither_this\n-r other.txt")
+	require.ErrorContains(t, err, "requirements: not there: no-such-thing==1.0, neither_this, -r other.txt: have them installed")
+	_, err = s.Build(t.Context(), codeOf(t, "main.py", "def evaluate(messages): return 1", "broken.py", "x = (\n"), "")
+	require.ErrorContains(t, err, "broken.py: SyntaxError: '(' was never closed (broken.py:1)")
+}
+
+func TestWithoutASandbox(t *testing.T) {
+	s := sandbox.New(sandbox.Options{Plain: true, RowTime: time.Second})
+	if err := s.Check(t.Context()); err != nil {
+		t.Skip(err)
+	}
+	e := open(t, s, codeOf(t, "main.py", "import os\ndef evaluate(messages):\n  while messages[-1]['content'] == 'hang': os.fork()\n  return 1"))
+	scores := score(t, e, said("x"), said("y"))
+	require.True(t, scores[0].Valid && scores[1].Valid, "%v", scores)
+	t.Setenv("PATH", "/nowhere")
+	err := sandbox.New(sandbox.Options{}).Check(t.Context())
+	require.Equal(t, domain.Unavailable, domain.CodeOf(err))
+	require.ErrorContains(t, err, "apt-get install bubblewrap python3")
+}
+
+func BenchmarkScore(b *testing.B) {
+	dir := b.TempDir()
+	require.NoError(b, os.WriteFile(filepath.Join(dir, "main.py"), []byte("def evaluate(messages, **kw): return 1"), 0o600))
+	s := sandbox.New(sandbox.Options{Rows: 1 << 30})
+	e, err := s.Open(b.Context(), engines.EvaluatorCode{Dir: dir, EntryFile: "main.py", EntryFunc: "evaluate"})
+	if err != nil {
+		b.Skip(err)
+	}
+	rows := make([]map[string]any, 1000)
+	for i := range rows {
+		rows[i] = said(strings.Repeat("x", 100))
+	}
+	for b.Loop() {
+		if _, err := e.Score(b.Context(), rows); err != nil {
+			b.Fatal(err)
+		}
+	}
+	b.ReportMetric(float64(b.N*len(rows))/b.Elapsed().Seconds(), "rows/s")
+	_ = e.Close()
+}

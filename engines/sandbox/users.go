@@ -1,0 +1,108 @@
+package sandbox
+
+import (
+	"bufio"
+	"fmt"
+	"os"
+	"syscall"
+
+	"anneal/domain"
+)
+
+// mostWorkers is how many users one process of ours has for its workers.
+const mostWorkers = 32
+
+// firstUser is where users begin whom nothing else has: between those that
+// systemd gives to containers and the end of what is safe.
+const firstUser = 1_900_000_000
+
+// users gives each worker a user of its own when we are root, so that bubblewrap
+// is never started by root, and limits bind. Otherwise all are who we are.
+type users struct {
+	free chan user
+	err  error
+}
+
+// A user whom a worker runs as; 0 is who we are.
+type user struct{ id int }
+
+func newUsers(n int) users {
+	u := users{free: make(chan user, n)}
+	first := 0
+	if os.Getuid() == 0 {
+		first, u.err = firstOf(n)
+	}
+	for i := range n {
+		one := user{}
+		if first > 0 {
+			one.id = first + i
+		}
+		u.free <- one
+	}
+	return u
+}
+
+// firstOf is the first of n users that no other process of ours gives away. In
+// a container that has few users it is one of the last.
+func firstOf(n int) (int, error) {
+	mine := os.Getpid() % (1 << 22)
+	if mapped(firstUser + mine*mostWorkers) {
+		return firstUser + mine*mostWorkers, nil
+	}
+	for _, top := range []int{60_000, 30_000} {
+		if first := top - mine%256*mostWorkers; mapped(first) && mapped(first+n) {
+			return first, nil
+		}
+	}
+	return 0, unavailable("this program is root of a container that has no other users: start it as a user who is not root")
+}
+
+// mapped tells whether a user ID exists in this user namespace.
+func mapped(id int) bool {
+	file, err := os.Open("/proc/self/uid_map")
+	if err != nil {
+		return true // no such thing on this system
+	}
+	defer file.Close()
+	for lines := bufio.NewScanner(file); lines.Scan(); {
+		var inside, outside, count int
+		if _, err := fmt.Sscan(lines.Text(), &inside, &outside, &count); err == nil && id >= inside && id < inside+count {
+			return true
+		}
+	}
+	return false
+}
+
+func (u users) take() (user, error) {
+	if u.err != nil {
+		return user{}, u.err
+	}
+	select {
+	case one := <-u.free:
+		return one, nil
+	default:
+		return user{}, domain.Faultf(domain.ResourceExhausted, "%d evaluators run on this machine, and no more at one time: try again later", cap(u.free))
+	}
+}
+
+func (u users) give(one user) { u.free <- one }
+
+// attributes start a process as the user, in a process group of its own.
+func (u user) attributes() *syscall.SysProcAttr {
+	a := &syscall.SysProcAttr{Setpgid: true}
+	if u.id > 0 {
+		a.Credential = &syscall.Credential{Uid: uint32(u.id), Gid: uint32(u.id)}
+	}
+	return a
+}
+
+// mayRead hands a folder that only we can open to the user, for reading.
+func (u user) mayRead(dir string) error {
+	if u.id == 0 {
+		return nil
+	}
+	if err := os.Chown(dir, 0, u.id); err != nil {
+		return err
+	}
+	return os.Chmod(dir, 0o750)
+}
