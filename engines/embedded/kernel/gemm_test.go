@@ -143,7 +143,7 @@ func bits(row []float32) []uint32 {
 }
 
 // The same row gives the same bits alone, in a batch at any place, in a product
-// with fewer columns, with any number of workers, and by MatVecT.
+// with fewer columns, with any number of workers, by MatVecT and by MulPanel.
 func TestBitsDependOnNothingButK(t *testing.T) {
 	atEveryLevel(t, func(t *testing.T) {
 		r := rand.New(rand.NewPCG(5, 6))
@@ -178,11 +178,35 @@ func requireSameBits(t *testing.T, r *rand.Rand, m, n, k int) {
 	require.Equal(t, want, bits(alone.Data), "row %d alone", i)
 	MatVecT(vector, a.Row(i), w, 1+r.IntN(4))
 	require.Equal(t, want, bits(vector), "row %d by MatVecT", i)
+	requireSameBitsByPanel(t, whole, a, w, r.IntN(k)+1)
 	lo := r.IntN(n)
 	part.PackT(w.RowRange(lo, n))
 	some := NewMatrix(m, n-lo)
 	Gemm(some, a, &part, false, 1)
 	require.Equal(t, want[lo:], bits(some.Row(i)), "columns from %d on", lo)
+}
+
+// requireSameBitsByPanel multiplies panel by panel, each in parts of k.
+func requireSameBitsByPanel(t *testing.T, want, a, w Matrix, step int) {
+	t.Helper()
+	got := NewMatrix(want.Rows, want.Cols)
+	for j := 0; j < w.Rows; j += PanelWidth {
+		some := w.RowRange(j, min(j+PanelWidth, w.Rows))
+		panel := make([]float32, w.Cols*PanelWidth)
+		for i := range panel {
+			panel[i] = float32(math.NaN()) // beyond the last column: to be passed over
+		}
+		for i := range some.Rows {
+			for l, v := range some.Row(i) {
+				panel[l*PanelWidth+i] = v
+			}
+		}
+		for from := 0; from < w.Cols; from += step {
+			to := min(from+step, w.Cols)
+			MulPanel(got.ColRange(j, j+some.Rows), a.ColRange(from, to), panel[from*PanelWidth:], from > 0)
+		}
+	}
+	require.Equal(t, bits(want.Data), bits(got.Data), "by panels, in parts of %d", step)
 }
 
 // A weight gradient taken in two calls equals the one taken at once, and any

@@ -1,98 +1,104 @@
 package serve
 
 import (
-	"slices"
-
 	"anneal/engines/embedded/kernel"
 	"anneal/engines/embedded/llama"
 )
 
-// A cache holds the keys and values of one sequence. Keys lie by position,
-// values by element, so that both products of attention read along a row.
+// A cache holds the keys and values of one sequence, in blocks that others may
+// read too. What it holds of a position never changes, so nobody minds.
 type cache struct {
-	capacity int // positions
-	length   int // positions that are filled
-	dim, kv  int // of one head, of all heads
-	keys     []float32
-	values   []float32
+	blocks   []*block
+	text     []int // the tokens that are read: a position for each
+	promised int   // blocks that the pool owes it
+	known    int   // blocks, from the first on, that the pool can find again
 }
 
-// capacityFor is the size of a cache for n positions. The distance of a value's
-// elements is an odd multiple of a cache line: were it a power of two, they
-// would all compete for the same lines.
-func capacityFor(n int) int { return ((n+15)/16 | 1) * 16 }
-
-// newCache makes room for at least so many positions.
+// newCache makes a cache of its own blocks, for so many positions.
 func newCache(c *llama.Config, positions int) *cache {
-	capacity := capacityFor(positions)
-	kv := c.KVHeads * c.HeadDim
-	size := c.Layers * kv * capacity
-	return &cache{capacity: capacity, dim: c.HeadDim, kv: kv, keys: make([]float32, size), values: make([]float32, size)}
+	all := &cache{}
+	for range blocksFor(positions) {
+		all.blocks = append(all.blocks, newBlock(c))
+	}
+	return all
 }
+
+// length is the positions that are filled.
+func (c *cache) length() int { return len(c.text) }
+
+// forget takes the last positions back, until so many are left.
+func (c *cache) forget(length int) { c.text = c.text[:length] }
 
 // put stores a position's key and value in a layer.
 func (c *cache) put(layer, position int, key, value []float32) {
-	copy(c.keys[(layer*c.capacity+position)*c.kv:], key)
-	column := c.values[layer*c.kv*c.capacity+position:]
-	for i, v := range value {
-		column[i*c.capacity] = v
-	}
+	c.blocks[position/blockTokens].put(layer, position%blockTokens, key, value)
 }
 
-// head is the first n positions of one head: keys [n, dim], values [dim, n].
-func (c *cache) head(layer, head, n int) (keys, values kernel.Matrix) {
-	keys = kernel.Matrix{Data: c.keys[layer*c.capacity*c.kv+head*c.dim:], Rows: n, Cols: c.dim, Stride: c.kv}
-	values = kernel.Matrix{Data: c.values[(layer*c.kv+head*c.dim)*c.capacity:], Rows: c.dim, Cols: n, Stride: c.capacity}
-	return keys, values
+// blockTokens is the positions of a block: those of a panel.
+const blockTokens = kernel.PanelWidth
+
+// blocksFor is how many blocks hold n positions.
+func blocksFor(n int) int { return (n + blockTokens - 1) / blockTokens }
+
+// A block holds the keys and values of neighbouring positions, in the panels
+// that products read: those of the keys of a layer's head have a row for each
+// element and a column for each position, those of the values, as many as the
+// head's elements need, the other way round.
+type block struct {
+	dim, heads   int
+	keys, values []float32
+	entry        entry // the pool's
 }
 
-// A pool hands out caches within a bound on their positions in all.
-type pool struct {
-	config    *llama.Config
-	positions int // bound
-	live      int // handed out
-	idle      []*cache
+// blockSize is how many numbers the keys and the values of a block are.
+func blockSize(c *llama.Config) (keys, values int) {
+	heads := c.Layers * c.KVHeads * blockTokens
+	return heads * c.HeadDim, heads * blocksFor(c.HeadDim) * kernel.PanelWidth
 }
 
-// take is an empty cache for so many positions, nil when there is no room now.
-func (p *pool) take(positions int) *cache {
-	if p.live+capacityFor(positions) > p.positions {
-		return nil
-	}
-	best := -1
-	for i, c := range p.idle {
-		if c.capacity >= positions && p.live+c.capacity <= p.positions && (best < 0 || c.capacity < p.idle[best].capacity) {
-			best = i
+func newBlock(c *llama.Config) *block {
+	keys, values := blockSize(c)
+	data := make([]float32, keys+values)
+	return &block{dim: c.HeadDim, heads: c.KVHeads, keys: data[:keys], values: data[keys:]}
+}
+
+func (b *block) put(layer, at int, key, value []float32) {
+	for head := range b.heads {
+		keys, values := b.head(layer, head)
+		for i, v := range key[head*b.dim : (head+1)*b.dim] {
+			keys[i*kernel.PanelWidth+at] = v
+		}
+		value := value[head*b.dim : (head+1)*b.dim]
+		for i := 0; i < b.dim; i += kernel.PanelWidth {
+			copy(values[i*blockTokens+at*kernel.PanelWidth:], value[i:min(i+kernel.PanelWidth, b.dim)])
 		}
 	}
-	var c *cache
-	if best >= 0 {
-		c = p.idle[best]
-		p.idle = slices.Delete(p.idle, best, best+1)
-		c.length = 0
-	} else {
-		c = newCache(p.config, positions)
-	}
-	p.live += c.capacity
-	p.trim()
-	return c
 }
 
-// give takes a cache back.
-func (p *pool) give(c *cache) {
-	p.live -= c.capacity
-	p.idle = append(p.idle, c)
-	p.trim()
+// head is one head's panels.
+func (b *block) head(layer, head int) (keys, values []float32) {
+	n, of := len(b.keys)/(b.dim*blockTokens), layer*b.heads+head // heads of all layers
+	k, v := len(b.keys)/n, len(b.values)/n
+	return b.keys[of*k : (of+1)*k], b.values[of*v : (of+1)*v]
 }
 
-// trim forgets idle caches, the oldest first, until all are within the bound.
-func (p *pool) trim() {
-	total := p.live
-	for _, c := range p.idle {
-		total += c.capacity
+// compare puts the products of queries [m, dim] and a head's first keys into
+// scores [m, positions].
+func (c *cache) compare(layer, head int, queries, scores kernel.Matrix) {
+	for at := 0; at < scores.Cols; at += blockTokens {
+		keys, _ := c.blocks[at/blockTokens].head(layer, head)
+		kernel.MulPanel(scores.ColRange(at, min(at+blockTokens, scores.Cols)), queries, keys, false)
 	}
-	for len(p.idle) > 0 && total > p.positions {
-		total -= p.idle[0].capacity
-		p.idle = slices.Delete(p.idle, 0, 1)
+}
+
+// sum puts the sums of a head's values, each times its weight [m, positions],
+// into out [m, dim].
+func (c *cache) sum(layer, head int, weights, out kernel.Matrix) {
+	for at := 0; at < weights.Cols; at += blockTokens {
+		_, values := c.blocks[at/blockTokens].head(layer, head)
+		some := weights.ColRange(at, min(at+blockTokens, weights.Cols))
+		for i := 0; i < out.Cols; i += kernel.PanelWidth {
+			kernel.MulPanel(out.ColRange(i, min(i+kernel.PanelWidth, out.Cols)), some, values[i*blockTokens:], at > 0)
+		}
 	}
 }

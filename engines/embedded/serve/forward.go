@@ -23,12 +23,12 @@ type decoder struct {
 	rope    *llama.Rope
 	workers int
 
-	x, normed, qkv, attn, gateUp, act kernel.Matrix // room for the rows of a step
-	last, logits                      kernel.Matrix // room for the rows that are asked for
-	starts                            []int         // the first row of each span
-	scratch                           []attentionScratch
-	stretches                         []stretch     // the rows of a step that addons change
-	low                               kernel.Matrix // room for an addon
+	x, normed, qkv, attn, gateUp, act kernel.Matrix   // room for the rows of a step
+	last, logits                      kernel.Matrix   // room for the rows that are asked for
+	starts                            []int           // the first row of each span
+	scores                            []kernel.Matrix // of each worker
+	stretches                         []stretch       // the rows of a step that addons change
+	low                               kernel.Matrix   // room for an addon
 }
 
 type packedLayer struct {
@@ -53,7 +53,7 @@ func newDecoder(w *llama.Weights, window, workers int) *decoder {
 	d := &decoder{
 		config: w.Config, embed: clone(w.Embed), norm: append([]float32(nil), w.Norm...),
 		rope: llama.NewRope(&w.Config, window), workers: workers,
-		layers: make([]packedLayer, w.Config.Layers), scratch: make([]attentionScratch, workers),
+		layers: make([]packedLayer, w.Config.Layers), scores: make([]kernel.Matrix, workers),
 	}
 	pack(&d.head, w.Head)
 	each(len(d.layers), workers, func(_, i int) {
@@ -117,7 +117,7 @@ func (d *decoder) step(spans []span) kernel.Matrix {
 		d.layer(i, spans)
 	}
 	for _, s := range spans {
-		s.cache.length += len(s.tokens)
+		s.cache.text = append(s.cache.text, s.tokens...)
 	}
 	return d.score(spans)
 }
@@ -160,7 +160,7 @@ func (d *decoder) remember(layer int, spans []span) {
 	for _, s := range spans {
 		for i := range s.tokens {
 			values := d.qkv.Row(row)
-			position := s.cache.length + i
+			position := s.cache.length() + i
 			d.config.NormalizeHeads(values[:q+kv], d.layers[layer].qNorm, d.layers[layer].kNorm, nil)
 			d.rope.Turn(values[:q+kv], position)
 			s.cache.put(layer, position, values[q:q+kv], values[q+kv:])
@@ -217,9 +217,6 @@ func resize(m *kernel.Matrix, rows, cols int) {
 }
 
 const (
-	// packRows is the number of rows from which packing a head's keys and
-	// values costs less than reading them as they lie.
-	packRows = 8
 	// blockRows bounds the rows whose scores are in memory at once.
 	blockRows = 64
 	// alone is the number of multiplications below which attention is not
@@ -227,74 +224,55 @@ const (
 	alone = 1 << 20
 )
 
-// attentionScratch is one worker's memory.
-type attentionScratch struct {
-	scores       kernel.Matrix
-	keys, values kernel.Packed
-}
-
 // attend computes causal attention of d.qkv's queries over the caches into
 // d.attn. An item of work is one span and one head of keys and values.
 func (d *decoder) attend(layer int, spans []span) {
 	c, workers, work := &d.config, d.workers, 0
 	for _, s := range spans {
-		work += 2 * len(s.tokens) * (s.cache.length + len(s.tokens)) * c.Heads * c.HeadDim
+		work += 2 * len(s.tokens) * (s.cache.length() + len(s.tokens)) * c.Heads * c.HeadDim
 	}
 	if work < alone {
 		workers = 1
 	}
 	each(len(spans)*c.KVHeads, workers, func(worker, i int) {
-		s, head := spans[i/c.KVHeads], i%c.KVHeads
-		first := d.starts[i/c.KVHeads]
-		if len(s.tokens) < packRows {
-			d.attendRows(layer, head, s, first, &d.scratch[worker])
-		} else {
-			d.attendBlocks(layer, head, s, first, &d.scratch[worker])
-		}
+		d.attendSpan(layer, i%c.KVHeads, spans[i/c.KVHeads], d.starts[i/c.KVHeads], &d.scores[worker])
 	})
 }
 
-// attendRows takes few rows, each over keys and values as they lie in the
-// cache. first is the span's first row.
-func (d *decoder) attendRows(layer, head int, s span, first int, scratch *attentionScratch) {
-	c := &d.config
-	keys, values := s.cache.head(layer, head, s.cache.length+len(s.tokens))
-	resize(&scratch.scores, 1, keys.Rows)
-	for i := range s.tokens {
-		seen := s.cache.length + i + 1
-		scores := scratch.scores.Data[:seen]
-		for q := head * c.Heads / c.KVHeads; q < (head+1)*c.Heads/c.KVHeads; q++ {
-			lo, hi := q*c.HeadDim, (q+1)*c.HeadDim
-			kernel.MatVecT(scores, d.qkv.Row(first + i)[lo:hi], keys.RowRange(0, seen), 1)
-			d.probabilities(scores)
-			kernel.MatVecT(d.attn.Row(first + i)[lo:hi], scores, values.ColRange(0, seen), 1)
+// attendSpan takes the queries of one span, which begins at a row, that read one
+// head of keys and values. Those of one position lie together.
+func (d *decoder) attendSpan(layer, head int, s span, row int, scores *kernel.Matrix) {
+	c, group := &d.config, d.config.Heads/d.config.KVHeads
+	lo, hi := head*group*c.HeadDim, (head+1)*group*c.HeadDim
+	if len(s.tokens) == 1 {
+		queries := kernel.Matrix{Data: d.qkv.Row(row)[lo:hi], Rows: group, Cols: c.HeadDim, Stride: c.HeadDim}
+		out := kernel.Matrix{Data: d.attn.Row(row)[lo:hi], Rows: group, Cols: c.HeadDim, Stride: c.HeadDim}
+		d.attendRows(layer, head, s.cache, queries, out, s.cache.length()+1, 0, scores)
+		return
+	}
+	for from := 0; from < len(s.tokens); from += blockRows {
+		to := min(from+blockRows, len(s.tokens))
+		for ; lo < hi; lo += c.HeadDim {
+			queries := d.qkv.RowRange(row+from, row+to).ColRange(lo, lo+c.HeadDim)
+			out := d.attn.RowRange(row+from, row+to).ColRange(lo, lo+c.HeadDim)
+			d.attendRows(layer, head, s.cache, queries, out, s.cache.length()+from+1, 1, scores)
 		}
+		lo = head * group * c.HeadDim
 	}
 }
 
-// attendBlocks takes many rows, as products of matrices. A row's probabilities
-// are 0 after its own position, which leaves its sums as attendRows has them.
-func (d *decoder) attendBlocks(layer, head int, s span, first int, scratch *attentionScratch) {
-	c, rows := &d.config, len(s.tokens)
-	keys, values := s.cache.head(layer, head, s.cache.length+rows)
-	scratch.keys.PackT(keys)
-	scratch.values.PackT(values)
-	for lo := 0; lo < rows; lo += blockRows {
-		hi := min(lo+blockRows, rows)
-		resize(&scratch.scores, hi-lo, keys.Rows)
-		for q := head * c.Heads / c.KVHeads; q < (head+1)*c.Heads/c.KVHeads; q++ {
-			queries := d.qkv.RowRange(first+lo, first+hi).ColRange(q*c.HeadDim, (q+1)*c.HeadDim)
-			kernel.Gemm(scratch.scores, queries, &scratch.keys, false, 1)
-			for i := range scratch.scores.Rows {
-				row := scratch.scores.Row(i)
-				seen := s.cache.length + lo + i + 1
-				d.probabilities(row[:seen])
-				clear(row[seen:])
-			}
-			out := d.attn.RowRange(first+lo, first+hi).ColRange(q*c.HeadDim, (q+1)*c.HeadDim)
-			kernel.Gemm(out, scratch.scores, &scratch.values, false, 1)
-		}
+// attendRows takes queries of which the first sees so many positions, and each
+// after it some more. What one does not see has weight 0, which leaves its sums
+// as they were.
+func (d *decoder) attendRows(layer, head int, from *cache, queries, out kernel.Matrix, seen, more int, scores *kernel.Matrix) {
+	resize(scores, queries.Rows, seen+more*(queries.Rows-1))
+	from.compare(layer, head, queries, *scores)
+	for i := range queries.Rows {
+		row := scores.Row(i)
+		d.probabilities(row[:seen+more*i])
+		clear(row[seen+more*i:])
 	}
+	from.sum(layer, head, *scores, out)
 }
 
 // probabilities turns products of a query with keys into softmax(scores/√d).

@@ -24,6 +24,7 @@ type request struct {
 	ctx       context.Context
 	prompt    []int
 	read      int // tokens of prompt in the cache
+	reused    int // of them, that others had read before
 	last      int // the token to be read next, once the prompt is read
 	limit     int // most tokens to generate
 	generated int
@@ -34,6 +35,7 @@ type request struct {
 	echoed    []engines.Logprob // of the prompt's tokens that are echoed
 	reader    *chat.Reader      // of a conversation's answer; nil for others
 	cache     *cache
+	scope     string // of those who share what they read
 	enqueued  time.Time
 	admitted  time.Time
 	addon     *addon // that answers; nil is the model itself
@@ -63,7 +65,7 @@ func (m *model) newRequest(ctx context.Context, req engines.CompletionRequest) (
 		return nil, err
 	}
 	r := &request{
-		ctx: ctx, addon: addon, prompt: prompt, limit: min(req.MaxTokens, m.info.ContextLength-len(prompt)), ignoreEnd: req.IgnoreEOS,
+		ctx: ctx, addon: addon, scope: req.CacheScope, prompt: prompt, limit: min(req.MaxTokens, m.info.ContextLength-len(prompt)), ignoreEnd: req.IgnoreEOS,
 		sampler: newSampler(&req, prompt), text: textStream{decoder: m.tokenizer.NewDecoder(), stops: req.Stop},
 		told: newTold(m.tokenizer, &req, prompt), ready: make(chan struct{}, 1),
 		usage: engines.Usage{PromptTokens: len(prompt), Times: engines.Times{Tokenize: time.Since(began)}},
@@ -193,7 +195,7 @@ func (r *request) begin() {
 	prelude := r.prelude()
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.usage.Times.Prefill = time.Since(r.admitted)
+	r.usage.Times.Prefill, r.usage.CachedTokens = time.Since(r.admitted), r.reused
 	if len(prelude) > 0 {
 		r.pieces = append(r.pieces, prelude...)
 		r.announce()

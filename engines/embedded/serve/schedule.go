@@ -14,7 +14,7 @@ type schedule struct {
 	decoder *decoder
 	slots   int
 	chunk   int // tokens of prompts in one step
-	caches  pool
+	pool    pool
 	running []*request // in the order of their arrival
 	turns   []turn
 	spans   []span
@@ -59,6 +59,7 @@ func (s *schedule) step() {
 	for _, t := range s.turns {
 		n := t.span.asked()
 		s.advance(t, logits.RowRange(row, row+n))
+		s.pool.keep(t.request)
 		row += n
 	}
 }
@@ -69,7 +70,7 @@ func (s *schedule) drop() {
 		if !r.ended && !r.gone() {
 			return false
 		}
-		s.caches.give(r.cache)
+		s.pool.release(r.cache)
 		return true
 	})
 }
@@ -93,7 +94,7 @@ func (s *schedule) admit() bool {
 			m.waiting = slices.Delete(m.waiting, 0, 1)
 			continue
 		}
-		if r.cache = s.caches.take(len(r.prompt) + r.limit); r.cache == nil {
+		if s.pool.admit(r) == nil {
 			break
 		}
 		m.waiting = slices.Delete(m.waiting, 0, 1)
@@ -107,29 +108,68 @@ func (s *schedule) admit() bool {
 const scoredLogits = 4 << 20
 
 // plan makes the spans of the next step: the last token of every request that
-// generates, and up to chunk tokens of the prompts, first come first served.
+// generates, and up to chunk tokens of prompts.
 func (s *schedule) plan() {
 	s.turns, s.spans = s.turns[:0], s.spans[:0]
-	room := s.chunk
+	var reading []*request
 	for _, r := range s.running {
-		at, tokens, all := r.read, []int{r.last}, false
-		if rest := len(r.prompt) - r.read; rest > 0 {
-			n := min(rest, room)
-			if all = r.scored(); all {
-				n = min(n, max(scoredLogits/s.model.vocab, 1))
-			}
-			tokens = r.prompt[r.read : r.read+n]
-			r.read, room = r.read+n, room-n
-		}
-		if len(tokens) == 0 {
+		if r.read < len(r.prompt) {
+			reading = append(reading, r)
 			continue
 		}
-		s.turns = append(s.turns, turn{r, at, span{cache: r.cache, tokens: tokens, wanted: r.read == len(r.prompt), all: all, addon: r.addon}})
+		s.turns = append(s.turns, turn{r, r.cache.length(), span{cache: r.cache, tokens: []int{r.last}, wanted: true, addon: r.addon}})
 	}
+	s.read(reading)
 	together(s.turns)
 	for _, t := range s.turns {
+		s.pool.extend(t.span.cache, len(t.span.tokens))
 		s.spans = append(s.spans, t.span)
 	}
+}
+
+// read deals out a step's tokens of prompts. Half of them are the oldest
+// prompt's, so that it is read; the others go to those that need least, so that
+// they need not wait for it. What another prompt has in common with one that is
+// being read is left to that one.
+func (s *schedule) read(reading []*request) {
+	if len(reading) == 0 {
+		return
+	}
+	begun := map[origin]bool{}
+	reading = slices.DeleteFunc(reading, func(r *request) bool {
+		s.pool.match(r)
+		next := r.next()
+		wait := begun[next] && r.read%blockTokens == 0 && r.read < r.reusable()
+		begun[next] = true
+		return wait
+	})
+	oldest, others := reading[0], reading[1:]
+	first := min(len(oldest.prompt)-oldest.read, max(s.chunk/2, 1))
+	room := s.chunk - first
+	slices.SortStableFunc(others, func(a, b *request) int { return len(a.prompt) - a.read - (len(b.prompt) - b.read) })
+	for _, r := range others {
+		room -= s.piece(r, room)
+	}
+	s.piece(oldest, max(first+room, 1))
+}
+
+// piece adds a turn that reads some n tokens of a prompt, and answers how many.
+// Unless it is the last it ends with a block, if it reaches that far.
+func (s *schedule) piece(r *request, n int) int {
+	n = min(n, len(r.prompt)-r.read)
+	if r.scored() {
+		n = min(n, max(scoredLogits/s.model.vocab, 1))
+	}
+	if over := (r.read + n) % blockTokens; r.read+n < len(r.prompt) && over < n {
+		n -= over
+	}
+	if n <= 0 {
+		return 0
+	}
+	at := r.read
+	r.read += n
+	s.turns = append(s.turns, turn{r, at, span{cache: r.cache, tokens: r.prompt[at:r.read], wanted: r.read == len(r.prompt), all: r.scored(), addon: r.addon}})
+	return n
 }
 
 // advance takes in the logits that a turn asked for: those of a prompt are

@@ -154,10 +154,17 @@ type model struct {
 
 // start begins to serve weights.
 func start(w *llama.Weights, tokens *tokenizer.Tokenizer, ends []int, o Options) *model {
+	m, s := made(w, tokens, ends, o)
+	go s.run()
+	return m
+}
+
+// made is a model with the schedule that will serve it.
+func made(w *llama.Weights, tokens *tokenizer.Tokenizer, ends []int, o Options) (*model, *schedule) {
 	c := &w.Config
-	perToken := int64(2 * 4 * c.Layers * c.KVHeads * c.HeadDim)
-	positions := int(max(o.CacheBytes/perToken, 1))
-	window := min(c.MaxPositions, positions)
+	keys, values := blockSize(c)
+	blocks := int(max(o.CacheBytes/int64(4*(keys+values)), 1))
+	window := min(c.MaxPositions, blocks*blockTokens)
 	m := &model{
 		info:      engines.ModelInfo{ContextLength: window, ParameterCount: c.Parameters(), Slots: o.Slots},
 		tokenizer: tokens, ends: ends, vocab: c.VocabSize, queue: o.Queue,
@@ -169,12 +176,10 @@ func start(w *llama.Weights, tokens *tokenizer.Tokenizer, ends []int, o Options)
 		o.ChunkTokens = int(min(max(1_250_000_000/c.Parameters(), 32), 256))
 	}
 	d := newDecoder(w, window, o.Parallelism)
-	s := &schedule{
+	return m, &schedule{
 		model: m, decoder: d, slots: o.Slots, chunk: o.ChunkTokens,
-		caches: pool{config: &d.config, positions: max(positions, capacityFor(window))},
+		pool: pool{config: &d.config, most: blocks},
 	}
-	go s.run()
-	return m
 }
 
 // Info describes the model. Its context is shorter than the model's window

@@ -1,0 +1,240 @@
+package serve
+
+import (
+	"fmt"
+	"hash/fnv"
+	"math/rand/v2"
+	"slices"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"anneal/engines/embedded/llama"
+)
+
+// A pooled test plays sequences against a pool. In place of keys it writes what
+// a position's key depends on: the addon, the scope, and the text up to it.
+type pooled struct {
+	t       *testing.T
+	pool    pool
+	running []*request
+	reused  int
+}
+
+func newPooled(t *testing.T, blocks int) *pooled {
+	return &pooled{t: t, pool: pool{config: &llama.Config{Layers: 1, KVHeads: 1, HeadDim: 2}, most: blocks}}
+}
+
+// content is what the key and value at the end of the text are made of.
+func content(r *request, text []int) []float32 {
+	h := fnv.New32a()
+	h.Write([]byte(r.scope + "|" + r.addon.name() + "|"))
+	for _, token := range text {
+		h.Write([]byte{byte(token)})
+	}
+	return []float32{float32(h.Sum32() & 0xffff), float32(h.Sum32() >> 16)}
+}
+
+func (p *pooled) admit(r *request) bool {
+	if p.pool.admit(r) == nil {
+		return false
+	}
+	p.running = append(p.running, r)
+	p.check()
+	return true
+}
+
+// step reads tokens of the prompt, and then some that are made up; the last
+// back of those turn out wrong.
+func (p *pooled) step(r *request, n, back int, next func() int) {
+	c := r.cache
+	var tokens []int
+	if r.read < len(r.prompt) {
+		p.pool.match(r)
+		n = min(n, len(r.prompt)-r.read)
+		tokens = r.prompt[r.read : r.read+n]
+		r.read, back = r.read+n, 0
+		r.generated = max(r.read-len(r.prompt)+1, 0)
+	} else {
+		for range min(n, len(r.prompt)+r.limit-c.length()) {
+			tokens = append(tokens, next())
+		}
+		r.generated++
+	}
+	p.pool.extend(c, len(tokens))
+	for _, token := range tokens {
+		c.text = append(c.text, token)
+		what := content(r, c.text)
+		c.put(0, c.length()-1, what, what)
+	}
+	c.forget(c.length() - min(back, len(tokens)))
+	p.pool.keep(r)
+	p.check()
+}
+
+func (p *pooled) end(i int) {
+	r := p.running[i]
+	p.reused += r.reused
+	p.pool.release(r.cache)
+	p.running = append(p.running[:i], p.running[i+1:]...)
+	p.check()
+}
+
+// check holds the pool to its promises.
+func (p *pooled) check() {
+	t, readers, promised := p.t, map[*block]int{}, 0
+	for _, r := range p.running {
+		promised += r.cache.promised
+		for _, b := range r.cache.blocks {
+			readers[b]++
+		}
+		var keys, values = r.cache.one(r.cache.length())
+		for i := range r.cache.length() {
+			if want := content(r, r.cache.text[:i+1]); !slices.Equal(want, keys[i]) || !slices.Equal(want, values[i]) {
+				require.Failf(t, "wrong keys", "position %d of %v", i, r.cache.text)
+			}
+		}
+	}
+	require.Equal(t, promised, p.pool.promised)
+	require.Equal(t, p.pool.made, len(readers)+len(p.pool.free)+p.pool.idle.Len(), "each block is in one place")
+	require.LessOrEqual(t, len(readers)+p.pool.promised, p.pool.most)
+	require.LessOrEqual(t, p.pool.made, p.pool.most)
+	for b, n := range readers {
+		require.Equal(t, n, b.entry.readers)
+		require.Nil(t, b.entry.place)
+	}
+	for o, b := range p.pool.found {
+		require.True(t, slices.Contains(b.entry.origins, o))
+	}
+}
+
+// one is the first n keys and values of the only head.
+func (c *cache) one(n int) (keys, values [][]float32) {
+	for i := range n {
+		k, v := c.blocks[i/blockTokens].head(0, 0)
+		at := i % blockTokens
+		keys, values = append(keys, []float32{k[at], k[blockTokens+at]}), append(values, v[at*blockTokens:][:2])
+	}
+	return keys, values
+}
+
+// TestPool plays many sequences that have much in common.
+func TestPool(t *testing.T) {
+	for seed := range uint64(6) {
+		source := rand.New(rand.NewPCG(seed, 4))
+		p := newPooled(t, 8+source.IntN(12))
+		addons := []*addon{nil, {id: "a"}, {id: "b"}}
+		refused := 0
+		for range 600 {
+			switch i := source.IntN(5); {
+			case i == 0:
+				r := &request{scope: fmt.Sprint(source.IntN(2)), addon: addons[source.IntN(3)], limit: source.IntN(80)}
+				for n := 1 + source.IntN(150); n > 0; n-- {
+					r.prompt = append(r.prompt, len(r.prompt)/70*source.IntN(2))
+				}
+				r.told.echo = len(r.prompt)
+				if !p.admit(r) {
+					refused++
+				}
+			case len(p.running) == 0:
+			case i == 1:
+				p.end(source.IntN(len(p.running)))
+			default:
+				p.step(p.running[source.IntN(len(p.running))], 1+source.IntN(70), source.IntN(3), func() int { return source.IntN(2) })
+			}
+		}
+		require.Positive(t, refused)
+		require.Positive(t, p.reused)
+		for len(p.running) > 0 {
+			p.end(0)
+		}
+		long := &request{prompt: ids(p.pool.most*blockTokens, 1), scope: "another"}
+		require.True(t, p.admit(long), "an unused pool has room for the longest")
+		p.step(long, len(long.prompt), 0, nil)
+	}
+}
+
+// play reads a prompt to its end, and tells how much of it was known.
+func (p *pooled) play(r *request) int {
+	require.True(p.t, p.admit(r))
+	for r.read < len(r.prompt) {
+		p.step(r, 50, 0, nil)
+	}
+	return r.reused
+}
+
+func TestWhatIsFoundAgain(t *testing.T) {
+	text, other := ids(200, 1), ids(200, 2)
+	a, b := &addon{id: "a"}, &addon{id: "a"} // one after the other
+	type ask struct {
+		prompt []int
+		scope  string
+		addon  *addon
+		told   told
+	}
+	for name, c := range map[string]struct {
+		first, second ask
+		want          int
+	}{
+		"the same prompt, but for its last token":    {ask{prompt: text}, ask{prompt: text}, 199},
+		"the same of whole blocks":                   {ask{prompt: text[:192]}, ask{prompt: text[:192]}, 191},
+		"the same of one token":                      {ask{prompt: text[:1]}, ask{prompt: text[:1]}, 0},
+		"the same of two tokens":                     {ask{prompt: text[:2]}, ask{prompt: text[:2]}, 1},
+		"a longer prompt":                            {ask{prompt: text[:100]}, ask{prompt: text}, 99},
+		"a shorter prompt":                           {ask{prompt: text}, ask{prompt: text[:100]}, 96},
+		"a prompt that goes on otherwise":            {ask{prompt: text}, ask{prompt: append(text[:140:140], other...)}, 128},
+		"another prompt":                             {ask{prompt: text}, ask{prompt: other}, 0},
+		"the same end after another beginning":       {ask{prompt: text}, ask{prompt: append(other[:32:32], text[32:]...)}, 0},
+		"another scope":                              {ask{prompt: text, scope: "acme"}, ask{prompt: text, scope: "other"}, 0},
+		"the same addon":                             {ask{prompt: text, addon: a}, ask{prompt: text, addon: a}, 199},
+		"an addon and the model":                     {ask{prompt: text, addon: a}, ask{prompt: text}, 0},
+		"two addons of one ID":                       {ask{prompt: text, addon: a}, ask{prompt: text, addon: b}, 0},
+		"a prompt whose tokens' chances are told":    {ask{prompt: text}, ask{prompt: text, told: told{logprobs: true}}, 0},
+		"a prompt of whose end the chances are told": {ask{prompt: text}, ask{prompt: text, told: told{logprobs: true, echo: 120}}, 96},
+	} {
+		t.Run(name, func(t *testing.T) {
+			for _, ended := range []bool{false, true} {
+				p := newPooled(t, 40)
+				first := &request{prompt: c.first.prompt, scope: c.first.scope, addon: c.first.addon}
+				second := &request{prompt: c.second.prompt, scope: c.second.scope, addon: c.second.addon, told: c.second.told}
+				first.told.echo = len(first.prompt)
+				p.play(first)
+				if ended {
+					p.end(0)
+				}
+				p.play(second)
+				require.Equal(t, c.want, second.reused, "the first has ended: %v", ended)
+			}
+		})
+	}
+}
+
+// A conversation's next turn begins with what was said before, answers too.
+func TestAnswersAreFoundAgain(t *testing.T) {
+	p := newPooled(t, 40)
+	first := &request{prompt: ids(40, 1), limit: 90}
+	p.play(first)
+	for range 3 {
+		p.step(first, 20, 3, func() int { return 7 })
+	}
+	require.Equal(t, 91, first.cache.length())
+	said := append([]int(nil), first.cache.text...)
+	p.end(0)
+	require.Equal(t, 64, p.play(&request{prompt: append(said, ids(30, 2)...)}))
+}
+
+// What was used least recently goes first, and the end of a text before its
+// beginning.
+func TestWhatIsForgottenFirst(t *testing.T) {
+	p := newPooled(t, 7)
+	a, b := ids(3*blockTokens, 1), ids(3*blockTokens, 2)
+	for _, prompt := range [][]int{a, b, a} {
+		p.play(&request{prompt: prompt})
+		p.end(0)
+	}
+	p.play(&request{prompt: ids(blockTokens+4, 3)}) // takes the free block, and the last of b
+	p.end(0)
+	require.Equal(t, 3*blockTokens-1, p.play(&request{prompt: a}), "its last block was copied, over the next of b")
+	p.end(0)
+	require.Equal(t, blockTokens, p.play(&request{prompt: b}))
+}
