@@ -2,6 +2,8 @@ package agent
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"maps"
 	"slices"
 	"strings"
@@ -20,23 +22,61 @@ const (
 )
 
 // addons are the adapters of one replica, loaded or on their way. They come
-// and go while the replica answers.
+// and go while the replica answers. What the engine is asked about one ID it is
+// asked in the order of the beats that wanted it, and nobody holds mu meanwhile:
+// a beat never waits for an engine.
 type addons struct {
 	replica *replica
 	opened  chan struct{} // closed when the replica's model is there
 	turn    chan struct{} // one is loaded at a time
 
-	mu  sync.Mutex
-	all map[string]*addon // by ID
+	mu    sync.Mutex
+	all   map[string]*addon        // by ID
+	lines map[string]chan struct{} // by ID: closed when the last in line is done
 }
 
 type addon struct {
 	wire.Addon
+	place
 	cancel context.CancelFunc // ends its loading
+	calls  sync.WaitGroup     // of the engine that have not returned
+}
+
+// A place in the line of those who have something to ask of the engine about
+// one ID.
+type place struct {
+	before <-chan struct{} // closed when the one before is done; nil when there is none
+	done   chan struct{}
 }
 
 func (s *addons) open(r *replica) {
-	s.replica, s.opened, s.turn, s.all = r, make(chan struct{}), make(chan struct{}, 1), map[string]*addon{}
+	s.replica, s.opened, s.turn = r, make(chan struct{}), make(chan struct{}, 1)
+	s.all, s.lines = map[string]*addon{}, map[string]chan struct{}{}
+}
+
+// queue is the next place in the line of an ID; mu is held.
+func (s *addons) queue(id string) place {
+	p := place{s.lines[id], make(chan struct{})}
+	s.lines[id] = p.done
+	return p
+}
+
+// reached returns when the place is the first in its line.
+func (p place) reached() {
+	if p.before != nil {
+		<-p.before
+	}
+}
+
+// leave gives a place up, once it is the first in its line.
+func (s *addons) leave(id string, p place) {
+	p.reached()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	close(p.done)
+	if s.lines[id] == p.done {
+		delete(s.lines, id)
+	}
 }
 
 // state is the addons in a beat.
@@ -65,7 +105,7 @@ func (s *addons) equip(listed []wire.Addon, order wire.Equipment) {
 			delete(s.all, one.ID)
 			s.replica.agent.beatSoon()
 			if a.State == wire.AddonLoaded {
-				s.unload(one.ID)
+				go s.dismiss(one.ID, s.queue(one.ID)) // not counted among the agent's work: see load
 			}
 		}
 	}
@@ -74,70 +114,115 @@ func (s *addons) equip(listed []wire.Addon, order wire.Equipment) {
 			continue
 		}
 		ctx, cancel := context.WithCancel(s.replica.begin)
-		a := &addon{wire.Addon{ID: one.ID, State: wire.AddonLoading}, cancel}
+		a := &addon{Addon: wire.Addon{ID: one.ID, State: wire.AddonLoading}, place: s.queue(one.ID), cancel: cancel}
 		s.all[one.ID] = a
 		s.replica.agent.work.Go(func() { s.bring(ctx, a, one.Folder) })
 	}
 }
 
-// bring loads an addon and says what came of it.
+// dismiss unloads an addon in its turn.
+func (s *addons) dismiss(id string, p place) {
+	p.reached()
+	s.unload(id)
+	s.leave(id, p)
+}
+
+// errHangs is the reason of one that the engine does not come back with. It is
+// not asked for it again.
+var errHangs = errors.New("the engine had not loaded the addon")
+
+// bring has an addon loaded, or says why it is not.
 func (s *addons) bring(ctx context.Context, a *addon, folder wire.Folder) {
-	err := s.try(ctx, a.ID, folder)
-	for pause, tries := addonPause, 1; err != nil && !final(err) && tries < addonTries && ctx.Err() == nil; pause, tries = 2*pause, tries+1 {
+	err := s.try(ctx, a, folder)
+	for pause, tries := addonPause, 1; err != nil && !final(err) && !errors.Is(err, errHangs) && tries < addonTries && ctx.Err() == nil; pause, tries = 2*pause, tries+1 {
 		timer := time.NewTimer(pause)
 		select {
 		case <-timer.C:
 		case <-ctx.Done():
 		}
 		timer.Stop()
-		err = s.try(ctx, a.ID, folder)
+		err = s.try(ctx, a, folder)
+	}
+	go func() {
+		a.calls.Wait()
+		s.leave(a.ID, a.place)
+	}()
+	if err == nil || ctx.Err() != nil { // it is not wanted any more, or the replica is not
+		return
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	switch {
-	case ctx.Err() != nil: // it is not wanted any more, or the replica is not
-		if err == nil {
-			s.unload(a.ID)
-		}
-		return
-	case err == nil:
-		a.State = wire.AddonLoaded
-		s.replica.log.Info("addon is loaded", "addon", a.ID)
-	default:
+	if a.State == wire.AddonLoading {
 		a.State, a.Reason = wire.AddonFailed, short(strings.ReplaceAll(err.Error(), s.replica.agent.options.Dir+"/", ""))
 		s.replica.log.Error("addon fails", "addon", a.ID, "error", err)
+		s.replica.agent.beatSoon()
 	}
-	s.replica.agent.beatSoon()
 }
 
 // try fetches an addon's files and has the model load them.
-func (s *addons) try(ctx context.Context, id string, folder wire.Folder) error {
+func (s *addons) try(ctx context.Context, a *addon, folder wire.Folder) error {
 	dir, release, err := s.replica.agent.cache.acquire(ctx, folder)
 	if err != nil {
 		return err
 	}
-	defer release()
+	loader, done, err := s.admit(ctx, a.place)
+	if err != nil {
+		release()
+		return err
+	}
+	defer done()
+	return s.load(ctx, a, loader, dir, release)
+}
+
+// admit waits for the model, for what it was asked before about the same addon,
+// and for the turn to load one, until done is called.
+func (s *addons) admit(ctx context.Context, p place) (loader engines.AddonLoader, done func(), err error) {
 	select {
 	case <-s.opened:
 	case <-ctx.Done():
-		return ctx.Err()
+		return nil, nil, ctx.Err()
+	}
+	if loader, err = s.loader(); err != nil {
+		return nil, nil, err
+	}
+	if p.before != nil {
+		patient, cancel := s.bounded(ctx)
+		defer cancel()
+		select {
+		case <-p.before:
+		case <-patient.Done():
+			return nil, nil, context.Cause(patient)
+		}
 	}
 	select {
 	case s.turn <- struct{}{}:
-		defer func() { <-s.turn }()
+		return loader, func() { <-s.turn }, nil
 	case <-ctx.Done():
-		return ctx.Err()
+		return nil, nil, ctx.Err()
 	}
-	loader, err := s.loader()
-	if err != nil {
-		return err
-	}
+}
+
+// bounded is ctx for as long as the engine may take.
+func (s *addons) bounded(ctx context.Context) (context.Context, context.CancelFunc) {
 	within := s.replica.agent.options.LoadWithin
-	ctx, cancel := context.WithTimeoutCause(ctx, within, domain.Faultf(domain.DeadlineExceeded, "the engine had not loaded the addon within %s", within))
+	return context.WithTimeoutCause(ctx, within, fmt.Errorf("%w within %s", errHangs, within))
+}
+
+// load has the model load what lies in dir, which is released when the engine
+// reads it no more. It returns when the time is over, or the addon is not wanted
+// any more; what the engine loads after all is then unloaded.
+func (s *addons) load(ctx context.Context, a *addon, loader engines.AddonLoader, dir string, release func()) error {
+	ctx, cancel := s.bounded(ctx)
 	defer cancel()
 	loaded := make(chan error, 1)
+	a.calls.Add(1)
 	go func() { // not counted among the agent's work: that would wait for an engine that hangs
-		_, err := loadGuarded(func() (struct{}, error) { return struct{}{}, loader.LoadAddon(ctx, id, dir) })
+		defer a.calls.Done()
+		_, err := loadGuarded(func() (struct{}, error) { return struct{}{}, loader.LoadAddon(ctx, a.ID, dir) })
+		release()
+		if err == nil && !s.arrive(a) {
+			s.unload(a.ID)
+		}
 		loaded <- err
 	}()
 	select {
@@ -146,6 +231,20 @@ func (s *addons) try(ctx context.Context, id string, folder wire.Folder) error {
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	}
+}
+
+// arrive records that an addon is loaded; false when it is not wanted any more,
+// or was given up.
+func (s *addons) arrive(a *addon) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.all[a.ID] != a || a.State != wire.AddonLoading {
+		return false
+	}
+	a.State = wire.AddonLoaded
+	s.replica.log.Info("addon is loaded", "addon", a.ID)
+	s.replica.agent.beatSoon()
+	return true
 }
 
 // loader is the replica's model, which must be there.
