@@ -33,8 +33,11 @@ func (c *call) wantInputs(v *domain.Violations, name domain.Name, in jobInputs) 
 
 // wantNamed makes sure that what a job names is there and may be used by it.
 func (c *call) wantNamed(v *domain.Violations, name domain.Name, in jobInputs) {
-	c.wantDataset(v, "dataset", in.dataset)
-	c.wantDataset(v, "evaluationDataset", in.evaluation)
+	shapes := domain.JobRows[name.Collection()]
+	if d := c.wantRows(v, "dataset", in.dataset, shapes); d != nil && d.Unfit(shapes...) == "" && d.Shape != "" {
+		shapes = []string{d.Shape} // measured on what it learns from
+	}
+	c.wantRows(v, "evaluationDataset", in.evaluation, shapes)
 	c.wantModel(v, in.prefix+"baseModel", in.training.BaseModel, domain.BaseModel)
 	c.wantModel(v, in.prefix+"warmStartFrom", in.training.WarmStartFrom, domain.PEFTAddon)
 	c.wantFreeModel(v, in.prefix+"outputModel", in.training.OutputModel, name.ID())
@@ -126,14 +129,29 @@ func uses(v *projections.View) iter.Seq[jobUse] {
 }
 
 // wantDataset requires that a reference, when it is given and well formed,
-// names a dataset of the account.
-func (c *call) wantDataset(v *domain.Violations, field, ref string) {
+// names a dataset of the account; nil when it does not.
+func (c *call) wantDataset(v *domain.Violations, field, ref string) *domain.Dataset {
 	name, ok := domain.ParseName(ref, domain.Datasets.Collection)
 	if !ok {
-		return // the decision says what is wrong with its form
+		return nil // the decision says what is wrong with its form
 	}
-	_, exists := c.snapshot().Datasets.Get(name)
-	v.Require(exists && name.Account() == c.account, field, "names no dataset of accounts/%s: create it first, or correct the name", c.account)
+	row, exists := c.snapshot().Datasets.Get(name)
+	if !exists || name.Account() != c.account {
+		v.Add(field, "names no dataset of accounts/%s: create it first, or correct the name", c.account)
+		return nil
+	}
+	return &row.State
+}
+
+// wantRows is wantDataset that also requires rows of one of the shapes, as far
+// as they are known: the scheduler judges them again when the job begins.
+func (c *call) wantRows(v *domain.Violations, field, ref string, shapes []string) *domain.Dataset {
+	d := c.wantDataset(v, field, ref)
+	if d != nil {
+		why := d.Unfit(shapes...)
+		v.Require(why == "", field, "%s %s", ref, why)
+	}
+	return d
 }
 
 // wantModel requires that a reference, when it is given and well formed, names

@@ -203,7 +203,7 @@ func jobRows(collection, settings string) []row {
 // trainingRows are what single kinds of jobs can do beyond the others.
 func trainingRows() []row {
 	const trainer = "accounts/acme/rlorTrainerJobs/kept"
-	const scene = aFilledOne + "> POST /v1/accounts/acme/rlorTrainerJobs?rlorTrainerJobId=kept user\n> {\"dataset\": \"accounts/acme/datasets/rows\", \"keepAlive\": true}\n\n! stepped " + trainer + "\n"
+	const scene = aDataset + "> POST /v1/accounts/acme/rlorTrainerJobs?rlorTrainerJobId=kept user\n> {\"dataset\": \"accounts/acme/datasets/rows\", \"keepAlive\": true}\n\n! stepped " + trainer + "\n"
 	return []row{
 		{id: "executeTrainStep", scene: scene, request: "POST /v1/" + trainer + ":executeTrainStep user\n{\"dataset\": \"accounts/acme/datasets/rows\", \"outputModel\": \"second\"}"},
 	}

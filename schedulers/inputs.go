@@ -70,9 +70,8 @@ func (c *inputs) dataset(field, name string, least domain.Count, shapes ...strin
 	case d.State != domain.DatasetReady:
 		c.unready(field, name, d)
 		return nil
-	case !slices.Contains(shapes, d.Shape):
-		c.refuse(domain.InvalidArgument, field, "the rows of %s are of shape %s, and this needs %s: name another dataset",
-			name, d.Shape, strings.Join(shapes, " or "))
+	case d.Unfit(shapes...) != "":
+		c.refuse(domain.InvalidArgument, field, "%s %s", name, d.Unfit(shapes...))
 	case d.ExampleCount < least:
 		c.refuse(domain.InvalidArgument, field, "%s has %d rows, and %s needs at least %d: name a larger dataset", name, d.ExampleCount, this, least)
 	}

@@ -67,6 +67,9 @@ func named[S domain.State](t *projections.Table[S], show func(*projections.Row[S
 	return job{}, false
 }
 
+// rows are the shapes of rows that the job takes.
+func (j job) rows() []string { return domain.JobRows[j.Name.Collection()] }
+
 func supervisedJob(row *projections.Row[domain.SupervisedJob]) job {
 	return job{row.Name, &row.State.JobLife, row.CreateTime, row.UpdateTime, (*supervised)(&row.State.SupervisedSpec)}
 }
@@ -95,7 +98,7 @@ func carved(carveout bool, dataset string) string {
 func (s *supervised) check(v *projections.View, j job) verdict {
 	c := j.inputs(v)
 	train, evaluation := j.data(v, s.Dataset, s.EvaluationDataset)
-	dataset := c.dataset("dataset", train, minExamples, domain.ShapeChat, domain.ShapeCompletion)
+	dataset := c.dataset("dataset", train, minExamples, j.rows()...)
 	if evaluation != "" && dataset != nil {
 		c.dataset("evaluationDataset", evaluation, 1, dataset.Shape)
 	}
@@ -115,7 +118,7 @@ func (s *preference) carve() (string, domain.Count) { return "", 0 }
 
 func (s *preference) check(v *projections.View, j job) verdict {
 	c := j.inputs(v)
-	c.dataset("dataset", s.Dataset, minExamples, domain.ShapePreference)
+	c.dataset("dataset", s.Dataset, minExamples, j.rows()...)
 	c.models("trainingConfig.", s.TrainingConfig, j)
 	return c.verdict
 }
@@ -135,10 +138,10 @@ func (s *reinforcement) carve() (string, domain.Count) {
 func (s *reinforcement) check(v *projections.View, j job) verdict {
 	c := j.inputs(v)
 	train, evaluation := j.data(v, s.Dataset, s.EvaluationDataset)
-	c.dataset("dataset", train, 1, domain.ShapePrompt)
+	c.dataset("dataset", train, 1, j.rows()...)
 	c.evaluator("evaluator", s.Evaluator, j.Life.EvaluatorRevision)
 	if evaluation != "" {
-		c.dataset("evaluationDataset", evaluation, 1, domain.ShapePrompt)
+		c.dataset("evaluationDataset", evaluation, 1, j.rows()...)
 	}
 	c.models("trainingConfig.", s.TrainingConfig, j)
 	return c.verdict
@@ -169,10 +172,10 @@ func (s *trainer) check(v *projections.View, j job) verdict {
 		train = s.Step.Dataset
 	}
 	if train != "" { // otherwise its steps bring their own
-		c.dataset("dataset", train, 1, domain.ShapeSamples)
+		c.dataset("dataset", train, 1, j.rows()...)
 	}
 	if evaluation != "" {
-		c.dataset("evaluationDataset", evaluation, 1, domain.ShapeSamples)
+		c.dataset("evaluationDataset", evaluation, 1, j.rows()...)
 	}
 	training := s.TrainingConfig
 	if from := (*domain.TrainerJob)(s).From(); from != "" {

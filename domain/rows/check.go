@@ -96,7 +96,7 @@ func (c *Checker) Row(file string, line int, text []byte) {
 	}
 	if c.shape == "" {
 		c.shape = row.Shape
-		if format := FormatOf(row.Shape); c.format != "" && c.format != format {
+		if format := domain.FormatOf(row.Shape); c.format != "" && c.format != format {
 			c.fault(file, line, fmt.Sprintf("the row is %s data, but the dataset's format is %s", format, c.format))
 		}
 	} else if row.Shape != c.shape {
@@ -136,21 +136,10 @@ func (c *Checker) Result() (facts domain.DatasetFacts, faults []Fault, more int)
 	if len(c.faults) > 0 {
 		return domain.DatasetFacts{}, c.faults, c.more
 	}
-	c.facts.Shape, c.facts.Format = c.shape, FormatOf(c.shape)
+	c.facts.Shape, c.facts.Format = c.shape, domain.FormatOf(c.shape)
 	c.facts.EstimatedTokenCount = domain.Count(c.tokens.of(c.bytes))
 	c.facts.AverageTurnCount = int((c.turns + int64(c.facts.ExampleCount)/2) / int64(c.facts.ExampleCount))
 	return c.facts, nil, 0
-}
-
-// FormatOf is the dataset format that a shape belongs to.
-func FormatOf(shape string) string {
-	switch shape {
-	case domain.ShapeChat, domain.ShapePreference:
-		return domain.FormatChat
-	case domain.ShapeCompletion:
-		return domain.FormatCompletion
-	}
-	return domain.FormatRL
 }
 
 // Refusal is the verdict on rows with faults: each is a violation whose field

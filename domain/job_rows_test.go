@@ -1,0 +1,44 @@
+package domain_test
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"anneal/domain"
+)
+
+func TestJobsTakeRowsOfTheirShapes(t *testing.T) {
+	fits := map[string]string{
+		"supervisedFineTuningJobs": "chat completion CHAT COMPLETION", "dpoJobs": "preference CHAT",
+		"reinforcementFineTuningJobs": "prompt RL", "rlorTrainerJobs": "samples RL",
+	}
+	require.Len(t, domain.JobRows, len(fits), "every kind of job learns from something")
+	for _, c := range []struct {
+		known   string
+		dataset domain.Dataset
+	}{
+		{"chat", domain.Dataset{DatasetSpec: domain.DatasetSpec{Format: domain.FormatChat}, Shape: domain.ShapeChat}},
+		{"preference", domain.Dataset{DatasetSpec: domain.DatasetSpec{Format: domain.FormatChat}, Shape: domain.ShapePreference}},
+		{"completion", domain.Dataset{Shape: domain.ShapeCompletion}},
+		{"prompt", domain.Dataset{Shape: domain.ShapePrompt}},
+		{"samples", domain.Dataset{Shape: domain.ShapeSamples}},
+		{"CHAT", domain.Dataset{DatasetSpec: domain.DatasetSpec{Format: domain.FormatChat}}},
+		{"COMPLETION", domain.Dataset{DatasetSpec: domain.DatasetSpec{Format: domain.FormatCompletion}}},
+		{"RL", domain.Dataset{DatasetSpec: domain.DatasetSpec{Format: domain.FormatRL}}},
+		{"", domain.Dataset{DatasetSpec: domain.DatasetSpec{Format: "FORMAT_UNSPECIFIED"}}},
+		{"", domain.Dataset{}},
+	} {
+		for collection, shapes := range domain.JobRows {
+			words := " " + fits[collection] + " "
+			fit := c.known == "" || strings.Contains(words, " "+c.known+" ")
+			require.Equal(t, fit, c.dataset.Unfit(shapes...) == "", "%s for %s", c.known, collection)
+		}
+	}
+	chat := domain.Dataset{Shape: domain.ShapeChat}
+	require.Equal(t, "has chat rows (format CHAT), and this takes preference rows (format CHAT): name another dataset", chat.Unfit(domain.ShapePreference))
+	coming := domain.Dataset{DatasetSpec: domain.DatasetSpec{Format: domain.FormatRL}}
+	require.Equal(t, "is of format RL, and this takes chat rows (format CHAT) or completion rows (format COMPLETION): name another dataset",
+		coming.Unfit(domain.JobRows["supervisedFineTuningJobs"]...))
+}
