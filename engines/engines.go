@@ -141,6 +141,13 @@ type Model interface {
 	Close() error
 }
 
+// Breakable is a Model that may break for good after it was loaded.
+type Breakable interface {
+	Model
+	// Broken sends the reason, once, when the model will not answer any more.
+	Broken() <-chan error
+}
+
 // ModelInfo describes a loaded model.
 type ModelInfo struct {
 	ContextLength  int   // tokens

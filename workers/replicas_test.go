@@ -187,6 +187,38 @@ func TestReplicaFails(t *testing.T) {
 	require.Equal(t, 1, row.State.Failures)
 }
 
+// A brittle model breaks when it is told to.
+type brittle struct {
+	engines.Completer
+	engines.Model
+	breaks chan error
+}
+
+func (b brittle) Load(ctx context.Context, files engines.ModelFiles) (engines.Model, error) {
+	var err error
+	b.Model, err = b.Completer.Load(ctx, files)
+	return b, err
+}
+
+func (b brittle) Broken() <-chan error { return b.breaks }
+
+// A model that breaks after it was loaded takes its replica with it.
+func TestReplicaBreaks(t *testing.T) {
+	c := start(t)
+	c.stock()
+	engine, breaks := simulated.New(simulated.Options{}), make(chan error, 1)
+	engine.Completer = brittle{Completer: engine.Completer, breaks: breaks}
+	c.agent("n1", engine)
+	c.serving(c.deploy("n1").ID)
+	breaks <- errors.New("the server of the model ended")
+	view := c.until("the replica is removed", func(v *projections.View) bool {
+		row, _ := v.Deployments.Get(deploymentName)
+		return row.State.ReplicaSeq == 1 && len(row.State.Replicas) == 0
+	})
+	row, _ := view.Deployments.Get(deploymentName)
+	require.Equal(t, 1, row.State.Failures)
+}
+
 // A replica that an earlier agent had loaded is not there after its restart.
 func TestReplicaAfterRestart(t *testing.T) {
 	c := start(t)

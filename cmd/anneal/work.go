@@ -18,7 +18,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"anneal/domain"
-	"anneal/engines/embedded"
 	"anneal/eventlog"
 	"anneal/workers/agent"
 )
@@ -28,6 +27,7 @@ import (
 type nodeFlags struct {
 	id, pool     string
 	accelerators []string
+	engine       engineFlags
 }
 
 func (n *nodeFlags) add(c *cobra.Command) {
@@ -35,6 +35,7 @@ func (n *nodeFlags) add(c *cobra.Command) {
 	f.StringVar(&n.id, "node-id", "", "the node's ID (default: a random one that is kept)")
 	f.StringVar(&n.pool, "pool", "", "training or inference (default: both)")
 	f.StringArrayVar(&n.accelerators, "accelerators", nil, "imitate devices: TYPE=N, such as VENDOR_A_H100_80GB=8; may be repeated")
+	n.engine.add(c)
 }
 
 func (n *nodeFlags) check() error {
@@ -43,6 +44,7 @@ func (n *nodeFlags) check() error {
 	v.Require(n.pool == "" || n.pool == domain.PoolTraining || n.pool == domain.PoolInference, "--pool", "must be training or inference")
 	_, err := n.devices()
 	v.Require(err == nil, "--accelerators", "must be TYPE=N, such as VENDOR_A_H100_80GB=8")
+	n.engine.check(&v)
 	if err := v.Err(); err != nil {
 		return usageError{err}
 	}
@@ -174,7 +176,10 @@ func runAgent(ctx context.Context, o agent.Options, flags nodeFlags) error {
 	if err != nil {
 		return err
 	}
-	o.Node, o.Pool, o.Version, o.Engine = flags.id, flags.pool, version, embedded.New(embedded.Options{})
+	if o.Engine, err = flags.engine.build(o.Dir, o.Log); err != nil {
+		return err
+	}
+	o.Node, o.Pool, o.Version = flags.id, flags.pool, version
 	if len(devices) > 0 {
 		o.Capacity = devices
 	}

@@ -84,16 +84,33 @@ func (r *replica) run() {
 	defer release()
 	if err != nil {
 		if r.begin.Err() == nil {
-			reason := strings.ReplaceAll(err.Error(), r.agent.options.Dir+"/", "")
 			r.log.Error("replica fails", "error", err)
-			r.enter(wire.ReplicaFailed, reason)
+			r.enter(wire.ReplicaFailed, r.told(err))
 		}
 		return
 	}
 	r.log.Info("replica is ready")
 	r.enter(domain.ReplicaReady, "")
-	<-r.begin.Done()
+	select {
+	case <-r.begin.Done():
+	case why := <-broken(r.model):
+		r.log.Error("replica breaks", "error", why)
+		r.enter(wire.ReplicaFailed, r.told(why))
+	}
 	r.close()
+}
+
+// told is why the replica fails, without paths of this machine.
+func (r *replica) told(err error) string {
+	return strings.ReplaceAll(err.Error(), r.agent.options.Dir+"/", "")
+}
+
+// broken says when a model will not answer any more, if it can tell.
+func broken(model engines.Model) <-chan error {
+	if one, can := model.(engines.Breakable); can {
+		return one.Broken()
+	}
+	return nil
 }
 
 // open fetches the files and loads them. release is never nil.

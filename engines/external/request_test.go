@@ -1,0 +1,77 @@
+package external
+
+import (
+	"bytes"
+	"encoding/json"
+	"flag"
+	"fmt"
+	"os"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"anneal/engines"
+)
+
+var update = flag.Bool("update", false, "write testdata anew")
+
+// TestBodies writes down what each server is asked, for requests that say
+// everything it can honour.
+func TestBodies(t *testing.T) {
+	seed := uint64(1)<<63 + 5
+	chat := &engines.Chat{
+		Messages: []engines.Message{
+			{Role: "system", Content: "be brief"}, {Role: "user", Content: "weather?", Name: "ann"},
+			{Role: "assistant", Reasoning: "look it up", ToolCalls: []engines.ToolCall{{ID: "c1", Name: "weather", Arguments: `{"town":"Rome"}`}}},
+			{Role: "tool", Content: "sunny", ToolCallID: "c1"},
+		},
+		Tools: []json.RawMessage{json.RawMessage(`{"type":"function","function":{"name":"weather"}}`)},
+	}
+	drawn := engines.CompletionRequest{
+		Prompt: "once", MaxTokens: 9, Stop: []string{"\n"}, Temperature: 0.5, TopP: 0.9, FrequencyPenalty: 0.1, PresencePenalty: -0.2,
+		LogitBias: map[int]float64{7: -100}, Seed: &seed, Logprobs: true, TopLogprobs: 3, CacheScope: "acme",
+		Prediction: "upon a time", Speculation: "ngram",
+	}
+	filtered := drawn
+	filtered.TopK, filtered.MinP, filtered.RepetitionPenalty, filtered.IgnoreEOS, filtered.ReturnTokenIDs = 40, 0.05, 1.1, true, true
+	typical := filtered
+	typical.TypicalP, typical.MirostatTarget, typical.MirostatRate = 0.9, 8, 0.2
+	said := engines.CompletionRequest{Chat: chat, MaxTokens: 9, Logprobs: true, TopLogprobs: 2, Reasoning: &engines.Reasoning{Effort: "high"},
+		Format: &engines.Format{Type: engines.FormatSchema, Schema: json.RawMessage(`{"type":"object"}`)}}
+	quiet := said
+	quiet.Reasoning = &engines.Reasoning{Effort: "none", History: "disabled"}
+	budget := engines.CompletionRequest{Chat: chat, Reasoning: &engines.Reasoning{Budget: 2000}, Format: &engines.Format{Type: engines.FormatJSON}}
+	grammar := engines.CompletionRequest{PromptTokens: []int{1, 2}, Format: &engines.Format{Type: engines.FormatGrammar, Grammar: `root ::= "a"`}}
+	everything := typical
+	everything.Stop = make([]string, 5)
+	everything.RawOutput, everything.EchoLast, everything.Format = true, 3, &engines.Format{Type: engines.FormatGrammar}
+	everything.Reasoning = &engines.Reasoning{Budget: 5, History: "preserved"}
+
+	var golden bytes.Buffer
+	for _, line := range []struct {
+		name string
+		req  engines.CompletionRequest
+	}{
+		{"plain", engines.CompletionRequest{Prompt: "p"}}, {"drawn", drawn}, {"filtered", filtered}, {"typical", typical}, {"a chat", said},
+		{"a chat without reasoning", quiet}, {"a cap on reasoning", budget}, {"a grammar", grammar}, {"everything", everything},
+	} {
+		for _, name := range Presets() {
+			p := presets[name]
+			path, b, err := p.bodyOf("model", &line.req)
+			fmt.Fprintf(&golden, "%s: %s\n", name, line.name)
+			if err != nil {
+				fmt.Fprintf(&golden, "refused: %v\n\n", err)
+				continue
+			}
+			data, err := json.Marshal(b)
+			require.NoError(t, err)
+			fmt.Fprintf(&golden, "POST %s\n%s\n\n", path, data)
+		}
+	}
+	if *update {
+		require.NoError(t, os.WriteFile("testdata/bodies.golden", golden.Bytes(), 0o600))
+	}
+	want, err := os.ReadFile("testdata/bodies.golden")
+	require.NoError(t, err)
+	require.Equal(t, string(want), golden.String())
+}

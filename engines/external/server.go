@@ -1,0 +1,208 @@
+package external
+
+import (
+	"cmp"
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"sync"
+	"time"
+
+	"anneal/domain"
+	"anneal/engines/process"
+)
+
+// A server is the program that serves one model. It is started again when it
+// dies, until it has died too often.
+type server struct {
+	options  Options
+	preset   preset
+	template template
+	place    place
+	again    func(ctx context.Context, url string) error // gives a program that was started again what it had
+
+	key    string
+	http   *http.Client
+	life   context.Context
+	end    context.CancelFunc
+	ended  chan struct{} // closed when no program runs any more
+	failed chan error    // holds the reason when it is given up
+
+	mu  sync.Mutex
+	url string // of the running program; "" while there is none
+	why error  // there is none
+}
+
+const (
+	healthEvery = 100 * time.Millisecond
+	healthAsks  = 5 * time.Second // one look at its health may take
+)
+
+// open starts the program and waits until it is healthy.
+func (s *server) open(ctx context.Context) error {
+	s.key = rand.Text()
+	s.http = &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 64, DisableCompression: true}}
+	s.ended, s.failed = make(chan struct{}), make(chan error, 1)
+	s.life, s.end = context.WithCancel(context.WithoutCancel(ctx))
+	program, url, err := s.start(ctx)
+	if err != nil {
+		s.end()
+		return err
+	}
+	s.set(url, nil)
+	go s.keep(program)
+	return nil
+}
+
+// close ends the program with all that it started.
+func (s *server) close() error {
+	s.set("", errClosed())
+	s.end()
+	<-s.ended
+	s.http.CloseIdleConnections()
+	return nil
+}
+
+func (s *server) set(url string, why error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.life.Err() == nil {
+		s.url, s.why = url, why
+	}
+}
+
+// at is where the running program listens.
+func (s *server) at() (string, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.url, s.why
+}
+
+// start runs the program and waits until it is healthy. ctx bounds the wait.
+func (s *server) start(ctx context.Context) (*process.Process, string, error) {
+	at := s.place
+	var err error
+	if at.port, err = freePort(); err != nil {
+		return nil, "", err
+	}
+	env := append([]string{"HF_HUB_OFFLINE=1", "DO_NOT_TRACK=1"}, s.preset.env...)
+	env = append(append(env, s.preset.keyEnv+"="+s.key), s.options.Env...)
+	program, err := process.Start(process.Command{
+		Args: s.template.expand(at, s.preset.adapter), Env: process.Environment(s.preset.prefixes, env...),
+	})
+	if err != nil {
+		return nil, "", err
+	}
+	url := fmt.Sprintf("http://127.0.0.1:%d", at.port)
+	if err := s.healthy(ctx, program, url); err != nil {
+		program.Stop(s.life, s.options.Grace)
+		return nil, "", err
+	}
+	return program, url, nil
+}
+
+// healthy waits until the program answers that it is.
+func (s *server) healthy(ctx context.Context, program *process.Process, url string) error {
+	for {
+		if s.looks(ctx, url+s.preset.health) {
+			return nil
+		}
+		timer := time.NewTimer(healthEvery)
+		select {
+		case <-program.Done():
+			return died(program)
+		case <-ctx.Done():
+			return fmt.Errorf("the server was not ready: %w%s", context.Cause(ctx), program.Said())
+		case <-s.life.Done():
+			return errClosed()
+		case <-timer.C:
+		}
+		timer.Stop()
+	}
+}
+
+func (s *server) looks(ctx context.Context, url string) bool {
+	ctx, cancel := context.WithTimeout(ctx, healthAsks)
+	defer cancel()
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	if err != nil {
+		return false
+	}
+	request.Header.Set("Authorization", "Bearer "+s.key)
+	response, err := s.http.Do(request)
+	if err != nil {
+		return false
+	}
+	_ = response.Body.Close() // it was only looked at
+	return response.StatusCode == http.StatusOK
+}
+
+// died says that the program ended, and what it said last.
+func died(program *process.Process) error {
+	reason := cmp.Or(program.Err(), errors.New("it ended without an error"+program.Said()))
+	return domain.Faultf(domain.Unavailable, "the server of the model ended: %v", reason)
+}
+
+// keep has the program running until the server is closed or given up.
+func (s *server) keep(program *process.Process) {
+	defer close(s.ended)
+	deaths := 0
+	for program != nil {
+		began := time.Now()
+		select {
+		case <-s.life.Done():
+			program.Stop(context.Background(), s.options.Grace)
+			return
+		case <-program.Done():
+		}
+		if time.Since(began) > s.options.Steady {
+			deaths = 0
+		}
+		program = s.revive(died(program), &deaths)
+	}
+}
+
+// revive starts the program again; nil is that it is given up, or closed.
+func (s *server) revive(why error, deaths *int) *process.Process {
+	for {
+		*deaths++
+		s.set("", why)
+		if *deaths >= s.options.Deaths {
+			s.failed <- why
+			return nil
+		}
+		pause := time.NewTimer(s.options.Pause << (*deaths - 1))
+		select {
+		case <-s.life.Done():
+			pause.Stop()
+			return nil
+		case <-pause.C:
+		}
+		program, url, err := s.start(s.life)
+		if err == nil {
+			if err = s.again(s.life, url); err == nil {
+				s.set(url, nil)
+				return program
+			}
+			program.Stop(s.life, s.options.Grace)
+		}
+		why = err
+	}
+}
+
+// freePort is a port on the loopback that nobody uses at this moment.
+func freePort() (int, error) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return 0, err
+	}
+	port := l.Addr().(*net.TCPAddr).Port
+	return port, l.Close()
+}
+
+func errClosed() error {
+	return domain.Faultf(domain.Unavailable, "the model was unloaded; send the request to another replica")
+}

@@ -1,0 +1,42 @@
+package process
+
+import (
+	"bytes"
+	"strings"
+	"sync"
+)
+
+const (
+	keptBytes = 16 << 10 // of what a program says
+	toldBytes = 1500     // of it in an error
+)
+
+// A tail keeps the end of what is written to it, however much that is.
+type tail struct {
+	mu   sync.Mutex
+	kept []byte
+}
+
+func (t *tail) Write(p []byte) (int, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.kept = append(t.kept, p[max(0, len(p)-keptBytes):]...)
+	if len(t.kept) > 2*keptBytes {
+		t.kept = append(t.kept[:0], t.kept[len(t.kept)-keptBytes:]...)
+	}
+	return len(p), nil
+}
+
+// String is the end of it: whole lines where there is one, valid as text.
+func (t *tail) String() string {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	end := bytes.TrimSpace(t.kept)
+	if cut := len(end) - toldBytes; cut > 0 {
+		end = end[cut:]
+		if line := bytes.IndexByte(end, '\n'); line >= 0 && line < len(end)-1 {
+			end = end[line+1:]
+		}
+	}
+	return strings.ToValidUTF8(string(end), "\uFFFD")
+}
