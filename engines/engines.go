@@ -82,7 +82,7 @@ type TrainSettings struct {
 // Rollouts say how a model answers while it learns from its own answers.
 type Rollouts struct {
 	domain.InferenceParameters     // with the defaults filled in
-	ChunkSize                  int `json:"chunkSize"`                          // rows of data that are answered between two looks at the policy
+	ChunkSize                  int `json:"chunkSize"`                          // most rows of data that are answered between two looks at the policy
 	MaxConcurrent              int `json:"maxConcurrent,omitempty"`            // answers generated at once; 0 = engine's default
 	MaxConcurrentEvaluations   int `json:"maxConcurrentEvaluations,omitempty"` // answers scored at once; 0 = engine's default
 }
@@ -116,6 +116,7 @@ type TrainResult struct {
 	Steps        int
 	Tokens       int64
 	StoppedEarly bool
+	Reason       string             // why it stopped early
 	Values       map[string]float64 // the last of each metric
 }
 

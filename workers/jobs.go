@@ -99,21 +99,29 @@ func withInputs(j job) job {
 
 func preference(row *projections.Row[domain.DPOJob]) job {
 	s := &row.State
-	return trained(job{Name: row.Name, Life: &s.JobLife, Version: row.Version, Made: row.CreateTime, DisplayName: s.DisplayName, Method: engines.DPO,
+	j := trained(job{Name: row.Name, Life: &s.JobLife, Version: row.Version, Made: row.CreateTime, DisplayName: s.DisplayName, Method: engines.DPO,
 		Dataset: domain.Name(s.Dataset)}, s.TrainingConfig, false)
+	j.Settings.Loss = s.LossConfig
+	return j
 }
 
 func reinforcement(row *projections.Row[domain.ReinforcementJob]) job {
 	s := &row.State
-	return trained(job{Name: row.Name, Life: &s.JobLife, Version: row.Version, Made: row.CreateTime, DisplayName: s.DisplayName, Method: engines.Reinforcement,
+	j := trained(job{Name: row.Name, Life: &s.JobLife, Version: row.Version, Made: row.CreateTime, DisplayName: s.DisplayName, Method: engines.Reinforcement,
 		Dataset: domain.Name(s.Dataset), EvaluationData: domain.Name(s.EvaluationDataset)}, s.TrainingConfig, s.EvalAutoCarveout)
+	j.Settings.Loss = s.LossConfig
+	j.Settings.Rollouts = &engines.Rollouts{ChunkSize: s.ChunkSize, MaxConcurrent: s.MaxConcurrentRollouts, MaxConcurrentEvaluations: s.MaxConcurrentEvaluations}
+	if s.InferenceParameters != nil {
+		j.Settings.Rollouts.InferenceParameters = *s.InferenceParameters
+	}
+	return j
 }
 
 func trainer(row *projections.Row[domain.TrainerJob]) job {
 	s := &row.State
 	j := trained(job{Name: row.Name, Life: &s.JobLife, Version: row.Version, Made: row.CreateTime, DisplayName: s.DisplayName, Method: engines.RLOR,
 		Dataset: domain.Name(s.Dataset), EvaluationData: domain.Name(s.EvaluationDataset), Waits: s.Waits()}, s.TrainingConfig, s.EvalAutoCarveout)
-	j.Settings.RewardWeights = s.Rewards()
+	j.Settings.RewardWeights, j.Settings.Loss = s.Rewards(), s.LossConfig
 	if s.Step.Number > 0 {
 		j.OutputModel = s.Step.OutputModel
 		if s.Step.Dataset != s.Dataset {

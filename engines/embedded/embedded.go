@@ -32,6 +32,7 @@ func New(o Options) engines.Engine {
 	return engines.Engine{
 		Name:    "embedded",
 		Trainer: trainer{o.Parallelism},
+		Methods: []string{engines.DPO, engines.Reinforcement, engines.RLOR},
 		Completer: serve.New(serve.Options{
 			Parallelism: o.Parallelism, Slots: o.Slots, Queue: o.Queue, CacheBytes: o.CacheBytes,
 		}),

@@ -103,11 +103,12 @@ func New(o Options) (*Agent, error) {
 	}, nil
 }
 
-// abilities are what an engine can do, as nodes name it.
+// abilities are what an engine can do, as nodes name it. Who learns from scores
+// of its own answers needs somebody to score them.
 func abilities(e engines.Engine) []string {
 	all := map[string]bool{"train": e.Trainer != nil, "complete": e.Completer != nil, "transcribe": e.Transcribe != nil, "score": e.Scorer != nil}
 	for _, method := range e.Methods {
-		all["train:"+method] = e.Trainer != nil
+		all["train:"+method] = e.Trainer != nil && (method != engines.Reinforcement || e.Scorer != nil)
 	}
 	maps.DeleteFunc(all, func(_ string, can bool) bool { return !can })
 	return slices.Sorted(maps.Keys(all))

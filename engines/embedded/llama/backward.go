@@ -18,13 +18,14 @@ func (p *Pass) Backward(dlogp []float32, g *Gradient) {
 
 // scoreBack turns probs into the gradient of the logits and answers that of
 // what leaves the last layer. The derivative of log p(target) by logit v is
-// [v = target] - p(v).
+// [v = target] - p(v), divided by the temperature.
 func (p *Pass) scoreBack(dlogp []float32, g *Gradient) kernel.Matrix {
 	w := p.net.Weights
 	for i, row := range p.rows {
 		d := p.probs.Row(i)
-		kernel.Scale(-dlogp[i], d)
-		d[p.batch.Targets[row]] += dlogp[i]
+		slope := dlogp[i] * p.cold()
+		kernel.Scale(-slope, d)
+		d[p.batch.Targets[row]] += slope
 	}
 	dfinal := p.room.matrix(p.final.Rows, p.final.Cols)
 	kernel.Gemm(dfinal, p.probs, &p.net.headBack, false, 1)

@@ -10,6 +10,9 @@ import (
 // keeps what the backward half needs. It uses the caller's goroutine only: run
 // several passes for several cores.
 type Pass struct {
+	// Temperature divides the logits before they become probabilities; 0 is 1.
+	Temperature float64
+
 	net     *Net
 	batch   *Batch
 	room    arena
@@ -239,6 +242,9 @@ func (p *Pass) score() []float32 {
 	normalize(p.final, p.last, p.inverse, w.Norm, w.Config.NormEps)
 	p.probs = p.room.matrix(n, w.Config.VocabSize)
 	kernel.Gemm(p.probs, p.final, &p.net.head, false, 1)
+	if cold := p.cold(); cold != 1 {
+		kernel.Scale(cold, p.probs.Data[:n*w.Config.VocabSize])
+	}
 	p.logp = p.room.vector(n)
 	scratch := p.room.vector(w.Config.VocabSize)
 	for i, row := range p.rows {
@@ -247,6 +253,14 @@ func (p *Pass) score() []float32 {
 		kernel.Softmax(logits)
 	}
 	return p.logp
+}
+
+// cold is what the logits are multiplied by.
+func (p *Pass) cold() float32 {
+	if p.Temperature == 0 {
+		return 1
+	}
+	return float32(1 / p.Temperature)
 }
 
 // Hits counts the targets of the last Forward that the model finds most likely.

@@ -1,6 +1,7 @@
 package train
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -43,6 +44,11 @@ func (j *job) checkpoint(ctx context.Context) error {
 	if err := safetensors.WriteFile(filepath.Join(dir, optimizerFile), tensors, nil); err != nil {
 		return err
 	}
+	if r, ok := j.course.(*rollouts); ok {
+		if err := r.saveAnswers(dir); err != nil {
+			return err
+		}
+	}
 	if err := copyFile(filepath.Join(dir, metricsFile), j.metrics.Name()); err != nil {
 		return err
 	}
@@ -76,6 +82,7 @@ func (j *job) restore(dir string) error {
 			differ = append(differ, what)
 		}
 	}
+	note(cmp.Or(s.Method, engines.Supervised) == j.state.Method, "method")
 	note(s.Base == j.state.Base, "base model")
 	note(s.Data == j.state.Data, "data set")
 	note(s.Seed == j.state.Seed, "seed")
@@ -84,6 +91,12 @@ func (j *job) restore(dir string) error {
 		return domain.Faultf(domain.FailedPrecondition, "the checkpoint to resume from was made with another %s: begin anew without it", strings.Join(differ, ", "))
 	}
 	j.state = s
+	j.state.Method = j.order.Method
+	if r, ok := j.course.(*rollouts); ok {
+		if err := r.restoreAnswers(dir); err != nil {
+			return fmt.Errorf("checkpoint: %w", err)
+		}
+	}
 	if err := j.restoreModel(filepath.Join(dir, modelDir)); err != nil {
 		return fmt.Errorf("checkpoint: %w", err)
 	}
@@ -130,7 +143,7 @@ func (j *job) restoreOptimizer(path string) error {
 			return err
 		}
 	}
-	j.loop.steps = j.state.Step
+	j.loop.steps = j.state.Step - j.state.Idle
 	return errors.Join(file.Read(j.loop.mean, "mean", n), file.Read(j.loop.variance, "variance", n))
 }
 

@@ -5,31 +5,12 @@ package train
 import (
 	"context"
 	"math"
+	"slices"
 
 	"anneal/domain"
 	"anneal/engines/embedded/kernel"
 	"anneal/engines/embedded/llama"
 )
-
-// A Sample is one sequence to learn from. Token i > 0 is learnt when Scored[i].
-type Sample struct {
-	Tokens []int32
-	Scored []bool
-}
-
-// inputs is how many tokens a pass spends on the sample.
-func (s *Sample) inputs() int { return len(s.Tokens) - 1 }
-
-// scored counts the tokens learnt.
-func (s *Sample) scored() int {
-	n := 0
-	for i, on := range s.Scored {
-		if on && i > 0 {
-			n++
-		}
-	}
-	return n
-}
 
 // shardTokens is where a batch is cut into shares for the cores. The cuts
 // depend on the samples alone and the shares' gradients are added in their
@@ -47,24 +28,23 @@ type Loop struct {
 	Dropout float64 // of an adapter's inputs
 	Seed    uint64  // of dropout
 
-	workers  int
-	mean     []float32 // AdamW's first moment
-	variance []float32 // and second
-	steps    int       // optimiser steps so far
-	total    *llama.Gradient
-	lanes    []*lane
-	ranges   []decayRange
+	objective objective
+	workers   int
+	mean      []float32 // AdamW's first moment
+	variance  []float32 // and second
+	steps     int       // optimiser steps so far
+	total     *llama.Gradient
+	lanes     []*lane
+	ranges    []decayRange
 }
 
 // A lane is what one core works with.
 type lane struct {
-	pass  *llama.Pass
-	grad  *llama.Gradient
-	batch llama.Batch
-	dlogp []float32
-
-	loss         float64 // of the last shard
-	scored, hits int
+	pass   *llama.Pass
+	grad   *llama.Gradient
+	batch  llama.Batch
+	slopes []float32
+	told   figures // of the last shard
 }
 
 // A decayRange is a stretch of the trained vector of bounded length.
@@ -73,10 +53,11 @@ type decayRange struct {
 	decay  bool
 }
 
-// NewLoop prepares the training of net on that many cores.
+// NewLoop prepares the training of net on that many cores. It learns by
+// likelihood.
 func NewLoop(net *llama.Net, workers int) *Loop {
 	n := len(net.Trained())
-	l := &Loop{Net: net, workers: workers, mean: make([]float32, n), variance: make([]float32, n), total: net.NewGradient()}
+	l := &Loop{Net: net, objective: likelihood{}, workers: workers, mean: make([]float32, n), variance: make([]float32, n), total: net.NewGradient()}
 	for range workers {
 		l.lanes = append(l.lanes, &lane{pass: llama.NewPass(net), grad: net.NewGradient()})
 	}
@@ -90,11 +71,28 @@ func NewLoop(net *llama.Net, workers int) *Loop {
 	return l
 }
 
+// newViewer makes a loop that measures and cannot learn.
+func newViewer(net *llama.Net, workers int) *Loop {
+	l := &Loop{Net: net, objective: likelihood{}, workers: workers}
+	for range workers {
+		l.lanes = append(l.lanes, &lane{pass: llama.NewPass(net)})
+	}
+	return l
+}
+
+// heat sets the temperature of the probabilities that are learnt.
+func (l *Loop) heat(temperature float64) {
+	for _, lane := range l.lanes {
+		lane.pass.Temperature = temperature
+	}
+}
+
 // A StepReport says how an optimiser step went.
 type StepReport struct {
-	Loss   float64 // mean negative log-likelihood of the tokens learnt, in nats, before the step
+	Loss   float64 // of the objective, before the step; of likelihood in nats a token
 	Norm   float64 // of the gradient, before it was clipped
 	Tokens int     // inputs passed through the model
+	told   figures
 }
 
 // Step takes one optimiser step on the samples at a learning rate. Batches of
@@ -138,51 +136,67 @@ func (l *Loop) update(rate, clip float64) {
 	l.Net.Pack(l.workers)
 }
 
-// gradient adds the gradient of the samples' mean loss to total.
+// gradient adds the gradient of the objective's mean over the samples to total.
 func (l *Loop) gradient(ctx context.Context, samples []*Sample) (StepReport, error) {
-	scored, report := 0, StepReport{}
+	weight, report := 0.0, StepReport{told: figures{}}
 	for _, s := range samples {
-		scored += s.scored()
+		weight += l.objective.weight(s)
 		report.Tokens += s.inputs()
 	}
 	shards := cut(samples)
-	slope := float32(-1 / float64(max(scored, 1)))
+	scale := float32(1 / max(weight, 1))
 	l.each(ctx, shards, func(i int, lane *lane) {
-		logp := lane.forward(shards[i], l.Dropout, l.Seed+uint64(l.steps)<<20+uint64(i))
-		lane.loss = -total(logp)
-		lane.dlogp = lane.dlogp[:0]
-		for range logp {
-			lane.dlogp = append(lane.dlogp, slope)
-		}
+		lane.judge(l.objective, shards[i], lane.forward(shards[i], l.Dropout, l.Seed+uint64(l.steps)<<20+uint64(i)))
+		kernel.Scale(scale, lane.slopes)
 		clear(lane.grad.Flat)
-		lane.pass.Backward(lane.dlogp, lane.grad)
-	}, func(lane *lane) {
-		report.Loss += lane.loss / float64(max(scored, 1))
+		lane.pass.Backward(lane.slopes, lane.grad)
+	}, func(_ int, lane *lane) {
+		report.told.merge(lane.told)
 		kernel.Add(l.total.Flat, l.total.Flat, lane.grad.Flat)
 	})
+	report.Loss = report.told["loss"].value()
 	return report, ctx.Err()
 }
 
 // Loss is the mean negative log-likelihood of the samples' learnt tokens, in
 // nats, and the share of them that the model finds most likely.
 func (l *Loop) Loss(ctx context.Context, samples []*Sample) (loss, accuracy float64, err error) {
-	scored, hits := 0, 0
-	shards := cut(samples)
+	told, err := l.measure(ctx, samples)
+	return told["loss"].value(), told["accuracy"].value(), err
+}
+
+// measure is the objective's figures of samples.
+func (l *Loop) measure(ctx context.Context, samples []*Sample) (figures, error) {
+	told, shards := figures{}, cut(samples)
 	l.each(ctx, shards, func(i int, lane *lane) {
 		logp := lane.forward(shards[i], 0, 0)
-		lane.loss, lane.scored, lane.hits = -total(logp), len(logp), lane.pass.Hits()
-	}, func(lane *lane) {
-		loss += lane.loss
-		scored += lane.scored
-		hits += lane.hits
+		lane.judge(l.objective, shards[i], logp)
+		if l.objective == (likelihood{}) {
+			lane.told.add("accuracy", float64(lane.pass.Hits()), float64(len(logp)))
+		}
+	}, func(_ int, lane *lane) { told.merge(lane.told) })
+	return told, ctx.Err()
+}
+
+// logp is the log-probability of each learnt token of each sample.
+func (l *Loop) logp(ctx context.Context, samples []*Sample) ([][]float32, error) {
+	var out [][]float32
+	shards := cut(samples)
+	l.each(ctx, shards, func(i int, lane *lane) {
+		lane.slopes = append(lane.slopes[:0], lane.forward(shards[i], 0, 0)...)
+	}, func(i int, lane *lane) {
+		for at, s := 0, 0; s < len(shards[i]); s++ {
+			n := shards[i][s].scored()
+			out = append(out, slices.Clone(lane.slopes[at:at+n]))
+			at += n
+		}
 	})
-	n := float64(max(scored, 1))
-	return loss / n, float64(hits) / n, ctx.Err()
+	return out, ctx.Err()
 }
 
 // each has the lanes compute the shards, and adds up what they found one after
 // another in the shards' order. It leaves out the rest when ctx is done.
-func (l *Loop) each(ctx context.Context, shards [][]*Sample, compute func(i int, lane *lane), add func(*lane)) {
+func (l *Loop) each(ctx context.Context, shards [][]*Sample, compute, add func(i int, lane *lane)) {
 	free := make(chan *lane, len(l.lanes))
 	for _, lane := range l.lanes {
 		free <- lane
@@ -196,7 +210,7 @@ func (l *Loop) each(ctx context.Context, shards [][]*Sample, compute func(i int,
 		}
 		order.wait(i)
 		if live {
-			add(lane)
+			add(i, lane)
 		}
 		order.done()
 		free <- lane
@@ -207,8 +221,24 @@ func (n *lane) forward(samples []*Sample, dropout float64, seed uint64) []float3
 	n.batch.Reset()
 	for _, s := range samples {
 		n.batch.Add(s.Tokens, s.Scored)
+		if r := s.Rejected; r != nil {
+			n.batch.Add(r.Tokens, r.Scored)
+		}
 	}
 	return n.pass.ForwardDropout(&n.batch, dropout, seed)
+}
+
+// judge puts the slopes of the samples' losses, not yet divided by anything,
+// into slopes.
+func (n *lane) judge(o objective, samples []*Sample, logp []float32) {
+	n.told = figures{}
+	n.slopes = slices.Grow(n.slopes[:0], len(logp))[:len(logp)]
+	at := 0
+	for _, s := range samples {
+		to := at + s.scored()
+		n.told.add("loss", o.judge(s, logp[at:to], n.slopes[at:to], n.told), o.weight(s))
+		at = to
+	}
 }
 
 // cut divides samples into shares of about shardTokens.
@@ -224,12 +254,4 @@ func cut(samples []*Sample) [][]*Sample {
 		from = to
 	}
 	return out
-}
-
-func total(v []float32) float64 {
-	sum := 0.0
-	for _, x := range v {
-		sum += float64(x)
-	}
-	return sum
 }

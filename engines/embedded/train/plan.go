@@ -83,19 +83,19 @@ func (p *plan) batches(epoch int) [][]*Sample {
 	return steps
 }
 
-// carve takes a tenth of the samples, at least one and at most 256, out of
+// carve takes a tenth of the rows, at least one and at most 256, out of
 // training for evaluation.
-func carve(samples []*Sample, seed uint64) (train, held []*Sample) {
-	n := min(max(len(samples)/10, 1), 256)
+func carve[T any](rows []T, seed uint64) (train, held []T) {
+	n := min(max(len(rows)/10, 1), 256)
 	chosen := map[int]bool{}
-	for _, i := range rand.New(rand.NewPCG(seed, 0x63617276)).Perm(len(samples))[:n] {
+	for _, i := range rand.New(rand.NewPCG(seed, 0x63617276)).Perm(len(rows))[:n] {
 		chosen[i] = true
 	}
-	for i, s := range samples {
+	for i, row := range rows {
 		if chosen[i] {
-			held = append(held, s)
+			held = append(held, row)
 		} else {
-			train = append(train, s)
+			train = append(train, row)
 		}
 	}
 	return train, held

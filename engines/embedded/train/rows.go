@@ -41,19 +41,33 @@ type message struct {
 	ToolCalls json.RawMessage `json:"tool_calls"`
 }
 
-// A reader turns files of rows into samples.
+// A reader turns files of rows into what is learnt.
 type reader struct {
-	tokens *tokenizer.Tokenizer
-	window int // most tokens of a sample
-	vocab  int
+	tokens  *tokenizer.Tokenizer
+	window  int // most tokens of a sample
+	vocab   int
+	weights map[string]float64      // of metrics
+	take    func(line []byte) error // keeps one row; its error says what is wrong with it
 
 	digest  hash.Hash
 	samples []*Sample
-	count   int // tokens
+	groups  []group   // of samples that were scored
+	alone   group     // samples that were scored and stand alone in their rows
+	prompts []*prompt // to be answered
+	kept    int       // samples and prompts
+	count   int       // tokens
 }
 
+// newReader makes a reader of supervised rows.
 func newReader(t *tokenizer.Tokenizer, window, vocab int) *reader {
-	return &reader{tokens: t, window: window, vocab: vocab, digest: sha256.New()}
+	r := &reader{tokens: t, window: window, vocab: vocab, digest: sha256.New()}
+	r.take = r.supervised
+	return r
+}
+
+func (r *reader) keep(s *Sample) {
+	r.samples = append(r.samples, s)
+	r.kept, r.count = r.kept+1, r.count+s.inputs()+1
 }
 
 // hash names everything read so far.
@@ -79,13 +93,10 @@ func (r *reader) read(path string) error {
 		if len(line) == 0 {
 			continue
 		}
-		sample, err := r.sample(line)
-		if err != nil {
+		if err := r.take(line); err != nil {
 			return refuse("%v", err)
 		}
-		r.samples = append(r.samples, sample)
-		r.count += len(sample.Tokens)
-		if len(r.samples) > maxRows || r.count > maxTokens {
+		if r.kept > maxRows || r.count > maxTokens {
 			return refuse("the data set exceeds %d rows or %d tokens: use fewer rows", maxRows, maxTokens)
 		}
 	}
@@ -96,30 +107,44 @@ func (r *reader) read(path string) error {
 	return lines.Err()
 }
 
-// sample renders one row; its error says what is wrong with the row.
-func (r *reader) sample(line []byte) (*Sample, error) {
+// supervised renders one row, all of which is one sample.
+func (r *reader) supervised(line []byte) error {
 	var one row
 	if err := json.Unmarshal(line, &one); err != nil {
-		return nil, fmt.Errorf("not a JSON object of a training row: %w", err)
+		return fmt.Errorf("not a JSON object of a training row: %w", err)
 	}
 	ids, learn, err := r.render(&one)
 	if err != nil {
-		return nil, err
+		return err
 	}
+	s, err := r.sequence(ids, learn)
+	if err != nil {
+		return err
+	}
+	if s.scored() == 0 {
+		return errors.New("the row has nothing to learn: give an assistant message weight 1, or a completion")
+	}
+	r.keep(s)
+	return nil
+}
+
+// sequence is a sample of tokens that the model knows and has room for.
+func (r *reader) sequence(ids []int, learn []bool) (*Sample, error) {
 	s := &Sample{Tokens: make([]int32, len(ids)), Scored: learn}
 	for i, id := range ids {
 		if id < 0 || id >= r.vocab {
-			return nil, fmt.Errorf("token %d is outside the model's vocabulary of %d: the tokenizer does not belong to the model", id, r.vocab)
+			return nil, errForeignToken(id, r.vocab)
 		}
 		s.Tokens[i] = int32(id)
 	}
 	if len(ids) > r.window {
 		return nil, fmt.Errorf("the row has %d tokens, more than the %d that fit: shorten it, or raise maxContextLength up to the model's window", len(ids), r.window)
 	}
-	if s.scored() == 0 {
-		return nil, errors.New("the row has nothing to learn: give an assistant message weight 1, or a completion")
-	}
 	return s, nil
+}
+
+func errForeignToken(id, vocab int) error {
+	return fmt.Errorf("token %d is outside the model's vocabulary of %d: the tokenizer does not belong to the model", id, vocab)
 }
 
 func (r *reader) render(one *row) (ids []int, learn []bool, err error) {
@@ -166,22 +191,31 @@ func (r *reader) text(ids []int, learn []bool, text string, wanted bool) ([]int,
 
 // conversation checks and renders messages.
 func (r *reader) conversation(messages []message) ([]int, []bool, error) {
-	turns := make([]tokenizer.Message, len(messages))
-	for i, m := range messages {
-		switch {
-		case m.Role == "system" && i > 0:
-			return nil, nil, fmt.Errorf("messages[%d].role: a system message comes first or not at all", i)
-		case m.Role == "tool" || len(m.ToolCalls) > 0 && string(m.ToolCalls) != "null":
-			return nil, nil, fmt.Errorf("messages[%d]: this model's template has no tool calls: leave such rows out", i)
-		case m.Content == nil:
-			return nil, nil, fmt.Errorf("messages[%d].content: is missing: give a text", i)
-		case m.Weight != nil && *m.Weight != 0 && *m.Weight != 1:
-			return nil, nil, fmt.Errorf("messages[%d].weight: must be 0 or 1", i)
-		}
-		turns[i] = tokenizer.Message{Role: m.Role, Content: *m.Content, Weight: m.Weight}
+	turns, err := turnsOf(messages)
+	if err != nil {
+		return nil, nil, err
 	}
 	if last := messages[len(messages)-1]; last.Role != "assistant" {
 		return nil, nil, fmt.Errorf("messages: the last is the assistant's, not %q", last.Role)
 	}
 	return r.tokens.Chat(turns)
+}
+
+// turnsOf checks messages.
+func turnsOf(messages []message) ([]tokenizer.Message, error) {
+	turns := make([]tokenizer.Message, len(messages))
+	for i, m := range messages {
+		switch {
+		case m.Role == "system" && i > 0:
+			return nil, fmt.Errorf("messages[%d].role: a system message comes first or not at all", i)
+		case m.Role == "tool" || len(m.ToolCalls) > 0 && string(m.ToolCalls) != "null":
+			return nil, fmt.Errorf("messages[%d]: this model's template has no tool calls: leave such rows out", i)
+		case m.Content == nil:
+			return nil, fmt.Errorf("messages[%d].content: is missing: give a text", i)
+		case m.Weight != nil && *m.Weight != 0 && *m.Weight != 1:
+			return nil, fmt.Errorf("messages[%d].weight: must be 0 or 1", i)
+		}
+		turns[i] = tokenizer.Message{Role: m.Role, Content: *m.Content, Weight: m.Weight}
+	}
+	return turns, nil
 }

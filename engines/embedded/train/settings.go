@@ -19,8 +19,35 @@ const (
 	defaultBatchTokens = 2048
 	defaultSamples     = 8
 	evaluations        = 10 // of a whole training, when there are rows to evaluate on
-	patience           = 3  // evaluations without a better loss before an early stop
+	patience           = 3  // evaluations without a better loss, or chunks without a signal, before an early stop
 )
+
+// Defaults of the methods that learn from preferences and rewards. At rates
+// fit for a likelihood they ruin a model: nothing holds them to texts that
+// anybody wrote.
+const (
+	defaultNudgeRate     = 5e-4 // of an adapter
+	defaultFullNudgeRate = 1e-4
+	defaultAnswers       = 32   // samples of a gradient batch of scored answers
+	defaultAnswerTokens  = 8192 // … and their tokens
+	defaultKLBeta        = 0.04 // Shao et al. 2024, section 4.2
+	defaultOutput        = 512  // tokens of an answer
+	defaultRollouts      = 32
+	defaultEvaluations   = 8
+)
+
+// defaultRate is the learning rate of a method for a model rateWidth wide.
+func defaultRate(method string, rank int) float64 {
+	switch {
+	case method == engines.Supervised && rank > 0:
+		return defaultLoraRate
+	case method == engines.Supervised:
+		return defaultFullRate
+	case rank > 0:
+		return defaultNudgeRate
+	}
+	return defaultFullNudgeRate
+}
 
 // resolve fills the settings' zeros and checks the rest. It answers
 // InvalidArgument with the names of the fields at fault.
@@ -47,15 +74,20 @@ func resolve(order engines.TrainOrder, c *llama.Config) (engines.TrainSettings, 
 		_, known := llama.ModuleNamed(name)
 		v.Require(known, "loraTargetModules", "%q is no projection of this model: use q_proj, k_proj, v_proj, o_proj, gate_proj, up_proj or down_proj", name)
 	}
+	s.Loss = resolveLoss(&v, order.Method, s.Loss)
+	scored := order.Method == engines.Reinforcement || order.Method == engines.RLOR
+	if order.Method == engines.Reinforcement {
+		s.Rollouts = resolveRollouts(&v, s.Rollouts)
+	}
 	if err := v.Err(); err != nil {
 		return s, err
 	}
 	fill(&s.Epochs, 1)
-	rate := defaultFullRate
-	if s.LoraRank > 0 {
-		rate = defaultLoraRate
+	if scored {
+		fill(&s.BatchSizeTokens, max(defaultAnswerTokens, s.MaxContextLength))
+		fill(&s.BatchSizeSamples, defaultAnswers)
 	}
-	fill(&s.LearningRate, rate*min(1, rateWidth/float64(c.HiddenSize)))
+	fill(&s.LearningRate, defaultRate(order.Method, s.LoraRank)*min(1, rateWidth/float64(c.HiddenSize)))
 	fill(&s.LoraAlpha, engines.DefaultLoraAlpha(s.LoraRank))
 	fill(&s.BatchSizeTokens, max(defaultBatchTokens, s.MaxContextLength))
 	fill(&s.BatchSizeSamples, defaultSamples)
@@ -63,6 +95,9 @@ func resolve(order engines.TrainOrder, c *llama.Config) (engines.TrainSettings, 
 	fill(&s.MaxContextLength, c.MaxPositions)
 	if len(s.LoraTargetModules) == 0 {
 		s.LoraTargetModules = nil // as a checkpoint gives it back
+	}
+	if len(s.RewardWeights) == 0 {
+		s.RewardWeights = nil
 	}
 	return s, nil
 }

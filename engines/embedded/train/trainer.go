@@ -1,14 +1,17 @@
 package train
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"math"
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"time"
 
 	"anneal/domain"
@@ -26,11 +29,11 @@ type job struct {
 	settings engines.TrainSettings
 	watch    engines.TrainWatcher
 	loop     *Loop
+	tokens   *tokenizer.Tokenizer
 	base     string // the base's hash
 	data     string // the hash of all rows
-	plan     *plan
-	held     []*Sample // to evaluate on
-	metrics  *os.File  // one row a line, since step 1
+	course   course
+	metrics  *os.File // one row a line, since step 1
 	state    state
 	best     []float32          // the trained parameters of the lowest evaluation loss, for an early stop
 	values   map[string]float64 // the last of each metric
@@ -40,14 +43,25 @@ type job struct {
 // moments it is all that a resume needs.
 type state struct {
 	Step      int     `json:"step"`
+	Idle      int     `json:"idle,omitempty"` // steps without anything to learn
+	Rate      float64 `json:"rate"`           // learning rate of the last step
 	Tokens    int64   `json:"tokens"`
 	Evaluated int     `json:"evaluated"` // step of the last evaluation
 	BestLoss  float64 `json:"bestLoss"`  // lowest evaluation loss so far
 	BestStep  int     `json:"bestStep"`
 	Worse     int     `json:"worse"` // evaluations since then
 	Stopped   bool    `json:"stopped"`
+	Reason    string  `json:"reason,omitempty"` // of Stopped
+	Shift     float64 `json:"shift,omitempty"`  // see guard
+
+	// Of rollouts.
+	Chunk       int     `json:"chunk,omitempty"`       // chunks begun
+	At          int     `json:"at,omitempty"`          // steps of the last of them that are done
+	Flat        int     `json:"flat,omitempty"`        // chunks in a row that taught nothing
+	EvaluatedAt float64 `json:"evaluatedAt,omitempty"` // epochs done at the last evaluation
 
 	// What the training must have in common with the one that resumes it.
+	Method   string                `json:"method"`
 	Base     string                `json:"base"`
 	Data     string                `json:"data"`
 	Seed     uint64                `json:"seed"`
@@ -69,13 +83,18 @@ func (Trainer) Train(ctx context.Context, order engines.TrainOrder, watch engine
 		return result, err
 	}
 	return engines.TrainResult{Dir: dir, Adapter: j.loop.Net.Adapter != nil, Steps: j.state.Step, Tokens: j.state.Tokens,
-		StoppedEarly: j.state.Stopped, Values: j.values}, nil
+		StoppedEarly: j.state.Stopped, Reason: j.state.Reason, Values: j.values}, nil
 }
 
 // begin loads model and rows, and takes up the checkpoint to resume from.
 func begin(ctx context.Context, order engines.TrainOrder, watch engines.TrainWatcher) (*job, error) {
-	if order.Method != "" && order.Method != engines.Supervised {
-		return nil, domain.Faultf(domain.InvalidArgument, "method: %q is unknown to the embedded engine; use %q", order.Method, engines.Supervised)
+	order.Method = cmp.Or(order.Method, engines.Supervised)
+	if losses[order.Method] == nil {
+		return nil, domain.Faultf(domain.InvalidArgument, "method: %q is unknown to the embedded engine; use one of %s", order.Method,
+			strings.Join(slices.Sorted(maps.Keys(losses)), ", "))
+	}
+	if order.Method == engines.Reinforcement && order.Evaluation == nil {
+		return nil, domain.Faultf(domain.FailedPrecondition, "evaluator: this node runs no evaluator code, which scores the answers: start a worker that does")
 	}
 	config, err := llama.ReadConfig(order.BaseDir)
 	if err == nil {
@@ -92,18 +111,22 @@ func begin(ctx context.Context, order engines.TrainOrder, watch engines.TrainWat
 	if err != nil {
 		return nil, fmt.Errorf("base model: %w", err)
 	}
-	j := &job{order: order, watch: watch, base: weights.Hash(), values: map[string]float64{}}
+	j := &job{order: order, watch: watch, tokens: tokens, base: weights.Hash(), values: map[string]float64{}}
 	if j.settings, err = resolve(order, &weights.Config); err != nil {
 		return nil, err
 	}
-	if err := j.read(tokens, weights.Config.VocabSize); err != nil {
+	train, held, err := j.read(weights.Config.VocabSize)
+	if err != nil {
 		return nil, err
 	}
 	weights.Config.TorchDType = "float32" // a result and a checkpoint lose nothing
 	if err := j.build(weights); err != nil {
 		return nil, err
 	}
-	j.state = state{BestLoss: math.MaxFloat64, Base: j.base, Data: j.data, Seed: order.Seed, Settings: j.settings}
+	if err := j.enroll(ctx, train, held); err != nil {
+		return nil, err
+	}
+	j.state = state{BestLoss: math.MaxFloat64, Method: order.Method, Base: j.base, Data: j.data, Seed: order.Seed, Settings: j.settings}
 	if j.metrics, err = os.Create(filepath.Join(order.WorkDir, metricsFile)); err != nil {
 		return nil, err
 	}
@@ -115,33 +138,39 @@ func begin(ctx context.Context, order engines.TrainOrder, watch engines.TrainWat
 	return j, ctx.Err()
 }
 
-// read turns the order's files into a plan and rows to evaluate on.
-func (j *job) read(tokens *tokenizer.Tokenizer, vocab int) error {
-	train := newReader(tokens, j.settings.MaxContextLength, vocab)
+// read reads the order's files.
+func (j *job) read(vocab int) (train, held *reader, err error) {
+	train, held = j.reader(vocab), j.reader(vocab)
 	for _, path := range j.order.DataFiles {
 		if err := train.read(path); err != nil {
-			return err
+			return nil, nil, err
 		}
 	}
-	held := newReader(tokens, j.settings.MaxContextLength, vocab)
 	for _, path := range j.order.EvalFiles {
 		if err := held.read(path); err != nil {
-			return err
+			return nil, nil, err
 		}
 	}
 	j.data = train.hash() + " " + held.hash()
-	samples := train.samples
-	j.held = held.samples
-	if len(j.held) == 0 && (j.settings.EvalAutoCarveout || j.settings.EarlyStop) && len(samples) > 1 {
-		samples, j.held = carve(samples, j.order.Seed)
+	if train.kept == 0 {
+		return nil, nil, domain.Faultf(domain.InvalidArgument, "dataset: holds no rows to train on; upload a JSONL file with at least one")
 	}
-	if len(samples) == 0 {
-		return domain.Faultf(domain.InvalidArgument, "dataset: holds no rows to train on; upload a JSONL file with at least one")
+	return train, held, nil
+}
+
+// reader reads rows as the method needs them.
+func (j *job) reader(vocab int) *reader {
+	r := newReader(j.tokens, j.settings.MaxContextLength, vocab)
+	r.weights = j.settings.RewardWeights
+	switch j.order.Method {
+	case engines.DPO:
+		r.take = r.pair
+	case engines.RLOR:
+		r.take = r.scored
+	case engines.Reinforcement:
+		r.take = r.prompt
 	}
-	s := j.settings
-	j.plan = newPlan(samples, s.Epochs, s.BatchSizeTokens, s.BatchSizeSamples, s.GradientAccumulationSteps, j.order.Seed)
-	fill(&j.settings.CheckpointSteps, min(max(j.plan.steps/4, 20), 1000))
-	return nil
+	return r
 }
 
 // build prepares what is trained: a new adapter, one to continue from, or all
@@ -170,7 +199,7 @@ func (j *job) build(weights *llama.Weights) error {
 	}
 	workers := cores(j.order)
 	j.loop = NewLoop(llama.NewNet(weights, adapter, workers), workers)
-	j.loop.Decay, j.loop.Seed = j.settings.OptimizerWeightDecay, j.order.Seed
+	j.loop.Decay, j.loop.Seed, j.loop.objective = j.settings.OptimizerWeightDecay, j.order.Seed, objectiveOf(j.settings.Loss)
 	if adapter != nil {
 		j.loop.Dropout = j.settings.LoraDropout
 	}
@@ -196,7 +225,7 @@ func (j *job) advance(ctx context.Context) error {
 		if err := j.evaluate(ctx); err != nil {
 			return err
 		}
-		ended := s.Step == j.plan.steps || s.Stopped
+		ended := s.Stopped || j.course.over()
 		if s.Step != saved && (ended || s.Step%j.settings.CheckpointSteps == 0) {
 			if ctx.Err() != nil {
 				return ctx.Err()
@@ -215,53 +244,76 @@ func (j *job) advance(ctx context.Context) error {
 	}
 }
 
-// rate is the learning rate of a step, counted from 1.
-func (j *job) rate(step int) float64 {
-	return rateAt(step, j.plan.steps, j.settings.LearningRateWarmupSteps, j.settings.LearningRate)
-}
-
-// step takes one optimiser step. When ctx ends it, nothing has changed.
+// step takes one optimiser step. When ctx ends it, nothing has changed. A step
+// with nothing to learn leaves the model as it is.
 func (j *job) step(ctx context.Context) error {
 	s := &j.state
-	report, err := j.loop.Step(ctx, j.plan.batch(s.Step), j.rate(s.Step+1))
+	batch, values, err := j.course.next(ctx)
+	if err != nil {
+		return err
+	}
+	rate := j.course.rate()
+	report := StepReport{told: figures{}}
+	if len(batch) > 0 {
+		report, err = j.loop.Step(ctx, batch, rate)
+	}
 	if errors.Is(err, errDiverged) {
 		return &domain.Fault{Code: errDiverged.Code, Reason: errDiverged.Reason, Message: fmt.Sprintf("step %d: %s", s.Step+1, errDiverged.Message)}
 	}
 	if err != nil {
 		return err
 	}
+	if len(batch) == 0 {
+		s.Idle++
+	}
 	s.Step++
+	s.Rate = rate
 	s.Tokens += int64(report.Tokens)
-	return j.report(map[string]float64{"train/loss": report.Loss, "train/grad_norm": report.Norm})
+	j.course.passed(report.told)
+	told := report.told.values("train")
+	maps.Copy(told, values)
+	if len(batch) > 0 {
+		told["train/grad_norm"] = report.Norm
+	}
+	return j.report(told)
 }
 
 // evaluate measures the rows held out when it is time, keeps the best parameters
 // for an early stop, and decides on that.
 func (j *job) evaluate(ctx context.Context) error {
 	s := &j.state
-	due := s.Step%max(1, j.plan.steps/evaluations) == 0 || s.Step == j.plan.steps
-	if !due || len(j.held) == 0 || s.Evaluated >= s.Step {
+	if !j.course.due() || s.Evaluated >= s.Step {
 		return nil
 	}
-	loss, accuracy, err := j.loop.Loss(ctx, j.held)
-	if err != nil {
+	values, err := j.course.measure(ctx)
+	if err != nil || values == nil {
 		return err
 	}
 	s.Evaluated = s.Step
+	if loss, ok := values["eval/loss"]; ok {
+		j.judgeLoss(loss)
+	}
+	return j.report(values)
+}
+
+// judgeLoss compares an evaluation with the best one before it.
+func (j *job) judgeLoss(loss float64) {
+	s := &j.state
 	if s.Worse++; loss < s.BestLoss {
 		s.BestLoss, s.BestStep, s.Worse = loss, s.Step, 0
 		if j.settings.EarlyStop {
 			j.best = append(j.best[:0], j.loop.Net.Trained()...)
 		}
 	}
-	s.Stopped = j.settings.EarlyStop && s.Worse >= patience
-	return j.report(map[string]float64{"eval/loss": loss, "eval/accuracy": accuracy})
+	if j.settings.EarlyStop && s.Worse >= patience {
+		s.Stopped, s.Reason = true, fmt.Sprintf("the loss on the rows held out was lowest at step %d and did not improve on that: its model is kept", s.BestStep)
+	}
 }
 
 // report adds a row to the metrics file and tells the watcher.
 func (j *job) report(values map[string]float64) error {
-	row := engines.Metrics{Step: j.state.Step, Steps: j.plan.steps, Epoch: j.plan.progress(j.state.Step), Time: time.Now().UTC(),
-		LearningRate: j.rate(j.state.Step), Tokens: j.state.Tokens, Values: values}
+	row := engines.Metrics{Step: j.state.Step, Steps: j.course.steps(), Epoch: j.course.epoch(), Time: time.Now().UTC(),
+		LearningRate: j.state.Rate, Tokens: j.state.Tokens, Values: values}
 	for name, value := range values {
 		j.values[name] = value
 	}

@@ -136,23 +136,46 @@ func resultOf(t *testing.T, result engines.TrainResult, baseDir string) []float3
 
 // TestResumeIsExact stops a training at several steps, resumes it from what was
 // handed over, on another number of cores, and wants the bits of a training
-// that was never stopped: every metric and every parameter.
+// that was never stopped: every metric and every parameter. It does so for
+// every method.
 func TestResumeIsExact(t *testing.T) {
 	base := smallBase(t, 1)
-	rows := writeRows(t, "rows.jsonl", chatRows(37)...)
-	cases := map[string]engines.TrainSettings{
-		"adapter with dropout":        {Epochs: 3, LoraRank: 4, LoraDropout: 0.2, CheckpointSteps: 4, EvalAutoCarveout: true, OptimizerWeightDecay: 0.01},
-		"all parameters, accumulated": {Epochs: 4, LearningRateWarmupSteps: 3, GradientAccumulationSteps: 2, BatchSizeTokens: 60, CheckpointSteps: 5},
-		"early stop":                  {Epochs: 6, LoraRank: 2, EarlyStop: true, LearningRate: 0.05, LoraTargetModules: []string{"q_proj", "down_proj"}, CheckpointSteps: 7},
+	cases := map[string]struct {
+		method   string
+		rows     []string
+		settings engines.TrainSettings
+	}{
+		"adapter with dropout": {engines.Supervised, chatRows(37),
+			engines.TrainSettings{Epochs: 3, LoraRank: 4, LoraDropout: 0.2, CheckpointSteps: 4, EvalAutoCarveout: true, OptimizerWeightDecay: 0.01}},
+		"all parameters, accumulated": {engines.Supervised, chatRows(37),
+			engines.TrainSettings{Epochs: 4, LearningRateWarmupSteps: 3, GradientAccumulationSteps: 2, BatchSizeTokens: 60, CheckpointSteps: 5}},
+		"early stop": {engines.Supervised, chatRows(37),
+			engines.TrainSettings{Epochs: 6, LoraRank: 2, EarlyStop: true, LearningRate: 0.05, LoraTargetModules: []string{"q_proj", "down_proj"}, CheckpointSteps: 7}},
+		"DPO, adapter": {engines.DPO, pairRows(23),
+			engines.TrainSettings{Epochs: 3, LoraRank: 4, LoraDropout: 0.1, CheckpointSteps: 3, EvalAutoCarveout: true, LearningRateWarmupSteps: 2}},
+		"DPO, all parameters": {engines.DPO, pairRows(23),
+			engines.TrainSettings{Epochs: 2, BatchSizeTokens: 70, GradientAccumulationSteps: 2, OptimizerWeightDecay: 0.1, Loss: &domain.LossConfig{DPO: &domain.DPOLoss{Beta: 0.5}}}},
+		"ORPO": {engines.DPO, pairRows(23), engines.TrainSettings{Epochs: 3, LoraRank: 2, Loss: &domain.LossConfig{Method: domain.LossORPO}}},
+		"scored samples": {engines.RLOR, scoredRows(23),
+			engines.TrainSettings{Epochs: 3, LoraRank: 4, BatchSizeSamples: 8, LearningRate: 0.01, EvalAutoCarveout: true, RewardWeights: map[string]float64{"good": 1, "short": 0.5}}},
+		"scored samples, all parameters": {engines.RLOR, scoredRows(23),
+			engines.TrainSettings{Epochs: 3, BatchSizeSamples: 8, Loss: &domain.LossConfig{Method: domain.LossDAPO}}},
+		"own answers": {engines.Reinforcement, promptRows(11),
+			engines.TrainSettings{Epochs: 2, LoraRank: 4, LearningRate: 0.01, BatchSizeTokens: 100, BatchSizeSamples: 16, EvalAutoCarveout: true, Rollouts: shortAnswers}},
+		"own answers, all parameters": {engines.Reinforcement, promptRows(11),
+			engines.TrainSettings{Epochs: 2, BatchSizeSamples: 12, CheckpointSteps: 2, Rollouts: shortAnswers, Loss: &domain.LossConfig{Method: domain.LossGSPO}}},
 	}
-	for name, settings := range cases {
+	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
-			order := engines.TrainOrder{BaseDir: base, DataFiles: []string{rows}, Settings: settings, Seed: 9, Parallelism: 1, WorkDir: t.TempDir()}
+			rows := writeRows(t, "rows.jsonl", tc.rows...)
+			order := engines.TrainOrder{Method: tc.method, BaseDir: base, DataFiles: []string{rows}, Settings: tc.settings, Seed: 9, Parallelism: 1,
+				WorkDir: t.TempDir(), Evaluation: byLetters{}}
 			whole := &recorder{t: t}
 			want, err := Trainer{}.Train(t.Context(), order, whole)
 			require.NoError(t, err)
 			require.Equal(t, numbers(whole.rows), numbers(metricsIn(t, whole.checkpoints[want.Steps])))
 
+			require.Greater(t, want.Steps, 6)
 			for _, stop := range []int{1, 5, want.Steps - 1} {
 				ctx, cancel := context.WithCancel(t.Context())
 				first := &recorder{t: t, onStep: func(m engines.Metrics) {

@@ -1,0 +1,35 @@
+package llama
+
+import (
+	"slices"
+
+	"anneal/engines/embedded/kernel"
+)
+
+// Frozen is the net as it is now: training n does not change it. It shares with
+// n what training leaves as it is, which beside an adapter is all but that.
+func (n *Net) Frozen(workers int) *Net {
+	if n.Adapter == nil {
+		return NewNet(n.Weights.Clone(), nil, workers)
+	}
+	frozen := *n
+	frozen.Adapter = n.Adapter.clone(n.Weights.Config)
+	frozen.layers = slices.Clone(n.layers)
+	for i := range frozen.layers {
+		for _, lin := range frozen.layers[i].linears() {
+			lin.a, lin.aBack = kernel.Packed{}, kernel.Packed{}
+			lin.low = slices.Clone(lin.low)
+			for j := range lin.low {
+				lin.low[j].b, lin.low[j].back = kernel.Packed{}, kernel.Packed{}
+			}
+		}
+	}
+	frozen.packAdapter()
+	return &frozen
+}
+
+func (a *Adapter) clone(c Config) *Adapter {
+	same := &Adapter{Rank: a.Rank, Alpha: a.Alpha, BaseHash: a.BaseHash}
+	same.layOut(c, a.Modules(), slices.Clone(a.flat))
+	return same
+}

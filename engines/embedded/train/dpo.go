@@ -1,0 +1,46 @@
+package train
+
+import "math"
+
+// dpo is direct preference optimisation (Rafailov et al. 2023, "Direct
+// Preference Optimization: Your Language Model is Secretly a Reward Model",
+// equation 7): the mean over pairs of
+//
+//	loss = −log σ(reward(chosen) − reward(rejected))
+//	reward(y) = β·(log π(y) − log π_ref(y))
+//
+// where the log-probability of an answer is the sum over its tokens.
+type dpo struct{ beta float64 }
+
+func (dpo) weight(*Sample) float64 { return 1 }
+
+func (o dpo) judge(s *Sample, logp, slopes []float32, told figures) float64 {
+	n := s.learnt()
+	shift := total(logp[:n]) - total(s.Reference[:n])
+	chosen, rejected := o.beta*shift, o.beta*(total(logp[n:])-total(s.Reference[n:]))
+	margin := chosen - rejected
+	pull := o.beta * sigmoid(-margin)
+	fill32(slopes[:n], -pull)
+	fill32(slopes[n:], pull)
+	told.add("accuracy", share(margin > 0), 1)
+	told.add("margin", margin, 1)
+	told.add("reward_chosen", chosen, 1)
+	told.add("reward_rejected", rejected, 1)
+	told.add(chosenShift, shift, float64(n))
+	return softplus(-margin)
+}
+
+// chosenShift is how much likelier the chosen answers are than in the
+// reference, in nats a token.
+const chosenShift = "chosen_shift"
+
+func sigmoid(x float64) float64 {
+	if x < 0 {
+		e := math.Exp(x)
+		return e / (1 + e)
+	}
+	return 1 / (1 + math.Exp(-x))
+}
+
+// softplus is log(1 + eˣ) = −log σ(−x).
+func softplus(x float64) float64 { return max(x, 0) + math.Log1p(math.Exp(-math.Abs(x))) }

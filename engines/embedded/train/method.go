@@ -1,0 +1,139 @@
+package train
+
+import (
+	"encoding/json"
+	"slices"
+	"strings"
+
+	"anneal/domain"
+	"anneal/engines"
+)
+
+// losses are those that a method knows, its default first.
+var losses = map[string][]string{
+	engines.Supervised:    {""},
+	engines.DPO:           {domain.LossDPO, domain.LossORPO},
+	engines.Reinforcement: {domain.LossGRPO, domain.LossDAPO, domain.LossGSPO},
+	engines.RLOR:          {domain.LossGRPO, domain.LossDAPO, domain.LossGSPO},
+}
+
+// Bounds on the ratio of an answer's probabilities in the model and in the one
+// that wrote it. GSPO's are of the geometric mean over an answer's tokens.
+const (
+	clipLow      = 0.8
+	clipHigh     = 1.2
+	clipHighDAPO = 1.28
+	clipLowGSPO  = 1 - 3e-4 // the two of Zheng et al. 2025, section 5.1
+	clipHighGSPO = 1 + 4e-4
+)
+
+// resolveLoss is the loss of a method with its defaults.
+func resolveLoss(v *domain.Violations, method string, given *domain.LossConfig) *domain.LossConfig {
+	known := losses[method]
+	if method == engines.Supervised {
+		v.Require(given == nil, "lossConfig", "a supervised training has no other loss than the likelihood: leave it out")
+		return nil
+	}
+	full := domain.LossConfig{}
+	if given != nil {
+		full = *given
+	}
+	if full.Method == "" || full.Method == domain.LossUnspecified {
+		full.Method = known[0]
+	}
+	if !slices.Contains(known, full.Method) {
+		v.Add("lossConfig.method", "must be one of %s, is %q", strings.Join(known, ", "), full.Method)
+	}
+	positive := func(field string, value float64) {
+		v.Require(finite(value) && value >= 0, field, "must be 0 or more, is %g", value)
+	}
+	switch full.Method {
+	case domain.LossDPO:
+		full.DPO = orNew(full.DPO)
+		positive("lossConfig.dpo.beta", full.DPO.Beta)
+		fill(&full.DPO.Beta, domain.DefaultDPOBeta)
+	case domain.LossORPO:
+		full.ORPO = orNew(full.ORPO)
+		positive("lossConfig.orpo.lambda", full.ORPO.Lambda)
+		fill(&full.ORPO.Lambda, domain.DefaultORPOLambda)
+	case domain.LossGRPO:
+		if full.KLBeta == nil {
+			beta := defaultKLBeta
+			full.KLBeta = &beta
+		}
+		positive("lossConfig.klBeta", *full.KLBeta)
+	}
+	return &full
+}
+
+// orNew is a copy of what is given, or a new zero.
+func orNew[T any](given *T) *T {
+	made := new(T)
+	if given != nil {
+		*made = *given
+	}
+	return made
+}
+
+// objectiveOf is what a loss, with its defaults, minimises; nil is likelihood.
+func objectiveOf(loss *domain.LossConfig) objective {
+	if loss == nil {
+		return likelihood{}
+	}
+	switch loss.Method {
+	case domain.LossDPO:
+		return dpo{loss.DPO.Beta}
+	case domain.LossORPO:
+		return orpo{loss.ORPO.Lambda}
+	case domain.LossDAPO:
+		return dapo{clipLow, clipHighDAPO}
+	case domain.LossGSPO:
+		return gspo{clipLowGSPO, clipHighGSPO}
+	}
+	return grpo{clipLow, clipHigh, *loss.KLBeta}
+}
+
+// resolveRollouts is how the model answers, with the defaults.
+func resolveRollouts(v *domain.Violations, given *engines.Rollouts) *engines.Rollouts {
+	full := orNew(given)
+	if full.Temperature == nil {
+		temperature := domain.DefaultTemperature
+		full.Temperature = &temperature
+	}
+	fill(&full.ResponseCandidatesCount, domain.DefaultCandidates)
+	fill(&full.MaxOutputTokens, defaultOutput)
+	fill(&full.ChunkSize, domain.DefaultChunkSize)
+	fill(&full.MaxConcurrent, defaultRollouts)
+	fill(&full.MaxConcurrentEvaluations, defaultEvaluations)
+	t := *full.Temperature
+	v.Require(finite(t) && t > 0 && t <= 2, "inferenceParameters.temperature", "must be above 0 and at most 2, is %g", t)
+	v.Require(full.TopP >= 0 && full.TopP <= 1, "inferenceParameters.topP", "must be 0 to 1, is %g", full.TopP)
+	v.Require(full.TopK >= 0, "inferenceParameters.topK", "must be 0 (no limit) or more, is %d", full.TopK)
+	v.Require(full.MaxOutputTokens > 0, "inferenceParameters.maxOutputTokens", "must be 0 (the default) or more, is %d", full.MaxOutputTokens)
+	n := full.ResponseCandidatesCount
+	v.Require(n >= 2 && n <= domain.MaxCandidates, "inferenceParameters.responseCandidatesCount", "must be 2 to %d, is %d", domain.MaxCandidates, n)
+	v.Require(full.ChunkSize > 0 && full.ChunkSize <= domain.MaxChunkSize, "chunkSize", "must be 1 to %d, is %d", domain.MaxChunkSize, full.ChunkSize)
+	v.Require(full.MaxConcurrent > 0, "maxConcurrentRollouts", "must be 0 (the default) or more, is %d", full.MaxConcurrent)
+	v.Require(full.MaxConcurrentEvaluations > 0, "maxConcurrentEvaluations", "must be 0 (the default) or more, is %d", full.MaxConcurrentEvaluations)
+	_, err := extraOf(full.ExtraBody)
+	v.Require(err == nil, "inferenceParameters.extraBody", "may set min_p, typical_p, frequency_penalty, presence_penalty and repetition_penalty, each a number, and nothing else here: %v", err)
+	return full
+}
+
+// extra is what extraBody may set.
+type extra struct {
+	MinP              float64 `json:"min_p"`
+	TypicalP          float64 `json:"typical_p"`
+	FrequencyPenalty  float64 `json:"frequency_penalty"`
+	PresencePenalty   float64 `json:"presence_penalty"`
+	RepetitionPenalty float64 `json:"repetition_penalty"`
+}
+
+func extraOf(body string) (one extra, err error) {
+	if strings.TrimSpace(body) == "" {
+		return one, nil
+	}
+	decoder := json.NewDecoder(strings.NewReader(body))
+	decoder.DisallowUnknownFields()
+	return one, decoder.Decode(&one)
+}

@@ -1,0 +1,222 @@
+package train
+
+import (
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"anneal/engines/embedded/llama"
+)
+
+// judged is a sample of which nothing but the numbers of learnt tokens matters
+// to an objective.
+func judged(chosen, rejected int) *Sample {
+	s := &Sample{Tokens: make([]int32, chosen+1), Scored: make([]bool, chosen+1)}
+	for i := range chosen {
+		s.Scored[i+1] = true
+	}
+	if rejected > 0 {
+		s.Rejected = judged(rejected, 0)
+	}
+	return s
+}
+
+func loss(o objective, s *Sample, logp ...float32) float64 {
+	return o.judge(s, logp, make([]float32, len(logp)), figures{})
+}
+
+// TestObjectivesInClosedForm compares each loss with its formula worked by hand.
+func TestObjectivesInClosedForm(t *testing.T) {
+	pair := judged(2, 1)
+	pair.Reference = []float32{-1, -2, -3}
+	require.InDelta(t, math.Ln2, loss(dpo{0.1}, pair, -1, -2, -3), 1e-6, "the reference itself prefers neither")
+	require.InDelta(t, math.Log(1+math.Exp(-0.5*(2-(-1)))), loss(dpo{0.5}, pair, -0.5, -0.5, -4), 1e-6)
+
+	odds := func(p float64) float64 { return math.Log(p / (1 - p)) }
+	half, tenth := float32(math.Log(0.5)), float32(math.Log(0.1))
+	require.InDelta(t, math.Ln2+0.3*math.Log(1+math.Exp(-(odds(0.5)-odds(0.1)))), loss(orpo{0.3}, pair, half, half, tenth), 1e-6)
+
+	answer := judged(2, 0)
+	answer.Behaviour, answer.Reference, answer.Advantage = []float32{-1, -1}, []float32{-1, -2}, 2
+	double := -1 + float32(math.Ln2)
+	require.InDelta(t, -2, loss(grpo{0.8, 1.2, 0}, answer, -1, -1), 1e-6, "on its own answers the ratio is 1")
+	require.InDelta(t, -(1*2+1.2*2)/2, loss(grpo{0.8, 1.2, 0}, answer, -1, double), 1e-6, "clipped from above")
+	require.InDelta(t, -2+0.5*(math.Exp(-1)+1-1)/2, loss(grpo{0.8, 1.2, 0.5}, answer, -1, -1), 1e-6, "the term of KL")
+	require.InDelta(t, -(2 + 1.28*2), loss(dapo{0.8, 1.28}, answer, -1, double), 1e-6, "a sum over tokens")
+	require.InDelta(t, -math.Sqrt2*2, loss(gspo{0.5, 2}, answer, -1, double), 1e-6, "the geometric mean of the ratios")
+	answer.Advantage = -2
+	require.InDelta(t, (2+2*2)/2., loss(grpo{0.8, 1.2, 0}, answer, -1, double), 1e-6, "what got worse is not clipped from above")
+	require.InDelta(t, (2+0.8*2)/2., loss(grpo{0.8, 1.2, 0}, answer, -1, -1-float32(math.Ln2)), 1e-6, "but from below")
+}
+
+// objectives are all of them, with their knobs at several values.
+func objectives() map[string]objective {
+	out := map[string]objective{"likelihood": likelihood{}}
+	for _, beta := range []float64{0.01, 0.1, 1, 5} {
+		out[fmt.Sprint("dpo beta ", beta)] = dpo{beta}
+		out[fmt.Sprint("orpo lambda ", beta)] = orpo{beta}
+		out[fmt.Sprint("grpo klBeta ", beta)] = grpo{0.8, 1.2, beta}
+	}
+	for _, low := range []float64{0.5, 0.8, 1} {
+		for _, high := range []float64{1, 1.28, 2} {
+			out[fmt.Sprint("grpo clip ", low, high)] = grpo{low, high, 0}
+			out[fmt.Sprint("dapo clip ", low, high)] = dapo{low, high}
+			out[fmt.Sprint("gspo clip ", low, high)] = gspo{low, high}
+		}
+	}
+	return out
+}
+
+// random draws a sample with figures of all kinds, and log-probabilities of it.
+func random(rng *rand.Rand, chosen, rejected int) (*Sample, []float32) {
+	s := judged(chosen, rejected)
+	draw := func(away float64) []float32 {
+		out := make([]float32, chosen+rejected)
+		for i := range out {
+			out[i] = -float32(0.05 + away*rng.ExpFloat64())
+		}
+		return out
+	}
+	logp := draw(1)
+	s.Reference, s.Behaviour, s.Advantage = draw(1), draw(1), rng.NormFloat64()
+	for i := range s.Behaviour { // near enough that some ratios are within the clip
+		s.Behaviour[i] = logp[i] + 0.3*float32(rng.NormFloat64())
+	}
+	return s, logp
+}
+
+// TestSlopesAreThoseOfTheLosses compares the slopes of every objective with
+// finite differences of its loss, at every knob and at several lengths.
+func TestSlopesAreThoseOfTheLosses(t *testing.T) {
+	for name, o := range objectives() {
+		t.Run(name, func(t *testing.T) {
+			rng := rand.New(rand.NewPCG(3, 4))
+			seen, corners := 0, 0
+			for try := range 200 {
+				s, logp := random(rng, 1+try%7, 1+try%5)
+				if _, pairs := o.(dpo); !pairs {
+					if _, pairs = o.(orpo); !pairs {
+						s.Rejected, logp = nil, logp[:1+try%7]
+						s.Behaviour = s.Behaviour[:len(logp)]
+					}
+				}
+				slopes := make([]float32, len(logp))
+				o.judge(s, logp, slopes, figures{})
+				const step = 1.0 / 512
+				for i := range logp {
+					at := func(by float32) float64 {
+						moved := append([]float32(nil), logp...)
+						moved[i] += by
+						return loss(o, s, moved...)
+					}
+					forth, back := (at(step)-at(0))/step, (at(0)-at(-step))/step
+					if math.Abs(forth-back) > 2e-3+0.02*(math.Abs(forth)+math.Abs(back)) {
+						corners++
+						continue // where the clip begins there is no slope
+					}
+					require.InDelta(t, (forth+back)/2, slopes[i], 5e-3+0.02*math.Abs(forth), "token %d of %v", i, logp)
+					seen++
+				}
+			}
+			require.Greater(t, seen, 300)
+			require.Less(t, corners, seen/20)
+		})
+	}
+}
+
+// TestLossesFollowTheirSlopesThroughTheModel takes a tiny step against the
+// gradient of each objective and wants the loss to fall by what the gradient
+// says, in the weights of a whole model at two temperatures.
+func TestLossesFollowTheirSlopesThroughTheModel(t *testing.T) {
+	c := llama.Config{ModelType: "llama", HiddenSize: 16, IntermediateSize: 24, Layers: 2, Heads: 2, KVHeads: 1, HeadDim: 8,
+		VocabSize: 23, MaxPositions: 32, NormEps: 1e-5, RopeTheta: 10000, TieWordEmbeddings: true, InitializerRange: 0.3}
+	for name, o := range objectives() {
+		for _, temperature := range []float64{1, 0.7} {
+			t.Run(fmt.Sprint(name, " at ", temperature), func(t *testing.T) {
+				weights := llama.NewWeights(c)
+				weights.Initialize(3)
+				loop := NewLoop(llama.NewNet(weights, nil, 1), 2)
+				loop.objective = o
+				loop.heat(temperature)
+				rng := rand.New(rand.NewPCG(7, 8))
+				samples := sequences(rng, c.VocabSize, o)
+				now, err := loop.logp(t.Context(), samples)
+				require.NoError(t, err)
+				for i, s := range samples {
+					for _, lp := range now[i] {
+						s.Reference = append(s.Reference, lp+0.2*float32(rng.NormFloat64()))
+						s.Behaviour = append(s.Behaviour, lp+0.1*float32(rng.NormFloat64()))
+					}
+				}
+				clear(loop.total.Flat)
+				report, err := loop.gradient(t.Context(), samples)
+				require.NoError(t, err)
+				w, slopes := loop.Net.Trained(), append([]float32(nil), loop.total.Flat...)
+				keep := append([]float32(nil), w...)
+				norm := 0.0
+				for _, g := range slopes {
+					norm += float64(g) * float64(g)
+				}
+				if norm == 0 {
+					t.Skip("everything is clipped here")
+				}
+				at := func(by float64) float64 {
+					for i := range w {
+						w[i] = keep[i] + float32(by*float64(slopes[i])/math.Sqrt(norm))
+					}
+					loop.Net.Pack(1)
+					told, err := loop.measure(t.Context(), samples)
+					require.NoError(t, err)
+					return told["loss"].value()
+				}
+				require.InDelta(t, report.Loss, at(0), 1e-5)
+				const step = 2e-4
+				got := (8*(at(step)-at(-step)) - (at(2*step) - at(-2*step))) / (12 * step)
+				require.InDelta(t, math.Sqrt(norm), got, 0.02*math.Sqrt(norm)+5e-3)
+			})
+		}
+	}
+}
+
+// sequences are random ones, pairs where the objective wants them.
+func sequences(rng *rand.Rand, vocab int, o objective) []*Sample {
+	var out []*Sample
+	draw := func() *Sample {
+		n := 3 + rng.IntN(9)
+		s := judged(n, 0)
+		for i := range s.Tokens {
+			s.Tokens[i] = int32(rng.IntN(vocab))
+			s.Scored[i] = i > 1
+		}
+		return s
+	}
+	for range 9 {
+		s := draw()
+		switch o.(type) {
+		case dpo, orpo:
+			s.Rejected = draw()
+		}
+		s.Advantage = rng.NormFloat64()
+		out = append(out, s)
+	}
+	return out
+}
+
+func TestAdvantages(t *testing.T) {
+	for _, tc := range []struct{ scores, want []float64 }{
+		{[]float64{0, 1}, []float64{-1, 1}},
+		{[]float64{1, 0, 0, 0}, []float64{math.Sqrt(3), -1 / math.Sqrt(3), -1 / math.Sqrt(3), -1 / math.Sqrt(3)}},
+		{[]float64{0.3, 0.3, 0.3}, nil},
+		{[]float64{0.5}, nil},
+		{nil, nil},
+	} {
+		got := advantages(tc.scores)
+		require.Len(t, got, len(tc.want))
+		for i := range got {
+			require.InDelta(t, tc.want[i], got[i], 1e-12)
+		}
+	}
+}

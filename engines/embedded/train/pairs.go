@@ -1,0 +1,87 @@
+package train
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"anneal/domain"
+	"anneal/domain/rows"
+)
+
+// parse reads a row that must have a shape.
+func parse(line []byte, shape string) (rows.Row, error) {
+	row, faults := rows.Parse(line, shape)
+	switch {
+	case len(faults) > 0:
+		return row, errors.New(strings.Join(faults, "; "))
+	case row.Shape != shape:
+		return row, fmt.Errorf("the row is of shape %s, and this training takes %s", row.Shape, shape)
+	}
+	return row, nil
+}
+
+// pair reads a preference row: {input: {messages}, preferred_output,
+// non_preferred_output}. The answers alone are learnt.
+func (r *reader) pair(line []byte) error {
+	row, err := parse(line, domain.ShapePreference)
+	if err != nil {
+		return err
+	}
+	s, err := r.answered(row.Messages, row.Preferred)
+	if err != nil {
+		return fmt.Errorf("preferred_output: %w", err)
+	}
+	if s.Rejected, err = r.answered(row.Messages, row.Rejected); err != nil {
+		return fmt.Errorf("non_preferred_output: %w", err)
+	}
+	if slices.Equal(s.Tokens, s.Rejected.Tokens) {
+		return errors.New("both answers are the same: there is nothing to prefer")
+	}
+	r.keep(s)
+	return nil
+}
+
+// answered renders a conversation and the answer to it, which alone is learnt.
+func (r *reader) answered(asked, answer []rows.Message) (*Sample, error) {
+	prompt, err := r.chat(asked)
+	if err != nil {
+		return nil, err
+	}
+	whole, err := r.chat(slices.Concat(asked, answer))
+	if err != nil {
+		return nil, err
+	}
+	if len(whole) <= len(prompt) || !slices.Equal(whole[:len(prompt)], prompt) {
+		return nil, errors.New("the conversation must end before the assistant's answer, with a message of the user")
+	}
+	return r.sequence(whole, from(len(prompt), len(whole)))
+}
+
+// from is a list of n of which those from at on are true.
+func from(at, n int) []bool {
+	learn := make([]bool, n)
+	for i := at; i < n; i++ {
+		learn[i] = true
+	}
+	return learn
+}
+
+// chat renders messages as the model's template does.
+func (r *reader) chat(messages []rows.Message) ([]int, error) {
+	plain := make([]message, len(messages))
+	for i := range messages {
+		m := &messages[i]
+		plain[i] = message{Role: m.Role, Content: &m.Content}
+		if len(m.ToolCalls) > 0 {
+			plain[i].ToolCalls = m.ToolCalls[0]
+		}
+	}
+	turns, err := turnsOf(plain)
+	if err != nil {
+		return nil, err
+	}
+	ids, _, err := r.tokens.Chat(turns)
+	return ids, err
+}

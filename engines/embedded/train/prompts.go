@@ -1,0 +1,57 @@
+package train
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+
+	"anneal/domain"
+)
+
+// A prompt is a row that the model answers and an evaluator judges.
+type prompt struct {
+	tokens []int
+	row    map[string]any // as the evaluator gets it, but for the answer
+}
+
+// prompt reads a row of messages, the last one the user's, beside which all
+// fields are free.
+func (r *reader) prompt(line []byte) error {
+	row, err := parse(line, domain.ShapePrompt)
+	if err != nil {
+		return err
+	}
+	p := &prompt{}
+	if err := json.Unmarshal(line, &p.row); err != nil {
+		return err
+	}
+	if _, ok := p.row["messages"].([]any); !ok {
+		return errors.New("messages: must be a list")
+	}
+	if p.tokens, err = r.chat(row.Messages); err != nil {
+		return err
+	}
+	if len(p.tokens) >= r.window {
+		return fmt.Errorf("the prompt has %d tokens and leaves no room for an answer among the %d that fit: shorten it, or raise maxContextLength up to the model's window",
+			len(p.tokens), r.window)
+	}
+	for _, id := range p.tokens {
+		if id < 0 || id >= r.vocab {
+			return errForeignToken(id, r.vocab)
+		}
+	}
+	r.prompts = append(r.prompts, p)
+	r.kept, r.count = r.kept+1, r.count+len(p.tokens)
+	return nil
+}
+
+// judged is the row with an answer, for the evaluator.
+func (p *prompt) judged(answer string) map[string]any {
+	row := make(map[string]any, len(p.row))
+	for name, value := range p.row {
+		row[name] = value
+	}
+	asked := p.row["messages"].([]any)
+	row["messages"] = append(asked[:len(asked):len(asked)], map[string]any{"role": "assistant", "content": answer})
+	return row
+}
