@@ -261,18 +261,19 @@ func (JobWriting) Evolve(l *JobLife) { l.State = JobWritingState }
 type JobCompleted struct {
 	Attempt      int       `json:"attempt"`
 	StoppedEarly bool      `json:"stoppedEarly"`
+	Reason       string    `json:"reason,omitempty"` // why it did
 	Output       Name      `json:"output,omitempty"`
 	Results      Files     `json:"results"`
 	Time         time.Time `json:"time"`
 }
 
 func (e JobCompleted) Evolve(l *JobLife) {
-	state := JobCompletedState
+	state, status := JobCompletedState, StatusOf(nil)
 	if e.StoppedEarly {
-		state = JobEarlyState
+		state, status.Message = JobEarlyState, e.Reason
 	}
 	l.Output, l.Results = e.Output, e.Results
-	l.conclude(state, StatusOf(nil), e.Time)
+	l.conclude(state, status, e.Time)
 }
 
 type JobRequeued struct {

@@ -174,6 +174,7 @@ func (c WriteResults) Decide(l JobLife, _ time.Time) (Event[JobLife], error) {
 type CompleteJob struct {
 	Attempt      int
 	StoppedEarly bool
+	Reason       string // why it stopped early
 	Output       Name
 	Results      Files
 }
@@ -185,7 +186,7 @@ func (c CompleteJob) Decide(l JobLife, now time.Time) (Event[JobLife], error) {
 	if err := l.fence(c.Attempt); err != nil {
 		return nil, err
 	}
-	return JobCompleted{c.Attempt, c.StoppedEarly, c.Output, c.Results, now}, l.must(JobRunningState, JobIdleState, JobWritingState)
+	return JobCompleted{c.Attempt, c.StoppedEarly, c.Reason, c.Output, c.Results, now}, l.must(JobRunningState, JobIdleState, JobWritingState)
 }
 
 // RequeueJob ends an attempt that was lost, and with it the job when too many

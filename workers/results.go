@@ -31,7 +31,7 @@ func (d *Desk) complete(ctx context.Context, node string, view *projections.View
 		return d.refuseResults(ctx, node, j, err)
 	}
 	name := domain.NewName(j.Name.Account(), "models", j.OutputModel)
-	done := domain.IntendJob(j.Name, domain.CompleteJob{Attempt: r.Attempt, StoppedEarly: r.Result.StoppedEarly, Output: name, Results: files})
+	done := domain.IntendJob(j.Name, domain.CompleteJob{Attempt: r.Attempt, StoppedEarly: r.Result.StoppedEarly, Reason: short(r.Result.Reason), Output: name, Results: files})
 	if j.Waits {
 		done = domain.Intend(domain.TrainerJobs, j.Name, domain.Command[domain.TrainerJob](domain.FinishTrainStep{Attempt: r.Attempt, Output: name, Results: files}))
 	}

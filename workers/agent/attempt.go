@@ -241,7 +241,7 @@ func (t *attempt) deliver(result engines.TrainResult) error {
 		}
 		verdict, err := t.report(t.life, wire.Report{
 			Kind: wire.ReportCompleted, Sizes: sizes, Sums: sums,
-			Result: &wire.Result{Adapter: result.Adapter, StoppedEarly: result.StoppedEarly},
+			Result: &wire.Result{Adapter: result.Adapter, StoppedEarly: result.StoppedEarly, Reason: result.Reason},
 		})
 		if err != nil || verdict != wire.Incomplete {
 			return err

@@ -37,8 +37,9 @@ type Report struct {
 
 // A Result is what came of an attempt.
 type Result struct {
-	Adapter      bool `json:"adapter"`
-	StoppedEarly bool `json:"stoppedEarly"`
+	Adapter      bool   `json:"adapter"`
+	StoppedEarly bool   `json:"stoppedEarly"`
+	Reason       string `json:"reason,omitempty"` // why it stopped early
 }
 
 // Verdicts on a report.
