@@ -3,6 +3,7 @@ package api
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"strings"
 	"testing"
 
@@ -291,4 +292,22 @@ func TestPerformanceIsTold(t *testing.T) {
 		require.Contains(t, body, name)
 	}
 	require.InDelta(t, 2.0, body["prefill-duration"], 0)
+}
+
+func TestGuessesAreTold(t *testing.T) {
+	s := newStage(t, Limits{})
+	s.deploy("d1", 1)
+	done := engines.Chunk{Text: "x", Finish: engines.FinishStop}
+	s.sing(engines.Usage{Speculation: &engines.Speculation{PredictedTokens: 9, MatchedTokens: 4, Guessed: []int{4, 3, 1}, Right: []int{3, 1, 0}}}, done)
+	a := s.chat(`"prediction": {"type": "content", "content": "p"}, "perf_metrics_in_response": true, "n": 2`)
+	for name, value := range map[string]string{"speculation-prompt-tokens": "18", "speculation-prompt-matched-tokens": "8",
+		"speculation-generated-tokens": "16", "speculation-acceptance": "0.750,0.333,0.000"} {
+		require.Equal(t, value, a.header.Get("anneal-"+name), name)
+		require.Equal(t, value, fmt.Sprint(a.json(t)["perf_metrics"].(map[string]any)[name]), name)
+	}
+	s.sing(engines.Usage{Speculation: &engines.Speculation{}}, done)
+	a = s.chat(`"n": 1`)
+	require.Equal(t, "0", a.header.Get("anneal-speculation-generated-tokens"), "none was worth it")
+	require.Empty(t, a.header.Get("anneal-speculation-acceptance"))
+	require.Empty(t, a.header.Get("anneal-speculation-prompt-tokens"))
 }

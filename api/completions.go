@@ -29,6 +29,10 @@ var performanceReplies = []parameter{
 	{"anneal-tokenizer-duration", textValue, "Seconds of making tokens of the prompt."},
 	{"anneal-prefill-queue-duration", textValue, "Seconds of waiting for the model."},
 	{"anneal-prefill-duration", textValue, "Seconds of reading the prompt."},
+	{"anneal-speculation-prompt-tokens", intValue, "Tokens of the prediction that the request came with."},
+	{"anneal-speculation-prompt-matched-tokens", intValue, "Those of them that the answer took over."},
+	{"anneal-speculation-generated-tokens", intValue, "Tokens that were guessed and read ahead."},
+	{"anneal-speculation-acceptance", textValue, "What share of them was right: of the first token of each guess, of the second and so on, separated by commas."},
 }
 
 // Completion is the answer to a completion request, or one piece of it.

@@ -83,6 +83,7 @@ type generation struct {
 	all   []*heard
 	usage Usage
 	times engines.Times // of the first choice to be finished
+	guess guesses
 	at    seat
 	left  int // choices that are not finished
 	first time.Time
@@ -304,6 +305,7 @@ func (g *generation) finish(h *heard, firstSample bool, usage engines.Usage, at 
 		g.times, g.at = usage.Times, at
 	}
 	g.usage.add(usage, firstSample)
+	g.guess.add(usage.Speculation)
 	if g.left--; !g.q.stream {
 		return nil
 	}

@@ -3,6 +3,7 @@ package api
 import (
 	"encoding/json"
 	"strconv"
+	"strings"
 	"time"
 
 	"anneal/engines"
@@ -70,7 +71,49 @@ func (g *generation) metrics() map[string]any {
 			all[name] = seconds(d)
 		}
 	}
+	g.guess.tell(all)
 	return all
+}
+
+// guesses are what became of the guesses of all choices.
+type guesses struct {
+	engines.Speculation
+	some bool
+}
+
+func (s *guesses) add(more *engines.Speculation) {
+	if more == nil {
+		return
+	}
+	s.some = true
+	s.PredictedTokens += more.PredictedTokens
+	s.MatchedTokens += more.MatchedTokens
+	for i := range min(len(more.Guessed), len(more.Right)) {
+		if i == len(s.Guessed) {
+			s.Guessed, s.Right = append(s.Guessed, 0), append(s.Right, 0)
+		}
+		s.Guessed[i] += more.Guessed[i]
+		s.Right[i] += more.Right[i]
+	}
+}
+
+// tell adds the metrics of guesses to all others. The rates of acceptance are
+// those of the first token of each guess, of the second, and so on.
+func (s *guesses) tell(all map[string]any) {
+	if s.PredictedTokens > 0 {
+		all["speculation-prompt-tokens"], all["speculation-prompt-matched-tokens"] = s.PredictedTokens, s.MatchedTokens
+	}
+	if !s.some {
+		return
+	}
+	guessed, rates := 0, []string{}
+	for i, n := range s.Guessed {
+		guessed += n
+		rates = append(rates, strconv.FormatFloat(float64(s.Right[i])/float64(max(n, 1)), 'f', 3, 64))
+	}
+	if all["speculation-generated-tokens"] = guessed; guessed > 0 {
+		all["speculation-acceptance"] = strings.Join(rates, ",")
+	}
 }
 
 // metricsIn are the metrics in the body, when they are asked for there.

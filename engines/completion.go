@@ -50,7 +50,7 @@ type CompletionRequest struct {
 	Format      *Format    `json:"format,omitempty"`
 	Reasoning   *Reasoning `json:"reasoning,omitempty"`
 	Prediction  string     `json:"prediction,omitempty"`  // what the answer may be like
-	Speculation string     `json:"speculation,omitempty"` // how to guess ahead
+	Speculation string     `json:"speculation,omitempty"` // the same, where there is no Prediction
 	// CacheScope bounds the reuse of prompts that were read before: requests of
 	// different scopes never share any.
 	CacheScope string `json:"cacheScope,omitempty"`
@@ -161,6 +161,16 @@ type Usage struct {
 	CachedTokens     int   `json:"cachedTokens"`
 	ReasoningTokens  int   `json:"reasoningTokens,omitempty"` // of CompletionTokens
 	Times            Times `json:"times"`
+	// Speculation is nil where nothing was guessed.
+	Speculation *Speculation `json:"speculation,omitempty"`
+}
+
+// Speculation says what became of the guesses that an answer was generated with.
+type Speculation struct {
+	PredictedTokens int   `json:"predictedTokens,omitempty"` // of the request's prediction
+	MatchedTokens   int   `json:"matchedTokens,omitempty"`   // of them that the answer took over without drawing each by itself
+	Guessed         []int `json:"guessed,omitempty"`         // how often a token was guessed, by its place in the guess
+	Right           []int `json:"right,omitempty"`           // … and was right
 }
 
 // Times are where an answer's time went; an engine leaves 0 what it does not

@@ -129,6 +129,17 @@ type Completer interface {
 type ModelFiles struct {
 	Dir        string // Hugging Face directory
 	AdapterDir string // PEFT directory applied to it, or ""
+	Guessing   Guessing
+}
+
+// MaxGuesses bounds the tokens that are guessed at once.
+const MaxGuesses = 64
+
+// Guessing says how a model may guess ahead, which never changes an answer. An
+// engine may pass it over.
+type Guessing struct {
+	NgramLength int `json:"ngramLength,omitempty"` // tokens of a text that must have come in it before for what followed to be guessed; 0 is not to look
+	Tokens      int `json:"tokens,omitempty"`      // most tokens guessed at once; 0 = engine's default
 }
 
 // A Model is loaded and answers until it is closed. It is safe for concurrent

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"anneal/domain"
+	"anneal/engines"
 	"anneal/projections"
 	"anneal/workers/wire"
 )
@@ -251,7 +252,8 @@ func (d *Desk) serve(ctx context.Context, node string, view *projections.View, a
 	if !ok {
 		return
 	}
-	order := wire.Serve{Deployment: a.For, Replica: r.ID, Made: row.CreateTime}
+	order := wire.Serve{Deployment: a.For, Replica: r.ID, Made: row.CreateTime,
+		Guessing: engines.Guessing{NgramLength: row.State.NgramSpeculationLength, Tokens: row.State.DraftTokenCount}}
 	precision := row.State.Precision
 	if row.State.EnableAddons {
 		precision = "" // the weights that addons were trained on

@@ -56,6 +56,7 @@ func (c *cluster) replicas() workers.Replicas { return workers.Replicas{Conn: c.
 // counted is an engine that tells how many of its generations are under way.
 type counted struct {
 	engines.Completer
+	files  engines.ModelFiles // of the latest model
 	active atomic.Int32
 	ended  chan struct{}
 }
@@ -66,6 +67,7 @@ type countedModel struct {
 }
 
 func (c *counted) Load(ctx context.Context, files engines.ModelFiles) (engines.Model, error) {
+	c.files = files
 	m, err := c.Completer.Load(ctx, files)
 	return countedModel{m, c}, err
 }
@@ -273,6 +275,20 @@ func TestCompletionStops(t *testing.T) {
 			require.Zero(t, count.active.Load())
 		})
 	}
+}
+
+// What a deployment says of guessing reaches the engine.
+func TestGuessing(t *testing.T) {
+	c := start(t)
+	c.stock()
+	engine := simulated.New(simulated.Options{})
+	count := &counted{Completer: engine.Completer}
+	engine.Completer = count
+	c.agent("n1", engine)
+	c.do(domain.Intend(domain.Deployments, deploymentName, domain.CreateDeployment{DeploymentSpec: domain.DeploymentSpec{
+		BaseModel: string(modelName), MinReplicaCount: 1, NgramSpeculationLength: 3, DraftTokenCount: 4}}))
+	c.serving(c.placeReplica("n1").ID)
+	require.Equal(t, engines.Guessing{NgramLength: 3, Tokens: 4}, count.files.Guessing)
 }
 
 // A slow reader gets every piece, and does not slow the engine down.

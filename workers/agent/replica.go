@@ -126,7 +126,7 @@ func (r *replica) open() (release func(), err error) {
 		why := cmp.Or(r.agent.options.Engine.Why["complete"], "its engine cannot load models")
 		return release, domain.Faultf(domain.Unavailable, "the node cannot serve: %s", why)
 	}
-	var files engines.ModelFiles
+	files := engines.ModelFiles{Guessing: r.order.Guessing}
 	for _, part := range []struct {
 		folder *wire.Folder
 		dir    *string

@@ -124,6 +124,8 @@ type Serve struct {
 	Made       time.Time   `json:"made"`
 	Base       Folder      `json:"base"`
 	Adapter    *Folder     `json:"adapter,omitempty"`
+
+	Guessing engines.Guessing `json:"guessing,omitzero"`
 }
 
 // ID is the replica's allocation's.

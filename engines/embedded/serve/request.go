@@ -34,6 +34,7 @@ type request struct {
 	told      told
 	echoed    []engines.Logprob // of the prompt's tokens that are echoed
 	reader    *chat.Reader      // of a conversation's answer; nil for others
+	guesser   *guesser          // nil when nothing is guessed
 	cache     *cache
 	scope     string // of those who share what they read
 	enqueued  time.Time
@@ -65,7 +66,7 @@ func (m *model) newRequest(ctx context.Context, req engines.CompletionRequest) (
 		return nil, err
 	}
 	r := &request{
-		ctx: ctx, addon: addon, scope: req.CacheScope, prompt: prompt, limit: min(req.MaxTokens, m.info.ContextLength-len(prompt)), ignoreEnd: req.IgnoreEOS,
+		ctx: ctx, addon: addon, scope: req.CacheScope, guesser: m.newGuesser(&req, prompt), prompt: prompt, limit: min(req.MaxTokens, m.info.ContextLength-len(prompt)), ignoreEnd: req.IgnoreEOS,
 		sampler: newSampler(&req, prompt), text: textStream{decoder: m.tokenizer.NewDecoder(), stops: req.Stop},
 		told: newTold(m.tokenizer, &req, prompt), ready: make(chan struct{}, 1),
 		usage: engines.Usage{PromptTokens: len(prompt), Times: engines.Times{Tokenize: time.Since(began)}},
@@ -217,6 +218,9 @@ func (r *request) put(piece engines.Chunk) {
 	defer r.mu.Unlock()
 	r.usage.CompletionTokens = r.generated
 	r.ended = piece.Finish != ""
+	if r.ended && r.guesser != nil {
+		r.usage.Speculation = &r.guesser.counts
+	}
 	if piece.Text == "" && !r.ended {
 		return
 	}

@@ -2,6 +2,7 @@ package serve
 
 import (
 	"slices"
+	"time"
 
 	"anneal/domain"
 	"anneal/engines"
@@ -12,6 +13,8 @@ import (
 type schedule struct {
 	model   *model
 	decoder *decoder
+	pace    pace
+	worth   func(rows int, chance float64, most int) int // tokens of a guess that are read: pace.guesses
 	slots   int
 	chunk   int // tokens of prompts in one step
 	pool    pool
@@ -54,8 +57,12 @@ func (s *schedule) step() {
 		}
 	}()
 	s.plan()
+	began, rows, row := time.Now(), 0, 0
+	for _, one := range s.spans {
+		rows += len(one.tokens)
+	}
 	logits := s.decoder.step(s.spans)
-	row := 0
+	s.pace.observe(rows, time.Since(began))
 	for _, t := range s.turns {
 		n := t.span.asked()
 		s.advance(t, logits.RowRange(row, row+n))
@@ -107,23 +114,45 @@ func (s *schedule) admit() bool {
 // scoredLogits bounds the logits of a prompt that are in memory at once.
 const scoredLogits = 4 << 20
 
-// plan makes the spans of the next step: the last token of every request that
-// generates, and up to chunk tokens of prompts.
+// plan makes the spans of the next step: up to chunk tokens of prompts, and for
+// every request that generates its last token, with what it may go on with.
 func (s *schedule) plan() {
 	s.turns, s.spans = s.turns[:0], s.spans[:0]
-	var reading []*request
+	var reading, writing []*request
 	for _, r := range s.running {
 		if r.read < len(r.prompt) {
 			reading = append(reading, r)
-			continue
+		} else {
+			writing = append(writing, r)
 		}
-		s.turns = append(s.turns, turn{r, r.cache.length(), span{cache: r.cache, tokens: []int{r.last}, wanted: true, addon: r.addon}})
 	}
 	s.read(reading)
+	s.write(writing)
 	together(s.turns)
 	for _, t := range s.turns {
 		s.pool.extend(t.span.cache, len(t.span.tokens))
 		s.spans = append(s.spans, t.span)
+	}
+}
+
+// write gives every request that generates its place in a step, and as many
+// guesses as pay beside all else that the step reads.
+func (s *schedule) write(writing []*request) {
+	rows := len(writing)
+	for _, t := range s.turns {
+		rows += len(t.span.tokens)
+	}
+	for _, r := range writing {
+		tokens := []int{r.last}
+		if g := r.guesser; g != nil {
+			guess := g.guess(r.limit - r.generated - 1)
+			guess = guess[:s.worth(rows, g.chance, len(guess))]
+			g.read(len(guess))
+			tokens = append(tokens, guess...)
+			rows += len(guess)
+		}
+		one := span{cache: r.cache, tokens: tokens, wanted: true, all: len(tokens) > 1, addon: r.addon}
+		s.turns = append(s.turns, turn{r, r.cache.length(), one})
 	}
 }
 
@@ -176,20 +205,33 @@ func (s *schedule) piece(r *request, n int) int {
 // told, from the last the next token is drawn.
 func (s *schedule) advance(t turn, logits kernel.Matrix) {
 	r := t.request
+	if t.at >= len(r.prompt) {
+		s.accept(t, logits)
+		return
+	}
 	if t.span.all {
 		r.score(t.at, logits)
 	}
 	if !t.span.wanted {
 		return
 	}
-	if r.generated == 0 {
-		r.begin()
-	}
+	r.begin()
 	if r.limit == 0 {
 		r.put(engines.Chunk{Finish: engines.FinishLength})
 		return
 	}
 	s.draw(r, logits.Row(logits.Rows-1))
+}
+
+// accept draws a token after each one that a turn read, as long as those that
+// were guessed are the ones that are drawn; the rest was read in vain.
+func (s *schedule) accept(t turn, logits kernel.Matrix) {
+	r, drawn := t.request, 0
+	for drawn == 0 || drawn < logits.Rows && !r.ended && t.span.tokens[drawn] == r.last {
+		s.draw(r, logits.Row(drawn))
+		drawn++
+	}
+	r.cache.forget(t.at + drawn)
 }
 
 // draw draws a request's next token and hands over what it completes.
@@ -201,6 +243,9 @@ func (s *schedule) draw(r *request, logits []float32) {
 	}
 	r.generated++
 	r.last = token
+	if r.guesser != nil {
+		r.guesser.learn(token)
+	}
 	if r.told.logprobs {
 		r.text.tell(r.told.logprob(token, logits, p))
 	}

@@ -86,7 +86,7 @@ func (c completer) Load(ctx context.Context, files engines.ModelFiles) (engines.
 		return nil, err
 	}
 	m := start(weights, tokens, ends, c.options)
-	m.template, m.noChat = template, noChat
+	m.template, m.noChat, m.guess = template, noChat, files.Guessing
 	m.config, m.hash, m.merged = weights.Config, hash, files.AdapterDir != ""
 	return m, nil
 }
@@ -140,6 +140,7 @@ type model struct {
 	ends      []int
 	vocab     int
 	queue     int // most requests waiting
+	guess     engines.Guessing
 	config    llama.Config
 	hash      string // of the base's weights
 	merged    bool   // an adapter is merged into them
@@ -176,10 +177,12 @@ func made(w *llama.Weights, tokens *tokenizer.Tokenizer, ends []int, o Options) 
 		o.ChunkTokens = int(min(max(1_250_000_000/c.Parameters(), 32), 256))
 	}
 	d := newDecoder(w, window, o.Parallelism)
-	return m, &schedule{
+	s := &schedule{
 		model: m, decoder: d, slots: o.Slots, chunk: o.ChunkTokens,
 		pool: pool{config: &d.config, most: blocks},
 	}
+	s.worth = s.pace.guesses
+	return m, s
 }
 
 // Info describes the model. Its context is shorter than the model's window
