@@ -27,7 +27,7 @@ func readChat(value any, data []byte, strict bool) (*inferenceRequest, error) {
 	var v domain.Violations
 	f, q := readFields(&v, value, knownChat)
 	chat := &engines.Chat{}
-	chat.Messages = f.messages(q)
+	chat.Messages = f.messages()
 	chat.Tools = f.tools(data)
 	if !f.toolsWanted(chat.Tools) {
 		chat.Tools = nil
@@ -40,7 +40,7 @@ func readChat(value any, data []byte, strict bool) (*inferenceRequest, error) {
 	return q, q.checked(v, strict, "chat completions")
 }
 
-func (f *inferenceFields) messages(q *inferenceRequest) []engines.Message {
+func (f *inferenceFields) messages() []engines.Message {
 	f.require(f.given("messages"), "messages", "is required: a list of messages with role and content")
 	list := f.list("messages", maxMessages)
 	_, isList := f.values["messages"].([]any)
@@ -53,9 +53,7 @@ func (f *inferenceFields) messages(q *inferenceRequest) []engines.Message {
 		if f.require(ok, at, "must be an object with role and content, not %s", sortName(one)); !ok {
 			continue
 		}
-		in, unknown := f.within(at, object, known)
-		q.unknown = append(q.unknown, unknown...)
-		messages = append(messages, in.message())
+		messages = append(messages, f.within(at, object, known).message())
 	}
 	return messages
 }
@@ -96,10 +94,10 @@ func (f *inferenceFields) content(name string) string {
 func (f *inferenceFields) toolCall(at string, value any) engines.ToolCall {
 	object, ok := value.(map[string]any)
 	f.require(ok, at, "must be an object with id, type and function, not %s", sortName(value))
-	in, _ := f.within(at, object, set("id", "type", "function", "index"))
+	in := f.within(at, object, set("id", "type", "function", "index"))
 	call := engines.ToolCall{ID: in.text("id", 256)}
 	in.choice("type", "function")
-	function, _ := in.within("function", in.object("function"), set("name", "arguments"))
+	function := in.within("function", in.object("function"), set("name", "arguments"))
 	call.Name, call.Arguments = function.text("name", 256), function.text("arguments", 4<<20)
 	function.require(!ok || call.Name != "", "name", "is required: the function that was called")
 	return call
@@ -117,9 +115,9 @@ func (f *inferenceFields) tools(data []byte) []json.RawMessage {
 		if f.require(ok, at, "must be an object with type and function, not %s", sortName(one)); !ok {
 			continue
 		}
-		in, _ := f.within(at, object, set("type", "function"))
+		in := f.within(at, object, set("type", "function"))
 		in.require(object["type"] == "function", "type", "must be function: there are no other tools")
-		function, _ := in.within("function", in.object("function"), set("name", "description", "parameters", "strict"))
+		function := in.within("function", in.object("function"), set("name", "description", "parameters", "strict"))
 		name := function.text("name", 256)
 		function.require(toolName.MatchString(name), "name", "is required, and must have 1 to 64 letters, digits, dots, underscores and hyphens")
 		function.require(name == "" || !named[name], "name", "is that of another tool: give each its own")

@@ -38,12 +38,13 @@ func (q *inferenceRequest) checked(v domain.Violations, strict bool, what string
 
 // readFields takes the known fields out of a request's JSON, and reads the model.
 func readFields(v *domain.Violations, value any, known map[string]bool) (*inferenceFields, *inferenceRequest) {
-	f := &inferenceFields{values: map[string]any{}, violations: v}
+	q := &inferenceRequest{}
+	f := &inferenceFields{values: map[string]any{}, violations: v, unknown: &q.unknown}
 	object, ok := value.(map[string]any)
 	v.Require(ok, "body", "must be a JSON object, not %s", sortName(value))
-	q := &inferenceRequest{unknown: f.take(object, known)}
+	f.take(object, known)
 	q.model = f.text("model", 512)
-	f.require(!ok || q.model != "", "model", "is required: a model like accounts/ACCOUNT/models/ID, or a deployment like accounts/ACCOUNT/deployments/ID")
+	f.require(!ok || q.model != "" || f.given("model") && f.values["model"] != "", "model", "is required: a model like accounts/ACCOUNT/models/ID, or a deployment like accounts/ACCOUNT/deployments/ID")
 	return f, q
 }
 

@@ -14,16 +14,14 @@ type inferenceFields struct {
 	at         string // the path of the object whose fields these are, with a dot at its end
 	values     map[string]any
 	violations *domain.Violations
+	unknown    *[]string // paths of fields that nobody knows
 }
 
 // within reads the fields of an object inside the request.
-func (f *inferenceFields) within(at string, object map[string]any, known map[string]bool) (inside inferenceFields, unknown []string) {
-	inside = inferenceFields{at: f.at + at + ".", values: map[string]any{}, violations: f.violations}
-	unknown = inside.take(object, known)
-	for i, name := range unknown {
-		unknown[i] = inside.at + name
-	}
-	return inside, unknown
+func (f *inferenceFields) within(at string, object map[string]any, known map[string]bool) *inferenceFields {
+	inside := &inferenceFields{at: f.at + at + ".", values: map[string]any{}, violations: f.violations, unknown: f.unknown}
+	inside.take(object, known)
+	return inside
 }
 
 // add and require record violations by the fields of this object.
@@ -35,8 +33,8 @@ func (f *inferenceFields) require(ok bool, name, format string, args ...any) {
 	f.violations.Require(ok, f.at+name, format, args...)
 }
 
-// take keeps the known fields, and answers the names of the others.
-func (f *inferenceFields) take(object map[string]any, known map[string]bool) (unknown []string) {
+// take keeps the known fields, and notes the others.
+func (f *inferenceFields) take(object map[string]any, known map[string]bool) {
 	for _, key := range sortedKeys(object) {
 		name := key
 		if !known[name] {
@@ -44,14 +42,13 @@ func (f *inferenceFields) take(object map[string]any, known map[string]bool) (un
 		}
 		switch _, twice := f.values[name]; {
 		case !known[name]:
-			unknown = append(unknown, key)
+			*f.unknown = append(*f.unknown, join(strings.TrimSuffix(f.at, "."), key))
 		case twice:
 			f.add(name, "is given in both spellings: give it once")
 		case object[key] != nil:
 			f.values[name] = object[key]
 		}
 	}
-	return unknown
 }
 
 func (f *inferenceFields) text(name string, most int) string {

@@ -113,7 +113,7 @@ func (f *inferenceFields) readShared(q *inferenceRequest) {
 	q.n = int(f.whole("n", 1, 128, 1))
 	f.require(q.n*len(q.prompts) <= maxChoices, "n", "prompts times n must be at most %d", maxChoices)
 	q.stream, q.perf = f.flag("stream"), f.flag("perf_metrics_in_response")
-	options, _ := f.within("stream_options", f.object("stream_options"), set("include_usage"))
+	options := f.within("stream_options", f.object("stream_options"), set("include_usage"))
 	q.closeUsage = options.flag("include_usage")
 	q.strictFit = f.choice("context_length_exceeded_behavior", "truncate", "error") == "error" &&
 		(f.given("max_tokens") || f.given("max_completion_tokens")) // nobody asked for the default, which yields to the window
@@ -234,7 +234,7 @@ func (f *inferenceFields) format() *engines.Format {
 	if f.object("response_format") == nil {
 		return nil
 	}
-	in, _ := f.within("response_format", f.object("response_format"), set("type", "schema", "json_schema", "grammar"))
+	in := f.within("response_format", f.object("response_format"), set("type", "schema", "json_schema", "grammar"))
 	one := &engines.Format{Type: in.choice("type", "text", engines.FormatJSON, engines.FormatSchema, engines.FormatGrammar)}
 	in.require(in.given("type"), "type", "is required: text, json_object, json_schema or grammar")
 	one.Grammar = in.text("grammar", 256<<10)
@@ -292,7 +292,7 @@ func (f *inferenceFields) reasoning() *engines.Reasoning {
 		f.add("reasoning_effort", rule)
 	}
 	if f.object("thinking") != nil {
-		in, _ := f.within("thinking", f.object("thinking"), set("type", "budget_tokens"))
+		in := f.within("thinking", f.object("thinking"), set("type", "budget_tokens"))
 		kind := in.choice("type", "enabled", "disabled")
 		in.require(in.given("type"), "type", "is required: enabled or disabled")
 		r.Budget = int(in.whole("budget_tokens", leastBudget, maxOutputTokens, 0))
@@ -312,7 +312,7 @@ func (f *inferenceFields) prediction() string {
 	if f.object("prediction") == nil {
 		return ""
 	}
-	in, _ := f.within("prediction", f.object("prediction"), set("type", "content"))
+	in := f.within("prediction", f.object("prediction"), set("type", "content"))
 	in.choice("type", "content")
 	return in.content("content")
 }

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"net/http"
 	"reflect"
+	"strings"
 
 	"github.com/stretchr/testify/require"
 )
@@ -22,42 +23,67 @@ func (x *examination) wrongBodies() {
 	for _, broken := range []string{"{", "[]", "null", "\"text\"", "{}{}", "\xff", "{\"a\": 1, \"a\": 2}"} {
 		x.refused(http.StatusBadRequest, x.ask(func(one *scripted) { one.body = broken }))
 	}
-	if x.op.inference() {
-		return // these have a decoder of their own: see their transcripts
-	}
-	var faults []string
-	tree := wrong(plain(x.op.body), "", &faults)
-	data, err := json.Marshal(tree)
+	w := wrongness{anything: x.op.inference()}
+	data, err := json.Marshal(w.object(plain(x.op.body), ""))
 	require.NoError(x, err)
+	if x.op.inference() {
+		x.server.Strict = true // others are told of unknown fields when they are answered
+		defer func() { x.server.Strict = false }()
+	}
 	a := x.ask(func(one *scripted) { one.body = string(data) })
-	x.refused(http.StatusBadRequest, a, faults...)
-	require.Subset(x, violations(x, a), faults)
+	x.refused(http.StatusBadRequest, a, w.faults...)
+	require.Subset(x, violations(x, a), w.faults)
 }
 
-// wrong is an object for a wire type with all that can be wrong with its types,
-// and the paths of what is.
-func wrong(t reflect.Type, path string, faults *[]string) map[string]any {
-	out := map[string]any{"colour": "red"}
-	*faults = append(*faults, join(path, "colour"))
+// A wrongness is a body with all that can be wrong with its types.
+type wrongness struct {
+	anything bool     // what takes several types takes some of them only
+	faults   []string // the paths of what is wrong
+}
+
+// fault notes that what is at a path is wrong, and answers it.
+func (w *wrongness) fault(path string, value any) any {
+	w.faults = append(w.faults, path)
+	return value
+}
+
+// object has a wrong value for each field of a wire type, and a field more.
+func (w *wrongness) object(t reflect.Type, path string) map[string]any {
+	out := map[string]any{"colour": w.fault(join(path, "colour"), "red")}
 	for _, f := range shapeOf(t).fields {
 		if f.output {
 			continue
 		}
-		at, ft := join(path, f.name), plain(f.typ)
-		switch sortOf(ft) {
-		case objectValue:
-			out[f.name] = wrong(ft, at, faults)
-			continue
-		case anyValue:
-			continue
-		case textValue:
-			out[f.name] = 5
-		case countValue, listValue:
-			out[f.name] = true
-		default:
-			out[f.name] = "perhaps"
+		if value := w.value(plain(f.typ), join(path, f.name)); value != nil {
+			out[f.name] = value
 		}
-		*faults = append(*faults, at)
 	}
 	return out
+}
+
+// value is a wrong value of a type; nil when there is none.
+func (w *wrongness) value(t reflect.Type, path string) any {
+	switch sortOf(t) {
+	case objectValue:
+		return w.object(t, path)
+	case anyValue:
+		if !w.anything {
+			return nil
+		}
+		if strings.HasSuffix(path, ".content") { // of parts
+			w.fault(path+"[0]", nil)
+			return []any{true}
+		}
+		return w.fault(path, []any{true})
+	case listValue:
+		if element := plain(t.Elem()); sortOf(element) == objectValue {
+			return []any{w.object(element, path+"[0]")}
+		}
+		return w.fault(path, true)
+	case textValue:
+		return w.fault(path, 5)
+	case countValue:
+		return w.fault(path, true)
+	}
+	return w.fault(path, "perhaps")
 }

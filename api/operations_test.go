@@ -207,7 +207,8 @@ func with(name, value string) func(*scripted) {
 	}
 }
 
-// unknownQuery: a parameter that an operation does not have is refused. Asking
+// unknownQuery: a parameter that an operation does not have is refused, by a
+// handler that has looked at every one that the operation declares. Asking
 // models ignores it, and says so.
 func (x *examination) unknownQuery() {
 	x.Helper()
@@ -215,7 +216,11 @@ func (x *examination) unknownQuery() {
 		require.Contains(x, x.ask(with("colour", "red")).header.Get("anneal-warning"), "colour")
 		return
 	}
-	x.refused(http.StatusBadRequest, x.ask(with("colour", "red")), "colour")
+	declared := map[string]bool{}
+	for _, p := range x.op.query {
+		declared[p.name] = true
+	}
+	x.refused(http.StatusBadRequest, x.ask(with("colour", "red")), "colour: is not a query parameter here; there are: "+orNone(strings.Join(sortedKeys(declared), ", ")))
 }
 
 func (x *examination) unknownMasks() {
@@ -312,16 +317,22 @@ func (x *examination) repeated(a answer) {
 	}
 }
 
-// violations are the fields that a refusal names.
+// violations are the fields that a refusal names; those of asking models are
+// told in the message alone.
 func violations(x *examination, a answer) []string {
 	x.Helper()
 	var body struct {
+		Error   inferenceErrorBody `json:"error"`
 		Details []struct {
 			Violations []domain.Violation `json:"fieldViolations"`
 		} `json:"details"`
 	}
 	require.NoError(x, json.Unmarshal(a.body, &body))
 	var fields []string
+	for said := range strings.SplitSeq(body.Error.Message, "; ") {
+		field, _, _ := strings.Cut(said, ": ")
+		fields = append(fields, field)
+	}
 	for _, d := range body.Details {
 		for _, v := range d.Violations {
 			require.NotEmpty(x, v.Description, v.Field)
