@@ -211,11 +211,7 @@ type previewPlace struct {
 // previewDataset shows rows as they are stored.
 func previewDataset(c *call) (any, error) {
 	p := c.params()
-	size := p.number("pageSize")
-	p.violations.Require(size >= 0, "pageSize", "must not be negative")
-	if size = min(size, projections.MaxPageSize); size == 0 {
-		size = projections.DefaultPageSize
-	}
+	size := pageSize(&p.violations, p.number("pageSize"))
 	token := p.text("pageToken")
 	row, err := datasets.row(c)
 	if err != nil {

@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"mime"
 	"net/http"
-	"reflect"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -52,13 +52,15 @@ func renderEvent(row *projections.Row[recorded], out *Event) {
 
 // history is a part of the log that a caller may see.
 type history struct {
-	filter string                    // of the log
-	sees   func(eventlog.Event) bool // of those, the caller
-	wants  func(*Event) bool         // of those, the request
+	filter string            // of the log
+	hidden []string          // collections of those that the caller may not see
+	wants  func(*Event) bool // of those, the request
 }
 
+func (h history) shows(e eventlog.Event) bool { return !slices.Contains(h.hidden, e.Name.Collection()) }
+
 func (h history) matches(e eventlog.Event) bool {
-	if !h.sees(e) {
+	if !h.shows(e) {
 		return false
 	}
 	var wire Event
@@ -95,12 +97,9 @@ func (res *resource[S, R]) events(c *call) (any, error) {
 // events answers a part of the log: page by page, or live as server-sent
 // events when the client asks for text/event-stream.
 func (c *call) events(filter string) (any, error) {
-	h := history{filter: filter, sees: func(eventlog.Event) bool { return true }}
+	h := history{filter: filter}
 	if c.caller.may(toGuard) != nil {
-		h.sees = func(e eventlog.Event) bool {
-			collection := e.Name.Collection()
-			return collection != domain.APIKeys.Collection && collection != domain.Secrets.Collection
-		}
+		h.hidden = []string{domain.APIKeys.Collection, domain.Secrets.Collection}
 	}
 	p := c.params()
 	if wantsStream(c.r) {
@@ -119,42 +118,6 @@ func wantsStream(r *http.Request) bool {
 		}
 	}
 	return false
-}
-
-func (c *call) listEvents(p *params, h history) (any, error) {
-	q, m := readQuery(c, p, reflect.TypeFor[Event]())
-	if q.OrderBy == "position" { // the order that the log has anyway
-		q.OrderBy = ""
-	}
-	var broken error
-	rows := func(yield func(*projections.Row[recorded]) bool) {
-		for e, err := range c.Log.Read(c.ctx, h.filter, 0) {
-			if err != nil {
-				broken = err
-				return
-			}
-			row := &projections.Row[recorded]{Name: domain.Name(fmt.Sprintf("%020d", e.Position)), State: recorded{e}}
-			if h.sees(e) && !yield(row) {
-				return
-			}
-		}
-	}
-	page, err := projections.List(rows, renderEvent, eventFields, q)
-	if err := both(p.err(), err); err != nil {
-		return nil, err
-	}
-	if broken != nil {
-		return nil, fmt.Errorf("reading %s: %w", h.filter, broken)
-	}
-	events := make([]any, len(page.Items))
-	for i, one := range page.Items {
-		e, err := c.Log.At(c.ctx, uint64(one.Position.Int64()))
-		if err != nil {
-			return nil, err
-		}
-		events[i] = eventlog.Structured(shown(e))
-	}
-	return listAnswer("events", events, page.NextPageToken, page.TotalSize, m)
 }
 
 // streamEvents sends events as they happen, from where the client left off:

@@ -27,6 +27,15 @@ func readQuery(c *call, p *params, t reflect.Type) (projections.Query, mask) {
 	return q, m
 }
 
+// pageSize is how many items a page has when so many are asked for.
+func pageSize(v *domain.Violations, asked int) int {
+	v.Require(asked >= 0, "pageSize", "must not be negative: leave it out for %d", projections.DefaultPageSize)
+	if asked == 0 {
+		return projections.DefaultPageSize
+	}
+	return min(asked, projections.MaxPageSize)
+}
+
 // binding is everything of a request that a page token belongs to.
 func binding(u *url.URL, p *params) string {
 	var b strings.Builder

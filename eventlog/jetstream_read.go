@@ -15,10 +15,12 @@ import (
 	"anneal/domain"
 )
 
-// Bounds of one page of a read.
+// Bounds of one page of a read. The first is smaller: who shows a page of a
+// list stops there.
 const (
-	pageEvents = 256
-	pageBytes  = 8 << 20
+	firstEvents = 64
+	pageEvents  = 256
+	pageBytes   = 8 << 20
 )
 
 // Read implements Log. It costs no consumer: the stream's leader says how far
@@ -35,8 +37,8 @@ func (l *JetStream) Read(ctx context.Context, filter string, after uint64) iter.
 		if !found {
 			return
 		}
-		for after < newest.Position {
-			page, err := l.page(ctx, filter, after+1)
+		for most := firstEvents; after < newest.Position; most = pageEvents {
+			page, _, err := l.page(ctx, filter, after+1, most)
 			if err != nil {
 				yield(Event{}, err)
 				return
@@ -64,13 +66,22 @@ func filterOf(filter string) string {
 	return filter
 }
 
-// page asks any server that holds the stream for the next events.
-func (l *JetStream) page(ctx context.Context, filter string, from uint64) (events []Event, err error) {
+// Count implements Log. The server counts by its index of subjects, and one
+// event is read, with which it tells how many come after it. A replica of a
+// cluster that is a moment behind leaves out what it does not have yet.
+func (l *JetStream) Count(ctx context.Context, filter string) (uint64, error) {
+	page, left, err := l.page(ctx, filterOf(filter), 1, 1)
+	return uint64(len(page)) + left, err
+}
+
+// page asks any server that holds the stream for the next events, and how many
+// come after them.
+func (l *JetStream) page(ctx context.Context, filter string, from uint64, most int) (events []Event, left uint64, err error) {
 	err = l.ask(ctx, func(ctx context.Context) error {
-		events, err = l.pageOnce(ctx, filter, from)
+		events, left, err = l.pageOnce(ctx, filter, from, most)
 		return err
 	})
-	return events, err
+	return events, left, err
 }
 
 // ask repeats a question until it is answered: a cluster that changes its
@@ -95,39 +106,46 @@ func (l *JetStream) ask(parent context.Context, try func(context.Context) error)
 	}
 }
 
-func (l *JetStream) pageOnce(ctx context.Context, filter string, from uint64) (page []Event, err error) {
+func (l *JetStream) pageOnce(ctx context.Context, filter string, from uint64, most int) (page []Event, left uint64, err error) {
 	inbox := l.nc.NewInbox()
 	sub, err := l.nc.SubscribeSync(inbox)
 	if err != nil {
-		return nil, err
+		return nil, 0, err
 	}
 	defer func() { _ = sub.Unsubscribe() }()
-	request, err := json.Marshal(map[string]any{"seq": from, "next_by_subj": filter, "batch": pageEvents, "max_bytes": pageBytes})
+	asked := map[string]any{"seq": from, "batch": most, "max_bytes": pageBytes}
+	if filter != everything { // without a filter the server need not count by subjects
+		asked["next_by_subj"] = filter
+	}
+	request, err := json.Marshal(asked)
 	if err != nil {
-		return nil, err
+		return nil, 0, err
 	}
 	if err := l.nc.PublishRequest("$JS.API.DIRECT.GET."+Stream, inbox, request); err != nil {
-		return nil, err
+		return nil, 0, err
 	}
 	for {
 		m, err := sub.NextMsgWithContext(ctx)
 		if err != nil {
-			return nil, err
+			return nil, 0, err
 		}
 		switch status := first(m.Header, "Status"); status {
 		case "":
 		case "204", "404": // the end of the page; nothing there
-			return page, nil
+			return page, left, nil
 		default:
-			return nil, fmt.Errorf("eventlog: reading %s: %s %s", filter, status, m.Header.Get("Description"))
+			return nil, 0, fmt.Errorf("eventlog: reading %s: %s %s", filter, status, m.Header.Get("Description"))
 		}
 		position, err := strconv.ParseUint(first(m.Header, jetstream.SequenceHeader), 10, 64)
+		if err == nil {
+			left, err = strconv.ParseUint(first(m.Header, "Nats-Num-Pending"), 10, 64)
+		}
 		if err != nil {
-			return nil, fmt.Errorf("eventlog: reading %s: %w", filter, err)
+			return nil, 0, fmt.Errorf("eventlog: reading %s: %w", filter, err)
 		}
 		e, err := open(first(m.Header, jetstream.SubjectHeader), m.Header, m.Data, position)
 		if err != nil {
-			return nil, err
+			return nil, 0, err
 		}
 		page = append(page, e)
 	}

@@ -56,6 +56,8 @@ type Log interface {
 	Append(ctx context.Context, writes ...Write) (position uint64, err error)
 	// Read yields the events after a position, up to what the log holds now.
 	Read(ctx context.Context, filter string, after uint64) iter.Seq2[Event, error]
+	// Count is how many events match a filter, found without reading them.
+	Count(ctx context.Context, filter string) (uint64, error)
 	// Follow yields the events after a position, then waits for more until ctx
 	// is done; its last pair carries the error.
 	Follow(ctx context.Context, filter string, after uint64) iter.Seq2[Event, error]

@@ -70,6 +70,17 @@ func (m *Memory) Read(ctx context.Context, filter string, after uint64) iter.Seq
 	}
 }
 
+// Count implements Log.
+func (m *Memory) Count(_ context.Context, filter string) (n uint64, _ error) {
+	events, _ := m.since(0)
+	for _, e := range events {
+		if matches(filter, e.Name.Subject()) {
+			n++
+		}
+	}
+	return n, nil
+}
+
 // Follow implements Log.
 func (m *Memory) Follow(ctx context.Context, filter string, after uint64) iter.Seq2[Event, error] {
 	return func(yield func(Event, error) bool) {

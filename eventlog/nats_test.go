@@ -36,3 +36,27 @@ func connect(t testing.TB, url string, opts ...nats.Option) *nats.Conn {
 	t.Cleanup(nc.Close)
 	return nc
 }
+
+// Who stops early has not fetched the rest, and a count fetches one event.
+func TestReadsFetchWhatTheyAreAskedFor(t *testing.T) {
+	log, last := startLog(t), uint64(0)
+	for range 4 * firstEvents {
+		last = mustAppend(t, log, write("a", last))
+	}
+	fetched := func(read func()) uint64 {
+		before := log.nc.Stats().InMsgs
+		read()
+		return log.nc.Stats().InMsgs - before
+	}
+	require.LessOrEqual(t, fetched(func() {
+		for _, err := range log.Read(t.Context(), "events.acme.>", 0) {
+			require.NoError(t, err)
+			return
+		}
+	}), uint64(firstEvents+2), "one page, its end, and the place of the newest event")
+	require.Equal(t, uint64(2), fetched(func() {
+		n, err := log.Count(t.Context(), "events.acme.>")
+		require.NoError(t, err)
+		require.Equal(t, last, n)
+	}))
+}

@@ -169,6 +169,9 @@ func testEnvelope(t *testing.T, log Log) {
 
 func testLongHistory(t *testing.T, log Log) {
 	const rounds = 3*pageEvents + 7
+	n, err := log.Count(t.Context(), "")
+	require.NoError(t, err)
+	require.Zero(t, n)
 	var a, b, other uint64
 	for i := range rounds {
 		a = mustAppend(t, log, write("a", a))
@@ -194,6 +197,13 @@ func testLongHistory(t *testing.T, log Log) {
 	assert.Empty(t, collect(t, log.Read(t.Context(), "", other)))
 	assert.Empty(t, collect(t, log.Read(t.Context(), "", other+100)))
 	assert.Empty(t, collect(t, log.Read(t.Context(), name("nobody").Subject(), 0)))
+
+	for filter, want := range map[string]uint64{"": other, "events.>": other, "events.acme.>": other - 1, name("a").Subject(): rounds,
+		"events.*.counters.a": rounds + 1, "events.other.counters.>": 1, name("nobody").Subject(): 0, "events.nobody.>": 0} {
+		n, err := log.Count(t.Context(), filter)
+		require.NoError(t, err, filter)
+		assert.Equal(t, want, n, filter)
+	}
 
 	seen := 0
 	for range log.Read(t.Context(), "", 0) {

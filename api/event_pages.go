@@ -1,0 +1,118 @@
+package api
+
+import (
+	"fmt"
+	"reflect"
+	"strings"
+
+	"anneal/domain"
+	"anneal/eventlog"
+	"anneal/projections"
+)
+
+// listEvents answers a page of a history: in the order of the log, by reading
+// just that page of it. Any filter, and any other order, reads all of it.
+func (c *call) listEvents(p *params, h history) (any, error) {
+	q, m := readQuery(c, p, reflect.TypeFor[Event]())
+	if q.OrderBy == "position" { // the order that the log has anyway
+		q.OrderBy = ""
+	}
+	if strings.TrimSpace(q.Filter) == "" && strings.TrimSpace(q.OrderBy) == "" {
+		return c.nextEvents(p, h, q, m)
+	}
+	return c.siftEvents(p, h, q, m)
+}
+
+// An eventPlace is where the next page of a history begins.
+type eventPlace struct {
+	After uint64 `json:"a"` // position
+	Total int    `json:"t"` // of the listing, as its first page told it
+}
+
+// nextEvents answers a page of a history in the order of the log.
+func (c *call) nextEvents(p *params, h history, q projections.Query, m mask) (any, error) {
+	size := pageSize(&p.violations, q.PageSize)
+	var at eventPlace
+	if q.PageToken != "" && !openToken(c.Pepper, q.Binding, q.PageToken, &at) {
+		p.violations.Add("pageToken", "is not a token of this list: leave it out to begin again")
+	}
+	if err := p.err(); err != nil {
+		return nil, err
+	}
+	if q.PageToken == "" {
+		total, err := c.countEvents(h)
+		if err != nil {
+			return nil, err
+		}
+		at.Total = total
+	}
+	events, next := []any{}, ""
+	for e, err := range c.Log.Read(c.ctx, h.filter, at.After) {
+		if err != nil {
+			return nil, fmt.Errorf("reading %s: %w", h.filter, err)
+		}
+		if !h.shows(e) {
+			continue
+		}
+		if len(events) == size {
+			next = sealToken(c.Pepper, q.Binding, at)
+			break
+		}
+		events, at.After = append(events, eventlog.Structured(shown(e))), e.Position
+	}
+	return listAnswer("events", events, next, at.Total, m)
+}
+
+// countEvents is how many events the caller may see of a history.
+func (c *call) countEvents(h history) (int, error) {
+	total, err := c.Log.Count(c.ctx, h.filter)
+	base, open := strings.CutSuffix(h.filter, ">")
+	if base == "events." { // of all accounts
+		base += "*."
+	}
+	for _, collection := range h.hidden {
+		if err != nil || !open { // one resource, which the caller may see
+			break
+		}
+		var hidden uint64
+		hidden, err = c.Log.Count(c.ctx, base+collection+".>")
+		total -= min(hidden, total) // some may have come meanwhile
+	}
+	if err != nil {
+		return 0, fmt.Errorf("counting %s: %w", h.filter, err)
+	}
+	return int(total), nil
+}
+
+// siftEvents answers a page of what a filter leaves of a history, in any order.
+func (c *call) siftEvents(p *params, h history, q projections.Query, m mask) (any, error) {
+	var broken error
+	rows := func(yield func(*projections.Row[recorded]) bool) {
+		for e, err := range c.Log.Read(c.ctx, h.filter, 0) {
+			if err != nil {
+				broken = err
+				return
+			}
+			row := &projections.Row[recorded]{Name: domain.Name(fmt.Sprintf("%020d", e.Position)), State: recorded{e}}
+			if h.shows(e) && !yield(row) {
+				return
+			}
+		}
+	}
+	page, err := projections.List(rows, renderEvent, eventFields, q)
+	if err := both(p.err(), err); err != nil {
+		return nil, err
+	}
+	if broken != nil {
+		return nil, fmt.Errorf("reading %s: %w", h.filter, broken)
+	}
+	events := make([]any, len(page.Items))
+	for i, one := range page.Items {
+		e, err := c.Log.At(c.ctx, uint64(one.Position.Int64()))
+		if err != nil {
+			return nil, err
+		}
+		events[i] = eventlog.Structured(shown(e))
+	}
+	return listAnswer("events", events, page.NextPageToken, page.TotalSize, m)
+}

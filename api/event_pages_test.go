@@ -1,0 +1,120 @@
+package api
+
+import (
+	"context"
+	"fmt"
+	"iter"
+	"net/http"
+	"strconv"
+	"sync/atomic"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"anneal/eventlog"
+)
+
+// A countedLog counts the events that are read of it.
+type countedLog struct {
+	*eventlog.Memory
+	read atomic.Int64
+}
+
+func (l *countedLog) Read(ctx context.Context, filter string, after uint64) iter.Seq2[eventlog.Event, error] {
+	return func(yield func(eventlog.Event, error) bool) {
+		for e, err := range l.Memory.Read(ctx, filter, after) {
+			l.read.Add(1)
+			if !yield(e, err) {
+				return
+			}
+		}
+	}
+}
+
+func (l *countedLog) At(ctx context.Context, position uint64) (eventlog.Event, error) {
+	l.read.Add(1)
+	return l.Memory.At(ctx, position)
+}
+
+// A page in the log's order costs what it shows, and one event more to know
+// that there is another, however long the history is.
+func TestAPageOfEventsReadsWhatItShows(t *testing.T) {
+	s := newStage(t, Limits{})
+	for i := range 60 {
+		s.makeDataset(fmt.Sprintf("d%d", i))
+	}
+	last := s.events()
+	log := &countedLog{Memory: s.log}
+	s.server.Log = log
+	for path, readers := range map[string]map[string]int64{ // who reads, and how many events are hidden from them
+		"/v1/accounts/acme/events":             {"admin": 0, "user": 3},
+		"/v1/events":                           {"operator": 0},
+		"/v1/accounts/acme/datasets/d1/events": {"user": 0},
+	} {
+		for alias, hidden := range readers {
+			for _, size := range []int{1, 7, 50} {
+				for _, order := range []string{"", "&orderBy=position"} {
+					s.walkEvents(log, fmt.Sprintf("%s?pageSize=%d%s", path, size, order), alias, size, hidden, last)
+				}
+			}
+		}
+	}
+}
+
+// walkEvents reads all pages of a list, and holds each to its cost.
+func (s *stage) walkEvents(log *countedLog, path, alias string, size int, hidden int64, last uint64) {
+	s.Helper()
+	seen, total, before, token := 0, -1.0, uint64(0), ""
+	for first := true; first || token != ""; first = false {
+		log.read.Store(0)
+		a := s.call(http.MethodGet, path+"&pageToken="+token, alias, "")
+		require.Equal(s, http.StatusOK, a.status, "%s", a.body)
+		page := a.json(s)
+		events := page["events"].([]any)
+		require.LessOrEqual(s, log.read.Load(), int64(len(events))+1+hidden, "%s", path)
+		require.LessOrEqual(s, len(events), size)
+		if first {
+			total = page["totalSize"].(float64)
+		}
+		require.Equal(s, total, page["totalSize"], "the same on every page")
+		for _, one := range events {
+			position, err := strconv.ParseUint(one.(map[string]any)["position"].(string), 10, 64)
+			require.NoError(s, err)
+			require.Greater(s, position, before)
+			before = position
+			if hidden > 0 {
+				require.NotContains(s, one.(map[string]any)["subject"], "/apiKeys/")
+			}
+		}
+		seen += len(events)
+		token, _ = page["nextPageToken"].(string)
+	}
+	require.EqualValues(s, total, seen, "%s", path)
+	require.LessOrEqual(s, before, last)
+}
+
+// A listing tells the total that it began with; what is appended meanwhile
+// stands at its end.
+func TestEventsThatComeWhileTheyAreListed(t *testing.T) {
+	s := newStage(t, Limits{})
+	s.makeDataset("d1")
+	s.makeDataset("d2")
+	const path = "/v1/accounts/other/events?pageSize=1"
+	page := s.call(http.MethodGet, path, "other", "").json(t)
+	total := page["totalSize"]
+	s.ok(http.MethodGet, "/v1/accounts/acme/events", "")
+	a := s.call(http.MethodPost, "/v1/accounts/other/datasets", "other", `{"datasetId": "new", "dataset": {}}`)
+	require.Equal(t, http.StatusOK, a.status, "%s", a.body)
+	var subjects []any
+	for page["nextPageToken"] != nil {
+		page = s.call(http.MethodGet, path+"&pageToken="+page["nextPageToken"].(string), "other", "").json(t)
+		require.Equal(t, total, page["totalSize"])
+		subjects = append(subjects, page["events"].([]any)[0].(map[string]any)["subject"])
+	}
+	require.Equal(t, "accounts/other/datasets/new", subjects[len(subjects)-1])
+	require.Greater(t, s.call(http.MethodGet, path, "other", "").json(t)["totalSize"], total, "a new listing counts it")
+	for _, wrong := range []string{"&pageToken=x", "&pageSize=2&pageToken=" + "AAAA"} {
+		a := s.call(http.MethodGet, path+wrong, "other", "")
+		require.Equal(t, http.StatusBadRequest, a.status, "%s", a.body)
+	}
+}
