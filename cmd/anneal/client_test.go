@@ -15,7 +15,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"anneal/api/described"
 )
 
 const baseModel = "accounts/default/models/anneal-base"
@@ -50,7 +53,15 @@ type caller struct {
 func (s *plane) user() caller { return s.as(s.context.Account, s.context.APIKey) }
 
 func (s *plane) as(account, key string) caller {
-	return caller{t: s.t, address: s.context.Address, account: account, key: key, http: &http.Client{Timeout: patience}}
+	return caller{t: s.t, address: s.context.Address, account: account, key: key, http: &http.Client{Timeout: patience, Transport: s.watched()}}
+}
+
+// documents has what the servers of this build say of themselves.
+var documents described.Fetch
+
+// watched holds every exchange with the server against its document.
+func (s *plane) watched() http.RoundTripper {
+	return &described.Transport{Address: s.context.Address, Documents: &documents, Report: func(err error) { assert.NoError(s.t, err) }}
 }
 
 // url is that of a path: below the account, or, when it begins with "//", of

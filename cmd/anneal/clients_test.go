@@ -4,6 +4,9 @@ import (
 	"bytes"
 	"encoding/json"
 	"net/http"
+	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -106,13 +109,26 @@ func (p plainly) agrees(t *testing.T, said object) {
 	require.Greater(t, at(said, "chatStream.chunks"), 1.0, "a stream comes in pieces")
 }
 
+// overheard is the address of a proxy before the server that holds what passes
+// against its document.
+func (s *plane) overheard(t *testing.T) string {
+	t.Helper()
+	server, err := url.Parse(s.context.Address)
+	require.NoError(t, err)
+	proxy := httputil.NewSingleHostReverseProxy(server)
+	proxy.Transport, proxy.FlushInterval = s.watched(), -1
+	between := httptest.NewServer(proxy)
+	t.Cleanup(between.Close)
+	return between.URL
+}
+
 // drive runs a client's program against the server and reads what it prints.
 func (s *plane) drive(t *testing.T, dir, program string, args ...string) (said object) {
 	t.Helper()
 	cmd := exec.Command(program, args...)
 	var out, complaints bytes.Buffer
 	cmd.Dir, cmd.Stdout, cmd.Stderr = dir, &out, &complaints
-	cmd.Env = environment(t.TempDir(), "BASE_URL="+s.context.Address+"/inference/v1", "API_KEY="+s.context.APIKey, "MODEL="+baseModel, "PROMPT="+clientsPrompt)
+	cmd.Env = environment(t.TempDir(), "BASE_URL="+s.overheard(t)+"/inference/v1", "API_KEY="+s.context.APIKey, "MODEL="+baseModel, "PROMPT="+clientsPrompt)
 	require.NoError(t, cmd.Run(), "%s%s", out.String(), complaints.String())
 	require.NoError(t, json.Unmarshal(out.Bytes(), &said), "%s", out.String())
 	return said

@@ -1,0 +1,99 @@
+package described
+
+import (
+	"bytes"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+const small = `{"openapi": "3.1.0", "info": {"title": "small", "version": "1"}, "paths": {
+  "/openapi.json": {"get": {"operationId": "getDocument", "responses": {"200": {"description": "ok", "content": {"application/json": {"schema": {"type": "object"}}}}}}},
+  "/things/{id}": {"post": {"operationId": "makeThing",
+    "parameters": [{"name": "id", "in": "path", "required": true, "schema": {"type": "string"}}, {"name": "dryRun", "in": "query", "schema": {"type": "boolean"}}],
+    "requestBody": {"content": {"application/json": {"schema": {"$ref": "#/components/schemas/Thing"}}}},
+    "responses": {"200": {"description": "ok", "content": {
+      "application/json": {"schema": {"$ref": "#/components/schemas/Thing"}},
+      "text/event-stream": {"schema": {"type": "string", "contentSchema": {"$ref": "#/components/schemas/Thing"}}}}}}}}},
+  "components": {"schemas": {"Thing": {"type": "object", "properties": {"size": {"type": "integer"}, "maxSize": {"type": "integer"}}},
+    "ManagementError": {"type": "object", "required": ["message"], "properties": {"message": {"type": "string"}}},
+    "InferenceError": {"type": "object", "required": ["error"], "properties": {"error": {"type": "object"}}}}}}`
+
+// Each disagreement of a server with its document is reported once, and
+// nothing else is; the client reads what was answered all the same.
+func TestWhatIsReported(t *testing.T) {
+	for name, one := range map[string]struct {
+		path, sent, media, answer string
+		status                    int
+		says                      []string
+	}{
+		"as described":                   {"/things/a", `{"size": 1, "max_size": 2}`, "application/json", `{"size": 1}`, 200, nil},
+		"a stream as described":          {"/things/a", `{}`, "text/event-stream", "id: 1\ndata: {\"size\": 1}\n\n: still here\n\ndata: {\"error\": {}}\n\ndata: [DONE]\n\n", 200, nil},
+		"a refusal nowhere":              {"/nothing", `{}`, "application/json", `{"message": "no"}`, 404, nil},
+		"a file":                         {"/blobs/x", ``, "text/plain", "anything", 200, nil},
+		"an answer of another type":      {"/things/a", `{}`, "application/json", `{"size": "large"}`, 200, []string{"no answer of the document"}},
+		"a field that nobody knows":      {"/things/a", `{}`, "application/json", `{"colour": 1}`, 200, []string{"colour"}},
+		"a request that should not pass": {"/things/a?dryRun=5", `{"size": "large"}`, "application/json", `{}`, 200, []string{"no request of the document"}},
+		"a status that is not described": {"/things/a", `{}`, "application/json", `{}`, 418, []string{"418"}},
+		"pieces of another type":         {"/things/a", `{}`, "text/event-stream", "data: {\"size\": 1}\n\ndata: {\"size\": \"one\"}\n\ndata: 7\n\n", 200, []string{`"one"`, "7"}},
+		"an answer nowhere":              {"/nothing", `{}`, "application/json", `{}`, 200, []string{"not described"}},
+		"a verb of a thing":              {"/things/a:fly", `{}`, "application/json", `{}`, 200, []string{"not described"}},
+		"a refusal of another shape":     {"/inference/v1/nothing", `{}`, "application/json", `{"message": "no"}`, 404, []string{"InferenceError"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				if r.URL.Path == "/openapi.json" {
+					_, _ = io.WriteString(w, small)
+					return
+				}
+				w.Header().Set("Content-Type", one.media)
+				w.WriteHeader(one.status)
+				for part := range bytes.SplitAfterSeq([]byte(one.answer), []byte("e")) { // in pieces, as networks do
+					_, _ = w.Write(part)
+					w.(http.Flusher).Flush()
+				}
+			}))
+			defer server.Close()
+			var said []error
+			client := &http.Client{Transport: &Transport{Address: server.URL, Documents: &Fetch{}, Report: func(err error) { said = append(said, err) }}}
+			res, err := client.Post(server.URL+one.path, "application/json", strings.NewReader(one.sent))
+			require.NoError(t, err)
+			body, err := io.ReadAll(res.Body)
+			require.NoError(t, err)
+			require.NoError(t, res.Body.Close())
+			require.Equal(t, one.answer, string(body))
+			require.Len(t, said, len(one.says), "%v", said)
+			for i, part := range one.says {
+				require.ErrorContains(t, said[i], part)
+			}
+		})
+	}
+}
+
+// An answer that breaks off breaks off for the client too, and is no
+// disagreement.
+func TestAnAnswerThatBreaksOff(t *testing.T) {
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/openapi.json" {
+			_, _ = io.WriteString(w, small)
+			return
+		}
+		w.Header().Set("Content-Length", "100")
+		_, _ = fmt.Fprint(w, `{"size": 1`)
+		w.(http.Flusher).Flush()
+		panic(http.ErrAbortHandler)
+	}))
+	defer server.Close()
+	client := &http.Client{Transport: &Transport{Address: server.URL, Documents: &Fetch{}, Report: func(err error) { require.NoError(t, err) }}}
+	res, err := client.Post(server.URL+"/things/a", "application/json", strings.NewReader("{}"))
+	require.NoError(t, err)
+	body, err := io.ReadAll(res.Body)
+	require.Error(t, err)
+	require.Equal(t, `{"size": 1`, string(body))
+	require.NoError(t, res.Body.Close())
+}
