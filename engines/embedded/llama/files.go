@@ -32,7 +32,7 @@ func Load(dir string) (*Weights, error) {
 			"the weights do not fit config.json: model.embed_tokens.weight must have the shape [%d %d]", c.VocabSize, c.HiddenSize)
 	}
 	w := NewWeights(c)
-	for _, t := range w.tensors(safetensors.F32) {
+	for _, t := range w.Tensors(safetensors.F32) {
 		if err := file.Read(t.Data, t.Name, t.Shape...); err != nil {
 			return nil, err
 		}
@@ -57,11 +57,11 @@ func (w *Weights) Save(dir string) error {
 	if err := writeJSON(filepath.Join(dir, "config.json"), c); err != nil {
 		return err
 	}
-	return safetensors.WriteFile(filepath.Join(dir, weightsFile), w.tensors(dtype), nil)
+	return safetensors.WriteFile(filepath.Join(dir, weightsFile), w.Tensors(dtype), nil)
 }
 
-// tensors names every parameter as checkpoints do.
-func (w *Weights) tensors(dtype safetensors.DType) []safetensors.Tensor {
+// Tensors names every parameter as checkpoints do, to be stored as dtype.
+func (w *Weights) Tensors(dtype safetensors.DType) []safetensors.Tensor {
 	var out []safetensors.Tensor
 	vector := func(name string, v []float32) {
 		out = append(out, safetensors.Tensor{Info: safetensors.Info{Name: name, DType: dtype, Shape: []int{len(v)}}, Data: v})

@@ -50,7 +50,7 @@ func TestLoadShards(t *testing.T) {
 	require.NoError(t, os.Remove(filepath.Join(dir, weightsFile)))
 	parts, where := [2][]safetensors.Tensor{}, map[string]string{}
 	names := [2]string{"model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"}
-	for i, tensor := range w.tensors(safetensors.F32) {
+	for i, tensor := range w.Tensors(safetensors.F32) {
 		parts[i%2] = append(parts[i%2], tensor)
 		where[tensor.Name] = names[i%2]
 	}

@@ -1,9 +1,11 @@
 // Package tokenizer turns text into tokens and back, from the files
 // tokenizer.json and tokenizer_config.json of a Hugging Face directory.
 //
-// It knows byte-level vocabularies without merges: one token for each byte,
-// and special tokens beside them. Text never becomes a special token, however
-// it is spelt; only BOS, EOS, Special, Split and Chat yield them.
+// It knows vocabularies of byte-pair encoding over bytes, such as those of
+// GPT-2, Llama 3 and Qwen, and over characters with bytes for those that are
+// missing, such as Llama 2's; and special tokens beside them. Text never becomes
+// a special token, however it is spelt; only BOS, EOS, Special, Split and Chat
+// yield them.
 package tokenizer
 
 import (
@@ -13,16 +15,22 @@ import (
 	"slices"
 	"strings"
 	"unicode/utf8"
+
+	"golang.org/x/text/unicode/norm"
 )
 
 // A Tokenizer is read once and safe for concurrent use.
 type Tokenizer struct {
-	ids      [256]int       // of each byte
-	bytes    map[int]byte   // of each token that is a byte
+	bpe      bpe
+	cuts     []cutter       // how text becomes words, one after another; none leaves it whole
+	compose  bool           // text is put into Unicode's normal form C first
+	escape   bool           // spaces are written as U+2581, and one comes first
+	tokens   [][]byte       // what each token of the vocabulary stands for; nil for none
 	specials map[string]int // by spelling
 	names    map[int]string // of special tokens, by number
 	shown    map[int]bool   // special tokens that are text to a reader
 	spelt    *regexp.Regexp // any special token
+	read     *regexp.Regexp // any that is text to a reader; nil when there is none
 	size     int
 	bos, eos int // -1 when there is none
 	chat     bool
@@ -63,11 +71,13 @@ func (t *Tokenizer) Specials() []string {
 // Split cuts text at the special tokens that it spells: it yields what lies
 // between them with -1, and each of them with its number. Of several that begin
 // at one place the longest counts.
-func (t *Tokenizer) Split(text string) iter.Seq2[string, int] {
+func (t *Tokenizer) Split(text string) iter.Seq2[string, int] { return t.cutAt(t.spelt, text) }
+
+func (t *Tokenizer) cutAt(spelt *regexp.Regexp, text string) iter.Seq2[string, int] {
 	return func(yield func(string, int) bool) {
 		at := 0
-		if t.spelt != nil {
-			for _, found := range t.spelt.FindAllStringIndex(text, -1) {
+		if spelt != nil {
+			for _, found := range spelt.FindAllStringIndex(text, -1) {
 				if found[0] > at && !yield(text[at:found[0]], -1) {
 					return
 				}
@@ -97,11 +107,34 @@ func spelling(names []string) *regexp.Regexp {
 	return regexp.MustCompile(strings.Join(parts, "|"))
 }
 
-// Encode turns text into tokens. It adds none and parses no special ones.
+// Encode turns text into tokens. It adds none and parses no special ones but
+// those that are text to a reader.
 func (t *Tokenizer) Encode(text string) []int {
-	ids := make([]int, len(text))
-	for i := range len(text) {
-		ids[i] = t.ids[text[i]]
+	ids := make([]int, 0, len(text)/3+1)
+	for plain, id := range t.cutAt(t.read, text) {
+		if id >= 0 {
+			ids = append(ids, id)
+			continue
+		}
+		if t.compose {
+			plain = norm.NFC.String(plain)
+		}
+		if t.escape {
+			plain = wordSign + strings.ReplaceAll(plain, " ", wordSign)
+		}
+		ids = t.encode(ids, plain, t.cuts)
+	}
+	return ids
+}
+
+func (t *Tokenizer) encode(ids []int, text string, cuts []cutter) []int {
+	if len(cuts) == 0 {
+		return t.bpe.append(ids, text)
+	}
+	for len(text) > 0 {
+		n := cuts[0].next(text)
+		ids = t.encode(ids, text[:n], cuts[1:])
+		text = text[n:]
 	}
 	return ids
 }
@@ -117,21 +150,29 @@ func (t *Tokenizer) Prompt(text string) []int {
 
 // Count is the length of Prompt(text).
 func (t *Tokenizer) Count(text string) int {
-	if t.bos >= 0 {
-		return len(text) + 1
+	n := len(text)
+	if len(t.bpe.merges) > 0 || t.bpe.units != nil || t.read != nil {
+		n = len(t.Encode(text))
 	}
-	return len(text)
+	if t.bos >= 0 {
+		n++
+	}
+	return n
 }
 
-// Decode turns tokens into text. Special and unknown tokens give nothing, each
-// byte that is no part of a UTF-8 character gives U+FFFD.
+// Decode turns a whole text's tokens into it. Special and unknown tokens give
+// nothing, each byte that is no part of a UTF-8 character gives U+FFFD.
 func (t *Tokenizer) Decode(ids []int) string {
 	d := t.NewDecoder()
 	var text []byte
 	for _, id := range ids {
 		text = append(text, d.Next(id)...)
 	}
-	return string(text) + d.Rest()
+	whole := string(text) + d.Rest()
+	if t.escape {
+		whole = strings.TrimPrefix(whole, " ")
+	}
+	return whole
 }
 
 // A Decoder decodes a stream of tokens into whole UTF-8 characters.
@@ -150,22 +191,25 @@ func (t *Tokenizer) NewSpeller() *Decoder { return &Decoder{tokenizer: t, spell:
 
 // Bytes are what a token stands for: those of its spelling for a special one.
 func (t *Tokenizer) Bytes(id int) []byte {
-	if b, ok := t.bytes[id]; ok {
-		return []byte{b}
+	if name, ok := t.names[id]; ok || id < 0 || id >= len(t.tokens) {
+		return []byte(name)
 	}
-	return []byte(t.names[id])
+	return slices.Clone(t.tokens[id])
 }
 
 // Next is the text that a token completes; "" when it completes none.
 func (d *Decoder) Next(id int) string {
-	b, ok := d.tokenizer.bytes[id]
-	if !ok && (d.spell || d.tokenizer.shown[id]) {
-		return d.Rest() + d.tokenizer.names[id]
+	t := d.tokenizer
+	if name, ok := t.names[id]; ok {
+		if !d.spell && !t.shown[id] {
+			return ""
+		}
+		return d.Rest() + name
 	}
-	if !ok {
+	if id < 0 || id >= len(t.tokens) {
 		return ""
 	}
-	d.pending = append(d.pending, b)
+	d.pending = append(d.pending, t.tokens[id]...)
 	var text []byte
 	for len(d.pending) > 0 && utf8.FullRune(d.pending) {
 		r, n := utf8.DecodeRune(d.pending)

@@ -1,0 +1,137 @@
+package embedded_test
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"anneal/domain/weights"
+	"anneal/engines"
+	"anneal/engines/embedded"
+	"anneal/engines/embedded/miniature"
+)
+
+// TestFamilies: a checkpoint of each family, as it is published, is checked,
+// served, tuned with an adapter, and served again from copies in other
+// precisions.
+func TestFamilies(t *testing.T) {
+	for _, family := range miniature.Families() {
+		t.Run(family, func(t *testing.T) {
+			dir := t.TempDir()
+			require.NoError(t, miniature.Write(dir, family))
+			report, err := weights.Check(folderOf(t, dir))
+			require.NoError(t, err)
+			require.Empty(t, report.Violations)
+			require.NoError(t, embedded.Supports(dir))
+
+			plain := answers(t, engines.ModelFiles{Dir: dir})
+			require.NotEmpty(t, plain[0])
+			require.NotEmpty(t, plain[1], "its chat template is read")
+
+			tuned := tune(t, dir)
+			got := answers(t, engines.ModelFiles{Dir: dir, AdapterDir: tuned})
+			assert.Equal(t, answer, strings.TrimSuffix(got[0], "\n"), "it says what it was taught")
+
+			for _, precision := range []string{"BF16", "FP16", "FP8"} {
+				copied := t.TempDir()
+				convert(t, dir, copied, precision)
+				require.NotEmpty(t, answers(t, engines.ModelFiles{Dir: copied})[0], precision)
+			}
+		})
+	}
+}
+
+const question, answer = "who owns the machine?", " the people, and they own 123 answers in 東京."
+
+// answers are what a model says to a prompt and to a conversation.
+func answers(t *testing.T, files engines.ModelFiles) (out [2]string) {
+	model, err := embedded.New(embedded.Options{Parallelism: 1, CacheBytes: 16 << 20}).Completer.Load(t.Context(), files)
+	require.NoError(t, err)
+	defer func() { assert.NoError(t, model.Close()) }()
+	for i, req := range []engines.CompletionRequest{
+		{Prompt: question, MaxTokens: 40},
+		{Chat: &engines.Chat{Messages: []engines.Message{{Role: "user", Content: question}}}, MaxTokens: 10, IgnoreEOS: true},
+	} {
+		usage, err := model.Complete(t.Context(), req, func(c engines.Chunk) error {
+			out[i] += c.Text
+			return nil
+		})
+		require.NoError(t, err)
+		require.Positive(t, usage.PromptTokens)
+	}
+	return out
+}
+
+// tune teaches the model one answer, and is where the adapter lies.
+func tune(t *testing.T, base string) string {
+	data := filepath.Join(t.TempDir(), "rows.jsonl")
+	row := fmt.Sprintf("{%q: %q, %q: %q}\n", "prompt", question, "completion", answer)
+	require.NoError(t, os.WriteFile(data, []byte(strings.Repeat(row, 8)), 0o644))
+	result, err := embedded.New(embedded.Options{Parallelism: 1}).Trainer.Train(t.Context(), engines.TrainOrder{
+		BaseDir: base, DataFiles: []string{data}, WorkDir: t.TempDir(), Seed: 1,
+		Settings: engines.TrainSettings{LoraRank: 8, Epochs: 60, LearningRate: 1e-2},
+	}, quiet{})
+	require.NoError(t, err)
+	require.True(t, result.Adapter)
+	return result.Dir
+}
+
+type quiet struct{}
+
+func (quiet) Step(engines.Metrics) {}
+
+func (quiet) Checkpoint(context.Context, int, string) error { return nil }
+
+// convert writes a copy of a model in another precision, as :prepare does.
+func convert(t *testing.T, from, to, precision string) {
+	folder, dtype := folderOf(t, from), weights.DTypes[precision]
+	names, err := folder.WeightFiles()
+	require.NoError(t, err)
+	require.NoError(t, os.CopyFS(to, os.DirFS(from)))
+	total, added := int64(0), map[string][]string{}
+	for _, name := range names {
+		var file bytes.Buffer
+		added[name], err = folder.Convert(&file, name, dtype)
+		require.NoError(t, err)
+		total += int64(file.Len())
+		require.NoError(t, os.WriteFile(filepath.Join(to, name), file.Bytes(), 0o644))
+	}
+	config, err := folder.ConvertedConfig(dtype)
+	require.NoError(t, err)
+	require.NoError(t, os.WriteFile(filepath.Join(to, "config.json"), config, 0o644))
+	const index = "model.safetensors.index.json"
+	if _, sharded := folder.Sizes[index]; sharded {
+		data, err := folder.ConvertedIndex(total, added)
+		require.NoError(t, err)
+		require.NoError(t, os.WriteFile(filepath.Join(to, index), data, 0o644))
+	}
+}
+
+func folderOf(t *testing.T, dir string) weights.Folder {
+	entries, err := os.ReadDir(dir)
+	require.NoError(t, err)
+	sizes := map[string]int64{}
+	for _, entry := range entries {
+		info, err := entry.Info()
+		require.NoError(t, err)
+		sizes[entry.Name()] = info.Size()
+	}
+	return weights.Folder{Sizes: sizes, Open: func(name string, offset, length int64) (io.ReadCloser, error) {
+		data, err := os.ReadFile(filepath.Join(dir, name))
+		if err != nil {
+			return nil, err
+		}
+		if data = data[offset:]; length >= 0 {
+			data = data[:length]
+		}
+		return io.NopCloser(bytes.NewReader(data)), nil
+	}}
+}

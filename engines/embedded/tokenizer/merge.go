@@ -1,0 +1,163 @@
+package tokenizer
+
+import (
+	"sync"
+	"unicode/utf8"
+)
+
+// A bpe is a vocabulary made by byte-pair encoding (Sennrich et al. 2016): a
+// word is taken apart into its smallest tokens, and the pair that was merged
+// first when the vocabulary was made is merged first.
+type bpe struct {
+	bytes  [256]int32       // the token of each byte
+	units  map[rune]int32   // of each character, where words are taken apart into such; else nil
+	words  map[string]int32 // tokens of whole words, where those need no merges; else nil
+	merges map[uint64]merged
+}
+
+// A merged is what becomes of a pair of tokens.
+type merged struct{ rank, token int32 }
+
+func pairOf(a, b int32) uint64 { return uint64(uint32(a))<<32 | uint64(uint32(b)) }
+
+// append adds a word's tokens to ids.
+func (b *bpe) append(ids []int, word string) []int {
+	if id, ok := b.words[word]; ok {
+		return append(ids, int(id))
+	}
+	if len(b.merges) == 0 && b.units == nil {
+		for i := range len(word) {
+			ids = append(ids, int(b.bytes[word[i]]))
+		}
+		return ids
+	}
+	m := mergers.Get().(*merger)
+	defer mergers.Put(m)
+	m.begin(b, word)
+	m.merge(b)
+	for at := 0; at < len(m.parts); at = int(m.parts[at].next) {
+		ids = append(ids, int(m.parts[at].token))
+	}
+	return ids
+}
+
+// A merger merges one word: its parts are a chain, and a heap holds the pairs
+// that may be merged, so that a word of n parts takes n·log n steps.
+type merger struct {
+	parts []part
+	heap  []candidate
+}
+
+// A part is a token of the chain; token is -1 once it was merged into the one
+// before it.
+type part struct{ token, previous, next int32 }
+
+// A candidate is the pair that begins at a part. It is stale when the parts are
+// no longer those of the pair.
+type candidate struct {
+	rank, at int32
+	pair     uint64
+	token    int32 // that the pair becomes
+}
+
+func (c candidate) before(o candidate) bool {
+	return c.rank < o.rank || c.rank == o.rank && c.at < o.at
+}
+
+var mergers = sync.Pool{New: func() any { return new(merger) }}
+
+// begin takes a word apart.
+func (m *merger) begin(b *bpe, word string) {
+	m.parts, m.heap = m.parts[:0], m.heap[:0]
+	add := func(token int32) {
+		at := int32(len(m.parts))
+		m.parts = append(m.parts, part{token, at - 1, at + 1})
+	}
+	for len(word) > 0 {
+		size := 1
+		var token int32
+		known := false
+		if b.units != nil {
+			var r rune
+			r, size = utf8.DecodeRuneInString(word)
+			token, known = b.units[r]
+			known = known && (r != utf8.RuneError || size > 1)
+		}
+		if known {
+			add(token)
+		} else {
+			for i := range size {
+				add(b.bytes[word[i]])
+			}
+		}
+		word = word[size:]
+	}
+	for at := range m.parts {
+		m.consider(b, int32(at))
+	}
+}
+
+// consider puts the pair that begins at a part into the heap.
+func (m *merger) consider(b *bpe, at int32) {
+	if at < 0 {
+		return
+	}
+	next := m.parts[at].next
+	if int(next) >= len(m.parts) {
+		return
+	}
+	pair := pairOf(m.parts[at].token, m.parts[next].token)
+	if found, ok := b.merges[pair]; ok {
+		m.push(candidate{found.rank, at, pair, found.token})
+	}
+}
+
+// merge merges the first pair until there is none.
+func (m *merger) merge(b *bpe) {
+	for len(m.heap) > 0 {
+		c := m.pop()
+		left := &m.parts[c.at]
+		if left.token < 0 || int(left.next) >= len(m.parts) || pairOf(left.token, m.parts[left.next].token) != c.pair {
+			continue
+		}
+		right := &m.parts[left.next]
+		left.token, right.token = c.token, -1
+		left.next = right.next
+		if int(left.next) < len(m.parts) {
+			m.parts[left.next].previous = c.at
+		}
+		m.consider(b, left.previous)
+		m.consider(b, c.at)
+	}
+}
+
+func (m *merger) push(c candidate) {
+	m.heap = append(m.heap, c)
+	for at := len(m.heap) - 1; at > 0; {
+		parent := (at - 1) / 2
+		if !m.heap[at].before(m.heap[parent]) {
+			return
+		}
+		m.heap[at], m.heap[parent] = m.heap[parent], m.heap[at]
+		at = parent
+	}
+}
+
+func (m *merger) pop() candidate {
+	first, last := m.heap[0], len(m.heap)-1
+	m.heap[0] = m.heap[last]
+	m.heap = m.heap[:last]
+	for at := 0; ; {
+		least := at
+		for child := 2*at + 1; child <= 2*at+2 && child < last; child++ {
+			if m.heap[child].before(m.heap[least]) {
+				least = child
+			}
+		}
+		if least == at {
+			return first
+		}
+		m.heap[at], m.heap[least] = m.heap[least], m.heap[at]
+		at = least
+	}
+}

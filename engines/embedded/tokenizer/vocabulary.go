@@ -1,0 +1,340 @@
+package tokenizer
+
+import (
+	"bytes"
+	"encoding/json"
+	"strconv"
+	"strings"
+	"unicode/utf8"
+)
+
+// vocabulary is the part of tokenizer.json that is understood. What would
+// change the tokens and is not, is refused.
+type vocabulary struct {
+	Normalizer    *step     `json:"normalizer"`
+	PreTokenizer  *step     `json:"pre_tokenizer"`
+	PostProcessor processor `json:"post_processor"`
+	AddedTokens   []struct {
+		ID         int    `json:"id"`
+		Content    string `json:"content"`
+		Special    bool   `json:"special"`
+		SingleWord bool   `json:"single_word"`
+		LStrip     bool   `json:"lstrip"`
+		RStrip     bool   `json:"rstrip"`
+	} `json:"added_tokens"`
+	Model struct {
+		Type         string         `json:"type"`
+		Dropout      float64        `json:"dropout"`
+		Prefix       string         `json:"continuing_subword_prefix"`
+		Suffix       string         `json:"end_of_word_suffix"`
+		ByteFallback bool           `json:"byte_fallback"`
+		IgnoreMerges bool           `json:"ignore_merges"`
+		Vocab        map[string]int `json:"vocab"`
+		Merges       []mergedPair   `json:"merges"`
+	} `json:"model"`
+}
+
+// A step is a normalizer or a pre-tokenizer, or several in order.
+type step struct {
+	Type           string `json:"type"`
+	Normalizers    []step `json:"normalizers"`
+	PreTokenizers  []step `json:"pretokenizers"`
+	AddPrefixSpace bool   `json:"add_prefix_space"`
+	UseRegex       *bool  `json:"use_regex"`
+	Individual     bool   `json:"individual_digits"`
+	Behavior       string `json:"behavior"`
+	Invert         bool   `json:"invert"`
+	Prepend        string `json:"prepend"`
+	Content        string `json:"content"`
+	Pattern        struct {
+		Regex  string
+		String string
+	} `json:"pattern"`
+}
+
+// A processor says what is put around a text.
+type processor struct {
+	Type       string      `json:"type"`
+	Processors []processor `json:"processors"`
+	Single     []struct {
+		SpecialToken struct {
+			ID string `json:"id"`
+		}
+	} `json:"single"`
+}
+
+// first is the special token that a text begins with, "" for none.
+func (p *processor) first() string {
+	for _, one := range append(p.Processors, *p) {
+		if one.Type == "TemplateProcessing" && len(one.Single) > 0 {
+			return one.Single[0].SpecialToken.ID
+		}
+	}
+	return ""
+}
+
+// A mergedPair is written as one text with a space, or as a list of two.
+type mergedPair [2]string
+
+// UnmarshalJSON accepts both.
+func (m *mergedPair) UnmarshalJSON(data []byte) error {
+	if len(data) > 0 && data[0] == '[' {
+		return json.Unmarshal(data, (*[2]string)(m))
+	}
+	var text string
+	err := json.Unmarshal(data, &text)
+	m[0], m[1], _ = strings.Cut(text, " ")
+	return err
+}
+
+// Bounds of a vocabulary, and of what every text is searched for.
+const (
+	maxTokens   = 1 << 20
+	maxMerges   = 1 << 21
+	maxAdded    = 10_000 // tokens
+	maxSpelling = 1000   // bytes of one
+	wordSign    = "\u2581"
+)
+
+func (t *Tokenizer) takeModel(v *vocabulary) error {
+	m := &v.Model
+	switch {
+	case m.Type != "BPE":
+		return fault(vocabularyFile, "has a vocabulary of type %q; the embedded engine reads BPE", m.Type)
+	case m.Dropout != 0:
+		return fault(vocabularyFile, "sets dropout, which the embedded engine does not read")
+	case m.Prefix != "" || m.Suffix != "":
+		return fault(vocabularyFile, "marks parts of words by continuing_subword_prefix or end_of_word_suffix, which the embedded engine does not read")
+	case len(m.Vocab) > maxTokens || len(m.Merges) > maxMerges:
+		return fault(vocabularyFile, "has %d tokens and %d merges; the embedded engine reads %d and %d", len(m.Vocab), len(m.Merges), maxTokens, maxMerges)
+	}
+	return nil
+}
+
+// takeNormalizer knows none, NFC, and Llama 2's: a sign before the text and for
+// every space in it.
+func (t *Tokenizer) takeNormalizer(v *vocabulary) error {
+	steps := sequence(v.Normalizer)
+	if v.Model.ByteFallback {
+		if !v.Model.IgnoreMerges && len(steps) == 2 && steps[0].Type == "Prepend" && steps[0].Prepend == wordSign &&
+			steps[1].Type == "Replace" && steps[1].Pattern.String == " " && steps[1].Content == wordSign {
+			t.escape = true
+			return nil
+		}
+		return fault(vocabularyFile, "has byte_fallback, which the embedded engine reads with the normalizers Prepend and Replace of Llama 2 alone, and without ignore_merges")
+	}
+	for _, one := range steps {
+		if one.Type != "NFC" {
+			return fault(vocabularyFile, "has a normalizer of type %q; the embedded engine reads NFC", one.Type)
+		}
+		t.compose = true
+	}
+	return nil
+}
+
+// takeCuts says how text is cut into words.
+func (t *Tokenizer) takeCuts(v *vocabulary) error {
+	steps := sequence(v.PreTokenizer)
+	if t.escape {
+		if len(steps) > 0 {
+			return fault(vocabularyFile, "has byte_fallback and a pre-tokenizer of type %q, which the embedded engine does not read together", steps[0].Type)
+		}
+		return nil
+	}
+	byBytes := false
+	for _, one := range steps {
+		switch {
+		case one.Type == "ByteLevel" && one.AddPrefixSpace:
+			return fault(vocabularyFile, "sets add_prefix_space, which the embedded engine does not read")
+		case one.Type == "ByteLevel":
+			if byBytes = true; one.UseRegex == nil || *one.UseRegex {
+				t.cuts = append(t.cuts, gpt2)
+			}
+		case one.Type == "Digits" && one.Individual:
+			t.cuts = append(t.cuts, digits)
+		case one.Type == "Digits":
+			t.cuts = append(t.cuts, numbers)
+		case one.Type == "Split" && patterns[one.Pattern.Regex] != 0 && (one.Behavior == "Isolated" && !one.Invert || one.Behavior == "Removed" && one.Invert):
+			t.cuts = append(t.cuts, patterns[one.Pattern.Regex])
+		case one.Type == "Split":
+			return fault(vocabularyFile, "cuts text by the pattern %q; the embedded engine reads those of GPT-2, Llama 3 and Qwen 2", short(one.Pattern.Regex+one.Pattern.String))
+		default:
+			return fault(vocabularyFile, "has a pre-tokenizer of type %q; the embedded engine reads ByteLevel, Digits and Split", one.Type)
+		}
+	}
+	if !byBytes {
+		return fault(vocabularyFile, "has no pre-tokenizer of type ByteLevel, which the embedded engine reads")
+	}
+	return nil
+}
+
+// sequence is a step's steps, itself when it is one alone.
+func sequence(s *step) []step {
+	if s == nil {
+		return nil
+	}
+	if s.Type != "Sequence" {
+		return []step{*s}
+	}
+	return append(s.Normalizers, s.PreTokenizers...)
+}
+
+// takeAdded takes over the tokens that were added to the vocabulary.
+func (t *Tokenizer) takeAdded(v *vocabulary) error {
+	if len(v.AddedTokens) > maxAdded {
+		return fault(vocabularyFile, "has %d added tokens; the embedded engine reads %d", len(v.AddedTokens), maxAdded)
+	}
+	for _, added := range v.AddedTokens {
+		switch {
+		case len(added.Content) > maxSpelling:
+			return fault(vocabularyFile, "spells an added token with %d bytes; the embedded engine reads %d", len(added.Content), maxSpelling)
+		case added.ID < 0 || added.ID >= maxTokens:
+			return fault(vocabularyFile, "gives the token %q the number %d", added.Content, added.ID)
+		case added.SingleWord || added.LStrip || added.RStrip:
+			return fault(vocabularyFile, "has the token %q with single_word, lstrip or rstrip, which the embedded engine does not read", added.Content)
+		}
+		t.specials[added.Content], t.names[added.ID] = added.ID, added.Content
+		t.shown[added.ID] = !added.Special
+		t.size = max(t.size, added.ID+1)
+	}
+	return nil
+}
+
+// takeTokens takes over the vocabulary, which must have every byte.
+func (t *Tokenizer) takeTokens(v *vocabulary) error {
+	for spelling, id := range v.Model.Vocab {
+		if id < 0 || id >= maxTokens {
+			return fault(vocabularyFile, "gives the token %q the number %d", short(spelling), id)
+		}
+		if own, added := t.specials[spelling]; added && own != id {
+			return fault(vocabularyFile, "gives the token %q the numbers %d and %d", short(spelling), id, own)
+		}
+		t.size = max(t.size, id+1)
+	}
+	t.tokens = make([][]byte, t.size)
+	stands, bytes := bytesOf, spellings()
+	if t.escape {
+		stands, bytes = textOf, fallbacks()
+		t.bpe.units = map[rune]int32{}
+	}
+	for spelling, id := range v.Model.Vocab {
+		if _, added := t.specials[spelling]; added {
+			continue
+		}
+		if name, taken := t.names[id]; taken {
+			return fault(vocabularyFile, "gives %q and %q the same number %d", name, short(spelling), id)
+		}
+		if t.tokens[id] != nil {
+			return fault(vocabularyFile, "gives two tokens the number %d, one of them %q", id, short(spelling))
+		}
+		t.tokens[id] = stands(spelling)
+		if r, size := utf8.DecodeRuneInString(spelling); t.escape && size == len(spelling) {
+			t.bpe.units[r] = int32(id)
+		}
+	}
+	for b, spelling := range bytes {
+		id, ok := v.Model.Vocab[spelling]
+		if !ok {
+			return fault(vocabularyFile, "has no token for byte %d", b)
+		}
+		t.bpe.bytes[b] = int32(id)
+	}
+	return nil
+}
+
+// takeMerges takes over the merges, in their order.
+func (t *Tokenizer) takeMerges(v *vocabulary) error {
+	if v.Model.IgnoreMerges {
+		t.bpe.words = make(map[string]int32, len(v.Model.Vocab))
+		for id, text := range t.tokens {
+			if text != nil {
+				t.bpe.words[string(text)] = int32(id)
+			}
+		}
+	}
+	if len(v.Model.Merges) == 0 {
+		return nil
+	}
+	t.bpe.merges = make(map[uint64]merged, len(v.Model.Merges))
+	for rank, pair := range v.Model.Merges {
+		left, ok1 := v.Model.Vocab[pair[0]]
+		right, ok2 := v.Model.Vocab[pair[1]]
+		token, ok3 := v.Model.Vocab[pair[0]+pair[1]]
+		if !ok1 || !ok2 || !ok3 {
+			return fault(vocabularyFile, "merges %q and %q, and does not have both and what they become", short(pair[0]), short(pair[1]))
+		}
+		key := pairOf(int32(left), int32(right))
+		if _, twice := t.bpe.merges[key]; !twice {
+			t.bpe.merges[key] = merged{int32(rank), int32(token)}
+		}
+	}
+	return nil
+}
+
+// spellings are the characters that stand for the bytes 0 to 255 in a
+// byte-level vocabulary: a printable Latin-1 character for itself, the others
+// in order from U+0100 on (as GPT-2's vocabulary began it).
+func spellings() []string {
+	out := make([]string, 256)
+	next := rune(256)
+	for b := range rune(256) {
+		if b >= '!' && b <= '~' || b >= '¡' && b <= '¬' || b >= '®' {
+			out[b] = string(b)
+			continue
+		}
+		out[b] = string(next)
+		next++
+	}
+	return out
+}
+
+// bytesOf is what a token of a byte-level vocabulary stands for. One that is
+// spelt with other characters stands for its spelling.
+func bytesOf(spelling string) []byte {
+	out := make([]byte, 0, len(spelling))
+	for _, r := range spelling {
+		b, ok := byteOf[r]
+		if !ok {
+			return []byte(spelling)
+		}
+		out = append(out, b)
+	}
+	return out
+}
+
+var byteOf = func() map[rune]byte {
+	out := map[rune]byte{}
+	for b, spelling := range spellings() {
+		r, _ := utf8.DecodeRuneInString(spelling)
+		out[r] = byte(b)
+	}
+	return out
+}()
+
+// fallbacks are the tokens that stand for the bytes 0 to 255 in a vocabulary of
+// characters.
+func fallbacks() []string {
+	out := make([]string, 256)
+	for b := range out {
+		out[b] = "<0x" + strings.ToUpper(strconv.FormatInt(int64(b)+0x100, 16)[1:]) + ">"
+	}
+	return out
+}
+
+// textOf is what a token of a vocabulary of characters stands for.
+func textOf(spelling string) []byte {
+	if len(spelling) == 6 && strings.HasPrefix(spelling, "<0x") && spelling[5] == '>' {
+		if b, err := strconv.ParseUint(spelling[3:5], 16, 8); err == nil {
+			return []byte{byte(b)}
+		}
+	}
+	return bytes.ReplaceAll([]byte(spelling), []byte(wordSign), []byte(" "))
+}
+
+// short is a text of somebody else's file.
+func short(text string) string {
+	if len(text) > 200 {
+		return strings.ToValidUTF8(text[:200], "") + "…"
+	}
+	return text
+}

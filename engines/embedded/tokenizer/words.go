@@ -1,0 +1,182 @@
+package tokenizer
+
+import (
+	"strings"
+	"unicode"
+	"unicode/utf8"
+)
+
+// A cutter is one way of cutting text into words, which are merged each by
+// itself. The patterns that tokenizer.json writes as regular expressions look
+// ahead, which Go's do not; they are scanners here.
+type cutter int
+
+const (
+	gpt2   cutter = iota + 1
+	llama3        // numbers in groups of three digits
+	qwen2         // each digit by itself
+	digits        // each digit, and what lies between digits
+	numbers
+)
+
+// The regular expressions that are known, as files write them.
+const (
+	gpt2Pattern   = `'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+`
+	llama3Pattern = `(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+`
+	qwen2Pattern  = `(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+`
+)
+
+var patterns = map[string]cutter{gpt2Pattern: gpt2, llama3Pattern: llama3, qwen2Pattern: qwen2}
+
+// next is the length of the first word of a text that is not empty.
+func (c cutter) next(text string) int {
+	switch c {
+	case gpt2:
+		return nextGPT2(text)
+	case llama3:
+		return nextLlama(text, 3)
+	case qwen2:
+		return nextLlama(text, 1)
+	case digits, numbers:
+		r, size := utf8.DecodeRuneInString(text)
+		if c == digits && unicode.IsNumber(r) {
+			return size
+		}
+		numeric := unicode.IsNumber(r)
+		for at, r := range text {
+			if unicode.IsNumber(r) != numeric {
+				return at
+			}
+		}
+	}
+	return len(text)
+}
+
+// A class is what the patterns tell characters apart by.
+type class uint8
+
+const (
+	letter class = iota // \p{L}
+	number              // \p{N}
+	space               // \s
+	other
+)
+
+func classOf(r rune) class {
+	switch {
+	case unicode.IsLetter(r):
+		return letter
+	case unicode.IsNumber(r):
+		return number
+	case unicode.IsSpace(r):
+		return space
+	}
+	return other
+}
+
+// classAt is the class of the character at a place of the text; ok is false at
+// its end.
+func classAt(text string, at int) (c class, ok bool) {
+	if at >= len(text) {
+		return other, false
+	}
+	r, _ := utf8.DecodeRuneInString(text[at:])
+	return classOf(r), true
+}
+
+// run is where the characters of one class that begin at a place end.
+func run(text string, at int, c class) int {
+	for i, r := range text[at:] {
+		if classOf(r) != c {
+			return at + i
+		}
+	}
+	return len(text)
+}
+
+func nextGPT2(text string) int {
+	for _, short := range contractions {
+		if strings.HasPrefix(text, short) {
+			return len(short)
+		}
+	}
+	at := 0
+	if text[0] == ' ' {
+		at = 1
+	}
+	if c, ok := classAt(text, at); ok && c != space {
+		return run(text, at, c)
+	}
+	return nextSpace(text)
+}
+
+// nextLlama takes numbers in groups of so many digits.
+func nextLlama(text string, group int) int {
+	if n := contraction(text); n > 0 {
+		return n
+	}
+	first, size := utf8.DecodeRuneInString(text)
+	switch c := classOf(first); {
+	case c == letter:
+		return run(text, 0, letter)
+	case c == number:
+		end := 0
+		for i := 0; i < group; i++ {
+			if c, ok := classAt(text, end); !ok || c != number {
+				break
+			}
+			_, size := utf8.DecodeRuneInString(text[end:])
+			end += size
+		}
+		return end
+	case first != '\r' && first != '\n':
+		if c, ok := classAt(text, size); ok && c == letter {
+			return run(text, size, letter)
+		}
+	}
+	at := 0
+	if first == ' ' {
+		at = 1
+	}
+	if c, ok := classAt(text, at); ok && c == other {
+		end := run(text, at, other)
+		return end + len(text[end:]) - len(strings.TrimLeft(text[end:], "\r\n"))
+	}
+	if last := strings.LastIndexAny(text[:run(text, 0, space)], "\r\n"); last >= 0 {
+		return last + 1
+	}
+	return nextSpace(text)
+}
+
+// nextSpace takes spaces; the last of several is left to the word after them.
+func nextSpace(text string) int {
+	end := run(text, 0, space)
+	if end == len(text) {
+		return end
+	}
+	if _, last := utf8.DecodeLastRuneInString(text[:end]); last < end {
+		return end - last
+	}
+	return end
+}
+
+var contractions = []string{"'s", "'t", "'re", "'ve", "'m", "'ll", "'d"}
+
+// contraction is the length of one that the text begins with, however its
+// letters are written; 0 when there is none.
+func contraction(text string) int {
+	if text[0] != '\'' {
+		return 0
+	}
+	for _, short := range contractions {
+		end := 1
+		for range len(short) - 1 {
+			_, size := utf8.DecodeRuneInString(text[end:])
+			end += size
+		}
+		if strings.EqualFold(text[:end], short) {
+			return end
+		}
+	}
+	return 0
+}
