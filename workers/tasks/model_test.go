@@ -112,7 +112,7 @@ func TestModelsForOtherEngines(t *testing.T) {
 	files["config.json"] = bytes.Replace(files["config.json"], []byte(`"llama"`), []byte(`"mamba"`), 1)
 	m = b.ready("n", whole, files)
 	require.Equal(t, "mamba", m.ModelType)
-	require.Contains(t, m.Status.Message, "must be llama")
+	require.Contains(t, m.Status.Message, "runs llama, mistral, qwen2 and qwen3")
 }
 
 // A file that only engines read may be of any size: the control plane fetches
