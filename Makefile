@@ -4,7 +4,7 @@ STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
 
 ANNEAL_FUZZ ?= 20s
 
-.PHONY: help demo run test race bench crash fuzz lint lint-openapi golden build clients
+.PHONY: help demo run test race bench crash fuzz lint lint-openapi golden build clients oracle
 
 help: ## show this
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -23,6 +23,9 @@ test: ## run the tests
 
 clients: ## install the clients for JavaScript that the tests drive against a server
 	npm ci --prefix cmd/anneal/testdata/clients/node --ignore-scripts --no-audit --no-fund
+
+oracle: ## hold the logits of each family against ggml, which takes a C++ compiler and some minutes
+	go -C engines/embedded/oracle test -p 1 -count=1 .
 
 race: ## run the tests under the race detector, the long ones cut short
 	go test -race -short ./...

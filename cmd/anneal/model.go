@@ -18,7 +18,7 @@ var models = collection{"models", "model",
 		{"Public", "public"}, {"From job", "sourceJob"}, {"Created", "createTime"}}}
 
 func modelCommand() *cobra.Command {
-	return group("model", "Base models and tuned ones", modelCreate(), modelUpload(), models.listCommand(), models.getCommand(), modelDownload(), modelPrepare(), models.deleteCommand())
+	return group("model", "Base models and tuned ones", modelCreate(), modelUpload(), models.listCommand(), models.getCommand(), modelDownload(), modelExport(), modelPrepare(), models.deleteCommand())
 }
 
 func modelCreate() *cobra.Command {

@@ -31,8 +31,8 @@ var inputs = [4][]Module{{Query, Key, Value}, {Output}, {Gate, Up}, {Down}}
 // String is the module's name in checkpoints: q_proj and so on.
 func (m Module) String() string { return moduleNames[m] }
 
-// path is where the module sits in a layer.
-func (m Module) path() string {
+// Path is where the module sits in a layer: self_attn.q_proj and so on.
+func (m Module) Path() string {
 	if m < Gate {
 		return "self_attn." + m.String()
 	}
@@ -49,8 +49,8 @@ func ModuleNamed(name string) (Module, bool) {
 	return 0, false
 }
 
-// shape is a module's number of outputs and inputs.
-func (m Module) shape(c *Config) (out, in int) {
+// Shape is a module's number of outputs and inputs.
+func (m Module) Shape(c *Config) (out, in int) {
 	h, q, kv := c.HiddenSize, c.Heads*c.HeadDim, c.KVHeads*c.HeadDim
 	switch m {
 	case Query:
@@ -113,7 +113,7 @@ func NewAdapter(c Config, rank int, alpha float64, modules []Module) *Adapter {
 	a := &Adapter{Rank: rank, Alpha: alpha}
 	n := 0
 	for _, m := range modules {
-		out, in := m.shape(&c)
+		out, in := m.Shape(&c)
 		n += c.Layers * rank * (out + in)
 	}
 	a.layOut(c, modules, make([]float32, n))
@@ -132,12 +132,12 @@ func (a *Adapter) layOut(c Config, modules []Module, flat []float32) {
 	for i := range a.Layers {
 		for _, input := range inputs {
 			for _, m := range input {
-				if _, in := m.shape(&c); slices.Contains(modules, m) {
+				if _, in := m.Shape(&c); slices.Contains(modules, m) {
 					a.Layers[i][m].A = take(a.Rank, in)
 				}
 			}
 			for _, m := range input {
-				if out, _ := m.shape(&c); slices.Contains(modules, m) {
+				if out, _ := m.Shape(&c); slices.Contains(modules, m) {
 					a.Layers[i][m].B = take(out, a.Rank)
 				}
 			}

@@ -70,7 +70,7 @@ func (a *Adapter) tensors() []safetensors.Tensor {
 }
 
 func pairNames(layer int, m Module) (a, b string) {
-	prefix := fmt.Sprintf("base_model.model.model.layers.%d.%s.", layer, m.path())
+	prefix := fmt.Sprintf("base_model.model.model.layers.%d.%s.", layer, m.Path())
 	return prefix + "lora_A.weight", prefix + "lora_B.weight"
 }
 

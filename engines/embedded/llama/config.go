@@ -151,7 +151,7 @@ func (c *Config) Parameters() int64 {
 	for input := range inputs {
 		layer += int64(c.biases(Input(input)))
 	}
-	if c.headNorms() {
+	if c.HeadNorms() {
 		layer += 2 * int64(c.HeadDim)
 	}
 	n := int64(c.VocabSize)*h + h + int64(c.Layers)*layer

@@ -13,11 +13,11 @@ const llamaType = "llama"
 // they have in transformers.
 var families = map[string]string{llamaType: "LlamaForCausalLM", "mistral": "MistralForCausalLM", "qwen2": "Qwen2ForCausalLM", "qwen3": "Qwen3ForCausalLM"}
 
-// headNorms tells whether queries and keys are normalised, head by head.
-func (c *Config) headNorms() bool { return c.ModelType == "qwen3" }
+// HeadNorms tells whether queries and keys are normalised, head by head.
+func (c *Config) HeadNorms() bool { return c.ModelType == "qwen3" }
 
-// biased tells whether a projection has a bias.
-func (c *Config) biased(m Module) bool {
+// Biased tells whether a projection has a bias.
+func (c *Config) Biased(m Module) bool {
 	switch {
 	case m >= Gate:
 		return c.MLPBias && c.ModelType == llamaType
@@ -31,7 +31,7 @@ func (c *Config) biased(m Module) bool {
 func (c *Config) biases(input Input) int {
 	n := 0
 	for _, m := range inputs[input] {
-		if out, _ := m.shape(c); c.biased(m) {
+		if out, _ := m.Shape(c); c.Biased(m) {
 			n += out
 		}
 	}
@@ -40,7 +40,7 @@ func (c *Config) biases(input Input) int {
 
 // bias is the part of a layer's biases that is a module's; nil when it has none.
 func (c *Config) bias(l *Layer, m Module) []float32 {
-	if !c.biased(m) {
+	if !c.Biased(m) {
 		return nil
 	}
 	at := 0
@@ -49,7 +49,7 @@ func (c *Config) bias(l *Layer, m Module) []float32 {
 			continue
 		}
 		for _, other := range modules {
-			out, _ := other.shape(c)
+			out, _ := other.Shape(c)
 			if other == m {
 				return l.Bias[input][at : at+out]
 			}
@@ -74,12 +74,12 @@ type Rotary struct {
 
 // The ways of scaling positions that are known.
 const (
-	linearRope = "linear"
-	llama3Rope = "llama3"
+	LinearRope = "linear"
+	Llama3Rope = "llama3"
 )
 
-// kind is how positions are scaled; "" is not at all.
-func (r *Rotary) kind() string {
+// Kind is how positions are scaled: LinearRope, Llama3Rope, or "" for not at all.
+func (r *Rotary) Kind() string {
 	if r == nil {
 		return ""
 	}
@@ -93,10 +93,10 @@ func (r *Rotary) kind() string {
 	return name
 }
 
-// rotary is how positions are scaled; nil when they are not.
-func (c *Config) rotary() *Rotary {
+// Scaling is how positions are scaled; nil when they are not.
+func (c *Config) Scaling() *Rotary {
 	for _, r := range []*Rotary{c.RopeParameters, c.RopeScaling} {
-		if r.kind() != "" {
+		if r.Kind() != "" {
 			return r
 		}
 	}
@@ -112,17 +112,17 @@ func (r *Rotary) check(v *domain.Violations, field string) {
 		v.Require(value > 0 && !math.IsInf(value, 0), field+"."+name, "must be above 0, is %g", value)
 	}
 	v.Require(r.Partial == 0 || r.Partial == 1, field+".partial_rotary_factor", "must be 1, is %g: the embedded engine turns whole heads", r.Partial)
-	switch r.kind() {
+	switch r.Kind() {
 	case "":
-	case linearRope:
+	case LinearRope:
 		above("factor", r.Factor)
-	case llama3Rope:
+	case Llama3Rope:
 		above("factor", r.Factor)
 		above("low_freq_factor", r.LowFreqFactor)
 		above("original_max_position_embeddings", float64(r.OriginalPositions))
 		v.Require(r.HighFreqFactor > r.LowFreqFactor, field+".high_freq_factor", "must be above low_freq_factor, is %g", r.HighFreqFactor)
 	default:
-		v.Add(field+".rope_type", "is %q: the embedded engine knows %s, %s and default", r.kind(), linearRope, llama3Rope)
+		v.Add(field+".rope_type", "is %q: the embedded engine knows %s, %s and default", r.Kind(), LinearRope, Llama3Rope)
 	}
 }
 

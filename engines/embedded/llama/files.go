@@ -77,9 +77,9 @@ func (w *Weights) Tensors(dtype safetensors.DType) []safetensors.Tensor {
 			vector(prefix+"self_attn.k_norm.weight", l.KNorm)
 		}
 		for m := range Modules {
-			matrix(prefix+m.path()+".weight", l.Matrix(m))
+			matrix(prefix+m.Path()+".weight", l.Matrix(m))
 			if bias := w.Config.bias(l, m); bias != nil {
-				vector(prefix+m.path()+".bias", bias)
+				vector(prefix+m.Path()+".bias", bias)
 			}
 		}
 	}

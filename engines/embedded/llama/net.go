@@ -39,7 +39,7 @@ func NewNet(w *Weights, a *Adapter, workers int) *Net {
 		for g, lin := range l.linears() {
 			at := 0
 			for _, m := range inputs[g] {
-				out, _ := m.shape(&w.Config)
+				out, _ := m.Shape(&w.Config)
 				if a.Has(m) {
 					lin.low = append(lin.low, lowRank{module: m, lo: at, hi: at + out})
 				}

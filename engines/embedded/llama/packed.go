@@ -51,7 +51,7 @@ func (a *Adapter) packLow(c *Config, layer int, input Input) (to packedLow) {
 	var stacked []lowRank
 	at := 0
 	for _, m := range inputs[input] {
-		out, _ := m.shape(c)
+		out, _ := m.Shape(c)
 		if a.Has(m) {
 			stacked = append(stacked, lowRank{module: m, lo: at, hi: at + out})
 			pair := packedPair{lo: at, hi: at + out}

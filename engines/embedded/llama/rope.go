@@ -32,11 +32,11 @@ func NewRope(c *Config, positions int) *Rope {
 // RopeDivisor is what the angles of element j are divided by: 1 in a model
 // without rope_scaling.
 func (c *Config) RopeDivisor(j int) float64 {
-	r := c.rotary()
+	r := c.Scaling()
 	switch {
 	case r == nil:
 		return 1
-	case r.kind() == linearRope:
+	case r.Kind() == LinearRope:
 		return r.Factor
 	}
 	// Llama 3.1: long waves are stretched, short ones kept, and those between

@@ -72,7 +72,7 @@ func layOut(c Config, flat []float32) *Weights {
 		w.qkv = append(w.qkv, view(flat, q+2*kv, h))
 		l.Q, l.K, l.V, l.O = matrix(q, h), matrix(kv, h), matrix(kv, h), matrix(h, q)
 		l.Bias[ToQueryKeyValue], l.Bias[ToOutput] = bias(ToQueryKeyValue), bias(ToOutput)
-		if c.headNorms() {
+		if c.HeadNorms() {
 			l.QNorm, l.KNorm = vector(c.HeadDim), vector(c.HeadDim)
 		}
 		l.MLPNorm = vector(h)
@@ -165,7 +165,7 @@ func (w *Weights) Hash() string {
 	if c.ModelType != llamaType {
 		h.Write([]byte(c.ModelType))
 	}
-	if r := c.rotary(); r != nil {
+	if r := c.Scaling(); r != nil {
 		_ = json.NewEncoder(h).Encode(r)
 	}
 	buf := make([]byte, 0, 1<<16)

@@ -1,0 +1,21 @@
+module anneal/engines/embedded/oracle
+
+go 1.26.0
+
+require (
+	anneal v0.0.0
+	github.com/ollama/ollama v0.12.6
+	github.com/stretchr/testify v1.12.1
+)
+
+require (
+	github.com/dlclark/regexp2 v1.11.4 // indirect
+	github.com/emirpasic/gods/v2 v2.0.0-alpha // indirect
+	go.yaml.in/yaml/v3 v3.0.5 // indirect
+	golang.org/x/image v0.22.0 // indirect
+	golang.org/x/sync v0.24.0 // indirect
+	golang.org/x/sys v0.49.0 // indirect
+	golang.org/x/text v0.43.0 // indirect
+)
+
+replace anneal => ../../..
