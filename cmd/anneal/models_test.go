@@ -9,6 +9,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"anneal/engines/embedded/miniature"
 )
 
 // What is downloaded and uploaded again is the same model; what is broken is
@@ -41,6 +43,29 @@ func TestModelsComeAndGo(t *testing.T) {
 		require.Equal(t, "accounts/default/models/base-2", again["baseModel"])
 		require.Equal(t, user.get("/models/codes")["loraRank"], again["loraRank"])
 		require.Equal(t, trained, answerOf(user, "again", "again", ""))
+	})
+	t.Run("a checkpoint of another family, in shards", func(t *testing.T) {
+		require.NoError(t, os.Mkdir(at("qwen3"), 0o755))
+		require.NoError(t, miniature.Write(at("qwen3"), "qwen3"))
+		out := s.run("model", "create", "qwen3", "--dir", at("qwen3")).ok(t)
+		require.Contains(t, out, "READY")
+		require.NotContains(t, out, "cannot serve")
+		require.NotEmpty(t, answerOf(user, "qwen3", "qwen3", ""))
+		s.run("model", "prepare", "qwen3", "--precision", "FP8", "--watch").ok(t)
+		require.NotEmpty(t, answerOf(user, "qwen3-eight", "qwen3", "FP8"))
+		s.run("model", "export", "qwen3", "--gguf", at("qwen3.gguf")).ok(t)
+		s.run("model", "export", "qwen3", "--dir", at("qwen3"), "--gguf", at("again.gguf")).ok(t)
+		file, err := os.ReadFile(at("qwen3.gguf"))
+		require.NoError(t, err)
+		again, err := os.ReadFile(at("again.gguf"))
+		require.NoError(t, err)
+		require.True(t, bytes.HasPrefix(file, []byte("GGUF")))
+		require.True(t, bytes.Equal(file, again))
+		wrong := s.run("model", "export", "qwen3", "--gguf", at("wrong.gguf"), "--type", "q4_0")
+		require.Equal(t, 2, wrong.code)
+		require.Contains(t, wrong.stderr, "--type: must be f32, f16, bf16 or q8_0")
+		require.Contains(t, s.run("model", "export", "codes", "--gguf", at("wrong.gguf")).stderr, "export a whole model")
+		require.NoFileExists(t, at("wrong.gguf"))
 	})
 	t.Run("a model in use stays", func(t *testing.T) {
 		status, refusal, err := user.ask(http.MethodDelete, "/models/base-2", nil)
