@@ -21,8 +21,9 @@ run: build ## start a server with a local worker; data lies in ./data
 test: ## run the tests
 	go test ./...
 
-clients: ## install the clients for JavaScript that the tests drive against a server
+clients: ## install the clients and tokenizers for JavaScript that tests hold against ours
 	npm ci --prefix cmd/anneal/testdata/clients/node --ignore-scripts --no-audit --no-fund
+	npm ci --prefix engines/embedded/tokenizer/testdata/published --ignore-scripts --no-audit --no-fund
 
 oracle: ## hold the logits of each family against ggml, which takes a C++ compiler and some minutes
 	go -C engines/embedded/oracle test -p 1 -count=1 .
