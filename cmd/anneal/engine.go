@@ -2,6 +2,7 @@ package main
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -15,33 +16,50 @@ import (
 	"anneal/engines"
 	"anneal/engines/embedded"
 	"anneal/engines/external"
+	"anneal/engines/torch"
 )
 
 // engineFlags say with what a node trains and serves.
 type engineFlags struct {
 	completer, command string
+	trainer            string
 }
 
 const embeddedEngine = "embedded"
+
+const torchTrainer = "torch"
+
+var trainers = []string{embeddedEngine, torchTrainer}
 
 func completers() []string { return append([]string{embeddedEngine}, external.Presets()...) }
 
 func (e *engineFlags) add(c *cobra.Command) {
 	f := c.Flags()
 	f.StringVar(&e.completer, "engine", embeddedEngine, "what serves models on this node: "+strings.Join(completers(), ", "))
+	f.StringVar(&e.trainer, "trainer", embeddedEngine, "what trains models on this node: "+strings.Join(trainers, ", "))
 	f.StringVar(&e.command, "engine-command", "", "command line of the engine's server, with {dir} or {gguf}, {port}, {name} and {adapter} (default: the engine's own)")
 }
 
 func (e *engineFlags) check(v *domain.Violations) {
 	v.Require(e.completer == "" || slices.Contains(completers(), e.completer), "--engine", "must be one of %s", strings.Join(completers(), ", "))
+	v.Require(e.trainer == "" || slices.Contains(trainers, e.trainer), "--trainer", "must be one of %s", strings.Join(trainers, ", "))
 	v.Require(e.command == "" || cmp.Or(e.completer, embeddedEngine) != embeddedEngine, "--engine-command", "belongs to an engine with a server: give --engine too")
 	v.Require(e.completer != external.OpenAI || e.command != "", "--engine-command", "is required for a server without a preset: its command line, with {dir} and {port}")
 }
 
 // build makes the node's engine; dir is for files of its own. What cannot be
 // had is told in the log and in the engine's Why, and the node does the rest.
-func (e *engineFlags) build(dir string, logger *slog.Logger) (engines.Engine, error) {
+func (e *engineFlags) build(ctx context.Context, dir string, logger *slog.Logger) (engines.Engine, error) {
 	engine := embedded.New(embedded.Options{})
+	if e.trainer == torchTrainer {
+		engine.Name += " and " + torchTrainer
+		var err error
+		if engine.Trainer, err = torch.New(ctx, torch.Options{}); err != nil {
+			logger.Error("this node cannot train models", "trainer", torchTrainer, "reason", err)
+			engine.Trainer, engine.Why["train"] = nil, fmt.Sprintf("%s: %v", torchTrainer, err)
+		}
+		engine.Methods = torch.Methods()
+	}
 	if cmp.Or(e.completer, embeddedEngine) == embeddedEngine {
 		return engine, nil
 	}

@@ -176,7 +176,7 @@ func runAgent(ctx context.Context, o agent.Options, flags nodeFlags) error {
 	if err != nil {
 		return err
 	}
-	if o.Engine, err = flags.engine.build(o.Dir, o.Log); err != nil {
+	if o.Engine, err = flags.engine.build(ctx, o.Dir, o.Log); err != nil {
 		return err
 	}
 	o.Node, o.Pool, o.Version = flags.id, flags.pool, version

@@ -1,0 +1,139 @@
+// Package torch trains models with PyTorch: a Python script, which this program
+// carries, runs as a program of its own and tells over a socket how it goes.
+package torch
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"embed"
+	"encoding/json"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"anneal/domain"
+	"anneal/engines"
+	"anneal/engines/process"
+)
+
+// script holds the trainer: the head of train.py says what it speaks.
+//
+//go:embed script/*.py
+var script embed.FS
+
+// Options say how Python is run. A zero field takes its default.
+type Options struct {
+	Python string        // the interpreter; default python3
+	Grace  time.Duration // the script has to save its checkpoint when it is asked to stop; default 1 min
+}
+
+type trainer struct {
+	python string
+	script fs.FS
+	many   int // processes that share a training, one for each device
+	grace  time.Duration
+}
+
+// Methods are those that the trainer knows beyond Supervised.
+func Methods() []string { return []string{engines.DPO, engines.Reinforcement} }
+
+const install = "`pip install torch transformers peft` installs what it needs"
+
+// probe tells what the script would miss, and how many devices it would find.
+const probe = `
+import importlib.util, json
+missing = [n for n in ("torch", "transformers", "peft") if importlib.util.find_spec(n) is None]
+devices = 0
+if not missing:
+    import torch
+    devices = torch.cuda.device_count()
+print("\n` + foundMark + `" + json.dumps({"missing": missing, "devices": devices}))
+`
+
+const foundMark = "anneal-found:"
+
+// New makes a trainer. It fails, saying what to install, where the interpreter
+// or a library is missing.
+func New(ctx context.Context, o Options) (engines.Trainer, error) {
+	o.Python = cmp.Or(o.Python, "python3")
+	python, err := process.Find(o.Python, "install Python 3.10 or newer")
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, 2*time.Minute)
+	defer cancel()
+	command := exec.CommandContext(ctx, python, "-c", probe)
+	command.Env = process.Environment(prefixes)
+	out, err := command.Output()
+	var found struct {
+		Missing []string `json:"missing"`
+		Devices int      `json:"devices"`
+	}
+	if err == nil {
+		_, told, _ := bytes.Cut(out, []byte(foundMark)) // libraries speak up on the same output
+		line, _, _ := bytes.Cut(told, []byte("\n"))
+		err = json.Unmarshal(line, &found)
+	}
+	if err != nil {
+		return nil, domain.Faultf(domain.FailedPrecondition, "%s cannot tell what it has (%v): %s", o.Python, err, install)
+	}
+	if len(found.Missing) > 0 {
+		return nil, domain.Faultf(domain.FailedPrecondition, "%s has no %s: %s", o.Python, strings.Join(found.Missing, ", "), install)
+	}
+	files, err := fs.Sub(script, "script")
+	return trainer{python, files, max(1, found.Devices), cmp.Or(o.Grace, time.Minute)}, err
+}
+
+// prefixes are of the variables that Python's libraries look at.
+var prefixes = []string{"PYTHON", "TORCH", "CUDA_", "NVIDIA_", "NCCL_", "HF_HOME", "XDG_CACHE_", "OMP_", "ROCR_", "HIP_"}
+
+// Train implements engines.Trainer.
+func (t trainer) Train(ctx context.Context, order engines.TrainOrder, watch engines.TrainWatcher) (engines.TrainResult, error) {
+	own, err := os.MkdirTemp("", "anneal-torch-*") // the path of a socket must be short
+	if err != nil {
+		return engines.TrainResult{}, err
+	}
+	defer os.RemoveAll(own)
+	run, err := t.begin(own, order, watch)
+	if err != nil {
+		return engines.TrainResult{}, err
+	}
+	defer run.close()
+	return run.follow(ctx)
+}
+
+// begin starts the script. It reads the order from a file, since there may be
+// several of it, and the first of them talks over the socket.
+func (t trainer) begin(own string, order engines.TrainOrder, watch engines.TrainWatcher) (*training, error) {
+	program, told, socket := filepath.Join(own, "script", "train.py"), filepath.Join(own, "order.json"), filepath.Join(own, "socket")
+	data, err := json.Marshal(orderOf(order))
+	if err == nil {
+		err = os.WriteFile(told, data, 0o600)
+	}
+	if err == nil {
+		err = os.CopyFS(filepath.Dir(program), t.script)
+	}
+	if err != nil {
+		return nil, err
+	}
+	run := &training{order: order, watch: watch, grace: t.grace}
+	if err := run.listen(socket); err != nil {
+		return nil, err
+	}
+	args := []string{t.python, program, told, socket}
+	if t.many > 1 {
+		args = append([]string{t.python, "-m", "torch.distributed.run", "--standalone", fmt.Sprintf("--nproc_per_node=%d", t.many)}, args[1:]...)
+	}
+	run.program, err = process.Start(process.Command{Args: args, Dir: own,
+		Env: process.Environment(prefixes, "HF_HUB_OFFLINE=1", "TOKENIZERS_PARALLELISM=false", "PYTHONUNBUFFERED=1")})
+	if err != nil {
+		run.close()
+		return nil, err
+	}
+	return run, nil
+}

@@ -1,0 +1,172 @@
+package torch
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"anneal/domain"
+	"anneal/engines"
+	"anneal/engines/process"
+)
+
+// maxLine is the most bytes of one message of the script.
+const maxLine = 64 << 20
+
+// A training is one run of the script.
+type training struct {
+	order    engines.TrainOrder
+	watch    engines.TrainWatcher
+	grace    time.Duration
+	program  *process.Process
+	listener *net.UnixListener
+}
+
+func (r *training) listen(path string) (err error) {
+	r.listener, err = net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
+	return err
+}
+
+// close ends the script, if it still runs.
+func (r *training) close() {
+	_ = r.listener.Close() // nobody connects any more
+	if r.program != nil {
+		gone, cancel := context.WithCancel(context.Background())
+		cancel() // it has said its last word: nothing to wait for
+		r.program.Stop(gone, 0)
+	}
+}
+
+// follow hears the script to its end. When ctx is done, the script is asked to
+// save a checkpoint and to stop.
+func (r *training) follow(ctx context.Context) (result engines.TrainResult, err error) {
+	conn, err := r.accept(ctx)
+	if err != nil {
+		return result, err
+	}
+	defer conn.Close()
+	defer context.AfterFunc(ctx, func() { r.program.Stop(context.Background(), r.grace) })()
+	lines := bufio.NewScanner(conn)
+	lines.Buffer(nil, maxLine)
+	for lines.Scan() {
+		var m message
+		if err := json.Unmarshal(lines.Bytes(), &m); err != nil {
+			return result, fmt.Errorf("the trainer's script sent what is no message: %w", err)
+		}
+		if m.Type == saysResult {
+			return r.result(m)
+		}
+		reply, err := r.hear(ctx, m)
+		if err != nil {
+			return result, err
+		}
+		if reply == nil {
+			continue
+		}
+		if err := json.NewEncoder(conn).Encode(reply); err != nil {
+			break // it has ended, and says why below
+		}
+	}
+	return result, r.ended(ctx, lines.Err())
+}
+
+// accept waits for the script to connect.
+func (r *training) accept(ctx context.Context) (net.Conn, error) {
+	wait, cancel := context.WithCancel(ctx)
+	defer cancel()
+	go func() {
+		select {
+		case <-r.program.Done():
+		case <-wait.Done():
+		}
+		_ = r.listener.SetDeadline(time.Unix(1, 0)) // which ends Accept
+	}()
+	conn, err := r.listener.Accept()
+	if err != nil {
+		return nil, r.ended(ctx, nil)
+	}
+	return conn, nil
+}
+
+// ended is why a script ended that had told no result.
+func (r *training) ended(ctx context.Context, broken error) error {
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	select {
+	case <-r.program.Done():
+	case <-time.After(r.grace): // it closed the socket and goes on
+		return fmt.Errorf("the trainer's script says nothing any more%s", r.program.Said())
+	}
+	if err := errors.Join(broken, r.program.Err()); err != nil {
+		return fmt.Errorf("the trainer's script failed: %w", err)
+	}
+	return fmt.Errorf("the trainer's script ended without a result%s", r.program.Said())
+}
+
+// hear does what a message asks for. An error ends the training.
+func (r *training) hear(ctx context.Context, m message) (any, error) {
+	switch m.Type {
+	case saysStep:
+		if m.Row == nil {
+			return nil, errors.New("the trainer's script told of a step without its row")
+		}
+		r.watch.Step(*m.Row)
+		return nil, nil
+	case saysCheckpoint:
+		if err := r.within(m.Dir); err != nil {
+			return nil, err
+		}
+		if err := r.watch.Checkpoint(context.WithoutCancel(ctx), m.Step, m.Dir); err != nil {
+			return nil, fmt.Errorf("checkpoint of step %d: %w", m.Step, err)
+		}
+		return body{}, nil
+	case saysScore:
+		if r.order.Evaluation == nil {
+			return nil, domain.Faultf(domain.FailedPrecondition, "evaluator: the job has none that could score its answers")
+		}
+		scores, err := r.order.Evaluation.Score(ctx, m.Rows)
+		if err != nil {
+			return nil, err
+		}
+		return body{"scores": scoresOf(scores)}, nil
+	case saysFault:
+		return nil, m.fault()
+	}
+	return nil, fmt.Errorf("the trainer's script said %q, which means nothing", m.Type)
+}
+
+// result is what a message of it says.
+func (r *training) result(m message) (engines.TrainResult, error) {
+	if m.Result == nil {
+		return engines.TrainResult{}, errors.New("the trainer's script told of an empty result")
+	}
+	if err := r.within(m.Result.Dir); err != nil {
+		return engines.TrainResult{}, err
+	}
+	result := engines.TrainResult{Dir: m.Result.Dir, Adapter: m.Result.Adapter, Steps: m.Result.Steps, Tokens: m.Result.Tokens,
+		StoppedEarly: m.Result.StoppedEarly, Values: m.Result.Values}
+	if result.StoppedEarly {
+		result.Reason = "the loss on the rows held back fell no more: the model with the lowest is kept"
+	}
+	return result, nil
+}
+
+// within refuses a folder that is not the order's.
+func (r *training) within(dir string) error {
+	below, err := filepath.Rel(r.order.WorkDir, dir)
+	if err != nil || below == ".." || strings.HasPrefix(below, "../") {
+		return errors.New("the trainer's script told of a folder outside of its own")
+	}
+	if info, err := os.Stat(dir); err != nil || !info.IsDir() {
+		return errors.New("the trainer's script told of a folder that is not there")
+	}
+	return nil
+}
