@@ -18,6 +18,7 @@ type DeploymentShape struct {
 
 	model domain.ModelTraits // of the baseModel that a request names
 	size  domain.ModelSize   // of the baseModel as it will be
+	fleet string             // accelerator that is taken where none is named
 }
 
 var deploymentShapes = &resource[domain.DeploymentShape, DeploymentShape]{
@@ -30,14 +31,14 @@ var deploymentShapes = &resource[domain.DeploymentShape, DeploymentShape]{
 	},
 	prepare: prepareShape,
 	create: func(c *call, _ domain.Name, given *DeploymentShape) domain.Command[domain.DeploymentShape] {
-		return domain.CreateDeploymentShape{ShapeSpec: given.ShapeSpec, Model: given.model, Size: given.size, CreatedBy: string(c.caller.key)}
+		return domain.CreateDeploymentShape{ShapeSpec: given.ShapeSpec, Model: given.model, Size: given.size, Accelerator: given.fleet, CreatedBy: string(c.caller.key)}
 	},
 	update: func(old domain.DeploymentShape, merged, given *DeploymentShape, _ mask) (domain.Command[domain.DeploymentShape], error) {
 		model := given.model
 		if merged.BaseModel == old.Newest().BaseModel {
 			model = old.Newest().ModelTraits
 		}
-		return domain.UpdateDeploymentShape{ShapeSpec: merged.ShapeSpec, Model: model, Size: given.size}, nil
+		return domain.UpdateDeploymentShape{ShapeSpec: merged.ShapeSpec, Model: model, Size: given.size, Accelerator: given.fleet}, nil
 	},
 	remove: func(*call, *projections.Row[domain.DeploymentShape], *params) (domain.Command[domain.DeploymentShape], error) {
 		return domain.DeleteDeploymentShape{}, nil
@@ -66,7 +67,7 @@ func prepareShape(c *call, name domain.Name, given *DeploymentShape, extra map[s
 	if row, exists := c.snapshot().Shapes.Get(name); exists && model == "" {
 		model = row.State.Newest().BaseModel
 	}
-	given.size = c.sizeOf(model)
+	given.size, given.fleet = c.sizeOf(model), domain.FleetAccelerator(c.snapshot().Fleet())
 	for _, one := range []struct {
 		field   string
 		used    bool

@@ -119,7 +119,7 @@ func renderDeployment(v *projections.View, row *projections.Row[domain.Deploymen
 		}
 	}
 	out.ReplicaStats.PendingScheduling = max(0, d.DesiredReplicas-len(d.Replicas))
-	out.Status = scheduled(d, out.ReplicaStats.PendingScheduling)
+	out.Status = scheduled(v, d, out.ReplicaStats.PendingScheduling)
 	for _, r := range d.Replicas {
 		switch r.State {
 		case domain.ReplicaReady:
@@ -133,21 +133,22 @@ func renderDeployment(v *projections.View, row *projections.Row[domain.Deploymen
 }
 
 // scheduled is the status of a deployment of which pending replicas wait for a
-// place, unless something worse is recorded.
-func scheduled(d *domain.Deployment, pending int) domain.Status {
-	if pending == 0 || !d.Live() || d.Status.Code != domain.OK.String() {
+// place, or that no node could hold if it were asked, unless something worse is
+// recorded.
+func scheduled(v *projections.View, d *domain.Deployment, pending int) domain.Status {
+	if v == nil || !d.Live() || d.Status.Code != domain.OK.String() || pending == 0 && len(d.Replicas) > 0 {
 		return d.Status
 	}
-	return domain.Status{Code: domain.Unavailable.String(),
-		Message: fmt.Sprintf("%d of %d replicas wait for a place on a node%s", pending, d.DesiredReplicas, devicesOf(d))}
-}
-
-// devicesOf says which accelerators a node must have free for a replica.
-func devicesOf(d *domain.Deployment) string {
-	if d.AcceleratorType == "" || d.AcceleratorType == domain.NoAccelerator || d.AcceleratorCount == 0 {
-		return ""
+	prospect, why := v.Prospect(d.Need()), ""
+	switch {
+	case pending > 0:
+		why = fmt.Sprintf("%d of %d replicas wait for a place on a node: %s", pending, d.DesiredReplicas, prospect)
+	case prospect.Hopeless():
+		why = fmt.Sprintf("no request would wake it: %s", prospect)
+	default:
+		return d.Status
 	}
-	return fmt.Sprintf(" with %d free %s", d.AcceleratorCount, d.AcceleratorType)
+	return domain.Status{Code: domain.Unavailable.String(), Message: why}
 }
 
 // regionOf is where the deployment is, as far as its placement pins it: nodes

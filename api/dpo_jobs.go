@@ -45,7 +45,7 @@ func dpoTraining(t domain.TrainingConfig) DPOTraining {
 var dpoJobs = &resource[domain.DPOJob, DPOJob]{
 	kind: domain.DPOJobs, noun: "DPO job", requires: []string{"dataset"}, idParam: "dpoJobId", reads: toRead, writes: toWrite,
 	fields: storedFieldsOf[domain.DPOJob, DPOJob]("name", "displayName", "dataset", "lossConfig",
-		"createTime", "updateTime", "completedTime", "state", "status", "createdBy", "attempt"),
+		"createTime", "updateTime", "completedTime", "state", "createdBy", "attempt"),
 	render: func(v *projections.View, row *projections.Row[domain.DPOJob], out *DPOJob) {
 		j := &row.State
 		*out = DPOJob{Name: string(row.Name), DPOSpec: j.DPOSpec, TrainingConfig: dpoTraining(j.DPOSpec.TrainingConfig),

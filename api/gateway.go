@@ -131,6 +131,9 @@ func (c *call) awaitReplicas(ctx context.Context, name domain.Name, addon string
 		if len(ready) > 0 && !waits {
 			return ready, nil
 		}
+		if prospect := v.Prospect(row.State.Need()); len(row.State.Replicas) == 0 && prospect.Hopeless() {
+			return nil, &domain.Fault{Code: domain.Unavailable, Reason: reasonNoPlace, Message: fmt.Sprintf("%s has no replica, and no node can hold one: %s", name, prospect)}
+		}
 		if row.State.DesiredReplicas == 0 {
 			if err := c.record(domain.Intend(domain.Deployments, name, domain.Command[domain.Deployment](domain.WakeDeployment{}))); err != nil {
 				return nil, err
@@ -147,7 +150,7 @@ func (c *call) awaitReplicas(ctx context.Context, name domain.Name, addon string
 			}
 			why := "try again shortly"
 			if pending := row.State.DesiredReplicas - len(row.State.Replicas); pending > 0 {
-				why = scheduled(&row.State, pending).Message
+				why = scheduled(v, &row.State, pending).Message
 			}
 			return nil, &domain.Fault{Code: domain.Unavailable, Reason: reasonScalingUp,
 				Message: fmt.Sprintf("%s is waking up and had no replica ready within %s: %s", name, c.Limits.Wake, why)}

@@ -1,6 +1,7 @@
 package api
 
 import (
+	"strings"
 	"time"
 
 	"anneal/domain"
@@ -21,9 +22,9 @@ type JobReport struct {
 	InputDatasets      *domain.JobInputs       `json:"inputDatasets,omitempty" api:"output"` // made of the job's own dataset
 }
 
-func reportOf[S any](v *projections.View, row *projections.Row[S], l *domain.JobLife) JobReport {
+func reportOf[S interface{ Need() domain.Need }](v *projections.View, row *projections.Row[S], l *domain.JobLife) JobReport {
 	report := JobReport{CreateTime: stampOf(&row.CreateTime), UpdateTime: stampOf(&row.UpdateTime), CompletedTime: l.CompletedTime,
-		State: l.State, Status: l.Status, CreatedBy: l.CreatedBy, Attempt: l.Attempt, JobProgress: progressOf(v, row.Name, row.CreateTime, l), InputDatasets: l.Inputs}
+		State: l.State, Status: queued(v, l, row.State.Need), CreatedBy: l.CreatedBy, Attempt: l.Attempt, JobProgress: progressOf(v, row.Name, row.CreateTime, l), InputDatasets: l.Inputs}
 	for accelerator, seconds := range l.Seconds {
 		if report.AcceleratorSeconds == nil {
 			report.AcceleratorSeconds = map[string]domain.Count{}
@@ -31,6 +32,15 @@ func reportOf[S any](v *projections.View, row *projections.Row[S], l *domain.Job
 		report.AcceleratorSeconds[accelerator] = domain.Count(seconds)
 	}
 	return report
+}
+
+// queued is the status of a job that may wait for room: what nodes lack for it,
+// and what would help.
+func queued(v *projections.View, l *domain.JobLife, need func() domain.Need) domain.Status {
+	if v == nil || l.State != domain.JobPendingState || !strings.HasPrefix(l.Status.Message, domain.HeldPrefix+domain.HeldForRoom) {
+		return l.Status
+	}
+	return domain.Status{Code: l.Status.Code, Message: domain.HeldPrefix + domain.HeldForRoom + ": " + v.Prospect(need()).String()}
 }
 
 // TrackerConfig is an experiment tracker on the wire. Its key is only ever

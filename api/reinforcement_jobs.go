@@ -19,7 +19,7 @@ var reinforcementJobs = &resource[domain.ReinforcementJob, ReinforcementJob]{
 	kind: domain.ReinforcementJobs, noun: "reinforcement fine-tuning job", requires: []string{"dataset", "evaluator"}, idParam: "reinforcementFineTuningJobId", reads: toRead, writes: toWrite,
 	fields: storedFieldsOf[domain.ReinforcementJob, ReinforcementJob]("name", "displayName", "dataset", "evaluator", "evaluationDataset",
 		"chunkSize", "nodeCount", "lossConfig", "purpose",
-		"createTime", "updateTime", "completedTime", "state", "status", "createdBy", "attempt"),
+		"createTime", "updateTime", "completedTime", "state", "createdBy", "attempt"),
 	render: func(v *projections.View, row *projections.Row[domain.ReinforcementJob], out *ReinforcementJob) {
 		j := &row.State
 		*out = ReinforcementJob{Name: string(row.Name), ReinforcementSpec: j.ReinforcementSpec, TrainingConfig: shownTraining(j.ReinforcementSpec.TrainingConfig),

@@ -20,7 +20,7 @@ var trainerJobs = &resource[domain.TrainerJob, TrainerJob]{
 	kind: domain.TrainerJobs, noun: "reinforcement trainer job", idParam: "rlorTrainerJobId", reads: toRead, writes: toWrite,
 	fields: storedFieldsOf[domain.TrainerJob, TrainerJob]("name", "displayName", "dataset", "evaluationDataset",
 		"keepAlive", "rolloutDeploymentName", "lossConfig", "nodeCount", "serviceMode", "hotLoadDeploymentId",
-		"createTime", "updateTime", "completedTime", "state", "status", "createdBy", "attempt"),
+		"createTime", "updateTime", "completedTime", "state", "createdBy", "attempt"),
 	render: func(v *projections.View, row *projections.Row[domain.TrainerJob], out *TrainerJob) {
 		j := &row.State
 		*out = TrainerJob{Name: string(row.Name), TrainerSpec: j.TrainerSpec, TrainingConfig: shownTraining(j.TrainerSpec.TrainingConfig),

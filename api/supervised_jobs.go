@@ -19,7 +19,7 @@ var supervisedJobs = &resource[domain.SupervisedJob, SupervisedJob]{
 	reads: toRead, writes: toWrite,
 	fields: storedFieldsOf[domain.SupervisedJob, SupervisedJob]("name", "displayName", "dataset", "evaluationDataset", "evalAutoCarveout",
 		"outputModel", "baseModel", "warmStartFrom", "learningRate", "maxContextLength", "loraRank", "epochs", "batchSize", "earlyStop", "isTurbo",
-		"createTime", "updateTime", "completedTime", "state", "status", "createdBy", "attempt"),
+		"createTime", "updateTime", "completedTime", "state", "createdBy", "attempt"),
 	render:  renderSupervisedJob,
 	prepare: prepareSupervisedJob,
 	create: func(c *call, name domain.Name, given *SupervisedJob) domain.Command[domain.SupervisedJob] {

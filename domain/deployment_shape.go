@@ -116,9 +116,10 @@ func (DeploymentShapeDeleted) Evolve(s *DeploymentShape) { *s = DeploymentShape{
 // known of its baseModel.
 type CreateDeploymentShape struct {
 	ShapeSpec
-	Model     ModelTraits
-	Size      ModelSize
-	CreatedBy string
+	Model       ModelTraits
+	Size        ModelSize
+	Accelerator string // that is taken where the shape names none, see FleetAccelerator
+	CreatedBy   string
 }
 
 func (c CreateDeploymentShape) Decide(s DeploymentShape, now time.Time) (Event[DeploymentShape], error) {
@@ -126,7 +127,7 @@ func (c CreateDeploymentShape) Decide(s DeploymentShape, now time.Time) (Event[D
 		return nil, exists("a deployment shape")
 	}
 	v := c.check()
-	spec := c.filled(&v, c.Size)
+	spec := c.filled(&v, c.Size, c.Accelerator)
 	if err := v.Err(); err != nil {
 		return nil, err
 	}
@@ -137,8 +138,9 @@ func (c CreateDeploymentShape) Decide(s DeploymentShape, now time.Time) (Event[D
 // known of the baseModel that they name.
 type UpdateDeploymentShape struct {
 	ShapeSpec
-	Model ModelTraits
-	Size  ModelSize
+	Model       ModelTraits
+	Size        ModelSize
+	Accelerator string // as of CreateDeploymentShape
 }
 
 func (c UpdateDeploymentShape) Decide(s DeploymentShape, now time.Time) (Event[DeploymentShape], error) {
@@ -147,7 +149,7 @@ func (c UpdateDeploymentShape) Decide(s DeploymentShape, now time.Time) (Event[D
 	}
 	old := s.Newest()
 	v := c.check()
-	spec := c.filled(&v, c.Size)
+	spec := c.filled(&v, c.Size, c.Accelerator)
 	if spec == old.ShapeSpec {
 		return nil, nil
 	}

@@ -72,8 +72,12 @@ func (QueueJob) Decide(l JobLife, _ time.Time) (Event[JobLife], error) {
 // HoldJob records what a job waits for; "" is nothing but capacity.
 type HoldJob struct{ For string }
 
-// HeldPrefix begins the status of a job that is held.
-const HeldPrefix = "waiting for "
+// HeldPrefix begins the status of a job that is held, HeldForRoom what follows
+// when it waits for room on nodes alone.
+const (
+	HeldPrefix  = "waiting for "
+	HeldForRoom = "room"
+)
 
 func (c HoldJob) Decide(l JobLife, _ time.Time) (Event[JobLife], error) {
 	status := StatusOf(nil)

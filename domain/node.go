@@ -215,12 +215,16 @@ func (c LoseNode) Decide(n Node, _ time.Time) (Event[Node], error) {
 }
 
 // RemoveNode forgets a node that holds nothing.
-type RemoveNode struct{}
+type RemoveNode struct {
+	Lost bool // only if it is LOST, and has not come back meanwhile
+}
 
-func (RemoveNode) Decide(n Node, _ time.Time) (Event[Node], error) {
+func (c RemoveNode) Decide(n Node, _ time.Time) (Event[Node], error) {
 	switch {
 	case !n.Exists():
 		return nil, gone("node")
+	case c.Lost && n.State != NodeGone:
+		return nil, precondition("NODE_BACK", "the node is %s again", n.State)
 	case len(n.Allocations) > 0:
 		return nil, precondition("NODE_IN_USE", "the node still has %d allocations: wait, or stop its agent", len(n.Allocations))
 	}

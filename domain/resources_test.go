@@ -148,5 +148,7 @@ func TestNode(t *testing.T) {
 		{name: "remove", given: f(here), when: domain.RemoveNode{}, then: domain.NodeRemoved{}},
 		{name: "remove what works", given: f(here, placed), when: domain.RemoveNode{}, fault: "NODE_IN_USE"},
 		{name: "remove nothing", when: domain.RemoveNode{}, fault: "NOT_FOUND"},
+		{name: "forget", given: f(here, domain.NodeLost{Reason: "silent"}), when: domain.RemoveNode{Lost: true}, then: domain.NodeRemoved{}},
+		{name: "forget what is back", given: f(here), when: domain.RemoveNode{Lost: true}, fault: "NODE_BACK"},
 	})
 }

@@ -1,6 +1,9 @@
 package domain
 
-import "slices"
+import (
+	"cmp"
+	"slices"
+)
 
 // ShapeSpec is what the caller sets of a deployment shape.
 type ShapeSpec struct {
@@ -65,12 +68,10 @@ func (s ShapeSpec) check() Violations {
 	return v
 }
 
-// filled is the settings with the defaults that a model of this size has; what
-// contradicts the size goes to v.
-func (s ShapeSpec) filled(v *Violations, model ModelSize) ShapeSpec {
-	if s.AcceleratorType == "" {
-		s.AcceleratorType = DefaultAccelerator
-	}
+// filled is the settings with the defaults that a model of this size and a fleet
+// with such accelerators have; what contradicts the size goes to v.
+func (s ShapeSpec) filled(v *Violations, model ModelSize, accelerator string) ShapeSpec {
+	s.AcceleratorType = cmp.Or(s.AcceleratorType, accelerator, DefaultAccelerator)
 	model.checkContext(v, s.MaxContextLength)
 	checkPrecision(v, s.Precision, s.AcceleratorType)
 	s.AcceleratorCount = model.Accelerators(v, Hardware{s.AcceleratorType, s.AcceleratorCount, s.Precision, s.MaxContextLength, s.DisableDeploymentSizeValidation})

@@ -1,7 +1,6 @@
 package schedulers
 
 import (
-	"fmt"
 	"maps"
 
 	"anneal/domain"
@@ -65,30 +64,6 @@ func (f *fleet) without(node domain.Name, id string) []Candidate {
 		one.Free = one.Free.Plus(allocation.Takes)
 	}
 	return nodes
-}
-
-// offers says what the fleet has for a need, for whoever cannot be placed.
-func (f *fleet) offers(need Need) string {
-	suitable, fitting := 0, 0
-	var roomiest *Candidate
-	for i, node := range f.nodes {
-		if !node.suits(need) {
-			continue
-		}
-		suitable++
-		if need.Takes.Fits(node.Free) {
-			fitting++
-		}
-		if roomiest == nil || devices(node.Free) > devices(roomiest.Free) ||
-			devices(node.Free) == devices(roomiest.Free) && node.Free.CPUMilli > roomiest.Free.CPUMilli {
-			roomiest = &f.nodes[i]
-		}
-	}
-	if suitable == 0 {
-		return fmt.Sprintf("none of the fleet's %d READY nodes is of that pool and can do that", len(f.nodes))
-	}
-	return fmt.Sprintf("%d of the fleet's %d READY nodes can do that, %d of them have room now; the one with most to spare has %s",
-		suitable, len(f.nodes), fitting, describe(roomiest.Free))
 }
 
 // minus is a less b, below zero where b is more.

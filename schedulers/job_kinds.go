@@ -19,7 +19,7 @@ type job struct {
 
 // jobKind is what differs from one kind of job to the other.
 type jobKind interface {
-	need() Need
+	need() domain.Need
 	// carve is the dataset of which rows are to be held back for evaluation, and
 	// how many must remain; "" is none.
 	carve() (dataset string, least domain.Count)
@@ -76,12 +76,7 @@ func supervisedJob(row *projections.Row[domain.SupervisedJob]) job {
 
 type supervised domain.SupervisedSpec
 
-func (s *supervised) need() Need { return training(s.Nodes, "train") }
-
-// training is what an attempt of a training takes on each of its nodes.
-func training(nodes int, engine string) Need {
-	return Need{Count: max(1, nodes), Pool: domain.PoolTraining, Engine: engine, Takes: domain.Resources{CPUMilli: 1000, MemoryMiB: 512}}
-}
+func (s *supervised) need() domain.Need { return (*domain.SupervisedSpec)(s).Need() }
 
 func (s *supervised) carve() (string, domain.Count) {
 	return carved(s.EvalAutoCarveout, s.Dataset), minExamples
@@ -112,7 +107,7 @@ func dpoJob(row *projections.Row[domain.DPOJob]) job {
 
 type preference domain.DPOSpec
 
-func (s *preference) need() Need { return training(1, "train:dpo") }
+func (s *preference) need() domain.Need { return (*domain.DPOSpec)(s).Need() }
 
 func (s *preference) carve() (string, domain.Count) { return "", 0 }
 
@@ -129,7 +124,7 @@ func reinforcementJob(row *projections.Row[domain.ReinforcementJob]) job {
 
 type reinforcement domain.ReinforcementSpec
 
-func (s *reinforcement) need() Need { return training(s.NodeCount, "train:reinforcement") }
+func (s *reinforcement) need() domain.Need { return (*domain.ReinforcementSpec)(s).Need() }
 
 func (s *reinforcement) carve() (string, domain.Count) {
 	return carved(s.EvalAutoCarveout, s.Dataset), 1
@@ -153,7 +148,7 @@ func trainerJob(row *projections.Row[domain.TrainerJob]) job {
 
 type trainer domain.TrainerJob
 
-func (s *trainer) need() Need { return training(s.NodeCount, "train:rlor") }
+func (s *trainer) need() domain.Need { return (*domain.TrainerJob)(s).Need() }
 
 func (s *trainer) carve() (string, domain.Count) {
 	return carved(s.EvalAutoCarveout, s.Dataset), 1

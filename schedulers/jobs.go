@@ -152,7 +152,7 @@ func (s Jobs) start(plan *Plan, v *projections.View, fleet *fleet, queue []job) 
 		}
 		if len(chosen) == 0 {
 			full[need.String()] = true
-			hold(plan, j, "room: "+need.String())
+			hold(plan, j, domain.HeldForRoom+": "+need.String())
 			continue
 		}
 		fleet.take(chosen, need.Takes)
@@ -162,7 +162,7 @@ func (s Jobs) start(plan *Plan, v *projections.View, fleet *fleet, queue []job) 
 
 // gang is the next attempt of a job: its allocation on every node, and the
 // start that guards them all.
-func gang(j job, need Need, nodes []domain.Name, evaluator int) Step {
+func gang(j job, need domain.Need, nodes []domain.Name, evaluator int) Step {
 	attempt := j.Life.Attempt + 1
 	allocation := domain.Allocation{ID: domain.AllocationID(j.Name, attempt), For: j.Name, Attempt: attempt, Takes: need.Takes}
 	var step Step

@@ -4,6 +4,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/require"
+
 	"anneal/domain"
 	"anneal/schedulers"
 )
@@ -162,6 +164,42 @@ func TestNodesAreLost(t *testing.T) {
 	s.act(schedulers.Nodes{})
 	s.act(schedulers.Jobs{})
 	s.end("nodes_lost")
+}
+
+// A node that stays away is forgotten in the end, unless it is back.
+func TestNodesAreForgotten(t *testing.T) {
+	s := newStage(t)
+	s.given(node("n1", domain.PoolTraining, 1, nil), node("n2", domain.PoolTraining, 1, nil))
+	s.given(onNode("n1", domain.LoseNode{Reason: "silent"}), onNode("n2", domain.LoseNode{Reason: "silent"}))
+	s.pass(schedulers.ForgetAfter - time.Minute)
+	s.act(schedulers.Nodes{})
+	s.say("n2 comes back")
+	s.given(node("n2", domain.PoolTraining, 1, nil))
+	s.world.Pulse().Beat(nodeName("n2"), s.now)
+	late := s.plan(schedulers.Nodes{ForgetAfter: time.Hour})
+	require.Len(t, late.Steps, 1, "n1 alone")
+	s.pass(time.Minute)
+	s.world.Pulse().Beat(nodeName("n2"), s.now)
+	s.act(schedulers.Nodes{})
+	_, there := s.world.View().Nodes.Get(nodeName("n1"))
+	require.False(t, there)
+	s.act(schedulers.Nodes{})
+	s.end("nodes_forgotten")
+}
+
+// No kind of job takes accelerators, so none can take more than its account's
+// quota allows. One that does must be weighed where it is placed.
+func TestJobsTakeNoAccelerators(t *testing.T) {
+	s := newStage(t)
+	s.ingredients()
+	s.given(node("n1", domain.PoolTraining, 9, map[string]int{"VENDOR_A_H100_80GB": 8}))
+	s.given(domain.Intend(domain.Quotas, domain.NewName("acme", domain.Quotas.Collection, domain.QuotaAccelerators), domain.SetQuota{MaxValue: 0}))
+	s.pending(1, "a", "b", "c")
+	s.act(schedulers.Jobs{})
+	row, _ := s.world.View().Nodes.Get(nodeName("n1"))
+	require.Len(t, row.State.Allocations, 3)
+	require.Empty(t, row.State.Used().Accelerators)
+	require.Zero(t, s.world.View().Usage("acme").Accelerators)
 }
 
 func TestANodeThatComesBackQuicklyDoesNotWorkOn(t *testing.T) {

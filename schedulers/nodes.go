@@ -9,13 +9,19 @@ import (
 	"anneal/projections"
 )
 
-// LostAfter is how long a node may be silent.
-const LostAfter = 15 * time.Second
+// LostAfter is how long a node may be silent, ForgetAfter how long a lost one
+// is remembered.
+const (
+	LostAfter   = 15 * time.Second
+	ForgetAfter = 7 * 24 * time.Hour
+)
 
 // Nodes loses the nodes that have gone silent, and takes the jobs back that
-// were at work there.
+// were at work there. A node that stays away is forgotten in the end; should it
+// come back, it is a new one.
 type Nodes struct {
-	LostAfter time.Duration // 0 is the constant of that name
+	LostAfter   time.Duration // 0 is the constant of that name
+	ForgetAfter time.Duration // 0 is the constant of that name
 }
 
 // Name implements Scheduler.
@@ -27,6 +33,7 @@ func (s Nodes) Plan(v *projections.View, now time.Time) Plan {
 	limit := cmp.Or(s.LostAfter, LostAfter)
 	for row := range v.Nodes.All() {
 		if row.State.State != domain.NodeReady {
+			s.forget(&plan, row, now)
 			continue
 		}
 		heard := v.Pulse.Seen(row.Name)
@@ -49,6 +56,18 @@ func (s Nodes) Plan(v *projections.View, now time.Time) Plan {
 		}
 	}
 	return plan
+}
+
+// forget removes a node that was lost long ago and holds nothing.
+func (s Nodes) forget(plan *Plan, row *projections.Row[domain.Node], now time.Time) {
+	if len(row.State.Allocations) > 0 {
+		return
+	}
+	if due := row.UpdateTime.Add(cmp.Or(s.ForgetAfter, ForgetAfter)); due.After(now) {
+		plan.lookAgain(due)
+		return
+	}
+	plan.add(domain.Intend(domain.Nodes, row.Name, domain.RemoveNode{Lost: true}))
 }
 
 // astray says why the job's current attempt can no longer be at work; "" when

@@ -2,22 +2,10 @@ package schedulers
 
 import (
 	"cmp"
-	"fmt"
-	"maps"
 	"slices"
-	"strings"
 
 	"anneal/domain"
 )
-
-// A Need is what a piece of work asks of the fleet: the same resources on each
-// of Count different nodes.
-type Need struct {
-	Count  int
-	Pool   string // domain.PoolTraining or domain.PoolInference
-	Engine string // what the node must be able to do: train, complete, transcribe or score
-	Takes  domain.Resources
-}
 
 // A Candidate is a READY node as a placement sees it.
 type Candidate struct {
@@ -30,11 +18,11 @@ type Candidate struct {
 // A Placement chooses nodes. It must be pure, must choose different nodes that
 // each have room, and all of them or none.
 type Placement interface {
-	Place(nodes []Candidate, need Need) (chosen []domain.Name, ok bool)
+	Place(nodes []Candidate, need domain.Need) (chosen []domain.Name, ok bool)
 }
 
 // suits tells whether the node does this kind of work at all.
-func (c *Candidate) suits(need Need) bool {
+func (c *Candidate) suits(need domain.Need) bool {
 	return (c.Pool == "" || c.Pool == need.Pool) && slices.Contains(c.Engines, need.Engine)
 }
 
@@ -45,7 +33,7 @@ func (c *Candidate) suits(need Need) bool {
 type BestFit struct{}
 
 // Place implements Placement.
-func (BestFit) Place(nodes []Candidate, need Need) ([]domain.Name, bool) {
+func (BestFit) Place(nodes []Candidate, need domain.Need) ([]domain.Name, bool) {
 	var fitting []*Candidate
 	for i := range nodes {
 		if node := &nodes[i]; node.suits(need) && need.Takes.Fits(node.Free) {
@@ -77,22 +65,4 @@ func devices(r domain.Resources) int {
 		sum += n
 	}
 	return sum
-}
-
-// String is the need in words, for whoever waits for it.
-func (n Need) String() string {
-	nodes := "a node"
-	if n.Count > 1 {
-		nodes = fmt.Sprintf("each of %d nodes", n.Count)
-	}
-	return fmt.Sprintf("%s on %s of pool %s that can %s", describe(n.Takes), nodes, n.Pool, n.Engine)
-}
-
-// describe lists resources in words: "100 thousandths of a core, 128 MiB".
-func describe(r domain.Resources) string {
-	parts := []string{fmt.Sprintf("%d thousandths of a core", r.CPUMilli), fmt.Sprintf("%d MiB", r.MemoryMiB)}
-	for _, t := range slices.Sorted(maps.Keys(r.Accelerators)) {
-		parts = append(parts, fmt.Sprintf("%d x %s", r.Accelerators[t], t))
-	}
-	return strings.Join(parts, ", ")
 }

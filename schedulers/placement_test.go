@@ -17,15 +17,15 @@ func TestBestFit(t *testing.T) {
 	}
 	nodes := []schedulers.Candidate{has("a", "", 4000, 0, 8), has("b", domain.PoolTraining, 2000, 2, 0), has("c", domain.PoolTraining, 1000, 0, 0),
 		has("d", domain.PoolInference, 1000, 0, 0), has("e", domain.PoolTraining, 1000, 0, 0), has("f", domain.PoolTraining, -500, -1, 0)}
-	need := func(count int, takes domain.Resources) schedulers.Need {
-		return schedulers.Need{Count: count, Pool: domain.PoolTraining, Engine: "train", Takes: takes}
+	need := func(count int, takes domain.Resources) domain.Need {
+		return domain.Need{Count: count, Pool: domain.PoolTraining, Engine: "train", Takes: takes}
 	}
 	with := func(t string, n int) domain.Resources {
 		return domain.Resources{CPUMilli: 500, Accelerators: map[string]int{t: n}}
 	}
 	for _, line := range []struct {
 		name string
-		need schedulers.Need
+		need domain.Need
 		want []domain.Name
 	}{
 		{"the least that is left, ties by name", need(1, domain.Resources{CPUMilli: 1000}), []domain.Name{"c"}},
@@ -35,7 +35,7 @@ func TestBestFit(t *testing.T) {
 		{"more accelerators than any has", need(1, with("L4", 3)), nil},
 		{"a type that nobody has", need(1, with("MI300X", 1)), nil},
 		{"memory that nobody has", need(1, domain.Resources{MemoryMiB: 2000}), nil},
-		{"an engine that nobody has", schedulers.Need{Count: 1, Pool: domain.PoolTraining, Engine: "score"}, nil},
+		{"an engine that nobody has", domain.Need{Count: 1, Pool: domain.PoolTraining, Engine: "score"}, nil},
 	} {
 		t.Run(line.name, func(t *testing.T) {
 			before := fmt.Sprint(nodes)

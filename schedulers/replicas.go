@@ -80,9 +80,7 @@ func (s Replicas) keep(v *projections.View, d deployment) {
 	d.trim()
 	d.settle()
 	if !d.place(placement(s.Placement)) && d.State == domain.DeploymentCreatingState && len(d.current) < d.least() {
-		need := d.need()
-		d.failAt(due, domain.StatusOf(domain.Faultf(domain.ResourceExhausted,
-			"no place was found for a replica: it needs %s, and %s", need, d.fleet.offers(need))))
+		d.failAt(due, domain.StatusOf(domain.Faultf(domain.ResourceExhausted, "no place was found for a replica: %s", v.Prospect(d.Need()))))
 	}
 }
 
@@ -104,11 +102,6 @@ func (d *deployment) intend(cmd domain.Command[domain.Deployment]) domain.Intent
 
 func (d *deployment) remove(r domain.Replica, reason string) {
 	d.plan.add(d.intend(domain.RemoveReplica{ID: r.ID, Reason: reason}))
-}
-
-// need is what one replica asks of the fleet.
-func (d *deployment) need() Need {
-	return Need{Count: 1, Pool: domain.PoolInference, Engine: "complete", Takes: d.Takes()}
 }
 
 // least is how many ready replicas make the deployment READY.
@@ -192,7 +185,7 @@ func (d *deployment) place(placement Placement) bool {
 			return true
 		}
 	}
-	need := d.need()
+	need := d.Need()
 	for i := range max(0, wanted) {
 		chosen, ok := d.apart(placement, need)
 		if !ok {
@@ -212,7 +205,7 @@ func (d *deployment) place(placement Placement) bool {
 // apart finds a place for one replica, if there is one on a node that holds
 // none of this deployment's: so that no node takes all of them with it. Nodes
 // with free accelerators are not taken for that by what needs none.
-func (d *deployment) apart(placement Placement, need Need) ([]domain.Name, bool) {
+func (d *deployment) apart(placement Placement, need domain.Need) ([]domain.Name, bool) {
 	others := make([]Candidate, 0, len(d.fleet.nodes))
 	for _, node := range d.fleet.nodes {
 		if !d.homes[node.Name] && (devices(need.Takes) > 0 || devices(node.Free) == 0) {
@@ -227,7 +220,7 @@ func (d *deployment) apart(placement Placement, need Need) ([]domain.Name, bool)
 
 // makeRoom removes one old replica in whose place a new one fits, unless fewer
 // than wanted are running or a new one is still starting.
-func (d *deployment) makeRoom(placement Placement, need Need) {
+func (d *deployment) makeRoom(placement Placement, need domain.Need) {
 	if len(d.current)+len(d.old) < d.DesiredReplicas || ready(d.current) < len(d.current) {
 		return
 	}

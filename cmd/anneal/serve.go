@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"anneal/domain"
+	"anneal/schedulers"
 )
 
 // serveFlags are what a server can be told.
@@ -19,7 +20,8 @@ type serveFlags struct {
 	natsReplicas              int
 	blobs                     string
 	worker                    bool
-	lostAfter, keepDeleted    time.Duration
+	lostAfter, forgetAfter    time.Duration
+	keepDeleted               time.Duration
 	placementTimeout, holdFor time.Duration
 	zeroFloor, jobDeadline    time.Duration
 	maxUpload                 int64
@@ -72,6 +74,7 @@ func (flags *serveFlags) add(c *cobra.Command) {
 	f.StringVar(&flags.blobs, "blobs", "", "bucket for datasets and weights, such as s3://BUCKET?region=R (default: DATA/blobs)")
 	f.BoolVar(&flags.worker, "worker", true, "also train and serve on this machine")
 	f.DurationVar(&flags.lostAfter, "lost-after", 15*time.Second, "when a silent node is lost and its work goes elsewhere")
+	f.DurationVar(&flags.forgetAfter, "forget-after", schedulers.ForgetAfter, "when a node that stays lost is forgotten")
 	f.DurationVar(&flags.keepDeleted, "keep-deleted", 30*24*time.Hour, "how long a deleted deployment can be brought back")
 	f.DurationVar(&flags.placementTimeout, "placement-timeout", 10*time.Minute, "when a deployment that finds no place fails")
 	f.DurationVar(&flags.holdFor, "hold", time.Minute, "how long a request waits for a deployment to wake up")
@@ -95,7 +98,7 @@ func (f serveFlags) check() error {
 	if f.publicURL != "" && !strings.HasPrefix(f.publicURL, "http://") && !strings.HasPrefix(f.publicURL, "https://") {
 		return usageError{fmt.Errorf("--public-url %q must begin with http:// or https://", f.publicURL)}
 	}
-	for flag, d := range map[string]time.Duration{"--lost-after": f.lostAfter, "--keep-deleted": f.keepDeleted, "--placement-timeout": f.placementTimeout, "--hold": f.holdFor,
+	for flag, d := range map[string]time.Duration{"--lost-after": f.lostAfter, "--forget-after": f.forgetAfter, "--keep-deleted": f.keepDeleted, "--placement-timeout": f.placementTimeout, "--hold": f.holdFor,
 		"--scale-to-zero-floor": f.zeroFloor} {
 		if d <= 0 {
 			return usageError{fmt.Errorf("%s must be positive", flag)}

@@ -1,0 +1,44 @@
+package api
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"anneal/domain"
+)
+
+// What no node can hold says so before anybody asks for it, and a request for
+// it is not held; a shape takes by default what the fleet has.
+func TestWhatNoNodeCanHold(t *testing.T) {
+	s := newStage(t, Limits{})
+	const n1 = domain.Name("accounts/system/nodes/n1")
+	happen(s, []string{"node", string(n1)})
+	made := s.call("POST", acme+"/deploymentShapes", "user", `{"deploymentShapeId":"s","deploymentShape":{"baseModel":"accounts/default/models/anneal-base"}}`)
+	require.Equal(t, domain.NoAccelerator, made.json(t)["acceleratorType"], "%s", made.body)
+	a := s.call("POST", acme+"/deployments?deploymentId=large", "user", `{"baseModel":"accounts/default/models/anneal-base","acceleratorType":"VENDOR_A_A100_80GB"}`)
+	require.Equal(t, 200, a.status, "%s", a.body)
+	s.deployment("accounts/acme/deployments/large", domain.SettleDeployment{Generation: 1})
+	status := s.call("GET", acme+"/deployments/large", "user", "").json(t)["status"].(map[string]any)
+	require.Equal(t, "UNAVAILABLE", status["code"])
+	require.Contains(t, status["message"], "no request would wake it: it needs 100 thousandths of a core, 128 MiB, 1 x VENDOR_A_A100_80GB")
+	require.Contains(t, status["message"], "of 1 nodes 0 could hold it (n1 has no VENDOR_A_A100_80GB): start an agent on a machine that has them, or choose an acceleratorType that is there")
+	asked := s.call("POST", "/inference/v1/completions", "user", `{"model":"accounts/acme/deployments/large","prompt":"x"}`)
+	require.Equal(t, 503, asked.status, "%s", asked.body)
+	require.Contains(t, string(asked.body), "DEPLOYMENT_HAS_NO_PLACE")
+	require.Contains(t, string(asked.body), "n1 has no VENDOR_A_A100_80GB")
+
+	s.do(domain.Intend(domain.Nodes, n1, domain.Command[domain.Node](domain.RegisterNode{NodeSpec: domain.NodeSpec{Engines: []string{"train", "complete"},
+		Capacity: domain.Resources{CPUMilli: 500, MemoryMiB: 4096, Accelerators: map[string]int{"VENDOR_A_A100_80GB": 1}}}})))
+	require.Equal(t, map[string]any{"code": "OK", "message": ""}, s.call("GET", acme+"/deployments/large", "user", "").json(t)["status"])
+
+	s.makeDataset("rows")
+	j := s.call("POST", acme+"/supervisedFineTuningJobs?supervisedFineTuningJobId=j", "user", `{"dataset":"accounts/acme/datasets/rows"}`)
+	require.Equal(t, 200, j.status, "%s", j.body)
+	const name = domain.Name("accounts/acme/supervisedFineTuningJobs/j")
+	s.do(domain.IntendJob(name, domain.StartValidation{}))
+	s.do(domain.IntendJob(name, domain.QueueJob{}))
+	s.do(domain.IntendJob(name, domain.HoldJob{For: domain.HeldForRoom + ": much"}))
+	status = s.call("GET", "/v1/"+string(name), "user", "").json(t)["status"].(map[string]any)
+	require.Contains(t, status["message"], "waiting for room: it needs 1000 thousandths of a core, 512 MiB on a node of pool training that can train, and of 1 nodes 0 could hold it (n1 has 500 of 500 thousandths of a core free): start an agent")
+}

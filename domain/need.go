@@ -1,0 +1,177 @@
+package domain
+
+import (
+	"cmp"
+	"fmt"
+	"iter"
+	"maps"
+	"slices"
+	"strings"
+)
+
+// A Need is what a piece of work asks of the fleet: the same resources on each
+// of Count different nodes.
+type Need struct {
+	Count  int
+	Pool   string // PoolTraining or PoolInference
+	Engine string // what the node must be able to do: train, complete, transcribe or score
+	Takes  Resources
+}
+
+// trainingNeed is what an attempt of a training takes on each of its nodes.
+func trainingNeed(nodes int, engine string) Need {
+	return Need{Count: max(1, nodes), Pool: PoolTraining, Engine: engine, Takes: Resources{CPUMilli: 1000, MemoryMiB: 512}}
+}
+
+// Need is what an attempt of the job asks of the fleet.
+func (s SupervisedSpec) Need() Need { return trainingNeed(s.Nodes, "train") }
+
+// Need is what an attempt of the job asks of the fleet.
+func (s DPOSpec) Need() Need { return trainingNeed(1, "train:dpo") }
+
+// Need is what an attempt of the job asks of the fleet.
+func (s ReinforcementSpec) Need() Need { return trainingNeed(s.NodeCount, "train:reinforcement") }
+
+// Need is what a step of the job asks of the fleet.
+func (s TrainerSpec) Need() Need { return trainingNeed(s.NodeCount, "train:rlor") }
+
+// Need is what one replica asks of the fleet.
+func (s DeploymentSpec) Need() Need {
+	return Need{Count: 1, Pool: PoolInference, Engine: "complete", Takes: s.Takes()}
+}
+
+// String is the need in words, for whoever waits for it.
+func (n Need) String() string {
+	nodes := "a node"
+	if n.Count > 1 {
+		nodes = fmt.Sprintf("each of %d nodes", n.Count)
+	}
+	return fmt.Sprintf("%s on %s of pool %s that can %s", n.Takes, nodes, n.Pool, n.Engine)
+}
+
+// String lists resources in words: "100 thousandths of a core, 128 MiB".
+func (r Resources) String() string {
+	parts := []string{fmt.Sprintf("%d thousandths of a core", r.CPUMilli), fmt.Sprintf("%d MiB", r.MemoryMiB)}
+	for _, t := range slices.Sorted(maps.Keys(r.Accelerators)) {
+		parts = append(parts, fmt.Sprintf("%d x %s", r.Accelerators[t], t))
+	}
+	return strings.Join(parts, ", ")
+}
+
+// A Prospect is what a fleet has for a need.
+type Prospect struct {
+	Need  Need
+	Nodes int      // in all
+	Could int      // that could hold it, if they were empty and READY
+	Room  int      // that have room for it now
+	Lacks []string // what the first of the others lack, for users
+}
+
+const maxLacks = 5 // nodes that a prospect names
+
+// ProspectOf looks at every node of a fleet.
+func ProspectOf(need Need, nodes iter.Seq2[Name, Node]) Prospect {
+	p := Prospect{Need: need}
+	for name, node := range nodes {
+		p.Nodes++
+		never, now := need.lacks(node, Resources{}), ""
+		if never == "" {
+			p.Could++
+			now = need.lacks(node, node.Used())
+			switch {
+			case node.State != NodeReady:
+				now = "is " + node.State
+			case len(node.Engines) == 0:
+				now = "is leaving"
+			}
+		}
+		switch lack := cmp.Or(never, now); {
+		case lack == "":
+			p.Room++
+		case len(p.Lacks) < maxLacks:
+			p.Lacks = append(p.Lacks, name.ID()+" "+lack)
+		}
+	}
+	return p
+}
+
+// Hopeless tells whether the fleet can never hold the need, as it is. Of one
+// without nodes nothing is known: they may be about to come.
+func (p Prospect) Hopeless() bool { return p.Nodes > 0 && p.Could < p.Need.Count }
+
+// String says what the need is, what nodes lack of it, and what would help.
+func (p Prospect) String() string {
+	lacks := strings.Join(p.Lacks, ", ")
+	if more := p.Nodes - p.Room - len(p.Lacks); more > 0 {
+		lacks += fmt.Sprintf(", and so on for %d more", more)
+	}
+	switch {
+	case p.Nodes == 0:
+		return fmt.Sprintf("it needs %s, and there is no node: start an agent", p.Need)
+	case p.Room >= p.Need.Count:
+		return fmt.Sprintf("it needs %s, and of %d nodes %d have room now, which others may have been given first", p.Need, p.Nodes, p.Room)
+	case !p.Hopeless():
+		return fmt.Sprintf("it needs %s, and of %d nodes %d could hold it, but %d have room now (%s): wait, scale down or cancel other work, or start another agent",
+			p.Need, p.Nodes, p.Could, p.Room, lacks)
+	}
+	help := "start an agent that can"
+	if len(p.Need.Takes.Accelerators) > 0 {
+		help = "start an agent on a machine that has them, or choose an acceleratorType that is there"
+	}
+	return fmt.Sprintf("it needs %s, and of %d nodes %d could hold it (%s): %s", p.Need, p.Nodes, p.Could, lacks, help)
+}
+
+// lacks says what a node does not have for the need, when so much of it is
+// given away; "" when it has all. An agent that leaves takes its engines back,
+// and may come again with them.
+func (n Need) lacks(node Node, used Resources) string {
+	switch {
+	case !node.Serves(n.Pool):
+		return "is of pool " + node.Pool
+	case len(node.Engines) > 0 && !slices.Contains(node.Engines, n.Engine):
+		return "cannot " + n.Engine
+	}
+	for _, t := range slices.Sorted(maps.Keys(n.Takes.Accelerators)) {
+		has, free := node.Capacity.Accelerators[t], node.Capacity.Accelerators[t]-used.Accelerators[t]
+		switch {
+		case has == 0:
+			return "has no " + t
+		case has < n.Takes.Accelerators[t]:
+			return fmt.Sprintf("has %d x %s", has, t)
+		case free < n.Takes.Accelerators[t]:
+			return fmt.Sprintf("has %d of %d x %s free", max(0, free), has, t)
+		}
+	}
+	for _, one := range []struct {
+		needs, has, used int64
+		what             string
+	}{{n.Takes.CPUMilli, node.Capacity.CPUMilli, used.CPUMilli, "thousandths of a core"}, {n.Takes.MemoryMiB, node.Capacity.MemoryMiB, used.MemoryMiB, "MiB"}} {
+		if one.has-one.used < one.needs {
+			return fmt.Sprintf("has %d of %d %s free", max(0, one.has-one.used), one.has, one.what)
+		}
+	}
+	return ""
+}
+
+// FleetAccelerator is the type of accelerator that is taken where nobody names
+// one: the default, where some node has it or none is known; otherwise the one
+// that nodes have most of, or none.
+func FleetAccelerator(nodes iter.Seq2[Name, Node]) string {
+	known, most := false, map[string]int{}
+	for _, node := range nodes {
+		known = true
+		for t, n := range node.Capacity.Accelerators {
+			most[t] += n
+		}
+	}
+	if !known || most[DefaultAccelerator] > 0 {
+		return DefaultAccelerator
+	}
+	best := NoAccelerator
+	for _, t := range ShapeAcceleratorTypes {
+		if most[t] > most[best] {
+			best = t
+		}
+	}
+	return best
+}
