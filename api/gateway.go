@@ -19,9 +19,9 @@ const maxTries = 3
 // generate makes one continuation on a replica of the deployment. The session
 // leads to the same replica while it lives; without one the least loaded is
 // chosen. A replica that fails before it has produced anything is left for
-// another one.
+// another one; that others were full is told before all else.
 func (c *call) generate(ctx context.Context, deployment domain.Name, session string, req engines.CompletionRequest, emit func(engines.Chunk) error) (engines.Usage, seat, error) {
-	tried := map[string]bool{}
+	tried, full := map[string]bool{}, error(nil)
 	c.World.Pulse().Ask(deployment, c.now)
 	for {
 		ready, err := c.awaitReplicas(ctx, deployment, req.Addon)
@@ -33,6 +33,9 @@ func (c *call) generate(ctx context.Context, deployment domain.Name, session str
 			return engines.Usage{}, seat{}, err
 		}
 		replica, ok := c.choose(deployment, ready, session, tried)
+		if !ok && full != nil {
+			return engines.Usage{}, seat{}, full
+		}
 		if !ok {
 			return engines.Usage{}, seat{}, domain.Faultf(domain.Unavailable, "no replica of %s could be reached: try again", deployment)
 		}
@@ -43,8 +46,14 @@ func (c *call) generate(ctx context.Context, deployment domain.Name, session str
 			begun = true
 			return emit(chunk)
 		})
-		if err == nil || begun || ctx.Err() != nil || !elsewhere(err) || len(tried) == maxTries {
+		if domain.CodeOf(err) == domain.ResourceExhausted {
+			full = err
+		}
+		if err == nil || begun || ctx.Err() != nil || !elsewhere(err) {
 			return usage, at, err
+		}
+		if len(tried) == maxTries {
+			return usage, at, cmp.Or(full, err)
 		}
 		c.Logger.Warn("a replica failed before its first token", "request", c.id, "deployment", deployment, "replica", replica.ID, "error", err)
 	}

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -121,6 +122,26 @@ func TestAReplicaThatFailsBeforeItsFirstToken(t *testing.T) {
 	require.Len(t, asked, 3)
 	require.Len(t, failing, 2)
 	require.Contains(t, s.logged.String(), "failed before its first token")
+}
+
+// When the queues of all replicas are full the caller hears so, and when to ask
+// again; that some could not be reached besides is no news to him.
+func TestFullReplicas(t *testing.T) {
+	for replicas := range 3 {
+		s := newStage(t, Limits{})
+		s.deploy("d1", 1+replicas)
+		var asked atomic.Int32
+		s.replicas.sing = func(context.Context, domain.Replica, engines.CompletionRequest, func(engines.Chunk) error) (engines.Usage, error) {
+			if asked.Add(1) == 2 {
+				return engines.Usage{}, domain.Faultf(domain.Unavailable, "the node is gone")
+			}
+			return engines.Usage{}, domain.Faultf(domain.ResourceExhausted, "the model has 256 requests waiting")
+		}
+		a := s.complete(`"prompt": "one two"`)
+		require.Equal(t, 429, a.status, "%d replicas: %s", 1+replicas, a.body)
+		require.Contains(t, string(a.body), "256 requests waiting")
+		require.NotEmpty(t, a.header.Get("Retry-After"))
+	}
 }
 
 func TestAFaultOfTheUserIsNotTriedElsewhere(t *testing.T) {

@@ -112,6 +112,8 @@ func TestDrawsFollowTheDistribution(t *testing.T) {
 	logits := logs(0.1, 0.4, 0.2, 0.3)
 	for name, req := range map[string]engines.CompletionRequest{
 		"plain":    {Temperature: 1},
+		"top_k":    {Temperature: 1, TopK: 2},
+		"top_p":    {Temperature: 1, TopP: 0.8},
 		"min_p":    {Temperature: 1.5, MinP: 0.4},
 		"typical":  {Temperature: 1, TypicalP: 0.8},
 		"biased":   {Temperature: 1, LogitBias: map[int]float64{0: 2}},
