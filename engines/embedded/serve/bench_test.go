@@ -3,8 +3,11 @@ package serve
 import (
 	"context"
 	"fmt"
+	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -52,10 +55,7 @@ func BenchmarkDecode(b *testing.B) {
 // over the multiplications and additions that a core can do.
 func BenchmarkPrompt(b *testing.B) {
 	peak := kernel.PeakGFlops() * 1e9
-	c := config()
-	c.HiddenSize, c.IntermediateSize, c.Layers, c.Heads, c.KVHeads, c.HeadDim, c.MaxPositions = 128, 352, 4, 4, 4, 32, 512
-	w := llama.NewWeights(c)
-	w.Initialize(1)
+	w := small(512)
 	m := start(w, tokenizer.NewBytes(), nil, New(Options{Parallelism: 1}).(completer).options)
 	defer m.Close()
 	read := 0
@@ -65,15 +65,20 @@ func BenchmarkPrompt(b *testing.B) {
 	}
 	rate := float64(read) / b.Elapsed().Seconds()
 	b.ReportMetric(rate, "tok/s")
-	b.ReportMetric(2*float64(c.Parameters())*rate/peak, "of-peak")
+	b.ReportMetric(2*float64(w.Config.Parameters())*rate/peak, "of-peak")
 }
+
+// scopes are those of benchmarks' requests: none finds what another has read.
+var scopes atomic.Int64
+
+func newScope() string { return fmt.Sprint(scopes.Add(1)) }
 
 // generate runs requests at once and answers the tokens generated in all.
 func generate(b *testing.B, m engines.Model, requests, prompt, most int) int {
 	var all sync.WaitGroup
 	for i := range requests {
 		all.Go(func() {
-			req := engines.CompletionRequest{PromptTokens: ids(prompt, i), MaxTokens: most, IgnoreEOS: true}
+			req := engines.CompletionRequest{PromptTokens: ids(prompt, i), MaxTokens: most, IgnoreEOS: true, CacheScope: newScope()}
 			_, err := m.Complete(context.Background(), req, func(engines.Chunk) error { return nil })
 			require.NoError(b, err)
 		})
@@ -104,7 +109,7 @@ func BenchmarkAddons(b *testing.B) {
 			for b.Loop() {
 				var running sync.WaitGroup
 				for i := range 32 {
-					req := engines.CompletionRequest{PromptTokens: ids(32, i), MaxTokens: 32, IgnoreEOS: true}
+					req := engines.CompletionRequest{PromptTokens: ids(32, i), MaxTokens: 32, IgnoreEOS: true, CacheScope: newScope()}
 					if n > 0 {
 						req.Addon = fmt.Sprint(i % n)
 					}
@@ -119,4 +124,160 @@ func BenchmarkAddons(b *testing.B) {
 			b.ReportMetric(float64(generated)/b.Elapsed().Seconds(), "tok/s")
 		})
 	}
+}
+
+// small is a model of the shipped one's shape with random weights.
+func small(window int) *llama.Weights {
+	c := config()
+	c.HiddenSize, c.IntermediateSize, c.Layers, c.Heads, c.KVHeads, c.HeadDim, c.MaxPositions = 128, 352, 4, 4, 4, 32, window
+	w := llama.NewWeights(c)
+	w.Initialize(1)
+	return w
+}
+
+// BenchmarkLatency asks with 1, 8 and 32 clients that each ask again as soon as
+// they are answered: prompts of 416 tokens, 400 of which are the same for all,
+// and 32 tokens of answer. It tells the time to the first piece of text and, of a token, from there to
+// the end, with what was read before at hand ("cached") and without.
+func BenchmarkLatency(b *testing.B) {
+	w := small(512)
+	for _, cached := range []bool{false, true} {
+		for _, clients := range []int{1, 8, 32} {
+			b.Run(fmt.Sprintf("%s/%d", map[bool]string{false: "uncached", true: "cached"}[cached], clients), func(b *testing.B) {
+				m := start(w, tokenizer.NewBytes(), nil, New(Options{Parallelism: 1}).(completer).options)
+				defer m.Close()
+				var first, next times
+				for b.Loop() {
+					var all sync.WaitGroup
+					for i := range clients {
+						all.Go(func() {
+							for j := range 4 {
+								req := engines.CompletionRequest{PromptTokens: append(ids(400, 1), ids(16, 100*j+i)...), MaxTokens: 32, IgnoreEOS: true}
+								if !cached {
+									req.CacheScope = newScope()
+								}
+								listen(b, m, req, &first, &next)
+							}
+						})
+					}
+					all.Wait()
+				}
+				first.report(b, "first")
+				next.report(b, "next")
+			})
+		}
+	}
+}
+
+// listen asks, and notes when the first token came and the ones after it.
+func listen(b *testing.B, m engines.Model, req engines.CompletionRequest, first, next *times) {
+	began, tokens := time.Now(), 0
+	var came time.Time
+	_, err := m.Complete(context.Background(), req, func(c engines.Chunk) error {
+		if tokens += len(c.Tokens); came.IsZero() {
+			came = time.Now()
+			first.add(came.Sub(began))
+		}
+		return nil
+	})
+	require.NoError(b, err)
+	if tokens > 1 {
+		next.add(time.Since(came) / time.Duration(tokens-1))
+	}
+}
+
+// times are gathered by many.
+type times struct {
+	mu  sync.Mutex
+	all []time.Duration
+}
+
+func (t *times) add(d time.Duration) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.all = append(t.all, d)
+}
+
+func (t *times) report(b *testing.B, name string) {
+	slices.Sort(t.all)
+	for _, p := range []int{50, 99} {
+		b.ReportMetric(float64(t.all[(len(t.all)-1)*p/100])/1e6, fmt.Sprintf("ms-%s-p%d", name, p))
+	}
+}
+
+// BenchmarkCopying generates 256 tokens of a text that repeats itself every 60:
+// without guesses, with a prediction that is wrong in every 64th token, and with
+// what followed the same two tokens before.
+func BenchmarkCopying(b *testing.B) {
+	for _, shape := range []struct{ hidden, ffn, layers, heads int }{{128, 352, 4, 4}, {512, 1408, 8, 8}} {
+		w := repeating(shape.hidden, shape.ffn, shape.layers, shape.heads)
+		name := fmt.Sprintf("%.1fM", float64(w.Config.Parameters())/1e6)
+		for _, how := range []string{"unguessed", "predicted", "ngrams"} {
+			b.Run(name+"/"+how, func(b *testing.B) {
+				m := start(w, tokenizer.NewBytes(), nil, New(Options{Parallelism: 1}).(completer).options)
+				defer m.Close()
+				req := engines.CompletionRequest{PromptTokens: ids(64, 1), MaxTokens: 256, IgnoreEOS: true}
+				plain := tokensOf(b, m, req)
+				if how == "ngrams" {
+					m.guess.NgramLength = 2
+				}
+				guesses, right := 0, 0
+				for b.Loop() {
+					req.CacheScope = newScope()
+					r, err := m.newRequest(context.Background(), req)
+					require.NoError(b, err)
+					if how == "predicted" {
+						r.guesser = &guesser{text: slices.Clone(r.prompt), predicted: flawed(plain), most: mostGuesses, chance: firstChance}
+					}
+					usage, err := m.answer(context.Background(), r, func(engines.Chunk) error { return nil })
+					require.NoError(b, err)
+					if s := usage.Speculation; s != nil {
+						for i := range s.Guessed {
+							guesses, right = guesses+s.Guessed[i], right+s.Right[i]
+						}
+					}
+				}
+				b.ReportMetric(256*float64(b.N)/b.Elapsed().Seconds(), "tok/s")
+				b.ReportMetric(float64(right)/float64(max(guesses, 1)), "right")
+			})
+		}
+	}
+}
+
+// repeating is a model that computes what another of its shape does, and then
+// says the tokens 0 to 59 over and over.
+func repeating(hidden, ffn, layers, heads int) *llama.Weights {
+	c := config()
+	c.HiddenSize, c.IntermediateSize, c.Layers, c.Heads, c.KVHeads, c.HeadDim = hidden, ffn, layers, heads, heads, hidden/heads
+	c.MaxPositions, c.TieWordEmbeddings = 512, false
+	w := llama.NewWeights(c)
+	w.Initialize(1)
+	for _, l := range w.Layers {
+		clear(l.O.Data)
+		clear(l.Down.Data)
+	}
+	clear(w.Embed.Data)
+	clear(w.Head.Data)
+	for i := range 60 {
+		w.Embed.Row(i)[i], w.Head.Row((i + 1) % 60)[i] = 1, 10
+	}
+	return w
+}
+
+// flawed is a text with every 64th token another.
+func flawed(text []int) []int {
+	text = slices.Clone(text)
+	for i := 63; i < len(text); i += 64 {
+		text[i] = (text[i] + 1) % 256
+	}
+	return text
+}
+
+func tokensOf(b *testing.B, m engines.Model, req engines.CompletionRequest) (tokens []int) {
+	_, err := m.Complete(context.Background(), req, func(c engines.Chunk) error {
+		tokens = append(tokens, c.Tokens...)
+		return nil
+	})
+	require.NoError(b, err)
+	return tokens
 }

@@ -226,6 +226,11 @@ func (m *model) Complete(ctx context.Context, req engines.CompletionRequest, emi
 		}
 		return r.usage, nil
 	}
+	return m.answer(ctx, r, emit)
+}
+
+// answer hands a request to the model's goroutine and its pieces to emit.
+func (m *model) answer(ctx context.Context, r *request, emit func(engines.Chunk) error) (engines.Usage, error) {
 	r.enqueued = time.Now()
 	if err := m.enqueue(r); err != nil {
 		return r.usage, err
