@@ -5,7 +5,7 @@ package api
 type ChatBody struct {
 	Messages          []ChatMessage `json:"messages"`
 	Tools             []ChatTool    `json:"tools,omitempty"`
-	ToolChoice        any           `json:"tool_choice,omitempty"` // auto or none
+	ToolChoice        any           `json:"tool_choice,omitempty"` // auto, none, required, or a function by its name
 	ParallelToolCalls bool          `json:"parallel_tool_calls,omitempty"`
 	GenerationBody
 }

@@ -29,14 +29,18 @@ func readChat(value any, data []byte, strict bool) (*inferenceRequest, error) {
 	chat := &engines.Chat{}
 	chat.Messages = f.messages()
 	chat.Tools = f.tools(data)
-	if !f.toolsWanted(chat.Tools) {
-		chat.Tools = nil
-	}
 	if f.given("parallel_tool_calls") {
 		q.oneCall = !f.flag("parallel_tool_calls")
 	}
+	told, calls := f.calls(chat.Tools, q.oneCall)
+	if !told {
+		chat.Tools = nil
+	}
+	chat.Calls = calls
 	q.prompts = []prompt{{at: "messages", chat: chat}}
 	f.readShared(q)
+	f.require(chat.Calls == nil || q.settings.Format == nil, "response_format", "cannot be held together with a tool_choice that forces a call: leave one of them out")
+	q.keepOrder(data)
 	return q, q.checked(v, strict, "chat completions")
 }
 
@@ -132,29 +136,4 @@ func (f *inferenceFields) tools(data []byte) []json.RawMessage {
 		return nil // what is wrong was said above
 	}
 	return written
-}
-
-// toolsWanted reads tool_choice. A call that must be made needs an answer that
-// is held to a form, which no engine here does yet.
-func (f *inferenceFields) toolsWanted(tools []json.RawMessage) bool {
-	const forced = "this engine cannot force a call yet: use auto, and say in a message which function is wanted"
-	switch v := f.values["tool_choice"].(type) {
-	case nil:
-		return true
-	case string:
-		switch v {
-		case "auto":
-			return true
-		case "none":
-			return false
-		case "required":
-			f.add("tool_choice", forced)
-			return true
-		}
-	case map[string]any:
-		f.add("tool_choice", forced)
-		return true
-	}
-	f.add("tool_choice", "must be auto or none")
-	return len(tools) > 0
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -77,6 +78,54 @@ func TestToolCalls(t *testing.T) {
 	// None wanted: the model is told of none.
 	s.chat(twoTools + `, "tool_choice": "none"`)
 	require.Empty(t, s.lastRequest().Chat.Tools)
+}
+
+func TestToolChoice(t *testing.T) {
+	s := newStage(t, Limits{})
+	s.deploy("d1", 1)
+	s.sing(engines.Usage{}, calling...)
+	for choice, want := range map[string]*engines.Calls{
+		`"auto"`:     nil,
+		`"required"`: {},
+		`"required", "parallel_tool_calls": false`:              {Single: true},
+		`{"type": "function", "function": {"name": "weather"}}`: {Name: "weather", Single: true},
+	} {
+		a := s.chat(twoTools + `, "tool_choice": ` + choice)
+		require.Equal(t, 200, a.status, "%s", a.body)
+		require.Equal(t, want, s.lastRequest().Chat.Calls, choice)
+		require.Len(t, s.lastRequest().Chat.Tools, 2)
+	}
+	for fields, want := range map[string]string{
+		twoTools + `, "tool_choice": "always"`:                                               "tool_choice: must be auto",
+		twoTools + `, "tool_choice": 5`:                                                      "tool_choice: must be auto",
+		twoTools + `, "tool_choice": {"type": "custom", "function": {"name": "time"}}`:       "tool_choice.type: must be function",
+		twoTools + `, "tool_choice": {"type": "function"}`:                                   "tool_choice.function.name: is required",
+		twoTools + `, "tool_choice": {"type": "function", "function": {"name": "clock"}}`:    "tool_choice.function.name: is that of no tool",
+		twoTools + `, "tool_choice": "required", "response_format": {"type": "json_object"}`: "response_format: cannot be held together",
+		`"tool_choice": "required"`:                                                          "tool_choice: needs tools",
+	} {
+		a := s.chat(fields)
+		require.Equal(t, 400, a.status, fields)
+		require.Contains(t, string(a.body), want)
+	}
+}
+
+// TestASchemaKeepsItsOrder: properties are answered in it.
+func TestASchemaKeepsItsOrder(t *testing.T) {
+	const schema = `{"type":"object","properties":{"z":{"type":"null"},"a":{"type":"null"}}}`
+	s := newStage(t, Limits{})
+	s.deploy("d1", 1)
+	for _, fields := range []string{
+		`"response_format": {"type": "json_schema", "json_schema": {"name": "n", "strict": true, "schema": ` + schema + `}}`,
+		`"response_format": {"type": "json_schema", "jsonSchema": {"schema": ` + schema + `}}`,
+		`"responseFormat": {"type": "json_schema", "schema": ` + schema + `}`,
+		`"response_format": {"type": "json_schema", "schema": ` + strconv.Quote(schema) + `}`,
+		`"response_format": {"type": "json_schema", "json_schema": ` + strconv.Quote(`{"name": "n", "schema": `+schema+`}`) + `}`,
+	} {
+		a := s.chat(fields)
+		require.Equal(t, 200, a.status, "%s", a.body)
+		require.Equal(t, schema, string(s.lastRequest().Format.Schema), fields)
+	}
 }
 
 func toolOf(t *testing.T, raw json.RawMessage) string {

@@ -14,11 +14,13 @@ import (
 var knownCompletion = set(append([]string{"prompt", "echo", "echo_last", "images"}, sharedFields...)...)
 
 // readCompletion checks a request's JSON and collects all that is wrong.
-func readCompletion(value any, strict bool) (*inferenceRequest, error) {
+// data is the body that value was read from.
+func readCompletion(value any, data []byte, strict bool) (*inferenceRequest, error) {
 	var v domain.Violations
 	f, q := readFields(&v, value, knownCompletion)
 	q.prompts = f.prompts()
 	f.readShared(q)
+	q.keepOrder(data)
 	q.settings.Echo = f.flag("echo")
 	q.settings.EchoLast = int(f.whole("echo_last", 0, maxOutputTokens, 0))
 	f.require(len(f.list("images", maxPrompts)) == 0, "images", "no engine here takes images: leave them out")

@@ -59,11 +59,15 @@ type Choice struct {
 
 // complete answers POST /inference/v1/completions.
 func complete(c *call) (any, error) {
-	value, err := readBody(c.w, c.r, c.Limits.Body, false)
+	data, err := readData(c.w, c.r, c.Limits.Body)
 	if err != nil {
 		return nil, err
 	}
-	q, err := readCompletion(value, c.Strict)
+	value, err := parseJSON(data)
+	if err != nil {
+		return nil, err
+	}
+	q, err := readCompletion(value, data, c.Strict)
 	if err != nil {
 		return nil, err
 	}

@@ -385,7 +385,7 @@ func TestCompletionRanges(t *testing.T) {
 			}
 			tree, err := parseLast(fields)
 			require.NoError(t, err)
-			_, err = readCompletion(tree, false)
+			_, err = readCompletion(tree, nil, false)
 			return err
 		}
 		for _, value := range c.ok {

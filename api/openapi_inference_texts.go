@@ -33,7 +33,7 @@ var inferenceTexts = map[string]string{
 	"echo_last":                        "How many of the prompt's last tokens the answer begins with.",
 	"ignore_eos":                       "Whether to go on after the model says that it is done.",
 	"context_length_exceeded_behavior": "What to do when the prompt and a max_tokens that is given together exceed the window: lower max_tokens, or refuse.",
-	"response_format":                  "The form that the answer must have: text, or what the engine of the model can hold it to.",
+	"response_format":                  "The form that the answer must have, and can have no other: text, json_object, json_schema (properties come in their order; a keyword that cannot be enforced is refused), or grammar (GBNF).",
 	"logit_bias":                       "What is added to the logits of tokens, by their IDs: -100 to 100.",
 	"speculation":                      "The same as prediction, where there is none.",
 	"prediction":                       "What the answer may be like. Where it is, the answer comes sooner; it is the same in any case.",
@@ -63,7 +63,7 @@ var inferenceTexts = map[string]string{
 	// conversations, and what is told of tokens
 	"messages":                        "The conversation so far; the model's chat template makes a prompt of it.",
 	"tools":                           "The functions that the model may call, where its chat template has a place for them.",
-	"tool_choice":                     "auto, or none: the model is then told of no tools.",
+	"tool_choice":                     "auto; none: the model is told of no tools; required: it must call one of them; or the function that it must call, {\"type\": \"function\", \"function\": {\"name\": …}}.",
 	"parallel_tool_calls":             "Whether there may be several calls in one answer, as there may when it is left out.",
 	"content":                         "What is said.",
 	"ChatMessage.content":             "What is said: a text, or a list of parts of text.",

@@ -117,7 +117,7 @@ var fieldRules = map[string]rule{
 	"ChatMessage.name":                  {most: maxName},
 	"ChatBody.messages":                 {entries: maxMessages},
 	"ChatBody.tools":                    {entries: maxTools},
-	"ChatBody.tool_choice":              {instead: schema{"type": "string", "enum": []string{"auto", "none"}}},
+	"ChatBody.tool_choice":              {instead: toolChoiceSchema},
 	"ChatBody.model":                    {most: 512},
 	"ChatBody.stop":                     {instead: stopSchema},
 	"ChatBody.user":                     {most: maxUserSize},
@@ -192,6 +192,12 @@ var stopText = schema{"type": "string", "maxLength": maxStopSize}
 
 // stopSchema is one stop sequence or several.
 var stopSchema = schema{"anyOf": []any{stopText, schema{"type": "array", "maxItems": maxStops, "items": stopText}}}
+
+var toolChoiceSchema = schema{"anyOf": []any{schema{"type": "string", "enum": []string{"auto", "none", "required"}},
+	schema{"type": "object", "required": []string{"type", "function"}, "properties": map[string]any{
+		"type": schema{"type": "string", "enum": []string{"function"}, "description": "What is called."},
+		"function": schema{"type": "object", "required": []string{"name"}, "description": "The function that must be called.", "properties": map[string]any{
+			"name": schema{"type": "string", "description": "One of the tools."}}}}}}}
 
 // jobStates are those of jobs of every kind.
 var jobStates = []string{"JOB_STATE_UNSPECIFIED", domain.JobCreatingState, domain.JobRunningState, domain.JobCompletedState, domain.JobFailedState,

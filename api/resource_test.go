@@ -165,6 +165,6 @@ func FuzzBody(f *testing.F) {
 		if err := b.fill(&out); err != nil {
 			t.Fatalf("what passed the check does not fit: %v", err)
 		}
-		_, _ = readCompletion(tree, true)
+		_, _ = readCompletion(tree, nil, true)
 	})
 }

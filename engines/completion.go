@@ -23,7 +23,8 @@ type CompletionRequest struct {
 	Stop      []string `json:"stop,omitempty"` // at most 4; never part of the text
 	IgnoreEOS bool     `json:"ignoreEos,omitempty"`
 
-	// How a token is drawn from the model's distribution: LogitBias and the
+	// How a token is drawn from the model's distribution: Format, Calls and the
+	// budget of Reasoning leave out what may not follow, then LogitBias and the
 	// penalties on the logits, then Temperature, TopK, TopP, MinP and TypicalP,
 	// each on what the one before left. Mirostat takes the place of the last
 	// four. Temperature 0 takes the likeliest token.
@@ -62,6 +63,14 @@ type Chat struct {
 	// Tools are JSON objects {type: "function", function: {name, description,
 	// parameters}}, their keys in the caller's order, which templates show.
 	Tools []json.RawMessage `json:"tools,omitempty"`
+	Calls *Calls            `json:"calls,omitempty"` // that the answer must be; nil leaves it to the model
+}
+
+// Calls says that an answer must be calls of functions. Arguments of a tool
+// that is strict conform to its parameters.
+type Calls struct {
+	Name   string `json:"name,omitempty"`   // of the function; "" is any of the tools
+	Single bool   `json:"single,omitempty"` // one call and no more
 }
 
 // A Message is one turn of a conversation.

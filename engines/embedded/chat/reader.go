@@ -37,7 +37,7 @@ type Reader struct {
 // NewReader makes a reader of the answer to a conversation that was rendered as
 // text.
 func (t *Template) NewReader(c *engines.Chat, text string) *Reader {
-	r := &Reader{thinks: strings.Contains(t.source, thinkOpen) || strings.Contains(t.source, "enable_thinking")}
+	r := &Reader{thinks: t.Thinks()}
 	r.thinking = r.thinks && strings.HasSuffix(strings.TrimSpace(text), thinkOpen)
 	for _, raw := range c.Tools {
 		var tool struct{ Function struct{ Name string } }

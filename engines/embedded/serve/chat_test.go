@@ -52,7 +52,7 @@ func TestWhatAChatRefuses(t *testing.T) {
 		"tools":                  {plain, engines.CompletionRequest{Chat: &engines.Chat{Messages: hello.Messages, Tools: tool}}, "tools: "},
 		"reasoning":              {plain, engines.CompletionRequest{Chat: hello, Reasoning: &engines.Reasoning{Effort: "high"}}, "reasoning: this model does not"},
 		"reasoning of a prompt":  {"<think>", engines.CompletionRequest{Prompt: "p", Reasoning: &engines.Reasoning{Effort: "high"}}, "reasoning: this model does not"},
-		"a cap on reasoning":     {"<think>", engines.CompletionRequest{Chat: hello, Reasoning: &engines.Reasoning{Budget: 5}}, "cannot cap"},
+		"a cap on reasoning":     {"{{ reasoning_effort }}", engines.CompletionRequest{Chat: hello, Reasoning: &engines.Reasoning{Budget: 5}}, "cannot cap"},
 		"its own refusal":        {"{{ raise_exception('no systems') }}", engines.CompletionRequest{Chat: hello}, "messages: .*no systems"},
 		"nothing to continue":    {"{# nothing #}", engines.CompletionRequest{Chat: hello}, "messages: .*makes nothing"},
 		"a template that breaks": {"{% for %}", engines.CompletionRequest{Chat: hello}, "messages: .*cannot be read"},

@@ -71,6 +71,9 @@ func (m *model) newRequest(ctx context.Context, req engines.CompletionRequest) (
 		told: newTold(m.tokenizer, &req, prompt), ready: make(chan struct{}, 1),
 		usage: engines.Usage{PromptTokens: len(prompt), Times: engines.Times{Tokenize: time.Since(began)}},
 	}
+	if r.sampler.constraint, err = m.constraint(&req, spelt); err != nil {
+		return nil, err
+	}
 	if r.told.raw {
 		r.text.raw = m.tokenizer.NewSpeller()
 	}
@@ -150,9 +153,9 @@ func (m *model) check(req *engines.CompletionRequest) error {
 	if r := req.Reasoning; r != nil {
 		thinks := req.Chat != nil && m.template != nil && m.template.Reasons()
 		v.Require(thinks || r.Effort == "" || r.Effort == "none", "reasoning", "this model does not reason before it answers: leave it out, or ask for none")
-		v.Require(r.Budget == 0, "reasoning", "this engine cannot cap the tokens of reasoning: name an effort instead")
+		v.Require(r.Budget == 0 || thinks && m.template.Thinks(), "reasoning", "this engine cannot cap this model's tokens of reasoning, which its chat template does not mark with <think>: name an effort instead")
 	}
-	v.Require(req.Format == nil, "format", "this engine holds answers to no format yet: leave it out, ask for the format in the prompt and check the answer")
+	v.Require(req.Format == nil || req.Chat == nil || req.Chat.Calls == nil, "format", "cannot be held together with a call that must be made: leave one of them out")
 	v.Require(len(req.Stop) <= 4, "stop", "must have at most 4 sequences, has %d", len(req.Stop))
 	for i, stop := range req.Stop[:min(len(req.Stop), 4)] {
 		v.Require(len(stop) > 0 && len(stop) <= maxStop && utf8.ValidString(stop), fmt.Sprintf("stop[%d]", i),

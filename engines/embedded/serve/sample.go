@@ -15,8 +15,9 @@ type sampler struct {
 	temperature      float64
 	topK             int
 	topP, minP, typP float64
-	mirostat         *mirostat // nil when there is none
-	penalty          *penalty  // nil when there is none
+	mirostat         *mirostat   // nil when there is none
+	penalty          *penalty    // nil when there is none
+	constraint       *constraint // nil when there is none
 	source           *rand.Rand
 	probs            []float32
 	candidates       []candidate
@@ -44,6 +45,16 @@ func newSampler(req *engines.CompletionRequest, prompt []int) *sampler {
 func (s *sampler) next(logits []float32) (token int, p float64, err error) {
 	if !finite(logits) {
 		return 0, 0, errDamaged()
+	}
+	if s.constraint != nil {
+		if logits, err = s.constraint.apply(logits); err != nil {
+			return 0, 0, err
+		}
+		defer func() {
+			if err == nil {
+				err = s.constraint.note(token)
+			}
+		}()
 	}
 	if s.penalty != nil {
 		logits = s.penalty.apply(logits)
@@ -129,11 +140,11 @@ func (s *sampler) kept() []candidate {
 	return left
 }
 
-// above are the tokens of at least so much probability.
+// above are the tokens of at least so much probability, and of some.
 func (s *sampler) above(least float32) []candidate {
 	s.candidates = s.candidates[:0]
 	for token, p := range s.probs {
-		if p >= least {
+		if p >= least && p > 0 {
 			s.candidates = append(s.candidates, candidate{token, float64(p)})
 		}
 	}

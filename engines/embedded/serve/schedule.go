@@ -255,6 +255,8 @@ func (s *schedule) draw(r *request, logits []float32) {
 		piece.Finish = engines.FinishStop
 	case !r.ignoreEnd && slices.Contains(s.model.ends, token):
 		piece = s.finish(r, piece, engines.FinishStop)
+	case r.sampler.constraint.complete():
+		piece = s.finish(r, piece, engines.FinishStop)
 	case r.generated >= r.limit:
 		piece = s.finish(r, piece, engines.FinishLength)
 	}

@@ -144,6 +144,7 @@ type model struct {
 	config    llama.Config
 	hash      string // of the base's weights
 	merged    bool   // an adapter is merged into them
+	grammars  grammars
 
 	mu      sync.Mutex
 	waiting []*request

@@ -173,10 +173,10 @@ func TestAnswersOfEverySettingDoNotDependOnLoad(t *testing.T) {
 func TestWhatIsRefused(t *testing.T) {
 	m := open(t, weights(), Options{})
 	_, err := m.Complete(t.Context(), engines.CompletionRequest{Prompt: "a", MinP: 2, TypicalP: -1, FrequencyPenalty: 3, PresencePenalty: -3, RepetitionPenalty: 3,
-		MirostatTarget: 0.5, MirostatRate: 2, LogitBias: map[int]float64{260: 1}, TopLogprobs: 21, EchoLast: -1, Format: &engines.Format{Type: engines.FormatJSON}},
+		MirostatTarget: 0.5, MirostatRate: 2, LogitBias: map[int]float64{260: 1}, TopLogprobs: 21, EchoLast: -1},
 		func(engines.Chunk) error { return nil })
 	require.Equal(t, domain.InvalidArgument, domain.CodeOf(err))
-	for _, field := range []string{"minP", "typicalP", "frequencyPenalty", "presencePenalty", "repetitionPenalty", "mirostatTarget", "mirostatRate", "logitBias", "topLogprobs", "echoLast", "format"} {
+	for _, field := range []string{"minP", "typicalP", "frequencyPenalty", "presencePenalty", "repetitionPenalty", "mirostatTarget", "mirostatRate", "logitBias", "topLogprobs", "echoLast"} {
 		require.ErrorContains(t, err, field+": ")
 	}
 }

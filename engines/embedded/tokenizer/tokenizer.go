@@ -197,6 +197,18 @@ func (t *Tokenizer) Bytes(id int) []byte {
 	return slices.Clone(t.tokens[id])
 }
 
+// Text are the bytes that a token adds to a text; nil for one that is no text
+// to a reader.
+func (t *Tokenizer) Text(id int) []byte {
+	if b, ok := t.bytes[id]; ok {
+		return []byte{b}
+	}
+	if t.shown[id] {
+		return []byte(t.names[id])
+	}
+	return nil
+}
+
 // Next is the text that a token completes; "" when it completes none.
 func (d *Decoder) Next(id int) string {
 	t := d.tokenizer

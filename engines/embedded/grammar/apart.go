@@ -1,0 +1,80 @@
+package grammar
+
+import "slices"
+
+// maxPairs bounds the pairs of alternatives that are compared.
+const maxPairs = 10_000
+
+// apart requires that no value conforms to two of a group: only what is known
+// to be so lets oneOf be enforced by following any of them.
+func (k *schemaKit) apart(g *group) {
+	if n := len(g.ways); n*n/2 > maxPairs {
+		k.require(false, g.at, "has too many alternatives to tell them apart: use anyOf")
+		return
+	}
+	for i, a := range g.ways {
+		for _, b := range g.ways[:i] {
+			if !k.reported[g.at.at] {
+				k.require(k.disjoint(a, b, 0), g.at, "has alternatives that may hold at once, %s and %s: use anyOf, or give them a required property with different values of const", b.at, a.at)
+			}
+		}
+	}
+}
+
+// disjoint tells that two schemas are known to have no value in common: by
+// their types, their literals, or those of a property that both require.
+func (k *schemaKit) disjoint(a, b *value, depth int) bool {
+	one, other := k.all([]*value{a}, nil), k.all([]*value{b}, nil)
+	aTypes, _ := k.types(one.plain)
+	bTypes, _ := k.types(other.plain)
+	if len(both(aTypes, bTypes)) == 0 && len(both(bTypes, aTypes)) == 0 {
+		return true
+	}
+	aValues, bValues := listed(one.plain), listed(other.plain)
+	if aValues != nil && bValues != nil {
+		return !slices.ContainsFunc(aValues, func(v string) bool { return slices.Contains(bValues, v) })
+	}
+	onlyObjects := len(aTypes) == 1 && aTypes[0] == "object" || len(bTypes) == 1 && bTypes[0] == "object"
+	if !onlyObjects || depth > 4 {
+		return false
+	}
+	for _, m := range properties(one.plain) {
+		for _, n := range properties(other.plain) {
+			if m.name == n.name && requires(one.plain, m.name) && requires(other.plain, m.name) && k.disjoint(m.value, n.value, depth+1) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// listed are the literals of the first schema that has some, nil for none.
+// Numbers are left out, since 1 and 1.0 are the same.
+func listed(all []*schema) []string {
+	for _, s := range all {
+		if s.literals == nil {
+			continue
+		}
+		var values []string
+		for _, v := range s.literals {
+			if v.kind != "string" && v.kind != "boolean" && v.kind != "null" {
+				return nil
+			}
+			values = append(values, v.written())
+		}
+		return values
+	}
+	return nil
+}
+
+func properties(all []*schema) []member {
+	var members []member
+	for _, s := range all {
+		members = append(members, s.object.properties...)
+	}
+	return members
+}
+
+func requires(all []*schema, name string) bool {
+	return slices.ContainsFunc(all, func(s *schema) bool { return slices.Contains(s.object.required, name) })
+}

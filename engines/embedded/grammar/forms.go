@@ -1,0 +1,222 @@
+package grammar
+
+import (
+	"slices"
+	"strings"
+)
+
+// objects are those that conform to all schemas.
+func (k *schemaKit) objects(all []*schema) expr {
+	var names []string
+	required := map[string]bool{}
+	declares, closed, open := false, false, []*value(nil)
+	for _, s := range all {
+		for _, m := range s.object.properties {
+			names = append(names, m.name)
+		}
+		for _, name := range s.object.required {
+			required[name] = true
+		}
+		declares = declares || s.object.declares
+		if more := s.object.additional; more != nil {
+			closed = closed || k.read(more).never
+			open = append(open, more)
+		}
+	}
+	for _, s := range all { // required names that no schema describes come last
+		names = append(names, s.object.required...)
+	}
+	names = distinct(names)
+	var members []property
+	for _, name := range names {
+		e, possible := k.property(all, name)
+		if !possible && required[name] {
+			return never
+		}
+		if possible {
+			members = append(members, property{seq(text(quoted(name)+":"), space(), e), required[name]})
+		}
+	}
+	if !closed && (len(open) > 0 || !declares) {
+		more := k.value()
+		if len(open) > 0 {
+			more = k.form(k.all(open, nil))
+		}
+		extra := seq(otherKeys(names), text(":"), space(), more)
+		return braces(members, seq(extra, repeat(seq(text(","), space(), extra), 0, unbounded)))
+	}
+	return braces(members, nil)
+}
+
+// property is the value of one name; it may be forbidden.
+func (k *schemaKit) property(all []*schema, name string) (e expr, possible bool) {
+	var places []*value
+	for _, s := range all {
+		own := s.object.additional
+		for _, m := range s.object.properties {
+			if m.name == name {
+				own = m.value
+			}
+		}
+		if own != nil && k.read(own).never {
+			return nil, false
+		}
+		if own != nil {
+			places = append(places, own)
+		}
+	}
+	if len(places) == 0 {
+		return k.value(), true
+	}
+	return k.form(k.all(places, nil)), true
+}
+
+func distinct(names []string) []string {
+	seen := map[string]bool{}
+	return kept(names, func(name string) bool {
+		known := seen[name]
+		seen[name] = true
+		return !known
+	})
+}
+
+// A property is a member of an object, with its name.
+type property struct {
+	member   expr
+	required bool
+}
+
+// braces is an object with these members in their order; extra are more after
+// them, nil for none.
+func braces(members []property, extra expr) expr {
+	return func(b *builder, next int32) int32 {
+		end := seq(space(), text("}"))(b, next)
+		empty := text("}")(b, next)
+		comma := seq(text(","), space())
+		first, later := empty, end // what follows when no member, or some, came before
+		if extra != nil {
+			first = b.add(node{op: opSplit, split: []int32{extra(b, end), empty}})
+			later = b.add(node{op: opSplit, split: []int32{seq(comma, extra)(b, end), end}})
+		}
+		for _, m := range slices.Backward(members) {
+			now := m.member(b, later)
+			after := comma(b, now)
+			if m.required {
+				first, later = now, after
+				continue
+			}
+			first = b.add(node{op: opSplit, split: []int32{now, first}})
+			later = b.add(node{op: opSplit, split: []int32{after, later}})
+		}
+		return seq(text("{"), space())(b, first)
+	}
+}
+
+// otherKeys is a string in quotes, without escapes, that is none of some names.
+func otherKeys(names []string) expr {
+	return func(b *builder, next int32) int32 {
+		quote := text(`"`)(b, next)
+		free := b.add(node{op: opSplit})
+		b.nodes[free].split = []int32{runes(plainChars)(b, free), quote}
+		var taken [][]rune
+		for _, name := range names {
+			if !strings.ContainsFunc(name, func(r rune) bool { return !plainChars.has(r) }) {
+				taken = append(taken, []rune(name))
+			}
+		}
+		return text(`"`)(b, b.avoid(taken, free, quote))
+	}
+}
+
+// avoid is what follows the beginning that all the taken names had: it leaves
+// them at the first character that is not theirs.
+func (b *builder) avoid(taken [][]rune, free, quote int32) int32 {
+	if len(taken) == 0 {
+		return b.add(node{op: opSplit, split: []int32{free, quote}})
+	}
+	groups := map[rune][][]rune{}
+	var order []rune
+	ends := false
+	for _, name := range taken {
+		if len(name) == 0 {
+			ends = true
+			continue
+		}
+		if groups[name[0]] == nil {
+			order = append(order, name[0])
+		}
+		groups[name[0]] = append(groups[name[0]], name[1:])
+	}
+	var own []span
+	var split []int32
+	for _, r := range order {
+		own = append(own, span{r, r})
+		split = append(split, runes(one(r))(b, b.avoid(groups[r], free, quote)))
+	}
+	if other := plainChars.without(newClass(own...)); len(other) > 0 {
+		split = append(split, runes(other)(b, free))
+	}
+	if !ends {
+		split = append(split, quote)
+	}
+	return b.add(node{op: opSplit, split: split})
+}
+
+// arrays are those that conform to all schemas.
+func (k *schemaKit) arrays(all []*schema) expr {
+	least, most, long := 0, unbounded, 0
+	for _, s := range all {
+		least, long = max(least, s.array.least), max(long, len(s.array.first))
+		if s.array.most != unbounded && (most == unbounded || s.array.most < most) {
+			most = s.array.most
+		}
+	}
+	item := func(i int) expr {
+		var places []*value
+		for _, s := range all {
+			switch {
+			case i < len(s.array.first):
+				places = append(places, s.array.first[i])
+			case s.array.rest != nil:
+				places = append(places, s.array.rest)
+			}
+		}
+		if len(places) == 0 {
+			return k.value()
+		}
+		return k.form(k.all(places, nil))
+	}
+	if most != unbounded && most < least {
+		return never
+	}
+	var first []expr
+	for i := range long {
+		first = append(first, item(i))
+	}
+	return array(first, item(long), least, most)
+}
+
+// texts are the strings that conform to all schemas.
+func (k *schemaKit) texts(all []*schema) expr {
+	least, most := 0, unbounded
+	var parts []condition
+	for _, s := range all {
+		least = max(least, s.text.least)
+		if s.text.most != unbounded && (most == unbounded || s.text.most < most) {
+			most = s.text.most
+		}
+		for i, pattern := range s.text.patterns {
+			own, err := readPattern(pattern)
+			k.require(err == nil, s.text.at[i], "%v", err)
+			parts = append(parts, own...)
+		}
+	}
+	if least > 0 || most != unbounded || len(parts) == 0 {
+		parts = append(parts, condition{e: repeat(char(), least, most)})
+	}
+	inside := parts[0].e
+	if len(parts) > 1 || parts[0].not {
+		inside = k.intersect(parts)
+	}
+	return seq(text(`"`), inside, text(`"`))
+}

@@ -1,0 +1,325 @@
+package grammar
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"anneal/domain"
+)
+
+// accepts tells whether a text conforms to a grammar.
+func accepts(t testing.TB, g *Grammar, s string) bool {
+	state, err := g.Start()
+	require.NoError(t, err)
+	state, err = g.Next(state, []byte(s))
+	require.NoError(t, err)
+	return state != nil && state.Accepts()
+}
+
+// letters are tokens of one byte, which every text can be made of.
+var letters = NewVocabulary(256, func(token int) []byte { return []byte{byte(token)} })
+
+// write draws a text that conforms, byte by byte; it is cut off after most
+// bytes. Few lets it prefer to end.
+func write(t testing.TB, g *Grammar, r *rand.Rand, most int) (out string, whole bool) {
+	state, err := g.Start()
+	require.NoError(t, err)
+	var text []byte
+	for len(text) < most {
+		if state.Complete() || state.Accepts() && r.IntN(3) == 0 {
+			return string(text), true
+		}
+		mask, err := g.Allowed(state, letters)
+		require.NoError(t, err)
+		var can []byte
+		for c := range 256 {
+			if mask.Has(c) {
+				can = append(can, byte(c))
+			}
+		}
+		require.NotEmpty(t, can, "nothing follows %q", text)
+		c := can[r.IntN(len(can))]
+		if slices.Contains(can, '"') && r.IntN(4) == 0 {
+			c = '"'
+		}
+		text = append(text, c)
+		state, err = g.Next(state, []byte{c})
+		require.NoError(t, err)
+		require.NotNil(t, state)
+	}
+	return string(text), false
+}
+
+func TestGrammars(t *testing.T) {
+	for name, c := range map[string]struct {
+		source   string
+		yes, not []string
+	}{
+		"literal":      {`root ::= "ab"`, []string{"ab"}, []string{"", "a", "abc"}},
+		"escapes":      {`root ::= "\x41\u00e9\U0001F642\n\t\"\\"`, []string{"Aé🙂\n\t\"\\"}, nil},
+		"class":        {`root ::= [a-cX\]-]+`, []string{"abcX]-"}, []string{"", "d", "A"}},
+		"not":          {`root ::= [^a-c]`, []string{"d", "é", "🙂", "\x00"}, []string{"a", "b", "\xff", "\xc3", "\xed\xa0\x80"}},
+		"any":          {`root ::= .`, []string{"a", "é", "東", "🙂", "\u0800", "\uFFFF", "\U0010FFFF"}, []string{"", "\x80", "\xf4\x90\x80\x80", "\xc0\x80", "\xe0\x80\x80"}},
+		"choice":       {"root ::= \"a\"\n  | \"b\" |\n \"c\"", []string{"a", "b", "c"}, []string{"ab"}},
+		"empty choice": {`root ::= "a" ("b" | )`, []string{"a", "ab"}, []string{"b"}},
+		"repeats":      {`root ::= "a"? "b"* "c"{2} "d"{1,} "e"{,2} "f"{0,1}`, []string{"ccd", "abbccddeef"}, []string{"cd", "ccdeee", "cccd"}},
+		"repeat many":  {`root ::= ("ab" | "c"){2,3}`, []string{"abc", "abab", "ccc"}, []string{"ab", "cccc"}},
+		"of nothing":   {`root ::= ("a"?)* ("b"*){2,4} "c"`, []string{"c", "aabbbbbbbc"}, []string{"ab"}},
+		"rules":        {"# a sum\nroot ::= term (\"+\" term)* # more\nterm ::= [0-9]+ | \"(\" root \")\"\n", []string{"1", "1+(2+3)+45", "((1))"}, []string{"1+", "(1", "1)"}},
+		"far below":    {`root ::= "(" root ")" | "x"`, []string{strings.Repeat("(", 500) + "x" + strings.Repeat(")", 500)}, []string{"((x)"}},
+		"to the right": {`root ::= [ab] root | "c"`, []string{strings.Repeat("ab", 900) + "c"}, []string{"ab"}},
+		"a dead end":   {"root ::= \"a\" never | \"b\"\nnever ::= \"x\" never", []string{"b"}, []string{"a", "ax"}},
+		"ambiguous":    {`root ::= ("a" | "a" | [a-b])* "a"`, []string{"a", "aaaa", "baa"}, []string{"b", ""}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			g, err := Parse(c.source, "format")
+			require.NoError(t, err)
+			for _, s := range c.yes {
+				require.True(t, accepts(t, g, s), "%q", s)
+			}
+			for _, s := range c.not {
+				require.False(t, accepts(t, g, s), "%q", s)
+			}
+			if !slices.Contains([]string{"far below", "to the right"}, name) {
+				text, whole := write(t, g, rand.New(rand.NewPCG(1, 2)), 2000)
+				require.True(t, !whole || accepts(t, g, text), "%q", text)
+			}
+		})
+	}
+}
+
+func TestGrammarsThatAreRefused(t *testing.T) {
+	deep := strings.Repeat("(", 80) + `"a"` + strings.Repeat(")", 80)
+	for name, c := range map[string]struct{ source, want string }{
+		"no root":            {`a ::= "b"`, "no rule named root"},
+		"nothing":            {"", "no rule named root"},
+		"not a rule":         {`root = "a"`, `line 1, column 6: the name "root" must be followed by ::=`},
+		"unknown":            {"root ::= a\n", `line 1, column 10: there is no rule "a"`},
+		"twice":              {"root ::= \"a\"\nroot ::= \"b\"", "line 2, column 1: the rule \"root\" is defined twice"},
+		"open literal":       {`root ::= "a`, "column 10: this literal is not closed"},
+		"open class":         {`root ::= [a`, "this class is not closed"},
+		"open group":         {`root ::= ("a"`, "this group is not closed"},
+		"open repetition":    {`root ::= "a"{2`, "this repetition is not closed"},
+		"escape":             {`root ::= "\q"`, "after a backslash"},
+		"no character":       {`root ::= "\uD800"`, "hexadecimal digits of a character"},
+		"range":              {`root ::= [b-a]`, "must go up"},
+		"many times":         {`root ::= "a"{2000000}`, "numbers up to 1000000"},
+		"fewer times":        {`root ::= "a"{3,2}`, "must not be less"},
+		"tokens":             {`root ::= <think>`, "tokens cannot be named"},
+		"a stray sign":       {`root ::= "a" )`, `")" has no meaning here`},
+		"left recursion":     {"root ::= sum\nsum ::= sum \"+\" [0-9] | [0-9]", `the rule "sum" begins with itself`},
+		"hidden behind":      {"root ::= a\na ::= \"x\"? b \"y\"\nb ::= a | \"z\"", "begins with itself"},
+		"behind a repeat":    {`root ::= ("x"?){2,3} root "y" | "z"`, "begins with itself"},
+		"no end":             {`root ::= "a" root`, "nothing conforms"},
+		"an empty class":     {`root ::= []`, "nothing conforms"},
+		"nested":             {"root ::= " + deep, "more than 64 deep"},
+		"long":               {"root ::= \"" + strings.Repeat("a", 300<<10) + "\"", "bytes; give at most"},
+		"large":              {"root ::= " + strings.Repeat(`[^a]`, 60_000), "too large"},
+		"not UTF-8":          {"root ::= \"\xff\"", "UTF-8"},
+		"too ambiguous":      {`root ::= ("a"?){0,1000000} "b"`, "too ambiguous"},
+		"nested repetitions": {`root ::= ((("a"?){0,900}){0,900}){0,900} "b"`, "too ambiguous"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			g, err := Parse(c.source, "format")
+			if err == nil {
+				_, err = g.Start()
+			}
+			require.ErrorContains(t, err, c.want)
+			require.ErrorContains(t, err, "format: ")
+			require.Equal(t, domain.InvalidArgument, domain.CodeOf(err))
+		})
+	}
+}
+
+// TestAnExplosionIsRefused: the number of ways to read a text doubles with each
+// of its bytes.
+func TestAnExplosionIsRefused(t *testing.T) {
+	g, err := Parse(`root ::= a "!"
+a ::= "x" a "y" | "x" a "z" | "x" b "y"
+b ::= "x" a "z" | "x" b "y" | "w"`, "format")
+	require.NoError(t, err)
+	state, err := g.Start()
+	for range 100 {
+		if err == nil {
+			state, err = g.Next(state, []byte("x"))
+		}
+	}
+	require.ErrorContains(t, err, "too ambiguous")
+	_, err = g.Start()
+	require.NoError(t, err, "the next answer is none the worse")
+}
+
+// TestMasksAreThoseOfTheTexts compares masks with what each token would do.
+func TestMasksAreThoseOfTheTexts(t *testing.T) {
+	r := rand.New(rand.NewPCG(3, 4))
+	tokens := []string{"", "", "é", "\xc3", "\xa9", `{"`, `":`, `"}`, `\"`, "true", "tru", "e,", "\n  ", "\n\n", "  "}
+	for range 600 {
+		piece := make([]byte, 1+r.IntN(4))
+		for i := range piece {
+			piece[i] = `{}[]",:\ntrue0123.5eE "abc`[r.IntN(25)]
+		}
+		tokens = append(tokens, string(piece))
+	}
+	v := NewVocabulary(len(tokens), func(token int) []byte { return []byte(tokens[token]) })
+	g, err := JSON()
+	require.NoError(t, err)
+	for range 40 {
+		text, _ := write(t, g, r, 1+r.IntN(60))
+		state, err := g.Start()
+		require.NoError(t, err)
+		state, err = g.Next(state, []byte(text))
+		require.NoError(t, err)
+		mask, err := g.Allowed(state, v)
+		require.NoError(t, err)
+		for token, piece := range tokens {
+			next, err := g.Next(state, []byte(piece))
+			require.NoError(t, err)
+			require.Equal(t, next != nil && piece != "", mask.Has(token), "%q after %q", piece, text)
+		}
+	}
+}
+
+// TestWhatIsRememberedIsBounded drops what was remembered in the middle of
+// answers, which go on as if nothing had happened.
+func TestWhatIsRememberedIsBounded(t *testing.T) {
+	g, err := Parse(`root ::= "(" root ")" | [a-z]{5000} | "x"`, "format")
+	require.NoError(t, err)
+	old, err := g.Start()
+	require.NoError(t, err)
+	old, err = g.Next(old, []byte("(("))
+	require.NoError(t, err)
+	for i := range 5 {
+		text := strings.Repeat("(", i) + strings.Repeat("q", 5000) + strings.Repeat(")", i)
+		state, err := g.Start()
+		require.NoError(t, err)
+		for _, c := range []byte(text) {
+			state, err = g.Next(state, []byte{c})
+			require.NoError(t, err)
+			require.NotNil(t, state)
+			require.LessOrEqual(t, len(g.tables.states), maxStates+2)
+		}
+		require.True(t, state.Complete())
+		next, err := g.Next(old, []byte("x))"))
+		require.NoError(t, err)
+		require.True(t, next.Complete())
+		next, err = g.Next(old, []byte("x)))"))
+		require.NoError(t, err)
+		require.Nil(t, next)
+	}
+	require.Greater(t, g.tables.generation, 3)
+}
+
+func TestReasoningComesFirst(t *testing.T) {
+	answer, err := Parse(`root ::= "yes" | "no"`, "format")
+	require.NoError(t, err)
+	for name, c := range map[string]struct {
+		begun    bool
+		g        *Grammar
+		yes, not []string
+	}{
+		"may think":   {false, answer, []string{"yes", "<think>so</think>no", "\n<think>a</thin</think>\n\nyes"}, []string{"<think>so", "so</think>yes", "<think></think>maybe", "<think></think>\n\n\nno"}},
+		"thinks":      {true, answer, []string{"</think>yes", "a << b <</think>\nno", "\xff</think>no"}, []string{"yes", "</thin>yes", "</think></think>yes"}},
+		"is free":     {true, nil, []string{"hm</think>", "hm</think>\n"}, []string{"hm", "hm</think>a"}},
+		"is all free": {false, nil, []string{"", "\n\n\n<think></think>"}, []string{"a", "<thin"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			g := After(Thinking{"<think>", "</think>", c.begun}, c.g)
+			for _, s := range c.yes {
+				require.True(t, accepts(t, g, s), "%q", s)
+			}
+			for _, s := range c.not {
+				require.False(t, accepts(t, g, s), "%q", s)
+			}
+		})
+	}
+}
+
+func TestReasoningIsClosed(t *testing.T) {
+	answer, err := Parse(`root ::= "yes" | "no"`, "format")
+	require.NoError(t, err)
+	g := After(Thinking{"<think>", "</think>", false}, answer)
+	state, err := g.Start()
+	require.NoError(t, err)
+	require.False(t, g.Reasoning(state))
+	state, err = g.Next(state, []byte("<think>so </thi"))
+	require.NoError(t, err)
+	require.True(t, g.Reasoning(state))
+	closed, err := g.Close(state)
+	require.NoError(t, err)
+	for text, may := range map[string]bool{"n": true, "nk>yes": true, "nk>\n\nno": true, "s": false, "</think>": false, " ": false} {
+		next, err := g.Next(closed, []byte(text))
+		require.NoError(t, err)
+		require.Equal(t, may, next != nil, "%q", text)
+	}
+	next, err := g.Next(closed, []byte("nk>"))
+	require.NoError(t, err)
+	require.False(t, g.Reasoning(next))
+}
+
+func TestCalls(t *testing.T) {
+	form := CallForm{Before: "<call>{\"name\": \"", Between: "\", \"arguments\": ", After: "}</call>", Apart: "\n"}
+	functions := []Function{
+		{Name: "now"},
+		{Name: "rain", Parameters: []byte(`{"type":"object","properties":{"city":{"enum":["Rome","Oslo"]}},"required":["city"]}`), Strict: true},
+		{Name: "odd", Parameters: []byte(`{"type":"object","minProperties":2}`)}, // which nothing holds it to
+	}
+	many, err := Calls(form, functions, true)
+	require.NoError(t, err)
+	single, err := Calls(form, functions[1:2], false)
+	require.NoError(t, err)
+	rome := `<call>{"name": "rain", "arguments": {"city": "Rome"}}</call>`
+	require.True(t, accepts(t, many, rome))
+	require.True(t, accepts(t, single, rome))
+	require.True(t, accepts(t, many, rome+"\n"+`<call>{"name": "now", "arguments": {}}</call>`+"\n"+`<call>{"name": "odd", "arguments": {"a": 1}}</call>`))
+	require.False(t, accepts(t, single, rome+"\n"+rome))
+	require.False(t, accepts(t, many, strings.ReplaceAll(rome, "Rome", "Bonn")))
+	require.False(t, accepts(t, many, strings.ReplaceAll(rome, "rain", "now2")))
+	functions[2].Strict, functions[2].Field = true, "tools[2].function.parameters"
+	_, err = Calls(form, functions, true)
+	require.ErrorContains(t, err, "tools[2].function.parameters: #/minProperties cannot be enforced")
+}
+
+// large is a vocabulary like those of large models.
+var large = func(size int) *Vocabulary {
+	r := rand.New(rand.NewPCG(5, 6))
+	return NewVocabulary(size, func(token int) []byte {
+		if token < 256 {
+			return []byte{byte(token)}
+		}
+		var word strings.Builder
+		if r.IntN(2) == 0 {
+			word.WriteByte(' ')
+		}
+		for range 1 + r.IntN(9) {
+			word.WriteByte("etaoinshrdlucmfwypvbgkqjxzETAO0123456789.,:{}\"[]-_\n"[min(r.IntN(51), r.IntN(51))])
+		}
+		return []byte(word.String())
+	})
+}
+
+func BenchmarkMask(b *testing.B) {
+	v := large(150_000)
+	for name, text := range map[string]string{"in a string": `{"a": "`, "at a value": `{"a": `, "at a key": `{`} {
+		for _, known := range []bool{false, true} {
+			b.Run(fmt.Sprintf("%s, known %v", name, known), func(b *testing.B) {
+				g, err := JSON()
+				require.NoError(b, err)
+				for b.Loop() {
+					if !known {
+						g.tables.states = nil
+					}
+					state, _ := g.Start()
+					state, _ = g.Next(state, []byte(text))
+					if _, err := g.Allowed(state, v); err != nil {
+						b.Fatal(err)
+					}
+				}
+			})
+		}
+	}
+}

@@ -1,0 +1,213 @@
+package grammar
+
+// Bounds of how values are written, so that a model cannot go on in one for
+// ever where nothing is said by it.
+const (
+	maxIndent   = 32 // blanks at the beginning of a line
+	maxDigits   = 15 // of a whole number: all that a float64 tells apart
+	maxFraction = 16
+)
+
+// A jsonKit is the rules of JSON (RFC 8259), each made when it is first asked
+// for.
+type jsonKit struct {
+	*builder
+	made     map[string]int
+	explored int // states of intersections
+}
+
+func newJSONKit() *jsonKit { return &jsonKit{builder: newBuilder(), made: map[string]int{}} }
+
+// named is the rule of that name, made of body when it is not there yet.
+func (k *jsonKit) named(name string, body func() expr) expr {
+	r, ok := k.made[name]
+	if !ok {
+		r = k.rule(name, nil) // which body may refer to
+		k.made[name] = r
+		k.rules[r].body = body()
+	}
+	return call(r)
+}
+
+// JSON is any object.
+func JSON() (*Grammar, error) {
+	k := newJSONKit()
+	k.object()
+	return k.build(k.made["object"])
+}
+
+// space is the layout between the parts of a value: nothing, a blank, or a new
+// line with its indentation.
+func space() expr {
+	return optional(alt(text(" "), seq(text("\n"), repeat(text(" "), 0, maxIndent))))
+}
+
+func (k *jsonKit) value() expr {
+	return k.named("value", func() expr {
+		return alt(k.object(), k.array(), k.str(), k.number(), literals("true", "false", "null"))
+	})
+}
+
+func (k *jsonKit) object() expr {
+	return k.named("object", func() expr {
+		member := seq(k.key(), k.value())
+		return seq(text("{"), space(), optional(seq(list(member, 1, unbounded), space())), text("}"))
+	})
+}
+
+// key is any string and the colon after it.
+func (k *jsonKit) key() expr {
+	return k.named("key", func() expr { return seq(k.str(), text(":"), space()) })
+}
+
+func (k *jsonKit) array() expr {
+	return k.named("array", func() expr { return array(nil, k.value(), 0, unbounded) })
+}
+
+// list is so many of e with commas between.
+func list(e expr, least, most int) expr {
+	if most == 0 {
+		return nothing
+	}
+	rest := most
+	if most != unbounded {
+		rest--
+	}
+	all := seq(e, repeat(seq(text(","), space(), e), max(least-1, 0), rest))
+	if least == 0 {
+		return optional(all)
+	}
+	return all
+}
+
+// array is a list whose first items are each of their own form, in brackets.
+func array(first []expr, rest expr, least, most int) expr {
+	after := func(n int) expr { // what follows n items
+		room := most
+		if most != unbounded {
+			room = max(most-n, 0)
+		}
+		if rest == nil {
+			room = 0
+		}
+		if n == 0 {
+			return seq(list(rest, least, room), space())
+		}
+		return seq(repeat(seq(text(","), space(), item(rest)), max(least-n, 0), room), space())
+	}
+	if most != unbounded && len(first) > most {
+		first = first[:most]
+	}
+	body := after(len(first))
+	for n := len(first) - 1; n >= 0; n-- {
+		next := seq(first[n], body)
+		if n > 0 {
+			next = seq(text(","), space(), next)
+		}
+		if n >= least {
+			next = alt(next, space())
+		}
+		body = next
+	}
+	return seq(text("["), space(), body, text("]"))
+}
+
+func item(e expr) expr {
+	if e == nil {
+		return never
+	}
+	return e
+}
+
+func (k *jsonKit) str() expr {
+	return k.named("string", func() expr { return seq(text(`"`), repeat(char(), 0, unbounded), text(`"`)) })
+}
+
+// plainChars are the characters that stand for themselves in a string.
+var plainChars = anyRune.without(class{{0, 0x1F}}).without(one('"')).without(one('\\'))
+
+// oneOf is any of some ASCII characters.
+func oneOf(signs string) expr {
+	var spans []span
+	for _, r := range signs {
+		spans = append(spans, span{r, r})
+	}
+	return runes(newClass(spans...))
+}
+
+// char is one character of a string, as it is or escaped. Halves of a pair come
+// together only.
+func char() expr {
+	hex := oneOf("0123456789abcdefABCDEF")
+	d := oneOf("dD")
+	unicode := alt(
+		seq(oneOf("0123456789abcefABCEF"), hex, hex, hex),
+		seq(d, oneOf("01234567"), hex, hex),
+		seq(d, oneOf("89abAB"), hex, hex, text(`\u`), d, oneOf("cdefCDEF"), hex, hex),
+	)
+	return alt(runes(plainChars), seq(text(`\`), alt(oneOf(`"\/bfnrt`), seq(text("u"), unicode))))
+}
+
+var digit = runes(class{{'0', '9'}})
+
+// whole is the digits of a number that is 0 or more.
+func whole() expr {
+	return alt(text("0"), seq(runes(class{{'1', '9'}}), repeat(digit, 0, maxDigits-1)))
+}
+
+func (k *jsonKit) number() expr {
+	return k.named("number", func() expr {
+		exponent := seq(runes(newClass(span{'e', 'e'}, span{'E', 'E'})), optional(runes(newClass(span{'+', '+'}, span{'-', '-'}))), repeat(digit, 1, 2))
+		return seq(optional(text("-")), whole(), optional(seq(text("."), repeat(digit, 1, maxFraction))), optional(exponent))
+	})
+}
+
+func (k *jsonKit) integer() expr {
+	return k.named("integer", func() expr {
+		return alt(text("0"), seq(optional(text("-")), runes(class{{'1', '9'}}), repeat(digit, 0, maxDigits-1)))
+	})
+}
+
+// literals is any of some texts. What they begin with in common is told apart
+// where they differ, so that many of them are not many ways.
+func literals(texts ...string) expr {
+	return func(b *builder, next int32) int32 { return b.fork(texts, 0, next) }
+}
+
+func (b *builder) fork(texts []string, depth int, next int32) int32 {
+	groups := map[byte][]string{}
+	var order []byte
+	ends := false
+	for _, t := range texts {
+		if len(t) == depth {
+			ends = true
+			continue
+		}
+		c := t[depth]
+		if groups[c] == nil {
+			order = append(order, c)
+		}
+		groups[c] = append(groups[c], t)
+	}
+	var edges []edge
+	for _, c := range order {
+		to := int32(returns)
+		if group := groups[c]; len(group) == 1 {
+			to = text(group[0][depth+1:])(b, next)
+		} else {
+			to = b.fork(group, depth+1, next)
+		}
+		edges = append(edges, edge{c, c, to})
+	}
+	at := next
+	switch {
+	case len(edges) == 1:
+		at = b.single(edges[0])
+	case len(edges) > 1 || !ends:
+		at = b.add(node{op: opBytes, edges: edges})
+	}
+	if ends && len(edges) > 0 {
+		return b.add(node{op: opSplit, split: []int32{at, next}})
+	}
+	return at
+}

@@ -1,0 +1,131 @@
+package grammar
+
+import (
+	"strconv"
+	"strings"
+)
+
+// numbers are those that conform to all schemas.
+func (k *schemaKit) numbers(all []*schema, whole bool) expr {
+	var low, high bound
+	for _, s := range all {
+		low.tighten(s.number.low, 1)
+		high.tighten(s.number.high, -1)
+	}
+	if !low.given && !high.given {
+		if whole {
+			return k.integer()
+		}
+		return k.number()
+	}
+	const most = 1e15 - 1 // maxDigits of them
+	if !low.given {
+		low = bound{at: min(-most, high.at)}
+	}
+	if !high.given {
+		high = bound{at: max(most, low.at)}
+	}
+	if whole {
+		return wholes(inner(low, 1), inner(high, -1))
+	}
+	var ways []expr
+	if high.at > 0 || high.at == 0 && !high.open { // 0 and above
+		from := low
+		if from.at < 0 {
+			from = bound{}
+		}
+		ways = append(ways, upwards(from, high))
+	}
+	if low.at < 0 { // -0 is written 0
+		from := bound{at: -high.at, open: high.open}
+		if from.at <= 0 {
+			from = bound{open: true}
+		}
+		ways = append(ways, seq(text("-"), upwards(from, bound{at: -low.at, open: low.open})))
+	}
+	return alt(append(ways, never)...)
+}
+
+// inner is the whole number nearest to a bound that it allows.
+func inner(b bound, inward int64) int64 {
+	if b.open {
+		return b.at + inward
+	}
+	return b.at
+}
+
+// upwards are the numbers between bounds that are 0 or more, with or without a
+// fraction.
+func upwards(low, high bound) expr {
+	tail := repeat(digit, 0, maxFraction)
+	some := seq(text("."), repeat(digit, 1, maxFraction))
+	ways := []expr{wholes(inner(low, 1), inner(high, -1))}
+	from := low.at
+	if low.open && low.at < high.at { // a fraction that is not 0
+		part := seq(text("."), repeat(text("0"), 0, maxFraction-1), runes(class{{'1', '9'}}), tail)
+		ways = append(ways, seq(text(strconv.FormatInt(low.at, 10)), part))
+		from++
+	}
+	if from < high.at {
+		ways = append(ways, seq(wholes(from, high.at-1), some))
+	}
+	return alt(ways...)
+}
+
+// wholes are the whole numbers from low to high.
+func wholes(low, high int64) expr {
+	ways := []expr{never}
+	if low < 0 {
+		ways = append(ways, seq(text("-"), between(max(-high, 1), -low)))
+	}
+	if high >= 0 {
+		ways = append(ways, between(max(low, 0), high))
+	}
+	return alt(ways...)
+}
+
+// between are the numbers from low to high, which are 0 or more.
+func between(low, high int64) expr {
+	if low > high {
+		return never
+	}
+	var ways []expr
+	for low <= high {
+		from := strconv.FormatInt(low, 10)
+		most, err := strconv.ParseInt(strings.Repeat("9", len(from)), 10, 64)
+		if err != nil || most > high {
+			most = high
+		}
+		ways = append(ways, digits(from, strconv.FormatInt(most, 10)))
+		low = most + 1
+	}
+	return alt(ways...)
+}
+
+// digits are the numbers from low to high, written with as many digits.
+func digits(low, high string) expr {
+	rest := len(low) - 1
+	switch {
+	case low == "":
+		return nothing
+	case strings.Trim(low, "0") == "" && strings.Trim(high, "9") == "":
+		return repeat(digit, len(low), len(low))
+	case low[0] == high[0]:
+		return seq(text(low[:1]), digits(low[1:], high[1:]))
+	}
+	zeros, nines := strings.Repeat("0", rest), strings.Repeat("9", rest)
+	from, to := rune(low[0]), rune(high[0])
+	var ways []expr
+	if low[1:] != zeros {
+		ways = append(ways, seq(runes(one(from)), digits(low[1:], nines)))
+		from++
+	}
+	if high[1:] != nines {
+		ways = append(ways, seq(runes(one(to)), digits(zeros, high[1:])))
+		to--
+	}
+	if from <= to {
+		ways = append(ways, seq(runes(class{{from, to}}), repeat(digit, rest, rest)))
+	}
+	return alt(ways...)
+}

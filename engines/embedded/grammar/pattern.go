@@ -1,0 +1,224 @@
+package grammar
+
+import (
+	"fmt"
+	"regexp"
+	"regexp/syntax"
+	"slices"
+	"strings"
+	"unicode"
+)
+
+// maxPattern bounds the bytes of a regular expression.
+const maxPattern = 4096
+
+// A condition is what the inside of a string must be, or must not be.
+type condition struct {
+	e   expr
+	not bool
+}
+
+// unicodeEscape is how ECMA's regular expressions spell a character.
+var unicodeEscape = regexp.MustCompile(`(\\\\)|\\u([0-9a-fA-F]{4})`)
+
+// readPattern reads the regular expression of a schema (ECMA-262, without what
+// no automaton decides): the strings that it is found in, as JSON spells them.
+// Assertions may stand at its beginning only.
+func readPattern(source string) ([]condition, error) {
+	if len(source) > maxPattern {
+		return nil, fmt.Errorf("has %d bytes; give at most %d", len(source), maxPattern)
+	}
+	rest := unicodeEscape.ReplaceAllStringFunc(source, func(found string) string {
+		if found[1] == '\\' {
+			return found
+		}
+		return `\x{` + found[2:] + `}`
+	})
+	var all []condition
+	rest, anchored := strings.CutPrefix(rest, "^")
+	for anchored && (strings.HasPrefix(rest, "(?!") || strings.HasPrefix(rest, "(?=")) {
+		inside, after, ok := lookahead(rest)
+		if !ok {
+			break
+		}
+		e, err := readRegexp("^(?:" + inside + ")")
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, condition{e, rest[2] == '!'})
+		rest = after
+	}
+	if anchored {
+		rest = "^" + rest
+	}
+	e, err := readRegexp(rest)
+	if err != nil {
+		return nil, err
+	}
+	return append(all, condition{e: e}), nil
+}
+
+// lookahead cuts an assertion that a pattern begins with.
+func lookahead(source string) (inside, after string, ok bool) {
+	depth, class := 0, false
+	for i := 0; i < len(source); i++ {
+		switch c := source[i]; {
+		case c == '\\':
+			i++
+		case class:
+			class = c != ']'
+		case c == '[':
+			class = true
+		case c == '(':
+			depth++
+		case c == ')':
+			if depth--; depth == 0 {
+				return source[3:i], source[i+1:], true
+			}
+		}
+	}
+	return "", "", false
+}
+
+func readRegexp(source string) (expr, error) {
+	re, err := syntax.Parse(source, syntax.Perl&^syntax.UnicodeGroups|syntax.UnicodeGroups)
+	if err != nil {
+		return nil, fmt.Errorf("cannot be enforced: %v", strings.TrimPrefix(err.Error(), "error parsing regexp: "))
+	}
+	p := &pattern{}
+	e := p.search(re)
+	return e, p.err
+}
+
+// A pattern is a regular expression that is being read.
+type pattern struct{ err error }
+
+// anything is any characters, as JSON spells them.
+func anything() expr { return repeat(inString(anyRune), 0, unbounded) }
+
+// search is the strings that re is found in. Anchors may stand at either end of
+// it, or of an alternative.
+func (p *pattern) search(re *syntax.Regexp) expr {
+	for re.Op == syntax.OpCapture {
+		re = re.Sub[0]
+	}
+	if re.Op == syntax.OpAlternate {
+		var ways []expr
+		for _, sub := range re.Sub {
+			ways = append(ways, p.search(sub))
+		}
+		return alt(ways...)
+	}
+	parts := []*syntax.Regexp{re}
+	if re.Op == syntax.OpConcat {
+		parts = re.Sub
+	}
+	before, after := anything(), anything()
+	if len(parts) > 0 && parts[0].Op == syntax.OpBeginText {
+		parts, before = parts[1:], nothing
+	}
+	if last := len(parts) - 1; last >= 0 && parts[last].Op == syntax.OpEndText {
+		parts, after = parts[:last], nothing
+	}
+	all := []expr{before}
+	if len(parts) == 1 && (parts[0].Op == syntax.OpCapture || parts[0].Op == syntax.OpAlternate) { // ^( … )$ or ( … )
+		if anchored(parts[0]) {
+			return p.search(parts[0])
+		}
+	}
+	for _, part := range parts {
+		all = append(all, p.inside(part))
+	}
+	return seq(append(all, after)...)
+}
+
+// anchored tells whether an anchor stands in re.
+func anchored(re *syntax.Regexp) bool {
+	return re.Op == syntax.OpBeginText || re.Op == syntax.OpEndText || slices.ContainsFunc(re.Sub, anchored)
+}
+
+// inside is what re matches.
+func (p *pattern) inside(re *syntax.Regexp) expr {
+	var subs []expr
+	for _, sub := range re.Sub {
+		subs = append(subs, p.inside(sub))
+	}
+	switch re.Op {
+	case syntax.OpEmptyMatch:
+		return nothing
+	case syntax.OpNoMatch:
+		return never
+	case syntax.OpLiteral:
+		var all []expr
+		for _, r := range re.Rune {
+			all = append(all, inString(folded(r, re.Flags&syntax.FoldCase != 0)))
+		}
+		return seq(all...)
+	case syntax.OpCharClass:
+		var spans []span
+		for i := 0; i+1 < len(re.Rune); i += 2 {
+			spans = append(spans, span{re.Rune[i], re.Rune[i+1]})
+		}
+		return inString(ecmaClass(newClass(spans...)))
+	case syntax.OpAnyCharNotNL:
+		return inString(anyRune.without(newClass(span{'\n', '\n'}, span{'\r', '\r'}, span{0x2028, 0x2029})))
+	case syntax.OpAnyChar:
+		return inString(anyRune)
+	case syntax.OpCapture:
+		return subs[0]
+	case syntax.OpStar:
+		return repeat(subs[0], 0, unbounded)
+	case syntax.OpPlus:
+		return repeat(subs[0], 1, unbounded)
+	case syntax.OpQuest:
+		return optional(subs[0])
+	case syntax.OpRepeat:
+		return repeat(subs[0], re.Min, re.Max)
+	case syntax.OpConcat:
+		return seq(subs...)
+	case syntax.OpAlternate:
+		return alt(subs...)
+	}
+	if p.err == nil {
+		p.err = fmt.Errorf("cannot be enforced: %s is supported at neither this place nor another but the ends", re)
+	}
+	return nothing
+}
+
+func folded(r rune, fold bool) class {
+	spans := []span{{r, r}}
+	for f := unicode.SimpleFold(r); fold && f != r; f = unicode.SimpleFold(f) {
+		spans = append(spans, span{f, f})
+	}
+	return newClass(spans...)
+}
+
+// blanks are what ECMA's \s has beside the blanks of Go's.
+var blanks = newClass(span{0x0B, 0x0B}, span{0xA0, 0xA0}, span{0x1680, 0x1680}, span{0x2000, 0x200A}, span{0x2028, 0x2029},
+	span{0x202F, 0x202F}, span{0x205F, 0x205F}, span{0x3000, 0x3000}, span{0xFEFF, 0xFEFF})
+
+// ecmaClass takes out of a class what \S or [^\s] does not have in ECMA.
+func ecmaClass(c class) class {
+	if c.has(' ') || c.has('\t') || c.has('\n') {
+		return c
+	}
+	return c.without(blanks)
+}
+
+// inString is a character of a class as JSON spells it in a string.
+func inString(c class) expr {
+	ways := []expr{}
+	if plain := c.without(anyRune.without(plainChars)); len(plain) > 0 {
+		ways = append(ways, runes(plain))
+	}
+	var spelt []string
+	for r := range rune(0x80) {
+		if c.has(r) && !plainChars.has(r) {
+			spelt = append(spelt, escaped(r))
+		}
+	}
+	if len(spelt) > 0 {
+		ways = append(ways, literals(spelt...))
+	}
+	return alt(append(ways, never)...)
+}

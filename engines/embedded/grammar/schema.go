@@ -1,0 +1,244 @@
+package grammar
+
+import (
+	"cmp"
+	"errors"
+	"slices"
+	"strconv"
+	"strings"
+
+	"anneal/domain"
+)
+
+// Bounds of what a schema is taken apart into.
+const (
+	maxForms    = 20_000
+	maxReported = 20 // violations
+)
+
+// A schemaKit compiles a JSON Schema (draft 2020-12, without what no automaton
+// can hold an answer to).
+//
+// Of what conforms, answers are held to the form that clients want: properties
+// come in their order, others than the declared only where additionalProperties
+// is given, and a schema without type has those that its keywords speak of.
+type schemaKit struct {
+	*jsonKit
+	id         string // of this schema among those of one grammar
+	root       *value
+	schemas    map[*value]*schema
+	violations domain.Violations
+	reported   map[string]bool
+}
+
+// Schema compiles the JSON Schema that a field of a request holds. What cannot
+// be enforced is refused, all of it at once, by its place in the schema.
+func Schema(source []byte, field string) (*Grammar, error) {
+	k := newSchemaKit(newJSONKit())
+	e, err := k.compile(source, field)
+	if err != nil {
+		return nil, within(field, err)
+	}
+	g, err := k.build(k.rule("root", e))
+	return g, within(field, err)
+}
+
+// within says which field of a request a fault is about, unless it does.
+func within(field string, err error) error {
+	var f *domain.Fault
+	if errors.As(err, &f) && len(f.Violations) == 0 {
+		return domain.Faultf(f.Code, "%s: %s", field, f.Message)
+	}
+	return err
+}
+
+func newSchemaKit(kit *jsonKit) *schemaKit {
+	return &schemaKit{jsonKit: kit, schemas: map[*value]*schema{}, reported: map[string]bool{}}
+}
+
+// compile is the values that conform to a schema.
+func (k *schemaKit) compile(source []byte, field string) (expr, error) {
+	root, err := readDocument(source)
+	if err != nil {
+		return nil, err
+	}
+	k.root, k.violations = root, domain.Violations{}
+	e := k.form(k.all([]*value{root}, nil))
+	var v domain.Violations
+	for _, one := range k.violations {
+		v.Add(field, "%s %s", one.Field, one.Description)
+	}
+	return e, v.Err()
+}
+
+// require notes what is wrong with a place, once.
+func (k *schemaKit) require(ok bool, at *value, format string, args ...any) {
+	if !ok && !k.reported[at.at] && len(k.violations) < maxReported {
+		k.reported[at.at] = true
+		k.violations.Add(at.at, format, args...)
+	}
+}
+
+// A conjunction is schemas that hold together.
+type conjunction struct {
+	plain  []*schema
+	groups []*group
+}
+
+// all is the conjunction of places, and of more.
+func (k *schemaKit) all(places []*value, with *conjunction) *conjunction {
+	c := &conjunction{}
+	if with != nil {
+		c.plain, c.groups = slices.Clone(with.plain), slices.Clone(with.groups)
+	}
+	seen := map[*value]bool{}
+	for len(places) > 0 {
+		v := places[len(places)-1]
+		places = places[:len(places)-1]
+		if seen[v] {
+			continue
+		}
+		seen[v] = true
+		s := k.read(v)
+		c.plain, c.groups = append(c.plain, s), append(c.groups, s.groups...)
+		places = append(places, s.beside...)
+	}
+	slices.SortFunc(c.plain, func(a, b *schema) int { return cmp.Compare(a.id, b.id) })
+	slices.SortFunc(c.groups, func(a, b *group) int { return cmp.Compare(a.id, b.id) })
+	c.plain, c.groups = slices.Compact(c.plain), slices.Compact(c.groups)
+	return c
+}
+
+// form is the values that conform to all of a conjunction.
+func (k *schemaKit) form(c *conjunction) expr {
+	var key strings.Builder
+	key.WriteString("schema " + k.id)
+	for _, s := range c.plain {
+		key.WriteString(" " + strconv.Itoa(s.id))
+	}
+	key.WriteString(" or")
+	for _, g := range c.groups {
+		key.WriteString(" " + strconv.Itoa(g.id))
+	}
+	if len(k.made) > maxForms {
+		k.fail("it is too large: its parts combine in more than %d ways; make it smaller", maxForms)
+		return never
+	}
+	return k.named(key.String(), func() expr {
+		if len(c.groups) > 0 {
+			return k.ways(c)
+		}
+		return k.plain(c.plain)
+	})
+}
+
+// ways are the alternatives of a conjunction's first group, each with the rest.
+func (k *schemaKit) ways(c *conjunction) expr {
+	first := c.groups[0]
+	rest := &conjunction{c.plain, c.groups[1:]}
+	if first.alone {
+		k.apart(first)
+	}
+	var ways []expr
+	for _, one := range first.ways {
+		ways = append(ways, k.form(k.all([]*value{one}, rest)))
+	}
+	return alt(ways...)
+}
+
+// plain is the values that conform to schemas that offer no choice.
+func (k *schemaKit) plain(all []*schema) expr {
+	types, literal := k.types(all)
+	if literal {
+		return k.literal(all, types)
+	}
+	var ways []expr
+	for _, name := range types {
+		switch name {
+		case "object":
+			ways = append(ways, k.objects(all))
+		case "array":
+			ways = append(ways, k.arrays(all))
+		case "string":
+			ways = append(ways, k.texts(all))
+		case "number", "integer":
+			ways = append(ways, k.numbers(all, name == "integer"))
+		case "boolean":
+			ways = append(ways, literals("true", "false"))
+		case "null":
+			ways = append(ways, text("null"))
+		}
+	}
+	return alt(append(ways, never)...)
+}
+
+// types are those that all schemas allow, and whether they list literals.
+func (k *schemaKit) types(all []*schema) (types []string, literal bool) {
+	types = typeNames
+	given := false
+	var hints []string
+	for _, s := range all {
+		if s.never {
+			return nil, false
+		}
+		literal, given = literal || s.literals != nil, given || s.types != nil
+		hints = append(hints, s.hints...)
+		if s.types != nil {
+			types = both(types, s.types)
+		}
+	}
+	if !given && !literal && len(hints) > 0 {
+		types = both(types, hints)
+	}
+	if slices.Contains(types, "number") { // which the integers are among
+		types = slices.DeleteFunc(slices.Clone(types), func(t string) bool { return t == "integer" })
+	}
+	return types, literal
+}
+
+// both are the types of two lists; whole numbers are numbers.
+func both(a, b []string) []string {
+	return kept(a, func(name string) bool {
+		return slices.Contains(b, name) || name == "integer" && slices.Contains(b, "number")
+	})
+}
+
+// literal is those of the listed values that all schemas have, of the types
+// that they allow.
+func (k *schemaKit) literal(all []*schema, types []string) expr {
+	var values, kinds []string
+	first := true
+	for _, s := range all {
+		if s.literals == nil {
+			continue
+		}
+		var own []string
+		for _, v := range s.literals {
+			if ofType(v, types) {
+				own = append(own, v.written())
+				kinds = append(kinds, v.kind)
+			}
+		}
+		if !first {
+			own = kept(own, func(v string) bool { return slices.Contains(values, v) })
+		}
+		values, first = own, false
+	}
+	if len(values) == 0 {
+		return never
+	}
+	for _, s := range all {
+		for i, hint := range s.hints {
+			k.require(!slices.Contains(kinds, hint), s.keywords[i], "cannot be enforced together with enum or const: leave out one of them")
+		}
+	}
+	slices.Sort(values)
+	return literals(slices.Compact(values)...)
+}
+
+func ofType(v *value, types []string) bool {
+	if v.kind != "number" {
+		return slices.Contains(types, v.kind)
+	}
+	return slices.Contains(types, "number") || slices.Contains(types, "integer") && !strings.ContainsAny(v.text, ".eE")
+}

@@ -1,0 +1,183 @@
+package grammar
+
+import (
+	"bytes"
+	"encoding/json"
+	"strconv"
+	"strings"
+)
+
+// A value is JSON with its members in order and its place in the document.
+type value struct {
+	id      int
+	at      string // a JSON pointer after #
+	kind    string // object, array, string, number, boolean or null
+	members []member
+	items   []*value
+	text    string // of a string itself, of a number as it is written
+	on      bool
+}
+
+type member struct {
+	name string
+	*value
+}
+
+// get is a member of an object, nil when there is none.
+func (v *value) get(name string) *value {
+	for _, m := range v.members {
+		if m.name == name {
+			return m.value
+		}
+	}
+	return nil
+}
+
+// A document is a JSON text that is being read.
+type document struct {
+	dec   *json.Decoder
+	count int
+}
+
+// readDocument reads one JSON value.
+func readDocument(source []byte) (*value, error) {
+	if len(source) > maxSource {
+		return nil, fault("it has %d bytes; give at most %d", len(source), maxSource)
+	}
+	d := &document{dec: json.NewDecoder(bytes.NewReader(source))}
+	d.dec.UseNumber()
+	v, err := d.read("#", 0)
+	if err != nil {
+		return nil, err
+	}
+	if d.dec.More() {
+		return nil, fault("it goes on after its JSON value: give one")
+	}
+	return v, nil
+}
+
+func (d *document) read(at string, depth int) (*value, error) {
+	if depth > maxNesting {
+		return nil, fault("%s is nested more than %d deep: use $ref and $defs", at, maxNesting)
+	}
+	token, err := d.dec.Token()
+	if err != nil {
+		return nil, fault("it is not JSON: %v", err)
+	}
+	d.count++
+	v := &value{id: d.count, at: at}
+	switch t := token.(type) {
+	case nil:
+		v.kind = "null"
+	case bool:
+		v.kind, v.on = "boolean", t
+	case string:
+		v.kind, v.text = "string", t
+	case json.Number:
+		v.kind, v.text = "number", t.String()
+	case json.Delim:
+		v.kind = "array"
+		if t == '{' {
+			v.kind = "object"
+		}
+		if err := d.inside(v, depth); err != nil {
+			return nil, err
+		}
+	}
+	return v, nil
+}
+
+func (d *document) inside(v *value, depth int) error {
+	names := map[string]bool{}
+	for d.dec.More() {
+		at, name := strconv.Itoa(len(v.items)), ""
+		if v.kind == "object" {
+			token, err := d.dec.Token()
+			if err != nil {
+				return fault("it is not JSON: %v", err)
+			}
+			name, _ = token.(string)
+			if names[name] {
+				return fault("%s has %q twice: give it once", v.at, name)
+			}
+			names[name] = true
+			at = strings.NewReplacer("~", "~0", "/", "~1").Replace(name)
+		}
+		one, err := d.read(v.at+"/"+at, depth+1)
+		if err != nil {
+			return err
+		}
+		if v.kind == "object" {
+			v.members = append(v.members, member{name, one})
+		} else {
+			v.items = append(v.items, one)
+		}
+	}
+	if _, err := d.dec.Token(); err != nil {
+		return fault("it is not JSON: %v", err)
+	}
+	return nil
+}
+
+// written is a value as JSON without layout.
+func (v *value) written() string {
+	var b strings.Builder
+	v.write(&b)
+	return b.String()
+}
+
+func (v *value) write(b *strings.Builder) {
+	switch v.kind {
+	case "null":
+		b.WriteString("null")
+	case "boolean":
+		b.WriteString(strconv.FormatBool(v.on))
+	case "number":
+		b.WriteString(v.text)
+	case "string":
+		b.WriteString(quoted(v.text))
+	case "array":
+		for i, one := range v.items {
+			b.WriteByte("[,"[min(i, 1)])
+			one.write(b)
+		}
+		b.WriteString("[]"[min(len(v.items), 1):])
+	case "object":
+		for i, m := range v.members {
+			b.WriteByte("{,"[min(i, 1)])
+			b.WriteString(quoted(m.name))
+			b.WriteByte(':')
+			m.write(b)
+		}
+		b.WriteString("{}"[min(len(v.members), 1):])
+	}
+}
+
+// quoted is a text as a JSON string, with no more escapes than it must have.
+func quoted(s string) string {
+	var b strings.Builder
+	b.WriteByte('"')
+	for _, r := range s {
+		b.WriteString(escaped(r))
+	}
+	b.WriteByte('"')
+	return b.String()
+}
+
+// escaped is a character as a JSON string has it.
+func escaped(r rune) string {
+	switch r {
+	case '"', '\\':
+		return `\` + string(r)
+	case '\n':
+		return `\n`
+	case '\r':
+		return `\r`
+	case '\t':
+		return `\t`
+	}
+	if r < 0x20 {
+		return `\u00` + string("0123456789abcdef"[r>>4]) + string("0123456789abcdef"[r&15])
+	}
+	return string(r)
+}

@@ -1,0 +1,116 @@
+package grammar
+
+import (
+	"bytes"
+	"cmp"
+	"slices"
+)
+
+// A Vocabulary is the tokens of a model, as a tree of their bytes.
+type Vocabulary struct {
+	size  int
+	bytes [][]byte
+	nodes []branch // the first is the root; children of one lie together, in order
+	ids   []int32  // of the tokens, those that end at one node together
+}
+
+// A branch is a node of the tree: the byte that leads to it, its children and
+// the tokens that end there.
+type branch struct {
+	byte                 byte
+	child, children      int32
+	firstToken, numToken int32
+}
+
+// NewVocabulary reads the bytes of the tokens 0 to size-1. One without any
+// never follows.
+func NewVocabulary(size int, text func(token int) []byte) *Vocabulary {
+	v := &Vocabulary{size: size, bytes: make([][]byte, size)}
+	var order []int32
+	for token := range size {
+		if v.bytes[token] = text(token); len(v.bytes[token]) > 0 {
+			order = append(order, int32(token))
+		}
+	}
+	slices.SortFunc(order, func(a, b int32) int {
+		return cmp.Or(bytes.Compare(v.bytes[a], v.bytes[b]), cmp.Compare(a, b))
+	})
+	v.ids = order
+	v.nodes = []branch{{}}
+	v.grow(0, 0, len(order), 0)
+	return v
+}
+
+// grow makes what is below a node: tokens from to to share depth bytes.
+func (v *Vocabulary) grow(at, from, to, depth int) {
+	v.nodes[at].firstToken = int32(from)
+	for from < to && len(v.bytes[v.ids[from]]) == depth {
+		v.nodes[at].numToken++
+		from++
+	}
+	var ends []int
+	first := len(v.nodes)
+	for begin := from; begin < to; {
+		c, end := v.bytes[v.ids[begin]][depth], begin
+		for end < to && v.bytes[v.ids[end]][depth] == c {
+			end++
+		}
+		v.nodes = append(v.nodes, branch{byte: c})
+		ends = append(ends, end)
+		begin = end
+	}
+	v.nodes[at].child, v.nodes[at].children = int32(first), int32(len(ends))
+	for i, end := range ends {
+		v.grow(first+i, from, end, depth+1)
+		from = end
+	}
+}
+
+// Bytes are those of a token.
+func (v *Vocabulary) Bytes(token int) []byte { return v.bytes[token] }
+
+// A Mask says of each token whether it may come next.
+type Mask []uint64
+
+// Has tells whether a token may come next.
+func (m Mask) Has(token int) bool { return m[token/64]>>(token%64)&1 == 1 }
+
+// Allow lets a token come next.
+func (m Mask) Allow(token int) { m[token/64] |= 1 << (token % 64) }
+
+// NewMask allows none of so many tokens.
+func NewMask(size int) Mask { return make(Mask, (size+63)/64) }
+
+// Allowed are the tokens of which every byte may follow. They are remembered
+// with the state.
+func (g *Grammar) Allowed(s *State, v *Vocabulary) (Mask, error) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.tidy()
+	s = g.adopt(s)
+	if s.masked == v {
+		return s.mask, nil
+	}
+	mask := NewMask(v.size)
+	g.allow(mask, v, s, &v.nodes[0])
+	if err := g.exceeded(); err != nil {
+		return nil, err
+	}
+	s.mask, s.masked = mask, v
+	g.tables.masks += 8 * len(mask)
+	return mask, nil
+}
+
+func (g *Grammar) allow(mask Mask, v *Vocabulary, s *State, at *branch) {
+	for i := at.child; i < at.child+at.children && !g.tables.spent(); i++ {
+		child := &v.nodes[i]
+		next := g.step(s, child.byte)
+		if next == dead {
+			continue
+		}
+		for _, token := range v.ids[child.firstToken : child.firstToken+child.numToken] {
+			mask.Allow(int(token))
+		}
+		g.allow(mask, v, next, child)
+	}
+}
