@@ -42,7 +42,10 @@ func standard(model string, req *engines.CompletionRequest) body {
 	case req.Chat != nil:
 		b["messages"] = messages(req)
 		if len(req.Chat.Tools) > 0 {
-			b["tools"], b["tool_choice"] = req.Chat.Tools, "auto"
+			b["tools"], b["tool_choice"] = req.Chat.Tools, toolChoice(req.Chat.Calls)
+		}
+		if calls := req.Chat.Calls; calls != nil && calls.Single {
+			b["parallel_tool_calls"] = false
 		}
 	case req.PromptTokens != nil:
 		b["prompt"] = req.PromptTokens
@@ -78,6 +81,17 @@ func (b body) logprobs(req *engines.CompletionRequest) {
 	} else {
 		b["logprobs"] = req.TopLogprobs
 	}
+}
+
+// toolChoice is the tool_choice that asks for calls.
+func toolChoice(calls *engines.Calls) any {
+	switch {
+	case calls == nil:
+		return "auto"
+	case calls.Name == "":
+		return "required"
+	}
+	return body{"type": "function", "function": body{"name": calls.Name}}
 }
 
 func (b body) format(f *engines.Format) {

@@ -42,6 +42,8 @@ func TestBodies(t *testing.T) {
 	quiet.Reasoning = &engines.Reasoning{Effort: "none", History: "disabled"}
 	budget := engines.CompletionRequest{Chat: chat, Reasoning: &engines.Reasoning{Budget: 2000}, Format: &engines.Format{Type: engines.FormatJSON}}
 	grammar := engines.CompletionRequest{PromptTokens: []int{1, 2}, Format: &engines.Format{Type: engines.FormatGrammar, Grammar: `root ::= "a"`}}
+	required := engines.CompletionRequest{Chat: &engines.Chat{Messages: chat.Messages[:2], Tools: chat.Tools, Calls: &engines.Calls{}}}
+	forced := engines.CompletionRequest{Chat: &engines.Chat{Messages: chat.Messages[:2], Tools: chat.Tools, Calls: &engines.Calls{Name: "weather", Single: true}}}
 	everything := typical
 	everything.Stop = make([]string, 5)
 	everything.RawOutput, everything.EchoLast, everything.Format = true, 3, &engines.Format{Type: engines.FormatGrammar}
@@ -53,7 +55,7 @@ func TestBodies(t *testing.T) {
 		req  engines.CompletionRequest
 	}{
 		{"plain", engines.CompletionRequest{Prompt: "p"}}, {"drawn", drawn}, {"filtered", filtered}, {"typical", typical}, {"a chat", said},
-		{"a chat without reasoning", quiet}, {"a cap on reasoning", budget}, {"a grammar", grammar}, {"everything", everything},
+		{"a chat without reasoning", quiet}, {"a cap on reasoning", budget}, {"a grammar", grammar}, {"a call", required}, {"a call of one", forced}, {"everything", everything},
 	} {
 		for _, name := range Presets() {
 			p := presets[name]

@@ -305,8 +305,9 @@ func (p *gbnf) character() rune {
 		}
 		return r
 	}
-	n, err := strconv.ParseUint(p.source[p.at:min(p.at+digits, len(p.source))], 16, 32)
-	if err != nil || !utf8.ValidRune(rune(n)) {
+	hex := p.source[p.at:min(p.at+digits, len(p.source))]
+	n, err := strconv.ParseUint(hex, 16, 32)
+	if err != nil || len(hex) < digits || !utf8.ValidRune(rune(n)) {
 		p.wrong(begin, `\%c must be followed by %d hexadecimal digits of a character`, c, digits)
 		return utf8.RuneError
 	}

@@ -5,7 +5,7 @@ import (
 )
 
 // maxProduct bounds the states of a schema's intersections, all together.
-const maxProduct = 8192
+const maxProduct = 4096
 
 // intersect is what meets all conditions, which may refer to no rules.
 func (k *schemaKit) intersect(all []condition) expr {
