@@ -119,6 +119,21 @@ func TestAConstraintRestricts(t *testing.T) {
 	require.Less(t, chi, 16.27, "p = 0.001 of 3 degrees of freedom")
 }
 
+// TestGuessesAreHeldToTheForm: what was guessed ahead is held to the form as well.
+func TestGuessesAreHeldToTheForm(t *testing.T) {
+	m := open(t, weights(), Options{})
+	for seed := range uint64(20) {
+		req := wild(seed, 60, &engines.Format{Type: engines.FormatGrammar, Grammar: `root ::= ("ab" | "cd" [0-9])+`})
+		want := ask(t, m, req)
+		for _, guess := range []string{want.text, "abababab no form at all", want.text[:len(want.text)/2] + "?"} {
+			req.Prediction = guess
+			got := ask(t, m, req)
+			require.Equal(t, want.text, got.text)
+			require.Equal(t, want.finish, got.finish)
+		}
+	}
+}
+
 func TestAConstraintBeginsAfterReasoning(t *testing.T) {
 	m := openChat(t, begun)
 	for seed := range uint64(8) {
