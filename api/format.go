@@ -62,9 +62,9 @@ func (f *inferenceFields) calls(tools []json.RawMessage, single bool) (told bool
 		f.require(len(tools) > 0, "tool_choice", "needs tools: give those of which one must be called")
 		return true, &engines.Calls{Single: single}
 	case map[string]any:
-		in, _ := f.within("tool_choice", v, set("type", "function"))
+		in := f.within("tool_choice", v, set("type", "function"))
 		in.require(v["type"] == "function", "type", "must be function: there are no other tools")
-		function, _ := in.within("function", in.object("function"), set("name"))
+		function := in.within("function", in.object("function"), set("name"))
 		name := function.text("name", 256)
 		function.require(name != "", "name", "is required: the function that must be called")
 		function.require(name == "" || named(tools, name), "name", "is that of no tool: add it to tools, or name one of them")

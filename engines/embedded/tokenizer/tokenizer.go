@@ -200,13 +200,14 @@ func (t *Tokenizer) Bytes(id int) []byte {
 // Text are the bytes that a token adds to a text; nil for one that is no text
 // to a reader.
 func (t *Tokenizer) Text(id int) []byte {
-	if b, ok := t.bytes[id]; ok {
-		return []byte{b}
+	name, special := t.names[id]
+	switch {
+	case special && t.shown[id]:
+		return []byte(name)
+	case special || id < 0 || id >= len(t.tokens):
+		return nil
 	}
-	if t.shown[id] {
-		return []byte(t.names[id])
-	}
-	return nil
+	return slices.Clone(t.tokens[id])
 }
 
 // Next is the text that a token completes; "" when it completes none.
