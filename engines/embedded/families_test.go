@@ -33,12 +33,12 @@ func TestFamilies(t *testing.T) {
 			require.NoError(t, embedded.Supports(dir))
 
 			plain := answers(t, engines.ModelFiles{Dir: dir})
-			require.NotEmpty(t, plain[0])
-			require.NotEmpty(t, plain[1], "its chat template is read")
+			require.NotEqual(t, answer, plain[0])
 
-			tuned := tune(t, dir)
-			got := answers(t, engines.ModelFiles{Dir: dir, AdapterDir: tuned})
-			assert.Equal(t, answer, strings.TrimSuffix(got[0], "\n"), "it says what it was taught")
+			got := answers(t, engines.ModelFiles{Dir: dir, AdapterDir: tune(t, dir, fmt.Sprintf("{%q: %q, %q: %q}\n", "prompt", question, "completion", answer))})
+			assert.Equal(t, answer, got[0], "it says what it was taught")
+			got = answers(t, engines.ModelFiles{Dir: dir, AdapterDir: tune(t, dir, fmt.Sprintf(`{"messages": [{"role": "user", "content": %q}, {"role": "assistant", "content": %q}]}`+"\n", question, answer))})
+			assert.Equal(t, strings.TrimSpace(answer), strings.TrimSpace(got[1]), "and in conversations by its own template")
 
 			for _, precision := range []string{"BF16", "FP16", "FP8"} {
 				copied := t.TempDir()
@@ -58,7 +58,7 @@ func answers(t *testing.T, files engines.ModelFiles) (out [2]string) {
 	defer func() { assert.NoError(t, model.Close()) }()
 	for i, req := range []engines.CompletionRequest{
 		{Prompt: question, MaxTokens: 40},
-		{Chat: &engines.Chat{Messages: []engines.Message{{Role: "user", Content: question}}}, MaxTokens: 10, IgnoreEOS: true},
+		{Chat: &engines.Chat{Messages: []engines.Message{{Role: "user", Content: question}}}, MaxTokens: 40},
 	} {
 		usage, err := model.Complete(t.Context(), req, func(c engines.Chunk) error {
 			out[i] += c.Text
@@ -71,9 +71,8 @@ func answers(t *testing.T, files engines.ModelFiles) (out [2]string) {
 }
 
 // tune teaches the model one answer, and is where the adapter lies.
-func tune(t *testing.T, base string) string {
+func tune(t *testing.T, base, row string) string {
 	data := filepath.Join(t.TempDir(), "rows.jsonl")
-	row := fmt.Sprintf("{%q: %q, %q: %q}\n", "prompt", question, "completion", answer)
 	require.NoError(t, os.WriteFile(data, []byte(strings.Repeat(row, 8)), 0o644))
 	result, err := embedded.New(embedded.Options{Parallelism: 1}).Trainer.Train(t.Context(), engines.TrainOrder{
 		BaseDir: base, DataFiles: []string{data}, WorkDir: t.TempDir(), Seed: 1,

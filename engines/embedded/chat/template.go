@@ -158,6 +158,11 @@ func (t *Template) Prompt(c *engines.Chat, r *engines.Reasoning) (tokens []int, 
 	if err := t.shows(c, r, mark, rendered); err != nil {
 		return nil, "", err
 	}
+	return t.encode(rendered, mark), mark.remove(rendered), nil
+}
+
+// encode turns what was rendered into tokens.
+func (t *Template) encode(rendered string, mark mark) (tokens []int) {
 	for plain, id := range t.tokens.Split(rendered) {
 		if id >= 0 {
 			tokens = append(tokens, id)
@@ -165,7 +170,7 @@ func (t *Template) Prompt(c *engines.Chat, r *engines.Reasoning) (tokens []int, 
 		}
 		tokens = append(tokens, t.tokens.Encode(mark.remove(plain))...)
 	}
-	return tokens, mark.remove(rendered), nil
+	return tokens
 }
 
 // shows is nil when the template shows all that the conversation has beside
@@ -192,12 +197,18 @@ func (t *Template) shows(c *engines.Chat, r *engines.Reasoning, mark mark, rende
 	return v.Err()
 }
 
-// render executes the template.
+// render executes the template, up to where the assistant begins.
 func (t *Template) render(c *engines.Chat, r *engines.Reasoning, mark mark) (text string, err error) {
+	return t.execute(c, r, mark, true)
+}
+
+// execute executes the template. With more it goes on to where the assistant's
+// next turn begins.
+func (t *Template) execute(c *engines.Chat, r *engines.Reasoning, mark mark, more bool) (text string, err error) {
 	defer broken(&err, "the model's chat template breaks down on this conversation")
 	order := keyOrder{}
 	values := map[string]any{
-		"messages": t.messages(c, r, mark, order), "add_generation_prompt": true, "tools": nil, "documents": nil,
+		"messages": t.messages(c, r, mark, order), "add_generation_prompt": more, "tools": nil, "documents": nil,
 	}
 	for name, token := range t.named {
 		values[name] = token

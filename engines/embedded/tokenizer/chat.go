@@ -31,6 +31,10 @@ const chatTemplate = `{{ bos_token }}{% for message in messages %}{{ message['co
 	`{% elif message['role'] == 'assistant' %}<|end|>` +
 	`{% else %}{{ raise_exception('unknown role ' + message['role']) }}{% endif %}{% endfor %}`
 
+// Chats tells whether Chat renders conversations: whether the model has the
+// shipped model's template.
+func (t *Tokenizer) Chats() bool { return t.chat }
+
 // Chat renders a conversation. learn[i] tells whether ids[i] is a token that
 // training should make likelier: an assistant's content, the <|end|> after it
 // and the <|assistant|> before it, unless its weight is 0. When the last turn

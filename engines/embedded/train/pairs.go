@@ -82,6 +82,6 @@ func (r *reader) chat(messages []rows.Message) ([]int, error) {
 	if err != nil {
 		return nil, err
 	}
-	ids, _, err := r.tokens.Chat(turns)
+	ids, _, err := r.rendered(turns)
 	return ids, err
 }

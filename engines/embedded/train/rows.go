@@ -14,6 +14,7 @@ import (
 	"path/filepath"
 
 	"anneal/domain"
+	"anneal/engines/embedded/chat"
 	"anneal/engines/embedded/tokenizer"
 )
 
@@ -43,11 +44,13 @@ type message struct {
 
 // A reader turns files of rows into what is learnt.
 type reader struct {
-	tokens  *tokenizer.Tokenizer
-	window  int // most tokens of a sample
-	vocab   int
-	weights map[string]float64      // of metrics
-	take    func(line []byte) error // keeps one row; its error says what is wrong with it
+	tokens   *tokenizer.Tokenizer
+	template *chat.Template // nil when the model came without
+	noChat   error          // why its template cannot be read
+	window   int            // most tokens of a sample
+	vocab    int
+	weights  map[string]float64      // of metrics
+	take     func(line []byte) error // keeps one row; its error says what is wrong with it
 
 	digest  hash.Hash
 	samples []*Sample
@@ -198,7 +201,18 @@ func (r *reader) conversation(messages []message) ([]int, []bool, error) {
 	if last := messages[len(messages)-1]; last.Role != "assistant" {
 		return nil, nil, fmt.Errorf("messages: the last is the assistant's, not %q", last.Role)
 	}
-	return r.tokens.Chat(turns)
+	return r.rendered(turns)
+}
+
+// rendered is a conversation as the model's template writes it.
+func (r *reader) rendered(turns []tokenizer.Message) ([]int, []bool, error) {
+	switch {
+	case r.tokens.Chats() || r.template == nil && r.noChat == nil:
+		return r.tokens.Chat(turns)
+	case r.noChat != nil:
+		return nil, nil, r.noChat
+	}
+	return r.template.Lesson(turns)
 }
 
 // turnsOf checks messages.

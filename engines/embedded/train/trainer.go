@@ -16,6 +16,7 @@ import (
 
 	"anneal/domain"
 	"anneal/engines"
+	"anneal/engines/embedded/chat"
 	"anneal/engines/embedded/llama"
 	"anneal/engines/embedded/tokenizer"
 )
@@ -161,6 +162,7 @@ func (j *job) read(vocab int) (train, held *reader, err error) {
 // reader reads rows as the method needs them.
 func (j *job) reader(vocab int) *reader {
 	r := newReader(j.tokens, j.settings.MaxContextLength, vocab)
+	r.template, r.noChat = chat.Load(j.order.BaseDir, j.tokens) // rows without messages need none
 	r.weights = j.settings.RewardWeights
 	switch j.order.Method {
 	case engines.DPO:

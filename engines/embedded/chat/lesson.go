@@ -1,0 +1,81 @@
+package chat
+
+import (
+	"slices"
+	"strings"
+
+	"anneal/domain"
+	"anneal/engines"
+	"anneal/engines/embedded/tokenizer"
+)
+
+// Lesson is a conversation as tokenizer.Chat gives it, by the model's own
+// template. learn[i] tells whether ids[i] is a token that training should make
+// likelier: what the template writes of an assistant's turn behind the prompt of
+// that turn, up to the token that ends it, unless its weight is 0.
+//
+// Each turn is rendered as the model will meet it, so a turn that the template
+// writes otherwise once others follow (as those that drop earlier thoughts do)
+// is part of what comes before them, and not learnt.
+func (t *Template) Lesson(messages []tokenizer.Message) (ids []int, learn []bool, err error) {
+	all := &engines.Chat{Messages: make([]engines.Message, len(messages))}
+	for i, m := range messages {
+		all.Messages[i] = engines.Message{Role: m.Role, Content: m.Content}
+	}
+	l := lesson{template: t, mark: newMark(t, all)}
+	upTo := func(n int, more bool) (string, error) {
+		return t.execute(&engines.Chat{Messages: all.Messages[:n]}, nil, l.mark, more)
+	}
+	for i, m := range messages {
+		if m.Role != "assistant" {
+			continue
+		}
+		before, err := upTo(i, true)
+		if err != nil {
+			return nil, nil, err
+		}
+		after, err := upTo(i+1, false)
+		if err != nil {
+			return nil, nil, err
+		}
+		if !strings.HasPrefix(after, before) {
+			return nil, nil, domain.Faultf(domain.InvalidArgument, "messages[%d]: this model's chat template does not write the answer behind its own prompt: train with prompt and completion instead", i)
+		}
+		l.add(before, false)
+		l.add(after, m.Weight == nil || *m.Weight != 0)
+	}
+	if n := len(messages); n > 0 && messages[n-1].Role != "assistant" {
+		prompt, err := upTo(n, true)
+		if err != nil {
+			return nil, nil, err
+		}
+		l.add(prompt, false)
+	}
+	return l.ids, l.learn, nil
+}
+
+// A lesson is the tokens of a conversation as far as it has been read.
+type lesson struct {
+	template *Template
+	mark     mark
+	done     string // the text so far
+	ids      []int
+	learn    []bool
+}
+
+// add reads on to where text ends. When it does not begin with what was read,
+// it is read from its beginning.
+func (l *lesson) add(text string, wanted bool) {
+	if !strings.HasPrefix(text, l.done) {
+		l.done, l.ids, l.learn = "", nil, nil
+	}
+	ids := l.template.encode(text[len(l.done):], l.mark)
+	last := len(ids)
+	if end := slices.Index(ids, l.template.tokens.EOS()); end >= 0 {
+		last = end + 1
+	}
+	for i := range ids {
+		l.learn = append(l.learn, wanted && i < last)
+	}
+	l.ids, l.done = append(l.ids, ids...), text
+}
