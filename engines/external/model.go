@@ -44,7 +44,7 @@ func (m *model) Complete(ctx context.Context, req engines.CompletionRequest, emi
 		return engines.Usage{}, err
 	}
 	defer leave()
-	path, b, err := m.preset.bodyOf(name, &req)
+	path, b, err := m.preset.bodyOf(name, m.info.ContextLength, &req)
 	if err != nil {
 		return engines.Usage{}, err
 	}

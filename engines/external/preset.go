@@ -26,7 +26,7 @@ type preset struct {
 	describe func(context.Context, *server) (engines.ModelInfo, error)
 	// extend adds to a body of OpenAI's fields those that only this kind has,
 	// and refuses what it has not.
-	extend func(b body, req *engines.CompletionRequest, v *domain.Violations)
+	extend func(b body, window int, req *engines.CompletionRequest, v *domain.Violations)
 	// fits tells whether an answer ends by itself where the window does.
 	fits     bool
 	names    bool   // its streams tell the numbers of tokens, the prompt's too

@@ -11,7 +11,7 @@ import (
 
 // bodyOf is a request as the server wants it, or every field that it cannot
 // honour.
-func (p *preset) bodyOf(model string, req *engines.CompletionRequest) (path string, b body, err error) {
+func (p *preset) bodyOf(model string, window int, req *engines.CompletionRequest) (path string, b body, err error) {
 	var v domain.Violations
 	v.Require(len(req.Stop) <= 4, "stop", "has %d sequences; at most 4 are allowed", len(req.Stop))
 	v.Require(!req.RawOutput, "rawOutput", "the node's engine does not tell what the model saw: leave it out")
@@ -25,7 +25,7 @@ func (p *preset) bodyOf(model string, req *engines.CompletionRequest) (path stri
 	} else {
 		v.Require(req.Reasoning == nil, "reasoning", "belongs to a conversation: leave it out, or send messages")
 	}
-	p.extend(b, req, &v)
+	p.extend(b, window, req, &v)
 	return path, b, v.Err()
 }
 
@@ -144,7 +144,7 @@ func messages(req *engines.CompletionRequest) []body {
 
 // extendVLLM adds what vLLM has beyond OpenAI's fields: see the classes
 // CompletionRequest and ChatCompletionRequest of its sources.
-func extendVLLM(b body, req *engines.CompletionRequest, v *domain.Violations) {
+func extendVLLM(b body, _ int, req *engines.CompletionRequest, v *domain.Violations) {
 	noTypical(req, v, "vLLM")
 	v.Require(req.MirostatTarget == 0, "mirostatTarget", "vLLM has no mirostat: leave it out")
 	b["top_k"], b["min_p"] = req.TopK, req.MinP
@@ -168,9 +168,9 @@ func extendVLLM(b body, req *engines.CompletionRequest, v *domain.Violations) {
 
 // extendLlama adds what llama.cpp's server has: see its README. Its penalties
 // count the prompt's tokens, which those on presence and frequency should not.
-func extendLlama(b body, req *engines.CompletionRequest, v *domain.Violations) {
+func extendLlama(b body, window int, req *engines.CompletionRequest, v *domain.Violations) {
 	b["top_k"], b["min_p"], b["typical_p"] = req.TopK, req.MinP, cmp.Or(req.TypicalP, 1)
-	b["repeat_penalty"], b["repeat_last_n"] = cmp.Or(req.RepetitionPenalty, 1), -1
+	b["repeat_penalty"], b["repeat_last_n"] = cmp.Or(req.RepetitionPenalty, 1), window
 	b["samplers"] = []string{"penalties", "temperature", "top_k", "top_p", "min_p", "typ_p"}
 	b["ignore_eos"] = req.IgnoreEOS
 	if req.MirostatTarget > 0 {
@@ -197,7 +197,7 @@ func extendLlama(b body, req *engines.CompletionRequest, v *domain.Violations) {
 }
 
 // extendOpenAI refuses what a server with OpenAI's fields alone cannot do.
-func extendOpenAI(b body, req *engines.CompletionRequest, v *domain.Violations) {
+func extendOpenAI(b body, _ int, req *engines.CompletionRequest, v *domain.Violations) {
 	const leave = "the node's engine has OpenAI's fields only: leave it out"
 	noTypical(req, v, "the node's engine")
 	v.Require(req.TopK == 0, "topK", leave)

@@ -59,7 +59,7 @@ func TestBodies(t *testing.T) {
 	} {
 		for _, name := range Presets() {
 			p := presets[name]
-			path, b, err := p.bodyOf("model", &line.req)
+			path, b, err := p.bodyOf("model", 4096, &line.req)
 			fmt.Fprintf(&golden, "%s: %s\n", name, line.name)
 			if err != nil {
 				fmt.Fprintf(&golden, "refused: %v\n\n", err)

@@ -1,0 +1,54 @@
+package external
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"anneal/engines"
+	"anneal/engines/enginetest"
+)
+
+// TestLlamaServer holds llama.cpp's own server to the promises of engines, with
+// the model whose folder ANNEAL_GGUF names.
+func TestLlamaServer(t *testing.T) {
+	dir := os.Getenv("ANNEAL_GGUF")
+	if _, err := exec.LookPath("llama-server"); err != nil || dir == "" {
+		t.Skip("needs llama-server in PATH, and a folder with a GGUF file in ANNEAL_GGUF")
+	}
+	load := func(t *testing.T) engines.Model {
+		c, err := New(Options{Preset: LlamaCpp, Dir: t.TempDir()})
+		require.NoError(t, err)
+		m, err := c.Load(t.Context(), engines.ModelFiles{Dir: filepath.Clean(dir)})
+		require.NoError(t, err)
+		return m
+	}
+	enginetest.Model(t, load)
+
+	m := load(t)
+	defer m.Close()
+	require.Positive(t, m.Info().ParameterCount)
+	seed := uint64(9)
+	all, echoed, usage := hear(t, m, engines.CompletionRequest{Prompt: "What is the capital of France?", MaxTokens: 8, Echo: true, ReturnTokenIDs: true,
+		Temperature: 0.5, Seed: &seed, TypicalP: 0.9, MinP: 0.1, TopK: 20, RepetitionPenalty: 1.1, LogitBias: map[int]float64{7: -100}})
+	require.Equal(t, "What is the capital of France?", echoed)
+	require.Len(t, all.Prompt.Tokens, usage.PromptTokens)
+	require.NotEmpty(t, all.Tokens)
+
+	all, _, _ = hear(t, m, engines.CompletionRequest{Prompt: "What is the capital of France?", MaxTokens: 8, Logprobs: true, TopLogprobs: 2})
+	require.NotEmpty(t, all.Logprobs)
+	text := ""
+	for i, one := range all.Logprobs {
+		require.Equal(t, all.Tokens[i], one.Token)
+		require.LessOrEqual(t, one.Logprob, 0.0)
+		require.Len(t, one.Top, 2)
+		text += one.Text
+	}
+	require.Contains(t, text, all.Text)
+
+	all, _, _ = hear(t, m, engines.CompletionRequest{Prompt: "p", MaxTokens: 8, Format: &engines.Format{Type: engines.FormatGrammar, Grammar: `root ::= "yes" | "no"`}})
+	require.Contains(t, []string{"yes", "no"}, all.Text)
+}
