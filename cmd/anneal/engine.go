@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -15,6 +16,7 @@ import (
 	"anneal/domain"
 	"anneal/engines"
 	"anneal/engines/embedded"
+	"anneal/engines/embedded/gguf"
 	"anneal/engines/external"
 	"anneal/engines/torch"
 )
@@ -65,7 +67,7 @@ func (e *engineFlags) build(ctx context.Context, dir string, logger *slog.Logger
 	}
 	engine.Name += " and " + e.completer
 	var err error
-	engine.Completer, err = external.New(external.Options{Preset: e.completer, Command: e.command, Dir: filepath.Join(dir, "work")})
+	engine.Completer, err = external.New(external.Options{Preset: e.completer, Command: e.command, Dir: filepath.Join(dir, "work"), ToGGUF: toGGUF})
 	switch {
 	case domain.CodeOf(err) == domain.InvalidArgument:
 		return engine, usageError{errors.New("--" + err.Error())}
@@ -74,4 +76,14 @@ func (e *engineFlags) build(ctx context.Context, dir string, logger *slog.Logger
 		engine.Completer, engine.Why["complete"] = nil, fmt.Sprintf("%s: %v", e.completer, err)
 	}
 	return engine, nil
+}
+
+// toGGUF writes a model that came without a GGUF file as one, with matrices of
+// 16 bits.
+func toGGUF(dir, file string) error {
+	f, err := os.Create(file)
+	if err != nil {
+		return err
+	}
+	return errors.Join(gguf.Export(f, dir, "model", gguf.F16), f.Close())
 }

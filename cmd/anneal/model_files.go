@@ -58,7 +58,7 @@ func openModelFiles(dir, base string) (modelFiles, error) {
 
 // readModelFiles lists the files of a folder that belong to a model: those at
 // its top that are not hidden, and of the files with weights those that the
-// model is made of.
+// model is made of, and the GGUF files that some engines read instead.
 func readModelFiles(dir string) (modelFiles, error) {
 	folder := modelFiles{dir: dir, kind: domain.BaseModel, sizes: map[string]int64{}}
 	entries, err := os.ReadDir(dir)
@@ -89,7 +89,7 @@ func readModelFiles(dir string) (modelFiles, error) {
 	}
 	whole := !slices.ContainsFunc(needed, func(name string) bool { return folder.sizes[name] == 0 })
 	maps.DeleteFunc(folder.sizes, func(name string, _ int64) bool {
-		return whole && weights.HoldsWeights(name) && !slices.Contains(needed, name)
+		return whole && weights.HoldsWeights(name) && !strings.HasSuffix(name, ".gguf") && !slices.Contains(needed, name)
 	})
 	return folder, nil
 }

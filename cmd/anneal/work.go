@@ -176,6 +176,9 @@ func runAgent(ctx context.Context, o agent.Options, flags nodeFlags) error {
 	if err != nil {
 		return err
 	}
+	if o.Dir, err = filepath.Abs(o.Dir); err != nil { // for the programs that engines start
+		return err
+	}
 	if o.Engine, err = flags.engine.build(ctx, o.Dir, o.Log); err != nil {
 		return err
 	}

@@ -129,7 +129,7 @@ func (t trainer) begin(own string, order engines.TrainOrder, watch engines.Train
 	if t.many > 1 {
 		args = append([]string{t.python, "-m", "torch.distributed.run", "--standalone", fmt.Sprintf("--nproc_per_node=%d", t.many)}, args[1:]...)
 	}
-	run.program, err = process.Start(process.Command{Args: args, Dir: own,
+	run.program, err = process.Start(process.Command{Args: args,
 		Env: process.Environment(prefixes, "HF_HUB_OFFLINE=1", "TOKENIZERS_PARALLELISM=false", "PYTHONUNBUFFERED=1")})
 	if err != nil {
 		run.close()
