@@ -1,6 +1,7 @@
 package external
 
 import (
+	"errors"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -9,20 +10,27 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"anneal/engines"
+	"anneal/engines/embedded"
+	"anneal/engines/embedded/gguf"
 	"anneal/engines/enginetest"
 )
 
 // TestLlamaServer holds llama.cpp's own server to the promises of engines, with
-// the model whose folder ANNEAL_GGUF names.
+// the shipped model.
 func TestLlamaServer(t *testing.T) {
-	dir := os.Getenv("ANNEAL_GGUF")
-	if _, err := exec.LookPath("llama-server"); err != nil || dir == "" {
-		t.Skip("needs llama-server in PATH, and a folder with a GGUF file in ANNEAL_GGUF")
+	if _, err := exec.LookPath("llama-server"); err != nil {
+		t.Skip("needs llama-server in PATH")
 	}
 	load := func(t *testing.T) engines.Model {
-		c, err := New(Options{Preset: LlamaCpp, Dir: t.TempDir()})
+		dir := filepath.Join(t.TempDir(), "base")
+		require.NoError(t, embedded.WriteBase(dir))
+		c, err := New(Options{Preset: LlamaCpp, Dir: t.TempDir(), ToGGUF: func(dir, file string) error {
+			f, err := os.Create(file)
+			require.NoError(t, err)
+			return errors.Join(gguf.Export(f, dir, "base", gguf.F16), f.Close())
+		}})
 		require.NoError(t, err)
-		m, err := c.Load(t.Context(), engines.ModelFiles{Dir: filepath.Clean(dir)})
+		m, err := c.Load(t.Context(), engines.ModelFiles{Dir: dir})
 		require.NoError(t, err)
 		return m
 	}
@@ -37,6 +45,11 @@ func TestLlamaServer(t *testing.T) {
 	require.Equal(t, "What is the capital of France?", echoed)
 	require.Len(t, all.Prompt.Tokens, usage.PromptTokens)
 	require.NotEmpty(t, all.Tokens)
+
+	chat := &engines.Chat{Messages: []engines.Message{{Role: "user", Content: "Reverse the word garden."}}}
+	all, _, _ = hear(t, m, engines.CompletionRequest{Chat: chat, MaxTokens: 20, ReturnTokenIDs: true})
+	require.Equal(t, "nedrag", all.Text)
+	require.NotEmpty(t, all.Prompt.Tokens)
 
 	all, _, _ = hear(t, m, engines.CompletionRequest{Prompt: "What is the capital of France?", MaxTokens: 8, Logprobs: true, TopLogprobs: 2})
 	require.NotEmpty(t, all.Logprobs)
