@@ -242,3 +242,29 @@ func TestRopeDivisors(t *testing.T) {
 	c.RopeScaling = &Rotary{Legacy: "linear", Factor: 4}
 	require.Equal(t, 4.0, c.RopeDivisor(7))
 }
+
+// TestFrozenStaysAsItWas changes what is trained and wants the net that was
+// frozen before to answer with the same bits as then.
+func TestFrozenStaysAsItWas(t *testing.T) {
+	for name, rank := range map[string]int{"all parameters": 0, "an adapter": 3} {
+		t.Run(name, func(t *testing.T) {
+			c := tiny(true)
+			w := NewWeights(c)
+			w.Initialize(1)
+			var a *Adapter
+			if rank > 0 {
+				a = NewAdapter(c, rank, 6, []Module{Query, Value, Down})
+				a.Initialize(2)
+				randomize(a.Flat(), 3, 0.1)
+			}
+			net := NewNet(w, a, 1)
+			batch := randomBatch(c, 4, 30, 12)
+			before := append([]float32(nil), NewPass(net).Forward(batch)...)
+			frozen := net.Frozen(1)
+			randomize(net.Trained(), 5, 0.1)
+			net.Pack(1)
+			require.Equal(t, before, NewPass(frozen).Forward(batch))
+			require.NotEqual(t, before, NewPass(net).Forward(batch))
+		})
+	}
+}

@@ -3,7 +3,6 @@ package train
 import (
 	"context"
 
-	"anneal/domain"
 	"anneal/engines"
 )
 
@@ -22,10 +21,6 @@ func (j *job) enroll(ctx context.Context, train, held *reader) error {
 		var rewards figures
 		samples, rewards = weigh(train.lots())
 		told = rewards.values("reward")
-		if len(samples) == 0 {
-			return domain.Faultf(domain.InvalidArgument, "dataset: all samples that are compared have the same reward, so there is nothing to learn: "+
-				"give several samples with different metrics a row")
-		}
 		kept, _ = weigh(held.lots())
 	}
 	if len(kept) == 0 && j.carves() && len(samples) > 1 {
@@ -40,6 +35,11 @@ func (j *job) enroll(ctx context.Context, train, held *reader) error {
 	plan := newPlan(samples, s.Epochs, s.BatchSizeTokens, s.BatchSizeSamples, s.GradientAccumulationSteps, j.order.Seed)
 	j.course = &lesson{j, plan, kept, told}
 	j.spaceCheckpoints(plan.steps)
+	if plan.steps == 0 {
+		j.values = told
+		j.nothing = "no reward signal: all samples that are compared have the same reward, so there is nothing to learn from and the model is as it was; " +
+			"give several samples of a prompt a row, whose metrics differ"
+	}
 	return nil
 }
 

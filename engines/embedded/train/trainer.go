@@ -34,6 +34,7 @@ type job struct {
 	base     string // the base's hash
 	data     string // the hash of all rows
 	course   course
+	nothing  string   // why there is nothing to learn, if so
 	metrics  *os.File // one row a line, since step 1
 	state    state
 	best     []float32          // the trained parameters of the lowest evaluation loss, for an early stop
@@ -127,7 +128,7 @@ func begin(ctx context.Context, order engines.TrainOrder, watch engines.TrainWat
 	if err := j.enroll(ctx, train, held); err != nil {
 		return nil, err
 	}
-	j.state = state{BestLoss: math.MaxFloat64, Method: order.Method, Base: j.base, Data: j.data, Seed: order.Seed, Settings: j.settings}
+	j.state = state{Stopped: j.nothing != "", Reason: j.nothing, BestLoss: math.MaxFloat64, Method: order.Method, Base: j.base, Data: j.data, Seed: order.Seed, Settings: j.settings}
 	if j.metrics, err = os.Create(filepath.Join(order.WorkDir, metricsFile)); err != nil {
 		return nil, err
 	}

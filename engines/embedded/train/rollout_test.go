@@ -1,0 +1,263 @@
+package train
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"anneal/domain"
+	"anneal/engines"
+)
+
+// evaluate is an evaluation in Go.
+type evaluate func(row map[string]any) (engines.Score, error)
+
+func (e evaluate) Score(_ context.Context, rows []map[string]any) ([]engines.Score, error) {
+	var out []engines.Score
+	for _, row := range rows {
+		score, err := e(row)
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, score)
+	}
+	return out, nil
+}
+
+func (evaluate) Close() error { return nil }
+
+func answering(t *testing.T, base string, rows []string, with evaluate) engines.TrainOrder {
+	return engines.TrainOrder{Method: engines.Reinforcement, BaseDir: base, DataFiles: []string{writeRows(t, "rows.jsonl", rows...)}, WorkDir: t.TempDir(),
+		Evaluation: with, Settings: engines.TrainSettings{LoraRank: 2, BatchSizeSamples: 16, Rollouts: shortAnswers}}
+}
+
+// Scores that are all alike end the training early, and the model is as it was.
+func TestNoSignalStopsEarly(t *testing.T) {
+	base := smallBase(t, 1)
+	order := answering(t, base, promptRows(12), func(map[string]any) (engines.Score, error) { return engines.Score{Value: 0.25, Valid: true}, nil })
+	watch := &recorder{t: t}
+	result, err := Trainer{}.Train(t.Context(), order, watch)
+	require.NoError(t, err)
+	require.True(t, result.StoppedEarly)
+	require.Contains(t, result.Reason, "no reward signal")
+	require.Equal(t, 3, result.Steps, "each chunk is looked at")
+	for _, row := range watch.rows {
+		require.Equal(t, 1.0, row.Values["reward/flat"])
+		require.Equal(t, 0.25, row.Values["reward/mean"])
+	}
+	after := resultOf(t, result, base)
+	order.WorkDir, order.Settings.Epochs = t.TempDir(), 40
+	result, err = Trainer{}.Train(t.Context(), order, &recorder{t: t})
+	require.NoError(t, err)
+	require.Less(t, result.Steps, 60, "patience ends before the rows do")
+	require.Equal(t, after, resultOf(t, result, base))
+}
+
+// What was scored elsewhere, and all alike, makes no step.
+func TestEqualSamplesStopEarly(t *testing.T) {
+	row := `{"samples":[{"messages":[{"role":"user","content":"a"},{"role":"assistant","content":"b"}],"good":1},` +
+		`{"messages":[{"role":"user","content":"a"},{"role":"assistant","content":"c"}],"good":1}]}`
+	result, err := Trainer{}.Train(t.Context(), engines.TrainOrder{Method: engines.RLOR, BaseDir: smallBase(t, 1), DataFiles: []string{writeRows(t, "rows.jsonl", row, row)},
+		WorkDir: t.TempDir(), Settings: engines.TrainSettings{LoraRank: 2}}, &recorder{t: t})
+	require.NoError(t, err)
+	require.True(t, result.StoppedEarly)
+	require.Contains(t, result.Reason, "same reward")
+	require.Zero(t, result.Steps)
+	require.Equal(t, 1.0, result.Values["reward/mean"])
+}
+
+func TestScoresThatCannotBe(t *testing.T) {
+	base := smallBase(t, 1)
+	broken := errors.New("the sandbox is gone")
+	for name, tc := range map[string]struct {
+		with evaluate
+		want string
+		code domain.Code
+	}{
+		"none is valid":  {func(map[string]any) (engines.Score, error) { return engines.Score{Reason: "KeyError: 'x'"}, nil }, "KeyError: 'x'", domain.FailedPrecondition},
+		"out of bounds":  {func(map[string]any) (engines.Score, error) { return engines.Score{Value: 7, Valid: true}, nil }, "outside 0..1", domain.FailedPrecondition},
+		"not a number":   {func(map[string]any) (engines.Score, error) { return engines.Score{Value: math.NaN(), Valid: true}, nil }, "outside 0..1", domain.FailedPrecondition},
+		"nothing can be": {func(map[string]any) (engines.Score, error) { return engines.Score{}, broken }, broken.Error(), domain.Unknown},
+		"no evaluation":  {nil, "evaluator", domain.FailedPrecondition},
+	} {
+		t.Run(name, func(t *testing.T) {
+			order := answering(t, base, promptRows(8), tc.with)
+			if tc.with == nil {
+				order.Evaluation = nil
+			}
+			_, err := Trainer{}.Train(t.Context(), order, &recorder{t: t})
+			require.ErrorContains(t, err, tc.want)
+			require.Equal(t, tc.code, domain.CodeOf(err))
+		})
+	}
+}
+
+// An invalid score is left out of its group: the others teach as if it had not
+// been.
+func TestInvalidScoresAreLeftOut(t *testing.T) {
+	base := smallBase(t, 1)
+	calls := atomic.Int64{}
+	order := answering(t, base, promptRows(8), func(row map[string]any) (engines.Score, error) {
+		calls.Add(1)
+		answer := row["messages"].([]any)[1].(map[string]any)["content"].(string)
+		require.Equal(t, "assistant", row["messages"].([]any)[1].(map[string]any)["role"])
+		require.Len(t, row["ground_truth"], 1)
+		if len(answer)%2 == 1 {
+			return engines.Score{Reason: "odd"}, nil
+		}
+		return engines.Score{Value: min(float64(strings.Count(answer, "a"))+float64(len(answer))/100, 1), Valid: true, Metrics: map[string]float64{"even": 1}}, nil
+	})
+	watch := &recorder{t: t}
+	result, err := Trainer{}.Train(t.Context(), order, watch)
+	require.NoError(t, err)
+	require.EqualValues(t, 8*4, calls.Load())
+	invalid := result.Values["reward/invalid"]
+	require.True(t, invalid > 0 && invalid < 1, "%v", invalid)
+	require.Equal(t, 1.0, result.Values["reward/metric/even"])
+}
+
+// The limits of rollouts and evaluations hold, and each prompt is answered as
+// often as asked, whatever the limits are: the numbers do not depend on them.
+func TestLimitsOfConcurrency(t *testing.T) {
+	base := smallBase(t, 1)
+	var want []float32
+	for _, most := range []int{1, 3, 64} {
+		var now, highest atomic.Int64
+		order := answering(t, base, promptRows(8), func(row map[string]any) (engines.Score, error) {
+			n := now.Add(1)
+			defer now.Add(-1)
+			for {
+				seen := highest.Load()
+				if n <= seen || highest.CompareAndSwap(seen, n) {
+					break
+				}
+			}
+			scores, err := byLetters{}.Score(t.Context(), []map[string]any{row})
+			return scores[0], err
+		})
+		how := *shortAnswers
+		how.MaxConcurrent, how.MaxConcurrentEvaluations = most, most
+		order.Settings.Rollouts = &how
+		result, err := Trainer{}.Train(t.Context(), order, &recorder{t: t})
+		require.NoError(t, err)
+		require.LessOrEqual(t, highest.Load(), int64(most))
+		if want == nil {
+			want = resultOf(t, result, base)
+		}
+		require.Equal(t, want, resultOf(t, result, base))
+	}
+}
+
+// A chunk has as many rows as a step takes, and no more than are asked for of a
+// dataset that is worked through in chunks. Each row comes once an epoch.
+func TestChunks(t *testing.T) {
+	for _, tc := range []struct{ rows, chunk, want int }{{100, 200, 8}, {100, 3, 8}, {301, 200, 8}, {301, 3, 3}, {5, 200, 5}} {
+		j := &job{settings: engines.TrainSettings{Epochs: 2, BatchSizeSamples: 32, GradientAccumulationSteps: 1,
+			Rollouts: resolveRollouts(&domain.Violations{}, &engines.Rollouts{ChunkSize: tc.chunk})}}
+		rows := make([]*prompt, tc.rows)
+		for i := range rows {
+			rows[i] = &prompt{}
+		}
+		r := newRollouts(j, rows, nil)
+		require.Equal(t, tc.want, r.size)
+		for epoch := range 2 {
+			seen := map[*prompt]int{}
+			for n := range r.chunks() {
+				for _, p := range r.rows(epoch*r.chunks() + n) {
+					seen[p]++
+				}
+			}
+			require.Len(t, seen, tc.rows)
+			for _, times := range seen {
+				require.Equal(t, 1, times)
+			}
+		}
+		require.False(t, slices.Equal(r.rows(0), r.rows(r.chunks())), "each epoch has an order of its own")
+	}
+}
+
+// Preferences are measured from the model that the training begins with, an
+// adapter too.
+func TestPreferencesBeginWithTheirReference(t *testing.T) {
+	base := smallBase(t, 4)
+	rows := writeRows(t, "rows.jsonl", pairRows(10)...)
+	order := engines.TrainOrder{Method: engines.DPO, BaseDir: base, DataFiles: []string{rows}, WorkDir: t.TempDir(),
+		Settings: engines.TrainSettings{LoraRank: 4, LearningRate: 0.01, Epochs: 5}}
+	first, err := Trainer{}.Train(t.Context(), order, &recorder{t: t})
+	require.NoError(t, err)
+	require.Positive(t, first.Values["train/margin"])
+	order.AdapterDir, order.WorkDir = first.Dir, t.TempDir()
+	watch := &recorder{t: t}
+	_, err = Trainer{}.Train(t.Context(), order, watch)
+	require.NoError(t, err)
+	require.InDelta(t, math.Ln2, watch.rows[0].Values["train/loss"], 1e-4)
+}
+
+// A training that makes the chosen answers unlikely is stopped.
+func TestGuardOfPreferences(t *testing.T) {
+	order := engines.TrainOrder{Method: engines.DPO, BaseDir: smallBase(t, 4), DataFiles: []string{writeRows(t, "rows.jsonl", pairRows(10)...)}, WorkDir: t.TempDir(),
+		Settings: engines.TrainSettings{LearningRate: 0.05, Epochs: 200}}
+	watch := &recorder{t: t}
+	result, err := Trainer{}.Train(t.Context(), order, watch)
+	require.NoError(t, err)
+	require.True(t, result.StoppedEarly)
+	require.Contains(t, result.Reason, "less likely")
+	require.Less(t, result.Steps, 400)
+	require.Less(t, watch.rows[len(watch.rows)-1].Values["train/chosen_shift"], -mostFall)
+}
+
+func TestRefusalsOfMethods(t *testing.T) {
+	base := smallBase(t, 1)
+	pair, scored, asked := pairRows(1)[0], scoredRows(1)[0], promptRows(1)[0]
+	temperature, beta := 3.0, -1.0
+	cases := []struct {
+		name     string
+		method   string
+		row      string
+		settings engines.TrainSettings
+		want     []string
+	}{
+		{"unknown method", "guess", pair, engines.TrainSettings{}, []string{"guess", "dpo", "rlor"}},
+		{"a chat for pairs", engines.DPO, chatRows(1)[0], engines.TrainSettings{}, []string{"line 1", "chat"}},
+		{"equal answers", engines.DPO, strings.ReplaceAll(`{"input":{"messages":[{"role":"user","content":"a"}]},"preferred_output":[X],"non_preferred_output":[X]}`,
+			"X", `{"role":"assistant","content":"b"}`), engines.TrainSettings{}, []string{"line 1", "same"}},
+		{"a pair too long", engines.DPO, pair, engines.TrainSettings{MaxContextLength: 8}, []string{"line 1", "preferred_output", "maxContextLength"}},
+		{"another's loss", engines.DPO, pair, engines.TrainSettings{Loss: &domain.LossConfig{Method: domain.LossGRPO}}, []string{"lossConfig.method", "ORPO"}},
+		{"a loss for examples", engines.Supervised, chatRows(1)[0], engines.TrainSettings{Loss: &domain.LossConfig{}}, []string{"lossConfig"}},
+		{"a negative weight", engines.RLOR, scored, engines.TrainSettings{Loss: &domain.LossConfig{KLBeta: &beta}}, []string{"klBeta"}},
+		{"a reward that is not there", engines.RLOR, scored, engines.TrainSettings{RewardWeights: map[string]float64{"nice": 1}}, []string{"line 1", "samples[0]", "nice", "good"}},
+		{"a sample without an answer", engines.RLOR, `{"samples":[{"messages":[{"role":"user","content":"a"}],"good":1}]}`, engines.TrainSettings{}, []string{"line 1", "samples[0].messages"}},
+		{"a prompt with its answer", engines.Reinforcement, chatRows(1)[0], engines.TrainSettings{}, []string{"line 1", "user"}},
+		{"a prompt too long", engines.Reinforcement, asked, engines.TrainSettings{MaxContextLength: 5}, []string{"line 1", "no room"}},
+		{"rollouts", engines.Reinforcement, asked, engines.TrainSettings{Rollouts: &engines.Rollouts{ChunkSize: -1, InferenceParameters: domain.InferenceParameters{
+			Temperature: &temperature, ResponseCandidatesCount: 1, ExtraBody: `{"stop":["x"]}`}}}, []string{"temperature", "responseCandidatesCount", "chunkSize", "extraBody", "min_p"}},
+	}
+	for _, tc := range cases {
+		t.Run(tc.name, func(t *testing.T) {
+			order := engines.TrainOrder{Method: tc.method, BaseDir: base, DataFiles: []string{writeRows(t, "rows.jsonl", tc.row)}, WorkDir: t.TempDir(),
+				Settings: tc.settings, Evaluation: byLetters{}}
+			_, err := Trainer{}.Train(t.Context(), order, &recorder{t: t})
+			require.Error(t, err)
+			require.Equal(t, domain.InvalidArgument, domain.CodeOf(err), "%v", err)
+			for _, part := range tc.want {
+				require.ErrorContains(t, err, part)
+			}
+		})
+	}
+}
+
+func TestDefaultRates(t *testing.T) {
+	for method := range losses {
+		for _, rank := range []int{0, 8} {
+			rate := defaultRate(method, rank)
+			require.Equal(t, method == engines.Supervised, rate > 5e-4, fmt.Sprint(method, rank))
+		}
+	}
+}
