@@ -2,6 +2,7 @@ package train
 
 import (
 	"context"
+	"fmt"
 	"math/rand/v2"
 	"slices"
 
@@ -103,8 +104,8 @@ func (r *rollouts) signal() {
 		s.Flat = 0
 	}
 	if s.Flat >= patience && s.Flat*r.size >= flatRows || s.Flat == s.Chunk && r.over() {
-		s.Stopped, s.Reason = true, "no reward signal: the answers to each prompt scored alike, so there is nothing to learn from: "+
-			"let the evaluator give finer scores, ask easier or harder prompts, or raise the temperature"
+		s.Stopped, s.Reason = true, fmt.Sprintf("no reward signal: the answers to each prompt scored alike (%.3g of 1 in the mean), so there is nothing more to learn: "+
+			"if that is not the end, let the evaluator give finer scores, ask easier or harder prompts, or raise the temperature", r.current.told["reward/mean"])
 	}
 }
 
