@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"mime"
 	"mime/multipart"
 	"net/http"
@@ -121,7 +122,7 @@ func (c *call) slot(key string, request []byte) slot {
 	}
 	account, header := []byte(c.caller.account), []byte(key)
 	return slot{
-		name:   fmt.Sprintf("%x", mac("slot", account, header)),
+		name:   fmt.Sprintf("%s.%x", account, mac("slot", account, header)),
 		digest: mac("digest", request),
 		key:    mac("seal", account, header, request),
 	}
@@ -202,6 +203,9 @@ func (c *call) claim(s slot) (eventlog.Claim, error) {
 			return claim, &domain.Fault{Code: domain.Unavailable, Reason: "LOG_UNAVAILABLE",
 				Message: "the store of idempotency keys did not answer, and nothing was done: try again"}
 		case err != nil:
+			if fault != nil && fault.Reason == eventlog.ReasonAnswersFull {
+				c.w.Header().Set("Retry-After", strconv.Itoa(max(1, int(math.Ceil(claim.Lease.Sub(now).Seconds())))))
+			}
 			return claim, err
 		case claim.State == eventlog.Differs:
 			return claim, &domain.Fault{Code: domain.AlreadyExists, Reason: "IDEMPOTENCY_KEY_REUSED",

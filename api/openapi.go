@@ -53,7 +53,7 @@ const introduction = `Anneal trains, deploys and serves models. Every change of 
 
 **Keys.** Send the header Authorization: Bearer API_KEY.
 
-**Repeated requests.** A POST or PATCH with an Idempotency-Key happens once: for 24 hours the same request with the same key gets the same answer, with Idempotent-Replayed, and another request with that key is refused with 409. After a 429 or a status of 500 or more the request may simply be sent again. Streams do not take the header.
+**Repeated requests.** A POST or PATCH with an Idempotency-Key happens once: for 24 hours the same request with the same key gets the same answer, with Idempotent-Replayed, and another request with that key is refused with 409. After a 429 or a status of 500 or more the request may simply be sent again. Streams do not take the header. When as many answers are kept for an account as there may be, a new key is refused with 429, TOO_MANY_IDEMPOTENCY_KEYS and Retry-After.
 
 **Limits.** The answers to an account whose requests a minute are bounded carry X-RateLimit-Limit-Requests, X-RateLimit-Remaining-Requests and X-RateLimit-Reset-Requests (a duration, such as 1m30s). A 429 names the quota and carries Retry-After, in seconds.
 

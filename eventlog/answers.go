@@ -42,8 +42,13 @@ func ensureAnswers(ctx context.Context, js jetstream.JetStream, replicas int) er
 
 // Answers keep what was answered to requests whose callers may repeat them,
 // so that what a request asks for is done once, whichever servers it reaches.
-// A key is the subject's last token: letters, digits and hyphens.
-type Answers struct{ records keyStore }
+// A key is the name of its account, a dot, and letters, digits and hyphens.
+type Answers struct {
+	Limit AnswerLimit // of each account; set before anything is asked
+
+	records keyStore
+	kept    keptCounts
+}
 
 // OpenAnswers keeps answers in the JetStream bucket ANSWERS, made when missing.
 func OpenAnswers(ctx context.Context, nc *nats.Conn) (*Answers, error) {
@@ -51,11 +56,13 @@ func OpenAnswers(ctx context.Context, nc *nats.Conn) (*Answers, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Answers{records}, nil
+	return &Answers{Limit: DefaultAnswerLimit, records: records}, nil
 }
 
 // NewMemoryAnswers forgets everything with the process: for tests.
-func NewMemoryAnswers() *Answers { return &Answers{newMemoryKeys()} }
+func NewMemoryAnswers() *Answers {
+	return &Answers{Limit: DefaultAnswerLimit, records: newMemoryKeys()}
+}
 
 // A ClaimState says what became of a claim to a key.
 type ClaimState int
@@ -93,7 +100,9 @@ type answerRecord struct {
 
 // Claim takes a key for a request with a digest, unless somebody else has it.
 // The claim ends with the lease, so that a process which dies does not keep the
-// key; it is on disk before it is answered.
+// key; it is on disk before it is answered. When the account has no room for
+// another key it is refused with ReasonAnswersFull, and Lease is when to ask
+// again.
 func (a *Answers) Claim(ctx context.Context, key string, digest []byte, now time.Time, lease time.Duration) (Claim, error) {
 	for range attempts {
 		data, revision, err := a.records.get(ctx, key)
@@ -112,6 +121,9 @@ func (a *Answers) Claim(ctx context.Context, key string, digest []byte, now time
 			claim.State, claim.Seed = Fresh, make([]byte, 32)
 			_, _ = rand.Read(claim.Seed) // never fails
 			claim.record = answerRecord{Digest: digest, Seed: claim.Seed, Since: now}
+			if free, ok := a.kept.take(key, now, a.Limit); !ok {
+				return Claim{Lease: free}, noRoom(key, a.Limit, free)
+			}
 		case !bytes.Equal(old.Digest, digest):
 			claim.State = Differs
 			return claim, nil
@@ -169,5 +181,11 @@ func (a *Answers) put(ctx context.Context, claim Claim) (uint64, error) {
 	if err != nil {
 		return 0, err
 	}
-	return a.records.put(ctx, claim.key, data, claim.revision)
+	revision, err := a.records.put(ctx, claim.key, data, claim.revision)
+	if err != nil {
+		a.kept.give(claim.key)
+		return 0, err
+	}
+	a.kept.note(claim.key, revision, int64(len(data)), claim.record.Since.Add(AnswersKept))
+	return revision, nil
 }

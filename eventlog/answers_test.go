@@ -24,6 +24,8 @@ var answerPromises = []struct {
 	{"who lost the claim stores nothing", testLostClaim},
 	{"of many claims at once one is fresh", testClaimRace},
 	{"an answer has a limit", testAnswerLimit},
+	{"an account has room for so many", testRoomForAnswers},
+	{"an account has room for so many bytes", testRoomForBytes},
 }
 
 func TestAnswers(t *testing.T) {
@@ -173,4 +175,66 @@ func TestAnswersOutliveTheServer(t *testing.T) {
 		assert.Equal(t, UnderWay, mustClaim(t, a, "lost", "body", dawn).State)
 		assert.Equal(t, Resumed, mustClaim(t, a, "lost", "body", dawn.Add(lease)).State)
 	})
+}
+
+func noRoomFor(t *testing.T, a *Answers, key string, now time.Time) (free time.Time) {
+	t.Helper()
+	claim, err := a.Claim(t.Context(), key, []byte("body"), now, lease)
+	require.Equal(t, domain.ResourceExhausted, domain.CodeOf(err), "%v", err)
+	var f *domain.Fault
+	require.ErrorAs(t, err, &f)
+	require.Equal(t, ReasonAnswersFull, f.Reason)
+	require.Contains(t, f.Message, "ask again after "+claim.Lease.UTC().Format(time.RFC3339))
+	return claim.Lease
+}
+
+func testRoomForAnswers(t *testing.T, a *Answers) {
+	a.Limit = AnswerLimit{Count: 2, Bytes: 1 << 20}
+	require.NoError(t, a.Store(t.Context(), mustClaim(t, a, "acme.1", "body", dawn), []byte("done")))
+	mustClaim(t, a, "acme.2", "body", dawn.Add(time.Hour))
+	require.Equal(t, dawn.Add(AnswersKept), noRoomFor(t, a, "acme.3", dawn.Add(2*time.Hour)))
+	require.Equal(t, Fresh, mustClaim(t, a, "other.1", "body", dawn).State, "another account has its own room")
+	require.Equal(t, Answered, mustClaim(t, a, "acme.1", "body", dawn.Add(3*time.Hour)).State, "what is kept is answered")
+	require.Equal(t, Resumed, mustClaim(t, a, "acme.2", "body", dawn.Add(3*time.Hour)).State)
+
+	require.Equal(t, Fresh, mustClaim(t, a, "acme.3", "body", dawn.Add(AnswersKept)).State, "the first has lapsed")
+	require.Equal(t, dawn.Add(time.Hour+AnswersKept), noRoomFor(t, a, "acme.1", dawn.Add(AnswersKept)), "its place is taken")
+	require.Equal(t, Fresh, mustClaim(t, a, "acme.2", "body", dawn.Add(time.Hour+AnswersKept)).State, "a key that lapsed keeps its place")
+}
+
+func testRoomForBytes(t *testing.T, a *Answers) {
+	a.Limit = AnswerLimit{Count: 100, Bytes: 4 << 10}
+	long := make([]byte, 4<<10)
+	first, second := mustClaim(t, a, "acme.1", "body", dawn), mustClaim(t, a, "acme.2", "body", dawn)
+	require.NoError(t, a.Store(t.Context(), first, long))
+	noRoomFor(t, a, "acme.3", dawn)
+	require.NoError(t, a.Store(t.Context(), second, long), "who is at work may answer")
+	noRoomFor(t, a, "acme.3", dawn)
+	require.Equal(t, Fresh, mustClaim(t, a, "acme.3", "body", dawn.Add(AnswersKept)).State)
+}
+
+// What other servers keep, and what was kept before this one began, takes room
+// as well.
+func TestRoomIsSharedByServers(t *testing.T) {
+	nc := start(t).Control()
+	open := func() *Answers {
+		a, err := OpenAnswers(t.Context(), nc)
+		require.NoError(t, err)
+		a.Limit = AnswerLimit{Count: 3, Bytes: 1 << 20}
+		return a
+	}
+	one, other, now := open(), open(), time.Now()
+	mustClaim(t, one, "acme.1", "body", now)
+	var following sync.WaitGroup
+	ctx, stop := context.WithCancel(t.Context())
+	t.Cleanup(func() { stop(); following.Wait() })
+	following.Go(func() { assert.ErrorIs(t, other.Follow(ctx), context.Canceled) })
+	require.NoError(t, one.Store(t.Context(), mustClaim(t, one, "acme.2", "body", now), make([]byte, 5000)))
+	mustClaim(t, one, "acme.3", "body", now)
+	require.Eventually(t, func() bool {
+		other.kept.mu.Lock()
+		defer other.kept.mu.Unlock()
+		return len(other.kept.of("acme.").answers) == 3 && other.kept.of("acme.").bytes == one.kept.of("acme.").bytes
+	}, 10*time.Second, time.Millisecond)
+	noRoomFor(t, other, "acme.4", now)
 }

@@ -11,6 +11,7 @@ import (
 
 	"anneal/domain"
 	"anneal/schedulers"
+	"anneal/eventlog"
 )
 
 // serveFlags are what a server can be told.
@@ -27,6 +28,7 @@ type serveFlags struct {
 	maxUpload                 int64
 	maxModelFile              int64
 	maxModelFiles             int
+	answers                   eventlog.AnswerLimit
 	currency                  string
 	price, fullPrice          string // decimal amounts
 	node                      nodeFlags
@@ -83,6 +85,8 @@ func (flags *serveFlags) add(c *cobra.Command) {
 	f.Int64Var(&flags.maxUpload, "max-upload", 150_000_000, "most bytes of one uploaded dataset file")
 	f.Int64Var(&flags.maxModelFile, "max-model-file", 100<<30, "most bytes of one uploaded file of a model")
 	f.IntVar(&flags.maxModelFiles, "max-model-files", 500, "most files of one uploaded model")
+	f.IntVar(&flags.answers.Count, "max-kept-answers", eventlog.DefaultAnswerLimit.Count, "most answers kept for the idempotency keys of one account, each for 24 hours")
+	f.Int64Var(&flags.answers.Bytes, "max-kept-answer-bytes", eventlog.DefaultAnswerLimit.Bytes, "most bytes of them, after which no further key is taken")
 	f.StringVar(&flags.currency, "currency", domain.DefaultCurrency, "currency of estimated costs, as ISO 4217 writes it")
 	f.StringVar(&flags.price, "training-price", "0", "what a million tokens cost that an adapter learns from, for estimates")
 	f.StringVar(&flags.fullPrice, "full-training-price", "", "the same for jobs that train all parameters (default: --training-price)")
@@ -103,6 +107,9 @@ func (f serveFlags) check() error {
 		if d <= 0 {
 			return usageError{fmt.Errorf("%s must be positive", flag)}
 		}
+	}
+	if f.answers.Count <= 0 || f.answers.Bytes <= 0 {
+		return usageError{fmt.Errorf("--max-kept-answers and --max-kept-answer-bytes must be positive")}
 	}
 	if f.jobDeadline < 0 {
 		return usageError{fmt.Errorf("--job-deadline must not be negative")}

@@ -261,6 +261,8 @@ func (s *server) openAPI(ctx context.Context, listener net.Listener) error {
 	if err != nil {
 		return err
 	}
+	answers.Limit = s.flags.answers
+	s.duties.add("answers", answers.Follow)
 	uses, err := eventlog.OpenUses(ctx, s.events.Control())
 	if err != nil {
 		return err
