@@ -129,7 +129,7 @@ func understood(t *testing.T, root, text string) {
 			continue
 		}
 		line, _, _ := strings.Cut(match[2], " >")
-		o := command(t, t.TempDir(), append(strings.Fields(line), "--help")...)
+		o := command(t, t.TempDir(), append(wordsOf(line), "--help")...)
 		require.Contains(t, o.ok(t), "Usage:", "%s", line)
 		typed++
 	}
@@ -140,4 +140,15 @@ func understood(t *testing.T, root, text string) {
 			command(t, t.TempDir(), append(strings.Fields(line)[1:], "--help")...).ok(t)
 		}
 	}
+}
+
+var word = regexp.MustCompile(`'[^']*'|\S+`)
+
+// wordsOf splits a command line as a shell does; what stands in single quotes is
+// one word.
+func wordsOf(line string) (words []string) {
+	for _, one := range word.FindAllString(line, -1) {
+		words = append(words, strings.Trim(one, "'"))
+	}
+	return words
 }

@@ -10,8 +10,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"anneal/domain"
-	"anneal/schedulers"
 	"anneal/eventlog"
+	"anneal/schedulers"
 )
 
 // serveFlags are what a server can be told.
