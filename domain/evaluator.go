@@ -52,7 +52,8 @@ const MaxBuilds = 16
 type Build struct {
 	Revision int           `json:"revision"`
 	Code     EvaluatorCode `json:"code"`
-	Files    Files         `json:"files"`
+	Files    Files         `json:"files"` // as they run
+	Entry
 }
 
 // BuildOf is a revision that was built; false when it was not, or is no longer
@@ -92,8 +93,9 @@ func (e EvaluatorCreated) Evolve(v *Evaluator) {
 
 type EvaluatorUpdated struct {
 	EvaluatorSpec
-	Rebuild bool `json:"rebuild"` // it is another revision
-	Upload  bool `json:"upload"`  // whose code will be uploaded
+	Rebuild  bool `json:"rebuild"`            // it is another revision
+	Upload   bool `json:"upload"`             // whose code will be uploaded
+	Revision int  `json:"revision,omitempty"` // that is built next
 }
 
 func (e EvaluatorUpdated) Evolve(v *Evaluator) {
@@ -121,11 +123,17 @@ func (e EvaluatorUploaded) Evolve(v *Evaluator) {
 type EvaluatorBuilt struct {
 	Revision int    `json:"revision"`
 	BuildLog string `json:"buildLog,omitempty"`
+	Files    Files  `json:"files,omitzero"` // as they run
+	Entry
 }
 
 func (e EvaluatorBuilt) Evolve(v *Evaluator) {
 	v.State, v.Status, v.Active, v.BuildLog = EvaluatorActive, StatusOf(nil), e.Revision, e.BuildLog
-	v.Built = append(slices.Clone(v.Built), Build{e.Revision, v.EvaluatorCode, v.Files})
+	files := e.Files
+	if len(files.Sizes) == 0 { // as earlier versions recorded it: the files that were uploaded
+		files = v.Files
+	}
+	v.Built = append(slices.Clone(v.Built), Build{e.Revision, v.EvaluatorCode, files, e.Entry})
 	v.Built = v.Built[max(len(v.Built)-MaxBuilds, 0):]
 }
 
@@ -180,7 +188,11 @@ func (c UpdateEvaluator) Decide(e Evaluator, _ time.Time) (Event[Evaluator], err
 		return nil, err
 	}
 	rebuild := !sameJSON(c.EvaluatorCode, e.EvaluatorCode) || c.Upload && !prepared
-	return EvaluatorUpdated{c.EvaluatorSpec, rebuild, c.Upload}, nil
+	updated := EvaluatorUpdated{EvaluatorSpec: c.EvaluatorSpec, Rebuild: rebuild, Upload: c.Upload, Revision: e.Revision}
+	if rebuild {
+		updated.Revision++
+	}
+	return updated, nil
 }
 
 // UploadEvaluator records the code of the revision that is being built.
@@ -207,6 +219,8 @@ func (c UploadEvaluator) Decide(e Evaluator, _ time.Time) (Event[Evaluator], err
 type AcceptBuild struct {
 	Revision int
 	BuildLog string
+	Files    Files
+	Entry
 }
 
 func (c AcceptBuild) Decide(e Evaluator, _ time.Time) (Event[Evaluator], error) {
@@ -258,9 +272,10 @@ func (DeleteEvaluator) Decide(e Evaluator, _ time.Time) (Event[Evaluator], error
 
 // EvaluatorSpec is what the caller sets.
 type EvaluatorSpec struct {
-	DisplayName    string `json:"displayName"`
-	Description    string `json:"description"`
-	DefaultDataset string `json:"defaultDataset,omitempty"`
+	DisplayName    string   `json:"displayName"`
+	Description    string   `json:"description"`
+	DefaultDataset string   `json:"defaultDataset,omitempty"`
+	Secrets        []string `json:"secrets,omitempty"` // that the code is given as environment variables, by their keyNames
 	EvaluatorCode
 }
 
@@ -299,6 +314,7 @@ type EvaluatorSource struct {
 const (
 	MaxCriteria    = 100
 	MaxInlineFiles = 100
+	MaxCodeSecrets = 8
 	MaxInlineCode  = 256 << 10 // bytes, of all snippets and requirements together
 )
 
@@ -306,6 +322,12 @@ func (s EvaluatorSpec) check() error {
 	var v Violations
 	checkText(&v, s.DisplayName, s.Description)
 	reference(&v, "defaultDataset", s.DefaultDataset, "datasets")
+	v.Require(len(s.Secrets) <= MaxCodeSecrets, "secrets", "must have at most %d entries", MaxCodeSecrets)
+	for i, name := range s.Secrets {
+		v.Require(name != "", indexed("secrets", i), "must not be empty")
+		reference(&v, indexed("secrets", i), name, Secrets.Collection)
+		v.Require(!slices.Contains(s.Secrets[:i], name), indexed("secrets", i), "is there twice")
+	}
 	short := func(field, text string) {
 		v.Require(len(text) <= 1024, field, "must have at most 1024 bytes")
 	}
@@ -338,7 +360,7 @@ func (c Criterion) check(v *Violations, at string) (code, files int) {
 		return 0, 0
 	}
 	for _, name := range slices.Sorted(maps.Keys(s.FileContents)) {
-		v.Require(name != "" && len(name) <= 256, at+".codeSnippets.fileContents", "names of files must have 1 to 256 bytes")
+		v.Require(CheckCodePath(name), at+".codeSnippets.fileContents", "%.64q %s", name, CodePathRule)
 		code += len(name) + len(s.FileContents[name])
 	}
 	_, given := s.FileContents[s.EntryFile]

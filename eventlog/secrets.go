@@ -1,0 +1,56 @@
+package eventlog
+
+import (
+	"context"
+	"strings"
+
+	"anneal/domain"
+)
+
+// OpenSecret decrypts what was sealed for a resource, key name and version.
+type OpenSecret func(ctx context.Context, name domain.Name, keyName string, version int, sealed domain.Sealed) (domain.SecretValue, error)
+
+// A Secrets opens secrets for code that names them.
+type Secrets struct {
+	Rows Rows
+	Open OpenSecret
+}
+
+// maxSecrets bounds what code is given, in bytes, so that it fits into a message.
+const maxSecrets = 256 << 10
+
+// Values are the values of secrets by their key names, for the code of an
+// account. field is where they are named.
+func (s Secrets) Values(ctx context.Context, account, field string, names []string) (map[string]string, error) {
+	values, size := map[string]string{}, 0
+	for _, text := range names {
+		name := domain.Name(text)
+		state, _ := s.Rows.Row(name)
+		secret, ok := state.(domain.Secret)
+		if !ok || name.Account() != account {
+			return nil, domain.Faultf(domain.FailedPrecondition, "%s: %s is no secret of accounts/%s (any more): create it, or name another", field, name, account)
+		}
+		if _, twice := values[secret.KeyName]; twice {
+			return nil, domain.Faultf(domain.FailedPrecondition, "%s: two of them have the key name %s: name one", field, secret.KeyName)
+		}
+		value, err := s.Open(ctx, name, secret.KeyName, secret.Version, secret.Value)
+		if err != nil {
+			return nil, err
+		}
+		if size += len(value.Reveal()); size > maxSecrets {
+			return nil, domain.Faultf(domain.FailedPrecondition, "%s: their values have more than %d bytes together: name fewer", field, maxSecrets)
+		}
+		values[secret.KeyName] = value.Reveal()
+	}
+	return values, nil
+}
+
+// Redact takes values out of a text that is shown.
+func Redact(text string, values map[string]string) string {
+	for _, value := range values {
+		if len(value) >= 4 { // shorter ones would be found everywhere
+			text = strings.ReplaceAll(text, value, "[redacted]")
+		}
+	}
+	return text
+}
