@@ -39,7 +39,7 @@ var mayImport = map[string][]string{
 	"schedulers/...":        {"domain", "eventlog", "projections"},
 	"workers":               {"domain", "domain/rows", "domain/weights", "eventlog", "projections", "blobs", "engines"},
 	"workers/wire":          {"domain", "engines"},
-	"workers/tasks":         {"domain", "domain/rows", "domain/weights", "eventlog", "blobs"},
+	"workers/tasks":         {"domain", "domain/rows", "domain/weights", "eventlog", "blobs", "engines"},
 	"workers/agent/...":     {"domain", "engines", "workers/wire"},
 	"api/described":         {},
 	"api":                   {"domain", "domain/rows", "eventlog", "projections", "blobs", "engines"},

@@ -35,7 +35,7 @@ type EvaluatorRevision struct {
 
 var evaluators = &resource[domain.Evaluator, Evaluator]{
 	kind: domain.Evaluators, noun: "evaluator", wrapper: "evaluator", idParam: "evaluatorId", reads: toRead, writes: toWrite, named: true,
-	fields: storedFieldsOf[domain.Evaluator, Evaluator]("name", "displayName", "description", "defaultDataset", "criteria", "requirements", "entryPoint",
+	fields: storedFieldsOf[domain.Evaluator, Evaluator]("name", "displayName", "description", "defaultDataset", "secrets", "criteria", "requirements", "entryPoint",
 		"commitHash", "source", "createTime", "updateTime", "state", "status", "createdBy", "revision"),
 	render: func(_ *projections.View, row *projections.Row[domain.Evaluator], out *Evaluator) {
 		e := &row.State
@@ -47,13 +47,13 @@ var evaluators = &resource[domain.Evaluator, Evaluator]{
 	},
 	asksUpdate: []parameter{{"prepareCodeUpload", boolValue, "Whether to begin a new revision, whose code is uploaded next."}},
 	askUpdate:  func(p *params, given *Evaluator) { given.upload = p.flag("prepareCodeUpload") },
-	prepare: func(c *call, _ domain.Name, given *Evaluator, extra map[string]string, v *domain.Violations) error {
+	prepare: func(c *call, name domain.Name, given *Evaluator, extra map[string]string, v *domain.Violations) error {
 		field := "defaultDataset"
 		if extra != nil { // a create: the evaluator is a field of the body
 			field = "evaluator." + field
 		}
 		c.wantDataset(v, field, given.DefaultDataset)
-		return nil
+		return c.mayGuardCode(name, given.Secrets)
 	},
 	create: func(c *call, _ domain.Name, given *Evaluator) domain.Command[domain.Evaluator] {
 		return domain.CreateEvaluator{EvaluatorSpec: given.EvaluatorSpec, CreatedBy: string(c.caller.key)}
@@ -86,6 +86,16 @@ func codeFolder(name domain.Name) string {
 	return "evaluators/" + name.Account() + "/" + name.ID() + "/"
 }
 
+// mayGuardCode requires that who changes an evaluator that names secrets, or
+// will, may see those too: its code can tell what it is given.
+func (c *call) mayGuardCode(name domain.Name, secrets []string) error {
+	row, ok := c.snapshot().Evaluators.Get(name)
+	if len(secrets) == 0 && (!ok || len(row.State.Secrets) == 0) {
+		return nil
+	}
+	return c.caller.may(toGuard)
+}
+
 func evaluatorOperations() []operation {
 	const one = collectionPath + "evaluators/{id}"
 	all := []operation{
@@ -98,6 +108,7 @@ func evaluatorOperations() []operation {
 			body: noSettings, emptyBody: true, answer: typeFor[Evaluator](), handle: evaluators.verb(takeCode)},
 		{id: "getEvaluatorBuildLogEndpoint", method: "GET", path: one + ":getBuildLogEndpoint", summary: "Get a URL of an evaluator's build log", may: toRead,
 			answer: typeFor[buildLogURL](), handle: evaluators.verb(buildLog)},
+		previewOperation(),
 	}
 	for i := range all {
 		all[i].tag = "evaluators"
@@ -111,7 +122,10 @@ type buildLogURL struct {
 }
 
 // mayUploadCode is why code cannot be uploaded now; nil when it can.
-func mayUploadCode(row *projections.Row[domain.Evaluator]) error {
+func (c *call) mayUploadCode(row *projections.Row[domain.Evaluator]) error {
+	if err := c.mayGuardCode(row.Name, nil); err != nil {
+		return err
+	}
 	_, err := domain.UploadEvaluator{Revision: row.State.Revision, Files: domain.Files{Folder: "x", Sizes: map[string]int64{"x": 1}}}.Decide(row.State, time.Time{})
 	return err
 }
@@ -125,7 +139,7 @@ func codeEndpoints(c *call) (any, error) {
 	}
 	row, err := evaluators.row(c)
 	if err == nil {
-		err = mayUploadCode(row)
+		err = c.mayUploadCode(row)
 	}
 	if err != nil {
 		return nil, err
@@ -152,7 +166,7 @@ func uploadCode(c *call) (any, error) {
 		}
 		return evaluators.wire(c, again.Name)
 	}
-	if err := mayUploadCode(row); err != nil {
+	if err := c.mayUploadCode(row); err != nil {
 		return nil, err
 	}
 	form, done, err := c.form()
@@ -188,7 +202,7 @@ func takeCode(c *call, row *projections.Row[domain.Evaluator]) (any, error) {
 		}
 		return evaluators.wire(c, again.Name)
 	}
-	if err := mayUploadCode(row); err != nil {
+	if err := c.mayUploadCode(row); err != nil {
 		return nil, err
 	}
 	arrived, err := c.Blobs.Files(c.ctx, codeArrivals(row.Name))

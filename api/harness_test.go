@@ -80,7 +80,7 @@ func newStage(t testing.TB, limits Limits) *stage {
 }
 
 func (s *stage) options(limits Limits) Options {
-	return Options{Log: s.log, World: s.world, Blobs: s.store, Sealer: s.vault, Answers: s.answers, Replicas: s.replicas, Pepper: pepper,
+	return Options{Log: s.log, World: s.world, Blobs: s.store, Sealer: s.vault, Answers: s.answers, Replicas: s.replicas, Scorer: exactScorer{}, Pepper: pepper,
 		Prices: domain.Prices{CurrencyCode: "EUR", Adapter: 400_000_000, AllParameters: 1_200_000_000},
 		Now:    s.clock.tick, Limits: limits, Logger: slog.New(slog.NewTextHandler(s.logged, &slog.HandlerOptions{Level: slog.LevelDebug}))}
 }

@@ -173,6 +173,8 @@ func evaluatorRows() []row {
 		{id: "getEvaluatorUploadEndpoint", scene: waiting, request: "POST " + one + ":getUploadEndpoint user\n{\"filenameToSize\": {\"main.py\": 20}}"},
 		{id: "uploadEvaluator", scene: waiting, request: "POST " + one + ":upload user upload=main.py\ndef evaluate(messages, **kwargs): return 1"},
 		{id: "validateEvaluatorUpload", scene: waiting + "! put accounts/acme/evaluators/exact\n", request: "POST " + one + ":validateUpload user"},
+		{id: "previewEvaluator", request: "POST /v1/accounts/acme/evaluators:previewEvaluator user\n{\"evaluator\": {\"criteria\": [{\"codeSnippets\": {\"fileContents\": {\"main.py\": \"def evaluate(messages, ground_truth): return messages[-1]['content'] == ground_truth\"}}}]}, " +
+			"\"sampleData\": [{\"messages\": [{\"role\": \"user\", \"content\": \"Capital of Peru?\"}, {\"role\": \"assistant\", \"content\": \"Lima\"}], \"ground_truth\": \"Lima\"}]}"},
 		{id: "getEvaluatorBuildLogEndpoint", scene: anEvaluator + "> PATCH " + one + " user\n> {\"name\": \"accounts/acme/evaluators/exact\", \"requirements\": \"numpy\"}\n\n! built accounts/acme/evaluators/exact\n",
 			request: "GET " + one + ":getBuildLogEndpoint user"},
 	}

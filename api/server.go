@@ -97,8 +97,9 @@ type Options struct {
 	Answers  Answers // nil keeps them in memory
 	Uses     Uses    // nil forgets with the process when keys were used
 	Replicas Replicas
-	Pepper   []byte // keys are hashed with it, page tokens signed
-	Strict   bool   // refuse unknown inference parameters instead of warning
+	Scorer   engines.Scorer // of previews; nil refuses them
+	Pepper   []byte         // keys are hashed with it, page tokens signed
+	Strict   bool           // refuse unknown inference parameters instead of warning
 	Now      func() time.Time
 	Logger   *slog.Logger
 	Metrics  *prometheus.Registry

@@ -7,19 +7,9 @@ import (
 	"anneal/domain"
 )
 
-// unoffered are the operations of the interface that this version does not
-// have yet, below /v1/accounts/{account}: each is refused by its name, with
-// what to do instead, to whoever would be allowed to use it.
-var unoffered = []struct {
-	method, path string
-	who          permission
-	what         string // begins a sentence, in the singular
-	instead      string
-}{
-	{"POST", "/evaluators:previewEvaluator", toWrite, "previewing an evaluator", "try the code on your own machine: this installation has no sandbox to run it in"},
-}
-
-// unofferedInference are those of the inference and audio paths.
+// unofferedInference are the operations of the interface that this version does
+// not have yet: each is refused by its name, with what to do instead, to whoever
+// would be allowed to use it.
 var unofferedInference = []struct{ method, path, what, instead string }{
 	{"POST", "/v1/audio/transcriptions", "transcription of audio", "no engine here takes audio"},
 	{"POST", "/v1/audio/translations", "translation of audio", "no engine here takes audio"},
@@ -28,10 +18,6 @@ var unofferedInference = []struct{ method, path, what, instead string }{
 // unofferedOperations are routed, and not described.
 func unofferedOperations() []operation {
 	var all []operation
-	for _, one := range unoffered {
-		all = append(all, operation{id: one.method + " " + one.path, method: one.method, path: "/v1/accounts/{account}" + one.path, may: one.who, unlisted: true,
-			handle: func(*call) (any, error) { return nil, notOffered(one.what, one.instead) }})
-	}
 	for _, one := range unofferedInference {
 		all = append(all, operation{id: one.method + " " + one.path, method: one.method, path: one.path, gate: toModels, unlisted: true,
 			handle: func(*call) (any, error) { return nil, notOffered(one.what, one.instead) }})

@@ -17,15 +17,6 @@ import (
 // only to whoever would be allowed to use it.
 func TestWhatIsNotOfferedYet(t *testing.T) {
 	s := newStage(t, Limits{})
-	for _, one := range unoffered {
-		path := "/v1/accounts/acme" + strings.ReplaceAll(one.path, "{id}", "one")
-		a := s.call(one.method, path, "operator", "")
-		require.Equal(t, http.StatusNotImplemented, a.status, "%s %s: %s", one.method, path, a.body)
-		require.EqualValues(t, domain.Unimplemented, a.json(t)["code"])
-		require.Contains(t, a.json(t)["message"], one.what+" is not offered yet: ")
-		require.Equal(t, http.StatusForbidden, s.call(one.method, path, "other", "").status, path)
-		require.Equal(t, http.StatusUnauthorized, s.call(one.method, path, "", "").status, path)
-	}
 	for _, one := range unofferedInference {
 		a := s.call(one.method, one.path, "inference", "")
 		require.Equal(t, http.StatusNotImplemented, a.status, "%s: %s", one.path, a.body)

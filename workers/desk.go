@@ -36,7 +36,10 @@ type Options struct {
 	BeginWithin time.Duration
 	// Shred deletes the data key of a sealed value, for good; no error when it is
 	// gone already. Nil keeps the keys of deployments that are purged.
-	Shred  func(ctx context.Context, keyID string) error
+	Shred func(ctx context.Context, keyID string) error
+	// Open decrypts the secrets that an evaluator names, for the orders that
+	// bring its code to a node. Nil refuses evaluators that name some.
+	Open   eventlog.OpenSecret
 	Logger *slog.Logger // nil is silence
 }
 

@@ -27,8 +27,9 @@ type job struct {
 	EvaluationData domain.Name
 	OutputModel    string // id in the job's account
 	Settings       engines.TrainSettings
-	KeepRank       bool // go on with the rank that Adapter has
-	Waits          bool // for its next step when this one is done
+	KeepRank       bool        // go on with the rank that Adapter has
+	Waits          bool        // for its next step when this one is done
+	Evaluator      domain.Name // that scores its answers, or ""
 }
 
 // jobNamed is the job of a name; false when there is none.
@@ -108,7 +109,7 @@ func preference(row *projections.Row[domain.DPOJob]) job {
 func reinforcement(row *projections.Row[domain.ReinforcementJob]) job {
 	s := &row.State
 	j := trained(job{Name: row.Name, Life: &s.JobLife, Version: row.Version, Made: row.CreateTime, DisplayName: s.DisplayName, Method: engines.Reinforcement,
-		Dataset: domain.Name(s.Dataset), EvaluationData: domain.Name(s.EvaluationDataset)}, s.TrainingConfig, s.EvalAutoCarveout)
+		Dataset: domain.Name(s.Dataset), EvaluationData: domain.Name(s.EvaluationDataset), Evaluator: domain.Name(s.Evaluator)}, s.TrainingConfig, s.EvalAutoCarveout)
 	j.Settings.Loss = s.LossConfig
 	j.Settings.Rollouts = &engines.Rollouts{ChunkSize: s.ChunkSize, MaxConcurrent: s.MaxConcurrentRollouts, MaxConcurrentEvaluations: s.MaxConcurrentEvaluations}
 	if s.InferenceParameters != nil {

@@ -9,6 +9,7 @@ import (
 
 	"anneal/domain"
 	"anneal/engines"
+	"anneal/eventlog"
 	"anneal/projections"
 	"anneal/workers/wire"
 )
@@ -156,6 +157,11 @@ func (d *Desk) trainOrder(ctx context.Context, view *projections.View, j job) (o
 			return order, err
 		}
 	}
+	if j.Evaluator != "" {
+		if order.Evaluator, err = d.evaluator(ctx, view, j); err != nil {
+			return order, err
+		}
+	}
 	if last, ok := j.Life.LastCheckpoint(); ok {
 		if order.Resume, err = d.folder(ctx, last.Files.Folder, last.Files); err != nil {
 			return order, err
@@ -163,6 +169,31 @@ func (d *Desk) trainOrder(ctx context.Context, view *projections.View, j job) (o
 		order.ResumeStep = last.Step
 	}
 	return order, nil
+}
+
+// evaluator is the code that the job began with, and what it is given. Its
+// secrets are opened for this order alone.
+func (d *Desk) evaluator(ctx context.Context, view *projections.View, j job) (*wire.Evaluator, error) {
+	row, ok := view.Evaluators.Get(j.Evaluator)
+	if !ok {
+		return nil, domain.Faultf(domain.FailedPrecondition, "the evaluator %s does not exist (any more)", j.Evaluator)
+	}
+	build, ok := row.State.BuildOf(j.Life.EvaluatorRevision)
+	if !ok || build.Entry.File == "" {
+		return nil, domain.Faultf(domain.FailedPrecondition, "revision %d of %s is not there to be run (any more): create another job", j.Life.EvaluatorRevision, j.Evaluator)
+	}
+	code, err := d.folder(ctx, keyOf(build.Files.Folder, row.CreateTime), build.Files)
+	if err != nil {
+		return nil, err
+	}
+	order := &wire.Evaluator{Code: *code, EntryFile: build.Entry.File, EntryFunc: build.Entry.Func}
+	if len(row.State.Secrets) > 0 {
+		if d.Open == nil {
+			return nil, domain.Faultf(domain.FailedPrecondition, "the evaluator %s names secrets, and this server opens none", j.Evaluator)
+		}
+		order.Env, err = eventlog.Secrets{Rows: d.World, Open: d.Open}.Values(ctx, j.Name.Account(), string(j.Evaluator)+": secrets", row.State.Secrets)
+	}
+	return order, err
 }
 
 // free refuses a job whose output model another has made: better before the

@@ -19,6 +19,7 @@ import (
 	"anneal/blobs"
 	"anneal/domain"
 	"anneal/engines/embedded"
+	"anneal/engines/sandbox"
 	"anneal/eventlog"
 	"anneal/projections"
 	"anneal/schedulers"
@@ -39,6 +40,7 @@ type server struct {
 	world   *projections.World
 	blobs   *blobs.Store
 	handler *api.Server
+	code    *sandbox.Sandbox // evaluators are built and previewed in it
 	http    *http.Server
 
 	release func()             // of the data folder's lock
@@ -186,7 +188,8 @@ func (s *server) openDuties(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	desk := workers.NewDesk(workers.Options{Log: log, World: s.world, Blobs: s.blobs, Conn: s.events.Desk(), Shred: sealer.Shred, LostAfter: s.flags.lostAfter, Logger: s.logger})
+	s.code = s.flags.node.sandbox(ctx, s.logger)
+	desk := workers.NewDesk(workers.Options{Log: log, World: s.world, Blobs: s.blobs, Conn: s.events.Desk(), Shred: sealer.Shred, Open: sealer.Open, LostAfter: s.flags.lostAfter, Logger: s.logger})
 	s.duties.add("desk", desk.Run)
 	for _, scheduler := range []schedulers.Scheduler{
 		schedulers.Jobs{}, schedulers.Replicas{PlaceWithin: s.flags.placementTimeout, KeepDeleted: s.flags.keepDeleted},
@@ -214,6 +217,9 @@ func (s *server) openDuties(ctx context.Context) error {
 	if err := deriver.Handle(router); err != nil {
 		return err
 	}
+	if err := (tasks.EvaluatorBuilder{Log: log, World: s.world, Blobs: s.blobs, Now: time.Now, Builder: s.code, Open: sealer.Open}).Handle(router); err != nil {
+		return err
+	}
 	s.duties.add("tasks", router.Run)
 	if !s.flags.worker {
 		return nil
@@ -228,7 +234,7 @@ func (s *server) openDuties(ctx context.Context) error {
 	}
 	flags := s.flags.node
 	flags.id = s.localNode()
-	s.duties.first("worker", func(ctx context.Context) error { return runAgent(ctx, options, flags) })
+	s.duties.first("worker", func(ctx context.Context) error { return runAgent(ctx, options, flags, s.code) })
 	return nil
 }
 
@@ -275,7 +281,7 @@ func (s *server) openAPI(ctx context.Context, listener net.Listener) error {
 		return err
 	}
 	s.handler = api.New(api.Options{Prices: prices,
-		Log: s.events.Log(), World: s.world, Blobs: s.blobs, Sealer: sealer, Answers: answers, Uses: uses, Replicas: workers.Replicas{Conn: s.events.Desk()}, Pepper: pepper,
+		Log: s.events.Log(), World: s.world, Blobs: s.blobs, Sealer: sealer, Answers: answers, Uses: uses, Replicas: workers.Replicas{Conn: s.events.Desk()}, Scorer: s.code, Pepper: pepper,
 		Logger: s.logger, Limits: api.Limits{Upload: s.flags.maxUpload, ModelFile: s.flags.maxModelFile, ModelFiles: s.flags.maxModelFiles, Wake: s.flags.holdFor, ScaleToZero: s.flags.zeroFloor, JobTime: s.flags.jobDeadline},
 	})
 	s.http = api.HTTP(ctx, s.handler, s.logger)

@@ -18,6 +18,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"anneal/domain"
+	"anneal/engines/sandbox"
 	"anneal/eventlog"
 	"anneal/workers/agent"
 )
@@ -28,12 +29,14 @@ type nodeFlags struct {
 	id, pool     string
 	accelerators []string
 	engine       engineFlags
+	plain        bool // evaluators run without a sandbox
 }
 
 func (n *nodeFlags) add(c *cobra.Command) {
 	f := c.Flags()
 	f.StringVar(&n.id, "node-id", "", "the node's ID (default: a random one that is kept)")
 	f.StringVar(&n.pool, "pool", "", "training or inference (default: both)")
+	f.BoolVar(&n.plain, "evaluators-without-sandbox", false, "run evaluators' code as plain processes of this user, who may do whatever this user may: for one user's own code alone")
 	f.StringArrayVar(&n.accelerators, "accelerators", nil, "imitate devices: TYPE=N, such as VENDOR_A_H100_80GB=8; may be repeated")
 	n.engine.add(c)
 }
@@ -62,6 +65,18 @@ func (n *nodeFlags) devices() (map[string]int, error) {
 		devices[kind] += count
 	}
 	return devices, nil
+}
+
+// sandbox is where evaluators run. What it lacks is said once, at the start.
+func (n *nodeFlags) sandbox(ctx context.Context, logger *slog.Logger) *sandbox.Sandbox {
+	made := sandbox.New(sandbox.Options{Plain: n.plain})
+	if n.plain {
+		logger.Warn("evaluators run WITHOUT a sandbox: their code may read, change and send whatever this user may; this is for one user's own code alone")
+	}
+	if err := made.Check(ctx); err != nil {
+		logger.Warn("evaluators are not built or run here", "error", err)
+	}
+	return made
 }
 
 func workCommand() *cobra.Command {
@@ -113,7 +128,8 @@ func work(ctx context.Context, join, token, dir string, flags nodeFlags) error {
 		return err
 	}
 	fmt.Fprintf(os.Stdout, "node %s works for %s\n", flags.id, join)
-	return runAgent(ctx, agent.Options{Token: token, URL: join, Dir: filepath.Join(dir, "work"), Log: newLogger()}, flags)
+	logger := newLogger()
+	return runAgent(ctx, agent.Options{Token: token, URL: join, Dir: filepath.Join(dir, "work"), Log: logger}, flags, flags.sandbox(ctx, logger))
 }
 
 // mostWorkers is how many agents one user may run on a machine without saying
@@ -171,7 +187,7 @@ func tryJoin(ctx context.Context, join, node, token string) error {
 }
 
 // runAgent works until ctx is done; o says where.
-func runAgent(ctx context.Context, o agent.Options, flags nodeFlags) error {
+func runAgent(ctx context.Context, o agent.Options, flags nodeFlags, evaluators *sandbox.Sandbox) error {
 	devices, err := flags.devices()
 	if err != nil {
 		return err
@@ -183,6 +199,12 @@ func runAgent(ctx context.Context, o agent.Options, flags nodeFlags) error {
 		return err
 	}
 	o.Node, o.Pool, o.Version = flags.id, flags.pool, version
+	if err := evaluators.Check(ctx); err != nil {
+		o.Engine.Why["score"] = err.Error()
+	} else {
+		o.Engine.Scorer = evaluators
+		delete(o.Engine.Why, "score")
+	}
 	if len(devices) > 0 {
 		o.Capacity = devices
 	}

@@ -151,6 +151,11 @@ func (t *attempt) train() (result engines.TrainResult, err error) {
 	}
 	order, release, err := t.prepare()
 	defer release()
+	if err == nil {
+		var closed func()
+		order.Evaluation, closed, err = t.openEvaluation()
+		defer closed()
+	}
 	if err != nil {
 		return result, err
 	}

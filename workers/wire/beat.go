@@ -107,6 +107,7 @@ type Train struct {
 	Data       Folder                `json:"data"`
 	Eval       *Folder               `json:"eval,omitempty"`
 	Resume     *Folder               `json:"resume,omitempty"`
+	Evaluator  *Evaluator            `json:"evaluator,omitempty"`
 	ResumeStep int                   `json:"resumeStep,omitempty"`
 	Settings   engines.TrainSettings `json:"settings"`
 	Seed       uint64                `json:"seed"`
@@ -115,6 +116,15 @@ type Train struct {
 
 // ID is the attempt's allocation's.
 func (t Train) ID() string { return domain.AllocationID(t.Job, t.Attempt) }
+
+// An Evaluator is code that scores answers of an attempt, and the secrets that
+// it names, by their key names.
+type Evaluator struct {
+	Code      Folder            `json:"code"`
+	EntryFile string            `json:"entryFile"`
+	EntryFunc string            `json:"entryFunc"`
+	Env       map[string]string `json:"env,omitempty"`
+}
 
 // A Serve order is all that a replica needs. Made is when the deployment was
 // created, for the same reason as a job's.

@@ -1,0 +1,234 @@
+package api
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"anneal/domain"
+	"anneal/engines"
+	"anneal/eventlog"
+)
+
+// Limits of a preview.
+const (
+	maxSamples  = 100
+	previewTime = time.Minute // for all samples together
+	mostPreview = 2           // of an account at one time
+)
+
+func previewOperation() operation {
+	return operation{id: "previewEvaluator", method: "POST", path: collectionPath + "evaluators:previewEvaluator", summary: "Try an evaluator on a few rows", may: toWrite,
+		about: "Nothing is kept. The code is that of the evaluator's criteria; without any, the newest built code of the evaluator that has its name. " +
+			"What the code printed comes back too, a text for each sample. A preview takes a minute at most: samples that it does not come to say so.",
+		body: typeFor[previewQuestion](), requires: []string{"evaluator", "sampleData"}, answer: typeFor[previewAnswer](), handle: previewEvaluator}
+}
+
+// A previewQuestion is code and rows to try it on.
+type previewQuestion struct {
+	Evaluator  *PreviewedEvaluator `json:"evaluator"`
+	SampleData []any               `json:"sampleData"`
+	MaxSamples int                 `json:"maxSamples,omitempty"`
+}
+
+// PreviewedEvaluator is an evaluator that need not be there yet.
+type PreviewedEvaluator struct {
+	Name string `json:"name,omitempty"`
+	domain.EvaluatorSpec
+}
+
+// A previewAnswer is what became of each row.
+type previewAnswer struct {
+	Results        []PreviewResult `json:"results"`
+	TotalSamples   int             `json:"totalSamples"`
+	TotalRuntimeMs int             `json:"totalRuntimeMs"`
+	Stdout         []string        `json:"stdout"`
+	Stderr         []string        `json:"stderr"`
+}
+
+// PreviewResult is what became of one row.
+type PreviewResult struct {
+	Success        bool               `json:"success"`
+	Score          float64            `json:"score"`
+	PerMetricEvals map[string]float64 `json:"perMetricEvals"`
+	Reason         string             `json:"reason"`
+}
+
+func previewEvaluator(c *call) (any, error) {
+	var asked previewQuestion
+	p := c.params()
+	if err := readVerbWith(c, &p.violations, &asked); err != nil {
+		return nil, err
+	}
+	rows := asked.rows(&p.violations)
+	if err := p.err(); err != nil {
+		return nil, err
+	}
+	if err := c.mayWork(c.account); err != nil {
+		return nil, err
+	}
+	leave, ok := c.busy.enter("previews "+c.account, mostPreview)
+	if !ok {
+		return nil, domain.Faultf(domain.ResourceExhausted, "%d previews of accounts/%s are under way: wait for one to end", mostPreview, c.account)
+	}
+	defer leave()
+	dir, err := os.MkdirTemp("", "anneal-preview-")
+	if err != nil {
+		return nil, err
+	}
+	defer os.RemoveAll(dir)
+	code, err := c.previewed(*asked.Evaluator, dir)
+	if err != nil {
+		return nil, err
+	}
+	if c.Scorer == nil {
+		return nil, domain.Faultf(domain.Unavailable, "this server runs no evaluators: create the evaluator, and look at its build log")
+	}
+	began := c.Now()
+	ctx, cancel := context.WithTimeout(c.ctx, previewTime)
+	defer cancel()
+	answer, err := tryOn(ctx, c.Scorer, code, rows)
+	if c.ctx.Err() != nil {
+		return nil, c.ctx.Err()
+	}
+	var fault *domain.Fault
+	if errors.As(err, &fault) {
+		shown := *fault
+		shown.Message = eventlog.Redact(shown.Message, code.Env)
+		return nil, &shown
+	}
+	answer.TotalRuntimeMs = int(c.Now().Sub(began) / time.Millisecond)
+	return answer, err
+}
+
+// rows are the samples that are tried: objects, or texts that hold one.
+func (q previewQuestion) rows(v *domain.Violations) []map[string]any {
+	v.Require(q.Evaluator != nil, "evaluator", "is required")
+	v.Require(q.MaxSamples >= 0 && q.MaxSamples <= maxSamples, "maxSamples", "must be from 1 to %d; 0 tries all", maxSamples)
+	v.Require(len(q.SampleData) > 0 && len(q.SampleData) <= maxSamples, "sampleData", "must have 1 to %d entries", maxSamples)
+	samples := q.SampleData
+	if q.MaxSamples > 0 {
+		samples = samples[:min(len(samples), q.MaxSamples)]
+	}
+	var rows []map[string]any
+	for i, sample := range samples {
+		if text, ok := sample.(string); ok {
+			var held any
+			_ = json.Unmarshal([]byte(text), &held) // what it does not hold is no object
+			sample = held
+		}
+		row, ok := sample.(map[string]any)
+		v.Require(ok, fmt.Sprintf("sampleData[%d]", i), "must be a JSON object, or a text that holds one")
+		if ok {
+			v.Require(row["messages"] != nil, fmt.Sprintf("sampleData[%d].messages", i), "is required: the last of them is the answer that is scored")
+		}
+		rows = append(rows, row)
+	}
+	return rows
+}
+
+// previewed writes the code into dir.
+func (c *call) previewed(e PreviewedEvaluator, dir string) (code engines.EvaluatorCode, err error) {
+	var v domain.Violations
+	inline, entry := e.Inline(&v)
+	names := e.Secrets
+	if len(inline) > 0 {
+		if _, err := (domain.CreateEvaluator{EvaluatorSpec: e.EvaluatorSpec}).Decide(domain.Evaluator{}, c.now); err != nil {
+			return code, prefixedBy("evaluator.", err)
+		}
+		if err := v.Err(); err != nil {
+			return code, prefixedBy("evaluator.", err)
+		}
+		for _, name := range slices.Sorted(maps.Keys(inline)) {
+			if err := writeCode(dir, name, strings.NewReader(inline[name])); err != nil {
+				return code, err
+			}
+		}
+	} else {
+		row, ok := c.snapshot().Evaluators.Get(domain.Name(e.Name))
+		v.Require(ok && row.Name.Account() == c.account, "evaluator", "must have criteria with code, or the name of an evaluator of accounts/%s", c.account)
+		if err := v.Err(); err != nil {
+			return code, err
+		}
+		build, ok := row.State.BuildOf(row.State.Active)
+		if !ok {
+			return code, domain.Faultf(domain.FailedPrecondition, "%s was never built: it is %s (%s)", row.Name, row.State.State, row.State.Status.Message)
+		}
+		if err := c.fetchCode(build.Files, dir); err != nil {
+			return code, err
+		}
+		entry, names = build.Entry, row.State.Secrets
+	}
+	code = engines.EvaluatorCode{Dir: dir, EntryFile: entry.File, EntryFunc: entry.Func}
+	if len(names) > 0 {
+		if err := c.caller.may(toGuard); err != nil {
+			return code, err
+		}
+		code.Env, err = eventlog.Secrets{Rows: c.World, Open: c.Sealer.Open}.Values(c.ctx, c.account, "evaluator.secrets", names)
+	}
+	return code, err
+}
+
+func (c *call) fetchCode(files domain.Files, dir string) error {
+	for _, name := range sortedKeys(files.Sizes) {
+		content, err := c.Blobs.Get(c.ctx, files.Folder+name)
+		if err != nil {
+			return err
+		}
+		if err := errors.Join(writeCode(dir, name, content), content.Close()); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func writeCode(dir, name string, content io.Reader) error {
+	path := filepath.Join(dir, filepath.FromSlash(name))
+	if !domain.CheckCodePath(name) {
+		return domain.Faultf(domain.InvalidArgument, "the name %s of a file %s", quoted(name), domain.CodePathRule)
+	}
+	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+		return err
+	}
+	file, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
+	if err != nil {
+		return err
+	}
+	_, err = io.Copy(file, content)
+	return errors.Join(err, file.Close())
+}
+
+// tryOn scores the rows one by one, for as long as ctx lasts.
+func tryOn(ctx context.Context, scorer engines.Scorer, code engines.EvaluatorCode, rows []map[string]any) (answer previewAnswer, err error) {
+	evaluation, err := scorer.Open(ctx, code)
+	if err != nil {
+		return answer, err
+	}
+	defer func() { err = cmp.Or(err, evaluation.Close()) }()
+	answer = previewAnswer{TotalSamples: len(rows), Stdout: []string{}, Stderr: []string{}}
+	for _, row := range rows {
+		scores, err := evaluation.Score(ctx, []map[string]any{row})
+		if ctx.Err() != nil {
+			scores = []engines.Score{{Reason: fmt.Sprintf("not scored: a preview takes %s at most", previewTime)}}
+		} else if err != nil {
+			return answer, err
+		}
+		one := scores[0]
+		result := PreviewResult{Success: one.Valid, Score: one.Value, PerMetricEvals: one.Metrics, Reason: eventlog.Redact(one.Reason, code.Env)}
+		if result.PerMetricEvals == nil {
+			result.PerMetricEvals = map[string]float64{}
+		}
+		answer.Results = append(answer.Results, result)
+		answer.Stdout, answer.Stderr = append(answer.Stdout, eventlog.Redact(one.Stdout, code.Env)), append(answer.Stderr, eventlog.Redact(one.Stderr, code.Env))
+	}
+	return answer, nil
+}

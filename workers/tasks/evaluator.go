@@ -1,0 +1,235 @@
+package tasks
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"anneal/blobs"
+	"anneal/domain"
+	"anneal/engines"
+	"anneal/eventlog"
+)
+
+// An EvaluatorBuilder builds the revisions of evaluators that the log records:
+// it unpacks their code, has it tried where it can do no harm, and stores it as
+// it will run. It may run in several processes, and twice on one revision: the
+// second verdict finds the first.
+type EvaluatorBuilder struct {
+	Log     eventlog.Log
+	World   eventlog.Rows
+	Blobs   *blobs.Store
+	Now     func() time.Time
+	Builder engines.Builder
+	Open    eventlog.OpenSecret
+}
+
+const evaluatorBuilderName = "evaluator-build"
+
+// Handle gives every change of an evaluator that the log records to the builder.
+func (b EvaluatorBuilder) Handle(r *eventlog.Router) error {
+	return eventlog.HandleEvents(r, evaluatorBuilderName, "events.*.evaluators.*", b.Build, b.giveUp)
+}
+
+// Build builds the revision that an event begins or brings the code of, if it
+// does.
+func (b EvaluatorBuilder) Build(ctx context.Context, e eventlog.Event) error {
+	revision, err := revisionToBuild(e)
+	if err != nil || revision == 0 {
+		return err
+	}
+	if err := b.World.WaitFor(ctx, e.Position); err != nil {
+		return err
+	}
+	state, _ := b.World.Row(e.Name)
+	evaluator, ok := state.(domain.Evaluator)
+	if !ok || evaluator.Revision != revision || evaluator.State != domain.EvaluatorBuilding {
+		return nil // deleted, replaced or built since
+	}
+	work := &build{EvaluatorBuilder: b, event: e, evaluator: evaluator}
+	if work.dir, err = os.MkdirTemp("", "anneal-build-"); err != nil {
+		return err
+	}
+	defer os.RemoveAll(work.dir)
+	err = work.run(ctx)
+	if errors.Is(err, errNoCode) {
+		return nil // it will be uploaded
+	}
+	var refused *domain.Fault
+	if err != nil && (!errors.As(err, &refused) || ctx.Err() != nil || !theUsers(refused.Code) && refused.Code != domain.Unavailable) {
+		return err
+	}
+	return work.tell(ctx, refused)
+}
+
+// revisionToBuild is the revision whose code an event completes; 0 for none.
+func revisionToBuild(e eventlog.Event) (int, error) {
+	var said struct {
+		Revision int  `json:"revision"`
+		Rebuild  bool `json:"rebuild"`
+		Upload   bool `json:"upload"`
+	}
+	switch e.Type {
+	case "evaluator.created.v1":
+		return 1, nil
+	case "evaluator.uploaded.v1", "evaluator.updated.v1":
+		if err := json.Unmarshal(e.Data, &said); err != nil {
+			return 0, fmt.Errorf("event %d: %w", e.Position, err)
+		}
+		if e.Type == "evaluator.updated.v1" && (!said.Rebuild || said.Upload) {
+			return 0, nil
+		}
+	}
+	return said.Revision, nil
+}
+
+var errNoCode = errors.New("the evaluator has no code yet")
+
+// A build is one revision in the making.
+type build struct {
+	EvaluatorBuilder
+	event     eventlog.Event
+	evaluator domain.Evaluator
+	dir       string // the code, unpacked
+	entry     domain.Entry
+	files     domain.Files // stored as they run
+	log       strings.Builder
+}
+
+func (w *build) run(ctx context.Context) error {
+	fmt.Fprintf(&w.log, "revision %d of %s\n", w.evaluator.Revision, w.event.Name)
+	names, err := w.unpack(ctx)
+	if err != nil {
+		return err
+	}
+	env, err := eventlog.Secrets{Rows: w.World, Open: w.Open}.Values(ctx, w.event.Name.Account(), "secrets", w.evaluator.Secrets)
+	if err != nil {
+		return err
+	}
+	requirements, err := w.requirements(names)
+	if err != nil {
+		return err
+	}
+	code := engines.EvaluatorCode{Dir: w.dir, EntryFile: w.entry.File, EntryFunc: w.entry.Func, Env: env}
+	said, err := w.Builder.Build(ctx, code, requirements)
+	w.log.WriteString(eventlog.Redact(said, env))
+	if err == nil {
+		err = w.store(ctx, names)
+	}
+	var refused *domain.Fault
+	if errors.As(err, &refused) {
+		shown := *refused
+		shown.Message = eventlog.Redact(shown.Message, env)
+		return &shown
+	}
+	return err
+}
+
+// unpack writes the code into dir and finds where it begins.
+func (w *build) unpack(ctx context.Context) (names []string, err error) {
+	u := &unpacking{dir: w.dir}
+	var v domain.Violations
+	if len(w.evaluator.Files.Sizes) > 0 {
+		if err := u.upload(ctx, w.Blobs, w.evaluator.Files); err != nil {
+			return nil, err
+		}
+		w.entry = w.evaluator.Uploaded(&v, u.names)
+	} else {
+		var inline map[string]string
+		inline, w.entry = w.evaluator.Inline(&v)
+		if len(inline) == 0 {
+			return nil, errNoCode
+		}
+		for _, name := range slices.Sorted(maps.Keys(inline)) {
+			if err := u.write(name, strings.NewReader(inline[name])); err != nil {
+				return nil, err
+			}
+		}
+	}
+	for _, note := range u.notes[:min(len(u.notes), 20)] {
+		fmt.Fprintln(&w.log, note)
+	}
+	fmt.Fprintf(&w.log, "%d files, %d bytes\n", len(u.names), u.bytes)
+	return u.names, v.Err()
+}
+
+// requirements are those of the evaluator and of its file requirements.txt.
+func (w *build) requirements(names []string) (string, error) {
+	const file = "requirements.txt"
+	if !slices.Contains(names, file) {
+		return w.evaluator.Requirements, nil
+	}
+	more, err := os.ReadFile(filepath.Join(w.dir, file))
+	return w.evaluator.Requirements + "\n" + string(more), err
+}
+
+// store keeps the code as it was tried, in a folder that no other build has.
+func (w *build) store(ctx context.Context, names []string) error {
+	w.files = domain.Files{Folder: w.place() + "/", Sizes: map[string]int64{}, Sums: map[string]string{}}
+	for _, name := range names {
+		content, err := os.ReadFile(filepath.Join(w.dir, filepath.FromSlash(name)))
+		if err != nil {
+			return err
+		}
+		if w.files.Sizes[name], err = w.Blobs.Put(ctx, w.files.Folder+name, bytes.NewReader(content)); err != nil {
+			return err
+		}
+		sum := sha256.Sum256(content)
+		w.files.Sums[name] = hex.EncodeToString(sum[:])
+	}
+	return nil
+}
+
+// place is below the evaluator's folder, which goes with it.
+func (w *build) place() string {
+	return "evaluators/" + w.event.Name.Account() + "/" + w.event.Name.ID() + "/builds/" + w.event.ID
+}
+
+// tell records the verdict, with the log; why is what is wrong, nil for nothing.
+func (w *build) tell(ctx context.Context, why *domain.Fault) error {
+	end := "built\n"
+	if why != nil {
+		end = "not built: " + why.Message + "\n"
+	}
+	w.log.WriteString(end)
+	key := w.place() + ".log"
+	if _, err := w.Blobs.Put(ctx, key, strings.NewReader(w.log.String())); err != nil {
+		return err
+	}
+	if why != nil {
+		return w.record(ctx, w.event, domain.RejectBuild{Revision: w.evaluator.Revision, Status: domain.StatusOf(why), BuildLog: key})
+	}
+	return w.record(ctx, w.event, domain.AcceptBuild{Revision: w.evaluator.Revision, BuildLog: key, Files: w.files, Entry: w.entry})
+}
+
+func (b EvaluatorBuilder) record(ctx context.Context, e eventlog.Event, verdict domain.Command[domain.Evaluator]) error {
+	request := eventlog.Request{Time: b.Now(), Actor: "task/" + evaluatorBuilderName, Cause: e.ID, Correlation: e.Correlation}
+	_, err := eventlog.Do(ctx, b.Log, b.World, request, domain.Intend(domain.Evaluators, e.Name, verdict))
+	switch domain.CodeOf(err) {
+	case domain.NotFound, domain.FailedPrecondition:
+		return nil // deleted or replaced meanwhile: nobody waits for this verdict
+	}
+	return err
+}
+
+// giveUp tells the evaluator's owner that the build itself would not succeed. A
+// cause that is no fault may name paths of this machine, and is in the log of
+// the server.
+func (b EvaluatorBuilder) giveUp(ctx context.Context, e eventlog.Event, cause error) error {
+	revision, err := revisionToBuild(e)
+	if err != nil || revision == 0 {
+		return nil
+	}
+	status := domain.Status{Code: domain.Internal.String(), Message: "the code could not be built (" + causeOf(cause) + "): PATCH the evaluator with prepare_code_upload true, and upload it again"}
+	return b.record(context.WithoutCancel(ctx), e, domain.RejectBuild{Revision: revision, Status: status})
+}

@@ -1,0 +1,252 @@
+package tasks
+
+import (
+	"archive/tar"
+	"archive/zip"
+	"bufio"
+	"compress/gzip"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"os"
+	"path"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"anneal/blobs"
+	"anneal/domain"
+)
+
+// Bounds of the code of an evaluator, as it is run.
+const (
+	maxCodeFiles = 500
+	maxCodeBytes = 32 << 20
+	maxArchive   = 16 << 20 // bytes of an archive as it is uploaded: reading its list takes memory
+)
+
+// An unpacking writes code into a folder: files as they are, and what archives
+// (.zip, .tar, .tar.gz, .tgz) hold. A folder that is the only thing in an
+// archive is left away, as those that make archives of folders expect.
+type unpacking struct {
+	dir   string
+	bytes int64
+	names []string
+	notes []string
+}
+
+// upload writes what was uploaded.
+func (u *unpacking) upload(ctx context.Context, store *blobs.Store, files domain.Files) error {
+	for _, name := range slices.Sorted(maps.Keys(files.Sizes)) {
+		if err := u.stored(ctx, store, files.Folder+name, name, files.Sizes[name]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (u *unpacking) stored(ctx context.Context, store *blobs.Store, key, name string, size int64) error {
+	content, err := store.Get(ctx, key)
+	if err != nil {
+		return err
+	}
+	defer content.Close()
+	kind := archiveOf(name)
+	switch {
+	case kind == "":
+		return u.write(name, content)
+	case size > maxArchive:
+		return domain.Faultf(domain.InvalidArgument, "%s: has %d bytes, and an archive of code at most %d", name, size, maxArchive)
+	}
+	archive, err := os.CreateTemp("", "anneal-code-")
+	if err != nil {
+		return err
+	}
+	defer os.Remove(archive.Name())
+	defer archive.Close()
+	if _, err := io.Copy(archive, content); err != nil {
+		return err
+	}
+	read := u.tar
+	if kind == "zip" {
+		read = u.zip
+	}
+	return read(name, archive, size)
+}
+
+func archiveOf(name string) string {
+	lower := strings.ToLower(name)
+	switch {
+	case strings.HasSuffix(lower, ".zip"):
+		return "zip"
+	case strings.HasSuffix(lower, ".tar"), strings.HasSuffix(lower, ".tar.gz"), strings.HasSuffix(lower, ".tgz"):
+		return "tar"
+	}
+	return ""
+}
+
+// broken is an archive that cannot be read.
+func broken(archive string, err error) error {
+	var fault *domain.Fault
+	if errors.As(err, &fault) {
+		return err
+	}
+	return domain.Faultf(domain.InvalidArgument, "%s: is broken (%s): pack it again", archive, err)
+}
+
+func (u *unpacking) zip(archive string, file *os.File, size int64) error {
+	all, err := zip.NewReader(file, size)
+	if err != nil {
+		return broken(archive, err)
+	}
+	var names []string
+	for _, f := range all.File {
+		if !f.FileInfo().IsDir() {
+			names = append(names, f.Name)
+		}
+	}
+	shared := sharedFolder(names)
+	for _, f := range all.File {
+		if f.FileInfo().IsDir() {
+			continue
+		}
+		if !f.Mode().IsRegular() {
+			return notAFile(archive, f.Name)
+		}
+		err := u.member(archive, strings.TrimPrefix(f.Name, shared), f.Open)
+		if err != nil {
+			return broken(archive, err)
+		}
+	}
+	return nil
+}
+
+func (u *unpacking) tar(archive string, file *os.File, _ int64) error {
+	var names []string
+	note := func(h *tar.Header, _ io.Reader) error { names = append(names, h.Name); return nil }
+	if err := eachMember(archive, file, note); err != nil {
+		return err
+	}
+	shared := sharedFolder(names)
+	return eachMember(archive, file, func(h *tar.Header, content io.Reader) error {
+		return u.member(archive, strings.TrimPrefix(h.Name, shared), func() (io.ReadCloser, error) { return io.NopCloser(content), nil })
+	})
+}
+
+// eachMember visits the files of a tar archive, packed with gzip or not. It
+// reads no more than a bound, whatever the archive says of itself.
+func eachMember(archive string, file *os.File, visit func(*tar.Header, io.Reader) error) error {
+	if _, err := file.Seek(0, io.SeekStart); err != nil {
+		return err
+	}
+	buffered := bufio.NewReader(file)
+	var content io.Reader = buffered
+	if magic, _ := buffered.Peek(2); string(magic) == "\x1f\x8b" {
+		unzipped, err := gzip.NewReader(buffered)
+		if err != nil {
+			return broken(archive, err)
+		}
+		content = unzipped
+	}
+	bounded := &io.LimitedReader{R: content, N: 2*maxCodeBytes + 1}
+	for n, all := 0, tar.NewReader(bounded); ; n++ {
+		h, err := all.Next()
+		switch {
+		case errors.Is(err, io.EOF) && n > 0:
+			return nil
+		case bounded.N <= 0, n > 10*maxCodeFiles:
+			return tooLarge()
+		case err != nil:
+			return broken(archive, err)
+		case h.Typeflag == tar.TypeDir, h.Typeflag == tar.TypeXGlobalHeader:
+			continue
+		case h.Typeflag != tar.TypeReg:
+			return notAFile(archive, h.Name)
+		}
+		if err := visit(h, all); err != nil {
+			if bounded.N <= 0 {
+				return tooLarge()
+			}
+			return broken(archive, err)
+		}
+	}
+}
+
+func notAFile(archive, name string) error {
+	return domain.Faultf(domain.InvalidArgument, "%s: %.128q is a link or device: code is plain files", archive, name)
+}
+
+func tooLarge() error {
+	return domain.Faultf(domain.InvalidArgument, "the code has more than %d files or %d bytes: leave away what scoring does not need", maxCodeFiles, maxCodeBytes)
+}
+
+// sharedFolder is the folder with its slash that all names begin with, or "".
+func sharedFolder(names []string) string {
+	if len(names) == 0 {
+		return ""
+	}
+	first, _, nested := strings.Cut(strings.TrimPrefix(names[0], "./"), "/")
+	if !nested || !domain.CheckCodePath(first) {
+		return ""
+	}
+	prefix := first + "/"
+	if strings.HasPrefix(names[0], "./") {
+		prefix = "./" + prefix
+	}
+	for _, name := range names {
+		if !strings.HasPrefix(name, prefix) {
+			return ""
+		}
+	}
+	return prefix
+}
+
+// member writes a file of an archive. What tools leave behind is left away.
+func (u *unpacking) member(archive, name string, open func() (io.ReadCloser, error)) error {
+	name = strings.TrimPrefix(name, "./")
+	for _, part := range strings.Split(name, "/") {
+		if part == "__pycache__" || part == "__MACOSX" || len(part) > 1 && part[0] == '.' && part[1] != '.' {
+			u.notes = append(u.notes, "left away: "+name)
+			return nil
+		}
+	}
+	if !domain.CheckCodePath(name) {
+		return domain.Faultf(domain.InvalidArgument, "%s: the name %.128q %s", archive, name, domain.CodePathRule)
+	}
+	content, err := open()
+	if err != nil {
+		return err
+	}
+	defer content.Close()
+	return u.write(name, content)
+}
+
+// write makes one file, below the folder and nowhere else.
+func (u *unpacking) write(name string, content io.Reader) error {
+	if !domain.CheckCodePath(name) {
+		return domain.Faultf(domain.InvalidArgument, "the name %.128q of a file %s", name, domain.CodePathRule)
+	}
+	if len(u.names) == maxCodeFiles {
+		return tooLarge()
+	}
+	target := filepath.Join(u.dir, filepath.FromSlash(name))
+	if err := os.MkdirAll(filepath.Dir(target), 0o700); err != nil {
+		return domain.Faultf(domain.InvalidArgument, "%s: lies in what is a file too", name)
+	}
+	file, err := os.OpenFile(target, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
+	if err != nil {
+		return domain.Faultf(domain.InvalidArgument, "%s: is there twice, or is a folder too", name)
+	}
+	n, err := io.Copy(file, io.LimitReader(content, maxCodeBytes-u.bytes+1))
+	u.bytes += n
+	if err = errors.Join(err, file.Close()); err == nil && u.bytes > maxCodeBytes {
+		return tooLarge()
+	}
+	if err != nil {
+		return fmt.Errorf("%s: %w", path.Base(name), err)
+	}
+	u.names = append(u.names, name)
+	return nil
+}
