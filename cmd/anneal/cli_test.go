@@ -3,6 +3,7 @@ package main_test
 import (
 	"encoding/json"
 	"errors"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -12,12 +13,15 @@ import (
 
 	"github.com/rogpeppe/go-internal/testscript"
 	"github.com/stretchr/testify/require"
+
+	"anneal/engines/sandbox"
 )
 
 // The scripts in testdata/script are what users type, on one server. Besides
 // testscript's own commands they have:
 //
 //	exits CODE PROGRAM ARGS…   the program ends with this exit code
+//	[sandbox]                  this machine can run evaluators
 //	field PATH VALUE           the JSON on stdout has this value at a dotted path
 func TestCommandLine(t *testing.T) {
 	s := serve(t, t.TempDir())
@@ -32,6 +36,16 @@ func TestCommandLine(t *testing.T) {
 			e.Setenv("EXAMPLES", examples)
 			e.Setenv("ANNEAL_CONTEXT", filepath.Join(s.dir, "context.json"))
 			return nil
+		},
+		Condition: func(condition string) (bool, error) {
+			if condition != "sandbox" {
+				return false, fmt.Errorf("unknown condition")
+			}
+			err := sandbox.New(sandbox.Options{}).Check(t.Context())
+			if err != nil {
+				t.Log(err)
+			}
+			return err == nil, nil
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){"exits": exits, "field": field},
 	})

@@ -314,8 +314,9 @@ def missing(requirements):
     return lacking, met
 
 
-def build(order):
-    folder, log = order["code"], []
+def build(order, log):
+    """Checks the code; the log says how far it came."""
+    folder = order["code"]
     files = sorted(os.path.relpath(os.path.join(at, f), folder) for at, _, names in os.walk(folder) for f in names if f.endswith(".py"))
     for file in files:
         try:
@@ -336,7 +337,6 @@ def build(order):
         log.append(f"called it once: score {result['score']:g}")
     else:
         log.append(f"called it once with a row of no meaning: {result['reason']} (rows of its own may be what it needs)")
-    return log
 
 
 def find(order):
@@ -380,16 +380,17 @@ def main():
         message["token"] = token
         line.sendall(json.dumps(message, allow_nan=False).encode() + b"\n")
 
-    call = None
+    log = []
     try:
         os.chdir(order["code"])
         if order.get("build"):
-            answer({"log": build(order), **printed.take()})
+            build(order, log)
+            answer({"log": log, **printed.take()})
             return
         call = find(order)
         answer({**printed.take()})
     except Refused as e:
-        answer({"refused": clip(e, 4000), **printed.take()})
+        answer({"refused": clip(e, 4000), "log": log, **printed.take()})
         return
     while ask := orders.readline():
         ask = json.loads(ask)

@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"compress/gzip"
 	"context"
+	"errors"
 	"io"
 	"io/fs"
 	"maps"
@@ -79,7 +80,7 @@ func (b *bench) read(key string) string {
 	content, err := b.blobs.Get(b.Context(), key)
 	require.NoError(b, err)
 	text, err := io.ReadAll(content)
-	require.NoError(b, err)
+	require.NoError(b, errors.Join(err, content.Close()))
 	return string(text)
 }
 
