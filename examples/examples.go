@@ -4,7 +4,7 @@ package examples
 
 import "embed"
 
-// Files are the datasets of this folder.
+// Files are the datasets of this folder, and an evaluator.
 //
-//go:embed *.jsonl
+//go:embed *.jsonl shout-evaluator
 var Files embed.FS

@@ -52,7 +52,10 @@ func writeExamples(dir string, seed uint64) error {
 	for _, e := range held {
 		lines = append(lines, pairRow(e))
 	}
-	return writeLines(filepath.Join(dir, newTasks[0].name+"-heldout.jsonl"), lines)
+	if err := writeLines(filepath.Join(dir, newTasks[0].name+"-heldout.jsonl"), lines); err != nil {
+		return err
+	}
+	return writeRewarded(dir, seed)
 }
 
 // heldOld are examples of the base tasks that it was not trained on.

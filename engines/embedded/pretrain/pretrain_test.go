@@ -94,7 +94,7 @@ func TestExamplesAreReproducible(t *testing.T) {
 	require.NoError(t, writeExamples(dir, 1))
 	made, err := filepath.Glob(filepath.Join(dir, "*.jsonl"))
 	require.NoError(t, err)
-	require.Len(t, made, 3)
+	require.Len(t, made, 7)
 	for _, path := range made {
 		data, err := os.ReadFile(path)
 		require.NoError(t, err)
