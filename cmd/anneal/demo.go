@@ -1,10 +1,8 @@
 package main
 
 import (
-	"bufio"
 	"bytes"
 	"context"
-	"encoding/json"
 	"fmt"
 	"io"
 	"net/http"
@@ -99,7 +97,13 @@ func (d *demonstration) run(ctx context.Context) error {
 	if err := d.history(ctx); err != nil {
 		return err
 	}
-	d.say("\n5. Is the log true? Every event is folded anew and compared with what is served")
+	if err := d.prefer(ctx); err != nil {
+		return err
+	}
+	if err := d.reinforce(ctx); err != nil {
+		return err
+	}
+	d.say("\n7. Is the log true? Every event is folded anew and compared with what is served")
 	report, err := verifyRunning(ctx, &client{d.operator()})
 	if err != nil {
 		return err
@@ -171,16 +175,9 @@ func (d *demonstration) deploy(ctx context.Context) error {
 const shown = 8
 
 func (d *demonstration) compareAnswers(ctx context.Context) error {
-	data, err := examples.Files.ReadFile(demoHeldOut)
-	if err != nil {
-		return err
-	}
 	var rows []struct{ Prompt, Completion string }
-	for scanner := bufio.NewScanner(bytes.NewReader(data)); scanner.Scan(); {
-		rows = append(rows, struct{ Prompt, Completion string }{})
-		if err := json.Unmarshal(scanner.Bytes(), &rows[len(rows)-1]); err != nil {
-			return err
-		}
+	if err := exampleRows(demoHeldOut, &rows); err != nil {
+		return err
 	}
 	d.say("\n4. Ask both %d prompts that were held out (the first %d are shown)", len(rows), shown)
 	w := tabwriter.NewWriter(d.cmd.OutOrStdout(), 0, 8, 2, ' ', 0)
