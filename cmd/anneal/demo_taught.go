@@ -34,7 +34,7 @@ type demoMessage struct {
 // prefer teaches by pairs, and measures how often the preferred answer is
 // given and whether what the model could before is left.
 func (d *demonstration) prefer(ctx context.Context) error {
-	d.say("\n5. Prefer: pairs of answers, of which one is liked better (DPO). The base model takes \"loudly\" for a word to say")
+	d.say("\n5. Prefer: pairs of answers, of which one is liked better (DPO). The base model says nothing loudly")
 	if err := d.teach(ctx, "dpoJobs", "dpoJobId", loudlyTask, map[string]any{}, map[string]any{"epochs": 4}); err != nil {
 		return err
 	}

@@ -62,7 +62,7 @@ func shoutRow(word string) string {
 	}{[]tokenizer.Message{{Role: "user", Content: "Shout " + word}}, strings.ToUpper(word)})
 }
 
-// loudlyRow is a pair: the model says "word loudly", and should say WORD.
+// loudlyRow is a pair: the model says "word loudly", and should say WORD LOUDLY.
 func loudlyRow(word string) string {
 	answer := func(text string) []tokenizer.Message { return []tokenizer.Message{{Role: "assistant", Content: text}} }
 	return jsonLine(struct {
@@ -70,5 +70,5 @@ func loudlyRow(word string) string {
 		Preferred    []tokenizer.Message `json:"preferred_output"`
 		NonPreferred []tokenizer.Message `json:"non_preferred_output"`
 	}{map[string]any{"messages": []tokenizer.Message{{Role: "user", Content: "Say " + word + " loudly"}}},
-		answer(strings.ToUpper(word)), answer(word + " loudly")})
+		answer(strings.ToUpper(word + " loudly")), answer(word + " loudly")})
 }
