@@ -153,7 +153,8 @@ func (d *demonstration) buildEvaluator(ctx context.Context) (bool, error) {
 	if err := d.call(ctx, http.MethodPost, d.path("evaluators"), nil, body, nil); err != nil {
 		return false, err
 	}
-	files, err := readCode(dir)
+	files, done, err := readCode(dir)
+	defer done()
 	if err != nil {
 		return false, err
 	}

@@ -59,7 +59,7 @@ func shoutRow(word string) string {
 	return jsonLine(struct {
 		Messages    []tokenizer.Message `json:"messages"`
 		GroundTruth string              `json:"ground_truth"`
-	}{[]tokenizer.Message{{Role: "user", Content: "Shout " + word}}, strings.ToUpper(word)})
+	}{[]tokenizer.Message{{Role: "user", Content: "Shout: " + word}}, strings.ToUpper(word)})
 }
 
 // loudlyRow is a pair: the model says "word loudly", and should say WORD LOUDLY.
