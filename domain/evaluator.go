@@ -75,7 +75,7 @@ func (e Evaluator) Stage() string { return e.State }
 // build begins the next revision.
 func (e *Evaluator) build() {
 	e.State, e.Revision, e.BuildLog = EvaluatorBuilding, e.Revision+1, ""
-	e.Status = Status{OK.String(), "waits to be built: no builder has reported yet"}
+	e.Status = Status{OK.String(), "is being built"}
 	if len(e.Files.Sizes) == 0 && len(e.Criteria) == 0 {
 		e.Status.Message = "waits for its code: upload it to the URLs of :getUploadEndpoint, then :validateUpload"
 	}
@@ -117,7 +117,7 @@ type EvaluatorUploaded struct {
 }
 
 func (e EvaluatorUploaded) Evolve(v *Evaluator) {
-	v.Files, v.Status = e.Files, Status{OK.String(), "its code is uploaded and waits to be built: no builder has reported yet"}
+	v.Files, v.Status = e.Files, Status{OK.String(), "its code is uploaded and is being built"}
 }
 
 type EvaluatorBuilt struct {
