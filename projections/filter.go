@@ -76,7 +76,35 @@ func compileFilter(root *field, filter string) (predicate, error) {
 	if err != nil {
 		return nil, syntax(err, filter, spelled, origin)
 	}
+	if err := operators(parsed.GetExpr()); err != nil {
+		return nil, err
+	}
 	return compile(root, parsed.GetExpr())
+}
+
+// operators refuses an operator that is written as a function, with too few
+// operands or too many: the parser lets AND(a) pass.
+func operators(e *expr.Expr) error {
+	call := e.GetCallExpr()
+	if call == nil {
+		return nil
+	}
+	want := len(call.GetArgs())
+	switch call.GetFunction() {
+	case filtering.FunctionAnd, filtering.FunctionFuzzyAnd, filtering.FunctionOr:
+		want = 2
+	case filtering.FunctionNot:
+		want = 1
+	}
+	if len(call.GetArgs()) != want {
+		return fmt.Errorf("%s is an operator and no function: write A AND B, A OR B, NOT A", call.GetFunction())
+	}
+	for _, arg := range call.GetArgs() {
+		if err := operators(arg); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // syntax says where the innermost of the parser's errors happened, counted in

@@ -227,6 +227,8 @@ func TestFilterFaults(t *testing.T) {
 		{`now() > 5`, `the left side of > must be a field`},
 		{`state = now()`, `state can be compared with a value, not with "now"`},
 		{`exists(state)`, `there is no function "exists"`},
+		{`AND(state)`, `AND is an operator and no function`},
+		{`state = OR(a)`, `OR is an operator and no function`},
 		{`createTime > timestamp()`, `timestamp takes one value`},
 		{"state = \"\xff\"", `cannot be read at character 9: invalid UTF-8`},
 		{strings.Repeat("(", 65) + `state:x` + strings.Repeat(")", 65), `is nested deeper than 64 parentheses`},
@@ -308,7 +310,7 @@ func TestQuoteArguments(t *testing.T) {
 }
 
 func FuzzFilter(f *testing.F) {
-	for _, seed := range []string{`state = READY AND -tags:red`, `a.b.c:*`, `((x`, `notes."k" != 5`, `createTime > 2026-03-01T00:00:00Z OR timeout < 5s`} {
+	for _, seed := range []string{`state = READY AND -tags:red`, `a.b.c:*`, `((x`, `notes."k" != 5`, `createTime > 2026-03-01T00:00:00Z OR timeout < 5s`, `AND(AN)`, `state = OR(a)`, `NOT()`} {
 		f.Add(seed)
 	}
 	f.Fuzz(func(t *testing.T, filter string) {
