@@ -141,6 +141,8 @@ func scheduled(v *projections.View, d *domain.Deployment, pending int) domain.St
 	}
 	prospect, why := v.Prospect(d.Need()), ""
 	switch {
+	case prospect.Fits():
+		return d.Status // it is about to be given its place
 	case pending > 0:
 		why = fmt.Sprintf("%d of %d replicas wait for a place on a node: %s", pending, d.DesiredReplicas, prospect)
 	case prospect.Hopeless():

@@ -31,6 +31,8 @@ func TestWhatNoNodeCanHold(t *testing.T) {
 	s.do(domain.Intend(domain.Nodes, n1, domain.Command[domain.Node](domain.RegisterNode{NodeSpec: domain.NodeSpec{Engines: []string{"train", "complete"},
 		Capacity: domain.Resources{CPUMilli: 500, MemoryMiB: 4096, Accelerators: map[string]int{"VENDOR_A_A100_80GB": 1}}}})))
 	require.Equal(t, map[string]any{"code": "OK", "message": ""}, s.call("GET", acme+"/deployments/large", "user", "").json(t)["status"])
+	small := s.call("POST", acme+"/deployments?deploymentId=small", "user", `{"baseModel":"accounts/default/models/anneal-base","minReplicaCount":1}`)
+	require.Equal(t, "OK", small.json(t)["status"].(map[string]any)["code"], "there is room for it: %s", small.body)
 
 	s.makeDataset("rows")
 	j := s.call("POST", acme+"/supervisedFineTuningJobs?supervisedFineTuningJobId=j", "user", `{"dataset":"accounts/acme/datasets/rows"}`)

@@ -99,6 +99,9 @@ func ProspectOf(need Need, nodes iter.Seq2[Name, Node]) Prospect {
 // without nodes nothing is known: they may be about to come.
 func (p Prospect) Hopeless() bool { return p.Nodes > 0 && p.Could < p.Need.Count }
 
+// Fits tells whether the fleet has room for the need now.
+func (p Prospect) Fits() bool { return p.Room >= p.Need.Count }
+
 // String says what the need is, what nodes lack of it, and what would help.
 func (p Prospect) String() string {
 	lacks := strings.Join(p.Lacks, ", ")
@@ -108,7 +111,7 @@ func (p Prospect) String() string {
 	switch {
 	case p.Nodes == 0:
 		return fmt.Sprintf("it needs %s, and there is no node: start an agent", p.Need)
-	case p.Room >= p.Need.Count:
+	case p.Fits():
 		return fmt.Sprintf("it needs %s, and of %d nodes %d have room now, which others may have been given first", p.Need, p.Nodes, p.Room)
 	case !p.Hopeless():
 		return fmt.Sprintf("it needs %s, and of %d nodes %d could hold it, but %d have room now (%s): wait, scale down or cancel other work, or start another agent",
