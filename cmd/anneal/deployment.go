@@ -29,12 +29,12 @@ func deploymentCommand() *cobra.Command {
 	remove := deployments.deleteCommand()
 	remove.Flags().Bool("hard", false, "at once and for good")
 	remove.Flags().Bool("ignore-checks", false, "even if it answered a request within the last hour")
-	return group("deployment", "Models that answer", deploymentCreate(), list, deployments.getCommand(), deploymentScale(), remove,
+	return group("deployment", "Models that answer", deploymentCreate(), deploymentWatch(), list, deployments.getCommand(), deploymentScale(), remove,
 		deployments.verbCommand("undelete", "Bring a deleted deployment back", "comes back"))
 }
 
 func deploymentCreate() *cobra.Command {
-	var model, displayName, acceleratorType string
+	var model, displayName, acceleratorType, shape, precision string
 	var least, most, accelerators int
 	var expire time.Duration
 	var addons, watch bool
@@ -53,8 +53,10 @@ func deploymentCreate() *cobra.Command {
 			if c.Flags().Changed("max-replicas") {
 				body["maxReplicaCount"] = most
 			}
-			if acceleratorType != "" {
-				body["acceleratorType"] = acceleratorType
+			for field, value := range map[string]string{"acceleratorType": acceleratorType, "precision": precision, "deploymentShape": client.name(shapes.name, shape)} {
+				if value != "" {
+					body[field] = value
+				}
 			}
 			if accelerators > 0 {
 				body["acceleratorCount"] = accelerators
@@ -85,6 +87,8 @@ func deploymentCreate() *cobra.Command {
 		}}
 	f := c.Flags()
 	f.StringVar(&model, "model", "", "model to serve")
+	f.StringVar(&shape, "shape", "", "shape whose settings it takes, or VERSION of one as SHAPE/versions/VERSION: see anneal shape match")
+	f.StringVar(&precision, "precision", "", "precision of the weights, such as FP8")
 	f.StringVar(&displayName, "display-name", "", "a name for people")
 	f.IntVar(&least, "min-replicas", 1, "replicas kept at all times; 0 lets it sleep until it is asked")
 	f.IntVar(&most, "max-replicas", 1, "most replicas")
@@ -135,10 +139,25 @@ func (s *scalingFlags) fill(body map[string]any) error {
 	return nil
 }
 
-// watchDeployment tells how a deployment comes up until it is READY or FAILED.
+func deploymentWatch() *cobra.Command {
+	return &cobra.Command{Use: "watch ID", Short: "Show how a deployment comes up until it is READY", Args: arguments(1, 1), RunE: func(c *cobra.Command, args []string) error {
+		client, err := newClient(c)
+		if err != nil {
+			return err
+		}
+		item, err := client.watchDeployment(c, client.name("deployments", args[0]))
+		if err != nil {
+			return err
+		}
+		return printItem(c, item, deployments.details...)
+	}}
+}
+
+// watchDeployment tells how a deployment comes up until it is READY or FAILED,
+// and what holds it up.
 func (c *client) watchDeployment(cmd *cobra.Command, name string) (map[string]any, error) {
 	out := cmd.ErrOrStderr()
-	last := ""
+	last, held := "", "-" // the line and the reason that were printed last
 	for {
 		var item map[string]any
 		if err := c.call(cmd.Context(), http.MethodGet, "/v1/"+name, nil, nil, &item); err != nil {
@@ -157,7 +176,13 @@ func (c *client) watchDeployment(cmd *cobra.Command, name string) (map[string]an
 		case "FAILED", "DELETING", "DELETED":
 			return item, fmt.Errorf("deployment %s is %s: %s", id(name), cell(item, "state"), cell(item, "status.message"))
 		}
+		if words := cell(item, "status.message"); words != held {
+			if held = words; words != "-" {
+				fmt.Fprintln(out, words)
+			}
+		}
 		if err := pause(cmd.Context(), 100*time.Millisecond); err != nil {
+			fmt.Fprintf(out, "\nThe deployment goes on; `anneal deployment watch %s` shows it again, `anneal deployment delete %s` removes it.\n", id(name), id(name))
 			return nil, err
 		}
 	}
