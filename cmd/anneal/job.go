@@ -17,8 +17,10 @@ type jobKind struct {
 	command  string // anneal COMMAND
 	idParam  string // of the create
 	short    string
+	long     string         // of the create's help
 	needs    []jobReference // beside what all kinds take
 	flags    []jobSwitch
+	figures  []column         // of the metrics, beside the loss
 	children []*cobra.Command // beside those of every kind
 }
 
@@ -35,14 +37,16 @@ var jobDataset = jobReference{"dataset", "dataset", "datasets", "dataset to lear
 
 func dpoCommand() *cobra.Command {
 	return jobKind{collection: jobCollection("dpoJobs"), command: "dpo", idParam: "dpoJobId", short: "Jobs that learn from preferences (DPO, ORPO)",
-		needs: []jobReference{jobDataset}}.group()
+		needs:   []jobReference{jobDataset},
+		figures: []column{{"ACCURACY", "train/accuracy"}, {"MARGIN", "train/margin"}, {"EVAL", "eval/loss"}}}.group()
 }
 
 func rftCommand() *cobra.Command {
 	k := jobKind{collection: jobCollection("reinforcementFineTuningJobs"), command: "rft", idParam: "reinforcementFineTuningJobId",
 		short: "Jobs that learn from answers which an evaluator scores",
 		needs: []jobReference{jobDataset, {"evaluator", "evaluator", "evaluators", "evaluator that scores the answers", true},
-			{"evaluation-dataset", "evaluationDataset", "datasets", "dataset to measure on", false}}}
+			{"evaluation-dataset", "evaluationDataset", "datasets", "dataset to measure on", false}},
+		figures: []column{{"REWARD", "reward/mean"}, {"INVALID", "reward/invalid"}, {"EVAL", "eval/reward"}}}
 	k.columns = append(k.columns, column{"EVALUATOR", "#evaluator"})
 	k.details = append(k.details, column{"Evaluator", "evaluator"}, column{"Revision of it", "evaluatorRevision"})
 	return k.group()
@@ -54,7 +58,9 @@ func rlorCommand() *cobra.Command {
 	k := jobKind{collection: jobCollection("rlorTrainerJobs"), command: "rlor", idParam: "rlorTrainerJobId", short: "Trainer jobs that learn from scored answers, step by step",
 		needs: []jobReference{dataset, {"evaluation-dataset", "evaluationDataset", "datasets", "dataset to measure on", false},
 			{"rollout-deployment", "rolloutDeploymentName", "deployments", "deployment that gets the weights", false}},
-		flags: []jobSwitch{{"keep-alive", "keepAlive", "wait for further steps instead of ending"}}}
+		long:    "Rows have scored answers. Without rewardWeights in --file, every reward then weighs 1:\nan answer's score is the sum of its rewards.",
+		figures: []column{{"REWARD", "train/mean"}, {"EVAL", "eval/loss"}},
+		flags:   []jobSwitch{{"keep-alive", "keepAlive", "wait for further steps instead of ending"}}}
 	k.details = append(k.details, column{"Step", "trainStep.number"}, column{"Learns now from", "trainStep.dataset"}, column{"Step's model", "trainStep.outputModel"})
 	k.children = []*cobra.Command{k.stepCommand()}
 	return k.group()
@@ -73,7 +79,7 @@ func jobCollection(name string) collection {
 }
 
 func (k jobKind) group() *cobra.Command {
-	c := group(k.command, k.short, k.createCommand(), k.watchCommand(), k.listCommand(), k.getCommand(),
+	c := group(k.command, k.short, k.createCommand(), k.watchCommand(), k.listCommand(), k.getCommand(), k.metricsCommand(k.figures...),
 		k.verbCommand("cancel", "Stop a job and keep its last checkpoint", "is being cancelled"),
 		k.verbCommand("resume", "Let a stopped job go on", "goes on"), k.deleteCommand())
 	c.AddCommand(k.children...)
@@ -129,7 +135,7 @@ func (k jobKind) createCommand() *cobra.Command {
 	var training trainingFlags
 	var watch bool
 	references, switches := make([]string, len(k.needs)), make([]bool, len(k.flags))
-	c := &cobra.Command{Use: "create [ID]", Short: "Create a job", Args: arguments(0, 1),
+	c := &cobra.Command{Use: "create [ID]", Short: "Create a job", Long: k.long, Args: arguments(0, 1),
 		RunE: func(c *cobra.Command, args []string) error {
 			client, err := newClient(c)
 			if err != nil {

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/url"
+	"slices"
 	"strings"
 	"time"
 
@@ -20,7 +21,7 @@ var supervisedJobs = collection{"supervisedFineTuningJobs", "job",
 		{"Accelerator seconds", "acceleratorSeconds"}, {"Created by", "createdBy"}, {"Created", "createTime"}, {"Completed", "completedTime"}}}
 
 func sftCommand() *cobra.Command {
-	return group("sft", "Supervised fine-tuning jobs", sftCreate(), sftWatch(), supervisedJobs.listCommand(), supervisedJobs.getCommand(), sftMetrics(),
+	return group("sft", "Supervised fine-tuning jobs", sftCreate(), sftWatch(), supervisedJobs.listCommand(), supervisedJobs.getCommand(), supervisedJobs.metricsCommand(column{"EVAL", "eval/loss"}),
 		supervisedJobs.verbCommand("cancel", "Stop a job and keep its last checkpoint", "is being cancelled"),
 		supervisedJobs.verbCommand("resume", "Let a stopped job go on", "goes on"), supervisedJobs.deleteCommand())
 }
@@ -177,6 +178,7 @@ func percentOf(item map[string]any) (percent float64) {
 // reckon how long the rest will take.
 type lossCurve struct {
 	losses       []float64
+	figure       string // what shows beside the loss whether the job learns
 	firstPercent float64
 	first        time.Time
 }
@@ -189,11 +191,16 @@ func (l *lossCurve) add(item map[string]any, percent float64, now time.Time) str
 		if n := len(l.losses); known && (n == 0 || l.losses[n-1] != loss) {
 			l.losses = append(l.losses, loss)
 		}
+		for _, shown := range []column{{"accuracy", "train/accuracy"}, {"reward", "reward/mean"}} {
+			if value, known := metrics[shown.path].(float64); known {
+				l.figure = fmt.Sprintf("  %s %.3f", shown.title, value)
+			}
+		}
 	}
 	if len(l.losses) == 0 {
 		return ""
 	}
-	line := fmt.Sprintf("  loss %.3f %s", l.losses[len(l.losses)-1], sparkline(l.losses, 24))
+	line := fmt.Sprintf("  loss %.3f %s", l.losses[len(l.losses)-1], sparkline(l.losses, 24)) + l.figure
 	if l.first.IsZero() {
 		l.first, l.firstPercent = now, percent
 	}
@@ -236,17 +243,19 @@ func (c *client) metrics(ctx context.Context, name string) ([]map[string]any, er
 	return rows, scanner.Err()
 }
 
-func sftMetrics() *cobra.Command {
-	return &cobra.Command{Use: "metrics ID", Short: "Show a job's loss, step by step", Args: arguments(1, 1), RunE: func(c *cobra.Command, args []string) error {
+// metricsCommand shows what training measured; figures are those beside the
+// ones of every kind of job.
+func (k collection) metricsCommand(figures ...column) *cobra.Command {
+	return &cobra.Command{Use: "metrics ID", Short: "Show a job's loss and other figures, step by step", Args: arguments(1, 1), RunE: func(c *cobra.Command, args []string) error {
 		client, err := newClient(c)
 		if err != nil {
 			return err
 		}
-		rows, err := client.metrics(c.Context(), client.name("supervisedFineTuningJobs", args[0]))
+		rows, err := client.metrics(c.Context(), client.name(k.name, args[0]))
 		if err != nil {
 			return err
 		}
-		return printItems(c, rows, column{"STEP", "step"}, column{"EPOCH", "epoch"}, column{"LOSS", "train/loss"}, column{"EVAL", "eval/loss"},
-			column{"RATE", "learning_rate"}, column{"TOKENS", "tokens"}, column{"TIME", "time"})
+		return printItems(c, rows, slices.Concat([]column{{"STEP", "step"}, {"EPOCH", "epoch"}, {"LOSS", "train/loss"}}, figures,
+			[]column{{"RATE", "learning_rate"}, {"TOKENS", "tokens"}, {"TIME", "time"}})...)
 	}}
 }
