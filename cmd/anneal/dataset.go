@@ -189,12 +189,13 @@ func datasetDownload() *cobra.Command {
 		if len(args) == 2 {
 			folder = args[1]
 		}
-		return client.download(c, "/v1/"+client.name("datasets", args[0])+":getDownloadEndpoint", nil, folder)
+		return client.download(c, "/v1/"+client.name("datasets", args[0])+":getDownloadEndpoint", nil, folder, folder)
 	}}
 }
 
-// download reads all files to which an endpoint gives URLs into a folder.
-func (c *client) download(cmd *cobra.Command, endpoint string, query url.Values, folder string) error {
+// download reads all files to which an endpoint gives URLs into a folder, and
+// notes each as lying in shown.
+func (c *client) download(cmd *cobra.Command, endpoint string, query url.Values, folder, shown string) error {
 	var answer struct {
 		URLs map[string]string `json:"filenameToSignedUrls"`
 	}
@@ -209,7 +210,7 @@ func (c *client) download(cmd *cobra.Command, endpoint string, query url.Values,
 		if err := c.fetch(cmd.Context(), answer.URLs[name], target); err != nil {
 			return err
 		}
-		note(cmd, "%s", target)
+		note(cmd, "%s", filepath.Join(shown, filepath.Base(name)))
 	}
 	return nil
 }

@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"net/url"
 	"os"
+	"strings"
 
 	"github.com/spf13/cobra"
 )
@@ -80,7 +81,7 @@ func (k collection) getCommand() *cobra.Command {
 }
 
 func (k collection) deleteCommand() *cobra.Command {
-	return &cobra.Command{Use: "delete ID", Short: "Delete a " + k.noun, Args: arguments(1, 1), RunE: func(c *cobra.Command, args []string) error {
+	return &cobra.Command{Use: "delete ID", Short: "Delete " + withArticle(k.noun), Args: arguments(1, 1), RunE: func(c *cobra.Command, args []string) error {
 		client, err := newClient(c)
 		if err != nil {
 			return err
@@ -96,6 +97,13 @@ func (k collection) deleteCommand() *cobra.Command {
 		}
 		return done(c, k.noun, args[0], "deleted")
 	}}
+}
+
+func withArticle(noun string) string {
+	if strings.ContainsRune("aeiou", rune(noun[0])) {
+		return "an " + noun
+	}
+	return "a " + noun
 }
 
 // verbCommand posts a custom verb without a body: {name}:{verb}.

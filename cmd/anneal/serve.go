@@ -38,7 +38,7 @@ func serveCommand() *cobra.Command {
 	var flags serveFlags
 	c := &cobra.Command{Use: "serve", Short: "Run the control plane, with a local worker", Args: arguments(0, 0),
 		Example: "  anneal serve --data data --listen 127.0.0.1:8080",
-		Long: `Serves management, inference and audio on one address. At the first start it makes the
+		Long: `Serves management and inference on one address. At the first start it makes the
 account "default" with an admin key and writes DATA/context.json, which the user's commands read.
 
 With --nats-url the log lies in an existing NATS cluster instead of the embedded server; its

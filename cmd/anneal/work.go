@@ -124,11 +124,11 @@ func work(ctx context.Context, join, token, dir string, flags nodeFlags) error {
 			return err
 		}
 	}
-	if err := tryJoin(ctx, join, flags.id, token); err != nil {
+	logger := newLogger()
+	if err := tryJoin(ctx, join, flags.id, token, logger); err != nil {
 		return err
 	}
 	fmt.Fprintf(os.Stdout, "node %s works for %s\n", flags.id, join)
-	logger := newLogger()
 	return runAgent(ctx, agent.Options{Token: token, URL: join, Dir: filepath.Join(dir, "work"), Log: logger}, flags, flags.sandbox(ctx, logger))
 }
 
@@ -160,15 +160,18 @@ func freeFolder(token, node string) (dir string, release func(), err error) {
 	return "", nil, err
 }
 
-const joinWithin = 10 * time.Second
+const (
+	joinWithin = 10 * time.Second
+	joinRemind = 3 * time.Second // between two words on a server that does not answer
+)
 
 // tryJoin tells at the start whether the server lets the node in. Later the
 // agent outlasts any silence.
-func tryJoin(ctx context.Context, join, node, token string) error {
+func tryJoin(ctx context.Context, join, node, token string, logger *slog.Logger) error {
 	if scheme, _, found := strings.Cut(join, "://"); found && scheme != "nats" && scheme != "tls" {
 		return usageError{fmt.Errorf("--join %s must be the server's NATS address, like nats://HOST:4222: natsUrl in its context file", join)}
 	}
-	deadline := time.Now().Add(joinWithin)
+	deadline, remind := time.Now().Add(joinWithin), time.Now()
 	for {
 		conn, err := nats.Connect(join, nats.UserInfo(node, token), nats.CustomInboxPrefix("_INBOX."+node), nats.Timeout(3*time.Second))
 		switch {
@@ -179,6 +182,10 @@ func tryJoin(ctx context.Context, join, node, token string) error {
 			return fmt.Errorf("%s does not let node %s in: the token in --token-file is not this server's, or is another node's; make one with `anneal node token`", join, node)
 		case time.Now().After(deadline):
 			return fmt.Errorf("nobody answers at %s (%w): is the server running, and reachable under this address?", join, err)
+		}
+		if now := time.Now(); !now.Before(remind) {
+			logger.Warn("cannot reach the server, and tries again", "address", join, "for", time.Until(deadline).Round(time.Second), "error", err)
+			remind = now.Add(joinRemind)
 		}
 		if err := pause(ctx, 500*time.Millisecond); err != nil {
 			return err
