@@ -1,6 +1,7 @@
 package main_test
 
 import (
+	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -40,4 +41,15 @@ func (l *transcript) awaits(p *process, prefix string) {
 			p.stuck("wrote " + prefix)
 		}
 	}
+}
+
+// A worker that nobody answers says so at once, and that it tries again.
+func TestWorkerTellsThatItCannotReachTheServer(t *testing.T) {
+	token := filepath.Join(t.TempDir(), "node.token")
+	require.NoError(t, os.WriteFile(token, []byte("token"), 0o600))
+	log := logFor(t, "anneal work")
+	worker := launch(t, log, "work", "--join", "nats://"+freePort(t), "--token-file", token, "--data", t.TempDir())
+	log.awaits(worker, "time=") // long before it gives up
+	require.Contains(t, log.whole(), "cannot reach the server, and tries again")
+	require.NotZero(t, worker.end())
 }
