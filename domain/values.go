@@ -10,6 +10,14 @@ import (
 // string, as the interface demands of 64-bit counts.
 type Count int64
 
+// Of is the count with what it counts, as a sentence says it: 1 row, 2 rows.
+func (c Count) Of(noun string) string {
+	if c == 1 {
+		return "1 " + noun
+	}
+	return strconv.FormatInt(int64(c), 10) + " " + noun + "s"
+}
+
 // MarshalJSON writes the decimal string.
 func (c Count) MarshalJSON() ([]byte, error) {
 	return strconv.AppendQuote(nil, strconv.FormatInt(int64(c), 10)), nil

@@ -73,7 +73,7 @@ func (c *inputs) dataset(field, name string, least domain.Count, shapes ...strin
 	case d.Unfit(shapes...) != "":
 		c.refuse(domain.InvalidArgument, field, "%s %s", name, d.Unfit(shapes...))
 	case d.ExampleCount < least:
-		c.refuse(domain.InvalidArgument, field, "%s has %d rows, and %s needs at least %d: name a larger dataset", name, d.ExampleCount, this, least)
+		c.refuse(domain.InvalidArgument, field, "%s has %s, and %s needs at least %d: name a larger dataset", name, d.ExampleCount.Of("row"), this, least)
 	}
 	return d
 }

@@ -131,7 +131,7 @@ func (c *Checker) fault(file string, line int, reason string) {
 // counts those beyond MaxFaults.
 func (c *Checker) Result() (facts domain.DatasetFacts, faults []Fault, more int) {
 	if c.facts.ExampleCount < c.Least {
-		c.faults = append(c.faults, Fault{File: "dataset", Reason: fmt.Sprintf("has %d rows; at least %d are needed", c.facts.ExampleCount, c.Least)})
+		c.faults = append(c.faults, Fault{File: "dataset", Reason: fmt.Sprintf("has %s; at least %d are needed", c.facts.ExampleCount.Of("row"), c.Least)})
 	}
 	if len(c.faults) > 0 {
 		return domain.DatasetFacts{}, c.faults, c.more

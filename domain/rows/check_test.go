@@ -56,7 +56,7 @@ func TestShapesAndFormats(t *testing.T) {
 
 func TestFaults(t *testing.T) {
 	for name, c := range map[string]struct{ format, text, fault string }{
-		"too few":         {"", good, "dataset: has 1 rows; at least 3 are needed"},
+		"too few":         {"", good, "dataset: has 1 row; at least 3 are needed"},
 		"empty":           {"", "", "dataset: has 0 rows; at least 3 are needed"},
 		"two shapes":      {"", good + "\n" + good + "\n" + good + "\n" + `{"text":"x"}`, "data.jsonl:4: the row is a completion row, but the rows before are chat rows: one shape a dataset"},
 		"other format":    {"COMPLETION", good + "\n" + good + "\n" + good, "data.jsonl:1: the row is CHAT data, but the dataset's format is COMPLETION"},
