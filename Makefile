@@ -3,6 +3,7 @@ BUILD   := CGO_ENABLED=0 go build -trimpath -ldflags "-X main.version=$(VERSION)
 STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
 
 ANNEAL_FUZZ ?= 20s
+LISTEN      ?= 127.0.0.1:8080
 
 .PHONY: help demo run test race bench crash fuzz lint lint-openapi golden build clients oracle
 
@@ -15,8 +16,8 @@ build: ## build bin/anneal
 demo: build ## train, deploy and ask a model, from an upload to an answer, in under two minutes
 	bin/anneal demo
 
-run: build ## start a server with a local worker; data lies in ./data
-	bin/anneal serve --data data --listen 127.0.0.1:8080
+run: build ## start a server with a local worker at LISTEN; data lies in ./data
+	bin/anneal serve --data data --listen $(LISTEN)
 
 test: ## run the tests
 	go test ./...

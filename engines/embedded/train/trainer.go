@@ -219,24 +219,33 @@ func (j *job) run(ctx context.Context) error {
 	return err
 }
 
+// A checkpoint is written when this long has gone by without one, whatever the
+// steps between two are, so that a crash costs no more; but a checkpoint that
+// takes long is followed by checkpointShare times as much training.
+const (
+	checkpointWithin = 30 * time.Second
+	checkpointShare  = 20
+)
+
 // advance alternates steps, evaluations and checkpoints until nothing is left
 // to do. A resumed training enters it wherever the state says.
 func (j *job) advance(ctx context.Context) error {
 	s := &j.state
-	saved := s.Step
+	saved, due := s.Step, time.Now().Add(checkpointWithin)
 	for {
 		if err := j.evaluate(ctx); err != nil {
 			return err
 		}
 		ended := s.Stopped || j.course.over()
-		if s.Step != saved && (ended || s.Step%j.settings.CheckpointSteps == 0) {
+		if s.Step != saved && (ended || s.Step%j.settings.CheckpointSteps == 0 || time.Now().After(due)) {
 			if ctx.Err() != nil {
 				return ctx.Err()
 			}
+			began := time.Now()
 			if err := j.checkpoint(ctx); err != nil {
 				return err
 			}
-			saved = s.Step
+			saved, due = s.Step, time.Now().Add(max(checkpointWithin, checkpointShare*time.Since(began)))
 		}
 		if ended {
 			return nil

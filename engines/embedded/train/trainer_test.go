@@ -6,11 +6,14 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -200,6 +203,19 @@ func TestResumeIsExact(t *testing.T) {
 			}
 		})
 	}
+}
+
+// However many steps are between two checkpoints, half a minute is not lost.
+func TestCheckpointsByTime(t *testing.T) {
+	base, rows := smallBase(t, 1), writeRows(t, "rows.jsonl", chatRows(37)...)
+	synctest.Test(t, func(t *testing.T) {
+		slow := &recorder{t: t, onStep: func(engines.Metrics) { time.Sleep(20 * time.Second) }}
+		got, err := Trainer{}.Train(t.Context(), engines.TrainOrder{Method: engines.Supervised, BaseDir: base, DataFiles: []string{rows}, WorkDir: t.TempDir(),
+			Parallelism: 1, Settings: engines.TrainSettings{Epochs: 2, LoraRank: 2, CheckpointSteps: 1000}}, slow)
+		require.NoError(t, err)
+		steps := slices.Sorted(maps.Keys(slow.checkpoints))
+		require.Equal(t, []int{2, 4, 6}, steps[:3], "of %d", got.Steps)
+	})
 }
 
 func TestLearns(t *testing.T) {
