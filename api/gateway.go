@@ -159,7 +159,7 @@ func (c *call) awaitReplicas(ctx context.Context, name domain.Name, addon string
 			}
 			why := "try again shortly"
 			if pending := row.State.DesiredReplicas - len(row.State.Replicas); pending > 0 {
-				why = scheduled(v, &row.State, pending).Message
+				why = cmp.Or(scheduled(v, &row.State, pending).Message, why)
 			}
 			return nil, &domain.Fault{Code: domain.Unavailable, Reason: reasonScalingUp,
 				Message: fmt.Sprintf("%s is waking up and had no replica ready within %s: %s", name, c.Limits.Wake, why)}

@@ -25,10 +25,15 @@ func (c *call) wantInputs(v *domain.Violations, name domain.Name, in jobInputs) 
 		return err
 	}
 	c.wantNamed(v, name, in)
-	if t := in.tracker; t != nil && t.APIKey != "" && len(*v) == 0 {
+	switch t := in.tracker; {
+	case t == nil || t.APIKey == "":
+		return nil
+	case len(*v) > 0:
+		t.sealed = &unsealed
+		return nil
+	default:
 		return c.seal(name, "trackerConfig.apiKey", 1, t.APIKey, &t.sealed)
 	}
-	return nil
 }
 
 // wantNamed makes sure that what a job names is there and may be used by it.

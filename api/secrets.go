@@ -33,8 +33,11 @@ var secrets = &resource[domain.Secret, Secret]{
 	prepare: sealSecret,
 	create: func(_ *call, _ domain.Name, given *Secret) domain.Command[domain.Secret] {
 		command := domain.CreateSecret{KeyName: given.KeyName}
-		if given.sealed != nil {
+		switch {
+		case given.sealed != nil:
 			command.Value = *given.sealed
+		case given.Value != "":
+			command.Value = unsealed
 		}
 		return command
 	},
@@ -63,6 +66,10 @@ var secrets = &resource[domain.Secret, Secret]{
 		return c.Sealer.Shred(ctx, row.State.Value.KeyID)
 	},
 }
+
+// unsealed stands for a value that was given and is not sealed, since its
+// request is refused for another reason: nobody is told that it is missing.
+var unsealed = domain.Sealed{KeyID: "none", Ciphertext: []byte{0}}
 
 // sealSecret encrypts the value that a create or update brings. A value is
 // sealed for its key name, so a new key name seals the old value anew.

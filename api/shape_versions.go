@@ -1,6 +1,7 @@
 package api
 
 import (
+	"encoding/json"
 	"fmt"
 	"iter"
 	"reflect"
@@ -245,6 +246,10 @@ func matchShapes(c *call) (any, error) {
 	if len(p.violations) > 0 {
 		return nil, p.violations.Err()
 	}
+	bound, err := json.Marshal(asked.Request)
+	if err != nil {
+		return nil, err
+	}
 	wish, accounts := c.wishFor(model, asked.Request.Deployment.EnableAddons)
 	return c.listVersions(p, func(yield func(*versionRow) bool) {
 		for _, account := range accounts {
@@ -261,7 +266,7 @@ func matchShapes(c *call) (any, error) {
 				}
 			}
 		}
-	}, fmt.Sprintf("\n%q\n%q\n%t", model, wish.Model.ModelType, wish.Addons))
+	}, fmt.Sprintf("\n%q\n%s", wish.Model.ModelType, bound))
 }
 
 // wishFor is what the deployment of a usable model asks of shapes, and the

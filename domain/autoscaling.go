@@ -11,9 +11,9 @@ import (
 // AutoscalingPolicy says when replicas are added and removed. Windows are
 // durations such as "30s"; what is absent has the default below.
 type AutoscalingPolicy struct {
-	ScaleUpWindow     string             `json:"scaleUpWindow,omitempty"`
-	ScaleDownWindow   string             `json:"scaleDownWindow,omitempty"`
-	ScaleToZeroWindow string             `json:"scaleToZeroWindow,omitempty"`
+	ScaleUpWindow     string             `json:"scaleUpWindow,omitempty" query:"duration"`
+	ScaleDownWindow   string             `json:"scaleDownWindow,omitempty" query:"duration"`
+	ScaleToZeroWindow string             `json:"scaleToZeroWindow,omitempty" query:"duration"`
 	LoadTargets       map[string]float64 `json:"loadTargets,omitempty"`
 }
 

@@ -224,12 +224,13 @@ func (e DeploymentDeleted) Evolve(d *Deployment) {
 }
 
 type DeploymentUndeleted struct {
-	Time time.Time `json:"time"`
+	Time    time.Time  `json:"time"`
+	Expires *time.Time `json:"expires,omitempty"` // when it is still to expire
 }
 
 func (e DeploymentUndeleted) Evolve(d *Deployment) {
 	d.State, d.Since, d.HeldFrom, d.DesiredReplicas, d.Failures = DeploymentCreatingState, e.Time, e.Time, d.MinReplicaCount, 0
-	d.DeleteTime, d.PurgeTime, d.ExpireTime, d.Status = nil, nil, nil, StatusOf(nil)
+	d.DeleteTime, d.PurgeTime, d.ExpireTime, d.Status = nil, nil, e.Expires, StatusOf(nil)
 }
 
 type DeploymentPurged struct{}

@@ -203,7 +203,11 @@ func (UndeleteDeployment) Decide(d Deployment, now time.Time) (Event[Deployment]
 	if d.Due(now) {
 		return nil, precondition("PURGE_DUE", "the deployment could be undeleted until %s: create another one", d.PurgeTime.Format(time.RFC3339))
 	}
-	return DeploymentUndeleted{now}, d.must(DeploymentDeletedState)
+	undeleted := DeploymentUndeleted{Time: now}
+	if d.ExpireTime != nil && d.ExpireTime.After(now) {
+		undeleted.Expires = d.ExpireTime
+	}
+	return undeleted, d.must(DeploymentDeletedState)
 }
 
 // PurgeDeployment forgets a deleted deployment once its purgeTime has come.

@@ -27,6 +27,10 @@ func TestDeployment(t *testing.T) {
 	deleting := also(settled, domain.DeploymentDeleting{Time: noon})
 	removed := domain.ReplicaRemoved{ID: "r1", Reason: "deleted", Time: noon}
 	deleted := also(deleting, removed, domain.DeploymentDeleted{DeleteTime: noon, PurgeTime: *later(time.Hour)})
+	expiring := spec
+	expiring.ExpireTime = later(2 * time.Hour)
+	expires := f(domain.DeploymentCreated{DeploymentSpec: expiring, Time: noon}, placed, readied, domain.DeploymentSettled{Generation: 1, Time: noon},
+		domain.DeploymentDeleting{Time: noon}, removed, domain.DeploymentDeleted{DeleteTime: noon, PurgeTime: *later(time.Hour)})
 	due := also(deleting, removed, domain.DeploymentDeleted{DeleteTime: *later(-time.Hour), PurgeTime: noon})
 	hard := also(settled, domain.DeploymentDeleting{Hard: true, Time: noon}, removed)
 
@@ -89,6 +93,7 @@ func TestDeployment(t *testing.T) {
 		{name: "finish hard", given: hard, when: domain.FinishDeletion{Keep: time.Hour}, then: domain.DeploymentPurged{}},
 		{name: "finish too early", given: deleting, when: domain.FinishDeletion{Keep: time.Hour}, fault: "REPLICAS_LEFT"},
 		{name: "undelete", given: deleted, when: domain.UndeleteDeployment{}, then: domain.DeploymentUndeleted{Time: noon}},
+		{name: "undelete what is still to expire", given: expires, when: domain.UndeleteDeployment{}, then: domain.DeploymentUndeleted{Time: noon, Expires: expiring.ExpireTime}},
 		{name: "undelete too late", given: also(deleting, removed, domain.DeploymentDeleted{DeleteTime: noon, PurgeTime: noon}), when: domain.UndeleteDeployment{}, fault: "PURGE_DUE", says: "create another one"},
 		{name: "scale by load", given: settled, when: domain.ScaleDeployment{Replicas: 3, Reason: "busy", ByLoad: ptr(1)}, then: domain.DeploymentScaled{Replicas: 3, Reason: "busy", ByLoad: true, Time: noon}},
 		{name: "scale by load what has another count by now", given: settled, when: domain.ScaleDeployment{Replicas: 3, ByLoad: ptr(2)}, fault: "STALE_PLAN"},
