@@ -98,18 +98,7 @@ type ChatFunctionDelta struct {
 
 // converse answers POST /inference/v1/chat/completions.
 func converse(c *call) (any, error) {
-	if err := c.mayWork(c.account); err != nil {
-		return nil, err
-	}
-	data, err := readData(c.w, c.r, c.Limits.Body)
-	if err != nil {
-		return nil, err
-	}
-	value, err := parseJSON(data)
-	if err != nil {
-		return nil, err
-	}
-	q, err := readChat(value, data, c.Strict)
+	q, err := c.question(readChat)
 	if err != nil {
 		return nil, err
 	}

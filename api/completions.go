@@ -59,18 +59,7 @@ type Choice struct {
 
 // complete answers POST /inference/v1/completions.
 func complete(c *call) (any, error) {
-	if err := c.mayWork(c.account); err != nil {
-		return nil, err
-	}
-	data, err := readData(c.w, c.r, c.Limits.Body)
-	if err != nil {
-		return nil, err
-	}
-	value, err := parseJSON(data)
-	if err != nil {
-		return nil, err
-	}
-	q, err := readCompletion(value, data, c.Strict)
+	q, err := c.question(readCompletion)
 	if err != nil {
 		return nil, err
 	}

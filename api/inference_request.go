@@ -45,6 +45,23 @@ type inferenceRequest struct {
 	unknown    []string
 }
 
+// question reads what a model is asked, by the rules of its operation, unless
+// the account is suspended.
+func (c *call) question(read func(value any, data []byte, strict bool) (*inferenceRequest, error)) (*inferenceRequest, error) {
+	if err := c.mayWork(c.account); err != nil {
+		return nil, err
+	}
+	data, err := readData(c.w, c.r, c.Limits.Body)
+	if err != nil {
+		return nil, err
+	}
+	value, err := parseJSON(data)
+	if err != nil {
+		return nil, err
+	}
+	return read(value, data, c.Strict)
+}
+
 // A prompt is one of a request: text, tokens or a conversation.
 type prompt struct {
 	at     string // its path in the request: prompt, prompt[2], messages
