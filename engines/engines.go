@@ -13,13 +13,13 @@ import (
 // An Engine is what a node can do. A nil part is a thing the node cannot do;
 // Why says what is missing and how to install it.
 type Engine struct {
-	Name       string
-	Trainer    Trainer
-	Methods    []string // that the trainer knows beyond Supervised
-	Completer  Completer
-	Transcribe Transcriber
-	Scorer     Scorer
-	Why        map[string]string // part ("train", "complete", "transcribe", "score") → reason
+	Name         string
+	Trainer      Trainer
+	Methods      []string // that the trainer knows beyond Supervised
+	Completer    Completer
+	Transcribers map[string]Transcriber // by the format of the speech models that they read
+	Scorer       Scorer
+	Why          map[string]string // part ("train", "complete", "transcribe", "score", or "transcribe:" and a format) → reason
 }
 
 // A Trainer carries out one attempt of a training job.
@@ -165,33 +165,4 @@ type ModelInfo struct {
 	ContextLength  int   // tokens
 	ParameterCount int64 // of the base
 	Slots          int   // requests answered at once without queueing
-}
-
-// A Transcriber turns speech into text.
-type Transcriber interface {
-	// Transcribe reads 16 kHz mono samples in -1..1.
-	Transcribe(ctx context.Context, pcm []float32, options TranscribeOptions) (Transcript, error)
-}
-
-// TranscribeOptions are the options that reach an engine. An engine refuses
-// one that it cannot honour with InvalidArgument and the option's name.
-type TranscribeOptions struct {
-	Language    string // "" is detect
-	Prompt      string
-	Temperature []float64
-	Translate   bool
-}
-
-// A Transcript is what was said, with times in seconds from the start.
-type Transcript struct {
-	Language string
-	Duration float64
-	Words    []Word
-}
-
-// A Word is one word of a transcript.
-type Word struct {
-	Text        string
-	Start, End  float64
-	Probability float64
 }

@@ -5,10 +5,8 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"sync"
-	"time"
 
 	"anneal/domain"
 	"anneal/engines"
@@ -174,11 +172,7 @@ func (m *model) token(ctx context.Context, number int) error {
 	if err := m.options.fault(CompleteToken, number); err != nil {
 		return err
 	}
-	var duration time.Duration
-	if m.options.TokenTime != nil {
-		duration = m.options.TokenTime(number)
-	}
-	if err := wait(ctx, duration); err != nil {
+	if err := wait(ctx, m.options.tokenTime(number)); err != nil {
 		return err
 	}
 	select {
@@ -240,26 +234,4 @@ func trim(pieces []engines.Chunk, n int) []engines.Chunk {
 
 func errClosed() error {
 	return domain.Faultf(domain.Unavailable, "the model was unloaded; send the request to another replica")
-}
-
-type transcriber struct{ options Options }
-
-// Transcribe hears one word in each half second; which one depends on the
-// number of samples alone.
-func (t transcriber) Transcribe(ctx context.Context, pcm []float32, options engines.TranscribeOptions) (engines.Transcript, error) {
-	if err := ctx.Err(); err != nil {
-		return engines.Transcript{}, err
-	}
-	const rate = 16000
-	transcript := engines.Transcript{Language: options.Language, Duration: float64(len(pcm)) / rate}
-	if transcript.Language == "" {
-		transcript.Language = "en"
-	}
-	source := random(t.options.Seed, strconv.Itoa(len(pcm)))
-	for start := 0; start+rate/2 <= len(pcm); start += rate / 2 {
-		transcript.Words = append(transcript.Words, engines.Word{
-			Text: words[source.IntN(len(words))], Start: float64(start) / rate, End: float64(start)/rate + 0.4, Probability: 0.9,
-		})
-	}
-	return transcript, nil
 }

@@ -35,8 +35,8 @@ type Options struct {
 
 // An Action is a place where a fault can be injected.
 type Action struct {
-	Name string // TrainStep, WriteCheckpoint, LoadModel, LoadAddon or CompleteToken
-	Step int    // training step or token, from 1; 0 for a load
+	Name string // TrainStep, WriteCheckpoint, LoadModel, LoadAddon, CompleteToken or ListenWord
+	Step int    // training step, token or word, from 1; 0 for a load
 }
 
 // The names of actions.
@@ -46,6 +46,7 @@ const (
 	LoadModel       = "load model"
 	LoadAddon       = "load addon"
 	CompleteToken   = "complete token"
+	ListenWord      = "listen word"
 )
 
 // New makes an engine that can train, complete and transcribe.
@@ -54,12 +55,12 @@ func New(options Options) engines.Engine {
 	options.Slots = orDefault(options.Slots, 8)
 	options.Queue = orDefault(options.Queue, 64)
 	return engines.Engine{
-		Name:       "simulated",
-		Trainer:    trainer{options},
-		Methods:    []string{engines.RLOR},
-		Completer:  completer{options},
-		Transcribe: transcriber{options},
-		Why:        map[string]string{"score": "the simulated engine runs no evaluator code"},
+		Name:         "simulated",
+		Trainer:      trainer{options},
+		Methods:      []string{engines.RLOR},
+		Completer:    completer{options},
+		Transcribers: map[string]engines.Transcriber{SpeechFormat: transcriber{options}},
+		Why:          map[string]string{"score": "the simulated engine runs no evaluator code"},
 	}
 }
 
@@ -68,6 +69,13 @@ func (o Options) fault(name string, step int) error {
 		return nil
 	}
 	return o.Fault(Action{name, step})
+}
+
+func (o Options) tokenTime(number int) time.Duration {
+	if o.TokenTime == nil {
+		return 0
+	}
+	return o.TokenTime(number)
 }
 
 // wait lets d pass, or returns ctx's error as soon as it is done.

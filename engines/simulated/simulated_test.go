@@ -1,6 +1,7 @@
 package simulated_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"os"
@@ -221,11 +222,23 @@ func TestFullQueueRefuses(t *testing.T) {
 	})
 }
 
-func TestTranscriptionFollowsTheLength(t *testing.T) {
-	transcript, err := simulated.New(simulated.Options{}).Transcribe.Transcribe(t.Context(), make([]float32, 16000*2), engines.TranscribeOptions{})
+func TestListeningHearsAWordInEachLoudHalfSecond(t *testing.T) {
+	l, err := simulated.New(simulated.Options{}).Transcribers[simulated.SpeechFormat].LoadSpeech(t.Context(), t.TempDir())
 	require.NoError(t, err)
-	assert.Len(t, transcript.Words, 4)
-	assert.InDelta(t, 2.0, transcript.Duration, 1e-9)
+	sound := append(bytes.Repeat([]byte{0, 0}, 16000), bytes.Repeat([]byte{0, 32}, 16000)...)
+	var segments []engines.Segment
+	heard, err := l.Transcribe(t.Context(), bytes.NewReader(sound), engines.TranscribeOptions{}, func(step engines.Listened) error {
+		if step.Segment != nil {
+			segments = append(segments, *step.Segment)
+		}
+		return nil
+	})
+	require.NoError(t, err)
+	require.Len(t, segments, 1)
+	assert.Len(t, segments[0].Words, 2)
+	assert.InDelta(t, 1.0, segments[0].Start, 1e-9)
+	assert.InDelta(t, 2.0, heard.Duration, 1e-9)
+	assert.ErrorContains(t, l.Check(engines.TranscribeOptions{Language: "de", Diarize: true}), "diarize")
 }
 
 func TestASimulatedConversation(t *testing.T) {

@@ -106,9 +106,12 @@ func New(o Options) (*Agent, error) {
 // abilities are what an engine can do, as nodes name it. Who learns from scores
 // of its own answers needs somebody to score them.
 func abilities(e engines.Engine) []string {
-	all := map[string]bool{"train": e.Trainer != nil, "complete": e.Completer != nil, "transcribe": e.Transcribe != nil, "score": e.Scorer != nil}
+	all := map[string]bool{"train": e.Trainer != nil, "complete": e.Completer != nil, "score": e.Scorer != nil}
 	for _, method := range e.Methods {
 		all["train:"+method] = e.Trainer != nil && (method != engines.Reinforcement || e.Scorer != nil)
+	}
+	for format := range e.Transcribers {
+		all["transcribe:"+format] = true
 	}
 	maps.DeleteFunc(all, func(_ string, can bool) bool { return !can })
 	return slices.Sorted(maps.Keys(all))

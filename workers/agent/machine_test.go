@@ -55,11 +55,11 @@ func TestMemory(t *testing.T) {
 }
 
 func TestAbilities(t *testing.T) {
-	require.Equal(t, []string{"complete", "train", "train:rlor", "transcribe"}, abilities(simulated.New(simulated.Options{})))
+	require.Equal(t, []string{"complete", "train", "train:rlor", "transcribe:simulated"}, abilities(simulated.New(simulated.Options{})))
 	require.Empty(t, abilities(engines.Engine{Methods: []string{engines.DPO}}))
 	more := simulated.New(simulated.Options{})
 	more.Methods = []string{engines.DPO}
-	require.Equal(t, []string{"complete", "train", "train:dpo", "transcribe"}, abilities(more))
+	require.Equal(t, []string{"complete", "train", "train:dpo", "transcribe:simulated"}, abilities(more))
 }
 
 func TestNewRefuses(t *testing.T) {
