@@ -3,6 +3,8 @@ package engines
 import (
 	"context"
 	"io"
+
+	"anneal/domain"
 )
 
 // SampleRate is that of all sound that engines listen to, in samples a second.
@@ -10,10 +12,17 @@ const SampleRate = 16000
 
 // A Transcriber makes speech models of one format listen.
 type Transcriber interface {
-	// LoadSpeech makes the model in dir ready to listen. dir stays as it is
+	// LoadSpeech makes a model ready to listen. Its folder stays as it is
 	// until the Listener is closed. A *domain.Fault with code InvalidArgument
 	// or FailedPrecondition is about the model and will not go away.
-	LoadSpeech(ctx context.Context, dir string) (Listener, error)
+	LoadSpeech(ctx context.Context, files SpeechFiles) (Listener, error)
+}
+
+// SpeechFiles says where a speech model lies on this node's disk, and how it
+// is listened with.
+type SpeechFiles struct {
+	Dir      string
+	Settings domain.SpeechSettings
 }
 
 // A Listener is a loaded speech model. It is safe for concurrent use.
@@ -72,7 +81,8 @@ type TranscribeOptions struct {
 	MaxSpeakers int       `json:"maxSpeakers,omitempty"`
 }
 
-// Names of models that take part in listening (interface.md 2.13).
+// Names of models that take part in listening; a model's settings say what its
+// server calls them.
 const (
 	VADSilero  = "silero"
 	VADPyannet = "speechx-pyannet"

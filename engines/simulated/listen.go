@@ -13,11 +13,11 @@ import (
 )
 
 // SpeechFormat is the format of the speech models that the engine listens with.
-const SpeechFormat = "simulated"
+const SpeechFormat = domain.SpeechSimulated
 
 type transcriber struct{ options Options }
 
-func (t transcriber) LoadSpeech(ctx context.Context, _ string) (engines.Listener, error) {
+func (t transcriber) LoadSpeech(ctx context.Context, _ engines.SpeechFiles) (engines.Listener, error) {
 	if err := t.options.fault(LoadModel, 0); err != nil {
 		return nil, err
 	}

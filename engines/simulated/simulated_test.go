@@ -223,7 +223,7 @@ func TestFullQueueRefuses(t *testing.T) {
 }
 
 func TestListeningHearsAWordInEachLoudHalfSecond(t *testing.T) {
-	l, err := simulated.New(simulated.Options{}).Transcribers[simulated.SpeechFormat].LoadSpeech(t.Context(), t.TempDir())
+	l, err := simulated.New(simulated.Options{}).Transcribers[simulated.SpeechFormat].LoadSpeech(t.Context(), engines.SpeechFiles{Dir: t.TempDir()})
 	require.NoError(t, err)
 	sound := append(bytes.Repeat([]byte{0, 0}, 16000), bytes.Repeat([]byte{0, 32}, 16000)...)
 	var segments []engines.Segment
