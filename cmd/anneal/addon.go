@@ -42,8 +42,9 @@ func addonLoad() *cobra.Command {
 				return err
 			}
 			if watch {
-				if item, err = client.watchAddon(c, cell(item, "name")); err != nil {
-					return err
+				name := cell(item, "name")
+				if item, err = client.watchAddon(c, name); err != nil {
+					return leaving(c, err, "The addon is still being loaded; `anneal addon get %s` shows how far it is, `anneal addon unload %s` takes it out.", id(name), id(name))
 				}
 			}
 			return printItem(c, item, deployedModels.details...)

@@ -222,14 +222,25 @@ func (c *client) pages(ctx context.Context, method, path, field string, query ur
 
 // serverSent yields the data of each server-sent event until the stream ends.
 func serverSent(r io.Reader, each func(data []byte) error) error {
+	return sentFields(r, func(field string, value []byte) error {
+		if field != "data" {
+			return nil
+		}
+		return each(value)
+	})
+}
+
+// sentFields yields the fields of server-sent events until the stream ends,
+// and a field without a name behind the last one of each event.
+func sentFields(r io.Reader, each func(field string, value []byte) error) error {
 	scanner := bufio.NewScanner(r)
 	scanner.Buffer(nil, 16<<20)
 	for scanner.Scan() {
-		data, found := bytes.CutPrefix(scanner.Bytes(), []byte("data:"))
-		if !found {
-			continue
+		name, value, _ := bytes.Cut(scanner.Bytes(), []byte(":"))
+		if len(name) == 0 && len(scanner.Bytes()) > 0 {
+			continue // a comment
 		}
-		if err := each(bytes.TrimSpace(data)); err != nil {
+		if err := each(string(name), bytes.TrimSpace(value)); err != nil {
 			return err
 		}
 	}

@@ -153,9 +153,15 @@ func deploymentWatch() *cobra.Command {
 	}}
 }
 
-// watchDeployment tells how a deployment comes up until it is READY or FAILED,
-// and what holds it up.
+// watchDeployment tells how a deployment comes up until it is READY or FAILED.
+// Who leaves is told that it goes on.
 func (c *client) watchDeployment(cmd *cobra.Command, name string) (map[string]any, error) {
+	item, err := c.tellDeployment(cmd, name)
+	return item, leaving(cmd, err, "The deployment goes on; `anneal deployment watch %s` shows it again, `anneal deployment delete %s` removes it.", id(name), id(name))
+}
+
+// tellDeployment tells how a deployment comes up, and what holds it up.
+func (c *client) tellDeployment(cmd *cobra.Command, name string) (map[string]any, error) {
 	out := cmd.ErrOrStderr()
 	last, held := "", "-" // the line and the reason that were printed last
 	for {
@@ -182,7 +188,6 @@ func (c *client) watchDeployment(cmd *cobra.Command, name string) (map[string]an
 			}
 		}
 		if err := pause(cmd.Context(), 100*time.Millisecond); err != nil {
-			fmt.Fprintf(out, "\nThe deployment goes on; `anneal deployment watch %s` shows it again, `anneal deployment delete %s` removes it.\n", id(name), id(name))
 			return nil, err
 		}
 	}

@@ -116,7 +116,8 @@ func (c *client) sendCode(cmd *cobra.Command, id string, code modelFiles, wait b
 	if err = c.call(cmd.Context(), http.MethodPost, "/v1/"+name+":validateUpload", nil, struct{}{}, &item); err != nil || !wait {
 		return item, err
 	}
-	return c.built(cmd, name)
+	item, err = c.built(cmd, name)
+	return item, leaving(cmd, err, "The code is there and is still being built; `anneal evaluator get %s` shows what came of it.", id)
 }
 
 // built waits until an evaluator is built. When it cannot be, it shows the log.

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"net/url"
 	"strconv"
@@ -17,34 +18,35 @@ import (
 
 func eventsCommand() *cobra.Command {
 	var follow bool
-	var filter, resource string
-	var after uint64
+	var filter, resource, from string
 	c := &cobra.Command{Use: "events", Short: "Show what happened, and with --follow what happens", Args: arguments(0, 0),
-		Example: "  anneal events --follow\n  anneal events --resource deployments/polite",
+		Example: "  anneal events --follow\n  anneal events --follow --from begin\n  anneal events --resource deployments/polite",
 		RunE: func(c *cobra.Command, _ []string) error {
+			first, err := firstPosition(from)
+			if err != nil {
+				return err
+			}
 			client, err := newClient(c)
 			if err != nil {
 				return err
 			}
-			path := client.path("events")
-			if resource != "" {
-				if strings.Count(strings.Trim(resource, "/"), "/")%2 == 0 {
-					return usageError{fmt.Errorf("--resource: %q names no resource: write COLLECTION/ID, such as deployments/%s", resource, id(resource))}
-				}
-				if !strings.HasPrefix(resource, "accounts/") {
-					resource = "accounts/" + client.Account + "/" + resource
-				}
-				path = "/v1/" + resource + "/events"
+			path, err := client.eventsPath(resource)
+			if err != nil {
+				return err
 			}
 			query := url.Values{}
 			if filter != "" {
 				query.Set("filter", filter)
 			}
 			if follow {
-				return client.followEvents(c, path, query, after)
+				f := &follower{client: client, cmd: c, path: path, query: query}
+				if first > 0 {
+					f.after = strconv.FormatUint(first-1, 10)
+				}
+				return f.run()
 			}
-			if after > 0 {
-				bound := "position > " + strconv.FormatUint(after, 10)
+			if first > 1 {
+				bound := "position >= " + strconv.FormatUint(first, 10)
 				query.Set("filter", strings.TrimPrefix(filter+" AND "+bound, " AND "))
 			}
 			items, err := client.list(c.Context(), path, "events", query)
@@ -53,55 +55,117 @@ func eventsCommand() *cobra.Command {
 			}
 			return printItems(c, items, column{"POSITION", "position"}, column{"TIME", "time"}, column{"TYPE", "type"}, column{"STATE", "state"}, column{"RESOURCE", "subject"}, column{"ACTOR", "actor"})
 		}}
-	c.Flags().BoolVarP(&follow, "follow", "f", false, "go on as events happen; reconnects by itself")
+	c.Flags().BoolVarP(&follow, "follow", "f", false, "show what happens from now on; reconnects by itself")
 	c.Flags().BoolVarP(&follow, "watch", "w", false, "the same as --follow")
 	c.Flags().StringVar(&filter, "filter", "", `which ones, such as 'type = "deployment.*"' (AIP-160)`)
 	c.Flags().StringVar(&resource, "resource", "", "of one resource only, such as deployments/ID")
-	c.Flags().Uint64Var(&after, "after", 0, "begin after this position")
+	c.Flags().StringVar(&from, "from", "", "position to begin with, or begin (default: begin, and now with --follow)")
 	return c
 }
 
-// followEvents prints every event after a position as it happens, for ever.
-func (c *client) followEvents(cmd *cobra.Command, path string, query url.Values, after uint64) error {
-	out := cmd.OutOrStdout()
-	inJSON, err := asJSON(cmd)
+// firstPosition reads --from; 0 is the command's own default.
+func firstPosition(from string) (uint64, error) {
+	switch from {
+	case "":
+		return 0, nil
+	case "begin":
+		return 1, nil
+	}
+	position, err := strconv.ParseUint(from, 10, 63)
+	if err != nil || position == 0 {
+		return 0, usageError{fmt.Errorf("--from must be a position from 1 on, or begin, not %q", from)}
+	}
+	return position, nil
+}
+
+// eventsPath is where the events of the account are, or those of a resource.
+func (c *client) eventsPath(resource string) (string, error) {
+	switch {
+	case resource == "":
+		return c.path("events"), nil
+	case strings.Count(strings.Trim(resource, "/"), "/")%2 == 0:
+		return "", usageError{fmt.Errorf("--resource: %q names no resource: write COLLECTION/ID, such as deployments/%s", resource, id(resource))}
+	case strings.HasPrefix(resource, "accounts/"):
+		return "/v1/" + resource + "/events", nil
+	}
+	return c.path(resource, "events"), nil
+}
+
+// A follower prints events as they happen, for ever, and tells on stderr where
+// it began and how far it came.
+type follower struct {
+	*client
+	cmd   *cobra.Command
+	path  string
+	query url.Values
+	after string // the position up to which all is known; "" is now
+	begun bool
+	alone bool // the server did not answer the last time
+}
+
+func (f *follower) run() error {
+	inJSON, err := asJSON(f.cmd)
 	if err != nil {
 		return err
 	}
+	ctx := f.cmd.Context()
 	for {
-		err := c.tail(cmd.Context(), path, query, after, func(event map[string]any, raw []byte) error {
-			if position, err := strconv.ParseUint(cell(event, "position"), 10, 64); err == nil {
-				after = position
-			}
-			if inJSON {
-				_, err := fmt.Fprintf(out, "%s\n", raw)
-				return err
-			}
-			_, err := fmt.Fprintf(out, "%-8s %s  %-42s %-16s %s\n", cell(event, "position"), cell(event, "time"), cell(event, "type"), cell(event, "state"), cell(event, "subject"))
-			return err
+		err := f.tail(ctx, func(event map[string]any, raw []byte) error {
+			return printEvent(f.cmd.OutOrStdout(), inJSON, event, raw)
 		})
 		var refused *apiError
-		if errors.As(err, &refused) && refused.HTTP < 500 {
-			return err
-		}
-		if cmd.Context().Err() != nil {
+		switch {
+		case ctx.Err() != nil:
+			f.leave()
 			return nil
+		case errors.As(err, &refused) && refused.HTTP < 500:
+			return err
+		case err != nil && !f.alone:
+			f.alone = true
+			fmt.Fprintf(f.cmd.ErrOrStderr(), "%s does not answer, and is tried again: %v\n", f.Address, err)
 		}
-		if err := pause(cmd.Context(), time.Second); err != nil {
+		if pause(ctx, time.Second) != nil {
+			f.leave()
 			return nil
 		}
 	}
 }
 
-// tail reads one connection's worth of live events after a position.
-func (c *client) tail(ctx context.Context, path string, query url.Values, after uint64, each func(event map[string]any, raw []byte) error) error {
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, strings.TrimRight(c.Address, "/")+path+"?"+query.Encode(), nil)
+// reached notes how far the stream is.
+func (f *follower) reached(position string) {
+	f.after, f.alone = position, false
+	if n, err := strconv.ParseUint(position, 10, 63); err == nil && !f.begun {
+		f.begun = true
+		fmt.Fprintf(f.cmd.ErrOrStderr(), "following from position %d; --from begin shows all that was before\n", n+1)
+	}
+}
+
+func (f *follower) leave() {
+	if n, err := strconv.ParseUint(f.after, 10, 63); err == nil && f.begun {
+		fmt.Fprintf(f.cmd.ErrOrStderr(), "seen up to position %d; --from %d goes on from there\n", n, n+1)
+	}
+}
+
+func printEvent(out io.Writer, inJSON bool, event map[string]any, raw []byte) error {
+	if inJSON {
+		_, err := fmt.Fprintf(out, "%s\n", raw)
+		return err
+	}
+	_, err := fmt.Fprintf(out, "%-8s %s  %-42s %-16s %s\n", cell(event, "position"), cell(event, "time"), cell(event, "type"), cell(event, "state"), cell(event, "subject"))
+	return err
+}
+
+// tail reads one connection's worth of live events.
+func (f *follower) tail(ctx context.Context, each func(event map[string]any, raw []byte) error) error {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, strings.TrimRight(f.Address, "/")+f.path+"?"+f.query.Encode(), nil)
 	if err != nil {
 		return err
 	}
-	req.Header.Set("Authorization", "Bearer "+c.APIKey)
+	req.Header.Set("Authorization", "Bearer "+f.APIKey)
 	req.Header.Set("Accept", "text/event-stream")
-	req.Header.Set("Last-Event-ID", strconv.FormatUint(after, 10))
+	if f.after != "" {
+		req.Header.Set("Last-Event-ID", f.after)
+	}
 	res, err := http.DefaultClient.Do(req)
 	if err != nil {
 		return err
@@ -110,19 +174,28 @@ func (c *client) tail(ctx context.Context, path string, query url.Values, after 
 	if res.StatusCode != http.StatusOK {
 		return refusal(res)
 	}
-	return serverSent(res.Body, func(data []byte) error {
-		decoder := json.NewDecoder(bytes.NewReader(data))
-		decoder.UseNumber()
-		var event map[string]any
-		if err := decoder.Decode(&event); err != nil {
-			return err
-		}
-		for key, value := range event {
-			if n, ok := value.(json.Number); ok {
-				event[key] = n.String()
+	last := ""
+	return sentFields(res.Body, func(field string, value []byte) error {
+		switch field {
+		case "id":
+			last = string(value)
+		case "data":
+			decoder := json.NewDecoder(bytes.NewReader(value))
+			decoder.UseNumber()
+			var event map[string]any
+			if err := decoder.Decode(&event); err != nil {
+				return err
 			}
+			for key, value := range event {
+				if n, ok := value.(json.Number); ok {
+					event[key] = n.String()
+				}
+			}
+			return each(event, value)
+		case "": // what the lines before said is whole
+			f.reached(last)
 		}
-		return each(event, data)
+		return nil
 	})
 }
 

@@ -85,7 +85,7 @@ func (c *client) sendModel(cmd *cobra.Command, id string, folder modelFiles) err
 	}
 	item, err := c.awaitUpload(ctx, name)
 	if err != nil {
-		return err
+		return leaving(cmd, err, "The files are there and are still being checked; `anneal model get %s` shows what came of it.", id)
 	}
 	return printItem(cmd, item, models.details...)
 }
@@ -127,7 +127,7 @@ func modelPrepare() *cobra.Command {
 			}
 			if watch {
 				if err := client.awaitCopy(c.Context(), name, precision); err != nil {
-					return err
+					return leaving(c, err, "The copy is still being written; `anneal model prepare %s --precision %s --watch` waits for it again.", id(name), precision)
 				}
 				return done(c, "model", args[0], "is there in "+precision)
 			}

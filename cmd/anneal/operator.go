@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"net/http"
 	"os"
+	"slices"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -49,10 +51,16 @@ func accountCreate() *cobra.Command {
 
 func accountSuspend() *cobra.Command {
 	var why string
-	c := &cobra.Command{Use: "suspend ID", Short: "Pause an account's jobs and refuse its requests", Args: arguments(1, 1), RunE: func(c *cobra.Command, args []string) error {
-		return accountVerb(c, args[0], "suspend", map[string]any{"suspendState": why}, "suspended")
-	}}
-	c.Flags().StringVar(&why, "state", "FAILED_PAYMENTS", "why: FAILED_PAYMENTS, CREDIT_DEPLETED, MONTHLY_SPEND_LIMIT_EXCEEDED or BLOCKED_BY_ABUSE_RULE")
+	reasons := strings.Join(domain.SuspendStates, ", ")
+	c := &cobra.Command{Use: "suspend ID", Short: "Pause an account's jobs and refuse its requests", Args: arguments(1, 1),
+		Example: "  anneal account suspend acme --reason CREDIT_DEPLETED",
+		RunE: func(c *cobra.Command, args []string) error {
+			if !slices.Contains(domain.SuspendStates, why) {
+				return usageError{fmt.Errorf("--reason is required, since the account is told it, and must be one of %s", reasons)}
+			}
+			return accountVerb(c, args[0], "suspend", map[string]any{"suspendState": why}, "suspended")
+		}}
+	c.Flags().StringVar(&why, "reason", "", "why, as the account is told: "+reasons)
 	return c
 }
 

@@ -116,10 +116,26 @@ func ended(state string) bool {
 	return false
 }
 
-// watchJob draws a job's progress, loss and time left until it has ended, or
-// waits for a step, and tells what holds it up. A job that did not succeed is
-// an error.
+// watchJob draws a job's progress until it has ended, or waits for a step. A
+// job that did not succeed is an error. Who leaves is told that it goes on.
 func (c *client) watchJob(cmd *cobra.Command, name string) (map[string]any, error) {
+	item, err := c.drawJob(cmd, name)
+	command := commandOf(name)
+	return item, leaving(cmd, err, "The job goes on; `anneal %s watch %s` shows it again, `anneal %s cancel %s` stops it.", command, id(name), command, id(name))
+}
+
+// leaving tells who interrupts a watch what becomes of what was watched.
+func leaving(cmd *cobra.Command, err error, format string, args ...any) error {
+	if err != nil && cmd.Context().Err() != nil {
+		fmt.Fprintf(cmd.ErrOrStderr(), "\n"+format+"\n", args...)
+		return cmd.Context().Err() // however the request that was cut off put it
+	}
+	return err
+}
+
+// drawJob draws a job's progress, loss and time left, and tells what holds it
+// up.
+func (c *client) drawJob(cmd *cobra.Command, name string) (map[string]any, error) {
 	out := cmd.ErrOrStderr()
 	live := onTerminal(out)
 	curve := lossCurve{}
@@ -158,7 +174,6 @@ func (c *client) watchJob(cmd *cobra.Command, name string) (map[string]any, erro
 			}
 		}
 		if err := pause(cmd.Context(), 250*time.Millisecond); err != nil {
-			fmt.Fprintf(out, "\nThe job goes on; `anneal %s watch %s` shows it again, `anneal %s cancel %s` stops it.\n", commandOf(name), id(name), commandOf(name), id(name))
 			return nil, err
 		}
 	}

@@ -1,8 +1,13 @@
 package main_test
 
 import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -52,4 +57,76 @@ func TestWorkerTellsThatItCannotReachTheServer(t *testing.T) {
 	log.awaits(worker, "time=") // long before it gives up
 	require.Contains(t, log.whole(), "cannot reach the server, and tries again")
 	require.NotZero(t, worker.end())
+}
+
+// Who follows the events sees what happens from now on, and reads where that
+// begins and ends.
+func TestFollowingEventsBeginsNow(t *testing.T) {
+	s := serve(t, t.TempDir())
+	context := filepath.Join(s.dir, "context.json")
+	log := logFor(t, "anneal events")
+	follow := launch(t, log, "events", "--follow", "--context", context)
+	log.awaits(follow, "following from position ")
+	s.run("dataset", "create", "seen").ok(t)
+	eventually(t, "the dataset's event is shown", func() bool { return strings.Contains(follow.stdout.whole(), "dataset.created.v1") })
+	require.Zero(t, follow.end())
+
+	first, _, _ := log.line("following from position ")
+	from, err := strconv.Atoi(strings.TrimSuffix(strings.TrimPrefix(first, "following from position "), "; --from begin shows all that was before"))
+	require.NoError(t, err)
+	require.Greater(t, from, 1)
+	require.Regexp(t, fmt.Sprintf("^%d ", from), follow.stdout.whole(), "nothing from before")
+	require.Regexp(t, `(?m)^seen up to position \d+; --from \d+ goes on from there$`, log.whole())
+
+	all := launch(t, logFor(t, "anneal events --from begin"), "events", "--follow", "--from", "begin", "--context", context)
+	all.says("2 ") // the first is of another account
+	require.Zero(t, all.end())
+}
+
+// Who interrupts a watch is told what becomes of what was watched, also while
+// a request is under way.
+func TestWhoLeavesAWatchIsTold(t *testing.T) {
+	for name, test := range map[string]struct {
+		args    []string
+		item    object
+		closing string
+	}{
+		"a job":        {[]string{"sft", "watch", "j"}, object{"name": "accounts/a/supervisedFineTuningJobs/j", "state": "JOB_STATE_RUNNING"}, "The job goes on; `anneal sft watch j` shows it again, `anneal sft cancel j` stops it."},
+		"a DPO job":    {[]string{"dpo", "watch", "j"}, object{"name": "accounts/a/dpoJobs/j", "state": "JOB_STATE_RUNNING"}, "The job goes on; `anneal dpo watch j`"},
+		"a deployment": {[]string{"deployment", "watch", "d"}, object{"name": "accounts/a/deployments/d", "state": "CREATING"}, "The deployment goes on; `anneal deployment watch d`"},
+		"an addon":     {[]string{"addon", "load", "x", "--model", "x", "--deployment", "d", "--watch"}, object{"name": "accounts/a/deployedModels/x", "state": "DEPLOYING"}, "The addon is still being loaded; `anneal addon get x`"},
+		"a copy":       {[]string{"model", "prepare", "m", "--precision", "BF16", "--watch"}, object{"name": "accounts/a/models/m", "precision": "F32"}, "The copy is still being written; `anneal model prepare m --precision BF16 --watch`"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			held := make(chan struct{}, 1)
+			gets := 0
+			server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				if r.Method == http.MethodGet {
+					gets++
+				}
+				if gets == 2 { // the first look is answered, the second never
+					held <- struct{}{}
+					<-r.Context().Done()
+					return
+				}
+				_ = json.NewEncoder(w).Encode(test.item) // the client says what is missing
+			}))
+			defer server.Close()
+			file := filepath.Join(t.TempDir(), "context.json")
+			text, err := json.Marshal(contextFile{Address: server.URL, Account: "a", APIKey: "k"})
+			require.NoError(t, err)
+			require.NoError(t, os.WriteFile(file, text, 0o600))
+			log := logFor(t, "anneal "+name)
+			watch := launch(t, log, append(test.args, "--context", file)...)
+			select {
+			case <-held:
+			case <-watch.exited:
+			case <-time.After(patience):
+				watch.stuck("asked a second time")
+			}
+			require.Equal(t, 130, watch.end())
+			require.Contains(t, log.whole(), test.closing)
+			require.Equal(t, "anneal: interrupted", lastLine(log.whole()))
+		})
+	}
 }
