@@ -34,6 +34,8 @@ var mayImport = map[string][]string{
 	"engines/simulated/...": {"domain", "domain/rows", "engines"},
 	"engines/process":       {"domain"},
 	"engines/external":      {"domain", "engines", "engines/process"},
+	"engines/sound":         {"domain", "engines", "engines/process"},
+	"engines/sphinx":        {"domain", "engines", "engines/process"},
 	"engines/torch":         {"domain", "engines", "engines/process"},
 	"engines/enginetest":    {"domain", "engines"},
 	"schedulers/...":        {"domain", "eventlog", "projections"},

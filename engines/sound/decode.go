@@ -1,0 +1,154 @@
+package sound
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"io"
+	"os"
+	"regexp"
+	"strings"
+	"sync"
+	"time"
+
+	"anneal/domain"
+	"anneal/engines"
+	"anneal/engines/process"
+)
+
+// filters are the preprocessings in ffmpeg's words; "" needs none.
+var filters = map[string]string{
+	"":                            "",
+	engines.PreprocessNone:        "",
+	engines.PreprocessDynamic:     dynamic,
+	engines.PreprocessSoftDynamic: "acompressor=threshold=-24dB:ratio=3:attack=20:release=250:makeup=2,dynaudnorm=f=500:g=31:p=0.9:m=15",
+	engines.PreprocessBassDynamic: "bass=g=6:f=110:w=0.6," + dynamic,
+}
+
+const dynamic = "dynaudnorm=f=250:g=15:p=0.95:m=20"
+
+// containers are the demuxers that a recording may need. None of them opens
+// what a file names, as playlists, manifests and scripts do.
+var containers = strings.Join([]string{
+	"aac", "ac3", "eac3", "aiff", "amr", "amrnb", "amrwb", "ape", "asf", "au", "avi", "caf", "dts", "dtshd", "dsf", "flac", "flv",
+	"gsm", "matroska,webm", "mov,mp4,m4a,3gp,3g2,mj2", "mp3", "mpc", "mpc8", "mpeg", "mpegts", "mxf", "nut", "ogg", "oma",
+	"rm", "shn", "spdif", "tak", "truehd", "tta", "voc", "w64", "wav", "wv", "xwma",
+}, ",")
+
+const (
+	ffmpeg        = "ffmpeg"
+	installFFmpeg = "`apt install ffmpeg` installs it; without it only WAV files of 16 kHz, mono, 16 bits can be listened to, without preprocessing"
+	quietLimit    = time.Minute // ffmpeg may take for the next samples
+	readAhead     = 64 << 10
+)
+
+// A decoder is ffmpeg at work on a file.
+type decoder struct {
+	ctx     context.Context
+	program *process.Process
+	pcm     *os.File
+	ahead   *bufio.Reader
+	unwatch func() bool // of the context
+	stop    func()      // ends the program and all it started
+}
+
+// decode has ffmpeg read a file, which stays the caller's.
+func decode(ctx context.Context, file *os.File, filter string) (io.ReadCloser, error) {
+	program, err := process.Find(ffmpeg, installFFmpeg)
+	if err != nil {
+		return nil, err
+	}
+	if _, err := file.Seek(0, io.SeekStart); err != nil {
+		return nil, withoutPath(err)
+	}
+	pcm, out, err := os.Pipe()
+	if err != nil {
+		return nil, err
+	}
+	defer out.Close()
+	d := &decoder{ctx: ctx, pcm: pcm, ahead: bufio.NewReaderSize(pcm, readAhead)}
+	d.program, err = process.Start(process.Command{
+		Args: arguments(program, filter), Env: process.Environment(nil), Files: []*os.File{file, out},
+	})
+	if err != nil {
+		_ = pcm.Close() // the first error is told
+		return nil, err
+	}
+	d.stop = sync.OnceFunc(func() { d.program.Stop(context.Background(), 0) })
+	d.unwatch = context.AfterFunc(ctx, d.stop)
+	_ = out.Close() // so that the stream ends when the program does
+	if _, err := d.peek(); err != nil && !errors.Is(err, io.EOF) {
+		_ = d.Close() // the first error is told
+		return nil, err
+	}
+	return d, nil
+}
+
+// arguments have ffmpeg read its descriptor 3, whose name no file can choose,
+// and write samples to descriptor 4.
+func arguments(program, filter string) []string {
+	return []string{
+		program, "-nostdin", "-hide_banner", "-loglevel", "error", "-max_alloc", "268435456", "-threads", "1",
+		"-protocol_whitelist", "file,pipe", "-format_whitelist", containers, "-i", input,
+		"-map", "0:a:0", "-vn", "-af", strings.TrimPrefix(filter+",aresample=16000", ","),
+		"-ac", "1", "-ar", "16000", "-c:a", "pcm_s16le", "-f", "s16le", "pipe:4",
+	}
+}
+
+const input = "file:/dev/fd/3"
+
+func (d *decoder) peek() ([]byte, error) {
+	_ = d.pcm.SetReadDeadline(time.Now().Add(quietLimit)) // a pipe has deadlines
+	begun, err := d.ahead.Peek(1)
+	return begun, d.explain(err)
+}
+
+func (d *decoder) Read(p []byte) (int, error) {
+	_ = d.pcm.SetReadDeadline(time.Now().Add(quietLimit))
+	n, err := d.ahead.Read(p)
+	return n, d.explain(err)
+}
+
+// explain says why the samples end.
+func (d *decoder) explain(err error) error {
+	switch {
+	case errors.Is(err, os.ErrDeadlineExceeded):
+		d.stop()
+		return domain.Faultf(domain.InvalidArgument, "file: decoding it takes too long: ffmpeg found no sound in %s", quietLimit)
+	case !errors.Is(err, io.EOF):
+		return err
+	}
+	<-d.program.Done()
+	if ended := d.ctx.Err(); ended != nil {
+		return ended
+	}
+	if failed := d.program.Err(); failed != nil {
+		return domain.Faultf(domain.InvalidArgument, "file: cannot be decoded: %s", reason(failed.Error()))
+	}
+	return err
+}
+
+func (d *decoder) Close() error {
+	d.unwatch()
+	d.stop()
+	return d.pcm.Close()
+}
+
+// noise is what ffmpeg puts around its words: addresses of its parts, and the
+// name that its input has.
+var noise = regexp.MustCompile(`\[[^\]]*@ 0x[0-9a-f]+\] *|` + regexp.QuoteMeta(input) + `:? *`)
+
+const maxReason = 200 // characters
+
+// reason is the last thing that ffmpeg said of a file, in short.
+func reason(said string) string {
+	if _, after, found := strings.Cut(said, "its last words were: "); found {
+		said = after
+	}
+	if strings.Contains(said, "matches no streams") {
+		return "it has no sound"
+	}
+	lines := strings.Split(strings.TrimSpace(noise.ReplaceAllString(said, "")), "\n")
+	last := []rune(strings.TrimSpace(lines[len(lines)-1]))
+	return strings.TrimSuffix(string(last[:min(len(last), maxReason)]), ".")
+}
