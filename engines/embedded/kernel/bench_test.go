@@ -61,16 +61,23 @@ func BenchmarkPackT(b *testing.B) {
 	}
 }
 
-func BenchmarkMatVecT(b *testing.B) {
-	for _, s := range [][2]int{{352, 128}, {128, 352}, {1024, 1024}, {4096, 4096}, {16384, 4096}} {
-		b.Run(fmt.Sprintf("%dx%d", s[0], s[1]), func(b *testing.B) {
-			w := NewMatrix(s[0], s[1])
-			x, y := make([]float32, s[1]), make([]float32, s[0])
-			for b.Loop() {
-				MatVecT(y, x, w, 1)
-			}
-			b.SetBytes(int64(4 * s[0] * s[1]))
-		})
+// BenchmarkRow multiplies one row, as decoding does, with weights of every
+// storage that no cache holds; of-bandwidth is the bytes of weights a second
+// over what one core reads from memory.
+func BenchmarkRow(b *testing.B) {
+	bandwidth := ReadBandwidth() * 1e9
+	for _, s := range [][2]int{{1536, 512}, {16384, 4096}} {
+		n, k := s[0], s[1]
+		for name, one := range packings(rand.New(rand.NewPCG(1, 1)), n, k) {
+			b.Run(fmt.Sprintf("%dx%d/%s", n, k, name), func(b *testing.B) {
+				x, y := NewMatrix(1, k), NewMatrix(1, n)
+				for b.Loop() {
+					Gemm(y, x, &one.packed, false, 1)
+				}
+				b.SetBytes(one.packed.Bytes())
+				b.ReportMetric(float64(one.packed.Bytes())*float64(b.N)/b.Elapsed().Seconds()/bandwidth, "of-bandwidth")
+			})
+		}
 	}
 }
 

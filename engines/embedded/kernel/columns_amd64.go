@@ -19,15 +19,3 @@ func copyColumns16(dst *float32, src *float32, stride int, k int, cols int)
 //
 //go:noescape
 func copyColumns32(dst *float32, src *float32, stride int, k int, cols int)
-
-// sumRows8 adds the products of 8 rows with x into y, or puts them there when
-// load is 0; the stride is in bytes.
-//
-//go:noescape
-func sumRows8(y *float32, x *float32, w *float32, stride int, k int, load int)
-
-// sumRows32 adds the products of 32 rows with x into y, or puts them there when
-// load is 0; the stride is in bytes.
-//
-//go:noescape
-func sumRows32(y *float32, x *float32, w *float32, stride int, k int, load int)

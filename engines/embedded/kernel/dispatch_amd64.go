@@ -14,9 +14,6 @@ var simd int
 // cannot interrupt it.
 const piece = 16 << 10
 
-// rowPiece bounds the numbers of a row that one call takes for the same reason.
-const rowPiece = 4 << 10
-
 // packPiece bounds the k that is packed at once, so that the four passes over a
 // part of a panel find it in the first-level cache.
 const packPiece = 256
@@ -26,7 +23,7 @@ var least = float32(math.Inf(-1))
 // levels are what this processor can do, best first.
 func levels() []string {
 	var list []string
-	avx2 := cpu.X86.HasAVX2 && cpu.X86.HasFMA
+	avx2 := cpu.X86.HasAVX2 && cpu.X86.HasFMA && cpu.X86.HasF16C
 	if avx2 && cpu.X86.HasBMI2 && cpu.X86.HasAVX512F && cpu.X86.HasAVX512BW && cpu.X86.HasAVX512DQ && cpu.X86.HasAVX512VL {
 		list = append(list, "avx512")
 	}
@@ -96,48 +93,6 @@ func packPanelT(dst []float32, w Matrix) {
 	packRowsGo(dst, w, 0, whole, k)
 	packRowsGo(dst, w, whole, w.Rows, 0)
 	clearRest(dst, w.Rows, w.Cols)
-}
-
-// matVec computes y = W·x, 32 rows at a time.
-func matVec(y, x []float32, w Matrix) {
-	if simd == 0 {
-		matVecGo(y, x, w)
-		return
-	}
-	j := 0
-	for ; j+32 <= w.Rows; j += 32 {
-		for from := 0; from < w.Cols; from += rowPiece {
-			sumRows32(&y[j], &x[from], &w.Data[j*w.Stride+from], 4*w.Stride, min(rowPiece, w.Cols-from), from)
-		}
-	}
-	for ; j+8 <= w.Rows; j += 8 {
-		sumEight(y[j:], x, w.RowRange(j, j+8))
-	}
-	if j < w.Rows {
-		fewRows(y[j:], x, w.RowRange(j, w.Rows))
-	}
-}
-
-func sumEight(y, x []float32, w Matrix) {
-	for from := 0; from < w.Cols; from += rowPiece {
-		sumRows8(&y[0], &x[from], &w.Data[from], 4*w.Stride, min(rowPiece, w.Cols-from), from)
-	}
-}
-
-// fewRows takes the last rows, fewer than eight, by way of a copy that is eight
-// rows high.
-func fewRows(y, x []float32, w Matrix) {
-	const width = 64
-	var rows [8 * width]float32
-	var sums [8]float32
-	for from := 0; from < w.Cols; from += width {
-		n := min(width, w.Cols-from)
-		for j := range w.Rows {
-			copy(rows[j*width:][:n], w.Row(j)[from:])
-		}
-		sumRows8(&sums[0], &x[from], &rows[0], 4*width, n, from)
-	}
-	copy(y, sums[:])
 }
 
 // spin keeps the multipliers busy and returns the operations done.

@@ -20,7 +20,6 @@ func quad([]float32, int, []float32, int, int, panel, int, int, int, bool) { pan
 func packPanel(dst []float32, b Matrix)                     { packPanelGo(dst, b) }
 func packTile(dst, src []float32, stride, k, cols int) bool { return false }
 func packPanelT(dst []float32, w Matrix)                    { packPanelTGo(dst, w) }
-func matVec(y, x []float32, w Matrix)                       { matVecGo(y, x, w) }
 
 func dot(a, b []float32) float32                       { return dotGo(a, b) }
 func dot3(a, b, c []float32) float32                   { return dot3Go(a, b, c) }

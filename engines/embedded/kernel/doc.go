@@ -14,7 +14,7 @@
 // of k, at the levels avx512 and avx2 with one rounding per step. Nothing else
 // takes part: not the number of rows or columns, not the row's place in its
 // batch, not the number of workers. A row alone and the same row in a batch
-// therefore give the same bits, and MatVecT gives the bits of Gemm. The vector
+// therefore give the same bits. The vector
 // reductions (Dot, Sum, Softmax, RMSNorm) have an order that depends on their
 // length and the level only.
 //

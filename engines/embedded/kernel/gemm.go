@@ -51,12 +51,20 @@ func Gemm(c, a Matrix, b *Packed, accumulate bool, workers int) {
 // addScaled is an accumulating Gemm whose sums are multiplied before they are
 // added.
 func addScaled(c, a Matrix, b *Packed, workers int) {
-	sums := NewMatrix(c.Rows, c.Cols)
-	Gemm(sums, a, b, false, workers)
+	room := sums.Get().(*[]float32)
+	defer sums.Put(room)
+	if n := c.Rows * c.Cols; cap(*room) < n {
+		*room = make([]float32, n)
+	}
+	part := Matrix{Data: (*room)[:c.Rows*c.Cols], Rows: c.Rows, Cols: c.Cols, Stride: c.Cols}
+	Gemm(part, a, b, false, workers)
 	for i := range c.Rows {
-		add(c.Row(i), c.Row(i), sums.Row(i))
+		add(c.Row(i), c.Row(i), part.Row(i))
 	}
 }
+
+// sums holds the products that addScaled multiplies.
+var sums = sync.Pool{New: func() any { return new([]float32) }}
 
 // columns holds the packed right operands of GemmTN between calls.
 var columns = sync.Pool{New: func() any { return new(Packed) }}

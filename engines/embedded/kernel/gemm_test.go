@@ -143,7 +143,7 @@ func bits(row []float32) []uint32 {
 }
 
 // The same row gives the same bits alone, in a batch at any place, in a product
-// with fewer columns, with any number of workers, by MatVecT and by MulPanel.
+// with fewer columns, with any number of workers, and by MulPanel.
 func TestBitsDependOnNothingButK(t *testing.T) {
 	atEveryLevel(t, func(t *testing.T) {
 		r := rand.New(rand.NewPCG(5, 6))
@@ -173,11 +173,9 @@ func requireSameBits(t *testing.T, r *rand.Rand, m, n, k int) {
 	}
 	i := r.IntN(m)
 	want := bits(whole.Row(i))
-	alone, vector := NewMatrix(1, n), make([]float32, n)
+	alone := NewMatrix(1, n)
 	Gemm(alone, a.RowRange(i, i+1), &packed, false, 1)
 	require.Equal(t, want, bits(alone.Data), "row %d alone", i)
-	MatVecT(vector, a.Row(i), w, 1+r.IntN(4))
-	require.Equal(t, want, bits(vector), "row %d by MatVecT", i)
 	requireSameBitsByPanel(t, whole, a, w, r.IntN(k)+1)
 	lo := r.IntN(n)
 	part.PackT(w.RowRange(lo, n))
@@ -242,7 +240,6 @@ func TestMismatchPanics(t *testing.T) {
 		"transposed":     {func() { GemmTN(NewMatrix(2, 5), NewMatrix(3, 2), NewMatrix(4, 5), 1) }, "kernel: rows of b is 4, want 3"},
 		"short data":     {func() { packed.PackT(Matrix{Data: make([]float32, 5), Rows: 2, Cols: 3, Stride: 3}) }, "kernel: w is 2×3 with stride 3 but holds 5 numbers"},
 		"short stride":   {func() { packed.PackT(Matrix{Data: make([]float32, 9), Rows: 2, Cols: 3, Stride: 2}) }, "kernel: w has stride 2, less than its 3 columns"},
-		"vector":         {func() { MatVecT(make([]float32, 2), make([]float32, 3), NewMatrix(2, 4), 1) }, "kernel: length of x is 3, want 4"},
 		"different dots": {func() { Dot(make([]float32, 2), make([]float32, 3)) }, "kernel: length of b is 3, want 2"},
 	} {
 		t.Run(name, func(t *testing.T) { require.PanicsWithValue(t, call.says, call.run) })

@@ -8,9 +8,9 @@ const panelCols = 32
 
 // Packed is the right operand B [k × n] of a product, cut into panels of 32
 // columns; in a panel the 32 numbers of one k lie together. The last panel is
-// filled up with zeros. The numbers are float32, bfloat16 or int8 with a factor
-// per column; the products of all three are those of the float32 that the
-// number stands for. The zero value is ready, and packing again reuses its
+// filled up with zeros. The numbers are float32, bfloat16, binary16, or int8 or
+// E4M3 with a factor per column; the products of all are those of the float32
+// that the number stands for. The zero value is ready, and packing again reuses its
 // memory. It may be read by many products at once.
 type Packed struct {
 	numbers panel // panels() × k × panelCols
@@ -18,12 +18,18 @@ type Packed struct {
 	k, n    int
 }
 
-// panel is a run of packed numbers; one of the three is set.
+// panel is a run of packed numbers; one of these is set.
 type panel struct {
 	float []float32
-	half  []uint16 // bfloat16: the upper half of a float32
-	small []int8
+	bf16  []uint16 // the upper half of a float32
+	f16   []uint16 // IEEE 754 binary16
+	int8  []int8
+	e4m3  []uint8 // OCP 8-bit floating point, without infinities
 }
+
+// codeScale is what the products of E4M3 codes, which are widened by way of
+// binary16, come out too small by.
+const codeScale = 256
 
 // Size gives the shape of the operand: k rows, n columns.
 func (p *Packed) Size() (k, n int) { return p.k, p.n }
@@ -57,8 +63,18 @@ func (p *Packed) Pack(b Matrix) {
 func (p *Packed) PackTBF16(w []uint16, n, k int) {
 	same("length of w", len(w), n*k)
 	p.size(k, n)
-	data := reserve(p.numbers.half, p.cells())
-	p.numbers = panel{half: data}
+	data := reserve(p.numbers.bf16, p.cells())
+	p.numbers = panel{bf16: data}
+	packDense(data, w, n, k)
+}
+
+// PackTF16 is PackT of IEEE 754 binary16 numbers: w is a dense [n × k]. They
+// stay 16 bits wide and give the bits of the same numbers in float32.
+func (p *Packed) PackTF16(w []uint16, n, k int) {
+	same("length of w", len(w), n*k)
+	p.size(k, n)
+	data := reserve(p.numbers.f16, p.cells())
+	p.numbers = panel{f16: data}
 	packDense(data, w, n, k)
 }
 
@@ -68,10 +84,41 @@ func (p *Packed) PackTInt8(w []int8, factors []float32, n, k int) {
 	same("length of w", len(w), n*k)
 	same("length of factors", len(factors), n)
 	p.size(k, n)
-	data := reserve(p.numbers.small, p.cells())
-	p.numbers = panel{small: data}
+	data := reserve(p.numbers.int8, p.cells())
+	p.numbers = panel{int8: data}
 	p.factors = append([]float32(nil), factors...)
 	packDense(data, w, n, k)
+}
+
+// PackTE4M3 is PackTInt8 of codes of OCP 8-bit floating point, E4M3, of which
+// none may be the one that stands for no number (0x7f and 0xff).
+func (p *Packed) PackTE4M3(w []uint8, factors []float32, n, k int) {
+	same("length of w", len(w), n*k)
+	same("length of factors", len(factors), n)
+	p.size(k, n)
+	data := reserve(p.numbers.e4m3, p.cells())
+	p.numbers = panel{e4m3: data}
+	p.factors = append([]float32(nil), factors...)
+	scale(p.factors, codeScale)
+	packDense(data, w, n, k)
+}
+
+// RowT writes row j of W, of a packed Wᵀ, as float32.
+func (p *Packed) RowT(dst []float32, j int) {
+	same("length of dst", len(dst), p.k)
+	if p.k == 0 {
+		return
+	}
+	p.numbers.slice(j/panelCols*panelCols*p.k+j%panelCols, p.cells()).widen(dst, panelCols)
+	if p.factors != nil {
+		scale(dst, p.factors[j])
+	}
+}
+
+// Bytes is the memory of the packed numbers.
+func (p *Packed) Bytes() int64 {
+	n := p.numbers
+	return int64(4*(cap(n.float)+len(p.factors)) + 2*(cap(n.bf16)+cap(n.f16)) + cap(n.int8) + cap(n.e4m3))
 }
 
 // packDense writes the panels of the transpose of w.
@@ -101,10 +148,14 @@ func (p *Packed) panel(j, from int) panel {
 
 func (b panel) slice(lo, hi int) panel {
 	switch {
-	case b.half != nil:
-		return panel{half: b.half[lo:hi]}
-	case b.small != nil:
-		return panel{small: b.small[lo:hi]}
+	case b.bf16 != nil:
+		return panel{bf16: b.bf16[lo:hi]}
+	case b.f16 != nil:
+		return panel{f16: b.f16[lo:hi]}
+	case b.int8 != nil:
+		return panel{int8: b.int8[lo:hi]}
+	case b.e4m3 != nil:
+		return panel{e4m3: b.e4m3[lo:hi]}
 	}
 	return panel{float: b.float[lo:hi]}
 }

@@ -1,6 +1,11 @@
 package kernel
 
-import "sync"
+import (
+	"math"
+	"sync"
+
+	"anneal/domain/weights"
+)
 
 // The kernels in plain Go. Every product is converted to float32 before it is
 // added, which forbids the compiler to fuse the two on processors that could:
@@ -14,8 +19,9 @@ func tileGo(c []float32, ldc int, a []float32, rowStride, kStride int, b panel, 
 	if b.float == nil {
 		room := widened.Get().(*[depth * panelCols]float32)
 		defer widened.Put(room)
+		narrow := b
 		b.float = room[:k*panelCols]
-		b.widen(b.float)
+		narrow.widen(b.float, 1)
 	}
 	for i := range rows {
 		row := c[i*ldc:][:cols]
@@ -31,16 +37,49 @@ func tileGo(c []float32, ldc int, a []float32, rowStride, kStride int, b panel, 
 	}
 }
 
-// widen writes the first numbers of a panel as float32.
-func (b panel) widen(dst []float32) {
-	if b.half != nil {
-		WidenBF16(dst, b.half[:len(dst)])
-		return
-	}
-	for i, v := range b.small[:len(dst)] {
-		dst[i] = float32(v)
+// widen writes every step-th number of a panel as float32.
+func (b panel) widen(dst []float32, step int) {
+	switch {
+	case b.bf16 != nil:
+		for i := range dst {
+			dst[i] = math.Float32frombits(uint32(b.bf16[i*step]) << 16)
+		}
+	case b.f16 != nil:
+		for i := range dst {
+			dst[i] = widenF16(b.f16[i*step])
+		}
+	case b.int8 != nil:
+		for i := range dst {
+			dst[i] = float32(b.int8[i*step])
+		}
+	case b.e4m3 != nil:
+		for i := range dst {
+			dst[i] = fromE4M3[b.e4m3[i*step]]
+		}
+	default:
+		for i := range dst {
+			dst[i] = b.float[i*step]
+		}
 	}
 }
+
+// widenF16 shifts the bits into place and mends the exponent's bias by a
+// multiplication, which is exact for subnormal numbers too.
+func widenF16(v uint16) float32 {
+	if v&0x7c00 == 0x7c00 {
+		return weights.FromHalf(v) // infinite, or no number
+	}
+	magnitude := math.Float32frombits(uint32(v&0x7fff)<<13) * 0x1p112
+	return math.Float32frombits(math.Float32bits(magnitude) | uint32(v&0x8000)<<16)
+}
+
+// fromE4M3 is what the assembly makes of a code: that number over codeScale.
+var fromE4M3 = func() (table [256]float32) {
+	for code := range table {
+		table[code] = weights.FromEight(byte(code)) / codeScale
+	}
+	return table
+}()
 
 // octet takes eight neighbouring columns of a panel through k steps.
 func octet(s [8]float32, a []float32, kStride int, b []float32, k int) [8]float32 {
@@ -86,28 +125,5 @@ func packRowsGo(dst []float32, w Matrix, j0, j1, k0 int) {
 func clearRest(dst []float32, cols, k int) {
 	for l := 0; l < k && cols < panelCols; l++ {
 		clear(dst[l*panelCols+cols : (l+1)*panelCols])
-	}
-}
-
-// matVecGo takes four rows at a time: their sums do not wait for each other.
-func matVecGo(y, x []float32, w Matrix) {
-	j := 0
-	for ; j+4 <= w.Rows; j += 4 {
-		r0, r1, r2, r3 := w.Row(j)[:len(x)], w.Row(j + 1)[:len(x)], w.Row(j + 2)[:len(x)], w.Row(j + 3)[:len(x)]
-		var s0, s1, s2, s3 float32
-		for l, v := range x {
-			s0 += float32(v * r0[l])
-			s1 += float32(v * r1[l])
-			s2 += float32(v * r2[l])
-			s3 += float32(v * r3[l])
-		}
-		y[j], y[j+1], y[j+2], y[j+3] = s0, s1, s2, s3
-	}
-	for ; j < w.Rows; j++ {
-		row, s := w.Row(j)[:len(x)], float32(0)
-		for l, v := range x {
-			s += float32(v * row[l])
-		}
-		y[j] = s
 	}
 }

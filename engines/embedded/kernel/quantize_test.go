@@ -6,6 +6,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"anneal/domain/weights"
 )
 
 // dense is a random matrix without gaps.
@@ -17,25 +19,98 @@ func dense(r *rand.Rand, rows, cols int) Matrix {
 	return m
 }
 
-// Weights in bfloat16 give the bits of the same weights in float32.
-func TestBF16GivesTheBitsOfFloat32(t *testing.T) {
+// A packing is weights [n × k] in one storage, and what they stand for: each
+// number as float32, and the factor of each row.
+type packing struct {
+	packed  Packed
+	numbers Matrix
+	factors []float32
+}
+
+// packings are random weights in every storage, the extreme numbers of each
+// among them.
+func packings(r *rand.Rand, n, k int) map[string]*packing {
+	all := map[string]*packing{}
+	for _, name := range []string{"F32", "BF16", "F16", "Int8", "E4M3"} {
+		p := &packing{numbers: dense(r, n, k), factors: make([]float32, n)}
+		for j := range p.factors {
+			p.factors[j] = 1
+		}
+		all[name] = p
+		w, halves, codes, small := p.numbers.Data, make([]uint16, n*k), make([]uint8, n*k), make([]int8, n*k)
+		switch name {
+		case "F32":
+			p.packed.PackT(p.numbers)
+		case "BF16":
+			RoundBF16(halves, w)
+			widenBF16(w, halves)
+			p.packed.PackTBF16(halves, n, k)
+		case "F16":
+			for i, v := range w {
+				halves[i] = weights.ToHalf(v)
+				if r.IntN(10) == 0 {
+					halves[i] = uint16(r.IntN(0x401)) | halves[i]&0x8000 // subnormal, zero or the least normal one
+				}
+				w[i] = weights.FromHalf(halves[i])
+			}
+			p.packed.PackTF16(halves, n, k)
+		case "Int8":
+			for j := range n {
+				p.factors[j] = quantizeInt8(small[j*k:(j+1)*k], p.numbers.Row(j))
+			}
+			for i, v := range small {
+				w[i] = float32(v)
+			}
+			p.packed.PackTInt8(small, p.factors, n, k)
+		case "E4M3":
+			for i := range w {
+				codes[i] = uint8(r.IntN(127)) | uint8(r.IntN(2)<<7)
+				w[i] = weights.FromEight(codes[i])
+			}
+			for j := range p.factors {
+				p.factors[j] = r.Float32() / 448
+			}
+			p.packed.PackTE4M3(codes, p.factors, n, k)
+		}
+	}
+	return all
+}
+
+// Weights in any storage give the bits of what they stand for in float32, their
+// factors multiplied to the finished sums.
+func TestStoragesGiveTheBitsOfFloat32(t *testing.T) {
 	atEveryLevel(t, func(t *testing.T) {
 		r := rand.New(rand.NewPCG(31, 32))
 		for _, s := range someShapes(r) {
 			m, n, k := s[0], s[1], s[2]
-			a, w := random(r, m, k), dense(r, n, k)
-			half := make([]uint16, len(w.Data))
-			RoundBF16(half, w.Data)
-			WidenBF16(w.Data, half)
-			var wide, narrow Packed
-			wide.PackT(w)
-			narrow.PackTBF16(half, n, k)
-			want := random(r, m, n)
-			got := copyOf(want)
-			accumulate := r.IntN(2) == 0
-			Gemm(want, a, &wide, accumulate, 1)
-			Gemm(got, a, &narrow, accumulate, 1+r.IntN(3))
-			require.Equal(t, bits(want.Data), bits(got.Data))
+			a := random(r, m, k)
+			for name, one := range packings(r, n, k) {
+				var wide Packed
+				wide.PackT(one.numbers)
+				before, want := random(r, m, n), NewMatrix(m, n)
+				Gemm(want, a, &wide, false, 1)
+				for i := range m {
+					Mul(want.Row(i), want.Row(i), one.factors)
+				}
+				got, added := copyOf(before), copyOf(before)
+				Gemm(got, a, &one.packed, false, 1+r.IntN(3))
+				Gemm(added, a, &one.packed, true, 1+r.IntN(3))
+				for i := range m {
+					require.Equal(t, bits(want.Row(i)), bits(got.Row(i)), "%s: row %d of %d×%d over %d", name, i, m, n, k)
+					for j := range n {
+						require.InDelta(t, before.Row(i)[j]+got.Row(i)[j], added.Row(i)[j], 1e-4, name)
+					}
+				}
+				requireGuards(t, got)
+				requireGuards(t, added)
+				row := make([]float32, k)
+				for j := range n {
+					one.packed.RowT(row, j)
+					for l, v := range row {
+						require.Equal(t, one.numbers.Row(j)[l]*one.factors[j], v, "%s: number %d of row %d", name, l, j)
+					}
+				}
+			}
 		}
 	})
 }
@@ -48,7 +123,7 @@ func TestInt8(t *testing.T) {
 			a, w := random(r, m, k), dense(r, n, k)
 			small, factors := make([]int8, n*k), make([]float32, n)
 			for j := range n {
-				factors[j] = QuantizeInt8(small[j*k:(j+1)*k], w.Row(j))
+				factors[j] = quantizeInt8(small[j*k:(j+1)*k], w.Row(j))
 				for l, v := range w.Row(j) {
 					if math.Abs(float64(v-float32(small[j*k+l])*factors[j])) > float64(factors[j])*0.5001 {
 						require.Failf(t, "too far", "%v stored as %d·%v", v, small[j*k+l], factors[j])
@@ -72,6 +147,32 @@ func TestInt8(t *testing.T) {
 			}
 		}
 	})
+}
+
+// quantizeInt8 stores a row as bytes: dst[i]·factor is row[i] to within half a
+// factor, which is the greatest absolute value over 127. The row must be finite.
+func quantizeInt8(dst []int8, row []float32) (factor float32) {
+	same("length of dst", len(dst), len(row))
+	top := float32(0)
+	for _, v := range row {
+		top = max(top, float32(math.Abs(float64(v))))
+	}
+	if top == 0 {
+		clear(dst)
+		return 0
+	}
+	for i, v := range row {
+		dst[i] = int8(math.RoundToEven(float64(v) / float64(top) * 127))
+	}
+	return top / 127
+}
+
+// widenBF16 is the float32 that each bfloat16 stands for.
+func widenBF16(dst []float32, x []uint16) {
+	same("length of dst", len(dst), len(x))
+	for i, v := range x {
+		dst[i] = math.Float32frombits(uint32(v) << 16)
+	}
 }
 
 func TestRoundBF16(t *testing.T) {

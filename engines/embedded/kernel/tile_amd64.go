@@ -307,6 +307,152 @@ func quad256BF16(rows int, c *float32, cStride int, a *float32, rowStride int, k
 }
 
 //go:noescape
+func tile512F16x1(c *float32, cStride int, a *float32, rowStride int, kStride int, b *uint16, k int, cols int, load int)
+
+//go:noescape
+func tile512F16x2(c *float32, cStride int, a *float32, rowStride int, kStride int, b *uint16, k int, cols int, load int)
+
+//go:noescape
+func tile512F16x3(c *float32, cStride int, a *float32, rowStride int, kStride int, b *uint16, k int, cols int, load int)
+
+//go:noescape
+func tile512F16x4(c *float32, cStride int, a *float32, rowStride int, kStride int, b *uint16, k int, cols int, load int)
+
+//go:noescape
+func tile512F16x5(c *float32, cStride int, a *float32, rowStride int, kStride int, b *uint16, k int, cols int, load int)
+
+//go:noescape
+func tile512F16x6(c *float32, cStride int, a *float32, rowStride int, kStride int, b *uint16, k int, cols int, load int)
+
+//go:noescape
+func tile512F16x7(c *float32, cStride int, a *float32, rowStride int, kStride int, b *uint16, k int, cols int, load int)
+
+//go:noescape
+func tile512F16x8(c *float32, cStride int, a *float32, rowStride int, kStride int, b *uint16, k int, cols int, load int)
+
+//go:noescape
+func tile512F16x9(c *float32, cStride int, a *float32, rowStride int, kStride int, b *uint16, k int, cols int, load int)
+
+//go:noescape
+func tile512F16x10(c *float32, cStride int, a *float32, rowStride int, kStride int, b *uint16, k int, cols int, load int)
+
+//go:noescape
+func tile512F16x11(c *float32, cStride int, a *float32, rowStride int, kStride int, b *uint16, k int, cols int, load int)
+
+//go:noescape
+func tile512F16x12(c *float32, cStride int, a *float32, rowStride int, kStride int, b *uint16, k int, cols int, load int)
+
+//go:noescape
+func tile512F16x13(c *float32, cStride int, a *float32, rowStride int, kStride int, b *uint16, k int, cols int, load int)
+
+//go:noescape
+func tile512F16x14(c *float32, cStride int, a *float32, rowStride int, kStride int, b *uint16, k int, cols int, load int)
+
+// tile512F16 adds k steps of rows × cols numbers into C, or puts them there when load
+// is 0; cols is at most 32, strides are in bytes.
+func tile512F16(rows int, c *float32, cStride int, a *float32, rowStride int, kStride int, b *uint16, k int, cols int, load int) {
+	switch rows {
+	case 1:
+		tile512F16x1(c, cStride, a, rowStride, kStride, b, k, cols, load)
+	case 2:
+		tile512F16x2(c, cStride, a, rowStride, kStride, b, k, cols, load)
+	case 3:
+		tile512F16x3(c, cStride, a, rowStride, kStride, b, k, cols, load)
+	case 4:
+		tile512F16x4(c, cStride, a, rowStride, kStride, b, k, cols, load)
+	case 5:
+		tile512F16x5(c, cStride, a, rowStride, kStride, b, k, cols, load)
+	case 6:
+		tile512F16x6(c, cStride, a, rowStride, kStride, b, k, cols, load)
+	case 7:
+		tile512F16x7(c, cStride, a, rowStride, kStride, b, k, cols, load)
+	case 8:
+		tile512F16x8(c, cStride, a, rowStride, kStride, b, k, cols, load)
+	case 9:
+		tile512F16x9(c, cStride, a, rowStride, kStride, b, k, cols, load)
+	case 10:
+		tile512F16x10(c, cStride, a, rowStride, kStride, b, k, cols, load)
+	case 11:
+		tile512F16x11(c, cStride, a, rowStride, kStride, b, k, cols, load)
+	case 12:
+		tile512F16x12(c, cStride, a, rowStride, kStride, b, k, cols, load)
+	case 13:
+		tile512F16x13(c, cStride, a, rowStride, kStride, b, k, cols, load)
+	case 14:
+		tile512F16x14(c, cStride, a, rowStride, kStride, b, k, cols, load)
+	}
+}
+
+//go:noescape
+func quad512F16x1(c *float32, cStride int, a *float32, rowStride int, kStride int, b *uint16, panelStride int, k int, load int)
+
+//go:noescape
+func quad512F16x2(c *float32, cStride int, a *float32, rowStride int, kStride int, b *uint16, panelStride int, k int, load int)
+
+//go:noescape
+func quad512F16x3(c *float32, cStride int, a *float32, rowStride int, kStride int, b *uint16, panelStride int, k int, load int)
+
+// quad512F16 is tile512F16 for 32 columns of each of 4 panels; strides are in bytes.
+func quad512F16(rows int, c *float32, cStride int, a *float32, rowStride int, kStride int, b *uint16, panelStride int, k int, load int) {
+	switch rows {
+	case 1:
+		quad512F16x1(c, cStride, a, rowStride, kStride, b, panelStride, k, load)
+	case 2:
+		quad512F16x2(c, cStride, a, rowStride, kStride, b, panelStride, k, load)
+	case 3:
+		quad512F16x3(c, cStride, a, rowStride, kStride, b, panelStride, k, load)
+	}
+}
+
+//go:noescape
+func tile256F16x1(c *float32, cStride int, a *float32, rowStride int, kStride int, b *uint16, k int, cols int, load int)
+
+//go:noescape
+func tile256F16x2(c *float32, cStride int, a *float32, rowStride int, kStride int, b *uint16, k int, cols int, load int)
+
+//go:noescape
+func tile256F16x3(c *float32, cStride int, a *float32, rowStride int, kStride int, b *uint16, k int, cols int, load int)
+
+//go:noescape
+func tile256F16x4(c *float32, cStride int, a *float32, rowStride int, kStride int, b *uint16, k int, cols int, load int)
+
+//go:noescape
+func tile256F16x5(c *float32, cStride int, a *float32, rowStride int, kStride int, b *uint16, k int, cols int, load int)
+
+//go:noescape
+func tile256F16x6(c *float32, cStride int, a *float32, rowStride int, kStride int, b *uint16, k int, cols int, load int)
+
+// tile256F16 adds k steps of rows × cols numbers into C, or puts them there when load
+// is 0; cols is at most 16, strides are in bytes.
+func tile256F16(rows int, c *float32, cStride int, a *float32, rowStride int, kStride int, b *uint16, k int, cols int, load int) {
+	switch rows {
+	case 1:
+		tile256F16x1(c, cStride, a, rowStride, kStride, b, k, cols, load)
+	case 2:
+		tile256F16x2(c, cStride, a, rowStride, kStride, b, k, cols, load)
+	case 3:
+		tile256F16x3(c, cStride, a, rowStride, kStride, b, k, cols, load)
+	case 4:
+		tile256F16x4(c, cStride, a, rowStride, kStride, b, k, cols, load)
+	case 5:
+		tile256F16x5(c, cStride, a, rowStride, kStride, b, k, cols, load)
+	case 6:
+		tile256F16x6(c, cStride, a, rowStride, kStride, b, k, cols, load)
+	}
+}
+
+//go:noescape
+func quad256F16x1(c *float32, cStride int, a *float32, rowStride int, kStride int, b *uint16, panelStride int, k int, load int)
+
+// quad256F16 is tile256F16 for 16 columns of each of 4 panels; strides are in bytes.
+func quad256F16(rows int, c *float32, cStride int, a *float32, rowStride int, kStride int, b *uint16, panelStride int, k int, load int) {
+	switch rows {
+	case 1:
+		quad256F16x1(c, cStride, a, rowStride, kStride, b, panelStride, k, load)
+	}
+}
+
+//go:noescape
 func tile512Int8x1(c *float32, cStride int, a *float32, rowStride int, kStride int, b *int8, k int, cols int, load int)
 
 //go:noescape
@@ -449,5 +595,151 @@ func quad256Int8(rows int, c *float32, cStride int, a *float32, rowStride int, k
 	switch rows {
 	case 1:
 		quad256Int8x1(c, cStride, a, rowStride, kStride, b, panelStride, k, load)
+	}
+}
+
+//go:noescape
+func tile512E4M3x1(c *float32, cStride int, a *float32, rowStride int, kStride int, b *uint8, k int, cols int, load int)
+
+//go:noescape
+func tile512E4M3x2(c *float32, cStride int, a *float32, rowStride int, kStride int, b *uint8, k int, cols int, load int)
+
+//go:noescape
+func tile512E4M3x3(c *float32, cStride int, a *float32, rowStride int, kStride int, b *uint8, k int, cols int, load int)
+
+//go:noescape
+func tile512E4M3x4(c *float32, cStride int, a *float32, rowStride int, kStride int, b *uint8, k int, cols int, load int)
+
+//go:noescape
+func tile512E4M3x5(c *float32, cStride int, a *float32, rowStride int, kStride int, b *uint8, k int, cols int, load int)
+
+//go:noescape
+func tile512E4M3x6(c *float32, cStride int, a *float32, rowStride int, kStride int, b *uint8, k int, cols int, load int)
+
+//go:noescape
+func tile512E4M3x7(c *float32, cStride int, a *float32, rowStride int, kStride int, b *uint8, k int, cols int, load int)
+
+//go:noescape
+func tile512E4M3x8(c *float32, cStride int, a *float32, rowStride int, kStride int, b *uint8, k int, cols int, load int)
+
+//go:noescape
+func tile512E4M3x9(c *float32, cStride int, a *float32, rowStride int, kStride int, b *uint8, k int, cols int, load int)
+
+//go:noescape
+func tile512E4M3x10(c *float32, cStride int, a *float32, rowStride int, kStride int, b *uint8, k int, cols int, load int)
+
+//go:noescape
+func tile512E4M3x11(c *float32, cStride int, a *float32, rowStride int, kStride int, b *uint8, k int, cols int, load int)
+
+//go:noescape
+func tile512E4M3x12(c *float32, cStride int, a *float32, rowStride int, kStride int, b *uint8, k int, cols int, load int)
+
+//go:noescape
+func tile512E4M3x13(c *float32, cStride int, a *float32, rowStride int, kStride int, b *uint8, k int, cols int, load int)
+
+//go:noescape
+func tile512E4M3x14(c *float32, cStride int, a *float32, rowStride int, kStride int, b *uint8, k int, cols int, load int)
+
+// tile512E4M3 adds k steps of rows × cols numbers into C, or puts them there when load
+// is 0; cols is at most 32, strides are in bytes.
+func tile512E4M3(rows int, c *float32, cStride int, a *float32, rowStride int, kStride int, b *uint8, k int, cols int, load int) {
+	switch rows {
+	case 1:
+		tile512E4M3x1(c, cStride, a, rowStride, kStride, b, k, cols, load)
+	case 2:
+		tile512E4M3x2(c, cStride, a, rowStride, kStride, b, k, cols, load)
+	case 3:
+		tile512E4M3x3(c, cStride, a, rowStride, kStride, b, k, cols, load)
+	case 4:
+		tile512E4M3x4(c, cStride, a, rowStride, kStride, b, k, cols, load)
+	case 5:
+		tile512E4M3x5(c, cStride, a, rowStride, kStride, b, k, cols, load)
+	case 6:
+		tile512E4M3x6(c, cStride, a, rowStride, kStride, b, k, cols, load)
+	case 7:
+		tile512E4M3x7(c, cStride, a, rowStride, kStride, b, k, cols, load)
+	case 8:
+		tile512E4M3x8(c, cStride, a, rowStride, kStride, b, k, cols, load)
+	case 9:
+		tile512E4M3x9(c, cStride, a, rowStride, kStride, b, k, cols, load)
+	case 10:
+		tile512E4M3x10(c, cStride, a, rowStride, kStride, b, k, cols, load)
+	case 11:
+		tile512E4M3x11(c, cStride, a, rowStride, kStride, b, k, cols, load)
+	case 12:
+		tile512E4M3x12(c, cStride, a, rowStride, kStride, b, k, cols, load)
+	case 13:
+		tile512E4M3x13(c, cStride, a, rowStride, kStride, b, k, cols, load)
+	case 14:
+		tile512E4M3x14(c, cStride, a, rowStride, kStride, b, k, cols, load)
+	}
+}
+
+//go:noescape
+func quad512E4M3x1(c *float32, cStride int, a *float32, rowStride int, kStride int, b *uint8, panelStride int, k int, load int)
+
+//go:noescape
+func quad512E4M3x2(c *float32, cStride int, a *float32, rowStride int, kStride int, b *uint8, panelStride int, k int, load int)
+
+//go:noescape
+func quad512E4M3x3(c *float32, cStride int, a *float32, rowStride int, kStride int, b *uint8, panelStride int, k int, load int)
+
+// quad512E4M3 is tile512E4M3 for 32 columns of each of 4 panels; strides are in bytes.
+func quad512E4M3(rows int, c *float32, cStride int, a *float32, rowStride int, kStride int, b *uint8, panelStride int, k int, load int) {
+	switch rows {
+	case 1:
+		quad512E4M3x1(c, cStride, a, rowStride, kStride, b, panelStride, k, load)
+	case 2:
+		quad512E4M3x2(c, cStride, a, rowStride, kStride, b, panelStride, k, load)
+	case 3:
+		quad512E4M3x3(c, cStride, a, rowStride, kStride, b, panelStride, k, load)
+	}
+}
+
+//go:noescape
+func tile256E4M3x1(c *float32, cStride int, a *float32, rowStride int, kStride int, b *uint8, k int, cols int, load int)
+
+//go:noescape
+func tile256E4M3x2(c *float32, cStride int, a *float32, rowStride int, kStride int, b *uint8, k int, cols int, load int)
+
+//go:noescape
+func tile256E4M3x3(c *float32, cStride int, a *float32, rowStride int, kStride int, b *uint8, k int, cols int, load int)
+
+//go:noescape
+func tile256E4M3x4(c *float32, cStride int, a *float32, rowStride int, kStride int, b *uint8, k int, cols int, load int)
+
+//go:noescape
+func tile256E4M3x5(c *float32, cStride int, a *float32, rowStride int, kStride int, b *uint8, k int, cols int, load int)
+
+//go:noescape
+func tile256E4M3x6(c *float32, cStride int, a *float32, rowStride int, kStride int, b *uint8, k int, cols int, load int)
+
+// tile256E4M3 adds k steps of rows × cols numbers into C, or puts them there when load
+// is 0; cols is at most 16, strides are in bytes.
+func tile256E4M3(rows int, c *float32, cStride int, a *float32, rowStride int, kStride int, b *uint8, k int, cols int, load int) {
+	switch rows {
+	case 1:
+		tile256E4M3x1(c, cStride, a, rowStride, kStride, b, k, cols, load)
+	case 2:
+		tile256E4M3x2(c, cStride, a, rowStride, kStride, b, k, cols, load)
+	case 3:
+		tile256E4M3x3(c, cStride, a, rowStride, kStride, b, k, cols, load)
+	case 4:
+		tile256E4M3x4(c, cStride, a, rowStride, kStride, b, k, cols, load)
+	case 5:
+		tile256E4M3x5(c, cStride, a, rowStride, kStride, b, k, cols, load)
+	case 6:
+		tile256E4M3x6(c, cStride, a, rowStride, kStride, b, k, cols, load)
+	}
+}
+
+//go:noescape
+func quad256E4M3x1(c *float32, cStride int, a *float32, rowStride int, kStride int, b *uint8, panelStride int, k int, load int)
+
+// quad256E4M3 is tile256E4M3 for 16 columns of each of 4 panels; strides are in bytes.
+func quad256E4M3(rows int, c *float32, cStride int, a *float32, rowStride int, kStride int, b *uint8, panelStride int, k int, load int) {
+	switch rows {
+	case 1:
+		quad256E4M3x1(c, cStride, a, rowStride, kStride, b, panelStride, k, load)
 	}
 }

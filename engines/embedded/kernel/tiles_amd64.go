@@ -24,10 +24,14 @@ func tile(c []float32, ldc int, a []float32, rowStride, kStride int, b panel, k,
 // wide is a tile in 512-bit registers; strides are in bytes.
 func wide(c []float32, ldc int, a []float32, rowStride, kStride int, b panel, k, rows, cols, add int) {
 	switch {
-	case b.half != nil:
-		tile512BF16(rows, &c[0], ldc, &a[0], rowStride, kStride, &b.half[0], k, cols, add)
-	case b.small != nil:
-		tile512Int8(rows, &c[0], ldc, &a[0], rowStride, kStride, &b.small[0], k, cols, add)
+	case b.bf16 != nil:
+		tile512BF16(rows, &c[0], ldc, &a[0], rowStride, kStride, &b.bf16[0], k, cols, add)
+	case b.f16 != nil:
+		tile512F16(rows, &c[0], ldc, &a[0], rowStride, kStride, &b.f16[0], k, cols, add)
+	case b.int8 != nil:
+		tile512Int8(rows, &c[0], ldc, &a[0], rowStride, kStride, &b.int8[0], k, cols, add)
+	case b.e4m3 != nil:
+		tile512E4M3(rows, &c[0], ldc, &a[0], rowStride, kStride, &b.e4m3[0], k, cols, add)
 	default:
 		tile512(rows, &c[0], ldc, &a[0], rowStride, kStride, &b.float[0], k, cols, add)
 	}
@@ -36,10 +40,14 @@ func wide(c []float32, ldc int, a []float32, rowStride, kStride int, b panel, k,
 // narrow is half a tile in 256-bit registers, from column j of the panel on.
 func narrow(c []float32, ldc int, a []float32, rowStride, kStride int, b panel, j, k, rows, cols, add int) {
 	switch {
-	case b.half != nil:
-		tile256BF16(rows, &c[0], ldc, &a[0], rowStride, kStride, &b.half[j], k, cols, add)
-	case b.small != nil:
-		tile256Int8(rows, &c[0], ldc, &a[0], rowStride, kStride, &b.small[j], k, cols, add)
+	case b.bf16 != nil:
+		tile256BF16(rows, &c[0], ldc, &a[0], rowStride, kStride, &b.bf16[j], k, cols, add)
+	case b.f16 != nil:
+		tile256F16(rows, &c[0], ldc, &a[0], rowStride, kStride, &b.f16[j], k, cols, add)
+	case b.int8 != nil:
+		tile256Int8(rows, &c[0], ldc, &a[0], rowStride, kStride, &b.int8[j], k, cols, add)
+	case b.e4m3 != nil:
+		tile256E4M3(rows, &c[0], ldc, &a[0], rowStride, kStride, &b.e4m3[j], k, cols, add)
 	default:
 		tile256(rows, &c[0], ldc, &a[0], rowStride, kStride, &b.float[j], k, cols, add)
 	}
@@ -55,10 +63,14 @@ func quad(c []float32, ldc int, a []float32, rowStride, kStride int, b panel, de
 	apart := depth * panelCols
 	if simd == 512 {
 		switch {
-		case b.half != nil:
-			quad512BF16(rows, &c[0], ldc, &a[0], rowStride, kStride, &b.half[0], 2*apart, k, add)
-		case b.small != nil:
-			quad512Int8(rows, &c[0], ldc, &a[0], rowStride, kStride, &b.small[0], apart, k, add)
+		case b.bf16 != nil:
+			quad512BF16(rows, &c[0], ldc, &a[0], rowStride, kStride, &b.bf16[0], 2*apart, k, add)
+		case b.f16 != nil:
+			quad512F16(rows, &c[0], ldc, &a[0], rowStride, kStride, &b.f16[0], 2*apart, k, add)
+		case b.int8 != nil:
+			quad512Int8(rows, &c[0], ldc, &a[0], rowStride, kStride, &b.int8[0], apart, k, add)
+		case b.e4m3 != nil:
+			quad512E4M3(rows, &c[0], ldc, &a[0], rowStride, kStride, &b.e4m3[0], apart, k, add)
 		default:
 			quad512(rows, &c[0], ldc, &a[0], rowStride, kStride, &b.float[0], 4*apart, k, add)
 		}
@@ -66,10 +78,14 @@ func quad(c []float32, ldc int, a []float32, rowStride, kStride int, b panel, de
 	}
 	for j := 0; j < panelCols; j += panelCols / 2 {
 		switch {
-		case b.half != nil:
-			quad256BF16(rows, &c[j], ldc, &a[0], rowStride, kStride, &b.half[j], 2*apart, k, add)
-		case b.small != nil:
-			quad256Int8(rows, &c[j], ldc, &a[0], rowStride, kStride, &b.small[j], apart, k, add)
+		case b.bf16 != nil:
+			quad256BF16(rows, &c[j], ldc, &a[0], rowStride, kStride, &b.bf16[j], 2*apart, k, add)
+		case b.f16 != nil:
+			quad256F16(rows, &c[j], ldc, &a[0], rowStride, kStride, &b.f16[j], 2*apart, k, add)
+		case b.int8 != nil:
+			quad256Int8(rows, &c[j], ldc, &a[0], rowStride, kStride, &b.int8[j], apart, k, add)
+		case b.e4m3 != nil:
+			quad256E4M3(rows, &c[j], ldc, &a[0], rowStride, kStride, &b.e4m3[j], apart, k, add)
 		default:
 			quad256(rows, &c[j], ldc, &a[0], rowStride, kStride, &b.float[j], 4*apart, k, add)
 		}

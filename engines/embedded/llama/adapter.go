@@ -165,24 +165,29 @@ func (a *Adapter) Initialize(seed uint64) {
 // left as it is.
 func (a *Adapter) Merge(w *Weights) *Weights {
 	merged := w.Clone()
-	scale := a.Scale()
 	for i := range a.Layers {
-		for m := range Modules {
-			p := &a.Layers[i][m]
-			if p.A.Data == nil {
-				continue
-			}
-			target := merged.Layers[i].Matrix(m)
-			for row := range target.Rows {
-				out := target.Data[row*target.Stride:][:target.Cols]
-				for r := range a.Rank {
-					f := scale * p.B.Data[row*a.Rank+r]
-					for j, v := range p.A.Data[r*p.A.Cols:][:p.A.Cols] {
-						out[j] += f * v
-					}
+		a.mergeLayer(i, &merged.Layers[i])
+	}
+	return merged
+}
+
+// mergeLayer adds the adapter's update to the projections of layer i.
+func (a *Adapter) mergeLayer(i int, l *Layer) {
+	scale := a.Scale()
+	for m := range Modules {
+		p := &a.Layers[i][m]
+		if p.A.Data == nil {
+			continue
+		}
+		target := l.Matrix(m)
+		for row := range target.Rows {
+			out := target.Data[row*target.Stride:][:target.Cols]
+			for r := range a.Rank {
+				f := scale * p.B.Data[row*a.Rank+r]
+				for j, v := range p.A.Data[r*p.A.Cols:][:p.A.Cols] {
+					out[j] += f * v
 				}
 			}
 		}
 	}
-	return merged
 }

@@ -75,16 +75,15 @@ func pairNames(layer int, m Module) (a, b string) {
 }
 
 // LoadAdapter reads a PEFT directory for a base of the given configuration. An
-// adapter that names another base than baseHash, or that this package cannot
-// apply, is a FailedPrecondition fault.
+// adapter that names another base than baseHash, unless that is "", or that this
+// package cannot apply, is a FailedPrecondition fault.
 func LoadAdapter(dir, baseHash string, c Config) (*Adapter, error) {
 	settings, err := readAdapterConfig(dir)
 	if err != nil {
 		return nil, err
 	}
-	if settings.BaseHash != "" && baseHash != "" && settings.BaseHash != baseHash {
-		return nil, domain.Faultf(domain.FailedPrecondition,
-			"the adapter was trained on another base (%s) than this one (%s): load it on the base it was trained on", settings.BaseHash, baseHash)
+	if err := (&Adapter{BaseHash: settings.BaseHash}).Belongs(baseHash); err != nil {
+		return nil, err
 	}
 	file, err := safetensors.Open(filepath.Join(dir, adapterFile))
 	if err != nil {
@@ -111,6 +110,16 @@ func LoadAdapter(dir, baseHash string, c Config) (*Adapter, error) {
 		}
 	}
 	return a, nil
+}
+
+// Belongs answers a FailedPrecondition fault when the adapter names another
+// base; neither is held against the other when it is "".
+func (a *Adapter) Belongs(baseHash string) error {
+	if a.BaseHash == "" || baseHash == "" || a.BaseHash == baseHash {
+		return nil
+	}
+	return domain.Faultf(domain.FailedPrecondition,
+		"the adapter was trained on another base (%s) than this one (%s): load it on the base it was trained on", a.BaseHash, baseHash)
 }
 
 // CheckAdapter answers why an adapter of a PEFT directory cannot be applied by

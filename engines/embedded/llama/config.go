@@ -145,18 +145,22 @@ func (c *Config) Validate() error {
 
 // Parameters counts the model's parameters, tied embeddings once.
 func (c *Config) Parameters() int64 {
-	h, kv, f := int64(c.HiddenSize), int64(c.KVHeads*c.HeadDim), int64(c.IntermediateSize)
-	q := int64(c.Heads * c.HeadDim)
-	layer := 2*h + 2*q*h + 2*kv*h + 3*f*h
-	for input := range inputs {
-		layer += int64(c.biases(Input(input)))
-	}
-	if c.HeadNorms() {
-		layer += 2 * int64(c.HeadDim)
-	}
-	n := int64(c.VocabSize)*h + h + int64(c.Layers)*layer
+	h := int64(c.HiddenSize)
+	n := int64(c.VocabSize)*h + h + int64(c.Layers)*int64(c.layerParameters())
 	if !c.TieWordEmbeddings {
 		n += int64(c.VocabSize) * h
+	}
+	return n
+}
+
+func (c *Config) layerParameters() int {
+	h, q, kv, f := c.HiddenSize, c.Heads*c.HeadDim, c.KVHeads*c.HeadDim, c.IntermediateSize
+	n := 2*h + 2*q*h + 2*kv*h + 3*f*h
+	for input := range inputs {
+		n += c.biases(Input(input))
+	}
+	if c.HeadNorms() {
+		n += 2 * c.HeadDim
 	}
 	return n
 }

@@ -2,6 +2,7 @@ package llama
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -18,26 +19,38 @@ const weightsFile = "model.safetensors"
 // float16 or bfloat16. A directory that is not such a model is a
 // FailedPrecondition fault.
 func Load(dir string) (*Weights, error) {
-	c, err := ReadConfig(dir)
-	if err != nil {
-		return nil, err
-	}
-	file, err := safetensors.OpenDir(dir)
+	c, file, err := openFiles(dir)
 	if err != nil {
 		return nil, err
 	}
 	defer file.Close()
-	if info, ok := file.Lookup("model.embed_tokens.weight"); !ok || !info.Is(c.VocabSize, c.HiddenSize) {
-		return nil, domain.Faultf(domain.FailedPrecondition,
-			"the weights do not fit config.json: model.embed_tokens.weight must have the shape [%d %d]", c.VocabSize, c.HiddenSize)
-	}
 	w := NewWeights(c)
-	for _, t := range w.Tensors(safetensors.F32) {
+	return w, readAll(file, w.Tensors(safetensors.F32))
+}
+
+// openFiles reads the configuration and opens the weights; the caller closes
+// them.
+func openFiles(dir string) (c Config, file *safetensors.Shards, err error) {
+	if c, err = ReadConfig(dir); err != nil {
+		return c, nil, err
+	}
+	if file, err = safetensors.OpenDir(dir); err != nil {
+		return c, nil, err
+	}
+	if info, ok := file.Lookup(embedName); !ok || !info.Is(c.VocabSize, c.HiddenSize) {
+		return c, nil, errors.Join(domain.Faultf(domain.FailedPrecondition,
+			"the weights do not fit config.json: %s must have the shape [%d %d]", embedName, c.VocabSize, c.HiddenSize), file.Close())
+	}
+	return c, file, nil
+}
+
+func readAll(file *safetensors.Shards, tensors []safetensors.Tensor) error {
+	for _, t := range tensors {
 		if err := file.Read(t.Data, t.Name, t.Shape...); err != nil {
-			return nil, err
+			return err
 		}
 	}
-	return w, nil
+	return nil
 }
 
 // Save writes config.json and model.safetensors into dir, which must exist. The
@@ -62,32 +75,46 @@ func (w *Weights) Save(dir string) error {
 
 // Tensors names every parameter as checkpoints do, to be stored as dtype.
 func (w *Weights) Tensors(dtype safetensors.DType) []safetensors.Tensor {
-	var out []safetensors.Tensor
-	vector := func(name string, v []float32) {
-		out = append(out, safetensors.Tensor{Info: safetensors.Info{Name: name, DType: dtype, Shape: []int{len(v)}}, Data: v})
-	}
-	matrix := func(name string, m kernel.Matrix) { out = append(out, tensorOf(name, m, dtype)) }
-	matrix("model.embed_tokens.weight", w.Embed)
+	out := []safetensors.Tensor{tensorOf(embedName, w.Embed, dtype)}
 	for i := range w.Layers {
-		l, prefix := &w.Layers[i], fmt.Sprintf("model.layers.%d.", i)
-		vector(prefix+"input_layernorm.weight", l.AttnNorm)
-		vector(prefix+"post_attention_layernorm.weight", l.MLPNorm)
-		if l.QNorm != nil {
-			vector(prefix+"self_attn.q_norm.weight", l.QNorm)
-			vector(prefix+"self_attn.k_norm.weight", l.KNorm)
-		}
-		for m := range Modules {
-			matrix(prefix+m.Path()+".weight", l.Matrix(m))
-			if bias := w.Config.bias(l, m); bias != nil {
-				vector(prefix+m.Path()+".bias", bias)
-			}
-		}
+		out = append(out, w.Config.tensors(i, &w.Layers[i], dtype)...)
 	}
-	vector("model.norm.weight", w.Norm)
+	out = append(out, vectorOf(normName, w.Norm, dtype))
 	if !w.Config.TieWordEmbeddings {
-		matrix("lm_head.weight", w.Head)
+		out = append(out, tensorOf(headName, w.Head, dtype))
 	}
 	return out
+}
+
+const (
+	embedName = "model.embed_tokens.weight"
+	normName  = "model.norm.weight"
+	headName  = "lm_head.weight"
+)
+
+// projection is the name of a layer's projection.
+func projection(layer int, m Module) string {
+	return fmt.Sprintf("model.layers.%d.%s.weight", layer, m.Path())
+}
+
+// tensors names the parameters of layer i.
+func (c *Config) tensors(i int, l *Layer, dtype safetensors.DType) []safetensors.Tensor {
+	prefix := fmt.Sprintf("model.layers.%d.", i)
+	out := []safetensors.Tensor{vectorOf(prefix+"input_layernorm.weight", l.AttnNorm, dtype), vectorOf(prefix+"post_attention_layernorm.weight", l.MLPNorm, dtype)}
+	if l.QNorm != nil {
+		out = append(out, vectorOf(prefix+"self_attn.q_norm.weight", l.QNorm, dtype), vectorOf(prefix+"self_attn.k_norm.weight", l.KNorm, dtype))
+	}
+	for m := range Modules {
+		out = append(out, tensorOf(projection(i, m), l.Matrix(m), dtype))
+		if bias := c.bias(l, m); bias != nil {
+			out = append(out, vectorOf(prefix+m.Path()+".bias", bias, dtype))
+		}
+	}
+	return out
+}
+
+func vectorOf(name string, v []float32, dtype safetensors.DType) safetensors.Tensor {
+	return safetensors.Tensor{Info: safetensors.Info{Name: name, DType: dtype, Shape: []int{len(v)}}, Data: v}
 }
 
 func tensorOf(name string, m kernel.Matrix, dtype safetensors.DType) safetensors.Tensor {

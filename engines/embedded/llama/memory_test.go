@@ -1,6 +1,7 @@
 package llama
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"testing"
@@ -13,14 +14,49 @@ import (
 func TestModelsOverTheMemoryAreRefusedWithFigures(t *testing.T) {
 	c := Config{ModelType: "qwen2", HiddenSize: 3584, IntermediateSize: 18944, Layers: 28, Heads: 28, KVHeads: 4, HeadDim: 128, VocabSize: 152064}
 	require.Equal(t, int64(7_615_616_512), c.Parameters(), "as Qwen2.5 7B is published")
-	err := c.within(servingBytes, memory{8 << 30, 64 << 30}, "serve")
-	require.EqualError(t, err, "to serve this model the embedded engine needs 56.7 GiB of memory (7615616512 parameters, 8 bytes each), and the machine has 8.0 GiB free of 64.0 GiB: use a machine with more, or a smaller model")
+	const need = 8 * 7_615_616_512
+	err := fits(need, memory{8 << 30, 64 << 30}, "serve", "so many parameters")
+	require.EqualError(t, err, "to serve this model the embedded engine needs 56.7 GiB of memory (so many parameters), and the machine has 8.0 GiB free of 64.0 GiB: use a machine with more, or a smaller model")
 	require.Equal(t, domain.ResourceExhausted, domain.CodeOf(err))
-	require.Equal(t, domain.FailedPrecondition, domain.CodeOf(c.within(servingBytes, memory{8 << 30, 32 << 30}, "serve")), "it will never fit")
-	require.NoError(t, c.within(servingBytes, memory{}, "serve"), "what is not known is not held against it")
+	require.Equal(t, domain.FailedPrecondition, domain.CodeOf(fits(need, memory{8 << 30, 32 << 30}, "serve", "")), "it will never fit")
+	require.NoError(t, fits(need, memory{}, "serve", ""), "what is not known is not held against it")
 	small := tiny(true)
-	require.NoError(t, small.Fits())
 	require.NoError(t, small.FitsTraining(false, 4))
+}
+
+// What a model takes to be served follows from how its parts are stored.
+func TestServedBytes(t *testing.T) {
+	for _, tied := range []bool{true, false} {
+		for dtype, each := range map[string]int64{"float32": 4, "bfloat16": 2, "float16": 2} {
+			c := tiny(tied)
+			c.TorchDType = dtype
+			dir := t.TempDir()
+			w := NewWeights(c)
+			require.NoError(t, w.Save(dir))
+			r, err := Open(dir)
+			require.NoError(t, err)
+			matrices := int64(len(w.Embed.Data))
+			if !tied {
+				matrices *= 2
+			}
+			for _, l := range w.Layers {
+				for m := range Modules {
+					matrices += int64(len(l.Matrix(m).Data))
+				}
+			}
+			bytes, room := r.Bytes()
+			require.Equal(t, each*matrices, bytes)
+			require.Positive(t, room)
+			require.NoError(t, r.Fits(0))
+			err = r.Fits(1 << 50)
+			require.ErrorContains(t, err, fmt.Sprintf("%d parameters in ", c.Parameters()))
+			require.Equal(t, domain.FailedPrecondition, domain.CodeOf(err))
+			r.Merge(NewAdapter(c, 1, 1, []Module{Query}))
+			merged, _ := r.Bytes()
+			require.Equal(t, int64(len(w.Embed.Data))*each*map[bool]int64{true: 1, false: 2}[tied]+4*(matrices-int64(len(w.Embed.Data))*map[bool]int64{true: 1, false: 2}[tied]), merged)
+			require.NoError(t, r.Close())
+		}
+	}
 }
 
 func TestMemoryIsRead(t *testing.T) {

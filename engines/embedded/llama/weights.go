@@ -10,6 +10,7 @@ import (
 	"encoding/binary"
 	"encoding/hex"
 	"encoding/json"
+	"hash"
 	"math"
 	"math/rand/v2"
 
@@ -50,43 +51,55 @@ func NewWeights(c Config) *Weights {
 // layOut gives names to the parts of flat, which holds c.Parameters() values.
 func layOut(c Config, flat []float32) *Weights {
 	w := &Weights{Config: c, flat: flat, Layers: make([]Layer, c.Layers)}
-	vector := func(n int) []float32 {
-		v := flat[:n:n]
-		flat = flat[n:]
-		return v
+	rest := values(flat)
+	w.Embed = rest.matrix(c.VocabSize, c.HiddenSize)
+	for i := range w.Layers {
+		l, stacks := c.layOutLayer(&rest)
+		w.Layers[i], w.qkv, w.gateUp = l, append(w.qkv, stacks[ToQueryKeyValue]), append(w.gateUp, stacks[ToGateUp])
 	}
-	matrix := func(rows, cols int) kernel.Matrix {
-		return view(vector(rows*cols), rows, cols)
+	w.Norm = rest.vector(c.HiddenSize)
+	w.Head = w.Embed
+	if !c.TieWordEmbeddings {
+		w.Head = rest.matrix(c.VocabSize, c.HiddenSize)
 	}
+	return w
+}
+
+// layOutLayer gives names to one layer's parts, and answers the projections of
+// each input as one matrix too.
+func (c *Config) layOutLayer(rest *values) (l Layer, stacks [len(inputs)]kernel.Matrix) {
 	bias := func(input Input) []float32 {
 		if n := c.biases(input); n > 0 {
-			return vector(n)
+			return rest.vector(n)
 		}
 		return nil
 	}
 	h, q, kv, f := c.HiddenSize, c.Heads*c.HeadDim, c.KVHeads*c.HeadDim, c.IntermediateSize
-	w.Embed = matrix(c.VocabSize, h)
-	for i := range w.Layers {
-		l := &w.Layers[i]
-		l.AttnNorm = vector(h)
-		w.qkv = append(w.qkv, view(flat, q+2*kv, h))
-		l.Q, l.K, l.V, l.O = matrix(q, h), matrix(kv, h), matrix(kv, h), matrix(h, q)
-		l.Bias[ToQueryKeyValue], l.Bias[ToOutput] = bias(ToQueryKeyValue), bias(ToOutput)
-		if c.HeadNorms() {
-			l.QNorm, l.KNorm = vector(c.HeadDim), vector(c.HeadDim)
-		}
-		l.MLPNorm = vector(h)
-		w.gateUp = append(w.gateUp, view(flat, 2*f, h))
-		l.Gate, l.Up, l.Down = matrix(f, h), matrix(f, h), matrix(h, f)
-		l.Bias[ToGateUp], l.Bias[ToDown] = bias(ToGateUp), bias(ToDown)
+	l.AttnNorm = rest.vector(h)
+	stacks[ToQueryKeyValue] = view(*rest, q+2*kv, h)
+	l.Q, l.K, l.V, l.O = rest.matrix(q, h), rest.matrix(kv, h), rest.matrix(kv, h), rest.matrix(h, q)
+	l.Bias[ToQueryKeyValue], l.Bias[ToOutput] = bias(ToQueryKeyValue), bias(ToOutput)
+	if c.HeadNorms() {
+		l.QNorm, l.KNorm = rest.vector(c.HeadDim), rest.vector(c.HeadDim)
 	}
-	w.Norm = vector(h)
-	w.Head = w.Embed
-	if !c.TieWordEmbeddings {
-		w.Head = matrix(c.VocabSize, h)
-	}
-	return w
+	l.MLPNorm = rest.vector(h)
+	stacks[ToGateUp] = view(*rest, 2*f, h)
+	l.Gate, l.Up, l.Down = rest.matrix(f, h), rest.matrix(f, h), rest.matrix(h, f)
+	l.Bias[ToGateUp], l.Bias[ToDown] = bias(ToGateUp), bias(ToDown)
+	stacks[ToOutput], stacks[ToDown] = l.O, l.Down
+	return l, stacks
 }
+
+// values are those of a vector that have no name yet.
+type values []float32
+
+func (v *values) vector(n int) []float32 {
+	taken := (*v)[:n:n]
+	*v = (*v)[n:]
+	return taken
+}
+
+func (v *values) matrix(rows, cols int) kernel.Matrix { return view(v.vector(rows*cols), rows, cols) }
 
 // view is the matrix [rows, cols] at the beginning of data.
 func view(data []float32, rows, cols int) kernel.Matrix {
@@ -154,27 +167,46 @@ func (w *Weights) Initialize(seed uint64) {
 // the configuration that change what they compute. It does not depend on how
 // they are stored, as long as that loses nothing.
 func (w *Weights) Hash() string {
-	c := &w.Config
-	h := sha256.New()
-	put := func(v uint64) { _ = binary.Write(h, binary.LittleEndian, v) }
+	h := w.Config.hash()
+	h.add(w.flat)
+	return h.name()
+}
+
+// A hasher is a Hash in the making; parameters are added in the order of Flat.
+type hasher struct {
+	sum hash.Hash
+	buf []byte
+}
+
+func (c *Config) hash() *hasher {
+	h := &hasher{sum: sha256.New(), buf: make([]byte, 0, 1<<16)}
+	put := func(v uint64) { _ = binary.Write(h.sum, binary.LittleEndian, v) }
 	for _, n := range []int{c.HiddenSize, c.IntermediateSize, c.Layers, c.Heads, c.KVHeads, c.HeadDim, c.VocabSize} {
 		put(uint64(n))
 	}
 	put(math.Float64bits(c.NormEps))
 	put(math.Float64bits(c.RopeTheta))
 	if c.ModelType != llamaType {
-		h.Write([]byte(c.ModelType))
+		h.sum.Write([]byte(c.ModelType))
 	}
 	if r := c.Scaling(); r != nil {
-		_ = json.NewEncoder(h).Encode(r)
+		_ = json.NewEncoder(h.sum).Encode(r)
 	}
-	buf := make([]byte, 0, 1<<16)
-	for i, v := range w.flat {
-		buf = binary.LittleEndian.AppendUint32(buf, math.Float32bits(v))
-		if len(buf) == cap(buf) || i == len(w.flat)-1 {
-			h.Write(buf)
-			buf = buf[:0]
+	return h
+}
+
+func (h *hasher) add(parameters []float32) {
+	for _, v := range parameters {
+		h.buf = binary.LittleEndian.AppendUint32(h.buf, math.Float32bits(v))
+		if len(h.buf) == cap(h.buf) {
+			h.sum.Write(h.buf)
+			h.buf = h.buf[:0]
 		}
 	}
-	return "sha256:" + hex.EncodeToString(h.Sum(nil))
+}
+
+func (h *hasher) name() string {
+	h.sum.Write(h.buf)
+	h.buf = h.buf[:0]
+	return "sha256:" + hex.EncodeToString(h.sum.Sum(nil))
 }

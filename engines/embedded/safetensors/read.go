@@ -106,46 +106,80 @@ func (f *File) Read(dst []float32, name string, shape ...int) (err error) {
 	if e.Count() != len(dst) {
 		return fmt.Errorf("tensor %s has %d values, room for %d", name, e.Count(), len(dst))
 	}
-	if e.DType == F8 {
+	if e.DType.Eight() {
 		defer func() {
 			if err == nil {
 				err = f.scale(whole, e)
 			}
 		}()
 	}
-	size := e.DType.size()
+	size, at := e.DType.Size(), 0
 	chunk := make([]byte, min(len(dst)*size, 1<<20))
-	at := f.start + e.begin
 	for len(dst) > 0 {
 		n := min(len(dst), len(chunk)/size)
-		if _, err := f.data.ReadAt(chunk[:n*size], at); err != nil && err != io.EOF {
-			return fmt.Errorf("%s: tensor %s: %w", f.name, name, err)
+		if err := f.bytes(chunk[:n*size], e, at); err != nil {
+			return err
 		}
 		decode(dst[:n], chunk, e.DType)
-		dst, at = dst[n:], at+int64(n*size)
+		dst, at = dst[n:], at+n*size
 	}
 	return nil
+}
+
+// bytes reads a tensor's bytes from a place on.
+func (f *File) bytes(dst []byte, e entry, at int) error {
+	if _, err := f.data.ReadAt(dst, f.start+e.begin+int64(at)); err != nil && err != io.EOF {
+		return fmt.Errorf("%s: tensor %s: %w", f.name, e.Name, err)
+	}
+	return nil
+}
+
+// ReadCodes fills dst with the codes of a matrix that is stored in 8 bits, and
+// answers the factor of each row.
+func (f *File) ReadCodes(dst []byte, name string) (factors []float32, err error) {
+	e := f.entries[name]
+	if !e.DType.Eight() || e.Count() != len(dst) {
+		return nil, fmt.Errorf("tensor %s is of type %q and has %d values; %d codes of 8 bits were asked for", name, e.DType, e.Count(), len(dst))
+	}
+	if factors, err = f.factors(e); err != nil {
+		return nil, err
+	}
+	return factors, f.bytes(dst, e, 0)
 }
 
 // scale multiplies a matrix that is stored in 8 bits by the factors that lie
 // beside it: one for each row, or one for all.
 func (f *File) scale(matrix []float32, e entry) error {
-	name := e.Name + "_scale"
-	factors, ok := f.entries[name]
-	if !ok || factors.DType == F8 || len(e.Shape) != 2 || factors.Count() != 1 && !factors.Is(e.Shape[0], 1) && !factors.Is(e.Shape[0]) {
-		return f.fault("tensor %s of type %s needs its factors as %s, one for each row or one for all", e.Name, e.DType, name)
-	}
-	by := make([]float32, factors.Count())
-	if err := f.Read(by, name, factors.Shape...); err != nil {
+	factors, err := f.factors(e)
+	if err != nil {
 		return err
 	}
-	for row := range e.Shape[0] {
-		factor := by[min(row, len(by)-1)]
+	for row, factor := range factors {
 		for i := row * e.Shape[1]; i < (row+1)*e.Shape[1]; i++ {
 			matrix[i] *= factor
 		}
 	}
 	return nil
+}
+
+// factors are those of a matrix that is stored in 8 bits, one for each row.
+func (f *File) factors(e entry) ([]float32, error) {
+	name := e.Name + "_scale"
+	stored, ok := f.entries[name]
+	if !ok || stored.DType.Eight() || len(e.Shape) != 2 || stored.Count() != 1 && !stored.Is(e.Shape[0], 1) && !stored.Is(e.Shape[0]) {
+		return nil, f.fault("tensor %s of type %s needs its factors as %s, one for each row or one for all", e.Name, e.DType, name)
+	}
+	by := make([]float32, e.Shape[0])
+	if len(by) == 0 {
+		return nil, nil
+	}
+	if err := f.Read(by[:stored.Count()], name, stored.Shape...); err != nil {
+		return nil, err
+	}
+	for row := stored.Count(); row < len(by); row++ {
+		by[row] = by[0]
+	}
+	return by, nil
 }
 
 func (f *File) fault(format string, args ...any) error {
@@ -205,9 +239,9 @@ func (f *File) parse(header []byte, room int64) error {
 
 // check holds a tensor's type and shape against its length.
 func (f *File) check(e entry) error {
-	size := int64(e.DType.size())
+	size := int64(e.DType.Size())
 	if size == 0 {
-		return f.fault("tensor %s has type %q; F32, BF16, F16 and F8_E4M3 can be read", e.Name, e.DType)
+		return f.fault("tensor %s has type %q; F32, BF16, F16, F8_E4M3 and I8 can be read", e.Name, e.DType)
 	}
 	count := int64(1)
 	for _, d := range e.Shape {

@@ -20,16 +20,20 @@ const (
 	BF16 DType = "BF16"
 	F16  DType = "F16"
 	F8   DType = "F8_E4M3" // is read, with the factors that belong to it, and not written
+	I8   DType = "I8"      // likewise
 )
 
-// size is the width of one value in bytes, 0 for an unknown type.
-func (t DType) size() int {
+// Eight tells whether values are stored as codes of 8 bits, which have factors.
+func (t DType) Eight() bool { return t == F8 || t == I8 }
+
+// Size is the width of one value in bytes, 0 for an unknown type.
+func (t DType) Size() int {
 	switch t {
 	case F32:
 		return 4
 	case BF16, F16:
 		return 2
-	case F8:
+	case F8, I8:
 		return 1
 	}
 	return 0
@@ -72,6 +76,10 @@ func decode(dst []float32, src []byte, t DType) {
 	case F8:
 		for i := range dst {
 			dst[i] = weights.FromEight(src[i])
+		}
+	case I8:
+		for i := range dst {
+			dst[i] = float32(int8(src[i]))
 		}
 	}
 }

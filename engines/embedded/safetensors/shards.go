@@ -97,6 +97,15 @@ func (s *Shards) Read(dst []float32, name string, shape ...int) error {
 	return f.Read(dst, name, shape...)
 }
 
+// ReadCodes reads a matrix that is stored in 8 bits: see File.ReadCodes.
+func (s *Shards) ReadCodes(dst []byte, name string) (factors []float32, err error) {
+	f := s.file(name)
+	if f == nil {
+		return nil, domain.Faultf(domain.FailedPrecondition, "%s: tensor %s is missing", indexFile, name)
+	}
+	return f.ReadCodes(dst, name)
+}
+
 // Close gives the files back.
 func (s *Shards) Close() error {
 	var err error

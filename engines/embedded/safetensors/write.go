@@ -75,7 +75,7 @@ func headerOf(tensors []Tensor, metadata map[string]string) ([]byte, error) {
 	fmt.Fprintf(&header, `{"__metadata__":%s`, meta)
 	at, seen := 0, map[string]bool{"__metadata__": true}
 	for _, t := range tensors {
-		if t.DType.size() == 0 || t.DType == F8 {
+		if t.DType.Size() == 0 || t.DType.Eight() {
 			return nil, fmt.Errorf("tensor %s: cannot write type %q, only F32, BF16 and F16", t.Name, t.DType)
 		}
 		if seen[t.Name] || t.Name == "" {
@@ -93,7 +93,7 @@ func headerOf(tensors []Tensor, metadata map[string]string) ([]byte, error) {
 		if err != nil {
 			return nil, err
 		}
-		end := at + t.DType.size()*len(t.Data)
+		end := at + t.DType.Size()*len(t.Data)
 		fmt.Fprintf(&header, `,%s:{"dtype":"%s","shape":%s,"data_offsets":[%d,%d]}`, name, t.DType, shape, at, end)
 		at = end
 	}

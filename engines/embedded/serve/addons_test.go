@@ -55,7 +55,7 @@ func TestAddonLogitsAreThoseOfTraining(t *testing.T) {
 			ours := &addon{name, adapter.Pack(&w.Config)}
 			other := &addon{"other", adapterOf(w, 99, 2, llama.Query, llama.Gate).Pack(&w.Config)}
 			for _, cut := range [][]int{{120}, {1}, {70, 1}, {7, 9, 64}} {
-				d := newDecoder(w, 200, 2)
+				d := decoderOf(t, w)
 				mine, base, beside := newCache(&w.Config, 150), newCache(&w.Config, 150), newCache(&w.Config, 150)
 				for at, step := 0, 0; at < len(tokens); step++ {
 					n := min(cut[step%len(cut)], len(tokens)-at)

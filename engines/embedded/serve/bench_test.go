@@ -15,7 +15,6 @@ import (
 	"anneal/engines/embedded/kernel"
 	"anneal/engines/embedded/llama"
 	"anneal/engines/embedded/safetensors"
-	"anneal/engines/embedded/tokenizer"
 )
 
 // BenchmarkDecode generates with 1, 8 and 32 requests at once. of-bandwidth is
@@ -37,8 +36,7 @@ func BenchmarkDecode(b *testing.B) {
 				}
 			}
 			b.Run(fmt.Sprintf("%.1fM/%dbit/%d", float64(c.Parameters())/1e6, bits, requests), func(b *testing.B) {
-				m := start(w, tokenizer.NewBytes(), nil, New(Options{Parallelism: 1}).(completer).options)
-				defer m.Close()
+				m := started(b, w, Options{Parallelism: 1})
 				generated := 0
 				for b.Loop() {
 					generated += generate(b, m, requests, 32, 128)
@@ -56,8 +54,7 @@ func BenchmarkDecode(b *testing.B) {
 func BenchmarkPrompt(b *testing.B) {
 	peak := kernel.PeakGFlops() * 1e9
 	w := small(512)
-	m := start(w, tokenizer.NewBytes(), nil, New(Options{Parallelism: 1}).(completer).options)
-	defer m.Close()
+	m := started(b, w, Options{Parallelism: 1})
 	read := 0
 	for b.Loop() {
 		generate(b, m, 4, 400, 1)
@@ -97,8 +94,7 @@ func BenchmarkAddons(b *testing.B) {
 	all := []llama.Module{llama.Query, llama.Key, llama.Value, llama.Output, llama.Gate, llama.Up, llama.Down}
 	for _, n := range []int{0, 1, 8, 32} {
 		b.Run(fmt.Sprint(n), func(b *testing.B) {
-			m := start(w, tokenizer.NewBytes(), nil, New(Options{Parallelism: 1}).(completer).options)
-			defer m.Close()
+			m := started(b, w, Options{Parallelism: 1})
 			m.addons = map[string]*addon{}
 			for i := range n {
 				adapter := llama.NewAdapter(c, 8, 16, all)
@@ -144,8 +140,7 @@ func BenchmarkLatency(b *testing.B) {
 	for _, cached := range []bool{false, true} {
 		for _, clients := range []int{1, 8, 32} {
 			b.Run(fmt.Sprintf("%s/%d", map[bool]string{false: "uncached", true: "cached"}[cached], clients), func(b *testing.B) {
-				m := start(w, tokenizer.NewBytes(), nil, New(Options{Parallelism: 1}).(completer).options)
-				defer m.Close()
+				m := started(b, w, Options{Parallelism: 1})
 				var first, next times
 				for b.Loop() {
 					var all sync.WaitGroup
@@ -214,8 +209,7 @@ func BenchmarkCopying(b *testing.B) {
 		name := fmt.Sprintf("%.1fM", float64(w.Config.Parameters())/1e6)
 		for _, how := range []string{"unguessed", "predicted", "ngrams"} {
 			b.Run(name+"/"+how, func(b *testing.B) {
-				m := start(w, tokenizer.NewBytes(), nil, New(Options{Parallelism: 1}).(completer).options)
-				defer m.Close()
+				m := started(b, w, Options{Parallelism: 1})
 				req := engines.CompletionRequest{PromptTokens: ids(64, 1), MaxTokens: 256, IgnoreEOS: true}
 				plain := tokensOf(b, m, req)
 				if how == "ngrams" {

@@ -2,7 +2,6 @@ package serve
 
 import (
 	"math"
-	"slices"
 	"sync"
 	"sync/atomic"
 
@@ -16,10 +15,10 @@ import (
 // those of llama.Pass. It is used by one goroutine.
 type decoder struct {
 	config  llama.Config
-	embed   kernel.Matrix // [vocab, hidden]
+	embed   *kernel.Packed // of [vocab, hidden]
 	layers  []packedLayer
 	norm    []float32
-	head    kernel.Packed
+	head    *kernel.Packed // embed when tied
 	rope    *llama.Rope
 	workers int
 
@@ -31,13 +30,6 @@ type decoder struct {
 	low                               kernel.Matrix   // room for an addon
 }
 
-type packedLayer struct {
-	attnNorm, mlpNorm    []float32
-	qNorm, kNorm         []float32 // nil in models without
-	qkv, o, gateUp, down kernel.Packed
-	bias                 [4][]float32 // by llama.Input; nil where there is none
-}
-
 // A span is the next tokens of one sequence; a step takes several spans.
 type span struct {
 	cache  *cache
@@ -45,52 +37,6 @@ type span struct {
 	wanted bool   // the logits after the last token are asked for
 	all    bool   // … after every token
 	addon  *addon // that reads them; nil is the model itself
-}
-
-// newDecoder packs a model for a window of so many positions. It keeps no
-// reference to w.
-func newDecoder(w *llama.Weights, window, workers int) *decoder {
-	d := &decoder{
-		config: w.Config, embed: clone(w.Embed), norm: append([]float32(nil), w.Norm...),
-		rope: llama.NewRope(&w.Config, window), workers: workers,
-		layers: make([]packedLayer, w.Config.Layers), scores: make([]kernel.Matrix, workers),
-	}
-	pack(&d.head, w.Head)
-	each(len(d.layers), workers, func(_, i int) {
-		from, to := &w.Layers[i], &d.layers[i]
-		to.attnNorm = append([]float32(nil), from.AttnNorm...)
-		to.mlpNorm = append([]float32(nil), from.MLPNorm...)
-		to.qNorm, to.kNorm = slices.Clone(from.QNorm), slices.Clone(from.KNorm)
-		for input, bias := range from.Bias {
-			to.bias[input] = slices.Clone(bias)
-		}
-		pack(&to.qkv, w.QKV(i))
-		pack(&to.o, from.O)
-		pack(&to.gateUp, w.GateUp(i))
-		pack(&to.down, from.Down)
-	})
-	return d
-}
-
-// pack packs weights [out, in] as 16 bits each where that loses nothing, as it
-// does for a model that was stored so: a step of few rows waits for memory,
-// and half the bytes are half the wait. The products have the same bits.
-func pack(to *kernel.Packed, w kernel.Matrix) {
-	w.Data = w.Data[:w.Rows*w.Cols]
-	for _, v := range w.Data {
-		if math.Float32bits(v)&0xffff != 0 {
-			to.PackT(w)
-			return
-		}
-	}
-	halves := make([]uint16, len(w.Data))
-	kernel.RoundBF16(halves, w.Data)
-	to.PackTBF16(halves, w.Rows, w.Cols)
-}
-
-func clone(m kernel.Matrix) kernel.Matrix {
-	m.Data = append([]float32(nil), m.Data...)
-	return m
 }
 
 // step reads the spans' tokens into their caches and answers the logits after
@@ -109,7 +55,7 @@ func (d *decoder) step(spans []span) kernel.Matrix {
 	row := 0
 	for _, s := range spans {
 		for _, token := range s.tokens {
-			copy(d.x.Row(row), d.embed.Row(token))
+			d.embed.RowT(d.x.Row(row), token)
 			row++
 		}
 	}
@@ -191,7 +137,7 @@ func (d *decoder) score(spans []span) kernel.Matrix {
 		}
 	}
 	logits := d.logits.RowRange(0, n)
-	kernel.Gemm(logits, d.last.RowRange(0, n), &d.head, false, d.workers)
+	kernel.Gemm(logits, d.last.RowRange(0, n), d.head, false, d.workers)
 	return logits
 }
 

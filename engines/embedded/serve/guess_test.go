@@ -11,7 +11,6 @@ import (
 
 	"anneal/engines"
 	"anneal/engines/embedded/llama"
-	"anneal/engines/embedded/tokenizer"
 )
 
 func TestGuesses(t *testing.T) {
@@ -140,8 +139,8 @@ func all(_ int, _ float64, most int) int { return most }
 
 // eager is a model that reads every guess it has.
 func eager(t *testing.T, w *llama.Weights, o Options, guessing engines.Guessing) engines.Model {
-	m, s := made(w, tokenizer.NewBytes(), nil, New(o).(completer).options)
-	m.guess, m.config, m.hash, m.ends = guessing, w.Config, w.Hash(), []int{259}
+	m, s := unstarted(t, w, o)
+	m.guess, m.hash, m.ends = guessing, w.Hash(), []int{259}
 	s.worth = all
 	go s.run()
 	t.Cleanup(func() { assert.NoError(t, m.Close()) })

@@ -18,10 +18,13 @@ func Start(w *llama.Weights, a *llama.Adapter, tokens *tokenizer.Tokenizer, dir 
 	if err != nil {
 		return nil, err
 	}
-	m := start(w, tokens, ends, New(options).(completer).options)
-	m.config = w.Config
+	m, s, err := made(w.Source(), w.Config, tokens, ends, New(options).(completer).options)
+	if err != nil {
+		return nil, err
+	}
 	if a != nil {
 		m.addons = map[string]*addon{Trained: {Trained, a.Pack(&w.Config)}}
 	}
+	go s.run()
 	return m, nil
 }

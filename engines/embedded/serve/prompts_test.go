@@ -10,13 +10,11 @@ import (
 
 	"anneal/engines"
 	"anneal/engines/embedded/llama"
-	"anneal/engines/embedded/tokenizer"
 )
 
 // stepped is a model whose steps the test takes.
 func stepped(t *testing.T, w *llama.Weights, o Options) (*model, *schedule) {
-	o = New(o).(completer).options
-	m, s := made(w, tokenizer.NewBytes(), nil, o)
+	m, s := unstarted(t, w, o)
 	t.Cleanup(func() { close(m.done) })
 	return m, s
 }

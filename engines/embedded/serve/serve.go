@@ -60,21 +60,24 @@ func (c completer) Load(ctx context.Context, files engines.ModelFiles) (engines.
 	if err != nil {
 		return nil, err
 	}
-	weights, err := load(files.Dir)
+	weights, err := llama.Open(files.Dir)
 	if err != nil {
 		return nil, err
 	}
+	defer weights.Close()
 	if size := weights.Config.VocabSize; tokens.VocabSize() > size {
 		return nil, domain.Faultf(domain.FailedPrecondition,
 			"tokenizer.json has %d tokens and config.json a vocabulary of %d: they belong to different models", tokens.VocabSize(), size)
 	}
-	hash := weights.Hash()
+	adapter := &llama.Adapter{}
 	if files.AdapterDir != "" {
-		adapter, err := llama.LoadAdapter(files.AdapterDir, hash, weights.Config)
-		if err != nil {
+		if adapter, err = llama.LoadAdapter(files.AdapterDir, "", weights.Config); err != nil {
 			return nil, err
 		}
-		weights = adapter.Merge(weights)
+		weights.Merge(adapter)
+	}
+	if err := weights.Fits(0); err != nil {
+		return nil, err
 	}
 	// A template that cannot be read keeps nobody from asking with prompts.
 	template, noChat := chat.Load(files.Dir, tokens)
@@ -82,25 +85,21 @@ func (c completer) Load(ctx context.Context, files engines.ModelFiles) (engines.
 	if err != nil {
 		return nil, err
 	}
-	if err := ctx.Err(); err != nil {
-		return nil, err
-	}
-	m := start(weights, tokens, ends, c.options)
-	m.template, m.noChat, m.guess = template, noChat, files.Guessing
-	m.config, m.hash, m.merged = weights.Config, hash, files.AdapterDir != ""
-	return m, nil
-}
-
-// load reads a model's weights, unless they are more than the memory holds.
-func load(dir string) (*llama.Weights, error) {
-	c, err := llama.ReadConfig(dir)
+	m, s, err := made(weights, weights.Config, tokens, ends, c.options)
 	if err == nil {
-		err = c.Fits()
+		err = ctx.Err()
+	}
+	hash := weights.Hash()
+	if err == nil {
+		err = adapter.Belongs(hash)
 	}
 	if err != nil {
 		return nil, err
 	}
-	return llama.Load(dir)
+	m.template, m.noChat, m.guess = template, noChat, files.Guessing
+	m.hash, m.merged = hash, files.AdapterDir != ""
+	go s.run()
+	return m, nil
 }
 
 // endTokens are those that end an answer: what generation_config.json says,
@@ -154,22 +153,14 @@ type model struct {
 	done    chan struct{} // the goroutine has ended
 }
 
-// start begins to serve weights.
-func start(w *llama.Weights, tokens *tokenizer.Tokenizer, ends []int, o Options) *model {
-	m, s := made(w, tokens, ends, o)
-	go s.run()
-	return m
-}
-
-// made is a model with the schedule that will serve it.
-func made(w *llama.Weights, tokens *tokenizer.Tokenizer, ends []int, o Options) (*model, *schedule) {
-	c := &w.Config
-	keys, values := blockSize(c)
+// made is a model of weights, with the schedule that will serve it.
+func made(weights llama.Source, c llama.Config, tokens *tokenizer.Tokenizer, ends []int, o Options) (*model, *schedule, error) {
+	keys, values := blockSize(&c)
 	blocks := int(max(o.CacheBytes/int64(4*(keys+values)), 1))
 	window := min(c.MaxPositions, blocks*blockTokens)
 	m := &model{
-		info:      engines.ModelInfo{ContextLength: window, ParameterCount: c.Parameters(), Slots: o.Slots},
-		tokenizer: tokens, ends: ends, vocab: c.VocabSize, queue: o.Queue,
+		info:   engines.ModelInfo{ContextLength: window, ParameterCount: c.Parameters(), Slots: o.Slots},
+		config: c, tokenizer: tokens, ends: ends, vocab: c.VocabSize, queue: o.Queue,
 		wake: make(chan struct{}, 1), done: make(chan struct{}),
 	}
 	if o.ChunkTokens <= 0 {
@@ -177,13 +168,16 @@ func made(w *llama.Weights, tokens *tokenizer.Tokenizer, ends []int, o Options) 
 		// answers no longer than a person notices.
 		o.ChunkTokens = int(min(max(1_250_000_000/c.Parameters(), 32), 256))
 	}
-	d := newDecoder(w, window, o.Parallelism)
+	d, err := newDecoder(weights, c, window, o.Parallelism)
+	if err != nil {
+		return nil, nil, err
+	}
 	s := &schedule{
 		model: m, decoder: d, slots: o.Slots, chunk: o.ChunkTokens,
 		pool: pool{config: &d.config, most: blocks},
 	}
 	s.worth = s.pace.guesses
-	return m, s
+	return m, s, nil
 }
 
 // Info describes the model. Its context is shorter than the model's window

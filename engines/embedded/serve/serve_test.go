@@ -130,7 +130,7 @@ func TestLogitsAreThoseOfTraining(t *testing.T) {
 			tokens := ids(150, 1)
 			want := trained(w, tokens)
 			for _, cut := range [][]int{{150}, {1}, {70, 1}, {7, 9, 64}, {100, 8, 3, 1}} {
-				d := newDecoder(w, 200, 2)
+				d := decoderOf(t, w)
 				cache := newCache(&w.Config, 150)
 				for at, step := 0, 0; at < len(tokens); step++ {
 					n := min(cut[step%len(cut)], len(tokens)-at)
@@ -143,6 +143,28 @@ func TestLogitsAreThoseOfTraining(t *testing.T) {
 			}
 		})
 	}
+}
+
+// decoderOf packs weights for 200 positions and two workers.
+func decoderOf(t *testing.T, w *llama.Weights) *decoder {
+	d, err := newDecoder(w.Source(), w.Config, 200, 2)
+	require.NoError(t, err)
+	return d
+}
+
+// unstarted is a model of weights that takes no steps by itself.
+func unstarted(t testing.TB, w *llama.Weights, o Options) (*model, *schedule) {
+	m, s, err := made(w.Source(), w.Config, tokenizer.NewBytes(), nil, New(o).(completer).options)
+	require.NoError(t, err)
+	return m, s
+}
+
+// started serves weights until the end of the test.
+func started(t testing.TB, w *llama.Weights, o Options) *model {
+	m, s := unstarted(t, w, o)
+	go s.run()
+	t.Cleanup(func() { assert.NoError(t, m.Close()) })
+	return m
 }
 
 // trained is the distribution after each token by the training pass.

@@ -27,7 +27,7 @@ type storage struct {
 	bytes int    // of one number
 }
 
-var storages = []storage{{"", "float32", 4}, {"BF16", "uint16", 2}, {"Int8", "int8", 1}}
+var storages = []storage{{"", "float32", 4}, {"BF16", "uint16", 2}, {"F16", "uint16", 2}, {"Int8", "int8", 1}, {"E4M3", "uint8", 1}}
 
 // panelCols is the width of a panel, see package kernel.
 const panelCols = 32
@@ -49,9 +49,28 @@ func (f storage) load(a *assembly, from, reg string) {
 	case "Int8":
 		a.op("VPMOVSXBD %s, %s", from, reg)
 		a.op("VCVTDQ2PS %s, %s", reg, reg)
+	case "F16":
+		a.op("VCVTPH2PS %s, %s", from, reg)
+	case "E4M3":
+		loadE4M3(a, from, reg)
 	default:
 		a.op("VMOVUPS %s, %s", from, reg)
 	}
+}
+
+// loadE4M3 moves sign, exponent and fraction of each code to their places in a
+// binary16, which is then the number over 2⁸: the exponents' biases are 7 and
+// 15. Subnormal numbers come out right.
+func loadE4M3(a *assembly, from, reg string) {
+	half, and := "Y"+reg[1:], "VPANDD"
+	if reg[0] == 'Y' {
+		half, and = "X"+reg[1:], "VPAND"
+	}
+	a.op("VPMOVSXBW %s, %s", from, half)
+	a.op("VPSLLW $7, %s, %s", half, half)
+	a.constants["code"] = 0xbfffbfff // all but the second copy of the sign
+	a.op("%s code<>(SB), %s, %s", and, half, half)
+	a.op("VCVTPH2PS %s, %s", half, reg)
 }
 
 func tileAssembly(f storage) []byte {

@@ -1,0 +1,165 @@
+package llama
+
+import (
+	"slices"
+
+	"anneal/engines/embedded/kernel"
+	"anneal/engines/embedded/safetensors"
+)
+
+// A Source hands a model's parameters out in the order of Weights: the
+// embeddings, each layer, the norm, and the head of a model that is not tied.
+// What it has handed out is good until the next call.
+type Source interface {
+	Embedding() (kernel.Matrix, error)
+	Layer(i int) (StoredLayer, error)
+	Norm() ([]float32, error)
+	Head() (kernel.Matrix, error)
+}
+
+// A StoredLayer is one layer, as far as it goes in 32 bits, and in 8.
+type StoredLayer struct {
+	Layer
+	Stacks [len(inputs)]kernel.Matrix // the projections of each Input as one matrix
+	Codes  [len(inputs)]*Codes        // of the same in 8 bits, where they are stored so
+}
+
+// Codes are a matrix in 8 bits, dense: each row has its factor.
+type Codes struct {
+	Type    safetensors.DType // F8 or I8
+	Values  []byte
+	Factors []float32
+}
+
+// Source is the weights as a Source, which never fails.
+func (w *Weights) Source() Source { return inMemory{w} }
+
+type inMemory struct{ w *Weights }
+
+func (m inMemory) Embedding() (kernel.Matrix, error) { return m.w.Embed, nil }
+func (m inMemory) Norm() ([]float32, error)          { return m.w.Norm, nil }
+func (m inMemory) Head() (kernel.Matrix, error)      { return m.w.Head, nil }
+func (m inMemory) Layer(i int) (StoredLayer, error) {
+	return StoredLayer{Layer: m.w.Layers[i], Stacks: m.w.stacks(i)}, nil
+}
+
+// A Reader is a Source that reads a Hugging Face directory as it goes: one layer
+// of it, or the embeddings, is in memory as float32 at a time.
+type Reader struct {
+	Config  Config
+	file    *safetensors.Shards
+	adapter *Adapter // merged into what is handed out
+	hash    *hasher
+	room    []float32
+}
+
+// Open opens a model's directory: see Load. The caller closes it.
+func Open(dir string) (*Reader, error) {
+	c, file, err := openFiles(dir)
+	if err != nil {
+		return nil, err
+	}
+	return &Reader{Config: c, file: file, hash: c.hash()}, nil
+}
+
+// Close gives the files back.
+func (r *Reader) Close() error { return r.file.Close() }
+
+// Merge makes the reader hand out the model with the adapter's update added to
+// its projections.
+func (r *Reader) Merge(a *Adapter) { r.adapter = a }
+
+// Hash is Weights.Hash of the model without an adapter, once all of it was
+// handed out in order.
+func (r *Reader) Hash() string { return r.hash.name() }
+
+// Embedding implements Source.
+func (r *Reader) Embedding() (kernel.Matrix, error) { return r.matrix(embedName) }
+
+// Head implements Source.
+func (r *Reader) Head() (kernel.Matrix, error) { return r.matrix(headName) }
+
+func (r *Reader) matrix(name string) (kernel.Matrix, error) {
+	m := view(r.values(r.Config.VocabSize*r.Config.HiddenSize), r.Config.VocabSize, r.Config.HiddenSize)
+	return m, r.read(m.Data, tensorOf(name, m, safetensors.F32))
+}
+
+// Norm implements Source.
+func (r *Reader) Norm() ([]float32, error) {
+	norm := r.values(r.Config.HiddenSize)
+	return norm, r.read(norm, vectorOf(normName, norm, safetensors.F32))
+}
+
+// Layer implements Source.
+func (r *Reader) Layer(i int) (p StoredLayer, err error) {
+	flat := r.values(r.Config.layerParameters())
+	rest := values(flat)
+	p.Layer, p.Stacks = r.Config.layOutLayer(&rest)
+	if err := r.read(flat, r.Config.tensors(i, &p.Layer, safetensors.F32)...); err != nil {
+		return p, err
+	}
+	if r.adapter != nil {
+		r.adapter.mergeLayer(i, &p.Layer)
+		return p, nil
+	}
+	for input := range inputs {
+		if p.Codes[input], err = r.codes(i, Input(input)); err != nil {
+			return p, err
+		}
+	}
+	return p, nil
+}
+
+// read fills tensors, which lie in flat.
+func (r *Reader) read(flat []float32, tensors ...safetensors.Tensor) error {
+	if err := readAll(r.file, tensors); err != nil {
+		return err
+	}
+	r.hash.add(flat)
+	return nil
+}
+
+func (r *Reader) values(n int) []float32 {
+	if cap(r.room) < n {
+		r.room = make([]float32, n)
+	}
+	return r.room[:n]
+}
+
+// codes are those of an input's projections, if all of them are stored in 8 bits
+// of one type.
+func (r *Reader) codes(layer int, input Input) (*Codes, error) {
+	kind, all := r.stored(layer, input)
+	if !kind.Eight() {
+		return nil, nil
+	}
+	c := &Codes{Type: kind, Values: make([]byte, all)}
+	rest := c.Values
+	for _, m := range inputs[input] {
+		out, in := m.Shape(&r.Config)
+		factors, err := r.file.ReadCodes(rest[:out*in], projection(layer, m))
+		if err != nil {
+			return nil, err
+		}
+		c.Factors, rest = append(c.Factors, factors...), rest[out*in:]
+	}
+	if kind == safetensors.F8 && slices.ContainsFunc(c.Values, func(code byte) bool { return code&0x7f == 0x7f }) {
+		return nil, nil // one is no number, which only wider ones can say
+	}
+	return c, nil
+}
+
+// stored is how an input's projections are stored, "" when not all alike, and
+// how many numbers they are.
+func (r *Reader) stored(layer int, input Input) (kind safetensors.DType, all int) {
+	for i, m := range inputs[input] {
+		out, in := m.Shape(&r.Config)
+		info, _ := r.file.Lookup(projection(layer, m))
+		if all += out * in; i == 0 {
+			kind = info.DType
+		} else if kind != info.DType {
+			kind = ""
+		}
+	}
+	return kind, all
+}

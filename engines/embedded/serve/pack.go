@@ -1,0 +1,111 @@
+package serve
+
+import (
+	"math"
+	"slices"
+
+	stored "anneal/domain/weights"
+	"anneal/engines/embedded/kernel"
+	"anneal/engines/embedded/llama"
+	"anneal/engines/embedded/safetensors"
+)
+
+type packedLayer struct {
+	attnNorm, mlpNorm    []float32
+	qNorm, kNorm         []float32 // nil in models without
+	qkv, o, gateUp, down kernel.Packed
+	bias                 [4][]float32 // by llama.Input; nil where there is none
+}
+
+// newDecoder packs a model for a window of so many positions. It keeps no
+// reference to what the source hands out.
+func newDecoder(from llama.Source, c llama.Config, window, workers int) (*decoder, error) {
+	d := &decoder{
+		config: c, rope: llama.NewRope(&c, window), workers: workers, embed: new(kernel.Packed),
+		layers: make([]packedLayer, c.Layers), scores: make([]kernel.Matrix, workers),
+	}
+	embed, err := from.Embedding()
+	if err != nil {
+		return nil, err
+	}
+	pack(d.embed, embed, nil)
+	for i := range d.layers {
+		part, err := from.Layer(i)
+		if err != nil {
+			return nil, err
+		}
+		d.layers[i].take(part, workers)
+	}
+	norm, err := from.Norm()
+	if err != nil {
+		return nil, err
+	}
+	d.norm, d.head = slices.Clone(norm), d.embed
+	if !c.TieWordEmbeddings {
+		head, err := from.Head()
+		if err != nil {
+			return nil, err
+		}
+		d.head = new(kernel.Packed)
+		pack(d.head, head, nil)
+	}
+	return d, nil
+}
+
+// take packs a layer.
+func (l *packedLayer) take(from llama.StoredLayer, workers int) {
+	l.attnNorm, l.mlpNorm = slices.Clone(from.AttnNorm), slices.Clone(from.MLPNorm)
+	l.qNorm, l.kNorm = slices.Clone(from.QNorm), slices.Clone(from.KNorm)
+	for input, bias := range from.Bias {
+		l.bias[input] = slices.Clone(bias)
+	}
+	to := [...]*kernel.Packed{&l.qkv, &l.o, &l.gateUp, &l.down}
+	each(len(to), workers, func(_, input int) { pack(to[input], from.Stacks[input], from.Codes[input]) })
+}
+
+// pack packs weights [out, in] in as few bits each as lose nothing: a step of
+// few rows waits for memory, and half the bytes are half the wait. Those of a
+// model that is stored in 8 bits are its codes, else they are bfloat16, binary16
+// or float32, and the products have the same bits in all three.
+func pack(to *kernel.Packed, w kernel.Matrix, codes *llama.Codes) {
+	w.Data = w.Data[:w.Rows*w.Cols]
+	switch {
+	case codes != nil && codes.Type == safetensors.F8:
+		to.PackTE4M3(codes.Values, codes.Factors, w.Rows, w.Cols)
+	case codes != nil:
+		signed := make([]int8, len(codes.Values))
+		for i, code := range codes.Values {
+			signed[i] = int8(code)
+		}
+		to.PackTInt8(signed, codes.Factors, w.Rows, w.Cols)
+	case !slices.ContainsFunc(w.Data, func(v float32) bool { return math.Float32bits(v)&0xffff != 0 }):
+		halves := make([]uint16, len(w.Data))
+		kernel.RoundBF16(halves, w.Data)
+		to.PackTBF16(halves, w.Rows, w.Cols)
+	default:
+		if halves := binary16(w.Data); halves != nil {
+			to.PackTF16(halves, w.Rows, w.Cols)
+			return
+		}
+		to.PackT(w)
+	}
+}
+
+// binary16 is numbers in 16 bits, nil when one of them does not fit.
+func binary16(numbers []float32) []uint16 {
+	const atOnce = 4096 // most models are found out by the first of them
+	var halves []uint16
+	for lo := 0; lo < len(numbers); lo += atOnce {
+		some := numbers[lo:min(lo+atOnce, len(numbers))]
+		if slices.ContainsFunc(some, func(v float32) bool { return stored.FromHalf(stored.ToHalf(v)) != v }) {
+			return nil
+		}
+		if halves == nil {
+			halves = make([]uint16, 0, len(numbers))
+		}
+		for _, v := range some {
+			halves = append(halves, stored.ToHalf(v))
+		}
+	}
+	return halves
+}

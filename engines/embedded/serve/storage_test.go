@@ -1,0 +1,269 @@
+package serve
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io"
+	"math"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	stored "anneal/domain/weights"
+	"anneal/engines"
+	"anneal/engines/embedded/kernel"
+	"anneal/engines/embedded/llama"
+	"anneal/engines/embedded/safetensors"
+	"anneal/engines/embedded/tokenizer"
+)
+
+// storages are what weights may be stored as, and the bytes that one takes.
+var storages = map[string]int64{"float32": 4, "bfloat16": 2, "float16": 2, "FP8": 1, "int8": 1}
+
+// saveAs writes a model directory whose projections are stored so.
+func saveAs(t testing.TB, w *llama.Weights, storage string) string {
+	dir := t.TempDir()
+	require.NoError(t, tokenizer.NewBytes().Save(dir))
+	as := w.Clone()
+	if storages[storage] == 2 {
+		as.Config.TorchDType = storage
+	}
+	require.NoError(t, as.Save(dir))
+	path := filepath.Join(dir, "model.safetensors")
+	var converted bytes.Buffer
+	switch storage {
+	case "FP8":
+		_, err := folderOf(t, dir).Convert(&converted, "model.safetensors", "F8_E4M3")
+		require.NoError(t, err)
+	case "int8":
+		writeInt8(t, &converted, w)
+	default:
+		return dir
+	}
+	require.NoError(t, os.WriteFile(path, converted.Bytes(), 0o644))
+	return dir
+}
+
+func folderOf(t testing.TB, dir string) stored.Folder {
+	sizes := map[string]int64{}
+	entries, err := os.ReadDir(dir)
+	require.NoError(t, err)
+	for _, entry := range entries {
+		info, err := entry.Info()
+		require.NoError(t, err)
+		sizes[entry.Name()] = info.Size()
+	}
+	return stored.Folder{Sizes: sizes, Open: func(name string, offset, length int64) (io.ReadCloser, error) {
+		data, err := os.ReadFile(filepath.Join(dir, name))
+		if err != nil {
+			return nil, err
+		}
+		if length < 0 {
+			length = int64(len(data)) - offset
+		}
+		return io.NopCloser(bytes.NewReader(data[offset : offset+length])), nil
+	}}
+}
+
+// writeInt8 writes weights with projections as int8, each row times 127 over
+// its greatest number, as others write them.
+func writeInt8(t testing.TB, out *bytes.Buffer, w *llama.Weights) {
+	type described struct {
+		DType   string `json:"dtype"`
+		Shape   []int  `json:"shape"`
+		Offsets [2]int `json:"data_offsets"`
+	}
+	header, data := map[string]described{}, []byte{}
+	put := func(name, dtype string, shape []int, raw []byte) {
+		header[name] = described{dtype, shape, [2]int{len(data), len(data) + len(raw)}}
+		data = append(data, raw...)
+	}
+	for _, tensor := range w.Tensors(safetensors.F32) {
+		if len(tensor.Shape) != 2 || tensor.Name == "model.embed_tokens.weight" || tensor.Name == "lm_head.weight" {
+			put(tensor.Name, "F32", tensor.Shape, littleEndian(tensor.Data))
+			continue
+		}
+		cols := tensor.Shape[1]
+		codes, factors := make([]byte, len(tensor.Data)), make([]float32, tensor.Shape[0])
+		for row := range factors {
+			numbers := tensor.Data[row*cols : (row+1)*cols]
+			most := max(slices.Max(numbers), -slices.Min(numbers))
+			factors[row] = most / 127
+			for i, v := range numbers {
+				codes[row*cols+i] = byte(int8(math.RoundToEven(float64(v / most * 127))))
+			}
+		}
+		put(tensor.Name, "I8", tensor.Shape, codes)
+		put(tensor.Name+"_scale", "F32", []int{len(factors), 1}, littleEndian(factors))
+	}
+	text, err := json.Marshal(header)
+	require.NoError(t, err)
+	out.Write([]byte{byte(len(text)), byte(len(text) >> 8), byte(len(text) >> 16), 0, 0, 0, 0, 0})
+	out.Write(text)
+	out.Write(data)
+}
+
+func littleEndian(numbers []float32) (raw []byte) {
+	for _, v := range numbers {
+		b := math.Float32bits(v)
+		raw = append(raw, byte(b), byte(b>>8), byte(b>>16), byte(b>>24))
+	}
+	return raw
+}
+
+// packedOf reads a directory as it is served.
+func packedOf(t testing.TB, dir string) *decoder {
+	r, err := llama.Open(dir)
+	require.NoError(t, err)
+	d, err := newDecoder(r, r.Config, 200, 2)
+	require.NoError(t, err)
+	whole, err := llama.Load(dir)
+	require.NoError(t, err)
+	require.Equal(t, whole.Hash(), r.Hash())
+	require.NoError(t, r.Close())
+	return d
+}
+
+func (d *decoder) bytes() (sum int64) {
+	seen := map[*kernel.Packed]bool{d.embed: true, d.head: true}
+	for i := range d.layers {
+		l := &d.layers[i]
+		for _, p := range []*kernel.Packed{&l.qkv, &l.o, &l.gateUp, &l.down} {
+			seen[p] = true
+		}
+	}
+	for p := range seen {
+		sum += p.Bytes()
+	}
+	return sum
+}
+
+// Weights are served as they are stored. In 32 and 16 bits the logits have the
+// bits that training computes from them; in 8 they differ by the rounding of a
+// factor that is multiplied to a sum instead of to its numbers.
+func TestServedAsStored(t *testing.T) {
+	w := weights(func(c *llama.Config) { c.HiddenSize, c.IntermediateSize, c.TieWordEmbeddings = 96, 160, false })
+	tokens := ids(60, 1)
+	for storage, each := range storages {
+		t.Run(storage, func(t *testing.T) {
+			dir := saveAs(t, w, storage)
+			whole, err := llama.Load(dir)
+			require.NoError(t, err)
+			want := trained(whole, tokens)
+			d, cache := packedOf(t, dir), newCache(&w.Config, 100)
+			logits := d.step([]span{{cache: cache, tokens: tokens, all: true}})
+			for i := range tokens {
+				probs := slices.Clone(logits.Row(i))
+				kernel.Softmax(probs)
+				if each > 1 {
+					require.Equal(t, want.Row(i), probs, "after %d tokens", i+1)
+					continue
+				}
+				for token, p := range probs {
+					require.InDelta(t, math.Log(float64(want.Row(i)[token])), math.Log(float64(p)), 2e-4, "token %d after %d", token, i+1)
+				}
+			}
+			r, err := llama.Open(dir)
+			require.NoError(t, err)
+			defer r.Close()
+			bytes, _ := r.Bytes()
+			require.InEpsilon(t, bytes, d.bytes(), 0.2, "what is asked for before it is read, but for the last panels and the factors")
+		})
+	}
+}
+
+// A code that is no number cannot be packed in 8 bits: it is as before.
+func TestCodesOfNoNumber(t *testing.T) {
+	w := weights()
+	w.Layers[1].Up.Row(3)[5] = 1
+	dir := saveAs(t, w, "FP8")
+	path := filepath.Join(dir, "model.safetensors")
+	data, err := os.ReadFile(path)
+	require.NoError(t, err)
+	h, err := folderOf(t, dir).ReadHeader("model.safetensors")
+	require.NoError(t, err)
+	for _, tensor := range h.Tensors {
+		if tensor.Name == "model.layers.1.mlp.up_proj.weight" {
+			data[h.Start+tensor.Begin+7] = 0xff
+		}
+	}
+	require.NoError(t, os.WriteFile(path, data, 0o644))
+	r, err := llama.Open(dir)
+	require.NoError(t, err)
+	defer r.Close()
+	_, err = r.Embedding()
+	require.NoError(t, err)
+	for layer := range w.Config.Layers {
+		part, err := r.Layer(layer)
+		require.NoError(t, err)
+		for input, codes := range part.Codes {
+			require.Equal(t, layer == 1 && input == int(llama.ToGateUp), codes == nil, "layer %d, input %d", layer, input)
+		}
+	}
+}
+
+// heapOf loads a model and answers what it keeps on the heap.
+func heapOf(t testing.TB, dir string) (heap int64, m engines.Model) {
+	var before, after runtime.MemStats
+	runtime.GC()
+	runtime.ReadMemStats(&before)
+	m, err := New(Options{Parallelism: 1}).Load(t.Context(), engines.ModelFiles{Dir: dir})
+	require.NoError(t, err)
+	runtime.GC()
+	runtime.ReadMemStats(&after)
+	return int64(after.HeapAlloc) - int64(before.HeapAlloc), m
+}
+
+// middling is a model of 25.8 M parameters, or of 1.7 M.
+func middling(large bool) *llama.Weights {
+	c := config()
+	c.HiddenSize, c.IntermediateSize, c.Layers, c.Heads, c.KVHeads, c.HeadDim, c.MaxPositions = 192, 512, 4, 6, 6, 32, 512
+	if large {
+		c.HiddenSize, c.IntermediateSize, c.Layers, c.Heads, c.KVHeads, c.HeadDim = 512, 1408, 8, 8, 8, 64
+	}
+	w := llama.NewWeights(c)
+	w.Initialize(1)
+	return w
+}
+
+// A loaded model keeps each weight once, in the bits that it is stored in.
+func TestALoadedModelIsAsLargeAsItsFile(t *testing.T) {
+	w := middling(false)
+	for storage, each := range storages {
+		heap, m := heapOf(t, saveAs(t, w, storage))
+		require.NoError(t, m.Close())
+		perParameter := float64(heap) / float64(w.Config.Parameters())
+		t.Logf("%s: %.2f bytes a parameter", storage, perParameter)
+		require.Less(t, perParameter, float64(each)+0.45, storage)
+	}
+}
+
+// BenchmarkStorages generates with 1 and 8 requests at once, with weights of
+// every storage. MB-heap is what the loaded model keeps; of-bandwidth is the
+// bytes of weights that are read a second over what a core can read.
+func BenchmarkStorages(b *testing.B) {
+	bandwidth := kernel.ReadBandwidth() * 1e9
+	w := middling(true)
+	for _, storage := range []string{"float32", "bfloat16", "float16", "FP8", "int8"} {
+		dir := saveAs(b, w, storage)
+		for _, requests := range []int{1, 8} {
+			b.Run(fmt.Sprintf("%.1fM/%s/%d", float64(w.Config.Parameters())/1e6, storage, requests), func(b *testing.B) {
+				heap, m := heapOf(b, dir)
+				defer m.Close()
+				generated := 0
+				for b.Loop() {
+					generated += generate(b, m, requests, 32, 128)
+				}
+				rate := float64(generated) / b.Elapsed().Seconds()
+				b.ReportMetric(rate, "tok/s")
+				b.ReportMetric(float64(heap)/1e6, "MB-heap")
+				b.ReportMetric(rate/float64(requests)*float64(storages[storage]*w.Config.Parameters())/bandwidth, "of-bandwidth")
+			})
+		}
+	}
+}
