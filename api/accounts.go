@@ -57,7 +57,7 @@ func accountOperations() []operation {
 		{id: "updateAccount", method: "PATCH", path: one, summary: "Change an account", gate: byOperator,
 			query: []parameter{updateMask}, body: typeFor[Account](), answer: typeFor[Account](), handle: withAccountID(accounts.patch)},
 		{id: "suspendAccount", method: "POST", path: one + ":suspend", summary: "Suspend an account", gate: byOperator,
-			about: "It may then read, but not start work or ask models.",
+			about: "It may then read, delete, cancel and scale down, but change nothing else and ask no models.",
 			body:  typeFor[suspension](), emptyBody: true, answer: typeFor[Account](), handle: suspendAccount},
 		{id: "restoreAccount", method: "POST", path: one + ":restore", summary: "End the suspension of an account", gate: byOperator,
 			body: noSettings, emptyBody: true, answer: typeFor[Account](), handle: restoreAccount},

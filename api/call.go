@@ -144,7 +144,8 @@ func (c *call) warn(format string, args ...any) {
 	c.w.Header().Add("anneal-warning", fmt.Sprintf(format, args...))
 }
 
-// mayWork refuses to start work for a suspended account.
+// mayWork refuses to start work for a suspended account. Its own keys may change
+// nothing else either: see admit.
 func (c *call) mayWork(account string) error {
 	row, ok := c.snapshot().Accounts.Get(domain.NewName(account, "accounts", account))
 	if ok && row.State.Suspended() {
@@ -154,7 +155,7 @@ func (c *call) mayWork(account string) error {
 }
 
 func suspended(account string, a domain.Account) error {
-	f := domain.Faultf(domain.FailedPrecondition, "accounts/%s is suspended (%s): it may read, but not start work or ask models, until its operator restores it", account, a.SuspendState)
+	f := domain.Faultf(domain.FailedPrecondition, "accounts/%s is suspended (%s): it may read, delete, cancel and scale down, but change nothing else and ask no models, until its operator restores it", account, a.SuspendState)
 	f.Reason = reasonSuspended
 	return f
 }

@@ -89,3 +89,32 @@ func fillProgress(v *projections.View, name domain.Name) string {
 	}
 	return fmt.Sprintf(": %d of %d rows read, %d %%", progress.Step, progress.Steps, progress.Percent())
 }
+
+// wantOrigin requires that what a dataset is said to come from is there.
+func (c *call) wantOrigin(v *domain.Violations, given *Dataset, create bool) {
+	prefix := ""
+	if create {
+		prefix = "dataset."
+	}
+	source := func(field, id string) {
+		if id == "" {
+			return // the decision says whether it may be left out
+		}
+		name, ok := domain.ParseName(id, domain.Datasets.Collection)
+		if !ok {
+			name = domain.NewName(c.account, domain.Datasets.Collection, id)
+		}
+		_, exists := c.snapshot().Datasets.Get(name)
+		v.Require(exists && name.Account() == c.account, prefix+field, "names no dataset of accounts/%s: give the ID of one that is there, or leave it out", c.account)
+	}
+	if given.Transformed != nil {
+		source("transformed.sourceDatasetId", given.Transformed.SourceDatasetID)
+	}
+	if given.Splitted != nil {
+		source("splitted.sourceDatasetId", given.Splitted.SourceDatasetID)
+	}
+	if given.SourceJobName != "" {
+		_, exists := projections.JobLives.Named(c.snapshot(), domain.Name(given.SourceJobName))
+		v.Require(exists && domain.Name(given.SourceJobName).Account() == c.account, prefix+"sourceJobName", "names no job of accounts/%s: give the whole name of one that is there, or leave it out", c.account)
+	}
+}

@@ -44,7 +44,10 @@ var datasets = &resource[domain.Dataset, Dataset]{
 			out.Status.Message += fillProgress(v, row.Name)
 		}
 	},
-	prepare: func(c *call, _ domain.Name, given *Dataset, extra map[string]string, v *domain.Violations) error {
+	prepare: func(c *call, name domain.Name, given *Dataset, extra map[string]string, v *domain.Violations) error {
+		if row, exists := c.snapshot().Datasets.Get(name); extra["sourceDatasetId"] == "" && (!exists || row.State.From == nil) { // what is derived keeps its origin
+			c.wantOrigin(v, given, extra != nil)
+		}
 		return c.derive(v, given, extra)
 	},
 	create: func(c *call, _ domain.Name, given *Dataset) domain.Command[domain.Dataset] {

@@ -8,8 +8,8 @@ import (
 	"anneal/projections"
 )
 
-// Deployment is a deployment on the wire. Its direct-route keys are only ever
-// given, never answered.
+// Deployment is a deployment on the wire. Its direct-route keys are in the
+// answers to the create and the update that brought them and never again.
 type Deployment struct {
 	Name string `json:"name" api:"output"`
 	domain.DeploymentSpec
@@ -35,6 +35,7 @@ type Deployment struct {
 	unspeculative bool                           // speculation is off, whatever the shape says
 	model         domain.ModelSize               // of the baseModel
 	zeroFloor     time.Duration                  // shortest scaleToZeroWindow
+	fleet         string                         // accelerator that is taken where none is named
 }
 
 // ReplicaStats counts a deployment's replicas by how far they are.
@@ -75,7 +76,7 @@ var deployments = &resource[domain.Deployment, Deployment]{
 	create: func(c *call, _ domain.Name, given *Deployment) domain.Command[domain.Deployment] {
 		spec := given.DeploymentSpec
 		spec.DirectRouteAPIKeys = given.sealed
-		return domain.CreateDeployment{DeploymentSpec: spec, CreatedBy: string(c.caller.key), Model: given.model, ZeroFloor: given.zeroFloor}
+		return domain.CreateDeployment{DeploymentSpec: spec, CreatedBy: string(c.caller.key), Model: given.model, ZeroFloor: given.zeroFloor, Accelerator: given.fleet}
 	},
 	update: func(old domain.Deployment, merged, given *Deployment, changed mask) (domain.Command[domain.Deployment], error) {
 		spec, err := reshaped(merged.DeploymentSpec, given, changed)
@@ -86,9 +87,16 @@ var deployments = &resource[domain.Deployment, Deployment]{
 		if changed.has("directRouteApiKeys") {
 			spec.DirectRouteAPIKeys = given.sealed
 		}
-		return domain.UpdateDeployment{DeploymentSpec: spec, Model: given.model, ZeroFloor: given.zeroFloor}, nil
+		return domain.UpdateDeployment{DeploymentSpec: spec, Model: given.model, ZeroFloor: given.zeroFloor, Accelerator: given.fleet}, nil
 	},
 	sealed: func(d domain.Deployment) []domain.Sealed { return d.DirectRouteAPIKeys },
+	reply: func(c *call, given, out *Deployment) {
+		spec := out.DeploymentSpec
+		out.DirectRouteAPIKeys, spec.DirectRouteAPIKeys = given.DirectRouteAPIKeys, given.sealed
+		for _, unused := range spec.Unused() {
+			c.warn("%s", unused)
+		}
+	},
 	remove: func(c *call, row *projections.Row[domain.Deployment], p *params) (domain.Command[domain.Deployment], error) {
 		command := domain.DeleteDeployment{Hard: p.flag("hard"), IgnoreChecks: p.flag("ignoreChecks"),
 			LastServed: c.served.at(row.Name), Reason: "deleted by its user"}
@@ -108,7 +116,7 @@ func renderDeployment(v *projections.View, row *projections.Row[domain.Deploymen
 	d := &row.State
 	*out = Deployment{Name: string(row.Name), DeploymentSpec: d.DeploymentSpec, CreateTime: stampOf(&row.CreateTime), UpdateTime: stampOf(&row.UpdateTime),
 		DeleteTime: d.DeleteTime, PurgeTime: d.PurgeTime, State: d.State, Status: d.Status, CreatedBy: d.CreatedBy,
-		DesiredReplicaCount: d.DesiredReplicas, ReplicaCount: len(d.Replicas), Region: regionOf(d.Placement)}
+		DesiredReplicaCount: d.DesiredReplicas, Region: regionOf(d.Placement)}
 	out.DeploymentSpec.DirectRouteAPIKeys = nil
 	if v != nil && d.EnableAddons {
 		out.NumPeftDeviceCached = new(int)
@@ -118,9 +126,14 @@ func renderDeployment(v *projections.View, row *projections.Row[domain.Deploymen
 			}
 		}
 	}
-	out.ReplicaStats.PendingScheduling = max(0, d.DesiredReplicas-len(d.Replicas))
+	alive := d.Ordered()
+	if v != nil {
+		alive = v.Alive(d)
+	}
+	out.ReplicaCount = len(alive)
+	out.ReplicaStats.PendingScheduling = max(0, d.DesiredReplicas-len(alive))
 	out.Status = scheduled(v, d, out.ReplicaStats.PendingScheduling)
-	for _, r := range d.Replicas {
+	for _, r := range alive {
 		switch r.State {
 		case domain.ReplicaReady:
 			out.ReplicaStats.Ready++
@@ -145,7 +158,7 @@ func scheduled(v *projections.View, d *domain.Deployment, pending int) domain.St
 		return d.Status // it is about to be given its place
 	case pending > 0:
 		why = fmt.Sprintf("%d of %d replicas wait for a place on a node: %s", pending, d.DesiredReplicas, prospect)
-	case prospect.Hopeless():
+	case prospect.Hopeless() || prospect.Deserted():
 		why = fmt.Sprintf("no request would wake it: %s", prospect)
 	default:
 		return d.Status
@@ -177,7 +190,7 @@ func askDeployment(p *params, given *Deployment) {
 // silence takes speculation out when that was asked for.
 func (d *Deployment) silence() {
 	if d.unspeculative {
-		d.DraftModel, d.DraftTokenCount, d.NgramSpeculationLength = "", 0, 0
+		d.DraftModel, d.DraftTokenCount, d.NgramSpeculationLength = nil, 0, 0
 	}
 }
 
@@ -188,7 +201,7 @@ func prepareDeployment(c *call, name domain.Name, given *Deployment, _ map[strin
 	c.wantShape(v, name, given)
 	c.sizeUp(v, name, given)
 	c.wantModel(v, "baseModel", given.BaseModel, "")
-	c.wantModel(v, "draftModel", given.DraftModel, "")
+	c.wantModel(v, "draftModel", given.Drafter(), "")
 	v.Require(len(given.DirectRouteAPIKeys) <= maxDirectKeys, "directRouteApiKeys", "must hold at most %d keys", maxDirectKeys)
 	for _, key := range given.DirectRouteAPIKeys {
 		v.Require(key != "" && len(key) <= maxDirectKeySize, "directRouteApiKeys", "each must have 1 to %d bytes", maxDirectKeySize)
@@ -213,20 +226,14 @@ func prepareDeployment(c *call, name domain.Name, given *Deployment, _ map[strin
 // sizeUp finds what the deployment's settings are held to: the size of its
 // model, what its account may have, and the server's own limits.
 func (c *call) sizeUp(v *domain.Violations, name domain.Name, given *Deployment) {
-	model, routed := given.BaseModel, given.DirectRouteType
+	model := given.BaseModel
 	if row, exists := c.snapshot().Deployments.Get(name); exists {
 		model = row.State.BaseModel
-		if routed == "" {
-			routed = row.State.DirectRouteType
-		}
 	}
-	given.model, given.zeroFloor = c.sizeOf(model), c.Limits.ScaleToZero
+	given.model, given.zeroFloor, given.fleet = c.sizeOf(model), c.Limits.ScaleToZero, domain.FleetAccelerator(c.snapshot().Fleet())
 	if given.DeploymentTemplate != "" {
 		row, ok := c.snapshot().Accounts.Get(domain.NewName(c.account, "accounts", c.account))
 		v.Require(ok && row.State.AccountType == domain.Enterprise, "deploymentTemplate", "is for accounts of type %s: leave it out, and give the settings themselves", domain.Enterprise)
-	}
-	if len(given.DirectRouteAPIKeys) > 0 && specified(routed) == "" {
-		c.warn("directRouteApiKeys are kept, but unused without directRouteType")
 	}
 }
 
@@ -247,7 +254,7 @@ func deploymentOperations() []operation {
 	const one = collectionPath + "deployments/{id}"
 	return []operation{
 		{id: "scaleDeployment", method: "PATCH", path: one + ":scale", tag: "deployments", summary: "Set the number of a deployment's replicas", may: toWrite,
-			body: typeFor[scaling](), emptyBody: true, answer: noSettings, handle: scaleDeployment},
+			body: typeFor[scaling](), emptyBody: true, givesBack: true, answer: noSettings, handle: scaleDeployment},
 		{id: "undeleteDeployment", method: "POST", path: one + ":undelete", tag: "deployments", summary: "Bring a deleted deployment back", may: toWrite,
 			body: noSettings, emptyBody: true, answer: typeFor[Deployment](), handle: deployments.verb(undeleteDeployment)},
 	}

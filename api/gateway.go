@@ -136,11 +136,12 @@ func (c *call) awaitReplicas(ctx context.Context, name domain.Name, addon string
 		if err != nil {
 			return nil, err
 		}
-		ready := slices.DeleteFunc(row.State.Ordered(), func(r domain.Replica) bool { return r.State != domain.ReplicaReady })
+		alive := v.Alive(&row.State)
+		ready := slices.DeleteFunc(slices.Clone(alive), func(r domain.Replica) bool { return r.State != domain.ReplicaReady })
 		if len(ready) > 0 && !waits {
 			return ready, nil
 		}
-		if prospect := v.Prospect(row.State.Need()); len(row.State.Replicas) == 0 && prospect.Hopeless() {
+		if prospect := v.Prospect(row.State.Need()); len(alive) == 0 && (prospect.Hopeless() || prospect.Deserted()) {
 			return nil, &domain.Fault{Code: domain.Unavailable, Reason: reasonNoPlace, Message: fmt.Sprintf("%s has no replica, and no node can hold one: %s", name, prospect)}
 		}
 		if row.State.DesiredReplicas == 0 {

@@ -69,8 +69,9 @@ func shredTracker[S domain.State](tracker func(S) *domain.TrackerConfig) func(*c
 // A jobUse is what a job of any kind works with.
 type jobUse struct {
 	name      domain.Name
+	life      *domain.JobLife
 	datasets  []string
-	models    [2]string
+	models    []string
 	evaluator string
 	others    []string // secrets and deployments
 }
@@ -99,39 +100,47 @@ func secretsOf(store *domain.ObjectStoreConfig, blobs *domain.BlobStoreConfig) (
 // uses are what the jobs that have not ended work with.
 func uses(v *projections.View) iter.Seq[jobUse] {
 	return func(yield func(jobUse) bool) {
-		more := true
-		tell := func(name domain.Name, l *domain.JobLife, t *domain.TrainingConfig, evaluator string, others []string, datasets ...string) {
-			if more && !l.Terminal() && !l.Leaving() {
-				if l.Inputs != nil {
-					datasets = append(datasets, string(l.Inputs.Train), string(l.Inputs.Evaluation))
-				}
-				more = yield(jobUse{name: name, datasets: datasets, models: [2]string{t.BaseModel, t.WarmStartFrom}, evaluator: evaluator, others: others})
+		for use := range jobUses.All(v) {
+			if l := use.life; l.Terminal() || l.Leaving() {
+				continue
 			}
-		}
-		for row := range v.SupervisedJobs.All() {
-			j := &row.State
-			tell(row.Name, &j.JobLife, &j.TrainingConfig, "", secretsOf(j.ObjectStoreConfig, nil), j.Dataset, j.EvaluationDataset)
-		}
-		for row := range v.DPOJobs.All() {
-			j := &row.State
-			tell(row.Name, &j.JobLife, &j.TrainingConfig, "", nil, j.Dataset)
-		}
-		for row := range v.ReinforcementJobs.All() {
-			j := &row.State
-			tell(row.Name, &j.JobLife, &j.TrainingConfig, j.Evaluator, secretsOf(j.ObjectStoreConfig, j.BlobStoreConfig), j.Dataset, j.EvaluationDataset)
-		}
-		for row := range v.TrainerJobs.All() {
-			j := &row.State
-			others := append(secretsOf(j.ObjectStoreConfig, nil), j.RolloutDeploymentName,
-				string(domain.NewName(row.Name.Account(), domain.Deployments.Collection, j.HotLoadDeploymentID)))
-			training := j.TrainingConfig
-			if from := j.From(); from != "" {
-				training.WarmStartFrom = string(from)
+			if in := use.life.Inputs; in != nil {
+				use.datasets = append(use.datasets, string(in.Train), string(in.Evaluation))
 			}
-			tell(row.Name, &j.JobLife, &training, "", others, j.Dataset, j.EvaluationDataset, j.Step.Dataset)
+			if !yield(use) {
+				return
+			}
 		}
 	}
 }
+
+var jobUses = projections.JobShown[jobUse]{
+	Supervised: func(row *projections.Row[domain.SupervisedJob]) jobUse {
+		j := &row.State
+		return jobUse{row.Name, &j.JobLife, []string{j.Dataset, j.EvaluationDataset}, modelsOf(j.TrainingConfig), "", secretsOf(j.ObjectStoreConfig, nil)}
+	},
+	Preference: func(row *projections.Row[domain.DPOJob]) jobUse {
+		j := &row.State
+		return jobUse{row.Name, &j.JobLife, []string{j.Dataset}, modelsOf(j.TrainingConfig), "", nil}
+	},
+	Reinforcement: func(row *projections.Row[domain.ReinforcementJob]) jobUse {
+		j := &row.State
+		return jobUse{row.Name, &j.JobLife, []string{j.Dataset, j.EvaluationDataset}, modelsOf(j.TrainingConfig), j.Evaluator,
+			secretsOf(j.ObjectStoreConfig, j.BlobStoreConfig)}
+	},
+	Trainer: func(row *projections.Row[domain.TrainerJob]) jobUse {
+		j := &row.State
+		training := j.TrainingConfig
+		if from := j.From(); from != "" {
+			training.WarmStartFrom = string(from)
+		}
+		return jobUse{row.Name, &j.JobLife, []string{j.Dataset, j.EvaluationDataset, j.Step.Dataset}, modelsOf(training), "",
+			append(secretsOf(j.ObjectStoreConfig, nil), j.RolloutDeploymentName,
+				string(domain.NewName(row.Name.Account(), domain.Deployments.Collection, j.HotLoadDeploymentID)))}
+	},
+}
+
+func modelsOf(t domain.TrainingConfig) []string { return []string{t.BaseModel, t.WarmStartFrom} }
 
 // wantDataset requires that a reference, when it is given and well formed,
 // names a dataset of the account; nil when it does not.

@@ -43,8 +43,8 @@ func queued(v *projections.View, l *domain.JobLife, need func() domain.Need) dom
 	return domain.Status{Code: l.Status.Code, Message: domain.HeldPrefix + domain.HeldForRoom + ": " + v.Prospect(need()).String()}
 }
 
-// TrackerConfig is an experiment tracker on the wire. Its key is only ever
-// given, never answered.
+// TrackerConfig is an experiment tracker on the wire. Its key is in the answer
+// to the create that brought it and never again.
 type TrackerConfig struct {
 	Enabled bool   `json:"enabled"`
 	APIKey  string `json:"apiKey,omitempty" api:"input" query:"-"`
@@ -71,6 +71,13 @@ func (t *TrackerConfig) kept() *domain.TrackerConfig {
 		return nil
 	}
 	return &domain.TrackerConfig{Enabled: t.Enabled, APIKey: t.sealed, Project: t.Project, Entity: t.Entity, RunID: t.RunID}
+}
+
+// withKeyOf is the tracker as the answer to the create that gave it shows it.
+func (t *TrackerConfig) withKeyOf(given *TrackerConfig) {
+	if t != nil && given != nil {
+		t.APIKey = given.APIKey
+	}
 }
 
 func shownTracker(t *domain.TrackerConfig) *TrackerConfig {

@@ -34,7 +34,7 @@ func jobOperations[S domain.State, R any](res *resource[S, R], life func(S) doma
 	}
 	all := []operation{
 		{id: "cancel" + one, method: "POST", path: path + ":cancel", summary: "Cancel " + res.aNoun(), may: toWrite,
-			about: "It answers once that is recorded; the job then stops within moments.", body: noSettings, emptyBody: true, answer: noSettings, handle: cancel},
+			about: "It answers once that is recorded; the job then stops within moments.", body: noSettings, emptyBody: true, givesBack: true, answer: noSettings, handle: cancel},
 		{id: "resume" + one, method: "POST", path: path + ":resume", summary: "Go on with " + res.aNoun() + " from its last checkpoint", may: toWrite,
 			body: noSettings, emptyBody: true, answer: typeFor[R](), handle: resume},
 		{id: "get" + one + "MetricsFileEndpoint", method: "GET", path: path + ":getMetricsFileEndpoint", summary: "Get a URL of the metrics of " + res.aNoun(), may: toRead,

@@ -268,18 +268,18 @@ func TestModelsAreCreatedRight(t *testing.T) {
 	s.do(domain.Intend(domain.Models, "accounts/acme/models/addon", domain.Command[domain.Model](domain.RegisterModel{
 		ModelSpec: domain.ModelSpec{Kind: domain.PEFTAddon, BaseModel: "accounts/default/models/anneal-base"}, Files: domain.Files{Folder: "x/", Sizes: map[string]int64{"a": 1}}})))
 	for body, says := range map[string]string{
-		`{"modelId": "M", "model": {"kind": "GGUF", "baseModel": "b", "displayName": "` + strings.Repeat("x", 64) + `"}}`: "modelId: must be 1 to 63",
-		`{"modelId": "m", "model": {"kind": "HF_PEFT_ADDON"}}`:                                                            "model.baseModel: is required for an addon",
-		`{"modelId": "m", "model": {"baseModel": "accounts/acme/models/none"}}`:                                           "model.baseModel: names no model that accounts/acme may use",
-		`{"modelId": "m", "model": {"baseModel": "accounts/other/models/private"}}`:                                       "model.baseModel: names no model",
-		`{"modelId": "m", "model": {"baseModel": "accounts/acme/models/addon"}}`:                                          "model.baseModel: is an addon itself",
-		`{"modelId": "m", "model": {"weights": 1}}`:                                                                       "model.weights: is not a field here",
+		`{"modelId": "M", "model": {"kind": "GGUF", "baseModel": "b", "displayName": "` + strings.Repeat("x", 256) + `"}}`: "modelId: must be 1 to 63",
+		`{"modelId": "m", "model": {"kind": "HF_PEFT_ADDON"}}`:                                                             "model.baseModel: is required for an addon",
+		`{"modelId": "m", "model": {"baseModel": "accounts/acme/models/none"}}`:                                            "model.baseModel: names no model that accounts/acme may use",
+		`{"modelId": "m", "model": {"baseModel": "accounts/other/models/private"}}`:                                        "model.baseModel: names no model",
+		`{"modelId": "m", "model": {"baseModel": "accounts/acme/models/addon"}}`:                                           "model.baseModel: is an addon itself",
+		`{"modelId": "m", "model": {"weights": 1}}`:                                                                        "model.weights: is not a field here",
 	} {
 		a := s.call("POST", "/v1/accounts/acme/models", "user", body)
 		require.Equal(t, 400, a.status, "%s", body)
 		require.Contains(t, string(a.body), says)
 	}
-	a := s.call("POST", "/v1/accounts/acme/models", "user", `{"modelId": "M", "model": {"kind": "GGUF", "baseModel": "b", "displayName": "`+strings.Repeat("x", 64)+`"}}`)
+	a := s.call("POST", "/v1/accounts/acme/models", "user", `{"modelId": "M", "model": {"kind": "GGUF", "baseModel": "b", "displayName": "`+strings.Repeat("x", 256)+`"}}`)
 	for _, field := range []string{"modelId", "model.kind", "model.baseModel", "model.displayName"} {
 		require.Contains(t, string(a.body), `"field":"`+field+`"`, "all faults at once")
 	}

@@ -126,7 +126,7 @@ func modelUnused(c *call, name domain.Name) error {
 	var users []string
 	v := c.snapshot()
 	for row := range v.Deployments.All() {
-		if (row.State.BaseModel == string(name) || row.State.DraftModel == string(name)) && row.State.Live() {
+		if (row.State.BaseModel == string(name) || row.State.Drafter() == string(name)) && row.State.Live() {
 			users = append(users, string(row.Name))
 		}
 	}
@@ -136,7 +136,7 @@ func modelUnused(c *call, name domain.Name) error {
 		}
 	}
 	for use := range uses(v) {
-		if slices.Contains(use.models[:], string(name)) {
+		if slices.Contains(use.models, string(name)) {
 			users = append(users, string(use.name))
 		}
 	}

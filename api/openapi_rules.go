@@ -9,6 +9,9 @@ var fieldRules = map[string]rule{
 	"Status.code":                 oneOf(statusCodes()...),
 	"name":                        {most: 512, both: true},
 	"displayName":                 {most: domain.MaxDisplayName},
+	"Deployment.displayName":      {most: domain.MaxShortName},
+	"DeploymentShape.displayName": {most: domain.MaxShortName},
+	"Account.displayName":         {most: domain.MaxShortName},
 	"description":                 {most: domain.MaxDescription},
 	"DeploymentShape.description": {most: domain.MaxDescription - 1},
 	"Criterion.description":       {most: 4096},
@@ -93,7 +96,8 @@ var fieldRules = map[string]rule{
 	"acceleratorCount":       between(0, 1024),
 	"draftTokenCount":        atLeast(0),
 	"ngramSpeculationLength": atLeast(0),
-	"directRouteApiKeys":     {entries: maxDirectKeys},
+	"directRouteApiKeys":     {entries: maxDirectKeys, both: true},
+	"TrackerConfig.apiKey":   {both: true},
 
 	"DeployedModel.state": oneOf("STATE_UNSPECIFIED", domain.ModelDeployingState, domain.ModelDeployedState, domain.ModelUndeployingState, domain.ModelFailedState),
 

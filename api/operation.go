@@ -29,6 +29,8 @@ type operation struct {
 	requires []string
 	// emptyBody: no body at all is the empty object.
 	emptyBody bool
+	// givesBack: it ends work, so a suspended account may do it as well.
+	givesBack bool
 	form      reflect.Type // the fields of a multipart/form-data body, instead of body
 	answer    reflect.Type // of the JSON that it answers
 	streams   reflect.Type // of the data of server-sent events, when it can answer such
@@ -155,6 +157,9 @@ func (c *call) admit() (err error) {
 		if _, ok := c.snapshot().Accounts.Get(domain.Name("accounts/" + c.account)); !ok && c.account != domain.System {
 			return notFound("account", domain.Name("accounts/"+c.account)) // the operator alone comes here
 		}
+		if c.op.changes() && !c.caller.operator() {
+			return c.mayWork(c.account)
+		}
 	case byOperator:
 		return c.caller.may(toOperate)
 	case toModels:
@@ -162,6 +167,13 @@ func (c *call) admit() (err error) {
 		return c.caller.may(toInfer)
 	}
 	return nil
+}
+
+// changes tells whether the operation makes or changes something, rather than
+// reading it or taking it away.
+func (op *operation) changes() bool {
+	reads := op.method == http.MethodGet || op.may == toRead || op.may == toReadModels
+	return !reads && !op.givesBack && op.method != http.MethodDelete
 }
 
 // inference tells whether its errors have the inference shape.

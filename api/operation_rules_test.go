@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net/http"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -104,7 +105,48 @@ func TestRulesOfMatch(t *testing.T) {
 		require.Equal(t, []string{"multi"}, s.matches(`"baseModel": "accounts/acme/models/base", "enableAddons": true`))
 	})
 	t.Run("5 a fine-tune of all parameters is not squeezed into FP4", func(t *testing.T) {
+		s.model("accounts/acme/models/tuned-lora", domain.PEFTAddon, "accounts/acme/models/tuned", domain.ModelFacts{ModelType: "llama", LoraRank: 8})
+		for _, precision := range []string{"FP4", "FP4_BLOCKSCALED_MM", "FP4_MX_MOE", "NF4", "FP8"} {
+			id := "b200-" + strings.ReplaceAll(strings.ToLower(precision), "_", "-")
+			s.shape(id, `"baseModel": "accounts/acme/models/base", "acceleratorType": "VENDOR_A_B200_180GB", "precision": "`+precision+`"`, true)
+			require.Contains(t, s.matches(`"baseModel": "accounts/acme/models/base"`), id)
+			for _, tuned := range []string{"tuned", "tuned-lora"} {
+				require.Equal(t, precision == "FP8", slices.Contains(s.matches(`"baseModel": "accounts/acme/models/`+tuned+`"`), id), "%s on %s", tuned, precision)
+			}
+			s.ok(http.MethodDelete, "/v1/accounts/acme/deploymentShapes/"+id, "")
+		}
 		require.Equal(t, []string{"draft", "multi", "text"}, s.matches(`"baseModel": "accounts/acme/models/tuned"`))
+	})
+	t.Run("3 each tier of parameters, from end to end", func(t *testing.T) {
+		ends := []domain.Count{250e6, 800e6, 2e9, 5e9, 10e9, 20e9, 45e9, 90e9, 160e9, 300e9, 500e9, 800e9}
+		name := func(what string, i int) string { return what + "-" + strconv.Itoa(i) }
+		for i, end := range ends { // what is just above an end is of the tier that ends next
+			s.model(domain.Name("accounts/acme/models/"+name("above", i)), domain.BaseModel, "", domain.ModelFacts{ModelType: "tiered", ParameterCount: end + 1})
+			s.model(domain.Name("accounts/acme/models/"+name("at", i)), domain.BaseModel, "", domain.ModelFacts{ModelType: "tiered", ParameterCount: end})
+			s.shape(name("tier", i), `"baseModel": "accounts/acme/models/`+name("at", i)+`", "disableDeploymentSizeValidation": true`, true)
+		}
+		for i := range ends {
+			require.Equal(t, []string{name("tier", i)}, s.matches(`"baseModel": "accounts/acme/models/`+name("at", i)+`"`))
+			above := []string{name("tier", i+1)}
+			if i == len(ends)-1 {
+				above = []string{}
+			}
+			require.Equal(t, above, s.matches(`"baseModel": "accounts/acme/models/`+name("above", i)+`"`))
+		}
+	})
+	t.Run("1 no version contradicts what the request asks for", func(t *testing.T) {
+		for asked, want := range map[string][]string{
+			`"precision": "FP4"`:                         {"draft", "fp4", "multi", "text"}, // those without a precision leave it to the deployment
+			`"precision": "BF16"`:                        {"draft", "multi", "text"},
+			`"acceleratorType": "VENDOR_A_B200_180GB"`:   {"fp4"},
+			`"acceleratorType": "VENDOR_A_A100_80GB"`:    {"draft", "multi", "text"},
+			`"acceleratorType": "VENDOR_B_MI300X_192GB"`: {},
+			`"acceleratorCount": 7`:                      {},
+			`"ngramSpeculationLength": 2`:                {"fp4", "multi", "text"},
+			`"acceleratorType": "ACCELERATOR_TYPE_UNSPECIFIED", "precision": "PRECISION_UNSPECIFIED"`: text,
+		} {
+			require.Equal(t, want, s.matches(`"baseModel": "accounts/acme/models/base", `+asked), asked)
+		}
 	})
 	t.Run("6 the account is the caller's own", func(t *testing.T) {
 		const body = `{"createDeploymentRequest": {"deployment": {"baseModel": "accounts/default/models/anneal-base"}}}`

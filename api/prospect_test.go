@@ -2,6 +2,7 @@ package api
 
 import (
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -43,4 +44,34 @@ func TestWhatNoNodeCanHold(t *testing.T) {
 	s.do(domain.IntendJob(name, domain.HoldJob{For: domain.HeldForRoom + ": much"}))
 	status = s.call("GET", "/v1/"+string(name), "user", "").json(t)["status"].(map[string]any)
 	require.Contains(t, status["message"], "waiting for room: it needs 1000 thousandths of a core, 512 MiB on a node of pool training that can train, and of 1 nodes 0 could hold it (n1 has 500 of 500 thousandths of a core free): start an agent")
+}
+
+// A deployment whose nodes are all lost says so, and a request for it is not
+// held; a lost node keeps when it was last heard.
+func TestADeploymentOnLostNodes(t *testing.T) {
+	s := newStage(t, Limits{})
+	const n1 = domain.Name("accounts/system/nodes/n1")
+	happen(s, []string{"node", string(n1)})
+	name := s.deploy("d", 1)
+	seen := epoch.Add(time.Hour)
+	s.world.Pulse().Beat(n1, seen)
+	s.do(domain.Intend(domain.Nodes, n1, domain.Command[domain.Node](domain.LoseNode{Reason: "silent", Seen: seen})))
+	require.Equal(t, seen.Format(time.RFC3339), s.call("GET", "/v1/"+string(n1), "operator", "").json(t)["seenTime"])
+	s.world.Pulse().Forget(n1) // as after a restart
+	require.Equal(t, seen.Format(time.RFC3339), s.call("GET", "/v1/"+string(n1), "operator", "").json(t)["seenTime"])
+	gone := func() {
+		d := s.ok("GET", "/v1/"+string(name), "").json(t)
+		require.Equal(t, 0.0, d["replicaCount"])
+		require.Equal(t, map[string]any{"pendingSchedulingReplicaCount": 1.0, "downloadingModelReplicaCount": 0.0, "initializingReplicaCount": 0.0, "readyReplicaCount": 0.0}, d["replicaStats"])
+		require.Equal(t, "UNAVAILABLE", d["status"].(map[string]any)["code"])
+		require.Contains(t, d["status"].(map[string]any)["message"], "1 are lost (n1 is LOST): start their agents again, or another")
+		asked := s.call("POST", "/inference/v1/completions", "user", `{"model":"`+string(name)+`","prompt":"x"}`)
+		require.Equal(t, 503, asked.status, "%s", asked.body)
+		require.Contains(t, string(asked.body), "DEPLOYMENT_HAS_NO_PLACE")
+		require.Contains(t, string(asked.body), "n1 is LOST")
+	}
+	gone()
+	s.deployment(name, domain.RemoveReplica{ID: "r1", Reason: "node n1 was lost"})
+	gone()
+	require.Empty(t, s.replicas.asks())
 }

@@ -51,8 +51,9 @@ type resource[S domain.State, R any] struct {
 	// sealed lists the sealed values of a state, so that those which an update
 	// replaces are shredded.
 	sealed func(S) []domain.Sealed
-	// reply adds what only the answer to this create or update shows.
-	reply func(given *R, out *R)
+	// reply adds what only the answer to this create or update shows, and warns
+	// of what it does not do.
+	reply func(c *call, given, out *R)
 	// before and after surround a delete: what must be gone first, and what
 	// is cleared away once it is recorded.
 	before func(c *call, row *projections.Row[S]) error
@@ -160,14 +161,14 @@ func (res *resource[S, R]) post(c *call) (any, error) {
 		return nil, err
 	}
 	if imagined {
-		return res.imagine(c, intent)
+		return res.imagine(c, intent, given)
 	}
 	if err := c.do(intent); err != nil {
 		return nil, res.prefixed(err)
 	}
 	out, err := res.wire(c, name)
 	if err == nil && res.reply != nil {
-		res.reply(given, out)
+		res.reply(c, given, out)
 	}
 	return out, err
 }
@@ -266,7 +267,7 @@ func prefixedBy(prefix string, err error) error {
 }
 
 // imagine answers what would be created, and creates nothing.
-func (res *resource[S, R]) imagine(c *call, intent domain.Intent) (any, error) {
+func (res *resource[S, R]) imagine(c *call, intent domain.Intent, given *R) (any, error) {
 	state, _ := c.World.Row(intent.Name)
 	record, err := intent.Decide(state, c.now)
 	if err != nil {
@@ -278,6 +279,9 @@ func (res *resource[S, R]) imagine(c *call, intent domain.Intent) (any, error) {
 	}
 	out := new(R)
 	res.render(c.snapshot(), row, out)
+	if res.reply != nil {
+		res.reply(c, given, out)
+	}
 	return out, nil
 }
 
@@ -325,7 +329,7 @@ func (res *resource[S, R]) patch(c *call) (any, error) {
 	}
 	out, err := res.wire(c, row.Name)
 	if err == nil && res.reply != nil {
-		res.reply(given, out)
+		res.reply(c, given, out)
 	}
 	return out, err
 }

@@ -42,6 +42,7 @@ var trainerJobs = &resource[domain.TrainerJob, TrainerJob]{
 		spec.TrainingConfig, spec.TrackerConfig = trainingOf(given.TrainingConfig.TrainingConfig), given.TrackerConfig.kept()
 		return domain.CreateTrainerJob{TrainerSpec: spec, ID: name.ID(), CreatedBy: string(c.caller.key), Deadline: c.jobDeadline()}
 	},
+	reply:  func(_ *call, given, out *TrainerJob) { out.TrackerConfig.withKeyOf(given.TrackerConfig) },
 	remove: removeJob[domain.TrainerJob](domain.TrainerJobs),
 	after:  shredTracker(func(j domain.TrainerJob) *domain.TrackerConfig { return j.TrainerSpec.TrackerConfig }),
 }

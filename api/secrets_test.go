@@ -27,11 +27,14 @@ func TestSecretsStaySecret(t *testing.T) {
 		{"POST", "/v1/accounts/acme/supervisedFineTuningJobs?supervisedFineTuningJobId=j1", `{"dataset": "accounts/acme/datasets/d", "baseModel": "accounts/default/models/anneal-base", "trackerConfig": {"enabled": true, "project": "p", "entity": "e", "apiKey": "` + canary + `"}}`},
 		{"POST", "/v1/accounts/acme/deployments?deploymentId=d1", `{"baseModel": "accounts/default/models/anneal-base", "directRouteApiKeys": ["` + canary + `"]}`},
 		{"PATCH", "/v1/accounts/acme/deployments/d1", `{"directRouteApiKeys": ["` + canary + `-2"]}`},
+		{"PATCH", "/v1/accounts/acme/deployments/d1", `{"displayName": "x"}`},
+		{"POST", "/v1/accounts/acme/dpoJobs?dpoJobId=j1", `{"dataset": "accounts/acme/datasets/d", "trackerConfig": {"enabled": true, "project": "p", "entity": "e", "apiKey": "` + canary + `"}}`},
+		{"POST", "/v1/accounts/acme/rlorTrainerJobs?rlorTrainerJobId=j1", `{"keepAlive": true, "trackerConfig": {"enabled": true, "project": "p", "entity": "e", "apiKey": "` + canary + `"}}`},
 	}
 	for _, one := range given {
 		a := s.call(one.method, one.path, "admin", one.body)
 		require.Equal(t, 200, a.status, "%s", a.body)
-		require.Equal(t, strings.Contains(one.path, "/secrets") && strings.Contains(one.body, canary), strings.Contains(string(a.body), canary), "%s", a.body)
+		require.Equal(t, strings.Contains(one.body, canary), strings.Contains(string(a.body), canary), "%s", a.body)
 		require.NotContains(t, live.next()["data"], "value")
 	}
 	key := s.call("POST", "/v1/accounts/acme/apiKeys", "admin", `{"apiKey": {"role": "user"}, "apiKeyId": "k1"}`).json(t)["key"].(string)
@@ -53,7 +56,7 @@ func TestSecretsStaySecret(t *testing.T) {
 		require.NotContains(t, string(a.body), canary, "%s", one.body)
 	}
 	for _, path := range []string{"secrets", "secrets/s1", "secrets/s1/events", "supervisedFineTuningJobs", "supervisedFineTuningJobs/j1",
-		"supervisedFineTuningJobs/j1/events", "deployments", "deployments/d1", "deployments/d1/events", "apiKeys", "apiKeys/k1",
+		"supervisedFineTuningJobs/j1/events", "dpoJobs/j1", "rlorTrainerJobs/j1", "deployments", "deployments/d1", "deployments/d1/events", "apiKeys", "apiKeys/k1",
 		"apiKeys/k1/events", "events?pageSize=200", "secrets?readMask=value", "deployments?readMask=directRouteApiKeys"} {
 		a := s.call("GET", "/v1/accounts/acme/"+path, "admin", "")
 		require.Equal(t, 200, a.status, "%s: %s", path, a.body)

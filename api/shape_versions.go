@@ -261,12 +261,21 @@ func matchShapes(c *call) (any, error) {
 				}
 			}
 			for name, version := range domain.MatchShapes(shapes, wish) {
-				if shape, _ := c.snapshot().Shapes.Get(name); !yield(versionOf(shape, version)) {
+				shape, _ := c.snapshot().Shapes.Get(name)
+				if !asked.Request.contradicts(version) && !yield(versionOf(shape, version)) {
 					return
 				}
 			}
 		}
 	}, fmt.Sprintf("\n%q\n%s", wish.Model.ModelType, bound))
+}
+
+// contradicts tells whether the deployment could not be made with the version,
+// since it asks for other settings itself.
+func (r *createDeploymentRequest) contradicts(version *domain.ShapeVersion) bool {
+	var v domain.Violations
+	r.Deployment.Shaped(&v, "", version.ShapeSpec, every)
+	return len(v) > 0
 }
 
 // wishFor is what the deployment of a usable model asks of shapes, and the

@@ -43,8 +43,9 @@ func TestReplicasAreSized(t *testing.T) {
 		{name: "a shape of too few", method: "POST", path: shapes, body: `{"deploymentShape": {"baseModel": "accounts/default/models/large", "acceleratorCount": 1}}`, says: "deploymentShape.acceleratorCount: is 1, but"},
 		{name: "a shape on what cannot", method: "POST", path: shapes, body: `{"deploymentShape": {"baseModel": "accounts/default/models/large", "precision": "FP8"}}`, says: "deploymentShape.precision: VENDOR_A_A100_80GB does not compute in FP8"},
 		{name: "a shape's update to too few", method: "PATCH", path: shapes + "/large", body: `{"acceleratorCount": 1}`, says: "acceleratorCount: is 1, but"},
-		{name: "a template", method: "POST", path: deployments, body: `{"baseModel": "accounts/default/models/anneal-base", "deploymentTemplate": "fast", "draftTokenCount": 2}`,
-			says: "deploymentTemplate: is for accounts of type ENTERPRISE: leave it out, and give the settings themselves; draftTokenCount: says how many"},
+		{name: "a template", method: "POST", path: deployments, body: `{"baseModel": "accounts/default/models/anneal-base", "deploymentTemplate": "fast", "draftTokenCount": -2}`,
+			says: "deploymentTemplate: is for accounts of type ENTERPRISE: leave it out, and give the settings themselves; draftTokenCount: must not be negative"},
+		{name: "a count alone", method: "POST", path: deployments, body: `{"baseModel": "accounts/default/models/anneal-base", "acceleratorCount": 2}`, count: 2},
 	} {
 		got := s.call(line.method, line.path, "admin", line.body)
 		if line.says != "" {

@@ -9,8 +9,9 @@ import (
 	"anneal/domain"
 )
 
-// What a suspended account may do: everything that only reads, or gives back;
-// nothing that begins work, not even by the operator's hand.
+// What a suspended account may do: everything that only reads, or gives back.
+// Nothing begins work, not even by the operator's hand, and its own keys change
+// nothing else either.
 func TestASuspendedAccount(t *testing.T) {
 	s := newStage(t, Limits{})
 	s.settle()
@@ -43,6 +44,24 @@ func TestASuspendedAccount(t *testing.T) {
 			require.Equal(t, before, s.events(), "%s %s recorded something", c.method, c.path)
 		}
 	}
+	for _, c := range []struct{ method, path, body string }{
+		{"POST", "/datasets", `{"dataset": {}, "datasetId": "more"}`},
+		{"PATCH", "/datasets/d", `{"name": "accounts/acme/datasets/d", "displayName": "x"}`},
+		{"POST", "/datasets/d:getUploadEndpoint", `{"filenameToSize": {"a.jsonl": "10"}}`},
+		{"POST", "/models", `{"modelId": "m", "model": {"baseModel": "accounts/default/models/anneal-base"}}`},
+		{"POST", "/secrets", `{"name": "s", "keyName": "K", "value": "v"}`},
+		{"PATCH", "/secrets/old", `{"value": "v"}`},
+		{"POST", "/deploymentShapes", `{"deploymentShapeId": "s", "deploymentShape": {"baseModel": "accounts/default/models/anneal-base"}}`},
+		{"POST", "/apiKeys", `{"apiKey": {"role": "user"}}`},
+	} {
+		before := s.events()
+		a := s.call(c.method, acme+c.path, "admin", c.body)
+		require.Equal(t, 400, a.status, "%s %s: %s", c.method, c.path, a.body)
+		require.Equal(t, "ACCOUNT_SUSPENDED", reasonOf(t, a), "%s %s", c.method, c.path)
+		require.Equal(t, before, s.events(), "%s %s recorded something", c.method, c.path)
+		a = s.call(c.method, acme+c.path, "operator", c.body)
+		require.Equal(t, 200, a.status, "%s %s: the operator may act: %s", c.method, c.path, a.body)
+	}
 	for _, body := range []string{`"prompt": "a"`, `"prompt": "a", "stream": true`} {
 		a := s.complete(body)
 		require.Equal(t, http.StatusPreconditionFailed, a.status, "%s", a.body)
@@ -52,9 +71,9 @@ func TestASuspendedAccount(t *testing.T) {
 	for _, c := range []struct{ method, path, body string }{
 		{"GET", "", ``}, {"GET", "/datasets", ``}, {"GET", "/datasets/d", ``}, {"GET", "/deployments/d1", ``}, {"GET", "/secrets", ``},
 		{"GET", "/supervisedFineTuningJobs/j", ``}, {"GET", "/events", ``}, {"GET", "/quotas", ``}, {"GET", "/models", ``},
-		{"PATCH", "/datasets/d", `{"name": "accounts/acme/datasets/d", "displayName": "x"}`},
-		{"POST", "/apiKeys", `{"apiKey": {"role": "user"}}`},
+		{"POST", "/deploymentShapeVersions:match", `{"createDeploymentRequest": {"deployment": {"baseModel": "accounts/default/models/anneal-base"}}}`},
 		{"POST", "/supervisedFineTuningJobs/j:cancel", ``},
+		{"DELETE", "/secrets/s", ``},
 		{"DELETE", "/supervisedFineTuningJobs/failed", ``},
 		{"PATCH", "/deployments/d1:scale", `{"replicaCount": 1}`},
 		{"DELETE", "/deployments/d2", ``},

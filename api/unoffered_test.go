@@ -125,6 +125,9 @@ func TestAnUploadIsAnOrigin(t *testing.T) {
 	require.Equal(t, 200, a.status, "%s", a.body)
 	require.Equal(t, map[string]any{}, a.json(t)["userUploaded"])
 	a = s.call("PATCH", one, "user", `{"name": "accounts/acme/datasets/d", "splitted": {"sourceDatasetId": "s"}}`)
+	require.Equal(t, 400, a.status, "it is not there: %s", a.body)
+	s.makeDataset("s")
+	a = s.call("PATCH", one, "user", `{"name": "accounts/acme/datasets/d", "splitted": {"sourceDatasetId": "s"}}`)
 	require.Equal(t, 200, a.status, "%s", a.body)
 	require.NotContains(t, a.json(t), "userUploaded")
 }
@@ -136,4 +139,31 @@ func TestTheInferenceRoleSeesNoHistory(t *testing.T) {
 	require.Equal(t, 200, s.call("GET", "/v1/accounts/acme/models/m", "inference", "").status)
 	require.Equal(t, 200, s.call("GET", "/v1/accounts/acme/models/m/events", "user", "").status)
 	require.Equal(t, 403, s.call("GET", "/v1/accounts/acme/models/m/events", "inference", "").status)
+}
+
+// What a dataset is said to come from, and what a job names, must be there.
+func TestNamedOriginsMustBeThere(t *testing.T) {
+	s := newStage(t, Limits{})
+	s.makeDataset("rows")
+	s.makeDataset("eval")
+	s.ok("POST", acme+"/supervisedFineTuningJobs?supervisedFineTuningJobId=j", `{"dataset": "accounts/acme/datasets/rows"}`)
+	for field, line := range map[string]struct{ there, gone string }{
+		"transformed.sourceDatasetId": {`{"transformed": {"sourceDatasetId": "rows", "filter": ""}}`, `{"transformed": {"sourceDatasetId": "none", "filter": ""}}`},
+		"splitted.sourceDatasetId":    {`{"splitted": {"sourceDatasetId": "accounts/acme/datasets/rows"}}`, `{"splitted": {"sourceDatasetId": "accounts/other/datasets/rows"}}`},
+		"sourceJobName":               {`{"sourceJobName": "accounts/acme/supervisedFineTuningJobs/j"}`, `{"sourceJobName": "accounts/acme/supervisedFineTuningJobs/k"}`},
+	} {
+		a := s.call("POST", acme+"/datasets", "user", `{"dataset": `+line.gone+`}`)
+		require.Equal(t, 400, a.status, "%s", a.body)
+		require.Contains(t, a.json(t)["message"], "dataset."+field+": names no ")
+		s.ok("POST", acme+"/datasets", `{"dataset": `+line.there+`}`)
+		a = s.call("PATCH", acme+"/datasets/rows", "user", `{"name": "accounts/acme/datasets/rows", `+line.gone[1:])
+		require.Equal(t, 400, a.status, "%s", a.body)
+		require.Contains(t, a.json(t)["message"], field+": names no ")
+	}
+	for _, kind := range []string{"supervisedFineTuningJobs", "rlorTrainerJobs"} {
+		a := s.call("POST", acme+"/"+kind, "user", `{"dataset": "accounts/acme/datasets/rows", "evaluationDataset": "accounts/acme/datasets/none"}`)
+		require.Equal(t, 400, a.status, "%s", a.body)
+		require.Contains(t, a.json(t)["message"], "evaluationDataset: names no dataset of accounts/acme")
+		s.ok("POST", acme+"/"+kind, `{"dataset": "accounts/acme/datasets/rows", "evaluationDataset": "accounts/acme/datasets/eval"}`)
+	}
 }

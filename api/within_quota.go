@@ -72,48 +72,26 @@ func overQuota(account, id string, most, used, more int64) error {
 // weigh is what an intent adds to the account's usage; a refused one, which
 // the decision answers, adds nothing.
 func (c *call) weigh(intent domain.Intent) domain.Usage {
-	state, _ := c.World.Row(intent.Name)
-	record, err := intent.Decide(state, c.now)
+	before, _ := c.World.Row(intent.Name)
+	record, err := intent.Decide(before, c.now)
 	if err != nil || record.Type == "" {
 		return domain.Usage{}
 	}
-	switch intent.Name.Collection() {
-	case domain.Deployments.Collection:
-		return growth(domain.Deployments, state, record)
-	case domain.SupervisedJobs.Collection:
-		return growth(domain.SupervisedJobs, state, record)
-	case domain.DPOJobs.Collection:
-		return growth(domain.DPOJobs, state, record)
-	case domain.ReinforcementJobs.Collection:
-		return growth(domain.ReinforcementJobs, state, record)
-	case domain.TrainerJobs.Collection:
-		return growth(domain.TrainerJobs, state, record)
-	}
-	return domain.Usage{}
-}
-
-// counts tells whether resources of a collection count against quotas: those
-// that weigh knows.
-func counts(collection string) bool {
-	switch collection {
-	case domain.Deployments.Collection, domain.SupervisedJobs.Collection, domain.DPOJobs.Collection,
-		domain.ReinforcementJobs.Collection, domain.TrainerJobs.Collection:
-		return true
-	}
-	return false
-}
-
-type counted interface {
-	domain.State
-	Usage() domain.Usage
-}
-
-// growth is by how much a record changes the usage of its resource.
-func growth[S counted](kind *domain.Kind[S], state any, record domain.Record) domain.Usage {
-	before, _ := state.(S)
-	after := before
-	if kind.Fold(&after, record) != nil {
+	after, err := c.World.After(intent.Name, before, record)
+	if err != nil {
 		return domain.Usage{} // the log's own reader will say so
 	}
-	return after.Usage().Minus(before.Usage())
+	return usageOf(after).Minus(usageOf(before))
+}
+
+// counts tells whether resources of a collection count against quotas.
+func counts(collection string) bool {
+	return collection == domain.Deployments.Collection || domain.JobRows[collection] != nil
+}
+
+func usageOf(state any) domain.Usage {
+	if counted, ok := state.(interface{ Usage() domain.Usage }); ok {
+		return counted.Usage()
+	}
+	return domain.Usage{}
 }

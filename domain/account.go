@@ -132,7 +132,7 @@ func (RestoreAccount) Decide(a Account, _ time.Time) (Event[Account], error) {
 
 func (s AccountSpec) check() error {
 	var v Violations
-	checkText(&v, s.DisplayName, "")
+	checkShortName(&v, s.DisplayName)
 	v.Require(len(s.Email) <= 320, "email", "must have at most 320 characters")
 	oneOf(&v, "accountType", s.AccountType, Enterprise, "ACCOUNT_TYPE_UNSPECIFIED")
 	return v.Err()

@@ -21,15 +21,17 @@ func (d Deployment) mustLive() error {
 // CreateDeployment makes a deployment.
 type CreateDeployment struct {
 	DeploymentSpec
-	CreatedBy string
-	Model     ModelSize     // the baseModel's; of an addon, its base model's
-	ZeroFloor time.Duration // shortest scaleToZeroWindow; 0 is MinScaleToZeroWindow
+	CreatedBy   string
+	Model       ModelSize     // the baseModel's; of an addon, its base model's
+	ZeroFloor   time.Duration // shortest scaleToZeroWindow; 0 is MinScaleToZeroWindow
+	Accelerator string        // that is taken where some are counted and none is named, see FleetAccelerator
 }
 
 // Check names what is wrong with the spec without creating anything, and fills
 // in its defaults.
 func (c CreateDeployment) Check(now time.Time) (DeploymentSpec, error) {
 	var v Violations
+	c.DeploymentSpec = c.settled(c.Accelerator)
 	inFuture(&v, "expireTime", c.ExpireTime, now)
 	c.AutoscalingPolicy.checkFloor(&v, c.ZeroFloor)
 	if f, ok := c.DeploymentSpec.check().(*Fault); ok {
@@ -80,14 +82,16 @@ func (c FailDeployment) Decide(d Deployment, now time.Time) (Event[Deployment], 
 // UpdateDeployment replaces what the caller sets.
 type UpdateDeployment struct {
 	DeploymentSpec
-	Model     ModelSize     // see CreateDeployment; what stays is not held to it
-	ZeroFloor time.Duration // see CreateDeployment; a window that stays is not held to it
+	Model       ModelSize     // see CreateDeployment; what stays is not held to it
+	ZeroFloor   time.Duration // see CreateDeployment; a window that stays is not held to it
+	Accelerator string        // see CreateDeployment
 }
 
 func (c UpdateDeployment) Decide(d Deployment, now time.Time) (Event[Deployment], error) {
 	if err := d.mustLive(); err != nil {
 		return nil, err
 	}
+	c.DeploymentSpec = c.settled(c.Accelerator)
 	spec := c.filled(c.Model)
 	if sameJSON(spec, d.DeploymentSpec) {
 		return nil, nil

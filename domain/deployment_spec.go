@@ -33,7 +33,7 @@ type DeploymentSpec struct {
 	Precision                       string             `json:"precision,omitempty"`
 	EnableAddons                    bool               `json:"enableAddons,omitempty"`
 	DraftTokenCount                 int                `json:"draftTokenCount,omitempty"`
-	DraftModel                      string             `json:"draftModel,omitempty"`
+	DraftModel                      *string            `json:"draftModel,omitempty"`
 	NgramSpeculationLength          int                `json:"ngramSpeculationLength,omitempty"`
 	EnableSessionAffinity           bool               `json:"enableSessionAffinity,omitempty"`
 	DirectRouteAPIKeys              []Sealed           `json:"directRouteApiKeys,omitempty"`
@@ -58,13 +58,13 @@ func (s DeploymentSpec) check() error {
 	var v Violations
 	v.Require(s.BaseModel != "", "baseModel", "is required")
 	reference(&v, "baseModel", s.BaseModel, "models")
-	checkText(&v, s.DisplayName, s.Description)
+	checkShortName(&v, s.DisplayName)
+	checkText(&v, "", s.Description)
 	v.Require(s.MinReplicaCount >= 0, "minReplicaCount", "must not be negative")
 	v.Require(s.MaxReplicaCount == nil || *s.MaxReplicaCount >= s.MinReplicaCount, "maxReplicaCount", "must be at least minReplicaCount")
 	v.Require(s.MaxReplicaCount == nil || *s.MaxReplicaCount <= 1000, "maxReplicaCount", "must be at most 1000")
 	v.Require(s.MinReplicaCount <= 1000, "minReplicaCount", "must be at most 1000")
 	v.Require(s.AcceleratorCount >= 0 && s.AcceleratorCount <= 1024, "acceleratorCount", "must be from 0 to 1024")
-	v.Require(s.AcceleratorCount == 0 || !unspecified(s.AcceleratorType), "acceleratorType", "is required with acceleratorCount")
 	v.Require(s.MaxContextLength >= 0, "maxContextLength", "must not be negative")
 	v.Require(s.DraftTokenCount >= 0, "draftTokenCount", "must not be negative")
 	v.Require(s.NgramSpeculationLength >= 0, "ngramSpeculationLength", "must not be negative")
@@ -80,7 +80,8 @@ func (s DeploymentSpec) check() error {
 	oneOf(&v, "hotLoadBucketType", s.HotLoadBucketType, "BUCKET_TYPE_UNSPECIFIED", "OBJECT_STORE_SERVER", "OBJECT_STORE_API", "CLOUD_C", "SERVICE_HOSTED")
 	s.Placement.check(&v)
 	s.AutoscalingPolicy.check(&v)
-	s.checkTogether(&v)
+	v.Require(!s.EnableMTP || s.Drafter() == "", "enableMtp", "lets the model draft for itself, and draftModel another one: give one of them")
+	reference(&v, "draftModel", s.Drafter(), "models")
 	return v.Err()
 }
 
@@ -103,15 +104,38 @@ func (s DeploymentSpec) checkSize(v *Violations, model ModelSize) {
 	model.Accelerators(v, s.hardware())
 }
 
-// checkTogether names the settings that contradict one another. A shape may
-// have settings that count only with what its users add.
-func (s DeploymentSpec) checkTogether(v *Violations) {
-	drafts := s.DraftModel != "" || s.NgramSpeculationLength > 0 || s.EnableMTP
-	v.Require(s.DraftTokenCount == 0 || drafts || s.DeploymentShape != "", "draftTokenCount",
-		"says how many tokens to draft, and nothing drafts any: give draftModel, ngramSpeculationLength or enableMtp too, or leave it out")
-	v.Require(!s.EnableMTP || s.DraftModel == "", "enableMtp", "lets the model draft for itself, and draftModel another one: give one of them")
-	v.Require(unspecified(s.HotLoadBucketType) || s.EnableHotLoad, "hotLoadBucketType", "needs enableHotLoad")
-	v.Require(s.HotLoadBucketURL == "" || s.EnableHotLoad, "hotLoadBucketUrl", "needs enableHotLoad")
+// Drafter is the model that drafts tokens; "" is none.
+func (s DeploymentSpec) Drafter() string {
+	if s.DraftModel == nil {
+		return ""
+	}
+	return *s.DraftModel
+}
+
+// Unused names the settings that count only with others, which are not set.
+func (s DeploymentSpec) Unused() (settings []string) {
+	add := func(unused bool, setting, with string) {
+		if unused {
+			settings = append(settings, setting+": kept, but unused without "+with)
+		}
+	}
+	drafts := s.Drafter() != "" || s.NgramSpeculationLength > 0 || s.EnableMTP
+	add(s.DraftTokenCount > 0 && !drafts, "draftTokenCount", "draftModel, ngramSpeculationLength or enableMtp, since nothing drafts tokens")
+	add(!unspecified(s.HotLoadBucketType) && !s.EnableHotLoad, "hotLoadBucketType", "enableHotLoad")
+	add(s.HotLoadBucketURL != "" && !s.EnableHotLoad, "hotLoadBucketUrl", "enableHotLoad")
+	add(len(s.DirectRouteAPIKeys) > 0 && unspecified(s.DirectRouteType), "directRouteApiKeys", "directRouteType")
+	return settings
+}
+
+// settled is the spec whose accelerators have a type: where they are counted
+// and not named, that of the fleet.
+func (s DeploymentSpec) settled(fleet string) DeploymentSpec {
+	if s.AcceleratorCount > 0 && unspecified(s.AcceleratorType) {
+		if s.AcceleratorType = fleet; unspecified(fleet) {
+			s.AcceleratorType = DefaultAccelerator
+		}
+	}
+	return s
 }
 
 // filled is the spec with its defaults, some of which are the model's.
@@ -139,7 +163,7 @@ func (s DeploymentSpec) Takes() Resources {
 // rollout tells whether replicas of the old spec cannot serve the new one.
 func (s DeploymentSpec) rollout(o DeploymentSpec) bool {
 	return s.AcceleratorType != o.AcceleratorType || s.AcceleratorCount != o.AcceleratorCount || s.Precision != o.Precision ||
-		s.MaxContextLength != o.MaxContextLength || s.EnableAddons != o.EnableAddons || s.DraftModel != o.DraftModel ||
+		s.MaxContextLength != o.MaxContextLength || s.EnableAddons != o.EnableAddons || s.Drafter() != o.Drafter() ||
 		s.DraftTokenCount != o.DraftTokenCount || s.NgramSpeculationLength != o.NgramSpeculationLength || s.DeploymentShape != o.DeploymentShape
 }
 

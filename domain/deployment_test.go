@@ -48,7 +48,7 @@ func TestDeployment(t *testing.T) {
 		{name: "create twice", given: making, when: domain.CreateDeployment{DeploymentSpec: spec}, fault: "ALREADY_EXISTS"},
 		{name: "all that is wrong, in the same order every time", when: domain.CreateDeployment{DeploymentSpec: wrong}, fault: "INVALID_FIELDS",
 			says: "expireTime: must lie in the future; baseModel: is required; maxReplicaCount: must be at least minReplicaCount; " +
-				"acceleratorType: is required with acceleratorCount; autoscalingPolicy.scaleUpWindow: must be a duration such as \"30s\", at most 3600s; " +
+				"autoscalingPolicy.scaleUpWindow: must be a duration such as \"30s\", at most 3600s; " +
 				"autoscalingPolicy.scaleDownWindow: must be a duration such as \"30s\", at most 3600s; autoscalingPolicy.loadTargets: targets must be positive, and default at most 1; " +
 				"autoscalingPolicy.loadTargets: keys must be"},
 		{name: "place", given: making, when: domain.PlaceReplica(placed), then: placed},

@@ -63,6 +63,7 @@ type Prospect struct {
 	Need  Need
 	Nodes int      // in all
 	Could int      // that could hold it, if they were empty and READY
+	Lost  int      // of those that could: nothing is heard of them
 	Room  int      // that have room for it now
 	Lacks []string // what the first of the others lack, for users
 }
@@ -80,6 +81,7 @@ func ProspectOf(need Need, nodes iter.Seq2[Name, Node]) Prospect {
 			now = need.lacks(node, node.Used())
 			switch {
 			case node.State != NodeReady:
+				p.Lost++
 				now = "is " + node.State
 			case len(node.Engines) == 0:
 				now = "is leaving"
@@ -99,6 +101,9 @@ func ProspectOf(need Need, nodes iter.Seq2[Name, Node]) Prospect {
 // without nodes nothing is known: they may be about to come.
 func (p Prospect) Hopeless() bool { return p.Nodes > 0 && p.Could < p.Need.Count }
 
+// Deserted tells whether nobody can hold the need before a lost node is back.
+func (p Prospect) Deserted() bool { return p.Lost > 0 && p.Could-p.Lost < p.Need.Count }
+
 // Fits tells whether the fleet has room for the need now.
 func (p Prospect) Fits() bool { return p.Room >= p.Need.Count }
 
@@ -113,6 +118,8 @@ func (p Prospect) String() string {
 		return fmt.Sprintf("it needs %s, and there is no node: start an agent", p.Need)
 	case p.Fits():
 		return fmt.Sprintf("it needs %s, and of %d nodes %d have room now, which others may have been given first", p.Need, p.Nodes, p.Room)
+	case p.Deserted() && !p.Hopeless():
+		return fmt.Sprintf("it needs %s, and of the %d nodes that could hold it %d are lost (%s): start their agents again, or another", p.Need, p.Could, p.Lost, lacks)
 	case !p.Hopeless():
 		return fmt.Sprintf("it needs %s, and of %d nodes %d could hold it, but %d have room now (%s): wait, scale down or cancel other work, or start another agent",
 			p.Need, p.Nodes, p.Could, p.Room, lacks)

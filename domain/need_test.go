@@ -50,7 +50,8 @@ func TestProspectsSayWhatIsLacking(t *testing.T) {
 			"of 2 nodes 0 could hold it (n1 has no VENDOR_A_L4_24GB, n2 has no VENDOR_A_L4_24GB): start an agent on a machine that has them, or choose an acceleratorType that is there"},
 		{"too few", replica(h100, 4), []domain.Node{machine(2, 0)}, true, "n1 has 2 x VENDOR_A_H100_80GB)"},
 		{"taken", replica(h100, 2), []domain.Node{machine(2, 1)}, false, "of 1 nodes 1 could hold it, but 0 have room now (n1 has 1 of 2 x VENDOR_A_H100_80GB free): wait, scale down"},
-		{"lost", replica(h100, 2), []domain.Node{machine(2, 0, lost)}, false, "0 have room now (n1 is LOST)"},
+		{"lost", replica(h100, 2), []domain.Node{machine(2, 0, lost)}, false, "of the 1 nodes that could hold it 1 are lost (n1 is LOST): start their agents again, or another"},
+		{"one lost", replica(h100, 2), []domain.Node{machine(2, 0, lost), machine(2, 1)}, false, "0 have room now (n1 is LOST, n2 has 1 of 2 x VENDOR_A_H100_80GB free): wait"},
 		{"leaving", replica("", 0), []domain.Node{machine(0, 0, func(n *domain.Node) { n.Engines = nil })}, false, "0 have room now (n1 is leaving)"},
 		{"another pool", replica("", 0), []domain.Node{machine(0, 0, func(n *domain.Node) { n.Pool = domain.PoolTraining })}, true, "n1 is of pool training): start an agent that can"},
 		{"no engine", replica("", 0), []domain.Node{machine(0, 0, func(n *domain.Node) { n.Engines = []string{"train"} })}, true, "n1 cannot complete"},
@@ -61,6 +62,7 @@ func TestProspectsSayWhatIsLacking(t *testing.T) {
 	} {
 		p := domain.ProspectOf(c.need, fleet(c.nodes...))
 		require.Equal(t, c.hopeless, p.Hopeless(), c.name)
+		require.Equal(t, c.name == "lost", p.Deserted(), c.name)
 		require.Contains(t, p.String(), c.says, c.name)
 	}
 }

@@ -99,7 +99,8 @@ type Node struct {
 	NodeSpec
 	State       string                `json:"state"`
 	Status      Status                `json:"status"`
-	Since       time.Time             `json:"since"` // when it last registered
+	Since       time.Time             `json:"since"`         // when it last registered
+	Seen        time.Time             `json:"seen,omitzero"` // when it was last heard before it was lost, as far as that is known
 	Allocations map[string]Allocation `json:"allocations,omitempty"`
 }
 
@@ -137,15 +138,17 @@ type NodeRegistered struct {
 }
 
 func (e NodeRegistered) Evolve(n *Node) {
-	n.NodeSpec, n.State, n.Status, n.Since = e.NodeSpec, NodeReady, StatusOf(nil), e.Time
+	n.NodeSpec, n.State, n.Status, n.Since, n.Seen = e.NodeSpec, NodeReady, StatusOf(nil), e.Time, time.Time{}
 }
 
 type NodeLost struct {
-	Reason string `json:"reason"`
+	Reason string    `json:"reason"`
+	Seen   time.Time `json:"seen,omitzero"` // when it was last heard
 }
 
 func (e NodeLost) Evolve(n *Node) {
 	n.State, n.Status, n.Allocations = NodeGone, Status{Unavailable.String(), e.Reason}, nil
+	n.Seen = e.Seen
 }
 
 type NodeRemoved struct{}
@@ -182,14 +185,14 @@ func (c RegisterNode) Decide(n Node, now time.Time) (Event[Node], error) {
 	v.Require(c.Capacity.MemoryMiB >= 0, "capacity.memoryMib", "must not be negative")
 	v.Require(len(c.Capacity.Accelerators) <= MaxNodeAccelerators, "capacity.accelerators", "must have at most %d types", MaxNodeAccelerators)
 	for _, t := range slices.Sorted(maps.Keys(c.Capacity.Accelerators)) {
-		v.Require(len(t) <= MaxDisplayName, "capacity.accelerators", "types must have at most %d characters", MaxDisplayName)
-		v.Require(c.Capacity.Accelerators[t] >= 0, "capacity.accelerators."+t[:min(len(t), MaxDisplayName)], "must not be negative")
+		v.Require(len(t) <= MaxShortName, "capacity.accelerators", "types must have at most %d characters", MaxShortName)
+		v.Require(c.Capacity.Accelerators[t] >= 0, "capacity.accelerators."+t[:min(len(t), MaxShortName)], "must not be negative")
 	}
 	v.Require(len(c.Engines) <= MaxNodeEngines, "engines", "must have at most %d", MaxNodeEngines)
 	for _, engine := range c.Engines {
-		v.Require(len(engine) <= MaxDisplayName, "engines", "each must have at most %d characters", MaxDisplayName)
+		v.Require(len(engine) <= MaxShortName, "engines", "each must have at most %d characters", MaxShortName)
 	}
-	v.Require(len(c.Version) <= MaxDisplayName, "version", "must have at most %d characters", MaxDisplayName)
+	v.Require(len(c.Version) <= MaxShortName, "version", "must have at most %d characters", MaxShortName)
 	if err := v.Err(); err != nil {
 		return nil, err
 	}
@@ -202,7 +205,10 @@ func (c RegisterNode) Decide(n Node, now time.Time) (Event[Node], error) {
 
 // LoseNode records that a node has been silent for too long, or has said
 // goodbye: all that it did is placed elsewhere.
-type LoseNode struct{ Reason string }
+type LoseNode struct {
+	Reason string
+	Seen   time.Time // when it was last heard; zero is not known
+}
 
 func (c LoseNode) Decide(n Node, _ time.Time) (Event[Node], error) {
 	switch n.State {

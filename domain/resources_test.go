@@ -39,7 +39,7 @@ func TestAPIKey(t *testing.T) {
 		{name: "create twice", given: f(made), when: domain.CreateAPIKey(made), fault: "ALREADY_EXISTS"},
 		{name: "create without a role", when: domain.CreateAPIKey{}, fault: "INVALID_FIELDS", says: "role: must be one of admin"},
 		{name: "create in the past", when: domain.CreateAPIKey{APIKeySpec: domain.APIKeySpec{Role: domain.RoleUser, ExpireTime: later(0)}}, fault: "INVALID_FIELDS", says: "expireTime: must lie in the future"},
-		{name: "create with a long name", when: domain.CreateAPIKey{APIKeySpec: domain.APIKeySpec{Role: domain.RoleUser, DisplayName: strings.Repeat("é", 64)}}, fault: "INVALID_FIELDS", says: "displayName"},
+		{name: "create with a long name", when: domain.CreateAPIKey{APIKeySpec: domain.APIKeySpec{Role: domain.RoleUser, DisplayName: strings.Repeat("é", 256)}}, fault: "INVALID_FIELDS", says: "displayName"},
 		{name: "delete", given: f(made), when: domain.DeleteAPIKey{}, then: domain.APIKeyDeleted{}},
 		{name: "delete twice", given: f(made, domain.APIKeyDeleted{}), when: domain.DeleteAPIKey{}, fault: "NOT_FOUND"},
 		{name: "create after delete", given: f(made, domain.APIKeyDeleted{}), when: domain.CreateAPIKey(made), then: made},

@@ -122,7 +122,7 @@ func (s *DeploymentSpec) shapedSettings(shape ShapeSpec) []shapedSetting {
 		shaped("precision", &s.Precision, shape.Precision, false),
 		shaped("enableAddons", &s.EnableAddons, shape.EnableAddons, false),
 		shaped("draftTokenCount", &s.DraftTokenCount, shape.DraftTokenCount, false),
-		shaped("draftModel", &s.DraftModel, shape.DraftModel, false),
+		s.shapedDrafter(shape.DraftModel),
 		shaped("ngramSpeculationLength", &s.NgramSpeculationLength, shape.NgramSpeculationLength, false),
 		shaped("enableSessionAffinity", &s.EnableSessionAffinity, shape.EnableSessionAffinity, false),
 		shaped("maxContextLength", &s.MaxContextLength, shape.MaxContextLength, false),
@@ -143,6 +143,21 @@ func shaped[T comparable](field string, mine *T, shapes T, strict bool) shapedSe
 			v.Add(field, "contradicts the deployment shape, which has %v: leave it out, or choose another shape", orNothing(shapes))
 		}
 	}, func() { *mine = none }}
+}
+
+// shapedDrafter is draftModel, of which "" is a choice too: no model drafts,
+// whatever the shape says.
+func (s *DeploymentSpec) shapedDrafter(shapes string) shapedSetting {
+	mine := s.Drafter()
+	setting := shaped("draftModel", &mine, shapes, false)
+	return shapedSetting{setting.field, func(v *Violations, fill bool) {
+		if s.DraftModel != nil && mine == "" {
+			return
+		}
+		if setting.take(v, fill); mine != "" {
+			s.DraftModel = &mine
+		}
+	}, func() { s.DraftModel = nil }}
 }
 
 func orNothing(value any) any {

@@ -48,7 +48,7 @@ func (s ShapeSpec) Capabilities() []string {
 
 func (s ShapeSpec) check() Violations {
 	var v Violations
-	checkText(&v, s.DisplayName, "")
+	checkShortName(&v, s.DisplayName)
 	v.Require(len([]rune(s.Description)) < MaxDescription, "description", "must have fewer than %d characters", MaxDescription)
 	v.Require(s.BaseModel != "", "baseModel", "is required")
 	reference(&v, "baseModel", s.BaseModel, "models")

@@ -82,10 +82,8 @@ func TestContradictions(t *testing.T) {
 		wrong func(*domain.DeploymentSpec)
 		says  []string
 	}{
-		"drafts of nothing": {func(s *domain.DeploymentSpec) { s.DraftTokenCount = 4 }, []string{"draftTokenCount: says how many tokens to draft"}},
-		"two drafters":      {func(s *domain.DeploymentSpec) { s.EnableMTP, s.DraftModel = true, "accounts/a/models/d" }, []string{"enableMtp: "}},
-		"hot load without": {func(s *domain.DeploymentSpec) { s.HotLoadBucketType, s.HotLoadBucketURL = "CLOUD_C", "s3://b" },
-			[]string{"hotLoadBucketType: needs enableHotLoad", "hotLoadBucketUrl: needs enableHotLoad"}},
+		"two drafters":     {func(s *domain.DeploymentSpec) { s.EnableMTP, s.DraftModel = true, new("accounts/a/models/d") }, []string{"enableMtp: "}},
+		"no drafter":       {func(s *domain.DeploymentSpec) { s.DraftModel = new("gpt") }, []string{"draftModel: must be a name like"}},
 		"most below least": {func(s *domain.DeploymentSpec) { s.MinReplicaCount, s.MaxReplicaCount = 1, new(int) }, []string{"maxReplicaCount: must be at least minReplicaCount"}},
 		"eight bits on a device without": {func(s *domain.DeploymentSpec) { s.AcceleratorType, s.Precision = domain.DefaultAccelerator, "FP8" },
 			[]string{"precision: VENDOR_A_A100_80GB does not compute in FP8, which FP8 needs: use BF16"}},
@@ -94,7 +92,7 @@ func TestContradictions(t *testing.T) {
 		"too far a view": {func(s *domain.DeploymentSpec) { s.MaxContextLength = 8193 }, []string{"maxContextLength: must be at most 8192"}},
 		"too small":      {func(s *domain.DeploymentSpec) { s.AcceleratorType, s.AcceleratorCount = "VENDOR_A_H200_141GB", 1 }, []string{"acceleratorCount: is 1, but"}},
 		"several": {func(s *domain.DeploymentSpec) {
-			s.DraftTokenCount, s.HotLoadBucketType, s.MaxContextLength, s.AcceleratorType, s.AcceleratorCount = 4, "CLOUD_C", 9000, "VENDOR_A_L4_24GB", 2
+			s.DraftTokenCount, s.HotLoadBucketType, s.MaxContextLength, s.AcceleratorType, s.AcceleratorCount = -4, "CLOUD_9", 9000, "VENDOR_A_L4_24GB", 2
 		}, []string{"draftTokenCount: ", "hotLoadBucketType: ", "maxContextLength: ", "acceleratorCount: is 2"}},
 	} {
 		err := check(line.wrong)
@@ -104,7 +102,10 @@ func TestContradictions(t *testing.T) {
 		}
 	}
 	for name, fine := range map[string]func(*domain.DeploymentSpec){
-		"drafts of a model": func(s *domain.DeploymentSpec) { s.DraftTokenCount, s.DraftModel = 4, "accounts/a/models/d" },
+		"drafts of a model": func(s *domain.DeploymentSpec) { s.DraftTokenCount, s.DraftModel = 4, new("accounts/a/models/d") },
+		"drafts of nothing": func(s *domain.DeploymentSpec) { s.DraftTokenCount = 4 },
+		"a drafter of none": func(s *domain.DeploymentSpec) { s.EnableMTP, s.DraftModel = true, new("") },
+		"a bucket alone":    func(s *domain.DeploymentSpec) { s.HotLoadBucketType, s.HotLoadBucketURL = "CLOUD_C", "s3://b" },
 		"drafts of n-grams": func(s *domain.DeploymentSpec) { s.DraftTokenCount, s.NgramSpeculationLength = 4, 3 },
 		"drafts of its own": func(s *domain.DeploymentSpec) { s.DraftTokenCount, s.EnableMTP = 4, true },
 		"drafts of a shape": func(s *domain.DeploymentSpec) {
@@ -135,4 +136,35 @@ func TestUpdatesAreSized(t *testing.T) {
 	require.NoError(t, update(func(s *domain.DeploymentSpec) { s.DisplayName = "it was too small before" }))
 	require.ErrorContains(t, update(func(s *domain.DeploymentSpec) { s.AcceleratorCount = 4 }), "acceleratorCount: is 4, but")
 	require.NoError(t, update(func(s *domain.DeploymentSpec) { s.AcceleratorCount = 8 }))
+}
+
+// Accelerators that are counted and not named are of the type that the fleet
+// has, and of the interface's default where it has none.
+func TestCountedAccelerators(t *testing.T) {
+	for _, line := range []struct{ named, fleet, want string }{
+		{"", "VENDOR_A_H200_141GB", "VENDOR_A_H200_141GB"},
+		{domain.NoAccelerator, "VENDOR_A_H200_141GB", "VENDOR_A_H200_141GB"},
+		{"VENDOR_A_L4_24GB", "VENDOR_A_H200_141GB", "VENDOR_A_L4_24GB"},
+		{"", domain.NoAccelerator, domain.DefaultAccelerator},
+		{"", "", domain.DefaultAccelerator},
+	} {
+		spec := domain.DeploymentSpec{BaseModel: "accounts/a/models/m", AcceleratorType: line.named, AcceleratorCount: 4}
+		got, err := domain.CreateDeployment{DeploymentSpec: spec, Accelerator: line.fleet, Model: seventy}.Check(noon)
+		require.Equal(t, line.want == "VENDOR_A_L4_24GB", err != nil, "the size is checked with that type: %v", err)
+		require.Equal(t, line.want, got.AcceleratorType)
+	}
+	_, err := domain.CreateDeployment{DeploymentSpec: domain.DeploymentSpec{BaseModel: "accounts/a/models/m", AcceleratorCount: 1}, Accelerator: "VENDOR_A_H200_141GB", Model: seventy}.Check(noon)
+	require.ErrorContains(t, err, "acceleratorCount: is 1, but the model takes about")
+}
+
+// What counts only with other settings is told, and taken.
+func TestUnusedSettings(t *testing.T) {
+	spec := domain.DeploymentSpec{DraftTokenCount: 4, HotLoadBucketType: "CLOUD_C", HotLoadBucketURL: "s3://b", DirectRouteAPIKeys: []domain.Sealed{{KeyID: "k"}}}
+	require.Equal(t, []string{
+		"draftTokenCount: kept, but unused without draftModel, ngramSpeculationLength or enableMtp, since nothing drafts tokens",
+		"hotLoadBucketType: kept, but unused without enableHotLoad",
+		"hotLoadBucketUrl: kept, but unused without enableHotLoad",
+		"directRouteApiKeys: kept, but unused without directRouteType"}, spec.Unused())
+	spec.NgramSpeculationLength, spec.EnableHotLoad, spec.DirectRouteType = 3, true, "INTERNET"
+	require.Empty(t, spec.Unused())
 }

@@ -50,14 +50,20 @@ type Sealed struct {
 	Ciphertext []byte `json:"ciphertext"`
 }
 
-// MaxDisplayName and MaxDescription bound free text, in characters.
+// Bounds of free text, in characters. The interface bounds the display names of
+// deployments, shapes and accounts alone, at MaxShortName.
 const (
-	MaxDisplayName = 63
+	MaxShortName   = 63
+	MaxDisplayName = 255
 	MaxDescription = 1000
 )
 
+func checkShortName(v *Violations, displayName string) {
+	v.Require(len([]rune(displayName)) <= MaxShortName, "displayName", "must have fewer than %d characters", MaxShortName+1)
+}
+
 func checkText(v *Violations, displayName, description string) {
-	v.Require(len([]rune(displayName)) <= MaxDisplayName, "displayName", "must have fewer than 64 characters")
+	v.Require(len([]rune(displayName)) <= MaxDisplayName, "displayName", "must have at most %d characters", MaxDisplayName)
 	v.Require(len([]rune(description)) <= MaxDescription, "description", "must have at most %d characters", MaxDescription)
 }
 

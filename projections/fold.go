@@ -30,6 +30,8 @@ type tables interface {
 	change(eventlog.Event, any) error
 	// row implements eventlog.Rows for one kind.
 	row(domain.Name) (state any, version uint64)
+	// after is a state once a record is folded into it, which changes nothing.
+	after(state any, record domain.Record) (any, error)
 	// lend puts an immutable copy of the table into a view.
 	lend(*View)
 	// restore puts a row of a snapshot back.
@@ -100,6 +102,12 @@ func (f *fold[S]) row(name domain.Name) (any, uint64) {
 	}
 	version, _ := f.table.gone.Get(name)
 	return nil, version
+}
+
+func (f *fold[S]) after(state any, record domain.Record) (any, error) {
+	next, _ := state.(S)
+	err := f.kind.Fold(&next, record)
+	return next, err
 }
 
 func (f *fold[S]) lend(v *View) {

@@ -2,6 +2,7 @@ package projections
 
 import (
 	"iter"
+	"slices"
 
 	"anneal/domain"
 )
@@ -19,3 +20,12 @@ func (v *View) Fleet() iter.Seq2[domain.Name, domain.Node] {
 
 // Prospect is what the nodes have for a need.
 func (v *View) Prospect(need domain.Need) domain.Prospect { return domain.ProspectOf(need, v.Fleet()) }
+
+// Alive are the replicas of a deployment in order, but for those whose nodes
+// are lost: they are about to be taken from it.
+func (v *View) Alive(d *domain.Deployment) []domain.Replica {
+	return slices.DeleteFunc(d.Ordered(), func(r domain.Replica) bool {
+		node, known := v.Nodes.Get(r.Node)
+		return known && node.State.State == domain.NodeGone
+	})
+}

@@ -73,12 +73,18 @@ func (v PulseView) KeyUsed(key domain.Name) time.Time {
 	return at
 }
 
+// Heard is when a node was last heard by this process; zero if never.
+func (v PulseView) Heard(node domain.Name) time.Time {
+	if v.nodes == nil {
+		return time.Time{}
+	}
+	at, _ := v.nodes.Get(node)
+	return at
+}
+
 // Seen is when a node was last heard; the process's own start when not since.
 func (v PulseView) Seen(node domain.Name) time.Time {
-	if v.nodes == nil {
-		return v.boot
-	}
-	if at, _ := v.nodes.Get(node); at.After(v.boot) {
+	if at := v.Heard(node); at.After(v.boot) {
 		return at
 	}
 	return v.boot

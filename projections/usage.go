@@ -7,17 +7,8 @@ func (v *View) Usage(account string) (sum domain.Usage) {
 	for row := range v.Deployments.In(account) {
 		sum = sum.Plus(row.State.Usage())
 	}
-	for row := range v.SupervisedJobs.In(account) {
-		sum = sum.Plus(row.State.Usage())
-	}
-	for row := range v.DPOJobs.In(account) {
-		sum = sum.Plus(row.State.Usage())
-	}
-	for row := range v.ReinforcementJobs.In(account) {
-		sum = sum.Plus(row.State.Usage())
-	}
-	for row := range v.TrainerJobs.In(account) {
-		sum = sum.Plus(row.State.Usage())
+	for life := range JobLives.In(v, account) {
+		sum = sum.Plus(life.Usage())
 	}
 	return sum
 }

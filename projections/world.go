@@ -164,3 +164,13 @@ func (w *World) Row(name domain.Name) (state any, version uint64) {
 	}
 	return fold.row(name)
 }
+
+// After is what a resource's state, as Row answers it, would be once a record is
+// folded into it. The world stays as it is.
+func (w *World) After(name domain.Name, state any, record domain.Record) (any, error) {
+	fold := w.folds[name.Collection()]
+	if fold == nil {
+		return nil, fmt.Errorf("unknown collection %q", name.Collection())
+	}
+	return fold.after(state, record)
+}

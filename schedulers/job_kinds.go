@@ -27,45 +27,14 @@ type jobKind interface {
 	check(v *projections.View, j job) verdict
 }
 
-// jobs yields every job of every kind, in the order of kinds and then names. A
-// new kind joins here, and in jobNamed.
-func jobs(v *projections.View) iter.Seq[job] {
-	return func(yield func(job) bool) {
-		_ = each(v.SupervisedJobs, supervisedJob, yield) && each(v.DPOJobs, dpoJob, yield) &&
-			each(v.ReinforcementJobs, reinforcementJob, yield) && each(v.TrainerJobs, trainerJob, yield)
-	}
-}
+// shown is how the schedulers see each kind of job.
+var shown = projections.JobShown[job]{Supervised: supervisedJob, Preference: dpoJob, Reinforcement: reinforcementJob, Trainer: trainerJob}
 
-func each[S domain.State](t *projections.Table[S], show func(*projections.Row[S]) job, yield func(job) bool) bool {
-	for row := range t.All() {
-		if !yield(show(row)) {
-			return false
-		}
-	}
-	return true
-}
+// jobs yields every job of every kind, in the order of kinds and then names.
+func jobs(v *projections.View) iter.Seq[job] { return shown.All(v) }
 
 // jobNamed is the job of a name; false when there is none.
-func jobNamed(v *projections.View, name domain.Name) (job, bool) {
-	switch name.Collection() {
-	case domain.SupervisedJobs.Collection:
-		return named(v.SupervisedJobs, supervisedJob, name)
-	case domain.DPOJobs.Collection:
-		return named(v.DPOJobs, dpoJob, name)
-	case domain.ReinforcementJobs.Collection:
-		return named(v.ReinforcementJobs, reinforcementJob, name)
-	case domain.TrainerJobs.Collection:
-		return named(v.TrainerJobs, trainerJob, name)
-	}
-	return job{}, false
-}
-
-func named[S domain.State](t *projections.Table[S], show func(*projections.Row[S]) job, name domain.Name) (job, bool) {
-	if row, ok := t.Get(name); ok {
-		return show(row), true
-	}
-	return job{}, false
-}
+func jobNamed(v *projections.View, name domain.Name) (job, bool) { return shown.Named(v, name) }
 
 // rows are the shapes of rows that the job takes.
 func (j job) rows() []string { return domain.JobRows[j.Name.Collection()] }

@@ -36,15 +36,18 @@ func (s Nodes) Plan(v *projections.View, now time.Time) Plan {
 			s.forget(&plan, row, now)
 			continue
 		}
-		heard := v.Pulse.Seen(row.Name)
-		if since := row.State.Since; since.After(heard) {
-			heard = since // one that has just come back may not have beaten yet
+		heard, seen := v.Pulse.Seen(row.Name), v.Pulse.Heard(row.Name)
+		if since := row.State.Since; since.After(seen) {
+			seen = since // one that has just come back may not have beaten yet
+		}
+		if seen.After(heard) {
+			heard = seen
 		}
 		if due := heard.Add(limit); due.After(now) {
 			plan.lookAgain(due)
 			continue
 		}
-		plan.add(domain.Intend(domain.Nodes, row.Name, domain.LoseNode{Reason: fmt.Sprintf("nothing was heard of the node for %s", limit)}))
+		plan.add(domain.Intend(domain.Nodes, row.Name, domain.LoseNode{Reason: fmt.Sprintf("nothing was heard of the node for %s", limit), Seen: seen}))
 	}
 	fleet := fleetOf(v)
 	for j := range jobs(v) {

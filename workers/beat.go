@@ -155,7 +155,7 @@ func (d *Desk) catchUp(ctx context.Context, node string, seen uint64) error {
 // together, so that none of them is placed on it in between. It is no failure
 // of theirs.
 func (d *Desk) dismiss(ctx context.Context, node string) error {
-	lose := domain.Intend(domain.Nodes, nodeName(node), domain.LoseNode{Reason: "the agent was shut down"})
+	lose := domain.Intend(domain.Nodes, nodeName(node), domain.LoseNode{Reason: "the agent was shut down", Seen: d.Now()})
 	var err error
 	for range 3 {
 		err = d.do(ctx, node, append(d.takeBack(node), lose)...)

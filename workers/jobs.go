@@ -12,8 +12,7 @@ import (
 	"anneal/projections"
 )
 
-// A job is what every kind of job shows to the desk. A new kind joins here, in
-// jobNamed and in jobs.
+// A job is what every kind of job shows to the desk.
 type job struct {
 	Name           domain.Name
 	Life           *domain.JobLife // shared with the view: do not change
@@ -32,50 +31,20 @@ type job struct {
 	Evaluator      domain.Name // that scores its answers, or ""
 }
 
-// jobNamed is the job of a name; false when there is none.
-func jobNamed(v *projections.View, name domain.Name) (job, bool) {
-	switch name.Collection() {
-	case domain.SupervisedJobs.Collection:
-		return named(v.SupervisedJobs, supervised, name)
-	case domain.DPOJobs.Collection:
-		return named(v.DPOJobs, preference, name)
-	case domain.ReinforcementJobs.Collection:
-		return named(v.ReinforcementJobs, reinforcement, name)
-	case domain.TrainerJobs.Collection:
-		return named(v.TrainerJobs, trainer, name)
-	}
-	return job{}, false
-}
+// shownAs is how the desk sees each kind of job.
+var shownAs = projections.JobShown[job]{Supervised: supervised, Preference: preference, Reinforcement: reinforcement, Trainer: trainer}
 
-func named[S domain.State](t *projections.Table[S], show func(*projections.Row[S]) job, name domain.Name) (job, bool) {
-	if row, ok := t.Get(name); ok {
-		return show(row), true
-	}
-	return job{}, false
-}
+// jobNamed is the job of a name; false when there is none.
+func jobNamed(v *projections.View, name domain.Name) (job, bool) { return shownAs.Named(v, name) }
+
+// jobs yields every job of every kind.
+func jobs(v *projections.View) iter.Seq[job] { return shownAs.All(v) }
 
 // progress is how far the job is; false when nothing was reported of it, but
 // perhaps of one that had its name before.
 func (j job) progress(v *projections.View) (projections.Progress, bool) {
 	progress, ok := v.Pulse.Progress(j.Name)
 	return progress, ok && progress.Made.Equal(j.Made)
-}
-
-// jobs yields every job of every kind.
-func jobs(v *projections.View) iter.Seq[job] {
-	return func(yield func(job) bool) {
-		_ = each(v.SupervisedJobs, supervised, yield) && each(v.DPOJobs, preference, yield) &&
-			each(v.ReinforcementJobs, reinforcement, yield) && each(v.TrainerJobs, trainer, yield)
-	}
-}
-
-func each[S domain.State](t *projections.Table[S], show func(*projections.Row[S]) job, yield func(job) bool) bool {
-	for row := range t.All() {
-		if !yield(show(row)) {
-			return false
-		}
-	}
-	return true
 }
 
 func supervised(row *projections.Row[domain.SupervisedJob]) job {

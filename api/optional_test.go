@@ -1,0 +1,60 @@
+package api
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// Every optional field of a deployment may be given alone: what then does
+// nothing is told, not refused.
+func TestOptionalFieldsAlone(t *testing.T) {
+	const model = `"baseModel": "accounts/default/models/anneal-base"`
+	for field, line := range map[string]struct {
+		value, kept any
+		warns       string
+	}{
+		"draftTokenCount":    {`4`, 4.0, "draftTokenCount: kept, but unused without draftModel, ngramSpeculationLength or enableMtp, since nothing drafts tokens"},
+		"hotLoadBucketType":  {`"CLOUD_C"`, "CLOUD_C", "hotLoadBucketType: kept, but unused without enableHotLoad"},
+		"hotLoadBucketUrl":   {`"s3://weights"`, "s3://weights", "hotLoadBucketUrl: kept, but unused without enableHotLoad"},
+		"directRouteApiKeys": {`["k"]`, []any{"k"}, "directRouteApiKeys: kept, but unused without directRouteType"},
+		"draftModel":         {`""`, "", ""},
+		"acceleratorCount":   {`2`, 2.0, ""},
+	} {
+		t.Run(field, func(t *testing.T) {
+			s := newStage(t, Limits{})
+			body := `{` + model + `, "` + field + `": ` + line.value.(string) + `}`
+			imagined := s.call("POST", acme+"/deployments?validateOnly=true", "user", body)
+			made := s.call("POST", acme+"/deployments?deploymentId=d", "user", body)
+			for _, a := range []answer{imagined, made} {
+				require.Equal(t, 200, a.status, "%s", a.body)
+				require.Equal(t, line.kept, a.json(t)[field])
+				require.Equal(t, line.warns, a.header.Get("anneal-warning"))
+			}
+			if field == "acceleratorCount" {
+				require.Equal(t, "VENDOR_A_A100_80GB", made.json(t)["acceleratorType"])
+			}
+			again := s.call("PATCH", acme+"/deployments/d", "user", `{"`+field+`": `+line.value.(string)+`}`)
+			require.Equal(t, 200, again.status, "%s", again.body)
+			require.Equal(t, line.warns, again.header.Get("anneal-warning"))
+		})
+	}
+}
+
+// An empty draftModel is a choice: it stays, and takes the shape's away.
+func TestNoDraftModel(t *testing.T) {
+	s := newStage(t, Limits{})
+	s.shape("drafts", `"baseModel": "accounts/default/models/anneal-base", "draftModel": "accounts/default/models/anneal-base", "draftTokenCount": 3`, true)
+	body := func(draft string) string {
+		return `{"baseModel": "accounts/default/models/anneal-base", "deploymentShape": "accounts/acme/deploymentShapes/drafts"` + draft + `}`
+	}
+	made := s.ok("POST", acme+"/deployments?deploymentId=with", body("")).json(t)
+	require.Equal(t, "accounts/default/models/anneal-base", made["draftModel"])
+	s.ok("POST", acme+"/deployments?deploymentId=without", body(`, "draftModel": ""`))
+	read := s.ok("GET", acme+"/deployments/without", "").json(t)
+	require.Equal(t, "", read["draftModel"])
+	s.ok("PATCH", acme+"/deployments/with", `{"draftModel": ""}`)
+	require.Equal(t, "", s.ok("GET", acme+"/deployments/with", "").json(t)["draftModel"])
+	s.ok("PATCH", acme+"/deployments/with?updateMask=draftModel", `{}`)
+	require.Equal(t, "accounts/default/models/anneal-base", s.ok("GET", acme+"/deployments/with", "").json(t)["draftModel"], "what the update takes out, the shape puts back")
+}
