@@ -16,6 +16,9 @@ type EvaluatorCode struct {
 	EntryFile string            // below Dir
 	EntryFunc string            // in EntryFile
 	Env       map[string]string // the secrets that the evaluator names, by their keyNames
+	// Parallelism is the most rows that are scored at one time, which cores bound
+	// too; 0 is one.
+	Parallelism int
 }
 
 // An Evaluation is an evaluator at work. It is safe for concurrent use.

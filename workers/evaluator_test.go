@@ -67,7 +67,7 @@ func (c *cluster) evaluator() domain.Name {
 func (c *cluster) reinforce(evaluator domain.Name, revision int) domain.Name {
 	name := domain.NewName("acme", domain.ReinforcementJobs.Collection, "learn")
 	c.do(domain.Intend(domain.ReinforcementJobs, name, domain.Command[domain.ReinforcementJob](domain.CreateReinforcementJob{ID: "learn",
-		ReinforcementSpec: domain.ReinforcementSpec{Dataset: string(datasetName), Evaluator: string(evaluator), TrainingConfig: domain.TrainingConfig{BaseModel: string(modelName)}}})))
+		ReinforcementSpec: domain.ReinforcementSpec{Dataset: string(datasetName), Evaluator: string(evaluator), MaxConcurrentEvaluations: 3, TrainingConfig: domain.TrainingConfig{BaseModel: string(modelName)}}})))
 	c.do(domain.IntendJob(name, domain.StartValidation{}))
 	c.do(domain.IntendJob(name, domain.QueueJob{}))
 	takes := domain.Resources{CPUMilli: 1000, MemoryMiB: 64}
@@ -101,6 +101,7 @@ func TestAnEvaluatorComesToTheNode(t *testing.T) {
 	code := <-made.opened
 	require.Equal(t, "# judges", made.main)
 	require.Equal(t, "judge", code.EntryFunc)
+	require.Equal(t, 3, code.Parallelism)
 	require.Equal(t, map[string]string{"JUDGE_KEY": "opened accounts/acme/secrets/key"}, code.Env)
 	c.hear("the evaluation is closed", made.closed)
 }

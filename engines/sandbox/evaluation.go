@@ -2,11 +2,9 @@ package sandbox
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"strings"
 	"sync"
 	"time"
@@ -15,21 +13,29 @@ import (
 	"anneal/engines"
 )
 
-// An evaluation is code with a worker that runs it.
+// An evaluation is code with the workers that run it.
 type evaluation struct {
 	sandbox *Sandbox
 	code    engines.EvaluatorCode
-	user    user
 	dir     string        // copy of the code
-	turn    chan struct{} // holds one: who has the worker
-	worker  *worker       // nil when the last one ended
-	once    sync.Once
-	closed  bool
+	turns   chan struct{} // holds one for each seat that is taken
+
+	mu     sync.Mutex
+	idle   []*seat // those that are not taken; the last was used last
+	once   sync.Once
+	closed bool
+}
+
+// A seat is a place for one worker, which starts when there is something to do
+// for it.
+type seat struct {
+	user   user
+	worker *worker // nil when the last one ended
 }
 
 // start makes a worker ready to score.
-func (e *evaluation) start(ctx context.Context) (*worker, error) {
-	w, err := e.sandbox.launch(e.dir, e.user, order{Entry: e.code.EntryFile, Function: e.code.EntryFunc, Env: e.code.Env})
+func (e *evaluation) start(ctx context.Context, user user) (*worker, error) {
+	w, err := e.sandbox.launch(e.dir, user, order{Entry: e.code.EntryFile, Function: e.code.EntryFunc, Env: e.code.Env})
 	if err != nil {
 		return nil, err
 	}
@@ -54,7 +60,7 @@ func (e *evaluation) start(ctx context.Context) (*worker, error) {
 // build checks the code in a worker of its own and answers what was found.
 func (e *evaluation) build(ctx context.Context, requirements string) (string, error) {
 	within := e.sandbox.options.OpenTime + e.sandbox.options.RowTime
-	w, err := e.sandbox.launch(e.dir, e.user, order{Entry: e.code.EntryFile, Function: e.code.EntryFunc, Env: e.code.Env, Build: true, Requirements: requirements})
+	w, err := e.sandbox.launch(e.dir, e.idle[0].user, order{Entry: e.code.EntryFile, Function: e.code.EntryFunc, Env: e.code.Env, Build: true, Requirements: requirements})
 	if err != nil {
 		return "", err
 	}
@@ -81,47 +87,6 @@ func (e *evaluation) build(ctx context.Context, requirements string) (string, er
 		return log.String(), domain.Faultf(domain.InvalidArgument, "%s", built.Refused)
 	}
 	return log.String(), nil
-}
-
-// Score implements engines.Evaluation.
-func (e *evaluation) Score(ctx context.Context, rows []map[string]any) ([]engines.Score, error) {
-	select {
-	case e.turn <- struct{}{}:
-		defer func() { <-e.turn }()
-	case <-ctx.Done():
-		return nil, context.Cause(ctx)
-	}
-	asked := make([][]byte, len(rows))
-	for i, row := range rows {
-		data, err := json.Marshal(row)
-		if err != nil {
-			return nil, domain.Faultf(domain.InvalidArgument, "row %d: is not JSON: %v", i, err)
-		}
-		asked[i] = data
-	}
-	scores := make([]engines.Score, 0, len(rows))
-	for len(scores) < len(rows) {
-		if e.closed {
-			return nil, domain.Faultf(domain.FailedPrecondition, "the evaluation is closed")
-		}
-		if e.worker == nil {
-			var err error
-			if e.worker, err = e.start(ctx); err != nil {
-				return nil, err
-			}
-		}
-		left := asked[len(scores):]
-		some, whole := e.worker.score(ctx, left[:min(len(left), e.worker.left)], e.sandbox.options)
-		scores = append(scores, some...)
-		if e.worker.left -= len(some); !whole || e.worker.left == 0 {
-			e.worker.kill()
-			e.worker = nil
-		}
-		if ctx.Err() != nil {
-			return nil, context.Cause(ctx)
-		}
-	}
-	return scores, nil
 }
 
 // score asks for rows one after another without waiting in between. It answers
@@ -184,27 +149,4 @@ func (w *worker) broke(err error, within time.Duration) string {
 		return "the process of the code broke off: " + w.autopsy()
 	}
 	return "the process of the code was ended: " + err.Error()
-}
-
-// Close implements engines.Evaluation. A Score that is under way ends first.
-func (e *evaluation) Close() error {
-	e.once.Do(func() {
-		e.turn <- struct{}{}
-		e.closed = true
-		<-e.turn
-		e.discard()
-	})
-	return nil
-}
-
-// discard ends the worker and lets go of everything.
-func (e *evaluation) discard() {
-	if e.worker != nil {
-		e.worker.kill()
-		e.worker = nil
-	}
-	if e.dir != "" {
-		_ = os.RemoveAll(e.dir)
-	}
-	e.sandbox.users.give(e.user)
 }

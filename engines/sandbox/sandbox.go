@@ -12,6 +12,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"sync"
 	"time"
@@ -157,15 +158,31 @@ func (s *Sandbox) Open(ctx context.Context, code engines.EvaluatorCode) (engines
 	if err := s.Check(ctx); err != nil {
 		return nil, err
 	}
-	user, err := s.users.take()
+	e, err := s.ready(code)
 	if err != nil {
 		return nil, err
 	}
-	e := &evaluation{sandbox: s, code: code, user: user, turn: make(chan struct{}, 1)}
-	if e.dir, err = s.stage(code.Dir, user); err == nil {
-		e.worker, err = e.start(ctx)
+	first := e.idle[len(e.idle)-1]
+	if first.worker, err = e.start(ctx, first.user); err != nil {
+		e.discard()
+		return nil, err
 	}
+	return e, nil
+}
+
+// ready has a copy of code for as many workers as it is to have.
+func (s *Sandbox) ready(code engines.EvaluatorCode) (e *evaluation, err error) {
+	first, err := s.users.take()
 	if err != nil {
+		return nil, err
+	}
+	e = &evaluation{sandbox: s, code: code}
+	for _, more := range s.users.more(min(code.Parallelism, runtime.GOMAXPROCS(0))-1, first.group) {
+		e.idle = append(e.idle, &seat{user: more})
+	}
+	e.idle = append(e.idle, &seat{user: first})
+	e.turns = make(chan struct{}, len(e.idle))
+	if e.dir, err = s.stage(code.Dir, first); err != nil {
 		e.discard()
 		return nil, err
 	}
@@ -177,15 +194,11 @@ func (s *Sandbox) Build(ctx context.Context, code engines.EvaluatorCode, require
 	if err := s.Check(ctx); err != nil {
 		return "", err
 	}
-	user, err := s.users.take()
+	e, err := s.ready(code)
 	if err != nil {
 		return "", err
 	}
-	e := &evaluation{sandbox: s, code: code, user: user, turn: make(chan struct{}, 1)}
 	defer e.discard()
-	if e.dir, err = s.stage(code.Dir, user); err != nil {
-		return "", err
-	}
 	return e.build(ctx, requirements)
 }
 

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"sync"
 	"testing"
@@ -134,6 +135,56 @@ def evaluate(messages):
 	require.Contains(t, scores[1].Reason, "exit status 3")
 	require.Contains(t, scores[3].Reason, "signal 11")
 	require.Equal(t, "the code took longer than 1s", scores[4].Reason)
+}
+
+// Several workers score at one time; answers are in the order of rows all the
+// same, and what breaks one of them costs its row alone.
+func TestRowsAreScoredAtOneTime(t *testing.T) {
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(3))
+	s := working(t, sandbox.Options{Rows: 4})
+	code := codeOf(t, "main.py", `
+import os, time
+ME = os.urandom(8).hex()
+def evaluate(messages):
+    what = messages[-1]["content"]
+    if what == "exit": os._exit(3)
+    time.sleep(0.2 if what == "0.0" else 0.01)
+    return {"score": float(what), "reason": ME}`)
+	for most, want := range map[int]int{0: 1, 2: 2, 100: 3} {
+		code.Parallelism = most
+		scores, workers := score(t, open(t, s, code), said("0.0"), said("0.1"), said("0.2")), map[string]bool{}
+		for i, one := range scores {
+			require.Equal(t, float64(i)/10, one.Value)
+			workers[one.Reason] = true
+		}
+		require.Len(t, workers, want, "with %d at most", most)
+	}
+	code.Parallelism = 2
+	rows := make([]row, 100)
+	for i := range rows {
+		if rows[i] = said(fmt.Sprint(float64(i) / 100)); i%10 == 5 {
+			rows[i] = said("exit")
+		}
+	}
+	for i, one := range score(t, open(t, s, code), rows...) {
+		require.Equal(t, i%10 != 5, one.Valid, "row %d: %s", i, one.Reason)
+		if one.Valid {
+			require.Equal(t, float64(i)/100, one.Value)
+		} else {
+			require.Contains(t, one.Reason, "exit status 3")
+		}
+	}
+}
+
+// What scores for many at one time leaves room for those who come later.
+func TestManyWorkersLeaveRoomForOthers(t *testing.T) {
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(8))
+	s := working(t, sandbox.Options{Workers: 4})
+	code := codeOf(t, "main.py", "def evaluate(messages): return 1")
+	code.Parallelism = 8
+	for range 3 {
+		require.True(t, score(t, open(t, s, code), said("x"), said("y"), said("z"))[2].Valid)
+	}
 }
 
 func TestSecretsAreVariables(t *testing.T) {

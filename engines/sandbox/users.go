@@ -23,8 +23,9 @@ type users struct {
 	err  error
 }
 
-// A user whom a worker runs as; 0 is who we are.
-type user struct{ id int }
+// A user whom a worker runs as; 0 is who we are. The group may read the code:
+// it is the first user's of an evaluation.
+type user struct{ id, group int }
 
 func newUsers(n int) users {
 	u := users{free: make(chan user, n)}
@@ -35,7 +36,7 @@ func newUsers(n int) users {
 	for i := range n {
 		one := user{}
 		if first > 0 {
-			one.id = first + i
+			one = user{first + i, first + i}
 		}
 		u.free <- one
 	}
@@ -85,13 +86,27 @@ func (u users) take() (user, error) {
 	}
 }
 
-func (u users) give(one user) { u.free <- one }
+// more takes up to n users whom nobody else is likely to need: half of all are
+// left to those who come later.
+func (u users) more(n, group int) (taken []user) {
+	for len(taken) < n && len(u.free) > cap(u.free)/2 {
+		one, err := u.take()
+		if err != nil {
+			break // somebody was faster
+		}
+		one.group = group
+		taken = append(taken, one)
+	}
+	return taken
+}
+
+func (u users) give(one user) { u.free <- user{one.id, one.id} }
 
 // attributes start a process as the user, in a process group of its own.
 func (u user) attributes() *syscall.SysProcAttr {
 	a := &syscall.SysProcAttr{Setpgid: true}
 	if u.id > 0 {
-		a.Credential = &syscall.Credential{Uid: uint32(u.id), Gid: uint32(u.id)}
+		a.Credential = &syscall.Credential{Uid: uint32(u.id), Gid: uint32(u.group)}
 	}
 	return a
 }

@@ -178,7 +178,7 @@ func (t *attempt) prepare() (order engines.TrainOrder, release func(), err error
 		}
 	}
 	order = engines.TrainOrder{Method: t.order.Method, Settings: t.order.Settings, Seed: t.order.Seed,
-		WorkDir: filepath.Join(t.dir, "work"), Parallelism: max(1, int(t.order.CPUMilli/1000))}
+		WorkDir: filepath.Join(t.dir, "work"), Parallelism: t.cores()}
 	if err := os.MkdirAll(order.WorkDir, 0o700); err != nil {
 		return order, release, err
 	}
@@ -218,6 +218,9 @@ func (t *attempt) prepare() (order engines.TrainOrder, release func(), err error
 	}
 	return order, release, nil
 }
+
+// cores is how many the attempt may keep busy.
+func (t *attempt) cores() int { return max(1, int(t.order.CPUMilli/1000)) }
 
 func paths(dir string, folder *wire.Folder) []string {
 	if folder == nil {

@@ -24,7 +24,11 @@ func (t *attempt) openEvaluation() (_ engines.Evaluation, closed func(), err err
 	if err != nil {
 		return nil, closed, fmt.Errorf("evaluator: %w", err)
 	}
-	evaluation, err := engine.Scorer.Open(t.work, engines.EvaluatorCode{Dir: dir, EntryFile: asked.EntryFile, EntryFunc: asked.EntryFunc, Env: asked.Env})
+	code := engines.EvaluatorCode{Dir: dir, EntryFile: asked.EntryFile, EntryFunc: asked.EntryFunc, Env: asked.Env, Parallelism: t.cores()}
+	if how := t.order.Settings.Rollouts; how != nil && how.MaxConcurrentEvaluations > 0 {
+		code.Parallelism = how.MaxConcurrentEvaluations
+	}
+	evaluation, err := engine.Scorer.Open(t.work, code)
 	if err != nil {
 		free()
 		return nil, closed, fmt.Errorf("evaluator: %w", err)
