@@ -60,6 +60,7 @@ func prepareShape(c *call, name domain.Name, given *DeploymentShape, extra map[s
 	c.wantModel(v, prefix+"baseModel", given.BaseModel, "")
 	c.wantModel(v, prefix+"draftModel", given.DraftModel, "")
 	if row, ok := c.usableModel(c.account, given.BaseModel); ok {
+		v.Require(row.State.Kind != domain.SpeechModel, prefix+"baseModel", "names a speech model, which no shape is for: deploy it without one")
 		v.Require(row.State.Kind != domain.PEFTAddon, prefix+"baseModel", "names an addon: give the model that it was made for, %s", row.State.BaseModel)
 		given.model = row.State.Traits()
 	}

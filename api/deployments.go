@@ -14,6 +14,7 @@ type Deployment struct {
 	Name string `json:"name" api:"output"`
 	domain.DeploymentSpec
 	DirectRouteAPIKeys  []string      `json:"directRouteApiKeys,omitempty" api:"input" query:"-"`
+	SpeechFormat        string        `json:"speechFormat,omitempty" api:"output"`
 	CreateTime          *time.Time    `json:"createTime,omitempty" api:"output"`
 	UpdateTime          *time.Time    `json:"updateTime,omitempty" api:"output"`
 	DeleteTime          *time.Time    `json:"deleteTime,omitempty" api:"output"`
@@ -34,6 +35,7 @@ type Deployment struct {
 	skipShape     bool                           // it need not be validated
 	unspeculative bool                           // speculation is off, whatever the shape says
 	model         domain.ModelSize               // of the baseModel
+	listens       string                         // format of the baseModel, if it is a speech model
 	zeroFloor     time.Duration                  // shortest scaleToZeroWindow
 	fleet         string                         // accelerator that is taken where none is named
 }
@@ -75,7 +77,7 @@ var deployments = &resource[domain.Deployment, Deployment]{
 	prepare: prepareDeployment,
 	create: func(c *call, _ domain.Name, given *Deployment) domain.Command[domain.Deployment] {
 		spec := given.DeploymentSpec
-		spec.DirectRouteAPIKeys = given.sealed
+		spec.DirectRouteAPIKeys, spec.SpeechFormat = given.sealed, given.listens
 		return domain.CreateDeployment{DeploymentSpec: spec, CreatedBy: string(c.caller.key), Model: given.model, ZeroFloor: given.zeroFloor, Accelerator: given.fleet}
 	},
 	update: func(old domain.Deployment, merged, given *Deployment, changed mask) (domain.Command[domain.Deployment], error) {
@@ -83,7 +85,7 @@ var deployments = &resource[domain.Deployment, Deployment]{
 		if err != nil {
 			return nil, err
 		}
-		spec.DirectRouteAPIKeys = old.DirectRouteAPIKeys
+		spec.DirectRouteAPIKeys, spec.SpeechFormat = old.DirectRouteAPIKeys, old.SpeechFormat
 		if changed.has("directRouteApiKeys") {
 			spec.DirectRouteAPIKeys = given.sealed
 		}
@@ -117,7 +119,7 @@ func renderDeployment(v *projections.View, row *projections.Row[domain.Deploymen
 	*out = Deployment{Name: string(row.Name), DeploymentSpec: d.DeploymentSpec, CreateTime: stampOf(&row.CreateTime), UpdateTime: stampOf(&row.UpdateTime),
 		DeleteTime: d.DeleteTime, PurgeTime: d.PurgeTime, State: d.State, Status: d.Status, CreatedBy: d.CreatedBy,
 		DesiredReplicaCount: d.DesiredReplicas, Region: regionOf(d.Placement)}
-	out.DeploymentSpec.DirectRouteAPIKeys = nil
+	out.DeploymentSpec.DirectRouteAPIKeys, out.SpeechFormat = nil, d.SpeechFormat
 	if v != nil && d.EnableAddons {
 		out.NumPeftDeviceCached = new(int)
 		for addon := range addonsOf(v, row.Name) {
@@ -202,6 +204,7 @@ func prepareDeployment(c *call, name domain.Name, given *Deployment, _ map[strin
 	c.sizeUp(v, name, given)
 	c.wantModel(v, "baseModel", given.BaseModel, "")
 	c.wantModel(v, "draftModel", given.Drafter(), "")
+	v.Require(c.speechFormat(given.Drafter()) == "", "draftModel", "names a speech model, which drafts no text: name one that answers with text")
 	v.Require(len(given.DirectRouteAPIKeys) <= maxDirectKeys, "directRouteApiKeys", "must hold at most %d keys", maxDirectKeys)
 	for _, key := range given.DirectRouteAPIKeys {
 		v.Require(key != "" && len(key) <= maxDirectKeySize, "directRouteApiKeys", "each must have 1 to %d bytes", maxDirectKeySize)
@@ -231,10 +234,21 @@ func (c *call) sizeUp(v *domain.Violations, name domain.Name, given *Deployment)
 		model = row.State.BaseModel
 	}
 	given.model, given.zeroFloor, given.fleet = c.sizeOf(model), c.Limits.ScaleToZero, domain.FleetAccelerator(c.snapshot().Fleet())
+	given.listens = c.speechFormat(model)
 	if given.DeploymentTemplate != "" {
 		row, ok := c.snapshot().Accounts.Get(domain.NewName(c.account, "accounts", c.account))
 		v.Require(ok && row.State.AccountType == domain.Enterprise, "deploymentTemplate", "is for accounts of type %s: leave it out, and give the settings themselves", domain.Enterprise)
 	}
+}
+
+// speechFormat is the format of a speech model that the account may use; "" of
+// any other name.
+func (c *call) speechFormat(model string) string {
+	row, ok := c.usableModel(c.account, model)
+	if !ok {
+		return ""
+	}
+	return row.State.SpeechFormat()
 }
 
 // sizeOf is the size of a model that the account may use; of an addon, its

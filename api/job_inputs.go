@@ -180,6 +180,8 @@ func (c *call) wantModel(v *domain.Violations, field, ref, kind string) {
 		v.Add(field, "names no model that accounts/%s may use: its own and public ones are listed at /inference/v1/models and in accounts/%s/models", c.account, publicAccount)
 	case row.State.State != domain.ModelReady:
 		v.Add(field, "names a model that is %s: wait until it is READY", row.State.State)
+	case row.State.Kind == domain.SpeechModel && kind != "":
+		v.Add(field, "names a speech model, which transcribes: name one that answers with text")
 	case kind == domain.BaseModel && row.State.Kind != kind:
 		v.Add(field, "names an adapter: give it as warmStartFrom")
 	case kind == domain.PEFTAddon && row.State.Kind != kind:

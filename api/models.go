@@ -11,27 +11,28 @@ import (
 
 // Model is a model on the wire.
 type Model struct {
-	Name              string        `json:"name" api:"output"`
-	DisplayName       string        `json:"displayName"`
-	Description       string        `json:"description"`
-	Kind              string        `json:"kind"`
-	BaseModel         string        `json:"baseModel,omitempty"`
-	Public            bool          `json:"public"`
-	CreateTime        *time.Time    `json:"createTime,omitempty" api:"output"`
-	UpdateTime        *time.Time    `json:"updateTime,omitempty" api:"output"`
-	State             string        `json:"state" api:"output"`
-	Status            domain.Status `json:"status" api:"output"`
-	CreatedBy         string        `json:"createdBy,omitempty" api:"output"`
-	ModelType         string        `json:"modelType,omitempty" api:"output"`
-	ParameterCount    domain.Count  `json:"parameterCount" api:"output"`
-	ContextLength     int           `json:"contextLength" api:"output"`
-	Precision         string        `json:"precision,omitempty" api:"output"` // FP32, BF16, FP16 …: as most of its numbers are stored
-	Embedding         bool          `json:"embedding,omitempty" api:"output"` // it makes vectors, not text
-	LoraRank          int           `json:"loraRank,omitempty" api:"output"`
-	LoraTargetModules []string      `json:"loraTargetModules,omitempty" api:"output"`
-	SourceJob         string        `json:"sourceJob,omitempty" api:"output"`
-	SizeBytes         domain.Count  `json:"sizeBytes" api:"output"`
-	Copies            []ModelCopy   `json:"copies,omitempty" api:"output"`
+	Name              string                 `json:"name" api:"output"`
+	DisplayName       string                 `json:"displayName"`
+	Description       string                 `json:"description"`
+	Kind              string                 `json:"kind"`
+	BaseModel         string                 `json:"baseModel,omitempty"`
+	Public            bool                   `json:"public"`
+	Speech            *domain.SpeechSettings `json:"speech,omitempty"`
+	CreateTime        *time.Time             `json:"createTime,omitempty" api:"output"`
+	UpdateTime        *time.Time             `json:"updateTime,omitempty" api:"output"`
+	State             string                 `json:"state" api:"output"`
+	Status            domain.Status          `json:"status" api:"output"`
+	CreatedBy         string                 `json:"createdBy,omitempty" api:"output"`
+	ModelType         string                 `json:"modelType,omitempty" api:"output"`
+	ParameterCount    domain.Count           `json:"parameterCount" api:"output"`
+	ContextLength     int                    `json:"contextLength" api:"output"`
+	Precision         string                 `json:"precision,omitempty" api:"output"` // FP32, BF16, FP16 …: as most of its numbers are stored
+	Embedding         bool                   `json:"embedding,omitempty" api:"output"` // it makes vectors, not text
+	LoraRank          int                    `json:"loraRank,omitempty" api:"output"`
+	LoraTargetModules []string               `json:"loraTargetModules,omitempty" api:"output"`
+	SourceJob         string                 `json:"sourceJob,omitempty" api:"output"`
+	SizeBytes         domain.Count           `json:"sizeBytes" api:"output"`
+	Copies            []ModelCopy            `json:"copies,omitempty" api:"output"`
 }
 
 // ModelCopy is a copy of a model in another precision, on the wire.
@@ -69,7 +70,7 @@ var models = &resource[domain.Model, Model]{
 }
 
 func (m *Model) spec() domain.ModelSpec {
-	return domain.ModelSpec{DisplayName: m.DisplayName, Description: m.Description, Kind: m.Kind, BaseModel: m.BaseModel, Public: m.Public}
+	return domain.ModelSpec{DisplayName: m.DisplayName, Description: m.Description, Kind: m.Kind, BaseModel: m.BaseModel, Public: m.Public, Speech: m.Speech}
 }
 
 // prepareModel fills in the kind of a new model, and looks at what a model is
@@ -84,11 +85,14 @@ func prepareModel(c *call, _ domain.Name, given *Model, extra map[string]string,
 	if extra == nil { // an update: kind and baseModel stay
 		return nil
 	}
-	if given.Kind == "" {
+	switch {
+	case given.Kind != "":
+	case given.Speech != nil:
+		given.Kind = domain.SpeechModel
+	case given.BaseModel != "":
+		given.Kind = domain.PEFTAddon
+	default:
 		given.Kind = domain.BaseModel
-		if given.BaseModel != "" {
-			given.Kind = domain.PEFTAddon
-		}
 	}
 	if _, ok := domain.ParseName(given.BaseModel, domain.Models.Collection); !ok {
 		return nil // the decision says what is wrong with its form
@@ -102,7 +106,7 @@ func prepareModel(c *call, _ domain.Name, given *Model, extra map[string]string,
 func renderModel(_ *projections.View, row *projections.Row[domain.Model], out *Model) {
 	m := &row.State
 	*out = Model{Name: string(row.Name), DisplayName: m.DisplayName, Description: m.Description, Kind: m.Kind, BaseModel: m.BaseModel,
-		Public: m.Public, CreateTime: stampOf(&row.CreateTime), UpdateTime: stampOf(&row.UpdateTime), State: m.State, Status: m.Status,
+		Public: m.Public, Speech: m.Speech, CreateTime: stampOf(&row.CreateTime), UpdateTime: stampOf(&row.UpdateTime), State: m.State, Status: m.Status,
 		CreatedBy: m.CreatedBy, ModelType: m.ModelType, ParameterCount: m.ParameterCount, ContextLength: m.ContextLength,
 		Precision: m.Precision, Embedding: m.Embedding, LoraRank: m.LoraRank, LoraTargetModules: m.LoraTargets, SourceJob: string(m.SourceJob)}
 	out.SizeBytes = sizeOf(m.Files)

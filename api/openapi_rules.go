@@ -44,7 +44,7 @@ var fieldRules = map[string]rule{
 	"codeHostRepositoryName": {most: 1024},
 
 	"Model.state": oneOf("STATE_UNSPECIFIED", domain.ModelUploading, domain.ModelReady),
-	"kind":        oneOf(domain.BaseModel, domain.PEFTAddon),
+	"kind":        oneOf(domain.ModelKinds...),
 
 	"Model.precision": oneOf(domain.StoredPrecisions...),
 

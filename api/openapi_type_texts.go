@@ -80,6 +80,7 @@ var typeTexts = map[string]string{
 	"Node":                    "A machine that works.",
 	"ORPOLoss":                "Settings of the method ORPO, which trains without a reference model.",
 	"ObjectStoreConfig":       "With which credentials a job reads and writes an object store.",
+	"SpeechSettings":          "How a speech model is listened with.",
 	"Placement":               "Where replicas may run: at most one of its fields is given; with none it is the multi-region GLOBAL.",
 	"Preview":                 "Some rows of a dataset, as they are stored.",
 	"ReinforcementJob":        "A job that lets a model answer prompts, has an evaluator score the answers, and teaches the model to score better.",

@@ -52,6 +52,7 @@ type DeploymentSpec struct {
 	ActiveModelVersion              string             `json:"activeModelVersion,omitempty"`
 	TargetModelVersion              string             `json:"targetModelVersion,omitempty"`
 	PricingPlanID                   string             `json:"pricingPlanId,omitempty"`
+	SpeechFormat                    string             `json:"speechFormat,omitempty"` // of its model, as it was when the deployment was created; "" of one that answers with text
 }
 
 func (s DeploymentSpec) check() error {
@@ -82,6 +83,7 @@ func (s DeploymentSpec) check() error {
 	s.AutoscalingPolicy.check(&v)
 	v.Require(!s.EnableMTP || s.Drafter() == "", "enableMtp", "lets the model draft for itself, and draftModel another one: give one of them")
 	reference(&v, "draftModel", s.Drafter(), "models")
+	s.checkListening(&v)
 	return v.Err()
 }
 
@@ -154,6 +156,9 @@ func (s DeploymentSpec) filled(model ModelSize) DeploymentSpec {
 // Takes is what one replica needs of its node.
 func (s DeploymentSpec) Takes() Resources {
 	takes := Resources{CPUMilli: 100, MemoryMiB: 128}
+	if s.SpeechFormat != "" {
+		takes.MemoryMiB = speechMemoryMiB
+	}
 	if s.AcceleratorCount > 0 {
 		takes.Accelerators = map[string]int{s.AcceleratorType: s.AcceleratorCount}
 	}

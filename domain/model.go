@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// A model is a set of weights: a base model, a full-parameter fine-tune, or a
-// LoRA adapter on a base model. Its weights are fixed once it is READY; copies
+// A model is a set of weights: a base model, a full-parameter fine-tune, a
+// LoRA adapter on a base model, or a model that listens to speech. Its weights are fixed once it is READY; copies
 // in other precisions may be made of them (model_copy.go).
 //
 //	(none)    --CreateModel-->   UPLOADING
@@ -37,9 +37,13 @@ const (
 	ModelUploading = "UPLOADING"
 	ModelReady     = "READY"
 
-	BaseModel = "HF_BASE_MODEL"
-	PEFTAddon = "HF_PEFT_ADDON"
+	BaseModel   = "HF_BASE_MODEL"
+	PEFTAddon   = "HF_PEFT_ADDON"
+	SpeechModel = "SPEECH_MODEL" // it transcribes, and answers with no text of its own
 )
+
+// ModelKinds in the order in which they are named.
+var ModelKinds = []string{BaseModel, PEFTAddon, SpeechModel}
 
 // ModelSpec is what the caller sets.
 type ModelSpec struct {
@@ -48,6 +52,8 @@ type ModelSpec struct {
 	Kind        string `json:"kind"`
 	BaseModel   string `json:"baseModel,omitempty"` // of an addon; of a fine-tune, what it came from
 	Public      bool   `json:"public"`              // may be read and deployed from any account
+
+	Speech *SpeechSettings `json:"speech,omitempty"` // of a speech model, and of no other
 }
 
 // ModelFacts are what the weights themselves say.
@@ -257,18 +263,21 @@ func (c RegisterModel) Decide(m Model, _ time.Time) (Event[Model], error) {
 	return ModelRegistered(c), nil
 }
 
-// UpdateModel replaces what the caller sets; kind and baseModel stay.
+// UpdateModel replaces what the caller sets; kind, baseModel and the format of
+// speech stay.
 type UpdateModel struct{ ModelSpec }
 
 func (c UpdateModel) Decide(m Model, _ time.Time) (Event[Model], error) {
 	var v Violations
 	v.Require(c.Kind == m.Kind, "kind", "cannot change")
 	v.Require(c.BaseModel == m.BaseModel, "baseModel", "cannot change")
+	v.Require(c.Speech.format() == m.Speech.format(), "speech.format", "cannot change")
+	c.checkSpeech(&v)
 	checkText(&v, c.DisplayName, c.Description)
 	switch {
 	case !m.Exists():
 		return nil, gone("model")
-	case m.ModelSpec == c.ModelSpec:
+	case sameJSON(m.ModelSpec, c.ModelSpec):
 		return nil, nil
 	}
 	return ModelUpdated(c), v.Err()
@@ -287,9 +296,20 @@ func (DeleteModel) Decide(m Model, _ time.Time) (Event[Model], error) {
 func (s ModelSpec) check() error {
 	var v Violations
 	checkText(&v, s.DisplayName, s.Description)
-	v.Require(s.Kind != "", "kind", "must be %s or %s", BaseModel, PEFTAddon)
-	oneOf(&v, "kind", s.Kind, BaseModel, PEFTAddon)
+	v.Require(s.Kind != "", "kind", "must be one of %s", join(ModelKinds))
+	oneOf(&v, "kind", s.Kind, ModelKinds...)
 	reference(&v, "baseModel", s.BaseModel, "models")
 	v.Require(s.Kind != PEFTAddon || s.BaseModel != "", "baseModel", "is required for an addon")
+	s.checkSpeech(&v)
 	return v.Err()
+}
+
+// checkSpeech requires that a speech model says how it is listened with, and no
+// other does.
+func (s ModelSpec) checkSpeech(v *Violations) {
+	v.Require(s.Kind == SpeechModel || s.Speech == nil, "speech", "is for models of kind %s: leave it out, or give that kind", SpeechModel)
+	v.Require(s.Kind != SpeechModel || s.Speech != nil, "speech", "is required for a speech model: its format says who can listen with it, one of %s", join(SpeechFormats))
+	if s.Speech != nil {
+		s.Speech.check(v)
+	}
 }

@@ -83,6 +83,8 @@ func (c PrepareModel) Decide(m Model, now time.Time) (Event[Model], error) {
 		return nil, gone("model")
 	case m.State != ModelReady:
 		return nil, precondition("MODEL_NOT_READY", "the model is %s: upload its weights first", m.State)
+	case m.Kind == SpeechModel:
+		return nil, precondition("SPEECH_MODEL", "a speech model is listened with as it is, in whatever precision its files have: it needs no copy")
 	case m.Precision == c.Precision, made.State == CopyPreparing, made.State == CopyReady:
 		return nil, nil
 	}

@@ -25,7 +25,7 @@ func TestModel(t *testing.T) {
 	decide(t, domain.Models, []D{
 		{name: "create", when: domain.CreateModel(made), then: made},
 		{name: "create twice", given: f(made), when: domain.CreateModel(made), fault: "ALREADY_EXISTS"},
-		{name: "create without a kind", when: domain.CreateModel{}, fault: "INVALID_FIELDS", says: "kind: must be HF_BASE_MODEL or HF_PEFT_ADDON"},
+		{name: "create without a kind", when: domain.CreateModel{}, fault: "INVALID_FIELDS", says: "kind: must be one of HF_BASE_MODEL, HF_PEFT_ADDON, SPEECH_MODEL"},
 		{name: "create an addon without its base", when: domain.CreateModel{ModelSpec: domain.ModelSpec{Kind: domain.PEFTAddon}}, fault: "INVALID_FIELDS", says: "baseModel: is required for an addon"},
 		{name: "upload", given: f(made), when: domain.UploadModel(first), then: first},
 		{name: "upload twice", given: f(made, first), when: domain.UploadModel(first)},

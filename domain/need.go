@@ -37,7 +37,11 @@ func (s TrainerSpec) Need() Need { return trainingNeed(s.NodeCount, "train:rlor"
 
 // Need is what one replica asks of the fleet.
 func (s DeploymentSpec) Need() Need {
-	return Need{Count: 1, Pool: PoolInference, Engine: "complete", Takes: s.Takes()}
+	engine := "complete"
+	if s.SpeechFormat != "" {
+		engine = SpeechAbility(s.SpeechFormat)
+	}
+	return Need{Count: 1, Pool: PoolInference, Engine: engine, Takes: s.Takes()}
 }
 
 // String is the need in words, for whoever waits for it.

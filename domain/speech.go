@@ -2,7 +2,6 @@ package domain
 
 import (
 	"maps"
-	"reflect"
 	"slices"
 	"strings"
 )
@@ -18,6 +17,9 @@ const (
 
 // SpeechFormats in the order in which they are named.
 var SpeechFormats = []string{SpeechPocketsphinx, SpeechFasterWhisper, SpeechWhisperCPP, SpeechOpenAI, SpeechSimulated}
+
+// SpeechAbility is what a node must be able to do to listen with a format.
+func SpeechAbility(format string) string { return "transcribe:" + format }
 
 // Names of models that take part in listening (interface.md 2.13).
 var (
@@ -41,30 +43,61 @@ type SpeechSettings struct {
 	DiarizationModel string            `json:"diarizationModel,omitempty"` // that tells speakers apart
 }
 
-// Equal tells whether two settings say the same; nil only equals nil.
-func (s *SpeechSettings) Equal(other *SpeechSettings) bool { return reflect.DeepEqual(s, other) }
+// format is that of a speech model; "" of any other.
+func (s *SpeechSettings) format() string {
+	if s == nil {
+		return ""
+	}
+	return s.Format
+}
+
+// speechMemoryMiB is what a replica that listens takes: CMU Sphinx holds about
+// 100 MiB for each recording that it listens to. What a model holds on an
+// accelerator is not counted in it.
+const speechMemoryMiB = 512
 
 const (
 	maxSpeechNames = 200 // bytes of a name that a server has for a model
 	maxLanguages   = 200
 )
 
-func (s SpeechSettings) check(v *Violations) {
+func (s *SpeechSettings) check(v *Violations) {
 	v.Require(s.Format != "", "speech.format", "is required: one of %s", join(SpeechFormats))
 	oneOf(v, "speech.format", s.Format, SpeechFormats...)
 	v.Require(len(s.Languages) <= maxLanguages, "speech.languages", "must be at most %d", maxLanguages)
 	for _, code := range s.Languages[:min(len(s.Languages), maxLanguages)] {
 		v.Require(slices.Contains(SpeechLanguages, code), "speech.languages", "%q is no language that can be asked for", code)
 	}
-	s.checkNames(v, "speech.vadModels", s.VADModels, VADModels)
-	s.checkNames(v, "speech.alignmentModels", s.AlignmentModels, AlignmentModels)
+	checkNames(v, "speech.vadModels", s.VADModels, VADModels)
+	checkNames(v, "speech.alignmentModels", s.AlignmentModels, AlignmentModels)
 	v.Require(len(s.DiarizationModel) <= maxSpeechNames, "speech.diarizationModel", "must have at most %d bytes", maxSpeechNames)
 }
 
 // checkNames requires that keys are known, and that each has a value.
-func (s SpeechSettings) checkNames(v *Violations, field string, names map[string]string, known []string) {
+func checkNames(v *Violations, field string, names map[string]string, known []string) {
 	for _, name := range slices.Sorted(maps.Keys(names)) {
 		v.Require(slices.Contains(known, name), field, "%q is no model that can be asked for: only %s", name, join(known))
 		v.Require(names[name] != "" && len(names[name]) <= maxSpeechNames, field, "%q needs a name of 1 to %d bytes that the server knows", name, maxSpeechNames)
+	}
+}
+
+// SpeechFormat is the format of a speech model; "" of any other.
+func (s ModelSpec) SpeechFormat() string { return s.Speech.format() }
+
+// checkListening refuses what only a model that answers with text can have.
+func (s DeploymentSpec) checkListening(v *Violations) {
+	if s.SpeechFormat == "" {
+		return
+	}
+	for _, one := range []struct {
+		field string
+		set   bool
+	}{
+		{"precision", !unspecified(s.Precision)}, {"enableAddons", s.EnableAddons}, {"draftModel", s.Drafter() != ""},
+		{"draftTokenCount", s.DraftTokenCount != 0}, {"ngramSpeculationLength", s.NgramSpeculationLength != 0}, {"enableMtp", s.EnableMTP},
+		{"maxContextLength", s.MaxContextLength != 0}, {"enableHotLoad", s.EnableHotLoad}, {"enableHotReloadLatestAddon", s.EnableHotReloadLatestAddon},
+		{"autoTune", s.AutoTune != nil && s.AutoTune.LongPrompt}, {"deploymentShape", s.DeploymentShape != ""},
+	} {
+		v.Require(!one.set, one.field, "is for models that answer with text, and the baseModel transcribes speech: leave it out")
 	}
 }

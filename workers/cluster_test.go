@@ -125,7 +125,11 @@ func (c *cluster) open() {
 
 // agent runs an agent in this process and waits until it is registered.
 func (c *cluster) agent(node string, engine engines.Engine) (stop func()) {
-	a, err := agent.New(agent.Options{Node: node, Token: "token of " + node, URL: c.server.URL(), Dir: c.TempDir(), Engine: engine, Log: testLog,
+	return c.agentIn(node, c.TempDir(), engine)
+}
+
+func (c *cluster) agentIn(node, dir string, engine engines.Engine) (stop func()) {
+	a, err := agent.New(agent.Options{Node: node, Token: "token of " + node, URL: c.server.URL(), Dir: dir, Engine: engine, Sound: raw, Log: testLog,
 		Capacity: map[string]int{"VENDOR_A_L4_24GB": 2}, LeaveWithin: 10 * time.Second})
 	require.NoError(c, err)
 	stop = c.background(a.Run)
@@ -274,7 +278,7 @@ const childNode, childURL, childDir, childHang = "ANNEAL_TEST_NODE", "ANNEAL_TES
 func runChild() {
 	step, _ := strconv.Atoi(os.Getenv(childHang))
 	a, err := agent.New(agent.Options{Node: os.Getenv(childNode), Token: "token of " + os.Getenv(childNode), URL: os.Getenv(childURL),
-		Dir: os.Getenv(childDir), Engine: hangAt(step), Log: testLog})
+		Dir: os.Getenv(childDir), Engine: hangAt(step), Sound: raw, Log: testLog})
 	if err == nil {
 		err = a.Run(context.Background())
 	}

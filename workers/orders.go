@@ -232,6 +232,19 @@ func (d *Desk) model(ctx context.Context, view *projections.View, name domain.Na
 	return base, adapter, err
 }
 
+// listened is how the model of a deployment is listened with; nil for one that
+// answers. A model that was made anew may be of another kind.
+func listened(v *projections.View, deployment *projections.Row[domain.Deployment]) (*domain.SpeechSettings, error) {
+	row, err := ready(v, domain.Name(deployment.State.BaseModel))
+	if err == nil && row.State.SpeechFormat() != deployment.State.SpeechFormat {
+		err = domain.Faultf(domain.FailedPrecondition, "the model %s is not of the format that the deployment was made for: create another deployment", row.Name)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return row.State.Speech, nil
+}
+
 func ready(v *projections.View, name domain.Name) (*projections.Row[domain.Model], error) {
 	row, ok := v.Models.Get(name)
 	switch {
@@ -292,6 +305,9 @@ func (d *Desk) serve(ctx context.Context, node string, view *projections.View, a
 	base, adapter, err := d.model(ctx, view, domain.Name(row.State.BaseModel), precision)
 	if err == nil {
 		order.Base, order.Adapter = *base, adapter
+		order.Speech, err = listened(view, row)
+	}
+	if err == nil {
 		err = orders.fit(order)
 	}
 	switch {

@@ -32,47 +32,62 @@ type Replicas struct {
 // replica may be asked. Faults of the engine come back as they are.
 func (r Replicas) Complete(ctx context.Context, deployment domain.Name, replica domain.Replica, req engines.CompletionRequest,
 	emit func(engines.Chunk) error) (engines.Usage, error) {
+	return ask[engines.Usage](ctx, r, wire.CompleteSubject, deployment, replica, req, emit)
+}
+
+// Transcribe has one replica listen to one recording, as Complete has it
+// answer: what it hears comes in the order of time. A recording may be listened
+// to again from its beginning by another replica, which may cut it otherwise.
+func (r Replicas) Transcribe(ctx context.Context, deployment domain.Name, replica domain.Replica, req engines.Transcription,
+	emit func(engines.Listened) error) (engines.Heard, error) {
+	return ask[engines.Heard](ctx, r, wire.TranscribeSubject, deployment, replica, req, emit)
+}
+
+// ask asks a replica, and reads the stream that answers.
+func ask[Total, Request, Piece any](ctx context.Context, r Replicas, subject func(node string) string, deployment domain.Name, replica domain.Replica,
+	req Request, emit func(Piece) error) (Total, error) {
+	var none Total
 	node := replica.Node.ID()
 	id, err := uuid.NewV7()
 	if err != nil {
-		return engines.Usage{}, err
+		return none, err
 	}
-	ask := wire.Completion{Version: wire.Version, ID: id.String(), Deployment: deployment, Replica: replica.ID, Request: req}
-	data, err := wire.Marshal(ask)
+	question := wire.Ask[Request]{Version: wire.Version, ID: id.String(), Deployment: deployment, Replica: replica.ID, Request: req}
+	data, err := wire.Marshal(question)
 	if err != nil {
-		return engines.Usage{}, err
+		return none, err
 	}
 	// More parts than the window are never on their way, so none is dropped.
 	parts := make(chan *nats.Msg, wire.Window+1)
-	subscription, err := r.Conn.ChanSubscribe(wire.StreamSubject(node, ask.ID), parts)
+	subscription, err := r.Conn.ChanSubscribe(wire.StreamSubject(node, question.ID), parts)
 	if err != nil {
-		return engines.Usage{}, unreachable(err)
+		return none, unreachable(err)
 	}
 	defer func() { _ = subscription.Unsubscribe() }() // fails only when the connection is gone, and it with it
-	if err := r.Conn.PublishRequest(wire.CompleteSubject(node), subscription.Subject, data); err != nil {
-		return engines.Usage{}, unreachable(err)
+	if err := r.Conn.PublishRequest(subject(node), subscription.Subject, data); err != nil {
+		return none, unreachable(err)
 	}
-	reader := &reader{conn: r.Conn, node: node, id: ask.ID, silence: cmp.Or(r.Silence, wire.Silence), parts: parts, emit: emit}
-	usage, done, err := reader.read(ctx)
+	reader := &reader[Piece, Total]{conn: r.Conn, node: node, id: question.ID, silence: cmp.Or(r.Silence, wire.Silence), parts: parts, emit: emit}
+	total, done, err := reader.read(ctx)
 	if !done {
 		reader.say(true)
 	}
-	return usage, err
+	return total, err
 }
 
 // A reader receives one stream.
-type reader struct {
+type reader[Piece, Total any] struct {
 	conn     *nats.Conn
 	node, id string
 	silence  time.Duration
 	parts    <-chan *nats.Msg
-	emit     func(engines.Chunk) error
+	emit     func(Piece) error
 	emitted  atomic.Uint64 // parts that are emitted
 }
 
 // read emits the parts as they come. done tells that the node has ended the
 // stream by itself.
-func (r *reader) read(ctx context.Context) (usage engines.Usage, done bool, err error) {
+func (r *reader[Piece, Total]) read(ctx context.Context) (total Total, done bool, err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	go r.beat(ctx) // emit may take long, and the node wants to know that somebody reads
@@ -83,30 +98,30 @@ func (r *reader) read(ctx context.Context) (usage engines.Usage, done bool, err 
 		select {
 		case m = <-r.parts:
 		case <-silent.C:
-			return usage, false, unavailable("node %s fell silent in the middle of an answer", r.node)
+			return total, false, unavailable("node %s fell silent in the middle of an answer", r.node)
 		case <-ctx.Done():
-			return usage, false, ctx.Err()
+			return total, false, ctx.Err()
 		}
 		if m.Header.Get("Status") == "503" {
-			return usage, true, unavailable("no agent answers on node %s", r.node)
+			return total, true, unavailable("no agent answers on node %s", r.node)
 		}
-		var part wire.Part
+		var part wire.Part[Piece, Total]
 		if err := wire.Unmarshal(m.Data, &part); err != nil {
-			return usage, false, err
+			return total, false, err
 		}
 		if want := r.emitted.Load() + 1; part.Seq != want {
-			return usage, false, unavailable("a part of the answer was lost on its way: part %d came instead of %d", part.Seq, want)
+			return total, false, unavailable("a part of the answer was lost on its way: part %d came instead of %d", part.Seq, want)
 		}
-		for _, chunk := range part.Chunks {
-			if err := r.emit(chunk); err != nil {
-				return usage, part.Done, err
+		for _, piece := range part.Pieces {
+			if err := r.emit(piece); err != nil {
+				return total, part.Done, err
 			}
 		}
-		if part.Usage != nil {
-			usage = *part.Usage
+		if part.Total != nil {
+			total = *part.Total
 		}
 		if part.Done {
-			return usage, true, part.Fault.Err()
+			return total, true, part.Fault.Err()
 		}
 		if r.emitted.Add(1)%(wire.Window/2) == 0 {
 			r.say(false)
@@ -116,7 +131,7 @@ func (r *reader) read(ctx context.Context) (usage engines.Usage, done bool, err 
 }
 
 // beat says that somebody reads, until ctx is done.
-func (r *reader) beat(ctx context.Context) {
+func (r *reader[Piece, Total]) beat(ctx context.Context) {
 	pulse := time.NewTicker(wire.Pulse)
 	defer pulse.Stop()
 	for {
@@ -130,7 +145,7 @@ func (r *reader) beat(ctx context.Context) {
 }
 
 // say tells the node what has arrived, or that no more is wanted.
-func (r *reader) say(stop bool) {
+func (r *reader[Piece, Total]) say(stop bool) {
 	data, err := wire.Marshal(wire.Heard{Version: wire.Version, ID: r.id, Seq: r.emitted.Load(), Stop: stop})
 	if err == nil {
 		_ = r.conn.Publish(wire.HearSubject(r.node), data) // unheard, the node gives up by itself

@@ -343,7 +343,7 @@ func TestLostPart(t *testing.T) {
 			node := c.raw("n1")
 			_, err := node.Subscribe(wire.CompleteSubject("n1"), func(m *nats.Msg) {
 				for _, seq := range seqs {
-					data, _ := json.Marshal(wire.Part{Version: wire.Version, Seq: seq, Chunks: []engines.Chunk{{Text: "a"}}, Done: seq == 3})
+					data, _ := json.Marshal(wire.CompletionPart{Version: wire.Version, Seq: seq, Pieces: []engines.Chunk{{Text: "a"}}, Done: seq == 3})
 					_ = node.Publish(m.Reply, data)
 				}
 			})

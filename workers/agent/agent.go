@@ -9,6 +9,7 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"maps"
 	"net/http"
@@ -45,9 +46,16 @@ type Options struct {
 	// finished in this time; 0 is 25 s.
 	LeaveWithin time.Duration
 	LoadWithin  time.Duration // how long the engine may take to load a model; 0 is 30 min
+	Sound       Sound         // reads recordings; nil leaves speech models to other nodes
 	HTTP        *http.Client  // for files; nil is one with sensible limits
 	Log         *slog.Logger  // nil is silence
 }
+
+// Sound reads the recording at path, of whatever form, as the samples that
+// listeners take. What it does to them first is one of engines' Preprocess
+// names, or "" for none. A *domain.Fault with code InvalidArgument is about the
+// recording.
+type Sound func(ctx context.Context, path, preprocessing string) (io.ReadCloser, error)
 
 // An Agent is one node's worker.
 type Agent struct {
@@ -66,7 +74,7 @@ type Agent struct {
 	seen     uint64 // newest position that was told
 	attempts map[string]*attempt
 	replicas map[string]*replica
-	streams  map[string]*stream
+	streams  map[string]answer
 	leaving  bool
 	work     sync.WaitGroup // goroutines of attempts and replicas
 }
@@ -85,7 +93,7 @@ func New(o Options) (*Agent, error) {
 		return nil, err
 	}
 	o.CacheBytes, o.LeaveWithin = cmp.Or(o.CacheBytes, 64<<30), cmp.Or(o.LeaveWithin, 25*time.Second)
-	o.LoadWithin = cmp.Or(o.LoadWithin, loadWithin)
+	o.LoadWithin = cmp.Or(o.LoadWithin, longestLoad)
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
@@ -96,22 +104,23 @@ func New(o Options) (*Agent, error) {
 	files := newTransfer(o.HTTP)
 	return &Agent{
 		options: o, log: o.Log.With("node", o.Node), boot: rand.Text(), files: files,
-		spec:  domain.NodeSpec{Pool: o.Pool, Capacity: capacity, Engines: abilities(o.Engine), Version: o.Version},
+		spec:  domain.NodeSpec{Pool: o.Pool, Capacity: capacity, Engines: abilities(o.Engine, o.Sound), Version: o.Version},
 		cache: &cache{dir: filepath.Join(o.Dir, "cache"), limit: o.CacheBytes, files: files, entries: map[string]*entry{}},
 		begun: &begun{dir: filepath.Join(o.Dir, "begun")},
-		kick:  make(chan struct{}, 1), attempts: map[string]*attempt{}, replicas: map[string]*replica{}, streams: map[string]*stream{},
+		kick:  make(chan struct{}, 1), attempts: map[string]*attempt{}, replicas: map[string]*replica{}, streams: map[string]answer{},
 	}, nil
 }
 
 // abilities are what an engine can do, as nodes name it. Who learns from scores
-// of its own answers needs somebody to score them.
-func abilities(e engines.Engine) []string {
+// of its own answers needs somebody to score them; who listens, somebody who
+// reads recordings.
+func abilities(e engines.Engine, sound Sound) []string {
 	all := map[string]bool{"train": e.Trainer != nil, "complete": e.Completer != nil, "score": e.Scorer != nil}
 	for _, method := range e.Methods {
 		all["train:"+method] = e.Trainer != nil && (method != engines.Reinforcement || e.Scorer != nil)
 	}
 	for format := range e.Transcribers {
-		all["transcribe:"+format] = true
+		all[domain.SpeechAbility(format)] = sound != nil
 	}
 	maps.DeleteFunc(all, func(_ string, can bool) bool { return !can })
 	return slices.Sorted(maps.Keys(all))
@@ -209,9 +218,10 @@ func (a *Agent) connect(life context.Context) error {
 	}
 	a.conn = conn
 	for subject, handle := range map[string]nats.MsgHandler{
-		wire.NudgeSubject(a.options.Node):    func(*nats.Msg) { a.beatSoon() },
-		wire.CompleteSubject(a.options.Node): func(m *nats.Msg) { a.complete(life, m) },
-		wire.HearSubject(a.options.Node):     a.hear,
+		wire.NudgeSubject(a.options.Node):      func(*nats.Msg) { a.beatSoon() },
+		wire.CompleteSubject(a.options.Node):   func(m *nats.Msg) { completing.take(a, life, m) },
+		wire.TranscribeSubject(a.options.Node): func(m *nats.Msg) { listening.take(a, life, m) },
+		wire.HearSubject(a.options.Node):       a.hear,
 	} {
 		if _, err := conn.Subscribe(subject, handle); err != nil {
 			conn.Close()
@@ -266,7 +276,7 @@ func (a *Agent) leave(life context.Context) {
 		busy = append(busy, t.done)
 	}
 	for _, s := range a.streams {
-		busy = append(busy, s.done)
+		busy = append(busy, s.ended())
 	}
 	a.mu.Unlock()
 	a.beatUntil(bound, life, busy)

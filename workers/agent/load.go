@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -10,31 +11,87 @@ import (
 	"anneal/engines"
 )
 
-// loadWithin is how long an engine may take to load a model.
-const loadWithin = 30 * time.Minute
+// longestLoad is how long an engine may take to load a model.
+const longestLoad = 30 * time.Minute
 
-// loadModel has the engine load the model. One that takes longer than LoadWithin is
-// left behind: what it loads after all is unloaded. settled is closed when it
-// reads the files no more.
-func (r *replica) loadModel(completer engines.Completer, files engines.ModelFiles) (model engines.Model, settled <-chan struct{}, err error) {
+// loaded is what a replica holds in memory: a model that answers, or one that
+// listens.
+type loaded struct {
+	model    engines.Model
+	listener engines.Listener
+}
+
+func (l loaded) slots() int {
+	if l.listener != nil {
+		return max(1, l.listener.Info().Slots)
+	}
+	return l.model.Info().Slots
+}
+
+func (l loaded) close() error {
+	if l.listener != nil {
+		return l.listener.Close()
+	}
+	return l.model.Close()
+}
+
+// broken says when it will not answer any more, if it can tell.
+func (l loaded) broken() <-chan error {
+	var one any = l.model
+	if l.listener != nil {
+		one = l.listener
+	}
+	if it, can := one.(interface{ Broken() <-chan error }); can {
+		return it.Broken()
+	}
+	return nil
+}
+
+// able tells why the node cannot load what is ordered.
+func (r *replica) able() error {
+	engine, ability, can := r.agent.options.Engine, "complete", r.agent.options.Engine.Completer != nil
+	if r.order.Speech != nil {
+		ability, can = domain.SpeechAbility(r.order.Speech.Format), engine.Transcribers[r.order.Speech.Format] != nil && r.agent.options.Sound != nil
+	}
+	if can {
+		return nil
+	}
+	why := cmp.Or(engine.Why[ability], "its engine cannot "+ability)
+	return domain.Faultf(domain.Unavailable, "the node cannot serve: %s", why)
+}
+
+// loadOrdered has the engine load what is ordered.
+func (r *replica) loadOrdered(ctx context.Context, files engines.ModelFiles) (got loaded, err error) {
+	if settings := r.order.Speech; settings != nil {
+		got.listener, err = r.agent.options.Engine.Transcribers[settings.Format].LoadSpeech(ctx, engines.SpeechFiles{Dir: files.Dir, Settings: *settings})
+		return got, err
+	}
+	got.model, err = r.agent.options.Engine.Completer.Load(ctx, files)
+	return got, err
+}
+
+// loadWithin has the engine load the model. One that takes longer than
+// LoadWithin is left behind: what it loads after all is unloaded. settled is
+// closed when it reads the files no more.
+func (r *replica) loadWithin(files engines.ModelFiles) (got loaded, settled <-chan struct{}, err error) {
 	type outcome struct {
-		model engines.Model
-		err   error
+		loaded
+		err error
 	}
 	ctx, cancel := context.WithCancel(r.begin)
-	loaded, done := make(chan outcome, 1), make(chan struct{})
+	arrived, done := make(chan outcome, 1), make(chan struct{})
 	go func() { // not counted among the agent's work: that would wait for one that hangs
 		defer close(done)
-		model, err := loadGuarded(func() (engines.Model, error) { return completer.Load(ctx, files) })
-		loaded <- outcome{model, err}
+		got, err := loadGuarded(func() (loaded, error) { return r.loadOrdered(ctx, files) })
+		arrived <- outcome{got, err}
 	}()
 	within := r.agent.options.LoadWithin
 	deadline := time.NewTimer(within)
 	defer deadline.Stop()
 	select {
-	case got := <-loaded:
+	case one := <-arrived:
 		cancel()
-		return got.model, done, got.err
+		return one.loaded, done, one.err
 	case <-deadline.C:
 		err = domain.Faultf(domain.DeadlineExceeded, "the engine had not loaded the model within %s", within)
 	case <-r.ctx.Done():
@@ -42,11 +99,11 @@ func (r *replica) loadModel(completer engines.Completer, files engines.ModelFile
 	}
 	cancel()
 	go func() {
-		if late := <-loaded; late.err == nil {
-			_ = late.model.Close() // nobody waits for it
+		if late := <-arrived; late.err == nil {
+			_ = late.close() // nobody waits for it
 		}
 	}()
-	return nil, done, err
+	return loaded{}, done, err
 }
 
 // loadGuarded turns an engine that breaks down into one that fails.

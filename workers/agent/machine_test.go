@@ -1,6 +1,8 @@
 package agent
 
 import (
+	"context"
+	"io"
 	"os"
 	"path/filepath"
 	"slices"
@@ -55,11 +57,13 @@ func TestMemory(t *testing.T) {
 }
 
 func TestAbilities(t *testing.T) {
-	require.Equal(t, []string{"complete", "train", "train:rlor", "transcribe:simulated"}, abilities(simulated.New(simulated.Options{})))
-	require.Empty(t, abilities(engines.Engine{Methods: []string{engines.DPO}}))
+	reads := func(context.Context, string, string) (io.ReadCloser, error) { return nil, nil }
+	require.Equal(t, []string{"complete", "train", "train:rlor", "transcribe:simulated"}, abilities(simulated.New(simulated.Options{}), reads))
+	require.Equal(t, []string{"complete", "train", "train:rlor"}, abilities(simulated.New(simulated.Options{}), nil), "who cannot read recordings cannot listen")
+	require.Empty(t, abilities(engines.Engine{Methods: []string{engines.DPO}}, nil))
 	more := simulated.New(simulated.Options{})
 	more.Methods = []string{engines.DPO}
-	require.Equal(t, []string{"complete", "train", "train:dpo", "transcribe:simulated"}, abilities(more))
+	require.Equal(t, []string{"complete", "train", "train:dpo"}, abilities(more, nil))
 }
 
 func TestNewRefuses(t *testing.T) {

@@ -1,7 +1,6 @@
 package agent
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -31,15 +30,16 @@ type replica struct {
 	begin context.Context // loading ends with it, and new answers
 	stop  context.CancelFunc
 
-	mu      sync.Mutex
-	phase   string
-	reason  string
-	model   engines.Model
-	info    engines.ModelInfo
+	mu     sync.Mutex
+	phase  string
+	reason string
+	loaded
 	active  sync.WaitGroup
 	load    wire.Load // Active and Slots; the rest is counted below
 	since   time.Time // when counting began
 	counted struct{ requests, promptTokens, tokens int64 }
+
+	turns, line chan struct{} // those that a listener listens to, and with those that wait
 
 	addons addons
 }
@@ -93,7 +93,7 @@ func (r *replica) run() {
 	r.enter(domain.ReplicaReady, "")
 	select {
 	case <-r.begin.Done():
-	case why := <-broken(r.model):
+	case why := <-r.broken():
 		r.log.Error("replica breaks", "error", why)
 		r.enter(wire.ReplicaFailed, r.told(why))
 	}
@@ -105,14 +105,6 @@ func (r *replica) told(err error) string {
 	return strings.ReplaceAll(err.Error(), r.agent.options.Dir+"/", "")
 }
 
-// broken says when a model will not answer any more, if it can tell.
-func broken(model engines.Model) <-chan error {
-	if one, can := model.(engines.Breakable); can {
-		return one.Broken()
-	}
-	return nil
-}
-
 // open fetches the files and loads them. release is never nil.
 func (r *replica) open() (release func(), err error) {
 	var held []func()
@@ -121,10 +113,8 @@ func (r *replica) open() (release func(), err error) {
 			free()
 		}
 	}
-	completer := r.agent.options.Engine.Completer
-	if completer == nil {
-		why := cmp.Or(r.agent.options.Engine.Why["complete"], "its engine cannot load models")
-		return release, domain.Faultf(domain.Unavailable, "the node cannot serve: %s", why)
+	if err := r.able(); err != nil {
+		return release, err
 	}
 	files := engines.ModelFiles{Guessing: r.order.Guessing}
 	for _, part := range []struct {
@@ -141,16 +131,16 @@ func (r *replica) open() (release func(), err error) {
 		held, *part.dir = append(held, free), dir
 	}
 	r.enter(domain.ReplicaInitializing, "")
-	model, settled, err := r.loadModel(completer, files)
+	got, settled, err := r.loadWithin(files)
 	if err != nil {
 		free := release
 		release = func() { go func() { <-settled; free() }() }
 		return release, fmt.Errorf("loading the model: %w", err)
 	}
-	info := model.Info()
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.model, r.info, r.load.Slots = model, info, info.Slots
+	r.loaded, r.load.Slots = got, got.slots()
+	r.turns, r.line = make(chan struct{}, r.load.Slots), make(chan struct{}, (1+waitingPerSlot)*r.load.Slots)
 	close(r.addons.opened)
 	return release, nil
 }
@@ -174,52 +164,69 @@ func (r *replica) close() {
 	}
 	r.end()
 	<-drained
-	if err := r.model.Close(); err != nil {
+	if err := r.loaded.close(); err != nil {
 		r.log.Warn("unloading the model", "error", err)
 	}
 }
 
 // join admits a request; leave must be called when it is answered.
-func (r *replica) join() (model engines.Model, leave func(engines.Usage), err error) {
+func (r *replica) join() (leave func(), err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.begin.Err() != nil || r.phase != domain.ReplicaReady {
-		return nil, nil, errNotHere
+		return nil, errNotHere
 	}
 	r.active.Add(1)
 	r.load.Active++
 	r.counted.requests++
-	return r.model, func(usage engines.Usage) {
+	return func() {
 		r.mu.Lock()
 		r.load.Active--
-		r.counted.promptTokens += int64(usage.PromptTokens)
-		r.counted.tokens += int64(usage.CompletionTokens)
 		r.mu.Unlock()
 		r.active.Done()
 	}, nil
 }
 
-// answer generates one continuation; it ends when ctx or the replica does.
-func (r *replica) answer(ctx context.Context, req engines.CompletionRequest, emit func(engines.Chunk) error) (usage engines.Usage, err error) {
-	model, leave, err := r.join()
-	if err != nil {
-		return usage, err
-	}
+// during works with what is loaded; the work ends when ctx or the replica does.
+func (r *replica) during(ctx context.Context, work func(context.Context) error) (err error) {
 	defer func() {
 		if broke := recover(); broke != nil {
 			r.log.Error("the engine broke down", "cause", broke)
 			err = domain.Faultf(domain.Internal, "the engine broke down while answering")
 		}
-		leave(usage)
 	}()
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	defer context.AfterFunc(r.ctx, cancel)()
-	usage, err = model.Complete(ctx, req, emit)
+	err = work(ctx)
 	if err != nil && r.ctx.Err() != nil && errors.Is(err, context.Canceled) {
 		err = errNotHere
 	}
+	return err
+}
+
+// complete generates one continuation; it ends when ctx or the replica does.
+func (r *replica) complete(ctx context.Context, req engines.CompletionRequest, emit func(engines.Chunk) error) (usage engines.Usage, err error) {
+	if r.order.Speech != nil {
+		return usage, errOtherKind
+	}
+	leave, err := r.join()
+	if err != nil {
+		return usage, err
+	}
+	defer leave()
+	err = r.during(ctx, func(ctx context.Context) (err error) {
+		usage, err = r.model.Complete(ctx, req, emit)
+		return err
+	})
+	r.mu.Lock()
+	r.counted.promptTokens += int64(usage.PromptTokens)
+	r.counted.tokens += int64(usage.CompletionTokens)
+	r.mu.Unlock()
 	return usage, err
 }
 
 var errNotHere = &domain.Fault{Code: domain.Unavailable, Reason: "REPLICA_GONE", Message: "the replica does not run there (any more): send the request to another"}
+
+// The gateway asks by what the deployment's model is; this is for one that does not.
+var errOtherKind = domain.Faultf(domain.FailedPrecondition, "the replica's model is of another kind: speech models transcribe, all others complete")

@@ -15,62 +15,81 @@ import (
 
 const (
 	maxStreams = 1024    // answered at once
-	maxUnsent  = 1 << 16 // chunks of one answer that wait for a slow reader
+	maxUnsent  = 1 << 16 // pieces of one answer that wait for a slow reader
 )
 
-// A stream sends one answer. Generating goes on while the reader is slow: the
-// engine shares its steps among requests, and none may hold up the others.
-type stream struct {
+// A service is one thing that replicas are asked for.
+type service[Request, Piece, Total any] struct {
+	do   func(*replica, context.Context, Request, func(Piece) error) (Total, error)
+	room func(Piece) int // about how many bytes a piece takes on its way
+}
+
+var (
+	completing = service[engines.CompletionRequest, engines.Chunk, engines.Usage]{(*replica).complete, wire.RoomOfChunk}
+	listening  = service[engines.Transcription, engines.Listened, engines.Heard]{(*replica).listen, wire.RoomOfListened}
+)
+
+// An answer is a stream of any service.
+type answer interface {
+	hear(wire.Heard)
+	ended() <-chan struct{} // closed when its last part is sent, or nobody listens
+}
+
+// A stream sends one answer. Work goes on while the reader is slow: an engine
+// shares its steps among requests, and none may hold up the others.
+type stream[Request, Piece, Total any] struct {
+	service[Request, Piece, Total]
 	agent  *Agent
 	id     string
 	cancel context.CancelCauseFunc
 	wake   chan struct{}
-	done   chan struct{} // closed when the last part is sent, or nobody listens
+	done   chan struct{}
 
 	mu     sync.Mutex
-	chunks []engines.Chunk // not yet sent
-	last   *wire.Part      // how it ended
-	gone   bool            // nobody waits for the end
-	seq    uint64          // of the newest part sent
-	heard  uint64          // of the newest part that has arrived
-	word   time.Time       // when the reader was last heard
+	pieces []Piece                  // not yet sent
+	last   *wire.Part[Piece, Total] // how it ended
+	gone   bool                     // nobody waits for the end
+	seq    uint64                   // of the newest part sent
+	heard  uint64                   // of the newest part that has arrived
+	word   time.Time                // when the reader was last heard
 }
 
 var errReaderGone = errors.New("nobody reads the answer any more")
 
-// complete begins to answer a request.
-func (a *Agent) complete(life context.Context, m *nats.Msg) {
-	var request wire.Completion
-	if err := wire.Unmarshal(m.Data, &request); err != nil {
+// take begins to answer a request.
+func (v service[Request, Piece, Total]) take(a *Agent, life context.Context, m *nats.Msg) {
+	var ask wire.Ask[Request]
+	if err := wire.Unmarshal(m.Data, &ask); err != nil {
 		a.refuse(m.Reply, err)
 		return
 	}
 	ctx, cancel := context.WithCancelCause(life)
-	s := &stream{agent: a, id: request.ID, cancel: cancel, wake: make(chan struct{}, 1), done: make(chan struct{}), word: time.Now()}
+	s := &stream[Request, Piece, Total]{service: v, agent: a, id: ask.ID, cancel: cancel, wake: make(chan struct{}, 1), done: make(chan struct{}), word: time.Now()}
 	a.mu.Lock()
-	r := a.replicas[domain.ReplicaAllocationID(request.Deployment, request.Replica)]
+	r := a.replicas[domain.ReplicaAllocationID(ask.Deployment, ask.Replica)]
 	var err error
 	switch {
 	case a.leaving || r == nil:
 		err = errNotHere
 	case len(a.streams) >= maxStreams:
 		err = domain.Faultf(domain.ResourceExhausted, "the node answers %d requests already: try again later, or raise maxReplicaCount", maxStreams)
-	case request.ID == "" || a.streams[request.ID] != nil:
+	case ask.ID == "" || a.streams[ask.ID] != nil:
 		err = domain.Faultf(domain.InvalidArgument, "the request needs an id of its own")
 	default:
-		a.streams[request.ID] = s
-		a.work.Go(func() { s.answer(ctx, r, request.Request) })
+		a.streams[ask.ID] = s
+		a.work.Go(func() { s.answer(ctx, r, ask.Request) })
 		a.work.Go(s.send)
 	}
 	a.mu.Unlock()
 	if err != nil {
+		cancel(nil)
 		a.refuse(m.Reply, err)
 	}
 }
 
 // refuse answers a request that is not begun.
 func (a *Agent) refuse(reply string, err error) {
-	if data, err := wire.Marshal(wire.Part{Version: wire.Version, Seq: 1, Done: true, Fault: wire.FaultOf(err)}); err == nil && reply != "" {
+	if data, err := wire.Marshal(wire.Part[struct{}, struct{}]{Version: wire.Version, Seq: 1, Done: true, Fault: wire.FaultOf(err)}); err == nil && reply != "" {
 		_ = a.conn.Publish(reply, data) // unheard, it is as if nobody were there
 	}
 }
@@ -84,9 +103,12 @@ func (a *Agent) hear(m *nats.Msg) {
 	a.mu.Lock()
 	s := a.streams[heard.ID]
 	a.mu.Unlock()
-	if s == nil {
-		return
+	if s != nil {
+		s.hear(heard)
 	}
+}
+
+func (s *stream[Request, Piece, Total]) hear(heard wire.Heard) {
 	if heard.Stop {
 		s.cancel(errReaderGone)
 	}
@@ -96,53 +118,51 @@ func (a *Agent) hear(m *nats.Msg) {
 	s.rouse()
 }
 
-func (s *stream) rouse() {
+func (s *stream[Request, Piece, Total]) ended() <-chan struct{} { return s.done }
+
+func (s *stream[Request, Piece, Total]) rouse() {
 	select {
 	case s.wake <- struct{}{}:
 	default:
 	}
 }
 
-func (s *stream) answer(ctx context.Context, r *replica, request engines.CompletionRequest) {
-	usage, err := r.answer(ctx, request, func(c engines.Chunk) error {
+func (s *stream[Request, Piece, Total]) answer(ctx context.Context, r *replica, request Request) {
+	total, err := s.do(r, ctx, request, func(piece Piece) error {
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		if len(s.chunks) >= maxUnsent {
+		if len(s.pieces) >= maxUnsent {
 			return domain.Faultf(domain.ResourceExhausted, "the reader is %d pieces behind", maxUnsent)
 		}
-		s.chunks = append(s.chunks, c)
+		s.pieces = append(s.pieces, piece)
 		s.rouse()
 		return nil
 	})
 	s.mu.Lock()
 	s.gone = errors.Is(context.Cause(ctx), errReaderGone)
-	s.last = &wire.Part{Usage: &usage, Fault: wire.FaultOf(err), Done: true}
+	s.last = &wire.Part[Piece, Total]{Total: &total, Fault: wire.FaultOf(err), Done: true}
 	s.mu.Unlock()
 	s.rouse()
 	<-s.done
-	s.cancel(nil)
 	s.agent.mu.Lock()
 	delete(s.agent.streams, s.id)
 	s.agent.mu.Unlock()
 }
 
-// send sends parts as the reader has room for them.
-func (s *stream) send() {
+// send sends parts as the reader has room for them. When it returns nobody
+// waits for anything more.
+func (s *stream[Request, Piece, Total]) send() {
 	defer close(s.done)
+	defer s.cancel(errReaderGone)
 	pulse := time.NewTicker(wire.Pulse)
 	defer pulse.Stop()
 	for alive := false; ; {
 		part, gone := s.next(alive)
 		if gone {
-			s.cancel(errReaderGone)
 			return
 		}
 		if part != nil {
-			if !s.publish(part) {
-				s.cancel(errReaderGone)
-				return
-			}
-			if part.Done {
+			if !s.publish(part) || part.Done {
 				return
 			}
 			alive = false
@@ -159,28 +179,34 @@ func (s *stream) send() {
 
 // next is the part to send now, nil when there is none; alive asks for an
 // empty one. gone tells that the reader is not there any more.
-func (s *stream) next(alive bool) (part *wire.Part, gone bool) {
+func (s *stream[Request, Piece, Total]) next(alive bool) (part *wire.Part[Piece, Total], gone bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.gone || time.Since(s.word) > wire.Silence {
 		return nil, true
 	}
-	if s.seq-s.heard >= wire.Window || len(s.chunks) == 0 && s.last == nil && !alive {
+	if s.seq-s.heard >= wire.Window || len(s.pieces) == 0 && s.last == nil && !alive {
 		return nil, false
 	}
-	n := wire.Fit(s.chunks)
-	part = &wire.Part{Chunks: s.chunks[:n:n]}
-	s.chunks = s.chunks[n:]
-	if len(s.chunks) == 0 && s.last != nil {
-		part.Usage, part.Fault, part.Done = s.last.Usage, s.last.Fault, true
+	n := wire.Fit(s.pieces, s.room)
+	part = &wire.Part[Piece, Total]{Pieces: s.pieces[:n:n]}
+	s.pieces = s.pieces[n:]
+	if len(s.pieces) == 0 && s.last != nil {
+		part.Total, part.Fault, part.Done = s.last.Total, s.last.Fault, true
 	}
 	s.seq++
 	part.Version, part.Seq = wire.Version, s.seq
 	return part, false
 }
 
-func (s *stream) publish(part *wire.Part) bool {
+// publish sends a part. One that is too large for a message becomes the last,
+// which says so.
+func (s *stream[Request, Piece, Total]) publish(part *wire.Part[Piece, Total]) bool {
 	data, err := wire.Marshal(part)
+	if err != nil {
+		*part = wire.Part[Piece, Total]{Version: part.Version, Seq: part.Seq, Fault: wire.FaultOf(err), Done: true}
+		data, err = wire.Marshal(part)
+	}
 	if err == nil {
 		err = s.agent.conn.Publish(wire.StreamSubject(s.agent.options.Node, s.id), data)
 	}

@@ -135,7 +135,8 @@ type Serve struct {
 	Base       Folder      `json:"base"`
 	Adapter    *Folder     `json:"adapter,omitempty"`
 
-	Guessing engines.Guessing `json:"guessing,omitzero"`
+	Speech   *domain.SpeechSettings `json:"speech,omitempty"` // how the model is listened with; nil is one that answers
+	Guessing engines.Guessing       `json:"guessing,omitzero"`
 }
 
 // ID is the replica's allocation's.

@@ -35,11 +35,32 @@ func TestPartsFitIntoAMessage(t *testing.T) {
 		for i := range chunks {
 			chunks[i] = c.chunk
 		}
-		n := Fit(chunks)
+		n := Fit(chunks, RoomOfChunk)
 		require.GreaterOrEqual(t, n, c.least, name)
 		require.LessOrEqual(t, n, MaxPart, name)
-		_, err := Marshal(Part{Version: Version, Seq: 1, Chunks: chunks[:n], Usage: &engines.Usage{}})
+		_, err := Marshal(CompletionPart{Version: Version, Seq: 1, Pieces: chunks[:n], Total: &engines.Usage{}})
 		require.NoError(t, err, name)
 	}
-	require.Zero(t, Fit(nil))
+	require.Zero(t, Fit(nil, RoomOfChunk))
+}
+
+// So do steps of listening, whose segments may be long.
+func TestWhatIsHeardFitsIntoAMessage(t *testing.T) {
+	long := engines.Segment{Text: strings.Repeat("<", 4<<10), Speaker: "SPEAKER_00", Tokens: make([]int, 500)}
+	for range 500 {
+		long.Words = append(long.Words, engines.Word{Text: "<words>", Start: 7199.123456789, End: 7199.987654321, Probability: 0.12345678901234567, Language: "en", Speaker: "SPEAKER_00"})
+	}
+	for name, c := range map[string]struct {
+		heard engines.Listened
+		least int
+	}{"silence": {engines.Listened{Seconds: 7199.123456789}, MaxPart}, "long": {engines.Listened{Segment: &long}, 2}} {
+		heard := make([]engines.Listened, 1000)
+		for i := range heard {
+			heard[i] = c.heard
+		}
+		n := Fit(heard, RoomOfListened)
+		require.GreaterOrEqual(t, n, c.least, name)
+		_, err := Marshal(TranscriptionPart{Version: Version, Seq: 1, Pieces: heard[:n], Total: &engines.Heard{}})
+		require.NoError(t, err, name)
+	}
 }

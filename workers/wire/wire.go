@@ -4,9 +4,10 @@
 //	agents.<node>.beat         node → desk: Beat, answered by Orders
 //	agents.<node>.report       node → desk: Report, answered by Receipt
 //	agents.<node>.sign         node → desk: SignRequest, answered by SignReply
-//	agents.<node>.stream.<id>  node → gateway: Part of a completion
+//	agents.<node>.stream.<id>  node → gateway: Part of an answer
 //	work.<node>.nudge          desk → node: beat now; no content
 //	work.<node>.complete       gateway → node: Completion, answered by its stream
+//	work.<node>.transcribe     gateway → node: Transcription, answered by its stream
 //	work.<node>.hear           gateway → node: Heard, what of a stream has arrived
 package wire
 
@@ -33,6 +34,7 @@ func SignSubject(node string) string       { return "agents." + node + ".sign" }
 func StreamSubject(node, id string) string { return "agents." + node + ".stream." + id }
 func NudgeSubject(node string) string      { return "work." + node + ".nudge" }
 func CompleteSubject(node string) string   { return "work." + node + ".complete" }
+func TranscribeSubject(node string) string { return "work." + node + ".transcribe" }
 func HearSubject(node string) string       { return "work." + node + ".hear" }
 
 // A Fault is a domain.Fault on its way.

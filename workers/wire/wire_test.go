@@ -80,7 +80,7 @@ func FuzzUnmarshal(f *testing.F) {
 	f.Add([]byte(`{"version":1,"attempts":[{"job":"accounts/a/supervisedFineTuningJobs/j","rows":[{"step":1,"values":{"a":1}}]}]}`))
 	f.Add([]byte(`{"version":1,"keep":["x"],"acked":{"x":-1},"train":[{"base":{"files":[{"name":"../x"}]}}]}`))
 	f.Fuzz(func(t *testing.T, data []byte) {
-		for _, message := range []any{new(Beat), new(Orders), new(Report), new(Part)} {
+		for _, message := range []any{new(Beat), new(Orders), new(Report), new(CompletionPart), new(TranscriptionPart)} {
 			if err := Unmarshal(data, message); err != nil {
 				require.NotEmpty(t, err.Error())
 			}
@@ -93,9 +93,9 @@ func TestViolationsCrossTheWire(t *testing.T) {
 	var v domain.Violations
 	v.Add("logitBias", "is wrong")
 	v.Add("minP", "is wrong too")
-	data, err := Marshal(Part{Version: Version, Fault: FaultOf(v.Err())})
+	data, err := Marshal(CompletionPart{Version: Version, Fault: FaultOf(v.Err())})
 	require.NoError(t, err)
-	var part Part
+	var part CompletionPart
 	require.NoError(t, Unmarshal(data, &part))
 	require.Equal(t, v.Err(), part.Fault.Err())
 }

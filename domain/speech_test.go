@@ -1,0 +1,60 @@
+package domain_test
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"anneal/domain"
+)
+
+func TestSpeechModels(t *testing.T) {
+	type D = decision[domain.Model]
+	f := facts[domain.Model]
+	spec := func(change func(*domain.SpeechSettings)) domain.ModelSpec {
+		settings := domain.SpeechSettings{Format: domain.SpeechFasterWhisper, VADModels: map[string]string{"silero": "silero-v5"}}
+		change(&settings)
+		return domain.ModelSpec{Kind: domain.SpeechModel, Speech: &settings}
+	}
+	as := func(*domain.SpeechSettings) {}
+	made := domain.ModelCreated{ModelSpec: spec(as)}
+	mapped := spec(func(s *domain.SpeechSettings) { s.AlignmentModels = map[string]string{"mms_fa": "mms"} })
+	wrong := spec(func(s *domain.SpeechSettings) {
+		*s = domain.SpeechSettings{Format: "kaldi", Languages: []string{"en", "tlh"}, VADModels: map[string]string{"webrtc": "w", "silero": ""}, AlignmentModels: map[string]string{"silero": "x"}}
+	})
+	decide(t, domain.Models, []D{
+		{name: "create", when: domain.CreateModel(made), then: made},
+		{name: "create without settings", when: domain.CreateModel{ModelSpec: domain.ModelSpec{Kind: domain.SpeechModel}}, fault: "INVALID_FIELDS", says: "speech: is required for a speech model"},
+		{name: "create without a format", when: domain.CreateModel{ModelSpec: spec(func(s *domain.SpeechSettings) { s.Format = "" })}, fault: "INVALID_FIELDS", says: "speech.format: is required: one of pocketsphinx, "},
+		{name: "settings of a model that answers", when: domain.CreateModel{ModelSpec: domain.ModelSpec{Kind: domain.BaseModel, Speech: spec(as).Speech}}, fault: "INVALID_FIELDS", says: "speech: is for models of kind SPEECH_MODEL"},
+		{name: "all that is wrong", when: domain.CreateModel{ModelSpec: wrong}, fault: "INVALID_FIELDS",
+			says: `speech.format: must be one of pocketsphinx, faster-whisper, whisper.cpp, openai, simulated; speech.languages: "tlh" is no language that can be asked for; ` +
+				`speech.vadModels: "silero" needs a name of 1 to 200 bytes that the server knows; speech.vadModels: "webrtc" is no model that can be asked for: only silero, speechx-pyannet; ` +
+				`speech.alignmentModels: "silero" is no model that can be asked for: only mms_fa, tdnn_ffn`},
+		{name: "update to the same", given: f(made), when: domain.UpdateModel{ModelSpec: spec(as)}},
+		{name: "update names", given: f(made), when: domain.UpdateModel{ModelSpec: mapped}, then: domain.ModelUpdated{ModelSpec: mapped}},
+		{name: "update the format", given: f(made), when: domain.UpdateModel{ModelSpec: spec(func(s *domain.SpeechSettings) { s.Format = domain.SpeechOpenAI })}, fault: "INVALID_FIELDS", says: "speech.format: cannot change"},
+		{name: "prepare a copy", given: f(made, domain.ModelUploaded{Upload: 1, Files: domain.Files{Sizes: map[string]int64{"x": 1}}}, domain.ModelAccepted{Upload: 1}),
+			when: domain.PrepareModel{Precision: "BF16"}, fault: "SPEECH_MODEL", says: "it needs no copy"},
+	})
+}
+
+func TestSpeechDeployments(t *testing.T) {
+	type D = decision[domain.Deployment]
+	spec := domain.DeploymentSpec{BaseModel: "accounts/a/models/ear", MaxReplicaCount: ptr(1), SpeechFormat: domain.SpeechPocketsphinx, Placement: &domain.Placement{MultiRegion: "GLOBAL"}}
+	created := domain.DeploymentCreated{DeploymentSpec: spec, Time: noon}
+	textual := spec
+	textual.Precision, textual.EnableAddons, textual.NgramSpeculationLength, textual.MaxContextLength = "BF16", true, 3, 100
+	textual.AutoTune = &domain.AutoTune{LongPrompt: true}
+	other := spec
+	other.SpeechFormat = ""
+	decide(t, domain.Deployments, []D{
+		{name: "create", when: domain.CreateDeployment{DeploymentSpec: spec}, then: created},
+		{name: "with what is for models of text", when: domain.CreateDeployment{DeploymentSpec: textual}, fault: "INVALID_FIELDS",
+			says: "precision: is for models that answer with text, and the baseModel transcribes speech: leave it out; enableAddons: is for"},
+		{name: "another format", given: facts[domain.Deployment](created), when: domain.UpdateDeployment{DeploymentSpec: other}, fault: "INVALID_FIELDS", says: "speechFormat: cannot change"},
+	})
+	need := spec.Need()
+	require.Equal(t, "transcribe:pocketsphinx", need.Engine)
+	require.Equal(t, domain.Resources{CPUMilli: 100, MemoryMiB: 512}, need.Takes)
+}
