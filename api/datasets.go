@@ -19,6 +19,7 @@ type Dataset struct {
 	CreatedBy           string        `json:"createdBy,omitempty" api:"output"`
 	EstimatedTokenCount domain.Count  `json:"estimatedTokenCount" api:"output"`
 	AverageTurnCount    int           `json:"averageTurnCount" api:"output"`
+	RowShape            string        `json:"rowShape,omitempty" api:"output"`
 
 	from *domain.Derivation // that a create asks for
 }
@@ -33,7 +34,7 @@ var datasets = &resource[domain.Dataset, Dataset]{
 	render: func(v *projections.View, row *projections.Row[domain.Dataset], out *Dataset) {
 		d := &row.State
 		*out = Dataset{Name: string(row.Name), DatasetSpec: d.DatasetSpec, CreateTime: stampOf(&row.CreateTime), UpdateTime: stampOf(&row.UpdateTime),
-			State: d.State, Status: d.Status, CreatedBy: d.CreatedBy, EstimatedTokenCount: d.EstimatedTokenCount, AverageTurnCount: d.AverageTurnCount}
+			State: d.State, Status: d.Status, CreatedBy: d.CreatedBy, EstimatedTokenCount: d.EstimatedTokenCount, AverageTurnCount: d.AverageTurnCount, RowShape: d.Shape}
 		if out.Format == "" {
 			out.Format = formatUnspecified
 		}

@@ -30,6 +30,7 @@ var fieldRules = map[string]rule{
 
 	"Dataset.state":  oneOf("STATE_UNSPECIFIED", domain.DatasetUploading, domain.DatasetReady),
 	"format":         oneOf(formatUnspecified, domain.FormatChat, domain.FormatCompletion, domain.FormatRL),
+	"rowShape":       oneOf(domain.ShapeChat, domain.ShapePreference, domain.ShapeCompletion, domain.ShapePrompt, domain.ShapeSamples),
 	"originalFormat": oneOf(formatUnspecified, domain.FormatChat, domain.FormatCompletion, domain.FormatRL),
 
 	"Evaluator.state":        oneOf("STATE_UNSPECIFIED", domain.EvaluatorActive, domain.EvaluatorBuilding, domain.EvaluatorFailed),

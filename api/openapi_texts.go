@@ -99,6 +99,7 @@ var fieldTexts = map[string]string{
 	"estimatedTokenCount":  "About how many tokens its rows have.",
 	"averageTurnCount":     "How many messages a row has on average.",
 	"format":               "What its rows look like.",
+	"rowShape":             "What all rows are, which says more than the format: preference is CHAT too, samples RL. Absent until its rows are known.",
 	"originalFormat":       "What the rows looked like before.",
 	"sourceJobName":        "The job that produced it.",
 	"externalUrl":          "Where else it lies.",

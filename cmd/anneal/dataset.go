@@ -18,8 +18,8 @@ import (
 )
 
 var datasets = collection{"datasets", "dataset",
-	[]column{{"ID", "#name"}, {"STATE", "state"}, {"FORMAT", "format"}, {"ROWS", "exampleCount"}, {"TOKENS", "estimatedTokenCount"}, {"CREATED", "createTime"}},
-	[]column{{"Name", "name"}, {"Display name", "displayName"}, {"State", "state"}, {"Status", "status.message"}, {"Format", "format"},
+	[]column{{"ID", "#name"}, {"STATE", "state"}, {"FORMAT", "format"}, {"SHAPE", "rowShape"}, {"ROWS", "exampleCount"}, {"TOKENS", "estimatedTokenCount"}, {"CREATED", "createTime"}},
+	[]column{{"Name", "name"}, {"Display name", "displayName"}, {"State", "state"}, {"Status", "status.message"}, {"Format", "format"}, {"Shape of rows", "rowShape"},
 		{"Rows", "exampleCount"}, {"Tokens", "estimatedTokenCount"}, {"Turns", "averageTurnCount"},
 		{"Filtered from", "transformed.sourceDatasetId"}, {"Filter", "transformed.filter"}, {"Split from", "splitted.sourceDatasetId"}, {"Made for", "sourceJobName"}, {"Created by", "createdBy"}, {"Created", "createTime"}, {"Updated", "updateTime"}}}
 
