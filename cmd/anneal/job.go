@@ -59,7 +59,7 @@ func rlorCommand() *cobra.Command {
 		needs: []jobReference{dataset, {"evaluation-dataset", "evaluationDataset", "datasets", "dataset to measure on", false},
 			{"rollout-deployment", "rolloutDeploymentName", "deployments", "deployment that gets the weights", false}},
 		long:    "Rows have scored answers. Without rewardWeights in --file, every reward then weighs 1:\nan answer's score is the sum of its rewards.",
-		figures: []column{{"REWARD", "train/mean"}, {"EVAL", "eval/loss"}},
+		figures: []column{{"REWARD", "reward/mean"}, {"EVAL", "eval/loss"}},
 		flags:   []jobSwitch{{"keep-alive", "keepAlive", "wait for further steps instead of ending"}}}
 	k.details = append(k.details, column{"Step", "trainStep.number"}, column{"Learns now from", "trainStep.dataset"}, column{"Step's model", "trainStep.outputModel"})
 	k.children = []*cobra.Command{k.stepCommand()}

@@ -212,10 +212,13 @@ func (l *lossCurve) add(item map[string]any, percent float64, now time.Time) str
 			}
 		}
 	}
-	if len(l.losses) == 0 {
+	if len(l.losses) == 0 && l.figure == "" { // answers that are scored alike have no loss
 		return ""
 	}
-	line := fmt.Sprintf("  loss %.3f %s", l.losses[len(l.losses)-1], sparkline(l.losses, 24)) + l.figure
+	line := l.figure
+	if n := len(l.losses); n > 0 {
+		line = fmt.Sprintf("  loss %.3f %s", l.losses[n-1], sparkline(l.losses, 24)) + l.figure
+	}
 	if l.first.IsZero() {
 		l.first, l.firstPercent = now, percent
 	}
