@@ -2,11 +2,8 @@ package main
 
 import (
 	"fmt"
-	"math"
 	"net/http"
-	"net/url"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -29,114 +26,8 @@ func deploymentCommand() *cobra.Command {
 	remove := deployments.deleteCommand()
 	remove.Flags().Bool("hard", false, "at once and for good")
 	remove.Flags().Bool("ignore-checks", false, "even if it answered a request within the last hour")
-	return group("deployment", "Models that answer", deploymentCreate(), deploymentWatch(), list, deployments.getCommand(), deploymentScale(), remove,
+	return group("deployment", "Models that answer", deploymentCreate(), deploymentWatch(), list, deployments.getCommand(), deploymentUpdate(), deploymentScale(), remove,
 		deployments.verbCommand("undelete", "Bring a deleted deployment back", "comes back"))
-}
-
-func deploymentCreate() *cobra.Command {
-	var model, displayName, acceleratorType, shape, precision string
-	var least, most, accelerators int
-	var expire time.Duration
-	var addons, watch bool
-	var scaling scalingFlags
-	c := &cobra.Command{Use: "create [ID]", Short: "Serve a model", Args: arguments(0, 1),
-		Example: "  anneal deployment create polite --model polite --watch",
-		RunE: func(c *cobra.Command, args []string) error {
-			client, err := newClient(c)
-			if err != nil {
-				return err
-			}
-			if model == "" {
-				return usageError{fmt.Errorf("--model is required")}
-			}
-			body := map[string]any{"baseModel": client.name("models", model), "displayName": displayName, "minReplicaCount": least}
-			if c.Flags().Changed("max-replicas") {
-				body["maxReplicaCount"] = most
-			}
-			for field, value := range map[string]string{"acceleratorType": acceleratorType, "precision": precision, "deploymentShape": client.name(shapes.name, shape)} {
-				if value != "" {
-					body[field] = value
-				}
-			}
-			if accelerators > 0 {
-				body["acceleratorCount"] = accelerators
-			}
-			if err := scaling.fill(body); err != nil {
-				return err
-			}
-			if addons {
-				body["enableAddons"] = true
-			}
-			if err := setExpiry(c, expire, body); err != nil {
-				return err
-			}
-			query := url.Values{}
-			if len(args) == 1 {
-				query.Set("deploymentId", args[0])
-			}
-			var item map[string]any
-			if err := client.call(c.Context(), http.MethodPost, client.path("deployments"), query, body, &item); err != nil {
-				return err
-			}
-			if watch {
-				if item, err = client.watchDeployment(c, cell(item, "name")); err != nil {
-					return err
-				}
-			}
-			return printItem(c, item, deployments.details...)
-		}}
-	f := c.Flags()
-	f.StringVar(&model, "model", "", "model to serve")
-	f.StringVar(&shape, "shape", "", "shape whose settings it takes, or VERSION of one as SHAPE/versions/VERSION: see anneal shape match")
-	f.StringVar(&precision, "precision", "", "precision of the weights, such as FP8")
-	f.StringVar(&displayName, "display-name", "", "a name for people")
-	f.IntVar(&least, "min-replicas", 1, "replicas kept at all times; 0 lets it sleep until it is asked")
-	f.IntVar(&most, "max-replicas", 1, "most replicas")
-	f.StringVar(&acceleratorType, "accelerator-type", "", "type of device, such as VENDOR_A_H100_80GB")
-	f.IntVar(&accelerators, "accelerator-count", 0, "devices for each replica (default: what the model needs)")
-	scaling.add(c)
-	f.BoolVar(&addons, "addons", false, "let adapters be loaded into it: see anneal addon")
-	f.DurationVar(&expire, "expire", 0, "delete it after this time")
-	f.BoolVarP(&watch, "watch", "w", false, "wait until it is READY")
-	return c
-}
-
-// scalingFlags say when load adds and removes replicas.
-type scalingFlags struct {
-	up, down, zero time.Duration
-	targets        map[string]string
-}
-
-func (s *scalingFlags) add(c *cobra.Command) {
-	f := c.Flags()
-	f.DurationVar(&s.up, "scale-up-window", 0, "how long load must ask for more replicas (default 30s)")
-	f.DurationVar(&s.down, "scale-down-window", 0, "how long it must ask for fewer (default 10m)")
-	f.DurationVar(&s.zero, "scale-to-zero-window", 0, "how long nothing must be asked before it sleeps, with --min-replicas 0 (default 1h)")
-	f.StringToStringVar(&s.targets, "load-target", nil, "NAME=NUMBER of one replica's load, repeatable: "+strings.Join(domain.LoadTargets, ", ")+" (default default=0.8)")
-}
-
-// fill adds the policy to a deployment's body, if there is one.
-func (s *scalingFlags) fill(body map[string]any) error {
-	policy, targets := map[string]any{}, map[string]float64{}
-	for field, window := range map[string]time.Duration{"scaleUpWindow": s.up, "scaleDownWindow": s.down, "scaleToZeroWindow": s.zero} {
-		if window != 0 {
-			policy[field] = window.String()
-		}
-	}
-	for name, text := range s.targets {
-		number, err := strconv.ParseFloat(text, 64)
-		if err != nil || math.IsNaN(number) || math.IsInf(number, 0) {
-			return usageError{fmt.Errorf("--load-target %s must be a number, not %q", name, text)}
-		}
-		targets[name] = number
-	}
-	if len(targets) > 0 {
-		policy["loadTargets"] = targets
-	}
-	if len(policy) > 0 {
-		body["autoscalingPolicy"] = policy
-	}
-	return nil
 }
 
 func deploymentWatch() *cobra.Command {
@@ -182,7 +73,7 @@ func (c *client) tellDeployment(cmd *cobra.Command, name string) (map[string]any
 		case "FAILED", "DELETING", "DELETED":
 			return item, fmt.Errorf("deployment %s is %s: %s", id(name), cell(item, "state"), cell(item, "status.message"))
 		}
-		if words := cell(item, "status.message"); words != held {
+		if words := inCommands(cmd, cell(item, statusText)); words != held {
 			if held = words; words != "-" {
 				fmt.Fprintln(out, words)
 			}

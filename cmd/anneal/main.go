@@ -28,7 +28,7 @@ func main() {
 func run(ctx context.Context, args []string) int {
 	root := newRoot()
 	root.SetArgs(args)
-	err := root.ExecuteContext(ctx)
+	typed, err := root.ExecuteContextC(ctx)
 	var usage usageError
 	switch {
 	case err == nil:
@@ -40,7 +40,7 @@ func run(ctx context.Context, args []string) int {
 		fmt.Fprintln(os.Stderr, "anneal: interrupted")
 		return 130
 	}
-	fmt.Fprintf(os.Stderr, "anneal: %v\n", err)
+	fmt.Fprintf(os.Stderr, "anneal: %s\n", inCommands(typed, err.Error()))
 	return 1
 }
 

@@ -62,6 +62,9 @@ func printItems(c *cobra.Command, items []map[string]any, columns ...column) err
 	return w.Flush()
 }
 
+// statusText is the path of what a resource says of itself.
+const statusText = "status.message"
+
 // printItem prints one resource: every field on a line, or JSON.
 func printItem(c *cobra.Command, item map[string]any, columns ...column) error {
 	inJSON, err := asJSON(c)
@@ -74,6 +77,9 @@ func printItem(c *cobra.Command, item map[string]any, columns ...column) error {
 	w := tabwriter.NewWriter(c.OutOrStdout(), 0, 8, 2, ' ', 0)
 	for _, col := range columns {
 		if text := cell(item, col.path); text != "-" {
+			if col.path == statusText {
+				text = inCommands(c, text)
+			}
 			fmt.Fprintf(w, "%s:\t%s\n", col.title, text)
 		}
 	}

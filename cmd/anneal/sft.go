@@ -165,7 +165,7 @@ func (c *client) drawJob(cmd *cobra.Command, name string) (map[string]any, error
 			}
 			return item, nil
 		}
-		if words := cell(item, "status.message"); words != held {
+		if words := inCommands(cmd, cell(item, statusText)); words != held {
 			if live {
 				fmt.Fprintln(out)
 			}
