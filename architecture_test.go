@@ -35,7 +35,7 @@ var mayImport = map[string][]string{
 	"engines/process":       {"domain"},
 	"engines/external":      {"domain", "engines", "engines/process"},
 	"engines/sound":         {"domain", "engines", "engines/process"},
-	"engines/sphinx":        {"domain", "engines", "engines/process"},
+	"engines/sphinx":        {"domain", "engines", "engines/process", "engines/sound"},
 	"engines/torch":         {"domain", "engines", "engines/process"},
 	"engines/enginetest":    {"domain", "engines"},
 	"schedulers/...":        {"domain", "eventlog", "projections"},

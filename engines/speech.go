@@ -1,6 +1,7 @@
 package engines
 
 import (
+	"compress/zlib"
 	"context"
 	"io"
 
@@ -125,4 +126,21 @@ type Word struct {
 type Heard struct {
 	Language string  `json:"language"` // that was spoken
 	Duration float64 `json:"duration"` // of the recording, in seconds
+}
+
+// CompressionRatio is by how much a text gets shorter when it is compressed: a
+// high one is of a text that repeats itself.
+func CompressionRatio(text string) float64 {
+	var packed counter
+	w := zlib.NewWriter(&packed)
+	_, _ = io.WriteString(w, text) // a counter takes all
+	_ = w.Close()
+	return float64(len(text)) / float64(packed)
+}
+
+type counter int
+
+func (c *counter) Write(p []byte) (int, error) {
+	*c += counter(len(p))
+	return len(p), nil
 }

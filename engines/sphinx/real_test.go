@@ -1,0 +1,408 @@
+package sphinx_test
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"math"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"anneal/domain"
+	"anneal/engines"
+	"anneal/engines/sound"
+	"anneal/engines/sphinx"
+)
+
+const (
+	samples  = "/usr/share/pocketsphinx/test/data/"
+	librivox = samples + "librivox/"
+	alsa     = "/usr/share/sounds/alsa/"
+)
+
+// load makes Debian's model listen.
+func load(t testing.TB, o sphinx.Options) engines.Listener {
+	t.Helper()
+	o.Dir = t.TempDir()
+	transcriber, err := sphinx.New(o)
+	if err != nil {
+		t.Skip(err)
+	}
+	if _, err := os.Stat(sphinx.DebianModel); err != nil {
+		t.Skip("pocketsphinx-en-us is not installed: apt install pocketsphinx-en-us")
+	}
+	l, err := transcriber.LoadSpeech(t.Context(), engines.SpeechFiles{Dir: sphinx.DebianModel, Settings: domain.SpeechSettings{Format: domain.SpeechPocketsphinx}})
+	require.NoError(t, err)
+	t.Cleanup(func() {
+		require.NoError(t, l.Close())
+		left, err := os.ReadDir(o.Dir)
+		require.NoError(t, err)
+		require.Empty(t, left, "no file of its own is left")
+	})
+	return l
+}
+
+func needs(t testing.TB, what, pack string) {
+	if _, err := os.Stat(what); err == nil {
+		return
+	}
+	if _, err := exec.LookPath(what); err != nil {
+		t.Skipf("%s is not installed: apt install %s", what, pack)
+	}
+}
+
+// heard is all that was heard in a recording.
+type heard struct {
+	engines.Heard
+	segments []engines.Segment
+	progress []float64
+}
+
+func (h heard) text() string {
+	var all []string
+	for _, s := range h.segments {
+		all = append(all, s.Text)
+	}
+	return strings.Join(all, " ")
+}
+
+func (h heard) words() (all []engines.Word) {
+	for _, s := range h.segments {
+		all = append(all, s.Words...)
+	}
+	return all
+}
+
+// transcribe listens, and holds what is heard against what holds for all of it.
+func transcribe(t testing.TB, l engines.Listener, pcm io.Reader, o engines.TranscribeOptions) heard {
+	t.Helper()
+	var h heard
+	var err error
+	h.Heard, err = l.Transcribe(t.Context(), pcm, o, func(step engines.Listened) error {
+		h.progress = append(h.progress, step.Seconds)
+		if step.Segment != nil {
+			h.segments = append(h.segments, *step.Segment)
+		}
+		return nil
+	})
+	require.NoError(t, err)
+	last, told := 0.0, 0.0
+	for _, seconds := range h.progress {
+		require.GreaterOrEqual(t, seconds, told)
+		told = seconds
+	}
+	require.InDelta(t, h.Duration, told, 1e-9)
+	for _, s := range h.segments {
+		var texts []string
+		require.NotEmpty(t, s.Words)
+		require.GreaterOrEqual(t, s.Start, last)
+		last = s.Start
+		for _, w := range s.Words {
+			require.Regexp(t, `^[a-z'.-]+$`, w.Text)
+			require.GreaterOrEqual(t, w.Start, last, "%v", s)
+			require.Greater(t, w.End, w.Start)
+			require.LessOrEqual(t, w.End, s.End)
+			require.True(t, w.Probability >= 0 && w.Probability <= 1)
+			last = w.End
+			texts = append(texts, w.Text)
+		}
+		require.Equal(t, strings.Join(texts, " "), s.Text)
+		require.LessOrEqual(t, s.End, h.Duration)
+		require.LessOrEqual(t, s.AvgLogprob, 0.0)
+		require.Positive(t, s.CompressionRatio)
+	}
+	return h
+}
+
+// recording is the samples of a file.
+func recording(t testing.TB, path string) []byte {
+	t.Helper()
+	r, err := sound.Open(t.Context(), path, "")
+	require.NoError(t, err)
+	pcm, err := io.ReadAll(r)
+	require.NoError(t, err)
+	require.NoError(t, r.Close())
+	return pcm
+}
+
+// errorsOf counts the words that must be replaced, added or left out to make
+// one text of another.
+func errorsOf(want, got string) (wrong, words int) {
+	a, b := strings.Fields(want), strings.Fields(got)
+	row := make([]int, len(b)+1)
+	for j := range row {
+		row[j] = j
+	}
+	for i := range a {
+		corner := row[0]
+		row[0] = i + 1
+		for j := range b {
+			best := min(row[j], row[j+1]) + 1
+			if same := corner; a[i] == b[j] {
+				best = min(best, same)
+			} else {
+				best = min(best, corner+1)
+			}
+			corner, row[j+1] = row[j+1], best
+		}
+	}
+	return row[len(b)], len(a)
+}
+
+func TestErrorsOf(t *testing.T) {
+	for _, c := range []struct {
+		want, got string
+		wrong     int
+	}{{"a b c", "a b c", 0}, {"a b c", "a x c", 1}, {"a b c", "a c", 1}, {"a c", "a b c", 1}, {"a b", "", 2}, {"", "a", 1}, {"a b c d", "b c d e", 2}} {
+		wrong, _ := errorsOf(c.want, c.got)
+		require.Equal(t, c.wrong, wrong, "%s → %s", c.want, c.got)
+	}
+}
+
+func TestGoForward(t *testing.T) {
+	needs(t, samples+"goforward.raw", "pocketsphinx-testdata")
+	raw, err := os.ReadFile(samples + "goforward.raw")
+	require.NoError(t, err)
+	l := load(t, sphinx.Options{})
+	h := transcribe(t, l, bytes.NewReader(raw), engines.TranscribeOptions{Language: "en"})
+	require.Equal(t, "go forward ten meters", h.text())
+	require.Equal(t, "en", h.Language)
+	require.InDelta(t, float64(len(raw)/2)/engines.SampleRate, h.Duration, 1e-9)
+}
+
+// TestLibriVox listens to people who read a novel.
+func TestLibriVox(t *testing.T) {
+	needs(t, librivox+"transcription", "pocketsphinx-testdata")
+	l := load(t, sphinx.Options{})
+	wrong, words := 0, 0
+	for name, said := range transcripts(t) {
+		h := transcribe(t, l, bytes.NewReader(recording(t, librivox+name+".wav")), engines.TranscribeOptions{})
+		w, n := errorsOf(said, h.text())
+		wrong, words = wrong+w, words+n
+	}
+	rate := float64(wrong) / float64(words)
+	t.Logf("%.1f %% of %d words are wrong", 100*rate, words)
+	require.Less(t, rate, 0.40)
+}
+
+func transcripts(t testing.TB) map[string]string {
+	file, err := os.Open(librivox + "transcription")
+	require.NoError(t, err)
+	defer file.Close()
+	all := map[string]string{}
+	form := regexp.MustCompile(`^<s> (.*) </s> \((.*)\)$`)
+	for lines := bufio.NewScanner(file); lines.Scan(); {
+		if m := form.FindStringSubmatch(strings.TrimSpace(lines.Text())); m != nil {
+			all[m[2]] = m[1]
+		}
+	}
+	require.NotEmpty(t, all)
+	return all
+}
+
+// TestPeople listens to what alsa-utils tests loudspeakers with, in another form.
+func TestPeople(t *testing.T) {
+	needs(t, alsa+"Front_Center.wav", "alsa-utils")
+	needs(t, "ffmpeg", "ffmpeg")
+	l := load(t, sphinx.Options{})
+	wrong, words := 0, 0
+	for _, name := range []string{"Front_Center", "Front_Left", "Front_Right", "Rear_Center", "Rear_Left", "Rear_Right", "Side_Left", "Side_Right"} {
+		h := transcribe(t, l, bytes.NewReader(recording(t, alsa+name+".wav")), engines.TranscribeOptions{})
+		w, n := errorsOf(strings.ToLower(strings.ReplaceAll(name, "_", " ")), h.text())
+		t.Logf("%s: %s", name, h.text())
+		wrong, words = wrong+w, words+n
+	}
+	require.Less(t, float64(wrong)/float64(words), 0.5, "two words without a context are hard")
+}
+
+var sentences = []string{
+	"the weather in the mountains changes very quickly",
+	"please open the window and close the door",
+	"my brother bought a new car last week",
+	"there are seven days in every week",
+	"the train to london leaves at nine in the morning",
+	"she wrote a long letter to her mother",
+	"we will meet again after the summer holiday",
+	"the children played in the garden all afternoon",
+	"he asked the doctor for some good advice",
+	"the government announced a new plan for the economy",
+}
+
+// say has flite speak, and answers the samples and the ends of the sounds.
+func say(t testing.TB, text string) (pcm []byte, ends []float64) {
+	needs(t, "flite", "flite")
+	path := filepath.Join(t.TempDir(), "said.wav")
+	out, err := exec.Command("flite", "-voice", "rms", "-psdur", "-t", text, "-o", path).Output()
+	require.NoError(t, err)
+	for _, sound := range strings.Fields(string(out)) {
+		name, end, _ := strings.Cut(sound, ":")
+		seconds, err := strconv.ParseFloat(end, 64)
+		require.NoError(t, err)
+		if name == "pau" && len(ends) > 0 {
+			break // the end of the sentence
+		}
+		ends = append(ends, seconds)
+	}
+	return recording(t, path), ends
+}
+
+// TestAMachinesVoice listens to ten sentences, whose sounds' times are known.
+func TestAMachinesVoice(t *testing.T) {
+	l := load(t, sphinx.Options{})
+	wrong, words, timed, furthest := 0, 0, 0, 0.0
+	for _, sentence := range sentences {
+		pcm, ends := say(t, sentence)
+		h := transcribe(t, l, bytes.NewReader(pcm), engines.TranscribeOptions{Words: true})
+		w, n := errorsOf(sentence, h.text())
+		wrong, words = wrong+w, words+n
+		if w > 0 {
+			continue
+		}
+		at := 0 // the sound before the word; the first is the pause at the start
+		for i, word := range strings.Fields(sentence) {
+			_, sounds := say(t, word)
+			from := ends[at]
+			at += len(sounds) - 1
+			require.Less(t, at, len(ends), "%s has more sounds alone than in %q", word, sentence)
+			off := max(math.Abs(h.words()[i].Start-from), math.Abs(h.words()[i].End-ends[at]))
+			furthest = max(furthest, off)
+			timed++
+			require.Less(t, off, 0.1, "%s in %q: %v, not %.3f to %.3f", word, sentence, h.words()[i], from, ends[at])
+		}
+		require.Equal(t, len(ends)-1, at, "the sounds of the words of %q are those of the sentence", sentence)
+	}
+	t.Logf("%d of %d words are wrong; the times of %d are at most %.0f ms off", wrong, words, timed, 1000*furthest)
+	require.Less(t, float64(wrong)/float64(words), 0.15)
+	require.Greater(t, timed, 40)
+}
+
+// TestLongSound joins all sentences, with silence of different lengths between them, and finds each where it is.
+func TestLongSound(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes half a minute of a processor")
+	}
+	l := load(t, sphinx.Options{Slots: 2})
+	var pcm []byte
+	var starts []float64
+	var said []string
+	for i := range len(sentences) {
+		one, _ := say(t, sentences[i])
+		starts = append(starts, float64(len(pcm)/2)/engines.SampleRate)
+		said = append(said, sentences[i])
+		pcm = append(append(pcm, one...), make([]byte, 2*engines.SampleRate*(i%3)/4)...)
+	}
+	h := transcribe(t, l, bytes.NewReader(pcm), engines.TranscribeOptions{})
+	wrong, words := errorsOf(strings.Join(said, " "), h.text())
+	t.Logf("%d of %d words are wrong in %.0f s", wrong, words, h.Duration)
+	require.Less(t, float64(wrong)/float64(words), 0.15)
+	found := 0
+	for _, start := range starts {
+		for _, w := range h.words() {
+			if w.Start-start > 0 && w.Start-start < 0.4 {
+				found++
+				break
+			}
+		}
+	}
+	require.Equal(t, len(starts), found, "a word begins where each sentence does")
+	require.Greater(t, len(h.progress), 1)
+	again := transcribe(t, load(t, sphinx.Options{Slots: 1}), bytes.NewReader(pcm), engines.TranscribeOptions{})
+	require.Equal(t, h.segments, again.segments, "one program hears what two do")
+}
+
+func TestSilenceIsNoError(t *testing.T) {
+	l := load(t, sphinx.Options{Slots: 1})
+	for name, pcm := range map[string][]byte{
+		"nothing": nil, "half a sample": {1}, "one sample": {0, 16}, "a second": make([]byte, 32000), "forty seconds": make([]byte, 40*32000),
+		"a click in silence": append(append(make([]byte, 32000), 0, 64), make([]byte, 32000)...),
+	} {
+		h := transcribe(t, l, bytes.NewReader(pcm), engines.TranscribeOptions{})
+		require.Empty(t, h.text(), name)
+		require.InDelta(t, float64(len(pcm)/2)/engines.SampleRate, h.Duration, 1e-9)
+	}
+}
+
+// TestManyAtOnce listens to more recordings than there are programs.
+func TestManyAtOnce(t *testing.T) {
+	l := load(t, sphinx.Options{Slots: 2})
+	pcm, _ := say(t, sentences[3])
+	failed := make(chan error)
+	for range 4 {
+		go func() {
+			text := ""
+			_, err := l.Transcribe(t.Context(), bytes.NewReader(pcm), engines.TranscribeOptions{}, func(step engines.Listened) error {
+				if step.Segment != nil {
+					text += step.Segment.Text
+				}
+				return nil
+			})
+			if err == nil && text != sentences[3] {
+				err = fmt.Errorf("heard %q", text)
+			}
+			failed <- err
+		}()
+	}
+	for range 4 {
+		require.NoError(t, <-failed)
+	}
+}
+
+// A signal closes itself when it is read from, and then goes on for long.
+type signal struct {
+	io.Reader
+	read chan struct{}
+}
+
+func (s signal) Read(p []byte) (int, error) {
+	select {
+	case <-s.read:
+	default:
+		close(s.read)
+	}
+	return s.Reader.Read(p)
+}
+
+// TestStopping stops in the middle of an hour in each way that there is, while
+// the first stretches are listened to.
+func TestStopping(t *testing.T) {
+	pcm, _ := say(t, sentences[0])
+	half := bytes.Repeat(pcm, 16*2*engines.SampleRate/len(pcm))
+	hour := func(read chan struct{}) io.Reader {
+		rounds := []io.Reader{bytes.NewReader(half), bytes.NewReader(half), signal{bytes.NewReader(half), read}}
+		for range 3600 / 15 {
+			rounds = append(rounds, bytes.NewReader(half))
+		}
+		return io.MultiReader(rounds...)
+	}
+	l := load(t, sphinx.Options{Slots: 1})
+	nothing := func(engines.Listened) error { return nil }
+
+	ctx, cancel := context.WithCancel(t.Context())
+	read := make(chan struct{})
+	go func() { <-read; cancel() }()
+	_, err := l.Transcribe(ctx, hour(read), engines.TranscribeOptions{}, nothing)
+	require.ErrorIs(t, err, context.Canceled)
+
+	refused := fmt.Errorf("the reader has gone")
+	_, err = l.Transcribe(t.Context(), bytes.NewReader(make([]byte, 1<<20)), engines.TranscribeOptions{}, func(engines.Listened) error { return refused })
+	require.ErrorIs(t, err, refused)
+
+	h := transcribe(t, l, bytes.NewReader(pcm), engines.TranscribeOptions{})
+	require.Equal(t, sentences[0], h.text(), "who stopped is of no harm to the next")
+
+	read = make(chan struct{})
+	go func() { <-read; _ = l.Close() }()
+	_, err = l.Transcribe(t.Context(), hour(read), engines.TranscribeOptions{}, nothing)
+	require.Equal(t, domain.Unavailable, domain.CodeOf(err))
+	_, err = l.Transcribe(t.Context(), bytes.NewReader(pcm), engines.TranscribeOptions{}, nothing)
+	require.Equal(t, domain.Unavailable, domain.CodeOf(err))
+}

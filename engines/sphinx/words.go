@@ -1,0 +1,109 @@
+package sphinx
+
+import (
+	"fmt"
+	"math"
+	"slices"
+	"strconv"
+	"strings"
+
+	"anneal/engines"
+)
+
+const (
+	frameSeconds   = 0.01
+	segmentPause   = 0.5  // seconds without a word that end a segment
+	segmentSeconds = 10.0 // that a segment lasts at most, unless one word does
+)
+
+// wordOf reads a word from a line in NIST's CTM format, after the name and the
+// channel: start, duration up to the last frame, word, confidence.
+func wordOf(line string) (w engines.Word, err error) {
+	fields := strings.Fields(line)
+	if len(fields) != 4 {
+		return w, fmt.Errorf("it wrote a line of %d fields, not 4", len(fields))
+	}
+	var numbers [3]float64
+	for i, text := range []string{fields[0], fields[1], fields[3]} {
+		if numbers[i], err = strconv.ParseFloat(text, 64); err != nil {
+			return w, fmt.Errorf("it wrote %q for a number", text)
+		}
+	}
+	return engines.Word{
+		Text: strings.ToLower(fields[2]), Start: numbers[0], End: numbers[0] + numbers[1] + frameSeconds,
+		Probability: min(1, max(0, numbers[2])), Language: english,
+	}, nil
+}
+
+// place moves the words of a stretch to where it lies in the recording.
+func place(words []engines.Word, from, until float64) {
+	for i := range words {
+		words[i].Start = min(round(words[i].Start+from), until)
+		words[i].End = min(round(words[i].End+from), until)
+	}
+}
+
+func round(seconds float64) float64 { return math.Round(seconds*1000) / 1000 }
+
+// hand hands on what was heard in a stretch: its segments, or that there are
+// none.
+func hand(h hearing, fillers bool, emit func(engines.Listened) error) error {
+	words := slices.DeleteFunc(h.words, func(w engines.Word) bool { return noWord(w.Text, fillers) })
+	if len(words) == 0 {
+		return emit(engines.Listened{Seconds: h.until})
+	}
+	for len(words) > 0 {
+		n := 1
+		for n < len(words) && words[n].Start-words[n-1].End < segmentPause && words[n].End-words[0].Start <= segmentSeconds {
+			n++
+		}
+		said := words[:n:n]
+		words = words[n:]
+		seconds := said[n-1].End
+		if len(words) == 0 {
+			seconds = h.until
+		}
+		if err := emit(engines.Listened{Seconds: seconds, Segment: segmentOf(said)}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// noWord tells whether something is only a sound: what the model calls noise,
+// or a filler, unless these are wanted.
+func noWord(text string, fillers bool) bool {
+	return strings.HasPrefix(text, "<") || strings.HasPrefix(text, "[") || strings.HasPrefix(text, "++") || !fillers && slices.Contains(sounds, text)
+}
+
+func segmentOf(said []engines.Word) *engines.Segment {
+	text := make([]string, len(said))
+	sum := 0.0
+	for i, w := range said {
+		text[i] = w.Text
+		sum += math.Log(max(w.Probability, leastProbability))
+	}
+	s := &engines.Segment{Start: said[0].Start, End: said[len(said)-1].End, Text: strings.Join(text, " "), Words: said, AvgLogprob: sum / float64(len(said))}
+	s.CompressionRatio = engines.CompressionRatio(s.Text)
+	return s
+}
+
+// leastProbability is half of the least that is written.
+const leastProbability = 0.0005
+
+// dither puts one bit of noise where the sound is nothing at all, which no
+// microphone hears: the model takes the logarithm of its energy. The same sound
+// gets the same noise.
+func dither(pcm []byte) {
+	state := uint32(1)
+	before := false
+	for i := 0; i+1 < len(pcm); i += 2 {
+		nothing := pcm[i]|pcm[i+1] == 0
+		if nothing && before {
+			state = state*1664525 + 1013904223
+			one := byte(int32(state) >> 31) // 0 or 0xFF
+			pcm[i], pcm[i+1] = one|1, one
+		}
+		before = nothing
+	}
+}
