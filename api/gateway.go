@@ -13,61 +13,81 @@ import (
 	"anneal/projections"
 )
 
-// maxTries is how many replicas one generation may be tried on.
+// maxTries is how many replicas one question may be put to.
 const maxTries = 3
 
-// generate makes one continuation on a replica of the deployment. The session
-// leads to the same replica while it lives; without one the least loaded is
-// chosen. A replica that fails before it has produced anything is left for
-// another one; that others were full is told before all else.
-func (c *call) generate(ctx context.Context, deployment domain.Name, session string, req engines.CompletionRequest, emit func(engines.Chunk) error) (engines.Usage, seat, error) {
-	tried, full := map[string]bool{}, error(nil)
-	c.World.Pulse().Ask(deployment, c.now)
-	for {
-		ready, err := c.awaitReplicas(ctx, deployment, req.Addon)
-		if next, ok := c.successor(deployment, req.Addon); ok && domain.CodeOf(err) == domain.NotFound {
-			req.Addon, tried = next, map[string]bool{}
-			continue
-		}
-		if err != nil {
-			return engines.Usage{}, seat{}, err
-		}
-		replica, ok := c.choose(deployment, ready, session, tried)
-		if !ok && full != nil {
-			return engines.Usage{}, seat{}, full
-		}
-		if !ok {
-			return engines.Usage{}, seat{}, domain.Faultf(domain.Unavailable, "no replica of %s could be reached: try again", deployment)
-		}
-		tried[replica.ID] = true
-		begun := false
-		at := seat{replica.Node.ID(), c.busy.of(replicaKey(deployment, replica.ID)) + 1}
-		usage, err := c.ask(ctx, deployment, replica, req, func(chunk engines.Chunk) error {
+// An inquiry goes to the replicas of a deployment, until one answers it. The
+// session leads to the same replica while it lives; without one the least
+// loaded is chosen.
+type inquiry struct {
+	to      domain.Name // the deployment
+	session string
+	addon   string
+	// ask puts the question to a replica. begun tells that something of its
+	// answer is with the caller, so that no other may be asked.
+	ask func(ctx context.Context, replica domain.Replica, addon string) (begun bool, err error)
+}
+
+// generate makes one continuation on a replica of the deployment.
+func (c *call) generate(ctx context.Context, deployment domain.Name, session string, req engines.CompletionRequest, emit func(engines.Chunk) error) (usage engines.Usage, at seat, err error) {
+	at, err = c.put(ctx, inquiry{deployment, session, req.Addon, func(ctx context.Context, replica domain.Replica, addon string) (begun bool, err error) {
+		req.Addon = addon
+		usage, err = c.Replicas.Complete(ctx, deployment, replica, req, func(chunk engines.Chunk) error {
 			begun = true
 			return emit(chunk)
 		})
+		return begun, err
+	}})
+	return usage, at, err
+}
+
+// put asks replicas, and tells which one it was in the end. One that fails
+// before it has begun to answer is left for another one; that others were full
+// is told before all else.
+func (c *call) put(ctx context.Context, q inquiry) (seat, error) {
+	tried, full := map[string]bool{}, error(nil)
+	c.World.Pulse().Ask(q.to, c.now)
+	for {
+		ready, err := c.awaitReplicas(ctx, q.to, q.addon)
+		if next, ok := c.successor(q.to, q.addon); ok && domain.CodeOf(err) == domain.NotFound {
+			q.addon, tried = next, map[string]bool{}
+			continue
+		}
+		if err != nil {
+			return seat{}, err
+		}
+		replica, ok := c.choose(q.to, ready, q.session, tried)
+		if !ok && full != nil {
+			return seat{}, full
+		}
+		if !ok {
+			return seat{}, domain.Faultf(domain.Unavailable, "no replica of %s could be reached: try again", q.to)
+		}
+		tried[replica.ID] = true
+		at := seat{replica.Node.ID(), c.busy.of(replicaKey(q.to, replica.ID)) + 1}
+		begun, err := c.try(ctx, q, replica)
 		if domain.CodeOf(err) == domain.ResourceExhausted {
 			full = err
 		}
 		if err == nil || begun || ctx.Err() != nil || !elsewhere(err) {
-			return usage, at, err
+			return at, err
 		}
 		if len(tried) == maxTries {
-			return usage, at, cmp.Or(full, err)
+			return at, cmp.Or(full, err)
 		}
-		c.Logger.Warn("a replica failed before its first token", "request", c.id, "deployment", deployment, "replica", replica.ID, "error", err)
+		c.Logger.Warn("a replica failed before it had answered anything", "request", c.id, "deployment", q.to, "replica", replica.ID, "error", err)
 	}
 }
 
-// ask is one try, counted while it lasts.
-func (c *call) ask(ctx context.Context, deployment domain.Name, replica domain.Replica, req engines.CompletionRequest, emit func(engines.Chunk) error) (engines.Usage, error) {
-	leave, _ := c.busy.enter(replicaKey(deployment, replica.ID), 1<<30)
+// try asks one replica, and is counted while it lasts.
+func (c *call) try(ctx context.Context, q inquiry, replica domain.Replica) (begun bool, err error) {
+	leave, _ := c.busy.enter(replicaKey(q.to, replica.ID), 1<<30)
 	defer leave()
-	usage, err := c.Replicas.Complete(ctx, deployment, replica, req, emit)
+	begun, err = q.ask(ctx, replica, q.addon)
 	if err != nil && ctx.Err() != nil {
 		err = ctx.Err()
 	}
-	return usage, err
+	return begun, err
 }
 
 func replicaKey(deployment domain.Name, replica string) string {

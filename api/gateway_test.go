@@ -121,7 +121,7 @@ func TestAReplicaThatFailsBeforeItsFirstToken(t *testing.T) {
 	asked := s.replicas.asks()
 	require.Len(t, asked, 3)
 	require.Len(t, failing, 2)
-	require.Contains(t, s.logged.String(), "failed before its first token")
+	require.Contains(t, s.logged.String(), "failed before it had answered anything")
 }
 
 // When the queues of all replicas are full the caller hears so, and when to ask
