@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"io"
 	"net/http"
 	"strconv"
 	"strings"
@@ -171,6 +172,17 @@ func inferenceBody(f *domain.Fault, requestID string) (int, inferenceError) {
 	return status, inferenceError{body, requestID}
 }
 
+// isInference tells whether the path is one whose errors have the inference
+// shape.
+func isInference(r *http.Request) bool {
+	return strings.HasPrefix(r.URL.Path, "/inference/") || isAudio(r)
+}
+
+// isAudio tells whether the path is one that takes a key without a scheme word.
+func isAudio(r *http.Request) bool {
+	return strings.HasPrefix(r.URL.Path, "/v1/audio/") || strings.HasPrefix(r.URL.Path, "/inference/v1/audio/")
+}
+
 // retrySeconds is how long a refused client should wait before it asks again.
 const retrySeconds = "5"
 
@@ -189,6 +201,23 @@ func refuse(w http.ResponseWriter, f *domain.Fault, requestID string, inference 
 		}
 	}
 	writeJSON(w, status, body)
+}
+
+// A textAnswer is an answer that is not JSON.
+type textAnswer struct{ media, text string }
+
+// answerWith sends what a handler answered.
+func answerWith(w http.ResponseWriter, result any) {
+	plain, ok := result.(textAnswer)
+	if !ok {
+		writeJSON(w, http.StatusOK, result)
+		return
+	}
+	w.Header().Set("Content-Type", plain.media)
+	w.Header().Set("X-Content-Type-Options", "nosniff")
+	hasten(w)
+	w.WriteHeader(http.StatusOK)
+	_, _ = io.WriteString(w, plain.text)
 }
 
 func writeJSON(w http.ResponseWriter, status int, body any) {

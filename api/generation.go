@@ -2,10 +2,7 @@ package api
 
 import (
 	"context"
-	"encoding/json"
-	"errors"
 	"fmt"
-	"net/http"
 	"slices"
 	"sync"
 	"time"
@@ -71,7 +68,7 @@ func (h *heard) call(piece engines.ToolCall) {
 // A generation is one request being answered. Its choices are generated at the
 // same time; mu orders what they write.
 type generation struct {
-	*call
+	stream
 	q       *inferenceRequest
 	form    form
 	to      target
@@ -87,7 +84,6 @@ type generation struct {
 	at    seat
 	left  int // choices that are not finished
 	first time.Time
-	begun bool // the stream's header is sent
 }
 
 // infer answers a request that was read and checked.
@@ -121,7 +117,7 @@ func (c *call) infer(q *inferenceRequest, shape form, idPrefix string) (any, err
 		}
 	}
 	total := len(q.prompts) * q.n
-	g := &generation{call: c, q: q, form: shape, to: to, session: session, id: idPrefix + uuid.NewString(), start: time.Now(), left: total}
+	g := &generation{stream: stream{call: c}, q: q, form: shape, to: to, session: session, id: idPrefix + uuid.NewString(), start: time.Now(), left: total}
 	for i := range total {
 		g.all = append(g.all, &heard{index: i})
 	}
@@ -233,7 +229,7 @@ func (g *generation) run() (any, error) {
 	g.meters.tokens.WithLabelValues("prompt").Add(float64(g.usage.PromptTokens))
 	g.meters.tokens.WithLabelValues("completion").Add(float64(g.usage.CompletionTokens))
 	if g.q.stream {
-		return nil, g.done()
+		return nil, g.close()
 	}
 	for name, value := range g.metrics() {
 		g.w.Header().Set("anneal-"+name, fmt.Sprint(value))
@@ -316,63 +312,12 @@ func (g *generation) finish(h *heard, firstSample bool, usage engines.Usage, at 
 	return g.event(g.form.end(g, h, all))
 }
 
-// event sends one part of a stream.
-func (g *generation) event(value any) error {
-	g.begin()
-	hasten(g.w)
-	data, err := json.Marshal(value)
-	if err == nil {
-		_, err = fmt.Fprintf(g.w, "data: %s\n\n", data)
-	}
-	if err == nil {
-		err = http.NewResponseController(g.w).Flush()
-	}
-	return err
-}
-
-func (g *generation) begin() {
-	if g.begun {
-		return
-	}
-	g.begun = true
-	g.w.Header().Set("Content-Type", "text/event-stream")
-	g.w.Header().Set("Cache-Control", "no-store")
-	g.w.Header().Set("X-Accel-Buffering", "no") // a proxy must not hold the stream back
-	g.w.WriteHeader(http.StatusOK)
-}
-
-func (g *generation) done() error {
+// close ends the stream.
+func (g *generation) close() error {
 	if last := g.form.closing(g); last != nil {
 		if err := g.event(last); err != nil {
 			return ignoreGone(err)
 		}
 	}
-	g.begin()
-	_, err := fmt.Fprint(g.w, "data: [DONE]\n\n")
-	if err == nil {
-		err = http.NewResponseController(g.w).Flush()
-	}
-	return ignoreGone(err)
-}
-
-// fail ends a stream that has begun with the error as its last event, and
-// without [DONE]; before that it is an answer like any other.
-func (g *generation) fail(err error) error {
-	if !g.begun {
-		return err
-	}
-	g.note(g.r, err)
-	if g.ctx.Err() == nil {
-		_, body := inferenceBody(faultOf(err), g.call.id)
-		_ = g.event(body) // whoever it was for may be gone
-	}
-	return nil
-}
-
-// ignoreGone is nil: an answer that its client did not wait for is nobody's.
-func ignoreGone(err error) error {
-	if errors.Is(err, http.ErrNotSupported) {
-		return err
-	}
-	return nil
+	return g.done()
 }

@@ -279,8 +279,9 @@ func (s *stage) upload(path, alias, field, name string, content io.Reader) answe
 	return s.send(s.form(path, alias, field, name, content))
 }
 
-// form makes a request that carries a file as a form's field.
-func (s *stage) form(path, alias, field, name string, content io.Reader) *http.Request {
+// form makes a request that carries a file as a form's field, before others
+// that are each NAME=VALUE.
+func (s *stage) form(path, alias, field, name string, content io.Reader, others ...string) *http.Request {
 	s.Helper()
 	var form bytes.Buffer
 	w := multipart.NewWriter(&form)
@@ -288,6 +289,10 @@ func (s *stage) form(path, alias, field, name string, content io.Reader) *http.R
 	require.NoError(s, err)
 	_, err = io.Copy(part, content)
 	require.NoError(s, err)
+	for _, other := range others {
+		name, value, _ := strings.Cut(other, "=")
+		require.NoError(s, w.WriteField(name, value))
+	}
 	require.NoError(s, w.Close())
 	r := s.request(http.MethodPost, path, alias, &form)
 	r.Header.Set("Content-Type", w.FormDataContentType())
@@ -324,8 +329,10 @@ func (c *clock) add(d time.Duration) {
 type chorus struct {
 	mu    sync.Mutex
 	sing  func(ctx context.Context, replica domain.Replica, req engines.CompletionRequest, emit func(engines.Chunk) error) (engines.Usage, error)
+	hear  func(ctx context.Context, replica domain.Replica, req engines.Transcription, emit func(engines.Listened) error) (engines.Heard, error)
 	asked []string // replica IDs, in the order of asking
 	reqs  []engines.CompletionRequest
+	heard []engines.Transcription
 }
 
 func (c *chorus) Complete(ctx context.Context, _ domain.Name, replica domain.Replica, req engines.CompletionRequest, emit func(engines.Chunk) error) (engines.Usage, error) {
@@ -337,6 +344,60 @@ func (c *chorus) Complete(ctx context.Context, _ domain.Name, replica domain.Rep
 		return sing(ctx, replica, req, emit)
 	}
 	return echo(ctx, replica, req, emit)
+}
+
+func (c *chorus) Transcribe(ctx context.Context, _ domain.Name, replica domain.Replica, req engines.Transcription, emit func(engines.Listened) error) (engines.Heard, error) {
+	c.mu.Lock()
+	c.asked, c.heard = append(c.asked, replica.ID), append(c.heard, req)
+	hear := c.hear
+	c.mu.Unlock()
+	if hear != nil {
+		return hear(ctx, replica, req, emit)
+	}
+	return readAloud(ctx, req, emit)
+}
+
+// readAloud hears the words of a recording that is a text: one each half
+// second, and a segment for each line.
+func readAloud(ctx context.Context, req engines.Transcription, emit func(engines.Listened) error) (engines.Heard, error) {
+	text, err := fetchText(ctx, req.Audio.URL)
+	if err != nil {
+		return engines.Heard{}, err
+	}
+	heard := engines.Heard{Language: "en"}
+	for line := range strings.Lines(text) {
+		segment := engines.Segment{Start: heard.Duration, Text: strings.TrimSpace(line), AvgLogprob: -0.25, CompressionRatio: 1.5}
+		for _, word := range strings.Fields(line) {
+			segment.Words = append(segment.Words, engines.Word{Text: word, Start: heard.Duration, End: heard.Duration + 0.4, Probability: 0.9})
+			heard.Duration += 0.5
+		}
+		step := engines.Listened{Seconds: heard.Duration}
+		if segment.End = heard.Duration; len(segment.Words) > 0 {
+			step.Segment = &segment
+		}
+		if err := emit(step); err != nil {
+			return heard, err
+		}
+	}
+	return heard, nil
+}
+
+// fetchText reads a recording as a worker does, who has its URL and no key.
+func fetchText(ctx context.Context, url string) (string, error) {
+	r, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	if err != nil {
+		return "", err
+	}
+	answer, err := http.DefaultClient.Do(r)
+	if err != nil {
+		return "", err
+	}
+	defer answer.Body.Close()
+	text, err := io.ReadAll(answer.Body)
+	if err == nil && answer.StatusCode != http.StatusOK {
+		err = fmt.Errorf("the recording is answered with %d: %s", answer.StatusCode, text)
+	}
+	return string(text), err
 }
 
 func (c *chorus) asks() []string {

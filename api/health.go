@@ -61,6 +61,7 @@ type meters struct {
 	latency   *prometheus.HistogramVec
 	tokens    *prometheus.CounterVec
 	firstText prometheus.Histogram
+	audio     prometheus.Counter
 }
 
 func newMeters(o Options) *meters {
@@ -74,6 +75,7 @@ func newMeters(o Options) *meters {
 		firstText: prometheus.NewHistogram(prometheus.HistogramOpts{Name: "anneal_completion_first_token_seconds",
 			Help: "Time from a completion request to its first token.", Buckets: prometheus.ExponentialBuckets(0.005, 3, 9)}),
 	}
+	m.audio = prometheus.NewCounter(prometheus.CounterOpts{Name: "anneal_transcribed_seconds_total", Help: "Seconds of recordings that were listened to."})
 	position := prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "anneal_world_position",
 		Help: "Position of the last event that the world holds."}, func() float64 { return float64(o.World.Position()) })
 	lag := prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "anneal_world_lag_events",
@@ -86,7 +88,7 @@ func newMeters(o Options) *meters {
 		}
 		return max(0, float64(last.Position)-float64(o.World.Position()))
 	})
-	o.Metrics.MustRegister(m.requests, m.latency, m.tokens, m.firstText, position, lag)
+	o.Metrics.MustRegister(m.requests, m.latency, m.tokens, m.firstText, m.audio, position, lag)
 	return m
 }
 

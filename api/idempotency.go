@@ -333,7 +333,7 @@ func (c *call) answered(result any, err error) keptAnswer {
 	if err != nil {
 		refuse(to, faultOf(err), c.id, c.op.inference())
 	} else {
-		writeJSON(to, http.StatusOK, result)
+		answerWith(to, result)
 	}
 	for name, values := range c.w.Header() {
 		if strings.HasPrefix(name, "Anneal-") {

@@ -3,6 +3,7 @@ package api
 import (
 	"errors"
 	"io"
+	"mime"
 	"mime/multipart"
 	"net/http"
 	"regexp"
@@ -43,7 +44,8 @@ func (c *call) form() (form *multipart.Reader, done func(), err error) {
 	control := http.NewResponseController(c.w)
 	_ = control.SetReadDeadline(time.Now().Add(uploadTime)) // a connection that cannot is a test's
 	done = func() { _ = control.SetReadDeadline(time.Time{}) }
-	if form, err = c.r.MultipartReader(); err != nil {
+	kind, _, _ := mime.ParseMediaType(c.r.Header.Get("Content-Type")) // what is none is "", or has no boundary
+	if form, err = c.r.MultipartReader(); err != nil || kind != "multipart/form-data" {
 		var v domain.Violations
 		v.Add("file", "send the file as the field \"file\" of a multipart/form-data body")
 		return nil, done, v.Err()

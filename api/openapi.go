@@ -310,7 +310,13 @@ func (d *describer) responses(op *operation) map[string]any {
 		if answer := d.examples[op.id].Answer; answer != nil {
 			media["example"] = answer
 		}
+		if op.orElse != nil {
+			media["schema"] = schema{"anyOf": []any{media["schema"], d.of(op.orElse)}}
+		}
 		content["application/json"] = media
+	}
+	for _, text := range op.texts {
+		content[text] = map[string]any{"schema": schema{"type": "string"}}
 	}
 	if op.streams != nil {
 		content["text/event-stream"] = map[string]any{"schema": schema{"type": "string", "contentMediaType": "application/json", "contentSchema": d.of(op.streams),

@@ -19,7 +19,7 @@ var refusalTexts = map[int]string{
 	429: "The account has too many requests under way, or its quota is used up: try again later.",
 	431: "The header is larger than 64 KiB.",
 	500: "The server failed. The request's ID leads its operator to the reason.",
-	501: "This is not offered yet; the message says what to do instead.",
+	501: "This is not offered; the message says what to do instead.",
 	503: "Something that is needed does not answer now: try again later.",
 	504: "It took too long: try again.",
 }
@@ -36,7 +36,7 @@ var refusalSamples = map[int]*domain.Fault{
 	413: bodyTooLarge(4 << 20),
 	429: {Code: domain.ResourceExhausted, Reason: "TOO_MANY_REQUESTS", Message: "accounts/acme has 256 completions under way: wait for one to end"},
 	500: {Code: domain.Internal, Message: "the server failed to answer; the request's ID leads its operator to the reason"},
-	501: {Code: domain.Unimplemented, Reason: "NOT_OFFERED", Message: "transcription of audio is not offered yet: no engine here takes audio"},
+	501: {Code: domain.Unimplemented, Message: "the engine of accounts/acme/deployments/d1 cannot do this: ask another deployment"},
 	503: {Code: domain.Unavailable, Reason: reasonScalingUp, Message: "accounts/acme/deployments/d1 is waking up and had no replica ready within 1m0s: try again shortly"},
 	504: {Code: domain.DeadlineExceeded, Message: "the request took too long: try again"},
 }

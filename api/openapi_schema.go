@@ -188,7 +188,7 @@ func nullable(of schema) schema {
 // field of that name.
 func descriptionOf(owner, field string) string {
 	for _, name := range []string{owner + "." + field, field} {
-		if text := cmp.Or(fieldTexts[name], inferenceTexts[name]); text != "" {
+		if text := cmp.Or(fieldTexts[name], inferenceTexts[name], audioTexts[name]); text != "" {
 			return text
 		}
 	}

@@ -105,4 +105,11 @@ var typeTexts = map[string]string{
 	"Usage":                   "Tokens, counted: each prompt once, however many continuations it has.",
 	"UsageDetails":            "What of the prompt's tokens need not be computed anew.",
 	"Violation":               "A rule that a field of the request breaks.",
+	"TranscriptionForm":       "A recording, and how it is to be listened to.",
+	"Transcript":              "What is said in a recording.",
+	"VerboseTranscript":       "What is said in a recording, and when.",
+	"TranscriptWord":          "A word, and when it is said.",
+	"TranscriptSegment":       "What is said in one stretch.",
+	"TranscriptEvent":         "A part of a streamed transcript.",
+	"AudioUsage":              "What listening is counted by.",
 }

@@ -33,11 +33,12 @@ type operation struct {
 	givesBack bool
 	form      reflect.Type // the fields of a multipart/form-data body, instead of body
 	answer    reflect.Type // of the JSON that it answers
+	orElse    reflect.Type // of other JSON that it may answer as well
+	texts     []string     // media types that it may answer instead of JSON
 	streams   reflect.Type // of the data of server-sent events, when it can answer such
 	media     string       // what it answers when that is neither JSON nor a stream
 	replies   []parameter  // headers of the answer, beyond those of every answer
-	// unlisted operations are routed and not described: those that are not
-	// offered yet.
+	// unlisted operations are routed and not described: pages for people.
 	unlisted bool
 	handle   handler
 }
@@ -102,7 +103,7 @@ func operations() []operation {
 		quotaOperations(),
 		eventOperations(),
 		inferenceOperations(),
-		unofferedOperations(),
+		transcriptionOperations(),
 	)
 }
 
@@ -124,7 +125,7 @@ func (s *Server) offer(r chi.Router, op *operation) {
 		case isKept:
 			kept.send(w)
 		case result != nil:
-			writeJSON(w, http.StatusOK, result)
+			answerWith(w, result)
 		}
 	}))
 }

@@ -280,6 +280,10 @@ func inferenceRows() []row {
 	return []row{
 		{id: "createCompletion", scene: aServing, request: "POST /inference/v1/completions inference\n{\"model\": \"accounts/acme/deployments/d\", \"prompt\": \"one two three\", \"max_tokens\": 2}"},
 		{id: "createChatCompletion", scene: aServing, request: "POST /inference/v1/chat/completions inference\n{\"model\": \"accounts/acme/deployments/d\", \"messages\": [{\"role\": \"user\", \"content\": \"one two\"}]}"},
+		{id: "createTranscription", scene: aServing, request: "POST /v1/audio/transcriptions inference upload=speech.wav with=model=accounts/acme/deployments/d with=response_format=verbose_json with=timestamp_granularities=word,segment\ngo forward\nten meters"},
+		{id: "createTranslation", scene: aServing, request: "POST /v1/audio/translations inference upload=speech.wav with=model=accounts/acme/deployments/d\ngo forward"},
+		{id: "createInferenceTranscription", scene: aServing, request: "POST /inference/v1/audio/transcriptions inference upload=speech.wav with=model=accounts/acme/deployments/d with=response_format=srt\ngo forward\nten meters"},
+		{id: "createInferenceTranslation", scene: aServing, request: "POST /inference/v1/audio/translations inference upload=speech.wav with=model=accounts/acme/deployments/d\ngo forward"},
 		{id: "listInferenceModels", scene: aServing, request: "GET /inference/v1/models inference"},
 	}
 }

@@ -152,6 +152,13 @@ func (x *examination) strangersToModels() {
 		a := x.ask(func(one *scripted) {
 			one.alias = "other"
 			one.body = strings.ReplaceAll(one.body, "/deployments/d\"", "/deployments/"+id+"\"")
+			one.fields = slices.Clone(one.fields)
+			for i, field := range one.fields {
+				one.fields[i] = strings.TrimSuffix(field, "/deployments/d")
+				if one.fields[i] != field {
+					one.fields[i] += "/deployments/" + id
+				}
+			}
 		})
 		x.refused(http.StatusForbidden, a, "accounts/acme/deployments/"+id)
 	}
@@ -212,7 +219,7 @@ func with(name, value string) func(*scripted) {
 // models ignores it, and says so.
 func (x *examination) unknownQuery() {
 	x.Helper()
-	if x.op.body != nil && x.op.inference() {
+	if x.op.inference() && x.op.method == http.MethodPost {
 		require.Contains(x, x.ask(with("colour", "red")).header.Get("anneal-warning"), "colour")
 		return
 	}

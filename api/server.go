@@ -42,23 +42,30 @@ type Replicas interface {
 	// piece by piece. It stops when ctx is done or emit fails. An error with
 	// code Unavailable says that the replica cannot be reached.
 	Complete(ctx context.Context, deployment domain.Name, replica domain.Replica, req engines.CompletionRequest, emit func(engines.Chunk) error) (engines.Usage, error)
+	// Transcribe has a replica listen to a recording and hands to emit what it
+	// hears, in the order of time. It ends, and fails, as Complete does.
+	Transcribe(ctx context.Context, deployment domain.Name, replica domain.Replica, req engines.Transcription, emit func(engines.Listened) error) (engines.Heard, error)
 }
 
 // Limits bound what a request may take. Zero values mean the defaults.
 type Limits struct {
-	Body        int64         // bytes of a JSON body; 4 MiB
-	Upload      int64         // bytes of one uploaded dataset file; 150 MB
-	ModelFile   int64         // bytes of one file of a model; 100 GB
-	ModelFiles  int           // files of one model; 500
-	Wake        time.Duration // how long a request waits for a replica; 60 s
-	Verdict     time.Duration // how long an upload waits for the check of its rows; 60 s
-	Twin        time.Duration // how long a repeated request waits for the answer to the first; 2 s
-	SignedURL   time.Duration // how long signed URLs are good for; 1 h
-	Heartbeat   time.Duration // between comments on an idle stream of events; 15 s
-	Streams     int           // streams of events at once, per account; 100
-	Generations int           // completions at once, per account; 256
-	ScaleToZero time.Duration // shortest scaleToZeroWindow; domain.MinScaleToZeroWindow
-	JobTime     time.Duration // after which a job that is not done expires; never
+	Body           int64         // bytes of a JSON body; 4 MiB
+	Upload         int64         // bytes of one uploaded dataset file; 150 MB
+	ModelFile      int64         // bytes of one file of a model; 100 GB
+	ModelFiles     int           // files of one model; 500
+	Wake           time.Duration // how long a request waits for a replica; 60 s
+	Verdict        time.Duration // how long an upload waits for the check of its rows; 60 s
+	Twin           time.Duration // how long a repeated request waits for the answer to the first; 2 s
+	SignedURL      time.Duration // how long signed URLs are good for; 1 h
+	Heartbeat      time.Duration // between comments on an idle stream of events; 15 s
+	Streams        int           // streams of events at once, per account; 100
+	Generations    int           // completions at once, per account; 256
+	Audio          int64         // bytes of one recording; 1 GB
+	Fetch          time.Duration // how long reading a recording from a URL may take; 5 min
+	Transcription  time.Duration // how long listening to one recording may take; 2 h
+	Transcriptions int           // recordings at once, per account; 32
+	ScaleToZero    time.Duration // shortest scaleToZeroWindow; domain.MinScaleToZeroWindow
+	JobTime        time.Duration // after which a job that is not done expires; never
 }
 
 func (l Limits) filled() Limits {
@@ -84,6 +91,12 @@ func (l Limits) filled() Limits {
 	if l.Generations <= 0 {
 		l.Generations = 256
 	}
+	or(&l.Audio, 1_000_000_000)
+	or((*int64)(&l.Fetch), int64(5*time.Minute))
+	or((*int64)(&l.Transcription), int64(2*time.Hour))
+	if l.Transcriptions <= 0 {
+		l.Transcriptions = 32
+	}
 	return l
 }
 
@@ -100,6 +113,7 @@ type Options struct {
 	Scorer   engines.Scorer // of previews; nil refuses them
 	Pepper   []byte         // keys are hashed with it, page tokens signed
 	Strict   bool           // refuse unknown inference parameters instead of warning
+	Private  bool           // fetch recordings from addresses that are not public, too
 	Now      func() time.Time
 	Logger   *slog.Logger
 	Metrics  *prometheus.Registry
@@ -110,15 +124,16 @@ type Options struct {
 // A Server is the http.Handler of the whole interface.
 type Server struct {
 	Options
-	table  []operation
-	about  *description
-	routes http.Handler
-	tail   *tail
-	served *lastServed
-	busy   *counters
-	meters *meters
-	rates  *rates
-	guard  guard
+	table   []operation
+	about   *description
+	routes  http.Handler
+	tail    *tail
+	served  *lastServed
+	busy    *counters
+	meters  *meters
+	rates   *rates
+	guard   guard
+	fetcher *fetcher
 
 	background sync.WaitGroup // what no answer waits for
 }
@@ -138,7 +153,7 @@ func New(o Options) *Server {
 		o.Answers = eventlog.NewMemoryAnswers()
 	}
 	o.Limits = o.Limits.filled()
-	s := &Server{Options: o, table: operations(), served: newLastServed(), busy: newCounters(), meters: newMeters(o), rates: newRates()}
+	s := &Server{Options: o, table: operations(), served: newLastServed(), busy: newCounters(), meters: newMeters(o), rates: newRates(), fetcher: newFetcher(o.Limits.Fetch, o.Private)}
 	s.about = describe(s.table)
 	s.tail = newTail(o.Log, o.Logger)
 	s.routes = s.router()

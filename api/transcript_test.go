@@ -31,7 +31,8 @@ var update = flag.Bool("update", false, "write the answers of the transcripts an
 //	> {"dataset": {}}                        its body
 //	< 200                                    the answer
 //
-// "upload=NAME" at the end of a request sends the body as a file in a form.
+// "upload=NAME" at the end of a request sends the body as a file in a form;
+// "with=NAME=VALUE" adds another field to that.
 // With -update the answers are written anew.
 func TestTranscripts(t *testing.T) {
 	files, err := filepath.Glob("testdata/*.txt")
@@ -107,7 +108,10 @@ func perform(s *stage, lines []string, number int) string {
 
 // A scripted request is one that a transcript or a table tells: its head, as in
 // "POST /v1/accounts admin upload=NAME", and in the lines after that its body.
-type scripted struct{ method, path, alias, file, body string }
+type scripted struct {
+	method, path, alias, file, body string
+	fields                          []string // of the form beside the file
+}
 
 func parseRequest(text string) scripted {
 	head, body, _ := strings.Cut(text, "\n")
@@ -116,6 +120,8 @@ func parseRequest(text string) scripted {
 	for _, word := range words[2:] {
 		if name, ok := strings.CutPrefix(word, "upload="); ok {
 			out.file = name
+		} else if field, ok := strings.CutPrefix(word, "with="); ok {
+			out.fields = append(out.fields, field)
 		} else if word != "-" {
 			out.alias = word
 		}
@@ -125,7 +131,7 @@ func parseRequest(text string) scripted {
 
 func (one scripted) on(s *stage) *http.Request {
 	if one.file != "" {
-		return s.form(one.path, one.alias, "file", one.file, strings.NewReader(one.body+"\n"))
+		return s.form(one.path, one.alias, "file", one.file, strings.NewReader(one.body+"\n"), one.fields...)
 	}
 	return s.request(one.method, one.path, one.alias, strings.NewReader(one.body))
 }

@@ -20,3 +20,15 @@ func JobFolder(job domain.Name) string {
 func MetricsFile(job domain.Name, made time.Time) string {
 	return fmt.Sprintf("%smetrics-%x.jsonl", JobFolder(job), made.UnixNano())
 }
+
+// Transient is the folder of what lies there while a request is answered. What
+// is older than TransientTime was left behind by a server that died.
+const (
+	Transient     = "transient/"
+	TransientTime = 24 * time.Hour
+)
+
+// TransientFolder is where one request of an account keeps files.
+func TransientFolder(account, request string) string {
+	return Transient + account + "/" + request + "/"
+}

@@ -14,7 +14,9 @@ import (
 )
 
 func init() {
-	openapi3filter.RegisterBodyDecoder("text/html", openapi3filter.RegisteredBodyDecoder("text/plain"))
+	for _, text := range []string{"text/html", "text/vtt", "application/x-subrip"} {
+		openapi3filter.RegisterBodyDecoder(text, openapi3filter.RegisteredBodyDecoder("text/plain"))
+	}
 }
 
 // A Document is what a server says of itself.

@@ -13,24 +13,13 @@ import (
 	"anneal/engines"
 )
 
-// What is not offered yet says so by its name, in the shape of its path, and
-// only to whoever would be allowed to use it.
-func TestWhatIsNotOfferedYet(t *testing.T) {
+func TestAudioHasTheInferenceShapeEvenWhereNothingIs(t *testing.T) {
 	s := newStage(t, Limits{})
-	for _, one := range unofferedInference {
-		a := s.call(one.method, one.path, "inference", "")
-		require.Equal(t, http.StatusNotImplemented, a.status, "%s: %s", one.path, a.body)
-		refusal := a.json(t)["error"].(map[string]any)
-		require.Contains(t, refusal["message"], one.what+" is not offered yet: ")
-		require.Equal(t, "NOT_OFFERED", refusal["code"])
-		require.Equal(t, http.StatusUnauthorized, s.call(one.method, one.path, "", "").status)
+	for _, path := range []string{"/v1/audio/nothing", "/inference/v1/audio/nothing"} {
+		a := s.call("GET", path, "inference", "")
+		require.Equal(t, http.StatusNotFound, a.status)
+		require.Contains(t, a.json(t), "error")
 	}
-	r := s.request("POST", "/v1/audio/transcriptions", "", nil)
-	r.Header.Set("Authorization", s.keys["inference"])
-	require.Equal(t, http.StatusNotImplemented, s.send(r).status, "audio takes a bare key")
-	a := s.call("GET", "/v1/audio/nothing", "inference", "")
-	require.Equal(t, http.StatusNotFound, a.status)
-	require.Contains(t, a.json(t), "error", "audio has the inference shape even where nothing is")
 }
 
 // A path that exists says which methods it has; a verb is part of its path.

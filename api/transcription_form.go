@@ -1,0 +1,147 @@
+package api
+
+import (
+	"errors"
+	"io"
+	"mime/multipart"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/google/uuid"
+
+	"anneal/blobs"
+	"anneal/domain"
+)
+
+// A TranscriptionForm is a multipart/form-data body that asks for a transcript.
+type TranscriptionForm struct {
+	File                   file     `json:"file,omitempty"`
+	URL                    string   `json:"url,omitempty"`
+	Model                  string   `json:"model"`
+	ResponseFormat         string   `json:"response_format,omitempty"`
+	TimestampGranularities []string `json:"timestamp_granularities,omitempty"`
+	Language               string   `json:"language,omitempty"`
+	Prompt                 string   `json:"prompt,omitempty"`
+	Temperature            string   `json:"temperature,omitempty"`
+	Task                   string   `json:"task,omitempty"`
+	VADModel               string   `json:"vad_model,omitempty"`
+	AlignmentModel         string   `json:"alignment_model,omitempty"`
+	Preprocessing          string   `json:"preprocessing,omitempty"`
+	Diarize                bool     `json:"diarize,omitempty"`
+	MinSpeakers            int      `json:"min_speakers,omitempty"`
+	MaxSpeakers            string   `json:"max_speakers,omitempty"`
+	Stream                 bool     `json:"stream,omitempty"`
+}
+
+// Limits of a form with a recording.
+const (
+	maxFormFields = 128
+	maxFieldSize  = 16 << 10
+	formRoom      = 1 << 20 // bytes around the file
+)
+
+// A recording is what a form carries: the file, stored until the request is
+// answered, and the fields.
+type recording struct {
+	*intake
+	values     map[string][]string
+	unknown    []string
+	uploads    int // files that the form has
+	violations domain.Violations
+}
+
+// audioFile is the name of the file in its folder.
+const audioFile = "audio"
+
+// readRecording takes in a form, whose parts may come in any order. The caller
+// discards it.
+func (c *call) readRecording() (*recording, error) {
+	folder := blobs.TransientFolder(c.caller.account, uuid.NewString())
+	in := &recording{intake: c.newIntake(folder, fileLimit{1, c.Limits.Audio}), values: map[string][]string{}}
+	if c.r.ContentLength > c.Limits.Audio+formRoom {
+		return in, bodyTooLarge(c.Limits.Audio)
+	}
+	form, done, err := c.form()
+	defer done()
+	if err != nil {
+		return in, err
+	}
+	for n := 0; ; n++ {
+		part, err := form.NextPart()
+		switch {
+		case errors.Is(err, io.EOF):
+			_, _ = io.CopyN(io.Discard, c.r.Body, maxFieldSize) // only then is a closed connection noticed
+			return in, nil
+		case err != nil:
+			return in, brokenForm(err)
+		case n == maxFormFields:
+			var v domain.Violations
+			v.Add("request", "has more than %d fields: send fewer", maxFormFields)
+			return in, v.Err()
+		}
+		if err := in.take(part); err != nil {
+			return in, err
+		}
+	}
+}
+
+func brokenForm(err error) error {
+	if f := faultOf(err); f.Reason == reasonBodyTooLarge {
+		return f
+	}
+	var v domain.Violations
+	v.Add("request", "the multipart body is broken or ends too early: send it again, as multipart/form-data with a field \"file\"")
+	return v.Err()
+}
+
+// formFields are the names of the fields of a TranscriptionForm.
+var formFields = func() map[string]bool {
+	names := map[string]bool{}
+	for _, f := range shapeOf(typeFor[TranscriptionForm]()).fields {
+		names[f.name] = true
+	}
+	return names
+}()
+
+// take takes in one part: the file, or a field.
+func (in *recording) take(part *multipart.Part) error {
+	given := strings.TrimSuffix(part.FormName(), "[]")
+	name := given
+	if !formFields[name] {
+		name = snake(given)
+	}
+	kind := part.Header.Get("Content-Type")
+	if name == "file" && (part.FileName() != "" || kind != "" && !strings.HasPrefix(kind, "text/plain")) {
+		if in.uploads++; in.uploads > 1 {
+			return notEOF(drain(part))
+		}
+		return in.file(audioFile, part)
+	}
+	if !formFields[name] {
+		in.unknown = append(in.unknown, part.FormName())
+		return notEOF(drain(part))
+	}
+	value, err := io.ReadAll(io.LimitReader(part, maxFieldSize+1))
+	switch {
+	case err != nil:
+		return brokenForm(err)
+	case len(value) > maxFieldSize:
+		in.violations.Add(name, "must have at most %d bytes", maxFieldSize)
+		return notEOF(drain(part))
+	case !utf8.Valid(value):
+		in.violations.Add(name, "must be UTF-8")
+		return nil
+	}
+	if text := string(value); text != "" { // an empty field is as good as none
+		in.values[name] = append(in.values[name], text)
+	}
+	return nil
+}
+
+// drain passes over what nobody looks at.
+func drain(part *multipart.Part) error {
+	if _, err := io.Copy(io.Discard, part); err != nil {
+		return brokenForm(err)
+	}
+	return nil
+}
