@@ -125,11 +125,12 @@ type Completer interface {
 	Load(ctx context.Context, files ModelFiles) (Model, error)
 }
 
-// ModelFiles says where a model lies on this node's disk.
+// ModelFiles says where a model lies on this node's disk, and what it is to have there.
 type ModelFiles struct {
 	Dir        string // Hugging Face directory
 	AdapterDir string // PEFT directory applied to it, or ""
 	Guessing   Guessing
+	Devices    []Device // that the model is to run on; none leaves it to the engine
 }
 
 // MaxGuesses bounds the tokens that are guessed at once.

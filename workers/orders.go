@@ -296,7 +296,7 @@ func (d *Desk) serve(ctx context.Context, node string, view *projections.View, a
 	if !ok {
 		return
 	}
-	order := wire.Serve{Deployment: a.For, Replica: r.ID, Made: row.CreateTime,
+	order := wire.Serve{Deployment: a.For, Replica: r.ID, Made: row.CreateTime, Accelerators: a.Takes.Accelerators,
 		Guessing: engines.Guessing{NgramLength: row.State.NgramSpeculationLength, Tokens: row.State.DraftTokenCount}}
 	precision := row.State.Precision
 	if row.State.EnableAddons {

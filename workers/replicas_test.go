@@ -33,6 +33,9 @@ func (c *cluster) placeReplica(node string) domain.Replica {
 	row, _ := c.world.View().Deployments.Get(deploymentName)
 	id := row.State.NextReplica()
 	takes := domain.Resources{CPUMilli: 100, MemoryMiB: 16}
+	if n := row.State.AcceleratorCount; n > 0 {
+		takes.Accelerators = map[string]int{row.State.AcceleratorType: n}
+	}
 	c.do(domain.Intend(domain.Nodes, nodeName(node), domain.PlaceAllocation{Allocation: domain.Allocation{
 		ID: domain.ReplicaAllocationID(deploymentName, id), For: deploymentName, Replica: id, Takes: takes}}),
 		domain.Intend(domain.Deployments, deploymentName, domain.PlaceReplica{ID: id, Node: nodeName(node), Generation: row.State.Generation}))
@@ -289,6 +292,22 @@ func TestGuessing(t *testing.T) {
 		BaseModel: string(modelName), MinReplicaCount: 1, NgramSpeculationLength: 3, DraftTokenCount: 4}}))
 	c.serving(c.placeReplica("n1").ID)
 	require.Equal(t, engines.Guessing{NgramLength: 3, Tokens: 4}, count.files.Guessing)
+}
+
+// The accelerators that replicas take are devices of the node, each one's own.
+func TestReplicasHaveDevicesOfTheirOwn(t *testing.T) {
+	c := start(t)
+	c.stock()
+	engine := simulated.New(simulated.Options{})
+	count := &counted{Completer: engine.Completer}
+	engine.Completer = count
+	c.agent("n1", engine)
+	c.do(domain.Intend(domain.Deployments, deploymentName, domain.CreateDeployment{DeploymentSpec: domain.DeploymentSpec{
+		BaseModel: string(modelName), MinReplicaCount: 2, AcceleratorCount: 1, AcceleratorType: "VENDOR_A_L4_24GB"}}))
+	for index := range 2 {
+		c.serving(c.placeReplica("n1").ID)
+		require.Equal(t, []engines.Device{{Type: "VENDOR_A_L4_24GB", Index: index}}, count.files.Devices)
+	}
 }
 
 // A slow reader gets every piece, and does not slow the engine down.

@@ -39,7 +39,7 @@ func (e *engineFlags) add(c *cobra.Command) {
 	f := c.Flags()
 	f.StringVar(&e.completer, "engine", embeddedEngine, "what serves models on this node: "+strings.Join(completers(), ", "))
 	f.StringVar(&e.trainer, "trainer", embeddedEngine, "what trains models on this node: "+strings.Join(trainers, ", "))
-	f.StringVar(&e.command, "engine-command", "", "command line of the engine's server, with {dir} or {gguf}, {port}, {name} and {adapter} (default: the engine's own)")
+	f.StringVar(&e.command, "engine-command", "", "command line of the engine's server, with {dir} or {gguf}, {port}, {name}, {devices} and {adapter} (default: the engine's own)")
 }
 
 func (e *engineFlags) check(v *domain.Violations) {

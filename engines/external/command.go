@@ -5,6 +5,7 @@ import (
 	"strings"
 
 	"anneal/domain"
+	"anneal/engines"
 )
 
 // A template is a command line, word by word, in which stand
@@ -13,6 +14,7 @@ import (
 //	{gguf}     its GGUF file
 //	{port}     where the server must listen, on 127.0.0.1
 //	{name}     what the model must be called
+//	{devices}  how many accelerators the replica has; 1 where it takes none
 //	{adapter}  alone: the words that give the server a LoRA adapter, if there is one
 type template []string
 
@@ -20,6 +22,7 @@ type template []string
 type place struct {
 	dir, gguf, adapter string // adapter: what the server reads of it
 	port               int
+	devices            []engines.Device
 }
 
 // baseName is what servers call the model that they are started with.
@@ -97,7 +100,7 @@ func (t template) check(at place) error {
 
 // expand is the command line for a place.
 func (t template) expand(at place, adapter func(string) []string) []string {
-	fill := strings.NewReplacer("{dir}", at.dir, wordGGUF, at.gguf, "{port}", strconv.Itoa(at.port), "{name}", baseName)
+	fill := strings.NewReplacer("{dir}", at.dir, wordGGUF, at.gguf, "{port}", strconv.Itoa(at.port), "{name}", baseName, "{devices}", strconv.Itoa(max(1, len(at.devices))))
 	var args []string
 	for _, word := range t {
 		switch {

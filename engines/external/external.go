@@ -93,7 +93,7 @@ func (c completer) Load(ctx context.Context, files engines.ModelFiles) (engines.
 }
 
 func (c completer) open(ctx context.Context, m *model, files engines.ModelFiles) error {
-	at := place{dir: files.Dir, adapter: files.AdapterDir}
+	at := place{dir: files.Dir, adapter: files.AdapterDir, devices: files.Devices}
 	if m.answers = baseName; files.AdapterDir != "" {
 		m.answers = cmp.Or(c.preset.adapterName, baseName)
 	}

@@ -301,3 +301,35 @@ func TestCommandLines(t *testing.T) {
 	require.Equal(t, []string{"c d", "--lora", "/a.gguf", ""}, words.expand(at, presets[LlamaCpp].adapter)[6:])
 	require.ErrorContains(t, template{"run", "{port}"}.check(at), "has no {adapter}")
 }
+
+// A server sees the accelerators of its replica and no others; one whose replica
+// takes none sees what the worker does.
+func TestServersSeeTheirDevices(t *testing.T) {
+	t.Setenv("CUDA_VISIBLE_DEVICES", "0,1,2,3")
+	l4, other := "VENDOR_A_L4_24GB", "VENDOR_B_MI300X_192GB"
+	for name, one := range map[string]struct {
+		preset  string
+		devices []engines.Device
+		want    string
+	}{
+		"two":           {VLLM, []engines.Device{{Type: l4, Index: 1}, {Type: l4, Index: 3}}, `["1,3","PCI_BUS_ID","","2"]`},
+		"another's":     {VLLM, []engines.Device{{Type: other, Index: 5}}, `["0,1,2,3","","5","1"]`},
+		"none":          {VLLM, nil, `["0,1,2,3","","","1"]`},
+		"without flags": {LlamaCpp, []engines.Device{{Type: l4, Index: 2}}, `["2","PCI_BUS_ID","",""]`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			o, note := options(t, one.preset, "tells"), filepath.Join(t.TempDir(), "note")
+			o.Env[2] = "FAKE_FILE=" + note
+			c, err := New(o)
+			require.NoError(t, err)
+			model := files(t)
+			model.Devices = one.devices
+			m, err := c.Load(t.Context(), model)
+			require.NoError(t, err)
+			require.NoError(t, m.Close())
+			told, err := os.ReadFile(note)
+			require.NoError(t, err)
+			require.Equal(t, one.want, string(told))
+		})
+	}
+}

@@ -65,6 +65,9 @@ func serveFake(dialect string) {
 		for range 64 {
 			fmt.Fprintln(os.Stderr, strings.Repeat("noise ", 20_000))
 		}
+	case "tells":
+		told, _ := json.Marshal([]string{os.Getenv("CUDA_VISIBLE_DEVICES"), os.Getenv("CUDA_DEVICE_ORDER"), os.Getenv("HIP_VISIBLE_DEVICES"), f.flags["--tensor-parallel-size"]})
+		_ = os.WriteFile(os.Getenv("FAKE_FILE"), told, 0o600)
 	case "once": // dies at its second start and at all later ones
 		if _, err := os.Stat(os.Getenv("FAKE_FILE")); err == nil {
 			fmt.Fprintln(os.Stderr, "never again")

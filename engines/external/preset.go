@@ -40,7 +40,7 @@ var devices = []string{"CUDA_", "NVIDIA_", "NCCL_", "ROCR_", "HIP_", "XDG_CACHE_
 
 var presets = map[string]preset{
 	VLLM: {
-		command: "vllm serve {dir} --host 127.0.0.1 --port {port} --served-model-name {name} --enable-prompt-tokens-details " +
+		command: "vllm serve {dir} --host 127.0.0.1 --port {port} --served-model-name {name} --tensor-parallel-size {devices} --enable-prompt-tokens-details " +
 			"--enable-lora --max-loras 8 --max-cpu-loras 130 --max-lora-rank 64 {adapter}",
 		install: "`pip install vllm` installs it on a machine with GPUs",
 		health:  "/health", keyEnv: "VLLM_API_KEY",

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"anneal/domain"
+	"anneal/engines"
 	"anneal/engines/process"
 )
 
@@ -89,7 +90,8 @@ func (s *server) start(ctx context.Context) (*process.Process, string, error) {
 		return nil, "", err
 	}
 	env := append([]string{"HF_HUB_OFFLINE=1", "DO_NOT_TRACK=1"}, s.preset.env...)
-	env = append(append(env, s.preset.keyEnv+"="+s.key), s.options.Env...)
+	env = append(append(env, engines.Visible(at.devices)...), s.preset.keyEnv+"="+s.key)
+	env = append(env, s.options.Env...)
 	program, err := process.Start(process.Command{
 		Args: s.template.expand(at, s.preset.adapter), Env: process.Environment(s.preset.prefixes, env...),
 	})

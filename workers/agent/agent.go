@@ -67,6 +67,7 @@ type Agent struct {
 	cache   *cache
 	files   *transfer
 	begun   *begun
+	devices *devices
 	kick    chan struct{} // beat now
 
 	mu       sync.Mutex
@@ -97,7 +98,11 @@ func New(o Options) (*Agent, error) {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
-	capacity, err := capacityOf(o.Capacity)
+	accelerators := engines.Number(o.Capacity)
+	if o.Capacity == nil {
+		accelerators = findAccelerators()
+	}
+	capacity, err := capacityOf(accelerators)
 	if err != nil {
 		return nil, err
 	}
@@ -106,8 +111,8 @@ func New(o Options) (*Agent, error) {
 		options: o, log: o.Log.With("node", o.Node), boot: rand.Text(), files: files,
 		spec:  domain.NodeSpec{Pool: o.Pool, Capacity: capacity, Engines: abilities(o.Engine, o.Sound), Version: o.Version},
 		cache: &cache{dir: filepath.Join(o.Dir, "cache"), limit: o.CacheBytes, files: files, entries: map[string]*entry{}},
-		begun: &begun{dir: filepath.Join(o.Dir, "begun")},
-		kick:  make(chan struct{}, 1), attempts: map[string]*attempt{}, replicas: map[string]*replica{}, streams: map[string]answer{},
+		begun: &begun{dir: filepath.Join(o.Dir, "begun")}, devices: newDevices(accelerators),
+		kick: make(chan struct{}, 1), attempts: map[string]*attempt{}, replicas: map[string]*replica{}, streams: map[string]answer{},
 	}, nil
 }
 

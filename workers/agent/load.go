@@ -106,6 +106,13 @@ func (r *replica) loadWithin(files engines.ModelFiles) (got loaded, settled <-ch
 	return loaded{}, done, err
 }
 
+// takeDevices waits for the replica's accelerators no longer than for its model.
+func (r *replica) takeDevices() ([]engines.Device, func(), error) {
+	ctx, cancel := context.WithTimeout(r.begin, r.agent.options.LoadWithin)
+	defer cancel()
+	return r.agent.devices.take(ctx, r.order.Accelerators)
+}
+
 // loadGuarded turns an engine that breaks down into one that fails.
 func loadGuarded[T any](load func() (T, error)) (result T, err error) {
 	defer func() {

@@ -4,29 +4,34 @@ import (
 	"bytes"
 	"context"
 	"fmt"
-	"maps"
 	"os"
 	"os/exec"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
 
 	"anneal/domain"
+	"anneal/engines"
 )
 
 // capacityOf is what this machine has: cores and memory within the limits of
-// its control group, and accelerators as given or as found.
-func capacityOf(accelerators map[string]int) (domain.Resources, error) {
+// its control group, and its accelerators.
+func capacityOf(accelerators []engines.Device) (domain.Resources, error) {
 	memory, err := memoryMiB("/proc/meminfo", "/sys/fs/cgroup/memory.max")
 	if err != nil {
 		return domain.Resources{}, err
 	}
-	if accelerators == nil {
-		accelerators = findAccelerators()
+	var count map[string]int
+	for _, device := range accelerators {
+		if count == nil {
+			count = map[string]int{}
+		}
+		count[device.Type]++
 	}
 	// GOMAXPROCS follows the group's CPU limit, and the mask of allowed cores.
-	return domain.Resources{CPUMilli: int64(runtime.GOMAXPROCS(0)) * 1000, MemoryMiB: memory, Accelerators: maps.Clone(accelerators)}, nil
+	return domain.Resources{CPUMilli: int64(runtime.GOMAXPROCS(0)) * 1000, MemoryMiB: memory, Accelerators: count}, nil
 }
 
 // memoryMiB is the machine's memory, or the group's limit when that is less.
@@ -54,31 +59,64 @@ func memoryMiB(meminfo, groupLimit string) (int64, error) {
 }
 
 // findAccelerators asks the driver's tool; a machine without it has none.
-func findAccelerators() map[string]int {
+func findAccelerators() []engines.Device {
 	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
 	defer cancel()
-	out, err := exec.CommandContext(ctx, "nvidia-smi", "--query-gpu=name,memory.total", "--format=csv,noheader").Output()
+	out, err := exec.CommandContext(ctx, "nvidia-smi", "--query-gpu=index,uuid,name,memory.total", "--format=csv,noheader").Output()
 	if err != nil {
 		return nil
 	}
-	return accelerators(out)
+	all := accelerators(out)
+	if visible, set := os.LookupEnv("CUDA_VISIBLE_DEVICES"); set {
+		return shown(all, visible)
+	}
+	return plain(all)
 }
 
-// accelerators reads lines like "NVIDIA H100 80GB HBM3, 81559 MiB".
-func accelerators(list []byte) map[string]int {
-	found := map[string]int{}
+// A found device has the name that the driver gives it, too.
+type found struct {
+	engines.Device
+	uuid string
+}
+
+// accelerators reads lines like "0, GPU-5a3c…, NVIDIA H100 80GB HBM3, 81559 MiB".
+func accelerators(list []byte) (all []found) {
 	for line := range bytes.Lines(list) {
-		name, memory, ok := strings.Cut(strings.TrimSpace(string(line)), ",")
-		if !ok {
+		fields := strings.Split(strings.TrimSpace(string(line)), ", ")
+		if len(fields) != 4 {
 			continue
 		}
-		mib, _ := strconv.ParseInt(strings.TrimSuffix(strings.TrimSpace(memory), " MiB"), 10, 64)
-		found[acceleratorType(strings.TrimSpace(name), mib)]++
+		index, err := strconv.Atoi(fields[0])
+		if err != nil {
+			continue
+		}
+		mib, _ := strconv.ParseInt(strings.TrimSuffix(fields[3], " MiB"), 10, 64)
+		all = append(all, found{engines.Device{Type: acceleratorType(fields[2], mib), Index: index}, fields[1]})
 	}
-	if len(found) == 0 {
-		return nil
+	return all
+}
+
+func plain(all []found) (devices []engines.Device) {
+	for _, one := range all {
+		devices = append(devices, one.Device)
 	}
-	return found
+	return devices
+}
+
+// shown are the devices that a list of their numbers or names lets this program
+// see; as for the driver, it ends with the first that is not there.
+func shown(all []found, visible string) (devices []engines.Device) {
+	for word := range strings.SplitSeq(visible, ",") {
+		word = strings.TrimSpace(word)
+		at := slices.IndexFunc(all, func(one found) bool {
+			return word == strconv.Itoa(one.Index) || strings.HasPrefix(word, "GPU-") && strings.HasPrefix(one.uuid, word)
+		})
+		if at < 0 {
+			break
+		}
+		devices = append(devices, all[at].Device)
+	}
+	return devices
 }
 
 // acceleratorType is the interface's name of a device. One that it has no name

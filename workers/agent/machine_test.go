@@ -18,19 +18,35 @@ import (
 )
 
 func TestAccelerators(t *testing.T) {
+	device := func(kind string, index int) engines.Device { return engines.Device{Type: kind, Index: index} }
 	for name, one := range map[string]struct {
 		list string
-		want map[string]int
+		want []engines.Device
 	}{
-		"none":     {"", nil},
-		"a server": {"NVIDIA H100 80GB HBM3, 81559 MiB\nNVIDIA H100 80GB HBM3, 81559 MiB\n", map[string]int{"VENDOR_A_H100_80GB": 2}},
-		"mixed": {"NVIDIA A100-SXM4-80GB, 81920 MiB\nNVIDIA A100-PCIE-40GB, 40960 MiB\nNVIDIA A10G, 23028 MiB\nNVIDIA L4, 23034 MiB\n",
-			map[string]int{"VENDOR_A_A100_80GB": 1, "VENDOR_A_A100_40GB": 1, "VENDOR_A_A10G_24GB": 1, "VENDOR_A_L4_24GB": 1}},
-		"newer":    {"NVIDIA H200, 143771 MiB\nNVIDIA B200, 183359 MiB\nNVIDIA GB200, 189471 MiB\n", map[string]int{"VENDOR_A_H200_141GB": 1, "VENDOR_A_B200_180GB": 1, "VENDOR_A_GB200": 1}},
-		"unknown":  {"Tesla T4, 15360 MiB\nNVIDIA L40S, 46068 MiB\nNVIDIA A10, 23028 MiB\n", map[string]int{"Tesla T4": 1, "NVIDIA L40S": 1, "NVIDIA A10": 1}},
+		"none": {"", nil},
+		"a server": {"0, GPU-1, NVIDIA H100 80GB HBM3, 81559 MiB\n1, GPU-2, NVIDIA H100 80GB HBM3, 81559 MiB\n",
+			[]engines.Device{device("VENDOR_A_H100_80GB", 0), device("VENDOR_A_H100_80GB", 1)}},
+		"mixed": {"0, GPU-1, NVIDIA A100-SXM4-80GB, 81920 MiB\n1, GPU-2, NVIDIA A100-PCIE-40GB, 40960 MiB\n2, GPU-3, NVIDIA A10G, 23028 MiB\n3, GPU-4, NVIDIA L4, 23034 MiB\n",
+			[]engines.Device{device("VENDOR_A_A100_80GB", 0), device("VENDOR_A_A100_40GB", 1), device("VENDOR_A_A10G_24GB", 2), device("VENDOR_A_L4_24GB", 3)}},
+		"newer": {"0, GPU-1, NVIDIA H200, 143771 MiB\n1, GPU-2, NVIDIA B200, 183359 MiB\n2, GPU-3, NVIDIA GB200, 189471 MiB\n",
+			[]engines.Device{device("VENDOR_A_H200_141GB", 0), device("VENDOR_A_B200_180GB", 1), device("VENDOR_A_GB200", 2)}},
+		"unknown": {"0, GPU-1, Tesla T4, 15360 MiB\n1, GPU-2, NVIDIA L40S, 46068 MiB\n2, GPU-3, NVIDIA A10, 23028 MiB\n",
+			[]engines.Device{device("Tesla T4", 0), device("NVIDIA L40S", 1), device("NVIDIA A10", 2)}},
 		"an error": {"No devices were found\n", nil},
 	} {
-		require.Equal(t, one.want, accelerators([]byte(one.list)), name)
+		require.Equal(t, one.want, plain(accelerators([]byte(one.list))), name)
+	}
+}
+
+// A worker that may see some devices has no others.
+func TestAcceleratorsThatAreShown(t *testing.T) {
+	all := accelerators([]byte("0, GPU-aa1, NVIDIA L4, 23034 MiB\n1, GPU-bb2, NVIDIA L4, 23034 MiB\n2, GPU-cc3, NVIDIA L4, 23034 MiB\n"))
+	for visible, want := range map[string][]int{"0,1,2": {0, 1, 2}, "2, 1": {2, 1}, "GPU-bb": {1}, "GPU-cc3,0": {2, 0}, "": nil, "-1": nil, "1,7,2": {1}, "MIG-bb2": nil} {
+		var got []int
+		for _, device := range shown(all, visible) {
+			got = append(got, device.Index)
+		}
+		require.Equal(t, want, got, visible)
 	}
 }
 

@@ -131,6 +131,11 @@ func (r *replica) open() (release func(), err error) {
 		held, *part.dir = append(held, free), dir
 	}
 	r.enter(domain.ReplicaInitializing, "")
+	given, back, err := r.takeDevices()
+	held, files.Devices = append(held, back), given
+	if err != nil {
+		return release, err
+	}
 	got, settled, err := r.loadWithin(files)
 	if err != nil {
 		free := release

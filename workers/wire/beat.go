@@ -135,8 +135,9 @@ type Serve struct {
 	Base       Folder      `json:"base"`
 	Adapter    *Folder     `json:"adapter,omitempty"`
 
-	Speech   *domain.SpeechSettings `json:"speech,omitempty"` // how the model is listened with; nil is one that answers
-	Guessing engines.Guessing       `json:"guessing,omitzero"`
+	Speech       *domain.SpeechSettings `json:"speech,omitempty"` // how the model is listened with; nil is one that answers
+	Guessing     engines.Guessing       `json:"guessing,omitzero"`
+	Accelerators map[string]int         `json:"accelerators,omitempty"` // that the replica takes, type → devices
 }
 
 // ID is the replica's allocation's.
