@@ -21,7 +21,7 @@ const docsPolicy = "default-src 'none'; script-src 'self'; style-src 'self'; con
 func docsOperations() []operation {
 	all := []operation{{id: "getDocs", method: "GET", path: "/docs", tag: "system", summary: "Read the documentation in a browser", gate: everybody,
 		media: "text/html", handle: docsFile("index.html", "text/html; charset=utf-8")}}
-	for _, file := range [][2]string{{"docs.css", "text/css; charset=utf-8"}, {"docs.js", "text/javascript; charset=utf-8"}} {
+	for _, file := range [][2]string{{"docs.css", "text/css; charset=utf-8"}, {"docs.js", "text/javascript; charset=utf-8"}, {"rows.html", "text/html; charset=utf-8"}} {
 		name, media := file[0], file[1]
 		all = append(all, operation{id: "GET /docs/" + name, method: "GET", path: "/docs/" + name, gate: everybody, unlisted: true, handle: docsFile(name, media)})
 	}

@@ -1,11 +1,15 @@
 package api
 
 import (
+	"html"
 	"regexp"
 	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"anneal/domain"
+	"anneal/domain/rows"
 )
 
 // The page loads its own files and nothing from elsewhere.
@@ -26,4 +30,23 @@ func TestThePageOfDocumentation(t *testing.T) {
 	require.NotContains(t, script, "innerHTML", "a description must not become markup")
 	require.False(t, strings.Contains(script, "http://") || strings.Contains(script, "https://"))
 	require.Equal(t, 404, s.call("GET", "/docs/none.js", "", "").status)
+}
+
+// Every shape of rows is shown by examples, and each is what it is said to be.
+func TestTheDocumentedRowsAreRows(t *testing.T) {
+	s := newStage(t, Limits{})
+	page := string(s.call("GET", "/docs/rows.html", "", "").body)
+	shown := map[string]bool{}
+	for _, example := range regexp.MustCompile(`<pre data-shape="(\w+)">([^<]*)</pre>`).FindAllStringSubmatch(page, -1) {
+		row, faults := rows.Parse([]byte(html.UnescapeString(example[2])), "")
+		require.Empty(t, faults, example[2])
+		require.Equal(t, example[1], row.Shape, example[2])
+		require.Contains(t, page, "<h2>"+row.Shape+" (format "+domain.FormatOf(row.Shape)+")</h2>")
+		shown[row.Shape] = true
+	}
+	for job, shapes := range domain.JobRows {
+		for _, shape := range shapes {
+			require.True(t, shown[shape], "%s rows, from which %s learn", shape, job)
+		}
+	}
 }
