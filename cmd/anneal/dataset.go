@@ -189,30 +189,46 @@ func datasetDownload() *cobra.Command {
 		if len(args) == 2 {
 			folder = args[1]
 		}
-		return client.download(c, "/v1/"+client.name("datasets", args[0])+":getDownloadEndpoint", nil, folder, folder)
+		files, err := client.download(c, "/v1/"+client.name("datasets", args[0])+":getDownloadEndpoint", nil, folder)
+		if err != nil {
+			return err
+		}
+		return printFiles(c, files)
 	}}
 }
 
+// printFiles tells which files were written.
+func printFiles(c *cobra.Command, files []string) error {
+	if inJSON, err := asJSON(c); err != nil || inJSON {
+		return errors.Join(err, printJSON(c.OutOrStdout(), map[string]any{"files": files}))
+	}
+	for _, file := range files {
+		note(c, "%s", file)
+	}
+	return nil
+}
+
 // download reads all files to which an endpoint gives URLs into a folder, and
-// notes each as lying in shown.
-func (c *client) download(cmd *cobra.Command, endpoint string, query url.Values, folder, shown string) error {
+// answers where each lies.
+func (c *client) download(cmd *cobra.Command, endpoint string, query url.Values, folder string) ([]string, error) {
 	var answer struct {
 		URLs map[string]string `json:"filenameToSignedUrls"`
 	}
 	if err := c.call(cmd.Context(), http.MethodGet, endpoint, query, nil, &answer); err != nil {
-		return err
+		return nil, err
 	}
 	if err := os.MkdirAll(folder, 0o755); err != nil {
-		return err
+		return nil, err
 	}
+	files := []string{}
 	for _, name := range slices.Sorted(maps.Keys(answer.URLs)) {
 		target := filepath.Join(folder, filepath.Base(name))
 		if err := c.fetch(cmd.Context(), answer.URLs[name], target); err != nil {
-			return err
+			return nil, err
 		}
-		note(cmd, "%s", filepath.Join(shown, filepath.Base(name)))
+		files = append(files, target)
 	}
-	return nil
+	return files, nil
 }
 
 // fetch writes a file, whole or not at all.

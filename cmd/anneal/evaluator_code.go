@@ -170,7 +170,15 @@ func evaluatorLogs() *cobra.Command {
 		if err != nil {
 			return err
 		}
-		return client.showLog(c, client.name("evaluators", args[0]), c.OutOrStdout())
+		name := client.name("evaluators", args[0])
+		if inJSON, err := asJSON(c); err != nil || !inJSON {
+			return errors.Join(err, client.showLog(c, name, c.OutOrStdout()))
+		}
+		var log strings.Builder
+		if err := client.showLog(c, name, &log); err != nil {
+			return err
+		}
+		return printJSON(c.OutOrStdout(), map[string]any{"log": log.String()})
 	}}
 }
 

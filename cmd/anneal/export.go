@@ -30,7 +30,7 @@ func modelExport() *cobra.Command {
 					return err
 				}
 				defer os.RemoveAll(dir)
-				if err := client.download(c, "/v1/"+client.name("models", args[0])+":getDownloadEndpoint", nil, dir, ""); err != nil {
+				if _, err := client.download(c, "/v1/"+client.name("models", args[0])+":getDownloadEndpoint", nil, dir); err != nil {
 					return err
 				}
 			}

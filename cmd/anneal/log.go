@@ -32,9 +32,16 @@ func logCredentials() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			fmt.Fprintf(c.OutOrStdout(), "ANNEAL_NATS_ISSUER_SEED=%s\nANNEAL_NATS_ISSUER=%s\nANNEAL_NATS_PASSWORD=%s\nANNEAL_NATS_READER_PASSWORD=%s\n",
-				seed, public, rand.Text(), rand.Text())
-			return nil
+			lines := [][2]string{{"ANNEAL_NATS_ISSUER_SEED", seed}, {"ANNEAL_NATS_ISSUER", public}, {"ANNEAL_NATS_PASSWORD", rand.Text()}, {"ANNEAL_NATS_READER_PASSWORD", rand.Text()}}
+			object := map[string]string{}
+			for _, line := range lines {
+				note(c, "%s=%s", line[0], line[1])
+				object[line[0]] = line[1]
+			}
+			if inJSON, err := asJSON(c); err != nil || !inJSON {
+				return err
+			}
+			return printJSON(c.OutOrStdout(), object)
 		}}
 }
 

@@ -105,7 +105,11 @@ func modelDownload() *cobra.Command {
 			if dir == "" {
 				dir = id(args[0])
 			}
-			return client.download(c, "/v1/"+client.name("models", args[0])+":getDownloadEndpoint", query, dir, dir)
+			files, err := client.download(c, "/v1/"+client.name("models", args[0])+":getDownloadEndpoint", query, dir)
+			if err != nil {
+				return err
+			}
+			return printFiles(c, files)
 		}}
 	c.Flags().StringVar(&dir, "dir", "", "folder to write to (default: the model's ID)")
 	c.Flags().StringVar(&precision, "precision", "", "the copy in this precision, such as BF16 (default: the model as it was made)")

@@ -176,12 +176,15 @@ func nodeToken() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			if out != "" {
-				return writePrivate(out, []byte(token+"\n"))
-			}
 			inJSON, err := asJSON(c)
 			if err != nil {
 				return err
+			}
+			if out != "" {
+				if err := writePrivate(out, []byte(token+"\n")); err != nil || !inJSON {
+					return err
+				}
+				return printFiles(c, []string{out})
 			}
 			if inJSON {
 				return printJSON(c.OutOrStdout(), map[string]any{"token": token, "nodeId": node})

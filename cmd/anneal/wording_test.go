@@ -53,9 +53,7 @@ func TestMessagesInCommands(t *testing.T) {
 
 // untold are fields that no flag sets: who is told of them has written them
 // in a file of JSON, or is told how far something is.
-var untold = map[string]bool{
-	"says how many tokens to draft, and nothing drafts any: give draftModel, ngramSpeculationLength or enableMtp too, or leave it out": true,
-}
+var untold = map[string]bool{}
 
 // Every request that a message of the server's names is a command's, and every
 // field that it asks to be set is a flag's, or of those that no flag sets.

@@ -1,0 +1,32 @@
+package main_test
+
+import (
+	"encoding/json"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	main "anneal/cmd/anneal"
+)
+
+// What a command asked for JSON writes to stdout is one value of JSON.
+func TestAnswersInJSON(t *testing.T) {
+	s := serve(t, t.TempDir())
+	dir := t.TempDir()
+	row := `{"input":{"messages":[{"role":"user","content":"q"}]},"preferred_output":[{"role":"assistant","content":"a"}],"non_preferred_output":[{"role":"assistant","content":"b"}]}` + "\n"
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "rows.jsonl"), []byte(strings.Repeat(row, 4)), 0o600))
+	for _, line := range main.Spoken {
+		cmd := exec.Command(binary(t), append(strings.Fields(line), "-o", "json")...)
+		cmd.Dir, cmd.Env = dir, environment(dir, "ANNEAL_CONTEXT="+filepath.Join(s.dir, "context.json"))
+		var said strings.Builder
+		cmd.Stderr = &said
+		out, err := cmd.Output()
+		require.NoError(t, err, "anneal %s\n%s", line, &said)
+		require.True(t, json.Valid(out), "anneal %s wrote\n%s", line, out)
+	}
+	require.Zero(t, s.end())
+}
