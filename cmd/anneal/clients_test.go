@@ -67,6 +67,39 @@ func TestUnmodifiedClients(t *testing.T) {
 		require.EqualValues(t, http.StatusBadRequest, at(said, "refusal.status"))
 		require.Contains(t, at(said, "refusal.message"), "temperature")
 	})
+	t.Run("openai for JavaScript, answers of a form", func(t *testing.T) {
+		said := s.drive(t, nodeFolder(t), "node", "openai-structured.mjs")
+		isOrder(t, at(said, "parsed"), true)
+		require.Equal(t, "stop", said["finish"])
+		require.Equal(t, at(said, "parsed"), at(said, "streamed"))
+		require.Equal(t, "LengthFinishReasonError", said["cut"])
+	})
+	t.Run("ai with its compatible provider, answers of a form", func(t *testing.T) {
+		said := s.drive(t, nodeFolder(t), "node", "ai-structured.mjs")
+		isOrder(t, at(said, "made"), false)
+		require.Equal(t, "stop", said["finish"])
+		require.Equal(t, at(said, "made"), at(said, "streamed"))
+		require.Greater(t, said["pieces"], 1.0)
+		require.IsType(t, []any{}, said["list"], "%v", said["list"])
+		require.Contains(t, []any{"chairs", "tables"}, said["choice"])
+		require.Len(t, at(said, "named.stock"), 2)
+	})
+}
+
+// isOrder demands what the client's schema says of an order, which the client
+// has checked too.
+func isOrder(t *testing.T, said any, whole bool) {
+	t.Helper()
+	order, ok := said.(object)
+	require.True(t, ok, "%v", said)
+	require.Contains(t, []any{"person", "company"}, at(order, "customer.kind"))
+	require.Regexp(t, `^[A-Z]{2}-\d{2}$`, order["code"])
+	require.Regexp(t, `^\d{4}-\d{2}-\d{2}$`, order["when"])
+	require.Contains(t, []any{"post", "van"}, at(order, "way.by"))
+	require.NotEmpty(t, order["lines"])
+	if _, given := order["note"]; whole {
+		require.True(t, given, "a field that may be null is given")
+	}
 }
 
 // plainly is what the server answers to plain HTTP.

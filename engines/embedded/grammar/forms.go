@@ -17,7 +17,8 @@ func (k *schemaKit) objects(all []*schema) expr {
 		for _, name := range s.object.required {
 			required[name] = true
 		}
-		declares = declares || s.object.declares
+		names = append(names, s.object.only...)
+		declares, closed = declares || s.object.declares, closed || s.object.only != nil
 		if more := s.object.additional; more != nil {
 			closed = closed || k.read(more).never
 			open = append(open, more)
@@ -52,6 +53,9 @@ func (k *schemaKit) objects(all []*schema) expr {
 func (k *schemaKit) property(all []*schema, name string) (e expr, possible bool) {
 	var places []*value
 	for _, s := range all {
+		if s.object.only != nil && !slices.Contains(s.object.only, name) {
+			return nil, false
+		}
 		own := s.object.additional
 		for _, m := range s.object.properties {
 			if m.name == name {

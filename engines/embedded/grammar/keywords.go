@@ -43,7 +43,8 @@ type objectRule struct {
 	declares   bool // properties are given
 	properties []member
 	required   []string
-	additional *value // nil when absent
+	additional *value   // nil when absent
+	only       []string // the names that are allowed; nil for all
 }
 
 type arrayRule struct {
@@ -91,6 +92,11 @@ var keywords = map[string]keyword{
 	"const": {"", func(k *schemaKit, s *schema, v *value) { k.literals(s, v, []*value{v}) }},
 	"$ref":  {"", func(k *schemaKit, s *schema, v *value) { s.beside = append(s.beside, k.target(v)) }},
 	"allOf": {"", func(k *schemaKit, s *schema, v *value) { s.beside = append(s.beside, k.list(v)...) }},
+	"not": {"", func(k *schemaKit, s *schema, v *value) {
+		all := v.kind == "boolean" && v.on || v.kind == "object" && len(v.members) == 0
+		k.require(all, v, "cannot be enforced: leave it out, or say it in a description")
+		s.never = s.never || all
+	}},
 	"anyOf": {"", func(k *schemaKit, s *schema, v *value) {
 		s.groups = append(s.groups, &group{v.id, v, k.list(v), false})
 	}},
@@ -109,15 +115,19 @@ var keywords = map[string]keyword{
 		}
 	}},
 	"additionalProperties": {"object", func(_ *schemaKit, s *schema, v *value) { s.object.additional = v }},
-	"propertyNames": {"object", func(k *schemaKit, _ *schema, v *value) {
-		any := v.kind == "boolean" && v.on || v.kind == "object" && !slices.ContainsFunc(v.members, func(m member) bool { return m.name != "type" || m.text != "string" })
-		k.require(any, v, "cannot be enforced: leave it out")
-	}},
+	"propertyNames":        {"object", readNames},
 
 	"prefixItems": {"array", func(k *schemaKit, s *schema, v *value) { s.array.first = k.list(v) }},
-	"items":       {"array", func(_ *schemaKit, s *schema, v *value) { s.array.rest = v }},
-	"minItems":    {"array", func(k *schemaKit, s *schema, v *value) { s.array.least = k.count(v) }},
-	"maxItems":    {"array", func(k *schemaKit, s *schema, v *value) { s.array.most = k.count(v) }},
+	"items": {"array", func(_ *schemaKit, s *schema, v *value) {
+		if v.kind == "array" { // as before draft 2020-12
+			s.array.first = v.items
+		} else {
+			s.array.rest = v
+		}
+	}},
+	"additionalItems": {"array", func(_ *schemaKit, s *schema, v *value) { s.array.rest = v }},
+	"minItems":        {"array", func(k *schemaKit, s *schema, v *value) { s.array.least = k.count(v) }},
+	"maxItems":        {"array", func(k *schemaKit, s *schema, v *value) { s.array.most = k.count(v) }},
 	"uniqueItems": {"array", func(k *schemaKit, _ *schema, v *value) {
 		k.require(v.kind == "boolean" && !v.on, v, "cannot be enforced: leave it out")
 	}},
@@ -151,9 +161,11 @@ func (k *schemaKit) read(v *value) *schema {
 	s.array.most, s.text.most = unbounded, unbounded
 	k.schemas[v] = s
 	k.require(v.kind == "boolean" || v.kind == "object", v, "must be a schema: an object, true or false")
+	k.tuples(v)
 	for _, m := range v.members {
 		word, known := keywords[m.name]
 		switch {
+		case m.name == "format" && m.kind == "string" && formats[m.text] == "" && v.get("pattern") != nil: // which says what the name means
 		case known:
 			word.read(k, s, m.value)
 			if word.hint != "" {
@@ -166,6 +178,39 @@ func (k *schemaKit) read(v *value) *schema {
 		}
 	}
 	return s
+}
+
+// tuples checks how a list of items may be written: as prefixItems, or as items
+// with additionalItems.
+func (k *schemaKit) tuples(v *value) {
+	items, more := v.get("items"), v.get("additionalItems")
+	listed := items != nil && items.kind == "array"
+	if more != nil {
+		k.require(listed, more, "says something only beside a list of items: leave it out")
+	}
+	if listed {
+		k.require(v.get("prefixItems") == nil, items, "must be a schema beside prefixItems")
+	}
+}
+
+// readNames reads how properties may be called: anyhow, or as a list says.
+func readNames(k *schemaKit, s *schema, v *value) {
+	ok := v.kind == "object" || v.kind == "boolean" && v.on
+	for _, m := range v.members {
+		switch {
+		case m.name == "type" && m.text == "string":
+		case m.name == "enum" && m.kind == "array":
+			s.object.only = []string{}
+			for _, one := range m.items {
+				if one.kind == "string" {
+					s.object.only = append(s.object.only, one.text)
+				}
+			}
+		default:
+			ok = false
+		}
+	}
+	k.require(ok, v, "cannot be enforced: list them in an enum, or leave it out")
 }
 
 func readType(k *schemaKit, s *schema, v *value) {

@@ -1,0 +1,20 @@
+// Asks a server for answers of a form through the openai package and prints what it understood as one JSON object.
+import OpenAI from 'openai'
+import { zodResponseFormat } from 'openai/helpers/zod'
+import { order } from './order.mjs'
+
+const { BASE_URL, API_KEY, MODEL, PROMPT } = process.env
+const client = new OpenAI({ baseURL: BASE_URL, apiKey: API_KEY, maxRetries: 0 })
+const settings = { model: MODEL, max_tokens: 400, temperature: 0, messages: [{ role: 'user', content: PROMPT }] }
+const schema = order((field) => field.nullable())
+const format = { response_format: zodResponseFormat(schema, 'order') }
+
+const parsed = await client.chat.completions.parse({ ...settings, ...format })
+const streamed = await client.chat.completions.stream({ ...settings, ...format }).finalChatCompletion()
+const cut = await client.chat.completions.parse({ ...settings, ...format, max_tokens: 5 }).catch((error) => error)
+
+console.log(JSON.stringify({
+  parsed: parsed.choices[0].message.parsed, text: parsed.choices[0].message.content, finish: parsed.choices[0].finish_reason,
+  streamed: streamed.choices[0].message.parsed,
+  cut: cut.constructor.name,
+}))
