@@ -154,7 +154,7 @@ func scheduled(v *projections.View, d *domain.Deployment, pending int) domain.St
 	if v == nil || !d.Live() || d.Status.Code != domain.OK.String() || pending == 0 && len(d.Replicas) > 0 {
 		return d.Status
 	}
-	prospect, why := v.Prospect(d.Need()), ""
+	prospect, why := v.Prospect(v.NeedOf(d)), ""
 	switch {
 	case prospect.Fits():
 		return d.Status // it is about to be given its place

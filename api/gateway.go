@@ -161,7 +161,7 @@ func (c *call) awaitReplicas(ctx context.Context, name domain.Name, addon string
 		if len(ready) > 0 && !waits {
 			return ready, nil
 		}
-		if prospect := v.Prospect(row.State.Need()); len(alive) == 0 && (prospect.Hopeless() || prospect.Deserted()) {
+		if prospect := v.Prospect(v.NeedOf(&row.State)); len(alive) == 0 && (prospect.Hopeless() || prospect.Deserted()) {
 			return nil, &domain.Fault{Code: domain.Unavailable, Reason: reasonNoPlace, Message: fmt.Sprintf("%s has no replica, and no node can hold one: %s", name, prospect)}
 		}
 		if row.State.DesiredReplicas == 0 {

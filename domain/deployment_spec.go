@@ -1,6 +1,7 @@
 package domain
 
 import (
+	"math"
 	"strconv"
 	"strings"
 	"time"
@@ -153,16 +154,29 @@ func (s DeploymentSpec) filled(model ModelSize) DeploymentSpec {
 	return s
 }
 
-// Takes is what one replica needs of its node.
-func (s DeploymentSpec) Takes() Resources {
-	takes := Resources{CPUMilli: 100, MemoryMiB: 128}
-	if s.SpeechFormat != "" {
+// Takes is what one replica needs of its node. On accelerators its model lies in
+// their memory.
+func (s DeploymentSpec) Takes(model Hosted) Resources {
+	takes := Resources{CPUMilli: 100, MemoryMiB: LeastReplica >> 20}
+	switch {
+	case s.SpeechFormat != "":
 		takes.MemoryMiB = speechMemoryMiB
+	case s.AcceleratorCount == 0:
+		takes.MemoryMiB = int64(math.Ceil(model.memory(s.MaxContextLength) / (1 << 20)))
 	}
 	if s.AcceleratorCount > 0 {
 		takes.Accelerators = map[string]int{s.AcceleratorType: s.AcceleratorCount}
 	}
 	return takes
+}
+
+// Served is the precision of the copy of its model that a replica is served
+// from, if there is one: addons want the weights that they were trained on.
+func (s DeploymentSpec) Served() string {
+	if s.EnableAddons {
+		return ""
+	}
+	return s.Precision
 }
 
 // rollout tells whether replicas of the old spec cannot serve the new one.

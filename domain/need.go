@@ -35,13 +35,13 @@ func (s ReinforcementSpec) Need() Need { return trainingNeed(s.NodeCount, "train
 // Need is what a step of the job asks of the fleet.
 func (s TrainerSpec) Need() Need { return trainingNeed(s.NodeCount, "train:rlor") }
 
-// Need is what one replica asks of the fleet.
-func (s DeploymentSpec) Need() Need {
+// Need is what one replica of the model asks of the fleet.
+func (s DeploymentSpec) Need(model Hosted) Need {
 	engine := "complete"
 	if s.SpeechFormat != "" {
 		engine = SpeechAbility(s.SpeechFormat)
 	}
-	return Need{Count: 1, Pool: PoolInference, Engine: engine, Takes: s.Takes()}
+	return Need{Count: 1, Pool: PoolInference, Engine: engine, Takes: s.Takes(model)}
 }
 
 // String is the need in words, for whoever waits for it.

@@ -33,7 +33,7 @@ func machine(has, used int, change ...func(*domain.Node)) domain.Node {
 
 func TestProspectsSayWhatIsLacking(t *testing.T) {
 	replica := func(accelerator string, count int) domain.Need {
-		return domain.DeploymentSpec{AcceleratorType: accelerator, AcceleratorCount: count}.Need()
+		return domain.DeploymentSpec{AcceleratorType: accelerator, AcceleratorCount: count}.Need(domain.Hosted{})
 	}
 	const h100, l4 = "VENDOR_A_H100_80GB", "VENDOR_A_L4_24GB"
 	lost := func(n *domain.Node) { n.State = domain.NodeGone }

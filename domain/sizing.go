@@ -46,6 +46,9 @@ var deviceMemory = map[string]float64{"VENDOR_A_A100_80GB": 80, "VENDOR_A_H100_8
 	"VENDOR_A_A100_40GB": 40, "VENDOR_A_L4_24GB": 24, "VENDOR_A_H200_141GB": 141, "VENDOR_A_B200_180GB": 180, "VENDOR_B_MI325X_256GB": 256,
 	"VENDOR_B_MI350X_288GB": 288, "VENDOR_A_B300_288GB": 288, "VENDOR_A_GB200": 186, "VENDOR_A_GB300": 288}
 
+// weightsRoom is the weights, and what goes with them.
+const weightsRoom = 1.2
+
 // Memory is what a replica of the model takes, in bytes: its weights, a fifth
 // as much for activations and buffers, and the attention cache of one context.
 // The fifth is the upper end of what EleutherAI's "Transformer Math 101" (2023)
@@ -57,7 +60,7 @@ func (m ModelSize) Memory(precision string, context int) float64 {
 	if unspecified(precision) {
 		precision = m.Precision
 	}
-	return float64(m.ParameterCount)*bytesPerParameter(precision)*1.2 + float64(context)*m.cachePerToken(precision)
+	return float64(m.ParameterCount)*bytesPerParameter(precision)*weightsRoom + float64(context)*m.cachePerToken(precision)
 }
 
 // cachePerToken is a key and a value for each layer, head and element, in

@@ -54,7 +54,7 @@ func TestSpeechDeployments(t *testing.T) {
 			says: "precision: is for models that answer with text, and the baseModel transcribes speech: leave it out; enableAddons: is for"},
 		{name: "another format", given: facts[domain.Deployment](created), when: domain.UpdateDeployment{DeploymentSpec: other}, fault: "INVALID_FIELDS", says: "speechFormat: cannot change"},
 	})
-	need := spec.Need()
+	need := spec.Need(domain.Hosted{})
 	require.Equal(t, "transcribe:pocketsphinx", need.Engine)
 	require.Equal(t, domain.Resources{CPUMilli: 100, MemoryMiB: 512}, need.Takes)
 }

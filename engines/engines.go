@@ -131,6 +131,11 @@ type ModelFiles struct {
 	AdapterDir string // PEFT directory applied to it, or ""
 	Guessing   Guessing
 	Devices    []Device // that the model is to run on; none leaves it to the engine
+
+	// MemoryBytes was set aside for the model on this machine: for its weights,
+	// its cache, and domain.ReplicaOverhead beside them. An engine that keeps
+	// them elsewhere passes it over; 0 is as much as the engine takes by itself.
+	MemoryBytes int64
 }
 
 // MaxGuesses bounds the tokens that are guessed at once.

@@ -29,3 +29,20 @@ func (v *View) Alive(d *domain.Deployment) []domain.Replica {
 		return known && node.State.State == domain.NodeGone
 	})
 }
+
+// NeedOf is what one replica of a deployment asks of the fleet, as far as its
+// model is known.
+func (v *View) NeedOf(d *domain.Deployment) domain.Need {
+	row, ok := v.Models.Get(domain.Name(d.BaseModel))
+	switch {
+	case !ok:
+		return d.Need(domain.Hosted{})
+	case row.State.Kind == domain.PEFTAddon:
+		base, ok := v.Models.Get(domain.Name(row.State.BaseModel))
+		if !ok {
+			return d.Need(domain.Hosted{})
+		}
+		return d.Need(base.State.Hosted("").Merged())
+	}
+	return d.Need(row.State.Hosted(d.Served()))
+}

@@ -79,8 +79,8 @@ func (s Replicas) keep(v *projections.View, d deployment) {
 	}
 	d.trim()
 	d.settle()
-	if !d.place(placement(s.Placement)) && d.State == domain.DeploymentCreatingState && len(d.current) < d.least() {
-		d.failAt(due, domain.StatusOf(domain.Faultf(domain.ResourceExhausted, "no place was found for a replica: %s", v.Prospect(d.Need()))))
+	if !d.place(placement(s.Placement), v.NeedOf(d.Deployment)) && d.State == domain.DeploymentCreatingState && len(d.current) < d.least() {
+		d.failAt(due, domain.StatusOf(domain.Faultf(domain.ResourceExhausted, "no place was found for a replica: %s", v.Prospect(v.NeedOf(d.Deployment)))))
 	}
 }
 
@@ -173,7 +173,7 @@ func ready(replicas []domain.Replica) int {
 
 // place places what is missing; false when there is no room for it. While old
 // replicas are there it keeps to one more than wanted.
-func (d *deployment) place(placement Placement) bool {
+func (d *deployment) place(placement Placement, need domain.Need) bool {
 	missing, most := d.DesiredReplicas-len(d.current), d.DesiredReplicas
 	if len(d.old) > 0 {
 		most++
@@ -185,7 +185,6 @@ func (d *deployment) place(placement Placement) bool {
 			return true
 		}
 	}
-	need := d.Need()
 	for i := range max(0, wanted) {
 		chosen, ok := d.apart(placement, need)
 		if !ok {

@@ -42,6 +42,40 @@ func TestReplicasAreKept(t *testing.T) {
 	s.end("replicas_kept")
 }
 
+// A node holds no more models than its memory does, each with its cache: one
+// that has no room waits, says what is lacking, and is placed when there is.
+func TestReplicasTakeTheMemoryOfTheirModel(t *testing.T) {
+	s := newStage(t)
+	s.ingredients()
+	half := domain.ModelFacts{ParameterCount: 494_032_768, ContextLength: 2048, Attention: domain.Attention{Layers: 24, KVHeads: 2, HeadSize: 64}}
+	large := onModel("large", domain.RegisterModel{ModelSpec: domain.ModelSpec{Kind: domain.BaseModel}, ModelFacts: half,
+		Files: domain.Files{Folder: "models/large/", Sizes: map[string]int64{"model.safetensors": 988_097_824}}})
+	tuned := onModel("tuned", domain.RegisterModel{ModelSpec: domain.ModelSpec{Kind: domain.PEFTAddon, BaseModel: string(modelName("large"))},
+		Files: domain.Files{Folder: "models/tuned/", Sizes: map[string]int64{"adapter_model.safetensors": 1 << 20}}})
+	of := func(model string, precision string) func(*domain.DeploymentSpec) {
+		return func(spec *domain.DeploymentSpec) {
+			spec.BaseModel, spec.Precision = string(modelName(model)), precision
+		}
+	}
+	s.given(node("n1", domain.PoolInference, 4, nil), large, tuned)
+	s.say("two of a large model fill the node: beside them is room for a small one, and for a copy in 8 bits once there is one")
+	s.given(deployment("d1", 3, 3, of("large", "FP8")))
+	s.act(schedulers.Replicas{})
+	s.given(deployment("d2", 1, 1, nil))
+	s.act(schedulers.Replicas{})
+	s.given(onModel("large", domain.PrepareModel{Precision: "FP8"}), onModel("large", domain.FinishCopy{Precision: "FP8", Attempt: 1,
+		Files: domain.Files{Folder: "models/large-8/", Sizes: map[string]int64{"model.safetensors": 300_000_000}}}))
+	s.act(schedulers.Replicas{})
+	s.say("with an addon merged into it, it takes 32 bits a weight")
+	s.given(deployment("d3", 1, 1, of("tuned", "FP8")))
+	s.act(schedulers.Replicas{})
+	view := s.world.View()
+	row, _ := view.Deployments.Get(deploymentName("d3"))
+	require.Empty(t, row.State.Replicas)
+	s.say("it waits: %s", view.Prospect(view.NeedOf(&row.State)))
+	s.end("replicas_by_memory")
+}
+
 // Replicas of one deployment go to different nodes as long as there are some,
 // those without accelerators to nodes without free ones; then they are packed.
 func TestReplicasAreSpread(t *testing.T) {

@@ -296,13 +296,9 @@ func (d *Desk) serve(ctx context.Context, node string, view *projections.View, a
 	if !ok {
 		return
 	}
-	order := wire.Serve{Deployment: a.For, Replica: r.ID, Made: row.CreateTime, Accelerators: a.Takes.Accelerators,
+	order := wire.Serve{Deployment: a.For, Replica: r.ID, Made: row.CreateTime, MemoryMiB: a.Takes.MemoryMiB, Accelerators: a.Takes.Accelerators,
 		Guessing: engines.Guessing{NgramLength: row.State.NgramSpeculationLength, Tokens: row.State.DraftTokenCount}}
-	precision := row.State.Precision
-	if row.State.EnableAddons {
-		precision = "" // the weights that addons were trained on
-	}
-	base, adapter, err := d.model(ctx, view, domain.Name(row.State.BaseModel), precision)
+	base, adapter, err := d.model(ctx, view, domain.Name(row.State.BaseModel), row.State.Served())
 	if err == nil {
 		order.Base, order.Adapter = *base, adapter
 		order.Speech, err = listened(view, row)

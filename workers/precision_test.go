@@ -31,6 +31,7 @@ func TestServedFromTheCopyInItsPrecision(t *testing.T) {
 		require.NoError(t, c.ask(node, wire.BeatSubject("n1"), beatOf("a", number), &orders))
 		require.Len(t, orders.Serve, 1)
 		number++
+		require.EqualValues(t, 16, orders.Serve[0].MemoryMiB, "as it was placed")
 		base := orders.Serve[0].Base
 		if fromCopy {
 			require.Contains(t, base.Key, copied.Folder)

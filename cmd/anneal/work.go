@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"runtime/debug"
 	"strconv"
 	"strings"
 	"time"
@@ -219,7 +220,17 @@ func runAgent(ctx context.Context, o agent.Options, flags nodeFlags, evaluators 
 	if err != nil {
 		return err
 	}
+	boundGarbage(one.Memory(), os.Getenv("GOMEMLIMIT"))
 	return one.Run(ctx)
+}
+
+// boundGarbage has garbage collected before a process that holds models nears
+// the machine's memory: by itself it would wait until there is as much garbage
+// as there are weights. An operator's own limit stays.
+func boundGarbage(memory int64, limit string) {
+	if limit == "" {
+		debug.SetMemoryLimit(memory / 10 * 9)
+	}
 }
 
 var notInID = regexp.MustCompile(`[^a-z0-9]+`)

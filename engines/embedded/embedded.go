@@ -24,7 +24,7 @@ type Options struct {
 	Parallelism int   // cores that a training or a model keeps busy; default one less than the machine has
 	Slots       int   // requests that a model answers at once; default 32
 	Queue       int   // requests that may wait for a model; default 256
-	CacheBytes  int64 // memory for a model's keys and values; default 1 GiB
+	CacheBytes  int64 // memory for a model's keys and values; default what a replica's memory leaves, 1 GiB where none was set aside
 }
 
 // New makes the engine. It trains and completes.

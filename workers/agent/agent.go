@@ -116,6 +116,9 @@ func New(o Options) (*Agent, error) {
 	}, nil
 }
 
+// Memory is what the machine has, in bytes.
+func (a *Agent) Memory() int64 { return a.spec.Capacity.MemoryMiB << 20 }
+
 // abilities are what an engine can do, as nodes name it. Who learns from scores
 // of its own answers needs somebody to score them; who listens, somebody who
 // reads recordings.

@@ -134,6 +134,7 @@ type Serve struct {
 	Made       time.Time   `json:"made"`
 	Base       Folder      `json:"base"`
 	Adapter    *Folder     `json:"adapter,omitempty"`
+	MemoryMiB  int64       `json:"memoryMiB,omitempty"` // set aside for it on the node
 
 	Speech       *domain.SpeechSettings `json:"speech,omitempty"` // how the model is listened with; nil is one that answers
 	Guessing     engines.Guessing       `json:"guessing,omitzero"`

@@ -31,8 +31,10 @@ type Options struct {
 	Parallelism int   // cores kept busy; default one less than the machine has
 	Slots       int   // requests answered at once; default 32
 	Queue       int   // requests that may wait for a slot; default 256
-	CacheBytes  int64 // keys and values of all requests together; default 1 GiB
+	CacheBytes  int64 // keys and values of all requests together; default what a replica's memory leaves, 1 GiB where none was set aside
 	ChunkTokens int   // of prompts in one step; default 32 to 256 by the model's size
+
+	mostCache int64 // CacheBytes as it was given
 }
 
 // New makes a completer that loads models from Hugging Face directories.
@@ -45,8 +47,8 @@ func New(options Options) engines.Completer {
 	set(&options.Parallelism, max(runtime.GOMAXPROCS(0)-1, 1))
 	set(&options.Slots, 32)
 	set(&options.Queue, 256)
-	if options.CacheBytes <= 0 {
-		options.CacheBytes = 1 << 30
+	if options.mostCache = options.CacheBytes; options.CacheBytes <= 0 {
+		options.CacheBytes = domain.MostCache
 	}
 	return completer{options}
 }
@@ -76,7 +78,8 @@ func (c completer) Load(ctx context.Context, files engines.ModelFiles) (engines.
 		}
 		weights.Merge(adapter)
 	}
-	if err := weights.Fits(0); err != nil {
+	options, err := c.options.within(weights, files.MemoryBytes)
+	if err != nil {
 		return nil, err
 	}
 	// A template that cannot be read keeps nobody from asking with prompts.
@@ -85,7 +88,7 @@ func (c completer) Load(ctx context.Context, files engines.ModelFiles) (engines.
 	if err != nil {
 		return nil, err
 	}
-	m, s, err := made(weights, weights.Config, tokens, ends, c.options)
+	m, s, err := made(weights, weights.Config, tokens, ends, options)
 	if err == nil {
 		err = ctx.Err()
 	}
@@ -100,6 +103,29 @@ func (c completer) Load(ctx context.Context, files engines.ModelFiles) (engines.
 	m.hash, m.merged = hash, files.AdapterDir != ""
 	go s.run()
 	return m, nil
+}
+
+// leastCache is the memory for keys and values without which no model is begun.
+const leastCache = 16 << 20
+
+// within bounds the cache to what the weights leave of the memory that was set
+// aside, where that is known. What was not set aside for them, or is not there,
+// is a fault.
+func (o Options) within(weights *llama.Reader, memory int64) (Options, error) {
+	if memory == 0 {
+		return o, weights.Fits(0)
+	}
+	bytes, _ := weights.Bytes()
+	room := max(domain.CacheRoom(memory, bytes), leastCache)
+	if bytes+room > memory {
+		return o, domain.Faultf(domain.ResourceExhausted,
+			"the weights of this model take %d MiB of memory, and %d MiB were set aside for the replica on its node, for its cache too: it is placed anew with what it needs, if that is known by now",
+			bytes>>20, memory>>20)
+	}
+	if o.CacheBytes = room; o.mostCache > 0 {
+		o.CacheBytes = min(room, o.mostCache)
+	}
+	return o, weights.Fits(o.CacheBytes)
 }
 
 // endTokens are those that end an answer: what generation_config.json says,

@@ -14,6 +14,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"anneal/domain"
 	stored "anneal/domain/weights"
 	"anneal/engines"
 	"anneal/engines/embedded/kernel"
@@ -205,6 +206,34 @@ func TestCodesOfNoNumber(t *testing.T) {
 			require.Equal(t, layer == 1 && input == int(llama.ToGateUp), codes == nil, "layer %d, input %d", layer, input)
 		}
 	}
+}
+
+// A model's cache has what its weights leave of the memory that was set aside
+// for it; where that is too little, it is not loaded.
+func TestTheMemorySetAside(t *testing.T) {
+	w := middling(false) // 1.7 M parameters, 3 MiB in 16 bits
+	w.Config.MaxPositions = 1 << 20
+	dir := saveAs(t, w, "bfloat16")
+	keys, values := blockSize(&w.Config)
+	perToken := int64(4 * (keys + values) / blockTokens)
+	for _, c := range []struct{ memory, option, cache int64 }{
+		{0, 0, 1 << 30},
+		{0, 1 << 20, 1 << 20},
+		{128 << 20, 0, 60 << 20},
+		{128 << 20, 8 << 20, 8 << 20},
+		{3 << 30, 0, 3<<30 - 68<<20},
+		{32 << 20, 0, leastCache},
+	} {
+		m, err := New(Options{Parallelism: 1, CacheBytes: c.option}).Load(t.Context(), engines.ModelFiles{Dir: dir, MemoryBytes: c.memory})
+		require.NoError(t, err)
+		require.InDelta(t, c.cache, int64(m.Info().ContextLength)*perToken, 1<<20, "%+v", c)
+		require.NoError(t, m.Close())
+	}
+	_, err := New(Options{}).Load(t.Context(), engines.ModelFiles{Dir: dir, MemoryBytes: 16 << 20})
+	require.EqualError(t, err, "the weights of this model take 3 MiB of memory, and 16 MiB were set aside for the replica on its node, for its cache too: it is placed anew with what it needs, if that is known by now")
+	_, err = New(Options{}).Load(t.Context(), engines.ModelFiles{Dir: dir, MemoryBytes: 1 << 50})
+	require.ErrorContains(t, err, "to serve this model the embedded engine needs")
+	require.Equal(t, domain.FailedPrecondition, domain.CodeOf(err))
 }
 
 // heapOf loads a model and answers what it keeps on the heap.

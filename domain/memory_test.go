@@ -1,0 +1,67 @@
+package domain_test
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"anneal/domain"
+)
+
+// modelOf is a READY model with files of weights, and copies of it.
+func modelOf(size domain.ModelSize, weights int64, copies map[string]int64) domain.Model {
+	files := func(bytes int64) domain.Files {
+		return domain.Files{Sizes: map[string]int64{"config.json": 1 << 30, "model.safetensors": bytes}}
+	}
+	m := domain.Model{State: domain.ModelReady, Files: files(weights), ModelFacts: domain.ModelFacts{
+		ParameterCount: size.ParameterCount, ContextLength: size.ContextLength, Precision: size.Precision, Attention: size.Attention}}
+	m.Copies = map[string]domain.ModelCopy{"FP16": {State: domain.CopyFailed, Files: files(1)}}
+	for precision, bytes := range copies {
+		m.Copies[precision] = domain.ModelCopy{State: domain.CopyReady, Files: files(bytes)}
+	}
+	return m
+}
+
+// A replica takes the memory of its model's weights as they are served, a fifth
+// more, 64 MiB, and a cache of eight contexts of 4 bytes a number: at least
+// 128 MiB in all, and no more than a GiB for a cache unless it was asked for.
+func TestReplicasTakeWhatTheirModelDoes(t *testing.T) {
+	attention := func(layers, heads, size int) domain.Attention {
+		return domain.Attention{Layers: layers, KVHeads: heads, HeadSize: size}
+	}
+	shipped := modelOf(domain.ModelSize{ParameterCount: 837_248, ContextLength: 512, Attention: attention(4, 4, 32)}, 1_680_000, map[string]int64{"FP8": 900_000})
+	small := modelOf(domain.ModelSize{ParameterCount: 25_800_000, ContextLength: 512, Precision: "FP32", Attention: attention(8, 8, 64)}, 103_200_000, map[string]int64{"FP8": 26_400_000})
+	half := modelOf(domain.ModelSize{ParameterCount: 494_032_768, ContextLength: 32768, Attention: attention(24, 2, 64)}, 988_097_824, map[string]int64{"FP8": 630_300_000})
+	unknown := modelOf(domain.ModelSize{}, 500<<20, nil)
+	unread := modelOf(domain.ModelSize{ParameterCount: 7e9, Attention: attention(32, 8, 128)}, 0, nil)
+	twice := modelOf(domain.ModelSize{ParameterCount: 1000}, 1<<40, nil)
+	for name, c := range map[string]struct {
+		spec  domain.DeploymentSpec
+		model domain.Hosted
+		mib   int64
+	}{
+		"nothing known":        {domain.DeploymentSpec{}, domain.Hosted{}, 128},
+		"the shipped model":    {domain.DeploymentSpec{}, shipped.Hosted(""), 128},
+		"and its addon":        {domain.DeploymentSpec{}, shipped.Hosted("").Merged(), 128},
+		"a small one":          {domain.DeploymentSpec{}, small.Hosted(""), 64 + 119 + 128},
+		"in eight bits":        {domain.DeploymentSpec{}, small.Hosted("FP8"), 64 + 31 + 128},
+		"a copy that failed":   {domain.DeploymentSpec{}, small.Hosted("FP16"), 64 + 119 + 128},
+		"no such copy":         {domain.DeploymentSpec{}, small.Hosted("BF16"), 64 + 119 + 128},
+		"half a billion":       {domain.DeploymentSpec{}, half.Hosted(""), 64 + 1131 + 1024},
+		"with its addon":       {domain.DeploymentSpec{}, half.Hosted("").Merged(), 64 + 2262 + 1024},
+		"a short context":      {domain.DeploymentSpec{MaxContextLength: 1024}, half.Hosted(""), 64 + 1131 + 192},
+		"a long context":       {domain.DeploymentSpec{MaxContextLength: 65536}, half.Hosted(""), 64 + 1131 + 1536},
+		"its files alone":      {domain.DeploymentSpec{}, unknown.Hosted(""), 64 + 600},
+		"its parameters alone": {domain.DeploymentSpec{}, unread.Hosted(""), 64 + 16022},
+		"files of many":        {domain.DeploymentSpec{}, twice.Hosted(""), 128},
+		"on accelerators":      {domain.DeploymentSpec{AcceleratorType: "VENDOR_A_L4_24GB", AcceleratorCount: 1}, half.Hosted(""), 128},
+	} {
+		takes := c.spec.Takes(c.model)
+		require.InDelta(t, c.mib, takes.MemoryMiB, 1, name)
+		require.Equal(t, c.spec.AcceleratorCount, takes.Accelerators["VENDOR_A_L4_24GB"], name)
+		if c.spec.AcceleratorCount == 0 {
+			require.GreaterOrEqual(t, domain.CacheRoom(takes.MemoryMiB<<20, c.model.Weights), min(int64(domain.MostCache), (c.mib-64)<<20-c.model.Weights*6/5)-2<<20, name)
+		}
+	}
+	require.Negative(t, domain.CacheRoom(128<<20, 500<<20))
+}
