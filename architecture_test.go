@@ -33,7 +33,7 @@ var mayImport = map[string][]string{
 	"engines/sandbox":       {"domain", "engines"},
 	"engines/simulated/...": {"domain", "domain/rows", "engines"},
 	"engines/process":       {"domain"},
-	"engines/external":      {"domain", "engines", "engines/process"},
+	"engines/external":      {"domain", "engines", "engines/process", "engines/sound"},
 	"engines/sound":         {"domain", "engines", "engines/process"},
 	"engines/sphinx":        {"domain", "engines", "engines/process", "engines/sound"},
 	"engines/torch":         {"domain", "engines", "engines/process"},

@@ -24,6 +24,7 @@ type Transcriber interface {
 type SpeechFiles struct {
 	Dir      string
 	Settings domain.SpeechSettings
+	Devices  []Device // the replica's own; none where it takes none
 }
 
 // A Listener is a loaded speech model. It is safe for concurrent use.

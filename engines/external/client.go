@@ -37,8 +37,15 @@ func (s *server) send(ctx context.Context, url, method, path string, b body) (*h
 	if err != nil {
 		return nil, err
 	}
-	request.Header.Set("Authorization", "Bearer "+s.key)
 	request.Header.Set("Content-Type", "application/json")
+	return s.do(request)
+}
+
+// do sends a request; the answer's status is 200, and its body the caller's to
+// close.
+func (s *server) do(request *http.Request) (*http.Response, error) {
+	ctx := request.Context()
+	request.Header.Set("Authorization", "Bearer "+s.key)
 	response, err := s.http.Do(request)
 	if err != nil {
 		return nil, s.broken(ctx, err)
@@ -68,6 +75,11 @@ func (s *server) askAt(ctx context.Context, url, method, path string, b body, ou
 	if err != nil {
 		return err
 	}
+	return s.read(ctx, path, response, out)
+}
+
+// read decodes an answer, and closes it.
+func (s *server) read(ctx context.Context, path string, response *http.Response, out any) error {
 	defer response.Body.Close()
 	data, err := io.ReadAll(io.LimitReader(response.Body, maxAnswer))
 	if err != nil {

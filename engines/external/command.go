@@ -12,15 +12,19 @@ import (
 //
 //	{dir}      the model's Hugging Face directory
 //	{gguf}     its GGUF file
+//	{file}     the file of a speech model
 //	{port}     where the server must listen, on 127.0.0.1
 //	{name}     what the model must be called
 //	{devices}  how many accelerators the replica has; 1 where it takes none
 //	{adapter}  alone: the words that give the server a LoRA adapter, if there is one
+//	{vad}      alone: the words that give it the voice-activity model of a speech model, if there is one
 type template []string
 
 // A place is what a command line is made for.
 type place struct {
 	dir, gguf, adapter string // adapter: what the server reads of it
+	file, vad          string // of a speech model
+	env                []string
 	port               int
 	devices            []engines.Device
 }
@@ -31,6 +35,8 @@ const baseName = "model"
 const (
 	wordAdapter = "{adapter}"
 	wordGGUF    = "{gguf}"
+	wordFile    = "{file}"
+	wordVAD     = "{vad}"
 )
 
 // parse cuts a command line into words, as a shell does: quotes hold words
@@ -100,10 +106,14 @@ func (t template) check(at place) error {
 
 // expand is the command line for a place.
 func (t template) expand(at place, adapter func(string) []string) []string {
-	fill := strings.NewReplacer("{dir}", at.dir, wordGGUF, at.gguf, "{port}", strconv.Itoa(at.port), "{name}", baseName, "{devices}", strconv.Itoa(max(1, len(at.devices))))
+	fill := strings.NewReplacer("{dir}", at.dir, wordGGUF, at.gguf, wordFile, at.file, "{port}", strconv.Itoa(at.port), "{name}", baseName, "{devices}", strconv.Itoa(max(1, len(at.devices))))
 	var args []string
 	for _, word := range t {
 		switch {
+		case word == wordVAD:
+			if at.vad != "" {
+				args = append(args, "--vad-model", at.vad)
+			}
 		case word != wordAdapter:
 			args = append(args, fill.Replace(word))
 		case at.adapter != "":

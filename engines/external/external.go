@@ -17,7 +17,7 @@ import (
 
 // Options say which servers are started. A zero field takes its default.
 type Options struct {
-	Preset  string // VLLM, LlamaCpp or OpenAI
+	Preset  string // VLLM, LlamaCpp or OpenAI; of a transcriber one of Formats
 	Command string // its command line, see Template; default the preset's
 	Dir     string // for files of its own; default the system's temporary folder
 	Env     []string
@@ -57,21 +57,30 @@ func New(o Options) (engines.Completer, error) {
 	if !known {
 		return nil, domain.Faultf(domain.InvalidArgument, "engine: %q is not known: use one of %s", o.Preset, strings.Join(Presets(), ", "))
 	}
-	o.Command = cmp.Or(o.Command, kind.command)
-	if o.Command == "" {
-		return nil, domain.Faultf(domain.InvalidArgument, "engine-command: is required for a server without a preset: its command line, with {dir} and {port}")
-	}
-	words, err := parse(o.Command)
+	o, words, err := prepared(o, kind)
 	if err != nil {
 		return nil, err
 	}
+	return completer{o, kind, words}, nil
+}
+
+// prepared gives options their defaults, and finds the server's program.
+func prepared(o Options, kind preset) (Options, template, error) {
+	o.Command = cmp.Or(o.Command, kind.command)
+	if o.Command == "" {
+		return o, nil, domain.Faultf(domain.InvalidArgument, "engine-command: is required for a server without a preset: its command line, with {dir} and {port}")
+	}
+	words, err := parse(o.Command)
+	if err != nil {
+		return o, nil, err
+	}
 	if _, err := process.Find(words[0], kind.install); err != nil {
-		return nil, err
+		return o, nil, err
 	}
 	o.Dir = cmp.Or(o.Dir, os.TempDir())
 	o.Pause, o.Deaths = cmp.Or(o.Pause, time.Second), cmp.Or(o.Deaths, 5)
 	o.Steady, o.Grace = cmp.Or(o.Steady, 10*time.Minute), cmp.Or(o.Grace, 10*time.Second)
-	return completer{o, kind, words}, nil
+	return o, words, nil
 }
 
 // Load implements engines.Completer: it starts a server and waits until that is

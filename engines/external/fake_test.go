@@ -53,7 +53,7 @@ var fields = map[string][]string{
 func serveFake(dialect string) {
 	f := &fake{dialect: dialect, mode: os.Getenv("FAKE_MODE"), flags: map[string]string{}}
 	for i, arg := range os.Args {
-		if strings.HasPrefix(arg, "--") && i+1 < len(os.Args) {
+		if strings.HasPrefix(arg, "-") && i+1 < len(os.Args) {
 			f.flags[arg] = os.Args[i+1]
 		}
 	}
@@ -74,6 +74,11 @@ func serveFake(dialect string) {
 			os.Exit(4)
 		}
 		_ = os.WriteFile(os.Getenv("FAKE_FILE"), nil, 0o600)
+	}
+	if _, speech := dialects[dialect]; speech && os.Getenv("FAKE_SPEECH") != "" {
+		ear := &fakeEar{dialect: dialect, mode: f.mode}
+		fmt.Fprintln(os.Stderr, http.ListenAndServe(net.JoinHostPort("127.0.0.1", f.flags["--port"]), ear.routes(f.flags)))
+		os.Exit(1)
 	}
 	var err error
 	f.model, err = simulated.New(simulated.Options{ContextLength: fakeWindow}).Completer.Load(context.Background(), engines.ModelFiles{Dir: os.TempDir()})

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"slices"
 	"sync"
 	"time"
 
@@ -89,8 +90,10 @@ func (s *server) start(ctx context.Context) (*process.Process, string, error) {
 	if at.port, err = freePort(); err != nil {
 		return nil, "", err
 	}
-	env := append([]string{"HF_HUB_OFFLINE=1", "DO_NOT_TRACK=1"}, s.preset.env...)
-	env = append(append(env, engines.Visible(at.devices)...), s.preset.keyEnv+"="+s.key)
+	env := slices.Concat([]string{"HF_HUB_OFFLINE=1", "DO_NOT_TRACK=1"}, s.preset.env, engines.Visible(at.devices), s.place.env)
+	if s.preset.keyEnv != "" {
+		env = append(env, s.preset.keyEnv+"="+s.key)
+	}
 	env = append(env, s.options.Env...)
 	program, err := process.Start(process.Command{
 		Args: s.template.expand(at, s.preset.adapter), Env: process.Environment(s.preset.prefixes, env...),

@@ -1,0 +1,134 @@
+package external
+
+import (
+	"cmp"
+	"math"
+	"strconv"
+
+	"anneal/domain"
+	"anneal/engines"
+)
+
+// A dialect is how a kind of server is asked to listen.
+type dialect struct {
+	preset      preset
+	model       string // what it calls the model; "" takes no name
+	slots       int    // requests that it takes at once
+	translation string // path that translates; "" is that a field asks for it
+	diarization string // path that tells speakers apart; "" is that none does
+	hub         bool   // it looks for the model in a cache of the hub
+	vadFile     bool   // it is started with its voice-activity model
+	climbs      bool   // it takes a temperature and a step
+	tokens      bool   // its words are parts of words
+	fields      func(f *form, s domain.SpeechSettings, o engines.TranscribeOptions)
+}
+
+const transcriptions = "/v1/audio/transcriptions"
+
+var dialects = map[string]dialect{
+	domain.SpeechFasterWhisper: {
+		preset: preset{
+			command: "uvicorn --factory --host 127.0.0.1 --port {port} speaches.main:create_app",
+			install: "install speaches so that uvicorn finds it, or name another server",
+			health:  "/health", keyEnv: "API_KEY", prefixes: append([]string{"WHISPER__", "HF_HOME"}, devices...),
+		},
+		model: hubName, slots: 4, hub: true,
+		translation: "/v1/audio/translations", diarization: "/v1/audio/diarization",
+		fields: func(f *form, s domain.SpeechSettings, o engines.TranscribeOptions) {
+			openAIFields(f, o)
+			if o.VAD != "" {
+				f.add("vad_filter", "true")
+			}
+			namedModels(f, s, o)
+		},
+	},
+	domain.SpeechWhisperCPP: {
+		preset: preset{
+			command: "whisper-server -m {file} --host 127.0.0.1 --port {port} --inference-path " + transcriptions + " {vad}",
+			install: "build whisper.cpp, or install its package, so that whisper-server is in PATH",
+			health:  "/health", prefixes: append([]string{"GGML_"}, devices...),
+		},
+		slots: 1, vadFile: true, climbs: true, tokens: true,
+		fields: func(f *form, _ domain.SpeechSettings, o engines.TranscribeOptions) {
+			f.add("language", cmp.Or(o.Language, "auto"))
+			f.add("no_language_probabilities", "true") // they cost as much as listening
+			if o.Translate {
+				f.add("translate", "true")
+			}
+			if o.Prompt != "" {
+				f.add("prompt", o.Prompt)
+			}
+			if o.VAD != "" {
+				f.add("vad", "true")
+			}
+			if len(o.Temperature) > 0 {
+				f.add("temperature", number(o.Temperature[0]))
+				f.add("temperature_inc", number(climb(o.Temperature)))
+			}
+		},
+	},
+	domain.SpeechOpenAI: {
+		preset: preset{
+			command: "vllm serve {dir} --host 127.0.0.1 --port {port} --served-model-name {name} --tensor-parallel-size {devices}",
+			install: "`pip install vllm[audio]` installs it on a machine with GPUs",
+			health:  "/health", keyEnv: "VLLM_API_KEY", env: []string{"VLLM_NO_USAGE_STATS=1"},
+			prefixes: append([]string{"VLLM_", "HF_HOME", "TORCH_", "TRITON_"}, devices...),
+		},
+		model: baseName, slots: 8, translation: "/v1/audio/translations",
+		fields: func(f *form, s domain.SpeechSettings, o engines.TranscribeOptions) {
+			openAIFields(f, o)
+			namedModels(f, s, o)
+		},
+	},
+}
+
+// openAIFields are those that OpenAI's operations have.
+func openAIFields(f *form, o engines.TranscribeOptions) {
+	if o.Language != "" && !o.Translate {
+		f.add("language", o.Language)
+	}
+	if o.Prompt != "" {
+		f.add("prompt", o.Prompt)
+	}
+	if len(o.Temperature) > 0 {
+		f.add("temperature", number(o.Temperature[0]))
+	}
+	if !o.Translate {
+		f.add("timestamp_granularities[]", "segment")
+		if o.Words {
+			f.add("timestamp_granularities[]", "word")
+		}
+	}
+}
+
+// namedModels are the models that take part, by the names that the model's
+// settings give.
+func namedModels(f *form, s domain.SpeechSettings, o engines.TranscribeOptions) {
+	if o.VAD != "" {
+		f.add("vad_model", s.VADModels[o.VAD])
+	}
+	if o.Alignment != "" {
+		f.add("alignment_model", s.AlignmentModels[o.Alignment])
+	}
+}
+
+// climb is the step of a list of temperatures that rises evenly to 1.0; 0 is
+// that there is but one, and less that the list is no such one.
+func climb(list []float64) float64 {
+	const little = 1e-6
+	if len(list) < 2 {
+		return 0
+	}
+	step := list[1] - list[0]
+	for i := 1; i < len(list); i++ {
+		if math.Abs(list[i]-list[i-1]-step) > little {
+			return -1
+		}
+	}
+	if step < little || math.Abs(list[len(list)-1]-1) > little {
+		return -1
+	}
+	return math.Round(step*1e6) / 1e6
+}
+
+func number(x float64) string { return strconv.FormatFloat(x, 'f', -1, 64) }
