@@ -81,12 +81,10 @@ func (m *model) Close() error {
 }
 
 // Complete counts a prompt token for the beginning and one for each byte of a
-// text prompt. It answers conversations, and echoes text; of log-probs, raw
-// output and how tokens are drawn it knows nothing.
+// text prompt. It answers conversations, holds answers to simple schemas and
+// calls functions that it must call, and echoes text; of log-probs, raw output and
+// how tokens are drawn it knows nothing.
 func (m *model) Complete(ctx context.Context, req engines.CompletionRequest, emit func(engines.Chunk) error) (engines.Usage, error) {
-	if req.Format != nil {
-		return engines.Usage{}, domain.Faultf(domain.InvalidArgument, "format: a simulated model holds its answers to none: leave it out")
-	}
 	if req.Chat != nil {
 		req.Prompt, req.PromptTokens = spoken(req.Chat), nil
 	}
@@ -105,6 +103,10 @@ func (m *model) Complete(ctx context.Context, req engines.CompletionRequest, emi
 	if err != nil {
 		return usage, err
 	}
+	pieces, finish, err := m.answer(state, req, m.options.ContextLength-usage.PromptTokens)
+	if err != nil {
+		return usage, err
+	}
 	release, err := m.enter(ctx)
 	if err != nil {
 		return usage, err
@@ -115,7 +117,6 @@ func (m *model) Complete(ctx context.Context, req engines.CompletionRequest, emi
 			return usage, err
 		}
 	}
-	pieces, finish := m.answer(state, req, m.options.ContextLength-usage.PromptTokens)
 	for i, piece := range pieces {
 		if err := m.token(ctx, i+1); err != nil {
 			return usage, err
@@ -185,13 +186,21 @@ func (m *model) token(ctx context.Context, number int) error {
 
 // answer is the whole continuation, one token a piece, cut before the first
 // stop sequence.
-func (m *model) answer(state string, req engines.CompletionRequest, room int) (pieces []engines.Chunk, finish string) {
+func (m *model) answer(state string, req engines.CompletionRequest, room int) (pieces []engines.Chunk, finish string, err error) {
 	seed := m.options.Seed
 	if req.Seed != nil && req.Temperature > 0 {
 		seed ^= *req.Seed
 	}
 	source := random(seed, state, req.Prompt, fmt.Sprint(req.PromptTokens))
+	held, err := formOf(req, source)
+	if err != nil {
+		return nil, "", err
+	}
 	length, limit, finish := 4+source.IntN(17), min(req.MaxTokens, room), engines.FinishStop
+	if held != nil {
+		pieces, finish = held.within(limit, req.Stop)
+		return pieces, finish, nil
+	}
 	if req.IgnoreEOS || length > limit {
 		length, finish = limit, engines.FinishLength
 	}
@@ -205,10 +214,10 @@ func (m *model) answer(state string, req engines.CompletionRequest, room int) (p
 		text += word
 		pieces = append(pieces, engines.Chunk{Text: word, Tokens: []int{token}})
 		if at := firstStop(text, req.Stop); at >= 0 {
-			return trim(pieces, len(text)-at), engines.FinishStop
+			return trim(pieces, len(text)-at), engines.FinishStop, nil
 		}
 	}
-	return pieces, finish
+	return pieces, finish, nil
 }
 
 // firstStop is where the earliest stop sequence begins in text, or -1.

@@ -264,7 +264,7 @@ func TestASimulatedConversation(t *testing.T) {
 	echoed, _, err := say(engines.CompletionRequest{Prompt: "abc", Echo: true})
 	require.NoError(t, err)
 	require.Equal(t, "abc", echoed[:3])
-	_, _, err = say(engines.CompletionRequest{Prompt: "abc", Format: &engines.Format{Type: engines.FormatJSON}})
+	_, _, err = say(engines.CompletionRequest{Prompt: "abc", Format: &engines.Format{Type: engines.FormatGrammar, Grammar: "root ::= [a-z]"}})
 	require.ErrorContains(t, err, "format: ")
 	require.NoError(t, m.Close())
 }
