@@ -327,10 +327,10 @@ func TestAffinity(t *testing.T) {
 func TestPerformanceIsTold(t *testing.T) {
 	s := newStage(t, Limits{})
 	s.deploy("d1", 1)
-	s.sing(engines.Usage{PromptTokens: 3, CachedTokens: 2, Times: engines.Times{Tokenize: 1e6, Prefill: 2e9}}, engines.Chunk{Text: "x"}, engines.Chunk{Finish: engines.FinishStop})
+	s.sing(engines.Usage{PromptTokens: 3, CachedTokens: 2, Times: engines.Times{Tokenize: 1e6, Prefill: 2e9, Direct: true}}, engines.Chunk{Text: "x"}, engines.Chunk{Finish: engines.FinishStop})
 	a := s.chat(`"perf_metrics_in_response": true`)
 	want := map[string]string{"prompt-tokens": "3", "cached-prompt-tokens": "2", "deployment": "accounts/acme/deployments/d1", "backend-host": "n1", "num-concurrent-requests": "1",
-		"tokenizer-duration": "0.001000", "prefill-duration": "2.000000"}
+		"tokenizer-duration": "0.001000", "prefill-duration": "2.000000", "tokenizer-queue-duration": "0.000000", "generation-queue-duration": "0.000000"}
 	for name, value := range want {
 		require.Equal(t, value, a.header.Get("anneal-"+name), name)
 	}

@@ -28,6 +28,8 @@ var performanceReplies = []parameter{
 	{"anneal-num-concurrent-requests", intValue, "How many requests its replica had from this server, this one among them."},
 	{"anneal-tokenizer-duration", textValue, "Seconds of making tokens of the prompt."},
 	{"anneal-prefill-queue-duration", textValue, "Seconds of waiting for the model."},
+	{"anneal-tokenizer-queue-duration", textValue, "Seconds of waiting for the tokenizer: 0.000000 where the engine cuts a text at once."},
+	{"anneal-generation-queue-duration", textValue, "Seconds between the prompt's being read and the first step of generation: 0.000000 where a request that has a slot takes part in every step."},
 	{"anneal-prefill-duration", textValue, "Seconds of reading the prompt."},
 	{"anneal-speculation-prompt-tokens", intValue, "Tokens of the prediction that the request came with."},
 	{"anneal-speculation-prompt-matched-tokens", intValue, "Those of them that the answer took over."},

@@ -22,6 +22,7 @@ type Deployment struct {
 	State               string        `json:"state" api:"output"`
 	Status              domain.Status `json:"status" api:"output"`
 	CreatedBy           string        `json:"createdBy,omitempty" api:"output"`
+	Cluster             string        `json:"cluster,omitempty" api:"output"`
 	DesiredReplicaCount int           `json:"desiredReplicaCount" api:"output"`
 	ReplicaCount        int           `json:"replicaCount" api:"output"`
 	ReplicaStats        ReplicaStats  `json:"replicaStats" api:"output"`
@@ -61,7 +62,7 @@ var deployments = &resource[domain.Deployment, Deployment]{
 	fields: storedFieldsOf[domain.Deployment, Deployment]("name", "baseModel", "displayName", "description", "expireTime", "minReplicaCount",
 		"maxReplicaCount", "autoscalingPolicy", "acceleratorCount", "acceleratorType", "precision", "enableAddons", "draftModel", "directRouteType",
 		"deploymentTemplate", "placement", "maxContextLength", "enableHotLoad", "deploymentShape", "activeModelVersion", "targetModelVersion",
-		"createTime", "updateTime", "deleteTime", "purgeTime", "state", "createdBy"),
+		"createTime", "updateTime", "deleteTime", "purgeTime", "state", "createdBy", "cluster"),
 	render: renderDeployment,
 	ask:    askDeployment,
 	asks: []parameter{
@@ -78,7 +79,7 @@ var deployments = &resource[domain.Deployment, Deployment]{
 	create: func(c *call, _ domain.Name, given *Deployment) domain.Command[domain.Deployment] {
 		spec := given.DeploymentSpec
 		spec.DirectRouteAPIKeys, spec.SpeechFormat = given.sealed, given.listens
-		return domain.CreateDeployment{DeploymentSpec: spec, CreatedBy: string(c.caller.key), Model: given.model, ZeroFloor: given.zeroFloor, Accelerator: given.fleet}
+		return domain.CreateDeployment{DeploymentSpec: spec, CreatedBy: string(c.caller.key), Cluster: c.Cluster, Model: given.model, ZeroFloor: given.zeroFloor, Accelerator: given.fleet}
 	},
 	update: func(old domain.Deployment, merged, given *Deployment, changed mask) (domain.Command[domain.Deployment], error) {
 		spec, err := reshaped(merged.DeploymentSpec, given, changed)
@@ -117,7 +118,7 @@ var deployments = &resource[domain.Deployment, Deployment]{
 func renderDeployment(v *projections.View, row *projections.Row[domain.Deployment], out *Deployment) {
 	d := &row.State
 	*out = Deployment{Name: string(row.Name), DeploymentSpec: d.DeploymentSpec, CreateTime: stampOf(&row.CreateTime), UpdateTime: stampOf(&row.UpdateTime),
-		DeleteTime: d.DeleteTime, PurgeTime: d.PurgeTime, State: d.State, Status: d.Status, CreatedBy: d.CreatedBy,
+		DeleteTime: d.DeleteTime, PurgeTime: d.PurgeTime, State: d.State, Status: d.Status, CreatedBy: d.CreatedBy, Cluster: d.Cluster,
 		DesiredReplicaCount: d.DesiredReplicas, Region: regionOf(d.Placement)}
 	out.DeploymentSpec.DirectRouteAPIKeys, out.SpeechFormat = nil, d.SpeechFormat
 	if v != nil && d.EnableAddons {

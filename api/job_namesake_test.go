@@ -8,6 +8,7 @@ import (
 
 	"anneal/blobs"
 	"anneal/domain"
+	"anneal/engines"
 	"anneal/projections"
 )
 
@@ -43,4 +44,44 @@ func TestJobsShowNothingOfANamesake(t *testing.T) {
 	a = s.call("GET", path+"/again:getMetricsFileEndpoint", "user", "")
 	require.Equal(t, 400, a.status, "%s", a.body)
 	require.Contains(t, string(a.body), "NO_METRICS")
+}
+
+// What the log says of a job's progress outlives the process that heard of its
+// steps; while the job is at work, what was heard is newer.
+func TestProgressOutlivesTheProcess(t *testing.T) {
+	s := newStage(t, Limits{})
+	s.makeDataset("rows")
+	const name = domain.Name("accounts/acme/reinforcementFineTuningJobs/j")
+	s.do(domain.Intend(domain.ReinforcementJobs, name, domain.Command[domain.ReinforcementJob](domain.CreateReinforcementJob{ID: "j",
+		ReinforcementSpec: domain.ReinforcementSpec{Dataset: "accounts/acme/datasets/rows", Evaluator: "accounts/acme/evaluators/e"}})))
+	s.do(domain.IntendJob(name, domain.StartValidation{}))
+	s.do(domain.IntendJob(name, domain.QueueJob{}))
+	s.do(domain.IntendJob(name, domain.StartJob{Attempt: 1, Nodes: []domain.Name{"accounts/system/nodes/n1"}, Evaluator: 1}))
+	progress := func() map[string]any {
+		return s.ok("GET", "/v1/"+string(name), "").json(t)["jobProgress"].(map[string]any)
+	}
+	files := domain.Files{Folder: "f/", Sizes: map[string]int64{"a": 1}}
+	s.do(domain.IntendJob(name, domain.RecordCheckpoint{JobCheckpoint: domain.JobCheckpoint{Step: 2, Attempt: 1, Files: files}, Progress: &domain.JobProgress{Step: 2, Steps: 8, Tokens: 100}}))
+	require.Equal(t, 25.0, progress()["percent"])
+	require.Equal(t, "100", progress()["inputTokens"])
+	row, _ := s.world.View().ReinforcementJobs.Get(name)
+	s.world.Pulse().Report(name, projections.Progress{Made: row.CreateTime, Attempt: 1, Step: 4, Steps: 8, Tokens: 200, Time: epoch})
+	require.Equal(t, 50.0, progress()["percent"], "the pulse is newer")
+	s.do(domain.IntendJob(name, domain.CompleteJob{Attempt: 1, Output: "accounts/acme/models/m", Results: files, Progress: &domain.JobProgress{Step: 8, Steps: 8, Epoch: 1, Tokens: 400,
+		Metrics: map[string]float64{"reward/mean": 0.5, engines.RolloutsExpected: 32, engines.RolloutsDone: 24, engines.RolloutsFailed: 2, engines.RolloutRows: 6, engines.RolloutTokens: 999, engines.RolloutCached: 7}}}))
+	s.world.Pulse().Forget(name)
+	p := progress()
+	delete(p, "metrics")
+	require.Equal(t, map[string]any{"percent": 100.0, "epoch": 1.0, "step": 8.0, "steps": 8.0, "totalInputRequests": 32.0, "totalProcessedRequests": 24.0,
+		"successfullyProcessedRequests": 22.0, "failedRequests": 2.0, "outputRows": 6.0, "inputTokens": "400", "outputTokens": "999", "cachedInputTokenCount": "7"}, p)
+}
+
+// Deployments show the installation that they were made in.
+func TestClusters(t *testing.T) {
+	s := newStage(t, Limits{})
+	const body = `{"baseModel": "accounts/default/models/anneal-base"}`
+	require.Equal(t, DefaultCluster, s.ok("POST", acme+"/deployments?deploymentId=here", body).json(t)["cluster"])
+	elsewhere := s.twin(func(o *Options) { o.Cluster = "site-b" })
+	require.Equal(t, "site-b", elsewhere.ok("POST", acme+"/deployments?deploymentId=there", body).json(t)["cluster"])
+	require.Len(t, s.ok("GET", acme+"/deployments?filter=cluster+%3D+%22site-b%22", "").json(t)["deployments"], 1)
 }

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"anneal/domain"
+	"anneal/engines"
 	"anneal/projections"
 )
 
@@ -56,14 +57,22 @@ type TrackerConfig struct {
 	sealed *domain.Sealed
 }
 
-// JobProgress is how far a job is, as its worker last reported.
+// JobProgress is how far a job is, as its worker last reported. Requests are the
+// answers that a job has its model write; kinds that have none written count 0.
 type JobProgress struct {
-	Percent     int                `json:"percent"`
-	Epoch       int                `json:"epoch"` // completed ones
-	Step        int                `json:"step"`
-	Steps       int                `json:"steps"` // expected in all
-	InputTokens domain.Count       `json:"inputTokens"`
-	Metrics     map[string]float64 `json:"metrics,omitempty"` // the newest row: train/loss …
+	Percent                int                `json:"percent"`
+	Epoch                  int                `json:"epoch"` // completed ones
+	Step                   int                `json:"step"`
+	Steps                  int                `json:"steps"` // expected in all
+	TotalInputRequests     int                `json:"totalInputRequests"`
+	TotalProcessedRequests int                `json:"totalProcessedRequests"`
+	SuccessfulRequests     int                `json:"successfullyProcessedRequests"`
+	FailedRequests         int                `json:"failedRequests"`
+	OutputRows             int                `json:"outputRows"`
+	InputTokens            domain.Count       `json:"inputTokens"`
+	OutputTokens           domain.Count       `json:"outputTokens"`
+	CachedInputTokens      domain.Count       `json:"cachedInputTokenCount"`
+	Metrics                map[string]float64 `json:"metrics,omitempty"` // the newest row: train/loss …
 }
 
 func (t *TrackerConfig) kept() *domain.TrackerConfig {
@@ -87,27 +96,44 @@ func shownTracker(t *domain.TrackerConfig) *TrackerConfig {
 	return &TrackerConfig{Enabled: t.Enabled, Project: t.Project, Entity: t.Entity, RunID: t.RunID, URL: t.URL}
 }
 
-// progressOf is how far the job of a name is; made is when it was created.
+// progressOf is how far the job of a name is; made is when it was created. While
+// it is at work the pulse knows best, and otherwise the log, which outlives it.
 func progressOf(v *projections.View, name domain.Name, made time.Time, life *domain.JobLife) *JobProgress {
 	finished := life.State == domain.JobCompletedState || life.State == domain.JobEarlyState
-	p := &JobProgress{}
-	if v != nil {
-		progress, known := v.Pulse.Progress(name)
-		known = known && progress.Made.Equal(made)
-		if !known && !finished {
-			return nil
-		}
-		latest, ok := v.Pulse.Latest(name)
-		if !known {
-			progress, ok = projections.Progress{}, false
-		}
-		*p = JobProgress{Percent: progress.Percent(), Epoch: int(progress.Epoch), Step: progress.Step, Steps: progress.Steps, InputTokens: domain.Count(progress.Tokens)}
-		if ok {
-			p.Metrics = latest.Values
-		}
+	at, known := lastHeard(v, name, made)
+	if recorded := life.Progress; recorded != nil && (!known || !life.Active()) {
+		at, known = *recorded, true
 	}
+	if !known && !finished {
+		return nil
+	}
+	p := &JobProgress{Percent: projections.Progress{Step: at.Step, Steps: at.Steps}.Percent(), Epoch: int(at.Epoch), Step: at.Step, Steps: at.Steps,
+		InputTokens: domain.Count(at.Tokens), Metrics: at.Metrics}
+	p.count()
 	if finished {
 		p.Percent = 100
 	}
 	return p
+}
+
+// lastHeard is what the pulse knows of a job's progress.
+func lastHeard(v *projections.View, name domain.Name, made time.Time) (at domain.JobProgress, known bool) {
+	if v == nil {
+		return at, false
+	}
+	progress, known := v.Pulse.Progress(name)
+	if !known || !progress.Made.Equal(made) {
+		return at, false
+	}
+	latest, _ := v.Pulse.Latest(name)
+	return domain.JobProgress{Step: progress.Step, Steps: progress.Steps, Epoch: progress.Epoch, Tokens: progress.Tokens, Metrics: latest.Values}, true
+}
+
+// count takes the counts of requests from the metrics in which trainers that
+// have answers written tell them.
+func (p *JobProgress) count() {
+	of := func(metric string) int { return int(p.Metrics[metric]) }
+	p.TotalInputRequests, p.TotalProcessedRequests, p.FailedRequests = of(engines.RolloutsExpected), of(engines.RolloutsDone), of(engines.RolloutsFailed)
+	p.SuccessfulRequests = p.TotalProcessedRequests - p.FailedRequests
+	p.OutputRows, p.OutputTokens, p.CachedInputTokens = of(engines.RolloutRows), domain.Count(of(engines.RolloutTokens)), domain.Count(of(engines.RolloutCached))
 }

@@ -5,6 +5,7 @@
 package api
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
@@ -100,6 +101,9 @@ func (l Limits) filled() Limits {
 	return l
 }
 
+// DefaultCluster is the name of an installation that was given none.
+const DefaultCluster = "local"
+
 // Options are what a server works with. Now and Logger may be nil; Metrics,
 // when given, is where its metrics are registered and what /metrics shows.
 type Options struct {
@@ -111,6 +115,7 @@ type Options struct {
 	Uses     Uses    // nil forgets with the process when keys were used
 	Replicas Replicas
 	Scorer   engines.Scorer // of previews; nil refuses them
+	Cluster  string         // name of the installation, shown on its deployments; "local" when it is empty
 	Pepper   []byte         // keys are hashed with it, page tokens signed
 	Strict   bool           // refuse unknown inference parameters instead of warning
 	Private  bool           // fetch recordings from addresses that are not public, too
@@ -152,6 +157,7 @@ func New(o Options) *Server {
 	if o.Answers == nil {
 		o.Answers = eventlog.NewMemoryAnswers()
 	}
+	o.Cluster = cmp.Or(o.Cluster, DefaultCluster)
 	o.Limits = o.Limits.filled()
 	s := &Server{Options: o, table: operations(), served: newLastServed(), busy: newCounters(), meters: newMeters(o), rates: newRates(), fetcher: newFetcher(o.Limits.Fetch, o.Private)}
 	s.about = describe(s.table)

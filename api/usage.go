@@ -71,6 +71,9 @@ func (g *generation) metrics() map[string]any {
 			all[name] = seconds(d)
 		}
 	}
+	if g.times.Direct {
+		all["tokenizer-queue-duration"], all["generation-queue-duration"] = seconds(0), seconds(0)
+	}
 	g.guess.tell(all)
 	return all
 }

@@ -73,7 +73,8 @@ type Deployment struct {
 	State           string             `json:"state"`
 	Status          Status             `json:"status"`
 	CreatedBy       string             `json:"createdBy"`
-	Generation      int                `json:"generation"` // of the settings, from 1; replicas of an older one are replaced
+	Cluster         string             `json:"cluster,omitempty"` // the installation that it was made in
+	Generation      int                `json:"generation"`        // of the settings, from 1; replicas of an older one are replaced
 	DesiredReplicas int                `json:"desiredReplicas"`
 	HeldFrom        time.Time          `json:"heldFrom"` // when its user, or its waking, last set that; what load says counts from then
 	Replicas        map[string]Replica `json:"replicas,omitempty"`
@@ -146,11 +147,12 @@ func ReplicaAllocationID(deployment Name, replica string) string {
 type DeploymentCreated struct {
 	DeploymentSpec
 	CreatedBy string    `json:"createdBy"`
+	Cluster   string    `json:"cluster,omitempty"`
 	Time      time.Time `json:"time"`
 }
 
 func (e DeploymentCreated) Evolve(d *Deployment) {
-	*d = Deployment{DeploymentSpec: e.DeploymentSpec, CreatedBy: e.CreatedBy, State: DeploymentCreatingState, Status: StatusOf(nil),
+	*d = Deployment{DeploymentSpec: e.DeploymentSpec, CreatedBy: e.CreatedBy, Cluster: e.Cluster, State: DeploymentCreatingState, Status: StatusOf(nil),
 		Generation: 1, DesiredReplicas: e.MinReplicaCount, HeldFrom: e.Time, Since: e.Time}
 }
 

@@ -22,6 +22,7 @@ func (d Deployment) mustLive() error {
 type CreateDeployment struct {
 	DeploymentSpec
 	CreatedBy   string
+	Cluster     string        // name of the installation
 	Model       ModelSize     // the baseModel's; of an addon, its base model's
 	ZeroFloor   time.Duration // shortest scaleToZeroWindow; 0 is MinScaleToZeroWindow
 	Accelerator string        // that is taken where some are counted and none is named, see FleetAccelerator
@@ -49,7 +50,7 @@ func (c CreateDeployment) Decide(d Deployment, now time.Time) (Event[Deployment]
 	if err != nil {
 		return nil, err
 	}
-	return DeploymentCreated{spec, c.CreatedBy, now}, nil
+	return DeploymentCreated{spec, c.CreatedBy, c.Cluster, now}, nil
 }
 
 // SettleDeployment records that the wanted replicas run the newest settings.

@@ -96,6 +96,16 @@ type JobCheckpoint struct {
 	Metrics map[string]float64 `json:"metrics,omitempty"`
 }
 
+// JobProgress is how far a job was when a checkpoint of it, or what came of it,
+// was recorded: it outlives the processes that heard of its steps.
+type JobProgress struct {
+	Step    int                `json:"step"`
+	Steps   int                `json:"steps"` // expected in all
+	Epoch   float64            `json:"epoch"`
+	Tokens  int64              `json:"tokens"`            // learnt from
+	Metrics map[string]float64 `json:"metrics,omitempty"` // of that step
+}
+
 // JobInputs are the datasets that are made of a job's own, and that it then
 // learns from and is measured on.
 type JobInputs struct {
@@ -121,6 +131,7 @@ type JobLife struct {
 	StartTime         *time.Time       `json:"startTime,omitempty"`
 	Checkpoints       []JobCheckpoint  `json:"checkpoints,omitempty"` // oldest first
 	Seconds           map[string]int64 `json:"seconds,omitempty"`     // accelerator type → seconds spent
+	Progress          *JobProgress     `json:"progress,omitempty"`    // the newest that is recorded
 	Output            Name             `json:"output,omitempty"`      // the model that came of it
 	Results           Files            `json:"results"`
 	EvaluatorRevision int              `json:"evaluatorRevision,omitempty"` // revision of the evaluator that the job began with, and keeps
@@ -230,9 +241,13 @@ func (e JobStarted) Evolve(l *JobLife) {
 	l.EvaluatorRevision = e.EvaluatorRevision
 }
 
-type JobCheckpointed struct{ JobCheckpoint }
+type JobCheckpointed struct {
+	JobCheckpoint
+	Progress *JobProgress `json:"progress,omitempty"`
+}
 
 func (e JobCheckpointed) Evolve(l *JobLife) {
+	l.progressed(e.Progress)
 	l.Orphans, l.OrphanTime = 0, nil
 	l.Checkpoints = append(slices.Clone(l.Checkpoints), e.JobCheckpoint)
 	if extra := len(l.Checkpoints) - MaxCheckpoints; extra > 0 {
@@ -265,9 +280,19 @@ type JobCompleted struct {
 	Output       Name      `json:"output,omitempty"`
 	Results      Files     `json:"results"`
 	Time         time.Time `json:"time"`
+
+	Progress *JobProgress `json:"progress,omitempty"`
+}
+
+// progressed notes how far the job is, if that was told.
+func (l *JobLife) progressed(at *JobProgress) {
+	if at != nil {
+		l.Progress = at
+	}
 }
 
 func (e JobCompleted) Evolve(l *JobLife) {
+	l.progressed(e.Progress)
 	state, status := JobCompletedState, StatusOf(nil)
 	if e.StoppedEarly {
 		state, status.Message = JobEarlyState, e.Reason

@@ -122,7 +122,10 @@ func (c StartJob) Decide(l JobLife, now time.Time) (Event[JobLife], error) {
 }
 
 // RecordCheckpoint records a place from which the job can go on.
-type RecordCheckpoint struct{ JobCheckpoint }
+type RecordCheckpoint struct {
+	JobCheckpoint
+	Progress *JobProgress `json:",omitempty"`
+}
 
 func (c RecordCheckpoint) Decide(l JobLife, now time.Time) (Event[JobLife], error) {
 	if last, ok := l.LastCheckpoint(); ok && last.Attempt == c.Attempt && last.Step >= c.Step {
@@ -181,6 +184,7 @@ type CompleteJob struct {
 	Reason       string // why it stopped early
 	Output       Name
 	Results      Files
+	Progress     *JobProgress `json:",omitempty"`
 }
 
 func (c CompleteJob) Decide(l JobLife, now time.Time) (Event[JobLife], error) {
@@ -190,7 +194,7 @@ func (c CompleteJob) Decide(l JobLife, now time.Time) (Event[JobLife], error) {
 	if err := l.fence(c.Attempt); err != nil {
 		return nil, err
 	}
-	return JobCompleted{c.Attempt, c.StoppedEarly, c.Reason, c.Output, c.Results, now}, l.must(JobRunningState, JobIdleState, JobWritingState)
+	return JobCompleted{c.Attempt, c.StoppedEarly, c.Reason, c.Output, c.Results, now, c.Progress}, l.must(JobRunningState, JobIdleState, JobWritingState)
 }
 
 // RequeueJob ends an attempt that was lost, and with it the job when too many

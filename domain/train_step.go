@@ -35,11 +35,14 @@ type TrainerStepFinished struct {
 	Output  Name      `json:"output"`
 	Results Files     `json:"results"`
 	Time    time.Time `json:"time"`
+
+	Progress *JobProgress `json:"progress,omitempty"`
 }
 
 func (e TrainerStepFinished) Evolve(j *TrainerJob) {
 	j.end(e.Time)
 	j.State, j.Status, j.Checkpoints = JobIdleState, StatusOf(nil), nil
+	j.progressed(e.Progress)
 	j.Output, j.Results, j.Finished = e.Output, e.Results, j.Step.Number
 }
 
@@ -80,9 +83,10 @@ func (c ExecuteTrainStep) Decide(j TrainerJob, _ time.Time) (Event[TrainerJob], 
 // FinishTrainStep records what came of a step; its model is registered in the
 // same batch.
 type FinishTrainStep struct {
-	Attempt int
-	Output  Name
-	Results Files
+	Attempt  int
+	Output   Name
+	Results  Files
+	Progress *JobProgress `json:",omitempty"`
 }
 
 func (c FinishTrainStep) Decide(j TrainerJob, now time.Time) (Event[TrainerJob], error) {
@@ -95,7 +99,7 @@ func (c FinishTrainStep) Decide(j TrainerJob, now time.Time) (Event[TrainerJob],
 	if !j.Waits() {
 		return nil, precondition("TAKES_NO_STEPS", "the job is done after its first step: complete it")
 	}
-	return TrainerStepFinished{c.Attempt, c.Output, c.Results, now}, j.must(JobRunningState, JobWritingState)
+	return TrainerStepFinished{c.Attempt, c.Output, c.Results, now, c.Progress}, j.must(JobRunningState, JobWritingState)
 }
 
 // AwaitStep has a job that has nothing to learn from wait for its next step.

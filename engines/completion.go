@@ -188,4 +188,7 @@ type Times struct {
 	Tokenize     time.Duration `json:"tokenize,omitempty"`     // making tokens of the prompt
 	PrefillQueue time.Duration `json:"prefillQueue,omitempty"` // waiting for a slot
 	Prefill      time.Duration `json:"prefill,omitempty"`      // reading the prompt
+	// Direct says that nothing waits for the tokenizer, nor between its prompt
+	// and its first step of generation: those waits are measured as none.
+	Direct bool `json:"direct,omitempty"`
 }

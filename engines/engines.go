@@ -109,6 +109,17 @@ type Metrics struct {
 	Values       map[string]float64 `json:"values"` // "train/loss", "eval/loss", "reward/mean" …
 }
 
+// Metrics of trainers that have the model write answers and an evaluator score
+// them: each counts from the beginning of the job.
+const (
+	RolloutsExpected = "rollout/expected"      // answers in all
+	RolloutsDone     = "rollout/done"          // answers that were written and scored
+	RolloutsFailed   = "rollout/failed"        // of those, the ones without a valid score
+	RolloutRows      = "rollout/rows"          // rows that were answered
+	RolloutTokens    = "rollout/tokens"        // tokens of the answers
+	RolloutCached    = "rollout/cached_tokens" // tokens of prompts that had not to be read again
+)
+
 // A TrainResult says where the outcome lies and what it cost.
 type TrainResult struct {
 	Dir          string // Hugging Face directory (all parameters) or PEFT directory (LoRA), below WorkDir

@@ -20,25 +20,25 @@ import (
 
 // publishMetrics makes the metrics in a folder the job's: each step once, in
 // order. The folder's are complete since step 1, so they also fill what the
-// pulse lacks after a restart.
-func (d *Desk) publishMetrics(ctx context.Context, j job, files domain.Files) error {
+// pulse lacks after a restart. It answers how far the last of them is.
+func (d *Desk) publishMetrics(ctx context.Context, j job, files domain.Files) (*domain.JobProgress, error) {
 	const (
 		metricsFile = "metrics.jsonl"
 		maxMetrics  = 128 << 20 // bytes: all of it is held in memory
 	)
 	if size, ok := files.Sizes[metricsFile]; !ok || size > maxMetrics {
-		return nil
+		return nil, nil
 	}
 	r, err := d.Blobs.Get(ctx, files.Folder+metricsFile)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	defer r.Close()
 	var rows []engines.Metrics
 	for decoder := json.NewDecoder(bufio.NewReader(r)); decoder.More() && ctx.Err() == nil; {
 		var row engines.Metrics
 		if err := decoder.Decode(&row); err != nil {
-			return domain.Faultf(domain.DataLoss, "the metrics that the engine left cannot be read")
+			return nil, domain.Faultf(domain.DataLoss, "the metrics that the engine left cannot be read")
 		}
 		rows = wire.MergeRows(rows, row)
 	}
@@ -49,10 +49,14 @@ func (d *Desk) publishMetrics(ctx context.Context, j job, files domain.Files) er
 			}
 		}
 	}); err != nil {
-		return err
+		return nil, err
 	}
 	d.feelRows(j, rows)
-	return nil
+	if len(rows) == 0 {
+		return nil, nil
+	}
+	last := rows[len(rows)-1]
+	return &domain.JobProgress{Step: last.Step, Steps: last.Steps, Epoch: last.Epoch, Tokens: last.Tokens, Metrics: figures(last.Values)}, nil
 }
 
 func (d *Desk) storeMetrics(ctx context.Context, j job, rows iter.Seq[projections.MetricRow]) error {

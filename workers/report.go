@@ -140,10 +140,11 @@ func (d *Desk) checkpoint(ctx context.Context, node string, j job, r wire.Report
 	if err != nil {
 		return err
 	}
-	if err := d.publishMetrics(ctx, j, files); err != nil {
+	progress, err := d.publishMetrics(ctx, j, files)
+	if err != nil {
 		d.log.Warn("the metrics file waits for the next checkpoint", "job", j.Name, "error", err)
 	}
-	command := domain.RecordCheckpoint{JobCheckpoint: domain.JobCheckpoint{Step: r.Step, Attempt: r.Attempt, Files: files, Metrics: figures(r.Metrics)}}
+	command := domain.RecordCheckpoint{JobCheckpoint: domain.JobCheckpoint{Step: r.Step, Attempt: r.Attempt, Files: files, Metrics: figures(r.Metrics)}, Progress: progress}
 	if err := d.tell(ctx, node, j, command); err != nil {
 		return err
 	}

@@ -23,7 +23,8 @@ func (d *Desk) complete(ctx context.Context, node string, view *projections.View
 	if err != nil {
 		return err
 	}
-	if err := d.publishMetrics(ctx, j, files); err != nil {
+	progress, err := d.publishMetrics(ctx, j, files)
+	if err != nil {
 		return d.refuseResults(ctx, node, j, err)
 	}
 	register, err := d.registration(ctx, view, j, r, files)
@@ -31,9 +32,9 @@ func (d *Desk) complete(ctx context.Context, node string, view *projections.View
 		return d.refuseResults(ctx, node, j, err)
 	}
 	name := domain.NewName(j.Name.Account(), "models", j.OutputModel)
-	done := domain.IntendJob(j.Name, domain.CompleteJob{Attempt: r.Attempt, StoppedEarly: r.Result.StoppedEarly, Reason: short(r.Result.Reason), Output: name, Results: files})
+	done := domain.IntendJob(j.Name, domain.CompleteJob{Attempt: r.Attempt, StoppedEarly: r.Result.StoppedEarly, Reason: short(r.Result.Reason), Output: name, Results: files, Progress: progress})
 	if j.Waits {
-		done = domain.Intend(domain.TrainerJobs, j.Name, domain.Command[domain.TrainerJob](domain.FinishTrainStep{Attempt: r.Attempt, Output: name, Results: files}))
+		done = domain.Intend(domain.TrainerJobs, j.Name, domain.Command[domain.TrainerJob](domain.FinishTrainStep{Attempt: r.Attempt, Output: name, Results: files, Progress: progress}))
 	}
 	err = d.do(ctx, node, domain.Intend(domain.Models, name, register), done)
 	if domain.CodeOf(err) == domain.AlreadyExists {

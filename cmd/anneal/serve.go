@@ -9,6 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"anneal/api"
 	"anneal/domain"
 	"anneal/eventlog"
 	"anneal/schedulers"
@@ -29,6 +30,7 @@ type serveFlags struct {
 	maxModelFile              int64
 	maxModelFiles             int
 	answers                   eventlog.AnswerLimit
+	cluster                   string
 	currency                  string
 	price, fullPrice          string // decimal amounts
 	node                      nodeFlags
@@ -87,6 +89,7 @@ func (flags *serveFlags) add(c *cobra.Command) {
 	f.IntVar(&flags.maxModelFiles, "max-model-files", 500, "most files of one uploaded model")
 	f.IntVar(&flags.answers.Count, "max-kept-answers", eventlog.DefaultAnswerLimit.Count, "most answers kept for the idempotency keys of one account, each for 24 hours")
 	f.Int64Var(&flags.answers.Bytes, "max-kept-answer-bytes", eventlog.DefaultAnswerLimit.Bytes, "most bytes of them, after which no further key is taken")
+	f.StringVar(&flags.cluster, "cluster", api.DefaultCluster, "name of this installation, which deployments made here show")
 	f.StringVar(&flags.currency, "currency", domain.DefaultCurrency, "currency of estimated costs, as ISO 4217 writes it")
 	f.StringVar(&flags.price, "training-price", "0", "what a million tokens cost that an adapter learns from, for estimates")
 	f.StringVar(&flags.fullPrice, "full-training-price", "", "the same for jobs that train all parameters (default: --training-price)")
@@ -110,6 +113,9 @@ func (f serveFlags) check() error {
 	}
 	if f.answers.Count <= 0 || f.answers.Bytes <= 0 {
 		return usageError{fmt.Errorf("--max-kept-answers and --max-kept-answer-bytes must be positive")}
+	}
+	if !domain.ValidID(f.cluster) {
+		return usageError{fmt.Errorf("--cluster %q %s", f.cluster, domain.IDRule)}
 	}
 	if f.jobDeadline < 0 {
 		return usageError{fmt.Errorf("--job-deadline must not be negative")}

@@ -191,6 +191,7 @@ func (r *request) admit() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.usage.Times.PrefillQueue = r.admitted.Sub(r.enqueued)
+	r.usage.Times.Direct = true // texts are cut where they are asked, and what has a slot takes part in every step
 }
 
 // begin hands over what comes before the generated text, once the prompt is

@@ -17,6 +17,7 @@ type answer struct {
 	prompt *prompt
 	tokens []int
 	score  engines.Score
+	cached int // tokens of the prompt that had not to be read again
 }
 
 // heldSeed sets the answers to rows held out apart from those to chunks.
@@ -88,10 +89,11 @@ func (r *rollouts) write(ctx context.Context, model engines.Model, a *answer, se
 	if r.loop.Net.Adapter != nil {
 		request.Addon = serve.Trained
 	}
-	_, err = model.Complete(ctx, request, func(c engines.Chunk) error {
+	usage, err := model.Complete(ctx, request, func(c engines.Chunk) error {
 		a.tokens = append(a.tokens, c.Tokens...)
 		return nil
 	})
+	a.cached = usage.CachedTokens
 	return err
 }
 

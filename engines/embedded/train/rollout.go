@@ -30,6 +30,7 @@ type chunk struct {
 	samples []*Sample
 	plan    *plan // of the samples
 	told    map[string]float64
+	tally   tally // of its answers
 }
 
 func newRollouts(j *job, prompts, held []*prompt) *rollouts {
@@ -89,6 +90,8 @@ func (r *rollouts) passed(told figures) {
 	if r.left() == 0 {
 		r.current, r.ready = r.ready, nil
 		s.Chunk, s.At = s.Chunk+1, 0
+		s.Rollouts.add(r.current.tally)
+		s.Rollouts.Expected = len(r.prompts) * r.settings.Rollouts.ResponseCandidatesCount * r.settings.Epochs
 		r.signal()
 	}
 	s.At++
@@ -190,7 +193,7 @@ func (r *rollouts) roll(ctx context.Context, n int) (*chunk, error) {
 	}
 	live, compared := weigh(groups)
 	told["reward/flat"] = compared["flat"].value()
-	c := &chunk{samples: live, told: told}
+	c := &chunk{samples: live, told: told, tally: tallied(answers, candidates)}
 	if err := r.anchor(ctx, live); err != nil {
 		return nil, err
 	}

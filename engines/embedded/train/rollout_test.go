@@ -121,6 +121,13 @@ func TestInvalidScoresAreLeftOut(t *testing.T) {
 	invalid := result.Values["reward/invalid"]
 	require.True(t, invalid > 0 && invalid < 1, "%v", invalid)
 	require.Equal(t, 1.0, result.Values["reward/metric/even"])
+	last := watch.rows[len(watch.rows)-1].Values
+	for metric, want := range map[string]float64{engines.RolloutsExpected: 32, engines.RolloutsDone: 32, engines.RolloutRows: 8} {
+		require.Equal(t, want, last[metric], metric)
+	}
+	require.Positive(t, last[engines.RolloutsFailed])
+	require.Less(t, last[engines.RolloutsFailed], 32.0)
+	require.GreaterOrEqual(t, last[engines.RolloutTokens], 32.0)
 }
 
 // The limits of rollouts and evaluations hold, and each prompt is answered as

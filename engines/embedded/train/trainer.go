@@ -61,6 +61,7 @@ type state struct {
 	At          int     `json:"at,omitempty"`          // steps of the last of them that are done
 	Flat        int     `json:"flat,omitempty"`        // chunks in a row that taught nothing
 	EvaluatedAt float64 `json:"evaluatedAt,omitempty"` // epochs done at the last evaluation
+	Rollouts    tally   `json:"rollouts"`              // of the chunks that were begun
 
 	// What the training must have in common with the one that resumes it.
 	Method   string                `json:"method"`
@@ -284,6 +285,7 @@ func (j *job) step(ctx context.Context) error {
 	j.course.passed(report.told)
 	told := report.told.values("train")
 	maps.Copy(told, values)
+	s.Rollouts.tell(told)
 	if len(batch) > 0 {
 		told["train/grad_norm"] = report.Norm
 	}
