@@ -3,6 +3,7 @@ package api
 import (
 	"fmt"
 	"reflect"
+	"regexp"
 	"strings"
 
 	"anneal/domain"
@@ -11,7 +12,8 @@ import (
 )
 
 // listEvents answers a page of a history: in the order of the log, by reading
-// just that page of it. Any filter, and any other order, reads all of it.
+// just that page of it. A filter that begins with a subject reads what happened
+// to that one; any other, and any other order, reads all of the history.
 func (c *call) listEvents(p *params, h history) (any, error) {
 	q, m := readQuery(c, p, reflect.TypeFor[Event]())
 	if q.OrderBy == "position" { // the order that the log has anyway
@@ -20,7 +22,26 @@ func (c *call) listEvents(p *params, h history) (any, error) {
 	if strings.TrimSpace(q.Filter) == "" && strings.TrimSpace(q.OrderBy) == "" {
 		return c.nextEvents(p, h, q, m)
 	}
-	return c.siftEvents(p, h, q, m)
+	return c.siftEvents(p, h.narrowed(q.Filter), q, m)
+}
+
+// bySubject is a filter that only events of one resource can match: an equality,
+// or one that stands before AND. What follows may hold no OR, so that nothing
+// depends on which of the two binds tighter.
+var bySubject = regexp.MustCompile(`^\s*subject\s*=\s*"(accounts/[a-z0-9-]+/[A-Za-z]+/[a-z0-9-]+|accounts/[a-z0-9-]+)"\s*(AND\s.*)?$`)
+
+// narrowed is the part of the history that a filter can match, as far as its
+// beginning tells that: the log finds the events of one resource by its index.
+func (h history) narrowed(filter string) history {
+	found := bySubject.FindStringSubmatch(filter)
+	if found == nil || strings.Contains(found[2], "OR") {
+		return h
+	}
+	subject := domain.Name(found[1]).Subject()
+	if base, open := strings.CutSuffix(h.filter, ">"); open && strings.HasPrefix(subject, base) {
+		h.filter = subject
+	}
+	return h
 }
 
 // An eventPlace is where the next page of a history begins.

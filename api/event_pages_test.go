@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"iter"
 	"net/http"
+	"net/url"
 	"strconv"
 	"sync/atomic"
 	"testing"
@@ -117,4 +118,38 @@ func TestEventsThatComeWhileTheyAreListed(t *testing.T) {
 		a := s.call(http.MethodGet, path+wrong, "other", "")
 		require.Equal(t, http.StatusBadRequest, a.status, "%s", a.body)
 	}
+}
+
+// A filter that begins with a subject reads the events of that one alone, and
+// answers what it answered before.
+func TestAFilterBySubjectReadsThatSubject(t *testing.T) {
+	for filter, want := range map[string]string{
+		`subject = "accounts/acme/datasets/d"`:                                "events.acme.datasets.d",
+		`subject="accounts/acme/datasets/d" AND type = "dataset.created.v1"`:  "events.acme.datasets.d",
+		`subject = "accounts/acme" AND actor = "x"`:                           "events.acme.accounts.acme",
+		`subject = "accounts/acme/datasets/d" OR actor = "x"`:                 "events.acme.>",
+		`subject = "accounts/acme/datasets/d" AND actor = "x" OR actor = "y"`: "events.acme.>",
+		`subject = "accounts/other/datasets/d"`:                               "events.acme.>",
+		`NOT subject = "accounts/acme/datasets/d"`:                            "events.acme.>",
+		`subject = "accounts/acme/datasets/*"`:                                "events.acme.>",
+		`actor = "x" AND subject = "accounts/acme/datasets/d"`:                "events.acme.>",
+	} {
+		require.Equal(t, want, history{filter: "events.acme.>"}.narrowed(filter).filter, filter)
+	}
+	require.Equal(t, "events.other.datasets.d", history{filter: "events.>"}.narrowed(`subject = "accounts/other/datasets/d"`).filter)
+	require.Equal(t, "events.acme.datasets.e", history{filter: "events.acme.datasets.e"}.narrowed(`subject = "accounts/acme/datasets/d"`).filter)
+
+	s := newStage(t, Limits{})
+	for _, id := range []string{"d", "e"} {
+		s.makeDataset(id)
+	}
+	ask := func(filter string) []any {
+		a := s.ok("GET", acme+"/events?orderBy=position+desc&filter="+url.QueryEscape(filter), "").json(t)
+		require.Len(t, a["events"], int(a["totalSize"].(float64)))
+		return a["events"].([]any)
+	}
+	narrow, whole := ask(`subject = "accounts/acme/datasets/d" AND type = "dataset.created.v1"`), ask(`type = "dataset.created.v1" AND subject = "accounts/acme/datasets/d"`)
+	require.Len(t, narrow, 1)
+	require.Equal(t, whole, narrow)
+	require.Empty(t, ask(`subject = "accounts/other/datasets/d"`))
 }
