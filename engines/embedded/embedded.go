@@ -15,7 +15,6 @@ import (
 	"anneal/engines"
 	"anneal/engines/embedded/llama"
 	"anneal/engines/embedded/serve"
-	"anneal/engines/embedded/tokenizer"
 	"anneal/engines/embedded/train"
 )
 
@@ -116,8 +115,3 @@ var baseInfo = sync.OnceValue(func() Info {
 	}
 	return info
 })
-
-var bytes = sync.OnceValue(tokenizer.NewBytes)
-
-// CountTokens is the number of tokens that the shipped model sees in a text.
-func CountTokens(text string) int { return bytes().Count(text) }

@@ -124,6 +124,28 @@ func TestTorchGoesOnExactly(t *testing.T) {
 	}
 }
 
+// TestTorchSharesATraining trains with two processes, which on a machine without
+// GPUs meet over gloo, and holds their losses to those of one. No part of rows
+// or gradients may be lost or counted twice.
+func TestTorchSharesATraining(t *testing.T) {
+	one := real(t).(trainer)
+	two := one
+	one.many, two.many = 1, 2
+	rows, settings := secretRows(), engines.TrainSettings{Epochs: 8, LearningRate: 1e-3}
+	losses := func(trainer engines.Trainer) (losses []float64) {
+		w := &watcher{}
+		_, err := trainer.Train(t.Context(), learn(t, engines.Supervised, rows, settings), w)
+		require.NoError(t, err)
+		for _, row := range w.rows {
+			losses = append(losses, row.Values["train/loss"])
+		}
+		return losses
+	}
+	alone, together := losses(one), losses(two)
+	require.NotEmpty(t, alone)
+	require.InDeltaSlice(t, alone, together, 1e-2)
+}
+
 func TestTorchLearnsFromScores(t *testing.T) {
 	trainer := real(t)
 	var rows []string

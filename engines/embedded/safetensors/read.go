@@ -1,7 +1,6 @@
 package safetensors
 
 import (
-	"bytes"
 	"cmp"
 	"encoding/binary"
 	"encoding/json"
@@ -60,18 +59,8 @@ func Open(path string) (*File, error) {
 	return file, nil
 }
 
-// Parse reads a whole file that lies in memory; name is used in errors.
-func Parse(name string, data []byte) (*File, error) {
-	return read(name, bytes.NewReader(data), int64(len(data)))
-}
-
 // Close gives the file back.
-func (f *File) Close() error {
-	if f.close == nil {
-		return nil
-	}
-	return f.close()
-}
+func (f *File) Close() error { return f.close() }
 
 // Tensors lists what the file holds, by name.
 func (f *File) Tensors() []Info {
