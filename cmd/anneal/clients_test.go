@@ -13,6 +13,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"anneal/engines/embedded"
 )
 
 // The prompt that all clients ask with, as text and as a chat.
@@ -68,14 +70,18 @@ func TestUnmodifiedClients(t *testing.T) {
 		require.Contains(t, at(said, "refusal.message"), "temperature")
 	})
 	t.Run("openai for JavaScript, answers of a form", func(t *testing.T) {
-		said := s.drive(t, nodeFolder(t), "node", "openai-structured.mjs")
+		said := s.drive(t, nodeFolder(t), "node", "openai-structured.mjs", s.tooled(user))
 		isOrder(t, at(said, "parsed"), true)
 		require.Equal(t, "stop", said["finish"])
 		require.Equal(t, at(said, "parsed"), at(said, "streamed"))
+		require.Equal(t, "place", at(said, "called.name"))
+		require.Equal(t, "tool_calls", said["calledFinish"])
+		isOrder(t, at(said, "called.parsed_arguments"), true)
+		require.Equal(t, at(said, "called.arguments"), at(said, "calledPiecewise.arguments"))
 		require.Equal(t, "LengthFinishReasonError", said["cut"])
 	})
 	t.Run("ai with its compatible provider, answers of a form", func(t *testing.T) {
-		said := s.drive(t, nodeFolder(t), "node", "ai-structured.mjs")
+		said := s.drive(t, nodeFolder(t), "node", "ai-structured.mjs", s.tooled(user))
 		isOrder(t, at(said, "made"), false)
 		require.Equal(t, "stop", said["finish"])
 		require.Equal(t, at(said, "made"), at(said, "streamed"))
@@ -83,7 +89,41 @@ func TestUnmodifiedClients(t *testing.T) {
 		require.IsType(t, []any{}, said["list"], "%v", said["list"])
 		require.Contains(t, []any{"chairs", "tables"}, said["choice"])
 		require.Len(t, at(said, "named.stock"), 2)
+		require.Equal(t, "tool-calls", said["calledFinish"])
+		calls, ok := said["called"].([]any)
+		require.True(t, ok && len(calls) > 0, "%v", said["called"])
+		require.Equal(t, "place", at(calls[0].(object), "toolName"))
+		require.Nil(t, at(calls[0].(object), "invalid"))
+		isOrder(t, at(calls[0].(object), "input"), false)
+		require.Equal(t, calls, said["calledPiecewise"])
 	})
+}
+
+// tooled is a model like the shipped one with a chat template that shows tools
+// and says how they are called, deployed.
+func (s *plane) tooled(user caller) string {
+	s.t.Helper()
+	const name = "accounts/default/models/tooled"
+	if statusOf(user, "/models/tooled") == http.StatusOK {
+		return name
+	}
+	dir := s.t.TempDir()
+	require.NoError(s.t, embedded.WriteBase(dir))
+	file := filepath.Join(dir, "tokenizer_config.json")
+	config := object{}
+	data, err := os.ReadFile(file)
+	require.NoError(s.t, err)
+	require.NoError(s.t, json.Unmarshal(data, &config))
+	config["chat_template"] = "{{ bos_token }}{% for tool in tools %}{{ tool.function.name }} {% endfor %}{% for message in messages %}{{ message.content }}" +
+		"{% for call in message.tool_calls %}\n<tool_call>\n{\"name\": \"{{ call.function.name }}\", \"arguments\": {{ call.function.arguments | tojson }}}\n</tool_call>{% endfor %}" +
+		"{% if message.role == 'assistant' %}<|end|>{% else %}<|assistant|>{% endif %}{% endfor %}"
+	data, err = json.Marshal(config)
+	require.NoError(s.t, err)
+	require.NoError(s.t, os.WriteFile(file, data, 0o600))
+	s.run("model", "create", "tooled", "--dir", dir).ok(s.t)
+	user.must(http.MethodPost, "/deployments?deploymentId=tooled", object{"baseModel": name, "minReplicaCount": 1})
+	user.until("/deployments/tooled", "state", "READY")
+	return name
 }
 
 // isOrder demands what the client's schema says of an order, which the client

@@ -38,7 +38,7 @@ func (n *nodeFlags) add(c *cobra.Command) {
 	f.StringVar(&n.id, "node-id", "", "the node's ID (default: a random one that is kept)")
 	f.StringVar(&n.pool, "pool", "", "training or inference (default: both)")
 	f.BoolVar(&n.plain, "evaluators-without-sandbox", false, "run evaluators' code as plain processes of this user, who may do whatever this user may: for one user's own code alone")
-	f.StringArrayVar(&n.accelerators, "accelerators", nil, "imitate devices: TYPE=N, such as VENDOR_A_H100_80GB=8; may be repeated")
+	f.StringArrayVar(&n.accelerators, "accelerators", nil, "say what devices the node has instead of looking, or imitate them: TYPE=N, such as VENDOR_A_H100_80GB=8; may be repeated")
 	n.engine.add(c)
 }
 

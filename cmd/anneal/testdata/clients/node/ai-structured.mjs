@@ -1,6 +1,7 @@
-// Asks a server for answers of a form through the ai package and prints what it understood as one JSON object.
+// Asks a server for answers of a form, and the model that is named for calls, through the ai package and prints what it
+// understood as one JSON object.
 import { createOpenAICompatible } from '@ai-sdk/openai-compatible'
-import { generateObject, streamObject } from 'ai'
+import { generateObject, generateText, stepCountIs, streamObject, streamText, tool } from 'ai'
 import { z } from 'zod'
 import { order } from './order.mjs'
 
@@ -18,6 +19,13 @@ const list = await generateObject({ ...settings, output: 'array', schema: z.tupl
 const choice = await generateObject({ ...settings, output: 'enum', enum: ['chairs', 'tables'] })
 const named = await generateObject({ ...settings, schema: z.object({ stock: z.record(z.enum(['chair', 'table']), z.int().min(0).max(9)) }) })
 
+const tools = { ...settings, model: provider.chatModel(process.argv[2]), tools: { place: tool({ description: 'places an order', inputSchema: schema }) },
+  toolChoice: 'required', stopWhen: stepCountIs(1) }
+const called = await generateText(tools)
+const calledPiecewise = streamText(tools)
+const calls = (list) => list.map(({ toolName, input, invalid }) => ({ toolName, input, invalid }))
+
 console.log(JSON.stringify({
   made: made.object, finish: made.finishReason, streamed: await streaming.object, pieces, list: list.object ?? list.error, choice: choice.object, named: named.object,
+  called: calls(called.toolCalls), calledFinish: called.finishReason, calledPiecewise: calls(await calledPiecewise.toolCalls),
 }))
