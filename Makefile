@@ -39,6 +39,7 @@ bench: ## measure against the limits of this machine, in one run; BENCHMARKS.md 
 	go test -run '^$$' -bench 'CreateOverHTTP' -benchtime 20x ./api
 	go test -run '^$$' -bench 'Gemm' ./engines/embedded/kernel
 	go test -run '^$$' -bench . ./engines/embedded/serve ./engines/embedded/train
+	go test -run '^$$' -bench Listen -benchtime 1x ./engines/sphinx
 
 crash: ## kill the control plane 100 times at random points
 	ANNEAL_CRASHES=100 go test -count=1 -timeout 60m -run TestControlPlane -v ./cmd/anneal
