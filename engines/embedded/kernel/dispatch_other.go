@@ -15,6 +15,8 @@ func tile(c []float32, ldc int, a []float32, rowStride, kStride int, b panel, k,
 
 func quadRows() int { return 0 }
 
+func fourRows(Matrix, Matrix, []float32, int, bool) bool { return false }
+
 func quad([]float32, int, []float32, int, int, panel, int, int, int, bool) { panic("not reached") }
 
 func packPanel(dst []float32, b Matrix)                     { packPanelGo(dst, b) }

@@ -6,6 +6,9 @@ const (
 	// depth bounds the k of one inner call: the rows of A that it reads and
 	// the lines of B it streams stay in the first-level cache.
 	depth = 384
+	// fewDepth is the same for so few rows that they need next to no room there:
+	// the longer the lines of B, the better they are foreseen.
+	fewDepth = 1024
 	// block bounds the numbers of B between two visits of the same panel, so
 	// that they stay in the second-level cache.
 	block = 128 << 10
@@ -148,8 +151,12 @@ func (p product) part(r0, r1, p0, p1 int) {
 	s := stages.Get().(*stage)
 	defer stages.Put(s)
 	tiles := (rows + tileRows() - 1) / tileRows()
-	steps := (k + depth - 1) / depth
-	width := max(1, block/((k+steps-1)/steps*panelCols))
+	most := depth
+	if rows <= quadRows() && p.rowStride != 1 { // whose rows are not gathered
+		most = fewDepth
+	}
+	steps := (k + most - 1) / most
+	width := max(4, block/((k+steps-1)/steps*panelCols)&^3) // panels are taken by fours where they can
 	for lo := p0; lo < p1; lo += width {
 		hi := min(lo+width, p1)
 		for step := range steps {
@@ -194,7 +201,7 @@ func (p product) gather(s *stage, i0, i1, k0, k1 int) (a []float32, rowStride, k
 	if p.rowStride == 1 && packTile(s[:], a, p.kStride, k1-k0, i1-i0) {
 		return s[:], 1, 16
 	}
-	if p.kStride == 1 && p.rowStride >= 2*conflict && p.rowStride%conflict == 0 {
+	if p.kStride == 1 && i1-i0 > quadRows() && p.rowStride >= 2*conflict && p.rowStride%conflict == 0 {
 		for i := range i1 - i0 {
 			copy(s[i*(depth+16):], a[i*p.rowStride:][:k1-k0])
 		}

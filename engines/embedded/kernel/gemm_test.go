@@ -207,6 +207,28 @@ func requireSameBitsByPanel(t *testing.T, want, a, w Matrix, step int) {
 	require.Equal(t, bits(want.Data), bits(got.Data), "by panels, in parts of %d", step)
 }
 
+// Four rows with a panel each have the bits of each of them by itself.
+func TestMulPanels(t *testing.T) {
+	atEveryLevel(t, func(t *testing.T) {
+		r := rand.New(rand.NewPCG(9, 10))
+		for _, k := range []int{1, 2, 31, 32, 64, 100, 500} {
+			for _, n := range []int{1, 7, 8, 15, 16, 17, 31, 32} {
+				a, before := random(r, PanelsAtOnce, k), random(r, PanelsAtOnce, n)
+				apart := k*PanelWidth + r.IntN(3)*16
+				b := random(r, 1, PanelsAtOnce*apart).Row(0)
+				for _, accumulate := range []bool{false, true} {
+					got, want := copyOf(before), copyOf(before)
+					MulPanels(got, a, b, apart, accumulate)
+					for i := range PanelsAtOnce {
+						MulPanel(want.RowRange(i, i+1), a.RowRange(i, i+1), b[i*apart:], accumulate)
+					}
+					require.Equal(t, bits(want.Data), bits(got.Data), "%d columns over %d", n, k)
+				}
+			}
+		}
+	})
+}
+
 // A weight gradient taken in two calls equals the one taken at once, and any
 // number of workers gives the same bits.
 func TestGemmTNBits(t *testing.T) {

@@ -91,3 +91,24 @@ func quad(c []float32, ldc int, a []float32, rowStride, kStride int, b panel, de
 		}
 	}
 }
+
+// fourRows is MulPanels, where the processor has the registers for it.
+func fourRows(c, a Matrix, b []float32, apart int, load bool) bool {
+	var add int
+	if load {
+		add = 1
+	}
+	switch simd {
+	case 512:
+		heads512(&c.Data[0], 4*c.Stride, &a.Data[0], 4*a.Stride, &b[0], 4*apart, a.Cols, c.Cols, add)
+	case 256:
+		const half = panelCols / 2
+		heads256(&c.Data[0], 4*c.Stride, &a.Data[0], 4*a.Stride, &b[0], 4*apart, a.Cols, min(half, c.Cols), add)
+		if c.Cols > half {
+			heads256(&c.Data[half], 4*c.Stride, &a.Data[0], 4*a.Stride, &b[half], 4*apart, a.Cols, c.Cols-half, add)
+		}
+	default:
+		return false
+	}
+	return true
+}

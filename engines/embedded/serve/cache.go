@@ -45,9 +45,9 @@ func blocksFor(n int) int { return (n + blockTokens - 1) / blockTokens }
 // element and a column for each position, those of the values, as many as the
 // head's elements need, the other way round.
 type block struct {
-	dim, heads   int
-	keys, values []float32
-	entry        entry // the pool's
+	dim, perLayer int // elements of a head; heads
+	keys, values  []float32
+	entry         entry // the pool's
 }
 
 // blockSize is how many numbers the keys and the values of a block are.
@@ -59,11 +59,11 @@ func blockSize(c *llama.Config) (keys, values int) {
 func newBlock(c *llama.Config) *block {
 	keys, values := blockSize(c)
 	data := make([]float32, keys+values)
-	return &block{dim: c.HeadDim, heads: c.KVHeads, keys: data[:keys], values: data[keys:]}
+	return &block{dim: c.HeadDim, perLayer: c.KVHeads, keys: data[:keys], values: data[keys:]}
 }
 
 func (b *block) put(layer, at int, key, value []float32) {
-	for head := range b.heads {
+	for head := range b.perLayer {
 		keys, values := b.head(layer, head)
 		for i, v := range key[head*b.dim : (head+1)*b.dim] {
 			keys[i*kernel.PanelWidth+at] = v
@@ -77,9 +77,15 @@ func (b *block) put(layer, at int, key, value []float32) {
 
 // head is one head's panels.
 func (b *block) head(layer, head int) (keys, values []float32) {
-	n, of := len(b.keys)/(b.dim*blockTokens), layer*b.heads+head // heads of all layers
-	k, v := len(b.keys)/n, len(b.values)/n
-	return b.keys[of*k : (of+1)*k], b.values[of*v : (of+1)*v]
+	keys, values, k, v := b.heads(layer, head)
+	return keys[:k], values[:v]
+}
+
+// heads is the panels from one head on, and how far apart two heads' are.
+func (b *block) heads(layer, first int) (keys, values []float32, k, v int) {
+	n, of := len(b.keys)/(b.dim*blockTokens), layer*b.perLayer+first // heads of all layers
+	k, v = len(b.keys)/n, len(b.values)/n
+	return b.keys[of*k:], b.values[of*v:], k, v
 }
 
 // compare puts the products of queries [m, dim] and a head's first keys into
@@ -99,6 +105,25 @@ func (c *cache) sum(layer, head int, weights, out kernel.Matrix) {
 		some := weights.ColRange(at, min(at+blockTokens, weights.Cols))
 		for i := 0; i < out.Cols; i += kernel.PanelWidth {
 			kernel.MulPanel(out.ColRange(i, min(i+kernel.PanelWidth, out.Cols)), some, values[i*blockTokens:], at > 0)
+		}
+	}
+}
+
+// compareHeads is compare of some heads, the query of each of which is a row.
+func (c *cache) compareHeads(layer, first int, queries, scores kernel.Matrix) {
+	for at := 0; at < scores.Cols; at += blockTokens {
+		keys, _, apart, _ := c.blocks[at/blockTokens].heads(layer, first)
+		kernel.MulPanels(scores.ColRange(at, min(at+blockTokens, scores.Cols)), queries, keys, apart, false)
+	}
+}
+
+// sumHeads is sum of some heads, the weights of each of which are a row.
+func (c *cache) sumHeads(layer, first int, weights, out kernel.Matrix) {
+	for at := 0; at < weights.Cols; at += blockTokens {
+		_, values, _, apart := c.blocks[at/blockTokens].heads(layer, first)
+		some := weights.ColRange(at, min(at+blockTokens, weights.Cols))
+		for i := 0; i < out.Cols; i += kernel.PanelWidth {
+			kernel.MulPanels(out.ColRange(i, min(i+kernel.PanelWidth, out.Cols)), some, values[i*blockTokens:], apart, at > 0)
 		}
 	}
 }

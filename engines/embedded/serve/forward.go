@@ -171,7 +171,7 @@ const (
 )
 
 // attend computes causal attention of d.qkv's queries over the caches into
-// d.attn. An item of work is one span and one head of keys and values.
+// d.attn. An item of work is one span and one head of keys and values, or some.
 func (d *decoder) attend(layer int, spans []span) {
 	c, workers, work := &d.config, d.workers, 0
 	for _, s := range spans {
@@ -180,9 +180,37 @@ func (d *decoder) attend(layer int, spans []span) {
 	if work < alone {
 		workers = 1
 	}
-	each(len(spans)*c.KVHeads, workers, func(worker, i int) {
-		d.attendSpan(layer, i%c.KVHeads, spans[i/c.KVHeads], d.starts[i/c.KVHeads], &d.scores[worker])
+	at := 1
+	if c.Heads == c.KVHeads && c.Heads%kernel.PanelsAtOnce == 0 {
+		at = kernel.PanelsAtOnce
+	}
+	items := c.KVHeads / at
+	each(len(spans)*items, workers, func(worker, i int) {
+		s, row, head := spans[i/items], d.starts[i/items], i%items*at
+		if at > 1 && len(s.tokens) == 1 {
+			d.attendHeads(layer, head, s, row, &d.scores[worker])
+			return
+		}
+		for end := head + at; head < end; head++ {
+			d.attendSpan(layer, head, s, row, &d.scores[worker])
+		}
 	})
+}
+
+// attendHeads takes the query of one position by some heads at once, each of
+// which has keys and values of its own.
+func (d *decoder) attendHeads(layer, head int, s span, row int, scores *kernel.Matrix) {
+	c := &d.config
+	lo, hi := head*c.HeadDim, (head+kernel.PanelsAtOnce)*c.HeadDim
+	heads := func(of kernel.Matrix) kernel.Matrix {
+		return kernel.Matrix{Data: of.Row(row)[lo:hi], Rows: kernel.PanelsAtOnce, Cols: c.HeadDim, Stride: c.HeadDim}
+	}
+	resize(scores, kernel.PanelsAtOnce, s.cache.length()+1)
+	s.cache.compareHeads(layer, head, heads(d.qkv), *scores)
+	for i := range scores.Rows {
+		d.probabilities(scores.Row(i))
+	}
+	s.cache.sumHeads(layer, head, *scores, heads(d.attn))
 }
 
 // attendSpan takes the queries of one span, which begins at a row, that read one

@@ -22,6 +22,8 @@ func files() map[string][]byte {
 		"tile_amd64.go":    tileGo(),
 		"columns_amd64.s":  columnsAssembly(),
 		"columns_amd64.go": columnsGo(),
+		"heads_amd64.s":    headsAssembly(),
+		"heads_amd64.go":   headsGo(),
 		"vector_amd64.s":   vectorAssembly(),
 		"vector_amd64.go":  vectorGo(),
 	}
