@@ -57,8 +57,12 @@ func ofDeployment(v *projections.View, deployment *projections.Row[domain.Deploy
 	return chosen
 }
 
-// ofBase answers for the deployment's own model.
+// ofBase answers for the deployment's own model: the weights that a trainer job
+// has put into its place, if one has.
 func ofBase(v *projections.View, deployment *projections.Row[domain.Deployment]) (latest string) {
+	if served := deployment.State.Hot.Served; served != nil {
+		return served.ID()
+	}
 	if !deployment.State.EnableHotReloadLatestAddon {
 		return ""
 	}
@@ -120,12 +124,14 @@ func (c *call) loadedSomewhere(account string, model domain.Name) (best target, 
 }
 
 // answering is nil when the addon answers on every ready replica of its
-// deployment; waits tells that it will, once it is loaded.
+// deployment; waits tells that it will, once it is loaded. Of weights that are
+// loaded hot the replicas themselves know best: they keep those that others took
+// the place of a while longer.
 func answering(v *projections.View, addon string) (waits bool, err error) {
 	name, _, _ := strings.Cut(addon, "@")
 	row, ok := v.DeployedModels.Get(domain.Name(name))
 	switch {
-	case addon == "":
+	case addon == "" || domain.IsHot(addon):
 		return false, nil
 	case !ok || addonID(row) != addon || row.State.State == domain.ModelUndeployingState:
 		return false, missing("MODEL_NOT_DEPLOYED", "%s is not loaded any more: GET /inference/v1/models lists what there is", name)

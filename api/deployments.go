@@ -30,6 +30,9 @@ type Deployment struct {
 	// NumPeftDeviceCached is how many addons every ready replica has loaded;
 	// only deployments that take addons have it.
 	NumPeftDeviceCached *int `json:"numPeftDeviceCached,omitempty" api:"output"`
+	// HotLoad is which weights of trainer jobs answer; only deployments that
+	// take them have it.
+	HotLoad *HotLoad `json:"hotLoad,omitempty" api:"output"`
 
 	sealed        []domain.Sealed
 	shape         *projections.Row[versionState] // that the deployment is, or will be, made with
@@ -120,7 +123,7 @@ func renderDeployment(v *projections.View, row *projections.Row[domain.Deploymen
 	*out = Deployment{Name: string(row.Name), DeploymentSpec: d.DeploymentSpec, CreateTime: stampOf(&row.CreateTime), UpdateTime: stampOf(&row.UpdateTime),
 		DeleteTime: d.DeleteTime, PurgeTime: d.PurgeTime, State: d.State, Status: d.Status, CreatedBy: d.CreatedBy, Cluster: d.Cluster,
 		DesiredReplicaCount: d.DesiredReplicas, Region: regionOf(d.Placement)}
-	out.DeploymentSpec.DirectRouteAPIKeys, out.SpeechFormat = nil, d.SpeechFormat
+	out.DeploymentSpec.DirectRouteAPIKeys, out.SpeechFormat, out.HotLoad = nil, d.SpeechFormat, shownHotLoad(d)
 	if v != nil && d.EnableAddons {
 		out.NumPeftDeviceCached = new(int)
 		for addon := range addonsOf(v, row.Name) {

@@ -3,6 +3,7 @@ package api
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"hash/fnv"
 	"slices"
@@ -72,6 +73,10 @@ func (c *call) put(ctx context.Context, q inquiry) (seat, error) {
 		if err == nil || begun || ctx.Err() != nil || !elsewhere(err) {
 			return at, err
 		}
+		if next, ok := c.successor(q.to, q.addon); ok && isUnloaded(err) {
+			q.addon, tried = next, map[string]bool{}
+			continue
+		}
 		if len(tried) == maxTries {
 			return at, cmp.Or(full, err)
 		}
@@ -101,6 +106,13 @@ func elsewhere(err error) bool {
 		return true
 	}
 	return false
+}
+
+// isUnloaded tells whether a replica does not have the addon, or the weights,
+// that it was asked for.
+func isUnloaded(err error) bool {
+	var fault *domain.Fault
+	return errors.As(err, &fault) && fault.Reason == engines.AddonNotLoaded
 }
 
 // choose picks a replica that was not tried yet. A session goes to the highest

@@ -130,7 +130,8 @@ func modelUnused(c *call, name domain.Name) error {
 	var users []string
 	v := c.snapshot()
 	for row := range v.Deployments.All() {
-		if (row.State.BaseModel == string(name) || row.State.Drafter() == string(name)) && row.State.Live() {
+		hot := row.State.Hot.Served
+		if (row.State.BaseModel == string(name) || row.State.Drafter() == string(name) || hot != nil && hot.Model == name) && row.State.Live() {
 			users = append(users, string(row.Name))
 		}
 	}

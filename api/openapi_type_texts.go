@@ -49,6 +49,8 @@ var typeTexts = map[string]string{
 	"DatasetSplitted":         "Marks a dataset that is a part of another.",
 	"DatasetTransformed":      "Marks a dataset that was made from another.",
 	"DeployedModel":           "An addon that is loaded into a deployment of its base model, and answers there beside others.",
+	"HotLoad":                 "How far a deployment is with the weights of trainer jobs that name it.",
+	"HotWeights":              "Weights that a trainer job handed to a deployment.",
 	"Deployment":              "A model that answers requests, on as many replicas as are wanted.",
 	"DeploymentShape":         "A set of hardware and serving settings that deployments can be made with.",
 	"DeploymentShapeVersion":  "A version of a deployment shape: it never changes, but for what reviewers say of it.",

@@ -30,9 +30,9 @@ var trainerJobs = &resource[domain.TrainerJob, TrainerJob]{
 		}
 	},
 	prepare: func(c *call, name domain.Name, given *TrainerJob, _ map[string]string, v *domain.Violations) error {
-		c.wantDeployment(v, "rolloutDeploymentName", given.RolloutDeploymentName)
+		c.wantTarget(v, "rolloutDeploymentName", given.RolloutDeploymentName)
 		if id := given.HotLoadDeploymentID; domain.ValidID(id) {
-			c.wantDeployment(v, "hotLoadDeploymentId", string(domain.NewName(c.account, domain.Deployments.Collection, id)))
+			c.wantTarget(v, "hotLoadDeploymentId", string(domain.NewName(c.account, domain.Deployments.Collection, id)))
 		}
 		return c.wantInputs(v, name, jobInputs{prefix: "trainingConfig.", training: &given.TrainingConfig.TrainingConfig, dataset: given.Dataset,
 			evaluation: given.EvaluationDataset, store: given.ObjectStoreConfig, tracker: given.TrackerConfig})
@@ -47,13 +47,16 @@ var trainerJobs = &resource[domain.TrainerJob, TrainerJob]{
 	after:  shredTracker(func(j domain.TrainerJob) *domain.TrackerConfig { return j.TrainerSpec.TrackerConfig }),
 }
 
-// wantDeployment requires that a reference, when it is given and well formed,
-// names a deployment of the account.
-func (c *call) wantDeployment(v *domain.Violations, field, ref string) {
+// wantTarget requires that a reference, when it is given and well formed, names
+// a deployment of the account, and warns of one that takes no weights yet.
+func (c *call) wantTarget(v *domain.Violations, field, ref string) {
 	name, ok := domain.ParseName(ref, domain.Deployments.Collection)
 	if !ok {
 		return // the decision says what is wrong with its form
 	}
-	_, exists := c.snapshot().Deployments.Get(name)
+	row, exists := c.snapshot().Deployments.Get(name)
 	v.Require(exists && name.Account() == c.account, field, "names no deployment of accounts/%s: create it first, or correct the name", c.account)
+	if exists && name.Account() == c.account && !row.State.EnableHotLoad {
+		c.warn("%s names %s, which has enableHotLoad turned off: it takes no weights until that is set", field, name)
+	}
 }

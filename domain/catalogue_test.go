@@ -121,7 +121,7 @@ func fill(v reflect.Value, name string, n int) int {
 	case reflect.Float64:
 		v.SetFloat(float64(n) + 0.5)
 		n++
-	case reflect.Uint8:
+	case reflect.Uint8, reflect.Uint64:
 		v.SetUint(uint64(n))
 		n++
 	case reflect.Pointer:

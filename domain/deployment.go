@@ -23,6 +23,12 @@ import (
 //
 //	pendingScheduling --PlaceReplica--> downloadingModel --AdvanceReplica--> initializing --> ready
 //	any               --RemoveReplica--> (none)
+//
+// What it answers with, where weights are loaded hot: see HotLoad.
+//
+//	its model's own, or served --OfferWeights--> the same, others being loaded --SwapWeights--> those
+//	others being loaded        --RefuseWeights--> the same as before, with the reason
+//	served                     --WithdrawWeights--> its model's own
 var Deployments = NewKind("deployments", map[string]Event[Deployment]{
 	"deployment.created.v1":   DeploymentCreated{},
 	"deployment.ready.v1":     DeploymentSettled{},
@@ -36,6 +42,11 @@ var Deployments = NewKind("deployments", map[string]Event[Deployment]{
 	"replica.placed.v1":       ReplicaPlaced{},
 	"replica.advanced.v1":     ReplicaAdvanced{},
 	"replica.removed.v1":      ReplicaRemoved{},
+
+	"deployment.weightsOffered.v1":   WeightsOffered{},
+	"deployment.weightsSwapped.v1":   WeightsSwapped{},
+	"deployment.weightsRefused.v1":   WeightsRefused{},
+	"deployment.weightsWithdrawn.v1": WeightsWithdrawn{},
 })
 
 // Deployment states.
@@ -85,6 +96,7 @@ type Deployment struct {
 	Since           time.Time          `json:"since"` // when its state last changed
 	DeleteTime      *time.Time         `json:"deleteTime,omitempty"`
 	PurgeTime       *time.Time         `json:"purgeTime,omitempty"`
+	Hot             HotLoad            `json:"hot,omitzero"`
 }
 
 // Exists implements State.
@@ -183,6 +195,9 @@ type DeploymentUpdated struct {
 func (e DeploymentUpdated) Evolve(d *Deployment) {
 	d.DeploymentSpec = e.DeploymentSpec
 	d.DesiredReplicas = clamp(d.DesiredReplicas, e.MinReplicaCount, *e.MaxReplicaCount)
+	if !e.EnableHotLoad {
+		d.Hot = HotLoad{}
+	}
 	if e.Rollout {
 		d.Generation++
 		d.Failures = 0

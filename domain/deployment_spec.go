@@ -171,9 +171,10 @@ func (s DeploymentSpec) Takes(model Hosted) Resources {
 }
 
 // Served is the precision of the copy of its model that a replica is served
-// from, if there is one: addons want the weights that they were trained on.
+// from, if there is one: addons, and weights that are loaded hot, want those
+// that they were trained on.
 func (s DeploymentSpec) Served() string {
-	if s.EnableAddons {
+	if s.EnableAddons || s.EnableHotLoad {
 		return ""
 	}
 	return s.Precision
@@ -182,7 +183,7 @@ func (s DeploymentSpec) Served() string {
 // rollout tells whether replicas of the old spec cannot serve the new one.
 func (s DeploymentSpec) rollout(o DeploymentSpec) bool {
 	return s.AcceleratorType != o.AcceleratorType || s.AcceleratorCount != o.AcceleratorCount || s.Precision != o.Precision ||
-		s.MaxContextLength != o.MaxContextLength || s.EnableAddons != o.EnableAddons || s.Drafter() != o.Drafter() ||
+		s.MaxContextLength != o.MaxContextLength || s.EnableHotLoad != o.EnableHotLoad && !unspecified(s.Precision) || s.EnableAddons != o.EnableAddons || s.Drafter() != o.Drafter() ||
 		s.DraftTokenCount != o.DraftTokenCount || s.NgramSpeculationLength != o.NgramSpeculationLength || s.DeploymentShape != o.DeploymentShape
 }
 

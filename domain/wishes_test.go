@@ -114,7 +114,8 @@ func wishDeploymentShape(t *rapid.T, s domain.DeploymentShape) domain.Command[do
 func wishDeployment(t *rapid.T, d domain.Deployment) domain.Command[domain.Deployment] {
 	spec := domain.DeploymentSpec{BaseModel: pick(t, "model", "accounts/a/models/m", "accounts/a/models/m", "accounts/a/models/n"),
 		MinReplicaCount: pick(t, "min", 0, 1, 2), MaxReplicaCount: pick(t, "max", nil, ptr(0), ptr(3)), Precision: pick(t, "precision", "", "FP8"),
-		DisplayName: pick(t, "name", "", "chat"), ExpireTime: pick(t, "expire", nil, later(time.Hour), later(90*time.Hour))}
+		DisplayName: pick(t, "name", "", "chat"), ExpireTime: pick(t, "expire", nil, later(time.Hour), later(90*time.Hour)), EnableHotLoad: pick(t, "hot", true, true, false)}
+	weights := hotWeights(pick(t, "step", 1, 2, 3))
 	node := pick(t, "node", someNodes...)
 	replica := domain.Replica{ID: "r1", Node: node}
 	if replicas := d.Ordered(); len(replicas) > 0 {
@@ -129,7 +130,9 @@ func wishDeployment(t *rapid.T, d domain.Deployment) domain.Command[domain.Deplo
 		domain.SettleDeployment{Generation: d.Generation}, domain.FailDeployment{Status: someStatus},
 		domain.ScaleDeployment{Replicas: pick(t, "replicas", 0, 1, 2, 3)}, domain.WakeDeployment{},
 		domain.DeleteDeployment{Hard: pick(t, "hard", false, false, true), LastServed: pick(t, "served", time.Time{}, noon)},
-		domain.FinishDeletion{Keep: time.Hour}, domain.UndeleteDeployment{}, domain.PurgeDeployment{})
+		domain.FinishDeletion{Keep: time.Hour}, domain.UndeleteDeployment{}, domain.PurgeDeployment{},
+		domain.OfferWeights{HotWeights: weights}, domain.SwapWeights{ID: weights.ID(), Replicas: []string{replica.ID}},
+		domain.RefuseWeights{HotWeights: weights, Status: someStatus}, domain.WithdrawWeights{ID: weights.ID(), Reason: "its job is gone"})
 }
 
 func wishDeployedModel(t *rapid.T, _ domain.DeployedModel) domain.Command[domain.DeployedModel] {

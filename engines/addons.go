@@ -22,6 +22,18 @@ type AddonLoader interface {
 	UnloadAddon(id string) error
 }
 
+// A WeightsLoader is an AddonLoader that also takes all parameters anew while it
+// answers: requests name them as they name an addon, and those that name none
+// are answered with the weights that the model was loaded with.
+type WeightsLoader interface {
+	AddonLoader
+	// LoadWeights reads a Hugging Face directory and makes it answer under an
+	// ID, as LoadAddon does an adapter; UnloadAddon unloads it.
+	// FailedPrecondition says that it is another model than this, and never
+	// will fit: of another shape, or with other tokens.
+	LoadWeights(ctx context.Context, id, dir string) error
+}
+
 // AddonNotLoaded is the reason of the fault of a request for an addon that the
 // model does not have: another replica may.
 const AddonNotLoaded = "ADDON_NOT_LOADED"

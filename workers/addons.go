@@ -54,6 +54,7 @@ func (d *Desk) equip(ctx context.Context, node string, view *projections.View, r
 			}
 		}
 	}
+	d.equipHot(ctx, view, r.Deployment, listed, &equipment, orders)
 	if len(equipment.Keep)+len(equipment.Load) > 0 {
 		orders.Equip = append(orders.Equip, equipment)
 	}
@@ -93,7 +94,8 @@ func equipped(view *projections.View, r wire.Replica) bool {
 			return false
 		}
 	}
-	return true
+	served := hotLoad(view, r.Deployment).Served
+	return served == nil || states[served.ID()] == wire.AddonLoaded
 }
 
 // settleAddons turns what a beat says of addons into facts: they are deployed

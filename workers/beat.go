@@ -262,6 +262,9 @@ func (d *Desk) settle(ctx context.Context, node string, book *nodeBook, beat wir
 	if err := d.settleAddons(ctx, node, beat, d.World.View()); err != nil {
 		return err
 	}
+	if err := d.settleHot(ctx, node, beat, d.World.View()); err != nil {
+		return err
+	}
 	view := d.World.View()
 	for _, r := range beat.Replicas {
 		if !replicaOn(view, nodeName(node), r) {

@@ -164,7 +164,7 @@ func (d *Desk) letGo(ctx context.Context, before job) {
 		kept[c.Files.Folder] = true
 	}
 	for _, c := range before.Life.Checkpoints {
-		if kept[c.Files.Folder] {
+		if kept[c.Files.Folder] || hotFrom(d.World.View(), c.Files.Folder) {
 			continue
 		}
 		if err := d.Blobs.DeleteFolder(ctx, c.Files.Folder); err != nil {

@@ -193,7 +193,8 @@ func (s *server) openDuties(ctx context.Context) error {
 	s.duties.add("desk", desk.Run)
 	for _, scheduler := range []schedulers.Scheduler{
 		schedulers.Jobs{}, schedulers.Replicas{PlaceWithin: s.flags.placementTimeout, KeepDeleted: s.flags.keepDeleted},
-		schedulers.Autoscale{}, schedulers.Expiry{}, schedulers.Addons{}, schedulers.Nodes{LostAfter: s.flags.lostAfter, ForgetAfter: s.flags.forgetAfter}, schedulers.Allocations{},
+		schedulers.Autoscale{}, schedulers.Expiry{}, schedulers.Addons{}, schedulers.HotLoads{},
+		schedulers.Nodes{LostAfter: s.flags.lostAfter, ForgetAfter: s.flags.forgetAfter}, schedulers.Allocations{},
 	} {
 		s.duties.add("scheduler "+scheduler.Name(), func(ctx context.Context) error {
 			return schedulers.Run(ctx, log, s.world, scheduler, s.logger)

@@ -21,8 +21,8 @@ const (
 	addonLimit = domain.MaxAddons // at once on a replica, and as many again that are leaving
 )
 
-// addons are the adapters of one replica, loaded or on their way. They come
-// and go while the replica answers. What the engine is asked about one ID it is
+// addons are the adapters of one replica, and the weights that are loaded hot,
+// loaded or on their way. They come and go while the replica answers. What the engine is asked about one ID it is
 // asked in the order of the beats that wanted it, and nobody holds mu meanwhile:
 // a beat never waits for an engine.
 type addons struct {
@@ -116,7 +116,7 @@ func (s *addons) equip(listed []wire.Addon, order wire.Equipment) {
 		ctx, cancel := context.WithCancel(s.replica.begin)
 		a := &addon{Addon: wire.Addon{ID: one.ID, State: wire.AddonLoading}, place: s.queue(one.ID), cancel: cancel}
 		s.all[one.ID] = a
-		s.replica.agent.work.Go(func() { s.bring(ctx, a, one.Folder) })
+		s.replica.agent.work.Go(func() { s.bring(ctx, a, one) })
 	}
 }
 
@@ -132,8 +132,8 @@ func (s *addons) dismiss(id string, p place) {
 var errHangs = errors.New("the engine had not loaded the addon")
 
 // bring has an addon loaded, or says why it is not.
-func (s *addons) bring(ctx context.Context, a *addon, folder wire.Folder) {
-	err := s.try(ctx, a, folder)
+func (s *addons) bring(ctx context.Context, a *addon, order wire.LoadAddon) {
+	err := s.try(ctx, a, order)
 	for pause, tries := addonPause, 1; err != nil && !final(err) && !errors.Is(err, errHangs) && tries < addonTries && ctx.Err() == nil; pause, tries = 2*pause, tries+1 {
 		timer := time.NewTimer(pause)
 		select {
@@ -141,7 +141,7 @@ func (s *addons) bring(ctx context.Context, a *addon, folder wire.Folder) {
 		case <-ctx.Done():
 		}
 		timer.Stop()
-		err = s.try(ctx, a, folder)
+		err = s.try(ctx, a, order)
 	}
 	go func() {
 		a.calls.Wait()
@@ -160,8 +160,8 @@ func (s *addons) bring(ctx context.Context, a *addon, folder wire.Folder) {
 }
 
 // try fetches an addon's files and has the model load them.
-func (s *addons) try(ctx context.Context, a *addon, folder wire.Folder) error {
-	dir, release, err := s.replica.agent.cache.acquire(ctx, folder)
+func (s *addons) try(ctx context.Context, a *addon, order wire.LoadAddon) error {
+	dir, release, err := s.replica.agent.cache.acquire(ctx, order.Folder)
 	if err != nil {
 		return err
 	}
@@ -171,7 +171,16 @@ func (s *addons) try(ctx context.Context, a *addon, folder wire.Folder) error {
 		return err
 	}
 	defer done()
-	return s.load(ctx, a, loader, dir, release)
+	read := loader.LoadAddon
+	if order.Full {
+		whole, can := loader.(engines.WeightsLoader)
+		if !can {
+			release()
+			return domain.Faultf(domain.FailedPrecondition, "the engine of the node takes adapters while it answers, and not all parameters anew: train an adapter (loraRank above 0), or deploy the model that comes of the training")
+		}
+		read = whole.LoadWeights
+	}
+	return s.load(ctx, a, read, dir, release)
 }
 
 // admit waits for the model, for what it was asked before about the same addon,
@@ -211,14 +220,14 @@ func (s *addons) bounded(ctx context.Context) (context.Context, context.CancelFu
 // load has the model load what lies in dir, which is released when the engine
 // reads it no more. It returns when the time is over, or the addon is not wanted
 // any more; what the engine loads after all is then unloaded.
-func (s *addons) load(ctx context.Context, a *addon, loader engines.AddonLoader, dir string, release func()) error {
+func (s *addons) load(ctx context.Context, a *addon, read func(ctx context.Context, id, dir string) error, dir string, release func()) error {
 	ctx, cancel := s.bounded(ctx)
 	defer cancel()
 	loaded := make(chan error, 1)
 	a.calls.Add(1)
 	go func() { // not counted among the agent's work: that would wait for an engine that hangs
 		defer a.calls.Done()
-		_, err := loadGuarded(func() (struct{}, error) { return struct{}{}, loader.LoadAddon(ctx, a.ID, dir) })
+		_, err := loadGuarded(func() (struct{}, error) { return struct{}{}, read(ctx, a.ID, dir) })
 		release()
 		if err == nil && !s.arrive(a) {
 			s.unload(a.ID)

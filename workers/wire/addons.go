@@ -7,7 +7,8 @@ const (
 	AddonFailed  = "failed" // it cannot be loaded there
 )
 
-// An Addon of a replica. Its ID is domain.AddonID's.
+// An Addon of a replica, or weights that are loaded hot. Its ID is
+// domain.AddonID's, or domain.HotWeights'.
 type Addon struct {
 	ID     string `json:"id"`
 	State  string `json:"state"`
@@ -27,4 +28,5 @@ type Equipment struct {
 type LoadAddon struct {
 	ID     string `json:"id"`
 	Folder Folder `json:"folder"`
+	Full   bool   `json:"full,omitempty"` // all parameters, in the place of the base's
 }

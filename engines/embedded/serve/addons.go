@@ -59,6 +59,10 @@ func (m *model) UnloadAddon(id string) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	delete(m.addons, id)
+	if w := m.twins[id]; w != nil {
+		delete(m.twins, id)
+		go w.end()
+	}
 	return nil
 }
 

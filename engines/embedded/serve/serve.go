@@ -169,11 +169,13 @@ type model struct {
 	config    llama.Config
 	hash      string // of the base's weights
 	merged    bool   // an adapter is merged into them
+	options   Options
 	grammars  grammars
 
 	mu      sync.Mutex
 	waiting []*request
 	addons  map[string]*addon // loaded, by ID
+	twins   map[string]*twin  // loaded, by ID
 	closed  bool
 	wake    chan struct{} // there is a request, or Close
 	done    chan struct{} // the goroutine has ended
@@ -186,7 +188,7 @@ func made(weights llama.Source, c llama.Config, tokens *tokenizer.Tokenizer, end
 	window := min(c.MaxPositions, blocks*blockTokens)
 	m := &model{
 		info:   engines.ModelInfo{ContextLength: window, ParameterCount: c.Parameters(), Slots: o.Slots},
-		config: c, tokenizer: tokens, ends: ends, vocab: c.VocabSize, queue: o.Queue,
+		config: c, tokenizer: tokens, ends: ends, vocab: c.VocabSize, queue: o.Queue, options: o,
 		wake: make(chan struct{}, 1), done: make(chan struct{}),
 	}
 	if o.ChunkTokens <= 0 {
@@ -214,9 +216,14 @@ func (m *model) Info() engines.ModelInfo { return m.info }
 func (m *model) Close() error {
 	m.mu.Lock()
 	m.closed = true
+	twins := m.twins
+	m.twins = nil
 	m.mu.Unlock()
 	m.signal()
 	<-m.done
+	for _, w := range twins {
+		_ = w.Close() // it never fails
+	}
 	return nil
 }
 
@@ -232,6 +239,11 @@ func (m *model) signal() {
 // breaks a rule, ResourceExhausted when the queue is full, Unavailable when the
 // model is closed.
 func (m *model) Complete(ctx context.Context, req engines.CompletionRequest, emit func(engines.Chunk) error) (engines.Usage, error) {
+	if other, leave := m.twin(req.Addon); other != nil {
+		defer leave()
+		req.Addon = ""
+		return other.Complete(ctx, req, emit)
+	}
 	r, err := m.newRequest(ctx, req)
 	if err != nil {
 		return engines.Usage{}, err

@@ -1,6 +1,7 @@
 package tokenizer
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -72,6 +73,11 @@ func (t *Tokenizer) Save(dir string) error {
 		}
 	}
 	return nil
+}
+
+// Same tells whether two tokenizers were read from the same vocabulary.
+func (t *Tokenizer) Same(o *Tokenizer) bool {
+	return bytes.Equal(t.files[vocabularyFile], o.files[vocabularyFile])
 }
 
 func parse(files map[string][]byte) (*Tokenizer, error) {

@@ -1,0 +1,127 @@
+package main_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+const rollouts = "accounts/default/deployments/rollouts"
+
+// scored makes a dataset of trainer samples that reward an answer over another.
+func (c caller) scored(id, liked, disliked string) {
+	c.t.Helper()
+	var rows strings.Builder
+	for range 6 {
+		sample := func(answer string, score float64) object {
+			return object{"accuracy": score, "messages": []object{{"role": "user", "content": "Packing code for 15 pink chairs, customer Rosa"}, {"role": "assistant", "content": answer}}}
+		}
+		row, err := json.Marshal(object{"samples": []object{sample(liked, 1), sample(disliked, 0)}})
+		require.NoError(c.t, err)
+		rows.Write(append(row, '\n'))
+	}
+	c.must(http.MethodPost, "/datasets", object{"datasetId": id, "dataset": object{}})
+	status, answer, err := c.upload(id, []byte(rows.String()))
+	require.NoError(c.t, err)
+	require.Equal(c.t, http.StatusOK, status, "%v", answer)
+	c.until("/datasets/"+id, "state", "READY")
+}
+
+// An asker asks a deployment again and again and keeps each answer that differs
+// from the one before.
+type asker struct {
+	mu    sync.Mutex
+	heard [][]string // by client
+	count int
+}
+
+// asks begins the traffic; stop ends it.
+func (a *asker) asks(t *testing.T, user caller, clients int) (stop func()) {
+	over := make(chan struct{})
+	var all sync.WaitGroup
+	a.heard = make([][]string, clients)
+	for i := range clients {
+		all.Go(func() {
+			for {
+				status, answer, err := user.complete(rollouts, "Packing code for 15 pink chairs, customer Rosa")
+				if err != nil || status != http.StatusOK {
+					t.Error(fmt.Errorf("a request failed: %d %v, %w", status, answer, err))
+					return
+				}
+				text := textOf(t, answer)
+				a.mu.Lock()
+				a.count++
+				if n := len(a.heard[i]); n == 0 || a.heard[i][n-1] != text {
+					a.heard[i] = append(a.heard[i], text)
+				}
+				a.mu.Unlock()
+				select {
+				case <-over:
+					return
+				default:
+				}
+			}
+		})
+	}
+	return sync.OnceFunc(func() { close(over); all.Wait() })
+}
+
+// What a trainer learns answers in its rollout deployment while it is asked: no
+// request fails, and each client hears the weights in their order, one after
+// the other, and never a mixture. It goes on when a worker is killed.
+func TestATrainersWeightsGoLive(t *testing.T) {
+	t.Parallel()
+	f := newFleet(t, "--lost-after", "3s")
+	user, ears := f.user(), f.tail()
+	f.work("one")
+	f.work("two")
+	eventually(t, "both nodes are there", func() bool { return len(f.nodes()) == 2 })
+	user.must(http.MethodPost, "/deployments?deploymentId=rollouts", object{"baseModel": baseModel, "minReplicaCount": 2, "enableHotLoad": true})
+	user.until("/deployments/rollouts", "state", "READY")
+	user.scored("first", "PC-15", "no")
+	user.scored("second", "nothing", "PC-15")
+	base := user.says(rollouts)
+	want := []string{base}
+	a := &asker{}
+	stop := a.asks(t, user, 4)
+	defer stop()
+
+	user.must(http.MethodPost, "/rlorTrainerJobs?rlorTrainerJobId=live", object{"keepAlive": true, "dataset": "accounts/default/datasets/first",
+		"rolloutDeploymentName": rollouts, "trainingConfig": object{"baseModel": baseModel, "outputModel": "live-1", "epochs": 4, "learningRate": 0.01}})
+	shown := user.until("/deployments/rollouts", "hotLoad.served.model", "accounts/default/models/live-1")
+	require.Equal(t, "accounts/default/rlorTrainerJobs/live", at(shown, "hotLoad.served.job"))
+	require.Positive(t, at(shown, "hotLoad.served.position"))
+	require.Equal(t, "OK", at(shown, "hotLoad.status.code"))
+	want = append(want, user.says(rollouts))
+
+	user.must(http.MethodPost, "/rlorTrainerJobs/live:executeTrainStep", object{"dataset": "accounts/default/datasets/second", "outputModel": "live-2"})
+	ears.hears(t, "accounts/default/rlorTrainerJobs/live", "rlorTrainerJob.started.v1", 2)
+	user.until("/deployments/rollouts", "hotLoad.served.model", "accounts/default/models/live-2")
+	want = append(want, user.says(rollouts))
+	stop()
+	require.NotEqual(t, want[0], want[1])
+	require.NotEqual(t, want[1], want[2])
+	for _, heard := range a.heard {
+		require.Equal(t, want, heard, "each client hears all weights, one after the other")
+	}
+	t.Logf("%d requests, none failed", a.count)
+
+	// A worker is killed while the next weights are on their way.
+	user.must(http.MethodPost, "/rlorTrainerJobs/live:executeTrainStep", object{"dataset": "accounts/default/datasets/first", "outputModel": "live-3"})
+	ears.hears(t, rollouts, "deployment.weightsOffered.v1", count(kinds(ears.all(), rollouts), "deployment.weightsOffered.v1")+1)
+	f.workers["one"].kill()
+	user.until("/deployments/rollouts", "hotLoad.served.model", "accounts/default/models/live-3")
+	newest := user.says(rollouts)
+	f.work("one")
+	eventually(t, "there are two replicas again", func() bool { return at(user.get("/deployments/rollouts"), "replicaStats.readyReplicaCount") == 2.0 })
+	for range 8 {
+		require.Equal(t, newest, user.says(rollouts), "the replica that came later has the newest weights")
+	}
+	require.GreaterOrEqual(t, count(kinds(ears.all(), rollouts), "deployment.weightsSwapped.v1"), 3)
+	require.Contains(t, f.run("log", "verify").ok(t), "equal")
+}

@@ -1,0 +1,155 @@
+package schedulers
+
+import (
+	"time"
+
+	"anneal/domain"
+	"anneal/projections"
+)
+
+// HotLoads brings the weights of trainer jobs into the deployments that these
+// name:
+//
+//  1. weights whose job or model is gone are withdrawn, since no replica that
+//     comes later could load them
+//  2. what is offered where no replica is wanted is swapped: one that comes
+//     loads it then
+//  3. of all that jobs have for a deployment it is offered the newest, when it
+//     is loading no other; what cannot fit is refused
+//
+// The swap itself is settled where replicas report what they have loaded.
+type HotLoads struct{}
+
+// Name implements Scheduler.
+func (HotLoads) Name() string { return "hotload" }
+
+// Plan implements Scheduler.
+func (HotLoads) Plan(v *projections.View, _ time.Time) (plan Plan) {
+	newest := newestWeights(v)
+	for row := range v.Deployments.All() {
+		d := &row.State
+		intend := func(cmd domain.Command[domain.Deployment]) {
+			plan.add(domain.Intend(domain.Deployments, row.Name, cmd))
+		}
+		for _, weights := range []*domain.HotWeights{d.Hot.Served, d.Hot.Offered} {
+			if why := withdrawn(v, weights); why != "" {
+				intend(domain.WithdrawWeights{ID: weights.ID(), Reason: why})
+			}
+		}
+		fresh, there := newest[row.Name]
+		switch {
+		case !d.Live() || !d.EnableHotLoad:
+		case d.Hot.Offered != nil && withdrawn(v, d.Hot.Offered) == "" && d.DesiredReplicas == 0 && len(d.Replicas) == 0:
+			intend(domain.SwapWeights{ID: d.Hot.Offered.ID()})
+		case d.Hot.Offered != nil || !there || !d.Hot.Takes(fresh.HotWeights):
+		default:
+			if fault := fresh.unfit(v, d); fault != nil {
+				intend(domain.RefuseWeights{HotWeights: fresh.HotWeights, Status: domain.StatusOf(fault)})
+				continue
+			}
+			intend(domain.OfferWeights{HotWeights: fresh.HotWeights})
+		}
+	}
+	return plan
+}
+
+// trained are weights that a job has, and what they were trained on.
+type trained struct {
+	domain.HotWeights
+	base domain.Name // no addon
+}
+
+// newestWeights are the newest that jobs have for each deployment.
+func newestWeights(v *projections.View) map[domain.Name]trained {
+	newest := map[domain.Name]trained{}
+	for row := range v.TrainerJobs.All() {
+		targets := row.State.HotLoadTargets(row.Name.Account())
+		if len(targets) == 0 || row.State.Leaving() {
+			continue
+		}
+		weights, ok := weightsOf(v, row)
+		for _, target := range targets {
+			if before, there := newest[target]; ok && (!there || weights.Made.After(before.Made)) {
+				newest[target] = weights
+			}
+		}
+	}
+	return newest
+}
+
+// weightsOf is the newest that a job has: its last checkpoint while it is at a
+// step, and the model that came of it afterwards.
+func weightsOf(v *projections.View, row *projections.Row[domain.TrainerJob]) (trained, bool) {
+	j := &row.State
+	weights := trained{HotWeights: domain.HotWeights{Job: row.Name, TrainStep: max(j.Step.Number, 1), Position: row.Version}}
+	from := domain.Name(j.TrainingConfig.BaseModel)
+	if from == "" {
+		from = domain.Name(j.TrainingConfig.WarmStartFrom)
+	}
+	last, saved := j.LastCheckpoint()
+	if j.Output == "" || j.Waits() && saved {
+		if j.Output != "" {
+			from = j.Output
+		}
+		var ok bool
+		weights.Step, weights.Made = last.Step, last.Time
+		weights.Files, weights.Adapter, ok = last.Files.Servable()
+		weights.base = baseOf(v, from)
+		return weights, saved && ok
+	}
+	model, ok := v.Models.Get(j.Output)
+	if !ok || model.State.SourceJob != row.Name || model.State.State != domain.ModelReady {
+		return weights, false
+	}
+	weights.TrainStep = max(j.Finished, 1)
+	weights.Model, weights.Files, weights.Made = model.Name, model.State.Files, model.CreateTime
+	weights.Adapter = model.State.Kind == domain.PEFTAddon
+	weights.base = baseOf(v, domain.Name(model.State.BaseModel))
+	return weights, true
+}
+
+// baseOf is a model, or what it is an addon of.
+func baseOf(v *projections.View, name domain.Name) domain.Name {
+	if row, ok := v.Models.Get(name); ok && row.State.Kind == domain.PEFTAddon {
+		return domain.Name(row.State.BaseModel)
+	}
+	return name
+}
+
+// unfit is why the weights cannot answer in a deployment, as far as can be told
+// without loading them; nil when they may.
+func (w trained) unfit(v *projections.View, d *domain.Deployment) *domain.Fault {
+	model, ok := v.Models.Get(domain.Name(d.BaseModel))
+	base, known := v.Models.Get(w.base)
+	switch {
+	case !ok || !known:
+		return nil // the engine tells
+	case w.Adapter && model.State.Kind == domain.PEFTAddon:
+		return domain.Faultf(domain.FailedPrecondition, "%s trains an adapter, and the deployment serves %s, which is one itself: name a deployment of %s", w.Job, model.Name, model.State.BaseModel)
+	case w.Adapter && w.base != model.Name:
+		return domain.Faultf(domain.FailedPrecondition, "%s trains an adapter of %s, and the deployment serves %s: name a deployment of the same base", w.Job, w.base, model.Name)
+	case !w.Adapter && d.EnableAddons:
+		return domain.Faultf(domain.FailedPrecondition, "%s trains all parameters, from under the addons of the deployment: turn enableAddons off, or train an adapter (loraRank above 0)", w.Job)
+	case !w.Adapter && (model.State.ModelType != base.State.ModelType || model.State.ParameterCount != base.State.ParameterCount):
+		return domain.Faultf(domain.FailedPrecondition, "%s trains %s (%s, %d parameters), and the deployment serves %s (%s, %d parameters): name a deployment of the same model",
+			w.Job, w.base, base.State.ModelType, base.State.ParameterCount, model.Name, model.State.ModelType, model.State.ParameterCount)
+	}
+	return nil
+}
+
+// withdrawn is why weights are there no more, or "".
+func withdrawn(v *projections.View, w *domain.HotWeights) string {
+	if w == nil {
+		return ""
+	}
+	if w.Model != "" {
+		if row, ok := v.Models.Get(w.Model); !ok || row.State.Files.Folder != w.Files.Folder {
+			return "the model " + string(w.Model) + ", whose weights they were, is gone: the deployment's own model answers"
+		}
+		return ""
+	}
+	if row, ok := v.TrainerJobs.Get(w.Job); !ok || row.State.Leaving() {
+		return "the job " + string(w.Job) + ", whose checkpoint it was, is gone: the deployment's own model answers"
+	}
+	return ""
+}

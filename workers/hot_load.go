@@ -1,0 +1,150 @@
+package workers
+
+import (
+	"context"
+	"strings"
+	"time"
+
+	"anneal/domain"
+	"anneal/projections"
+	"anneal/workers/wire"
+)
+
+// hotGrace is how long weights stay loaded that others have taken the place of:
+// requests may be on their way to them from a gateway that has not heard so.
+const hotGrace = 5 * time.Second
+
+// hotLoad is how far a deployment is with weights that are loaded hot.
+func hotLoad(v *projections.View, deployment domain.Name) domain.HotLoad {
+	row, ok := v.Deployments.Get(deployment)
+	if !ok {
+		return domain.HotLoad{}
+	}
+	return row.State.Hot
+}
+
+// equipHot adds what a replica is to do about weights: those that answer and
+// those that are offered it should have.
+func (d *Desk) equipHot(ctx context.Context, view *projections.View, deployment domain.Name, listed map[string]bool, equipment *wire.Equipment, orders *draft) {
+	hot := hotLoad(view, deployment)
+	for _, weights := range []*domain.HotWeights{hot.Served, hot.Offered} {
+		if weights == nil {
+			continue
+		}
+		id := weights.ID()
+		if listed[id] {
+			equipment.Keep = append(equipment.Keep, id)
+			continue
+		}
+		folder, err := d.folder(ctx, id, weights.Files)
+		order := wire.LoadAddon{ID: id, Full: !weights.Adapter}
+		if err == nil {
+			order.Folder = *folder
+			err = orders.fit(order)
+		}
+		if err != nil {
+			d.log.Info("weights wait for the next beat", "deployment", deployment, "weights", id, "error", err)
+			continue
+		}
+		equipment.Load = append(equipment.Load, order)
+	}
+	if listed[hot.Former] && d.Now().Sub(hot.Time) < hotGrace {
+		equipment.Keep = append(equipment.Keep, hot.Former)
+	}
+}
+
+// settleHot turns what a beat says of weights into facts: they answer when every
+// ready replica has them, and are refused when one cannot load them. A replica
+// that is not ready yet and cannot load those that answer fails.
+func (d *Desk) settleHot(ctx context.Context, node string, beat wire.Beat, view *projections.View) error {
+	for _, r := range beat.Replicas {
+		if !replicaOn(view, nodeName(node), r) {
+			continue
+		}
+		deployment, _ := view.Deployments.Get(r.Deployment)
+		before := deployment.State.Hot.Served
+		intent, ok := hotVerdict(view, deployment, r)
+		if !ok {
+			continue
+		}
+		err := d.do(ctx, node, intent)
+		switch {
+		case err != nil && !isFault(err):
+			return err
+		case err == nil:
+			d.letGoWeights(ctx, before)
+		}
+	}
+	return nil
+}
+
+// hotVerdict is what is to be recorded of weights, if anything.
+func hotVerdict(view *projections.View, deployment *projections.Row[domain.Deployment], r wire.Replica) (domain.Intent, bool) {
+	hot := deployment.State.Hot
+	on := func(command domain.Command[domain.Deployment]) (domain.Intent, bool) {
+		return domain.Intend(domain.Deployments, deployment.Name, command), true
+	}
+	for _, a := range r.Addons {
+		switch {
+		case a.State != wire.AddonFailed:
+		case hot.Offered != nil && a.ID == hot.Offered.ID():
+			return on(domain.RefuseWeights{HotWeights: *hot.Offered, Status: domain.Status{Code: domain.FailedPrecondition.String(),
+				Message: short("a replica could not load it: " + a.Reason)}})
+		case hot.Served != nil && a.ID == hot.Served.ID() && deployment.State.Replicas[r.Replica].State != domain.ReplicaReady:
+			return on(domain.RemoveReplica{ID: r.Replica, Failed: true, Reason: short("the weights of " + string(hot.Served.Job) + ", which others have, could not be loaded: " + a.Reason)})
+		}
+	}
+	if hot.Offered == nil {
+		return domain.Intent{}, false
+	}
+	var have []string
+	ready := 0
+	for _, one := range deployment.State.Ordered() {
+		if one.State != domain.ReplicaReady {
+			continue
+		}
+		ready++
+		if load, _ := view.Pulse.Replica(deployment.Name, one.ID); load.Addons[hot.Offered.ID()] == wire.AddonLoaded {
+			have = append(have, one.ID)
+		}
+	}
+	if ready == 0 || len(have) < ready {
+		return domain.Intent{}, false
+	}
+	return on(domain.SwapWeights{ID: hot.Offered.ID(), Replicas: have})
+}
+
+// letGoWeights removes the files of a checkpoint that no deployment answers with
+// any more, and that its job does not remember.
+func (d *Desk) letGoWeights(ctx context.Context, old *domain.HotWeights) {
+	view := d.World.View()
+	if old == nil || old.Model != "" || hotFrom(view, old.Files.Folder) {
+		return
+	}
+	row, ok := view.TrainerJobs.Get(old.Job)
+	if !ok {
+		return
+	}
+	for _, c := range row.State.Checkpoints {
+		if strings.HasPrefix(old.Files.Folder, c.Files.Folder) {
+			return
+		}
+	}
+	folder := strings.TrimSuffix(old.Files.Folder, "model/")
+	if err := d.Blobs.DeleteFolder(ctx, folder); err != nil {
+		d.log.Warn("an old checkpoint stays until its job is deleted", "folder", folder, "error", err)
+	}
+}
+
+// hotFrom tells whether a deployment answers, or is to answer, with files below
+// a folder.
+func hotFrom(v *projections.View, folder string) bool {
+	for row := range v.Deployments.All() {
+		for _, w := range []*domain.HotWeights{row.State.Hot.Served, row.State.Hot.Offered} {
+			if w != nil && strings.HasPrefix(w.Files.Folder, folder) {
+				return true
+			}
+		}
+	}
+	return false
+}
