@@ -166,6 +166,7 @@ func (k *schemaKit) read(v *value) *schema {
 		word, known := keywords[m.name]
 		switch {
 		case m.name == "format" && m.kind == "string" && formats[m.text] == "" && v.get("pattern") != nil: // which says what the name means
+		case m.name == "pattern" && v.get("format") != nil && restated[v.get("format").text] == m.text && m.text != "":
 		case known:
 			word.read(k, s, m.value)
 			if word.hint != "" {

@@ -15,6 +15,7 @@ export const order = (missing) => z.object({
   urgent: z.boolean(),
   weight: z.number().min(0).max(100),
   when: z.iso.date(),
+  within: z.iso.duration(),
   way,
   note: missing(z.string().max(6)),
 })
