@@ -196,6 +196,22 @@ func (s *Store) Files(ctx context.Context, folder string) (domain.Files, error) 
 	return files, nil
 }
 
+// Sweep removes what lies below a folder and was stored before a time, with all
+// that lies beside it.
+func (s *Store) Sweep(ctx context.Context, folder string, before time.Time) error {
+	for f, err := range s.List(ctx, folder) {
+		if err != nil {
+			return err
+		}
+		if f.Time.Before(before) {
+			if err := s.DeleteFolder(ctx, f.Key[:strings.LastIndexByte(f.Key, '/')+1]); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
 // DeleteFolder removes everything below a folder. One that does not exist is
 // already gone.
 func (s *Store) DeleteFolder(ctx context.Context, folder string) error {

@@ -126,6 +126,23 @@ func TestStaleArrivalsAreSwept(t *testing.T) {
 	require.FileExists(t, filepath.Join(dir, arriving, "young"))
 }
 
+func TestSweep(t *testing.T) {
+	s := open(t, "")
+	young, old := TransientFolder("acme", "young")+"audio", TransientFolder("acme", "old")+"audio"
+	for _, key := range []string{young, old, "models/acme/m/1/x"} {
+		_, err := s.Put(t.Context(), key, strings.NewReader("x"))
+		require.NoError(t, err)
+	}
+	for key, stored := range map[string]time.Time{young: epoch.Add(2 * time.Hour), old: epoch, "models/acme/m/1/x": epoch} {
+		require.NoError(t, os.Chtimes(filepath.Join(s.files.dir, key), stored, stored))
+	}
+	require.NoError(t, s.Sweep(t.Context(), Transient, epoch.Add(time.Hour)))
+	left, err := s.Files(t.Context(), "transient/")
+	require.NoError(t, err)
+	require.Equal(t, map[string]int64{"acme/young/audio": 1}, left.Sizes)
+	require.Equal(t, "x", content(t, s, "models/acme/m/1/x"))
+}
+
 func TestOpenRefuses(t *testing.T) {
 	key := []byte("0123456789abcdef")
 	for name, o := range map[string]Options{

@@ -14,6 +14,7 @@ import (
 const (
 	gather     = 50 * time.Millisecond // changes that come together are looked at together
 	cleanAgain = time.Minute           // what could not be removed is tried again
+	sweepAgain = time.Hour             // what was left behind is looked for
 )
 
 // nudge makes the agents beat for whom something has changed, until the desk closes.
@@ -84,8 +85,9 @@ func touched(v *projections.View, after uint64) map[domain.Name]bool {
 	return nodes
 }
 
-// clean removes the files of deleted jobs, and then the jobs; and the keys of
-// deployments that are due to be purged, and then the deployments.
+// clean removes the files of deleted jobs, and then the jobs; the keys of
+// deployments that are due to be purged, and then the deployments; and what
+// servers that died have left of requests.
 func (d *Desk) clean() {
 	again := map[domain.Name]time.Time{} // of those that could not be removed
 	try := func(name domain.Name, remove func() error) {
@@ -98,7 +100,12 @@ func (d *Desk) clean() {
 			d.log.Warn("what belongs to something deleted could not be removed yet", "name", name, "error", err)
 		}
 	}
+	swept := time.Time{}
 	for after := uint64(0); ; {
+		if now := d.Now(); now.Sub(swept) >= sweepAgain {
+			swept = now
+			d.sweep(now.Add(-blobs.TransientTime))
+		}
 		view := d.World.View()
 		for j := range jobs(view) {
 			if j.Life.State == domain.JobCleaningState {
@@ -114,6 +121,15 @@ func (d *Desk) clean() {
 		if !d.changed(after, cleanAgain) {
 			return
 		}
+	}
+}
+
+// sweep removes what requests stored before a time.
+func (d *Desk) sweep(before time.Time) {
+	ctx, cancel := context.WithTimeout(d.ctx, cleanAgain)
+	defer cancel()
+	if err := d.Blobs.Sweep(ctx, blobs.Transient, before); err != nil && d.ctx.Err() == nil {
+		d.log.Warn("files of old requests could not be removed yet", "error", err)
 	}
 }
 

@@ -36,7 +36,7 @@ var spoken = []string{
 var scripted = []string{"sft create", "sft watch", "sft get", "sft metrics", "sft cancel", "sft resume", "sft delete", "dpo watch", "dpo metrics", "dpo resume",
 	"rft create", "rft watch", "rft get", "rft metrics", "rft cancel", "rft resume", "rft delete", "rlor metrics", "rlor resume", "rlor step",
 	"evaluator create", "evaluator upload", "evaluator preview", "evaluator logs", "evaluator get", "evaluator delete", "addon load", "addon get", "addon unload",
-	"model create", "model upload", "model prepare", "model delete", "node delete"}
+	"model create", "model upload", "model prepare", "model delete", "node delete", "transcribe"}
 
 // Every command takes -o json, and is tried with it or known not to be.
 func TestEveryCommandIsTriedInJSON(t *testing.T) {

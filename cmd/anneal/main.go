@@ -72,7 +72,7 @@ func newRoot() *cobra.Command {
 		root.AddCommand(c)
 	}
 	for _, c := range []*cobra.Command{datasetCommand(), sftCommand(), dpoCommand(), rftCommand(), rlorCommand(), evaluatorCommand(),
-		deploymentCommand(), shapeCommand(), addonCommand(), modelCommand(), secretCommand(), keyCommand(), nodeCommand(), chatCommand(), completeCommand(), eventsCommand()} {
+		deploymentCommand(), shapeCommand(), addonCommand(), modelCommand(), secretCommand(), keyCommand(), nodeCommand(), chatCommand(), completeCommand(), transcribeCommand(), eventsCommand()} {
 		c.GroupID = "user"
 		root.AddCommand(c)
 	}

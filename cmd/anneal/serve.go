@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"anneal/api"
+	"anneal/blobs"
 	"anneal/domain"
 	"anneal/eventlog"
 	"anneal/schedulers"
@@ -29,6 +30,9 @@ type serveFlags struct {
 	maxUpload                 int64
 	maxModelFile              int64
 	maxModelFiles             int
+	maxAudio                  int64
+	maxListening              time.Duration
+	fetchPrivate              bool
 	answers                   eventlog.AnswerLimit
 	cluster                   string
 	currency                  string
@@ -87,6 +91,9 @@ func (flags *serveFlags) add(c *cobra.Command) {
 	f.Int64Var(&flags.maxUpload, "max-upload", 150_000_000, "most bytes of one uploaded dataset file")
 	f.Int64Var(&flags.maxModelFile, "max-model-file", 100<<30, "most bytes of one uploaded file of a model")
 	f.IntVar(&flags.maxModelFiles, "max-model-files", 500, "most files of one uploaded model")
+	f.Int64Var(&flags.maxAudio, "max-audio", 1_000_000_000, "most bytes of one recording")
+	f.DurationVar(&flags.maxListening, "max-listening", 2*time.Hour, "how long transcribing one recording may take")
+	f.BoolVar(&flags.fetchPrivate, "fetch-private", false, "also fetch recordings from URLs of this machine and of private networks, for whoever has a key")
 	f.IntVar(&flags.answers.Count, "max-kept-answers", eventlog.DefaultAnswerLimit.Count, "most answers kept for the idempotency keys of one account, each for 24 hours")
 	f.Int64Var(&flags.answers.Bytes, "max-kept-answer-bytes", eventlog.DefaultAnswerLimit.Bytes, "most bytes of them, after which no further key is taken")
 	f.StringVar(&flags.cluster, "cluster", api.DefaultCluster, "name of this installation, which deployments made here show")
@@ -116,6 +123,9 @@ func (f serveFlags) check() error {
 	}
 	if !domain.ValidID(f.cluster) {
 		return usageError{fmt.Errorf("--cluster %q %s", f.cluster, domain.IDRule)}
+	}
+	if f.maxAudio <= 0 || f.maxListening <= 0 || f.maxListening > blobs.TransientTime/2 {
+		return usageError{fmt.Errorf("--max-audio must be positive, and --max-listening more than 0 and at most %s", blobs.TransientTime/2)}
 	}
 	if f.jobDeadline < 0 {
 		return usageError{fmt.Errorf("--job-deadline must not be negative")}

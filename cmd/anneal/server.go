@@ -281,9 +281,10 @@ func (s *server) openAPI(ctx context.Context, listener net.Listener) error {
 	if err != nil {
 		return err
 	}
-	s.handler = api.New(api.Options{Prices: prices, Cluster: s.flags.cluster,
+	s.handler = api.New(api.Options{Prices: prices, Cluster: s.flags.cluster, Private: s.flags.fetchPrivate,
 		Log: s.events.Log(), World: s.world, Blobs: s.blobs, Sealer: sealer, Answers: answers, Uses: uses, Replicas: workers.Replicas{Conn: s.events.Desk()}, Scorer: s.code, Pepper: pepper,
-		Logger: s.logger, Limits: api.Limits{Upload: s.flags.maxUpload, ModelFile: s.flags.maxModelFile, ModelFiles: s.flags.maxModelFiles, Wake: s.flags.holdFor, ScaleToZero: s.flags.zeroFloor, JobTime: s.flags.jobDeadline},
+		Logger: s.logger, Limits: api.Limits{Upload: s.flags.maxUpload, ModelFile: s.flags.maxModelFile, ModelFiles: s.flags.maxModelFiles, Wake: s.flags.holdFor, ScaleToZero: s.flags.zeroFloor, JobTime: s.flags.jobDeadline,
+			Audio: s.flags.maxAudio, Transcription: s.flags.maxListening},
 	})
 	s.http = api.HTTP(ctx, s.handler, s.logger)
 	s.duties.add("http", func(context.Context) error {
