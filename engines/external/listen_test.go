@@ -169,6 +169,10 @@ func TestListenersRefuseByName(t *testing.T) {
 	for _, field := range []string{"language", "vad_model", "alignment_model", "diarize", "min_speakers", "max_speakers"} {
 		require.ErrorContains(t, err, field+": ")
 	}
+	for format, refused := range map[string]bool{domain.SpeechOpenAI: true, domain.SpeechFasterWhisper: true, domain.SpeechWhisperCPP: false} {
+		err := (&listener{dialect: dialects[format]}).Check(engines.TranscribeOptions{Translate: true, Words: true})
+		require.Equal(t, refused, err != nil, format)
+	}
 	whisper := &listener{dialect: dialects[domain.SpeechWhisperCPP]}
 	for _, list := range [][]float64{{0, 0.2}, {0, 0.2, 0.6, 1}, {1, 0.5, 0}, {0.2, 0.2}} {
 		require.ErrorContains(t, whisper.Check(engines.TranscribeOptions{Temperature: list}), "temperature: ", "%v", list)

@@ -176,6 +176,8 @@ func (l *listener) Check(o engines.TranscribeOptions) error {
 		"the model's speech settings name no model that tells speakers apart: leave it out, or use another model")
 	v.Require(!o.Diarize || o.MinSpeakers <= 1, "min_speakers", "the model's server cannot be told: leave it out")
 	v.Require(!o.Diarize || o.MaxSpeakers == 0, "max_speakers", "the model's server cannot be told: leave it out")
+	v.Require(!o.Translate || !o.Words && !o.Diarize || l.dialect.translation == "", "timestamp_granularities",
+		"the model's server tells no times of words of what it translates: ask for segments, or for transcribe")
 	if l.dialect.climbs {
 		v.Require(climb(o.Temperature) >= 0, "temperature", "must be one number, or rise in equal steps to 1.0: whisper.cpp's server knows no other lists")
 	}

@@ -20,11 +20,15 @@ import (
 // Options say how models listen. A zero field takes its default.
 type Options struct {
 	Dir   string // for sound that is listened to; default the system's temporary folder
-	Slots int    // programs that listen at once; default one for each processor
+	Slots int    // programs that listen at once; default one for each processor, and no more than mostSlots
 }
 
 // DebianModel is where the package pocketsphinx-en-us puts its model.
 const DebianModel = "/usr/share/pocketsphinx/model/en-us"
+
+// mostSlots programs of 115 MiB each fit into what a replica that listens is
+// given.
+const mostSlots = 4
 
 const (
 	batch   = "pocketsphinx_batch"
@@ -44,7 +48,7 @@ func New(o Options) (engines.Transcriber, error) {
 		return nil, err
 	}
 	o.Dir = cmp.Or(o.Dir, os.TempDir())
-	o.Slots = cmp.Or(o.Slots, runtime.GOMAXPROCS(0))
+	o.Slots = cmp.Or(o.Slots, min(runtime.GOMAXPROCS(0), mostSlots))
 	return transcriber{o, program}, nil
 }
 
