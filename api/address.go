@@ -10,7 +10,8 @@ import (
 // address finds the deployment that a model name of an inference request
 // means (spec/gaps.md section 7):
 //
-//	accounts/a/models/m                               a live deployment of it in the caller's account, or one into which it is loaded
+//	accounts/a/models/m                               a live deployment of it in the caller's account, unless it was made with
+//	                                                  disableAutoDeploy; or one into which it is loaded
 //	accounts/a/models/m#accounts/a/deployments/d      that deployment
 //	a/m, a/m#a/d                                      the same, short
 //	accounts/a/deployments/d                          the deployment itself
@@ -111,9 +112,13 @@ func (c *call) deploymentOf(model domain.Name) (target, error) {
 	if c.caller.operator() {
 		account = model.Account()
 	}
-	var best *projections.Row[domain.Deployment]
+	var best, apart *projections.Row[domain.Deployment]
 	for row := range c.snapshot().Deployments.In(account) {
 		if row.State.BaseModel != string(model) || !row.State.Live() {
+			continue
+		}
+		if row.State.DisableAutoDeploy {
+			apart = row
 			continue
 		}
 		if best == nil || row.State.ReadyReplicas() > best.State.ReadyReplicas() {
@@ -125,6 +130,9 @@ func (c *call) deploymentOf(model domain.Name) (target, error) {
 	}
 	if loaded, found := c.loadedSomewhere(account, model); found {
 		return loaded, nil
+	}
+	if apart != nil {
+		return target{}, missing("MODEL_NOT_DEPLOYED", "%s has no live deployment in accounts/%s but those made with disableAutoDeploy: ask %s#%s", model, account, model, apart.Name)
 	}
 	return target{}, missing("MODEL_NOT_DEPLOYED", "%s has no live deployment in accounts/%s: create one with POST /v1/accounts/%s/deployments", model, account, account)
 }

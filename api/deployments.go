@@ -15,6 +15,7 @@ type Deployment struct {
 	domain.DeploymentSpec
 	DirectRouteAPIKeys  []string      `json:"directRouteApiKeys,omitempty" api:"input" query:"-"`
 	SpeechFormat        string        `json:"speechFormat,omitempty" api:"output"`
+	DisableAutoDeploy   bool          `json:"disableAutoDeploy,omitempty" api:"output"`
 	CreateTime          *time.Time    `json:"createTime,omitempty" api:"output"`
 	UpdateTime          *time.Time    `json:"updateTime,omitempty" api:"output"`
 	DeleteTime          *time.Time    `json:"deleteTime,omitempty" api:"output"`
@@ -23,6 +24,7 @@ type Deployment struct {
 	Status              domain.Status `json:"status" api:"output"`
 	CreatedBy           string        `json:"createdBy,omitempty" api:"output"`
 	Cluster             string        `json:"cluster,omitempty" api:"output"`
+	DirectRouteHandle   string        `json:"directRouteHandle,omitempty" api:"output"`
 	DesiredReplicaCount int           `json:"desiredReplicaCount" api:"output"`
 	ReplicaCount        int           `json:"replicaCount" api:"output"`
 	ReplicaStats        ReplicaStats  `json:"replicaStats" api:"output"`
@@ -38,6 +40,7 @@ type Deployment struct {
 	shape         *projections.Row[versionState] // that the deployment is, or will be, made with
 	skipShape     bool                           // it need not be validated
 	unspeculative bool                           // speculation is off, whatever the shape says
+	apart         bool                           // the baseModel's name alone does not mean it
 	model         domain.ModelSize               // of the baseModel
 	listens       string                         // format of the baseModel, if it is a speech model
 	zeroFloor     time.Duration                  // shortest scaleToZeroWindow
@@ -69,7 +72,7 @@ var deployments = &resource[domain.Deployment, Deployment]{
 	render: renderDeployment,
 	ask:    askDeployment,
 	asks: []parameter{
-		{"disableAutoDeploy", boolValue, "Accepted, and without effect: a model is never deployed unasked."},
+		{"disableAutoDeploy", boolValue, "Whether requests for the model's name alone go past this deployment: MODEL#DEPLOYMENT and the deployment's own name still reach it."},
 		{"skipImageTagValidation", boolValue, "Accepted, and without effect: there are no image tags."},
 		{"skipShapeValidation", boolValue, "Whether a version of a shape that is not validated will do."},
 		{"disableSpeculativeDecoding", boolValue, "Whether to leave out speculation, whatever the shape says of it."},
@@ -81,7 +84,7 @@ var deployments = &resource[domain.Deployment, Deployment]{
 	prepare: prepareDeployment,
 	create: func(c *call, _ domain.Name, given *Deployment) domain.Command[domain.Deployment] {
 		spec := given.DeploymentSpec
-		spec.DirectRouteAPIKeys, spec.SpeechFormat = given.sealed, given.listens
+		spec.DirectRouteAPIKeys, spec.SpeechFormat, spec.DisableAutoDeploy = given.sealed, given.listens, given.apart
 		return domain.CreateDeployment{DeploymentSpec: spec, CreatedBy: string(c.caller.key), Cluster: c.Cluster, Model: given.model, ZeroFloor: given.zeroFloor, Accelerator: given.fleet}
 	},
 	update: func(old domain.Deployment, merged, given *Deployment, changed mask) (domain.Command[domain.Deployment], error) {
@@ -89,7 +92,7 @@ var deployments = &resource[domain.Deployment, Deployment]{
 		if err != nil {
 			return nil, err
 		}
-		spec.DirectRouteAPIKeys, spec.SpeechFormat = old.DirectRouteAPIKeys, old.SpeechFormat
+		spec.DirectRouteAPIKeys, spec.SpeechFormat, spec.DisableAutoDeploy = old.DirectRouteAPIKeys, old.SpeechFormat, old.DisableAutoDeploy
 		if changed.has("directRouteApiKeys") {
 			spec.DirectRouteAPIKeys = given.sealed
 		}
@@ -124,6 +127,7 @@ func renderDeployment(v *projections.View, row *projections.Row[domain.Deploymen
 		DeleteTime: d.DeleteTime, PurgeTime: d.PurgeTime, State: d.State, Status: d.Status, CreatedBy: d.CreatedBy, Cluster: d.Cluster,
 		DesiredReplicaCount: d.DesiredReplicas, Region: regionOf(d.Placement)}
 	out.DeploymentSpec.DirectRouteAPIKeys, out.SpeechFormat, out.HotLoad = nil, d.SpeechFormat, shownHotLoad(d)
+	out.DisableAutoDeploy = d.DisableAutoDeploy
 	if v != nil && d.EnableAddons {
 		out.NumPeftDeviceCached = new(int)
 		for addon := range addonsOf(v, row.Name) {
@@ -184,11 +188,10 @@ func regionOf(p *domain.Placement) string {
 	return "REGION_UNSPECIFIED"
 }
 
-// askDeployment reads the query parameters of a create. What they turn off is
-// off already, but for speculation.
+// askDeployment reads the query parameters of a create.
 func askDeployment(p *params, given *Deployment) {
-	p.flag("disableAutoDeploy")
-	p.flag("skipImageTagValidation")
+	p.flag("skipImageTagValidation") // there are no image tags
+	given.apart = p.flag("disableAutoDeploy")
 	given.skipShape, given.unspeculative = p.flag("skipShapeValidation"), p.flag("disableSpeculativeDecoding")
 	given.silence()
 }

@@ -32,7 +32,7 @@ func inferenceModels(c *call) (any, error) {
 	}
 	deployed := map[string]bool{}
 	for row := range c.snapshot().Deployments.In(c.account) {
-		if row.State.Live() {
+		if row.State.Live() && !row.State.DisableAutoDeploy {
 			deployed[row.State.BaseModel] = true
 		}
 	}

@@ -71,6 +71,8 @@ func TestProgressOutlivesTheProcess(t *testing.T) {
 		Metrics: map[string]float64{"reward/mean": 0.5, engines.RolloutsExpected: 32, engines.RolloutsDone: 24, engines.RolloutsFailed: 2, engines.RolloutRows: 6, engines.RolloutTokens: 999, engines.RolloutCached: 7}}}))
 	s.world.Pulse().Forget(name)
 	p := progress()
+	stats := s.ok("GET", "/v1/"+string(name), "").json(t)["outputStats"].(string)
+	require.JSONEq(t, `{"reward/mean": 0.5, "rollout/expected": 32, "rollout/done": 24, "rollout/failed": 2, "rollout/rows": 6, "rollout/tokens": 999, "rollout/cached_tokens": 7}`, stats)
 	delete(p, "metrics")
 	require.Equal(t, map[string]any{"percent": 100.0, "epoch": 1.0, "step": 8.0, "steps": 8.0, "totalInputRequests": 32.0, "totalProcessedRequests": 24.0,
 		"successfullyProcessedRequests": 22.0, "failedRequests": 2.0, "outputRows": 6.0, "inputTokens": "400", "outputTokens": "999", "cachedInputTokenCount": "7"}, p)

@@ -263,6 +263,9 @@ var fieldTexts = map[string]string{
 	"rolloutDeploymentName":                     "The deployment that gets the weights.",
 	"hotLoadDeploymentId":                       "The ID of the deployment whose bucket gets the checkpoints.",
 	"directRouteHandle":                         "How it is reached without the gateway.",
+	"Deployment.directRouteHandle":              "How it is reached without the gateway; absent, since there is no direct route yet.",
+	"outputStats":                               "The newest figures of the model's answers and of their scores, reward/… and rollout/…, as the text of a JSON object; absent before there are any.",
+	"trainerLogsSignedUrl":                      "Where the trainer's log can be read; absent, since no account has trainer log reading.",
 
 	// shapes
 	"deploymentShape": "The deployment shape, or one of its versions.",
@@ -287,7 +290,7 @@ var fieldTexts = map[string]string{
 	"createDeploymentRequest":                      "The create of the deployment.",
 	"deployment":                                   "The deployment that is to be made.",
 	"deploymentId":                                 "The ID that it is to have.",
-	"disableAutoDeploy":                            "Accepted, and without effect: a model is never deployed unasked.",
+	"disableAutoDeploy":                            "Whether requests for the model's name alone go past the deployment: MODEL#DEPLOYMENT and the deployment's own name still reach it.",
 	"validateOnly":                                 "Whether nothing is to be created.",
 	"skipShapeValidation":                          "Whether a version of a shape that is not validated will do.",
 	"skipImageTagValidation":                       "Accepted, and without effect: there are no image tags.",

@@ -173,11 +173,35 @@ func TestRulesOfCreateDeployment(t *testing.T) {
 		require.Equal(t, http.StatusNotFound, s.call(http.MethodGet, path+"/imagined", "admin", "").status)
 		s.ok(http.MethodPost, path+"?deploymentId=imagined", shaped("text")) // nor is the ID taken
 	})
-	t.Run("2 a deployment serves the model that it is made with", func(t *testing.T) {
-		for _, query := range []string{"&disableAutoDeploy=true", ""} {
-			a := s.ok(http.MethodPost, path+"?validateOnly=true"+query, shaped("text")).json(t)
-			require.Equal(t, "accounts/acme/models/base", a["baseModel"])
+	t.Run("2 a model's name means its deployment, unless disableAutoDeploy turned that off", func(t *testing.T) {
+		ask := func(model string) answer {
+			return s.call(http.MethodPost, "/inference/v1/completions", "inference", fmt.Sprintf(`{"model": %q, "prompt": "one", "max_tokens": 1}`, model))
 		}
+		deployed := func() (all []string) {
+			for _, one := range s.call(http.MethodGet, "/inference/v1/models", "inference", "").json(t)["data"].([]any) {
+				if m := one.(map[string]any); m["deployed"].(bool) {
+					all = append(all, m["id"].(string))
+				}
+			}
+			return all
+		}
+		const model, apart = "accounts/acme/models/qwen", "accounts/acme/deployments/apart"
+		a := s.ok(http.MethodPost, path+"?deploymentId=apart&disableAutoDeploy=true", `{"baseModel": "`+model+`"}`).json(t)
+		require.Equal(t, true, a["disableAutoDeploy"])
+		s.ok(http.MethodPatch, "/v1/"+apart, `{"description": "changed"}`)
+		s.serve(apart)
+		require.NotContains(t, deployed(), model)
+		refused := ask(model)
+		require.Equal(t, http.StatusNotFound, refused.status, "%s", refused.body)
+		require.Contains(t, string(refused.body), "ask "+model+"#"+apart)
+		for _, named := range []string{apart, model + "#" + apart} {
+			require.Equal(t, http.StatusOK, ask(named).status, named)
+		}
+		a = s.ok(http.MethodPost, path+"?deploymentId=by-default", `{"baseModel": "`+model+`"}`).json(t)
+		require.NotContains(t, a, "disableAutoDeploy")
+		s.serve("accounts/acme/deployments/by-default")
+		require.Contains(t, deployed(), model)
+		require.Equal(t, http.StatusOK, ask(model).status)
 	})
 	t.Run("3 disableSpeculativeDecoding takes speculation out", func(t *testing.T) {
 		a := s.ok(http.MethodPost, path+"?validateOnly=true", shaped("draft")).json(t)

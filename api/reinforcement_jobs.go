@@ -1,6 +1,9 @@
 package api
 
 import (
+	"encoding/json"
+	"strings"
+
 	"anneal/domain"
 	"anneal/projections"
 )
@@ -12,7 +15,9 @@ type ReinforcementJob struct {
 	TrainingConfig TrainingConfig `json:"trainingConfig"`
 	TrackerConfig  *TrackerConfig `json:"trackerConfig,omitempty"`
 	JobReport
-	EvaluatorRevision int `json:"evaluatorRevision,omitempty" api:"output"` // that it began with, and keeps
+	EvaluatorRevision int    `json:"evaluatorRevision,omitempty" api:"output"` // that it began with, and keeps
+	OutputStats       string `json:"outputStats,omitempty" api:"output"`
+	TrainerLogs       string `json:"trainerLogsSignedUrl,omitempty" api:"output"`
 }
 
 var reinforcementJobs = &resource[domain.ReinforcementJob, ReinforcementJob]{
@@ -24,6 +29,7 @@ var reinforcementJobs = &resource[domain.ReinforcementJob, ReinforcementJob]{
 		j := &row.State
 		*out = ReinforcementJob{Name: string(row.Name), ReinforcementSpec: j.ReinforcementSpec, TrainingConfig: shownTraining(j.ReinforcementSpec.TrainingConfig),
 			TrackerConfig: shownTracker(j.ReinforcementSpec.TrackerConfig), JobReport: reportOf(v, row, &j.JobLife), EvaluatorRevision: j.EvaluatorRevision}
+		out.OutputStats = outputStats(out.JobProgress)
 	},
 	prepare: prepareReinforcementJob,
 	create: func(c *call, name domain.Name, given *ReinforcementJob) domain.Command[domain.ReinforcementJob] {
@@ -35,6 +41,24 @@ var reinforcementJobs = &resource[domain.ReinforcementJob, ReinforcementJob]{
 	reply:  func(_ *call, given, out *ReinforcementJob) { out.TrackerConfig.withKeyOf(given.TrackerConfig) },
 	remove: removeJob[domain.ReinforcementJob](domain.ReinforcementJobs),
 	after:  shredTracker(func(j domain.ReinforcementJob) *domain.TrackerConfig { return j.ReinforcementSpec.TrackerConfig }),
+}
+
+// outputStats are the newest figures of a job's answers and their scores, as
+// the text of a JSON object.
+func outputStats(p *JobProgress) string {
+	stats := map[string]float64{}
+	if p != nil {
+		for name, value := range p.Metrics {
+			if strings.HasPrefix(name, "reward/") || strings.HasPrefix(name, "rollout/") {
+				stats[name] = value
+			}
+		}
+	}
+	if len(stats) == 0 {
+		return ""
+	}
+	text, _ := json.Marshal(stats) // figures of metrics are finite
+	return string(text)
 }
 
 func prepareReinforcementJob(c *call, name domain.Name, given *ReinforcementJob, _ map[string]string, v *domain.Violations) error {

@@ -11,6 +11,7 @@ type SupervisedJob struct {
 	domain.SupervisedSpec
 	TrackerConfig *TrackerConfig `json:"trackerConfig,omitempty"`
 	EstimatedCost *domain.Money  `json:"estimatedCost,omitempty" api:"output"`
+	TrainerLogs   string         `json:"trainerLogsSignedUrl,omitempty" api:"output"`
 	JobReport
 }
 

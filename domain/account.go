@@ -1,6 +1,9 @@
 package domain
 
-import "time"
+import (
+	"slices"
+	"time"
+)
 
 // An account owns every other resource. Its operator creates and suspends it.
 //
@@ -103,8 +106,7 @@ type SuspendAccount struct {
 
 func (c SuspendAccount) Decide(a Account, _ time.Time) (Event[Account], error) {
 	var v Violations
-	v.Require(c.SuspendState != "" && c.SuspendState != Unsuspended, "suspendState", "must be one of %s", join(SuspendStates))
-	oneOf(&v, "suspendState", c.SuspendState, SuspendStates...)
+	v.Require(slices.Contains(SuspendStates, c.SuspendState), "suspendState", "must be one of %s", join(SuspendStates))
 	v.Require(len([]rune(c.Reason)) <= MaxDescription, "reason", "must have at most %d characters", MaxDescription)
 	switch err := v.Err(); {
 	case !a.Exists():

@@ -100,6 +100,7 @@ func (c UpdateDeployment) Decide(d Deployment, now time.Time) (Event[Deployment]
 	var v Violations
 	v.Require(c.BaseModel == d.BaseModel, "baseModel", "cannot change: create another deployment")
 	v.Require(c.SpeechFormat == d.SpeechFormat, "speechFormat", "cannot change: it is the baseModel's")
+	v.Require(c.DisableAutoDeploy == d.DisableAutoDeploy, "disableAutoDeploy", "cannot change after creation")
 	v.Require(sameJSON(spec.Placement, d.Placement), "placement", "cannot change after creation")
 	if spec.ExpireTime != nil && (d.ExpireTime == nil || !spec.ExpireTime.Equal(*d.ExpireTime)) {
 		inFuture(&v, "expireTime", spec.ExpireTime, now)

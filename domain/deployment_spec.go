@@ -53,7 +53,8 @@ type DeploymentSpec struct {
 	ActiveModelVersion              string             `json:"activeModelVersion,omitempty"`
 	TargetModelVersion              string             `json:"targetModelVersion,omitempty"`
 	PricingPlanID                   string             `json:"pricingPlanId,omitempty"`
-	SpeechFormat                    string             `json:"speechFormat,omitempty"` // of its model, as it was when the deployment was created; "" of one that answers with text
+	SpeechFormat                    string             `json:"speechFormat,omitempty"`      // of its model, as it was when the deployment was created; "" of one that answers with text
+	DisableAutoDeploy               bool               `json:"disableAutoDeploy,omitempty"` // since its creation: the baseModel's name alone does not mean it
 }
 
 func (s DeploymentSpec) check() error {

@@ -43,11 +43,24 @@ func decide[S domain.State](t *testing.T, kind *domain.Kind[S], table []decision
 				require.Error(t, err)
 				require.Equal(t, line.fault, reasonOf(err), err.Error())
 				require.Contains(t, err.Error(), line.says)
+				toldOnce(t, err)
 				return
 			}
 			require.NoError(t, err)
 			require.Equal(t, line.then, event)
 		})
+	}
+}
+
+// toldOnce: no violation is in one refusal twice.
+func toldOnce(t *testing.T, err error) {
+	t.Helper()
+	var fault *domain.Fault
+	require.ErrorAs(t, err, &fault)
+	seen := map[domain.Violation]bool{}
+	for _, v := range fault.Violations {
+		require.False(t, seen[v], "%s is told twice", v)
+		seen[v] = true
 	}
 }
 

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"anneal/domain"
 )
@@ -48,7 +49,7 @@ func deploymentCreate() *cobra.Command {
 			return client.showDeployment(c, item, watch)
 		}}
 	c.Flags().StringVar(&model, "model", "", "model to serve")
-	settings.add(c)
+	settings.add(c, 1)
 	c.Flags().BoolVar(&skipShape, "skip-shape-validation", false, "take a version of the shape that is not validated, too")
 	c.Flags().BoolVarP(&watch, "watch", "w", false, "wait until it is READY")
 	return c
@@ -78,7 +79,8 @@ func deploymentUpdate() *cobra.Command {
 			}
 			return client.showDeployment(c, item, watch)
 		}}
-	settings.add(c)
+	settings.add(c, 0)
+	c.Flags().VisitAll(func(f *pflag.Flag) { f.Usage, _, _ = strings.Cut(f.Usage, " (default") }) // what is not named stays
 	c.Flags().BoolVarP(&watch, "watch", "w", false, "wait until it is READY again")
 	return c
 }
@@ -117,13 +119,15 @@ type deploymentFlags struct {
 	scaling                                        scalingFlags
 }
 
-func (d *deploymentFlags) add(c *cobra.Command) {
+// add gives a command the flags; least is how many replicas are kept where
+// nothing is said.
+func (d *deploymentFlags) add(c *cobra.Command, least int) {
 	f := c.Flags()
 	f.StringVar(&d.shape, "shape", "", "shape whose settings it takes, or VERSION of one as SHAPE/versions/VERSION: see anneal shape match")
 	f.StringVar(&d.precision, "precision", "", "precision of the weights, such as FP8")
 	f.StringVar(&d.displayName, "display-name", "", "a name for people")
-	f.IntVar(&d.least, "min-replicas", 1, "replicas kept at all times; 0 lets it sleep until it is asked")
-	f.IntVar(&d.most, "max-replicas", 1, "most replicas")
+	f.IntVar(&d.least, "min-replicas", least, "replicas kept at all times; 0 lets it sleep until it is asked")
+	f.IntVar(&d.most, "max-replicas", 0, "most replicas (default: --min-replicas, and at least 1)")
 	f.StringVar(&d.acceleratorType, "accelerator-type", "", "type of device, such as VENDOR_A_H100_80GB")
 	f.IntVar(&d.accelerators, "accelerator-count", 0, "devices for each replica (default: what the model needs)")
 	f.BoolVar(&d.skipSize, "skip-size-validation", false, "take the devices that are named even if the model seems too large for them")
@@ -162,6 +166,7 @@ func (s *scalingFlags) add(c *cobra.Command) {
 	f.DurationVar(&s.down, "scale-down-window", 0, "how long it must ask for fewer (default 10m)")
 	f.DurationVar(&s.zero, "scale-to-zero-window", 0, "how long nothing must be asked before it sleeps, with --min-replicas 0 (default 1h)")
 	f.StringToStringVar(&s.targets, "load-target", nil, "NAME=NUMBER of one replica's load, repeatable: "+strings.Join(domain.LoadTargets, ", ")+" (default default=0.8)")
+	f.Lookup("load-target").DefValue = "" // an empty map is no default to show
 }
 
 // fill adds the policy to a deployment's body, if there is one.
