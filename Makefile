@@ -37,8 +37,9 @@ bench: ## measure against the limits of this machine, in one run; BENCHMARKS.md 
 	go test -run '^$$' -bench 'Rebuild|List|Get' ./projections
 	go test -run '^$$' -bench 'Lists' -benchtime 100x ./api
 	go test -run '^$$' -bench 'CreateOverHTTP' -benchtime 20x ./api
-	go test -run '^$$' -bench 'Gemm' ./engines/embedded/kernel
+	go test -run '^$$' -bench 'Gemm|Row' ./engines/embedded/kernel
 	go test -run '^$$' -bench . ./engines/embedded/serve ./engines/embedded/train
+	go test -run '^$$' -bench 'Gateway' -benchtime 200x ./cmd/anneal
 	go test -run '^$$' -bench Listen -benchtime 1x ./engines/sphinx
 
 crash: ## kill the control plane 100 times at random points
