@@ -72,7 +72,8 @@ type TrainSettings struct {
 	MaxContextLength          int      `json:"maxContextLength"` // 0 is the model's window
 	EarlyStop                 bool     `json:"earlyStop"`
 	EvalAutoCarveout          bool     `json:"evalAutoCarveout"`
-	CheckpointSteps           int      `json:"checkpointSteps"` // steps between checkpoints; 0 = engine's default
+	CheckpointSteps           int      `json:"checkpointSteps"`         // steps between checkpoints; 0 = engine's default
+	JinjaTemplate             string   `json:"jinjaTemplate,omitempty"` // by which chats are rendered; "" is the model's own
 
 	RewardWeights map[string]float64 `json:"rewardWeights,omitempty"` // of RLOR, by the rewards' names; none = each weighs 1
 	Loss          *domain.LossConfig `json:"loss,omitempty"`          // of all methods but Supervised, with its defaults

@@ -116,7 +116,7 @@ func settingsOf(c domain.TrainingConfig) engines.TrainSettings {
 	s := engines.TrainSettings{
 		Epochs: c.Epochs, LearningRate: c.LearningRate, BatchSizeTokens: c.BatchSize, BatchSizeSamples: c.BatchSizeSamples,
 		GradientAccumulationSteps: c.GradientAccumulationSteps, LearningRateWarmupSteps: c.LearningRateWarmupSteps,
-		OptimizerWeightDecay: c.OptimizerWeightDecay, MaxContextLength: c.MaxContextLength,
+		OptimizerWeightDecay: c.OptimizerWeightDecay, MaxContextLength: c.MaxContextLength, JinjaTemplate: c.JinjaTemplate,
 	}
 	if c.LoraRank != nil {
 		s.LoraRank = *c.LoraRank

@@ -94,6 +94,9 @@ var prefixes = []string{"PYTHON", "TORCH", "CUDA_", "NVIDIA_", "NCCL_", "HF_HOME
 
 // Train implements engines.Trainer.
 func (t trainer) Train(ctx context.Context, order engines.TrainOrder, watch engines.TrainWatcher) (engines.TrainResult, error) {
+	if order.Settings.JinjaTemplate != "" {
+		return engines.TrainResult{}, domain.Faultf(domain.FailedPrecondition, "jinjaTemplate: the PyTorch trainer renders chats by the model's own template: put yours into the model, or leave it out")
+	}
 	own, err := os.MkdirTemp("", "anneal-torch-*") // the path of a socket must be short
 	if err != nil {
 		return engines.TrainResult{}, err

@@ -53,6 +53,27 @@ type Template struct {
 // "default" and "tool_use". It is nil when there is none. A template that
 // cannot be read is a FailedPrecondition fault.
 func Load(dir string, tokens *tokenizer.Tokenizer) (*Template, error) {
+	own, err := Source(dir)
+	if err != nil {
+		return nil, err
+	}
+	return With(own, dir, tokens)
+}
+
+// Source is the text of a directory's chat_template.jinja; "" is none.
+func Source(dir string) (string, error) {
+	own, err := read(filepath.Join(dir, templateFile))
+	return string(own), err
+}
+
+// Save writes a template's text to a directory, where Load finds it.
+func Save(dir, source string) error {
+	return os.WriteFile(filepath.Join(dir, templateFile), []byte(source), 0o644)
+}
+
+// With is a model's template when its text is given; "" is that of the model's
+// tokenizer_config.json.
+func With(source, dir string, tokens *tokenizer.Tokenizer) (*Template, error) {
 	data, err := read(filepath.Join(dir, configFile))
 	if err != nil {
 		return nil, err
@@ -66,11 +87,6 @@ func Load(dir string, tokens *tokenizer.Tokenizer) (*Template, error) {
 			return nil, domain.Faultf(domain.FailedPrecondition, "%s is not a tokenizer's configuration: %v", configFile, err)
 		}
 	}
-	own, err := read(filepath.Join(dir, templateFile))
-	if err != nil {
-		return nil, err
-	}
-	source := string(own)
 	if source == "" {
 		source = chosen(c.Template)
 	}

@@ -83,7 +83,7 @@ func (c completer) Load(ctx context.Context, files engines.ModelFiles) (engines.
 		return nil, err
 	}
 	// A template that cannot be read keeps nobody from asking with prompts.
-	template, noChat := chat.Load(files.Dir, tokens)
+	template, noChat := templateOf(files, tokens)
 	ends, err := endTokens(files.Dir, weights.Config, tokens)
 	if err != nil {
 		return nil, err
@@ -126,6 +126,16 @@ func (o Options) within(weights *llama.Reader, memory int64) (Options, error) {
 		o.CacheBytes = min(room, o.mostCache)
 	}
 	return o, weights.Fits(o.CacheBytes)
+}
+
+// templateOf is the template that an adapter was trained by, else its base's.
+func templateOf(files engines.ModelFiles, tokens *tokenizer.Tokenizer) (*chat.Template, error) {
+	if files.AdapterDir != "" {
+		if source, err := chat.Source(files.AdapterDir); source != "" || err != nil {
+			return chat.With(source, files.Dir, tokens)
+		}
+	}
+	return chat.Load(files.Dir, tokens)
 }
 
 // endTokens are those that end an answer: what generation_config.json says,

@@ -9,6 +9,7 @@ import (
 	"sync"
 
 	"anneal/domain"
+	"anneal/engines/embedded/chat"
 	"anneal/engines/embedded/llama"
 	"anneal/engines/embedded/tokenizer"
 )
@@ -45,6 +46,9 @@ func (m *model) LoadWeights(ctx context.Context, id, dir string) error {
 		return err
 	}
 	other.template, other.noChat, other.guess, other.hash = m.template, m.noChat, m.guess, weights.Hash()
+	if source, err := chat.Source(dir); source != "" || err != nil {
+		other.template, other.noChat = chat.With(source, dir, m.tokenizer)
+	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	switch {

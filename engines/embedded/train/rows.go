@@ -47,6 +47,7 @@ type reader struct {
 	tokens   *tokenizer.Tokenizer
 	template *chat.Template // nil when the model came without
 	noChat   error          // why its template cannot be read
+	given    bool           // the template is the job's, not the model's own
 	window   int            // most tokens of a sample
 	vocab    int
 	weights  map[string]float64      // of metrics
@@ -207,7 +208,7 @@ func (r *reader) conversation(messages []message) ([]int, []bool, error) {
 // rendered is a conversation as the model's template writes it.
 func (r *reader) rendered(turns []tokenizer.Message) ([]int, []bool, error) {
 	switch {
-	case r.tokens.Chats() || r.template == nil && r.noChat == nil:
+	case !r.given && (r.tokens.Chats() || r.template == nil && r.noChat == nil):
 		return r.tokens.Chat(turns)
 	case r.noChat != nil:
 		return nil, nil, r.noChat

@@ -164,7 +164,7 @@ func (j *job) read(vocab int) (train, held *reader, err error) {
 // reader reads rows as the method needs them.
 func (j *job) reader(vocab int) *reader {
 	r := newReader(j.tokens, j.settings.MaxContextLength, vocab)
-	r.template, r.noChat = chat.Load(j.order.BaseDir, j.tokens) // rows without messages need none
+	r.template, r.given, r.noChat = j.template() // rows without messages need none
 	r.weights = j.settings.RewardWeights
 	switch j.order.Method {
 	case engines.DPO:
@@ -175,6 +175,30 @@ func (j *job) reader(vocab int) *reader {
 		r.take = r.prompt
 	}
 	return r
+}
+
+// template is the job's chat template, else that of the adapter that it goes on
+// from, else the model's own. given tells that it is not the model's own.
+func (j *job) template() (t *chat.Template, given bool, err error) {
+	source, err := j.givenTemplate()
+	if err != nil {
+		return nil, false, err
+	}
+	if source == "" {
+		t, err = chat.Load(j.order.BaseDir, j.tokens)
+		return t, false, err
+	}
+	if t, err = chat.With(source, j.order.BaseDir, j.tokens); err != nil {
+		err = domain.Faultf(domain.InvalidArgument, "jinjaTemplate: %v: correct it, or leave it out for the model's own", err)
+	}
+	return t, true, err
+}
+
+func (j *job) givenTemplate() (string, error) {
+	if j.settings.JinjaTemplate != "" || j.order.AdapterDir == "" {
+		return j.settings.JinjaTemplate, nil
+	}
+	return chat.Source(j.order.AdapterDir)
 }
 
 // build prepares what is trained: a new adapter, one to continue from, or all
@@ -359,10 +383,20 @@ func (j *job) writeModel(dir string, best bool) error {
 		defer copy(net.Trained(), last)
 	}
 	if net.Adapter != nil {
-		return net.Adapter.Save(dir, j.loop.Dropout)
+		return errors.Join(net.Adapter.Save(dir, j.loop.Dropout), j.saveTemplate(dir))
 	}
 	if err := net.Weights.Save(dir); err != nil {
 		return err
 	}
-	return copyCompanions(dir, j.order.BaseDir)
+	return errors.Join(copyCompanions(dir, j.order.BaseDir), j.saveTemplate(dir))
+}
+
+// saveTemplate leaves the template with a model that was not trained by its
+// base's, for those who serve it.
+func (j *job) saveTemplate(dir string) error {
+	source, err := j.givenTemplate()
+	if err != nil || source == "" {
+		return err
+	}
+	return chat.Save(dir, source)
 }
