@@ -15,6 +15,7 @@ import (
 //	accounts/a/models/m#accounts/a/deployments/d      that deployment
 //	a/m, a/m#a/d                                      the same, short
 //	accounts/a/deployments/d                          the deployment itself
+//	speech-v3                                         the deployment that the operator bound to that name
 func (c *call) address(model string) (target, error) {
 	left, right, pinned := strings.Cut(model, "#")
 	if name, ok := domain.ParseName(left, domain.Deployments.Collection); ok && !pinned {
@@ -23,6 +24,9 @@ func (c *call) address(model string) (target, error) {
 			return target{}, err
 		}
 		return c.unnamed(row, ofDeployment), nil
+	}
+	if domain.ValidID(model) {
+		return c.byAlias(model)
 	}
 	wanted, ok := longName(left, domain.Models.Collection)
 	if !ok {

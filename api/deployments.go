@@ -43,6 +43,7 @@ type Deployment struct {
 	apart         bool                           // the baseModel's name alone does not mean it
 	model         domain.ModelSize               // of the baseModel
 	listens       string                         // format of the baseModel, if it is a speech model
+	operator      bool                           // asks
 	zeroFloor     time.Duration                  // shortest scaleToZeroWindow
 	fleet         string                         // accelerator that is taken where none is named
 }
@@ -85,7 +86,7 @@ var deployments = &resource[domain.Deployment, Deployment]{
 	create: func(c *call, _ domain.Name, given *Deployment) domain.Command[domain.Deployment] {
 		spec := given.DeploymentSpec
 		spec.DirectRouteAPIKeys, spec.SpeechFormat, spec.DisableAutoDeploy = given.sealed, given.listens, given.apart
-		return domain.CreateDeployment{DeploymentSpec: spec, CreatedBy: string(c.caller.key), Cluster: c.Cluster, Model: given.model, ZeroFloor: given.zeroFloor, Accelerator: given.fleet}
+		return domain.CreateDeployment{DeploymentSpec: spec, CreatedBy: string(c.caller.key), Cluster: c.Cluster, Model: given.model, ZeroFloor: given.zeroFloor, Accelerator: given.fleet, Operator: given.operator}
 	},
 	update: func(old domain.Deployment, merged, given *Deployment, changed mask) (domain.Command[domain.Deployment], error) {
 		spec, err := reshaped(merged.DeploymentSpec, given, changed)
@@ -96,7 +97,7 @@ var deployments = &resource[domain.Deployment, Deployment]{
 		if changed.has("directRouteApiKeys") {
 			spec.DirectRouteAPIKeys = given.sealed
 		}
-		return domain.UpdateDeployment{DeploymentSpec: spec, Model: given.model, ZeroFloor: given.zeroFloor, Accelerator: given.fleet}, nil
+		return domain.UpdateDeployment{DeploymentSpec: spec, Model: given.model, ZeroFloor: given.zeroFloor, Accelerator: given.fleet, Operator: given.operator}, nil
 	},
 	sealed: func(d domain.Deployment) []domain.Sealed { return d.DirectRouteAPIKeys },
 	reply: func(c *call, given, out *Deployment) {
@@ -209,6 +210,7 @@ func prepareDeployment(c *call, name domain.Name, given *Deployment, _ map[strin
 	}
 	c.wantShape(v, name, given)
 	c.sizeUp(v, name, given)
+	c.wantAliases(v, name, given.Aliases)
 	c.wantModel(v, "baseModel", given.BaseModel, "")
 	c.wantModel(v, "draftModel", given.Drafter(), "")
 	v.Require(c.speechFormat(given.Drafter()) == "", "draftModel", "names a speech model, which drafts no text: name one that answers with text")
@@ -241,7 +243,7 @@ func (c *call) sizeUp(v *domain.Violations, name domain.Name, given *Deployment)
 		model = row.State.BaseModel
 	}
 	given.model, given.zeroFloor, given.fleet = c.sizeOf(model), c.Limits.ScaleToZero, domain.FleetAccelerator(c.snapshot().Fleet())
-	given.listens = c.speechFormat(model)
+	given.listens, given.operator = c.speechFormat(model), c.caller.operator()
 	if given.DeploymentTemplate != "" {
 		row, ok := c.snapshot().Accounts.Get(domain.NewName(c.account, "accounts", c.account))
 		v.Require(ok && row.State.AccountType == domain.Enterprise, "deploymentTemplate", "is for accounts of type %s: leave it out, and give the settings themselves", domain.Enterprise)
@@ -315,6 +317,10 @@ func undeleteDeployment(c *call, row *projections.Row[domain.Deployment]) (any, 
 		f := domain.Faultf(domain.FailedPrecondition, "its baseModel, %s, is no longer there: create another deployment", row.State.BaseModel)
 		f.Reason = "MODEL_GONE"
 		return nil, f
+	}
+	var v domain.Violations
+	if c.wantAliases(&v, row.Name, row.State.Aliases); len(v) > 0 {
+		return nil, domain.Faultf(domain.FailedPrecondition, "it cannot come back: %s", v.Err())
 	}
 	if err := c.do(domain.Intend(domain.Deployments, row.Name, domain.Command[domain.Deployment](domain.UndeleteDeployment{}))); err != nil {
 		return nil, err

@@ -99,6 +99,9 @@ func (c *call) infer(q *inferenceRequest, shape form, idPrefix string) (any, err
 	if err != nil {
 		return nil, err
 	}
+	if err := to.mustAnswer(); err != nil {
+		return nil, err
+	}
 	q.settings.Addon = to.addon
 	if err := c.mayWork(to.Name.Account()); err != nil { // the operator asks in other accounts
 		return nil, err

@@ -207,7 +207,7 @@ func (s *stage) deploy(id string, n int, edit ...func(*domain.DeploymentSpec)) d
 	for _, f := range edit {
 		f(&spec)
 	}
-	s.deployment(name, domain.CreateDeployment{DeploymentSpec: spec})
+	s.deployment(name, domain.CreateDeployment{DeploymentSpec: spec, Operator: true})
 	for range n {
 		id := mustRow(s, name).NextReplica()
 		s.deployment(name, domain.PlaceReplica{ID: id, Node: "accounts/system/nodes/n1", Generation: 1})

@@ -25,7 +25,7 @@ type inferenceModelList struct {
 }
 
 // inferenceModels lists the READY models that the caller may use: its own and
-// public ones.
+// public ones, and the names that the operator has bound to deployments.
 func inferenceModels(c *call) (any, error) {
 	if err := c.params().err(); err != nil {
 		return nil, err
@@ -45,6 +45,15 @@ func inferenceModels(c *call) (any, error) {
 	for row := range c.snapshot().Models.All() {
 		if row.State.State == domain.ModelReady && (row.State.Public || row.Name.Account() == c.account) {
 			list = append(list, shownToInference(row, deployed[string(row.Name)]))
+		}
+	}
+	for row := range c.snapshot().Deployments.All() {
+		if model, ok := c.snapshot().Models.Get(domain.Name(row.State.BaseModel)); ok && row.State.Live() {
+			for _, alias := range row.State.Aliases {
+				shown := shownToInference(model, true)
+				shown.ID, shown.Created, shown.OwnedBy = alias, row.CreateTime.Unix(), domain.System
+				list = append(list, shown)
+			}
 		}
 	}
 	slices.SortStableFunc(list, func(a, b inferenceModel) int { return cmp.Compare(rank(b), rank(a)) })

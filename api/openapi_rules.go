@@ -47,6 +47,9 @@ var fieldRules = map[string]rule{
 	"Model.state": oneOf("STATE_UNSPECIFIED", domain.ModelUploading, domain.ModelReady),
 	"kind":        oneOf(domain.ModelKinds...),
 
+	"SpeechSettings.format": oneOf(domain.SpeechFormats...),
+	"speechFormat":          oneOf(domain.SpeechFormats...),
+
 	"Model.precision": oneOf(domain.StoredPrecisions...),
 
 	"SupervisedJob.state":       oneOf(jobStates...),

@@ -62,6 +62,7 @@ var fieldTexts = map[string]string{
 	"vadModels":             "What its server calls the models that find where somebody speaks, by the names that requests use: silero, speechx-pyannet.",
 	"alignmentModels":       "What its server calls the models that align words with the sound, by the names that requests use: mms_fa, tdnn_ffn.",
 	"diarizationModel":      "What its server calls the model that tells speakers apart.",
+	"aliases":               "Names under which the keys of every account may ask the deployment, such as speech-v3. Only the operator may change them.",
 	"speechFormat":          "Of a deployment of a speech model: that model's format.",
 	"baseModel":             "The name of the model to begin with, such as accounts/default/models/anneal-base.",
 	"Model.baseModel":       "Of an addon the model that it was made for; of a fine-tuned model what it came from.",

@@ -1,6 +1,9 @@
 package domain
 
-import "time"
+import (
+	"slices"
+	"time"
+)
 
 func (d Deployment) must(allowed ...string) error {
 	if !d.Exists() {
@@ -18,6 +21,8 @@ func (d Deployment) mustLive() error {
 	return d.must(DeploymentCreatingState, DeploymentReadyState, DeploymentUpdatingState)
 }
 
+const operatorsAliases = "are names for every account, so only the operator may change them: leave them as they are, or ask the operator"
+
 // CreateDeployment makes a deployment.
 type CreateDeployment struct {
 	DeploymentSpec
@@ -25,6 +30,7 @@ type CreateDeployment struct {
 	Cluster     string        // name of the installation
 	Model       ModelSize     // the baseModel's; of an addon, its base model's
 	ZeroFloor   time.Duration // shortest scaleToZeroWindow; 0 is MinScaleToZeroWindow
+	Operator    bool          // asks: only then may it have aliases
 	Accelerator string        // that is taken where some are counted and none is named, see FleetAccelerator
 }
 
@@ -34,6 +40,7 @@ func (c CreateDeployment) Check(now time.Time) (DeploymentSpec, error) {
 	var v Violations
 	c.DeploymentSpec = c.settled(c.Accelerator)
 	inFuture(&v, "expireTime", c.ExpireTime, now)
+	v.Require(c.Operator || len(c.Aliases) == 0, "aliases", operatorsAliases)
 	c.AutoscalingPolicy.checkFloor(&v, c.ZeroFloor)
 	if f, ok := c.DeploymentSpec.check().(*Fault); ok {
 		v = append(v, f.Violations...)
@@ -85,6 +92,7 @@ type UpdateDeployment struct {
 	DeploymentSpec
 	Model       ModelSize     // see CreateDeployment; what stays is not held to it
 	ZeroFloor   time.Duration // see CreateDeployment; a window that stays is not held to it
+	Operator    bool          // asks: only then may its aliases change
 	Accelerator string        // see CreateDeployment
 }
 
@@ -99,6 +107,7 @@ func (c UpdateDeployment) Decide(d Deployment, now time.Time) (Event[Deployment]
 	}
 	var v Violations
 	v.Require(c.BaseModel == d.BaseModel, "baseModel", "cannot change: create another deployment")
+	v.Require(c.Operator || slices.Equal(c.Aliases, d.Aliases), "aliases", operatorsAliases)
 	v.Require(c.SpeechFormat == d.SpeechFormat, "speechFormat", "cannot change: it is the baseModel's")
 	v.Require(c.DisableAutoDeploy == d.DisableAutoDeploy, "disableAutoDeploy", "cannot change after creation")
 	v.Require(sameJSON(spec.Placement, d.Placement), "placement", "cannot change after creation")

@@ -2,6 +2,7 @@ package domain
 
 import (
 	"math"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -53,6 +54,7 @@ type DeploymentSpec struct {
 	ActiveModelVersion              string             `json:"activeModelVersion,omitempty"`
 	TargetModelVersion              string             `json:"targetModelVersion,omitempty"`
 	PricingPlanID                   string             `json:"pricingPlanId,omitempty"`
+	Aliases                         []string           `json:"aliases,omitempty"`           // names under which the keys of every account may ask it
 	SpeechFormat                    string             `json:"speechFormat,omitempty"`      // of its model, as it was when the deployment was created; "" of one that answers with text
 	DisableAutoDeploy               bool               `json:"disableAutoDeploy,omitempty"` // since its creation: the baseModel's name alone does not mean it
 }
@@ -86,6 +88,7 @@ func (s DeploymentSpec) check() error {
 	v.Require(!s.EnableMTP || s.Drafter() == "", "enableMtp", "lets the model draft for itself, and draftModel another one: give one of them")
 	reference(&v, "draftModel", s.Drafter(), "models")
 	s.checkListening(&v)
+	s.checkAliases(&v)
 	return v.Err()
 }
 
@@ -94,6 +97,17 @@ func (s DeploymentSpec) maxReplicas() int {
 		return max(s.MinReplicaCount, 1)
 	}
 	return *s.MaxReplicaCount
+}
+
+// MaxAliases is how many names a deployment may be bound to.
+const MaxAliases = 16
+
+func (s DeploymentSpec) checkAliases(v *Violations) {
+	v.Require(len(s.Aliases) <= MaxAliases, "aliases", "must be at most %d", MaxAliases)
+	for i, alias := range s.Aliases[:min(len(s.Aliases), MaxAliases)] {
+		v.Require(ValidID(alias), "aliases", "each "+IDRule)
+		v.Require(!slices.Contains(s.Aliases[:i], alias), "aliases", "names %q twice", alias)
+	}
 }
 
 // hardware is what one replica asks for.

@@ -2,6 +2,7 @@ package domain
 
 import (
 	"maps"
+	"path"
 	"slices"
 	"strings"
 )
@@ -100,4 +101,30 @@ func (s DeploymentSpec) checkListening(v *Violations) {
 	} {
 		v.Require(!one.set, one.field, "is for models that answer with text, and the baseModel transcribes speech: leave it out")
 	}
+}
+
+// CheckFiles names what files of a speech model are missing for its format. What
+// a server of others reads nobody knows but that server.
+func (s *SpeechSettings) CheckFiles(files Files) Violations {
+	var v Violations
+	switch s.Format {
+	case SpeechPocketsphinx:
+		for _, name := range []string{"en-us/mdef", "en-us/means", "en-us/feat.params", "en-us.lm.bin", "cmudict-en-us.dict"} {
+			v.Require(files.Sizes[name] > 0, name, "is missing: a model of this format lies as the package pocketsphinx-en-us has it, "+
+				"in folders, which uploads have not; the server registers that package's by itself where it is installed")
+		}
+	case SpeechFasterWhisper:
+		for _, name := range []string{"model.bin", "config.json"} {
+			v.Require(files.Sizes[name] > 0, name, "is missing: a model of this format is what ct2-transformers-converter writes")
+		}
+	case SpeechWhisperCPP:
+		weights := 0
+		for name := range files.Sizes {
+			if slices.Contains([]string{".bin", ".gguf", ".ggml"}, path.Ext(name)) && !strings.Contains(name, "vad") {
+				weights++
+			}
+		}
+		v.Require(weights == 1, "file", "there are %d that end in .bin, .gguf or .ggml, and a model of this format is one (names with vad do not count)", weights)
+	}
+	return v
 }

@@ -58,3 +58,51 @@ func TestSpeechDeployments(t *testing.T) {
 	require.Equal(t, "transcribe:pocketsphinx", need.Engine)
 	require.Equal(t, domain.Resources{CPUMilli: 100, MemoryMiB: 512}, need.Takes)
 }
+
+func TestAliases(t *testing.T) {
+	type D = decision[domain.Deployment]
+	plain := domain.DeploymentSpec{BaseModel: "accounts/a/models/m", MaxReplicaCount: ptr(1), Placement: &domain.Placement{MultiRegion: "GLOBAL"}}
+	named := plain
+	named.Aliases = []string{"speech-v3", "speech-v3-turbo"}
+	wrong := plain
+	wrong.Aliases = []string{"Speech", "a", "a"}
+	renamed := named
+	renamed.DisplayName = "ear"
+	created := domain.DeploymentCreated{DeploymentSpec: named, Time: noon}
+	given := facts[domain.Deployment](created)
+	decide(t, domain.Deployments, []D{
+		{name: "create", when: domain.CreateDeployment{DeploymentSpec: named, Operator: true}, then: created},
+		{name: "create, by somebody else", when: domain.CreateDeployment{DeploymentSpec: named}, fault: "INVALID_FIELDS", says: "aliases: are names for every account, so only the operator may change them"},
+		{name: "no names", when: domain.CreateDeployment{DeploymentSpec: wrong, Operator: true}, fault: "INVALID_FIELDS", says: `aliases: each must be 1 to 63 characters of a-z, 0-9 and -, begin with a letter and not end with a hyphen; aliases: names "a" twice`},
+		{name: "update by somebody else, who leaves them", given: given, when: domain.UpdateDeployment{DeploymentSpec: renamed}, then: domain.DeploymentUpdated{DeploymentSpec: renamed, Time: noon}},
+		{name: "take them away, by somebody else", given: given, when: domain.UpdateDeployment{DeploymentSpec: plain}, fault: "INVALID_FIELDS", says: "aliases: "},
+		{name: "take them away", given: given, when: domain.UpdateDeployment{DeploymentSpec: plain, Operator: true}, then: domain.DeploymentUpdated{DeploymentSpec: plain, Time: noon}},
+	})
+}
+
+func TestFilesOfSpeechModels(t *testing.T) {
+	for name, one := range map[string]struct {
+		format  string
+		files   []string
+		missing []string
+	}{
+		"pocketsphinx":        {domain.SpeechPocketsphinx, []string{"en-us/mdef", "en-us/means", "en-us/feat.params", "en-us.lm.bin", "cmudict-en-us.dict"}, nil},
+		"pocketsphinx, flat":  {domain.SpeechPocketsphinx, []string{"mdef", "means", "feat.params", "en-us.lm.bin", "cmudict-en-us.dict"}, []string{"en-us/mdef", "en-us/means", "en-us/feat.params"}},
+		"faster-whisper":      {domain.SpeechFasterWhisper, []string{"model.bin", "config.json", "vocabulary.txt"}, nil},
+		"faster-whisper, cut": {domain.SpeechFasterWhisper, []string{"model.safetensors"}, []string{"model.bin", "config.json"}},
+		"whisper.cpp":         {domain.SpeechWhisperCPP, []string{"ggml-base.en.bin", "ggml-silero-vad.bin"}, nil},
+		"whisper.cpp, GGUF":   {domain.SpeechWhisperCPP, []string{"base.gguf", "silero.onnx"}, nil},
+		"whisper.cpp, two":    {domain.SpeechWhisperCPP, []string{"a.bin", "b.gguf"}, []string{"file"}},
+		"openai":              {domain.SpeechOpenAI, []string{"anything"}, nil},
+	} {
+		files := domain.Files{Sizes: map[string]int64{}}
+		for _, file := range one.files {
+			files.Sizes[file] = 1
+		}
+		var missing []string
+		for _, v := range (&domain.SpeechSettings{Format: one.format}).CheckFiles(files) {
+			missing = append(missing, v.Field)
+		}
+		require.Equal(t, one.missing, missing, name)
+	}
+}

@@ -18,7 +18,8 @@ import (
 const modelFolder = "models/default/anneal-base/"
 
 // bootstrap makes what every installation has: the accounts system and
-// default, an admin key for each, and the base model. It is the same on every
+// default, an admin key for each, the base model and, where its engine is
+// installed, a speech model. It is the same on every
 // start, so one that was interrupted is completed by the next.
 func (s *server) bootstrap(ctx context.Context) error {
 	for account, displayName := range map[string]string{domain.System: "The operator", defaultAccount: "Default"} {
@@ -33,7 +34,7 @@ func (s *server) bootstrap(ctx context.Context) error {
 			return err
 		}
 	}
-	return s.ensureBaseModel(ctx)
+	return errors.Join(s.ensureBaseModel(ctx), s.ensureSpeech(ctx))
 }
 
 // bootstrapDo carries a command out; that the resource is already there is what it

@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"net/http"
+	"net/url"
 	"strconv"
 	"time"
 
@@ -16,7 +17,7 @@ const baseModelName = domain.DefaultBaseModel
 
 var deployments = collection{"deployments", "deployment",
 	[]column{{"ID", "#name"}, {"STATE", "state"}, {"MODEL", "#baseModel"}, {"READY", "replicaStats.readyReplicaCount"}, {"WANTED", "desiredReplicaCount"}, {"CREATED", "createTime"}},
-	[]column{{"Name", "name"}, {"Display name", "displayName"}, {"State", "state"}, {"Status", "status.message"}, {"Model", "baseModel"}, {"Replicas wanted", "desiredReplicaCount"},
+	[]column{{"Name", "name"}, {"Display name", "displayName"}, {"State", "state"}, {"Status", "status.message"}, {"Model", "baseModel"}, {"Aliases", "aliases"}, {"Replicas wanted", "desiredReplicaCount"},
 		{"Replicas ready", "replicaStats.readyReplicaCount"}, {"Replicas without a place", "replicaStats.pendingSchedulingReplicaCount"}, {"Least", "minReplicaCount"}, {"Most", "maxReplicaCount"},
 		{"Accelerators", "acceleratorCount"}, {"Type", "acceleratorType"}, {"Expires", "expireTime"}, {"Deleted", "deleteTime"}, {"Purged", "purgeTime"}, {"Created", "createTime"}}}
 
@@ -26,7 +27,7 @@ func deploymentCommand() *cobra.Command {
 	remove := deployments.deleteCommand()
 	remove.Flags().Bool("hard", false, "at once and for good")
 	remove.Flags().Bool("ignore-checks", false, "even if it answered a request within the last hour")
-	return group("deployment", "Models that answer", deploymentCreate(), deploymentWatch(), list, deployments.getCommand(), deploymentUpdate(), deploymentScale(), remove,
+	return group("deployment", "Models that answer", deploymentCreate(), deploymentWatch(), list, deployments.getCommand(), deploymentUpdate(), deploymentScale(), deploymentAlias(), remove,
 		deployments.verbCommand("undelete", "Bring a deleted deployment back", "comes back"))
 }
 
@@ -100,4 +101,27 @@ func deploymentScale() *cobra.Command {
 		}
 		return done(c, "deployment", args[0], "scaled to "+args[1])
 	}}
+}
+
+func deploymentAlias() *cobra.Command {
+	c := &cobra.Command{Use: "alias ID [NAME...]", Short: "Bind names that every account may ask for, in place of those before; for the operator", Args: arguments(1, domain.MaxAliases+1),
+		Example: "  anneal deployment alias whisper speech-v3 speech-v3-turbo",
+		RunE: func(c *cobra.Command, args []string) error {
+			client, err := newClient(c)
+			if err != nil {
+				return err
+			}
+			operator, err := newOperator(c)
+			if err != nil {
+				return err
+			}
+			var item map[string]any
+			name, query := client.name("deployments", args[0]), url.Values{"updateMask": {"aliases"}}
+			if err := operator.call(c.Context(), http.MethodPatch, "/v1/"+name, query, map[string]any{"aliases": args[1:]}, &item); err != nil {
+				return err
+			}
+			return printItem(c, item, deployments.details...)
+		}}
+	c.Flags().String("data", "", "the server's folder (default: that of the context file)")
+	return c
 }

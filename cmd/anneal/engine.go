@@ -25,6 +25,7 @@ import (
 type engineFlags struct {
 	completer, command string
 	trainer            string
+	speech, listening  string // what transcribes, and the command line of its server
 }
 
 const embeddedEngine = "embedded"
@@ -33,18 +34,26 @@ const torchTrainer = "torch"
 
 var trainers = []string{embeddedEngine, torchTrainer}
 
+func listeners() []string {
+	return append([]string{domain.SpeechPocketsphinx, noSpeech}, external.Formats()...)
+}
+
 func completers() []string { return append([]string{embeddedEngine}, external.Presets()...) }
 
 func (e *engineFlags) add(c *cobra.Command) {
 	f := c.Flags()
 	f.StringVar(&e.completer, "engine", embeddedEngine, "what serves models on this node: "+strings.Join(completers(), ", "))
 	f.StringVar(&e.trainer, "trainer", embeddedEngine, "what trains models on this node: "+strings.Join(trainers, ", "))
+	f.StringVar(&e.speech, "speech", domain.SpeechPocketsphinx, "what transcribes speech on this node, where it is installed: "+strings.Join(listeners(), ", "))
+	f.StringVar(&e.listening, "speech-command", "", "command line of the server that transcribes, with {dir} or {file} and {port} (default: the server's own)")
 	f.StringVar(&e.command, "engine-command", "", "command line of the engine's server, with {dir} or {gguf}, {port}, {name}, {devices} and {adapter} (default: the engine's own)")
 }
 
 func (e *engineFlags) check(v *domain.Violations) {
 	v.Require(e.completer == "" || slices.Contains(completers(), e.completer), "--engine", "must be one of %s", strings.Join(completers(), ", "))
 	v.Require(e.trainer == "" || slices.Contains(trainers, e.trainer), "--trainer", "must be one of %s", strings.Join(trainers, ", "))
+	v.Require(e.speech == "" || slices.Contains(listeners(), e.speech), "--speech", "must be one of %s", strings.Join(listeners(), ", "))
+	v.Require(e.listening == "" || slices.Contains(external.Formats(), e.speech), "--speech-command", "belongs to a server that transcribes: give --speech too, one of %s", strings.Join(external.Formats(), ", "))
 	v.Require(e.command == "" || cmp.Or(e.completer, embeddedEngine) != embeddedEngine, "--engine-command", "belongs to an engine with a server: give --engine too")
 	v.Require(e.completer != external.OpenAI || e.command != "", "--engine-command", "is required for a server without a preset: its command line, with {dir} and {port}")
 }
@@ -53,6 +62,9 @@ func (e *engineFlags) check(v *domain.Violations) {
 // had is told in the log and in the engine's Why, and the node does the rest.
 func (e *engineFlags) build(ctx context.Context, dir string, logger *slog.Logger) (engines.Engine, error) {
 	engine := embedded.New(embedded.Options{})
+	if err := e.hear(&engine, dir, logger); err != nil {
+		return engine, err
+	}
 	if e.trainer == torchTrainer {
 		engine.Name += " and " + torchTrainer
 		var err error

@@ -22,7 +22,7 @@ var spoken = []string{
 	"model list", "model get anneal-base", "model download anneal-base --dir base", "model export x --dir base --gguf x.gguf",
 	"shape create s --model anneal-base --accelerator-type ACCELERATOR_TYPE_UNSPECIFIED", "shape list", "shape get s", "shape versions s", "shape validate s v1",
 	"shape match --model anneal-base", "shape delete s",
-	"deployment create d --model anneal-base --watch", "deployment list", "deployment get d", "deployment watch d", "deployment update d --max-replicas 2",
+	"deployment create d --model anneal-base --watch", "deployment list", "deployment get d", "deployment watch d", "deployment update d --max-replicas 2", "deployment alias d smart",
 	"deployment scale d 1", "complete -m accounts/default/deployments/d --max-tokens 2 hello", "chat -m accounts/default/deployments/d --max-tokens 2 hello",
 	"deployment delete d --ignore-checks", "deployment undelete d", "deployment delete d --ignore-checks",
 	"secret create k --key-name K --value-file rows.jsonl", "secret update k --value-file rows.jsonl", "secret list", "secret get k", "secret delete k",

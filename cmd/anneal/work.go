@@ -20,6 +20,7 @@ import (
 
 	"anneal/domain"
 	"anneal/engines/sandbox"
+	"anneal/engines/sound"
 	"anneal/eventlog"
 	"anneal/workers/agent"
 )
@@ -206,7 +207,7 @@ func runAgent(ctx context.Context, o agent.Options, flags nodeFlags, evaluators 
 	if o.Engine, err = flags.engine.build(ctx, o.Dir, o.Log); err != nil {
 		return err
 	}
-	o.Node, o.Pool, o.Version = flags.id, flags.pool, version
+	o.Node, o.Pool, o.Version, o.Sound = flags.id, flags.pool, version, sound.Open
 	if err := evaluators.Check(ctx); err != nil {
 		o.Engine.Why["score"] = err.Error()
 	} else {

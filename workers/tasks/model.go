@@ -75,6 +75,9 @@ func stored(ctx context.Context, store *blobs.Store, files domain.Files) weights
 }
 
 func (v ModelValidator) check(ctx context.Context, model domain.Model) (weights.Report, error) {
+	if model.Kind == domain.SpeechModel {
+		return weights.Report{Violations: model.Speech.CheckFiles(model.Files)}, nil
+	}
 	folder := stored(ctx, v.Blobs, model.Files)
 	if model.Kind != domain.PEFTAddon {
 		return weights.Check(folder)
@@ -123,6 +126,9 @@ const (
 // note says why the engine of this program could not serve the model; "" when
 // it could.
 func (v ModelValidator) note(ctx context.Context, model domain.Model) (string, error) {
+	if model.Kind == domain.SpeechModel {
+		return "", nil
+	}
 	dir, err := os.MkdirTemp("", "anneal-model-")
 	if err != nil {
 		return "", err

@@ -1,0 +1,94 @@
+package api
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"anneal/domain"
+)
+
+const ear = domain.Name("accounts/acme/models/ear")
+
+// listens makes a deployment of a speech model with one ready replica.
+func (s *stage) listens(id string, aliases ...string) domain.Name {
+	s.Helper()
+	settings := domain.SpeechSettings{Format: domain.SpeechSimulated}
+	s.do(domain.Intend(domain.Models, ear, domain.Command[domain.Model](domain.RegisterModel{ModelSpec: domain.ModelSpec{Kind: domain.SpeechModel, Speech: &settings},
+		Files: domain.Files{Folder: "models/ear/", Sizes: map[string]int64{"model.bin": 42}}})))
+	return s.deploy(id, 1, func(spec *domain.DeploymentSpec) {
+		spec.BaseModel, spec.SpeechFormat, spec.Aliases = string(ear), settings.Format, aliases
+	})
+}
+
+// What the operator binds to a name answers the keys of every account.
+func TestAliasesAnswerEveryAccount(t *testing.T) {
+	s := newStage(t, Limits{})
+	name := s.deploy("d1", 1)
+	ask := func(alias, model string) answer {
+		return s.call("POST", "/inference/v1/completions", alias, fmt.Sprintf(`{"model": %q, "prompt": "a b", "max_tokens": 2}`, model))
+	}
+	require.Equal(t, 404, ask("other", "speech-v3").status)
+	require.Contains(t, string(ask("other", "speech-v3").body), "pocketsphinx-en-us")
+	require.NotContains(t, string(ask("other", "gpt").body), "pocketsphinx")
+
+	refused := s.call("PATCH", "/v1/"+string(name), "admin", `{"aliases": ["smart"]}`)
+	require.Equal(t, 400, refused.status)
+	require.Contains(t, string(refused.body), "only the operator")
+	require.Equal(t, 200, s.call("PATCH", "/v1/"+string(name), "operator", `{"aliases": ["smart"]}`).status)
+	require.Equal(t, 200, s.call("PATCH", "/v1/"+string(name), "admin", `{"displayName": "D", "aliases": ["smart"]}`).status, "who leaves them may write them")
+	require.Equal(t, "a b ", textOf(t, ask("other", "smart")))
+	require.Contains(t, string(s.call("GET", "/inference/v1/models", "other", "").body), `"id":"smart"`)
+
+	// One name, one live deployment.
+	body := `{"baseModel": "accounts/default/models/anneal-base", "aliases": ["smart"]}`
+	taken := s.call("POST", "/v1/accounts/acme/deployments?deploymentId=d2", "operator", body)
+	require.Equal(t, 400, taken.status)
+	require.Contains(t, string(taken.body), "smart is bound to "+string(name))
+	require.Equal(t, 200, s.call("DELETE", "/v1/"+string(name)+"?ignoreChecks=true", "admin", "").status)
+	require.Equal(t, 404, ask("other", "smart").status, "one that is deleted answers no more")
+	for range 2 { // its replica ends, and it is DELETED
+		for id := range mustRow(s, name).Replicas {
+			s.deployment(name, domain.RemoveReplica{ID: id, Reason: "deleted"})
+		}
+	}
+	s.deployment(name, domain.FinishDeletion{})
+	require.Equal(t, 200, s.call("POST", "/v1/accounts/acme/deployments?deploymentId=d2", "operator", body).status)
+	back := s.call("POST", "/v1/"+string(name)+":undelete", "admin", "")
+	require.Equal(t, 400, back.status)
+	require.Contains(t, string(back.body), "it cannot come back: aliases: smart is bound to accounts/acme/deployments/d2")
+}
+
+// Speech models transcribe, and are deployed without what is for models of text.
+func TestSpeechModelsAnswerNoPrompts(t *testing.T) {
+	s := newStage(t, Limits{})
+	s.listens("ear", "speech-v3")
+	refused := s.call("POST", "/inference/v1/completions", "other", `{"model": "speech-v3", "prompt": "a"}`)
+	require.Equal(t, 400, refused.status)
+	require.Contains(t, string(refused.body), "answers no prompts: /v1/audio/transcriptions")
+
+	made := s.call("POST", "/v1/accounts/acme/models", "admin", `{"modelId": "whisper", "model": {"speech": {"format": "faster-whisper", "vadModels": {"silero": "silero"}}}}`)
+	require.Equal(t, 200, made.status, "%s", made.body)
+	require.Equal(t, domain.SpeechModel, made.json(t)["kind"])
+	made = s.call("POST", "/v1/accounts/acme/deployments?deploymentId=whisper", "admin", `{"baseModel": "`+string(ear)+`", "speechFormat": "openai"}`)
+	require.Equal(t, 200, made.status, "%s", made.body)
+	require.Equal(t, "simulated", made.json(t)["speechFormat"], "it is the model's, whatever is given")
+
+	for field, body := range map[string]string{
+		"precision":       `{"baseModel": "` + string(ear) + `", "precision": "BF16"}`,
+		"draftModel":      `{"baseModel": "accounts/default/models/anneal-base", "draftModel": "` + string(ear) + `"}`,
+		"maxReplicaCount": `{"baseModel": "` + string(ear) + `", "minReplicaCount": 2, "maxReplicaCount": 1}`,
+	} {
+		a := s.call("POST", "/v1/accounts/acme/deployments", "admin", body)
+		require.Equal(t, 400, a.status)
+		require.Contains(t, string(a.body), field)
+	}
+	tuned := s.call("POST", "/v1/accounts/acme/supervisedFineTuningJobs", "admin", `{"dataset": "accounts/acme/datasets/x", "baseModel": "`+string(ear)+`"}`)
+	require.Equal(t, 400, tuned.status)
+	require.Contains(t, string(tuned.body), "names a speech model, which transcribes")
+	shape := s.call("POST", "/v1/accounts/acme/deploymentShapes", "admin", `{"deploymentShapeId": "s", "deploymentShape": {"baseModel": "`+string(ear)+`"}}`)
+	require.Equal(t, 400, shape.status)
+	require.True(t, strings.Contains(string(shape.body), "which no shape is for"), "%s", shape.body)
+}
