@@ -16,6 +16,7 @@ const (
 	maxTools    = 128
 	maxCalls    = 128 // of one message
 	maxName     = 64
+	maxToolText = 64 << 10 // bytes of a description
 )
 
 // knownChat are the fields of a chat completion request.
@@ -126,7 +127,7 @@ func (f *inferenceFields) tools(data []byte) []json.RawMessage {
 		function.require(toolName.MatchString(name), "name", "is required, and must have 1 to 64 letters, digits, dots, underscores and hyphens")
 		function.require(name == "" || !named[name], "name", "is that of another tool: give each its own")
 		named[name] = true
-		function.text("description", 64<<10)
+		function.text("description", maxToolText)
 		function.object("parameters")
 		function.flag("strict")
 	}

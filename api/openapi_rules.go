@@ -16,7 +16,7 @@ var fieldRules = map[string]rule{
 	"DeploymentShape.description": {most: domain.MaxDescription - 1},
 	"Criterion.description":       {most: 4096},
 	"Criterion.name":              {most: 256},
-	"email":                       {most: 254},
+	"email":                       {most: domain.MaxEmail},
 
 	"Account.accountType":     oneOf("ACCOUNT_TYPE_UNSPECIFIED", domain.Enterprise),
 	"Account.state":           oneOf("STATE_UNSPECIFIED", "CREATING", domain.AccountReady, "UPDATING", "DELETING"),
@@ -123,6 +123,7 @@ var fieldRules = map[string]rule{
 	"ChatMessage.content":               {instead: contentSchema},
 	"ChatMessage.refusal":               {instead: schema{"type": []string{"string", "null"}}},
 	"ChatMessage.name":                  {most: maxName},
+	"ChatFunction.description":          {most: maxToolText},
 	"ChatBody.messages":                 {entries: maxMessages},
 	"ChatBody.tools":                    {entries: maxTools},
 	"ChatBody.tool_choice":              {instead: toolChoiceSchema},

@@ -20,6 +20,11 @@ type bound struct {
 
 func texts(n int) string { return `"` + strings.Repeat("x", n) + `"` }
 
+// tool is one that a model may call, whose description has n letters.
+func tool(n int) string {
+	return `[{"type": "function", "function": {"name": "f", "description": ` + texts(n) + `}}]`
+}
+
 func id(n int) string { return strings.Repeat("a", n) }
 
 // bounds are those of spec/interface.md section 8 and spec/gaps.md sections 1
@@ -53,6 +58,9 @@ var bounds = []bound{
 	{"createDeploymentShape", "deploymentShape.displayName", []string{texts(63)}, []string{texts(64)}},
 	{"createDeploymentShape", "deploymentShape.description", []string{texts(999)}, []string{texts(1000)}},
 	{"createAccount", "account.displayName", []string{texts(63)}, []string{texts(64)}},
+	{"createAccount", "account.email", []string{texts(254)}, []string{texts(255)}},
+	{"updateAccount", "email", []string{texts(254)}, []string{texts(255)}},
+	{"createChatCompletion", "tools", []string{tool(64 << 10)}, []string{tool(64<<10 + 1)}},
 	{"updateAccount", "displayName", []string{texts(63)}, []string{texts(64)}},
 	{"createSupervisedFineTuningJob", "displayName", []string{texts(64), texts(255)}, []string{texts(256)}},
 	{"createDataset", "dataset.displayName", []string{texts(64), texts(255)}, []string{texts(256)}},

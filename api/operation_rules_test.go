@@ -148,6 +148,14 @@ func TestRulesOfMatch(t *testing.T) {
 			require.Equal(t, want, s.matches(`"baseModel": "accounts/acme/models/base", `+asked), asked)
 		}
 	})
+	t.Run("1 what no deployment can ask for is refused, all of it", func(t *testing.T) {
+		a := s.call(http.MethodPost, "/v1/accounts/acme/deploymentShapeVersions:match", "user", `{"createDeploymentRequest": {"deployment": {"acceleratorType": "ABACUS", "precision": "FP17", "minReplicaCount": -1}}}`)
+		require.Equal(t, http.StatusBadRequest, a.status, "%s", a.body)
+		for _, field := range []string{"baseModel", "acceleratorType", "precision", "minReplicaCount"} {
+			require.Contains(t, string(a.body), `"createDeploymentRequest.deployment.`+field+`"`)
+		}
+		require.Empty(t, s.matches(`"baseModel": "accounts/acme/models/base", "acceleratorType": "VENDOR_A_GB300"`), "a device of shapes")
+	})
 	t.Run("6 the account is the caller's own", func(t *testing.T) {
 		const body = `{"createDeploymentRequest": {"deployment": {"baseModel": "accounts/default/models/anneal-base"}}}`
 		for _, account := range []string{"default", "other", "nobody"} {

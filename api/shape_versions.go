@@ -1,6 +1,7 @@
 package api
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"iter"
@@ -243,6 +244,7 @@ func matchShapes(c *call) (any, error) {
 		p.violations.Require(formed, "createDeploymentRequest.deployment.baseModel", "must be a name like accounts/ACCOUNT/models/ID")
 		c.wantModel(&p.violations, "createDeploymentRequest.deployment.baseModel", model, "")
 	}
+	asked.Request.check(&p.violations)
 	if len(p.violations) > 0 {
 		return nil, p.violations.Err()
 	}
@@ -268,6 +270,21 @@ func matchShapes(c *call) (any, error) {
 			}
 		}
 	}, fmt.Sprintf("\n%q\n%s", wish.Model.ModelType, bound))
+}
+
+// check names what no deployment can ask for. Its devices may be those of
+// shapes, since one of them is looked for; of the model more is known elsewhere.
+func (r *createDeploymentRequest) check(v *domain.Violations) {
+	if r == nil || r.Deployment == nil {
+		return
+	}
+	spec := r.Deployment.DeploymentSpec
+	spec.DeploymentShape = cmp.Or(spec.DeploymentShape, "any")
+	for _, wrong := range spec.Wrong() {
+		if wrong.Field != "baseModel" {
+			v.Add("createDeploymentRequest.deployment."+wrong.Field, "%s", wrong.Description)
+		}
+	}
 }
 
 // contradicts tells whether the deployment could not be made with the version,

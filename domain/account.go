@@ -18,6 +18,10 @@ var Accounts = NewKind("accounts", map[string]Event[Account]{
 	"account.restored.v1":  AccountRestored{},
 })
 
+// MaxEmail is how many characters an e-mail address may have: what fits into a
+// path of SMTP (RFC 5321, 4.5.3.1.3) without its brackets.
+const MaxEmail = 254
+
 // Account types and states.
 const (
 	Enterprise   = "ENTERPRISE"
@@ -135,7 +139,7 @@ func (RestoreAccount) Decide(a Account, _ time.Time) (Event[Account], error) {
 func (s AccountSpec) check() error {
 	var v Violations
 	checkShortName(&v, s.DisplayName)
-	v.Require(len(s.Email) <= 320, "email", "must have at most 320 characters")
+	v.Require(len([]rune(s.Email)) <= MaxEmail, "email", "must have at most %d characters", MaxEmail)
 	oneOf(&v, "accountType", s.AccountType, Enterprise, "ACCOUNT_TYPE_UNSPECIFIED")
 	return v.Err()
 }

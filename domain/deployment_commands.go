@@ -42,9 +42,7 @@ func (c CreateDeployment) Check(now time.Time) (DeploymentSpec, error) {
 	inFuture(&v, "expireTime", c.ExpireTime, now)
 	v.Require(c.Operator || len(c.Aliases) == 0, "aliases", operatorsAliases)
 	c.AutoscalingPolicy.checkFloor(&v, c.ZeroFloor)
-	if f, ok := c.DeploymentSpec.check().(*Fault); ok {
-		v = append(v, f.Violations...)
-	}
+	v = append(v, c.Wrong()...)
 	c.checkSize(&v, c.Model)
 	return c.filled(c.Model), v.Err()
 }

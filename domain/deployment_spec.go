@@ -59,6 +59,16 @@ type DeploymentSpec struct {
 	DisableAutoDeploy               bool               `json:"disableAutoDeploy,omitempty"` // since its creation: the baseModel's name alone does not mean it
 }
 
+// Wrong is what is out of bounds in the settings or contradicts itself,
+// whatever the model, the time and the fleet.
+func (s DeploymentSpec) Wrong() Violations {
+	f, ok := s.check().(*Fault)
+	if !ok {
+		return nil
+	}
+	return f.Violations
+}
+
 func (s DeploymentSpec) check() error {
 	var v Violations
 	v.Require(s.BaseModel != "", "baseModel", "is required")
