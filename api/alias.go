@@ -49,3 +49,10 @@ func (t target) mustAnswer() error {
 	v.Require(t.State.SpeechFormat == "", "model", "%s transcribes speech, and answers no prompts: /v1/audio/transcriptions asks it", t.Name)
 	return v.Err()
 }
+
+// mustListen refuses a deployment whose model answers prompts.
+func (t target) mustListen() error {
+	var v domain.Violations
+	v.Require(t.State.SpeechFormat != "", "model", "%s answers prompts, and transcribes no speech: /inference/v1/completions asks it; name a speech model here, such as %s", t.Name, speechAliases[0])
+	return v.Err()
+}

@@ -15,11 +15,9 @@ const ear = domain.Name("accounts/acme/models/ear")
 // listens makes a deployment of a speech model with one ready replica.
 func (s *stage) listens(id string, aliases ...string) domain.Name {
 	s.Helper()
-	settings := domain.SpeechSettings{Format: domain.SpeechSimulated}
-	s.do(domain.Intend(domain.Models, ear, domain.Command[domain.Model](domain.RegisterModel{ModelSpec: domain.ModelSpec{Kind: domain.SpeechModel, Speech: &settings},
-		Files: domain.Files{Folder: "models/ear/", Sizes: map[string]int64{"model.bin": 42}}})))
+	s.do(registerSpeech(ear))
 	return s.deploy(id, 1, func(spec *domain.DeploymentSpec) {
-		spec.BaseModel, spec.SpeechFormat, spec.Aliases = string(ear), settings.Format, aliases
+		spec.BaseModel, spec.SpeechFormat, spec.Aliases = string(ear), domain.SpeechSimulated, aliases
 	})
 }
 

@@ -72,7 +72,7 @@ func lends(t *testing.T) *httptest.Server {
 func TestRecordingsFromElsewhere(t *testing.T) {
 	from := lends(t)
 	s := newStage(t, Limits{Audio: 100, Fetch: 200 * time.Millisecond})
-	s.deploy("d1", 1)
+	s.hearers(1)
 	s.server.fetcher = newFetcher(s.server.Limits.Fetch, true)
 	for path, c := range map[string]struct {
 		status int
@@ -106,7 +106,7 @@ func TestRecordingsFromElsewhere(t *testing.T) {
 func TestNoRecordingsFromInside(t *testing.T) {
 	from := lends(t)
 	s := newStage(t, Limits{})
-	s.deploy("d1", 1)
+	s.hearers(1)
 	at, err := url.Parse(from.URL)
 	require.NoError(t, err)
 	port := at.Port()
@@ -139,7 +139,7 @@ func TestNothingIsFetchedForNothing(t *testing.T) {
 	from := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { asked++ }))
 	t.Cleanup(from.Close)
 	s := newStage(t, Limits{})
-	s.deploy("d1", 1)
+	s.hearers(1)
 	s.server.fetcher = newFetcher(time.Second, true)
 	link := part{"url", "", from.URL}
 	refusedWith(t, s.send(s.parts(link, part{"model", "", hearer}, part{"temperature", "", "2"})), 400, "temperature")

@@ -51,7 +51,7 @@ func FuzzTranscriptionForm(f *testing.F) {
 	f.Add("multipart/form-data", []byte("--b--"))
 	f.Add("multipart/mixed; boundary=b", []byte("--b--"))
 	f.Add("text/plain; boundary=", []byte{0xff})
-	st := stand(f, aDeployment+"! serve accounts/acme/deployments/d\n")
+	st := stand(f, aHearer)
 	f.Fuzz(func(t *testing.T, contentType string, body []byte) {
 		s := st.unreachable(t)
 		r := s.as(http.MethodPost, "/v1/audio/transcriptions", "", "inference")
@@ -73,7 +73,7 @@ func FuzzTranscriptionOptions(f *testing.F) {
 			f.Add(byte(i), value, byte(i), value)
 		}
 	}
-	st := stand(f, aDeployment+"! serve accounts/acme/deployments/d\n")
+	st := stand(f, aHearer)
 	f.Fuzz(func(t *testing.T, one byte, first string, other byte, second string) {
 		s := st.unreachable(t)
 		var form bytes.Buffer

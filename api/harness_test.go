@@ -166,6 +166,13 @@ func register(name domain.Name, public bool) domain.Intent {
 		Files:      domain.Files{Folder: "models/" + name.Account() + "/" + name.ID() + "/", Sizes: map[string]int64{"model.safetensors": 42}}}))
 }
 
+// registerSpeech is register of a model that transcribes.
+func registerSpeech(name domain.Name) domain.Intent {
+	return domain.Intend(domain.Models, name, domain.Command[domain.Model](domain.RegisterModel{
+		ModelSpec: domain.ModelSpec{DisplayName: name.ID(), Kind: domain.SpeechModel, Speech: &domain.SpeechSettings{Format: domain.SpeechSimulated}},
+		Files:     domain.Files{Folder: "models/" + name.Account() + "/" + name.ID() + "/", Sizes: map[string]int64{"model.bin": 42}}}))
+}
+
 func (s *stage) mint(alias, account, role string, expire *time.Time) {
 	name := domain.NewName(account, domain.APIKeys.Collection, alias)
 	key, err := MintKey(pepper, name)

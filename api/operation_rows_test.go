@@ -53,6 +53,7 @@ const (
 	aShape      = "> POST /v1/accounts/acme/deploymentShapes user\n> {\"deploymentShapeId\": \"small\", \"deploymentShape\": {\"baseModel\": \"accounts/default/models/anneal-base\", \"acceleratorType\": \"VENDOR_A_L4_24GB\", \"acceleratorCount\": 1}}\n\n"
 	aReviewed   = aShape + "> PATCH /v1/accounts/acme/deploymentShapes/small/versions/v1 admin\n> {\"validated\": true}\n\n"
 	aDeployment = "> POST /v1/accounts/acme/deployments?deploymentId=d user\n> {\"baseModel\": \"accounts/default/models/anneal-base\", \"enableAddons\": true, \"maxReplicaCount\": 2}\n\n"
+	aHearer     = "! speech accounts/acme/models/ear\n> POST /v1/accounts/acme/deployments?deploymentId=d user\n> {\"baseModel\": \"accounts/acme/models/ear\"}\n\n! serve accounts/acme/deployments/d\n"
 	aServing    = aDeployment + "! serve accounts/acme/deployments/d\n"
 	aLoadedOne  = anAddon + aDeployment + "> POST /v1/accounts/acme/deployedModels?deployedModelId=polite user\n> {\"model\": \"accounts/acme/models/polite\", \"deployment\": \"accounts/acme/deployments/d\"}\n\n"
 	anEvaluator = "> POST /v1/accounts/acme/evaluators user\n> {\"evaluatorId\": \"exact\", \"evaluator\": {\"criteria\": [{\"type\": \"CODE_SNIPPETS\", \"name\": \"exact\", \"codeSnippets\": {\"language\": \"python\", \"fileContents\": {\"main.py\": \"def evaluate(messages, **kwargs): return 1\"}, \"entryFile\": \"main.py\", \"entryFunc\": \"evaluate\"}}]}}\n\n"
@@ -280,10 +281,10 @@ func inferenceRows() []row {
 	return []row{
 		{id: "createCompletion", scene: aServing, request: "POST /inference/v1/completions inference\n{\"model\": \"accounts/acme/deployments/d\", \"prompt\": \"one two three\", \"max_tokens\": 2}"},
 		{id: "createChatCompletion", scene: aServing, request: "POST /inference/v1/chat/completions inference\n{\"model\": \"accounts/acme/deployments/d\", \"messages\": [{\"role\": \"user\", \"content\": \"one two\"}]}"},
-		{id: "createTranscription", scene: aServing, request: "POST /v1/audio/transcriptions inference upload=speech.wav with=model=accounts/acme/deployments/d with=response_format=verbose_json with=timestamp_granularities=word,segment\ngo forward\nten meters"},
-		{id: "createTranslation", scene: aServing, request: "POST /v1/audio/translations inference upload=speech.wav with=model=accounts/acme/deployments/d\ngo forward"},
-		{id: "createInferenceTranscription", scene: aServing, request: "POST /inference/v1/audio/transcriptions inference upload=speech.wav with=model=accounts/acme/deployments/d with=response_format=srt\ngo forward\nten meters"},
-		{id: "createInferenceTranslation", scene: aServing, request: "POST /inference/v1/audio/translations inference upload=speech.wav with=model=accounts/acme/deployments/d\ngo forward"},
+		{id: "createTranscription", scene: aHearer, request: "POST /v1/audio/transcriptions inference upload=speech.wav with=model=accounts/acme/deployments/d with=response_format=verbose_json with=timestamp_granularities=word,segment\ngo forward\nten meters"},
+		{id: "createTranslation", scene: aHearer, request: "POST /v1/audio/translations inference upload=speech.wav with=model=accounts/acme/deployments/d\ngo forward"},
+		{id: "createInferenceTranscription", scene: aHearer, request: "POST /inference/v1/audio/transcriptions inference upload=speech.wav with=model=accounts/acme/deployments/d with=response_format=srt\ngo forward\nten meters"},
+		{id: "createInferenceTranslation", scene: aHearer, request: "POST /inference/v1/audio/translations inference upload=speech.wav with=model=accounts/acme/deployments/d\ngo forward"},
 		{id: "listInferenceModels", scene: aServing, request: "GET /inference/v1/models inference"},
 	}
 }

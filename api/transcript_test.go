@@ -222,6 +222,8 @@ func happen(s *stage, words []string) {
 			model.Kind = domain.BaseModel
 		}
 		s.do(domain.Intend(domain.Models, name, domain.Command[domain.Model](model)))
+	case "speech": // a model that transcribes
+		s.do(registerSpeech(name))
 	case "filled": // the rows of a derived dataset are made
 		s.do(domain.Intend(domain.Datasets, name, domain.Command[domain.Dataset](domain.FillDataset{
 			Files:        domain.Files{Folder: "datasets/" + name.ID() + "/", Sizes: map[string]int64{"rows.jsonl": 42}},

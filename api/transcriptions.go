@@ -83,7 +83,10 @@ func (c *call) transcribe(translation bool) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := c.mayWork(to.Name.Account()); err != nil { // the operator asks in other accounts
+	if err := to.mustListen(); err != nil {
+		return nil, err
+	}
+	if err := c.mayWork(to.Name.Account()); err != nil { // the operator asks in other accounts, and names lead there
 		return nil, err
 	}
 	if q.from != "" {

@@ -22,6 +22,15 @@ import (
 
 const hearer = "accounts/acme/deployments/d1"
 
+// hearers makes a deployment of a speech model with so many ready replicas.
+func (s *stage) hearers(n int) {
+	s.Helper()
+	s.do(registerSpeech(ear))
+	s.deploy("d1", n, func(spec *domain.DeploymentSpec) {
+		spec.BaseModel, spec.SpeechFormat = string(ear), domain.SpeechSimulated
+	})
+}
+
 // transcribe sends a recording that is a text, and fields that are each NAME=VALUE.
 func (s *stage) transcribe(text string, fields ...string) answer {
 	s.Helper()
@@ -73,7 +82,7 @@ func (s *stage) parts(all ...part) *http.Request {
 
 func TestFormsWithARecording(t *testing.T) {
 	s := newStage(t, Limits{Audio: 1000})
-	s.deploy("d1", 1)
+	s.hearers(1)
 	speech, model := part{"file", "speech.wav", "go forward"}, part{"model", "", hearer}
 	for name, c := range map[string]struct {
 		parts  []part
@@ -122,7 +131,7 @@ func TestFormsWithARecording(t *testing.T) {
 
 func TestGranularitiesInEverySpelling(t *testing.T) {
 	s := newStage(t, Limits{})
-	s.deploy("d1", 1)
+	s.hearers(1)
 	const name = "timestamp_granularities"
 	for _, c := range []struct {
 		fields          []string
@@ -158,7 +167,7 @@ func TestGranularitiesInEverySpelling(t *testing.T) {
 
 func TestTemperatures(t *testing.T) {
 	s := newStage(t, Limits{})
-	s.deploy("d1", 1)
+	s.hearers(1)
 	for text, want := range map[string][]float64{"": nil, "0": {0}, "0.37": {0.37}, "1.0": {1}, "0.0,0.2,0.4,0.6,0.8,1.0": {0, 0.2, 0.4, 0.6, 0.8, 1}, "0.2, 0.8": {0.2, 0.8}} {
 		a := s.transcribe("go", "temperature="+text)
 		require.Equal(t, 200, a.status, "%s: %s", text, a.body)
@@ -172,7 +181,7 @@ func TestTemperatures(t *testing.T) {
 // All that a form asks for reaches the engine.
 func TestWhatAnEngineIsAsked(t *testing.T) {
 	s := newStage(t, Limits{})
-	s.deploy("d1", 1)
+	s.hearers(1)
 	a := s.transcribe("go forward", "response_format=verbose_json", "timestamp_granularities=word", "language=DE", "prompt=Um, I", "temperature=0.2", "task=translate", "vad_model=silero",
 		"alignment_model=mms_fa", "preprocessing=bass_dynamic", "diarize=true", "min_speakers=2", "max_speakers=inf")
 	require.Equal(t, 200, a.status, "%s", a.body)
@@ -196,7 +205,7 @@ func (s *stage) transcribed(t *testing.T, text string) answer {
 // of another replica.
 func TestARefusedOption(t *testing.T) {
 	s := newStage(t, Limits{})
-	s.deploy("d1", 3)
+	s.hearers(3)
 	s.replicas.hear = func(context.Context, domain.Replica, engines.Transcription, func(engines.Listened) error) (engines.Heard, error) {
 		var v domain.Violations
 		v.Add("language", "must be en: the model knows no other")
@@ -240,7 +249,7 @@ func TestAListenerThatDies(t *testing.T) {
 	for n := range 3 {
 		for _, streamed := range []string{"false", "true"} {
 			s := newStage(t, Limits{})
-			s.deploy("d1", 2)
+			s.hearers(2)
 			s.replicas.hear = dying(n)
 			a := s.transcribe(text, "stream="+streamed, "response_format=verbose_json", "timestamp_granularities=word,segment")
 			require.Equal(t, 200, a.status, "%s", a.body)
@@ -292,7 +301,7 @@ func TestASegmentThatWasToldInPart(t *testing.T) {
 
 func TestNoListenerIsLeft(t *testing.T) {
 	s := newStage(t, Limits{})
-	s.deploy("d1", 2)
+	s.hearers(2)
 	s.replicas.hear = func(_ context.Context, _ domain.Replica, _ engines.Transcription, emit func(engines.Listened) error) (engines.Heard, error) {
 		err := emit(engines.Listened{Seconds: 1, Segment: &engines.Segment{Text: "one", End: 1}})
 		return engines.Heard{}, errors.Join(err, domain.Faultf(domain.Unavailable, "the node is gone"))
@@ -310,7 +319,7 @@ func TestNoListenerIsLeft(t *testing.T) {
 func TestAClientThatHangsUp(t *testing.T) {
 	for _, streamed := range []string{"true", "false"} {
 		s := newStage(t, Limits{})
-		s.deploy("d1", 2)
+		s.hearers(2)
 		began, ended := make(chan struct{}), make(chan error, 1)
 		s.replicas.hear = func(ctx context.Context, _ domain.Replica, _ engines.Transcription, emit func(engines.Listened) error) (engines.Heard, error) {
 			err := emit(engines.Listened{Seconds: 1, Segment: &engines.Segment{Text: "one", End: 1}})
@@ -343,7 +352,7 @@ func TestAClientThatHangsUp(t *testing.T) {
 
 func TestListeningHasATimeLimit(t *testing.T) {
 	s := newStage(t, Limits{Transcription: 20 * time.Millisecond})
-	s.deploy("d1", 2)
+	s.hearers(2)
 	s.replicas.hear = func(ctx context.Context, _ domain.Replica, _ engines.Transcription, _ func(engines.Listened) error) (engines.Heard, error) {
 		<-ctx.Done()
 		return engines.Heard{}, ctx.Err()
@@ -354,7 +363,7 @@ func TestListeningHasATimeLimit(t *testing.T) {
 
 func TestHowManyTranscriptionsThereAreAtOnce(t *testing.T) {
 	s := newStage(t, Limits{Transcriptions: 1})
-	s.deploy("d1", 1)
+	s.hearers(1)
 	began, end := make(chan struct{}), make(chan struct{})
 	s.replicas.hear = func(ctx context.Context, _ domain.Replica, req engines.Transcription, emit func(engines.Listened) error) (engines.Heard, error) {
 		close(began)
@@ -371,7 +380,7 @@ func TestHowManyTranscriptionsThereAreAtOnce(t *testing.T) {
 
 func TestWhoMayTranscribe(t *testing.T) {
 	s := newStage(t, Limits{})
-	s.deploy("d1", 1)
+	s.hearers(1)
 	ask := func(path, authorization string) answer {
 		r := s.form(path, "", "file", "speech.wav", strings.NewReader("one"), "model="+hearer)
 		r.Header.Set("Authorization", authorization)
@@ -394,7 +403,7 @@ func TestWhoMayTranscribe(t *testing.T) {
 // stream is not.
 func TestRepeatedTranscriptions(t *testing.T) {
 	s := newStage(t, Limits{})
-	s.deploy("d1", 1)
+	s.hearers(1)
 	ask := func(key string, fields ...string) answer {
 		r := s.form("/v1/audio/transcriptions", "inference", "file", "speech.wav", strings.NewReader("one"), append(fields, "model="+hearer)...)
 		r.Header.Set(idempotencyHeader, key)
@@ -413,7 +422,7 @@ func TestRepeatedTranscriptions(t *testing.T) {
 
 func TestAStrictServerRefusesUnknownFields(t *testing.T) {
 	s := newStage(t, Limits{})
-	s.deploy("d1", 1)
+	s.hearers(1)
 	s.server.Strict = true
 	refusedWith(t, s.transcribe("one", "colour=red", "temperature=9"), 400, "colour: is not a field here", "temperature: must")
 }

@@ -128,7 +128,11 @@ function curl(method, path, op) {
   const lines = [`curl ${method === "get" ? "" : "-X " + method.toUpperCase() + " "}${quoted(base + (op["x-example-path"] || path))}`];
   if (!op.security || op.security.length) lines.push('-H "Authorization: Bearer $ANNEAL_API_KEY"');
   const content = (op.requestBody && resolve(op.requestBody).content) || {};
-  if (content["multipart/form-data"]) lines.push("-F file=@FILE");
+  const form = content["multipart/form-data"];
+  if (form) {
+    const required = (resolve(form.schema).required || []).filter((name) => name !== "file");
+    lines.push("-F file=@FILE", ...required.map((name) => `-F ${name}=${name.toUpperCase()}`));
+  }
   const body = content["application/json"];
   if (body) lines.push("-H 'Content-Type: application/json'", "-d " + quoted(short(body.example || {})));
   return lines.join(" \\\n  ");

@@ -22,11 +22,16 @@ import (
 //
 //	exits CODE PROGRAM ARGS…   the program ends with this exit code
 //	[sandbox]                  this machine can run evaluators
+//	[speech]                   this machine can transcribe speech; $SPEECH is a recording
 //	field PATH VALUE           the JSON on stdout has this value at a dotted path
 func TestCommandLine(t *testing.T) {
 	s := serve(t, t.TempDir())
 	examples, err := filepath.Abs(filepath.Join("..", "..", "examples"))
 	require.NoError(t, err)
+	recorded := ""
+	if missingForSpeech() == "" {
+		recorded = speech(t)
+	}
 	testscript.Run(t, testscript.Params{
 		Dir: filepath.Join("testdata", "script"),
 		Setup: func(e *testscript.Env) error {
@@ -34,10 +39,14 @@ func TestCommandLine(t *testing.T) {
 			e.Setenv("HOME", e.WorkDir)
 			e.Setenv("DATA", s.dir)
 			e.Setenv("EXAMPLES", examples)
+			e.Setenv("SPEECH", recorded)
 			e.Setenv("ANNEAL_CONTEXT", filepath.Join(s.dir, "context.json"))
 			return nil
 		},
 		Condition: func(condition string) (bool, error) {
+			if condition == "speech" {
+				return recorded != "", nil
+			}
 			if condition != "sandbox" {
 				return false, fmt.Errorf("unknown condition")
 			}

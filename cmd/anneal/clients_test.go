@@ -196,12 +196,17 @@ func (s *plane) overheard(t *testing.T) string {
 }
 
 // drive runs a client's program against the server and reads what it prints.
-func (s *plane) drive(t *testing.T, dir, program string, args ...string) (said object) {
+func (s *plane) drive(t *testing.T, dir, program string, args ...string) object {
+	t.Helper()
+	return s.driveModel(t, baseModel, dir, program, args...)
+}
+
+func (s *plane) driveModel(t *testing.T, model, dir, program string, args ...string) (said object) {
 	t.Helper()
 	cmd := exec.Command(program, args...)
 	var out, complaints bytes.Buffer
 	cmd.Dir, cmd.Stdout, cmd.Stderr = dir, &out, &complaints
-	cmd.Env = environment(t.TempDir(), "BASE_URL="+s.overheard(t)+"/inference/v1", "API_KEY="+s.context.APIKey, "MODEL="+baseModel, "PROMPT="+clientsPrompt)
+	cmd.Env = environment(t.TempDir(), "BASE_URL="+s.overheard(t)+"/inference/v1", "API_KEY="+s.context.APIKey, "MODEL="+model, "PROMPT="+clientsPrompt)
 	require.NoError(t, cmd.Run(), "%s%s", out.String(), complaints.String())
 	require.NoError(t, json.Unmarshal(out.Bytes(), &said), "%s", out.String())
 	return said

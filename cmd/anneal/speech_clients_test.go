@@ -1,0 +1,114 @@
+package main_test
+
+import (
+	"bytes"
+	little "encoding/binary"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// spokenSamples are 16 kHz mono samples of somebody who says "go forward ten
+// meters"; they come with Debian's pocketsphinx-testdata.
+const spokenSamples = "/usr/share/pocketsphinx/test/data/goforward.raw"
+
+// missingForSpeech says what this machine lacks to transcribe speech with.
+func missingForSpeech() string {
+	for file, pack := range map[string]string{"/usr/share/pocketsphinx/model/en-us/en-us.lm.bin": "pocketsphinx-en-us", spokenSamples: "pocketsphinx-testdata"} {
+		if _, err := os.Stat(file); err != nil {
+			return pack + " is not installed: apt install " + pack
+		}
+	}
+	for _, program := range []string{"pocketsphinx", "pocketsphinx_continuous"} {
+		if _, err := exec.LookPath(program); err == nil {
+			return ""
+		}
+	}
+	return "pocketsphinx is not installed: apt install pocketsphinx"
+}
+
+// speech is a recording as a WAV file, in a folder of its own.
+func speech(t *testing.T) string {
+	t.Helper()
+	if lacks := missingForSpeech(); lacks != "" {
+		t.Skip(lacks)
+	}
+	samples, err := os.ReadFile(spokenSamples)
+	require.NoError(t, err)
+	file := filepath.Join(t.TempDir(), "speech.wav")
+	require.NoError(t, os.WriteFile(file, wave(samples), 0o600))
+	return file
+}
+
+// wave are 16 kHz mono samples of 16 bits as a WAV file.
+func wave(samples []byte) []byte {
+	var out bytes.Buffer
+	put := func(values ...any) {
+		for _, value := range values {
+			if text, ok := value.(string); ok {
+				value = []byte(text)
+			}
+			_ = little.Write(&out, little.LittleEndian, value) // into memory
+		}
+	}
+	put("RIFF", uint32(36+len(samples)), "WAVE", "fmt ", uint32(16), uint16(1), uint16(1), uint32(16000), uint32(32000), uint16(2), uint16(16), "data", uint32(len(samples)), samples)
+	return out.Bytes()
+}
+
+const spokenText = "go forward ten meters"
+
+// Clients that were written for another service transcribe in every format,
+// with both granularities, and as a stream.
+func TestUnmodifiedClientsTranscribe(t *testing.T) {
+	file := speech(t)
+	s := serve(t, filepath.Join(t.TempDir(), "data"))
+	check := func(t *testing.T, said object) {
+		t.Helper()
+		require.Equal(t, spokenText, said["json"])
+		require.Equal(t, spokenText+"\n", said["text"])
+		require.Regexp(t, `(?s)^1\n00:00:\d\d,\d{3} --> 00:00:\d\d,\d{3}\n`+spokenText+`\n\n$`, said["srt"])
+		require.Regexp(t, `(?s)^WEBVTT\n\n00:00:\d\d\.\d{3} --> 00:00:\d\d\.\d{3}\n`+spokenText+`\n\n$`, said["vtt"])
+		for _, way := range []string{"word", "segment", "both"} {
+			require.Equal(t, spokenText, at(said, way+".text"))
+			require.Equal(t, "en", at(said, way+".language"))
+			require.Greater(t, at(said, way+".duration"), 2.0)
+			require.Equal(t, way != "segment", at(said, way+".words") == 4.0, "%v", said[way])
+			require.Equal(t, way != "word", at(said, way+".segments") == 1.0, "%v", said[way])
+		}
+		require.Equal(t, spokenText, at(said, "stream.deltas"))
+		require.Equal(t, spokenText, at(said, "stream.text"))
+		require.EqualValues(t, http.StatusBadRequest, at(said, "refusal.status"))
+		require.Equal(t, "temperature", at(said, "refusal.param"))
+	}
+	t.Run("openai for Go", func(t *testing.T) {
+		if testing.Short() {
+			t.Skip("it is fetched and built first")
+		}
+		program := filepath.Join(t.TempDir(), "transcribe")
+		build := exec.Command("go", "build", "-o", program, "./transcribe")
+		build.Dir = clientsFolder(t, "openaigo")
+		out, err := build.CombinedOutput()
+		require.NoError(t, err, "%s", out)
+		check(t, s.driveModel(t, "speech-v3", ".", program, file))
+	})
+	t.Run("openai for JavaScript", func(t *testing.T) {
+		said := s.driveModel(t, "speech-v3", nodeFolder(t), "node", "transcribe.mjs", file)
+		check(t, said)
+		require.Equal(t, "BadRequestError", at(said, "refusal.kind"))
+		require.Greater(t, at(said, "stream.listened"), 2.0)
+	})
+	t.Run("curl", func(t *testing.T) {
+		curl, err := exec.LookPath("curl")
+		if err != nil {
+			t.Skip("there is no curl")
+		}
+		out, err := exec.Command(curl, "-sf", "-H", "Authorization: "+s.context.APIKey, s.context.Address+"/v1/audio/transcriptions", "-F", "file=@"+file, "-F", "model=speech-v3-turbo", "-F", "response_format=text").Output()
+		require.NoError(t, err)
+		require.Equal(t, spokenText, strings.TrimSpace(string(out)))
+	})
+}
