@@ -17,6 +17,9 @@ import (
 //	accounts/a/deployments/d                          the deployment itself
 //	speech-v3                                         the deployment that the operator bound to that name
 func (c *call) address(model string) (target, error) {
+	if c.direct != "" {
+		return c.addressDirect(model)
+	}
 	left, right, pinned := strings.Cut(model, "#")
 	if name, ok := domain.ParseName(left, domain.Deployments.Collection); ok && !pinned {
 		row, err := c.deployment(name)

@@ -24,7 +24,8 @@ type call struct {
 	id         string // of the request
 	now        time.Time
 	caller     caller
-	account    string // of the path
+	account    string      // of the path
+	direct     domain.Name // the deployment whose direct route the call took; "" is none
 	view       *projections.View
 	whichAddon chooseAddon // of a completion that names no addon
 	takenBack  []func()    // what was prepared for a change that may yet be refused

@@ -36,7 +36,7 @@ type Deployment struct {
 	// take them have it.
 	HotLoad *HotLoad `json:"hotLoad,omitempty" api:"output"`
 
-	sealed        []domain.Sealed
+	directKeys    [][]byte                       // hashes of DirectRouteAPIKeys
 	shape         *projections.Row[versionState] // that the deployment is, or will be, made with
 	skipShape     bool                           // it need not be validated
 	unspeculative bool                           // speculation is off, whatever the shape says
@@ -71,6 +71,7 @@ var deployments = &resource[domain.Deployment, Deployment]{
 		"deploymentTemplate", "placement", "maxContextLength", "enableHotLoad", "deploymentShape", "activeModelVersion", "targetModelVersion",
 		"createTime", "updateTime", "deleteTime", "purgeTime", "state", "createdBy", "cluster"),
 	render: renderDeployment,
+	local:  showHandle,
 	ask:    askDeployment,
 	asks: []parameter{
 		{"disableAutoDeploy", boolValue, "Whether requests for the model's name alone go past this deployment: MODEL#DEPLOYMENT and the deployment's own name still reach it."},
@@ -85,27 +86,28 @@ var deployments = &resource[domain.Deployment, Deployment]{
 	prepare: prepareDeployment,
 	create: func(c *call, _ domain.Name, given *Deployment) domain.Command[domain.Deployment] {
 		spec := given.DeploymentSpec
-		spec.DirectRouteAPIKeys, spec.SpeechFormat, spec.DisableAutoDeploy = given.sealed, given.listens, given.apart
-		return domain.CreateDeployment{DeploymentSpec: spec, CreatedBy: string(c.caller.key), Cluster: c.Cluster, Model: given.model, ZeroFloor: given.zeroFloor, Accelerator: given.fleet, Operator: given.operator}
+		spec.DirectRouteAPIKeys, spec.SpeechFormat, spec.DisableAutoDeploy = nil, given.listens, given.apart
+		return domain.CreateDeployment{DeploymentSpec: spec, CreatedBy: string(c.caller.key), Cluster: c.Cluster, DirectKeys: given.directKeys, Model: given.model, ZeroFloor: given.zeroFloor, Accelerator: given.fleet, Operator: given.operator}
 	},
 	update: func(old domain.Deployment, merged, given *Deployment, changed mask) (domain.Command[domain.Deployment], error) {
 		spec, err := reshaped(merged.DeploymentSpec, given, changed)
 		if err != nil {
 			return nil, err
 		}
+		keys := old.DirectKeys
 		spec.DirectRouteAPIKeys, spec.SpeechFormat, spec.DisableAutoDeploy = old.DirectRouteAPIKeys, old.SpeechFormat, old.DisableAutoDeploy
 		if changed.has("directRouteApiKeys") {
-			spec.DirectRouteAPIKeys = given.sealed
+			keys, spec.DirectRouteAPIKeys = given.directKeys, nil
 		}
-		return domain.UpdateDeployment{DeploymentSpec: spec, Model: given.model, ZeroFloor: given.zeroFloor, Accelerator: given.fleet, Operator: given.operator}, nil
+		return domain.UpdateDeployment{DeploymentSpec: spec, DirectKeys: keys, Model: given.model, ZeroFloor: given.zeroFloor, Accelerator: given.fleet, Operator: given.operator}, nil
 	},
 	sealed: func(d domain.Deployment) []domain.Sealed { return d.DirectRouteAPIKeys },
 	reply: func(c *call, given, out *Deployment) {
-		spec := out.DeploymentSpec
-		out.DirectRouteAPIKeys, spec.DirectRouteAPIKeys = given.DirectRouteAPIKeys, given.sealed
-		for _, unused := range spec.Unused() {
+		out.DirectRouteAPIKeys = given.DirectRouteAPIKeys
+		for _, unused := range out.Unused() {
 			c.warn("%s", unused)
 		}
+		c.warnOfRoute(out)
 	},
 	remove: func(c *call, row *projections.Row[domain.Deployment], p *params) (domain.Command[domain.Deployment], error) {
 		command := domain.DeleteDeployment{Hard: p.flag("hard"), IgnoreChecks: p.flag("ignoreChecks"),
@@ -221,17 +223,7 @@ func prepareDeployment(c *call, name domain.Name, given *Deployment, _ map[strin
 	if len(*v) > 0 {
 		return nil
 	}
-	version := 1
-	if row, exists := c.snapshot().Deployments.Get(name); exists {
-		version = row.State.Generation + 1
-	}
-	for _, key := range given.DirectRouteAPIKeys {
-		var sealed *domain.Sealed
-		if err := c.seal(name, "directRouteApiKeys", version, key, &sealed); err != nil {
-			return err
-		}
-		given.sealed = append(given.sealed, *sealed)
-	}
+	given.directKeys = c.hashDirectKeys(name, given.DirectRouteAPIKeys)
 	return nil
 }
 

@@ -175,7 +175,7 @@ func inferenceBody(f *domain.Fault, requestID string) (int, inferenceError) {
 // isInference tells whether the path is one whose errors have the inference
 // shape.
 func isInference(r *http.Request) bool {
-	return strings.HasPrefix(r.URL.Path, "/inference/") || isAudio(r)
+	return strings.HasPrefix(r.URL.Path, "/inference/") || isAudio(r) || isDirect(r)
 }
 
 // isAudio tells whether the path is one that takes a key without a scheme word.

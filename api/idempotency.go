@@ -128,15 +128,15 @@ func (c *call) slot(key string, request []byte) slot {
 	}
 }
 
-// whole is the request as far as its answer depends on it: method, path, query
-// and body, which stays readable for the handler. Of a form it is the fields
+// whole is the request as far as its answer depends on it: method, direct route,
+// path, query and body, which stays readable for the handler. Of a form it is the fields
 // and not what separates them, which differs from one try to the next.
 func (c *call) whole() ([]byte, error) {
 	body, err := c.buffer()
 	if err != nil {
 		return nil, err
 	}
-	request := fmt.Appendf(nil, "%s\n%s\n%s\n", c.r.Method, c.r.URL.EscapedPath(), c.r.URL.RawQuery)
+	request := fmt.Appendf(nil, "%s\n%s%s\n%s\n", c.r.Method, c.direct, c.r.URL.EscapedPath(), c.r.URL.RawQuery)
 	kind, parameters, err := mime.ParseMediaType(c.r.Header.Get("Content-Type"))
 	if err != nil || kind != "multipart/form-data" || c.op.form == nil { // what is no form here is read as JSON, whatever it is called
 		if c.op.inference() && asksForStream(body) {

@@ -30,6 +30,9 @@ func inferenceModels(c *call) (any, error) {
 	if err := c.params().err(); err != nil {
 		return nil, err
 	}
+	if c.direct != "" {
+		return c.modelsOfDirect()
+	}
 	deployed := map[string]bool{}
 	for row := range c.snapshot().Deployments.In(c.account) {
 		if row.State.Live() && !row.State.DisableAutoDeploy {
@@ -57,6 +60,28 @@ func inferenceModels(c *call) (any, error) {
 		}
 	}
 	slices.SortStableFunc(list, func(a, b inferenceModel) int { return cmp.Compare(rank(b), rank(a)) })
+	return inferenceModelList{list, "list"}, nil
+}
+
+// modelsOfDirect lists what the deployment of a direct route answers for: its
+// model, and the addons that are loaded into it.
+func (c *call) modelsOfDirect() (any, error) {
+	row, err := c.deployment(c.direct)
+	if err != nil {
+		return nil, err
+	}
+	names := []string{row.State.BaseModel}
+	for addon := range c.addonsOf(c.direct) {
+		if addon.State.Wanted() {
+			names = append(names, addon.State.Model)
+		}
+	}
+	list := []inferenceModel{}
+	for _, name := range names {
+		if model, ok := c.snapshot().Models.Get(domain.Name(name)); ok {
+			list = append(list, shownToInference(model, true))
+		}
+	}
 	return inferenceModelList{list, "list"}, nil
 }
 

@@ -59,6 +59,9 @@ func (c *call) question(read func(value any, data []byte, strict bool) (*inferen
 	if err != nil {
 		return nil, err
 	}
+	if object, ok := value.(map[string]any); ok && c.direct != "" && (object["model"] == nil || object["model"] == "") {
+		object["model"] = string(c.direct) // the host name says which
+	}
 	return read(value, data, c.Strict)
 }
 

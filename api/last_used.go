@@ -23,6 +23,9 @@ const useGrain = time.Minute
 // keyUsed notes that the caller's key was used.
 func (c *call) keyUsed() {
 	key, now := c.caller.key, c.now.Truncate(time.Second)
+	if key.Collection() != domain.APIKeys.Collection { // a direct route's
+		return
+	}
 	if last := c.snapshot().Pulse.KeyUsed(key); now.Sub(last) < useGrain || !c.World.Pulse().UseKey(key, now) {
 		return
 	}

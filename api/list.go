@@ -73,9 +73,8 @@ func (res *resource[S, R]) list(c *call) (any, error) {
 	if res.unsifted {
 		q.Filter, q.OrderBy = "", ""
 	}
-	v := c.snapshot()
-	render := func(row *projections.Row[S], out *R) { res.render(v, row, out) }
-	page, err := projections.ListIn(res.table(v), c.account, res.visible(c, showDeleted), render, res.fields, q)
+	render := func(row *projections.Row[S], out *R) { res.show(c, row, out) }
+	page, err := projections.ListIn(res.table(c.snapshot()), c.account, res.visible(c, showDeleted), render, res.fields, q)
 	if err := both(p.err(), err); err != nil {
 		return nil, err
 	}

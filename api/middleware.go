@@ -108,6 +108,9 @@ func (s *Server) recover(next http.Handler) http.Handler {
 // colon belongs to the path: what answers a resource does not answer its verbs.
 func (s *Server) methodsOf(r *http.Request) (allowed []string) {
 	routes, ok := s.routes.(chi.Routes)
+	if isDirect(r) {
+		routes, ok = s.direct.routes, true
+	}
 	for _, method := range []string{http.MethodGet, http.MethodPost, http.MethodPatch, http.MethodPut, http.MethodDelete} {
 		found := chi.NewRouteContext()
 		if !ok || !routes.Match(found, method, r.URL.Path) || verbOf(found.RoutePattern()) != verbOf(r.URL.Path) {

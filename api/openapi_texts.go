@@ -264,7 +264,7 @@ var fieldTexts = map[string]string{
 	"rolloutDeploymentName":                     "The deployment that gets the weights.",
 	"hotLoadDeploymentId":                       "The ID of the deployment whose bucket gets the checkpoints.",
 	"directRouteHandle":                         "How it is reached without the gateway.",
-	"Deployment.directRouteHandle":              "How it is reached without the gateway; absent, since there is no direct route yet.",
+	"Deployment.directRouteHandle":              "Its own host name, while directRouteType is INTERNET and the server has --direct-domain: completions, chat completions and models are there, below /v1.",
 	"outputStats":                               "The newest figures of the model's answers and of their scores, reward/… and rollout/…, as the text of a JSON object; absent before there are any.",
 	"trainerLogsSignedUrl":                      "Where the trainer's log can be read; absent, since no account has trainer log reading.",
 
@@ -297,8 +297,8 @@ var fieldTexts = map[string]string{
 	"skipImageTagValidation":                       "Accepted, and without effect: there are no image tags.",
 
 	// deployments
-	"directRouteApiKeys":            "Keys for the direct route. They are sealed; only the answer to the request that gave them shows them.",
-	"directRouteType":               "Whether, and how, replicas are reached without the gateway.",
+	"directRouteApiKeys":            "Keys for the direct route, in place of those before. Only their hashes are kept; only the answer to the request that gave them shows them.",
+	"directRouteType":               "Whether, and how, replicas are reached without the gateway. INTERNET gives a directRouteHandle; the others are kept and have no effect.",
 	"desiredReplicaCount":           "How many replicas are wanted now.",
 	"replicaCount":                  "How many replicas there are.",
 	"Scaling.replicaCount":          "How many replicas are wanted.",

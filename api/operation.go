@@ -115,7 +115,7 @@ func (s *Server) offer(r chi.Router, op *operation) {
 			s.noSuchMethod(w, r)
 			return
 		}
-		c := &call{Server: s, op: op, w: w, r: r, ctx: r.Context(), id: requestID(r), now: s.Now().UTC(), account: chi.URLParam(r, "account")}
+		c := &call{Server: s, op: op, w: w, r: r, ctx: r.Context(), id: requestID(r), now: s.Now().UTC(), account: chi.URLParam(r, "account"), direct: directOf(r)}
 		result, err := c.answer()
 		kept, isKept := result.(keptAnswer)
 		switch {
@@ -143,7 +143,7 @@ func (c *call) admit() (err error) {
 	if c.op.gate == everybody {
 		return nil
 	}
-	if c.caller, err = authenticate(c.World, c.Pepper, c.r, isAudio(c.r), c.now); err != nil {
+	if c.caller, err = c.whoAsks(); err != nil {
 		return err
 	}
 	c.keyUsed()
@@ -164,7 +164,9 @@ func (c *call) admit() (err error) {
 	case byOperator:
 		return c.caller.may(toOperate)
 	case toModels:
-		c.account = c.caller.account
+		if c.account = c.caller.account; c.direct != "" {
+			return c.mayTakeRoute()
+		}
 		return c.caller.may(toInfer)
 	}
 	return nil

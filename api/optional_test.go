@@ -18,6 +18,7 @@ func TestOptionalFieldsAlone(t *testing.T) {
 		"hotLoadBucketType":  {`"CLOUD_C"`, "CLOUD_C", "hotLoadBucketType: kept, but unused without enableHotLoad"},
 		"hotLoadBucketUrl":   {`"s3://weights"`, "s3://weights", "hotLoadBucketUrl: kept, but unused without enableHotLoad"},
 		"directRouteApiKeys": {`["k"]`, []any{"k"}, "directRouteApiKeys: kept, but unused without directRouteType"},
+		"directRouteType":    {`"INTERNET"`, "INTERNET", "directRouteType: kept, but this server has no domain for direct routes: its operator starts it with --direct-domain"},
 		"draftModel":         {`""`, "", ""},
 		"acceleratorCount":   {`2`, 2.0, ""},
 	} {

@@ -40,6 +40,8 @@ type resource[S domain.State, R any] struct {
 	ask, askUpdate               func(p *params, given *R)
 	asks, asksUpdate, asksRemove []parameter
 	render                       func(v *projections.View, row *projections.Row[S], out *R)
+	// local adds what depends on this server's own settings.
+	local func(c *call, row *projections.Row[S], out *R)
 	// prepare looks at what a create or update asks: references, values to
 	// seal. What it prepares it registers with onRefusal.
 	prepare func(c *call, name domain.Name, given *R, extra map[string]string, v *domain.Violations) error
@@ -92,8 +94,16 @@ func (res *resource[S, R]) wire(c *call, name domain.Name) (*R, error) {
 		return nil, notFound(res.noun, name) // deleted since
 	}
 	out := new(R)
-	res.render(c.snapshot(), row, out)
+	res.show(c, row, out)
 	return out, nil
+}
+
+// show renders a row as this server answers it.
+func (res *resource[S, R]) show(c *call, row *projections.Row[S], out *R) {
+	res.render(c.snapshot(), row, out)
+	if res.local != nil {
+		res.local(c, row, out)
+	}
 }
 
 func (res *resource[S, R]) get(c *call) (any, error) {
@@ -110,7 +120,7 @@ func (res *resource[S, R]) get(c *call) (any, error) {
 		return nil, err
 	}
 	out := new(R)
-	res.render(c.snapshot(), row, out)
+	res.show(c, row, out)
 	return m.project(out)
 }
 

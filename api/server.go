@@ -116,6 +116,7 @@ type Options struct {
 	Replicas Replicas
 	Scorer   engines.Scorer // of previews; nil refuses them
 	Cluster  string         // name of the installation, shown on its deployments; "local" when it is empty
+	Direct   string         // domain below which deployments have host names of their own; "" gives them none
 	Pepper   []byte         // keys are hashed with it, page tokens signed
 	Strict   bool           // refuse unknown inference parameters instead of warning
 	Private  bool           // fetch recordings from addresses that are not public, too
@@ -132,6 +133,7 @@ type Server struct {
 	table   []operation
 	about   *description
 	routes  http.Handler
+	direct  *directRoutes // nil when there are none
 	tail    *tail
 	served  *lastServed
 	busy    *counters
@@ -163,6 +165,9 @@ func New(o Options) *Server {
 	s.about = describe(s.table)
 	s.tail = newTail(o.Log, o.Logger)
 	s.routes = s.router()
+	if o.Direct != "" {
+		s.direct = newDirectRoutes(s)
+	}
 	return s
 }
 
@@ -174,7 +179,13 @@ func (s *Server) Close() { s.tail.close() }
 func (s *Server) Drain() { s.background.Wait() }
 
 // ServeHTTP implements http.Handler.
-func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) { s.routes.ServeHTTP(w, r) }
+func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if label, ok := s.direct.labelOf(r); ok {
+		s.direct.serve(label, w, r)
+		return
+	}
+	s.routes.ServeHTTP(w, r)
+}
 
 // Time-outs and limits of connections. No time-out bounds a whole answer, since
 // streams of events and completions last as long as they last; each piece of

@@ -70,7 +70,7 @@ func TestDeprecatedSettingsAreWarnedOf(t *testing.T) {
 		"disableSpeculativeDecoding is deprecated in a deployment shape: it has no effect"}, got.header.Values("anneal-warning"))
 	got = s.call("POST", "/v1/accounts/acme/deployments", "user", `{"baseModel": "accounts/default/models/anneal-base", "directRouteApiKeys": ["k"], "directRouteType": "INTERNET"}`)
 	require.Equal(t, 200, got.status, "%s", got.body)
-	require.Empty(t, got.header.Values("anneal-warning"))
+	require.Equal(t, []string{"directRouteType: kept, but this server has no domain for direct routes: its operator starts it with --direct-domain"}, got.header.Values("anneal-warning"))
 }
 
 // A server may set the time that jobs have, and the shortest idle time.

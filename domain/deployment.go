@@ -84,8 +84,9 @@ type Deployment struct {
 	State           string             `json:"state"`
 	Status          Status             `json:"status"`
 	CreatedBy       string             `json:"createdBy"`
-	Cluster         string             `json:"cluster,omitempty"` // the installation that it was made in
-	Generation      int                `json:"generation"`        // of the settings, from 1; replicas of an older one are replaced
+	Cluster         string             `json:"cluster,omitempty"`    // the installation that it was made in
+	DirectKeys      [][]byte           `json:"directKeys,omitempty"` // hashes of the keys of its direct route
+	Generation      int                `json:"generation"`           // of the settings, from 1; replicas of an older one are replaced
 	DesiredReplicas int                `json:"desiredReplicas"`
 	HeldFrom        time.Time          `json:"heldFrom"` // when its user, or its waking, last set that; what load says counts from then
 	Replicas        map[string]Replica `json:"replicas,omitempty"`
@@ -113,6 +114,12 @@ func (d Deployment) Live() bool {
 // Due tells whether the deployment is deleted and its purgeTime has come.
 func (d Deployment) Due(now time.Time) bool {
 	return d.State == DeploymentDeletedState && !now.Before(*d.PurgeTime)
+}
+
+// Reachable tells whether the deployment may have a direct route: one that was
+// asked for over the Internet, until it is deleted.
+func (d Deployment) Reachable() bool {
+	return d.DirectRouteType == DirectInternet && d.Exists() && d.State != DeploymentDeletingState && d.State != DeploymentDeletedState
 }
 
 // Sealed tells whether the deployment has sealed values, which must be shredded
@@ -158,13 +165,14 @@ func ReplicaAllocationID(deployment Name, replica string) string {
 
 type DeploymentCreated struct {
 	DeploymentSpec
-	CreatedBy string    `json:"createdBy"`
-	Cluster   string    `json:"cluster,omitempty"`
-	Time      time.Time `json:"time"`
+	CreatedBy  string    `json:"createdBy"`
+	Cluster    string    `json:"cluster,omitempty"`
+	DirectKeys [][]byte  `json:"directKeys,omitempty"`
+	Time       time.Time `json:"time"`
 }
 
 func (e DeploymentCreated) Evolve(d *Deployment) {
-	*d = Deployment{DeploymentSpec: e.DeploymentSpec, CreatedBy: e.CreatedBy, Cluster: e.Cluster, State: DeploymentCreatingState, Status: StatusOf(nil),
+	*d = Deployment{DeploymentSpec: e.DeploymentSpec, CreatedBy: e.CreatedBy, Cluster: e.Cluster, DirectKeys: e.DirectKeys, State: DeploymentCreatingState, Status: StatusOf(nil),
 		Generation: 1, DesiredReplicas: e.MinReplicaCount, HeldFrom: e.Time, Since: e.Time}
 }
 
@@ -188,12 +196,13 @@ func (e DeploymentFailed) Evolve(d *Deployment) {
 
 type DeploymentUpdated struct {
 	DeploymentSpec
-	Rollout bool      `json:"rollout"` // replicas must be replaced
-	Time    time.Time `json:"time"`
+	DirectKeys [][]byte  `json:"directKeys,omitempty"`
+	Rollout    bool      `json:"rollout"` // replicas must be replaced
+	Time       time.Time `json:"time"`
 }
 
 func (e DeploymentUpdated) Evolve(d *Deployment) {
-	d.DeploymentSpec = e.DeploymentSpec
+	d.DeploymentSpec, d.DirectKeys = e.DeploymentSpec, e.DirectKeys
 	d.DesiredReplicas = clamp(d.DesiredReplicas, e.MinReplicaCount, *e.MaxReplicaCount)
 	if !e.EnableHotLoad {
 		d.Hot = HotLoad{}

@@ -28,6 +28,7 @@ type CreateDeployment struct {
 	DeploymentSpec
 	CreatedBy   string
 	Cluster     string        // name of the installation
+	DirectKeys  [][]byte      // hashes of the keys of its direct route
 	Model       ModelSize     // the baseModel's; of an addon, its base model's
 	ZeroFloor   time.Duration // shortest scaleToZeroWindow; 0 is MinScaleToZeroWindow
 	Operator    bool          // asks: only then may it have aliases
@@ -55,7 +56,7 @@ func (c CreateDeployment) Decide(d Deployment, now time.Time) (Event[Deployment]
 	if err != nil {
 		return nil, err
 	}
-	return DeploymentCreated{spec, c.CreatedBy, c.Cluster, now}, nil
+	return DeploymentCreated{spec, c.CreatedBy, c.Cluster, c.DirectKeys, now}, nil
 }
 
 // SettleDeployment records that the wanted replicas run the newest settings.
@@ -88,6 +89,7 @@ func (c FailDeployment) Decide(d Deployment, now time.Time) (Event[Deployment], 
 // UpdateDeployment replaces what the caller sets.
 type UpdateDeployment struct {
 	DeploymentSpec
+	DirectKeys  [][]byte      // see CreateDeployment
 	Model       ModelSize     // see CreateDeployment; what stays is not held to it
 	ZeroFloor   time.Duration // see CreateDeployment; a window that stays is not held to it
 	Operator    bool          // asks: only then may its aliases change
@@ -100,7 +102,7 @@ func (c UpdateDeployment) Decide(d Deployment, now time.Time) (Event[Deployment]
 	}
 	c.DeploymentSpec = c.settled(c.Accelerator)
 	spec := c.filled(c.Model)
-	if sameJSON(spec, d.DeploymentSpec) {
+	if sameJSON(spec, d.DeploymentSpec) && sameJSON(c.DirectKeys, d.DirectKeys) {
 		return nil, nil
 	}
 	var v Violations
@@ -124,7 +126,7 @@ func (c UpdateDeployment) Decide(d Deployment, now time.Time) (Event[Deployment]
 	if err := v.Err(); err != nil {
 		return nil, err
 	}
-	return DeploymentUpdated{spec, spec.rollout(d.DeploymentSpec), now}, nil
+	return DeploymentUpdated{spec, c.DirectKeys, spec.rollout(d.DeploymentSpec), now}, nil
 }
 
 // ScaleDeployment sets how many replicas are wanted, within its bounds.

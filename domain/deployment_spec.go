@@ -20,6 +20,9 @@ type AutoTune struct {
 	LongPrompt bool `json:"longPrompt"`
 }
 
+// DirectInternet is the direct route that has a host name of its own.
+const DirectInternet = "INTERNET"
+
 // DeploymentSpec is what the caller sets.
 type DeploymentSpec struct {
 	BaseModel                       string             `json:"baseModel"`
@@ -38,7 +41,7 @@ type DeploymentSpec struct {
 	DraftModel                      *string            `json:"draftModel,omitempty"`
 	NgramSpeculationLength          int                `json:"ngramSpeculationLength,omitempty"`
 	EnableSessionAffinity           bool               `json:"enableSessionAffinity,omitempty"`
-	DirectRouteAPIKeys              []Sealed           `json:"directRouteApiKeys,omitempty"`
+	DirectRouteAPIKeys              []Sealed           `json:"directRouteApiKeys,omitempty"` // as they were kept before DirectKeys
 	DirectRouteType                 string             `json:"directRouteType,omitempty"`
 	DeploymentTemplate              string             `json:"deploymentTemplate,omitempty"`
 	AutoTune                        *AutoTune          `json:"autoTune,omitempty"`
@@ -91,7 +94,7 @@ func (s DeploymentSpec) check() error {
 	}
 	oneOf(&v, "acceleratorType", s.AcceleratorType, devices...)
 	oneOf(&v, "precision", s.Precision, Precisions...)
-	oneOf(&v, "directRouteType", s.DirectRouteType, "DIRECT_ROUTE_TYPE_UNSPECIFIED", "INTERNET", "CLOUD_A_PRIVATE_SERVICE_CONNECT", "CLOUD_B_PRIVATELINK")
+	oneOf(&v, "directRouteType", s.DirectRouteType, "DIRECT_ROUTE_TYPE_UNSPECIFIED", DirectInternet, "CLOUD_A_PRIVATE_SERVICE_CONNECT", "CLOUD_B_PRIVATELINK")
 	oneOf(&v, "hotLoadBucketType", s.HotLoadBucketType, "BUCKET_TYPE_UNSPECIFIED", "OBJECT_STORE_SERVER", "OBJECT_STORE_API", "CLOUD_C", "SERVICE_HOSTED")
 	s.Placement.check(&v)
 	s.AutoscalingPolicy.check(&v)
@@ -151,7 +154,6 @@ func (s DeploymentSpec) Unused() (settings []string) {
 	add(s.DraftTokenCount > 0 && !drafts, "draftTokenCount", "draftModel, ngramSpeculationLength or enableMtp, since nothing drafts tokens")
 	add(!unspecified(s.HotLoadBucketType) && !s.EnableHotLoad, "hotLoadBucketType", "enableHotLoad")
 	add(s.HotLoadBucketURL != "" && !s.EnableHotLoad, "hotLoadBucketUrl", "enableHotLoad")
-	add(len(s.DirectRouteAPIKeys) > 0 && unspecified(s.DirectRouteType), "directRouteApiKeys", "directRouteType")
 	return settings
 }
 

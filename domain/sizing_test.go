@@ -159,12 +159,11 @@ func TestCountedAccelerators(t *testing.T) {
 
 // What counts only with other settings is told, and taken.
 func TestUnusedSettings(t *testing.T) {
-	spec := domain.DeploymentSpec{DraftTokenCount: 4, HotLoadBucketType: "CLOUD_C", HotLoadBucketURL: "s3://b", DirectRouteAPIKeys: []domain.Sealed{{KeyID: "k"}}}
+	spec := domain.DeploymentSpec{DraftTokenCount: 4, HotLoadBucketType: "CLOUD_C", HotLoadBucketURL: "s3://b"}
 	require.Equal(t, []string{
 		"draftTokenCount: kept, but unused without draftModel, ngramSpeculationLength or enableMtp, since nothing drafts tokens",
 		"hotLoadBucketType: kept, but unused without enableHotLoad",
-		"hotLoadBucketUrl: kept, but unused without enableHotLoad",
-		"directRouteApiKeys: kept, but unused without directRouteType"}, spec.Unused())
-	spec.NgramSpeculationLength, spec.EnableHotLoad, spec.DirectRouteType = 3, true, "INTERNET"
+		"hotLoadBucketUrl: kept, but unused without enableHotLoad"}, spec.Unused())
+	spec.NgramSpeculationLength, spec.EnableHotLoad = 3, true
 	require.Empty(t, spec.Unused())
 }

@@ -3,7 +3,9 @@ package main
 import (
 	"fmt"
 	"net"
+	"net/url"
 	"os"
+	"regexp"
 	"strings"
 	"time"
 
@@ -34,7 +36,7 @@ type serveFlags struct {
 	maxListening              time.Duration
 	fetchPrivate              bool
 	answers                   eventlog.AnswerLimit
-	cluster                   string
+	cluster, directDomain     string
 	currency                  string
 	price, fullPrice          string // decimal amounts
 	node                      nodeFlags
@@ -97,6 +99,7 @@ func (flags *serveFlags) add(c *cobra.Command) {
 	f.IntVar(&flags.answers.Count, "max-kept-answers", eventlog.DefaultAnswerLimit.Count, "most answers kept for the idempotency keys of one account, each for 24 hours")
 	f.Int64Var(&flags.answers.Bytes, "max-kept-answer-bytes", eventlog.DefaultAnswerLimit.Bytes, "most bytes of them, after which no further key is taken")
 	f.StringVar(&flags.cluster, "cluster", api.DefaultCluster, "name of this installation, which deployments made here show")
+	f.StringVar(&flags.directDomain, "direct-domain", "", "domain below which deployments with directRouteType INTERNET have a host name each; its names (*.DOMAIN) must lead here (default: none have)")
 	f.StringVar(&flags.currency, "currency", domain.DefaultCurrency, "currency of estimated costs, as ISO 4217 writes it")
 	f.StringVar(&flags.price, "training-price", "0", "what a million tokens cost that an adapter learns from, for estimates")
 	f.StringVar(&flags.fullPrice, "full-training-price", "", "the same for jobs that train all parameters (default: --training-price)")
@@ -127,6 +130,9 @@ func (f serveFlags) check() error {
 	if f.maxAudio <= 0 || f.maxListening <= 0 || f.maxListening > blobs.TransientTime/2 {
 		return usageError{fmt.Errorf("--max-audio must be positive, and --max-listening more than 0 and at most %s", blobs.TransientTime/2)}
 	}
+	if err := f.checkDirectDomain(); err != nil {
+		return err
+	}
 	if f.jobDeadline < 0 {
 		return usageError{fmt.Errorf("--job-deadline must not be negative")}
 	}
@@ -134,4 +140,24 @@ func (f serveFlags) check() error {
 		return err
 	}
 	return f.node.check()
+}
+
+// maxDirectDomain leaves room for a deployment's label in a host name.
+const maxDirectDomain = 200
+
+var dnsName = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?(\.[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?)*$`)
+
+// checkDirectDomain refuses a domain that is none, or that holds the server's
+// own address, which would be taken for a deployment's.
+func (f serveFlags) checkDirectDomain() error {
+	if f.directDomain == "" {
+		return nil
+	}
+	if len(f.directDomain) > maxDirectDomain || !dnsName.MatchString(f.directDomain) {
+		return usageError{fmt.Errorf("--direct-domain %q must be a domain of at most %d characters, in lower case and without a scheme or port, such as direct.example.com", f.directDomain, maxDirectDomain)}
+	}
+	if public, err := url.Parse(f.publicURL); err == nil && strings.HasSuffix(strings.ToLower(public.Hostname()), "."+f.directDomain) {
+		return usageError{fmt.Errorf("--direct-domain %s holds the host of --public-url, %s, which must stay this server's: choose a domain of which no other host is part", f.directDomain, public.Hostname())}
+	}
+	return nil
 }

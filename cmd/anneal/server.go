@@ -281,7 +281,7 @@ func (s *server) openAPI(ctx context.Context, listener net.Listener) error {
 	if err != nil {
 		return err
 	}
-	s.handler = api.New(api.Options{Prices: prices, Cluster: s.flags.cluster, Private: s.flags.fetchPrivate,
+	s.handler = api.New(api.Options{Prices: prices, Cluster: s.flags.cluster, Direct: s.flags.directDomain, Private: s.flags.fetchPrivate,
 		Log: s.events.Log(), World: s.world, Blobs: s.blobs, Sealer: sealer, Answers: answers, Uses: uses, Replicas: workers.Replicas{Conn: s.events.Desk()}, Scorer: s.code, Pepper: pepper,
 		Logger: s.logger, Limits: api.Limits{Upload: s.flags.maxUpload, ModelFile: s.flags.maxModelFile, ModelFiles: s.flags.maxModelFiles, Wake: s.flags.holdFor, ScaleToZero: s.flags.zeroFloor, JobTime: s.flags.jobDeadline,
 			Audio: s.flags.maxAudio, Transcription: s.flags.maxListening},

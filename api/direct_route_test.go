@@ -1,0 +1,181 @@
+package api
+
+import (
+	"context"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"anneal/domain"
+)
+
+const longKey, otherKey = "a-key-that-is-long-enough", "another-key-that-is-long-enough"
+
+// directly is a stage whose server has a domain for direct routes.
+func directly(t *testing.T) *stage {
+	return newStage(t, Limits{}).twin(func(o *Options) { o.Direct = "direct.test" })
+}
+
+// reached makes a deployment with a direct route and a ready replica, and
+// tells its host name.
+func (s *stage) reached(id string, keys ...string) (name domain.Name, host string) {
+	s.Helper()
+	made := s.call("POST", acme+"/deployments?deploymentId="+id, "user",
+		`{"baseModel": "`+publicBase+`", "minReplicaCount": 1, "directRouteType": "INTERNET", "directRouteApiKeys": ["`+strings.Join(keys, `", "`)+`"]}`)
+	require.Equal(s, 200, made.status, "%s", made.body)
+	require.Empty(s, made.header.Values("anneal-warning"))
+	name = domain.NewName("acme", domain.Deployments.Collection, id)
+	s.serve(name)
+	return name, made.json(s)["directRouteHandle"].(string)
+}
+
+// via sends a request to a host name, whatever the address behind it.
+func (s *stage) via(host, method, path, key, body string) answer {
+	s.Helper()
+	r, err := http.NewRequestWithContext(s.Context(), method, "http://"+host+path, strings.NewReader(body))
+	require.NoError(s, err)
+	if key != "" {
+		r.Header.Set("Authorization", "Bearer "+key)
+	}
+	address := strings.TrimPrefix(s.url, "http://")
+	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, network, _ string) (net.Conn, error) {
+		return new(net.Dialer).DialContext(ctx, network, address)
+	}}}
+	response, err := client.Do(r)
+	require.NoError(s, err)
+	defer response.Body.Close()
+	data, err := io.ReadAll(response.Body)
+	require.NoError(s, err)
+	return answer{response.StatusCode, response.Header, data}
+}
+
+func codeOf(t *testing.T, a answer) string {
+	t.Helper()
+	body, ok := a.json(t)["error"].(map[string]any)
+	require.True(t, ok, "the inference error shape: %s", a.body)
+	require.NotEmpty(t, body["message"])
+	return body["code"].(string)
+}
+
+func TestADirectRoute(t *testing.T) {
+	s := directly(t)
+	_, one := s.reached("one", longKey)
+	_, two := s.reached("two", otherKey)
+	require.Regexp(t, `^[a-z2-7]{32}\.direct\.test$`, one)
+	require.NotEqual(t, one, two)
+	const ask, chat = `{"prompt": "a b"}`, `{"messages": [{"role": "user", "content": "hi"}]}`
+	for _, line := range []struct {
+		name, host, method, path, key, body string
+		status                              int
+		code                                string
+	}{
+		{"its key", one, "POST", "/v1/completions", longKey, ask, 200, ""},
+		{"the longer path", one, "POST", "/inference/v1/completions", longKey, ask, 200, ""},
+		{"a conversation", one, "POST", "/v1/chat/completions", longKey, chat, 200, ""},
+		{"a port and capitals", strings.ToUpper(one) + ":8080", "POST", "/v1/completions", longKey, ask, 200, ""},
+		{"itself by name", one, "POST", "/v1/completions", longKey, `{"model": "accounts/acme/deployments/one", "prompt": "a"}`, 200, ""},
+		{"its model by name", one, "POST", "/v1/completions", longKey, `{"model": "` + publicBase + `", "prompt": "a"}`, 200, ""},
+		{"its model pinned to it", one, "POST", "/v1/completions", longKey, `{"model": "default/anneal-base#acme/one", "prompt": "a"}`, 200, ""},
+		{"another deployment by name", one, "POST", "/v1/completions", longKey, `{"model": "accounts/acme/deployments/two", "prompt": "a"}`, 404, "MODEL_NOT_DEPLOYED"},
+		{"its model pinned to another", one, "POST", "/v1/completions", longKey, `{"model": "default/anneal-base#acme/two", "prompt": "a"}`, 404, "MODEL_NOT_DEPLOYED"},
+		{"another model", one, "POST", "/v1/completions", longKey, `{"model": "accounts/other/models/private", "prompt": "a"}`, 404, "MODEL_NOT_DEPLOYED"},
+		{"a key of the account", one, "POST", "/v1/completions", s.keys["inference"], ask, 200, ""},
+		{"a key of another account", one, "POST", "/v1/completions", s.keys["other"], ask, 403, "OTHER_ACCOUNT"},
+		{"the operator's key", one, "POST", "/v1/completions", s.keys["operator"], ask, 200, ""},
+		{"no key", one, "POST", "/v1/completions", "", ask, 401, "API_KEY_MISSING"},
+		{"a wrong key", one, "POST", "/v1/completions", longKey + "x", ask, 401, "API_KEY_UNKNOWN"},
+		{"another deployment's key", one, "POST", "/v1/completions", otherKey, ask, 401, "API_KEY_UNKNOWN"},
+		{"an unknown label", strings.Repeat("a", 32) + ".direct.test", "POST", "/v1/completions", longKey, ask, 404, "DIRECT_ROUTE_NOT_FOUND"},
+		{"no such path", one, "GET", "/v1/accounts/acme/deployments", s.keys["user"], "", 404, "NO_SUCH_PATH"},
+		{"another method", one, "GET", "/v1/completions", longKey, "", 405, "METHOD_NOT_ALLOWED"},
+		{"the server's own host", "direct.test", "POST", "/inference/v1/completions", longKey, ask, 401, "API_KEY_MALFORMED"},
+	} {
+		t.Run(line.name, func(t *testing.T) {
+			a := s.via(line.host, line.method, line.path, line.key, line.body)
+			require.Equal(t, line.status, a.status, "%s", a.body)
+			if line.code != "" {
+				require.Equal(t, line.code, codeOf(t, a))
+				return
+			}
+			require.Equal(t, "accounts/acme/deployments/one", a.header.Get("anneal-deployment"))
+		})
+	}
+	models := s.via(two, "GET", "/v1/models", otherKey, "").json(t)["data"].([]any)
+	require.Len(t, models, 1)
+	require.Equal(t, publicBase, models[0].(map[string]any)["id"])
+}
+
+// The handle is in get and list alike, for as long as the deployment is there.
+func TestTheHandleOfADirectRoute(t *testing.T) {
+	s := directly(t)
+	name, host := s.reached("one", longKey)
+	require.Equal(t, host, s.call("GET", acme+"/deployments/one", "user", "").json(t)["directRouteHandle"])
+	listed := s.call("GET", acme+`/deployments?filter=directRouteHandle=%22`+host+`%22`, "user", "")
+	require.Equal(t, 1.0, listed.json(t)["totalSize"], "%s", listed.body)
+	twin := s.twin(func(o *Options) { o.Direct = "direct.test" })
+	require.Equal(t, 200, twin.via(host, "POST", "/v1/completions", longKey, `{"prompt": "a"}`).status, "another server knows it as well")
+	without := s.twin(func(*Options) {})
+	require.NotContains(t, without.call("GET", acme+"/deployments/one", "user", "").json(t), "directRouteHandle")
+
+	cloud := s.call("POST", acme+"/deployments?deploymentId=cloud", "user", `{"baseModel": "`+publicBase+`", "directRouteType": "CLOUD_B_PRIVATELINK"}`)
+	require.NotContains(t, cloud.json(t), "directRouteHandle")
+	require.Contains(t, cloud.header.Get("anneal-warning"), "CLOUD_B_PRIVATELINK needs that cloud's own service attachment")
+	easy := s.call("PATCH", acme+"/deployments/one", "user", `{"directRouteApiKeys": ["short"]}`)
+	require.Contains(t, easy.header.Get("anneal-warning"), "easily guessed")
+
+	require.Equal(t, 200, s.via(host, "POST", "/v1/completions", "short", `{"prompt": "a"}`).status)
+	require.Equal(t, 200, s.call("PATCH", acme+"/deployments/one", "user", `{"directRouteType": "DIRECT_ROUTE_TYPE_UNSPECIFIED"}`).status)
+	require.Equal(t, "DIRECT_ROUTE_NOT_FOUND", codeOf(t, s.via(host, "POST", "/v1/completions", "short", `{"prompt": "a"}`)))
+	require.Equal(t, 200, s.call("PATCH", acme+"/deployments/one", "user", `{"directRouteType": "INTERNET"}`).status)
+	require.Equal(t, 200, s.via(host, "POST", "/v1/completions", "short", `{"prompt": "a"}`).status, "an update keeps the keys that it does not name")
+
+	s.deployment(name, domain.DeleteDeployment{IgnoreChecks: true, Hard: true})
+	require.NoError(t, s.world.WaitFor(t.Context(), s.events()))
+	gone := s.via(host, "POST", "/v1/completions", "short", `{"prompt": "a"}`)
+	require.Equal(t, 404, gone.status)
+	require.Equal(t, "DIRECT_ROUTE_NOT_FOUND", codeOf(t, gone))
+	s.deployment(name, domain.RemoveReplica{ID: "r1", Reason: "deleted"})
+	s.deployment(name, domain.FinishDeletion{})
+	_, again := s.reached("one", longKey)
+	require.NotEqual(t, host, again, "a deployment of the same name has another")
+}
+
+// Keys that an update replaces stop at once, and none is kept in the clear.
+func TestKeysOfADirectRoute(t *testing.T) {
+	s := directly(t)
+	_, host := s.reached("one", longKey, "the-second-of-its-keys")
+	asks := func(key string) int { return s.via(host, "POST", "/v1/completions", key, `{"prompt": "a"}`).status }
+	require.Equal(t, []int{200, 200}, []int{asks(longKey), asks("the-second-of-its-keys")})
+	changed := s.call("PATCH", acme+"/deployments/one", "user", `{"directRouteApiKeys": ["`+otherKey+`"]}`)
+	require.Equal(t, []any{otherKey}, changed.json(t)["directRouteApiKeys"], "%s", changed.body)
+	require.Equal(t, []int{401, 401, 200}, []int{asks(longKey), asks("the-second-of-its-keys"), asks(otherKey)})
+	require.Equal(t, 200, s.call("PATCH", acme+"/deployments/one?updateMask=directRouteApiKeys", "user", `{}`).status)
+	require.Equal(t, 401, asks(otherKey))
+	for _, path := range []string{"/deployments/one", "/deployments/one/events"} {
+		require.NotContains(t, string(s.call("GET", acme+path, "admin", "").body), "directKeys")
+	}
+	for e, err := range s.log.Read(t.Context(), ">", 0) {
+		require.NoError(t, err)
+		require.NotContains(t, string(e.Data), longKey)
+		require.NotContains(t, string(e.Data), otherKey)
+	}
+	require.NotContains(t, s.logged.String(), longKey)
+}
+
+// What holds for the account holds on its direct routes.
+func TestADirectRouteOfABoundAccount(t *testing.T) {
+	s := directly(t)
+	_, host := s.reached("one", longKey)
+	require.Equal(t, 200, s.call("PATCH", acme+"/quotas/"+domain.QuotaRequestsPerMinute, "operator", `{"maxValue": 1}`).status)
+	require.Equal(t, 200, s.via(host, "POST", "/v1/completions", longKey, `{"prompt": "a"}`).status)
+	require.Equal(t, 429, s.via(host, "POST", "/v1/completions", longKey, `{"prompt": "a"}`).status)
+	s.clock.add(5 * 60 * 1e9)
+	require.Equal(t, 200, s.call("POST", acme+":suspend", "operator", `{"suspendState": "CREDIT_DEPLETED"}`).status)
+	refused := s.via(host, "POST", "/v1/completions", longKey, `{"prompt": "a"}`)
+	require.Equal(t, http.StatusPreconditionFailed, refused.status, "%s", refused.body)
+	require.Equal(t, "PRECONDITION_FAILED", codeOf(t, refused))
+}

@@ -1,0 +1,30 @@
+package main
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+func TestTheDomainOfDirectRoutes(t *testing.T) {
+	for _, line := range []struct{ domain, public, says string }{
+		{"", "https://api.example.com", ""},
+		{"direct.example.com", "https://api.example.com", ""},
+		{"example.com", "https://example.com:8443", ""},
+		{"localhost", "", ""},
+		{"example.com", "https://API.example.com", "choose a domain of which no other host is part"},
+		{"https://example.com", "", "must be a domain"},
+		{"example.com:80", "", "must be a domain"},
+		{"Example.com", "", "in lower case"},
+		{".example.com", "", "must be a domain"},
+	} {
+		flags := defaultServeFlags()
+		flags.directDomain, flags.publicURL = line.domain, line.public
+		err := flags.check()
+		if line.says == "" {
+			require.NoError(t, err, line.domain)
+			continue
+		}
+		require.ErrorContains(t, err, line.says)
+	}
+}
