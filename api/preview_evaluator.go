@@ -70,6 +70,7 @@ func previewEvaluator(c *call) (any, error) {
 		return nil, err
 	}
 	rows := asked.rows(&p.violations)
+	asked.Evaluator.check(&p.violations, c.now)
 	if err := p.err(); err != nil {
 		return nil, err
 	}
@@ -136,18 +137,30 @@ func (q previewQuestion) rows(v *domain.Violations) []map[string]any {
 	return rows
 }
 
+// check names what is wrong with an evaluator that brings its code.
+func (e *PreviewedEvaluator) check(v *domain.Violations, now time.Time) {
+	if e == nil {
+		return // and told already
+	}
+	var wrong domain.Violations
+	if inline, _ := e.Inline(&wrong); len(inline) == 0 {
+		return
+	}
+	_, err := domain.CreateEvaluator{EvaluatorSpec: e.EvaluatorSpec}.Decide(domain.Evaluator{}, now)
+	if err == nil {
+		err = wrong.Err()
+	}
+	if fault, ok := prefixedBy("evaluator.", err).(*domain.Fault); ok {
+		*v = append(*v, fault.Violations...)
+	}
+}
+
 // previewed writes the code into dir.
 func (c *call) previewed(e PreviewedEvaluator, dir string) (code engines.EvaluatorCode, err error) {
 	var v domain.Violations
 	inline, entry := e.Inline(&v)
 	names := e.Secrets
 	if len(inline) > 0 {
-		if _, err := (domain.CreateEvaluator{EvaluatorSpec: e.EvaluatorSpec}).Decide(domain.Evaluator{}, c.now); err != nil {
-			return code, prefixedBy("evaluator.", err)
-		}
-		if err := v.Err(); err != nil {
-			return code, prefixedBy("evaluator.", err)
-		}
 		for _, name := range slices.Sorted(maps.Keys(inline)) {
 			if err := writeCode(dir, name, strings.NewReader(inline[name])); err != nil {
 				return code, err

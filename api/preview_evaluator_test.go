@@ -77,6 +77,7 @@ func TestPreviewsThatAreRefused(t *testing.T) {
 		{`{"evaluator": {` + someCode + `}, "sampleData": [` + lima + `], "maxSamples": -1}`, "maxSamples: must be from 1 to 100"},
 		{`{"evaluator": {` + someCode + `}, "sampleData": [7, "[]", {"ground_truth": 1}]}`, "sampleData[0]: must be a JSON object, or a text that holds one; sampleData[1]: must be a JSON object, or a text that holds one; sampleData[2].messages: is required"},
 		{`{"evaluator": {"criteria": [{"codeSnippets": {"language": "ruby", "fileContents": {"main.rb": "x"}}}]}, "sampleData": [` + lima + `]}`, "evaluator.criteria[0].codeSnippets.language: must be python"},
+		{`{"evaluator": {"criteria": [{"codeSnippets": {"language": "ruby", "fileContents": {"main.rb": "x"}}}]}, "sampleData": []}`, "sampleData: must have 1 to 100 entries; evaluator.criteria[0].codeSnippets.language: must be python"},
 		{`{"evaluator": {"criteria": [{"codeSnippets": {"fileContents": {"../main.py": "x"}}}]}, "sampleData": [` + lima + `]}`, "must be a path within the code"},
 		{`{"evaluator": {"criteria": [{"codeSnippets": {"fileContents": {"main.py": "broken"}}}]}, "sampleData": [` + lima + `]}`, "main.py: cannot be imported"},
 	} {
