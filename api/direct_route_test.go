@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -173,9 +174,32 @@ func TestADirectRouteOfABoundAccount(t *testing.T) {
 	require.Equal(t, 200, s.call("PATCH", acme+"/quotas/"+domain.QuotaRequestsPerMinute, "operator", `{"maxValue": 1}`).status)
 	require.Equal(t, 200, s.via(host, "POST", "/v1/completions", longKey, `{"prompt": "a"}`).status)
 	require.Equal(t, 429, s.via(host, "POST", "/v1/completions", longKey, `{"prompt": "a"}`).status)
-	s.clock.add(5 * 60 * 1e9)
+	s.clock.add(5 * time.Minute)
 	require.Equal(t, 200, s.call("POST", acme+":suspend", "operator", `{"suspendState": "CREDIT_DEPLETED"}`).status)
 	refused := s.via(host, "POST", "/v1/completions", longKey, `{"prompt": "a"}`)
 	require.Equal(t, http.StatusPreconditionFailed, refused.status, "%s", refused.body)
 	require.Equal(t, "PRECONDITION_FAILED", codeOf(t, refused))
+}
+
+// A log of an earlier version holds keys that are sealed: they open nothing,
+// and are shredded when an update gives others.
+func TestSealedKeysOfAnEarlierVersion(t *testing.T) {
+	s := directly(t)
+	name := domain.Name("accounts/acme/deployments/old")
+	sealed, err := s.vault.Seal(t.Context(), name, "directRouteApiKeys", 1, []byte(longKey))
+	require.NoError(t, err)
+	s.deployment(name, domain.CreateDeployment{DeploymentSpec: domain.DeploymentSpec{BaseModel: publicBase, MinReplicaCount: 1, DirectRouteType: domain.DirectInternet,
+		DirectRouteAPIKeys: []domain.Sealed{sealed}}})
+	s.serve(name)
+	host := s.call("GET", acme+"/deployments/old", "user", "").json(t)["directRouteHandle"].(string)
+	asks := func(key string) int { return s.via(host, "POST", "/v1/completions", key, `{"prompt": "a"}`).status }
+	require.Equal(t, 401, asks(longKey))
+	require.Equal(t, 200, s.call("PATCH", acme+"/deployments/old", "user", `{"displayName": "x"}`).status)
+	_, err = s.vault.Open(t.Context(), name, "directRouteApiKeys", 1, sealed)
+	require.NoError(t, err, "an update of something else keeps them")
+	require.Equal(t, 200, s.call("PATCH", acme+"/deployments/old", "user", `{"directRouteApiKeys": ["`+longKey+`"]}`).status)
+	require.Equal(t, 200, asks(longKey))
+	_, err = s.vault.Open(t.Context(), name, "directRouteApiKeys", 1, sealed)
+	require.Equal(t, domain.NotFound, domain.CodeOf(err))
+	require.Empty(t, mustRow(s, name).DirectRouteAPIKeys)
 }
