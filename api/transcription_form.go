@@ -4,6 +4,7 @@ import (
 	"errors"
 	"io"
 	"mime/multipart"
+	"net/http"
 	"strings"
 	"unicode/utf8"
 
@@ -37,7 +38,8 @@ type TranscriptionForm struct {
 const (
 	maxFormFields = 128
 	maxFieldSize  = 16 << 10
-	formRoom      = 1 << 20 // bytes around the file
+	maxFieldName  = 256     // bytes
+	formRoom      = 4 << 20 // bytes around the file
 )
 
 // A recording is what a form carries: the file, stored until the request is
@@ -61,6 +63,7 @@ func (c *call) readRecording() (*recording, error) {
 	if c.r.ContentLength > c.Limits.Audio+formRoom {
 		return in, bodyTooLarge(c.Limits.Audio)
 	}
+	c.r.Body = &boundedBody{http.MaxBytesReader(c.w, c.r.Body, c.Limits.Audio+formRoom), c.Limits.Audio} // not all tell how long they are
 	form, done, err := c.form()
 	defer done()
 	if err != nil {
@@ -85,6 +88,21 @@ func (c *call) readRecording() (*recording, error) {
 	}
 }
 
+// A boundedBody says of what is too large that it is.
+type boundedBody struct {
+	io.ReadCloser
+	limit int64 // that is told
+}
+
+func (b *boundedBody) Read(p []byte) (int, error) {
+	n, err := b.ReadCloser.Read(p)
+	var tooLarge *http.MaxBytesError
+	if errors.As(err, &tooLarge) {
+		err = bodyTooLarge(b.limit)
+	}
+	return n, err
+}
+
 func brokenForm(err error) error {
 	if f := faultOf(err); f.Reason == reasonBodyTooLarge {
 		return f
@@ -105,6 +123,10 @@ var formFields = func() map[string]bool {
 
 // take takes in one part: the file, or a field.
 func (in *recording) take(part *multipart.Part) error {
+	if len(part.FormName()) > maxFieldName {
+		in.violations.Add("request", "has a field whose name is longer than %d bytes: correct it", maxFieldName)
+		return notEOF(drain(part))
+	}
 	given := strings.TrimSuffix(part.FormName(), "[]")
 	name := given
 	if !formFields[name] {

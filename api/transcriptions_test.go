@@ -101,13 +101,18 @@ func TestFormsWithARecording(t *testing.T) {
 		"a large file":        {[]part{{"file", "speech.wav", strings.Repeat("a", 1001)}, model}, 413, "larger than 1000 bytes"},
 		"a large field":       {[]part{speech, model, {"prompt", "", strings.Repeat("a", maxFieldSize+1)}}, 400, "prompt: must have at most"},
 		"a large unknown one": {[]part{speech, model, {"x", "", strings.Repeat("a", 100_000)}}, 200, "go forward"},
+		"a large second file": {[]part{model, {"file", "a.wav", "a"}, {"file", "b.wav", strings.Repeat("a", 1000+formRoom)}}, 413, "larger than 1000 bytes"},
+		"a huge unknown one":  {[]part{speech, model, {"x", "", strings.Repeat("a", 1000+formRoom)}}, 413, "larger than 1000 bytes"},
+		"a long name":         {[]part{speech, model, {strings.Repeat("n", 100_000), "", "a"}}, 400, "name is longer than 256 bytes"},
 		"a long prompt":       {[]part{speech, model, {"prompt", "", strings.Repeat("a", maxSpeechPrompt+1)}}, 400, "prompt: must have at most 8192 bytes"},
 		"no UTF-8":            {[]part{speech, model, {"prompt", "", "\xff"}}, 400, "prompt: must be UTF-8"},
 		"many fields":         {append(make([]part, maxFormFields), speech), 400, "more than 128 fields"},
 		"a late fault":        {[]part{{"diarize", "", "1"}, {"temperature", "", "2"}, speech, model, {"stream", "", "x"}}, 400, "temperature: must be a number"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			a := s.send(s.parts(c.parts...))
+			r := s.parts(c.parts...)
+			r.ContentLength = -1 // not told before
+			a := s.send(r)
 			require.Equal(t, c.status, a.status, "%s", a.body)
 			require.Contains(t, string(a.body), c.says)
 			s.nothingStays()
