@@ -13,7 +13,7 @@ help: ## show this
 build: ## build bin/anneal
 	$(BUILD) -o bin/anneal ./cmd/anneal
 
-demo: build ## train, deploy and ask a model, from an upload to an answer, in under two minutes
+demo: build ## train, deploy and ask models, from an upload to an answer, and transcribe speech, in under two minutes
 	bin/anneal demo
 
 run: build ## start a server with a local worker at LISTEN; data lies in ./data

@@ -26,7 +26,7 @@ const (
 
 func demoCommand() *cobra.Command {
 	var keep string
-	c := &cobra.Command{Use: "demo", Short: "Teach the base model a new task, deploy both and compare their answers", Args: arguments(0, 0),
+	c := &cobra.Command{Use: "demo", Short: "Teach the base model a new task, deploy both and compare their answers; transcribe speech", Args: arguments(0, 0),
 		RunE: func(c *cobra.Command, _ []string) error {
 			dir := keep
 			if dir == "" {
@@ -103,7 +103,10 @@ func (d *demonstration) run(ctx context.Context) error {
 	if err := d.reinforce(ctx); err != nil {
 		return err
 	}
-	d.say("\n7. Is the log true? Every event is folded anew and compared with what is served")
+	if err := d.listen(ctx); err != nil {
+		return err
+	}
+	d.say("\n8. Is the log true? Every event is folded anew and compared with what is served")
 	report, err := verifyRunning(ctx, &client{d.operator()})
 	if err != nil {
 		return err

@@ -1,0 +1,82 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+
+	"github.com/spf13/cobra"
+	"github.com/stretchr/testify/require"
+)
+
+// heardInDemo is what the demonstration's act of listening says, on a server of
+// its own.
+func heardInDemo(t *testing.T) string {
+	t.Helper()
+	dir := t.TempDir()
+	flags := defaultServeFlags()
+	flags.data, flags.listen = filepath.Join(dir, "server"), "127.0.0.1:0"
+	ctx, stop := context.WithCancel(t.Context())
+	server, err := startServer(ctx, flags, quietLogger())
+	require.NoError(t, err)
+	var out bytes.Buffer
+	c := &cobra.Command{}
+	c.SetOut(&out)
+	d := &demonstration{c, &client{server.context}, dir}
+	err = d.listen(ctx)
+	stop()
+	require.NoError(t, server.wait(ctx))
+	require.NoError(t, err)
+	return out.String()
+}
+
+func TestTheDemonstrationListens(t *testing.T) {
+	if err := speechInstalled(); err != nil {
+		t.Skip(err)
+	}
+	speaker, err := speak(t.Context(), spokenSamples, filepath.Join(t.TempDir(), "speech.wav"))
+	require.NoError(t, err)
+	if speaker == "" {
+		t.Skip("there is no recording: apt install pocketsphinx-testdata, or flite")
+	}
+	said := heardInDemo(t)
+	require.Regexp(t, `(?m)^   2\.\d seconds of `+speaker+`, who says "go forward ten meters"$`, said)
+	require.Contains(t, said, "\n   heard: go forward ten meters\n")
+	require.Regexp(t, `(?m)^   words: go \d\.\d\d-\d\.\d\d s, forward \d\.\d\d-\d\.\d\d s, ten \d\.\d\d-\d\.\d\d s, meters \d\.\d\d-\d\.\d\d s$`, said)
+}
+
+func TestTheDemonstrationSaysWhatListeningTakes(t *testing.T) {
+	t.Setenv("PATH", t.TempDir())
+	require.Contains(t, heardInDemo(t), "\n   This act is left out, since PocketSphinx is not installed: apt-get install pocketsphinx pocketsphinx-en-us\n")
+}
+
+// Whoever speaks, the engine reads it without another program.
+func TestWhoSpeaksInTheDemonstration(t *testing.T) {
+	dir, samples := t.TempDir(), bytes.Repeat([]byte{1, 2}, 1000)
+	recorded, file := filepath.Join(dir, "speech.raw"), filepath.Join(dir, "speech.wav")
+	require.NoError(t, os.WriteFile(recorded, samples, 0o600))
+	speaker, err := speak(t.Context(), recorded, file)
+	require.NoError(t, err)
+	require.Equal(t, "a voice of pocketsphinx-testdata", speaker)
+	wav, err := os.ReadFile(file)
+	require.NoError(t, err)
+	require.Equal(t, samples, wav[44:])
+	format := wav[8:36] // from WAVE to the bits of a sample
+
+	missing := filepath.Join(dir, "nothing.raw")
+	if _, err := exec.LookPath("flite"); err == nil {
+		speaker, err = speak(t.Context(), missing, file)
+		require.NoError(t, err)
+		require.Equal(t, "flite's voice", speaker)
+		wav, err = os.ReadFile(file)
+		require.NoError(t, err)
+		require.Equal(t, format, wav[8:36])
+	}
+	t.Setenv("PATH", dir)
+	speaker, err = speak(t.Context(), missing, file)
+	require.NoError(t, err)
+	require.Empty(t, speaker)
+}
