@@ -121,7 +121,7 @@ func runSubscriber(t *testing.T, s *plane, blocks []string) {
 	}
 	p := &process{t: t, cmd: exec.Command(subscriber, s.context.NATSURL, s.context.NATSUser, s.context.NATSPassword), stderr: logFor(t, "the subscriber"), exited: make(chan struct{})}
 	p.run()
-	require.Contains(t, p.says("deployment.created.v1 "), "accounts/default/deployments/codes")
+	p.says("deployment.created.v1 accounts/default/deployments/codes")
 }
 
 // understood checks the commands that stand indented in the text: targets of
