@@ -24,7 +24,7 @@ type Secret struct {
 }
 
 var secrets = &resource[domain.Secret, Secret]{
-	kind: domain.Secrets, noun: "secret", requires: []string{"name", "keyName", "value"}, reads: toGuard, writes: toGuard, unsifted: true,
+	kind: domain.Secrets, noun: "secret", requires: []string{"name", "keyName"}, reads: toGuard, writes: toGuard, unsifted: true,
 	fields:  storedFieldsOf[domain.Secret, Secret]("name", "keyName"),
 	givenID: func(given *Secret) string { return given.Name[strings.LastIndexByte(given.Name, '/')+1:] },
 	render: func(_ *projections.View, row *projections.Row[domain.Secret], out *Secret) {
@@ -61,6 +61,9 @@ var secrets = &resource[domain.Secret, Secret]{
 	// is a secret without a value, which can be deleted again, and not a value
 	// that nothing leads to any more.
 	before: func(c *call, row *projections.Row[domain.Secret]) error {
+		if !row.State.HasValue() {
+			return nil
+		}
 		ctx, cancel := c.lasting()
 		defer cancel()
 		return c.Sealer.Shred(ctx, row.State.Value.KeyID)
@@ -86,7 +89,7 @@ func sealSecret(c *call, name domain.Name, given *Secret, _ map[string]string, v
 	if given.version = 1; exists {
 		old := row.State
 		given.version, keyName = old.Version+1, cmp.Or(keyName, old.KeyName)
-		if value == "" && keyName != old.KeyName {
+		if value == "" && keyName != old.KeyName && old.HasValue() {
 			opened, err := c.Sealer.Open(c.ctx, name, old.KeyName, old.Version, old.Value)
 			if err != nil {
 				return err

@@ -55,7 +55,9 @@ func TestSecret(t *testing.T) {
 	decide(t, domain.Secrets, []D{
 		{name: "create", when: domain.CreateSecret(made), then: made},
 		{name: "create twice", given: f(made), when: domain.CreateSecret(made), fault: "ALREADY_EXISTS"},
-		{name: "all that is wrong at once", when: domain.CreateSecret{KeyName: "1x"}, fault: "INVALID_FIELDS", says: "; value: must not be empty"},
+		{name: "all that is wrong at once", when: domain.UpdateSecret{KeyName: "1x", Value: &domain.Sealed{KeyID: "k"}}, given: f(made), fault: "INVALID_FIELDS", says: "; value: must not be empty"},
+		{name: "create before the value", when: domain.CreateSecret{KeyName: "TOKEN"}, then: domain.SecretCreated{KeyName: "TOKEN"}},
+		{name: "rename before the value", given: f(domain.SecretCreated{KeyName: "TOKEN"}), when: domain.UpdateSecret{KeyName: "T2"}, then: domain.SecretUpdated{KeyName: "T2"}},
 		{name: "update the value", given: f(made), when: domain.UpdateSecret{KeyName: "TOKEN", Value: &other}, then: domain.SecretUpdated{KeyName: "TOKEN", Value: &other}},
 		{name: "update both", given: f(made), when: domain.UpdateSecret{KeyName: "T2", Value: &other}, then: domain.SecretUpdated{KeyName: "T2", Value: &other}},
 		{name: "update the name alone", given: f(made), when: domain.UpdateSecret{KeyName: "T2"}, fault: "INVALID_FIELDS",

@@ -20,18 +20,26 @@ var Secrets = NewKind("secrets", map[string]Event[Secret]{
 type Secret struct {
 	KeyName string `json:"keyName"` // the environment variable that carries it to code
 	Value   Sealed `json:"value"`
-	Version int    `json:"version"` // of the value, from 1
+	Version int    `json:"version"` // of the value, from 1; 0 before the first
 }
 
 // Exists implements State.
 func (s Secret) Exists() bool { return s.KeyName != "" }
+
+// HasValue tells whether a value was given: a secret may be created before it.
+func (s Secret) HasValue() bool { return len(s.Value.Ciphertext) > 0 }
 
 type SecretCreated struct {
 	KeyName string `json:"keyName"`
 	Value   Sealed `json:"value"`
 }
 
-func (e SecretCreated) Evolve(s *Secret) { *s = Secret{KeyName: e.KeyName, Value: e.Value, Version: 1} }
+func (e SecretCreated) Evolve(s *Secret) {
+	*s = Secret{KeyName: e.KeyName, Value: e.Value}
+	if s.HasValue() {
+		s.Version = 1
+	}
+}
 
 type SecretUpdated struct {
 	KeyName string  `json:"keyName"`
@@ -56,7 +64,8 @@ func checkKeyName(v *Violations, keyName string) {
 		"must be 1 to 128 letters, digits, _ or - and begin with a letter or _")
 }
 
-// CreateSecret records a sealed value. Version 1 must have been sealed.
+// CreateSecret records a sealed value, if there is one yet. Version 1 must have
+// been sealed.
 type CreateSecret struct {
 	KeyName string
 	Value   Sealed
@@ -68,7 +77,6 @@ func (c CreateSecret) Decide(s Secret, _ time.Time) (Event[Secret], error) {
 	}
 	var v Violations
 	checkKeyName(&v, c.KeyName)
-	v.Require(len(c.Value.Ciphertext) > 0, "value", "must not be empty")
 	if err := v.Err(); err != nil {
 		return nil, err
 	}
@@ -86,13 +94,13 @@ func (c UpdateSecret) Decide(s Secret, _ time.Time) (Event[Secret], error) {
 	if !s.Exists() {
 		return nil, gone("secret")
 	}
-	old := c.Value == nil || bytes.Equal(c.Value.Ciphertext, s.Value.Ciphertext)
+	old := c.Value == nil || s.HasValue() && bytes.Equal(c.Value.Ciphertext, s.Value.Ciphertext)
 	if c.KeyName == s.KeyName && old {
 		return nil, nil
 	}
 	var v Violations
 	checkKeyName(&v, c.KeyName)
-	v.Require(!old, "value", "is sealed for its key name: give it again, sealed for the new one")
+	v.Require(!old || !s.HasValue(), "value", "is sealed for its key name: give it again, sealed for the new one")
 	v.Require(c.Value == nil || len(c.Value.Ciphertext) > 0, "value", "must not be empty")
 	if err := v.Err(); err != nil {
 		return nil, err

@@ -33,6 +33,9 @@ func (s Secrets) Values(ctx context.Context, account, field string, names []stri
 		if _, twice := values[secret.KeyName]; twice {
 			return nil, domain.Faultf(domain.FailedPrecondition, "%s: two of them have the key name %s: name one", field, secret.KeyName)
 		}
+		if !secret.HasValue() {
+			return nil, domain.Faultf(domain.FailedPrecondition, "%s: %s has no value yet: update it with one", field, name)
+		}
 		value, err := s.Open(ctx, name, secret.KeyName, secret.Version, secret.Value)
 		if err != nil {
 			return nil, err
