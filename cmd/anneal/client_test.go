@@ -244,10 +244,16 @@ func jobOn(dataset string, epochs int) object {
 	return object{"dataset": "accounts/default/datasets/" + dataset, "baseModel": baseModel, "epochs": epochs, "batchSizeSamples": 4}
 }
 
-// lossCurve reads a job's metrics file as its user gets it.
-func (c caller) lossCurve(job string) (rows []object) {
+// lossCurve reads the metrics file of a supervised job as its user gets it.
+func (c caller) lossCurve(job string) []object {
 	c.t.Helper()
-	link, _ := c.get("/supervisedFineTuningJobs/" + job + ":getMetricsFileEndpoint")["signedUrl"].(string)
+	return c.curve("/supervisedFineTuningJobs/" + job)
+}
+
+// curve reads the metrics file of the job at a path.
+func (c caller) curve(job string) (rows []object) {
+	c.t.Helper()
+	link, _ := c.get(job + ":getMetricsFileEndpoint")["signedUrl"].(string)
 	require.NotEmpty(c.t, link)
 	res, err := caller{http: c.http}.send(http.MethodGet, link, nil)
 	require.NoError(c.t, err)

@@ -1,0 +1,322 @@
+package main_test
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"io"
+	"log"
+	"net/http"
+	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"anneal/engines/sandbox"
+)
+
+// A gate stands between workers and the files of a server, and holds transfers
+// back: so a job stays in the phase in which its worker is to be killed.
+type gate struct {
+	to *httputil.ReverseProxy
+
+	mu     sync.Mutex
+	holds  func(*http.Request) bool // nil lets all pass
+	held   chan struct{}            // closed when something is held
+	opened chan struct{}
+}
+
+// shut holds what a test says from now on; held is closed by the first of it.
+// open lets all pass again, but drops what was held: who sent it is dead.
+func (g *gate) shut(holds func(*http.Request) bool) (held <-chan struct{}, open func()) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.holds, g.held, g.opened = holds, make(chan struct{}), make(chan struct{})
+	opened := g.opened
+	return g.held, sync.OnceFunc(func() {
+		g.mu.Lock()
+		defer g.mu.Unlock()
+		g.holds = nil
+		close(opened)
+	})
+}
+
+func (g *gate) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	g.mu.Lock()
+	hold, opened := g.holds != nil && g.holds(r), g.opened
+	if hold {
+		select {
+		case <-g.held:
+		default:
+			close(g.held)
+		}
+	}
+	g.mu.Unlock()
+	if hold {
+		<-opened
+		panic(http.ErrAbortHandler)
+	}
+	g.to.ServeHTTP(w, r)
+}
+
+// behind starts a fleet whose files go through a gate.
+func behind(t *testing.T) (*fleet, *gate) {
+	t.Helper()
+	address := freePort(t)
+	g := &gate{to: httputil.NewSingleHostReverseProxy(&url.URL{Scheme: "http", Host: address})}
+	g.to.ErrorLog = log.New(io.Discard, "", 0) // transfers end with the worker that asked for them
+	server := httptest.NewServer(g)
+	t.Cleanup(server.Close)
+	return newFleet(t, "--listen", address, "--public-url", server.URL, "--lost-after", "3s"), g
+}
+
+// A killable is a job of one kind. It takes some dozens of steps, so that its
+// first checkpoint is stored long before its end.
+type killable struct {
+	collection string
+	prepare    func(*testing.T, *fleet) object // makes what the job needs, and answers what to ask for
+}
+
+const killedModel = "killed"
+
+func (k killable) path() string { return "/" + k.collection + "/" + killedModel }
+
+func (k killable) create(user caller, spec object) {
+	user.t.Helper()
+	user.must(http.MethodPost, "/"+k.collection+"?"+strings.TrimSuffix(k.collection, "s")+"Id="+killedModel, spec)
+}
+
+// remove makes room for the job to be made again: its name is its seed.
+func (k killable) remove(user caller) {
+	user.t.Helper()
+	for _, path := range []string{k.path(), "/models/" + killedModel} {
+		user.must(http.MethodDelete, path, nil)
+		eventually(user.t, path+" is gone", func() bool {
+			status, _, err := user.ask(http.MethodGet, path, nil)
+			return err == nil && status == http.StatusNotFound
+		})
+	}
+}
+
+var killables = map[string]killable{
+	"supervised": {"supervisedFineTuningJobs", func(_ *testing.T, f *fleet) object {
+		f.user().dataset("rows", 60)
+		return jobOn("rows", 6)
+	}},
+	"preferences": {"dpoJobs", func(t *testing.T, f *fleet) object {
+		data, err := os.ReadFile(filepath.Join("..", "..", "examples", "loudly.jsonl"))
+		require.NoError(t, err)
+		f.user().rows("rows", strings.Join(strings.SplitAfter(string(data), "\n")[:60], ""))
+		return learns(object{"epochs": 6, "batchSize": 160}, object{})
+	}},
+	"scored samples": {"rlorTrainerJobs", func(_ *testing.T, f *fleet) object {
+		var rows strings.Builder
+		for i := range 40 {
+			fmt.Fprintf(&rows, `{"samples":[{"good":%g,"messages":[{"role":"user","content":"Name %d."},{"role":"assistant","content":"yes %d"}]},`+
+				`{"good":0,"messages":[{"role":"user","content":"Name %d."},{"role":"assistant","content":"no"}]}]}`+"\n", 0.5+float64(i)/100, i, i, i)
+		}
+		f.user().rows("rows", rows.String())
+		return learns(object{"epochs": 4, "batchSizeSamples": 4, "loraRank": 0}, object{"rewardWeights": []string{"good=1"}}) // the others train adapters
+	}},
+	"reinforcement": {"reinforcementFineTuningJobs", func(t *testing.T, f *fleet) object {
+		if err := sandbox.New(sandbox.Options{}).Check(t.Context()); err != nil {
+			t.Skip(err)
+		}
+		code := t.TempDir()
+		require.NoError(t, os.WriteFile(filepath.Join(code, "main.py"), []byte("def evaluate(messages, **kwargs):\n"+
+			"    answer = messages[-1]['content']\n    return {'score': sum(map(ord, answer)) % 97 / 97}\n"), 0o600))
+		f.run("evaluator", "create", "sums", "--dir", code, "--entry-point", "main.py::evaluate").ok(t)
+		var rows strings.Builder
+		for i := range 10 {
+			fmt.Fprintf(&rows, `{"messages":[{"role":"user","content":"Name %d."}]}`+"\n", i)
+		}
+		f.user().rows("rows", rows.String())
+		// Three steps learn from the answers to a prompt: a checkpoint falls between them.
+		return learns(object{"epochs": 3, "batchSizeSamples": 2}, object{"evaluator": "accounts/default/evaluators/sums",
+			"inferenceParameters": object{"maxOutputTokens": 5, "temperature": 1, "responseCandidatesCount": 6}})
+	}},
+}
+
+// learns is a job on "rows".
+func learns(config, more object) object {
+	config["baseModel"] = baseModel
+	more["dataset"], more["trainingConfig"] = "accounts/default/datasets/rows", config
+	return more
+}
+
+// rows makes a dataset of JSON lines, and waits until it is READY.
+func (c caller) rows(id, lines string) {
+	c.t.Helper()
+	c.must(http.MethodPost, "/datasets", object{"datasetId": id, "dataset": object{}})
+	status, answer, err := c.upload(id, []byte(lines))
+	require.NoError(c.t, err)
+	require.Equal(c.t, http.StatusOK, status, "%v", answer)
+	c.until("/datasets/"+id, "state", "READY")
+}
+
+// A killing is a phase in which a worker is killed.
+type killing struct {
+	phase string
+	holds func() func(*http.Request) bool
+	comes func(*testing.T, caller, string) // waits until the job at a path is so, once something is held
+	again bool                             // the worker comes back in its folder; else another takes its place
+}
+
+var killings = []killing{
+	{"after a checkpoint", afterFirst, func(t *testing.T, user caller, job string) {
+		eventually(t, "there is a checkpoint", func() bool { return len(user.list(job+"/checkpoints", "checkpoints")) == 1 })
+	}, false},
+	{"downloading", func() func(*http.Request) bool {
+		return func(r *http.Request) bool {
+			return r.Method == http.MethodGet && strings.HasSuffix(r.URL.Path, "/model.safetensors")
+		}
+	}, func(*testing.T, caller, string) {}, true},
+	{"before the first checkpoint", func() func(*http.Request) bool { return stores("") }, func(t *testing.T, user caller, job string) {
+		require.Empty(t, user.list(job+"/checkpoints", "checkpoints"))
+		require.Equal(t, "JOB_STATE_RUNNING", user.get(job)["state"])
+	}, true},
+	{"writing results", func() func(*http.Request) bool { return stores("models/") }, func(_ *testing.T, user caller, job string) {
+		user.until(job, "state", "JOB_STATE_WRITING_RESULTS")
+	}, false},
+}
+
+// stores recognises what is stored below a folder.
+func stores(folder string) func(*http.Request) bool {
+	return func(r *http.Request) bool {
+		return r.Method == http.MethodPut && strings.HasPrefix(r.URL.Path, "/blobs/"+folder)
+	}
+}
+
+// afterFirst recognises what is stored, but for the first checkpoint.
+func afterFirst() func(*http.Request) bool {
+	first, stored := "", stores("")
+	return func(r *http.Request) bool {
+		folder, _, checkpoint := cutCheckpoint(r.URL.Path)
+		if !stored(r) {
+			return false
+		}
+		if first == "" && checkpoint {
+			first = folder
+		}
+		return !checkpoint || folder != first
+	}
+}
+
+// cutCheckpoint cuts the path of a checkpoint's file behind its folder.
+func cutCheckpoint(path string) (folder, file string, found bool) {
+	before, after, found := strings.Cut(path, "/checkpoints/")
+	id, file, _ := strings.Cut(after, "/")
+	return before + "/checkpoints/" + id, file, found
+}
+
+// A worker is killed in each phase of each kind of job. Another, or the same
+// again, takes the job up, and its model is that of a training that nobody
+// disturbed.
+func TestWorkerIsKilledInEveryPhase(t *testing.T) {
+	for name, kind := range killables {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			f, g := behind(t)
+			spec, user, ears := kind.prepare(t, f), f.user(), f.tail()
+			f.work("calm")
+			kind.create(user, spec)
+			user.until(kind.path(), "state", "JOB_STATE_COMPLETED")
+			want, losses := user.weights(killedModel), kind.losses(user)
+			require.Zero(t, f.workers["calm"].end())
+			require.GreaterOrEqual(t, len(want), 2, "%v", want)
+			require.Greater(t, len(losses), 40, "there are checkpoints on the way")
+			phases := killings
+			if testing.Short() {
+				phases = phases[:1]
+			}
+			for i, k := range phases {
+				t.Run(k.phase, func(t *testing.T) {
+					kind.remove(user)
+					before := requeues(t, user, ears)
+					killed, resumes := k.kill(t, f, g, fmt.Sprint("worker-", i), kind.path(), func() { kind.create(user, spec) })
+					user.until(kind.path(), "state", "JOB_STATE_COMPLETED")
+					require.Equal(t, want, user.weights(killedModel))
+					require.Equal(t, losses, kind.losses(user))
+					require.Equal(t, before+1, requeues(t, user, ears))
+					began := timeOf(t, user.curve(kind.path())[0])
+					require.Equal(t, resumes, began.Before(killed), "what was saved is not trained again")
+				})
+			}
+			require.Contains(t, f.run("log", "verify").ok(t), "equal")
+		})
+	}
+}
+
+// kill begins a job, kills its worker in the phase, and lets another go on. It
+// answers when that was, and whether there is a checkpoint to resume from.
+func (k killing) kill(t *testing.T, f *fleet, g *gate, worker, job string, begin func()) (killed time.Time, resumes bool) {
+	t.Helper()
+	held, open := g.shut(k.holds())
+	defer open()
+	f.work(worker)
+	begin()
+	select {
+	case <-held:
+	case <-time.After(patience):
+		require.FailNow(t, "the job never came to be "+k.phase)
+	}
+	k.comes(t, f.user(), job)
+	resumes = len(f.user().list(job+"/checkpoints", "checkpoints")) > 0
+	f.workers[worker].kill()
+	killed = time.Now()
+	open()
+	if !k.again {
+		worker += "-next"
+	}
+	f.work(worker)
+	t.Cleanup(func() { require.Zero(t, f.workers[worker].end()) })
+	return killed, resumes
+}
+
+// requeues is how often jobs were queued again so far.
+func requeues(t *testing.T, user caller, ears *ears) (n int) {
+	t.Helper()
+	history := user.history()
+	for _, h := range ears.upTo(t, positionOf(t, history[len(history)-1])) {
+		if strings.HasSuffix(h.kind, ".requeued.v1") {
+			n++
+		}
+	}
+	return n
+}
+
+// weights are the sums of a model's files, but for its metrics: they tell the time.
+func (c caller) weights(model string) map[string]string {
+	c.t.Helper()
+	sums := map[string]string{}
+	links, _ := c.get("/models/" + model + ":getDownloadEndpoint")["filenameToSignedUrls"].(object)
+	for name, link := range links {
+		if name == "metrics.jsonl" {
+			continue
+		}
+		res, err := caller{http: c.http}.send(http.MethodGet, link.(string), nil)
+		require.NoError(c.t, err)
+		hash := sha256.New()
+		_, err = io.Copy(hash, res.Body)
+		require.NoError(c.t, err)
+		require.NoError(c.t, res.Body.Close())
+		sums[filepath.Base(name)] = hex.EncodeToString(hash.Sum(nil))
+	}
+	return sums
+}
+
+// losses are those of each step of the job.
+func (k killable) losses(user caller) (all []string) {
+	user.t.Helper()
+	for _, row := range user.curve(k.path()) {
+		all = append(all, fmt.Sprint(row["step"], row["train/loss"], row["reward/mean"], row["eval/loss"]))
+	}
+	return all
+}
