@@ -5,6 +5,7 @@ import (
 	"strings"
 
 	"anneal/engines"
+	"anneal/eventlog"
 )
 
 // ChatCompletion is the answer to a conversation.
@@ -198,3 +199,5 @@ func (f chatForm) closing(g *generation) any {
 	chunk.Choices, chunk.Usage = []ChatChoiceDelta{}, &g.usage
 	return chunk
 }
+
+func (chatForm) kind() string { return eventlog.UsageOfChat }

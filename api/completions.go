@@ -1,6 +1,9 @@
 package api
 
-import "anneal/engines"
+import (
+	"anneal/engines"
+	"anneal/eventlog"
+)
 
 func inferenceOperations() []operation {
 	return []operation{
@@ -113,3 +116,5 @@ func (f completionForm) end(g *generation, h *heard, usage *Usage) any {
 }
 
 func (completionForm) closing(*generation) any { return nil }
+
+func (completionForm) kind() string { return eventlog.UsageOfCompletion }

@@ -26,6 +26,8 @@ type form interface {
 	end(g *generation, h *heard, usage *Usage) any
 	// closing comes after the last choice was closed; nil when nothing does.
 	closing(g *generation) any
+	// kind is what its usage is recorded as.
+	kind() string
 }
 
 // A heard is all that one choice was told.
@@ -34,6 +36,7 @@ type heard struct {
 	index         int
 	prompt        engines.Prompt
 	begun         bool // a part of it was sent
+	counted       bool // what it used is in the usage of all
 }
 
 // hear takes in the next piece.
@@ -226,9 +229,13 @@ func (g *generation) run() (any, error) {
 	}
 	all.Wait()
 	if err := context.Cause(ctx); err != nil {
+		if !g.first.IsZero() {
+			g.metered(g.to.Name, g.q.model, g.used(false))
+		}
 		return nil, g.fail(err)
 	}
 	g.served.note(g.to.Name, g.Now())
+	g.metered(g.to.Name, g.q.model, g.used(true))
 	g.meters.tokens.WithLabelValues("prompt").Add(float64(g.usage.PromptTokens))
 	g.meters.tokens.WithLabelValues("completion").Add(float64(g.usage.CompletionTokens))
 	if g.q.stream {
@@ -304,6 +311,7 @@ func (g *generation) finish(h *heard, firstSample bool, usage engines.Usage, at 
 		g.times, g.at = usage.Times, at
 	}
 	g.usage.add(usage, firstSample)
+	h.counted = true
 	g.guess.add(usage.Speculation)
 	if g.left--; !g.q.stream {
 		return nil

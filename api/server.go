@@ -48,6 +48,12 @@ type Replicas interface {
 	Transcribe(ctx context.Context, deployment domain.Name, replica domain.Replica, req engines.Transcription, emit func(engines.Listened) error) (engines.Heard, error)
 }
 
+// A Meter records what requests to models have used. See eventlog.Meter.
+type Meter interface {
+	// Record does not wait until it is recorded.
+	Record(usage eventlog.Usage) error
+}
+
 // Limits bound what a request may take. Zero values mean the defaults.
 type Limits struct {
 	Body           int64         // bytes of a JSON body; 4 MiB
@@ -113,6 +119,7 @@ type Options struct {
 	Sealer   Sealer
 	Answers  Answers // nil keeps them in memory
 	Uses     Uses    // nil forgets with the process when keys were used
+	Meter    Meter   // nil records what requests use nowhere
 	Replicas Replicas
 	Scorer   engines.Scorer // of previews; nil refuses them
 	Cluster  string         // name of the installation, shown on its deployments; "local" when it is empty

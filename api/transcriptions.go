@@ -111,6 +111,9 @@ func (t *transcription) run() (any, error) {
 	ctx, cancel := context.WithTimeout(t.ctx, t.Limits.Transcription)
 	defer cancel()
 	if err := t.listen(ctx); err != nil {
+		if t.seconds > 0 {
+			t.metered(t.to.Name, t.q.model, t.used(false))
+		}
 		if errors.Is(err, context.DeadlineExceeded) && t.ctx.Err() == nil {
 			err = domain.Faultf(domain.DeadlineExceeded, "the recording was not listened to within %s, of which %.0f seconds were heard: cut it in parts", t.Limits.Transcription, t.seconds)
 		}
@@ -118,6 +121,7 @@ func (t *transcription) run() (any, error) {
 	}
 	t.served.note(t.to.Name, t.Now())
 	t.meters.audio.Add(t.heard.Duration)
+	t.metered(t.to.Name, t.q.model, t.used(true))
 	if t.q.stream {
 		return nil, t.close()
 	}

@@ -76,12 +76,15 @@ func join(ctx context.Context, url, password, seed string, replicas int, verify 
 	if err = ensureTasks(ctx, c.log.js, c.replicas); err != nil {
 		return c, err
 	}
-	for _, ensure := range []func(context.Context, jetstream.JetStream, int) error{ensureKeys, ensureAnswers, ensureUses} {
+	for _, ensure := range []func(context.Context, jetstream.JetStream, int) error{ensureKeys, ensureAnswers, ensureUses, ensureUsage} {
 		if err = ensure(ctx, c.log.js, c.replicas); err != nil {
 			return c, err
 		}
 	}
 	if err = keepMirror(ctx, c.keeper, c.log, c.replicas); err != nil {
+		return c, err
+	}
+	if err = c.lendUsage(ctx); err != nil {
 		return c, err
 	}
 	return c, vouch(c.control, seed, verify)

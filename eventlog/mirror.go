@@ -53,23 +53,29 @@ func mendMirror(ctx context.Context, keeper *nats.Conn, js jetstream.JetStream, 
 }
 
 func makeMirror(ctx context.Context, js jetstream.JetStream, replicas int) error {
+	config := mirrorOf(Stream, replicas)
+	config.Description = "The log as its readers see it: same events, same positions"
+	if _, err := js.CreateOrUpdateStream(ctx, config); err != nil {
+		return fmt.Errorf("eventlog: making the readers' mirror: %w", err)
+	}
+	return nil
+}
+
+// mirrorOf is the readers' mirror of a stream.
+func mirrorOf(stream string, replicas int) jetstream.StreamConfig {
 	config := jetstream.StreamConfig{
-		Name:        Stream,
-		Description: "The log as its readers see it: same events, same positions",
+		Name:        stream,
 		Storage:     jetstream.FileStorage,
 		Replicas:    max(1, replicas),
 		AllowDirect: true,
 		DenyDelete:  true,
 		DenyPurge:   true,
-		Mirror: &jetstream.StreamSource{Name: Stream, External: &jetstream.ExternalStream{
+		Mirror: &jetstream.StreamSource{Name: stream, External: &jetstream.ExternalStream{
 			APIPrefix: "control.api", DeliverPrefix: "mirror.readers",
 		}},
 	}
 	if config.Replicas == 1 {
-		config.PersistMode = jetstream.AsyncPersistMode // what a power failure takes, the log gives again
+		config.PersistMode = jetstream.AsyncPersistMode // what a power failure takes, the stream gives again
 	}
-	if _, err := js.CreateOrUpdateStream(ctx, config); err != nil {
-		return fmt.Errorf("eventlog: making the readers' mirror: %w", err)
-	}
-	return nil
+	return config
 }

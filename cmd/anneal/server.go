@@ -40,6 +40,7 @@ type server struct {
 	world   *projections.World
 	blobs   *blobs.Store
 	handler *api.Server
+	meter   *eventlog.Meter
 	code    *sandbox.Sandbox // evaluators are built and previewed in it
 	http    *http.Server
 
@@ -277,12 +278,15 @@ func (s *server) openAPI(ctx context.Context, listener net.Listener) error {
 	s.duties.add("uses", func(ctx context.Context) error {
 		return uses.Follow(ctx, func(key domain.Name, at time.Time) { s.world.Pulse().UseKey(key, at) })
 	})
+	if s.meter, err = s.events.Meter(s.logger); err != nil {
+		return err
+	}
 	prices, err := s.flags.prices()
 	if err != nil {
 		return err
 	}
 	s.handler = api.New(api.Options{Prices: prices, Cluster: s.flags.cluster, Direct: s.flags.directDomain, Private: s.flags.fetchPrivate,
-		Log: s.events.Log(), World: s.world, Blobs: s.blobs, Sealer: sealer, Answers: answers, Uses: uses, Replicas: workers.Replicas{Conn: s.events.Desk()}, Scorer: s.code, Pepper: pepper,
+		Log: s.events.Log(), World: s.world, Blobs: s.blobs, Sealer: sealer, Answers: answers, Uses: uses, Meter: s.meter, Replicas: workers.Replicas{Conn: s.events.Desk()}, Scorer: s.code, Pepper: pepper,
 		Logger: s.logger, Limits: api.Limits{Upload: s.flags.maxUpload, ModelFile: s.flags.maxModelFile, ModelFiles: s.flags.maxModelFiles, Wake: s.flags.holdFor, ScaleToZero: s.flags.zeroFloor, JobTime: s.flags.jobDeadline,
 			Audio: s.flags.maxAudio, Transcription: s.flags.maxListening},
 	})
@@ -323,6 +327,7 @@ func (s *server) close() error {
 			_ = s.http.Close() // what is still open has had its time
 		} else {
 			s.handler.Drain()
+			_ = s.meter.Close(drain) // what does not arrive in time is lost, as a Meter says
 		}
 	}
 	s.stop()

@@ -1,0 +1,46 @@
+package api
+
+import (
+	"anneal/domain"
+	"anneal/eventlog"
+)
+
+// metered records what the call has used of a deployment. That it cannot be
+// recorded is the operator's business, and no reason to withhold an answer.
+func (c *call) metered(deployment domain.Name, model string, used eventlog.Usage) {
+	if c.Meter == nil {
+		return
+	}
+	used.Time, used.Request, used.Account, used.Key, used.Deployment, used.Model = c.Now(), c.id, c.caller.account, c.caller.key, deployment, model
+	if err := c.Meter.Record(used); err != nil {
+		c.Logger.Warn("what a request used was not recorded", "request", c.id, "deployment", deployment, "error", err)
+	}
+}
+
+// used is what the generation has used. Of choices that broke off it is the
+// tokens that were heard.
+func (g *generation) used(complete bool) eventlog.Usage {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	u := eventlog.Usage{Kind: g.form.kind(), Complete: complete, PromptTokens: g.usage.PromptTokens,
+		CachedPromptTokens: g.usage.Details.CachedTokens, CompletionTokens: g.usage.CompletionTokens}
+	for _, h := range g.all {
+		if !h.counted {
+			u.CompletionTokens += len(h.Tokens)
+		}
+	}
+	return u
+}
+
+// used is what the transcription has used: of one that broke off, what was
+// listened to.
+func (t *transcription) used(complete bool) eventlog.Usage {
+	u := eventlog.Usage{Kind: eventlog.UsageOfTranscription, Complete: complete, AudioSeconds: t.seconds}
+	if t.q.asked.Options.Translate {
+		u.Kind = eventlog.UsageOfTranslation
+	}
+	if complete {
+		u.AudioSeconds = t.heard.Duration
+	}
+	return u
+}

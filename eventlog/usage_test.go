@@ -1,0 +1,96 @@
+package eventlog
+
+import (
+	"context"
+	"log/slog"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/stretchr/testify/require"
+)
+
+func usageOf(account, kind string) Usage {
+	return Usage{Time: dawn, Request: "r-1", Kind: kind, Account: account, Key: "accounts/acme/apiKeys/k1", Deployment: "accounts/acme/deployments/d1",
+		Model: "speech-v3", Complete: true, AudioSeconds: 2.5}
+}
+
+func TestReadersReadUsage(t *testing.T) {
+	s := start(t)
+	meter, err := s.Meter(slog.New(slog.DiscardHandler))
+	require.NoError(t, err)
+	require.NoError(t, meter.Record(usageOf("acme", UsageOfTranscription)))
+	require.NoError(t, meter.Record(usageOf("other", UsageOfChat)))
+	require.ErrorContains(t, meter.Record(usageOf("*", UsageOfChat)), "needs an account")
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	require.NoError(t, meter.Close(ctx))
+
+	errs := make(chan error, 16)
+	reader := readerOf(t, s, errs)
+	consumer, err := jetstreamOf(t, reader).OrderedConsumer(ctx, UsageStream, jetstream.OrderedConsumerConfig{FilterSubjects: []string{"usage.acme.>"}})
+	require.NoError(t, err)
+	messages, err := consumer.Messages(jetstream.PullMaxMessages(10))
+	require.NoError(t, err)
+	defer messages.Stop()
+	m, err := messages.Next(jetstream.NextContext(ctx))
+	require.NoError(t, err)
+	require.Equal(t, "usage.acme.transcription", m.Subject())
+	for header, want := range map[string]string{
+		"ce-specversion": "1.0", "ce-type": "usage.recorded.v1", "ce-source": "anneal", "ce-subject": "accounts/acme/deployments/d1",
+		"ce-time": dawn.UTC().Format(time.RFC3339Nano), "ce-actor": "accounts/acme/apiKeys/k1", "ce-correlation": "r-1", "content-type": "application/json",
+	} {
+		require.Equal(t, want, m.Headers().Get(header), header)
+	}
+	require.NotEmpty(t, m.Headers().Get("ce-id"))
+	require.JSONEq(t, `{"kind": "transcription", "account": "acme", "apiKey": "accounts/acme/apiKeys/k1", "deployment": "accounts/acme/deployments/d1",
+		"model": "speech-v3", "complete": true, "audioSeconds": 2.5}`, string(m.Data()))
+
+	for _, subject := range []string{"usage.acme.chat", "$JS.API.STREAM.DELETE.USAGE", "$JS.API.STREAM.PURGE.USAGE", "$JS.API.STREAM.UPDATE.USAGE", "$JS.API.STREAM.MSG.DELETE.USAGE"} {
+		require.NoError(t, reader.Publish(subject, []byte("{}")))
+		require.NoError(t, reader.Flush())
+		require.ErrorContains(t, <-errs, "Permissions Violation for Publish", subject)
+	}
+}
+
+// A reader can have a consumer write in the readers' account, and forges no
+// usage with it.
+func TestReadersForgeNoUsage(t *testing.T) {
+	s := start(t)
+	mustAppend(t, s.Log(), write("a", 0))
+	meter, err := s.Meter(slog.New(slog.DiscardHandler))
+	require.NoError(t, err)
+	js := jetstreamOf(t, readerOf(t, s, make(chan error, 16)))
+	_, err = js.CreatePushConsumer(t.Context(), Stream, jetstream.ConsumerConfig{Name: "forger", DeliverSubject: "usage.acme.chat", DeliverPolicy: jetstream.DeliverAllPolicy})
+	t.Logf("push consumer into usage: %v", err)
+	require.NoError(t, meter.Record(usageOf("acme", UsageOfTranscription)))
+	require.NoError(t, meter.Close(t.Context()))
+	for _, nc := range []*nats.Conn{s.control, s.keeper} {
+		stream, err := jetstreamOf(t, nc).Stream(t.Context(), UsageStream)
+		require.NoError(t, err)
+		require.Eventually(t, func() bool {
+			info, err := stream.Info(t.Context())
+			return err == nil && info.State.Msgs == 1
+		}, 10*time.Second, 10*time.Millisecond)
+	}
+}
+
+// Usage is bounded, and what is old goes first.
+func TestUsageIsBounded(t *testing.T) {
+	s := start(t)
+	for _, nc := range []*nats.Conn{s.control, s.keeper} {
+		stream, err := jetstreamOf(t, nc).Stream(t.Context(), UsageStream)
+		require.NoError(t, err)
+		config := stream.CachedInfo().Config
+		require.Equal(t, jetstream.DiscardOld, config.Discard)
+		require.EqualValues(t, usageBytes, config.MaxBytes)
+		require.Equal(t, usageKept, config.MaxAge)
+	}
+	long := usageOf("acme", UsageOfChat)
+	long.Model = string(make([]byte, 2*maxUsage))
+	message, err := long.message()
+	require.NoError(t, err)
+	_, err = jetstreamOf(t, s.control).PublishMsg(t.Context(), message)
+	require.Error(t, err, "one record cannot fill it")
+}
