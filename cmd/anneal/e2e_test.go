@@ -204,6 +204,15 @@ func readersOnlyRead(t *testing.T, s *plane) {
 	require.Equal(t, "deployment.created.v1", m.Headers().Get("ce-type"))
 	require.NoError(t, m.DoubleAck(t.Context()))
 	require.Equal(t, before, s.user().get("//readyz")["position"], "nothing was written")
+	usage, err := js.OrderedConsumer(t.Context(), "USAGE", jetstream.OrderedConsumerConfig{})
+	require.NoError(t, err)
+	m, err = usage.Next(jetstream.FetchMaxWait(patience))
+	require.NoError(t, err)
+	require.Equal(t, "usage.default.completion", m.Subject())
+	var used object
+	require.NoError(t, json.Unmarshal(m.Data(), &used))
+	require.Equal(t, true, used["complete"])
+	require.EqualValues(t, 16, used["completionTokens"], "of the first answer")
 
 	_, err = nats.Connect(s.context.NATSURL, nats.UserInfo(s.context.NATSUser, "wrong"))
 	require.ErrorIs(t, err, nats.ErrAuthorization)
