@@ -42,6 +42,21 @@ func dpoTraining(t domain.TrainingConfig) DPOTraining {
 		t.Region, t.Epochs, t.BatchSize, t.GradientAccumulationSteps, t.LearningRateWarmupSteps, trainingFacts(t)}
 }
 
+// warnOfCache tells of settings that change nothing: a trainer sizes itself what
+// it computes of the reference.
+func (c *call) warnOfCache(loss *domain.LossConfig) {
+	if loss == nil || loss.DPO == nil {
+		return
+	}
+	const unused = "lossConfig.dpo.%s: kept, but unused: the trainer computes what the reference says before the first step, in passes that it sizes itself"
+	if loss.DPO.RefCacheBatchSize > 0 {
+		c.warn(unused, "refCacheBatchSize")
+	}
+	if loss.DPO.RefCacheConcurrency > 0 {
+		c.warn(unused, "refCacheConcurrency")
+	}
+}
+
 var dpoJobs = &resource[domain.DPOJob, DPOJob]{
 	kind: domain.DPOJobs, noun: "DPO job", requires: []string{"dataset"}, idParam: "dpoJobId", reads: toRead, writes: toWrite,
 	fields: storedFieldsOf[domain.DPOJob, DPOJob]("name", "displayName", "dataset", "lossConfig",
@@ -52,6 +67,7 @@ var dpoJobs = &resource[domain.DPOJob, DPOJob]{
 			TrackerConfig: shownTracker(j.DPOSpec.TrackerConfig), JobReport: reportOf(v, row, &j.JobLife)}
 	},
 	prepare: func(c *call, name domain.Name, given *DPOJob, _ map[string]string, v *domain.Violations) error {
+		c.warnOfCache(given.LossConfig)
 		training := given.TrainingConfig.config()
 		return c.wantInputs(v, name, jobInputs{prefix: "trainingConfig.", training: &training, dataset: given.Dataset, tracker: given.TrackerConfig})
 	},

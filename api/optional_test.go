@@ -1,6 +1,7 @@
 package api
 
 import (
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -58,4 +59,26 @@ func TestNoDraftModel(t *testing.T) {
 	require.Equal(t, "", s.ok("GET", acme+"/deployments/with", "").json(t)["draftModel"])
 	s.ok("PATCH", acme+"/deployments/with?updateMask=draftModel", `{}`)
 	require.Equal(t, "accounts/default/models/anneal-base", s.ok("GET", acme+"/deployments/with", "").json(t)["draftModel"], "what the update takes out, the shape puts back")
+}
+
+// What a trainer decides by itself is kept, and told to change nothing.
+func TestCacheOfTheReference(t *testing.T) {
+	s := newStage(t, Limits{})
+	s.ok("POST", acme+"/datasets", `{"datasetId": "rows"}`)
+	for settings, unused := range map[string][]string{
+		`{"beta": 0.2}`:            nil,
+		`{"refCacheBatchSize": 0}`: nil,
+		`{"refCacheBatchSize": 4}`: {"refCacheBatchSize"},
+		`{"beta": 0.2, "refCacheConcurrency": 2, "refCacheBatchSize": 4}`: {"refCacheBatchSize", "refCacheConcurrency"},
+	} {
+		a := s.ok("POST", acme+"/dpoJobs", `{"dataset": "accounts/acme/datasets/rows", "trainingConfig": {"baseModel": "accounts/default/models/anneal-base"}, "lossConfig": {"dpo": `+settings+`}}`)
+		var told []string
+		for _, warning := range a.header.Values("anneal-warning") {
+			field, why, _ := strings.Cut(strings.TrimPrefix(warning, "lossConfig.dpo."), ": ")
+			require.Contains(t, why, "kept, but unused")
+			told = append(told, field)
+			require.Positive(t, a.json(t)["lossConfig"].(map[string]any)["dpo"].(map[string]any)[field])
+		}
+		require.ElementsMatch(t, unused, told, settings)
+	}
 }
