@@ -62,7 +62,7 @@ func contents(name domain.Name, upload int) string {
 const maxFiles = 100
 
 // rowFiles bounds the files of one dataset.
-func (c *call) rowFiles() fileLimit { return fileLimit{maxFiles, c.Limits.Upload} }
+func (c *call) rowFiles() fileLimit { return fileLimit{files: maxFiles, bytes: c.Limits.Upload} }
 
 // uploadDataset takes one file as multipart field "file" and answers when its
 // rows have been checked.

@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"regexp"
 	"slices"
+	"strings"
 	"time"
 
 	"anneal/domain"
@@ -23,8 +24,19 @@ const fileNameRule = "must be 1 to 128 letters, digits, dots, _ and -, and begin
 
 // A fileLimit bounds what one upload may hold.
 type fileLimit struct {
-	files int
-	bytes int64 // of each file
+	files   int
+	bytes   int64 // of each file
+	folders bool  // files may lie in one, as FOLDER/NAME
+}
+
+// name requires that of a file.
+func (l fileLimit) name(v *domain.Violations, name string) {
+	folder, base, in := strings.Cut(name, "/")
+	if l.folders && in {
+		v.Require(fileName.MatchString(folder) && fileName.MatchString(base), "filenameToSize", "%s: a folder's name and a file's in it, with one slash between, each %s", quoted(name), fileNameRule)
+		return
+	}
+	v.Require(fileName.MatchString(name), "filenameToSize", "%s %s", quoted(name), fileNameRule)
 }
 
 // An intake stores the files of one upload.
@@ -178,7 +190,7 @@ func (c *call) announcedFiles(limit fileLimit) (map[string]domain.Count, error) 
 	p.violations.Require(len(asked.FilenameToSize) > 0 && len(asked.FilenameToSize) <= limit.files, "filenameToSize", "must name 1 to %d files and their sizes in bytes", limit.files)
 	for _, name := range sortedKeys(asked.FilenameToSize) {
 		size := asked.FilenameToSize[name].Int64()
-		p.violations.Require(fileName.MatchString(name), "filenameToSize", "%s %s", quoted(name), fileNameRule)
+		limit.name(&p.violations, name)
 		p.violations.Require(size > 0 && size <= limit.bytes, "filenameToSize", "the size of %s must be from 1 to %d bytes", quoted(name), limit.bytes)
 	}
 	return asked.FilenameToSize, p.err()

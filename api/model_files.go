@@ -1,7 +1,9 @@
 package api
 
 import (
+	"cmp"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/google/uuid"
@@ -46,7 +48,9 @@ func modelContents(name domain.Name, upload int) string {
 	return "models/" + name.Account() + "/" + name.ID() + "/" + strconv.Itoa(upload) + "-" + uuid.NewString()[:8] + "/"
 }
 
-func (c *call) weightFiles() fileLimit { return fileLimit{c.Limits.ModelFiles, c.Limits.ModelFile} }
+func (c *call) weightFiles() fileLimit {
+	return fileLimit{files: c.Limits.ModelFiles, bytes: c.Limits.ModelFile}
+}
 
 // mayUploadModel is why files cannot be uploaded now; nil when they can.
 func mayUploadModel(row *projections.Row[domain.Model]) error {
@@ -111,18 +115,39 @@ func (c *call) modelVerdict(name domain.Name, upload int) (any, error) {
 }
 
 func modelEndpoints(c *call) (any, error) {
-	sizes, err := c.announcedFiles(c.weightFiles())
-	if err != nil {
+	row, missing := models.row(c)
+	limit := c.weightFiles()
+	limit.folders = missing == nil && row.State.Kind == domain.SpeechModel
+	sizes, err := c.announcedFiles(limit)
+	if err = cmp.Or(err, missing); err != nil {
 		return nil, err
 	}
-	row, err := models.row(c)
-	if err == nil {
-		err = mayUploadModel(row)
+	if err := mayUploadModel(row); err != nil {
+		return nil, err
 	}
-	if err != nil {
+	if err := bothFileAndFolder(sizes, row.State.Files.Sizes); err != nil {
 		return nil, err
 	}
 	return c.signPuts(modelArrivals(row.Name), sizes)
+}
+
+// bothFileAndFolder refuses files to come in a folder of which a file has the
+// name: one of them, or of those that stay from an upload before.
+func bothFileAndFolder(sizes map[string]domain.Count, kept map[string]int64) error {
+	var v domain.Violations
+	names, folders := map[string]bool{}, map[string]bool{}
+	for _, all := range []func(func(string) bool){keysOf(sizes), keysOf(kept)} {
+		for name := range all {
+			names[name] = true
+			if folder, _, in := strings.Cut(name, "/"); in {
+				folders[folder] = true
+			}
+		}
+	}
+	for _, folder := range sortedKeys(folders) {
+		v.Require(!names[folder], "filenameToSize", "%s is a file, and a folder of others: rename one of the two", quoted(folder))
+	}
+	return v.Err()
 }
 
 // validateModel takes in what was PUT to the signed URLs, together with the

@@ -185,6 +185,40 @@ func TestModelUploadsHaveLimits(t *testing.T) {
 	}
 }
 
+// Files of a speech model may lie in a folder, and keep it.
+func TestFoldersOfSpeechModels(t *testing.T) {
+	s := newStage(t, Limits{ModelFile: 100, ModelFiles: 9, Verdict: 1}) // nobody judges it here
+	a := s.call("POST", "/v1/accounts/acme/models", "user", `{"modelId": "ear", "model": {"kind": "SPEECH_MODEL", "speech": {"format": "pocketsphinx"}}}`)
+	require.Equal(t, 200, a.status, "%s", a.body)
+	one := "/v1/accounts/acme/models/ear"
+	for body, says := range map[string]string{
+		`{"filenameToSize": {"en-us/deep/mdef": 1}}`:     "with one slash between",
+		`{"filenameToSize": {"../mdef": 1}}`:             "with one slash between",
+		`{"filenameToSize": {"en-us/..": 1}}`:            "with one slash between",
+		`{"filenameToSize": {"en-us/": 1}}`:              "with one slash between",
+		`{"filenameToSize": {"/mdef": 1}}`:               "with one slash between",
+		`{"filenameToSize": {"en-us\\mdef": 1}}`:         fileNameRule,
+		`{"filenameToSize": {".en-us": 1}}`:              fileNameRule,
+		`{"filenameToSize": {"en-us": 1, "en-us/a": 1}}`: "is a file, and a folder of others",
+	} {
+		a := s.call("POST", one+":getUploadEndpoint", "user", body)
+		require.Equal(t, 400, a.status, body)
+		require.Contains(t, string(a.body), says)
+	}
+	a = s.call("POST", one+":getUploadEndpoint", "user", `{"filenameToSize": {"en-us/mdef": 4, "en-us.lm.bin": 3}}`)
+	require.Equal(t, 200, a.status, "%s", a.body)
+	links := a.json(t)["filenameToSignedUrls"].(map[string]any)
+	require.Len(t, links, 2)
+	for name, content := range map[string]string{"en-us/mdef": "mdef", "en-us.lm.bin": "lm!"} {
+		require.Equal(t, 200, s.put(links[name].(string), content).status)
+	}
+	a = s.call("POST", one+":validateUpload", "user", `{}`)
+	require.Equal(t, 200, a.status, "%s", a.body)
+	row, _ := s.world.View().Models.Get("accounts/acme/models/ear")
+	require.Equal(t, map[string]int64{"en-us/mdef": 4, "en-us.lm.bin": 3}, row.State.Files.Sizes)
+	require.Len(t, s.stored(row.State.Files.Folder), 2)
+}
+
 // Two uploads at once: one is judged, the other is told.
 func TestModelUploadWhileOneIsJudged(t *testing.T) {
 	s := newStage(t, Limits{Verdict: 1})

@@ -110,7 +110,7 @@ var fieldTexts = map[string]string{
 	"transformed":          "There when it was made from another.",
 	"splitted":             "There when it is a part of another.",
 	"evalProtocol":         "There when it came with an evaluation protocol.",
-	"filenameToSize":       "The size of each file in bytes, by its name.",
+	"filenameToSize":       "The size of each file in bytes, by its name. One of a speech model may lie in a folder, as FOLDER/NAME.",
 	"filenameToSignedUrls": "A URL for each file, by its name. Whoever has it needs no key.",
 	"signedUrl":            "The URL. Whoever has it needs no key.",
 	"buildLogSignedUri":    "The URL. Whoever has it needs no key.",

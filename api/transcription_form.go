@@ -59,7 +59,7 @@ const audioFile = "audio"
 // discards it.
 func (c *call) readRecording() (*recording, error) {
 	folder := blobs.TransientFolder(c.caller.account, uuid.NewString())
-	in := &recording{intake: c.newIntake(folder, fileLimit{1, c.Limits.Audio}), values: map[string][]string{}}
+	in := &recording{intake: c.newIntake(folder, fileLimit{files: 1, bytes: c.Limits.Audio}), values: map[string][]string{}}
 	if c.r.ContentLength > c.Limits.Audio+formRoom {
 		return in, bodyTooLarge(c.Limits.Audio)
 	}

@@ -110,8 +110,8 @@ func (s *SpeechSettings) CheckFiles(files Files) Violations {
 	switch s.Format {
 	case SpeechPocketsphinx:
 		for _, name := range []string{"en-us/mdef", "en-us/means", "en-us/feat.params", "en-us.lm.bin", "cmudict-en-us.dict"} {
-			v.Require(files.Sizes[name] > 0, name, "is missing: a model of this format lies as the package pocketsphinx-en-us has it, "+
-				"in folders, which uploads have not; the server registers that package's by itself where it is installed")
+			v.Require(files.Sizes[name] > 0, name, "is missing: a model of this format lies as the package pocketsphinx-en-us has it; "+
+				"files in folders are PUT to the URLs of :getUploadEndpoint")
 		}
 	case SpeechFasterWhisper:
 		for _, name := range []string{"model.bin", "config.json"} {

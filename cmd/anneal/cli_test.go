@@ -22,7 +22,7 @@ import (
 //
 //	exits CODE PROGRAM ARGS…   the program ends with this exit code
 //	[sandbox]                  this machine can run evaluators
-//	[speech]                   this machine can transcribe speech; $SPEECH is a recording
+//	[speech]                   this machine can transcribe speech; $SPEECH is a recording, $SPEECHMODEL a model's folder
 //	field PATH VALUE           the JSON on stdout has this value at a dotted path
 func TestCommandLine(t *testing.T) {
 	s := serve(t, t.TempDir())
@@ -40,6 +40,7 @@ func TestCommandLine(t *testing.T) {
 			e.Setenv("DATA", s.dir)
 			e.Setenv("EXAMPLES", examples)
 			e.Setenv("SPEECH", recorded)
+			e.Setenv("SPEECHMODEL", "/usr/share/pocketsphinx/model/en-us")
 			e.Setenv("ANNEAL_CONTEXT", filepath.Join(s.dir, "context.json"))
 			return nil
 		},

@@ -222,7 +222,13 @@ func (c *client) download(cmd *cobra.Command, endpoint string, query url.Values,
 	}
 	files := []string{}
 	for _, name := range slices.Sorted(maps.Keys(answer.URLs)) {
-		target := filepath.Join(folder, filepath.Base(name))
+		target := filepath.Join(folder, filepath.FromSlash(name))
+		if !filepath.IsLocal(filepath.FromSlash(name)) {
+			return nil, fmt.Errorf("the server names a file %q: it would lie outside of %s", name, folder)
+		}
+		if err := os.MkdirAll(filepath.Dir(target), 0o755); err != nil {
+			return nil, err
+		}
 		if err := c.fetch(cmd.Context(), answer.URLs[name], target); err != nil {
 			return nil, err
 		}

@@ -6,15 +6,19 @@ import (
 	"fmt"
 	"net/http"
 	"net/url"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"anneal/domain"
 )
 
 var models = collection{"models", "model",
 	[]column{{"NAME", "name"}, {"STATE", "state"}, {"KIND", "kind"}, {"BASE", "#baseModel"}, {"PARAMETERS", "parameterCount"}, {"PRECISION", "precision"}, {"CONTEXT", "contextLength"}, {"CREATED", "createTime"}},
 	[]column{{"Name", "name"}, {"Display name", "displayName"}, {"Description", "description"}, {"State", "state"}, {"Status", "status.message"}, {"Kind", "kind"}, {"Base model", "baseModel"},
-		{"Type", "modelType"}, {"Parameters", "parameterCount"}, {"Precision", "precision"}, {"Context length", "contextLength"}, {"LoRA rank", "loraRank"}, {"Bytes", "sizeBytes"},
+		{"Type", "modelType"}, {"Parameters", "parameterCount"}, {"Precision", "precision"}, {"Context length", "contextLength"}, {"Listens with", "speech.format"}, {"LoRA rank", "loraRank"}, {"Bytes", "sizeBytes"},
 		{"Public", "public"}, {"From job", "sourceJob"}, {"Created", "createTime"}}}
 
 func modelCommand() *cobra.Command {
@@ -24,20 +28,25 @@ func modelCommand() *cobra.Command {
 func modelCreate() *cobra.Command {
 	var dir, base, displayName, description string
 	var public bool
-	c := &cobra.Command{Use: "create ID", Short: "Create a model from a Hugging Face or PEFT folder, and wait until it is checked", Args: arguments(1, 1),
-		Example: "  anneal model create tiny --dir ./tiny-llama\n  anneal model create polite --dir ./adapter --base-model tiny",
+	var speech domain.SpeechSettings
+	c := &cobra.Command{Use: "create ID", Short: "Create a model from a folder of Hugging Face, PEFT or a speech model, and wait until it is checked", Args: arguments(1, 1),
+		Example: "  anneal model create tiny --dir ./tiny-llama\n  anneal model create polite --dir ./adapter --base-model tiny\n" +
+			"  anneal model create whisper --dir ./faster-whisper-small --speech-format faster-whisper",
 		RunE: func(c *cobra.Command, args []string) error {
 			client, err := newClient(c)
 			if err != nil {
 				return err
 			}
-			folder, err := openModelFiles(dir, base)
+			folder, err := openFolder(c, dir, base, speech.Format)
 			if err != nil {
 				return err
 			}
 			model := map[string]any{"displayName": displayName, "description": description, "kind": folder.kind, "public": public}
 			if base != "" {
 				model["baseModel"] = client.modelAddress(base)
+			}
+			if speech.Format != "" {
+				model["speech"] = speech
 			}
 			err = client.call(c.Context(), http.MethodPost, client.path("models"), nil, map[string]any{"modelId": args[0], "model": model}, nil)
 			if client.unfinished(c.Context(), "models", args[0], err) {
@@ -50,13 +59,39 @@ func modelCreate() *cobra.Command {
 			return client.sendModel(c, args[0], folder)
 		}}
 	f := c.Flags()
-	f.StringVar(&dir, "dir", "", "folder with the model's files (safetensors)")
+	f.StringVar(&dir, "dir", "", "folder with the model's files (safetensors, or those of a speech model)")
 	f.StringVar(&base, "base-model", "", "model that an adapter is for; of another model, what it was tuned from")
 	f.StringVar(&displayName, "display-name", "", "a name for people")
 	f.StringVar(&description, "description", "", "what it is good for")
 	f.BoolVar(&public, "public", false, "let every account read and deploy it")
 	_ = c.MarkFlagRequired("dir") // the flag is there
+	speechFlags(f, &speech)
 	return c
+}
+
+// speechFlags say how a speech model is listened with.
+func speechFlags(f *pflag.FlagSet, speech *domain.SpeechSettings) {
+	f.StringVar(&speech.Format, speechFormatFlag, "", "makes it a speech model, and says what listens with it: "+
+		strings.Join([]string{domain.SpeechPocketsphinx, domain.SpeechFasterWhisper, domain.SpeechWhisperCPP, domain.SpeechOpenAI}, ", "))
+	f.StringSliceVar(&speech.Languages, "languages", nil, "of a speech model: codes of the languages that it knows")
+	f.StringToStringVar(&speech.VADModels, "vad-models", nil, "of a speech model: what its server calls the models that find where somebody speaks, such as silero=NAME")
+	f.StringToStringVar(&speech.AlignmentModels, "alignment-models", nil, "of a speech model: what its server calls the models that find where words are, such as mms_fa=NAME")
+	f.StringVar(&speech.DiarizationModel, "diarization-model", "", "of a speech model: what its server calls the model that tells speakers apart")
+}
+
+const speechFormatFlag = "speech-format"
+
+// openFolder reads what a model is made of; with a format it is one of speech.
+func openFolder(c *cobra.Command, dir, base, format string) (modelFiles, error) {
+	if format != "" {
+		return readSpeechFiles(dir, format)
+	}
+	for _, flag := range []string{speechFormatFlag, "languages", "vad-models", "alignment-models", "diarization-model"} {
+		if c.Flags().Changed(flag) {
+			return modelFiles{}, usageError{fmt.Errorf("--%s is for speech models: say what listens with it by --%s", flag, speechFormatFlag)}
+		}
+	}
+	return openModelFiles(dir, base)
 }
 
 func modelUpload() *cobra.Command {
@@ -66,7 +101,17 @@ func modelUpload() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			folder, err := readModelFiles(args[1])
+			var model struct {
+				Speech struct{ Format string }
+			}
+			if err := client.call(c.Context(), http.MethodGet, "/v1/"+client.name("models", args[0]), nil, nil, &model); err != nil {
+				return err
+			}
+			read := readModelFiles
+			if model.Speech.Format != "" {
+				read = listSpeechFiles
+			}
+			folder, err := read(args[1])
 			if err != nil {
 				return err
 			}

@@ -2,11 +2,13 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"maps"
 	"net/http"
 	"os"
+	"path"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -43,17 +45,7 @@ func openModelFiles(dir, base string) (modelFiles, error) {
 	if err != nil {
 		return folder, err
 	}
-	if len(report.Violations) > 0 {
-		message := fmt.Sprintf("%s is no model that can be used:", dir)
-		for _, v := range report.Violations[:min(len(report.Violations), shownViolations)] {
-			message += "\n  " + v.Field + ": " + v.Description
-		}
-		if more := len(report.Violations) - shownViolations; more > 0 {
-			message += fmt.Sprintf("\n  and %d more", more)
-		}
-		return folder, fmt.Errorf("%s", message)
-	}
-	return folder, nil
+	return folder, folder.broken(report.Violations)
 }
 
 // readModelFiles lists the files of a folder that belong to a model: those at
@@ -61,21 +53,8 @@ func openModelFiles(dir, base string) (modelFiles, error) {
 // model is made of, and the GGUF files that some engines read instead.
 func readModelFiles(dir string) (modelFiles, error) {
 	folder := modelFiles{dir: dir, kind: domain.BaseModel, sizes: map[string]int64{}}
-	entries, err := os.ReadDir(dir)
-	if err != nil {
+	if err := folder.list("", false); err != nil {
 		return folder, err
-	}
-	for _, entry := range entries {
-		info, err := os.Stat(filepath.Join(dir, entry.Name())) // what a link leads to
-		if err != nil {
-			return folder, err
-		}
-		if info.Mode().IsRegular() && info.Size() > 0 && !strings.HasPrefix(entry.Name(), ".") {
-			folder.sizes[entry.Name()] = info.Size()
-		}
-	}
-	if len(folder.sizes) == 0 {
-		return folder, fmt.Errorf("%s has no files", dir)
 	}
 	if _, ok := folder.sizes["adapter_config.json"]; ok {
 		folder.kind = domain.PEFTAddon
@@ -92,6 +71,66 @@ func readModelFiles(dir string) (modelFiles, error) {
 		return whole && weights.HoldsWeights(name) && !strings.HasSuffix(name, ".gguf") && !slices.Contains(needed, name)
 	})
 	return folder, nil
+}
+
+// listSpeechFiles lists the files of a folder that holds a speech model, and
+// those of the folders in it.
+func listSpeechFiles(dir string) (modelFiles, error) {
+	folder := modelFiles{dir: dir, kind: domain.SpeechModel, sizes: map[string]int64{}}
+	return folder, folder.list("", true)
+}
+
+// readSpeechFiles also finds what a format misses.
+func readSpeechFiles(dir, format string) (modelFiles, error) {
+	folder, err := listSpeechFiles(dir)
+	if err != nil {
+		return folder, err
+	}
+	settings := domain.SpeechSettings{Format: format}
+	return folder, folder.broken(settings.CheckFiles(domain.Files{Sizes: folder.sizes}))
+}
+
+// list takes in the files of the folder, or of one in it, that are not hidden
+// and not empty.
+func (f modelFiles) list(below string, folders bool) error {
+	entries, err := os.ReadDir(filepath.Join(f.dir, below))
+	if err != nil {
+		return err
+	}
+	for _, entry := range entries {
+		name := path.Join(below, entry.Name())
+		info, err := os.Stat(filepath.Join(f.dir, name)) // what a link leads to
+		switch {
+		case err != nil:
+			return err
+		case strings.HasPrefix(entry.Name(), "."):
+		case info.IsDir() && folders:
+			if err := f.list(name, false); err != nil {
+				return err
+			}
+		case info.Mode().IsRegular() && info.Size() > 0:
+			f.sizes[name] = info.Size()
+		}
+	}
+	if below == "" && len(f.sizes) == 0 {
+		return fmt.Errorf("%s has no files", f.dir)
+	}
+	return nil
+}
+
+// broken is what is wrong with a folder; nil when nothing is.
+func (f modelFiles) broken(violations domain.Violations) error {
+	if len(violations) == 0 {
+		return nil
+	}
+	message := fmt.Sprintf("%s is no model that can be used:", f.dir)
+	for _, v := range violations[:min(len(violations), shownViolations)] {
+		message += "\n  " + v.Field + ": " + v.Description
+	}
+	if more := len(violations) - shownViolations; more > 0 {
+		message += fmt.Sprintf("\n  and %d more", more)
+	}
+	return errors.New(message)
 }
 
 // contents is the folder as its files are read.
