@@ -192,6 +192,11 @@ func (t *transcription) delta(more string) error {
 // close ends a stream with all of the transcript.
 func (t *transcription) close() error {
 	text := t.script.text.String()
+	if len(t.script.segments) == 0 && text != "" { // the file has a beginning, even of silence
+		if err := t.event(TranscriptEvent{Type: eventDelta, Delta: &text}); err != nil {
+			return ignoreGone(err)
+		}
+	}
 	last := TranscriptEvent{Type: eventDone, Text: &text, Usage: &audioUsage{"duration", t.heard.Duration}}
 	if t.q.format == formatVerbose {
 		last.Transcript = t.verbose()

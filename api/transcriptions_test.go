@@ -304,6 +304,28 @@ func TestASegmentThatWasToldInPart(t *testing.T) {
 	require.False(t, ok)
 }
 
+// What a stream tells piece by piece is the text that it ends with, also of
+// silence.
+func TestDeltasAreTheText(t *testing.T) {
+	s := newStage(t, Limits{})
+	s.hearers(1)
+	for _, text := range []string{"one two\nthree\n", "\n"} {
+		for _, format := range transcriptFormats {
+			a := s.transcribe(text, "stream=true", "response_format="+format)
+			require.Equal(t, 200, a.status, "%s", a.body)
+			said := ""
+			for _, event := range pieces(t, string(a.body)) {
+				if delta, ok := event["delta"].(string); ok {
+					said += delta
+				}
+				if event["type"] == eventDone {
+					require.Equal(t, event["text"], said, "%s of %q", format, text)
+				}
+			}
+		}
+	}
+}
+
 func TestNoListenerIsLeft(t *testing.T) {
 	s := newStage(t, Limits{})
 	s.hearers(2)
