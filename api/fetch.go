@@ -91,6 +91,7 @@ func (f *fetcher) why(ctx context.Context, err error) error {
 		}
 	}
 	var name *net.DNSError
+	var dialed *net.OpError
 	switch {
 	case errors.Is(context.Cause(ctx), context.DeadlineExceeded):
 		return fmt.Errorf("was not read within %s: upload the file", f.time)
@@ -98,6 +99,8 @@ func (f *fetcher) why(ctx context.Context, err error) error {
 		return ctx.Err()
 	case errors.As(err, &name):
 		return errors.New("names a host that is not found: correct it")
+	case errors.As(err, &dialed) && dialed.Op == "dial":
+		return errors.New("leads to a server that does not answer: try again, or upload the file")
 	}
 	return errors.New("could not be read to its end: try again, or upload the file")
 }

@@ -89,6 +89,7 @@ func TestRecordingsFromElsewhere(t *testing.T) {
 		"/missing":     {400, "is answered with status 404"},
 		"/to?at=" + url.QueryEscape("file:///etc/passwd"):          {400, "leads to what is no URL of http or https"},
 		"/to?at=" + url.QueryEscape("http://a:b@127.0.0.1/"):       {400, "leads to what is no URL of http or https"},
+		"/to?at=" + url.QueryEscape("http://127.0.0.1:1/"):         {400, "leads to a server that does not answer"},
 		"/to?at=" + url.QueryEscape("http://no.such.host.invalid"): {400, "file: "},
 	} {
 		for _, field := range []string{"file", "url"} {

@@ -11,7 +11,6 @@ import (
 	"sync"
 	"time"
 
-	"anneal/domain"
 	"anneal/engines"
 	"anneal/engines/process"
 )
@@ -114,7 +113,7 @@ func (d *decoder) explain(err error) error {
 	switch {
 	case errors.Is(err, os.ErrDeadlineExceeded):
 		d.stop()
-		return domain.Faultf(domain.InvalidArgument, "file: decoding it takes too long: ffmpeg found no sound in %s", quietLimit)
+		return unfit("takes too long to decode: ffmpeg found no sound in %s: convert it, to WAV or MP3 for instance", quietLimit)
 	case !errors.Is(err, io.EOF):
 		return err
 	}
@@ -123,7 +122,7 @@ func (d *decoder) explain(err error) error {
 		return ended
 	}
 	if failed := d.program.Err(); failed != nil {
-		return domain.Faultf(domain.InvalidArgument, "file: cannot be decoded: %s", reason(failed.Error()))
+		return unfit("cannot be decoded: %s: send a recording that ffmpeg reads, such as WAV, MP3, M4A, FLAC or Ogg", reason(failed.Error()))
 	}
 	return err
 }

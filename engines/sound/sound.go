@@ -86,9 +86,16 @@ func (b *bounded) Read(p []byte) (int, error) {
 	}
 	n, err := b.ReadCloser.Read(p)
 	if b.left -= int64(n); b.left < 0 {
-		return 0, domain.Faultf(domain.InvalidArgument, "file: the recording is longer than %s, which is the most: cut it", b.longest)
+		return 0, unfit("the recording is longer than %s, which is the most: cut it", b.longest)
 	}
 	return n, err
+}
+
+// unfit is what is wrong with a recording.
+func unfit(format string, args ...any) error {
+	var v domain.Violations
+	v.Add("file", format, args...)
+	return v.Err()
 }
 
 // withoutPath is an error of a file without where that lies.

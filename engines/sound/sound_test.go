@@ -243,7 +243,7 @@ func TestBrokenFiles(t *testing.T) {
 		if err != nil {
 			refused++
 			require.Equal(t, domain.InvalidArgument, domain.CodeOf(err), err)
-			require.Regexp(t, `^file: \S.{5,250}$`, err.Error())
+			require.Regexp(t, `^file: \S.{5,340}$`, err.Error())
 			require.NotContains(t, err.Error(), "/dev/")
 			require.NotContains(t, err.Error(), os.TempDir())
 		}
