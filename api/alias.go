@@ -38,7 +38,7 @@ func (c *call) byAlias(alias string) (target, error) {
 func (c *call) wantAliases(v *domain.Violations, name domain.Name, aliases []string) {
 	for _, alias := range aliases {
 		if row := boundTo(c.snapshot(), alias); row != nil && row.Name != name {
-			v.Add("aliases", "%s is bound to %s: take it from there first", alias, row.Name)
+			v.Add("aliases", "%s is bound to %s: take it from there first, with `anneal deployment alias %s` and the names that it keeps", alias, row.Name, row.Name)
 		}
 	}
 }

@@ -118,8 +118,8 @@ const MaxAliases = 16
 func (s DeploymentSpec) checkAliases(v *Violations) {
 	v.Require(len(s.Aliases) <= MaxAliases, "aliases", "must be at most %d", MaxAliases)
 	for i, alias := range s.Aliases[:min(len(s.Aliases), MaxAliases)] {
-		v.Require(ValidID(alias), "aliases", "each "+IDRule)
-		v.Require(!slices.Contains(s.Aliases[:i], alias), "aliases", "names %q twice", alias)
+		v.Require(ValidID(alias), "aliases", "%.64q "+IDRule, alias)
+		v.Require(!slices.Contains(s.Aliases[:i], alias), "aliases", "names %.64q twice", alias)
 	}
 }
 

@@ -73,7 +73,7 @@ func TestAliases(t *testing.T) {
 	decide(t, domain.Deployments, []D{
 		{name: "create", when: domain.CreateDeployment{DeploymentSpec: named, Operator: true}, then: created},
 		{name: "create, by somebody else", when: domain.CreateDeployment{DeploymentSpec: named}, fault: "INVALID_FIELDS", says: "aliases: are names for every account, so only the operator may change them"},
-		{name: "no names", when: domain.CreateDeployment{DeploymentSpec: wrong, Operator: true}, fault: "INVALID_FIELDS", says: `aliases: each must be 1 to 63 characters of a-z, 0-9 and -, begin with a letter and not end with a hyphen; aliases: names "a" twice`},
+		{name: "no names", when: domain.CreateDeployment{DeploymentSpec: wrong, Operator: true}, fault: "INVALID_FIELDS", says: `aliases: "Speech" must be 1 to 63 characters of a-z, 0-9 and -, begin with a letter and not end with a hyphen; aliases: names "a" twice`},
 		{name: "update by somebody else, who leaves them", given: given, when: domain.UpdateDeployment{DeploymentSpec: renamed}, then: domain.DeploymentUpdated{DeploymentSpec: renamed, Time: noon}},
 		{name: "take them away, by somebody else", given: given, when: domain.UpdateDeployment{DeploymentSpec: plain}, fault: "INVALID_FIELDS", says: "aliases: "},
 		{name: "take them away", given: given, when: domain.UpdateDeployment{DeploymentSpec: plain, Operator: true}, then: domain.DeploymentUpdated{DeploymentSpec: plain, Time: noon}},
