@@ -62,11 +62,19 @@ func readContext(path string) (contextFile, error) {
 }
 
 // A client asks one server on behalf of one account.
-type client struct{ contextFile }
+type client struct {
+	contextFile
+	warn func(text string) // is told what the server warns of; nil for nobody
+}
 
 func newClient(c *cobra.Command) (*client, error) {
 	file, err := readContext(contextPath(c))
-	return &client{file}, err
+	return clientOf(c, file), err
+}
+
+// clientOf is a client that prints warnings in the words of the command.
+func clientOf(c *cobra.Command, file contextFile) *client {
+	return &client{file, func(text string) { fmt.Fprintln(c.ErrOrStderr(), "anneal: warning:", inCommands(c, text)) }}
 }
 
 // path is the URL path of a resource of the account: path("datasets", id).
@@ -123,6 +131,11 @@ func (c *client) request(ctx context.Context, method, path string, query url.Val
 	if res.StatusCode >= 300 {
 		defer res.Body.Close()
 		return nil, refusal(res)
+	}
+	if c.warn != nil {
+		for _, text := range res.Header.Values("Anneal-Warning") {
+			c.warn(text)
+		}
 	}
 	return res, nil
 }

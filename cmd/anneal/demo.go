@@ -61,7 +61,7 @@ func demo(c *cobra.Command, dir string) error {
 	if err != nil {
 		return err
 	}
-	d := &demonstration{c, &client{server.context}, dir}
+	d := &demonstration{c, &client{contextFile: server.context}, dir}
 	err = d.run(ctx)
 	stop()
 	if ended := server.wait(ctx); err == nil {
@@ -107,7 +107,7 @@ func (d *demonstration) run(ctx context.Context) error {
 		return err
 	}
 	d.say("\n8. Is the log true? Every event is folded anew and compared with what is served")
-	report, err := verifyRunning(ctx, &client{d.operator()})
+	report, err := verifyRunning(ctx, &client{contextFile: d.operator()})
 	if err != nil {
 		return err
 	}
@@ -245,7 +245,7 @@ func (d *demonstration) history(ctx context.Context) error {
 func printEvents(out io.Writer, events []map[string]any) error {
 	w := tabwriter.NewWriter(out, 0, 8, 2, ' ', 0)
 	for _, e := range events {
-		fmt.Fprintf(w, "   %s\t%s\t%s\t%s\t%s\n", cell(e, "position"), localTime(cell(e, "time")), cell(e, "type"), cell(e, "state"), cell(e, "actor"))
+		fmt.Fprintf(w, "   %s\t%s\t%s\t%s\t%s\n", cell(e, "position"), cell(e, "time"), cell(e, "type"), cell(e, "state"), cell(e, "actor"))
 	}
 	return w.Flush()
 }

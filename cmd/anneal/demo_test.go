@@ -25,7 +25,7 @@ func heardInDemo(t *testing.T) string {
 	var out bytes.Buffer
 	c := &cobra.Command{}
 	c.SetOut(&out)
-	d := &demonstration{c, &client{server.context}, dir}
+	d := &demonstration{c, &client{contextFile: server.context}, dir}
 	err = d.listen(ctx)
 	stop()
 	require.NoError(t, server.wait(ctx))

@@ -115,7 +115,7 @@ type deploymentFlags struct {
 	displayName, acceleratorType, shape, precision string
 	least, most, accelerators                      int
 	expire                                         time.Duration
-	addons, skipSize                               bool
+	addons, hotLoad, skipSize                      bool
 	scaling                                        scalingFlags
 }
 
@@ -133,6 +133,7 @@ func (d *deploymentFlags) add(c *cobra.Command, least int) {
 	f.BoolVar(&d.skipSize, "skip-size-validation", false, "take the devices that are named even if the model seems too large for them")
 	d.scaling.add(c)
 	f.BoolVar(&d.addons, "addons", false, "let adapters be loaded into it: see anneal addon")
+	f.BoolVar(&d.hotLoad, "hot-load", false, "let it take the weights of trainer jobs while it answers: see --rollout-deployment of anneal rlor create")
 	f.DurationVar(&d.expire, "expire", 0, "delete it after this time")
 }
 
@@ -143,7 +144,7 @@ func (d *deploymentFlags) fill(c *cobra.Command, client *client, body map[string
 		value any
 	}{"shape": {"deploymentShape", client.name(shapes.name, d.shape)}, "precision": {"precision", d.precision}, "display-name": {"displayName", d.displayName},
 		"min-replicas": {"minReplicaCount", d.least}, "max-replicas": {"maxReplicaCount", d.most}, "accelerator-type": {"acceleratorType", d.acceleratorType},
-		"accelerator-count": {"acceleratorCount", d.accelerators}, "skip-size-validation": {"disableDeploymentSizeValidation", d.skipSize}, "addons": {"enableAddons", d.addons}} {
+		"accelerator-count": {"acceleratorCount", d.accelerators}, "skip-size-validation": {"disableDeploymentSizeValidation", d.skipSize}, "addons": {"enableAddons", d.addons}, "hot-load": {"enableHotLoad", d.hotLoad}} {
 		if c.Flags().Changed(flag) {
 			body[set.field] = set.value
 		}

@@ -151,7 +151,7 @@ func printEvent(out io.Writer, inJSON bool, event map[string]any, raw []byte) er
 		_, err := fmt.Fprintf(out, "%s\n", raw)
 		return err
 	}
-	_, err := fmt.Fprintf(out, "%-8s %s  %-42s %-16s %s\n", cell(event, "position"), cell(event, "time"), cell(event, "type"), cell(event, "state"), cell(event, "subject"))
+	_, err := fmt.Fprintf(out, "%-8s %s  %-42s %-32s %s\n", cell(event, "position"), cell(event, "time"), cell(event, "type"), cell(event, "state"), cell(event, "subject"))
 	return err
 }
 

@@ -132,5 +132,5 @@ func newOperator(c *cobra.Command) (*client, error) {
 		return nil, fmt.Errorf("this is the operator's command: run it on the server's machine with --data DIR (no %s here)", path)
 	}
 	file, err := readContext(path)
-	return &client{file}, err
+	return clientOf(c, file), err
 }

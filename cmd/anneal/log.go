@@ -118,7 +118,7 @@ func verify(ctx context.Context, dir folder) (verification, error) {
 		return verifyStopped(ctx, dir)
 	}
 	if file, readErr := readContext(dir.path("operator.json")); readErr == nil {
-		return verifyRunning(ctx, &client{file})
+		return verifyRunning(ctx, &client{contextFile: file})
 	}
 	return verification{}, err
 }

@@ -77,7 +77,7 @@ func printItem(c *cobra.Command, item map[string]any, columns ...column) error {
 	w := tabwriter.NewWriter(c.OutOrStdout(), 0, 8, 2, ' ', 0)
 	for _, col := range columns {
 		if text := cell(item, col.path); text != "-" {
-			if col.path == statusText {
+			if strings.HasSuffix(col.path, statusText) {
 				text = inCommands(c, text)
 			}
 			fmt.Fprintf(w, "%s:\t%s\n", col.title, text)
@@ -107,7 +107,7 @@ func cell(item map[string]any, path string) string {
 		if short {
 			return id(v)
 		}
-		if strings.HasSuffix(path, "Time") {
+		if path == "time" || strings.HasSuffix(path, "Time") {
 			return localTime(v)
 		}
 		return v
@@ -121,10 +121,26 @@ func cell(item map[string]any, path string) string {
 			pairs = append(pairs, key+" "+cell(v, key))
 		}
 		return strings.Join(pairs, ", ")
+	case []any:
+		return listed(v)
 	default:
 		text, _ := json.Marshal(v)
 		return string(text)
 	}
+}
+
+// listed is a list of texts; another is shown as JSON.
+func listed(values []any) string {
+	texts := make([]string, len(values))
+	for i, value := range values {
+		text, ok := value.(string)
+		if !ok {
+			data, _ := json.Marshal(values)
+			return string(data)
+		}
+		texts[i] = text
+	}
+	return strings.Join(texts, ", ")
 }
 
 func localTime(text string) string {

@@ -71,6 +71,9 @@ func (r recording) fields(client *client, c *cobra.Command) (map[string]string, 
 	if inJSON && !strings.Contains(r.format, "json") && c.Flags().Changed("format") {
 		return nil, usageError{fmt.Errorf("-o json prints JSON, and --format %s does not: leave out one of the two", r.format)}
 	}
+	if (r.words || r.diarize) && r.format != "verbose_json" && c.Flags().Changed("format") {
+		return nil, usageError{fmt.Errorf("--format %s tells neither words' times nor speakers: leave it out, or --words and --diarize", r.format)}
+	}
 	if !c.Flags().Changed("format") && (inJSON || r.words || r.diarize) {
 		r.format = "verbose_json"
 	}
@@ -111,6 +114,8 @@ func (r recording) transcribe(c *cobra.Command, client *client, from string) err
 	var sound io.Reader
 	switch {
 	case strings.HasPrefix(from, "http://"), strings.HasPrefix(from, "https://"):
+	case strings.Contains(from, "://"):
+		return usageError{fmt.Errorf("a URL must begin with http:// or https://, which %s does not: download it, and name the file", from)}
 	case from == "-":
 		sound = c.InOrStdin()
 	default:
@@ -137,9 +142,6 @@ func (r recording) transcribe(c *cobra.Command, client *client, from string) err
 		return err
 	}
 	defer answer.Body.Close()
-	for _, warning := range answer.Header.Values("Anneal-Warning") {
-		fmt.Fprintln(c.ErrOrStderr(), "anneal:", warning)
-	}
 	shown := &listening{out: c.OutOrStdout(), progress: c.ErrOrStderr(), terminal: onTerminal(c.ErrOrStderr()), asJSON: strings.Contains(fields["response_format"], "json")}
 	err = serverSent(answer.Body, shown.event)
 	shown.clear()

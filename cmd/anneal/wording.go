@@ -80,7 +80,7 @@ func commandFor(root *cobra.Command, method, path string) string {
 }
 
 // flagsOf are flags that are not called as their fields are.
-var flagsOf = map[string][]string{"minReplicaCount": {"min-replicas"}, "maxReplicaCount": {"max-replicas"}, "enableAddons": {"addons"},
+var flagsOf = map[string][]string{"minReplicaCount": {"min-replicas"}, "maxReplicaCount": {"max-replicas"}, "enableAddons": {"addons"}, "enableHotLoad": {"hot-load"},
 	"deploymentShape": {"shape"}, "baseModel": {"model"}, "sourceDatasetId": {"from"}, "suspendState": {"reason"}, "expireTime": {"expire"},
 	"rolloutDeploymentName": {"rollout-deployment"}, "defaultDataset": {"dataset"}, "disableDeploymentSizeValidation": {"skip-size-validation"},
 	"loadTargets": {"load-target"}}

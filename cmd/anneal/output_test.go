@@ -1,0 +1,71 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// printed runs a command against a server that answers everything with item
+// and warns of something, and hands back what it prints on both sides.
+func printed(t *testing.T, item map[string]any, warning string, args ...string) (out, told string) {
+	t.Helper()
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		if warning != "" {
+			w.Header().Add("anneal-warning", warning)
+		}
+		_ = json.NewEncoder(w).Encode(item)
+	}))
+	defer server.Close()
+	file := filepath.Join(t.TempDir(), "context.json")
+	text, err := json.Marshal(contextFile{Address: server.URL, Account: "a", APIKey: "k"})
+	require.NoError(t, err)
+	require.NoError(t, os.WriteFile(file, text, 0o600))
+	var stdout, stderr bytes.Buffer
+	c := newRoot()
+	c.SetOut(&stdout)
+	c.SetErr(&stderr)
+	c.SetArgs(append(args, "--context", file))
+	require.NoError(t, c.Execute())
+	return stdout.String(), stderr.String()
+}
+
+// What the server warns of is told to who types, in the words of the command.
+func TestWarningsAreTold(t *testing.T) {
+	_, told := printed(t, map[string]any{"name": "accounts/a/rlorTrainerJobs/j"}, "rolloutDeploymentName names d, which has enableHotLoad turned off",
+		"rlor", "create", "--keep-alive", "--rollout-deployment", "d")
+	require.Equal(t, "anneal: warning: --rollout-deployment names d, which has enableHotLoad turned off\n", told)
+}
+
+// A deployment shows the names that it is bound to, and whose weights answer.
+func TestWhatADeploymentShows(t *testing.T) {
+	item := map[string]any{"name": "accounts/a/deployments/d", "aliases": []string{"speech-v3", "speech-v3-turbo"}, "precision": "FP8", "hotLoad": map[string]any{
+		"served":  map[string]any{"job": "accounts/a/rlorTrainerJobs/j", "trainStep": 3, "model": "accounts/a/models/m"},
+		"refused": map[string]any{"job": "accounts/a/rlorTrainerJobs/k"}, "status": map[string]any{"message": "another base"}}}
+	out, _ := printed(t, item, "", "deployment", "get", "d")
+	for _, line := range []string{`Aliases: +speech-v3, speech-v3-turbo`, `Precision: +FP8`, `Weights of: +accounts/a/rlorTrainerJobs/j`,
+		`Train step: +3`, `Model of it: +accounts/a/models/m`, `Weights refused of: +accounts/a/rlorTrainerJobs/k`, `Hot load: +another base`} {
+		require.Regexp(t, "(?m)^"+line+"$", out)
+	}
+}
+
+// Events that are followed stand in columns, whatever their states and times.
+func TestFollowedEventsStandInColumns(t *testing.T) {
+	var out bytes.Buffer
+	for _, event := range []map[string]any{
+		{"position": "9", "time": "2026-11-22T05:34:28.84Z", "type": "model.created.v1", "subject": "accounts/a/models/m"},
+		{"position": "12345678", "time": "2026-11-22T05:34:28.488152136Z", "type": "reinforcementFineTuningJob.checkpointed.v1", "state": "JOB_STATE_CREATING_INPUT_DATASET", "subject": "accounts/a/models/m"},
+	} {
+		require.NoError(t, printEvent(&out, false, event, nil))
+	}
+	first, second, _ := strings.Cut(out.String(), "\n")
+	require.Equal(t, strings.Index(first, "accounts/"), strings.Index(second, "accounts/"), out.String())
+	require.Equal(t, strings.Index(first, "model."), strings.Index(second, "reinforcement"), out.String())
+}
