@@ -120,11 +120,11 @@ func (s *SpeechSettings) CheckFiles(files Files) Violations {
 	case SpeechWhisperCPP:
 		weights := 0
 		for name := range files.Sizes {
-			if slices.Contains([]string{".bin", ".gguf", ".ggml"}, path.Ext(name)) && !strings.Contains(name, "vad") {
+			if slices.Contains([]string{".bin", ".gguf", ".ggml"}, path.Ext(name)) && !strings.Contains(name, "vad") && !strings.Contains(name, "/") {
 				weights++
 			}
 		}
-		v.Require(weights == 1, "file", "there are %d that end in .bin, .gguf or .ggml, and a model of this format is one (names with vad do not count)", weights)
+		v.Require(weights == 1, "file", "there are %d that end in .bin, .gguf or .ggml, and a model of this format is one (names with vad, and files in folders, do not count)", weights)
 	}
 	return v
 }

@@ -93,6 +93,7 @@ func TestFilesOfSpeechModels(t *testing.T) {
 		"whisper.cpp":         {domain.SpeechWhisperCPP, []string{"ggml-base.en.bin", "ggml-silero-vad.bin"}, nil},
 		"whisper.cpp, GGUF":   {domain.SpeechWhisperCPP, []string{"base.gguf", "silero.onnx"}, nil},
 		"whisper.cpp, two":    {domain.SpeechWhisperCPP, []string{"a.bin", "b.gguf"}, []string{"file"}},
+		"whisper.cpp, below":  {domain.SpeechWhisperCPP, []string{"deep/a.bin"}, []string{"file"}},
 		"openai":              {domain.SpeechOpenAI, []string{"anything"}, nil},
 	} {
 		files := domain.Files{Sizes: map[string]int64{}}
