@@ -174,21 +174,22 @@ var fieldRules = map[string]rule{
 	"TranscriptionForm.url":             {most: maxURL},
 	"TranscriptionForm.model":           {most: 512},
 	"TranscriptionForm.response_format": oneOf(transcriptFormats...),
-	"timestamp_granularities":           oneOf("word", "segment", "word,segment"),
-	"TranscriptionForm.language":        oneOf(domain.SpeechLanguages...),
-	"TranscriptionForm.prompt":          {most: maxSpeechPrompt},
-	"TranscriptionForm.temperature":     {pattern: `^[0-9.]+( *, *[0-9.]+)*$`},
-	"task":                              oneOf(taskTranscribe, taskTranslate),
-	"vad_model":                         oneOf(domain.VADModels...),
-	"alignment_model":                   oneOf(domain.AlignmentModels...),
-	"preprocessing":                     oneOf(preprocessings...),
-	"min_speakers":                      between(1, maxSpeakers),
-	"max_speakers":                      {pattern: "^([0-9]+|inf)$"},
-	"TranscriptSegment.temperature":     {},
-	"VerboseTranscript.language":        {},
-	"TranscriptWord.language":           {},
-	"TranscriptEvent.type":              oneOf(eventDelta, eventProgress, eventDone),
-	"AudioUsage.type":                   oneOf("duration"),
+	"timestamp_granularities": {instead: schema{"anyOf": []any{granularity,
+		schema{"type": "array", "items": granularity}}}},
+	"TranscriptionForm.language":    oneOf(domain.SpeechLanguages...),
+	"TranscriptionForm.prompt":      {most: maxSpeechPrompt},
+	"TranscriptionForm.temperature": {pattern: `^[0-9.]+( *, *[0-9.]+)*$`},
+	"task":                          oneOf(taskTranscribe, taskTranslate),
+	"vad_model":                     oneOf(domain.VADModels...),
+	"alignment_model":               oneOf(domain.AlignmentModels...),
+	"preprocessing":                 oneOf(preprocessings...),
+	"min_speakers":                  between(1, maxSpeakers),
+	"max_speakers":                  {pattern: "^([0-9]+|inf)$"},
+	"TranscriptSegment.temperature": {},
+	"VerboseTranscript.language":    {},
+	"TranscriptWord.language":       {},
+	"TranscriptEvent.type":          oneOf(eventDelta, eventProgress, eventDone),
+	"AudioUsage.type":               oneOf("duration"),
 
 	"ManagementError.details": {instead: schema{"type": "array", "items": schema{"anyOf": []any{
 		schema{"$ref": "#/components/schemas/ErrorInfo"}, schema{"$ref": "#/components/schemas/BadRequest"}}}}},
@@ -198,6 +199,8 @@ var fieldRules = map[string]rule{
 }
 
 // contentSchema is a text, or a list of parts of text.
+var granularity = schema{"type": "string", "enum": []string{"word", "segment", "word,segment"}}
+
 var contentSchema = schema{"description": "A text, or a list of parts of text.", "anyOf": []any{schema{"type": []string{"string", "null"}}, schema{"type": "array", "items": schema{
 	"type": "object", "required": []string{"type", "text"}, "properties": map[string]any{
 		"type": schema{"type": "string", "enum": []string{"text"}, "description": "What kind of part it is."},

@@ -20,10 +20,12 @@ import (
 const UsageStream = "USAGE"
 
 const (
-	usageType  = "usage.recorded.v1"
-	usageKept  = 35 * 24 * time.Hour // a month, and time to read it
-	usageBytes = 1 << 30
-	maxUsage   = 8 << 10
+	usageType = "usage.recorded.v1"
+	usageKept = 35 * 24 * time.Hour // a month, and time to read it
+	// A bound in bytes would be set aside by the server, which then does not
+	// start on a disk that is nearly full.
+	usageRecords = 2_000_000
+	maxUsage     = 4 << 10 // bytes of one; it takes about 500
 )
 
 // A Usage is what one request to a model has used.
@@ -66,7 +68,7 @@ func ensureUsage(ctx context.Context, js jetstream.JetStream, replicas int) erro
 }
 
 func bounded(config jetstream.StreamConfig) jetstream.StreamConfig {
-	config.MaxMsgSize, config.MaxAge, config.MaxBytes, config.Discard = maxUsage, usageKept, usageBytes, jetstream.DiscardOld
+	config.MaxMsgSize, config.MaxAge, config.MaxMsgs, config.Discard = maxUsage, usageKept, usageRecords, jetstream.DiscardOld
 	return config
 }
 

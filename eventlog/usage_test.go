@@ -84,7 +84,8 @@ func TestUsageIsBounded(t *testing.T) {
 		require.NoError(t, err)
 		config := stream.CachedInfo().Config
 		require.Equal(t, jetstream.DiscardOld, config.Discard)
-		require.EqualValues(t, usageBytes, config.MaxBytes)
+		require.EqualValues(t, usageRecords, config.MaxMsgs)
+		require.EqualValues(t, -1, config.MaxBytes, "nothing is set aside")
 		require.Equal(t, usageKept, config.MaxAge)
 	}
 	long := usageOf("acme", UsageOfChat)

@@ -22,15 +22,15 @@ const modelFolder = "models/default/anneal-base/"
 // installed, a speech model. It is the same on every
 // start, so one that was interrupted is completed by the next.
 func (s *server) bootstrap(ctx context.Context) error {
-	for account, displayName := range map[string]string{domain.System: "The operator", defaultAccount: "Default"} {
-		name := domain.NewName("", "accounts", account)
-		spec := domain.AccountSpec{DisplayName: displayName, AccountType: domain.Enterprise}
+	for _, one := range []struct{ account, displayName, file string }{
+		{domain.System, "The operator", "operator.json"}, {defaultAccount, "Default", "context.json"},
+	} {
+		name := domain.NewName("", "accounts", one.account)
+		spec := domain.AccountSpec{DisplayName: one.displayName, AccountType: domain.Enterprise}
 		if err := bootstrapDo(ctx, s, domain.Accounts, name, domain.CreateAccount{AccountSpec: spec}); err != nil {
 			return err
 		}
-	}
-	for file, account := range map[string]string{"operator.json": domain.System, "context.json": defaultAccount} {
-		if err := s.ensureKey(ctx, file, account); err != nil {
+		if err := s.ensureKey(ctx, one.file, one.account); err != nil {
 			return err
 		}
 	}

@@ -16,7 +16,7 @@ var (
 	requestForm = regexp.MustCompile(`\b(GET|POST|PATCH|DELETE) /?[\w/:-]*\w`)
 	fieldForm   = regexp.MustCompile(`\b[a-zA-Z]+(?:\.[a-zA-Z]+)*\b`)
 	modelsForm  = regexp.MustCompile(`its own and public ones are listed at /inference/v1/models and in \S+`)
-	uploadForm  = regexp.MustCompile(`PATCH it with prepare_code_upload true, then upload|upload it to the URLs of :getUploadEndpoint, then :validateUpload|PUT .* to the URLs that :getUploadEndpoint gives, then validate`)
+	uploadForm  = regexp.MustCompile(`PATCH it with prepare_code_upload true, then upload|upload it to the URLs of :getUploadEndpoint, then :validateUpload|PUT .* to the URLs that :getUploadEndpoint gives, then validate|files in folders are PUT to the URLs of :getUploadEndpoint`)
 )
 
 // inCommands is a message of the server's in the words of the command line;
