@@ -59,7 +59,7 @@ func (c *cluster) replicas() workers.Replicas { return workers.Replicas{Conn: c.
 // counted is an engine that tells how many of its generations are under way.
 type counted struct {
 	engines.Completer
-	files  engines.ModelFiles // of the latest model
+	files  atomic.Pointer[engines.ModelFiles] // of the latest model
 	active atomic.Int32
 	ended  chan struct{}
 }
@@ -70,7 +70,7 @@ type countedModel struct {
 }
 
 func (c *counted) Load(ctx context.Context, files engines.ModelFiles) (engines.Model, error) {
-	c.files = files
+	c.files.Store(&files)
 	m, err := c.Completer.Load(ctx, files)
 	return countedModel{m, c}, err
 }
@@ -291,7 +291,7 @@ func TestGuessing(t *testing.T) {
 	c.do(domain.Intend(domain.Deployments, deploymentName, domain.CreateDeployment{DeploymentSpec: domain.DeploymentSpec{
 		BaseModel: string(modelName), MinReplicaCount: 1, NgramSpeculationLength: 3, DraftTokenCount: 4}}))
 	c.serving(c.placeReplica("n1").ID)
-	require.Equal(t, engines.Guessing{NgramLength: 3, Tokens: 4}, count.files.Guessing)
+	require.Equal(t, engines.Guessing{NgramLength: 3, Tokens: 4}, count.files.Load().Guessing)
 }
 
 // The accelerators that replicas take are devices of the node, each one's own.
@@ -306,7 +306,7 @@ func TestReplicasHaveDevicesOfTheirOwn(t *testing.T) {
 		BaseModel: string(modelName), MinReplicaCount: 2, AcceleratorCount: 1, AcceleratorType: "VENDOR_A_L4_24GB"}}))
 	for index := range 2 {
 		c.serving(c.placeReplica("n1").ID)
-		require.Equal(t, []engines.Device{{Type: "VENDOR_A_L4_24GB", Index: index}}, count.files.Devices)
+		require.Equal(t, []engines.Device{{Type: "VENDOR_A_L4_24GB", Index: index}}, count.files.Load().Devices)
 	}
 }
 
