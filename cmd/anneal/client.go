@@ -248,7 +248,7 @@ func serverSent(r io.Reader, each func(data []byte) error) error {
 func sentFields(r io.Reader, each func(field string, value []byte) error) error {
 	scanner := bufio.NewScanner(r)
 	scanner.Buffer(nil, 16<<20)
-	for scanner.Scan() {
+	for scanner.Scan() && scanner.Err() == nil { // a line that is cut off says nothing
 		name, value, _ := bytes.Cut(scanner.Bytes(), []byte(":"))
 		if len(name) == 0 && len(scanner.Bytes()) > 0 {
 			continue // a comment

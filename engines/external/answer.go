@@ -11,6 +11,7 @@ import (
 
 	"anneal/domain"
 	"anneal/engines"
+	"anneal/engines/process"
 )
 
 // maxEvent is the most bytes of one event of a stream.
@@ -77,6 +78,7 @@ func (a *answer) read(response *http.Response) error {
 	}
 	lines := bufio.NewScanner(response.Body)
 	lines.Buffer(nil, maxEvent)
+	lines.Split(process.WholeLines)
 	for lines.Scan() {
 		data, is := bytes.CutPrefix(lines.Bytes(), []byte("data:"))
 		if data = bytes.TrimSpace(data); !is || len(data) == 0 {

@@ -147,7 +147,8 @@ func TestAnswersThatBreakOff(t *testing.T) {
 		code domain.Code
 		says string
 	}{
-		{"garbage", domain.Internal, "what is no event"}, {"cuts", domain.Unavailable, "send the request again"}, {"fails", domain.Internal, "EngineDeadError"},
+		{"garbage", domain.Internal, "what is no event"}, {"cuts", domain.Unavailable, "send the request again"},
+		{"tears", domain.Unavailable, "send the request again"}, {"fails", domain.Internal, "EngineDeadError"},
 	} {
 		t.Run(line.mode, func(t *testing.T) {
 			m := load(t, VLLM, line.mode)

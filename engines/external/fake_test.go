@@ -254,6 +254,12 @@ func (f *fake) stream(w http.ResponseWriter, r *http.Request, req engines.Comple
 			w.Header().Set("Content-Type", "text/event-stream")
 			_, err := fmt.Fprint(w, "data: {\"choices\": [nonsense\n\n")
 			return err
+		case "tears":
+			if !first {
+				_, _ = fmt.Fprint(w, "data: {\"choices\": [")
+				w.(http.Flusher).Flush()
+				panic(http.ErrAbortHandler)
+			}
 		case "cuts":
 			if !first {
 				panic(http.ErrAbortHandler)

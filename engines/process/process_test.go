@@ -11,6 +11,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"testing/iotest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -113,4 +114,21 @@ func TestAProgramThatIsNotThere(t *testing.T) {
 	require.ErrorContains(t, err, "no-such-program is not installed, or not in PATH: buy it")
 	_, err = Start(Command{Args: []string{"/no/such/program"}})
 	require.ErrorContains(t, err, "/no/such/program")
+}
+
+func TestWholeLines(t *testing.T) {
+	for said, want := range map[string][]string{
+		"":               nil,
+		"a\nb\n":         {"a", "b"},
+		"a\r\n\nb\ntorn": {"a", "", "b"},
+		"torn":           nil,
+	} {
+		var got []string
+		lines := bufio.NewScanner(iotest.OneByteReader(strings.NewReader(said)))
+		for lines.Split(WholeLines); lines.Scan(); {
+			got = append(got, lines.Text())
+		}
+		require.NoError(t, lines.Err())
+		require.Equal(t, want, got, "%q", said)
+	}
 }

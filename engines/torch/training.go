@@ -55,6 +55,7 @@ func (r *training) follow(ctx context.Context) (result engines.TrainResult, err 
 	defer context.AfterFunc(ctx, func() { r.program.Stop(context.Background(), r.grace) })()
 	lines := bufio.NewScanner(conn)
 	lines.Buffer(nil, maxLine)
+	lines.Split(process.WholeLines)
 	for lines.Scan() {
 		var m message
 		if err := json.Unmarshal(lines.Bytes(), &m); err != nil {
