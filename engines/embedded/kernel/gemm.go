@@ -5,13 +5,13 @@ import "sync"
 const (
 	// depth bounds the k of one inner call: the rows of A that it reads and
 	// the lines of B it streams stay in the first-level cache.
-	depth = 384
-	// fewDepth is the same for so few rows that they need next to no room there:
-	// the longer the lines of B, the better they are foreseen.
+	depth = 512
+	// fewDepth is the same for rows of a single tile, which read B once: the
+	// longer its lines, the better they are foreseen.
 	fewDepth = 1024
 	// block bounds the numbers of B between two visits of the same panel, so
 	// that they stay in the second-level cache.
-	block = 128 << 10
+	block = 192 << 10
 	// inline is the number of multiplications below which handing a part to
 	// another goroutine costs more than it saves.
 	inline = 1 << 20
@@ -152,7 +152,7 @@ func (p product) part(r0, r1, p0, p1 int) {
 	defer stages.Put(s)
 	tiles := (rows + tileRows() - 1) / tileRows()
 	most := depth
-	if rows <= quadRows() && p.rowStride != 1 { // whose rows are not gathered
+	if tiles == 1 && p.rowStride != 1 {
 		most = fewDepth
 	}
 	steps := (k + most - 1) / most
@@ -176,7 +176,7 @@ func (p product) part(r0, r1, p0, p1 int) {
 }
 
 // stage holds a tile's part of A, copied together.
-type stage [16 * (depth + 16)]float32
+type stage [16 * (fewDepth + 16)]float32
 
 var stages = sync.Pool{New: func() any { return new(stage) }}
 
@@ -203,9 +203,9 @@ func (p product) gather(s *stage, i0, i1, k0, k1 int) (a []float32, rowStride, k
 	}
 	if p.kStride == 1 && i1-i0 > quadRows() && p.rowStride >= 2*conflict && p.rowStride%conflict == 0 {
 		for i := range i1 - i0 {
-			copy(s[i*(depth+16):], a[i*p.rowStride:][:k1-k0])
+			copy(s[i*(fewDepth+16):], a[i*p.rowStride:][:k1-k0])
 		}
-		return s[:], depth + 16, 1
+		return s[:], fewDepth + 16, 1
 	}
 	return a, p.rowStride, p.kStride
 }

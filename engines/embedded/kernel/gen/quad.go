@@ -61,8 +61,12 @@ func (s shape) quadStep(a *assembly, f storage, rows int, sum func(r, p, v int) 
 	}
 	b := fmt.Sprintf("%s%d", s.name, s.scratch)
 	for p := range quads {
+		panel := []string{"", "(R9*1)", "(R9*2)", "(R10*1)"}[p]
+		if f.bytes < 4 { // float32 waits for memory alone, and fetches enough
+			f.prefetch(a, ahead, panel)
+		}
 		for v := range 2 {
-			f.load(a, fmt.Sprintf("%d(BX)%s", f.bytes*s.width*v, []string{"", "(R9*1)", "(R9*2)", "(R10*1)"}[p]), b)
+			f.load(a, fmt.Sprintf("%d(BX)%s", f.bytes*s.width*v, panel), b)
 			for r := range rows {
 				a.op("VFMADD231PS %s, %s, %s", b, row(r), sum(r, p, v))
 			}
