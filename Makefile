@@ -5,7 +5,7 @@ STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
 ANNEAL_FUZZ ?= 20s
 LISTEN      ?= 127.0.0.1:8080
 
-.PHONY: help demo run test race bench crash fuzz lint lint-openapi golden build clients oracle
+.PHONY: help demo run test race bench bench-others crash fuzz lint lint-openapi golden build clients oracle
 
 help: ## show this
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -41,6 +41,13 @@ bench: ## measure against the limits of this machine, in one run; BENCHMARKS.md 
 	go test -run '^$$' -bench . ./engines/embedded/serve ./engines/embedded/train
 	go test -run '^$$' -bench 'Gateway' -benchtime 200x ./cmd/anneal
 	go test -run '^$$' -bench Listen -benchtime 1x ./engines/sphinx
+	@if echo '#include <cblas.h>' | c++ -E - >/dev/null 2>&1; then $(MAKE) --no-print-directory bench-others; \
+	else echo "Not compared with ggml and OpenBLAS: that takes a C++ compiler and libopenblas-dev."; fi
+
+bench-others: ## measure the embedded engine by turns with ggml and OpenBLAS, which takes a C++ compiler, libopenblas-dev and some minutes
+	if grep -q avx512f /proc/cpuinfo; then export OPENBLAS_CORETYPE=SkylakeX; fi; \
+	CGO_CFLAGS="-O3 -march=native" CGO_CXXFLAGS="-O3 -march=native" \
+		go -C engines/embedded/oracle test -p 1 -tags openblas -run '^$$' -bench . -benchtime 3s .
 
 crash: ## kill the control plane 100 times at random points
 	ANNEAL_CRASHES=100 go test -count=1 -timeout 60m -run TestControlPlane -v ./cmd/anneal

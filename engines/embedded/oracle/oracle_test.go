@@ -1,6 +1,7 @@
 // Package oracle holds the embedded engine against ggml, which computes the same
 // models by code that others wrote: in a module of its own, since it takes a C++
-// compiler and minutes to build. `make oracle` runs it.
+// compiler and minutes to build. `make oracle` runs it; `make bench-others` sets
+// its pace beside ggml's and OpenBLAS's.
 package oracle
 
 import (
