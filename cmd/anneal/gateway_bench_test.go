@@ -2,12 +2,17 @@ package main_test
 
 import (
 	"bufio"
+	"fmt"
+	"io"
 	"net/http"
+	"net/http/httptest"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/nats-io/nats-server/v2/server"
+	"github.com/nats-io/nats.go"
 	"github.com/stretchr/testify/require"
 
 	"anneal/engines"
@@ -17,7 +22,9 @@ import (
 // BenchmarkGateway asks the shipped model for 128 tokens, by turns over HTTP,
 // which leads through the gateway and NATS to the agent, and the engine itself
 // in this process: the time to the first text and, from there to the end, of a
-// token. What the platform adds is the difference of the medians.
+// token. What the platform adds is the difference of the medians, and of the
+// 99th percentiles. Bare is what no gateway goes below: the first text of an
+// HTTP server that asks over NATS, and does nothing else.
 func BenchmarkGateway(b *testing.B) {
 	const prompt, tokens = "What is the capital of France? Write it in capital letters, and then reverse it.", 128
 	s := serve(b, b.TempDir())
@@ -31,7 +38,8 @@ func BenchmarkGateway(b *testing.B) {
 	require.NoError(b, err)
 	b.Cleanup(func() { _ = model.Close() }) // nothing is lost with it
 
-	var direct, gateway paces
+	simple := bare(b)
+	var direct, gateway, least paces
 	for b.Loop() {
 		direct.listen(tokens, func(heard func()) {
 			req := engines.CompletionRequest{Prompt: prompt, MaxTokens: tokens, IgnoreEOS: true}
@@ -42,19 +50,61 @@ func BenchmarkGateway(b *testing.B) {
 			res, err := user.send(http.MethodPost, "//inference/v1/completions", object{"model": "accounts/default/deployments/bench",
 				"prompt": prompt, "max_tokens": tokens, "temperature": 0, "ignore_eos": true, "stream": true})
 			require.NoError(b, err)
-			defer res.Body.Close()
-			require.Equal(b, http.StatusOK, res.StatusCode)
-			for lines := bufio.NewScanner(res.Body); lines.Scan(); {
-				if strings.HasPrefix(lines.Text(), "data: {") {
-					heard()
-				}
-			}
+			read(b, res, heard)
+		})
+		least.listen(tokens, func(heard func()) {
+			res, err := user.http.Post(simple, "application/json", strings.NewReader(prompt))
+			require.NoError(b, err)
+			read(b, res, heard)
 		})
 	}
-	direct.report(b, "engine")
-	gateway.report(b, "gateway")
-	b.ReportMetric(micros(median(gateway.first)-median(direct.first)), "µs-first-added")
-	b.ReportMetric(micros(median(gateway.next)-median(direct.next)), "µs-next-added")
+	for who, p := range map[string]paces{"engine": direct, "gateway": gateway, "bare": least} {
+		b.ReportMetric(micros(quantile(p.first, 0.5)), "µs-first-"+who)
+	}
+	for _, share := range []float64{0.5, 0.99} {
+		added := quantile(gateway.first, share) - quantile(direct.first, share)
+		b.ReportMetric(micros(added), fmt.Sprintf("µs-first-added-p%.0f", 100*share))
+		b.ReportMetric(float64(added)/float64(quantile(least.first, share)), fmt.Sprintf("of-bare-p%.0f", 100*share))
+	}
+	b.ReportMetric(micros(quantile(gateway.next, 0.5)-quantile(direct.next, 0.5)), "µs-next-added")
+}
+
+func read(b *testing.B, res *http.Response, heard func()) {
+	defer res.Body.Close()
+	require.Equal(b, http.StatusOK, res.StatusCode)
+	for lines := bufio.NewScanner(res.Body); lines.Scan(); {
+		if strings.HasPrefix(lines.Text(), "data: {") {
+			heard()
+		}
+	}
+}
+
+// bare serves events that come over NATS.
+func bare(b *testing.B) (url string) {
+	s, err := server.NewServer(&server.Options{DontListen: true, NoSigs: true, NoLog: true})
+	require.NoError(b, err)
+	s.Start()
+	require.True(b, s.ReadyForConnections(patience))
+	connect := func() *nats.Conn {
+		c, err := nats.Connect("", nats.InProcessServer(s))
+		require.NoError(b, err)
+		b.Cleanup(c.Close)
+		return c
+	}
+	asks, answers := connect(), connect()
+	_, err = answers.Subscribe("ask", func(m *nats.Msg) { _ = m.Respond([]byte("data: {}\n\n")) })
+	require.NoError(b, err)
+	require.NoError(b, answers.Flush())
+	web := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		body, _ := io.ReadAll(r.Body)
+		m, err := asks.RequestWithContext(r.Context(), "ask", body)
+		if err == nil {
+			w.Header().Set("Content-Type", "text/event-stream")
+			_, _ = w.Write(m.Data)
+		}
+	}))
+	b.Cleanup(func() { web.Close(); s.Shutdown(); s.WaitForShutdown() })
+	return web.URL
 }
 
 // paces are how fast answers came: the first text, and each token after it.
@@ -73,14 +123,10 @@ func (p *paces) listen(tokens int, ask func(heard func())) {
 	p.first, p.next = append(p.first, first.Sub(began)), append(p.next, last.Sub(first)/time.Duration(tokens-1))
 }
 
-func (p *paces) report(b *testing.B, who string) {
-	b.ReportMetric(micros(median(p.first)), "µs-first-"+who)
-	b.ReportMetric(micros(median(p.next)), "µs-next-"+who)
-}
-
-func median(all []time.Duration) time.Duration {
-	slices.Sort(all)
-	return all[len(all)/2]
+// quantile is the value below which a share of all lies.
+func quantile(all []time.Duration, share float64) time.Duration {
+	all = slices.Sorted(slices.Values(all))
+	return all[min(len(all)-1, int(share*float64(len(all))))]
 }
 
 func micros(d time.Duration) float64 { return float64(d) / 1e3 }
