@@ -11,7 +11,8 @@ import (
 // means (spec/gaps.md section 7):
 //
 //	accounts/a/models/m                               a live deployment of it in the caller's account, unless it was made with
-//	                                                  disableAutoDeploy; or one into which it is loaded
+//	                                                  disableAutoDeploy; or one into which it is loaded; or one that answers
+//	                                                  every account
 //	accounts/a/models/m#accounts/a/deployments/d      that deployment
 //	a/m, a/m#a/d                                      the same, short
 //	accounts/a/deployments/d                          the deployment itself
@@ -113,12 +114,10 @@ func serving(row *projections.Row[domain.Deployment]) error {
 
 // deploymentOf picks, of the live deployments of a model in the caller's
 // account, the one with the most ready replicas; the first by name of several.
-// Where none is of the model alone, it is one into which it is loaded.
+// Where none is of the model alone, it is one into which it is loaded, and at
+// last one that answers every account.
 func (c *call) deploymentOf(model domain.Name) (target, error) {
-	account := c.caller.account
-	if c.caller.operator() {
-		account = model.Account()
-	}
+	account := c.asksIn(model)
 	var best, apart *projections.Row[domain.Deployment]
 	for row := range c.snapshot().Deployments.In(account) {
 		if row.State.BaseModel != string(model) || !row.State.Live() {
@@ -138,8 +137,20 @@ func (c *call) deploymentOf(model domain.Name) (target, error) {
 	if loaded, found := c.loadedSomewhere(account, model); found {
 		return loaded, nil
 	}
+	if row := sharedOf(c.snapshot(), model); row != nil {
+		return c.unnamed(row, ofBase), nil
+	}
 	if apart != nil {
 		return target{}, missing("MODEL_NOT_DEPLOYED", "%s has no live deployment in accounts/%s but those made with disableAutoDeploy: ask %s#%s", model, account, model, apart.Name)
 	}
 	return target{}, missing("MODEL_NOT_DEPLOYED", "%s has no live deployment in accounts/%s: create one with POST /v1/accounts/%s/deployments", model, account, account)
+}
+
+// asksIn is the account whose deployments the name of a model means: the
+// caller's, and for the operator the model's.
+func (c *call) asksIn(model domain.Name) string {
+	if c.caller.operator() {
+		return model.Account()
+	}
+	return c.caller.account
 }

@@ -22,6 +22,24 @@ func boundTo(v *projections.View, alias string) (found *projections.Row[domain.D
 	return found
 }
 
+// forEveryAccount tells whether a deployment answers every account, since the operator
+// has bound it to a name.
+func forEveryAccount(row *projections.Row[domain.Deployment]) bool { return len(row.State.Aliases) > 0 }
+
+// sharedOf is the deployment of a model that answers every account: the one with
+// the most ready replicas, and the first by name of several.
+func sharedOf(v *projections.View, model domain.Name) (best *projections.Row[domain.Deployment]) {
+	for row := range v.Deployments.All() {
+		if row.State.BaseModel != string(model) || !forEveryAccount(row) || !row.State.Live() || row.State.DisableAutoDeploy {
+			continue
+		}
+		if best == nil || row.State.ReadyReplicas() > best.State.ReadyReplicas() {
+			best = row
+		}
+	}
+	return best
+}
+
 // byAlias is the target of a request of any account for an alias.
 func (c *call) byAlias(alias string) (target, error) {
 	if row := boundTo(c.snapshot(), alias); row != nil {

@@ -59,6 +59,54 @@ func TestAliasesAnswerEveryAccount(t *testing.T) {
 	require.Contains(t, string(back.body), "it cannot come back: aliases: smart is bound to accounts/acme/deployments/d2")
 }
 
+// What is listed as deployed answers by its name, and nothing else does.
+func TestWhatIsListedAsDeployedAnswers(t *testing.T) {
+	const base = "accounts/default/models/anneal-base"
+	s := newStage(t, Limits{})
+	listed := func(key string) (deployed []string) {
+		for _, one := range s.call("GET", "/inference/v1/models", key, "").json(t)["data"].([]any) {
+			m := one.(map[string]any)
+			id, answers := m["id"].(string), m["deployed"].(bool)
+			asked := s.call("POST", "/inference/v1/completions", key, fmt.Sprintf(`{"model": %q, "prompt": "a b", "max_tokens": 2}`, id))
+			require.Equal(t, answers, asked.status == 200, "%s asks %s: %s", key, id, asked.body)
+			if answers {
+				deployed = append(deployed, id)
+			}
+			if id == "smart" {
+				require.Equal(t, "accounts/acme/deployments/d1", m["deployment"])
+			} else {
+				require.NotContains(t, m, "deployment")
+			}
+		}
+		return deployed
+	}
+	for _, key := range []string{"admin", "other", "operator"} {
+		require.Empty(t, listed(key), key)
+	}
+	name := s.deploy("d1", 1)
+	require.Equal(t, []string{base}, listed("admin"))
+	require.Empty(t, listed("other"), "it is another account's")
+	require.Empty(t, listed("operator"), "the operator asks in the model's account")
+
+	// A deployment that has a name for every account answers to its model's too.
+	alias := func(names string) {
+		require.Equal(t, 200, s.call("PATCH", "/v1/"+string(name), "operator", `{"aliases": [`+names+`]}`).status)
+	}
+	alias(`"smart"`)
+	for _, key := range []string{"admin", "other", "operator"} {
+		require.ElementsMatch(t, []string{base, "smart"}, listed(key), key)
+	}
+	alias("")
+	require.Empty(t, listed("other"))
+
+	// One that was to take no requests for its model takes none by an alias either.
+	s = newStage(t, Limits{})
+	s.deploy("d1", 1, func(spec *domain.DeploymentSpec) { spec.DisableAutoDeploy, spec.Aliases = true, []string{"smart"} })
+	for _, key := range []string{"admin", "other"} {
+		require.Equal(t, []string{"smart"}, listed(key), key)
+	}
+}
+
 // Speech models transcribe, and are deployed without what is for models of text.
 func TestSpeechModelsAnswerNoPrompts(t *testing.T) {
 	s := newStage(t, Limits{})

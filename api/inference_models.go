@@ -16,7 +16,8 @@ type inferenceModel struct {
 	OwnedBy       string `json:"owned_by"`
 	Kind          string `json:"kind"`
 	ContextLength int    `json:"context_length"`
-	Deployed      bool   `json:"deployed"` // in the caller's account: it answers completions
+	Deployed      bool   `json:"deployed"` // asked for by this name alone it answers the caller
+	Deployment    string `json:"deployment,omitempty"`
 }
 
 type inferenceModelList struct {
@@ -33,17 +34,7 @@ func inferenceModels(c *call) (any, error) {
 	if c.direct != "" {
 		return c.modelsOfDirect()
 	}
-	deployed := map[string]bool{}
-	for row := range c.snapshot().Deployments.In(c.account) {
-		if row.State.Live() && !row.State.DisableAutoDeploy {
-			deployed[row.State.BaseModel] = true
-		}
-	}
-	for row := range c.snapshot().DeployedModels.In(c.account) {
-		if deployment, ok := c.snapshot().Deployments.Get(domain.Name(row.State.Deployment)); ok && deployment.State.Live() && row.State.Wanted() {
-			deployed[row.State.Model] = true
-		}
-	}
+	deployed := c.deployedModels()
 	list := []inferenceModel{}
 	for row := range c.snapshot().Models.All() {
 		if row.State.State == domain.ModelReady && (row.State.Public || row.Name.Account() == c.account) {
@@ -54,13 +45,32 @@ func inferenceModels(c *call) (any, error) {
 		if model, ok := c.snapshot().Models.Get(domain.Name(row.State.BaseModel)); ok && row.State.Live() {
 			for _, alias := range row.State.Aliases {
 				shown := shownToInference(model, true)
-				shown.ID, shown.Created, shown.OwnedBy = alias, row.CreateTime.Unix(), domain.System
+				shown.ID, shown.Created, shown.OwnedBy, shown.Deployment = alias, row.CreateTime.Unix(), domain.System, string(row.Name)
 				list = append(list, shown)
 			}
 		}
 	}
 	slices.SortStableFunc(list, func(a, b inferenceModel) int { return cmp.Compare(rank(b), rank(a)) })
 	return inferenceModelList{list, "list"}, nil
+}
+
+// deployedModels are those that answer the caller when they are asked for by
+// their name alone: what deploymentOf finds.
+func (c *call) deployedModels() map[string]bool {
+	deployed := map[string]bool{}
+	for row := range c.snapshot().Deployments.All() {
+		mine := row.Name.Account() == c.asksIn(domain.Name(row.State.BaseModel))
+		if row.State.Live() && !row.State.DisableAutoDeploy && (mine || forEveryAccount(row)) {
+			deployed[row.State.BaseModel] = true
+		}
+	}
+	for row := range c.snapshot().DeployedModels.All() {
+		deployment, ok := c.snapshot().Deployments.Get(domain.Name(row.State.Deployment))
+		if ok && deployment.State.Live() && row.State.Wanted() && row.Name.Account() == c.asksIn(domain.Name(row.State.Model)) {
+			deployed[row.State.Model] = true
+		}
+	}
+	return deployed
 }
 
 // modelsOfDirect lists what the deployment of a direct route answers for: its

@@ -58,7 +58,8 @@ var inferenceTexts = map[string]string{
 	"cached_tokens":                    "Those that were computed before.",
 	"owned_by":                         "The account that it belongs to.",
 	"context_length":                   "How many tokens the model looks at.",
-	"deployed":                         "Whether a deployment of the caller's account answers with it.",
+	"deployed":                         "Whether it answers the caller when it is asked for by this name alone: a deployment of the caller's account does, or one that the operator has bound to names for every account.",
+	"InferenceModel.deployment":        "Of a name that the operator has bound: the deployment that answers.",
 
 	// conversations, and what is told of tokens
 	"messages":                        "The conversation so far; the model's chat template makes a prompt of it.",
