@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -53,7 +54,7 @@ type question struct {
 
 func (q *question) add(c *cobra.Command) {
 	f := c.Flags()
-	f.StringVarP(&q.model, "model", "m", baseModelName, "model, or deployment as accounts/A/deployments/D")
+	f.StringVarP(&q.model, "model", "m", baseModelName, "model, deployment as accounts/A/deployments/D, or a name that the operator gave to one")
 	f.IntVar(&q.maxTokens, "max-tokens", 128, "most tokens to generate")
 	f.Float64Var(&q.temperature, "temperature", 0, "0 is always the likeliest token")
 	f.Float64Var(&q.topP, "top-p", 1, "share of probability to choose from")
@@ -80,7 +81,11 @@ func (q *question) ask(c *cobra.Command, text, path string, put func(body map[st
 		}
 		text = strings.TrimRight(string(read), "\r\n")
 	}
-	body := map[string]any{"model": client.modelAddress(q.model), "max_tokens": q.maxTokens, "temperature": q.temperature, "top_p": q.topP, "stream": q.stream && !inJSON}
+	model, err := client.askable(c, q.model)
+	if err != nil {
+		return err
+	}
+	body := map[string]any{"model": model, "max_tokens": q.maxTokens, "temperature": q.temperature, "top_p": q.topP, "stream": q.stream && !inJSON}
 	put(body, text)
 	if q.topK > 0 {
 		body["top_k"] = q.topK
@@ -94,11 +99,35 @@ func (q *question) ask(c *cobra.Command, text, path string, put func(body map[st
 	return client.answer(c, path, body)
 }
 
-func (c *client) modelAddress(model string) string {
-	if strings.ContainsAny(model, "/#") {
-		return model
+// askable is what a name means where models are asked: a model of the account,
+// where it has one of that name, else a name that the operator gave to a
+// deployment. Of such a name that was typed it tells the deployment.
+func (c *client) askable(cmd *cobra.Command, name string) (string, error) {
+	if strings.ContainsAny(name, "/#") {
+		return name, nil
 	}
-	return c.name("models", model)
+	var list struct {
+		Data []struct{ ID, Deployment string }
+	}
+	if err := c.call(cmd.Context(), http.MethodGet, "/inference/v1/models", nil, nil, &list); err != nil {
+		return "", err
+	}
+	own, bound := c.name("models", name), ""
+	for _, one := range list.Data {
+		switch one.ID {
+		case own:
+			return own, nil
+		case name:
+			bound = one.Deployment
+		}
+	}
+	if bound == "" && !slices.Contains(speechAliases, name) { // of those the server knows best why nobody has them
+		return own, nil
+	}
+	if bound != "" && cmd.Flags().Changed("model") {
+		fmt.Fprintf(cmd.ErrOrStderr(), "%s is %s\n", name, bound)
+	}
+	return name, nil
 }
 
 // An answered is an answer, or a part of one that is streamed: a completion

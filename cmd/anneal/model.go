@@ -43,7 +43,7 @@ func modelCreate() *cobra.Command {
 			}
 			model := map[string]any{"displayName": displayName, "description": description, "kind": folder.kind, "public": public}
 			if base != "" {
-				model["baseModel"] = client.modelAddress(base)
+				model["baseModel"] = client.name("models", base)
 			}
 			if speech.Format != "" {
 				model["speech"] = speech

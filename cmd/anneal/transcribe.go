@@ -77,7 +77,11 @@ func (r recording) fields(client *client, c *cobra.Command) (map[string]string, 
 	if !c.Flags().Changed("format") && (inJSON || r.words || r.diarize) {
 		r.format = "verbose_json"
 	}
-	fields := map[string]string{"model": client.speechAddress(c, r.model), "response_format": r.format, "stream": "true", "language": r.language, "prompt": r.prompt,
+	model, err := client.askable(c, r.model)
+	if err != nil {
+		return nil, err
+	}
+	fields := map[string]string{"model": model, "response_format": r.format, "stream": "true", "language": r.language, "prompt": r.prompt,
 		"temperature": r.temperature, "vad_model": r.vad, "alignment_model": r.alignment, "preprocessing": r.preprocessing}
 	if r.words || r.diarize {
 		fields["timestamp_granularities"] = "word,segment"
@@ -94,19 +98,6 @@ func (r recording) fields(client *client, c *cobra.Command) (map[string]string, 
 		}
 	}
 	return fields, nil
-}
-
-// speechAddress is a model of the account, where it has one of that name;
-// another name without a slash is the operator's.
-func (c *client) speechAddress(cmd *cobra.Command, model string) string {
-	if strings.Contains(model, "/") {
-		return model
-	}
-	var found json.RawMessage
-	if c.call(cmd.Context(), http.MethodGet, c.path("models", model), nil, nil, &found) == nil {
-		return c.name("models", model)
-	}
-	return model
 }
 
 // transcribe sends a recording, and prints what comes back.

@@ -15,6 +15,7 @@ import (
 var (
 	requestForm = regexp.MustCompile(`\b(GET|POST|PATCH|DELETE) /?[\w/:-]*\w`)
 	fieldForm   = regexp.MustCompile(`\b[a-zA-Z]+(?:\.[a-zA-Z]+)*\b`)
+	askWords    = strings.NewReplacer("/v1/audio/transcriptions asks", "`anneal transcribe` asks", "/inference/v1/completions asks", "`anneal complete` asks")
 	modelsForm  = regexp.MustCompile(`its own and public ones are listed at /inference/v1/models and in \S+`)
 	uploadForm  = regexp.MustCompile(`PATCH it with prepare_code_upload true, then upload|upload it to the URLs of :getUploadEndpoint, then :validateUpload|PUT .* to the URLs that :getUploadEndpoint gives, then validate|files in folders are PUT to the URLs of :getUploadEndpoint`)
 )
@@ -22,7 +23,7 @@ var (
 // inCommands is a message of the server's in the words of the command line;
 // c is the command that was typed.
 func inCommands(c *cobra.Command, text string) string {
-	text = modelsForm.ReplaceAllString(text, "`anneal model list` lists its own, and "+baseModelName+" is everybody's")
+	text = modelsForm.ReplaceAllString(askWords.Replace(text), "`anneal model list` lists its own, and "+baseModelName+" is everybody's")
 	text = uploadForm.ReplaceAllStringFunc(text, func(form string) string { return uploadCommand(c, form) })
 	text = requestForm.ReplaceAllStringFunc(text, func(request string) string {
 		method, path, _ := strings.Cut(request, " ")

@@ -29,6 +29,8 @@ func TestMessagesInCommands(t *testing.T) {
 		{"anneal rft get r", "list what there is with GET /v1/accounts/acme/reinforcementFineTuningJobs", "list what there is with `anneal rft list`"},
 		{"anneal complete", "create one with POST /v1/accounts/acme/deployments", "create one with `anneal deployment create`"},
 		{"anneal complete", "GET /inference/v1/models lists what there is", "`anneal model list` lists what there is"},
+		{"anneal complete", "transcribes speech, and answers no prompts: /v1/audio/transcriptions asks it", "transcribes speech, and answers no prompts: `anneal transcribe` asks it"},
+		{"anneal transcribe", "and transcribes no speech: /inference/v1/completions asks it", "and transcribes no speech: `anneal complete` asks it"},
 		{"anneal addon load", "without enableAddons: set that with PATCH /v1/accounts/a/deployments/d, or name another", "without enableAddons: set that with `anneal deployment update d`, or name another"},
 		{"anneal account get", "list what there is with GET /v1/accounts", "list what there is with `anneal account list`"},
 		{"anneal shape validate", "with GET /v1/accounts/a/deploymentShapes/fast/versions", "with `anneal shape versions fast`"},
