@@ -205,7 +205,7 @@ func (in *recording) fetch(link string) error {
 }
 
 func (in *recording) tooLarge() error {
-	return fmt.Errorf("leads to a file of more than %d bytes: cut the recording in parts", in.limit.bytes)
+	return fmt.Errorf("leads to a file larger than the %d bytes that a recording may have: %s", in.limit.bytes, howToCut)
 }
 
 // A watchedReader remembers why reading failed.

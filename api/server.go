@@ -225,11 +225,17 @@ func (s *Server) router() http.Handler {
 	return r
 }
 
-// note records an error that is the server's own.
+// note records an error that is the server's own. That something took longer
+// than it may is its operator's to know, and no fault.
 func (s *Server) note(r *http.Request, err error) {
-	if statusFor(faultOf(err)) >= http.StatusInternalServerError && domain.CodeOf(err) != domain.Unavailable && domain.CodeOf(err) != domain.Unimplemented {
-		s.Logger.Error("request failed", "request", requestID(r), "method", r.Method, "path", r.URL.Path, "error", err)
+	level := slog.LevelError
+	switch code := domain.CodeOf(err); {
+	case statusFor(faultOf(err)) < http.StatusInternalServerError, code == domain.Unavailable, code == domain.Unimplemented:
+		return
+	case code == domain.DeadlineExceeded:
+		level = slog.LevelWarn
 	}
+	s.Logger.Log(r.Context(), level, "request failed", "request", requestID(r), "method", r.Method, "path", r.URL.Path, "error", err)
 }
 
 func (s *Server) noSuchPath(w http.ResponseWriter, r *http.Request) {

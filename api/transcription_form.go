@@ -2,6 +2,7 @@ package api
 
 import (
 	"errors"
+	"fmt"
 	"io"
 	"mime/multipart"
 	"net/http"
@@ -61,7 +62,7 @@ func (c *call) readRecording() (*recording, error) {
 	folder := blobs.TransientFolder(c.caller.account, uuid.NewString())
 	in := &recording{intake: c.newIntake(folder, fileLimit{files: 1, bytes: c.Limits.Audio}), values: map[string][]string{}}
 	if c.r.ContentLength > c.Limits.Audio+formRoom {
-		return in, bodyTooLarge(c.Limits.Audio)
+		return in, recordingTooLarge(c.Limits.Audio)
 	}
 	c.r.Body = &boundedBody{http.MaxBytesReader(c.w, c.r.Body, c.Limits.Audio+formRoom), c.Limits.Audio} // not all tell how long they are
 	form, done, err := c.form()
@@ -88,6 +89,15 @@ func (c *call) readRecording() (*recording, error) {
 	}
 }
 
+// howToCut is what whoever has a long recording can do.
+const howToCut = "cut it into parts, such as `ffmpeg -i talk.mp3 -f segment -segment_time 1800 -c copy part-%03d.mp3` makes of half an hour each"
+
+func recordingTooLarge(limit int64) *domain.Fault {
+	f := bodyTooLarge(limit)
+	f.Message = fmt.Sprintf("the request is larger than the %d bytes that a recording may have: %s", limit, howToCut)
+	return f
+}
+
 // A boundedBody says of what is too large that it is.
 type boundedBody struct {
 	io.ReadCloser
@@ -98,7 +108,7 @@ func (b *boundedBody) Read(p []byte) (int, error) {
 	n, err := b.ReadCloser.Read(p)
 	var tooLarge *http.MaxBytesError
 	if errors.As(err, &tooLarge) {
-		err = bodyTooLarge(b.limit)
+		err = recordingTooLarge(b.limit)
 	}
 	return n, err
 }
@@ -137,7 +147,11 @@ func (in *recording) take(part *multipart.Part) error {
 		if in.uploads++; in.uploads > 1 {
 			return notEOF(drain(part))
 		}
-		return in.file(audioFile, part)
+		err := in.file(audioFile, part)
+		if err != nil && faultOf(err).Reason == reasonBodyTooLarge {
+			return recordingTooLarge(in.limit.bytes)
+		}
+		return err
 	}
 	if !formFields[name] {
 		in.unknown = append(in.unknown, part.FormName())

@@ -115,7 +115,7 @@ func (t *transcription) run() (any, error) {
 			t.metered(t.to.Name, t.q.model, t.used(false))
 		}
 		if errors.Is(err, context.DeadlineExceeded) && t.ctx.Err() == nil {
-			err = domain.Faultf(domain.DeadlineExceeded, "the recording was not listened to within %s, of which %.0f seconds were heard: cut it in parts", t.Limits.Transcription, t.seconds)
+			err = domain.Faultf(domain.DeadlineExceeded, "listening to the recording took longer than the %s that it may take, and came to second %.0f: %s", t.Limits.Transcription, t.seconds, howToCut)
 		}
 		return nil, t.fail(err)
 	}

@@ -98,11 +98,11 @@ func TestFormsWithARecording(t *testing.T) {
 		"an empty file":       {[]part{{"file", "speech.wav", ""}, model}, 400, "file: is empty"},
 		"a name for a file":   {[]part{{"file", "", "speech.wav"}, model}, 400, "file: must be a file, or a URL"},
 		"a password":          {[]part{{"url", "", "http://a:b@example.com/"}, model}, 400, "url: must be a file, or a URL"},
-		"a large file":        {[]part{{"file", "speech.wav", strings.Repeat("a", 1001)}, model}, 413, "larger than 1000 bytes"},
+		"a large file":        {[]part{{"file", "speech.wav", strings.Repeat("a", 1001)}, model}, 413, "larger than the 1000 bytes that a recording may have: cut it into parts"},
 		"a large field":       {[]part{speech, model, {"prompt", "", strings.Repeat("a", maxFieldSize+1)}}, 400, "prompt: must have at most"},
 		"a large unknown one": {[]part{speech, model, {"x", "", strings.Repeat("a", 100_000)}}, 200, "go forward"},
-		"a large second file": {[]part{model, {"file", "a.wav", "a"}, {"file", "b.wav", strings.Repeat("a", 1000+formRoom)}}, 413, "larger than 1000 bytes"},
-		"a huge unknown one":  {[]part{speech, model, {"x", "", strings.Repeat("a", 1000+formRoom)}}, 413, "larger than 1000 bytes"},
+		"a large second file": {[]part{model, {"file", "a.wav", "a"}, {"file", "b.wav", strings.Repeat("a", 1000+formRoom)}}, 413, "larger than the 1000 bytes that a recording may have: cut it into parts"},
+		"a huge unknown one":  {[]part{speech, model, {"x", "", strings.Repeat("a", 1000+formRoom)}}, 413, "larger than the 1000 bytes that a recording may have: cut it into parts"},
 		"a long name":         {[]part{speech, model, {strings.Repeat("n", 100_000), "", "a"}}, 400, "name is longer than 256 bytes"},
 		"a long prompt":       {[]part{speech, model, {"prompt", "", strings.Repeat("a", maxSpeechPrompt+1)}}, 400, "prompt: must have at most 8192 bytes"},
 		"no UTF-8":            {[]part{speech, model, {"prompt", "", "\xff"}}, 400, "prompt: must be UTF-8"},
@@ -384,7 +384,9 @@ func TestListeningHasATimeLimit(t *testing.T) {
 		<-ctx.Done()
 		return engines.Heard{}, ctx.Err()
 	}
-	refusedWith(t, s.transcribe("one"), 504, "was not listened to within 20ms")
+	refusedWith(t, s.transcribe("one"), 504, "took longer than the 20ms that it may take, and came to second 0: cut it into parts, such as `ffmpeg")
+	require.Contains(t, s.logged.String(), "level=WARN")
+	require.NotContains(t, s.logged.String(), "level=ERROR", "the operator has set this limit")
 	s.nothingStays()
 }
 

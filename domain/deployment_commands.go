@@ -142,7 +142,7 @@ func (c ScaleDeployment) Decide(d Deployment, now time.Time) (Event[Deployment],
 	}
 	var v Violations
 	v.Require(c.Replicas >= d.MinReplicaCount && c.Replicas <= *d.MaxReplicaCount, "replicaCount",
-		"must be from minReplicaCount (%d) to maxReplicaCount (%d)", d.MinReplicaCount, *d.MaxReplicaCount)
+		"must be from minReplicaCount (%d) to maxReplicaCount (%d): choose another number, or change those first", d.MinReplicaCount, *d.MaxReplicaCount)
 	if err := v.Err(); err != nil {
 		return nil, err
 	}

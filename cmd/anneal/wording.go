@@ -2,6 +2,7 @@ package main
 
 import (
 	"regexp"
+	"slices"
 	"strings"
 	"unicode"
 
@@ -33,6 +34,9 @@ func inCommands(c *cobra.Command, text string) string {
 		return request
 	})
 	return fieldForm.ReplaceAllStringFunc(text, func(path string) string {
+		if argument := argumentFor(c, path); argument != "" {
+			return argument
+		}
 		if flag := flagFor(c, path); flag != "" {
 			return "--" + flag
 		}
@@ -78,6 +82,19 @@ func commandFor(root *cobra.Command, method, path string) string {
 		command = append(command, parts[len(parts)-1])
 	}
 	return "anneal " + strings.Join(command, " ")
+}
+
+// argumentFor is the argument of the command that sets a field; "" when none
+// does. A new resource's ID is the ID of the command that makes it.
+func argumentFor(c *cobra.Command, field string) string {
+	argument := map[string]string{"replicaCount": "REPLICAS", "maxValue": "LIMIT"}[field]
+	if kind, found := strings.CutSuffix(field, "Id"); found && c.HasParent() && groupOf[kind+"s"] == c.Parent().Name() {
+		argument = "ID"
+	}
+	if argument == "" || !slices.Contains(strings.FieldsFunc(c.Use, func(r rune) bool { return strings.ContainsRune(" []", r) }), argument) {
+		return ""
+	}
+	return argument
 }
 
 // flagsOf are flags that are not called as their fields are.
