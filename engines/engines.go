@@ -171,10 +171,9 @@ type Model interface {
 	Close() error
 }
 
-// Breakable is a Model that may break for good after it was loaded.
+// Breakable is what may break for good after it was loaded: a Model or Listener.
 type Breakable interface {
-	Model
-	// Broken sends the reason, once, when the model will not answer any more.
+	// Broken sends the reason, once, when it will not answer any more.
 	Broken() <-chan error
 }
 

@@ -86,7 +86,7 @@ func TestCluster(t *testing.T) {
 	c, err := Connect(ctx, opts)
 	require.NoError(t, err)
 	t.Cleanup(c.Close)
-	assert.Equal(t, 3, c.Replicas(), "as a cluster should")
+	assert.Equal(t, 3, c.replicas, "as a cluster should")
 
 	t.Run("nodes and readers", func(t *testing.T) {
 		agent := connect(t, opts.URL, AgentOptions("n1", tokenOf("n1"))...)

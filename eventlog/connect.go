@@ -122,15 +122,6 @@ func (c *Connection) Desk() *nats.Conn { return c.desk }
 // Log is the log.
 func (c *Connection) Log() *JetStream { return c.log }
 
-// Replicas is how many servers keep each stream.
-func (c *Connection) Replicas() int { return c.replicas }
-
-// Ready says whether the log answers.
-func (c *Connection) Ready(ctx context.Context) error {
-	_, err := c.log.Last(ctx)
-	return err
-}
-
 // Close sends what is buffered and closes the connections.
 func (c *Connection) Close() {
 	for _, nc := range []*nats.Conn{c.desk, c.control, c.keeper} {

@@ -73,7 +73,8 @@ func TestServerSaysWhyItCannotStart(t *testing.T) {
 func TestServerWithoutNetwork(t *testing.T) {
 	s := start(t, func(o *ServerOptions) { o.Listen = "" })
 	assert.Empty(t, s.URL())
-	require.NoError(t, s.Ready(t.Context()))
+	_, err := s.Log().Last(t.Context())
+	require.NoError(t, err)
 	agent := connect(t, "", append(AgentOptions("n1", tokenOf("n1")), s.InProcess())...)
 	require.NoError(t, agent.Flush())
 }

@@ -86,13 +86,6 @@ func NewRouter(nc *nats.Conn, config RouterConfig) (*Router, error) {
 	return &Router{inner, nc, poison, config}, nil
 }
 
-// HandleTasks gives every task of a topic to handler, once it succeeds; of all
-// processes with a handler of this name one gets it. onPoison, if any, is told
-// of a task that would not succeed before it is put aside.
-func HandleTasks(r *Router, name, topic string, handler func(*message.Message) error, onPoison func(*message.Message, error) error) error {
-	return r.handle(name, Tasks, topic, handler, onPoison)
-}
-
 // HandleEvents gives every event under a filter to handler, from the beginning
 // of the log, at least once and not always in order; of all processes with a
 // handler of this name one gets it. onPoison, if any, is told of an event that

@@ -41,7 +41,7 @@ func (l loaded) broken() <-chan error {
 	if l.listener != nil {
 		one = l.listener
 	}
-	if it, can := one.(interface{ Broken() <-chan error }); can {
+	if it, can := one.(engines.Breakable); can {
 		return it.Broken()
 	}
 	return nil

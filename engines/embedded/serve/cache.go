@@ -14,15 +14,6 @@ type cache struct {
 	known    int   // blocks, from the first on, that the pool can find again
 }
 
-// newCache makes a cache of its own blocks, for so many positions.
-func newCache(c *llama.Config, positions int) *cache {
-	all := &cache{}
-	for range blocksFor(positions) {
-		all.blocks = append(all.blocks, newBlock(c))
-	}
-	return all
-}
-
 // length is the positions that are filled.
 func (c *cache) length() int { return len(c.text) }
 

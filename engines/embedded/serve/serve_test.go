@@ -83,6 +83,15 @@ func ask(t *testing.T, m engines.Model, req engines.CompletionRequest) answer {
 	return a
 }
 
+// newCache makes a cache of its own blocks, for so many positions.
+func newCache(c *llama.Config, positions int) *cache {
+	all := &cache{}
+	for range blocksFor(positions) {
+		all.blocks = append(all.blocks, newBlock(c))
+	}
+	return all
+}
+
 func ids(n, seed int) []int {
 	out := make([]int, n)
 	for i := range out {
