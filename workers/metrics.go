@@ -26,7 +26,11 @@ func (d *Desk) publishMetrics(ctx context.Context, j job, files domain.Files) (*
 		metricsFile = "metrics.jsonl"
 		maxMetrics  = 128 << 20 // bytes: all of it is held in memory
 	)
-	if size, ok := files.Sizes[metricsFile]; !ok || size > maxMetrics {
+	size, ok := files.Sizes[metricsFile]
+	if size > maxMetrics {
+		d.log.Warn("the job's metrics file stays as it is: what came with the checkpoint is too large", "job", j.Name, "bytes", size, "most", maxMetrics)
+	}
+	if !ok || size > maxMetrics {
 		return nil, nil
 	}
 	r, err := d.Blobs.Get(ctx, files.Folder+metricsFile)
