@@ -47,7 +47,7 @@ func OpenKeyRing(path string) (*KeyRing, error) {
 }
 
 // RotateKeyRing adds a key to the ring at path; it wraps from now on. Let the
-// vault Rewrap before an old one is taken out.
+// vault Rewrap before the others are taken out.
 func RotateKeyRing(path string) (*KeyRing, error) {
 	if _, err := OpenKeyRing(path); err != nil {
 		return nil, err
@@ -57,6 +57,19 @@ func RotateKeyRing(path string) (*KeyRing, error) {
 		return nil, domain.Faultf(domain.FailedPrecondition, "the key ring cannot be read: %v", err)
 	}
 	return addKey(path, strings.TrimRight(string(text), "\n")+"\n")
+}
+
+// RetireKeys takes all keys but the newest out of the ring at path.
+func RetireKeys(path string) error {
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return domain.Faultf(domain.FailedPrecondition, "the key ring cannot be read: %v", err)
+	}
+	ring, err := ParseKeyRing(string(text))
+	if err != nil {
+		return err
+	}
+	return writeDurably(path, []byte(ring.current+" "+base64.StdEncoding.EncodeToString(ring.keys[ring.current])+"\n"))
 }
 
 func addKey(path, before string) (*KeyRing, error) {

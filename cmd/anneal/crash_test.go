@@ -154,5 +154,5 @@ func settled(t *testing.T, s *plane, l *load) {
 	history := user.history()
 	t.Logf("%d events", len(history))
 	lawful(t, s.tail().upTo(t, positionOf(t, history[len(history)-1])))
-	require.Contains(t, s.run("log", "verify").ok(t), "live world")
+	require.Contains(t, s.run("log", "verify").ok(t), "running server")
 }

@@ -52,7 +52,7 @@ func TestMainJob(t *testing.T) {
 	t.Run("readers can do nothing else", func(t *testing.T) { readersOnlyRead(t, s) })
 	t.Run("other accounts are kept out", func(t *testing.T) { keptOut(t, s) })
 	t.Run("the log can be verified", func(t *testing.T) {
-		require.Contains(t, s.run("log", "verify").ok(t), "live world")
+		require.Contains(t, s.run("log", "verify").ok(t), "running server")
 		require.Contains(t, s.run("log", "verify", "--data", s.dir, "-o", "json").ok(t), `"equal": true`)
 	})
 	t.Run("a second start goes on where the first was", func(t *testing.T) { goesOn(t, s, wires) })

@@ -30,6 +30,9 @@ func (f folder) path(parts ...string) string {
 	return filepath.Join(append([]string{string(f)}, parts...)...)
 }
 
+// ringPath is the file with the keys that wrap those of sealed values.
+func (f folder) ringPath() string { return f.path("keys", "ring") }
+
 // key reads a random key of 32 bytes, or makes it at the first start.
 func (f folder) key(name string) ([]byte, error) {
 	path := f.path("keys", name)

@@ -21,7 +21,7 @@ import (
 )
 
 func logCommand() *cobra.Command {
-	return group("log", "The event log", logVerify(), logCredentials())
+	return group("log", "The log of all events, for the operator on the server's machine", logVerify(), logRotateKey(), logCredentials())
 }
 
 func logCredentials() *cobra.Command {
@@ -47,8 +47,8 @@ func logCredentials() *cobra.Command {
 
 func logVerify() *cobra.Command {
 	var data string
-	c := &cobra.Command{Use: "verify", Short: "Fold the whole log anew and compare the result with the world that is served", Args: arguments(0, 0),
-		Long: "Folds every event from the first one and compares the digest of each table with the live\nworld's, or, when the server is stopped, with its newest snapshot.",
+	c := &cobra.Command{Use: "verify", Short: "Prove that what the server shows is what its log says", Args: arguments(0, 0),
+		Long: "Reads every event from the first one, and compares what comes of them, collection by collection,\nwith what the server shows or, when it is stopped, with its newest snapshot.",
 		RunE: func(c *cobra.Command, _ []string) error {
 			dir := folder(data)
 			if data == "" {
@@ -68,7 +68,7 @@ func logVerify() *cobra.Command {
 				report.print(c.OutOrStdout())
 			}
 			if err == nil && !report.Equal {
-				err = errors.New("the log and the world differ: keep the folder as it is and report this")
+				err = errors.New("the log and what is shown differ: keep the folder as it is and report this")
 			}
 			return err
 		}}
@@ -78,7 +78,7 @@ func logVerify() *cobra.Command {
 
 // A verification compares the log, folded anew, with what is served.
 type verification struct {
-	Against string             `json:"against"` // "live world" or "snapshot"
+	Against string             `json:"against"` // "running server" or "snapshot"
 	Equal   bool               `json:"equal"`
 	Seconds float64            `json:"seconds"`
 	Folded  projections.Digest `json:"folded"`
@@ -90,7 +90,7 @@ func (v verification) print(w io.Writer) {
 	if !v.Equal {
 		verdict = "DIFFERENT"
 	}
-	fmt.Fprintf(w, "%d events folded in %.2f s; %s at position %d: %s\n", v.Folded.Position, v.Seconds, v.Against, v.Served.Position, verdict)
+	fmt.Fprintf(w, "%d events read in %.2f s; %s at position %d: %s\n", v.Folded.Position, v.Seconds, v.Against, v.Served.Position, verdict)
 	var collections []string
 	for name := range v.Folded.Tables {
 		collections = append(collections, name)
@@ -140,7 +140,7 @@ func verifyRunning(ctx context.Context, operator *client) (verification, error) 
 	if err := awaitMirror(ctx, log, served.Position); err != nil {
 		return verification{}, err
 	}
-	return compare(ctx, log, "live world", served)
+	return compare(ctx, log, "running server", served)
 }
 
 // mirrorTime is how far the readers' mirror may be behind: after a start it

@@ -14,7 +14,7 @@ func (s *server) sealer(ctx context.Context) (api.Sealer, error) {
 	if err := os.MkdirAll(s.folder.path("keys"), 0o700); err != nil {
 		return nil, err
 	}
-	ring, err := eventlog.OpenKeyRing(s.folder.path("keys", "ring"))
+	ring, err := eventlog.OpenKeyRing(s.folder.ringPath())
 	if err != nil {
 		return nil, err
 	}

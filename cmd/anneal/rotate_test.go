@@ -1,0 +1,60 @@
+package main
+
+import (
+	"context"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"anneal/domain"
+)
+
+// What is sealed can be opened after its key was replaced, by the new key alone;
+// and a server that runs is not disturbed.
+func TestKeysAreRotated(t *testing.T) {
+	dir, owner := folder(t.TempDir()), domain.Name("accounts/default/secrets/token")
+	flags := defaultServeFlags()
+	flags.data, flags.listen, flags.worker, flags.node.engine.speech = string(dir), "127.0.0.1:0", false, noSpeech
+	running := func(do func(ctx context.Context, s *server)) {
+		ctx, stop := context.WithCancel(t.Context())
+		s, err := startServer(ctx, flags, quietLogger())
+		require.NoError(t, err)
+		do(ctx, s)
+		stop()
+		require.NoError(t, s.wait(ctx))
+	}
+	var sealed []domain.Sealed
+	running(func(ctx context.Context, s *server) {
+		sealer, err := s.sealer(ctx)
+		require.NoError(t, err)
+		for _, value := range []string{"one", "two"} {
+			one, err := sealer.Seal(ctx, owner, "K", 1, []byte(value))
+			require.NoError(t, err)
+			sealed = append(sealed, one)
+		}
+		_, err = rotateKey(ctx, dir, "")
+		require.ErrorContains(t, err, "in use by process")
+	})
+	before, err := os.ReadFile(dir.ringPath())
+	require.NoError(t, err)
+	wrapped, err := rotateKey(t.Context(), dir, "")
+	require.NoError(t, err)
+	require.Equal(t, 2, wrapped)
+	after, err := os.ReadFile(dir.ringPath())
+	require.NoError(t, err)
+	require.Equal(t, 1, strings.Count(string(after), "\n"))
+	require.NotEqual(t, before, after)
+	running(func(ctx context.Context, s *server) {
+		sealer, err := s.sealer(ctx)
+		require.NoError(t, err)
+		for i, value := range []string{"one", "two"} {
+			opened, err := sealer.Open(ctx, owner, "K", 1, sealed[i])
+			require.NoError(t, err)
+			require.Equal(t, value, opened.Reveal())
+		}
+	})
+	_, err = rotateKey(t.Context(), folder(t.TempDir()), "")
+	require.ErrorContains(t, err, "is not a server's folder")
+}
