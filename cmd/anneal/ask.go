@@ -60,7 +60,7 @@ func (q *question) add(c *cobra.Command) {
 	f.Float64Var(&q.topP, "top-p", 1, "share of probability to choose from")
 	f.IntVar(&q.topK, "top-k", 0, "number of tokens to choose from; 0 is all")
 	f.Int64Var(&q.seed, "seed", 0, "same seed, same answer")
-	f.StringArrayVar(&q.stop, "stop", nil, "text to stop at; up to 4")
+	f.StringArrayVar(&q.stop, "stop", nil, "`TEXT` to stop at; up to 4 times")
 	f.BoolVar(&q.stream, "stream", true, "print as it comes")
 }
 
@@ -184,9 +184,6 @@ func (c *client) answer(cmd *cobra.Command, path string, body map[string]any) er
 }
 
 func printPart(out io.Writer, data []byte) error {
-	if string(data) == "[DONE]" {
-		return nil
-	}
 	var part answered
 	if err := json.Unmarshal(data, &part); err != nil {
 		return err

@@ -1,13 +1,11 @@
 package main
 
 import (
-	"bytes"
 	"encoding/json"
 	"io"
 	"mime"
 	"mime/multipart"
 	"net/http"
-	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"testing"
@@ -21,7 +19,7 @@ func TestWhatANameMeansWhereModelsAreAsked(t *testing.T) {
 	const listed = `{"data": [{"id": "accounts/a/models/polite"}, {"id": "accounts/a/models/smart"}, {"id": "smart", "deployment": "accounts/system/deployments/d"},
 		{"id": "clever", "deployment": "accounts/system/deployments/d"}]}`
 	asked, refused := "", false
-	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	server := func(w http.ResponseWriter, r *http.Request) {
 		switch {
 		case refused:
 			w.WriteHeader(http.StatusUnauthorized)
@@ -30,39 +28,26 @@ func TestWhatANameMeansWhereModelsAreAsked(t *testing.T) {
 			_, _ = io.WriteString(w, listed)
 		default:
 			asked = modelOf(r)
-			_, _ = io.WriteString(w, `data: {"type": "transcript.text.done"}`+"\n\n")
+			_, _ = io.WriteString(w, `data: {"type": "transcript.text.done"}`+"\n\ndata: [DONE]\n\n")
 		}
-	}))
-	defer server.Close()
-	dir := t.TempDir()
-	context, sound := filepath.Join(dir, "context.json"), filepath.Join(dir, "sound.wav")
-	text, err := json.Marshal(contextFile{Address: server.URL, Account: "a", APIKey: "k"})
-	require.NoError(t, err)
-	require.NoError(t, os.WriteFile(context, text, 0o600))
-	require.NoError(t, os.WriteFile(sound, []byte("sound"), 0o600))
-	var told bytes.Buffer
-	run := func(args ...string) error {
-		c := newRoot()
-		asked = ""
-		told.Reset()
-		c.SetOut(io.Discard)
-		c.SetErr(&told)
-		c.SetArgs(append(args, "--context", context))
-		return c.Execute()
 	}
+	sound := filepath.Join(t.TempDir(), "sound.wav")
+	require.NoError(t, os.WriteFile(sound, []byte("sound"), 0o600))
 	for _, command := range [][]string{{"complete", "hello"}, {"chat", "hello"}, {"transcribe", sound}} {
 		for name, want := range map[string]string{"polite": "accounts/a/models/polite", "smart": "accounts/a/models/smart", "clever": "clever", "nothing": "accounts/a/models/nothing",
 			"speech-v3": "speech-v3", "accounts/b/models/m": "accounts/b/models/m", "b/m#b/d": "b/m#b/d"} {
-			require.NoError(t, run(append(command, "--model", name)...))
+			_, told, err := rehearse(t, server, append(command, "--model", name)...)
+			require.NoError(t, err)
 			require.Equal(t, want, asked, "%v --model %s", command, name)
 			if name == "clever" {
-				require.Contains(t, told.String(), "clever is accounts/system/deployments/d\n")
+				require.Contains(t, told, "clever is accounts/system/deployments/d\n")
 			} else {
-				require.NotContains(t, told.String(), " is accounts/")
+				require.NotContains(t, told, " is accounts/")
 			}
 		}
 		refused = true
-		require.ErrorContains(t, run(append(command, "--model", "polite")...), "the key is none")
+		_, _, err := rehearse(t, server, append(command, "--model", "polite")...)
+		require.ErrorContains(t, err, "the key is none")
 		refused = false
 	}
 }

@@ -121,12 +121,12 @@ func (c *client) request(ctx context.Context, method, path string, query url.Val
 	if contentType != "" {
 		req.Header.Set("Content-Type", contentType)
 	}
-	res, err := http.DefaultClient.Do(req)
+	if f, ok := body.(*form); ok {
+		f.announce(req)
+	}
+	res, err := send(req)
 	if err != nil {
-		if ctx.Err() != nil {
-			return nil, ctx.Err()
-		}
-		return nil, fmt.Errorf("%s does not answer: start its server, or name another with --context (%w)", c.Address, err)
+		return nil, err
 	}
 	if res.StatusCode >= 300 {
 		defer res.Body.Close()
@@ -138,6 +138,28 @@ func (c *client) request(ctx context.Context, method, path string, query url.Val
 		}
 	}
 	return res, nil
+}
+
+// send sends a request, and says in words that nobody answers.
+func send(req *http.Request) (*http.Response, error) {
+	res, err := http.DefaultClient.Do(req)
+	switch {
+	case err == nil:
+		return res, nil
+	case req.Context().Err() != nil:
+		return nil, req.Context().Err()
+	}
+	return nil, fmt.Errorf("%s://%s does not answer: start its server, or name another with --context (%w)", req.URL.Scheme, req.URL.Host, withoutURL(err))
+}
+
+// withoutURL is the error of a request without its URL, which may be long and
+// carry a signature.
+func withoutURL(err error) error {
+	var of *url.Error
+	if errors.As(err, &of) {
+		return of.Err
+	}
+	return err
 }
 
 // shownViolations is how many faults of one request are printed.
@@ -172,7 +194,7 @@ func refusal(res *http.Response) error {
 		}
 	}
 	if message == "" {
-		message = fmt.Sprintf("the server answered %s", res.Status)
+		message = fmt.Sprintf("%s answered %s, as no anneal server does: name another with --context", res.Request.URL.Host, res.Status)
 	}
 	return &apiError{res.StatusCode, message}
 }
@@ -197,8 +219,20 @@ func (c *client) call(ctx context.Context, method, path string, query url.Values
 		_, err = io.Copy(io.Discard, res.Body)
 		return err
 	}
-	return json.NewDecoder(res.Body).Decode(out)
+	err = json.NewDecoder(res.Body).Decode(out)
+	var syntax *json.SyntaxError
+	switch {
+	case ctx.Err() != nil:
+		return ctx.Err()
+	case errors.As(err, &syntax):
+		return fmt.Errorf("%s answered something else than JSON, as no anneal server does: name another with --context", c.Address)
+	case err != nil:
+		return brokeOff(err)
+	}
+	return nil
 }
+
+func brokeOff(err error) error { return fmt.Errorf("the answer broke off: try again (%w)", err) }
 
 // list answers every item of a collection, page after page.
 func (c *client) list(ctx context.Context, path, field string, query url.Values) ([]map[string]any, error) {
@@ -233,15 +267,33 @@ func (c *client) pages(ctx context.Context, method, path, field string, query ur
 	}
 }
 
-// serverSent yields the data of each server-sent event until the stream ends.
+// serverSent yields the data of each server-sent event of an answer, which ends
+// with [DONE]; an answer that ends before it broke off.
 func serverSent(r io.Reader, each func(data []byte) error) error {
-	return sentFields(r, func(field string, value []byte) error {
-		if field != "data" {
+	done := false
+	err := sentFields(r, func(field string, value []byte) error {
+		if field != "data" || done {
+			return nil
+		}
+		if done = string(value) == "[DONE]"; done {
 			return nil
 		}
 		return each(value)
 	})
+	var read readError
+	switch {
+	case errors.As(err, &read):
+		return brokeOff(read.error)
+	case err == nil && !done:
+		return brokeOff(io.ErrUnexpectedEOF)
+	}
+	return err
 }
+
+// A readError is one of the connection that an answer comes over.
+type readError struct{ error }
+
+func (e readError) Unwrap() error { return e.error }
 
 // sentFields yields the fields of server-sent events until the stream ends,
 // and a field without a name behind the last one of each event.
@@ -257,5 +309,8 @@ func sentFields(r io.Reader, each func(field string, value []byte) error) error 
 			return err
 		}
 	}
-	return scanner.Err()
+	if err := scanner.Err(); err != nil {
+		return readError{err}
+	}
+	return nil
 }

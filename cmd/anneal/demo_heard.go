@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"mime/multipart"
 	"net/http"
 	"os"
 	"os/exec"
@@ -108,13 +107,12 @@ func (d *demonstration) hear(ctx context.Context, model, file string) (heard dem
 		return heard, err
 	}
 	defer sound.Close()
-	var body bytes.Buffer
-	form := multipart.NewWriter(&body)
 	asked := map[string]string{"model": model, "response_format": "verbose_json", "timestamp_granularities": "word"}
-	if err := writeRecording(form, asked, file, sound); err != nil {
+	body, err := newForm(asked, file, sound)
+	if err != nil {
 		return heard, err
 	}
-	answer, err := d.request(ctx, http.MethodPost, "/v1/audio/transcriptions", nil, form.FormDataContentType(), &body)
+	answer, err := d.request(ctx, http.MethodPost, "/v1/audio/transcriptions", nil, body.contentType, body)
 	if err != nil {
 		return heard, err
 	}

@@ -122,7 +122,7 @@ func (f *follower) run() error {
 			return err
 		case err != nil && !f.alone:
 			f.alone = true
-			fmt.Fprintf(f.cmd.ErrOrStderr(), "%s does not answer, and is tried again: %v\n", f.Address, err)
+			fmt.Fprintf(f.cmd.ErrOrStderr(), "%s does not answer, and is tried again: %v\n", f.Address, withoutURL(err))
 		}
 		if pause(ctx, time.Second) != nil {
 			f.leave()

@@ -183,7 +183,7 @@ func (f modelFiles) send(ctx context.Context, name, link string, p *progress) er
 		return err
 	}
 	req.ContentLength = size
-	res, err := http.DefaultClient.Do(req)
+	res, err := send(req)
 	if err != nil {
 		return err
 	}

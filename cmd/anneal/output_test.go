@@ -13,28 +13,39 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// printed runs a command against a server that answers everything with item
-// and warns of something, and hands back what it prints on both sides.
-func printed(t *testing.T, item map[string]any, warning string, args ...string) (out, told string) {
+// rehearse runs a command against a handler, with a context of account a, and
+// hands back what it prints on both sides.
+func rehearse(t *testing.T, handler http.HandlerFunc, args ...string) (out, told string, err error) {
 	t.Helper()
-	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		if warning != "" {
-			w.Header().Add("anneal-warning", warning)
-		}
-		_ = json.NewEncoder(w).Encode(item)
-	}))
+	server := httptest.NewServer(handler)
 	defer server.Close()
-	file := filepath.Join(t.TempDir(), "context.json")
 	text, err := json.Marshal(contextFile{Address: server.URL, Account: "a", APIKey: "k"})
 	require.NoError(t, err)
-	require.NoError(t, os.WriteFile(file, text, 0o600))
+	dir := t.TempDir()
+	for _, name := range []string{"context.json", "operator.json"} {
+		require.NoError(t, os.WriteFile(filepath.Join(dir, name), text, 0o600))
+	}
 	var stdout, stderr bytes.Buffer
 	c := newRoot()
 	c.SetOut(&stdout)
 	c.SetErr(&stderr)
-	c.SetArgs(append(args, "--context", file))
-	require.NoError(t, c.Execute())
-	return stdout.String(), stderr.String()
+	c.SetArgs(append(args, "--context", filepath.Join(dir, "context.json")))
+	err = c.Execute()
+	return stdout.String(), stderr.String(), err
+}
+
+// printed is what a command prints on both sides where a server answers
+// everything with item and warns of something.
+func printed(t *testing.T, item map[string]any, warning string, args ...string) (out, told string) {
+	t.Helper()
+	out, told, err := rehearse(t, func(w http.ResponseWriter, _ *http.Request) {
+		if warning != "" {
+			w.Header().Add("anneal-warning", warning)
+		}
+		_ = json.NewEncoder(w).Encode(item)
+	}, args...)
+	require.NoError(t, err)
+	return out, told
 }
 
 // What the server warns of is told to who types, in the words of the command.
@@ -68,4 +79,12 @@ func TestFollowedEventsStandInColumns(t *testing.T) {
 	first, second, _ := strings.Cut(out.String(), "\n")
 	require.Equal(t, strings.Index(first, "accounts/"), strings.Index(second, "accounts/"), out.String())
 	require.Equal(t, strings.Index(first, "model."), strings.Index(second, "reinforcement"), out.String())
+}
+
+// A node is seldom gone for good: what is told then is tried here.
+func TestDeletedNodeInJSON(t *testing.T) {
+	for _, line := range rehearsed {
+		out, _ := printed(t, map[string]any{}, "", append(strings.Fields(line), "-o", "json")...)
+		require.Equal(t, "{}\n", out)
+	}
 }

@@ -2,15 +2,12 @@ package main
 
 import (
 	"bytes"
-	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
-	"mime/multipart"
 	"net/http"
 	"os"
-	"path/filepath"
 	"strconv"
 	"strings"
 	"time"
@@ -36,19 +33,12 @@ has got is told on standard error.`,
 	f.StringVar(&asked.format, "format", "text", "text, srt, vtt, json or verbose_json; with -o json or --words it is verbose_json")
 	f.BoolVar(&asked.words, "words", false, "tell when each word was said")
 	f.BoolVar(&asked.translate, "translate", false, "write it down in English")
-	for name, option := range map[string]struct {
-		to    *string
-		about string
-	}{
-		"language":        {&asked.language, "code of the language that is spoken, such as en (default: it is detected)"},
-		"prompt":          {&asked.prompt, "what was said before, or words as they are to be written"},
-		"temperature":     {&asked.temperature, "0 to 1, or several to try in rising steps of 0.2, such as 0.0,0.2,0.4"},
-		"vad-model":       {&asked.vad, "what finds where somebody speaks: silero, speechx-pyannet"},
-		"alignment-model": {&asked.alignment, "what finds where words are: mms_fa, tdnn_ffn"},
-		"preprocessing":   {&asked.preprocessing, "what is done to the sound before: none, dynamic, soft_dynamic, bass_dynamic"},
-	} {
-		f.StringVar(option.to, name, "", option.about)
-	}
+	f.StringVar(&asked.language, "language", "", "code of the language that is spoken, such as en (default: it is detected)")
+	f.StringVar(&asked.prompt, "prompt", "", "what was said before, or words as they are to be written")
+	f.StringVar(&asked.temperature, "temperature", "", "0 to 1, or several to try in rising steps of 0.2, such as 0.0,0.2,0.4")
+	f.StringVar(&asked.vad, "vad-model", "", "what finds where somebody speaks: silero, speechx-pyannet")
+	f.StringVar(&asked.alignment, "alignment-model", "", "what finds where words are: mms_fa, tdnn_ffn")
+	f.StringVar(&asked.preprocessing, "preprocessing", "", "what is done to the sound before: none, dynamic, soft_dynamic, bass_dynamic")
 	f.BoolVar(&asked.diarize, "diarize", false, "tell speakers apart")
 	f.IntVar(&asked.least, "min-speakers", 0, "speakers that there are at least")
 	f.IntVar(&asked.most, "max-speakers", 0, "speakers that there are at most")
@@ -124,11 +114,14 @@ func (r recording) transcribe(c *cobra.Command, client *client, from string) err
 	if err != nil {
 		return err
 	}
-	reader, writer := io.Pipe()
-	defer reader.Close()
-	form := multipart.NewWriter(writer)
-	go func() { writer.CloseWithError(writeRecording(form, fields, from, sound)) }()
-	answer, err := client.request(c.Context(), http.MethodPost, "/v1/audio/transcriptions", nil, form.FormDataContentType(), reader)
+	if sound == nil {
+		fields["url"] = from
+	}
+	body, err := newForm(fields, from, sound)
+	if err != nil {
+		return err
+	}
+	answer, err := client.request(c.Context(), http.MethodPost, "/v1/audio/transcriptions", nil, body.contentType, body)
 	if err != nil {
 		return err
 	}
@@ -136,35 +129,7 @@ func (r recording) transcribe(c *cobra.Command, client *client, from string) err
 	shown := &listening{out: c.OutOrStdout(), progress: c.ErrOrStderr(), terminal: onTerminal(c.ErrOrStderr()), asJSON: strings.Contains(fields["response_format"], "json")}
 	err = serverSent(answer.Body, shown.event)
 	shown.clear()
-	if err == nil && !shown.done {
-		err = errors.New("the answer broke off: try again")
-	}
 	return err
-}
-
-// writeRecording writes a form: the fields, and the sound or where it is.
-func writeRecording(form *multipart.Writer, fields map[string]string, from string, sound io.Reader) error {
-	if sound == nil {
-		fields["url"] = from
-	}
-	for name, value := range fields {
-		if value == "" {
-			continue
-		}
-		if err := form.WriteField(name, value); err != nil {
-			return err
-		}
-	}
-	if sound != nil {
-		part, err := form.CreateFormFile("file", cmp.Or(strings.Trim(filepath.Base(from), "-"), "audio"))
-		if err != nil {
-			return err
-		}
-		if _, err := io.Copy(part, sound); err != nil {
-			return err
-		}
-	}
-	return form.Close()
 }
 
 // listening shows a streamed transcript: text on one side as it comes, JSON
@@ -172,7 +137,7 @@ func writeRecording(form *multipart.Writer, fields map[string]string, from strin
 type listening struct {
 	out, progress    io.Writer
 	terminal, asJSON bool
-	shown, done      bool
+	shown            bool
 	ends             string // how the text that was printed ends
 	told             float64
 }
@@ -190,9 +155,6 @@ type transcriptEvent struct {
 const tellAgain = 60
 
 func (l *listening) event(data []byte) error {
-	if string(data) == "[DONE]" {
-		return nil
-	}
 	var e transcriptEvent
 	if err := json.Unmarshal(data, &e); err != nil {
 		return err
@@ -210,7 +172,6 @@ func (l *listening) event(data []byte) error {
 		l.tell(e.Seconds)
 	case e.Type == "transcript.text.done":
 		l.clear()
-		l.done = true
 		fmt.Fprintf(l.progress, "listened to %s of sound\n", inTime(e.Usage.Seconds))
 		return l.end(e)
 	}
