@@ -27,7 +27,7 @@ func secretCommand() *cobra.Command {
 func secretWrite(verb, short string) *cobra.Command {
 	var keyName, file string
 	c := &cobra.Command{Use: verb + " ID", Short: short, Args: arguments(1, 1),
-		Example: "  printf %s \"$TOKEN\" | anneal secret create tracker --key-name TRACKER_KEY",
+		Example: "  printf %s \"$TOKEN\" | anneal secret " + verb + " tracker" + map[string]string{"create": " --key-name TRACKER_KEY"}[verb],
 		RunE: func(c *cobra.Command, args []string) error {
 			client, err := newClient(c)
 			if err != nil {
@@ -110,7 +110,7 @@ func setExpiry(c *cobra.Command, after time.Duration, body map[string]any) error
 func keyCreate() *cobra.Command {
 	var role, displayName string
 	var expire time.Duration
-	c := &cobra.Command{Use: "create [ID]", Short: "Make a key; it is shown this once", Args: arguments(0, 1), RunE: func(c *cobra.Command, args []string) error {
+	c := &cobra.Command{Use: "create [ID]", Short: "Make a key; it is shown this once", Args: arguments(0, 1), Example: "  anneal key create reader --role inference --expire 720h", RunE: func(c *cobra.Command, args []string) error {
 		client, err := newClient(c)
 		if err != nil {
 			return err

@@ -21,7 +21,7 @@ func addonCommand() *cobra.Command {
 func addonLoad() *cobra.Command {
 	var model, deployment, displayName string
 	var byDefault, watch bool
-	c := &cobra.Command{Use: "load [ID]", Short: "Load an adapter into a deployment made with --addons", Args: arguments(0, 1),
+	c := &cobra.Command{Use: "load [ID] --model MODEL --deployment DEPLOYMENT", Short: "Load an adapter into a deployment made with --addons", Args: arguments(0, 1),
 		Example: "  anneal addon load polite --model polite --deployment shared --watch",
 		RunE: func(c *cobra.Command, args []string) error {
 			client, err := newClient(c)

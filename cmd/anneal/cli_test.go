@@ -23,6 +23,7 @@ import (
 //	exits CODE PROGRAM ARGS…   the program ends with this exit code
 //	[sandbox]                  this machine can run evaluators
 //	[speech]                   this machine can transcribe speech; $SPEECH is a recording, $SPEECHMODEL a model's folder
+//	object                     stdout is one object of JSON
 //	field PATH VALUE           the JSON on stdout has this value at a dotted path
 func TestCommandLine(t *testing.T) {
 	s := serve(t, t.TempDir())
@@ -57,7 +58,7 @@ func TestCommandLine(t *testing.T) {
 			}
 			return err == nil, nil
 		},
-		Cmds: map[string]func(*testscript.TestScript, bool, []string){"exits": exits, "field": field},
+		Cmds: map[string]func(*testscript.TestScript, bool, []string){"exits": exits, "field": field, "object": holdsObject},
 	})
 }
 
@@ -75,6 +76,13 @@ func exits(ts *testscript.TestScript, neg bool, args []string) {
 	}
 	if strconv.Itoa(code) != args[0] {
 		ts.Fatalf("exit code %d, not %s\n%s", code, args[0], ts.ReadFile("stderr"))
+	}
+}
+
+func holdsObject(ts *testscript.TestScript, neg bool, args []string) {
+	var answer object
+	if err := json.Unmarshal([]byte(ts.ReadFile("stdout")), &answer); err != nil || neg || len(args) > 0 {
+		ts.Fatalf("usage: object, where stdout is one: %v", err)
 	}
 }
 

@@ -1,12 +1,12 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io"
 	"maps"
-	"mime/multipart"
 	"net/http"
 	"net/url"
 	"os"
@@ -113,20 +113,11 @@ func (c *client) upload(ctx context.Context, dataset, path string) (map[string]a
 		return nil, err
 	}
 	defer f.Close()
-	reader, writer := io.Pipe()
-	form := multipart.NewWriter(writer)
-	go func() {
-		part, err := form.CreateFormFile("file", filepath.Base(path))
-		if err == nil {
-			_, err = io.Copy(part, f)
-		}
-		if err == nil {
-			err = form.Close()
-		}
-		writer.CloseWithError(err)
-	}()
-	res, err := c.request(ctx, http.MethodPost, "/v1/"+c.name("datasets", dataset)+":upload", nil, form.FormDataContentType(), reader)
-	reader.Close()
+	body, err := newForm(nil, path, f)
+	if err != nil {
+		return nil, err
+	}
+	res, err := c.request(ctx, http.MethodPost, "/v1/"+c.name("datasets", dataset)+":upload", nil, body.contentType, body)
 	if err != nil {
 		return nil, err
 	}
@@ -145,7 +136,7 @@ func (c *client) awaitUpload(ctx context.Context, name string) (map[string]any, 
 		case item["state"] == "READY":
 			return item, nil
 		case cell(item, "status.code") != "OK" && cell(item, "status.code") != "-":
-			return item, fmt.Errorf("the dataset is not READY: %s", cell(item, "status.message"))
+			return item, fmt.Errorf("%s is not READY: %s", name, cell(item, "status.message"))
 		}
 		if err := pause(ctx, 100*time.Millisecond); err != nil {
 			return nil, err
@@ -164,7 +155,7 @@ func pause(ctx context.Context, d time.Duration) error {
 }
 
 func datasetPreview() *cobra.Command {
-	return &cobra.Command{Use: "preview ID", Short: "Show the first rows", Args: arguments(1, 1), RunE: func(c *cobra.Command, args []string) error {
+	return &cobra.Command{Use: "preview ID", Short: "Show a dataset's first rows", Args: arguments(1, 1), RunE: func(c *cobra.Command, args []string) error {
 		client, err := newClient(c)
 		if err != nil {
 			return err
@@ -180,21 +171,21 @@ func datasetPreview() *cobra.Command {
 }
 
 func datasetDownload() *cobra.Command {
-	return &cobra.Command{Use: "download ID [FOLDER]", Short: "Download the files", Args: arguments(1, 2), RunE: func(c *cobra.Command, args []string) error {
-		client, err := newClient(c)
-		if err != nil {
-			return err
-		}
-		folder := "."
-		if len(args) == 2 {
-			folder = args[1]
-		}
-		files, err := client.download(c, "/v1/"+client.name("datasets", args[0])+":getDownloadEndpoint", nil, folder)
-		if err != nil {
-			return err
-		}
-		return printFiles(c, files)
-	}}
+	var dir string
+	c := &cobra.Command{Use: "download ID", Short: "Download a dataset's files", Args: arguments(1, 1), Example: "  anneal dataset download greetings --dir ./greetings",
+		RunE: func(c *cobra.Command, args []string) error {
+			client, err := newClient(c)
+			if err != nil {
+				return err
+			}
+			files, err := client.download(c, "/v1/"+client.name("datasets", args[0])+":getDownloadEndpoint", nil, cmp.Or(dir, id(args[0])))
+			if err != nil {
+				return err
+			}
+			return printFiles(c, files)
+		}}
+	c.Flags().StringVar(&dir, "dir", "", "folder to write to (default: the dataset's ID)")
+	return c
 }
 
 // printFiles tells which files were written.
@@ -243,7 +234,7 @@ func (c *client) fetch(ctx context.Context, link, target string) error {
 	if err != nil {
 		return err
 	}
-	res, err := http.DefaultClient.Do(req)
+	res, err := send(req)
 	if err != nil {
 		return err
 	}

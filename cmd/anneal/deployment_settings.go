@@ -21,7 +21,7 @@ func deploymentCreate() *cobra.Command {
 	var model string
 	var watch, skipShape bool
 	var settings deploymentFlags
-	c := &cobra.Command{Use: "create [ID]", Short: "Serve a model", Args: arguments(0, 1),
+	c := &cobra.Command{Use: "create [ID] --model MODEL", Short: "Serve a model", Args: arguments(0, 1),
 		Example: "  anneal deployment create polite --model polite --watch",
 		RunE: func(c *cobra.Command, args []string) error {
 			client, err := newClient(c)
@@ -29,7 +29,7 @@ func deploymentCreate() *cobra.Command {
 				return err
 			}
 			if model == "" {
-				return usageError{fmt.Errorf("--model is required")}
+				return required("model")
 			}
 			body := map[string]any{"baseModel": client.name("models", model), "minReplicaCount": settings.least}
 			if err := settings.fill(c, client, body); err != nil {
@@ -139,16 +139,9 @@ func (d *deploymentFlags) add(c *cobra.Command, least int) {
 
 // fill adds what the command line names to a body.
 func (d *deploymentFlags) fill(c *cobra.Command, client *client, body map[string]any) error {
-	for flag, set := range map[string]struct {
-		field string
-		value any
-	}{"shape": {"deploymentShape", client.name(shapes.name, d.shape)}, "precision": {"precision", d.precision}, "display-name": {"displayName", d.displayName},
+	set(c, body, map[string]setting{"shape": {"deploymentShape", client.name(shapes.name, d.shape)}, "precision": {"precision", d.precision}, "display-name": {"displayName", d.displayName},
 		"min-replicas": {"minReplicaCount", d.least}, "max-replicas": {"maxReplicaCount", d.most}, "accelerator-type": {"acceleratorType", d.acceleratorType},
-		"accelerator-count": {"acceleratorCount", d.accelerators}, "skip-size-validation": {"disableDeploymentSizeValidation", d.skipSize}, "addons": {"enableAddons", d.addons}, "hot-load": {"enableHotLoad", d.hotLoad}} {
-		if c.Flags().Changed(flag) {
-			body[set.field] = set.value
-		}
-	}
+		"accelerator-count": {"acceleratorCount", d.accelerators}, "skip-size-validation": {"disableDeploymentSizeValidation", d.skipSize}, "addons": {"enableAddons", d.addons}, "hot-load": {"enableHotLoad", d.hotLoad}})
 	if err := d.scaling.fill(body); err != nil {
 		return err
 	}
@@ -166,7 +159,7 @@ func (s *scalingFlags) add(c *cobra.Command) {
 	f.DurationVar(&s.up, "scale-up-window", 0, "how long load must ask for more replicas (default 30s)")
 	f.DurationVar(&s.down, "scale-down-window", 0, "how long it must ask for fewer (default 10m)")
 	f.DurationVar(&s.zero, "scale-to-zero-window", 0, "how long nothing must be asked before it sleeps, with --min-replicas 0 (default 1h)")
-	f.StringToStringVar(&s.targets, "load-target", nil, "NAME=NUMBER of one replica's load, repeatable: "+strings.Join(domain.LoadTargets, ", ")+" (default default=0.8)")
+	f.StringToStringVar(&s.targets, "load-target", nil, "`NAME=NUMBER` of one replica's load, repeatable: "+strings.Join(domain.LoadTargets, ", ")+" (default default=0.8)")
 	f.Lookup("load-target").DefValue = "" // an empty map is no default to show
 }
 

@@ -55,7 +55,7 @@ holds the same rows out.`,
 func (f deriveFlags) body(id string) (map[string]any, error) {
 	switch {
 	case f.from == "":
-		return nil, usageError{errors.New("--from is required: name the dataset whose rows are taken")}
+		return nil, required("from")
 	case f.holdOut == 0 && (f.rest || f.seed != 0):
 		return nil, usageError{errors.New("--rest and --seed need --hold-out: say which share of the rows is held out")}
 	}

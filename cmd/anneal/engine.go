@@ -43,10 +43,10 @@ func completers() []string { return append([]string{embeddedEngine}, external.Pr
 func (e *engineFlags) add(c *cobra.Command) {
 	f := c.Flags()
 	f.StringVar(&e.completer, "engine", embeddedEngine, "what serves models on this node: "+strings.Join(completers(), ", "))
+	f.StringVar(&e.command, "engine-command", "", "command line of the engine's server, with {dir} or {gguf}, {port}, {name}, {devices} and {adapter} (default: the engine's own)")
 	f.StringVar(&e.trainer, "trainer", embeddedEngine, "what trains models on this node: "+strings.Join(trainers, ", "))
 	f.StringVar(&e.speech, "speech", domain.SpeechPocketsphinx, "what transcribes speech on this node, where it is installed: "+strings.Join(listeners(), ", "))
 	f.StringVar(&e.listening, "speech-command", "", "command line of the server that transcribes, with {dir} or {file} and {port} (default: the server's own)")
-	f.StringVar(&e.command, "engine-command", "", "command line of the engine's server, with {dir} or {gguf}, {port}, {name}, {devices} and {adapter} (default: the engine's own)")
 }
 
 func (e *engineFlags) check(v *domain.Violations) {

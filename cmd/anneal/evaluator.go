@@ -21,15 +21,15 @@ func evaluatorCreate() *cobra.Command {
 	var noWait bool
 	var secretIDs []string
 	var dir, entryPoint, requirements, dataset, displayName, description string
-	c := &cobra.Command{Use: "create ID", Short: "Create an evaluator from a folder of code", Args: arguments(1, 1),
-		Example: "  anneal evaluator create right --dir ./right --entry-point main.py::evaluate",
+	c := &cobra.Command{Use: "create ID --dir FOLDER", Short: "Create an evaluator from a folder of code", Args: arguments(1, 1),
+		Example: "  anneal evaluator create exact --dir examples/exact-match --entry-point main.py::evaluate",
 		RunE: func(c *cobra.Command, args []string) error {
 			client, err := newClient(c)
 			if err != nil {
 				return err
 			}
 			if dir == "" {
-				return usageError{fmt.Errorf("--dir is required")}
+				return required("dir")
 			}
 			code, done, err := readCode(dir)
 			defer done()
@@ -56,13 +56,13 @@ func evaluatorCreate() *cobra.Command {
 			return printItem(c, item, evaluators.details...)
 		}}
 	f := c.Flags()
-	f.BoolVar(&noWait, "no-wait", false, "do not wait until it is built")
-	f.StringArrayVar(&secretIDs, "secret", nil, "a secret that the code is given as an environment variable, by its key name; may be repeated")
 	f.StringVar(&dir, "dir", "", "folder with the code, without what is hidden")
 	f.StringVar(&entryPoint, "entry-point", "", "what is called, such as main.py::evaluate")
 	f.StringVar(&requirements, "requirements", "", "what the code needs installed")
+	f.StringArrayVar(&secretIDs, "secret", nil, "ID of a `SECRET` that the code is given as an environment variable, by its key name; may be repeated")
 	f.StringVar(&dataset, "dataset", "", "dataset that it is for")
 	f.StringVar(&displayName, "display-name", "", "a name for people")
 	f.StringVar(&description, "description", "", "what it scores")
+	f.BoolVar(&noWait, "no-wait", false, "do not wait until it is built")
 	return c
 }

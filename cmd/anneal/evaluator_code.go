@@ -152,7 +152,7 @@ func (c *client) showLog(cmd *cobra.Command, name string, to io.Writer) error {
 	if err != nil {
 		return err
 	}
-	res, err := http.DefaultClient.Do(req)
+	res, err := send(req)
 	if err != nil {
 		return err
 	}
@@ -213,7 +213,7 @@ func evaluatorPreview() *cobra.Command {
 	var file, dir, entryPoint string
 	var most int
 	c := &cobra.Command{Use: "preview [ID]", Short: "Try an evaluator, or a folder of code, on rows of a JSONL file", Args: arguments(0, 1),
-		Example: "  anneal evaluator preview --dir examples/right --file rows.jsonl\n  anneal evaluator preview right --file rows.jsonl --max 5",
+		Example: "  anneal evaluator preview --dir examples/exact-match --file examples/exact-match/rows.jsonl\n  anneal evaluator preview exact --file rows.jsonl --max 5",
 		RunE: func(c *cobra.Command, args []string) error {
 			if file == "" || (dir == "") == (len(args) == 0) {
 				return usageError{fmt.Errorf("--file is required, and either the ID of an evaluator or --dir")}

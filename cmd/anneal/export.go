@@ -14,9 +14,12 @@ import (
 
 func modelExport() *cobra.Command {
 	var target, kind, dir string
-	c := &cobra.Command{Use: "export ID", Short: "Write the model as a GGUF file, for llama.cpp and what is built on it", Args: arguments(1, 1),
+	c := &cobra.Command{Use: "export ID --gguf FILE", Short: "Write a model as a GGUF file, for llama.cpp and what is built on it", Args: arguments(1, 1),
 		Example: "  anneal model export polite --gguf polite.gguf --type q8_0\n  anneal model export tiny --dir ./tiny-llama --gguf tiny.gguf",
 		RunE: func(c *cobra.Command, args []string) error {
+			if target == "" {
+				return required("gguf")
+			}
 			as, err := gguf.ParseType(kind)
 			if err != nil {
 				return usageError{fmt.Errorf("--%w", err)}
@@ -43,7 +46,6 @@ func modelExport() *cobra.Command {
 	f.StringVar(&target, "gguf", "", "file to write")
 	f.StringVar(&kind, "type", "f16", "how matrices are stored: f32, f16, bf16 or q8_0 (vectors are f32)")
 	f.StringVar(&dir, "dir", "", "folder of this machine to export, instead of a model of the server")
-	_ = c.MarkFlagRequired("gguf") // the flag is there
 	return c
 }
 

@@ -5,7 +5,6 @@ import (
 	"net/http"
 	"net/url"
 	"strings"
-	"unicode"
 
 	"github.com/spf13/cobra"
 )
@@ -17,7 +16,9 @@ type jobKind struct {
 	command  string // anneal COMMAND
 	idParam  string // of the create
 	short    string
+	create   string         // what its create does
 	long     string         // of the create's help
+	examples []string       // of it
 	needs    []jobReference // beside what all kinds take
 	flags    []jobSwitch
 	figures  []column         // of the metrics, beside the loss
@@ -37,13 +38,17 @@ var jobDataset = jobReference{"dataset", "dataset", "datasets", "dataset to lear
 
 func dpoCommand() *cobra.Command {
 	return jobKind{collection: jobCollection("dpoJobs"), command: "dpo", idParam: "dpoJobId", short: "Jobs that learn from preferences (DPO, ORPO)",
-		needs:   []jobReference{jobDataset},
-		figures: []column{{"ACCURACY", "train/accuracy"}, {"MARGIN", "train/margin"}, {"EVAL", "eval/loss"}}}.group()
+		create:   "Train a model on which of two answers is better",
+		examples: []string{"anneal dpo create louder --dataset loudly --watch", "anneal dpo create louder --dataset loudly --file job.json"},
+		needs:    []jobReference{jobDataset},
+		figures:  []column{{"ACCURACY", "train/accuracy"}, {"MARGIN", "train/margin"}, {"EVAL", "eval/loss"}}}.group()
 }
 
 func rftCommand() *cobra.Command {
 	k := jobKind{collection: jobCollection("reinforcementFineTuningJobs"), command: "rft", idParam: "reinforcementFineTuningJobId",
-		short: "Jobs that learn from answers which an evaluator scores",
+		short:    "Jobs that learn from answers which an evaluator scores",
+		create:   "Train a model on its own answers, which an evaluator scores",
+		examples: []string{"anneal rft create exact --dataset questions --evaluator exact --watch"},
 		needs: []jobReference{jobDataset, {"evaluator", "evaluator", "evaluators", "evaluator that scores the answers", true},
 			{"evaluation-dataset", "evaluationDataset", "datasets", "dataset to measure on", false}},
 		figures: []column{{"REWARD", "reward/mean"}, {"INVALID", "reward/invalid"}, {"EVAL", "eval/reward"}}}
@@ -56,6 +61,8 @@ func rlorCommand() *cobra.Command {
 	dataset := jobDataset
 	dataset.required, dataset.purpose = false, "rows with scored answers; may be left out with --keep-alive"
 	k := jobKind{collection: jobCollection("rlorTrainerJobs"), command: "rlor", idParam: "rlorTrainerJobId", short: "Trainer jobs that learn from scored answers, step by step",
+		create:   "Train a model on answers that were scored elsewhere",
+		examples: []string{"anneal rlor create tutor --dataset scored --watch", "anneal rlor create tutor --keep-alive --rollout-deployment tutored"},
 		needs: []jobReference{dataset, {"evaluation-dataset", "evaluationDataset", "datasets", "dataset to measure on", false},
 			{"rollout-deployment", "rolloutDeploymentName", "deployments", "deployment that gets the weights", false}},
 		long:    "Rows have scored answers. Without rewardWeights in --file, every reward then weighs 1:\nan answer's score is the sum of its rewards.",
@@ -103,8 +110,7 @@ func (t *trainingFlags) add(c *cobra.Command) {
 	f.Float64Var(&t.rate, "learning-rate", 0, "0 is the engine's default")
 }
 
-// fill adds what the command line says to a body. The base model's default
-// holds where neither it nor the body names what to begin with.
+// fill adds what the command line says to a body.
 func (t *trainingFlags) fill(c *cobra.Command, client *client, body map[string]any) error {
 	config := map[string]any{}
 	switch given := body[spelt(body, "trainingConfig")].(type) {
@@ -114,20 +120,19 @@ func (t *trainingFlags) fill(c *cobra.Command, client *client, body map[string]a
 	default:
 		return fmt.Errorf("trainingConfig must be an object of JSON, not %T", given)
 	}
-	for flag, field := range map[string]struct {
-		name  string
-		value any
-	}{"base-model": {"baseModel", client.name("models", t.base)}, "warm-start-from": {"warmStartFrom", client.name("models", t.warm)},
-		"output-model": {"outputModel", t.output}, "epochs": {"epochs", t.epochs}, "lora-rank": {"loraRank", t.rank}, "learning-rate": {"learningRate", t.rate}} {
-		if c.Flags().Changed(flag) {
-			config[spelt(config, field.name)] = field.value
-		}
-	}
+	t.set(c, client, config)
+	body[spelt(body, "trainingConfig")] = config
+	return nil
+}
+
+// set puts them into the object that holds them. The base model's default holds
+// where neither the command line nor the object names what to begin with.
+func (t *trainingFlags) set(c *cobra.Command, client *client, config map[string]any) {
+	set(c, config, map[string]setting{"base-model": {"baseModel", client.name("models", t.base)}, "warm-start-from": {"warmStartFrom", client.name("models", t.warm)},
+		"output-model": {"outputModel", t.output}, "epochs": {"epochs", t.epochs}, "lora-rank": {"loraRank", t.rank}, "learning-rate": {"learningRate", t.rate}})
 	if config[spelt(config, "baseModel")] == nil && config[spelt(config, "warmStartFrom")] == nil {
 		config["baseModel"] = client.name("models", t.base)
 	}
-	body[spelt(body, "trainingConfig")] = config
-	return nil
 }
 
 func (k jobKind) createCommand() *cobra.Command {
@@ -135,7 +140,8 @@ func (k jobKind) createCommand() *cobra.Command {
 	var training trainingFlags
 	var watch bool
 	references, switches := make([]string, len(k.needs)), make([]bool, len(k.flags))
-	c := &cobra.Command{Use: "create [ID]", Short: "Create a job", Long: k.long, Args: arguments(0, 1),
+	c := &cobra.Command{Use: "create [ID]", Short: k.create, Long: k.long, Args: arguments(0, 1),
+		Example: "  " + strings.Join(k.examples, "\n  "),
 		RunE: func(c *cobra.Command, args []string) error {
 			client, err := newClient(c)
 			if err != nil {
@@ -151,7 +157,7 @@ func (k jobKind) createCommand() *cobra.Command {
 					body[field] = client.name(ref.collection, references[i])
 				}
 				if body[field] == nil && ref.required {
-					return usageError{fmt.Errorf("--%s is required, here or as %s in --file", ref.flag, ref.field)}
+					return requiredHere(ref.flag, ref.field)
 				}
 			}
 			for i, s := range k.flags {
@@ -184,7 +190,7 @@ func (k jobKind) createCommand() *cobra.Command {
 	}
 	training.add(c)
 	f.StringVar(&displayName, "display-name", "", "a name for people")
-	f.StringVar(&file, "file", "", "JSON of a job as the REST interface takes it, whose fields these flags replace; - is standard input")
+	fileFlag(c, &file, "job")
 	f.BoolVarP(&watch, "watch", "w", false, "show progress until the job ends, or waits for a step")
 	return c
 }
@@ -213,7 +219,7 @@ func (k jobKind) watchCommand() *cobra.Command {
 func (k jobKind) stepCommand() *cobra.Command {
 	var dataset, output string
 	var watch bool
-	c := &cobra.Command{Use: "step ID", Short: "Give a job that waits its next step", Args: arguments(1, 1),
+	c := &cobra.Command{Use: "step ID --dataset DATASET --output-model MODEL", Short: "Give a job that waits its next step", Args: arguments(1, 1),
 		Example: "  anneal rlor step tutor --dataset scored-2 --output-model tutor-2 --watch",
 		RunE: func(c *cobra.Command, args []string) error {
 			client, err := newClient(c)
@@ -235,22 +241,6 @@ func (k jobKind) stepCommand() *cobra.Command {
 	f.StringVar(&output, "output-model", "", "ID of the model that comes of it")
 	f.BoolVarP(&watch, "watch", "w", false, "show progress until the job waits again")
 	return c
-}
-
-// spelt is the key under which an object holds a field: as the interface
-// writes it, or in snake_case, which it takes too.
-func spelt(object map[string]any, field string) string {
-	var snake strings.Builder
-	for _, r := range field {
-		if unicode.IsUpper(r) {
-			snake.WriteByte('_')
-		}
-		snake.WriteRune(unicode.ToLower(r))
-	}
-	if _, ok := object[snake.String()]; ok {
-		return snake.String()
-	}
-	return field
 }
 
 // commandOf is the command of the jobs to which a name belongs.

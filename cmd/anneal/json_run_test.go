@@ -19,14 +19,21 @@ func TestAnswersInJSON(t *testing.T) {
 	dir := t.TempDir()
 	row := `{"input":{"messages":[{"role":"user","content":"q"}]},"preferred_output":[{"role":"assistant","content":"a"}],"non_preferred_output":[{"role":"assistant","content":"b"}]}` + "\n"
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "rows.jsonl"), []byte(strings.Repeat(row, 4)), 0o600))
-	for _, line := range main.Spoken {
-		cmd := exec.Command(binary(t), append(strings.Fields(line), "-o", "json")...)
-		cmd.Dir, cmd.Env = dir, environment(dir, "ANNEAL_CONTEXT="+filepath.Join(s.dir, "context.json"))
-		var said strings.Builder
-		cmd.Stderr = &said
-		out, err := cmd.Output()
-		require.NoError(t, err, "anneal %s\n%s", line, &said)
-		require.True(t, json.Valid(out), "anneal %s wrote\n%s", line, out)
+	for _, args := range main.Listed() {
+		s.run(args...).ok(t)
 	}
+	spoken := func(lines []string) {
+		for _, line := range lines {
+			cmd := exec.Command(binary(t), append(strings.Fields(line), "-o", "json")...)
+			cmd.Dir, cmd.Env = dir, environment(dir, "ANNEAL_CONTEXT="+filepath.Join(s.dir, "context.json"))
+			var said strings.Builder
+			cmd.Stderr = &said
+			out, err := cmd.Output()
+			require.NoError(t, err, "anneal %s\n%s", line, &said)
+			require.True(t, json.Valid(out), "anneal %s wrote\n%s", line, out)
+		}
+	}
+	spoken(main.Spoken)
 	require.Zero(t, s.end())
+	spoken(main.Stopped)
 }

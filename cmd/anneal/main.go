@@ -66,16 +66,14 @@ func newRoot() *cobra.Command {
 	})
 	root.PersistentFlags().String("context", "", "file with address and key (default: $ANNEAL_CONTEXT, data/context.json, then the user's configuration folder)")
 	root.PersistentFlags().StringP("output", "o", "table", "how to print: table or json")
-	root.AddGroup(&cobra.Group{ID: "server", Title: "On servers and workers:"}, &cobra.Group{ID: "user", Title: "For users:"})
-	for _, c := range []*cobra.Command{serveCommand(), workCommand(), accountCommand(), quotaCommand(), logCommand(), demoCommand()} {
-		c.GroupID = "server"
-		root.AddCommand(c)
-	}
-	for _, c := range []*cobra.Command{datasetCommand(), sftCommand(), dpoCommand(), rftCommand(), rlorCommand(), evaluatorCommand(),
-		deploymentCommand(), shapeCommand(), addonCommand(), modelCommand(), secretCommand(), keyCommand(), nodeCommand(), chatCommand(), completeCommand(), transcribeCommand(), eventsCommand()} {
-		c.GroupID = "user"
-		root.AddCommand(c)
-	}
+	inGroup(root, forOperators, "On servers and workers:", serveCommand(), workCommand(), nodeCommand(), accountCommand(), quotaCommand(), logCommand(), demoCommand())
+	inGroup(root, forUsers, "For users:", datasetCommand(), modelCommand(), sftCommand(), dpoCommand(), rftCommand(), rlorCommand(), evaluatorCommand(),
+		deploymentCommand(), addonCommand(), shapeCommand(), completeCommand(), chatCommand(), transcribeCommand(), eventsCommand(), keyCommand(), secretCommand())
+	inGroup(root, forShells, "Also:")
+	root.SetHelpCommand(helpCommand())
+	root.SetCompletionCommandGroupID(forShells)
+	root.SetUsageTemplate(usageTemplate)
+	inOrder(root)
 	return root
 }
 

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -29,13 +30,16 @@ func modelCreate() *cobra.Command {
 	var dir, base, displayName, description string
 	var public bool
 	var speech domain.SpeechSettings
-	c := &cobra.Command{Use: "create ID", Short: "Create a model from a folder of Hugging Face, PEFT or a speech model, and wait until it is checked", Args: arguments(1, 1),
+	c := &cobra.Command{Use: "create ID --dir FOLDER", Short: "Create a model from a folder of Hugging Face, PEFT or a speech model, and wait until it is checked", Args: arguments(1, 1),
 		Example: "  anneal model create tiny --dir ./tiny-llama\n  anneal model create polite --dir ./adapter --base-model tiny\n" +
 			"  anneal model create whisper --dir ./faster-whisper-small --speech-format faster-whisper",
 		RunE: func(c *cobra.Command, args []string) error {
 			client, err := newClient(c)
 			if err != nil {
 				return err
+			}
+			if dir == "" {
+				return required("dir")
 			}
 			folder, err := openFolder(c, dir, base, speech.Format)
 			if err != nil {
@@ -64,7 +68,6 @@ func modelCreate() *cobra.Command {
 	f.StringVar(&displayName, "display-name", "", "a name for people")
 	f.StringVar(&description, "description", "", "what it is good for")
 	f.BoolVar(&public, "public", false, "let every account read and deploy it")
-	_ = c.MarkFlagRequired("dir") // the flag is there
 	speechFlags(f, &speech)
 	return c
 }
@@ -73,9 +76,12 @@ func modelCreate() *cobra.Command {
 func speechFlags(f *pflag.FlagSet, speech *domain.SpeechSettings) {
 	f.StringVar(&speech.Format, speechFormatFlag, "", "makes it a speech model, and says what listens with it: "+
 		strings.Join([]string{domain.SpeechPocketsphinx, domain.SpeechFasterWhisper, domain.SpeechWhisperCPP, domain.SpeechOpenAI}, ", "))
-	f.StringSliceVar(&speech.Languages, "languages", nil, "of a speech model: codes of the languages that it knows")
-	f.StringToStringVar(&speech.VADModels, "vad-models", nil, "of a speech model: what its server calls the models that find where somebody speaks, such as silero=NAME")
-	f.StringToStringVar(&speech.AlignmentModels, "alignment-models", nil, "of a speech model: what its server calls the models that find where words are, such as mms_fa=NAME")
+	f.StringSliceVar(&speech.Languages, "languages", nil, "of a speech model: `CODES` of the languages that it knows, such as en,de")
+	f.StringToStringVar(&speech.VADModels, "vad-models", nil, "of a speech model: `MODEL=NAME` for each that finds where somebody speaks and what its server calls it, such as silero=silero_vad")
+	f.StringToStringVar(&speech.AlignmentModels, "alignment-models", nil, "of a speech model: `MODEL=NAME` for each that finds where words are and what its server calls it, such as mms_fa=mms")
+	for _, name := range []string{"vad-models", "alignment-models"} {
+		f.Lookup(name).DefValue = "" // an empty map is no default to show
+	}
 	f.StringVar(&speech.DiarizationModel, "diarization-model", "", "of a speech model: what its server calls the model that tells speakers apart")
 }
 
@@ -137,7 +143,7 @@ func (c *client) sendModel(cmd *cobra.Command, id string, folder modelFiles) err
 
 func modelDownload() *cobra.Command {
 	var dir, precision string
-	c := &cobra.Command{Use: "download ID", Short: "Download the files", Args: arguments(1, 1), Example: "  anneal model download polite --dir ./polite",
+	c := &cobra.Command{Use: "download ID", Short: "Download a model's files", Args: arguments(1, 1), Example: "  anneal model download polite --dir ./polite",
 		RunE: func(c *cobra.Command, args []string) error {
 			client, err := newClient(c)
 			if err != nil {
@@ -147,10 +153,7 @@ func modelDownload() *cobra.Command {
 			if precision != "" {
 				query.Set("precision", precision)
 			}
-			if dir == "" {
-				dir = id(args[0])
-			}
-			files, err := client.download(c, "/v1/"+client.name("models", args[0])+":getDownloadEndpoint", query, dir)
+			files, err := client.download(c, "/v1/"+client.name("models", args[0])+":getDownloadEndpoint", query, cmp.Or(dir, id(args[0])))
 			if err != nil {
 				return err
 			}
@@ -164,11 +167,14 @@ func modelDownload() *cobra.Command {
 func modelPrepare() *cobra.Command {
 	var precision string
 	var watch bool
-	c := &cobra.Command{Use: "prepare ID", Short: "Write a copy in another precision", Args: arguments(1, 1), Example: "  anneal model prepare polite --precision BF16 --watch",
+	c := &cobra.Command{Use: "prepare ID --precision PRECISION", Short: "Write a copy in another precision", Args: arguments(1, 1), Example: "  anneal model prepare polite --precision BF16 --watch",
 		RunE: func(c *cobra.Command, args []string) error {
 			client, err := newClient(c)
 			if err != nil {
 				return err
+			}
+			if precision == "" {
+				return required("precision")
 			}
 			name := client.name("models", args[0])
 			if err := client.call(c.Context(), http.MethodPost, "/v1/"+name+":prepare", nil, map[string]any{"precision": precision}, nil); err != nil {
@@ -184,7 +190,6 @@ func modelPrepare() *cobra.Command {
 		}}
 	c.Flags().StringVar(&precision, "precision", "", "BF16, FP16 or FP8")
 	c.Flags().BoolVarP(&watch, "watch", "w", false, "wait until it is written")
-	_ = c.MarkFlagRequired("precision") // the flag is there
 	return c
 }
 

@@ -24,6 +24,7 @@ func accountCommand() *cobra.Command {
 func accountCreate() *cobra.Command {
 	var displayName, email string
 	c := &cobra.Command{Use: "create ID", Short: "Make an account and its first admin key, shown this once", Args: arguments(1, 1),
+		Example: "  anneal account create acme --display-name Acme --email ops@example.com",
 		RunE: func(c *cobra.Command, args []string) error {
 			operator, err := newOperator(c)
 			if err != nil {
@@ -52,7 +53,7 @@ func accountCreate() *cobra.Command {
 func accountSuspend() *cobra.Command {
 	var why string
 	reasons := strings.Join(domain.SuspendStates, ", ")
-	c := &cobra.Command{Use: "suspend ID", Short: "Pause an account's jobs and refuse its requests", Args: arguments(1, 1),
+	c := &cobra.Command{Use: "suspend ID --reason REASON", Short: "Pause an account's jobs and refuse its requests", Args: arguments(1, 1),
 		Example: "  anneal account suspend acme --reason CREDIT_DEPLETED",
 		RunE: func(c *cobra.Command, args []string) error {
 			if !slices.Contains(domain.SuspendStates, why) {
@@ -96,7 +97,7 @@ func accountList() *cobra.Command {
 }
 
 func accountGet() *cobra.Command {
-	return &cobra.Command{Use: "get [ID]", Short: "Show an account", Args: arguments(0, 1), RunE: func(c *cobra.Command, args []string) error {
+	return &cobra.Command{Use: "get [ID]", Short: "Show one account; without an ID one's own, which needs no operator", Args: arguments(0, 1), RunE: func(c *cobra.Command, args []string) error {
 		asks, err := newClient(c)
 		if len(args) == 1 && (err != nil || args[0] != asks.Account) {
 			asks, err = newOperator(c) // another's account

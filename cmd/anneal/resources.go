@@ -1,10 +1,6 @@
 package main
 
 import (
-	"bytes"
-	"cmp"
-	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -53,9 +49,14 @@ func (k collection) listCommand() *cobra.Command {
 
 // filterExample is a filter that fits the kind.
 func (k collection) filterExample() string {
-	switch k.name {
-	case supervisedJobs.name:
+	if strings.HasSuffix(k.name, "Jobs") {
 		return "state = JOB_STATE_COMPLETED"
+	}
+	switch k.name {
+	case evaluators.name:
+		return "state = ACTIVE"
+	case shapes.name:
+		return "acceleratorType = VENDOR_A_H100_80GB"
 	case deployedModels.name:
 		return "state = DEPLOYED"
 	case apiKeys.name:
@@ -160,26 +161,4 @@ func called(path string) string {
 		return "standard input"
 	}
 	return path
-}
-
-// jsonFile reads the object in a file, or on standard input where the path is
-// "-"; without a path it is empty.
-func jsonFile(c *cobra.Command, path string) (map[string]any, error) {
-	object := map[string]any{}
-	if path == "" {
-		return object, nil
-	}
-	text, err := readInput(c, path)
-	if err != nil {
-		return nil, err
-	}
-	decoder := json.NewDecoder(bytes.NewReader(text))
-	decoder.UseNumber() // as they were written
-	if err := decoder.Decode(&object); err != nil || object == nil {
-		return nil, fmt.Errorf("%s must hold one object of JSON: %w", called(path), cmp.Or(err, errors.New("it holds null")))
-	}
-	if _, err := decoder.Token(); err != io.EOF {
-		return nil, fmt.Errorf("%s must hold one object of JSON and nothing after it", called(path))
-	}
-	return object, nil
 }

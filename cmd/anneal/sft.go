@@ -26,34 +26,57 @@ func sftCommand() *cobra.Command {
 		supervisedJobs.verbCommand("resume", "Let a stopped job go on", "goes on"), supervisedJobs.deleteCommand())
 }
 
+// sftFlags are the flags that become fields of a supervised job, beside those
+// of every training.
+type sftFlags struct {
+	trainingFlags
+	dataset, evaluation, displayName string
+	batch, samples, nodes            int
+	earlyStop, carve                 bool
+}
+
+func (s *sftFlags) add(c *cobra.Command) {
+	f := c.Flags()
+	f.StringVar(&s.dataset, "dataset", "", "dataset to learn from")
+	f.StringVar(&s.evaluation, "evaluation-dataset", "", "dataset to measure on")
+	f.BoolVar(&s.carve, "eval-auto-carveout", false, "hold rows back to measure on")
+	s.trainingFlags.add(c)
+	f.IntVar(&s.batch, "batch-size", 0, "tokens in a gradient batch; 0 is the engine's default")
+	f.IntVar(&s.samples, "batch-size-samples", 0, "samples in a gradient batch; 0 is the engine's default")
+	f.BoolVar(&s.earlyStop, "early-stop", false, "stop when the validation loss no longer falls")
+	f.IntVar(&s.nodes, "nodes", 1, "machines to train on")
+	f.StringVar(&s.displayName, "display-name", "", "a name for people")
+}
+
+// fill adds what the command line says to a body.
+func (s *sftFlags) fill(c *cobra.Command, client *client, body map[string]any) error {
+	set(c, body, map[string]setting{"dataset": {"dataset", client.name("datasets", s.dataset)}, "evaluation-dataset": {"evaluationDataset", client.name("datasets", s.evaluation)},
+		"eval-auto-carveout": {"evalAutoCarveout", s.carve}, "batch-size": {"batchSize", s.batch}, "batch-size-samples": {"batchSizeSamples", s.samples},
+		"early-stop": {"earlyStop", s.earlyStop}, "nodes": {"nodes", s.nodes}, "display-name": {"displayName", s.displayName}})
+	s.set(c, client, body)
+	if body[spelt(body, "dataset")] == nil {
+		return requiredHere("dataset", "dataset")
+	}
+	return nil
+}
+
 func sftCreate() *cobra.Command {
-	var dataset, base, warm, output, evaluation, displayName string
-	var epochs, rank, batch, samples, nodes int
-	var rate float64
-	var earlyStop, carve, watch bool
-	c := &cobra.Command{Use: "create [ID]", Short: "Train a model on a dataset", Args: arguments(0, 1),
+	var flags sftFlags
+	var file string
+	var watch bool
+	c := &cobra.Command{Use: "create [ID]", Short: "Train a model on answers to imitate", Args: arguments(0, 1),
 		Example: "  anneal sft create polite --dataset greetings --epochs 8 --watch",
 		RunE: func(c *cobra.Command, args []string) error {
 			client, err := newClient(c)
 			if err != nil {
 				return err
 			}
-			if dataset == "" {
-				return usageError{fmt.Errorf("--dataset is required")}
+			body, err := jsonFile(c, file)
+			if err != nil {
+				return err
 			}
-			body := map[string]any{"dataset": client.name("datasets", dataset), "displayName": displayName, "epochs": epochs, "learningRate": rate,
-				"batchSize": batch, "batchSizeSamples": samples, "nodes": nodes, "earlyStop": earlyStop, "evalAutoCarveout": carve, "outputModel": output}
-			if warm != "" {
-				body["warmStartFrom"] = client.name("models", warm)
-			}
-			if warm == "" || c.Flags().Changed("base-model") {
-				body["baseModel"] = client.name("models", base)
-			}
-			if evaluation != "" {
-				body["evaluationDataset"] = client.name("datasets", evaluation)
-			}
-			if c.Flags().Changed("lora-rank") {
-				body["loraRank"] = rank
+			if err := flags.fill(c, client, body); err != nil {
+				return err
 			}
 			query := url.Values{}
 			if len(args) == 1 {
@@ -70,22 +93,9 @@ func sftCreate() *cobra.Command {
 			}
 			return printItem(c, item, supervisedJobs.details...)
 		}}
-	f := c.Flags()
-	f.StringVar(&dataset, "dataset", "", "dataset to learn from")
-	f.StringVar(&base, "base-model", baseModelName, "model to begin with")
-	f.StringVar(&warm, "warm-start-from", "", "adapter to continue from, instead of a base model")
-	f.StringVar(&output, "output-model", "", "ID of the tuned model (default: the job's)")
-	f.StringVar(&evaluation, "evaluation-dataset", "", "dataset to measure on")
-	f.StringVar(&displayName, "display-name", "", "a name for people")
-	f.IntVar(&epochs, "epochs", 1, "times through the dataset")
-	f.IntVar(&rank, "lora-rank", 8, "rank of the adapter; 0 trains all parameters")
-	f.Float64Var(&rate, "learning-rate", 0, "0 is the engine's default")
-	f.IntVar(&batch, "batch-size", 0, "tokens in a gradient batch; 0 is the engine's default")
-	f.IntVar(&samples, "batch-size-samples", 0, "samples in a gradient batch; 0 is the engine's default")
-	f.IntVar(&nodes, "nodes", 1, "machines to train on")
-	f.BoolVar(&earlyStop, "early-stop", false, "stop when the validation loss no longer falls")
-	f.BoolVar(&carve, "eval-auto-carveout", false, "hold rows back to measure on")
-	f.BoolVarP(&watch, "watch", "w", false, "show progress until the job ends")
+	flags.add(c)
+	fileFlag(c, &file, "job")
+	c.Flags().BoolVarP(&watch, "watch", "w", false, "show progress until the job ends")
 	return c
 }
 
@@ -241,7 +251,7 @@ func (c *client) metrics(ctx context.Context, name string) ([]map[string]any, er
 	if err != nil {
 		return nil, err
 	}
-	res, err := http.DefaultClient.Do(req)
+	res, err := send(req)
 	if err != nil {
 		return nil, err
 	}

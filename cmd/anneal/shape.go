@@ -1,7 +1,6 @@
 package main
 
 import (
-	"fmt"
 	"net/http"
 	"net/url"
 
@@ -42,18 +41,11 @@ func shapeCreate() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			for flag, field := range map[string]struct {
-				name  string
-				value any
-			}{"model": {"baseModel", client.name("models", model)}, "accelerator-type": {"acceleratorType", acceleratorType},
-				"accelerator-count": {"acceleratorCount", accelerators}, "precision": {"precision", precision}, "display-name": {"displayName", displayName}} {
-				if c.Flags().Changed(flag) {
-					shape[spelt(shape, field.name)] = field.value
-				}
-			}
-			for flag, field := range map[string]string{"model": "baseModel", "accelerator-type": "acceleratorType"} {
-				if shape[spelt(shape, field)] == nil {
-					return usageError{fmt.Errorf("--%s is required, here or as %s in --file", flag, field)}
+			set(c, shape, map[string]setting{"model": {"baseModel", client.name("models", model)}, "accelerator-type": {"acceleratorType", acceleratorType},
+				"accelerator-count": {"acceleratorCount", accelerators}, "precision": {"precision", precision}, "display-name": {"displayName", displayName}})
+			for _, needed := range [][2]string{{"model", "baseModel"}, {"accelerator-type", "acceleratorType"}} {
+				if flag, field := needed[0], needed[1]; shape[spelt(shape, field)] == nil {
+					return requiredHere(flag, field)
 				}
 			}
 			var item map[string]any
@@ -69,7 +61,7 @@ func shapeCreate() *cobra.Command {
 	f.IntVar(&accelerators, "accelerator-count", 0, "devices for each replica; 0 is what the model needs")
 	f.StringVar(&precision, "precision", "", "precision of the weights, such as FP8")
 	f.StringVar(&displayName, "display-name", "", "a name for people")
-	f.StringVar(&file, "file", "", "JSON of a shape as the REST interface takes it, whose fields these flags replace; - is standard input")
+	fileFlag(c, &file, "shape")
 	return c
 }
 
@@ -113,14 +105,15 @@ func shapeValidate() *cobra.Command {
 func shapeMatch() *cobra.Command {
 	var model string
 	var addons bool
-	c := &cobra.Command{Use: "match", Short: "List the versions that a deployment of a model could be made with", Args: arguments(0, 0),
+	c := &cobra.Command{Use: "match --model MODEL", Short: "List the versions that a deployment of a model could be made with", Args: arguments(0, 0),
+		Example: "  anneal shape match --model polite",
 		RunE: func(c *cobra.Command, _ []string) error {
 			client, err := newClient(c)
 			if err != nil {
 				return err
 			}
 			if model == "" {
-				return usageError{fmt.Errorf("--model is required")}
+				return required("model")
 			}
 			deployment := map[string]any{"baseModel": client.name("models", model), "enableAddons": addons}
 			body := map[string]any{"createDeploymentRequest": map[string]any{"deployment": deployment}}

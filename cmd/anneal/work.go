@@ -39,7 +39,7 @@ func (n *nodeFlags) add(c *cobra.Command) {
 	f.StringVar(&n.id, "node-id", "", "the node's ID (default: a random one that is kept)")
 	f.StringVar(&n.pool, "pool", "", "training or inference (default: both)")
 	f.BoolVar(&n.plain, "evaluators-without-sandbox", false, "run evaluators' code as plain processes of this user, who may do whatever this user may: for one user's own code alone")
-	f.StringArrayVar(&n.accelerators, "accelerators", nil, "say what devices the node has instead of looking, or imitate them: TYPE=N, such as VENDOR_A_H100_80GB=8; may be repeated")
+	f.StringArrayVar(&n.accelerators, "accelerators", nil, "say what devices the node has instead of looking, or imitate them: `TYPE=N`, such as VENDOR_A_H100_80GB=8; may be repeated")
 	n.engine.add(c)
 }
 
@@ -84,7 +84,7 @@ func (n *nodeFlags) sandbox(ctx context.Context, logger *slog.Logger) *sandbox.S
 func workCommand() *cobra.Command {
 	var join, tokenFile, dir string
 	var node nodeFlags
-	c := &cobra.Command{Use: "work", Short: "Train and serve on this machine for a server elsewhere", Args: arguments(0, 0),
+	c := &cobra.Command{Use: "work --join URL --token-file FILE", Short: "Train and serve on this machine for a server elsewhere", Args: arguments(0, 0),
 		Example: "  anneal work --join nats://SERVER:4222 --token-file node.token",
 		RunE: func(c *cobra.Command, _ []string) error {
 			if err := node.check(); err != nil {
