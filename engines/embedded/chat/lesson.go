@@ -6,27 +6,22 @@ import (
 
 	"anneal/domain"
 	"anneal/engines"
-	"anneal/engines/embedded/tokenizer"
 )
 
 // Lesson is a conversation as tokenizer.Chat gives it, by the model's own
 // template. learn[i] tells whether ids[i] is a token that training should make
 // likelier: what the template writes of an assistant's turn behind the prompt of
-// that turn, up to the token that ends it, unless its weight is 0.
+// that turn, up to the token that ends it, if the turn is wanted.
 //
 // Each turn is rendered as the model will meet it, so a turn that the template
 // writes otherwise once others follow (as those that drop earlier thoughts do)
 // is part of what comes before them, and not learnt.
-func (t *Template) Lesson(messages []tokenizer.Message) (ids []int, learn []bool, err error) {
-	all := &engines.Chat{Messages: make([]engines.Message, len(messages))}
-	for i, m := range messages {
-		all.Messages[i] = engines.Message{Role: m.Role, Content: m.Content}
-	}
-	l := lesson{template: t, mark: newMark(t, all)}
+func (t *Template) Lesson(c *engines.Chat, wanted func(turn int) bool) (ids []int, learn []bool, err error) {
+	l := lesson{template: t, mark: newMark(t, c)}
 	upTo := func(n int, more bool) (string, error) {
-		return t.execute(&engines.Chat{Messages: all.Messages[:n]}, nil, l.mark, more)
+		return t.execute(&engines.Chat{Messages: c.Messages[:n], Tools: c.Tools}, nil, l.mark, more)
 	}
-	for i, m := range messages {
+	for i, m := range c.Messages {
 		if m.Role != "assistant" {
 			continue
 		}
@@ -42,16 +37,18 @@ func (t *Template) Lesson(messages []tokenizer.Message) (ids []int, learn []bool
 			return nil, nil, domain.Faultf(domain.InvalidArgument, "messages[%d]: this model's chat template does not write the answer behind its own prompt: train with prompt and completion instead", i)
 		}
 		l.add(before, false)
-		l.add(after, m.Weight == nil || *m.Weight != 0)
+		l.add(after, wanted(i))
 	}
-	if n := len(messages); n > 0 && messages[n-1].Role != "assistant" {
+	n := len(c.Messages)
+	asked := n > 0 && c.Messages[n-1].Role != "assistant"
+	if asked {
 		prompt, err := upTo(n, true)
 		if err != nil {
 			return nil, nil, err
 		}
 		l.add(prompt, false)
 	}
-	return l.ids, l.learn, nil
+	return l.ids, l.learn, t.shows(c, l.done, func(other *engines.Chat) (string, error) { return t.execute(other, nil, l.mark, asked) })
 }
 
 // A lesson is the tokens of a conversation as far as it has been read.

@@ -1,18 +1,24 @@
 package chat
 
 import (
+	"encoding/json"
+	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
+	"anneal/domain"
 	"anneal/engines"
 	"anneal/engines/embedded/miniature"
 	"anneal/engines/embedded/tokenizer"
 )
 
+// every wants all turns learnt, but those named.
+func every(but ...int) func(int) bool { return func(i int) bool { return !slices.Contains(but, i) } }
+
 // learnt is a lesson with what is learnt of it in brackets.
-func learnt(t *testing.T, tokens *tokenizer.Tokenizer, one *Template, messages []tokenizer.Message) string {
-	ids, learn, err := one.Lesson(messages)
+func learnt(t *testing.T, tokens *tokenizer.Tokenizer, one *Template, c *engines.Chat, wanted func(int) bool) string {
+	ids, learn, err := one.Lesson(c, wanted)
 	require.NoError(t, err)
 	require.Len(t, learn, len(ids))
 	speller, text, on := tokens.NewSpeller(), "", false
@@ -30,21 +36,19 @@ func learnt(t *testing.T, tokens *tokenizer.Tokenizer, one *Template, messages [
 }
 
 func TestLessons(t *testing.T) {
-	zero := 0.0
-	talk := []tokenizer.Message{{Role: "user", Content: "one"}, {Role: "assistant", Content: "\nfirst <|im_end|>"}, {Role: "user", Content: "two"}, {Role: "assistant", Content: "second"}}
-	quiet := append([]tokenizer.Message(nil), talk...)
-	quiet[1].Weight = &zero
+	talk := turns("user", "one", "assistant", "\nfirst <|im_end|>", "user", "two", "assistant", "second")
 	for name, c := range map[string]struct {
 		family   string
-		messages []tokenizer.Message
+		messages []engines.Message
+		wanted   func(int) bool
 		want     string
 	}{
-		"both turns": {"qwen2", talk, "<|im_start|>user\none<|im_end|>\n<|im_start|>assistant\n[\nfirst <|im_end|><|im_end|>]\n" +
+		"both turns": {"qwen2", talk, every(), "<|im_start|>user\none<|im_end|>\n<|im_start|>assistant\n[\nfirst <|im_end|><|im_end|>]\n" +
 			"<|im_start|>user\ntwo<|im_end|>\n<|im_start|>assistant\n[second<|im_end|>]\n"},
-		"weight 0": {"qwen2", quiet, "<|im_start|>user\none<|im_end|>\n<|im_start|>assistant\n\nfirst <|im_end|><|im_end|>\n" +
+		"weight 0": {"qwen2", talk, every(1), "<|im_start|>user\none<|im_end|>\n<|im_start|>assistant\n\nfirst <|im_end|><|im_end|>\n" +
 			"<|im_start|>user\ntwo<|im_end|>\n<|im_start|>assistant\n[second<|im_end|>]\n"},
-		"a prompt": {"qwen3", talk[:1], "<|im_start|>user\none<|im_end|>\n<|im_start|>assistant\n"},
-		"llama 3": {"llama3", talk[2:], "<|begin_of_text|><|start_header_id|>user<|end_header_id|>\n\ntwo<|eot_id|>" +
+		"a prompt": {"qwen3", talk[:1], every(), "<|im_start|>user\none<|im_end|>\n<|im_start|>assistant\n"},
+		"llama 3": {"llama3", talk[2:], every(), "<|begin_of_text|><|start_header_id|>user<|end_header_id|>\n\ntwo<|eot_id|>" +
 			"<|start_header_id|>assistant<|end_header_id|>\n\n[second<|eot_id|>]"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -54,14 +58,11 @@ func TestLessons(t *testing.T) {
 			require.NoError(t, err)
 			one, err := Load(dir, tokens)
 			require.NoError(t, err)
-			require.Equal(t, c.want, learnt(t, tokens, one, c.messages))
+			last := engines.Chat{Messages: c.messages}
+			require.Equal(t, c.want, learnt(t, tokens, one, &last, c.wanted))
 
-			ids, _, err := one.Lesson(c.messages)
+			ids, _, err := one.Lesson(&last, c.wanted)
 			require.NoError(t, err)
-			last := engines.Chat{}
-			for _, m := range c.messages {
-				last.Messages = append(last.Messages, engines.Message{Role: m.Role, Content: m.Content})
-			}
 			if n := len(last.Messages); last.Messages[n-1].Role == "assistant" {
 				last.Messages = last.Messages[:n-1]
 			}
@@ -81,11 +82,45 @@ func TestLessonsOfTemplatesThatForget(t *testing.T) {
 	require.NoError(t, err)
 	one, err := parse(`{% for m in messages %}{{ m['role'][0] }}:{% if m['role'] == 'assistant' and loop.last %}<think></think>{% endif %}{{ m['content'] }};{% endfor %}{% if add_generation_prompt %}a:{% endif %}`, tokens, nil)
 	require.NoError(t, err)
-	talk := []tokenizer.Message{{Role: "user", Content: "1"}, {Role: "assistant", Content: "2"}, {Role: "user", Content: "3"}, {Role: "assistant", Content: "4"}}
-	require.Equal(t, "u:1;a:2;u:3;a:[<think></think>4;]", learnt(t, tokens, one, talk))
+	talk := &engines.Chat{Messages: turns("user", "1", "assistant", "2", "user", "3", "assistant", "4")}
+	require.Equal(t, "u:1;a:2;u:3;a:[<think></think>4;]", learnt(t, tokens, one, talk, every()))
 
 	one, err = parse(`{% for m in messages %}{{ m['content'] }}{% endfor %}{% if add_generation_prompt %}!{% endif %}`, tokens, nil)
 	require.NoError(t, err)
-	_, _, err = one.Lesson(talk)
+	_, _, err = one.Lesson(talk, every())
 	require.ErrorContains(t, err, "messages[1]: this model's chat template does not write the answer behind its own prompt")
+}
+
+// hermes shows tools, calls and their answers as Qwen 2.5's template does.
+const hermes = `{% if tools %}{{ '<|im_start|>system' }}{% for tool in tools %}{{ '\n' }}{{ tool | tojson }}{% endfor %}{{ '<|im_end|>\n' }}{% endif %}` +
+	`{% for m in messages %}{% if m.role == 'tool' %}{{ '<|im_start|>user\n<tool_response>\n' + m.content + '\n</tool_response><|im_end|>\n' }}` +
+	`{% else %}{{ '<|im_start|>' + m.role }}{% if m.content %}{{ '\n' + m.content }}{% endif %}{% for call in m.tool_calls %}` +
+	`{{ '\n<tool_call>\n{"name": "' + call.function.name + '", "arguments": ' }}{{ call.function.arguments | tojson }}{{ '}\n</tool_call>' }}{% endfor %}{{ '<|im_end|>\n' }}{% endif %}{% endfor %}` +
+	`{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}`
+
+// TestLessonsOfTools: a call is learnt in the form in which the model is asked
+// for it, of the tools that the row offers.
+func TestLessonsOfTools(t *testing.T) {
+	dir := t.TempDir()
+	require.NoError(t, miniature.Write(dir, "qwen2"))
+	tokens, err := tokenizer.Load(dir)
+	require.NoError(t, err)
+	one, err := parse(hermes, tokens, nil)
+	require.NoError(t, err)
+	clock := json.RawMessage(`{"type": "function", "function": {"name": "clock"}}`)
+	talk := &engines.Chat{Tools: []json.RawMessage{clock}, Messages: slices.Concat(called, turns("assistant", "Mild."))}
+	require.Equal(t, "<|im_start|>system\n"+string(clock)+"<|im_end|>\n<|im_start|>user\nParis?<|im_end|>\n<|im_start|>assistant\n"+
+		"[<tool_call>\n{\"name\": \"weather\", \"arguments\": {\"zone\": null, \"city\": \"Paris\", \"d\": 1.5}}\n</tool_call><|im_end|>]\n"+
+		"<|im_start|>user\n<tool_response>\n22 °C\n</tool_response><|im_end|>\n<|im_start|>assistant\n[Mild.<|im_end|>]\n", learnt(t, tokens, one, talk, every()))
+
+	simple, err := Load(dir, tokens)
+	require.NoError(t, err)
+	for says, c := range map[string]*engines.Chat{
+		"tools: this model's chat template has no place for tools":         {Tools: talk.Tools, Messages: turns("user", "u", "assistant", "a")},
+		"messages: this model's chat template has no place for tool_calls": {Messages: called},
+	} {
+		_, _, err := simple.Lesson(c, every())
+		require.ErrorContains(t, err, says)
+		require.Equal(t, domain.InvalidArgument, domain.CodeOf(err))
+	}
 }

@@ -171,7 +171,7 @@ func (t *Template) Prompt(c *engines.Chat, r *engines.Reasoning) (tokens []int, 
 	if err != nil {
 		return nil, "", err
 	}
-	if err := t.shows(c, r, mark, rendered); err != nil {
+	if err := t.shows(c, rendered, func(other *engines.Chat) (string, error) { return t.render(other, r, mark) }); err != nil {
 		return nil, "", err
 	}
 	return t.encode(rendered, mark), mark.remove(rendered), nil
@@ -190,15 +190,15 @@ func (t *Template) encode(rendered string, mark mark) (tokens []int) {
 }
 
 // shows is nil when the template shows all that the conversation has beside
-// its turns' texts. One that passes over tools would have the model answer
-// another question.
-func (t *Template) shows(c *engines.Chat, r *engines.Reasoning, mark mark, rendered string) error {
+// its turns' texts, as the text that it was rendered to says. One that passes
+// over tools would have the model answer another question.
+func (t *Template) shows(c *engines.Chat, rendered string, render func(*engines.Chat) (string, error)) error {
 	var v domain.Violations
 	if len(c.Tools) > 0 {
 		without := *c
 		without.Tools = nil
-		other, err := t.render(&without, r, mark)
-		v.Require(err != nil || other != rendered, "tools", "this model's chat template has no place for tools: leave them out, or ask a model that was trained with tools")
+		other, err := render(&without)
+		v.Require(err != nil || other != rendered, "tools", "this model's chat template has no place for tools: leave them out, or use a model that was trained with tools")
 	}
 	calls := slices.ContainsFunc(c.Messages, func(m engines.Message) bool { return len(m.ToolCalls) > 0 })
 	if calls {
@@ -207,7 +207,7 @@ func (t *Template) shows(c *engines.Chat, r *engines.Reasoning, mark mark, rende
 		for i := range without.Messages {
 			without.Messages[i].ToolCalls = nil
 		}
-		other, err := t.render(&without, r, mark)
+		other, err := render(&without)
 		v.Require(err != nil || other != rendered, "messages", "this model's chat template has no place for tool_calls: tell of them in the content")
 	}
 	return v.Err()

@@ -1,6 +1,7 @@
 package train
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -29,11 +30,11 @@ func (r *reader) pair(line []byte) error {
 	if err != nil {
 		return err
 	}
-	s, err := r.answered(row.Messages, row.Preferred)
+	s, err := r.answered(row.Messages, row.Preferred, row.Tools)
 	if err != nil {
 		return fmt.Errorf("preferred_output: %w", err)
 	}
-	if s.Rejected, err = r.answered(row.Messages, row.Rejected); err != nil {
+	if s.Rejected, err = r.answered(row.Messages, row.Rejected, row.Tools); err != nil {
 		return fmt.Errorf("non_preferred_output: %w", err)
 	}
 	if slices.Equal(s.Tokens, s.Rejected.Tokens) {
@@ -44,12 +45,12 @@ func (r *reader) pair(line []byte) error {
 }
 
 // answered renders a conversation and the answer to it, which alone is learnt.
-func (r *reader) answered(asked, answer []rows.Message) (*Sample, error) {
-	prompt, err := r.chat(asked)
+func (r *reader) answered(asked, answer []rows.Message, tools json.RawMessage) (*Sample, error) {
+	prompt, err := r.chat(asked, tools)
 	if err != nil {
 		return nil, err
 	}
-	whole, err := r.chat(slices.Concat(asked, answer))
+	whole, err := r.chat(slices.Concat(asked, answer), tools)
 	if err != nil {
 		return nil, err
 	}
@@ -66,22 +67,4 @@ func from(at, n int) []bool {
 		learn[i] = true
 	}
 	return learn
-}
-
-// chat renders messages as the model's template does.
-func (r *reader) chat(messages []rows.Message) ([]int, error) {
-	plain := make([]message, len(messages))
-	for i := range messages {
-		m := &messages[i]
-		plain[i] = message{Role: m.Role, Content: &m.Content}
-		if len(m.ToolCalls) > 0 {
-			plain[i].ToolCalls = m.ToolCalls[0]
-		}
-	}
-	turns, err := turnsOf(plain)
-	if err != nil {
-		return nil, err
-	}
-	ids, _, err := r.rendered(turns)
-	return ids, err
 }

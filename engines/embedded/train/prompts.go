@@ -28,7 +28,7 @@ func (r *reader) prompt(line []byte) error {
 	if _, ok := p.row["messages"].([]any); !ok {
 		return errors.New("messages: must be a list")
 	}
-	if p.tokens, err = r.chat(row.Messages); err != nil {
+	if p.tokens, err = r.chat(row.Messages, row.Tools); err != nil {
 		return err
 	}
 	if len(p.tokens) >= r.window {

@@ -28,18 +28,11 @@ const (
 // A row is one line of a training file: a conversation, a prompt with its
 // completion, or bare text.
 type row struct {
-	Messages   []message `json:"messages"`
-	Prompt     *string   `json:"prompt"`
-	Completion *string   `json:"completion"`
-	Text       *string   `json:"text"`
-}
-
-// message is a turn; content may be null where a turn has none.
-type message struct {
-	Role      string          `json:"role"`
-	Content   *string         `json:"content"`
-	Weight    *float64        `json:"weight"`
-	ToolCalls json.RawMessage `json:"tool_calls"`
+	Messages   []message         `json:"messages"`
+	Tools      []json.RawMessage `json:"tools"`
+	Prompt     *string           `json:"prompt"`
+	Completion *string           `json:"completion"`
+	Text       *string           `json:"text"`
 }
 
 // A reader turns files of rows into what is learnt.
@@ -162,7 +155,7 @@ func (r *reader) render(one *row) (ids []int, learn []bool, err error) {
 	case shapes != 1:
 		return nil, nil, errors.New("a row has either messages, or prompt and completion, or text")
 	case len(one.Messages) > 0:
-		return r.conversation(one.Messages)
+		return r.conversation(one.Messages, one.Tools)
 	case one.Text != nil:
 		ids, learn = r.begin(ids, learn)
 		ids, learn = r.text(ids, learn, *one.Text, true)
@@ -191,46 +184,4 @@ func (r *reader) text(ids []int, learn []bool, text string, wanted bool) ([]int,
 		ids, learn = append(ids, id), append(learn, wanted)
 	}
 	return ids, learn
-}
-
-// conversation checks and renders messages.
-func (r *reader) conversation(messages []message) ([]int, []bool, error) {
-	turns, err := turnsOf(messages)
-	if err != nil {
-		return nil, nil, err
-	}
-	if last := messages[len(messages)-1]; last.Role != "assistant" {
-		return nil, nil, fmt.Errorf("messages: the last is the assistant's, not %q", last.Role)
-	}
-	return r.rendered(turns)
-}
-
-// rendered is a conversation as the model's template writes it.
-func (r *reader) rendered(turns []tokenizer.Message) ([]int, []bool, error) {
-	switch {
-	case !r.given && (r.tokens.Chats() || r.template == nil && r.noChat == nil):
-		return r.tokens.Chat(turns)
-	case r.noChat != nil:
-		return nil, nil, r.noChat
-	}
-	return r.template.Lesson(turns)
-}
-
-// turnsOf checks messages.
-func turnsOf(messages []message) ([]tokenizer.Message, error) {
-	turns := make([]tokenizer.Message, len(messages))
-	for i, m := range messages {
-		switch {
-		case m.Role == "system" && i > 0:
-			return nil, fmt.Errorf("messages[%d].role: a system message comes first or not at all", i)
-		case m.Role == "tool" || len(m.ToolCalls) > 0 && string(m.ToolCalls) != "null":
-			return nil, fmt.Errorf("messages[%d]: this model's template has no tool calls: leave such rows out", i)
-		case m.Content == nil:
-			return nil, fmt.Errorf("messages[%d].content: is missing: give a text", i)
-		case m.Weight != nil && *m.Weight != 0 && *m.Weight != 1:
-			return nil, fmt.Errorf("messages[%d].weight: must be 0 or 1", i)
-		}
-		turns[i] = tokenizer.Message{Role: m.Role, Content: *m.Content, Weight: m.Weight}
-	}
-	return turns, nil
 }

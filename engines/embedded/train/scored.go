@@ -30,7 +30,7 @@ func (r *reader) scored(line []byte) error {
 		if err != nil {
 			return fmt.Errorf("samples[%d].messages: %w", i, err)
 		}
-		s, err := r.answered(asked, answer)
+		s, err := r.answered(asked, answer, nil)
 		if err != nil {
 			return fmt.Errorf("samples[%d].messages: %w", i, err)
 		}

@@ -3,6 +3,7 @@ package train
 import (
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -43,4 +44,72 @@ func TestAJobsChatTemplate(t *testing.T) {
 		Settings: engines.TrainSettings{Epochs: 1, LoraRank: 2, JinjaTemplate: "{% for m in messages %}"}}, &recorder{t: t})
 	require.ErrorContains(t, err, "jinjaTemplate: ")
 	require.Equal(t, domain.InvalidArgument, domain.CodeOf(err))
+}
+
+const toolTemplate = `{% for tool in tools %}<{{ tool.function.name }}>{% endfor %}{% for m in messages %}{{ m.role[0] }}:{{ m.content }}` +
+	`{% for call in m.tool_calls %}{{ call.function.name }}({{ call.function.arguments.x }}){% endfor %};{% endfor %}{% if add_generation_prompt %}a:{% endif %}`
+
+// Rows of every kind show the model what it may call, and calls are learnt, as
+// it is asked later.
+func TestToolsInRows(t *testing.T) {
+	const (
+		tools  = `"tools":[{"type":"function","function":{"name":"clock"}}]`
+		asked  = `{"role":"user","content":"When?"}`
+		called = `{"role":"assistant","content":null,"tool_calls":[{"id":"1","type":"function","function":{"name":"clock","arguments":"{\"x\": 7}"}}]}`
+		told   = `{"role":"tool","tool_call_id":"1","content":"Noon."}`
+		said   = `{"role":"assistant","content":"At noon."}`
+	)
+	base := smallBase(t, 1)
+	for name, c := range map[string]struct {
+		method, row string
+		want        []string // samples or prompts, what is learnt in brackets
+	}{
+		"supervised": {engines.Supervised, `{` + tools + `,"messages":[` + strings.Join([]string{asked, called, told, said}, ",") + `]}`,
+			[]string{"<clock>u:When?;a:[clock(7);]t:Noon.;a:[At noon.;]"}},
+		"preferences": {engines.DPO, `{"input":{` + tools + `,"messages":[` + asked + `]},"preferred_output":[` + called + `],"non_preferred_output":[` + said + `]}`,
+			[]string{"<clock>u:When?;a:[clock(7);]", "<clock>u:When?;a:[At noon.;]"}},
+		"prompts": {engines.Reinforcement, `{` + tools + `,"messages":[` + strings.Join([]string{asked, called, told, asked}, ",") + `]}`,
+			[]string{"<clock>u:When?;a:clock(7);t:Noon.;u:When?;a:"}},
+		"samples": {engines.RLOR, `{"samples":[{"messages":[` + asked + `,` + called + `],"m":1},{"messages":[` + asked + `,` + said + `],"m":0}]}`,
+			[]string{"u:When?;a:[clock(7);]", "u:When?;a:[At noon.;]"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			j, err := begin(t.Context(), engines.TrainOrder{Method: c.method, BaseDir: base, DataFiles: []string{writeRows(t, "rows.jsonl", c.row)}, WorkDir: t.TempDir(), Parallelism: 1,
+				Evaluation: byLetters{}, Settings: engines.TrainSettings{LoraRank: 2, JinjaTemplate: toolTemplate}}, &recorder{t: t})
+			require.NoError(t, err)
+			defer j.metrics.Close()
+			require.Equal(t, c.want, j.shown())
+		})
+	}
+}
+
+// shown is what a job learns from or asks, what is learnt in brackets.
+func (j *job) shown() (all []string) {
+	spell := func(s *Sample) {
+		text, on := "", false
+		for i, id := range s.Tokens {
+			if s.Scored[i] != on {
+				text, on = text+map[bool]string{true: "[", false: "]"}[s.Scored[i]], s.Scored[i]
+			}
+			text += j.tokens.Decode([]int{int(id)})
+		}
+		if on {
+			text += "]"
+		}
+		all = append(all, text)
+	}
+	switch c := j.course.(type) {
+	case *rollouts:
+		for _, p := range c.prompts {
+			all = append(all, j.tokens.Decode(p.tokens))
+		}
+	case *lesson:
+		for _, s := range c.plan.samples {
+			spell(s)
+			if s.Rejected != nil {
+				spell(s.Rejected)
+			}
+		}
+	}
+	return all
 }
