@@ -2,6 +2,7 @@ package train
 
 import (
 	"encoding/json"
+	"math"
 	"slices"
 	"strings"
 
@@ -115,8 +116,10 @@ func resolveRollouts(v *domain.Violations, given *engines.Rollouts) *engines.Rol
 	v.Require(full.ChunkSize > 0 && full.ChunkSize <= domain.MaxChunkSize, "chunkSize", "must be 1 to %d, is %d", domain.MaxChunkSize, full.ChunkSize)
 	v.Require(full.MaxConcurrent > 0, "maxConcurrentRollouts", "must be 0 (the default) or more, is %d", full.MaxConcurrent)
 	v.Require(full.MaxConcurrentEvaluations > 0, "maxConcurrentEvaluations", "must be 0 (the default) or more, is %d", full.MaxConcurrentEvaluations)
-	_, err := extraOf(full.ExtraBody)
+	more, err := extraOf(full.ExtraBody)
 	v.Require(err == nil, "inferenceParameters.extraBody", "may set min_p, typical_p, frequency_penalty, presence_penalty and repetition_penalty, each a number, and nothing else here: %v", err)
+	v.Require(err != nil || more.allowed(), "inferenceParameters.extraBody",
+		"must have min_p and typical_p from 0 to 1, frequency_penalty and presence_penalty from -2 to 2, repetition_penalty from 0.001 to 2")
 	return full
 }
 
@@ -127,6 +130,13 @@ type extra struct {
 	FrequencyPenalty  float64 `json:"frequency_penalty"`
 	PresencePenalty   float64 `json:"presence_penalty"`
 	RepetitionPenalty float64 `json:"repetition_penalty"`
+}
+
+// allowed tells whether the figures are those that answers can be drawn with.
+func (e extra) allowed() bool {
+	share := func(p float64) bool { return p >= 0 && p <= 1 }
+	return share(e.MinP) && share(e.TypicalP) && math.Abs(e.FrequencyPenalty) <= 2 && math.Abs(e.PresencePenalty) <= 2 &&
+		(e.RepetitionPenalty == 0 || e.RepetitionPenalty >= 0.001 && e.RepetitionPenalty <= 2)
 }
 
 func extraOf(body string) (one extra, err error) {

@@ -243,6 +243,8 @@ func TestRefusalsOfMethods(t *testing.T) {
 		{"a sample without an answer", engines.RLOR, `{"samples":[{"messages":[{"role":"user","content":"a"}],"good":1}]}`, engines.TrainSettings{}, []string{"line 1", "samples[0].messages"}},
 		{"a prompt with its answer", engines.Reinforcement, chatRows(1)[0], engines.TrainSettings{}, []string{"line 1", "user"}},
 		{"a prompt too long", engines.Reinforcement, asked, engines.TrainSettings{MaxContextLength: 5}, []string{"line 1", "no room"}},
+		{"how answers are drawn", engines.Reinforcement, asked, engines.TrainSettings{Rollouts: &engines.Rollouts{InferenceParameters: domain.InferenceParameters{ExtraBody: `{"min_p":5}`}}},
+			[]string{"inferenceParameters.extraBody: must have min_p"}},
 		{"rollouts", engines.Reinforcement, asked, engines.TrainSettings{Rollouts: &engines.Rollouts{ChunkSize: -1, InferenceParameters: domain.InferenceParameters{
 			Temperature: &temperature, ResponseCandidatesCount: 1, ExtraBody: `{"stop":["x"]}`}}}, []string{"temperature", "responseCandidatesCount", "chunkSize", "extraBody", "min_p"}},
 	}
