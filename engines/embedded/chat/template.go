@@ -43,6 +43,8 @@ type Template struct {
 	tokens *tokenizer.Tokenizer
 	named  map[string]any // bos_token, eos_token …
 
+	callForm func() (callForm, error) // see readCallForm
+
 	mu      sync.Mutex // a program is executed by one goroutine at a time
 	program *exec.Template
 	now     *rendering
@@ -115,7 +117,9 @@ func parse(source string, tokens *tokenizer.Tokenizer, named map[string]any) (_ 
 		return nil, domain.Faultf(domain.FailedPrecondition, "the model's chat template cannot be read: %s", short(err))
 	}
 	rebuild{now, map[uintptr]bool{}}.all(reflect.ValueOf(program.Root()))
-	return &Template{source: source, tokens: tokens, named: named, program: program, now: now}, nil
+	t := &Template{source: source, tokens: tokens, named: named, program: program, now: now}
+	t.callForm = sync.OnceValues(t.readCallForm)
+	return t, nil
 }
 
 // chosen is the template of a configuration: itself, or one of those named.

@@ -285,6 +285,58 @@ func TestCalls(t *testing.T) {
 	require.ErrorContains(t, err, "tools[2].function.parameters: #/minProperties cannot be enforced")
 }
 
+// TestOfferedCalls: an answer is free, but for what a mark begins outside of
+// reasoning.
+func TestOfferedCalls(t *testing.T) {
+	const mark = "<call>"
+	form := CallForm{Before: mark + "{\"name\": \"", Between: "\", \"arguments\": ", After: "}</call>", Apart: "\n"}
+	functions := []Function{{Name: "now"}, {Name: "rain", Parameters: []byte(`{"type":"object","properties":{"city":{"enum":["Rome","Oslo"]}},"required":["city"]}`), Strict: true}}
+	thinks := &Thinking{"<think>", "</think>", false}
+	begun := &Thinking{"<think>", "</think>", true}
+	rome := `<call>{"name": "rain", "arguments": {"city": "Rome"}}</call>`
+	bonn := strings.ReplaceAll(rome, "Rome", "Bonn")
+	for name, c := range map[string]struct {
+		thinking *Thinking
+		yes, not []string
+	}{
+		"an answer": {nil, []string{"", "text", "<cal", "<<call", rome, "So: " + rome + "\n" + `<call>{"name": "now", "arguments": {}}</call>` + " done", "{\"name\": \"rain\"}", bonn[1:], "<think>" + rome, "</call>\xff"},
+			[]string{bonn, "So: " + bonn, "<call>", "<call> ", "<<call>x", rome + bonn, "<call>{\"name\": \"snow\"", "<think>" + bonn, strings.ReplaceAll(rome, "}}", "}} ")}},
+		"may think": {thinks, []string{"", " \n<th", "text", " " + rome, "<think>" + bonn + "</think>" + rome, "\n<think></think>text", "a<think>b", "<t" + rome},
+			[]string{bonn, "<think>" + rome, "<think>a</think>" + bonn, "<think>" + bonn[:40] + "</think>" + bonn, "<thi" + bonn, "a<think>" + bonn}},
+		"thinks": {begun, []string{bonn + "</think>" + rome, "</think>"}, []string{rome, "</think>" + bonn, bonn + "</think>" + bonn}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			g, err := Offered(c.thinking, mark, form, functions)
+			require.NoError(t, err)
+			for _, s := range c.yes {
+				require.True(t, accepts(t, g, s), "%q", s)
+			}
+			for _, s := range c.not {
+				require.False(t, accepts(t, g, s), "%q", s)
+			}
+		})
+	}
+	g, err := Offered(thinks, mark, form, functions)
+	require.NoError(t, err)
+	for text, inside := range map[string]bool{"": false, "\n<think>": true, "<think>a<call>": true, "<think>a</think>": false, "a<think>": false} {
+		state, err := g.Start()
+		require.NoError(t, err)
+		state, err = g.Next(state, []byte(text))
+		require.NoError(t, err)
+		require.Equal(t, inside, g.Reasoning(state), "%q", text)
+		if inside {
+			state, err = g.Close(state)
+			require.NoError(t, err)
+			state, err = g.Next(state, []byte("</think>"+rome))
+			require.NoError(t, err)
+			require.True(t, state.Accepts())
+		}
+	}
+	functions[1].Parameters, functions[1].Field = []byte(`{"minProperties":2}`), "tools[1].function.parameters"
+	_, err = Offered(nil, mark, form, functions)
+	require.ErrorContains(t, err, "tools[1].function.parameters: #/minProperties cannot be enforced")
+}
+
 // large is a vocabulary like those of large models.
 var large = func(size int) *Vocabulary {
 	r := rand.New(rand.NewPCG(5, 6))

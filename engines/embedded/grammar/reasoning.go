@@ -66,22 +66,35 @@ func (g *Grammar) thoughts(b *builder, mark string, next int32) int32 {
 		b.nodes = append(b.nodes, node{op: opBytes})
 	}
 	for at := range len(mark) {
-		var edges []edge
-		for c := range 256 {
-			to := next
-			if reached := longest(mark[:at]+string([]byte{byte(c)}), mark); reached < len(mark) {
-				to = first + int32(reached)
-			}
-			if last := len(edges) - 1; last >= 0 && edges[last].next == to {
-				edges[last].hi = byte(c)
-			} else {
-				edges = append(edges, edge{byte(c), byte(c), to})
-			}
-		}
-		b.nodes[first+int32(at)].edges = edges
+		b.nodes[first+int32(at)].edges = until(mark, at, first, next)
 		g.closing[first+int32(at)] = text(mark[at:])(b, next)
 	}
 	return first
+}
+
+// until is where each byte leads in a text that ends with so many bytes of a
+// mark: to one of as many places as the mark has bytes, the first of which is
+// for none of it, or on behind the mark.
+func until(mark string, at int, first, next int32) []edge {
+	return joined(func(c byte) int32 {
+		if reached := longest(mark[:at]+string([]byte{c}), mark); reached < len(mark) {
+			return first + int32(reached)
+		}
+		return next
+	})
+}
+
+// joined are edges for all bytes, those that lead to one place together.
+func joined(to func(c byte) int32) (edges []edge) {
+	for c := range 256 {
+		at := to(byte(c))
+		if last := len(edges) - 1; last >= 0 && edges[last].next == at {
+			edges[last].hi = byte(c)
+		} else {
+			edges = append(edges, edge{byte(c), byte(c), at})
+		}
+	}
+	return edges
 }
 
 // longest is the length of the longest end of s that begins mark.

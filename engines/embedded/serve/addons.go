@@ -19,6 +19,7 @@ const maxAddons = 256
 type addon struct {
 	id      string
 	adapter *llama.PackedAdapter
+	voice   *voice // nil is the model's
 }
 
 // LoadAddon implements engines.AddonLoader. Running answers do not wait for it.
@@ -33,7 +34,7 @@ func (m *model) LoadAddon(ctx context.Context, id, dir string) error {
 	if err != nil {
 		return err
 	}
-	packed := adapter.Pack(&m.config)
+	packed, own := adapter.Pack(&m.config), m.voice.of(dir, m.tokenizer)
 	if err := ctx.Err(); err != nil {
 		return err
 	}
@@ -50,7 +51,7 @@ func (m *model) LoadAddon(ctx context.Context, id, dir string) error {
 	if m.addons == nil {
 		m.addons = map[string]*addon{}
 	}
-	m.addons[id] = &addon{id, packed}
+	m.addons[id] = &addon{id, packed, &own}
 	return nil
 }
 

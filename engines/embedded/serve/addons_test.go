@@ -11,6 +11,7 @@ import (
 
 	"anneal/domain"
 	"anneal/engines"
+	"anneal/engines/embedded/chat"
 	"anneal/engines/embedded/kernel"
 	"anneal/engines/embedded/llama"
 )
@@ -52,8 +53,8 @@ func TestAddonLogitsAreThoseOfTraining(t *testing.T) {
 	for name, adapter := range adapters(w) {
 		t.Run(name, func(t *testing.T) {
 			want := distribution(llama.NewNet(w, adapter, 1), tokens)
-			ours := &addon{name, adapter.Pack(&w.Config)}
-			other := &addon{"other", adapterOf(w, 99, 2, llama.Query, llama.Gate).Pack(&w.Config)}
+			ours := &addon{id: name, adapter: adapter.Pack(&w.Config)}
+			other := &addon{id: "other", adapter: adapterOf(w, 99, 2, llama.Query, llama.Gate).Pack(&w.Config)}
 			for _, cut := range [][]int{{120}, {1}, {70, 1}, {7, 9, 64}} {
 				d := decoderOf(t, w)
 				mine, base, beside := newCache(&w.Config, 150), newCache(&w.Config, 150), newCache(&w.Config, 150)
@@ -156,6 +157,38 @@ func TestUnloadingAnAddonEndsNoAnswer(t *testing.T) {
 	require.ErrorAs(t, err, &fault)
 	require.Equal(t, engines.AddonNotLoaded, fault.Reason)
 	require.NoError(t, m.(engines.AddonLoader).UnloadAddon("a"), "unloading twice is harmless")
+}
+
+// TestAddonsAreAskedByTheirOwnTemplate: what an adapter was trained by renders
+// its conversations, also beside others.
+func TestAddonsAreAskedByTheirOwnTemplate(t *testing.T) {
+	w := weights()
+	m := open(t, w, Options{})
+	load := func(id, template string) {
+		dir := t.TempDir()
+		require.NoError(t, adapters(w)["few"].Save(dir, 0))
+		if template != "" {
+			require.NoError(t, chat.Save(dir, template))
+		}
+		require.NoError(t, m.(engines.AddonLoader).LoadAddon(t.Context(), id, dir))
+	}
+	load("plain", "")
+	load("own", "{{ bos_token }}{% for m in messages %}({{ m.role }}) {{ m.content }}{% endfor %}<think>")
+	load("broken", "{% for %}")
+	const shipped = "<|bos|>be kind<|user|>hello <|end|><|assistant|>"
+	for id, want := range map[string]string{"": shipped, "plain": shipped, "own": "<|bos|>(system) be kind(user) hello <|end|><think>"} {
+		all, _, _ := hear(t, m, engines.CompletionRequest{Chat: hello, MaxTokens: 1, IgnoreEOS: true, RawOutput: true, Addon: id})
+		require.Equal(t, want, all.Prompt.Text, "%q", id)
+	}
+	req := engines.CompletionRequest{Chat: hello, MaxTokens: 1, Reasoning: &engines.Reasoning{Effort: "high"}}
+	_, err := m.Complete(t.Context(), req, func(engines.Chunk) error { return nil })
+	require.ErrorContains(t, err, "this model does not reason")
+	req.Addon = "own"
+	_, err = m.Complete(t.Context(), req, func(engines.Chunk) error { return nil })
+	require.NoError(t, err, "its template reasons")
+	_, err = m.Complete(t.Context(), engines.CompletionRequest{Chat: hello, MaxTokens: 1, Addon: "broken"}, nil)
+	require.ErrorContains(t, err, "messages: ")
+	require.Equal(t, domain.InvalidArgument, domain.CodeOf(err))
 }
 
 func TestAddonsThatDoNotFit(t *testing.T) {

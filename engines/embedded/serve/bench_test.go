@@ -99,7 +99,7 @@ func BenchmarkAddons(b *testing.B) {
 			for i := range n {
 				adapter := llama.NewAdapter(c, 8, 16, all)
 				adapter.Initialize(uint64(i))
-				m.addons[fmt.Sprint(i)] = &addon{fmt.Sprint(i), adapter.Pack(&c)}
+				m.addons[fmt.Sprint(i)] = &addon{id: fmt.Sprint(i), adapter: adapter.Pack(&c)}
 			}
 			generated := 0
 			for b.Loop() {

@@ -90,31 +90,70 @@ func (c *constraint) complete() bool {
 	return c != nil && !c.free && c.state != nil && c.state.Complete()
 }
 
-// constraint is what a request's answer is held to, nil for nothing. The prompt
-// was spelt so.
-func (m *model) constraint(req *engines.CompletionRequest, spelt string) (*constraint, error) {
+// constraint is what a request's answer is held to, nil for nothing. Its
+// conversation was spelt so, by the template.
+func (m *model) constraint(req *engines.CompletionRequest, template *chat.Template, spelt string) (*constraint, error) {
 	var thinking *grammar.Thinking
-	var calls *engines.Calls
+	form := held{format: req.Format, template: template}
 	if req.Chat != nil {
-		thinking, calls = m.template.Thinking(req.Reasoning, spelt), req.Chat.Calls
+		thinking = template.Thinking(req.Reasoning, spelt)
+		form.calls, form.tools = req.Chat.Calls, req.Chat.Tools
+		form.offered = form.calls == nil && form.format == nil && chat.Strict(form.tools) && template.MarksCalls()
+	}
+	if form.thinking = thinking; form.calls == nil && !form.offered {
+		form.tools = nil
 	}
 	budget := 0
 	if req.Reasoning != nil && thinking != nil {
 		budget = req.Reasoning.Budget
 	}
-	if req.Format == nil && calls == nil && budget == 0 {
+	free := form.format == nil && form.calls == nil && !form.offered
+	if free && budget == 0 {
 		return nil, nil
 	}
-	g, err := m.grammars.get(m, req, calls, thinking)
+	g, err := m.grammars.get(m, form)
 	if err != nil {
 		return nil, err
 	}
-	c := &constraint{grammar: g, vocabulary: m.grammars.vocabulary, budget: budget, free: req.Format == nil && calls == nil}
+	c := &constraint{grammar: g, vocabulary: m.grammars.vocabulary, budget: budget, free: free}
 	if !req.IgnoreEOS {
 		c.ends = m.ends
 	}
 	c.state, err = g.Start()
 	return c, err
+}
+
+// A held is all that the grammar of an answer depends on.
+type held struct {
+	format   *engines.Format
+	calls    *engines.Calls    // that must be made
+	offered  bool              // calls of tools may be made, and some are strict
+	tools    []json.RawMessage // of either
+	thinking *grammar.Thinking
+	template *chat.Template // that writes calls
+}
+
+// A heldKey tells what is held apart.
+type heldKey struct {
+	sum      [sha256.Size]byte
+	template *chat.Template
+}
+
+func (h held) key() (heldKey, error) {
+	text, err := json.Marshal(struct {
+		Format   *engines.Format
+		Calls    *engines.Calls
+		Tools    []json.RawMessage
+		Thinking *grammar.Thinking
+	}{h.format, h.calls, h.tools, h.thinking})
+	if err != nil {
+		return heldKey{}, domain.Faultf(domain.InvalidArgument, "format: is not JSON: %v", err)
+	}
+	key := heldKey{sum: sha256.Sum256(text)}
+	if h.tools != nil {
+		key.template = h.template
+	}
+	return key, nil
 }
 
 // maxGrammars bounds what is kept compiled.
@@ -125,40 +164,30 @@ const maxGrammars = 16
 type grammars struct {
 	mu         sync.Mutex
 	vocabulary *grammar.Vocabulary
-	compiled   map[[sha256.Size]byte]*grammar.Grammar
-	order      [][sha256.Size]byte // the one asked for last at the end
+	compiled   map[heldKey]*grammar.Grammar
+	order      []heldKey // the one asked for last at the end
 }
 
-// get is the grammar of a request.
-func (s *grammars) get(m *model, req *engines.CompletionRequest, calls *engines.Calls, thinking *grammar.Thinking) (*grammar.Grammar, error) {
-	asked := struct {
-		Format   *engines.Format
-		Calls    *engines.Calls
-		Tools    []json.RawMessage
-		Thinking *grammar.Thinking
-	}{req.Format, calls, nil, thinking}
-	if calls != nil {
-		asked.Tools = req.Chat.Tools
-	}
-	text, err := json.Marshal(asked)
+// get is the grammar of a form.
+func (s *grammars) get(m *model, form held) (*grammar.Grammar, error) {
+	key, err := form.key()
 	if err != nil {
-		return nil, domain.Faultf(domain.InvalidArgument, "format: is not JSON: %v", err)
+		return nil, err
 	}
-	key := sha256.Sum256(text)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.compiled == nil {
-		s.compiled = map[[sha256.Size]byte]*grammar.Grammar{}
+		s.compiled = map[heldKey]*grammar.Grammar{}
 		s.vocabulary = grammar.NewVocabulary(m.vocab, m.tokenizer.Text)
 	}
 	g := s.compiled[key]
 	if g == nil {
-		if g, err = compile(m, req, calls, thinking); err != nil {
+		if g, err = form.compile(); err != nil {
 			return nil, err
 		}
 		s.compiled[key] = g
 	}
-	s.order = append(slices.DeleteFunc(s.order, func(k [sha256.Size]byte) bool { return k == key }), key)
+	s.order = append(slices.DeleteFunc(s.order, func(k heldKey) bool { return k == key }), key)
 	if len(s.order) > maxGrammars {
 		delete(s.compiled, s.order[0])
 		s.order = s.order[1:]
@@ -166,16 +195,18 @@ func (s *grammars) get(m *model, req *engines.CompletionRequest, calls *engines.
 	return g, nil
 }
 
-// compile makes the grammar of a request.
-func compile(m *model, req *engines.CompletionRequest, calls *engines.Calls, thinking *grammar.Thinking) (g *grammar.Grammar, err error) {
+// compile makes the grammar.
+func (h held) compile() (g *grammar.Grammar, err error) {
 	switch {
-	case calls != nil:
-		g, err = m.calls(req.Chat)
-	case req.Format != nil:
-		g, err = format(req.Format)
+	case h.offered:
+		return h.template.OfferedCalls(h.tools, h.thinking)
+	case h.calls != nil:
+		g, err = h.template.ForcedCalls(h.tools, h.calls)
+	case h.format != nil:
+		g, err = format(h.format)
 	}
-	if err == nil && thinking != nil {
-		g = grammar.After(*thinking, g)
+	if err == nil && h.thinking != nil {
+		g = grammar.After(*h.thinking, g)
 	}
 	return g, err
 }
@@ -190,17 +221,4 @@ func format(f *engines.Format) (*grammar.Grammar, error) {
 		return grammar.Parse(f.Grammar, "format")
 	}
 	return nil, domain.Faultf(domain.InvalidArgument, "format: must be of type json_object, json_schema or grammar, is %q", f.Type)
-}
-
-// calls is the grammar of the calls that a conversation must be answered with.
-func (m *model) calls(c *engines.Chat) (*grammar.Grammar, error) {
-	functions := chat.Functions(c.Tools, c.Calls.Name)
-	if len(functions) == 0 {
-		return nil, domain.Faultf(domain.InvalidArgument, "toolChoice: names a function that is not among the tools: add it to them, or name another")
-	}
-	form, many, err := m.template.CallForm()
-	if err != nil {
-		return nil, err
-	}
-	return grammar.Calls(form, functions, many && !c.Calls.Single)
 }

@@ -197,6 +197,70 @@ func TestCallsAreForced(t *testing.T) {
 	}
 }
 
+// TestOfferedCallsAreStrict: a model that may call a strict function is free in
+// what it says, and in whether it calls, but not in the arguments.
+func TestOfferedCallsAreStrict(t *testing.T) {
+	m := openChat(t, tooled).(*model)
+	strict := tool("rain", `{"type":"object","properties":{"city":{"enum":["Rome","Oslo"]}},"required":["city"]}`, true)
+	loose := tool("rain", `{"type":"object","properties":{"city":{"enum":["Rome","Oslo"]}},"required":["city"]}`, false)
+	ask := func(tools ...json.RawMessage) *engines.CompletionRequest {
+		return &engines.CompletionRequest{Chat: &engines.Chat{Messages: hello.Messages[1:], Tools: tools}}
+	}
+	c, err := m.constraint(ask(strict, tool("now", `{}`, false)), m.voice.template, "")
+	require.NoError(t, err)
+	may := func() (tokens string, end bool) {
+		logits, err := c.apply(make([]float32, m.vocab))
+		require.NoError(t, err)
+		for token := range 256 {
+			if logits[token] == 0 {
+				tokens += string(rune(token))
+			}
+		}
+		return tokens, logits[259] == 0
+	}
+	write := func(text string) {
+		for i := range len(text) {
+			_, err := c.apply(make([]float32, m.vocab))
+			require.NoError(t, err)
+			require.NoError(t, c.note(int(text[i])), "%q", text[:i+1])
+		}
+	}
+	for _, one := range []struct {
+		text, next string // "" is anything
+		ends       bool
+	}{{"", "", true}, {"Well. <tool_call", "", true}, {">", "\n", false}, {"\n{\"name\": \"", "nr", false}, {"rain\", \"arguments\": {\"city\": \"", "OR", false},
+		{"Rome\"}}\n</tool_call", ">", false}, {">", "", true}, {" Done.", "", true}} {
+		write(one.text)
+		next, ends := may()
+		if one.next == "" {
+			require.Len(t, []rune(next), 256)
+		} else {
+			require.Equal(t, one.next, next, "after %q", one.text)
+		}
+		require.Equal(t, one.ends, ends, "after %q", one.text)
+		require.False(t, c.complete())
+	}
+
+	for name, req := range map[string]*engines.CompletionRequest{
+		"no strict function": ask(loose), "no tools": ask(),
+		"a form is asked for": {Chat: ask(strict).Chat, Format: yesOrNo},
+	} {
+		c, err := m.constraint(req, m.voice.template, "")
+		require.NoError(t, err)
+		if req.Format != nil {
+			require.NotNil(t, c, name)
+			continue
+		}
+		require.Nil(t, c, name)
+	}
+	unmarked := openChat(t, strings.ReplaceAll(strings.ReplaceAll(tooled, "\n<tool_call>\n", ""), "\n</tool_call>", "")).(*model)
+	c, err = unmarked.constraint(ask(strict), unmarked.voice.template, "")
+	require.NoError(t, err)
+	require.Nil(t, c, "an answer that is JSON may be no call")
+	_, err = m.constraint(ask(tool("rain", `{"type":"object","minProperties":1}`, true)), m.voice.template, "")
+	require.ErrorContains(t, err, "tools[0].function.parameters: #/minProperties cannot")
+}
+
 func TestWhatCannotBeForced(t *testing.T) {
 	rain := []json.RawMessage{tool("rain", `{"type":"object","minProperties":1}`, true)}
 	for name, c := range map[string]struct {
@@ -228,17 +292,17 @@ func TestWhatCannotBeForced(t *testing.T) {
 // TestGrammarsAreKept compiles the same form once, and forgets the oldest.
 func TestGrammarsAreKept(t *testing.T) {
 	m := open(t, weights(), Options{}).(*model)
-	first, err := m.constraint(&engines.CompletionRequest{Format: yesOrNo}, "")
+	first, err := m.constraint(&engines.CompletionRequest{Format: yesOrNo}, nil, "")
 	require.NoError(t, err)
-	again, err := m.constraint(&engines.CompletionRequest{Format: &engines.Format{Type: engines.FormatGrammar, Grammar: yesOrNo.Grammar}}, "")
+	again, err := m.constraint(&engines.CompletionRequest{Format: &engines.Format{Type: engines.FormatGrammar, Grammar: yesOrNo.Grammar}}, nil, "")
 	require.NoError(t, err)
 	require.Same(t, first.grammar, again.grammar)
 	for i := range maxGrammars {
-		_, err := m.constraint(&engines.CompletionRequest{Format: &engines.Format{Type: engines.FormatGrammar, Grammar: fmt.Sprintf("root ::= \"%d\"", i)}}, "")
+		_, err := m.constraint(&engines.CompletionRequest{Format: &engines.Format{Type: engines.FormatGrammar, Grammar: fmt.Sprintf("root ::= \"%d\"", i)}}, nil, "")
 		require.NoError(t, err)
 	}
 	require.Len(t, m.grammars.compiled, maxGrammars)
-	again, err = m.constraint(&engines.CompletionRequest{Format: yesOrNo}, "")
+	again, err = m.constraint(&engines.CompletionRequest{Format: yesOrNo}, nil, "")
 	require.NoError(t, err)
 	require.NotSame(t, first.grammar, again.grammar)
 }

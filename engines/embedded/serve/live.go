@@ -23,7 +23,7 @@ func Start(w *llama.Weights, a *llama.Adapter, tokens *tokenizer.Tokenizer, dir 
 		return nil, err
 	}
 	if a != nil {
-		m.addons = map[string]*addon{Trained: {Trained, a.Pack(&w.Config)}}
+		m.addons = map[string]*addon{Trained: {id: Trained, adapter: a.Pack(&w.Config)}}
 	}
 	go s.run()
 	return m, nil

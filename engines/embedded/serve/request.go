@@ -53,15 +53,16 @@ type request struct {
 
 // newRequest checks a request and turns it into tokens.
 func (m *model) newRequest(ctx context.Context, req engines.CompletionRequest) (*request, error) {
-	if err := m.check(&req); err != nil {
-		return nil, err
-	}
 	addon, err := m.addon(req.Addon)
 	if err != nil {
 		return nil, err
 	}
+	voice := m.voiceOf(addon)
+	if err := m.check(&req, voice.template); err != nil {
+		return nil, err
+	}
 	began := time.Now()
-	prompt, spelt, err := m.prompt(&req)
+	prompt, spelt, err := m.prompt(&req, voice)
 	if err != nil {
 		return nil, err
 	}
@@ -71,31 +72,31 @@ func (m *model) newRequest(ctx context.Context, req engines.CompletionRequest) (
 		told: newTold(m.tokenizer, &req, prompt), ready: make(chan struct{}, 1),
 		usage: engines.Usage{PromptTokens: len(prompt), Times: engines.Times{Tokenize: time.Since(began)}},
 	}
-	if r.sampler.constraint, err = m.constraint(&req, spelt); err != nil {
+	if r.sampler.constraint, err = m.constraint(&req, voice.template, spelt); err != nil {
 		return nil, err
 	}
 	if r.told.raw {
 		r.text.raw = m.tokenizer.NewSpeller()
 	}
 	if req.Chat != nil {
-		r.reader = m.template.NewReader(req.Chat, spelt)
+		r.reader = voice.template.NewReader(req.Chat, spelt)
 	}
 	return r, nil
 }
 
 // prompt is the request's as tokens, and a conversation's as text too.
-func (m *model) prompt(req *engines.CompletionRequest) (prompt []int, spelt string, err error) {
+func (m *model) prompt(req *engines.CompletionRequest, voice voice) (prompt []int, spelt string, err error) {
 	if req.Chat == nil {
 		prompt, err = m.plain(req)
 		return prompt, "", err
 	}
-	if m.noChat != nil {
-		return nil, "", domain.Faultf(domain.InvalidArgument, "messages: %v: ask the model at /inference/v1/completions with a prompt", m.noChat)
+	if voice.noChat != nil {
+		return nil, "", domain.Faultf(domain.InvalidArgument, "messages: %v: ask the model at /inference/v1/completions with a prompt", voice.noChat)
 	}
-	if m.template == nil {
+	if voice.template == nil {
 		return nil, "", domain.Faultf(domain.InvalidArgument, "messages: this model has no chat template: ask it at /inference/v1/completions with a prompt")
 	}
-	prompt, spelt, err = m.template.Prompt(req.Chat, req.Reasoning)
+	prompt, spelt, err = voice.template.Prompt(req.Chat, req.Reasoning)
 	if err == nil && len(prompt) == 0 {
 		err = domain.Faultf(domain.InvalidArgument, "messages: this model's chat template makes nothing of them: add a message with content")
 	}
@@ -128,8 +129,9 @@ func (m *model) plain(req *engines.CompletionRequest) ([]int, error) {
 	return prompt, nil
 }
 
-// check answers InvalidArgument with every rule that the request breaks.
-func (m *model) check(req *engines.CompletionRequest) error {
+// check answers InvalidArgument with every rule that the request breaks, when
+// conversations are rendered by a template.
+func (m *model) check(req *engines.CompletionRequest, template *chat.Template) error {
 	var v domain.Violations
 	v.Require(req.MaxTokens >= 0, "maxTokens", "must be 0 or more, is %d", req.MaxTokens)
 	v.Require(req.Temperature >= 0 && req.Temperature <= 2, "temperature", "must be 0 to 2, is %g", req.Temperature)
@@ -151,9 +153,9 @@ func (m *model) check(req *engines.CompletionRequest) error {
 	v.Require(req.TopLogprobs >= 0 && req.TopLogprobs <= 20, "topLogprobs", "must be 0 to 20, is %d", req.TopLogprobs)
 	v.Require(req.EchoLast >= 0, "echoLast", "must be 0 or more, is %d", req.EchoLast)
 	if r := req.Reasoning; r != nil {
-		thinks := req.Chat != nil && m.template != nil && m.template.Reasons()
+		thinks := req.Chat != nil && template != nil && template.Reasons()
 		v.Require(thinks || r.Effort == "" || r.Effort == "none", "reasoning", "this model does not reason before it answers: leave it out, or ask for none")
-		v.Require(r.Budget == 0 || thinks && m.template.Thinks(), "reasoning", "this engine cannot cap this model's tokens of reasoning, which its chat template does not mark with <think>: name an effort instead")
+		v.Require(r.Budget == 0 || thinks && template.Thinks(), "reasoning", "this engine cannot cap this model's tokens of reasoning, which its chat template does not mark with <think>: name an effort instead")
 	}
 	v.Require(req.Format == nil || req.Chat == nil || req.Chat.Calls == nil, "format", "cannot be held together with a call that must be made: leave one of them out")
 	v.Require(len(req.Stop) <= 4, "stop", "must have at most 4 sequences, has %d", len(req.Stop))

@@ -83,7 +83,8 @@ func (c completer) Load(ctx context.Context, files engines.ModelFiles) (engines.
 		return nil, err
 	}
 	// A template that cannot be read keeps nobody from asking with prompts.
-	template, noChat := templateOf(files, tokens)
+	own := voice{dir: files.Dir}
+	own.template, own.noChat = templateOf(files, tokens)
 	ends, err := endTokens(files.Dir, weights.Config, tokens)
 	if err != nil {
 		return nil, err
@@ -99,7 +100,7 @@ func (c completer) Load(ctx context.Context, files engines.ModelFiles) (engines.
 	if err != nil {
 		return nil, err
 	}
-	m.template, m.noChat, m.guess = template, noChat, files.Guessing
+	m.voice, m.guess = own, files.Guessing
 	m.hash, m.merged = hash, files.AdapterDir != ""
 	go s.run()
 	return m, nil
@@ -170,8 +171,7 @@ func endTokens(dir string, config llama.Config, tokens *tokenizer.Tokenizer) ([]
 type model struct {
 	info      engines.ModelInfo
 	tokenizer *tokenizer.Tokenizer
-	template  *chat.Template // nil when the model came without
-	noChat    error          // why its template cannot be read
+	voice     voice
 	ends      []int
 	vocab     int
 	queue     int // most requests waiting

@@ -9,7 +9,6 @@ import (
 	"sync"
 
 	"anneal/domain"
-	"anneal/engines/embedded/chat"
 	"anneal/engines/embedded/llama"
 	"anneal/engines/embedded/tokenizer"
 )
@@ -45,10 +44,7 @@ func (m *model) LoadWeights(ctx context.Context, id, dir string) error {
 	if err != nil {
 		return err
 	}
-	other.template, other.noChat, other.guess, other.hash = m.template, m.noChat, m.guess, weights.Hash()
-	if source, err := chat.Source(dir); source != "" || err != nil {
-		other.template, other.noChat = chat.With(source, dir, m.tokenizer)
-	}
+	other.voice, other.guess, other.hash = m.voice.of(dir, m.tokenizer), m.guess, weights.Hash()
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	switch {
