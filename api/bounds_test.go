@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"anneal/domain"
+	"anneal/engines"
 )
 
 // manyFields is a JSON object's fields that nothing knows, n of them.
@@ -120,6 +121,21 @@ func TestTheDefaultOfMaxTokensYieldsToTheWindow(t *testing.T) {
 		require.Equal(t, status, a.status, "%s: %s", fields, a.body)
 		a = s.chat(`"context_length_exceeded_behavior": "error"` + fields)
 		require.Equal(t, status == 200 && !strings.Contains(fields, "511"), a.status == 200, "%s: %s", fields, a.body)
+	}
+}
+
+// A replica's window may be less than the model's: what it tells is what counts,
+// for a prompt of tokens too.
+func TestTheReplicasWindowCounts(t *testing.T) {
+	s := newStage(t, Limits{})
+	s.deploy("d1", 1)
+	s.sing(engines.Usage{PromptTokens: 5, Window: 20}, engines.Chunk{Finish: engines.FinishStop})
+	for _, prompt := range []string{`"a"`, `[97, 98, 99, 100, 101]`} {
+		for most, status := range map[int]int{15: 200, 16: 400} {
+			a := s.complete(fmt.Sprintf(`"prompt": %s, "max_tokens": %d, "context_length_exceeded_behavior": "error"`, prompt, most))
+			require.Equal(t, status, a.status, "%s", a.body)
+			require.Equal(t, status == 400, strings.Contains(string(a.body), "exceed the window of 20"), "%s", a.body)
+		}
 	}
 }
 

@@ -1,6 +1,7 @@
 package api
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -164,17 +165,13 @@ func (c *call) sessionOf(q *inferenceRequest, d domain.Deployment) string {
 // mustFit refuses a request whose prompt and max_tokens together exceed the
 // window. A generation of nothing counts a prompt's tokens.
 func (c *call) mustFit(deployment *projections.Row[domain.Deployment], session string, q *inferenceRequest) error {
-	window := c.window(deployment.State)
 	for _, p := range q.prompts {
-		length := len(p.tokens)
-		if p.tokens == nil {
-			counting := engines.CompletionRequest{Prompt: p.text, Chat: p.chat, Reasoning: q.settings.Reasoning, Addon: q.settings.Addon}
-			usage, _, err := c.generate(c.ctx, deployment.Name, session, counting, func(engines.Chunk) error { return nil })
-			if err != nil {
-				return p.asWritten(err)
-			}
-			length = usage.PromptTokens
+		counting := engines.CompletionRequest{Prompt: p.text, PromptTokens: p.tokens, Chat: p.chat, Reasoning: q.settings.Reasoning, Addon: q.settings.Addon}
+		usage, _, err := c.generate(c.ctx, deployment.Name, session, counting, func(engines.Chunk) error { return nil })
+		if err != nil {
+			return p.asWritten(err)
 		}
+		length, window := usage.PromptTokens, cmp.Or(usage.Window, c.window(deployment.State))
 		if window > 0 && length+q.settings.MaxTokens > window {
 			var v domain.Violations
 			v.Add("max_tokens", "the prompt's %d tokens and max_tokens %d together exceed the window of %d: lower max_tokens, or let context_length_exceeded_behavior be truncate", length, q.settings.MaxTokens, window)
@@ -184,7 +181,8 @@ func (c *call) mustFit(deployment *projections.Row[domain.Deployment], session s
 	return nil
 }
 
-// window is how many tokens the deployment's model looks at; 0 is not known.
+// window is how many tokens the deployment's model looks at, where its engine
+// does not know; 0 is not known.
 func (c *call) window(d domain.Deployment) int {
 	row, ok := c.snapshot().Models.Get(domain.Name(d.BaseModel))
 	if ok && row.State.Kind == domain.PEFTAddon {

@@ -169,6 +169,7 @@ type Usage struct {
 	CompletionTokens int   `json:"completionTokens"`
 	CachedTokens     int   `json:"cachedTokens"`
 	ReasoningTokens  int   `json:"reasoningTokens,omitempty"` // of CompletionTokens
+	Window           int   `json:"window,omitempty"`          // most tokens that prompt and answer may have together; 0 is not known
 	Times            Times `json:"times"`
 	// Speculation is nil where nothing was guessed.
 	Speculation *Speculation `json:"speculation,omitempty"`

@@ -142,7 +142,10 @@ type ModelFiles struct {
 	Dir        string // Hugging Face directory
 	AdapterDir string // PEFT directory applied to it, or ""
 	Guessing   Guessing
-	Devices    []Device // that the model is to run on; none leaves it to the engine
+	// ContextLength is the most tokens that a text may have, prompt and answer;
+	// 0 is the model's window.
+	ContextLength int
+	Devices       []Device // that the model is to run on; none leaves it to the engine
 
 	// MemoryBytes was set aside for the model on this machine: for its weights,
 	// its cache, and domain.ReplicaOverhead beside them. An engine that keeps

@@ -280,8 +280,8 @@ func TestCompletionStops(t *testing.T) {
 	}
 }
 
-// What a deployment says of guessing reaches the engine.
-func TestGuessing(t *testing.T) {
+// What a deployment says of guessing, and of its window, reaches the engine.
+func TestWhatTheEngineIsToldOfADeployment(t *testing.T) {
 	c := start(t)
 	c.stock()
 	engine := simulated.New(simulated.Options{})
@@ -289,8 +289,9 @@ func TestGuessing(t *testing.T) {
 	engine.Completer = count
 	c.agent("n1", engine)
 	c.do(domain.Intend(domain.Deployments, deploymentName, domain.CreateDeployment{DeploymentSpec: domain.DeploymentSpec{
-		BaseModel: string(modelName), MinReplicaCount: 1, NgramSpeculationLength: 3, DraftTokenCount: 4}}))
+		BaseModel: string(modelName), MinReplicaCount: 1, NgramSpeculationLength: 3, DraftTokenCount: 4, MaxContextLength: 64}}))
 	c.serving(c.placeReplica("n1").ID)
+	require.Equal(t, 64, count.files.Load().ContextLength)
 	require.Equal(t, engines.Guessing{NgramLength: 3, Tokens: 4}, count.files.Load().Guessing)
 }
 

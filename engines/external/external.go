@@ -122,5 +122,8 @@ func (c completer) open(ctx context.Context, m *model, files engines.ModelFiles)
 		return err
 	}
 	m.info = info
+	if files.ContextLength > 0 && files.ContextLength < info.ContextLength && c.preset.tokenize != nil {
+		m.info.ContextLength, m.preset.fits = files.ContextLength, false
+	}
 	return nil
 }

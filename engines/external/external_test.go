@@ -79,6 +79,28 @@ func hear(t *testing.T, m engines.Model, req engines.CompletionRequest) (all eng
 	return all, echoed, usage
 }
 
+// A window that is asked for bounds answers also where the server's is longer, if
+// the server can count a prompt's tokens.
+func TestAWindowThatIsAskedFor(t *testing.T) {
+	for preset, window := range map[string]int{VLLM: 20, LlamaCpp: 20, OpenAI: 0} {
+		t.Run(preset, func(t *testing.T) {
+			c, err := New(options(t, preset, ""))
+			require.NoError(t, err)
+			asked := files(t)
+			asked.ContextLength = 20
+			m, err := c.Load(t.Context(), asked)
+			require.NoError(t, err)
+			defer m.Close()
+			all, _, usage := hear(t, m, engines.CompletionRequest{Prompt: "p", MaxTokens: 30, IgnoreEOS: window > 0})
+			require.Equal(t, window, usage.Window)
+			if window > 0 {
+				require.Equal(t, engines.FinishLength, all.Finish)
+				require.Equal(t, window, usage.PromptTokens+usage.CompletionTokens)
+			}
+		})
+	}
+}
+
 func TestWhatAnAnswerTells(t *testing.T) {
 	tool := []byte(`{"type":"function","function":{"name":"f"}}`)
 	for _, preset := range []string{VLLM, LlamaCpp} {
@@ -88,7 +110,7 @@ func TestWhatAnAnswerTells(t *testing.T) {
 			require.Equal(t, "naïve", echoed)
 			require.Len(t, all.Tokens, 6)
 			require.NotEmpty(t, all.Prompt.Tokens)
-			require.Equal(t, engines.Usage{PromptTokens: 7, CompletionTokens: 6, CachedTokens: 1}, usage)
+			require.Equal(t, engines.Usage{PromptTokens: 7, CompletionTokens: 6, CachedTokens: 1, Window: fakeWindow}, usage)
 
 			_, echoed, _ = hear(t, m, engines.CompletionRequest{PromptTokens: []int{1, 'a', 'b', 'c'}, MaxTokens: 2, EchoLast: 2})
 			require.Equal(t, "bc", echoed)

@@ -29,6 +29,14 @@ type model struct {
 // Info implements engines.Model.
 func (m *model) Info() engines.ModelInfo { return m.info }
 
+// window is 0 of a server that does not tell its own.
+func (m *model) window() int {
+	if m.preset.tokenize == nil {
+		return 0
+	}
+	return m.info.ContextLength
+}
+
 // Close implements engines.Model.
 func (m *model) Close() error { return errors.Join(m.server.close(), os.RemoveAll(m.own)) }
 
@@ -64,7 +72,7 @@ func (m *model) Complete(ctx context.Context, req engines.CompletionRequest, emi
 	if err := m.repeat(ctx, name, &req, emit); err != nil {
 		return engines.Usage{}, err
 	}
-	a := answer{req: &req, emit: emit, tellPrompt: req.ReturnTokenIDs && m.preset.names}
+	a := answer{req: &req, emit: emit, usage: engines.Usage{Window: m.window()}, tellPrompt: req.ReturnTokenIDs && m.preset.names}
 	err = a.read(response)
 	if err != nil && !a.refused {
 		err = m.server.broken(ctx, err)

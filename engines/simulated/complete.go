@@ -44,6 +44,9 @@ func (c completer) Load(ctx context.Context, files engines.ModelFiles) (engines.
 		queue:   make(chan struct{}, c.options.Slots+c.options.Queue),
 		closed:  make(chan struct{}),
 	}
+	if files.ContextLength > 0 {
+		m.options.ContextLength = min(m.options.ContextLength, files.ContextLength)
+	}
 	for _, dir := range []string{files.Dir, files.AdapterDir} {
 		state, err := stateOf(dir)
 		if err != nil {

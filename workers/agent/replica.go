@@ -116,7 +116,7 @@ func (r *replica) open() (release func(), err error) {
 	if err := r.able(); err != nil {
 		return release, err
 	}
-	files := engines.ModelFiles{Guessing: r.order.Guessing, MemoryBytes: r.order.MemoryMiB << 20}
+	files := engines.ModelFiles{Guessing: r.order.Guessing, MemoryBytes: r.order.MemoryMiB << 20, ContextLength: r.order.Context}
 	for _, part := range []struct {
 		folder *wire.Folder
 		dir    *string

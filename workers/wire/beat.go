@@ -135,6 +135,7 @@ type Serve struct {
 	Base       Folder      `json:"base"`
 	Adapter    *Folder     `json:"adapter,omitempty"`
 	MemoryMiB  int64       `json:"memoryMiB,omitempty"` // set aside for it on the node
+	Context    int         `json:"context,omitempty"`   // most tokens of a text; 0 is the model's window
 
 	Speech       *domain.SpeechSettings `json:"speech,omitempty"` // how the model is listened with; nil is one that answers
 	Guessing     engines.Guessing       `json:"guessing,omitzero"`

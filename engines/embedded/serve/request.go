@@ -70,7 +70,7 @@ func (m *model) newRequest(ctx context.Context, req engines.CompletionRequest) (
 		ctx: ctx, addon: addon, scope: req.CacheScope, guesser: m.newGuesser(&req, prompt), prompt: prompt, limit: min(req.MaxTokens, m.info.ContextLength-len(prompt)), ignoreEnd: req.IgnoreEOS,
 		sampler: newSampler(&req, prompt), text: textStream{decoder: m.tokenizer.NewDecoder(), stops: req.Stop},
 		told: newTold(m.tokenizer, &req, prompt), ready: make(chan struct{}, 1),
-		usage: engines.Usage{PromptTokens: len(prompt), Times: engines.Times{Tokenize: time.Since(began)}},
+		usage: engines.Usage{PromptTokens: len(prompt), Window: m.info.ContextLength, Times: engines.Times{Tokenize: time.Since(began)}},
 	}
 	if r.sampler.constraint, err = m.constraint(&req, voice.template, spelt); err != nil {
 		return nil, err

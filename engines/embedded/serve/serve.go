@@ -35,6 +35,7 @@ type Options struct {
 	ChunkTokens int   // of prompts in one step; default 32 to 256 by the model's size
 
 	mostCache int64 // CacheBytes as it was given
+	context   int   // most tokens of a text; 0 is the model's window
 }
 
 // New makes a completer that loads models from Hugging Face directories.
@@ -82,6 +83,7 @@ func (c completer) Load(ctx context.Context, files engines.ModelFiles) (engines.
 	if err != nil {
 		return nil, err
 	}
+	options.context = files.ContextLength
 	// A template that cannot be read keeps nobody from asking with prompts.
 	own := voice{dir: files.Dir}
 	own.template, own.noChat = templateOf(files, tokens)
@@ -196,6 +198,9 @@ func made(weights llama.Source, c llama.Config, tokens *tokenizer.Tokenizer, end
 	keys, values := blockSize(&c)
 	blocks := int(max(o.CacheBytes/int64(4*(keys+values)), 1))
 	window := min(c.MaxPositions, blocks*blockTokens)
+	if o.context > 0 {
+		window = min(window, o.context)
+	}
 	m := &model{
 		info:   engines.ModelInfo{ContextLength: window, ParameterCount: c.Parameters(), Slots: o.Slots},
 		config: c, tokenizer: tokens, ends: ends, vocab: c.VocabSize, queue: o.Queue, options: o,
@@ -219,7 +224,7 @@ func made(weights llama.Source, c llama.Config, tokens *tokenizer.Tokenizer, end
 }
 
 // Info describes the model. Its context is shorter than the model's window
-// when the cache's memory is too small for it.
+// when the cache's memory is too small for it, or less was asked for.
 func (m *model) Info() engines.ModelInfo { return m.info }
 
 // Close ends the model; requests that are under way are answered Unavailable.

@@ -79,7 +79,7 @@ func ask(t *testing.T, m engines.Model, req engines.CompletionRequest) answer {
 	})
 	assert.NoError(t, err)
 	a.usage = usage
-	a.usage.Times, a.usage.CachedTokens = engines.Times{}, 0 // differ from run to run
+	a.usage.Times, a.usage.CachedTokens, a.usage.Window = engines.Times{}, 0, 0 // differ from run to run, or say nothing of the answer
 	return a
 }
 
@@ -321,6 +321,18 @@ func TestWindow(t *testing.T) {
 
 	got = ask(t, m, engines.CompletionRequest{Prompt: "a", MaxTokens: 0})
 	assert.Equal(t, answer{finish: engines.FinishLength, pieces: 1, usage: engines.Usage{PromptTokens: 2}}, got)
+
+	dir := save(t, parrot("ab"))
+	for asked, want := range map[int]int{0: 100, 20: 20, 1000: 100} {
+		m, err := New(Options{}).Load(t.Context(), engines.ModelFiles{Dir: dir, ContextLength: asked})
+		require.NoError(t, err)
+		require.Equal(t, want, m.Info().ContextLength)
+		usage, err := m.Complete(t.Context(), engines.CompletionRequest{Prompt: "aaaa", MaxTokens: 1000, IgnoreEOS: true}, func(engines.Chunk) error { return nil })
+		require.NoError(t, err)
+		require.Equal(t, want, usage.PromptTokens+usage.CompletionTokens)
+		require.Equal(t, want, usage.Window)
+		require.NoError(t, m.Close())
+	}
 
 	w := weights()
 	keys, values := blockSize(&w.Config)
