@@ -120,11 +120,13 @@ func TestASchemaKeepsItsOrder(t *testing.T) {
 		`"response_format": {"type": "json_schema", "jsonSchema": {"schema": ` + schema + `}}`,
 		`"responseFormat": {"type": "json_schema", "schema": ` + schema + `}`,
 		`"response_format": {"type": "json_schema", "schema": ` + strconv.Quote(schema) + `}`,
+		`"response_format": {"type": "json_object", "schema": ` + schema + `}`,
 		`"response_format": {"type": "json_schema", "json_schema": ` + strconv.Quote(`{"name": "n", "schema": `+schema+`}`) + `}`,
 	} {
 		a := s.chat(fields)
 		require.Equal(t, 200, a.status, "%s", a.body)
 		require.Equal(t, schema, string(s.lastRequest().Format.Schema), fields)
+		require.Equal(t, engines.FormatSchema, s.lastRequest().Format.Type, fields)
 	}
 }
 

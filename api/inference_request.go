@@ -249,7 +249,8 @@ func (f *inferenceFields) stops() []string {
 }
 
 // format reads response_format; a schema is an object or a text that holds one,
-// by itself or as schema in json_schema, as clients of other services send it.
+// by itself or as schema in json_schema, as clients of other services send it,
+// some of them with the type json_object.
 func (f *inferenceFields) format() *engines.Format {
 	if f.object("response_format") == nil {
 		return nil
@@ -263,8 +264,15 @@ func (f *inferenceFields) format() *engines.Format {
 			one.Schema = in.schema(name)
 		}
 	}
-	in.require(one.Type != engines.FormatSchema || in.given("schema") || in.given("json_schema"), "json_schema", "is required: a JSON schema")
+	schema := in.given("schema") || in.given("json_schema")
+	in.require(!in.given("schema") || !in.given("json_schema"), "schema", "stands beside json_schema, which is the same: give one of them")
+	in.require(one.Type != engines.FormatSchema || schema, "json_schema", "is required: a JSON schema")
+	in.require(!schema || one.Type != "text" && one.Type != engines.FormatGrammar, "schema", "says nothing of the type %s: leave it out, or choose json_schema", one.Type)
 	in.require(one.Type != engines.FormatGrammar || one.Grammar != "", "grammar", "is required: a grammar in GBNF")
+	in.require(!in.given("grammar") || one.Type == engines.FormatGrammar, "grammar", "is for the type grammar: choose that, or leave it out")
+	if schema && one.Type == engines.FormatJSON { // an object, and one that conforms
+		one.Type = engines.FormatSchema
+	}
 	if one.Type == "text" {
 		return nil
 	}

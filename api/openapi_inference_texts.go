@@ -33,7 +33,7 @@ var inferenceTexts = map[string]string{
 	"echo_last":                        "How many of the prompt's last tokens the answer begins with.",
 	"ignore_eos":                       "Whether to go on after the model says that it is done.",
 	"context_length_exceeded_behavior": "What to do when the prompt and a max_tokens that is given together exceed the window: lower max_tokens, or refuse.",
-	"response_format":                  "The form that the answer must have, and can have no other: text, json_object, json_schema (properties come in their order; a keyword that cannot be enforced is refused), or grammar (GBNF).",
+	"response_format":                  "The form that the answer must have, and can have no other: text, json_object (one that conforms to schema, if that is given), json_schema (properties come in their order; a keyword that cannot be enforced is refused), or grammar (GBNF).",
 	"logit_bias":                       "What is added to the logits of tokens, by their IDs: -100 to 100.",
 	"speculation":                      "The same as prediction, where there is none.",
 	"prediction":                       "What the answer may be like. Where it is, the answer comes sooner; it is the same in any case.",
