@@ -3,6 +3,7 @@ package api
 import (
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -67,6 +68,12 @@ func TestProgressOutlivesTheProcess(t *testing.T) {
 	row, _ := s.world.View().ReinforcementJobs.Get(name)
 	s.world.Pulse().Report(name, projections.Progress{Made: row.CreateTime, Attempt: 1, Step: 4, Steps: 8, Tokens: 200, Time: epoch})
 	require.Equal(t, 50.0, progress()["percent"], "the pulse is newer")
+	require.NotContains(t, progress(), "secondsLeft", "no step was timed yet")
+	for step := range 4 {
+		s.world.Pulse().Report(name, projections.Progress{Made: row.CreateTime, Attempt: 1, Step: 4 + step, Steps: 16, Time: epoch},
+			projections.MetricRow{Step: 4 + step, Time: epoch.Add(time.Duration(step) * 2500 * time.Millisecond)})
+	}
+	require.Equal(t, 23.0, progress()["secondsLeft"], "nine steps more, each as long as the last three took")
 	s.do(domain.IntendJob(name, domain.CompleteJob{Attempt: 1, Output: "accounts/acme/models/m", Results: files, Progress: &domain.JobProgress{Step: 8, Steps: 8, Epoch: 1, Tokens: 400,
 		Metrics: map[string]float64{"reward/mean": 0.5, engines.RolloutsExpected: 32, engines.RolloutsDone: 24, engines.RolloutsFailed: 2, engines.RolloutRows: 6, engines.RolloutTokens: 999, engines.RolloutCached: 7}}}))
 	s.world.Pulse().Forget(name)

@@ -1,6 +1,7 @@
 package api
 
 import (
+	"math"
 	"strings"
 	"time"
 
@@ -72,7 +73,8 @@ type JobProgress struct {
 	InputTokens            domain.Count       `json:"inputTokens"`
 	OutputTokens           domain.Count       `json:"outputTokens"`
 	CachedInputTokens      domain.Count       `json:"cachedInputTokenCount"`
-	Metrics                map[string]float64 `json:"metrics,omitempty"` // the newest row: train/loss …
+	SecondsLeft            int                `json:"secondsLeft,omitempty"` // while it is at work, as long as its latest steps took
+	Metrics                map[string]float64 `json:"metrics,omitempty"`     // the newest row: train/loss …
 }
 
 func (t *TrackerConfig) kept() *domain.TrackerConfig {
@@ -113,7 +115,30 @@ func progressOf(v *projections.View, name domain.Name, made time.Time, life *dom
 	if finished {
 		p.Percent = 100
 	}
+	if known && life.State == domain.JobRunningState {
+		p.SecondsLeft = secondsLeft(v, name, at)
+	}
 	return p
+}
+
+// pacedBy is how many of the latest steps say how long the rest will take.
+const pacedBy = 100
+
+// secondsLeft is how long a job's steps that are left will take if they are like
+// its latest; 0 where that is not known.
+func secondsLeft(v *projections.View, name domain.Name, at domain.JobProgress) int {
+	if v == nil || at.Steps <= at.Step {
+		return 0
+	}
+	latest, _ := v.Pulse.Latest(name)
+	for first := range v.Pulse.Metrics(name, latest.Step-pacedBy-1) {
+		if steps := latest.Step - first.Step; steps > 0 {
+			each := latest.Time.Sub(first.Time) / time.Duration(steps)
+			return max(int(math.Ceil((each * time.Duration(at.Steps-at.Step)).Seconds())), 0)
+		}
+		break
+	}
+	return 0
 }
 
 // lastHeard is what the pulse knows of a job's progress.

@@ -233,6 +233,7 @@ var fieldTexts = map[string]string{
 	"JobProgress.outputRows":                    "How many rows were answered.",
 	"JobProgress.outputTokens":                  "How many tokens the answers have.",
 	"JobProgress.cachedInputTokenCount":         "How many tokens of their prompts had not to be read again.",
+	"secondsLeft":                               "How many seconds the steps that are left will take, if they are like the latest; absent where that is not known.",
 	"Deployment.cluster":                        "The installation that it was made in: what its server was started with as --cluster.",
 	"metrics":                                   "Figures of that step, such as train/loss.",
 	"lossConfig":                                "What to minimise.",

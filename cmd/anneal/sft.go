@@ -158,7 +158,7 @@ func (c *client) drawJob(cmd *cobra.Command, name string) (map[string]any, error
 		}
 		state := stateOf(item)
 		percent := percentOf(item)
-		line := fmt.Sprintf("%-15s %s %3.0f%%%s", state, bar(percent/100, 24), percent, curve.add(item, percent, time.Now()))
+		line := fmt.Sprintf("%-15s %s %3.0f%%%s", state, bar(percent/100, 24), percent, curve.add(item))
 		switch {
 		case live:
 			fmt.Fprint(out, clearLine+line)
@@ -199,17 +199,14 @@ func percentOf(item map[string]any) (percent float64) {
 	return percent
 }
 
-// A lossCurve remembers what was seen of a job's loss, to draw it and to
-// reckon how long the rest will take.
+// A lossCurve remembers what was seen of a job's loss, to draw it.
 type lossCurve struct {
-	losses       []float64
-	figure       string // what shows beside the loss whether the job learns
-	firstPercent float64
-	first        time.Time
+	losses []float64
+	figure string // what shows beside the loss whether the job learns
 }
 
 // add notes the newest figures and answers the end of a progress line.
-func (l *lossCurve) add(item map[string]any, percent float64, now time.Time) string {
+func (l *lossCurve) add(item map[string]any) string {
 	progress, _ := item["jobProgress"].(map[string]any)
 	if metrics, ok := progress["metrics"].(map[string]any); ok {
 		loss, known := metrics["train/loss"].(float64)
@@ -229,12 +226,8 @@ func (l *lossCurve) add(item map[string]any, percent float64, now time.Time) str
 	if n := len(l.losses); n > 0 {
 		line = fmt.Sprintf("  loss %.3f %s", l.losses[n-1], sparkline(l.losses, 24)) + l.figure
 	}
-	if l.first.IsZero() {
-		l.first, l.firstPercent = now, percent
-	}
-	if done := percent - l.firstPercent; done > 0 && percent < 100 {
-		left := time.Duration(float64(now.Sub(l.first)) * (100 - percent) / done)
-		line += fmt.Sprintf("  %s left", left.Round(time.Second))
+	if left, known := progress["secondsLeft"].(float64); known {
+		line += fmt.Sprintf("  %s left", time.Duration(left)*time.Second)
 	}
 	return line
 }
