@@ -32,6 +32,7 @@ type result struct {
 	Steps        int                `json:"steps"`
 	Tokens       int64              `json:"tokens"`
 	StoppedEarly bool               `json:"stoppedEarly"`
+	Reason       string             `json:"reason"` // why it stopped early
 	Values       map[string]float64 `json:"values"`
 }
 
@@ -77,13 +78,14 @@ func orderOf(o engines.TrainOrder) jsonOrder {
 type jsonScore struct {
 	Value   float64            `json:"value"`
 	Valid   bool               `json:"valid"`
+	Reason  string             `json:"reason"` // of one that is not valid
 	Metrics map[string]float64 `json:"metrics"`
 }
 
 func scoresOf(scores []engines.Score) []jsonScore {
 	all := make([]jsonScore, len(scores))
 	for i, s := range scores {
-		all[i] = jsonScore{s.Value, s.Valid, s.Metrics}
+		all[i] = jsonScore{s.Value, s.Valid, s.Reason, s.Metrics}
 	}
 	return all
 }

@@ -97,6 +97,9 @@ func (t trainer) Train(ctx context.Context, order engines.TrainOrder, watch engi
 	if order.Settings.JinjaTemplate != "" {
 		return engines.TrainResult{}, domain.Faultf(domain.FailedPrecondition, "jinjaTemplate: the PyTorch trainer renders chats by the model's own template: put yours into the model, or leave it out")
 	}
+	if how := order.Settings.Rollouts; how != nil && !emptyBody(how.ExtraBody) {
+		return engines.TrainResult{}, domain.Faultf(domain.FailedPrecondition, "inferenceParameters.extraBody: the PyTorch trainer draws answers by temperature, topP and topK alone: leave it out")
+	}
 	own, err := os.MkdirTemp("", "anneal-torch-*") // the path of a socket must be short
 	if err != nil {
 		return engines.TrainResult{}, err
@@ -108,6 +111,12 @@ func (t trainer) Train(ctx context.Context, order engines.TrainOrder, watch engi
 	}
 	defer run.close()
 	return run.follow(ctx)
+}
+
+// emptyBody tells whether a JSON object, as text, has nothing in it.
+func emptyBody(text string) bool {
+	var object map[string]any
+	return strings.TrimSpace(text) == "" || json.Unmarshal([]byte(text), &object) == nil && len(object) == 0
 }
 
 // begin starts the script. It reads the order from a file, since there may be

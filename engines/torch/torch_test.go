@@ -128,6 +128,29 @@ func (j *judge) Score(_ context.Context, rows []map[string]any) ([]engines.Score
 	return scores, nil
 }
 
+// What the script takes no notice of is refused before it begins; why it ends is
+// its own to say.
+func TestWhatTheScriptDoesNotTakeIsRefused(t *testing.T) {
+	for field, edit := range map[string]func(*engines.TrainSettings){
+		"jinjaTemplate": func(s *engines.TrainSettings) { s.JinjaTemplate = "{{ messages }}" },
+		"inferenceParameters.extraBody": func(s *engines.TrainSettings) {
+			s.Rollouts = &engines.Rollouts{InferenceParameters: domain.InferenceParameters{ExtraBody: `{"min_p": 0.1}`}}
+		},
+	} {
+		o := order(t, "train")
+		edit(&o.Settings)
+		_, err := standIn(t).Train(t.Context(), o, &watcher{})
+		require.ErrorContains(t, err, field+": ")
+		require.Equal(t, domain.FailedPrecondition, domain.CodeOf(err))
+	}
+	o := order(t, "stop")
+	o.Settings.Rollouts = &engines.Rollouts{InferenceParameters: domain.InferenceParameters{ExtraBody: " {} "}}
+	result, err := standIn(t).Train(t.Context(), o, &watcher{})
+	require.NoError(t, err)
+	require.True(t, result.StoppedEarly)
+	require.Equal(t, "it was enough", result.Reason)
+}
+
 func TestAnswersAreScoredByTheParent(t *testing.T) {
 	o, j, w := order(t, "score"), &judge{}, &watcher{}
 	o.Evaluation = j

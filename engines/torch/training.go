@@ -152,12 +152,8 @@ func (r *training) result(m message) (engines.TrainResult, error) {
 	if err := r.within(m.Result.Dir); err != nil {
 		return engines.TrainResult{}, err
 	}
-	result := engines.TrainResult{Dir: m.Result.Dir, Adapter: m.Result.Adapter, Steps: m.Result.Steps, Tokens: m.Result.Tokens,
-		StoppedEarly: m.Result.StoppedEarly, Values: m.Result.Values}
-	if result.StoppedEarly {
-		result.Reason = "the loss on the rows held back fell no more: the model with the lowest is kept"
-	}
-	return result, nil
+	return engines.TrainResult{Dir: m.Result.Dir, Adapter: m.Result.Adapter, Steps: m.Result.Steps, Tokens: m.Result.Tokens,
+		StoppedEarly: m.Result.StoppedEarly, Reason: m.Result.Reason, Values: m.Result.Values}, nil
 }
 
 // within refuses a folder that is not the order's.

@@ -10,6 +10,9 @@ from training import RANK, WORLD, Training
 class Preference(Training):
     """DPO (Rafailov et al., 2023) and ORPO (Hong et al., 2024) on pairs of answers."""
 
+    MOST_FALL = 0.5  # nats a token that the preferred answers may become less likely by, of DPO
+    MEMORY = 0.9  # share of the past in the mean that is held to it
+
     reference = None  # sums of log-probabilities of each pair before the training, of DPO
 
     def sample(self, where, row):
@@ -42,14 +45,25 @@ class Preference(Training):
             mean = sums / counts
             odds = mean - torch.log1p(-torch.exp(mean).clamp(max=1 - 1e-6))
             weight = ((self.s.get("loss") or {}).get("orpo") or {}).get("lambda") or 0.1
-            margin = odds[:, 0] - odds[:, 1]
+            margin, figures = odds[:, 0] - odds[:, 1], {}
             loss = -mean[:, 0] - weight * F.logsigmoid(margin)
         else:
             beta = ((self.s.get("loss") or {}).get("dpo") or {}).get("beta") or 0.1
             ratio = sums - torch.tensor([self.reference[i] for i in numbers], device=self.device)
             margin = beta * (ratio[:, 0] - ratio[:, 1])
-            loss = -F.logsigmoid(margin)
-        return loss.sum(), {"train/accuracy": (margin > 0).sum().item(), "train/margin": margin.sum().item()}
+            loss, figures = -F.logsigmoid(margin), {"train/chosen_shift": (ratio[:, 0] / counts[:, 0]).sum().item()}
+        return loss.sum(), {"train/accuracy": (margin > 0).sum().item(), "train/margin": margin.sum().item(), **figures}
+
+    def judge(self, values):
+        """Stops before the preferred answers become unlikely: DPO widens the gap also by making both so."""
+        shift = values.get("train/chosen_shift")
+        if shift is None:
+            return
+        self.state["shift"] = self.MEMORY * self.state.get("shift", 0.0) + (1 - self.MEMORY) * shift
+        if self.state["shift"] < -self.MOST_FALL:
+            self.state["stopped"], self.state["reason"] = True, (
+                f"the chosen answers have become less likely, by {-self.state['shift']:.2g} nats a token: going on would ruin the model; "
+                "lower learningRate or epochs, or raise lossConfig.dpo.beta")
 
     def losses(self, chosen):
         loss, figures = self.of(chosen, [self.samples[i] for i in chosen])

@@ -7,7 +7,9 @@ import torch.distributed as dist
 
 from model import assign, copied, log_probs
 from rows import Fault
-from training import RANK, WORLD, Training
+from training import PATIENCE, RANK, WORLD, Training
+
+FLAT_ROWS = 200  # least rows without a difference that stop a training
 
 
 class Reinforcement(Training):
@@ -24,7 +26,8 @@ class Reinforcement(Training):
         messages = row.get("messages")
         if not isinstance(messages, list) or not messages or messages[-1].get("role") != "user":
             raise Fault(f"{where}: a row to answer has messages, the last of them the user's")
-        text = self.reader.render(messages, add_generation_prompt=True)
+        asked = {"tools": row.get("tools"), "add_generation_prompt": True}
+        text = self.reader.shown(self.reader.render(messages, **asked), messages, **asked)
         tokens = self.tokenizer(text, add_special_tokens=False)["input_ids"]
         if len(tokens) >= self.window:
             raise Fault(f"{where}: has {len(tokens)} tokens and fills the window of {self.window}: shorten it")
@@ -33,7 +36,7 @@ class Reinforcement(Training):
     def __init__(self, order, parent, device, stop):
         super().__init__(order, parent, device, stop)
         loss = self.s.get("loss") or {}
-        self.beta = 0.001 if loss.get("klBeta") is None else loss["klBeta"]
+        self.beta = 0.04 if loss.get("klBeta") is None else loss["klBeta"]
         self.by_token, self.by_sequence = loss.get("method") == "DAPO", loss.get("method") == "GSPO_TOKEN"
         if self.by_token or self.by_sequence:
             self.beta = 0.0
@@ -86,6 +89,9 @@ class Reinforcement(Training):
             answers = answered[i][0]
             self.group[i], own = advantages(answers, own[: len(answers)]), own[len(answers) :]
         good = [s["value"] for s in scores if s["valid"]]
+        if scores and not good:
+            raise Fault(f"evaluator: gave no valid score for any of {len(scores)} answers; the first reason is: {scores[0].get('reason') or 'none was given'}", "FAILED_PRECONDITION")
+        self.live = self.sum([float(any(self.group.values()))])[0] > 0
         self.told = {"reward/mean": sum(good) / max(len(good), 1), "reward/valid": float(len(good))}
         return planned
 
@@ -132,14 +138,28 @@ class Reinforcement(Training):
     def report(self, values):
         super().report({**values, **self.told} if "train/loss" in values else values)
 
+    def judge(self, values):
+        """Stops where answers to each row have scored alike for long: nothing is learnt from that."""
+        rows = sum(len(batch) for batch in self.steps[self.state["step"] - 1])
+        flat = {"steps": 0, "rows": 0} if self.live else self.state.get("flat") or {"steps": 0, "rows": 0}
+        if not self.live:
+            flat = {"steps": flat["steps"] + 1, "rows": flat["rows"] + rows}
+        self.state["flat"] = flat
+        if flat["steps"] >= PATIENCE and flat["rows"] >= FLAT_ROWS or flat["steps"] == len(self.steps):
+            self.state["stopped"], self.state["reason"] = True, (
+                f"no reward signal: the answers to each prompt scored alike ({self.told['reward/mean']:.3g} of 1 in the mean), so there is nothing more to learn: "
+                "if that is not the end, let the evaluator give finer scores, ask easier or harder prompts, or raise the temperature")
+
     def evaluate(self):
         """Rows held back have no loss to be measured by: the reward says how it goes."""
 
 
 def advantages(answers, scores):
-    """How much better than the others of its row each validly scored answer is."""
+    """How much better than the others of its row each validly scored answer is; none where all are alike."""
     good = [k for k, s in enumerate(scores) if s["valid"]]
     values = [scores[k]["value"] for k in good]
     mean = sum(values) / max(len(good), 1)
     spread = math.sqrt(sum((v - mean) ** 2 for v in values) / max(len(good), 1))
+    if spread < 1e-9:  # no difference to learn from
+        return []
     return [(answers[k], (scores[k]["value"] - mean) / (spread + 1e-4)) for k in good]

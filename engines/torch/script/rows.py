@@ -29,6 +29,21 @@ def read_rows(files):
                 yield where, row
 
 
+def known(message):
+    """A message as templates know it: the arguments of calls are objects, which rows hold as text."""
+    message = dict(message, content=message.get("content") or "")
+    if message.get("tool_calls"):
+        message["tool_calls"] = [dict(call, function=dict(call["function"], arguments=parsed(call["function"]["arguments"]))) for call in message["tool_calls"]]
+    return message
+
+
+def parsed(text):
+    try:
+        return json.loads(text)
+    except (TypeError, ValueError):
+        return text
+
+
 class Reader:
     """Turns rows into samples: tokens, and which of them are learned."""
 
@@ -39,13 +54,22 @@ class Reader:
 
     def render(self, messages, **options):
         try:
-            return self.tokenizer.apply_chat_template(messages, tokenize=False, **options)
+            return self.tokenizer.apply_chat_template([known(m) for m in messages], tokenize=False, **options)
         except Exception as error:  # a template is a program, and says in any way that it refuses
             raise Fault(f"messages: the model's chat template refuses them: {error}")
 
+    def shown(self, text, messages, tools, **options):
+        """A conversation that was rendered as text, if that has its tools and calls: a template may pass over them."""
+        if tools and text == self.render(messages, **options):
+            raise Fault("tools: this model's chat template has no place for tools: leave them out, or use a model that was trained with tools")
+        silent = [{k: v for k, v in m.items() if k != "tool_calls"} for m in messages]
+        if any(m.get("tool_calls") for m in messages) and text == self.render(silent, tools=tools, **options):
+            raise Fault("messages: this model's chat template has no place for tool_calls: tell of them in the content")
+        return text
+
     def spans(self, messages, tools=None):
         """A conversation as text, and the ranges of it that are the assistant's."""
-        text, spans = self.render(messages, tools=tools), []
+        text, spans = self.shown(self.render(messages, tools=tools), messages, tools), []
         for i, message in enumerate(messages):
             if message.get("role") != "assistant" or message.get("weight", 1) == 0:
                 continue
@@ -90,8 +114,8 @@ class Reader:
     def pair(self, where, row):
         """A preference row as two samples: the answer to prefer, and the other."""
         try:
-            prompt = row["input"]["messages"]
+            prompt, tools = row["input"]["messages"], row["input"].get("tools")
             answers = [row["preferred_output"], row["non_preferred_output"]]
-        except (KeyError, TypeError):
+        except (KeyError, TypeError, AttributeError):
             raise Fault(f"{where}: a preference row has input.messages, preferred_output and non_preferred_output")
-        return [self.sample(where, {"messages": [dict(m, weight=0) for m in prompt] + answer}) for answer in answers]
+        return [self.sample(where, {"messages": [dict(m, weight=0) for m in prompt] + answer, "tools": tools}) for answer in answers]

@@ -170,7 +170,11 @@ class Training:
         self.state["tokens"] += sum(self.size(self.samples[i]) for batch in self.steps[number - 1] for i in batch)
         values = {self.figure: totals[0] / weight, "train/grad_norm": norm}
         values.update({name: value / max(totals[1], 1) for name, value in zip(names, totals[2:])})
+        self.judge(values)
         self.report(values)
+
+    def judge(self, values):
+        """May stop the training, by the figures of the step that was taken."""
 
     def batches(self, planned):
         return planned
@@ -189,7 +193,8 @@ class Training:
             self.state["bestLoss"], self.state["worse"] = loss, 0
             if self.s["earlyStop"]:
                 self.best = copied(self.trained)
-        self.state["stopped"] = self.s["earlyStop"] and self.state["worse"] >= PATIENCE
+        if self.s["earlyStop"] and self.state["worse"] >= PATIENCE:
+            self.state["stopped"], self.state["reason"] = True, "the loss on the rows held back fell no more: the model with the lowest is kept"
         self.report({"eval/loss": loss})
 
     def report(self, values):
@@ -256,7 +261,7 @@ class Training:
         if self.parent:
             self.write_model(folder)
         return {"dir": folder, "adapter": self.s["loraRank"] > 0, "steps": self.state["step"], "tokens": self.state["tokens"],
-                "stoppedEarly": self.state["stopped"], "values": self.values}
+                "stoppedEarly": self.state["stopped"], "reason": self.state.get("reason", ""), "values": self.values}
 
 
 def carve(samples, seed):

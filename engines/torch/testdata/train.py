@@ -1,7 +1,7 @@
 """Stands in for the trainer's script: it speaks as that does, and learns nothing.
 
 The text of the first row says what it does: "train", "fault", "crash", "hang",
-"garbage", "outside" or "score".
+"garbage", "outside", "score" or "stop".
 """
 
 import json
@@ -76,4 +76,4 @@ while step < 6:
     if stop.is_set():
         sys.exit(0)
 tell(type="result", result={"dir": folder("result"), "adapter": order["settings"]["loraRank"] > 0, "steps": step, "tokens": 10 * step,
-                            "stoppedEarly": False, "values": row()["values"]})
+                            "stoppedEarly": behaviour == "stop", "reason": "it was enough" if behaviour == "stop" else "", "values": row()["values"]})
