@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"strings"
 	"sync"
 	"time"
@@ -18,6 +19,7 @@ type evaluation struct {
 	sandbox *Sandbox
 	code    engines.EvaluatorCode
 	dir     string        // copy of the code
+	held    *os.File      // dir, while it is in use
 	turns   chan struct{} // holds one for each seat that is taken
 
 	mu     sync.Mutex

@@ -137,6 +137,9 @@ func (e *evaluation) discard() {
 	if e.dir != "" {
 		_ = os.RemoveAll(e.dir)
 	}
+	if e.held != nil {
+		_ = e.held.Close()
+	}
 	for _, s := range e.idle {
 		e.sandbox.users.give(s.user)
 	}

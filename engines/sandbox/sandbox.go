@@ -81,6 +81,7 @@ func (s *Sandbox) Check(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	sweep(s.options.Dir, time.Now())
 	if !s.options.Plain {
 		if err := s.try(ctx, python); err != nil {
 			return err
@@ -182,7 +183,10 @@ func (s *Sandbox) ready(code engines.EvaluatorCode) (e *evaluation, err error) {
 	}
 	e.idle = append(e.idle, &seat{user: first})
 	e.turns = make(chan struct{}, len(e.idle))
-	if e.dir, err = s.stage(code.Dir, first); err != nil {
+	if e.dir, err = s.stage(code.Dir, first); err == nil {
+		e.held, err = hold(e.dir)
+	}
+	if err != nil {
 		e.discard()
 		return nil, err
 	}
@@ -211,7 +215,7 @@ const (
 // stage copies code to where a worker's user can read it and others cannot. No
 // link leads out of the copy.
 func (s *Sandbox) stage(from string, user user) (dir string, err error) {
-	if dir, err = os.MkdirTemp(s.options.Dir, "anneal-evaluator-"); err != nil {
+	if dir, err = os.MkdirTemp(s.options.Dir, copyPrefix); err != nil {
 		return "", err
 	}
 	files, bytes := 0, int64(0)

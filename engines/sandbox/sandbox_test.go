@@ -305,3 +305,31 @@ func BenchmarkScore(b *testing.B) {
 	b.ReportMetric(float64(b.N*len(rows))/b.Elapsed().Seconds(), "rows/s")
 	_ = e.Close()
 }
+
+// TestCopiesOfTheDeadAreRemoved: a process that was killed leaves its copies of
+// code behind, and the next one removes them, but nobody else's.
+func TestCopiesOfTheDeadAreRemoved(t *testing.T) {
+	dir, err := os.MkdirTemp("", "anneal-left-")
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	require.NoError(t, os.Chmod(dir, 0o755))
+	e := open(t, working(t, sandbox.Options{Dir: dir}), codeOf(t, "main.py", "def evaluate(messages):\n  return 1"))
+	live, err := filepath.Glob(filepath.Join(dir, "*"))
+	require.NoError(t, err)
+	require.Len(t, live, 1)
+	dead, fresh := filepath.Join(dir, "anneal-evaluator-dead"), filepath.Join(dir, "anneal-evaluator-fresh")
+	for _, one := range []string{dead, fresh} {
+		require.NoError(t, os.Mkdir(one, 0o700))
+		require.NoError(t, os.WriteFile(filepath.Join(one, "main.py"), nil, 0o600))
+	}
+	long := time.Now().Add(-time.Hour)
+	require.NoError(t, os.Chtimes(live[0], long, long))
+	require.NoError(t, os.Chtimes(dead, long, long))
+	require.NoError(t, sandbox.New(sandbox.Options{Dir: dir}).Check(t.Context()))
+	require.NoDirExists(t, dead)
+	require.DirExists(t, fresh)
+	require.DirExists(t, live[0])
+	require.True(t, score(t, e, said("x"))[0].Valid)
+	require.NoError(t, e.Close())
+	require.NoDirExists(t, live[0])
+}
