@@ -3,18 +3,29 @@ package main
 import (
 	"bytes"
 	"context"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
+	"strconv"
 	"testing"
 
 	"github.com/spf13/cobra"
 	"github.com/stretchr/testify/require"
+
+	"anneal/engines/sandbox"
 )
 
 // heardInDemo is what the demonstration's act of listening says, on a server of
 // its own.
 func heardInDemo(t *testing.T) string {
+	t.Helper()
+	return saidInDemo(t, (*demonstration).listen)
+}
+
+// saidInDemo is what acts of the demonstration say, on a server of their own.
+func saidInDemo(t *testing.T, acts ...func(*demonstration, context.Context) error) string {
 	t.Helper()
 	dir := t.TempDir()
 	flags := defaultServeFlags()
@@ -25,12 +36,46 @@ func heardInDemo(t *testing.T) string {
 	var out bytes.Buffer
 	c := &cobra.Command{}
 	c.SetOut(&out)
+	c.SetErr(io.Discard)
+	c.SetContext(ctx)
 	d := &demonstration{c, &client{contextFile: server.context}, dir}
-	err = d.listen(ctx)
+	for _, act := range acts {
+		if err = act(d, ctx); err != nil {
+			break
+		}
+	}
 	stop()
 	require.NoError(t, server.wait(ctx))
 	require.NoError(t, err)
 	return out.String()
+}
+
+// What the demonstration promises of learning without answers to copy: on
+// prompts that were held out, preferred answers become frequent and what the
+// model could before is left, and the mean score rises by half of what it may.
+func TestTheDemonstrationTeaches(t *testing.T) {
+	if testing.Short() {
+		t.Skip("it trains twice")
+	}
+	if err := sandbox.New(sandbox.Options{}).Check(t.Context()); err != nil {
+		t.Skip(err)
+	}
+	said := saidInDemo(t, (*demonstration).train, (*demonstration).deploy, (*demonstration).prefer, (*demonstration).reinforce)
+	numbers := func(pattern string) (found []float64) {
+		match := regexp.MustCompile(pattern).FindStringSubmatch(said)
+		require.NotNil(t, match, said)
+		for _, text := range match[1:] {
+			number, err := strconv.ParseFloat(text, 64)
+			require.NoError(t, err)
+			found = append(found, number)
+		}
+		return found
+	}
+	shares := numbers(`the preferred answer: base (\d+) of (\d+) held-out prompts, tuned (\d+)\. Right answers to \d+ prompts of old tasks: (\d+) before, (\d+) after`)
+	require.Greater(t, shares[2]-shares[0], shares[1]/2, said)
+	require.GreaterOrEqual(t, shares[4], 0.8*shares[3], said)
+	means := numbers(`mean score on \d+ held-out prompts: base ([\d.]+), tuned ([\d.]+)`)
+	require.GreaterOrEqual(t, means[1]-means[0], 0.5, said)
 }
 
 func TestTheDemonstrationListens(t *testing.T) {
