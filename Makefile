@@ -29,8 +29,8 @@ clients: ## install the clients and tokenizers for JavaScript that tests hold ag
 oracle: ## hold the logits of each family against ggml, which takes a C++ compiler and some minutes
 	go -C engines/embedded/oracle test -p 1 -count=1 .
 
-race: ## run the tests under the race detector, the long ones cut short
-	go test -race -short ./...
+race: ## run the tests under the race detector, the long ones cut short; those of cmd/anneal start programs that it does not watch
+	go test -race -short $$(go list ./... | grep -v '/cmd/anneal$$')
 
 bench: ## measure against the limits of this machine, in one run; BENCHMARKS.md explains
 	go test -run '^$$' -bench 'Do|Follow' -benchtime 1x ./eventlog
@@ -52,7 +52,8 @@ bench-others: ## measure the embedded engine by turns with ggml and OpenBLAS, wh
 crash: ## kill the control plane 100 times at random points
 	ANNEAL_CRASHES=100 go test -count=1 -timeout 60m -run TestControlPlane -v ./cmd/anneal
 
-fuzz: ## run every fuzz target, one after another, for ANNEAL_FUZZ each (20s; 10m in a full run)
+fuzz: ## run every fuzz target, one after another, for ANNEAL_FUZZ each (20s; 10m in a full run), and 10,000 schemas over each vocabulary
+	ANNEAL_SCHEMAS=10000 go test -count=1 -timeout 30m -run TestTokensOf ./engines/embedded/grammar
 	@set -e; for at in $$(git grep -l '^func Fuzz' -- '*_test.go'); do \
 		for target in $$(sed -n 's/^func \(Fuzz[A-Za-z]*\)(.*/\1/p' $$at); do \
 			echo "$$target in $$(dirname $$at)"; \

@@ -15,6 +15,9 @@ import (
 var documentFile = flag.String("document", "", "where to write the OpenAPI document that a server serves")
 
 func TestTheDocumentIsOpenAPI(t *testing.T) {
+	if testing.Short() {
+		t.Skip("one goroutine, and long")
+	}
 	s := newStage(t, Limits{})
 	if *documentFile != "" {
 		require.NoError(t, os.WriteFile(*documentFile, s.call("GET", "/openapi.json", "", "").body, 0o644))

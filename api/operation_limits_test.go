@@ -106,6 +106,9 @@ var alongside = map[string]string{"top_logprobs": "logprobs"}
 // TestBounds accepts every field at its bound and refuses it past that, by its
 // name.
 func TestBounds(t *testing.T) {
+	if testing.Short() {
+		t.Skip("one request after the other, and long")
+	}
 	table := map[string]row{}
 	for _, r := range operationRows() {
 		table[r.id] = r

@@ -22,6 +22,9 @@ const prism = "../cmd/anneal/testdata/clients/node/node_modules/.bin/prism"
 // TestPrismSeesNoViolation sends the request of every row through prism, which
 // holds it and its answer against the document that the server serves.
 func TestPrismSeesNoViolation(t *testing.T) {
+	if testing.Short() {
+		t.Skip("one request after the other, and long")
+	}
 	if _, err := os.Stat(prism); err != nil {
 		t.Skip("prism is not installed: make clients")
 	}

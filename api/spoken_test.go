@@ -157,6 +157,9 @@ func readCues(t *testing.T, file string, vtt bool) (text string) {
 }
 
 func TestSubtitlesAreReadable(t *testing.T) {
+	if testing.Short() {
+		t.Skip("one goroutine, and long")
+	}
 	for seed := range uint64(300) {
 		r := rand.New(rand.NewPCG(seed, 2))
 		speech := randomSpeech(r)

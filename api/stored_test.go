@@ -20,6 +20,9 @@ import (
 // are: a resource that names a field among its stored ones and renders it
 // otherwise is found here.
 func TestStoredFieldsAreThoseRendered(t *testing.T) {
+	if testing.Short() {
+		t.Skip("one goroutine, and long")
+	}
 	for name, check := range map[string]func(*testing.T){
 		"accounts": storedOf(accounts), "apiKeys": storedOf(apiKeys), "secrets": storedOf(secrets), "models": storedOf(models),
 		"datasets": storedOf(datasets), "evaluators": storedOf(evaluators), "supervised jobs": storedOf(supervisedJobs),
