@@ -36,7 +36,7 @@ give the others a copy of DATA/keys/ring before they start again.`,
 			if inJSON, _ := asJSON(c); inJSON {
 				return printJSON(c.OutOrStdout(), map[string]int{"wrapped": wrapped})
 			}
-			note(c, "%s has a new key, by which %d values are wrapped; back it up", dir.ringPath(), wrapped)
+			note(c, "%s has a new key: back it up\nvalues that lie under it: %d", dir.ringPath(), wrapped)
 			return nil
 		}}
 	c.Flags().StringVar(&data, "data", "", "the server's folder (default: that of the context file)")

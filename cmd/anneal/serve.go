@@ -127,8 +127,11 @@ func (f serveFlags) check() error {
 	if !domain.ValidID(f.cluster) {
 		return usageError{fmt.Errorf("--cluster %q %s", f.cluster, domain.IDRule)}
 	}
-	if f.maxAudio <= 0 || f.maxListening <= 0 || f.maxListening > blobs.TransientTime/2 {
-		return usageError{fmt.Errorf("--max-audio must be positive, and --max-listening more than 0 and at most %s", blobs.TransientTime/2)}
+	if f.maxAudio <= 0 {
+		return usageError{fmt.Errorf("--max-audio must be positive")}
+	}
+	if f.maxListening <= 0 || f.maxListening > blobs.TransientTime/2 {
+		return usageError{fmt.Errorf("--max-listening must be more than 0 and at most %s, since a recording is kept no longer than twice that", blobs.TransientTime/2)}
 	}
 	if err := f.checkDirectDomain(); err != nil {
 		return err

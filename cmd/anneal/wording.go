@@ -1,8 +1,10 @@
 package main
 
 import (
+	"fmt"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"unicode"
 
@@ -17,6 +19,8 @@ var (
 	requestForm = regexp.MustCompile(`\b(GET|POST|PATCH|DELETE) /?[\w/:-]*\w`)
 	fieldForm   = regexp.MustCompile(`\b[a-zA-Z]+(?:\.[a-zA-Z]+)*\b`)
 	askWords    = strings.NewReplacer("/v1/audio/transcriptions asks", "`anneal transcribe` asks", "/inference/v1/completions asks", "`anneal complete` asks")
+	absentForm  = regexp.MustCompile(`\b(?:open|l?stat) (.+?): no such file or directory`) // as the machine says it
+	sampleForm  = regexp.MustCompile(`\bsampleData\[(\d+)\]`)
 	modelsForm  = regexp.MustCompile(`its own and public ones are listed at /inference/v1/models and in \S+`)
 	uploadForm  = regexp.MustCompile(`PATCH it with prepare_code_upload true, then upload|upload it to the URLs of :getUploadEndpoint, then :validateUpload|PUT .* to the URLs that :getUploadEndpoint gives, then validate|files in folders are PUT to the URLs of :getUploadEndpoint`)
 )
@@ -24,6 +28,11 @@ var (
 // inCommands is a message of the server's in the words of the command line;
 // c is the command that was typed.
 func inCommands(c *cobra.Command, text string) string {
+	text = absentForm.ReplaceAllString(text, "there is no file or folder $1")
+	text = sampleForm.ReplaceAllStringFunc(text, func(sample string) string {
+		n, _ := strconv.Atoi(sampleForm.FindStringSubmatch(sample)[1])
+		return fmt.Sprintf("row %d of --file", n+1)
+	})
 	text = modelsForm.ReplaceAllString(askWords.Replace(text), "`anneal model list` lists its own, and "+baseModelName+" is everybody's")
 	text = uploadForm.ReplaceAllStringFunc(text, func(form string) string { return uploadCommand(c, form) })
 	text = requestForm.ReplaceAllStringFunc(text, func(request string) string {
