@@ -168,6 +168,45 @@ func TestTorchLearnsFromScores(t *testing.T) {
 	require.Greater(t, last, first)
 }
 
+// alike scores all answers the same, or none of them.
+type alike engines.Score
+
+func (alike) Close() error { return nil }
+
+func (a alike) Score(_ context.Context, rows []map[string]any) ([]engines.Score, error) {
+	scores := make([]engines.Score, len(rows))
+	for i := range scores {
+		scores[i] = engines.Score(a)
+	}
+	return scores, nil
+}
+
+// TestTorchStopsWhereNothingIsLearned, and before a model is ruined.
+func TestTorchStopsWhereNothingIsLearned(t *testing.T) {
+	trainer := real(t)
+	prompt := []string{`{"messages":[{"role":"user","content":"Who?"}]}`}
+	rollouts := engines.TrainSettings{Epochs: 2, LoraRank: 2, Rollouts: &engines.Rollouts{InferenceParameters: domain.InferenceParameters{MaxOutputTokens: 4, ResponseCandidatesCount: 2}}}
+	o := learn(t, engines.Reinforcement, prompt, rollouts)
+	o.Evaluation = alike{Value: 0.25, Valid: true}
+	result, err := trainer.Train(t.Context(), o, &watcher{})
+	require.NoError(t, err)
+	require.True(t, result.StoppedEarly)
+	require.Contains(t, result.Reason, "no reward signal: the answers to each prompt scored alike (0.25 of 1 in the mean)")
+
+	o = learn(t, engines.Reinforcement, prompt, rollouts)
+	o.Evaluation = alike{Reason: "ZeroDivisionError"}
+	_, err = trainer.Train(t.Context(), o, &watcher{})
+	require.ErrorContains(t, err, "evaluator: gave no valid score for any of 2 answers; the first reason is: ZeroDivisionError")
+	require.Equal(t, domain.FailedPrecondition, domain.CodeOf(err))
+
+	o = learn(t, engines.DPO, []string{`{"input":{"messages":[{"role":"user","content":"Who?"}]},"preferred_output":[{"role":"assistant","content":"Ann"}],"non_preferred_output":[{"role":"assistant","content":"Anna"}]}`},
+		engines.TrainSettings{Epochs: 200, LearningRate: 0.02})
+	result, err = trainer.Train(t.Context(), o, &watcher{})
+	require.NoError(t, err)
+	require.True(t, result.StoppedEarly, "%v", result.Values)
+	require.Contains(t, result.Reason, "the chosen answers have become less likely")
+}
+
 func TestTorchNamesTheRowAtFault(t *testing.T) {
 	trainer := real(t)
 	for rows, says := range map[string]string{
