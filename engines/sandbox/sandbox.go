@@ -183,13 +183,11 @@ func (s *Sandbox) ready(code engines.EvaluatorCode) (e *evaluation, err error) {
 	}
 	e.idle = append(e.idle, &seat{user: first})
 	e.turns = make(chan struct{}, len(e.idle))
-	if e.dir, err = s.stage(code.Dir, first); err == nil {
-		e.held, err = hold(e.dir)
-	}
-	if err != nil {
+	if e.dir, err = s.stage(code.Dir, first); err != nil {
 		e.discard()
 		return nil, err
 	}
+	e.held, _ = hold(e.dir) // where there are no locks nobody sweeps
 	return e, nil
 }
 

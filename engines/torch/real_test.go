@@ -187,11 +187,12 @@ func TestTorchStopsWhereNothingIsLearned(t *testing.T) {
 	prompt := []string{`{"messages":[{"role":"user","content":"Who?"}]}`}
 	rollouts := engines.TrainSettings{Epochs: 2, LoraRank: 2, Rollouts: &engines.Rollouts{InferenceParameters: domain.InferenceParameters{MaxOutputTokens: 4, ResponseCandidatesCount: 2}}}
 	o := learn(t, engines.Reinforcement, prompt, rollouts)
-	o.Evaluation = alike{Value: 0.25, Valid: true}
+	o.Evaluation, o.EvalFiles = alike{Value: 0.25, Valid: true}, o.DataFiles
 	result, err := trainer.Train(t.Context(), o, &watcher{})
 	require.NoError(t, err)
 	require.True(t, result.StoppedEarly)
 	require.Contains(t, result.Reason, "no reward signal: the answers to each prompt scored alike (0.25 of 1 in the mean)")
+	require.Equal(t, 0.25, result.Values["eval/reward"])
 
 	o = learn(t, engines.Reinforcement, prompt, rollouts)
 	o.Evaluation = alike{Reason: "ZeroDivisionError"}

@@ -147,7 +147,7 @@ func TestWhatATemplateRefuses(t *testing.T) {
 		"tools":               {plain, engines.Chat{Messages: turns("user", "u"), Tools: []json.RawMessage{weather}}, "tools: this model's chat template has no place"},
 		"calls":               {plain, engines.Chat{Messages: called}, "messages: this model's chat template has no place for tool_calls"},
 		"an endless loop":     {"{% for i in range(1000000000) %}x{% endfor %}", engines.Chat{Messages: turns("user", "u")}, "more than 100000 numbers"},
-		"too much text":       {"{% for i in range(90000) %}{{ messages[0].content }}{% endfor %}", engines.Chat{Messages: turns("user", strings.Repeat("x", 1000))}, "writes more than"},
+		"too much text":       {"{% for i in range(90000) %}{{ messages[0].content }}{% endfor %}", engines.Chat{Messages: turns("user", strings.Repeat("x", 1000))}, "writes more than|takes longer"},
 		"a filter of its own": {"{{ messages | nonsense }}", engines.Chat{Messages: turns("user", "u")}, "nonsense"},
 		"another file":        {"{% include '/etc/passwd' %}", engines.Chat{Messages: turns("user", "u")}, "chat template"},
 	} {

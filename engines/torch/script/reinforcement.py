@@ -52,10 +52,9 @@ class Reinforcement(Training):
         super().take(kept)
         self.first = kept["first"]
 
-    def answer(self, sample):
-        """Candidates for one row: (tokens, learned), and their texts."""
+    def answer(self, sample, n):
+        """So many answers to one row: (tokens, learned), and their texts."""
         r, prompt = self.rollouts, sample[0]
-        n = r.get("responseCandidatesCount") or 4
         most = min(r.get("maxOutputTokens") or 2048, self.window - len(prompt))
         self.model.eval()
         with torch.no_grad():
@@ -73,17 +72,8 @@ class Reinforcement(Training):
     def batches(self, planned):
         """Answers the rows of the step, each copy its own, and has all answers scored."""
         mine = [i for batch in planned for i in batch[RANK::WORLD]]
-        answered = {i: self.answer(self.samples[i]) for i in mine}
-        rows = []
-        for i in mine:
-            row = self.samples[i][2]
-            rows += [{**row, "messages": row["messages"] + [{"role": "assistant", "content": text}]} for text in answered[i][1]]
-        everyone = [rows]
-        if WORLD > 1:
-            everyone = [None] * WORLD
-            dist.all_gather_object(everyone, rows)
-        scores = self.score([row for part in everyone for row in part])
-        own = scores[sum(len(part) for part in everyone[:RANK]) :]
+        answered = {i: self.answer(self.samples[i], self.rollouts.get("responseCandidatesCount") or 4) for i in mine}
+        own, scores = self.scored([row for i in mine for row in judged(self.samples[i], answered[i][1])])
         self.group = {}
         for i in mine:
             answers = answered[i][0]
@@ -94,6 +84,15 @@ class Reinforcement(Training):
         self.live = self.sum([float(any(self.group.values()))])[0] > 0
         self.told = {"reward/mean": sum(good) / max(len(good), 1), "reward/valid": float(len(good))}
         return planned
+
+    def scored(self, rows):
+        """The scores of this copy's rows, and those of all copies'."""
+        everyone = [rows]
+        if WORLD > 1:
+            everyone = [None] * WORLD
+            dist.all_gather_object(everyone, rows)
+        scores = self.score([row for part in everyone for row in part])
+        return scores[sum(len(part) for part in everyone[:RANK]) :][: len(rows)], scores
 
     def score(self, rows):
         box = [self.parent.ask(type="score", rows=rows)["scores"] if self.parent else None]
@@ -151,7 +150,22 @@ class Reinforcement(Training):
                 "if that is not the end, let the evaluator give finer scores, ask easier or harder prompts, or raise the temperature")
 
     def evaluate(self):
-        """Rows held back have no loss to be measured by: the reward says how it goes."""
+        """Rows held back are answered once each: the reward says how it goes."""
+        step = self.state["step"]
+        if not self.due():
+            return
+        torch.manual_seed((self.order["seed"] * 1_000_003 + step * 1009 + 500 + RANK) % 2**63)
+        mine = self.held[RANK::WORLD]
+        _, scores = self.scored([row for sample in mine for row in judged(sample, self.answer(sample, 1)[1])])
+        good = [s["value"] for s in scores if s["valid"]]
+        self.state["evaluated"] = step
+        self.report({"eval/reward": sum(good) / max(len(good), 1), "eval/invalid": 1 - len(good) / len(scores)})
+
+
+def judged(sample, texts):
+    """A row with each of its answers, for the evaluator."""
+    row = sample[2]
+    return [{**row, "messages": row["messages"] + [{"role": "assistant", "content": text}]} for text in texts]
 
 
 def advantages(answers, scores):

@@ -179,10 +179,15 @@ class Training:
     def batches(self, planned):
         return planned
 
-    def evaluate(self):
+    def due(self):
+        """Whether it is time to measure the rows held back."""
         step = self.state["step"]
         due = step % max(1, len(self.steps) // EVALUATIONS) == 0 or step == len(self.steps)
-        if not due or not self.held or self.state["evaluated"] >= step:
+        return due and self.held and self.state["evaluated"] < step
+
+    def evaluate(self):
+        step = self.state["step"]
+        if not self.due():
             return
         self.model.eval()
         with torch.no_grad():
