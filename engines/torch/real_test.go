@@ -161,6 +161,9 @@ func TestTorchLearnsFromScores(t *testing.T) {
 	_, err := trainer.Train(t.Context(), o, w)
 	require.NoError(t, err)
 	require.Len(t, j.rows, 12*3*8)
+	told := w.rows[len(w.rows)-1].Values
+	require.Equal(t, [4]float64{288, 288, 0, 36}, [4]float64{told[engines.RolloutsExpected], told[engines.RolloutsDone], told[engines.RolloutsFailed], told[engines.RolloutRows]})
+	require.Greater(t, told[engines.RolloutTokens], 288.0)
 	first, last := 0.0, 0.0
 	for i := range 4 {
 		first, last = first+w.rows[i].Values["reward/mean"], last+w.rows[8+i].Values["reward/mean"]

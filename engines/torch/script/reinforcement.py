@@ -41,6 +41,8 @@ class Reinforcement(Training):
         if self.by_token or self.by_sequence:
             self.beta = 0.0
         self.rollouts = self.s.get("rollouts") or {}
+        self.candidates = self.rollouts.get("responseCandidatesCount") or 4
+        self.expected = float(len(self.samples) * self.candidates * (self.s["epochs"] or 1))
 
     def prepare(self):
         self.first = copied(self.trained)
@@ -72,7 +74,7 @@ class Reinforcement(Training):
     def batches(self, planned):
         """Answers the rows of the step, each copy its own, and has all answers scored."""
         mine = [i for batch in planned for i in batch[RANK::WORLD]]
-        answered = {i: self.answer(self.samples[i], self.rollouts.get("responseCandidatesCount") or 4) for i in mine}
+        answered = {i: self.answer(self.samples[i], self.candidates) for i in mine}
         own, scores = self.scored([row for i in mine for row in judged(self.samples[i], answered[i][1])])
         self.group = {}
         for i in mine:
@@ -82,7 +84,10 @@ class Reinforcement(Training):
         if scores and not good:
             raise Fault(f"evaluator: gave no valid score for any of {len(scores)} answers; the first reason is: {scores[0].get('reason') or 'none was given'}", "FAILED_PRECONDITION")
         self.live = self.sum([float(any(self.group.values()))])[0] > 0
-        self.told = {"reward/mean": sum(good) / max(len(good), 1), "reward/valid": float(len(good))}
+        written = self.sum([float(sum(sum(learned) for i in mine for _, learned in answered[i][0]))])[0]
+        self.tally = tallied(self.state.get("rollouts"), done=len(scores), failed=len(scores) - len(good), rows=sum(len(batch) for batch in planned), tokens=int(written))
+        self.told = {"reward/mean": sum(good) / max(len(good), 1), "reward/valid": float(len(good)), "rollout/expected": self.expected,
+                     **{f"rollout/{name}": float(count) for name, count in self.tally.items()}}
         return planned
 
     def scored(self, rows):
@@ -143,7 +148,7 @@ class Reinforcement(Training):
         flat = {"steps": 0, "rows": 0} if self.live else self.state.get("flat") or {"steps": 0, "rows": 0}
         if not self.live:
             flat = {"steps": flat["steps"] + 1, "rows": flat["rows"] + rows}
-        self.state["flat"] = flat
+        self.state["flat"], self.state["rollouts"] = flat, self.tally
         if flat["steps"] >= PATIENCE and flat["rows"] >= FLAT_ROWS or flat["steps"] == len(self.steps):
             self.state["stopped"], self.state["reason"] = True, (
                 f"no reward signal: the answers to each prompt scored alike ({self.told['reward/mean']:.3g} of 1 in the mean), so there is nothing more to learn: "
@@ -160,6 +165,11 @@ class Reinforcement(Training):
         good = [s["value"] for s in scores if s["valid"]]
         self.state["evaluated"] = step
         self.report({"eval/reward": sum(good) / max(len(good), 1), "eval/invalid": 1 - len(good) / len(scores)})
+
+
+def tallied(before, **more):
+    """Counts since the beginning of the job."""
+    return {name: (before or {}).get(name, 0) + n for name, n in more.items()}
 
 
 def judged(sample, texts):
