@@ -273,6 +273,8 @@ func explain(err error, key string) error {
 	case errors.Is(err, syscall.ENOSPC), errors.Is(err, syscall.EDQUOT):
 		return &domain.Fault{Code: domain.ResourceExhausted, Reason: "STORE_FULL",
 			Message: "the store for files is full: delete what is not needed, or give it a larger disk, and try again"}
+	case errors.Is(err, syscall.ENOTEMPTY):
+		return domain.Faultf(domain.Unavailable, "%s is still being written: try again", key)
 	case errors.Is(err, syscall.ENOTDIR), errors.Is(err, syscall.EISDIR), errors.Is(err, os.ErrExist):
 		return domain.Faultf(domain.InvalidArgument, "%s: a file and a folder cannot have the same name: choose another", key)
 	case errors.Is(err, os.ErrPermission):

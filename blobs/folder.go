@@ -88,8 +88,16 @@ func (f *folder) syncUp(dir string) error {
 	return nil
 }
 
-func (f *folder) remove(folder string) error {
-	return os.RemoveAll(filepath.Join(f.dir, filepath.FromSlash(folder)))
+// removals is how often a folder is emptied into which somebody writes.
+const removals = 1000
+
+func (f *folder) remove(folder string) (err error) {
+	for range removals {
+		if err = os.RemoveAll(filepath.Join(f.dir, filepath.FromSlash(folder))); !errors.Is(err, syscall.ENOTEMPTY) {
+			return err
+		}
+	}
+	return err
 }
 
 // A reader stops when its context is done.

@@ -2,8 +2,10 @@ package blobs
 
 import (
 	"bytes"
+	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -41,4 +43,26 @@ func TestFolderLeavesRoom(t *testing.T) {
 	stored, err := os.ReadFile(filepath.Join(f.dir, "a", "b"))
 	require.NoError(t, err)
 	require.Equal(t, content, stored)
+}
+
+// A folder goes also while somebody still writes into it.
+func TestFolderGoesWhileItIsWritten(t *testing.T) {
+	store, written := open(t, ""), make(chan struct{})
+	go func() {
+		defer close(written)
+		for i := range 40 { // one that loses its folder meanwhile is refused
+			_, _ = store.Put(t.Context(), fmt.Sprintf("evaluators/e/%d/code/main.py", i), strings.NewReader("code"))
+		}
+	}()
+	for writing := true; writing; {
+		select {
+		case <-written:
+			writing = false
+		default:
+		}
+		require.NoError(t, store.DeleteFolder(t.Context(), "evaluators/e/"))
+	}
+	left, err := store.Files(t.Context(), "evaluators/e/")
+	require.NoError(t, err)
+	require.Empty(t, left.Sizes)
 }
