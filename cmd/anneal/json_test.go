@@ -24,7 +24,7 @@ var spoken = []string{
 	"dpo create j --dataset pairs --epochs 1000", "dpo list", "dpo get j", "dpo cancel j", "dpo delete j",
 	"rlor create t --keep-alive", "rlor watch t", "rlor list", "rlor get t", "rlor cancel t", "rlor delete t",
 	"sft list", "rft list", "evaluator list", "addon list",
-	"model list", "model get anneal-base", "model download anneal-base --dir base", "model export x --dir base --gguf x.gguf",
+	"model list", "model names", "model get anneal-base", "model download anneal-base --dir base", "model export x --dir base --gguf x.gguf",
 	"shape create s --model anneal-base --accelerator-type ACCELERATOR_TYPE_UNSPECIFIED", "shape list", "shape get s", "shape versions s", "shape validate s v1",
 	"shape match --model anneal-base", "shape delete s",
 	"deployment create d --model anneal-base --watch", "deployment list", "deployment get d", "deployment watch d", "deployment update d --max-replicas 2", "deployment alias d smart",

@@ -23,7 +23,23 @@ var models = collection{"models", "model",
 		{"Public", "public"}, {"From job", "sourceJob"}, {"Created", "createTime"}}}
 
 func modelCommand() *cobra.Command {
-	return group("model", "Base models and tuned ones", modelCreate(), modelUpload(), models.listCommand(), models.getCommand(), modelDownload(), modelExport(), modelPrepare(), models.deleteCommand())
+	return group("model", "Base models and tuned ones", modelCreate(), modelUpload(), models.listCommand(), modelNames(), models.getCommand(), modelDownload(), modelExport(), modelPrepare(), models.deleteCommand())
+}
+
+// modelNames lists what models can be asked by, which the operator's names are
+// part of.
+func modelNames() *cobra.Command {
+	return &cobra.Command{Use: "names", Short: "List the names that models can be asked by, and which of them answer", Args: arguments(0, 0), RunE: func(c *cobra.Command, _ []string) error {
+		client, err := newClient(c)
+		if err != nil {
+			return err
+		}
+		var list struct{ Data []map[string]any }
+		if err := client.call(c.Context(), http.MethodGet, "/inference/v1/models", nil, nil, &list); err != nil {
+			return err
+		}
+		return printItems(c, list.Data, column{"NAME", "id"}, column{"ANSWERS", "deployed"}, column{"KIND", "kind"}, column{"CONTEXT", "context_length"}, column{"DEPLOYMENT", "deployment"})
+	}}
 }
 
 func modelCreate() *cobra.Command {

@@ -62,7 +62,7 @@ var groupOf = map[string]string{"accounts": "account", "datasets": "dataset", "m
 func commandFor(root *cobra.Command, method, path string) string {
 	switch path = strings.TrimPrefix(strings.TrimPrefix(path, "/"), "v1/"); {
 	case path == "inference/v1/models":
-		return "anneal model list"
+		return "anneal model names"
 	case strings.HasSuffix(path, "deploymentShapeVersions:match"):
 		return "anneal shape match"
 	}

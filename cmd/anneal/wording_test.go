@@ -28,7 +28,7 @@ func TestMessagesInCommands(t *testing.T) {
 		{"anneal dataset get d", "there is no dataset named d: list what there is with GET /v1/accounts/acme/datasets", "there is no dataset named d: list what there is with `anneal dataset list`"},
 		{"anneal rft get r", "list what there is with GET /v1/accounts/acme/reinforcementFineTuningJobs", "list what there is with `anneal rft list`"},
 		{"anneal complete", "create one with POST /v1/accounts/acme/deployments", "create one with `anneal deployment create`"},
-		{"anneal complete", "GET /inference/v1/models lists what there is", "`anneal model list` lists what there is"},
+		{"anneal complete", "GET /inference/v1/models lists what there is", "`anneal model names` lists what there is"},
 		{"anneal complete", "transcribes speech, and answers no prompts: /v1/audio/transcriptions asks it", "transcribes speech, and answers no prompts: `anneal transcribe` asks it"},
 		{"anneal transcribe", "and transcribes no speech: /inference/v1/completions asks it", "and transcribes no speech: `anneal complete` asks it"},
 		{"anneal deployment scale d 5", "replicaCount: must be from minReplicaCount (1) to maxReplicaCount (2)", "REPLICAS: must be from --min-replicas (1) to --max-replicas (2)"},
