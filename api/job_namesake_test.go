@@ -74,6 +74,8 @@ func TestProgressOutlivesTheProcess(t *testing.T) {
 			projections.MetricRow{Step: 4 + step, Time: epoch.Add(time.Duration(step) * 2500 * time.Millisecond)})
 	}
 	require.Equal(t, 23.0, progress()["secondsLeft"], "nine steps more, each as long as the last three took")
+	s.world.Pulse().Report(name, projections.Progress{Made: row.CreateTime, Attempt: 1, Step: 8, Steps: 16, Time: epoch}, projections.MetricRow{Step: 8, Time: epoch.Add(time.Hour)})
+	require.Equal(t, 20.0, progress()["secondsLeft"], "eight more; the pause before the last is none of them")
 	s.do(domain.IntendJob(name, domain.CompleteJob{Attempt: 1, Output: "accounts/acme/models/m", Results: files, Progress: &domain.JobProgress{Step: 8, Steps: 8, Epoch: 1, Tokens: 400,
 		Metrics: map[string]float64{"reward/mean": 0.5, engines.RolloutsExpected: 32, engines.RolloutsDone: 24, engines.RolloutsFailed: 2, engines.RolloutRows: 6, engines.RolloutTokens: 999, engines.RolloutCached: 7}}}))
 	s.world.Pulse().Forget(name)

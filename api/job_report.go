@@ -125,20 +125,37 @@ func progressOf(v *projections.View, name domain.Name, made time.Time, life *dom
 const pacedBy = 100
 
 // secondsLeft is how long a job's steps that are left will take if they are like
-// its latest; 0 where that is not known.
+// its latest; 0 where that is not known. A pause among these, which is what took
+// longer than all others together, is left out.
 func secondsLeft(v *projections.View, name domain.Name, at domain.JobProgress) int {
 	if v == nil || at.Steps <= at.Step {
 		return 0
 	}
-	latest, _ := v.Pulse.Latest(name)
-	for first := range v.Pulse.Metrics(name, latest.Step-pacedBy-1) {
-		if steps := latest.Step - first.Step; steps > 0 {
-			each := latest.Time.Sub(first.Time) / time.Duration(steps)
-			return max(int(math.Ceil((each * time.Duration(at.Steps-at.Step)).Seconds())), 0)
-		}
-		break
+	type stretch struct {
+		took  time.Duration
+		steps int
 	}
-	return 0
+	var all, longest stretch
+	var before projections.MetricRow
+	parts := 0
+	latest, _ := v.Pulse.Latest(name)
+	for row := range v.Pulse.Metrics(name, latest.Step-pacedBy-1) {
+		if parts++; parts > 1 {
+			one := stretch{max(row.Time.Sub(before.Time), 0), row.Step - before.Step}
+			all.took, all.steps = all.took+one.took, all.steps+one.steps
+			if one.took > longest.took {
+				longest = one
+			}
+		}
+		before = row
+	}
+	if parts > 4 && longest.took > all.took/2 {
+		all.took, all.steps = all.took-longest.took, all.steps-longest.steps
+	}
+	if all.steps == 0 {
+		return 0
+	}
+	return int(math.Ceil((all.took / time.Duration(all.steps) * time.Duration(at.Steps-at.Step)).Seconds()))
 }
 
 // lastHeard is what the pulse knows of a job's progress.
