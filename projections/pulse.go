@@ -92,7 +92,7 @@ func (p *Pulse) Report(job domain.Name, progress Progress, rows ...MetricRow) {
 	case !known || progress.Attempt > old.progress.Attempt:
 		dropAfter(next.rows, progress.Step)
 		next.progress = progress
-	case !progress.Time.Before(old.progress.Time):
+	case !progress.Time.Before(old.progress.Time) && progress.Step >= old.progress.Step: // a beat may be handled after a later one
 		next.progress = progress
 	}
 	for _, row := range rows {

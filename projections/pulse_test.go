@@ -71,6 +71,7 @@ func TestReportsOfAnEarlierAttemptAreDropped(t *testing.T) {
 	report(1, 9, 6, 5, 9)
 	report(2, 3, 7, 3)
 	report(2, 1, 6, 2) // overtaken on its way
+	report(2, 2, 8)    // handled late
 	progress, ok := p.View().Progress("j")
 	require.True(t, ok)
 	require.Equal(t, 3, progress.Step)

@@ -33,6 +33,12 @@ type nodeBook struct {
 	superseded []string          // boots that another has replaced
 	given      map[string]string // attempt → boot that was told to begin it
 	shown      map[string]shown  // attempt → its metrics that were stored last: see showMetrics
+
+	felt struct {
+		mu     sync.Mutex
+		boot   string
+		number uint64 // of the newest beat of that boot in the pulse
+	}
 }
 
 type shown struct {
@@ -189,8 +195,16 @@ func (d *Desk) takeBack(node string) (intents []domain.Intent) {
 	return intents
 }
 
-// feel keeps what the beat says about now.
+// feel keeps what the beat says about now, unless a later one has said more:
+// each is handled by a goroutine of its own.
 func (d *Desk) feel(node string, beat wire.Beat) {
+	felt := &d.book(node).felt
+	felt.mu.Lock()
+	defer felt.mu.Unlock()
+	if beat.Boot == felt.boot && beat.Number < felt.number {
+		return
+	}
+	felt.boot, felt.number = beat.Boot, beat.Number
 	now, pulse, view := d.Now(), d.World.Pulse(), d.World.View()
 	pulse.Beat(nodeName(node), now)
 	for _, a := range beat.Attempts {

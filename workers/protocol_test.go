@@ -185,6 +185,32 @@ func TestTakenOver(t *testing.T) {
 	require.NoError(t, c.ask(newer, wire.BeatSubject("n1"), beatOf("newer", 2), &wire.Orders{}))
 }
 
+// What a beat says of now stays when one from before is handled after it.
+func TestABeatThatIsOvertaken(t *testing.T) {
+	c := start(t)
+	c.stock()
+	node := c.raw("n1")
+	require.NoError(t, c.ask(node, wire.BeatSubject("n1"), beatOf("a", 1), &wire.Orders{}))
+	r := c.deploy("n1")
+	var orders wire.Orders
+	require.NoError(t, c.ask(node, wire.BeatSubject("n1"), beatOf("a", 2), &orders))
+	require.Len(t, orders.Serve, 1)
+	busy := func(number uint64, active int) wire.Beat {
+		beat := beatOf("a", number)
+		beat.Replicas = []wire.Replica{{Deployment: deploymentName, Replica: r.ID, Made: orders.Serve[0].Made, State: domain.ReplicaReady, Load: wire.Load{Active: active}}}
+		return beat
+	}
+	require.NoError(t, c.ask(node, wire.BeatSubject("n1"), busy(4, 1), &wire.Orders{}))
+	late, err := json.Marshal(busy(3, 7))
+	require.NoError(t, err)
+	require.NoError(t, node.Publish(wire.BeatSubject("n1"), late))
+	require.Error(t, c.ask(node, wire.BeatSubject("n1"), wire.Beat{}, &wire.Orders{}), "it speaks no version, and comes after")
+	c.desk() // which has then handled all that it heard
+	load, ok := c.world.View().Pulse.Replica(deploymentName, r.ID)
+	require.True(t, ok)
+	require.Equal(t, 1, load.Active)
+}
+
 // Rows of metrics reach the pulse while a training runs.
 func TestMetricsReachThePulse(t *testing.T) {
 	c := start(t)
