@@ -2,7 +2,6 @@ package workers_test
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"strings"
 	"sync"
@@ -284,12 +283,7 @@ func TestAnAttemptThatIsNeverBegun(t *testing.T) {
 		BeginWithin: time.Minute, Now: func() time.Time { return time.Now().Add(2 * time.Minute) }})
 	c.background(late.Run)
 	var after wire.Orders
-	require.Eventually(t, func() bool { // the desk opens by and by
-		data, err := json.Marshal(beatOf("a", 3))
-		require.NoError(t, err)
-		reply, err := node.Request(wire.BeatSubject("n1"), data, patience)
-		return err == nil && wire.Unmarshal(reply.Data, &after) == nil
-	}, patience, 10*time.Millisecond)
+	require.NoError(t, c.ask(node, wire.BeatSubject("n1"), beatOf("a", 3), &after))
 	require.Empty(t, after.Train)
 	life := c.life()
 	require.Equal(t, domain.JobRequeueState, life.State)
@@ -303,7 +297,8 @@ func TestAnAddonThatLoadsForEver(t *testing.T) {
 	c.stock()
 	release := make(chan struct{})
 	defer close(release)
-	a, err := agent.New(agent.Options{Node: "n1", Token: "token of n1", URL: c.server.URL(), Dir: t.TempDir(), Log: testLog, LoadWithin: 200 * time.Millisecond,
+	const within = 2 * time.Second // which its model has, too
+	a, err := agent.New(agent.Options{Node: "n1", Token: "token of n1", URL: c.server.URL(), Dir: t.TempDir(), Log: testLog, LoadWithin: within,
 		Engine: simulated.New(simulated.Options{Fault: func(a simulated.Action) error {
 			if a.Name == simulated.LoadAddon {
 				<-release
@@ -316,6 +311,6 @@ func TestAnAddonThatLoadsForEver(t *testing.T) {
 	r := c.deployForAddons("n1")
 	c.load("polite")
 	_, failed := c.addon("polite", domain.ModelFailedState)
-	require.Contains(t, failed.Status.Message, "had not loaded the addon within 200ms")
+	require.Contains(t, failed.Status.Message, "had not loaded the addon within 2s")
 	c.serving(r.ID)
 }

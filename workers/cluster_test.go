@@ -28,7 +28,7 @@ import (
 )
 
 // patience bounds every wait of a test; none of them needs it.
-const patience = 30 * time.Second
+const patience = time.Minute
 
 // A cluster is a control plane without schedulers: the test decides who works
 // where.

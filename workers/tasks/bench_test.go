@@ -84,7 +84,7 @@ func stateOf[S domain.State](b *bench, kind *domain.Kind[S], id string) S {
 // until waits for a resource to be as is wanted.
 func until[S domain.State](b *bench, kind *domain.Kind[S], id string, done func(S) bool) S {
 	b.Helper()
-	ctx, cancel := context.WithTimeout(b.Context(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(b.Context(), time.Minute)
 	defer cancel()
 	for {
 		position := b.world.Position()
