@@ -17,6 +17,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"anneal/blobs"
@@ -47,6 +48,9 @@ type stage struct {
 }
 
 var pepper = []byte("a pepper for tests only, 32 bytes")
+
+// patience bounds the waits of tests; none of them needs it.
+const patience = time.Minute
 
 // epoch is when every test begins.
 var epoch = time.Date(2030, 1, 2, 3, 4, 5, 0, time.UTC)
@@ -118,8 +122,7 @@ func (s *stage) judge(ctx context.Context) {
 			continue
 		}
 		var upload domain.DatasetUploaded
-		require.NoError(s, json.Unmarshal(e.Data, &upload))
-		if s.world.WaitFor(ctx, e.Position) != nil {
+		if !s.fine(ctx, json.Unmarshal(e.Data, &upload)) || s.world.WaitFor(ctx, e.Position) != nil {
 			return
 		}
 		row, ok := s.world.View().Datasets.Get(e.Name)
@@ -129,8 +132,9 @@ func (s *stage) judge(ctx context.Context) {
 		checker := rows.NewChecker(row.State.Format)
 		for name := range upload.Files.Sizes {
 			file, err := s.store.Get(ctx, upload.Files.Folder+name)
-			require.NoError(s, err)
-			require.NoError(s, errors.Join(checker.Read(name, file), file.Close()))
+			if !s.fine(ctx, err) || !s.fine(ctx, errors.Join(checker.Read(name, file), file.Close())) {
+				return
+			}
 		}
 		facts, faults, more := checker.Result()
 		var verdict domain.Command[domain.Dataset] = domain.AcceptDataset{Upload: upload.Upload, DatasetFacts: facts}
@@ -138,8 +142,16 @@ func (s *stage) judge(ctx context.Context) {
 			f := rows.Refusal(faults, more)
 			verdict = domain.RejectDataset{Upload: upload.Upload, Status: domain.StatusOf(f), Violations: f.Violations}
 		}
-		s.do(domain.Intend(domain.Datasets, e.Name, verdict))
+		if !s.fine(ctx, s.carryOut(ctx, domain.Intend(domain.Datasets, e.Name, verdict))) {
+			return
+		}
 	}
+}
+
+// fine tells whether what works beside a test until ctx is done goes on. A test
+// may end in the middle of its work: who asked may see what it has done first.
+func (s *stage) fine(ctx context.Context, err error) bool {
+	return err == nil || ctx.Err() == nil && assert.NoError(s, err)
 }
 
 // furnish makes two accounts, their keys, the operator's, and a public model.
@@ -185,9 +197,15 @@ func (s *stage) mint(alias, account, role string, expire *time.Time) {
 // do is what the rest of the platform does to the world.
 func (s *stage) do(intents ...domain.Intent) {
 	s.Helper()
-	position, err := eventlog.Do(s.Context(), s.log, s.world, eventlog.Request{Time: s.clock.tick(), Actor: "test"}, intents...)
-	require.NoError(s, err)
-	require.NoError(s, s.world.WaitFor(s.Context(), position))
+	require.NoError(s, s.carryOut(s.Context(), intents...))
+}
+
+func (s *stage) carryOut(ctx context.Context, intents ...domain.Intent) error {
+	position, err := eventlog.Do(ctx, s.log, s.world, eventlog.Request{Time: s.clock.tick(), Actor: "test"}, intents...)
+	if err != nil {
+		return err
+	}
+	return s.world.WaitFor(ctx, position)
 }
 
 func (s *stage) deployment(name domain.Name, command domain.Command[domain.Deployment]) {

@@ -44,14 +44,16 @@ func (s *stage) judgeModels() {
 			report, err := weights.Check(weights.Folder{Sizes: row.State.Files.Sizes, Open: func(name string, offset, length int64) (io.ReadCloser, error) {
 				return s.store.Range(ctx, row.State.Files.Folder+name, offset, length)
 			}})
-			if err != nil {
-				s.Error(err)
+			if !s.fine(ctx, err) {
+				return
 			}
 			var verdict domain.Command[domain.Model] = domain.AcceptModel{Upload: row.State.Upload, ModelFacts: report.ModelFacts}
 			if len(report.Violations) > 0 {
 				verdict = domain.RejectModel{Upload: row.State.Upload, Status: domain.StatusOf(report.Violations.Err()), Violations: report.Violations}
 			}
-			s.do(domain.Intend(domain.Models, e.Name, verdict))
+			if !s.fine(ctx, s.carryOut(ctx, domain.Intend(domain.Models, e.Name, verdict))) {
+				return
+			}
 		}
 	})
 	s.Cleanup(func() {
