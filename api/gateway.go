@@ -14,6 +14,10 @@ import (
 	"anneal/projections"
 )
 
+// askAgain is how often a request that waits for a replica counts as a new one:
+// what it waits for must not be put to sleep meanwhile.
+const askAgain = time.Second
+
 // maxTries is how many replicas one question may be put to.
 const maxTries = 3
 
@@ -153,8 +157,9 @@ func (c *call) load(pulse projections.PulseView, deployment domain.Name, replica
 // named. When there are none it sees to it that one is wanted, and holds the
 // request until one is ready or Limits.Wake has passed.
 func (c *call) awaitReplicas(ctx context.Context, name domain.Name, addon string) ([]domain.Replica, error) {
-	timeout := time.NewTimer(c.Limits.Wake)
+	timeout, asking := time.NewTimer(c.Limits.Wake), time.NewTicker(askAgain)
 	defer timeout.Stop()
+	defer asking.Stop()
 	for {
 		v := c.World.View()
 		row, ok := v.Deployments.Get(name)
@@ -183,6 +188,8 @@ func (c *call) awaitReplicas(ctx context.Context, name domain.Name, addon string
 		}
 		select {
 		case <-c.World.Changed(v.Position):
+		case <-asking.C:
+			c.World.Pulse().Ask(name, c.Now())
 		case <-ctx.Done():
 			return nil, ctx.Err()
 		case <-timeout.C:

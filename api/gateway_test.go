@@ -245,6 +245,20 @@ func TestADeploymentAtZeroWakes(t *testing.T) {
 	require.Equal(t, "accounts/acme/apiKeys/inference", events[0].(map[string]any)["actor"])
 }
 
+// However long a request waits, its deployment was asked something just now.
+func TestARequestThatWaitsIsUse(t *testing.T) {
+	s := newStage(t, Limits{})
+	name := s.deploy("d1", 0)
+	asked := func() time.Time { return s.world.View().Pulse.Loads(name).Asked }
+	answered := make(chan answer)
+	go func() { answered <- s.complete(`"prompt": "one two"`) }()
+	require.Eventually(t, func() bool { return !asked().IsZero() }, patience, time.Millisecond)
+	first := asked()
+	require.Eventually(t, func() bool { return asked().After(first) }, patience, time.Millisecond)
+	s.serveReplica(name)
+	require.Equal(t, "one two ", textOf(t, <-answered))
+}
+
 func (s *stage) serveReplica(name domain.Name) {
 	id := mustRow(s, name).NextReplica()
 	s.deployment(name, domain.PlaceReplica{ID: id, Node: "accounts/system/nodes/n1", Generation: 1})
@@ -286,7 +300,7 @@ func TestAClientThatGoesAwayStopsTheGeneration(t *testing.T) {
 		} else {
 			gone := make(chan struct{})
 			go func() { defer close(gone); _, _ = http.DefaultClient.Do(r) }()
-			require.Eventually(t, func() bool { return len(s.replicas.asks()) > asked }, 5*time.Second, time.Millisecond)
+			require.Eventually(t, func() bool { return len(s.replicas.asks()) > asked }, patience, time.Millisecond)
 			cancel()
 			<-gone
 		}
