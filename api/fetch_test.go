@@ -71,9 +71,9 @@ func lends(t *testing.T) *httptest.Server {
 
 func TestRecordingsFromElsewhere(t *testing.T) {
 	from := lends(t)
-	s := newStage(t, Limits{Audio: 100, Fetch: 200 * time.Millisecond})
+	s := newStage(t, Limits{Audio: 100})
 	s.hearers(1)
-	s.server.fetcher = newFetcher(s.server.Limits.Fetch, true)
+	patient, hasty := newFetcher(patience, true), newFetcher(200*time.Millisecond, true)
 	for path, c := range map[string]struct {
 		status int
 		says   string
@@ -93,6 +93,9 @@ func TestRecordingsFromElsewhere(t *testing.T) {
 		"/to?at=" + url.QueryEscape("http://no.such.host.invalid"): {400, "file: "},
 	} {
 		for _, field := range []string{"file", "url"} {
+			if s.server.fetcher = patient; path == "/slow" || strings.HasSuffix(path, "invalid") { // a name server may be slow, too
+				s.server.fetcher = hasty
+			}
 			a := s.send(s.parts(part{field, "", from.URL + path}, part{"model", "", hearer}))
 			require.Equal(t, c.status, a.status, "%s: %s", path, a.body)
 			require.Contains(t, string(a.body), strings.Replace(c.says, "file: ", field+": ", 1))
@@ -118,13 +121,13 @@ func TestNoRecordingsFromInside(t *testing.T) {
 	}
 	require.Empty(t, s.replicas.asks())
 
-	inside := newFetcher(time.Second, false)
+	inside := newFetcher(patience, false)
 	stranger := inside.client.Transport.(*http.Transport).DialContext
 	first := true
 	inside.client.Transport.(*http.Transport).DialContext = func(ctx context.Context, network, address string) (net.Conn, error) {
 		if first { // as if the first were public
 			first = false
-			return newFetcher(time.Second, true).client.Transport.(*http.Transport).DialContext(ctx, network, address)
+			return newFetcher(patience, true).client.Transport.(*http.Transport).DialContext(ctx, network, address)
 		}
 		return stranger(ctx, network, address)
 	}

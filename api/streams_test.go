@@ -27,7 +27,7 @@ type listener struct {
 func (s *stage) listen(path, alias string, header ...string) (*listener, *http.Response) {
 	s.Helper()
 	r := s.request(http.MethodGet, path, alias, nil)
-	ctx, stop := context.WithTimeout(s.Context(), 10*time.Second)
+	ctx, stop := context.WithTimeout(s.Context(), patience)
 	s.Cleanup(stop)
 	r = r.WithContext(ctx)
 	r.Header.Set("Accept", "text/event-stream")
@@ -171,7 +171,7 @@ func TestStreamsAreCounted(t *testing.T) {
 	_, response = s.listen("/v1/accounts/other/events", "other")
 	require.Equal(t, 200, response.StatusCode, "another account has streams of its own")
 	first.stop()
-	require.Eventually(t, func() bool { return s.server.busy.of("streams of acme") == 1 }, 5*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return s.server.busy.of("streams of acme") == 1 }, patience, time.Millisecond)
 	_, response = s.listen("/v1/accounts/acme/events", "user")
 	require.Equal(t, 200, response.StatusCode)
 }

@@ -372,7 +372,7 @@ func TestAClientThatHangsUp(t *testing.T) {
 		require.Eventually(t, func() bool {
 			files, err := s.store.Files(t.Context(), blobs.Transient)
 			return err == nil && len(files.Sizes) == 0
-		}, 10*time.Second, time.Millisecond)
+		}, patience, time.Millisecond)
 		require.Len(t, s.replicas.asks(), 1, "it is not asked for elsewhere")
 	}
 }
