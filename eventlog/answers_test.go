@@ -235,6 +235,6 @@ func TestRoomIsSharedByServers(t *testing.T) {
 		other.kept.mu.Lock()
 		defer other.kept.mu.Unlock()
 		return len(other.kept.of("acme.").answers) == 3 && other.kept.of("acme.").bytes == one.kept.of("acme.").bytes
-	}, 10*time.Second, time.Millisecond)
+	}, patience, time.Millisecond)
 	noRoomFor(t, other, "acme.4", now)
 }

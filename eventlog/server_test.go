@@ -159,13 +159,15 @@ func TestNodesAreKeptApart(t *testing.T) {
 			break
 		}
 	}
-	_, err = jetstreamOf(t, n2).AccountInfo(t.Context())
+	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+	defer cancel()
+	_, err = jetstreamOf(t, n2).AccountInfo(ctx)
 	assert.Error(t, err, "a node has no streams")
 }
 
 func jetstreamOf(t testing.TB, nc *nats.Conn) jetstream.JetStream {
 	t.Helper()
-	js, err := jetstream.New(nc, jetstream.WithDefaultTimeout(time.Second))
+	js, err := jetstream.New(nc, jetstream.WithDefaultTimeout(patience))
 	require.NoError(t, err)
 	return js
 }
@@ -182,7 +184,7 @@ func TestReadersReadEverything(t *testing.T) {
 	}
 	reader := readerOf(t, s, make(chan error, 16))
 	js := jetstreamOf(t, reader)
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	pull := func(c jetstream.Consumer, err error) func(*testing.T) {
 		return func(t *testing.T) {
@@ -275,7 +277,7 @@ func TestReadersCanDoNothingElse(t *testing.T) {
 		}
 	})
 	t.Run("a push consumer reaches nobody else", func(t *testing.T) { testPushIsContained(t, s, reader) })
-	mirror := &JetStream{nc: reader, ackWait: time.Second}
+	mirror := &JetStream{nc: reader, ackWait: 5 * time.Second}
 	last, err := mirror.Last(t.Context())
 	require.NoError(t, err)
 	assert.GreaterOrEqual(t, last.Position, position, "the mirror is whole")
@@ -298,14 +300,16 @@ func testPushIsContained(t *testing.T, s *Server, reader *nats.Conn) {
 	}
 	js := jetstreamOf(t, reader)
 	for i, target := range targets {
-		_, err := js.CreatePushConsumer(t.Context(), Stream, jetstream.ConsumerConfig{
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second) // some are not answered
+		_, err := js.CreatePushConsumer(ctx, Stream, jetstream.ConsumerConfig{
 			Name: "evil" + string(rune('a'+i)), DeliverSubject: target, DeliverPolicy: jetstream.DeliverAllPolicy,
 		})
+		cancel()
 		t.Logf("push consumer into %s: %v", target, err)
 	}
 	w := write("after", 0)
 	position := mustAppend(t, s.Log(), w)
-	for e, err := range (&JetStream{nc: reader, js: js, ackWait: time.Second}).Follow(t.Context(), "", position-1) {
+	for e, err := range (&JetStream{nc: reader, js: js, ackWait: 5 * time.Second}).Follow(t.Context(), "", position-1) {
 		require.NoError(t, err, "the mirror still lives, and follows")
 		assert.Equal(t, w.ID, e.ID)
 		break

@@ -232,7 +232,7 @@ func TestCloseUnderLoadLosesNothing(t *testing.T) {
 
 func TestLongWorkIsNotGivenToOthers(t *testing.T) {
 	s := start(t)
-	config := SubscriberConfig{Topics: Tasks, Group: "g", AckWait: 150 * time.Millisecond}
+	config := SubscriberConfig{Topics: Tasks, Group: "g", AckWait: 1500 * time.Millisecond}
 	one, err := NewSubscriber(s.Control(), config)
 	require.NoError(t, err)
 	other, err := NewSubscriber(s.Control(), config)
@@ -243,7 +243,7 @@ func TestLongWorkIsNotGivenToOthers(t *testing.T) {
 
 	held := <-subscribe(t, one, "long")
 	idle := subscribe(t, other, "long")
-	for range 8 { // 400 ms, more than twice the time after which silence would lose it
+	for range 4 { // 2 s, more than the time after which silence would lose it
 		beat, err := beats.NextMsgWithContext(t.Context())
 		require.NoError(t, err)
 		require.Equal(t, "+WPI", string(beat.Data))

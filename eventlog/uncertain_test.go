@@ -43,7 +43,7 @@ func TestUncertaintyIsNoFault(t *testing.T) {
 	require.Equal(t, domain.Unknown, domain.CodeOf(err))
 
 	// Nobody waits for ever for what a failed disk holds back: the server ends.
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	for _, err := range s.Log().Follow(ctx, "", 0) {
 		require.ErrorContains(t, err, "input/output error")

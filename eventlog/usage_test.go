@@ -23,7 +23,7 @@ func TestReadersReadUsage(t *testing.T) {
 	require.NoError(t, meter.Record(usageOf("acme", UsageOfTranscription)))
 	require.NoError(t, meter.Record(usageOf("other", UsageOfChat)))
 	require.ErrorContains(t, meter.Record(usageOf("*", UsageOfChat)), "needs an account")
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	require.NoError(t, meter.Close(ctx))
 
@@ -62,7 +62,9 @@ func TestReadersForgeNoUsage(t *testing.T) {
 	meter, err := s.Meter(slog.New(slog.DiscardHandler))
 	require.NoError(t, err)
 	js := jetstreamOf(t, readerOf(t, s, make(chan error, 16)))
-	_, err = js.CreatePushConsumer(t.Context(), Stream, jetstream.ConsumerConfig{Name: "forger", DeliverSubject: "usage.acme.chat", DeliverPolicy: jetstream.DeliverAllPolicy})
+	ctx, cancel := context.WithTimeout(t.Context(), time.Second) // it may not be answered
+	_, err = js.CreatePushConsumer(ctx, Stream, jetstream.ConsumerConfig{Name: "forger", DeliverSubject: "usage.acme.chat", DeliverPolicy: jetstream.DeliverAllPolicy})
+	cancel()
 	t.Logf("push consumer into usage: %v", err)
 	require.NoError(t, meter.Record(usageOf("acme", UsageOfTranscription)))
 	require.NoError(t, meter.Close(t.Context()))
@@ -72,7 +74,7 @@ func TestReadersForgeNoUsage(t *testing.T) {
 		require.Eventually(t, func() bool {
 			info, err := stream.Info(t.Context())
 			return err == nil && info.State.Msgs == 1
-		}, 10*time.Second, 10*time.Millisecond)
+		}, patience, 10*time.Millisecond)
 	}
 }
 
