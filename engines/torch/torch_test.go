@@ -87,6 +87,16 @@ func TestATrainingStopsWithACheckpointAndGoesOn(t *testing.T) {
 	require.Equal(t, 3, second.rows[0].Step)
 }
 
+// What a script said is heard also when it has ended before anybody listens.
+func TestAScriptThatHasEndedIsHeard(t *testing.T) {
+	run, err := standIn(t).begin(t.TempDir(), order(t, "fault"), &watcher{})
+	require.NoError(t, err)
+	defer run.close()
+	<-run.program.Done()
+	_, err = run.follow(t.Context())
+	require.ErrorContains(t, err, "rows.jsonl line 1: is not a row")
+}
+
 func TestTrainingsThatFail(t *testing.T) {
 	full := errors.New("the disk is full")
 	for _, line := range []struct {

@@ -78,7 +78,9 @@ func (r *training) follow(ctx context.Context) (result engines.TrainResult, err 
 	return result, r.ended(ctx, lines.Err())
 }
 
-// accept waits for the script to connect.
+// accept waits for the script to connect. Of one that has ended meanwhile, what
+// it said is still heard: its connection comes before ours, on which nothing is
+// said.
 func (r *training) accept(ctx context.Context) (net.Conn, error) {
 	wait, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -87,7 +89,12 @@ func (r *training) accept(ctx context.Context) (net.Conn, error) {
 		case <-r.program.Done():
 		case <-wait.Done():
 		}
-		_ = r.listener.SetDeadline(time.Unix(1, 0)) // which ends Accept
+		ours, err := net.Dial("unix", r.listener.Addr().String())
+		if err != nil {
+			_ = r.listener.SetDeadline(time.Unix(1, 0)) // which ends Accept, too
+			return
+		}
+		_ = ours.Close()
 	}()
 	conn, err := r.listener.Accept()
 	if err != nil {
