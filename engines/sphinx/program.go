@@ -71,6 +71,7 @@ func start(args []string, dir, model string) (*program, error) {
 		_ = file.Close() // the program has its own
 	}
 	p.lines = bufio.NewScanner(answers)
+	p.lines.Split(process.WholeLines)
 	p.stop = sync.OnceFunc(func() { p.process.Stop(context.Background(), 0) })
 	return p, nil
 }

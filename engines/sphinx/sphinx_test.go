@@ -171,6 +171,10 @@ func TestAProgramThatEnds(t *testing.T) {
 	text, err := listen(scripted(t, fmt.Sprintf(`if mkdir %s; then read order <&3; echo "u1 1 0.10 0.20 half 0.5" >&4; kill -9 $$; fi; %s`, note, answering)))
 	require.NoError(t, err, "it is started again")
 	require.Equal(t, "word", text, "and what it said before is forgotten")
+	torn := filepath.Join(t.TempDir(), "note")
+	text, err = listen(scripted(t, fmt.Sprintf(`if mkdir %s; then read order <&3; printf "u1 1 0.10 0." >&4; kill -9 $$; fi; %s`, torn, answering)))
+	require.NoError(t, err, "also when it ended within a line")
+	require.Equal(t, "word", text)
 
 	for script, want := range map[string]string{
 		`read order <&3; echo 'ERROR: "x.c", line 1: no memory' >&2; exit 1`: `no memory`,
