@@ -32,6 +32,8 @@ type Options struct {
 	// ToGGUF writes a model's Hugging Face directory as a GGUF file, for
 	// servers that read no other; nil where nothing can.
 	ToGGUF func(dir, file string) error
+
+	port func() (int, error) // where a server is to listen; nil is freePort
 }
 
 // Presets.

@@ -4,6 +4,9 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"net"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
@@ -155,6 +158,26 @@ func TestServersThatDoNotStart(t *testing.T) {
 			require.Empty(t, left, "nothing is left behind")
 		})
 	}
+}
+
+// Between the choice of a port and the server's own listening anybody may take
+// the port.
+func TestAPortThatIsTakenMeanwhile(t *testing.T) {
+	robber := httptest.NewServer(http.NotFoundHandler())
+	defer robber.Close()
+	o := options(t, VLLM, "")
+	chosen := 0
+	o.port = func() (int, error) {
+		if chosen++; chosen == 1 {
+			return robber.Listener.Addr().(*net.TCPAddr).Port, nil
+		}
+		return freePort()
+	}
+	m := start(t, o)
+	defer m.Close()
+	require.Equal(t, 2, chosen)
+	_, err := enginetest.Ask(t, m, engines.CompletionRequest{Prompt: "p", MaxTokens: 3})
+	require.NoError(t, err)
 }
 
 func TestAServerThatFloodsItsOutput(t *testing.T) {

@@ -41,6 +41,7 @@ type server struct {
 const (
 	healthEvery = 100 * time.Millisecond
 	healthAsks  = 5 * time.Second // one look at its health may take
+	portTries   = 3
 )
 
 // open starts the program and waits until it is healthy.
@@ -83,13 +84,27 @@ func (s *server) at() (string, error) {
 	return s.url, s.why
 }
 
-// start runs the program and waits until it is healthy. ctx bounds the wait.
-func (s *server) start(ctx context.Context) (*process.Process, string, error) {
-	at := s.place
-	var err error
-	if at.port, err = freePort(); err != nil {
-		return nil, "", err
+// start runs the program on a free port, and on another one when somebody else
+// took that before the program did.
+func (s *server) start(ctx context.Context) (program *process.Process, url string, err error) {
+	free := s.options.port
+	if free == nil {
+		free = freePort
 	}
+	for range portTries {
+		at := s.place
+		if at.port, err = free(); err != nil {
+			return nil, "", err
+		}
+		if program, url, err = s.startAt(ctx, at); err == nil || !taken(at.port) {
+			break
+		}
+	}
+	return program, url, err
+}
+
+// startAt runs the program and waits until it is healthy. ctx bounds the wait.
+func (s *server) startAt(ctx context.Context, at place) (*process.Process, string, error) {
 	env := slices.Concat([]string{"HF_HUB_OFFLINE=1", "DO_NOT_TRACK=1"}, s.preset.env, engines.Visible(at.devices), s.place.env)
 	if s.preset.keyEnv != "" {
 		env = append(env, s.preset.keyEnv+"="+s.key)
@@ -206,6 +221,16 @@ func freePort() (int, error) {
 	}
 	port := l.Addr().(*net.TCPAddr).Port
 	return port, l.Close()
+}
+
+// taken tells whether somebody has a port on the loopback.
+func taken(port int) bool {
+	l, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", port))
+	if err != nil {
+		return true
+	}
+	_ = l.Close()
+	return false
 }
 
 func errClosed() error {
