@@ -47,7 +47,7 @@ def evaluate(messages, **row):
 // TestNothingEscapes lets hostile programs look for a way out. Each may find
 // nothing: what they tried is told by the system, not by them, where it can be.
 func TestNothingEscapes(t *testing.T) {
-	s := working(t, sandbox.Options{RowTime: 5 * time.Second})
+	s := working(t, sandbox.Options{RowTime: time.Minute})
 	tcp, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = tcp.Close() })
@@ -140,7 +140,10 @@ func TestNothingEscapes(t *testing.T) {
 // TestNothingIsUsedUp lets programs take all that they can get: a row ends in
 // its time, the next is scored, and nothing of the program is left.
 func TestNothingIsUsedUp(t *testing.T) {
-	s := working(t, sandbox.Options{RowTime: 3 * time.Second, Memory: 128 << 20, FileBytes: 8 << 20, Processes: 12})
+	limits := sandbox.Options{RowTime: 3 * time.Second, Memory: 128 << 20, FileBytes: 8 << 20, Processes: 12}
+	hasty := working(t, limits)
+	limits.RowTime = time.Minute
+	patient := working(t, limits) // for what does not end by its time
 	for name, c := range map[string]struct {
 		hostile string
 		reason  string // of an invalid score
@@ -165,6 +168,10 @@ func TestNothingIsUsedUp(t *testing.T) {
 		"a closed socket":   {"os.closerange(3, 50)\n    return 1", "broke off", false},
 	} {
 		t.Run(name, func(t *testing.T) {
+			s := patient
+			if strings.Contains(c.reason, "longer than") {
+				s = hasty
+			}
 			e := open(t, s, codeOf(t, "main.py", "import os\ndef evaluate(messages):\n    if messages[-1]['content'] == 'well': return 0.5\n    "+c.hostile))
 			scores := score(t, e, said("now"), said("well"))
 			require.Equal(t, c.valid, scores[0].Valid, "%v", scores[0])
