@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -112,10 +113,21 @@ func checkNodeToken(key []byte, node, token string) bool {
 	return hmac.Equal([]byte(mac), []byte(nodeMAC(key, bound)))
 }
 
-// tokenNode is the node that a token is good for; "" is any.
-func tokenNode(token string) string {
-	bound, _, _ := strings.Cut(strings.TrimPrefix(token, "ant_"), "_")
-	return bound
+var tokenForm = regexp.MustCompile(`^ant_([a-z0-9-]*)_[0-9a-f]{64}$`)
+
+// readToken reads the token in a file, and the node that it is good for; "" is
+// any. What else the file may hold is not shown.
+func readToken(path string) (token, node string, err error) {
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return "", "", err
+	}
+	token = strings.TrimSpace(string(text))
+	form := tokenForm.FindStringSubmatch(token)
+	if form == nil {
+		return "", "", fmt.Errorf("%s holds no node's token: `anneal node token` on the server's machine makes one", path)
+	}
+	return token, form[1], nil
 }
 
 // operatorFolder is the server's folder that an operator's command means:

@@ -51,7 +51,7 @@ func (l *transcript) awaits(p *process, prefix string) {
 // A worker that nobody answers says so at once, and that it tries again.
 func TestWorkerTellsThatItCannotReachTheServer(t *testing.T) {
 	token := filepath.Join(t.TempDir(), "node.token")
-	require.NoError(t, os.WriteFile(token, []byte("token"), 0o600))
+	require.NoError(t, os.WriteFile(token, []byte("ant__"+strings.Repeat("0", 64)), 0o600))
 	log := logFor(t, "anneal work")
 	worker := launch(t, log, "work", "--join", "nats://"+freePort(t), "--token-file", token, "--data", t.TempDir())
 	log.awaits(worker, "time=") // long before it gives up

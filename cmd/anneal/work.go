@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"errors"
@@ -93,11 +94,12 @@ func workCommand() *cobra.Command {
 			if join == "" || tokenFile == "" {
 				return usageError{errors.New("--join and --token-file are required: `anneal node token` on the server's machine makes the token")}
 			}
-			text, err := os.ReadFile(tokenFile)
+			token, bound, err := readToken(tokenFile)
 			if err != nil {
 				return err
 			}
-			return work(c.Context(), join, strings.TrimSpace(string(text)), dir, node)
+			node.id = cmp.Or(node.id, bound)
+			return work(c.Context(), join, token, dir, node)
 		}}
 	node.add(c)
 	c.Flags().StringVar(&join, "join", "", "the server's NATS address")
@@ -107,9 +109,6 @@ func workCommand() *cobra.Command {
 }
 
 func work(ctx context.Context, join, token, dir string, flags nodeFlags) error {
-	if flags.id == "" {
-		flags.id = tokenNode(token)
-	}
 	var release func()
 	var err error
 	if dir == "" {
