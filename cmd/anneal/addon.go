@@ -24,12 +24,12 @@ func addonLoad() *cobra.Command {
 	c := &cobra.Command{Use: "load [ID] --model MODEL --deployment DEPLOYMENT", Short: "Load an adapter into a deployment made with --addons", Args: arguments(0, 1),
 		Example: "  anneal addon load polite --model polite --deployment shared --watch",
 		RunE: func(c *cobra.Command, args []string) error {
+			if model == "" || deployment == "" {
+				return usageError{fmt.Errorf("--model and --deployment are required")}
+			}
 			client, err := newClient(c)
 			if err != nil {
 				return err
-			}
-			if model == "" || deployment == "" {
-				return usageError{fmt.Errorf("--model and --deployment are required")}
 			}
 			body := map[string]any{"model": client.name("models", model), "deployment": client.name("deployments", deployment),
 				"displayName": displayName, "default": byDefault}

@@ -90,13 +90,13 @@ func (c *client) tellDeployment(cmd *cobra.Command, name string) (map[string]any
 
 func deploymentScale() *cobra.Command {
 	return &cobra.Command{Use: "scale ID REPLICAS", Short: "Set how many replicas are wanted", Args: arguments(2, 2), RunE: func(c *cobra.Command, args []string) error {
-		client, err := newClient(c)
-		if err != nil {
-			return err
-		}
 		count, err := strconv.Atoi(args[1])
 		if err != nil {
 			return usageError{fmt.Errorf("REPLICAS must be a number, not %q", args[1])}
+		}
+		client, err := newClient(c)
+		if err != nil {
+			return err
 		}
 		path := "/v1/" + client.name("deployments", args[0]) + ":scale"
 		if err := client.call(c.Context(), http.MethodPatch, path, nil, map[string]any{"replicaCount": count}, nil); err != nil {

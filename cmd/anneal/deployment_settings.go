@@ -24,12 +24,12 @@ func deploymentCreate() *cobra.Command {
 	c := &cobra.Command{Use: "create [ID] --model MODEL", Short: "Serve a model", Args: arguments(0, 1),
 		Example: "  anneal deployment create polite --model polite --watch",
 		RunE: func(c *cobra.Command, args []string) error {
+			if model == "" {
+				return required("model")
+			}
 			client, err := newClient(c)
 			if err != nil {
 				return err
-			}
-			if model == "" {
-				return required("model")
 			}
 			body := map[string]any{"baseModel": client.name("models", model), "minReplicaCount": settings.least}
 			if err := settings.fill(c, client, body); err != nil {

@@ -24,12 +24,12 @@ func evaluatorCreate() *cobra.Command {
 	c := &cobra.Command{Use: "create ID --dir FOLDER", Short: "Create an evaluator from a folder of code", Args: arguments(1, 1),
 		Example: "  anneal evaluator create exact --dir examples/exact-match --entry-point main.py::evaluate",
 		RunE: func(c *cobra.Command, args []string) error {
+			if dir == "" {
+				return required("dir")
+			}
 			client, err := newClient(c)
 			if err != nil {
 				return err
-			}
-			if dir == "" {
-				return required("dir")
 			}
 			code, done, err := readCode(dir)
 			defer done()

@@ -54,6 +54,18 @@ func TestExamplesAreUnderstood(t *testing.T) {
 	require.Greater(t, shown, 30)
 }
 
+// What a line lacks is told wherever it is typed, also where there is no server.
+func TestLinesAreJudgedBeforeAServerIsLookedFor(t *testing.T) {
+	for _, line := range []string{"model create m", "model prepare m", "model export m", "shape match", "deployment create", "deployment scale d many", "evaluator create e",
+		"addon load", "rlor step r", "dataset derive d", "account suspend a", "quota set a jobs many", "work", "events --from x", "evaluator preview", "node token --id A_"} {
+		c := newRoot()
+		c.SetArgs(append(strings.Fields(line), "--context", "nowhere.json"))
+		var usage usageError
+		require.ErrorAs(t, c.Execute(), &usage, line)
+		require.NotContains(t, usage.Error(), "nowhere.json")
+	}
+}
+
 // words are those of a command line, as a shell parts them.
 func words(line string) (all []string) {
 	for _, word := range regexp.MustCompile(`(?:'[^']*'|"[^"]*"|[^\s'"])+`).FindAllString(line, -1) {

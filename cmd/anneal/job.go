@@ -222,12 +222,12 @@ func (k jobKind) stepCommand() *cobra.Command {
 	c := &cobra.Command{Use: "step ID --dataset DATASET --output-model MODEL", Short: "Give a job that waits its next step", Args: arguments(1, 1),
 		Example: "  anneal rlor step tutor --dataset scored-2 --output-model tutor-2 --watch",
 		RunE: func(c *cobra.Command, args []string) error {
+			if dataset == "" || output == "" {
+				return usageError{fmt.Errorf("--dataset and --output-model are required")}
+			}
 			client, err := newClient(c)
 			if err != nil {
 				return err
-			}
-			if dataset == "" || output == "" {
-				return usageError{fmt.Errorf("--dataset and --output-model are required")}
 			}
 			body := map[string]any{"dataset": client.name("datasets", dataset), "outputModel": output}
 			var item map[string]any

@@ -50,12 +50,12 @@ func modelCreate() *cobra.Command {
 		Example: "  anneal model create tiny --dir ./tiny-llama\n  anneal model create polite --dir ./adapter --base-model tiny\n" +
 			"  anneal model create whisper --dir ./faster-whisper-small --speech-format faster-whisper",
 		RunE: func(c *cobra.Command, args []string) error {
+			if dir == "" {
+				return required("dir")
+			}
 			client, err := newClient(c)
 			if err != nil {
 				return err
-			}
-			if dir == "" {
-				return required("dir")
 			}
 			folder, err := openFolder(c, dir, base, speech.Format)
 			if err != nil {
@@ -185,12 +185,12 @@ func modelPrepare() *cobra.Command {
 	var watch bool
 	c := &cobra.Command{Use: "prepare ID --precision PRECISION", Short: "Write a copy in another precision", Args: arguments(1, 1), Example: "  anneal model prepare polite --precision BF16 --watch",
 		RunE: func(c *cobra.Command, args []string) error {
+			if precision == "" {
+				return required("precision")
+			}
 			client, err := newClient(c)
 			if err != nil {
 				return err
-			}
-			if precision == "" {
-				return required("precision")
 			}
 			name := client.name("models", args[0])
 			if err := client.call(c.Context(), http.MethodPost, "/v1/"+name+":prepare", nil, map[string]any{"precision": precision}, nil); err != nil {

@@ -108,12 +108,12 @@ func shapeMatch() *cobra.Command {
 	c := &cobra.Command{Use: "match --model MODEL", Short: "List the versions that a deployment of a model could be made with", Args: arguments(0, 0),
 		Example: "  anneal shape match --model polite",
 		RunE: func(c *cobra.Command, _ []string) error {
+			if model == "" {
+				return required("model")
+			}
 			client, err := newClient(c)
 			if err != nil {
 				return err
-			}
-			if model == "" {
-				return required("model")
 			}
 			deployment := map[string]any{"baseModel": client.name("models", model), "enableAddons": addons}
 			body := map[string]any{"createDeploymentRequest": map[string]any{"deployment": deployment}}
