@@ -11,14 +11,14 @@ import (
 	"anneal/domain/rows"
 )
 
-// parse reads a row that must have a shape.
-func parse(line []byte, shape string) (rows.Row, error) {
-	row, faults := rows.Parse(line, shape)
+// parse reads a row that must have one of some shapes.
+func parse(line []byte, shapes ...string) (rows.Row, error) {
+	row, faults := rows.Parse(line, shapes[0])
 	switch {
 	case len(faults) > 0:
 		return row, errors.New(strings.Join(faults, "; "))
-	case row.Shape != shape:
-		return row, fmt.Errorf("the row is of shape %s, and this training takes %s", row.Shape, shape)
+	case !slices.Contains(shapes, row.Shape):
+		return row, fmt.Errorf("the row is of shape %s, and this training takes %s", row.Shape, strings.Join(shapes, " or "))
 	}
 	return row, nil
 }

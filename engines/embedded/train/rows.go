@@ -5,7 +5,6 @@ import (
 	"bytes"
 	"crypto/sha256"
 	"encoding/hex"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"hash"
@@ -14,6 +13,7 @@ import (
 	"path/filepath"
 
 	"anneal/domain"
+	"anneal/domain/rows"
 	"anneal/engines/embedded/chat"
 	"anneal/engines/embedded/tokenizer"
 )
@@ -24,16 +24,6 @@ const (
 	maxRows   = 3_000_000 // of all files of an order
 	maxTokens = 1 << 28   // of all files of an order
 )
-
-// A row is one line of a training file: a conversation, a prompt with its
-// completion, or bare text.
-type row struct {
-	Messages   []message         `json:"messages"`
-	Tools      []json.RawMessage `json:"tools"`
-	Prompt     *string           `json:"prompt"`
-	Completion *string           `json:"completion"`
-	Text       *string           `json:"text"`
-}
 
 // A reader turns files of rows into what is learnt.
 type reader struct {
@@ -106,11 +96,11 @@ func (r *reader) read(path string) error {
 
 // supervised renders one row, all of which is one sample.
 func (r *reader) supervised(line []byte) error {
-	var one row
-	if err := json.Unmarshal(line, &one); err != nil {
-		return fmt.Errorf("not a JSON object of a training row: %w", err)
+	row, err := parse(line, domain.ShapeChat, domain.ShapeCompletion)
+	if err != nil {
+		return err
 	}
-	ids, learn, err := r.render(&one)
+	ids, learn, err := r.render(&row)
 	if err != nil {
 		return err
 	}
@@ -144,28 +134,18 @@ func errForeignToken(id, vocab int) error {
 	return fmt.Errorf("token %d is outside the model's vocabulary of %d: the tokenizer does not belong to the model", id, vocab)
 }
 
-func (r *reader) render(one *row) (ids []int, learn []bool, err error) {
-	shapes := 0
-	for _, given := range []bool{len(one.Messages) > 0, one.Prompt != nil || one.Completion != nil, one.Text != nil} {
-		if given {
-			shapes++
+// render is a conversation, or a text that goes on after a prompt, if there is one.
+func (r *reader) render(one *rows.Row) (ids []int, learn []bool, err error) {
+	if one.Shape == domain.ShapeChat {
+		t, err := talkOf(one.Messages, one.Tools)
+		if err != nil {
+			return nil, nil, err
 		}
+		return r.rendered(t)
 	}
-	switch {
-	case shapes != 1:
-		return nil, nil, errors.New("a row has either messages, or prompt and completion, or text")
-	case len(one.Messages) > 0:
-		return r.conversation(one.Messages, one.Tools)
-	case one.Text != nil:
-		ids, learn = r.begin(ids, learn)
-		ids, learn = r.text(ids, learn, *one.Text, true)
-	case one.Prompt == nil || one.Completion == nil:
-		return nil, nil, errors.New("prompt and completion belong together: one is missing")
-	default:
-		ids, learn = r.begin(ids, learn)
-		ids, learn = r.text(ids, learn, *one.Prompt, false)
-		ids, learn = r.text(ids, learn, *one.Completion, true)
-	}
+	ids, learn = r.begin(ids, learn)
+	ids, learn = r.text(ids, learn, one.Prompt, false)
+	ids, learn = r.text(ids, learn, one.Completion, true)
 	if eos := r.tokens.EOS(); eos >= 0 {
 		ids, learn = append(ids, eos), append(learn, true)
 	}

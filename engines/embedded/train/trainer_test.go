@@ -312,7 +312,7 @@ func TestRefusals(t *testing.T) {
 		{"no rows", []string{"", "  "}, engines.TrainSettings{}, domain.InvalidArgument, []string{"holds no rows"}},
 		{"no JSON", []string{good, "", "{oops"}, engines.TrainSettings{}, domain.InvalidArgument, []string{"rows.jsonl line 3", "JSON"}},
 		{"no shape", []string{`{"question":"a"}`}, engines.TrainSettings{}, domain.InvalidArgument, []string{"rows.jsonl line 1", "messages"}},
-		{"two shapes", []string{`{"text":"a","prompt":"b","completion":"c"}`}, engines.TrainSettings{}, domain.InvalidArgument, []string{"line 1", "either"}},
+		{"two shapes", []string{`{"text":"a","prompt":"b","completion":"c"}`}, engines.TrainSettings{}, domain.InvalidArgument, []string{"line 1", "prompt and completion, or text"}},
 		{"half a pair", []string{`{"prompt":"b"}`}, engines.TrainSettings{}, domain.InvalidArgument, []string{"line 1", "completion"}},
 		{"too long", []string{good, long}, engines.TrainSettings{}, domain.InvalidArgument, []string{"line 2", "96"}},
 		{"too long for the setting", []string{good}, engines.TrainSettings{MaxContextLength: 5}, domain.InvalidArgument, []string{"line 1", "maxContextLength"}},
@@ -342,6 +342,16 @@ func TestRefusals(t *testing.T) {
 			}
 		})
 	}
+}
+
+// Fields that have no meaning are free, also when they are spelt like one that
+// has: that is how rows are judged when they are uploaded.
+func TestNamesOfFieldsAreExact(t *testing.T) {
+	row := `{"Text":"x","TOOLS":5,"Prompt":1,"messages":[{"role":"user","content":"a","Weight":7},{"role":"assistant","content":"b","Tool_Calls":{}}]}`
+	order := engines.TrainOrder{BaseDir: smallBase(t, 1), DataFiles: []string{writeRows(t, "rows.jsonl", row)}, WorkDir: t.TempDir(), Settings: engines.TrainSettings{LoraRank: 2}}
+	result, err := Trainer{}.Train(t.Context(), order, &recorder{t: t})
+	require.NoError(t, err)
+	require.EqualValues(t, 4, result.Tokens)
 }
 
 func TestDivergenceIsTheUsersToMend(t *testing.T) {
