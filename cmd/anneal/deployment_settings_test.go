@@ -22,7 +22,7 @@ func TestDefaultsOfDeploymentsSettings(t *testing.T) {
 	require.Regexp(t, `--max-replicas int .*default: --min-replicas, and at least 1`, help("create"))
 	require.Regexp(t, `--min-replicas int .*default 1`, help("create"))
 	require.Regexp(t, `--scale-up-window duration .*default 30s`, help("create"))
-	update, _, _ := strings.Cut(help("update"), "Global Flags:")
+	update, _, _ := strings.Cut(help("update"), "Common flags:")
 	require.Contains(t, update, "--min-replicas")
 	require.NotContains(t, update, "(default")
 }
