@@ -44,7 +44,10 @@ func TestWhatIsNoWholeAnswer(t *testing.T) {
 			require.Regexp(t, test.says, err.Error())
 		})
 	}
-	out, _, err := rehearse(t, writes(200, "data: {\"choices\": [{\"text\": \"yes\"}]}\n\ndata: [DONE]\n\n"), "complete", "-m", "a/b", "x")
+	out, _, err := rehearse(t, writes(200, `data: {"delta": "go for"}`+"\n\n"), "transcribe", "-m", "a/b", "http://x/y.wav")
+	require.Error(t, err)
+	require.Equal(t, "go for\n", out, "the fault stands on a line of its own")
+	out, _, err = rehearse(t, writes(200, "data: {\"choices\": [{\"text\": \"yes\"}]}\n\ndata: [DONE]\n\n"), "complete", "-m", "a/b", "x")
 	require.NoError(t, err)
 	require.Equal(t, "yes\n", out)
 }

@@ -164,6 +164,7 @@ func (c *client) putFiles(cmd *cobra.Command, name string, folder modelFiles) er
 	p := newProgress(cmd, folder.sizes)
 	for _, file := range folder.names() {
 		if err := folder.send(cmd.Context(), file, answer.URLs[file], p); err != nil {
+			p.clear()
 			return err
 		}
 	}
@@ -225,10 +226,15 @@ func (p *progress) of(name string, r io.Reader) io.Reader {
 	}))
 }
 
-func (p *progress) done(name string) {
+// clear takes the line that is drawn over away.
+func (p *progress) clear() {
 	if p.terminal {
 		fmt.Fprint(p.out, "\r\033[K")
 	}
+}
+
+func (p *progress) done(name string) {
+	p.clear()
 	fmt.Fprintf(p.out, "%s of %s  %s\n", inBytes(p.moved), inBytes(p.total), name)
 }
 

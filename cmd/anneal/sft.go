@@ -154,6 +154,9 @@ func (c *client) drawJob(cmd *cobra.Command, name string) (map[string]any, error
 	for {
 		var item map[string]any
 		if err := c.call(cmd.Context(), http.MethodGet, "/v1/"+name, nil, nil, &item); err != nil {
+			if live && cmd.Context().Err() == nil {
+				fmt.Fprintln(out) // the fault has a line of its own
+			}
 			return nil, err
 		}
 		state := stateOf(item)

@@ -129,6 +129,9 @@ func (r recording) transcribe(c *cobra.Command, client *client, from string) err
 	shown := &listening{out: c.OutOrStdout(), progress: c.ErrOrStderr(), terminal: onTerminal(c.ErrOrStderr()), asJSON: strings.Contains(fields["response_format"], "json")}
 	err = serverSent(answer.Body, shown.event)
 	shown.clear()
+	if err != nil && shown.ends != "" && !strings.HasSuffix(shown.ends, "\n") {
+		fmt.Fprintln(shown.out) // the fault has a line of its own
+	}
 	return err
 }
 
