@@ -12,6 +12,7 @@ import (
 
 	"anneal/domain"
 	"anneal/engines"
+	"anneal/engines/embedded/tokenizer"
 )
 
 // hear joins everything that a request was told.
@@ -178,5 +179,28 @@ func TestWhatIsRefused(t *testing.T) {
 	require.Equal(t, domain.InvalidArgument, domain.CodeOf(err))
 	for _, field := range []string{"minP", "typicalP", "frequencyPenalty", "presencePenalty", "repetitionPenalty", "mirostatTarget", "mirostatRate", "logitBias", "topLogprobs", "echoLast"} {
 		require.ErrorContains(t, err, field+": ")
+	}
+}
+
+// TestProbabilitiesSumToOne: what is told of all tokens of a vocabulary is a
+// distribution.
+func TestProbabilitiesSumToOne(t *testing.T) {
+	w := weights()
+	d := decoderOf(t, w)
+	for seed := range 5 {
+		logits := d.step([]span{{cache: newCache(&w.Config, 150), tokens: ids(20+seed, seed), wanted: true}}).Row(0)
+		all := told{tokenizer: tokenizer.NewBytes(), top: w.Config.VocabSize}
+		one := all.logprob(7, logits, 1)
+		require.Len(t, one.Top, w.Config.VocabSize)
+		sum, before := 0.0, 0.0
+		for _, other := range one.Top {
+			require.LessOrEqual(t, other.Logprob, before, "the likeliest comes first")
+			before = other.Logprob
+			sum += math.Exp(other.Logprob)
+			if other.Token == 7 {
+				require.InDelta(t, other.Logprob, one.Logprob, 0)
+			}
+		}
+		require.InDelta(t, 1, sum, 1e-9)
 	}
 }
