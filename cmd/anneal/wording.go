@@ -121,8 +121,12 @@ func flagFor(c *cobra.Command, path string) string {
 	if !nested && !strings.ContainsFunc(field, unicode.IsUpper) || unicode.IsUpper(rune(field[0])) {
 		return "" // a word like any other
 	}
+	about := []*cobra.Command{c, sibling(c, "create")}
+	if c.HasParent() && c.Parent().Name() == "addon" { // addons are told of their deployments
+		about = append(about, child(sibling(c.Parent(), "deployment"), "create"))
+	}
 	for _, name := range append([]string{kebab(field)}, flagsOf[field]...) {
-		for _, of := range []*cobra.Command{c, sibling(c, "create")} {
+		for _, of := range about {
 			if of == nil || of.Flags().Lookup(name) == nil || nested && !(of == c && c.Flags().Changed(name)) {
 				continue
 			}
@@ -133,13 +137,16 @@ func flagFor(c *cobra.Command, path string) string {
 }
 
 // sibling is another command of the same group; nil when there is none.
-func sibling(c *cobra.Command, name string) *cobra.Command {
-	if c.Parent() == nil {
+func sibling(c *cobra.Command, name string) *cobra.Command { return child(c.Parent(), name) }
+
+// child is a command of a group; nil when there is none.
+func child(group *cobra.Command, name string) *cobra.Command {
+	if group == nil {
 		return nil
 	}
-	for _, other := range c.Parent().Commands() {
-		if other.Name() == name {
-			return other
+	for _, c := range group.Commands() {
+		if c.Name() == name {
+			return c
 		}
 	}
 	return nil

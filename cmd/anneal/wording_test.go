@@ -41,7 +41,7 @@ func TestMessagesInCommands(t *testing.T) {
 		{"anneal key create X", "apiKeyId: must be 1 to 63 characters", "ID: must be 1 to 63 characters"},
 		{"anneal addon load X", "deployedModelId: must be 1 to 63 characters", "ID: must be 1 to 63 characters"},
 		{"anneal rlor create X", "rlorTrainerJobId: must be 1 to 63 characters", "ID: must be 1 to 63 characters"},
-		{"anneal addon load", "without enableAddons: set that with PATCH /v1/accounts/a/deployments/d, or name another", "without enableAddons: set that with `anneal deployment update d`, or name another"},
+		{"anneal addon load", "without enableAddons: set that with PATCH /v1/accounts/a/deployments/d, or name another", "without --addons: set that with `anneal deployment update d`, or name another"},
 		{"anneal account get", "list what there is with GET /v1/accounts", "list what there is with `anneal account list`"},
 		{"anneal shape validate", "with GET /v1/accounts/a/deploymentShapes/fast/versions", "with `anneal shape versions fast`"},
 		{"anneal deployment create", "deploymentShape: names none: POST deploymentShapeVersions:match lists those that fit a model", "--shape: names none: `anneal shape match` lists those that fit a model"},
