@@ -11,9 +11,9 @@ import (
 // wakes it and is answered.
 func TestScaleToZero(t *testing.T) {
 	t.Parallel()
-	s := serve(t, t.TempDir(), "--scale-to-zero-floor", "2s")
+	s := serve(t, t.TempDir(), "--scale-to-zero-floor", "10s")
 	user := s.user()
-	policy := object{"scaleToZeroWindow": "2s", "scaleDownWindow": "600s"}
+	policy := object{"scaleToZeroWindow": "10s", "scaleDownWindow": "600s"}
 	made := user.must(http.MethodPost, "/deployments?deploymentId=dozer", object{"baseModel": baseModel, "maxReplicaCount": 2, "autoscalingPolicy": policy})
 	require.EqualValues(t, 0, made["desiredReplicaCount"])
 	answers := func() {
@@ -29,9 +29,9 @@ func TestScaleToZero(t *testing.T) {
 	for _, event := range user.list("/deployments/dozer/events?filter=type=deployment.scaled.v1", "events") {
 		reasons = append(reasons, at(event, "data.reason"))
 	}
-	require.Equal(t, []any{"a request waits", "nothing was asked of it in the last 2s", "a request waits"}, reasons)
-	status, answer, err := s.user().ask(http.MethodPost, "/deployments", object{"baseModel": baseModel, "autoscalingPolicy": object{"scaleToZeroWindow": "1s"}})
+	require.Equal(t, []any{"a request waits", "nothing was asked of it in the last 10s", "a request waits"}, reasons)
+	status, answer, err := s.user().ask(http.MethodPost, "/deployments", object{"baseModel": baseModel, "autoscalingPolicy": object{"scaleToZeroWindow": "9s"}})
 	require.NoError(t, err)
 	require.Equal(t, http.StatusBadRequest, status)
-	require.Contains(t, at(answer, "message"), "autoscalingPolicy.scaleToZeroWindow: must be at least 2s here")
+	require.Contains(t, at(answer, "message"), "autoscalingPolicy.scaleToZeroWindow: must be at least 10s here")
 }

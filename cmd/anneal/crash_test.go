@@ -37,7 +37,7 @@ func crashes(t *testing.T) int {
 // The control plane is killed at random points, and its worker with it. What
 // it acknowledged is there after every restart, and all work comes to its end.
 func TestControlPlaneIsKilled(t *testing.T) {
-	s := serve(t, t.TempDir(), "--listen", freePort(t))
+	s := serve(t, t.TempDir(), "--listen", freePort(t), "--nats-listen", freePort(t)) // subscribers try its port while it is away
 	killed := crashes(t)
 	l := underLoad(t, s, killed, 3+killed/5)
 	settled(t, s, l)

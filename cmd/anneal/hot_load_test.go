@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -71,12 +72,22 @@ func (a *asker) asks(t *testing.T, user caller, clients int) (stop func()) {
 	return sync.OnceFunc(func() { close(over); all.Wait() })
 }
 
+// newest waits until every client hears a text.
+func (a *asker) newest(t *testing.T, text string) {
+	t.Helper()
+	eventually(t, "every client hears the newest weights", func() bool {
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		return !slices.ContainsFunc(a.heard, func(heard []string) bool { return len(heard) == 0 || heard[len(heard)-1] != text })
+	})
+}
+
 // What a trainer learns answers in its rollout deployment while it is asked: no
 // request fails, and each client hears the weights in their order, one after
 // the other, and never a mixture. It goes on when a worker is killed.
 func TestATrainersWeightsGoLive(t *testing.T) {
 	t.Parallel()
-	f := newFleet(t, "--lost-after", "3s")
+	f := newFleet(t, "--lost-after", "6s")
 	user, ears := f.user(), f.tail()
 	f.work("one")
 	f.work("two")
@@ -90,6 +101,7 @@ func TestATrainersWeightsGoLive(t *testing.T) {
 	a := &asker{}
 	stop := a.asks(t, user, 4)
 	defer stop()
+	a.newest(t, base)
 
 	user.must(http.MethodPost, "/rlorTrainerJobs?rlorTrainerJobId=live", object{"keepAlive": true, "dataset": "accounts/default/datasets/first",
 		"rolloutDeploymentName": rollouts, "trainingConfig": object{"baseModel": baseModel, "outputModel": "live-1", "epochs": 4, "learningRate": 0.01}})
@@ -98,11 +110,13 @@ func TestATrainersWeightsGoLive(t *testing.T) {
 	require.Positive(t, at(shown, "hotLoad.served.position"))
 	require.Equal(t, "OK", at(shown, "hotLoad.status.code"))
 	want = append(want, user.says(rollouts))
+	a.newest(t, want[1])
 
 	user.must(http.MethodPost, "/rlorTrainerJobs/live:executeTrainStep", object{"dataset": "accounts/default/datasets/second", "outputModel": "live-2"})
 	ears.hears(t, "accounts/default/rlorTrainerJobs/live", "rlorTrainerJob.started.v1", 2)
 	user.until("/deployments/rollouts", "hotLoad.served.model", "accounts/default/models/live-2")
 	want = append(want, user.says(rollouts))
+	a.newest(t, want[2])
 	stop()
 	require.NotEqual(t, want[0], want[1])
 	require.NotEqual(t, want[1], want[2])

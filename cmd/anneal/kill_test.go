@@ -74,7 +74,7 @@ func behind(t *testing.T) (*fleet, *gate) {
 	g.to.ErrorLog = log.New(io.Discard, "", 0) // transfers end with the worker that asked for them
 	server := httptest.NewServer(g)
 	t.Cleanup(server.Close)
-	return newFleet(t, "--listen", address, "--public-url", server.URL, "--lost-after", "3s"), g
+	return newFleet(t, "--listen", address, "--public-url", server.URL, "--lost-after", "6s"), g
 }
 
 // A killable is a job of one kind. It takes some dozens of steps, so that its

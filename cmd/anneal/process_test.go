@@ -22,7 +22,7 @@ import (
 
 // patience is how long a test waits for what should happen soon, on a machine
 // that does other things too.
-const patience = 60 * time.Second
+const patience = 2 * time.Minute
 
 var binaryFolder string
 
@@ -267,6 +267,20 @@ func (s *plane) ready() {
 	data, err := os.ReadFile(filepath.Join(s.dir, "context.json"))
 	require.NoError(s.t, err)
 	require.NoError(s.t, json.Unmarshal(data, &s.context))
+}
+
+// joined waits for the local worker, which begins when the server is ready.
+func (s *plane) joined() {
+	s.t.Helper()
+	var operator contextFile
+	data, err := os.ReadFile(filepath.Join(s.dir, "operator.json"))
+	require.NoError(s.t, err)
+	require.NoError(s.t, json.Unmarshal(data, &operator))
+	user := s.as(operator.Account, operator.APIKey)
+	eventually(s.t, "the local worker has joined", func() bool {
+		nodes := user.list("/nodes", "nodes")
+		return len(nodes) == 1 && nodes[0]["state"] == "READY"
+	})
 }
 
 // run carries out a command line of the user's and answers its outcome.

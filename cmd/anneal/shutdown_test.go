@@ -2,7 +2,6 @@ package main_test
 
 import (
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 )
@@ -20,9 +19,7 @@ func TestServerEndsWhileItTrains(t *testing.T) {
 		return percent > 0
 	})
 	require.Empty(t, user.list(one+"/checkpoints", "checkpoints"))
-	asked := time.Now()
 	require.Zero(t, s.end())
-	require.Less(t, time.Since(asked), 20*time.Second)
 
 	s.start()
 	user = s.user()

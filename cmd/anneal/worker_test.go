@@ -57,7 +57,7 @@ func (f *fleet) nodes() map[string]string {
 
 // A job outlives the machine that trains it, and its loss curve has no hole.
 func TestWorkerIsKilledWhileItTrains(t *testing.T) {
-	f := newFleet(t, "--lost-after", "3s")
+	f := newFleet(t, "--lost-after", "6s")
 	user := f.user()
 	ears := f.tail()
 	f.work("one")
@@ -109,7 +109,8 @@ func TestWorkerIsKilledWhileItTrains(t *testing.T) {
 
 // Devices are imitated, and what needs more of them than there are waits.
 func TestImitatedAccelerators(t *testing.T) {
-	s := serve(t, t.TempDir(), "--accelerators", "VENDOR_A_H100_80GB=2", "--placement-timeout", "2s")
+	s := serve(t, t.TempDir(), "--accelerators", "VENDOR_A_H100_80GB=2", "--placement-timeout", "5s")
+	s.joined() // or nothing has a place
 	user := s.user()
 	wants := func(id string, accelerators int) {
 		user.must(http.MethodPost, "/deployments?deploymentId="+id, object{"baseModel": baseModel, "minReplicaCount": 1,

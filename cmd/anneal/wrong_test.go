@@ -25,6 +25,7 @@ func TestWrongRequests(t *testing.T) {
 		user.must(http.MethodPost, "/datasets", object{"datasetId": fmt.Sprintf("empty-%d", i), "dataset": object{}})
 	}
 	user.must(http.MethodPost, "/deployments?deploymentId=d1", object{"baseModel": baseModel})
+	user.until("/deployments/d1", "state", "READY") // the last change that is not a test's own
 	anyone := s.as("default", "")
 	other := s.otherAccount("rival")
 	datasetsToken := user.get("/datasets?pageSize=1")["nextPageToken"].(string)
@@ -163,7 +164,7 @@ func TestWrongRows(t *testing.T) {
 // A key is good until its time is over, and then says so.
 func TestExpiredKey(t *testing.T) {
 	s := serve(t, t.TempDir(), "--worker=false")
-	expires := time.Now().Add(2 * time.Second).UTC()
+	expires := time.Now().Add(5 * time.Second).UTC()
 	made := s.user().must(http.MethodPost, "/apiKeys", object{"apiKeyId": "brief", "apiKey": object{"role": "user", "expireTime": expires.Format(time.RFC3339Nano)}})
 	brief := s.as("default", made["key"].(string))
 	brief.get("/datasets")
