@@ -213,7 +213,7 @@ func (c *cluster) submit(change ...func(*domain.SupervisedSpec)) {
 func (c *cluster) place(node string) {
 	c.Helper()
 	attempt := c.life().Attempt + 1
-	takes := domain.Resources{CPUMilli: 1000, MemoryMiB: 16}
+	takes := domain.Resources{CPUMilli: 500, MemoryMiB: 16}
 	c.do(domain.Intend(domain.Nodes, nodeName(node), domain.PlaceAllocation{Allocation: domain.Allocation{
 		ID: domain.AllocationID(jobName, attempt), For: jobName, Attempt: attempt, Takes: takes}}),
 		domain.IntendJob(jobName, domain.StartJob{Attempt: attempt, Nodes: []domain.Name{nodeName(node)}, Takes: takes}))

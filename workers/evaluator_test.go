@@ -70,7 +70,7 @@ func (c *cluster) reinforce(evaluator domain.Name, revision int) domain.Name {
 		ReinforcementSpec: domain.ReinforcementSpec{Dataset: string(datasetName), Evaluator: string(evaluator), MaxConcurrentEvaluations: 3, TrainingConfig: domain.TrainingConfig{BaseModel: string(modelName)}}})))
 	c.do(domain.IntendJob(name, domain.StartValidation{}))
 	c.do(domain.IntendJob(name, domain.QueueJob{}))
-	takes := domain.Resources{CPUMilli: 1000, MemoryMiB: 64}
+	takes := domain.Resources{CPUMilli: 500, MemoryMiB: 64}
 	c.do(domain.Intend(domain.Nodes, nodeName("n1"), domain.Command[domain.Node](domain.PlaceAllocation{Allocation: domain.Allocation{
 		ID: domain.AllocationID(name, 1), For: name, Attempt: 1, Takes: takes}})),
 		domain.IntendJob(name, domain.StartJob{Attempt: 1, Nodes: []domain.Name{nodeName("n1")}, Takes: takes, Evaluator: revision}))

@@ -67,7 +67,7 @@ func TestGoodbyeOfOneOfAGang(t *testing.T) {
 	require.NoError(t, c.ask(first, wire.BeatSubject("n1"), beatOf("a", 1), &wire.Orders{}))
 	require.NoError(t, c.ask(second, wire.BeatSubject("n2"), beatOf("b", 1), &wire.Orders{}))
 	c.submit()
-	takes := domain.Resources{CPUMilli: 1000, MemoryMiB: 16}
+	takes := domain.Resources{CPUMilli: 500, MemoryMiB: 16}
 	allocation := domain.Allocation{ID: domain.AllocationID(jobName, 1), For: jobName, Attempt: 1, Takes: takes}
 	both := []domain.Name{nodeName("n1"), nodeName("n2")}
 	c.do(domain.Intend(domain.Nodes, both[0], domain.PlaceAllocation{Allocation: allocation}),

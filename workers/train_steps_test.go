@@ -32,7 +32,7 @@ func TestATrainerTakesSteps(t *testing.T) {
 		c.do(domain.Intend(domain.TrainerJobs, name, command))
 	}
 	begin := func(attempt int) {
-		takes := domain.Resources{CPUMilli: 1000, MemoryMiB: 64}
+		takes := domain.Resources{CPUMilli: 500, MemoryMiB: 64}
 		c.do(domain.Intend(domain.Nodes, nodeName("n1"), domain.Command[domain.Node](domain.PlaceAllocation{Allocation: domain.Allocation{
 			ID: domain.AllocationID(name, attempt), For: name, Attempt: attempt, Takes: takes}})),
 			domain.IntendJob(name, domain.StartJob{Attempt: attempt, Nodes: []domain.Name{nodeName("n1")}, Takes: takes}))
