@@ -20,7 +20,7 @@ run: build ## start a server with a local worker at LISTEN; data lies in ./data
 	bin/anneal serve --data data --listen $(LISTEN)
 
 test: ## run the tests
-	go test ./...
+	go test -timeout 20m ./...
 
 clients: ## install the clients and tokenizers for JavaScript that tests hold against ours
 	npm ci --prefix cmd/anneal/testdata/clients/node --ignore-scripts --no-audit --no-fund
@@ -30,7 +30,7 @@ oracle: ## hold the logits of each family against ggml, which takes a C++ compil
 	go -C engines/embedded/oracle test -p 1 -count=1 .
 
 race: ## run the tests under the race detector, the long ones cut short; those of cmd/anneal start programs that it does not watch
-	go test -race -short $$(go list ./... | grep -v '/cmd/anneal$$')
+	go test -race -short -timeout 20m $$(go list ./... | grep -v '/cmd/anneal$$')
 
 bench: ## measure against the limits of this machine, in one run; BENCHMARKS.md explains
 	go test -run '^$$' -bench 'Do|Follow' -benchtime 1x ./eventlog
