@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"math"
 	"os"
 	"slices"
 	"strconv"
@@ -112,6 +113,9 @@ func cell(item map[string]any, path string) string {
 		}
 		return v
 	case float64:
+		if v == math.Trunc(v) && math.Abs(v) < 1<<53 { // a whole number, however great
+			return strconv.FormatFloat(v, 'f', -1, 64)
+		}
 		return strconv.FormatFloat(v, 'g', 6, 64)
 	case bool:
 		return fmt.Sprint(v)

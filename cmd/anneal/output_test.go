@@ -88,3 +88,38 @@ func TestDeletedNodeInJSON(t *testing.T) {
 		require.Equal(t, "{}\n", out)
 	}
 }
+
+// A whole number is shown as one, however great it is.
+func TestNumbersInCells(t *testing.T) {
+	for value, shown := range map[float64]string{0: "0", 1048576: "1048576", -3: "-3", 0.5: "0.5", 0.123456789: "0.123457", 1e20: "1e+20"} {
+		require.Equal(t, shown, cell(map[string]any{"x": value}, "x"))
+	}
+}
+
+// What is heard stands on lines of its own, and how much was listened to on
+// the next, whether text came in parts, at once or not at all.
+func TestWhatIsHeardEndsItsLine(t *testing.T) {
+	const end = `{"type":"transcript.text.done","text":"go on","usage":{"seconds":1.5}}`
+	part := func(text string) string { return `{"type":"transcript.text.delta","delta":"` + text + `"}` }
+	for name, test := range map[string]struct {
+		events []string
+		both   string
+	}{
+		"in parts":   {[]string{part("go"), part(" on"), end}, "go on\nlistened to 1.5s of sound\n"},
+		"at once":    {[]string{end}, "go on\nlistened to 1.5s of sound\n"},
+		"with lines": {[]string{part(`1\n\n`), end}, "1\n\nlistened to 1.5s of sound\n"},
+		"silence":    {[]string{`{"type":"transcript.text.done","usage":{"seconds":4}}`}, "listened to 4s of sound\n"},
+		"broken off": {[]string{part("go"), `{"error":{"message":"the node died"}}`}, "go\n"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var both bytes.Buffer
+			shown := &listening{out: &both, progress: &both}
+			for _, event := range test.events {
+				if err := shown.event([]byte(event)); err != nil {
+					require.EqualError(t, err, "the node died")
+				}
+			}
+			require.Equal(t, test.both, both.String())
+		})
+	}
+}

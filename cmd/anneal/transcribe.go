@@ -165,7 +165,7 @@ func (l *listening) event(data []byte) error {
 	switch {
 	case e.Error != nil:
 		l.clear()
-		return errors.New(e.Error.Message)
+		return errors.Join(l.endLine(), errors.New(e.Error.Message))
 	case e.Delta != "" && !l.asJSON:
 		l.clear()
 		l.ends = e.Delta
@@ -175,8 +175,10 @@ func (l *listening) event(data []byte) error {
 		l.tell(e.Seconds)
 	case e.Type == "transcript.text.done":
 		l.clear()
+		if err := l.end(e); err != nil {
+			return err
+		}
 		fmt.Fprintf(l.progress, "listened to %s of sound\n", inTime(e.Usage.Seconds))
-		return l.end(e)
 	}
 	return nil
 }
@@ -185,13 +187,13 @@ func (l *listening) event(data []byte) error {
 func (l *listening) end(e transcriptEvent) error {
 	switch {
 	case !l.asJSON && l.ends == "": // nothing came before
-		_, err := io.WriteString(l.out, e.Text)
-		return err
-	case !l.asJSON && !strings.HasSuffix(l.ends, "\n"):
-		_, err := fmt.Fprintln(l.out)
-		return err
+		l.ends = e.Text
+		if _, err := io.WriteString(l.out, e.Text); err != nil {
+			return err
+		}
+		return l.endLine()
 	case !l.asJSON:
-		return nil
+		return l.endLine()
 	case e.Transcript == nil:
 		return printJSON(l.out, map[string]any{"text": e.Text})
 	}
@@ -200,6 +202,16 @@ func (l *listening) end(e transcriptEvent) error {
 		return err
 	}
 	_, err := fmt.Fprintln(l.out, whole.String())
+	return err
+}
+
+// endLine ends the line of text that was begun, if one was.
+func (l *listening) endLine() error {
+	if l.ends == "" || strings.HasSuffix(l.ends, "\n") {
+		return nil
+	}
+	l.ends = "\n"
+	_, err := fmt.Fprintln(l.out)
 	return err
 }
 
