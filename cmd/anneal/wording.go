@@ -18,6 +18,7 @@ import (
 var (
 	requestForm = regexp.MustCompile(`\b(GET|POST|PATCH|DELETE) /?[\w/:-]*\w`)
 	fieldForm   = regexp.MustCompile(`\b[a-zA-Z]+(?:\.[a-zA-Z]+)*\b`)
+	headForm    = regexp.MustCompile(`(?m)(^ *|; )([a-z][a-z_]*): `) // a field of one word, and what is wrong with it
 	askWords    = strings.NewReplacer("/v1/audio/transcriptions asks", "`anneal transcribe` asks", "/inference/v1/completions asks", "`anneal complete` asks")
 	absentForm  = regexp.MustCompile(`\b(?:open|l?stat) (.+?): no such file or directory`) // as the machine says it
 	sampleForm  = regexp.MustCompile(`\bsampleData\[(\d+)\]`)
@@ -41,6 +42,15 @@ func inCommands(c *cobra.Command, text string) string {
 			return "`" + command + "`"
 		}
 		return request
+	})
+	text = headForm.ReplaceAllStringFunc(text, func(head string) string {
+		parts := headForm.FindStringSubmatch(head)
+		for _, name := range append([]string{strings.ReplaceAll(parts[2], "_", "-")}, flagsOf[parts[2]]...) {
+			if c.Flags().Lookup(name) != nil {
+				return parts[1] + "--" + name + ": "
+			}
+		}
+		return head
 	})
 	return fieldForm.ReplaceAllStringFunc(text, func(path string) string {
 		if argument := argumentFor(c, path); argument != "" {
@@ -110,7 +120,7 @@ func argumentFor(c *cobra.Command, field string) string {
 var flagsOf = map[string][]string{"minReplicaCount": {"min-replicas"}, "maxReplicaCount": {"max-replicas"}, "enableAddons": {"addons"}, "enableHotLoad": {"hot-load"},
 	"deploymentShape": {"shape"}, "baseModel": {"model"}, "sourceDatasetId": {"from"}, "suspendState": {"reason"}, "expireTime": {"expire"},
 	"rolloutDeploymentName": {"rollout-deployment"}, "defaultDataset": {"dataset"}, "disableDeploymentSizeValidation": {"skip-size-validation"},
-	"loadTargets": {"load-target"}}
+	"loadTargets": {"load-target"}, "response_format": {"format"}, "task": {"translate"}}
 
 // flagFor is the flag for a field, by its path: one of the command's or of the
 // one that creates what the command is about; or "". A field inside of another
