@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"net"
 	"net/url"
@@ -106,43 +107,41 @@ func (flags *serveFlags) add(c *cobra.Command) {
 	flags.node.add(c)
 }
 
+// check refuses flags that cannot be meant, all of them at once.
 func (f serveFlags) check() error {
-	for flag, address := range map[string]string{"--listen": f.listen, "--nats-listen": f.natsListen} {
-		if _, _, err := net.SplitHostPort(address); err != nil {
-			return usageError{fmt.Errorf("%s %q must be HOST:PORT", flag, address)}
+	var wrong []string
+	require := func(holds bool, format string, args ...any) {
+		if !holds {
+			wrong = append(wrong, fmt.Sprintf(format, args...))
 		}
 	}
-	if f.publicURL != "" && !strings.HasPrefix(f.publicURL, "http://") && !strings.HasPrefix(f.publicURL, "https://") {
-		return usageError{fmt.Errorf("--public-url %q must begin with http:// or https://", f.publicURL)}
+	for _, at := range []struct{ flag, address string }{{"--listen", f.listen}, {"--nats-listen", f.natsListen}} {
+		_, _, err := net.SplitHostPort(at.address)
+		require(err == nil, "%s %q must be HOST:PORT", at.flag, at.address)
 	}
-	for flag, d := range map[string]time.Duration{"--lost-after": f.lostAfter, "--forget-after": f.forgetAfter, "--keep-deleted": f.keepDeleted, "--placement-timeout": f.placementTimeout, "--hold": f.holdFor,
-		"--scale-to-zero-floor": f.zeroFloor} {
-		if d <= 0 {
-			return usageError{fmt.Errorf("%s must be positive", flag)}
-		}
+	require(f.publicURL == "" || strings.HasPrefix(f.publicURL, "http://") || strings.HasPrefix(f.publicURL, "https://"), "--public-url %q must begin with http:// or https://", f.publicURL)
+	for _, limit := range []struct {
+		flag  string
+		value int64
+	}{{"--lost-after", int64(f.lostAfter)}, {"--forget-after", int64(f.forgetAfter)}, {"--keep-deleted", int64(f.keepDeleted)}, {"--placement-timeout", int64(f.placementTimeout)},
+		{"--hold", int64(f.holdFor)}, {"--scale-to-zero-floor", int64(f.zeroFloor)}, {"--max-upload", f.maxUpload}, {"--max-model-file", f.maxModelFile},
+		{"--max-model-files", int64(f.maxModelFiles)}, {"--max-audio", f.maxAudio}, {"--max-kept-answers", int64(f.answers.Count)}, {"--max-kept-answer-bytes", f.answers.Bytes}} {
+		require(limit.value > 0, "%s must be positive", limit.flag)
 	}
-	if f.answers.Count <= 0 || f.answers.Bytes <= 0 {
-		return usageError{fmt.Errorf("--max-kept-answers and --max-kept-answer-bytes must be positive")}
+	require(f.maxListening > 0 && f.maxListening <= blobs.TransientTime/2, "--max-listening must be more than 0 and at most %s, since a recording is kept no longer than twice that", blobs.TransientTime/2)
+	require(f.jobDeadline >= 0, "--job-deadline must not be negative")
+	require(domain.ValidID(f.cluster), "--cluster %q %s", f.cluster, domain.IDRule)
+	_, unpriced := f.prices()
+	for _, err := range []error{f.checkDirectDomain(), unpriced, f.node.check()} {
+		require(err == nil, "%v", err)
 	}
-	if !domain.ValidID(f.cluster) {
-		return usageError{fmt.Errorf("--cluster %q %s", f.cluster, domain.IDRule)}
+	switch len(wrong) {
+	case 0:
+		return nil
+	case 1:
+		return usageError{errors.New(wrong[0])}
 	}
-	if f.maxAudio <= 0 {
-		return usageError{fmt.Errorf("--max-audio must be positive")}
-	}
-	if f.maxListening <= 0 || f.maxListening > blobs.TransientTime/2 {
-		return usageError{fmt.Errorf("--max-listening must be more than 0 and at most %s, since a recording is kept no longer than twice that", blobs.TransientTime/2)}
-	}
-	if err := f.checkDirectDomain(); err != nil {
-		return err
-	}
-	if f.jobDeadline < 0 {
-		return usageError{fmt.Errorf("--job-deadline must not be negative")}
-	}
-	if _, err := f.prices(); err != nil {
-		return err
-	}
-	return f.node.check()
+	return usageError{fmt.Errorf("%d flags are wrong:\n  %s", len(wrong), strings.Join(wrong, "\n  "))}
 }
 
 // maxDirectDomain leaves room for a deployment's label in a host name.

@@ -28,3 +28,14 @@ func TestTheDomainOfDirectRoutes(t *testing.T) {
 		require.ErrorContains(t, err, line.says)
 	}
 }
+
+// Whatever is wrong with a server's flags is told at once, in one order.
+func TestAllWrongFlagsAreTold(t *testing.T) {
+	flags := defaultServeFlags()
+	flags.lostAfter, flags.maxUpload, flags.currency, flags.node.pool = -1, 0, "euros", "swimming"
+	require.EqualError(t, flags.check(), `4 flags are wrong:
+  --lost-after must be positive
+  --max-upload must be positive
+  --currency "euros" must be three capital letters, such as EUR
+  --pool: must be training or inference`)
+}

@@ -202,20 +202,21 @@ func TestServerThatCannotStart(t *testing.T) {
 		code int
 		says string
 	}{
-		"the port is in use":       {[]string{"--data", t.TempDir(), "--listen", taken.Addr().String()}, 1, regexp.QuoteMeta(taken.Addr().String()) + " is in use.*--listen"},
-		"the NATS port is in use":  {[]string{"--data", t.TempDir(), "--listen", "127.0.0.1:0", "--nats-listen", taken.Addr().String()}, 1, regexp.QuoteMeta(taken.Addr().String())},
-		"the folder is in use":     {[]string{"--data", running.dir, "--listen", "127.0.0.1:0"}, 1, fmt.Sprintf("in use by process %d", running.cmd.Process.Pid)},
-		"a newer program wrote it": {[]string{"--data", newer, "--listen", "127.0.0.1:0"}, 1, "version 999, written by a newer program"},
-		"another program wrote it": {[]string{"--data", foreign, "--listen", "127.0.0.1:0"}, 1, "does not hold a version"},
-		"the folder is a file":     {[]string{"--data", file, "--listen", "127.0.0.1:0"}, 1, "the data folder"},
-		"an address without port":  {[]string{"--data", t.TempDir(), "--listen", "localhost"}, 2, "--listen.*HOST:PORT"},
-		"a port that is none":      {[]string{"--data", t.TempDir(), "--listen", "127.0.0.1:99999"}, 1, "99999"},
-		"a time that is negative":  {[]string{"--data", t.TempDir(), "--lost-after", "-1s"}, 2, "--lost-after"},
-		"devices without a number": {[]string{"--data", t.TempDir(), "--accelerators", "VENDOR_A_H100_80GB"}, 2, "--accelerators.*TYPE=N"},
-		"a pool that is none":      {[]string{"--data", t.TempDir(), "--pool", "swimming"}, 2, "--pool.*training or inference"},
-		"an argument too many":     {[]string{"data"}, 2, "usage: anneal serve"},
-		"an unknown flag":          {[]string{"--colour", "red"}, 2, "--colour.*--help"},
-		"an unreachable cluster":   {[]string{"--data", t.TempDir(), "--listen", "127.0.0.1:0", "--nats-url", "nats://" + taken.Addr().String()}, 1, "."},
+		"the port is in use":        {[]string{"--data", t.TempDir(), "--listen", taken.Addr().String()}, 1, regexp.QuoteMeta(taken.Addr().String()) + " is in use.*--listen"},
+		"the NATS port is in use":   {[]string{"--data", t.TempDir(), "--listen", "127.0.0.1:0", "--nats-listen", taken.Addr().String()}, 1, regexp.QuoteMeta(taken.Addr().String())},
+		"the folder is in use":      {[]string{"--data", running.dir, "--listen", "127.0.0.1:0"}, 1, fmt.Sprintf("in use by process %d", running.cmd.Process.Pid)},
+		"a newer program wrote it":  {[]string{"--data", newer, "--listen", "127.0.0.1:0"}, 1, "version 999, written by a newer program"},
+		"another program wrote it":  {[]string{"--data", foreign, "--listen", "127.0.0.1:0"}, 1, "does not hold a version"},
+		"the folder is a file":      {[]string{"--data", file, "--listen", "127.0.0.1:0"}, 1, "the data folder"},
+		"an address without port":   {[]string{"--data", t.TempDir(), "--listen", "localhost"}, 2, "--listen.*HOST:PORT"},
+		"a port that is none":       {[]string{"--data", t.TempDir(), "--listen", "127.0.0.1:99999"}, 1, "99999"},
+		"a time that is negative":   {[]string{"--data", t.TempDir(), "--lost-after", "-1s"}, 2, "--lost-after"},
+		"a limit that lets nothing": {[]string{"--data", t.TempDir(), "--max-upload", "0"}, 2, "--max-upload must be positive"},
+		"devices without a number":  {[]string{"--data", t.TempDir(), "--accelerators", "VENDOR_A_H100_80GB"}, 2, "--accelerators.*TYPE=N"},
+		"a pool that is none":       {[]string{"--data", t.TempDir(), "--pool", "swimming"}, 2, "--pool.*training or inference"},
+		"an argument too many":      {[]string{"data"}, 2, "usage: anneal serve"},
+		"an unknown flag":           {[]string{"--colour", "red"}, 2, "--colour.*--help"},
+		"an unreachable cluster":    {[]string{"--data", t.TempDir(), "--listen", "127.0.0.1:0", "--nats-url", "nats://" + taken.Addr().String()}, 1, "."},
 	} {
 		t.Run(name, func(t *testing.T) {
 			p := launch(t, logFor(t, "anneal serve"), append([]string{"serve"}, test.args...)...)
