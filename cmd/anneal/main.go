@@ -19,7 +19,7 @@ var version = "dev"
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
+	context.AfterFunc(ctx, stop) // who interrupts again does not wait for an orderly end
 	os.Exit(run(ctx, os.Args[1:]))
 }
 

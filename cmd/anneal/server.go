@@ -306,6 +306,7 @@ func (s *server) wait(ctx context.Context) error {
 	var failed error
 	select {
 	case <-ctx.Done():
+		s.logger.Info("the server stops when what is being answered has ended and checkpoints are stored; interrupt it again to stop it at once", "atMost", farewellTime+drainTime)
 	case failed = <-s.duties.failed:
 		s.logger.Error("the server cannot go on", "error", failed)
 	}
