@@ -45,7 +45,7 @@ func (c *call) wantNamed(v *domain.Violations, name domain.Name, in jobInputs) {
 	c.wantRows(v, "evaluationDataset", in.evaluation, shapes)
 	c.wantModel(v, in.prefix+"baseModel", in.training.BaseModel, domain.BaseModel)
 	c.wantModel(v, in.prefix+"warmStartFrom", in.training.WarmStartFrom, domain.PEFTAddon)
-	c.wantFreeModel(v, in.prefix+"outputModel", in.training.OutputModel, name.ID())
+	c.wantFreeModel(v, in.prefix+"outputModel", in.training.OutputModel, name)
 	if in.store != nil {
 		c.wantSecret(v, "objectStoreConfig.credentialsSecret", in.store.CredentialsSecret)
 	}
@@ -189,15 +189,20 @@ func (c *call) wantModel(v *domain.Violations, field, ref, kind string) {
 	}
 }
 
-// wantFreeModel requires that the model a job will make does not exist yet.
-func (c *call) wantFreeModel(v *domain.Violations, field, ref, jobID string) {
+// wantFreeModel requires that the model a job will make does not exist yet. It
+// has the job's ID where nothing else is asked for; who gives the ID of a job
+// that is there is told of that, and not of its model.
+func (c *call) wantFreeModel(v *domain.Violations, field, ref string, job domain.Name) {
 	id := ref
 	if name, ok := domain.ParseName(ref, domain.Models.Collection); ok {
 		v.Require(name.Account() == c.account, field, "must be a model of accounts/%s", c.account)
 		id = name.ID()
 	}
 	if id == "" {
-		id = jobID
+		if there, _ := c.World.Row(job); there != nil {
+			return
+		}
+		id = job.ID()
 	}
 	name := domain.NewName(c.account, domain.Models.Collection, id)
 	_, taken := c.snapshot().Models.Get(name)

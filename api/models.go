@@ -170,7 +170,11 @@ func inUse(noun string, name domain.Name, users []string) error {
 			own = append(own, user)
 		}
 	}
-	f := domain.Faultf(domain.FailedPrecondition, "the %s is used by %d resources (of this account: %s): delete them first, or wait until they end", noun, len(users), orNone(strings.Join(own, ", ")))
+	resources, them := "resources", "them first, or wait until they end"
+	if len(users) == 1 {
+		resources, them = "resource", "it first, or wait until it ends"
+	}
+	f := domain.Faultf(domain.FailedPrecondition, "the %s is used by %d %s (of this account: %s): delete %s", noun, len(users), resources, orNone(strings.Join(own, ", ")), them)
 	f.Reason = "IN_USE"
 	return f
 }

@@ -38,7 +38,7 @@ func executeTrainStep(c *call) (any, error) {
 	if made == 0 {
 		c.wantRows(&p.violations, "dataset", step.Dataset, domain.JobRows[domain.TrainerJobs.Collection])
 		if step.OutputModel != "" {
-			c.wantFreeModel(&p.violations, "outputModel", step.OutputModel, "")
+			c.wantFreeModel(&p.violations, "outputModel", step.OutputModel, row.Name)
 		}
 		if err := refused(c, intent, p, func(err error) error { return err }); err != nil {
 			return nil, err
