@@ -79,6 +79,9 @@ func (s *Store) open(ctx context.Context, o Options) (err error) {
 		if err != nil {
 			return domain.Faultf(domain.InvalidArgument, "the bucket's URL cannot be read: write s3://BUCKET, or leave it out to keep files in a folder")
 		}
+		if at.Scheme == "" {
+			return domain.Faultf(domain.InvalidArgument, "%q is no bucket's URL: write s3://BUCKET, or leave it out to keep files in a folder", o.URL)
+		}
 		if at.Scheme == "file" {
 			o.URL, o.Dir = "", at.Path
 			return s.open(ctx, o)

@@ -18,8 +18,8 @@ const baseModelName = domain.DefaultBaseModel
 var deployments = collection{"deployments", "deployment",
 	[]column{{"ID", "#name"}, {"STATE", "state"}, {"MODEL", "#baseModel"}, {"READY", "replicaStats.readyReplicaCount"}, {"WANTED", "desiredReplicaCount"}, {"CREATED", "createTime"}},
 	[]column{{"Name", "name"}, {"Display name", "displayName"}, {"State", "state"}, {"Status", "status.message"}, {"Model", "baseModel"}, {"Aliases", "aliases"}, {"Replicas wanted", "desiredReplicaCount"},
-		{"Replicas ready", "replicaStats.readyReplicaCount"}, {"Replicas without a place", "replicaStats.pendingSchedulingReplicaCount"}, {"Least", "minReplicaCount"}, {"Most", "maxReplicaCount"},
-		{"Direct route", "directRouteHandle"}, {"Accelerators", "acceleratorCount"}, {"Type", "acceleratorType"}, {"Precision", "precision"},
+		{"Replicas ready", "replicaStats.readyReplicaCount"}, {"Replicas without a place", "replicaStats.pendingSchedulingReplicaCount"}, {"Replicas at least", "minReplicaCount"}, {"Replicas at most", "maxReplicaCount"},
+		{"Direct route", "directRouteHandle"}, {"Accelerators", "acceleratorCount"}, {"Accelerator type", "acceleratorType"}, {"Precision", "precision"},
 		{"Weights of", "hotLoad.served.job"}, {"Train step", "hotLoad.served.trainStep"}, {"Model of it", "hotLoad.served.model"}, {"Weights since", "hotLoad.served.swapTime"},
 		{"Weights being loaded of", "hotLoad.loading.job"}, {"Weights refused of", "hotLoad.refused.job"}, {"Hot load", "hotLoad." + statusText},
 		{"Expires", "expireTime"}, {"Deleted", "deleteTime"}, {"Purged", "purgeTime"}, {"Created", "createTime"}}}

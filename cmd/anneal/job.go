@@ -68,7 +68,7 @@ func rlorCommand() *cobra.Command {
 		long:    "Rows have scored answers. Without rewardWeights in --file, every reward then weighs 1:\nan answer's score is the sum of its rewards.",
 		figures: []column{{"REWARD", "reward/mean"}, {"EVAL", "eval/loss"}},
 		flags:   []jobSwitch{{"keep-alive", "keepAlive", "wait for further steps instead of ending"}}}
-	k.details = append(k.details, column{"Weights go to", "rolloutDeploymentName"}, column{"Step", "trainStep.number"}, column{"Learns now from", "trainStep.dataset"}, column{"Step's model", "trainStep.outputModel"})
+	k.details = append(k.details, column{"Weights go to", "rolloutDeploymentName"}, column{"Step", "trainStep.number"}, column{"Step's dataset", "trainStep.dataset"}, column{"Step's model", "trainStep.outputModel"})
 	k.children = []*cobra.Command{k.stepCommand()}
 	return k.group()
 }

@@ -10,7 +10,7 @@ import (
 var shapes = collection{"deploymentShapes", "shape",
 	[]column{{"ID", "#name"}, {"MODEL", "#baseModel"}, {"TYPE", "acceleratorType"}, {"ACCELERATORS", "acceleratorCount"}, {"PRECISION", "precision"}, {"PRESET", "presetType"}, {"UPDATED", "updateTime"}},
 	[]column{{"Name", "name"}, {"Display name", "displayName"}, {"Description", "description"}, {"Model", "baseModel"}, {"Model type", "modelType"}, {"Parameters", "parameterCount"},
-		{"Type", "acceleratorType"}, {"Accelerators", "acceleratorCount"}, {"Precision", "precision"}, {"Preset", "presetType"}, {"Context length", "maxContextLength"},
+		{"Accelerator type", "acceleratorType"}, {"Accelerators", "acceleratorCount"}, {"Precision", "precision"}, {"Preset", "presetType"}, {"Context length", "maxContextLength"},
 		{"Addons", "enableAddons"}, {"Created", "createTime"}, {"Updated", "updateTime"}}}
 
 // shapeVersions have long names where several shapes may be meant.
@@ -19,7 +19,7 @@ const shapeVersions = "deploymentShapeVersions"
 var (
 	versionColumns = []column{{"NAME", "name"}, {"VALIDATED", "validated"}, {"PUBLIC", "public"}, {"TYPE", "snapshot.acceleratorType"}, {"ACCELERATORS", "snapshot.acceleratorCount"},
 		{"PRECISION", "snapshot.precision"}, {"CREATED", "createTime"}}
-	versionDetails = []column{{"Name", "name"}, {"Validated", "validated"}, {"Latest validated", "latestValidated"}, {"Public", "public"}, {"Type", "snapshot.acceleratorType"},
+	versionDetails = []column{{"Name", "name"}, {"Validated", "validated"}, {"Latest validated", "latestValidated"}, {"Public", "public"}, {"Accelerator type", "snapshot.acceleratorType"},
 		{"Accelerators", "snapshot.acceleratorCount"}, {"Precision", "snapshot.precision"}, {"Created", "createTime"}}
 )
 

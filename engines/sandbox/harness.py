@@ -324,7 +324,7 @@ def build(order, log):
                 compile(f.read(), file, "exec", dont_inherit=True)
         except (SyntaxError, ValueError) as e:
             raise Refused(f"{file}: {brief(e)}") from None
-    log.append(f"compiled {len(files)} files: " + ", ".join(files[:20]) + (" …" if len(files) > 20 else ""))
+    log.append(f"compiled {len(files)} {'file' if len(files) == 1 else 'files'}: " + ", ".join(files[:20]) + (" …" if len(files) > 20 else ""))
     lacking, met = missing(order.get("requirements", ""))
     if met:
         log.append("required and there: " + ", ".join(met))
