@@ -59,9 +59,10 @@ func (c *client) watchDeployment(cmd *cobra.Command, name string) (map[string]an
 func (c *client) tellDeployment(cmd *cobra.Command, name string) (map[string]any, error) {
 	out := cmd.ErrOrStderr()
 	last, held := "", "-" // the line and the reason that were printed last
+	watch := watched{client: c, cmd: cmd, name: name}
 	for {
-		var item map[string]any
-		if err := c.call(cmd.Context(), http.MethodGet, "/v1/"+name, nil, nil, &item); err != nil {
+		item, err := watch.read()
+		if err != nil {
 			return nil, err
 		}
 		line := fmt.Sprintf("%-9s %s of %s replicas ready, %s downloading, %s initializing, %s waiting for a place", cell(item, "state"),

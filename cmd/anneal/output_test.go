@@ -123,3 +123,34 @@ func TestWhatIsHeardEndsItsLine(t *testing.T) {
 		})
 	}
 }
+
+// Who watches is not left alone when the server starts again in between; who
+// begins to watch where none answers, or asks for what is not there, is told.
+func TestAWatchOutlivesTheServer(t *testing.T) {
+	broken := func(w http.ResponseWriter) {
+		connection, _, err := w.(http.Hijacker).Hijack()
+		require.NoError(t, err)
+		_ = connection.Close()
+	}
+	asked := 0
+	out, told, err := rehearse(t, func(w http.ResponseWriter, _ *http.Request) {
+		asked++
+		switch asked {
+		case 1:
+			_, _ = w.Write([]byte(`{"name":"accounts/a/deployments/d","state":"CREATING"}`))
+		case 2:
+			broken(w)
+		case 3:
+			http.Error(w, "{}", http.StatusServiceUnavailable)
+		default:
+			_, _ = w.Write([]byte(`{"name":"accounts/a/deployments/d","state":"READY"}`))
+		}
+	}, "deployment", "watch", "d")
+	require.NoError(t, err)
+	require.Contains(t, out, "READY")
+	require.Equal(t, 1, strings.Count(told, "does not answer, and is tried again for a minute"), told)
+
+	_, told, err = rehearse(t, func(w http.ResponseWriter, _ *http.Request) { broken(w) }, "sft", "watch", "j")
+	require.ErrorContains(t, err, "does not answer")
+	require.Empty(t, told)
+}

@@ -151,9 +151,10 @@ func (c *client) drawJob(cmd *cobra.Command, name string) (map[string]any, error
 	curve := lossCurve{}
 	last, told := "", 0.0 // what was printed last where lines cannot be drawn over
 	held := "-"           // what the job said last that it waits for
+	watch := watched{client: c, cmd: cmd, name: name}
 	for {
-		var item map[string]any
-		if err := c.call(cmd.Context(), http.MethodGet, "/v1/"+name, nil, nil, &item); err != nil {
+		item, err := watch.read()
+		if err != nil {
 			if live && cmd.Context().Err() == nil {
 				fmt.Fprintln(out) // the fault has a line of its own
 			}
