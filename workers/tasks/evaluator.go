@@ -159,7 +159,7 @@ func (w *build) unpack(ctx context.Context) (names []string, err error) {
 	for _, note := range u.notes[:min(len(u.notes), 20)] {
 		fmt.Fprintln(&w.log, note)
 	}
-	fmt.Fprintf(&w.log, "%d files, %d bytes\n", len(u.names), u.bytes)
+	fmt.Fprintf(&w.log, "files: %d, bytes: %d\n", len(u.names), u.bytes)
 	return u.names, v.Err()
 }
 
