@@ -129,10 +129,7 @@ func (r recording) transcribe(c *cobra.Command, client *client, from string) err
 	shown := &listening{out: c.OutOrStdout(), progress: c.ErrOrStderr(), terminal: onTerminal(c.ErrOrStderr()), asJSON: strings.Contains(fields["response_format"], "json")}
 	err = serverSent(answer.Body, shown.event)
 	shown.clear()
-	if err != nil && shown.ends != "" && !strings.HasSuffix(shown.ends, "\n") {
-		fmt.Fprintln(shown.out) // the fault has a line of its own
-	}
-	return err
+	return errors.Join(err, shown.endLine()) // a fault has a line of its own
 }
 
 // listening shows a streamed transcript: text on one side as it comes, JSON
@@ -165,7 +162,7 @@ func (l *listening) event(data []byte) error {
 	switch {
 	case e.Error != nil:
 		l.clear()
-		return errors.Join(l.endLine(), errors.New(e.Error.Message))
+		return errors.New(e.Error.Message)
 	case e.Delta != "" && !l.asJSON:
 		l.clear()
 		l.ends = e.Delta
