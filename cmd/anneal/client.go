@@ -3,6 +3,7 @@ package main
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -36,20 +37,32 @@ func contextPath(c *cobra.Command) string {
 	if path := os.Getenv("ANNEAL_CONTEXT"); path != "" {
 		return path
 	}
-	local := filepath.Join("data", "context.json")
-	if _, err := os.Stat(local); err == nil {
-		return local
+	if _, err := os.Stat(localContext); err == nil {
+		return localContext
 	}
-	if dir, err := os.UserConfigDir(); err == nil {
-		return filepath.Join(dir, "anneal", "context.json")
+	return cmp.Or(userContext(), localContext)
+}
+
+// localContext is what a server writes that is started in this folder.
+var localContext = filepath.Join("data", "context.json")
+
+// userContext is the context file in the user's configuration folder, if there
+// is one.
+func userContext() string {
+	dir, err := os.UserConfigDir()
+	if err != nil {
+		return ""
 	}
-	return local
+	return filepath.Join(dir, "anneal", "context.json")
 }
 
 func readContext(path string) (contextFile, error) {
 	var file contextFile
 	data, err := os.ReadFile(path)
 	if errors.Is(err, os.ErrNotExist) {
+		if _, err := os.Stat(localContext); err != nil && path == userContext() {
+			path = localContext + " or " + path // where it was looked for
+		}
 		return file, fmt.Errorf("no context file %s: start a server with `anneal serve --data DIR` and give --context DIR/context.json", path)
 	}
 	if err != nil {
