@@ -44,6 +44,7 @@ const (
 	reasonMethod         = "METHOD_NOT_ALLOWED"
 	reasonSuspended      = "ACCOUNT_SUSPENDED"
 	reasonScalingUp      = "DEPLOYMENT_SCALING_UP"
+	reasonStopping       = "SERVER_STOPPING"
 	reasonNoPlace        = "DEPLOYMENT_HAS_NO_PLACE"
 	reasonTooManyStreams = "TOO_MANY_STREAMS"
 	reasonStoreFull      = "STORE_FULL" // of package blobs

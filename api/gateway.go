@@ -77,6 +77,9 @@ func (c *call) put(ctx context.Context, q inquiry) (seat, error) {
 		if err == nil || begun || ctx.Err() != nil || !elsewhere(err) {
 			return at, err
 		}
+		if c.closing.Err() != nil {
+			return at, errStopping
+		}
 		if next, ok := c.successor(q.to, q.addon); ok && isUnloaded(err) {
 			q.addon, tried = next, map[string]bool{}
 			continue
@@ -87,6 +90,9 @@ func (c *call) put(ctx context.Context, q inquiry) (seat, error) {
 		c.Logger.Warn("a replica failed before it had answered anything", "request", c.id, "deployment", q.to, "replica", replica.ID, "error", err)
 	}
 }
+
+// errStopping tells that nothing can be waited for here any more.
+var errStopping = &domain.Fault{Code: domain.Unavailable, Reason: reasonStopping, Message: "the server is stopping: send the request again when it is back, or to another one"}
 
 // try asks one replica, and is counted while it lasts.
 func (c *call) try(ctx context.Context, q inquiry, replica domain.Replica) (begun bool, err error) {
@@ -190,6 +196,8 @@ func (c *call) awaitReplicas(ctx context.Context, name domain.Name, addon string
 		case <-c.World.Changed(v.Position):
 		case <-asking.C:
 			c.World.Pulse().Ask(name, c.Now())
+		case <-c.closing.Done():
+			return nil, errStopping
 		case <-ctx.Done():
 			return nil, ctx.Err()
 		case <-timeout.C:

@@ -274,6 +274,30 @@ func TestAWakeUpThatOutlastsTheHold(t *testing.T) {
 	require.Equal(t, "DEPLOYMENT_SCALING_UP", a.json(t)["error"].(map[string]any)["code"])
 }
 
+// A server that stops says so: it neither waits for replicas nor blames them.
+func TestAServerThatStops(t *testing.T) {
+	for replicas := range 3 {
+		s := newStage(t, Limits{})
+		s.deploy("d1", replicas)
+		s.replicas.sing = func(context.Context, domain.Replica, engines.CompletionRequest, func(engines.Chunk) error) (engines.Usage, error) {
+			s.server.Close()
+			return engines.Usage{}, domain.Faultf(domain.Unavailable, "the node is gone")
+		}
+		if replicas == 0 {
+			before := s.world.Position()
+			go func() {
+				<-s.world.Changed(before) // it waits for the deployment to wake up
+				s.server.Close()
+			}()
+		}
+		a := s.complete(`"prompt": "one two"`)
+		require.Equal(t, 503, a.status)
+		require.Equal(t, "SERVER_STOPPING", a.json(t)["error"].(map[string]any)["code"])
+		require.NotEmpty(t, a.header.Get("Retry-After"))
+		require.Len(t, s.replicas.asks(), min(replicas, 1))
+	}
+}
+
 func TestAClientThatGoesAwayStopsTheGeneration(t *testing.T) {
 	s := newStage(t, Limits{})
 	s.deploy("d1", 1)

@@ -150,9 +150,11 @@ type Server struct {
 	fetcher *fetcher
 
 	background sync.WaitGroup // what no answer waits for
+	closing    context.Context
+	close      context.CancelFunc
 }
 
-// New makes a server. Close it when no request is left.
+// New makes a server. Close it before the last requests are waited for.
 func New(o Options) *Server {
 	if o.Now == nil {
 		o.Now = time.Now
@@ -169,6 +171,7 @@ func New(o Options) *Server {
 	o.Cluster = cmp.Or(o.Cluster, DefaultCluster)
 	o.Limits = o.Limits.filled()
 	s := &Server{Options: o, table: operations(), served: newLastServed(), busy: newCounters(), meters: newMeters(o), rates: newRates(), fetcher: newFetcher(o.Limits.Fetch, o.Private)}
+	s.closing, s.close = context.WithCancel(context.Background())
 	s.about = describe(s.table)
 	s.tail = newTail(o.Log, o.Logger)
 	s.routes = s.router()
@@ -178,8 +181,12 @@ func New(o Options) *Server {
 	return s
 }
 
-// Close ends the streams of events.
-func (s *Server) Close() { s.tail.close() }
+// Close ends the streams of events, and puts no question to a replica again
+// whose first one failed.
+func (s *Server) Close() {
+	s.close()
+	s.tail.close()
+}
 
 // Drain returns when nothing goes on in the background any more. Call it when
 // no request is left.

@@ -129,6 +129,7 @@ func (f serveFlags) check() error {
 		require(limit.value > 0, "%s must be positive", limit.flag)
 	}
 	require(f.maxListening > 0 && f.maxListening <= blobs.TransientTime/2, "--max-listening must be more than 0 and at most %s, since a recording is kept no longer than twice that", blobs.TransientTime/2)
+	require(f.natsReplicas == 0 || f.natsURL != "", "--nats-replicas counts the servers of a cluster: name it by --nats-url, or leave it out")
 	require(f.jobDeadline >= 0, "--job-deadline must not be negative")
 	require(domain.ValidID(f.cluster), "--cluster %q %s", f.cluster, domain.IDRule)
 	_, unpriced := f.prices()

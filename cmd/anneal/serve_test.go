@@ -32,10 +32,11 @@ func TestTheDomainOfDirectRoutes(t *testing.T) {
 // Whatever is wrong with a server's flags is told at once, in one order.
 func TestAllWrongFlagsAreTold(t *testing.T) {
 	flags := defaultServeFlags()
-	flags.lostAfter, flags.maxUpload, flags.currency, flags.node.pool = -1, 0, "euros", "swimming"
-	require.EqualError(t, flags.check(), `4 flags are wrong:
+	flags.lostAfter, flags.maxUpload, flags.natsReplicas, flags.currency, flags.node.pool = -1, 0, 2, "euros", "swimming"
+	require.EqualError(t, flags.check(), `5 flags are wrong:
   --lost-after must be positive
   --max-upload must be positive
+  --nats-replicas counts the servers of a cluster: name it by --nats-url, or leave it out
   --currency "euros" must be three capital letters, such as EUR
   --pool: must be training or inference`)
 }

@@ -144,8 +144,11 @@ func reason(said string) string {
 	if _, after, found := strings.Cut(said, "its last words were: "); found {
 		said = after
 	}
-	if strings.Contains(said, "matches no streams") {
+	switch {
+	case strings.Contains(said, "matches no streams"):
 		return "it has no sound"
+	case strings.Contains(said, "not on whitelist"):
+		return "it is a picture, a list or another file that is no recording"
 	}
 	lines := strings.Split(strings.TrimSpace(noise.ReplaceAllString(said, "")), "\n")
 	last := []rune(strings.TrimSpace(lines[len(lines)-1]))

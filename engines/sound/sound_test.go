@@ -5,6 +5,8 @@ import (
 	"context"
 	"encoding/binary"
 	"fmt"
+	"image"
+	"image/png"
 	"io"
 	"math"
 	"math/rand/v2"
@@ -153,6 +155,17 @@ func TestSilenceAndNothingAreNoErrors(t *testing.T) {
 		got, err = listen(t, file(t, "a.wav", plainWAV(pcm)), engines.PreprocessDynamic)
 		require.NoError(t, err)
 		require.InDelta(t, len(pcm), len(got), 4000, name)
+	}
+}
+
+func TestWhatIsNoRecording(t *testing.T) {
+	needs(t, ffmpeg)
+	var picture bytes.Buffer
+	require.NoError(t, png.Encode(&picture, image.NewGray(image.Rect(0, 0, 8, 8))))
+	for _, name := range []string{"a.png", "a.wav"} {
+		_, err := listen(t, file(t, name, picture.Bytes()), "")
+		require.Equal(t, domain.InvalidArgument, domain.CodeOf(err))
+		require.ErrorContains(t, err, "another file that is no recording: send a recording")
 	}
 }
 
