@@ -7,7 +7,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"testing"
 	"unicode/utf8"
@@ -75,7 +74,10 @@ func TestTokensOfSeveralBytes(t *testing.T) {
 	}
 	require.Greater(t, mixed, 50, "tokens of signs and letters together")
 	require.Greater(t, broken, 20, "tokens that end within a character")
-	n := schemas(t, 2_000)
+	n := 10_000
+	if testing.Short() {
+		n = 500
+	}
 	whole := randomSchemasIn(t, v, n)
 	require.Greater(t, whole, n/2)
 }
@@ -100,7 +102,10 @@ func TestTokensOfPublishedVocabularies(t *testing.T) {
 			tok, err := tokenizer.Load(filepath.Join(dir, one.Name()))
 			require.NoError(t, err)
 			v := NewVocabulary(tok.VocabSize(), tok.Text)
-			n := schemas(t, 300)
+			n := 300
+			if testing.Short() {
+				n = 30
+			}
 			require.Greater(t, randomSchemasIn(t, v, n), n/3)
 			text := `{"city":"東京","note":"naïve — 🙂","items":[{"count":12345,"ok":true}]}`
 			g, err := JSON()
@@ -108,20 +113,6 @@ func TestTokensOfPublishedVocabularies(t *testing.T) {
 			follow(t, g, v, tok.Encode(text))
 		})
 	}
-}
-
-// schemas is how many schemas are tried: usually, a tenth in a short run, and
-// ANNEAL_SCHEMAS in a full one.
-func schemas(t *testing.T, usually int) int {
-	if asked := os.Getenv("ANNEAL_SCHEMAS"); asked != "" {
-		n, err := strconv.Atoi(asked)
-		require.NoError(t, err)
-		return n
-	}
-	if testing.Short() {
-		return usually / 10
-	}
-	return usually
 }
 
 func share(is bool) int {
