@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nats-io/nats.go"
 	"github.com/stretchr/testify/require"
 
 	"anneal/domain"
@@ -18,38 +19,45 @@ import (
 // the old replica, which has the number and the node of the new, is stopped and
 // does not answer in its place.
 func TestReplicaOfANamesake(t *testing.T) {
-	c := start(t)
-	c.stock()
-	node := c.raw("n1")
-	require.NoError(t, c.ask(node, wire.BeatSubject("n1"), beatOf("a", 1), &wire.Orders{}))
-	old := c.deploy("n1")
-	var orders wire.Orders
-	require.NoError(t, c.ask(node, wire.BeatSubject("n1"), beatOf("a", 2), &orders))
-	require.Len(t, orders.Serve, 1)
-	running := wire.Replica{Deployment: deploymentName, Replica: old.ID, Made: orders.Serve[0].Made, State: domain.ReplicaReady}
-
+	c, node, running := deployed(t)
+	id := running.Replica
 	c.do(domain.Intend(domain.Deployments, deploymentName, domain.DeleteDeployment{Hard: true}))
-	c.do(domain.Intend(domain.Deployments, deploymentName, domain.RemoveReplica{ID: old.ID}))
-	c.do(domain.Intend(domain.Nodes, nodeName("n1"), domain.ReleaseAllocation{ID: domain.ReplicaAllocationID(deploymentName, old.ID)}))
+	c.do(domain.Intend(domain.Deployments, deploymentName, domain.RemoveReplica{ID: id}))
+	c.do(domain.Intend(domain.Nodes, nodeName("n1"), domain.ReleaseAllocation{ID: domain.ReplicaAllocationID(deploymentName, id)}))
 	c.do(domain.Intend(domain.Deployments, deploymentName, domain.FinishDeletion{}))
-	require.Equal(t, old.ID, c.deploy("n1").ID)
+	require.Equal(t, id, c.deploy("n1").ID)
 
 	beat := beatOf("a", 3)
 	beat.Replicas = []wire.Replica{running}
-	orders = wire.Orders{}
+	var orders wire.Orders
 	require.NoError(t, c.ask(node, wire.BeatSubject("n1"), beat, &orders))
 	require.Empty(t, orders.Keep)
 	require.Len(t, orders.Serve, 1)
 	row, _ := c.world.View().Deployments.Get(deploymentName)
-	require.Equal(t, domain.ReplicaDownloading, row.State.Replicas[old.ID].State)
-	_, heard := c.world.View().Pulse.Replica(deploymentName, old.ID)
+	require.Equal(t, domain.ReplicaDownloading, row.State.Replicas[id].State)
+	_, heard := c.world.View().Pulse.Replica(deploymentName, id)
 	require.False(t, heard)
 
 	running.Made = orders.Serve[0].Made
 	beat = beatOf("a", 4)
 	beat.Replicas = []wire.Replica{running}
 	require.NoError(t, c.ask(node, wire.BeatSubject("n1"), beat, &orders))
-	require.Equal(t, domain.ReplicaReady, c.serving(old.ID).State)
+	require.Equal(t, domain.ReplicaReady, c.serving(id).State)
+}
+
+// deployed is a node that speaks for itself, and the replica that it was told
+// to serve, as it would report it when it is ready.
+func deployed(t *testing.T) (*cluster, *nats.Conn, wire.Replica) {
+	t.Helper()
+	c := start(t)
+	c.stock()
+	node := c.raw("n1")
+	require.NoError(t, c.ask(node, wire.BeatSubject("n1"), beatOf("a", 1), &wire.Orders{}))
+	replica := c.deploy("n1")
+	var orders wire.Orders
+	require.NoError(t, c.ask(node, wire.BeatSubject("n1"), beatOf("a", 2), &orders))
+	require.Len(t, orders.Serve, 1)
+	return c, node, wire.Replica{Deployment: deploymentName, Replica: replica.ID, Made: orders.Serve[0].Made, State: domain.ReplicaReady}
 }
 
 // The same of a job: what the old one's attempt reports is not the new one's,

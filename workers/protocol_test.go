@@ -187,17 +187,11 @@ func TestTakenOver(t *testing.T) {
 
 // What a beat says of now stays when one from before is handled after it.
 func TestABeatThatIsOvertaken(t *testing.T) {
-	c := start(t)
-	c.stock()
-	node := c.raw("n1")
-	require.NoError(t, c.ask(node, wire.BeatSubject("n1"), beatOf("a", 1), &wire.Orders{}))
-	r := c.deploy("n1")
-	var orders wire.Orders
-	require.NoError(t, c.ask(node, wire.BeatSubject("n1"), beatOf("a", 2), &orders))
-	require.Len(t, orders.Serve, 1)
+	c, node, running := deployed(t)
 	busy := func(number uint64, active int) wire.Beat {
 		beat := beatOf("a", number)
-		beat.Replicas = []wire.Replica{{Deployment: deploymentName, Replica: r.ID, Made: orders.Serve[0].Made, State: domain.ReplicaReady, Load: wire.Load{Active: active}}}
+		running.Load.Active = active
+		beat.Replicas = []wire.Replica{running}
 		return beat
 	}
 	require.NoError(t, c.ask(node, wire.BeatSubject("n1"), busy(4, 1), &wire.Orders{}))
@@ -206,7 +200,7 @@ func TestABeatThatIsOvertaken(t *testing.T) {
 	require.NoError(t, node.Publish(wire.BeatSubject("n1"), late))
 	require.Error(t, c.ask(node, wire.BeatSubject("n1"), wire.Beat{}, &wire.Orders{}), "it speaks no version, and comes after")
 	c.desk() // which has then handled all that it heard
-	load, ok := c.world.View().Pulse.Replica(deploymentName, r.ID)
+	load, ok := c.world.View().Pulse.Replica(deploymentName, running.Replica)
 	require.True(t, ok)
 	require.Equal(t, 1, load.Active)
 }

@@ -30,14 +30,7 @@ func TestUnmodifiedClients(t *testing.T) {
 	plain := user.asksPlainly()
 
 	t.Run("openai for Go", func(t *testing.T) {
-		if testing.Short() {
-			t.Skip("it is fetched and built first")
-		}
-		program := filepath.Join(t.TempDir(), "openaigo")
-		build := exec.Command("go", "build", "-o", program, ".")
-		build.Dir = clientsFolder(t, "openaigo")
-		out, err := build.CombinedOutput()
-		require.NoError(t, err, "%s", out)
+		program := goClient(t, ".")
 		said := s.drive(t, ".", program)
 		plain.agrees(t, said)
 		require.EqualValues(t, plain.tokens, at(said, "completion.tokens"))
@@ -227,4 +220,19 @@ func nodeFolder(t *testing.T) string {
 		t.Skip("the clients for JavaScript are not installed: run make clients, which needs npm")
 	}
 	return dir
+}
+
+// goClient builds one of the programs that use openai-go, which a short run
+// does not wait for.
+func goClient(t *testing.T, folder string) (program string) {
+	t.Helper()
+	if testing.Short() {
+		t.Skip("it is fetched and built first")
+	}
+	program = filepath.Join(t.TempDir(), "client")
+	build := exec.Command("go", "build", "-o", program, folder)
+	build.Dir = clientsFolder(t, "openaigo")
+	out, err := build.CombinedOutput()
+	require.NoError(t, err, "%s", out)
+	return program
 }

@@ -86,14 +86,7 @@ func TestUnmodifiedClientsTranscribe(t *testing.T) {
 		require.Equal(t, "temperature", at(said, "refusal.param"))
 	}
 	t.Run("openai for Go", func(t *testing.T) {
-		if testing.Short() {
-			t.Skip("it is fetched and built first")
-		}
-		program := filepath.Join(t.TempDir(), "transcribe")
-		build := exec.Command("go", "build", "-o", program, "./transcribe")
-		build.Dir = clientsFolder(t, "openaigo")
-		out, err := build.CombinedOutput()
-		require.NoError(t, err, "%s", out)
+		program := goClient(t, "./transcribe")
 		check(t, s.driveModel(t, "speech-v3", ".", program, file))
 	})
 	t.Run("openai for JavaScript", func(t *testing.T) {
@@ -105,7 +98,7 @@ func TestUnmodifiedClientsTranscribe(t *testing.T) {
 	t.Run("curl", func(t *testing.T) {
 		curl, err := exec.LookPath("curl")
 		if err != nil {
-			t.Skip("there is no curl")
+			t.Skip("curl is not installed: apt install curl")
 		}
 		out, err := exec.Command(curl, "-sf", "-H", "Authorization: "+s.context.APIKey, s.context.Address+"/v1/audio/transcriptions", "-F", "file=@"+file, "-F", "model=speech-v3-turbo", "-F", "response_format=text").Output()
 		require.NoError(t, err)

@@ -19,7 +19,7 @@ import (
 // the shipped model.
 func TestLlamaServer(t *testing.T) {
 	if _, err := exec.LookPath("llama-server"); err != nil {
-		t.Skip("needs llama-server in PATH")
+		t.Skip("llama-server is not in PATH: install llama.cpp")
 	}
 	load := func(t *testing.T) engines.Model {
 		dir := filepath.Join(t.TempDir(), "base")

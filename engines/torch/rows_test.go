@@ -51,7 +51,7 @@ except Fault as fault:
 func TestToolsInRows(t *testing.T) {
 	python, err := exec.LookPath("python3")
 	if err != nil {
-		t.Skip("there is no python3")
+		t.Skip("python3 is not installed: apt install python3")
 	}
 	const (
 		tools  = `"tools":[{"type":"function","function":{"name":"clock"}}]`

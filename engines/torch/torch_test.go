@@ -48,7 +48,7 @@ func (w *watcher) Checkpoint(ctx context.Context, step int, dir string) error {
 func standIn(t *testing.T) trainer {
 	python, err := exec.LookPath("python3")
 	if err != nil {
-		t.Skip("there is no python3")
+		t.Skip("python3 is not installed: apt install python3")
 	}
 	return trainer{python, os.DirFS("testdata"), 1, 20 * time.Second}
 }

@@ -67,7 +67,8 @@ func TestLogits(t *testing.T) {
 	}
 }
 
-func export(t *testing.T, dir, as string) string {
+func export(t testing.TB, dir, as string) string {
+	t.Helper()
 	path := filepath.Join(t.TempDir(), "model.gguf")
 	kind, err := gguf.ParseType(as)
 	require.NoError(t, err)

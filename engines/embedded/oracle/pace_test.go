@@ -15,7 +15,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"anneal/engines"
-	"anneal/engines/embedded/gguf"
 	"anneal/engines/embedded/llama"
 	"anneal/engines/embedded/miniature"
 	"anneal/engines/embedded/serve"
@@ -32,16 +31,9 @@ const (
 func BenchmarkPace(b *testing.B) {
 	for _, as := range []string{"f32", "f16"} {
 		dir := sized(b, map[string]string{"f32": "float32", "f16": "float16"}[as])
-		path := filepath.Join(b.TempDir(), "model.gguf")
-		kind, err := gguf.ParseType(as)
-		require.NoError(b, err)
-		f, err := os.Create(path)
-		require.NoError(b, err)
-		require.NoError(b, gguf.Export(f, dir, "pace", kind))
-		require.NoError(b, f.Close())
 		ours, err := serve.New(serve.Options{Parallelism: 1}).Load(b.Context(), engines.ModelFiles{Dir: dir})
 		require.NoError(b, err)
-		theirs, err := model.New(path, ml.BackendParams{AllocMemory: true, NumThreads: 1})
+		theirs, err := model.New(export(b, dir, as), ml.BackendParams{AllocMemory: true, NumThreads: 1})
 		require.NoError(b, err)
 		require.NoError(b, theirs.Backend().Load(b.Context(), func(float32) {}))
 		theirs.Config().Cache.Init(theirs.Backend(), ml.DTypeF32, 8, 2*(pacePrompt+paceAnswer), 8*pacePrompt)
