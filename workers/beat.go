@@ -195,16 +195,16 @@ func (d *Desk) takeBack(node string) (intents []domain.Intent) {
 	return intents
 }
 
-// feel keeps what the beat says about now, unless a later one has said more:
-// each is handled by a goroutine of its own.
+// feel keeps what the beat says about now. Each is handled by a goroutine of its
+// own: one that a later one has overtaken adds its rows of metrics alone.
 func (d *Desk) feel(node string, beat wire.Beat) {
 	felt := &d.book(node).felt
 	felt.mu.Lock()
 	defer felt.mu.Unlock()
-	if beat.Boot == felt.boot && beat.Number < felt.number {
-		return
+	overtaken := beat.Boot == felt.boot && beat.Number < felt.number
+	if !overtaken {
+		felt.boot, felt.number = beat.Boot, beat.Number
 	}
-	felt.boot, felt.number = beat.Boot, beat.Number
 	now, pulse, view := d.Now(), d.World.Pulse(), d.World.View()
 	pulse.Beat(nodeName(node), now)
 	for _, a := range beat.Attempts {
@@ -221,7 +221,7 @@ func (d *Desk) feel(node string, beat wire.Beat) {
 		pulse.Report(a.Job, progress, rows...)
 	}
 	for _, r := range beat.Replicas {
-		if !replicaOn(view, nodeName(node), r) {
+		if overtaken || !replicaOn(view, nodeName(node), r) {
 			continue
 		}
 		pulse.Load(r.Deployment, r.Replica, projections.ReplicaLoad{

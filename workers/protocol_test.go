@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"anneal/domain"
+	"anneal/engines"
 	"anneal/projections"
 	"anneal/workers/agent"
 	"anneal/workers/wire"
@@ -185,24 +186,41 @@ func TestTakenOver(t *testing.T) {
 	require.NoError(t, c.ask(newer, wire.BeatSubject("n1"), beatOf("newer", 2), &wire.Orders{}))
 }
 
-// What a beat says of now stays when one from before is handled after it.
+// What a beat says of now stays when one from before is handled after it, whose
+// rows of metrics are added.
 func TestABeatThatIsOvertaken(t *testing.T) {
 	c, node, running := deployed(t)
-	busy := func(number uint64, active int) wire.Beat {
+	c.submit()
+	c.place("n1")
+	var orders wire.Orders
+	require.NoError(t, c.ask(node, wire.BeatSubject("n1"), beatOf("a", 3), &orders))
+	require.Len(t, orders.Train, 1)
+	busy := func(number uint64, active, step int) wire.Beat {
 		beat := beatOf("a", number)
 		running.Load.Active = active
 		beat.Replicas = []wire.Replica{running}
+		beat.Attempts = []wire.Attempt{{Job: jobName, Attempt: 1, Made: orders.Train[0].Made, Phase: wire.Training, Step: step, Steps: 40,
+			Rows: []engines.Metrics{{Step: step, Steps: 40}}}}
 		return beat
 	}
-	require.NoError(t, c.ask(node, wire.BeatSubject("n1"), busy(4, 1), &wire.Orders{}))
-	late, err := json.Marshal(busy(3, 7))
+	require.NoError(t, c.ask(node, wire.BeatSubject("n1"), busy(5, 1, 8), &wire.Orders{}))
+	late, err := json.Marshal(busy(4, 7, 7))
 	require.NoError(t, err)
 	require.NoError(t, node.Publish(wire.BeatSubject("n1"), late))
 	require.Error(t, c.ask(node, wire.BeatSubject("n1"), wire.Beat{}, &wire.Orders{}), "it speaks no version, and comes after")
 	c.desk() // which has then handled all that it heard
-	load, ok := c.world.View().Pulse.Replica(deploymentName, running.Replica)
+	pulse := c.world.View().Pulse
+	load, ok := pulse.Replica(deploymentName, running.Replica)
 	require.True(t, ok)
 	require.Equal(t, 1, load.Active)
+	progress, ok := pulse.Progress(jobName)
+	require.True(t, ok)
+	require.Equal(t, 8, progress.Step)
+	var steps []int
+	for row := range pulse.Metrics(jobName, 0) {
+		steps = append(steps, row.Step)
+	}
+	require.Equal(t, []int{7, 8}, steps)
 }
 
 // Rows of metrics reach the pulse while a training runs.
