@@ -38,7 +38,7 @@ func NewIssuer() (seed, public string, err error) {
 
 // vouch answers the server's questions about who connects, until the
 // connection is closed. Several control planes share the questions.
-func vouch(nc *nats.Conn, seed string, verify func(node, token string) bool) error {
+func vouch(nc *nats.Conn, seed string, verify func(node, token string) bool, readers *accountReaders) error {
 	keys, err := nkeys.FromSeed([]byte(seed))
 	if err != nil {
 		return domain.Faultf(domain.InvalidArgument, "the issuer's seed cannot be read: it must be an account seed, SA and 56 more characters")
@@ -51,6 +51,10 @@ func vouch(nc *nats.Conn, seed string, verify func(node, token string) bool) err
 		question, err := jwt.DecodeAuthorizationRequestClaims(string(m.Data))
 		if err != nil {
 			return // nobody who is entitled to an answer
+		}
+		if readers.concerns(question) {
+			go readers.answer(m, question, keys) // it may take a while to open an account's mirrors
+			return
 		}
 		if answer, err := answer(question, keys, verify); err == nil {
 			_ = m.Respond([]byte(answer))

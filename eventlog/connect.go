@@ -42,10 +42,10 @@ func Connect(ctx context.Context, opts ConnectOptions) (*Connection, error) {
 	if opts.TLS != nil {
 		common = append(common, nats.Secure(opts.TLS))
 	}
-	return join(ctx, opts.URL, opts.Password, opts.IssuerSeed, opts.Replicas, opts.VerifyNode, common)
+	return join(ctx, opts.URL, opts.Password, opts.IssuerSeed, opts.Replicas, opts.VerifyNode, nil, common)
 }
 
-func join(ctx context.Context, url, password, seed string, replicas int, verify func(node, token string) bool, common []nats.Option) (c *Connection, err error) {
+func join(ctx context.Context, url, password, seed string, replicas int, verify func(node, token string) bool, readers *accountReaders, common []nats.Option) (c *Connection, err error) {
 	c = &Connection{replicas: replicas}
 	defer func() {
 		if err != nil {
@@ -87,7 +87,7 @@ func join(ctx context.Context, url, password, seed string, replicas int, verify 
 	if err = c.lendUsage(ctx); err != nil {
 		return c, err
 	}
-	return c, vouch(c.control, seed, verify)
+	return c, vouch(c.control, seed, verify, readers)
 }
 
 // replicasThere is how many servers keep the log, otherwise when there is none.

@@ -36,16 +36,20 @@ type ServerOptions struct {
 	NoSync     bool                          // a power failure may take acknowledged events
 	TLS        *tls.Config                   // for Listen; nil is plain
 	VerifyNode func(node, token string) bool // nil lets no node in
-	Log        *slog.Logger                  // warnings and errors of the server; nil is silence
+	// VerifyReader names the reader whose credentials these are; nil lets none in.
+	VerifyReader func(ctx context.Context, user, password string) (Reader, bool)
+	Log          *slog.Logger // warnings and errors of the server; nil is silence
 }
 
 // A Server is an embedded NATS server with JetStream, and our place in it.
 type Server struct {
 	*Connection
-	nats   *server.Server
-	dir    string
-	reader string
-	broken chan string // why the server takes nothing more
+	nats    *server.Server
+	dir     string
+	reader  string
+	readers *accountReaders // nil when no account has readers here
+	logger  *slog.Logger    // nil is silence
+	broken  chan string     // why the server takes nothing more
 }
 
 const readerPasswordFile = "reader.password"
@@ -74,7 +78,10 @@ func StartServer(opts ServerOptions) (*Server, error) {
 		return nil, fmt.Errorf("eventlog: the embedded NATS server: %w", err)
 	}
 	fatal := make(chan string, 1)
-	s := &Server{nats: ns, dir: opts.Dir, reader: reader, broken: make(chan string, 1)}
+	s := &Server{nats: ns, dir: opts.Dir, reader: reader, logger: opts.Log, broken: make(chan string, 1)}
+	if opts.VerifyReader != nil {
+		s.readers = newAccountReaders(s, opts.VerifyReader)
+	}
 	ns.SetLoggerV2(serverLog{opts.Log, fatal, s.broken}, false, false, false)
 	ns.Start()
 	if err := s.begin(own, seed, opts, fatal); err != nil {
@@ -111,7 +118,7 @@ func (s *Server) begin(password, seed string, opts ServerOptions, fatal <-chan s
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
-	s.Connection, err = join(ctx, "", password, seed, 1, opts.VerifyNode, []nats.Option{nats.InProcessServer(s.nats)})
+	s.Connection, err = join(ctx, "", password, seed, 1, opts.VerifyNode, s.readers, []nats.Option{nats.InProcessServer(s.nats)})
 	if err != nil {
 		return err
 	}
@@ -139,6 +146,7 @@ func serverConfig(opts ServerOptions, own, reader, issuer string) (*server.Optio
 	config.SyncInterval = time.Second     // of what nobody waits for: the places of consumers, tasks
 	config.MaxPayload = MaxEvent + 64<<10 // an event and what the server adds to it
 	config.DontListen = opts.Listen == ""
+	config.AuthTimeout = authTime.Seconds()
 	if opts.TLS != nil {
 		config.TLSConfig, config.TLSTimeout = opts.TLS, 5
 	}
@@ -175,6 +183,10 @@ func (s *Server) InProcess() nats.Option { return nats.InProcessServer(s.nats) }
 // The password was made at the first start and is kept in the server's folder.
 func (s *Server) ReaderCredentials() (user, password string) { return "reader", s.reader }
 
+// SweepReaders closes the connections of account readers whose user is not
+// valid any more.
+func (s *Server) SweepReaders(valid func(user string) bool) error { return s.readers.sweep(valid) }
+
 // Sync writes the names of all streams' files to disk. The server syncs what
 // is in a file, but not the folder that it made the file in: so call this when
 // a stream was made.
@@ -182,6 +194,7 @@ func (s *Server) Sync() error { return syncTree(s.dir) }
 
 // Close ends the server once everything it holds is written.
 func (s *Server) Close() {
+	s.readers.close()
 	if s.Connection != nil {
 		s.Connection.Close()
 	}

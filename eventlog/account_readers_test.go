@@ -1,0 +1,121 @@
+package eventlog
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"strings"
+	"testing"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"anneal/domain"
+)
+
+// startWithReaders runs a server that knows the readers acme.r1, acme.r2, other.r1 ….
+func startWithReaders(t testing.TB, change ...func(*ServerOptions)) *Server {
+	return start(t, append([]func(*ServerOptions){func(o *ServerOptions) {
+		o.VerifyReader = func(_ context.Context, user, password string) (Reader, bool) {
+			account, id, _ := strings.Cut(user, ".")
+			return Reader{Account: account, ID: id}, password == tokenOf(user)
+		}
+	}}, change...)...)
+}
+
+func accountReader(t testing.TB, s *Server, user string, opts ...nats.Option) *nats.Conn {
+	t.Helper()
+	return connect(t, s.URL(), append([]nats.Option{nats.UserInfo(user, tokenOf(user))}, opts...)...)
+}
+
+// of is a first event of a counter of an account.
+func of(account, id string) Write {
+	w := write(id, 0)
+	w.Name = domain.NewName(account, counters.Collection, id)
+	return w
+}
+
+func TestAccountReadersReadTheirEvents(t *testing.T) {
+	s := startWithReaders(t)
+	var want []uint64
+	for i := range 30 {
+		position := mustAppend(t, s.Log(), of([]string{"acme", "other", "acme-2"}[i%3], fmt.Sprint("c", i)))
+		if i%3 == 0 {
+			want = append(want, position)
+		}
+	}
+	nc := accountReader(t, s, "acme.r1")
+	js := jetstreamOf(t, nc)
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	consumers := map[string]func() (jetstream.Consumer, error){
+		"ordered": func() (jetstream.Consumer, error) {
+			return js.OrderedConsumer(ctx, Stream, jetstream.OrderedConsumerConfig{})
+		},
+		"durable": func() (jetstream.Consumer, error) {
+			return js.CreateOrUpdateConsumer(ctx, Stream, jetstream.ConsumerConfig{Durable: "d", AckPolicy: jetstream.AckExplicitPolicy})
+		},
+	}
+	for what, consumer := range consumers {
+		t.Run(what, func(t *testing.T) {
+			c, err := consumer()
+			require.NoError(t, err)
+			messages, err := c.Messages()
+			require.NoError(t, err)
+			defer messages.Stop()
+			next := func() Event {
+				m, err := messages.Next(jetstream.NextContext(ctx))
+				require.NoError(t, err)
+				_ = m.Ack()
+				e, err := opened(m)
+				require.NoError(t, err)
+				require.Equal(t, "acme", e.Name.Account())
+				return e
+			}
+			for _, position := range want {
+				require.Equal(t, position, next().Position, "the mirror has the log's positions")
+			}
+			w := of("acme", "live-"+what)
+			mustAppend(t, s.Log(), of("other", "live-"+what))
+			position := mustAppend(t, s.Log(), w)
+			live := next()
+			require.Equal(t, w.ID, live.ID)
+			require.Equal(t, position, live.Position)
+			want = append(want, position)
+		})
+	}
+	stream, err := js.Stream(ctx, Stream)
+	require.NoError(t, err)
+	m, err := stream.GetMsg(ctx, want[2])
+	require.NoError(t, err)
+	assert.Equal(t, want[2], m.Sequence)
+	_, err = stream.GetMsg(ctx, want[2]+1)
+	require.ErrorIs(t, err, jetstream.ErrMsgNotFound, "another account's")
+}
+
+func TestAccountReadersReadTheirUsage(t *testing.T) {
+	s := startWithReaders(t)
+	meter, err := s.Meter(slog.New(slog.DiscardHandler))
+	require.NoError(t, err)
+	for _, account := range []string{"other", "acme", "other", "acme"} {
+		require.NoError(t, meter.Record(usageOf(account, UsageOfChat)))
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	require.NoError(t, meter.Close(ctx))
+	c, err := jetstreamOf(t, accountReader(t, s, "acme.r1")).OrderedConsumer(ctx, UsageStream, jetstream.OrderedConsumerConfig{})
+	require.NoError(t, err)
+	messages, err := c.Messages()
+	require.NoError(t, err)
+	defer messages.Stop()
+	for _, position := range []uint64{2, 4} {
+		m, err := messages.Next(jetstream.NextContext(ctx))
+		require.NoError(t, err)
+		require.Equal(t, "usage.acme.chat", m.Subject())
+		meta, err := m.Metadata()
+		require.NoError(t, err)
+		require.Equal(t, position, meta.Sequence.Stream)
+	}
+}
