@@ -195,14 +195,18 @@ func (d *diskSync) close() {
 }
 
 // syncSubject is where the embedded server is asked, in the account CONTROL,
-// to sync all files of a stream. A cluster has nobody there: its servers sync
-// before they acknowledge.
+// to sync all files of a stream, or the log up to a position ("EVENTS 42"). A
+// cluster has no responder there: its servers sync before they acknowledge.
 const syncSubject = "control.sync"
 
 // serveSync answers on syncSubject.
-func serveSync(nc *nats.Conn, store string) error {
+func serveSync(nc *nats.Conn, store string, log *diskSync) error {
 	_, err := nc.Subscribe(syncSubject, func(m *nats.Msg) {
 		stream := string(m.Data)
+		if text, ok := strings.CutPrefix(stream, Stream+" "); ok {
+			go serveLogSync(m, log, text)
+			return
+		}
 		if stream != keysStream && stream != answersStream && stream != Tasks.Stream {
 			_ = m.Respond([]byte("no such stream"))
 			return
@@ -217,6 +221,24 @@ func serveSync(nc *nats.Conn, store string) error {
 		return fmt.Errorf("eventlog: %w", err)
 	}
 	return nc.Flush()
+}
+
+// serveLogSync answers once the log is on disk up to a position.
+func serveLogSync(m *nats.Msg, log *diskSync, text string) {
+	position, err := strconv.ParseUint(text, 10, 64)
+	if err == nil {
+		err = log.wait(context.Background(), position)
+	}
+	answer := ""
+	if err != nil {
+		answer = err.Error()
+	}
+	_ = m.Respond([]byte(answer))
+}
+
+// askLogSync returns once the log is on disk up to a position.
+func askLogSync(ctx context.Context, nc *nats.Conn, position uint64) error {
+	return askSync(ctx, nc, Stream+" "+strconv.FormatUint(position, 10))
 }
 
 // askSync returns once all that was acknowledged on a stream is on disk.

@@ -68,10 +68,17 @@ func filterOf(filter string) string {
 
 // Count implements Log. The server counts by its index of subjects, and one
 // event is read, with which it tells how many come after it. A replica of a
-// cluster that is a moment behind leaves out what it does not have yet.
+// cluster that is a moment behind leaves out what it does not have yet. Every
+// event that is counted is on disk: Last waits for it.
 func (l *JetStream) Count(ctx context.Context, filter string) (uint64, error) {
 	page, left, err := l.page(ctx, filterOf(filter), 1, 1)
-	return uint64(len(page)) + left, err
+	if err == nil && l.disk != nil && len(page) > 0 {
+		_, err = l.Last(ctx)
+	}
+	if err != nil {
+		return 0, err
+	}
+	return uint64(len(page)) + left, nil
 }
 
 // page asks any server that holds the stream for the next events, and how many
@@ -182,7 +189,10 @@ func (l *JetStream) fromLeader(ctx context.Context, query map[string]any) (e Eve
 	if err == nil {
 		err = l.disk.wait(ctx, e.Position)
 	}
-	return e, found && err == nil, err
+	if err != nil {
+		return Event{}, false, err
+	}
+	return e, found, nil
 }
 
 func (l *JetStream) fromLeaderOnce(ctx context.Context, request []byte) (Event, bool, error) {

@@ -130,7 +130,7 @@ func (s *Server) begin(password, seed string, opts ServerOptions, fatal <-chan s
 		return domain.Faultf(domain.FailedPrecondition, "the event log cannot be synced to disk: %v", err)
 	}
 	s.log.disk = newDiskSync(opts.Dir, "CONTROL", Stream)
-	return serveSync(s.control, opts.Dir)
+	return serveSync(s.control, opts.Dir, s.log.disk)
 }
 
 func serverConfig(opts ServerOptions, own, reader, issuer string) (*server.Options, error) {

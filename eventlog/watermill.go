@@ -243,6 +243,10 @@ func (s *Subscriber) hand(ctx context.Context, m *nats.Msg, out chan<- *message.
 	if err != nil {
 		return
 	}
+	if s.config.Stream == Stream && askLogSync(ctx, s.nc, meta.Sequence.Stream) != nil {
+		_ = m.NakWithDelay(s.config.NackDelay(meta.NumDelivered)) // no handler sees an event that is not on disk
+		return
+	}
 	msg := messageOf(m, meta.Sequence.Stream)
 	work, cancel := context.WithCancel(ctx)
 	defer cancel()
