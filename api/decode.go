@@ -8,7 +8,6 @@ import (
 	"net/http"
 	"reflect"
 	"strconv"
-	"strings"
 	"time"
 
 	"anneal/domain"
@@ -51,11 +50,20 @@ func readData(w http.ResponseWriter, r *http.Request, limit int64) ([]byte, erro
 // every name in lowerCamelCase. Violations name the path and what was
 // expected; they never repeat the value.
 func normalise(v *domain.Violations, t reflect.Type, value any) body {
-	d := decoder{v}
+	return normaliseWith(decoder{violations: v}, t, value)
+}
+
+// normaliseStored is normalise for what is stored already: an older version may
+// have taken texts that are refused now.
+func normaliseStored(t reflect.Type, value any) body {
+	return normaliseWith(decoder{new(domain.Violations), true}, t, value)
+}
+
+func normaliseWith(d decoder, t reflect.Type, value any) body {
 	if value == nil {
-		v.Add("body", "must be an object, not null")
+		d.violations.Add("body", "must be an object, not null")
 	}
-	object, _ := d.value(plain(t), value, "").(map[string]any)
+	object, _ := d.value(plain(t), value, "", "").(map[string]any)
 	return object
 }
 
@@ -72,10 +80,14 @@ func (b body) fill(out any) error {
 	return nil
 }
 
-type decoder struct{ violations *domain.Violations }
+type decoder struct {
+	violations *domain.Violations
+	stored     bool // the rules for texts do not hold
+}
 
-// value answers the normalised value; nil when it is null or wrong.
-func (d decoder) value(t reflect.Type, value any, path string) any {
+// value answers the normalised value at a path, which belongs to the named
+// field; nil when it is null or wrong.
+func (d decoder) value(t reflect.Type, value any, path, field string) any {
 	if value == nil {
 		return nil
 	}
@@ -83,39 +95,60 @@ func (d decoder) value(t reflect.Type, value any, path string) any {
 	case objectValue:
 		return d.object(t, value, path)
 	case mapValue:
-		return d.mapping(t, value, path)
+		return d.mapping(t, value, path, field)
 	case listValue:
-		return d.list(t, value, path)
+		return d.list(t, value, path, field)
 	case anyValue:
 		return value
 	}
 	normal, expected := scalar(t, value)
-	text, _ := normal.(string)
-	switch most := textLimit(path); {
-	case expected != "":
+	if expected != "" {
 		d.violations.Add(path, "must be %s, not %s", expected, sortName(value))
-	case len(text) > most:
-		d.violations.Add(path, "must have at most %d bytes", most)
-	default:
-		return normal
+		return nil
 	}
-	return nil
+	if text, isText := normal.(string); isText && !d.text(text, path, field) {
+		return nil
+	}
+	return normal
+}
+
+// text tells whether a text keeps the rules for its field's.
+func (d decoder) text(text, path, field string) bool {
+	if d.stored {
+		return true
+	}
+	before := len(*d.violations)
+	form := textForms[field]
+	if form != rawText {
+		d.violations.Require(len(text) <= maxText, path, "must have at most %d bytes", maxText)
+		d.violations.RequireText(path, text, form == linesText)
+	}
+	return len(*d.violations) == before
 }
 
 // maxText bounds a text of a request, in bytes, that has no rule of its own:
 // every one is kept in the log and in memory.
 const maxText = 4 << 10
 
-// longTexts are the fields whose own rules allow more.
-var longTexts = set("value", "jinjaTemplate", "requirements", "fileContents", "extraBody")
+// A textForm is what the texts of a field may hold. See domain.ControlCharacter.
+type textForm int
 
-func textLimit(path string) int {
-	for _, name := range strings.Split(path, ".") {
-		if longTexts[name] {
-			return math.MaxInt
-		}
-	}
-	return maxText
+const (
+	shortText textForm = iota // a line of at most maxText bytes
+	linesText                 // tabs and newlines as well
+	rawText                   // every character, at any length that the field's own rules allow
+)
+
+// textForms are the fields whose texts are more than a line. The keys of a map
+// are always one.
+var textForms = map[string]textForm{
+	"description":   linesText,
+	"filter":        linesText, // AIP-160, over rows
+	"extraBody":     rawText,   // JSON
+	"requirements":  rawText,   // a file of pip's
+	"fileContents":  rawText,   // code
+	"jinjaTemplate": rawText,   // of a tokenizer
+	"value":         rawText,   // of a secret, sealed and never shown
 }
 
 func (d decoder) object(t reflect.Type, value any, path string) any {
@@ -141,12 +174,12 @@ func (d decoder) object(t reflect.Type, value any, path string) any {
 		if f.output {
 			continue
 		}
-		normal[f.name] = d.value(plain(f.typ), given[key], join(path, f.name))
+		normal[f.name] = d.value(plain(f.typ), given[key], join(path, f.name), f.name)
 	}
 	return normal
 }
 
-func (d decoder) mapping(t reflect.Type, value any, path string) any {
+func (d decoder) mapping(t reflect.Type, value any, path, field string) any {
 	given, ok := value.(map[string]any)
 	if !ok {
 		d.violations.Add(path, "must be an object, not %s", sortName(value))
@@ -158,12 +191,14 @@ func (d decoder) mapping(t reflect.Type, value any, path string) any {
 			d.violations.Add(join(path, key), "must not be null")
 			continue
 		}
-		normal[key] = d.value(plain(t.Elem()), given[key], join(path, key))
+		if d.text(key, join(path, key), "") {
+			normal[key] = d.value(plain(t.Elem()), given[key], join(path, key), field)
+		}
 	}
 	return normal
 }
 
-func (d decoder) list(t reflect.Type, value any, path string) any {
+func (d decoder) list(t reflect.Type, value any, path, field string) any {
 	given, ok := value.([]any)
 	if !ok {
 		d.violations.Add(path, "must be a list, not %s", sortName(value))
@@ -176,7 +211,7 @@ func (d decoder) list(t reflect.Type, value any, path string) any {
 			d.violations.Add(at, "must not be null")
 			continue
 		}
-		normal[i] = d.value(plain(t.Elem()), element, at)
+		normal[i] = d.value(plain(t.Elem()), element, at, field)
 	}
 	return normal
 }
@@ -267,10 +302,13 @@ func sortName(value any) string {
 	return "an object"
 }
 
+// join is the path of a name below another; what a request calls a field is
+// shown cut and escaped.
 func join(path, name string) string {
-	if len(name) > 64 {
-		name = name[:64] + "…"
+	if runes := []rune(name); len(runes) > 64 {
+		name = string(runes[:64]) + "…"
 	}
+	name = domain.Printable(name)
 	if path == "" {
 		return name
 	}

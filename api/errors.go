@@ -7,6 +7,7 @@ import (
 	"errors"
 	"io"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -189,6 +190,7 @@ const retrySeconds = "5"
 
 // refuse answers a failed request in the shape of its path.
 func refuse(w http.ResponseWriter, f *domain.Fault, requestID string, inference bool) {
+	f = printable(f)
 	status, body := statusFor(f), any(managementBody(f, requestID))
 	if inference {
 		status, body = inferenceBody(f, requestID)
@@ -202,6 +204,16 @@ func refuse(w http.ResponseWriter, f *domain.Fault, requestID string, inference 
 		}
 	}
 	writeJSON(w, status, body)
+}
+
+// printable is a fault that repeats no control character of the request.
+func printable(f *domain.Fault) *domain.Fault {
+	shown := *f
+	shown.Message, shown.Violations = domain.Printable(f.Message), slices.Clone(f.Violations)
+	for i, v := range shown.Violations {
+		shown.Violations[i] = domain.Violation{Field: domain.Printable(v.Field), Description: domain.Printable(v.Description)}
+	}
+	return &shown
 }
 
 // A textAnswer is an answer that is not JSON.

@@ -391,8 +391,7 @@ func (ch change[S, R]) Decide(state S, now time.Time) (domain.Event[S], error) {
 	if err != nil {
 		return nil, err
 	}
-	var ignored domain.Violations
-	before := normalise(&ignored, reflect.TypeFor[R](), old)
+	before := normaliseStored(reflect.TypeFor[R](), old)
 	if err := body(ch.mask.merge(before, ch.body)).fill(&merged); err != nil {
 		return nil, err
 	}

@@ -186,13 +186,16 @@ func (c RegisterNode) Decide(n Node, now time.Time) (Event[Node], error) {
 	v.Require(len(c.Capacity.Accelerators) <= MaxNodeAccelerators, "capacity.accelerators", "must have at most %d types", MaxNodeAccelerators)
 	for _, t := range slices.Sorted(maps.Keys(c.Capacity.Accelerators)) {
 		v.Require(len(t) <= MaxShortName, "capacity.accelerators", "types must have at most %d characters", MaxShortName)
+		v.RequireText("capacity.accelerators", t, false)
 		v.Require(c.Capacity.Accelerators[t] >= 0, "capacity.accelerators."+t[:min(len(t), MaxShortName)], "must not be negative")
 	}
 	v.Require(len(c.Engines) <= MaxNodeEngines, "engines", "must have at most %d", MaxNodeEngines)
 	for _, engine := range c.Engines {
 		v.Require(len(engine) <= MaxShortName, "engines", "each must have at most %d characters", MaxShortName)
+		v.RequireText("engines", engine, false)
 	}
 	v.Require(len(c.Version) <= MaxShortName, "version", "must have at most %d characters", MaxShortName)
+	v.RequireText("version", c.Version, false)
 	if err := v.Err(); err != nil {
 		return nil, err
 	}

@@ -110,7 +110,7 @@ func (d *Desk) settleAddons(ctx context.Context, node string, beat wire.Beat, vi
 		failed := map[string]string{}
 		for _, a := range r.Addons {
 			if a.State == wire.AddonFailed {
-				failed[a.ID] = a.Reason
+				failed[a.ID] = short(a.Reason)
 			}
 		}
 		deployment, _ := view.Deployments.Get(r.Deployment)

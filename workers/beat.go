@@ -368,6 +368,7 @@ func (d *Desk) settleAttempts(ctx context.Context, node string, book *nodeBook, 
 // short bounds a text that a node wrote.
 func short(text string) string {
 	const most = 2000
+	text = domain.Printable(text)
 	if len(text) > most {
 		return strings.ToValidUTF8(text[:most], "") + "…"
 	}

@@ -34,13 +34,13 @@ func run(ctx context.Context, args []string) int {
 	case err == nil:
 		return 0
 	case errors.As(err, &usage):
-		fmt.Fprintf(os.Stderr, "anneal: %v\n", err)
+		fmt.Fprintf(stderr, "anneal: %v\n", err)
 		return 2
 	case errors.Is(err, context.Canceled) && ctx.Err() != nil:
-		fmt.Fprintln(os.Stderr, "anneal: interrupted")
+		fmt.Fprintln(stderr, "anneal: interrupted")
 		return 130
 	}
-	fmt.Fprintf(os.Stderr, "anneal: %s\n", inCommands(typed, err.Error()))
+	fmt.Fprintf(stderr, "anneal: %s\n", inCommands(typed, err.Error()))
 	return 1
 }
 
@@ -61,6 +61,8 @@ func newRoot() *cobra.Command {
 			return err
 		},
 	}
+	root.SetOut(stdout)
+	root.SetErr(stderr)
 	root.SetFlagErrorFunc(func(c *cobra.Command, err error) error {
 		return usageError{fmt.Errorf("%w (see %s --help)", err, c.CommandPath())}
 	})

@@ -221,7 +221,7 @@ func (p *progress) of(name string, r io.Reader) io.Reader {
 		p.moved += int64(n)
 		if now := time.Now(); p.terminal && now.Sub(p.shown) > 100*time.Millisecond {
 			p.shown = now
-			fmt.Fprintf(p.out, "\r\033[K%s of %s  %s", inBytes(p.moved), inBytes(p.total), name)
+			redraw(p.out, fmt.Sprintf("%s of %s  %s", inBytes(p.moved), inBytes(p.total), name))
 		}
 	}))
 }
@@ -229,7 +229,7 @@ func (p *progress) of(name string, r io.Reader) io.Reader {
 // clear takes the line that is drawn over away.
 func (p *progress) clear() {
 	if p.terminal {
-		fmt.Fprint(p.out, "\r\033[K")
+		redraw(p.out, "")
 	}
 }
 

@@ -6,7 +6,6 @@ import (
 	"io"
 	"maps"
 	"math"
-	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -56,12 +55,15 @@ func printItems(c *cobra.Command, items []map[string]any, columns ...column) err
 	for _, item := range items {
 		cells := make([]string, len(columns))
 		for i, col := range columns {
-			cells[i] = cell(item, col.path)
+			cells[i] = lineBreaks.Replace(cell(item, col.path))
 		}
 		fmt.Fprintln(w, strings.Join(cells, "\t"))
 	}
 	return w.Flush()
 }
+
+// lineBreaks keeps a text within its cell of a table.
+var lineBreaks = strings.NewReplacer("\t", " ", "\n", " ")
 
 // statusText is the path of what a resource says of itself.
 const statusText = "status.message"
@@ -81,6 +83,7 @@ func printItem(c *cobra.Command, item map[string]any, columns ...column) error {
 			if strings.HasSuffix(col.path, statusText) {
 				text = inCommands(c, text)
 			}
+			text = strings.NewReplacer("\t", " ", "\n", "\n\t").Replace(text) // further lines below the first
 			fmt.Fprintf(w, "%s:\t%s\n", col.title, text)
 		}
 	}
@@ -161,22 +164,6 @@ func note(c *cobra.Command, format string, args ...any) {
 		fmt.Fprintf(c.OutOrStdout(), format+"\n", args...)
 	}
 }
-
-// onTerminal tells whether a line may be drawn over again.
-func onTerminal(w io.Writer) bool {
-	f, ok := w.(*os.File)
-	if !ok {
-		return false
-	}
-	info, err := f.Stat()
-	if err != nil || info.Mode()&os.ModeCharDevice == 0 {
-		return false
-	}
-	null, err := os.Stat(os.DevNull)
-	return err != nil || !os.SameFile(info, null)
-}
-
-const clearLine = "\r\x1b[2K"
 
 // bar draws how much of something is done.
 func bar(done float64, width int) string {

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"net"
 	"net/url"
-	"os"
 	"regexp"
 	"strings"
 	"time"
@@ -61,7 +60,7 @@ ANNEAL_NATS_READER_PASSWORD and ANNEAL_NATS_ISSUER_SEED must be set.`,
 			if err != nil {
 				return err
 			}
-			fmt.Fprintf(os.Stdout, "anneal is ready at %s (context: %s)\n", server.context.Address, server.folder.path("context.json"))
+			fmt.Fprintf(c.OutOrStdout(), "anneal is ready at %s (context: %s)\n", server.context.Address, server.folder.path("context.json"))
 			return server.wait(c.Context())
 		}}
 	flags.add(c)

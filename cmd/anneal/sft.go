@@ -165,7 +165,7 @@ func (c *client) drawJob(cmd *cobra.Command, name string) (map[string]any, error
 		line := fmt.Sprintf("%-15s %s %3.0f%%%s", state, bar(percent/100, 24), percent, curve.add(item))
 		switch {
 		case live:
-			fmt.Fprint(out, clearLine+line)
+			redraw(out, line)
 		case state != last || percent >= told+20:
 			fmt.Fprintln(out, line)
 			last, told = state, percent

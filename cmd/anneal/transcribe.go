@@ -217,7 +217,7 @@ func (l *listening) endLine() error {
 func (l *listening) tell(seconds float64) {
 	switch {
 	case l.terminal && (l.ends == "" || strings.HasSuffix(l.ends, "\n")): // not within a line of text
-		fmt.Fprintf(l.progress, "\r\033[Klistened to %s", inTime(seconds))
+		redraw(l.progress, "listened to "+inTime(seconds))
 		l.shown = true
 	case !l.terminal && seconds >= l.told+tellAgain:
 		l.told = seconds
@@ -228,7 +228,7 @@ func (l *listening) tell(seconds float64) {
 // clear takes the line of progress away.
 func (l *listening) clear() {
 	if l.shown {
-		fmt.Fprint(l.progress, "\r\033[K")
+		redraw(l.progress, "")
 		l.shown = false
 	}
 }

@@ -40,7 +40,7 @@ func (w *watched) read() (map[string]any, error) {
 		if w.silent.IsZero() {
 			w.silent = time.Now()
 			if onTerminal(out) {
-				fmt.Fprint(out, clearLine)
+				redraw(out, "")
 			}
 			fmt.Fprintf(out, "%s does not answer, and is tried again for a minute\n", w.Address)
 		}

@@ -129,7 +129,7 @@ func work(ctx context.Context, join, token, dir string, flags nodeFlags) error {
 	if err := tryJoin(ctx, join, flags.id, token, logger); err != nil {
 		return err
 	}
-	fmt.Fprintf(os.Stdout, "node %s works for %s\n", flags.id, join)
+	fmt.Fprintf(stdout, "node %s works for %s\n", flags.id, join)
 	return runAgent(ctx, agent.Options{Token: token, URL: join, Dir: filepath.Join(dir, "work"), Log: logger}, flags, flags.sandbox(ctx, logger))
 }
 

@@ -224,6 +224,10 @@ func (c *checker) holdAgainst(config *Config) {
 		c.add("config.json", "model_type has more than %d bytes", maxName)
 		return
 	}
+	if r, at, found := domain.ControlCharacter(config.ModelType, false); found {
+		c.add("config.json", "model_type must not have control characters, such as U+%04X at character %d", r, at)
+		return
+	}
 	if !config.knows() {
 		return
 	}

@@ -64,7 +64,7 @@ func (f *Fault) Err() error {
 	if f == nil {
 		return nil
 	}
-	return &domain.Fault{Code: f.Code, Reason: f.Reason, Message: f.Message, Violations: f.Violations}
+	return &domain.Fault{Code: f.Code, Reason: f.Reason, Message: domain.Printable(f.Message), Violations: f.Violations}
 }
 
 // Marshal writes a message; one above MaxMessage is an error.

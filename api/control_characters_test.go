@@ -1,0 +1,139 @@
+package api
+
+import (
+	"encoding/json"
+	"net/http"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"anneal/domain"
+)
+
+// A textField is a text of a body: its path, and the field that it belongs to.
+type textField struct {
+	path, field string
+	isKey       bool
+	body        func(text string) any // with nothing else in it
+}
+
+// textFieldsOf lists all texts of a wire type that a request may set, and the
+// keys of its maps.
+func textFieldsOf(t reflect.Type) (all []textField) {
+	var walk func(t reflect.Type, path, field string, wrap func(any) any)
+	walk = func(t reflect.Type, path, field string, wrap func(any) any) {
+		switch t = plain(t); sortOf(t) {
+		case objectValue:
+			for _, f := range shapeOf(t).fields {
+				if !f.output {
+					walk(f.typ, join(path, f.name), f.name, func(v any) any { return wrap(map[string]any{f.name: v}) })
+				}
+			}
+		case mapValue:
+			all = append(all, textField{path, field, true, func(text string) any { return wrap(map[string]any{text: sample(plain(t.Elem()))}) }})
+			walk(t.Elem(), join(path, "k"), field, func(v any) any { return wrap(map[string]any{"k": v}) })
+		case listValue:
+			walk(t.Elem(), path+"[0]", field, func(v any) any { return wrap([]any{v}) })
+		case textValue:
+			all = append(all, textField{path, field, false, func(text string) any { return wrap(text) }})
+		}
+	}
+	walk(t, "", "", func(v any) any { return v })
+	return all
+}
+
+func sample(t reflect.Type) any {
+	if sortOf(t) == textValue {
+		return "x"
+	}
+	return json.Number("1")
+}
+
+// Every text that a body of the management interface can hold is refused with
+// a control character in it, named, and not repeated; the exceptions are these.
+func TestControlCharactersInEveryTextField(t *testing.T) {
+	raw, lines := map[string]bool{}, map[string]bool{}
+	fields := 0
+	for _, op := range operations() {
+		if op.body == nil || op.inference() {
+			continue
+		}
+		for _, f := range textFieldsOf(op.body) {
+			fields++
+			refused := func(text string) (domain.Violations, bool) {
+				var v domain.Violations
+				normalise(&v, op.body, f.body("a"+text+"b"))
+				return v, len(v) > 0
+			}
+			_, noEscape := refused("\u001b[31m")
+			_, noNewline := refused("\n")
+			switch {
+			case !noEscape:
+				raw[f.field] = true
+				require.False(t, f.isKey, "%s: %s", op.id, f.path)
+				continue
+			case !noNewline:
+				lines[f.field] = true
+				require.False(t, f.isKey, "%s: %s", op.id, f.path)
+			}
+			for _, character := range []string{"\u0000", "\u001b[31m", "\r", "\u007f", "\u009b2J", "\u202e", "\u2066", "\u200b"} {
+				v, wrong := refused(character)
+				require.True(t, wrong, "%s: %s takes %q", op.id, f.path, character)
+				require.True(t, strings.HasPrefix(v[0].Field, f.path), "%s: %s, not %s", op.id, f.path, v[0].Field)
+				require.NotContains(t, v[0].Field+v[0].Description, character, "%s: %s", op.id, f.path)
+			}
+			if !f.isKey {
+				_, wrong := refused("ü 世界 👩\u200d💻")
+				require.False(t, wrong, "%s: %s", op.id, f.path)
+			}
+		}
+	}
+	require.Greater(t, fields, 200)
+	require.Equal(t, []string{"extraBody", "fileContents", "jinjaTemplate", "requirements", "value"}, sortedKeys(raw))
+	require.Equal(t, []string{"description", "filter"}, sortedKeys(lines))
+	for field := range textForms {
+		require.True(t, slices.Contains(append(sortedKeys(raw), sortedKeys(lines)...), field), "no body has the field %s", field)
+	}
+}
+
+// A key of a map that is called like a field does not have that field's rules.
+func TestKeysHaveNoFieldsRules(t *testing.T) {
+	var v domain.Violations
+	normalise(&v, typeFor[struct {
+		Labels map[string]string `json:"labels"`
+	}](), map[string]any{"labels": map[string]any{"value": "\u001b"}})
+	require.Len(t, v, 1)
+	require.Equal(t, "labels.value", v[0].Field)
+}
+
+// The answer names the field, and repeats neither a value nor a key as it came.
+func TestControlCharactersAreRefused(t *testing.T) {
+	s := newStage(t, Limits{})
+	before := s.events()
+	for _, body := range []string{
+		`{"datasetId":"d","dataset":{"displayName":"red \u001b[31m"}}`,
+		`{"datasetId":"d","dataset":{"red \u009b31m\u202e":1}}`,
+		`{"datasetId":"d\u001b]0;x\u0007","dataset":{}}`,
+	} {
+		a := s.call(http.MethodPost, "/v1/accounts/acme/datasets", "admin", body)
+		require.Equal(t, http.StatusBadRequest, a.status, string(a.body))
+		var told struct{ Message string }
+		require.NoError(t, json.Unmarshal(a.body, &told))
+		require.NotEmpty(t, told.Message)
+		require.Equal(t, domain.Printable(told.Message), told.Message)
+	}
+	require.Equal(t, before, s.events())
+}
+
+// What an older version stored stays as it is when something else is changed.
+func TestStoredControlCharactersAreKept(t *testing.T) {
+	type wire struct {
+		DisplayName string            `json:"displayName"`
+		Labels      map[string]string `json:"labels"`
+	}
+	old := map[string]any{"displayName": "red \u001b[31m", "labels": map[string]any{"a\u001b": "\u009b"}}
+	require.Equal(t, body(old), normaliseStored(typeFor[wire](), old))
+}
