@@ -119,14 +119,15 @@ func createAccount(c *call) (any, error) {
 	mint := domain.Intend(domain.APIKeys, keyName, domain.Command[domain.APIKey](domain.CreateAPIKey{
 		APIKeySpec: domain.APIKeySpec{DisplayName: "first key", Role: domain.RoleAdmin},
 		Hash:       key.Hash, Prefix: key.Prefix, CreatedBy: string(c.caller.key)}))
-	if err := c.do(account, mint); err != nil {
+	result, err := c.do(account, mint)
+	if err != nil {
 		return nil, accounts.prefixed(err)
 	}
-	made, err := accounts.wire(c, name)
+	made, err := accounts.reply(c, result, name)
 	if err != nil {
 		return nil, err
 	}
-	shown, err := apiKeys.wire(c, keyName)
+	shown, err := apiKeys.reply(c, result, keyName)
 	return createdAccount{made, shown, key.Text}, err
 }
 
@@ -167,10 +168,11 @@ func changeAccount(c *call, command domain.Command[domain.Account]) (any, error)
 	if err := c.params().err(); err != nil {
 		return nil, err
 	}
-	if err := c.do(domain.Intend(domain.Accounts, name, command)); err != nil {
+	result, err := c.do(domain.Intend(domain.Accounts, name, command))
+	if err != nil {
 		return nil, err
 	}
-	return accounts.wire(c, name)
+	return accounts.reply(c, result, name)
 }
 
 // digest is the fingerprint of the world as it is now: two installations, or

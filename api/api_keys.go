@@ -40,7 +40,7 @@ var apiKeys = &resource[domain.APIKey, APIKey]{
 			APIKeySpec: domain.APIKeySpec{DisplayName: given.DisplayName, Role: given.Role, ExpireTime: given.ExpireTime},
 			Hash:       given.minted.Hash, Prefix: given.minted.Prefix, CreatedBy: string(c.caller.key)}
 	},
-	reply: func(_ *call, given, out *APIKey) { out.Key = given.minted.Text },
+	addGiven: func(_ *call, given, out *APIKey) { out.Key = given.minted.Text },
 	remove: func(c *call, row *projections.Row[domain.APIKey], _ *params) (domain.Command[domain.APIKey], error) {
 		if row.Name == c.caller.key {
 			f := domain.Faultf(domain.FailedPrecondition, "this is the key that you are using: delete it with another one, so that you are not locked out")

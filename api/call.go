@@ -60,15 +60,15 @@ func (c *call) lasting() (ctx context.Context, cancel context.CancelFunc) {
 	return context.WithTimeout(context.WithoutCancel(c.ctx), writeTime)
 }
 
-// do records the intents together and returns when the world shows them, so
-// that whoever wrote also reads what was written.
-func (c *call) do(intents ...domain.Intent) error {
-	if done, err := c.done(intents); done || err != nil {
-		return err
+// do records the intents together and returns what they changed, once the
+// world has reached it: a client reads its own writes.
+func (c *call) do(intents ...domain.Intent) (eventlog.Result, error) {
+	if result, err := c.done(intents); result.Position > 0 || err != nil {
+		return result, err
 	}
 	command := c.nextCommand()
 	c.commands++
-	err := c.command(command, intents)
+	result, err := c.command(command, intents)
 	var refused *domain.Fault
 	switch {
 	case err == nil:
@@ -78,48 +78,51 @@ func (c *call) do(intents ...domain.Intent) error {
 	default: // it may have been recorded: what it needs must stay
 		c.takenBack = nil
 	}
-	return err
+	return result, err
 }
 
-// done tells whether an earlier try of the call recorded the intents. What was
-// prepared to record them now is taken back.
-func (c *call) done(intents []domain.Intent) (bool, error) {
+// done returns what an earlier try of the call recorded for the intents, if it
+// did. What was prepared to record them now is rolled back.
+func (c *call) done(intents []domain.Intent) (eventlog.Result, error) {
 	names := make([]domain.Name, len(intents))
 	for i, intent := range intents {
 		names[i] = intent.Name
 	}
-	position, err := c.recorded(names...)
-	if err != nil || position == 0 {
-		return false, err
+	result, err := c.recorded(names...)
+	if err != nil || result.Position == 0 {
+		return eventlog.Result{}, err
 	}
 	c.commands++
 	c.takeBack()
-	return true, nil
+	return result, nil
 }
 
 // record is do without a memory: several goroutines of a call may use it.
-func (c *call) record(intents ...domain.Intent) error { return c.command("", intents) }
+func (c *call) record(intents ...domain.Intent) error {
+	_, err := c.command("", intents)
+	return err
+}
 
 // command records the intents as what a command decides; "" makes it an ID.
-func (c *call) command(id string, intents []domain.Intent) error {
+func (c *call) command(id string, intents []domain.Intent) (eventlog.Result, error) {
 	leave, err := c.withinQuotas(intents)
 	if err != nil {
-		return err
+		return eventlog.Result{}, err
 	}
 	defer leave()
 	ctx, cancel := c.lasting()
 	defer cancel()
 	request := eventlog.Request{Time: c.now, Actor: string(c.caller.key), Command: id, Correlation: c.id}
-	position, err := eventlog.Do(ctx, c.Log, c.World, request, intents...)
+	result, err := eventlog.Do(ctx, c.Log, c.World, request, intents...)
 	if err == nil {
-		err = c.World.WaitFor(ctx, position)
+		err = c.World.WaitFor(ctx, result.Position)
 	}
 	var fault *domain.Fault
 	if err == nil || errors.As(err, &fault) {
-		return err
+		return result, err
 	}
 	c.Logger.Error("a change was not recorded", "request", c.id, "change", intents[0].Name, "error", err)
-	return unrecorded{err}
+	return result, unrecorded{err}
 }
 
 // unrecorded is why the log did not take a change, or did not say so.

@@ -78,7 +78,7 @@ func uploadDataset(c *call) (any, error) {
 		if err != nil {
 			return nil, err
 		}
-		return c.rowsVerdict(again.Name, again.State.Upload)
+		return c.rowsVerdict(again)
 	}
 	if err := mayUpload(row); err != nil {
 		return nil, err
@@ -118,16 +118,18 @@ func mayUpload(row *projections.Row[domain.Dataset]) error {
 // rows makes the files a dataset's newest upload, and answers its verdict.
 func (in *intake) rows(row *projections.Row[domain.Dataset]) (any, error) {
 	upload := domain.UploadDataset{Upload: row.State.Upload + 1, Files: in.files}
-	if err := in.record(domain.Intend(domain.Datasets, row.Name, domain.Command[domain.Dataset](upload))); err != nil {
+	uploaded, err := recordFiles(in, datasets, row.Name, upload)
+	if err != nil {
 		return nil, err
 	}
 	in.deleteFolder(row.State.Files.Folder)
-	return in.rowsVerdict(row.Name, upload.Upload)
+	return in.rowsVerdict(uploaded)
 }
 
 // rowsVerdict answers the READY dataset, or every fault of its rows.
-func (c *call) rowsVerdict(name domain.Name, upload int) (any, error) {
-	return verdict(c, datasets, name, func(d domain.Dataset) (bool, error) {
+func (c *call) rowsVerdict(row *projections.Row[domain.Dataset]) (any, error) {
+	upload := row.State.Upload
+	return verdict(c, datasets, row, func(d domain.Dataset) (bool, error) {
 		if d.Validated >= upload && d.State != domain.DatasetReady {
 			return true, refusedUpload("INVALID_ROWS", d.Status, d.Violations)
 		}
@@ -157,14 +159,14 @@ func validateUpload(c *call, row *projections.Row[domain.Dataset]) (any, error) 
 		if err != nil {
 			return nil, err
 		}
-		return c.rowsVerdict(again.Name, again.State.Upload)
+		return c.rowsVerdict(again)
 	}
 	arrived, err := c.Blobs.Files(c.ctx, arrivals(row.Name))
 	if err != nil {
 		return nil, err
 	}
 	if len(arrived.Sizes) == 0 && row.State.Upload > 0 {
-		return c.rowsVerdict(row.Name, row.State.Upload)
+		return c.rowsVerdict(row)
 	}
 	if err := mayUpload(row); err != nil {
 		return nil, err

@@ -102,7 +102,7 @@ var deployments = &resource[domain.Deployment, Deployment]{
 		return domain.UpdateDeployment{DeploymentSpec: spec, DirectKeys: keys, Model: given.model, ZeroFloor: given.zeroFloor, Accelerator: given.fleet, Operator: given.operator}, nil
 	},
 	sealed: func(d domain.Deployment) []domain.Sealed { return d.DirectRouteAPIKeys },
-	reply: func(c *call, given, out *Deployment) {
+	addGiven: func(c *call, given, out *Deployment) {
 		out.DirectRouteAPIKeys = given.DirectRouteAPIKeys
 		for _, unused := range out.Unused() {
 			c.warn("%s", unused)
@@ -298,7 +298,8 @@ func scaleDeployment(c *call) (any, error) {
 		return nil, err
 	}
 	command := domain.ScaleDeployment{Replicas: *asked.ReplicaCount, Reason: "scaled by its user"}
-	return empty, c.do(domain.Intend(domain.Deployments, row.Name, domain.Command[domain.Deployment](command)))
+	_, err = c.do(domain.Intend(domain.Deployments, row.Name, domain.Command[domain.Deployment](command)))
+	return empty, err
 }
 
 func undeleteDeployment(c *call, row *projections.Row[domain.Deployment]) (any, error) {
@@ -314,8 +315,10 @@ func undeleteDeployment(c *call, row *projections.Row[domain.Deployment]) (any, 
 	if c.wantAliases(&v, row.Name, row.State.Aliases); len(v) > 0 {
 		return nil, domain.Faultf(domain.FailedPrecondition, "it cannot come back: %s", v.Err())
 	}
-	if err := c.do(domain.Intend(domain.Deployments, row.Name, domain.Command[domain.Deployment](domain.UndeleteDeployment{}))); err != nil {
+	undelete := domain.Command[domain.Deployment](domain.UndeleteDeployment{})
+	result, err := c.do(domain.Intend(domain.Deployments, row.Name, undelete))
+	if err != nil {
 		return nil, err
 	}
-	return deployments.wire(c, row.Name)
+	return deployments.reply(c, result, row.Name)
 }

@@ -53,30 +53,30 @@ func (c *call) nextCommand() string {
 
 // recorded is the position of what an earlier try of this very call recorded
 // as its next command; 0 when nothing was, or when there was no earlier try.
-func (c *call) recorded(names ...domain.Name) (uint64, error) {
+func (c *call) recorded(names ...domain.Name) (eventlog.Result, error) {
 	if !c.repeated {
-		return 0, nil
+		return eventlog.Result{}, nil
 	}
 	ctx, cancel := c.lasting()
 	defer cancel()
-	position, err := eventlog.Recorded(ctx, c.Log, c.nextCommand(), names...)
-	if err == nil && position > 0 {
-		err = c.World.WaitFor(ctx, position)
+	result, err := eventlog.Recorded(ctx, c.Log, c.World, c.nextCommand(), names...)
+	if err == nil && result.Position > 0 {
+		err = c.World.WaitFor(ctx, result.Position)
 		c.view = nil
 	}
 	if err != nil {
-		return 0, unrecorded{err}
+		return eventlog.Result{}, unrecorded{err}
 	}
-	return position, nil
+	return result, nil
 }
 
-// tried answers the row as it is now when an earlier try of this very call
-// recorded what the call is about to record on it: what it replaced then must
-// not be cleared away again. Otherwise it answers nil.
+// tried returns the row as an earlier try of this very call left it, when that
+// recorded what the call is about to record: it must not be recorded twice.
+// Otherwise it returns nil.
 func tried[S domain.State, R any](c *call, res *resource[S, R], name domain.Name) (*projections.Row[S], error) {
-	position, err := c.recorded(name)
-	if err != nil || position == 0 {
+	result, err := c.recorded(name)
+	if err != nil || result.Position == 0 {
 		return nil, err
 	}
-	return res.row(c)
+	return res.changed(c, result, name)
 }

@@ -76,7 +76,7 @@ var dpoJobs = &resource[domain.DPOJob, DPOJob]{
 		spec.TrainingConfig, spec.TrackerConfig = given.TrainingConfig.config(), given.TrackerConfig.kept()
 		return domain.CreateDPOJob{DPOSpec: spec, ID: name.ID(), CreatedBy: string(c.caller.key), Deadline: c.jobDeadline()}
 	},
-	reply:  func(_ *call, given, out *DPOJob) { out.TrackerConfig.withKeyOf(given.TrackerConfig) },
-	remove: removeJob[domain.DPOJob](domain.DPOJobs),
-	after:  shredTracker(func(j domain.DPOJob) *domain.TrackerConfig { return j.DPOSpec.TrackerConfig }),
+	addGiven: func(_ *call, given, out *DPOJob) { out.TrackerConfig.withKeyOf(given.TrackerConfig) },
+	remove:   removeJob[domain.DPOJob](domain.DPOJobs),
+	after:    shredTracker(func(j domain.DPOJob) *domain.TrackerConfig { return j.DPOSpec.TrackerConfig }),
 }

@@ -164,7 +164,7 @@ func uploadCode(c *call) (any, error) {
 		if err != nil {
 			return nil, err
 		}
-		return evaluators.wire(c, again.Name)
+		return evaluators.wire(c, again), nil
 	}
 	if err := c.mayUploadCode(row); err != nil {
 		return nil, err
@@ -184,10 +184,11 @@ func uploadCode(c *call) (any, error) {
 // code makes the files those of the revision that is being built.
 func (in *intake) code(row *projections.Row[domain.Evaluator]) (any, error) {
 	upload := domain.UploadEvaluator{Revision: row.State.Revision, Files: in.files}
-	if err := in.record(domain.Intend(domain.Evaluators, row.Name, domain.Command[domain.Evaluator](upload))); err != nil {
+	uploaded, err := recordFiles(in, evaluators, row.Name, upload)
+	if err != nil {
 		return nil, err
 	}
-	return evaluators.wire(in.call, row.Name)
+	return evaluators.wire(in.call, uploaded), nil
 }
 
 // takeCode takes in what was PUT to the signed URLs as the code of the revision
@@ -200,7 +201,7 @@ func takeCode(c *call, row *projections.Row[domain.Evaluator]) (any, error) {
 		if err != nil {
 			return nil, err
 		}
-		return evaluators.wire(c, again.Name)
+		return evaluators.wire(c, again), nil
 	}
 	if err := c.mayUploadCode(row); err != nil {
 		return nil, err
@@ -216,12 +217,12 @@ func takeCode(c *call, row *projections.Row[domain.Evaluator]) (any, error) {
 	if err := in.take(arrived); err != nil {
 		return nil, err
 	}
-	upload := domain.UploadEvaluator{Revision: row.State.Revision, Files: in.files}
-	if err := in.record(domain.Intend(domain.Evaluators, row.Name, domain.Command[domain.Evaluator](upload))); err != nil {
+	built, err := in.code(row)
+	if err != nil {
 		return nil, err
 	}
 	c.deleteFolder(codeArrivals(row.Name))
-	return evaluators.wire(c, row.Name)
+	return built, nil
 }
 
 func buildLog(c *call, row *projections.Row[domain.Evaluator]) (any, error) {

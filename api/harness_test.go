@@ -201,11 +201,11 @@ func (s *stage) do(intents ...domain.Intent) {
 }
 
 func (s *stage) carryOut(ctx context.Context, intents ...domain.Intent) error {
-	position, err := eventlog.Do(ctx, s.log, s.world, eventlog.Request{Time: s.clock.tick(), Actor: "test"}, intents...)
+	result, err := eventlog.Do(ctx, s.log, s.world, eventlog.Request{Time: s.clock.tick(), Actor: "test"}, intents...)
 	if err != nil {
 		return err
 	}
-	return s.world.WaitFor(ctx, position)
+	return s.world.WaitFor(ctx, result.Position)
 }
 
 func (s *stage) deployment(name domain.Name, command domain.Command[domain.Deployment]) {

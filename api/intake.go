@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"anneal/domain"
+	"anneal/projections"
 )
 
 // Files arrive where whoever holds a signed URL can write. What is looked at
@@ -159,15 +160,20 @@ func (in *intake) take(files domain.Files) error {
 
 func (in *intake) discard() { in.deleteFolder(in.files.Folder) }
 
-// record carries out the intent that makes the files part of the world. When
-// it is refused they are discarded; otherwise it may have been recorded.
-func (in *intake) record(intent domain.Intent) error {
-	err := in.do(intent)
+// recordFiles carries out the command that makes the files part of a resource,
+// and returns the resource as that left it. When the command is refused the
+// files are discarded; otherwise it may have been recorded.
+func recordFiles[S domain.State, R any](in *intake, res *resource[S, R], name domain.Name, upload domain.Command[S]) (*projections.Row[S], error) {
+	result, err := in.do(domain.Intend(res.kind, name, upload))
 	var refused *domain.Fault
-	if errors.As(err, &refused) {
+	switch {
+	case errors.As(err, &refused):
 		in.discard()
+		return nil, err
+	case err != nil:
+		return nil, err
 	}
-	return err
+	return res.changed(in.call, result, name)
 }
 
 // announcedFiles are files to come: their sizes in bytes, by name.
@@ -232,28 +238,29 @@ func (l fileLimit) arrived(n int) error {
 	return f
 }
 
-// verdict waits until an upload is judged: judged tells whether it is, and with
-// which fault. It answers the resource, or the fault. A judge who takes longer
-// than Limits.Verdict is not waited for: the resource then says that it is
-// being validated.
-func verdict[S domain.State, R any](c *call, res *resource[S, R], name domain.Name, judged func(S) (bool, error)) (any, error) {
+// verdict waits until an upload is validated: judged tells whether it is, and
+// with which fault. It answers the resource, or the fault. Validation that takes
+// longer than Limits.Verdict is not waited for: the resource then says that it
+// is being validated. So does the answer, uploaded, when another client deletes
+// the resource meanwhile: that is what the upload itself led to.
+func verdict[S domain.State, R any](c *call, res *resource[S, R], uploaded *projections.Row[S], judged func(S) (bool, error)) (any, error) {
 	timeout := time.NewTimer(c.Limits.Verdict)
 	defer timeout.Stop()
 	for {
 		c.view = nil
-		row, ok := res.table(c.snapshot()).Get(name)
-		if !ok {
-			return nil, notFound(res.noun, name)
+		row, ok := res.table(c.snapshot()).Get(uploaded.Name)
+		if !ok || !row.CreateTime.Equal(uploaded.CreateTime) { // deleted since, and perhaps created again
+			return res.wire(c, uploaded), nil
 		}
 		if done, err := judged(row.State); err != nil {
 			return nil, err
 		} else if done {
-			return res.wire(c, name)
+			return res.wire(c, row), nil
 		}
 		select {
 		case <-c.World.Changed(c.view.Position):
 		case <-timeout.C:
-			return res.wire(c, name)
+			return res.wire(c, row), nil
 		case <-c.ctx.Done():
 			return nil, c.ctx.Err()
 		}

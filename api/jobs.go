@@ -14,16 +14,18 @@ import (
 func jobOperations[S domain.State, R any](res *resource[S, R], life func(S) domain.JobLife) []operation {
 	one, path := res.singular(), collectionPath+res.kind.Collection+"/{id}"
 	cancel := res.verb(func(c *call, row *projections.Row[S]) (any, error) {
-		return empty, c.do(domain.IntendJob(row.Name, domain.CancelJob{}))
+		_, err := c.do(domain.IntendJob(row.Name, domain.CancelJob{}))
+		return empty, err
 	})
 	resume := res.verb(func(c *call, row *projections.Row[S]) (any, error) {
 		if err := c.mayWork(c.account); err != nil {
 			return nil, err
 		}
-		if err := c.do(domain.IntendJob(row.Name, domain.ResumeJob{})); err != nil {
+		result, err := c.do(domain.IntendJob(row.Name, domain.ResumeJob{}))
+		if err != nil {
 			return nil, err
 		}
-		return res.wire(c, row.Name)
+		return res.reply(c, result, row.Name)
 	})
 	checkpoints := func(c *call) (any, error) {
 		row, err := res.row(c)

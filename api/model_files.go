@@ -73,7 +73,7 @@ func uploadModel(c *call) (any, error) {
 		if err != nil {
 			return nil, err
 		}
-		return c.modelVerdict(again.Name, again.State.Upload)
+		return c.modelVerdict(again)
 	}
 	if err := mayUploadModel(row); err != nil {
 		return nil, err
@@ -96,17 +96,19 @@ func uploadModel(c *call) (any, error) {
 // weights makes the files a model's newest upload, and answers its verdict.
 func (in *intake) weights(row *projections.Row[domain.Model]) (any, error) {
 	upload := domain.UploadModel{Upload: row.State.Upload + 1, Files: in.files}
-	if err := in.record(domain.Intend(domain.Models, row.Name, domain.Command[domain.Model](upload))); err != nil {
+	uploaded, err := recordFiles(in, models, row.Name, upload)
+	if err != nil {
 		return nil, err
 	}
 	in.deleteFolder(row.State.Files.Folder)
-	return in.modelVerdict(row.Name, upload.Upload)
+	return in.modelVerdict(uploaded)
 }
 
 // modelVerdict answers the READY model, or everything that is wrong with its
 // files.
-func (c *call) modelVerdict(name domain.Name, upload int) (any, error) {
-	return verdict(c, models, name, func(m domain.Model) (bool, error) {
+func (c *call) modelVerdict(row *projections.Row[domain.Model]) (any, error) {
+	upload := row.State.Upload
+	return verdict(c, models, row, func(m domain.Model) (bool, error) {
 		if m.Validated >= upload && m.State != domain.ModelReady {
 			return true, refusedUpload("INVALID_MODEL", m.Status, m.Violations)
 		}
@@ -158,14 +160,14 @@ func validateModel(c *call, row *projections.Row[domain.Model]) (any, error) {
 		if err != nil {
 			return nil, err
 		}
-		return c.modelVerdict(again.Name, again.State.Upload)
+		return c.modelVerdict(again)
 	}
 	arrived, err := c.Blobs.Files(c.ctx, modelArrivals(row.Name))
 	if err != nil {
 		return nil, err
 	}
 	if len(arrived.Sizes) == 0 && row.State.Upload > 0 {
-		return c.modelVerdict(row.Name, row.State.Upload)
+		return c.modelVerdict(row)
 	}
 	if err := mayUploadModel(row); err != nil {
 		return nil, err
@@ -244,5 +246,6 @@ func prepareCopy(c *call) (any, error) {
 	if err := refused(c, intent, p, func(err error) error { return err }); err != nil {
 		return nil, err
 	}
-	return empty, c.do(intent)
+	_, err = c.do(intent)
+	return empty, err
 }

@@ -141,10 +141,18 @@ func updateQuota(c *call) (any, error) {
 	if err := refused(c, intent, p, func(err error) error { return err }); err != nil {
 		return nil, err
 	}
-	if err := c.do(intent); err != nil {
+	result, err := c.do(intent)
+	if err != nil {
 		return nil, err
 	}
+	row, err := quotas.changed(c, result, name)
+	if err != nil {
+		return nil, err
+	}
+	if !row.State.Exists() {
+		row = &projections.Row[domain.Quota]{Name: name}
+	}
 	var out Quota
-	renderQuota(c)(quotaRow(c.snapshot(), c.account, name.ID()), &out)
+	renderQuota(c)(row, &out)
 	return &out, nil
 }

@@ -38,9 +38,9 @@ var reinforcementJobs = &resource[domain.ReinforcementJob, ReinforcementJob]{
 		spec.Purpose = specified(spec.Purpose)
 		return domain.CreateReinforcementJob{ReinforcementSpec: spec, ID: name.ID(), CreatedBy: string(c.caller.key), Deadline: c.jobDeadline()}
 	},
-	reply:  func(_ *call, given, out *ReinforcementJob) { out.TrackerConfig.withKeyOf(given.TrackerConfig) },
-	remove: removeJob[domain.ReinforcementJob](domain.ReinforcementJobs),
-	after:  shredTracker(func(j domain.ReinforcementJob) *domain.TrackerConfig { return j.ReinforcementSpec.TrackerConfig }),
+	addGiven: func(_ *call, given, out *ReinforcementJob) { out.TrackerConfig.withKeyOf(given.TrackerConfig) },
+	remove:   removeJob[domain.ReinforcementJob](domain.ReinforcementJobs),
+	after:    shredTracker(func(j domain.ReinforcementJob) *domain.TrackerConfig { return j.ReinforcementSpec.TrackerConfig }),
 }
 
 // outputStats are the newest figures of a job's answers and their scores, as

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"anneal/domain"
+	"anneal/eventlog"
 	"anneal/projections"
 )
 
@@ -53,9 +54,9 @@ type resource[S domain.State, R any] struct {
 	// sealed lists the sealed values of a state, so that those which an update
 	// replaces are shredded.
 	sealed func(S) []domain.Sealed
-	// reply adds what only the answer to this create or update shows, and warns
-	// of what it does not do.
-	reply func(c *call, given, out *R)
+	// addGiven adds what only the answer to this create or update shows, and
+	// warns of what it does not do.
+	addGiven func(c *call, given, out *R)
 	// before and after surround a delete: what must be gone first, and what
 	// is cleared away once it is recorded.
 	before func(c *call, row *projections.Row[S]) error
@@ -87,15 +88,32 @@ func (res *resource[S, R]) row(c *call) (*projections.Row[S], error) {
 	return row, nil
 }
 
-// wire is the row as the collection answers it.
-func (res *resource[S, R]) wire(c *call, name domain.Name) (*R, error) {
-	row, ok := res.table(c.snapshot()).Get(name)
-	if !ok {
-		return nil, notFound(res.noun, name) // deleted since
+// changed is the row as the call's own event left it, whatever other clients
+// have done to the resource since.
+func (res *resource[S, R]) changed(c *call, result eventlog.Result, name domain.Name) (*projections.Row[S], error) {
+	change, _ := result.Of(name)
+	after, err := change.After(c.World)
+	if err != nil {
+		return nil, err
 	}
+	state, _ := after.State.(S)
+	return &projections.Row[S]{Name: name, State: state, CreateTime: after.CreateTime, UpdateTime: after.UpdateTime, Version: after.Version}, nil
+}
+
+// reply renders the resource as the call's own event left it.
+func (res *resource[S, R]) reply(c *call, result eventlog.Result, name domain.Name) (*R, error) {
+	row, err := res.changed(c, result, name)
+	if err != nil {
+		return nil, err
+	}
+	return res.wire(c, row), nil
+}
+
+// wire is the row as the collection answers it.
+func (res *resource[S, R]) wire(c *call, row *projections.Row[S]) *R {
 	out := new(R)
 	res.show(c, row, out)
-	return out, nil
+	return out
 }
 
 // show renders a row as this server answers it.
@@ -162,23 +180,24 @@ func (res *resource[S, R]) post(c *call) (any, error) {
 		return nil, err
 	}
 	if res.prepare != nil {
-		if err := res.prepare(c, name, given, extra, &p.violations); err != nil && made == 0 {
+		if err := res.prepare(c, name, given, extra, &p.violations); err != nil && made.Position == 0 {
 			return nil, err
 		}
 	}
 	intent := domain.Intend(res.kind, name, res.create(c, name, given))
-	if err := refused(c, intent, p, res.prefixed); err != nil && made == 0 {
+	if err := refused(c, intent, p, res.prefixed); err != nil && made.Position == 0 {
 		return nil, err
 	}
 	if imagined {
 		return res.imagine(c, intent, given)
 	}
-	if err := c.do(intent); err != nil {
+	result, err := c.do(intent)
+	if err != nil {
 		return nil, res.prefixed(err)
 	}
-	out, err := res.wire(c, name)
-	if err == nil && res.reply != nil {
-		res.reply(c, given, out)
+	out, err := res.reply(c, result, name)
+	if err == nil && res.addGiven != nil {
+		res.addGiven(c, given, out)
 	}
 	return out, err
 }
@@ -289,8 +308,8 @@ func (res *resource[S, R]) imagine(c *call, intent domain.Intent, given *R) (any
 	}
 	out := new(R)
 	res.render(c.snapshot(), row, out)
-	if res.reply != nil {
-		res.reply(c, given, out)
+	if res.addGiven != nil {
+		res.addGiven(c, given, out)
 	}
 	return out, nil
 }
@@ -331,15 +350,16 @@ func (res *resource[S, R]) patch(c *call) (any, error) {
 	if err := refused(c, intent, p, func(err error) error { return err }); err != nil {
 		return nil, err
 	}
-	if err := c.do(intent); err != nil {
+	result, err := c.do(intent)
+	if err != nil {
 		return nil, err
 	}
 	if now, ok := res.table(c.snapshot()).Get(row.Name); ok && res.sealed != nil {
 		c.shred(res.sealed(row.State), res.sealed(now.State))
 	}
-	out, err := res.wire(c, row.Name)
-	if err == nil && res.reply != nil {
-		res.reply(c, given, out)
+	out, err := res.reply(c, result, row.Name)
+	if err == nil && res.addGiven != nil {
+		res.addGiven(c, given, out)
 	}
 	return out, err
 }
@@ -419,7 +439,7 @@ func (res *resource[S, R]) delete(c *call) (any, error) {
 		err = res.before(c, row)
 	}
 	if err == nil {
-		err = c.do(domain.Intend(res.kind, row.Name, command))
+		_, err = c.do(domain.Intend(res.kind, row.Name, command))
 	}
 	if err != nil {
 		return nil, err

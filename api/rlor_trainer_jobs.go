@@ -42,9 +42,9 @@ var trainerJobs = &resource[domain.TrainerJob, TrainerJob]{
 		spec.TrainingConfig, spec.TrackerConfig = trainingOf(given.TrainingConfig.TrainingConfig), given.TrackerConfig.kept()
 		return domain.CreateTrainerJob{TrainerSpec: spec, ID: name.ID(), CreatedBy: string(c.caller.key), Deadline: c.jobDeadline()}
 	},
-	reply:  func(_ *call, given, out *TrainerJob) { out.TrackerConfig.withKeyOf(given.TrackerConfig) },
-	remove: removeJob[domain.TrainerJob](domain.TrainerJobs),
-	after:  shredTracker(func(j domain.TrainerJob) *domain.TrackerConfig { return j.TrainerSpec.TrackerConfig }),
+	addGiven: func(_ *call, given, out *TrainerJob) { out.TrackerConfig.withKeyOf(given.TrackerConfig) },
+	remove:   removeJob[domain.TrainerJob](domain.TrainerJobs),
+	after:    shredTracker(func(j domain.TrainerJob) *domain.TrackerConfig { return j.TrainerSpec.TrackerConfig }),
 }
 
 // wantTarget requires that a reference, when it is given and well formed, names

@@ -52,8 +52,8 @@ var secrets = &resource[domain.Secret, Secret]{
 		}
 		return domain.UpdateSecret{KeyName: merged.KeyName, Value: given.sealed}, nil
 	},
-	sealed: func(s domain.Secret) []domain.Sealed { return []domain.Sealed{s.Value} },
-	reply:  func(_ *call, given, out *Secret) { out.Value = given.Value },
+	sealed:   func(s domain.Secret) []domain.Sealed { return []domain.Sealed{s.Value} },
+	addGiven: func(_ *call, given, out *Secret) { out.Value = given.Value },
 	remove: func(c *call, row *projections.Row[domain.Secret], _ *params) (domain.Command[domain.Secret], error) {
 		return domain.DeleteSecret{}, inUse("secret", row.Name, jobsWith(c.snapshot(), row.Name))
 	},

@@ -188,20 +188,15 @@ func patchShapeVersion(c *call) (any, error) {
 	if m.has("public") {
 		command.Public = given.Public
 	}
-	if err := c.do(domain.Intend(domain.DeploymentShapes, shape.Name, domain.Command[domain.DeploymentShape](command))); err != nil {
+	result, err := c.do(domain.Intend(domain.DeploymentShapes, shape.Name, domain.Command[domain.DeploymentShape](command)))
+	if err != nil {
 		return nil, err
 	}
-	return getShapeVersionNow(c, shape.Name, version.ID)
-}
-
-func getShapeVersionNow(c *call, name domain.Name, id string) (any, error) {
-	shape, ok := c.snapshot().Shapes.Get(name)
-	if !ok {
-		return nil, notFound("deployment shape", name) // deleted since
+	if shape, err = deploymentShapes.changed(c, result, shape.Name); err != nil {
+		return nil, err
 	}
-	version, ok := shape.State.Version(id)
-	if !ok {
-		return nil, noSuchVersion(c) // deleted and made again since
+	if version, ok = shape.State.Version(version.ID); !ok {
+		return nil, noSuchVersion(c)
 	}
 	out := new(DeploymentShapeVersion)
 	renderShapeVersion(versionOf(shape, version), out)

@@ -27,9 +27,9 @@ var supervisedJobs = &resource[domain.SupervisedJob, SupervisedJob]{
 		spec := supervisedSpec(given)
 		return domain.CreateSupervisedJob{SupervisedSpec: spec, ID: name.ID(), CreatedBy: string(c.caller.key), Deadline: c.jobDeadline(), EstimatedCost: c.cost(spec)}
 	},
-	reply:  func(_ *call, given, out *SupervisedJob) { out.TrackerConfig.withKeyOf(given.TrackerConfig) },
-	remove: removeJob[domain.SupervisedJob](domain.SupervisedJobs),
-	after:  shredTracker(func(j domain.SupervisedJob) *domain.TrackerConfig { return j.SupervisedSpec.TrackerConfig }),
+	addGiven: func(_ *call, given, out *SupervisedJob) { out.TrackerConfig.withKeyOf(given.TrackerConfig) },
+	remove:   removeJob[domain.SupervisedJob](domain.SupervisedJobs),
+	after:    shredTracker(func(j domain.SupervisedJob) *domain.TrackerConfig { return j.SupervisedSpec.TrackerConfig }),
 }
 
 func renderSupervisedJob(v *projections.View, row *projections.Row[domain.SupervisedJob], out *SupervisedJob) {

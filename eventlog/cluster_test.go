@@ -147,11 +147,11 @@ func testLeaderStops(t *testing.T, c *Connection, servers []*server.Server) {
 			for errors.Is(err, ErrUncertain) { // the log could not be read either
 				t.Logf("command %d: %v", i, err)
 				require.NoError(t, ctx.Err())
-				var at uint64
-				if at, err = Recorded(ctx, log, request.Command, name("survivor")); err != nil {
+				var found Result
+				if found, err = Recorded(ctx, log, rows, request.Command, name("survivor")); err != nil {
 					err = uncertain(err)
 				}
-				recorded = at > 0
+				recorded = found.Position > 0
 			}
 			require.NoError(t, err)
 		}

@@ -74,13 +74,24 @@ func (r *rows) apply(t testing.TB, e Event) {
 	r.moved = make(chan struct{})
 }
 
-func (r *rows) Row(name domain.Name) (any, uint64) {
+func (r *rows) Lookup(name domain.Name) Row {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.version[name] == 0 {
-		return nil, 0
+		return Row{}
 	}
-	return r.state[name], r.version[name]
+	return Row{State: r.state[name], Version: r.version[name]}
+}
+
+func (r *rows) Row(name domain.Name) (any, uint64) {
+	row := r.Lookup(name)
+	return row.State, row.Version
+}
+
+func (*rows) After(_ domain.Name, state any, record domain.Record) (any, error) {
+	next, _ := state.(counter)
+	err := counters.Fold(&next, record)
+	return next, err
 }
 
 func (r *rows) WaitFor(ctx context.Context, position uint64) error {

@@ -356,15 +356,15 @@ func testUncertain(t *testing.T, log Log) {
 					intents = append(intents, domain.Intend(counters, name(fmt.Sprintf("%s-%d", id, i)), add{1}))
 				}
 				f := &flaky{Log: log, plan: strings.Fields(test.plan)}
-				position, err := Do(t.Context(), f, rows, Request{Time: time.Now()}, intents...)
+				result, err := Do(t.Context(), f, rows, Request{Time: time.Now()}, intents...)
 				require.NoError(t, err)
-				require.NoError(t, rows.WaitFor(t.Context(), position))
+				require.NoError(t, rows.WaitFor(t.Context(), result.Position))
 				assert.Equal(t, test.tries, f.tries)
 				for _, intent := range intents {
 					assert.Len(t, collect(t, log.Read(t.Context(), intent.Name.Subject(), 0)), 1, intent.Name)
 				}
 				_, version := rows.Row(intents[len(intents)-1].Name)
-				assert.Equal(t, position, version, "Do answers its last event's position")
+				assert.Equal(t, result.Position, version, "Do answers its last event's result.Position")
 			}
 		})
 	}
@@ -407,9 +407,9 @@ func testGang(t *testing.T, log Log) {
 	intents := []domain.Intent{
 		domain.Intend(counters, name("a"), add{1}), domain.Intend(counters, name("b"), add{2}), domain.Intend(counters, name("c"), add{3}),
 	}
-	position, err := Do(t.Context(), log, rows, request, intents...)
+	result, err := Do(t.Context(), log, rows, request, intents...)
 	require.NoError(t, err)
-	require.NoError(t, rows.WaitFor(t.Context(), position))
+	require.NoError(t, rows.WaitFor(t.Context(), result.Position))
 	events := collect(t, log.Read(t.Context(), "", 0))
 	require.Len(t, events, 3)
 	for _, e := range events {
@@ -419,9 +419,9 @@ func testGang(t *testing.T, log Log) {
 	}
 	_, err = Do(t.Context(), log, rows, request, domain.Intend(counters, name("a"), add{1}), domain.Intend(counters, name("b"), add{1000}))
 	require.ErrorContains(t, err, "at most 100")
-	position, err = Do(t.Context(), log, rows, request, domain.Intend(counters, name("a"), add{0}))
+	result, err = Do(t.Context(), log, rows, request, domain.Intend(counters, name("a"), add{0}))
 	require.NoError(t, err)
-	assert.Zero(t, position, "what is already so is not recorded")
+	assert.Zero(t, result.Position, "what is already so is not recorded")
 	assert.Len(t, collect(t, log.Read(t.Context(), "", 0)), 3, "a fault of one refuses all")
 }
 

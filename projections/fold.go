@@ -29,7 +29,7 @@ type tables interface {
 	// change applies a decoded event, or leaves everything as it was.
 	change(eventlog.Event, any) error
 	// row implements eventlog.Rows for one kind.
-	row(domain.Name) (state any, version uint64)
+	row(domain.Name) eventlog.Row
 	// after is a state once a record is folded into it, which changes nothing.
 	after(state any, record domain.Record) (any, error)
 	// lend puts an immutable copy of the table into a view.
@@ -96,12 +96,12 @@ func evolve[S any](state *S, e domain.Event[S]) (err error) {
 	return nil
 }
 
-func (f *fold[S]) row(name domain.Name) (any, uint64) {
+func (f *fold[S]) row(name domain.Name) eventlog.Row {
 	if row, ok := f.table.rows.Get(name); ok {
-		return row.State, row.Version
+		return eventlog.Row{State: row.State, Version: row.Version, CreateTime: row.CreateTime, UpdateTime: row.UpdateTime}
 	}
 	version, _ := f.table.gone.Get(name)
-	return nil, version
+	return eventlog.Row{Version: version}
 }
 
 func (f *fold[S]) after(state any, record domain.Record) (any, error) {

@@ -153,16 +153,22 @@ func (w *World) Position() uint64 {
 	return w.at.Position
 }
 
-// Row implements eventlog.Rows. Of a resource that no longer exists the state
-// is nil, and the version is not 0: to make it anew one must expect that.
-func (w *World) Row(name domain.Name) (state any, version uint64) {
+// Lookup implements eventlog.Rows. The row of a deleted resource has no state
+// but a version: whoever creates it again must expect that version.
+func (w *World) Lookup(name domain.Name) eventlog.Row {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	fold := w.folds[name.Collection()]
 	if fold == nil {
-		return nil, 0
+		return eventlog.Row{}
 	}
 	return fold.row(name)
+}
+
+// Row implements eventlog.Rows.
+func (w *World) Row(name domain.Name) (state any, version uint64) {
+	row := w.Lookup(name)
+	return row.State, row.Version
 }
 
 // After is what a resource's state, as Row answers it, would be once a record is

@@ -173,9 +173,9 @@ func newService(t *testing.T, ctx context.Context) *service {
 
 // do records an intent, unless it is refused, as life goes.
 func (s *service) do(world *projections.World, intent domain.Intent) {
-	position, err := eventlog.Do(s.ctx, s.log, world, eventlog.Request{Time: time.Now().UTC(), Actor: "test"}, intent)
+	result, err := eventlog.Do(s.ctx, s.log, world, eventlog.Request{Time: time.Now().UTC(), Actor: "test"}, intent)
 	if err == nil {
-		_ = world.WaitFor(s.ctx, position)
+		_ = world.WaitFor(s.ctx, result.Position)
 	}
 }
 

@@ -64,16 +64,16 @@ func (l loop) carryOut(ctx context.Context, view *projections.View, steps []Step
 			break
 		}
 		request := eventlog.Request{Time: time.Now().UTC(), Actor: l.actor}
-		position, err := eventlog.Do(ctx, l.log, l.world, request, step...)
+		result, err := eventlog.Do(ctx, l.log, l.world, request, step...)
 		switch {
 		case ctx.Err() != nil:
 			return recorded, refused, ctx.Err()
 		case err != nil:
 			refused++
 			l.report(ctx, view, step, err)
-		case position > 0:
+		case result.Position > 0:
 			recorded++
-			if err := l.world.WaitFor(ctx, position); err != nil {
+			if err := l.world.WaitFor(ctx, result.Position); err != nil {
 				return recorded, refused, err
 			}
 		}

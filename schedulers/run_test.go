@@ -82,9 +82,9 @@ func start(t *testing.T, log eventlog.Log, s schedulers.Scheduler, out *notebook
 
 func register(t *testing.T, log eventlog.Log, world *projections.World, id string) {
 	t.Helper()
-	position, err := eventlog.Do(t.Context(), log, world, eventlog.Request{Time: time.Now(), Actor: "test"}, node(id, "", 1, nil))
+	result, err := eventlog.Do(t.Context(), log, world, eventlog.Request{Time: time.Now(), Actor: "test"}, node(id, "", 1, nil))
 	require.NoError(t, err)
-	require.NoError(t, world.WaitFor(t.Context(), position))
+	require.NoError(t, world.WaitFor(t.Context(), result.Position))
 	synctest.Wait()
 }
 

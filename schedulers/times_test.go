@@ -28,9 +28,9 @@ func TestTimesAreKept(t *testing.T) {
 			go func() { _ = schedulers.Run(ctx, log, world, twice{t, s}, slog.New(slog.DiscardHandler)) }()
 		}
 		do := func(intents ...domain.Intent) error {
-			position, err := eventlog.Do(ctx, log, world, eventlog.Request{Time: time.Now().UTC(), Actor: "test"}, intents...)
+			result, err := eventlog.Do(ctx, log, world, eventlog.Request{Time: time.Now().UTC(), Actor: "test"}, intents...)
 			if err == nil {
-				err = world.WaitFor(ctx, position)
+				err = world.WaitFor(ctx, result.Position)
 			}
 			return err
 		}

@@ -30,9 +30,9 @@ type town struct {
 
 // wish carries an intent out for somebody; that it is refused is life.
 func (o *town) wish(actor string, world *projections.World, intents ...domain.Intent) error {
-	position, err := eventlog.Do(o.ctx, o.log, world, eventlog.Request{Time: time.Now().UTC(), Actor: actor}, intents...)
-	if err == nil && position > 0 {
-		err = world.WaitFor(o.ctx, position)
+	result, err := eventlog.Do(o.ctx, o.log, world, eventlog.Request{Time: time.Now().UTC(), Actor: actor}, intents...)
+	if err == nil && result.Position > 0 {
+		err = world.WaitFor(o.ctx, result.Position)
 	}
 	return err
 }

@@ -149,12 +149,12 @@ func (d *Desk) purge(j job) error {
 			return err
 		}
 	}
-	position, err := eventlog.Do(ctx, d.Log, d.World, eventlog.Request{Time: d.Now(), Actor: "desk"}, domain.IntendJob(j.Name, domain.PurgeJob{}))
+	result, err := eventlog.Do(ctx, d.Log, d.World, eventlog.Request{Time: d.Now(), Actor: "desk"}, domain.IntendJob(j.Name, domain.PurgeJob{}))
 	if err != nil {
 		return err
 	}
 	d.World.Pulse().Forget(j.Name)
-	return d.World.WaitFor(ctx, position)
+	return d.World.WaitFor(ctx, result.Position)
 }
 
 // purgeDeployment shreds what a deployment kept sealed, and then forgets it.
@@ -170,10 +170,10 @@ func (d *Desk) purgeDeployment(row *projections.Row[domain.Deployment]) error {
 			return err
 		}
 	}
-	position, err := eventlog.Do(ctx, d.Log, d.World, eventlog.Request{Time: d.Now(), Actor: "desk"},
+	result, err := eventlog.Do(ctx, d.Log, d.World, eventlog.Request{Time: d.Now(), Actor: "desk"},
 		domain.Intend(domain.Deployments, row.Name, domain.PurgeDeployment{}))
 	if err != nil {
 		return err
 	}
-	return d.World.WaitFor(ctx, position)
+	return d.World.WaitFor(ctx, result.Position)
 }

@@ -162,11 +162,11 @@ func (d *Desk) respond(m *nats.Msg, answer any) {
 
 // do carries out commands that a node caused, and waits until the world shows it.
 func (d *Desk) do(ctx context.Context, node string, intents ...domain.Intent) error {
-	position, err := eventlog.Do(ctx, d.Log, d.World, eventlog.Request{Time: d.Now(), Actor: string(nodeName(node))}, intents...)
+	result, err := eventlog.Do(ctx, d.Log, d.World, eventlog.Request{Time: d.Now(), Actor: string(nodeName(node))}, intents...)
 	if err != nil {
 		return err
 	}
-	return d.World.WaitFor(ctx, position)
+	return d.World.WaitFor(ctx, result.Position)
 }
 
 func nodeName(id string) domain.Name { return domain.NewName(domain.System, "nodes", id) }

@@ -41,11 +41,11 @@ func (s *server) bootstrap(ctx context.Context) error {
 // wants.
 func bootstrapDo[S any](ctx context.Context, s *server, kind *domain.Kind[S], name domain.Name, cmd domain.Command[S]) error {
 	request := eventlog.Request{Time: time.Now().UTC(), Actor: "bootstrap"}
-	position, err := eventlog.Do(ctx, s.events.Log(), s.world, request, domain.Intend(kind, name, cmd))
+	result, err := eventlog.Do(ctx, s.events.Log(), s.world, request, domain.Intend(kind, name, cmd))
 	if err != nil && domain.CodeOf(err) != domain.AlreadyExists {
 		return err
 	}
-	return s.world.WaitFor(ctx, position)
+	return s.world.WaitFor(ctx, result.Position)
 }
 
 // ensureKey makes an admin key when no file holds one: at the first start, and

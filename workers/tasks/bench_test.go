@@ -61,10 +61,10 @@ func named[S domain.State](kind *domain.Kind[S], id string) domain.Name {
 // do carries out a command and answers its event.
 func do[S domain.State](b *bench, kind *domain.Kind[S], id string, cmd domain.Command[S]) eventlog.Event {
 	b.Helper()
-	position, err := eventlog.Do(b.Context(), b.log, b.world, eventlog.Request{Time: time.Now()}, domain.Intend(kind, named(kind, id), cmd))
+	result, err := eventlog.Do(b.Context(), b.log, b.world, eventlog.Request{Time: time.Now()}, domain.Intend(kind, named(kind, id), cmd))
 	require.NoError(b, err)
-	require.NoError(b, b.world.WaitFor(b.Context(), position))
-	e, err := b.log.At(b.Context(), position)
+	require.NoError(b, b.world.WaitFor(b.Context(), result.Position))
+	e, err := b.log.At(b.Context(), result.Position)
 	require.NoError(b, err)
 	return e
 }

@@ -58,10 +58,10 @@ func evaluatorName(id string) domain.Name {
 // evaluator carries out a command on an evaluator and answers its event.
 func (b *bench) evaluator(id string, cmd domain.Command[domain.Evaluator]) eventlog.Event {
 	b.Helper()
-	position, err := eventlog.Do(b.Context(), b.log, b.world, eventlog.Request{Time: time.Now()}, domain.Intend(domain.Evaluators, evaluatorName(id), cmd))
+	result, err := eventlog.Do(b.Context(), b.log, b.world, eventlog.Request{Time: time.Now()}, domain.Intend(domain.Evaluators, evaluatorName(id), cmd))
 	require.NoError(b, err)
-	require.NoError(b, b.world.WaitFor(b.Context(), position))
-	e, err := b.log.At(b.Context(), position)
+	require.NoError(b, b.world.WaitFor(b.Context(), result.Position))
+	e, err := b.log.At(b.Context(), result.Position)
 	require.NoError(b, err)
 	return e
 }

@@ -187,12 +187,12 @@ func (v ModelValidator) record(ctx context.Context, e eventlog.Event, verdict do
 // fault: nobody waits for it.
 func recordModel(ctx context.Context, log eventlog.Log, world eventlog.Rows, now time.Time, task string, e eventlog.Event, found domain.Command[domain.Model]) error {
 	request := eventlog.Request{Time: now, Actor: "task/" + task, Cause: e.ID, Correlation: e.Correlation}
-	position, err := eventlog.Do(ctx, log, world, request, domain.Intend(domain.Models, e.Name, found))
+	result, err := eventlog.Do(ctx, log, world, request, domain.Intend(domain.Models, e.Name, found))
 	switch domain.CodeOf(err) {
 	case domain.NotFound, domain.FailedPrecondition:
 		return nil
 	case domain.OK:
-		return world.WaitFor(ctx, position)
+		return world.WaitFor(ctx, result.Position)
 	}
 	return err
 }
