@@ -1,0 +1,141 @@
+package api
+
+import (
+	"context"
+	"net/http"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"anneal/domain"
+	"anneal/eventlog"
+)
+
+// A deletingLog deletes each resource directly after an event of it was
+// recorded, and before the append is acknowledged: the client that loses the
+// most races to another one.
+type deletingLog struct {
+	*eventlog.Memory
+	deletions map[string]string // by collection: the event after which a resource does not exist
+	deleted   int
+}
+
+func (l *deletingLog) Append(ctx context.Context, writes ...eventlog.Write) (uint64, error) {
+	position, err := l.Memory.Append(ctx, writes...)
+	if err != nil {
+		return 0, err
+	}
+	for i, w := range writes {
+		deletion := l.deletions[w.Name.Collection()]
+		if deletion == "" || strings.Contains(w.Type, "deleted") {
+			continue
+		}
+		expect := position - uint64(len(writes)-1-i)
+		event := eventlog.Event{Record: domain.Record{Type: deletion, Data: []byte("{}")}, ID: uuid.NewString(), Name: w.Name, Time: w.Time}
+		if _, err := l.Memory.Append(ctx, eventlog.Write{Event: event, Expect: expect}); err != nil {
+			return 0, err
+		}
+		l.deleted++
+	}
+	return position, nil
+}
+
+// deletions finds by folding, for each collection that has one, an event that
+// ends a resource.
+func deletions(t *testing.T) map[string]string {
+	found := map[string]string{}
+	note := func(collection, event string, ends bool) {
+		if ends && (found[collection] == "" || strings.Contains(event, "purged")) {
+			found[collection] = event
+		}
+	}
+	endings(t, domain.Secrets, note)
+	endings(t, domain.APIKeys, note)
+	endings(t, domain.Models, note)
+	endings(t, domain.Datasets, note)
+	endings(t, domain.Evaluators, note)
+	endings(t, domain.SupervisedJobs, note)
+	endings(t, domain.DPOJobs, note)
+	endings(t, domain.ReinforcementJobs, note)
+	endings(t, domain.TrainerJobs, note)
+	endings(t, domain.DeploymentShapes, note)
+	endings(t, domain.Deployments, note)
+	endings(t, domain.DeployedModels, note)
+	endings(t, domain.Quotas, note)
+	require.Greater(t, len(found), 10)
+	return found
+}
+
+func endings[S domain.State](t *testing.T, kind *domain.Kind[S], note func(collection, event string, ends bool)) {
+	for event := range kind.EventTypes() {
+		if !regexp.MustCompile(`\.(deleted|purged|lifted|unloaded)\.`).MatchString(event) {
+			continue
+		}
+		var state S
+		require.NoError(t, kind.Fold(&state, domain.Record{Type: event, Data: []byte("{}")}))
+		note(kind.Collection, event, !state.Exists())
+	}
+}
+
+// answersNoResource are POSTs that change nothing, or that answer what another
+// event produced.
+var answersNoResource = regexp.MustCompile(`(?i)^(match|preview|estimate|create(completion|chatcompletion|transcription|translation|embedding)|get)|UploadEndpoint$`)
+
+// TestRepliesShowTheirOwnEvent asks for every operation that changes a
+// resource, once undisturbed and once while another client deletes what it
+// changed before it can answer. Both answers are the same.
+func TestRepliesShowTheirOwnEvent(t *testing.T) {
+	ends := deletions(t)
+	table := map[string]*operation{}
+	all := operations()
+	for i := range all {
+		table[all[i].id] = &all[i]
+	}
+	raced := 0
+	for _, r := range operationRows() {
+		op := table[r.id]
+		if op.method != http.MethodPost && op.method != http.MethodPatch || op.gate == everybody || answersNoResource.MatchString(r.id) {
+			continue
+		}
+		t.Run(r.id, func(t *testing.T) {
+			quiet := newStage(t, Limits{})
+			setRow(quiet, r)
+			want := transcribed(quiet, askedOnce(quiet, r))
+
+			s := newStage(t, Limits{})
+			setRow(s, r)
+			racing := &deletingLog{Memory: s.log, deletions: ends}
+			other := s.twin(func(o *Options) { o.Log = racing })
+			got := transcribed(other, askedOnce(other, r))
+			if racing.deleted == 0 {
+				return // what it changes cannot be deleted
+			}
+			raced++
+			if strings.HasPrefix(r.id, "upload") || strings.HasPrefix(r.id, "validate") {
+				assert.Regexp(t, "^< 200", got, "the upload happened; its validation did not")
+				return
+			}
+			assert.Equal(t, want, got)
+		})
+	}
+	require.Greater(t, raced, 25, "operations whose answer could be raced")
+}
+
+func setRow(s *stage, r row) {
+	if r.stage != nil {
+		r.stage(s)
+	}
+	s.set(r.scene)
+	s.clock.at(epoch.Add(time.Hour))
+}
+
+func askedOnce(s *stage, r row) answer {
+	request := parseRequest(r.request).on(s)
+	request.Header.Set("X-Request-Id", "request-1")
+	return s.send(request)
+}
