@@ -10,6 +10,8 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"anneal/domain"
 )
 
 // unsynced is a log whose event at position 2 is acknowledged by the server but
@@ -97,11 +99,12 @@ func TestNothingElseShowsWhatIsNotOnDisk(t *testing.T) {
 		s, _ := unsynced(t)
 		ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
 		defer cancel()
-		position, err := Recorded(ctx, s.Log(), "", name("b"))
-		assert.Zero(t, position)
+		result, err := Recorded(ctx, s.Log(), new(rows), "", name("b"))
+		assert.Zero(t, result.Position)
 		require.Error(t, err)
-		ours, err := settle(ctx, s.Log(), nil, "", []Write{write("b", 0)})
-		assert.Zero(t, ours)
+		d := decision{log: s.Log(), rows: new(rows), intents: []domain.Intent{{Name: name("b")}}}
+		ours, err := d.settle(ctx)
+		assert.Zero(t, ours.Position)
 		require.Error(t, err)
 	})
 	t.Run("a handler of events", func(t *testing.T) {
