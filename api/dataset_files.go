@@ -86,8 +86,7 @@ func uploadDataset(c *call) (any, error) {
 	if c.r.ContentLength > c.Limits.Upload+1<<20 { // the form around the file is smaller than that
 		return nil, bodyTooLarge(c.Limits.Upload)
 	}
-	form, done, err := c.form()
-	defer done()
+	form, err := c.form()
 	if err != nil {
 		return nil, err
 	}

@@ -2,8 +2,6 @@ package api
 
 import (
 	"encoding/json"
-	"errors"
-	"io"
 	"math"
 	"net/http"
 	"reflect"
@@ -19,8 +17,8 @@ type body map[string]any
 
 // readBody reads a request's JSON object of at most limit bytes. No body at
 // all is the empty object when that is allowed.
-func readBody(w http.ResponseWriter, r *http.Request, limit int64, emptyAllowed bool) (any, error) {
-	data, err := readData(w, r, limit)
+func readBody(r *http.Request, limit int64, emptyAllowed bool) (any, error) {
+	data, err := exchangeOf(r).hold(r, limit)
 	if err != nil {
 		return nil, err
 	}
@@ -28,22 +26,6 @@ func readBody(w http.ResponseWriter, r *http.Request, limit int64, emptyAllowed 
 		return map[string]any{}, nil
 	}
 	return parseJSON(data)
-}
-
-// readData reads a request's body of at most limit bytes.
-func readData(w http.ResponseWriter, r *http.Request, limit int64) ([]byte, error) {
-	control := http.NewResponseController(w)
-	_ = control.SetReadDeadline(time.Now().Add(bodyTime)) // a connection that cannot is a test's
-	data, err := io.ReadAll(http.MaxBytesReader(w, r.Body, limit))
-	_ = control.SetReadDeadline(time.Time{}) // what comes next is the watch for a client that goes away
-	if err != nil {
-		var tooLarge *http.MaxBytesError
-		if errors.As(err, &tooLarge) {
-			return nil, bodyTooLarge(limit)
-		}
-		return nil, badJSON("the body could not be read to its end: send it again")
-	}
-	return data, nil
 }
 
 // normalise checks a JSON value against the wire type t and answers it with

@@ -46,7 +46,6 @@ func docsFile(name, media string) handler {
 		h.Set("X-Content-Type-Options", "nosniff")
 		h.Set("Referrer-Policy", "no-referrer")
 		h.Set("Cache-Control", "no-cache")
-		hasten(c.w)
 		http.ServeContent(c.w, c.r, "", time.Time{}, bytes.NewReader(data))
 		return nil, nil
 	}

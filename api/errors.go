@@ -10,9 +10,9 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"time"
 
 	"anneal/domain"
+	"anneal/engines"
 )
 
 // httpStatus is the one table from canonical codes to HTTP (spec/gaps.md
@@ -42,6 +42,8 @@ const statusClientClosed = 499 // the client went away before the answer
 // Reasons that have a more exact HTTP status than their code.
 const (
 	reasonBodyTooLarge   = "BODY_TOO_LARGE"
+	reasonTooSlow        = "REQUEST_TOO_SLOW"
+	reasonBodies         = "TOO_MANY_BODIES"
 	reasonMethod         = "METHOD_NOT_ALLOWED"
 	reasonSuspended      = "ACCOUNT_SUSPENDED"
 	reasonScalingUp      = "DEPLOYMENT_SCALING_UP"
@@ -53,7 +55,10 @@ const (
 
 var reasonStatus = map[string]int{
 	reasonBodyTooLarge: http.StatusRequestEntityTooLarge,
-	reasonMethod:       http.StatusMethodNotAllowed,
+	reasonTooSlow:      http.StatusRequestTimeout,
+
+	engines.RequestTooLarge: http.StatusRequestEntityTooLarge,
+	reasonMethod:            http.StatusMethodNotAllowed,
 }
 
 // faultOf turns any error into what its user may read. What is not a fault is
@@ -228,7 +233,6 @@ func answerWith(w http.ResponseWriter, result any) {
 	}
 	w.Header().Set("Content-Type", plain.media)
 	w.Header().Set("X-Content-Type-Options", "nosniff")
-	hasten(w)
 	w.WriteHeader(http.StatusOK)
 	_, _ = io.WriteString(w, plain.text)
 }
@@ -244,13 +248,6 @@ func writeJSON(w http.ResponseWriter, status int, body any) {
 	}
 	w.Header().Set("Content-Type", "application/json")
 	w.Header().Set("X-Content-Type-Options", "nosniff")
-	hasten(w)
 	w.WriteHeader(status)
 	_, _ = w.Write(data.Bytes())
-}
-
-// hasten gives the client answerTime to take what is written next. It stays in
-// force until the connection's next request begins.
-func hasten(w http.ResponseWriter) {
-	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(answerTime)) // a connection that cannot is a test's
 }

@@ -25,7 +25,7 @@ type costAnswer struct {
 func estimateCost(c *call) (any, error) {
 	const prefix = "supervisedFineTuningJob."
 	p := c.params()
-	value, err := readBody(c.w, c.r, c.Limits.Body, false)
+	value, err := readBody(c.r, c.Limits.Body, false)
 	if err != nil {
 		return nil, err
 	}

@@ -169,8 +169,7 @@ func uploadCode(c *call) (any, error) {
 	if err := c.mayUploadCode(row); err != nil {
 		return nil, err
 	}
-	form, done, err := c.form()
-	defer done()
+	form, err := c.form()
 	if err != nil {
 		return nil, err
 	}

@@ -241,7 +241,6 @@ func (s *eventStream) send(e eventlog.Event) error {
 	}
 	data, err := json.Marshal(eventlog.Structured(shown(e)))
 	if err == nil {
-		hasten(s.w)
 		_, err = fmt.Fprintf(s.w, "id: %d\ndata: %s\n\n", e.Position, data)
 	}
 	return err
@@ -250,7 +249,6 @@ func (s *eventStream) send(e eventlog.Event) error {
 // comment says that the stream lives, and how far it is: a client that comes
 // back need not read again what was not for it.
 func (s *eventStream) comment(text string) error {
-	hasten(s.w)
 	if _, err := fmt.Fprintf(s.w, ": %s\nid: %d\n\n", text, s.after); err != nil {
 		return err
 	}

@@ -444,3 +444,20 @@ func parseLast(text string) (any, error) {
 	err := dec.Decode(&tree)
 	return tree, err
 }
+
+// A request that is too large for a replica is answered 413, and no other
+// replica is asked, nor is one blamed.
+func TestRequestTooLargeForReplicas(t *testing.T) {
+	s := newStage(t, Limits{})
+	s.deploy("d1", 3)
+	var asked atomic.Int32
+	s.replicas.singing(func(context.Context, domain.Replica, engines.CompletionRequest, func(engines.Chunk) error) (engines.Usage, error) {
+		asked.Add(1)
+		return engines.Usage{}, &domain.Fault{Code: domain.OutOfRange, Reason: engines.RequestTooLarge, Message: "shorten it"}
+	})
+	a := s.complete(`"prompt": "a"`)
+	require.Equal(t, http.StatusRequestEntityTooLarge, a.status)
+	require.Equal(t, "REQUEST_TOO_LARGE", a.json(t)["error"].(map[string]any)["code"])
+	require.EqualValues(t, 1, asked.Load())
+	require.NotContains(t, s.logged.String(), "a replica failed")
+}

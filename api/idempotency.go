@@ -172,18 +172,14 @@ func asksForStream(body []byte) bool {
 // buffer reads the body and puts it back for the handler. A body that is
 // larger than Limits.Body comes without a key: only uploads may be that large.
 func (c *call) buffer() ([]byte, error) {
-	control := http.NewResponseController(c.w)
-	_ = control.SetReadDeadline(time.Now().Add(bodyTime)) // a connection that cannot is a test's
-	defer control.SetReadDeadline(time.Time{})            //nolint:errcheck // likewise
-	body, err := io.ReadAll(http.MaxBytesReader(c.w, c.r.Body, c.Limits.Body))
-	var tooLarge *http.MaxBytesError
+	body, err := exchangeOf(c.r).hold(c.r, c.Limits.Body)
+	var f *domain.Fault
 	switch {
-	case errors.As(err, &tooLarge):
-		f := bodyTooLarge(c.Limits.Body)
+	case errors.As(err, &f) && f.Reason == reasonBodyTooLarge:
 		f.Message = fmt.Sprintf("with an %s the body may have at most %d bytes: send less, or leave the header out (an upload may be repeated without it)", idempotencyHeader, c.Limits.Body)
 		return nil, f
 	case err != nil:
-		return nil, badJSON("the body could not be read to its end: send it again")
+		return nil, err
 	}
 	c.r.Body = io.NopCloser(bytes.NewReader(body))
 	return body, nil
@@ -351,7 +347,6 @@ func (a keptAnswer) send(w http.ResponseWriter) {
 	if a.replayed {
 		w.Header().Set(replayedHeader, "true")
 	}
-	hasten(w)
 	w.WriteHeader(a.Status)
 	_, _ = w.Write(a.Body) // a client that is gone asks again
 }

@@ -51,7 +51,7 @@ func (c *call) question(read func(value any, data []byte, strict bool) (*inferen
 	if err := c.mayWork(c.account); err != nil {
 		return nil, err
 	}
-	data, err := readData(c.w, c.r, c.Limits.Body)
+	data, err := exchangeOf(c.r).hold(c.r, c.Limits.Body)
 	if err != nil {
 		return nil, err
 	}
@@ -62,7 +62,9 @@ func (c *call) question(read func(value any, data []byte, strict bool) (*inferen
 	if object, ok := value.(map[string]any); ok && c.direct != "" && (object["model"] == nil || object["model"] == "") {
 		object["model"] = string(c.direct) // the host name says which
 	}
-	return read(value, data, c.Strict)
+	request, err := read(value, data, c.Strict)
+	exchangeOf(c.r).decoded()
+	return request, err
 }
 
 // A prompt is one of a request: text, tokens or a conversation.

@@ -5,7 +5,6 @@ import (
 	"io"
 	"mime"
 	"mime/multipart"
-	"net/http"
 	"regexp"
 	"slices"
 	"strings"
@@ -51,19 +50,15 @@ func (c *call) newIntake(folder string, limit fileLimit) *intake {
 	return &intake{c, limit, domain.Files{Folder: folder, Sizes: map[string]int64{}}}
 }
 
-// form is the request's multipart body. It may take as long as an upload takes;
-// done ends that.
-func (c *call) form() (form *multipart.Reader, done func(), err error) {
-	control := http.NewResponseController(c.w)
-	_ = control.SetReadDeadline(time.Now().Add(uploadTime)) // a connection that cannot is a test's
-	done = func() { _ = control.SetReadDeadline(time.Time{}) }
+// form is the request's multipart body.
+func (c *call) form() (form *multipart.Reader, err error) {
 	kind, _, _ := mime.ParseMediaType(c.r.Header.Get("Content-Type")) // what is none is "", or has no boundary
 	if form, err = c.r.MultipartReader(); err != nil || kind != "multipart/form-data" {
 		var v domain.Violations
 		v.Add("file", "send the file as the field \"file\" of a multipart/form-data body")
-		return nil, done, v.Err()
+		return nil, v.Err()
 	}
-	return form, done, nil
+	return form, nil
 }
 
 // form stores the files of a form, of which each carries its name. When it
@@ -107,7 +102,10 @@ func noFileName() error {
 func filePart(form *multipart.Reader) (name string, content io.Reader, err error) {
 	var v domain.Violations
 	part, err := form.NextPart()
+	var fault *domain.Fault
 	switch {
+	case errors.As(err, &fault):
+		return "", nil, fault
 	case errors.Is(err, io.EOF):
 		return "", nil, err
 	case err != nil:

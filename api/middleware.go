@@ -32,7 +32,6 @@ func (s *Server) identify(next http.Handler) http.Handler {
 			id = uuid.Must(uuid.NewV7()).String()
 		}
 		w.Header().Set(requestIDHeader, id)
-		_ = http.NewResponseController(w).SetWriteDeadline(time.Time{}) // that of the answer before
 		next.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), requestIDKey{}, id)))
 	})
 }

@@ -78,8 +78,7 @@ func uploadModel(c *call) (any, error) {
 	if err := mayUploadModel(row); err != nil {
 		return nil, err
 	}
-	form, done, err := c.form()
-	defer done()
+	form, err := c.form()
 	if err != nil {
 		return nil, err
 	}

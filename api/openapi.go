@@ -102,7 +102,6 @@ func openAPI(c *call) (any, error) {
 	h.Set("Cache-Control", "public, max-age=300")
 	h.Set("ETag", tag)
 	h.Set("Access-Control-Allow-Origin", "*") // it is public, and tools read it in browsers
-	hasten(c.w)
 	http.ServeContent(c.w, c.r, "", time.Time{}, bytes.NewReader(data))
 	return nil, nil
 }

@@ -146,6 +146,7 @@ func (c *call) admit() (err error) {
 	if c.caller, err = c.whoAsks(); err != nil {
 		return err
 	}
+	exchangeOf(c.r).account = c.caller.account
 	c.keyUsed()
 	if err := c.withinRate(); err != nil {
 		return err

@@ -110,7 +110,7 @@ func listQuotaEvents(c *call) (any, error) {
 // updateQuota sets a quota, or lifts it.
 func updateQuota(c *call) (any, error) {
 	p, t := c.params(), reflect.TypeFor[Quota]()
-	value, err := readBody(c.w, c.r, c.Limits.Body, false)
+	value, err := readBody(c.r, c.Limits.Body, false)
 	if err != nil {
 		return nil, err
 	}

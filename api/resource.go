@@ -209,7 +209,7 @@ func (res *resource[S, R]) readCreate(c *call, p *params) (given *R, name domain
 	if res.wrapper == "" && res.idParam != "" {
 		id = p.text(res.idParam)
 	}
-	value, err := readBody(c.w, c.r, c.Limits.Body, res.wrapper != "")
+	value, err := readBody(c.r, c.Limits.Body, res.wrapper != "")
 	if err != nil {
 		return nil, "", nil, err
 	}
@@ -317,7 +317,7 @@ func (res *resource[S, R]) imagine(c *call, intent domain.Intent, given *R) (any
 func (res *resource[S, R]) patch(c *call) (any, error) {
 	p := c.params()
 	t := reflect.TypeFor[R]()
-	value, err := readBody(c.w, c.r, c.Limits.Body, false)
+	value, err := readBody(c.r, c.Limits.Body, false)
 	if err != nil {
 		return nil, err
 	}
@@ -485,7 +485,7 @@ func readVerbWith(c *call, v *domain.Violations, out any) error {
 	if plain(reflect.TypeOf(out)) != c.op.body {
 		panic("api: " + c.op.id + " reads another body than it declares")
 	}
-	value, err := readBody(c.w, c.r, c.Limits.Body, true)
+	value, err := readBody(c.r, c.Limits.Body, true)
 	if err != nil {
 		return err
 	}

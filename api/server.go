@@ -57,6 +57,11 @@ type Meter interface {
 // Limits bound what a request may take. Zero values mean the defaults.
 type Limits struct {
 	Body           int64         // bytes of a JSON body; 4 MiB
+	Bodies         int64         // bytes of memory for JSON bodies that are read and decoded at once; 512 MiB
+	BodyTime       time.Duration // for the whole of a JSON body to arrive; 1 min
+	Grace          time.Duration // for which a body may be late, at the rate below; 30 s
+	Rate           int64         // bytes a second at which an upload must arrive on average; 4 KiB
+	AnswerTime     time.Duration // for each 64 KiB of an answer to be taken; 1 min
 	Upload         int64         // bytes of one uploaded dataset file; 150 MB
 	ModelFile      int64         // bytes of one file of a model; 100 GB
 	ModelFiles     int           // files of one model; 500
@@ -82,6 +87,11 @@ func (l Limits) filled() Limits {
 		}
 	}
 	or(&l.Body, 4<<20)
+	or(&l.Bodies, 512<<20)
+	or((*int64)(&l.BodyTime), int64(time.Minute))
+	or((*int64)(&l.Grace), int64(30*time.Second))
+	or(&l.Rate, 4<<10)
+	or((*int64)(&l.AnswerTime), int64(time.Minute))
 	or(&l.Upload, 150_000_000)
 	or(&l.ModelFile, 100_000_000_000)
 	if l.ModelFiles <= 0 {
@@ -146,6 +156,7 @@ type Server struct {
 	busy    *counters
 	meters  *meters
 	rates   *rates
+	bodies  *bodyBudget
 	guard   guard
 	fetcher *fetcher
 
@@ -170,7 +181,7 @@ func New(o Options) *Server {
 	}
 	o.Cluster = cmp.Or(o.Cluster, DefaultCluster)
 	o.Limits = o.Limits.filled()
-	s := &Server{Options: o, table: operations(), served: newLastServed(), busy: newCounters(), meters: newMeters(o), rates: newRates(), fetcher: newFetcher(o.Limits.Fetch, o.Private)}
+	s := &Server{Options: o, table: operations(), served: newLastServed(), busy: newCounters(), meters: newMeters(o), rates: newRates(), bodies: newBodyBudget(o.Limits.Bodies), fetcher: newFetcher(o.Limits.Fetch, o.Private)}
 	s.closing, s.close = context.WithCancel(context.Background())
 	s.about = describe(s.table)
 	s.tail = newTail(o.Log, o.Logger)
@@ -194,6 +205,9 @@ func (s *Server) Drain() { s.background.Wait() }
 
 // ServeHTTP implements http.Handler.
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	x, r := s.begin(w, r)
+	defer x.end()
+	w = x
 	if label, ok := s.direct.labelOf(r); ok {
 		s.direct.serve(label, w, r)
 		return
@@ -202,14 +216,11 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 }
 
 // Time-outs and limits of connections. No time-out bounds a whole answer, since
-// streams of events and completions last as long as they last; each piece of
-// one must be taken within answerTime, and bodies have deadlines of their own.
+// streams of events and completions last as long as they last: Limits bound each
+// piece of one, and bodies.
 const (
-	answerTime = time.Minute
-	headerTime = 10 * time.Second
-	bodyTime   = time.Minute
-	uploadTime = 2 * time.Hour
-	idleTime   = 2 * time.Minute
+	headerTime = 10 * time.Second // for a request's header, and for the first byte of a new connection
+	idleTime   = 2 * time.Minute  // between two requests of a connection
 	maxHeader  = 64 << 10
 )
 

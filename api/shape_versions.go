@@ -153,7 +153,7 @@ func noSuchVersion(c *call) error {
 func patchShapeVersion(c *call) (any, error) {
 	p := c.params()
 	t := reflect.TypeFor[DeploymentShapeVersion]()
-	value, err := readBody(c.w, c.r, c.Limits.Body, false)
+	value, err := readBody(c.r, c.Limits.Body, false)
 	if err != nil {
 		return nil, err
 	}

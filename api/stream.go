@@ -17,7 +17,6 @@ type stream struct {
 // event sends one part.
 func (s *stream) event(value any) error {
 	s.begin()
-	hasten(s.w)
 	data, err := json.Marshal(value)
 	if err == nil {
 		_, err = fmt.Fprintf(s.w, "data: %s\n\n", data)

@@ -65,8 +65,7 @@ func (c *call) readRecording() (*recording, error) {
 		return in, recordingTooLarge(c.Limits.Audio)
 	}
 	c.r.Body = &boundedBody{http.MaxBytesReader(c.w, c.r.Body, c.Limits.Audio+formRoom), c.Limits.Audio} // not all tell how long they are
-	form, done, err := c.form()
-	defer done()
+	form, err := c.form()
 	if err != nil {
 		return in, err
 	}
@@ -114,7 +113,7 @@ func (b *boundedBody) Read(p []byte) (int, error) {
 }
 
 func brokenForm(err error) error {
-	if f := faultOf(err); f.Reason == reasonBodyTooLarge {
+	if f := faultOf(err); f.Reason == reasonBodyTooLarge || f.Reason == reasonTooSlow {
 		return f
 	}
 	var v domain.Violations

@@ -8,21 +8,16 @@ import (
 	"mime"
 	"net/http"
 	"path"
-	"time"
 
 	"anneal/domain"
 )
-
-// transferTime is how long one download or upload may take, whatever the
-// server's own time-outs are.
-const transferTime = 6 * time.Hour
 
 // Handler serves the URLs that SignGet and SignPut make, below the path of
 // BaseURL. A bucket that signs by itself needs none; all is NotFound then.
 //
 // An error is {"code": canonical number, "message": …} with HTTP 400 (a bad
-// name), 403 (forged or expired), 404, 405 (another method than was signed),
-// 413 (above the limit), 507 (the disk is full) or 500.
+// name), 403 (forged or expired), 404, 405 (another method than was signed), 408
+// (too slow), 413 (above the limit), 507 (the disk is full) or 500.
 func (s *Store) Handler() http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if s.signer == nil {
@@ -39,9 +34,6 @@ func (s *Store) Handler() http.Handler {
 			refuse(w, http.StatusMethodNotAllowed, domain.Faultf(domain.InvalidArgument, "this link is for %s: use that method", granted.method))
 			return
 		}
-		deadline, control := time.Now().Add(transferTime), http.NewResponseController(w)
-		_ = control.SetReadDeadline(deadline) // a server that cannot has no time-outs to lift
-		_ = control.SetWriteDeadline(deadline)
 		if granted.method == http.MethodPut {
 			s.receive(w, r, granted)
 		} else {
@@ -94,6 +86,8 @@ func statusOf(err error) int {
 		return http.StatusBadRequest
 	case domain.NotFound:
 		return http.StatusNotFound
+	case domain.DeadlineExceeded: // of the body
+		return http.StatusRequestTimeout
 	case domain.ResourceExhausted:
 		return http.StatusInsufficientStorage
 	}

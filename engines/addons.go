@@ -34,6 +34,10 @@ type WeightsLoader interface {
 	LoadWeights(ctx context.Context, id, dir string) error
 }
 
+// RequestTooLarge is the reason of the fault of a request that is larger than
+// what reaches an engine.
+const RequestTooLarge = "REQUEST_TOO_LARGE"
+
 // AddonNotLoaded is the reason of the fault of a request for an addon that the
 // model does not have: another replica may.
 const AddonNotLoaded = "ADDON_NOT_LOADED"

@@ -38,7 +38,9 @@ type ServerOptions struct {
 	VerifyNode func(node, token string) bool // nil lets no node in
 	// VerifyReader names the reader whose credentials these are; nil lets none in.
 	VerifyReader func(ctx context.Context, user, password string) (Reader, bool)
-	Log          *slog.Logger // warnings and errors of the server; nil is silence
+	// MaxConnections bounds the connections of nodes and readers; 0 is the NATS server's own bound, 65536.
+	MaxConnections int
+	Log            *slog.Logger // warnings and errors of the server; nil is silence
 }
 
 // A Server is an embedded NATS server with JetStream, and our place in it.
@@ -145,6 +147,7 @@ func serverConfig(opts ServerOptions, own, reader, issuer string) (*server.Optio
 	config.StoreDir = opts.Dir
 	config.SyncInterval = time.Second     // of what nobody waits for: the places of consumers, tasks
 	config.MaxPayload = MaxEvent + 64<<10 // an event and what the server adds to it
+	config.MaxConn = opts.MaxConnections
 	config.DontListen = opts.Listen == ""
 	config.AuthTimeout = authTime.Seconds()
 	if opts.TLS != nil {

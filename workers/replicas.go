@@ -55,7 +55,7 @@ func ask[Total, Request, Piece any](ctx context.Context, r Replicas, subject fun
 	question := wire.Ask[Request]{Version: wire.Version, ID: id.String(), Deployment: deployment, Replica: replica.ID, Request: req}
 	data, err := wire.Marshal(question)
 	if err != nil {
-		return none, err
+		return none, requestTooLarge(err)
 	}
 	// More parts than the window are never on their way, so none is dropped.
 	parts := make(chan *nats.Msg, wire.Window+1)
@@ -65,7 +65,7 @@ func ask[Total, Request, Piece any](ctx context.Context, r Replicas, subject fun
 	}
 	defer func() { _ = subscription.Unsubscribe() }() // fails only when the connection is gone, and it with it
 	if err := r.Conn.PublishRequest(subject(node), subscription.Subject, data); err != nil {
-		return none, unreachable(err)
+		return none, requestTooLarge(unreachable(err))
 	}
 	reader := &reader[Piece, Total]{conn: r.Conn, node: node, id: question.ID, silence: cmp.Or(r.Silence, wire.Silence), parts: parts, emit: emit}
 	total, done, err := reader.read(ctx)
@@ -157,6 +157,18 @@ func unreachable(err error) error {
 		return unavailable("the nodes cannot be reached now: try again")
 	}
 	return err
+}
+
+// requestTooLarge turns the fault of a message that is too large into that of
+// the request in it: its caller's, so that no other replica is asked.
+func requestTooLarge(err error) error {
+	var fault *domain.Fault
+	if !errors.Is(err, nats.ErrMaxPayload) && !(errors.As(err, &fault) && fault.Reason == wire.TooLarge) {
+		return err
+	}
+	f := domain.Faultf(domain.OutOfRange, "the request takes more than the %d bytes that go to a replica at once: shorten its prompt, messages, tools or schema", wire.MaxMessage)
+	f.Reason = engines.RequestTooLarge
+	return f
 }
 
 func unavailable(format string, args ...any) error {

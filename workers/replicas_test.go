@@ -396,3 +396,18 @@ func TestPurgedDeploymentsAreShredded(t *testing.T) {
 	require.Equal(t, "two", <-c.keys)
 	require.Empty(t, c.keys)
 }
+
+// A request that is too large for a message is its caller's error, and says how
+// large it may be.
+func TestRequestTooLargeForAReplica(t *testing.T) {
+	c := start(t)
+	for _, bytes := range []int{wire.MaxMessage, 4 << 20} {
+		_, err := c.replicas().Complete(t.Context(), deploymentName, domain.Replica{ID: "r1", Node: nodeName("n1")},
+			engines.CompletionRequest{Prompt: strings.Repeat("a", bytes)}, func(engines.Chunk) error { return nil })
+		var fault *domain.Fault
+		require.ErrorAs(t, err, &fault)
+		require.Equal(t, domain.OutOfRange, fault.Code)
+		require.Equal(t, engines.RequestTooLarge, fault.Reason)
+		require.Contains(t, fault.Message, "786432 bytes")
+	}
+}

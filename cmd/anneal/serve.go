@@ -35,6 +35,9 @@ type serveFlags struct {
 	maxAudio                  int64
 	maxListening              time.Duration
 	fetchPrivate              bool
+	maxConnections            int
+	maxConnectionsPerAddress  int
+	maxBodyMemory             int64
 	answers                   eventlog.AnswerLimit
 	cluster, directDomain     string
 	currency                  string
@@ -96,6 +99,9 @@ func (flags *serveFlags) add(c *cobra.Command) {
 	f.Int64Var(&flags.maxAudio, "max-audio", 1_000_000_000, "most bytes of one recording")
 	f.DurationVar(&flags.maxListening, "max-listening", 2*time.Hour, "how long transcribing one recording may take")
 	f.BoolVar(&flags.fetchPrivate, "fetch-private", false, "also fetch recordings from URLs of this machine and of private networks, for whoever has a key")
+	f.IntVar(&flags.maxConnections, "max-connections", 0, "most HTTP connections at once (default: a third of the file descriptors that are not reserved for the log, at most 4096)")
+	f.IntVar(&flags.maxConnectionsPerAddress, "max-connections-per-address", 0, "most of them from one address; raise it behind a proxy, whose clients all have its address (default: a quarter of --max-connections)")
+	f.Int64Var(&flags.maxBodyMemory, "max-body-memory", 512<<20, "most bytes of memory for JSON bodies that are read and decoded at once, a quarter of it for each account")
 	f.IntVar(&flags.answers.Count, "max-kept-answers", eventlog.DefaultAnswerLimit.Count, "most answers kept for the idempotency keys of one account, each for 24 hours")
 	f.Int64Var(&flags.answers.Bytes, "max-kept-answer-bytes", eventlog.DefaultAnswerLimit.Bytes, "most bytes of them, after which no further key is taken")
 	f.StringVar(&flags.cluster, "cluster", api.DefaultCluster, "name of this installation, which deployments made here show")
@@ -124,11 +130,12 @@ func (f serveFlags) check() error {
 		value int64
 	}{{"--lost-after", int64(f.lostAfter)}, {"--forget-after", int64(f.forgetAfter)}, {"--keep-deleted", int64(f.keepDeleted)}, {"--placement-timeout", int64(f.placementTimeout)},
 		{"--hold", int64(f.holdFor)}, {"--scale-to-zero-floor", int64(f.zeroFloor)}, {"--max-upload", f.maxUpload}, {"--max-model-file", f.maxModelFile},
-		{"--max-model-files", int64(f.maxModelFiles)}, {"--max-audio", f.maxAudio}, {"--max-kept-answers", int64(f.answers.Count)}, {"--max-kept-answer-bytes", f.answers.Bytes}} {
+		{"--max-model-files", int64(f.maxModelFiles)}, {"--max-audio", f.maxAudio}, {"--max-body-memory", f.maxBodyMemory}, {"--max-kept-answers", int64(f.answers.Count)}, {"--max-kept-answer-bytes", f.answers.Bytes}} {
 		require(limit.value > 0, "%s must be positive", limit.flag)
 	}
 	require(f.maxListening > 0 && f.maxListening <= blobs.TransientTime/2, "--max-listening must be more than 0 and at most %s, since a recording is kept no longer than twice that", blobs.TransientTime/2)
 	require(f.natsReplicas == 0 || f.natsURL != "", "--nats-replicas counts the servers of a cluster: name it by --nats-url, or leave it out")
+	require(f.maxConnections >= 0 && f.maxConnectionsPerAddress >= 0, "--max-connections and --max-connections-per-address must not be negative")
 	require(f.jobDeadline >= 0, "--job-deadline must not be negative")
 	require(domain.ValidID(f.cluster), "--cluster %q %s", f.cluster, domain.IDRule)
 	_, unpriced := f.prices()

@@ -35,14 +35,15 @@ type server struct {
 	logger  *slog.Logger
 	context contextFile // for users of account default
 
-	events  *eventlog.Connection
-	nats    *eventlog.Server // nil when the log lies in a cluster
-	world   *projections.World
-	blobs   *blobs.Store
-	handler *api.Server
-	meter   *eventlog.Meter
-	code    *sandbox.Sandbox // evaluators are built and previewed in it
-	http    *http.Server
+	events      *eventlog.Connection
+	nats        *eventlog.Server // nil when the log lies in a cluster
+	world       *projections.World
+	blobs       *blobs.Store
+	handler     *api.Server
+	meter       *eventlog.Meter
+	descriptors descriptorPlan
+	code        *sandbox.Sandbox // evaluators are built and previewed in it
+	http        *http.Server
 
 	release func()             // of the data folder's lock
 	stop    context.CancelFunc // ends every duty
@@ -76,6 +77,9 @@ func startServer(ctx context.Context, flags serveFlags, logger *slog.Logger) (_ 
 			s.close()
 		}
 	}()
+	if s.descriptors, err = planDescriptors(); err != nil {
+		return nil, err
+	}
 	listener, err := listen(flags.listen)
 	if err != nil {
 		return nil, err
@@ -122,7 +126,7 @@ func (s *server) openLog(ctx context.Context) error {
 		s.context.NATSURL, s.context.NATSUser, s.context.NATSPassword = s.flags.natsURL, "reader", os.Getenv("ANNEAL_NATS_READER_PASSWORD")
 		return err
 	}
-	options := eventlog.ServerOptions{Dir: s.folder.path("nats"), Listen: s.natsAddress(), VerifyNode: verify, Log: s.logger.With("part", "nats")}
+	options := eventlog.ServerOptions{Dir: s.folder.path("nats"), Listen: s.natsAddress(), VerifyNode: verify, Log: s.logger.With("part", "nats"), MaxConnections: s.descriptors.nats}
 	if s.nats, err = eventlog.StartServer(options); err != nil && options.Listen != s.flags.natsListen {
 		s.logger.Warn("the NATS port of the last start is taken: choosing another", "address", options.Listen)
 		options.Listen = s.flags.natsListen
@@ -288,11 +292,15 @@ func (s *server) openAPI(ctx context.Context, listener net.Listener) error {
 	s.handler = api.New(api.Options{Prices: prices, Cluster: s.flags.cluster, Direct: s.flags.directDomain, Private: s.flags.fetchPrivate,
 		Log: s.events.Log(), World: s.world, Blobs: s.blobs, Sealer: sealer, Answers: answers, Uses: uses, Meter: s.meter, Replicas: workers.Replicas{Conn: s.events.Desk()}, Scorer: s.code, Pepper: pepper,
 		Logger: s.logger, Limits: api.Limits{Upload: s.flags.maxUpload, ModelFile: s.flags.maxModelFile, ModelFiles: s.flags.maxModelFiles, Wake: s.flags.holdFor, ScaleToZero: s.flags.zeroFloor, JobTime: s.flags.jobDeadline,
-			Audio: s.flags.maxAudio, Transcription: s.flags.maxListening},
+			Audio: s.flags.maxAudio, Bodies: s.flags.maxBodyMemory, Transcription: s.flags.maxListening},
 	})
+	limits, err := s.connectionLimits()
+	if err != nil {
+		return err
+	}
 	s.http = api.HTTP(ctx, s.handler, s.logger)
 	s.duties.add("http", func(context.Context) error {
-		if err := s.http.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
+		if err := s.http.Serve(api.LimitConnections(listener, limits)); !errors.Is(err, http.ErrServerClosed) {
 			return err
 		}
 		return nil

@@ -67,11 +67,15 @@ func (f *Fault) Err() error {
 	return &domain.Fault{Code: f.Code, Reason: f.Reason, Message: domain.Printable(f.Message), Violations: f.Violations}
 }
 
+// TooLarge is the reason of the fault of a message above MaxMessage.
+const TooLarge = "MESSAGE_TOO_LARGE"
+
 // Marshal writes a message; one above MaxMessage is an error.
 func Marshal(message any) ([]byte, error) {
 	data, err := json.Marshal(message)
 	if err == nil && len(data) > MaxMessage {
-		err = domain.Faultf(domain.ResourceExhausted, "a message between nodes would have %d bytes: at most %d are allowed", len(data), MaxMessage)
+		err = &domain.Fault{Code: domain.ResourceExhausted, Reason: TooLarge,
+			Message: fmt.Sprintf("a message between nodes would have %d bytes: at most %d are allowed", len(data), MaxMessage)}
 	}
 	return data, err
 }
