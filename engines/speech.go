@@ -25,6 +25,7 @@ type SpeechFiles struct {
 	Dir      string
 	Settings domain.SpeechSettings
 	Devices  []Device // the replica's own; none where it takes none
+	Trusted  bool     // it comes from the operator of the platform, not from a tenant
 }
 
 // A Listener is a loaded speech model. It is safe for concurrent use.

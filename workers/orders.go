@@ -296,7 +296,7 @@ func (d *Desk) serve(ctx context.Context, node string, view *projections.View, a
 	if !ok {
 		return
 	}
-	order := wire.Serve{Deployment: a.For, Replica: r.ID, Made: row.CreateTime, MemoryMiB: a.Takes.MemoryMiB, Context: row.State.MaxContextLength, Accelerators: a.Takes.Accelerators,
+	order := wire.Serve{Deployment: a.For, Replica: r.ID, Made: row.CreateTime, Trusted: domain.Name(row.State.BaseModel).Account() == domain.System, MemoryMiB: a.Takes.MemoryMiB, Context: row.State.MaxContextLength, Accelerators: a.Takes.Accelerators,
 		Guessing: engines.Guessing{NgramLength: row.State.NgramSpeculationLength, Tokens: row.State.DraftTokenCount}}
 	base, adapter, err := d.model(ctx, view, domain.Name(row.State.BaseModel), row.State.Served())
 	if err == nil {

@@ -18,6 +18,7 @@ import (
 	"anneal/engines/embedded"
 	"anneal/engines/embedded/gguf"
 	"anneal/engines/external"
+	"anneal/engines/sandbox"
 	"anneal/engines/torch"
 )
 
@@ -26,6 +27,8 @@ type engineFlags struct {
 	completer, command string
 	trainer            string
 	speech, listening  string // what transcribes, and the command line of its server
+	plain              bool   // programs run without a sandbox
+	files              []string
 }
 
 const embeddedEngine = "embedded"
@@ -46,6 +49,9 @@ func (e *engineFlags) add(c *cobra.Command) {
 	f.StringVar(&e.command, "engine-command", "", "command line of the engine's server, with {dir} or {gguf}, {port}, {name}, {devices} and {adapter} (default: the engine's own)")
 	f.StringVar(&e.trainer, "trainer", embeddedEngine, "what trains models on this node: "+strings.Join(trainers, ", "))
 	f.StringVar(&e.speech, "speech", domain.SpeechPocketsphinx, "what transcribes speech on this node, where it is installed: "+strings.Join(listeners(), ", "))
+	f.BoolVar(&e.plain, "engines-without-sandbox", false, "start the programs of engines (ffmpeg, PocketSphinx, servers, PyTorch) as plain processes of this user, "+
+		"who may do whatever this user may: for one user's own models and files alone")
+	f.StringArrayVar(&e.files, "engine-files", nil, "a `folder` that the programs of engines may read in their sandbox, beside their own; may be repeated")
 	f.StringVar(&e.listening, "speech-command", "", "command line of the server that transcribes, with {dir} or {file} and {port} (default: the server's own)")
 }
 
@@ -55,14 +61,31 @@ func (e *engineFlags) check(v *domain.Violations) {
 	v.Require(e.speech == "" || slices.Contains(listeners(), e.speech), "--speech", "must be one of %s", strings.Join(listeners(), ", "))
 	v.Require(e.listening == "" || slices.Contains(external.Formats(), e.speech), "--speech-command", "belongs to a server that transcribes: give --speech too, one of %s", strings.Join(external.Formats(), ", "))
 	v.Require(e.command == "" || cmp.Or(e.completer, embeddedEngine) != embeddedEngine, "--engine-command", "belongs to an engine with a server: give --engine too")
+	for _, path := range e.files {
+		_, err := os.Stat(path)
+		v.Require(err == nil, "--engine-files", "%q is not there", path)
+	}
 	v.Require(e.completer != external.OpenAI || e.command != "", "--engine-command", "is required for a server without a preset: its command line, with {dir} and {port}")
+}
+
+// runner starts the programs of engines. What it lacks is said once, at the start.
+func (e *engineFlags) runner(ctx context.Context, logger *slog.Logger) *sandbox.Runner {
+	runner := sandbox.NewRunner(sandbox.RunnerOptions{Plain: e.plain, Files: e.files})
+	if e.plain {
+		logger.Warn("the programs of engines run WITHOUT a sandbox: a file that takes one of them over may read, change and send whatever this user may; " +
+			"this is for one user's own models and files alone")
+	}
+	if err := runner.Check(ctx); err != nil {
+		logger.Warn("the programs of engines cannot be confined here, and get no file of a tenant", "reason", err)
+	}
+	return runner
 }
 
 // build makes the node's engine; dir is for files of its own. What cannot be
 // had is told in the log and in the engine's Why, and the node does the rest.
-func (e *engineFlags) build(ctx context.Context, dir string, logger *slog.Logger) (engines.Engine, error) {
+func (e *engineFlags) build(ctx context.Context, dir string, runner *sandbox.Runner, logger *slog.Logger) (engines.Engine, error) {
 	engine := embedded.New(embedded.Options{})
-	if err := e.hear(&engine, dir, logger); err != nil {
+	if err := e.hear(&engine, dir, runner, logger); err != nil {
 		return engine, err
 	}
 	if e.trainer == torchTrainer {

@@ -12,6 +12,7 @@ import (
 	"anneal/domain"
 	"anneal/engines"
 	"anneal/engines/external"
+	"anneal/engines/sandbox"
 	"anneal/engines/sphinx"
 )
 
@@ -36,13 +37,13 @@ var speechFiles = []string{"en-us.lm.bin", "cmudict-en-us.dict", "en-us/feat.par
 // hear adds to a node's engine what listens: PocketSphinx where it is
 // installed, and the server that was chosen, if one was. What cannot be had is
 // told in the engine's Why.
-func (e *engineFlags) hear(engine *engines.Engine, dir string, logger *slog.Logger) error {
+func (e *engineFlags) hear(engine *engines.Engine, dir string, runner *sandbox.Runner, logger *slog.Logger) error {
 	if e.speech == noSpeech {
 		return nil
 	}
 	work := filepath.Join(dir, "work")
 	engine.Transcribers = map[string]engines.Transcriber{}
-	listener, err := sphinx.New(sphinx.Options{Dir: work})
+	listener, err := sphinx.New(sphinx.Options{Runner: runner, Dir: work})
 	if err == nil {
 		engine.Transcribers[domain.SpeechPocketsphinx] = listener
 	} else {

@@ -203,10 +203,11 @@ func runAgent(ctx context.Context, o agent.Options, flags nodeFlags, evaluators 
 	if o.Dir, err = filepath.Abs(o.Dir); err != nil { // for the programs that engines start
 		return err
 	}
-	if o.Engine, err = flags.engine.build(ctx, o.Dir, o.Log); err != nil {
+	runner := flags.engine.runner(ctx, o.Log)
+	if o.Engine, err = flags.engine.build(ctx, o.Dir, runner, o.Log); err != nil {
 		return err
 	}
-	o.Node, o.Pool, o.Version, o.Sound = flags.id, flags.pool, version, sound.Open
+	o.Node, o.Pool, o.Version, o.Sound = flags.id, flags.pool, version, sound.Opener{Runner: runner}.Open
 	if err := evaluators.Check(ctx); err != nil {
 		o.Engine.Why["score"] = err.Error()
 	} else {

@@ -61,6 +61,14 @@ func serveFake(dialect string) {
 	case "dies":
 		fmt.Fprintln(os.Stderr, "CUDA out of memory: buy more")
 		os.Exit(3)
+	case "peeks":
+		key, _ := os.ReadFile(os.Getenv("FAKE_KEY"))
+		user := "another user"
+		if os.Getuid() == 0 {
+			user = "root"
+		}
+		fmt.Fprintln(os.Stderr, "saw:", string(key), user)
+		os.Exit(3)
 	case "floods":
 		for range 64 {
 			fmt.Fprintln(os.Stderr, strings.Repeat("noise ", 20_000))

@@ -21,11 +21,17 @@ type Command struct {
 	Dir   string     // it runs in; "" is this process's own
 	Env   []string   // the whole of its environment
 	Files []*os.File // it has from descriptor 3 on; this process's copies stay open
+
+	User      *syscall.Credential // it runs as; nil is this process's own
+	Interrupt func() bool         // asks the program to end, and tells whether it could; nil sends SIGTERM to its group
+	Sandboxed bool                // its status tells a signal of the program in the sandbox as a shell does: 128 and the number
 }
 
 // A Process is a program that was started.
 type Process struct {
 	cmd    *exec.Cmd
+	asks   func() bool
+	inside bool // of a sandbox
 	output tail
 	done   chan struct{} // closed when it has ended
 	err    error         // why; set before done is closed
@@ -44,11 +50,13 @@ func Find(program, how string) (path string, err error) {
 // Start runs a command. On Linux the program also ends when this process does,
 // however that ends.
 func Start(command Command) (*Process, error) {
-	p := &Process{cmd: exec.Command(command.Args[0], command.Args[1:]...), done: make(chan struct{})}
+	p := &Process{cmd: exec.Command(command.Args[0], command.Args[1:]...), done: make(chan struct{}),
+		asks: command.Interrupt, inside: command.Sandboxed}
 	p.cmd.Dir, p.cmd.Env, p.cmd.ExtraFiles = command.Dir, command.Env, command.Files
 	p.cmd.Stdout, p.cmd.Stderr = &p.output, &p.output
 	p.cmd.WaitDelay = time.Second // for descendants that hold the output open
 	p.cmd.SysProcAttr = attributes()
+	p.cmd.SysProcAttr.Credential = command.User
 	started := make(chan error)
 	go func() {
 		// The kernel takes the end of the thread that started a program for the
@@ -78,7 +86,19 @@ func (p *Process) Err() error {
 	if p.err == nil {
 		return nil
 	}
-	return fmt.Errorf("%w%s", p.err, p.Said())
+	return fmt.Errorf("%w%s", p.Ended(), p.Said())
+}
+
+// Ended says how a program that is done has ended; nil is success. In a sandbox the status alone tells
+// a signal.
+func (p *Process) Ended() error {
+	if p.cmd.ProcessState == nil {
+		return p.err
+	}
+	if number := p.cmd.ProcessState.ExitCode() - 128; p.inside && number > 0 && number < 65 {
+		return fmt.Errorf("signal: %v", syscall.Signal(number))
+	}
+	return p.err
 }
 
 // Said is the end of the program's output, as the end of a sentence.
@@ -90,8 +110,20 @@ func (p *Process) Said() string {
 	return "; its last words were: " + text
 }
 
-// Interrupt asks the program to end.
-func (p *Process) Interrupt() { p.signal(syscall.SIGTERM) }
+// Interrupt asks the program to end. One that cannot be asked is killed.
+func (p *Process) Interrupt() {
+	select {
+	case <-p.done:
+		return
+	default:
+	}
+	switch {
+	case p.asks == nil:
+		p.signal(syscall.SIGTERM)
+	case !p.asks():
+		p.signal(syscall.SIGKILL)
+	}
+}
 
 // Stop ends the program with all that it started: asked first, and killed when
 // it has not ended within grace or before ctx is done.

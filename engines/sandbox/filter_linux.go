@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"encoding/binary"
 	"runtime"
+	"slices"
 
 	"golang.org/x/net/bpf"
 	"golang.org/x/sys/unix"
@@ -35,7 +36,7 @@ var denied = []uint32{
 	unix.SYS_KEYCTL, unix.SYS_ADD_KEY, unix.SYS_REQUEST_KEY,
 	unix.SYS_BPF, unix.SYS_PERF_EVENT_OPEN, unix.SYS_USERFAULTFD,
 	unix.SYS_PTRACE, unix.SYS_PROCESS_VM_READV, unix.SYS_PROCESS_VM_WRITEV, unix.SYS_PROCESS_MADVISE, unix.SYS_PROCESS_MRELEASE,
-	unix.SYS_KCMP, unix.SYS_PIDFD_GETFD, unix.SYS_MOVE_PAGES, unix.SYS_MIGRATE_PAGES, unix.SYS_MBIND, unix.SYS_SET_MEMPOLICY,
+	unix.SYS_KCMP, unix.SYS_PIDFD_GETFD, unix.SYS_MIGRATE_PAGES, unix.SYS_MOVE_PAGES, unix.SYS_MBIND, unix.SYS_SET_MEMPOLICY,
 	unix.SYS_MOUNT, unix.SYS_UMOUNT2, unix.SYS_PIVOT_ROOT, unix.SYS_CHROOT, unix.SYS_OPEN_TREE, unix.SYS_MOVE_MOUNT, unix.SYS_FSOPEN, unix.SYS_FSCONFIG,
 	unix.SYS_FSMOUNT, unix.SYS_FSPICK, unix.SYS_MOUNT_SETATTR, unix.SYS_UNSHARE, unix.SYS_SETNS,
 	unix.SYS_NAME_TO_HANDLE_AT, unix.SYS_OPEN_BY_HANDLE_AT, unix.SYS_FANOTIFY_INIT,
@@ -43,6 +44,13 @@ var denied = []uint32{
 	unix.SYS_ACCT, unix.SYS_QUOTACTL, unix.SYS_SYSLOG, unix.SYS_PERSONALITY, unix.SYS_VHANGUP, unix.SYS_LOOKUP_DCOOKIE,
 	unix.SYS_SETTIMEOFDAY, unix.SYS_CLOCK_SETTIME, unix.SYS_ADJTIMEX, unix.SYS_CLOCK_ADJTIME, unix.SYS_SETHOSTNAME, unix.SYS_SETDOMAINNAME,
 	unix.SYS_MEMFD_SECRET,
+}
+
+// memoryCalls are those of denied that accelerators' libraries need, among processes of one user and
+// one PID namespace.
+var memoryCalls = []uint32{
+	unix.SYS_PROCESS_VM_READV, unix.SYS_PROCESS_VM_WRITEV, unix.SYS_KCMP, unix.SYS_PIDFD_GETFD,
+	unix.SYS_MIGRATE_PAGES, unix.SYS_MOVE_PAGES, unix.SYS_MBIND, unix.SYS_SET_MEMPOLICY,
 }
 
 // absent are calls that libraries do without when the kernel does not know
@@ -55,8 +63,15 @@ var families = []uint32{unix.AF_UNIX, unix.AF_INET, unix.AF_INET6}
 
 var architectures = map[string]uint32{"amd64": unix.AUDIT_ARCH_X86_64, "arm64": unix.AUDIT_ARCH_AARCH64}
 
-// filter is the program that the kernel asks about each system call of a worker.
-func filter() []byte {
+// filter is the program that the kernel asks about each system call in a sandbox.
+func filter(more calls) []byte {
+	denied, families := denied, families
+	if more.memory {
+		denied = slices.DeleteFunc(slices.Clone(denied), func(call uint32) bool { return slices.Contains(memoryCalls, call) })
+	}
+	if more.netlink {
+		families = append(slices.Clone(families), unix.AF_NETLINK)
+	}
 	const no = refuse | uint32(unix.EPERM)
 	load := func(offset uint32) bpf.Instruction { return bpf.LoadAbsolute{Off: offset, Size: 4} }
 	answer := func(with uint32) bpf.Instruction { return bpf.RetConstant{Val: with} }
@@ -72,7 +87,7 @@ func filter() []byte {
 		program = append(program, bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: call, SkipTrue: uint8(len(then))})
 		program = append(program, then...)
 	}
-	for _, call := range append(denied, deniedHere...) {
+	for _, call := range slices.Concat(denied, deniedHere) {
 		when(call, answer(no))
 	}
 	for _, call := range absent {

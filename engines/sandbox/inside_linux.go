@@ -4,33 +4,35 @@ package sandbox
 
 import (
 	"os"
+	"path/filepath"
 	"strconv"
+	"strings"
 
 	"golang.org/x/sys/unix"
 )
 
-// Where things are in a sandbox.
+// Where things are in an evaluator's sandbox.
 const (
 	codeDir    = "/code"
 	socketFile = 3 // descriptor of the socket for orders and answers
 	filterFile = 4 // descriptor from which bubblewrap reads the filter of system calls
 )
 
-// A place is how bubblewrap is to be called, and what it reads.
-type place struct {
-	args   []string
-	filter *os.File
-}
+// nobody is the user ID that a program sees as its own in a user namespace.
+const nobody = "65534"
 
-// inside is the sandbox around a worker, whose code lies in dir: read-only
-// system programs, an empty /tmp, and nothing else. done lets go of it.
-func (s *Sandbox) inside(bwrap, dir string) (p place, done func(), err error) {
-	size := strconv.FormatInt(s.options.FileBytes, 10)
-	p.args = []string{
-		"--unshare-all", "--unshare-user", "--disable-userns", "--die-with-parent", "--new-session", "--clearenv",
-		"--uid", "65534", "--gid", "65534", "--cap-drop", "ALL", "--hostname", "sandbox",
-		"--ro-bind", "/usr", "/usr",
+// args are bubblewrap's options for a view. filter is the descriptor of the system call filter.
+func (v view) args(filter int) ([]string, error) {
+	args := []string{
+		"--unshare-pid", "--unshare-ipc", "--unshare-uts", "--unshare-net", "--unshare-cgroup-try",
+		"--die-with-parent", "--new-session", "--hostname", "sandbox", "--cap-drop", "ALL",
 	}
+	if v.privileged { // for the program that changes the user and drops these
+		args = append(args, "--cap-add", "CAP_SETUID", "--cap-add", "CAP_SETGID", "--cap-add", "CAP_SETPCAP")
+	} else {
+		args = append(args, "--unshare-user", "--disable-userns", "--uid", nobody, "--gid", nobody)
+	}
+	args = append(args, "--ro-bind", "/usr", "/usr")
 	for _, name := range []string{"/bin", "/sbin", "/lib", "/lib32", "/lib64"} {
 		info, err := os.Lstat(name)
 		switch {
@@ -38,39 +40,83 @@ func (s *Sandbox) inside(bwrap, dir string) (p place, done func(), err error) {
 		case info.Mode()&os.ModeSymlink != 0:
 			target, err := os.Readlink(name)
 			if err != nil {
-				return p, nil, err
+				return nil, err
 			}
-			p.args = append(p.args, "--symlink", target, name)
+			args = append(args, "--symlink", target, name)
 		default:
-			p.args = append(p.args, "--ro-bind", name, name)
+			args = append(args, "--ro-bind", name, name)
 		}
 	}
-	p.args = append(p.args,
+	args = append(args, parents("/etc/ld.so.cache")...)
+	size := strconv.FormatInt(v.tmp, 10)
+	args = append(args,
 		"--ro-bind-try", "/etc/ld.so.cache", "/etc/ld.so.cache", "--ro-bind-try", "/etc/alternatives", "/etc/alternatives",
 		"--proc", "/proc", "--tmpfs", "/proc/sys", "--remount-ro", "/proc/sys",
-		"--dev", "/dev", "--size", size, "--tmpfs", "/dev/shm", "--remount-ro", "/dev",
-		"--size", size, "--tmpfs", "/tmp",
+		"--dev", "/dev", "--perms", "1777", "--size", size, "--tmpfs", "/dev/shm",
 	)
-	if dir != "" {
-		p.args = append(p.args, "--ro-bind", dir, codeDir)
+	for _, device := range v.devices {
+		args = append(args, "--dev-bind", device, device)
 	}
-	p.args = append(p.args, "--remount-ro", "/", "--chdir", "/tmp", "--seccomp", strconv.Itoa(filterFile))
-	for _, pair := range environment() {
-		p.args = append(p.args, "--setenv", pair[0], pair[1])
+	if len(v.devices) > 0 {
+		args = append(args, "--ro-bind-try", "/sys", "/sys")
 	}
-	if p.filter, err = memoryFile(filter()); err != nil {
-		return p, nil, err
+	args = append(args, "--remount-ro", "/dev", "--perms", "1777", "--size", size, "--tmpfs", "/tmp")
+	for name, fd := range v.texts {
+		args = append(args, parents(name)...)
+		args = append(args, "--perms", "0644", "--file", strconv.Itoa(fd), name)
 	}
-	return p, func() { _ = p.filter.Close() }, nil
+	for _, b := range v.binds {
+		option := "--ro-bind"
+		if b.write {
+			option = "--bind"
+		}
+		args = append(append(args, parents(b.at)...), option, b.from, b.at)
+	}
+	for _, pair := range v.env {
+		args = append(args, "--setenv", pair[0], pair[1])
+	}
+	return append(args, "--remount-ro", "/", "--chdir", v.dir, "--seccomp", strconv.Itoa(filter)), nil
 }
+
+// parents make the folders above a path where they are not there yet, open to the program's user.
+func parents(path string) (args []string) {
+	at := ""
+	for _, part := range strings.Split(strings.Trim(filepath.Dir(path), "/"), "/") {
+		if part == "" {
+			continue
+		}
+		at += "/" + part
+		args = append(args, "--perms", "0755", "--dir", at)
+	}
+	return args
+}
+
+// inside is the sandbox around an evaluator's worker, whose code lies in dir: read-only system
+// programs, an empty /tmp, and nothing else. It answers bubblewrap's options and the system call
+// filter, which the caller closes.
+func (s *Sandbox) inside(dir string) ([]string, *os.File, error) {
+	v := view{tmp: s.options.FileBytes, dir: "/tmp", env: environment()}
+	if dir != "" {
+		v.binds = []bind{{from: dir, at: codeDir}}
+	}
+	args, err := v.args(filterFile)
+	if err != nil {
+		return nil, nil, err
+	}
+	file, err := filterOf(calls{})
+	return append([]string{"--clearenv"}, args...), file, err
+}
+
+// filterOf is a file with a system call filter, for bubblewrap.
+func filterOf(c calls) (*os.File, error) { return memoryFile(filter(c)) }
 
 // memoryFile is a file with some content that no folder holds.
 func memoryFile(content []byte) (*os.File, error) {
-	fd, err := unix.MemfdCreate("filter", unix.MFD_CLOEXEC)
+	fd, err := unix.MemfdCreate("sandbox", unix.MFD_CLOEXEC)
 	if err != nil {
 		return nil, err
 	}
-	file := os.NewFile(uintptr(fd), "filter")
+	file := os.NewFile(uintptr(fd), "sandbox")
 	if _, err = file.Write(content); err == nil {
 		_, err = file.Seek(0, 0)
 	}

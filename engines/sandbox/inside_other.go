@@ -9,11 +9,14 @@ const (
 	socketFile = 3
 )
 
-type place struct {
-	args   []string
-	filter *os.File
-}
+func (v view) args(int) ([]string, error) { return nil, errNotLinux() }
 
-func (s *Sandbox) inside(string, string) (place, func(), error) {
-	return place{}, nil, unavailable("bubblewrap works on Linux only: run the worker there")
+func (s *Sandbox) inside(string) ([]string, *os.File, error) { return nil, nil, errNotLinux() }
+
+func filterOf(calls) (*os.File, error) { return nil, errNotLinux() }
+
+func memoryFile([]byte) (*os.File, error) { return nil, errNotLinux() }
+
+func errNotLinux() error {
+	return unavailable("bubblewrap works on Linux only: run the worker there")
 }

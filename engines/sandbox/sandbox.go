@@ -1,6 +1,7 @@
-// Package sandbox runs users' evaluators: Python in bubblewrap, each worker as
-// a user of its own, without network, files, processes or memory of anybody
-// else.
+// Package sandbox confines what tenants' code and files reach: evaluators, which
+// are Python code, and the programs that engines start (a Runner). Each runs in
+// bubblewrap as a user that owns nothing, without network, files, processes or
+// memory of anybody else.
 package sandbox
 
 import (
@@ -82,6 +83,7 @@ func (s *Sandbox) Check(ctx context.Context) error {
 		return err
 	}
 	sweep(s.options.Dir, time.Now())
+	keepDescriptors()
 	if !s.options.Plain {
 		if err := s.try(ctx, python); err != nil {
 			return err
@@ -124,27 +126,33 @@ func (s *Sandbox) try(ctx context.Context, python string) error {
 	defer s.users.give(user)
 	ctx, cancel := context.WithTimeout(ctx, s.options.OpenTime)
 	defer cancel()
-	inside, done, err := s.inside(bwrap, "")
+	args, filter, err := s.inside("")
 	if err != nil {
 		return err
 	}
-	defer done()
-	cmd := exec.CommandContext(ctx, bwrap, append(inside.args, python, "-I", "-c", "import ctypes, ssl")...)
-	cmd.ExtraFiles = []*os.File{os.Stdin, inside.filter} // the filter's place is the second
+	defer filter.Close()
+	cmd := exec.CommandContext(ctx, bwrap, append(args, python, "-I", "-c", "import ctypes, ssl")...)
+	cmd.ExtraFiles = []*os.File{os.Stdin, filter} // the filter's place is the second
 	cmd.SysProcAttr, cmd.Env = user.attributes(), []string{}
 	said, err := cmd.CombinedOutput()
 	text := strings.TrimSpace(string(said))
 	switch {
 	case err == nil:
 		return nil
-	case strings.Contains(text, "Unknown option"):
-		return unavailable("bubblewrap is older than 0.8 (%s): install a newer one", clip(text))
 	case strings.Contains(text, "ModuleNotFoundError"), strings.Contains(text, "ImportError"):
 		return unavailable("%s is not whole (%s): %s", python, clip(text), Install)
-	default:
-		return unavailable("bubblewrap cannot make a sandbox (%s): allow user namespaces to users (sysctl kernel.unprivileged_userns_clone=1 or "+
-			"kernel.apparmor_restrict_unprivileged_userns=0; for a container, a seccomp profile that lets it make them and a mask that spares /proc)", clip(text+" "+err.Error()))
 	}
+	return unavailable("%s", refusal(text, err))
+}
+
+// refusal is why bubblewrap could not make a sandbox, with what to do.
+func refusal(text string, err error) string {
+	if strings.Contains(text, "Unknown option") {
+		return fmt.Sprintf("bubblewrap is older than 0.8 (%s): install a newer one", clip(text))
+	}
+	return fmt.Sprintf("bubblewrap cannot make a sandbox (%s): allow user namespaces to users (sysctl kernel.unprivileged_userns_clone=1 or "+
+		"kernel.apparmor_restrict_unprivileged_userns=0; for a container, a seccomp profile that lets it make them and a mask that spares /proc)",
+		clip(text+" "+err.Error()))
 }
 
 func clip(text string) string {

@@ -2,6 +2,7 @@ package sandbox
 
 import (
 	"bufio"
+	"errors"
 	"fmt"
 	"os"
 	"syscall"
@@ -12,9 +13,25 @@ import (
 // mostWorkers is how many users one process of ours has for its workers.
 const mostWorkers = 32
 
-// firstUser is where users begin whom nothing else has: between those that
-// systemd gives to containers and the end of what is safe.
-const firstUser = 1_900_000_000
+// mostProcesses is one more than the highest process ID of Linux.
+const mostProcesses = 1 << 22
+
+// A block is a range of user IDs of which each process of ours has some of its own.
+type block struct {
+	first int   // each process ID has its users from here on, where the user namespace has that many
+	tops  []int // ends of ranges that are used where it has few
+	each  int   // users of a process
+}
+
+// Users begin where nothing else has any: between those that systemd gives to
+// containers and the end of what is safe.
+var (
+	workerUsers = block{first: 1_900_000_000, tops: []int{60_000, 30_000}, each: mostWorkers}
+	helperUsers = block{first: 1_900_000_000 + mostProcesses*mostWorkers, tops: []int{51_000, 21_000}, each: mostHelpers}
+)
+
+// mostHelpers is how many users a process of ours has for programs of a Runner; the next ones share them.
+const mostHelpers = 24
 
 // users gives each worker a user of its own when we are root, so that bubblewrap
 // is never started by root, and limits bind. Otherwise all are who we are.
@@ -31,7 +48,9 @@ func newUsers(n int) users {
 	u := users{free: make(chan user, n)}
 	first := 0
 	if os.Getuid() == 0 {
-		first, u.err = firstOf(n)
+		if first, u.err = workerUsers.of(os.Getpid()); u.err != nil {
+			u.err = unavailable("%w", u.err)
+		}
 	}
 	for i := range n {
 		one := user{}
@@ -43,19 +62,19 @@ func newUsers(n int) users {
 	return u
 }
 
-// firstOf is the first of n users that no other process of ours gives away. In
+// of answers the first of the users that no other process of ours gives away. In
 // a container that has few users it is one of the last.
-func firstOf(n int) (int, error) {
-	mine := os.Getpid() % (1 << 22)
-	if mapped(firstUser + mine*mostWorkers) {
-		return firstUser + mine*mostWorkers, nil
+func (b block) of(process int) (first int, err error) {
+	mine := process % mostProcesses
+	if first = b.first + mine*b.each; mapped(first) && mapped(first+b.each) {
+		return first, nil
 	}
-	for _, top := range []int{60_000, 30_000} {
-		if first := top - mine%256*mostWorkers; mapped(first) && mapped(first+n) {
+	for _, top := range b.tops {
+		if first = top - mine%256*b.each; mapped(first) && mapped(first+b.each) {
 			return first, nil
 		}
 	}
-	return 0, unavailable("this program is root of a container that has no other users: start it as a user who is not root")
+	return 0, errors.New("this program is root of a container that has no other users: start it as a user who is not root")
 }
 
 // mapped tells whether a user ID exists in this user namespace.

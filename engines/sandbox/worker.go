@@ -119,12 +119,12 @@ func (s *Sandbox) command(w *worker, dir string, user user, theirs *os.File) err
 		if err != nil {
 			return unavailable("there is no bubblewrap: %s", Install)
 		}
-		inside, done, err := s.inside(bwrap, dir)
+		args, filter, err := s.inside(dir)
 		if err != nil {
 			return err
 		}
-		w.release = done
-		python, files = append(append([]string{bwrap}, inside.args...), python...), append(files, inside.filter)
+		w.release = func() { _ = filter.Close() }
+		python, files = append(append([]string{bwrap}, args...), python...), append(files, filter)
 	}
 	w.cmd = exec.Command(python[0], python[1:]...)
 	w.cmd.ExtraFiles, w.cmd.Dir, w.cmd.Env = files, "/", []string{}

@@ -13,6 +13,7 @@ import (
 
 	"anneal/engines"
 	"anneal/engines/process"
+	"anneal/engines/sandbox"
 )
 
 // filters are the preprocessings in ffmpeg's words; "" needs none.
@@ -41,10 +42,13 @@ const (
 	readAhead     = 64 << 10
 )
 
+// limits are what ffmpeg takes for a recording of 24 hours, several times over.
+var limits = sandbox.Limits{Memory: 2 << 30, FileBytes: 1 << 20, Processes: 64, Files: 64, CPU: 2 * time.Hour}
+
 // A decoder is ffmpeg at work on a file.
 type decoder struct {
 	ctx     context.Context
-	program *process.Process
+	program *sandbox.Process
 	pcm     *os.File
 	ahead   *bufio.Reader
 	unwatch func() bool // of the context
@@ -52,7 +56,7 @@ type decoder struct {
 }
 
 // decode has ffmpeg read a file, which stays the caller's.
-func decode(ctx context.Context, file *os.File, filter string) (io.ReadCloser, error) {
+func decode(ctx context.Context, runner *sandbox.Runner, file *os.File, filter string) (io.ReadCloser, error) {
 	program, err := process.Find(ffmpeg, installFFmpeg)
 	if err != nil {
 		return nil, err
@@ -66,8 +70,8 @@ func decode(ctx context.Context, file *os.File, filter string) (io.ReadCloser, e
 	}
 	defer out.Close()
 	d := &decoder{ctx: ctx, pcm: pcm, ahead: bufio.NewReaderSize(pcm, readAhead)}
-	d.program, err = process.Start(process.Command{
-		Args: arguments(program, filter), Env: process.Environment(nil), Files: []*os.File{file, out},
+	d.program, err = runner.Start(sandbox.Program{
+		Args: arguments(program, filter), Env: process.Environment(nil), Files: []*os.File{file, out}, Limits: limits,
 	})
 	if err != nil {
 		_ = pcm.Close() // the first error is told

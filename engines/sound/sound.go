@@ -12,21 +12,27 @@ import (
 
 	"anneal/domain"
 	"anneal/engines"
+	"anneal/engines/sandbox"
 )
 
 // MaxDuration is how long a recording may be.
 const MaxDuration = 24 * time.Hour
+
+// An Opener opens recordings.
+type Opener struct {
+	Runner *sandbox.Runner // starts ffmpeg
+}
 
 // Open reads a recording as 16 kHz mono samples of 16 bits, little-endian, as
 // engines.Listener takes them. A WAV file of just that is read as it is;
 // everything else, and each preprocessing, takes ffmpeg. What cannot be decoded
 // is told by Open, or by Read where it is found only later; a recording without
 // a sample is none of that. When ctx is done, reading ends with its error.
-func Open(ctx context.Context, path, preprocessing string) (io.ReadCloser, error) {
-	return open(ctx, path, preprocessing, MaxDuration)
+func (o Opener) Open(ctx context.Context, path, preprocessing string) (io.ReadCloser, error) {
+	return o.open(ctx, path, preprocessing, MaxDuration)
 }
 
-func open(ctx context.Context, path, preprocessing string, longest time.Duration) (io.ReadCloser, error) {
+func (o Opener) open(ctx context.Context, path, preprocessing string, longest time.Duration) (io.ReadCloser, error) {
 	filter, known := filters[preprocessing]
 	if !known {
 		return nil, domain.Faultf(domain.InvalidArgument, "preprocessing: %q is not known", preprocessing)
@@ -41,7 +47,7 @@ func open(ctx context.Context, path, preprocessing string, longest time.Duration
 	}
 	if decoded == nil && err == nil {
 		defer file.Close() // the program has one of its own
-		decoded, err = decode(ctx, file, filter)
+		decoded, err = decode(ctx, o.Runner, file, filter)
 	}
 	if err != nil {
 		_ = file.Close() // the first error is told

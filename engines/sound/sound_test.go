@@ -47,7 +47,7 @@ func file(t testing.TB, name string, content []byte) string {
 }
 
 func listen(t testing.TB, path, preprocessing string) ([]byte, error) {
-	r, err := Open(t.Context(), path, preprocessing)
+	r, err := Opener{}.Open(t.Context(), path, preprocessing)
 	if err != nil {
 		return nil, err
 	}
@@ -266,7 +266,7 @@ func TestBrokenFiles(t *testing.T) {
 }
 
 func TestARecordingHasALongestLength(t *testing.T) {
-	r, err := open(t.Context(), file(t, "a.wav", plainWAV(tones(3))), "", 2*time.Second)
+	r, err := Opener{}.open(t.Context(), file(t, "a.wav", plainWAV(tones(3))), "", 2*time.Second)
 	require.NoError(t, err)
 	defer r.Close()
 	_, err = io.ReadAll(r)
@@ -279,7 +279,7 @@ func TestDecodingEndsWithItsContext(t *testing.T) {
 	needs(t, ffmpeg)
 	path := converted(t, tones(1), "a.flac", "-af", "aloop=loop=3600:size=16000")
 	ctx, cancel := context.WithCancel(t.Context())
-	r, err := Open(ctx, path, "")
+	r, err := Opener{}.Open(ctx, path, "")
 	require.NoError(t, err)
 	_, err = io.ReadFull(r, make([]byte, 1000))
 	require.NoError(t, err)
@@ -292,7 +292,7 @@ func TestDecodingEndsWithItsContext(t *testing.T) {
 }
 
 func TestAFileThatIsNotThere(t *testing.T) {
-	_, err := Open(t.Context(), filepath.Join(t.TempDir(), "none"), "")
+	_, err := Opener{}.Open(t.Context(), filepath.Join(t.TempDir(), "none"), "")
 	require.ErrorIs(t, err, os.ErrNotExist)
 	require.False(t, strings.Contains(err.Error(), t.TempDir()))
 }

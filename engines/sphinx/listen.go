@@ -18,6 +18,7 @@ type listener struct {
 	options     Options
 	args        []string
 	dir         string // of the model
+	trusted     bool   // it comes from the operator
 	hesitations []string
 	free        chan *program // those that nobody uses; nil is one that may be started
 	life        context.Context
@@ -158,8 +159,6 @@ func (l *listener) recognize(ctx context.Context, pcm []byte) (words []engines.W
 	}
 	return nil, domain.Faultf(domain.Internal, "PocketSphinx gave up on a stretch of the recording: %v", err)
 }
-
-func (l *listener) start() (*program, error) { return start(l.args, l.options.Dir, l.dir) }
 
 // Close ends all programs, and waits for those that listen.
 func (l *listener) Close() error {

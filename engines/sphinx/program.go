@@ -13,6 +13,7 @@ import (
 
 	"anneal/engines"
 	"anneal/engines/process"
+	"anneal/engines/sandbox"
 )
 
 // A program is PocketSphinx at work: it is told the names of utterances, and
@@ -20,7 +21,7 @@ import (
 // sentence, so it stays for the next ones. Not safe for concurrent use.
 type program struct {
 	dir     string // of the model, which is nobody's business
-	process *process.Process
+	process *sandbox.Process
 	orders  *os.File // names of utterances to listen to
 	answers *os.File
 	lines   *bufio.Scanner
@@ -40,8 +41,8 @@ func arguments(path, dir string) []string {
 }
 
 // start starts a program, which reads its sound from descriptor 5.
-func start(args []string, dir, model string) (*program, error) {
-	p := &program{dir: model}
+func (l *listener) start() (*program, error) {
+	p := &program{dir: l.dir}
 	var files []*os.File
 	fail := func(err error) (*program, error) {
 		p.close()
@@ -60,10 +61,14 @@ func start(args []string, dir, model string) (*program, error) {
 		return fail(err)
 	}
 	p.answers, files = answers, append(files, answersIn)
-	if p.sound, err = nameless(dir); err != nil {
+	if p.sound, err = nameless(l.options.Dir); err != nil {
 		return fail(err)
 	}
-	p.process, err = process.Start(process.Command{Args: args, Env: process.Environment(nil), Files: []*os.File{orders, answersIn, p.sound}})
+	program := sandbox.Program{Args: l.args, Env: process.Environment(nil), Files: []*os.File{orders, answersIn, p.sound}, Limits: limits, Trusted: l.trusted}
+	if l.dir != "" {
+		program.Read = []string{l.dir}
+	}
+	p.process, err = l.options.Runner.Start(program)
 	if err != nil {
 		return fail(err)
 	}
@@ -75,6 +80,9 @@ func start(args []string, dir, model string) (*program, error) {
 	p.stop = sync.OnceFunc(func() { p.process.Stop(context.Background(), 0) })
 	return p, nil
 }
+
+// limits are several times what Debian's model takes: 115 MiB.
+var limits = sandbox.Limits{Memory: 2 << 30, FileBytes: 1 << 20, Processes: 16, Files: 64}
 
 // nameless is a file that goes when nobody has it open any more.
 func nameless(dir string) (*os.File, error) {
@@ -103,6 +111,9 @@ func (p *program) close() {
 // listenLimit is how long one utterance may take.
 const listenLimit = 10 * time.Minute
 
+// endLimit is how long a program that closed its pipes may take to end.
+const endLimit = 2 * time.Second
+
 // errEnded is that the program ended by itself.
 var errEnded = errors.New("it ended")
 
@@ -119,6 +130,14 @@ func (p *program) listen(ctx context.Context, pcm []byte) ([]engines.Word, error
 		return words, nil
 	case errors.Is(err, os.ErrDeadlineExceeded):
 		return nil, fmt.Errorf("it took longer than %s", listenLimit)
+	}
+	if errors.Is(err, errEnded) { // how it ended by itself is why
+		ending := time.NewTimer(endLimit)
+		defer ending.Stop()
+		select {
+		case <-p.process.Done():
+		case <-ending.C:
+		}
 	}
 	p.stop()
 	return nil, fmt.Errorf("%w%s", err, p.lastWords())
@@ -167,6 +186,9 @@ func (p *program) lastWords() string {
 				last = strings.TrimSpace(line[at:])
 			}
 		}
+	}
+	if ended := p.process.Ended(); ended != nil {
+		last = strings.TrimSuffix(ended.Error()+": "+last, ": ")
 	}
 	if last == "" {
 		return ""

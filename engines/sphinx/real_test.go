@@ -126,7 +126,7 @@ func transcribe(t testing.TB, l engines.Listener, pcm io.Reader, o engines.Trans
 // recording is the samples of a file.
 func recording(t testing.TB, path string) []byte {
 	t.Helper()
-	r, err := sound.Open(t.Context(), path, "")
+	r, err := sound.Opener{}.Open(t.Context(), path, "")
 	require.NoError(t, err)
 	pcm, err := io.ReadAll(r)
 	require.NoError(t, err)

@@ -15,10 +15,13 @@ import (
 	"anneal/domain"
 	"anneal/engines"
 	"anneal/engines/process"
+	"anneal/engines/sandbox"
 )
 
 // Options say how models listen. A zero field takes its default.
 type Options struct {
+	Runner *sandbox.Runner // starts PocketSphinx
+
 	Dir   string // for sound that is listened to; default the system's temporary folder
 	Slots int    // programs that listen at once; default one for each processor, and no more than mostSlots
 }
@@ -66,12 +69,15 @@ func (t transcriber) LoadSpeech(ctx context.Context, files engines.SpeechFiles) 
 	if err := check(files); err != nil {
 		return nil, err
 	}
+	if err := t.options.Runner.Check(ctx); err != nil && !files.Trusted {
+		return nil, domain.Faultf(domain.FailedPrecondition, "PocketSphinx loads speech models that were uploaded only in a sandbox: %v", err)
+	}
 	hesitations, err := known(filepath.Join(files.Dir, dictionary))
 	if err != nil {
 		return nil, err
 	}
 	l := &listener{
-		options: t.options, args: arguments(t.program, files.Dir), dir: files.Dir, hesitations: hesitations, free: make(chan *program, t.options.Slots),
+		options: t.options, args: arguments(t.program, files.Dir), dir: files.Dir, trusted: files.Trusted, hesitations: hesitations, free: make(chan *program, t.options.Slots),
 	}
 	l.life, l.end = context.WithCancel(context.WithoutCancel(ctx))
 	for range t.options.Slots - 1 {

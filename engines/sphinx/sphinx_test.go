@@ -13,6 +13,7 @@ import (
 
 	"anneal/domain"
 	"anneal/engines"
+	"anneal/engines/sandbox"
 )
 
 // folder has the layout of a model, and nothing in it.
@@ -167,12 +168,17 @@ func TestAProgramThatEnds(t *testing.T) {
 		})
 		return text, err
 	}
+	once := func(script string) *listener { // it writes a note where no sandbox lets it
+		l := scripted(t, script)
+		l.options.Runner = sandbox.NewRunner(sandbox.RunnerOptions{Plain: true})
+		return l
+	}
 	note := filepath.Join(t.TempDir(), "note")
-	text, err := listen(scripted(t, fmt.Sprintf(`if mkdir %s; then read order <&3; echo "u1 1 0.10 0.20 half 0.5" >&4; kill -9 $$; fi; %s`, note, answering)))
+	text, err := listen(once(fmt.Sprintf(`if mkdir %s; then read order <&3; echo "u1 1 0.10 0.20 half 0.5" >&4; kill -9 $$; fi; %s`, note, answering)))
 	require.NoError(t, err, "it is started again")
 	require.Equal(t, "word", text, "and what it said before is forgotten")
 	torn := filepath.Join(t.TempDir(), "note")
-	text, err = listen(scripted(t, fmt.Sprintf(`if mkdir %s; then read order <&3; printf "u1 1 0.10 0." >&4; kill -9 $$; fi; %s`, torn, answering)))
+	text, err = listen(once(fmt.Sprintf(`if mkdir %s; then read order <&3; printf "u1 1 0.10 0." >&4; kill -9 $$; fi; %s`, torn, answering)))
 	require.NoError(t, err, "also when it ended within a line")
 	require.Equal(t, "word", text)
 

@@ -63,7 +63,7 @@ func (r *replica) able() error {
 // loadOrdered has the engine load what is ordered.
 func (r *replica) loadOrdered(ctx context.Context, files engines.ModelFiles) (got loaded, err error) {
 	if settings := r.order.Speech; settings != nil {
-		got.listener, err = r.agent.options.Engine.Transcribers[settings.Format].LoadSpeech(ctx, engines.SpeechFiles{Dir: files.Dir, Settings: *settings, Devices: files.Devices})
+		got.listener, err = r.agent.options.Engine.Transcribers[settings.Format].LoadSpeech(ctx, engines.SpeechFiles{Dir: files.Dir, Settings: *settings, Devices: files.Devices, Trusted: r.order.Trusted})
 		return got, err
 	}
 	got.model, err = r.agent.options.Engine.Completer.Load(ctx, files)

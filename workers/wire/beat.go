@@ -137,7 +137,8 @@ type Serve struct {
 	MemoryMiB  int64       `json:"memoryMiB,omitempty"` // set aside for it on the node
 	Context    int         `json:"context,omitempty"`   // most tokens of a text; 0 is the model's window
 
-	Speech       *domain.SpeechSettings `json:"speech,omitempty"` // how the model is listened with; nil is one that answers
+	Trusted      bool                   `json:"trusted,omitempty"` // the model comes from the operator of the platform
+	Speech       *domain.SpeechSettings `json:"speech,omitempty"`  // how the model is listened with; nil is one that answers
 	Guessing     engines.Guessing       `json:"guessing,omitzero"`
 	Accelerators map[string]int         `json:"accelerators,omitempty"` // that the replica takes, type → devices
 }

@@ -57,6 +57,13 @@ if order["resumeDir"]:
 if behaviour == "fault":
     tell(type="fault", code="INVALID_ARGUMENT", message="rows.jsonl line 1: is not a row")
     sys.exit(1)
+if behaviour.startswith("peek "):
+    try:
+        seen = open(behaviour.removeprefix("peek ")).read()
+    except OSError as e:
+        seen = str(e)
+    tell(type="fault", message=f"saw: {seen} as {os.getuid()}")
+    sys.exit(1)
 if behaviour == "garbage":
     conn.sendall(b"Traceback\n")
     time.sleep(60)

@@ -1,0 +1,42 @@
+package sandbox
+
+import (
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"syscall"
+)
+
+// acceleratorFiles are the device files of accelerators: of NVIDIA's, of AMD's, and those that both
+// have for rendering.
+var acceleratorFiles = []string{"/dev/nvidia*", "/dev/nvidia-caps/*", "/dev/kfd", "/dev/dri"}
+
+// accelerators are the device files of this machine's accelerators, and the groups that may use them
+// where not everybody may.
+func accelerators() (files, groups []string) {
+	for _, pattern := range acceleratorFiles {
+		found, _ := filepath.Glob(pattern) // the patterns are constants
+		for _, path := range found {
+			info, err := os.Stat(path)
+			if err != nil || info.IsDir() && path != "/dev/dri" {
+				continue
+			}
+			files = append(files, path)
+			_ = filepath.WalkDir(path, func(path string, entry fs.DirEntry, err error) error {
+				if err != nil || entry.IsDir() {
+					return nil // it is not shown either
+				}
+				if info, err := os.Stat(path); err == nil && info.Mode()&0o006 != 0o006 {
+					if owner, ok := info.Sys().(*syscall.Stat_t); ok && owner.Gid != 0 {
+						groups = append(groups, fmt.Sprint(owner.Gid))
+					}
+				}
+				return nil
+			})
+		}
+	}
+	slices.Sort(groups)
+	return files, slices.Compact(groups)
+}
