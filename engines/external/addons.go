@@ -37,6 +37,9 @@ func (m loader) LoadAddon(ctx context.Context, id, dir string) error {
 	}
 	err = os.CopyFS(own, os.DirFS(dir))
 	if err == nil {
+		err = m.server.options.Runner.Grant(own)
+	}
+	if err == nil {
 		err = m.server.ask(ctx, http.MethodPost, "/v1/load_lora_adapter", body{"lora_name": addonName(id), "lora_path": own}, nil)
 	}
 	if err != nil {

@@ -13,6 +13,7 @@ import (
 	"anneal/domain"
 	"anneal/engines"
 	"anneal/engines/process"
+	"anneal/engines/sandbox"
 )
 
 // Options say which servers are started. A zero field takes its default.
@@ -21,6 +22,7 @@ type Options struct {
 	Command string // its command line, see Template; default the preset's
 	Dir     string // for files of its own; default the system's temporary folder
 	Env     []string
+	Runner  *sandbox.Runner // starts servers
 
 	// A server that dies is started again after Pause, which doubles each time,
 	// until it has died Deaths times within Steady of its start each.
@@ -79,6 +81,9 @@ func prepared(o Options, kind preset) (Options, template, error) {
 	if _, err := process.Find(words[0], kind.install); err != nil {
 		return o, nil, err
 	}
+	if err := o.Runner.Check(context.Background()); err != nil {
+		return o, nil, err
+	}
 	o.Dir = cmp.Or(o.Dir, os.TempDir())
 	o.Pause, o.Deaths = cmp.Or(o.Pause, time.Second), cmp.Or(o.Deaths, 5)
 	o.Steady, o.Grace = cmp.Or(o.Steady, 10*time.Minute), cmp.Or(o.Grace, 10*time.Second)
@@ -114,7 +119,7 @@ func (c completer) open(ctx context.Context, m *model, files engines.ModelFiles)
 	if err := c.template.check(at); err != nil {
 		return err
 	}
-	m.server = &server{options: c.options, preset: c.preset, template: c.template, place: at, again: m.restore}
+	m.server = &server{options: c.options, preset: c.preset, template: c.template, place: at, own: m.own, again: m.restore}
 	if err := m.server.open(ctx); err != nil {
 		return err
 	}

@@ -19,6 +19,7 @@ import (
 	"anneal/domain"
 	"anneal/engines"
 	"anneal/engines/enginetest"
+	"anneal/engines/sandbox"
 )
 
 // options start this program as a fake server of a preset.
@@ -30,6 +31,13 @@ func options(t *testing.T, preset, mode string) Options {
 	command := os.Args[0] + " " + rest
 	return Options{Preset: preset, Command: command, Dir: t.TempDir(), Pause: time.Millisecond, Grace: 5 * time.Second,
 		Env: []string{"FAKE_SERVER=" + preset, "FAKE_MODE=" + mode, "FAKE_FILE=" + filepath.Join(t.TempDir(), "note")}}
+}
+
+// plain starts the server without a sandbox, so that it can write its note where the test reads it,
+// or listen where others do.
+func plain(o Options) Options {
+	o.Runner = sandbox.NewRunner(sandbox.RunnerOptions{Plain: true})
+	return o
 }
 
 // files are a model that any preset can be started with.
@@ -165,7 +173,7 @@ func TestServersThatDoNotStart(t *testing.T) {
 func TestAPortThatIsTakenMeanwhile(t *testing.T) {
 	robber := httptest.NewServer(http.NotFoundHandler())
 	defer robber.Close()
-	o := options(t, VLLM, "")
+	o := plain(options(t, VLLM, ""))
 	chosen := 0
 	o.port = func() (int, error) {
 		if chosen++; chosen == 1 {
@@ -207,7 +215,7 @@ func TestAnswersThatBreakOff(t *testing.T) {
 // TestACancelledAnswerEndsAtTheServer waits for the server's own note that its
 // reader is gone.
 func TestACancelledAnswerEndsAtTheServer(t *testing.T) {
-	o := options(t, VLLM, "endless")
+	o := plain(options(t, VLLM, "endless"))
 	m := start(t, o)
 	defer m.Close()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -245,7 +253,7 @@ func TestAServerThatDiesIsStartedAgain(t *testing.T) {
 }
 
 func TestAServerThatDiesTooOftenIsGivenUp(t *testing.T) {
-	o := options(t, LlamaCpp, "once")
+	o := plain(options(t, LlamaCpp, "once"))
 	o.Deaths = 3
 	m := start(t, o)
 	defer m.Close()
@@ -365,7 +373,7 @@ func TestServersSeeTheirDevices(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			o, note := options(t, one.preset, "tells"), filepath.Join(t.TempDir(), "note")
-			o.Env[2] = "FAKE_FILE=" + note
+			o.Env[2], o.Runner = "FAKE_FILE="+note, plain(o).Runner
 			c, err := New(o)
 			require.NoError(t, err)
 			model := files(t)

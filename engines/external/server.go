@@ -8,13 +8,16 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"os"
 	"slices"
 	"sync"
+	"syscall"
 	"time"
 
 	"anneal/domain"
 	"anneal/engines"
 	"anneal/engines/process"
+	"anneal/engines/sandbox"
 )
 
 // A server is the program that serves one model. It is started again when it
@@ -24,6 +27,8 @@ type server struct {
 	preset   preset
 	template template
 	place    place
+	own      string                                      // folder of files that are made for it
+	scratch  string                                      // folder that it may write
 	again    func(ctx context.Context, url string) error // gives a program that was started again what it had
 
 	key    string
@@ -32,6 +37,8 @@ type server struct {
 	end    context.CancelFunc
 	ended  chan struct{} // closed when no program runs any more
 	failed chan error    // holds the reason when it is given up
+
+	dialers sync.Map // address of a program → *sandbox.Process
 
 	mu  sync.Mutex
 	url string // of the running program; "" while there is none
@@ -47,12 +54,18 @@ const (
 // open starts the program and waits until it is healthy.
 func (s *server) open(ctx context.Context) error {
 	s.key = rand.Text()
-	s.http = &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 64, DisableCompression: true}}
+	s.http = &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 64, DisableCompression: true, DialContext: s.dial}}
 	s.ended, s.failed = make(chan struct{}), make(chan error, 1)
 	s.life, s.end = context.WithCancel(context.WithoutCancel(ctx))
+	var err error
+	if s.scratch, err = os.MkdirTemp(s.options.Dir, "anneal-scratch-*"); err != nil {
+		s.end()
+		return err
+	}
 	program, url, err := s.start(ctx)
 	if err != nil {
 		s.end()
+		_ = os.RemoveAll(s.scratch) // the first error is told
 		return err
 	}
 	s.set(url, nil)
@@ -66,7 +79,7 @@ func (s *server) close() error {
 	s.end()
 	<-s.ended
 	s.http.CloseIdleConnections()
-	return nil
+	return os.RemoveAll(s.scratch)
 }
 
 func (s *server) set(url string, why error) {
@@ -86,7 +99,7 @@ func (s *server) at() (string, error) {
 
 // start runs the program on a free port, and on another one when somebody else
 // took that before the program did.
-func (s *server) start(ctx context.Context) (program *process.Process, url string, err error) {
+func (s *server) start(ctx context.Context) (program *sandbox.Process, url string, err error) {
 	free := s.options.port
 	if free == nil {
 		free = freePort
@@ -104,19 +117,29 @@ func (s *server) start(ctx context.Context) (program *process.Process, url strin
 }
 
 // startAt runs the program and waits until it is healthy. ctx bounds the wait.
-func (s *server) startAt(ctx context.Context, at place) (*process.Process, string, error) {
+func (s *server) startAt(ctx context.Context, at place) (*sandbox.Process, string, error) {
 	env := slices.Concat([]string{"HF_HUB_OFFLINE=1", "DO_NOT_TRACK=1"}, s.preset.env, engines.Visible(at.devices), s.place.env)
 	if s.preset.keyEnv != "" {
 		env = append(env, s.preset.keyEnv+"="+s.key)
 	}
 	env = append(env, s.options.Env...)
-	program, err := process.Start(process.Command{
+	if s.options.Runner.Confined() { // there is no other interface
+		env = append(env, "VLLM_HOST_IP=127.0.0.1", "NCCL_SOCKET_IFNAME=lo", "GLOO_SOCKET_IFNAME=lo")
+	}
+	program, err := s.options.Runner.Start(sandbox.Program{
 		Args: s.template.expand(at, s.preset.adapter), Env: process.Environment(s.preset.prefixes, env...),
+		Read: s.reads(), Write: s.scratch, Serves: true, Devices: true, Limits: limits,
 	})
 	if err != nil {
 		return nil, "", err
 	}
-	url := fmt.Sprintf("http://127.0.0.1:%d", at.port)
+	address := fmt.Sprintf("127.0.0.1:%d", at.port)
+	url := "http://" + address
+	s.dialers.Store(address, program)
+	go func() {
+		<-program.Done()
+		s.dialers.CompareAndDelete(address, program)
+	}()
 	if err := s.healthy(ctx, program, url); err != nil {
 		program.Stop(s.life, s.options.Grace)
 		return nil, "", err
@@ -124,8 +147,32 @@ func (s *server) startAt(ctx context.Context, at place) (*process.Process, strin
 	return program, url, nil
 }
 
+// limits hold for each server. What memory it takes is its model's, and the accelerators' libraries
+// map far more than they use.
+var limits = sandbox.Limits{Processes: 8192, Files: 1 << 16}
+
+// reads are the files that the program may read.
+func (s *server) reads() []string {
+	var all []string
+	for _, path := range []string{s.own, s.place.dir, s.place.adapter, s.place.gguf, s.place.file} {
+		if path != "" {
+			all = append(all, path)
+		}
+	}
+	return all
+}
+
+// dial connects to the program that listens at an address in its own network.
+func (s *server) dial(ctx context.Context, network, address string) (net.Conn, error) {
+	program, running := s.dialers.Load(address)
+	if !running {
+		return nil, &net.OpError{Op: "dial", Net: network, Err: syscall.ECONNREFUSED}
+	}
+	return program.(*sandbox.Process).Dial(ctx, network, address)
+}
+
 // healthy waits until the program answers that it is.
-func (s *server) healthy(ctx context.Context, program *process.Process, url string) error {
+func (s *server) healthy(ctx context.Context, program *sandbox.Process, url string) error {
 	for {
 		if s.looks(ctx, url+s.preset.health) {
 			return nil
@@ -161,13 +208,13 @@ func (s *server) looks(ctx context.Context, url string) bool {
 }
 
 // died says that the program ended, and what it said last.
-func died(program *process.Process) error {
+func died(program *sandbox.Process) error {
 	reason := cmp.Or(program.Err(), errors.New("it ended without an error"+program.Said()))
 	return domain.Faultf(domain.Unavailable, "the server of the model ended: %v", reason)
 }
 
 // keep has the program running until the server is closed or given up.
-func (s *server) keep(program *process.Process) {
+func (s *server) keep(program *sandbox.Process) {
 	defer close(s.ended)
 	deaths := 0
 	for program != nil {
@@ -186,7 +233,7 @@ func (s *server) keep(program *process.Process) {
 }
 
 // revive starts the program again; nil is that it is given up, or closed.
-func (s *server) revive(why error, deaths *int) *process.Process {
+func (s *server) revive(why error, deaths *int) *sandbox.Process {
 	for {
 		*deaths++
 		s.set("", why)

@@ -74,7 +74,7 @@ func (t transcriber) open(ctx context.Context, l *listener, files engines.Speech
 		}
 	}
 	nothing := func(context.Context, string) error { return nil }
-	l.server = &server{options: t.options, preset: t.dialect.preset, template: t.template, place: at, again: nothing}
+	l.server = &server{options: t.options, preset: t.dialect.preset, template: t.template, place: at, own: l.own, again: nothing}
 	return l.server.open(ctx)
 }
 

@@ -215,7 +215,7 @@ def evaluate(messages):
 		out, err := exec.Command("ps", "-eo", "uid,args").Output()
 		require.NoError(t, err)
 		for lines := bufio.NewScanner(strings.NewReader(string(out))); lines.Scan(); {
-			if uid, args, _ := strings.Cut(strings.TrimSpace(lines.Text()), " "); strings.HasPrefix(strings.TrimSpace(args), "bwrap ") || strings.Contains(args, "/bwrap ") {
+			if uid, args, _ := strings.Cut(strings.TrimSpace(lines.Text()), " "); strings.Contains(args, "bwrap ") && strings.Contains(args, " /code ") {
 				require.NotEqual(t, "0", uid, "bubblewrap runs as root")
 			}
 		}

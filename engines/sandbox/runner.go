@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -351,20 +352,25 @@ func (m *made) command(p *Program, user int) (c process.Command, done func(), er
 	return c, done, nil
 }
 
-// limits are the words that bound a program.
+// limits are the words that bound a program. What this process may not have itself, it cannot give.
 func (m *made) limits(l Limits) []string {
 	args := []string{m.prlimit, "--core=0"}
-	add := func(name string, value int64) {
+	add := func(name string, resource int, value int64) {
+		var own syscall.Rlimit
+		if syscall.Getrlimit(resource, &own) == nil && uint64(value) > own.Max {
+			value = int64(own.Max)
+		}
 		if value > 0 {
 			args = append(args, fmt.Sprintf("--%s=%d", name, value))
 		}
 	}
-	add("as", l.Memory)
-	add("fsize", l.FileBytes)
-	add("nofile", int64(l.Files))
-	add("cpu", int64(l.CPU/time.Second))
+	add("as", syscall.RLIMIT_AS, l.Memory)
+	add("fsize", syscall.RLIMIT_FSIZE, l.FileBytes)
+	add("nofile", syscall.RLIMIT_NOFILE, int64(l.Files))
+	add("cpu", syscall.RLIMIT_CPU, int64(l.CPU/time.Second))
 	if m.first != 0 { // another user's count is what that one runs elsewhere
-		add("nproc", int64(l.Processes))
+		const processes = 6 // RLIMIT_NPROC
+		add("nproc", processes, int64(l.Processes))
 	}
 	return append(args, "--")
 }
@@ -388,7 +394,8 @@ func (p *Program) binds() (binds []bind, err error) {
 		if path, err = filepath.Abs(path); err != nil {
 			return nil, err
 		}
-		if !ofSystem(path) {
+		shown := func(b bind) bool { return path == b.at || strings.HasPrefix(path, b.at+"/") }
+		if !ofSystem(path) && !slices.ContainsFunc(binds, shown) {
 			binds = append(binds, bind{from: path, at: path})
 		}
 	}
