@@ -126,3 +126,8 @@ func memoryFile(content []byte) (*os.File, error) {
 	}
 	return file, nil
 }
+
+// linkOpen gives an open file another name.
+func linkOpen(file *os.File, name string) error {
+	return unix.Linkat(unix.AT_FDCWD, "/proc/self/fd/"+strconv.Itoa(int(file.Fd())), unix.AT_FDCWD, name, unix.AT_SYMLINK_FOLLOW)
+}

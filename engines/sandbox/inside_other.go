@@ -20,3 +20,5 @@ func memoryFile([]byte) (*os.File, error) { return nil, errNotLinux() }
 func errNotLinux() error {
 	return unavailable("bubblewrap works on Linux only: run the worker there")
 }
+
+func linkOpen(*os.File, string) error { return errNotLinux() }

@@ -13,12 +13,14 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
 	"anneal/domain"
 	"anneal/engines"
 	"anneal/engines/process"
+	"anneal/engines/sandbox"
 )
 
 // script holds the trainer: the head of train.py says what it speaks.
@@ -28,15 +30,18 @@ var script embed.FS
 
 // Options say how Python is run. A zero field takes its default.
 type Options struct {
-	Python string        // the interpreter; default python3
+	Python string // the interpreter; default python3
+	Runner *sandbox.Runner
 	Grace  time.Duration // the script has to save its checkpoint when it is asked to stop; default 1 min
 }
 
 type trainer struct {
-	python string
-	script fs.FS
-	many   int // processes that share a training, one for each device
-	grace  time.Duration
+	python   string
+	software []string // folders that Python imports from
+	script   fs.FS
+	many     int // processes that share a training, one for each device
+	grace    time.Duration
+	runner   *sandbox.Runner
 }
 
 // Methods are those that the trainer knows beyond Supervised.
@@ -46,13 +51,13 @@ const install = "`pip install torch transformers peft` installs what it needs"
 
 // probe tells what the script would miss, and how many devices it would find.
 const probe = `
-import importlib.util, json
+import importlib.util, json, sys
 missing = [n for n in ("torch", "transformers", "peft") if importlib.util.find_spec(n) is None]
 devices = 0
 if not missing:
     import torch
     devices = torch.cuda.device_count()
-print("\n` + foundMark + `" + json.dumps({"missing": missing, "devices": devices}))
+print("\n` + foundMark + `" + json.dumps({"missing": missing, "devices": devices, "executable": sys.executable, "software": [sys.prefix, sys.base_prefix] + sys.path}))
 `
 
 const foundMark = "anneal-found:"
@@ -71,8 +76,10 @@ func New(ctx context.Context, o Options) (engines.Trainer, error) {
 	command.Env = process.Environment(prefixes)
 	out, err := command.Output()
 	var found struct {
-		Missing []string `json:"missing"`
-		Devices int      `json:"devices"`
+		Missing    []string `json:"missing"`
+		Devices    int      `json:"devices"`
+		Executable string   `json:"executable"` // itself, where o.Python is a script that starts it
+		Software   []string `json:"software"`
 	}
 	if err == nil {
 		_, told, _ := bytes.Cut(out, []byte(foundMark)) // libraries speak up on the same output
@@ -85,8 +92,16 @@ func New(ctx context.Context, o Options) (engines.Trainer, error) {
 	if len(found.Missing) > 0 {
 		return nil, domain.Faultf(domain.FailedPrecondition, "%s has no %s: %s", o.Python, strings.Join(found.Missing, ", "), install)
 	}
+	if err := o.Runner.Check(ctx); err != nil {
+		return nil, err
+	}
+	software := slices.DeleteFunc(found.Software, func(path string) bool { // the script's folder, archives
+		info, err := os.Stat(path)
+		return err != nil || !filepath.IsAbs(path) || !info.IsDir()
+	})
 	files, err := fs.Sub(script, "script")
-	return trainer{python, files, max(1, found.Devices), cmp.Or(o.Grace, time.Minute)}, err
+	return trainer{python: cmp.Or(found.Executable, python), software: software, script: files, many: max(1, found.Devices),
+		grace: cmp.Or(o.Grace, time.Minute), runner: o.Runner}, err
 }
 
 // prefixes are of the variables that Python's libraries look at.
@@ -123,7 +138,13 @@ func emptyBody(text string) bool {
 // several of it, and the first of them talks over the socket.
 func (t trainer) begin(own string, order engines.TrainOrder, watch engines.TrainWatcher) (*training, error) {
 	program, told, socket := filepath.Join(own, "script", "train.py"), filepath.Join(own, "order.json"), filepath.Join(own, "socket")
-	data, err := json.Marshal(orderOf(order))
+	run := &training{order: order, written: filepath.Join(order.WorkDir, "run"), watch: watch, grace: t.grace}
+	script := orderOf(order)
+	script.WorkDir = run.written
+	data, err := json.Marshal(script)
+	if err == nil {
+		err = os.MkdirAll(run.written, 0o700)
+	}
 	if err == nil {
 		err = os.WriteFile(told, data, 0o600)
 	}
@@ -133,7 +154,6 @@ func (t trainer) begin(own string, order engines.TrainOrder, watch engines.Train
 	if err != nil {
 		return nil, err
 	}
-	run := &training{order: order, watch: watch, grace: t.grace}
 	if err := run.listen(socket); err != nil {
 		return nil, err
 	}
@@ -141,8 +161,14 @@ func (t trainer) begin(own string, order engines.TrainOrder, watch engines.Train
 	if t.many > 1 {
 		args = append([]string{t.python, "-m", "torch.distributed.run", "--standalone", fmt.Sprintf("--nproc_per_node=%d", t.many)}, args[1:]...)
 	}
-	run.program, err = process.Start(process.Command{Args: args,
-		Env: process.Environment(prefixes, "HF_HUB_OFFLINE=1", "TOKENIZERS_PARALLELISM=false", "PYTHONUNBUFFERED=1")})
+	env := []string{"HF_HUB_OFFLINE=1", "TOKENIZERS_PARALLELISM=false", "PYTHONUNBUFFERED=1"}
+	if t.runner.Confined() { // there is no other interface
+		env = append(env, "NCCL_SOCKET_IFNAME=lo", "GLOO_SOCKET_IFNAME=lo")
+	}
+	read := slices.Concat([]string{own, order.BaseDir, order.AdapterDir, order.ResumeDir}, order.DataFiles, order.EvalFiles)
+	run.program, err = t.runner.Start(sandbox.Program{Args: args, Env: process.Environment(prefixes, env...), Programs: t.software,
+		Read: slices.DeleteFunc(read, func(path string) bool { return path == "" }), Write: run.written, Socket: socket, Devices: true,
+		Limits: sandbox.Limits{Processes: 8192, Files: 1 << 16}})
 	if err != nil {
 		run.close()
 		return nil, err

@@ -50,7 +50,9 @@ func standIn(t *testing.T) trainer {
 	if err != nil {
 		t.Skip("python3 is not installed: apt install python3")
 	}
-	return trainer{python, os.DirFS("testdata"), 1, 20 * time.Second}
+	itself, err := exec.Command(python, "-c", "import sys; print(sys.executable)").Output() // python may be a script that starts it
+	require.NoError(t, err)
+	return trainer{python: strings.TrimSpace(string(itself)), script: os.DirFS("testdata"), many: 1, grace: 20 * time.Second}
 }
 
 func order(t *testing.T, text string) engines.TrainOrder {

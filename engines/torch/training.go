@@ -9,12 +9,12 @@ import (
 	"net"
 	"os"
 	"path/filepath"
-	"strings"
 	"time"
 
 	"anneal/domain"
 	"anneal/engines"
 	"anneal/engines/process"
+	"anneal/engines/sandbox"
 )
 
 // maxLine is the most bytes of one message of the script.
@@ -23,9 +23,10 @@ const maxLine = 64 << 20
 // A training is one run of the script.
 type training struct {
 	order    engines.TrainOrder
+	written  string // folder that the script may write
 	watch    engines.TrainWatcher
 	grace    time.Duration
-	program  *process.Process
+	program  *sandbox.Process
 	listener *net.UnixListener
 }
 
@@ -129,10 +130,12 @@ func (r *training) hear(ctx context.Context, m message) (any, error) {
 		r.watch.Step(*m.Row)
 		return nil, nil
 	case saysCheckpoint:
-		if err := r.within(m.Dir); err != nil {
+		dir, err := r.take(m.Dir, "checkpoint")
+		if err != nil {
 			return nil, err
 		}
-		if err := r.watch.Checkpoint(context.WithoutCancel(ctx), m.Step, m.Dir); err != nil {
+		err = r.watch.Checkpoint(context.WithoutCancel(ctx), m.Step, dir)
+		if err := errors.Join(err, os.RemoveAll(dir)); err != nil {
 			return nil, fmt.Errorf("checkpoint of step %d: %w", m.Step, err)
 		}
 		return body{}, nil
@@ -156,21 +159,23 @@ func (r *training) result(m message) (engines.TrainResult, error) {
 	if m.Result == nil {
 		return engines.TrainResult{}, errors.New("the trainer's script told of an empty result")
 	}
-	if err := r.within(m.Result.Dir); err != nil {
+	dir, err := r.take(m.Result.Dir, "result")
+	if err != nil {
 		return engines.TrainResult{}, err
 	}
-	return engines.TrainResult{Dir: m.Result.Dir, Adapter: m.Result.Adapter, Steps: m.Result.Steps, Tokens: m.Result.Tokens,
+	return engines.TrainResult{Dir: dir, Adapter: m.Result.Adapter, Steps: m.Result.Steps, Tokens: m.Result.Tokens,
 		StoppedEarly: m.Result.StoppedEarly, Reason: m.Result.Reason, Values: m.Result.Values}, nil
 }
 
-// within refuses a folder that is not the order's.
-func (r *training) within(dir string) error {
-	below, err := filepath.Rel(r.order.WorkDir, dir)
-	if err != nil || below == ".." || strings.HasPrefix(below, "../") {
-		return errors.New("the trainer's script told of a folder outside of its own")
+// take moves what the script wrote out of its reach, and refuses a folder that is not its own.
+func (r *training) take(dir, name string) (string, error) {
+	below, err := filepath.Rel(r.written, dir)
+	if err != nil || !filepath.IsLocal(below) {
+		return "", errors.New("the trainer's script told of a folder outside of its own")
 	}
-	if info, err := os.Stat(dir); err != nil || !info.IsDir() {
-		return errors.New("the trainer's script told of a folder that is not there")
+	to := filepath.Join(r.order.WorkDir, name)
+	if err := sandbox.Take(r.written, below, to); err != nil {
+		return "", fmt.Errorf("what the trainer's script wrote cannot be taken: %w", err)
 	}
-	return nil
+	return to, nil
 }

@@ -64,6 +64,9 @@ if behaviour.startswith("peek "):
         seen = str(e)
     tell(type="fault", message=f"saw: {seen} as {os.getuid()}")
     sys.exit(1)
+if behaviour.startswith("link "):
+    os.symlink(behaviour.removeprefix("link "), os.path.join(folder("result"), "model"))
+    tell(type="result", result={"dir": folder("result")})
 if behaviour == "garbage":
     conn.sendall(b"Traceback\n")
     time.sleep(60)
