@@ -91,7 +91,7 @@ func (e *engineFlags) build(ctx context.Context, dir string, runner *sandbox.Run
 	if e.trainer == torchTrainer {
 		engine.Name += " and " + torchTrainer
 		var err error
-		if engine.Trainer, err = torch.New(ctx, torch.Options{}); err != nil {
+		if engine.Trainer, err = torch.New(ctx, torch.Options{Runner: runner}); err != nil {
 			logger.Error("this node cannot train models", "trainer", torchTrainer, "reason", err)
 			engine.Trainer, engine.Why["train"] = nil, fmt.Sprintf("%s: %v", torchTrainer, err)
 		}
@@ -102,7 +102,7 @@ func (e *engineFlags) build(ctx context.Context, dir string, runner *sandbox.Run
 	}
 	engine.Name += " and " + e.completer
 	var err error
-	engine.Completer, err = external.New(external.Options{Preset: e.completer, Command: e.command, Dir: filepath.Join(dir, "work"), ToGGUF: toGGUF})
+	engine.Completer, err = external.New(external.Options{Runner: runner, Preset: e.completer, Command: e.command, Dir: filepath.Join(dir, "work"), ToGGUF: toGGUF})
 	switch {
 	case domain.CodeOf(err) == domain.InvalidArgument:
 		return engine, usageError{errors.New("--" + err.Error())}

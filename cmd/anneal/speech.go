@@ -53,7 +53,7 @@ func (e *engineFlags) hear(engine *engines.Engine, dir string, runner *sandbox.R
 	if !slices.Contains(external.Formats(), e.speech) {
 		return nil
 	}
-	listener, err = external.NewTranscriber(external.Options{Preset: e.speech, Command: e.listening, Dir: work})
+	listener, err = external.NewTranscriber(external.Options{Runner: runner, Preset: e.speech, Command: e.listening, Dir: work})
 	switch {
 	case domain.CodeOf(err) == domain.InvalidArgument:
 		return usageError{fmt.Errorf("--speech-command: %w", err)}
