@@ -28,6 +28,7 @@ import (
 type diskSync struct {
 	dir    string               // of the block files: 1.blk, 2.blk, ...
 	sync   func(*os.File) error // dataSync, but for tests
+	mark   *highWater           // of the log; nil for other streams
 	synced atomic.Uint64        // positions up to here are on disk
 
 	mu      sync.Mutex
@@ -108,8 +109,13 @@ func (d *diskSync) round() (more bool) {
 	d.mu.Unlock()
 
 	if failed == nil && wanted > d.synced.Load() { // else an earlier round served them, or none will again
-		if err := d.syncBlocks(); err != nil {
+		err := d.syncBlocks()
+		if err == nil {
+			err = d.mark.reached(wanted)
+		}
+		if err != nil {
 			failed = domain.Faultf(domain.Unavailable, "the disk of the event log failed (%v): see to it, then start again", err)
+			d.mark.fail()
 		} else {
 			d.synced.Store(wanted)
 		}

@@ -38,6 +38,7 @@ type JetStream struct {
 	ackWait time.Duration
 	batches chan struct{} // one token per open batch
 	disk    *diskSync     // nil where the servers sync before they acknowledge
+	mark    *highWater    // nil where nobody keeps one
 	room    *room         // nil where the servers' disks are not ours
 }
 

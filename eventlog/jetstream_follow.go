@@ -9,6 +9,8 @@ import (
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
+
+	"anneal/domain"
 )
 
 // What a follower asks for at once: enough that the way to the server is never
@@ -20,10 +22,12 @@ const (
 
 // Follow implements Log. It holds one ordered consumer; when the server goes
 // away it tries again from where it was, until ctx is done, the connection is
-// closed, the stream is gone or the disk has failed.
+// closed, the stream is gone or the disk has failed. Who follows everything is
+// shown every position, or a fault that says from which on events are missing.
 func (l *JetStream) Follow(ctx context.Context, filter string, after uint64) iter.Seq2[Event, error] {
 	return func(yield func(Event, error) bool) {
 		pause := 50 * time.Millisecond
+		skipped := false // a second consumer at the same place skips what is missing as well
 		for {
 			begun := after
 			err := l.follow(ctx, filterOf(filter), &after, yield)
@@ -31,9 +35,11 @@ func (l *JetStream) Follow(ctx context.Context, filter string, after uint64) ite
 				return
 			}
 			if after > begun {
-				pause = 50 * time.Millisecond
+				pause, skipped = 50*time.Millisecond, false
 			}
-			if errors.Is(err, errUnreadable) || errors.Is(err, jetstream.ErrStreamNotFound) || l.disk.broken() || l.nc.IsClosed() || !sleep(ctx, pause) {
+			again := skipped
+			skipped = domain.CodeOf(err) == domain.DataLoss
+			if skipped && again || errors.Is(err, errUnreadable) || errors.Is(err, jetstream.ErrStreamNotFound) || l.disk.broken() || l.nc.IsClosed() || !sleep(ctx, pause) {
 				if ctx.Err() != nil {
 					err = ctx.Err()
 				}
@@ -72,8 +78,17 @@ func (l *JetStream) follow(ctx context.Context, filter string, after *uint64, yi
 		if err != nil {
 			return err
 		}
+		if filter == everything && e.Position != *after+1 {
+			return missing(*after+1, e.Position)
+		}
 		if err := l.disk.wait(ctx, e.Position); err != nil {
 			return err
+		}
+		if filter == everything {
+			err := l.mark.add(e.Position, func() stored { return storedOf(e.Position, m.Subject(), nats.Header(m.Headers()), m.Data()) })
+			if err != nil {
+				return err
+			}
 		}
 		*after = e.Position
 		if !yield(e, nil) {

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
+	"strconv"
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
@@ -11,8 +13,7 @@ import (
 	"anneal/domain"
 )
 
-// keepMirror makes the readers' mirror of the log, or mends it. A mirror that
-// remembers what the log has lost is made anew: its positions would lie.
+// keepMirror makes the readers' mirror of the log, or brings it up to date.
 func keepMirror(ctx context.Context, keeper *nats.Conn, log *JetStream, replicas int) error {
 	js, err := jetstream.New(keeper)
 	if err != nil {
@@ -34,22 +35,77 @@ func mendMirror(ctx context.Context, keeper *nats.Conn, js jetstream.JetStream, 
 	if err != nil {
 		return fmt.Errorf("eventlog: looking into the readers' mirror: %w", err)
 	}
-	if last.Position > 0 {
-		e, err := log.At(ctx, last.Position)
-		if err != nil && domain.CodeOf(err) != domain.NotFound {
-			return err
-		}
-		if e.ID != last.EventID {
-			if err := js.DeleteStream(ctx, Stream); err != nil {
-				return fmt.Errorf("eventlog: the readers' mirror holds what the log has lost, and cannot be made anew: %w", err)
-			}
-			return makeMirror(ctx, js, replicas)
-		}
+	if err := reconcileMirror(ctx, mirror, log, last); err != nil {
+		return err
 	}
 	if config := there.CachedInfo().Config; replicas > 0 && config.Replicas != replicas {
 		return makeMirror(ctx, js, replicas)
 	}
 	return nil
+}
+
+// reconcileMirror holds the mirror's last event against the log. A mirror may
+// be the only copy of what the log lost, so it is never given up here: events
+// that follow the log's last one are appended to the log again, at their
+// positions, and a mirror with another event is refused.
+func reconcileMirror(ctx context.Context, mirror, log *JetStream, last Checkpoint) error {
+	if last.Position == 0 {
+		return nil
+	}
+	end, err := log.Last(ctx)
+	if err != nil {
+		return err
+	}
+	there := last
+	shared := min(end.Position, last.Position)
+	if shared > 0 {
+		e, err := log.At(ctx, shared)
+		if err == nil && shared < last.Position {
+			var m Event
+			m, err = mirror.At(ctx, shared)
+			there = Checkpoint{m.Position, m.ID}
+		}
+		if err != nil && domain.CodeOf(err) != domain.NotFound {
+			return err
+		}
+		if e.ID == "" || e.ID != there.EventID {
+			return logFault("the readers' copy has event %s at position %d, where the log has event %q: the log or the copy lost events", there.EventID, shared, e.ID)
+		}
+	}
+	if last.Position <= end.Position {
+		return nil
+	}
+	slog.Warn("the readers' copy holds events that the log has lost: they are appended to the log again", "first", end.Position+1, "last", last.Position)
+	return log.restore(ctx, mirror, end.Position, last.Position)
+}
+
+// restore appends a copy's events after a position, up to another, at the
+// positions that they have there.
+func (l *JetStream) restore(ctx context.Context, from *JetStream, after, upTo uint64) error {
+	return from.messages(ctx, after, upTo, func(position uint64, m jetstream.Msg) error {
+		if position != after+1 {
+			return missing(after+1, position)
+		}
+		header := nats.Header{jetstream.ExpectedLastSeqHeader: {strconv.FormatUint(after, 10)}}
+		for name, values := range m.Headers() {
+			if counts(name) {
+				header[name] = values
+			}
+		}
+		reply, err := l.nc.RequestMsgWithContext(ctx, &nats.Msg{Subject: m.Subject(), Header: header, Data: m.Data()})
+		if err != nil {
+			return fmt.Errorf("eventlog: restoring position %d: %w", position, err)
+		}
+		got, err := acknowledged(reply.Data)
+		if err == nil && got != position {
+			err = fmt.Errorf("it is at position %d now", got)
+		}
+		if err != nil {
+			return logFault("position %d cannot be restored from the readers' copy (%v)", position, err)
+		}
+		after = position
+		return nil
+	})
 }
 
 func makeMirror(ctx context.Context, js jetstream.JetStream, replicas int) error {

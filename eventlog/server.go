@@ -33,7 +33,9 @@ var Accounts string
 type ServerOptions struct {
 	Dir        string                        // where streams are kept; nobody else may use it: see LockDir
 	Listen     string                        // host:port for nodes and readers, port 0 picks one; "" is in-process only
-	NoSync     bool                          // a power failure may take acknowledged events
+	NoSync     bool                          // a power failure may take acknowledged events; no mark is kept
+	Mark       string                        // file of the log's high-water mark; "" is Dir with ".mark" behind it
+	Holds      Checkpoint                    // an event that the log must have, such as a snapshot's last; zero is none
 	TLS        *tls.Config                   // for Listen; nil is plain
 	VerifyNode func(node, token string) bool // nil lets no node in
 	// VerifyReader names the reader whose credentials these are; nil lets none in.
@@ -62,6 +64,19 @@ func StartServer(opts ServerOptions) (*Server, error) {
 	if err := os.MkdirAll(opts.Dir, 0o700); err != nil {
 		return nil, domain.Faultf(domain.FailedPrecondition, "the folder for the event log cannot be made: %v", err)
 	}
+	if opts.Mark == "" {
+		opts.Mark = markOf(opts.Dir)
+	}
+	if opts.Log == nil {
+		opts.Log = slog.New(slog.DiscardHandler)
+	}
+	var before checked
+	if !opts.NoSync {
+		var err error
+		if before, err = checkStore(opts, opts.Mark, opts.Log); err != nil {
+			return nil, err
+		}
+	}
 	reader, err := keptPassword(filepath.Join(opts.Dir, readerPasswordFile))
 	if err != nil {
 		return nil, err
@@ -86,7 +101,7 @@ func StartServer(opts ServerOptions) (*Server, error) {
 	}
 	ns.SetLoggerV2(serverLog{opts.Log, fatal, s.broken}, false, false, false)
 	ns.Start()
-	if err := s.begin(own, seed, opts, fatal); err != nil {
+	if err := s.begin(own, seed, opts, before, fatal); err != nil {
 		s.Close()
 		return nil, err
 	}
@@ -107,7 +122,7 @@ func (s *Server) Watch(ctx context.Context) error {
 // A large log is recovered before the server answers.
 const patience = time.Minute
 
-func (s *Server) begin(password, seed string, opts ServerOptions, fatal <-chan string) (err error) {
+func (s *Server) begin(password, seed string, opts ServerOptions, before checked, fatal <-chan string) (err error) {
 	ready := make(chan bool, 1)
 	go func() { ready <- s.nats.ReadyForConnections(patience) && s.nats.JetStreamEnabled() }()
 	select {
@@ -131,7 +146,18 @@ func (s *Server) begin(password, seed string, opts ServerOptions, fatal <-chan s
 	if err := s.Sync(); err != nil {
 		return domain.Faultf(domain.FailedPrecondition, "the event log cannot be synced to disk: %v", err)
 	}
+	mark, err := s.log.checkState(ctx, before)
+	if err != nil {
+		return err
+	}
+	if before.fresh {
+		opts.Log.Info("the log has a high-water mark from now on", "position", mark.Durable, "file", opts.Mark)
+	}
+	if s.log.mark, err = openMark(opts.Mark, mark); err != nil {
+		return err
+	}
 	s.log.disk = newDiskSync(opts.Dir, "CONTROL", Stream)
+	s.log.disk.mark = s.log.mark
 	return serveSync(s.control, opts.Dir, s.log.disk)
 }
 
@@ -205,6 +231,7 @@ func (s *Server) Close() {
 	s.nats.WaitForShutdown()
 	if s.Connection != nil && s.log != nil && s.log.disk != nil {
 		s.log.disk.close()
+		_ = s.log.mark.close(indexHash(s.log.disk.dir)) // else the next start reads the whole log
 	}
 }
 

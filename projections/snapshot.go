@@ -228,6 +228,21 @@ func load(dir string, fresh func() *World, check func(path string, at eventlog.C
 	return fresh(), nil
 }
 
+// Newest is the last event of the newest snapshot in dir that is not damaged;
+// zero when there is none. A log must hold it.
+func Newest(dir string) (eventlog.Checkpoint, error) {
+	paths, err := snapshots(dir)
+	if err != nil {
+		return eventlog.Checkpoint{}, err
+	}
+	for _, path := range paths {
+		if at, err := newWorld().read(path); err == nil || errors.Is(err, errOtherSchema) {
+			return at, nil
+		}
+	}
+	return eventlog.Checkpoint{}, nil
+}
+
 // holds refuses a log that does not hold a snapshot's last event.
 func holds(ctx context.Context, log eventlog.Log, path string, at eventlog.Checkpoint) error {
 	found, err := log.At(ctx, at.Position)

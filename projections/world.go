@@ -98,7 +98,8 @@ func (w *World) Run(ctx context.Context, log eventlog.Log) error {
 const everything = "events.>"
 
 // Apply folds the next event. An event that does not fold leaves the world as
-// it is, for good: WaitFor answers the error from then on.
+// it is, for good: WaitFor answers the error from then on. An event that is not
+// the next is refused, DataLoss when one is missing before it.
 func (w *World) Apply(e eventlog.Event) error {
 	fold, decoded, err := w.decode(e)
 	w.mu.Lock()
@@ -108,6 +109,8 @@ func (w *World) Apply(e eventlog.Event) error {
 		return w.failed
 	case err == nil && e.Position <= w.at.Position:
 		return fmt.Errorf("event %d (%s of %s) comes after event %d: each is folded once and in order", e.Position, e.Type, e.Name, w.at.Position)
+	case err == nil && e.Position != w.at.Position+1:
+		return eventlog.Follows(e, w.at.Position)
 	case err == nil:
 		err = fold.change(e, decoded)
 	}

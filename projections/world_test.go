@@ -145,6 +145,11 @@ func TestEventsAreFoldedOnceAndInOrder(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, w.Apply(e))
 	require.ErrorContains(t, w.Apply(e), "once and in order")
+	skipping := e
+	skipping.Position = 3
+	err = w.Apply(skipping)
+	require.ErrorContains(t, err, "position 3 where position 2 is due")
+	require.Equal(t, domain.DataLoss, domain.CodeOf(err))
 	add(t, log, toyName("acme", 2), toyMade{"ball", 3})
 	replay(t, w, log)
 	require.Equal(t, uint64(2), w.Position())

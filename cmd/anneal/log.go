@@ -21,7 +21,7 @@ import (
 )
 
 func logCommand() *cobra.Command {
-	return group("log", "The log of all events, for the operator on the server's machine", logVerify(), logRotateKey(), logCredentials())
+	return group("log", "The log of all events, for the operator on the server's machine", logVerify(), logRepair(), logRotateKey(), logCredentials())
 }
 
 func logCredentials() *cobra.Command {
@@ -48,7 +48,8 @@ func logCredentials() *cobra.Command {
 func logVerify() *cobra.Command {
 	var data string
 	c := &cobra.Command{Use: "verify", Short: "Prove that what the server shows is what its log says", Args: arguments(0, 0),
-		Long: "Reads every event from the first one, and compares what comes of them, collection by collection,\nwith what the server shows or, when it is stopped, with its newest snapshot.",
+		Long: "Reads every event from the first one, and compares what comes of them, collection by collection,\nwith what the server shows or, when it is stopped, with its newest snapshot.\n" +
+			"The embedded server's files are read too: every checksum, the running hash of all events against the\nhigh-water mark, and each event against the readers' copy. An altered, missing or swapped event is\nnamed by its position.",
 		RunE: func(c *cobra.Command, _ []string) error {
 			dir := folder(data)
 			if data == "" {
@@ -67,6 +68,9 @@ func logVerify() *cobra.Command {
 			} else {
 				report.print(c.OutOrStdout())
 			}
+			if err == nil && report.Log != nil && !report.Log.Whole() {
+				return fmt.Errorf("the log is damaged: stop the server, and run 'anneal log repair --data %s'", dir)
+			}
 			if err == nil && !report.Equal {
 				err = errors.New("the log and what is shown differ: keep the folder as it is and report this")
 			}
@@ -83,9 +87,17 @@ type verification struct {
 	Seconds float64            `json:"seconds"`
 	Folded  projections.Digest `json:"folded"`
 	Served  projections.Digest `json:"served"`
+
+	Log *eventlog.FileReport `json:"log,omitempty"` // of the embedded server's files
 }
 
 func (v verification) print(w io.Writer) {
+	if v.Log != nil {
+		printFileReport(w, *v.Log)
+	}
+	if v.Against == "" {
+		return
+	}
 	verdict := "equal"
 	if !v.Equal {
 		verdict = "DIFFERENT"
@@ -112,15 +124,31 @@ func verify(ctx context.Context, dir folder) (verification, error) {
 	if _, err := os.Stat(dir.path("version")); err != nil {
 		return verification{}, fmt.Errorf("%s is not a server's folder: give --data DIR", dir)
 	}
-	release, err := eventlog.LockDir(string(dir))
-	if err == nil {
+	release, locked := eventlog.LockDir(string(dir))
+	if locked == nil {
 		defer release()
-		return verifyStopped(ctx, dir)
 	}
-	if file, readErr := readContext(dir.path("operator.json")); readErr == nil {
-		return verifyRunning(ctx, &client{contextFile: file})
+	var files *eventlog.FileReport
+	if _, err := os.Stat(dir.path("nats")); err == nil || markThere(dir) {
+		found, err := eventlog.VerifyFiles(dir.path("nats"), "")
+		if err != nil {
+			return verification{}, err
+		}
+		if files = &found; !found.Whole() {
+			return verification{Log: files}, nil
+		}
 	}
-	return verification{}, err
+	var report verification
+	var err error
+	if locked == nil {
+		report, err = verifyStopped(ctx, dir)
+	} else if file, readErr := readContext(dir.path("operator.json")); readErr == nil {
+		report, err = verifyRunning(ctx, &client{contextFile: file})
+	} else {
+		err = locked
+	}
+	report.Log = files
+	return report, err
 }
 
 func verifyRunning(ctx context.Context, operator *client) (verification, error) {

@@ -126,8 +126,12 @@ func (s *server) openLog(ctx context.Context) error {
 		s.context.NATSURL, s.context.NATSUser, s.context.NATSPassword = s.flags.natsURL, "reader", os.Getenv("ANNEAL_NATS_READER_PASSWORD")
 		return err
 	}
-	options := eventlog.ServerOptions{Dir: s.folder.path("nats"), Listen: s.natsAddress(), VerifyNode: verify, Log: s.logger.With("part", "nats"), MaxConnections: s.descriptors.nats}
-	if s.nats, err = eventlog.StartServer(options); err != nil && options.Listen != s.flags.natsListen {
+	holds, err := projections.Newest(s.folder.path("snapshots"))
+	if err != nil {
+		return err
+	}
+	options := eventlog.ServerOptions{Dir: s.folder.path("nats"), Listen: s.natsAddress(), VerifyNode: verify, Holds: holds, Log: s.logger.With("part", "nats"), MaxConnections: s.descriptors.nats}
+	if s.nats, err = eventlog.StartServer(options); err != nil && options.Listen != s.flags.natsListen && !eventlog.IsDamaged(err) {
 		s.logger.Warn("the NATS port of the last start is taken: choosing another", "address", options.Listen)
 		options.Listen = s.flags.natsListen
 		s.nats, err = eventlog.StartServer(options)

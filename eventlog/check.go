@@ -1,0 +1,332 @@
+package eventlog
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"anneal/domain"
+)
+
+// wholeCheck is how large a log is at most that is read whole before the
+// server starts, also after a clean end. A larger one is then read from the
+// mark's block on, and the rest while it runs.
+const wholeCheck = 1 << 30
+
+// A Gap is a range of positions at which a log holds no whole event.
+type Gap struct {
+	First  uint64 `json:"first"`
+	Last   uint64 `json:"last"`
+	Reason string `json:"reason"`
+}
+
+func (g Gap) String() string {
+	if g.First == g.Last {
+		return fmt.Sprintf("position %d (%s)", g.First, g.Reason)
+	}
+	return fmt.Sprintf("positions %d to %d (%s)", g.First, g.Last, g.Reason)
+}
+
+// A survey is what the files of a log hold.
+type survey struct {
+	chain   Chain      // of all events before the first gap
+	last    uint64     // the last position that is there
+	gaps    []Gap      // before last
+	flaws   []flaw     // what gaps come from; one at the end of the last block has no gap
+	marked  Chain      // of the mark's position, as it was found; zero when the survey began there
+	witness Checkpoint // the event that is at the witness's position
+	files   []surveyed // in order
+}
+
+// A surveyed block is one with what was found in it.
+type surveyed struct {
+	block
+	first, last uint64 // positions; 0 when it has none
+	whole       int64  // bytes before its first flaw
+}
+
+// A surveyor reads the block files of a stream.
+type surveyor struct {
+	stream  string
+	mark    Mark       // zero when there is none
+	witness Checkpoint // another event that must be there
+	first   uint64     // position that the first block begins with
+	from    Chain      // where the chain begins; zero is the beginning of the log
+}
+
+// survey reads blocks in order.
+func (s surveyor) survey(all []block) (found survey, err error) {
+	found.chain, found.last = s.from, s.first-1
+	expected := 1 // number of the next block
+	if s.first > 1 && len(all) > 0 {
+		expected = all[0].number
+	}
+	reason := "" // why positions are missing
+	for _, b := range all {
+		if b.number != expected {
+			reason = fmt.Sprintf("block file %d.blk is missing", expected)
+		}
+		expected = b.number + 1
+		file := surveyed{block: b, whole: b.size}
+		_, err := b.scan(s.stream, found.last, func(r record) {
+			if file.first == 0 {
+				file.first = r.position
+			}
+			file.last = r.position
+			s.take(r, reason, &found)
+			reason = ""
+		}, func(f flaw) {
+			file.whole = min(file.whole, f.offset)
+			reason = f.String()
+			found.flaws = append(found.flaws, f)
+		})
+		if err != nil {
+			return found, err
+		}
+		found.files = append(found.files, file)
+	}
+	return found, nil
+}
+
+// take adds a record to what was found.
+func (s surveyor) take(r record, reason string, found *survey) {
+	event, readable := r.stored()
+	switch due := found.last + 1; {
+	case r.position < due:
+		found.gaps = append(found.gaps, Gap{r.position, r.position, "it is there twice"})
+		return
+	case r.position > due:
+		found.gaps = append(found.gaps, Gap{due, r.position - 1, orElse(reason, "no record of it")})
+	}
+	found.last = r.position
+	if !readable {
+		found.gaps = append(found.gaps, Gap{r.position, r.position, "a header that cannot be read"})
+	}
+	if len(found.gaps) == 0 && r.position > found.chain.Position && found.chain.extend(event) == nil && r.position == s.mark.Position {
+		found.marked = found.chain
+	}
+	if r.position == s.witness.Position {
+		found.witness = Checkpoint{r.position, event.id()}
+	}
+}
+
+func orElse(s, otherwise string) string {
+	if s == "" {
+		return otherwise
+	}
+	return s
+}
+
+// holds are the gaps of a log that must be whole up to a position.
+func (s survey) lacks(must uint64) (gaps []Gap) {
+	for _, g := range s.gaps {
+		if g.First <= must {
+			gaps = append(gaps, g)
+		}
+	}
+	if s.last < must {
+		reason := "the log ends before it"
+		if n := len(s.flaws); n > 0 && s.flaws[n-1].last {
+			reason = s.flaws[n-1].String()
+		}
+		gaps = append(gaps, Gap{s.last + 1, must, reason})
+	}
+	return gaps
+}
+
+// damaged is the fault of a log that is not whole.
+func damaged(dir string, gaps []Gap) error {
+	said := make([]string, 0, 10)
+	for i, g := range gaps {
+		if i == cap(said)-1 {
+			said = append(said, fmt.Sprintf("and %d more", len(gaps)-i))
+			break
+		}
+		said = append(said, g.String())
+	}
+	return logFault("the log in %s is damaged: it does not hold %s", dir, strings.Join(said, ", "))
+}
+
+func logFault(format string, args ...any) error {
+	f := domain.Faultf(domain.FailedPrecondition, format+". The server does not start, so that nothing more is lost; "+
+		"with the server stopped, 'anneal log repair --data DIR' restores what the readers' copy holds, and tells what it cannot", args...)
+	f.Reason = reasonDamaged
+	return f
+}
+
+const reasonDamaged = "LOG_DAMAGED"
+
+// IsDamaged tells whether an error says that the log is not whole.
+func IsDamaged(err error) bool {
+	var f *domain.Fault
+	return errors.As(err, &f) && f.Reason == reasonDamaged
+}
+
+// A checked log is what the check before the start found.
+type checked struct {
+	mark  Mark   // to be kept from now on
+	last  uint64 // the log's last position; 0 when it was not read
+	fresh bool   // there was no mark
+	known bool   // the files were read
+	part  bool   // not all of them
+}
+
+// checkStore looks at the log's files before the embedded server does, which
+// cuts off what it finds damaged and uses the positions again. It refuses a log
+// that is not whole up to the mark and up to witness, or that is another one
+// there. What lies behind and is no whole event was never acknowledged: it is
+// cut off. What lies behind and is whole is written anew, since it may be in
+// memory only after a disk has failed to take it.
+func checkStore(opts ServerOptions, path string, log *slog.Logger) (checked, error) {
+	dir := newDiskSync(opts.Dir, "CONTROL", Stream).dir
+	mark, err := ReadMark(path)
+	have := err == nil
+	switch {
+	case errors.Is(err, os.ErrNotExist):
+	case errors.Is(err, errMarkDamaged):
+		log.Warn("the mark of the log is damaged: the whole log is checked, and a new mark is made", "file", path)
+	case err != nil:
+		return checked{}, domain.Faultf(domain.FailedPrecondition, "the mark of the log cannot be read: %v", err)
+	}
+	result := checked{mark: mark, fresh: !have}
+	must := max(mark.Holds(), opts.Holds.Position)
+	if why := foreign(dir); why != "" {
+		log.Warn("the log's files cannot be checked before the start: only positions are checked after it", "folder", dir, "reason", why)
+		return result, nil
+	}
+	all, err := blocksOf(dir)
+	if err != nil {
+		return result, domain.Faultf(domain.FailedPrecondition, "the log's files cannot be read: %v", err)
+	}
+	if len(all) == 0 && must > 0 {
+		return result, damaged(dir, []Gap{{1, must, "there are no block files"}})
+	}
+	s := surveyor{stream: Stream, mark: mark, witness: opts.Holds, first: 1}
+	begin := 0
+	if have && sizeOf(all) > wholeCheck && mark.Damaged == 0 && mark.Index != (Hash{}) && mark.Index == indexHash(dir) {
+		if begin, s.from = beginAt(all, mark); begin > 0 {
+			s.first = all[begin].first()
+		}
+	}
+	result.part = begin > 0
+	found, err := s.survey(all[begin:])
+	if err != nil {
+		return result, domain.Faultf(domain.FailedPrecondition, "the log's files cannot be read: %v", err)
+	}
+	if err := found.judge(dir, mark, have, must, opts.Holds); err != nil {
+		return result, err
+	}
+	if err := found.settleTail(opts.Dir, dir, mark, have, log); err != nil {
+		return result, err
+	}
+	if !result.part {
+		if err := checkCopies(opts.Dir, found.chain.Position, log); err != nil {
+			return result, err
+		}
+	}
+	result.known, result.last = true, found.chain.Position
+	result.mark.Chain, result.mark.Durable = found.chain, found.chain.Position
+	if have && mark.Failed {
+		log.Warn("the disk failed in the last run: what lay behind the mark was written anew", "mark", mark.Durable, "last", result.last)
+	}
+	return result, nil
+}
+
+func sizeOf(all []block) (sum int64) {
+	for _, b := range all {
+		sum += b.size
+	}
+	return sum
+}
+
+// beginAt is the block that holds the event of a mark, and the chain before it.
+func beginAt(all []block, mark Mark) (index int, from Chain) {
+	for i := len(all) - 1; i > 0; i-- {
+		if first := all[i].first(); first > 0 && first <= mark.Position {
+			from.Position, from.Hash = mark.Position-1, mark.Before
+			return i, from
+		}
+	}
+	return 0, Chain{}
+}
+
+// judge refuses a log that is not what the mark says.
+func (s survey) judge(dir string, mark Mark, have bool, must uint64, witness Checkpoint) error {
+	if !have && len(s.gaps) > 0 { // nothing tells that what follows the gap was never acknowledged
+		must = max(must, s.last)
+	}
+	if gaps := s.lacks(must); len(gaps) > 0 {
+		return damaged(dir, gaps)
+	}
+	if have && mark.Position > 0 && s.marked.EventID != mark.EventID {
+		return logFault("the log in %s has event %s at position %d, where the mark has event %s: it is another log, or events were swapped",
+			dir, s.marked.EventID, mark.Position, mark.EventID)
+	}
+	if have && mark.Position > 0 && s.marked.Hash != mark.Hash {
+		return logFault("the log in %s is not what was written: its running hash at position %d is %s, and the mark has %s. An event up to there was altered, or events were swapped",
+			dir, mark.Position, s.marked.Hash, mark.Hash)
+	}
+	if witness.Position > 0 && s.witness.Position == witness.Position && s.witness.EventID != witness.EventID {
+		return logFault("the log in %s has event %s at position %d, where the newest snapshot has event %s: it is another log, or lost events",
+			dir, s.witness.EventID, witness.Position, witness.EventID)
+	}
+	return nil
+}
+
+// settleTail makes what lies behind the mark durable, without what is no whole
+// event there.
+func (s survey) settleTail(store, dir string, mark Mark, have bool, log *slog.Logger) error {
+	keep := s.chain.Position
+	if have && keep == mark.Durable && len(s.gaps) == 0 && len(s.flaws) == 0 {
+		return nil
+	}
+	if !have && len(s.flaws) == 0 {
+		return nil // synced as a whole after the start
+	}
+	for i, f := range s.files {
+		if f.size == 0 || f.last > 0 && f.last <= keep && f.whole == f.size && (f.last <= mark.Durable || !have) {
+			continue
+		}
+		if err := s.rewrite(store, dir, i, keep, log); err != nil {
+			return domain.Faultf(domain.FailedPrecondition, "the end of the log cannot be written anew: %v", err)
+		}
+	}
+	return syncPath(dir)
+}
+
+// rewrite puts a block's events up to a position into a new file. What else it
+// held is kept beside the store.
+func (s survey) rewrite(store, dir string, index int, keep uint64, log *slog.Logger) error {
+	f := s.files[index]
+	content, err := os.ReadFile(f.path)
+	if err != nil {
+		return err
+	}
+	sums, end := hashOf(Stream, f.number), 0
+	for end < len(content) {
+		r, reason := sums.next(content[end:])
+		if reason != "" || r.position&positionMarks == 0 && r.position > keep {
+			break
+		}
+		end += len(r.raw)
+	}
+	kept := content[:end]
+	if len(kept) < len(content) {
+		aside := filepath.Clean(store) + fmt.Sprintf(".cut-%d-%d.blk", keep, f.number)
+		if err := writeDurably(aside, content); err != nil {
+			return err
+		}
+		if err := os.Remove(filepath.Join(dir, "index.db")); err != nil && !errors.Is(err, os.ErrNotExist) {
+			return err
+		}
+		log.Warn("the end of the log is cut off: what was there is no whole event, and none that was acknowledged",
+			"after", keep, "bytes", len(content)-len(kept), "kept", aside)
+	}
+	if len(kept) == 0 && index > 0 {
+		return os.Remove(f.path)
+	}
+	return writeDurably(f.path, kept)
+}

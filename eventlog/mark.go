@@ -1,0 +1,280 @@
+package eventlog
+
+import (
+	"crypto/sha256"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"anneal/domain"
+)
+
+// A Mark is what a log held once, kept apart from it, so that a log that holds
+// less, or something else, is recognised.
+type Mark struct {
+	Chain          // the running hash at a position that was durable
+	Durable uint64 // every position up to here was on disk
+	Index   Hash   // SHA-256 of the server's index when it stopped cleanly; else zero
+	Failed  bool   // the disk failed after that
+	Damaged uint64 // the first damaged position that was found while the server ran; 0 is none
+	Lost    uint64 // events that were given up with 'anneal log repair --accept-loss', in all
+	LostAt  uint64 // the position behind which the last of them were
+	written uint64 // which writing of the mark this is
+}
+
+// Holds is the position up to which a log must be whole.
+func (m Mark) Holds() uint64 { return max(m.Durable, m.Position) }
+
+// A mark's file has two slots, each on a page of its own. Only one is written
+// until it is synced, so that the other is always whole.
+const (
+	markMagic = "anneal mark 1\n"
+	slotSize  = 512
+	slotGap   = 4096
+	maxMarkID = 128
+	markSync  = 100 * time.Millisecond // at most this much is not in the file when the power fails
+)
+
+func (m Mark) encode() []byte {
+	b := append(make([]byte, 0, slotSize), markMagic...)
+	for _, n := range [...]uint64{m.written, m.Durable, m.Position, m.Damaged, m.Lost, m.LostAt} {
+		b = binary.BigEndian.AppendUint64(b, n)
+	}
+	failed := byte(0)
+	if m.Failed {
+		failed = 1
+	}
+	b = append(b, failed, byte(len(m.EventID)))
+	b = append(append(append(b, m.Before[:]...), m.Hash[:]...), m.Index[:]...)
+	b = append(b, m.EventID...)
+	b = append(b, make([]byte, slotSize-sha256.Size-len(b))...)
+	sum := sha256.Sum256(b)
+	return append(b, sum[:]...)
+}
+
+func decodeMark(b []byte) (m Mark, ok bool) {
+	if len(b) < slotSize || string(b[:len(markMagic)]) != markMagic {
+		return m, false
+	}
+	b = b[:slotSize]
+	sum := sha256.Sum256(b[:slotSize-sha256.Size])
+	if string(sum[:]) != string(b[slotSize-sha256.Size:]) {
+		return m, false
+	}
+	b = b[len(markMagic):]
+	for _, n := range [...]*uint64{&m.written, &m.Durable, &m.Position, &m.Damaged, &m.Lost, &m.LostAt} {
+		*n, b = binary.BigEndian.Uint64(b), b[8:]
+	}
+	m.Failed = b[0] == 1
+	id := min(int(b[1]), maxMarkID)
+	b = b[2:]
+	for _, h := range [...]*Hash{&m.Before, &m.Hash, &m.Index} {
+		b = b[copy(h[:], b):]
+	}
+	m.EventID = string(b[:id])
+	return m, true
+}
+
+var errMarkDamaged = errors.New("the mark of the log is damaged")
+
+// ReadMark reads a mark. It answers os.ErrNotExist when there is none, and
+// another error when there is one that cannot be believed.
+func ReadMark(path string) (Mark, error) {
+	content, err := os.ReadFile(path)
+	if err != nil {
+		return Mark{}, err
+	}
+	var newest Mark
+	found := false
+	for at := 0; at < len(content) && at <= slotGap; at += slotGap {
+		if m, ok := decodeMark(content[at:]); ok && (!found || m.written > newest.written) {
+			newest, found = m, true
+		}
+	}
+	if !found {
+		return Mark{}, fmt.Errorf("%w: %s", errMarkDamaged, path)
+	}
+	return newest, nil
+}
+
+// writeMark puts a mark in place of whatever is there.
+func writeMark(path string, m Mark) error {
+	m.written++
+	return writeDurably(path, append(append(m.encode(), make([]byte, slotGap-slotSize)...), m.encode()...))
+}
+
+// A highWater keeps the mark of an open log. In each round of the disk sync it
+// is written, and markSync later at the latest it is synced: a process that is
+// killed loses nothing of it, a power failure the last moment.
+type highWater struct {
+	path string
+	file *os.File
+	sync func(*os.File) error // dataSync, but for tests
+
+	mu     sync.Mutex
+	mark   Mark
+	slot   int64
+	timer  *time.Timer
+	armed  bool // the timer runs
+	dirty  bool // something is not synced
+	failed error
+	closed bool
+}
+
+// openMark begins to keep a mark, from the state that a log was found in.
+func openMark(path string, m Mark) (*highWater, error) {
+	m.Index, m.Failed = Hash{}, false
+	if err := writeMark(path, m); err != nil {
+		return nil, err
+	}
+	file, err := os.OpenFile(path, os.O_RDWR, 0o600)
+	if err != nil {
+		return nil, domain.Faultf(domain.FailedPrecondition, "the mark of the log cannot be opened: %v", err)
+	}
+	m.written++
+	return &highWater{path: path, file: file, sync: dataSync, mark: m}, nil
+}
+
+// reached notes that every position up to one is on disk.
+func (h *highWater) reached(position uint64) error {
+	if h == nil {
+		return nil
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if position > h.mark.Durable {
+		h.mark.Durable = position
+		h.writeLocked()
+	}
+	return h.failed
+}
+
+// add extends the running hash when the event is the next one; an older one is
+// in it already.
+func (h *highWater) add(position uint64, event func() stored) error {
+	if h == nil {
+		return nil
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if position != h.mark.Position+1 {
+		return nil // an older one, or of a follower that began later
+	}
+	if err := h.mark.Chain.extend(event()); err != nil {
+		return err
+	}
+	h.dirty = true
+	h.armLocked()
+	return nil
+}
+
+// change alters the mark and has it on disk when it returns.
+func (h *highWater) change(alter func(*Mark)) error {
+	if h == nil {
+		return nil
+	}
+	h.mu.Lock()
+	alter(&h.mark)
+	h.dirty = true
+	h.mu.Unlock()
+	return h.flush()
+}
+
+// now is the mark as it is.
+func (h *highWater) now() Mark {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.mark
+}
+
+func (h *highWater) writeLocked() {
+	if h.closed || h.failed != nil {
+		return
+	}
+	h.mark.written++
+	if _, err := h.file.WriteAt(h.mark.encode(), h.slot*slotGap); err != nil {
+		h.failed = err
+	}
+	h.dirty = true
+	h.armLocked()
+}
+
+func (h *highWater) armLocked() {
+	switch {
+	case h.armed || h.closed:
+		return
+	case h.timer == nil:
+		h.timer = time.AfterFunc(markSync, h.tick)
+	default:
+		h.timer.Reset(markSync)
+	}
+	h.armed = true
+}
+
+func (h *highWater) tick() {
+	h.mu.Lock()
+	h.armed = false
+	h.mu.Unlock()
+	_ = h.flush() // the next round answers it
+}
+
+// flush writes and syncs the mark, and goes on in the other slot.
+func (h *highWater) flush() error {
+	h.mu.Lock()
+	if !h.dirty || h.closed || h.failed != nil {
+		defer h.mu.Unlock()
+		return h.failed
+	}
+	h.writeLocked()
+	h.dirty = false
+	h.mu.Unlock()
+	err := h.sync(h.file)
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if err != nil && h.failed == nil {
+		h.failed = fmt.Errorf("syncing %s: %w", h.path, err)
+	}
+	h.slot = 1 - h.slot
+	return h.failed
+}
+
+// fail notes that the disk failed, as well as a failing disk takes it: what
+// lies behind Durable is written anew at the next start either way.
+func (h *highWater) fail() {
+	if h == nil {
+		return
+	}
+	_ = h.change(func(m *Mark) { m.Failed = true })
+}
+
+// close syncs the mark; index is the server's index that a clean end left.
+func (h *highWater) close(index Hash) error {
+	if h == nil {
+		return nil
+	}
+	err := h.change(func(m *Mark) {
+		if !m.Failed {
+			m.Index = index
+		}
+	})
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.closed = true
+	if h.timer != nil {
+		h.timer.Stop()
+	}
+	return errors.Join(err, h.file.Close())
+}
+
+// indexHash is the hash of the server's index of a stream; zero without one.
+func indexHash(msgs string) Hash {
+	content, err := os.ReadFile(filepath.Join(msgs, "index.db"))
+	if err != nil {
+		return Hash{}
+	}
+	return sha256.Sum256(content)
+}

@@ -1,0 +1,212 @@
+package eventlog
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+func idsOf(t *testing.T, s *Server) (ids []string) {
+	for e, err := range s.Log().Follow(t.Context(), "", 0) {
+		require.NoError(t, err)
+		ids = append(ids, e.ID)
+		if last, err := s.Log().Last(t.Context()); err != nil || e.Position == last.Position {
+			require.NoError(t, err)
+			break
+		}
+	}
+	return ids
+}
+
+// whole waits until the readers' copy has everything, stops the server and
+// answers the IDs of the log's events.
+func wholeCopy(t *testing.T, dir string) []string {
+	s, err := StartServer(ServerOptions{Dir: dir})
+	require.NoError(t, err)
+	defer s.Close()
+	ids := idsOf(t, s)
+	mirror, err := OpenReader(t.Context(), s.keeper)
+	require.NoError(t, err)
+	for {
+		last, err := mirror.Last(t.Context())
+		require.NoError(t, err)
+		if last.Position == uint64(len(ids)) {
+			return ids
+		}
+		require.True(t, sleep(t.Context(), 10*time.Millisecond))
+	}
+}
+
+func TestRepairFromTheReadersCopy(t *testing.T) {
+	msgs := func(dir, name string) string { return filepath.Join(newDiskSync(dir, "CONTROL", Stream).dir, name) }
+	for what, harm := range map[string]func(dir string){
+		"a flipped byte": func(dir string) { flip(t, msgs(dir, "1.blk"), 5_000_000) },
+		"the newest block is cut": func(dir string) {
+			require.NoError(t, os.Truncate(msgs(dir, "3.blk"), 300_000))
+		},
+		"a block is missing":             func(dir string) { require.NoError(t, os.Remove(msgs(dir, "2.blk"))) },
+		"the log is missing":             func(dir string) { require.NoError(t, os.RemoveAll(filepath.Dir(msgs(dir, "")))) },
+		"an event with another checksum": func(dir string) { alter(t, msgs(dir, "1.blk"), 3) },
+	} {
+		t.Run(what, func(t *testing.T) {
+			dir := stopped(t, 200)
+			ids := wholeCopy(t, dir)
+			harm(dir)
+			_, err := StartServer(ServerOptions{Dir: dir})
+			require.True(t, IsDamaged(err), err)
+			found, err := VerifyFiles(dir, "")
+			require.NoError(t, err)
+			require.False(t, found.Whole())
+			require.NotEmpty(t, append(found.Missing, found.Differs...))
+			report, err := Repair(RepairOptions{Dir: dir, Now: time.Now()})
+			require.NoError(t, err)
+			require.True(t, report.Whole(), report)
+			require.NotEmpty(t, report.Restored)
+			require.Equal(t, uint64(200), report.Events)
+			s, err := StartServer(ServerOptions{Dir: dir})
+			require.NoError(t, err)
+			require.Equal(t, ids, idsOf(t, s))
+			s.Close()
+			found, err = VerifyFiles(dir, "")
+			require.NoError(t, err)
+			require.True(t, found.Whole(), found)
+		})
+	}
+}
+
+// alter changes the body of the nth record of a block and makes its checksum
+// right again, as an attacker would.
+func alter(t *testing.T, path string, n int) {
+	content, err := os.ReadFile(path)
+	require.NoError(t, err)
+	all, err := blocksOf(filepath.Dir(path))
+	require.NoError(t, err)
+	var out []byte
+	sums := hashOf(Stream, all[0].number)
+	_, err = all[0].scan(Stream, 0, func(r record) {
+		if n--; n == 0 {
+			r.body = append([]byte(nil), r.body...)
+			r.body[len(r.body)-10] ^= 1
+		}
+		out = appendRecord(out, hashOf(Stream, all[0].number), r)
+	}, func(flaw) { t.Error("damaged") })
+	require.NoError(t, err)
+	require.Len(t, out, len(content))
+	_ = sums
+	require.NoError(t, os.WriteFile(path, out, 0o600))
+}
+
+func TestRepairTellsWhatIsLost(t *testing.T) {
+	dir := stopped(t, 100)
+	wholeCopy(t, dir)
+	require.NoError(t, os.RemoveAll(filepath.Join(dir, "jetstream", "READERS")))
+	flip(t, filepath.Join(newDiskSync(dir, "CONTROL", Stream).dir, "1.blk"), 5_000_000)
+	before, err := ReadMark(markOf(dir))
+	require.NoError(t, err)
+
+	report, err := Repair(RepairOptions{Dir: dir, Now: time.Now()})
+	require.NoError(t, err)
+	require.False(t, report.Whole())
+	require.False(t, report.Changed)
+	require.Len(t, report.Lost, 1)
+	lost := report.Lost[0].First
+	require.Equal(t, lost, report.Lost[0].Last, "one byte is in one event")
+	require.Equal(t, lost-1, report.Events)
+	require.Equal(t, 100-lost, report.GivenUp)
+	_, err = StartServer(ServerOptions{Dir: dir})
+	require.True(t, IsDamaged(err), "nothing was changed")
+
+	report, err = Repair(RepairOptions{Dir: dir, AcceptLoss: true, Now: time.Now()})
+	require.NoError(t, err)
+	require.True(t, report.Changed)
+	given, err := os.ReadFile(filepath.Join(report.Aside, "given-up.jsonl"))
+	require.NoError(t, err)
+	require.NotEmpty(t, given)
+	mark, err := ReadMark(markOf(dir))
+	require.NoError(t, err)
+	require.Equal(t, before.Durable-lost+1, mark.Lost)
+	require.Equal(t, lost-1, mark.LostAt)
+	s := start(t, func(o *ServerOptions) { o.Dir, o.NoSync = dir, false })
+	require.Len(t, idsOf(t, s), int(lost-1))
+	_, err = s.Log().Append(t.Context(), write("after", 0))
+	require.NoError(t, err)
+}
+
+// A log that is gone with its mark is given back by the readers' copy.
+func TestTheReadersCopyGivesBackTheTail(t *testing.T) {
+	dir := stopped(t, 100)
+	ids := wholeCopy(t, dir)
+	require.NoError(t, os.Remove(markOf(dir)))
+	require.NoError(t, os.RemoveAll(filepath.Dir(newDiskSync(dir, "CONTROL", Stream).dir)))
+	s, err := StartServer(ServerOptions{Dir: dir})
+	require.NoError(t, err)
+	require.Equal(t, ids, idsOf(t, s))
+	s.Close()
+}
+
+func TestADamagedCopyIsMadeAnew(t *testing.T) {
+	dir := stopped(t, 100)
+	ids := wholeCopy(t, dir)
+	flip(t, filepath.Join(newDiskSync(dir, "READERS", Stream).dir, "1.blk"), 5_000_000)
+	require.Equal(t, ids, wholeCopy(t, dir))
+	require.NoError(t, os.Truncate(filepath.Join(newDiskSync(dir, "READERS", Stream).dir, "1.blk"), 5_000_000))
+	require.Equal(t, ids, wholeCopy(t, dir))
+}
+
+// After a sync failed, the kernel may hold what the disk does not, and take it
+// for written. The next start writes it anew.
+func TestWhatADiskDidNotTakeIsWrittenAnew(t *testing.T) {
+	dir := stopped(t, 10)
+	s, err := StartServer(ServerOptions{Dir: dir})
+	require.NoError(t, err)
+	s.Log().disk.sync = func(*os.File) error { return errors.New("input/output error") }
+	_, err = s.Log().Append(t.Context(), write("unsynced", 0))
+	require.ErrorIs(t, err, ErrUncertain)
+	s.Close()
+	mark, err := ReadMark(markOf(dir))
+	require.NoError(t, err)
+	require.True(t, mark.Failed)
+	require.Equal(t, uint64(10), mark.Durable)
+	path := filepath.Join(newDiskSync(dir, "CONTROL", Stream).dir, "1.blk")
+	before, err := os.Stat(path)
+	require.NoError(t, err)
+	content, err := os.ReadFile(path)
+	require.NoError(t, err)
+
+	s, err = StartServer(ServerOptions{Dir: dir})
+	require.NoError(t, err)
+	require.Len(t, idsOf(t, s), 11)
+	s.Close()
+	after, err := os.Stat(path)
+	require.NoError(t, err)
+	require.False(t, os.SameFile(before, after), "the pages that the kernel believes are on disk are not used")
+	again, err := os.ReadFile(path)
+	require.NoError(t, err)
+	require.Equal(t, content, again[:len(content)])
+	mark, err = ReadMark(markOf(dir))
+	require.NoError(t, err)
+	require.False(t, mark.Failed)
+	require.Equal(t, uint64(11), mark.Durable)
+
+	// The disk gives back something else than was written: what was never
+	// acknowledged is cut off, and kept.
+	s, err = StartServer(ServerOptions{Dir: dir})
+	require.NoError(t, err)
+	s.Log().disk.sync = func(*os.File) error { return errors.New("input/output error") }
+	_, err = s.Log().Append(t.Context(), write("unsynced2", 0))
+	require.ErrorIs(t, err, ErrUncertain)
+	s.Close()
+	flip(t, path, int64(len(again)+100))
+	require.NoError(t, os.RemoveAll(filepath.Join(dir, "jetstream", "READERS")))
+	s, err = StartServer(ServerOptions{Dir: dir})
+	require.NoError(t, err)
+	require.Len(t, idsOf(t, s), 11)
+	s.Close()
+	cut, err := filepath.Glob(dir + ".cut-*")
+	require.NoError(t, err)
+	require.Len(t, cut, 1)
+}

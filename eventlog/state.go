@@ -1,0 +1,112 @@
+package eventlog
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"anneal/domain"
+)
+
+// checkState holds the open stream against what the check before the start
+// found, and answers the mark of now: with the running hash up to the log's
+// last event.
+func (l *JetStream) checkState(ctx context.Context, before checked) (mark Mark, err error) {
+	mark = before.mark
+	var state jetstream.StreamState
+	err = persist(ctx, func(ctx context.Context) error {
+		stream, err := l.js.Stream(ctx, Stream)
+		if err == nil {
+			state = stream.CachedInfo().State
+		}
+		return err
+	})
+	if err != nil {
+		return mark, fmt.Errorf("eventlog: looking at the stream %s: %w", Stream, err)
+	}
+	switch {
+	case state.LastSeq < mark.Holds():
+		return mark, logFault("the log ends at position %d, and held %d before", state.LastSeq, mark.Holds())
+	case state.Msgs > 0 && state.FirstSeq != 1 || state.Msgs != state.LastSeq:
+		return mark, logFault("the log has %d events from position %d to %d: some are missing", state.Msgs, state.FirstSeq, state.LastSeq)
+	case before.known && state.LastSeq < before.last: // more was restored from the readers' copy
+		return mark, logFault("the log ends at position %d by its files, and at %d by the NATS server", before.last, state.LastSeq)
+	}
+	if mark.Position < state.LastSeq {
+		if err := l.catchUp(ctx, &mark, state.LastSeq); err != nil {
+			return mark, err
+		}
+	}
+	mark.Durable = state.LastSeq
+	return mark, nil
+}
+
+// catchUp brings a mark's running hash up to a position by reading the log,
+// and refuses a log that has something else at the mark.
+func (l *JetStream) catchUp(ctx context.Context, mark *Mark, upTo uint64) error {
+	chain := mark.Chain
+	if mark.Position > 0 {
+		chain = Chain{Checkpoint: Checkpoint{Position: mark.Position - 1}, Hash: mark.Before}
+	}
+	for chain.Position < upTo {
+		err := l.readChain(ctx, &chain, upTo, func() error {
+			if chain.Position == mark.Position && chain != mark.Chain {
+				return logFault("the log has event %s with running hash %s at position %d, where the mark has event %s with %s: it is another log, or it was altered",
+					chain.EventID, chain.Hash, chain.Position, mark.EventID, mark.Hash)
+			}
+			return nil
+		})
+		if err != nil && (domain.CodeOf(err) != domain.Unknown || !sleep(ctx, 50*time.Millisecond)) {
+			return err
+		}
+	}
+	mark.Chain = chain
+	return nil
+}
+
+// readChain extends a chain up to a position, event by event.
+func (l *JetStream) readChain(ctx context.Context, chain *Chain, upTo uint64, each func() error) error {
+	return l.messages(ctx, chain.Position, upTo, func(position uint64, m jetstream.Msg) error {
+		err := chain.extend(storedOf(position, m.Subject(), nats.Header(m.Headers()), m.Data()))
+		if err != nil {
+			return err
+		}
+		return each()
+	})
+}
+
+// messages reads what lies after a position, up to another.
+func (l *JetStream) messages(ctx context.Context, after, upTo uint64, each func(uint64, jetstream.Msg) error) error {
+	consumer, err := l.js.OrderedConsumer(ctx, Stream, jetstream.OrderedConsumerConfig{
+		FilterSubjects: []string{everything},
+		DeliverPolicy:  jetstream.DeliverByStartSequencePolicy,
+		OptStartSeq:    after + 1,
+	})
+	if err != nil {
+		return err
+	}
+	messages, err := consumer.Messages(jetstream.PullMaxMessagesWithBytesLimit(followEvents, followBytes))
+	if err != nil {
+		return err
+	}
+	defer messages.Stop()
+	untilDone := jetstream.NextContext(ctx)
+	for after < upTo {
+		m, err := messages.Next(untilDone)
+		if err != nil {
+			return err
+		}
+		meta, err := m.Metadata()
+		if err != nil {
+			return err
+		}
+		after = meta.Sequence.Stream
+		if err := each(after, m); err != nil {
+			return err
+		}
+	}
+	return nil
+}
