@@ -5,6 +5,7 @@ import (
 	"maps"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 )
 
@@ -40,6 +41,7 @@ var Deployments = NewKind("deployments", map[string]Event[Deployment]{
 	"deployment.undeleted.v1": DeploymentUndeleted{},
 	"deployment.purged.v1":    DeploymentPurged{},
 	"replica.placed.v1":       ReplicaPlaced{},
+	"replica.abandoned.v1":    ReplicaAbandoned{},
 	"replica.advanced.v1":     ReplicaAdvanced{},
 	"replica.removed.v1":      ReplicaRemoved{},
 
@@ -158,6 +160,12 @@ func (d Deployment) Current() int {
 // NextReplica is the ID of the replica that will be placed next.
 func (d Deployment) NextReplica() string { return "r" + strconv.Itoa(d.ReplicaSeq+1) }
 
+// ReplicaNumber is the number in a replica's ID; 0 when it has none.
+func ReplicaNumber(id string) int {
+	n, _ := strconv.Atoi(strings.TrimPrefix(id, "r"))
+	return n
+}
+
 // ReplicaAllocationID names the allocation of one replica.
 func ReplicaAllocationID(deployment Name, replica string) string {
 	return string(deployment) + "#" + replica
@@ -272,6 +280,16 @@ type ReplicaPlaced struct {
 func (e ReplicaPlaced) Evolve(d *Deployment) {
 	d.setReplica(Replica{e.ID, ReplicaDownloading, e.Node, e.Generation})
 	d.ReplicaSeq++
+}
+
+// ReplicaAbandoned fences a replica that was not placed: its number is used up.
+type ReplicaAbandoned struct {
+	ID     string `json:"id"`
+	Reason string `json:"reason"`
+}
+
+func (e ReplicaAbandoned) Evolve(d *Deployment) {
+	d.ReplicaSeq = max(d.ReplicaSeq, ReplicaNumber(e.ID))
 }
 
 type ReplicaAdvanced struct {

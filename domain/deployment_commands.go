@@ -236,8 +236,8 @@ func (PurgeDeployment) Decide(d Deployment, now time.Time) (Event[Deployment], e
 	return DeploymentPurged{}, d.must(DeploymentDeletedState)
 }
 
-// PlaceReplica gives the next replica to a node on which it is allocated in
-// the same batch.
+// PlaceReplica gives the next replica to a node on which it is allocated
+// already: it commits what the allocation reserved.
 type PlaceReplica struct {
 	ID         string // NextReplica of the deployment
 	Node       Name
@@ -255,6 +255,26 @@ func (c PlaceReplica) Decide(d Deployment, _ time.Time) (Event[Deployment], erro
 		return nil, precondition("STALE_PLAN", "the deployment has changed since this was planned")
 	}
 	return ReplicaPlaced(c), nil
+}
+
+// AbandonReplica gives up a replica that has an allocation and was not placed.
+// From then on it cannot be placed, so its allocation may be released.
+type AbandonReplica struct {
+	ID     string
+	Reason string
+}
+
+func (c AbandonReplica) Decide(d Deployment, _ time.Time) (Event[Deployment], error) {
+	_, placed := d.Replicas[c.ID]
+	switch {
+	case !d.Exists():
+		return nil, gone("deployment")
+	case placed:
+		return nil, precondition("REPLICA_PLACED", "replica %s is in service", c.ID)
+	case ReplicaNumber(c.ID) <= d.ReplicaSeq:
+		return nil, nil
+	}
+	return ReplicaAbandoned(c), nil
 }
 
 // AdvanceReplica records how far a replica is, as its node reports it.

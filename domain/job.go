@@ -11,13 +11,15 @@ import (
 //
 //	(created)    CREATING
 //	CREATING           --StartValidation--> VALIDATING
-//	VALIDATING, PENDING before any attempt --PrepareInput--> CREATING_INPUT_DATASET, with the datasets that are made of the job's own
+//	VALIDATING, PENDING, CREATING_INPUT_DATASET before any attempt --PrepareInput--> CREATING_INPUT_DATASET, with the datasets that are made of the job's own
 //	VALIDATING, CREATING_INPUT_DATASET --QueueJob--> PENDING
 //	VALIDATING, PENDING --HoldJob-->        the same, its status says what it waits for
 //	PENDING            --StartJob-->        RUNNING, the next attempt
+//	any                --AbandonAttempt-->  the same; the next attempt can no longer begin under its number
 //	RUNNING            --RecordCheckpoint--> RUNNING
 //	RUNNING            --IdleJob, WakeJob--> IDLE, RUNNING
 //	RUNNING, IDLE      --WriteResults-->    WRITING_RESULTS
+//	RUNNING, IDLE, WRITING_RESULTS --StoreResults--> WRITING_RESULTS, its attempt is over; the model is registered next
 //	RUNNING, IDLE, WRITING_RESULTS --CompleteJob--> COMPLETED | EARLY_STOPPED
 //	RUNNING, IDLE, WRITING_RESULTS --RequeueJob-->  RE_QUEUEING | FAILED after MaxFailures, or a CrashLoop
 //	RE_QUEUEING        --QueueJob-->        PENDING
@@ -31,26 +33,28 @@ import (
 // What an attempt reports carries its number; a report of any but the current
 // attempt is refused.
 var JobLives = NewKind("jobs", map[string]Event[JobLife]{
-	"validating.v1":   JobValidating{},
-	"preparing.v1":    JobPreparing{},
-	"queued.v1":       JobQueued{},
-	"held.v1":         JobHeld{},
-	"started.v1":      JobStarted{},
-	"checkpointed.v1": JobCheckpointed{},
-	"idled.v1":        JobIdled{},
-	"woken.v1":        JobWoken{},
-	"writing.v1":      JobWriting{},
-	"completed.v1":    JobCompleted{},
-	"requeued.v1":     JobRequeued{},
-	"failed.v1":       JobFailed{},
-	"cancelling.v1":   JobCancelling{},
-	"cancelled.v1":    JobCancelled{},
-	"paused.v1":       JobPaused{},
-	"expired.v1":      JobExpired{},
-	"resumed.v1":      JobResumed{},
-	"deleting.v1":     JobDeleting{},
-	"cleaning.v1":     JobCleaning{},
-	"purged.v1":       JobPurged{},
+	"validating.v1":    JobValidating{},
+	"preparing.v1":     JobPreparing{},
+	"queued.v1":        JobQueued{},
+	"held.v1":          JobHeld{},
+	"started.v1":       JobStarted{},
+	"abandoned.v1":     JobAbandoned{},
+	"checkpointed.v1":  JobCheckpointed{},
+	"idled.v1":         JobIdled{},
+	"woken.v1":         JobWoken{},
+	"writing.v1":       JobWriting{},
+	"resultsStored.v1": JobResultsStored{},
+	"completed.v1":     JobCompleted{},
+	"requeued.v1":      JobRequeued{},
+	"failed.v1":        JobFailed{},
+	"cancelling.v1":    JobCancelling{},
+	"cancelled.v1":     JobCancelled{},
+	"paused.v1":        JobPaused{},
+	"expired.v1":       JobExpired{},
+	"resumed.v1":       JobResumed{},
+	"deleting.v1":      JobDeleting{},
+	"cleaning.v1":      JobCleaning{},
+	"purged.v1":        JobPurged{},
 })
 
 // Job states.
@@ -123,6 +127,7 @@ type JobLife struct {
 	Deadline          *time.Time       `json:"deadline,omitempty"`
 	Inputs            *JobInputs       `json:"inputs,omitempty"`
 	Attempt           int              `json:"attempt"`              // number of the newest attempt, 0 before the first
+	Abandoned         int              `json:"abandoned,omitempty"`  // number of the newest attempt that was given up before it began
 	Failures          int              `json:"failures"`             // attempts that count against MaxFailures
 	Orphans           int              `json:"orphans,omitempty"`    // attempts since the last checkpoint that ended with their control plane
 	OrphanTime        *time.Time       `json:"orphanTime,omitempty"` // when the first of them ended
@@ -132,6 +137,7 @@ type JobLife struct {
 	Checkpoints       []JobCheckpoint  `json:"checkpoints,omitempty"` // oldest first
 	Seconds           map[string]int64 `json:"seconds,omitempty"`     // accelerator type → seconds spent
 	Progress          *JobProgress     `json:"progress,omitempty"`    // the newest that is recorded
+	Outcome           *JobOutcome      `json:"outcome,omitempty"`     // of an attempt whose model is being registered
 	Output            Name             `json:"output,omitempty"`      // the model that came of it
 	Results           Files            `json:"results"`
 	EvaluatorRevision int              `json:"evaluatorRevision,omitempty"` // revision of the evaluator that the job began with, and keeps
@@ -171,6 +177,10 @@ func (l JobLife) Live() bool {
 // Leaving tells whether the job is being deleted.
 func (l JobLife) Leaving() bool { return l.State == JobDeletingState || l.State == JobCleaningState }
 
+// NextAttempt is the number of the attempt that begins next. A number that was
+// abandoned is never used again: allocations that carry it may still be placed.
+func (l JobLife) NextAttempt() int { return max(l.Attempt, l.Abandoned) + 1 }
+
 // LastCheckpoint is where the next attempt goes on.
 func (l JobLife) LastCheckpoint() (JobCheckpoint, bool) {
 	if len(l.Checkpoints) == 0 {
@@ -202,7 +212,7 @@ func (l *JobLife) end(at time.Time) {
 
 func (l *JobLife) conclude(state string, status Status, at time.Time) {
 	l.end(at)
-	l.State, l.Status, l.CompletedTime = state, status, &at
+	l.State, l.Status, l.CompletedTime, l.Outcome = state, status, &at, nil
 }
 
 type JobValidating struct{}
@@ -241,6 +251,15 @@ func (e JobStarted) Evolve(l *JobLife) {
 	l.EvaluatorRevision = e.EvaluatorRevision
 }
 
+// JobAbandoned fences an attempt that did not begin: its number is used up, so
+// that a late start of it is refused and its allocations can be released.
+type JobAbandoned struct {
+	Attempt int    `json:"attempt"`
+	Reason  string `json:"reason"`
+}
+
+func (e JobAbandoned) Evolve(l *JobLife) { l.Abandoned = max(l.Abandoned, e.Attempt) }
+
 type JobCheckpointed struct {
 	JobCheckpoint
 	Progress *JobProgress `json:"progress,omitempty"`
@@ -272,6 +291,30 @@ type JobWriting struct {
 }
 
 func (JobWriting) Evolve(l *JobLife) { l.State = JobWritingState }
+
+// A JobOutcome is what came of an attempt, and the model that it becomes.
+type JobOutcome struct {
+	Attempt      int             `json:"attempt"`
+	StoppedEarly bool            `json:"stoppedEarly"`
+	Reason       string          `json:"reason,omitempty"` // why it did
+	Output       Name            `json:"output"`
+	Results      Files           `json:"results"`
+	Model        ModelRegistered `json:"model"`
+	Progress     *JobProgress    `json:"progress,omitempty"`
+}
+
+// JobResultsStored ends the attempt. It holds all that is left to be done: the
+// model is registered, and then the job completes.
+type JobResultsStored struct {
+	JobOutcome
+	Time time.Time `json:"time"`
+}
+
+func (e JobResultsStored) Evolve(l *JobLife) {
+	l.end(e.Time)
+	l.progressed(e.Progress)
+	l.State, l.Outcome = JobWritingState, &e.JobOutcome
+}
 
 type JobCompleted struct {
 	Attempt      int       `json:"attempt"`
@@ -376,7 +419,7 @@ type JobDeleting struct {
 
 func (e JobDeleting) Evolve(l *JobLife) {
 	l.end(e.Time)
-	l.State = JobDeletingState
+	l.State, l.Outcome = JobDeletingState, nil
 }
 
 type JobCleaning struct{}

@@ -43,14 +43,15 @@ func (StartValidation) Decide(l JobLife, _ time.Time) (Event[JobLife], error) {
 }
 
 // PrepareInput records which datasets are made of the job's own; they are
-// created in the same batch. A job that an attempt has begun keeps what it has.
+// created after it. Others may be named while they are being made. A job that an
+// attempt has begun keeps what it has.
 type PrepareInput struct{ Inputs JobInputs }
 
 func (c PrepareInput) Decide(l JobLife, _ time.Time) (Event[JobLife], error) {
 	if l.State == JobPreparingState && l.Inputs != nil && *l.Inputs == c.Inputs {
 		return nil, nil
 	}
-	if err := l.must(JobValidatingState, JobPendingState); err != nil {
+	if err := l.must(JobValidatingState, JobPendingState, JobPreparingState); err != nil {
 		return nil, err
 	}
 	if l.Attempt > 0 {
@@ -96,10 +97,10 @@ func (c HoldJob) Decide(l JobLife, _ time.Time) (Event[JobLife], error) {
 // Held tells whether the job's status says what it waits for.
 func (l JobLife) Held() bool { return strings.HasPrefix(l.Status.Message, HeldPrefix) }
 
-// StartJob begins the next attempt on nodes that are allocated in the same
-// batch; it is the guard of the gang.
+// StartJob begins the next attempt on nodes that are allocated already: it
+// commits what the allocations reserved.
 type StartJob struct {
-	Attempt   int // the newest attempt's number plus one
+	Attempt   int // NextAttempt of the job
 	Nodes     []Name
 	Takes     Resources
 	Evaluator int `json:",omitempty"` // revision of the evaluator, for the first attempt; later ones keep it
@@ -115,10 +116,29 @@ func (c StartJob) Decide(l JobLife, now time.Time) (Event[JobLife], error) {
 	if len(c.Nodes) == 0 {
 		return nil, precondition("NO_NODES", "an attempt needs at least one node")
 	}
-	if c.Attempt != l.Attempt+1 {
-		return nil, precondition("STALE_ATTEMPT", "the next attempt is %d, not %d", l.Attempt+1, c.Attempt)
+	if c.Attempt != l.NextAttempt() {
+		return nil, precondition("STALE_ATTEMPT", "the next attempt is %d, not %d", l.NextAttempt(), c.Attempt)
 	}
 	return JobStarted{c.Attempt, c.Nodes, c.Takes, now, cmp.Or(l.EvaluatorRevision, c.Evaluator)}, nil
+}
+
+// AbandonAttempt gives up an attempt that has allocations and has not begun.
+// From then on it cannot begin, so what it reserved may be released.
+type AbandonAttempt struct {
+	Attempt int
+	Reason  string
+}
+
+func (c AbandonAttempt) Decide(l JobLife, _ time.Time) (Event[JobLife], error) {
+	switch {
+	case !l.Exists():
+		return nil, gone("job")
+	case c.Attempt <= l.Abandoned:
+		return nil, nil
+	case c.Attempt <= l.Attempt:
+		return nil, precondition("ATTEMPT_BEGUN", "attempt %d has begun", c.Attempt)
+	}
+	return JobAbandoned(c), nil
 }
 
 // RecordCheckpoint records a place from which the job can go on.
@@ -177,7 +197,30 @@ func (c WriteResults) Decide(l JobLife, _ time.Time) (Event[JobLife], error) {
 	return JobWriting(c), l.must(JobRunningState, JobIdleState)
 }
 
-// CompleteJob records the outcome; its model is registered in the same batch.
+// StoreResults records what an attempt left, and with it that the attempt is
+// over: nothing but registering the model stands between the job and its end.
+type StoreResults struct{ JobOutcome }
+
+func (c StoreResults) Decide(l JobLife, now time.Time) (Event[JobLife], error) {
+	if l.Outcome != nil && l.Outcome.Attempt == c.Attempt || l.Output == c.Output && l.Output != "" && l.Attempt == c.Attempt && !l.Active() {
+		return nil, nil
+	}
+	if err := l.fence(c.Attempt); err != nil {
+		return nil, err
+	}
+	return JobResultsStored{c.JobOutcome, now}, l.must(JobRunningState, JobIdleState, JobWritingState)
+}
+
+// unfinished refuses to stop a job that is done but for its model.
+func (l JobLife) unfinished() error {
+	if l.Outcome != nil {
+		return precondition("JOB_STATE", "the job has its results, and its model is being registered: it can no longer be stopped")
+	}
+	return nil
+}
+
+// CompleteJob records the outcome. With Attempt alone it is the one that was
+// stored, whose model is registered by then.
 type CompleteJob struct {
 	Attempt      int
 	StoppedEarly bool
@@ -190,6 +233,9 @@ type CompleteJob struct {
 func (c CompleteJob) Decide(l JobLife, now time.Time) (Event[JobLife], error) {
 	if (l.State == JobCompletedState || l.State == JobEarlyState) && l.Attempt == c.Attempt {
 		return nil, nil
+	}
+	if o := l.Outcome; o != nil && o.Attempt == c.Attempt {
+		return JobCompleted{o.Attempt, o.StoppedEarly, o.Reason, o.Output, o.Results, now, o.Progress}, l.must(JobWritingState)
 	}
 	if err := l.fence(c.Attempt); err != nil {
 		return nil, err
@@ -267,7 +313,7 @@ func (CancelJob) Decide(l JobLife, now time.Time) (Event[JobLife], error) {
 	case !l.Live() && l.State != JobPausedState:
 		return nil, precondition("JOB_STATE", "the job is %s and can no longer be cancelled", l.State)
 	}
-	return JobCancelling{now}, nil
+	return JobCancelling{now}, l.unfinished()
 }
 
 // ConfirmCancel records that no attempt is at work any more.
@@ -295,7 +341,7 @@ func (c PauseJob) Decide(l JobLife, now time.Time) (Event[JobLife], error) {
 	case !l.Live():
 		return nil, precondition("JOB_STATE", "the job is %s and cannot be paused", l.State)
 	}
-	return JobPaused{c.Reason, now}, nil
+	return JobPaused{c.Reason, now}, l.unfinished()
 }
 
 // ExpireJob ends the job when its deadline has passed.
@@ -312,7 +358,7 @@ func (ExpireJob) Decide(l JobLife, now time.Time) (Event[JobLife], error) {
 	case !l.Live() && l.State != JobPausedState:
 		return nil, precondition("JOB_STATE", "the job is %s", l.State)
 	}
-	return JobExpired{now}, nil
+	return JobExpired{now}, l.unfinished()
 }
 
 // ResumeJob queues a stopped job again; it goes on from its last checkpoint.

@@ -92,6 +92,7 @@ type Allocation struct {
 	Attempt int       `json:"attempt,omitempty"` // of the job
 	Replica string    `json:"replica,omitempty"` // of the deployment
 	Takes   Resources `json:"takes"`
+	Since   time.Time `json:"since,omitzero"` // when it was placed; zero in events of earlier versions
 }
 
 // Node is the state of one node.
@@ -99,8 +100,9 @@ type Node struct {
 	NodeSpec
 	State       string                `json:"state"`
 	Status      Status                `json:"status"`
-	Since       time.Time             `json:"since"`         // when it last registered
-	Seen        time.Time             `json:"seen,omitzero"` // when it was last heard before it was lost, as far as that is known
+	Since       time.Time             `json:"since"`          // when it last registered
+	Seen        time.Time             `json:"seen,omitzero"`  // when it was last heard before it was lost, as far as that is known
+	Left        bool                  `json:"left,omitempty"` // it was lost because its agent said that it stops
 	Allocations map[string]Allocation `json:"allocations,omitempty"`
 }
 
@@ -139,16 +141,18 @@ type NodeRegistered struct {
 
 func (e NodeRegistered) Evolve(n *Node) {
 	n.NodeSpec, n.State, n.Status, n.Since, n.Seen = e.NodeSpec, NodeReady, StatusOf(nil), e.Time, time.Time{}
+	n.Left = false
 }
 
 type NodeLost struct {
 	Reason string    `json:"reason"`
 	Seen   time.Time `json:"seen,omitzero"` // when it was last heard
+	Left   bool      `json:"left,omitempty"`
 }
 
 func (e NodeLost) Evolve(n *Node) {
 	n.State, n.Status, n.Allocations = NodeGone, Status{Unavailable.String(), e.Reason}, nil
-	n.Seen = e.Seen
+	n.Seen, n.Left = e.Seen, e.Left
 }
 
 type NodeRemoved struct{}
@@ -211,6 +215,7 @@ func (c RegisterNode) Decide(n Node, now time.Time) (Event[Node], error) {
 type LoseNode struct {
 	Reason string
 	Seen   time.Time // when it was last heard; zero is not known
+	Left   bool      // its agent has said goodbye: what it did is queued again, and is no failure
 }
 
 func (c LoseNode) Decide(n Node, _ time.Time) (Event[Node], error) {
@@ -240,10 +245,16 @@ func (c RemoveNode) Decide(n Node, _ time.Time) (Event[Node], error) {
 	return NodeRemoved{}, nil
 }
 
-// PlaceAllocation gives a part of the node away.
-type PlaceAllocation struct{ Allocation }
+// PlaceAllocation gives a part of the node away: a reservation, until the job
+// or deployment that it is for says that the attempt or replica is there.
+type PlaceAllocation struct {
+	Allocation
+	// Registered is the node's Since in the plan: a node that was lost and came
+	// back meanwhile refuses the allocation. Zero is any.
+	Registered time.Time `json:"-"`
+}
 
-func (c PlaceAllocation) Decide(n Node, _ time.Time) (Event[Node], error) {
+func (c PlaceAllocation) Decide(n Node, now time.Time) (Event[Node], error) {
 	if old, placed := n.Allocations[c.ID]; placed {
 		if old.For != c.For || !old.Takes.equal(c.Takes) {
 			return nil, precondition("ALLOCATION_EXISTS", "the node holds another allocation of that ID: it must be released first")
@@ -255,11 +266,15 @@ func (c PlaceAllocation) Decide(n Node, _ time.Time) (Event[Node], error) {
 		return nil, gone("node")
 	case n.State != NodeReady:
 		return nil, precondition("NODE_NOT_READY", "the node is %s, not READY", n.State)
+	case !c.Registered.IsZero() && !c.Registered.Equal(n.Since):
+		return nil, precondition("STALE_PLAN", "the node has registered again since this was planned")
 	}
 	if !n.Room(c.Takes) {
 		return nil, &Fault{Code: ResourceExhausted, Reason: "NODE_FULL", Message: "the node has no room left for the allocation"}
 	}
-	return AllocationPlaced(c), nil
+	placed := c.Allocation
+	placed.Since = now
+	return AllocationPlaced{placed}, nil
 }
 
 // ReleaseAllocation takes a part of the node back.

@@ -119,8 +119,8 @@ func TestNode(t *testing.T) {
 	register := domain.RegisterNode{NodeSpec: spec}
 	lost := domain.NodeLost{Reason: "silent"}
 	one := domain.Resources{CPUMilli: 1500, MemoryMiB: 512}
-	placed := domain.AllocationPlaced{Allocation: domain.Allocation{ID: "j@1", For: "accounts/a/supervisedFineTuningJobs/j", Attempt: 1, Takes: one}}
-	other := domain.AllocationPlaced{Allocation: domain.Allocation{ID: "k@1", For: "accounts/a/supervisedFineTuningJobs/k", Attempt: 1, Takes: one}}
+	placed := domain.AllocationPlaced{Allocation: domain.Allocation{ID: "j@1", For: "accounts/a/supervisedFineTuningJobs/j", Attempt: 1, Takes: one, Since: noon}}
+	other := domain.AllocationPlaced{Allocation: domain.Allocation{ID: "k@1", For: "accounts/a/supervisedFineTuningJobs/k", Attempt: 1, Takes: one, Since: noon}}
 	clash := placed.Allocation
 	clash.Takes = domain.Resources{CPUMilli: 1}
 	released := domain.AllocationReleased{ID: "j@1", Reason: "attempt 1 is over"}
@@ -137,13 +137,13 @@ func TestNode(t *testing.T) {
 		{name: "lose", given: f(here), when: domain.LoseNode(lost), then: lost},
 		{name: "lose twice", given: f(here, lost), when: domain.LoseNode(lost)},
 		{name: "lose nothing", when: domain.LoseNode(lost), fault: "NOT_FOUND"},
-		{name: "place", given: f(here), when: domain.PlaceAllocation(placed), then: placed},
-		{name: "place twice", given: f(here, placed), when: domain.PlaceAllocation(placed)},
+		{name: "place", given: f(here), when: domain.PlaceAllocation{Allocation: placed.Allocation}, then: placed},
+		{name: "place twice", given: f(here, placed), when: domain.PlaceAllocation{Allocation: placed.Allocation}},
 		{name: "place another under the same ID", given: f(here, placed), when: domain.PlaceAllocation{Allocation: clash}, fault: "ALLOCATION_EXISTS"},
-		{name: "place what does not fit", given: f(here, placed), when: domain.PlaceAllocation(other), fault: "NODE_FULL"},
-		{name: "place again after release", given: f(here, placed, released), when: domain.PlaceAllocation(other), then: other},
-		{name: "place on a lost node", given: f(here, lost), when: domain.PlaceAllocation(placed), fault: "NODE_NOT_READY", says: "LOST"},
-		{name: "place on nothing", when: domain.PlaceAllocation(placed), fault: "NOT_FOUND"},
+		{name: "place what does not fit", given: f(here, placed), when: domain.PlaceAllocation{Allocation: other.Allocation}, fault: "NODE_FULL"},
+		{name: "place again after release", given: f(here, placed, released), when: domain.PlaceAllocation{Allocation: other.Allocation}, then: other},
+		{name: "place on a lost node", given: f(here, lost), when: domain.PlaceAllocation{Allocation: placed.Allocation}, fault: "NODE_NOT_READY", says: "LOST"},
+		{name: "place on nothing", when: domain.PlaceAllocation{Allocation: placed.Allocation}, fault: "NOT_FOUND"},
 		{name: "a lost node holds nothing", given: f(here, placed, lost), when: domain.ReleaseAllocation(released)},
 		{name: "release", given: f(here, placed), when: domain.ReleaseAllocation(released), then: released},
 		{name: "release twice", given: f(here, placed, released), when: domain.ReleaseAllocation(released)},

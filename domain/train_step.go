@@ -41,7 +41,7 @@ type TrainerStepFinished struct {
 
 func (e TrainerStepFinished) Evolve(j *TrainerJob) {
 	j.end(e.Time)
-	j.State, j.Status, j.Checkpoints = JobIdleState, StatusOf(nil), nil
+	j.State, j.Status, j.Checkpoints, j.Outcome = JobIdleState, StatusOf(nil), nil, nil
 	j.progressed(e.Progress)
 	j.Output, j.Results, j.Finished = e.Output, e.Results, j.Step.Number
 }
@@ -80,8 +80,8 @@ func (c ExecuteTrainStep) Decide(j TrainerJob, _ time.Time) (Event[TrainerJob], 
 	return TrainerStepGiven{step}, j.must(JobIdleState)
 }
 
-// FinishTrainStep records what came of a step; its model is registered in the
-// same batch.
+// FinishTrainStep records what came of a step. With Attempt alone it is the
+// outcome that was stored, whose model is registered by then.
 type FinishTrainStep struct {
 	Attempt  int
 	Output   Name
@@ -93,7 +93,9 @@ func (c FinishTrainStep) Decide(j TrainerJob, now time.Time) (Event[TrainerJob],
 	if j.State == JobIdleState && j.Attempt == c.Attempt && !j.HasStep() {
 		return nil, nil
 	}
-	if err := j.fence(c.Attempt); err != nil {
+	if o := j.Outcome; o != nil && o.Attempt == c.Attempt {
+		c = FinishTrainStep{o.Attempt, o.Output, o.Results, o.Progress}
+	} else if err := j.fence(c.Attempt); err != nil {
 		return nil, err
 	}
 	if !j.Waits() {

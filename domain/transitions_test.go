@@ -56,6 +56,7 @@ func TestJobTransitions(t *testing.T) {
 	f := facts[domain.JobLife]
 	nodes := []domain.Name{"accounts/system/nodes/n1"}
 	inputs := domain.JobInputs{Train: "accounts/a/datasets/j-train", Evaluation: "accounts/a/datasets/j-eval"}
+	outcome := domain.JobOutcome{Attempt: 1, Output: "accounts/a/models/m", Results: domain.Files{Folder: "j/1/"}}
 	validating := f(domain.JobValidating{})
 	pending := also(validating, domain.JobQueued{})
 	running := also(pending, domain.JobStarted{Attempt: 1, Nodes: nodes, Time: noon})
@@ -75,6 +76,7 @@ func TestJobTransitions(t *testing.T) {
 		{name: "RUNNING for the last time", facts: last},
 		{name: "IDLE", facts: also(running, domain.JobIdled{Attempt: 1})},
 		{name: "WRITING_RESULTS", facts: writing},
+		{name: "WRITING_RESULTS, stored", facts: also(writing, domain.JobResultsStored{JobOutcome: outcome, Time: noon})},
 		{name: "COMPLETED", facts: also(writing, domain.JobCompleted{Attempt: 1, Time: noon})},
 		{name: "EARLY_STOPPED", facts: also(writing, domain.JobCompleted{Attempt: 1, StoppedEarly: true, Time: noon})},
 		{name: "RE_QUEUEING", facts: requeued},
@@ -86,9 +88,9 @@ func TestJobTransitions(t *testing.T) {
 		{name: "DELETING", facts: deleting},
 		{name: "DELETING_CLEANING_UP", facts: also(deleting, domain.JobCleaning{})},
 	}
-	commands := []domain.Command[domain.JobLife]{domain.StartValidation{}, domain.PrepareInput{Inputs: inputs}, domain.QueueJob{}, domain.HoldJob{For: "a node"}, domain.StartJob{Attempt: 1, Nodes: nodes},
+	commands := []domain.Command[domain.JobLife]{domain.StartValidation{}, domain.PrepareInput{Inputs: inputs}, domain.QueueJob{}, domain.HoldJob{For: "a node"}, domain.StartJob{Attempt: 1, Nodes: nodes}, domain.AbandonAttempt{Attempt: 2},
 		domain.RecordCheckpoint{JobCheckpoint: domain.JobCheckpoint{Attempt: 1, Step: 10}}, domain.IdleJob{Attempt: 1}, domain.WakeJob{Attempt: 1},
-		domain.WriteResults{Attempt: 1}, domain.CompleteJob{Attempt: 1}, domain.RequeueJob{Attempt: 1, Reason: "node lost"},
+		domain.WriteResults{Attempt: 1}, domain.StoreResults{JobOutcome: outcome}, domain.CompleteJob{Attempt: 1}, domain.RequeueJob{Attempt: 1, Reason: "node lost"},
 		domain.FailJob{Attempt: 1, Status: someStatus}, domain.CancelJob{}, domain.ConfirmCancel{Attempt: 1}, domain.PauseJob{Reason: "by its user"},
 		domain.ExpireJob{}, domain.ResumeJob{}, domain.DeleteJob{}, domain.CleanJob{}, domain.PurgeJob{}}
 	golden(t, "job_transitions.txt", transitions(t, domain.JobLives, situations, commands, func(l domain.JobLife) string {
@@ -146,7 +148,7 @@ func TestDeploymentTransitions(t *testing.T) {
 		{name: "DELETED, its time is over", facts: also(deleting, domain.DeploymentDeleted{DeleteTime: noon, PurgeTime: noon})},
 	}
 	commands := []domain.Command[domain.Deployment]{domain.CreateDeployment{DeploymentSpec: spec}, domain.PlaceReplica{ID: "r1", Node: "n1", Generation: 1},
-		domain.AdvanceReplica{ID: "r1", Node: "n1", State: domain.ReplicaReady}, domain.RemoveReplica{ID: "r1", Failed: true},
+		domain.AdvanceReplica{ID: "r1", Node: "n1", State: domain.ReplicaReady}, domain.RemoveReplica{ID: "r1", Failed: true}, domain.AbandonReplica{ID: "r2"},
 		domain.SettleDeployment{Generation: 1}, domain.FailDeployment{Status: someStatus}, domain.UpdateDeployment{DeploymentSpec: other},
 		domain.ScaleDeployment{Replicas: 2}, domain.WakeDeployment{}, domain.DeleteDeployment{}, hardDeletion{domain.DeleteDeployment{Hard: true}},
 		domain.FinishDeletion{Keep: time.Hour}, domain.UndeleteDeployment{}, domain.PurgeDeployment{}}

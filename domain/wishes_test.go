@@ -126,6 +126,7 @@ func wishDeployment(t *rapid.T, d domain.Deployment) domain.Command[domain.Deplo
 		domain.PlaceReplica{ID: d.NextReplica(), Node: node, Generation: d.Generation},
 		domain.AdvanceReplica{ID: replica.ID, Node: replica.Node, State: pick(t, "state", domain.ReplicaInitializing, domain.ReplicaReady, "dancing")},
 		domain.AdvanceReplica{ID: replica.ID, Node: replica.Node, State: domain.ReplicaReady},
+		domain.AbandonReplica{ID: d.NextReplica(), Reason: "its start did not follow"},
 		domain.RemoveReplica{ID: replica.ID, Reason: "broken", Failed: pick(t, "failed", true, false)},
 		domain.SettleDeployment{Generation: d.Generation}, domain.FailDeployment{Status: someStatus},
 		domain.ScaleDeployment{Replicas: pick(t, "replicas", 0, 1, 2, 3)}, domain.WakeDeployment{},
@@ -146,10 +147,12 @@ func wishJob(t *rapid.T, l domain.JobLife) domain.Command[domain.JobLife] {
 	type commands = []domain.Command[domain.JobLife]
 	attempt := near(t, l.Attempt)
 	checkpoint := domain.JobCheckpoint{Attempt: attempt, Step: rapid.IntRange(1, 9).Draw(t, "step"), Files: someFiles(t), Metrics: map[string]float64{"train/loss": 0.5}}
-	start := domain.StartJob{Attempt: near(t, l.Attempt+1), Nodes: pick(t, "nodes", someNodes[:1], someNodes, nil), Takes: someTakes(t)}
+	start := domain.StartJob{Attempt: near(t, l.NextAttempt()), Nodes: pick(t, "nodes", someNodes[:1], someNodes, nil), Takes: someTakes(t)}
 	mark := domain.RecordCheckpoint{JobCheckpoint: checkpoint}
 	requeue := domain.RequeueJob{Attempt: attempt, Reason: "node lost", Preempted: pick(t, "preempted", true, false), Orphan: pick(t, "orphan", true, false)}
 	complete := domain.CompleteJob{Attempt: attempt, StoppedEarly: pick(t, "early", true, false), Output: "accounts/a/models/m", Results: someFiles(t)}
+	store := domain.StoreResults{JobOutcome: domain.JobOutcome{Attempt: attempt, Output: "accounts/a/models/m", Results: someFiles(t)}}
+	abandon := domain.AbandonAttempt{Attempt: near(t, l.NextAttempt()), Reason: "its start did not follow"}
 	idle, wake, write := domain.IdleJob{Attempt: attempt}, domain.WakeJob{Attempt: attempt}, domain.WriteResults{Attempt: attempt}
 	hold := domain.HoldJob{For: pick(t, "held for", "", "a node")}
 	confirm, fail := domain.ConfirmCancel{Attempt: attempt}, domain.FailJob{Attempt: pick(t, "by", 0, attempt), Status: someStatus}
@@ -160,10 +163,10 @@ func wishJob(t *rapid.T, l domain.JobLife) domain.Command[domain.JobLife] {
 		domain.JobCreatingState:   {domain.StartValidation{}},
 		domain.JobValidatingState: {domain.QueueJob{}, domain.QueueJob{}, prepare, fail, hold},
 		domain.JobPreparingState:  {domain.QueueJob{}},
-		domain.JobPendingState:    {start, start, start, expire, hold, prepare},
-		domain.JobRunningState:    {mark, mark, idle, write, requeue, complete, cancel, pause, fail},
+		domain.JobPendingState:    {start, start, start, expire, hold, prepare, abandon},
+		domain.JobRunningState:    {mark, mark, idle, write, requeue, complete, store, cancel, pause, fail},
 		domain.JobIdleState:       {wake, wake, write},
-		domain.JobWritingState:    {complete, requeue},
+		domain.JobWritingState:    {complete, complete, store, requeue, cancel, pause},
 		domain.JobRequeueState:    {domain.QueueJob{}},
 		domain.JobFailedState:     {resume, resume, remove},
 		domain.JobCancellingState: {mark, confirm},

@@ -254,7 +254,7 @@ func TestAutoscalePlans(t *testing.T) {
 	s.given(onDeployment("busy", domain.ScaleDeployment{Replicas: 4, Reason: "scaled by its user"}))
 	row, ok := s.world.View().Deployments.Get(deploymentName("busy"))
 	require.True(t, ok)
-	_, err := plan.Steps[0][0].Decide(row.State, s.now)
+	_, err := plan.Steps[0].Commit.Decide(row.State, s.now)
 	require.ErrorContains(t, err, "somebody else has scaled the deployment")
 	s.plan(schedulers.Autoscale{})
 	require.True(t, strings.Contains(s.story.String(), "requests in flight 12 of 6.4 a replica"))

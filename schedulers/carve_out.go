@@ -11,8 +11,9 @@ import (
 
 // A job with evalAutoCarveout is given two datasets of its own before its first
 // attempt: the rows that it is measured on, and the rest, that it learns from.
-// They are created with the job's step in one batch, their rows are made like
-// those of any dataset that comes from another, and they outlive the job.
+// The job's event names them; they are created after it, so that nothing is left
+// of a job that did not get as far. Their rows are made like those of any dataset
+// that comes from another, and they outlive the job.
 
 // made are the datasets that were made of the job's own; nil when there are
 // none, or when some are of no use and can be made again.
@@ -54,14 +55,14 @@ func (j job) data(v *projections.View, dataset, evaluation string) (string, stri
 }
 
 // queue is what comes after validation.
-func queue(v *projections.View, j job) Step {
+func queue(v *projections.View, j job) domain.Intent {
 	if j.carves(v) {
 		return carveOut(v, j)
 	}
 	if j.awaits() {
-		return Step{await(j)}
+		return await(j)
 	}
-	return Step{domain.IntendJob(j.Name, domain.QueueJob{})}
+	return domain.IntendJob(j.Name, domain.QueueJob{})
 }
 
 // await has a trainer that has nothing to learn from wait for its next step.
@@ -69,26 +70,26 @@ func await(j job) domain.Intent {
 	return domain.Intend(domain.TrainerJobs, j.Name, domain.Command[domain.TrainerJob](domain.AwaitStep{}))
 }
 
-// carveOut creates both datasets and has the job wait for their rows. The
-// rows that are held back depend on the job's name and nothing else.
-func carveOut(v *projections.View, j job) Step {
-	dataset, _ := j.kind.carve()
-	row, ok := v.Datasets.Get(domain.Name(dataset))
-	if !ok {
-		return nil // it was checked just now
-	}
+// carveOut names the two datasets that the job waits for from now on.
+func carveOut(v *projections.View, j job) domain.Intent {
+	return domain.IntendJob(j.Name, domain.PrepareInput{Inputs: freeNames(v, j)})
+}
+
+// createSide creates one of the two datasets that a job names. The rows that are
+// held back depend on the job's name and nothing else.
+func createSide(j job, name domain.Name, rest bool, source *projections.Row[domain.Dataset]) domain.Intent {
 	hash := fnv.New32a()
 	hash.Write([]byte(j.Name))
-	split := domain.Split{Held: domain.CarveOut(row.State.ExampleCount), Of: row.State.ExampleCount, Seed: int(hash.Sum32() & domain.MaxSeed)}
-	inputs := freeNames(v, j)
-	create := func(name domain.Name, rest bool) domain.Intent {
-		side := split
-		side.Rest = rest
-		return domain.Intend(domain.Datasets, name, domain.CreateDataset{CreatedBy: j.Life.CreatedBy,
-			DatasetSpec: domain.DatasetSpec{SourceJobName: string(j.Name), Splitted: side.Origin(row.Name)},
-			From:        &domain.Derivation{Source: row.Name, Folder: row.State.Files.Folder, Split: &side}})
-	}
-	return Step{create(inputs.Train, true), create(inputs.Evaluation, false), domain.IntendJob(j.Name, domain.PrepareInput{Inputs: inputs})}
+	side := domain.Split{Held: domain.CarveOut(source.State.ExampleCount), Of: source.State.ExampleCount, Seed: int(hash.Sum32() & domain.MaxSeed), Rest: rest}
+	return domain.Intend(domain.Datasets, name, domain.CreateDataset{CreatedBy: j.Life.CreatedBy,
+		DatasetSpec: domain.DatasetSpec{SourceJobName: string(j.Name), Splitted: side.Origin(source.Name)},
+		From:        &domain.Derivation{Source: source.Name, Folder: source.State.Files.Folder, Split: &side}})
+}
+
+// isSide tells whether a dataset is one side of a split of a job's dataset.
+func isSide(d *domain.Dataset, j job, dataset string, rest bool) bool {
+	from := d.From
+	return d.SourceJobName == string(j.Name) && from != nil && string(from.Source) == dataset && from.Split != nil && from.Split.Rest == rest
 }
 
 // freeNames are the job's ID with -train and -eval, and the first number with
@@ -118,23 +119,46 @@ func datasetOf(j job, suffix string) domain.Name {
 	return domain.NewName(j.Name.Account(), domain.Datasets.Collection, id+suffix)
 }
 
-// prepared queues a job when its datasets are made, and fails it when they
-// cannot be.
+// prepared creates the datasets that a job names, queues it when their rows are
+// made, and fails it when they cannot be.
 func prepared(plan *Plan, v *projections.View, j job) {
 	if j.Life.Inputs == nil {
 		plan.add(domain.IntendJob(j.Name, domain.QueueJob{})) // recorded before input was made of a job's own
 		return
 	}
-	ready := true
-	for _, name := range []domain.Name{j.Life.Inputs.Train, j.Life.Inputs.Evaluation} {
-		if fault := usable(v, name); fault != nil {
-			plan.add(domain.IntendJob(j.Name, domain.FailJob{Status: domain.StatusOf(fault)}))
-			return
-		}
-		row, _ := v.Datasets.Get(name)
-		ready = ready && row.State.State == domain.DatasetReady
+	fail := func(fault *domain.Fault) {
+		plan.add(domain.IntendJob(j.Name, domain.FailJob{Status: domain.StatusOf(fault)}))
 	}
-	if ready {
+	dataset, _ := j.kind.carve()
+	source, uploaded := v.Datasets.Get(domain.Name(dataset))
+	var missing []domain.Intent
+	ready := true
+	for _, rest := range []bool{true, false} {
+		name := j.Life.Inputs.Evaluation
+		if rest {
+			name = j.Life.Inputs.Train
+		}
+		row, there := v.Datasets.Get(name)
+		switch {
+		case there && !isSide(&row.State, j, dataset, rest): // somebody else has taken the name
+			plan.add(carveOut(v, j))
+			return
+		case there && row.State.Unfilled():
+			fail(usable(v, name))
+			return
+		case there:
+			ready = ready && row.State.State == domain.DatasetReady
+		case !uploaded:
+			fail(domain.Faultf(domain.NotFound, "dataset: %s was deleted while rows of it were being held back", dataset))
+			return
+		default:
+			missing = append(missing, createSide(j, name, rest, source))
+		}
+	}
+	for _, intent := range missing {
+		plan.add(intent)
+	}
+	if ready && len(missing) == 0 {
 		plan.add(domain.IntendJob(j.Name, domain.QueueJob{}))
 	}
 }

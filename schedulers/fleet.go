@@ -2,6 +2,7 @@ package schedulers
 
 import (
 	"maps"
+	"time"
 
 	"anneal/domain"
 	"anneal/projections"
@@ -10,11 +11,13 @@ import (
 // A fleet is the READY nodes of a view with what is free on each, less what
 // the plan in the making has already given away.
 type fleet struct {
-	nodes  []Candidate // in the order of names
-	index  map[domain.Name]int
-	holds  map[domain.Name]int // allocations of each owner on READY nodes
-	placed map[allocationKey]domain.Allocation
-	able   map[string]bool // what some node can do, READY or not
+	nodes      []Candidate // in the order of names
+	index      map[domain.Name]int
+	holds      map[domain.Name]int // allocations of each owner on READY nodes
+	placed     map[allocationKey]domain.Allocation
+	registered map[domain.Name]time.Time // when each READY node last did
+	gone       map[domain.Name]bool      // whether a node that is LOST was shut down in order
+	able       map[string]bool           // what some node can do, READY or not
 }
 
 type allocationKey struct {
@@ -23,16 +26,17 @@ type allocationKey struct {
 }
 
 func fleetOf(v *projections.View) *fleet {
-	f := &fleet{index: map[domain.Name]int{}, holds: map[domain.Name]int{}, placed: map[allocationKey]domain.Allocation{}, able: map[string]bool{}}
+	f := &fleet{index: map[domain.Name]int{}, holds: map[domain.Name]int{}, placed: map[allocationKey]domain.Allocation{}, registered: map[domain.Name]time.Time{}, gone: map[domain.Name]bool{}, able: map[string]bool{}}
 	for row := range v.Nodes.All() {
 		node := row.State
 		for _, engine := range node.Engines {
 			f.able[engine] = true
 		}
 		if node.State != domain.NodeReady {
+			f.gone[row.Name] = node.Left
 			continue
 		}
-		f.index[row.Name] = len(f.nodes)
+		f.index[row.Name], f.registered[row.Name] = len(f.nodes), node.Since
 		f.nodes = append(f.nodes, Candidate{row.Name, node.Pool, node.Engines, minus(node.Capacity, node.Used())})
 		for id, allocation := range node.Allocations {
 			f.holds[allocation.For]++

@@ -92,6 +92,8 @@ func TestRowsAreHeldBack(t *testing.T) {
 	s.act(schedulers.Jobs{})
 	s.say("one name that was to be used is taken")
 	s.act(schedulers.Jobs{})
+	s.say("the job names its datasets first, and then they are created")
+	s.act(schedulers.Jobs{})
 	require.Empty(t, s.plan(schedulers.Jobs{}).Steps, "it waits for the rows")
 
 	made := func(id string, rows domain.Count) domain.Intent {
@@ -104,6 +106,7 @@ func TestRowsAreHeldBack(t *testing.T) {
 	s.act(schedulers.Jobs{})
 	s.say("the store has room again")
 	s.given(onJob("tuned", domain.ResumeJob{}))
+	s.act(schedulers.Jobs{})
 	s.act(schedulers.Jobs{})
 	s.given(made("tuned-train-3", 54), made("tuned-eval-3", 6))
 	s.say("what the job was made from may go")

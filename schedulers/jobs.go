@@ -29,6 +29,7 @@ const CancelWithin = 5 * time.Minute
 //	PENDING                 -> RUNNING where it fits; oldest first, skipping what does not fit. What no node
 //	                           of the fleet can train stays, and its status says so
 //	VALIDATING, PENDING     -> IDLE, a trainer that waits for steps and has none
+//	WRITING_RESULTS, stored -> COMPLETED, EARLY_STOPPED or IDLE, once the model is registered
 //	CANCELLING              -> CANCELLED when nothing works on it, or its node is lost, or it takes too long
 //	live, account suspended -> PAUSED, and back when the account is restored
 //	DELETING                -> DELETING_CLEANING_UP when no node holds anything for it
@@ -47,6 +48,8 @@ func (s Jobs) Plan(v *projections.View, now time.Time) Plan {
 	fleet := fleetOf(v)
 	for j := range jobs(v) {
 		switch suspended := s.suspended(v, j); {
+		case j.Life.Outcome != nil:
+			finish(&plan, v, j)
 		case suspended != "" && j.Life.Live():
 			plan.add(domain.IntendJob(j.Name, domain.PauseJob{Reason: suspended}))
 		case j.Life.State == domain.JobPausedState:
@@ -57,7 +60,7 @@ func (s Jobs) Plan(v *projections.View, now time.Time) Plan {
 			plan.add(domain.IntendJob(j.Name, domain.StartValidation{}))
 		case j.Life.State == domain.JobValidatingState:
 			if s.admit(&plan, v, j) {
-				plan.add(queue(v, j)...)
+				plan.add(queue(v, j))
 			}
 		case j.Life.State == domain.JobPreparingState:
 			prepared(&plan, v, j)
@@ -73,6 +76,24 @@ func (s Jobs) Plan(v *projections.View, now time.Time) Plan {
 	}
 	s.start(&plan, v, fleet, waiting)
 	return plan
+}
+
+// finish registers the model that came of a job's last attempt, and then ends
+// the job: what is left of JobResultsStored.
+func finish(plan *Plan, v *projections.View, j job) {
+	o := j.Life.Outcome
+	row, there := v.Models.Get(o.Output)
+	switch t, ok := j.kind.(*trainer); {
+	case !there:
+		plan.add(domain.Intend(domain.Models, o.Output, domain.RegisterModel(o.Model)))
+	case row.State.SourceJob != j.Name || row.State.Files.Folder != o.Results.Folder:
+		plan.add(domain.IntendJob(j.Name, domain.FailJob{Status: domain.StatusOf(
+			domain.Faultf(domain.AlreadyExists, "outputModel: the model %s exists already: name another, or delete that one", o.Output))}))
+	case ok && t.Waits():
+		plan.add(domain.Intend(domain.TrainerJobs, j.Name, domain.Command[domain.TrainerJob](domain.FinishTrainStep{Attempt: o.Attempt})))
+	default:
+		plan.add(domain.IntendJob(j.Name, domain.CompleteJob{Attempt: o.Attempt}))
+	}
 }
 
 // suspended is why the job's account may not work; "" when it may.
@@ -135,7 +156,7 @@ func (s Jobs) start(plan *Plan, v *projections.View, fleet *fleet, queue []job) 
 			continue
 		}
 		if j.carves(v) {
-			plan.add(carveOut(v, j)...)
+			plan.add(carveOut(v, j))
 			continue
 		}
 		if j.awaits() {
@@ -156,20 +177,27 @@ func (s Jobs) start(plan *Plan, v *projections.View, fleet *fleet, queue []job) 
 			continue
 		}
 		fleet.take(chosen, need.Takes)
-		plan.add(gang(j, need, chosen, revision(v, j))...)
+		fleet.gang(plan, j, need, chosen, revision(v, j))
 	}
 }
 
-// gang is the next attempt of a job: its allocation on every node, and the
-// start that guards them all.
-func gang(j job, need domain.Need, nodes []domain.Name, evaluator int) Step {
-	attempt := j.Life.Attempt + 1
+// gang plans the next attempt of a job: its allocation is reserved on every
+// node, and the start commits them all.
+func (f *fleet) gang(plan *Plan, j job, need domain.Need, nodes []domain.Name, evaluator int) {
+	attempt := j.Life.NextAttempt()
 	allocation := domain.Allocation{ID: domain.AllocationID(j.Name, attempt), For: j.Name, Attempt: attempt, Takes: need.Takes}
-	var step Step
-	for _, node := range nodes {
-		step = append(step, domain.Intend(domain.Nodes, node, domain.PlaceAllocation{Allocation: allocation}))
+	parts := make([]domain.Intent, len(nodes))
+	for i, node := range nodes {
+		parts[i] = f.allocate(node, allocation)
 	}
-	return append(step, domain.IntendJob(j.Name, domain.StartJob{Attempt: attempt, Nodes: nodes, Takes: need.Takes, Evaluator: evaluator}))
+	plan.reserve(parts, domain.IntendJob(j.Name, domain.StartJob{Attempt: attempt, Nodes: nodes, Takes: need.Takes, Evaluator: evaluator}),
+		abandonment(allocation, "it could not begin on all of its nodes"))
+}
+
+// allocate reserves a part of a node, as long as it is registered as it was
+// when this was planned.
+func (f *fleet) allocate(node domain.Name, a domain.Allocation) domain.Intent {
+	return domain.Intend(domain.Nodes, node, domain.PlaceAllocation{Allocation: a, Registered: f.registered[node]})
 }
 
 // revision is the newest built revision of the evaluator that the job names; 0

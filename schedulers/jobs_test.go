@@ -213,22 +213,43 @@ func TestANodeThatComesBackQuicklyDoesNotWorkOn(t *testing.T) {
 	s.end("nodes_back")
 }
 
-func TestAllocationsInTheMiddleOfABatchAreLeftAlone(t *testing.T) {
+// Allocations reserve, the start commits. A start that does not come is
+// abandoned, and only then is released what it reserved.
+func TestAllocationsWaitForTheirStart(t *testing.T) {
 	s := newStage(t)
 	s.ingredients()
 	s.given(node("n1", "", 4, nil))
 	s.pending(1, "j1")
 	s.given(deployment("d1", 1, 1, nil))
 	takes := domain.Resources{CPUMilli: 1000}
-	s.say("the view lies between an allocation and the start that belongs to it")
-	s.given(onNode("n1", domain.PlaceAllocation{Allocation: domain.Allocation{ID: domain.AllocationID(jobName("j1"), 1), For: jobName("j1"), Attempt: 1, Takes: takes}}))
-	s.given(onNode("n1", domain.PlaceAllocation{Allocation: domain.Allocation{ID: domain.ReplicaAllocationID(deploymentName("d1"), "r1"), For: deploymentName("d1"), Replica: "r1", Takes: takes}}))
+	reserve := func(attempt int, replica string) {
+		s.given(onNode("n1", domain.PlaceAllocation{Allocation: domain.Allocation{ID: domain.AllocationID(jobName("j1"), attempt), For: jobName("j1"), Attempt: attempt, Takes: takes}}))
+		s.given(onNode("n1", domain.PlaceAllocation{Allocation: domain.Allocation{ID: domain.ReplicaAllocationID(deploymentName("d1"), replica), For: deploymentName("d1"), Replica: replica, Takes: takes}}))
+	}
+	s.say("their scheduler stops between the allocations and the starts")
+	reserve(1, "r1")
 	s.act(schedulers.Allocations{})
-	s.given(onJob("j1", domain.StartJob{Attempt: 1, Nodes: []domain.Name{nodeName("n1")}, Takes: takes}),
-		onDeployment("d1", domain.PlaceReplica{ID: "r1", Node: nodeName("n1"), Generation: 1}))
+	s.pass(schedulers.ReserveWithin)
+	s.act(schedulers.Allocations{})
+	s.say("a late start is refused")
+	view := s.world.View()
+	j1, _ := view.SupervisedJobs.Get(jobName("j1"))
+	_, late := domain.IntendJob(jobName("j1"), domain.StartJob{Attempt: 1, Nodes: []domain.Name{nodeName("n1")}, Takes: takes}).Decide(j1.State, s.now)
+	require.ErrorContains(t, late, "the next attempt is 2, not 1")
+	d1, _ := view.Deployments.Get(deploymentName("d1"))
+	_, late = onDeployment("d1", domain.PlaceReplica{ID: "r1", Node: nodeName("n1"), Generation: 1}).Decide(d1.State, s.now)
+	require.ErrorContains(t, late, "has changed since this was planned")
+	s.act(schedulers.Allocations{})
+	n1, _ := s.world.View().Nodes.Get(nodeName("n1"))
+	require.Empty(t, n1.State.Allocations)
+	s.say("others begin")
+	reserve(2, "r2")
+	s.given(onJob("j1", domain.StartJob{Attempt: 2, Nodes: []domain.Name{nodeName("n1")}, Takes: takes}),
+		onDeployment("d1", domain.PlaceReplica{ID: "r2", Node: nodeName("n1"), Generation: 1}))
+	s.pass(schedulers.ReserveWithin)
 	s.act(schedulers.Allocations{})
 	s.say("their owners are done")
-	s.given(onJob("j1", domain.RequeueJob{Attempt: 1, Reason: "it crashed"}), onDeployment("d1", domain.RemoveReplica{ID: "r1", Reason: "it crashed", Failed: true}))
+	s.given(onJob("j1", domain.RequeueJob{Attempt: 2, Reason: "it crashed"}), onDeployment("d1", domain.RemoveReplica{ID: "r2", Reason: "it crashed", Failed: true}))
 	s.act(schedulers.Allocations{})
 	s.act(schedulers.Allocations{})
 	s.end("allocations")

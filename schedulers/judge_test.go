@@ -28,22 +28,27 @@ type judge struct {
 	jobs       map[domain.Name]domain.SupervisedJob
 	serving    map[domain.Name]domain.Deployment
 	datasets   map[domain.Name]domain.Dataset
+	models     map[domain.Name]domain.Model
 	attempts   map[string]bool // job, its incarnation, attempt
 	born       map[domain.Name]uint64
 	registered map[domain.Name]time.Time // when a node last was
 	counts     map[string]int            // events by type
+	placed     map[string]bool           // node and allocation that was ever placed there
 	crime      error
 }
 
 func newJudge(seed uint64) *judge {
 	return &judge{Memory: eventlog.NewMemory(), random: rand.New(rand.NewPCG(seed, 2)), nodes: map[domain.Name]domain.Node{}, jobs: map[domain.Name]domain.SupervisedJob{},
-		serving: map[domain.Name]domain.Deployment{}, datasets: map[domain.Name]domain.Dataset{}, attempts: map[string]bool{}, born: map[domain.Name]uint64{}, counts: map[string]int{}, registered: map[domain.Name]time.Time{}}
+		serving: map[domain.Name]domain.Deployment{}, datasets: map[domain.Name]domain.Dataset{}, models: map[domain.Name]domain.Model{}, attempts: map[string]bool{}, born: map[domain.Name]uint64{}, counts: map[string]int{}, placed: map[string]bool{}, registered: map[domain.Name]time.Time{}}
 }
 
 // Append implements eventlog.Log.
 func (j *judge) Append(ctx context.Context, writes ...eventlog.Write) (uint64, error) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
+	if j.random.IntN(100) == 0 { // whatever is to follow does not
+		return 0, domain.Faultf(domain.Unavailable, "the log takes nothing at the moment")
+	}
 	position, err := j.Memory.Append(ctx, writes...)
 	if err != nil {
 		return position, err
@@ -81,10 +86,14 @@ func (j *judge) fold(e eventlog.Event) error {
 			if age := e.Time.Sub(j.registered[e.Name]); age < schedulers.LostAfter {
 				return fmt.Errorf("lost %s after it registered", age)
 			}
+		case "allocation.released.v1":
+			return errors.Join(j.unused(e), foldInto(domain.Nodes, j.nodes, e))
 		}
 		return foldInto(domain.Nodes, j.nodes, e)
 	case domain.Deployments.Collection:
 		return foldInto(domain.Deployments, j.serving, e)
+	case domain.Models.Collection:
+		return foldInto(domain.Models, j.models, e)
 	case domain.Datasets.Collection:
 		return foldInto(domain.Datasets, j.datasets, e)
 	case domain.SupervisedJobs.Collection:
@@ -107,7 +116,7 @@ func (j *judge) fenced(e eventlog.Event, before, after domain.SupervisedJob) err
 	switch what {
 	case "started":
 		key := fmt.Sprintf("%s %d %d", e.Name, j.born[e.Name], after.Attempt)
-		if j.attempts[key] || after.Attempt != before.Attempt+1 {
+		if j.attempts[key] || after.Attempt != before.NextAttempt() {
 			return fmt.Errorf("attempt %d runs twice", after.Attempt)
 		}
 		j.attempts[key] = true
@@ -119,7 +128,11 @@ func (j *judge) fenced(e eventlog.Event, before, after domain.SupervisedJob) err
 		if before.Active() != (failed.Attempt > 0) || failed.Attempt > 0 && failed.Attempt != before.Attempt {
 			return fmt.Errorf("attempt %d fails a job that is %s at attempt %d", failed.Attempt, before.State, before.Attempt)
 		}
-	case "checkpointed", "writing", "completed", "requeued":
+	case "completed":
+		if before.Outcome == nil || j.models[before.Outcome.Output].SourceJob != e.Name {
+			return fmt.Errorf("it completes without its model")
+		}
+	case "checkpointed", "writing", "resultsStored", "requeued":
 		if !before.Active() {
 			return fmt.Errorf("no attempt was at work")
 		}
@@ -147,8 +160,6 @@ func (j *judge) check(writes []eventlog.Write) error {
 			switch _, what, _ := strings.Cut(w.Type, "."); what {
 			case "started.v1":
 				err = errors.Join(j.checkGang(w.Name), j.checkCarved(w.Name))
-			case "preparing.v1":
-				err = j.checkSides(w.Name)
 			}
 			if err != nil {
 				return err
@@ -158,8 +169,7 @@ func (j *judge) check(writes []eventlog.Write) error {
 	return nil
 }
 
-// checkNode demands room for all that a node holds, nothing on a lost node, and
-// a living owner for what was just placed.
+// checkNode demands room for all that a node holds, and nothing on a lost node.
 func (j *judge) checkNode(w eventlog.Write) error {
 	node := j.nodes[w.Name]
 	if !node.Used().Fits(node.Capacity) {
@@ -168,21 +178,31 @@ func (j *judge) checkNode(w eventlog.Write) error {
 	if node.State != domain.NodeReady && len(node.Allocations) > 0 {
 		return fmt.Errorf("%s is %s and holds %d allocations", w.Name, node.State, len(node.Allocations))
 	}
-	if w.Type != "allocation.placed.v1" {
-		return nil
-	}
 	for _, a := range node.Allocated() {
-		if a.Replica != "" && strings.Contains(string(w.Data), a.ID+`"`) && j.serving[a.For].Replicas[a.Replica].Node != w.Name {
-			return fmt.Errorf("%s was placed on %s without its replica", a.ID, w.Name)
-		}
-		if life := j.jobs[a.For].JobLife; a.Replica == "" && strings.Contains(string(w.Data), a.ID+`"`) && (life.Attempt != a.Attempt || !slices.Contains(life.Nodes, w.Name)) {
-			return fmt.Errorf("%s was placed on %s without its attempt", a.ID, w.Name)
-		}
+		j.placed[string(w.Name)+a.ID] = true
 	}
 	return nil
 }
 
-// checkGang demands that an attempt begins with all of its nodes.
+// unused demands that nothing runs on what is released.
+func (j *judge) unused(e eventlog.Event) error {
+	var released domain.AllocationReleased
+	if err := json.Unmarshal(e.Data, &released); err != nil {
+		return err
+	}
+	a := j.nodes[e.Name].Allocations[released.ID]
+	life := j.jobs[a.For].JobLife
+	switch {
+	case a.Replica != "" && j.serving[a.For].Replicas[a.Replica].Node == e.Name:
+		return fmt.Errorf("%s is released from under its replica", a.ID)
+	case a.Replica == "" && life.Attempt == a.Attempt && slices.Contains(life.Nodes, e.Name):
+		return fmt.Errorf("%s is released from under its attempt", a.ID)
+	}
+	return nil
+}
+
+// checkGang demands that an attempt begins with all of its nodes: each has its
+// part, unless the node was lost after it was reserved.
 func (j *judge) checkGang(name domain.Name) error {
 	job := j.jobs[name]
 	id, want := domain.AllocationID(name, job.Attempt), max(1, job.SupervisedSpec.Nodes)
@@ -190,47 +210,36 @@ func (j *judge) checkGang(name domain.Name) error {
 		return fmt.Errorf("%s begins on %d nodes instead of %d", id, len(nodes), want)
 	}
 	for _, node := range job.JobLife.Nodes {
-		if _, held := j.nodes[node].Allocations[id]; !held || j.nodes[node].State != domain.NodeReady {
+		held, lost := j.nodes[node].Allocations[id].ID == id, len(j.nodes[node].Allocations) == 0
+		if !j.placed[string(node)+id] || !held && !lost {
 			return fmt.Errorf("%s begins without its part of %s", id, node)
 		}
 	}
 	return nil
 }
 
-// checkSides demands that the two datasets of a job are the two sides of one
-// split of its own, recorded together with what the job says of them.
-func (j *judge) checkSides(name domain.Name) error {
-	job := j.jobs[name]
-	in := job.JobLife.Inputs
-	if in == nil {
-		return fmt.Errorf("%s prepares nothing", name)
-	}
-	train, evaluation := j.datasets[in.Train], j.datasets[in.Evaluation]
-	if !train.Filling() || !evaluation.Filling() || train.SourceJobName != string(name) || evaluation.SourceJobName != string(name) {
-		return fmt.Errorf("%s prepares %+v, which are not being made for it", name, *in)
-	}
-	a, b := *train.From.Split, *evaluation.From.Split
-	a.Rest = false
-	if !train.From.Split.Rest || a != b || train.From.Source != domain.Name(job.Dataset) || train.From.Folder != evaluation.From.Folder {
-		return fmt.Errorf("%s learns from %+v and is measured on %+v", name, *train.From, *evaluation.From)
-	}
-	return nil
-}
-
 // checkCarved demands that a job that is to hold rows back has them held back
-// when it begins, if it never began before.
+// when it begins, if it never began before: both sides of one split of its own.
 func (j *judge) checkCarved(name domain.Name) error {
 	job := j.jobs[name]
 	if job.Attempt > 1 || !job.EvalAutoCarveout {
 		return nil
 	}
-	if job.JobLife.Inputs == nil {
+	in := job.JobLife.Inputs
+	if in == nil {
 		return fmt.Errorf("%s begins with all rows", name)
 	}
-	for _, in := range []domain.Name{job.JobLife.Inputs.Train, job.JobLife.Inputs.Evaluation} {
-		if d := j.datasets[in]; d.State != domain.DatasetReady && d.Exists() { // it may be deleted at the same time
-			return fmt.Errorf("%s begins before the rows of %s are made", name, in)
-		}
+	train, evaluation := j.datasets[in.Train], j.datasets[in.Evaluation]
+	if !train.Exists() || !evaluation.Exists() { // one may be deleted at the same time
+		return nil
+	}
+	if train.State != domain.DatasetReady || evaluation.State != domain.DatasetReady || train.SourceJobName != string(name) || evaluation.SourceJobName != string(name) {
+		return fmt.Errorf("%s begins with %+v, which were not made for it yet", name, *in)
+	}
+	a, b := *train.From.Split, *evaluation.From.Split
+	a.Rest = false
+	if !train.From.Split.Rest || a != b || train.From.Source != domain.Name(job.Dataset) || train.From.Folder != evaluation.From.Folder {
+		return fmt.Errorf("%s learns from %+v and is measured on %+v", name, *train.From, *evaluation.From)
 	}
 	return nil
 }

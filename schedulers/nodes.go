@@ -3,6 +3,7 @@ package schedulers
 import (
 	"cmp"
 	"fmt"
+	"slices"
 	"time"
 
 	"anneal/domain"
@@ -55,7 +56,7 @@ func (s Nodes) Plan(v *projections.View, now time.Time) Plan {
 			continue
 		}
 		if reason := fleet.astray(j); reason != "" {
-			plan.add(domain.IntendJob(j.Name, domain.RequeueJob{Attempt: j.Life.Attempt, Reason: reason}))
+			plan.add(domain.IntendJob(j.Name, domain.RequeueJob{Attempt: j.Life.Attempt, Reason: reason, Preempted: fleet.left(j)}))
 		}
 	}
 	return plan
@@ -75,11 +76,13 @@ func (s Nodes) forget(plan *Plan, row *projections.Row[domain.Node], now time.Ti
 
 // astray says why the job's current attempt can no longer be at work; "" when
 // it can. An allocation that is gone never comes back: those of one attempt
-// are made once, together with its start.
+// are made once, before its start.
 func (f *fleet) astray(j job) string {
 	id := domain.AllocationID(j.Name, j.Life.Attempt)
 	for _, node := range j.Life.Nodes {
-		if _, ready := f.index[node]; !ready {
+		if _, ready := f.index[node]; !ready && f.gone[node] {
+			return fmt.Sprintf("node %s was shut down", node.ID())
+		} else if !ready {
 			return fmt.Sprintf("node %s was lost", node.ID())
 		}
 		if !f.has(node, id) {
@@ -87,4 +90,9 @@ func (f *fleet) astray(j job) string {
 		}
 	}
 	return ""
+}
+
+// left tells whether a node of the job's current attempt was shut down in order.
+func (f *fleet) left(j job) bool {
+	return slices.ContainsFunc(j.Life.Nodes, func(node domain.Name) bool { return f.gone[node] })
 }

@@ -54,7 +54,7 @@ func BenchmarkPlan(b *testing.B) {
 	for world.View().Nodes.Len() > 0 {
 		steps := schedulers.Jobs{}.Plan(world.View(), noon).Steps
 		for _, step := range steps {
-			do(step...)
+			do(step.Intents()...)
 		}
 		if len(steps) == 0 {
 			break

@@ -156,7 +156,7 @@ func (d *deployment) keepOnly(replicas []domain.Replica, n int, reason string) [
 func dispensable(replicas []domain.Replica) []domain.Replica {
 	order := slices.Clone(replicas)
 	slices.SortStableFunc(order, func(a, b domain.Replica) int {
-		return cmp.Or(ready([]domain.Replica{a})-ready([]domain.Replica{b}), replicaNumber(b.ID)-replicaNumber(a.ID))
+		return cmp.Or(ready([]domain.Replica{a})-ready([]domain.Replica{b}), domain.ReplicaNumber(b.ID)-domain.ReplicaNumber(a.ID))
 	})
 	return order
 }
@@ -195,8 +195,8 @@ func (d *deployment) place(placement Placement, need domain.Need) bool {
 		d.homes[chosen[0]] = true
 		id := fmt.Sprintf("r%d", d.ReplicaSeq+1+i)
 		allocation := domain.Allocation{ID: domain.ReplicaAllocationID(d.name, id), For: d.name, Replica: id, Takes: need.Takes}
-		d.plan.add(domain.Intend(domain.Nodes, chosen[0], domain.PlaceAllocation{Allocation: allocation}),
-			d.intend(domain.PlaceReplica{ID: id, Node: chosen[0], Generation: d.Generation}))
+		d.plan.reserve([]domain.Intent{d.fleet.allocate(chosen[0], allocation)},
+			d.intend(domain.PlaceReplica{ID: id, Node: chosen[0], Generation: d.Generation}), abandonment(allocation, "it could not be placed"))
 	}
 	return true
 }

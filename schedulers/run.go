@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"slices"
+	"sync"
 	"time"
 
 	"anneal/domain"
@@ -64,7 +66,7 @@ func (l loop) carryOut(ctx context.Context, view *projections.View, steps []Step
 			break
 		}
 		request := eventlog.Request{Time: time.Now().UTC(), Actor: l.actor}
-		result, err := eventlog.Do(ctx, l.log, l.world, request, step...)
+		result, err := l.do(ctx, request, step)
 		switch {
 		case ctx.Err() != nil:
 			return recorded, refused, ctx.Err()
@@ -79,6 +81,42 @@ func (l loop) carryOut(ctx context.Context, view *projections.View, steps []Step
 		}
 	}
 	return recorded, refused, nil
+}
+
+// do carries out one step: what it reserves, side by side, and then its commit.
+// When one of them fails after something was reserved, the step is abandoned;
+// should that fail too, Allocations does it later.
+func (l loop) do(ctx context.Context, request eventlog.Request, step Step) (eventlog.Result, error) {
+	reserved, err := l.reserve(ctx, request, step.Reserve)
+	var result eventlog.Result
+	if err == nil {
+		result, err = eventlog.Do(ctx, l.log, l.world, request, step.Commit)
+	}
+	if err != nil && reserved && step.Abandon != nil {
+		if _, late := eventlog.Do(ctx, l.log, l.world, request, *step.Abandon); late != nil {
+			l.logger.Debug("a step is not abandoned now", "step", step.String(), "error", late.Error())
+		}
+	}
+	return result, err
+}
+
+// reserve records the parts of a step; reserved tells whether any of them was
+// not there before.
+func (l loop) reserve(ctx context.Context, request eventlog.Request, parts []domain.Intent) (reserved bool, err error) {
+	positions, errs := make([]uint64, len(parts)), make([]error, len(parts))
+	one := func(i int) {
+		result, err := eventlog.Do(ctx, l.log, l.world, request, parts[i])
+		positions[i], errs[i] = result.Position, err
+	}
+	var all sync.WaitGroup
+	for i := range parts[min(1, len(parts)):] {
+		all.Go(func() { one(i + 1) })
+	}
+	if len(parts) > 0 {
+		one(0)
+	}
+	all.Wait()
+	return slices.Max(append(positions, 0)) > 0, errors.Join(errs...)
 }
 
 // report writes down why a step was refused. That the world has moved since

@@ -120,7 +120,7 @@ func TestRunRecordsStepsInItsNameAndPlansOnWhatItWrote(t *testing.T) {
 			var plan schedulers.Plan
 			for row := range v.Nodes.All() {
 				if row.State.State == domain.NodeReady {
-					plan.Steps = append(plan.Steps, schedulers.Step{domain.Intend(domain.Nodes, row.Name, domain.LoseNode{Reason: "test"})})
+					plan.Steps = append(plan.Steps, schedulers.Step{Commit: domain.Intend(domain.Nodes, row.Name, domain.LoseNode{Reason: "test"})})
 				}
 			}
 			return plan
@@ -143,7 +143,7 @@ func TestRunDoesNotSpinOnStepsThatAreRefused(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var out notebook
 		log := eventlog.NewMemory()
-		refused := schedulers.Step{domain.Intend(domain.Nodes, nodeName("nowhere"), domain.LoseNode{})}
+		refused := schedulers.Step{Commit: domain.Intend(domain.Nodes, nodeName("nowhere"), domain.LoseNode{})}
 		s := &script{plan: func(*projections.View, time.Time) schedulers.Plan {
 			return schedulers.Plan{Steps: []schedulers.Step{refused}}
 		}}
@@ -164,7 +164,7 @@ func TestRunDoesNotSpinOnStepsThatChangeNothing(t *testing.T) {
 		var out notebook
 		log := eventlog.NewMemory()
 		s := &script{plan: func(*projections.View, time.Time) schedulers.Plan {
-			return schedulers.Plan{Steps: []schedulers.Step{{onNode("n1", domain.ReleaseAllocation{ID: "gone"})}}, Again: noon}
+			return schedulers.Plan{Steps: []schedulers.Step{{Commit: onNode("n1", domain.ReleaseAllocation{ID: "gone"})}}, Again: noon}
 		}}
 		start(t, log, s, &out)
 		time.Sleep(time.Second)
@@ -181,7 +181,7 @@ func TestRunOutlivesALogThatFails(t *testing.T) {
 			if v.Nodes.Len() > 0 {
 				return schedulers.Plan{}
 			}
-			return schedulers.Plan{Steps: []schedulers.Step{{node("n1", "", 1, nil)}}}
+			return schedulers.Plan{Steps: []schedulers.Step{{Commit: node("n1", "", 1, nil)}}}
 		}}
 		world, _ := start(t, log, s, &out)
 		time.Sleep(time.Minute)

@@ -5,6 +5,7 @@ package schedulers
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -19,8 +20,18 @@ type Scheduler interface {
 	Plan(v *projections.View, now time.Time) Plan
 }
 
-// A Step is commands that are recorded together or not at all.
-type Step []domain.Intent
+// A Step is one decision. Where it needs parts of other resources it reserves
+// them first, each by an event of its own; then Commit decides. When a
+// reservation or the commit is refused, Abandon makes sure that no late commit
+// of the same step goes through; what was reserved is released by later plans.
+type Step struct {
+	Reserve []domain.Intent // on different resources, in any order
+	Commit  domain.Intent
+	Abandon *domain.Intent // nil without Reserve
+}
+
+// Intents are what the step records when nothing is refused, in order.
+func (s Step) Intents() []domain.Intent { return append(slices.Clone(s.Reserve), s.Commit) }
 
 // A Plan is what to do now, in order, and when to look again although nothing
 // happens; a zero Again means that only an event can change the plan.
@@ -29,7 +40,12 @@ type Plan struct {
 	Again time.Time
 }
 
-func (p *Plan) add(intents ...domain.Intent) { p.Steps = append(p.Steps, intents) }
+func (p *Plan) add(intent domain.Intent) { p.Steps = append(p.Steps, Step{Commit: intent}) }
+
+// reserve plans a step that needs parts of other resources.
+func (p *Plan) reserve(parts []domain.Intent, commit, abandon domain.Intent) {
+	p.Steps = append(p.Steps, Step{parts, commit, &abandon})
+}
 
 // lookAgain asks for another plan at t, or earlier if that was asked for.
 func (p *Plan) lookAgain(t time.Time) {
@@ -39,11 +55,11 @@ func (p *Plan) lookAgain(t time.Time) {
 }
 
 // String is the plan as transcripts show it: a line for each command, those of
-// one step joined by a bar in front.
+// one step joined by a bar in front, the commit last.
 func (p Plan) String() string {
 	var text strings.Builder
 	for _, step := range p.Steps {
-		for i, intent := range step {
+		for i, intent := range step.Intents() {
 			mark := "-"
 			if i > 0 {
 				mark = "|"
@@ -61,9 +77,9 @@ func (p Plan) String() string {
 }
 
 func (s Step) String() string {
-	lines := make([]string, len(s))
-	for i, intent := range s {
-		lines[i] = intent.String()
+	var lines []string
+	for _, intent := range s.Intents() {
+		lines = append(lines, intent.String())
 	}
 	return strings.Join(lines, "; ")
 }

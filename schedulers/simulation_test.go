@@ -24,7 +24,7 @@ const (
 	busyTime  = 30 * time.Minute // users come and go, nodes die
 	quietTime = 4 * time.Hour    // everything gets done, or something is stuck
 	tick      = 2 * time.Second  // of an agent
-	patience  = 6                // seconds for which something may be wrong before the schedulers mend it
+	patience  = 15               // seconds for which something may be wrong before the schedulers mend it
 )
 
 // TestClusterLife runs hours of a cluster's life: users create, scale, update,

@@ -51,11 +51,13 @@ func (s *stage) given(intents ...domain.Intent) {
 	}
 }
 
-// do carries out intents together.
+// do carries out intents, one after the other.
 func (s *stage) do(intents ...domain.Intent) {
 	s.t.Helper()
-	_, err := eventlog.Do(s.t.Context(), s.log, s.world, eventlog.Request{Time: s.now, Actor: "test"}, intents...)
-	require.NoError(s.t, err)
+	for _, intent := range intents {
+		_, err := eventlog.Do(s.t.Context(), s.log, s.world, eventlog.Request{Time: s.now, Actor: "test"}, intent)
+		require.NoError(s.t, err)
+	}
 	for e, err := range s.log.Read(s.t.Context(), "events.>", s.world.Position()) {
 		require.NoError(s.t, err)
 		require.NoError(s.t, s.world.Apply(e))
@@ -82,7 +84,7 @@ func (s *stage) plan(scheduler schedulers.Scheduler) schedulers.Plan {
 func (s *stage) act(scheduler schedulers.Scheduler) {
 	s.t.Helper()
 	for _, step := range s.plan(scheduler).Steps {
-		s.do(step...)
+		s.do(step.Intents()...)
 	}
 }
 

@@ -29,20 +29,32 @@ type town struct {
 }
 
 // wish carries an intent out for somebody; that it is refused is life.
-func (o *town) wish(actor string, world *projections.World, intents ...domain.Intent) error {
-	result, err := eventlog.Do(o.ctx, o.log, world, eventlog.Request{Time: time.Now().UTC(), Actor: actor}, intents...)
+func (o *town) wish(actor string, world *projections.World, intent domain.Intent) error {
+	result, err := eventlog.Do(o.ctx, o.log, world, eventlog.Request{Time: time.Now().UTC(), Actor: actor}, intent)
 	if err == nil && result.Position > 0 {
 		err = world.WaitFor(o.ctx, result.Position)
 	}
 	return err
 }
 
+// insist carries an intent out, however often the log takes nothing.
+func (o *town) insist(actor string, intent domain.Intent) {
+	err := o.wish(actor, o.worlds[0], intent)
+	for range 10 {
+		if domain.CodeOf(err) != domain.Unavailable {
+			break
+		}
+		err = o.wish(actor, o.worlds[0], intent)
+	}
+	if err != nil {
+		o.t.Fatal(err)
+	}
+}
+
 // open makes what jobs and deployments need.
 func (o *town) open() {
 	for _, intent := range append([]domain.Intent{account(), baseModel("base")}, dataset("rows", domain.ShapeChat, 9)...) {
-		if err := o.wish("operator", o.worlds[0], intent); err != nil {
-			o.t.Fatal(err)
-		}
+		o.insist("operator", intent)
 	}
 }
 
@@ -164,13 +176,13 @@ func (o *town) purge() {
 // calm ends the busy time: nodes stay alive, the account is restored, and what
 // users have paused they resume.
 func (o *town) calm() {
-	_ = o.wish("user", o.worlds[0], onAccount(domain.RestoreAccount{}))
+	o.insist("user", onAccount(domain.RestoreAccount{}))
 	for _, agent := range o.agents {
 		agent.mend()
 	}
 	for row := range o.worlds[0].View().SupervisedJobs.All() {
 		if row.State.State == domain.JobPausedState && !strings.HasPrefix(row.State.Status.Message, schedulers.SuspendedPrefix) {
-			_ = o.wish("user", o.worlds[0], domain.IntendJob(row.Name, domain.ResumeJob{}))
+			o.insist("user", domain.IntendJob(row.Name, domain.ResumeJob{}))
 		}
 	}
 }
@@ -275,7 +287,7 @@ func (a *agent) obey(world *projections.World) {
 
 // report tells how far a piece of work is.
 func (a *agent) report(world *projections.World, w work, calm bool) {
-	tell := func(intents ...domain.Intent) { _ = a.town.wish(string(a.name), world, intents...) }
+	tell := func(intent domain.Intent) { _ = a.town.wish(string(a.name), world, intent) }
 	chance := func(percent int) bool { return !calm && a.random.IntN(100) < percent }
 	if w.Replica != "" {
 		at := func(cmd domain.Command[domain.Deployment]) { tell(domain.Intend(domain.Deployments, w.For, cmd)) }
@@ -305,8 +317,9 @@ func (a *agent) report(world *projections.World, w work, calm bool) {
 		at(domain.FailJob{Attempt: w.Attempt, Status: domain.Status{Code: "INVALID_ARGUMENT", Message: "line 2: too long"}})
 	case w.done > 20:
 		model := domain.NewName("acme", domain.Models.Collection, row.State.OutputModel)
-		tell(domain.Intend(domain.Models, model, domain.RegisterModel{ModelSpec: domain.ModelSpec{Kind: domain.BaseModel}, SourceJob: w.For, Files: domain.Files{Folder: w.ID}}),
-			domain.IntendJob(w.For, domain.CompleteJob{Attempt: w.Attempt, Output: model}))
+		files := domain.Files{Folder: w.ID}
+		at(domain.StoreResults{JobOutcome: domain.JobOutcome{Attempt: w.Attempt, Output: model, Results: files,
+			Model: domain.ModelRegistered{ModelSpec: domain.ModelSpec{Kind: domain.BaseModel}, SourceJob: w.For, Files: files}}})
 	case w.done > 18:
 		at(domain.WriteResults{Attempt: w.Attempt})
 	case w.done%5 == 0:

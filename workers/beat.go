@@ -157,25 +157,22 @@ func (d *Desk) catchUp(ctx context.Context, node string, seen uint64) error {
 	return d.World.WaitFor(ctx, min(seen, last.Position))
 }
 
-// dismiss loses a node whose agent has said goodbye, and queues its jobs again:
-// together, so that none of them is placed on it in between. It is no failure
-// of theirs.
+// dismiss loses a node whose agent has said goodbye. That event says all that
+// follows: its jobs are queued again, which is no failure of theirs. The desk
+// does so at once; should it stop in between, a scheduler does.
 func (d *Desk) dismiss(ctx context.Context, node string) error {
-	lose := domain.Intend(domain.Nodes, nodeName(node), domain.LoseNode{Reason: "the agent was shut down", Seen: d.Now()})
-	var err error
-	for range 3 {
-		err = d.do(ctx, node, append(d.takeBack(node), lose)...)
-		if !isFault(err) { // of a fault, something else became of a job just now
-			break
+	jobs := d.takeBack(node)
+	err := d.do(ctx, node, domain.Intend(domain.Nodes, nodeName(node), domain.LoseNode{Reason: "the agent was shut down", Seen: d.Now(), Left: true}))
+	if err != nil {
+		return err
+	}
+	d.World.Pulse().Forget(nodeName(node))
+	for _, intent := range jobs {
+		if err := d.do(ctx, node, intent); err != nil && !isFault(err) { // of a fault, something else became of the job just now
+			return err
 		}
 	}
-	if isFault(err) {
-		err = d.do(ctx, node, lose)
-	}
-	if err == nil {
-		d.World.Pulse().Forget(nodeName(node))
-	}
-	return err
+	return nil
 }
 
 // takeBack queues the jobs of a node again, also those that work on others too.

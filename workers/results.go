@@ -16,8 +16,9 @@ const (
 	uploadWithin = 12 * time.Hour
 )
 
-// complete registers the model that came of the attempt and ends the job, both
-// or none.
+// complete records what the attempt left. That event says all that follows:
+// the model is registered and the job ends. The desk does so at once; should it
+// stop in between, a scheduler does.
 func (d *Desk) complete(ctx context.Context, node string, view *projections.View, j job, r wire.Report) error {
 	files, err := d.arrived(ctx, resultFolder(j, r.Attempt), r)
 	if err != nil {
@@ -28,20 +29,27 @@ func (d *Desk) complete(ctx context.Context, node string, view *projections.View
 		return d.refuseResults(ctx, node, j, err)
 	}
 	register, err := d.registration(ctx, view, j, r, files)
-	if err != nil {
-		return d.refuseResults(ctx, node, j, err)
-	}
-	name := domain.NewName(j.Name.Account(), "models", j.OutputModel)
-	done := domain.IntendJob(j.Name, domain.CompleteJob{Attempt: r.Attempt, StoppedEarly: r.Result.StoppedEarly, Reason: short(r.Result.Reason), Output: name, Results: files, Progress: progress})
-	if j.Waits {
-		done = domain.Intend(domain.TrainerJobs, j.Name, domain.Command[domain.TrainerJob](domain.FinishTrainStep{Attempt: r.Attempt, Output: name, Results: files, Progress: progress}))
-	}
-	err = d.do(ctx, node, domain.Intend(domain.Models, name, register), done)
-	if domain.CodeOf(err) == domain.AlreadyExists {
+	if err == nil {
 		err = free(d.World.View(), j)
 	}
 	if err != nil {
 		return d.refuseResults(ctx, node, j, err)
+	}
+	name := domain.NewName(j.Name.Account(), "models", j.OutputModel)
+	err = d.tell(ctx, node, j, domain.StoreResults{JobOutcome: domain.JobOutcome{Attempt: r.Attempt, StoppedEarly: r.Result.StoppedEarly, Reason: short(r.Result.Reason),
+		Output: name, Results: files, Model: domain.ModelRegistered(register), Progress: progress}})
+	if err != nil {
+		return d.refuseResults(ctx, node, j, err)
+	}
+	done := domain.IntendJob(j.Name, domain.CompleteJob{Attempt: r.Attempt})
+	if j.Waits {
+		done = domain.Intend(domain.TrainerJobs, j.Name, domain.Command[domain.TrainerJob](domain.FinishTrainStep{Attempt: r.Attempt}))
+	}
+	for _, intent := range []domain.Intent{domain.Intend(domain.Models, name, register), done} {
+		if err := d.do(ctx, node, intent); err != nil { // the results are recorded: the scheduler does the rest, or says why not
+			d.log.Debug("the end of a job is left to its scheduler", "job", j.Name, "error", err)
+			return nil
+		}
 	}
 	if j.Waits {
 		d.letGo(ctx, j) // the next step begins with the model
