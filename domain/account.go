@@ -42,9 +42,17 @@ type AccountSpec struct {
 // Account is the state of one account.
 type Account struct {
 	AccountSpec
-	State        string `json:"state"`
-	SuspendState string `json:"suspendState"`
-	Status       Status `json:"status"`
+	State        string    `json:"state"`
+	SuspendState string    `json:"suspendState"`
+	Status       Status    `json:"status"`
+	FirstKey     *FirstKey `json:"firstKey,omitempty"` // that it was created with; nil for accounts of earlier versions
+}
+
+// A FirstKey is the key of an account's admin, as the account's creation holds
+// it: an account is never without one. The key itself is created next.
+type FirstKey struct {
+	ID  string        `json:"id"`
+	Key APIKeyCreated `json:"key"`
 }
 
 // Exists implements State.
@@ -56,10 +64,13 @@ func (a Account) Stage() string { return a.State }
 // Suspended tells whether the account may not start work or ask models.
 func (a Account) Suspended() bool { return a.SuspendState != Unsuspended }
 
-type AccountCreated struct{ AccountSpec }
+type AccountCreated struct {
+	AccountSpec
+	FirstKey *FirstKey `json:"firstKey,omitempty"`
+}
 
 func (e AccountCreated) Evolve(a *Account) {
-	*a = Account{AccountSpec: e.AccountSpec, State: AccountReady, SuspendState: Unsuspended, Status: StatusOf(nil)}
+	*a = Account{AccountSpec: e.AccountSpec, State: AccountReady, SuspendState: Unsuspended, Status: StatusOf(nil), FirstKey: e.FirstKey}
 }
 
 type AccountUpdated struct{ AccountSpec }
@@ -79,8 +90,11 @@ type AccountRestored struct{}
 
 func (AccountRestored) Evolve(a *Account) { a.SuspendState, a.Status = Unsuspended, StatusOf(nil) }
 
-// CreateAccount makes an account.
-type CreateAccount struct{ AccountSpec }
+// CreateAccount makes an account, and says what its first key is.
+type CreateAccount struct {
+	AccountSpec
+	FirstKey *FirstKey `json:",omitempty"`
+}
 
 func (c CreateAccount) Decide(a Account, _ time.Time) (Event[Account], error) {
 	if a.Exists() {

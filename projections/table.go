@@ -51,6 +51,16 @@ func (t *Table[S]) Collection() string { return t.collection }
 // Get is the row of a resource; false when it does not exist.
 func (t *Table[S]) Get(name domain.Name) (*Row[S], bool) { return t.rows.Get(name) }
 
+// Version is the position of the last event of a resource, also when it no
+// longer exists; 0 when it never did.
+func (t *Table[S]) Version(name domain.Name) uint64 {
+	if row, ok := t.rows.Get(name); ok {
+		return row.Version
+	}
+	version, _ := t.gone.Get(name)
+	return version
+}
+
 // Len is the number of rows.
 func (t *Table[S]) Len() int { return t.rows.Len() }
 

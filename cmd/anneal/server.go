@@ -203,7 +203,7 @@ func (s *server) openDuties(ctx context.Context) error {
 	for _, scheduler := range []schedulers.Scheduler{
 		schedulers.Jobs{}, schedulers.Replicas{PlaceWithin: s.flags.placementTimeout, KeepDeleted: s.flags.keepDeleted},
 		schedulers.Autoscale{}, schedulers.Expiry{}, schedulers.Addons{}, schedulers.HotLoads{},
-		schedulers.Nodes{LostAfter: s.flags.lostAfter, ForgetAfter: s.flags.forgetAfter}, schedulers.Allocations{},
+		schedulers.Nodes{LostAfter: s.flags.lostAfter, ForgetAfter: s.flags.forgetAfter}, schedulers.Allocations{}, schedulers.Accounts{},
 	} {
 		s.duties.add("scheduler "+scheduler.Name(), func(ctx context.Context) error {
 			return schedulers.Run(ctx, log, s.world, scheduler, s.logger)

@@ -1,0 +1,31 @@
+package schedulers
+
+import (
+	"time"
+
+	"anneal/domain"
+	"anneal/projections"
+)
+
+// Accounts creates the first key of each account that was created with one and
+// does not have it: its server stopped in between. A key that was deleted stays
+// deleted.
+type Accounts struct{}
+
+// Name implements Scheduler.
+func (Accounts) Name() string { return "accounts" }
+
+// Plan implements Scheduler.
+func (Accounts) Plan(v *projections.View, _ time.Time) (plan Plan) {
+	for row := range v.Accounts.All() {
+		first := row.State.FirstKey
+		if first == nil {
+			continue
+		}
+		name := domain.NewName(row.Name.ID(), domain.APIKeys.Collection, first.ID)
+		if v.APIKeys.Version(name) == 0 {
+			plan.add(domain.Intend(domain.APIKeys, name, domain.Command[domain.APIKey](domain.CreateAPIKey(first.Key))))
+		}
+	}
+	return plan
+}

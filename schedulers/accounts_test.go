@@ -1,0 +1,28 @@
+package schedulers_test
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"anneal/domain"
+	"anneal/schedulers"
+)
+
+// An account whose server stopped before its first key was created gets it; a
+// key that was deleted stays deleted.
+func TestFirstKeysAreCreated(t *testing.T) {
+	s := newStage(t)
+	key := domain.APIKeyCreated{APIKeySpec: domain.APIKeySpec{DisplayName: "first key", Role: domain.RoleAdmin}, Hash: []byte("hash"), Prefix: "ak_acme_admin"}
+	s.do(account())
+	s.do(domain.Intend(domain.Accounts, "accounts/other", domain.Command[domain.Account](domain.CreateAccount{FirstKey: &domain.FirstKey{ID: "admin", Key: key}})))
+	plan := schedulers.Accounts{}.Plan(s.world.View(), s.now)
+	require.Len(t, plan.Steps, 1)
+	s.do(plan.Steps[0].Intents()...)
+	row, ok := s.world.View().APIKeys.Get("accounts/other/apiKeys/admin")
+	require.True(t, ok)
+	require.Equal(t, domain.APIKey(key), row.State)
+	require.Empty(t, schedulers.Accounts{}.Plan(s.world.View(), s.now).Steps)
+	s.do(domain.Intend(domain.APIKeys, row.Name, domain.Command[domain.APIKey](domain.DeleteAPIKey{})))
+	require.Empty(t, schedulers.Accounts{}.Plan(s.world.View(), s.now).Steps)
+}
