@@ -5,7 +5,7 @@ STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
 ANNEAL_FUZZ ?= 20s
 LISTEN      ?= 127.0.0.1:8080
 
-.PHONY: help demo run test race bench bench-others crash fuzz lint lint-openapi golden build clients oracle
+.PHONY: help demo run test race bench bench-others crash linearizable fuzz lint lint-openapi golden build clients oracle
 
 help: ## show this
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -20,7 +20,7 @@ run: build ## start a server with a local worker at LISTEN; data lies in ./data
 	bin/anneal serve --data data --listen $(LISTEN)
 
 test: ## run the tests
-	go test -timeout 20m ./...
+	go test -timeout 20m $(TESTFLAGS) ./...
 
 clients: ## install the clients and tokenizers for JavaScript that tests hold against ours
 	npm ci --prefix cmd/anneal/testdata/clients/node --ignore-scripts --no-audit --no-fund
@@ -48,6 +48,9 @@ bench-others: ## measure the embedded engine by turns with ggml and OpenBLAS, wh
 	if grep -q avx512f /proc/cpuinfo; then export OPENBLAS_CORETYPE=SkylakeX; fi; \
 	CGO_CFLAGS="-O3 -march=native" CGO_CXXFLAGS="-O3 -march=native" \
 		go -C engines/embedded/oracle test -p 1 -tags openblas -run '^$$' -bench . -benchtime 3s .
+
+linearizable: ## check 100,000 operations of clients for linearizability, with restarts in between
+	ANNEAL_OPERATIONS=100000 go test -count=1 -timeout 60m -run TestOperationsAreLinearizable -v ./cmd/anneal
 
 crash: ## kill the control plane 100 times at random points
 	ANNEAL_CRASHES=100 go test -count=1 -timeout 60m -run TestControlPlane -v ./cmd/anneal

@@ -50,3 +50,75 @@ func TestUncertaintyIsNoFault(t *testing.T) {
 	}
 	require.NoError(t, ctx.Err())
 }
+
+// A late log does not acknowledge the first append, records it only when
+// arrives is called, and refuses every later one with a fault.
+type late struct {
+	*Memory
+	first []Write
+	read  func() // before the second look for our own events
+	looks int
+}
+
+func (l *late) Append(ctx context.Context, writes ...Write) (uint64, error) {
+	if l.first == nil {
+		l.first = writes
+		return 0, ErrUncertain
+	}
+	f := domain.Faultf(domain.Unavailable, "the disk is full: nothing was recorded")
+	f.Reason = "DISK_FULL"
+	return 0, f
+}
+
+func (l *late) arrives() { _, _ = l.Memory.Append(context.Background(), l.first...) }
+
+func (l *late) Read(ctx context.Context, filter string, after uint64) iter.Seq2[Event, error] {
+	if l.looks++; l.looks == 2 && l.read != nil {
+		l.read()
+	}
+	return l.Memory.Read(ctx, filter, after)
+}
+
+func TestAfterAnUncertainAppendNoFailureIsAFault(t *testing.T) {
+	log := &late{Memory: NewMemory()}
+	intent := domain.Intend(counters, name("a"), add{1})
+	_, err := Do(t.Context(), log, follow(t, log.Memory), Request{Time: time.Now()}, intent)
+	require.ErrorIs(t, err, ErrUncertain, "the first append may still arrive")
+	require.Equal(t, domain.Unknown, domain.CodeOf(err))
+
+	log = &late{Memory: NewMemory()}
+	log.read = log.arrives
+	result, err := Do(t.Context(), log, follow(t, log.Memory), Request{Time: time.Now()}, intent)
+	require.NoError(t, err, "it arrived before Do gave up")
+	require.EqualValues(t, 1, result.Position)
+	change, ok := result.Of(name("a"))
+	require.True(t, ok)
+	after, err := change.After(new(rows))
+	require.NoError(t, err)
+	require.Equal(t, counter{1}, after.State)
+}
+
+// Another process that ran the same command before it died has recorded it,
+// and others have gone on from there: the result is what the command produced.
+func TestDoReturnsWhatAnEarlierRunOfTheCommandRecorded(t *testing.T) {
+	log := NewMemory()
+	world := follow(t, log)
+	request := Request{Time: time.Now(), Command: "c-1"}
+	_, err := Do(t.Context(), log, world, Request{Time: time.Now()}, domain.Intend(counters, name("a"), add{2}))
+	require.NoError(t, err)
+	require.NoError(t, world.WaitFor(t.Context(), 1))
+	_, err = Do(t.Context(), log, world, request, domain.Intend(counters, name("a"), add{3}))
+	require.NoError(t, err)
+	require.NoError(t, world.WaitFor(t.Context(), 2))
+	_, err = Do(t.Context(), log, world, Request{Time: time.Now()}, domain.Intend(counters, name("a"), add{4}))
+	require.NoError(t, err)
+
+	stale := new(rows)
+	stale.moved, stale.state, stale.version = make(chan struct{}), map[domain.Name]counter{}, map[domain.Name]uint64{}
+	result, err := Do(t.Context(), log, stale, request, domain.Intend(counters, name("a"), add{3}))
+	require.NoError(t, err)
+	require.EqualValues(t, 2, result.Position)
+	after, err := result.Changes[0].After(world)
+	require.NoError(t, err)
+	require.Equal(t, counter{5}, after.State)
+}

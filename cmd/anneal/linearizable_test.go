@@ -1,0 +1,257 @@
+package main_test
+
+import (
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/anishathalye/porcupine"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// A register is what a client sees of one resource: whether it exists, and one
+// field that clients write. One that is ending was deleted and is still shown
+// until a scheduler has purged it; nobody sees it again after that.
+type register struct {
+	exists, ending bool
+	value          string
+}
+
+// A registerInput is one operation on a register: create, patch, get or delete.
+// A list is a get of every register that it may show.
+type registerInput struct {
+	name, op, value string
+	atOnce          bool // a deleted resource is gone, and not purged later
+}
+
+// A registerOutput is how it was answered. Lost answers are 0: the operation
+// may have happened, may happen later, or never.
+type registerOutput struct {
+	status int
+	value  string
+}
+
+// apply is what an operation does, and whether its answer is possible.
+func (s register) apply(in registerInput, out registerOutput) (next register, possible bool) {
+	if s.ending && (out.status == http.StatusNotFound || in.op == "create" && out.status == http.StatusOK) {
+		s = register{} // it was purged before
+	}
+	ok := out.status == http.StatusOK
+	switch {
+	case out.status == 0: // the end is unknown: as if it happened at the very end
+		return s, true
+	case out.status == http.StatusBadRequest:
+		return s, s.ending
+	case s.exists && in.op == "create":
+		return s, out.status == http.StatusConflict
+	case !s.exists && in.op == "create":
+		return register{exists: true, value: in.value}, ok && out.value == in.value
+	case !s.exists:
+		return s, out.status == http.StatusNotFound
+	case in.op == "delete":
+		return register{exists: !in.atOnce, ending: !in.atOnce, value: s.value}, ok
+	case in.op == "patch":
+		return register{exists: true, value: in.value}, ok && !s.ending && out.value == in.value
+	}
+	return s, ok && out.value == s.value
+}
+
+// registers is the sequential specification: the model of porcupine.
+var registers = porcupine.Model{
+	Partition: func(history []porcupine.Operation) (parts [][]porcupine.Operation) {
+		byName := map[string][]porcupine.Operation{}
+		for _, op := range history {
+			name := op.Input.(registerInput).name
+			byName[name] = append(byName[name], op)
+		}
+		for _, part := range byName {
+			parts = append(parts, part)
+		}
+		return parts
+	},
+	Init: func() any { return register{} },
+	Step: func(state, input, output any) (bool, any) {
+		next, possible := state.(register).apply(input.(registerInput), output.(registerOutput))
+		return possible, next
+	},
+	DescribeOperation: func(input, output any) string { return fmt.Sprintf("%+v → %+v", input, output) },
+}
+
+// A registerKind says how a collection is used as registers.
+type registerKind struct {
+	collection, field string
+	create            func(id, value string) (path string, body object)
+	remove            string // the query of a delete
+	purged            bool   // a scheduler purges what is deleted
+}
+
+var registerKinds = []registerKind{
+	{"datasets", "displayName", func(id, value string) (string, object) {
+		return "/datasets", object{"datasetId": id, "dataset": object{"displayName": value}}
+	}, "", false},
+	{"secrets", "keyName", func(id, value string) (string, object) {
+		return "/secrets", object{"name": id, "keyName": value, "value": "v" + value}
+	}, "", false},
+	{"deployments", "displayName", func(id, value string) (string, object) {
+		return "/deployments?deploymentId=" + id, object{"baseModel": "accounts/default/models/anneal-base", "displayName": value}
+	}, "?hard=true&ignoreChecks=true", true},
+}
+
+const registersPerKind = 24
+
+// A historian runs clients against a control plane that restarts, and keeps
+// what they asked and were answered.
+type historian struct {
+	t       *testing.T
+	begin   time.Time
+	left    atomic.Int64 // operations
+	written atomic.Int64 // values
+	mu      sync.Mutex
+	history []porcupine.Operation
+	faults  []string // answers that no client should see
+}
+
+func (h *historian) now() int64 { return int64(time.Since(h.begin)) }
+
+func (h *historian) note(client int, in registerInput, call int64, out registerOutput) {
+	end := h.now()
+	if out.status == 0 {
+		if in.op == "get" {
+			return // it told nothing
+		}
+		end = math.MaxInt64
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.history = append(h.history, porcupine.Operation{ClientId: client, Input: in, Call: call, Output: out, Return: end})
+}
+
+// client asks until no operation is left.
+func (h *historian) client(number int, user caller) {
+	rng := rand.New(rand.NewPCG(7, uint64(number)))
+	for h.left.Add(-1) >= 0 {
+		kind := registerKinds[rng.IntN(len(registerKinds))]
+		if rng.IntN(40) == 0 {
+			h.list(number, user, kind)
+			continue
+		}
+		in := registerInput{op: []string{"create", "patch", "get", "get", "patch", "delete"}[rng.IntN(6)]}
+		id := fmt.Sprintf("r%d", rng.IntN(registersPerKind))
+		in.name, in.atOnce = kind.collection+"/"+id, !kind.purged
+		if in.op == "create" || in.op == "patch" {
+			in.value = fmt.Sprintf("K%d", h.written.Add(1))
+		}
+		call := h.now()
+		status, answer, err := h.ask(user, kind, in, id)
+		h.answered(number, kind, in, call, status, answer, err)
+	}
+}
+
+func (h *historian) ask(user caller, kind registerKind, in registerInput, id string) (int, object, error) {
+	path := "/" + in.name
+	switch in.op {
+	case "create":
+		path, body := kind.create(id, in.value)
+		return user.ask(http.MethodPost, path, body)
+	case "patch":
+		return user.ask(http.MethodPatch, path, object{"name": "accounts/" + user.account + path, kind.field: in.value})
+	case "delete":
+		return user.ask(http.MethodDelete, path+kind.remove, nil)
+	}
+	return user.ask(http.MethodGet, path, nil)
+}
+
+func (h *historian) answered(client int, kind registerKind, in registerInput, call int64, status int, answer object, err error) {
+	out := registerOutput{status: status}
+	if value, ok := answer[kind.field].(string); ok {
+		out.value = value
+	}
+	text := fmt.Sprint(answer)
+	switch {
+	case err != nil && strings.Contains(err.Error(), "connection refused"):
+		return // the server is not there: nobody heard it
+	case err != nil, status == http.StatusServiceUnavailable:
+		out = registerOutput{}
+	case status == http.StatusConflict && strings.Contains(text, "try again"):
+		return // nothing was recorded, whatever the state was
+	case status == http.StatusBadRequest && strings.Contains(text, "is DELETING"):
+	case status != http.StatusOK && status != http.StatusConflict && status != http.StatusNotFound:
+		h.mu.Lock()
+		h.faults = append(h.faults, fmt.Sprintf("%+v: %d %s", in, status, text))
+		h.mu.Unlock()
+		return
+	}
+	h.note(client, in, call, out)
+}
+
+func (h *historian) list(client int, user caller, kind registerKind) {
+	call := h.now()
+	status, answer, err := user.ask(http.MethodGet, "/"+kind.collection+"?pageSize=200", nil)
+	if err != nil || status != http.StatusOK {
+		return
+	}
+	shown := map[string]string{}
+	items, _ := answer[kind.collection].([]any)
+	for _, item := range items {
+		name := item.(object)["name"].(string)
+		shown[name[strings.LastIndexByte(name, '/')+1:]] = item.(object)[kind.field].(string)
+	}
+	for i := range registersPerKind {
+		id := fmt.Sprintf("r%d", i)
+		out := registerOutput{status: http.StatusNotFound}
+		if value, ok := shown[id]; ok {
+			out = registerOutput{http.StatusOK, value}
+		}
+		h.note(client, registerInput{name: kind.collection + "/" + id, op: "get"}, call, out)
+	}
+}
+
+// TestOperationsAreLinearizable lets clients create, change, read, list and
+// delete the same few resources while the control plane is killed and started
+// again, and looks for one order of all operations that explains every answer.
+// ANNEAL_OPERATIONS sets how many; `make linearizable` takes 100,000.
+func TestOperationsAreLinearizable(t *testing.T) {
+	operations, restarts := int64(3000), int64(2)
+	if text := os.Getenv("ANNEAL_OPERATIONS"); text != "" {
+		var err error
+		operations, err = strconv.ParseInt(text, 10, 64)
+		require.NoError(t, err)
+		restarts = 5
+	}
+	address := freePort(t)
+	s := serve(t, t.TempDir(), "--listen", address, "--worker=false", "--speech", "none")
+	h := &historian{t: t, begin: time.Now()}
+	h.left.Store(operations)
+	user := s.user()
+	user.http = &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 32}, Timeout: time.Minute}
+	var clients sync.WaitGroup
+	for number := range 12 {
+		clients.Go(func() { h.client(number, user) })
+	}
+	for n := restarts; n > 0; n-- {
+		eventually(t, "the clients go on", func() bool { return h.left.Load() < operations*n/(restarts+1) })
+		s.kill()
+		s.start()
+	}
+	clients.Wait()
+	require.Empty(t, h.faults)
+	require.Zero(t, s.end())
+
+	result, info := porcupine.CheckOperationsVerbose(registers, h.history, 5*time.Minute)
+	if !assert.Equal(t, porcupine.Ok, result, "the history of %d operations is not linearizable", len(h.history)) {
+		path := filepath.Join(os.TempDir(), "anneal-linearizable.html")
+		require.NoError(t, porcupine.VisualizePath(registers, info, path))
+		t.Logf("look at %s", path)
+	}
+	t.Logf("%d operations, %d restarts: linearizable", len(h.history), restarts)
+}
