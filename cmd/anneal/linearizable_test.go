@@ -46,10 +46,13 @@ func (s register) apply(in registerInput, out registerOutput) (next register, po
 	if s.ending && (out.status == http.StatusNotFound || in.op == "create" && out.status == http.StatusOK) {
 		s = register{} // it was purged before
 	}
+	if out.status == 0 { // it may have happened; if it did not, that is as if it happened after all others
+		if out = (registerOutput{http.StatusOK, in.value}); in.op == "create" == s.exists {
+			return s, true
+		}
+	}
 	ok := out.status == http.StatusOK
 	switch {
-	case out.status == 0: // the end is unknown: as if it happened at the very end
-		return s, true
 	case out.status == http.StatusBadRequest:
 		return s, s.ending
 	case s.exists && in.op == "create":
@@ -60,8 +63,10 @@ func (s register) apply(in registerInput, out registerOutput) (next register, po
 		return s, out.status == http.StatusNotFound
 	case in.op == "delete":
 		return register{exists: !in.atOnce, ending: !in.atOnce, value: s.value}, ok
+	case in.op == "patch" && s.ending:
+		return s, false
 	case in.op == "patch":
-		return register{exists: true, value: in.value}, ok && !s.ending && out.value == in.value
+		return register{exists: true, value: in.value}, ok && out.value == in.value
 	}
 	return s, ok && out.value == s.value
 }
