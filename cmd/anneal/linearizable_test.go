@@ -43,13 +43,15 @@ type registerOutput struct {
 
 // apply is what an operation does, and whether its answer is possible.
 func (s register) apply(in registerInput, out registerOutput) (next register, possible bool) {
-	if s.ending && (out.status == http.StatusNotFound || in.op == "create" && out.status == http.StatusOK) {
+	lost := out.status == 0
+	if s.ending && (out.status == http.StatusNotFound || in.op == "create" && (lost || out.status == http.StatusOK)) {
 		s = register{} // it was purged before
 	}
-	if out.status == 0 { // it may have happened; if it did not, that is as if it happened after all others
-		if out = (registerOutput{http.StatusOK, in.value}); in.op == "create" == s.exists {
+	if lost { // it may have happened; if it did not, that is as if it happened after all others
+		if in.op == "create" == s.exists || in.op == "patch" && s.ending {
 			return s, true
 		}
+		out = registerOutput{http.StatusOK, in.value}
 	}
 	ok := out.status == http.StatusOK
 	switch {
