@@ -1,6 +1,7 @@
 package api
 
 import (
+	"cmp"
 	"time"
 
 	"anneal/domain"
@@ -18,12 +19,15 @@ type Node struct {
 	Status      domain.Status       `json:"status" api:"output"`
 	Used        domain.Resources    `json:"used" api:"output"`
 	Allocations []domain.Allocation `json:"allocations" api:"output"`
+	PublicKey   string              `json:"publicKey" api:"output"`
+	EnrollTime  *time.Time          `json:"enrollTime,omitempty" api:"output"`
+	RevokeTime  *time.Time          `json:"revokeTime,omitempty" api:"output"`
 }
 
 // seen is when a node was last heard. Of one that is lost it is what was known
 // when it was lost, since the pulse of this process may be younger.
 func seen(v *projections.View, row *projections.Row[domain.Node]) time.Time {
-	if row.State.State == domain.NodeGone && !row.State.Seen.IsZero() {
+	if row.State.Absent() && !row.State.Seen.IsZero() {
 		return row.State.Seen
 	}
 	return v.Pulse.Seen(row.Name)
@@ -36,7 +40,8 @@ var nodes = &resource[domain.Node, Node]{
 	render: func(v *projections.View, row *projections.Row[domain.Node], out *Node) {
 		*out = Node{Name: string(row.Name), NodeSpec: row.State.NodeSpec, CreateTime: stampOf(&row.CreateTime), UpdateTime: stampOf(&row.UpdateTime),
 			SeenTime: stamp(seen(v, row)), State: row.State.State, Status: row.State.Status, Used: row.State.Used(),
-			Allocations: row.State.Allocated()}
+			Allocations: row.State.Allocated(), PublicKey: row.State.Access.PublicKey,
+			EnrollTime: stamp(row.State.Access.EnrollTime), RevokeTime: stamp(row.State.Access.RevokeTime)}
 		if out.Allocations == nil {
 			out.Allocations = []domain.Allocation{}
 		}
@@ -44,4 +49,39 @@ var nodes = &resource[domain.Node, Node]{
 	remove: func(*call, *projections.Row[domain.Node], *params) (domain.Command[domain.Node], error) {
 		return domain.RemoveNode{}, nil
 	},
+}
+
+func nodeOperations() []operation {
+	return []operation{
+		{id: "revokeNode", method: "POST", path: "/v1/accounts/{account}/nodes/{id}:revoke", tag: "nodes", summary: "Revoke a node's access", may: toOperate,
+			about: "Its key and the token that it enrolled with are refused from then on, its connections are closed, and its work is placed elsewhere. " +
+				"Only an agent with another token can enrol under its name again.",
+			body: typeFor[revocation](), emptyBody: true, answer: typeFor[Node](), handle: revokeNode},
+	}
+}
+
+type revocation struct {
+	Reason string `json:"reason"`
+}
+
+func revokeNode(c *call) (any, error) {
+	p := c.params()
+	var asked revocation
+	if err := readVerbWith(c, &p.violations, &asked); err != nil {
+		return nil, err
+	}
+	p.violations.Require(len(asked.Reason) <= domain.MaxDescription, "reason", "must have at most %d bytes", domain.MaxDescription)
+	if err := p.err(); err != nil {
+		return nil, err
+	}
+	row, err := nodes.row(c)
+	if err != nil {
+		return nil, err
+	}
+	command := domain.RevokeNode{Reason: cmp.Or(asked.Reason, "revoked by the operator")}
+	result, err := c.do(domain.Intend(domain.Nodes, row.Name, domain.Command[domain.Node](command)))
+	if err != nil {
+		return nil, err
+	}
+	return nodes.reply(c, result, row.Name)
 }

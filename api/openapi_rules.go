@@ -108,7 +108,7 @@ var fieldRules = map[string]rule{
 	"maxValue":        {instead: schema{"type": []string{"string", "integer", "null"}, "pattern": countPattern}},
 	"ModelCopy.state": oneOf(domain.CopyPreparing, domain.CopyReady, domain.CopyFailed),
 
-	"Node.state": oneOf(domain.NodeReady, domain.NodeGone),
+	"Node.state": oneOf(domain.NodeJoining, domain.NodeReady, domain.NodeGone, domain.NodeRevoked),
 	"pool":       {enum: []string{"", domain.PoolTraining, domain.PoolInference}},
 
 	"Health.status":                     oneOf("ok"),

@@ -353,6 +353,9 @@ var fieldTexts = map[string]string{
 	// nodes
 	"seenTime":     "When it last reported.",
 	"used":         "What of it is taken.",
+	"publicKey":    "The public half of the NKey with which its agent authenticates; empty before it has enrolled and after its access was revoked.",
+	"enrollTime":   "When its agent enrolled with that key.",
+	"revokeTime":   "When its access was revoked.",
 	"allocations":  "What is taken, piece by piece.",
 	"pool":         "What is placed on it: training, inference, or both when it is empty.",
 	"capacity":     "What it has.",

@@ -99,7 +99,7 @@ func operations() []operation {
 		deploymentShapes.operations(), shapeVersionOperations(),
 		deployments.operations(), deploymentOperations(),
 		deployedModels.operations(),
-		nodes.operations(),
+		nodes.operations(), nodeOperations(),
 		quotaOperations(),
 		eventOperations(),
 		inferenceOperations(),

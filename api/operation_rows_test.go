@@ -262,6 +262,7 @@ func nodeRows() []row {
 		{id: "listNodes", scene: scene, request: "GET /v1/accounts/system/nodes operator"},
 		{id: "getNode", scene: scene, request: "GET " + one + " operator"},
 		{id: "listNodeEvents", scene: scene, request: "GET " + one + "/events" + briefly + " operator"},
+		{id: "revokeNode", scene: scene, request: "POST " + one + ":revoke operator\n{\"reason\": \"stolen\"}"},
 		{id: "deleteNode", scene: scene, request: "DELETE " + one + " operator"},
 	}
 }

@@ -78,6 +78,9 @@ const maxLacks = 5 // nodes that a prospect names
 func ProspectOf(need Need, nodes iter.Seq2[Name, Node]) Prospect {
 	p := Prospect{Need: need}
 	for name, node := range nodes {
+		if !node.Registered() {
+			continue // not known yet, or never to come back
+		}
 		p.Nodes++
 		never, now := need.lacks(node, Resources{}), ""
 		if never == "" {

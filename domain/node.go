@@ -16,11 +16,16 @@ import (
 //	READY  --LoseNode-->     LOST, all allocations released
 //	LOST   --RegisterNode--> READY
 //	READY  --PlaceAllocation, ReleaseAllocation--> READY
-//	any    --RemoveNode-->   (none)
+//	(none) --EnrollNode-->   ENROLLED --RegisterNode--> READY
+//	any    --RevokeNode-->   REVOKED, all allocations released
+//	REVOKED --EnrollNode-->  ENROLLED
+//	any but REVOKED --RemoveNode--> (none)
 var Nodes = NewKind("nodes", map[string]Event[Node]{
+	"node.enrolled.v1":       NodeEnrolled{},
 	"node.registered.v1":     NodeRegistered{},
 	"node.lost.v1":           NodeLost{},
 	"node.removed.v1":        NodeRemoved{},
+	"node.revoked.v1":        NodeAccessRevoked{},
 	"allocation.placed.v1":   AllocationPlaced{},
 	"allocation.released.v1": AllocationReleased{},
 })
@@ -104,6 +109,7 @@ type Node struct {
 	Seen        time.Time             `json:"seen,omitzero"`  // when it was last heard before it was lost, as far as that is known
 	Left        bool                  `json:"left,omitempty"` // it was lost because its agent said that it stops
 	Allocations map[string]Allocation `json:"allocations,omitempty"`
+	Access      NodeAccess            `json:"access,omitzero"`
 }
 
 // Exists implements State.
@@ -180,7 +186,10 @@ func (e AllocationReleased) Evolve(n *Node) {
 }
 
 // RegisterNode records a node that reports for work.
-type RegisterNode struct{ NodeSpec }
+type RegisterNode struct {
+	NodeSpec
+	Enrolled bool // only if its agent has enrolled
+}
 
 func (c RegisterNode) Decide(n Node, now time.Time) (Event[Node], error) {
 	var v Violations
@@ -203,6 +212,11 @@ func (c RegisterNode) Decide(n Node, now time.Time) (Event[Node], error) {
 	if err := v.Err(); err != nil {
 		return nil, err
 	}
+	switch {
+	case n.State == NodeRevoked, c.Enrolled && n.Access.PublicKey == "":
+		return nil, &Fault{Code: PermissionDenied, Reason: "NODE_NOT_ENROLLED",
+			Message: "the node has not enrolled, or was revoked: start its agent with a token that `anneal node token` makes"}
+	}
 	same := n.Pool == c.Pool && n.Version == c.Version && n.Capacity.equal(c.Capacity) && slices.Equal(n.Engines, c.Engines)
 	if n.State == NodeReady && same {
 		return nil, nil
@@ -222,7 +236,7 @@ func (c LoseNode) Decide(n Node, _ time.Time) (Event[Node], error) {
 	switch n.State {
 	case "":
 		return nil, gone("node")
-	case NodeGone:
+	case NodeGone, NodeRevoked:
 		return nil, nil
 	}
 	return NodeLost(c), nil
@@ -239,6 +253,8 @@ func (c RemoveNode) Decide(n Node, _ time.Time) (Event[Node], error) {
 		return nil, gone("node")
 	case c.Lost && n.State != NodeGone:
 		return nil, precondition("NODE_BACK", "the node is %s again", n.State)
+	case n.State == NodeRevoked:
+		return nil, precondition("NODE_REVOKED", "a revoked node stays in the list, so that the token that it enrolled with stays refused")
 	case len(n.Allocations) > 0:
 		return nil, precondition("NODE_IN_USE", "the node still has %d allocations: wait, or stop its agent", len(n.Allocations))
 	}

@@ -128,6 +128,8 @@ func TestNode(t *testing.T) {
 	smaller := spec
 	smaller.Capacity = domain.Resources{CPUMilli: 1000}
 	wrong := domain.NodeSpec{Pool: "garden", Capacity: domain.Resources{MemoryMiB: -1, Accelerators: map[string]int{"X": -1}}}
+	enroll, enrolled := domain.EnrollNode{PublicKey: oneKey, JoinToken: "t1"}, domain.NodeEnrolled{PublicKey: oneKey, JoinToken: "t1", Time: noon}
+	revoked := domain.NodeAccessRevoked{Reason: "stolen", Time: noon}
 	decide(t, domain.Nodes, []D{
 		{name: "register", when: register, then: here},
 		{name: "register twice", given: f(here), when: register},
@@ -152,6 +154,25 @@ func TestNode(t *testing.T) {
 		{name: "remove what works", given: f(here, placed), when: domain.RemoveNode{}, fault: "NODE_IN_USE"},
 		{name: "remove nothing", when: domain.RemoveNode{}, fault: "NOT_FOUND"},
 		{name: "forget", given: f(here, domain.NodeLost{Reason: "silent"}), when: domain.RemoveNode{Lost: true}, then: domain.NodeRemoved{}},
+		{name: "enrol", when: enroll, then: enrolled},
+		{name: "enrol again with the same key", given: f(enrolled, here), when: enroll},
+		{name: "enrol one of an older version", given: f(here), when: enroll, then: enrolled},
+		{name: "take the name of one that has enrolled", given: f(enrolled, here, lost), when: domain.EnrollNode{PublicKey: otherKey, JoinToken: "t2"}, fault: "NODE_ENROLLED"},
+		{name: "enrol with no key", when: domain.EnrollNode{JoinToken: "t1"}, fault: "INVALID_FIELDS"},
+		{name: "register what has enrolled", given: f(enrolled), when: domain.RegisterNode{NodeSpec: spec, Enrolled: true}, then: here},
+		{name: "register what has not enrolled", when: domain.RegisterNode{NodeSpec: spec, Enrolled: true}, fault: "NODE_NOT_ENROLLED"},
+		{name: "place on one that has enrolled only", given: f(enrolled), when: domain.PlaceAllocation(placed), fault: "NODE_NOT_READY"},
+		{name: "revoke", given: f(enrolled, here, placed), when: domain.RevokeNode{Reason: "stolen"}, then: revoked},
+		{name: "revoke twice", given: f(enrolled, here, revoked), when: domain.RevokeNode{Reason: "stolen"}},
+		{name: "revoke nothing", when: domain.RevokeNode{}, fault: "NOT_FOUND"},
+		{name: "a revoked node holds nothing", given: f(enrolled, here, placed, revoked), when: domain.ReleaseAllocation(released)},
+		{name: "register what was revoked", given: f(enrolled, here, revoked), when: register, fault: "NODE_NOT_ENROLLED"},
+		{name: "lose what was revoked", given: f(enrolled, here, revoked), when: domain.LoseNode(lost)},
+		{name: "enrol what was revoked with the same token", given: f(enrolled, here, revoked), when: domain.EnrollNode{PublicKey: otherKey, JoinToken: "t1"}, fault: "JOIN_TOKEN_REVOKED"},
+		{name: "enrol what was revoked with an old token", given: f(here, revoked), when: domain.EnrollNode{PublicKey: otherKey, JoinToken: domain.LegacyJoinToken}, fault: "JOIN_TOKEN_REVOKED"},
+		{name: "enrol what was revoked with another token", given: f(enrolled, here, revoked), when: domain.EnrollNode{PublicKey: oneKey, JoinToken: "t2"},
+			then: domain.NodeEnrolled{PublicKey: oneKey, JoinToken: "t2", Time: noon}},
+		{name: "remove what was revoked", given: f(enrolled, here, revoked), when: domain.RemoveNode{}, fault: "NODE_REVOKED"},
 		{name: "forget what is back", given: f(here), when: domain.RemoveNode{Lost: true}, fault: "NODE_BACK"},
 	})
 }

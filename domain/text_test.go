@@ -44,7 +44,7 @@ func TestControlCharacters(t *testing.T) {
 // What an agent says of its node is stored and shown as well.
 func TestNodesSayNoControlCharacters(t *testing.T) {
 	spec := NodeSpec{Capacity: Resources{CPUMilli: 1000, Accelerators: map[string]int{"GPU\u001b[2J": 1}}, Engines: []string{"train\u009b"}, Version: "1\u202e"}
-	_, err := RegisterNode{spec}.Decide(Node{}, time.Time{})
+	_, err := RegisterNode{NodeSpec: spec}.Decide(Node{}, time.Time{})
 	var fault *Fault
 	require.ErrorAs(t, err, &fault)
 	require.Len(t, fault.Violations, 3)

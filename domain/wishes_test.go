@@ -2,6 +2,7 @@ package domain_test
 
 import (
 	"strconv"
+	"strings"
 	"time"
 
 	"pgregory.net/rapid"
@@ -81,13 +82,17 @@ func wishDataset(t *rapid.T, d domain.Dataset) domain.Command[domain.Dataset] {
 		domain.UpdateDataset{DatasetSpec: spec}, domain.DeleteDataset{})
 }
 
+var oneKey, otherKey = "U" + strings.Repeat("A", 55), "U" + strings.Repeat("B", 55)
+
 func wishNode(t *rapid.T, _ domain.Node) domain.Command[domain.Node] {
 	spec := domain.NodeSpec{Pool: pick(t, "pool", "", domain.PoolTraining, "garden"), Engines: pick(t, "engines", nil, []string{"train"}),
 		Capacity: domain.Resources{CPUMilli: pick[int64](t, "cpu", 1000, 400, 0), MemoryMiB: 100, Accelerators: map[string]int{"L4": 2}}}
 	allocation := domain.Allocation{ID: pick(t, "id", "j@1", "k@1", "d#r1"), For: pick[domain.Name](t, "for", "accounts/a/supervisedFineTuningJobs/j", "accounts/a/deployments/d"), Takes: someTakes(t)}
 	return pick[domain.Command[domain.Node]](t, "command", domain.RegisterNode{NodeSpec: spec}, domain.PlaceAllocation{Allocation: allocation},
 		domain.PlaceAllocation{Allocation: allocation}, domain.ReleaseAllocation{ID: allocation.ID, Reason: "over"},
-		domain.LoseNode{Reason: "silent"}, domain.RemoveNode{})
+		domain.LoseNode{Reason: "silent"}, domain.RemoveNode{},
+		domain.EnrollNode{PublicKey: pick(t, "key", oneKey, otherKey, "none"), JoinToken: pick(t, "token", "t1", "t2")}, domain.RevokeNode{Reason: "stolen"},
+		domain.RegisterNode{NodeSpec: spec, Enrolled: true})
 }
 
 func wishEvaluator(t *rapid.T, e domain.Evaluator) domain.Command[domain.Evaluator] {

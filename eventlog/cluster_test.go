@@ -60,7 +60,7 @@ func startCluster(t *testing.T) (ConnectOptions, []*server.Server) {
 	}
 	return ConnectOptions{
 		URL: strings.Join(urls, ","), Password: password, IssuerSeed: seed,
-		VerifyNode: func(node, token string) bool { return token == tokenOf(node) },
+		VerifyNode: verifyTokenOf,
 	}, servers
 }
 
@@ -94,8 +94,12 @@ func TestCluster(t *testing.T) {
 	assert.Equal(t, 3, c.replicas, "as a cluster should")
 
 	t.Run("nodes and readers", func(t *testing.T) {
-		agent := connect(t, opts.URL, AgentOptions("n1", tokenOf("n1"))...)
+		agent := connect(t, opts.URL, agentOptions(t, "n1")...)
 		require.NoError(t, agent.Flush())
+		sessions, err := c.NodeSessions(t.Context())
+		require.NoError(t, err)
+		require.Len(t, sessions, 1, "on whichever server it is")
+		require.Equal(t, "n1", sessions[0].Node)
 		position := mustAppend(t, c.Log(), write("a", 0))
 		reader := &Server{Connection: c, nats: servers[2], reader: "reader-" + opts.Password}
 		nc := readerOf(t, reader, make(chan error, 16))

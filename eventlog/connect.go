@@ -20,14 +20,16 @@ type ConnectOptions struct {
 	Password   string // of the users control, desk and keeper
 	IssuerSeed string // of the auth callout's issuer: see NewIssuer
 	TLS        *tls.Config
-	Replicas   int // of the streams; 0 leaves what is there, or 3
-	VerifyNode func(node, token string) bool
+	Replicas   int        // of the streams; 0 leaves what is there, or 3
+	VerifyNode VerifyNode // nil lets no node in
 }
 
 // A Connection is the control plane's place in a NATS server or cluster: one
 // connection into each account, and the log.
 type Connection struct {
 	control, desk, keeper *nats.Conn
+	warden                *nats.Conn // into the system account: see NodeSessions
+	servers               int        // 1 of the embedded server; 0 is not known
 	log                   *JetStream
 	replicas              int
 }
@@ -45,7 +47,7 @@ func Connect(ctx context.Context, opts ConnectOptions) (*Connection, error) {
 	return join(ctx, opts.URL, opts.Password, opts.IssuerSeed, opts.Replicas, opts.VerifyNode, nil, common)
 }
 
-func join(ctx context.Context, url, password, seed string, replicas int, verify func(node, token string) bool, readers *accountReaders, common []nats.Option) (c *Connection, err error) {
+func join(ctx context.Context, url, password, seed string, replicas int, verify VerifyNode, readers *accountReaders, common []nats.Option) (c *Connection, err error) {
 	c = &Connection{replicas: replicas}
 	defer func() {
 		if err != nil {
@@ -56,7 +58,7 @@ func join(ctx context.Context, url, password, seed string, replicas int, verify 
 	for _, into := range []struct {
 		user string
 		conn **nats.Conn
-	}{{"control", &c.control}, {"desk", &c.desk}, {"keeper", &c.keeper}} {
+	}{{"control", &c.control}, {"desk", &c.desk}, {"keeper", &c.keeper}, {"warden", &c.warden}} {
 		options := append([]nats.Option{
 			nats.Name("anneal " + into.user), nats.UserInfo(into.user, password),
 			nats.MaxReconnects(-1), nats.ReconnectWait(100 * time.Millisecond), nats.Timeout(5 * time.Second),
@@ -124,7 +126,7 @@ func (c *Connection) Log() *JetStream { return c.log }
 
 // Close sends what is buffered and closes the connections.
 func (c *Connection) Close() {
-	for _, nc := range []*nats.Conn{c.desk, c.control, c.keeper} {
+	for _, nc := range []*nats.Conn{c.desk, c.control, c.keeper, c.warden} {
 		if nc != nil {
 			_ = nc.FlushTimeout(2 * time.Second)
 			nc.Close()

@@ -1,10 +1,14 @@
 package eventlog
 
 import (
+	"context"
+	"crypto/sha256"
+	"errors"
 	"strings"
 	"testing"
 
 	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nkeys"
 	"github.com/stretchr/testify/require"
 )
 
@@ -14,7 +18,7 @@ func start(t testing.TB, change ...func(*ServerOptions)) *Server {
 	t.Helper()
 	opts := ServerOptions{
 		Dir: t.TempDir(), Listen: "127.0.0.1:0", NoSync: true,
-		VerifyNode: func(node, token string) bool { return token == tokenOf(node) },
+		VerifyNode: verifyTokenOf,
 	}
 	for _, c := range change {
 		c(&opts)
@@ -25,7 +29,26 @@ func start(t testing.TB, change ...func(*ServerOptions)) *Server {
 	return s
 }
 
+func verifyTokenOf(_ context.Context, login NodeLogin) error {
+	if login.PublicKey == "" || login.Token != tokenOf(login.Node) {
+		return errors.New("the node's id, key or token is wrong")
+	}
+	return nil
+}
+
 func tokenOf(node string) string { return "token-of-" + strings.ToUpper(node) }
+
+// keyOf is a node's key, the same in every test.
+func keyOf(t testing.TB, node string) nkeys.KeyPair {
+	seed := sha256.Sum256([]byte(node))
+	key, err := nkeys.FromRawSeed(nkeys.PrefixByteUser, seed[:])
+	require.NoError(t, err)
+	return key
+}
+
+func agentOptions(t testing.TB, node string) []nats.Option {
+	return AgentOptions(node, tokenOf(node), keyOf(t, node))
+}
 
 func startLog(t testing.TB) *JetStream { return start(t).Log() }
 

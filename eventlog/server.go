@@ -31,13 +31,13 @@ var Accounts string
 
 // ServerOptions say how the embedded NATS server runs.
 type ServerOptions struct {
-	Dir        string                        // where streams are kept; nobody else may use it: see LockDir
-	Listen     string                        // host:port for nodes and readers, port 0 picks one; "" is in-process only
-	NoSync     bool                          // a power failure may take acknowledged events; no mark is kept
-	Mark       string                        // file of the log's high-water mark; "" is Dir with ".mark" behind it
-	Holds      Checkpoint                    // an event that the log must have, such as a snapshot's last; zero is none
-	TLS        *tls.Config                   // for Listen; nil is plain
-	VerifyNode func(node, token string) bool // nil lets no node in
+	Dir        string      // where streams are kept; nobody else may use it: see LockDir
+	Listen     string      // host:port for nodes and readers, port 0 picks one; "" is in-process only
+	NoSync     bool        // a power failure may take acknowledged events; no mark is kept
+	Mark       string      // file of the log's high-water mark; "" is Dir with ".mark" behind it
+	Holds      Checkpoint  // an event that the log must have, such as a snapshot's last; zero is none
+	TLS        *tls.Config // for Listen; nil is plain
+	VerifyNode VerifyNode  // nil lets no node in
 	// VerifyReader names the reader whose credentials these are; nil lets none in.
 	VerifyReader func(ctx context.Context, user, password string) (Reader, bool)
 	// MaxConnections bounds the connections of nodes and readers; 0 is the NATS server's own bound, 65536.
@@ -139,6 +139,7 @@ func (s *Server) begin(password, seed string, opts ServerOptions, before checked
 	if err != nil {
 		return err
 	}
+	s.servers = 1
 	s.log.room = newRoom(opts.Dir)
 	if opts.NoSync {
 		return nil

@@ -75,7 +75,7 @@ func TestServerWithoutNetwork(t *testing.T) {
 	assert.Empty(t, s.URL())
 	_, err := s.Log().Last(t.Context())
 	require.NoError(t, err)
-	agent := connect(t, "", append(AgentOptions("n1", tokenOf("n1")), s.InProcess())...)
+	agent := connect(t, "", append(agentOptions(t, "n1"), s.InProcess())...)
 	require.NoError(t, agent.Flush())
 }
 
@@ -109,8 +109,8 @@ func denied(errs chan error) nats.Option {
 func TestNodesAreKeptApart(t *testing.T) {
 	s := start(t)
 	errs := make(chan error, 16)
-	n1 := connect(t, s.URL(), append(AgentOptions("n1", tokenOf("n1")), denied(errs))...)
-	n2 := connect(t, s.URL(), AgentOptions("n2", tokenOf("n2"))...)
+	n1 := connect(t, s.URL(), append(agentOptions(t, "n1"), denied(errs))...)
+	n2 := connect(t, s.URL(), agentOptions(t, "n2")...)
 
 	for _, subject := range []string{"work.n2.orders", "work.>", ">", "_INBOX.>", "_INBOX.n2.>", "events.>", "agents.n1.beat", "agents.>", "$JS.>", calloutSubject} {
 		sub, err := n1.SubscribeSync(subject)
@@ -326,7 +326,7 @@ func TestServerWithTLS(t *testing.T) {
 	certificate, roots := selfSigned(t)
 	s := start(t, func(o *ServerOptions) { o.TLS = &tls.Config{Certificates: []tls.Certificate{certificate}} })
 	mustAppend(t, s.Log(), write("a", 0)) // in the process no TLS is needed
-	agent := connect(t, s.URL(), append(AgentOptions("n1", tokenOf("n1")), nats.Secure(&tls.Config{RootCAs: roots}))...)
+	agent := connect(t, s.URL(), append(agentOptions(t, "n1"), nats.Secure(&tls.Config{RootCAs: roots}))...)
 	require.NoError(t, agent.Flush())
 	state, err := agent.TLSConnectionState()
 	require.NoError(t, err)

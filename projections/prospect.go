@@ -26,7 +26,7 @@ func (v *View) Prospect(need domain.Need) domain.Prospect { return domain.Prospe
 func (v *View) Alive(d *domain.Deployment) []domain.Replica {
 	return slices.DeleteFunc(d.Ordered(), func(r domain.Replica) bool {
 		node, known := v.Nodes.Get(r.Node)
-		return known && node.State.State == domain.NodeGone
+		return known && node.State.Absent()
 	})
 }
 

@@ -29,6 +29,9 @@ func fleetOf(v *projections.View) *fleet {
 	f := &fleet{index: map[domain.Name]int{}, holds: map[domain.Name]int{}, placed: map[allocationKey]domain.Allocation{}, registered: map[domain.Name]time.Time{}, gone: map[domain.Name]bool{}, able: map[string]bool{}}
 	for row := range v.Nodes.All() {
 		node := row.State
+		if !node.Registered() {
+			continue
+		}
 		for _, engine := range node.Engines {
 			f.able[engine] = true
 		}

@@ -62,9 +62,10 @@ func (s Nodes) Plan(v *projections.View, now time.Time) Plan {
 	return plan
 }
 
-// forget removes a node that was lost long ago and holds nothing.
+// forget removes a node that was lost long ago and holds nothing. One that has
+// enrolled is its operator's to delete: its name stays its own.
 func (s Nodes) forget(plan *Plan, row *projections.Row[domain.Node], now time.Time) {
-	if len(row.State.Allocations) > 0 {
+	if len(row.State.Allocations) > 0 || row.State.State != domain.NodeGone || row.State.Access.PublicKey != "" {
 		return
 	}
 	if due := row.UpdateTime.Add(cmp.Or(s.ForgetAfter, ForgetAfter)); due.After(now) {

@@ -252,7 +252,7 @@ func TestAReplicaThatLoadsForEver(t *testing.T) {
 	hung := stubborn{make(chan struct{})}
 	defer close(hung.release)
 	engine.Completer = hung
-	a, err := agent.New(agent.Options{Node: "n1", Token: "token of n1", URL: c.server.URL(), Dir: t.TempDir(), Engine: engine, Log: testLog, LoadWithin: 50 * time.Millisecond})
+	a, err := agent.New(agent.Options{Node: "n1", Token: "token of n1", Key: keyOf(t, "n1"), URL: c.server.URL(), Dir: t.TempDir(), Engine: engine, Log: testLog, LoadWithin: 50 * time.Millisecond})
 	require.NoError(t, err)
 	c.background(a.Run)
 	c.ready("n1")
@@ -298,7 +298,7 @@ func TestAnAddonThatLoadsForEver(t *testing.T) {
 	release := make(chan struct{})
 	defer close(release)
 	const within = 2 * time.Second // which its model has, too
-	a, err := agent.New(agent.Options{Node: "n1", Token: "token of n1", URL: c.server.URL(), Dir: t.TempDir(), Log: testLog, LoadWithin: within,
+	a, err := agent.New(agent.Options{Node: "n1", Token: "token of n1", Key: keyOf(t, "n1"), URL: c.server.URL(), Dir: t.TempDir(), Log: testLog, LoadWithin: within,
 		Engine: simulated.New(simulated.Options{Fault: func(a simulated.Action) error {
 			if a.Name == simulated.LoadAddon {
 				<-release

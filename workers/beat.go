@@ -87,6 +87,9 @@ func (b *nodeBook) new() bool { return len(b.superseded) == 0 }
 // overhear keeps the pulse of a beat that any desk may answer.
 func (d *Desk) overhear(node string, m *nats.Msg) {
 	var beat wire.Beat
+	if row, ok := d.World.View().Nodes.Get(nodeName(node)); !ok || row.State.Access.PublicKey == "" {
+		return // revoked, and its connection is about to be closed
+	}
 	if wire.Unmarshal(m.Data, &beat) == nil && !beat.Leaving {
 		d.feel(node, beat)
 	}
@@ -129,7 +132,7 @@ func (d *Desk) attend(ctx context.Context, node string, book *nodeBook, beat wir
 		err := d.dismiss(ctx, node)
 		return wire.Orders{Version: wire.Version, Position: d.World.Position()}, err
 	}
-	if err := d.do(ctx, node, domain.Intend(domain.Nodes, nodeName(node), domain.RegisterNode{NodeSpec: beat.Node})); err != nil {
+	if err := d.do(ctx, node, domain.Intend(domain.Nodes, nodeName(node), domain.RegisterNode{NodeSpec: beat.Node, Enrolled: true})); err != nil {
 		return wire.Orders{}, err
 	}
 	d.feel(node, beat)

@@ -2,6 +2,7 @@ package workers_test
 
 import (
 	"context"
+	"crypto/sha256"
 	"errors"
 	"io"
 	"log/slog"
@@ -11,10 +12,12 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nkeys"
 	"github.com/stretchr/testify/require"
 
 	"anneal/blobs"
@@ -40,6 +43,8 @@ type cluster struct {
 	server *eventlog.Server
 	desk   func() // stops it
 	keys   chan string
+
+	admission atomic.Pointer[workers.Admission]
 }
 
 var testLog = slog.New(slog.NewTextHandler(io.Discard, nil))
@@ -74,10 +79,29 @@ func start(t *testing.T) *cluster {
 // listen starts NATS.
 func (c *cluster) listen(address string) {
 	server, err := eventlog.StartServer(eventlog.ServerOptions{Dir: c.TempDir(), Listen: address, NoSync: true,
-		VerifyNode: func(node, token string) bool { return token == "token of "+node }})
+		VerifyNode: func(ctx context.Context, login eventlog.NodeLogin) error { return c.admission.Load().Admit(ctx, login) }})
 	require.NoError(c, err)
 	c.Cleanup(server.Close)
 	c.server = server
+	c.admission.Store(&workers.Admission{Log: c.log, World: c.world, Now: time.Now, Logger: testLog,
+		ReadToken: func(token string, _ time.Time) (workers.JoinToken, error) {
+			if node, ok := strings.CutPrefix(token, "token of "); ok {
+				return workers.JoinToken{ID: token, Node: node}, nil
+			}
+			return workers.JoinToken{}, errors.New("no token")
+		}})
+}
+
+// keyOf is a node's key, the same for all who speak for it in a test.
+func keyOf(t testing.TB, node string) nkeys.KeyPair {
+	key, err := fixedKey(node)
+	require.NoError(t, err)
+	return key
+}
+
+func fixedKey(node string) (nkeys.KeyPair, error) {
+	seed := sha256.Sum256([]byte(node))
+	return nkeys.FromRawSeed(nkeys.PrefixByteUser, seed[:])
 }
 
 // restart takes NATS and the desk away and brings them back, at the same
@@ -129,7 +153,7 @@ func (c *cluster) agent(node string, engine engines.Engine) (stop func()) {
 }
 
 func (c *cluster) agentIn(node, dir string, engine engines.Engine) (stop func()) {
-	a, err := agent.New(agent.Options{Node: node, Token: "token of " + node, URL: c.server.URL(), Dir: dir, Engine: engine, Sound: raw, Log: testLog,
+	a, err := agent.New(agent.Options{Node: node, Token: "token of " + node, Key: keyOf(c, node), URL: c.server.URL(), Dir: dir, Engine: engine, Sound: raw, Log: testLog,
 		Capacity: map[string]int{"VENDOR_A_L4_24GB": 2}, LeaveWithin: 10 * time.Second})
 	require.NoError(c, err)
 	stop = c.background(a.Run)
@@ -277,7 +301,11 @@ const childNode, childURL, childDir, childHang = "ANNEAL_TEST_NODE", "ANNEAL_TES
 
 func runChild() {
 	step, _ := strconv.Atoi(os.Getenv(childHang))
-	a, err := agent.New(agent.Options{Node: os.Getenv(childNode), Token: "token of " + os.Getenv(childNode), URL: os.Getenv(childURL),
+	key, err := fixedKey(os.Getenv(childNode))
+	if err != nil {
+		panic(err)
+	}
+	a, err := agent.New(agent.Options{Node: os.Getenv(childNode), Token: "token of " + os.Getenv(childNode), Key: key, URL: os.Getenv(childURL),
 		Dir: os.Getenv(childDir), Engine: hangAt(step), Sound: raw, Log: testLog})
 	if err == nil {
 		err = a.Run(context.Background())
@@ -311,7 +339,7 @@ func (c *cluster) child(node, dir string, hang int) (kill func()) {
 
 // raw connects as a node, to speak for itself.
 func (c *cluster) raw(node string) *nats.Conn {
-	conn, err := nats.Connect(c.server.URL(), eventlog.AgentOptions(node, "token of "+node)...)
+	conn, err := nats.Connect(c.server.URL(), eventlog.AgentOptions(node, "token of "+node, keyOf(c, node))...)
 	require.NoError(c, err)
 	c.Cleanup(conn.Close)
 	return conn

@@ -140,14 +140,44 @@ func (d *Desk) finish() {
 	}
 }
 
-// read reads a message, and refuses one that it cannot read.
+// read reads a message, and refuses one that it cannot read, or whose node was
+// revoked since it connected.
 func (d *Desk) read(node string, m *nats.Msg, message any) bool {
-	err := wire.Unmarshal(m.Data, message)
+	err := d.mayReport(node)
+	if err == nil {
+		err = wire.Unmarshal(m.Data, message)
+	}
+	if err != nil && !isFault(err) { // it asks again
+		d.log.Debug("a message is not answered", "node", node, "error", err)
+		return false
+	}
 	if err != nil {
 		d.log.Warn("an agent is refused", "node", node, "error", err)
 		d.respond(m, wire.Refusal{Version: wire.Version, Refused: wire.FaultOf(err)})
 	}
 	return err == nil
+}
+
+// mayReport tells whether the node has enrolled. Before it says no it makes sure
+// that it knows the newest facts: another control plane may have let it in.
+func (d *Desk) mayReport(node string) error {
+	enrolled := func() bool {
+		row, ok := d.World.View().Nodes.Get(nodeName(node))
+		return ok && row.State.Access.PublicKey != ""
+	}
+	if enrolled() {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(d.ctx, handleWithin)
+	defer cancel()
+	last, err := d.Log.Last(ctx)
+	if err == nil {
+		err = d.World.WaitFor(ctx, last.Position)
+	}
+	if err == nil && !enrolled() {
+		err = &domain.Fault{Code: domain.PermissionDenied, Reason: "NODE_NOT_ENROLLED", Message: "the node was revoked or removed: join again with a new token"}
+	}
+	return err
 }
 
 func (d *Desk) respond(m *nats.Msg, answer any) {

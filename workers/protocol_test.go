@@ -166,13 +166,13 @@ func TestRefusals(t *testing.T) {
 	reply, err := node.Request(wire.BeatSubject("n1"), []byte("{"), patience)
 	require.NoError(t, err)
 	require.Equal(t, domain.InvalidArgument, domain.CodeOf(wire.Unmarshal(reply.Data, &wire.Orders{})))
-	require.Zero(t, c.world.View().Nodes.Len())
+	require.Equal(t, domain.NodeJoining, c.node("n1").State, "it has enrolled, and no more")
 }
 
 // Of two agents under one name the newer stays, and the older is told why not.
 func TestTakenOver(t *testing.T) {
 	c := start(t)
-	a, err := agent.New(agent.Options{Node: "n1", Token: "token of n1", URL: c.server.URL(), Dir: t.TempDir(), Log: testLog})
+	a, err := agent.New(agent.Options{Node: "n1", Token: "token of n1", Key: keyOf(t, "n1"), URL: c.server.URL(), Dir: t.TempDir(), Log: testLog})
 	require.NoError(t, err)
 	ended := make(chan error, 1)
 	go func() { ended <- a.Run(t.Context()) }()

@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"cmp"
 	"context"
+	"crypto/tls"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -14,7 +15,9 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"time"
 
+	"github.com/nats-io/nats.go"
 	"github.com/spf13/cobra"
 )
 
@@ -27,6 +30,9 @@ type contextFile struct {
 	NATSURL      string `json:"natsUrl,omitempty"`
 	NATSUser     string `json:"natsUser,omitempty"`
 	NATSPassword string `json:"natsPassword,omitempty"`
+	CAFile       string `json:"caFile,omitempty"`   // authorities to trust beside the system's
+	CertFile     string `json:"certFile,omitempty"` // to show to a server that asks for one
+	KeyFile      string `json:"keyFile,omitempty"`
 }
 
 // contextPath is the context file that a command line means.
@@ -78,16 +84,56 @@ func readContext(path string) (contextFile, error) {
 type client struct {
 	contextFile
 	warn func(text string) // is told what the server warns of; nil for nobody
+	http *http.Client      // nil is the default one
+}
+
+// secured is the context with --ca, and a client that trusts what it names.
+func (c *client) secured(ca string) error {
+	if ca != "" {
+		c.CAFile = ca
+	}
+	if c.CAFile == "" && c.CertFile == "" {
+		return nil
+	}
+	config, err := c.tlsConfig()
+	if err != nil {
+		return fmt.Errorf("%w: give the server's authorities with --ca FILE, or as caFile in the context file", err)
+	}
+	c.http = httpClient(config)
+	return nil
+}
+
+func (f contextFile) tlsConfig() (*tls.Config, error) {
+	pair, err := openKeyPair("certFile", f.CertFile, "keyFile", f.KeyFile)
+	if err != nil {
+		return nil, err
+	}
+	return clientTLS(pair, f.CAFile)
+}
+
+// natsOptions are what the events are read with.
+func (f contextFile) natsOptions() ([]nats.Option, error) {
+	options := []nats.Option{nats.UserInfo(f.NATSUser, f.NATSPassword), nats.Timeout(5 * time.Second)}
+	if f.CAFile == "" && f.CertFile == "" || !strings.HasPrefix(f.NATSURL, "tls://") {
+		return options, nil
+	}
+	config, err := f.tlsConfig()
+	return append(options, nats.Secure(config)), err
 }
 
 func newClient(c *cobra.Command) (*client, error) {
 	file, err := readContext(contextPath(c))
-	return clientOf(c, file), err
+	if err != nil {
+		return nil, err
+	}
+	return clientOf(c, file)
 }
 
 // clientOf is a client that prints warnings in the words of the command.
-func clientOf(c *cobra.Command, file contextFile) *client {
-	return &client{file, func(text string) { fmt.Fprintln(c.ErrOrStderr(), "anneal: warning:", inCommands(c, text)) }}
+func clientOf(c *cobra.Command, file contextFile) (*client, error) {
+	ca, _ := c.Flags().GetString("ca")
+	made := &client{contextFile: file, warn: func(text string) { fmt.Fprintln(c.ErrOrStderr(), "anneal: warning:", inCommands(c, text)) }}
+	return made, made.secured(ca)
 }
 
 // path is the URL path of a resource of the account: path("datasets", id).
@@ -137,7 +183,7 @@ func (c *client) request(ctx context.Context, method, path string, query url.Val
 	if f, ok := body.(*form); ok {
 		f.announce(req)
 	}
-	res, err := send(req)
+	res, err := c.send(req)
 	if err != nil {
 		return nil, err
 	}
@@ -154,8 +200,8 @@ func (c *client) request(ctx context.Context, method, path string, query url.Val
 }
 
 // send sends a request, and says in words that nobody answers.
-func send(req *http.Request) (*http.Response, error) {
-	res, err := http.DefaultClient.Do(req)
+func (c *client) send(req *http.Request) (*http.Response, error) {
+	res, err := cmp.Or(c.http, http.DefaultClient).Do(req)
 	switch {
 	case err == nil:
 		return res, nil

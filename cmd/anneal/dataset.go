@@ -234,7 +234,7 @@ func (c *client) fetch(ctx context.Context, link, target string) error {
 	if err != nil {
 		return err
 	}
-	res, err := send(req)
+	res, err := c.send(req)
 	if err != nil {
 		return err
 	}

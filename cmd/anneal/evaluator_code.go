@@ -152,7 +152,7 @@ func (c *client) showLog(cmd *cobra.Command, name string, to io.Writer) error {
 	if err != nil {
 		return err
 	}
-	res, err := send(req)
+	res, err := c.send(req)
 	if err != nil {
 		return err
 	}

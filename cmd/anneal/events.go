@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -166,7 +167,7 @@ func (f *follower) tail(ctx context.Context, each func(event map[string]any, raw
 	if f.after != "" {
 		req.Header.Set("Last-Event-ID", f.after)
 	}
-	res, err := http.DefaultClient.Do(req)
+	res, err := cmp.Or(f.http, http.DefaultClient).Do(req)
 	if err != nil {
 		return err
 	}

@@ -1,16 +1,13 @@
 package main
 
 import (
-	"crypto/hmac"
 	"crypto/rand"
-	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
-	"regexp"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -87,48 +84,8 @@ func (f folder) writeContext(name string, file contextFile) error {
 	return writePrivate(f.path(name), append(data, '\n'))
 }
 
-// nodeToken lets an agent join. It is good for the named node only, or, when
-// id is "", for any node that has no token of its own.
-func (f folder) nodeToken(id string) (string, error) {
-	key, err := f.key("nodes")
-	if err != nil {
-		return "", err
-	}
-	return "ant_" + id + "_" + nodeMAC(key, id), nil
-}
-
-func nodeMAC(key []byte, id string) string {
-	mac := hmac.New(sha256.New, key)
-	mac.Write([]byte("node|" + id))
-	return hex.EncodeToString(mac.Sum(nil))
-}
-
-// checkNodeToken tells whether token lets the node in.
-func checkNodeToken(key []byte, node, token string) bool {
-	rest, ok := strings.CutPrefix(token, "ant_")
-	bound, mac, found := strings.Cut(rest, "_")
-	if !ok || !found || bound != "" && bound != node {
-		return false
-	}
-	return hmac.Equal([]byte(mac), []byte(nodeMAC(key, bound)))
-}
-
-var tokenForm = regexp.MustCompile(`^ant_([a-z0-9-]*)_[0-9a-f]{64}$`)
-
-// readToken reads the token in a file, and the node that it is good for; "" is
-// any. What else the file may hold is not shown.
-func readToken(path string) (token, node string, err error) {
-	text, err := os.ReadFile(path)
-	if err != nil {
-		return "", "", err
-	}
-	token = strings.TrimSpace(string(text))
-	form := tokenForm.FindStringSubmatch(token)
-	if form == nil {
-		return "", "", fmt.Errorf("%s holds no node's token: `anneal node token` on the server's machine makes one", path)
-	}
-	return token, form[1], nil
-}
+// nodeKeyPath is the file with the key of this server's own worker.
+func (f folder) nodeKeyPath(node string) string { return f.path("keys", "node-"+node+".nkey") }
 
 // operatorFolder is the server's folder that an operator's command means:
 // --data, or the folder of the context file.
@@ -147,5 +104,8 @@ func newOperator(c *cobra.Command) (*client, error) {
 		return nil, fmt.Errorf("this is the operator's command: run it on the server's machine with --data DIR (no %s here)", path)
 	}
 	file, err := readContext(path)
-	return clientOf(c, file), err
+	if err != nil {
+		return nil, err
+	}
+	return clientOf(c, file)
 }

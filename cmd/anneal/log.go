@@ -143,7 +143,11 @@ func verify(ctx context.Context, dir folder) (verification, error) {
 	if locked == nil {
 		report, err = verifyStopped(ctx, dir)
 	} else if file, readErr := readContext(dir.path("operator.json")); readErr == nil {
-		report, err = verifyRunning(ctx, &client{contextFile: file})
+		operator := &client{contextFile: file}
+		if err := operator.secured(""); err != nil {
+			return verification{}, err
+		}
+		report, err = verifyRunning(ctx, operator)
 	} else {
 		err = locked
 	}
@@ -156,7 +160,11 @@ func verifyRunning(ctx context.Context, operator *client) (verification, error) 
 	if err := operator.call(ctx, http.MethodGet, "/v1/system/digest", nil, nil, &served); err != nil {
 		return verification{}, err
 	}
-	conn, err := nats.Connect(operator.NATSURL, nats.UserInfo(operator.NATSUser, operator.NATSPassword), nats.Timeout(5*time.Second))
+	options, err := operator.natsOptions()
+	if err != nil {
+		return verification{}, err
+	}
+	conn, err := nats.Connect(operator.NATSURL, options...)
 	if err != nil {
 		return verification{}, fmt.Errorf("the log cannot be read at %s: %w", operator.NATSURL, err)
 	}

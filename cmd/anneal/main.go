@@ -67,6 +67,7 @@ func newRoot() *cobra.Command {
 		return usageError{fmt.Errorf("%w (see %s --help)", err, c.CommandPath())}
 	})
 	root.PersistentFlags().String("context", "", "file with address and key (default: $ANNEAL_CONTEXT, data/context.json, then the user's configuration folder)")
+	root.PersistentFlags().String("ca", "", "authorities to trust beside the system's, in PEM (default: caFile of the context file)")
 	root.PersistentFlags().StringP("output", "o", "table", "how to print: table or json")
 	inGroup(root, forOperators, "On servers and workers:", serveCommand(), workCommand(), nodeCommand(), accountCommand(), quotaCommand(), logCommand(), demoCommand())
 	inGroup(root, forUsers, "For users:", datasetCommand(), modelCommand(), sftCommand(), dpoCommand(), rftCommand(), rlorCommand(), evaluatorCommand(),

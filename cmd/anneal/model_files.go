@@ -163,7 +163,7 @@ func (c *client) putFiles(cmd *cobra.Command, name string, folder modelFiles) er
 	}
 	p := newProgress(cmd, folder.sizes)
 	for _, file := range folder.names() {
-		if err := folder.send(cmd.Context(), file, answer.URLs[file], p); err != nil {
+		if err := folder.send(cmd.Context(), c, file, answer.URLs[file], p); err != nil {
 			p.clear()
 			return err
 		}
@@ -172,7 +172,7 @@ func (c *client) putFiles(cmd *cobra.Command, name string, folder modelFiles) er
 }
 
 // send puts one file to a signed URL.
-func (f modelFiles) send(ctx context.Context, name, link string, p *progress) error {
+func (f modelFiles) send(ctx context.Context, c *client, name, link string, p *progress) error {
 	file, err := os.Open(filepath.Join(f.dir, name))
 	if err != nil {
 		return err
@@ -184,7 +184,7 @@ func (f modelFiles) send(ctx context.Context, name, link string, p *progress) er
 		return err
 	}
 	req.ContentLength = size
-	res, err := send(req)
+	res, err := c.send(req)
 	if err != nil {
 		return err
 	}

@@ -60,7 +60,7 @@ func fenced(text, language string) (blocks []string) {
 // bottom, in a folder where the server's data lie in ./data.
 func runBlocks(t *testing.T, s *plane, dir string, blocks []string) {
 	require.NotEmpty(t, blocks)
-	for _, tool := range []string{"bash", "curl", "sed", "timeout"} {
+	for _, tool := range []string{"bash", "curl", "sed", "timeout", "openssl"} {
 		if _, err := exec.LookPath(tool); err != nil {
 			t.Skipf("the README's commands need %s", tool)
 		}

@@ -43,6 +43,7 @@ type serveFlags struct {
 	currency                  string
 	price, fullPrice          string // decimal amounts
 	node                      nodeFlags
+	tls                       tlsFlags
 }
 
 func serveCommand() *cobra.Command {
@@ -80,14 +81,14 @@ func (flags *serveFlags) add(c *cobra.Command) {
 	f := c.Flags()
 	f.StringVar(&flags.data, "data", "data", "folder for everything the server keeps")
 	f.StringVar(&flags.listen, "listen", "127.0.0.1:8080", "address for HTTP; port 0 picks a free one")
-	f.StringVar(&flags.publicURL, "public-url", "", "how clients and workers reach this server (default: http://LISTEN)")
+	f.StringVar(&flags.publicURL, "public-url", "", "how clients and workers reach this server (default: http://LISTEN, with --tls-cert https://LISTEN)")
 	f.StringVar(&flags.natsURL, "nats-url", "", "an existing NATS cluster to keep the log in (default: an embedded server)")
 	f.StringVar(&flags.natsListen, "nats-listen", "127.0.0.1:0", "address of the embedded NATS server, for workers and subscribers; a free port is kept from start to start")
 	f.IntVar(&flags.natsReplicas, "nats-replicas", 0, "servers of the cluster that keep each stream (default: 3, or what is there)")
 	f.StringVar(&flags.blobs, "blobs", "", "bucket for datasets and weights, such as s3://BUCKET?region=R (default: DATA/blobs)")
 	f.BoolVar(&flags.worker, "worker", true, "also train and serve on this machine")
 	f.DurationVar(&flags.lostAfter, "lost-after", 15*time.Second, "when a silent node is lost and its work goes elsewhere")
-	f.DurationVar(&flags.forgetAfter, "forget-after", schedulers.ForgetAfter, "when a node that stays lost is forgotten")
+	f.DurationVar(&flags.forgetAfter, "forget-after", schedulers.ForgetAfter, "when a lost node that never enrolled is forgotten; others stay until they are deleted")
 	f.DurationVar(&flags.keepDeleted, "keep-deleted", 30*24*time.Hour, "how long a deleted deployment can be brought back")
 	f.DurationVar(&flags.placementTimeout, "placement-timeout", 10*time.Minute, "when a deployment that finds no place fails")
 	f.DurationVar(&flags.holdFor, "hold", time.Minute, "how long a request waits for a deployment to wake up")
@@ -109,6 +110,7 @@ func (flags *serveFlags) add(c *cobra.Command) {
 	f.StringVar(&flags.currency, "currency", domain.DefaultCurrency, "currency of estimated costs, as ISO 4217 writes it")
 	f.StringVar(&flags.price, "training-price", "0", "what a million tokens cost that an adapter learns from, for estimates")
 	f.StringVar(&flags.fullPrice, "full-training-price", "", "the same for jobs that train all parameters (default: --training-price)")
+	flags.tls.add(c)
 	flags.node.add(c)
 }
 

@@ -2,12 +2,14 @@ package main
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"log/slog"
 	"net"
 	"net/http"
 	"os"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"syscall"
@@ -33,15 +35,19 @@ type server struct {
 	folder  folder
 	flags   serveFlags
 	logger  *slog.Logger
+	certs   serverCerts
 	context contextFile // for users of account default
 
-	events      *eventlog.Connection
-	nats        *eventlog.Server // nil when the log lies in a cluster
-	world       *projections.World
-	blobs       *blobs.Store
-	handler     *api.Server
-	meter       *eventlog.Meter
+	events  *eventlog.Connection
+	nats    *eventlog.Server // nil when the log lies in a cluster
+	world   *projections.World
+	admits  chan struct{} // closed once agents can be let in
+	blobs   *blobs.Store
+	handler *api.Server
+
+	admission   *workers.Admission
 	descriptors descriptorPlan
+	meter       *eventlog.Meter
 	code        *sandbox.Sandbox // evaluators are built and previewed in it
 	http        *http.Server
 
@@ -84,7 +90,20 @@ func startServer(ctx context.Context, flags serveFlags, logger *slog.Logger) (_ 
 	if err != nil {
 		return nil, err
 	}
+	if s.certs, err = flags.tls.open(flags.natsURL != ""); err != nil {
+		listener.Close()
+		return nil, err
+	}
 	s.context = contextFile{Address: "http://" + listener.Addr().String(), Account: defaultAccount}
+	if s.certs.http != nil {
+		s.context.Address = "https://" + listener.Addr().String()
+		if s.context.CAFile, err = filepath.Abs(flags.tls.cert); err != nil {
+			return nil, err
+		}
+		listener = tls.NewListener(listener, s.certs.http)
+	}
+	warnOfPlain(logger, "the interface", "listen", flags.listen, s.certs.http == nil)
+	warnOfPlain(logger, "NATS", "natsListen", flags.natsListen, s.certs.nats == nil && flags.natsURL == "")
 	if flags.publicURL != "" {
 		s.context.Address = strings.TrimRight(flags.publicURL, "/")
 	}
@@ -119,10 +138,22 @@ func (s *server) openLog(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	verify := func(node, token string) bool { return checkNodeToken(nodeKey, node, token) }
+	s.admission = &workers.Admission{Now: time.Now, Logger: s.logger.With("part", "nodes"),
+		ReadToken: func(token string, now time.Time) (workers.JoinToken, error) {
+			return verifyJoinToken(nodeKey, token, now)
+		}}
+	s.admits = make(chan struct{})
+	verify := func(ctx context.Context, login eventlog.NodeLogin) error {
+		select {
+		case <-s.admits:
+			return s.admission.Admit(ctx, login)
+		case <-ctx.Done():
+			return fmt.Errorf("the server is still starting: %w", ctx.Err())
+		}
+	}
 	if s.flags.natsURL != "" {
 		s.events, err = eventlog.Connect(ctx, eventlog.ConnectOptions{URL: s.flags.natsURL, Password: os.Getenv("ANNEAL_NATS_PASSWORD"),
-			IssuerSeed: os.Getenv("ANNEAL_NATS_ISSUER_SEED"), Replicas: s.flags.natsReplicas, VerifyNode: verify})
+			IssuerSeed: os.Getenv("ANNEAL_NATS_ISSUER_SEED"), Replicas: s.flags.natsReplicas, VerifyNode: verify, TLS: s.certs.cluster})
 		s.context.NATSURL, s.context.NATSUser, s.context.NATSPassword = s.flags.natsURL, "reader", os.Getenv("ANNEAL_NATS_READER_PASSWORD")
 		return err
 	}
@@ -130,7 +161,7 @@ func (s *server) openLog(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	options := eventlog.ServerOptions{Dir: s.folder.path("nats"), Listen: s.natsAddress(), VerifyNode: verify, Holds: holds, Log: s.logger.With("part", "nats"), MaxConnections: s.descriptors.nats}
+	options := eventlog.ServerOptions{Dir: s.folder.path("nats"), Listen: s.natsAddress(), VerifyNode: verify, TLS: s.certs.nats, Holds: holds, Log: s.logger.With("part", "nats"), MaxConnections: s.descriptors.nats}
 	if s.nats, err = eventlog.StartServer(options); err != nil && options.Listen != s.flags.natsListen && !eventlog.IsDamaged(err) {
 		s.logger.Warn("the NATS port of the last start is taken: choosing another", "address", options.Listen)
 		options.Listen = s.flags.natsListen
@@ -143,7 +174,7 @@ func (s *server) openLog(ctx context.Context) error {
 	s.duties.add("log", s.nats.Watch)
 	s.context.NATSURL = s.nats.URL()
 	s.context.NATSUser, s.context.NATSPassword = s.nats.ReaderCredentials()
-	_, port, _ := strings.Cut(strings.TrimPrefix(s.nats.URL(), "nats://"), ":")
+	_, port, _ := net.SplitHostPort(s.nats.URL()[strings.LastIndexByte(s.nats.URL(), '/')+1:])
 	return writePrivate(s.folder.path(natsPortFile), []byte(port+"\n"))
 }
 
@@ -176,6 +207,9 @@ func (s *server) openWorld(ctx context.Context) (err error) {
 	}
 	s.duties.add("world", func(ctx context.Context) error { return s.world.Run(ctx, s.events.Log()) })
 	s.duties.add("snapshots", s.saveSnapshots)
+	s.admission.Log, s.admission.World, s.admission.Sessions = s.events.Log(), s.world, s.events
+	close(s.admits)
+	s.duties.add("admission", s.admission.Run)
 	return nil
 }
 
@@ -234,16 +268,43 @@ func (s *server) openDuties(ctx context.Context) error {
 	if !s.flags.worker {
 		return nil
 	}
-	token, err := s.folder.nodeToken(s.localNode())
+	return s.openWorker(ctx)
+}
+
+// openWorker starts the worker in this process. It needs no token: who has the
+// server's folder may enrol it.
+func (s *server) openWorker(ctx context.Context) error {
+	flags := s.flags.node
+	flags.id = s.localNode()
+	key, err := agent.OpenKey(s.folder.nodeKeyPath(flags.id))
 	if err != nil {
 		return err
 	}
-	options := agent.Options{Token: token, URL: s.flags.natsURL, Dir: s.folder.path("worker"), Log: s.logger, LeaveWithin: farewellTime}
+	public, err := key.PublicKey()
+	if err != nil {
+		return err
+	}
+	if err := s.admission.Enroll(ctx, flags.id, public, domain.LocalJoinToken); err != nil {
+		var fault *domain.Fault
+		if !errors.As(err, &fault) || fault.Code != domain.FailedPrecondition {
+			return err
+		}
+		s.logger.Error("this server works without its own worker: give it another name with --node-id, or none with --worker=false", "node", flags.id, "error", err)
+		return nil
+	}
+	options := agent.Options{Key: key, URL: s.flags.natsURL, Dir: s.folder.path("worker"), Log: s.logger, LeaveWithin: farewellTime}
 	if s.nats != nil {
 		options.URL, options.NATS = nats.DefaultURL, []nats.Option{s.nats.InProcess()}
+	} else if s.certs.cluster != nil {
+		options.NATS = []nats.Option{nats.Secure(s.certs.cluster)}
 	}
-	flags := s.flags.node
-	flags.id = s.localNode()
+	if s.certs.pair != nil { // its files are fetched from this server, which its authority may not be the system's
+		config, err := clientTLS(nil)
+		if err != nil {
+			return err
+		}
+		options.TLS = trusting(s.certs.pair, config)
+	}
 	s.duties.first("worker", func(ctx context.Context) error { return runAgent(ctx, options, flags, s.code) })
 	return nil
 }
@@ -370,9 +431,11 @@ func (s *server) writeContexts() error {
 		return err
 	}
 	operator.APIKey = existing.APIKey
+	operator.keepCertificates(existing)
 	if existing, err = readContext(s.folder.path("context.json")); err != nil {
 		return err
 	}
 	s.context.APIKey = existing.APIKey
+	s.context.keepCertificates(existing)
 	return errors.Join(s.folder.writeContext("operator.json", operator), s.folder.writeContext("context.json", s.context))
 }

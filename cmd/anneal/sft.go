@@ -248,7 +248,7 @@ func (c *client) metrics(ctx context.Context, name string) ([]map[string]any, er
 	if err != nil {
 		return nil, err
 	}
-	res, err := send(req)
+	res, err := c.send(req)
 	if err != nil {
 		return nil, err
 	}

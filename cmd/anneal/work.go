@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"crypto/sha256"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -83,36 +84,58 @@ func (n *nodeFlags) sandbox(ctx context.Context, logger *slog.Logger) *sandbox.S
 }
 
 func workCommand() *cobra.Command {
-	var join, tokenFile, dir string
+	var join, tokenFile, dir, natsCA, natsCert, natsKey string
 	var node nodeFlags
-	c := &cobra.Command{Use: "work --join URL --token-file FILE", Short: "Train and serve on this machine for a server elsewhere", Args: arguments(0, 0),
+	c := &cobra.Command{Use: "work --join URL [--token-file FILE]", Short: "Train and serve on this machine for a server elsewhere", Args: arguments(0, 0),
 		Example: "  anneal work --join nats://SERVER:4222 --token-file node.token",
+		Long: `At its first contact the agent makes a key of its own, node.nkey in its folder, and enrols with the
+token. From then on the key alone lets it in: the token may expire, and no other agent can take the
+node's name. If the key is lost, or was stolen, revoke the node and join with a new token.`,
 		RunE: func(c *cobra.Command, _ []string) error {
 			if err := node.check(); err != nil {
 				return err
 			}
-			if join == "" || tokenFile == "" {
-				return usageError{errors.New("--join and --token-file are required: `anneal node token` on the server's machine makes the token")}
+			if join == "" {
+				return usageError{errors.New("--join is required: the server's NATS address, natsUrl in its context file")}
 			}
-			token, bound, err := readToken(tokenFile)
+			token, bound := "", ""
+			if tokenFile != "" {
+				var err error
+				if token, bound, err = readToken(tokenFile); err != nil {
+					return err
+				}
+			}
+			node.id = cmp.Or(node.id, bound)
+			pair, err := openKeyPair("--nats-cert", natsCert, "--nats-key", natsKey)
 			if err != nil {
 				return err
 			}
-			node.id = cmp.Or(node.id, bound)
-			return work(c.Context(), join, token, dir, node)
+			ca, _ := c.Flags().GetString("ca")
+			config, err := clientTLS(pair, natsCA, ca)
+			if err != nil {
+				return err
+			}
+			var secure []nats.Option
+			if pair != nil || natsCA != "" || strings.HasPrefix(join, "tls://") {
+				secure = append(secure, nats.Secure(config))
+			}
+			return work(c.Context(), join, token, dir, node, config, secure)
 		}}
 	node.add(c)
 	c.Flags().StringVar(&join, "join", "", "the server's NATS address")
-	c.Flags().StringVar(&tokenFile, "token-file", "", "file with the token that lets this node in")
-	c.Flags().StringVar(&dir, "data", "", "folder for downloads (default: one below the user's cache folder, by node)")
+	c.Flags().StringVar(&natsCA, "nats-ca", "", "authorities to trust beside the system's, in PEM, for NATS and for files; NATS must then have TLS")
+	c.Flags().StringVar(&natsCert, "nats-cert", "", "certificate to show, in PEM, where --tls-client-ca asks for one; read again when it changes")
+	c.Flags().StringVar(&natsKey, "nats-key", "", "its private key")
+	c.Flags().StringVar(&tokenFile, "token-file", "", "file with the token with which this node enrols at its first contact")
+	c.Flags().StringVar(&dir, "data", "", "folder for the node's key and downloads (default: one below the user's cache folder, by node)")
 	return c
 }
 
-func work(ctx context.Context, join, token, dir string, flags nodeFlags) error {
+func work(ctx context.Context, join, token, dir string, flags nodeFlags, config *tls.Config, secure []nats.Option) error {
 	var release func()
 	var err error
 	if dir == "" {
-		dir, release, err = freeFolder(token, flags.id)
+		dir, release, err = freeFolder(join, token, flags.id)
 	} else {
 		release, err = eventlog.LockDir(dir)
 	}
@@ -125,12 +148,20 @@ func work(ctx context.Context, join, token, dir string, flags nodeFlags) error {
 			return err
 		}
 	}
+	keyPath := filepath.Join(dir, agent.KeyFile)
+	if _, err := os.Stat(keyPath); err != nil && token == "" {
+		return usageError{fmt.Errorf("this node has not enrolled yet (no %s): give --token-file with a token that `anneal node token` makes on the server's machine", keyPath)}
+	}
+	key, err := agent.OpenKey(keyPath)
+	if err != nil {
+		return err
+	}
 	logger := newLogger()
-	if err := tryJoin(ctx, join, flags.id, token, logger); err != nil {
+	if err := tryJoin(ctx, join, append(eventlog.AgentOptions(flags.id, token, key), secure...), flags.id, logger); err != nil {
 		return err
 	}
 	fmt.Fprintf(stdout, "node %s works for %s\n", flags.id, join)
-	return runAgent(ctx, agent.Options{Token: token, URL: join, Dir: filepath.Join(dir, "work"), Log: logger}, flags, flags.sandbox(ctx, logger))
+	return runAgent(ctx, agent.Options{Token: token, Key: key, URL: join, NATS: secure, TLS: config, Dir: filepath.Join(dir, "work"), Log: logger}, flags, flags.sandbox(ctx, logger))
 }
 
 // mostWorkers is how many agents one user may run on a machine without saying
@@ -138,15 +169,20 @@ func work(ctx context.Context, join, token, dir string, flags nodeFlags) error {
 const mostWorkers = 64
 
 // freeFolder locks a folder below the user's cache that no other agent uses. It
-// belongs to one server (whose token it is) and, when the node has an ID, to
-// that node; so an agent that starts again finds its ID and its downloads.
-func freeFolder(token, node string) (dir string, release func(), err error) {
+// belongs to one server and, when the node has an ID, to that node; so an agent
+// that starts again finds its ID, its key and its downloads. Older versions
+// named it by the token: what they left is used again.
+func freeFolder(join, token, node string) (dir string, release func(), err error) {
 	cache, err := os.UserCacheDir()
 	if err != nil {
 		return "", nil, fmt.Errorf("there is no folder for downloads (%w): give one with --data DIR", err)
 	}
-	whose := sha256.Sum256([]byte(token))
-	base := filepath.Join(cache, "anneal", fmt.Sprintf("worker-%x", whose[:6]))
+	base := workerFolder(cache, join)
+	if earlier := workerFolder(cache, token); token != "" {
+		if left, _ := filepath.Glob(earlier + "-*"); len(left) > 0 {
+			base = earlier
+		}
+	}
 	if node != "" {
 		dir = base + "-" + node
 		release, err = eventlog.LockDir(dir)
@@ -161,6 +197,11 @@ func freeFolder(token, node string) (dir string, release func(), err error) {
 	return "", nil, err
 }
 
+func workerFolder(cache, whose string) string {
+	sum := sha256.Sum256([]byte(whose))
+	return filepath.Join(cache, "anneal", fmt.Sprintf("worker-%x", sum[:6]))
+}
+
 const (
 	joinWithin = 10 * time.Second
 	joinRemind = 3 * time.Second // between two words on a server that does not answer
@@ -168,19 +209,22 @@ const (
 
 // tryJoin tells at the start whether the server lets the node in. Later the
 // agent outlasts any silence.
-func tryJoin(ctx context.Context, join, node, token string, logger *slog.Logger) error {
+func tryJoin(ctx context.Context, join string, options []nats.Option, node string, logger *slog.Logger) error {
 	if scheme, _, found := strings.Cut(join, "://"); found && scheme != "nats" && scheme != "tls" {
-		return usageError{fmt.Errorf("--join %s must be the server's NATS address, like nats://HOST:4222: natsUrl in its context file", join)}
+		return usageError{fmt.Errorf("--join %s must be the server's NATS address, like nats://HOST:4222 or tls://HOST:4222: natsUrl in its context file", join)}
 	}
 	deadline, remind := time.Now().Add(joinWithin), time.Now()
 	for {
-		conn, err := nats.Connect(join, nats.UserInfo(node, token), nats.CustomInboxPrefix("_INBOX."+node), nats.Timeout(3*time.Second))
+		conn, err := nats.Connect(join, append(options, nats.RetryOnFailedConnect(false), nats.NoReconnect())...)
 		switch {
 		case err == nil:
 			conn.Close()
 			return nil
 		case errors.Is(err, nats.ErrAuthorization):
-			return fmt.Errorf("%s does not let node %s in: the token in --token-file is not this server's, or is another node's; make one with `anneal node token`", join, node)
+			return fmt.Errorf("%s does not let node %s in: its token has expired or is not for it, another agent has enrolled under its name, or it was revoked; "+
+				"look with `anneal node list` on the server's machine, and make a token with `anneal node token`", join, node)
+		case errors.Is(err, nats.ErrNkeysNotSupported):
+			return fmt.Errorf("%s sends nothing to sign: its servers need the accounts of this version's compose/nats.conf", join)
 		case time.Now().After(deadline):
 			return fmt.Errorf("nobody answers at %s (%w): is the server running, and reachable under this address?", join, err)
 		}

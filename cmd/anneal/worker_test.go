@@ -167,3 +167,39 @@ func count(all []string, one string) (n int) {
 	}
 	return n
 }
+
+// A node that has enrolled needs no token any more, its name is its own, and
+// when it is revoked its work goes on elsewhere.
+func TestNodeIsRevoked(t *testing.T) {
+	f := newFleet(t)
+	f.work("w1")
+	listed := f.run("node", "list", "--data", f.dir).ok(t)
+	require.Contains(t, listed, "ENROLLED")
+	thief := command(t, t.TempDir(), "work", "--join", f.context.NATSURL, "--token-file", f.token, "--node-id", "w1", "--data", t.TempDir())
+	require.NotZero(t, thief.code)
+	require.Contains(t, thief.stderr, "does not let node w1 in")
+
+	require.Zero(t, f.workers["w1"].end())
+	info, err := os.Stat(filepath.Join(f.dirs["w1"], "node.nkey"))
+	require.NoError(t, err)
+	require.Equal(t, os.FileMode(0o600), info.Mode().Perm())
+	f.workers["w1"] = launch(t, logFor(t, "anneal work w1 without a token"), "work", "--join", f.context.NATSURL, "--node-id", "w1", "--data", f.dirs["w1"])
+	f.workers["w1"].says("node w1 works for ")
+
+	f.run("deployment", "create", "d", "--model", "anneal-base", "--watch").ok(t)
+	f.run("node", "revoke", "w1", "--data", f.dir, "--reason", "sold").ok(t)
+	require.Equal(t, map[string]string{"w1": "REVOKED"}, f.nodes())
+	again := command(t, t.TempDir(), "work", "--join", f.context.NATSURL, "--node-id", "w1", "--data", t.TempDir())
+	require.Contains(t, again.stderr, "has not enrolled yet")
+	// The token that it came with is revoked as well.
+	late := command(t, t.TempDir(), "work", "--join", f.context.NATSURL, "--token-file", f.token, "--node-id", "w2", "--data", t.TempDir())
+	require.NotZero(t, late.code)
+	require.NoError(t, os.WriteFile(f.token, []byte(f.run("node", "token", "--data", f.dir, "--expire", "1h").ok(t)), 0o600))
+	f.work("w2")
+	f.run("deployment", "watch", "d").ok(t)
+	eventually(t, "the replica is on the other node", func() bool {
+		return strings.Contains(f.run("node", "get", "w2", "--data", f.dir).ok(t), "deployments/d")
+	})
+	f.run("complete", "--model", "d", "hello").ok(t)
+	require.Equal(t, "REVOKED", f.nodes()["w1"])
+}

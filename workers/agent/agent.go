@@ -7,6 +7,7 @@ import (
 	"cmp"
 	"context"
 	"crypto/rand"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
@@ -21,6 +22,7 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nkeys"
 
 	"anneal/domain"
 	"anneal/engines"
@@ -29,9 +31,10 @@ import (
 
 // Options say who the agent is and what it may use.
 type Options struct {
-	Node  string // the node's id
-	Token string // with which it is let in
-	URL   string // of NATS, nats://host:port; several separated by commas
+	Node  string        // the node's id
+	Token string        // with which it joins at its first contact; "" once it has
+	Key   nkeys.KeyPair // with which it authenticates; nil is one that is kept in Dir
+	URL   string        // of NATS, nats://host:port; several separated by commas
 	// NATS are more options of the connection, such as TLS or a server in
 	// this process.
 	NATS []nats.Option
@@ -48,6 +51,7 @@ type Options struct {
 	LoadWithin  time.Duration // how long the engine may take to load a model; 0 is 30 min
 	Sound       Sound         // reads recordings; nil leaves speech models to other nodes
 	HTTP        *http.Client  // for files; nil is one with sensible limits
+	TLS         *tls.Config   // of that one; nil trusts the system's authorities
 	Log         *slog.Logger  // nil is silence
 }
 
@@ -56,6 +60,9 @@ type Options struct {
 // names, or "" for none. A *domain.Fault with code InvalidArgument is about the
 // recording.
 type Sound func(ctx context.Context, path, preprocessing string) (io.ReadCloser, error)
+
+// KeyFile is where an agent keeps its key, in its folder.
+const KeyFile = "node.nkey"
 
 // An Agent is one node's worker.
 type Agent struct {
@@ -107,6 +114,9 @@ func New(o Options) (*Agent, error) {
 		return nil, err
 	}
 	files := newTransfer(o.HTTP)
+	if transport, own := files.client.Transport.(*http.Transport); own && o.HTTP == nil {
+		transport.TLSClientConfig = o.TLS
+	}
 	return &Agent{
 		options: o, log: o.Log.With("node", o.Node), boot: rand.Text(), files: files,
 		spec:  domain.NodeSpec{Pool: o.Pool, Capacity: capacity, Engines: abilities(o.Engine, o.Sound), Version: o.Version},
@@ -204,7 +214,19 @@ func (a *Agent) workDir() string { return filepath.Join(a.options.Dir, "work") }
 // connect dials NATS, for as long as it takes. While the connection is away
 // nothing is kept back to be sent later: what is late is said anew.
 func (a *Agent) connect(life context.Context) error {
+	key := a.options.Key
+	if key == nil {
+		var err error
+		if key, err = OpenKey(filepath.Join(a.options.Dir, KeyFile)); err != nil {
+			return err
+		}
+	}
+	public, err := publicOf(key)
+	if err != nil {
+		return fmt.Errorf("the node's key: %w", err)
+	}
 	options := append([]nats.Option{
+		nats.Nkey(public, key.Sign), nats.Timeout(5 * time.Second),
 		nats.Name("anneal agent " + a.options.Node),
 		nats.UserInfo(a.options.Node, a.options.Token),
 		nats.CustomInboxPrefix("_INBOX." + a.options.Node),
