@@ -3,9 +3,10 @@ BUILD   := CGO_ENABLED=0 go build -trimpath -ldflags "-X main.version=$(VERSION)
 STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
 
 ANNEAL_FUZZ ?= 20s
+ANNEAL_HOSTILE ?= 20s
 LISTEN      ?= 127.0.0.1:8080
 
-.PHONY: help demo run test race bench bench-others crash linearizable fuzz lint lint-openapi golden build clients oracle
+.PHONY: help demo run test race bench bench-others crash hostile linearizable fuzz lint lint-openapi golden build clients oracle
 
 help: ## show this
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -54,6 +55,9 @@ linearizable: ## check 100,000 operations of clients for linearizability, with r
 
 crash: ## kill the control plane 100 times at random points
 	ANNEAL_CRASHES=100 go test -count=1 -timeout 60m -run TestControlPlane -v ./cmd/anneal
+
+hostile: ## slow bodies, floods, large bodies and a full disk against a server, ANNEAL_HOSTILE for each (20s); others must be served as fast
+	ANNEAL_HOSTILE=$(ANNEAL_HOSTILE) go test -count=1 -timeout 60m -run TestHostile -v ./cmd/anneal
 
 fuzz: ## run every fuzz target, one after another, for ANNEAL_FUZZ each (20s; 10m in a full run)
 	@set -e; for at in $$(git grep -l '^func Fuzz' -- '*_test.go'); do \

@@ -22,14 +22,15 @@ import (
 // for all that lies below it; the longest that matches counts.
 var mayImport = map[string][]string{
 	"domain":                {},
+	"disk":                  {"domain"},
 	"domain/rows":           {"domain"},
 	"domain/weights":        {"domain"},
 	"examples":              {},
-	"eventlog":              {"domain"},
-	"projections":           {"domain", "eventlog"},
-	"blobs":                 {"domain"},
+	"eventlog":              {"domain", "disk"},
+	"projections":           {"domain", "eventlog", "disk"},
+	"blobs":                 {"domain", "disk"},
 	"engines":               {"domain"},
-	"engines/embedded/...":  {"domain", "domain/rows", "domain/weights", "engines"},
+	"engines/embedded/...":  {"domain", "disk", "domain/rows", "domain/weights", "engines"},
 	"engines/sandbox":       {"domain", "engines", "engines/process"},
 	"engines/simulated/...": {"domain", "domain/rows", "engines"},
 	"engines/process":       {"domain"},
@@ -41,10 +42,10 @@ var mayImport = map[string][]string{
 	"schedulers/...":        {"domain", "eventlog", "projections"},
 	"workers":               {"domain", "domain/rows", "domain/weights", "eventlog", "projections", "blobs", "engines"},
 	"workers/wire":          {"domain", "engines"},
-	"workers/tasks":         {"domain", "domain/rows", "domain/weights", "eventlog", "blobs", "engines"},
-	"workers/agent/...":     {"domain", "engines", "workers/wire"},
+	"workers/tasks":         {"domain", "disk", "domain/rows", "domain/weights", "eventlog", "blobs", "engines"},
+	"workers/agent/...":     {"domain", "disk", "engines", "workers/wire"},
 	"api/described":         {},
-	"api":                   {"domain", "domain/rows", "eventlog", "projections", "blobs", "engines"},
+	"api":                   {"domain", "domain/rows", "disk", "eventlog", "projections", "blobs", "engines"},
 }
 
 // onlyIn says where a third party may be imported, outside of tests.

@@ -50,7 +50,6 @@ const (
 	reasonStopping       = "SERVER_STOPPING"
 	reasonNoPlace        = "DEPLOYMENT_HAS_NO_PLACE"
 	reasonTooManyStreams = "TOO_MANY_STREAMS"
-	reasonStoreFull      = "STORE_FULL" // of package blobs
 )
 
 var reasonStatus = map[string]int{
@@ -68,8 +67,6 @@ func faultOf(err error) *domain.Fault {
 	var tooLarge *http.MaxBytesError
 	var lost unrecorded
 	switch {
-	case errors.As(err, &fault) && fault.Reason == reasonStoreFull: // the server's lack, as with the log, and no quota of the caller's
-		return &domain.Fault{Code: domain.Unavailable, Reason: fault.Reason, Message: fault.Message}
 	case errors.As(err, &fault):
 		return fault
 	case errors.As(err, &lost):

@@ -43,6 +43,10 @@ const (
 // maxIdempotencyKey bounds an idempotency key, in characters.
 const maxIdempotencyKey = 255
 
+// maxKeptRefusal bounds a refusal that is kept, in bytes: refused requests cost
+// their sender nothing, and must not fill the disk.
+const maxKeptRefusal = 4 << 10
+
 // claimTime is how long a key stays taken by a server that died with it; one
 // that lives renews its claim. Should another take over all the same, because
 // clocks differ or the store was out of reach, a change is recorded once
@@ -53,7 +57,9 @@ const claimTime = 6 * time.Second
 // carried out before: then the answer is the same. A key belongs to the
 // account of its caller and to the first request that came with it, for a day.
 //
-// An answer is kept when it is a success or a decided refusal. After any other
+// An answer is kept when it is a success or a decided refusal of at most
+// maxKeptRefusal bytes: a longer one, which lists what is wrong with a large
+// request, is found again when that comes again. After any other
 // the same request may try again, and goes on where the first one ended: what
 // it makes up, such as IDs, is made from the claim's seed, so that it finds
 // the events that were recorded already.
@@ -63,6 +69,9 @@ func (c *call) once(h handler) (any, error) {
 		return h(c)
 	}
 	key, err := idempotencyKey(given)
+	if err == nil && !c.op.givesBack {
+		err = c.hasRoom() // for the answer
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -229,10 +238,13 @@ func (c *call) keep(s slot, held *held, result any, err error) (any, error) {
 	if err == nil && result == nil || err != nil && !decided(faultOf(err)) {
 		return result, err
 	}
-	answer := c.answered(result, err)
+	answer, refused := c.answered(result, err), err != nil
 	sealed, err := s.seal(answer)
 	if err != nil {
 		return nil, err
+	}
+	if refused && len(sealed) > maxKeptRefusal {
+		return answer, nil
 	}
 	if len(sealed) > eventlog.MaxAnswer {
 		tooLong := domain.Faultf(domain.Aborted, "the first request with this %s was answered, but with more than is kept of an answer: look at what it changed, or ask again with another key", idempotencyHeader)

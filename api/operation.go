@@ -8,6 +8,7 @@ import (
 
 	"github.com/go-chi/chi/v5"
 
+	"anneal/disk"
 	"anneal/domain"
 )
 
@@ -159,9 +160,15 @@ func (c *call) admit() (err error) {
 		if _, ok := c.snapshot().Accounts.Get(domain.Name("accounts/" + c.account)); !ok && c.account != domain.System {
 			return notFound("account", domain.Name("accounts/"+c.account)) // the operator alone comes here
 		}
-		if c.op.changes() && !c.caller.operator() {
-			return c.mayWork(c.account)
+		if !c.op.changes() {
+			return nil
 		}
+		if !c.caller.operator() {
+			if err := c.mayWork(c.account); err != nil {
+				return err
+			}
+		}
+		return c.hasRoom()
 	case byOperator:
 		return c.caller.may(toOperate)
 	case toModels:
@@ -172,6 +179,10 @@ func (c *call) admit() (err error) {
 	}
 	return nil
 }
+
+// hasRoom refuses what takes room on a disk that is nearly full. What reads, asks
+// models, or gives something back goes on: it takes from what others leave free.
+func (c *call) hasRoom() error { return c.Space.Check(disk.Requests, 0) }
 
 // changes tells whether the operation makes or changes something, rather than
 // reading it or taking it away.

@@ -20,6 +20,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"anneal/blobs"
+	"anneal/disk"
 	"anneal/domain"
 	"anneal/engines"
 	"anneal/eventlog"
@@ -131,6 +132,7 @@ type Options struct {
 	Uses     Uses    // nil forgets with the process when keys were used
 	Meter    Meter   // nil records what requests use nowhere
 	Replicas Replicas
+	Space    *disk.Space    // of the server's disk; nil is not watched
 	Scorer   engines.Scorer // of previews; nil refuses them
 	Cluster  string         // name of the installation, shown on its deployments; "local" when it is empty
 	Direct   string         // domain below which deployments have host names of their own; "" gives them none

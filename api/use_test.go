@@ -10,6 +10,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"anneal/disk"
 	"anneal/domain"
 	"anneal/engines"
 )
@@ -188,7 +189,7 @@ func TestCodesAgreeWithStatuses(t *testing.T) {
 		code   domain.Code
 		status int
 	}{
-		{&domain.Fault{Code: domain.ResourceExhausted, Reason: reasonStoreFull, Message: "full"}, domain.Unavailable, 503},
+		{&domain.Fault{Code: domain.ResourceExhausted, Reason: disk.Full, Message: "full"}, domain.ResourceExhausted, 429},
 		{&domain.Fault{Code: domain.Unimplemented, Reason: reasonMethod, Message: "no"}, domain.Unimplemented, 405},
 		{&domain.Fault{Code: domain.ResourceExhausted, Reason: reasonTooManyStreams, Message: "many"}, domain.ResourceExhausted, 429},
 		{bodyTooLarge(1), domain.OutOfRange, 413},

@@ -21,6 +21,7 @@ import (
 	_ "gocloud.dev/blob/s3blob"  // s3://
 	"gocloud.dev/gcerrors"
 
+	"anneal/disk"
 	"anneal/domain"
 )
 
@@ -274,8 +275,8 @@ func explain(err error, key string) error {
 	case err == nil:
 		return nil
 	case errors.Is(err, syscall.ENOSPC), errors.Is(err, syscall.EDQUOT):
-		return &domain.Fault{Code: domain.ResourceExhausted, Reason: "STORE_FULL",
-			Message: "the store for files is full: delete what is not needed, or give it a larger disk, and try again"}
+		return &domain.Fault{Code: domain.ResourceExhausted, Reason: disk.Full,
+			Message: "the store for files is full: delete what is not needed, or have the operator free some space or add a larger disk, and try again"}
 	case errors.Is(err, syscall.ENOTEMPTY):
 		return domain.Faultf(domain.Unavailable, "%s is still being written: try again", key)
 	case errors.Is(err, syscall.ENOTDIR), errors.Is(err, syscall.EISDIR), errors.Is(err, os.ErrExist):

@@ -10,15 +10,15 @@ import (
 	"syscall"
 	"time"
 
-	"golang.org/x/sys/unix"
+	"anneal/disk"
 )
 
 // A folder writes files so that they are whole or absent, also after a power
 // failure: what arrives is synced in a place of its own, then renamed.
 // Reading, listing and signing need no such care and are the driver's.
 type folder struct {
-	dir  string
-	room func(*os.File) error // nil while a file's disk has room
+	dir   string
+	space *disk.Space
 }
 
 // arriving holds unfinished files; no key begins with a dot.
@@ -44,7 +44,7 @@ func openFolder(dir string, now time.Time) (*folder, error) {
 			_ = os.Remove(filepath.Join(dir, arriving, entry.Name())) // it is tried again at the next start
 		}
 	}
-	return &folder{dir, hasRoom}, nil
+	return &folder{dir, disk.On(dir)}, nil
 }
 
 func (f *folder) put(ctx context.Context, key string, r io.Reader) (n int64, err error) {
@@ -57,7 +57,7 @@ func (f *folder) put(ctx context.Context, key string, r io.Reader) (n int64, err
 			err = errors.Join(err, os.Remove(temp.Name()))
 		}
 	}()
-	n, err = io.Copy(&writer{file: temp, room: f.room}, reader{ctx, r})
+	n, err = io.Copy(f.space.Watch(temp), reader{ctx, r})
 	if err == nil {
 		err = temp.Sync()
 	}
@@ -111,37 +111,4 @@ func (r reader) Read(p []byte) (int, error) {
 		return 0, err
 	}
 	return r.Reader.Read(p)
-}
-
-// spareRoom is how many bytes files leave free on their disk: the log often
-// lies on the same one, and must be written when files no longer can.
-const spareRoom = 32 << 20
-
-// hasRoom answers ENOSPC when less is free on the file's disk.
-func hasRoom(file *os.File) error {
-	var stat unix.Statfs_t
-	if unix.Fstatfs(int(file.Fd()), &stat) == nil && stat.Bavail*uint64(stat.Bsize) < spareRoom {
-		return syscall.ENOSPC
-	}
-	return nil // what cannot be told is left to the write itself
-}
-
-// checkEvery is how many bytes are written between two looks at the disk.
-const checkEvery = 1 << 20
-
-// A writer writes a file as long as its disk has room.
-type writer struct {
-	file *os.File
-	room func(*os.File) error
-	left int // bytes until the next look
-}
-
-func (w *writer) Write(p []byte) (int, error) {
-	if w.left -= len(p); w.left < 0 {
-		if err := w.room(w.file); err != nil {
-			return 0, err
-		}
-		w.left = checkEvery
-	}
-	return w.file.Write(p)
 }

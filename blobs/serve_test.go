@@ -7,16 +7,15 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/url"
-	"os"
 	"strconv"
 	"strings"
 	"sync/atomic"
-	"syscall"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
+	"anneal/disk"
 	"anneal/domain"
 )
 
@@ -187,10 +186,10 @@ func TestAFullDisk(t *testing.T) {
 	require.NoError(t, err)
 	put, err := s.SignPut(t.Context(), "d/f", 10, time.Minute)
 	require.NoError(t, err)
-	s.files.room = func(*os.File) error { return syscall.ENOSPC }
+	s.files.space = disk.New(func() (uint64, error) { return 0, nil })
 	code, message := do(t, http.MethodPut, put, "new")
 	require.Equal(t, http.StatusInsufficientStorage, code)
-	require.Contains(t, message, "the store for files is full")
+	require.Contains(t, message, "the disk is nearly full")
 	require.Equal(t, "old", content(t, s.Store, "d/f"))
 }
 

@@ -11,6 +11,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"anneal/disk"
 	"anneal/domain"
 )
 
@@ -45,6 +46,7 @@ func ensureAnswers(ctx context.Context, js jetstream.JetStream, replicas int) er
 // A key is the name of its account, a dot, and letters, digits and hyphens.
 type Answers struct {
 	Limit AnswerLimit // of each account; set before anything is asked
+	Space *disk.Space // of the embedded server's disk; likewise
 
 	records keyStore
 	kept    keptCounts
@@ -179,6 +181,10 @@ func (a *Answers) Release(ctx context.Context, claim Claim) error {
 func (a *Answers) put(ctx context.Context, claim Claim) (uint64, error) {
 	data, err := json.Marshal(claim.record)
 	if err != nil {
+		return 0, err
+	}
+	if err := a.Space.Check(disk.Events, int64(len(data))); err != nil {
+		a.kept.give(claim.key)
 		return 0, err
 	}
 	revision, err := a.records.put(ctx, claim.key, data, claim.revision)

@@ -14,6 +14,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/nats-io/nuid"
 
+	"anneal/disk"
 	"anneal/domain"
 )
 
@@ -39,7 +40,7 @@ type JetStream struct {
 	batches chan struct{} // one token per open batch
 	disk    *diskSync     // nil where the servers sync before they acknowledge
 	mark    *highWater    // nil where nobody keeps one
-	room    *room         // nil where the servers' disks are not ours
+	space   *disk.Space   // nil where the servers' disks are not ours
 }
 
 // The server allows 50 open batches a stream; several control planes share them.
@@ -113,7 +114,7 @@ func (l *JetStream) Append(ctx context.Context, writes ...Write) (uint64, error)
 	if err := checkWrites(writes); err != nil {
 		return 0, err
 	}
-	if err := l.room.check(); err != nil {
+	if err := l.space.Check(disk.Events, 0); err != nil {
 		return 0, err
 	}
 	msgs := make([]*nats.Msg, len(writes))

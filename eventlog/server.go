@@ -18,6 +18,7 @@ import (
 	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
 
+	"anneal/disk"
 	"anneal/domain"
 )
 
@@ -140,7 +141,7 @@ func (s *Server) begin(password, seed string, opts ServerOptions, before checked
 		return err
 	}
 	s.servers = 1
-	s.log.room = newRoom(opts.Dir)
+	s.log.space = disk.On(opts.Dir)
 	if opts.NoSync {
 		return nil
 	}

@@ -12,6 +12,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"anneal/disk"
 	"anneal/domain"
 )
 
@@ -106,7 +107,10 @@ func (c *Connection) lendUsage(ctx context.Context) error {
 
 // A Meter records usage. No request waits for it: what the stream does not take
 // soon is lost, and said in the log of the process.
-type Meter struct{ js jetstream.JetStream }
+type Meter struct {
+	Space *disk.Space // of the embedded server's disk; on a short one nothing is recorded
+	js    jetstream.JetStream
+}
 
 // Limits of what a stream that does not answer may hold up.
 const (
@@ -125,11 +129,14 @@ func (c *Connection) Meter(logger *slog.Logger) (*Meter, error) {
 	if err != nil {
 		return nil, fmt.Errorf("eventlog: %w", err)
 	}
-	return &Meter{js}, nil
+	return &Meter{js: js}, nil
 }
 
 // Record sends what a request used on its way.
 func (m *Meter) Record(u Usage) error {
+	if err := m.Space.Check(disk.Requests, 0); err != nil {
+		return err
+	}
 	message, err := u.message()
 	if err != nil {
 		return err

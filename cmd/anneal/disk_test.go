@@ -40,7 +40,8 @@ func TestFullDisk(t *testing.T) {
 		case status == http.StatusOK:
 			acknowledged[id] = true
 		default:
-			require.GreaterOrEqual(t, status, 500, "%v", answer)
+			require.Equal(t, http.StatusTooManyRequests, status, "%v", answer)
+			require.EqualValues(t, 8, answer["code"])
 			refusal = answer
 		}
 	}

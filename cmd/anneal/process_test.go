@@ -235,6 +235,7 @@ type plane struct {
 	t       testing.TB
 	dir     string
 	args    []string
+	files   int // that the process may open; 0 is as many as the tests may
 	log     *transcript
 	context contextFile
 }
@@ -257,7 +258,13 @@ func (s *plane) start() {
 func (s *plane) launch() {
 	s.t.Helper()
 	args := append([]string{"serve", "--data", s.dir, "--listen", "127.0.0.1:0"}, s.args...)
-	s.process = launch(s.t, s.log, args...)
+	if s.files == 0 {
+		s.process = launch(s.t, s.log, args...)
+		return
+	}
+	shell := exec.Command("sh", append([]string{"-c", fmt.Sprintf(`ulimit -n %d && exec "$0" "$@"`, s.files), binary(s.t)}, args...)...)
+	s.process = &process{t: s.t, cmd: shell, stderr: s.log, exited: make(chan struct{})}
+	s.run()
 }
 
 // ready waits for the promised line and reads the promised file.

@@ -19,6 +19,7 @@ import (
 
 	"anneal/api"
 	"anneal/blobs"
+	"anneal/disk"
 	"anneal/domain"
 	"anneal/engines/embedded"
 	"anneal/engines/sandbox"
@@ -213,12 +214,24 @@ func (s *server) openWorld(ctx context.Context) (err error) {
 	return nil
 }
 
+// logSpace is the space of the log; nil when it lies in a cluster.
+func (s *server) logSpace() *disk.Space {
+	if s.nats == nil {
+		return nil
+	}
+	return disk.On(s.folder.path("nats"))
+}
+
 func (s *server) saveSnapshots(ctx context.Context) error {
 	for {
 		if err := pause(ctx, snapshotPause); err != nil {
 			return err
 		}
-		if _, err := s.world.SaveEvery(s.folder.path("snapshots"), snapshotEvery); err != nil {
+		err := disk.On(s.flags.data).Check(disk.Files, 0)
+		if err == nil {
+			_, err = s.world.SaveEvery(s.folder.path("snapshots"), snapshotEvery)
+		}
+		if err != nil {
 			s.logger.Error("the world could not be saved; the next start will read more of the log", "error", err)
 		}
 	}
@@ -338,7 +351,7 @@ func (s *server) openAPI(ctx context.Context, listener net.Listener) error {
 	if err != nil {
 		return err
 	}
-	answers.Limit = s.flags.answers
+	answers.Limit, answers.Space = s.flags.answers, s.logSpace()
 	s.duties.add("answers", answers.Follow)
 	uses, err := eventlog.OpenUses(ctx, s.events.Control())
 	if err != nil {
@@ -350,13 +363,14 @@ func (s *server) openAPI(ctx context.Context, listener net.Listener) error {
 	if s.meter, err = s.events.Meter(s.logger); err != nil {
 		return err
 	}
+	s.meter.Space = s.logSpace()
 	prices, err := s.flags.prices()
 	if err != nil {
 		return err
 	}
 	s.handler = api.New(api.Options{Prices: prices, Cluster: s.flags.cluster, Direct: s.flags.directDomain, Private: s.flags.fetchPrivate,
 		Log: s.events.Log(), World: s.world, Blobs: s.blobs, Sealer: sealer, Answers: answers, Uses: uses, Meter: s.meter, Replicas: workers.Replicas{Conn: s.events.Desk()}, Scorer: s.code, Pepper: pepper,
-		Logger: s.logger, Limits: api.Limits{Upload: s.flags.maxUpload, ModelFile: s.flags.maxModelFile, ModelFiles: s.flags.maxModelFiles, Wake: s.flags.holdFor, ScaleToZero: s.flags.zeroFloor, JobTime: s.flags.jobDeadline,
+		Logger: s.logger, Space: disk.On(s.flags.data), Limits: api.Limits{Upload: s.flags.maxUpload, ModelFile: s.flags.maxModelFile, ModelFiles: s.flags.maxModelFiles, Wake: s.flags.holdFor, ScaleToZero: s.flags.zeroFloor, JobTime: s.flags.jobDeadline,
 			Audio: s.flags.maxAudio, Bodies: s.flags.maxBodyMemory, Transcription: s.flags.maxListening},
 	})
 	limits, err := s.connectionLimits()

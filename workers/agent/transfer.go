@@ -15,6 +15,7 @@ import (
 	"syscall"
 	"time"
 
+	"anneal/disk"
 	"anneal/domain"
 	"anneal/workers/wire"
 )
@@ -104,7 +105,7 @@ func (t *transfer) get(ctx context.Context, file wire.File, target string) (err 
 	if res.StatusCode != http.StatusOK {
 		return refused(file.Name, res)
 	}
-	f, err := os.Create(target)
+	f, err := disk.Create(target)
 	if err != nil {
 		return errFinal{diskFault(err)}
 	}

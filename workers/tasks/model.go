@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"anneal/blobs"
+	"anneal/disk"
 	"anneal/domain"
 	"anneal/domain/weights"
 	"anneal/eventlog"
@@ -170,7 +171,7 @@ func (v ModelValidator) fetch(ctx context.Context, key, path string) error {
 	if err != nil {
 		return err
 	}
-	file, err := os.Create(path)
+	file, err := disk.Create(path)
 	if err != nil {
 		return errors.Join(err, content.Close())
 	}

@@ -17,6 +17,7 @@ import (
 	"strings"
 
 	"anneal/blobs"
+	"anneal/disk"
 	"anneal/domain"
 )
 
@@ -66,7 +67,7 @@ func (u *unpacking) stored(ctx context.Context, store *blobs.Store, key, name st
 	}
 	defer os.Remove(archive.Name())
 	defer archive.Close()
-	if _, err := io.Copy(archive, content); err != nil {
+	if _, err := io.Copy(disk.Watch(archive), content); err != nil {
 		return err
 	}
 	read := u.tar
@@ -239,7 +240,7 @@ func (u *unpacking) write(name string, content io.Reader) error {
 	if err != nil {
 		return domain.Faultf(domain.InvalidArgument, "%s: is there twice, or is a folder too", name)
 	}
-	n, err := io.Copy(file, io.LimitReader(content, maxCodeBytes-u.bytes+1))
+	n, err := io.Copy(disk.Watch(file), io.LimitReader(content, maxCodeBytes-u.bytes+1))
 	u.bytes += n
 	if err = errors.Join(err, file.Close()); err == nil && u.bytes > maxCodeBytes {
 		return tooLarge()

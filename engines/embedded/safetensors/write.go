@@ -9,6 +9,8 @@ import (
 	"fmt"
 	"io"
 	"os"
+
+	"anneal/disk"
 )
 
 // A Tensor is one to be written: Data is row-major and is stored as DType.
@@ -44,7 +46,7 @@ func Write(w io.Writer, tensors []Tensor, metadata map[string]string) error {
 // WriteFile writes path whole or not at all.
 func WriteFile(path string, tensors []Tensor, metadata map[string]string) (err error) {
 	part := path + ".part"
-	f, err := os.Create(part)
+	f, err := disk.Create(part)
 	if err != nil {
 		return err
 	}

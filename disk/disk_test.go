@@ -1,0 +1,62 @@
+package disk
+
+import (
+	"errors"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"anneal/domain"
+)
+
+func TestSpaceLeavesRoomForMoreImportantUses(t *testing.T) {
+	free := uint64(Files)
+	s := New(func() (uint64, error) { return free, nil })
+	for _, use := range []Use{Files, Requests, Events} {
+		free = uint64(use)
+		require.NoError(t, s.Check(use, 0))
+		require.NoError(t, s.Check(use/2, 1), "a more important use has room")
+		err := s.Check(use, 1)
+		var fault *domain.Fault
+		require.ErrorAs(t, err, &fault)
+		require.Equal(t, domain.ResourceExhausted, fault.Code)
+		require.Equal(t, Full, fault.Reason)
+		require.Contains(t, fault.Message, "delete what is not needed")
+	}
+	free = uint64(Files) + 10
+	done, err := s.Reserve(Files, 6)
+	require.NoError(t, err)
+	require.Error(t, s.Check(Files, 5), "what is reserved counts")
+	require.NoError(t, s.Check(Requests, 5))
+	done()
+	done()
+	require.NoError(t, s.Check(Files, 10))
+}
+
+func TestWhatCannotBeToldHasRoom(t *testing.T) {
+	require.NoError(t, (*Space)(nil).Check(Files, 1<<40))
+	require.NoError(t, New(func() (uint64, error) { return 0, errors.New("not told") }).Check(Files, 1))
+	require.Nil(t, On(filepath.Join(t.TempDir(), "missing")))
+}
+
+func TestFilesOfOneDiskShareItsRoom(t *testing.T) {
+	dir := t.TempDir()
+	require.Same(t, On(dir), On(dir))
+	file, err := Create(filepath.Join(dir, "f"))
+	require.NoError(t, err)
+	require.Same(t, On(dir), file.space)
+	n, err := file.Write(make([]byte, 3<<20))
+	require.NoError(t, err)
+	require.Equal(t, 3<<20, n)
+	require.Zero(t, On(dir).reserved)
+
+	file.space = New(func() (uint64, error) { return uint64(Files), nil })
+	n, err = file.Write([]byte("x"))
+	require.Equal(t, domain.ResourceExhausted, domain.CodeOf(err))
+	require.Zero(t, n)
+	_, err = file.ReadFrom(strings.NewReader("x"))
+	require.Equal(t, domain.ResourceExhausted, domain.CodeOf(err))
+	require.NoError(t, file.Close())
+}
