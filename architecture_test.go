@@ -29,6 +29,7 @@ var mayImport = map[string][]string{
 	"eventlog":              {"domain", "disk"},
 	"projections":           {"domain", "eventlog", "disk"},
 	"blobs":                 {"domain", "disk"},
+	"blobs/reconcile":       {"domain", "eventlog", "projections", "blobs"},
 	"engines":               {"domain"},
 	"engines/embedded/...":  {"domain", "disk", "domain/rows", "domain/weights", "engines"},
 	"engines/sandbox":       {"domain", "engines", "engines/process"},

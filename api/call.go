@@ -28,7 +28,6 @@ type call struct {
 	direct     domain.Name // the deployment whose direct route the call took; "" is none
 	view       *projections.View
 	whichAddon chooseAddon // of a completion that names no addon
-	takenBack  []func()    // what was prepared for a change that may yet be refused
 
 	seed     []byte // of what the call makes up, when it has an idempotency key: see once
 	repeated bool   // an earlier try of the call may have recorded something
@@ -69,20 +68,14 @@ func (c *call) do(intents ...domain.Intent) (eventlog.Result, error) {
 	command := c.nextCommand()
 	c.commands++
 	result, err := c.command(command, intents)
-	var refused *domain.Fault
-	switch {
-	case err == nil:
-		c.takenBack, c.view = nil, nil
-	case errors.As(err, &refused): // nothing was recorded
-		c.takeBack()
-	default: // it may have been recorded: what it needs must stay
-		c.takenBack = nil
+	if err == nil {
+		c.view = nil
 	}
 	return result, err
 }
 
 // done returns what an earlier try of the call recorded for the intents, if it
-// did. What was prepared to record them now is rolled back.
+// did.
 func (c *call) done(intents []domain.Intent) (eventlog.Result, error) {
 	names := make([]domain.Name, len(intents))
 	for i, intent := range intents {
@@ -93,7 +86,6 @@ func (c *call) done(intents []domain.Intent) (eventlog.Result, error) {
 		return eventlog.Result{}, err
 	}
 	c.commands++
-	c.takeBack()
 	return result, nil
 }
 
@@ -131,16 +123,6 @@ type unrecorded struct{ cause error }
 func (u unrecorded) Error() string { return u.cause.Error() }
 
 func (u unrecorded) Unwrap() error { return u.cause }
-
-// onRefusal remembers how to take back what was prepared for a change.
-func (c *call) onRefusal(undo func()) { c.takenBack = append(c.takenBack, undo) }
-
-func (c *call) takeBack() {
-	for _, undo := range c.takenBack {
-		undo()
-	}
-	c.takenBack = nil
-}
 
 // warn tells the caller of what is accepted and has no effect, or not the one
 // that they may expect.

@@ -8,11 +8,11 @@ import (
 	"fmt"
 	"io"
 	"slices"
-	"strconv"
 	"time"
 
 	"github.com/google/uuid"
 
+	"anneal/blobs"
 	"anneal/domain"
 	"anneal/projections"
 )
@@ -51,11 +51,13 @@ type preview struct {
 	TotalCount    int64             `json:"totalCount"`
 }
 
-// Rows arrive below arrivals; what is validated is a copy below contents.
-func arrivals(name domain.Name) string { return "uploads/" + name.Account() + "/" + name.ID() + "/" }
+// Rows arrive in blobs.Arrivals; what is validated is a copy in an upload folder.
+func rowArrivals(row *projections.Row[domain.Dataset]) string {
+	return blobs.Arrivals(row.Name, row.CreateEvent, row.State.Upload+1)
+}
 
-func contents(name domain.Name, upload int) string {
-	return "datasets/" + name.Account() + "/" + name.ID() + "/" + strconv.Itoa(upload) + "-" + uuid.NewString()[:8] + "/"
+func newRowFolder(row *projections.Row[domain.Dataset]) string {
+	return blobs.UploadFolder(blobs.DatasetRoot, row.Name, row.CreateEvent, row.State.Upload+1, uuid.NewString())
 }
 
 // maxFiles bounds how many files one dataset or evaluator may have.
@@ -101,7 +103,7 @@ func uploadDataset(c *call) (any, error) {
 	case name == "":
 		name = "data.jsonl"
 	}
-	intake := c.newIntake(contents(row.Name, row.State.Upload+1), c.rowFiles())
+	intake := c.newIntake(newRowFolder(row), c.rowFiles())
 	if err := intake.file(name, content); err != nil {
 		intake.discard()
 		return nil, err
@@ -121,7 +123,6 @@ func (in *intake) rows(row *projections.Row[domain.Dataset]) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	in.deleteFolder(row.State.Files.Folder)
 	return in.rowsVerdict(uploaded)
 }
 
@@ -148,7 +149,7 @@ func uploadEndpoints(c *call) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	return c.signPuts(arrivals(row.Name), sizes)
+	return c.signPuts(rowArrivals(row), sizes)
 }
 
 // validateUpload takes in what was PUT to the signed URLs and answers its
@@ -160,7 +161,7 @@ func validateUpload(c *call, row *projections.Row[domain.Dataset]) (any, error) 
 		}
 		return c.rowsVerdict(again)
 	}
-	arrived, err := c.Blobs.Files(c.ctx, arrivals(row.Name))
+	arrived, err := c.Blobs.Files(c.ctx, rowArrivals(row))
 	if err != nil {
 		return nil, err
 	}
@@ -173,15 +174,11 @@ func validateUpload(c *call, row *projections.Row[domain.Dataset]) (any, error) 
 	if err := c.rowFiles().arrived(len(arrived.Sizes)); err != nil {
 		return nil, err
 	}
-	intake := c.newIntake(contents(row.Name, row.State.Upload+1), c.rowFiles())
+	intake := c.newIntake(newRowFolder(row), c.rowFiles())
 	if err := intake.take(arrived); err != nil {
 		return nil, err
 	}
-	result, err := intake.rows(row)
-	if err == nil || domain.CodeOf(err) == domain.InvalidArgument {
-		c.deleteFolder(arrivals(row.Name))
-	}
-	return result, err
+	return intake.rows(row)
 }
 
 func downloadEndpoints(c *call, row *projections.Row[domain.Dataset]) (any, error) {

@@ -62,10 +62,6 @@ var datasets = &resource[domain.Dataset, Dataset]{
 	remove: func(c *call, row *projections.Row[domain.Dataset], _ *params) (domain.Command[domain.Dataset], error) {
 		return domain.DeleteDataset{}, datasetUnused(c, row.Name)
 	},
-	after: func(c *call, row *projections.Row[domain.Dataset]) {
-		c.deleteFolder(row.State.Files.Folder)
-		c.deleteFolder(arrivals(row.Name))
-	},
 }
 
 func hasOrigin(s domain.DatasetSpec) bool {

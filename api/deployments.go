@@ -101,7 +101,6 @@ var deployments = &resource[domain.Deployment, Deployment]{
 		}
 		return domain.UpdateDeployment{DeploymentSpec: spec, DirectKeys: keys, Model: given.model, ZeroFloor: given.zeroFloor, Accelerator: given.fleet, Operator: given.operator}, nil
 	},
-	sealed: func(d domain.Deployment) []domain.Sealed { return d.DirectRouteAPIKeys },
 	addGiven: func(c *call, given, out *Deployment) {
 		out.DirectRouteAPIKeys = given.DirectRouteAPIKeys
 		for _, unused := range out.Unused() {
@@ -116,11 +115,6 @@ var deployments = &resource[domain.Deployment, Deployment]{
 			return command, nil
 		}
 		return command, inUse("deployment", row.Name, jobsWith(c.snapshot(), row.Name))
-	},
-	after: func(c *call, row *projections.Row[domain.Deployment]) {
-		if now, ok := c.snapshot().Deployments.Get(row.Name); !ok || now.State.Hard { // otherwise it can be undeleted
-			c.shred(row.State.DirectRouteAPIKeys, nil)
-		}
 	},
 }
 

@@ -186,7 +186,7 @@ func TestADirectRouteOfABoundAccount(t *testing.T) {
 func TestSealedKeysOfAnEarlierVersion(t *testing.T) {
 	s := directly(t)
 	name := domain.Name("accounts/acme/deployments/old")
-	sealed, err := s.vault.Seal(t.Context(), name, "directRouteApiKeys", 1, []byte(longKey))
+	sealed, err := s.vault.Seal(t.Context(), name, []byte(longKey))
 	require.NoError(t, err)
 	s.deployment(name, domain.CreateDeployment{DeploymentSpec: domain.DeploymentSpec{BaseModel: publicBase, MinReplicaCount: 1, DirectRouteType: domain.DirectInternet,
 		DirectRouteAPIKeys: []domain.Sealed{sealed}}})
@@ -195,11 +195,13 @@ func TestSealedKeysOfAnEarlierVersion(t *testing.T) {
 	asks := func(key string) int { return s.via(host, "POST", "/v1/completions", key, `{"prompt": "a"}`).status }
 	require.Equal(t, 401, asks(longKey))
 	require.Equal(t, 200, s.call("PATCH", acme+"/deployments/old", "user", `{"displayName": "x"}`).status)
-	_, err = s.vault.Open(t.Context(), name, "directRouteApiKeys", 1, sealed)
+	s.reconcile()
+	_, err = s.vault.Open(t.Context(), name, sealed)
 	require.NoError(t, err, "an update of something else keeps them")
 	require.Equal(t, 200, s.call("PATCH", acme+"/deployments/old", "user", `{"directRouteApiKeys": ["`+longKey+`"]}`).status)
 	require.Equal(t, 200, asks(longKey))
-	_, err = s.vault.Open(t.Context(), name, "directRouteApiKeys", 1, sealed)
+	s.reconcile()
+	_, err = s.vault.Open(t.Context(), name, sealed)
 	require.Equal(t, domain.NotFound, domain.CodeOf(err))
 	require.Empty(t, mustRow(s, name).DirectRouteAPIKeys)
 }

@@ -78,5 +78,4 @@ var dpoJobs = &resource[domain.DPOJob, DPOJob]{
 	},
 	addGiven: func(_ *call, given, out *DPOJob) { out.TrackerConfig.withKeyOf(given.TrackerConfig) },
 	remove:   removeJob[domain.DPOJob](domain.DPOJobs),
-	after:    shredTracker(func(j domain.DPOJob) *domain.TrackerConfig { return j.DPOSpec.TrackerConfig }),
 }

@@ -5,6 +5,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"anneal/blobs"
 	"anneal/domain"
 	"anneal/projections"
 )
@@ -70,20 +71,16 @@ var evaluators = &resource[domain.Evaluator, Evaluator]{
 		}
 		return domain.DeleteEvaluator{}, inUse("evaluator", row.Name, users)
 	},
-	after: func(c *call, row *projections.Row[domain.Evaluator]) {
-		c.deleteFolder(codeArrivals(row.Name))
-		c.deleteFolder(codeFolder(row.Name))
-	},
 }
 
-// Code arrives below codeArrivals, where whoever holds a signed URL can write;
-// what is built is a copy below codeFolder, a folder for each upload.
-func codeArrivals(name domain.Name) string {
-	return "code-uploads/" + name.Account() + "/" + name.ID() + "/"
+// Code arrives in blobs.Arrivals, where whoever holds a signed URL can write;
+// what is built is a copy in a folder for each upload.
+func codeArrivals(row *projections.Row[domain.Evaluator]) string {
+	return blobs.Arrivals(row.Name, row.CreateEvent, row.State.Uploads+1)
 }
 
-func codeFolder(name domain.Name) string {
-	return "evaluators/" + name.Account() + "/" + name.ID() + "/"
+func newCodeFolder(row *projections.Row[domain.Evaluator]) string {
+	return blobs.CodeFolder(row.Name, row.CreateEvent, uuid.NewString())
 }
 
 // mayGuardCode requires that who changes an evaluator that names secrets, or
@@ -144,7 +141,7 @@ func codeEndpoints(c *call) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	return c.signPuts(codeArrivals(row.Name), sizes)
+	return c.signPuts(codeArrivals(row), sizes)
 }
 
 // uploadCode takes in files of a form as the code of the revision that is being
@@ -173,7 +170,7 @@ func uploadCode(c *call) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	in := c.newIntake(codeFolder(row.Name)+uuid.NewString()+"/", c.rowFiles())
+	in := c.newIntake(newCodeFolder(row), c.rowFiles())
 	if err := in.form(form); err != nil {
 		return nil, err
 	}
@@ -205,23 +202,18 @@ func takeCode(c *call, row *projections.Row[domain.Evaluator]) (any, error) {
 	if err := c.mayUploadCode(row); err != nil {
 		return nil, err
 	}
-	arrived, err := c.Blobs.Files(c.ctx, codeArrivals(row.Name))
+	arrived, err := c.Blobs.Files(c.ctx, codeArrivals(row))
 	if err != nil {
 		return nil, err
 	}
 	if err := c.rowFiles().arrived(len(arrived.Sizes)); err != nil {
 		return nil, err
 	}
-	in := c.newIntake(codeFolder(row.Name)+uuid.NewString()+"/", c.rowFiles())
+	in := c.newIntake(newCodeFolder(row), c.rowFiles())
 	if err := in.take(arrived); err != nil {
 		return nil, err
 	}
-	built, err := in.code(row)
-	if err != nil {
-		return nil, err
-	}
-	c.deleteFolder(codeArrivals(row.Name))
-	return built, nil
+	return in.code(row)
 }
 
 func buildLog(c *call, row *projections.Row[domain.Evaluator]) (any, error) {

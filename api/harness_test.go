@@ -21,6 +21,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"anneal/blobs"
+	"anneal/blobs/reconcile"
 	"anneal/domain"
 	"anneal/domain/rows"
 	"anneal/engines"
@@ -246,6 +247,29 @@ func mustRow(s *stage, name domain.Name) domain.Deployment {
 	row, ok := s.world.View().Deployments.Get(name)
 	require.True(s, ok)
 	return row.State
+}
+
+// reconcile deletes what nothing refers to, without grace.
+func (s *stage) reconcile() {
+	s.Helper()
+	r := reconcile.New(reconcile.Options{Log: s.log, World: s.world, Blobs: s.store, Keys: s.vault})
+	require.NoError(s, r.Reconcile(s.Context(), 0))
+}
+
+// dataKeys are the IDs of all data keys.
+func (s *stage) dataKeys() (ids []string) {
+	s.Helper()
+	for key, err := range s.vault.DataKeys(s.Context()) {
+		require.NoError(s, err)
+		ids = append(ids, key.ID)
+	}
+	return ids
+}
+
+func evaluatorRow(s *stage, name domain.Name) *projections.Row[domain.Evaluator] {
+	row, ok := s.world.View().Evaluators.Get(name)
+	require.True(s, ok)
+	return row
 }
 
 // An answer is a response, read to its end.

@@ -156,7 +156,15 @@ func (in *intake) take(files domain.Files) error {
 	return nil
 }
 
-func (in *intake) discard() { in.deleteFolder(in.files.Folder) }
+// discard removes the intake's own folder, which no event refers to. What fails
+// here is left to the reconciler.
+func (in *intake) discard() {
+	ctx, cancel := in.lasting()
+	defer cancel()
+	if err := in.Blobs.DeleteFolder(ctx, in.files.Folder); err != nil {
+		in.Logger.Warn("files of a request that failed were left", "request", in.id, "folder", in.files.Folder, "error", err)
+	}
+}
 
 // recordFiles carries out the command that makes the files part of a resource,
 // and returns the resource as that left it. When the command is refused the

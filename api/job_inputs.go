@@ -32,7 +32,7 @@ func (c *call) wantInputs(v *domain.Violations, name domain.Name, in jobInputs) 
 		t.sealed = &unsealed
 		return nil
 	default:
-		return c.seal(name, "trackerConfig.apiKey", 1, t.APIKey, &t.sealed)
+		return c.seal(name, t.APIKey, &t.sealed)
 	}
 }
 
@@ -55,15 +55,6 @@ func (c *call) wantNamed(v *domain.Violations, name domain.Name, in jobInputs) {
 func trainingOf(given domain.TrainingConfig) domain.TrainingConfig {
 	given.Region = specified(given.Region)
 	return given
-}
-
-// shredTracker makes the tracker's key of a deleted job unreadable.
-func shredTracker[S domain.State](tracker func(S) *domain.TrackerConfig) func(*call, *projections.Row[S]) {
-	return func(c *call, row *projections.Row[S]) {
-		if t := tracker(row.State); t != nil && t.APIKey != nil {
-			c.shred([]domain.Sealed{*t.APIKey}, nil)
-		}
-	}
 }
 
 // A jobUse is what a job of any kind works with.

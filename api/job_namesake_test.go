@@ -28,7 +28,7 @@ func TestJobsShowNothingOfANamesake(t *testing.T) {
 	create()
 	made := madeAt(s, name)
 	s.world.Pulse().Report(name, projections.Progress{Made: made, Attempt: 1, Step: 5, Steps: 10}, projections.MetricRow{Step: 5, Values: map[string]float64{"train/loss": 1}})
-	_, err := s.store.Put(s.Context(), blobs.MetricsFile(name, made), strings.NewReader("{}\n"))
+	_, err := s.store.Put(s.Context(), blobs.MetricsFile(name, s.world.Lookup(name).CreateEvent), strings.NewReader("{}\n"))
 	require.NoError(t, err)
 	a = s.call("GET", path+"/again", "user", "")
 	require.Contains(t, string(a.body), `"percent":50`)

@@ -41,7 +41,7 @@ func jobOperations[S domain.State, R any](res *resource[S, R], life func(S) doma
 			body: noSettings, emptyBody: true, answer: typeFor[R](), handle: resume},
 		{id: "get" + one + "MetricsFileEndpoint", method: "GET", path: path + ":getMetricsFileEndpoint", summary: "Get a URL of the metrics of " + res.aNoun(), may: toRead,
 			about: "The file has one JSON object for each step.", answer: typeFor[signedURL](), handle: res.verb(func(c *call, row *projections.Row[S]) (any, error) {
-				return metricsFile(c, row.Name, row.CreateTime)
+				return metricsFile(c, row.Name, row.CreateEvent, row.CreateTime)
 			})},
 		{id: "list" + one + "Checkpoints", method: "GET", path: path + "/checkpoints", summary: "List the checkpoints of " + res.aNoun(), may: toRead,
 			query: listQuery, answer: pageOf("checkpoints", typeFor[Checkpoint]()), handle: checkpoints},
@@ -87,9 +87,13 @@ type signedURL struct {
 	URL string `json:"signedUrl"`
 }
 
-func metricsFile(c *call, job domain.Name, made time.Time) (any, error) {
-	key := blobs.MetricsFile(job, made)
+func metricsFile(c *call, job domain.Name, event string, made time.Time) (any, error) {
+	key := blobs.MetricsFile(job, event)
 	_, err := c.Blobs.Size(c.ctx, key)
+	if domain.CodeOf(err) == domain.NotFound {
+		key = blobs.EarlierMetricsFile(job, made)
+		_, err = c.Blobs.Size(c.ctx, key)
+	}
 	if domain.CodeOf(err) == domain.NotFound {
 		f := domain.Faultf(domain.FailedPrecondition, "%s has no metrics yet: they appear within seconds of its first step; its state and jobProgress say how far it is", job)
 		f.Reason = "NO_METRICS"

@@ -2,12 +2,12 @@ package api
 
 import (
 	"cmp"
-	"strconv"
 	"strings"
 	"time"
 
 	"github.com/google/uuid"
 
+	"anneal/blobs"
 	"anneal/domain"
 	"anneal/projections"
 )
@@ -38,14 +38,14 @@ func modelOperations() []operation {
 	return all
 }
 
-// Files of a model arrive below modelArrivals; what is validated and used is a
-// copy below modelContents.
-func modelArrivals(name domain.Name) string {
-	return "model-uploads/" + name.Account() + "/" + name.ID() + "/"
+// Files of a model arrive in blobs.Arrivals; what is validated and used is a
+// copy in an upload folder.
+func modelArrivals(row *projections.Row[domain.Model]) string {
+	return blobs.Arrivals(row.Name, row.CreateEvent, row.State.Upload+1)
 }
 
-func modelContents(name domain.Name, upload int) string {
-	return "models/" + name.Account() + "/" + name.ID() + "/" + strconv.Itoa(upload) + "-" + uuid.NewString()[:8] + "/"
+func newModelFolder(row *projections.Row[domain.Model]) string {
+	return blobs.UploadFolder(blobs.ModelRoot, row.Name, row.CreateEvent, row.State.Upload+1, uuid.NewString())
 }
 
 func (c *call) weightFiles() fileLimit {
@@ -82,7 +82,7 @@ func uploadModel(c *call) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	in := c.newIntake(modelContents(row.Name, row.State.Upload+1), c.weightFiles())
+	in := c.newIntake(newModelFolder(row), c.weightFiles())
 	if err := in.take(row.State.Files); err != nil {
 		return nil, err
 	}
@@ -99,7 +99,6 @@ func (in *intake) weights(row *projections.Row[domain.Model]) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	in.deleteFolder(row.State.Files.Folder)
 	return in.modelVerdict(uploaded)
 }
 
@@ -129,7 +128,7 @@ func modelEndpoints(c *call) (any, error) {
 	if err := bothFileAndFolder(sizes, row.State.Files.Sizes); err != nil {
 		return nil, err
 	}
-	return c.signPuts(modelArrivals(row.Name), sizes)
+	return c.signPuts(modelArrivals(row), sizes)
 }
 
 // bothFileAndFolder refuses files to come in a folder of which a file has the
@@ -161,7 +160,7 @@ func validateModel(c *call, row *projections.Row[domain.Model]) (any, error) {
 		}
 		return c.modelVerdict(again)
 	}
-	arrived, err := c.Blobs.Files(c.ctx, modelArrivals(row.Name))
+	arrived, err := c.Blobs.Files(c.ctx, modelArrivals(row))
 	if err != nil {
 		return nil, err
 	}
@@ -174,7 +173,7 @@ func validateModel(c *call, row *projections.Row[domain.Model]) (any, error) {
 	if err := c.weightFiles().arrived(len(arrived.Sizes)); err != nil {
 		return nil, err
 	}
-	in := c.newIntake(modelContents(row.Name, row.State.Upload+1), c.weightFiles())
+	in := c.newIntake(newModelFolder(row), c.weightFiles())
 	for _, files := range []domain.Files{row.State.Files, arrived} {
 		if err := in.take(files); err != nil {
 			return nil, err
@@ -184,11 +183,7 @@ func validateModel(c *call, row *projections.Row[domain.Model]) (any, error) {
 		in.discard()
 		return nil, err
 	}
-	result, err := in.weights(row)
-	if err == nil || domain.CodeOf(err) == domain.InvalidArgument {
-		c.deleteFolder(modelArrivals(row.Name))
-	}
-	return result, err
+	return in.weights(row)
 }
 
 // modelDownload answers URLs of a model's files, or of its copy in a precision.

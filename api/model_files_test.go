@@ -86,9 +86,10 @@ func (s *stage) put(url, content string) answer {
 	return s.send(r)
 }
 
-// stored is every file below a folder of the store.
+// stored is every file below a folder of the store that something refers to.
 func (s *stage) stored(folder string) []string {
 	s.Helper()
+	s.reconcile()
 	files, err := s.store.Files(s.Context(), folder)
 	require.NoError(s, err)
 	return sortedKeys(files.Sizes)
@@ -109,13 +110,13 @@ func TestModelUpload(t *testing.T) {
 	require.Equal(t, "READY", a.json(t)["state"])
 	require.Equal(t, "1", a.json(t)["parameterCount"])
 	require.Equal(t, "FP32", a.json(t)["precision"])
-	require.Len(t, s.stored("models/acme/m/"), 3, "the files of the upload before stay, and nothing else")
+	require.Len(t, s.stored("models/acme/"), 3, "the files of the upload before stay, and nothing else")
 
 	a = s.uploadModel("m", "user", tinyModel)
 	require.Equal(t, 400, a.status)
 	require.Equal(t, "MODEL_READY", reasonOf(t, a))
 	require.Equal(t, 200, s.call("DELETE", "/v1/accounts/acme/models/m", "user", "").status)
-	require.Empty(t, s.stored("models/acme/m/"))
+	require.Empty(t, s.stored("models/acme/"))
 }
 
 func TestModelUploadBySignedURL(t *testing.T) {
@@ -137,7 +138,7 @@ func TestModelUploadBySignedURL(t *testing.T) {
 	a = s.call("POST", one+":validateUpload", "user", "")
 	require.Equal(t, 200, a.status, "%s", a.body)
 	require.Equal(t, "READY", a.json(t)["state"])
-	require.Empty(t, s.stored("model-uploads/acme/m/"))
+	require.Empty(t, s.stored("arrivals/acme/"))
 	require.Equal(t, 200, s.call("POST", one+":validateUpload", "user", "{}").status, "again is no fault")
 
 	s.put(urls["config.json"].(string), `{"model_type": "evil"}`) // the URL is still good, but reaches nothing that is READY
@@ -148,7 +149,7 @@ func TestModelUploadBySignedURL(t *testing.T) {
 		require.Equal(t, tinyModel[name], string(s.send(r).body))
 	}
 	require.Equal(t, 200, s.call("DELETE", one, "user", "").status)
-	require.Empty(t, s.stored("model-uploads/acme/m/"), "what came late goes with the model")
+	require.Empty(t, s.stored("arrivals/acme/"), "what came late goes with the model")
 }
 
 func TestModelUploadsHaveLimits(t *testing.T) {
@@ -170,7 +171,7 @@ func TestModelUploadsHaveLimits(t *testing.T) {
 			a := s.uploadModel("m", "user", c.files)
 			require.Equal(t, c.status, a.status, "%s", a.body)
 			require.Contains(t, string(a.body), c.says)
-			require.Empty(t, s.stored("models/acme/m/"), "what was refused is not kept")
+			require.Empty(t, s.stored("models/acme/"), "what was refused is not kept")
 		})
 	}
 	for body, says := range map[string]string{
@@ -231,7 +232,7 @@ func TestModelUploadWhileOneIsJudged(t *testing.T) {
 	require.Contains(t, string(a.body), "the upload is being validated")
 	a = s.uploadModel("m", "user", tinyModel)
 	require.Equal(t, "UPLOAD_PENDING", reasonOf(t, a))
-	require.Len(t, s.stored("models/acme/m/"), 3)
+	require.Len(t, s.stored("models/acme/"), 3)
 }
 
 func TestWhoMayDoWhatWithModels(t *testing.T) {
@@ -296,7 +297,7 @@ func TestModelCopiesOverHTTP(t *testing.T) {
 	require.Contains(t, string(a.body), "precision: must be one of BF16, FP16")
 	require.Equal(t, 404, s.call("POST", "/v1/accounts/acme/models/none:prepare", "user", `{"precision": "BF16"}`).status)
 	require.Equal(t, 200, s.call("DELETE", one, "user", "").status)
-	require.Empty(t, s.stored("prepared/acme/m/"))
+	require.Empty(t, s.stored("prepared/acme/"))
 }
 
 func TestModelsAreCreatedRight(t *testing.T) {

@@ -60,13 +60,6 @@ var models = &resource[domain.Model, Model]{
 	remove: func(c *call, row *projections.Row[domain.Model], _ *params) (domain.Command[domain.Model], error) {
 		return domain.DeleteModel{}, modelUnused(c, row.Name)
 	},
-	after: func(c *call, row *projections.Row[domain.Model]) {
-		c.deleteFolder(row.State.Files.Folder)
-		c.deleteFolder(modelArrivals(row.Name))
-		for _, made := range row.State.Copies {
-			c.deleteFolder(made.Files.Folder)
-		}
-	},
 }
 
 func (m *Model) spec() domain.ModelSpec {
@@ -177,17 +170,4 @@ func inUse(noun string, name domain.Name, users []string) error {
 	f := domain.Faultf(domain.FailedPrecondition, "the %s is used by %d %s (of this account: %s): delete %s", noun, len(users), resources, orNone(strings.Join(own, ", ")), them)
 	f.Reason = "IN_USE"
 	return f
-}
-
-// deleteFolder clears away files whose resource is gone. What fails here costs
-// room, not truth: it is noted.
-func (c *call) deleteFolder(folder string) {
-	if folder == "" {
-		return
-	}
-	ctx, cancel := c.lasting()
-	defer cancel()
-	if err := c.Blobs.DeleteFolder(ctx, folder); err != nil {
-		c.Logger.Warn("files of a deleted resource were left", "request", c.id, "folder", folder, "error", err)
-	}
 }

@@ -135,7 +135,6 @@ func (c *call) answer() (any, error) {
 	if err := c.admit(); err != nil {
 		return nil, err
 	}
-	defer c.takeBack()
 	return c.once(c.op.handle)
 }
 

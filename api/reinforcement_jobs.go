@@ -40,7 +40,6 @@ var reinforcementJobs = &resource[domain.ReinforcementJob, ReinforcementJob]{
 	},
 	addGiven: func(_ *call, given, out *ReinforcementJob) { out.TrackerConfig.withKeyOf(given.TrackerConfig) },
 	remove:   removeJob[domain.ReinforcementJob](domain.ReinforcementJobs),
-	after:    shredTracker(func(j domain.ReinforcementJob) *domain.TrackerConfig { return j.ReinforcementSpec.TrackerConfig }),
 }
 
 // outputStats are the newest figures of a job's answers and their scores, as

@@ -43,24 +43,19 @@ type resource[S domain.State, R any] struct {
 	render                       func(v *projections.View, row *projections.Row[S], out *R)
 	// local adds what depends on this server's own settings.
 	local func(c *call, row *projections.Row[S], out *R)
-	// prepare looks at what a create or update asks: references, values to
-	// seal. What it prepares it registers with onRefusal.
+	// prepare looks at what a create or update asks: references, values to seal.
 	prepare func(c *call, name domain.Name, given *R, extra map[string]string, v *domain.Violations) error
 	create  func(c *call, name domain.Name, given *R) domain.Command[S]
 	// update is called with the state as it then is, merged what it becomes,
 	// and given what the body says.
 	update func(old S, merged, given *R, changed mask) (domain.Command[S], error)
 	remove func(c *call, row *projections.Row[S], p *params) (domain.Command[S], error)
-	// sealed lists the sealed values of a state, so that those which an update
-	// replaces are shredded.
-	sealed func(S) []domain.Sealed
 	// addGiven adds what only the answer to this create or update shows, and
 	// warns of what it does not do.
 	addGiven func(c *call, given, out *R)
-	// before and after surround a delete: what must be gone first, and what
-	// is cleared away once it is recorded.
-	before func(c *call, row *projections.Row[S]) error
-	after  func(c *call, row *projections.Row[S])
+	// after tells this server of a delete. What else the resource leaves is the
+	// reconciler's to delete.
+	after func(c *call, row *projections.Row[S])
 
 	fields *projections.Fields[R]
 }
@@ -97,7 +92,7 @@ func (res *resource[S, R]) changed(c *call, result eventlog.Result, name domain.
 		return nil, err
 	}
 	state, _ := after.State.(S)
-	return &projections.Row[S]{Name: name, State: state, CreateTime: after.CreateTime, UpdateTime: after.UpdateTime, Version: after.Version}, nil
+	return &projections.Row[S]{Name: name, State: state, CreateTime: after.CreateTime, CreateEvent: after.CreateEvent, UpdateTime: after.UpdateTime, Version: after.Version}, nil
 }
 
 // reply renders the resource as the call's own event left it.
@@ -354,9 +349,6 @@ func (res *resource[S, R]) patch(c *call) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	if now, ok := res.table(c.snapshot()).Get(row.Name); ok && res.sealed != nil {
-		c.shred(res.sealed(row.State), res.sealed(now.State))
-	}
 	out, err := res.reply(c, result, row.Name)
 	if err == nil && res.addGiven != nil {
 		res.addGiven(c, given, out)
@@ -434,9 +426,6 @@ func (res *resource[S, R]) delete(c *call) (any, error) {
 	command, err := res.remove(c, row, p)
 	if err == nil {
 		err = p.err()
-	}
-	if err == nil && res.before != nil {
-		err = res.before(c, row)
 	}
 	if err == nil {
 		_, err = c.do(domain.Intend(res.kind, row.Name, command))

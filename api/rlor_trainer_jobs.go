@@ -44,7 +44,6 @@ var trainerJobs = &resource[domain.TrainerJob, TrainerJob]{
 	},
 	addGiven: func(_ *call, given, out *TrainerJob) { out.TrackerConfig.withKeyOf(given.TrackerConfig) },
 	remove:   removeJob[domain.TrainerJob](domain.TrainerJobs),
-	after:    shredTracker(func(j domain.TrainerJob) *domain.TrackerConfig { return j.TrainerSpec.TrackerConfig }),
 }
 
 // wantTarget requires that a reference, when it is given and well formed, names

@@ -1,8 +1,6 @@
 package api
 
 import (
-	"cmp"
-	"slices"
 	"strings"
 
 	"anneal/domain"
@@ -19,8 +17,7 @@ type Secret struct {
 	KeyName string `json:"keyName"`
 	Value   string `json:"value,omitempty" api:"input" query:"-"`
 
-	sealed  *domain.Sealed
-	version int // that sealed is
+	sealed *domain.Sealed // the value, as it is recorded
 }
 
 var secrets = &resource[domain.Secret, Secret]{
@@ -41,32 +38,17 @@ var secrets = &resource[domain.Secret, Secret]{
 		}
 		return command
 	},
-	update: func(old domain.Secret, merged, given *Secret, changed mask) (domain.Command[domain.Secret], error) {
-		switch {
-		case changed.has("value") && given.Value == "":
+	update: func(_ domain.Secret, merged, given *Secret, changed mask) (domain.Command[domain.Secret], error) {
+		if changed.has("value") && given.Value == "" {
 			var v domain.Violations
 			v.Add("value", "must not be empty: give the new value, or delete the secret")
 			return nil, v.Err()
-		case given.sealed != nil && given.version != old.Version+1:
-			return nil, domain.Faultf(domain.Aborted, "the secret was changed by somebody else at the same moment: try again")
 		}
 		return domain.UpdateSecret{KeyName: merged.KeyName, Value: given.sealed}, nil
 	},
-	sealed:   func(s domain.Secret) []domain.Sealed { return []domain.Sealed{s.Value} },
 	addGiven: func(_ *call, given, out *Secret) { out.Value = given.Value },
 	remove: func(c *call, row *projections.Row[domain.Secret], _ *params) (domain.Command[domain.Secret], error) {
 		return domain.DeleteSecret{}, inUse("secret", row.Name, jobsWith(c.snapshot(), row.Name))
-	},
-	// The data key goes first: should the server stop in between, what is left
-	// is a secret without a value, which can be deleted again, and not a value
-	// that nothing leads to any more.
-	before: func(c *call, row *projections.Row[domain.Secret]) error {
-		if !row.State.HasValue() {
-			return nil
-		}
-		ctx, cancel := c.lasting()
-		defer cancel()
-		return c.Sealer.Shred(ctx, row.State.Value.KeyID)
 	},
 }
 
@@ -74,58 +56,25 @@ var secrets = &resource[domain.Secret, Secret]{
 // request is refused for another reason: nobody is told that it is missing.
 var unsealed = domain.Sealed{KeyID: "none", Ciphertext: []byte{0}}
 
-// sealSecret encrypts the value that a create or update brings. A value is
-// sealed for its key name, so a new key name seals the old value anew.
+// sealSecret encrypts the value that a create or update brings.
 func sealSecret(c *call, name domain.Name, given *Secret, _ map[string]string, v *domain.Violations) error {
 	if strings.Contains(given.Name, "/") {
 		v.Require(given.Name == string(name), "name", "must be an ID, or a name like %s", domain.NewName(c.account, "secrets", "ID"))
 	}
 	v.Require(len(given.Value) <= MaxSecret, "value", "must have at most %d bytes", MaxSecret)
-	if len(*v) > 0 {
+	if len(*v) > 0 || given.Value == "" {
 		return nil
 	}
-	row, exists := c.snapshot().Secrets.Get(name)
-	keyName, value := given.KeyName, given.Value
-	if given.version = 1; exists {
-		old := row.State
-		given.version, keyName = old.Version+1, cmp.Or(keyName, old.KeyName)
-		if value == "" && keyName != old.KeyName && old.HasValue() {
-			opened, err := c.Sealer.Open(c.ctx, name, old.KeyName, old.Version, old.Value)
-			if err != nil {
-				return err
-			}
-			value = opened.Reveal()
-		}
-	}
-	if value == "" {
-		return nil
-	}
-	return c.seal(name, keyName, given.version, value, &given.sealed)
+	return c.seal(name, given.Value, &given.sealed)
 }
 
-// seal encrypts a value into out, and shreds it again when the change that it
-// is for is refused.
-func (c *call) seal(name domain.Name, keyName string, version int, value string, out **domain.Sealed) error {
-	sealed, err := c.Sealer.Seal(c.ctx, name, keyName, version, []byte(value))
+// seal encrypts a value into out. If the change that it is for is not recorded,
+// nothing refers to its data key, and the reconciler erases it.
+func (c *call) seal(name domain.Name, value string, out **domain.Sealed) error {
+	sealed, err := c.Sealer.Seal(c.ctx, name, []byte(value))
 	if err != nil {
 		return err
 	}
-	c.onRefusal(func() { c.shred([]domain.Sealed{sealed}, nil) })
 	*out = &sealed
 	return nil
-}
-
-// shred deletes the data keys of values that nothing needs any more. What
-// fails here leaves a key without use: it is noted.
-func (c *call) shred(old, kept []domain.Sealed) {
-	ctx, cancel := c.lasting()
-	defer cancel()
-	for _, one := range old {
-		if one.KeyID == "" || slices.ContainsFunc(kept, func(k domain.Sealed) bool { return k.KeyID == one.KeyID }) {
-			continue
-		}
-		if err := c.Sealer.Shred(ctx, one.KeyID); err != nil {
-			c.Logger.Warn("a data key that nothing uses was left", "request", c.id, "error", err)
-		}
-	}
 }

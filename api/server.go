@@ -30,12 +30,10 @@ import (
 // A Sealer encrypts what must be deletable: each value with a data key of its
 // own that is kept outside the log.
 type Sealer interface {
-	// Seal encrypts a version of a value for a resource.
-	Seal(ctx context.Context, name domain.Name, keyName string, version int, value []byte) (domain.Sealed, error)
-	// Open decrypts what Seal made of the same resource, key name and version.
-	Open(ctx context.Context, name domain.Name, keyName string, version int, sealed domain.Sealed) (domain.SecretValue, error)
-	// Shred deletes the data key: the value is gone for ever.
-	Shred(ctx context.Context, keyID string) error
+	// Seal encrypts a value for a resource.
+	Seal(ctx context.Context, name domain.Name, value []byte) (domain.Sealed, error)
+	// Open decrypts what Seal made for the same resource.
+	Open(ctx context.Context, name domain.Name, sealed domain.Sealed) (domain.SecretValue, error)
 }
 
 // Replicas reach the running copies of a deployment's model.

@@ -29,7 +29,6 @@ var supervisedJobs = &resource[domain.SupervisedJob, SupervisedJob]{
 	},
 	addGiven: func(_ *call, given, out *SupervisedJob) { out.TrackerConfig.withKeyOf(given.TrackerConfig) },
 	remove:   removeJob[domain.SupervisedJob](domain.SupervisedJobs),
-	after:    shredTracker(func(j domain.SupervisedJob) *domain.TrackerConfig { return j.SupervisedSpec.TrackerConfig }),
 }
 
 func renderSupervisedJob(v *projections.View, row *projections.Row[domain.SupervisedJob], out *SupervisedJob) {

@@ -195,7 +195,7 @@ func happen(s *stage, words []string) {
 		for _, step := range []int{100, 200} {
 			s.do(domain.IntendJob(name, domain.RecordCheckpoint{JobCheckpoint: domain.JobCheckpoint{Step: step, Attempt: 1, Metrics: map[string]float64{"train/loss": 1.5}}}))
 		}
-		_, err := s.store.Put(s.Context(), blobs.MetricsFile(name, madeAt(s, name)), strings.NewReader("{}\n"))
+		_, err := s.store.Put(s.Context(), blobs.MetricsFile(name, s.world.Lookup(name).CreateEvent), strings.NewReader("{}\n"))
 		require.NoError(s, err)
 	case "stepped": // a trainer's step is done
 		row, ok := s.world.View().TrainerJobs.Get(name)
@@ -249,7 +249,7 @@ func happen(s *stage, words []string) {
 	case "unloaded":
 		s.do(domain.Intend(domain.DeployedModels, name, domain.Command[domain.DeployedModel](domain.FinishUndeployment{})))
 	case "put": // as whoever holds the signed URL of an evaluator's code does
-		_, err := s.store.Put(s.Context(), codeArrivals(name)+"main.py", strings.NewReader("def evaluate(): ...\n"))
+		_, err := s.store.Put(s.Context(), codeArrivals(evaluatorRow(s, name))+"main.py", strings.NewReader("def evaluate(): ...\n"))
 		require.NoError(s, err)
 	case "built":
 		s.do(domain.Intend(domain.Evaluators, name, domain.Command[domain.Evaluator](domain.AcceptBuild{Revision: 2, BuildLog: "evaluators/log.txt"})))

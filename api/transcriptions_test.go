@@ -50,7 +50,7 @@ func refusedWith(t *testing.T, a answer, status int, says ...string) {
 // nothingStays requires that no recording is kept.
 func (s *stage) nothingStays() {
 	s.Helper()
-	files, err := s.store.Files(s.Context(), blobs.Transient)
+	files, err := s.store.Files(s.Context(), blobs.TransientRoot)
 	require.NoError(s, err)
 	require.Empty(s, files.Sizes, "recordings are removed when they are answered")
 }
@@ -370,7 +370,7 @@ func TestAClientThatHangsUp(t *testing.T) {
 		require.ErrorIs(t, <-ended, context.Canceled)
 		<-over
 		require.Eventually(t, func() bool {
-			files, err := s.store.Files(t.Context(), blobs.Transient)
+			files, err := s.store.Files(t.Context(), blobs.TransientRoot)
 			return err == nil && len(files.Sizes) == 0
 		}, patience, time.Millisecond)
 		require.Len(t, s.replicas.asks(), 1, "it is not asked for elsewhere")

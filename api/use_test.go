@@ -76,39 +76,24 @@ func TestADeploymentThatIsAnsweringIsInUse(t *testing.T) {
 	require.Equal(t, "RECENTLY_USED", reasonOf(t, a))
 }
 
-// A patientSealer remembers keys that it could not shred because nobody waited
-// any more.
-type patientSealer struct {
-	Sealer
-	shredded, missed []string
-}
-
-func (p *patientSealer) Shred(ctx context.Context, keyID string) error {
-	if ctx.Err() != nil {
-		p.missed = append(p.missed, keyID)
-		return ctx.Err()
-	}
-	p.shredded = append(p.shredded, keyID)
-	return p.Sealer.Shred(ctx, keyID)
-}
-
-// A replaced or deleted value is gone for ever, even when its client does not
-// wait for the answer.
+// What a replaced or deleted value leaves is erased by the reconciler, whether
+// its client waits for the answer or not.
 func TestAClientThatGoesAwayLeavesNoDataKeys(t *testing.T) {
 	s := newStage(t, Limits{})
-	sealer := &patientSealer{Sealer: s.vault}
-	s.server.Sealer = sealer
 	require.Equal(t, 200, s.call("POST", "/v1/accounts/acme/secrets", "admin", `{"name": "s", "keyName": "K", "value": "one"}`).status)
 	gone, cancel := context.WithCancel(t.Context())
 	cancel()
-	for _, c := range []struct{ method, body string }{{"PATCH", `{"value": "two"}`}, {"DELETE", ""}} {
+	for _, c := range []struct {
+		method, body string
+		left         int
+	}{{"PATCH", `{"value": "two"}`, 1}, {"DELETE", "", 0}} {
 		r := s.request(c.method, "/v1/accounts/acme/secrets/s", "admin", strings.NewReader(c.body)).WithContext(gone)
 		w := httptest.NewRecorder()
 		s.server.ServeHTTP(w, r)
 		require.Equal(t, 200, w.Code, "%s", w.Body)
+		s.reconcile()
+		require.Len(t, s.dataKeys(), c.left)
 	}
-	require.Empty(t, sealer.missed)
-	require.Len(t, sealer.shredded, 2)
 }
 
 // A page of a preview is bounded in bytes too, and still shows every row once.
@@ -162,7 +147,7 @@ func TestASuspendedAccountBuildsNoCode(t *testing.T) {
 	s := newStage(t, Limits{})
 	one := "/v1/accounts/acme/evaluators/e"
 	require.Equal(t, 200, s.call("POST", "/v1/accounts/acme/evaluators", "user", `{"evaluatorId": "e", "evaluator": {}}`).status)
-	_, err := s.store.Put(t.Context(), codeArrivals("accounts/acme/evaluators/e")+"main.py", strings.NewReader("def evaluate(): ...\n"))
+	_, err := s.store.Put(t.Context(), codeArrivals(evaluatorRow(s, "accounts/acme/evaluators/e"))+"main.py", strings.NewReader("def evaluate(): ...\n"))
 	require.NoError(t, err)
 	require.Equal(t, 200, s.call("POST", "/v1/accounts/acme:suspend", "operator", `{"suspendState": "FAILED_PAYMENTS"}`).status)
 	a := s.call("POST", one+":validateUpload", "user", "")

@@ -200,24 +200,24 @@ func (s *Store) Files(ctx context.Context, folder string) (domain.Files, error) 
 	return files, nil
 }
 
-// Sweep removes what lies below a folder and was stored before a time, with all
-// that lies beside it.
-func (s *Store) Sweep(ctx context.Context, folder string, before time.Time) error {
-	for f, err := range s.List(ctx, folder) {
-		if err != nil {
-			return err
-		}
-		if f.Time.Before(before) {
-			if err := s.DeleteFolder(ctx, f.Key[:strings.LastIndexByte(f.Key, '/')+1]); err != nil {
-				return err
-			}
-		}
+// Delete removes what is stored under key. Nothing there is no error. The
+// reconciler alone calls it, with what no event refers to.
+func (s *Store) Delete(ctx context.Context, key string) error {
+	if err := checkKey(key); err != nil {
+		return err
+	}
+	if s.files != nil {
+		return explain(s.files.delete(key), key)
+	}
+	if err := s.bucket.Delete(ctx, key); err != nil && gcerrors.Code(err) != gcerrors.NotFound {
+		return explain(err, key)
 	}
 	return nil
 }
 
 // DeleteFolder removes everything below a folder. One that does not exist is
-// already gone.
+// already gone. It is for folders of a request that no event refers to; what one
+// may refer to is the reconciler's to delete.
 func (s *Store) DeleteFolder(ctx context.Context, folder string) error {
 	if err := checkFolder(folder); err != nil {
 		return err

@@ -3,15 +3,18 @@ package blobs
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"io"
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"testing/iotest"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"anneal/domain"
@@ -126,21 +129,24 @@ func TestStaleArrivalsAreSwept(t *testing.T) {
 	require.FileExists(t, filepath.Join(dir, arriving, "young"))
 }
 
-func TestSweep(t *testing.T) {
+// Deleting a file takes away the folders that it leaves empty, also while
+// others are stored below the same folder.
+func TestDeletingAFile(t *testing.T) {
 	s := open(t, "")
-	young, old := TransientFolder("acme", "young")+"audio", TransientFolder("acme", "old")+"audio"
-	for _, key := range []string{young, old, "models/acme/m/1/x"} {
-		_, err := s.Put(t.Context(), key, strings.NewReader("x"))
-		require.NoError(t, err)
+	var all sync.WaitGroup
+	for client := range 4 {
+		all.Go(func() {
+			for range 200 {
+				key := fmt.Sprintf("models/acme/%d/x", client)
+				_, err := s.Put(t.Context(), key, strings.NewReader("x"))
+				assert.NoError(t, err)
+				assert.NoError(t, s.Delete(t.Context(), key))
+			}
+		})
 	}
-	for key, stored := range map[string]time.Time{young: epoch.Add(2 * time.Hour), old: epoch, "models/acme/m/1/x": epoch} {
-		require.NoError(t, os.Chtimes(filepath.Join(s.files.dir, key), stored, stored))
-	}
-	require.NoError(t, s.Sweep(t.Context(), Transient, epoch.Add(time.Hour)))
-	left, err := s.Files(t.Context(), "transient/")
-	require.NoError(t, err)
-	require.Equal(t, map[string]int64{"acme/young/audio": 1}, left.Sizes)
-	require.Equal(t, "x", content(t, s, "models/acme/m/1/x"))
+	all.Wait()
+	require.NoError(t, s.Delete(t.Context(), "models/acme/0/x"), "what is gone is deleted")
+	require.NoDirExists(t, filepath.Join(s.files.dir, "models"))
 }
 
 func TestOpenRefuses(t *testing.T) {

@@ -6,6 +6,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"time"
 
 	"github.com/google/uuid"
 )
@@ -54,16 +55,14 @@ func (f *folder) link(to, from string) error {
 	if err := os.Link(filepath.Join(f.dir, filepath.FromSlash(from)), temp); err != nil {
 		return err
 	}
-	err := os.MkdirAll(filepath.Dir(target), 0o700)
+	now := time.Now()
+	err := os.Chtimes(temp, now, now) // both names are as young as the copy: see reconcile.Grace
 	if err == nil {
-		err = os.Rename(temp, target)
+		err = f.place(temp, target)
 	}
 	// Renaming one name of a file onto another of the same file leaves both.
 	if removed := os.Remove(temp); removed != nil && !errors.Is(removed, os.ErrNotExist) {
 		err = errors.Join(err, removed)
 	}
-	if err != nil {
-		return err
-	}
-	return f.syncUp(filepath.Dir(target))
+	return err
 }

@@ -64,14 +64,42 @@ func (f *folder) put(ctx context.Context, key string, r io.Reader) (n int64, err
 	if err := errors.Join(err, temp.Close()); err != nil {
 		return n, err
 	}
-	target := filepath.Join(f.dir, filepath.FromSlash(key))
-	if err := os.MkdirAll(filepath.Dir(target), 0o700); err != nil {
-		return n, err
+	return n, f.place(temp.Name(), filepath.Join(f.dir, filepath.FromSlash(key)))
+}
+
+// place gives a finished file its name, durably. Empty folders may be removed
+// at the same time, so it makes them until the file has its place.
+func (f *folder) place(temp, target string) (err error) {
+	for range removals {
+		err = os.MkdirAll(filepath.Dir(target), 0o700)
+		if errors.Is(err, os.ErrExist) { // it was there, and then was not
+			continue
+		}
+		if err == nil {
+			err = os.Rename(temp, target)
+		}
+		if !errors.Is(err, os.ErrNotExist) {
+			break
+		}
 	}
-	if err := os.Rename(temp.Name(), target); err != nil {
-		return n, err
+	if err != nil {
+		return err
 	}
-	return n, f.syncUp(filepath.Dir(target))
+	return f.syncUp(filepath.Dir(target))
+}
+
+// delete removes a file, and the folders that it leaves empty.
+func (f *folder) delete(key string) error {
+	path := filepath.Join(f.dir, filepath.FromSlash(key))
+	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
+	for dir := filepath.Dir(path); len(dir) > len(f.dir); dir = filepath.Dir(dir) {
+		if os.Remove(dir) != nil {
+			return nil // it is not empty, or somebody else removed it
+		}
+	}
+	return nil
 }
 
 // syncUp makes the names of a file and of the folders above it durable.

@@ -124,10 +124,6 @@ func (d Deployment) Reachable() bool {
 	return d.DirectRouteType == DirectInternet && d.Exists() && d.State != DeploymentDeletingState && d.State != DeploymentDeletedState
 }
 
-// Sealed tells whether the deployment has sealed values, which must be shredded
-// before it is purged.
-func (d Deployment) Sealed() bool { return len(d.DirectRouteAPIKeys) > 0 }
-
 // Ordered yields the replicas in the order of their numbers.
 func (d Deployment) Ordered() []Replica {
 	return slices.SortedFunc(maps.Values(d.Replicas), func(a, b Replica) int {

@@ -40,6 +40,7 @@ type Evaluator struct {
 	Revision  int     `json:"revision"`           // number of the newest build, from 1
 	Active    int     `json:"active"`             // the newest revision that was built, 0 before the first
 	Files     Files   `json:"files"`              // uploaded code of the newest revision
+	Uploads   int     `json:"uploads,omitempty"`  // how often code was uploaded, over all revisions
 	BuildLog  string  `json:"buildLog,omitempty"` // key in the blob bucket of the newest build's log
 	Built     []Build `json:"built,omitempty"`    // what was built, oldest first; at most MaxBuilds
 }
@@ -117,7 +118,7 @@ type EvaluatorUploaded struct {
 }
 
 func (e EvaluatorUploaded) Evolve(v *Evaluator) {
-	v.Files, v.Status = e.Files, Status{OK.String(), "its code is uploaded and is being built"}
+	v.Files, v.Uploads, v.Status = e.Files, v.Uploads+1, Status{OK.String(), "its code is uploaded and is being built"}
 }
 
 type EvaluatorBuilt struct {

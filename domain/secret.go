@@ -3,6 +3,7 @@ package domain
 import (
 	"bytes"
 	"regexp"
+	"strconv"
 	"time"
 )
 
@@ -20,7 +21,7 @@ var Secrets = NewKind("secrets", map[string]Event[Secret]{
 type Secret struct {
 	KeyName string `json:"keyName"` // the environment variable that carries it to code
 	Value   Sealed `json:"value"`
-	Version int    `json:"version"` // of the value, from 1; 0 before the first
+	Version int    `json:"version"` // of the value, from 1; 0 before the first. It is part of what scheme 0 binds a value to
 }
 
 // Exists implements State.
@@ -35,9 +36,9 @@ type SecretCreated struct {
 }
 
 func (e SecretCreated) Evolve(s *Secret) {
-	*s = Secret{KeyName: e.KeyName, Value: e.Value}
-	if s.HasValue() {
-		s.Version = 1
+	*s = Secret{KeyName: e.KeyName}
+	if len(e.Value.Ciphertext) > 0 {
+		s.setValue(e.Value)
 	}
 }
 
@@ -49,7 +50,16 @@ type SecretUpdated struct {
 func (e SecretUpdated) Evolve(s *Secret) {
 	s.KeyName = e.KeyName
 	if e.Value != nil {
-		s.Value, s.Version = *e.Value, s.Version+1
+		s.setValue(*e.Value)
+	}
+}
+
+// setValue replaces the value. One of scheme 0 was sealed for the key name and
+// the version that it then had, whatever the key name becomes.
+func (s *Secret) setValue(value Sealed) {
+	s.Value, s.Version = value, s.Version+1
+	if value.Scheme == 0 {
+		s.Value.Bound = s.KeyName + "\x00" + strconv.Itoa(s.Version)
 	}
 }
 
@@ -64,8 +74,7 @@ func checkKeyName(v *Violations, keyName string) {
 		"must be 1 to 128 letters, digits, _ or - and begin with a letter or _")
 }
 
-// CreateSecret records a sealed value, if there is one yet. Version 1 must have
-// been sealed.
+// CreateSecret records a sealed value, if there is one yet.
 type CreateSecret struct {
 	KeyName string
 	Value   Sealed
@@ -83,8 +92,7 @@ func (c CreateSecret) Decide(s Secret, _ time.Time) (Event[Secret], error) {
 	return SecretCreated(c), nil
 }
 
-// UpdateSecret changes the value, or the key name and the value: what was sealed
-// for one key name cannot be opened for another.
+// UpdateSecret changes the key name, the value, or both.
 type UpdateSecret struct {
 	KeyName string
 	Value   *Sealed
@@ -100,15 +108,18 @@ func (c UpdateSecret) Decide(s Secret, _ time.Time) (Event[Secret], error) {
 	}
 	var v Violations
 	checkKeyName(&v, c.KeyName)
-	v.Require(!old || !s.HasValue(), "value", "is sealed for its key name: give it again, sealed for the new one")
 	v.Require(c.Value == nil || len(c.Value.Ciphertext) > 0, "value", "must not be empty")
 	if err := v.Err(); err != nil {
 		return nil, err
 	}
+	if old {
+		c.Value = nil
+	}
 	return SecretUpdated(c), nil
 }
 
-// DeleteSecret forgets the secret; its data key is shredded by who asks.
+// DeleteSecret forgets the secret. Its data key is erased by the reconciler,
+// once the event is durable.
 type DeleteSecret struct{}
 
 func (DeleteSecret) Decide(s Secret, _ time.Time) (Event[Secret], error) {

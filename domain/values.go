@@ -45,10 +45,20 @@ func (c Count) Int64() int64 { return int64(c) }
 
 // A Sealed value is encrypted with a data key of its own, which is kept
 // outside the log; when that key is deleted the value is gone for ever.
+//
+// The ciphertext is bound to its place by additional data. Scheme says by which:
+// 1 by the resource's name and the key ID. Ciphertexts of earlier versions have
+// scheme 0 and are bound to the resource's name and to Bound, which the fold
+// fills in for them.
 type Sealed struct {
 	KeyID      string `json:"keyId"`
 	Ciphertext []byte `json:"ciphertext"`
+	Scheme     int    `json:"scheme,omitempty"`
+	Bound      string `json:"bound,omitempty"` // key name and version of a value of scheme 0
 }
+
+// SealScheme is the scheme of values that are sealed now.
+const SealScheme = 1
 
 // Bounds of free text, in characters. The interface bounds the display names of
 // deployments, shapes and accounts alone, at MaxShortName.

@@ -15,10 +15,11 @@ import (
 // A Row is the current state of one resource. State is nil when it does not
 // exist; Version is then the position of the event that deleted it, or 0.
 type Row struct {
-	State      any
-	Version    uint64    // position of the resource's last event
-	CreateTime time.Time // of the event that created it
-	UpdateTime time.Time // of its last event
+	State       any
+	Version     uint64    // position of the resource's last event
+	CreateTime  time.Time // of the event that created it
+	CreateEvent string    // ID of that event; it names the folders of the resource
+	UpdateTime  time.Time // of its last event
 }
 
 // Rows is the projection of the log that commands are decided on.
@@ -79,9 +80,9 @@ func (c Change) After(rows Rows) (Row, error) {
 		return Row{}, err
 	}
 	moment := c.Event.Time.UTC().Round(0)
-	row := Row{State: state, Version: c.Event.Position, CreateTime: c.Before.CreateTime, UpdateTime: moment}
+	row := Row{State: state, Version: c.Event.Position, CreateTime: c.Before.CreateTime, CreateEvent: c.Before.CreateEvent, UpdateTime: moment}
 	if c.Before.State == nil {
-		row.CreateTime = moment
+		row.CreateTime, row.CreateEvent = moment, c.Event.ID
 	}
 	return row, nil
 }

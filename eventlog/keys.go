@@ -87,17 +87,23 @@ func (b *bucket) put(ctx context.Context, id string, record []byte, revision uin
 	return ack.Sequence, askSync(ctx, b.nc, b.name)
 }
 
+// erase succeeds also when another process erases the record at the same time: a
+// refused deletion counts only if its message is still there afterwards.
 func (b *bucket) erase(ctx context.Context, id string) error {
-	for {
+	var refused error
+	for last := uint64(0); ; {
 		m, err := b.stream.GetLastMsgForSubject(ctx, b.subject+id)
 		if errors.Is(err, jetstream.ErrMsgNotFound) {
 			return askSync(ctx, b.nc, b.name)
 		}
-		if err == nil {
-			err = b.stream.SecureDeleteMsg(ctx, m.Sequence)
+		if err == nil && m.Sequence == last {
+			err = refused
 		}
 		if err != nil {
 			return fmt.Errorf("eventlog: deleting %s: %w", b.what, err)
+		}
+		if refused = b.stream.SecureDeleteMsg(ctx, m.Sequence); refused != nil {
+			last = m.Sequence
 		}
 	}
 }

@@ -8,8 +8,8 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"strconv"
-	"strings"
+	"iter"
+	"time"
 
 	"github.com/google/uuid"
 	"github.com/nats-io/nats.go"
@@ -63,45 +63,83 @@ type wrappedKey struct {
 	Wrapped []byte `json:"wrapped"`
 }
 
-// Seal encrypts one version of a value of a resource. It can be opened only
-// for the same resource, key name and version.
-func (v *Vault) Seal(ctx context.Context, name domain.Name, keyName string, version int, value []byte) (domain.Sealed, error) {
+// Seal encrypts a value of a resource. It can be opened only for the same
+// resource and with the same data key.
+func (v *Vault) Seal(ctx context.Context, name domain.Name, value []byte) (domain.Sealed, error) {
 	if len(value) > MaxSealed {
 		return domain.Sealed{}, domain.Faultf(domain.InvalidArgument, "a secret value has %d bytes: at most %d are kept", len(value), MaxSealed)
 	}
 	key := make([]byte, keyBytes)
-	_, _ = rand.Read(key) // never fails
-	id := uuid.NewString()
-	ciphertext, err := Encrypt(key, value, belonging(name, keyName, version))
+	_, _ = rand.Read(key)     // never fails
+	made, err := uuid.NewV7() // its time is the age of the key
 	if err != nil {
 		return domain.Sealed{}, err
 	}
-	record, err := v.wrap(id, key)
+	sealed := domain.Sealed{KeyID: made.String(), Scheme: domain.SealScheme}
+	if sealed.Ciphertext, err = Encrypt(key, value, boundTo(name, sealed)); err != nil {
+		return domain.Sealed{}, err
+	}
+	record, err := v.wrap(sealed.KeyID, key)
 	if err != nil {
 		return domain.Sealed{}, err
 	}
-	if _, err := v.keys.put(ctx, id, record, 0); err != nil {
+	if _, err := v.keys.put(ctx, sealed.KeyID, record, 0); err != nil {
 		return domain.Sealed{}, err
 	}
-	return domain.Sealed{KeyID: id, Ciphertext: ciphertext}, nil
+	return sealed, nil
 }
 
 // Open decrypts what Seal made. NotFound: it was shredded. DataLoss: it is not
 // this resource's, or was changed. FailedPrecondition: the ring lacks its key.
-func (v *Vault) Open(ctx context.Context, name domain.Name, keyName string, version int, sealed domain.Sealed) (domain.SecretValue, error) {
+func (v *Vault) Open(ctx context.Context, name domain.Name, sealed domain.Sealed) (domain.SecretValue, error) {
 	key, _, err := v.dataKey(ctx, sealed.KeyID)
 	if err != nil {
 		return "", err
 	}
-	value, err := Decrypt(key, sealed.Ciphertext, belonging(name, keyName, version))
+	if sealed.Scheme > domain.SealScheme {
+		return "", domain.Faultf(domain.FailedPrecondition, "the value of %s was sealed by scheme %d, and this version of anneal knows up to %d: run a newer one, or set it again", name, sealed.Scheme, domain.SealScheme)
+	}
+	value, err := Decrypt(key, sealed.Ciphertext, boundTo(name, sealed))
 	if err != nil {
-		return "", domain.Faultf(domain.DataLoss, "the sealed value of %s was not sealed for its key name and version, or was changed: set it again", name)
+		return "", domain.Faultf(domain.DataLoss, "the sealed value of %s was not sealed for this resource, or was changed: set it again", name)
 	}
 	return domain.SecretValue(value), nil
 }
 
-// Shred deletes a data key, so that what it sealed is gone wherever it was
-// copied to. It is done when it returns; again is no error.
+// DataKeys yields the IDs of all data keys, and when each was made. That of a
+// key of an earlier version of anneal is zero: its ID does not tell.
+func (v *Vault) DataKeys(ctx context.Context) iter.Seq2[DataKey, error] {
+	return func(yield func(DataKey, error) bool) {
+		ids, err := v.keys.ids(ctx)
+		if err != nil {
+			yield(DataKey{}, err)
+			return
+		}
+		for _, id := range ids {
+			if !yield(DataKey{id, madeAt(id)}, nil) {
+				return
+			}
+		}
+	}
+}
+
+// A DataKey is the place of one data key in the vault.
+type DataKey struct {
+	ID   string
+	Time time.Time // when it was made; zero when that is not known
+}
+
+func madeAt(id string) time.Time {
+	parsed, err := uuid.Parse(id)
+	if err != nil || parsed.Version() != 7 {
+		return time.Time{}
+	}
+	return time.Unix(parsed.Time().UnixTime()).UTC()
+}
+
+// Shred erases a data key, so that what it sealed is gone wherever it was
+// copied to. It is done when it returns; again is no error. The reconciler alone
+// calls it: what the log may still refer to must not be erased.
 func (v *Vault) Shred(ctx context.Context, keyID string) error {
 	if !plainID(keyID) {
 		return nil // no key ever had this id
@@ -183,9 +221,12 @@ func (v *Vault) wrap(id string, key []byte) ([]byte, error) {
 
 func plainID(id string) bool { return uuid.Validate(id) == nil && len(id) == 36 }
 
-// belonging is the additional data that ties a ciphertext to its place.
-func belonging(name domain.Name, keyName string, version int) []byte {
-	return []byte(strings.Join([]string{string(name), keyName, strconv.Itoa(version)}, "\x00"))
+// boundTo is the additional data that ties a ciphertext to its place.
+func boundTo(name domain.Name, sealed domain.Sealed) []byte {
+	if sealed.Scheme == 0 {
+		return []byte(string(name) + "\x00" + sealed.Bound)
+	}
+	return []byte("anneal sealed value 1\x00" + string(name) + "\x00" + sealed.KeyID)
 }
 
 // Encrypt is AES-256-GCM: nonce, ciphertext and tag in one. What it answers is

@@ -10,7 +10,9 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
+	"github.com/google/uuid"
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -32,52 +34,94 @@ func TestVault(t *testing.T) {
 
 func testVault(t *testing.T, vault *Vault) {
 	ctx := t.Context()
-	sealed, err := vault.Seal(ctx, owner, "TOKEN", 1, []byte("value"))
+	sealed, err := vault.Seal(ctx, owner, []byte("value"))
 	require.NoError(t, err)
-	again, err := vault.Seal(ctx, owner, "TOKEN", 1, []byte("value"))
+	again, err := vault.Seal(ctx, owner, []byte("value"))
 	require.NoError(t, err)
 	assert.NotEqual(t, sealed.KeyID, again.KeyID, "a data key for each value")
 	assert.NotEqual(t, sealed.Ciphertext, again.Ciphertext)
-	changed := domain.Sealed{KeyID: sealed.KeyID, Ciphertext: bytes.Clone(sealed.Ciphertext)}
-	changed.Ciphertext[len(changed.Ciphertext)-1] ^= 1
-
-	tests := []struct {
-		what    string
-		name    domain.Name
-		key     string
-		version int
-		sealed  domain.Sealed
-		code    domain.Code
-	}{
-		{"as it was sealed", owner, "TOKEN", 1, sealed, domain.OK},
-		{"for another resource", owner + "x", "TOKEN", 1, sealed, domain.DataLoss},
-		{"under another key name", owner, "OTHER", 1, sealed, domain.DataLoss},
-		{"as another version", owner, "TOKEN", 2, sealed, domain.DataLoss},
-		{"changed", owner, "TOKEN", 1, changed, domain.DataLoss},
-		{"cut short", owner, "TOKEN", 1, domain.Sealed{KeyID: sealed.KeyID, Ciphertext: sealed.Ciphertext[:5]}, domain.DataLoss},
-		{"with another's key", owner, "TOKEN", 1, domain.Sealed{KeyID: again.KeyID, Ciphertext: sealed.Ciphertext}, domain.DataLoss},
-		{"with no key", owner, "TOKEN", 1, domain.Sealed{Ciphertext: sealed.Ciphertext}, domain.NotFound},
-		{"with a wildcard for a key", owner, "TOKEN", 1, domain.Sealed{KeyID: ">", Ciphertext: sealed.Ciphertext}, domain.NotFound},
+	edit := func(change func(*domain.Sealed)) domain.Sealed {
+		one := sealed
+		one.Ciphertext = bytes.Clone(sealed.Ciphertext)
+		change(&one)
+		return one
 	}
-	for _, test := range tests {
-		value, err := vault.Open(ctx, test.name, test.key, test.version, test.sealed)
+	for _, test := range []struct {
+		what   string
+		name   domain.Name
+		sealed domain.Sealed
+		code   domain.Code
+	}{
+		{"as it was sealed", owner, sealed, domain.OK},
+		{"for another resource", owner + "x", sealed, domain.DataLoss},
+		{"by an earlier scheme", owner, edit(func(s *domain.Sealed) { s.Scheme, s.Bound = 0, "TOKEN\x001" }), domain.DataLoss},
+		{"by a later scheme", owner, edit(func(s *domain.Sealed) { s.Scheme++ }), domain.FailedPrecondition},
+		{"changed", owner, edit(func(s *domain.Sealed) { s.Ciphertext[len(s.Ciphertext)-1] ^= 1 }), domain.DataLoss},
+		{"cut short", owner, edit(func(s *domain.Sealed) { s.Ciphertext = s.Ciphertext[:5] }), domain.DataLoss},
+		{"with another's key", owner, edit(func(s *domain.Sealed) { s.KeyID = again.KeyID }), domain.DataLoss},
+		{"with no key", owner, edit(func(s *domain.Sealed) { s.KeyID = "" }), domain.NotFound},
+		{"with a wildcard for a key", owner, edit(func(s *domain.Sealed) { s.KeyID = ">" }), domain.NotFound},
+	} {
+		value, err := vault.Open(ctx, test.name, test.sealed)
 		assert.Equal(t, test.code, domain.CodeOf(err), "%s: %v", test.what, err)
 		if test.code == domain.OK {
 			assert.Equal(t, "value", value.Reveal())
 		}
 	}
-	_, err = vault.Seal(ctx, owner, "TOKEN", 1, make([]byte, MaxSealed+1))
+	_, err = vault.Seal(ctx, owner, make([]byte, MaxSealed+1))
 	assert.Equal(t, domain.InvalidArgument, domain.CodeOf(err))
 
 	for range 2 {
 		require.NoError(t, vault.Shred(ctx, sealed.KeyID))
-		_, err = vault.Open(ctx, owner, "TOKEN", 1, sealed)
+		_, err = vault.Open(ctx, owner, sealed)
 		assert.Equal(t, domain.NotFound, domain.CodeOf(err))
 	}
 	require.NoError(t, vault.Shred(ctx, ">"), "no key has this name")
-	value, err := vault.Open(ctx, owner, "TOKEN", 1, again)
+	value, err := vault.Open(ctx, owner, again)
 	require.NoError(t, err, "others stay")
 	assert.Equal(t, "value", value.Reveal())
+}
+
+// Values that earlier versions of anneal sealed for key name and version open as
+// the fold describes them, whatever the key name became.
+func TestVaultOpensValuesOfTheFirstScheme(t *testing.T) {
+	vault, key := NewMemoryVault(), bytes.Repeat([]byte{7}, keyBytes)
+	id := uuid.NewString()
+	record, err := vault.wrap(id, key)
+	require.NoError(t, err)
+	_, err = vault.keys.put(t.Context(), id, record, 0)
+	require.NoError(t, err)
+	ciphertext, err := Encrypt(key, []byte("old"), []byte("accounts/acme/secrets/s\x00TOKEN\x002"))
+	require.NoError(t, err)
+
+	var secret domain.Secret
+	for _, e := range []domain.Event[domain.Secret]{
+		domain.SecretCreated{KeyName: "FIRST", Value: domain.Sealed{KeyID: "x", Ciphertext: []byte{1}}},
+		domain.SecretUpdated{KeyName: "TOKEN", Value: &domain.Sealed{KeyID: id, Ciphertext: ciphertext}},
+		domain.SecretUpdated{KeyName: "RENAMED"},
+	} {
+		e.Evolve(&secret)
+	}
+	value, err := vault.Open(t.Context(), owner, secret.Value)
+	require.NoError(t, err)
+	assert.Equal(t, "old", value.Reveal())
+	for made, err := range vault.DataKeys(t.Context()) {
+		require.NoError(t, err)
+		assert.Equal(t, DataKey{ID: id}, made, "a key of an earlier version does not tell when it was made")
+	}
+}
+
+func TestDataKeysTellWhenTheyWereMade(t *testing.T) {
+	vault := NewMemoryVault()
+	before := time.Now().Add(-time.Millisecond)
+	sealed, err := vault.Seal(t.Context(), owner, []byte("v"))
+	require.NoError(t, err)
+	for key, err := range vault.DataKeys(t.Context()) {
+		require.NoError(t, err)
+		assert.Equal(t, sealed.KeyID, key.ID)
+		assert.False(t, key.Time.Before(before.Truncate(time.Millisecond)), "%s", key.Time)
+		assert.False(t, key.Time.After(time.Now().Add(time.Millisecond)), "%s", key.Time)
+	}
 }
 
 // onDisk tells whether any file below dir holds the bytes.
@@ -102,7 +146,7 @@ func TestShreddedKeysLeaveTheDisk(t *testing.T) {
 	vault, err := OpenVault(t.Context(), s.Control(), ring)
 	require.NoError(t, err)
 	const canary = "canary-9c41f0"
-	sealed, err := vault.Seal(t.Context(), owner, "TOKEN", 1, []byte(canary))
+	sealed, err := vault.Seal(t.Context(), owner, []byte(canary))
 	require.NoError(t, err)
 	w := write("secret", 0)
 	w.Data = fmt.Appendf(nil, `{"ciphertext":%q}`, base64.StdEncoding.EncodeToString(sealed.Ciphertext))
@@ -130,12 +174,12 @@ func TestKeyBucketIsOne(t *testing.T) {
 	require.NoError(t, err)
 	vault, err := OpenVault(t.Context(), s.Control(), ring)
 	require.NoError(t, err)
-	sealed, err := vault.Seal(t.Context(), owner, "K", 1, []byte("v"))
+	sealed, err := vault.Seal(t.Context(), owner, []byte("v"))
 	require.NoError(t, err)
 	_, err = kv.Get(t.Context(), sealed.KeyID)
 	require.NoError(t, err)
 	require.NoError(t, kv.Delete(t.Context(), sealed.KeyID), "also by other tools")
-	_, err = vault.Open(t.Context(), owner, "K", 1, sealed)
+	_, err = vault.Open(t.Context(), owner, sealed)
 	assert.Equal(t, domain.NotFound, domain.CodeOf(err))
 	require.NoError(t, vault.Shred(t.Context(), sealed.KeyID))
 	_, err = kv.Get(t.Context(), sealed.KeyID)
@@ -155,13 +199,13 @@ func TestRotation(t *testing.T) {
 	before := open()
 	var sealed []domain.Sealed
 	for i := range 3 {
-		one, err := before.Seal(t.Context(), owner, "K", i, fmt.Append(nil, i))
+		one, err := before.Seal(t.Context(), owner, fmt.Append(nil, i))
 		require.NoError(t, err)
 		sealed = append(sealed, one)
 	}
 	opens := func(vault *Vault) (all error) {
 		for i, one := range sealed {
-			value, err := vault.Open(t.Context(), owner, "K", i, one)
+			value, err := vault.Open(t.Context(), owner, one)
 			if err != nil {
 				return err
 			}
@@ -228,7 +272,7 @@ func TestVaultWithoutItsServer(t *testing.T) {
 	require.NoError(t, err)
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	_, err = vault.Seal(ctx, owner, "K", 1, []byte("canary"))
+	_, err = vault.Seal(ctx, owner, []byte("canary"))
 	require.Error(t, err)
 	assert.NotContains(t, err.Error(), "canary")
 }

@@ -7,8 +7,8 @@ import (
 	"anneal/domain"
 )
 
-// OpenSecret decrypts what was sealed for a resource, key name and version.
-type OpenSecret func(ctx context.Context, name domain.Name, keyName string, version int, sealed domain.Sealed) (domain.SecretValue, error)
+// OpenSecret decrypts what was sealed for a resource.
+type OpenSecret func(ctx context.Context, name domain.Name, sealed domain.Sealed) (domain.SecretValue, error)
 
 // A Secrets opens secrets for code that names them.
 type Secrets struct {
@@ -36,7 +36,7 @@ func (s Secrets) Values(ctx context.Context, account, field string, names []stri
 		if !secret.HasValue() {
 			return nil, domain.Faultf(domain.FailedPrecondition, "%s: %s has no value yet: update it with one", field, name)
 		}
-		value, err := s.Open(ctx, name, secret.KeyName, secret.Version, secret.Value)
+		value, err := s.Open(ctx, name, secret.Value)
 		if err != nil {
 			return nil, err
 		}

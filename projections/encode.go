@@ -11,11 +11,12 @@ import (
 // A line is the one canonical form of a row: what snapshots hold and digests
 // hash. Of what no longer exists it has the name and the version only.
 type line struct {
-	Name       domain.Name     `json:"name"`
-	Version    uint64          `json:"version"`
-	CreateTime *time.Time      `json:"createTime,omitempty"`
-	UpdateTime *time.Time      `json:"updateTime,omitempty"`
-	State      json.RawMessage `json:"state,omitempty"`
+	Name        domain.Name     `json:"name"`
+	Version     uint64          `json:"version"`
+	CreateTime  *time.Time      `json:"createTime,omitempty"`
+	CreateEvent string          `json:"createEvent,omitempty"`
+	UpdateTime  *time.Time      `json:"updateTime,omitempty"`
+	State       json.RawMessage `json:"state,omitempty"`
 }
 
 // frozen is a table of any kind, in a view.
@@ -32,7 +33,7 @@ func (t *Table[S]) lines(yield func(line []byte, gone bool) error) error {
 	t.rows.Scan(func(_ domain.Name, row *Row[S]) bool {
 		var state, text []byte
 		if state, err = json.Marshal(row.State); err == nil {
-			text, err = json.Marshal(line{row.Name, row.Version, &row.CreateTime, &row.UpdateTime, state})
+			text, err = json.Marshal(line{row.Name, row.Version, &row.CreateTime, row.CreateEvent, &row.UpdateTime, state})
 		}
 		if err != nil {
 			err = fmt.Errorf("%s cannot be written down: %w", row.Name, err)
@@ -61,9 +62,9 @@ func (f *fold[S]) restore(l line) error {
 		f.table.gone.Set(l.Name, l.Version)
 		return nil
 	}
-	row := &Row[S]{Name: l.Name, Version: l.Version, generation: f.generation}
-	if l.CreateTime == nil || l.UpdateTime == nil {
-		return fmt.Errorf("%s has no times", l.Name)
+	row := &Row[S]{Name: l.Name, Version: l.Version, CreateEvent: l.CreateEvent, generation: f.generation}
+	if l.CreateTime == nil || l.UpdateTime == nil || l.CreateEvent == "" {
+		return fmt.Errorf("%s lacks its times or its first event", l.Name)
 	}
 	row.CreateTime, row.UpdateTime = canonicalTime(*l.CreateTime), canonicalTime(*l.UpdateTime)
 	if err := json.Unmarshal(l.State, &row.State); err != nil {

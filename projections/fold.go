@@ -72,7 +72,7 @@ func (f *fold[S]) change(e eventlog.Event, decoded any) error {
 
 	switch exists := row.State.Exists(); {
 	case exists && !existed:
-		row.CreateTime = row.UpdateTime
+		row.CreateTime, row.CreateEvent = row.UpdateTime, e.ID
 		f.table.put(row, true)
 	case exists && row != old:
 		f.table.put(row, false)
@@ -98,7 +98,7 @@ func evolve[S any](state *S, e domain.Event[S]) (err error) {
 
 func (f *fold[S]) row(name domain.Name) eventlog.Row {
 	if row, ok := f.table.rows.Get(name); ok {
-		return eventlog.Row{State: row.State, Version: row.Version, CreateTime: row.CreateTime, UpdateTime: row.UpdateTime}
+		return eventlog.Row{State: row.State, Version: row.Version, CreateTime: row.CreateTime, CreateEvent: row.CreateEvent, UpdateTime: row.UpdateTime}
 	}
 	version, _ := f.table.gone.Get(name)
 	return eventlog.Row{Version: version}

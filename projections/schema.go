@@ -10,13 +10,15 @@ import (
 	"slices"
 )
 
-// schema is a fingerprint of what the world can fold and keep: the collections,
-// the stored names of their events, and the Go types of states and events. A
+// schema is a fingerprint of what the world can fold and keep: the form of its
+// rows, the collections, the stored names of their events, and the Go types of
+// states and events. A
 // snapshot of another schema may lack what this program would have folded, so
 // it is not used. A changed meaning of an event is a new stored name, by the
 // rule of the house, and so another schema.
 func (w *World) schema() string {
 	sum := sha256.New()
+	describeType(sum, reflect.TypeFor[line](), map[reflect.Type]bool{})
 	for _, collection := range slices.Sorted(maps.Keys(w.folds)) {
 		fmt.Fprintf(sum, "collection %s\n", collection)
 		w.folds[collection].describe(sum)

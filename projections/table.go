@@ -21,6 +21,10 @@ type Row[S any] struct {
 	UpdateTime time.Time // of its last event, UTC
 	Version    uint64    // position of its last event
 
+	// CreateEvent is the ID of the event that made it exist. No other resource
+	// ever has it, also not one that has the name later: it names folders.
+	CreateEvent string
+
 	generation uint64 // of the table when the row was made; see fold.change
 }
 

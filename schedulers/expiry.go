@@ -8,8 +8,7 @@ import (
 )
 
 // Expiry does what is due at a time that a resource itself names: a
-// deployment's expireTime and purgeTime, a job's deadline. A deployment with
-// sealed values is purged by who can shred them, the desk.
+// deployment's expireTime and purgeTime, a job's deadline.
 type Expiry struct{}
 
 // Name implements Scheduler.
@@ -32,9 +31,6 @@ func (Expiry) Plan(v *projections.View, now time.Time) Plan {
 		switch d.State {
 		case domain.DeploymentDeletingState:
 		case domain.DeploymentDeletedState:
-			if d.Sealed() {
-				continue
-			}
 			at(d.PurgeTime, domain.Intend(domain.Deployments, row.Name, domain.PurgeDeployment{}))
 		default:
 			at(d.ExpireTime, domain.Intend(domain.Deployments, row.Name,

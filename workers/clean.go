@@ -4,7 +4,6 @@ import (
 	"context"
 	"time"
 
-	"anneal/blobs"
 	"anneal/domain"
 	"anneal/eventlog"
 	"anneal/projections"
@@ -13,8 +12,7 @@ import (
 
 const (
 	gather     = 50 * time.Millisecond // changes that come together are looked at together
-	cleanAgain = time.Minute           // what could not be removed is tried again
-	sweepAgain = time.Hour             // what was left behind is looked for
+	purgeAgain = time.Minute           // what could not be purged is tried again
 )
 
 // nudge makes the agents beat for whom something has changed, until the desk closes.
@@ -85,95 +83,33 @@ func touched(v *projections.View, after uint64) map[domain.Name]bool {
 	return nodes
 }
 
-// clean removes the files of deleted jobs, and then the jobs; the keys of
-// deployments that are due to be purged, and then the deployments; and what
-// servers that died have left of requests.
-func (d *Desk) clean() {
-	again := map[domain.Name]time.Time{} // of those that could not be removed
-	try := func(name domain.Name, remove func() error) {
-		if d.Now().Before(again[name]) {
-			return
-		}
-		delete(again, name)
-		if err := remove(); err != nil {
-			again[name] = d.Now().Add(cleanAgain)
-			d.log.Warn("what belongs to something deleted could not be removed yet", "name", name, "error", err)
-		}
-	}
-	swept := time.Time{}
+// purge forgets the jobs that are deleted and have stopped, until the desk
+// closes. The reconciler removes their files afterwards.
+func (d *Desk) purge() {
 	for after := uint64(0); ; {
-		if now := d.Now(); now.Sub(swept) >= sweepAgain {
-			swept = now
-			d.sweep(now.Add(-blobs.TransientTime))
-		}
 		view := d.World.View()
 		for j := range jobs(view) {
-			if j.Life.State == domain.JobCleaningState {
-				try(j.Name, func() error { return d.purge(j) })
+			if j.Life.State != domain.JobCleaningState {
+				continue
 			}
-		}
-		for row := range view.Deployments.All() {
-			if row.State.Sealed() && row.State.Due(d.Now()) {
-				try(row.Name, func() error { return d.purgeDeployment(row) })
+			if err := d.purgeJob(j.Name); err != nil && d.ctx.Err() == nil {
+				d.log.Warn("a deleted job could not be purged yet", "job", j.Name, "error", err)
 			}
 		}
 		after = view.Position
-		if !d.changed(after, cleanAgain) {
+		if !d.changed(after, purgeAgain) {
 			return
 		}
 	}
 }
 
-// sweep removes what requests stored before a time.
-func (d *Desk) sweep(before time.Time) {
-	ctx, cancel := context.WithTimeout(d.ctx, cleanAgain)
+func (d *Desk) purgeJob(name domain.Name) error {
+	ctx, cancel := context.WithTimeout(d.ctx, purgeAgain)
 	defer cancel()
-	if err := d.Blobs.Sweep(ctx, blobs.Transient, before); err != nil && d.ctx.Err() == nil {
-		d.log.Warn("files of old requests could not be removed yet", "error", err)
-	}
-}
-
-// purge removes a job and its files: checkpoints, metrics, and results that no
-// model came of. The model that did is its own.
-func (d *Desk) purge(j job) error {
-	ctx, cancel := context.WithTimeout(d.ctx, cleanAgain)
-	defer cancel()
-	folders := []string{blobs.JobFolder(j.Name)}
-	for attempt := range j.Life.Attempt {
-		if folder := resultFolder(j, attempt+1); folder != j.Life.Results.Folder {
-			folders = append(folders, folder)
-		}
-	}
-	for _, folder := range folders {
-		if err := d.Blobs.DeleteFolder(ctx, folder); err != nil {
-			return err
-		}
-	}
-	result, err := eventlog.Do(ctx, d.Log, d.World, eventlog.Request{Time: d.Now(), Actor: "desk"}, domain.IntendJob(j.Name, domain.PurgeJob{}))
+	result, err := eventlog.Do(ctx, d.Log, d.World, eventlog.Request{Time: d.Now(), Actor: "desk"}, domain.IntendJob(name, domain.PurgeJob{}))
 	if err != nil {
 		return err
 	}
-	d.World.Pulse().Forget(j.Name)
-	return d.World.WaitFor(ctx, result.Position)
-}
-
-// purgeDeployment shreds what a deployment kept sealed, and then forgets it.
-// Nobody can undelete it any more: its purgeTime has come.
-func (d *Desk) purgeDeployment(row *projections.Row[domain.Deployment]) error {
-	ctx, cancel := context.WithTimeout(d.ctx, cleanAgain)
-	defer cancel()
-	for _, key := range row.State.DirectRouteAPIKeys {
-		if d.Shred == nil {
-			break
-		}
-		if err := d.Shred(ctx, key.KeyID); err != nil {
-			return err
-		}
-	}
-	result, err := eventlog.Do(ctx, d.Log, d.World, eventlog.Request{Time: d.Now(), Actor: "desk"},
-		domain.Intend(domain.Deployments, row.Name, domain.PurgeDeployment{}))
-	if err != nil {
-		return err
-	}
+	d.World.Pulse().Forget(name)
 	return d.World.WaitFor(ctx, result.Position)
 }

@@ -21,6 +21,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"anneal/blobs"
+	"anneal/blobs/reconcile"
 	"anneal/domain"
 	"anneal/engines"
 	"anneal/engines/simulated"
@@ -42,7 +43,6 @@ type cluster struct {
 	blobs  *blobs.Store
 	server *eventlog.Server
 	desk   func() // stops it
-	keys   chan string
 
 	admission atomic.Pointer[workers.Admission]
 }
@@ -62,7 +62,7 @@ func TestMain(m *testing.M) {
 
 func start(t *testing.T) *cluster {
 	t.Helper()
-	c := &cluster{T: t, log: eventlog.NewMemory(), world: projections.NewWorld(), keys: make(chan string, 8)}
+	c := &cluster{T: t, log: eventlog.NewMemory(), world: projections.NewWorld()}
 	c.listen("127.0.0.1:0")
 	var err error
 	files := httptest.NewUnstartedServer(nil)
@@ -136,15 +136,21 @@ func (c *cluster) background(run func(context.Context) error) (stop func()) {
 
 // open opens a desk, which remembers nothing of one before.
 func (c *cluster) open() {
-	shred := func(_ context.Context, keyID string) error {
-		c.keys <- keyID
-		return nil
-	}
-	open := func(_ context.Context, name domain.Name, _ string, _ int, _ domain.Sealed) (domain.SecretValue, error) {
+	open := func(_ context.Context, name domain.Name, _ domain.Sealed) (domain.SecretValue, error) {
 		return domain.SecretValue("opened " + name), nil
 	}
-	desk := workers.NewDesk(workers.Options{Log: c.log, World: c.world, Blobs: c.blobs, Conn: c.server.Desk(), Shred: shred, Open: open, Logger: testLog})
+	desk := workers.NewDesk(workers.Options{Log: c.log, World: c.world, Blobs: c.blobs, Conn: c.server.Desk(), Open: open, Logger: testLog})
 	c.desk = c.background(desk.Run)
+}
+
+// files are what lies below a folder and is referred to.
+func (c *cluster) files(folder string) domain.Files {
+	c.Helper()
+	r := reconcile.New(reconcile.Options{Log: c.log, World: c.world, Blobs: c.blobs, Keys: eventlog.NewMemoryVault()})
+	require.NoError(c, r.Reconcile(c.Context(), 0))
+	files, err := c.blobs.Files(c.Context(), folder)
+	require.NoError(c, err)
+	return files
 }
 
 // agent runs an agent in this process and waits until it is registered.

@@ -34,9 +34,6 @@ type Options struct {
 	// BeginWithin is how long a node may take to begin an attempt that was
 	// placed there, before it is queued again; 0 is 10 min.
 	BeginWithin time.Duration
-	// Shred deletes the data key of a sealed value, for good; no error when it is
-	// gone already. Nil keeps the keys of deployments that are purged.
-	Shred func(ctx context.Context, keyID string) error
 	// Open decrypts the secrets that an evaluator names, for the orders that
 	// bring its code to a node. Nil refuses evaluators that name some.
 	Open   eventlog.OpenSecret
@@ -70,8 +67,8 @@ func NewDesk(o Options) *Desk {
 	return &Desk{Options: o, log: o.Logger, limit: make(chan struct{}, 64), nodes: map[string]*nodeBook{}}
 }
 
-// Run answers agents, nudges those for whom something has changed, and removes
-// the files of deleted jobs, until ctx is done.
+// Run answers agents, nudges those for whom something has changed, and purges
+// deleted jobs, until ctx is done.
 func (d *Desk) Run(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -104,7 +101,7 @@ func (d *Desk) Run(ctx context.Context) error {
 	if err := d.Conn.FlushTimeout(5 * time.Second); err != nil {
 		return fmt.Errorf("opening the desk: %w", err)
 	}
-	d.active.Go(d.clean)
+	d.active.Go(d.purge)
 	d.nudge()
 	return ctx.Err()
 }

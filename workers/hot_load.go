@@ -2,7 +2,6 @@ package workers
 
 import (
 	"context"
-	"strings"
 	"time"
 
 	"anneal/domain"
@@ -62,17 +61,12 @@ func (d *Desk) settleHot(ctx context.Context, node string, beat wire.Beat, view 
 			continue
 		}
 		deployment, _ := view.Deployments.Get(r.Deployment)
-		before := deployment.State.Hot.Served
 		intent, ok := hotVerdict(view, deployment, r)
 		if !ok {
 			continue
 		}
-		err := d.do(ctx, node, intent)
-		switch {
-		case err != nil && !isFault(err):
+		if err := d.do(ctx, node, intent); err != nil && !isFault(err) {
 			return err
-		case err == nil:
-			d.letGoWeights(ctx, before)
 		}
 	}
 	return nil
@@ -112,39 +106,4 @@ func hotVerdict(view *projections.View, deployment *projections.Row[domain.Deplo
 		return domain.Intent{}, false
 	}
 	return on(domain.SwapWeights{ID: hot.Offered.ID(), Replicas: have})
-}
-
-// letGoWeights removes the files of a checkpoint that no deployment answers with
-// any more, and that its job does not remember.
-func (d *Desk) letGoWeights(ctx context.Context, old *domain.HotWeights) {
-	view := d.World.View()
-	if old == nil || old.Model != "" || hotFrom(view, old.Files.Folder) {
-		return
-	}
-	row, ok := view.TrainerJobs.Get(old.Job)
-	if !ok {
-		return
-	}
-	for _, c := range row.State.Checkpoints {
-		if strings.HasPrefix(old.Files.Folder, c.Files.Folder) {
-			return
-		}
-	}
-	folder := strings.TrimSuffix(old.Files.Folder, "model/")
-	if err := d.Blobs.DeleteFolder(ctx, folder); err != nil {
-		d.log.Warn("an old checkpoint stays until its job is deleted", "folder", folder, "error", err)
-	}
-}
-
-// hotFrom tells whether a deployment answers, or is to answer, with files below
-// a folder.
-func hotFrom(v *projections.View, folder string) bool {
-	for row := range v.Deployments.All() {
-		for _, w := range []*domain.HotWeights{row.State.Hot.Served, row.State.Hot.Offered} {
-			if w != nil && strings.HasPrefix(w.Files.Folder, folder) {
-				return true
-			}
-		}
-	}
-	return false
 }

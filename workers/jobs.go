@@ -1,12 +1,10 @@
 package workers
 
 import (
-	"fmt"
 	"hash/fnv"
 	"iter"
 	"time"
 
-	"anneal/blobs"
 	"anneal/domain"
 	"anneal/engines"
 	"anneal/projections"
@@ -18,6 +16,7 @@ type job struct {
 	Life           *domain.JobLife // shared with the view: do not change
 	Version        uint64
 	Made           time.Time // tells it from one that had its name before
+	Event          string    // that created it; its folders are named by it
 	DisplayName    string
 	Method         string
 	BaseModel      domain.Name // "" when Adapter names what is trained on
@@ -52,7 +51,7 @@ func supervised(row *projections.Row[domain.SupervisedJob]) job {
 	settings := settingsOf(s.TrainingConfig)
 	settings.EarlyStop, settings.EvalAutoCarveout = s.EarlyStop, s.EvalAutoCarveout
 	return withInputs(job{
-		Name: row.Name, Life: &s.JobLife, Version: row.Version, Made: row.CreateTime, DisplayName: s.DisplayName, Method: engines.Supervised,
+		Name: row.Name, Life: &s.JobLife, Version: row.Version, Made: row.CreateTime, Event: row.CreateEvent, DisplayName: s.DisplayName, Method: engines.Supervised,
 		BaseModel: domain.Name(s.BaseModel), Adapter: domain.Name(s.WarmStartFrom), Dataset: domain.Name(s.Dataset),
 		EvaluationData: domain.Name(s.EvaluationDataset), OutputModel: s.OutputModel, Settings: settings, KeepRank: s.LoraRank == nil,
 	})
@@ -69,7 +68,7 @@ func withInputs(j job) job {
 
 func preference(row *projections.Row[domain.DPOJob]) job {
 	s := &row.State
-	j := trained(job{Name: row.Name, Life: &s.JobLife, Version: row.Version, Made: row.CreateTime, DisplayName: s.DisplayName, Method: engines.DPO,
+	j := trained(job{Name: row.Name, Life: &s.JobLife, Version: row.Version, Made: row.CreateTime, Event: row.CreateEvent, DisplayName: s.DisplayName, Method: engines.DPO,
 		Dataset: domain.Name(s.Dataset)}, s.TrainingConfig, false)
 	j.Settings.Loss = s.LossConfig
 	return j
@@ -77,7 +76,7 @@ func preference(row *projections.Row[domain.DPOJob]) job {
 
 func reinforcement(row *projections.Row[domain.ReinforcementJob]) job {
 	s := &row.State
-	j := trained(job{Name: row.Name, Life: &s.JobLife, Version: row.Version, Made: row.CreateTime, DisplayName: s.DisplayName, Method: engines.Reinforcement,
+	j := trained(job{Name: row.Name, Life: &s.JobLife, Version: row.Version, Made: row.CreateTime, Event: row.CreateEvent, DisplayName: s.DisplayName, Method: engines.Reinforcement,
 		Dataset: domain.Name(s.Dataset), EvaluationData: domain.Name(s.EvaluationDataset), Evaluator: domain.Name(s.Evaluator)}, s.TrainingConfig, s.EvalAutoCarveout)
 	j.Settings.Loss = s.LossConfig
 	j.Settings.Rollouts = &engines.Rollouts{ChunkSize: s.ChunkSize, MaxConcurrent: s.MaxConcurrentRollouts, MaxConcurrentEvaluations: s.MaxConcurrentEvaluations}
@@ -89,7 +88,7 @@ func reinforcement(row *projections.Row[domain.ReinforcementJob]) job {
 
 func trainer(row *projections.Row[domain.TrainerJob]) job {
 	s := &row.State
-	j := trained(job{Name: row.Name, Life: &s.JobLife, Version: row.Version, Made: row.CreateTime, DisplayName: s.DisplayName, Method: engines.RLOR,
+	j := trained(job{Name: row.Name, Life: &s.JobLife, Version: row.Version, Made: row.CreateTime, Event: row.CreateEvent, DisplayName: s.DisplayName, Method: engines.RLOR,
 		Dataset: domain.Name(s.Dataset), EvaluationData: domain.Name(s.EvaluationDataset), Waits: s.Waits()}, s.TrainingConfig, s.EvalAutoCarveout)
 	j.Settings.RewardWeights, j.Settings.Loss = s.Rewards(), s.LossConfig
 	if s.Step.Number > 0 {
@@ -130,17 +129,4 @@ func seedOf(name domain.Name) uint64 {
 	hash := fnv.New64a()
 	hash.Write([]byte(name))
 	return hash.Sum64()
-}
-
-// checkpointFolder is where one checkpoint lies in the bucket. It is no other
-// job's, also not of one that had the name before and whose agent still has
-// URLs to store files at.
-func checkpointFolder(j job, attempt, step int) string {
-	return fmt.Sprintf("%scheckpoints/%x-%d-%d/", blobs.JobFolder(j.Name), j.Made.UnixNano(), attempt, step)
-}
-
-// resultFolder differs between attempts and between jobs, so that nothing is
-// overwritten when two jobs want to call their model the same.
-func resultFolder(j job, attempt int) string {
-	return fmt.Sprintf("models/%s/%s/%s-%s-%x-%d/", j.Name.Account(), j.OutputModel, j.Name.Collection(), j.Name.ID(), j.Made.UnixNano(), attempt)
 }

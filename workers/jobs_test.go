@@ -24,7 +24,7 @@ import (
 func (c *cluster) metrics() []map[string]any {
 	row, ok := c.world.View().SupervisedJobs.Get(jobName)
 	require.True(c, ok)
-	r, err := c.blobs.Get(c.Context(), blobs.MetricsFile(jobName, row.CreateTime))
+	r, err := c.blobs.Get(c.Context(), blobs.MetricsFile(jobName, row.CreateEvent))
 	require.NoError(c, err)
 	defer r.Close()
 	var rows []map[string]any
@@ -410,7 +410,5 @@ func TestDeletedJobLeavesNothing(t *testing.T) {
 	c.do(domain.IntendJob(jobName, domain.DeleteJob{}))
 	c.do(domain.IntendJob(jobName, domain.CleanJob{}))
 	c.until("the job is gone", func(v *projections.View) bool { return v.SupervisedJobs.Len() == 0 })
-	left, err := c.blobs.Files(t.Context(), "jobs/")
-	require.NoError(t, err)
-	require.Empty(t, left.Sizes)
+	require.Empty(t, c.files("jobs/").Sizes)
 }

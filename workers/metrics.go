@@ -75,7 +75,7 @@ func (d *Desk) storeMetrics(ctx context.Context, j job, rows iter.Seq[projection
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	_, err := d.Blobs.Put(ctx, blobs.MetricsFile(j.Name, j.Made), &joined)
+	_, err := d.Blobs.Put(ctx, blobs.MetricsFile(j.Name, j.Event), &joined)
 	return err
 }
 

@@ -379,24 +379,6 @@ func TestLostPart(t *testing.T) {
 	}
 }
 
-// A deployment whose purgeTime has come is forgotten together with the keys of
-// what it kept sealed.
-func TestPurgedDeploymentsAreShredded(t *testing.T) {
-	c := start(t)
-	c.do(domain.Intend(domain.Deployments, deploymentName, domain.CreateDeployment{DeploymentSpec: domain.DeploymentSpec{BaseModel: string(modelName),
-		DirectRouteAPIKeys: []domain.Sealed{{KeyID: "one"}, {KeyID: "two"}}}}))
-	for _, command := range []domain.Command[domain.Deployment]{domain.DeleteDeployment{}, domain.FinishDeletion{}} {
-		c.do(domain.Intend(domain.Deployments, deploymentName, command))
-	}
-	c.until("the deployment is purged", func(v *projections.View) bool {
-		_, there := v.Deployments.Get(deploymentName)
-		return !there
-	})
-	require.Equal(t, "one", <-c.keys)
-	require.Equal(t, "two", <-c.keys)
-	require.Empty(t, c.keys)
-}
-
 // A request that is too large for a message is its caller's error, and says how
 // large it may be.
 func TestRequestTooLargeForAReplica(t *testing.T) {

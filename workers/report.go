@@ -12,6 +12,7 @@ import (
 
 	"github.com/nats-io/nats.go"
 
+	"anneal/blobs"
 	"anneal/domain"
 	"anneal/projections"
 	"anneal/workers/wire"
@@ -135,7 +136,7 @@ func (d *Desk) fail(ctx context.Context, node string, j job, r wire.Report) erro
 // checkpoint records a checkpoint whose files are all there, and brings the
 // job's metrics file up to it.
 func (d *Desk) checkpoint(ctx context.Context, node string, j job, r wire.Report) error {
-	folder := checkpointFolder(j, r.Attempt, r.Step)
+	folder := blobs.CheckpointFolder(j.Name, j.Event, r.Attempt, r.Step)
 	files, err := d.arrived(ctx, folder, r)
 	if err != nil {
 		return err
@@ -145,32 +146,7 @@ func (d *Desk) checkpoint(ctx context.Context, node string, j job, r wire.Report
 		d.log.Warn("the metrics file waits for the next checkpoint", "job", j.Name, "error", err)
 	}
 	command := domain.RecordCheckpoint{JobCheckpoint: domain.JobCheckpoint{Step: r.Step, Attempt: r.Attempt, Files: files, Metrics: figures(r.Metrics)}, Progress: progress}
-	if err := d.tell(ctx, node, j, command); err != nil {
-		return err
-	}
-	d.letGo(ctx, j)
-	return nil
-}
-
-// letGo removes the files of checkpoints that the job no longer remembers:
-// before are those of a moment ago.
-func (d *Desk) letGo(ctx context.Context, before job) {
-	now, ok := jobNamed(d.World.View(), before.Name)
-	if !ok {
-		return
-	}
-	kept := map[string]bool{}
-	for _, c := range now.Life.Checkpoints {
-		kept[c.Files.Folder] = true
-	}
-	for _, c := range before.Life.Checkpoints {
-		if kept[c.Files.Folder] || hotFrom(d.World.View(), c.Files.Folder) {
-			continue
-		}
-		if err := d.Blobs.DeleteFolder(ctx, c.Files.Folder); err != nil {
-			d.log.Warn("an old checkpoint stays until its job is deleted", "folder", c.Files.Folder, "error", err)
-		}
-	}
+	return d.tell(ctx, node, j, command)
 }
 
 // arrived is the stored files that a node says it stored; errIncomplete when
@@ -221,9 +197,9 @@ func (d *Desk) uploads(ctx context.Context, node string, r wire.SignRequest) (ma
 	if err != nil {
 		return nil, err
 	}
-	folder := resultFolder(j, r.Attempt)
+	folder := blobs.ResultFolder(j.Name, j.Event, r.Attempt)
 	if r.For == wire.ForCheckpoint {
-		folder = checkpointFolder(j, r.Attempt, r.Step)
+		folder = blobs.CheckpointFolder(j.Name, j.Event, r.Attempt, r.Step)
 	}
 	if len(r.Sizes) > wire.MaxFiles || r.Step < 0 || r.For != wire.ForCheckpoint && r.For != wire.ForResults {
 		return nil, domain.Faultf(domain.InvalidArgument, "1 to %d files of a checkpoint or of results can be stored at once", wire.MaxFiles)

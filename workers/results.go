@@ -6,6 +6,7 @@ import (
 	"strings"
 	"time"
 
+	"anneal/blobs"
 	"anneal/domain"
 	"anneal/domain/weights"
 	"anneal/projections"
@@ -20,7 +21,7 @@ const (
 // the model is registered and the job ends. The desk does so at once; should it
 // stop in between, a scheduler does.
 func (d *Desk) complete(ctx context.Context, node string, view *projections.View, j job, r wire.Report) error {
-	files, err := d.arrived(ctx, resultFolder(j, r.Attempt), r)
+	files, err := d.arrived(ctx, blobs.ResultFolder(j.Name, j.Event, r.Attempt), r)
 	if err != nil {
 		return err
 	}
@@ -51,9 +52,6 @@ func (d *Desk) complete(ctx context.Context, node string, view *projections.View
 			return nil
 		}
 	}
-	if j.Waits {
-		d.letGo(ctx, j) // the next step begins with the model
-	}
 	return nil
 }
 
@@ -65,13 +63,7 @@ func (d *Desk) refuseResults(ctx context.Context, node string, j job, err error)
 		if over(err) {
 			return err
 		}
-		if err := d.tell(ctx, node, j, domain.FailJob{Attempt: j.Life.Attempt, Status: domain.StatusOf(err)}); err != nil {
-			return err
-		}
-		if err := d.Blobs.DeleteFolder(ctx, resultFolder(j, j.Life.Attempt)); err != nil {
-			d.log.Warn("results that nobody can use stay in the bucket", "job", j.Name, "error", err)
-		}
-		return nil
+		return d.tell(ctx, node, j, domain.FailJob{Attempt: j.Life.Attempt, Status: domain.StatusOf(err)})
 	}
 	return err
 }

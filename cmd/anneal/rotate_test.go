@@ -30,7 +30,7 @@ func TestKeysAreRotated(t *testing.T) {
 		sealer, err := s.sealer(ctx)
 		require.NoError(t, err)
 		for _, value := range []string{"one", "two"} {
-			one, err := sealer.Seal(ctx, owner, "K", 1, []byte(value))
+			one, err := sealer.Seal(ctx, owner, []byte(value))
 			require.NoError(t, err)
 			sealed = append(sealed, one)
 		}
@@ -50,7 +50,7 @@ func TestKeysAreRotated(t *testing.T) {
 		sealer, err := s.sealer(ctx)
 		require.NoError(t, err)
 		for i, value := range []string{"one", "two"} {
-			opened, err := sealer.Open(ctx, owner, "K", 1, sealed[i])
+			opened, err := sealer.Open(ctx, owner, sealed[i])
 			require.NoError(t, err)
 			require.Equal(t, value, opened.Reveal())
 		}

@@ -19,6 +19,7 @@ import (
 
 	"anneal/api"
 	"anneal/blobs"
+	"anneal/blobs/reconcile"
 	"anneal/disk"
 	"anneal/domain"
 	"anneal/engines/embedded"
@@ -245,8 +246,10 @@ func (s *server) openDuties(ctx context.Context) error {
 		return err
 	}
 	s.code = s.flags.node.sandbox(ctx, s.logger)
-	desk := workers.NewDesk(workers.Options{Log: log, World: s.world, Blobs: s.blobs, Conn: s.events.Desk(), Shred: sealer.Shred, Open: sealer.Open, LostAfter: s.flags.lostAfter, Logger: s.logger})
+	desk := workers.NewDesk(workers.Options{Log: log, World: s.world, Blobs: s.blobs, Conn: s.events.Desk(), Open: sealer.Open, LostAfter: s.flags.lostAfter, Logger: s.logger})
 	s.duties.add("desk", desk.Run)
+	reconciler := reconcile.New(reconcile.Options{Log: log, World: s.world, Blobs: s.blobs, Keys: sealer, Logger: s.logger})
+	s.duties.add("reconciler", reconciler.Run)
 	for _, scheduler := range []schedulers.Scheduler{
 		schedulers.Jobs{}, schedulers.Replicas{PlaceWithin: s.flags.placementTimeout, KeepDeleted: s.flags.keepDeleted},
 		schedulers.Autoscale{}, schedulers.Expiry{}, schedulers.Addons{}, schedulers.HotLoads{},

@@ -64,7 +64,7 @@ func (d Deriver) Derive(ctx context.Context, e eventlog.Event) error {
 	var fill domain.Command[domain.Dataset]
 	if err == nil {
 		defer d.Progress(e.Name, 0, 0)
-		fill, err = d.make(ctx, e.Name, *from, source, folderOf(e))
+		fill, err = d.make(ctx, e.Name, *from, source, blobs.DerivedFolder(e.Name, e.ID))
 	}
 	var refused *domain.Fault
 	if errors.As(err, &refused) && theUsers(refused.Code) {
@@ -84,12 +84,6 @@ func derivationOf(e eventlog.Event) (*domain.Derivation, error) {
 		return nil, err
 	}
 	return created.From, nil
-}
-
-// folderOf is where the rows of the dataset that an event records lie. It is no
-// other dataset's, also not of one that has the name later.
-func folderOf(e eventlog.Event) string {
-	return "datasets/" + e.Name.Account() + "/" + e.Name.ID() + "/" + e.ID + "/"
 }
 
 // theUsers tells whether trying again would not help: the dataset's user must
@@ -219,26 +213,17 @@ func (s *sieve) line(ctx context.Context, file string, line int, text []byte, ou
 	return errors.Join(err, out.WriteByte('\n'))
 }
 
-// record tells what became of the dataset. Rows that are not its own, because
-// it is gone or another process was first, are removed.
+// record tells what became of the dataset. That it is gone, or that another
+// process was first, is nobody's fault. The reconciler removes rows that are not
+// the dataset's.
 func (d Deriver) record(ctx context.Context, e eventlog.Event, verdict domain.Command[domain.Dataset]) error {
 	request := eventlog.Request{Time: d.Now(), Actor: "task/" + deriverName, Cause: e.ID, Correlation: e.Correlation}
 	_, err := eventlog.Do(ctx, d.Log, d.World, request, domain.Intend(domain.Datasets, e.Name, verdict))
-	_, fills := verdict.(domain.FillDataset)
 	switch domain.CodeOf(err) {
-	case domain.OK:
-		if fills {
-			return nil
-		}
 	case domain.NotFound, domain.FailedPrecondition:
-	default:
-		return err
-	}
-	state, _ := d.World.Row(e.Name)
-	if dataset, ok := state.(domain.Dataset); ok && dataset.Files.Folder == folderOf(e) {
 		return nil
 	}
-	return d.Blobs.DeleteFolder(ctx, folderOf(e))
+	return err
 }
 
 // giveUp tells the dataset's owner that its rows could not be made. A cause

@@ -12,6 +12,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"anneal/blobs"
+	"anneal/blobs/reconcile"
 	"anneal/domain"
 	"anneal/eventlog"
 )
@@ -67,14 +69,22 @@ func (b *bench) content(d domain.Dataset) (text string) {
 	return text
 }
 
-// left are the folders of a dataset in the store.
-func (b *bench) left(id string) (keys []string) {
+// left is what lies below a folder of the store and is referred to.
+func (b *bench) left(folder string) (keys []string) {
 	b.Helper()
-	for f, err := range b.blobs.List(b.Context(), "datasets/acme/"+id+"/") {
+	r := reconcile.New(reconcile.Options{Log: b.log, World: b.world, Blobs: b.blobs, Keys: eventlog.NewMemoryVault()})
+	require.NoError(b, r.Reconcile(b.Context(), 0))
+	for f, err := range b.blobs.List(b.Context(), folder) {
 		require.NoError(b, err)
 		keys = append(keys, f.Key)
 	}
 	return keys
+}
+
+// derivedOf are the rows that were made for a dataset that an event created.
+func derivedOf(b *bench, e eventlog.Event) []string {
+	b.Helper()
+	return b.left(blobs.DerivedFolder(e.Name, e.ID))
 }
 
 // numbered are rows with their number, from..to.
@@ -138,7 +148,7 @@ func TestWhatCannotBeMadeSaysWhy(t *testing.T) {
 	require.True(t, few.Unfilled())
 	require.Equal(t, "INVALID_ARGUMENT", few.Status.Code)
 	require.Contains(t, few.Status.Message, "2 of the 9 rows of accounts/acme/datasets/source match, and at least 3 are needed")
-	require.Empty(t, b.left("few"))
+	require.Empty(t, derivedOf(b, e))
 
 	e = b.create("replaced", "source", domain.Derivation{Folder: "datasets/acme/source/0/"})
 	require.NoError(t, b.deriver.Derive(t.Context(), e))
@@ -148,7 +158,7 @@ func TestWhatCannotBeMadeSaysWhy(t *testing.T) {
 	require.NoError(t, b.blobs.DeleteFolder(t.Context(), b.state("other").Files.Folder))
 	require.NoError(t, b.deriver.Derive(t.Context(), e))
 	require.Contains(t, b.state("lost").Status.Message, "accounts/acme/datasets/other was deleted")
-	require.Empty(t, b.left("lost"))
+	require.Empty(t, derivedOf(b, e))
 }
 
 // A process that was killed leaves what it wrote; whoever makes the rows again
@@ -174,7 +184,7 @@ func TestRowsAreMadeOnceHoweverOften(t *testing.T) {
 	after, err := b.log.Last(t.Context())
 	require.NoError(t, err)
 	require.Equal(t, before, after, "what is made is not made again")
-	require.Len(t, b.left("twice"), 1)
+	require.Len(t, derivedOf(b, e), 1)
 }
 
 // A dataset that is deleted while its rows are made leaves none.
@@ -189,7 +199,7 @@ func TestRowsOfADeletedDatasetAreRemoved(t *testing.T) {
 	}
 	require.NoError(t, b.deriver.Derive(t.Context(), e))
 	require.False(t, b.state("gone").Exists())
-	require.Empty(t, b.left("gone"))
+	require.Empty(t, derivedOf(b, e))
 }
 
 // Rows pass through in constant memory: a source of many megabytes takes no

@@ -51,12 +51,13 @@ func (b EvaluatorBuilder) Build(ctx context.Context, e eventlog.Event) error {
 	if err := b.World.WaitFor(ctx, e.Position); err != nil {
 		return err
 	}
+	created := b.World.Lookup(e.Name).CreateEvent
 	state, _ := b.World.Row(e.Name)
 	evaluator, ok := state.(domain.Evaluator)
 	if !ok || evaluator.Revision != revision || evaluator.State != domain.EvaluatorBuilding {
 		return nil // deleted, replaced or built since
 	}
-	work := &build{EvaluatorBuilder: b, event: e, evaluator: evaluator}
+	work := &build{EvaluatorBuilder: b, event: e, evaluator: evaluator, place: blobs.BuildFolder(e.Name, created, revision) + e.ID}
 	if work.dir, err = os.MkdirTemp("", "anneal-build-"); err != nil {
 		return err
 	}
@@ -100,6 +101,7 @@ type build struct {
 	EvaluatorBuilder
 	event     eventlog.Event
 	evaluator domain.Evaluator
+	place     string // of what is stored, without the slash of a folder
 	dir       string // the code, unpacked
 	entry     domain.Entry
 	files     domain.Files // stored as they run
@@ -175,7 +177,7 @@ func (w *build) requirements(names []string) (string, error) {
 
 // store keeps the code as it was tried, in a folder that no other build has.
 func (w *build) store(ctx context.Context, names []string) error {
-	w.files = domain.Files{Folder: w.place() + "/", Sizes: map[string]int64{}, Sums: map[string]string{}}
+	w.files = domain.Files{Folder: w.place + "/", Sizes: map[string]int64{}, Sums: map[string]string{}}
 	for _, name := range names {
 		content, err := os.ReadFile(filepath.Join(w.dir, filepath.FromSlash(name)))
 		if err != nil {
@@ -190,11 +192,6 @@ func (w *build) store(ctx context.Context, names []string) error {
 	return nil
 }
 
-// place is below the evaluator's folder, which goes with it.
-func (w *build) place() string {
-	return "evaluators/" + w.event.Name.Account() + "/" + w.event.Name.ID() + "/builds/" + w.event.ID
-}
-
 // tell records the verdict, with the log; why is what is wrong, nil for nothing.
 func (w *build) tell(ctx context.Context, why *domain.Fault) error {
 	end := "built\n"
@@ -202,7 +199,7 @@ func (w *build) tell(ctx context.Context, why *domain.Fault) error {
 		end = "not built: " + why.Message + "\n"
 	}
 	w.log.WriteString(end)
-	key := w.place() + ".log"
+	key := w.place + ".log"
 	if _, err := w.Blobs.Put(ctx, key, strings.NewReader(w.log.String())); err != nil {
 		return err
 	}

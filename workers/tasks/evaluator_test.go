@@ -86,7 +86,7 @@ func (b *bench) read(key string) string {
 
 func (b *bench) builder(with engines.Builder) tasks.EvaluatorBuilder {
 	return tasks.EvaluatorBuilder{Log: b.log, World: b.world, Blobs: b.blobs, Now: time.Now, Builder: with,
-		Open: func(_ context.Context, name domain.Name, keyName string, _ int, _ domain.Sealed) (domain.SecretValue, error) {
+		Open: func(_ context.Context, name domain.Name, _ domain.Sealed) (domain.SecretValue, error) {
 			return domain.SecretValue("value of " + name.ID()), nil
 		}}
 }

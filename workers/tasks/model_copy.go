@@ -46,35 +46,27 @@ func (p ModelCopier) Copy(ctx context.Context, e eventlog.Event) error {
 	if err := p.World.WaitFor(ctx, e.Position); err != nil {
 		return err
 	}
-	if !p.wanted(e.Name, asked) {
+	folder := blobs.CopyFolder(e.Name, p.World.Lookup(e.Name).CreateEvent, asked.Precision, asked.Attempt)
+	model, wanted := p.wanted(e.Name, asked)
+	if !wanted {
 		return nil
 	}
-	state, _ := p.World.Row(e.Name)
-	files, err := p.write(ctx, state.(domain.Model).Files, copyFolder(e), weights.DTypes[asked.Precision])
+	files, err := p.write(ctx, model.Files, folder, weights.DTypes[asked.Precision])
 	if weights.IsBroken(err) {
 		return p.fail(ctx, e, asked, domain.Status{Code: domain.FailedPrecondition.String(), Message: err.Error()})
 	}
 	if err != nil {
 		return err
 	}
-	if err := p.record(ctx, e, domain.FinishCopy{Precision: asked.Precision, Attempt: asked.Attempt, Files: files}); err != nil {
-		return err
-	}
-	return p.sweep(ctx, e, asked)
+	return p.record(ctx, e, domain.FinishCopy{Precision: asked.Precision, Attempt: asked.Attempt, Files: files})
 }
 
-// copyFolder is where the copy lies that an event asks for: no other's, also
-// not of a model that has the name later.
-func copyFolder(e eventlog.Event) string {
-	return "prepared/" + e.Name.Account() + "/" + e.Name.ID() + "/" + e.ID + "/"
-}
-
-// wanted tells whether the attempt is still under way.
-func (p ModelCopier) wanted(name domain.Name, asked *domain.ModelPreparing) bool {
+// wanted is the model when the attempt is still under way.
+func (p ModelCopier) wanted(name domain.Name, asked *domain.ModelPreparing) (domain.Model, bool) {
 	state, _ := p.World.Row(name)
 	model, _ := state.(domain.Model)
 	made := model.Copies[asked.Precision]
-	return made.Attempt == asked.Attempt && made.State == domain.CopyPreparing && made.Time.Equal(asked.Time)
+	return model, made.Attempt == asked.Attempt && made.State == domain.CopyPreparing && made.Time.Equal(asked.Time)
 }
 
 // write stores the copy: weights converted, what describes them changed, all
@@ -144,26 +136,11 @@ func (p ModelCopier) put(ctx context.Context, key string, content func() ([]byte
 }
 
 func (p ModelCopier) fail(ctx context.Context, e eventlog.Event, asked *domain.ModelPreparing, status domain.Status) error {
-	if err := p.record(ctx, e, domain.FailCopy{Precision: asked.Precision, Attempt: asked.Attempt, Status: status}); err != nil {
-		return err
-	}
-	return p.sweep(ctx, e, asked)
+	return p.record(ctx, e, domain.FailCopy{Precision: asked.Precision, Attempt: asked.Attempt, Status: status})
 }
 
 func (p ModelCopier) record(ctx context.Context, e eventlog.Event, found domain.Command[domain.Model]) error {
 	return recordModel(ctx, p.Log, p.World, p.Now(), modelCopierName, e, found)
-}
-
-// sweep removes the files of a copy that the model does not have: it failed, or
-// the model was deleted while it was written.
-func (p ModelCopier) sweep(ctx context.Context, e eventlog.Event, asked *domain.ModelPreparing) error {
-	state, _ := p.World.Row(e.Name)
-	model, _ := state.(domain.Model)
-	made := model.Copies[asked.Precision]
-	if made.State == domain.CopyReady && made.Files.Folder == copyFolder(e) || p.wanted(e.Name, asked) {
-		return nil
-	}
-	return p.Blobs.DeleteFolder(ctx, copyFolder(e))
 }
 
 // giveUp tells the model's owner that the copy would not succeed.

@@ -1,0 +1,53 @@
+package reconcile
+
+import (
+	"path"
+	"time"
+
+	"anneal/blobs"
+	"anneal/eventlog"
+)
+
+// Files that something is about to refer to are at most so old: those of an
+// upload that is being stored, of results whose signed URLs are good for 12 h,
+// or of a request (blobs.TransientTime). A file is as old as the youngest beside
+// it, so that what takes longer than that is safe while it goes on.
+const Grace = blobs.TransientTime
+
+// KeyGrace is Grace for data keys: a value is sealed moments before its event is
+// appended.
+const KeyGrace = 10 * time.Minute
+
+// orphanBlobs are the files that no resource refers to and that are older than
+// grace. It is pure: listed is what the bucket held before the view was taken
+// of which w are the references.
+func orphanBlobs(listed []blobs.File, w world, now time.Time, grace time.Duration) (orphans []string) {
+	youngest := map[string]time.Time{}
+	for _, f := range listed {
+		if dir := path.Dir(f.Key); f.Time.After(youngest[dir]) {
+			youngest[dir] = f.Time
+		}
+	}
+	for _, f := range listed {
+		if ours(f.Key) && !w.blob(f.Key) && now.Sub(youngest[path.Dir(f.Key)]) >= grace {
+			orphans = append(orphans, f.Key)
+		}
+	}
+	return orphans
+}
+
+// orphanKeys is orphanBlobs for data keys. A key that does not tell when it was
+// made is as old as the process: what was at work before has ended with it, or
+// has told by now.
+func orphanKeys(listed []eventlog.DataKey, w world, started, now time.Time, grace time.Duration) (orphans []string) {
+	for _, key := range listed {
+		made := key.Time
+		if made.IsZero() {
+			made = started
+		}
+		if !w.dataKey(key.ID) && now.Sub(made) >= grace {
+			orphans = append(orphans, key.ID)
+		}
+	}
+	return orphans
+}
