@@ -27,6 +27,7 @@ var mayImport = map[string][]string{
 	"domain/weights":        {"domain"},
 	"examples":              {},
 	"eventlog":              {"domain", "disk"},
+	"eventlog/keyfile":      {},
 	"projections":           {"domain", "eventlog", "disk"},
 	"blobs":                 {"domain", "disk"},
 	"blobs/reconcile":       {"domain", "eventlog", "projections", "blobs"},

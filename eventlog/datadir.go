@@ -15,8 +15,9 @@ import (
 )
 
 // DataVersion is how this program writes a data folder. It rises when an older
-// program could no longer read one.
-const DataVersion = 1
+// program could no longer read one: version 2 keeps data keys and the answers
+// under idempotency keys in files of their own.
+const DataVersion = 2
 
 // LockDir makes dir when it is missing, and keeps other servers out of it until
 // release is called or the process ends, however it ends. It refuses a folder
@@ -68,6 +69,9 @@ func checkVersion(dir string) error {
 	}
 	if version > DataVersion {
 		return domain.Faultf(domain.FailedPrecondition, "the data folder %s has version %d, written by a newer program; this one reads up to %d: start the newer program", dir, version, DataVersion)
+	}
+	if version < DataVersion { // before anything is migrated, so that an older program does not miss it
+		return writeDurably(path, []byte(strconv.Itoa(DataVersion)+"\n"))
 	}
 	return nil
 }

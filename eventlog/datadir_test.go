@@ -44,8 +44,9 @@ func TestLockDirAgainstAnotherProcess(t *testing.T) {
 
 func TestLockDirVersions(t *testing.T) {
 	tests := map[string]struct{ content, want string }{
-		"ours":    {"1\n", ""},
-		"newer":   {"2\n", "newer program"},
+		"ours":    {"2\n", ""},
+		"older":   {"1\n", ""},
+		"newer":   {"3\n", "newer program"},
 		"a word":  {"hello", "does not hold a version"},
 		"nothing": {"", "does not hold a version"},
 		"zero":    {"0", "does not hold a version"},
@@ -58,6 +59,9 @@ func TestLockDirVersions(t *testing.T) {
 			if test.want == "" {
 				require.NoError(t, err)
 				release()
+				now, err := os.ReadFile(filepath.Join(dir, "version"))
+				require.NoError(t, err)
+				require.Equal(t, "2\n", string(now))
 				return
 			}
 			require.ErrorContains(t, err, test.want)

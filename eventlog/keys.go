@@ -87,23 +87,30 @@ func (b *bucket) put(ctx context.Context, id string, record []byte, revision uin
 	return ack.Sequence, askSync(ctx, b.nc, b.name)
 }
 
-// erase succeeds also when another process erases the record at the same time: a
-// refused deletion counts only if its message is still there afterwards.
 func (b *bucket) erase(ctx context.Context, id string) error {
-	var refused error
-	for last := uint64(0); ; {
+	if err := b.eraseUnsynced(ctx, id); err != nil {
+		return err
+	}
+	return askSync(ctx, b.nc, b.name)
+}
+
+// eraseUnsynced deletes a key and overwrites it, but does not wait for the disk.
+// Of several that do so at once one deletes; the others see that it is gone.
+func (b *bucket) eraseUnsynced(ctx context.Context, id string) error {
+	for refused := uint64(0); ; {
 		m, err := b.stream.GetLastMsgForSubject(ctx, b.subject+id)
 		if errors.Is(err, jetstream.ErrMsgNotFound) {
-			return askSync(ctx, b.nc, b.name)
+			return nil
 		}
-		if err == nil && m.Sequence == last {
-			err = refused
+		if err == nil {
+			err = b.stream.SecureDeleteMsg(ctx, m.Sequence)
+		}
+		if errors.Is(err, jetstream.ErrMsgDeleteUnsuccessful) && m.Sequence != refused {
+			refused = m.Sequence // somebody else may have deleted it just now
+			continue
 		}
 		if err != nil {
 			return fmt.Errorf("eventlog: deleting %s: %w", b.what, err)
-		}
-		if refused = b.stream.SecureDeleteMsg(ctx, m.Sequence); refused != nil {
-			last = m.Sequence
 		}
 	}
 }

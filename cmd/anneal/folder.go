@@ -6,11 +6,14 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"strings"
 
 	"github.com/spf13/cobra"
+
+	"anneal/eventlog"
 )
 
 // A folder is where a server keeps everything:
@@ -19,6 +22,8 @@ import (
 //	operator.json  the same for account system, for the operator
 //	keys/          random keys that never leave the machine
 //	nats/          the embedded NATS server's streams: the log
+//	datakeys/      the keys of sealed values, wrapped by keys/ring
+//	answers/       what was answered under idempotency keys
 //	blobs/         datasets, weights, checkpoints, metrics
 //	snapshots/     the world, so that a start need not read the whole log
 //	cache/         what the local worker has downloaded
@@ -30,6 +35,11 @@ func (f folder) path(parts ...string) string {
 
 // ringPath is the file with the keys that wrap those of sealed values.
 func (f folder) ringPath() string { return f.path("keys", "ring") }
+
+// localStore is a store of the folder's own, apart from NATS.
+func (f folder) localStore(name string, logger *slog.Logger) eventlog.LocalStore {
+	return eventlog.LocalStore{Dir: f.path(name), Made: f.path("keys", name+".made"), Log: logger}
+}
 
 // key reads a random key of 32 bytes, or makes it at the first start.
 func (f folder) key(name string) ([]byte, error) {

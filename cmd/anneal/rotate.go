@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"os"
@@ -55,7 +56,7 @@ func rotateKey(ctx context.Context, dir folder, natsURL string) (wrapped int, er
 		return 0, err
 	}
 	defer release()
-	conn, done, err := stoppedControl(dir, natsURL)
+	open, done, err := stoppedVault(dir, natsURL)
 	if err != nil {
 		return 0, err
 	}
@@ -64,9 +65,10 @@ func rotateKey(ctx context.Context, dir folder, natsURL string) (wrapped int, er
 	if err != nil {
 		return 0, err
 	}
-	vault, err := eventlog.OpenVault(ctx, conn, ring)
+	vault, err := open(ctx, ring)
 	if err == nil {
 		wrapped, err = vault.Rewrap(ctx)
+		err = errors.Join(err, vault.Close())
 	}
 	if err != nil {
 		return 0, fmt.Errorf("not everything is wrapped by the new key, so the older ones stay: try again (%w)", err)
@@ -74,13 +76,16 @@ func rotateKey(ctx context.Context, dir folder, natsURL string) (wrapped int, er
 	return wrapped, eventlog.RetireKeys(dir.ringPath())
 }
 
-// stoppedControl connects to where the data keys of a stopped server lie.
-func stoppedControl(dir folder, natsURL string) (conn *nats.Conn, done func(), err error) {
+// stoppedVault says how to open the vault of a stopped server.
+func stoppedVault(dir folder, natsURL string) (open func(context.Context, *eventlog.KeyRing) (*eventlog.Vault, error), done func(), err error) {
 	if natsURL != "" {
-		if conn, err = nats.Connect(natsURL, nats.UserInfo("control", os.Getenv("ANNEAL_NATS_PASSWORD"))); err != nil {
-			return nil, nil, fmt.Errorf("nobody lets us in at %s: check --nats-url and ANNEAL_NATS_PASSWORD (%w)", natsURL, err)
+		conn, err := nats.Connect(natsURL, nats.UserInfo("control", os.Getenv("ANNEAL_NATS_PASSWORD")))
+		if err != nil {
+			return nil, nil, fmt.Errorf("cannot connect to %s: check --nats-url and ANNEAL_NATS_PASSWORD (%w)", natsURL, err)
 		}
-		return conn, conn.Close, nil
+		return func(ctx context.Context, ring *eventlog.KeyRing) (*eventlog.Vault, error) {
+			return eventlog.OpenVault(ctx, conn, ring)
+		}, conn.Close, nil
 	}
 	if _, err := os.Stat(dir.path("nats")); err != nil {
 		return nil, nil, fmt.Errorf("%s holds no log: say where it lies with --nats-url", dir)
@@ -89,5 +94,7 @@ func stoppedControl(dir folder, natsURL string) (conn *nats.Conn, done func(), e
 	if err != nil {
 		return nil, nil, err
 	}
-	return server.Control(), server.Close, nil
+	return func(ctx context.Context, ring *eventlog.KeyRing) (*eventlog.Vault, error) {
+		return eventlog.OpenLocalVault(ctx, server.Control(), ring, dir.localStore("datakeys", slog.Default()))
+	}, server.Close, nil
 }

@@ -7,9 +7,13 @@ import (
 	"anneal/eventlog"
 )
 
-// sealer seals what must be deletable. Its data keys lie in the log's NATS
-// server, wrapped by the key ring of this folder.
-func (s *server) sealer(ctx context.Context) (*eventlog.Vault, error) {
+// sealer seals what must be deletable. Its data keys, wrapped by the key ring of
+// this folder, lie in files of their own, or in the NATS cluster of the log,
+// whose control planes share them.
+func (s *server) sealer(ctx context.Context) (_ *eventlog.Vault, err error) {
+	if s.vault != nil {
+		return s.vault, nil
+	}
 	if err := os.MkdirAll(s.folder.path("keys"), 0o700); err != nil {
 		return nil, err
 	}
@@ -17,5 +21,10 @@ func (s *server) sealer(ctx context.Context) (*eventlog.Vault, error) {
 	if err != nil {
 		return nil, err
 	}
-	return eventlog.OpenVault(ctx, s.events.Control(), ring)
+	if s.nats == nil {
+		s.vault, err = eventlog.OpenVault(ctx, s.events.Control(), ring)
+	} else {
+		s.vault, err = eventlog.OpenLocalVault(ctx, s.events.Control(), ring, s.folder.localStore("datakeys", s.logger))
+	}
+	return s.vault, err
 }

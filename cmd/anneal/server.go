@@ -53,6 +53,8 @@ type server struct {
 	code        *sandbox.Sandbox // evaluators are built and previewed in it
 	http        *http.Server
 
+	vault *eventlog.Vault // nil until sealer opens it
+
 	release func()             // of the data folder's lock
 	stop    context.CancelFunc // ends every duty
 	duties  duties
@@ -429,6 +431,9 @@ func (s *server) close() error {
 	}
 	if s.blobs != nil {
 		err = errors.Join(err, s.blobs.Close())
+	}
+	if s.vault != nil {
+		err = errors.Join(err, s.vault.Close())
 	}
 	switch {
 	case s.nats != nil:

@@ -1,0 +1,303 @@
+package keyfile
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"io/fs"
+	"slices"
+	"strings"
+)
+
+// A Lost record is damaged in both copies.
+type Lost struct {
+	Index uint64 // from 1, in the order of writing
+	Key   string // "" where it cannot be read
+}
+
+// A LossError refuses to open a store that is not whole. Its records name
+// exactly what neither copy holds any more.
+type LossError struct {
+	Dir  string
+	Lost []Lost
+	What string // when the loss is not one of records
+}
+
+func (e *LossError) Error() string {
+	const shown = 20
+	what := e.What
+	if what == "" {
+		var names []string
+		for i, lost := range e.Lost {
+			if i == shown {
+				names = append(names, fmt.Sprintf("and %d more", len(e.Lost)-shown))
+				break
+			}
+			key := lost.Key
+			if key == "" {
+				key = "of an unreadable key"
+			}
+			names = append(names, fmt.Sprintf("record %d (%s)", lost.Index, key))
+		}
+		what = fmt.Sprintf("%d records are damaged in both copies: %s", len(e.Lost), strings.Join(names, ", "))
+	}
+	return fmt.Sprintf("the key store %s has lost data: %s; restore the folder from a backup, or create the file %s/%s to go on without them", e.Dir, what, e.Dir, acceptFile)
+}
+
+// acceptFile is made by an operator who goes on without what was lost.
+const acceptFile = "accept-loss"
+
+// A source is one copy as it was found.
+type source struct {
+	name    string
+	file    file // nil when it is missing
+	header  header
+	headed  bool // the header can be read
+	mark    mark
+	marked  bool // a mark can be read
+	size    int64
+	current bool // of the newest generation
+}
+
+type sources [copies]source
+
+func copyName(i int) string { return []string{"keys.1", "keys.2"}[i] }
+
+// find opens the copies; those that are missing have no file.
+func find(d disk) (found sources, err error) {
+	for i := range found {
+		s := &found[i]
+		s.name = copyName(i)
+		if s.file, err = d.open(s.name, false); errors.Is(err, fs.ErrNotExist) {
+			s.file = nil
+			continue
+		}
+		if err == nil {
+			s.size, err = s.file.Size()
+		}
+		if err != nil {
+			found.close()
+			return found, fmt.Errorf("keyfile: %s: %w", s.name, err)
+		}
+		s.header, s.headed = readHeader(s.file)
+	}
+	return found, nil
+}
+
+func (found sources) close() {
+	for _, s := range found {
+		if s.file != nil {
+			_ = s.file.Close()
+		}
+	}
+}
+
+// value reads a value from whichever copy has it whole.
+func (found sources) value(h header, rec record) ([]byte, error) {
+	for _, s := range found {
+		if !s.current {
+			continue
+		}
+		if value, ok := readValue(s.file, h, rec); ok {
+			return value, nil
+		}
+	}
+	return nil, ErrDamaged
+}
+
+// A recovery is what the copies say together.
+type recovery struct {
+	found    sources
+	wipe     bool
+	header   header
+	mark     mark   // of the newest commit, then of what was read
+	required uint64 // records that were certainly acknowledged
+	live     map[string]*entry
+	garbage  int64
+	lost     []Lost
+	unmarked bool     // no mark can be read, so it is not known how many records there were
+	reasons  []string // to write both copies anew
+}
+
+func (r *recovery) repair(reason string) {
+	if !slices.Contains(r.reasons, reason) {
+		r.reasons = append(r.reasons, reason)
+	}
+}
+
+// merge reads the copies of the newest generation as one. A commit is written
+// to the first copy and synced, then to the second: so what both count was
+// acknowledged, and what only one counts may have been.
+func merge(found sources, wipe bool) *recovery {
+	r := &recovery{found: found, wipe: wipe, live: map[string]*entry{}}
+	for _, s := range found {
+		if s.headed && s.header.generation >= r.header.generation {
+			r.header = s.header
+		}
+	}
+	marked := false
+	for i := range r.found {
+		s := &r.found[i]
+		// A copy whose header is damaged is believed in what the salt vouches for.
+		s.current = s.file != nil && (!s.headed || s.header == r.header)
+		switch {
+		case s.file == nil:
+			r.repair(s.name + " is missing")
+		case !s.headed:
+			r.repair("the header of " + s.name + " is damaged")
+		case !s.current:
+			r.repair(s.name + " is of an earlier generation")
+		}
+		if !s.current {
+			continue
+		}
+		damaged := false
+		if s.mark, s.marked, damaged = readMark(s.file, r.header); damaged {
+			r.repair("a mark of " + s.name + " is damaged or was being written")
+		}
+		if !s.marked {
+			continue
+		}
+		if !marked {
+			r.required, r.mark = s.mark.records, s.mark
+		} else if s.mark != r.mark {
+			r.repair("the copies differ in their last commit")
+		}
+		r.required = min(r.required, s.mark.records)
+		if s.mark.commit > r.mark.commit {
+			r.mark = s.mark
+		}
+		marked = true
+	}
+	if !marked {
+		r.unmarked = true
+	}
+	r.scan()
+	return r
+}
+
+// scan reads the records in order, each from whichever copy has it whole.
+func (r *recovery) scan() {
+	at, index, chain := int64(recordsAt), uint64(1), sum{}
+	broken := false // a record's head was lost, so the chain cannot be followed
+	for {
+		rec, have := r.headAt(at, index)
+		if index > r.required && !(have && r.whole(rec)) {
+			break // it was being written
+		}
+		if !have {
+			rec, have = r.resync(at, index)
+			for lost := index; lost <= r.required && (!have || lost < rec.index); lost++ {
+				r.lost = append(r.lost, Lost{Index: lost})
+			}
+			if broken = true; !have {
+				break
+			}
+		}
+		chain = chained(chain, rec)
+		r.replay(rec)
+		at, index = rec.end(), rec.index+1
+		if rec.index == r.mark.records && !broken && chain != r.mark.chain {
+			r.lost = append(r.lost, Lost{Index: rec.index, Key: "running checksum"})
+		}
+	}
+	for _, s := range r.found {
+		if s.current && s.size != at {
+			r.repair(s.name + " has a torn or missing tail")
+		}
+	}
+	if index-1 != r.mark.records {
+		r.repair("the last commit was not complete")
+	}
+	r.mark.records, r.mark.end, r.mark.chain = index-1, uint64(at), chain
+	for key, e := range r.live {
+		if !e.intact {
+			r.lost = append(r.lost, Lost{e.index, key})
+			delete(r.live, key)
+		}
+	}
+	slices.SortFunc(r.lost, func(a, b Lost) int { return cmp.Compare(a.Index, b.Index) })
+}
+
+// headAt reads the head of the record at a place from either copy; index 0 is
+// any.
+func (r *recovery) headAt(at int64, index uint64) (rec record, have bool) {
+	missing := ""
+	for _, s := range r.found {
+		if !s.current {
+			continue
+		}
+		one, err := readRecord(s.file, r.header, at)
+		if err != nil || index > 0 && one.index != index {
+			missing = s.name
+			continue
+		}
+		rec, have = one, true
+	}
+	if have && missing != "" {
+		r.repair("records of " + missing + " are damaged or were being written")
+	}
+	return rec, have
+}
+
+// whole tells whether the value of a record can be read from either copy.
+func (r *recovery) whole(rec record) bool {
+	_, err := r.found.value(r.header, rec)
+	return err == nil
+}
+
+// resync looks for the next record whose head is whole, behind one that is
+// damaged in both copies.
+func (r *recovery) resync(at int64, index uint64) (record, bool) {
+	for at++; at+recordHead <= max(r.found[0].size, r.found[1].size); at++ {
+		if rec, ok := r.headAt(at, 0); ok && rec.index > index {
+			return rec, true
+		}
+	}
+	return record{}, false
+}
+
+// replay carries out one record.
+func (r *recovery) replay(rec record) {
+	r.mark.revision = max(r.mark.revision, rec.revision)
+	if before := r.live[rec.key]; before != nil {
+		r.garbage += before.end() - before.at
+		if r.wipe && !r.wiped(before.record) {
+			r.repair("an erased value was not overwritten yet")
+		}
+		delete(r.live, rec.key)
+	}
+	if rec.kind != kindPut {
+		r.garbage += rec.end() - rec.at
+		return
+	}
+	e := &entry{record: rec}
+	r.live[rec.key] = e
+	for _, s := range r.found {
+		if !s.current {
+			continue
+		}
+		if _, ok := readValue(s.file, r.header, rec); ok {
+			e.intact = true
+		} else { // damaged, unless a later record erases it
+			e.flawed = s.name
+		}
+	}
+}
+
+// wiped tells whether the value of a record is zeros in the copies.
+func (r *recovery) wiped(rec record) bool {
+	for _, s := range r.found {
+		if !s.current {
+			continue
+		}
+		value := make([]byte, min(rec.size, maxValueSize))
+		_, _ = s.file.ReadAt(value, rec.valueAt())
+		for _, b := range value {
+			if b != 0 {
+				return false
+			}
+		}
+	}
+	return true
+}

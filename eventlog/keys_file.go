@@ -1,0 +1,188 @@
+package eventlog
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/nats-io/nats.go"
+
+	"anneal/disk"
+	"anneal/domain"
+	"anneal/eventlog/keyfile"
+)
+
+// A LocalStore says where records lie that no other server shares: in a folder
+// of the data folder, each in two files that are synced before a change is
+// acknowledged. See the package keyfile.
+type LocalStore struct {
+	Dir  string // of the two files
+	Made string // a file outside of Dir that says that the store was made: then it may not be missing
+	Log  *slog.Logger
+}
+
+// localKeys is a keyStore on a keyfile.Store.
+type localKeys struct {
+	store *keyfile.Store
+	what  string // it holds, for messages
+	space *disk.Space
+}
+
+func (k localKeys) get(ctx context.Context, id string) ([]byte, uint64, error) {
+	value, revision, err := k.store.Get(ctx, id)
+	return value, revision, k.fault(err)
+}
+
+func (k localKeys) put(ctx context.Context, id string, record []byte, revision uint64) (uint64, error) {
+	if err := k.space.Check(disk.Events, int64(len(record))); err != nil {
+		return 0, err
+	}
+	revision, err := k.store.Put(ctx, id, record, revision)
+	return revision, k.fault(err)
+}
+
+func (k localKeys) erase(ctx context.Context, id string) error {
+	return k.fault(k.store.Erase(ctx, id))
+}
+
+func (k localKeys) ids(context.Context) ([]string, error) { return k.store.Keys(), nil }
+
+func (k localKeys) fault(err error) error {
+	switch {
+	case err == nil, errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
+		return err
+	case errors.Is(err, keyfile.ErrConflict):
+		return ErrConflict
+	case errors.Is(err, keyfile.ErrDamaged):
+		return domain.Faultf(domain.DataLoss, "a record of the %s is damaged in both copies: restore %s from a backup", k.what, k.what)
+	}
+	return domain.Faultf(domain.Unavailable, "the disk of the %s failed (%v): see to it, then start again", k.what, err)
+}
+
+// open opens the store. migrate, if any, brings over the records of a JetStream
+// bucket that an earlier version kept; it is called until it has succeeded once.
+func (l LocalStore) open(what string, opts keyfile.Options, migrate func(*keyfile.Store) error) (localKeys, error) {
+	if l.Log == nil {
+		l.Log = slog.New(slog.DiscardHandler)
+	}
+	_, err := os.Stat(l.Made)
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		return localKeys{}, domain.Faultf(domain.FailedPrecondition, "the store of the %s cannot be opened: %v", what, err)
+	}
+	opts.Exists = err == nil
+	opts.Repaired = func(why string) {
+		l.Log.Warn("a key store was repaired from its other copy", "store", l.Dir, "why", why)
+	}
+	store, err := keyfile.Open(l.Dir, opts)
+	if err != nil {
+		return localKeys{}, domain.Faultf(domain.FailedPrecondition, "the store of the %s cannot be opened: %v", what, err)
+	}
+	if !opts.Exists {
+		if err = migrate(store); err == nil {
+			err = writeDurably(l.Made, []byte("made "+time.Now().UTC().Format(time.RFC3339)+"\n"))
+		}
+		if err != nil {
+			_ = store.Close()
+			return localKeys{}, err
+		}
+	}
+	return localKeys{store, what, disk.On(filepath.Dir(l.Dir))}, nil
+}
+
+// OpenLocalVault keeps data keys in two files that are always synced. Those in
+// the bucket KEYS, where an earlier version kept them, are brought over.
+func OpenLocalVault(ctx context.Context, nc *nats.Conn, ring *KeyRing, where LocalStore) (*Vault, error) {
+	keys, err := where.open("data keys", keyfile.Options{Wipe: true}, func(store *keyfile.Store) error {
+		return where.migrateKeys(ctx, nc, store)
+	})
+	if err != nil {
+		return nil, err
+	}
+	if lost := keys.store.Lost(); len(lost) > 0 && where.Log != nil {
+		where.Log.Error("data keys are lost, and with them the values that they sealed: set those values again", "keys", lost)
+	}
+	return &Vault{ring, keys}, nil
+}
+
+// Close closes the files of a local vault.
+func (v *Vault) Close() error {
+	if local, ok := v.keys.(localKeys); ok {
+		return local.store.Close()
+	}
+	return nil
+}
+
+// migrateKeys copies the data keys of the bucket KEYS, looks whether they are
+// there, and only then overwrites them in the bucket. It may be interrupted
+// anywhere and repeated.
+func (l LocalStore) migrateKeys(ctx context.Context, nc *nats.Conn, store *keyfile.Store) error {
+	from, err := openBucket(ctx, nc, keysStream, "data keys", ensureKeys)
+	if err != nil {
+		return err
+	}
+	moved, err := migrate(ctx, from, store)
+	if err != nil {
+		return err
+	}
+	ids, err := from.ids(ctx)
+	if err != nil {
+		return err
+	}
+	for _, id := range ids {
+		if err := from.eraseUnsynced(ctx, id); err != nil {
+			return err
+		}
+	}
+	if err := askSync(ctx, nc, keysStream); err != nil {
+		return err
+	}
+	if moved > 0 && l.Log != nil {
+		l.Log.Info("the data keys of sealed values were moved out of NATS", "keys", moved, "to", l.Dir)
+	}
+	return nil
+}
+
+// migrate copies a bucket's records and reads them again from the store.
+func migrate(ctx context.Context, from *bucket, store *keyfile.Store) (moved int, err error) {
+	ids, err := from.ids(ctx)
+	if err != nil {
+		return 0, err
+	}
+	const atOnce = 32 // share a sync
+	failed, free := make(chan error, len(ids)), make(chan struct{}, atOnce)
+	for _, id := range ids {
+		free <- struct{}{}
+		go func() {
+			failed <- migrateOne(ctx, from, store, id)
+			<-free
+		}()
+	}
+	for range ids {
+		err = errors.Join(err, <-failed)
+	}
+	if err != nil {
+		return 0, fmt.Errorf("eventlog: moving the %s out of NATS: %w", from.what, err)
+	}
+	return len(store.Keys()), nil
+}
+
+func migrateOne(ctx context.Context, from *bucket, store *keyfile.Store, id string) error {
+	record, revision, err := from.get(ctx, id)
+	if err != nil || revision == 0 { // it was deleted by another tool
+		return err
+	}
+	there, known, err := store.Get(ctx, id)
+	if err == nil && known == 0 {
+		if _, err = store.Put(ctx, id, record, 0); err == nil {
+			there, _, err = store.Get(ctx, id)
+		}
+	}
+	if err == nil && string(there) != string(record) {
+		err = domain.Faultf(domain.DataLoss, "the record of %s is not what was written", id)
+	}
+	return err
+}
