@@ -48,8 +48,10 @@ type Answers struct {
 	Limit AnswerLimit // of each account; set before anything is asked
 	Space *disk.Space // of the embedded server's disk; likewise
 
-	records keyStore
-	kept    keptCounts
+	records   keyStore
+	kept      keptCounts
+	lostUntil time.Time // until then a key that is not known may be one whose record was lost
+	lostFile  string
 }
 
 // OpenAnswers keeps answers in the JetStream bucket ANSWERS, made when missing.
@@ -119,6 +121,8 @@ func (a *Answers) Claim(ctx context.Context, key string, digest []byte, now time
 		}
 		claim := Claim{key: key, revision: revision, record: old, Seed: old.Seed, Lease: old.Lease}
 		switch lapsed := revision == 0 || !now.Before(old.Since.Add(AnswersKept)); {
+		case revision == 0 && now.Before(a.lostUntil):
+			return Claim{Lease: a.lostUntil}, a.recordsLost()
 		case lapsed:
 			claim.State, claim.Seed = Fresh, make([]byte, 32)
 			_, _ = rand.Read(claim.Seed) // never fails

@@ -1,8 +1,13 @@
 package eventlog
 
 import (
+	"bytes"
 	"context"
+	"fmt"
+	"os"
+	"path/filepath"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -28,8 +33,95 @@ var answerPromises = []struct {
 	{"an account has room for so many bytes", testRoomForBytes},
 }
 
+func openLocalAnswers(t testing.TB, s *Server, dir string) *Answers {
+	t.Helper()
+	a, err := OpenLocalAnswers(t.Context(), s.Control(), LocalStore{Dir: filepath.Join(dir, "answers"), Made: filepath.Join(dir, "answers.made")})
+	require.NoError(t, err)
+	t.Cleanup(func() { assert.NoError(t, a.Close()) })
+	return a
+}
+
+// What was answered before the store was one of files is still answered, also
+// when the server ends without a word.
+func TestAnswersAreMigrated(t *testing.T) {
+	dir, s := t.TempDir(), start(t)
+	before, err := OpenAnswers(t.Context(), s.Control())
+	require.NoError(t, err)
+	now := time.Now()
+	for i := range 50 {
+		require.NoError(t, before.Store(t.Context(), mustClaim(t, before, fmt.Sprint("acme.", i), "body", now), []byte("done")))
+	}
+	a := openLocalAnswers(t, s, dir)
+	require.Len(t, a.kept.of("acme.").answers, 50)
+	for i := range 50 {
+		require.Equal(t, "done", string(mustClaim(t, a, fmt.Sprint("acme.", i), "body", now.Add(time.Minute)).Answer))
+	}
+	ids, err := before.records.ids(t.Context())
+	require.NoError(t, err)
+	require.Empty(t, ids)
+}
+
+// A request whose record may have been lost is not carried out again.
+func TestLostAnswersAreNotFresh(t *testing.T) {
+	dir, s, now := t.TempDir(), start(t), time.Now()
+	a := openLocalAnswers(t, s, dir)
+	for _, key := range []string{"acme.1", "acme.2"} {
+		require.NoError(t, a.Store(t.Context(), mustClaim(t, a, key, "body", now), []byte("answer of "+key)))
+	}
+	require.NoError(t, a.Close())
+	for _, name := range []string{"keys.1", "keys.2"} {
+		path := filepath.Join(dir, "answers", name)
+		content, err := os.ReadFile(path)
+		require.NoError(t, err)
+		at := bytes.LastIndex(content, []byte("acme.1"))
+		content[at]++
+		require.NoError(t, os.WriteFile(path, content, 0o600))
+	}
+	for range 2 { // it is remembered
+		again := openLocalAnswers(t, s, dir)
+		require.Equal(t, "answer of acme.2", string(mustClaim(t, again, "acme.2", "body", now).Answer))
+		_, err := again.Claim(t.Context(), "acme.3", []byte("body"), time.Now(), lease)
+		var refusal *domain.Fault
+		require.ErrorAs(t, err, &refusal)
+		require.Equal(t, ReasonAnswersLost, refusal.Reason)
+		require.Equal(t, Fresh, mustClaim(t, again, "acme.3", "body", time.Now().Add(AnswersKept+time.Minute)).State)
+		require.NoError(t, again.records.erase(t.Context(), "acme.3"))
+		require.NoError(t, again.Close())
+	}
+	require.NoError(t, os.Remove(filepath.Join(dir, "answers", "lost")))
+	require.Equal(t, Fresh, mustClaim(t, openLocalAnswers(t, s, dir), "acme.3", "body", time.Now()).State)
+}
+
+// Two changes for each request that may be repeated: its claim and its answer.
+func BenchmarkAnswers(b *testing.B) {
+	s := start(b, func(o *ServerOptions) { o.NoSync = false })
+	bucket, err := OpenAnswers(b.Context(), s.Control())
+	require.NoError(b, err)
+	for kind, answers := range map[string]*Answers{"bucket": bucket, "files": openLocalAnswers(b, s, b.TempDir())} {
+		answers.Limit = AnswerLimit{Count: 1 << 30, Bytes: 1 << 40}
+		b.Run(kind, func(b *testing.B) {
+			var n atomic.Int64
+			b.SetParallelism(32)
+			b.RunParallel(func(pb *testing.PB) {
+				for pb.Next() {
+					key := fmt.Sprintf("acme.%s-%d-%d", kind, b.N, n.Add(1))
+					claim, err := answers.Claim(b.Context(), key, []byte("body"), time.Now(), lease)
+					if err == nil {
+						err = answers.Store(b.Context(), claim, make([]byte, 500))
+					}
+					if err != nil {
+						b.Error(err)
+					}
+				}
+			})
+			b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "requests/s")
+		})
+	}
+}
+
 func TestAnswers(t *testing.T) {
 	for _, promise := range answerPromises {
+		t.Run("files: "+promise.name, func(t *testing.T) { promise.test(t, openLocalAnswers(t, start(t), t.TempDir())) })
 		t.Run("memory: "+promise.name, func(t *testing.T) { promise.test(t, NewMemoryAnswers()) })
 		t.Run("JetStream: "+promise.name, func(t *testing.T) {
 			answers, err := OpenAnswers(t.Context(), start(t).Control())

@@ -92,6 +92,9 @@ func TestCluster(t *testing.T) {
 	require.NoError(t, err)
 	t.Cleanup(c.Close)
 	assert.Equal(t, 3, c.replicas, "as a cluster should")
+	lazy, err := lazyServers(ctx, c.warden, serversSubject)
+	require.NoError(t, err)
+	assert.Equal(t, []string{"nats-1", "nats-2", "nats-3"}, lazy, "which sync later, for the sake of this test")
 
 	t.Run("nodes and readers", func(t *testing.T) {
 		agent := connect(t, opts.URL, agentOptions(t, "n1")...)

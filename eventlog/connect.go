@@ -5,6 +5,7 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"log/slog"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -20,8 +21,9 @@ type ConnectOptions struct {
 	Password   string // of the users control, desk and keeper
 	IssuerSeed string // of the auth callout's issuer: see NewIssuer
 	TLS        *tls.Config
-	Replicas   int        // of the streams; 0 leaves what is there, or 3
-	VerifyNode VerifyNode // nil lets no node in
+	Replicas   int          // of the streams; 0 leaves what is there, or 3
+	VerifyNode VerifyNode   // nil lets no node in
+	Log        *slog.Logger // is warned of servers that do not sync each message; nil asks none
 }
 
 // A Connection is the control plane's place in a NATS server or cluster: one
@@ -44,7 +46,11 @@ func Connect(ctx context.Context, opts ConnectOptions) (*Connection, error) {
 	if opts.TLS != nil {
 		common = append(common, nats.Secure(opts.TLS))
 	}
-	return join(ctx, opts.URL, opts.Password, opts.IssuerSeed, opts.Replicas, opts.VerifyNode, nil, common)
+	c, err := join(ctx, opts.URL, opts.Password, opts.IssuerSeed, opts.Replicas, opts.VerifyNode, nil, common)
+	if err == nil {
+		c.warnOfLazyServers(ctx, opts)
+	}
+	return c, err
 }
 
 func join(ctx context.Context, url, password, seed string, replicas int, verify VerifyNode, readers *accountReaders, common []nats.Option) (c *Connection, err error) {

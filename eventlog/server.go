@@ -44,6 +44,9 @@ type ServerOptions struct {
 	// MaxConnections bounds the connections of nodes and readers; 0 is the NATS server's own bound, 65536.
 	MaxConnections int
 	Log            *slog.Logger // warnings and errors of the server; nil is silence
+
+	syncAlways bool                                  // the server syncs each message itself
+	inBlocks   func(dir string, message []byte) bool // nil is inBlockFiles; for tests
 }
 
 // A Server is an embedded NATS server with JetStream, and our place in it.
@@ -102,11 +105,18 @@ func StartServer(opts ServerOptions) (*Server, error) {
 	}
 	ns.SetLoggerV2(serverLog{opts.Log, fatal, s.broken}, false, false, false)
 	ns.Start()
-	if err := s.begin(own, seed, opts, before, fatal); err != nil {
-		s.Close()
-		return nil, err
+	err = s.begin(own, seed, opts, before, fatal)
+	if err == nil {
+		return s, nil
 	}
-	return s, nil
+	s.Close()
+	if errors.Is(err, errUnknownLayout) && !opts.syncAlways {
+		opts.Log.Warn("NATS keeps its messages otherwise than this program knows, so each message is synced by NATS: changes are slower",
+			"folder", opts.Dir)
+		opts.syncAlways = true
+		return StartServer(opts)
+	}
+	return nil, err
 }
 
 // Watch returns ctx's error when it is done, and before that a fault when the
@@ -148,6 +158,11 @@ func (s *Server) begin(password, seed string, opts ServerOptions, before checked
 	if err := s.Sync(); err != nil {
 		return domain.Faultf(domain.FailedPrecondition, "the event log cannot be synced to disk: %v", err)
 	}
+	if !opts.syncAlways {
+		if err := s.checkLayout(ctx, opts); err != nil {
+			return err
+		}
+	}
 	mark, err := s.log.checkState(ctx, before)
 	if err != nil {
 		return err
@@ -155,7 +170,7 @@ func (s *Server) begin(password, seed string, opts ServerOptions, before checked
 	if before.fresh {
 		opts.Log.Info("the log has a high-water mark from now on", "position", mark.Durable, "file", opts.Mark)
 	}
-	if s.log.mark, err = openMark(opts.Mark, mark); err != nil {
+	if s.log.mark, err = openMark(opts.Mark, mark); err != nil || opts.syncAlways {
 		return err
 	}
 	s.log.disk = newDiskSync(opts.Dir, "CONTROL", Stream)
@@ -173,7 +188,8 @@ func serverConfig(opts ServerOptions, own, reader, issuer string) (*server.Optio
 	config.NoSigs = true
 	config.JetStream = true
 	config.StoreDir = opts.Dir
-	config.SyncInterval = time.Second     // of what nobody waits for: the places of consumers, tasks
+	config.SyncInterval = time.Second // of what nobody waits for: the places of consumers, tasks
+	config.SyncAlways = opts.syncAlways
 	config.MaxPayload = MaxEvent + 64<<10 // an event and what the server adds to it
 	config.MaxConn = opts.MaxConnections
 	config.DontListen = opts.Listen == ""
@@ -231,9 +247,14 @@ func (s *Server) Close() {
 	}
 	s.nats.Shutdown()
 	s.nats.WaitForShutdown()
-	if s.Connection != nil && s.log != nil && s.log.disk != nil {
+	if s.Connection == nil || s.log == nil {
+		return
+	}
+	if s.log.disk != nil {
 		s.log.disk.close()
-		_ = s.log.mark.close(indexHash(s.log.disk.dir)) // else the next start reads the whole log
+	}
+	if s.log.mark != nil {
+		_ = s.log.mark.close(indexHash(newDiskSync(s.dir, "CONTROL", Stream).dir)) // else the next start reads the whole log
 	}
 }
 

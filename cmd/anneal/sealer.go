@@ -28,3 +28,14 @@ func (s *server) sealer(ctx context.Context) (_ *eventlog.Vault, err error) {
 	}
 	return s.vault, err
 }
+
+// openAnswers opens what was answered under idempotency keys: files of this
+// folder, or a bucket of the cluster, whose control planes share it.
+func (s *server) openAnswers(ctx context.Context) (_ *eventlog.Answers, err error) {
+	if s.nats == nil {
+		s.answers, err = eventlog.OpenAnswers(ctx, s.events.Control())
+	} else {
+		s.answers, err = eventlog.OpenLocalAnswers(ctx, s.events.Control(), s.folder.localStore("answers", s.logger))
+	}
+	return s.answers, err
+}

@@ -53,7 +53,8 @@ type server struct {
 	code        *sandbox.Sandbox // evaluators are built and previewed in it
 	http        *http.Server
 
-	vault *eventlog.Vault // nil until sealer opens it
+	vault   *eventlog.Vault   // nil until sealer opens it
+	answers *eventlog.Answers // nil until openAnswers does
 
 	release func()             // of the data folder's lock
 	stop    context.CancelFunc // ends every duty
@@ -157,7 +158,7 @@ func (s *server) openLog(ctx context.Context) error {
 	}
 	if s.flags.natsURL != "" {
 		s.events, err = eventlog.Connect(ctx, eventlog.ConnectOptions{URL: s.flags.natsURL, Password: os.Getenv("ANNEAL_NATS_PASSWORD"),
-			IssuerSeed: os.Getenv("ANNEAL_NATS_ISSUER_SEED"), Replicas: s.flags.natsReplicas, VerifyNode: verify, TLS: s.certs.cluster})
+			IssuerSeed: os.Getenv("ANNEAL_NATS_ISSUER_SEED"), Replicas: s.flags.natsReplicas, VerifyNode: verify, TLS: s.certs.cluster, Log: s.logger})
 		s.context.NATSURL, s.context.NATSUser, s.context.NATSPassword = s.flags.natsURL, "reader", os.Getenv("ANNEAL_NATS_READER_PASSWORD")
 		return err
 	}
@@ -352,7 +353,7 @@ func (s *server) openAPI(ctx context.Context, listener net.Listener) error {
 	if err != nil {
 		return err
 	}
-	answers, err := eventlog.OpenAnswers(ctx, s.events.Control())
+	answers, err := s.openAnswers(ctx)
 	if err != nil {
 		return err
 	}
@@ -434,6 +435,9 @@ func (s *server) close() error {
 	}
 	if s.vault != nil {
 		err = errors.Join(err, s.vault.Close())
+	}
+	if s.answers != nil {
+		err = errors.Join(err, s.answers.Close())
 	}
 	switch {
 	case s.nats != nil:

@@ -1,0 +1,106 @@
+package eventlog
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"anneal/domain"
+	"anneal/eventlog/keyfile"
+)
+
+// ReasonAnswersLost is why a claim is refused after records were lost.
+const ReasonAnswersLost = "IDEMPOTENCY_RECORDS_LOST"
+
+// OpenLocalAnswers keeps answers in two files that are always synced. Those in
+// the bucket ANSWERS, where an earlier version kept them, are brought over.
+//
+// Records that are damaged in both files do not stop the start. For a day from
+// then on a key that is not known is refused: a request that was carried out
+// before is not carried out again because its record was lost.
+func OpenLocalAnswers(ctx context.Context, nc *nats.Conn, where LocalStore) (*Answers, error) {
+	opts := keyfile.Options{Keep: AnswersKept + time.Hour, AcceptLoss: true}
+	records, err := where.open("answers", opts, func(store *keyfile.Store) error { return where.migrateAnswers(ctx, nc, store) })
+	if err != nil {
+		return nil, err
+	}
+	a := &Answers{Limit: DefaultAnswerLimit, records: records, lostFile: filepath.Join(where.Dir, "lost")}
+	if err := a.noteLoss(records.store.Lost(), where); err != nil {
+		_ = records.store.Close()
+		return nil, err
+	}
+	for _, info := range records.store.Infos() {
+		a.kept.note(info.Key, info.Revision, int64(info.Size), info.Written.Add(AnswersKept))
+	}
+	return a, nil
+}
+
+// noteLoss remembers across restarts when records were found lost.
+func (a *Answers) noteLoss(lost []keyfile.Lost, where LocalStore) error {
+	now := time.Now().UTC()
+	if len(lost) > 0 {
+		if where.Log != nil {
+			where.Log.Error("records of idempotency keys are lost: for a day new keys are refused, unless the file is deleted",
+				"records", lost, "file", a.lostFile)
+		}
+		if err := writeDurably(a.lostFile, []byte(now.Format(time.RFC3339)+"\n")); err != nil {
+			return err
+		}
+	}
+	text, err := os.ReadFile(a.lostFile)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	at, unreadable := time.Parse(time.RFC3339, strings.TrimSpace(string(text)))
+	if unreadable != nil {
+		at = now
+	}
+	if a.lostUntil = at.Add(AnswersKept); !now.Before(a.lostUntil) {
+		a.lostUntil = time.Time{}
+		return os.Remove(a.lostFile)
+	}
+	return err
+}
+
+// recordsLost refuses a key that is not known.
+func (a *Answers) recordsLost() error {
+	return &domain.Fault{Code: domain.Unavailable, Reason: ReasonAnswersLost,
+		Message: fmt.Sprintf("records of idempotency keys were lost to a damaged disk, so it is not known whether this request was "+
+			"carried out before: nothing was done; look at what exists, then send it without an idempotency key, or after %s",
+			a.lostUntil.Format(time.RFC3339))}
+}
+
+// Close closes the files of local answers.
+func (a *Answers) Close() error {
+	if local, ok := a.records.(localKeys); ok {
+		return local.store.Close()
+	}
+	return nil
+}
+
+// migrateAnswers copies the records of the bucket ANSWERS and empties it. It
+// may be interrupted anywhere and repeated.
+func (l LocalStore) migrateAnswers(ctx context.Context, nc *nats.Conn, store *keyfile.Store) error {
+	from, err := openBucket(ctx, nc, answersStream, "answers", ensureAnswers)
+	if err != nil {
+		return err
+	}
+	moved, err := migrate(ctx, from, store)
+	if err != nil {
+		return err
+	}
+	if err := from.stream.Purge(ctx, jetstream.WithPurgeSubject(from.subject+">")); err != nil {
+		return fmt.Errorf("eventlog: emptying the bucket of the answers: %w", err)
+	}
+	if moved > 0 && l.Log != nil {
+		l.Log.Info("the answers under idempotency keys were moved out of NATS", "answers", moved, "to", l.Dir)
+	}
+	return nil
+}
