@@ -159,7 +159,7 @@ func TestNode(t *testing.T) {
 		{name: "enrol with no key", when: domain.EnrollNode{JoinToken: "t1"}, fault: "INVALID_FIELDS"},
 		{name: "register what has enrolled", given: f(enrolled), when: domain.RegisterNode{NodeSpec: spec, Enrolled: true}, then: here},
 		{name: "register what has not enrolled", when: domain.RegisterNode{NodeSpec: spec, Enrolled: true}, fault: "NODE_NOT_ENROLLED"},
-		{name: "place on one that has enrolled only", given: f(enrolled), when: domain.PlaceAllocation(placed), fault: "NODE_NOT_READY"},
+		{name: "place on one that has enrolled only", given: f(enrolled), when: domain.PlaceAllocation{Allocation: placed.Allocation}, fault: "NODE_NOT_READY"},
 		{name: "revoke", given: f(enrolled, here, placed), when: domain.RevokeNode{Reason: "stolen"}, then: revoked},
 		{name: "revoke twice", given: f(enrolled, here, revoked), when: domain.RevokeNode{Reason: "stolen"}},
 		{name: "revoke nothing", when: domain.RevokeNode{}, fault: "NOT_FOUND"},
