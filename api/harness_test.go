@@ -485,32 +485,4 @@ func echo(_ context.Context, _ domain.Replica, req engines.CompletionRequest, em
 	return usage, emit(engines.Chunk{Finish: finish})
 }
 
-type safeBuffer struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (b *safeBuffer) Write(p []byte) (int, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.b.Write(p)
-}
-
-func (b *safeBuffer) String() string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.b.String()
-}
-
-// A brokenLog does not answer.
-type brokenLog struct{ eventlog.Log }
-
-func (brokenLog) Last(context.Context) (eventlog.Checkpoint, error) {
-	return eventlog.Checkpoint{}, fmt.Errorf("no connection")
-}
-
-func (brokenLog) Append(context.Context, ...eventlog.Write) (uint64, error) {
-	return 0, fmt.Errorf("no connection")
-}
-
 func typeOf[T any]() reflect.Type { return reflect.TypeFor[T]() }
