@@ -34,7 +34,7 @@ var spoken = []string{
 	"key create r --role inference", "key list", "key delete r",
 	"account create other", "account list", "account get other", "account suspend other --reason CREDIT_DEPLETED", "account restore other",
 	"quota set other jobs 3", "quota list other", "node list", "node get local", "node token", "node token --file token",
-	"events", "log verify", "log credentials", "dataset delete plain",
+	"events", "node revoke local", "log verify", "log credentials", "dataset delete plain",
 }
 
 // stopped are commands for a server that is stopped, in this order.

@@ -87,7 +87,7 @@ func TestTLS(t *testing.T) {
 
 	f.work("w1", "--nats-ca", a.path("ca.pem"), "--nats-cert", a.path("client.pem"), "--nats-key", a.path("client.key"))
 	f.run("deployment", "create", "d", "--model", "anneal-base", "--watch").ok(t)
-	f.run("complete", "--model", "d", "hello").ok(t)
+	f.run("complete", "--model", "accounts/default/deployments/d", "hello").ok(t)
 	f.run("log", "verify", "--data", f.dir).ok(t)
 
 	_, renewed := a.write("server", nil)
@@ -129,7 +129,7 @@ func TestLocalWorkerWithTLS(t *testing.T) {
 	a.write("server", nil)
 	s := serve(t, t.TempDir(), "--tls-cert", a.path("server.pem"), "--tls-key", a.path("server.key"))
 	s.run("deployment", "create", "d", "--model", "anneal-base", "--watch").ok(t)
-	s.run("complete", "--model", "d", "hello").ok(t)
+	s.run("complete", "--model", "accounts/default/deployments/d", "hello").ok(t)
 	require.Zero(t, s.end())
 }
 

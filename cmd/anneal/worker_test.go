@@ -200,6 +200,6 @@ func TestNodeIsRevoked(t *testing.T) {
 	eventually(t, "the replica is on the other node", func() bool {
 		return strings.Contains(f.run("node", "get", "w2", "--data", f.dir).ok(t), "deployments/d")
 	})
-	f.run("complete", "--model", "d", "hello").ok(t)
+	f.run("complete", "--model", "accounts/default/deployments/d", "hello").ok(t)
 	require.Equal(t, "REVOKED", f.nodes()["w1"])
 }
