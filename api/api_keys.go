@@ -1,9 +1,11 @@
 package api
 
 import (
+	"context"
 	"time"
 
 	"anneal/domain"
+	"anneal/eventlog"
 	"anneal/projections"
 )
 
@@ -20,6 +22,10 @@ type APIKey struct {
 	// LastUsedTime is to the minute; absent when the key was not used yet.
 	LastUsedTime *time.Time `json:"lastUsedTime,omitempty" api:"output"`
 	Key          string     `json:"key,omitempty" api:"output" query:"-"`
+	// NATSURL and NATSUser are where a reader connects, and as whom; the key is
+	// its password.
+	NATSURL  string `json:"natsUrl,omitempty" api:"output" query:"-"`
+	NATSUser string `json:"natsUser,omitempty" api:"output" query:"-"`
 
 	minted Key
 }
@@ -31,6 +37,11 @@ var apiKeys = &resource[domain.APIKey, APIKey]{
 		*out = APIKey{Name: string(row.Name), DisplayName: row.State.DisplayName, Role: row.State.Role, ExpireTime: row.State.ExpireTime,
 			CreateTime: stampOf(&row.CreateTime), CreatedBy: row.State.CreatedBy, Prefix: row.State.Prefix, LastUsedTime: stamp(v.Pulse.KeyUsed(row.Name))}
 	},
+	local: func(c *call, row *projections.Row[domain.APIKey], out *APIKey) {
+		if row.State.Role == domain.RoleReader && c.ReaderURL != "" {
+			out.NATSURL, out.NATSUser = c.ReaderURL, readerOf(row.Name).User()
+		}
+	},
 	prepare: func(c *call, name domain.Name, given *APIKey, _ map[string]string, _ *domain.Violations) error {
 		given.minted = c.mint(name)
 		return nil
@@ -40,7 +51,13 @@ var apiKeys = &resource[domain.APIKey, APIKey]{
 			APIKeySpec: domain.APIKeySpec{DisplayName: given.DisplayName, Role: given.Role, ExpireTime: given.ExpireTime},
 			Hash:       given.minted.Hash, Prefix: given.minted.Prefix, CreatedBy: string(c.caller.key)}
 	},
-	addGiven: func(_ *call, given, out *APIKey) { out.Key = given.minted.Text },
+	addGiven: func(c *call, given, out *APIKey) {
+		out.Key = given.minted.Text
+		if given.Role == domain.RoleReader && c.ReaderURL == "" {
+			c.warn("role: this server's events lie in a NATS cluster, which has no readers of one account: "+
+				"the key reads them over HTTP, GET /v1/accounts/%s/events with Accept: text/event-stream", c.account)
+		}
+	},
 	remove: func(c *call, row *projections.Row[domain.APIKey], _ *params) (domain.Command[domain.APIKey], error) {
 		if row.Name == c.caller.key {
 			f := domain.Faultf(domain.FailedPrecondition, "this is the key that you are using: delete it with another one, so that you are not locked out")
@@ -50,4 +67,30 @@ var apiKeys = &resource[domain.APIKey, APIKey]{
 		return domain.DeleteAPIKey{}, nil
 	},
 	after: func(c *call, row *projections.Row[domain.APIKey]) { c.keyForgotten(row.Name) },
+}
+
+// ReaderOf is the reader of an account's events that connects to NATS with an
+// API key as its password; false when the key is not valid, or has another role.
+func ReaderOf(rows eventlog.Rows, pepper []byte, key string, now time.Time) (eventlog.Reader, bool) {
+	caller, err := holder(rows, pepper, key, now)
+	if err != nil || caller.role != domain.RoleReader {
+		return eventlog.Reader{}, false
+	}
+	reader := readerOf(caller.key)
+	state, _ := rows.Row(caller.key)
+	if k, ok := state.(domain.APIKey); ok {
+		reader.Expires = k.ExpireTime
+	}
+	return reader, true
+}
+
+func readerOf(key domain.Name) eventlog.Reader {
+	return eventlog.Reader{Account: key.Account(), ID: key.ID()}
+}
+
+// ReaderConnected notes that a reader's key was used.
+func (s *Server) ReaderConnected(r eventlog.Reader) {
+	name := domain.NewName(r.Account, domain.APIKeys.Collection, r.ID)
+	c := &call{Server: s, caller: caller{key: name}, now: s.Now().UTC(), ctx: context.Background(), id: "NATS"}
+	c.keyUsed()
 }

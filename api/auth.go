@@ -88,6 +88,7 @@ type permission int
 
 const (
 	toRead       permission = iota // get and list, and their events
+	toFollow                       // the events of the account
 	toReadModels                   // get and list models
 	toWrite                        // create, change and delete
 	toGuard                        // keys and secrets
@@ -99,9 +100,10 @@ const (
 // granted is the one table of who may do what. The operator may do all of it
 // in every account.
 var granted = map[string][]permission{
-	domain.RoleAdmin:     {toRead, toReadModels, toWrite, toGuard, toPublish, toInfer},
-	domain.RoleUser:      {toRead, toReadModels, toWrite, toInfer},
+	domain.RoleAdmin:     {toRead, toFollow, toReadModels, toWrite, toGuard, toPublish, toInfer},
+	domain.RoleUser:      {toRead, toFollow, toReadModels, toWrite, toInfer},
 	domain.RoleInference: {toReadModels, toInfer},
+	domain.RoleReader:    {toFollow},
 }
 
 // authenticate finds out who sends the request.
@@ -110,6 +112,11 @@ func authenticate(rows eventlog.Rows, pepper []byte, r *http.Request, bareKey bo
 	if err != nil {
 		return caller{}, err
 	}
+	return holder(rows, pepper, text, now)
+}
+
+// holder is who has a key.
+func holder(rows eventlog.Rows, pepper []byte, text string, now time.Time) (caller, error) {
 	name, ok := keyName(text)
 	if !ok {
 		return caller{}, unauthenticated("API_KEY_MALFORMED", "the API key is not whole: a key looks like ank_ACCOUNT_ID_ and 72 hexadecimal digits; copy it again")

@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"anneal/domain"
+	"anneal/eventlog"
 )
 
 func TestKeysHaveTheirForm(t *testing.T) {
@@ -211,4 +212,41 @@ func TestWhoMayDoWhat(t *testing.T) {
 			require.Equal(t, http.StatusUnauthorized, s.call(c.method, c.path, "", wrong).status)
 		})
 	}
+}
+
+// A reader's key reads the events of its account, over HTTP and as a password
+// of NATS, and opens nothing else.
+func TestReaderKeys(t *testing.T) {
+	s := newStage(t, Limits{})
+	soon := s.clock.tick().Add(time.Hour)
+	s.mint("brief", "acme", domain.RoleReader, &soon)
+	r, ok := ReaderOf(s.world, pepper, s.key("reader"), s.clock.tick())
+	require.True(t, ok)
+	require.Equal(t, eventlog.Reader{Account: "acme", ID: "reader"}, r)
+	require.Equal(t, "acme.reader", r.User())
+	r, ok = ReaderOf(s.world, pepper, s.keys["brief"], s.clock.tick())
+	require.True(t, ok)
+	require.Equal(t, soon, *r.Expires)
+	_, ok = ReaderOf(s.world, pepper, s.keys["brief"], soon)
+	require.False(t, ok, "it has expired")
+	for _, alias := range []string{"admin", "user", "inference", "operator"} {
+		_, ok = ReaderOf(s.world, pepper, s.keys[alias], s.clock.tick())
+		require.False(t, ok, alias)
+	}
+	for _, text := range []string{"", "ank_acme_reader_", s.key("reader") + "0", strings.Replace(s.key("reader"), "acme", "other", 1)} {
+		_, ok = ReaderOf(s.world, pepper, text, s.clock.tick())
+		require.False(t, ok, text)
+	}
+	require.Equal(t, 200, s.call("DELETE", "/v1/accounts/acme/apiKeys/reader", "admin", "").status)
+	_, ok = ReaderOf(s.world, pepper, s.key("reader"), s.clock.tick())
+	require.False(t, ok, "it is revoked")
+}
+
+// Where NATS has no readers of one account, a reader's key says so.
+func TestReaderKeysWithoutNATS(t *testing.T) {
+	s := newStage(t, Limits{}).twin(func(o *Options) { o.ReaderURL = "" })
+	made := s.call("POST", "/v1/accounts/acme/apiKeys", "admin", `{"apiKey": {"role": "reader"}, "apiKeyId": "audit"}`)
+	require.Equal(t, 200, made.status)
+	require.Contains(t, made.header.Get("Anneal-Warning"), "Accept: text/event-stream")
+	require.NotContains(t, string(made.body), "nats")
 }

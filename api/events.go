@@ -72,7 +72,7 @@ func eventOperations() []operation {
 	return []operation{
 		historyOf(operation{id: "listAllEvents", method: "GET", path: "/v1/events", tag: "events", summary: "List the events of all accounts", gate: byOperator,
 			handle: func(c *call) (any, error) { return c.events("events.>") }}),
-		historyOf(operation{id: "listAccountEvents", method: "GET", path: "/v1/accounts/{account}/events", tag: "events", summary: "List the events of an account", may: toRead,
+		historyOf(operation{id: "listAccountEvents", method: "GET", path: "/v1/accounts/{account}/events", tag: "events", summary: "List the events of an account", may: toFollow,
 			handle: func(c *call) (any, error) { return c.events("events." + c.account + ".>") }}),
 	}
 }

@@ -85,7 +85,7 @@ func newStage(t testing.TB, limits Limits) *stage {
 }
 
 func (s *stage) options(limits Limits) Options {
-	return Options{Log: s.log, World: s.world, Blobs: s.store, Sealer: s.vault, Answers: s.answers, Replicas: s.replicas, Scorer: exactScorer{}, Pepper: pepper,
+	return Options{ReaderURL: "nats://events.example.com:4222", Log: s.log, World: s.world, Blobs: s.store, Sealer: s.vault, Answers: s.answers, Replicas: s.replicas, Scorer: exactScorer{}, Pepper: pepper,
 		Prices: domain.Prices{CurrencyCode: "EUR", Adapter: 400_000_000, AllParameters: 1_200_000_000},
 		Now:    s.clock.tick, Limits: limits, Logger: slog.New(slog.NewTextHandler(s.logged, &slog.HandlerOptions{Level: slog.LevelDebug}))}
 }
@@ -184,6 +184,15 @@ func registerSpeech(name domain.Name) domain.Intent {
 	return domain.Intend(domain.Models, name, domain.Command[domain.Model](domain.RegisterModel{
 		ModelSpec: domain.ModelSpec{DisplayName: name.ID(), Kind: domain.SpeechModel, Speech: &domain.SpeechSettings{Format: domain.SpeechSimulated}},
 		Files:     domain.Files{Folder: "models/" + name.Account() + "/" + name.ID() + "/", Sizes: map[string]int64{"model.bin": 42}}}))
+}
+
+// key is the key of an alias. That of a reader is minted when a test first needs
+// it, which few do.
+func (s *stage) key(alias string) string {
+	if _, minted := s.keys[alias]; alias == domain.RoleReader && !minted {
+		s.mint(alias, "acme", domain.RoleReader, nil)
+	}
+	return s.keys[alias]
 }
 
 func (s *stage) mint(alias, account, role string, expire *time.Time) {
@@ -292,8 +301,9 @@ func (s *stage) request(method, path, alias string, body io.Reader) *http.Reques
 	r, err := http.NewRequestWithContext(s.Context(), method, s.url+path, body)
 	require.NoError(s, err)
 	if alias != "" {
+		key := s.key(alias)
 		require.Contains(s, s.keys, alias)
-		r.Header.Set("Authorization", "Bearer "+s.keys[alias])
+		r.Header.Set("Authorization", "Bearer "+key)
 	}
 	return r
 }

@@ -183,7 +183,7 @@ func (d *describer) operation(op *operation) map[string]any {
 func (op *operation) whoMay() string {
 	roles := func(what permission) string {
 		var may []string
-		for _, role := range []string{domain.RoleAdmin, domain.RoleUser, domain.RoleInference} {
+		for _, role := range domain.Roles {
 			if slices.Contains(granted[role], what) {
 				may = append(may, role)
 			}
@@ -199,7 +199,8 @@ func (op *operation) whoMay() string {
 	case byOperator:
 		return "Only the operator may."
 	case toModels:
-		return "Keys with the role " + strings.Join([]string{domain.RoleAdmin, domain.RoleUser, domain.RoleInference}, ", ") + " may."
+		may := slices.DeleteFunc(slices.Clone(domain.Roles), func(role string) bool { return !slices.Contains(granted[role], toInfer) })
+		return "Keys with the role " + strings.Join(may, ", ") + " may."
 	case withKey:
 		if op.may == toRead && op.id == "getDigest" {
 			return "An admin of the account default may, and the operator."

@@ -23,7 +23,7 @@ var fieldRules = map[string]rule{
 	"Account.suspendState":    oneOf(append([]string{domain.Unsuspended}, domain.SuspendStates...)...),
 	"Suspension.suspendState": oneOf(domain.SuspendStates...),
 	"Suspension.reason":       {most: domain.MaxDescription},
-	"APIKey.role":             oneOf(domain.RoleAdmin, domain.RoleUser, domain.RoleInference),
+	"APIKey.role":             oneOf(domain.Roles...),
 
 	"keyName":      {pattern: `^[A-Za-z_][A-Za-z0-9_-]{0,127}$`},
 	"Secret.value": {most: MaxSecret, both: true},

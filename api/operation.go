@@ -186,7 +186,7 @@ func (c *call) hasRoom() error { return c.Space.Check(disk.Requests, 0) }
 // changes tells whether the operation makes or changes something, rather than
 // reading it or taking it away.
 func (op *operation) changes() bool {
-	reads := op.method == http.MethodGet || op.may == toRead || op.may == toReadModels
+	reads := op.method == http.MethodGet || op.may == toRead || op.may == toReadModels || op.may == toFollow
 	return !reads && !op.givesBack && op.method != http.MethodDelete
 }
 

@@ -22,11 +22,11 @@ var placeholders = regexp.MustCompile(`\{[a-z]+\}`)
 // exists, so that nobody gets further than the door.
 func TestRoles(t *testing.T) {
 	s := newStage(t, Limits{})
-	columns := []string{"admin", "user", "inference", "other", "operator", ""}
+	columns := []string{"admin", "user", "inference", "reader", "other", "operator", ""}
 	var out strings.Builder
 	out.WriteString("# Who may call which operation: a key's role in the account of the path, the admin of another\n" +
 		"# account (other), the operator, and whoever has no key at all (anyone). Written by TestRoles with -update.\n#\n")
-	fmt.Fprintf(&out, "# %-68s %s\n", "operation", "admin user inference other operator anyone")
+	fmt.Fprintf(&out, "# %-68s %s\n", "operation", "admin user inference reader other operator anyone")
 	for _, op := range operations() {
 		path := strings.ReplaceAll(op.path, "{account}", "acme")
 		path = placeholders.ReplaceAllString(path, "none")

@@ -136,12 +136,14 @@ type Options struct {
 	Direct   string         // domain below which deployments have host names of their own; "" gives them none
 	Pepper   []byte         // keys are hashed with it, page tokens signed
 	Strict   bool           // refuse unknown inference parameters instead of warning
-	Private  bool           // fetch recordings from addresses that are not public, too
-	Now      func() time.Time
-	Logger   *slog.Logger
-	Metrics  *prometheus.Registry
-	Limits   Limits
-	Prices   domain.Prices // what training is counted at
+	// ReaderURL is of the NATS server that takes the readers of one account; "" when none does.
+	ReaderURL string
+	Private   bool // fetch recordings from addresses that are not public, too
+	Now       func() time.Time
+	Logger    *slog.Logger
+	Metrics   *prometheus.Registry
+	Limits    Limits
+	Prices    domain.Prices // what training is counted at
 }
 
 // A Server is the http.Handler of the whole interface.

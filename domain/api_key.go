@@ -2,6 +2,7 @@ package domain
 
 import (
 	"bytes"
+	"strings"
 	"time"
 )
 
@@ -20,7 +21,11 @@ const (
 	RoleAdmin     = "admin"     // everything in the account
 	RoleUser      = "user"      // everything but keys and secrets
 	RoleInference = "inference" // ask models, list models
+	RoleReader    = "reader"    // read the account's events, also from NATS
 )
+
+// Roles are all of them.
+var Roles = []string{RoleAdmin, RoleUser, RoleInference, RoleReader}
 
 // APIKeySpec is what the caller sets.
 type APIKeySpec struct {
@@ -74,8 +79,8 @@ func (c CreateAPIKey) Decide(k APIKey, now time.Time) (Event[APIKey], error) {
 	var v Violations
 	checkText(&v, c.DisplayName, "")
 	inFuture(&v, "expireTime", c.ExpireTime, now)
-	v.Require(c.Role != "", "role", "must be one of admin, user, inference")
-	oneOf(&v, "role", c.Role, RoleAdmin, RoleUser, RoleInference)
+	v.Require(c.Role != "", "role", "must be one of %s", strings.Join(Roles, ", "))
+	oneOf(&v, "role", c.Role, Roles...)
 	if err := v.Err(); err != nil {
 		return nil, err
 	}
