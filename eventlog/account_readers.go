@@ -377,7 +377,7 @@ func checkedConsumer(conn *nats.Conn, m *nats.Msg) ([]byte, error) {
 }
 
 // sweep closes the connections of readers that are not valid any more.
-func (a *accountReaders) sweep(valid func(user string) bool) error {
+func (a *accountReaders) sweep(valid func(user string, since time.Time) bool) error {
 	if a == nil {
 		return nil
 	}
@@ -394,7 +394,7 @@ func (a *accountReaders) sweep(valid func(user string) bool) error {
 				return fmt.Errorf("list the connections of the readers of account %s: %w", account, err)
 			}
 			for _, c := range page.Conns {
-				if !valid(c.AuthorizedUser) {
+				if !valid(c.AuthorizedUser, c.Start) {
 					_ = a.server.nats.DisconnectClientByID(c.Cid) // or it has left
 				}
 			}

@@ -119,3 +119,27 @@ func TestAccountReadersReadTheirUsage(t *testing.T) {
 		require.Equal(t, position, meta.Sequence.Stream)
 	}
 }
+
+func TestAccountReadersSubscribeWithWatermill(t *testing.T) {
+	s := startWithReaders(t)
+	var want []string
+	for i, account := range []string{"acme", "other", "acme"} {
+		w := of(account, fmt.Sprint("c", i))
+		mustAppend(t, s.Log(), w)
+		if account == "acme" {
+			want = append(want, w.ID)
+		}
+	}
+	subscriber, err := NewSubscriber(accountReader(t, s, "acme.r1"), SubscriberConfig{Topics: Events, Group: "g"})
+	require.NoError(t, err)
+	defer subscriber.Close()
+	messages, err := subscriber.Subscribe(t.Context(), "events.acme.>")
+	require.NoError(t, err)
+	for _, id := range want {
+		m := <-messages
+		e, err := EventOf(m)
+		require.NoError(t, err)
+		require.Equal(t, id, e.ID)
+		m.Ack()
+	}
+}

@@ -32,13 +32,14 @@ var Accounts string
 
 // ServerOptions say how the embedded NATS server runs.
 type ServerOptions struct {
-	Dir        string      // where streams are kept; nobody else may use it: see LockDir
-	Listen     string      // host:port for nodes and readers, port 0 picks one; "" is in-process only
-	NoSync     bool        // a power failure may take acknowledged events; no mark is kept
-	Mark       string      // file of the log's high-water mark; "" is Dir with ".mark" behind it
-	Holds      Checkpoint  // an event that the log must have, such as a snapshot's last; zero is none
-	TLS        *tls.Config // for Listen; nil is plain
-	VerifyNode VerifyNode  // nil lets no node in
+	Dir               string      // where streams are kept; nobody else may use it: see LockDir
+	Listen            string      // host:port for nodes and readers, port 0 picks one; "" is in-process only
+	NoSync            bool        // a power failure may take acknowledged events; no mark is kept
+	Mark              string      // file of the log's high-water mark; "" is Dir with ".mark" behind it
+	Holds             Checkpoint  // an event that the log must have, such as a snapshot's last; zero is none
+	TLS               *tls.Config // for Listen; nil is plain
+	VerifyNode        VerifyNode  // nil lets no node in
+	NewReaderPassword bool        // of the reader of all accounts: the one of before was in other hands
 	// VerifyReader names the reader whose credentials these are; nil lets none in.
 	VerifyReader func(ctx context.Context, user, password string) (Reader, bool)
 	// MaxConnections bounds the connections of nodes and readers; 0 is the NATS server's own bound, 65536.
@@ -79,6 +80,11 @@ func StartServer(opts ServerOptions) (*Server, error) {
 		var err error
 		if before, err = checkStore(opts, opts.Mark, opts.Log); err != nil {
 			return nil, err
+		}
+	}
+	if opts.NewReaderPassword {
+		if err := os.Remove(filepath.Join(opts.Dir, readerPasswordFile)); err != nil && !errors.Is(err, os.ErrNotExist) {
+			return nil, domain.Faultf(domain.FailedPrecondition, "the readers' password cannot be replaced: %v", err)
 		}
 	}
 	reader, err := keptPassword(filepath.Join(opts.Dir, readerPasswordFile))
@@ -230,9 +236,11 @@ func (s *Server) InProcess() nats.Option { return nats.InProcessServer(s.nats) }
 // The password was made at the first start and is kept in the server's folder.
 func (s *Server) ReaderCredentials() (user, password string) { return "reader", s.reader }
 
-// SweepReaders closes the connections of account readers whose user is not
-// valid any more.
-func (s *Server) SweepReaders(valid func(user string) bool) error { return s.readers.sweep(valid) }
+// SweepReaders closes the connections of account readers that are not valid any
+// more, by their user and the time since which they are connected.
+func (s *Server) SweepReaders(valid func(user string, since time.Time) bool) error {
+	return s.readers.sweep(valid)
+}
 
 // Sync writes the names of all streams' files to disk. The server syncs what
 // is in a file, but not the folder that it made the file in: so call this when

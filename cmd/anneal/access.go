@@ -129,7 +129,7 @@ func keyCreate() *cobra.Command {
 		}
 		return printItem(c, item, apiKeys.details...)
 	}}
-	c.Flags().StringVar(&role, "role", "user", "admin, user or inference")
+	c.Flags().StringVar(&role, "role", "user", "admin, user, inference or reader")
 	c.Flags().StringVar(&displayName, "display-name", "", "a name for people")
 	c.Flags().DurationVar(&expire, "expire", 0, "how long it is good for, such as 720h (default: for ever)")
 	return c

@@ -3,12 +3,10 @@ package main
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io/fs"
 	"os"
 	"time"
 
-	"anneal/api"
 	"anneal/domain"
 	"anneal/engines/embedded"
 	"anneal/engines/embedded/tokenizer"
@@ -58,22 +56,9 @@ func (s *server) ensureKey(ctx context.Context, file, account string) error {
 	if err != nil {
 		return err
 	}
-	id := "admin"
-	for n := 2; ; n++ {
-		if _, taken := s.world.View().APIKeys.Get(domain.NewName(account, "apiKeys", id)); !taken {
-			break
-		}
-		id = fmt.Sprintf("admin-%d", n)
-	}
-	name := domain.NewName(account, "apiKeys", id)
-	key, err := api.MintKey(pepper, name)
-	if err != nil {
-		return err
-	}
 	// The event comes first: a file with a key that nobody recorded would lock
 	// its owner out, a key without a file is only replaced at the next start.
-	err = bootstrapDo(ctx, s, domain.APIKeys, name, domain.CreateAPIKey{
-		APIKeySpec: domain.APIKeySpec{DisplayName: "made at the first start", Role: domain.RoleAdmin}, Hash: key.Hash, Prefix: key.Prefix, CreatedBy: "bootstrap"})
+	key, _, err := s.mintKey(ctx, pepper, account, "admin", domain.APIKeySpec{DisplayName: "made at the first start", Role: domain.RoleAdmin})
 	if err != nil {
 		return err
 	}

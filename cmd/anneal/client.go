@@ -21,8 +21,9 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// A contextFile is what a client needs to reach a server. serve writes it;
-// the NATS credentials read the events and nothing else.
+// A contextFile is what a client needs to reach a server. serve writes it; the
+// NATS credentials read the account's events and usage, the operator's those of
+// every account, and do nothing else.
 type contextFile struct {
 	Address      string `json:"address"`
 	Account      string `json:"account"`

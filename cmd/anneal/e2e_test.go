@@ -175,7 +175,7 @@ func heardOnce(t *testing.T, user caller, wires, watermill *ears) {
 // to do to the log.
 func readersOnlyRead(t *testing.T, s *plane) {
 	refusals := make(chan error, 16)
-	nc := s.reader(refusals)
+	nc := s.reader(s.context, refusals)
 	js, err := jetstream.New(nc)
 	require.NoError(t, err)
 	before := s.user().get("//readyz")["position"]

@@ -60,6 +60,7 @@ func eventsCommand() *cobra.Command {
 	c.Flags().BoolVarP(&follow, "watch", "w", false, "the same as --follow")
 	c.Flags().StringVar(&filter, "filter", "", `which ones, such as 'type = "deployment.*"' (AIP-160)`)
 	c.Flags().StringVar(&resource, "resource", "", "of one resource only, such as deployments/ID")
+	c.AddCommand(credentialsCommand())
 	c.Flags().StringVar(&from, "from", "", "position to begin with, or begin (default: begin, and now with --follow)")
 	return c
 }

@@ -276,13 +276,19 @@ func (s *plane) ready() {
 	require.NoError(s.t, json.Unmarshal(data, &s.context))
 }
 
-// joined waits for the local worker, which begins when the server is ready.
-func (s *plane) joined() {
+// operator reads the operator's context file.
+func (s *plane) operator() (operator contextFile) {
 	s.t.Helper()
-	var operator contextFile
 	data, err := os.ReadFile(filepath.Join(s.dir, "operator.json"))
 	require.NoError(s.t, err)
 	require.NoError(s.t, json.Unmarshal(data, &operator))
+	return operator
+}
+
+// joined waits for the local worker, which begins when the server is ready.
+func (s *plane) joined() {
+	s.t.Helper()
+	operator := s.operator()
 	user := s.as(operator.Account, operator.APIKey)
 	eventually(s.t, "the local worker has joined", func() bool {
 		nodes := user.list("/nodes", "nodes")

@@ -53,9 +53,9 @@ type server struct {
 	code        *sandbox.Sandbox // evaluators are built and previewed in it
 	http        *http.Server
 
-	vault   *eventlog.Vault   // nil until sealer opens it
-	answers *eventlog.Answers // nil until openAnswers does
-
+	vault   *eventlog.Vault    // nil until sealer opens it
+	answers *eventlog.Answers  // nil until openAnswers does
+	started chan struct{}      // closed when requests are answered
 	release func()             // of the data folder's lock
 	stop    context.CancelFunc // ends every duty
 	duties  duties
@@ -76,7 +76,7 @@ const (
 // startServer starts everything and returns once requests are answered. ctx
 // ends it: see wait.
 func startServer(ctx context.Context, flags serveFlags, logger *slog.Logger) (_ *server, err error) {
-	s := &server{folder: folder(flags.data), flags: flags, logger: logger}
+	s := &server{folder: folder(flags.data), flags: flags, logger: logger, started: make(chan struct{})}
 	if s.release, err = eventlog.LockDir(flags.data); err != nil {
 		return nil, err
 	}
@@ -112,7 +112,7 @@ func startServer(ctx context.Context, flags serveFlags, logger *slog.Logger) (_ 
 	if flags.publicURL != "" {
 		s.context.Address = strings.TrimRight(flags.publicURL, "/")
 	}
-	for _, step := range []func(context.Context) error{s.openLog, s.openBlobs, s.openWorld, s.bootstrap, s.openDuties} {
+	for _, step := range []func(context.Context) error{s.openLog, s.openBlobs, s.openWorld, s.bootstrap, s.ensureReader, s.openDuties} {
 		if err := step(duty); err != nil {
 			listener.Close()
 			return nil, err
@@ -120,6 +120,10 @@ func startServer(ctx context.Context, flags serveFlags, logger *slog.Logger) (_ 
 	}
 	if err := s.openAPI(duty, listener); err != nil {
 		return nil, err
+	}
+	close(s.started)
+	if s.nats != nil {
+		s.duties.add("readers", s.sweepReaders)
 	}
 	return s, s.writeContexts()
 }
@@ -159,14 +163,19 @@ func (s *server) openLog(ctx context.Context) error {
 	if s.flags.natsURL != "" {
 		s.events, err = eventlog.Connect(ctx, eventlog.ConnectOptions{URL: s.flags.natsURL, Password: os.Getenv("ANNEAL_NATS_PASSWORD"),
 			IssuerSeed: os.Getenv("ANNEAL_NATS_ISSUER_SEED"), Replicas: s.flags.natsReplicas, VerifyNode: verify, TLS: s.certs.cluster, Log: s.logger})
-		s.context.NATSURL, s.context.NATSUser, s.context.NATSPassword = s.flags.natsURL, "reader", os.Getenv("ANNEAL_NATS_READER_PASSWORD")
+		if err == nil && s.holdsSharedReader() {
+			s.logger.Warn("context.json held credentials that read every account's events; they are now in operator.json alone: give the NATS servers another ANNEAL_NATS_READER_PASSWORD")
+		}
 		return err
 	}
 	holds, err := projections.Newest(s.folder.path("snapshots"))
 	if err != nil {
 		return err
 	}
-	options := eventlog.ServerOptions{Dir: s.folder.path("nats"), Listen: s.natsAddress(), VerifyNode: verify, TLS: s.certs.nats, Holds: holds, Log: s.logger.With("part", "nats"), MaxConnections: s.descriptors.nats}
+	options := eventlog.ServerOptions{Dir: s.folder.path("nats"), Listen: s.natsAddress(), VerifyNode: verify, VerifyReader: s.verifyReader, TLS: s.certs.nats, Holds: holds, Log: s.logger.With("part", "nats"), MaxConnections: s.descriptors.nats}
+	if options.NewReaderPassword = s.holdsSharedReader(); options.NewReaderPassword {
+		s.logger.Info("context.json held credentials that read every account's events: the operator's are new, in operator.json, and context.json gets those of account default")
+	}
 	if s.nats, err = eventlog.StartServer(options); err != nil && options.Listen != s.flags.natsListen && !eventlog.IsDamaged(err) {
 		s.logger.Warn("the NATS port of the last start is taken: choosing another", "address", options.Listen)
 		options.Listen = s.flags.natsListen
@@ -177,8 +186,6 @@ func (s *server) openLog(ctx context.Context) error {
 	}
 	s.events = s.nats.Connection
 	s.duties.add("log", s.nats.Watch)
-	s.context.NATSURL = s.nats.URL()
-	s.context.NATSUser, s.context.NATSPassword = s.nats.ReaderCredentials()
 	_, port, _ := net.SplitHostPort(s.nats.URL()[strings.LastIndexByte(s.nats.URL(), '/')+1:])
 	return writePrivate(s.folder.path(natsPortFile), []byte(port+"\n"))
 }
@@ -375,7 +382,7 @@ func (s *server) openAPI(ctx context.Context, listener net.Listener) error {
 		return err
 	}
 	s.handler = api.New(api.Options{Prices: prices, Cluster: s.flags.cluster, Direct: s.flags.directDomain, Private: s.flags.fetchPrivate,
-		Log: s.events.Log(), World: s.world, Blobs: s.blobs, Sealer: sealer, Answers: answers, Uses: uses, Meter: s.meter, Replicas: workers.Replicas{Conn: s.events.Desk()}, Scorer: s.code, Pepper: pepper,
+		Log: s.events.Log(), World: s.world, Blobs: s.blobs, Sealer: sealer, ReaderURL: s.readerURL(), Answers: answers, Uses: uses, Meter: s.meter, Replicas: workers.Replicas{Conn: s.events.Desk()}, Scorer: s.code, Pepper: pepper,
 		Logger: s.logger, Space: disk.On(s.flags.data), Limits: api.Limits{Upload: s.flags.maxUpload, ModelFile: s.flags.maxModelFile, ModelFiles: s.flags.maxModelFiles, Wake: s.flags.holdFor, ScaleToZero: s.flags.zeroFloor, JobTime: s.flags.jobDeadline,
 			Audio: s.flags.maxAudio, Bodies: s.flags.maxBodyMemory, Transcription: s.flags.maxListening},
 	})
@@ -450,8 +457,7 @@ func (s *server) close() error {
 }
 
 func (s *server) writeContexts() error {
-	operator := s.context
-	operator.Account = domain.System
+	operator := s.operatorContext()
 	existing, err := readContext(s.folder.path("operator.json"))
 	if err != nil {
 		return err

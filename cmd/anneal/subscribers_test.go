@@ -68,11 +68,11 @@ func kinds(events []heard, subject string) (all []string) {
 	return all
 }
 
-// reader connects with the credentials of the context file. What the server
+// reader connects with the credentials of a context file. What the server
 // refuses comes through refusals.
-func (s *plane) reader(refusals chan<- error) *nats.Conn {
+func (s *plane) reader(with contextFile, refusals chan<- error) *nats.Conn {
 	s.t.Helper()
-	nc, err := nats.Connect(s.context.NATSURL, nats.UserInfo(s.context.NATSUser, s.context.NATSPassword), nats.MaxReconnects(-1),
+	nc, err := nats.Connect(with.NATSURL, nats.UserInfo(with.NATSUser, with.NATSPassword), nats.MaxReconnects(-1),
 		nats.ReconnectWait(50*time.Millisecond), nats.ErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) {
 			select {
 			case refusals <- err:
@@ -84,10 +84,10 @@ func (s *plane) reader(refusals chan<- error) *nats.Conn {
 	return nc
 }
 
-// tail hears every event from the first one on, with nats.go.
+// tail hears every event from the first one on, with nats.go, as the operator may.
 func (s *plane) tail() *ears {
 	s.t.Helper()
-	js, err := jetstream.New(s.reader(nil))
+	js, err := jetstream.New(s.reader(s.operator(), nil))
 	require.NoError(s.t, err)
 	consumer, err := js.OrderedConsumer(s.t.Context(), "EVENTS", jetstream.OrderedConsumerConfig{})
 	require.NoError(s.t, err)
@@ -109,7 +109,7 @@ func (s *plane) tail() *ears {
 // tailWithWatermill hears the events of account default through the bridge.
 func (s *plane) tailWithWatermill() *ears {
 	s.t.Helper()
-	subscriber, err := eventlog.NewSubscriber(s.reader(nil), eventlog.SubscriberConfig{Topics: eventlog.Events, Group: "watch"})
+	subscriber, err := eventlog.NewSubscriber(s.reader(s.context, nil), eventlog.SubscriberConfig{Topics: eventlog.Events, Group: "watch"})
 	require.NoError(s.t, err)
 	messages, err := subscriber.Subscribe(context.Background(), "events.default.>")
 	require.NoError(s.t, err)
