@@ -45,13 +45,18 @@ func newBodyBudget(total int64) *bodyBudget {
 }
 
 // reserve takes n more bytes for a request of an account that has own already,
-// and waits for them up to bodyWait. A body that is larger than its account's
-// share is let in when there is no other.
+// and waits for them up to bodyWait. What is more than an account's share is
+// refused for good.
 func (b *bodyBudget) reserve(ctx context.Context, account string, own, n int64) error {
+	if own+n > b.each {
+		f := domain.Faultf(domain.OutOfRange, "decoding the body takes %d bytes of memory, of which each account has %d: send less, or fewer objects and values, at once", own+n, b.each)
+		f.Reason = reasonBodyTooLarge
+		return f
+	}
 	timeout := time.NewTimer(bodyWait)
 	defer timeout.Stop()
 	for {
-		freed, ok := b.take(account, own, n)
+		freed, ok := b.take(account, n)
 		if ok {
 			return nil
 		}
@@ -67,11 +72,10 @@ func (b *bodyBudget) reserve(ctx context.Context, account string, own, n int64) 
 	}
 }
 
-func (b *bodyBudget) take(account string, own, n int64) (freed <-chan struct{}, ok bool) {
+func (b *bodyBudget) take(account string, n int64) (freed <-chan struct{}, ok bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	mine := b.accounts[account]
-	if mine > own && mine+n > b.each || b.used > own && b.used+n > b.total {
+	if b.accounts[account]+n > b.each || b.used+n > b.total {
 		return b.freed, false
 	}
 	b.used += n

@@ -251,16 +251,20 @@ func TestMemoryForBodiesIsShared(t *testing.T) {
 		err := b.reserve(t.Context(), "a", 0, 1)
 		require.Equal(t, domain.ResourceExhausted, domain.CodeOf(err))
 		require.Contains(t, err.Error(), "1000 for each account")
-		require.NoError(t, b.reserve(t.Context(), "b", 0, 2500), "one body alone may be larger than a share")
-		require.Error(t, b.reserve(t.Context(), "b", 0, 1))
-		require.Error(t, b.reserve(t.Context(), "c", 0, 501), "all of it is bounded")
+		require.Equal(t, domain.OutOfRange, domain.CodeOf(b.reserve(t.Context(), "b", 600, 401)), "a body that is larger than a share never fits")
+		for _, other := range []string{"b", "c", "d"} {
+			require.NoError(t, b.reserve(t.Context(), other, 0, 999), "others have shares of their own")
+		}
+		require.Error(t, b.reserve(t.Context(), "e", 0, 4), "all of it is bounded")
 		waited := make(chan error, 1)
 		go func() { waited <- b.reserve(t.Context(), "a", 0, 500) }()
 		synctest.Wait()
 		b.release("a", 1000)
 		require.NoError(t, <-waited)
 		b.release("a", 500)
-		b.release("b", 2500)
+		for _, other := range []string{"b", "c", "d"} {
+			b.release(other, 999)
+		}
 		require.Zero(t, b.used)
 		require.Empty(t, b.accounts)
 	})

@@ -56,7 +56,7 @@ type Meter interface {
 // Limits bound what a request may take. Zero values mean the defaults.
 type Limits struct {
 	Body           int64         // bytes of a JSON body; 4 MiB
-	Bodies         int64         // bytes of memory for JSON bodies that are read and decoded at once; 512 MiB
+	Bodies         int64         // bytes of memory for JSON bodies that are read and decoded at once, a quarter of it for each account; 512 MiB
 	BodyTime       time.Duration // for the whole of a JSON body to arrive; 1 min
 	Grace          time.Duration // for which a body may be late, at the rate below; 30 s
 	Rate           int64         // bytes a second at which an upload must arrive on average; 4 KiB

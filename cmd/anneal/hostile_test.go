@@ -29,9 +29,9 @@ import (
 // Hostile clients come from an address of their own, as they would.
 const (
 	hostileAddress = "127.0.0.2"
-	hostileFiles   = 700      // descriptors that the server may have
-	hostileMemory  = 64 << 20 // bytes for JSON bodies
-	slowdown       = 3        // of the 99th percentile of others, at most
+	hostileFiles   = 700       // descriptors that the server may have
+	hostileMemory  = 128 << 20 // bytes for JSON bodies
+	slowdown       = 3         // of the 99th percentile of others, at most
 )
 
 // A hostility is what a client without good intent does until ctx is done. It
@@ -219,7 +219,7 @@ func connectionFlood(ctx context.Context, h *hostile) int64 {
 
 // largeBodies sends bodies that take 50 times their size to decode.
 func largeBodies(ctx context.Context, h *hostile) int64 {
-	const bodySize = 2 << 20
+	const bodySize = 400 << 10
 	body := []byte(`{"dataset":[` + strings.Repeat(`{"":0},`, bodySize/7) + `{}]}`)
 	var times atomic.Int64
 	var clients sync.WaitGroup

@@ -264,7 +264,7 @@ func (s *plane) launch() {
 	}
 	shell := exec.Command("sh", append([]string{"-c", fmt.Sprintf(`ulimit -n %d && exec "$0" "$@"`, s.files), binary(s.t)}, args...)...)
 	s.process = &process{t: s.t, cmd: shell, stderr: s.log, exited: make(chan struct{})}
-	s.run()
+	s.process.run()
 }
 
 // ready waits for the promised line and reads the promised file.

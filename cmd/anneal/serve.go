@@ -114,6 +114,9 @@ func (flags *serveFlags) add(c *cobra.Command) {
 	flags.node.add(c)
 }
 
+// minBodyMemory leaves each account the memory that a text of 4 MiB takes.
+const minBodyMemory = 96 << 20
+
 // check refuses flags that cannot be meant, all of them at once.
 func (f serveFlags) check() error {
 	var wrong []string
@@ -132,11 +135,12 @@ func (f serveFlags) check() error {
 		value int64
 	}{{"--lost-after", int64(f.lostAfter)}, {"--forget-after", int64(f.forgetAfter)}, {"--keep-deleted", int64(f.keepDeleted)}, {"--placement-timeout", int64(f.placementTimeout)},
 		{"--hold", int64(f.holdFor)}, {"--scale-to-zero-floor", int64(f.zeroFloor)}, {"--max-upload", f.maxUpload}, {"--max-model-file", f.maxModelFile},
-		{"--max-model-files", int64(f.maxModelFiles)}, {"--max-audio", f.maxAudio}, {"--max-body-memory", f.maxBodyMemory}, {"--max-kept-answers", int64(f.answers.Count)}, {"--max-kept-answer-bytes", f.answers.Bytes}} {
+		{"--max-model-files", int64(f.maxModelFiles)}, {"--max-audio", f.maxAudio}, {"--max-kept-answers", int64(f.answers.Count)}, {"--max-kept-answer-bytes", f.answers.Bytes}} {
 		require(limit.value > 0, "%s must be positive", limit.flag)
 	}
 	require(f.maxListening > 0 && f.maxListening <= blobs.TransientTime/2, "--max-listening must be more than 0 and at most %s, since a recording is kept no longer than twice that", blobs.TransientTime/2)
 	require(f.natsReplicas == 0 || f.natsURL != "", "--nats-replicas counts the servers of a cluster: name it by --nats-url, or leave it out")
+	require(f.maxBodyMemory >= minBodyMemory, "--max-body-memory must be at least %d, or an account's share could not hold one large body", minBodyMemory)
 	require(f.maxConnections >= 0 && f.maxConnectionsPerAddress >= 0, "--max-connections and --max-connections-per-address must not be negative")
 	require(f.jobDeadline >= 0, "--job-deadline must not be negative")
 	require(domain.ValidID(f.cluster), "--cluster %q %s", f.cluster, domain.IDRule)
