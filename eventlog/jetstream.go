@@ -34,13 +34,14 @@ type JetStreamOptions struct {
 
 // A JetStream is a Log on the stream EVENTS of a NATS server or cluster.
 type JetStream struct {
-	nc      *nats.Conn
-	js      jetstream.JetStream
-	ackWait time.Duration
-	batches chan struct{} // one token per open batch
-	disk    *diskSync     // nil where the servers sync before they acknowledge
-	mark    *highWater    // nil where nobody keeps one
-	space   *disk.Space   // nil where the servers' disks are not ours
+	filtered bool // a mirror that may hold some of the events only, at their positions
+	nc       *nats.Conn
+	js       jetstream.JetStream
+	ackWait  time.Duration
+	batches  chan struct{} // one token per open batch
+	disk     *diskSync     // nil where the servers sync before they acknowledge
+	mark     *highWater    // nil where nobody keeps one
+	space    *disk.Space   // nil where the servers' disks are not ours
 }
 
 // The server allows 50 open batches a stream; several control planes share them.

@@ -78,7 +78,7 @@ func (l *JetStream) follow(ctx context.Context, filter string, after *uint64, yi
 		if err != nil {
 			return err
 		}
-		if filter == everything && e.Position != *after+1 {
+		if filter == everything && !l.filtered && e.Position != *after+1 {
 			return missing(*after+1, e.Position)
 		}
 		if err := l.disk.wait(ctx, e.Position); err != nil {

@@ -22,5 +22,5 @@ func OpenReader(ctx context.Context, nc *nats.Conn) (*JetStream, error) {
 	if _, err := js.Stream(ctx, Stream); err != nil {
 		return nil, domain.Faultf(domain.Unavailable, "the stream %s cannot be read at %s: %v", Stream, nc.ConnectedUrlRedacted(), err)
 	}
-	return &JetStream{nc: nc, js: js, ackWait: 5 * time.Second, batches: make(chan struct{}, openBatches)}, nil
+	return &JetStream{nc: nc, js: js, ackWait: 5 * time.Second, filtered: true}, nil
 }
