@@ -312,26 +312,6 @@ func TestAccountReadersComeBackAfterARestart(t *testing.T) {
 	require.Equal(t, w.ID, m.Headers().Get("ce-id"))
 }
 
-func TestAccountReadersSeeTheRestoredLog(t *testing.T) {
-	dir := t.TempDir()
-	reopen := func() *Server { return startWithReaders(t, func(o *ServerOptions) { o.Dir = dir }) }
-	first := reopen()
-	mustAppend(t, first.Log(), of("acme", "a"))
-	nc := accountReader(t, first, "acme.r1")
-	_, err := awaitPosition(t, nc, 1)
-	require.NoError(t, err)
-	nc.Close()
-	require.NoError(t, first.log.js.DeleteStream(t.Context(), Stream))
-	first.Close()
-
-	second := reopen() // the operator's mirror gives the log its event back
-	require.EqualValues(t, 2, mustAppend(t, second.Log(), of("acme", "b")))
-	nc = accountReader(t, second, "acme.r1")
-	e, err := awaitPosition(t, nc, 2)
-	require.NoError(t, err)
-	require.Equal(t, "b", e.Name.ID())
-}
-
 // awaitPosition reads a reader's events up to one at a position.
 func awaitPosition(t *testing.T, nc *nats.Conn, position uint64) (Event, error) {
 	for e, err := range (&JetStream{nc: nc, js: jetstreamOf(t, nc), ackWait: 5 * time.Second, filtered: true}).Follow(t.Context(), "", 0) {
