@@ -107,7 +107,8 @@ func HandleEvents(r *Router, name, filter string, handler func(context.Context, 
 }
 
 func (r *Router) handle(name string, from Topics, topic string, handler func(*message.Message) error, onPoison func(*message.Message, error) error) error {
-	subscriber, err := NewSubscriber(r.nc, SubscriberConfig{Topics: from, Durable: name, AckWait: r.config.AckWait, CloseTimeout: r.config.CloseTimeout})
+	subscriber, err := NewSubscriber(r.nc, SubscriberConfig{Topics: from, Durable: name, AckWait: r.config.AckWait, CloseTimeout: r.config.CloseTimeout,
+		synced: from.Stream == Stream})
 	if err != nil {
 		return err
 	}

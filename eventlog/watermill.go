@@ -101,6 +101,7 @@ type SubscriberConfig struct {
 	Prefetch     int                                   // messages a subscriber holds ready; 0 is 1
 	NackDelay    func(deliveries uint64) time.Duration // nil doubles from 100 ms to 30 s
 	CloseTimeout time.Duration                         // for handlers after their context ended; 0 is 5 s
+	synced       bool                                  // events wait for the disk: only the control account can ask for that
 }
 
 func (c *SubscriberConfig) setDefaults() error {
@@ -243,7 +244,7 @@ func (s *Subscriber) hand(ctx context.Context, m *nats.Msg, out chan<- *message.
 	if err != nil {
 		return
 	}
-	if s.config.Stream == Stream && askLogSync(ctx, s.nc, meta.Sequence.Stream) != nil {
+	if s.config.synced && askLogSync(ctx, s.nc, meta.Sequence.Stream) != nil {
 		_ = m.NakWithDelay(s.config.NackDelay(meta.NumDelivered)) // no handler sees an event that is not on disk
 		return
 	}

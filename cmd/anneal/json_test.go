@@ -32,13 +32,14 @@ var spoken = []string{
 	"deployment delete d --ignore-checks", "deployment undelete d", "deployment delete d --ignore-checks",
 	"secret create k --key-name K --value-file rows.jsonl", "secret update k --value-file rows.jsonl", "secret list", "secret get k", "secret delete k",
 	"key create r --role inference", "key list", "key delete r",
+	"events credentials create e", "events credentials list", "events credentials revoke e",
 	"account create other", "account list", "account get other", "account suspend other --reason CREDIT_DEPLETED", "account restore other",
 	"quota set other jobs 3", "quota list other", "node list", "node get local", "node token", "node token --file token",
 	"events", "node revoke local", "log verify", "log credentials", "dataset delete plain",
 }
 
 // stopped are commands for a server that is stopped, in this order.
-var stopped = []string{"log rotate-key", "log verify"}
+var stopped = []string{"log rotate-key", "log repair", "log verify"}
 
 // rehearsed are commands that output_test.go tries against a stand-in.
 var rehearsed = []string{"node delete away"}
