@@ -55,7 +55,7 @@ var apiKeys = &resource[domain.APIKey, APIKey]{
 		out.Key = given.minted.Text
 		if given.Role == domain.RoleReader && c.ReaderURL == "" {
 			c.warn("role: this server's events lie in a NATS cluster, which has no readers of one account: "+
-				"the key reads them over HTTP, GET /v1/accounts/%s/events with Accept: text/event-stream", c.account)
+				"the key reads them over HTTP, from /v1/accounts/%s/events with Accept: text/event-stream", c.account)
 		}
 	},
 	remove: func(c *call, row *projections.Row[domain.APIKey], _ *params) (domain.Command[domain.APIKey], error) {

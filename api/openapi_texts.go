@@ -214,6 +214,7 @@ var fieldTexts = map[string]string{
 	"acceleratorSeconds":                 "How long devices worked for it, by type, in seconds.",
 	"attempt":                            "Which attempt is under way: 1 is the first, 0 none yet.",
 	"Allocation.attempt":                 "The attempt of the job that it is for.",
+	"Allocation.since":                   "When it was reserved: what does not begin in time is released.",
 	"Checkpoint.attempt":                 "The attempt that wrote it.",
 	"Event.attempt":                      "The attempt that caused it, of a job's event.",
 	"inputDatasets":                      "The datasets that were made of the job's own.",

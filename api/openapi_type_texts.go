@@ -89,6 +89,7 @@ var typeTexts = map[string]string{
 	"ReplicaStats":            "A deployment's replicas, counted by how far they are.",
 	"Resources":               "What a node has, or what work takes of it.",
 	"Scaling":                 "How many replicas are wanted.",
+	"Revocation":              "Why a node may no longer connect.",
 	"Secret":                  "A credential of a third party. Its value is shown only in the answers to the create and the update that brought it.",
 	"ShapeMatch":              "What a deployment is to be made with.",
 	"SignedURL":               "Where a file can be read without a key.",
