@@ -312,16 +312,6 @@ func TestAccountReadersComeBackAfterARestart(t *testing.T) {
 	require.Equal(t, w.ID, m.Headers().Get("ce-id"))
 }
 
-// awaitPosition reads a reader's events up to one at a position.
-func awaitPosition(t *testing.T, nc *nats.Conn, position uint64) (Event, error) {
-	for e, err := range (&JetStream{nc: nc, js: jetstreamOf(t, nc), ackWait: 5 * time.Second, filtered: true}).Follow(t.Context(), "", 0) {
-		if err != nil || e.Position >= position {
-			return e, err
-		}
-	}
-	return Event{}, t.Context().Err()
-}
-
 func TestAccountReadersLeaveWhenTheyAreNotValid(t *testing.T) {
 	soon := time.Now().Add(2 * time.Second)
 	s := startWithReaders(t, func(o *ServerOptions) {
