@@ -121,7 +121,7 @@ func TestAccountReadersReadTheirUsage(t *testing.T) {
 }
 
 func TestAccountReadersSubscribeWithWatermill(t *testing.T) {
-	s := startWithReaders(t)
+	s := startWithReaders(t, func(o *ServerOptions) { o.NoSync = false }) // a reader cannot ask for the disk sync
 	var want []string
 	for i, account := range []string{"acme", "other", "acme"} {
 		w := of(account, fmt.Sprint("c", i))

@@ -166,7 +166,8 @@ func heardOnce(t *testing.T, user caller, wires, watermill *ears) {
 
 	job := slices.DeleteFunc(kinds(all, jobName), func(kind string) bool { return kind == "supervisedFineTuningJob.checkpointed.v1" })
 	require.Equal(t, []string{"supervisedFineTuningJob.created.v1", "supervisedFineTuningJob.validating.v1", "supervisedFineTuningJob.queued.v1",
-		"supervisedFineTuningJob.started.v1", "supervisedFineTuningJob.writing.v1", "supervisedFineTuningJob.completed.v1"}, job)
+		"supervisedFineTuningJob.started.v1", "supervisedFineTuningJob.writing.v1", "supervisedFineTuningJob.resultsStored.v1",
+		"supervisedFineTuningJob.completed.v1"}, job)
 	deployment := slices.DeleteFunc(kinds(all, deploymentName), func(kind string) bool { return kind == "replica.advanced.v1" })
 	require.Equal(t, []string{"deployment.created.v1", "replica.placed.v1", "deployment.ready.v1"}, deployment)
 }
