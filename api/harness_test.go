@@ -14,6 +14,7 @@ import (
 	"reflect"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -21,7 +22,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"anneal/blobs"
-	"anneal/blobs/reconcile"
+	"anneal/blobs/reconcile/faults"
 	"anneal/domain"
 	"anneal/domain/rows"
 	"anneal/engines"
@@ -46,6 +47,7 @@ type stage struct {
 	examples map[string]example // of the document, when they are being collected
 	logged   *safeBuffer
 	clock    *clock
+	plan     *atomic.Pointer[faults.Plan] // of the store's faults
 }
 
 var pepper = []byte("a pepper for tests only, 32 bytes")
@@ -58,7 +60,7 @@ var epoch = time.Date(2030, 1, 2, 3, 4, 5, 0, time.UTC)
 
 func newStage(t testing.TB, limits Limits) *stage {
 	s := &stage{TB: t, world: projections.NewWorld(), log: eventlog.NewMemory(), vault: eventlog.NewMemoryVault(), answers: eventlog.NewMemoryAnswers(), replicas: &chorus{},
-		keys: map[string]string{}, logged: &safeBuffer{}, clock: &clock{now: epoch}}
+		plan: new(atomic.Pointer[faults.Plan]), keys: map[string]string{}, logged: &safeBuffer{}, clock: &clock{now: epoch}}
 	s.world.Pulse().Boot(epoch)
 	ctx, stop := context.WithCancel(context.Background())
 	var following sync.WaitGroup
@@ -66,7 +68,7 @@ func newStage(t testing.TB, limits Limits) *stage {
 	web := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { handler.ServeHTTP(w, r) }))
 	s.url = "http://" + web.Listener.Addr().String()
 	var err error
-	s.store, err = blobs.Open(ctx, blobs.Options{Dir: t.TempDir(), BaseURL: s.url + "/blobs", Key: pepper})
+	s.store, err = blobs.Open(ctx, blobs.Options{Dir: t.TempDir(), BaseURL: s.url + "/blobs", Key: pepper, Intercept: s.intercept})
 	require.NoError(t, err)
 	following.Go(func() { _ = s.world.Run(ctx, s.log) })
 	following.Go(func() { s.judge(ctx) })
@@ -256,29 +258,6 @@ func mustRow(s *stage, name domain.Name) domain.Deployment {
 	row, ok := s.world.View().Deployments.Get(name)
 	require.True(s, ok)
 	return row.State
-}
-
-// reconcile deletes what nothing refers to, without grace.
-func (s *stage) reconcile() {
-	s.Helper()
-	r := reconcile.New(reconcile.Options{Log: s.log, World: s.world, Blobs: s.store, Keys: s.vault})
-	require.NoError(s, r.Reconcile(s.Context(), 0))
-}
-
-// dataKeys are the IDs of all data keys.
-func (s *stage) dataKeys() (ids []string) {
-	s.Helper()
-	for key, err := range s.vault.DataKeys(s.Context()) {
-		require.NoError(s, err)
-		ids = append(ids, key.ID)
-	}
-	return ids
-}
-
-func evaluatorRow(s *stage, name domain.Name) *projections.Row[domain.Evaluator] {
-	row, ok := s.world.View().Evaluators.Get(name)
-	require.True(s, ok)
-	return row
 }
 
 // An answer is a response, read to its end.

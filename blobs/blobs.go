@@ -40,6 +40,9 @@ type Options struct {
 	BaseURL string
 	Key     []byte
 	Now     func() time.Time // nil is time.Now
+	// Intercept carries out each change of the bucket, or does not: for tests of
+	// faults. Nil carries out all.
+	Intercept func(change, key string, do func() error) error
 }
 
 // A Store is a bucket. It is safe for concurrent use.
@@ -52,13 +55,17 @@ type Store struct {
 	files  *folder // nil unless the bucket is a folder
 	signer *signer // nil when the bucket signs by itself
 	now    func() time.Time
+	change func(change, key string, do func() error) error
 }
 
 // Open opens the bucket. The caller closes it.
 func Open(ctx context.Context, o Options) (*Store, error) {
-	s := &Store{now: o.Now}
+	s := &Store{now: o.Now, change: o.Intercept}
 	if s.now == nil {
 		s.now = time.Now
+	}
+	if s.change == nil {
+		s.change = func(_, _ string, do func() error) error { return do() }
 	}
 	if err := s.open(ctx, o); err != nil {
 		return nil, err
@@ -110,10 +117,18 @@ func (s *Store) Close() error { return s.bucket.Close() }
 
 // Put stores what r yields under key and answers its size in bytes. Once it
 // returns, the content survives a power failure.
-func (s *Store) Put(ctx context.Context, key string, r io.Reader) (int64, error) {
+func (s *Store) Put(ctx context.Context, key string, r io.Reader) (n int64, err error) {
 	if err := checkKey(key); err != nil {
 		return 0, err
 	}
+	err = s.change("put", key, func() (err error) {
+		n, err = s.put(ctx, key, r)
+		return err
+	})
+	return n, err
+}
+
+func (s *Store) put(ctx context.Context, key string, r io.Reader) (int64, error) {
 	if s.files != nil {
 		n, err := s.files.put(ctx, key, r)
 		return n, explain(err, key)
@@ -206,6 +221,10 @@ func (s *Store) Delete(ctx context.Context, key string) error {
 	if err := checkKey(key); err != nil {
 		return err
 	}
+	return s.change("delete", key, func() error { return s.remove(ctx, key) })
+}
+
+func (s *Store) remove(ctx context.Context, key string) error {
 	if s.files != nil {
 		return explain(s.files.delete(key), key)
 	}
@@ -222,6 +241,10 @@ func (s *Store) DeleteFolder(ctx context.Context, folder string) error {
 	if err := checkFolder(folder); err != nil {
 		return err
 	}
+	return s.change("delete", folder, func() error { return s.removeFolder(ctx, folder) })
+}
+
+func (s *Store) removeFolder(ctx context.Context, folder string) error {
 	if s.files != nil {
 		return explain(s.files.remove(folder), folder)
 	}

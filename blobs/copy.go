@@ -33,6 +33,10 @@ func (s *Store) Copy(ctx context.Context, to, from string) error {
 	if err := errors.Join(checkKey(to), checkKey(from)); err != nil {
 		return err
 	}
+	return s.change("copy", to, func() error { return s.copy(ctx, to, from) })
+}
+
+func (s *Store) copy(ctx context.Context, to, from string) error {
 	if s.files != nil {
 		err := s.files.link(to, from)
 		if err == nil || errors.Is(err, os.ErrNotExist) {
@@ -45,7 +49,7 @@ func (s *Store) Copy(ctx context.Context, to, from string) error {
 	if err != nil {
 		return err
 	}
-	_, err = s.Put(ctx, to, content)
+	_, err = s.put(ctx, to, content)
 	return errors.Join(err, content.Close())
 }
 

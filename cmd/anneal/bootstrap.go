@@ -7,13 +7,20 @@ import (
 	"os"
 	"time"
 
+	"github.com/google/uuid"
+
+	"anneal/blobs"
 	"anneal/domain"
 	"anneal/engines/embedded"
 	"anneal/engines/embedded/tokenizer"
 	"anneal/eventlog"
 )
 
-const modelFolder = "models/default/anneal-base/"
+// newModelFolder is a folder for the files of a model that the platform itself
+// stores in an account. Each try to store them has its own.
+func newModelFolder(account string) string {
+	return blobs.ModelRoot + account + "/" + uuid.NewString() + "/"
+}
 
 // bootstrap makes what every installation has: the accounts system and
 // default, an admin key for each, the base model and, where its engine is
@@ -81,7 +88,7 @@ func (s *server) ensureBaseModel(ctx context.Context) error {
 	if err := embedded.WriteBase(dir); err != nil {
 		return err
 	}
-	local := os.DirFS(dir)
+	local, folder := os.DirFS(dir), newModelFolder(defaultAccount)
 	err = fs.WalkDir(local, ".", func(path string, entry fs.DirEntry, err error) error {
 		if err != nil || entry.IsDir() {
 			return err
@@ -90,13 +97,13 @@ func (s *server) ensureBaseModel(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		_, err = s.blobs.Put(ctx, modelFolder+path, f)
+		_, err = s.blobs.Put(ctx, folder+path, f)
 		return errors.Join(err, f.Close())
 	})
 	if err != nil {
 		return err
 	}
-	files, err := s.blobs.Files(ctx, modelFolder)
+	files, err := s.blobs.Files(ctx, folder)
 	if err != nil {
 		return err
 	}

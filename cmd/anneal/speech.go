@@ -25,10 +25,7 @@ var (
 	speechAliases        = []string{"speech-v3", "speech-v3-turbo"}
 )
 
-const (
-	speechFolder = "models/system/pocketsphinx-en-us/"
-	noSpeech     = "none"
-)
+const noSpeech = "none"
 
 // speechFiles are those of PocketSphinx's model that listening takes.
 var speechFiles = []string{"en-us.lm.bin", "cmudict-en-us.dict", "en-us/feat.params", "en-us/mdef", "en-us/means", "en-us/noisedict",
@@ -115,17 +112,18 @@ func (s *server) ensureSpeechModel(ctx context.Context) error {
 	if _, there := s.world.View().Models.Get(speechModelName); there {
 		return nil
 	}
+	folder := newModelFolder(domain.System)
 	for _, name := range speechFiles {
 		f, err := os.Open(filepath.Join(sphinx.DebianModel, filepath.FromSlash(name)))
 		if err != nil {
 			return err
 		}
-		_, err = s.blobs.Put(ctx, speechFolder+name, f)
+		_, err = s.blobs.Put(ctx, folder+name, f)
 		if err := errors.Join(err, f.Close()); err != nil {
 			return err
 		}
 	}
-	files, err := s.blobs.Files(ctx, speechFolder)
+	files, err := s.blobs.Files(ctx, folder)
 	if err != nil {
 		return err
 	}

@@ -2,12 +2,14 @@ package tasks_test
 
 import (
 	"context"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
 	"anneal/blobs"
+	"anneal/blobs/reconcile/faults"
 	"anneal/domain"
 	"anneal/eventlog"
 	"anneal/projections"
@@ -23,6 +25,7 @@ type bench struct {
 	dir     string
 	deriver tasks.Deriver
 	told    []int64 // progress
+	plan    atomic.Pointer[faults.Plan]
 }
 
 // newBench has its log in memory.
@@ -30,7 +33,8 @@ func newBench(t testing.TB) *bench { return benchOn(t, eventlog.NewMemory()) }
 
 func benchOn(t testing.TB, log eventlog.Log) *bench {
 	b := &bench{TB: t, log: log, world: projections.NewWorld(), dir: t.TempDir()}
-	store, err := blobs.Open(t.Context(), blobs.Options{Dir: b.dir, BaseURL: "http://127.0.0.1/blobs", Key: make([]byte, 32)})
+	store, err := blobs.Open(t.Context(), blobs.Options{Dir: b.dir, BaseURL: "http://127.0.0.1/blobs", Key: make([]byte, 32),
+		Intercept: func(change, key string, do func() error) error { return b.plan.Load().Do(change, key, do) }})
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = store.Close() })
 	b.blobs = store

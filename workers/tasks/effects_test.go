@@ -1,0 +1,155 @@
+package tasks_test
+
+import (
+	"context"
+	"fmt"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"io/fs"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"anneal/blobs/reconcile/faults"
+	"anneal/domain"
+	"anneal/eventlog"
+	"anneal/workers/tasks"
+)
+
+// An effect is a task that touches more than the log.
+type effect struct {
+	covers  []string // methods of this package that bring about effects
+	prepare func(b *bench) eventlog.Event
+	task    func(b *bench, log eventlog.Log) func(context.Context, eventlog.Event) error
+	holds   func(b *bench) bool // once the task is done
+}
+
+var effects = map[string]effect{
+	"check rows": {prepare: func(b *bench) eventlog.Event {
+		b.do("d", domain.CreateDataset{})
+		stored := domain.Files{Folder: "datasets/acme/e/1-x/", Sizes: map[string]int64{"rows.jsonl": int64(len(numbered(1, 9)))}}
+		_, err := b.blobs.Put(b.Context(), stored.Folder+"rows.jsonl", strings.NewReader(numbered(1, 9)))
+		require.NoError(b, err)
+		return b.do("d", domain.UploadDataset{Upload: 1, Files: stored})
+	}, task: func(b *bench, log eventlog.Log) func(context.Context, eventlog.Event) error {
+		return tasks.Validator{Log: log, World: b.world, Blobs: b.blobs, Now: time.Now}.Judge
+	}, holds: func(b *bench) bool { return b.state("d").State == domain.DatasetReady }},
+	"derive rows": {covers: []string{"make"}, prepare: func(b *bench) eventlog.Event {
+		b.source("source", numbered(1, 9))
+		return b.create("d", "source", domain.Derivation{Filter: "n > 2"})
+	}, task: func(b *bench, log eventlog.Log) func(context.Context, eventlog.Event) error {
+		d := b.deriver
+		d.Log = log
+		return d.Derive
+	}, holds: func(b *bench) bool { return b.state("d").State == domain.DatasetReady }},
+	"leave rows unmade": {prepare: func(b *bench) eventlog.Event {
+		b.source("source", numbered(1, 9))
+		return b.create("d", "source", domain.Derivation{Filter: "n > 7"})
+	}, task: func(b *bench, log eventlog.Log) func(context.Context, eventlog.Event) error {
+		d := b.deriver
+		d.Log = log
+		return d.Derive
+	}, holds: func(b *bench) bool { return b.state("d").Unfilled() }},
+	"copy a model": {covers: []string{"write", "convert", "put"}, prepare: func(b *bench) eventlog.Event {
+		b.ready("m", whole, shipped(b.TB.(*testing.T)))
+		return b.model("m", domain.PrepareModel{Precision: "FP16"})
+	}, task: func(b *bench, log eventlog.Log) func(context.Context, eventlog.Event) error {
+		c := b.copier()
+		c.Log = log
+		return c.Copy
+	}, holds: func(b *bench) bool { return b.modelState("m").Copies["FP16"].State == domain.CopyReady }},
+	"build code": {covers: []string{"store", "tell"}, prepare: func(b *bench) eventlog.Event {
+		b.evaluator("e", domain.CreateEvaluator{})
+		return b.uploadCode("e", 1, map[string]string{"main.py": "def evaluate(): ...\n", "more.py": "x = 1\n"})
+	}, task: func(b *bench, log eventlog.Log) func(context.Context, eventlog.Event) error {
+		builder := b.builder(&reader{})
+		builder.Log = log
+		return builder.Build
+	}, holds: func(b *bench) bool {
+		return stateOf(b, domain.Evaluators, "e").State == domain.EvaluatorActive
+	}},
+}
+
+// Whatever happens at whichever effect of a task: after a restart and
+// reconciliation the world and the files agree, and the task, which its queue
+// delivers again, ends as if nothing had happened.
+func TestFaultsAtEveryEffect(t *testing.T) {
+	for name, e := range effects {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			steps := e.run(t, faults.NewPlan("", 0))
+			require.NotEmpty(t, steps)
+			for _, mode := range faults.Modes {
+				for at := range len(steps) {
+					t.Run(fmt.Sprintf("%s: %s", mode, steps[at]), func(t *testing.T) { e.run(t, faults.NewPlan(mode, at+1)) })
+				}
+			}
+		})
+	}
+}
+
+func (e effect) run(t *testing.T, plan *faults.Plan) []string {
+	b := newBench(t)
+	event := e.prepare(b)
+	b.plan.Store(plan)
+	err := e.task(b, plan.Log(b.log))(t.Context(), event)
+	b.plan.Store(nil)
+	vault := eventlog.NewMemoryVault()
+	agree := func() {
+		t.Helper()
+		world, err := faults.Restart(t.Context(), b.log, b.blobs, vault)
+		require.NoError(t, err)
+		require.NoError(t, faults.Agree(t.Context(), world.View(), b.blobs, vault))
+	}
+	agree()
+	if err == nil { // the queue delivers it no more
+		require.True(t, e.holds(b), "the task is done and its result is not there")
+		return plan.Steps()
+	}
+	last, err := b.log.Last(t.Context())
+	require.NoError(t, err)
+	require.NoError(t, b.world.WaitFor(t.Context(), last.Position))
+	require.NoError(t, e.task(b, b.log)(t.Context(), event))
+	require.True(t, e.holds(b), "the task cannot be repeated")
+	agree()
+	return plan.Steps()
+}
+
+// Every method that changes the bucket is in the table.
+func TestEveryEffectIsTried(t *testing.T) {
+	covered := map[string]bool{}
+	for _, e := range effects {
+		for _, f := range e.covers {
+			covered[f] = true
+		}
+	}
+	packages, err := parser.ParseDir(token.NewFileSet(), ".", func(f fs.FileInfo) bool { return !strings.HasSuffix(f.Name(), "_test.go") }, 0)
+	require.NoError(t, err)
+	found := 0
+	for _, file := range packages["tasks"].Files {
+		for _, declared := range file.Decls {
+			f, ok := declared.(*ast.FuncDecl)
+			if !ok {
+				continue
+			}
+			ast.Inspect(f, func(n ast.Node) bool {
+				call, ok := n.(*ast.CallExpr)
+				if !ok {
+					return true
+				}
+				if selected, ok := call.Fun.(*ast.SelectorExpr); ok && slices.Contains([]string{"Put", "Copy", "Delete", "DeleteFolder"}, selected.Sel.Name) {
+					if owner, ok := selected.X.(*ast.SelectorExpr); ok && owner.Sel.Name == "Blobs" {
+						found++
+						require.True(t, covered[f.Name.Name], "%s calls %s and is in no effect of the table", f.Name.Name, selected.Sel.Name)
+					}
+				}
+				return true
+			})
+		}
+	}
+	require.Greater(t, found, 4)
+}
