@@ -59,6 +59,12 @@ crash: ## kill the control plane 100 times at random points
 hostile: ## slow bodies, floods, large bodies and a full disk against a server, ANNEAL_HOSTILE for each (20s); others must be served as fast
 	ANNEAL_HOSTILE=$(ANNEAL_HOSTILE) go test -count=1 -timeout 60m -run TestHostile -v ./cmd/anneal
 
+corruption: ## damage a stopped server's folder 1,000 times at random, and start it each time
+	ANNEAL_CORRUPTIONS=1000 go test -count=1 -timeout 120m -run TestCorruption -v ./cmd/anneal
+
+cost: ## compare commands per second with those of an earlier commit (ANNEAL_BASE), by turns
+	eventlog/testdata/cost.sh
+
 fuzz: ## run every fuzz target, one after another, for ANNEAL_FUZZ each (20s; 10m in a full run)
 	@set -e; for at in $$(git grep -l '^func Fuzz' -- '*_test.go'); do \
 		for target in $$(sed -n 's/^func \(Fuzz[A-Za-z]*\)(.*/\1/p' $$at); do \

@@ -211,6 +211,29 @@ func (v *Vault) dataKey(ctx context.Context, id string) ([]byte, keyRevision, er
 	return key, found, nil
 }
 
+// CheckRing refuses, FailedPrecondition, a key ring that lacks a key which wraps
+// data keys, or has another one under its ID.
+func (v *Vault) CheckRing(ctx context.Context) error {
+	ids, err := v.keys.ids(ctx)
+	if err != nil {
+		return err
+	}
+	tried := map[string]bool{} // by ID of the ring's key
+	for _, id := range ids {
+		record, revision, err := v.keys.get(ctx, id)
+		var wrapped wrappedKey
+		if err != nil || revision == 0 || json.Unmarshal(record, &wrapped) != nil || tried[wrapped.Ring] {
+			continue // told when it is opened
+		}
+		tried[wrapped.Ring] = true
+		if _, _, err := v.dataKey(ctx, id); err != nil {
+			return domain.Faultf(domain.FailedPrecondition, "the key ring is damaged (%v): restore keys/ring from a backup; "+
+				"or, to give up the values sealed so far, move keys/ring and the folder datakeys away", err)
+		}
+	}
+	return nil
+}
+
 func (v *Vault) wrap(id string, key []byte) ([]byte, error) {
 	wrapped, err := Encrypt(v.ring.keys[v.ring.current], key, []byte(id))
 	if err != nil {

@@ -35,7 +35,7 @@ func (l *JetStream) checkState(ctx context.Context, before checked) (mark Mark, 
 	case before.known && state.LastSeq < before.last: // more was restored from the readers' copy
 		return mark, logFault("the log ends at position %d by its files, and at %d by the NATS server", before.last, state.LastSeq)
 	}
-	if mark.Position < state.LastSeq {
+	if mark.Position < state.LastSeq || !before.known { // also the event at the mark was not looked at yet
 		if err := l.catchUp(ctx, &mark, state.LastSeq); err != nil {
 			return mark, err
 		}

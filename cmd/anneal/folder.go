@@ -2,6 +2,7 @@ package main
 
 import (
 	"crypto/rand"
+	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
 	"errors"
@@ -44,23 +45,46 @@ func (f folder) localStore(name string, logger *slog.Logger) eventlog.LocalStore
 // key reads a random key of 32 bytes, or makes it at the first start.
 func (f folder) key(name string) ([]byte, error) {
 	path := f.path("keys", name)
-	text, err := os.ReadFile(path)
-	if err == nil {
-		key, err := hex.DecodeString(strings.TrimSpace(string(text)))
-		if err != nil || len(key) != 32 {
-			return nil, fmt.Errorf("%s must hold 64 hexadecimal digits: restore it from a backup", path)
-		}
-		return key, nil
-	}
-	if !errors.Is(err, os.ErrNotExist) {
+	sum, err := os.ReadFile(path + ".sum")
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
 		return nil, err
 	}
+	text, err := os.ReadFile(path)
+	if errors.Is(err, os.ErrNotExist) && sum == nil {
+		return f.makeKey(path)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("restore it from a backup: %w", err) // another key would be refused everywhere
+	}
+	key, err := hex.DecodeString(strings.TrimSpace(string(text)))
+	if err != nil || len(key) != 32 {
+		return nil, fmt.Errorf("%s must hold 64 hexadecimal digits: restore it from a backup", path)
+	}
+	switch {
+	case sum == nil: // made by an older version, or lost
+		return key, writePrivate(path+".sum", keySum(key))
+	case string(sum) != string(keySum(key)):
+		return nil, fmt.Errorf("%s is not the key that %s.sum was made of: one of them is damaged; restore it from a backup", path, path)
+	}
+	return key, nil
+}
+
+func (f folder) makeKey(path string) ([]byte, error) {
 	key := make([]byte, 32)
 	rand.Read(key)
 	if err := os.MkdirAll(f.path("keys"), 0o700); err != nil {
 		return nil, err
 	}
-	return key, writePrivate(path, []byte(hex.EncodeToString(key)+"\n"))
+	if err := writePrivate(path, []byte(hex.EncodeToString(key)+"\n")); err != nil {
+		return nil, err
+	}
+	return key, writePrivate(path+".sum", keySum(key))
+}
+
+// keySum is the SHA-256 of a key, by which a damaged key is recognised.
+func keySum(key []byte) []byte {
+	sum := sha256.Sum256(key)
+	return []byte(hex.EncodeToString(sum[:]) + "\n")
 }
 
 // writePrivate replaces a file that only its owner may read, whole or not at

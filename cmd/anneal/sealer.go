@@ -23,10 +23,12 @@ func (s *server) sealer(ctx context.Context) (_ *eventlog.Vault, err error) {
 	}
 	if s.nats == nil {
 		s.vault, err = eventlog.OpenVault(ctx, s.events.Control(), ring)
-	} else {
-		s.vault, err = eventlog.OpenLocalVault(ctx, s.events.Control(), ring, s.folder.localStore("datakeys", s.logger))
+		return s.vault, err
 	}
-	return s.vault, err
+	if s.vault, err = eventlog.OpenLocalVault(ctx, s.events.Control(), ring, s.folder.localStore("datakeys", s.logger)); err != nil {
+		return nil, err
+	}
+	return s.vault, s.vault.CheckRing(ctx)
 }
 
 // openAnswers opens what was answered under idempotency keys: files of this

@@ -1,0 +1,237 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io/fs"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"anneal/domain"
+	"anneal/eventlog"
+	"anneal/projections"
+)
+
+// A corpus is a stopped server's folder, and what it holds.
+type corpus struct {
+	dir    string
+	digest projections.Digest
+	sealed []domain.Sealed
+}
+
+var corpusSecret = domain.Name("accounts/default/secrets/token")
+
+func corpusFlags(dir string) serveFlags {
+	flags := defaultServeFlags()
+	flags.data, flags.listen, flags.worker, flags.node.engine.speech = dir, "127.0.0.1:0", false, noSpeech
+	return flags
+}
+
+// serving starts a server in a folder, and stops it after do.
+func serving(t *testing.T, dir string, do func(ctx context.Context, s *server)) error {
+	ctx, stop := context.WithCancel(t.Context())
+	defer stop()
+	s, err := startServer(ctx, corpusFlags(dir), quietLogger())
+	if err != nil {
+		return err
+	}
+	do(ctx, s)
+	stop()
+	require.NoError(t, s.wait(ctx))
+	return nil
+}
+
+// makeCorpus fills a folder: two blocks of events, two snapshots, sealed
+// values, and a readers' copy that has everything.
+func makeCorpus(t *testing.T) (c corpus) {
+	c.dir = filepath.Join(t.TempDir(), "data")
+	for round := range 2 {
+		err := serving(t, c.dir, func(ctx context.Context, s *server) {
+			for i := range 20 {
+				name := domain.NewName("", "accounts", fmt.Sprintf("c%d-%d", round, i))
+				spec := domain.AccountSpec{DisplayName: strings.Repeat("x", 60), AccountType: domain.Enterprise}
+				require.NoError(t, bootstrapDo(ctx, s, domain.Accounts, name, domain.CreateAccount{AccountSpec: spec}))
+			}
+			sealer, err := s.sealer(ctx)
+			require.NoError(t, err)
+			sealed, err := sealer.Seal(ctx, corpusSecret, []byte("value"))
+			require.NoError(t, err)
+			c.sealed = append(c.sealed, sealed)
+			c.digest, err = s.world.View().Digest()
+			require.NoError(t, err)
+			require.Eventually(t, func() bool {
+				operator, err := readContext(s.folder.path("operator.json"))
+				if err != nil || operator.NATSURL == "" {
+					return false
+				}
+				_, err = verifyRunning(ctx, &client{contextFile: operator})
+				return err == nil
+			}, time.Minute, 50*time.Millisecond)
+		})
+		require.NoError(t, err)
+	}
+	return c
+}
+
+// stores are the parts of a folder that hold what cannot be made anew.
+func (c corpus) stores(t *testing.T) (files []string) {
+	require.NoError(t, filepath.WalkDir(c.dir, func(path string, entry fs.DirEntry, err error) error {
+		rel, _ := filepath.Rel(c.dir, path)
+		if entry.IsDir() && (rel == "blobs" || rel == "cache" || rel == "worker") {
+			return filepath.SkipDir // what is in blobs is checked by its sums, where it is read
+		}
+		if err == nil && entry.Type().IsRegular() && rel != "lock" {
+			files = append(files, rel)
+		}
+		return err
+	}))
+	return files
+}
+
+// harm damages one file at random, and tells how.
+func harm(t *testing.T, random *rand.Rand, path string) string {
+	content, err := os.ReadFile(path)
+	require.NoError(t, err)
+	kind := random.IntN(4)
+	if len(content) == 0 {
+		kind = 3
+	}
+	at := 0
+	if len(content) > 0 {
+		at = random.IntN(len(content))
+	}
+	switch kind {
+	case 0:
+		bit := byte(1) << random.IntN(8)
+		content[at] ^= bit
+		require.NoError(t, os.WriteFile(path, content, 0o600))
+		return fmt.Sprintf("bit %#x of byte %d flipped", bit, at)
+	case 1:
+		end := min(len(content), at+1+random.IntN(4096))
+		clear(content[at:end])
+		require.NoError(t, os.WriteFile(path, content, 0o600))
+		return fmt.Sprintf("bytes %d to %d zero", at, end)
+	case 2:
+		require.NoError(t, os.Truncate(path, int64(at)))
+		return fmt.Sprintf("cut to %d bytes of %d", at, len(content))
+	}
+	require.NoError(t, os.Remove(path))
+	return "deleted"
+}
+
+// sound tells what a running server lacks of the corpus; "" is nothing.
+func (c corpus) sound(ctx context.Context, s *server) string {
+	found, err := projections.Verify(ctx, s.events.Log(), c.digest.Position)
+	if err != nil || found.SHA256 != c.digest.SHA256 {
+		return fmt.Sprintf("the log is not what it was: position %d, %v", found.Position, err)
+	}
+	v := s.world.View()
+	served, err := v.Digest()
+	if err != nil {
+		return err.Error()
+	}
+	if again, err := projections.Verify(ctx, s.events.Log(), v.Position); err != nil || again.SHA256 != served.SHA256 {
+		return fmt.Sprintf("what is shown is not what the log says: %v", err)
+	}
+	sealer, err := s.sealer(ctx)
+	if err != nil {
+		return err.Error()
+	}
+	for _, name := range []string{"blobs", "nodes", "pepper"} {
+		was, err := folder(c.dir).key(name)
+		if err != nil {
+			return err.Error()
+		}
+		if is, err := s.folder.key(name); err != nil || string(is) != string(was) {
+			return fmt.Sprintf("keys/%s is another one: %v", name, err)
+		}
+	}
+	for i, sealed := range c.sealed {
+		value, err := sealer.Open(ctx, corpusSecret, sealed)
+		if err != nil || value.Reveal() != "value" {
+			return fmt.Sprintf("sealed value %d does not open: %v", i, err)
+		}
+	}
+	return ""
+}
+
+// Whatever is damaged in a stopped server's folder: nothing is missing
+// afterwards, or the server says so and does not start. ANNEAL_CORRUPTIONS is
+// how often it is tried, ANNEAL_SEED what is damaged.
+func TestCorruption(t *testing.T) {
+	trials, seed := 60, uint64(time.Now().UnixNano())
+	if n, err := strconv.Atoi(os.Getenv("ANNEAL_CORRUPTIONS")); err == nil {
+		trials = n
+	} else if testing.Short() {
+		trials = 10
+	}
+	if n, err := strconv.ParseUint(os.Getenv("ANNEAL_SEED"), 10, 64); err == nil {
+		seed = n
+	}
+	t.Logf("ANNEAL_SEED=%d", seed)
+	random := rand.New(rand.NewPCG(seed, 0))
+	c := makeCorpus(t)
+	files := c.stores(t)
+	var vital []string // of few files, in which most of the data are: every other trial
+	for _, file := range files {
+		if strings.Contains(file, "EVENTS/msgs") || slices.Contains([]string{"nats.mark", "snapshots", "datakeys", "keys"}, strings.Split(file, "/")[0]) {
+			vital = append(vital, file)
+		}
+	}
+	counts := map[string]int{}
+	for trial := range trials {
+		dir := filepath.Join(t.TempDir(), "data")
+		require.NoError(t, os.CopyFS(dir, os.DirFS(c.dir)))
+		require.NoError(t, os.Chmod(folder(dir).ringPath(), 0o600))
+		file := files[random.IntN(len(files))]
+		if trial%2 == 0 {
+			file = vital[random.IntN(len(vital))]
+		}
+		what := file + ": " + harm(t, random, filepath.Join(dir, file))
+		outcome := c.try(t, dir, what)
+		counts[outcome]++
+		t.Logf("%-9s %s", outcome, what)
+		require.NoError(t, os.RemoveAll(dir))
+	}
+	t.Logf("%d trials: %v", trials, counts)
+}
+
+// try starts a damaged folder, and repairs it where that is the way out.
+func (c corpus) try(t *testing.T, dir, what string) (outcome string) {
+	lacking := ""
+	err := serving(t, dir, func(ctx context.Context, s *server) { lacking = c.sound(ctx, s) })
+	if err == nil {
+		if lacking != "" {
+			t.Errorf("%s: the server started, but %s", what, lacking)
+			return "SILENT"
+		}
+		return "harmless"
+	}
+	if !eventlog.IsDamaged(err) {
+		named := slices.ContainsFunc(strings.Split(strings.SplitN(what, ":", 2)[0], "/"), func(part string) bool { return strings.Contains(err.Error(), part) })
+		if !named {
+			t.Errorf("%s: the refusal does not name it: %v", what, err)
+		}
+		return "refused"
+	}
+	report, err := repairLog(folder(dir), false)
+	if err != nil {
+		t.Errorf("%s: repair: %v", what, err)
+		return "refused"
+	}
+	if !report.Whole() {
+		return "refused"
+	}
+	if err := serving(t, dir, func(ctx context.Context, s *server) { lacking = c.sound(ctx, s) }); err != nil || lacking != "" {
+		t.Errorf("%s: after the repair: %v %s", what, err, lacking)
+	}
+	return "repaired"
+}
