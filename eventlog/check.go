@@ -51,10 +51,11 @@ type surveyed struct {
 // A surveyor reads the block files of a stream.
 type surveyor struct {
 	stream  string
-	mark    Mark       // zero when there is none
-	witness Checkpoint // another event that must be there
-	first   uint64     // position that the first block begins with
-	from    Chain      // where the chain begins; zero is the beginning of the log
+	mark    Mark                   // zero when there is none
+	witness Checkpoint             // another event that must be there
+	first   uint64                 // position that the first block begins with
+	from    Chain                  // where the chain begins; zero is the beginning of the log
+	between func(read int64) error // called after each block, unless nil
 }
 
 // survey reads blocks in order.
@@ -87,6 +88,11 @@ func (s surveyor) survey(all []block) (found survey, err error) {
 			return found, err
 		}
 		found.files = append(found.files, file)
+		if s.between != nil {
+			if err := s.between(b.size); err != nil {
+				return found, err
+			}
+		}
 	}
 	return found, nil
 }

@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"os"
+	"path/filepath"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -24,6 +26,7 @@ type ConnectOptions struct {
 	Replicas   int          // of the streams; 0 leaves what is there, or 3
 	VerifyNode VerifyNode   // nil lets no node in
 	Log        *slog.Logger // is warned of servers that do not sync each message; nil asks none
+	Mark       string       // file of this control plane's mark of the log; "" keeps none
 }
 
 // A Connection is the control plane's place in a NATS server or cluster: one
@@ -47,10 +50,38 @@ func Connect(ctx context.Context, opts ConnectOptions) (*Connection, error) {
 		common = append(common, nats.Secure(opts.TLS))
 	}
 	c, err := join(ctx, opts.URL, opts.Password, opts.IssuerSeed, opts.Replicas, opts.VerifyNode, nil, common)
-	if err == nil {
-		c.warnOfLazyServers(ctx, opts)
+	if err != nil {
+		return nil, err
 	}
-	return c, err
+	c.warnOfLazyServers(ctx, opts)
+	if opts.Mark != "" {
+		if err = c.keepMark(ctx, opts.Mark); err != nil {
+			c.Close()
+			return nil, err
+		}
+	}
+	return c, nil
+}
+
+// keepMark holds the log against the mark that this control plane has of it,
+// and keeps the mark from now on.
+func (c *Connection) keepMark(ctx context.Context, path string) error {
+	mark, err := ReadMark(path)
+	switch {
+	case err == nil, errors.Is(err, os.ErrNotExist):
+	case errors.Is(err, errMarkDamaged):
+		slog.Warn("the mark of the log is damaged: a new one is made", "file", path)
+	default:
+		return domain.Faultf(domain.FailedPrecondition, "the mark of the log cannot be read: %v", err)
+	}
+	if mark, err = c.log.checkState(ctx, checked{mark: mark}); err != nil {
+		return err
+	}
+	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+		return domain.Faultf(domain.FailedPrecondition, "the folder of the log's mark cannot be made: %v", err)
+	}
+	c.log.mark, err = openMark(path, mark)
+	return err
 }
 
 func join(ctx context.Context, url, password, seed string, replicas int, verify VerifyNode, readers *accountReaders, common []nats.Option) (c *Connection, err error) {
@@ -137,5 +168,8 @@ func (c *Connection) Close() {
 			_ = nc.FlushTimeout(2 * time.Second)
 			nc.Close()
 		}
+	}
+	if c.log != nil && c.log.disk == nil {
+		_ = c.log.mark.close(Hash{}) // the mark of a cluster's log; it may be a moment behind
 	}
 }

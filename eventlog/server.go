@@ -59,6 +59,7 @@ type Server struct {
 	readers *accountReaders // nil when no account has readers here
 	logger  *slog.Logger    // nil is silence
 	broken  chan string     // why the server takes nothing more
+	part    bool            // the log's files were not all read before the start
 }
 
 const readerPasswordFile = "reader.password"
@@ -105,7 +106,7 @@ func StartServer(opts ServerOptions) (*Server, error) {
 		return nil, fmt.Errorf("eventlog: the embedded NATS server: %w", err)
 	}
 	fatal := make(chan string, 1)
-	s := &Server{nats: ns, dir: opts.Dir, reader: reader, logger: opts.Log, broken: make(chan string, 1)}
+	s := &Server{nats: ns, dir: opts.Dir, reader: reader, logger: opts.Log, broken: make(chan string, 1), part: before.part}
 	if opts.VerifyReader != nil {
 		s.readers = newAccountReaders(s, opts.VerifyReader)
 	}

@@ -162,7 +162,8 @@ func (s *server) openLog(ctx context.Context) error {
 	}
 	if s.flags.natsURL != "" {
 		s.events, err = eventlog.Connect(ctx, eventlog.ConnectOptions{URL: s.flags.natsURL, Password: os.Getenv("ANNEAL_NATS_PASSWORD"),
-			IssuerSeed: os.Getenv("ANNEAL_NATS_ISSUER_SEED"), Replicas: s.flags.natsReplicas, VerifyNode: verify, TLS: s.certs.cluster, Log: s.logger})
+			IssuerSeed: os.Getenv("ANNEAL_NATS_ISSUER_SEED"), Replicas: s.flags.natsReplicas, VerifyNode: verify, TLS: s.certs.cluster, Log: s.logger,
+			Mark: s.folder.path("snapshots", "log.mark")})
 		if err == nil && s.holdsSharedReader() {
 			s.logger.Warn("context.json held credentials that read every account's events; they are now in operator.json alone: give the NATS servers another ANNEAL_NATS_READER_PASSWORD")
 		}
@@ -186,6 +187,7 @@ func (s *server) openLog(ctx context.Context) error {
 	}
 	s.events = s.nats.Connection
 	s.duties.add("log", s.nats.Watch)
+	s.duties.add("scrub", s.nats.Scrub)
 	_, port, _ := net.SplitHostPort(s.nats.URL()[strings.LastIndexByte(s.nats.URL(), '/')+1:])
 	return writePrivate(s.folder.path(natsPortFile), []byte(port+"\n"))
 }

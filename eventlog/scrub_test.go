@@ -1,0 +1,67 @@
+package eventlog
+
+import (
+	"bytes"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// Damage that appears under a running server is told, and the next start
+// refuses the log.
+func TestScrubTellsOfDamage(t *testing.T) {
+	dir := stopped(t, 200)
+	var said bytes.Buffer
+	s, err := StartServer(ServerOptions{Dir: dir, Log: slog.New(slog.NewTextHandler(&said, nil))})
+	require.NoError(t, err)
+	require.NoError(t, s.scrub(t.Context()))
+	require.NotContains(t, said.String(), "anneal log repair")
+	flip(t, filepath.Join(newDiskSync(dir, "CONTROL", Stream).dir, "1.blk"), 5_000_000)
+	require.NoError(t, s.scrub(t.Context()))
+	require.Contains(t, said.String(), "anneal log repair")
+	s.Close()
+	mark, err := ReadMark(markOf(dir))
+	require.NoError(t, err)
+	require.NotZero(t, mark.Damaged)
+	_, err = StartServer(ServerOptions{Dir: dir})
+	require.True(t, IsDamaged(err))
+}
+
+// A control plane of a cluster has a mark of its own, and refuses a log that
+// holds less or something else than it has seen.
+func TestEachControlPlaneKeepsAMark(t *testing.T) {
+	s := start(t)
+	for _, id := range []string{"a", "b"} {
+		_, err := s.Log().Append(t.Context(), write(id, 0))
+		require.NoError(t, err)
+	}
+	path := filepath.Join(t.TempDir(), "snapshots", "log.mark")
+	c := &Connection{log: &JetStream{nc: s.control, js: s.log.js, ackWait: s.log.ackWait}}
+	require.NoError(t, c.keepMark(t.Context(), path))
+	_, err := s.Log().Append(t.Context(), write("c", 0))
+	require.NoError(t, err)
+	require.Len(t, idsOf(t, &Server{Connection: c}), 3)
+	require.NoError(t, c.log.mark.close(Hash{}))
+	mark, err := ReadMark(path)
+	require.NoError(t, err)
+	require.Equal(t, uint64(3), mark.Position)
+
+	require.NoError(t, c.keepMark(t.Context(), path), "the same log")
+	require.NoError(t, c.log.mark.close(Hash{}))
+	for _, other := range []func(*Mark){
+		func(m *Mark) { m.Hash[0] ^= 1 },
+		func(m *Mark) { m.EventID = "another" },
+		func(m *Mark) { m.Durable = 4 },
+	} {
+		wrong := mark
+		other(&wrong)
+		require.NoError(t, writeMark(path, wrong))
+		require.True(t, IsDamaged(c.keepMark(t.Context(), path)))
+	}
+	require.NoError(t, os.Remove(path))
+	require.NoError(t, c.keepMark(t.Context(), path), "a new control plane")
+	require.NoError(t, c.log.mark.close(Hash{}))
+}
