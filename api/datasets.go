@@ -1,7 +1,6 @@
 package api
 
 import (
-	"slices"
 	"time"
 
 	"anneal/domain"
@@ -60,27 +59,10 @@ var datasets = &resource[domain.Dataset, Dataset]{
 		return domain.UpdateDataset{DatasetSpec: merged.DatasetSpec}, nil
 	},
 	remove: func(c *call, row *projections.Row[domain.Dataset], _ *params) (domain.Command[domain.Dataset], error) {
-		return domain.DeleteDataset{}, datasetUnused(c, row.Name)
+		return domain.DeleteDataset{}, c.unused("dataset", row.Name)
 	},
 }
 
 func hasOrigin(s domain.DatasetSpec) bool {
 	return s.UserUploaded != nil || s.EvaluationResult != nil || s.Transformed != nil || s.Splitted != nil || s.EvalProtocol != nil
-}
-
-// datasetUnused refuses to take rows away from under a job that learns them, or
-// a dataset that is being made from them.
-func datasetUnused(c *call, name domain.Name) error {
-	var users []string
-	for use := range uses(c.snapshot()) {
-		if slices.Contains(use.datasets, string(name)) {
-			users = append(users, string(use.name))
-		}
-	}
-	for row := range c.snapshot().Datasets.In(c.account) {
-		if row.State.Filling() && row.State.From.Source == name {
-			users = append(users, string(row.Name))
-		}
-	}
-	return inUse("dataset", name, users)
 }

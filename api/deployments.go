@@ -114,7 +114,7 @@ var deployments = &resource[domain.Deployment, Deployment]{
 		if command.IgnoreChecks {
 			return command, nil
 		}
-		return command, inUse("deployment", row.Name, jobsWith(c.snapshot(), row.Name))
+		return command, c.unused("deployment", row.Name)
 	},
 }
 

@@ -63,13 +63,7 @@ var evaluators = &resource[domain.Evaluator, Evaluator]{
 		return domain.UpdateEvaluator{EvaluatorSpec: merged.EvaluatorSpec, Upload: given.upload}, nil
 	},
 	remove: func(c *call, row *projections.Row[domain.Evaluator], _ *params) (domain.Command[domain.Evaluator], error) {
-		var users []string
-		for use := range uses(c.snapshot()) {
-			if use.evaluator == string(row.Name) {
-				users = append(users, string(use.name))
-			}
-		}
-		return domain.DeleteEvaluator{}, inUse("evaluator", row.Name, users)
+		return domain.DeleteEvaluator{}, c.unused("evaluator", row.Name)
 	},
 }
 

@@ -1,11 +1,7 @@
 package api
 
 import (
-	"iter"
-	"slices"
-
 	"anneal/domain"
-	"anneal/projections"
 )
 
 // jobInputs are what the request for a job of any kind names.
@@ -56,82 +52,6 @@ func trainingOf(given domain.TrainingConfig) domain.TrainingConfig {
 	given.Region = specified(given.Region)
 	return given
 }
-
-// A jobUse is what a job of any kind works with.
-type jobUse struct {
-	name      domain.Name
-	life      *domain.JobLife
-	datasets  []string
-	models    []string
-	evaluator string
-	others    []string // secrets and deployments
-}
-
-// jobsWith are the jobs that have not ended and name a secret or a deployment.
-func jobsWith(v *projections.View, name domain.Name) (users []string) {
-	for use := range uses(v) {
-		if slices.Contains(use.others, string(name)) {
-			users = append(users, string(use.name))
-		}
-	}
-	return users
-}
-
-// secretsOf are the secrets of a job's settings.
-func secretsOf(store *domain.ObjectStoreConfig, blobs *domain.BlobStoreConfig) (named []string) {
-	if store != nil {
-		named = append(named, store.CredentialsSecret)
-	}
-	if blobs != nil {
-		named = append(named, blobs.CredentialsSecret)
-	}
-	return named
-}
-
-// uses are what the jobs that have not ended work with.
-func uses(v *projections.View) iter.Seq[jobUse] {
-	return func(yield func(jobUse) bool) {
-		for use := range jobUses.All(v) {
-			if l := use.life; l.Terminal() || l.Leaving() {
-				continue
-			}
-			if in := use.life.Inputs; in != nil {
-				use.datasets = append(use.datasets, string(in.Train), string(in.Evaluation))
-			}
-			if !yield(use) {
-				return
-			}
-		}
-	}
-}
-
-var jobUses = projections.JobShown[jobUse]{
-	Supervised: func(row *projections.Row[domain.SupervisedJob]) jobUse {
-		j := &row.State
-		return jobUse{row.Name, &j.JobLife, []string{j.Dataset, j.EvaluationDataset}, modelsOf(j.TrainingConfig), "", secretsOf(j.ObjectStoreConfig, nil)}
-	},
-	Preference: func(row *projections.Row[domain.DPOJob]) jobUse {
-		j := &row.State
-		return jobUse{row.Name, &j.JobLife, []string{j.Dataset}, modelsOf(j.TrainingConfig), "", nil}
-	},
-	Reinforcement: func(row *projections.Row[domain.ReinforcementJob]) jobUse {
-		j := &row.State
-		return jobUse{row.Name, &j.JobLife, []string{j.Dataset, j.EvaluationDataset}, modelsOf(j.TrainingConfig), j.Evaluator,
-			secretsOf(j.ObjectStoreConfig, j.BlobStoreConfig)}
-	},
-	Trainer: func(row *projections.Row[domain.TrainerJob]) jobUse {
-		j := &row.State
-		training := j.TrainingConfig
-		if from := j.From(); from != "" {
-			training.WarmStartFrom = string(from)
-		}
-		return jobUse{row.Name, &j.JobLife, []string{j.Dataset, j.EvaluationDataset, j.Step.Dataset}, modelsOf(training), "",
-			append(secretsOf(j.ObjectStoreConfig, nil), j.RolloutDeploymentName,
-				string(domain.NewName(row.Name.Account(), domain.Deployments.Collection, j.HotLoadDeploymentID)))}
-	},
-}
-
-func modelsOf(t domain.TrainingConfig) []string { return []string{t.BaseModel, t.WarmStartFrom} }
 
 // wantDataset requires that a reference, when it is given and well formed,
 // names a dataset of the account; nil when it does not.

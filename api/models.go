@@ -1,7 +1,6 @@
 package api
 
 import (
-	"slices"
 	"strings"
 	"time"
 
@@ -58,7 +57,7 @@ var models = &resource[domain.Model, Model]{
 		return domain.UpdateModel{ModelSpec: merged.spec()}, nil
 	},
 	remove: func(c *call, row *projections.Row[domain.Model], _ *params) (domain.Command[domain.Model], error) {
-		return domain.DeleteModel{}, modelUnused(c, row.Name)
+		return domain.DeleteModel{}, c.unused("model", row.Name)
 	},
 }
 
@@ -118,49 +117,17 @@ func sizeOf(files domain.Files) domain.Count {
 	return sum
 }
 
-// modelUnused refuses to take a model away from under what works with it.
-func modelUnused(c *call, name domain.Name) error {
-	var users []string
-	v := c.snapshot()
-	for row := range v.Deployments.All() {
-		hot := row.State.Hot.Served
-		if (row.State.BaseModel == string(name) || row.State.Drafter() == string(name) || hot != nil && hot.Model == name) && row.State.Live() {
-			users = append(users, string(row.Name))
-		}
-	}
-	for row := range v.DeployedModels.All() {
-		if row.State.Model == string(name) {
-			users = append(users, string(row.Name))
-		}
-	}
-	for use := range uses(v) {
-		if slices.Contains(use.models, string(name)) {
-			users = append(users, string(use.name))
-		}
-	}
-	for row := range v.Shapes.All() {
-		if row.State.Newest().BaseModel == string(name) {
-			users = append(users, string(row.Name))
-		}
-	}
-	for row := range v.Models.All() {
-		if row.State.BaseModel == string(name) && row.State.Kind == domain.PEFTAddon {
-			users = append(users, string(row.Name))
-		}
-	}
-	return inUse("model", name, users)
-}
-
-// inUse is nil when nothing uses the resource. Users in other accounts are
+// unused refuses to delete what live work uses. Users in other accounts are
 // counted and not named.
-func inUse(noun string, name domain.Name, users []string) error {
+func (c *call) unused(noun string, name domain.Name) error {
+	users := c.snapshot().Users(name)
 	if len(users) == 0 {
 		return nil
 	}
 	var own []string
 	for _, user := range users {
-		if domain.Name(user).Account() == name.Account() && len(own) < 10 {
-			own = append(own, user)
+		if user.Account() == name.Account() && len(own) < 10 {
+			own = append(own, string(user))
 		}
 	}
 	resources, them := "resources", "them first, or wait until they end"
