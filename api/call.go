@@ -97,6 +97,9 @@ func (c *call) record(intents ...domain.Intent) error {
 
 // command records the intents as what a command decides; "" makes it an ID.
 func (c *call) command(id string, intents []domain.Intent) (eventlog.Result, error) {
+	if err := c.mayUse(intents); err != nil {
+		return eventlog.Result{}, err
+	}
 	leave, err := c.withinQuotas(intents)
 	if err != nil {
 		return eventlog.Result{}, err

@@ -59,7 +59,7 @@ var datasets = &resource[domain.Dataset, Dataset]{
 		return domain.UpdateDataset{DatasetSpec: merged.DatasetSpec}, nil
 	},
 	remove: func(c *call, row *projections.Row[domain.Dataset], _ *params) (domain.Command[domain.Dataset], error) {
-		return domain.DeleteDataset{}, c.unused("dataset", row.Name)
+		return domain.DeleteDataset{}, nil
 	},
 }
 

@@ -41,7 +41,7 @@ var deploymentShapes = &resource[domain.DeploymentShape, DeploymentShape]{
 		return domain.UpdateDeploymentShape{ShapeSpec: merged.ShapeSpec, Model: model, Size: given.size, Accelerator: given.fleet}, nil
 	},
 	remove: func(c *call, row *projections.Row[domain.DeploymentShape], _ *params) (domain.Command[domain.DeploymentShape], error) {
-		return domain.DeleteDeploymentShape{}, c.unused("deployment shape", row.Name)
+		return domain.DeleteDeploymentShape{}, nil
 	},
 }
 

@@ -109,12 +109,8 @@ var deployments = &resource[domain.Deployment, Deployment]{
 		c.warnOfRoute(out)
 	},
 	remove: func(c *call, row *projections.Row[domain.Deployment], p *params) (domain.Command[domain.Deployment], error) {
-		command := domain.DeleteDeployment{Hard: p.flag("hard"), IgnoreChecks: p.flag("ignoreChecks"),
-			LastServed: c.served.at(row.Name), Reason: "deleted by its user"}
-		if command.IgnoreChecks {
-			return command, nil
-		}
-		return command, c.unused("deployment", row.Name)
+		return domain.DeleteDeployment{Hard: p.flag("hard"), IgnoreChecks: p.flag("ignoreChecks"),
+			LastServed: c.served.at(row.Name), Reason: "deleted by its user"}, nil
 	},
 }
 

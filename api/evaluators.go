@@ -63,7 +63,7 @@ var evaluators = &resource[domain.Evaluator, Evaluator]{
 		return domain.UpdateEvaluator{EvaluatorSpec: merged.EvaluatorSpec, Upload: given.upload}, nil
 	},
 	remove: func(c *call, row *projections.Row[domain.Evaluator], _ *params) (domain.Command[domain.Evaluator], error) {
-		return domain.DeleteEvaluator{}, c.unused("evaluator", row.Name)
+		return domain.DeleteEvaluator{}, nil
 	},
 }
 

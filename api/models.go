@@ -1,7 +1,6 @@
 package api
 
 import (
-	"strings"
 	"time"
 
 	"anneal/domain"
@@ -57,7 +56,7 @@ var models = &resource[domain.Model, Model]{
 		return domain.UpdateModel{ModelSpec: merged.spec()}, nil
 	},
 	remove: func(c *call, row *projections.Row[domain.Model], _ *params) (domain.Command[domain.Model], error) {
-		return domain.DeleteModel{}, c.unused("model", row.Name)
+		return domain.DeleteModel{}, nil
 	},
 }
 
@@ -115,26 +114,4 @@ func sizeOf(files domain.Files) domain.Count {
 		sum += domain.Count(size)
 	}
 	return sum
-}
-
-// unused refuses to delete what live work uses. Users in other accounts are
-// counted and not named.
-func (c *call) unused(noun string, name domain.Name) error {
-	users := c.snapshot().Users(name)
-	if len(users) == 0 {
-		return nil
-	}
-	var own []string
-	for _, user := range users {
-		if user.Account() == name.Account() && len(own) < 10 {
-			own = append(own, string(user))
-		}
-	}
-	resources, them := "resources", "them first, or wait until they end"
-	if len(users) == 1 {
-		resources, them = "resource", "it first, or wait until it ends"
-	}
-	f := domain.Faultf(domain.FailedPrecondition, "the %s is used by %d %s (of this account: %s): delete %s", noun, len(users), resources, orNone(strings.Join(own, ", ")), them)
-	f.Reason = "IN_USE"
-	return f
 }

@@ -1,12 +1,364 @@
 package api
 
 import (
+	"context"
+	"net/http"
+	"reflect"
+	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
 	"anneal/domain"
+	"anneal/eventlog"
+	"anneal/projections"
+	"anneal/schedulers"
 )
+
+// A racingLog does something directly before an event of a type is appended,
+// and directly after another, before that append is acknowledged. Each happens
+// once.
+type racingLog struct {
+	*eventlog.Memory
+	before, after string // suffixes of event types
+	do            func()
+}
+
+func (l *racingLog) Append(ctx context.Context, writes ...eventlog.Write) (uint64, error) {
+	typed := func(suffix string) bool { return suffix != "" && strings.HasSuffix(writes[0].Type, suffix) }
+	if typed(l.before) {
+		l.before = ""
+		l.do()
+	}
+	position, err := l.Memory.Append(ctx, writes...)
+	if err == nil && typed(l.after) {
+		l.after = ""
+		l.do()
+	}
+	return position, err
+}
+
+// A referencePair is a resource and another one that works with it.
+type referencePair struct {
+	used, user domain.Name
+	make       domain.Intent // the used one, unless it is a dataset
+	begin      domain.Intent // the use
+	// failed is why the use failed, after it lost; nil for what is no work: it
+	// keeps the name, and what it leads to is refused.
+	failed func(*projections.View, domain.Name) string
+}
+
+func (p referencePair) String() string {
+	return p.used.Collection() + "_by_" + p.user.Collection()
+}
+
+// made makes what is used, and what else users name.
+func (p referencePair) made(s *stage) {
+	s.readyDataset("other")
+	s.do(domain.Intend(domain.Evaluators, "accounts/acme/evaluators/other", domain.Command[domain.Evaluator](domain.CreateEvaluator{})))
+	if p.used.Collection() == domain.Datasets.Collection {
+		s.readyDataset(p.used.ID())
+		return
+	}
+	s.do(p.make)
+}
+
+func jobFailed(v *projections.View, name domain.Name) string {
+	life, ok := projections.JobLives.Named(v, name)
+	if !ok || life.State != domain.JobFailedState {
+		return ""
+	}
+	return life.Status.Message
+}
+
+func deploymentFailed(v *projections.View, name domain.Name) string {
+	row, ok := v.Deployments.Get(name)
+	if !ok || row.State.State != domain.DeploymentFailedState {
+		return ""
+	}
+	return row.State.Status.Message
+}
+
+func deployedModelFailed(v *projections.View, name domain.Name) string {
+	row, ok := v.DeployedModels.Get(name)
+	if !ok || row.State.State != domain.ModelFailedState {
+		return ""
+	}
+	return row.State.Status.Message
+}
+
+const (
+	usedDataset    = "accounts/acme/datasets/rows"
+	usedModel      = "accounts/acme/models/base"
+	usedAddon      = "accounts/acme/models/addon"
+	usedEvaluator  = "accounts/acme/evaluators/exact"
+	usedShape      = "accounts/acme/deploymentShapes/small"
+	usedSecret     = "accounts/acme/secrets/token"
+	usedDeployment = "accounts/acme/deployments/served"
+	publicModel    = "accounts/default/models/anneal-base"
+)
+
+// referencePairs are all kinds of uses, each with the kind that it uses.
+func referencePairs() (pairs []referencePair) {
+	made := map[domain.Name]domain.Intent{
+		usedModel:     register(usedModel, false),
+		usedEvaluator: domain.Intend(domain.Evaluators, usedEvaluator, domain.Command[domain.Evaluator](domain.CreateEvaluator{})),
+		usedShape: domain.Intend(domain.DeploymentShapes, usedShape, domain.Command[domain.DeploymentShape](domain.CreateDeploymentShape{
+			ShapeSpec: domain.ShapeSpec{BaseModel: publicModel}})),
+		usedSecret: domain.Intend(domain.Secrets, usedSecret, domain.Command[domain.Secret](domain.CreateSecret{KeyName: "TOKEN",
+			Value: domain.Sealed{KeyID: "k", Ciphertext: []byte("sealed")}})),
+		usedDeployment: domain.Intend(domain.Deployments, usedDeployment, domain.Command[domain.Deployment](domain.CreateDeployment{
+			DeploymentSpec: domain.DeploymentSpec{BaseModel: publicModel, EnableHotLoad: true}})),
+		usedAddon: domain.Intend(domain.Models, usedAddon, domain.Command[domain.Model](domain.RegisterModel{
+			ModelSpec: domain.ModelSpec{Kind: domain.PEFTAddon, BaseModel: publicModel}, Files: domain.Files{Folder: "models/addon/"}})),
+	}
+	pair := func(used domain.Name, begin domain.Intent, failed func(*projections.View, domain.Name) string) {
+		pairs = append(pairs, referencePair{used, begin.Name, made[used], begin, failed})
+	}
+	training := func(model string) domain.TrainingConfig {
+		return domain.TrainingConfig{BaseModel: model, OutputModel: "out"}
+	}
+	credentials := &domain.ObjectStoreConfig{CredentialsSecret: usedSecret}
+	const other = "accounts/acme/datasets/other"
+	for _, rows := range []struct {
+		used                       domain.Name
+		dataset, model, evaluation string
+		store                      *domain.ObjectStoreConfig
+	}{
+		{used: usedDataset, dataset: usedDataset, model: publicModel},
+		{used: usedDataset, dataset: other, model: publicModel, evaluation: usedDataset},
+		{used: usedModel, dataset: other, model: usedModel},
+		{used: usedSecret, dataset: other, model: publicModel, store: credentials},
+	} {
+		pair(rows.used, domain.Intend(domain.SupervisedJobs, "accounts/acme/supervisedFineTuningJobs/j", domain.Command[domain.SupervisedJob](domain.CreateSupervisedJob{
+			ID: "j", SupervisedSpec: domain.SupervisedSpec{Dataset: rows.dataset, EvaluationDataset: rows.evaluation, TrainingConfig: training(rows.model), ObjectStoreConfig: rows.store}})), jobFailed)
+		pair(rows.used, domain.Intend(domain.TrainerJobs, "accounts/acme/rlorTrainerJobs/j", domain.Command[domain.TrainerJob](domain.CreateTrainerJob{
+			ID: "j", TrainerSpec: domain.TrainerSpec{Dataset: rows.dataset, EvaluationDataset: rows.evaluation, TrainingConfig: training(rows.model), ObjectStoreConfig: rows.store}})), jobFailed)
+		pair(rows.used, domain.Intend(domain.ReinforcementJobs, "accounts/acme/reinforcementFineTuningJobs/j", domain.Command[domain.ReinforcementJob](domain.CreateReinforcementJob{
+			ID: "j", ReinforcementSpec: domain.ReinforcementSpec{Dataset: rows.dataset, EvaluationDataset: rows.evaluation, Evaluator: "accounts/acme/evaluators/other",
+				TrainingConfig: training(rows.model), ObjectStoreConfig: rows.store}})), jobFailed)
+		if rows.evaluation == "" && rows.store == nil {
+			pair(rows.used, domain.Intend(domain.DPOJobs, "accounts/acme/dpoJobs/j", domain.Command[domain.DPOJob](domain.CreateDPOJob{
+				ID: "j", DPOSpec: domain.DPOSpec{Dataset: rows.dataset, TrainingConfig: training(rows.model)}})), jobFailed)
+		}
+	}
+	pair(usedEvaluator, domain.Intend(domain.ReinforcementJobs, "accounts/acme/reinforcementFineTuningJobs/j", domain.Command[domain.ReinforcementJob](domain.CreateReinforcementJob{
+		ID: "j", ReinforcementSpec: domain.ReinforcementSpec{Dataset: other, Evaluator: usedEvaluator, TrainingConfig: training(publicModel)}})), jobFailed)
+	pair(usedDeployment, domain.Intend(domain.TrainerJobs, "accounts/acme/rlorTrainerJobs/j", domain.Command[domain.TrainerJob](domain.CreateTrainerJob{
+		ID: "j", TrainerSpec: domain.TrainerSpec{Dataset: other, TrainingConfig: training(publicModel), KeepAlive: true, HotLoadDeploymentID: "served"}})), nil)
+
+	drafter := string(usedModel)
+	for used, spec := range map[domain.Name]domain.DeploymentSpec{
+		usedModel: {BaseModel: usedModel}, usedShape: {BaseModel: publicModel, DeploymentShape: usedShape + "/versions/1"},
+		usedModel + "#": {BaseModel: publicModel, DraftModel: &drafter},
+	} {
+		pair(domain.Name(strings.TrimSuffix(string(used), "#")), domain.Intend(domain.Deployments, "accounts/acme/deployments/d", domain.Command[domain.Deployment](
+			domain.CreateDeployment{DeploymentSpec: spec})), deploymentFailed)
+	}
+	pair(usedAddon, domain.Intend(domain.DeployedModels, "accounts/acme/deployedModels/a", domain.Command[domain.DeployedModel](domain.CreateDeployedModel{
+		DeployedModelSpec: domain.DeployedModelSpec{Model: usedAddon, Deployment: "accounts/acme/deployments/addons"}})), deployedModelFailed)
+	pair(usedModel, domain.Intend(domain.DeploymentShapes, "accounts/acme/deploymentShapes/s", domain.Command[domain.DeploymentShape](domain.CreateDeploymentShape{
+		ShapeSpec: domain.ShapeSpec{BaseModel: usedModel}})), nil)
+	pair(usedModel, domain.Intend(domain.Models, "accounts/acme/models/over", domain.Command[domain.Model](domain.RegisterModel{
+		ModelSpec: domain.ModelSpec{Kind: domain.PEFTAddon, BaseModel: usedModel}, Files: domain.Files{Folder: "models/over/"}})), nil)
+	pair(usedSecret, domain.Intend(domain.Evaluators, "accounts/acme/evaluators/e", domain.Command[domain.Evaluator](domain.CreateEvaluator{
+		EvaluatorSpec: domain.EvaluatorSpec{Secrets: []string{usedSecret}}})), nil)
+	pair(usedDataset, domain.Intend(domain.Datasets, "accounts/acme/datasets/derived", domain.Command[domain.Dataset](domain.CreateDataset{
+		DatasetSpec: domain.DatasetSpec{Format: domain.FormatChat}, From: &domain.Derivation{Source: usedDataset, Folder: "s/1/", Filter: "n > 1"}})), nil)
+	return pairs
+}
+
+// Whatever the order in which a delete and a use are recorded, the first wins:
+// the other is refused or fails, and names what it lost to.
+func TestDeletesAndUsesRace(t *testing.T) {
+	for _, p := range referencePairs() {
+		for _, race := range []struct {
+			name, before, after string
+			deleted             bool
+		}{
+			{name: "use first"},
+			{name: "use before the request", before: ".deletionRequested.v1"},
+			{name: "use after the request", after: ".deletionRequested.v1"},
+			{name: "use before the delete is recorded", before: ".deleted.v1", deleted: true},
+			{name: "use after the delete", after: ".deleted.v1", deleted: true},
+		} {
+			if p.used.Collection() == domain.Deployments.Collection {
+				race.before = strings.Replace(race.before, ".deleted.", ".deleting.", 1)
+				race.after = strings.Replace(race.after, ".deleted.", ".deleting.", 1)
+			}
+			t.Run(p.String()+"/"+race.name, func(t *testing.T) { runRace(t, p, race.before, race.after, race.deleted) })
+		}
+	}
+}
+
+func runRace(t *testing.T, p referencePair, before, after string, deleted bool) {
+	s := newStage(t, Limits{})
+	if p.user.Collection() == domain.DeployedModels.Collection {
+		s.do(domain.Intend(domain.Deployments, "accounts/acme/deployments/addons", domain.Command[domain.Deployment](
+			domain.CreateDeployment{DeploymentSpec: domain.DeploymentSpec{BaseModel: publicModel, EnableAddons: true}})))
+	}
+	p.made(s)
+	if before+after == "" {
+		s.do(p.begin)
+	}
+	var other *stage
+	log := &racingLog{Memory: s.log, before: before, after: after, do: func() {
+		s.do(p.begin)
+		require.NoError(t, other.world.WaitFor(t.Context(), s.world.Position()))
+	}}
+	other = s.twin(func(o *Options) { o.Log = log })
+	a := other.call(http.MethodDelete, "/v1/"+string(p.used), "admin", "")
+	require.Empty(t, log.before+log.after, "the race took place: %s", a.body)
+	last, err := s.log.Last(t.Context())
+	require.NoError(t, err)
+	require.NoError(t, s.world.WaitFor(t.Context(), last.Position))
+	if !deleted {
+		require.Equal(t, http.StatusBadRequest, a.status, "%s", a.body)
+		require.Contains(t, string(a.body), "IN_USE")
+		require.Contains(t, string(a.body), p.user)
+		require.Contains(t, s.world.View().Users(p.used), p.user)
+		require.Empty(t, s.world.View().Leaving(p.user, nil, stateOf(t, s, p.user), s.clock.tick()), "the deletion was abandoned")
+		s.settlePlans()
+		if p.failed != nil {
+			require.NotRegexp(t, "no [a-z]+ "+string(p.used)+"|"+string(p.used)+" was deleted", p.failed(s.world.View(), p.user), "the use goes on")
+		}
+		return
+	}
+	require.Equal(t, http.StatusOK, a.status, "%s", a.body)
+	s.settlePlans()
+	if p.failed != nil {
+		require.Contains(t, p.failed(s.world.View(), p.user), p.used, "the use fails with that reason")
+	}
+}
+
+// readyDataset makes a dataset of chat rows that jobs can use.
+func (s *stage) readyDataset(id string) {
+	s.Helper()
+	name := domain.NewName("acme", domain.Datasets.Collection, id)
+	on := func(command domain.Command[domain.Dataset]) domain.Intent {
+		return domain.Intend(domain.Datasets, name, command)
+	}
+	content := strings.Repeat(`{"messages": [{"role": "user", "content": "2+2"}, {"role": "assistant", "content": "4"}]}`+"\n", 30)
+	s.do(on(domain.CreateDataset{DatasetSpec: domain.DatasetSpec{Format: domain.FormatChat}}))
+	require.Equal(s, http.StatusOK, s.upload("/v1/"+string(name)+":upload", "user", "file", "rows.jsonl", strings.NewReader(content)).status)
+	row, _ := s.world.View().Datasets.Get(name)
+	require.Equal(s, domain.DatasetReady, row.State.State)
+}
+
+func stateOf(t *testing.T, s *stage, name domain.Name) any {
+	state, _ := s.world.Row(name)
+	require.NotNil(t, state)
+	return state
+}
+
+// settlePlans carries out what schedulers plan until they plan nothing more.
+func (s *stage) settlePlans() {
+	s.Helper()
+	for range 20 {
+		planned := 0
+		for _, scheduler := range []schedulers.Scheduler{schedulers.Jobs{}, schedulers.Replicas{}, schedulers.Addons{}} {
+			for _, step := range scheduler.Plan(s.world.View(), s.clock.tick()).Steps {
+				planned++
+				s.do(step.Intents()...)
+			}
+		}
+		if planned == 0 {
+			return
+		}
+	}
+	s.Fatal("schedulers always plan more")
+}
+
+// Work that has begun does not go on with what was deleted: its control plane
+// was held up between its look at the users and its delete.
+func TestWorkThatLostTheRaceEnds(t *testing.T) {
+	for _, p := range referencePairs() {
+		if p.failed == nil || p.user.Collection() == domain.DeployedModels.Collection || p.used.Collection() == domain.DeploymentShapes.Collection {
+			continue
+		}
+		t.Run(p.String(), func(t *testing.T) {
+			s := newStage(t, Limits{})
+			p.made(s)
+			log := &racingLog{Memory: s.log, before: ".deleted.v1", do: func() {
+				s.do(p.begin)
+				s.atWork(p.user)
+			}}
+			other := s.twin(func(o *Options) { o.Log = log })
+			a := other.call(http.MethodDelete, "/v1/"+string(p.used), "admin", "")
+			require.Equal(t, http.StatusOK, a.status, "%s", a.body)
+			require.NoError(t, s.world.WaitFor(t.Context(), s.events()))
+			s.settlePlans()
+			require.Contains(t, p.failed(s.world.View(), p.user), p.used)
+		})
+	}
+}
+
+// atWork brings a job to its first attempt, or a deployment to READY, whatever
+// they name.
+func (s *stage) atWork(name domain.Name) {
+	s.Helper()
+	if name.Collection() == domain.Deployments.Collection {
+		s.serve(name)
+		return
+	}
+	for _, command := range []domain.Command[domain.JobLife]{domain.StartValidation{}, domain.QueueJob{},
+		domain.StartJob{Attempt: 1, Nodes: []domain.Name{"accounts/system/nodes/n1"}}} {
+		s.do(domain.IntendJob(name, command))
+	}
+}
+
+// Every kind that works with others, and every kind that others work with, is
+// raced.
+func TestEveryReferenceIsRaced(t *testing.T) {
+	used, users := map[string]bool{}, map[string]bool{}
+	for _, p := range referencePairs() {
+		used[p.used.Collection()], users[p.user.Collection()] = true, true
+	}
+	raced(t, domain.Accounts, used, users)
+	raced(t, domain.APIKeys, used, users)
+	raced(t, domain.Datasets, used, users)
+	raced(t, domain.Models, used, users)
+	raced(t, domain.Evaluators, used, users)
+	raced(t, domain.Secrets, used, users)
+	raced(t, domain.SupervisedJobs, used, users)
+	raced(t, domain.DPOJobs, used, users)
+	raced(t, domain.ReinforcementJobs, used, users)
+	raced(t, domain.TrainerJobs, used, users)
+	raced(t, domain.DeploymentShapes, used, users)
+	raced(t, domain.Deployments, used, users)
+	raced(t, domain.DeployedModels, used, users)
+	raced(t, domain.Quotas, used, users)
+	raced(t, domain.Nodes, used, users)
+	require.Equal(t, len(projections.NewWorld().View().Collections()), 15, "a new kind joins the list above")
+}
+
+func raced[S domain.State](t *testing.T, kind *domain.Kind[S], used, users map[string]bool) {
+	var state S
+	_, uses := any(state).(domain.User)
+	require.Equal(t, uses, users[kind.Collection], "%s as users", kind.Collection)
+	require.Equal(t, kind.Usable(), used[kind.Collection], "%s as used", kind.Collection)
+	if kind.Usable() {
+		field, ok := reflect.TypeFor[S]().FieldByName("Deletion")
+		require.True(t, ok && field.Anonymous, "%s shows that its deletion is requested", kind.Collection)
+	}
+}
+
+// A use that is asked for while a deletion is requested is refused; a request
+// that nobody followed up ends by itself.
+func TestNothingBeginsToUseWhatIsBeingDeleted(t *testing.T) {
+	s := newStage(t, Limits{})
+	s.do(register(usedModel, false))
+	s.do(domain.Intend(domain.Models, usedModel, domain.RequestDeletion(domain.Models)))
+	create := func() answer {
+		return s.call(http.MethodPost, "/v1/accounts/acme/deployments?deploymentId=d", "user", `{"baseModel": "`+usedModel+`"}`)
+	}
+	a := create()
+	require.Equal(t, http.StatusBadRequest, a.status, "%s", a.body)
+	require.Contains(t, string(a.body), usedModel+" is being deleted")
+	s.clock.at(epoch.Add(domain.DeletionWithin + time.Minute))
+	require.Equal(t, http.StatusOK, create().status)
+}
 
 // What live work uses is not deleted; the answer names the users.
 func TestUsedShapesAndSecretsAreNotDeleted(t *testing.T) {

@@ -428,7 +428,7 @@ func (res *resource[S, R]) delete(c *call) (any, error) {
 		err = p.err()
 	}
 	if err == nil {
-		_, err = c.do(domain.Intend(res.kind, row.Name, command))
+		err = res.removes(c, row, command)
 	}
 	if err != nil {
 		return nil, err

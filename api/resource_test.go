@@ -91,6 +91,7 @@ func TestPagesAreStable(t *testing.T) {
 		}
 		for row := range s.world.View().Datasets.In("acme") {
 			if !strings.HasPrefix(row.Name.ID(), "keep-") {
+				s.do(domain.Intend(domain.Datasets, row.Name, domain.RequestDeletion(domain.Datasets)))
 				s.do(domain.Intend(domain.Datasets, row.Name, domain.Command[domain.Dataset](domain.DeleteDataset{})))
 			}
 		}

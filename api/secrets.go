@@ -48,7 +48,7 @@ var secrets = &resource[domain.Secret, Secret]{
 	},
 	addGiven: func(_ *call, given, out *Secret) { out.Value = given.Value },
 	remove: func(c *call, row *projections.Row[domain.Secret], _ *params) (domain.Command[domain.Secret], error) {
-		return domain.DeleteSecret{}, c.unused("secret", row.Name)
+		return domain.DeleteSecret{}, nil
 	},
 }
 

@@ -13,7 +13,7 @@ import "time"
 //	UPLOADING, from another --LeaveUnfilled--> UPLOADING, its status says why: create another
 //	any       --UpdateDataset-->  the same
 //	any       --DeleteDataset-->  (none)
-var Datasets = NewKind("datasets", map[string]Event[Dataset]{
+var Datasets = usable(NewKind("datasets", map[string]Event[Dataset]{
 	"dataset.created.v1":  DatasetCreated{},
 	"dataset.uploaded.v1": DatasetUploaded{},
 	"dataset.accepted.v1": DatasetAccepted{},
@@ -22,7 +22,7 @@ var Datasets = NewKind("datasets", map[string]Event[Dataset]{
 	"dataset.unfilled.v1": DatasetUnfilled{},
 	"dataset.updated.v1":  DatasetUpdated{},
 	"dataset.deleted.v1":  DatasetDeleted{},
-})
+}), "dataset.", func(x *Dataset) *Deletion { return &x.Deletion })
 
 // Dataset states and formats.
 const (
@@ -90,6 +90,7 @@ type DatasetFacts struct {
 // Dataset is the state of one dataset.
 type Dataset struct {
 	DatasetSpec
+	Deletion
 	State               string      `json:"state"`
 	Status              Status      `json:"status"`
 	CreatedBy           string      `json:"createdBy"`
@@ -274,7 +275,7 @@ func (DeleteDataset) Decide(d Dataset, _ time.Time) (Event[Dataset], error) {
 	if !d.Exists() {
 		return nil, gone("dataset")
 	}
-	return DatasetDeleted{}, nil
+	return DatasetDeleted{}, d.mayDelete()
 }
 
 // derived refuses to change what a derived dataset is.

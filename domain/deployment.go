@@ -14,6 +14,7 @@ import (
 //	(none)   --CreateDeployment--> CREATING
 //	CREATING --SettleDeployment--> READY, when minReplicaCount replicas are
 //	CREATING --FailDeployment-->   FAILED, when it cannot be placed or loaded
+//	live     --FailDeployment-->   FAILED, when what it uses was deleted as its use began
 //	READY    --UpdateDeployment--> UPDATING --SettleDeployment--> READY
 //	READY    --ScaleDeployment-->  READY, another number of replicas wanted
 //	live     --DeleteDeployment--> DELETING --FinishDeletion--> DELETED | (none) when hard
@@ -30,7 +31,7 @@ import (
 //	its model's own, or served --OfferWeights--> the same, others being loaded --SwapWeights--> those
 //	others being loaded        --RefuseWeights--> the same as before, with the reason
 //	served                     --WithdrawWeights--> its model's own
-var Deployments = NewKind("deployments", map[string]Event[Deployment]{
+var Deployments = usable(NewKind("deployments", map[string]Event[Deployment]{
 	"deployment.created.v1":   DeploymentCreated{},
 	"deployment.ready.v1":     DeploymentSettled{},
 	"deployment.failed.v1":    DeploymentFailed{},
@@ -49,7 +50,7 @@ var Deployments = NewKind("deployments", map[string]Event[Deployment]{
 	"deployment.weightsSwapped.v1":   WeightsSwapped{},
 	"deployment.weightsRefused.v1":   WeightsRefused{},
 	"deployment.weightsWithdrawn.v1": WeightsWithdrawn{},
-})
+}), "deployment.", func(x *Deployment) *Deletion { return &x.Deletion })
 
 // Deployment states.
 const (
@@ -83,6 +84,7 @@ type Replica struct {
 // Deployment is the state of one deployment.
 type Deployment struct {
 	DeploymentSpec
+	Deletion
 	State           string             `json:"state"`
 	Status          Status             `json:"status"`
 	CreatedBy       string             `json:"createdBy"`
@@ -242,6 +244,7 @@ type DeploymentDeleting struct {
 
 func (e DeploymentDeleting) Evolve(d *Deployment) {
 	d.State, d.DesiredReplicas, d.Hard, d.Since = DeploymentDeletingState, 0, e.Hard, e.Time
+	d.DeletionTime = nil
 }
 
 type DeploymentDeleted struct {

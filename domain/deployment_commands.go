@@ -76,12 +76,19 @@ func (c SettleDeployment) Decide(d Deployment, now time.Time) (Event[Deployment]
 	return DeploymentSettled{c.Generation, now}, d.must(DeploymentCreatingState, DeploymentUpdatingState)
 }
 
-// FailDeployment records that a deployment cannot be placed or loaded.
-type FailDeployment struct{ Status Status }
+// FailDeployment records that a deployment cannot be placed or loaded, or that
+// what it uses was deleted: Lost may come at any time of its life.
+type FailDeployment struct {
+	Status Status
+	Lost   bool `json:",omitempty"`
+}
 
 func (c FailDeployment) Decide(d Deployment, now time.Time) (Event[Deployment], error) {
-	if d.State == DeploymentFailedState {
+	switch {
+	case d.State == DeploymentFailedState:
 		return nil, nil
+	case c.Lost:
+		return DeploymentFailed{c.Status, now}, d.must(DeploymentCreatingState, DeploymentReadyState, DeploymentUpdatingState)
 	}
 	return DeploymentFailed{c.Status, now}, d.must(DeploymentCreatingState)
 }
@@ -179,6 +186,9 @@ type DeleteDeployment struct {
 	Reason       string
 }
 
+// Unchecked tells that the delete need not be reserved.
+func (c DeleteDeployment) Unchecked() bool { return c.IgnoreChecks }
+
 // RecentUse is how long after its last request a deployment is protected.
 const RecentUse = time.Hour
 
@@ -192,6 +202,8 @@ func (c DeleteDeployment) Decide(d Deployment, now time.Time) (Event[Deployment]
 		return nil, nil
 	case !c.IgnoreChecks && !c.LastServed.IsZero() && now.Sub(c.LastServed) < RecentUse:
 		return nil, precondition("RECENTLY_USED", "the deployment answered a request within the last hour: set ignoreChecks to delete it all the same")
+	case !c.IgnoreChecks && d.mayDelete() != nil:
+		return nil, d.mayDelete()
 	}
 	return DeploymentDeleting{c.Hard, c.Reason, now}, nil
 }

@@ -14,12 +14,12 @@ import (
 //	live   --UpdateDeploymentShape--> live, with one version more
 //	live   --ReviewShapeVersion-->    live, a version is validated or public, or no longer
 //	live   --DeleteDeploymentShape--> (none)
-var DeploymentShapes = NewKind("deploymentShapes", map[string]Event[DeploymentShape]{
+var DeploymentShapes = usable(NewKind("deploymentShapes", map[string]Event[DeploymentShape]{
 	"deploymentShape.created.v1":  DeploymentShapeCreated{},
 	"deploymentShape.updated.v1":  DeploymentShapeUpdated{},
 	"deploymentShape.reviewed.v1": ShapeVersionReviewed{},
 	"deploymentShape.deleted.v1":  DeploymentShapeDeleted{},
-})
+}), "deploymentShape.", func(x *DeploymentShape) *Deletion { return &x.Deletion })
 
 // MaxShapeVersions is how many versions one shape may have.
 const MaxShapeVersions = 100
@@ -36,6 +36,7 @@ type ShapeVersion struct {
 
 // DeploymentShape is the state of one shape: the newest version is what it is.
 type DeploymentShape struct {
+	Deletion
 	CreatedBy string         `json:"createdBy"`
 	Versions  []ShapeVersion `json:"versions,omitempty"` // oldest first
 }
@@ -191,5 +192,5 @@ func (DeleteDeploymentShape) Decide(s DeploymentShape, _ time.Time) (Event[Deplo
 	if !s.Exists() {
 		return nil, gone("deployment shape")
 	}
-	return DeploymentShapeDeleted{}, nil
+	return DeploymentShapeDeleted{}, s.mayDelete()
 }

@@ -83,7 +83,7 @@ func TestDeploymentShapeTransitions(t *testing.T) {
 		{name: "one version, validated", facts: f(created, domain.ShapeVersionReviewed{Version: "v1", Validated: true})},
 	}
 	commands := []domain.Command[domain.DeploymentShape]{domain.CreateDeploymentShape{ShapeSpec: aShape, Model: llama7}, domain.UpdateDeploymentShape{ShapeSpec: other, Model: llama7},
-		domain.ReviewShapeVersion{Version: "v1", Validated: true}, domain.DeleteDeploymentShape{}}
+		domain.ReviewShapeVersion{Version: "v1", Validated: true}, requested[domain.DeploymentShape]{domain.DeleteDeploymentShape{}, domain.DeploymentShapes}}
 	golden(t, "deployment_shape_transitions.txt", transitions(t, domain.DeploymentShapes, situations, commands, func(s domain.DeploymentShape) string {
 		latest := "none"
 		if version, ok := s.LatestValidated(); ok {

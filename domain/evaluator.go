@@ -15,14 +15,14 @@ import (
 //	BUILDING --AcceptBuild-->     ACTIVE
 //	BUILDING --RejectBuild-->     BUILD_FAILED
 //	any      --DeleteEvaluator--> (none)
-var Evaluators = NewKind("evaluators", map[string]Event[Evaluator]{
+var Evaluators = usable(NewKind("evaluators", map[string]Event[Evaluator]{
 	"evaluator.created.v1":     EvaluatorCreated{},
 	"evaluator.updated.v1":     EvaluatorUpdated{},
 	"evaluator.uploaded.v1":    EvaluatorUploaded{},
 	"evaluator.built.v1":       EvaluatorBuilt{},
 	"evaluator.buildFailed.v1": EvaluatorBuildFailed{},
 	"evaluator.deleted.v1":     EvaluatorDeleted{},
-})
+}), "evaluator.", func(x *Evaluator) *Deletion { return &x.Deletion })
 
 // Evaluator states.
 const (
@@ -34,6 +34,7 @@ const (
 // Evaluator is the state of one evaluator.
 type Evaluator struct {
 	EvaluatorSpec
+	Deletion
 	State     string  `json:"state"`
 	Status    Status  `json:"status"`
 	CreatedBy string  `json:"createdBy"`
@@ -268,7 +269,7 @@ func (DeleteEvaluator) Decide(e Evaluator, _ time.Time) (Event[Evaluator], error
 	if !e.Exists() {
 		return nil, gone("evaluator")
 	}
-	return EvaluatorDeleted{}, nil
+	return EvaluatorDeleted{}, e.mayDelete()
 }
 
 // EvaluatorSpec is what the caller sets.

@@ -58,7 +58,7 @@ func TestEvaluatorTransitions(t *testing.T) {
 	}
 	commands := []domain.Command[domain.Evaluator]{domain.CreateEvaluator{EvaluatorSpec: someCode}, changed{"UpdateEvaluator", domain.UpdateEvaluator{EvaluatorSpec: named}},
 		changed{"… its code", domain.UpdateEvaluator{EvaluatorSpec: other}}, changed{"… for an upload", domain.UpdateEvaluator{EvaluatorSpec: someCode, Upload: true}},
-		domain.UploadEvaluator{Revision: 1, Files: uploadedCode}, domain.AcceptBuild{Revision: 1}, domain.RejectBuild{Revision: 1, Status: someStatus}, domain.DeleteEvaluator{}}
+		domain.UploadEvaluator{Revision: 1, Files: uploadedCode}, domain.AcceptBuild{Revision: 1}, domain.RejectBuild{Revision: 1, Status: someStatus}, requested[domain.Evaluator]{domain.DeleteEvaluator{}, domain.Evaluators}}
 	golden(t, "evaluator_transitions.txt", transitions(t, domain.Evaluators, situations, commands, func(e domain.Evaluator) string {
 		return fmt.Sprintf("%s revision %d, active %d, %d files", orNone(e.State), e.Revision, e.Active, len(e.Files.Sizes))
 	}))

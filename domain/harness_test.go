@@ -107,3 +107,16 @@ func golden(t *testing.T, name, text string) {
 	require.NoError(t, err, "run the test with -update to make the file")
 	require.Equal(t, string(want), text, "%s: run the test with -update when the change is meant", path)
 }
+
+// reserved is a history and then the request to delete.
+func reserved[S domain.State](k *domain.Kind[S], history []domain.Event[S]) []domain.Event[S] {
+	var state S
+	for _, e := range history {
+		e.Evolve(&state)
+	}
+	requested, err := domain.RequestDeletion(k).Decide(state, noon)
+	if err != nil {
+		panic(err)
+	}
+	return append(slices.Clone(history), requested)
+}

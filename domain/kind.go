@@ -34,6 +34,7 @@ type Kind[S any] struct {
 	Collection string // as in resource names: supervisedFineTuningJobs
 	facts      map[string]fact[S]
 	names      map[reflect.Type]string
+	deletion   func(*S) *Deletion // of a kind that others work with, otherwise nil
 }
 
 type fact[S any] struct {
@@ -44,7 +45,7 @@ type fact[S any] struct {
 // NewKind makes a kind from its stored names ("deployment.created.v1") and the
 // zero values of the facts they stand for.
 func NewKind[S any](collection string, events map[string]Event[S]) *Kind[S] {
-	k := &Kind[S]{collection, map[string]fact[S]{}, map[reflect.Type]string{}}
+	k := &Kind[S]{Collection: collection, facts: map[string]fact[S]{}, names: map[reflect.Type]string{}}
 	for name, zero := range events {
 		t := reflect.TypeOf(zero)
 		k.names[t] = name

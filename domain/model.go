@@ -19,7 +19,7 @@ import (
 //	READY     --FailCopy-->      READY, with a copy that has FAILED: prepare it again
 //	any       --UpdateModel-->   the same
 //	any       --DeleteModel-->   (none)
-var Models = NewKind("models", map[string]Event[Model]{
+var Models = usable(NewKind("models", map[string]Event[Model]{
 	"model.created.v1":            ModelCreated{},
 	"model.uploaded.v1":           ModelUploaded{},
 	"model.accepted.v1":           ModelAccepted{},
@@ -30,7 +30,7 @@ var Models = NewKind("models", map[string]Event[Model]{
 	"model.preparation-failed.v1": ModelPreparationFailed{},
 	"model.updated.v1":            ModelUpdated{},
 	"model.deleted.v1":            ModelDeleted{},
-})
+}), "model.", func(x *Model) *Deletion { return &x.Deletion })
 
 // Model states and kinds.
 const (
@@ -82,6 +82,7 @@ type Files struct {
 type Model struct {
 	ModelSpec
 	ModelFacts
+	Deletion
 	State      string               `json:"state"`
 	Status     Status               `json:"status"`
 	Files      Files                `json:"files"`
@@ -290,7 +291,7 @@ func (DeleteModel) Decide(m Model, _ time.Time) (Event[Model], error) {
 	if !m.Exists() {
 		return nil, gone("model")
 	}
-	return ModelDeleted{}, nil
+	return ModelDeleted{}, m.mayDelete()
 }
 
 func (s ModelSpec) check() error {

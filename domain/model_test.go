@@ -50,7 +50,8 @@ func TestModel(t *testing.T) {
 		{name: "update", given: f(made), when: domain.UpdateModel{ModelSpec: public}, then: domain.ModelUpdated{ModelSpec: public}},
 		{name: "update to the same", given: f(made), when: domain.UpdateModel{ModelSpec: made.ModelSpec}},
 		{name: "update the kind", given: f(made), when: domain.UpdateModel{ModelSpec: adapter}, fault: "INVALID_FIELDS", says: "kind: cannot change; baseModel: cannot change"},
-		{name: "delete", given: f(made), when: domain.DeleteModel{}, then: domain.ModelDeleted{}},
+		{name: "delete what nobody reserved", given: f(made), when: domain.DeleteModel{}, fault: domain.ReasonNotRequested, says: "try again"},
+		{name: "delete", given: reserved(domain.Models, f(made)), when: domain.DeleteModel{}, then: domain.ModelDeleted{}},
 		{name: "delete nothing", when: domain.DeleteModel{}, fault: "NOT_FOUND"},
 	})
 }

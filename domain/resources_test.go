@@ -66,7 +66,8 @@ func TestSecret(t *testing.T) {
 		{name: "update to the same", given: f(made), when: domain.UpdateSecret{KeyName: "TOKEN", Value: &value}},
 		{name: "update to an empty value", given: f(made), when: domain.UpdateSecret{KeyName: "TOKEN", Value: &domain.Sealed{KeyID: "k"}}, fault: "INVALID_FIELDS", says: "value: must not be empty"},
 		{name: "update nothing", when: domain.UpdateSecret{KeyName: "TOKEN"}, fault: "NOT_FOUND"},
-		{name: "delete", given: f(made), when: domain.DeleteSecret{}, then: domain.SecretDeleted{}},
+		{name: "delete what nobody reserved", given: f(made), when: domain.DeleteSecret{}, fault: domain.ReasonNotRequested, says: "try again"},
+		{name: "delete", given: reserved(domain.Secrets, f(made)), when: domain.DeleteSecret{}, then: domain.SecretDeleted{}},
 		{name: "delete nothing", when: domain.DeleteSecret{}, fault: "NOT_FOUND"},
 	})
 }
@@ -104,7 +105,8 @@ func TestDataset(t *testing.T) {
 		{name: "update", given: f(made), when: domain.UpdateDataset{DatasetSpec: domain.DatasetSpec{DisplayName: "rows"}}, then: domain.DatasetUpdated{DatasetSpec: domain.DatasetSpec{DisplayName: "rows"}}},
 		{name: "update to the same", given: f(made), when: domain.UpdateDataset{DatasetSpec: made.DatasetSpec}},
 		{name: "update the count of what is ready", given: f(made, first, accepted), when: domain.UpdateDataset{DatasetSpec: domain.DatasetSpec{Format: domain.FormatChat, ExampleCount: 4}}, fault: "DATASET_READY"},
-		{name: "delete", given: f(made), when: domain.DeleteDataset{}, then: domain.DatasetDeleted{}},
+		{name: "delete what nobody reserved", given: f(made), when: domain.DeleteDataset{}, fault: domain.ReasonNotRequested, says: "try again"},
+		{name: "delete", given: reserved(domain.Datasets, f(made)), when: domain.DeleteDataset{}, then: domain.DatasetDeleted{}},
 		{name: "delete nothing", when: domain.DeleteDataset{}, fault: "NOT_FOUND"},
 	})
 }

@@ -11,14 +11,15 @@ import (
 // comes here and is never read back by a user.
 //
 //	(none) --CreateSecret--> live --UpdateSecret--> live --DeleteSecret--> (none)
-var Secrets = NewKind("secrets", map[string]Event[Secret]{
+var Secrets = usable(NewKind("secrets", map[string]Event[Secret]{
 	"secret.created.v1": SecretCreated{},
 	"secret.updated.v1": SecretUpdated{},
 	"secret.deleted.v1": SecretDeleted{},
-})
+}), "secret.", func(x *Secret) *Deletion { return &x.Deletion })
 
 // Secret is the state of one secret.
 type Secret struct {
+	Deletion
 	KeyName string `json:"keyName"` // the environment variable that carries it to code
 	Value   Sealed `json:"value"`
 	Version int    `json:"version"` // of the value, from 1; 0 before the first. It is part of what scheme 0 binds a value to
@@ -126,5 +127,5 @@ func (DeleteSecret) Decide(s Secret, _ time.Time) (Event[Secret], error) {
 	if !s.Exists() {
 		return nil, gone("secret")
 	}
-	return SecretDeleted{}, nil
+	return SecretDeleted{}, s.mayDelete()
 }

@@ -117,7 +117,7 @@ func TestDatasetTransitions(t *testing.T) {
 	commands := []domain.Command[domain.Dataset]{domain.CreateDataset{}, domain.UploadDataset{Upload: 1, Files: files}, domain.AcceptDataset{Upload: 1, DatasetFacts: rows},
 		domain.RejectDataset{Upload: 1, Status: someStatus}, domain.FillDataset{Files: files, DatasetFacts: rows}, domain.LeaveUnfilled{Status: someStatus},
 		domain.UpdateDataset{DatasetSpec: domain.DatasetSpec{DisplayName: "mine", Format: domain.FormatChat, ExampleCount: 3}},
-		domain.UpdateDataset{DatasetSpec: domain.DatasetSpec{Format: domain.FormatChat, ExampleCount: 3, SourceJobName: "accounts/a/dpoJobs/j"}}, domain.DeleteDataset{}}
+		domain.UpdateDataset{DatasetSpec: domain.DatasetSpec{Format: domain.FormatChat, ExampleCount: 3, SourceJobName: "accounts/a/dpoJobs/j"}}, requested[domain.Dataset]{domain.DeleteDataset{}, domain.Datasets}}
 	golden(t, "dataset_transitions.txt", transitions(t, domain.Datasets, situations, commands, func(d domain.Dataset) string {
 		return orNone(d.State) + " " + d.Status.Code
 	}))
@@ -150,12 +150,27 @@ func TestDeploymentTransitions(t *testing.T) {
 	commands := []domain.Command[domain.Deployment]{domain.CreateDeployment{DeploymentSpec: spec}, domain.PlaceReplica{ID: "r1", Node: "n1", Generation: 1},
 		domain.AdvanceReplica{ID: "r1", Node: "n1", State: domain.ReplicaReady}, domain.RemoveReplica{ID: "r1", Failed: true}, domain.AbandonReplica{ID: "r2"},
 		domain.SettleDeployment{Generation: 1}, domain.FailDeployment{Status: someStatus}, domain.UpdateDeployment{DeploymentSpec: other},
-		domain.ScaleDeployment{Replicas: 2}, domain.WakeDeployment{}, domain.DeleteDeployment{}, hardDeletion{domain.DeleteDeployment{Hard: true}},
+		domain.ScaleDeployment{Replicas: 2}, domain.WakeDeployment{}, domain.DeleteDeployment{IgnoreChecks: true}, hardDeletion{domain.DeleteDeployment{IgnoreChecks: true, Hard: true}},
 		domain.FinishDeletion{Keep: time.Hour}, domain.UndeleteDeployment{}, domain.PurgeDeployment{}}
 	golden(t, "deployment_transitions.txt", transitions(t, domain.Deployments, situations, commands, func(d domain.Deployment) string {
 		return fmt.Sprintf("%s, %d of %d ready", orNone(d.State), d.ReadyReplicas(), d.DesiredReplicas)
 	}))
 }
+
+// requested is a delete whose deletion is requested.
+type requested[S domain.State] struct {
+	delete domain.Command[S]
+	kind   *domain.Kind[S]
+}
+
+func (c requested[S]) Decide(s S, now time.Time) (domain.Event[S], error) {
+	if s.Exists() {
+		s = c.kind.Reserved(s, now)
+	}
+	return c.delete.Decide(s, now)
+}
+
+func (c requested[S]) word() string { return wordOf(c.delete) }
 
 // hardDeletion shows a hard DeleteDeployment under a name of its own.
 type hardDeletion struct {

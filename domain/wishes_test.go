@@ -48,7 +48,7 @@ func wishAPIKey(t *rapid.T, _ domain.APIKey) domain.Command[domain.APIKey] {
 func wishSecret(t *rapid.T, _ domain.Secret) domain.Command[domain.Secret] {
 	name, value := pick(t, "name", "TOKEN", "OTHER", "9"), someSealed(t)
 	return pick[domain.Command[domain.Secret]](t, "command", domain.CreateSecret{KeyName: name, Value: value},
-		domain.UpdateSecret{KeyName: name}, domain.UpdateSecret{KeyName: name, Value: &value}, domain.DeleteSecret{})
+		domain.UpdateSecret{KeyName: name}, domain.UpdateSecret{KeyName: name, Value: &value}, domain.RequestDeletion(domain.Secrets), domain.AbandonDeletion(domain.Secrets, "IN_USE"), domain.DeleteSecret{})
 }
 
 func wishQuota(t *rapid.T, _ domain.Quota) domain.Command[domain.Quota] {
@@ -67,7 +67,7 @@ func wishModel(t *rapid.T, m domain.Model) domain.Command[domain.Model] {
 		domain.RejectModel{Upload: near(t, m.Upload), Status: someStatus}, domain.RegisterModel{ModelSpec: spec, ModelFacts: weights, Files: someFiles(t)},
 		domain.PrepareModel{Precision: precision}, domain.PrepareModel{Precision: precision},
 		domain.FinishCopy{Precision: precision, Attempt: attempt, Files: someFiles(t)}, domain.FailCopy{Precision: precision, Attempt: attempt, Status: someStatus},
-		domain.UpdateModel{ModelSpec: spec}, domain.DeleteModel{})
+		domain.UpdateModel{ModelSpec: spec}, domain.RequestDeletion(domain.Models), domain.AbandonDeletion(domain.Models, "IN_USE"), domain.DeleteModel{})
 }
 
 func wishDataset(t *rapid.T, d domain.Dataset) domain.Command[domain.Dataset] {
@@ -79,7 +79,7 @@ func wishDataset(t *rapid.T, d domain.Dataset) domain.Command[domain.Dataset] {
 		domain.FillDataset{Files: someFiles(t), DatasetFacts: rows}, domain.LeaveUnfilled{Status: someStatus},
 		domain.UploadDataset{Upload: near(t, d.Upload+1), Files: someFiles(t)}, domain.UploadDataset{Upload: 1},
 		domain.AcceptDataset{Upload: near(t, d.Upload), DatasetFacts: rows}, domain.RejectDataset{Upload: near(t, d.Upload), Status: someStatus},
-		domain.UpdateDataset{DatasetSpec: spec}, domain.DeleteDataset{})
+		domain.UpdateDataset{DatasetSpec: spec}, domain.RequestDeletion(domain.Datasets), domain.AbandonDeletion(domain.Datasets, "IN_USE"), domain.DeleteDataset{})
 }
 
 var oneKey, otherKey = "U" + strings.Repeat("A", 55), "U" + strings.Repeat("B", 55)
@@ -102,7 +102,7 @@ func wishEvaluator(t *rapid.T, e domain.Evaluator) domain.Command[domain.Evaluat
 	return pick[domain.Command[domain.Evaluator]](t, "command", domain.CreateEvaluator{EvaluatorSpec: spec},
 		domain.UpdateEvaluator{EvaluatorSpec: spec, Upload: pick(t, "upload", true, false)}, domain.UploadEvaluator{Revision: revision, Files: someFiles(t)},
 		domain.UploadEvaluator{Revision: revision}, domain.AcceptBuild{Revision: revision, BuildLog: "log"},
-		domain.RejectBuild{Revision: revision, Status: someStatus}, domain.DeleteEvaluator{})
+		domain.RejectBuild{Revision: revision, Status: someStatus}, domain.RequestDeletion(domain.Evaluators), domain.AbandonDeletion(domain.Evaluators, "IN_USE"), domain.DeleteEvaluator{})
 }
 
 func wishDeploymentShape(t *rapid.T, s domain.DeploymentShape) domain.Command[domain.DeploymentShape] {
@@ -113,7 +113,7 @@ func wishDeploymentShape(t *rapid.T, s domain.DeploymentShape) domain.Command[do
 	return pick[domain.Command[domain.DeploymentShape]](t, "command", domain.CreateDeploymentShape{ShapeSpec: spec, Model: traits},
 		domain.UpdateDeploymentShape{ShapeSpec: spec, Model: traits}, domain.UpdateDeploymentShape{ShapeSpec: spec, Model: traits},
 		domain.ReviewShapeVersion{Version: version, Validated: pick(t, "validated", true, false), Public: pick(t, "public", true, false)},
-		domain.ReviewShapeVersion{Version: version, Validated: true}, domain.DeleteDeploymentShape{})
+		domain.ReviewShapeVersion{Version: version, Validated: true}, domain.RequestDeletion(domain.DeploymentShapes), domain.AbandonDeletion(domain.DeploymentShapes, "IN_USE"), domain.DeleteDeploymentShape{})
 }
 
 func wishDeployment(t *rapid.T, d domain.Deployment) domain.Command[domain.Deployment] {
@@ -135,7 +135,7 @@ func wishDeployment(t *rapid.T, d domain.Deployment) domain.Command[domain.Deplo
 		domain.RemoveReplica{ID: replica.ID, Reason: "broken", Failed: pick(t, "failed", true, false)},
 		domain.SettleDeployment{Generation: d.Generation}, domain.FailDeployment{Status: someStatus},
 		domain.ScaleDeployment{Replicas: pick(t, "replicas", 0, 1, 2, 3)}, domain.WakeDeployment{},
-		domain.DeleteDeployment{Hard: pick(t, "hard", false, false, true), LastServed: pick(t, "served", time.Time{}, noon)},
+		domain.RequestDeletion(domain.Deployments), domain.AbandonDeletion(domain.Deployments, "IN_USE"), domain.DeleteDeployment{Hard: pick(t, "hard", false, false, true), LastServed: pick(t, "served", time.Time{}, noon)},
 		domain.FinishDeletion{Keep: time.Hour}, domain.UndeleteDeployment{}, domain.PurgeDeployment{},
 		domain.OfferWeights{HotWeights: weights}, domain.SwapWeights{ID: weights.ID(), Replicas: []string{replica.ID}},
 		domain.RefuseWeights{HotWeights: weights, Status: someStatus}, domain.WithdrawWeights{ID: weights.ID(), Reason: "its job is gone"})

@@ -3,6 +3,7 @@ package projections
 import (
 	"encoding/json"
 	"fmt"
+	"iter"
 	"time"
 
 	"anneal/domain"
@@ -23,6 +24,10 @@ type line struct {
 type frozen interface {
 	// Len is the number of rows.
 	Len() int
+	// state is that of a resource; false when it does not exist.
+	state(domain.Name) (any, bool)
+	// uses yields each resource with the names of what it works with.
+	uses() iter.Seq2[domain.Name, domain.Name]
 	// lines hands every row's line to yield, in the order of names, and after
 	// them those of what no longer exists.
 	lines(yield func(line []byte, gone bool) error) error

@@ -55,6 +55,14 @@ func (t *Table[S]) Collection() string { return t.collection }
 // Get is the row of a resource; false when it does not exist.
 func (t *Table[S]) Get(name domain.Name) (*Row[S], bool) { return t.rows.Get(name) }
 
+func (t *Table[S]) state(name domain.Name) (any, bool) {
+	row, ok := t.rows.Get(name)
+	if !ok {
+		return nil, false
+	}
+	return row.State, true
+}
+
 // Version is the position of the last event of a resource, also when it no
 // longer exists; 0 when it never did.
 func (t *Table[S]) Version(name domain.Name) uint64 {

@@ -87,7 +87,7 @@ func TestWeightsGoToTheirDeployment(t *testing.T) {
 	s.plan(schedulers.HotLoads{})
 	s.pass(time.Second)
 	s.say("the model is deleted, and then there is nothing to answer with but the deployment's own")
-	s.given(onModel("j-1", domain.DeleteModel{}))
+	s.given(onModel("j-1", domain.RequestDeletion(domain.Models)), onModel("j-1", domain.DeleteModel{}))
 	s.act(schedulers.HotLoads{})
 	s.plan(schedulers.HotLoads{})
 	s.end("hot_loads")

@@ -15,6 +15,7 @@ type job struct {
 	Created time.Time
 	Updated time.Time
 	kind    jobKind
+	uses    domain.User
 }
 
 // jobKind is what differs from one kind of job to the other.
@@ -40,7 +41,7 @@ func jobNamed(v *projections.View, name domain.Name) (job, bool) { return shown.
 func (j job) rows() []string { return domain.JobRows[j.Name.Collection()] }
 
 func supervisedJob(row *projections.Row[domain.SupervisedJob]) job {
-	return job{row.Name, &row.State.JobLife, row.CreateTime, row.UpdateTime, (*supervised)(&row.State.SupervisedSpec)}
+	return job{row.Name, &row.State.JobLife, row.CreateTime, row.UpdateTime, (*supervised)(&row.State.SupervisedSpec), &row.State}
 }
 
 type supervised domain.SupervisedSpec
@@ -71,7 +72,7 @@ func (s *supervised) check(v *projections.View, j job) verdict {
 }
 
 func dpoJob(row *projections.Row[domain.DPOJob]) job {
-	return job{row.Name, &row.State.JobLife, row.CreateTime, row.UpdateTime, (*preference)(&row.State.DPOSpec)}
+	return job{row.Name, &row.State.JobLife, row.CreateTime, row.UpdateTime, (*preference)(&row.State.DPOSpec), &row.State}
 }
 
 type preference domain.DPOSpec
@@ -88,7 +89,7 @@ func (s *preference) check(v *projections.View, j job) verdict {
 }
 
 func reinforcementJob(row *projections.Row[domain.ReinforcementJob]) job {
-	return job{row.Name, &row.State.JobLife, row.CreateTime, row.UpdateTime, (*reinforcement)(&row.State.ReinforcementSpec)}
+	return job{row.Name, &row.State.JobLife, row.CreateTime, row.UpdateTime, (*reinforcement)(&row.State.ReinforcementSpec), &row.State}
 }
 
 type reinforcement domain.ReinforcementSpec
@@ -112,7 +113,7 @@ func (s *reinforcement) check(v *projections.View, j job) verdict {
 }
 
 func trainerJob(row *projections.Row[domain.TrainerJob]) job {
-	return job{row.Name, &row.State.JobLife, row.CreateTime, row.UpdateTime, (*trainer)(&row.State)}
+	return job{row.Name, &row.State.JobLife, row.CreateTime, row.UpdateTime, (*trainer)(&row.State), &row.State}
 }
 
 type trainer domain.TrainerJob

@@ -110,7 +110,7 @@ func TestRowsAreHeldBack(t *testing.T) {
 	s.act(schedulers.Jobs{})
 	s.given(made("tuned-train-3", 54), made("tuned-eval-3", 6))
 	s.say("what the job was made from may go")
-	s.given(onDataset("rows", domain.DeleteDataset{}))
+	s.given(onDataset("rows", domain.RequestDeletion(domain.Datasets)), onDataset("rows", domain.DeleteDataset{}))
 	s.act(schedulers.Jobs{})
 	s.act(schedulers.Jobs{})
 	row, ok := s.world.View().SupervisedJobs.Get(jobName("tuned"))

@@ -52,6 +52,9 @@ func (s Jobs) Plan(v *projections.View, now time.Time) Plan {
 			finish(&plan, v, j)
 		case suspended != "" && j.Life.Live():
 			plan.add(domain.IntendJob(j.Name, domain.PauseJob{Reason: suspended}))
+		case j.lost(v) != "":
+			plan.add(domain.IntendJob(j.Name, domain.FailJob{Attempt: j.Life.Attempt,
+				Status: domain.StatusOf(domain.Faultf(domain.NotFound, "%s", j.lost(v)))}))
 		case j.Life.State == domain.JobPausedState:
 			if suspended == "" && strings.HasPrefix(j.Life.Status.Message, SuspendedPrefix) {
 				plan.add(domain.IntendJob(j.Name, domain.ResumeJob{}))
@@ -109,6 +112,7 @@ func (Jobs) suspended(v *projections.View, j job) string {
 // names what is wrong, and leaves alone the one that must wait.
 func (Jobs) admit(plan *Plan, v *projections.View, j job) bool {
 	verdict := j.kind.check(v, j)
+	verdict.wrong = append(verdict.wrong, j.unchecked(v, verdict.wrong)...)
 	switch {
 	case len(verdict.wrong) > 0:
 		plan.add(domain.IntendJob(j.Name, domain.FailJob{Status: verdict.status()}))

@@ -77,7 +77,7 @@ func TestJobsAreCheckedAgainBeforeTheyStart(t *testing.T) {
 	s.ingredients()
 	s.given(node("n1", domain.PoolTraining, 2, nil))
 	s.pending(1, "j1")
-	s.given(onDataset("rows", domain.DeleteDataset{}))
+	s.given(onDataset("rows", domain.RequestDeletion(domain.Datasets)), onDataset("rows", domain.DeleteDataset{}))
 	s.act(schedulers.Jobs{})
 	s.say("resumed without its data it fails again")
 	s.given(onJob("j1", domain.ResumeJob{}))

@@ -77,6 +77,10 @@ func (s Replicas) keep(v *projections.View, d deployment) {
 			return
 		}
 	}
+	if lost := d.lost(v); lost != "" {
+		d.plan.add(d.intend(domain.FailDeployment{Status: domain.StatusOf(domain.Faultf(domain.NotFound, "%s", lost)), Lost: true}))
+		return
+	}
 	d.trim()
 	d.settle()
 	if !d.place(placement(s.Placement), v.NeedOf(d.Deployment)) && d.State == domain.DeploymentCreatingState && len(d.current) < d.least() {

@@ -249,7 +249,7 @@ func TestReplicasLeave(t *testing.T) {
 	s.given(node("n1", domain.PoolInference, 8, nil))
 	s.given(deployment("soft", 2, 2, nil), deployment("hard", 1, 1, nil))
 	s.act(schedulers.Replicas{})
-	s.given(onDeployment("soft", domain.DeleteDeployment{}), onDeployment("hard", domain.DeleteDeployment{Hard: true}))
+	s.given(onDeployment("soft", domain.DeleteDeployment{IgnoreChecks: true}), onDeployment("hard", domain.DeleteDeployment{IgnoreChecks: true, Hard: true}))
 	s.act(schedulers.Replicas{})
 	s.say("the node still holds them")
 	s.act(schedulers.Replicas{})

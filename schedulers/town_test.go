@@ -118,6 +118,7 @@ func (o *town) fill(perThousand, fails int) {
 		switch chance := o.random.IntN(1000); {
 		case row.State.From == nil:
 		case chance < fails && o.random.IntN(4) == 0:
+			at(domain.RequestDeletion(domain.Datasets))
 			at(domain.DeleteDataset{})
 		case row.State.Filling() && chance < fails*10:
 			at(domain.LeaveUnfilled{Status: domain.Status{Code: "RESOURCE_EXHAUSTED", Message: "the store is full"}})
@@ -140,7 +141,7 @@ func (o *town) changeDeployment(user func(domain.Intent)) {
 	spec := row.State.DeploymentSpec
 	spec.MaxContextLength++
 	cmds := []domain.Command[domain.Deployment]{domain.ScaleDeployment{Replicas: o.random.IntN(4)}, domain.ScaleDeployment{Replicas: o.random.IntN(4)},
-		domain.UpdateDeployment{DeploymentSpec: spec}, domain.UpdateDeployment{DeploymentSpec: spec}, domain.WakeDeployment{}, domain.DeleteDeployment{},
+		domain.UpdateDeployment{DeploymentSpec: spec}, domain.UpdateDeployment{DeploymentSpec: spec}, domain.WakeDeployment{}, domain.RequestDeletion(domain.Deployments), domain.DeleteDeployment{},
 		domain.DeleteDeployment{Hard: true}, domain.UndeleteDeployment{}}
 	user(domain.Intend(domain.Deployments, row.Name, cmds[o.random.IntN(len(cmds))]))
 }

@@ -394,6 +394,7 @@ func TestInputsGone(t *testing.T) {
 	c.stock()
 	c.agent("n1", hangAt(1))
 	c.submit()
+	c.do(domain.Intend(domain.Datasets, datasetName, domain.RequestDeletion(domain.Datasets)))
 	c.do(domain.Intend(domain.Datasets, datasetName, domain.DeleteDataset{}))
 	c.place("n1")
 	life := c.reaches(domain.JobFailedState)

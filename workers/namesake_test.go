@@ -21,7 +21,7 @@ import (
 func TestReplicaOfANamesake(t *testing.T) {
 	c, node, running := deployed(t)
 	id := running.Replica
-	c.do(domain.Intend(domain.Deployments, deploymentName, domain.DeleteDeployment{Hard: true}))
+	c.do(domain.Intend(domain.Deployments, deploymentName, domain.DeleteDeployment{IgnoreChecks: true, Hard: true}))
 	c.do(domain.Intend(domain.Deployments, deploymentName, domain.RemoveReplica{ID: id}))
 	c.do(domain.Intend(domain.Nodes, nodeName("n1"), domain.ReleaseAllocation{ID: domain.ReplicaAllocationID(deploymentName, id)}))
 	c.do(domain.Intend(domain.Deployments, deploymentName, domain.FinishDeletion{}))

@@ -40,7 +40,7 @@ func TestServedFromTheCopyInItsPrecision(t *testing.T) {
 		} else {
 			require.NotContains(t, base.Key, copied.Folder, "%v", spec)
 		}
-		c.do(domain.Intend(domain.Deployments, deploymentName, domain.Command[domain.Deployment](domain.DeleteDeployment{Hard: true})))
+		c.do(domain.Intend(domain.Deployments, deploymentName, domain.Command[domain.Deployment](domain.DeleteDeployment{IgnoreChecks: true, Hard: true})))
 		c.do(domain.Intend(domain.Deployments, deploymentName, domain.Command[domain.Deployment](domain.RemoveReplica{ID: replica.ID})))
 		c.do(domain.Intend(domain.Nodes, nodeName("n1"), domain.Command[domain.Node](domain.ReleaseAllocation{ID: domain.ReplicaAllocationID(deploymentName, replica.ID)})))
 		c.do(domain.Intend(domain.Deployments, deploymentName, domain.Command[domain.Deployment](domain.FinishDeletion{})))

@@ -194,6 +194,7 @@ func TestRowsOfADeletedDatasetAreRemoved(t *testing.T) {
 	e := b.create("gone", "source", domain.Derivation{})
 	b.deriver.Progress = func(dataset domain.Name, read, of int64) {
 		if of > 0 {
+			b.do("gone", domain.RequestDeletion(domain.Datasets))
 			b.do("gone", domain.DeleteDataset{})
 		}
 	}

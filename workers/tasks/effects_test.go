@@ -6,7 +6,7 @@ import (
 	"go/ast"
 	"go/parser"
 	"go/token"
-	"io/fs"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -127,10 +127,15 @@ func TestEveryEffectIsTried(t *testing.T) {
 			covered[f] = true
 		}
 	}
-	packages, err := parser.ParseDir(token.NewFileSet(), ".", func(f fs.FileInfo) bool { return !strings.HasSuffix(f.Name(), "_test.go") }, 0)
+	paths, err := filepath.Glob("*.go")
 	require.NoError(t, err)
 	found := 0
-	for _, file := range packages["tasks"].Files {
+	for _, path := range paths {
+		if strings.HasSuffix(path, "_test.go") {
+			continue
+		}
+		file, err := parser.ParseFile(token.NewFileSet(), path, nil, 0)
+		require.NoError(t, err)
 		for _, declared := range file.Decls {
 			f, ok := declared.(*ast.FuncDecl)
 			if !ok {

@@ -275,7 +275,7 @@ func TestCopiesOfDeletedModels(t *testing.T) {
 	b.ready("m", whole, shipped(t))
 	asked := b.model("m", domain.PrepareModel{Precision: "FP16"})
 	copier := b.copier()
-	copier.Log = deleting{b.log, func() { b.model("m", domain.DeleteModel{}) }}
+	copier.Log = deleting{b.log, func() { b.model("m", domain.RequestDeletion(domain.Models)); b.model("m", domain.DeleteModel{}) }}
 	require.NoError(t, copier.Copy(t.Context(), asked))
 	require.False(t, b.modelState("m").Exists())
 	require.Empty(t, b.left("prepared/acme/"))
