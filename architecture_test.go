@@ -45,7 +45,7 @@ var mayImport = map[string][]string{
 	"schedulers/...":         {"domain", "eventlog", "projections"},
 	"workers":                {"domain", "domain/rows", "domain/weights", "eventlog", "projections", "blobs", "engines"},
 	"workers/wire":           {"domain", "engines"},
-	"workers/tasks":          {"domain", "disk", "domain/rows", "domain/weights", "eventlog", "blobs", "engines"},
+	"workers/tasks":          {"projections", "domain", "disk", "domain/rows", "domain/weights", "eventlog", "blobs", "engines"},
 	"workers/agent/...":      {"domain", "disk", "engines", "workers/wire"},
 	"api/described":          {},
 	"api":                    {"domain", "domain/rows", "disk", "eventlog", "projections", "blobs", "engines"},

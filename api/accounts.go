@@ -127,14 +127,14 @@ func createAccount(c *call) (any, error) {
 		made = accounts.wire(c, row)
 	} else if result, err := c.do(account); err != nil {
 		return nil, accounts.prefixed(err)
-	} else if made, err = accounts.reply(c, result, name); err != nil {
+	} else if made, err = accounts.reply(c, result); err != nil {
 		return nil, err
 	}
 	result, err := c.do(domain.Intend(domain.APIKeys, keyName, domain.Command[domain.APIKey](domain.CreateAPIKey(record))))
 	if err != nil {
 		return nil, accounts.prefixed(err)
 	}
-	shown, err := apiKeys.reply(c, result, keyName)
+	shown, err := apiKeys.reply(c, result)
 	return createdAccount{made, shown, key.Text}, err
 }
 
@@ -187,7 +187,7 @@ func changeAccount(c *call, command domain.Command[domain.Account]) (any, error)
 	if err != nil {
 		return nil, err
 	}
-	return accounts.reply(c, result, name)
+	return accounts.reply(c, result)
 }
 
 // digest is the fingerprint of the world as it is now: two installations, or

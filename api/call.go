@@ -59,65 +59,54 @@ func (c *call) lasting() (ctx context.Context, cancel context.CancelFunc) {
 	return context.WithTimeout(context.WithoutCancel(c.ctx), writeTime)
 }
 
-// do records the intents together and returns what they changed, once the
-// world has reached it: a client reads its own writes.
-func (c *call) do(intents ...domain.Intent) (eventlog.Result, error) {
-	if result, err := c.done(intents); result.Position > 0 || err != nil {
-		return result, err
+// do records an intent and returns what it changed, once the world has reached
+// it: a client reads its own writes.
+func (c *call) do(intent domain.Intent) (eventlog.Change, error) {
+	made, err := c.recorded(intent.Name) // by an earlier try of the call
+	if err != nil {
+		return eventlog.Change{}, err
 	}
 	command := c.nextCommand()
 	c.commands++
-	result, err := c.command(command, intents)
+	if made.Position() > 0 {
+		return made, nil
+	}
+	change, err := c.command(command, intent)
 	if err == nil {
 		c.view = nil
 	}
-	return result, err
-}
-
-// done returns what an earlier try of the call recorded for the intents, if it
-// did.
-func (c *call) done(intents []domain.Intent) (eventlog.Result, error) {
-	names := make([]domain.Name, len(intents))
-	for i, intent := range intents {
-		names[i] = intent.Name
-	}
-	result, err := c.recorded(names...)
-	if err != nil || result.Position == 0 {
-		return eventlog.Result{}, err
-	}
-	c.commands++
-	return result, nil
+	return change, err
 }
 
 // record is do without a memory: several goroutines of a call may use it.
-func (c *call) record(intents ...domain.Intent) error {
-	_, err := c.command("", intents)
+func (c *call) record(intent domain.Intent) error {
+	_, err := c.command("", intent)
 	return err
 }
 
-// command records the intents as what a command decides; "" makes it an ID.
-func (c *call) command(id string, intents []domain.Intent) (eventlog.Result, error) {
-	if err := c.mayUse(intents); err != nil {
-		return eventlog.Result{}, err
+// command records the intent as what a command decides; "" makes it an ID.
+func (c *call) command(id string, intent domain.Intent) (eventlog.Change, error) {
+	if err := c.mayUse(intent); err != nil {
+		return eventlog.Change{}, err
 	}
-	leave, err := c.withinQuotas(intents)
+	leave, err := c.withinQuotas([]domain.Intent{intent})
 	if err != nil {
-		return eventlog.Result{}, err
+		return eventlog.Change{}, err
 	}
 	defer leave()
 	ctx, cancel := c.lasting()
 	defer cancel()
 	request := eventlog.Request{Time: c.now, Actor: string(c.caller.key), Command: id, Correlation: c.id}
-	result, err := eventlog.Do(ctx, c.Log, c.World, request, intents...)
+	change, err := eventlog.Do(ctx, c.Log, c.World, request, intent)
 	if err == nil {
-		err = c.World.WaitFor(ctx, result.Position)
+		err = c.World.WaitFor(ctx, change.Position())
 	}
 	var fault *domain.Fault
 	if err == nil || errors.As(err, &fault) {
-		return result, err
+		return change, err
 	}
-	c.Logger.Error("a change was not recorded", "request", c.id, "change", intents[0].Name, "error", err)
-	return result, unrecorded{err}
+	c.Logger.Error("a change was not recorded", "request", c.id, "change", intent.Name, "error", err)
+	return change, unrecorded{err}
 }
 
 // unrecorded is why the log did not take a change, or did not say so.

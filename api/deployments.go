@@ -310,5 +310,5 @@ func undeleteDeployment(c *call, row *projections.Row[domain.Deployment]) (any, 
 	if err != nil {
 		return nil, err
 	}
-	return deployments.reply(c, result, row.Name)
+	return deployments.reply(c, result)
 }

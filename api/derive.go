@@ -51,32 +51,33 @@ func (c *call) nextCommand() string {
 	return c.uuid("command " + strconv.Itoa(c.commands))
 }
 
-// recorded is the position of what an earlier try of this very call recorded
-// as its next command; 0 when nothing was, or when there was no earlier try.
-func (c *call) recorded(names ...domain.Name) (eventlog.Result, error) {
+// recorded returns what an earlier try of this very call recorded on a resource
+// as its next command; its position is 0 when nothing was, or when there was no
+// earlier try.
+func (c *call) recorded(name domain.Name) (eventlog.Change, error) {
 	if !c.repeated {
-		return eventlog.Result{}, nil
+		return eventlog.Change{}, nil
 	}
 	ctx, cancel := c.lasting()
 	defer cancel()
-	result, err := eventlog.Recorded(ctx, c.Log, c.World, c.nextCommand(), names...)
-	if err == nil && result.Position > 0 {
-		err = c.World.WaitFor(ctx, result.Position)
+	change, err := eventlog.Recorded(ctx, c.Log, c.World, c.nextCommand(), name)
+	if err == nil && change.Position() > 0 {
+		err = c.World.WaitFor(ctx, change.Position())
 		c.view = nil
 	}
 	if err != nil {
-		return eventlog.Result{}, unrecorded{err}
+		return eventlog.Change{}, unrecorded{err}
 	}
-	return result, nil
+	return change, nil
 }
 
 // tried returns the row as an earlier try of this very call left it, when that
 // recorded what the call is about to record: it must not be recorded twice.
 // Otherwise it returns nil.
 func tried[S domain.State, R any](c *call, res *resource[S, R], name domain.Name) (*projections.Row[S], error) {
-	result, err := c.recorded(name)
-	if err != nil || result.Position == 0 {
+	change, err := c.recorded(name)
+	if err != nil || change.Position() == 0 {
 		return nil, err
 	}
-	return res.changed(c, result, name)
+	return res.changed(c, change)
 }

@@ -34,6 +34,6 @@ func (brokenLog) Last(context.Context) (eventlog.Checkpoint, error) {
 	return eventlog.Checkpoint{}, fmt.Errorf("no connection")
 }
 
-func (brokenLog) Append(context.Context, ...eventlog.Write) (uint64, error) {
+func (brokenLog) Append(context.Context, eventlog.Write) (uint64, error) {
 	return 0, fmt.Errorf("no connection")
 }

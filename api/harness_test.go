@@ -213,11 +213,16 @@ func (s *stage) do(intents ...domain.Intent) {
 }
 
 func (s *stage) carryOut(ctx context.Context, intents ...domain.Intent) error {
-	result, err := eventlog.Do(ctx, s.log, s.world, eventlog.Request{Time: s.clock.tick(), Actor: "test"}, intents...)
-	if err != nil {
-		return err
+	for _, intent := range intents {
+		change, err := eventlog.Do(ctx, s.log, s.world, eventlog.Request{Time: s.clock.tick(), Actor: "test"}, intent)
+		if err == nil {
+			err = s.world.WaitFor(ctx, change.Position())
+		}
+		if err != nil {
+			return err
+		}
 	}
-	return s.world.WaitFor(ctx, result.Position)
+	return nil
 }
 
 func (s *stage) deployment(name domain.Name, command domain.Command[domain.Deployment]) {

@@ -137,8 +137,8 @@ func TestAServerThatDiesBeforeItAnswers(t *testing.T) {
 // A deafLog records and loses the acknowledgement.
 type deafLog struct{ eventlog.Log }
 
-func (l deafLog) Append(ctx context.Context, writes ...eventlog.Write) (uint64, error) {
-	if _, err := l.Log.Append(ctx, writes...); err != nil {
+func (l deafLog) Append(ctx context.Context, w eventlog.Write) (uint64, error) {
+	if _, err := l.Log.Append(ctx, w); err != nil {
 		return 0, err
 	}
 	return 0, errors.New("the connection broke")

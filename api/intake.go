@@ -179,7 +179,7 @@ func recordFiles[S domain.State, R any](in *intake, res *resource[S, R], name do
 	case err != nil:
 		return nil, err
 	}
-	return res.changed(in.call, result, name)
+	return res.changed(in.call, result)
 }
 
 // announcedFiles are files to come: their sizes in bytes, by name.

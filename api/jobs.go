@@ -25,7 +25,7 @@ func jobOperations[S domain.State, R any](res *resource[S, R], life func(S) doma
 		if err != nil {
 			return nil, err
 		}
-		return res.reply(c, result, row.Name)
+		return res.reply(c, result)
 	})
 	checkpoints := func(c *call) (any, error) {
 		row, err := res.row(c)

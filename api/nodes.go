@@ -83,5 +83,5 @@ func revokeNode(c *call) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	return nodes.reply(c, result, row.Name)
+	return nodes.reply(c, result)
 }

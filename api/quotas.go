@@ -145,7 +145,7 @@ func updateQuota(c *call) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	row, err := quotas.changed(c, result, name)
+	row, err := quotas.changed(c, result)
 	if err != nil {
 		return nil, err
 	}

@@ -88,22 +88,20 @@ func (c *call) unused(noun string, name domain.Name) error {
 // mayUse refuses a change by which a resource begins to work with one that is
 // being deleted. What this does not see is decided by the order of the log:
 // schedulers fail work that names what is gone.
-func (c *call) mayUse(intents []domain.Intent) error {
-	for _, intent := range intents {
-		before, _ := c.World.Row(intent.Name)
-		record, err := intent.Decide(before, c.now)
-		if err != nil || record.Type == "" {
-			continue // told when it is recorded
-		}
-		after, err := c.World.After(intent.Name, before, record)
-		if err != nil {
-			return err
-		}
-		for _, used := range c.World.View().Leaving(intent.Name, before, after, c.now) {
-			f := domain.Faultf(domain.FailedPrecondition, "%s is being deleted: name another, or try again when its deletion was refused", used)
-			f.Reason = "BEING_DELETED"
-			return f
-		}
+func (c *call) mayUse(intent domain.Intent) error {
+	before, _ := c.World.Row(intent.Name)
+	record, err := intent.Decide(before, c.now)
+	if err != nil || record.Type == "" {
+		return nil // told when it is recorded
+	}
+	after, err := c.World.After(intent.Name, before, record)
+	if err != nil {
+		return err
+	}
+	for _, used := range c.World.View().Leaving(intent.Name, before, after, c.now) {
+		f := domain.Faultf(domain.FailedPrecondition, "%s is being deleted: name another, or try again when its deletion was refused", used)
+		f.Reason = "BEING_DELETED"
+		return f
 	}
 	return nil
 }

@@ -25,13 +25,13 @@ type racingLog struct {
 	do            func()
 }
 
-func (l *racingLog) Append(ctx context.Context, writes ...eventlog.Write) (uint64, error) {
-	typed := func(suffix string) bool { return suffix != "" && strings.HasSuffix(writes[0].Type, suffix) }
+func (l *racingLog) Append(ctx context.Context, w eventlog.Write) (uint64, error) {
+	typed := func(suffix string) bool { return suffix != "" && strings.HasSuffix(w.Type, suffix) }
 	if typed(l.before) {
 		l.before = ""
 		l.do()
 	}
-	position, err := l.Memory.Append(ctx, writes...)
+	position, err := l.Memory.Append(ctx, w)
 	if err == nil && typed(l.after) {
 		l.after = ""
 		l.do()

@@ -25,23 +25,20 @@ type deletingLog struct {
 	deleted   int
 }
 
-func (l *deletingLog) Append(ctx context.Context, writes ...eventlog.Write) (uint64, error) {
-	position, err := l.Memory.Append(ctx, writes...)
+func (l *deletingLog) Append(ctx context.Context, w eventlog.Write) (uint64, error) {
+	position, err := l.Memory.Append(ctx, w)
 	if err != nil {
 		return 0, err
 	}
-	for i, w := range writes {
-		deletion := l.deletions[w.Name.Collection()]
-		if deletion == "" || strings.Contains(w.Type, "deleted") {
-			continue
-		}
-		expect := position - uint64(len(writes)-1-i)
-		event := eventlog.Event{Record: domain.Record{Type: deletion, Data: []byte("{}")}, ID: uuid.NewString(), Name: w.Name, Time: w.Time}
-		if _, err := l.Memory.Append(ctx, eventlog.Write{Event: event, Expect: expect}); err != nil {
-			return 0, err
-		}
-		l.deleted++
+	deletion := l.deletions[w.Name.Collection()]
+	if deletion == "" || strings.Contains(w.Type, "deleted") {
+		return position, nil
 	}
+	event := eventlog.Event{Record: domain.Record{Type: deletion, Data: []byte("{}")}, ID: uuid.NewString(), Name: w.Name, Time: w.Time}
+	if _, err := l.Memory.Append(ctx, eventlog.Write{Event: event, Expect: position}); err != nil {
+		return 0, err
+	}
+	l.deleted++
 	return position, nil
 }
 

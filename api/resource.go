@@ -85,19 +85,18 @@ func (res *resource[S, R]) row(c *call) (*projections.Row[S], error) {
 
 // changed is the row as the call's own event left it, whatever other clients
 // have done to the resource since.
-func (res *resource[S, R]) changed(c *call, result eventlog.Result, name domain.Name) (*projections.Row[S], error) {
-	change, _ := result.Of(name)
+func (res *resource[S, R]) changed(c *call, change eventlog.Change) (*projections.Row[S], error) {
 	after, err := change.After(c.World)
 	if err != nil {
 		return nil, err
 	}
 	state, _ := after.State.(S)
-	return &projections.Row[S]{Name: name, State: state, CreateTime: after.CreateTime, CreateEvent: after.CreateEvent, UpdateTime: after.UpdateTime, Version: after.Version}, nil
+	return &projections.Row[S]{Name: change.Name, State: state, CreateTime: after.CreateTime, CreateEvent: after.CreateEvent, UpdateTime: after.UpdateTime, Version: after.Version}, nil
 }
 
 // reply renders the resource as the call's own event left it.
-func (res *resource[S, R]) reply(c *call, result eventlog.Result, name domain.Name) (*R, error) {
-	row, err := res.changed(c, result, name)
+func (res *resource[S, R]) reply(c *call, change eventlog.Change) (*R, error) {
+	row, err := res.changed(c, change)
 	if err != nil {
 		return nil, err
 	}
@@ -175,12 +174,12 @@ func (res *resource[S, R]) post(c *call) (any, error) {
 		return nil, err
 	}
 	if res.prepare != nil {
-		if err := res.prepare(c, name, given, extra, &p.violations); err != nil && made.Position == 0 {
+		if err := res.prepare(c, name, given, extra, &p.violations); err != nil && made.Position() == 0 {
 			return nil, err
 		}
 	}
 	intent := domain.Intend(res.kind, name, res.create(c, name, given))
-	if err := refused(c, intent, p, res.prefixed); err != nil && made.Position == 0 {
+	if err := refused(c, intent, p, res.prefixed); err != nil && made.Position() == 0 {
 		return nil, err
 	}
 	if imagined {
@@ -190,7 +189,7 @@ func (res *resource[S, R]) post(c *call) (any, error) {
 	if err != nil {
 		return nil, res.prefixed(err)
 	}
-	out, err := res.reply(c, result, name)
+	out, err := res.reply(c, result)
 	if err == nil && res.addGiven != nil {
 		res.addGiven(c, given, out)
 	}
@@ -349,7 +348,7 @@ func (res *resource[S, R]) patch(c *call) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	out, err := res.reply(c, result, row.Name)
+	out, err := res.reply(c, result)
 	if err == nil && res.addGiven != nil {
 		res.addGiven(c, given, out)
 	}

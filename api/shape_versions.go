@@ -192,7 +192,7 @@ func patchShapeVersion(c *call) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	if shape, err = deploymentShapes.changed(c, result, shape.Name); err != nil {
+	if shape, err = deploymentShapes.changed(c, result); err != nil {
 		return nil, err
 	}
 	if version, ok = shape.State.Version(version.ID); !ok {

@@ -35,7 +35,7 @@ func executeTrainStep(c *call) (any, error) {
 		return nil, err
 	}
 	intent := domain.Intend(domain.TrainerJobs, row.Name, domain.Command[domain.TrainerJob](domain.ExecuteTrainStep(step)))
-	if made.Position == 0 {
+	if made.Position() == 0 {
 		c.wantRows(&p.violations, "dataset", step.Dataset, domain.JobRows[domain.TrainerJobs.Collection])
 		if step.OutputModel != "" {
 			c.wantFreeModel(&p.violations, "outputModel", step.OutputModel, row.Name)
@@ -48,5 +48,5 @@ func executeTrainStep(c *call) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	return trainerJobs.reply(c, result, row.Name)
+	return trainerJobs.reply(c, result)
 }

@@ -1,6 +1,7 @@
 package eventlog
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -38,6 +39,8 @@ type survey struct {
 	flaws   []flaw     // what gaps come from; one at the end of the last block has no gap
 	marked  Chain      // of the mark's position, as it was found; zero when the survey began there
 	witness Checkpoint // the event that is at the witness's position
+	batch   string     // ID of the batch that is open after last
+	torn    []uint64   // last positions of batches whose ends are missing
 	files   []surveyed // in order
 }
 
@@ -107,6 +110,7 @@ func (s surveyor) take(r record, reason string, found *survey) {
 	case r.position > due:
 		found.gaps = append(found.gaps, Gap{due, r.position - 1, orElse(reason, "no record of it")})
 	}
+	found.noteBatch(r)
 	found.last = r.position
 	if !readable {
 		found.gaps = append(found.gaps, Gap{r.position, r.position, "a header that cannot be read"})
@@ -117,6 +121,25 @@ func (s surveyor) take(r record, reason string, found *survey) {
 	if r.position == s.witness.Position {
 		found.witness = Checkpoint{r.position, event.id()}
 	}
+}
+
+// noteBatch finds batches that a power failure has cut: earlier versions wrote
+// several events as one batch of JetStream's, which is not whole afterwards.
+func (s *survey) noteBatch(r record) {
+	id := headerValue(r.header, "Nats-Batch-Id")
+	if s.batch != "" && id != s.batch {
+		s.torn = append(s.torn, s.last)
+	}
+	if s.batch = id; headerValue(r.header, "Nats-Batch-Commit") != "" {
+		s.batch = ""
+	}
+}
+
+// headerValue is the first value of a NATS header; "" when it has none.
+func headerValue(header []byte, key string) string {
+	_, rest, _ := bytes.Cut(header, []byte("\r\n"+key+":"))
+	value, _, _ := bytes.Cut(rest, []byte("\r\n"))
+	return string(bytes.TrimSpace(value))
 }
 
 func orElse(s, otherwise string) string {
@@ -227,6 +250,12 @@ func checkStore(opts ServerOptions, path string, log *slog.Logger) (checked, err
 	}
 	if err := found.settleTail(opts.Dir, dir, mark, have, log); err != nil {
 		return result, err
+	}
+	if found.batch != "" {
+		found.torn = append(found.torn, found.last)
+	}
+	for _, position := range found.torn {
+		log.Warn("a batch of an earlier version was cut by a power failure: what it began is completed or released now", "position", position)
 	}
 	if !result.part {
 		if err := checkCopies(opts.Dir, found.chain.Position, log); err != nil {

@@ -131,7 +131,7 @@ func testLeaderStops(t *testing.T, c *Connection, servers []*server.Server) {
 	stream, err := jetstreamOf(t, c.Control()).Stream(ctx, Stream)
 	require.NoError(t, err)
 	leader := stream.CachedInfo().Cluster.Leader
-	log := &JetStream{nc: c.control, js: c.log.js, ackWait: time.Second, batches: c.log.batches}
+	log := &JetStream{nc: c.control, js: c.log.js, ackWait: time.Second}
 	rows := follow(t, log)
 	const commands = 60
 	stopped := make(chan struct{})
@@ -154,11 +154,11 @@ func testLeaderStops(t *testing.T, c *Connection, servers []*server.Server) {
 			for errors.Is(err, ErrUncertain) { // the log could not be read either
 				t.Logf("command %d: %v", i, err)
 				require.NoError(t, ctx.Err())
-				var found Result
+				var found Change
 				if found, err = Recorded(ctx, log, rows, request.Command, name("survivor")); err != nil {
 					err = uncertain(err)
 				}
-				recorded = found.Position > 0
+				recorded = found.Position() > 0
 			}
 			require.NoError(t, err)
 		}

@@ -46,28 +46,16 @@ type Request struct {
 	Correlation string
 }
 
-// A Result is what a request changed.
-type Result struct {
-	Position uint64   // of the last event; 0 when every fact was already recorded
-	Changes  []Change // one for each intent, in their order
-}
-
-// Of returns the change of a resource; false when no intent named it.
-func (r Result) Of(name domain.Name) (Change, bool) {
-	for _, c := range r.Changes {
-		if c.Name == name {
-			return c, true
-		}
-	}
-	return Change{}, false
-}
-
-// A Change is one event and the state that it was decided on.
+// A Change is what a request changed: one event, and the state that it was
+// decided on.
 type Change struct {
 	Name   domain.Name
 	Before Row
 	Event  Event // Position 0 when Before already held the fact: nothing was recorded
 }
+
+// Position is that of the change's event; 0 when nothing was recorded.
+func (c Change) Position() uint64 { return c.Event.Position }
 
 // After returns the row as the change left it, whatever happened to the
 // resource since.
@@ -89,194 +77,154 @@ func (c Change) After(rows Rows) (Row, error) {
 
 const attempts = 16 // per Do: each lost race means that another writer made progress
 
-// Do carries out the intents together or not at all: it decides each on its
-// row, appends what is decided, and decides again when another writer came
-// first. The result holds the states that its own events produced.
+// Do carries out an intent: it decides it on its row, appends what is decided,
+// and decides again when another writer came first. The change holds the state
+// that its own event produced.
 //
-// After a *domain.Fault nothing was recorded. After any other error the events
+// After a *domain.Fault nothing was recorded. After any other error the event
 // may have been recorded, or may still be: once one append was not
 // acknowledged, no later failure is a fault.
-func Do(ctx context.Context, log Log, rows Rows, req Request, intents ...domain.Intent) (Result, error) {
+//
+// What needs several resources reserves them by events of their own, and
+// commits by one: an append of several events is not whole after a power
+// failure.
+func Do(ctx context.Context, log Log, rows Rows, req Request, intent domain.Intent) (Change, error) {
 	if req.Command == "" {
 		id, err := uuid.NewV7()
 		if err != nil {
-			return Result{}, err
+			return Change{}, err
 		}
 		req.Command = id.String()
 	}
-	d := decision{log: log, rows: rows, req: req, intents: intents, tried: map[string]Change{}}
+	d := decision{log: log, rows: rows, req: req, intent: intent, tried: map[string]Change{}}
 	return d.run(ctx)
 }
 
 // A decision is one run of Do.
 type decision struct {
-	log     Log
-	rows    Rows
-	req     Request
-	intents []domain.Intent
-	tried   map[string]Change      // by event ID: what each attempt would change
-	since   map[domain.Name]uint64 // versions of the first attempt: its events come after them
-	unsure  bool                   // an append was not acknowledged
+	log    Log
+	rows   Rows
+	req    Request
+	intent domain.Intent
+	tried  map[string]Change // by event ID: what each attempt would change
+	since  uint64            // version of the first attempt: its event comes after it
+	unsure bool              // an append was not acknowledged
 }
 
-func (d *decision) run(ctx context.Context) (Result, error) {
+func (d *decision) run(ctx context.Context) (Change, error) {
 	for attempt := range attempts {
-		changes, writes, err := d.decide()
-		if err != nil || len(writes) == 0 {
-			return d.conclude(ctx, Result{Changes: changes}, err)
+		change, err := d.decide(attempt == 0)
+		if err != nil || change.Event.ID == "" {
+			return d.conclude(ctx, change, err)
 		}
-		position, err := d.log.Append(ctx, writes...)
+		position, err := d.log.Append(ctx, Write{Expect: change.Before.Version, Event: change.Event})
 		if err == nil {
-			return recordedAt(changes, position), nil
+			change.Event.Position = position
+			return change, nil
 		}
 		d.unsure = d.unsure || errors.Is(err, ErrUncertain)
 		if !errors.Is(err, ErrConflict) && !errors.Is(err, ErrUncertain) {
-			return d.conclude(ctx, Result{}, err)
+			return d.conclude(ctx, Change{}, err)
 		}
 		found, err := d.settle(ctx)
 		if err != nil {
-			return Result{}, uncertain(err)
+			return Change{}, uncertain(err)
 		}
-		if found.Position > 0 {
+		if found.Position() > 0 {
 			return found, nil
 		}
 		if attempt > 1 && !sleep(ctx, rand.N(time.Duration(attempt)*time.Millisecond)) {
-			return d.conclude(ctx, Result{}, ctx.Err())
+			return d.conclude(ctx, Change{}, ctx.Err())
 		}
 	}
-	return d.conclude(ctx, Result{}, domain.Faultf(domain.Aborted, "%s was changed by others %d times in a row: try again", d.intents[0].Name, attempts))
+	return d.conclude(ctx, Change{}, domain.Faultf(domain.Aborted, "%s was changed by others %d times in a row: try again", d.intent.Name, attempts))
 }
 
 // conclude returns what run ends with when its last append did not succeed. If
-// an earlier append was not acknowledged its events may be in the log by now;
-// they are the result. If they are not there, they may still arrive, so an
-// error becomes ErrUncertain.
-func (d *decision) conclude(ctx context.Context, result Result, err error) (Result, error) {
+// an earlier append was not acknowledged its event may be in the log by now; it
+// is the change then. If it is not there, it may still arrive, so an error
+// becomes ErrUncertain.
+func (d *decision) conclude(ctx context.Context, change Change, err error) (Change, error) {
 	if !d.unsure {
-		return result, err
+		return change, err
 	}
-	found, lookup := d.own(ctx)
+	found, _, lookup := d.look(ctx)
 	switch {
-	case lookup == nil && found.Position > 0:
+	case lookup == nil && found.Position() > 0:
 		return found, nil
 	case err != nil:
-		return Result{}, uncertain(err)
+		return Change{}, uncertain(err)
 	case lookup != nil:
-		return Result{}, uncertain(lookup)
+		return Change{}, uncertain(lookup)
 	}
-	return result, nil
+	return change, nil
 }
 
-func (d *decision) decide() (changes []Change, writes []Write, err error) {
-	first := d.since == nil
+// decide decides the intent on its row. The change has no event when the fact
+// is recorded already.
+func (d *decision) decide(first bool) (Change, error) {
+	change := Change{Name: d.intent.Name, Before: d.rows.Lookup(d.intent.Name)}
 	if first {
-		d.since = map[domain.Name]uint64{}
+		d.since = change.Before.Version
 	}
-	for _, intent := range d.intents {
-		before := d.rows.Lookup(intent.Name)
-		if first {
-			d.since[intent.Name] = before.Version
-		}
-		record, err := intent.Decide(before.State, d.req.Time)
-		if err != nil {
-			return nil, nil, err
-		}
-		change := Change{Name: intent.Name, Before: before}
-		if record.Type != "" {
-			id, err := uuid.NewV7()
-			if err != nil {
-				return nil, nil, err
-			}
-			change.Event = Event{
-				Record: record, ID: id.String(), Name: intent.Name, Time: d.req.Time,
-				Actor: d.req.Actor, Command: d.req.Command, Cause: d.req.Cause, Correlation: d.req.Correlation,
-			}
-			d.tried[change.Event.ID] = change
-			writes = append(writes, Write{Expect: before.Version, Event: change.Event})
-		}
-		changes = append(changes, change)
+	record, err := d.intent.Decide(change.Before.State, d.req.Time)
+	if err != nil || record.Type == "" {
+		return change, err
 	}
-	return changes, writes, nil
-}
-
-// recordedAt gives the changes their positions: the last event of an append is
-// at position, and those before it directly precede it.
-func recordedAt(changes []Change, position uint64) Result {
-	next := position
-	for i := len(changes) - 1; i >= 0; i-- {
-		if changes[i].Event.ID != "" {
-			changes[i].Event.Position = next
-			next--
-		}
+	id, err := uuid.NewV7()
+	if err != nil {
+		return change, err
 	}
-	return Result{Position: position, Changes: changes}
+	change.Event = Event{
+		Record: record, ID: id.String(), Name: d.intent.Name, Time: d.req.Time,
+		Actor: d.req.Actor, Command: d.req.Command, Cause: d.req.Cause, Correlation: d.req.Correlation,
+	}
+	d.tried[change.Event.ID] = change
+	return change, nil
 }
 
 // settle finds out what became of an append that was not acknowledged as ours.
-// It returns our own events when they were recorded after all; otherwise it
-// waits until the rows hold what came first.
-func (d *decision) settle(ctx context.Context) (Result, error) {
+// It returns our own change when it was recorded after all; otherwise it waits
+// until the rows hold what came first.
+func (d *decision) settle(ctx context.Context) (Change, error) {
 	found, newest, err := d.look(ctx)
-	if err != nil || found.Position > 0 {
+	if err != nil || found.Position() > 0 {
 		return found, err
 	}
-	return Result{}, d.rows.WaitFor(ctx, newest)
+	return Change{}, d.rows.WaitFor(ctx, newest)
 }
 
-// own returns the changes that this command recorded; Position 0 when there
-// are none.
-func (d *decision) own(ctx context.Context) (Result, error) {
-	found, _, err := d.look(ctx)
-	return found, err
-}
-
-// look reads what was recorded on the intents' subjects since the first
-// attempt: our own events, and the position of the newest of all.
-func (d *decision) look(ctx context.Context) (found Result, newest uint64, err error) {
-	changes := map[domain.Name]Change{}
-	for _, intent := range d.intents {
-		for e, err := range d.log.Read(ctx, intent.Name.Subject(), d.since[intent.Name]) {
-			if err != nil {
-				return Result{}, 0, fmt.Errorf("read events of %s: %w", intent.Name, err)
-			}
-			newest = max(newest, e.Position)
-			if e.Command != d.req.Command {
-				continue
-			}
-			change, ours := d.tried[e.ID]
-			if change.Event.Position = e.Position; !ours { // an earlier process recorded it
-				if change, err = recordedOn(ctx, d.log, d.rows, d.req.Command, e.Name); err != nil {
-					return Result{}, 0, err
-				}
-			}
-			changes[e.Name] = change
-			found.Position = max(found.Position, e.Position)
+// look reads what was recorded on the intent's subject since the first attempt:
+// our own change, and the position of the newest event of all.
+func (d *decision) look(ctx context.Context) (found Change, newest uint64, err error) {
+	for e, err := range d.log.Read(ctx, d.intent.Name.Subject(), d.since) {
+		if err != nil {
+			return Change{}, 0, fmt.Errorf("read events of %s: %w", d.intent.Name, err)
 		}
-	}
-	for _, intent := range d.intents {
-		change, ok := changes[intent.Name]
-		if !ok {
-			change = Change{Name: intent.Name, Before: d.rows.Lookup(intent.Name)}
+		newest = max(newest, e.Position)
+		if e.Command != d.req.Command {
+			continue
 		}
-		found.Changes = append(found.Changes, change)
+		change, ours := d.tried[e.ID]
+		if change.Event.Position = e.Position; !ours { // an earlier process recorded it
+			if change, err = recordedOn(ctx, d.log, d.rows, d.req.Command, e.Name); err != nil {
+				return Change{}, 0, err
+			}
+		}
+		found = change
 	}
 	return found, newest, nil
 }
 
-// Recorded returns what a command recorded on the named resources, folded from
-// their history: the result that its first run would have returned. Position
-// is 0 when it recorded nothing.
-func Recorded(ctx context.Context, log Log, rows Rows, command string, names ...domain.Name) (Result, error) {
-	var result Result
-	for _, name := range names {
-		change, err := recordedOn(ctx, log, rows, command, name)
-		if err != nil {
-			return Result{}, fmt.Errorf("look for command %s on %s: %w", command, name, err)
-		}
-		result.Position = max(result.Position, change.Event.Position)
-		result.Changes = append(result.Changes, change)
+// Recorded returns what a command recorded on a resource, folded from its
+// history: the change that its first run would have returned. Its position is 0
+// when the command recorded nothing.
+func Recorded(ctx context.Context, log Log, rows Rows, command string, name domain.Name) (Change, error) {
+	change, err := recordedOn(ctx, log, rows, command, name)
+	if err != nil {
+		return Change{}, fmt.Errorf("look for command %s on %s: %w", command, name, err)
 	}
-	return result, nil
+	return change, nil
 }
 
 func recordedOn(ctx context.Context, log Log, rows Rows, command string, name domain.Name) (change Change, err error) {

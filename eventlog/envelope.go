@@ -37,33 +37,20 @@ const (
 )
 
 // Limits of an event's envelope.
-const (
-	maxAttribute = 1 << 10 // bytes of one attribute
-	maxBatch     = 1000    // writes in one append, as the server allows
-)
+const maxAttribute = 1 << 10 // bytes of one attribute
 
-// checkWrites refuses what could not be found again under its name, or would
-// break the limits of the envelope.
-func checkWrites(writes []Write) error {
-	if len(writes) == 0 || len(writes) > maxBatch {
-		return domain.Faultf(domain.Internal, "an append holds 1 to %d writes, not %d", maxBatch, len(writes))
+// check refuses what could not be found again under its name, or would break
+// the limits of the envelope.
+func (w Write) check() error {
+	if subject := w.Name.Subject(); domain.NameOf(subject) != w.Name || !literal(subject) {
+		return domain.Faultf(domain.Internal, "%q is no resource name: it must be accounts/{account} or accounts/{account}/{collection}/{id}", w.Name)
 	}
-	seen := make(map[domain.Name]bool, len(writes))
-	for _, w := range writes {
-		if seen[w.Name] {
-			return domain.Faultf(domain.Internal, "two writes to %s in one batch", w.Name)
-		}
-		seen[w.Name] = true
-		if subject := w.Name.Subject(); domain.NameOf(subject) != w.Name || !literal(subject) {
-			return domain.Faultf(domain.Internal, "%q is no resource name: it must be accounts/{account} or accounts/{account}/{collection}/{id}", w.Name)
-		}
-		if w.ID == "" || w.Type == "" {
-			return domain.Faultf(domain.Internal, "an event of %s lacks its id or its type", w.Name)
-		}
-		for _, value := range [...]string{w.ID, w.Type, w.Actor, w.Command, w.Cause, w.Correlation, w.Stage} {
-			if len(value) > maxAttribute {
-				return domain.Faultf(domain.InvalidArgument, "an attribute of an event of %s has %d bytes: at most %d are kept", w.Name, len(value), maxAttribute)
-			}
+	if w.ID == "" || w.Type == "" {
+		return domain.Faultf(domain.Internal, "an event of %s lacks its id or its type", w.Name)
+	}
+	for _, value := range [...]string{w.ID, w.Type, w.Actor, w.Command, w.Cause, w.Correlation, w.Stage} {
+		if len(value) > maxAttribute {
+			return domain.Faultf(domain.InvalidArgument, "an attribute of an event of %s has %d bytes: at most %d are kept", w.Name, len(value), maxAttribute)
 		}
 	}
 	return nil

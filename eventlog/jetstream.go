@@ -12,7 +12,6 @@ import (
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
-	"github.com/nats-io/nuid"
 
 	"anneal/disk"
 	"anneal/domain"
@@ -38,14 +37,10 @@ type JetStream struct {
 	nc       *nats.Conn
 	js       jetstream.JetStream
 	ackWait  time.Duration
-	batches  chan struct{} // one token per open batch
-	disk     *diskSync     // nil where the servers sync before they acknowledge
-	mark     *highWater    // nil where nobody keeps one
-	space    *disk.Space   // nil where the servers' disks are not ours
+	disk     *diskSync   // nil where the servers sync before they acknowledge
+	mark     *highWater  // nil where nobody keeps one
+	space    *disk.Space // nil where the servers' disks are not ours
 }
-
-// The server allows 50 open batches a stream; several control planes share them.
-const openBatches = 12
 
 // OpenJetStream opens the log, and makes its stream when there is none yet.
 func OpenJetStream(ctx context.Context, nc *nats.Conn, opts JetStreamOptions) (*JetStream, error) {
@@ -54,17 +49,16 @@ func OpenJetStream(ctx context.Context, nc *nats.Conn, opts JetStreamOptions) (*
 		return nil, fmt.Errorf("eventlog: %w", err)
 	}
 	config := jetstream.StreamConfig{
-		Name:               Stream,
-		Description:        "What happened: every state change, for ever",
-		Subjects:           []string{everything},
-		Storage:            jetstream.FileStorage,
-		Replicas:           max(1, opts.Replicas),
-		MaxMsgSize:         MaxEvent,
-		Duplicates:         time.Minute,
-		AllowAtomicPublish: true,
-		AllowDirect:        true,
-		DenyDelete:         true,
-		DenyPurge:          true,
+		Name:        Stream,
+		Description: "What happened: every state change, for ever",
+		Subjects:    []string{everything},
+		Storage:     jetstream.FileStorage,
+		Replicas:    max(1, opts.Replicas),
+		MaxMsgSize:  MaxEvent,
+		Duplicates:  time.Minute,
+		AllowDirect: true,
+		DenyDelete:  true,
+		DenyPurge:   true,
 	}
 	if err := ensureStream(ctx, js, config, opts.Replicas); err != nil {
 		return nil, err
@@ -72,7 +66,7 @@ func OpenJetStream(ctx context.Context, nc *nats.Conn, opts JetStreamOptions) (*
 	if opts.AckWait <= 0 {
 		opts.AckWait = 5 * time.Second
 	}
-	return &JetStream{nc: nc, js: js, ackWait: opts.AckWait, batches: make(chan struct{}, openBatches)}, nil
+	return &JetStream{nc: nc, js: js, ackWait: opts.AckWait}, nil
 }
 
 // ensureStream makes a stream or brings it up to date. Zero replicas leave a
@@ -111,31 +105,20 @@ func persist(ctx context.Context, try func(context.Context) error) error {
 }
 
 // Append implements Log.
-func (l *JetStream) Append(ctx context.Context, writes ...Write) (uint64, error) {
-	if err := checkWrites(writes); err != nil {
+func (l *JetStream) Append(ctx context.Context, w Write) (uint64, error) {
+	if err := w.check(); err != nil {
 		return 0, err
 	}
 	if err := l.space.Check(disk.Events, 0); err != nil {
 		return 0, err
 	}
-	msgs := make([]*nats.Msg, len(writes))
-	for i, w := range writes {
-		msgs[i] = enclose(w.Event)
-		msgs[i].Header[jetstream.MsgIDHeader] = msgs[i].Header[headerID]
-		msgs[i].Header[jetstream.ExpectedLastSubjSeqHeader] = []string{strconv.FormatUint(w.Expect, 10)}
-		if size := msgs[i].Size(); size > MaxEvent {
-			return 0, domain.Faultf(domain.InvalidArgument, "an event of %s has %d bytes: at most %d are kept, so shorten the request", w.Name, size, MaxEvent)
-		}
+	m := enclose(w.Event)
+	m.Header[jetstream.MsgIDHeader] = m.Header[headerID]
+	m.Header[jetstream.ExpectedLastSubjSeqHeader] = []string{strconv.FormatUint(w.Expect, 10)}
+	if size := m.Size(); size > MaxEvent {
+		return 0, domain.Faultf(domain.InvalidArgument, "an event of %s has %d bytes: at most %d are kept, so shorten the request", w.Name, size, MaxEvent)
 	}
-	if len(msgs) > 1 {
-		select {
-		case l.batches <- struct{}{}:
-			defer func() { <-l.batches }()
-		case <-ctx.Done():
-			return 0, ctx.Err()
-		}
-	}
-	position, err := l.publish(ctx, msgs)
+	position, err := l.publish(ctx, m)
 	if err != nil {
 		return 0, err
 	}
@@ -149,13 +132,13 @@ func (l *JetStream) Append(ctx context.Context, writes ...Write) (uint64, error)
 // it would be the word that nothing was recorded.
 func uncertain(cause error) error { return fmt.Errorf("%w: %v", ErrUncertain, cause) }
 
-// publish sends the messages until the server takes or refuses them. It sends
+// publish sends a message until the server takes or refuses it. It sends
 // again only what certainly was not recorded.
-func (l *JetStream) publish(parent context.Context, msgs []*nats.Msg) (uint64, error) {
+func (l *JetStream) publish(parent context.Context, m *nats.Msg) (uint64, error) {
 	ctx, cancel := context.WithTimeout(parent, l.ackWait)
 	defer cancel()
 	for pause := time.Millisecond; ; pause = min(2*pause, 250*time.Millisecond) {
-		position, err := l.publishOnce(ctx, msgs)
+		position, err := l.publishOnce(ctx, m)
 		if err == nil || !notTaken(err) {
 			return position, err
 		}
@@ -168,22 +151,8 @@ func (l *JetStream) publish(parent context.Context, msgs []*nats.Msg) (uint64, e
 	}
 }
 
-func (l *JetStream) publishOnce(ctx context.Context, msgs []*nats.Msg) (uint64, error) {
-	last := len(msgs) - 1
-	if last > 0 {
-		batch := nuid.Next()
-		for i, m := range msgs {
-			m.Header["Nats-Batch-Id"] = []string{batch}
-			m.Header["Nats-Batch-Sequence"] = []string{strconv.Itoa(i + 1)}
-		}
-		msgs[last].Header["Nats-Batch-Commit"] = []string{"1"}
-		for _, m := range msgs[:last] {
-			if err := l.nc.PublishMsg(m); err != nil {
-				return 0, fmt.Errorf("eventlog: %w", err) // a batch without its commit is nothing
-			}
-		}
-	}
-	reply, err := l.nc.RequestMsgWithContext(ctx, msgs[last])
+func (l *JetStream) publishOnce(ctx context.Context, m *nats.Msg) (uint64, error) {
+	reply, err := l.nc.RequestMsgWithContext(ctx, m)
 	switch {
 	case err == nil:
 		return acknowledged(reply.Data)
@@ -197,14 +166,11 @@ func (l *JetStream) publishOnce(ctx context.Context, msgs []*nats.Msg) (uint64, 
 
 // Codes of the server's refusals.
 const (
-	codeUnavailable     = 10008
-	codeNoMessage       = 10037
-	codeTooLarge        = 10054
-	codeWrongSequence   = 10071
-	codeSubjectBusy     = 10164 // another write to the subject is not decided yet, or just now
-	codeBatchIncomplete = 10176
-	codeRecordedBefore  = 10201 // a batch holds an event that is recorded
-	codeTooManyBatches  = 10210
+	codeUnavailable   = 10008
+	codeNoMessage     = 10037
+	codeTooLarge      = 10054
+	codeWrongSequence = 10071
+	codeSubjectBusy   = 10164 // another write to the subject is not decided yet, or just now
 )
 
 var errTooLarge = domain.Faultf(domain.InvalidArgument, "an event is larger than the log takes: shorten the request")
@@ -227,7 +193,7 @@ func acknowledged(data []byte) (uint64, error) {
 		return ack.Sequence, nil
 	}
 	switch ack.Error.ErrorCode {
-	case codeWrongSequence, codeRecordedBefore:
+	case codeWrongSequence:
 		return 0, ErrConflict
 	case codeTooLarge:
 		return 0, errTooLarge
@@ -245,7 +211,7 @@ func notTaken(err error) bool {
 		return false
 	}
 	switch refusal.ErrorCode {
-	case codeUnavailable, codeSubjectBusy, codeBatchIncomplete, codeTooManyBatches:
+	case codeUnavailable, codeSubjectBusy:
 		return true
 	}
 	return false

@@ -50,10 +50,9 @@ type Checkpoint struct {
 // A filter is an exact subject, "events.acme.deployments.d1", or one with
 // NATS wildcards, "events.acme.>".
 type Log interface {
-	// Append records all writes or none and answers the position of the last.
-	// Subjects must differ. It returns ErrConflict, ErrUncertain, or another
-	// error after which nothing was recorded.
-	Append(ctx context.Context, writes ...Write) (position uint64, err error)
+	// Append records a write and returns its position. It returns ErrConflict,
+	// ErrUncertain, or another error after which nothing was recorded.
+	Append(ctx context.Context, w Write) (position uint64, err error)
 	// Read yields the events after a position, up to what the log holds now.
 	Read(ctx context.Context, filter string, after uint64) iter.Seq2[Event, error]
 	// Count is how many events match a filter, found without reading them.

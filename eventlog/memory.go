@@ -23,28 +23,24 @@ func NewMemory() *Memory {
 }
 
 // Append implements Log.
-func (m *Memory) Append(ctx context.Context, writes ...Write) (uint64, error) {
+func (m *Memory) Append(ctx context.Context, w Write) (uint64, error) {
 	if err := ctx.Err(); err != nil {
 		return 0, err
 	}
-	if err := checkWrites(writes); err != nil {
+	if err := w.check(); err != nil {
 		return 0, err
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	for _, w := range writes {
-		if m.last[w.Name] != w.Expect {
-			return 0, ErrConflict
-		}
+	if m.last[w.Name] != w.Expect {
+		return 0, ErrConflict
 	}
-	for _, w := range writes {
-		w.Position = uint64(len(m.events) + 1)
-		m.last[w.Name] = w.Position
-		m.events = append(m.events, w.Event)
-	}
+	w.Position = uint64(len(m.events) + 1)
+	m.last[w.Name] = w.Position
+	m.events = append(m.events, w.Event)
 	close(m.grown)
 	m.grown = make(chan struct{})
-	return uint64(len(m.events)), nil
+	return w.Position, nil
 }
 
 func (m *Memory) since(after uint64) ([]Event, <-chan struct{}) {

@@ -82,6 +82,9 @@ func StartServer(opts ServerOptions) (*Server, error) {
 		if before, err = checkStore(opts, opts.Mark, opts.Log); err != nil {
 			return nil, err
 		}
+		if err := dropUnreadableConsumers(opts.Dir, opts.Log); err != nil {
+			return nil, err
+		}
 	}
 	if opts.NewReaderPassword {
 		if err := os.Remove(filepath.Join(opts.Dir, readerPasswordFile)); err != nil && !errors.Is(err, os.ErrNotExist) {

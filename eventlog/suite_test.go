@@ -22,7 +22,6 @@ var promises = []struct {
 	test func(*testing.T, Log)
 }{
 	{"a write is checked against its subject", testVersionCheck},
-	{"a batch is whole or nothing", testBatch},
 	{"what could not be found again is refused", testRefused},
 	{"an envelope comes back as it was", testEnvelope},
 	{"a long history is read whole", testLongHistory},
@@ -32,7 +31,7 @@ var promises = []struct {
 	{"of racing writers one wins", testRace},
 	{"a command is recorded once, whatever its acknowledgement", testUncertain},
 	{"racing commands all take effect", testRacingCommands},
-	{"a gang is recorded whole by one command", testGang},
+	{"an event says who asked for it", testAttributes},
 	{"a command that never wins says so", testNeverWins},
 }
 
@@ -57,10 +56,14 @@ func write(id string, expect uint64) Write {
 	}}
 }
 
-func mustAppend(t testing.TB, log Log, writes ...Write) uint64 {
+// mustAppend appends writes one after the other and returns the last position.
+func mustAppend(t testing.TB, log Log, writes ...Write) (position uint64) {
 	t.Helper()
-	position, err := log.Append(t.Context(), writes...)
-	require.NoError(t, err)
+	for _, w := range writes {
+		var err error
+		position, err = log.Append(t.Context(), w)
+		require.NoError(t, err)
+	}
 	return position
 }
 
@@ -102,44 +105,24 @@ func testVersionCheck(t *testing.T, log Log) {
 	assert.Len(t, collect(t, log.Read(t.Context(), "", 0)), 4)
 }
 
-func testBatch(t *testing.T, log Log) {
-	first := mustAppend(t, log, write("a", 0), write("b", 0), write("c", 0))
-	assert.Equal(t, uint64(3), first)
-
-	_, err := log.Append(t.Context(), write("a", 1), write("b", 1), write("d", 0)) // b stands at 2
-	require.ErrorIs(t, err, ErrConflict)
-	assert.Len(t, collect(t, log.Read(t.Context(), "events.>", 0)), 3, "a refused batch leaves nothing")
-
-	mustAppend(t, log, write("a", 1), write("d", 0), write("b", 2))
-	var names []domain.Name
-	for _, e := range collect(t, log.Read(t.Context(), "events.acme.>", 3)) {
-		names = append(names, e.Name)
-	}
-	assert.Equal(t, []domain.Name{name("a"), name("d"), name("b")}, names, "in the order given")
-}
-
 func testRefused(t *testing.T, log Log) {
 	with := func(change func(*Write)) Write {
 		w := write("a", 0)
 		change(&w)
 		return w
 	}
-	tests := map[string][]Write{
-		"nothing":              {},
-		"a subject twice":      {write("a", 0), write("a", 1)},
-		"too many":             make([]Write, maxBatch+1),
-		"a wildcard":           {with(func(w *Write) { w.Name = "accounts/acme/jobs/*" })},
-		"a dot":                {with(func(w *Write) { w.Name = "accounts/acme/jobs/a.b" })},
-		"a space":              {with(func(w *Write) { w.Name = "accounts/acme/jobs/a b" })},
-		"an empty part":        {with(func(w *Write) { w.Name = "accounts/acme/jobs/" })},
-		"no name":              {with(func(w *Write) { w.Name = "" })},
-		"no id":                {with(func(w *Write) { w.ID = "" })},
-		"no type":              {with(func(w *Write) { w.Type = "" })},
-		"an attribute too big": {with(func(w *Write) { w.Actor = strings.Repeat("x", maxAttribute+1) })},
-		"one bad of two":       {write("b", 0), with(func(w *Write) { w.ID = "" })},
+	tests := map[string]Write{
+		"a wildcard":           with(func(w *Write) { w.Name = "accounts/acme/jobs/*" }),
+		"a dot":                with(func(w *Write) { w.Name = "accounts/acme/jobs/a.b" }),
+		"a space":              with(func(w *Write) { w.Name = "accounts/acme/jobs/a b" }),
+		"an empty part":        with(func(w *Write) { w.Name = "accounts/acme/jobs/" }),
+		"no name":              with(func(w *Write) { w.Name = "" }),
+		"no id":                with(func(w *Write) { w.ID = "" }),
+		"no type":              with(func(w *Write) { w.Type = "" }),
+		"an attribute too big": with(func(w *Write) { w.Actor = strings.Repeat("x", maxAttribute+1) }),
 	}
-	for what, writes := range tests {
-		_, err := log.Append(t.Context(), writes...)
+	for what, w := range tests {
+		_, err := log.Append(t.Context(), w)
 		var fault *domain.Fault
 		require.ErrorAs(t, err, &fault, what)
 		assert.NotEmpty(t, fault.Message)
@@ -314,7 +297,7 @@ type flaky struct {
 	tries int
 }
 
-func (f *flaky) Append(ctx context.Context, writes ...Write) (uint64, error) {
+func (f *flaky) Append(ctx context.Context, w Write) (uint64, error) {
 	f.mu.Lock()
 	fate := "ok"
 	if len(f.plan) > 0 {
@@ -326,9 +309,9 @@ func (f *flaky) Append(ctx context.Context, writes ...Write) (uint64, error) {
 	case "never":
 		return 0, fmt.Errorf("%w: injected", ErrUncertain)
 	case "twice": // as when a client library sends again on its own
-		_, _ = f.Log.Append(ctx, writes...)
+		_, _ = f.Log.Append(ctx, w)
 	}
-	position, err := f.Log.Append(ctx, writes...)
+	position, err := f.Log.Append(ctx, w)
 	if fate == "lost" && err == nil {
 		return 0, fmt.Errorf("%w: injected", ErrUncertain)
 	}
@@ -350,22 +333,15 @@ func testUncertain(t *testing.T, log Log) {
 	}
 	for i, test := range tests {
 		t.Run(test.plan, func(t *testing.T) {
-			for _, ids := range [][]string{{"solo"}, {"g1", "g2", "g3"}} {
-				var intents []domain.Intent
-				for _, id := range ids {
-					intents = append(intents, domain.Intend(counters, name(fmt.Sprintf("%s-%d", id, i)), add{1}))
-				}
-				f := &flaky{Log: log, plan: strings.Fields(test.plan)}
-				result, err := Do(t.Context(), f, rows, Request{Time: time.Now()}, intents...)
-				require.NoError(t, err)
-				require.NoError(t, rows.WaitFor(t.Context(), result.Position))
-				assert.Equal(t, test.tries, f.tries)
-				for _, intent := range intents {
-					assert.Len(t, collect(t, log.Read(t.Context(), intent.Name.Subject(), 0)), 1, intent.Name)
-				}
-				_, version := rows.Row(intents[len(intents)-1].Name)
-				assert.Equal(t, result.Position, version, "Do answers its last event's result.Position")
-			}
+			intent := domain.Intend(counters, name(fmt.Sprintf("solo-%d", i)), add{1})
+			f := &flaky{Log: log, plan: strings.Fields(test.plan)}
+			change, err := Do(t.Context(), f, rows, Request{Time: time.Now()}, intent)
+			require.NoError(t, err)
+			require.NoError(t, rows.WaitFor(t.Context(), change.Position()))
+			assert.Equal(t, test.tries, f.tries)
+			assert.Len(t, collect(t, log.Read(t.Context(), intent.Name.Subject(), 0)), 1, intent.Name)
+			_, version := rows.Row(intent.Name)
+			assert.Equal(t, change.Position(), version)
 		})
 	}
 }
@@ -401,33 +377,27 @@ func testRacingCommands(t *testing.T, log Log) {
 	}
 }
 
-func testGang(t *testing.T, log Log) {
+func testAttributes(t *testing.T, log Log) {
 	rows := follow(t, log)
 	request := Request{Time: time.Now(), Actor: "accounts/acme/apiKeys/k", Cause: "e", Correlation: "r"}
-	intents := []domain.Intent{
-		domain.Intend(counters, name("a"), add{1}), domain.Intend(counters, name("b"), add{2}), domain.Intend(counters, name("c"), add{3}),
-	}
-	result, err := Do(t.Context(), log, rows, request, intents...)
+	change, err := Do(t.Context(), log, rows, request, domain.Intend(counters, name("a"), add{1}))
 	require.NoError(t, err)
-	require.NoError(t, rows.WaitFor(t.Context(), result.Position))
+	require.NoError(t, rows.WaitFor(t.Context(), change.Position()))
 	events := collect(t, log.Read(t.Context(), "", 0))
-	require.Len(t, events, 3)
-	for _, e := range events {
-		assert.Equal(t, [3]string{request.Actor, request.Cause, request.Correlation}, [3]string{e.Actor, e.Cause, e.Correlation})
-		assert.Equal(t, events[0].Command, e.Command)
-		assert.NotEmpty(t, e.Command)
-	}
-	_, err = Do(t.Context(), log, rows, request, domain.Intend(counters, name("a"), add{1}), domain.Intend(counters, name("b"), add{1000}))
+	require.Len(t, events, 1)
+	assert.Equal(t, [3]string{request.Actor, request.Cause, request.Correlation}, [3]string{events[0].Actor, events[0].Cause, events[0].Correlation})
+	assert.NotEmpty(t, events[0].Command)
+	_, err = Do(t.Context(), log, rows, request, domain.Intend(counters, name("b"), add{1000}))
 	require.ErrorContains(t, err, "at most 100")
-	result, err = Do(t.Context(), log, rows, request, domain.Intend(counters, name("a"), add{0}))
+	change, err = Do(t.Context(), log, rows, request, domain.Intend(counters, name("a"), add{0}))
 	require.NoError(t, err)
-	assert.Zero(t, result.Position, "what is already so is not recorded")
-	assert.Len(t, collect(t, log.Read(t.Context(), "", 0)), 3, "a fault of one refuses all")
+	assert.Zero(t, change.Position(), "what is already so is not recorded")
+	assert.Len(t, collect(t, log.Read(t.Context(), "", 0)), 1, "a fault records nothing")
 }
 
 type neverWins struct{ Log }
 
-func (neverWins) Append(context.Context, ...Write) (uint64, error) { return 0, ErrConflict }
+func (neverWins) Append(context.Context, Write) (uint64, error) { return 0, ErrConflict }
 
 func testNeverWins(t *testing.T, log Log) {
 	_, err := Do(t.Context(), neverWins{log}, follow(t, log), Request{Time: time.Now()}, domain.Intend(counters, name("a"), add{1}))

@@ -16,8 +16,8 @@ import (
 // silent loses the acknowledgement of what it records, and cannot be read then.
 type silent struct{ *Memory }
 
-func (s silent) Append(ctx context.Context, writes ...Write) (uint64, error) {
-	_, err := s.Memory.Append(ctx, writes...)
+func (s silent) Append(ctx context.Context, w Write) (uint64, error) {
+	_, err := s.Memory.Append(ctx, w)
 	return 0, errors.Join(ErrUncertain, err)
 }
 
@@ -55,14 +55,14 @@ func TestUncertaintyIsNoFault(t *testing.T) {
 // arrives is called, and refuses every later one with a fault.
 type late struct {
 	*Memory
-	first []Write
+	first *Write
 	read  func() // before the second look for our own events
 	looks int
 }
 
-func (l *late) Append(ctx context.Context, writes ...Write) (uint64, error) {
+func (l *late) Append(ctx context.Context, w Write) (uint64, error) {
 	if l.first == nil {
-		l.first = writes
+		l.first = &w
 		return 0, ErrUncertain
 	}
 	f := domain.Faultf(domain.Unavailable, "the disk is full: nothing was recorded")
@@ -70,7 +70,7 @@ func (l *late) Append(ctx context.Context, writes ...Write) (uint64, error) {
 	return 0, f
 }
 
-func (l *late) arrives() { _, _ = l.Memory.Append(context.Background(), l.first...) }
+func (l *late) arrives() { _, _ = l.Memory.Append(context.Background(), *l.first) }
 
 func (l *late) Read(ctx context.Context, filter string, after uint64) iter.Seq2[Event, error] {
 	if l.looks++; l.looks == 2 && l.read != nil {
@@ -88,11 +88,9 @@ func TestAfterAnUncertainAppendNoFailureIsAFault(t *testing.T) {
 
 	log = &late{Memory: NewMemory()}
 	log.read = log.arrives
-	result, err := Do(t.Context(), log, follow(t, log.Memory), Request{Time: time.Now()}, intent)
+	change, err := Do(t.Context(), log, follow(t, log.Memory), Request{Time: time.Now()}, intent)
 	require.NoError(t, err, "it arrived before Do gave up")
-	require.EqualValues(t, 1, result.Position)
-	change, ok := result.Of(name("a"))
-	require.True(t, ok)
+	require.EqualValues(t, 1, change.Position())
 	after, err := change.After(new(rows))
 	require.NoError(t, err)
 	require.Equal(t, counter{1}, after.State)
@@ -117,8 +115,8 @@ func TestDoReturnsWhatAnEarlierRunOfTheCommandRecorded(t *testing.T) {
 	stale.moved, stale.state, stale.version = make(chan struct{}), map[domain.Name]counter{}, map[domain.Name]uint64{}
 	result, err := Do(t.Context(), log, stale, request, domain.Intend(counters, name("a"), add{3}))
 	require.NoError(t, err)
-	require.EqualValues(t, 2, result.Position)
-	after, err := result.Changes[0].After(world)
+	require.EqualValues(t, 2, result.Position())
+	after, err := result.After(world)
 	require.NoError(t, err)
 	require.Equal(t, counter{5}, after.State)
 }

@@ -7,7 +7,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/nats-io/nats.go"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
@@ -23,7 +22,7 @@ func unsynced(t *testing.T) (s *Server, hidden string) {
 	s.Log().disk.sync = func(*os.File) error { begun <- struct{}{}; <-release; return nil }
 	w := write("b", 0)
 	m := enclose(w.Event)
-	position, err := s.Log().publishOnce(t.Context(), []*nats.Msg{m})
+	position, err := s.Log().publishOnce(t.Context(), m)
 	require.NoError(t, err)
 	require.EqualValues(t, 2, position)
 	ended := make(chan error, 1)
@@ -100,11 +99,11 @@ func TestNothingElseShowsWhatIsNotOnDisk(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
 		defer cancel()
 		result, err := Recorded(ctx, s.Log(), new(rows), "", name("b"))
-		assert.Zero(t, result.Position)
+		assert.Zero(t, result.Position())
 		require.Error(t, err)
-		d := decision{log: s.Log(), rows: new(rows), intents: []domain.Intent{{Name: name("b")}}}
+		d := decision{log: s.Log(), rows: new(rows), intent: domain.Intent{Name: name("b")}}
 		ours, err := d.settle(ctx)
-		assert.Zero(t, ours.Position)
+		assert.Zero(t, ours.Position())
 		require.Error(t, err)
 	})
 	t.Run("a handler of events", func(t *testing.T) {

@@ -175,7 +175,7 @@ func newService(t *testing.T, ctx context.Context) *service {
 func (s *service) do(world *projections.World, intent domain.Intent) {
 	result, err := eventlog.Do(s.ctx, s.log, world, eventlog.Request{Time: time.Now().UTC(), Actor: "test"}, intent)
 	if err == nil {
-		_ = world.WaitFor(s.ctx, result.Position)
+		_ = world.WaitFor(s.ctx, result.Position())
 	}
 }
 

@@ -43,23 +43,21 @@ func newJudge(seed uint64) *judge {
 }
 
 // Append implements eventlog.Log.
-func (j *judge) Append(ctx context.Context, writes ...eventlog.Write) (uint64, error) {
+func (j *judge) Append(ctx context.Context, w eventlog.Write) (uint64, error) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	if j.random.IntN(100) == 0 { // whatever is to follow does not
 		return 0, domain.Faultf(domain.Unavailable, "the log takes nothing at the moment")
 	}
-	position, err := j.Memory.Append(ctx, writes...)
+	position, err := j.Memory.Append(ctx, w)
 	if err != nil {
 		return position, err
 	}
-	for i, w := range writes {
-		w.Position = position - uint64(len(writes)-1-i)
-		if err := j.fold(w.Event); err != nil && j.crime == nil {
-			j.crime = fmt.Errorf("event %d, %s of %s by %s: %w\n%s", w.Position, w.Type, w.Name, w.Actor, err, j.tail(position))
-		}
+	w.Position = position
+	if err := j.fold(w.Event); err != nil && j.crime == nil {
+		j.crime = fmt.Errorf("event %d, %s of %s by %s: %w\n%s", w.Position, w.Type, w.Name, w.Actor, err, j.tail(position))
 	}
-	if err := j.check(writes); err != nil && j.crime == nil {
+	if err := j.check(w); err != nil && j.crime == nil {
 		j.crime = fmt.Errorf("after event %d: %w\n%s", position, err, j.tail(position))
 	}
 	if j.random.IntN(100) == 0 {
@@ -148,22 +146,13 @@ func foldInto[S domain.State](kind *domain.Kind[S], states map[domain.Name]S, e 
 }
 
 // check looks at what the writes of one batch have made.
-func (j *judge) check(writes []eventlog.Write) error {
-	for _, w := range writes {
-		switch w.Name.Collection() {
-		case domain.Nodes.Collection:
-			if err := j.checkNode(w); err != nil {
-				return err
-			}
-		case domain.SupervisedJobs.Collection:
-			var err error
-			switch _, what, _ := strings.Cut(w.Type, "."); what {
-			case "started.v1":
-				err = errors.Join(j.checkGang(w.Name), j.checkCarved(w.Name))
-			}
-			if err != nil {
-				return err
-			}
+func (j *judge) check(w eventlog.Write) error {
+	switch w.Name.Collection() {
+	case domain.Nodes.Collection:
+		return j.checkNode(w)
+	case domain.SupervisedJobs.Collection:
+		if strings.HasSuffix(w.Type, ".started.v1") {
+			return errors.Join(j.checkGang(w.Name), j.checkCarved(w.Name))
 		}
 	}
 	return nil

@@ -66,16 +66,16 @@ func (l loop) carryOut(ctx context.Context, view *projections.View, steps []Step
 			break
 		}
 		request := eventlog.Request{Time: time.Now().UTC(), Actor: l.actor}
-		result, err := l.do(ctx, request, step)
+		change, err := l.do(ctx, request, step)
 		switch {
 		case ctx.Err() != nil:
 			return recorded, refused, ctx.Err()
 		case err != nil:
 			refused++
 			l.report(ctx, view, step, err)
-		case result.Position > 0:
+		case change.Position() > 0:
 			recorded++
-			if err := l.world.WaitFor(ctx, result.Position); err != nil {
+			if err := l.world.WaitFor(ctx, change.Position()); err != nil {
 				return recorded, refused, err
 			}
 		}
@@ -86,18 +86,18 @@ func (l loop) carryOut(ctx context.Context, view *projections.View, steps []Step
 // do carries out one step: what it reserves, side by side, and then its commit.
 // When one of them fails after something was reserved, the step is abandoned;
 // should that fail too, Allocations does it later.
-func (l loop) do(ctx context.Context, request eventlog.Request, step Step) (eventlog.Result, error) {
+func (l loop) do(ctx context.Context, request eventlog.Request, step Step) (eventlog.Change, error) {
 	reserved, err := l.reserve(ctx, request, step.Reserve)
-	var result eventlog.Result
+	var change eventlog.Change
 	if err == nil {
-		result, err = eventlog.Do(ctx, l.log, l.world, request, step.Commit)
+		change, err = eventlog.Do(ctx, l.log, l.world, request, step.Commit)
 	}
 	if err != nil && reserved && step.Abandon != nil {
 		if _, late := eventlog.Do(ctx, l.log, l.world, request, *step.Abandon); late != nil {
 			l.logger.Debug("a step is not abandoned now", "step", step.String(), "error", late.Error())
 		}
 	}
-	return result, err
+	return change, err
 }
 
 // reserve records the parts of a step; reserved tells whether any of them was
@@ -105,8 +105,8 @@ func (l loop) do(ctx context.Context, request eventlog.Request, step Step) (even
 func (l loop) reserve(ctx context.Context, request eventlog.Request, parts []domain.Intent) (reserved bool, err error) {
 	positions, errs := make([]uint64, len(parts)), make([]error, len(parts))
 	one := func(i int) {
-		result, err := eventlog.Do(ctx, l.log, l.world, request, parts[i])
-		positions[i], errs[i] = result.Position, err
+		change, err := eventlog.Do(ctx, l.log, l.world, request, parts[i])
+		positions[i], errs[i] = change.Position(), err
 	}
 	var all sync.WaitGroup
 	for i := range parts[min(1, len(parts)):] {

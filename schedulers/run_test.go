@@ -60,11 +60,11 @@ type broken struct {
 	mended atomic.Bool
 }
 
-func (b *broken) Append(ctx context.Context, writes ...eventlog.Write) (uint64, error) {
+func (b *broken) Append(ctx context.Context, w eventlog.Write) (uint64, error) {
 	if !b.mended.Load() {
 		return 0, errors.New("the disk is full")
 	}
-	return b.Memory.Append(ctx, writes...)
+	return b.Memory.Append(ctx, w)
 }
 
 // start runs a world and a scheduler on the log until the test's bubble ends.
@@ -84,7 +84,7 @@ func register(t *testing.T, log eventlog.Log, world *projections.World, id strin
 	t.Helper()
 	result, err := eventlog.Do(t.Context(), log, world, eventlog.Request{Time: time.Now(), Actor: "test"}, node(id, "", 1, nil))
 	require.NoError(t, err)
-	require.NoError(t, world.WaitFor(t.Context(), result.Position))
+	require.NoError(t, world.WaitFor(t.Context(), result.Position()))
 	synctest.Wait()
 }
 

@@ -28,11 +28,16 @@ func TestTimesAreKept(t *testing.T) {
 			go func() { _ = schedulers.Run(ctx, log, world, twice{t, s}, slog.New(slog.DiscardHandler)) }()
 		}
 		do := func(intents ...domain.Intent) error {
-			result, err := eventlog.Do(ctx, log, world, eventlog.Request{Time: time.Now().UTC(), Actor: "test"}, intents...)
-			if err == nil {
-				err = world.WaitFor(ctx, result.Position)
+			for _, intent := range intents {
+				change, err := eventlog.Do(ctx, log, world, eventlog.Request{Time: time.Now().UTC(), Actor: "test"}, intent)
+				if err == nil {
+					err = world.WaitFor(ctx, change.Position())
+				}
+				if err != nil {
+					return err
+				}
 			}
-			return err
+			return nil
 		}
 		began := time.Now().UTC()
 		at := func(d time.Duration) *time.Time { due := began.Add(d); return &due }

@@ -31,8 +31,8 @@ type town struct {
 // wish carries an intent out for somebody; that it is refused is life.
 func (o *town) wish(actor string, world *projections.World, intent domain.Intent) error {
 	result, err := eventlog.Do(o.ctx, o.log, world, eventlog.Request{Time: time.Now().UTC(), Actor: actor}, intent)
-	if err == nil && result.Position > 0 {
-		err = world.WaitFor(o.ctx, result.Position)
+	if err == nil && result.Position() > 0 {
+		err = world.WaitFor(o.ctx, result.Position())
 	}
 	return err
 }

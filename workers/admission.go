@@ -104,7 +104,7 @@ func (a *Admission) Enroll(ctx context.Context, node, key, token string) error {
 	if err != nil {
 		return err
 	}
-	return a.World.WaitFor(ctx, result.Position)
+	return a.World.WaitFor(ctx, result.Position())
 }
 
 // replace closes the other connections of a node.

@@ -111,5 +111,5 @@ func (d *Desk) purgeJob(name domain.Name) error {
 		return err
 	}
 	d.World.Pulse().Forget(name)
-	return d.World.WaitFor(ctx, result.Position)
+	return d.World.WaitFor(ctx, result.Position())
 }

@@ -194,9 +194,11 @@ func (c *cluster) until(what string, so func(*projections.View) bool) *projectio
 // do carries out commands, as a user or a scheduler would.
 func (c *cluster) do(intents ...domain.Intent) {
 	c.Helper()
-	result, err := eventlog.Do(c.Context(), c.log, c.world, eventlog.Request{Time: time.Now(), Actor: "test"}, intents...)
-	require.NoError(c, err)
-	require.NoError(c, c.world.WaitFor(c.Context(), result.Position))
+	for _, intent := range intents {
+		change, err := eventlog.Do(c.Context(), c.log, c.world, eventlog.Request{Time: time.Now(), Actor: "test"}, intent)
+		require.NoError(c, err)
+		require.NoError(c, c.world.WaitFor(c.Context(), change.Position()))
+	}
 }
 
 const (

@@ -187,13 +187,13 @@ func (d *Desk) respond(m *nats.Msg, answer any) {
 	}
 }
 
-// do carries out commands that a node caused, and waits until the world shows it.
-func (d *Desk) do(ctx context.Context, node string, intents ...domain.Intent) error {
-	result, err := eventlog.Do(ctx, d.Log, d.World, eventlog.Request{Time: d.Now(), Actor: string(nodeName(node))}, intents...)
+// do carries out a command that a node caused, and waits until the world shows it.
+func (d *Desk) do(ctx context.Context, node string, intent domain.Intent) error {
+	change, err := eventlog.Do(ctx, d.Log, d.World, eventlog.Request{Time: d.Now(), Actor: string(nodeName(node))}, intent)
 	if err != nil {
 		return err
 	}
-	return d.World.WaitFor(ctx, result.Position)
+	return d.World.WaitFor(ctx, change.Position())
 }
 
 func nodeName(id string) domain.Name { return domain.NewName(domain.System, "nodes", id) }

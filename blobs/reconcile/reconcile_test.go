@@ -48,7 +48,7 @@ func (b *bench) do(intent domain.Intent) {
 	b.Helper()
 	result, err := eventlog.Do(b.Context(), b.log, b.world, eventlog.Request{Time: time.Now(), Actor: "test"}, intent)
 	require.NoError(b, err)
-	require.NoError(b, b.world.WaitFor(b.Context(), result.Position))
+	require.NoError(b, b.world.WaitFor(b.Context(), result.Position()))
 }
 
 func (b *bench) put(key string) {

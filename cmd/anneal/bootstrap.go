@@ -50,7 +50,7 @@ func bootstrapDo[S any](ctx context.Context, s *server, kind *domain.Kind[S], na
 	if err != nil && domain.CodeOf(err) != domain.AlreadyExists {
 		return err
 	}
-	return s.world.WaitFor(ctx, result.Position)
+	return s.world.WaitFor(ctx, result.Position())
 }
 
 // ensureKey makes an admin key when no file holds one: at the first start, and

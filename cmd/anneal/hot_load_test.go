@@ -91,7 +91,7 @@ func TestATrainersWeightsGoLive(t *testing.T) {
 	user, ears := f.user(), f.tail()
 	f.work("one")
 	f.work("two")
-	eventually(t, "both nodes are there", func() bool { return len(f.nodes()) == 2 })
+	eventually(t, "both nodes are READY", func() bool { return f.nodes()["one"] == "READY" && f.nodes()["two"] == "READY" })
 	user.must(http.MethodPost, "/deployments?deploymentId=rollouts", object{"baseModel": baseModel, "minReplicaCount": 2, "enableHotLoad": true})
 	user.until("/deployments/rollouts", "state", "READY")
 	user.scored("first", "PC-15", "no")

@@ -276,22 +276,23 @@ func (s *server) openDuties(ctx context.Context) error {
 		return err
 	}
 	count := baseTokens()
-	if err := (tasks.Validator{Log: log, World: s.world, Blobs: s.blobs, Now: time.Now, Count: count}).Handle(router); err != nil {
-		return err
+	var all []tasks.Task
+	for _, one := range []interface {
+		Handle(*eventlog.Router) error
+		Task() tasks.Task
+	}{
+		tasks.Validator{Log: log, World: s.world, Blobs: s.blobs, Now: time.Now, Count: count},
+		tasks.ModelValidator{Log: log, World: s.world, Blobs: s.blobs, Now: time.Now, Supports: embedded.Supports},
+		tasks.ModelCopier{Log: log, World: s.world, Blobs: s.blobs, Now: time.Now},
+		tasks.Deriver{Log: log, World: s.world, Blobs: s.blobs, Now: time.Now, Filter: projections.CompileRowFilter, Count: count, Progress: s.rowsRead},
+		tasks.EvaluatorBuilder{Log: log, World: s.world, Blobs: s.blobs, Now: time.Now, Builder: s.code, Open: sealer.Open},
+	} {
+		if err := one.Handle(router); err != nil {
+			return err
+		}
+		all = append(all, one.Task())
 	}
-	if err := (tasks.ModelValidator{Log: log, World: s.world, Blobs: s.blobs, Now: time.Now, Supports: embedded.Supports}).Handle(router); err != nil {
-		return err
-	}
-	if err := (tasks.ModelCopier{Log: log, World: s.world, Blobs: s.blobs, Now: time.Now}).Handle(router); err != nil {
-		return err
-	}
-	deriver := tasks.Deriver{Log: log, World: s.world, Blobs: s.blobs, Now: time.Now, Filter: projections.CompileRowFilter, Count: count, Progress: s.rowsRead}
-	if err := deriver.Handle(router); err != nil {
-		return err
-	}
-	if err := (tasks.EvaluatorBuilder{Log: log, World: s.world, Blobs: s.blobs, Now: time.Now, Builder: s.code, Open: sealer.Open}).Handle(router); err != nil {
-		return err
-	}
+	s.duties.add("undone tasks", func(ctx context.Context) error { return tasks.Resume(ctx, log, s.world.View(), s.logger, all...) })
 	s.duties.add("tasks", router.Run)
 	if !s.flags.worker {
 		return nil

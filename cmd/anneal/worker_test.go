@@ -62,7 +62,7 @@ func TestWorkerIsKilledWhileItTrains(t *testing.T) {
 	ears := f.tail()
 	f.work("one")
 	f.work("two")
-	eventually(t, "both nodes are there", func() bool { return len(f.nodes()) == 2 })
+	eventually(t, "both nodes are READY", func() bool { return f.nodes()["one"] == "READY" && f.nodes()["two"] == "READY" })
 	user.dataset("codes", 100)
 
 	const epochs, steps = 24, 24 * 25

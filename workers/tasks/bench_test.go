@@ -67,8 +67,8 @@ func do[S domain.State](b *bench, kind *domain.Kind[S], id string, cmd domain.Co
 	b.Helper()
 	result, err := eventlog.Do(b.Context(), b.log, b.world, eventlog.Request{Time: time.Now()}, domain.Intend(kind, named(kind, id), cmd))
 	require.NoError(b, err)
-	require.NoError(b, b.world.WaitFor(b.Context(), result.Position))
-	e, err := b.log.At(b.Context(), result.Position)
+	require.NoError(b, b.world.WaitFor(b.Context(), result.Position()))
+	e, err := b.log.At(b.Context(), result.Position())
 	require.NoError(b, err)
 	return e
 }

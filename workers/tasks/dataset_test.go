@@ -23,12 +23,12 @@ type stumbling struct {
 	fails int
 }
 
-func (s *stumbling) Append(ctx context.Context, writes ...eventlog.Write) (uint64, error) {
-	if s.fails > 0 && strings.Contains(string(writes[0].Data), "could not be checked") {
+func (s *stumbling) Append(ctx context.Context, w eventlog.Write) (uint64, error) {
+	if s.fails > 0 && strings.Contains(string(w.Data), "could not be checked") {
 		s.fails--
 		return 0, errors.New("the log is away")
 	}
-	return s.Log.Append(ctx, writes...)
+	return s.Log.Append(ctx, w)
 }
 
 // TestUploadsAreJudged uploads into two datasets through a real server and

@@ -60,8 +60,8 @@ func (b *bench) evaluator(id string, cmd domain.Command[domain.Evaluator]) event
 	b.Helper()
 	result, err := eventlog.Do(b.Context(), b.log, b.world, eventlog.Request{Time: time.Now()}, domain.Intend(domain.Evaluators, evaluatorName(id), cmd))
 	require.NoError(b, err)
-	require.NoError(b, b.world.WaitFor(b.Context(), result.Position))
-	e, err := b.log.At(b.Context(), result.Position)
+	require.NoError(b, b.world.WaitFor(b.Context(), result.Position()))
+	e, err := b.log.At(b.Context(), result.Position())
 	require.NoError(b, err)
 	return e
 }

@@ -193,7 +193,7 @@ func recordModel(ctx context.Context, log eventlog.Log, world eventlog.Rows, now
 	case domain.NotFound, domain.FailedPrecondition:
 		return nil
 	case domain.OK:
-		return world.WaitFor(ctx, result.Position)
+		return world.WaitFor(ctx, result.Position())
 	}
 	return err
 }

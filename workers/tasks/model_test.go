@@ -287,11 +287,11 @@ type deleting struct {
 	first func()
 }
 
-func (d deleting) Append(ctx context.Context, writes ...eventlog.Write) (uint64, error) {
-	if strings.Contains(writes[0].Type, "prepared") {
+func (d deleting) Append(ctx context.Context, w eventlog.Write) (uint64, error) {
+	if strings.Contains(w.Type, "prepared") {
 		d.first()
 	}
-	return d.Log.Append(ctx, writes...)
+	return d.Log.Append(ctx, w)
 }
 
 // Both tasks run on the router of a real server; what cannot be read is told.

@@ -88,9 +88,9 @@ type planned struct {
 	plan *Plan
 }
 
-func (l planned) Append(ctx context.Context, writes ...eventlog.Write) (position uint64, err error) {
-	err = l.plan.Do("append", writes[0].Type, func() (err error) {
-		position, err = l.Log.Append(ctx, writes...)
+func (l planned) Append(ctx context.Context, w eventlog.Write) (position uint64, err error) {
+	err = l.plan.Do("append", w.Type, func() (err error) {
+		position, err = l.Log.Append(ctx, w)
 		return err
 	})
 	if errors.Is(err, ErrCrashed) {

@@ -1,0 +1,30 @@
+package tasks_test
+
+import (
+	"log/slog"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"anneal/domain"
+	"anneal/workers/tasks"
+)
+
+// What an event asked for and nobody did is done when a server starts, although
+// no consumer gives the event to a handler again.
+func TestUndoneTasksAreResumed(t *testing.T) {
+	b := newBench(t)
+	const folder = "datasets/acme/d/1/"
+	b.do("d", domain.CreateDataset{})
+	_, err := b.blobs.Put(t.Context(), folder+"data.jsonl", strings.NewReader(row+row+row))
+	require.NoError(t, err)
+	b.do("d", domain.UploadDataset{Upload: 1, Files: domain.Files{Folder: folder, Sizes: map[string]int64{"data.jsonl": int64(3 * len(row))}}})
+	task := tasks.Validator{Log: b.log, World: b.world, Blobs: b.blobs, Now: time.Now}.Task()
+	for range 2 { // the second finds it done
+		require.NoError(t, tasks.Resume(t.Context(), b.log, b.world.View(), slog.New(slog.DiscardHandler), task))
+		d := until(b, domain.Datasets, "d", func(d domain.Dataset) bool { return d.Validated == 1 })
+		require.Equal(t, domain.DatasetReady, d.State)
+	}
+}
