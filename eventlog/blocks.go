@@ -243,7 +243,16 @@ func foreign(dir string) string {
 		return "it is encrypted"
 	}
 	all, err := blocksOf(dir)
-	if err != nil || len(all) == 0 {
+	if err != nil {
+		return ""
+	}
+	if len(all) == 0 {
+		entries, _ := os.ReadDir(dir)
+		for _, entry := range entries {
+			if entry.Name() != "index.db" {
+				return "it has no block files, but " + entry.Name()
+			}
+		}
 		return ""
 	}
 	file, err := os.Open(all[0].path)

@@ -3,6 +3,8 @@ package eventlog
 import (
 	"bytes"
 	"log/slog"
+	"os"
+	"path/filepath"
 	"testing"
 
 	"github.com/nats-io/nats.go/jetstream"
@@ -36,4 +38,16 @@ func TestKnownLayoutIsSyncedHere(t *testing.T) {
 	require.Equal(t, []string{"anneal"}, lazy)
 	_, err = lazyServers(t.Context(), s.Control(), serversSubject)
 	require.Error(t, err, "who cannot be asked is not believed")
+}
+
+// A log that another version of NATS has written into files of its own is not
+// taken for one that has lost its blocks: its positions are checked once it runs.
+func TestForeignFilesAreNoDamage(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "msgs")
+	require.Empty(t, foreign(dir), "there is nothing")
+	require.NoError(t, os.Mkdir(dir, 0o700))
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "index.db"), nil, 0o600))
+	require.Empty(t, foreign(dir), "the blocks are gone")
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "1.seg"), []byte("x"), 0o600))
+	require.Contains(t, foreign(dir), "1.seg")
 }

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -16,6 +17,7 @@ import (
 
 func logRotateKey() *cobra.Command {
 	var data, natsURL string
+	var certs tlsFlags
 	c := &cobra.Command{Use: "rotate-key", Short: "Replace the key under which secrets lie, while the server is stopped", Args: arguments(0, 0),
 		Example: "  anneal log rotate-key --data data",
 		Long: `What is sealed (secrets and trackers' keys) has a key each, and those are wrapped by the newest key
@@ -30,7 +32,11 @@ give the others a copy of DATA/keys/ring before they start again.`,
 			if data == "" {
 				dir = folder(filepath.Dir(contextPath(c)))
 			}
-			wrapped, err := rotateKey(c.Context(), dir, natsURL)
+			opened, err := certs.open(natsURL != "")
+			if err != nil {
+				return err
+			}
+			wrapped, err := rotateKey(c.Context(), dir, natsURL, opened.cluster)
 			if err != nil {
 				return err
 			}
@@ -42,12 +48,13 @@ give the others a copy of DATA/keys/ring before they start again.`,
 		}}
 	c.Flags().StringVar(&data, "data", "", "the server's folder (default: that of the context file)")
 	c.Flags().StringVar(&natsURL, "nats-url", "", "the NATS cluster that the log lies in (default: the server's folder)")
+	certs.addCluster(c)
 	return c
 }
 
 // rotateKey replaces the newest key of a folder's ring, and answers how many
 // data keys it wraps. Until they all are, the older keys stay.
-func rotateKey(ctx context.Context, dir folder, natsURL string) (wrapped int, err error) {
+func rotateKey(ctx context.Context, dir folder, natsURL string, cluster *tls.Config) (wrapped int, err error) {
 	if _, err := os.Stat(dir.path("version")); err != nil {
 		return 0, fmt.Errorf("%s is not a server's folder: give --data DIR", dir)
 	}
@@ -56,7 +63,7 @@ func rotateKey(ctx context.Context, dir folder, natsURL string) (wrapped int, er
 		return 0, err
 	}
 	defer release()
-	open, done, err := stoppedVault(dir, natsURL)
+	open, done, err := stoppedVault(dir, natsURL, cluster)
 	if err != nil {
 		return 0, err
 	}
@@ -77,9 +84,13 @@ func rotateKey(ctx context.Context, dir folder, natsURL string) (wrapped int, er
 }
 
 // stoppedVault says how to open the vault of a stopped server.
-func stoppedVault(dir folder, natsURL string) (open func(context.Context, *eventlog.KeyRing) (*eventlog.Vault, error), done func(), err error) {
+func stoppedVault(dir folder, natsURL string, cluster *tls.Config) (open func(context.Context, *eventlog.KeyRing) (*eventlog.Vault, error), done func(), err error) {
 	if natsURL != "" {
-		conn, err := nats.Connect(natsURL, nats.UserInfo("control", os.Getenv("ANNEAL_NATS_PASSWORD")))
+		options := []nats.Option{nats.UserInfo("control", os.Getenv("ANNEAL_NATS_PASSWORD"))}
+		if cluster != nil {
+			options = append(options, nats.Secure(cluster))
+		}
+		conn, err := nats.Connect(natsURL, options...)
 		if err != nil {
 			return nil, nil, fmt.Errorf("cannot connect to %s: check --nats-url and ANNEAL_NATS_PASSWORD (%w)", natsURL, err)
 		}

@@ -34,12 +34,12 @@ func TestKeysAreRotated(t *testing.T) {
 			require.NoError(t, err)
 			sealed = append(sealed, one)
 		}
-		_, err = rotateKey(ctx, dir, "")
+		_, err = rotateKey(ctx, dir, "", nil)
 		require.ErrorContains(t, err, "in use by process")
 	})
 	before, err := os.ReadFile(dir.ringPath())
 	require.NoError(t, err)
-	wrapped, err := rotateKey(t.Context(), dir, "")
+	wrapped, err := rotateKey(t.Context(), dir, "", nil)
 	require.NoError(t, err)
 	require.Equal(t, 2, wrapped)
 	after, err := os.ReadFile(dir.ringPath())
@@ -55,6 +55,6 @@ func TestKeysAreRotated(t *testing.T) {
 			require.Equal(t, value, opened.Reveal())
 		}
 	})
-	_, err = rotateKey(t.Context(), folder(t.TempDir()), "")
+	_, err = rotateKey(t.Context(), folder(t.TempDir()), "", nil)
 	require.ErrorContains(t, err, "is not a server's folder")
 }

@@ -177,6 +177,12 @@ func (t *tlsFlags) add(c *cobra.Command) {
 	f.StringVar(&t.cert, "tls-cert", "", "certificate in PEM, with its chain, for HTTPS and for the embedded NATS server; read again when it changes")
 	f.StringVar(&t.key, "tls-key", "", "its private key")
 	f.StringVar(&t.clientCA, "tls-client-ca", "", "let only clients in, over HTTP and NATS, whose certificates these authorities signed")
+	t.addCluster(c)
+}
+
+// addCluster adds the flags for NATS.
+func (t *tlsFlags) addCluster(c *cobra.Command) {
+	f := c.Flags()
 	f.StringVar(&t.natsCert, "nats-cert", "", "another certificate for NATS: that of the embedded server, or with --nats-url the one to show to the cluster")
 	f.StringVar(&t.natsKey, "nats-key", "", "its private key")
 	f.StringVar(&t.natsCA, "nats-ca", "", "with --nats-url, authorities to trust beside the system's")
