@@ -8,9 +8,9 @@ import (
 	"anneal/projections"
 )
 
-// deletionTries is how often a delete begins anew because another one of the
-// same resource was abandoned meanwhile.
-const deletionTries = 3
+// deletionTries is how often a delete begins anew because another one was
+// abandoned meanwhile, or the resource was deleted and created again.
+const deletionTries = 16
 
 // removes deletes a resource. One of a usable kind is reserved first, and then
 // looked at again: see domain.Deletion.
@@ -33,7 +33,7 @@ func (res *resource[S, R]) removes(c *call, row *projections.Row[S], command dom
 			return err
 		}
 	}
-	return err
+	return domain.Faultf(domain.Aborted, "%s was changed by others %d times in a row: try again", row.Name, deletionTries)
 }
 
 func (res *resource[S, R]) removesReserved(c *call, name domain.Name, intent domain.Intent) error {
