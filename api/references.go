@@ -54,7 +54,7 @@ func (res *resource[S, R]) removesReserved(c *call, name domain.Name, intent dom
 	return err
 }
 
-// faultReason is the reason of a fault; "" of any other error and of none.
+// faultReason returns the Reason of err if it is a *domain.Fault, otherwise "".
 func faultReason(err error) string {
 	var f *domain.Fault
 	if errors.As(err, &f) {

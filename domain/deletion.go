@@ -22,7 +22,8 @@ type Deletion struct {
 // behind that lasts.
 const DeletionWithin = 30 * time.Second
 
-// Requested tells whether a deletion is requested at a time.
+// Requested reports whether a deletion request is in effect at now. A request
+// expires after DeletionWithin.
 func (d Deletion) Requested(now time.Time) bool {
 	return d.DeletionTime != nil && now.Before(d.DeletionTime.Add(DeletionWithin))
 }
@@ -50,7 +51,7 @@ func usable[S State](k *Kind[S], prefix string, part func(*S) *Deletion) *Kind[S
 	return Extend(k, prefix, deletions, part)
 }
 
-// Usable tells whether other resources can work with those of the kind, so that
+// Usable reports whether other resources can work with those of the kind, so that
 // a delete must be requested first.
 func (k *Kind[S]) Usable() bool { return k.deletion != nil }
 
@@ -93,14 +94,14 @@ func (c abandonDeletion[S]) Decide(s S, _ time.Time) (Event[S], error) {
 	return lifted[S, Deletion]{DeletionAbandoned{c.Reason}, c.part}, nil
 }
 
-// ReasonNotRequested is of the fault when a resource is to be deleted whose
-// deletion was not requested, or was abandoned meanwhile.
+// ReasonNotRequested is the error reason when a resource is deleted without a
+// pending deletion request, for example because the request was abandoned.
 const ReasonNotRequested = "DELETION_NOT_REQUESTED"
 
-// mayDelete refuses to delete what nobody has reserved.
+// mayDelete returns an error unless the deletion was requested.
 func (d Deletion) mayDelete() error {
 	if d.DeletionTime == nil {
-		return precondition(ReasonNotRequested, "the deletion was abandoned, since something began to use the resource: try again")
+		return precondition(ReasonNotRequested, "no deletion request is pending, because it was abandoned: try again")
 	}
 	return nil
 }

@@ -131,7 +131,7 @@ func wishDeployment(t *rapid.T, d domain.Deployment) domain.Command[domain.Deplo
 		domain.PlaceReplica{ID: d.NextReplica(), Node: node, Generation: d.Generation},
 		domain.AdvanceReplica{ID: replica.ID, Node: replica.Node, State: pick(t, "state", domain.ReplicaInitializing, domain.ReplicaReady, "dancing")},
 		domain.AdvanceReplica{ID: replica.ID, Node: replica.Node, State: domain.ReplicaReady},
-		domain.AbandonReplica{ID: d.NextReplica(), Reason: "its start did not follow"},
+		domain.AbandonReplica{ID: d.NextReplica(), Reason: "it did not start within the reservation timeout"},
 		domain.RemoveReplica{ID: replica.ID, Reason: "broken", Failed: pick(t, "failed", true, false)},
 		domain.SettleDeployment{Generation: d.Generation}, domain.FailDeployment{Status: someStatus},
 		domain.ScaleDeployment{Replicas: pick(t, "replicas", 0, 1, 2, 3)}, domain.WakeDeployment{},
@@ -157,7 +157,7 @@ func wishJob(t *rapid.T, l domain.JobLife) domain.Command[domain.JobLife] {
 	requeue := domain.RequeueJob{Attempt: attempt, Reason: "node lost", Preempted: pick(t, "preempted", true, false), Orphan: pick(t, "orphan", true, false)}
 	complete := domain.CompleteJob{Attempt: attempt, StoppedEarly: pick(t, "early", true, false), Output: "accounts/a/models/m", Results: someFiles(t)}
 	store := domain.StoreResults{JobOutcome: domain.JobOutcome{Attempt: attempt, Output: "accounts/a/models/m", Results: someFiles(t)}}
-	abandon := domain.AbandonAttempt{Attempt: near(t, l.NextAttempt()), Reason: "its start did not follow"}
+	abandon := domain.AbandonAttempt{Attempt: near(t, l.NextAttempt()), Reason: "it did not start within the reservation timeout"}
 	idle, wake, write := domain.IdleJob{Attempt: attempt}, domain.WakeJob{Attempt: attempt}, domain.WriteResults{Attempt: attempt}
 	hold := domain.HoldJob{For: pick(t, "held for", "", "a node")}
 	confirm, fail := domain.ConfirmCancel{Attempt: attempt}, domain.FailJob{Attempt: pick(t, "by", 0, attempt), Status: someStatus}

@@ -80,12 +80,14 @@ func checkedRequests(stream string) []string {
 	return []string{"CONSUMER.CREATE." + stream, "CONSUMER.CREATE." + stream + ".>", "CONSUMER.DURABLE.CREATE." + stream + ".*"}
 }
 
-// readerStreamsOf are the filters of the streams that an account's readers see.
+// readerFilters returns the subject filter of each stream that an account's
+// readers may read.
 func readerFilters(account string) map[string]string {
 	return map[string]string{Stream: "events." + account + ".>", UsageStream: "usage." + account + ".>"}
 }
 
-// accountReaders are the NATS accounts of readers in an embedded server.
+// accountReaders manages the NATS accounts of event readers in the embedded
+// server, one for each account of the platform.
 type accountReaders struct {
 	server *Server
 	verify func(ctx context.Context, user, password string) (Reader, bool)

@@ -47,7 +47,7 @@ func (a *Answers) noteLoss(lost []keyfile.Lost, where LocalStore) error {
 	now := time.Now().UTC()
 	if len(lost) > 0 {
 		if where.Log != nil {
-			where.Log.Error("records of idempotency keys are lost: for a day new keys are refused, unless the file is deleted",
+			where.Log.Error("idempotency records are lost: new idempotency keys are refused for a day; to accept them earlier, delete the file and restart",
 				"records", lost, "file", a.lostFile)
 		}
 		if err := writeDurably(a.lostFile, []byte(now.Format(time.RFC3339)+"\n")); err != nil {

@@ -147,14 +147,14 @@ func attributesOf(header []byte) ([]attribute, bool) {
 // missing is the fault of a log that has one position after another that is
 // not the one before.
 func missing(want, got uint64) error {
-	f := domain.Faultf(domain.DataLoss, "the log goes on at position %d where position %d is due: events are missing or damaged. "+
+	f := domain.Faultf(domain.DataLoss, "gap in the event log: found position %d where %d must follow, so events are missing or damaged. "+
 		"Stop the server and run 'anneal log repair --data DIR'", got, want)
 	f.Reason = reasonDamaged
 	return f
 }
 
-// Follows refuses an event that is not the one after a position: who folds the
-// whole log would go on without what is missing.
+// Follows returns a DataLoss error unless e directly follows the position after.
+// It keeps a projection from skipping missing events.
 func Follows(e Event, after uint64) error {
 	if e.Position != after+1 {
 		return fmt.Errorf("event %s of %s: %w", e.ID, e.Name, missing(after+1, e.Position))

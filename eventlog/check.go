@@ -265,7 +265,7 @@ func checkStore(opts ServerOptions, path string, log *slog.Logger) (checked, err
 	result.known, result.last = true, found.chain.Position
 	result.mark.Chain, result.mark.Durable = found.chain, found.chain.Position
 	if have && mark.Failed {
-		log.Warn("the disk failed in the last run: what lay behind the mark was written anew", "mark", mark.Durable, "last", result.last)
+		log.Warn("the disk failed during the last run: the events after the high-water mark were rewritten", "mark", mark.Durable, "last", result.last)
 	}
 	return result, nil
 }

@@ -118,7 +118,7 @@ func TestDamageIsNotCutOff(t *testing.T) {
 	}
 }
 
-// An event that the server of NATS skips is missed by who follows everything.
+// Following the log fails when the NATS server skips a damaged event.
 func TestFollowersRefuseAGap(t *testing.T) {
 	dir := stopped(t, 100)
 	flip(t, filepath.Join(newDiskSync(dir, "CONTROL", Stream).dir, "1.blk"), 3_000_000)

@@ -257,7 +257,7 @@ func (r *repair) choose(preferCopy bool) (order []place, report RepairReport) {
 	for position := uint64(1); position <= end; position++ {
 		p, restored, differs := r.at(position, preferCopy)
 		if differs {
-			report.Differs = extendGap(report.Differs, position, "the readers' copy has another event")
+			report.Differs = extendGap(report.Differs, position, "the mirror has a different event at this position")
 		}
 		e, ok := r.event(p)
 		if !ok || chain.extend(e) != nil {

@@ -97,7 +97,7 @@ func (v *Vault) Open(ctx context.Context, name domain.Name, sealed domain.Sealed
 		return "", err
 	}
 	if sealed.Scheme > domain.SealScheme {
-		return "", domain.Faultf(domain.FailedPrecondition, "the value of %s was sealed by scheme %d, and this version of anneal knows up to %d: run a newer one, or set it again", name, sealed.Scheme, domain.SealScheme)
+		return "", domain.Faultf(domain.FailedPrecondition, "the value of %s uses encryption scheme %d, and this release supports schemes up to %d: upgrade anneal, or set the value again", name, sealed.Scheme, domain.SealScheme)
 	}
 	value, err := Decrypt(key, sealed.Ciphertext, boundTo(name, sealed))
 	if err != nil {

@@ -53,7 +53,7 @@ func VerifyFiles(dir, mark string) (report FileReport, err error) {
 			report.Hash = chain.Hash.String()
 		}
 		if _, _, differs := r.at(position, false); there && differs {
-			report.Differs = extendGap(report.Differs, position, "the readers' copy has another event")
+			report.Differs = extendGap(report.Differs, position, "the mirror has a different event at this position")
 		}
 	}
 	report.Events = chain.Position

@@ -228,8 +228,8 @@ func load(dir string, fresh func() *World, check func(path string, at eventlog.C
 	return fresh(), nil
 }
 
-// Newest is the last event of the newest snapshot in dir that is not damaged;
-// zero when there is none. A log must hold it.
+// Newest returns the last event of the newest intact snapshot in dir, also of one
+// with another schema; zero when there is none. The log must contain that event.
 func Newest(dir string) (eventlog.Checkpoint, error) {
 	paths, err := snapshots(dir)
 	if err != nil {

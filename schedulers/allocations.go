@@ -39,7 +39,7 @@ func (s Allocations) Plan(v *projections.View, now time.Time) Plan {
 				plan.lookAgain(due)
 			case reserved && !abandoned[allocation.ID]:
 				abandoned[allocation.ID] = true
-				plan.add(abandonment(allocation, "its start did not follow"))
+				plan.add(abandonment(allocation, "it did not start within the reservation timeout"))
 			case reason != "":
 				plan.add(domain.Intend(domain.Nodes, row.Name, domain.ReleaseAllocation{ID: allocation.ID, Reason: reason}))
 			}

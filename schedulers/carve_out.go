@@ -149,7 +149,7 @@ func prepared(plan *Plan, v *projections.View, j job) {
 		case there:
 			ready = ready && row.State.State == domain.DatasetReady
 		case !uploaded:
-			fail(domain.Faultf(domain.NotFound, "dataset: %s was deleted while rows of it were being held back", dataset))
+			fail(domain.Faultf(domain.NotFound, "dataset: %s was deleted while its evaluation split was being created", dataset))
 			return
 		default:
 			missing = append(missing, createSide(j, name, rest, source))

@@ -31,7 +31,7 @@ type descriptorPlan struct {
 	http, nats int
 }
 
-// planDescriptors shares out the process's descriptors. The Go runtime has
+// planDescriptors divides the file descriptor limit of the process. The Go runtime has
 // raised the soft limit to the hard one before main.
 func planDescriptors() (descriptorPlan, error) {
 	var limit unix.Rlimit

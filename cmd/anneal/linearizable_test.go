@@ -34,8 +34,8 @@ type registerInput struct {
 	atOnce          bool // a deleted resource is gone, and not purged later
 }
 
-// A registerOutput is how it was answered. Lost answers are 0: the operation
-// may have happened, may happen later, or never.
+// A registerOutput is the response to an operation. Status 0 means that no
+// response arrived: the operation may have happened, may happen later, or never.
 type registerOutput struct {
 	status int
 	value  string

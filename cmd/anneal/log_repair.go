@@ -96,7 +96,7 @@ func printRepair(w io.Writer, r eventlog.RepairReport) {
 		}
 	}
 	if r.Altered {
-		fmt.Fprintln(w, "altered: the running hash is not that of the mark, and no copy has the events that were written")
+		fmt.Fprintln(w, "altered: the running hash differs from that of the high-water mark, and no copy holds the original events")
 	}
 	if r.GivenUp > 0 && len(r.Lost) > 0 {
 		fmt.Fprintf(w, "behind the loss: %d whole events\n", r.GivenUp)

@@ -189,7 +189,7 @@ new token only.`,
 			}
 			return done(c, "node", args[0], "revoked")
 		}}
-	c.Flags().StringVar(&reason, "reason", "", "why, for the log")
+	c.Flags().StringVar(&reason, "reason", "", "reason to record in the event log")
 	return c
 }
 

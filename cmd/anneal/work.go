@@ -207,8 +207,8 @@ const (
 	joinRemind = 3 * time.Second // between two words on a server that does not answer
 )
 
-// tryJoin tells at the start whether the server lets the node in. Later the
-// agent outlasts any silence.
+// tryJoin checks at the start whether the server accepts the node. Later the
+// agent reconnects, however long the server is away.
 func tryJoin(ctx context.Context, join string, options []nats.Option, node string, logger *slog.Logger) error {
 	if scheme, _, found := strings.Cut(join, "://"); found && scheme != "nats" && scheme != "tls" {
 		return usageError{fmt.Errorf("--join %s must be the server's NATS address, like nats://HOST:4222 or tls://HOST:4222: natsUrl in its context file", join)}
@@ -221,12 +221,12 @@ func tryJoin(ctx context.Context, join string, options []nats.Option, node strin
 			conn.Close()
 			return nil
 		case errors.Is(err, nats.ErrAuthorization):
-			return fmt.Errorf("%s does not let node %s in: its token has expired or is not for it, another agent has enrolled under its name, or it was revoked; "+
-				"look with `anneal node list` on the server's machine, and make a token with `anneal node token`", join, node)
+			return fmt.Errorf("%s rejected node %s: the join token has expired or is for another node, another agent has enrolled with this name, "+
+				"or the node was revoked; check `anneal node list` on the server's machine, and create a token there with `anneal node token`", join, node)
 		case errors.Is(err, nats.ErrNkeysNotSupported):
-			return fmt.Errorf("%s sends nothing to sign: its servers need the accounts of this version's compose/nats.conf", join)
+			return fmt.Errorf("%s does not offer NKey authentication: configure its servers with the accounts in this release's compose/nats.conf", join)
 		case time.Now().After(deadline):
-			return fmt.Errorf("nobody answers at %s (%w): is the server running, and reachable under this address?", join, err)
+			return fmt.Errorf("cannot connect to %s: %w; check that the server is running, that the address is reachable, and that --nats-ca fits its certificate", join, err)
 		}
 		if now := time.Now(); !now.Before(remind) {
 			logger.Warn("cannot reach the server, and tries again", "address", join, "for", time.Until(deadline).Round(time.Second), "error", err)

@@ -177,7 +177,7 @@ func TestNodeIsRevoked(t *testing.T) {
 	require.Contains(t, listed, "ENROLLED")
 	thief := command(t, t.TempDir(), "work", "--join", f.context.NATSURL, "--token-file", f.token, "--node-id", "w1", "--data", t.TempDir())
 	require.NotZero(t, thief.code)
-	require.Contains(t, thief.stderr, "does not let node w1 in")
+	require.Contains(t, thief.stderr, "rejected node w1")
 
 	require.Zero(t, f.workers["w1"].end())
 	info, err := os.Stat(filepath.Join(f.dirs["w1"], "node.nkey"))

@@ -150,7 +150,7 @@ func (r *record) encode(h header, value []byte) []byte {
 
 var errNoRecord = errors.New("keyfile: no record here")
 
-// readRecord reads what precedes the value of the record at a place.
+// readRecord reads the header and key of the record at an offset.
 func readRecord(from io.ReaderAt, h header, at int64) (r record, err error) {
 	b := make([]byte, recordHead)
 	if n, _ := from.ReadAt(b, at); n < recordHead || binary.LittleEndian.Uint32(b) != recordMagic {
