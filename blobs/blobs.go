@@ -4,11 +4,13 @@
 package blobs
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io"
 	"iter"
+	"log/slog"
 	"net/url"
 	"os"
 	"strings"
@@ -43,6 +45,7 @@ type Options struct {
 	// Intercept carries out each change of the bucket, or does not: for tests of
 	// faults. Nil carries out all.
 	Intercept func(change, key string, do func() error) error
+	Logger    *slog.Logger // nil is silence
 }
 
 // A Store is a bucket. It is safe for concurrent use.
@@ -56,11 +59,13 @@ type Store struct {
 	signer *signer // nil when the bucket signs by itself
 	now    func() time.Time
 	change func(change, key string, do func() error) error
+	tended chan struct{} // closed when what a start leaves to do is done
+	stop   context.CancelFunc
 }
 
 // Open opens the bucket. The caller closes it.
 func Open(ctx context.Context, o Options) (*Store, error) {
-	s := &Store{now: o.Now, change: o.Intercept}
+	s := &Store{now: o.Now, change: o.Intercept, tended: make(chan struct{})}
 	if s.now == nil {
 		s.now = time.Now
 	}
@@ -70,12 +75,19 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 	if err := s.open(ctx, o); err != nil {
 		return nil, err
 	}
+	ctx, s.stop = context.WithCancel(context.WithoutCancel(ctx))
+	go func() {
+		defer close(s.tended)
+		if s.files != nil {
+			s.files.tend(ctx, cmp.Or(o.Logger, slog.New(slog.DiscardHandler)))
+		}
+	}()
 	if strings.HasPrefix(o.URL, "s3:") {
 		return s, nil
 	}
 	signer, err := newSigner(o.BaseURL, o.Key)
 	if err != nil {
-		return nil, errors.Join(err, s.bucket.Close())
+		return nil, errors.Join(err, s.Close())
 	}
 	s.signer = signer
 	return s, nil
@@ -113,7 +125,11 @@ func (s *Store) open(ctx context.Context, o Options) (err error) {
 }
 
 // Close releases the bucket.
-func (s *Store) Close() error { return s.bucket.Close() }
+func (s *Store) Close() error {
+	s.stop()
+	<-s.tended
+	return s.bucket.Close()
+}
 
 // Put stores what r yields under key and answers its size in bytes. Once it
 // returns, the content survives a power failure.
@@ -150,14 +166,24 @@ func (s *Store) put(ctx context.Context, key string, r io.Reader) (int64, error)
 
 const contentType = "application/octet-stream"
 
-// Get opens what is stored under key; NotFound when there is nothing. The
-// caller closes it.
-func (s *Store) Get(ctx context.Context, key string) (*blob.Reader, error) {
+// Get opens what is stored under key; NotFound when there is nothing, DataLoss
+// when it is known to be damaged. The caller closes it.
+func (s *Store) Get(ctx context.Context, key string) (Content, error) {
 	if err := checkKey(key); err != nil {
 		return nil, err
 	}
+	if s.files != nil {
+		r, err := s.files.open(key)
+		if err != nil {
+			return nil, explain(err, key)
+		}
+		return r, nil
+	}
 	r, err := s.bucket.NewReader(ctx, key, nil)
-	return r, explain(err, key)
+	if err != nil {
+		return nil, explain(err, key)
+	}
+	return r, nil
 }
 
 // Size is the number of bytes under key; NotFound when there is nothing.

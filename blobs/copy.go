@@ -5,10 +5,8 @@ import (
 	"errors"
 	"io"
 	"os"
-	"path/filepath"
-	"time"
 
-	"github.com/google/uuid"
+	"anneal/domain"
 )
 
 // Range opens length bytes of what is stored under key, from offset on; a
@@ -17,6 +15,19 @@ import (
 func (s *Store) Range(ctx context.Context, key string, offset, length int64) (io.ReadCloser, error) {
 	if err := checkKey(key); err != nil {
 		return nil, err
+	}
+	if s.files != nil {
+		r, err := s.files.open(key)
+		if err != nil {
+			return nil, explain(err, key)
+		}
+		if offset < 0 {
+			return nil, errors.Join(domain.Faultf(domain.InvalidArgument, "file %s: offset %d must not be negative", key, offset), r.Close())
+		}
+		if r.pos = offset; length >= 0 {
+			r.end = min(r.end, offset+length)
+		}
+		return r, nil
 	}
 	r, err := s.bucket.NewRangeReader(ctx, key, offset, length, nil)
 	if err != nil {
@@ -51,22 +62,4 @@ func (s *Store) copy(ctx context.Context, to, from string) error {
 	}
 	_, err = s.put(ctx, to, content)
 	return errors.Join(err, content.Close())
-}
-
-// link gives a file a second name. One that exists is replaced at once.
-func (f *folder) link(to, from string) error {
-	target, temp := filepath.Join(f.dir, filepath.FromSlash(to)), filepath.Join(f.dir, arriving, uuid.NewString())
-	if err := os.Link(filepath.Join(f.dir, filepath.FromSlash(from)), temp); err != nil {
-		return err
-	}
-	now := time.Now()
-	err := os.Chtimes(temp, now, now) // both names are as young as the copy: see reconcile.Grace
-	if err == nil {
-		err = f.place(temp, target)
-	}
-	// Renaming one name of a file onto another of the same file leaves both.
-	if removed := os.Remove(temp); removed != nil && !errors.Is(removed, os.ErrNotExist) {
-		err = errors.Join(err, removed)
-	}
-	return err
 }

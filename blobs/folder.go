@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 
@@ -15,10 +16,17 @@ import (
 
 // A folder writes files so that they are whole or absent, also after a power
 // failure: what arrives is synced in a place of its own, then renamed.
-// Reading, listing and signing need no such care and are the driver's.
+// Listing and signing need no such care and are the driver's.
+// What was stored is described by a digest of its own: see digests.
 type folder struct {
-	dir   string
-	space *disk.Space
+	dir    string
+	space  *disk.Space
+	strict bool   // the list of earlier files was lost
+	step   func() // for tests: called between the effects of a change
+
+	mu      sync.Mutex
+	earlier map[string]int64  // lengths of files that may have no record: see marker
+	damage  map[string]damage // by key
 }
 
 // arriving holds unfinished files; no key begins with a dot.
@@ -44,7 +52,8 @@ func openFolder(dir string, now time.Time) (*folder, error) {
 			_ = os.Remove(filepath.Join(dir, arriving, entry.Name())) // it is tried again at the next start
 		}
 	}
-	return &folder{dir, disk.On(dir)}, nil
+	f := &folder{dir: dir, space: disk.On(dir), damage: map[string]damage{}, step: func() {}}
+	return f, f.openDigests()
 }
 
 func (f *folder) put(ctx context.Context, key string, r io.Reader) (n int64, err error) {
@@ -57,14 +66,14 @@ func (f *folder) put(ctx context.Context, key string, r io.Reader) (n int64, err
 			err = errors.Join(err, os.Remove(temp.Name()))
 		}
 	}()
-	n, err = io.Copy(f.space.Watch(temp), reader{ctx, r})
+	d, err := copyHashed(f.space.Watch(temp), reader{ctx, r})
 	if err == nil {
 		err = temp.Sync()
 	}
 	if err := errors.Join(err, temp.Close()); err != nil {
-		return n, err
+		return d.length, err
 	}
-	return n, f.place(temp.Name(), filepath.Join(f.dir, filepath.FromSlash(key)))
+	return d.length, f.commit(key, []digest{d}, func() error { return f.place(temp.Name(), f.path(key)) })
 }
 
 // place gives a finished file its name, durably. Empty folders may be removed
@@ -90,10 +99,18 @@ func (f *folder) place(temp, target string) (err error) {
 
 // delete removes a file, and the folders that it leaves empty.
 func (f *folder) delete(key string) error {
-	path := filepath.Join(f.dir, filepath.FromSlash(key))
+	unlock, err := f.lock(key)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	path := f.path(key)
 	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return err
 	}
+	f.step()
+	f.forget(key)
+	f.step()
 	for dir := filepath.Dir(path); len(dir) > len(f.dir); dir = filepath.Dir(dir) {
 		if os.Remove(dir) != nil {
 			return nil // it is not empty, or somebody else removed it
@@ -105,11 +122,7 @@ func (f *folder) delete(key string) error {
 // syncUp makes the names of a file and of the folders above it durable.
 func (f *folder) syncUp(dir string) error {
 	for ; strings.HasPrefix(dir, f.dir); dir = filepath.Dir(dir) {
-		d, err := os.Open(dir)
-		if err != nil {
-			return err
-		}
-		if err := errors.Join(d.Sync(), d.Close()); err != nil {
+		if err := syncDir(dir); err != nil {
 			return err
 		}
 	}
@@ -120,9 +133,19 @@ func (f *folder) syncUp(dir string) error {
 const removals = 1000
 
 func (f *folder) remove(folder string) (err error) {
+	files, err := f.below(folder)
+	if err != nil {
+		return err
+	}
 	for range removals {
-		if err = os.RemoveAll(filepath.Join(f.dir, filepath.FromSlash(folder))); !errors.Is(err, syscall.ENOTEMPTY) {
-			return err
+		if err = os.RemoveAll(f.path(folder)); !errors.Is(err, syscall.ENOTEMPTY) {
+			break
+		}
+	}
+	for key := range files {
+		if unlock, err := f.lock(key); err == nil {
+			f.forget(key)
+			unlock()
 		}
 	}
 	return err

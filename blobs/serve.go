@@ -1,6 +1,7 @@
 package blobs
 
 import (
+	"encoding/base64"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -17,7 +18,9 @@ import (
 //
 // An error is {"code": canonical number, "message": …} with HTTP 400 (a bad
 // name), 403 (forged or expired), 404, 405 (another method than was signed), 408
-// (too slow), 413 (above the limit), 507 (the disk is full) or 500.
+// (too slow), 413 (above the limit), 507 (the disk is full) or 500; with code 15
+// the file is damaged. When that shows after the answer has begun, the connection
+// is broken off, and whoever asks again gets the error.
 func (s *Store) Handler() http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if s.signer == nil {
@@ -49,12 +52,26 @@ func (s *Store) serve(w http.ResponseWriter, r *http.Request, key string) {
 		return
 	}
 	defer content.Close()
+	stored, _ := content.(*verified)
+	if stored != nil && r.Header.Get("Range") == "" && stored.Size() > 0 {
+		if err := stored.load(); err != nil { // while the status can still tell
+			refuse(w, statusOf(err), err)
+			return
+		}
+	}
 	// Whatever a user stored, a browser neither shows nor runs it.
 	w.Header().Set("Content-Type", contentType)
 	w.Header().Set("Content-Disposition", mime.FormatMediaType("attachment", map[string]string{"filename": path.Base(key)}))
 	w.Header().Set("X-Content-Type-Options", "nosniff")
 	w.Header().Set("ETag", fmt.Sprintf(`"%x-%x"`, content.ModTime().UnixNano(), content.Size()))
+	if stored != nil && len(stored.contents) == 1 {
+		sum := stored.contents[0].sha256
+		w.Header().Set("Repr-Digest", "sha-256=:"+base64.StdEncoding.EncodeToString(sum[:])+":") // RFC 9530
+	}
 	http.ServeContent(w, r, "", content.ModTime(), content)
+	if stored != nil && stored.failed != nil {
+		panic(http.ErrAbortHandler) // the answer has begun: only breaking it off says that it is not whole
+	}
 }
 
 func (s *Store) receive(w http.ResponseWriter, r *http.Request, granted grant) {
