@@ -41,6 +41,7 @@ type cluster struct {
 	log    eventlog.Log
 	world  *projections.World
 	blobs  *blobs.Store
+	bucket string // the folder of blobs
 	server *eventlog.Server
 	desk   func() // stops it
 
@@ -62,11 +63,11 @@ func TestMain(m *testing.M) {
 
 func start(t *testing.T) *cluster {
 	t.Helper()
-	c := &cluster{T: t, log: eventlog.NewMemory(), world: projections.NewWorld()}
+	c := &cluster{T: t, log: eventlog.NewMemory(), world: projections.NewWorld(), bucket: t.TempDir()}
 	c.listen("127.0.0.1:0")
 	var err error
 	files := httptest.NewUnstartedServer(nil)
-	c.blobs, err = blobs.Open(t.Context(), blobs.Options{Dir: t.TempDir(), BaseURL: "http://" + files.Listener.Addr().String() + "/blobs", Key: []byte("0123456789abcdef")})
+	c.blobs, err = blobs.Open(t.Context(), blobs.Options{Dir: c.bucket, BaseURL: "http://" + files.Listener.Addr().String() + "/blobs", Key: []byte("0123456789abcdef")})
 	require.NoError(t, err)
 	files.Config.Handler = c.blobs.Handler()
 	files.Start()

@@ -1,11 +1,12 @@
 package workers
 
 import (
-	"bufio"
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"io"
 	"iter"
 	"maps"
 	"slices"
@@ -37,9 +38,12 @@ func (d *Desk) publishMetrics(ctx context.Context, j job, files domain.Files) (*
 	if err != nil {
 		return nil, err
 	}
-	defer r.Close()
+	content, err := io.ReadAll(r)
+	if err := errors.Join(err, r.Close()); err != nil {
+		return nil, err
+	}
 	var rows []engines.Metrics
-	for decoder := json.NewDecoder(bufio.NewReader(r)); decoder.More() && ctx.Err() == nil; {
+	for decoder := json.NewDecoder(bytes.NewReader(content)); decoder.More() && ctx.Err() == nil; {
 		var row engines.Metrics
 		if err := decoder.Decode(&row); err != nil {
 			return nil, domain.Faultf(domain.DataLoss, "the metrics that the engine left cannot be read")

@@ -127,7 +127,8 @@ func (d *Desk) fail(ctx context.Context, node string, j job, r wire.Report) erro
 	if message == "" {
 		message = "the attempt failed on node " + node + " without a reason"
 	}
-	if r.Fault.Code == domain.InvalidArgument || r.Fault.Code == domain.FailedPrecondition {
+	switch r.Fault.Code {
+	case domain.InvalidArgument, domain.FailedPrecondition, domain.DataLoss:
 		return d.tell(ctx, node, j, domain.FailJob{Attempt: r.Attempt, Status: domain.Status{Code: r.Fault.Code.String(), Message: message}})
 	}
 	return d.tell(ctx, node, j, domain.RequeueJob{Attempt: r.Attempt, Reason: message})

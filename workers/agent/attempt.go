@@ -255,7 +255,7 @@ func (t *attempt) deliver(result engines.TrainResult) error {
 			return err
 		}
 		if try == maxStores {
-			return domain.Faultf(domain.DataLoss, "the results were stored %d times and never arrived whole", try)
+			return domain.Faultf(domain.Unavailable, "the results were stored %d times and never arrived whole", try)
 		}
 	}
 }

@@ -224,3 +224,25 @@ func TestFilesAreHeldToTheirSums(t *testing.T) {
 	folder.Files[0].Sum = ""
 	require.NoError(t, newTransfer(nil).fetch(t.Context(), folder, t.TempDir()), "a file without a sum is taken as it is")
 }
+
+// What the store says is damaged is not asked for again, and what arrives other
+// than it was sent is.
+func TestDamageOfTheStoreAndOfTheWay(t *testing.T) {
+	s := newShelf(t)
+	s.reply = func(w http.ResponseWriter, _ string, times int) bool {
+		w.Header().Set("Repr-Digest", "sha-256=:hNiYd/DUBB77a/kaFvAkjy/Vc+avBcGflr7bn4gveII=:") // of 0123456789, by sha256sum
+		_, _ = io.WriteString(w, []string{"0123456780", "0123456789"}[min(times-1, 1)])
+		return true
+	}
+	require.NoError(t, newTransfer(nil).fetch(t.Context(), s.folder("k", "f"), t.TempDir()))
+	require.Equal(t, 2, s.asked["f"])
+	s.reply = func(w http.ResponseWriter, _ string, _ int) bool {
+		w.WriteHeader(http.StatusInternalServerError)
+		_, _ = io.WriteString(w, `{"code":15,"message":"file models/acme/f: is damaged"}`)
+		return true
+	}
+	err := newTransfer(nil).fetch(t.Context(), s.folder("k", "g"), t.TempDir())
+	require.Equal(t, domain.DataLoss, domain.CodeOf(err))
+	require.ErrorContains(t, err, "file g: is damaged in the store")
+	require.Equal(t, 1, s.asked["g"])
+}

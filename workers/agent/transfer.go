@@ -3,7 +3,9 @@ package agent
 import (
 	"context"
 	"crypto/sha256"
+	"encoding/base64"
 	"encoding/hex"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -115,7 +117,10 @@ func (t *transfer) get(ctx context.Context, file wire.File, target string) (err 
 		err = fmt.Errorf("file %s: has not the %d bytes that it should have", file.Name, file.Size)
 	}
 	if err == nil && file.Sum != "" && hex.EncodeToString(hash.Sum(nil)) != file.Sum {
-		err = errFinal{domain.Faultf(domain.DataLoss, "file %s: what lies in the store is not what was stored there: its SHA-256 sum is another", file.Name)}
+		err = errFinal{damaged(file.Name, "its SHA-256 sum is another than when it was stored")}
+	}
+	if said := res.Header.Get("Repr-Digest"); err == nil && said != "" && said != "sha-256=:"+base64.StdEncoding.EncodeToString(hash.Sum(nil))+":" {
+		err = fmt.Errorf("file %s: arrived with another SHA-256 sum than the store has of it", file.Name)
 	}
 	if err := errors.Join(err, f.Sync(), f.Close()); err != nil {
 		if fault := diskFault(err); domain.CodeOf(fault) != domain.Unknown {
@@ -155,12 +160,21 @@ func (t *transfer) put(ctx context.Context, name, path, url string, size int64) 
 	return nil
 }
 
+// damaged is the fault of a file that is not any more what was stored.
+func damaged(name, why string) error {
+	return domain.Faultf(domain.DataLoss, "file %s: is damaged in the store for files (%s): upload it again, or run again what made it", name, why)
+}
+
 // refused is what a store's answer means. What it says is for people who may
-// not see signed URLs, so only its status is told.
+// not see signed URLs, so only its status and code are told.
 func refused(name string, res *http.Response) error {
-	_, _ = io.CopyN(io.Discard, res.Body, 4<<10)
+	text, _ := io.ReadAll(io.LimitReader(res.Body, 4<<10))
+	var said struct{ Code domain.Code }
+	_ = json.Unmarshal(text, &said) // an object store may say something else
 	err := fmt.Errorf("file %s: the store answers %s", name, res.Status)
 	switch {
+	case res.StatusCode == http.StatusInternalServerError && said.Code == domain.DataLoss:
+		return errFinal{damaged(name, "its content is not what was stored, or its digest is lost")}
 	case res.StatusCode == http.StatusInsufficientStorage:
 		return errFinal{domain.Faultf(domain.ResourceExhausted, "file %s: the store for files is full", name)}
 	case res.StatusCode == http.StatusRequestTimeout, res.StatusCode == http.StatusTooManyRequests, res.StatusCode >= 500:
