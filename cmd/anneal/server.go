@@ -211,7 +211,7 @@ func (s *server) openBlobs(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	s.blobs, err = blobs.Open(ctx, blobs.Options{URL: s.flags.blobs, Dir: s.folder.path("blobs"), BaseURL: s.context.Address + blobPath, Key: key})
+	s.blobs, err = blobs.Open(ctx, blobs.Options{URL: s.flags.blobs, Dir: s.folder.path("blobs"), BaseURL: s.context.Address + blobPath, Key: key, Logger: s.logger})
 	return err
 }
 
