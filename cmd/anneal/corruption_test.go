@@ -1,8 +1,12 @@
 package main
 
 import (
+	"bytes"
 	"context"
+	"crypto/sha256"
+	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"math/rand/v2"
 	"os"
@@ -15,6 +19,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"anneal/blobs"
 	"anneal/domain"
 	"anneal/eventlog"
 	"anneal/projections"
@@ -25,6 +30,7 @@ type corpus struct {
 	dir    string
 	digest projections.Digest
 	sealed []domain.Sealed
+	blobs  map[string][]byte // by key
 }
 
 var corpusSecret = domain.Name("accounts/default/secrets/token")
@@ -50,15 +56,32 @@ func serving(t *testing.T, dir string, do func(ctx context.Context, s *server)) 
 }
 
 // makeCorpus fills a folder: two blocks of events, two snapshots, sealed
-// values, and a readers' copy that has everything.
+// values, uploaded files, and a readers' copy that has everything.
 func makeCorpus(t *testing.T) (c corpus) {
 	c.dir = filepath.Join(t.TempDir(), "data")
+	c.blobs = map[string][]byte{}
+	for key, size := range map[string]int{"datasets/default/e1/1-t/rows.jsonl": 5000, "models/default/e2/1-t/model.safetensors": 2<<20 + 77,
+		"models/default/e2/1-t/config.json": 300, "evaluators/default/e3/builds/1/main.py": 900, "jobs/default/e4/metrics.jsonl": 0} {
+		c.blobs[key] = make([]byte, size)
+		_, _ = rand.NewChaCha8([32]byte([]byte(strings.Repeat(key, 32)))).Read(c.blobs[key])
+	}
 	for round := range 2 {
 		err := serving(t, c.dir, func(ctx context.Context, s *server) {
 			for i := range 20 {
 				name := domain.NewName("", "accounts", fmt.Sprintf("c%d-%d", round, i))
 				spec := domain.AccountSpec{DisplayName: strings.Repeat("x", 60), AccountType: domain.Enterprise}
 				require.NoError(t, bootstrapDo(ctx, s, domain.Accounts, name, domain.CreateAccount{AccountSpec: spec}))
+			}
+			for key, content := range c.blobs { // the second round overwrites
+				_, err := s.blobs.Put(ctx, key, bytes.NewReader(content))
+				require.NoError(t, err)
+			}
+			for _, root := range blobs.Roots() { // also what a server stores by itself
+				for file, err := range s.blobs.List(ctx, root) {
+					require.NoError(t, err)
+					c.blobs[file.Key], err = readBlob(ctx, s, file.Key)
+					require.NoError(t, err)
+				}
 			}
 			sealer, err := s.sealer(ctx)
 			require.NoError(t, err)
@@ -85,10 +108,10 @@ func makeCorpus(t *testing.T) (c corpus) {
 func (c corpus) stores(t *testing.T) (files []string) {
 	require.NoError(t, filepath.WalkDir(c.dir, func(path string, entry fs.DirEntry, err error) error {
 		rel, _ := filepath.Rel(c.dir, path)
-		if entry.IsDir() && (rel == "blobs" || rel == "cache" || rel == "worker") {
-			return filepath.SkipDir // what is in blobs is checked by its sums, where it is read
+		if entry.IsDir() && (rel == "cache" || rel == "worker") {
+			return filepath.SkipDir
 		}
-		if err == nil && entry.Type().IsRegular() && rel != "lock" {
+		if err == nil && entry.Type().IsRegular() && !strings.HasPrefix(entry.Name(), "lock") {
 			files = append(files, rel)
 		}
 		return err
@@ -125,6 +148,32 @@ func harm(t *testing.T, random *rand.Rand, path string) string {
 	}
 	require.NoError(t, os.Remove(path))
 	return "deleted"
+}
+
+func readBlob(ctx context.Context, s *server, key string) ([]byte, error) {
+	content, err := s.blobs.Get(ctx, key)
+	if err != nil {
+		return nil, err
+	}
+	data, err := io.ReadAll(content)
+	return data, errors.Join(err, content.Close())
+}
+
+// readBlobs reads every file back: as it was stored, or refused with its name.
+// silent tells of one that is neither; refused is how many are refused.
+func (c corpus) readBlobs(ctx context.Context, s *server) (silent string, refused int) {
+	for key, was := range c.blobs {
+		is, err := readBlob(ctx, s, key)
+		switch {
+		case err == nil && sha256.Sum256(is) != sha256.Sum256(was):
+			return key + " is read as other bytes", refused
+		case err != nil && !strings.Contains(err.Error(), key):
+			return fmt.Sprintf("the refusal of %s does not name it: %v", key, err), refused
+		case err != nil:
+			refused++
+		}
+	}
+	return "", refused
 }
 
 // sound tells what a running server lacks of the corpus; "" is nothing.
@@ -182,7 +231,7 @@ func TestCorruption(t *testing.T) {
 	files := c.stores(t)
 	var vital []string // of few files, in which most of the data are: every other trial
 	for _, file := range files {
-		if strings.Contains(file, "EVENTS/msgs") || slices.Contains([]string{"nats.mark", "snapshots", "datakeys", "keys"}, strings.Split(file, "/")[0]) {
+		if strings.Contains(file, "EVENTS/msgs") || slices.Contains([]string{"nats.mark", "snapshots", "datakeys", "keys", "blobs"}, strings.Split(file, "/")[0]) {
 			vital = append(vital, file)
 		}
 	}
@@ -206,12 +255,22 @@ func TestCorruption(t *testing.T) {
 
 // try starts a damaged folder, and repairs it where that is the way out.
 func (c corpus) try(t *testing.T, dir, what string) (outcome string) {
-	lacking := ""
-	err := serving(t, dir, func(ctx context.Context, s *server) { lacking = c.sound(ctx, s) })
+	lacking, refused := "", 0
+	err := serving(t, dir, func(ctx context.Context, s *server) {
+		if lacking, refused = c.readBlobs(ctx, s); lacking == "" {
+			lacking = c.sound(ctx, s)
+		}
+	})
+	if refused > 0 && !strings.HasPrefix(what, "blobs"+string(filepath.Separator)) {
+		t.Errorf("%s: %d files are refused that nobody damaged", what, refused)
+	}
 	if err == nil {
 		if lacking != "" {
 			t.Errorf("%s: the server started, but %s", what, lacking)
 			return "SILENT"
+		}
+		if refused > 0 {
+			return "refused"
 		}
 		return "harmless"
 	}
