@@ -40,11 +40,13 @@ func (res *resource[S, R]) removesReserved(c *call, name domain.Name, intent dom
 	if err := c.unused(res.noun, name); err != nil {
 		return err
 	}
+	c.now = c.Now() // a request and its delete must be close
 	if _, err := c.do(domain.Intend(res.kind, name, domain.RequestDeletion(res.kind))); err != nil {
 		return err
 	}
 	err := c.unused(res.noun, name)
 	if err == nil {
+		c.now = c.Now()
 		_, err = c.do(intent)
 	}
 	var fault *domain.Fault

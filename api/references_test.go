@@ -229,7 +229,33 @@ func runRace(t *testing.T, p referencePair, before, after string, deleted bool) 
 	s.settlePlans()
 	if p.failed != nil {
 		require.Contains(t, p.failed(s.world.View(), p.user), p.used, "the use fails with that reason")
+		return
 	}
+	if p.used.Collection() == domain.Deployments.Collection {
+		return // it is DELETING, and takes no weights
+	}
+	require.Contains(t, s.world.View().Lost(p.user, stateOf(t, s, p.user).(domain.User)), p.used)
+	s.refusesWhatFollows(t, p)
+}
+
+// refusesWhatFollows asks for what a resource that is no work leads to, after
+// it has lost what it names: that is refused or fails.
+func (s *stage) refusesWhatFollows(t *testing.T, p referencePair) {
+	var a answer
+	switch p.user.Collection() {
+	case domain.DeploymentShapes.Collection:
+		a = s.call(http.MethodPost, "/v1/accounts/acme/deployments?deploymentId=d", "user", `{"deploymentShape": "`+string(p.user)+`"}`)
+	case domain.Models.Collection: // an addon without its base
+		a = s.call(http.MethodPost, "/v1/accounts/acme/deployments?deploymentId=d", "user", `{"baseModel": "`+string(p.user)+`"}`)
+	default: // code without its secret, rows without their source, and weights without their deployment: workers and tasks tell
+		return
+	}
+	if a.status == http.StatusOK { // it fails before it has a replica
+		s.settlePlans()
+		require.Contains(t, deploymentFailed(s.world.View(), "accounts/acme/deployments/d"), p.used)
+		return
+	}
+	require.Equal(t, http.StatusBadRequest, a.status, "%s", a.body)
 }
 
 // readyDataset makes a dataset of chat rows that jobs can use.

@@ -136,3 +136,60 @@ func askedOnce(s *stage, r row) answer {
 	request.Header.Set("X-Request-Id", "request-1")
 	return s.send(request)
 }
+
+// TestRepeatedCallsAnswerTheirOwnEvent asks for every operation that changes a
+// resource with an idempotency key, loses the answer of the first try, and has
+// another client delete the resource. The repeated call answers as the first
+// would have.
+func TestRepeatedCallsAnswerTheirOwnEvent(t *testing.T) {
+	ends := deletions(t)
+	table := map[string]*operation{}
+	all := operations()
+	for i := range all {
+		table[all[i].id] = &all[i]
+	}
+	raced := 0
+	for _, r := range operationRows() {
+		op := table[r.id]
+		if op.method != http.MethodPost && op.method != http.MethodPatch || op.gate == everybody || answersNoResource.MatchString(r.id) ||
+			strings.HasPrefix(r.id, "upload") || strings.HasPrefix(r.id, "validate") {
+			continue
+		}
+		t.Run(r.id, func(t *testing.T) {
+			s := newStage(t, Limits{})
+			setRow(s, r)
+			before := s.events()
+			deaf := s.twin(func(o *Options) { o.Log = deafLog{s.log} })
+			first := keyedOnce(deaf, r)
+			if s.events() == before {
+				return // it records nothing
+			}
+			require.Equal(t, http.StatusServiceUnavailable, first.status, "%s", first.body)
+			deleted := false
+			for e, err := range s.log.Read(t.Context(), "events.>", before) {
+				require.NoError(t, err)
+				if deletion := ends[e.Name.Collection()]; deletion != "" {
+					event := eventlog.Event{Record: domain.Record{Type: deletion, Data: []byte("{}")}, ID: uuid.NewString(), Name: e.Name, Time: e.Time}
+					position, err := s.log.Append(t.Context(), eventlog.Write{Event: event, Expect: e.Position})
+					require.NoError(t, err)
+					require.NoError(t, s.world.WaitFor(t.Context(), position))
+					deleted = true
+				}
+				break
+			}
+			if !deleted {
+				return
+			}
+			raced++
+			again := keyedOnce(s, r)
+			require.Equal(t, http.StatusOK, again.status, "%s", again.body)
+		})
+	}
+	require.Greater(t, raced, 20, "operations that were repeated")
+}
+
+func keyedOnce(s *stage, r row) answer {
+	request := parseRequest(r.request).on(s)
+	request.Header.Set("Idempotency-Key", "once")
+	return s.send(request)
+}

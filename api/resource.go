@@ -76,11 +76,17 @@ func (res *resource[S, R]) table(v *projections.View) *projections.Table[S] {
 // row is the resource that the path names.
 func (res *resource[S, R]) row(c *call) (*projections.Row[S], error) {
 	name := domain.NewName(c.account, res.kind.Collection, c.path("id"))
-	row, ok := res.table(c.snapshot()).Get(name)
-	if !ok {
+	if row, ok := res.table(c.snapshot()).Get(name); ok {
+		return row, nil
+	}
+	made, err := c.recorded(name) // an earlier try of the call found it, and others have deleted it since
+	switch {
+	case err != nil:
+		return nil, err
+	case made.Position() == 0:
 		return nil, notFound(res.noun, name)
 	}
-	return row, nil
+	return res.changed(c, made)
 }
 
 // changed is the row as the call's own event left it, whatever other clients
@@ -335,13 +341,17 @@ func (res *resource[S, R]) patch(c *call) (any, error) {
 	if res.askUpdate != nil {
 		res.askUpdate(p, given)
 	}
+	made, err := c.recorded(row.Name)
+	if err != nil {
+		return nil, err
+	}
 	if res.prepare != nil {
-		if err := res.prepare(c, row.Name, given, nil, &p.violations); err != nil {
+		if err := res.prepare(c, row.Name, given, nil, &p.violations); err != nil && made.Position() == 0 {
 			return nil, err
 		}
 	}
 	intent := domain.Intend(res.kind, row.Name, domain.Command[S](change[S, R]{res, row.Name, b, given, m}))
-	if err := refused(c, intent, p, func(err error) error { return err }); err != nil {
+	if err := refused(c, intent, p, func(err error) error { return err }); err != nil && made.Position() == 0 {
 		return nil, err
 	}
 	result, err := c.do(intent)

@@ -271,11 +271,11 @@ func (c UpdateDataset) Decide(d Dataset, _ time.Time) (Event[Dataset], error) {
 // DeleteDataset removes the dataset.
 type DeleteDataset struct{}
 
-func (DeleteDataset) Decide(d Dataset, _ time.Time) (Event[Dataset], error) {
+func (DeleteDataset) Decide(d Dataset, now time.Time) (Event[Dataset], error) {
 	if !d.Exists() {
 		return nil, gone("dataset")
 	}
-	return DatasetDeleted{}, d.mayDelete()
+	return DatasetDeleted{}, d.mayDelete(now)
 }
 
 // derived refuses to change what a derived dataset is.

@@ -22,6 +22,9 @@ type Deletion struct {
 // behind that lasts.
 const DeletionWithin = 30 * time.Second
 
+// renewWithin is how old a request may be for another delete to share it.
+const renewWithin = 10 * time.Second
+
 // Requested reports whether a deletion request is in effect at now. A request
 // expires after DeletionWithin.
 func (d Deletion) Requested(now time.Time) bool {
@@ -76,7 +79,7 @@ func (c requestDeletion[S]) Decide(s S, now time.Time) (Event[S], error) {
 	switch {
 	case !s.Exists():
 		return nil, gone("resource")
-	case c.part(&s).Requested(now):
+	case c.part(&s).Requested(now.Add(DeletionWithin - renewWithin)):
 		return nil, nil
 	}
 	return lifted[S, Deletion]{DeletionRequested{now}, c.part}, nil
@@ -98,10 +101,11 @@ func (c abandonDeletion[S]) Decide(s S, _ time.Time) (Event[S], error) {
 // pending deletion request, for example because the request was abandoned.
 const ReasonNotRequested = "DELETION_NOT_REQUESTED"
 
-// mayDelete returns an error unless the deletion was requested.
-func (d Deletion) mayDelete() error {
-	if d.DeletionTime == nil {
-		return precondition(ReasonNotRequested, "no deletion request is pending, because it was abandoned: try again")
+// mayDelete returns an error unless a deletion request is in effect: a use may
+// have begun since one expired.
+func (d Deletion) mayDelete(now time.Time) error {
+	if !d.Requested(now) {
+		return precondition(ReasonNotRequested, "no deletion request is pending, because it expired or was abandoned: try again")
 	}
 	return nil
 }

@@ -202,8 +202,8 @@ func (c DeleteDeployment) Decide(d Deployment, now time.Time) (Event[Deployment]
 		return nil, nil
 	case !c.IgnoreChecks && !c.LastServed.IsZero() && now.Sub(c.LastServed) < RecentUse:
 		return nil, precondition("RECENTLY_USED", "the deployment answered a request within the last hour: set ignoreChecks to delete it all the same")
-	case !c.IgnoreChecks && d.mayDelete() != nil:
-		return nil, d.mayDelete()
+	case !c.IgnoreChecks && d.mayDelete(now) != nil:
+		return nil, d.mayDelete(now)
 	}
 	return DeploymentDeleting{c.Hard, c.Reason, now}, nil
 }

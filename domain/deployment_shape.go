@@ -188,9 +188,9 @@ func (c ReviewShapeVersion) Decide(s DeploymentShape, _ time.Time) (Event[Deploy
 // were made with it keep their settings.
 type DeleteDeploymentShape struct{}
 
-func (DeleteDeploymentShape) Decide(s DeploymentShape, _ time.Time) (Event[DeploymentShape], error) {
+func (DeleteDeploymentShape) Decide(s DeploymentShape, now time.Time) (Event[DeploymentShape], error) {
 	if !s.Exists() {
 		return nil, gone("deployment shape")
 	}
-	return DeploymentShapeDeleted{}, s.mayDelete()
+	return DeploymentShapeDeleted{}, s.mayDelete(now)
 }

@@ -265,11 +265,11 @@ func (e Evaluator) built(revision int, verdict string) (bool, error) {
 // DeleteEvaluator removes the evaluator. Who asks makes sure that no job needs it.
 type DeleteEvaluator struct{}
 
-func (DeleteEvaluator) Decide(e Evaluator, _ time.Time) (Event[Evaluator], error) {
+func (DeleteEvaluator) Decide(e Evaluator, now time.Time) (Event[Evaluator], error) {
 	if !e.Exists() {
 		return nil, gone("evaluator")
 	}
-	return EvaluatorDeleted{}, e.mayDelete()
+	return EvaluatorDeleted{}, e.mayDelete(now)
 }
 
 // EvaluatorSpec is what the caller sets.

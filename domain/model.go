@@ -287,11 +287,11 @@ func (c UpdateModel) Decide(m Model, _ time.Time) (Event[Model], error) {
 // DeleteModel removes the model. Who asks makes sure that nothing serves it.
 type DeleteModel struct{}
 
-func (DeleteModel) Decide(m Model, _ time.Time) (Event[Model], error) {
+func (DeleteModel) Decide(m Model, now time.Time) (Event[Model], error) {
 	if !m.Exists() {
 		return nil, gone("model")
 	}
-	return ModelDeleted{}, m.mayDelete()
+	return ModelDeleted{}, m.mayDelete(now)
 }
 
 func (s ModelSpec) check() error {

@@ -123,9 +123,9 @@ func (c UpdateSecret) Decide(s Secret, _ time.Time) (Event[Secret], error) {
 // once the event is durable.
 type DeleteSecret struct{}
 
-func (DeleteSecret) Decide(s Secret, _ time.Time) (Event[Secret], error) {
+func (DeleteSecret) Decide(s Secret, now time.Time) (Event[Secret], error) {
 	if !s.Exists() {
 		return nil, gone("secret")
 	}
-	return SecretDeleted{}, s.mayDelete()
+	return SecretDeleted{}, s.mayDelete(now)
 }

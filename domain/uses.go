@@ -24,10 +24,14 @@ func (j ReinforcementJob) Uses(Name) []string {
 }
 
 // Uses implements User: rows, models, secrets, and the deployments that get its
-// weights.
+// weights. The model of the step before takes the place of the addon that the
+// first step began with.
 func (j TrainerJob) Uses(self Name) []string {
-	names := append(secretsOf(j.ObjectStoreConfig, nil), j.Dataset, j.EvaluationDataset, j.Step.Dataset,
-		j.TrainingConfig.BaseModel, j.TrainingConfig.WarmStartFrom, string(j.From()))
+	from := string(j.From())
+	if from == "" {
+		from = j.TrainingConfig.WarmStartFrom
+	}
+	names := append(secretsOf(j.ObjectStoreConfig, nil), j.Dataset, j.EvaluationDataset, j.Step.Dataset, j.TrainingConfig.BaseModel, from)
 	for _, target := range j.HotLoadTargets(self.Account()) {
 		names = append(names, string(target))
 	}

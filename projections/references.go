@@ -30,7 +30,7 @@ func (v *View) Collections() []string { return slices.Sorted(maps.Keys(v.tables)
 // then names: it cannot be deleted from under them.
 func (v *View) Users(name domain.Name) (users []domain.Name) {
 	for user, used := range v.References() {
-		if used == name && user != name && !slices.Contains(users, user) {
+		if used == name && user != name && (len(users) == 0 || users[len(users)-1] != user) { // those of one user come together
 			users = append(users, user)
 		}
 	}

@@ -26,6 +26,9 @@ func (j job) lost(v *projections.View) string {
 func (j job) missing(v *projections.View) []domain.Name {
 	return slices.DeleteFunc(v.Lost(j.Name, j.uses), func(name domain.Name) bool {
 		in := j.Life.Inputs
+		if t, ok := j.kind.(*trainer); ok && (*domain.TrainerJob)(t).From() != "" && string(name) == t.TrainingConfig.BaseModel {
+			return true // the next step begins with the model of the one before
+		}
 		replaced := in != nil && name.Collection() == domain.Datasets.Collection && name != in.Train && name != in.Evaluation
 		return replaced || name.Collection() == domain.Deployments.Collection
 	})

@@ -292,7 +292,9 @@ func (s *server) openDuties(ctx context.Context) error {
 		}
 		all = append(all, one.Task())
 	}
-	s.duties.add("undone tasks", func(ctx context.Context) error { return tasks.Resume(ctx, log, s.world.View(), s.logger, all...) })
+	s.duties.add("undone tasks", func(ctx context.Context) error {
+		return tasks.Resumption{Log: log, View: s.world.View(), Logger: s.logger, Acknowledged: log.Acknowledged}.Run(ctx, all...)
+	})
 	s.duties.add("tasks", router.Run)
 	if !s.flags.worker {
 		return nil

@@ -4,6 +4,7 @@ import (
 	"context"
 	"iter"
 	"log/slog"
+	"sync"
 	"time"
 
 	"anneal/domain"
@@ -14,6 +15,7 @@ import (
 // A Task is a piece of work that an event asks for. Doing it twice finds it
 // done.
 type Task struct {
+	Handler string // its name, which the durable consumer has too
 	// Do does what an event asks for, if it asks for this task.
 	Do func(context.Context, eventlog.Event) error
 	// Undone yields the resources on which something is left to do.
@@ -23,32 +25,54 @@ type Task struct {
 // resumeTimeout bounds one piece of work that is resumed.
 const resumeTimeout = 10 * time.Minute
 
-// Resume does what the world says is undone, whatever the log's consumers
-// remember: their state has no checksum, and damage to it may leave events
-// out. It runs once when a server starts. What fails is logged; the consumer,
-// or the next start, tries again.
-func Resume(ctx context.Context, log eventlog.Log, view *projections.View, logger *slog.Logger, all ...Task) error {
-	for _, task := range all {
-		for name := range task.Undone(view) {
-			if err := resume(ctx, log, name, task); err != nil && ctx.Err() == nil {
-				logger.Warn("what was undone at the start is still undone", "resource", name, "error", err)
-			}
-			if ctx.Err() != nil {
-				return ctx.Err()
-			}
-		}
-	}
-	return nil
+// A Resumption takes up what the world says is undone although a consumer has
+// acknowledged its event: the state of consumers has no checksum, and damage to
+// it may leave events out. What is not acknowledged the consumers deliver.
+type Resumption struct {
+	Log    eventlog.Log
+	View   *projections.View
+	Logger *slog.Logger
+	// Acknowledged is the position up to which a handler's consumer has
+	// acknowledged every event; 0 when there is no such consumer yet.
+	Acknowledged func(ctx context.Context, handler string) (uint64, error)
 }
 
-func resume(ctx context.Context, log eventlog.Log, name domain.Name, task Task) error {
+// Run resumes all tasks, side by side, once. It runs when a server starts. What
+// fails is logged, and taken up by the next start.
+func (r Resumption) Run(ctx context.Context, all ...Task) error {
+	var running sync.WaitGroup
+	for _, task := range all {
+		running.Go(func() {
+			acknowledged, err := r.Acknowledged(ctx, task.Handler)
+			if err != nil {
+				r.Logger.Warn("what is undone is not looked up", "handler", task.Handler, "error", err)
+				return
+			}
+			for name := range task.Undone(r.View) {
+				if err := r.resume(ctx, name, task, acknowledged); err != nil && ctx.Err() == nil {
+					r.Logger.Warn("what was undone at the start is still undone", "handler", task.Handler, "resource", name, "error", err)
+				}
+				if ctx.Err() != nil {
+					return
+				}
+			}
+		})
+	}
+	running.Wait()
+	return ctx.Err()
+}
+
+func (r Resumption) resume(ctx context.Context, name domain.Name, task Task, acknowledged uint64) error {
 	ctx, cancel := context.WithTimeout(ctx, resumeTimeout)
 	defer cancel()
-	for e, err := range log.Read(ctx, name.Subject(), 0) {
-		if err == nil {
-			err = task.Do(ctx, e)
-		}
+	for e, err := range r.Log.Read(ctx, name.Subject(), 0) {
 		if err != nil {
+			return err
+		}
+		if e.Position > acknowledged {
+			return nil // the consumer delivers it
+		}
+		if err := task.Do(ctx, e); err != nil {
 			return err
 		}
 	}
@@ -71,17 +95,17 @@ func undone[S domain.State](kind *domain.Kind[S], left func(*S) bool) func(*proj
 
 // Task is the work as Resume takes it up.
 func (v Validator) Task() Task {
-	return Task{v.Judge, undone(domain.Datasets, func(d *domain.Dataset) bool { return d.Upload > d.Validated })}
+	return Task{validatorName, v.Judge, undone(domain.Datasets, func(d *domain.Dataset) bool { return d.Upload > d.Validated })}
 }
 
 // Task is the work as Resume takes it up.
 func (v ModelValidator) Task() Task {
-	return Task{v.Judge, undone(domain.Models, func(m *domain.Model) bool { return m.Upload > m.Validated })}
+	return Task{modelValidatorName, v.Judge, undone(domain.Models, func(m *domain.Model) bool { return m.Upload > m.Validated })}
 }
 
 // Task is the work as Resume takes it up.
 func (c ModelCopier) Task() Task {
-	return Task{c.Copy, undone(domain.Models, func(m *domain.Model) bool {
+	return Task{modelCopierName, c.Copy, undone(domain.Models, func(m *domain.Model) bool {
 		for _, made := range m.Copies {
 			if made.State == domain.CopyPreparing {
 				return true
@@ -93,10 +117,10 @@ func (c ModelCopier) Task() Task {
 
 // Task is the work as Resume takes it up.
 func (d Deriver) Task() Task {
-	return Task{d.Derive, undone(domain.Datasets, func(d *domain.Dataset) bool { return d.Filling() })}
+	return Task{deriverName, d.Derive, undone(domain.Datasets, func(d *domain.Dataset) bool { return d.Filling() })}
 }
 
 // Task is the work as Resume takes it up.
 func (b EvaluatorBuilder) Task() Task {
-	return Task{b.Build, undone(domain.Evaluators, func(e *domain.Evaluator) bool { return e.State == domain.EvaluatorBuilding })}
+	return Task{evaluatorBuilderName, b.Build, undone(domain.Evaluators, func(e *domain.Evaluator) bool { return e.State == domain.EvaluatorBuilding })}
 }
