@@ -78,6 +78,14 @@ type Files struct {
 	Sums   map[string]string `json:"sums,omitempty"`
 }
 
+// Bytes is the size of all files together.
+func (f Files) Bytes() (sum int64) {
+	for _, size := range f.Sizes {
+		sum += size
+	}
+	return sum
+}
+
 // Model is the state of one model.
 type Model struct {
 	ModelSpec

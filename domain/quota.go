@@ -18,13 +18,14 @@ const (
 	QuotaJobs              = "jobs"                // that have not ended, of all kinds
 	QuotaDeployments       = "deployments"         // that are not deleted
 	QuotaRequestsPerMinute = "requests-per-minute" // management and inference together
+	QuotaStorageBytes      = "storage-bytes"       // of the files of datasets, models and evaluators
 )
 
 // QuotaIDs are the IDs in the order of their names.
-var QuotaIDs = []string{QuotaAccelerators, QuotaDeployments, QuotaJobs, QuotaRequestsPerMinute}
+var QuotaIDs = []string{QuotaAccelerators, QuotaDeployments, QuotaJobs, QuotaRequestsPerMinute, QuotaStorageBytes}
 
-// MaxQuota is the largest value that a quota may have.
-const MaxQuota = 1_000_000_000
+// MaxQuota is the largest value that a quota may have: a petabyte of storage.
+const MaxQuota = 1_000_000_000_000_000
 
 // Quota is the state of one quota.
 type Quota struct {
@@ -72,16 +73,17 @@ type Usage struct {
 	Accelerators int64
 	Jobs         int64
 	Deployments  int64
+	StorageBytes int64
 }
 
 // Plus is both together.
 func (u Usage) Plus(o Usage) Usage {
-	return Usage{u.Accelerators + o.Accelerators, u.Jobs + o.Jobs, u.Deployments + o.Deployments}
+	return Usage{u.Accelerators + o.Accelerators, u.Jobs + o.Jobs, u.Deployments + o.Deployments, u.StorageBytes + o.StorageBytes}
 }
 
 // Minus is what u has more than o, and negative what it has less.
 func (u Usage) Minus(o Usage) Usage {
-	return Usage{u.Accelerators - o.Accelerators, u.Jobs - o.Jobs, u.Deployments - o.Deployments}
+	return Usage{u.Accelerators - o.Accelerators, u.Jobs - o.Jobs, u.Deployments - o.Deployments, u.StorageBytes - o.StorageBytes}
 }
 
 // Of is how much of it counts against the quota with an ID; 0 for others.
@@ -93,8 +95,33 @@ func (u Usage) Of(quotaID string) int64 {
 		return u.Jobs
 	case QuotaDeployments:
 		return u.Deployments
+	case QuotaStorageBytes:
+		return u.StorageBytes
 	}
 	return 0
+}
+
+// Usage is the bytes of the dataset's files.
+func (d Dataset) Usage() Usage { return Usage{StorageBytes: d.Files.Bytes()} }
+
+// Usage is the bytes of the model's files and of its copies in other precisions.
+func (m Model) Usage() Usage {
+	u := Usage{StorageBytes: m.Files.Bytes()}
+	for _, c := range m.Copies {
+		u.StorageBytes += c.Files.Bytes()
+	}
+	return u
+}
+
+// Usage is the bytes of the evaluator's code and of the builds that it remembers.
+func (e Evaluator) Usage() Usage {
+	u := Usage{StorageBytes: e.Files.Bytes()}
+	for _, b := range e.Built {
+		if b.Files.Folder != e.Files.Folder { // earlier versions ran the uploaded files themselves
+			u.StorageBytes += b.Files.Bytes()
+		}
+	}
+	return u
 }
 
 // Usage is what the deployment counts for: itself until it is deleted, and the

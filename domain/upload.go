@@ -1,5 +1,11 @@
 package domain
 
+import "time"
+
+// UploadTime is how long files that were PUT to the signed URLs of an upload
+// are kept for validation, from when the last of them arrived.
+const UploadTime = 7 * 24 * time.Hour
+
 // uploads is how far a resource is whose content arrives in uploads, numbered
 // from 1, each of which is judged once.
 type uploads struct {

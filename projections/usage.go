@@ -2,7 +2,8 @@ package projections
 
 import "anneal/domain"
 
-// Usage is what an account has now of what quotas count.
+// Usage is what an account has now of what quotas count, except storage: see
+// Storage.
 func (v *View) Usage(account string) (sum domain.Usage) {
 	for row := range v.Deployments.In(account) {
 		sum = sum.Plus(row.State.Usage())
@@ -11,6 +12,22 @@ func (v *View) Usage(account string) (sum domain.Usage) {
 		sum = sum.Plus(life.Usage())
 	}
 	return sum
+}
+
+// Storage is how many bytes the files of an account's datasets, models and
+// evaluators have. It looks at each of them.
+func (v *View) Storage(account string) int64 {
+	var sum domain.Usage
+	for row := range v.Datasets.In(account) {
+		sum = sum.Plus(row.State.Usage())
+	}
+	for row := range v.Models.In(account) {
+		sum = sum.Plus(row.State.Usage())
+	}
+	for row := range v.Evaluators.In(account) {
+		sum = sum.Plus(row.State.Usage())
+	}
+	return sum.StorageBytes
 }
 
 // Quota is the most that an account may have of what a quota counts; false
