@@ -2,9 +2,11 @@ package reconcile
 
 import (
 	"path"
+	"strings"
 	"time"
 
 	"anneal/blobs"
+	"anneal/domain"
 	"anneal/eventlog"
 )
 
@@ -14,12 +16,17 @@ import (
 // it, so that what takes longer than that is safe while it goes on.
 const Grace = blobs.TransientTime
 
+// UploadTime is how long files wait for the validation of the upload that they
+// belong to: from then on they are orphans, although their resource still
+// expects an upload.
+const UploadTime = domain.UploadTime
+
 // KeyGrace is Grace for data keys: a value is sealed moments before its event is
 // appended.
 const KeyGrace = 10 * time.Minute
 
 // orphanBlobs are the files that no resource refers to and that are older than
-// grace. It is pure: listed is what the bucket held before the view was taken
+// grace, and those of uploads that nobody validated within UploadTime. It is pure: listed is what the bucket held before the view was taken
 // of which w are the references.
 func orphanBlobs(listed []blobs.File, w world, now time.Time, grace time.Duration) (orphans []string) {
 	youngest := map[string]time.Time{}
@@ -29,7 +36,9 @@ func orphanBlobs(listed []blobs.File, w world, now time.Time, grace time.Duratio
 		}
 	}
 	for _, f := range listed {
-		if ours(f.Key) && !w.blob(f.Key) && now.Sub(youngest[path.Dir(f.Key)]) >= grace {
+		age := now.Sub(youngest[path.Dir(f.Key)])
+		expired := strings.HasPrefix(f.Key, blobs.ArrivalRoot) && age >= UploadTime
+		if ours(f.Key) && (expired || !w.blob(f.Key) && age >= grace) {
 			orphans = append(orphans, f.Key)
 		}
 	}

@@ -150,6 +150,31 @@ func TestReconcile(t *testing.T) {
 	require.NoError(t, b.reconciler().Reconcile(t.Context(), reconcile.Grace))
 }
 
+// Files of an upload that nobody validates are kept for UploadTime after the last
+// of them arrived, and no longer.
+func TestUploadsThatNobodyValidatesExpire(t *testing.T) {
+	b := newBench(t)
+	name := domain.Name("accounts/acme/datasets/d")
+	b.do(domain.Intend(domain.Datasets, name, domain.Command[domain.Dataset](domain.CreateDataset{})))
+	row, ok := b.world.View().Datasets.Get(name)
+	require.True(t, ok)
+	folder := blobs.Arrivals(name, row.CreateEvent, 1)
+	arrived := func(file string, age time.Duration) {
+		b.put(folder + file)
+		at := time.Now().Add(-age)
+		require.NoError(t, os.Chtimes(filepath.Join(b.dir, folder+file), at, at))
+	}
+	arrived("early.jsonl", 2*reconcile.UploadTime)
+	arrived("late.jsonl", reconcile.UploadTime-time.Hour)
+	require.NoError(t, b.reconciler().Reconcile(t.Context(), reconcile.Grace))
+	require.True(t, b.has(folder+"early.jsonl"), "the upload goes on")
+	require.True(t, b.has(folder+"late.jsonl"))
+	arrived("late.jsonl", reconcile.UploadTime)
+	require.NoError(t, b.reconciler().Reconcile(t.Context(), reconcile.Grace))
+	require.False(t, b.has(folder+"early.jsonl"))
+	require.False(t, b.has(folder+"late.jsonl"))
+}
+
 // A copy of an old file is as young as the copying: its event is yet to come.
 func TestACopyOfAnOldFileHasItsGrace(t *testing.T) {
 	b := newBench(t)
