@@ -3,6 +3,7 @@ package api
 import (
 	"bytes"
 	"context"
+	"runtime"
 	"sync"
 	"time"
 
@@ -28,11 +29,21 @@ func bodyCost(data []byte) int64 {
 // bodyWait is how long a request waits for memory for its body.
 const bodyWait = time.Second
 
+// smallBody is what decoding a request takes at most that may use the last
+// eighth of the memory: a few accounts with large bodies do not keep the others
+// from sending ordinary ones.
+const smallBody = 64 << 10
+
+// slowBody is what decoding a request takes at least that decodes only in turn:
+// half of the cores decode such bodies, so that many of them slow nobody else down.
+const slowBody = 2 << 20
+
 // A bodyBudget bounds the memory of the bodies that are read and decoded at one
 // time, in total and for each account. An account may take a quarter of it, so
 // that no account keeps the others waiting.
 type bodyBudget struct {
-	total, each int64 // bytes
+	total, each int64         // bytes
+	decoders    chan struct{} // one for each slow body that is decoded now
 
 	mu       sync.Mutex
 	used     int64
@@ -41,7 +52,7 @@ type bodyBudget struct {
 }
 
 func newBodyBudget(total int64) *bodyBudget {
-	return &bodyBudget{total: total, each: total / 4, accounts: map[string]int64{}, freed: make(chan struct{})}
+	return &bodyBudget{total: total, each: total / 4, accounts: map[string]int64{}, decoders: make(chan struct{}, max(1, runtime.GOMAXPROCS(0)/2)), freed: make(chan struct{})}
 }
 
 // reserve takes n more bytes for a request of an account that has own already,
@@ -56,7 +67,7 @@ func (b *bodyBudget) reserve(ctx context.Context, account string, own, n int64) 
 	timeout := time.NewTimer(bodyWait)
 	defer timeout.Stop()
 	for {
-		freed, ok := b.take(account, n)
+		freed, ok := b.take(account, own, n)
 		if ok {
 			return nil
 		}
@@ -65,17 +76,39 @@ func (b *bodyBudget) reserve(ctx context.Context, account string, own, n int64) 
 		case <-ctx.Done():
 			return ctx.Err()
 		case <-timeout.C:
-			f := domain.Faultf(domain.ResourceExhausted, "the bodies that are being read take all the memory that there is for them (%d bytes, %d for each account): send fewer large requests at once, and this one again shortly", b.total, b.each)
-			f.Reason = reasonBodies
-			return f
+			return tooManyBodies("take all the memory that there is for them (%d bytes, %d for each account)", b.total, b.each)
 		}
 	}
 }
 
-func (b *bodyBudget) take(account string, n int64) (freed <-chan struct{}, ok bool) {
+// enter waits for the turn of a slow body, up to bodyWait.
+func (b *bodyBudget) enter(ctx context.Context) error {
+	timeout := time.NewTimer(bodyWait)
+	defer timeout.Stop()
+	select {
+	case b.decoders <- struct{}{}:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-timeout.C:
+		return tooManyBodies("take the time of all %d processor cores that decode large ones", cap(b.decoders))
+	}
+}
+
+func tooManyBodies(format string, args ...any) error {
+	f := domain.Faultf(domain.ResourceExhausted, "the bodies that are being read "+format+": send fewer large requests at once, and this one again shortly", args...)
+	f.Reason = reasonBodies
+	return f
+}
+
+func (b *bodyBudget) take(account string, own, n int64) (freed <-chan struct{}, ok bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.accounts[account]+n > b.each || b.used+n > b.total {
+	room := b.total
+	if own+n > smallBody {
+		room -= b.total / 8
+	}
+	if b.accounts[account]+n > b.each || b.used+n > room {
 		return b.freed, false
 	}
 	b.used += n

@@ -32,6 +32,7 @@ type exchange struct {
 	bodies   *bodyBudget
 	account  string // of the caller, once it is known
 	reserved int64  // bytes of memory
+	decoding bool   // it has a place among bodies.decoders
 }
 
 type exchangeKey struct{}
@@ -65,7 +66,16 @@ func (s *Server) begin(w http.ResponseWriter, r *http.Request) (*exchange, *http
 func (x *exchange) end() {
 	x.answer(http.StatusOK)
 	_ = x.control.SetWriteDeadline(time.Now().Add(x.limits.AnswerTime)) // for what is still buffered
+	x.leave()
 	x.bodies.release(x.account, x.reserved)
+}
+
+// leave lets another slow body be decoded.
+func (x *exchange) leave() {
+	if x.decoding {
+		x.decoding = false
+		<-x.bodies.decoders
+	}
 }
 
 // Read reads the request's body. A client that sends it too slowly gets the
@@ -191,7 +201,16 @@ func (x *exchange) hold(r *http.Request, limit int64) ([]byte, error) {
 	case err != nil:
 		return nil, badJSON("the body could not be read to its end: send it again")
 	}
-	return data.Bytes(), x.reserve(bodyCost(data.Bytes()))
+	if err := x.reserve(bodyCost(data.Bytes())); err != nil {
+		return nil, err
+	}
+	if x.reserved > slowBody && !x.decoding {
+		if err := x.bodies.enter(x.request.Context()); err != nil {
+			return nil, err
+		}
+		x.decoding = true
+	}
+	return data.Bytes(), nil
 }
 
 // reserve raises the memory that is reserved for the body to n bytes.
@@ -208,6 +227,7 @@ func (x *exchange) reserve(n int64) error {
 
 // decoded gives back what decoding the body took; its texts stay in use.
 func (x *exchange) decoded() {
+	x.leave()
 	if spare := x.reserved - x.read; spare > 0 {
 		x.bodies.release(x.account, spare)
 		x.reserved -= spare

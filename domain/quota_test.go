@@ -30,6 +30,9 @@ func TestUsage(t *testing.T) {
 	job := func(state string, nodes int) domain.JobLife {
 		return domain.JobLife{State: state, Nodes: make([]domain.Name, nodes), Takes: domain.Resources{Accelerators: map[string]int{"X": 4}}}
 	}
+	files := func(folder string, size int64) domain.Files {
+		return domain.Files{Folder: folder, Sizes: map[string]int64{"a": size, "b": 1}}
+	}
 	for _, c := range []struct {
 		name string
 		of   interface{ Usage() domain.Usage }
@@ -50,10 +53,14 @@ func TestUsage(t *testing.T) {
 		{"one that is being cancelled", job(domain.JobCancellingState, 1), domain.Usage{Jobs: 1, Accelerators: 4}},
 		{"one that failed", job(domain.JobFailedState, 0), domain.Usage{}},
 		{"one that is being deleted", job(domain.JobDeletingState, 0), domain.Usage{}},
+		{"a dataset without rows", domain.Dataset{}, domain.Usage{}},
+		{"one with rows", domain.Dataset{Files: files("x/", 9)}, domain.Usage{StorageBytes: 10}},
+		{"a model and its copies", domain.Model{Files: files("x/", 9), Copies: map[string]domain.ModelCopy{"BF16": {Files: files("y/", 4)}, "FP16": {}}}, domain.Usage{StorageBytes: 15}},
+		{"an evaluator and its builds", domain.Evaluator{Files: files("x/", 9), Built: []domain.Build{{Files: files("y/", 1)}, {Files: files("x/", 9)}}}, domain.Usage{StorageBytes: 12}},
 	} {
 		require.Equal(t, c.want, c.of.Usage(), c.name)
 	}
-	sum := domain.Usage{Accelerators: 1, Jobs: 2, Deployments: 3}.Plus(domain.Usage{Accelerators: 1})
-	require.Equal(t, domain.Usage{Accelerators: 2, Jobs: 2, Deployments: 2}, sum.Minus(domain.Usage{Deployments: 1}))
-	require.Equal(t, []int64{2, 3, 2, 0}, []int64{sum.Of(domain.QuotaAccelerators), sum.Of(domain.QuotaDeployments), sum.Of(domain.QuotaJobs), sum.Of(domain.QuotaRequestsPerMinute)})
+	sum := domain.Usage{Accelerators: 1, Jobs: 2, Deployments: 3, StorageBytes: 4}.Plus(domain.Usage{Accelerators: 1, StorageBytes: 1})
+	require.Equal(t, domain.Usage{Accelerators: 2, Jobs: 2, Deployments: 2, StorageBytes: 5}, sum.Minus(domain.Usage{Deployments: 1}))
+	require.Equal(t, []int64{2, 3, 2, 0, 5}, []int64{sum.Of(domain.QuotaAccelerators), sum.Of(domain.QuotaDeployments), sum.Of(domain.QuotaJobs), sum.Of(domain.QuotaRequestsPerMinute), sum.Of(domain.QuotaStorageBytes)})
 }
