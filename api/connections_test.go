@@ -182,11 +182,6 @@ func TestConnectionsAreBounded(t *testing.T) {
 		defer mu.Unlock()
 		return spare
 	}})
-	healthy := func(c rawConn) {
-		t.Helper()
-		c.send("GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
-		require.Equal(t, http.StatusOK, c.answer().StatusCode)
-	}
 	refused := func(c rawConn, why string) {
 		t.Helper()
 		c.send("GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
@@ -205,13 +200,13 @@ func TestConnectionsAreBounded(t *testing.T) {
 		c.closed()
 	}
 	var open []rawConn
-	for range 3 {
+	for _, alias := range []string{"user", "user", "other"} {
 		open = append(open, dial(t, address))
-		healthy(open[len(open)-1])
+		s.asks(open[len(open)-1], alias)
 	}
 	refused(dial(t, address), "--max-connections-per-address")
-	for range 2 {
-		healthy(dialFrom(t, "127.0.0.2", address))
+	for _, alias := range []string{"other", "operator"} {
+		s.asks(dialFrom(t, "127.0.0.2", address), alias)
 	}
 	refused(dialFrom(t, "127.0.0.3", address), "--max-connections")
 
@@ -226,7 +221,71 @@ func TestConnectionsAreBounded(t *testing.T) {
 	spare = false
 	mu.Unlock()
 	refused(dialFrom(t, "127.0.0.4", address), "file descriptors")
-	healthy(open[1])
+	s.asks(open[1], "user")
+}
+
+// asks sends a request with a key on a connection, and has it answered.
+func (s *stage) asks(c rawConn, alias string) {
+	c.Helper()
+	account := "acme"
+	if alias == "other" {
+		account = "other"
+	}
+	c.send("GET /v1/accounts/%s HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer %s\r\n\r\n", account, s.key(alias))
+	require.Equal(s, http.StatusOK, c.answer().StatusCode)
+}
+
+// When all places are taken, connections without a key give way, the oldest
+// first, and so do those of an account beyond its share. What a known
+// account has open stays.
+func TestConnectionsWithoutAKeyGiveWay(t *testing.T) {
+	s := newStage(t, Limits{})
+	address := s.serveHTTP(ConnectionLimits{Total: 6})
+	first := dialFrom(t, "127.0.0.2", address)
+	first.send("POST /v1/accounts/acme/datasets HTTP/1.1\r\nHost: x\r\n")
+	var known []rawConn
+	for _, alias := range []string{"user", "user", "other", "other", "user"} {
+		known = append(known, dial(t, address))
+		s.asks(known[len(known)-1], alias)
+	}
+	beyond := known[4] // acme has two already
+	flood := func(from string) rawConn {
+		c := dialFrom(t, from, address)
+		c.send("GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
+		require.Equal(t, http.StatusOK, c.answer().StatusCode)
+		return c
+	}
+	third := flood("127.0.0.3")
+	first.closed()
+	fourth := flood("127.0.0.4")
+	beyond.closed()
+	for range 3 {
+		next := flood("127.0.0.5")
+		third.closed()
+		third, fourth = fourth, next
+	}
+	late := dial(t, address)
+	s.asks(late, "other")
+	for _, c := range known[:4] {
+		s.asks(c, "user")
+	}
+	s.asks(late, "other")
+}
+
+// A signed URL keeps the place of the connection on which it is answered.
+func TestSignedURLsKeepTheirConnection(t *testing.T) {
+	s := newStage(t, Limits{})
+	s.datasetOf("d")
+	require.Equal(t, 200, s.uploadRows("d", 3).status)
+	a := s.call("GET", acme+"/datasets/d:getDownloadEndpoint", "user", "")
+	path := strings.TrimPrefix(a.json(t)["filenameToSignedUrls"].(map[string]any)["rows.jsonl"].(string), s.url)
+	address := s.serveHTTP(ConnectionLimits{Total: 2})
+	reader := dial(t, address)
+	for range 4 {
+		reader.send("GET %s HTTP/1.1\r\nHost: x\r\n\r\n", path)
+		require.Equal(t, http.StatusOK, reader.answer().StatusCode)
+		dialFrom(t, "127.0.0.2", address).send("GET /healthz HTTP/1.1\r\nHost: x\r\n")
+	}
 }
 
 func dialFrom(t testing.TB, from, address string) rawConn {
@@ -267,6 +326,21 @@ func TestMemoryForBodiesIsShared(t *testing.T) {
 		}
 		require.Zero(t, b.used)
 		require.Empty(t, b.accounts)
+	})
+}
+
+// Large bodies of several accounts leave an eighth of the memory for small ones.
+func TestLargeBodiesLeaveRoomForSmallOnes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBodyBudget(64 << 20)
+		for _, account := range []string{"a", "b", "c"} {
+			require.NoError(t, b.reserve(t.Context(), account, 0, 16<<20))
+		}
+		require.NoError(t, b.reserve(t.Context(), "d", 0, 8<<20))
+		require.Error(t, b.reserve(t.Context(), "d", 0, smallBody+1))
+		require.Error(t, b.reserve(t.Context(), "d", smallBody, 1), "it has grown beyond a small one")
+		require.NoError(t, b.reserve(t.Context(), "d", 0, smallBody))
+		require.NoError(t, b.reserve(t.Context(), "e", 0, smallBody))
 	})
 }
 

@@ -32,6 +32,9 @@ func (c *call) derive(v *domain.Violations, given *Dataset, extra map[string]str
 	if source == nil || len(*v) > 0 {
 		return nil
 	}
+	if err := c.room(1); err != nil { // how many rows it will have is not known yet
+		return err
+	}
 	given.from = &domain.Derivation{Source: source.Name, Folder: source.State.Files.Folder, Filter: filter}
 	if s := given.Splitted; s != nil {
 		given.from.Split = domain.SplitOf(source.State.ExampleCount, s.Fraction, s.Seed, s.Rest)

@@ -103,7 +103,11 @@ func uploadDataset(c *call) (any, error) {
 	case name == "":
 		name = "data.jsonl"
 	}
-	intake := c.newIntake(newRowFolder(row), c.rowFiles())
+	intake := c.newIntake(newRowFolder(row), c.rowFiles()).counting(row.State.Files)
+	defer intake.share.release()
+	if err := intake.announced(); err != nil {
+		return nil, err
+	}
 	if err := intake.file(name, content); err != nil {
 		intake.discard()
 		return nil, err
@@ -174,7 +178,8 @@ func validateUpload(c *call, row *projections.Row[domain.Dataset]) (any, error) 
 	if err := c.rowFiles().arrived(len(arrived.Sizes)); err != nil {
 		return nil, err
 	}
-	intake := c.newIntake(newRowFolder(row), c.rowFiles())
+	intake := c.newIntake(newRowFolder(row), c.rowFiles()).counting(row.State.Files)
+	defer intake.share.release()
 	if err := intake.take(arrived); err != nil {
 		return nil, err
 	}

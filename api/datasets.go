@@ -40,6 +40,9 @@ var datasets = &resource[domain.Dataset, Dataset]{
 		if v != nil && d.Upload > 0 && !hasOrigin(d.DatasetSpec) { // an update without a view works on what was given
 			out.UserUploaded = &struct{}{}
 		}
+		if d.State == domain.DatasetUploading && d.From == nil {
+			out.Status = waitsForFiles(out.Status)
+		}
 		if v != nil && d.Filling() {
 			out.Status.Message += fillProgress(v, row.Name)
 		}

@@ -37,11 +37,14 @@ type EvaluatorRevision struct {
 var evaluators = &resource[domain.Evaluator, Evaluator]{
 	kind: domain.Evaluators, noun: "evaluator", wrapper: "evaluator", idParam: "evaluatorId", reads: toRead, writes: toWrite, named: true,
 	fields: storedFieldsOf[domain.Evaluator, Evaluator]("name", "displayName", "description", "defaultDataset", "secrets", "criteria", "requirements", "entryPoint",
-		"commitHash", "source", "createTime", "updateTime", "state", "status", "createdBy", "revision"),
+		"commitHash", "source", "createTime", "updateTime", "state", "createdBy", "revision"),
 	render: func(_ *projections.View, row *projections.Row[domain.Evaluator], out *Evaluator) {
 		e := &row.State
 		*out = Evaluator{Name: string(row.Name), EvaluatorSpec: e.EvaluatorSpec, CreateTime: stampOf(&row.CreateTime), UpdateTime: stampOf(&row.UpdateTime),
 			State: e.State, Status: e.Status, CreatedBy: e.CreatedBy, Revision: e.Revision, ActiveRevision: e.Active}
+		if e.State == domain.EvaluatorBuilding && len(e.Files.Sizes)+len(e.Criteria) == 0 {
+			out.Status.Message += "; " + uploadsExpire
+		}
 		for _, build := range e.Built {
 			out.Revisions = append(out.Revisions, EvaluatorRevision{build.Revision, build.Code.CommitHash, build.Code.EntryPoint})
 		}
@@ -164,7 +167,11 @@ func uploadCode(c *call) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	in := c.newIntake(newCodeFolder(row), c.rowFiles())
+	in := c.newIntake(newCodeFolder(row), c.rowFiles()).counting(row.State.Files)
+	defer in.share.release()
+	if err := in.announced(); err != nil {
+		return nil, err
+	}
 	if err := in.form(form); err != nil {
 		return nil, err
 	}
@@ -203,7 +210,8 @@ func takeCode(c *call, row *projections.Row[domain.Evaluator]) (any, error) {
 	if err := c.rowFiles().arrived(len(arrived.Sizes)); err != nil {
 		return nil, err
 	}
-	in := c.newIntake(newCodeFolder(row), c.rowFiles())
+	in := c.newIntake(newCodeFolder(row), c.rowFiles()).counting(row.State.Files)
+	defer in.share.release()
 	if err := in.take(arrived); err != nil {
 		return nil, err
 	}

@@ -2,6 +2,7 @@ package api
 
 import (
 	"errors"
+	"fmt"
 	"io"
 	"mime"
 	"mime/multipart"
@@ -39,15 +40,27 @@ func (l fileLimit) name(v *domain.Violations, name string) {
 	v.Require(fileName.MatchString(name), "filenameToSize", "%s %s", quoted(name), fileNameRule)
 }
 
+// uploadsExpire is what becomes of files that nobody validates.
+var uploadsExpire = fmt.Sprintf("files that are PUT and not validated within %d days are deleted", domain.UploadTime/(24*time.Hour))
+
+// waitsForFiles is the status of a resource before its first upload.
+func waitsForFiles(s domain.Status) domain.Status {
+	if s.Message == "" {
+		s.Message = "waits for its files: upload them with :upload, or PUT them to the URLs of :getUploadEndpoint, then :validateUpload; " + uploadsExpire
+	}
+	return s
+}
+
 // An intake stores the files of one upload.
 type intake struct {
 	*call
 	limit fileLimit
 	files domain.Files
+	share *storageShare // nil when it counts against no quota
 }
 
 func (c *call) newIntake(folder string, limit fileLimit) *intake {
-	return &intake{c, limit, domain.Files{Folder: folder, Sizes: map[string]int64{}}}
+	return &intake{call: c, limit: limit, files: domain.Files{Folder: folder, Sizes: map[string]int64{}}}
 }
 
 // form is the request's multipart body.
@@ -122,7 +135,7 @@ func filePart(form *multipart.Reader) (name string, content io.Reader, err error
 // file stores one file.
 func (in *intake) file(name string, content io.Reader) error {
 	limited := &io.LimitedReader{R: content, N: in.limit.bytes + 1}
-	size, err := in.Blobs.Put(in.ctx, in.files.Folder+name, limited)
+	size, err := in.Blobs.Put(in.ctx, in.files.Folder+name, &countedBody{ReadCloser: io.NopCloser(limited), share: in.share})
 	var fault *domain.Fault
 	switch {
 	case err != nil && limited.N > 0 && !errors.As(err, &fault) && in.ctx.Err() == nil:
@@ -140,6 +153,10 @@ func (in *intake) file(name string, content io.Reader) error {
 // take stores copies of files that lie elsewhere, all of them or nothing. A
 // file of the same name is replaced.
 func (in *intake) take(files domain.Files) error {
+	if err := in.share.take(files.Bytes()); err != nil {
+		in.discard()
+		return err
+	}
 	for _, name := range slices.Sorted(keysOf(files.Sizes)) {
 		err := in.Blobs.Copy(in.ctx, in.files.Folder+name, files.Folder+name)
 		if err == nil {
@@ -159,6 +176,7 @@ func (in *intake) take(files domain.Files) error {
 // discard removes the intake's own folder, which no event refers to. What fails
 // here is left to the reconciler.
 func (in *intake) discard() {
+	defer in.share.release()
 	ctx, cancel := in.lasting()
 	defer cancel()
 	if err := in.Blobs.DeleteFolder(ctx, in.files.Folder); err != nil {
@@ -171,6 +189,7 @@ func (in *intake) discard() {
 // files are discarded; otherwise it may have been recorded.
 func recordFiles[S domain.State, R any](in *intake, res *resource[S, R], name domain.Name, upload domain.Command[S]) (*projections.Row[S], error) {
 	result, err := in.do(domain.Intend(res.kind, name, upload))
+	in.share.release()
 	var refused *domain.Fault
 	switch {
 	case errors.As(err, &refused):
@@ -210,6 +229,13 @@ func (c *call) announcedFiles(limit fileLimit) (map[string]domain.Count, error) 
 
 // signPuts answers a URL for each file, to which it can be PUT without a key.
 func (c *call) signPuts(folder string, sizes map[string]domain.Count) (any, error) {
+	var sum int64
+	for _, size := range sizes {
+		sum += size.Int64()
+	}
+	if err := c.room(sum); err != nil {
+		return nil, err
+	}
 	urls := map[string]string{}
 	for name, size := range sizes {
 		url, err := c.Blobs.SignPut(c.ctx, folder+name, size.Int64(), c.Limits.SignedURL)
@@ -239,7 +265,7 @@ func (l fileLimit) arrived(n int) error {
 	if n > 0 && n <= l.files {
 		return nil
 	}
-	f := domain.Faultf(domain.FailedPrecondition, "%d files have been uploaded: PUT 1 to %d files to the URLs that :getUploadEndpoint gives, then validate", n, l.files)
+	f := domain.Faultf(domain.FailedPrecondition, "%d files have been uploaded: PUT 1 to %d files to the URLs that :getUploadEndpoint gives, then validate; %s", n, l.files, uploadsExpire)
 	f.Reason = "NOTHING_UPLOADED"
 	return f
 }

@@ -82,7 +82,11 @@ func uploadModel(c *call) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	in := c.newIntake(newModelFolder(row), c.weightFiles())
+	in := c.newIntake(newModelFolder(row), c.weightFiles()).counting(row.State.Files)
+	defer in.share.release()
+	if err := in.announced(); err != nil {
+		return nil, err
+	}
 	if err := in.take(row.State.Files); err != nil {
 		return nil, err
 	}
@@ -173,7 +177,8 @@ func validateModel(c *call, row *projections.Row[domain.Model]) (any, error) {
 	if err := c.weightFiles().arrived(len(arrived.Sizes)); err != nil {
 		return nil, err
 	}
-	in := c.newIntake(newModelFolder(row), c.weightFiles())
+	in := c.newIntake(newModelFolder(row), c.weightFiles()).counting(row.State.Files)
+	defer in.share.release()
 	for _, files := range []domain.Files{row.State.Files, arrived} {
 		if err := in.take(files); err != nil {
 			return nil, err
@@ -238,6 +243,9 @@ func prepareCopy(c *call) (any, error) {
 	}
 	intent := domain.Intend(domain.Models, row.Name, domain.Command[domain.Model](domain.PrepareModel{Precision: asked.Precision}))
 	if err := refused(c, intent, p, func(err error) error { return err }); err != nil {
+		return nil, err
+	}
+	if err := c.room(1); err != nil { // how large the copy will be is not known yet
 		return nil, err
 	}
 	_, err = c.do(intent)

@@ -44,7 +44,7 @@ type ModelCopy struct {
 
 var models = &resource[domain.Model, Model]{
 	kind: domain.Models, noun: "model", wrapper: "model", idParam: "modelId", reads: toReadModels, writes: toWrite,
-	fields: storedFieldsOf[domain.Model, Model]("name", "displayName", "description", "kind", "baseModel", "public", "createTime", "updateTime", "state", "status",
+	fields: storedFieldsOf[domain.Model, Model]("name", "displayName", "description", "kind", "baseModel", "public", "createTime", "updateTime", "state",
 		"createdBy", "modelType", "parameterCount", "contextLength", "precision", "embedding", "loraRank"),
 	public:  func(m *domain.Model) bool { return m.Public },
 	render:  renderModel,
@@ -100,6 +100,9 @@ func renderModel(_ *projections.View, row *projections.Row[domain.Model], out *M
 		Public: m.Public, Speech: m.Speech, CreateTime: stampOf(&row.CreateTime), UpdateTime: stampOf(&row.UpdateTime), State: m.State, Status: m.Status,
 		CreatedBy: m.CreatedBy, ModelType: m.ModelType, ParameterCount: m.ParameterCount, ContextLength: m.ContextLength,
 		Precision: m.Precision, Embedding: m.Embedding, LoraRank: m.LoraRank, LoraTargetModules: m.LoraTargets, SourceJob: string(m.SourceJob)}
+	if m.State == domain.ModelUploading {
+		out.Status = waitsForFiles(out.Status)
+	}
 	out.SizeBytes = sizeOf(m.Files)
 	for _, precision := range sortedKeys(m.Copies) {
 		made := m.Copies[precision]

@@ -53,9 +53,9 @@ const introduction = `Anneal trains, deploys and serves models. Every change of 
 
 **Keys.** Send the header Authorization: Bearer API_KEY.
 
-**Repeated requests.** A POST or PATCH with an Idempotency-Key happens once: for 24 hours the same request with the same key gets the same answer, with Idempotent-Replayed, and another request with that key is refused with 409. After a 429 or a status of 500 or more the request may simply be sent again. Streams do not take the header. When as many answers are kept for an account as there may be, a new key is refused with 429, TOO_MANY_IDEMPOTENCY_KEYS and Retry-After.
+**Repeated requests.** A POST or PATCH with an Idempotency-Key happens once: for 24 hours the same request with the same key gets the same answer, with Idempotent-Replayed, and another request with that key is refused with 409. After a 429 or a status of 500 or more the request may simply be sent again. Streams do not take the header. When as many answers are kept for an account as there may be, a new key is refused with 429, TOO_MANY_IDEMPOTENCY_KEYS and Retry-After. For a day after the server lost records of keys to damage, a key that it does not know is refused with 503 and IDEMPOTENCY_RECORDS_LOST, because its request may have been carried out: look whether it was, and send it without a key, or when the day is over.
 
-**Limits.** The answers to an account whose requests a minute are bounded carry X-RateLimit-Limit-Requests, X-RateLimit-Remaining-Requests and X-RateLimit-Reset-Requests (a duration, such as 1m30s). A 429 names the quota and carries Retry-After, in seconds.
+**Limits.** The answers to an account whose requests a minute are bounded carry X-RateLimit-Limit-Requests, X-RateLimit-Remaining-Requests and X-RateLimit-Reset-Requests (a duration, such as 1m30s). A 429 names the quota and carries Retry-After, in seconds. An upload that exceeds the quota storage-bytes is refused with 429 and QUOTA_EXCEEDED, and a PUT to a signed URL with 507. Files that are PUT and not validated within 7 days are deleted.
 
 **Request IDs.** Every answer carries X-Request-Id: the client's own, when it sent a plain one of at most 128 characters.`
 

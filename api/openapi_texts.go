@@ -88,7 +88,7 @@ var fieldTexts = map[string]string{
 	"readMask":              "Accepted, and without effect: the answer is empty.",
 
 	// quotas
-	"quotas":      "The quotas of the account.",
+	"quotas":      "The quotas of the account: accelerators, deployments, jobs, requests-per-minute and storage-bytes.",
 	"Quota.value": "The limit that is in force; absent when there is none.",
 	"maxValue":    "The limit; null lifts it.",
 	"Quota.usage": "How much of it there is.",

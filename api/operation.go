@@ -147,6 +147,7 @@ func (c *call) admit() (err error) {
 		return err
 	}
 	exchangeOf(c.r).account = c.caller.account
+	know(c.r.Context(), c.caller.account)
 	c.keyUsed()
 	if err := c.withinRate(); err != nil {
 		return err

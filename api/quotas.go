@@ -48,6 +48,7 @@ func quotaRow(v *projections.View, account, id string) *projections.Row[domain.Q
 // the server that answers.
 func renderQuota(c *call) func(*projections.Row[domain.Quota], *Quota) {
 	usage := c.snapshot().Usage(c.account)
+	usage.StorageBytes = c.snapshot().Storage(c.account)
 	return func(row *projections.Row[domain.Quota], out *Quota) {
 		*out = Quota{Name: string(row.Name), Value: row.State.MaxValue, MaxValue: row.State.MaxValue,
 			Usage: domain.Count(usage.Of(row.Name.ID())), UpdateTime: stampOf(&row.UpdateTime)}

@@ -160,6 +160,7 @@ type Server struct {
 	rates   *rates
 	bodies  *bodyBudget
 	guard   guard
+	storage *storageLedger
 	fetcher *fetcher
 
 	background sync.WaitGroup // what no answer waits for
@@ -183,7 +184,7 @@ func New(o Options) *Server {
 	}
 	o.Cluster = cmp.Or(o.Cluster, DefaultCluster)
 	o.Limits = o.Limits.filled()
-	s := &Server{Options: o, table: operations(), served: newLastServed(), busy: newCounters(), meters: newMeters(o), rates: newRates(), bodies: newBodyBudget(o.Limits.Bodies), fetcher: newFetcher(o.Limits.Fetch, o.Private)}
+	s := &Server{Options: o, table: operations(), served: newLastServed(), busy: newCounters(), meters: newMeters(o), rates: newRates(), storage: newStorageLedger(), bodies: newBodyBudget(o.Limits.Bodies), fetcher: newFetcher(o.Limits.Fetch, o.Private)}
 	s.closing, s.close = context.WithCancel(context.Background())
 	s.about = describe(s.table)
 	s.tail = newTail(o.Log, o.Logger)
@@ -230,7 +231,7 @@ const (
 // streams end when ctx does.
 func HTTP(ctx context.Context, h http.Handler, logger *slog.Logger) *http.Server {
 	return &http.Server{Handler: h, ReadHeaderTimeout: headerTime, IdleTimeout: idleTime, MaxHeaderBytes: maxHeader,
-		ErrorLog: slog.NewLogLogger(logger.Handler(), slog.LevelDebug), BaseContext: func(net.Listener) context.Context { return ctx }}
+		ErrorLog: slog.NewLogLogger(logger.Handler(), slog.LevelDebug), BaseContext: func(net.Listener) context.Context { return ctx }, ConnContext: withConn}
 }
 
 func (s *Server) router() http.Handler {
@@ -238,7 +239,7 @@ func (s *Server) router() http.Handler {
 	r.Use(s.identify, s.observe, s.recover, middleware.GetHead)
 	r.NotFound(s.noSuchPath)
 	r.MethodNotAllowed(s.noSuchMethod)
-	r.Handle("/blobs/*", s.Blobs.Handler()) // signed URLs lead there
+	r.Handle("/blobs/*", s.files()) // signed URLs lead there
 	for i := range s.table {
 		s.offer(r, &s.table[i])
 	}

@@ -1,6 +1,7 @@
 package api
 
 import (
+	"slices"
 	"strings"
 	"sync"
 
@@ -9,7 +10,7 @@ import (
 )
 
 // countedQuotas are those that count what an account has.
-var countedQuotas = []string{domain.QuotaAccelerators, domain.QuotaDeployments, domain.QuotaJobs}
+var countedQuotas = []string{domain.QuotaAccelerators, domain.QuotaDeployments, domain.QuotaJobs, domain.QuotaStorageBytes}
 
 // A guard lets one change at a time count against an account's quotas.
 type guard struct{ accounts sync.Map } // of *sync.Mutex, by account; only those with quotas are ever in it
@@ -36,13 +37,15 @@ func (c *call) withinQuotas(intents []domain.Intent) (leave func(), err error) {
 	if account == "" || !bounded(c.World.View(), account) {
 		return leave, nil
 	}
-	leave = c.guard.enter(account)
-	v := c.World.View()
-	var more domain.Usage
-	for _, intent := range intents {
-		more = more.Plus(c.weigh(intent))
+	if !takesMore(c.weighAll(intents)) { // an update or a delete waits for nobody
+		return leave, nil
 	}
+	leave = c.guard.enter(account)
+	v, more := c.World.View(), c.weighAll(intents)
 	usage := v.Usage(account)
+	if more.StorageBytes > 0 {
+		usage.StorageBytes = v.Storage(account)
+	}
 	for _, id := range countedQuotas {
 		most, set := v.Quota(account, id)
 		if set && more.Of(id) > 0 && usage.Of(id)+more.Of(id) > most {
@@ -51,6 +54,10 @@ func (c *call) withinQuotas(intents []domain.Intent) (leave func(), err error) {
 		}
 	}
 	return leave, nil
+}
+
+func takesMore(u domain.Usage) bool {
+	return slices.ContainsFunc(countedQuotas, func(id string) bool { return u.Of(id) > 0 })
 }
 
 func bounded(v *projections.View, account string) bool {
@@ -63,10 +70,21 @@ func bounded(v *projections.View, account string) bool {
 }
 
 func overQuota(account, id string, most, used, more int64) error {
-	f := domain.Faultf(domain.ResourceExhausted, "accounts/%s may have %d %s and has %d; this takes %d more: delete, cancel or scale down what is not needed, or ask the operator to raise accounts/%s/quotas/%s",
-		account, most, strings.ReplaceAll(id, "-", " "), used, more, account, id)
+	wayOut := "delete, cancel or scale down what is not needed"
+	if id == domain.QuotaStorageBytes {
+		wayOut = "delete datasets, models or evaluators that are not needed"
+	}
+	f := domain.Faultf(domain.ResourceExhausted, "accounts/%s may have %d %s and has %d; this takes %d more: %s, or ask the operator to raise accounts/%s/quotas/%s",
+		account, most, strings.ReplaceAll(id, "-", " "), used, more, wayOut, account, id)
 	f.Reason = "QUOTA_EXCEEDED"
 	return f
+}
+
+func (c *call) weighAll(intents []domain.Intent) (more domain.Usage) {
+	for _, intent := range intents {
+		more = more.Plus(c.weigh(intent))
+	}
+	return more
 }
 
 // weigh is what an intent adds to the account's usage; a refused one, which
@@ -86,7 +104,11 @@ func (c *call) weigh(intent domain.Intent) domain.Usage {
 
 // counts tells whether resources of a collection count against quotas.
 func counts(collection string) bool {
-	return collection == domain.Deployments.Collection || domain.JobRows[collection] != nil
+	switch collection {
+	case domain.Deployments.Collection, domain.Datasets.Collection, domain.Models.Collection, domain.Evaluators.Collection:
+		return true
+	}
+	return domain.JobRows[collection] != nil
 }
 
 func usageOf(state any) domain.Usage {

@@ -40,8 +40,8 @@ func quotaList() *cobra.Command {
 
 func quotaSet() *cobra.Command {
 	return &cobra.Command{Use: "set ACCOUNT ID LIMIT", Short: "Set a quota; the limit \"none\" lifts it", Args: arguments(3, 3),
-		Example: "  anneal quota set acme requests-per-minute 600\n  anneal quota set acme accelerators 8\n  anneal quota set acme jobs none",
-		Long:    "The quotas are accelerators, deployments, jobs and requests-per-minute.",
+		Example: "  anneal quota set acme requests-per-minute 600\n  anneal quota set acme accelerators 8\n  anneal quota set acme storage-bytes 50000000000\n  anneal quota set acme jobs none",
+		Long:    "The quotas are accelerators, deployments, jobs, requests-per-minute and storage-bytes (of the files of datasets, models and evaluators).",
 		RunE: func(c *cobra.Command, args []string) error {
 			var limit any // null lifts the quota
 			if args[2] != "none" {
