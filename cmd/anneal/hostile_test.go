@@ -19,19 +19,21 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
 )
 
-// Hostile clients come from an address of their own, as they would.
 const (
-	hostileAddress = "127.0.0.2"
 	hostileFiles   = 700       // descriptors that the server may have
 	hostileMemory  = 128 << 20 // bytes for JSON bodies
+	hostileData    = 700 << 20 // bytes of memory that the server may write to: one more ends it
 	slowdown       = 3         // of the 99th percentile of others, at most
+	reservedForLog = 200       // descriptors that stay free: 256 are reserved, some of which requests under way may take
 )
 
 // A hostility is what a client without good intent does until ctx is done. It
@@ -39,25 +41,33 @@ const (
 type hostility struct {
 	name string
 	do   func(ctx context.Context, h *hostile) (times int64)
+	from int // addresses; 0 is one
 }
 
 // hostilities are all of them: see make hostile.
 var hostilities = []hostility{
-	{"slow headers", slowHeaders},
-	{"unsent bodies without a key", unsentBodies},
-	{"bodies that stand still, with a key", standingBodies},
-	{"answers that are not read", unreadAnswers},
-	{"a flood of connections", connectionFlood},
-	{"bodies that take much memory", largeBodies},
-	{"tails of events", manyTails},
+	{"slow headers", slowHeaders, 1},
+	{"slow headers from 40 addresses", slowHeaders, 40},
+	{"unsent bodies without a key", unsentBodies, 1},
+	{"unsent bodies without a key from 40 addresses", unsentBodies, 40},
+	{"bodies that stand still, with a key", standingBodies, 1},
+	{"answers that are not read", unreadAnswers, 1},
+	{"a flood of connections", connectionFlood, 1},
+	{"a flood of connections from 40 addresses", connectionFlood, 40},
+	{"bodies that take much memory", largeBodies, 1},
+	{"bodies that take much memory, of 4 accounts", largeBodiesOfMany, 4},
+	{"tails of events", manyTails, 1},
 }
 
-// hostile is who does it: an account of its own beside the others.
+// hostile is who does it: accounts of their own beside the others.
 type hostile struct {
 	*testing.T
 	server string // host:port
-	key    string
-	client *http.Client
+	key    string // of account mallory
+	from   int    // addresses that connections come from
+	dialed atomic.Int64
+
+	callers []caller // mallory and others
 }
 
 // The server survives what hostile clients do, and serves the others
@@ -72,7 +82,7 @@ func TestHostileClients(t *testing.T) {
 		length, err = time.ParseDuration(long)
 		require.NoError(t, err, "ANNEAL_HOSTILE")
 	}
-	s := &plane{t: t, dir: t.TempDir(), files: hostileFiles, log: logFor(t, "anneal serve"),
+	s := &plane{t: t, dir: t.TempDir(), files: hostileFiles, data: hostileData >> 10, log: logFor(t, "anneal serve"),
 		args: []string{"--worker=false", "--max-body-memory", strconv.Itoa(hostileMemory)}}
 	s.start()
 	tenant, mallory := s.user(), s.otherAccount("mallory")
@@ -81,33 +91,30 @@ func TestHostileClients(t *testing.T) {
 	}
 	address, err := url.Parse(s.context.Address)
 	require.NoError(t, err)
-	dialer := &net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(hostileAddress)}}
-	h := &hostile{t, address.Host, mallory.key, &http.Client{Transport: &http.Transport{DialContext: dialer.DialContext, MaxIdleConnsPerHost: 64}}}
+	h := &hostile{T: t, server: address.Host, key: mallory.key, callers: []caller{mallory}, from: 1}
+	for i := range 3 {
+		h.callers = append(h.callers, s.otherAccount(fmt.Sprintf("mallory-%d", i)))
+	}
 	if conn := h.dial(t.Context()); conn == nil {
 		t.Skip("this system has no second loopback address, from which hostile clients come")
 	} else {
 		_ = conn.Close()
 	}
-	made := 0
+	m := &measurement{tenant: tenant, server: s}
 	for _, one := range hostilities {
 		t.Run(one.name, func(t *testing.T) {
-			quiet := measure(t, tenant, length, &made)
-			ctx, cancel := context.WithCancel(t.Context())
-			done := make(chan int64, 1)
-			go func() { done <- one.do(ctx, h) }()
-			during := measure(t, tenant, length, &made)
-			cancel()
-			times := <-done
-			t.Logf("p99 quiet %s (%d requests), during %s (%d requests); done %d times; peak memory %d MB, %d descriptors",
-				quiet.p99, quiet.requests, during.p99, during.requests, times, s.peakMemory()>>20, s.descriptors())
-			require.Positive(t, times)
-			require.Less(t, s.descriptors(), hostileFiles-100, "descriptors are left for the log")
-			if long != "" {
-				require.LessOrEqual(t, during.p99, max(slowdown*quiet.p99, 20*time.Millisecond), "others are served as fast, within 20 ms or %d times", slowdown)
+			m.T = t
+			h.from = one.from
+			for round := 1; ; round++ { // another program may disturb one: that does not fail all
+				quiet, during := m.compare(length, h, one)
+				require.Less(t, during.descriptors, hostileFiles-reservedForLog, "descriptors are left for the log")
+				if long == "" || during.p99 <= slowdown*quiet.p99 {
+					return
+				}
+				require.Less(t, round, 3, "others are served at most %d times slower, in one of three rounds", slowdown)
 			}
 		})
 	}
-	require.Less(t, s.peakMemory(), int64(hostileMemory*2+600<<20), "the memory for bodies is bounded")
 	tenant.must(http.MethodPost, "/datasets", object{"datasetId": "after", "dataset": object{}})
 	require.NotContains(t, s.log.whole(), "cannot go on")
 	require.Zero(t, s.end())
@@ -116,34 +123,75 @@ func TestHostileClients(t *testing.T) {
 
 // timing is how fast a tenant was served.
 type timing struct {
-	p99      time.Duration
-	requests int
+	p99         time.Duration // of requests on connections that are kept
+	anew        time.Duration // the same, of requests on connections of their own
+	requests    int
+	descriptors int // the most that the server had open
 }
 
-// measure has a well-behaved tenant read and write for some time. Each request
-// must succeed.
-func measure(t *testing.T, tenant caller, length time.Duration, made *int) timing {
-	t.Helper()
-	var took []time.Duration
-	for begun := time.Now(); time.Since(begun) < length || len(took) < 100; {
-		*made++
+// A measurement has a well-behaved tenant read and write.
+type measurement struct {
+	*testing.T
+	tenant caller
+	server *plane
+	made   int
+}
+
+// compare measures without a hostility, and with it.
+func (m *measurement) compare(length time.Duration, h *hostile, one hostility) (quiet, during timing) {
+	m.Helper()
+	quiet = m.measure(length)
+	ctx, cancel := context.WithCancel(m.Context())
+	defer cancel()
+	done := make(chan int64, 1)
+	go func() { done <- one.do(ctx, h) }()
+	during = m.measure(length)
+	cancel()
+	times := <-done
+	m.Logf("p99 quiet %s (%d requests), during %s (%d requests): %.1f times; new connections p99 quiet %s, during %s; done %d times; peak memory %d MB, at most %d descriptors",
+		quiet.p99, quiet.requests, during.p99, during.requests, float64(during.p99)/float64(quiet.p99), quiet.anew, during.anew, times, m.server.peakMemory()>>20, during.descriptors)
+	require.Positive(m, times)
+	return quiet, during
+}
+
+// measure takes some time. Each request must succeed; one in ten comes on a new
+// connection.
+func (m *measurement) measure(length time.Duration) (found timing) {
+	m.Helper()
+	anew := m.tenant
+	anew.http = &http.Client{Timeout: patience, Transport: &http.Transport{DisableKeepAlives: true}}
+	var kept, fresh []time.Duration
+	for begun := time.Now(); time.Since(begun) < length || len(kept) < 100; {
+		m.made++
 		asked := time.Now()
-		method, path, body := http.MethodGet, "/datasets?pageSize=20", any(nil)
-		if *made%4 == 0 {
-			method, path, body = http.MethodPost, "/datasets", object{"datasetId": fmt.Sprintf("more-%d", *made), "dataset": object{}}
+		method, path, body, who, took := http.MethodGet, "/datasets?pageSize=20", any(nil), m.tenant, &kept
+		switch {
+		case m.made%4 == 0:
+			method, path, body = http.MethodPost, "/datasets", object{"datasetId": fmt.Sprintf("more-%d", m.made), "dataset": object{}}
+		case m.made%10 == 1:
+			who, took = anew, &fresh
 		}
-		status, answer, err := tenant.ask(method, path, body)
-		require.NoError(t, err, "others are served")
-		require.Equal(t, http.StatusOK, status, "%v", answer)
-		took = append(took, time.Since(asked))
+		status, answer, err := who.ask(method, path, body)
+		require.NoError(m, err, "others are served")
+		require.Equal(m, http.StatusOK, status, "%v", answer)
+		*took = append(*took, time.Since(asked))
+		if m.made%50 == 0 {
+			found.descriptors = max(found.descriptors, m.server.descriptors())
+		}
 	}
-	slices.Sort(took)
-	return timing{took[len(took)*99/100], len(took)}
+	found.p99, found.anew, found.requests = percentile99(kept), percentile99(fresh), len(kept)+len(fresh)
+	return found
 }
 
-// dial connects from the hostile address; nil when that fails.
+func percentile99(took []time.Duration) time.Duration {
+	slices.Sort(took)
+	return took[len(took)*99/100]
+}
+
+// dial connects from a hostile address, each in its turn; nil when that fails.
 func (h *hostile) dial(ctx context.Context) net.Conn {
-	dialer := &net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(hostileAddress)}, Timeout: 5 * time.Second}
+	address := fmt.Sprintf("127.0.0.%d", 2+h.dialed.Add(1)%int64(h.from))
+	dialer := &net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(address)}, Timeout: 5 * time.Second}
 	conn, err := dialer.DialContext(ctx, "tcp", h.server)
 	if err != nil {
 		return nil
@@ -152,7 +200,8 @@ func (h *hostile) dial(ctx context.Context) net.Conn {
 }
 
 // hold keeps as many connections open as it can, each after it has sent text,
-// and then sends drip each second, until ctx is done.
+// and then sends drip now and then, until ctx is done. Those that the server
+// closes it opens again.
 func (h *hostile) hold(ctx context.Context, text, drip string) (times int64) {
 	var held []net.Conn
 	defer func() {
@@ -169,8 +218,11 @@ func (h *hostile) hold(ctx context.Context, text, drip string) (times int64) {
 				held, times = append(held, conn), times+1
 			}
 		}
-		if len(held) > 0 {
-			_, _ = io.WriteString(held[n%len(held)], drip)
+		if at := n % max(1, len(held)); len(held) > 0 {
+			if _, err := io.WriteString(held[at], drip); err != nil || ended(held[at]) {
+				_ = held[at].Close()
+				held = slices.Delete(held, at, at+1)
+			}
 		}
 		select {
 		case <-again.C:
@@ -178,6 +230,22 @@ func (h *hostile) hold(ctx context.Context, text, drip string) (times int64) {
 			return times
 		}
 	}
+}
+
+// ended tells whether the server has closed a connection, on which nothing is
+// read.
+func ended(conn net.Conn) bool {
+	raw, err := conn.(*net.TCPConn).SyscallConn()
+	if err != nil {
+		return true
+	}
+	const established = 1 // of the kernel's TCP states
+	ended := true
+	err = raw.Control(func(fd uintptr) {
+		info, err := unix.GetsockoptTCPInfo(int(fd), unix.IPPROTO_TCP, unix.TCP_INFO)
+		ended = err != nil || info.State != established
+	})
+	return ended || err != nil
 }
 
 func slowHeaders(ctx context.Context, h *hostile) int64 {
@@ -218,25 +286,38 @@ func connectionFlood(ctx context.Context, h *hostile) int64 {
 }
 
 // largeBodies sends bodies that take 50 times their size to decode.
-func largeBodies(ctx context.Context, h *hostile) int64 {
+func largeBodies(ctx context.Context, h *hostile) int64 { return h.sendBodies(ctx, h.callers[:1]) }
+
+func largeBodiesOfMany(ctx context.Context, h *hostile) int64 { return h.sendBodies(ctx, h.callers) }
+
+func (h *hostile) sendBodies(ctx context.Context, callers []caller) int64 {
+	client := &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 64,
+		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			if conn := h.dial(ctx); conn != nil {
+				return conn, nil
+			}
+			return nil, syscall.ECONNREFUSED
+		}}}
+	defer client.CloseIdleConnections()
 	const bodySize = 400 << 10
 	body := []byte(`{"dataset":[` + strings.Repeat(`{"":0},`, bodySize/7) + `{}]}`)
 	var times atomic.Int64
 	var clients sync.WaitGroup
-	for range 8 {
+	for i := range 4 * len(callers) { // more would take this machine's cores themselves
+		sender := callers[i%len(callers)]
 		clients.Go(func() {
 			for ctx.Err() == nil {
-				req, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://"+h.server+"/v1/accounts/mallory/datasets", bytes.NewReader(body))
+				req, err := http.NewRequestWithContext(ctx, http.MethodPost, sender.url("/datasets"), bytes.NewReader(body))
 				if !assert.NoError(h, err) {
 					return
 				}
-				req.Header.Set("Authorization", "Bearer "+h.key)
-				res, err := h.client.Do(req)
+				req.Header.Set("Authorization", "Bearer "+sender.key)
+				res, err := client.Do(req)
 				times.Add(1)
 				if err != nil { // the server closes what it refuses
 					continue
 				}
-				assert.Contains(h, []int{http.StatusBadRequest, http.StatusTooManyRequests}, res.StatusCode)
+				assert.Contains(h, []int{http.StatusBadRequest, http.StatusTooManyRequests, http.StatusServiceUnavailable}, res.StatusCode)
 				_ = res.Body.Close()
 			}
 		})

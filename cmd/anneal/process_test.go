@@ -236,6 +236,7 @@ type plane struct {
 	dir     string
 	args    []string
 	files   int // that the process may open; 0 is as many as the tests may
+	data    int // KB of memory that the process may have to write to, if files is set; 0 is as much as the tests may
 	log     *transcript
 	context contextFile
 }
@@ -262,7 +263,11 @@ func (s *plane) launch() {
 		s.process = launch(s.t, s.log, args...)
 		return
 	}
-	shell := exec.Command("sh", append([]string{"-c", fmt.Sprintf(`ulimit -n %d && exec "$0" "$@"`, s.files), binary(s.t)}, args...)...)
+	limit := fmt.Sprintf("ulimit -n %d", s.files)
+	if s.data > 0 {
+		limit += fmt.Sprintf(" && ulimit -d %d", s.data)
+	}
+	shell := exec.Command("sh", append([]string{"-c", limit + ` && exec "$0" "$@"`, binary(s.t)}, args...)...)
 	s.process = &process{t: s.t, cmd: shell, stderr: s.log, exited: make(chan struct{})}
 	s.process.run()
 }
