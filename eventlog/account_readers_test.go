@@ -69,7 +69,7 @@ func TestAccountReadersReadTheirEvents(t *testing.T) {
 				m, err := messages.Next(jetstream.NextContext(ctx))
 				require.NoError(t, err)
 				_ = m.Ack()
-				e, err := opened(m)
+				e, _, err := opened(m)
 				require.NoError(t, err)
 				require.Equal(t, "acme", e.Name.Account())
 				return e

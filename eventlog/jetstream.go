@@ -40,6 +40,7 @@ type JetStream struct {
 	disk     *diskSync   // nil where the servers sync before they acknowledge
 	mark     *highWater  // nil where nobody keeps one
 	space    *disk.Space // nil where the servers' disks are not ours
+	history  history     // what this process has seen of it
 }
 
 // OpenJetStream opens the log, and makes its stream when there is none yet.
@@ -118,10 +119,20 @@ func (l *JetStream) Append(ctx context.Context, w Write) (uint64, error) {
 	if size := m.Size(); size > MaxEvent {
 		return 0, domain.Faultf(domain.InvalidArgument, "an event of %s has %d bytes: at most %d are kept, so shorten the request", w.Name, size, MaxEvent)
 	}
+	if err := l.history.failure(); err != nil {
+		return 0, err
+	}
+	seen := l.history.last().Position
 	position, err := l.publish(ctx, m)
 	if err != nil {
 		return 0, err
 	}
+	if position <= seen { // the event is a duplicate of itself, or the log was set back
+		if err := l.checkHistory(ctx); err != nil {
+			return 0, fmt.Errorf("%w: position %d follows position %d: %w", ErrUncertain, position, seen, err)
+		}
+	}
+	l.history.saw(position, w.ID)
 	if err := l.disk.wait(ctx, position); err != nil {
 		return 0, uncertain(err) // the server has it, and may have it after a restart
 	}

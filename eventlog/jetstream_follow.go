@@ -22,10 +22,15 @@ const (
 
 // Follow implements Log. It holds one ordered consumer; when the server goes
 // away it tries again from where it was, until ctx is done, the connection is
-// closed, the stream is gone or the disk has failed. Who follows everything is
-// shown every position, or a fault that says from which on events are missing.
+// closed, the stream is gone, the disk has failed or the log was set back. Who
+// follows everything is shown every position, or a fault that says from which
+// on events are missing.
 func (l *JetStream) Follow(ctx context.Context, filter string, after uint64) iter.Seq2[Event, error] {
 	return func(yield func(Event, error) bool) {
+		outer := ctx
+		ctx, cancel := context.WithCancel(ctx)
+		defer cancel()
+		go l.watchHistory(ctx, cancel)
 		pause := 50 * time.Millisecond
 		skipped := false // a second consumer at the same place skips what is missing as well
 		for {
@@ -40,8 +45,11 @@ func (l *JetStream) Follow(ctx context.Context, filter string, after uint64) ite
 			again := skipped
 			skipped = domain.CodeOf(err) == domain.DataLoss
 			if skipped && again || errors.Is(err, errUnreadable) || errors.Is(err, jetstream.ErrStreamNotFound) || l.disk.broken() || l.nc.IsClosed() || !sleep(ctx, pause) {
-				if ctx.Err() != nil {
-					err = ctx.Err()
+				if fault := l.history.failure(); fault != nil {
+					err = fault
+				}
+				if outer.Err() != nil {
+					err = outer.Err()
 				}
 				yield(Event{}, err)
 				return
@@ -68,15 +76,24 @@ func (l *JetStream) follow(ctx context.Context, filter string, after *uint64, yi
 		return err
 	}
 	defer messages.Stop()
-	untilDone := jetstream.NextContext(ctx)
+	untilDone, checked := jetstream.NextContext(ctx), ""
 	for {
 		m, err := messages.Next(untilDone)
 		if err != nil {
 			return err
 		}
-		e, err := opened(m)
+		e, name, err := opened(m)
 		if err != nil {
 			return err
+		}
+		if name != checked { // the ordered consumer was made, or made again
+			if err := l.checkHistory(ctx); err != nil && (!l.filtered || domain.CodeOf(err) == domain.DataLoss) {
+				return err
+			}
+			checked = name
+		}
+		if e.Position <= *after {
+			return l.history.fail("it delivered position %d after position %d", e.Position, *after)
 		}
 		if filter == everything && !l.filtered && e.Position != *after+1 {
 			return missing(*after+1, e.Position)
@@ -91,21 +108,23 @@ func (l *JetStream) follow(ctx context.Context, filter string, after *uint64, yi
 			}
 		}
 		*after = e.Position
+		l.history.saw(e.Position, e.ID)
 		if !yield(e, nil) {
 			return nil
 		}
 	}
 }
 
-// opened takes the event out of a message that a consumer delivered.
-func opened(m jetstream.Msg) (Event, error) {
+// opened takes the event out of a message, with the name of the consumer that
+// delivered it.
+func opened(m jetstream.Msg) (e Event, consumer string, err error) {
 	meta, err := m.Metadata()
 	if err != nil {
-		return Event{}, fmt.Errorf("%w: %w", errUnreadable, err)
+		return Event{}, "", fmt.Errorf("%w: %w", errUnreadable, err)
 	}
-	e, err := open(m.Subject(), nats.Header(m.Headers()), m.Data(), meta.Sequence.Stream)
+	e, err = open(m.Subject(), nats.Header(m.Headers()), m.Data(), meta.Sequence.Stream)
 	if err != nil {
-		return Event{}, fmt.Errorf("%w: %w", errUnreadable, err)
+		return Event{}, "", fmt.Errorf("%w: %w", errUnreadable, err)
 	}
-	return e, nil
+	return e, meta.Consumer, nil
 }

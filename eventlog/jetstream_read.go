@@ -97,6 +97,9 @@ func (l *JetStream) ask(parent context.Context, try func(context.Context) error)
 	ctx, cancel := context.WithTimeout(parent, 2*l.ackWait)
 	defer cancel()
 	for pause := 5 * time.Millisecond; ; pause = min(2*pause, 250*time.Millisecond) {
+		if err := l.history.failure(); err != nil {
+			return err
+		}
 		once, cancel := context.WithTimeout(ctx, l.ackWait/2)
 		err := try(once)
 		cancel()

@@ -195,7 +195,7 @@ func TestReadersReadEverything(t *testing.T) {
 			for want := uint64(1); want <= 40; want++ {
 				m, err := messages.Next(jetstream.NextContext(ctx))
 				require.NoError(t, err)
-				e, err := opened(m)
+				e, _, err := opened(m)
 				require.NoError(t, err)
 				require.Equal(t, want, e.Position, "the mirror has the log's positions")
 				_ = m.Ack()

@@ -1,0 +1,121 @@
+package eventlog
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	"anneal/domain"
+)
+
+// A history is what this process has seen of a log: the newest event that it
+// followed or appended. A log that is set back while the process runs, because
+// its stream was restored from an older backup or made anew, contradicts it.
+// Nothing is read from such a log or appended to it any more: what the process
+// holds in memory is not what the log says.
+type history struct {
+	mu     sync.Mutex
+	newest Checkpoint
+	err    error
+	failed chan struct{} // closed when err is set; nil until somebody waits
+}
+
+// saw records an event of the log.
+func (h *history) saw(position uint64, id string) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if position > h.newest.Position {
+		h.newest = Checkpoint{position, id}
+	}
+}
+
+func (h *history) last() Checkpoint {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.newest
+}
+
+// failure is the DataLoss fault of a log that was set back, nil otherwise.
+func (h *history) failure() error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.err
+}
+
+// fail records that the log was set back, and returns the first such fault.
+func (h *history) fail(format string, args ...any) error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.err != nil {
+		return h.err
+	}
+	f := domain.Faultf(domain.DataLoss, "the event log was set back while this process ran: %s. Its stream was restored from an older backup or made anew. "+
+		"Stop all control planes, restore the newest backup or run 'anneal log repair --data DIR', then start again", fmt.Sprintf(format, args...))
+	f.Reason = reasonDamaged
+	h.err = f
+	if h.failed == nil {
+		h.failed = make(chan struct{})
+	}
+	close(h.failed)
+	return h.err
+}
+
+// done is closed once the log was found to be set back.
+func (h *history) done() <-chan struct{} {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.failed == nil {
+		h.failed = make(chan struct{})
+	}
+	return h.failed
+}
+
+// checkEvery is how often a follower looks whether the log still holds what was
+// seen of it. A consumer of a stream that ends before its position waits
+// without an error.
+const checkEvery = 2 * time.Second
+
+// checkHistory returns a DataLoss fault when the log no longer holds the newest
+// event that this process has seen, and another error when it cannot be read.
+func (l *JetStream) checkHistory(ctx context.Context) error {
+	seen := l.history.last()
+	if seen.Position == 0 {
+		return l.history.failure()
+	}
+	for try := 1; ; try++ {
+		e, err := l.At(ctx, seen.Position)
+		switch {
+		case err == nil && e.ID == seen.EventID:
+			return nil
+		case err == nil:
+			return l.history.fail("it has event %s at position %d, where this process saw event %s", e.ID, seen.Position, seen.EventID)
+		case domain.CodeOf(err) != domain.NotFound:
+			return err
+		case l.filtered:
+			return nil // a mirror that was made anew is behind for a while
+		case try == 5: // not only a leader that has just been elected
+			return l.history.fail("it has no event at position %d, where this process saw event %s", seen.Position, seen.EventID)
+		case !sleep(ctx, 100*time.Millisecond):
+			return ctx.Err()
+		}
+	}
+}
+
+// watchHistory checks the log until ctx is done, and cancels it when the log
+// was set back.
+func (l *JetStream) watchHistory(ctx context.Context, cancel context.CancelFunc) {
+	ticker := time.NewTicker(checkEvery)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-l.history.done():
+			cancel()
+			return
+		case <-ticker.C:
+			_ = l.checkHistory(ctx) // an error that is no verdict is the follower's to meet
+		}
+	}
+}

@@ -1,0 +1,117 @@
+package eventlog
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"anneal/domain"
+)
+
+// madeAnew deletes the log's stream and makes it again.
+func madeAnew(t *testing.T, s *Server) {
+	t.Helper()
+	js := s.Log().js
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	stream, err := js.Stream(ctx, Stream)
+	require.NoError(t, err)
+	require.NoError(t, js.DeleteStream(ctx, Stream))
+	_, err = js.CreateStream(ctx, stream.CachedInfo().Config)
+	require.NoError(t, err)
+}
+
+// following follows the log after a position; ended has its last error.
+func following(t *testing.T, log *JetStream, after uint64) (seen <-chan Event, ended <-chan error) {
+	events, last := make(chan Event, 100), make(chan error, 1)
+	go func() {
+		for e, err := range log.Follow(t.Context(), "", after) {
+			if err != nil {
+				last <- err
+				return
+			}
+			events <- e
+		}
+	}()
+	return events, last
+}
+
+func requireSetBack(t *testing.T, ended <-chan error) {
+	t.Helper()
+	select {
+	case err := <-ended:
+		require.Equal(t, domain.DataLoss, domain.CodeOf(err), "%v", err)
+		require.True(t, IsDamaged(err))
+	case <-time.After(patience):
+		t.Fatal("the follower goes on")
+	}
+}
+
+// A process never goes on over a log that holds less than it has seen.
+func TestAppendNoticesALogThatWasSetBack(t *testing.T) {
+	s := start(t)
+	for _, id := range []string{"a", "b", "c"} {
+		mustAppend(t, s.Log(), write(id, 0))
+	}
+	seen, ended := following(t, s.Log(), 0)
+	for range 3 {
+		<-seen
+	}
+	madeAnew(t, s)
+	_, err := s.Log().Append(t.Context(), write("d", 0))
+	require.ErrorIs(t, err, ErrUncertain, "it may be recorded")
+	require.Equal(t, domain.DataLoss, domain.CodeOf(err))
+	require.True(t, IsDamaged(err))
+	requireSetBack(t, ended)
+
+	_, err = s.Log().Append(t.Context(), write("e", 0))
+	require.Equal(t, domain.DataLoss, domain.CodeOf(err))
+	require.NotErrorIs(t, err, ErrUncertain, "it was not sent")
+	_, err = s.Log().Last(t.Context())
+	require.True(t, IsDamaged(err))
+}
+
+// A process that only follows notices it too, also when others have appended
+// past its position.
+func TestFollowNoticesALogThatWasSetBack(t *testing.T) {
+	for what, appended := range map[string]int{"shorter": 1, "as long": 3, "longer": 6} {
+		t.Run(what, func(t *testing.T) {
+			t.Parallel()
+			s := start(t)
+			other := &JetStream{nc: s.control, js: s.Log().js, ackWait: s.Log().ackWait}
+			for _, id := range []string{"a", "b", "c"} {
+				mustAppend(t, other, write(id, 0))
+			}
+			seen, ended := following(t, s.Log(), 0)
+			for range 3 {
+				<-seen
+			}
+			madeAnew(t, s)
+			other = &JetStream{nc: s.control, js: s.Log().js, ackWait: s.Log().ackWait}
+			for i := range appended {
+				mustAppend(t, other, write(string(rune('p'+i)), 0))
+			}
+			requireSetBack(t, ended)
+			require.Empty(t, seen, "nothing of the other log is shown")
+		})
+	}
+}
+
+// A follower that begins again where another ended holds the log against what
+// that one saw.
+func TestFollowHoldsTheLogAgainstAnEarlierFollower(t *testing.T) {
+	s := start(t)
+	for _, id := range []string{"a", "b"} {
+		mustAppend(t, s.Log(), write(id, 0))
+	}
+	madeAnew(t, s)
+	other := &JetStream{nc: s.control, js: s.Log().js, ackWait: s.Log().ackWait}
+	for _, id := range []string{"p", "q", "r"} {
+		mustAppend(t, other, write(id, 0))
+	}
+	seen, ended := following(t, s.Log(), 2)
+	requireSetBack(t, ended)
+	require.Empty(t, seen)
+}
