@@ -208,8 +208,11 @@ func acknowledged(data []byte) (uint64, error) {
 		return 0, ErrConflict
 	case codeTooLarge:
 		return 0, errTooLarge
+	case codeUnavailable, codeSubjectBusy:
+		return 0, fmt.Errorf("eventlog: the server refused the append: %w", ack.Error)
 	}
-	return 0, fmt.Errorf("eventlog: the server refused the append: %w", ack.Error)
+	// Other errors, such as 10077 (store failed), may follow a complete write.
+	return 0, uncertain(ack.Error)
 }
 
 // notTaken tells whether an append may be sent again as it is.
