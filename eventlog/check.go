@@ -245,6 +245,9 @@ func checkStore(opts ServerOptions, path string, log *slog.Logger) (checked, err
 	if err != nil {
 		return result, domain.Faultf(domain.FailedPrecondition, "the log's files cannot be read: %v", err)
 	}
+	if found.last >= mark.Damaged { // a scrub found damage there: refused also behind the mark
+		must = max(must, mark.Damaged)
+	}
 	if err := found.judge(dir, mark, have, must, opts.Holds); err != nil {
 		return result, err
 	}
@@ -264,6 +267,9 @@ func checkStore(opts ServerOptions, path string, log *slog.Logger) (checked, err
 	}
 	result.known, result.last = true, found.chain.Position
 	result.mark.Chain, result.mark.Durable = found.chain, found.chain.Position
+	if !result.part { // read whole, and whole: what a scrub found is repaired
+		result.mark.Damaged = 0
+	}
 	if have && mark.Failed {
 		log.Warn("the disk failed during the last run: the events after the high-water mark were rewritten", "mark", mark.Durable, "last", result.last)
 	}

@@ -37,7 +37,7 @@ func (s *Server) Scrub(ctx context.Context) error {
 
 // scrub reads all blocks but the newest, in which the server writes, once.
 func (s *Server) scrub(ctx context.Context) error {
-	dir := s.log.disk.dir
+	dir := newDiskSync(s.dir, "CONTROL", Stream).dir
 	all, err := blocksOf(dir)
 	if err != nil || len(all) < 2 || foreign(dir) != "" {
 		return nil
@@ -60,7 +60,11 @@ func (s *Server) scrub(ctx context.Context) error {
 		s.logger.Error("the log's files cannot be read", "error", err)
 		return nil
 	default:
-		gaps = found.lacks(all[len(all)-1].first() - 1)
+		if newest := all[len(all)-1].first(); newest > 0 { // else nothing is in it yet
+			gaps = found.lacks(newest - 1)
+		} else {
+			gaps = found.gaps
+		}
 	}
 	if len(gaps) == 0 && found.marked.Position > 0 && found.marked.Hash != mark.Hash {
 		gaps = []Gap{{1, mark.Position, "the running hash is not that of the mark"}}

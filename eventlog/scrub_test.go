@@ -30,6 +30,59 @@ func TestScrubTellsOfDamage(t *testing.T) {
 	require.True(t, IsDamaged(err))
 }
 
+// The log is also read when NATS syncs each message itself.
+func TestScrubWithoutADiskSync(t *testing.T) {
+	dir := stopped(t, 200)
+	s, err := StartServer(ServerOptions{Dir: dir, syncAlways: true})
+	require.NoError(t, err)
+	t.Cleanup(s.Close)
+	require.Nil(t, s.log.disk)
+	require.NoError(t, s.scrub(t.Context()))
+	require.Zero(t, s.log.mark.now().Damaged)
+	flip(t, filepath.Join(newDiskSync(dir, "CONTROL", Stream).dir, "1.blk"), 5_000_000)
+	require.NoError(t, s.scrub(t.Context()))
+	require.NotZero(t, s.log.mark.now().Damaged)
+}
+
+// A newest block that the server has made and not written into is no damage.
+func TestScrubOfAnEmptyNewestBlock(t *testing.T) {
+	dir := stopped(t, 200)
+	s, err := StartServer(ServerOptions{Dir: dir})
+	require.NoError(t, err)
+	t.Cleanup(s.Close)
+	require.NoError(t, os.WriteFile(filepath.Join(newDiskSync(dir, "CONTROL", Stream).dir, "4.blk"), nil, 0o600))
+	require.NoError(t, s.scrub(t.Context()))
+	require.Zero(t, s.log.mark.now().Damaged)
+}
+
+// The start after a finding reads the whole log. It refuses the damage, or
+// clears the finding when the log is whole.
+func TestStartSettlesAFindingOfScrub(t *testing.T) {
+	dir := stopped(t, 200)
+	mark, err := ReadMark(markOf(dir))
+	require.NoError(t, err)
+	mark.Damaged = 1
+	require.NoError(t, writeMark(markOf(dir), mark))
+	s, err := StartServer(ServerOptions{Dir: dir})
+	require.NoError(t, err)
+	require.Zero(t, s.log.mark.now().Damaged)
+	s.Close()
+	mark, err = ReadMark(markOf(dir))
+	require.NoError(t, err)
+	require.Zero(t, mark.Damaged)
+
+	msgs := newDiskSync(dir, "CONTROL", Stream).dir
+	flip(t, filepath.Join(msgs, "1.blk"), 5_000_000)
+	all, err := blocksOf(msgs)
+	require.NoError(t, err)
+	found, err := surveyor{stream: Stream, first: 1}.survey(all)
+	require.NoError(t, err)
+	require.Len(t, found.gaps, 1)
+	require.NoError(t, writeMark(markOf(dir), Mark{Damaged: found.gaps[0].First})) // behind the mark
+	_, err = StartServer(ServerOptions{Dir: dir})
+	require.True(t, IsDamaged(err), "%v", err)
+}
+
 // A control plane of a cluster has a mark of its own, and refuses a log that
 // holds less or something else than it has seen.
 func TestEachControlPlaneKeepsAMark(t *testing.T) {
