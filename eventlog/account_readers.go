@@ -265,7 +265,7 @@ func (a *accountReaders) keepMirrors(ctx context.Context, conn *nats.Conn, accou
 	}
 	for stream, filter := range readerFilters(account) {
 		if stream == Stream {
-			err = a.checkMirror(ctx, conn, js)
+			err = a.checkMirror(ctx, conn, js, account)
 		} else {
 			err = a.trimUsage(ctx, js)
 		}
@@ -292,9 +292,10 @@ func (a *accountReaders) keepMirrors(ctx context.Context, conn *nats.Conn, accou
 	return conn.Flush()
 }
 
-// checkMirror refuses a mirror that holds what the log does not: the log was set
-// back, and the positions of the mirror would lie.
-func (a *accountReaders) checkMirror(ctx context.Context, conn *nats.Conn, js jetstream.JetStream) error {
+// checkMirror deletes a mirror that holds what the log does not, so that it is
+// made anew: the log was set back, and the positions of the mirror would lie.
+// The start has held the log against its mark by now.
+func (a *accountReaders) checkMirror(ctx context.Context, conn *nats.Conn, js jetstream.JetStream, account string) error {
 	log := a.server.log
 	if _, err := js.Stream(ctx, Stream); errors.Is(err, jetstream.ErrStreamNotFound) {
 		return nil
@@ -310,9 +311,12 @@ func (a *accountReaders) checkMirror(ctx context.Context, conn *nats.Conn, js je
 	if err != nil && domain.CodeOf(err) != domain.NotFound {
 		return err
 	}
-	if e.ID != last.EventID {
-		return domain.Faultf(domain.FailedPrecondition,
-			"the mirror holds event %s at position %d and the log does not: check the log with 'anneal log verify'; a deleted mirror is made anew", last.EventID, last.Position)
+	if e.ID == last.EventID {
+		return nil
+	}
+	a.warn("the mirror of an account holds an event that the log does not: the mirror is made anew", "account", account, "position", last.Position, "event", last.EventID)
+	if err := js.DeleteStream(ctx, Stream); err != nil {
+		return fmt.Errorf("delete mirror %s of account %s: %w", Stream, account, err)
 	}
 	return nil
 }

@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -141,5 +143,37 @@ func TestAccountReadersSubscribeWithWatermill(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, id, e.ID)
 		m.Ack()
+	}
+}
+
+// A log that was set back, as far as its mark allows, does not lock an
+// account's readers out: their mirror is made anew.
+func TestAnAccountsMirrorThatIsAheadIsMadeAnew(t *testing.T) {
+	dir := t.TempDir()
+	s := startWithReaders(t, func(o *ServerOptions) { o.Dir = dir })
+	for i := range 5 {
+		mustAppend(t, s.Log(), of("acme", fmt.Sprint("old", i)))
+	}
+	reader, err := OpenReader(t.Context(), accountReader(t, s, "acme.r1"))
+	require.NoError(t, err)
+	for last := (Checkpoint{}); last.Position < 5; {
+		last, err = reader.Last(t.Context())
+		require.NoError(t, err)
+	}
+	s.Close()
+	for _, account := range []string{"CONTROL", "READERS"} {
+		require.NoError(t, os.RemoveAll(filepath.Dir(newDiskSync(dir, account, Stream).dir)))
+	}
+	s = startWithReaders(t, func(o *ServerOptions) { o.Dir = dir })
+	w := of("acme", "new")
+	mustAppend(t, s.Log(), w)
+	reader, err = OpenReader(t.Context(), accountReader(t, s, "acme.r1"))
+	require.NoError(t, err)
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	for e, err := range reader.Follow(ctx, "", 0) {
+		require.NoError(t, err)
+		require.Equal(t, w.ID, e.ID)
+		break
 	}
 }

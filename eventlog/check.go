@@ -261,7 +261,7 @@ func checkStore(opts ServerOptions, path string, log *slog.Logger) (checked, err
 		log.Warn("a batch of an earlier version was cut by a power failure: what it began is completed or released now", "position", position)
 	}
 	if !result.part {
-		if err := checkCopies(opts.Dir, found.chain.Position, log); err != nil {
+		if err := checkCopies(opts.Dir, found.chain.Position, have, log); err != nil {
 			return result, err
 		}
 	}

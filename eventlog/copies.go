@@ -7,9 +7,11 @@ import (
 )
 
 // checkCopies looks at the readers' copies of a log that is whole up to a
-// position. A damaged copy that holds nothing beyond is removed: the server
-// makes it anew. One that holds more is left for a repair.
-func checkCopies(store string, last uint64, log *slog.Logger) error {
+// position. A damaged copy is removed when it holds nothing beyond, or when the
+// log has a mark and reaches it, so that nothing beyond was acknowledged: the
+// server makes the copy anew. Without a mark one that holds more is left for a
+// repair.
+func checkCopies(store string, last uint64, marked bool, log *slog.Logger) error {
 	dirs, err := copiesOf(store)
 	if err != nil {
 		return err
@@ -35,10 +37,11 @@ func checkCopies(store string, last uint64, log *slog.Logger) error {
 		if why == "" {
 			continue
 		}
-		if found.last > last {
+		if found.last > last && !marked {
 			return logFault("the readers' copy in %s is damaged (%s), and holds events up to position %d where the log ends at %d", dir, why, found.last, last)
 		}
-		log.Warn("a readers' copy of the log is damaged; the log itself is whole: the copy is made anew", "folder", dir, "damage", why)
+		log.Warn("a readers' copy of the log is damaged; the log itself is whole: the copy is made anew",
+			"folder", dir, "damage", why, "copy", found.last, "log", last)
 		if err := os.RemoveAll(filepath.Dir(dir)); err != nil {
 			return err
 		}

@@ -157,6 +157,32 @@ func TestADamagedCopyIsMadeAnew(t *testing.T) {
 	require.Equal(t, ids, wholeCopy(t, dir))
 }
 
+// What a damaged copy holds beyond a log that reaches its mark was never
+// acknowledged: it keeps no server from starting. Without a mark it does.
+func TestADamagedCopyThatIsAheadIsMadeAnew(t *testing.T) {
+	dir := stopped(t, 100)
+	ids := wholeCopy(t, dir)
+	flip(t, filepath.Join(newDiskSync(dir, "READERS", Stream).dir, "1.blk"), 5_000_000)
+	log := newDiskSync(dir, "CONTROL", Stream).dir
+	all, err := blocksOf(log)
+	require.NoError(t, err)
+	end := int64(0)
+	_, err = all[len(all)-1].scan(Stream, 0, func(r record) {
+		if r.position <= 90 {
+			end = r.at + int64(len(r.raw))
+		}
+	}, func(f flaw) { t.Error(f) })
+	require.NoError(t, err)
+	require.NotZero(t, end)
+	require.NoError(t, os.Truncate(all[len(all)-1].path, end))
+	require.NoError(t, os.Remove(filepath.Join(log, "index.db")))
+	require.NoError(t, os.Remove(markOf(dir)))
+	_, err = StartServer(ServerOptions{Dir: dir})
+	require.True(t, IsDamaged(err), "%v", err)
+	require.NoError(t, writeMark(markOf(dir), Mark{Durable: 90}))
+	require.Equal(t, ids[:90], wholeCopy(t, dir))
+}
+
 // After a sync failed, the kernel may hold what the disk does not, and take it
 // for written. The next start writes it anew.
 func TestWhatADiskDidNotTakeIsWrittenAnew(t *testing.T) {
