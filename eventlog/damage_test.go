@@ -3,12 +3,14 @@ package eventlog
 import (
 	"context"
 	"crypto/sha256"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/nats-io/nats.go"
 	"github.com/stretchr/testify/require"
@@ -161,6 +163,26 @@ func TestChainIsWhatItsDefinitionSays(t *testing.T) {
 	require.Equal(t, want, c.Hash)
 	require.Equal(t, Checkpoint{2, "e1"}, c.Checkpoint)
 	require.Equal(t, domain.DataLoss, domain.CodeOf(c.extend(stored{position: 4})))
+}
+
+// Where NATS syncs each message itself, no round of ours answers a mark that
+// cannot be written: the next append and the next event do.
+func TestAMarkThatCannotBeWrittenIsNoticed(t *testing.T) {
+	s, err := StartServer(ServerOptions{Dir: t.TempDir(), Mark: filepath.Join(t.TempDir(), "mark"), syncAlways: true})
+	require.NoError(t, err)
+	t.Cleanup(s.Close)
+	s.log.mark.sync = func(*os.File) error { return errors.New("input/output error") }
+	mustAppend(t, s.Log(), write("a", 0))
+	seen, ended := following(t, s.Log(), 0)
+	<-seen
+	require.Eventually(t, func() bool { return s.log.mark.failure() != nil }, patience, 10*time.Millisecond)
+	_, err = s.Log().Append(t.Context(), write("b", 0))
+	require.Equal(t, domain.Unavailable, domain.CodeOf(err))
+	require.ErrorContains(t, err, "input/output error")
+
+	other := &JetStream{nc: s.control, js: s.Log().js, ackWait: s.Log().ackWait}
+	mustAppend(t, other, write("c", 0))
+	require.ErrorContains(t, <-ended, "input/output error")
 }
 
 func TestMarkOutlivesATornWrite(t *testing.T) {

@@ -122,6 +122,9 @@ func (l *JetStream) Append(ctx context.Context, w Write) (uint64, error) {
 	if err := l.history.failure(); err != nil {
 		return 0, err
 	}
+	if err := l.mark.failure(); err != nil {
+		return 0, err
+	}
 	seen := l.history.last().Position
 	position, err := l.publish(ctx, m)
 	if err != nil {

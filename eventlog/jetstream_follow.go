@@ -22,8 +22,8 @@ const (
 
 // Follow implements Log. It holds one ordered consumer; when the server goes
 // away it tries again from where it was, until ctx is done, the connection is
-// closed, the stream is gone, the disk has failed or the log was set back. Who
-// follows everything is shown every position, or a fault that says from which
+// closed, the stream is gone, the disk or the mark has failed or the log was set
+// back. Who follows everything is shown every position, or a fault that says from which
 // on events are missing.
 func (l *JetStream) Follow(ctx context.Context, filter string, after uint64) iter.Seq2[Event, error] {
 	return func(yield func(Event, error) bool) {
@@ -44,7 +44,7 @@ func (l *JetStream) Follow(ctx context.Context, filter string, after uint64) ite
 			}
 			again := skipped
 			skipped = domain.CodeOf(err) == domain.DataLoss
-			if skipped && again || errors.Is(err, errUnreadable) || errors.Is(err, jetstream.ErrStreamNotFound) || l.disk.broken() || l.nc.IsClosed() || !sleep(ctx, pause) {
+			if skipped && again || errors.Is(err, errUnreadable) || errors.Is(err, jetstream.ErrStreamNotFound) || l.disk.broken() || l.mark.failure() != nil || l.nc.IsClosed() || !sleep(ctx, pause) {
 				if fault := l.history.failure(); fault != nil {
 					err = fault
 				}

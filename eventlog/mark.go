@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"sync"
@@ -161,8 +162,8 @@ func (h *highWater) add(position uint64, event func() stored) error {
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if position != h.mark.Position+1 {
-		return nil // an older one, or of a follower that began later
+	if position != h.mark.Position+1 || h.failed != nil {
+		return h.failureLocked() // an older one, or of a follower that began later
 	}
 	if err := h.mark.Chain.extend(event()); err != nil {
 		return err
@@ -197,7 +198,7 @@ func (h *highWater) writeLocked() {
 	}
 	h.mark.written++
 	if _, err := h.file.WriteAt(h.mark.encode(), h.slot*slotGap); err != nil {
-		h.failed = err
+		h.failLocked(fmt.Errorf("writing %s: %w", h.path, err))
 	}
 	h.dirty = true
 	h.armLocked()
@@ -219,7 +220,33 @@ func (h *highWater) tick() {
 	h.mu.Lock()
 	h.armed = false
 	h.mu.Unlock()
-	_ = h.flush() // the next round answers it
+	_ = h.flush() // the next append, event and round answer it
+}
+
+// failLocked notes the first error of the mark's file. Without a mark that
+// grows, a log that lost events later would pass for whole.
+func (h *highWater) failLocked(err error) {
+	if h.failed == nil {
+		h.failed = err
+		slog.Error("the mark of the event log cannot be written: nothing more is appended until the server is started again", "error", err)
+	}
+}
+
+func (h *highWater) failureLocked() error {
+	if h.failed == nil {
+		return nil
+	}
+	return domain.Faultf(domain.Unavailable, "the mark of the event log cannot be written (%v): see to its disk, then start again", h.failed)
+}
+
+// failure is the fault of a mark that cannot be written, nil otherwise.
+func (h *highWater) failure() error {
+	if h == nil {
+		return nil
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.failureLocked()
 }
 
 // flush writes and syncs the mark, and goes on in the other slot.
@@ -235,8 +262,8 @@ func (h *highWater) flush() error {
 	err := h.sync(h.file)
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if err != nil && h.failed == nil {
-		h.failed = fmt.Errorf("syncing %s: %w", h.path, err)
+	if err != nil {
+		h.failLocked(fmt.Errorf("syncing %s: %w", h.path, err))
 	}
 	h.slot = 1 - h.slot
 	return h.failed
