@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"anneal/domain"
@@ -338,6 +339,9 @@ func (s survey) settleTail(store, dir string, mark Mark, have bool, log *slog.Lo
 	return syncPath(dir)
 }
 
+// cutsKept is how many files are kept of what was cut off the log.
+const cutsKept = 10
+
 // rewrite puts a block's events up to a position into a new file. What else it
 // held is kept beside the store.
 func (s survey) rewrite(store, dir string, index int, keep uint64, log *slog.Logger) error {
@@ -357,7 +361,7 @@ func (s survey) rewrite(store, dir string, index int, keep uint64, log *slog.Log
 	kept := content[:end]
 	if len(kept) < len(content) {
 		aside := filepath.Clean(store) + fmt.Sprintf(".cut-%d-%d.blk", keep, f.number)
-		if err := writeDurably(aside, content); err != nil {
+		if err := keepCut(store, aside, content[end:]); err != nil {
 			return err
 		}
 		if err := os.Remove(filepath.Join(dir, "index.db")); err != nil && !errors.Is(err, os.ErrNotExist) {
@@ -370,4 +374,33 @@ func (s survey) rewrite(store, dir string, index int, keep uint64, log *slog.Log
 		return os.Remove(f.path)
 	}
 	return writeDurably(f.path, kept)
+}
+
+// keepCut writes what was cut off into a file beside the store, and removes the
+// oldest such files.
+func keepCut(store, path string, cut []byte) error {
+	if err := writeDurably(path, cut); err != nil {
+		return err
+	}
+	entries, err := os.ReadDir(filepath.Dir(path))
+	if err != nil {
+		return err
+	}
+	var all []os.FileInfo
+	for _, entry := range entries {
+		name := entry.Name()
+		if !strings.HasPrefix(name, filepath.Base(filepath.Clean(store))+".cut-") || !strings.HasSuffix(name, ".blk") || name == filepath.Base(path) {
+			continue
+		}
+		if info, err := entry.Info(); err == nil {
+			all = append(all, info)
+		}
+	}
+	slices.SortFunc(all, func(a, b os.FileInfo) int { return a.ModTime().Compare(b.ModTime()) })
+	for _, old := range all[:max(0, len(all)+1-cutsKept)] {
+		if err := os.Remove(filepath.Join(filepath.Dir(path), old.Name())); err != nil {
+			return err
+		}
+	}
+	return nil
 }

@@ -2,8 +2,10 @@ package eventlog
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
+	"strconv"
 	"testing"
 	"time"
 
@@ -235,4 +237,34 @@ func TestWhatADiskDidNotTakeIsWrittenAnew(t *testing.T) {
 	cut, err := filepath.Glob(dir + ".cut-*")
 	require.NoError(t, err)
 	require.Len(t, cut, 1)
+	kept, err := os.ReadFile(cut[0])
+	require.NoError(t, err)
+	require.Less(t, len(kept), 10_000, "only what was cut off")
+}
+
+// Each start after a power failure may cut a torn record off: the newest cuts
+// are kept.
+func TestCutsAreBounded(t *testing.T) {
+	dir := stopped(t, 3)
+	path := filepath.Join(newDiskSync(dir, "CONTROL", Stream).dir, "1.blk")
+	var newest string
+	for i := range cutsKept + 3 {
+		content, err := os.ReadFile(path)
+		require.NoError(t, err)
+		torn := []byte("torn " + strconv.Itoa(i))
+		require.NoError(t, os.WriteFile(path, append(content, torn...), 0o600))
+		s, err := StartServer(ServerOptions{Dir: dir})
+		require.NoError(t, err)
+		mustAppend(t, s.Log(), write("w"+strconv.Itoa(i)+"-after", 0)) // else the next cut is at the same place
+		s.Close()
+		newest = fmt.Sprintf("%s.cut-%d-1.blk", dir, 3+i)
+		kept, err := os.ReadFile(newest)
+		require.NoError(t, err)
+		require.Equal(t, torn, kept)
+	}
+	cut, err := filepath.Glob(dir + ".cut-*")
+	require.NoError(t, err)
+	require.Len(t, cut, cutsKept)
+	require.NoFileExists(t, fmt.Sprintf("%s.cut-%d-1.blk", dir, 5))
+	require.FileExists(t, newest)
 }
