@@ -148,7 +148,7 @@ func TestEventsAreFoldedOnceAndInOrder(t *testing.T) {
 	skipping := e
 	skipping.Position = 3
 	err = w.Apply(skipping)
-	require.ErrorContains(t, err, "position 3 where position 2 is due")
+	require.ErrorContains(t, err, "found position 3 where 2 must follow")
 	require.Equal(t, domain.DataLoss, domain.CodeOf(err))
 	add(t, log, toyName("acme", 2), toyMade{"ball", 3})
 	replay(t, w, log)
