@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"iter"
+	"slices"
 	"time"
 
 	"github.com/google/uuid"
@@ -106,11 +107,38 @@ func (v *Vault) Open(ctx context.Context, name domain.Name, sealed domain.Sealed
 	return domain.SecretValue(value), nil
 }
 
+// ownerID is the id under which the key store has the ID of its log.
+const ownerID = "installation"
+
+// Owner is the ID of the log that claimed the vault; "" when none has.
+func (v *Vault) Owner(ctx context.Context) (string, error) {
+	record, _, err := v.keys.get(ctx, ownerID)
+	return string(record), err
+}
+
+// Claim records the log whose events refer to the data keys.
+func (v *Vault) Claim(ctx context.Context, log string) error {
+	_, revision, err := v.keys.get(ctx, ownerID)
+	if err == nil {
+		_, err = v.keys.put(ctx, ownerID, []byte(log), revision)
+	}
+	if errors.Is(err, ErrConflict) {
+		return nil // somebody else claimed it: see Owner
+	}
+	return err
+}
+
+// ids are the IDs of all data keys.
+func (v *Vault) ids(ctx context.Context) ([]string, error) {
+	ids, err := v.keys.ids(ctx)
+	return slices.DeleteFunc(ids, func(id string) bool { return id == ownerID }), err
+}
+
 // DataKeys yields the IDs of all data keys, and when each was made. That of a
 // key of an earlier version of anneal is zero: its ID does not tell.
 func (v *Vault) DataKeys(ctx context.Context) iter.Seq2[DataKey, error] {
 	return func(yield func(DataKey, error) bool) {
-		ids, err := v.keys.ids(ctx)
+		ids, err := v.ids(ctx)
 		if err != nil {
 			yield(DataKey{}, err)
 			return
@@ -150,7 +178,7 @@ func (v *Vault) Shred(ctx context.Context, keyID string) error {
 // Rewrap wraps every data key by the ring's current key and answers how many
 // had another. Afterwards the other keys can be taken out of the ring.
 func (v *Vault) Rewrap(ctx context.Context) (changed int, err error) {
-	ids, err := v.keys.ids(ctx)
+	ids, err := v.ids(ctx)
 	if err != nil {
 		return 0, err
 	}
@@ -214,7 +242,7 @@ func (v *Vault) dataKey(ctx context.Context, id string) ([]byte, keyRevision, er
 // CheckRing refuses, FailedPrecondition, a key ring that lacks a key which wraps
 // data keys, or has another one under its ID.
 func (v *Vault) CheckRing(ctx context.Context) error {
-	ids, err := v.keys.ids(ctx)
+	ids, err := v.ids(ctx)
 	if err != nil {
 		return err
 	}

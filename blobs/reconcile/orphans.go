@@ -26,9 +26,10 @@ const UploadTime = domain.UploadTime
 const KeyGrace = 10 * time.Minute
 
 // orphanBlobs are the files that no resource refers to and that are older than
-// grace, and those of uploads that nobody validated within UploadTime. It is pure: listed is what the bucket held before the view was taken
-// of which w are the references.
-func orphanBlobs(listed []blobs.File, w world, now time.Time, grace time.Duration) (orphans []string) {
+// grace, and those of uploads that nobody validated within UploadTime. It is
+// pure: listed is what the bucket held before the view was taken of which w are
+// the references. A file older than the log, which began then, is another log's.
+func orphanBlobs(listed []blobs.File, w world, began, now time.Time, grace time.Duration) (orphans []string) {
 	youngest := map[string]time.Time{}
 	for _, f := range listed {
 		if dir := path.Dir(f.Key); f.Time.After(youngest[dir]) {
@@ -38,7 +39,7 @@ func orphanBlobs(listed []blobs.File, w world, now time.Time, grace time.Duratio
 	for _, f := range listed {
 		age := now.Sub(youngest[path.Dir(f.Key)])
 		expired := strings.HasPrefix(f.Key, blobs.ArrivalRoot) && age >= UploadTime
-		if ours(f.Key) && (expired || !w.blob(f.Key) && age >= grace) {
+		if ours(f.Key) && !f.Time.Before(began) && (expired || !w.blob(f.Key) && age >= grace) {
 			orphans = append(orphans, f.Key)
 		}
 	}
@@ -48,13 +49,13 @@ func orphanBlobs(listed []blobs.File, w world, now time.Time, grace time.Duratio
 // orphanKeys is orphanBlobs for data keys. A key that does not tell when it was
 // made is as old as the process: what was at work before has ended with it, or
 // has told by now.
-func orphanKeys(listed []eventlog.DataKey, w world, started, now time.Time, grace time.Duration) (orphans []string) {
+func orphanKeys(listed []eventlog.DataKey, w world, began, started, now time.Time, grace time.Duration) (orphans []string) {
 	for _, key := range listed {
 		made := key.Time
 		if made.IsZero() {
 			made = started
 		}
-		if !w.dataKey(key.ID) && now.Sub(made) >= grace {
+		if !w.dataKey(key.ID) && !made.Before(began) && now.Sub(made) >= grace {
 			orphans = append(orphans, key.ID)
 		}
 	}

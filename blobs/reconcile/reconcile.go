@@ -23,6 +23,9 @@ type Vault interface {
 	DataKeys(ctx context.Context) iter.Seq2[eventlog.DataKey, error]
 	// Shred erases a data key; no error when it is gone already.
 	Shred(ctx context.Context, id string) error
+	// Owner is the ID of the log that claimed the vault; "" when none has.
+	Owner(ctx context.Context) (string, error)
+	Claim(ctx context.Context, log string) error
 }
 
 // Options say what a Reconciler compares.
@@ -31,6 +34,7 @@ type Options struct {
 	World  *projections.World // which follows Log, and so shows durable events only
 	Blobs  *blobs.Store
 	Keys   Vault
+	Dir    string           // the data folder, where HoldFile and AdoptFile are looked for; "" is none
 	Now    func() time.Time // of the clock by which files and keys are dated; nil is time.Now
 	Logger *slog.Logger     // nil is silence
 }
@@ -60,29 +64,38 @@ const (
 
 // Run deletes until ctx is done: within seconds what resources referred to and no
 // longer do, and at the start and then again and again what nothing refers to
-// for longer than Grace and KeyGrace.
+// for longer than Grace and KeyGrace. It deletes nothing while authorize refuses.
 func (r *Reconciler) Run(ctx context.Context) error {
 	last := referencesOf(r.World.View(), nil)
 	backlog := newReferences()
-	var swept, sweptKeys time.Time
+	var swept, sweptKeys, asked, logBegan time.Time
+	var refused error
 	for ctx.Err() == nil {
 		now := r.Now()
-		if now.Sub(swept) >= sweepEvery {
-			swept = now
-			r.complain(ctx, "files", r.sweepBlobs(ctx, Grace))
+		if now.Sub(asked) >= tryAgain || errors.Is(refused, errEmptyLog) {
+			asked = now
+			if logBegan, refused = r.authorize(ctx); refused != nil && !errors.Is(refused, errEmptyLog) && ctx.Err() == nil {
+				r.log.Error("no file and no data key is deleted", "error", refused)
+			}
 		}
-		if now.Sub(sweptKeys) >= KeyGrace {
+		if refused == nil && now.Sub(swept) >= sweepEvery {
+			swept = now
+			r.complain(ctx, "files", r.sweepBlobs(ctx, logBegan, Grace))
+		}
+		if refused == nil && now.Sub(sweptKeys) >= KeyGrace {
 			sweptKeys = now
-			r.complain(ctx, "data keys", r.sweepKeys(ctx, KeyGrace))
+			r.complain(ctx, "data keys", r.sweepKeys(ctx, logBegan, KeyGrace))
 		}
 		began, view := time.Now(), r.World.View()
 		refers := referencesOf(view, last)
 		backlog.add(refers.dropped(last))
 		spent := time.Since(began)
 		last = refers
-		backlog = r.drop(ctx, refers, backlog)
+		if refused == nil {
+			backlog = r.drop(ctx, refers, backlog)
+		}
 		again := KeyGrace
-		if !backlog.empty() {
+		if !backlog.empty() || refused != nil {
 			again = tryAgain
 		}
 		r.wait(ctx, view.Position, again, max(gather, share*spent))
@@ -165,14 +178,21 @@ func (r *Reconciler) deleteBlob(ctx context.Context, refers world, key string) e
 	return r.Blobs.Delete(ctx, key)
 }
 
-// Reconcile deletes every file and data key that is older than grace and that
-// nothing refers to.
+// Reconcile deletes every file and data key that is older than grace, not older
+// than the log, and that nothing refers to.
 func (r *Reconciler) Reconcile(ctx context.Context, grace time.Duration) error {
-	return errors.Join(r.sweepBlobs(ctx, grace), r.sweepKeys(ctx, grace))
+	began, err := r.authorize(ctx)
+	if errors.Is(err, errEmptyLog) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	return errors.Join(r.sweepBlobs(ctx, began, grace), r.sweepKeys(ctx, began, grace))
 }
 
 // sweepBlobs lists first and looks at the world afterwards: see current.
-func (r *Reconciler) sweepBlobs(ctx context.Context, grace time.Duration) error {
+func (r *Reconciler) sweepBlobs(ctx context.Context, began time.Time, grace time.Duration) error {
 	var listed []blobs.File
 	for _, root := range blobs.Roots() {
 		for f, err := range r.Blobs.List(ctx, root) {
@@ -187,7 +207,7 @@ func (r *Reconciler) sweepBlobs(ctx context.Context, grace time.Duration) error 
 	if err != nil {
 		return err
 	}
-	orphans := orphanBlobs(listed, refers, now, grace)
+	orphans := orphanBlobs(listed, refers, began, now, grace)
 	for _, key := range orphans {
 		err = errors.Join(err, r.Blobs.Delete(ctx, key))
 	}
@@ -198,7 +218,7 @@ func (r *Reconciler) sweepBlobs(ctx context.Context, grace time.Duration) error 
 }
 
 // sweepKeys lists first and looks at the world afterwards: see current.
-func (r *Reconciler) sweepKeys(ctx context.Context, grace time.Duration) error {
+func (r *Reconciler) sweepKeys(ctx context.Context, began time.Time, grace time.Duration) error {
 	var listed []eventlog.DataKey
 	for key, err := range r.Keys.DataKeys(ctx) {
 		if err != nil {
@@ -211,7 +231,7 @@ func (r *Reconciler) sweepKeys(ctx context.Context, grace time.Duration) error {
 	if err != nil {
 		return err
 	}
-	orphans := orphanKeys(listed, refers, r.started, now, grace)
+	orphans := orphanKeys(listed, refers, began, r.started, now, grace)
 	for _, id := range orphans {
 		err = errors.Join(err, r.Keys.Shred(ctx, id))
 	}

@@ -34,6 +34,8 @@ func newBench(t *testing.T) *bench {
 	b.blobs, err = blobs.Open(t.Context(), blobs.Options{Dir: b.dir, BaseURL: "http://127.0.0.1:1/blobs", Key: make([]byte, 32)})
 	require.NoError(t, err)
 	b.background(func(ctx context.Context) { _ = b.world.Run(ctx, b.log) })
+	b.doAt(time.Now().Add(-3*reconcile.Grace), domain.Intend(domain.Accounts, domain.NewName("", "accounts", "acme"),
+		domain.Command[domain.Account](domain.CreateAccount{AccountSpec: domain.AccountSpec{DisplayName: "A", AccountType: domain.Enterprise}})))
 	return b
 }
 
@@ -46,7 +48,12 @@ func (b *bench) background(run func(context.Context)) {
 
 func (b *bench) do(intent domain.Intent) {
 	b.Helper()
-	result, err := eventlog.Do(b.Context(), b.log, b.world, eventlog.Request{Time: time.Now(), Actor: "test"}, intent)
+	b.doAt(time.Now(), intent)
+}
+
+func (b *bench) doAt(at time.Time, intent domain.Intent) {
+	b.Helper()
+	result, err := eventlog.Do(b.Context(), b.log, b.world, eventlog.Request{Time: at, Actor: "test"}, intent)
 	require.NoError(b, err)
 	require.NoError(b, b.world.WaitFor(b.Context(), result.Position()))
 }
@@ -55,6 +62,25 @@ func (b *bench) put(key string) {
 	b.Helper()
 	_, err := b.blobs.Put(b.Context(), key, strings.NewReader("x"))
 	require.NoError(b, err)
+}
+
+// age makes a file two graces old.
+func (b *bench) age(key string) {
+	b.Helper()
+	old := time.Now().Add(-2 * reconcile.Grace)
+	require.NoError(b, os.Chtimes(filepath.Join(b.dir, key), old, old))
+}
+
+// another is a control plane with another log, on the same bucket and key store.
+func (b *bench) another(began time.Time) *bench {
+	b.Helper()
+	o := &bench{b.T, eventlog.NewMemory(), projections.NewWorld(), b.blobs, b.vault, b.dir}
+	o.background(func(ctx context.Context) { _ = o.world.Run(ctx, o.log) })
+	if !began.IsZero() {
+		o.doAt(began, domain.Intend(domain.Accounts, domain.NewName("", "accounts", "acme"),
+			domain.Command[domain.Account](domain.CreateAccount{AccountSpec: domain.AccountSpec{DisplayName: "B", AccountType: domain.Enterprise}})))
+	}
+	return o
 }
 
 func (b *bench) has(key string) bool {
@@ -184,4 +210,86 @@ func TestACopyOfAnOldFileHasItsGrace(t *testing.T) {
 	require.NoError(t, b.blobs.Copy(t.Context(), "datasets/acme/e/1-x/a", "arrivals/acme/e/1/a"))
 	require.NoError(t, b.reconciler().Reconcile(t.Context(), time.Minute))
 	require.True(t, b.has("datasets/acme/e/1-x/a"))
+}
+
+// A control plane whose log is empty, new or another one deletes nothing of a
+// bucket and a key store that are not its own.
+func TestAnotherLogDeletesNothing(t *testing.T) {
+	long := time.Now().Add(-3 * reconcile.Grace)
+	for _, claimed := range []bool{false, true} {
+		for what, began := range map[string]time.Time{"an empty log": {}, "a new log": time.Now(), "another log": long} {
+			if !claimed && what == "another log" {
+				continue // which cannot know better
+			}
+			t.Run(what, func(t *testing.T) {
+				b := newBench(t)
+				key := b.seal()
+				b.put("models/acme/e/1/a")
+				b.age("models/acme/e/1/a")
+				b.model("models/acme/e/1/")
+				b.secret(domain.CreateSecret{KeyName: "K", Value: key})
+				if claimed {
+					require.NoError(t, b.reconciler().Reconcile(t.Context(), 0))
+				}
+				o := b.another(began)
+				err := o.reconciler().Reconcile(t.Context(), 0)
+				if what == "an empty log" {
+					require.NoError(t, err)
+				} else {
+					require.ErrorContains(t, err, "sweep.adopt")
+				}
+				ctx, stop := context.WithTimeout(t.Context(), 2*time.Second)
+				defer stop()
+				_ = o.reconciler().Run(ctx)
+				require.True(t, b.has("models/acme/e/1/a"))
+				require.True(t, b.opens(key))
+				require.NoError(t, b.reconciler().Reconcile(t.Context(), 0), "the owner goes on")
+			})
+		}
+	}
+}
+
+// An operator may hand a bucket over. What is older than the log stays also then.
+func TestALogAdoptsABucket(t *testing.T) {
+	b := newBench(t)
+	for _, key := range []string{"models/acme/e/1/a", "models/acme/e/2/a"} {
+		b.put(key)
+	}
+	b.age("models/acme/e/1/a")
+	require.NoError(t, b.reconciler().Reconcile(t.Context(), 3*reconcile.Grace))
+	o, dir := b.another(time.Now().Add(-reconcile.Grace)), t.TempDir()
+	adopting := reconcile.New(reconcile.Options{Log: o.log, World: o.world, Blobs: b.blobs, Keys: b.vault, Dir: dir})
+	require.Error(t, adopting.Reconcile(t.Context(), 0))
+	adopt := filepath.Join(dir, reconcile.AdoptFile)
+	require.NoError(t, os.WriteFile(adopt, nil, 0o600))
+	require.NoError(t, adopting.Reconcile(t.Context(), 0))
+	require.NoFileExists(t, adopt)
+	require.True(t, b.has("models/acme/e/1/a"), "older than the log")
+	require.False(t, b.has("models/acme/e/2/a"))
+	require.ErrorContains(t, b.reconciler().Reconcile(t.Context(), 0), "belongs to the log")
+}
+
+// While an operator holds it back nothing is deleted; afterwards all that was due.
+func TestHeldBack(t *testing.T) {
+	b, dir := newBench(t), t.TempDir()
+	first, second := b.seal(), b.seal()
+	b.secret(domain.CreateSecret{KeyName: "K", Value: first})
+	b.put("models/acme/e/old/a")
+	b.age("models/acme/e/old/a")
+	hold := filepath.Join(dir, reconcile.HoldFile)
+	require.NoError(t, os.WriteFile(hold, []byte("events were given up\n"), 0o600))
+	held := func() *reconcile.Reconciler {
+		return reconcile.New(reconcile.Options{Log: b.log, World: b.world, Blobs: b.blobs, Keys: b.vault, Dir: dir})
+	}
+	ctx, stop := context.WithTimeout(t.Context(), 3*time.Second)
+	defer stop()
+	time.AfterFunc(time.Second, func() { b.secret(domain.UpdateSecret{KeyName: "K", Value: &second}) })
+	_ = held().Run(ctx)
+	require.ErrorContains(t, held().Reconcile(t.Context(), 0), "events were given up")
+	require.True(t, b.has("models/acme/e/old/a"))
+	require.True(t, b.opens(first))
+	require.NoError(t, os.Remove(hold))
+	require.NoError(t, held().Reconcile(t.Context(), 0))
+	require.False(t, b.has("models/acme/e/old/a"))
+	require.False(t, b.opens(first))
 }

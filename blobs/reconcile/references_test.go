@@ -161,11 +161,11 @@ func TestOrphans(t *testing.T) {
 	listed := []blobs.File{{Key: "models/acme/e/1/a", Time: old}, {Key: "models/acme/e/2/a", Time: old}, {Key: "jobs/acme/e/metrics.jsonl", Time: old},
 		{Key: "jobs/acme/e/other.jsonl", Time: old}, {Key: "models/acme/e/3/first", Time: old}, {Key: "models/acme/e/3/last", Time: young},
 		{Key: "transient/acme/r/audio", Time: old}, {Key: "backups/ours", Time: old}}
-	require.Equal(t, []string{"models/acme/e/2/a", "jobs/acme/e/other.jsonl", "transient/acme/r/audio"}, orphanBlobs(listed, w, now, Grace),
+	require.Equal(t, []string{"models/acme/e/2/a", "jobs/acme/e/other.jsonl", "transient/acme/r/audio"}, orphanBlobs(listed, w, old, now, Grace),
 		"neither what is referred to, nor what is stored beside something young, nor what is not ours")
-	require.Len(t, orphanBlobs(listed, w, now, 0), 5)
+	require.Len(t, orphanBlobs(listed, w, old, now, 0), 5)
 
 	keys := []eventlog.DataKey{{ID: "used"}, {ID: "old", Time: old}, {ID: "young", Time: young}, {ID: "unknown"}}
-	require.Equal(t, []string{"old"}, orphanKeys(keys, w, now.Add(-time.Minute), now, KeyGrace), "a key of unknown age is as old as the process")
-	require.Equal(t, []string{"old", "unknown"}, orphanKeys(keys, w, old, now, KeyGrace))
+	require.Equal(t, []string{"old"}, orphanKeys(keys, w, old, now.Add(-time.Minute), now, KeyGrace), "a key of unknown age is as old as the process")
+	require.Equal(t, []string{"old", "unknown"}, orphanKeys(keys, w, old, old, now, KeyGrace))
 }

@@ -260,7 +260,7 @@ func (s *server) openDuties(ctx context.Context) error {
 	s.code = s.flags.node.sandbox(ctx, s.logger)
 	desk := workers.NewDesk(workers.Options{Log: log, World: s.world, Blobs: s.blobs, Conn: s.events.Desk(), Open: sealer.Open, LostAfter: s.flags.lostAfter, Logger: s.logger})
 	s.duties.add("desk", desk.Run)
-	reconciler := reconcile.New(reconcile.Options{Log: log, World: s.world, Blobs: s.blobs, Keys: sealer, Logger: s.logger})
+	reconciler := reconcile.New(reconcile.Options{Log: log, World: s.world, Blobs: s.blobs, Keys: sealer, Dir: s.flags.data, Logger: s.logger})
 	s.duties.add("reconciler", reconciler.Run)
 	for _, scheduler := range []schedulers.Scheduler{
 		schedulers.Jobs{}, schedulers.Replicas{PlaceWithin: s.flags.placementTimeout, KeepDeleted: s.flags.keepDeleted},
