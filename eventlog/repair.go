@@ -14,11 +14,12 @@ import (
 
 // RepairOptions say how a stopped server's log is repaired.
 type RepairOptions struct {
-	Dir        string     // of the streams, as in ServerOptions
-	Mark       string     // as in ServerOptions
-	Holds      Checkpoint // as in ServerOptions
-	AcceptLoss bool       // cut the log off before the first event that cannot be restored
-	Now        time.Time  // names what is kept of the former files
+	Dir        string                   // of the streams, as in ServerOptions
+	Mark       string                   // as in ServerOptions
+	Holds      Checkpoint               // as in ServerOptions
+	AcceptLoss bool                     // cut the log off before the first event that cannot be restored
+	BeforeLoss func(RepairReport) error // called before events are given up; its error stops the repair
+	Now        time.Time                // names what is kept of the former files
 }
 
 // A RepairReport tells what a repair found and did.
@@ -46,6 +47,9 @@ func Repair(opts RepairOptions) (report RepairReport, err error) {
 		opts.Mark = markOf(opts.Dir)
 	}
 	r := repair{RepairOptions: opts, dir: newDiskSync(opts.Dir, "CONTROL", Stream).dir}
+	if err := undoReplacement(opts.Dir, r.dir); err != nil {
+		return report, err
+	}
 	if err := r.take(); err != nil {
 		return report, err
 	}
@@ -60,6 +64,11 @@ func Repair(opts RepairOptions) (report RepairReport, err error) {
 	report.Aside = filepath.Clean(opts.Dir) + ".repaired-" + opts.Now.UTC().Format("20060102T150405.000Z")
 	if err := os.MkdirAll(report.Aside, 0o700); err != nil {
 		return report, err
+	}
+	if !report.Whole() && opts.BeforeLoss != nil {
+		if err := opts.BeforeLoss(report); err != nil {
+			return report, err
+		}
 	}
 	if err := r.writeGivenUp(report, uint64(len(order))); err != nil {
 		return report, err

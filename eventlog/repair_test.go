@@ -138,6 +138,65 @@ func TestRepairTellsWhatIsLost(t *testing.T) {
 	require.NoError(t, err)
 }
 
+// A repair that is interrupted between its two renames loses nothing: the next
+// one finds the log's own events again, also those that no copy has.
+func TestARepairMayBeInterrupted(t *testing.T) {
+	dir := stopped(t, 200)
+	ids := wholeCopy(t, dir)
+	require.NoError(t, os.RemoveAll(filepath.Join(dir, "jetstream", "READERS")))
+	msgs, aside := newDiskSync(dir, "CONTROL", Stream).dir, dir+".repaired-20260101T000000.000Z"
+	require.NoError(t, os.MkdirAll(filepath.Join(aside, freshBlocks), 0o700))
+	require.NoError(t, os.Rename(msgs, filepath.Join(aside, formerBlocks)))
+	report, err := Repair(RepairOptions{Dir: dir, Now: time.Now()})
+	require.NoError(t, err)
+	require.True(t, report.Whole(), report)
+	require.Equal(t, uint64(200), report.Events)
+	s, err := StartServer(ServerOptions{Dir: dir})
+	require.NoError(t, err)
+	require.Equal(t, ids, idsOf(t, s))
+	s.Close()
+}
+
+// The repaired blocks take the place of the former ones at once.
+func TestBlocksAreReplaced(t *testing.T) {
+	dir := t.TempDir()
+	at := func(name string) string { return filepath.Join(dir, name) }
+	for _, there := range []bool{true, false} {
+		require.NoError(t, os.MkdirAll(at("new"), 0o700))
+		require.NoError(t, os.WriteFile(filepath.Join(at("new"), "1.blk"), []byte("new"), 0o600))
+		if there {
+			require.NoError(t, os.MkdirAll(at("log"), 0o700))
+			done, err := exchange(at("new"), at("log"))
+			require.NoError(t, err)
+			if done {
+				require.FileExists(t, filepath.Join(at("log"), "1.blk"))
+				_, err = exchange(at("new"), at("log"))
+				require.NoError(t, err)
+			}
+		}
+		require.NoError(t, replaceBlocks(at("log"), at("new"), at("former")))
+		require.FileExists(t, filepath.Join(at("log"), "1.blk"))
+		require.NoDirExists(t, at("new"))
+		require.NoError(t, os.RemoveAll(at("log")))
+		require.NoError(t, os.RemoveAll(at("former")))
+	}
+}
+
+// Events are given up only after the caller has noted it.
+func TestALossIsNotedFirst(t *testing.T) {
+	dir := stopped(t, 100)
+	require.NoError(t, os.RemoveAll(filepath.Join(dir, "jetstream", "READERS")))
+	flip(t, filepath.Join(newDiskSync(dir, "CONTROL", Stream).dir, "1.blk"), 5_000_000)
+	full := errors.New("no space left")
+	_, err := Repair(RepairOptions{Dir: dir, AcceptLoss: true, Now: time.Now(), BeforeLoss: func(r RepairReport) error {
+		require.NotEmpty(t, r.Lost)
+		return full
+	}})
+	require.ErrorIs(t, err, full)
+	_, err = StartServer(ServerOptions{Dir: dir})
+	require.True(t, IsDamaged(err), "nothing was changed")
+}
+
 // A log that is gone with its mark is given back by the readers' copy.
 func TestTheReadersCopyGivesBackTheTail(t *testing.T) {
 	dir := stopped(t, 100)

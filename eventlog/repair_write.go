@@ -4,6 +4,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 )
 
@@ -15,18 +16,12 @@ const blockSize = 8 << 20
 // aside, and makes the mark fit. Copies that do not fit are moved aside too:
 // the server makes them anew.
 func (r *repair) write(order []place, report RepairReport) error {
-	fresh := filepath.Join(report.Aside, "new")
+	fresh := filepath.Join(report.Aside, freshBlocks)
 	chain, err := writeBlocks(fresh, order)
 	if err != nil {
 		return err
 	}
-	if err := os.Rename(r.dir, filepath.Join(report.Aside, "msgs")); err != nil && !errors.Is(err, os.ErrNotExist) {
-		return err
-	}
-	if err := os.MkdirAll(filepath.Dir(r.dir), 0o750); err != nil {
-		return err
-	}
-	if err := os.Rename(fresh, r.dir); err != nil {
+	if err := replaceBlocks(r.dir, fresh, filepath.Join(report.Aside, formerBlocks)); err != nil {
 		return err
 	}
 	for _, dir := range []string{report.Aside, filepath.Dir(r.dir), filepath.Dir(r.Dir)} {
@@ -52,6 +47,64 @@ func (r *repair) write(order []place, report RepairReport) error {
 		}
 	}
 	return syncPath(report.Aside)
+}
+
+// Folders of block files in the folder that a repair keeps aside.
+const (
+	freshBlocks  = "new"  // the repaired log, until it is in its place
+	formerBlocks = "msgs" // the log as it was
+)
+
+// replaceBlocks puts the folder fresh in place of dir, which becomes former. Where
+// the system cannot swap them at once, a crash in between leaves no dir:
+// undoReplacement puts the former one back then.
+func replaceBlocks(dir, fresh, former string) error {
+	done, err := exchange(fresh, dir)
+	if err != nil {
+		return err
+	}
+	if done {
+		return os.Rename(fresh, former)
+	}
+	if err := os.Rename(dir, former); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
+	if err := syncPath(filepath.Dir(former)); err != nil {
+		return err
+	}
+	if err := os.MkdirAll(filepath.Dir(dir), 0o750); err != nil {
+		return err
+	}
+	return os.Rename(fresh, dir)
+}
+
+// undoReplacement puts the log's block files back that a repair had moved aside
+// when it was interrupted before the repaired ones were in their place.
+func undoReplacement(store, dir string) error {
+	if _, err := os.Stat(dir); !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
+	asides, err := filepath.Glob(filepath.Clean(store) + ".repaired-*")
+	if err != nil {
+		return err
+	}
+	slices.Sort(asides) // by time
+	for _, aside := range slices.Backward(asides) {
+		former := filepath.Join(aside, formerBlocks)
+		_, unfinished := os.Stat(filepath.Join(aside, freshBlocks))
+		_, there := os.Stat(former)
+		if unfinished != nil || there != nil {
+			continue
+		}
+		if err := os.MkdirAll(filepath.Dir(dir), 0o750); err != nil {
+			return err
+		}
+		if err := os.Rename(former, dir); err != nil {
+			return err
+		}
+		return errors.Join(syncPath(aside), syncPath(filepath.Dir(dir)))
+	}
+	return nil
 }
 
 // writeBlocks writes events to block files of their own, durably.
