@@ -25,6 +25,9 @@ const UploadTime = domain.UploadTime
 // appended.
 const KeyGrace = 10 * time.Minute
 
+// grain is how coarse the times of files are: object stores date them by seconds.
+const grain = time.Second
+
 // orphanBlobs are the files that no resource refers to and that are older than
 // grace, and those of uploads that nobody validated within UploadTime. It is
 // pure: listed is what the bucket held before the view was taken of which w are
@@ -39,7 +42,7 @@ func orphanBlobs(listed []blobs.File, w world, began, now time.Time, grace time.
 	for _, f := range listed {
 		age := now.Sub(youngest[path.Dir(f.Key)])
 		expired := strings.HasPrefix(f.Key, blobs.ArrivalRoot) && age >= UploadTime
-		if ours(f.Key) && !f.Time.Before(began) && (expired || !w.blob(f.Key) && age >= grace) {
+		if ours(f.Key) && !f.Time.Before(began.Add(-grain)) && (expired || !w.blob(f.Key) && age >= grace) {
 			orphans = append(orphans, f.Key)
 		}
 	}
@@ -55,7 +58,7 @@ func orphanKeys(listed []eventlog.DataKey, w world, began, started, now time.Tim
 		if made.IsZero() {
 			made = started
 		}
-		if !w.dataKey(key.ID) && !made.Before(began) && now.Sub(made) >= grace {
+		if !w.dataKey(key.ID) && !made.Before(began.Add(-grain)) && now.Sub(made) >= grace {
 			orphans = append(orphans, key.ID)
 		}
 	}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"anneal/blobs/reconcile"
 	"anneal/eventlog"
 	"anneal/projections"
 )
@@ -22,7 +23,8 @@ func logRepair() *cobra.Command {
 		Long: "Takes damaged and missing events from the readers' copy, which the same server keeps, when the running\n" +
 			"hash of the result is that of the high-water mark. What no copy has is reported by its positions, and\n" +
 			"nothing is changed then, unless --accept-loss is given: it cuts the log off before the first lost event.\n" +
-			"The former files, the events behind the loss and a report stay in DATA/nats.repaired-TIME.",
+			"The former files, the events behind the loss and a report stay in DATA/nats.repaired-TIME, and the file\n" +
+			"DATA/sweep.held keeps all stored files and data keys until it is removed.",
 		RunE: func(c *cobra.Command, _ []string) error {
 			dir := folder(data)
 			if data == "" {
@@ -62,7 +64,8 @@ func logRepair() *cobra.Command {
 func lossAdvice(report eventlog.RepairReport) string {
 	switch {
 	case report.Changed && len(report.Lost) > 0:
-		return fmt.Sprintf("the log was cut off behind position %d: what was lost is in %s", report.Events, report.Aside)
+		return fmt.Sprintf("the log was cut off behind position %d: what was given up is in %s; files and data keys of those events are kept until you remove %s",
+			report.Events, report.Aside, reconcile.HoldFile)
 	case report.Changed:
 		return fmt.Sprintf("the log was altered, and is taken as it is: its former files are in %s", report.Aside)
 	}
@@ -75,7 +78,11 @@ func repairLog(dir folder, accept bool) (eventlog.RepairReport, error) {
 	if err != nil {
 		return eventlog.RepairReport{}, err
 	}
-	report, err := eventlog.Repair(eventlog.RepairOptions{Dir: dir.path("nats"), Holds: holds, AcceptLoss: accept, Now: time.Now()})
+	report, err := eventlog.Repair(eventlog.RepairOptions{Dir: dir.path("nats"), Holds: holds, AcceptLoss: accept, Now: time.Now(),
+		BeforeLoss: func(r eventlog.RepairReport) error {
+			return dir.holdSweeps("'anneal log repair --accept-loss' cut the log off behind position %d. Files and data keys of the events "+
+				"that were given up are kept until you have dealt with %s and remove this file.", r.Events, filepath.Join(r.Aside, "given-up.jsonl"))
+		}})
 	if err != nil || report.Whole() || !report.Changed {
 		return report, err
 	}
@@ -84,6 +91,12 @@ func repairLog(dir folder, accept bool) (eventlog.RepairReport, error) {
 		err = nil
 	}
 	return report, err
+}
+
+// holdSweeps has the reconciler delete nothing until an operator removes the file.
+func (f folder) holdSweeps(format string, args ...any) error {
+	why := time.Now().UTC().Format(time.RFC3339) + " " + fmt.Sprintf(format, args...) + "\n"
+	return writePrivate(f.path(reconcile.HoldFile), []byte(why))
 }
 
 func printRepair(w io.Writer, r eventlog.RepairReport) {
