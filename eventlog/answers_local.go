@@ -26,13 +26,16 @@ const ReasonAnswersLost = "IDEMPOTENCY_RECORDS_LOST"
 // then on a key that is not known is refused: a request that was carried out
 // before is not carried out again because its record was lost.
 func OpenLocalAnswers(ctx context.Context, nc *nats.Conn, where LocalStore) (*Answers, error) {
-	opts := keyfile.Options{Keep: AnswersKept + time.Hour, AcceptLoss: true}
+	lostFile := filepath.Join(where.Dir, "lost")
+	opts := keyfile.Options{Keep: AnswersKept + time.Hour, AcceptLoss: true, Losing: func(lost []keyfile.Lost) error {
+		return noteLoss(lostFile, lost, where)
+	}}
 	records, err := where.open("answers", opts, func(store *keyfile.Store) error { return where.migrateAnswers(ctx, nc, store) })
 	if err != nil {
 		return nil, err
 	}
-	a := &Answers{Limit: DefaultAnswerLimit, records: records, lostFile: filepath.Join(where.Dir, "lost")}
-	if err := a.noteLoss(records.store.Lost(), where); err != nil {
+	a := &Answers{Limit: DefaultAnswerLimit, records: records, lostFile: lostFile}
+	if err := a.recallLoss(); err != nil {
 		_ = records.store.Close()
 		return nil, err
 	}
@@ -42,18 +45,18 @@ func OpenLocalAnswers(ctx context.Context, nc *nats.Conn, where LocalStore) (*An
 	return a, nil
 }
 
-// noteLoss remembers across restarts when records were found lost.
-func (a *Answers) noteLoss(lost []keyfile.Lost, where LocalStore) error {
-	now := time.Now().UTC()
-	if len(lost) > 0 {
-		if where.Log != nil {
-			where.Log.Error("idempotency records are lost: new idempotency keys are refused for a day; to accept them earlier, delete the file and restart",
-				"records", lost, "file", a.lostFile)
-		}
-		if err := writeDurably(a.lostFile, []byte(now.Format(time.RFC3339)+"\n")); err != nil {
-			return err
-		}
+// noteLoss writes down when records were found lost, before they are forgotten.
+func noteLoss(file string, lost []keyfile.Lost, where LocalStore) error {
+	if where.Log != nil {
+		where.Log.Error("idempotency records are lost: new idempotency keys are refused for a day; to accept them earlier, delete the file and restart",
+			"records", lost, "file", file)
 	}
+	return writeDurably(file, []byte(time.Now().UTC().Format(time.RFC3339)+"\n"))
+}
+
+// recallLoss refuses new keys for a day after the last loss that was noted.
+func (a *Answers) recallLoss() error {
+	now := time.Now().UTC()
 	text, err := os.ReadFile(a.lostFile)
 	if errors.Is(err, os.ErrNotExist) {
 		return nil

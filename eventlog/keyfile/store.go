@@ -36,6 +36,9 @@ type Options struct {
 	Exists bool
 	// AcceptLoss opens a damaged store with what is left of it.
 	AcceptLoss bool
+	// Losing is told of a loss that is accepted before the copies are written
+	// without it. Its error stops Open, and the copies stay as they are.
+	Losing func([]Lost) error
 	// Repaired is told what was repaired, and of a loss that was accepted.
 	Repaired func(what string)
 	Now      func() time.Time // nil is time.Now
@@ -103,6 +106,9 @@ func open(d disk, path string, opts Options) (*Store, error) {
 	if opts.Repaired == nil {
 		opts.Repaired = func(string) {}
 	}
+	if opts.Losing == nil {
+		opts.Losing = func([]Lost) error { return nil }
+	}
 	s := &Store{disk: d, path: path, opts: opts, pending: newBatch(), entries: map[string]*entry{}, durable: map[string]*entry{}}
 	found, err := find(d)
 	if err != nil {
@@ -123,6 +129,9 @@ func open(d disk, path string, opts Options) (*Store, error) {
 		if loss := (&LossError{Dir: path, What: what}); !opts.AcceptLoss {
 			return nil, loss
 		}
+		if err := opts.Losing(s.lost); err != nil {
+			return nil, err
+		}
 		return s, s.rewrite(nil)
 	}
 	r := merge(found, opts.Wipe)
@@ -132,6 +141,12 @@ func open(d disk, path string, opts Options) (*Store, error) {
 	if len(r.lost) > 0 && !opts.AcceptLoss {
 		found.close()
 		return nil, &LossError{Dir: path, Lost: r.lost, What: what}
+	}
+	if len(r.lost) > 0 {
+		if err := opts.Losing(r.lost); err != nil {
+			found.close()
+			return nil, err
+		}
 	}
 	s.lost, s.last, s.header, s.mark, s.garbage = r.lost, r.mark.revision, r.header, r.mark, r.garbage
 	for key, e := range r.live {

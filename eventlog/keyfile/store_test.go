@@ -268,6 +268,34 @@ func TestLossIsAccepted(t *testing.T) {
 	require.Empty(t, mustOpen(t, path, Options{Wipe: true}).Lost())
 }
 
+// A loss is told before the copies are written without it: when that cannot be
+// noted, they stay as they are, and it is told again.
+func TestLossIsToldFirst(t *testing.T) {
+	path, _ := sample(t)
+	whole := readCopies(t, path)
+	full := errors.New("no space left")
+	for what, harm := range map[string]func([]byte){
+		"a record": func(copy []byte) { copy[bytes.Index(copy, []byte("value-3"))]++ },
+		"a header": func(copy []byte) { clear(copy[:recordsAt]) },
+	} {
+		data := whole
+		for i := range data {
+			data[i] = bytes.Clone(data[i])
+			harm(data[i])
+		}
+		path := copiesIn(t, data)
+		for range 2 {
+			_, err := Open(path, Options{AcceptLoss: true, Losing: func(lost []Lost) error {
+				require.NotEmpty(t, lost, what)
+				require.Equal(t, data, readCopies(t, path), what)
+				return full
+			}})
+			require.ErrorIs(t, err, full, what)
+			require.Equal(t, data, readCopies(t, path), what)
+		}
+	}
+}
+
 // A disk that is full refuses one write, and takes the next; one whose sync
 // fails is not believed again.
 func TestFailingWrites(t *testing.T) {
