@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -27,6 +28,9 @@ type ConnectOptions struct {
 	VerifyNode VerifyNode   // nil lets no node in
 	Log        *slog.Logger // is warned of servers that do not sync each message; nil asks none
 	Mark       string       // file of this control plane's mark of the log; "" keeps none
+	// AcceptLoss is called with the reason when the log is not what the mark says.
+	// When it succeeds, the log is taken as it is; nil refuses it.
+	AcceptLoss func(why error) error
 }
 
 // A Connection is the control plane's place in a NATS server or cluster: one
@@ -49,7 +53,8 @@ func Connect(ctx context.Context, opts ConnectOptions) (*Connection, error) {
 	if opts.TLS != nil {
 		common = append(common, nats.Secure(opts.TLS))
 	}
-	c, err := join(ctx, opts.URL, opts.Password, opts.IssuerSeed, opts.Replicas, opts.VerifyNode, nil, common)
+	before := func(ctx context.Context, c *Connection) error { return c.checkMark(ctx, opts) }
+	c, err := join(ctx, opts.URL, opts.Password, opts.IssuerSeed, opts.Replicas, opts.VerifyNode, nil, common, before)
 	if err != nil {
 		return nil, err
 	}
@@ -75,7 +80,7 @@ func (c *Connection) keepMark(ctx context.Context, path string) error {
 		return domain.Faultf(domain.FailedPrecondition, "the mark of the log cannot be read: %v", err)
 	}
 	if mark, err = c.log.checkState(ctx, checked{mark: mark}); err != nil {
-		return err
+		return clusterFault(path, err)
 	}
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 		return domain.Faultf(domain.FailedPrecondition, "the folder of the log's mark cannot be made: %v", err)
@@ -84,7 +89,68 @@ func (c *Connection) keepMark(ctx context.Context, path string) error {
 	return err
 }
 
-func join(ctx context.Context, url, password, seed string, replicas int, verify VerifyNode, readers *accountReaders, common []nats.Option) (c *Connection, err error) {
+// checkMark holds a cluster's log against the mark before anything is made or
+// changed there. A log that lacks its end is let pass when the readers' copy has
+// all that the mark says: join appends it again.
+func (c *Connection) checkMark(ctx context.Context, opts ConnectOptions) error {
+	if opts.Mark == "" {
+		return nil
+	}
+	mark, err := ReadMark(opts.Mark)
+	if err != nil || mark.Holds() == 0 {
+		return nil // keepMark tells
+	}
+	check := func(nc *nats.Conn) error {
+		js, err := jetstream.New(nc)
+		if err != nil {
+			return err
+		}
+		_, err = (&JetStream{nc: nc, js: js}).checkState(ctx, checked{mark: mark})
+		return err
+	}
+	err = check(c.control)
+	lacking := IsDamaged(err) || errors.Is(err, jetstream.ErrStreamNotFound)
+	if err == nil || !lacking {
+		return err
+	}
+	if check(c.keeper) == nil {
+		return nil
+	}
+	if err = clusterFault(opts.Mark, err); opts.AcceptLoss == nil {
+		return err
+	}
+	if accepted := opts.AcceptLoss(err); accepted != nil {
+		return accepted
+	}
+	if err := os.Rename(opts.Mark, opts.Mark+".refused-"+time.Now().UTC().Format("20060102T150405.000Z")); err != nil {
+		return domain.Faultf(domain.FailedPrecondition, "the mark of the log cannot be put aside: %v", err)
+	}
+	return syncPath(filepath.Dir(opts.Mark))
+}
+
+// clusterFault tells what to do about a cluster's log that is not what the mark
+// of this control plane says.
+func clusterFault(path string, err error) error {
+	why := err.Error()
+	if errors.Is(err, jetstream.ErrStreamNotFound) {
+		why = "the cluster has no stream " + Stream
+	} else if !IsDamaged(err) {
+		return err
+	}
+	why, _, _ = strings.Cut(why, logAdvice)
+	f := domain.Faultf(domain.FailedPrecondition, "the log in the NATS cluster is not the one that this control plane has seen (%s, by %s). "+
+		"Nothing was changed. Check that --nats-url names the right cluster and that all of its servers have their data; if the log was set back "+
+		"on purpose, such as restored from a backup, start once with --accept-log-loss", why, path)
+	f.Reason = reasonDamaged
+	return f
+}
+
+// logAdvice begins what logFault adds for the embedded server.
+const logAdvice = ". The server does not start"
+
+// join opens the connections, and makes what is missing in the server or cluster.
+// before, unless nil, may refuse it when nothing was made yet.
+func join(ctx context.Context, url, password, seed string, replicas int, verify VerifyNode, readers *accountReaders, common []nats.Option, before func(context.Context, *Connection) error) (c *Connection, err error) {
 	c = &Connection{replicas: replicas}
 	defer func() {
 		if err != nil {
@@ -102,6 +168,11 @@ func join(ctx context.Context, url, password, seed string, replicas int, verify 
 		}, common...)
 		if *into.conn, err = nats.Connect(url, options...); err != nil {
 			return c, domain.Faultf(domain.Unavailable, "cannot connect to NATS as %s: %v", into.user, err)
+		}
+	}
+	if before != nil {
+		if err = before(ctx, c); err != nil {
+			return c, err
 		}
 	}
 	if c.replicas == 0 {

@@ -2,11 +2,13 @@ package eventlog
 
 import (
 	"bytes"
+	"errors"
 	"log/slog"
 	"os"
 	"path/filepath"
 	"testing"
 
+	"github.com/nats-io/nats.go/jetstream"
 	"github.com/stretchr/testify/require"
 )
 
@@ -91,8 +93,8 @@ func TestEachControlPlaneKeepsAMark(t *testing.T) {
 		_, err := s.Log().Append(t.Context(), write(id, 0))
 		require.NoError(t, err)
 	}
-	path := filepath.Join(t.TempDir(), "snapshots", "log.mark")
-	c := &Connection{log: &JetStream{nc: s.control, js: s.log.js, ackWait: s.log.ackWait}}
+	path := filepath.Join(t.TempDir(), "log.mark")
+	c := &Connection{control: s.control, keeper: s.keeper, log: &JetStream{nc: s.control, js: s.log.js, ackWait: s.log.ackWait}}
 	require.NoError(t, c.keepMark(t.Context(), path))
 	_, err := s.Log().Append(t.Context(), write("c", 0))
 	require.NoError(t, err)
@@ -112,9 +114,35 @@ func TestEachControlPlaneKeepsAMark(t *testing.T) {
 		wrong := mark
 		other(&wrong)
 		require.NoError(t, writeMark(path, wrong))
-		require.True(t, IsDamaged(c.keepMark(t.Context(), path)))
+		for _, err := range []error{c.keepMark(t.Context(), path), c.checkMark(t.Context(), ConnectOptions{Mark: path})} {
+			require.True(t, IsDamaged(err))
+			require.ErrorContains(t, err, "--accept-log-loss")
+			require.NotContains(t, err.Error(), "log repair", "which is for the embedded server")
+		}
 	}
+	full := errors.New("no space left")
+	require.ErrorIs(t, c.checkMark(t.Context(), ConnectOptions{Mark: path, AcceptLoss: func(error) error { return full }}), full)
+	require.FileExists(t, path)
+	require.NoError(t, c.checkMark(t.Context(), ConnectOptions{Mark: path, AcceptLoss: func(error) error { return nil }}))
+	require.NoFileExists(t, path)
+	require.NoError(t, writeMark(path, mark))
+	require.NoError(t, c.checkMark(t.Context(), ConnectOptions{Mark: path, AcceptLoss: func(error) error { return full }}), "nothing to accept")
 	require.NoError(t, os.Remove(path))
 	require.NoError(t, c.keepMark(t.Context(), path), "a new control plane")
 	require.NoError(t, c.log.mark.close(Hash{}))
+}
+
+// A control plane that has a mark makes nothing in another cluster.
+func TestTheMarkIsCheckedFirst(t *testing.T) {
+	s := start(t)
+	path := filepath.Join(t.TempDir(), "log.mark")
+	require.NoError(t, writeMark(path, Mark{Durable: 3}))
+	require.NoError(t, s.log.js.DeleteStream(t.Context(), Stream))
+	js := jetstreamOf(t, s.keeper)
+	require.NoError(t, js.DeleteStream(t.Context(), Stream))
+	c := &Connection{control: s.control, keeper: s.keeper}
+	err := c.checkMark(t.Context(), ConnectOptions{Mark: path})
+	require.ErrorContains(t, err, "--nats-url")
+	_, err = s.log.js.Stream(t.Context(), Stream)
+	require.ErrorIs(t, err, jetstream.ErrStreamNotFound)
 }

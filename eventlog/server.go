@@ -156,7 +156,7 @@ func (s *Server) begin(password, seed string, opts ServerOptions, before checked
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
-	s.Connection, err = join(ctx, "", password, seed, 1, opts.VerifyNode, s.readers, []nats.Option{nats.InProcessServer(s.nats)})
+	s.Connection, err = join(ctx, "", password, seed, 1, opts.VerifyNode, s.readers, []nats.Option{nats.InProcessServer(s.nats)}, nil)
 	if err != nil {
 		return err
 	}

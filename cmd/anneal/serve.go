@@ -23,6 +23,7 @@ type serveFlags struct {
 	data, listen, publicURL   string
 	natsURL, natsListen       string
 	natsReplicas              int
+	acceptLogLoss             bool
 	blobs                     string
 	worker                    bool
 	lostAfter, forgetAfter    time.Duration
@@ -85,6 +86,7 @@ func (flags *serveFlags) add(c *cobra.Command) {
 	f.StringVar(&flags.natsURL, "nats-url", "", "an existing NATS cluster to keep the log in (default: an embedded server)")
 	f.StringVar(&flags.natsListen, "nats-listen", "127.0.0.1:0", "address of the embedded NATS server, for workers and subscribers; a free port is kept from start to start")
 	f.IntVar(&flags.natsReplicas, "nats-replicas", 0, "servers of the cluster that keep each stream (default: 3, or what is there)")
+	f.BoolVar(&flags.acceptLogLoss, "accept-log-loss", false, "start although the cluster's log lacks events that this control plane has seen, as after a restore; nothing is deleted until DATA/sweep.held is removed")
 	f.StringVar(&flags.blobs, "blobs", "", "bucket for datasets and weights, such as s3://BUCKET?region=R (default: DATA/blobs)")
 	f.BoolVar(&flags.worker, "worker", true, "also train and serve on this machine")
 	f.DurationVar(&flags.lostAfter, "lost-after", 15*time.Second, "when a silent node is lost and its work goes elsewhere")
@@ -140,6 +142,7 @@ func (f serveFlags) check() error {
 	}
 	require(f.maxListening > 0 && f.maxListening <= blobs.TransientTime/2, "--max-listening must be more than 0 and at most %s, since a recording is kept no longer than twice that", blobs.TransientTime/2)
 	require(f.natsReplicas == 0 || f.natsURL != "", "--nats-replicas counts the servers of a cluster: name it by --nats-url, or leave it out")
+	require(!f.acceptLogLoss || f.natsURL != "", "--accept-log-loss is for a log in a cluster: use 'anneal log repair --accept-loss' for the server's own")
 	require(f.maxBodyMemory >= minBodyMemory, "--max-body-memory must be at least %d, or an account's share could not hold one large body", minBodyMemory)
 	require(f.maxConnections >= 0 && f.maxConnectionsPerAddress >= 0, "--max-connections and --max-connections-per-address must not be negative")
 	require(f.jobDeadline >= 0, "--job-deadline must not be negative")

@@ -161,9 +161,12 @@ func (s *server) openLog(ctx context.Context) error {
 		}
 	}
 	if s.flags.natsURL != "" {
+		if err := s.folder.moveMark(); err != nil {
+			return err
+		}
 		s.events, err = eventlog.Connect(ctx, eventlog.ConnectOptions{URL: s.flags.natsURL, Password: os.Getenv("ANNEAL_NATS_PASSWORD"),
 			IssuerSeed: os.Getenv("ANNEAL_NATS_ISSUER_SEED"), Replicas: s.flags.natsReplicas, VerifyNode: verify, TLS: s.certs.cluster, Log: s.logger,
-			Mark: s.folder.path("snapshots", "log.mark")})
+			Mark: s.folder.path(clusterMark), AcceptLoss: s.acceptLoss()})
 		if err == nil && s.holdsSharedReader() {
 			s.logger.Warn("context.json held credentials that read every account's events; they are now in operator.json alone: give the NATS servers another ANNEAL_NATS_READER_PASSWORD")
 		}
@@ -190,6 +193,46 @@ func (s *server) openLog(ctx context.Context) error {
 	s.duties.add("scrub", s.nats.Scrub)
 	_, port, _ := net.SplitHostPort(s.nats.URL()[strings.LastIndexByte(s.nats.URL(), '/')+1:])
 	return writePrivate(s.folder.path(natsPortFile), []byte(port+"\n"))
+}
+
+// clusterMark is this control plane's mark of a cluster's log.
+const clusterMark = "log.mark"
+
+// moveMark takes over a mark from where earlier versions kept it: beside the
+// snapshots, which may be deleted.
+func (f folder) moveMark() error {
+	earlier := f.path("snapshots", clusterMark)
+	content, err := os.ReadFile(earlier)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	if _, there := os.Stat(f.path(clusterMark)); err == nil && errors.Is(there, os.ErrNotExist) {
+		err = writePrivate(f.path(clusterMark), content)
+	}
+	if err != nil {
+		return err
+	}
+	return os.Remove(earlier)
+}
+
+// acceptLoss prepares for a cluster's log that was set back: nothing is deleted,
+// and snapshots of what is lost are put aside. It is nil without the flag.
+func (s *server) acceptLoss() func(error) error {
+	if !s.flags.acceptLogLoss {
+		return nil
+	}
+	return func(why error) error {
+		s.logger.Warn("the log of the cluster is taken as it is", "error", why)
+		err := s.folder.holdSweeps("'anneal serve --accept-log-loss' took a log that lacks events. Files and data keys of those events are kept until you remove this file.")
+		if err != nil {
+			return err
+		}
+		err = os.Rename(s.folder.path("snapshots"), s.folder.path("snapshots.refused-"+time.Now().UTC().Format("20060102T150405.000Z")))
+		if errors.Is(err, os.ErrNotExist) {
+			return nil
+		}
+		return err
+	}
 }
 
 // natsAddress is where the embedded NATS server listens: with port 0, the port
