@@ -9,6 +9,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/google/uuid"
+
 	"anneal/blobs"
 	"anneal/domain"
 )
@@ -47,6 +49,11 @@ func (r *Reconciler) authorize(ctx context.Context) (began time.Time, err error)
 		return began, err
 	}
 	began = first.Time
+	if id, err := uuid.Parse(first.ID); err == nil && id.Version() == 7 { // dated when it was appended
+		if at := time.Unix(id.Time().UnixTime()); at.Before(began) {
+			began = at
+		}
+	}
 	adopt := false
 	if r.Dir != "" {
 		_, err := os.Stat(filepath.Join(r.Dir, AdoptFile))
@@ -106,6 +113,9 @@ func (r *Reconciler) oldestBlob(ctx context.Context) (time.Time, error) {
 	oldest := r.Now()
 	for _, root := range blobs.Roots() {
 		for f, err := range r.Blobs.List(ctx, root) {
+			if domain.CodeOf(err) == domain.NotFound {
+				break // a control plane that is authorized deletes there just now
+			}
 			if err != nil {
 				return oldest, err
 			}
