@@ -41,12 +41,12 @@ func (l fileLimit) name(v *domain.Violations, name string) {
 }
 
 // uploadsExpire is what becomes of files that nobody validates.
-var uploadsExpire = fmt.Sprintf("files that are PUT and not validated within %d days are deleted", domain.UploadTime/(24*time.Hour))
+var uploadsExpire = fmt.Sprintf("files that are sent to upload URLs and not validated within %d days are deleted", domain.UploadTime/(24*time.Hour))
 
 // waitsForFiles is the status of a resource before its first upload.
 func waitsForFiles(s domain.Status) domain.Status {
 	if s.Message == "" {
-		s.Message = "waits for its files: upload them with :upload, or PUT them to the URLs of :getUploadEndpoint, then :validateUpload; " + uploadsExpire
+		s.Message = "waits for its files: upload them, or send them to upload URLs and validate the upload; " + uploadsExpire
 	}
 	return s
 }

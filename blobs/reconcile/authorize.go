@@ -67,7 +67,7 @@ func (r *Reconciler) authorize(ctx context.Context) (began time.Time, err error)
 	}{{"bucket", r.Blobs.Owner, r.Blobs.Claim, r.oldestBlob}, {"key store", r.Keys.Owner, r.Keys.Claim, r.oldestKey}} {
 		owner, err := store.owner(ctx)
 		if err != nil && !adopt {
-			return began, err
+			return began, r.foreign("the owner of the %s cannot be read (%v)", store.what, err)
 		}
 		if owner == first.ID {
 			continue

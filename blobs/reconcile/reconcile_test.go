@@ -34,7 +34,7 @@ func newBench(t *testing.T) *bench {
 	b.blobs, err = blobs.Open(t.Context(), blobs.Options{Dir: b.dir, BaseURL: "http://127.0.0.1:1/blobs", Key: make([]byte, 32)})
 	require.NoError(t, err)
 	b.background(func(ctx context.Context) { _ = b.world.Run(ctx, b.log) })
-	b.doAt(time.Now().Add(-3*reconcile.Grace), domain.Intend(domain.Accounts, domain.NewName("", "accounts", "acme"),
+	b.doAt(time.Now().Add(-3*reconcile.UploadTime), domain.Intend(domain.Accounts, domain.NewName("", "accounts", "acme"),
 		domain.Command[domain.Account](domain.CreateAccount{AccountSpec: domain.AccountSpec{DisplayName: "A", AccountType: domain.Enterprise}})))
 	return b
 }

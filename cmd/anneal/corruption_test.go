@@ -33,7 +33,10 @@ type corpus struct {
 	blobs  map[string][]byte // by key
 }
 
-var corpusSecret = domain.Name("accounts/default/secrets/token")
+// corpusSecret is the secret of a round.
+func corpusSecret(round int) domain.Name {
+	return domain.Name(fmt.Sprintf("accounts/default/secrets/token-%d", round))
+}
 
 func corpusFlags(dir string) serveFlags {
 	flags := defaultServeFlags()
@@ -85,9 +88,10 @@ func makeCorpus(t *testing.T) (c corpus) {
 			}
 			sealer, err := s.sealer(ctx)
 			require.NoError(t, err)
-			sealed, err := sealer.Seal(ctx, corpusSecret, []byte("value"))
+			sealed, err := sealer.Seal(ctx, corpusSecret(round), []byte("value"))
 			require.NoError(t, err)
 			c.sealed = append(c.sealed, sealed)
+			require.NoError(t, bootstrapDo(ctx, s, domain.Secrets, corpusSecret(round), domain.CreateSecret{KeyName: "TOKEN", Value: sealed}))
 			c.digest, err = s.world.View().Digest()
 			require.NoError(t, err)
 			require.Eventually(t, func() bool {
@@ -204,7 +208,7 @@ func (c corpus) sound(ctx context.Context, s *server) string {
 		}
 	}
 	for i, sealed := range c.sealed {
-		value, err := sealer.Open(ctx, corpusSecret, sealed)
+		value, err := sealer.Open(ctx, corpusSecret(i), sealed)
 		if err != nil || value.Reveal() != "value" {
 			return fmt.Sprintf("sealed value %d does not open: %v", i, err)
 		}
