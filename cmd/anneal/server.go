@@ -22,14 +22,12 @@ import (
 	"anneal/blobs/reconcile"
 	"anneal/disk"
 	"anneal/domain"
-	"anneal/engines/embedded"
 	"anneal/engines/sandbox"
 	"anneal/eventlog"
 	"anneal/projections"
 	"anneal/schedulers"
 	"anneal/workers"
 	"anneal/workers/agent"
-	"anneal/workers/tasks"
 )
 
 // A server is a running control plane.
@@ -314,31 +312,9 @@ func (s *server) openDuties(ctx context.Context) error {
 			return schedulers.Run(ctx, log, s.world, scheduler, s.logger)
 		})
 	}
-	router, err := eventlog.NewRouter(s.events.Control(), eventlog.RouterConfig{Timeout: 10 * time.Minute, Log: warnings(s.logger)})
-	if err != nil {
+	if err := s.openTasks(sealer); err != nil {
 		return err
 	}
-	count := baseTokens()
-	var all []tasks.Task
-	for _, one := range []interface {
-		Handle(*eventlog.Router) error
-		Task() tasks.Task
-	}{
-		tasks.Validator{Log: log, World: s.world, Blobs: s.blobs, Now: time.Now, Count: count},
-		tasks.ModelValidator{Log: log, World: s.world, Blobs: s.blobs, Now: time.Now, Supports: embedded.Supports},
-		tasks.ModelCopier{Log: log, World: s.world, Blobs: s.blobs, Now: time.Now},
-		tasks.Deriver{Log: log, World: s.world, Blobs: s.blobs, Now: time.Now, Filter: projections.CompileRowFilter, Count: count, Progress: s.rowsRead},
-		tasks.EvaluatorBuilder{Log: log, World: s.world, Blobs: s.blobs, Now: time.Now, Builder: s.code, Open: sealer.Open},
-	} {
-		if err := one.Handle(router); err != nil {
-			return err
-		}
-		all = append(all, one.Task())
-	}
-	s.duties.add("undone tasks", func(ctx context.Context) error {
-		return tasks.Resumption{Log: log, View: s.world.View(), Logger: s.logger, Acknowledged: log.Acknowledged}.Run(ctx, all...)
-	})
-	s.duties.add("tasks", router.Run)
 	if !s.flags.worker {
 		return nil
 	}
@@ -381,15 +357,6 @@ func (s *server) openWorker(ctx context.Context) error {
 	}
 	s.duties.first("worker", func(ctx context.Context) error { return runAgent(ctx, options, flags, s.code) })
 	return nil
-}
-
-// rowsRead keeps how far the making of a dataset is, until it is over.
-func (s *server) rowsRead(dataset domain.Name, read, of int64) {
-	if of == 0 {
-		s.world.Pulse().Forget(dataset)
-		return
-	}
-	s.world.Pulse().Report(dataset, projections.Progress{Step: int(read), Steps: int(of), Time: time.Now()})
 }
 
 func (s *server) localNode() string {
