@@ -195,6 +195,9 @@ func (s *eventStream) run() error {
 			}
 			continue
 		}
+		if len(events) > 0 && !s.stillAllowed() {
+			return nil
+		}
 		for _, e := range events {
 			if err := s.send(e); err != nil {
 				return err

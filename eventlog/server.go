@@ -177,7 +177,10 @@ func (s *Server) begin(password, seed string, opts ServerOptions, before checked
 	if err != nil {
 		return err
 	}
-	if before.fresh {
+	if before.fresh && mark.Durable > 0 {
+		opts.Log.Warn("the log had no high-water mark, so events that it may have lost before are not noticed; it has one from now on",
+			"position", mark.Durable, "file", opts.Mark)
+	} else if before.fresh {
 		opts.Log.Info("the log has a high-water mark from now on", "position", mark.Durable, "file", opts.Mark)
 	}
 	if s.log.mark, err = openMark(opts.Mark, mark); err != nil || opts.syncAlways {

@@ -54,9 +54,11 @@ func bootstrapDo[S any](ctx context.Context, s *server, kind *domain.Kind[S], na
 }
 
 // ensureKey makes an admin key when no file holds one: at the first start, and
-// after the file was lost, since a key cannot be read back.
+// after the file was lost, since a key cannot be read back. A file is of no use
+// when the log has never seen an admin key: it belongs to a log that was lost.
 func (s *server) ensureKey(ctx context.Context, file, account string) error {
-	if _, err := readContext(s.folder.path(file)); err == nil {
+	known := s.world.View().APIKeys.Version(domain.NewName(account, domain.APIKeys.Collection, "admin")) > 0
+	if _, err := readContext(s.folder.path(file)); err == nil && known {
 		return nil
 	}
 	pepper, err := s.folder.key("pepper")

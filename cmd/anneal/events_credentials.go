@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"net/http"
 	"net/url"
+	"os"
+	"path/filepath"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -27,6 +29,11 @@ written as a context file: "anneal events --context FILE" and NATS clients read 
 			client, err := newClient(c)
 			if err != nil {
 				return err
+			}
+			if file != "" { // before there is a key that nobody could read again
+				if at, err := os.Stat(filepath.Dir(file)); err != nil || !at.IsDir() {
+					return usageError{fmt.Errorf("--file %s: there is no folder %s", file, filepath.Dir(file))}
+				}
 			}
 			key := map[string]any{"role": "reader", "displayName": displayName}
 			if err := setExpiry(c, expire, key); err != nil {

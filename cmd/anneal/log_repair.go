@@ -1,16 +1,20 @@
 package main
 
 import (
+	"bytes"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"os"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"anneal/blobs/reconcile"
+	"anneal/domain"
 	"anneal/eventlog"
 	"anneal/projections"
 )
@@ -51,10 +55,14 @@ func logRepair() *cobra.Command {
 			default:
 				printRepair(c.OutOrStdout(), report)
 			}
-			if err == nil && !report.Whole() {
-				return errors.New(lossAdvice(report))
+			if err != nil || report.Whole() {
+				return err
 			}
-			return err
+			if report.Changed { // as --accept-loss allows
+				note(c, "%s", lossAdvice(report))
+				return nil
+			}
+			return errors.New(lossAdvice(report))
 		}}
 	c.Flags().StringVar(&data, "data", "", "the server's folder (default: that of the context file)")
 	c.Flags().BoolVar(&accept, "accept-loss", false, "cut the log off before the first event that nothing can restore")
@@ -93,6 +101,29 @@ func repairLog(dir folder, accept bool) (eventlog.RepairReport, error) {
 	return report, err
 }
 
+// undoneBy lists what was deleted or revoked by events that were given up: it is
+// back after the next start, so an operator deletes or revokes it again.
+func undoneBy(givenUp string) (undone []string) {
+	content, err := os.ReadFile(givenUp)
+	if err != nil {
+		return nil // nothing was given up
+	}
+	for line := range bytes.Lines(content) {
+		var event struct {
+			Subject    string            `json:"subject"`
+			Attributes map[string]string `json:"attributes"`
+		}
+		if json.Unmarshal(line, &event) != nil {
+			continue
+		}
+		kind := event.Attributes["ce-type"]
+		if strings.Contains(kind, ".deleted.") || strings.Contains(kind, ".revoked.") || strings.Contains(kind, ".suspended.") {
+			undone = append(undone, fmt.Sprintf("%s (%s)", domain.NameOf(event.Subject), kind))
+		}
+	}
+	return undone
+}
+
 // holdSweeps has the reconciler delete nothing until an operator removes the file.
 func (f folder) holdSweeps(format string, args ...any) error {
 	why := time.Now().UTC().Format(time.RFC3339) + " " + fmt.Sprintf(format, args...) + "\n"
@@ -113,6 +144,9 @@ func printRepair(w io.Writer, r eventlog.RepairReport) {
 	}
 	if r.GivenUp > 0 && len(r.Lost) > 0 {
 		fmt.Fprintf(w, "behind the loss: %d whole events\n", r.GivenUp)
+		for _, undone := range undoneBy(filepath.Join(r.Aside, "given-up.jsonl")) {
+			fmt.Fprintln(w, "no longer in force: "+undone)
+		}
 	}
 	switch {
 	case r.Changed:

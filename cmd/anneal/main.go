@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
+	"strings"
 	"syscall"
 
 	"github.com/spf13/cobra"
@@ -107,6 +108,11 @@ func arguments(low, high int) cobra.PositionalArgs {
 	return func(c *cobra.Command, args []string) error {
 		if len(args) < low || len(args) > high {
 			return usageError{fmt.Errorf("usage: %s", c.UseLine())}
+		}
+		for i, arg := range args {
+			if strings.TrimSpace(arg) == "" {
+				return usageError{fmt.Errorf("argument %d is empty; usage: %s", i+1, c.UseLine())}
+			}
 		}
 		return nil
 	}
