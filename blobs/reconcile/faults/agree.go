@@ -2,6 +2,7 @@ package faults
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	"anneal/blobs"
@@ -12,19 +13,25 @@ import (
 )
 
 // Restart folds the log anew and reconciles without grace, as a process does
-// that begins after another has crashed.
+// that begins after another has crashed. The world follows the log until then:
+// what others record meanwhile belongs to it.
 func Restart(ctx context.Context, log eventlog.Log, store *blobs.Store, vault *eventlog.Vault) (*projections.World, error) {
 	world := projections.NewWorld()
-	for e, err := range log.Read(ctx, "events.>", 0) {
-		if err == nil {
-			err = world.Apply(e)
-		}
-		if err != nil {
-			return nil, err
-		}
+	following, stop := context.WithCancel(ctx)
+	followed := make(chan error, 1)
+	go func() { followed <- world.Run(following, log) }()
+	last, err := log.Last(ctx)
+	if err == nil {
+		err = world.WaitFor(ctx, last.Position)
 	}
-	r := reconcile.New(reconcile.Options{Log: log, World: world, Blobs: store, Keys: vault})
-	return world, r.Reconcile(ctx, 0)
+	if err == nil {
+		err = reconcile.New(reconcile.Options{Log: log, World: world, Blobs: store, Keys: vault}).Reconcile(ctx, 0)
+	}
+	stop()
+	if ended := <-followed; !errors.Is(ended, context.Canceled) {
+		err = errors.Join(err, ended)
+	}
+	return world, err
 }
 
 // Agree is why a view, the files and the data keys do not agree: a file that a
