@@ -45,6 +45,9 @@ var nodes = &resource[domain.Node, Node]{
 		if out.Allocations == nil {
 			out.Allocations = []domain.Allocation{}
 		}
+		if out.Engines == nil { // enrolled, and never registered
+			out.Engines = []string{}
+		}
 	},
 	remove: func(*call, *projections.Row[domain.Node], *params) (domain.Command[domain.Node], error) {
 		return domain.RemoveNode{}, nil

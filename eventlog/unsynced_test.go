@@ -71,6 +71,10 @@ func TestNoReadShowsWhatIsNotOnDisk(t *testing.T) {
 			}
 			return []uint64{place.Position}
 		},
+		"Acknowledged": func(ctx context.Context, l *JetStream) []uint64 { // what handlers were given, which waits
+			position, _ := l.Acknowledged(ctx, "nobody")
+			return []uint64{position}
+		},
 		"Append": func(ctx context.Context, l *JetStream) []uint64 {
 			position, _ := l.Append(ctx, write("c", 0))
 			return []uint64{position}
