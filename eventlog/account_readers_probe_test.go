@@ -56,12 +56,12 @@ func startProbed(t *testing.T) *probed {
 	}
 	p.acme = accountReader(t, p.Server, "acme.r1", denied(p.errs))
 	p.other = accountReader(t, p.Server, "other.r1")
-	for _, nc := range []*nats.Conn{p.keeper, p.readers.open["acme"].conn, p.readers.open["other"].conn} {
+	for _, nc := range []*nats.Conn{p.keeper, p.readers.connOf("acme"), p.readers.connOf("other")} {
 		for _, stream := range []string{Stream, UsageStream} {
 			awaitMirror(t, nc, stream)
 		}
 	}
-	taps := map[string]*nats.Conn{"CONTROL": p.Control(), "AGENTS": p.Desk(), "READERS": p.keeper, "MIRROR-other": p.readers.open["other"].conn}
+	taps := map[string]*nats.Conn{"CONTROL": p.Control(), "AGENTS": p.Desk(), "READERS": p.keeper, "MIRROR-other": p.readers.connOf("other")}
 	for account, nc := range taps {
 		sub, err := nc.Subscribe(">", func(m *nats.Msg) {
 			p.mu.Lock()
@@ -206,7 +206,7 @@ func TestAccountReadersHaveNoPushConsumers(t *testing.T) {
 	} {
 		refused(body[:min(len(body), 100)], subject, body)
 	}
-	names := jetstreamOf(t, p.readers.open["acme"].conn)
+	names := jetstreamOf(t, p.readers.connOf("acme"))
 	for _, stream := range []string{Stream, UsageStream} {
 		s, err := names.Stream(t.Context(), stream)
 		require.NoError(t, err)
@@ -335,4 +335,14 @@ func TestAccountReadersLeaveWhenTheyAreNotValid(t *testing.T) {
 	<-revoked
 	<-expired
 	require.NoError(t, stays.Flush())
+}
+
+// connOf is our own connection into the NATS account of an account's mirror.
+func (a *accountReaders) connOf(account string) *nats.Conn {
+	a.mu.Lock()
+	m := a.open[account]
+	a.mu.Unlock()
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.conn
 }

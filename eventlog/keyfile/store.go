@@ -178,7 +178,10 @@ func (s *Store) Get(ctx context.Context, key string) ([]byte, uint64, error) {
 			defer s.mu.Unlock()
 			return nil, 0, s.failed
 		}
-		written, rec := e.batch, e.record
+		written, rec := e.batch, record{}
+		if written == nil { // otherwise it is being written
+			rec = e.record
+		}
 		s.mu.Unlock()
 		if written != nil {
 			if err := written.wait(ctx); err != nil {
