@@ -23,6 +23,11 @@ func TestNodesSignTheNonce(t *testing.T) {
 			return errors.New("nobody")
 		}
 	})
+	said := func() []NodeLogin {
+		mu.Lock()
+		defer mu.Unlock()
+		return append([]NodeLogin(nil), logins...)
+	}
 	key, other := keyOf(t, "n1"), keyOf(t, "n2")
 	public, err := key.PublicKey()
 	require.NoError(t, err)
@@ -35,17 +40,17 @@ func TestNodesSignTheNonce(t *testing.T) {
 		require.ErrorIs(t, err, nats.ErrAuthorization)
 	}
 	refused(AgentOptions("n1", "", key)...)
-	require.Len(t, logins, 1)
-	require.Equal(t, public, logins[0].PublicKey)
+	require.Len(t, said(), 1)
+	require.Equal(t, public, said()[0].PublicKey)
 
 	replayed := func([]byte) ([]byte, error) { return key.Sign([]byte("a nonce of before")) }
 	refused(nats.UserInfo("n1", ""), nats.Nkey(public, replayed))
 	refused(nats.UserInfo("n1", ""), nats.Nkey(public, other.Sign))
-	require.Len(t, logins, 1, "a wrong signature is refused before anybody is asked")
+	require.Len(t, said(), 1, "a wrong signature is refused before anybody is asked")
 
 	refused(nats.UserInfo("n1", "token"))
-	require.Len(t, logins, 2)
-	require.Empty(t, logins[1].PublicKey)
+	require.Len(t, said(), 2)
+	require.Empty(t, said()[1].PublicKey)
 }
 
 // Connections of agents are listed with the key that they came with, and can be
