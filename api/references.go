@@ -91,6 +91,9 @@ func (c *call) unused(noun string, name domain.Name) error {
 // being deleted. What this does not see is decided by the order of the log:
 // schedulers fail work that names what is gone.
 func (c *call) mayUse(intent domain.Intent) error {
+	if !c.World.View().UsesOthers(intent.Name.Collection()) {
+		return nil
+	}
 	before, _ := c.World.Row(intent.Name)
 	record, err := intent.Decide(before, c.now)
 	if err != nil || record.Type == "" {

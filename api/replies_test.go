@@ -2,6 +2,7 @@ package api
 
 import (
 	"context"
+	"iter"
 	"net/http"
 	"regexp"
 	"strings"
@@ -83,22 +84,36 @@ func endings[S domain.State](t *testing.T, kind *domain.Kind[S], note func(colle
 // event produced.
 var answersNoResource = regexp.MustCompile(`(?i)^(match|preview|estimate|create(completion|chatcompletion|transcription|translation|embedding)|get)|UploadEndpoint$`)
 
+// changingRows yields the rows of operations that change a resource and answer
+// with it.
+func changingRows() iter.Seq[row] {
+	return func(yield func(row) bool) {
+		table := map[string]operation{}
+		for _, op := range operations() {
+			table[op.id] = op
+		}
+		for _, r := range operationRows() {
+			op := table[r.id]
+			changes := (op.method == http.MethodPost || op.method == http.MethodPatch) && op.gate != everybody && !answersNoResource.MatchString(r.id)
+			if changes && !yield(r) {
+				return
+			}
+		}
+	}
+}
+
+// bringsFiles reports whether an operation stores or validates uploaded files.
+func bringsFiles(id string) bool {
+	return strings.HasPrefix(id, "upload") || strings.HasPrefix(id, "validate")
+}
+
 // TestRepliesShowTheirOwnEvent asks for every operation that changes a
 // resource, once undisturbed and once while another client deletes what it
 // changed before it can answer. Both answers are the same.
 func TestRepliesShowTheirOwnEvent(t *testing.T) {
 	ends := deletions(t)
-	table := map[string]*operation{}
-	all := operations()
-	for i := range all {
-		table[all[i].id] = &all[i]
-	}
 	raced := 0
-	for _, r := range operationRows() {
-		op := table[r.id]
-		if op.method != http.MethodPost && op.method != http.MethodPatch || op.gate == everybody || answersNoResource.MatchString(r.id) {
-			continue
-		}
+	for r := range changingRows() {
 		t.Run(r.id, func(t *testing.T) {
 			quiet := newStage(t, Limits{})
 			setRow(quiet, r)
@@ -113,7 +128,7 @@ func TestRepliesShowTheirOwnEvent(t *testing.T) {
 				return // what it changes cannot be deleted
 			}
 			raced++
-			if strings.HasPrefix(r.id, "upload") || strings.HasPrefix(r.id, "validate") {
+			if bringsFiles(r.id) {
 				assert.Regexp(t, "^< 200", got, "the upload happened; its validation did not")
 				return
 			}
@@ -143,16 +158,9 @@ func askedOnce(s *stage, r row) answer {
 // would have.
 func TestRepeatedCallsAnswerTheirOwnEvent(t *testing.T) {
 	ends := deletions(t)
-	table := map[string]*operation{}
-	all := operations()
-	for i := range all {
-		table[all[i].id] = &all[i]
-	}
 	raced := 0
-	for _, r := range operationRows() {
-		op := table[r.id]
-		if op.method != http.MethodPost && op.method != http.MethodPatch || op.gate == everybody || answersNoResource.MatchString(r.id) ||
-			strings.HasPrefix(r.id, "upload") || strings.HasPrefix(r.id, "validate") {
+	for r := range changingRows() {
+		if bringsFiles(r.id) {
 			continue
 		}
 		t.Run(r.id, func(t *testing.T) {

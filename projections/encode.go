@@ -26,6 +26,8 @@ type frozen interface {
 	Len() int
 	// state is that of a resource; false when it does not exist.
 	state(domain.Name) (any, bool)
+	// user reports whether the rows implement domain.User.
+	user() bool
 	// uses yields each resource with the names of what it works with.
 	uses() iter.Seq2[domain.Name, domain.Name]
 	// lines hands every row's line to yield, in the order of names, and after

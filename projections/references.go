@@ -26,6 +26,12 @@ func (v *View) References() iter.Seq2[domain.Name, domain.Name] {
 // Collections are those that the view holds, in order.
 func (v *View) Collections() []string { return slices.Sorted(maps.Keys(v.tables)) }
 
+// UsesOthers reports whether resources of a collection can work with others.
+func (v *View) UsesOthers(collection string) bool {
+	table := v.tables[collection]
+	return table != nil && table.user()
+}
+
 // Users returns the resources that work with one, in the order of kinds and
 // then names: it cannot be deleted from under them.
 func (v *View) Users(name domain.Name) (users []domain.Name) {
@@ -82,11 +88,16 @@ func namesOf(self domain.Name, state any) iter.Seq[domain.Name] {
 	}
 }
 
+func (t *Table[S]) user() bool {
+	var none S
+	_, ok := any(none).(domain.User)
+	return ok
+}
+
 // uses yields the table's resources with what they work with.
 func (t *Table[S]) uses() iter.Seq2[domain.Name, domain.Name] {
 	return func(yield func(user, used domain.Name) bool) {
-		var none S
-		if _, ok := any(none).(domain.User); !ok {
+		if !t.user() {
 			return
 		}
 		for row := range t.All() {
