@@ -136,7 +136,7 @@ func answering(v *projections.View, addon string) (waits bool, err error) {
 	case !ok || addonID(row) != addon || row.State.State == domain.ModelUndeployingState:
 		return false, missing("MODEL_NOT_DEPLOYED", "%s is not loaded any more: GET /inference/v1/models lists what there is", name)
 	case row.State.State == domain.ModelFailedState:
-		f := domain.Faultf(domain.Unavailable, "%s could not be loaded and does not answer: %s", row.State.Model, row.State.Status.Message)
+		f := domain.Errorf(domain.Unavailable, "%s could not be loaded and does not answer: %s", row.State.Model, row.State.Status.Message)
 		f.Reason = "ADDON_FAILED"
 		return false, f
 	}

@@ -69,7 +69,7 @@ func noSuchModel(model string) error {
 }
 
 func missing(reason, format string, args ...any) error {
-	f := domain.Faultf(domain.NotFound, format, args...)
+	f := domain.Errorf(domain.NotFound, format, args...)
 	f.Reason = reason
 	return f
 }
@@ -105,7 +105,7 @@ func serving(row *projections.Row[domain.Deployment]) error {
 	case row.State.Live():
 		return nil
 	case row.State.State == domain.DeploymentFailedState:
-		f := domain.Faultf(domain.Unavailable, "%s is FAILED and does not answer: %s", row.Name, row.State.Status.Message)
+		f := domain.Errorf(domain.Unavailable, "%s is FAILED and does not answer: %s", row.Name, row.State.Status.Message)
 		f.Reason = "DEPLOYMENT_FAILED"
 		return f
 	}

@@ -35,7 +35,7 @@ var apiKeys = &resource[domain.APIKey, APIKey]{
 	fields: storedFieldsOf[domain.APIKey, APIKey]("name", "displayName", "role", "expireTime", "createTime", "createdBy", "prefix"),
 	render: func(v *projections.View, row *projections.Row[domain.APIKey], out *APIKey) {
 		*out = APIKey{Name: string(row.Name), DisplayName: row.State.DisplayName, Role: row.State.Role, ExpireTime: row.State.ExpireTime,
-			CreateTime: stampOf(&row.CreateTime), CreatedBy: row.State.CreatedBy, Prefix: row.State.Prefix, LastUsedTime: stamp(v.Pulse.KeyUsed(row.Name))}
+			CreateTime: stampOf(&row.CreateTime), CreatedBy: row.State.CreatedBy, Prefix: row.State.Prefix, LastUsedTime: stamp(v.Live.KeyUsed(row.Name))}
 	},
 	local: func(c *call, row *projections.Row[domain.APIKey], out *APIKey) {
 		if row.State.Role == domain.RoleReader && c.ReaderURL != "" {
@@ -60,7 +60,7 @@ var apiKeys = &resource[domain.APIKey, APIKey]{
 	},
 	remove: func(c *call, row *projections.Row[domain.APIKey], _ *params) (domain.Command[domain.APIKey], error) {
 		if row.Name == c.caller.key {
-			f := domain.Faultf(domain.FailedPrecondition, "this is the key that you are using: delete it with another one, so that you are not locked out")
+			f := domain.Errorf(domain.FailedPrecondition, "this is the key that you are using: delete it with another one, so that you are not locked out")
 			f.Reason = "KEY_IN_USE"
 			return nil, f
 		}

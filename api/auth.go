@@ -150,7 +150,7 @@ func credential(r *http.Request, bare bool) (string, error) {
 }
 
 func unauthenticated(reason, message string) error {
-	return &domain.Fault{Code: domain.Unauthenticated, Reason: reason, Message: message}
+	return &domain.Error{Code: domain.Unauthenticated, Reason: reason, Message: message}
 }
 
 // authorise decides whether the caller may do this in an account. Its answer
@@ -182,7 +182,7 @@ func (c caller) may(what permission) error {
 }
 
 func forbidden(reason, format string, args ...any) error {
-	f := domain.Faultf(domain.PermissionDenied, format, args...)
+	f := domain.Errorf(domain.PermissionDenied, format, args...)
 	f.Reason = reason
 	return f
 }

@@ -60,7 +60,7 @@ func newBodyBudget(total int64) *bodyBudget {
 // refused for good.
 func (b *bodyBudget) reserve(ctx context.Context, account string, own, n int64) error {
 	if own+n > b.each {
-		f := domain.Faultf(domain.OutOfRange, "decoding the body takes %d bytes of memory, of which each account has %d: send less, or fewer objects and values, at once", own+n, b.each)
+		f := domain.Errorf(domain.OutOfRange, "decoding the body takes %d bytes of memory, of which each account has %d: send less, or fewer objects and values, at once", own+n, b.each)
 		f.Reason = reasonBodyTooLarge
 		return f
 	}
@@ -96,7 +96,7 @@ func (b *bodyBudget) enter(ctx context.Context) error {
 }
 
 func tooManyBodies(format string, args ...any) error {
-	f := domain.Faultf(domain.ResourceExhausted, "the bodies that are being read "+format+": send fewer large requests at once, and this one again shortly", args...)
+	f := domain.Errorf(domain.ResourceExhausted, "the bodies that are being read "+format+": send fewer large requests at once, and this one again shortly", args...)
 	f.Reason = reasonBodies
 	return f
 }

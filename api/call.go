@@ -101,7 +101,7 @@ func (c *call) command(id string, intent domain.Intent) (eventlog.Change, error)
 	if err == nil {
 		err = c.World.WaitFor(ctx, change.Position())
 	}
-	var fault *domain.Fault
+	var fault *domain.Error
 	if err == nil || errors.As(err, &fault) {
 		return change, err
 	}
@@ -133,7 +133,7 @@ func (c *call) mayWork(account string) error {
 }
 
 func suspended(account string, a domain.Account) error {
-	f := domain.Faultf(domain.FailedPrecondition, "accounts/%s is suspended (%s): it may read, delete, cancel and scale down, but change nothing else and ask no models, until its operator restores it", account, a.SuspendState)
+	f := domain.Errorf(domain.FailedPrecondition, "accounts/%s is suspended (%s): it may read, delete, cancel and scale down, but change nothing else and ask no models, until its operator restores it", account, a.SuspendState)
 	f.Reason = reasonSuspended
 	return f
 }
@@ -149,7 +149,7 @@ func (c *call) usableModel(account, name string) (*projections.Row[domain.Model]
 }
 
 func notFound(noun string, name domain.Name) error {
-	f := domain.Faultf(domain.NotFound, "there is no %s named %s: list what there is with GET /v1/%s", noun, name, parentPath(name))
+	f := domain.Errorf(domain.NotFound, "there is no %s named %s: list what there is with GET /v1/%s", noun, name, parentPath(name))
 	f.Reason = "NOT_FOUND"
 	return f
 }

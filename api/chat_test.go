@@ -279,8 +279,8 @@ func TestAnEnginesRefusalInTheRequestsWords(t *testing.T) {
 		want string
 	}{
 		"all of them": {v.Err(), "response_format: is wrong; mirostat_lr: is wrong; logit_bias: is wrong; prompt[1][3]: is wrong; reasoning_effort: is wrong; top_logprobs: is wrong"},
-		"one":         {domain.Faultf(domain.InvalidArgument, "prompt: has 5 tokens: too many"), "prompt[1]: has 5 tokens: too many"},
-		"none":        {domain.Faultf(domain.InvalidArgument, "it is wrong: mend it"), "it is wrong: mend it"},
+		"one":         {domain.Errorf(domain.InvalidArgument, "prompt: has 5 tokens: too many"), "prompt[1]: has 5 tokens: too many"},
+		"none":        {domain.Errorf(domain.InvalidArgument, "it is wrong: mend it"), "it is wrong: mend it"},
 	} {
 		s.replicas.sing = func(_ context.Context, _ domain.Replica, req engines.CompletionRequest, emit func(engines.Chunk) error) (engines.Usage, error) {
 			if req.Prompt == "a" {

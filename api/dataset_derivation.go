@@ -23,7 +23,7 @@ func (c *call) derive(v *domain.Violations, given *Dataset, extra map[string]str
 	}
 	source := c.wantSource(v, ref)
 	if filter != "" {
-		var wrong *domain.Fault
+		var wrong *domain.Error
 		if _, err := projections.CompileRowFilter(filter); errors.As(err, &wrong) {
 			*v = append(*v, wrong.Violations...)
 		}
@@ -86,7 +86,7 @@ func (d *Dataset) checkDerived(v *domain.Violations, filter string) {
 // fillProgress is how far the rows of a dataset are, as a deriver of this
 // control plane told last; "" when none did.
 func fillProgress(v *projections.View, name domain.Name) string {
-	progress, known := v.Pulse.Progress(name)
+	progress, known := v.Live.Progress(name)
 	if !known {
 		return ""
 	}

@@ -197,7 +197,7 @@ func hasContent(row *projections.Row[domain.Dataset]) error {
 	if len(row.State.Files.Sizes) > 0 {
 		return nil
 	}
-	f := domain.Faultf(domain.FailedPrecondition, "%s has no rows yet: upload a file first", row.Name)
+	f := domain.Errorf(domain.FailedPrecondition, "%s has no rows yet: upload a file first", row.Name)
 	if row.State.From != nil {
 		f.Message = fmt.Sprintf("%s has no rows yet: %s", row.Name, row.State.Status.Message)
 	}

@@ -57,7 +57,7 @@ func (b body) fill(out any) error {
 		return err
 	}
 	if err := json.Unmarshal(data, out); err != nil {
-		return domain.Faultf(domain.InvalidArgument, "the body does not fit: %v", err)
+		return domain.Errorf(domain.InvalidArgument, "the body does not fit: %v", err)
 	}
 	return nil
 }

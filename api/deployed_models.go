@@ -119,7 +119,7 @@ func (c *call) wantRoom(v *domain.Violations, deployment domain.Name, model stri
 			continue
 		}
 		if wanted++; row.State.Model == model {
-			f := domain.Faultf(domain.AlreadyExists, "model: %s is loaded into %s already, as %s", model, deployment, row.Name)
+			f := domain.Errorf(domain.AlreadyExists, "model: %s is loaded into %s already, as %s", model, deployment, row.Name)
 			f.Reason = "ALREADY_LOADED"
 			return f
 		}

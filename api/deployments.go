@@ -155,13 +155,13 @@ func scheduled(v *projections.View, d *domain.Deployment, pending int) domain.St
 	if v == nil || !d.Live() || d.Status.Code != domain.OK.String() || pending == 0 && len(d.Replicas) > 0 {
 		return d.Status
 	}
-	prospect, why := v.Prospect(v.NeedOf(d)), ""
+	prospect, why := v.Feasibility(v.NeedOf(d)), ""
 	switch {
 	case prospect.Fits():
 		return d.Status // it is about to be given its place
 	case pending > 0:
 		why = fmt.Sprintf("%d of %d replicas wait for a place on a node: %s", pending, d.DesiredReplicas, prospect)
-	case prospect.Hopeless() || prospect.Deserted():
+	case prospect.Infeasible() || prospect.AllLost():
 		why = fmt.Sprintf("no request would wake it: %s", prospect)
 	default:
 		return d.Status
@@ -297,13 +297,13 @@ func undeleteDeployment(c *call, row *projections.Row[domain.Deployment]) (any, 
 		return nil, err
 	}
 	if _, usable := c.usableModel(c.account, row.State.BaseModel); !usable {
-		f := domain.Faultf(domain.FailedPrecondition, "its baseModel, %s, is no longer there: create another deployment", row.State.BaseModel)
+		f := domain.Errorf(domain.FailedPrecondition, "its baseModel, %s, is no longer there: create another deployment", row.State.BaseModel)
 		f.Reason = "MODEL_GONE"
 		return nil, f
 	}
 	var v domain.Violations
 	if c.wantAliases(&v, row.Name, row.State.Aliases); len(v) > 0 {
-		return nil, domain.Faultf(domain.FailedPrecondition, "it cannot come back: %s", v.Err())
+		return nil, domain.Errorf(domain.FailedPrecondition, "it cannot come back: %s", v.Err())
 	}
 	undelete := domain.Command[domain.Deployment](domain.UndeleteDeployment{})
 	result, err := c.do(domain.Intend(domain.Deployments, row.Name, undelete))

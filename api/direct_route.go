@@ -180,7 +180,7 @@ func (c *call) whoAsks() (caller, error) {
 		}
 	}
 	who, err := authenticate(c.World, c.Pepper, c.r, isAudio(c.r), c.now)
-	var f *domain.Fault
+	var f *domain.Error
 	if c.direct != "" && errors.As(err, &f) && f.Reason != "API_KEY_MISSING" && f.Reason != "API_KEY_EXPIRED" {
 		return caller{}, unauthenticated("API_KEY_UNKNOWN", "the key is none of the deployment's directRouteApiKeys and no API key of its account: send one of them in the header Authorization: Bearer KEY")
 	}

@@ -62,32 +62,32 @@ var reasonStatus = map[string]int{
 
 // faultOf turns any error into what its user may read. What is not a fault is
 // the server's own trouble: its text goes to the log, not to the user.
-func faultOf(err error) *domain.Fault {
-	var fault *domain.Fault
+func faultOf(err error) *domain.Error {
+	var fault *domain.Error
 	var tooLarge *http.MaxBytesError
 	var lost unrecorded
 	switch {
 	case errors.As(err, &fault):
 		return fault
 	case errors.As(err, &lost):
-		return &domain.Fault{Code: domain.Unavailable, Reason: "LOG_UNAVAILABLE",
+		return &domain.Error{Code: domain.Unavailable, Reason: "LOG_UNAVAILABLE",
 			Message: "the log did not acknowledge the change: its disk may be full, or its server out of reach; look whether the change was made, then try again"}
 	case errors.As(err, &tooLarge):
 		return bodyTooLarge(tooLarge.Limit)
 	case errors.Is(err, context.Canceled):
-		return domain.Faultf(domain.Canceled, "the client closed the request")
+		return domain.Errorf(domain.Canceled, "the client closed the request")
 	case errors.Is(err, context.DeadlineExceeded):
-		return domain.Faultf(domain.DeadlineExceeded, "the request took too long: try again")
+		return domain.Errorf(domain.DeadlineExceeded, "the request took too long: try again")
 	}
-	return domain.Faultf(domain.Internal, "the server failed to answer; the request's ID leads its operator to the reason")
+	return domain.Errorf(domain.Internal, "the server failed to answer; the request's ID leads its operator to the reason")
 }
 
-func bodyTooLarge(limit int64) *domain.Fault {
-	return &domain.Fault{Code: domain.OutOfRange, Reason: reasonBodyTooLarge,
+func bodyTooLarge(limit int64) *domain.Error {
+	return &domain.Error{Code: domain.OutOfRange, Reason: reasonBodyTooLarge,
 		Message: "the body is larger than " + strconv.FormatInt(limit, 10) + " bytes: send less"}
 }
 
-func statusFor(f *domain.Fault) int {
+func statusFor(f *domain.Error) int {
 	if status, ok := reasonStatus[f.Reason]; ok {
 		return status
 	}
@@ -116,7 +116,7 @@ type badRequest struct {
 	Violations []domain.Violation `json:"fieldViolations"`
 }
 
-func managementBody(f *domain.Fault, requestID string) managementError {
+func managementBody(f *domain.Error, requestID string) managementError {
 	reason := f.Reason
 	if reason == "" {
 		reason = f.Code.String()
@@ -157,7 +157,7 @@ var inferenceTypes = map[int]string{
 	http.StatusServiceUnavailable:    "unavailable_error",
 }
 
-func inferenceBody(f *domain.Fault, requestID string) (int, inferenceError) {
+func inferenceBody(f *domain.Error, requestID string) (int, inferenceError) {
 	status, code := statusFor(f), f.Reason
 	if f.Reason == reasonSuspended {
 		status, code = http.StatusPreconditionFailed, "PRECONDITION_FAILED"
@@ -191,7 +191,7 @@ func isAudio(r *http.Request) bool {
 const retrySeconds = "5"
 
 // refuse answers a failed request in the shape of its path.
-func refuse(w http.ResponseWriter, f *domain.Fault, requestID string, inference bool) {
+func refuse(w http.ResponseWriter, f *domain.Error, requestID string, inference bool) {
 	f = printable(f)
 	status, body := statusFor(f), any(managementBody(f, requestID))
 	if inference {
@@ -209,7 +209,7 @@ func refuse(w http.ResponseWriter, f *domain.Fault, requestID string, inference 
 }
 
 // printable is a fault that repeats no control character of the request.
-func printable(f *domain.Fault) *domain.Fault {
+func printable(f *domain.Error) *domain.Error {
 	shown := *f
 	shown.Message, shown.Violations = domain.Printable(f.Message), slices.Clone(f.Violations)
 	for i, v := range shown.Violations {

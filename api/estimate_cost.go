@@ -56,7 +56,7 @@ func estimateCost(c *call) (any, error) {
 	}
 	cost := c.cost(spec)
 	if cost == nil {
-		f := domain.Faultf(domain.FailedPrecondition, "%sdataset: %s has no rows yet: wait until it is READY, then ask again", prefix, spec.Dataset)
+		f := domain.Errorf(domain.FailedPrecondition, "%sdataset: %s has no rows yet: wait until it is READY, then ask again", prefix, spec.Dataset)
 		f.Reason = "DATASET_NOT_READY"
 		return nil, f
 	}

@@ -220,7 +220,7 @@ func takeCode(c *call, row *projections.Row[domain.Evaluator]) (any, error) {
 
 func buildLog(c *call, row *projections.Row[domain.Evaluator]) (any, error) {
 	if row.State.BuildLog == "" {
-		f := domain.Faultf(domain.FailedPrecondition, "revision %d of %s has no build log yet: it is %s", row.State.Revision, row.Name, row.State.State)
+		f := domain.Errorf(domain.FailedPrecondition, "revision %d of %s has no build log yet: it is %s", row.State.Revision, row.Name, row.State.State)
 		f.Reason = "NO_BUILD_LOG"
 		return nil, f
 	}

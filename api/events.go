@@ -135,7 +135,7 @@ func (c *call) streamEvents(p *params, h history) error {
 	}
 	leave, ok := c.busy.enter("streams of "+c.caller.account, c.Limits.Streams)
 	if !ok {
-		return &domain.Fault{Code: domain.ResourceExhausted, Reason: reasonTooManyStreams,
+		return &domain.Error{Code: domain.ResourceExhausted, Reason: reasonTooManyStreams,
 			Message: fmt.Sprintf("accounts/%s has %d streams of events open: close one first", c.caller.account, c.Limits.Streams)}
 	}
 	defer leave()

@@ -107,7 +107,7 @@ func (x *exchange) Read(p []byte) (int, error) {
 func (x *exchange) Close() error { return x.body.Close() }
 
 func (x *exchange) tooSlow() error {
-	f := domain.Faultf(domain.DeadlineExceeded, "the body arrived too slowly: %d bytes in %s; send at least %d bytes a second, pause for %s at most, and send a JSON body within %s",
+	f := domain.Errorf(domain.DeadlineExceeded, "the body arrived too slowly: %d bytes in %s; send at least %d bytes a second, pause for %s at most, and send a JSON body within %s",
 		x.read, time.Since(x.began).Round(time.Second), x.limits.Rate, x.limits.Grace, x.limits.BodyTime)
 	f.Reason = reasonTooSlow
 	return f
@@ -191,7 +191,7 @@ func (x *exchange) hold(r *http.Request, limit int64) ([]byte, error) {
 		data.Grow(int(size) + bytes.MinRead)
 	}
 	_, err := data.ReadFrom(http.MaxBytesReader(x, r.Body, limit))
-	var fault *domain.Fault
+	var fault *domain.Error
 	var tooLarge *http.MaxBytesError
 	switch {
 	case errors.As(err, &fault):

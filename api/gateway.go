@@ -51,7 +51,7 @@ func (c *call) generate(ctx context.Context, deployment domain.Name, session str
 // is told before all else.
 func (c *call) put(ctx context.Context, q inquiry) (seat, error) {
 	tried, full := map[string]bool{}, error(nil)
-	c.World.Pulse().Ask(q.to, c.now)
+	c.World.Live().Ask(q.to, c.now)
 	for {
 		ready, err := c.awaitReplicas(ctx, q.to, q.addon)
 		if next, ok := c.successor(q.to, q.addon); ok && domain.CodeOf(err) == domain.NotFound {
@@ -66,7 +66,7 @@ func (c *call) put(ctx context.Context, q inquiry) (seat, error) {
 			return seat{}, full
 		}
 		if !ok {
-			return seat{}, domain.Faultf(domain.Unavailable, "no replica of %s could be reached: try again", q.to)
+			return seat{}, domain.Errorf(domain.Unavailable, "no replica of %s could be reached: try again", q.to)
 		}
 		tried[replica.ID] = true
 		at := seat{replica.Node.ID(), c.busy.of(replicaKey(q.to, replica.ID)) + 1}
@@ -92,7 +92,7 @@ func (c *call) put(ctx context.Context, q inquiry) (seat, error) {
 }
 
 // errStopping tells that nothing can be waited for here any more.
-var errStopping = &domain.Fault{Code: domain.Unavailable, Reason: reasonStopping, Message: "the server is stopping: send the request again when it is back, or to another one"}
+var errStopping = &domain.Error{Code: domain.Unavailable, Reason: reasonStopping, Message: "the server is stopping: send the request again when it is back, or to another one"}
 
 // try asks one replica, and is counted while it lasts.
 func (c *call) try(ctx context.Context, q inquiry, replica domain.Replica) (begun bool, err error) {
@@ -121,7 +121,7 @@ func elsewhere(err error) bool {
 // isUnloaded tells whether a replica does not have the addon, or the weights,
 // that it was asked for.
 func isUnloaded(err error) bool {
-	var fault *domain.Fault
+	var fault *domain.Error
 	return errors.As(err, &fault) && fault.Reason == engines.AddonNotLoaded
 }
 
@@ -136,7 +136,7 @@ func (c *call) choose(deployment domain.Name, ready []domain.Replica, session st
 	if session != "" {
 		return slices.MaxFunc(left, func(a, b domain.Replica) int { return cmp.Compare(affinity(session, a.ID), affinity(session, b.ID)) }), true
 	}
-	pulse := c.World.View().Pulse
+	pulse := c.World.View().Live
 	return slices.MinFunc(left, func(a, b domain.Replica) int {
 		return cmp.Compare(c.load(pulse, deployment, a.ID), c.load(pulse, deployment, b.ID))
 	}), true
@@ -154,7 +154,7 @@ func affinity(session, replica string) uint64 {
 
 // load is how many requests a replica has: what this process sent it, or what
 // it last reported, whichever is more.
-func (c *call) load(pulse projections.PulseView, deployment domain.Name, replica string) int {
+func (c *call) load(pulse projections.LiveStatusView, deployment domain.Name, replica string) int {
 	reported, _ := pulse.Replica(deployment, replica)
 	return max(c.busy.of(replicaKey(deployment, replica)), reported.Active+reported.Queued)
 }
@@ -184,8 +184,8 @@ func (c *call) awaitReplicas(ctx context.Context, name domain.Name, addon string
 		if len(ready) > 0 && !waits {
 			return ready, nil
 		}
-		if prospect := v.Prospect(v.NeedOf(&row.State)); len(alive) == 0 && (prospect.Hopeless() || prospect.Deserted()) {
-			return nil, &domain.Fault{Code: domain.Unavailable, Reason: reasonNoPlace, Message: fmt.Sprintf("%s has no replica, and no node can hold one: %s", name, prospect)}
+		if prospect := v.Feasibility(v.NeedOf(&row.State)); len(alive) == 0 && (prospect.Infeasible() || prospect.AllLost()) {
+			return nil, &domain.Error{Code: domain.Unavailable, Reason: reasonNoPlace, Message: fmt.Sprintf("%s has no replica, and no node can hold one: %s", name, prospect)}
 		}
 		if row.State.DesiredReplicas == 0 {
 			if err := c.record(domain.Intend(domain.Deployments, name, domain.Command[domain.Deployment](domain.WakeDeployment{}))); err != nil {
@@ -195,21 +195,21 @@ func (c *call) awaitReplicas(ctx context.Context, name domain.Name, addon string
 		select {
 		case <-c.World.Changed(v.Position):
 		case <-asking.C:
-			c.World.Pulse().Ask(name, c.Now())
+			c.World.Live().Ask(name, c.Now())
 		case <-c.closing.Done():
 			return nil, errStopping
 		case <-ctx.Done():
 			return nil, ctx.Err()
 		case <-timeout.C:
 			if waits {
-				return nil, &domain.Fault{Code: domain.Unavailable, Reason: reasonScalingUp,
+				return nil, &domain.Error{Code: domain.Unavailable, Reason: reasonScalingUp,
 					Message: fmt.Sprintf("%s was still loading the addon after %s: try again shortly", name, c.Limits.Wake)}
 			}
 			why := "try again shortly"
 			if pending := row.State.DesiredReplicas - len(row.State.Replicas); pending > 0 {
 				why = cmp.Or(scheduled(v, &row.State, pending).Message, why)
 			}
-			return nil, &domain.Fault{Code: domain.Unavailable, Reason: reasonScalingUp,
+			return nil, &domain.Error{Code: domain.Unavailable, Reason: reasonScalingUp,
 				Message: fmt.Sprintf("%s is waking up and had no replica ready within %s: %s", name, c.Limits.Wake, why)}
 		}
 	}

@@ -113,7 +113,7 @@ func TestAReplicaThatFailsBeforeItsFirstToken(t *testing.T) {
 		broken := failing[r.ID]
 		mu.Unlock()
 		if broken {
-			return engines.Usage{}, domain.Faultf(domain.Unavailable, "the node is gone")
+			return engines.Usage{}, domain.Errorf(domain.Unavailable, "the node is gone")
 		}
 		return echo(ctx, r, req, emit)
 	}
@@ -133,9 +133,9 @@ func TestFullReplicas(t *testing.T) {
 		var asked atomic.Int32
 		s.replicas.sing = func(context.Context, domain.Replica, engines.CompletionRequest, func(engines.Chunk) error) (engines.Usage, error) {
 			if asked.Add(1) == 2 {
-				return engines.Usage{}, domain.Faultf(domain.Unavailable, "the node is gone")
+				return engines.Usage{}, domain.Errorf(domain.Unavailable, "the node is gone")
 			}
-			return engines.Usage{}, domain.Faultf(domain.ResourceExhausted, "the model has 256 requests waiting")
+			return engines.Usage{}, domain.Errorf(domain.ResourceExhausted, "the model has 256 requests waiting")
 		}
 		a := s.complete(`"prompt": "one two"`)
 		require.Equal(t, 429, a.status, "%d replicas: %s", 1+replicas, a.body)
@@ -148,7 +148,7 @@ func TestAFaultOfTheUserIsNotTriedElsewhere(t *testing.T) {
 	s := newStage(t, Limits{})
 	s.deploy("d1", 3)
 	s.replicas.sing = func(context.Context, domain.Replica, engines.CompletionRequest, func(engines.Chunk) error) (engines.Usage, error) {
-		return engines.Usage{}, domain.Faultf(domain.InvalidArgument, "the prompt fills the window")
+		return engines.Usage{}, domain.Errorf(domain.InvalidArgument, "the prompt fills the window")
 	}
 	a := s.complete(`"prompt": "one two"`)
 	require.Equal(t, 400, a.status)
@@ -163,7 +163,7 @@ func TestAStreamThatBreaks(t *testing.T) {
 		if err := emit(engines.Chunk{Text: "half"}); err != nil {
 			return engines.Usage{}, err
 		}
-		return engines.Usage{}, domain.Faultf(domain.Unavailable, "the node is gone")
+		return engines.Usage{}, domain.Errorf(domain.Unavailable, "the node is gone")
 	}
 	a := s.complete(`"prompt": "one two", "stream": true`)
 	require.Equal(t, 200, a.status)
@@ -249,7 +249,7 @@ func TestADeploymentAtZeroWakes(t *testing.T) {
 func TestARequestThatWaitsIsUse(t *testing.T) {
 	s := newStage(t, Limits{})
 	name := s.deploy("d1", 0)
-	asked := func() time.Time { return s.world.View().Pulse.Loads(name).Asked }
+	asked := func() time.Time { return s.world.View().Live.Loads(name).Asked }
 	answered := make(chan answer)
 	go func() { answered <- s.complete(`"prompt": "one two"`) }()
 	require.Eventually(t, func() bool { return !asked().IsZero() }, patience, time.Millisecond)
@@ -281,7 +281,7 @@ func TestAServerThatStops(t *testing.T) {
 		s.deploy("d1", replicas)
 		s.replicas.sing = func(context.Context, domain.Replica, engines.CompletionRequest, func(engines.Chunk) error) (engines.Usage, error) {
 			s.server.Close()
-			return engines.Usage{}, domain.Faultf(domain.Unavailable, "the node is gone")
+			return engines.Usage{}, domain.Errorf(domain.Unavailable, "the node is gone")
 		}
 		if replicas == 0 {
 			before := s.world.Position()
@@ -453,7 +453,7 @@ func TestRequestTooLargeForReplicas(t *testing.T) {
 	var asked atomic.Int32
 	s.replicas.singing(func(context.Context, domain.Replica, engines.CompletionRequest, func(engines.Chunk) error) (engines.Usage, error) {
 		asked.Add(1)
-		return engines.Usage{}, &domain.Fault{Code: domain.OutOfRange, Reason: engines.RequestTooLarge, Message: "shorten it"}
+		return engines.Usage{}, &domain.Error{Code: domain.OutOfRange, Reason: engines.RequestTooLarge, Message: "shorten it"}
 	})
 	a := s.complete(`"prompt": "a"`)
 	require.Equal(t, http.StatusRequestEntityTooLarge, a.status)

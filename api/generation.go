@@ -112,7 +112,7 @@ func (c *call) infer(q *inferenceRequest, shape form, idPrefix string) (any, err
 	}
 	leave, ok := c.busy.enter("generations of "+c.caller.account, c.Limits.Generations)
 	if !ok {
-		return nil, &domain.Fault{Code: domain.ResourceExhausted, Reason: "TOO_MANY_REQUESTS",
+		return nil, &domain.Error{Code: domain.ResourceExhausted, Reason: "TOO_MANY_REQUESTS",
 			Message: fmt.Sprintf("accounts/%s has %d completions under way: wait for one to end", c.caller.account, c.Limits.Generations)}
 	}
 	defer leave()

@@ -40,7 +40,7 @@ type stage struct {
 	log      *eventlog.Memory
 	store    *blobs.Store
 	vault    *eventlog.Vault
-	answers  *eventlog.Answers
+	answers  *eventlog.IdempotencyStore
 	replicas *chorus
 	url      string
 	keys     map[string]string  // by alias: the key's text
@@ -61,7 +61,7 @@ var epoch = time.Date(2030, 1, 2, 3, 4, 5, 0, time.UTC)
 func newStage(t testing.TB, limits Limits) *stage {
 	s := &stage{TB: t, world: projections.NewWorld(), log: eventlog.NewMemory(), vault: eventlog.NewMemoryVault(), answers: eventlog.NewMemoryAnswers(), replicas: &chorus{},
 		plan: new(atomic.Pointer[faults.Plan]), keys: map[string]string{}, logged: &safeBuffer{}, clock: &clock{now: epoch}}
-	s.world.Pulse().Boot(epoch)
+	s.world.Live().Boot(epoch)
 	ctx, stop := context.WithCancel(context.Background())
 	var following sync.WaitGroup
 	var handler http.Handler
@@ -372,7 +372,7 @@ func (c *clock) add(d time.Duration) {
 type chorus struct {
 	mu    sync.Mutex
 	sing  func(ctx context.Context, replica domain.Replica, req engines.CompletionRequest, emit func(engines.Chunk) error) (engines.Usage, error)
-	hear  func(ctx context.Context, replica domain.Replica, req engines.Transcription, emit func(engines.Listened) error) (engines.Heard, error)
+	hear  func(ctx context.Context, replica domain.Replica, req engines.Transcription, emit func(engines.TranscriptEvent) error) (engines.Transcript, error)
 	asked []string // replica IDs, in the order of asking
 	reqs  []engines.CompletionRequest
 	heard []engines.Transcription
@@ -389,7 +389,7 @@ func (c *chorus) Complete(ctx context.Context, _ domain.Name, replica domain.Rep
 	return echo(ctx, replica, req, emit)
 }
 
-func (c *chorus) Transcribe(ctx context.Context, _ domain.Name, replica domain.Replica, req engines.Transcription, emit func(engines.Listened) error) (engines.Heard, error) {
+func (c *chorus) Transcribe(ctx context.Context, _ domain.Name, replica domain.Replica, req engines.Transcription, emit func(engines.TranscriptEvent) error) (engines.Transcript, error) {
 	c.mu.Lock()
 	c.asked, c.heard = append(c.asked, replica.ID), append(c.heard, req)
 	hear := c.hear
@@ -402,19 +402,19 @@ func (c *chorus) Transcribe(ctx context.Context, _ domain.Name, replica domain.R
 
 // readAloud hears the words of a recording that is a text: one each half
 // second, and a segment for each line.
-func readAloud(ctx context.Context, req engines.Transcription, emit func(engines.Listened) error) (engines.Heard, error) {
+func readAloud(ctx context.Context, req engines.Transcription, emit func(engines.TranscriptEvent) error) (engines.Transcript, error) {
 	text, err := fetchText(ctx, req.Audio.URL)
 	if err != nil {
-		return engines.Heard{}, err
+		return engines.Transcript{}, err
 	}
-	heard := engines.Heard{Language: "en"}
+	heard := engines.Transcript{Language: "en"}
 	for line := range strings.Lines(text) {
 		segment := engines.Segment{Start: heard.Duration, Text: strings.TrimSpace(line), AvgLogprob: -0.25, CompressionRatio: 1.5}
 		for _, word := range strings.Fields(line) {
 			segment.Words = append(segment.Words, engines.Word{Text: word, Start: heard.Duration, End: heard.Duration + 0.4, Probability: 0.9})
 			heard.Duration += 0.5
 		}
-		step := engines.Listened{Seconds: heard.Duration}
+		step := engines.TranscriptEvent{Seconds: heard.Duration}
 		if segment.End = heard.Duration; len(segment.Words) > 0 {
 			step.Segment = &segment
 		}

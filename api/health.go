@@ -50,7 +50,7 @@ func ready(c *call) (any, error) {
 	}
 	if err != nil {
 		c.Logger.Warn("not ready", "error", err)
-		return nil, domain.Faultf(domain.Unavailable, "not ready: the log cannot be read, or is not yet read to its end; the world is at position %d", c.World.Position())
+		return nil, domain.Errorf(domain.Unavailable, "not ready: the log cannot be read, or is not yet read to its end; the world is at position %d", c.World.Position())
 	}
 	return health{"ok", strconv.FormatUint(last.Position, 10)}, nil
 }

@@ -182,7 +182,7 @@ func asksForStream(body []byte) bool {
 // larger than Limits.Body comes without a key: only uploads may be that large.
 func (c *call) buffer() ([]byte, error) {
 	body, err := exchangeOf(c.r).hold(c.r, c.Limits.Body)
-	var f *domain.Fault
+	var f *domain.Error
 	switch {
 	case errors.As(err, &f) && f.Reason == reasonBodyTooLarge:
 		f.Message = fmt.Sprintf("with an %s the body may have at most %d bytes: send less, or leave the header out (an upload may be repeated without it)", idempotencyHeader, c.Limits.Body)
@@ -201,11 +201,11 @@ func (c *call) claim(s slot) (eventlog.Claim, error) {
 	for {
 		now := c.now.Add(time.Since(begun))
 		claim, err := c.Answers.Claim(c.ctx, s.name, s.digest, now, claimTime)
-		var fault *domain.Fault
+		var fault *domain.Error
 		switch {
 		case err != nil && !errors.As(err, &fault) && c.ctx.Err() == nil:
 			c.Logger.Error("an idempotency key could not be claimed", "request", c.id, "error", err)
-			return claim, &domain.Fault{Code: domain.Unavailable, Reason: "LOG_UNAVAILABLE",
+			return claim, &domain.Error{Code: domain.Unavailable, Reason: "LOG_UNAVAILABLE",
 				Message: "the store of idempotency keys did not answer, and nothing was done: try again"}
 		case err != nil:
 			if fault != nil && fault.Reason == eventlog.ReasonAnswersFull {
@@ -213,14 +213,14 @@ func (c *call) claim(s slot) (eventlog.Claim, error) {
 			}
 			return claim, err
 		case claim.State == eventlog.Differs:
-			return claim, &domain.Fault{Code: domain.AlreadyExists, Reason: "IDEMPOTENCY_KEY_REUSED",
+			return claim, &domain.Error{Code: domain.AlreadyExists, Reason: "IDEMPOTENCY_KEY_REUSED",
 				Message: "this " + idempotencyHeader + " came with another request within the last 24 hours: repeat that one exactly, or choose another key"}
 		case claim.State != eventlog.UnderWay:
 			return claim, nil
 		case time.Since(begun) > c.Limits.Twin:
 			left := max(1, int(claim.Lease.Sub(now).Seconds()))
 			c.w.Header().Set("Retry-After", strconv.Itoa(min(left, 5)))
-			return claim, &domain.Fault{Code: domain.Aborted, Reason: "IDEMPOTENCY_KEY_BUSY",
+			return claim, &domain.Error{Code: domain.Aborted, Reason: "IDEMPOTENCY_KEY_BUSY",
 				Message: "the same request is under way: try again shortly to get its answer"}
 		}
 		select {
@@ -247,7 +247,7 @@ func (c *call) keep(s slot, held *held, result any, err error) (any, error) {
 		return answer, nil
 	}
 	if len(sealed) > eventlog.MaxAnswer {
-		tooLong := domain.Faultf(domain.Aborted, "the first request with this %s was answered, but with more than is kept of an answer: look at what it changed, or ask again with another key", idempotencyHeader)
+		tooLong := domain.Errorf(domain.Aborted, "the first request with this %s was answered, but with more than is kept of an answer: look at what it changed, or ask again with another key", idempotencyHeader)
 		tooLong.Reason = "ANSWER_NOT_KEPT"
 		if sealed, err = s.seal(c.answered(nil, tooLong)); err != nil {
 			return nil, err
@@ -321,7 +321,7 @@ func (h *held) release() {
 
 // decided tells whether a refusal is the answer to the request itself, and not
 // to the moment at which it came, or to who sent it.
-func decided(f *domain.Fault) bool {
+func decided(f *domain.Error) bool {
 	status := statusFor(f)
 	undecided := []int{http.StatusUnauthorized, http.StatusForbidden, http.StatusTooManyRequests, statusClientClosed}
 	return status < http.StatusInternalServerError && !slices.Contains(undecided, status) && f.Code != domain.Aborted
@@ -374,7 +374,7 @@ func (s slot) seal(a keptAnswer) ([]byte, error) {
 func (s slot) open(sealed []byte) (any, error) {
 	plain, err := eventlog.Decrypt(s.key, sealed, []byte(s.name))
 	if err != nil {
-		return nil, domain.Faultf(domain.DataLoss, "the answer that was kept under this %s cannot be opened: the server's keys were changed since; use another key", idempotencyHeader)
+		return nil, domain.Errorf(domain.DataLoss, "the answer that was kept under this %s cannot be opened: the server's keys were changed since; use another key", idempotencyHeader)
 	}
 	answer := keptAnswer{replayed: true}
 	return answer, json.Unmarshal(plain, &answer)

@@ -244,7 +244,7 @@ func TestWhichRefusalsAreKept(t *testing.T) {
 		s.deploy("d1", 1)
 		const path, body = "/inference/v1/completions", `{"model": "accounts/acme/deployments/d1", "prompt": "a b c"}`
 		s.replicas.singing(func(context.Context, domain.Replica, engines.CompletionRequest, func(engines.Chunk) error) (engines.Usage, error) {
-			return engines.Usage{}, domain.Faultf(domain.Unavailable, "not now")
+			return engines.Usage{}, domain.Errorf(domain.Unavailable, "not now")
 		})
 		require.Equal(t, 503, s.keyed("k", "POST", path, "inference", body).status)
 		s.replicas.singing(nil)

@@ -82,7 +82,7 @@ var requestNames = map[string]string{"mirostatRate": "mirostat_lr", "format": "r
 // asWritten puts an engine's refusal into the words of the request; other
 // errors stay as they are.
 func (p prompt) asWritten(err error) error {
-	var fault *domain.Fault
+	var fault *domain.Error
 	if !errors.As(err, &fault) || fault.Code != domain.InvalidArgument {
 		return err
 	}

@@ -115,7 +115,7 @@ func noFileName() error {
 func filePart(form *multipart.Reader) (name string, content io.Reader, err error) {
 	var v domain.Violations
 	part, err := form.NextPart()
-	var fault *domain.Fault
+	var fault *domain.Error
 	switch {
 	case errors.As(err, &fault):
 		return "", nil, fault
@@ -136,11 +136,11 @@ func filePart(form *multipart.Reader) (name string, content io.Reader, err error
 func (in *intake) file(name string, content io.Reader) error {
 	limited := &io.LimitedReader{R: content, N: in.limit.bytes + 1}
 	size, err := in.Blobs.Put(in.ctx, in.files.Folder+name, &countedBody{ReadCloser: io.NopCloser(limited), share: in.share})
-	var fault *domain.Fault
+	var fault *domain.Error
 	switch {
 	case err != nil && limited.N > 0 && !errors.As(err, &fault) && in.ctx.Err() == nil:
 		in.Logger.Warn("an upload broke off", "request", in.id, "error", err)
-		return domain.Faultf(domain.InvalidArgument, "the upload of %s broke off after %d bytes: send the file again", quoted(name), size)
+		return domain.Errorf(domain.InvalidArgument, "the upload of %s broke off after %d bytes: send the file again", quoted(name), size)
 	case err != nil:
 		return err
 	case limited.N == 0:
@@ -190,7 +190,7 @@ func (in *intake) discard() {
 func recordFiles[S domain.State, R any](in *intake, res *resource[S, R], name domain.Name, upload domain.Command[S]) (*projections.Row[S], error) {
 	result, err := in.do(domain.Intend(res.kind, name, upload))
 	in.share.release()
-	var refused *domain.Fault
+	var refused *domain.Error
 	switch {
 	case errors.As(err, &refused):
 		in.discard()
@@ -265,7 +265,7 @@ func (l fileLimit) arrived(n int) error {
 	if n > 0 && n <= l.files {
 		return nil
 	}
-	f := domain.Faultf(domain.FailedPrecondition, "%d files have been uploaded: PUT 1 to %d files to the URLs that :getUploadEndpoint gives, then validate; %s", n, l.files, uploadsExpire)
+	f := domain.Errorf(domain.FailedPrecondition, "%d files have been uploaded: PUT 1 to %d files to the URLs that :getUploadEndpoint gives, then validate; %s", n, l.files, uploadsExpire)
 	f.Reason = "NOTHING_UPLOADED"
 	return f
 }
@@ -305,7 +305,7 @@ func refusedUpload(reason string, status domain.Status, violations []domain.Viol
 	if status.Code != code.String() { // the check itself failed
 		code = domain.Internal
 	}
-	return &domain.Fault{Code: code, Reason: reason, Message: status.Message, Violations: violations}
+	return &domain.Error{Code: code, Reason: reason, Message: status.Message, Violations: violations}
 }
 
 func keysOf[V any](m map[string]V) func(func(string) bool) {

@@ -42,7 +42,7 @@ func queued(v *projections.View, l *domain.JobLife, need func() domain.Need) dom
 	if v == nil || l.State != domain.JobPendingState || !strings.HasPrefix(l.Status.Message, domain.HeldPrefix+domain.HeldForRoom) {
 		return l.Status
 	}
-	return domain.Status{Code: l.Status.Code, Message: domain.HeldPrefix + domain.HeldForRoom + ": " + v.Prospect(need()).String()}
+	return domain.Status{Code: l.Status.Code, Message: domain.HeldPrefix + domain.HeldForRoom + ": " + v.Feasibility(need()).String()}
 }
 
 // TrackerConfig is an experiment tracker on the wire. Its key is in the answer
@@ -138,8 +138,8 @@ func secondsLeft(v *projections.View, name domain.Name, at domain.JobProgress) i
 	var all, longest stretch
 	var before projections.MetricRow
 	parts := 0
-	latest, _ := v.Pulse.Latest(name)
-	for row := range v.Pulse.Metrics(name, latest.Step-pacedBy-1) {
+	latest, _ := v.Live.Latest(name)
+	for row := range v.Live.Metrics(name, latest.Step-pacedBy-1) {
 		if parts++; parts > 1 {
 			one := stretch{max(row.Time.Sub(before.Time), 0), row.Step - before.Step}
 			all.took, all.steps = all.took+one.took, all.steps+one.steps
@@ -163,11 +163,11 @@ func lastHeard(v *projections.View, name domain.Name, made time.Time) (at domain
 	if v == nil {
 		return at, false
 	}
-	progress, known := v.Pulse.Progress(name)
+	progress, known := v.Live.Progress(name)
 	if !known || !progress.Made.Equal(made) {
 		return at, false
 	}
-	latest, _ := v.Pulse.Latest(name)
+	latest, _ := v.Live.Latest(name)
 	return domain.JobProgress{Step: progress.Step, Steps: progress.Steps, Epoch: progress.Epoch, Tokens: progress.Tokens, Metrics: latest.Values}, true
 }
 

@@ -95,7 +95,7 @@ func metricsFile(c *call, job domain.Name, event string, made time.Time) (any, e
 		_, err = c.Blobs.Size(c.ctx, key)
 	}
 	if domain.CodeOf(err) == domain.NotFound {
-		f := domain.Faultf(domain.FailedPrecondition, "%s has no metrics yet: they appear within seconds of its first step; its state and jobProgress say how far it is", job)
+		f := domain.Errorf(domain.FailedPrecondition, "%s has no metrics yet: they appear within seconds of its first step; its state and jobProgress say how far it is", job)
 		f.Reason = "NO_METRICS"
 		return nil, f
 	}

@@ -77,7 +77,7 @@ func parseValue(dec *json.Decoder, depth int) (any, error) {
 }
 
 func explainJSON(err error, data []byte) error {
-	var fault *domain.Fault
+	var fault *domain.Error
 	if errors.As(err, &fault) {
 		return fault
 	}
@@ -99,7 +99,7 @@ func place(data []byte, offset int64) string {
 }
 
 func badJSON(format string, args ...any) error {
-	f := domain.Faultf(domain.InvalidArgument, format, args...)
+	f := domain.Errorf(domain.InvalidArgument, format, args...)
 	f.Reason = "MALFORMED_JSON"
 	return f
 }

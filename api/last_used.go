@@ -26,7 +26,7 @@ func (c *call) keyUsed() {
 	if key.Collection() != domain.APIKeys.Collection { // a direct route's
 		return
 	}
-	if last := c.snapshot().Pulse.KeyUsed(key); now.Sub(last) < useGrain || !c.World.Pulse().UseKey(key, now) {
+	if last := c.snapshot().Live.KeyUsed(key); now.Sub(last) < useGrain || !c.World.Live().UseKey(key, now) {
 		return
 	}
 	c.aside(func(ctx context.Context) error { return c.Uses.Keep(ctx, key, now) })
@@ -34,7 +34,7 @@ func (c *call) keyUsed() {
 
 // keyForgotten drops what is known of a deleted key.
 func (c *call) keyForgotten(key domain.Name) {
-	c.World.Pulse().ForgetKey(key)
+	c.World.Live().ForgetKey(key)
 	c.aside(func(ctx context.Context) error { return c.Uses.Forget(ctx, key) })
 }
 

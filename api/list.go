@@ -95,7 +95,7 @@ func (res *resource[S, R]) visible(c *call, showDeleted bool) func(*projections.
 
 // both is one error for what two checks of a request found.
 func both(a, b error) error {
-	var f, g *domain.Fault
+	var f, g *domain.Error
 	if errors.As(a, &f) && errors.As(b, &g) {
 		return domain.Violations(slices.Concat(f.Violations, g.Violations)).Err()
 	}

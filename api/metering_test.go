@@ -63,7 +63,7 @@ func TestUsageIsRecordedForEachRequest(t *testing.T) {
 	require.Equal(t, []eventlog.Usage{want}, book.taken(t))
 
 	s.replicas.sing = func(_ context.Context, _ domain.Replica, _ engines.CompletionRequest, emit func(engines.Chunk) error) (engines.Usage, error) {
-		return engines.Usage{}, errors.Join(emit(engines.Chunk{Text: "ab", Tokens: []int{1, 2}}), domain.Faultf(domain.Unavailable, "the node is gone"))
+		return engines.Usage{}, errors.Join(emit(engines.Chunk{Text: "ab", Tokens: []int{1, 2}}), domain.Errorf(domain.Unavailable, "the node is gone"))
 	}
 	s.complete(`"prompt": "a"`)
 	want = eventlog.Usage{Time: epoch, Kind: eventlog.UsageOfCompletion, Account: want.Account, Key: want.Key, Deployment: hearer, Model: hearer, CompletionTokens: 2}
@@ -87,8 +87,8 @@ func TestUsageIsRecordedForEachRecording(t *testing.T) {
 	want.Kind = eventlog.UsageOfTranslation
 	require.Equal(t, []eventlog.Usage{want}, book.taken(t))
 
-	s.replicas.hear = func(_ context.Context, _ domain.Replica, _ engines.Transcription, emit func(engines.Listened) error) (engines.Heard, error) {
-		return engines.Heard{}, errors.Join(emit(engines.Listened{Seconds: 4}), domain.Faultf(domain.Unavailable, "the node is gone"))
+	s.replicas.hear = func(_ context.Context, _ domain.Replica, _ engines.Transcription, emit func(engines.TranscriptEvent) error) (engines.Transcript, error) {
+		return engines.Transcript{}, errors.Join(emit(engines.TranscriptEvent{Seconds: 4}), domain.Errorf(domain.Unavailable, "the node is gone"))
 	}
 	require.Equal(t, 503, s.transcribe("one").status)
 	want.Kind, want.Complete, want.AudioSeconds = eventlog.UsageOfTranscription, false, 4

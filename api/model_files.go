@@ -211,11 +211,11 @@ func modelDownload(c *call) (any, error) {
 	case ok && made.State == domain.CopyReady:
 		files = made.Files
 	case precision != "" && precision != row.State.Precision:
-		f := domain.Faultf(domain.FailedPrecondition, "precision: %s has no copy in %s that is READY: make one with :prepare, and wait until it is", row.Name, quoted(precision))
+		f := domain.Errorf(domain.FailedPrecondition, "precision: %s has no copy in %s that is READY: make one with :prepare, and wait until it is", row.Name, quoted(precision))
 		f.Reason = "NOT_PREPARED"
 		return nil, f
 	case len(files.Sizes) == 0:
-		f := domain.Faultf(domain.FailedPrecondition, "%s has no files yet: upload its weights first", row.Name)
+		f := domain.Errorf(domain.FailedPrecondition, "%s has no files yet: upload its weights first", row.Name)
 		f.Reason = "NOTHING_UPLOADED"
 		return nil, f
 	}

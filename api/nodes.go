@@ -30,7 +30,7 @@ func seen(v *projections.View, row *projections.Row[domain.Node]) time.Time {
 	if row.State.Absent() && !row.State.Seen.IsZero() {
 		return row.State.Seen
 	}
-	return v.Pulse.Seen(row.Name)
+	return v.Live.Seen(row.Name)
 }
 
 // nodes belong to the account system, so only the operator's keys reach them.

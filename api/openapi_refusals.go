@@ -25,7 +25,7 @@ var refusalTexts = map[int]string{
 }
 
 // refusalSamples are the faults that the examples of refusals show.
-var refusalSamples = map[int]*domain.Fault{
+var refusalSamples = map[int]*domain.Error{
 	400: {Code: domain.InvalidArgument, Message: "trainingConfig.epochs: must be from 0 (the default, 1) to 1000",
 		Violations: []domain.Violation{{Field: "trainingConfig.epochs", Description: "must be from 0 (the default, 1) to 1000"}}},
 	401: {Code: domain.Unauthenticated, Reason: "API_KEY_MISSING", Message: "the request carries no API key: send the header Authorization: Bearer API_KEY"},

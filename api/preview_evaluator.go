@@ -79,7 +79,7 @@ func previewEvaluator(c *call) (any, error) {
 	}
 	leave, ok := c.busy.enter("previews "+c.account, mostPreview)
 	if !ok {
-		return nil, domain.Faultf(domain.ResourceExhausted, "%d previews of accounts/%s are under way: wait for one to end", mostPreview, c.account)
+		return nil, domain.Errorf(domain.ResourceExhausted, "%d previews of accounts/%s are under way: wait for one to end", mostPreview, c.account)
 	}
 	defer leave()
 	dir, err := os.MkdirTemp("", "anneal-preview-")
@@ -92,7 +92,7 @@ func previewEvaluator(c *call) (any, error) {
 		return nil, err
 	}
 	if c.Scorer == nil {
-		return nil, domain.Faultf(domain.Unavailable, "this server runs no evaluators: create the evaluator, and look at its build log")
+		return nil, domain.Errorf(domain.Unavailable, "this server runs no evaluators: create the evaluator, and look at its build log")
 	}
 	began := c.Now()
 	ctx, cancel := context.WithTimeout(c.ctx, previewTime)
@@ -101,7 +101,7 @@ func previewEvaluator(c *call) (any, error) {
 	if c.ctx.Err() != nil {
 		return nil, c.ctx.Err()
 	}
-	var fault *domain.Fault
+	var fault *domain.Error
 	if errors.As(err, &fault) {
 		shown := *fault
 		shown.Message = eventlog.Redact(shown.Message, code.Env)
@@ -150,7 +150,7 @@ func (e *PreviewedEvaluator) check(v *domain.Violations, now time.Time) {
 	if err == nil {
 		err = wrong.Err()
 	}
-	if fault, ok := prefixedBy("evaluator.", err).(*domain.Fault); ok {
+	if fault, ok := prefixedBy("evaluator.", err).(*domain.Error); ok {
 		*v = append(*v, fault.Violations...)
 	}
 }
@@ -174,7 +174,7 @@ func (c *call) previewed(e PreviewedEvaluator, dir string) (code engines.Evaluat
 		}
 		build, ok := row.State.BuildOf(row.State.Active)
 		if !ok {
-			return code, domain.Faultf(domain.FailedPrecondition, "%s was never built: it is %s (%s)", row.Name, row.State.State, row.State.Status.Message)
+			return code, domain.Errorf(domain.FailedPrecondition, "%s was never built: it is %s (%s)", row.Name, row.State.State, row.State.Status.Message)
 		}
 		if err := c.fetchCode(build.Files, dir); err != nil {
 			return code, err
@@ -207,7 +207,7 @@ func (c *call) fetchCode(files domain.Files, dir string) error {
 func writeCode(dir, name string, content io.Reader) error {
 	path := filepath.Join(dir, filepath.FromSlash(name))
 	if !domain.CheckCodePath(name) {
-		return domain.Faultf(domain.InvalidArgument, "the name %s of a file %s", quoted(name), domain.CodePathRule)
+		return domain.Errorf(domain.InvalidArgument, "the name %s of a file %s", quoted(name), domain.CodePathRule)
 	}
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 		return err

@@ -24,7 +24,7 @@ type exactEvaluation struct{ code engines.EvaluatorCode }
 func (exactScorer) Open(_ context.Context, code engines.EvaluatorCode) (engines.Evaluation, error) {
 	text, err := os.ReadFile(filepath.Join(code.Dir, code.EntryFile))
 	if err == nil && strings.Contains(string(text), "broken") {
-		err = domain.Faultf(domain.InvalidArgument, "main.py: cannot be imported: %s", code.Env["TOKEN"])
+		err = domain.Errorf(domain.InvalidArgument, "main.py: cannot be imported: %s", code.Env["TOKEN"])
 	}
 	return exactEvaluation{code}, err
 }

@@ -54,10 +54,10 @@ func TestADeploymentOnLostNodes(t *testing.T) {
 	happen(s, []string{"node", string(n1)})
 	name := s.deploy("d", 1)
 	seen := epoch.Add(time.Hour)
-	s.world.Pulse().Beat(n1, seen)
+	s.world.Live().Heartbeat(n1, seen)
 	s.do(domain.Intend(domain.Nodes, n1, domain.Command[domain.Node](domain.LoseNode{Reason: "silent", Seen: seen})))
 	require.Equal(t, seen.Format(time.RFC3339), s.call("GET", "/v1/"+string(n1), "operator", "").json(t)["seenTime"])
-	s.world.Pulse().Forget(n1) // as after a restart
+	s.world.Live().Forget(n1) // as after a restart
 	require.Equal(t, seen.Format(time.RFC3339), s.call("GET", "/v1/"+string(n1), "operator", "").json(t)["seenTime"])
 	gone := func() {
 		d := s.ok("GET", "/v1/"+string(name), "").json(t)

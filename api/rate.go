@@ -91,6 +91,6 @@ func (c *call) withinRate() error {
 	}
 	wait := int(math.Ceil(max(1, b.until(1, c.now).Seconds()-1e-9)))
 	header.Set("Retry-After", strconv.Itoa(wait))
-	return &domain.Fault{Code: domain.ResourceExhausted, Reason: "RATE_LIMITED",
+	return &domain.Error{Code: domain.ResourceExhausted, Reason: "RATE_LIMITED",
 		Message: fmt.Sprintf("accounts/%s may send %d requests a minute (accounts/%s/quotas/%s): send the next one in %d seconds, or ask the operator to raise it", account, most, account, domain.QuotaRequestsPerMinute, wait)}
 }

@@ -33,7 +33,7 @@ func (res *resource[S, R]) removes(c *call, row *projections.Row[S], command dom
 			return err
 		}
 	}
-	return domain.Faultf(domain.Aborted, "%s was changed by others %d times in a row: try again", row.Name, deletionTries)
+	return domain.Errorf(domain.Aborted, "%s was changed by others %d times in a row: try again", row.Name, deletionTries)
 }
 
 func (res *resource[S, R]) removesReserved(c *call, name domain.Name, intent domain.Intent) error {
@@ -49,7 +49,7 @@ func (res *resource[S, R]) removesReserved(c *call, name domain.Name, intent dom
 		c.now = c.Now()
 		_, err = c.do(intent)
 	}
-	var fault *domain.Fault
+	var fault *domain.Error
 	if errors.As(err, &fault) && fault.Reason != domain.ReasonNotRequested {
 		_, _ = c.do(domain.Intend(res.kind, name, domain.AbandonDeletion(res.kind, fault.Reason))) // otherwise it ends after domain.DeletionWithin
 	}
@@ -58,7 +58,7 @@ func (res *resource[S, R]) removesReserved(c *call, name domain.Name, intent dom
 
 // faultReason returns the Reason of err if it is a *domain.Fault, otherwise "".
 func faultReason(err error) string {
-	var f *domain.Fault
+	var f *domain.Error
 	if errors.As(err, &f) {
 		return f.Reason
 	}
@@ -82,7 +82,7 @@ func (c *call) unused(noun string, name domain.Name) error {
 	if len(users) == 1 {
 		resources, them = "resource", "it first, or wait until it ends"
 	}
-	f := domain.Faultf(domain.FailedPrecondition, "the %s is used by %d %s (of this account: %s): delete %s", noun, len(users), resources, orNone(strings.Join(own, ", ")), them)
+	f := domain.Errorf(domain.FailedPrecondition, "the %s is used by %d %s (of this account: %s): delete %s", noun, len(users), resources, orNone(strings.Join(own, ", ")), them)
 	f.Reason = "IN_USE"
 	return f
 }
@@ -104,7 +104,7 @@ func (c *call) mayUse(intent domain.Intent) error {
 		return err
 	}
 	for _, used := range c.World.View().Leaving(intent.Name, before, after, c.now) {
-		f := domain.Faultf(domain.FailedPrecondition, "%s is being deleted: name another, or try again when its deletion was refused", used)
+		f := domain.Errorf(domain.FailedPrecondition, "%s is being deleted: name another, or try again when its deletion was refused", used)
 		f.Reason = "BEING_DELETED"
 		return f
 	}

@@ -57,9 +57,9 @@ func TestRefusedPromptsAreNamed(t *testing.T) {
 	s.replicas.sing = func(_ context.Context, _ domain.Replica, req engines.CompletionRequest, _ func(engines.Chunk) error) (engines.Usage, error) {
 		switch {
 		case strings.HasPrefix(req.Prompt, "long"):
-			return engines.Usage{}, domain.Faultf(domain.InvalidArgument, "prompt: has 600 tokens and fills the model's window of 512; shorten it")
+			return engines.Usage{}, domain.Errorf(domain.InvalidArgument, "prompt: has 600 tokens and fills the model's window of 512; shorten it")
 		case len(req.PromptTokens) > 1:
-			return engines.Usage{}, domain.Faultf(domain.InvalidArgument, "promptTokens[1]: must be 0 to 511, is 99999")
+			return engines.Usage{}, domain.Errorf(domain.InvalidArgument, "promptTokens[1]: must be 0 to 511, is 99999")
 		}
 		return engines.Usage{PromptTokens: 1}, nil
 	}

@@ -263,7 +263,7 @@ func refused(c *call, intent domain.Intent, p *params, told func(error) error) e
 		return nil
 	}
 	state, _ := c.World.Row(intent.Name)
-	var more *domain.Fault
+	var more *domain.Error
 	if _, decided := intent.Decide(state, c.now); errors.As(told(decided), &more) && more.Code == domain.InvalidArgument {
 		for _, one := range more.Violations {
 			known := slices.ContainsFunc(p.violations, func(v domain.Violation) bool { return v.Field == one.Field })
@@ -284,7 +284,7 @@ func (res *resource[S, R]) prefixed(err error) error {
 }
 
 func prefixedBy(prefix string, err error) error {
-	var f *domain.Fault
+	var f *domain.Error
 	if !errors.As(err, &f) || len(f.Violations) == 0 {
 		return err
 	}

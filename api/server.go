@@ -44,7 +44,7 @@ type Replicas interface {
 	Complete(ctx context.Context, deployment domain.Name, replica domain.Replica, req engines.CompletionRequest, emit func(engines.Chunk) error) (engines.Usage, error)
 	// Transcribe has a replica listen to a recording and hands to emit what it
 	// hears, in the order of time. It ends, and fails, as Complete does.
-	Transcribe(ctx context.Context, deployment domain.Name, replica domain.Replica, req engines.Transcription, emit func(engines.Listened) error) (engines.Heard, error)
+	Transcribe(ctx context.Context, deployment domain.Name, replica domain.Replica, req engines.Transcription, emit func(engines.TranscriptEvent) error) (engines.Transcript, error)
 }
 
 // A Meter records what requests to models have used. See eventlog.Meter.
@@ -260,7 +260,7 @@ func (s *Server) note(r *http.Request, err error) {
 }
 
 func (s *Server) noSuchPath(w http.ResponseWriter, r *http.Request) {
-	f := domain.Faultf(domain.NotFound, "there is no such path: resources are at /v1/accounts/ACCOUNT/COLLECTION/ID, completions at /inference/v1/completions; /docs shows every operation")
+	f := domain.Errorf(domain.NotFound, "there is no such path: resources are at /v1/accounts/ACCOUNT/COLLECTION/ID, completions at /inference/v1/completions; /docs shows every operation")
 	f.Reason = "NO_SUCH_PATH"
 	refuse(w, f, requestID(r), isInference(r))
 }
@@ -269,10 +269,10 @@ func (s *Server) noSuchPath(w http.ResponseWriter, r *http.Request) {
 // it does not have with any.
 func (s *Server) noSuchMethod(w http.ResponseWriter, r *http.Request) {
 	allowed := strings.Join(s.methodsOf(r), ", ")
-	f := &domain.Fault{Code: domain.Unimplemented, Reason: reasonMethod,
+	f := &domain.Error{Code: domain.Unimplemented, Reason: reasonMethod,
 		Message: fmt.Sprintf("this path does not answer %s: it answers %s", quoted(r.Method), allowed)}
 	if allowed == "" {
-		f = &domain.Fault{Code: domain.NotFound, Reason: "NO_SUCH_PATH",
+		f = &domain.Error{Code: domain.NotFound, Reason: "NO_SUCH_PATH",
 			Message: fmt.Sprintf("there is no operation %s %s here: correct its name; /docs shows every operation", r.Method, quoted(":"+verbOf(r.URL.Path)))}
 	} else {
 		w.Header().Set("Allow", allowed)

@@ -77,7 +77,7 @@ func TestTranscriptsAreInOrder(t *testing.T) {
 			deltas += s.add(segment)
 		}
 		q := &transcriptionRequest{words: true, segments: true}
-		v := s.verbose(q, engines.Heard{Language: "en", Duration: 3})
+		v := s.verbose(q, engines.Transcript{Language: "en", Duration: 3})
 		require.Equal(t, v.Text, deltas)
 		require.NotNil(t, v.Words)
 		last, text, words := 0.0, "", 0

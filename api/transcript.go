@@ -127,7 +127,7 @@ func (s *script) add(segment engines.Segment) (more string) {
 }
 
 // verbose is the transcript with its words and segments, as they are asked for.
-func (s *script) verbose(q *transcriptionRequest, heard engines.Heard) *VerboseTranscript {
+func (s *script) verbose(q *transcriptionRequest, heard engines.Transcript) *VerboseTranscript {
 	v := &VerboseTranscript{Task: q.task(), Language: heard.Language, Duration: clamp(heard.Duration, s.end(), mostSeconds), Text: s.text.String()}
 	words, segments := []TranscriptWord{}, []TranscriptSegment{}
 	for i, one := range s.segments {

@@ -91,7 +91,7 @@ func (c *call) readRecording() (*recording, error) {
 // howToCut is what whoever has a long recording can do.
 const howToCut = "cut it into parts, such as `ffmpeg -i talk.mp3 -f segment -segment_time 1800 -c copy part-%03d.mp3` makes of half an hour each"
 
-func recordingTooLarge(limit int64) *domain.Fault {
+func recordingTooLarge(limit int64) *domain.Error {
 	f := bodyTooLarge(limit)
 	f.Message = fmt.Sprintf("the request is larger than the %d bytes that a recording may have: %s", limit, howToCut)
 	return f

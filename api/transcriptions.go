@@ -50,7 +50,7 @@ type transcription struct {
 	told    float64 // seconds up to which segments were told, of a stream that begins anew on another replica
 	seconds float64 // that were listened to
 	shown   time.Time
-	heard   engines.Heard
+	heard   engines.Transcript
 	at      seat
 }
 
@@ -65,7 +65,7 @@ func (c *call) transcribe(translation bool) (any, error) {
 	}
 	leave, ok := c.busy.enter("transcriptions of "+c.caller.account, c.Limits.Transcriptions)
 	if !ok {
-		return nil, &domain.Fault{Code: domain.ResourceExhausted, Reason: "TOO_MANY_REQUESTS",
+		return nil, &domain.Error{Code: domain.ResourceExhausted, Reason: "TOO_MANY_REQUESTS",
 			Message: fmt.Sprintf("accounts/%s has %d transcriptions under way: wait for one to end", c.caller.account, c.Limits.Transcriptions)}
 	}
 	defer leave()
@@ -115,7 +115,7 @@ func (t *transcription) run() (any, error) {
 			t.metered(t.to.Name, t.q.model, t.used(false))
 		}
 		if errors.Is(err, context.DeadlineExceeded) && t.ctx.Err() == nil {
-			err = domain.Faultf(domain.DeadlineExceeded, "listening to the recording took longer than the %s that it may take, and came to second %.0f: %s", t.Limits.Transcription, t.seconds, howToCut)
+			err = domain.Errorf(domain.DeadlineExceeded, "listening to the recording took longer than the %s that it may take, and came to second %.0f: %s", t.Limits.Transcription, t.seconds, howToCut)
 		}
 		return nil, t.fail(err)
 	}
@@ -141,7 +141,7 @@ func (t *transcription) listen(ctx context.Context) (err error) {
 		if t.told = t.script.end(); !t.q.stream {
 			t.told, t.script = 0, newScript(t.q.format)
 		}
-		t.heard, err = t.Replicas.Transcribe(ctx, t.to.Name, replica, t.q.asked, func(step engines.Listened) error {
+		t.heard, err = t.Replicas.Transcribe(ctx, t.to.Name, replica, t.q.asked, func(step engines.TranscriptEvent) error {
 			err := t.hear(step)
 			gone = gone || err != nil
 			return err
@@ -156,7 +156,7 @@ func (t *transcription) listen(ctx context.Context) (err error) {
 const showAgain = time.Second
 
 // hear takes in the next step, and tells of it on a stream.
-func (t *transcription) hear(step engines.Listened) error {
+func (t *transcription) hear(step engines.TranscriptEvent) error {
 	t.seconds = max(t.seconds, clamp(step.Seconds, 0, mostSeconds))
 	now := t.Now()
 	t.served.note(t.to.Name, now) // a long recording under way is use as well

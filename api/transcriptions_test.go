@@ -211,11 +211,11 @@ func (s *stage) transcribed(t *testing.T, text string) answer {
 func TestARefusedOption(t *testing.T) {
 	s := newStage(t, Limits{})
 	s.hearers(3)
-	s.replicas.hear = func(context.Context, domain.Replica, engines.Transcription, func(engines.Listened) error) (engines.Heard, error) {
+	s.replicas.hear = func(context.Context, domain.Replica, engines.Transcription, func(engines.TranscriptEvent) error) (engines.Transcript, error) {
 		var v domain.Violations
 		v.Add("language", "must be en: the model knows no other")
 		v.Add("task", "must be transcribe: the model does not translate")
-		return engines.Heard{}, v.Err()
+		return engines.Transcript{}, v.Err()
 	}
 	a := s.transcribe("geh vor", "language=de", "task=translate", "stream=true")
 	refusedWith(t, a, 400, "language: must be en", "task: must be transcribe")
@@ -226,15 +226,15 @@ func TestARefusedOption(t *testing.T) {
 
 // dying hears the first n lines on the first replica that is asked, whose
 // worker then dies.
-func dying(n int) func(context.Context, domain.Replica, engines.Transcription, func(engines.Listened) error) (engines.Heard, error) {
+func dying(n int) func(context.Context, domain.Replica, engines.Transcription, func(engines.TranscriptEvent) error) (engines.Transcript, error) {
 	var asked atomic.Int32
-	return func(ctx context.Context, _ domain.Replica, req engines.Transcription, emit func(engines.Listened) error) (engines.Heard, error) {
+	return func(ctx context.Context, _ domain.Replica, req engines.Transcription, emit func(engines.TranscriptEvent) error) (engines.Transcript, error) {
 		if asked.Add(1) > 1 {
 			return readAloud(ctx, req, emit)
 		}
-		died := domain.Faultf(domain.Unavailable, "the node is gone")
+		died := domain.Errorf(domain.Unavailable, "the node is gone")
 		heard := 0
-		_, err := readAloud(ctx, req, func(step engines.Listened) error {
+		_, err := readAloud(ctx, req, func(step engines.TranscriptEvent) error {
 			if heard++; heard > n {
 				return died
 			}
@@ -243,7 +243,7 @@ func dying(n int) func(context.Context, domain.Replica, engines.Transcription, f
 		if errors.Is(err, died) {
 			err = died
 		}
-		return engines.Heard{}, err
+		return engines.Transcript{}, err
 	}
 }
 
@@ -329,9 +329,9 @@ func TestDeltasAreTheText(t *testing.T) {
 func TestNoListenerIsLeft(t *testing.T) {
 	s := newStage(t, Limits{})
 	s.hearers(2)
-	s.replicas.hear = func(_ context.Context, _ domain.Replica, _ engines.Transcription, emit func(engines.Listened) error) (engines.Heard, error) {
-		err := emit(engines.Listened{Seconds: 1, Segment: &engines.Segment{Text: "one", End: 1}})
-		return engines.Heard{}, errors.Join(err, domain.Faultf(domain.Unavailable, "the node is gone"))
+	s.replicas.hear = func(_ context.Context, _ domain.Replica, _ engines.Transcription, emit func(engines.TranscriptEvent) error) (engines.Transcript, error) {
+		err := emit(engines.TranscriptEvent{Seconds: 1, Segment: &engines.Segment{Text: "one", End: 1}})
+		return engines.Transcript{}, errors.Join(err, domain.Errorf(domain.Unavailable, "the node is gone"))
 	}
 	refusedWith(t, s.transcribe("one"), 503, "no replica of "+hearer+" could be reached")
 	a := s.transcribe("one", "stream=true")
@@ -348,12 +348,12 @@ func TestAClientThatHangsUp(t *testing.T) {
 		s := newStage(t, Limits{})
 		s.hearers(2)
 		began, ended := make(chan struct{}), make(chan error, 1)
-		s.replicas.hear = func(ctx context.Context, _ domain.Replica, _ engines.Transcription, emit func(engines.Listened) error) (engines.Heard, error) {
-			err := emit(engines.Listened{Seconds: 1, Segment: &engines.Segment{Text: "one", End: 1}})
+		s.replicas.hear = func(ctx context.Context, _ domain.Replica, _ engines.Transcription, emit func(engines.TranscriptEvent) error) (engines.Transcript, error) {
+			err := emit(engines.TranscriptEvent{Seconds: 1, Segment: &engines.Segment{Text: "one", End: 1}})
 			close(began)
 			<-ctx.Done()
 			ended <- errors.Join(err, ctx.Err())
-			return engines.Heard{}, ctx.Err()
+			return engines.Transcript{}, ctx.Err()
 		}
 		ctx, hangUp := context.WithCancel(t.Context())
 		r := s.form("/v1/audio/transcriptions", "inference", "file", "speech.wav", strings.NewReader("one"), "model="+hearer, "stream="+streamed).WithContext(ctx)
@@ -380,9 +380,9 @@ func TestAClientThatHangsUp(t *testing.T) {
 func TestListeningHasATimeLimit(t *testing.T) {
 	s := newStage(t, Limits{Transcription: 20 * time.Millisecond})
 	s.hearers(2)
-	s.replicas.hear = func(ctx context.Context, _ domain.Replica, _ engines.Transcription, _ func(engines.Listened) error) (engines.Heard, error) {
+	s.replicas.hear = func(ctx context.Context, _ domain.Replica, _ engines.Transcription, _ func(engines.TranscriptEvent) error) (engines.Transcript, error) {
 		<-ctx.Done()
-		return engines.Heard{}, ctx.Err()
+		return engines.Transcript{}, ctx.Err()
 	}
 	refusedWith(t, s.transcribe("one"), 504, "took longer than the 20ms that it may take, and came to second 0: cut it into parts, such as `ffmpeg")
 	require.Contains(t, s.logged.String(), "level=WARN")
@@ -394,7 +394,7 @@ func TestHowManyTranscriptionsThereAreAtOnce(t *testing.T) {
 	s := newStage(t, Limits{Transcriptions: 1})
 	s.hearers(1)
 	began, end := make(chan struct{}), make(chan struct{})
-	s.replicas.hear = func(ctx context.Context, _ domain.Replica, req engines.Transcription, emit func(engines.Listened) error) (engines.Heard, error) {
+	s.replicas.hear = func(ctx context.Context, _ domain.Replica, req engines.Transcription, emit func(engines.TranscriptEvent) error) (engines.Transcript, error) {
 		close(began)
 		<-end
 		return readAloud(ctx, req, emit)

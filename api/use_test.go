@@ -174,9 +174,9 @@ func TestCodesAgreeWithStatuses(t *testing.T) {
 		code   domain.Code
 		status int
 	}{
-		{&domain.Fault{Code: domain.ResourceExhausted, Reason: disk.Full, Message: "full"}, domain.ResourceExhausted, 429},
-		{&domain.Fault{Code: domain.Unimplemented, Reason: reasonMethod, Message: "no"}, domain.Unimplemented, 405},
-		{&domain.Fault{Code: domain.ResourceExhausted, Reason: reasonTooManyStreams, Message: "many"}, domain.ResourceExhausted, 429},
+		{&domain.Error{Code: domain.ResourceExhausted, Reason: disk.Full, Message: "full"}, domain.ResourceExhausted, 429},
+		{&domain.Error{Code: domain.Unimplemented, Reason: reasonMethod, Message: "no"}, domain.Unimplemented, 405},
+		{&domain.Error{Code: domain.ResourceExhausted, Reason: reasonTooManyStreams, Message: "many"}, domain.ResourceExhausted, 429},
 		{bodyTooLarge(1), domain.OutOfRange, 413},
 		{context.DeadlineExceeded, domain.DeadlineExceeded, 504},
 	} {

@@ -74,7 +74,7 @@ func overQuota(account, id string, most, used, more int64) error {
 	if id == domain.QuotaStorageBytes {
 		wayOut = "delete datasets, models or evaluators that are not needed"
 	}
-	f := domain.Faultf(domain.ResourceExhausted, "accounts/%s may have %d %s and has %d; this takes %d more: %s, or ask the operator to raise accounts/%s/quotas/%s",
+	f := domain.Errorf(domain.ResourceExhausted, "accounts/%s may have %d %s and has %d; this takes %d more: %s, or ask the operator to raise accounts/%s/quotas/%s",
 		account, most, strings.ReplaceAll(id, "-", " "), used, more, wayOut, account, id)
 	f.Reason = "QUOTA_EXCEEDED"
 	return f

@@ -97,17 +97,17 @@ func (s *Store) open(ctx context.Context, o Options) (err error) {
 	if o.URL != "" {
 		at, err := url.Parse(o.URL)
 		if err != nil {
-			return domain.Faultf(domain.InvalidArgument, "the bucket's URL cannot be read: write s3://BUCKET, or leave it out to keep files in a folder")
+			return domain.Errorf(domain.InvalidArgument, "the bucket's URL cannot be read: write s3://BUCKET, or leave it out to keep files in a folder")
 		}
 		if at.Scheme == "" {
-			return domain.Faultf(domain.InvalidArgument, "%q is no bucket's URL: write s3://BUCKET, or leave it out to keep files in a folder", o.URL)
+			return domain.Errorf(domain.InvalidArgument, "%q is no bucket's URL: write s3://BUCKET, or leave it out to keep files in a folder", o.URL)
 		}
 		if at.Scheme == "file" {
 			o.URL, o.Dir = "", at.Path
 			return s.open(ctx, o)
 		}
 		if !blob.DefaultURLMux().ValidBucketScheme(at.Scheme) {
-			return domain.Faultf(domain.InvalidArgument, "buckets of %s:// are not compiled in: use s3://, or leave the URL out to keep files in a folder", at.Scheme)
+			return domain.Errorf(domain.InvalidArgument, "buckets of %s:// are not compiled in: use s3://, or leave the URL out to keep files in a folder", at.Scheme)
 		}
 		if s.bucket, err = blob.OpenBucket(ctx, o.URL); err != nil {
 			return fmt.Errorf("opening the bucket at %s://%s: %w", at.Scheme, at.Host, err)
@@ -115,7 +115,7 @@ func (s *Store) open(ctx context.Context, o Options) (err error) {
 		return nil
 	}
 	if o.Dir == "" {
-		return domain.Faultf(domain.InvalidArgument, "the bucket needs a folder or a URL")
+		return domain.Errorf(domain.InvalidArgument, "the bucket needs a folder or a URL")
 	}
 	if s.files, err = openFolder(o.Dir, s.now()); err != nil {
 		return explain(err, o.Dir)
@@ -293,18 +293,18 @@ const (
 
 func checkKey(key string) error {
 	if key == "" || len(key) > MaxKey {
-		return domain.Faultf(domain.InvalidArgument, "a file's path must have 1 to %d bytes", MaxKey)
+		return domain.Errorf(domain.InvalidArgument, "a file's path must have 1 to %d bytes", MaxKey)
 	}
 	for part := range strings.SplitSeq(key, "/") {
 		switch {
 		case part == "" || part[0] == '.':
-			return domain.Faultf(domain.InvalidArgument, "file name %q: must not be empty, and not begin with a dot", part)
+			return domain.Errorf(domain.InvalidArgument, "file name %q: must not be empty, and not begin with a dot", part)
 		case len(part) > MaxPart:
-			return domain.Faultf(domain.InvalidArgument, "a file's name must have at most %d bytes", MaxPart)
+			return domain.Errorf(domain.InvalidArgument, "a file's name must have at most %d bytes", MaxPart)
 		// The last two mean something to the driver for folders.
 		case strings.ContainsFunc(part, func(r rune) bool { return r < 32 || r == 127 || r == '\\' || r == '\uFFFD' }),
 			strings.HasSuffix(part, ".attrs"), strings.Contains(part, "__0x"):
-			return domain.Faultf(domain.InvalidArgument, "file name %q: control characters, backslashes, \"__0x\" and names ending in .attrs are not allowed", part)
+			return domain.Errorf(domain.InvalidArgument, "file name %q: control characters, backslashes, \"__0x\" and names ending in .attrs are not allowed", part)
 		}
 	}
 	return nil
@@ -313,7 +313,7 @@ func checkKey(key string) error {
 func checkFolder(folder string) error {
 	name, ok := strings.CutSuffix(folder, "/")
 	if !ok {
-		return domain.Faultf(domain.InvalidArgument, "a folder must end in a slash")
+		return domain.Errorf(domain.InvalidArgument, "a folder must end in a slash")
 	}
 	return checkKey(name)
 }
@@ -324,16 +324,16 @@ func explain(err error, key string) error {
 	case err == nil:
 		return nil
 	case errors.Is(err, syscall.ENOSPC), errors.Is(err, syscall.EDQUOT):
-		return &domain.Fault{Code: domain.ResourceExhausted, Reason: disk.Full,
+		return &domain.Error{Code: domain.ResourceExhausted, Reason: disk.Full,
 			Message: "the store for files is full: delete what is not needed, or have the operator free some space or add a larger disk, and try again"}
 	case errors.Is(err, syscall.ENOTEMPTY):
-		return domain.Faultf(domain.Unavailable, "%s is still being written: try again", key)
+		return domain.Errorf(domain.Unavailable, "%s is still being written: try again", key)
 	case errors.Is(err, syscall.ENOTDIR), errors.Is(err, syscall.EISDIR), errors.Is(err, os.ErrExist):
-		return domain.Faultf(domain.InvalidArgument, "%s: a file and a folder cannot have the same name: choose another", key)
+		return domain.Errorf(domain.InvalidArgument, "%s: a file and a folder cannot have the same name: choose another", key)
 	case errors.Is(err, os.ErrPermission):
-		return domain.Faultf(domain.Internal, "the store for files may not be written: the operator must give the server's user rights on its folder")
+		return domain.Errorf(domain.Internal, "the store for files may not be written: the operator must give the server's user rights on its folder")
 	case errors.Is(err, os.ErrNotExist), gcerrors.Code(err) == gcerrors.NotFound:
-		return domain.Faultf(domain.NotFound, "there is no file %s", key)
+		return domain.Errorf(domain.NotFound, "there is no file %s", key)
 	}
 	return err
 }

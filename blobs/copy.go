@@ -22,7 +22,7 @@ func (s *Store) Range(ctx context.Context, key string, offset, length int64) (io
 			return nil, explain(err, key)
 		}
 		if offset < 0 {
-			return nil, errors.Join(domain.Faultf(domain.InvalidArgument, "file %s: offset %d must not be negative", key, offset), r.Close())
+			return nil, errors.Join(domain.Errorf(domain.InvalidArgument, "file %s: offset %d must not be negative", key, offset), r.Close())
 		}
 		if r.pos = offset; length >= 0 {
 			r.end = min(r.end, offset+length)

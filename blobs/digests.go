@@ -70,7 +70,7 @@ var (
 
 // damaged is the fault of a file whose content is not what was stored.
 func damaged(key, why string) error {
-	return &domain.Fault{Code: domain.DataLoss, Reason: "FILE_DAMAGED",
+	return &domain.Error{Code: domain.DataLoss, Reason: "FILE_DAMAGED",
 		Message: fmt.Sprintf("file %s: is damaged in the store for files (%s): restore it from a backup, or upload it again or run again what made it", key, why)}
 }
 
@@ -287,7 +287,7 @@ func (f *folder) link(to, from string) error {
 			return err
 		}
 	}
-	return domain.Faultf(domain.Unavailable, "%s is being written: try again", from)
+	return domain.Errorf(domain.Unavailable, "%s is being written: try again", from)
 }
 
 // consistent answers what the content of a file may be; same tells whether it is

@@ -24,7 +24,7 @@ import (
 func (s *Store) Handler() http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if s.signer == nil {
-			refuse(w, http.StatusNotFound, domain.Faultf(domain.NotFound, "files are served by the object store itself"))
+			refuse(w, http.StatusNotFound, domain.Errorf(domain.NotFound, "files are served by the object store itself"))
 			return
 		}
 		granted, err := s.signer.verify(r.URL, s.now())
@@ -34,7 +34,7 @@ func (s *Store) Handler() http.Handler {
 		}
 		if r.Method != granted.method && (r.Method != http.MethodHead || granted.method != http.MethodGet) {
 			w.Header().Set("Allow", granted.method)
-			refuse(w, http.StatusMethodNotAllowed, domain.Faultf(domain.InvalidArgument, "this link is for %s: use that method", granted.method))
+			refuse(w, http.StatusMethodNotAllowed, domain.Errorf(domain.InvalidArgument, "this link is for %s: use that method", granted.method))
 			return
 		}
 		if granted.method == http.MethodPut {
@@ -75,7 +75,7 @@ func (s *Store) serve(w http.ResponseWriter, r *http.Request, key string) {
 }
 
 func (s *Store) receive(w http.ResponseWriter, r *http.Request, granted grant) {
-	tooLarge := domain.Faultf(domain.InvalidArgument, "the file is larger than the %d bytes that this link is for", granted.limit)
+	tooLarge := domain.Errorf(domain.InvalidArgument, "the file is larger than the %d bytes that this link is for", granted.limit)
 	if granted.limit > 0 && r.ContentLength > granted.limit {
 		refuse(w, http.StatusRequestEntityTooLarge, tooLarge)
 		return
@@ -114,9 +114,9 @@ func statusOf(err error) int {
 // refuse answers an error. One that is not a fault may name paths of this
 // machine, and stays here.
 func refuse(w http.ResponseWriter, status int, err error) {
-	var fault *domain.Fault
+	var fault *domain.Error
 	if !errors.As(err, &fault) {
-		fault = domain.Faultf(domain.Internal, "the file could not be transferred: try again")
+		fault = domain.Errorf(domain.Internal, "the file could not be transferred: try again")
 	}
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(status)

@@ -38,7 +38,7 @@ func (s *Store) sign(ctx context.Context, method, key string, limit int64, ttl t
 		return "", err
 	}
 	if ttl <= 0 || ttl > MaxTTL {
-		return "", domain.Faultf(domain.InvalidArgument, "a signed URL must be good for more than nothing and at most %s", MaxTTL)
+		return "", domain.Errorf(domain.InvalidArgument, "a signed URL must be good for more than nothing and at most %s", MaxTTL)
 	}
 	if s.signer != nil {
 		return s.signer.sign(grant{method, key, limit, s.now().Add(ttl)}), nil
@@ -64,10 +64,10 @@ type signer struct {
 func newSigner(baseURL string, key []byte) (*signer, error) {
 	base, err := url.Parse(baseURL)
 	if err != nil || base.Host == "" || base.Scheme != "http" && base.Scheme != "https" {
-		return nil, domain.Faultf(domain.InvalidArgument, "the base URL of files must be like http://HOST:PORT/blobs")
+		return nil, domain.Errorf(domain.InvalidArgument, "the base URL of files must be like http://HOST:PORT/blobs")
 	}
 	if len(key) < 16 {
-		return nil, domain.Faultf(domain.InvalidArgument, "the key that signs URLs of files must have at least 16 bytes")
+		return nil, domain.Errorf(domain.InvalidArgument, "the key that signs URLs of files must have at least 16 bytes")
 	}
 	return &signer{&url.URL{Scheme: base.Scheme, Host: base.Host, Path: strings.TrimSuffix(base.Path, "/")}, key}, nil
 }
@@ -99,10 +99,10 @@ func (s *signer) verify(u *url.URL, now time.Time) (grant, error) {
 	g := grant{query.Get("method"), key, limit, time.Unix(until, 0)}
 	switch {
 	case !below || err != nil || limitErr != nil || !hmac.Equal([]byte(query.Get("signature")), []byte(s.signature(g))):
-		return grant{}, &domain.Fault{Code: domain.PermissionDenied, Reason: "LINK_FORGED",
+		return grant{}, &domain.Error{Code: domain.PermissionDenied, Reason: "LINK_FORGED",
 			Message: "this link is not one that was given out: ask for a new one, and use it unchanged"}
 	case now.After(g.until):
-		return grant{}, &domain.Fault{Code: domain.PermissionDenied, Reason: "LINK_EXPIRED",
+		return grant{}, &domain.Error{Code: domain.PermissionDenied, Reason: "LINK_EXPIRED",
 			Message: fmt.Sprintf("this link was good until %s: ask for a new one", g.until.UTC().Format(time.RFC3339))}
 	}
 	return g, nil

@@ -42,7 +42,7 @@ func (f *folder) open(key string) (*verified, error) {
 			return v, err
 		}
 	}
-	return nil, domain.Faultf(domain.Unavailable, "%s is being written: try again", key)
+	return nil, domain.Errorf(domain.Unavailable, "%s is being written: try again", key)
 }
 
 // tryOpen answers nil when the file was replaced meanwhile: the record may be

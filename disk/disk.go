@@ -87,7 +87,7 @@ func (s *Space) Reserve(use Use, n int64) (done func(), err error) {
 	free, err := s.free()
 	bytes := uint64(max(n, 0))
 	if err == nil && free < uint64(use)+s.reserved+bytes {
-		return nil, &domain.Fault{Code: domain.ResourceExhausted, Reason: Full,
+		return nil, &domain.Error{Code: domain.ResourceExhausted, Reason: Full,
 			Message: fmt.Sprintf("the disk is nearly full (%d MB free): nothing was done that takes room; delete what is not needed, or have the operator free some space or add a larger disk, and try again", free>>20)}
 	}
 	s.reserved += bytes

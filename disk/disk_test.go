@@ -19,7 +19,7 @@ func TestSpaceLeavesRoomForMoreImportantUses(t *testing.T) {
 		require.NoError(t, s.Check(use, 0))
 		require.NoError(t, s.Check(use/2, 1), "a more important use has room")
 		err := s.Check(use, 1)
-		var fault *domain.Fault
+		var fault *domain.Error
 		require.ErrorAs(t, err, &fault)
 		require.Equal(t, domain.ResourceExhausted, fault.Code)
 		require.Equal(t, Full, fault.Reason)

@@ -127,7 +127,7 @@ func (c UpdateDeployment) Decide(d Deployment, now time.Time) (Event[Deployment]
 	if c.hardware() != d.hardware() {
 		c.checkSize(&v, c.Model)
 	}
-	if f, ok := c.DeploymentSpec.check().(*Fault); ok {
+	if f, ok := c.DeploymentSpec.check().(*Error); ok {
 		v = append(v, f.Violations...)
 	}
 	if err := v.Err(); err != nil {

@@ -65,7 +65,7 @@ type DeploymentSpec struct {
 // Wrong is what is out of bounds in the settings or contradicts itself,
 // whatever the model, the time and the fleet.
 func (s DeploymentSpec) Wrong() Violations {
-	f, ok := s.check().(*Fault)
+	f, ok := s.check().(*Error)
 	if !ok {
 		return nil
 	}

@@ -48,20 +48,20 @@ type Violation struct {
 	Description string `json:"description"` // the rule, and the way out
 }
 
-// A Fault says why something cannot be so now, in words for its user. It never
+// A Error says why something cannot be so now, in words for its user. It never
 // carries a secret value.
-type Fault struct {
+type Error struct {
 	Code       Code
 	Reason     string // UPPER_SNAKE_CASE, stable, for programs; may be empty
 	Message    string // never empty
 	Violations []Violation
 }
 
-func (f *Fault) Error() string { return f.Message }
+func (f *Error) Error() string { return f.Message }
 
-// Faultf makes a fault with a formatted message.
-func Faultf(code Code, format string, args ...any) *Fault {
-	return &Fault{Code: code, Message: fmt.Sprintf(format, args...)}
+// Errorf makes a fault with a formatted message.
+func Errorf(code Code, format string, args ...any) *Error {
+	return &Error{Code: code, Message: fmt.Sprintf(format, args...)}
 }
 
 // CodeOf is the code of err: OK for nil, Unknown for what is not a fault.
@@ -69,7 +69,7 @@ func CodeOf(err error) Code {
 	if err == nil {
 		return OK
 	}
-	var f *Fault
+	var f *Error
 	if errors.As(err, &f) {
 		return f.Code
 	}
@@ -111,7 +111,7 @@ func (v Violations) Err() error {
 	for i, one := range v {
 		parts[i] = one.Field + ": " + one.Description
 	}
-	return &Fault{Code: InvalidArgument, Reason: "INVALID_FIELDS", Message: strings.Join(parts, "; "), Violations: v}
+	return &Error{Code: InvalidArgument, Reason: "INVALID_FIELDS", Message: strings.Join(parts, "; "), Violations: v}
 }
 
 // A Status describes the most recent operation on a resource.

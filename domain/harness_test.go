@@ -55,7 +55,7 @@ func decide[S domain.State](t *testing.T, kind *domain.Kind[S], table []decision
 // toldOnce: no violation is in one refusal twice.
 func toldOnce(t *testing.T, err error) {
 	t.Helper()
-	var fault *domain.Fault
+	var fault *domain.Error
 	require.ErrorAs(t, err, &fault)
 	seen := map[domain.Violation]bool{}
 	for _, v := range fault.Violations {
@@ -78,7 +78,7 @@ func fold[S domain.State](t testing.TB, kind *domain.Kind[S], facts ...domain.Ev
 }
 
 func reasonOf(err error) string {
-	var fault *domain.Fault
+	var fault *domain.Error
 	switch {
 	case !errors.As(err, &fault):
 		return "not a fault"

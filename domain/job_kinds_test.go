@@ -32,7 +32,7 @@ func refuses[S any](t *testing.T, right S, create func(S) error, table []wrong[S
 				require.NoError(t, err)
 				return
 			}
-			var fault *domain.Fault
+			var fault *domain.Error
 			require.ErrorAs(t, err, &fault)
 			require.Equal(t, line.fields, fieldsOf(fault.Violations), fault.Message)
 			require.Contains(t, fault.Message, line.says)

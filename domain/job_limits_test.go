@@ -32,7 +32,7 @@ func spans[S any](t *testing.T, right S, create func(S) error, table []span[S]) 
 					require.NoError(t, err)
 					return
 				}
-				var fault *domain.Fault
+				var fault *domain.Error
 				require.ErrorAs(t, err, &fault)
 				require.Equal(t, []string{line.field}, fieldsOf(fault.Violations), fault.Message)
 			})

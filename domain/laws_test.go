@@ -123,7 +123,7 @@ func (l *life[S]) decide(t *rapid.T, state S, cmd domain.Command[S]) domain.Even
 	if err == nil {
 		return event
 	}
-	var fault *domain.Fault
+	var fault *domain.Error
 	require.True(t, errors.As(err, &fault), "%T was refused without a fault: %v", cmd, err)
 	require.NotEmpty(t, fault.Message)
 	require.NotEmpty(t, fault.Reason)

@@ -99,7 +99,7 @@ func (c PrepareModel) check() error {
 		return err
 	}
 	if !slices.Contains(PreparedPrecisions, c.Precision) {
-		return &Fault{Code: Unimplemented, Reason: "NOT_OFFERED",
+		return &Error{Code: Unimplemented, Reason: "NOT_OFFERED",
 			Message: "precision: no engine here reads " + c.Precision + ", so no copy is written in it: ask for one of " + join(PreparedPrecisions)}
 	}
 	return nil

@@ -62,8 +62,8 @@ func (r Resources) String() string {
 	return strings.Join(parts, ", ")
 }
 
-// A Prospect is what a fleet has for a need.
-type Prospect struct {
+// A Feasibility is what a fleet has for a need.
+type Feasibility struct {
 	Need  Need
 	Nodes int      // in all
 	Could int      // that could hold it, if they were empty and READY
@@ -74,9 +74,9 @@ type Prospect struct {
 
 const maxLacks = 5 // nodes that a prospect names
 
-// ProspectOf looks at every node of a fleet.
-func ProspectOf(need Need, nodes iter.Seq2[Name, Node]) Prospect {
-	p := Prospect{Need: need}
+// FeasibilityOf looks at every node of a fleet.
+func FeasibilityOf(need Need, nodes iter.Seq2[Name, Node]) Feasibility {
+	p := Feasibility{Need: need}
 	for name, node := range nodes {
 		if !node.Registered() {
 			continue // not known yet, or never to come back
@@ -104,18 +104,18 @@ func ProspectOf(need Need, nodes iter.Seq2[Name, Node]) Prospect {
 	return p
 }
 
-// Hopeless tells whether the fleet can never hold the need, as it is. Of one
+// Infeasible tells whether the fleet can never hold the need, as it is. Of one
 // without nodes nothing is known: they may be about to come.
-func (p Prospect) Hopeless() bool { return p.Nodes > 0 && p.Could < p.Need.Count }
+func (p Feasibility) Infeasible() bool { return p.Nodes > 0 && p.Could < p.Need.Count }
 
-// Deserted tells whether nobody can hold the need before a lost node is back.
-func (p Prospect) Deserted() bool { return p.Lost > 0 && p.Could-p.Lost < p.Need.Count }
+// AllLost tells whether nobody can hold the need before a lost node is back.
+func (p Feasibility) AllLost() bool { return p.Lost > 0 && p.Could-p.Lost < p.Need.Count }
 
 // Fits tells whether the fleet has room for the need now.
-func (p Prospect) Fits() bool { return p.Room >= p.Need.Count }
+func (p Feasibility) Fits() bool { return p.Room >= p.Need.Count }
 
 // String says what the need is, what nodes lack of it, and what would help.
-func (p Prospect) String() string {
+func (p Feasibility) String() string {
 	lacks := strings.Join(p.Lacks, ", ")
 	if more := p.Nodes - p.Room - len(p.Lacks); more > 0 {
 		lacks += fmt.Sprintf(", and so on for %d more", more)
@@ -125,9 +125,9 @@ func (p Prospect) String() string {
 		return fmt.Sprintf("it needs %s, and there is no node: start an agent", p.Need)
 	case p.Fits():
 		return fmt.Sprintf("it needs %s, and of %d nodes %d have room now, which others may have been given first", p.Need, p.Nodes, p.Room)
-	case p.Deserted() && !p.Hopeless():
+	case p.AllLost() && !p.Infeasible():
 		return fmt.Sprintf("it needs %s, and of the %d nodes that could hold it %d are lost (%s): start their agents again, or another", p.Need, p.Could, p.Lost, lacks)
-	case !p.Hopeless():
+	case !p.Infeasible():
 		return fmt.Sprintf("it needs %s, and of %d nodes %d could hold it, but %d have room now (%s): wait, scale down or cancel other work, or start another agent",
 			p.Need, p.Nodes, p.Could, p.Room, lacks)
 	}

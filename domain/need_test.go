@@ -60,9 +60,9 @@ func TestProspectsSayWhatIsLacking(t *testing.T) {
 			"on each of 2 nodes of pool training that can train, and of 2 nodes 1 could hold it (n2 has 500 of 500 thousandths of a core free)"},
 		{"many", replica(l4, 1), []domain.Node{{}, {}, {}, {}, {}, {}, {}}, true, "n5 has no VENDOR_A_L4_24GB, and so on for 2 more)"},
 	} {
-		p := domain.ProspectOf(c.need, fleet(c.nodes...))
-		require.Equal(t, c.hopeless, p.Hopeless(), c.name)
-		require.Equal(t, c.name == "lost", p.Deserted(), c.name)
+		p := domain.FeasibilityOf(c.need, fleet(c.nodes...))
+		require.Equal(t, c.hopeless, p.Infeasible(), c.name)
+		require.Equal(t, c.name == "lost", p.AllLost(), c.name)
 		require.Contains(t, p.String(), c.says, c.name)
 	}
 }

@@ -214,7 +214,7 @@ func (c RegisterNode) Decide(n Node, now time.Time) (Event[Node], error) {
 	}
 	switch {
 	case n.State == NodeRevoked, c.Enrolled && n.Access.PublicKey == "":
-		return nil, &Fault{Code: PermissionDenied, Reason: "NODE_NOT_ENROLLED",
+		return nil, &Error{Code: PermissionDenied, Reason: "NODE_NOT_ENROLLED",
 			Message: "the node has not enrolled, or was revoked: start its agent with a token that `anneal node token` makes"}
 	}
 	same := n.Pool == c.Pool && n.Version == c.Version && n.Capacity.equal(c.Capacity) && slices.Equal(n.Engines, c.Engines)
@@ -286,7 +286,7 @@ func (c PlaceAllocation) Decide(n Node, now time.Time) (Event[Node], error) {
 		return nil, precondition("STALE_PLAN", "the node has registered again since this was planned")
 	}
 	if !n.Room(c.Takes) {
-		return nil, &Fault{Code: ResourceExhausted, Reason: "NODE_FULL", Message: "the node has no room left for the allocation"}
+		return nil, &Error{Code: ResourceExhausted, Reason: "NODE_FULL", Message: "the node has no room left for the allocation"}
 	}
 	placed := c.Allocation
 	placed.Since = now

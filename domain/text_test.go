@@ -45,7 +45,7 @@ func TestControlCharacters(t *testing.T) {
 func TestNodesSayNoControlCharacters(t *testing.T) {
 	spec := NodeSpec{Capacity: Resources{CPUMilli: 1000, Accelerators: map[string]int{"GPU\u001b[2J": 1}}, Engines: []string{"train\u009b"}, Version: "1\u202e"}
 	_, err := RegisterNode{NodeSpec: spec}.Decide(Node{}, time.Time{})
-	var fault *Fault
+	var fault *Error
 	require.ErrorAs(t, err, &fault)
 	require.Len(t, fault.Violations, 3)
 	require.Equal(t, Printable(fault.Message), fault.Message)

@@ -136,7 +136,7 @@ func IntendJob(name Name, cmd Command[JobLife]) Intent {
 		return intendLife(TrainerJobs, name, cmd, trainerLife)
 	}
 	return Intent{name, cmd, func(any, time.Time) (Record, error) {
-		return Record{}, Faultf(Internal, "%s is not a job", name)
+		return Record{}, Errorf(Internal, "%s is not a job", name)
 	}}
 }
 

@@ -118,15 +118,15 @@ func inFuture(v *Violations, field string, t *time.Time, now time.Time) {
 
 // gone is the fault of a command on a resource that does not exist.
 func gone(what string) error {
-	return &Fault{Code: NotFound, Reason: "NOT_FOUND", Message: "there is no such " + what}
+	return &Error{Code: NotFound, Reason: "NOT_FOUND", Message: "there is no such " + what}
 }
 
 func exists(what string) error {
-	return &Fault{Code: AlreadyExists, Reason: "ALREADY_EXISTS", Message: what + " with this ID already exists: choose another ID, or leave it out"}
+	return &Error{Code: AlreadyExists, Reason: "ALREADY_EXISTS", Message: what + " with this ID already exists: choose another ID, or leave it out"}
 }
 
 func precondition(reason, format string, args ...any) error {
-	f := Faultf(FailedPrecondition, format, args...)
+	f := Errorf(FailedPrecondition, format, args...)
 	f.Reason = reason
 	return f
 }

@@ -45,7 +45,7 @@ const AddonNotLoaded = "ADDON_NOT_LOADED"
 // ErrAddonNotLoaded answers a request for an addon that the model does not
 // have.
 func ErrAddonNotLoaded(id string) error {
-	f := domain.Faultf(domain.Unavailable, "the addon %s is not loaded here (any more): send the request again", id)
+	f := domain.Errorf(domain.Unavailable, "the addon %s is not loaded here (any more): send the request again", id)
 	f.Reason = AddonNotLoaded
 	return f
 }

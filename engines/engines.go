@@ -141,7 +141,7 @@ type Completer interface {
 type ModelFiles struct {
 	Dir        string // Hugging Face directory
 	AdapterDir string // PEFT directory applied to it, or ""
-	Guessing   Guessing
+	Guessing   SpeculationMode
 	// ContextLength is the most tokens that a text may have, prompt and answer;
 	// 0 is the model's window.
 	ContextLength int
@@ -156,9 +156,9 @@ type ModelFiles struct {
 // MaxGuesses bounds the tokens that are guessed at once.
 const MaxGuesses = 64
 
-// Guessing says how a model may guess ahead, which never changes an answer. An
+// SpeculationMode says how a model may guess ahead, which never changes an answer. An
 // engine may pass it over.
-type Guessing struct {
+type SpeculationMode struct {
 	NgramLength int `json:"ngramLength,omitempty"` // tokens of a text that must have come in it before for what followed to be guessed; 0 is not to look
 	Tokens      int `json:"tokens,omitempty"`      // most tokens guessed at once; 0 = engine's default
 }

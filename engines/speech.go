@@ -39,7 +39,7 @@ type Listener interface {
 	// until pcm ends, and hands on what it hears, in the order of time. Its
 	// memory does not grow with the length of the sound. It stops soon when ctx
 	// is done or emit fails. Silence is no error: there are then no segments.
-	Transcribe(ctx context.Context, pcm io.Reader, options TranscribeOptions, emit func(Listened) error) (Heard, error)
+	Transcribe(ctx context.Context, pcm io.Reader, options TranscribeOptions, emit func(TranscriptEvent) error) (Transcript, error)
 	Close() error
 }
 
@@ -93,8 +93,8 @@ const (
 	AlignTDNN  = "tdnn_ffn"
 )
 
-// Listened is one step of listening.
-type Listened struct {
+// TranscriptEvent is one step of listening.
+type TranscriptEvent struct {
 	Seconds float64  `json:"seconds"`           // of the sound that were listened to so far
 	Segment *Segment `json:"segment,omitempty"` // that was heard now, if any
 }
@@ -124,8 +124,8 @@ type Word struct {
 	Speaker     string  `json:"speaker,omitempty"`
 }
 
-// Heard is told at the end of a recording.
-type Heard struct {
+// Transcript is told at the end of a recording.
+type Transcript struct {
 	Language string  `json:"language"` // that was spoken
 	Duration float64 `json:"duration"` // of the recording, in seconds
 }

@@ -61,7 +61,7 @@ func startProbed(t *testing.T) *probed {
 			awaitMirror(t, nc, stream)
 		}
 	}
-	taps := map[string]*nats.Conn{"CONTROL": p.Control(), "AGENTS": p.Desk(), "READERS": p.keeper, "MIRROR-other": p.readers.connOf("other")}
+	taps := map[string]*nats.Conn{"CONTROL": p.Control(), "AGENTS": p.Coordinator(), "READERS": p.keeper, "MIRROR-other": p.readers.connOf("other")}
 	for account, nc := range taps {
 		sub, err := nc.Subscribe(">", func(m *nats.Msg) {
 			p.mu.Lock()
@@ -113,7 +113,7 @@ func (p *probed) unharmed() {
 	last, err := p.Log().Last(p.t.Context())
 	require.NoError(p.t, err)
 	require.Equal(p.t, Checkpoint{position, live.ID}, last, "nobody else wrote")
-	for _, nc := range []*nats.Conn{p.Control(), p.Desk(), p.keeper} {
+	for _, nc := range []*nats.Conn{p.Control(), p.Coordinator(), p.keeper} {
 		require.NoError(p.t, nc.Flush())
 	}
 	p.mu.Lock()

@@ -41,10 +41,10 @@ func ensureAnswers(ctx context.Context, js jetstream.JetStream, replicas int) er
 	}, replicas)
 }
 
-// Answers keep what was answered to requests whose callers may repeat them,
+// IdempotencyStore keep what was answered to requests whose callers may repeat them,
 // so that what a request asks for is done once, whichever servers it reaches.
 // A key is the name of its account, a dot, and letters, digits and hyphens.
-type Answers struct {
+type IdempotencyStore struct {
 	Limit AnswerLimit // of each account; set before anything is asked
 	Space *disk.Space // of the embedded server's disk; likewise
 
@@ -55,17 +55,17 @@ type Answers struct {
 }
 
 // OpenAnswers keeps answers in the JetStream bucket ANSWERS, made when missing.
-func OpenAnswers(ctx context.Context, nc *nats.Conn) (*Answers, error) {
+func OpenAnswers(ctx context.Context, nc *nats.Conn) (*IdempotencyStore, error) {
 	records, err := openBucket(ctx, nc, answersStream, "answers", ensureAnswers)
 	if err != nil {
 		return nil, err
 	}
-	return &Answers{Limit: DefaultAnswerLimit, records: records}, nil
+	return &IdempotencyStore{Limit: DefaultAnswerLimit, records: records}, nil
 }
 
 // NewMemoryAnswers forgets everything with the process: for tests.
-func NewMemoryAnswers() *Answers {
-	return &Answers{Limit: DefaultAnswerLimit, records: newMemoryKeys()}
+func NewMemoryAnswers() *IdempotencyStore {
+	return &IdempotencyStore{Limit: DefaultAnswerLimit, records: newMemoryKeys()}
 }
 
 // A ClaimState says what became of a claim to a key.
@@ -107,7 +107,7 @@ type answerRecord struct {
 // key; it is on disk before it is answered. When the account has no room for
 // another key it is refused with ReasonAnswersFull, and Lease is when to ask
 // again.
-func (a *Answers) Claim(ctx context.Context, key string, digest []byte, now time.Time, lease time.Duration) (Claim, error) {
+func (a *IdempotencyStore) Claim(ctx context.Context, key string, digest []byte, now time.Time, lease time.Duration) (Claim, error) {
 	for range attempts {
 		data, revision, err := a.records.get(ctx, key)
 		if err != nil {
@@ -116,7 +116,7 @@ func (a *Answers) Claim(ctx context.Context, key string, digest []byte, now time
 		var old answerRecord
 		if revision > 0 {
 			if err := json.Unmarshal(data, &old); err != nil {
-				return Claim{}, domain.Faultf(domain.DataLoss, "the record of an idempotency key cannot be read: use another key")
+				return Claim{}, domain.Errorf(domain.DataLoss, "the record of an idempotency key cannot be read: use another key")
 			}
 		}
 		claim := Claim{key: key, revision: revision, record: old, Seed: old.Seed, Lease: old.Lease}
@@ -148,12 +148,12 @@ func (a *Answers) Claim(ctx context.Context, key string, digest []byte, now time
 			return claim, err
 		}
 	}
-	return Claim{}, domain.Faultf(domain.Aborted, "the idempotency key is claimed by many requests at once: try again")
+	return Claim{}, domain.Errorf(domain.Aborted, "the idempotency key is claimed by many requests at once: try again")
 }
 
 // Renew extends the lease of a claim whose work goes on, and answers the claim
 // to go on with. ErrConflict is as with Store.
-func (a *Answers) Renew(ctx context.Context, claim Claim, now time.Time, lease time.Duration) (_ Claim, err error) {
+func (a *IdempotencyStore) Renew(ctx context.Context, claim Claim, now time.Time, lease time.Duration) (_ Claim, err error) {
 	claim.record.Lease = now.Add(lease)
 	claim.Lease = claim.record.Lease
 	claim.revision, err = a.put(ctx, claim)
@@ -162,9 +162,9 @@ func (a *Answers) Renew(ctx context.Context, claim Claim, now time.Time, lease t
 
 // Store keeps the answer to the request that holds the claim. ErrConflict says
 // that its lease ran out and somebody else took over.
-func (a *Answers) Store(ctx context.Context, claim Claim, answer []byte) error {
+func (a *IdempotencyStore) Store(ctx context.Context, claim Claim, answer []byte) error {
 	if len(answer) == 0 || len(answer) > MaxAnswer {
-		return domain.Faultf(domain.InvalidArgument, "an answer has %d bytes: from 1 to %d are kept", len(answer), MaxAnswer)
+		return domain.Errorf(domain.InvalidArgument, "an answer has %d bytes: from 1 to %d are kept", len(answer), MaxAnswer)
 	}
 	claim.record.Answer = answer
 	_, err := a.put(ctx, claim)
@@ -174,7 +174,7 @@ func (a *Answers) Store(ctx context.Context, claim Claim, answer []byte) error {
 // Release gives the key back without an answer: the same request may try again
 // at once. It still belongs to that request, which may have been carried out.
 // ErrConflict is as with Store.
-func (a *Answers) Release(ctx context.Context, claim Claim) error {
+func (a *IdempotencyStore) Release(ctx context.Context, claim Claim) error {
 	claim.record.Lease = claim.record.Since // long over
 	_, err := a.put(ctx, claim)
 	return err
@@ -182,7 +182,7 @@ func (a *Answers) Release(ctx context.Context, claim Claim) error {
 
 // put records the claim over the revision that it was read at, and answers
 // its own.
-func (a *Answers) put(ctx context.Context, claim Claim) (uint64, error) {
+func (a *IdempotencyStore) put(ctx context.Context, claim Claim) (uint64, error) {
 	data, err := json.Marshal(claim.record)
 	if err != nil {
 		return 0, err

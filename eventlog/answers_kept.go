@@ -120,14 +120,14 @@ func (k *keptCounts) note(key string, revision uint64, bytes int64, ends time.Ti
 // noRoom refuses a key until some other lapses.
 func noRoom(key string, limit AnswerLimit, free time.Time) error {
 	account, _, _ := strings.Cut(key, ".")
-	return &domain.Fault{Code: domain.ResourceExhausted, Reason: ReasonAnswersFull,
+	return &domain.Error{Code: domain.ResourceExhausted, Reason: ReasonAnswersFull,
 		Message: fmt.Sprintf("accounts/%s has as many answers kept for its idempotency keys as there may be (%d, or %d bytes), each for %d hours: nothing was done; ask again after %s, or without an idempotency key",
 			account, limit.Count, limit.Bytes, int(AnswersKept.Hours()), free.UTC().Format(time.RFC3339))}
 }
 
 // Follow counts what the store holds and what other servers put there, until
 // ctx is done. Until it has read what there is, less is counted.
-func (a *Answers) Follow(ctx context.Context) error {
+func (a *IdempotencyStore) Follow(ctx context.Context) error {
 	stored, ok := a.records.(*bucket)
 	if !ok { // in memory, where no other server is
 		<-ctx.Done()
@@ -141,7 +141,7 @@ func (a *Answers) Follow(ctx context.Context) error {
 	}
 }
 
-func (a *Answers) follow(ctx context.Context, stored *bucket) error {
+func (a *IdempotencyStore) follow(ctx context.Context, stored *bucket) error {
 	consumer, err := stored.stream.OrderedConsumer(ctx, jetstream.OrderedConsumerConfig{HeadersOnly: true})
 	if err != nil {
 		return fmt.Errorf("eventlog: following the %s: %w", stored.what, err)

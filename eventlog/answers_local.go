@@ -25,7 +25,7 @@ const ReasonAnswersLost = "IDEMPOTENCY_RECORDS_LOST"
 // Records that are damaged in both files do not stop the start. For a day from
 // then on a key that is not known is refused: a request that was carried out
 // before is not carried out again because its record was lost.
-func OpenLocalAnswers(ctx context.Context, nc *nats.Conn, where LocalStore) (*Answers, error) {
+func OpenLocalAnswers(ctx context.Context, nc *nats.Conn, where LocalStore) (*IdempotencyStore, error) {
 	lostFile := filepath.Join(where.Dir, "lost")
 	opts := keyfile.Options{Keep: AnswersKept + time.Hour, AcceptLoss: true, Losing: func(lost []keyfile.Lost) error {
 		return noteLoss(lostFile, lost, where)
@@ -34,7 +34,7 @@ func OpenLocalAnswers(ctx context.Context, nc *nats.Conn, where LocalStore) (*An
 	if err != nil {
 		return nil, err
 	}
-	a := &Answers{Limit: DefaultAnswerLimit, records: records, lostFile: lostFile}
+	a := &IdempotencyStore{Limit: DefaultAnswerLimit, records: records, lostFile: lostFile}
 	if err := a.recallLoss(); err != nil {
 		_ = records.store.Close()
 		return nil, err
@@ -55,7 +55,7 @@ func noteLoss(file string, lost []keyfile.Lost, where LocalStore) error {
 }
 
 // recallLoss refuses new keys for a day after the last loss that was noted.
-func (a *Answers) recallLoss() error {
+func (a *IdempotencyStore) recallLoss() error {
 	now := time.Now().UTC()
 	text, err := os.ReadFile(a.lostFile)
 	if errors.Is(err, os.ErrNotExist) {
@@ -73,15 +73,15 @@ func (a *Answers) recallLoss() error {
 }
 
 // recordsLost refuses a key that is not known.
-func (a *Answers) recordsLost() error {
-	return &domain.Fault{Code: domain.Unavailable, Reason: ReasonAnswersLost,
+func (a *IdempotencyStore) recordsLost() error {
+	return &domain.Error{Code: domain.Unavailable, Reason: ReasonAnswersLost,
 		Message: fmt.Sprintf("records of idempotency keys were lost to a damaged disk, so it is not known whether this request was "+
 			"carried out before: nothing was done; look at what exists, then send it without an idempotency key, or after %s",
 			a.lostUntil.Format(time.RFC3339))}
 }
 
 // Close closes the files of local answers.
-func (a *Answers) Close() error {
+func (a *IdempotencyStore) Close() error {
 	if local, ok := a.records.(localKeys); ok {
 		return local.store.Close()
 	}

@@ -20,7 +20,7 @@ import (
 // What Answers promise, whatever they are kept in.
 var answerPromises = []struct {
 	name string
-	test func(*testing.T, *Answers)
+	test func(*testing.T, *IdempotencyStore)
 }{
 	{"an answer is given again for a day", testAnswerKept},
 	{"a claim that nobody finished lapses with its lease", testLease},
@@ -33,7 +33,7 @@ var answerPromises = []struct {
 	{"an account has room for so many bytes", testRoomForBytes},
 }
 
-func openLocalAnswers(t testing.TB, s *Server, dir string) *Answers {
+func openLocalAnswers(t testing.TB, s *Server, dir string) *IdempotencyStore {
 	t.Helper()
 	a, err := OpenLocalAnswers(t.Context(), s.Control(), LocalStore{Dir: filepath.Join(dir, "answers"), Made: filepath.Join(dir, "answers.made")})
 	require.NoError(t, err)
@@ -81,7 +81,7 @@ func TestLostAnswersAreNotFresh(t *testing.T) {
 		again := openLocalAnswers(t, s, dir)
 		require.Equal(t, "answer of acme.2", string(mustClaim(t, again, "acme.2", "body", now).Answer))
 		_, err := again.Claim(t.Context(), "acme.3", []byte("body"), time.Now(), lease)
-		var refusal *domain.Fault
+		var refusal *domain.Error
 		require.ErrorAs(t, err, &refusal)
 		require.Equal(t, ReasonAnswersLost, refusal.Reason)
 		require.Equal(t, Fresh, mustClaim(t, again, "acme.3", "body", time.Now().Add(AnswersKept+time.Minute)).State)
@@ -97,7 +97,7 @@ func BenchmarkAnswers(b *testing.B) {
 	s := start(b, func(o *ServerOptions) { o.NoSync = false })
 	bucket, err := OpenAnswers(b.Context(), s.Control())
 	require.NoError(b, err)
-	for kind, answers := range map[string]*Answers{"bucket": bucket, "files": openLocalAnswers(b, s, b.TempDir())} {
+	for kind, answers := range map[string]*IdempotencyStore{"bucket": bucket, "files": openLocalAnswers(b, s, b.TempDir())} {
 		answers.Limit = AnswerLimit{Count: 1 << 30, Bytes: 1 << 40}
 		b.Run(kind, func(b *testing.B) {
 			var n atomic.Int64
@@ -135,14 +135,14 @@ var dawn = time.Date(2030, 1, 2, 3, 4, 5, 0, time.UTC)
 
 const lease = 30 * time.Second
 
-func mustClaim(t *testing.T, a *Answers, key, digest string, now time.Time) Claim {
+func mustClaim(t *testing.T, a *IdempotencyStore, key, digest string, now time.Time) Claim {
 	t.Helper()
 	claim, err := a.Claim(t.Context(), key, []byte(digest), now, lease)
 	require.NoError(t, err)
 	return claim
 }
 
-func testAnswerKept(t *testing.T, a *Answers) {
+func testAnswerKept(t *testing.T, a *IdempotencyStore) {
 	claim := mustClaim(t, a, "k", "body", dawn)
 	require.Equal(t, Fresh, claim.State)
 	require.Len(t, claim.Seed, 32)
@@ -173,7 +173,7 @@ func testAnswerKept(t *testing.T, a *Answers) {
 	}
 }
 
-func testLease(t *testing.T, a *Answers) {
+func testLease(t *testing.T, a *IdempotencyStore) {
 	first := mustClaim(t, a, "k", "body", dawn)
 	during := mustClaim(t, a, "k", "body", dawn.Add(lease-1))
 	require.Equal(t, UnderWay, during.State)
@@ -188,7 +188,7 @@ func testLease(t *testing.T, a *Answers) {
 	assert.Equal(t, Fresh, mustClaim(t, a, "k", "body", dawn.Add(AnswersKept)).State, "a day from the first claim")
 }
 
-func testRenewal(t *testing.T, a *Answers) {
+func testRenewal(t *testing.T, a *IdempotencyStore) {
 	first := mustClaim(t, a, "k", "body", dawn)
 	renewed, err := a.Renew(t.Context(), first, dawn.Add(lease/2), lease)
 	require.NoError(t, err)
@@ -203,7 +203,7 @@ func testRenewal(t *testing.T, a *Answers) {
 	require.ErrorIs(t, err, ErrConflict)
 }
 
-func testRelease(t *testing.T, a *Answers) {
+func testRelease(t *testing.T, a *IdempotencyStore) {
 	first := mustClaim(t, a, "k", "body", dawn)
 	require.NoError(t, a.Release(t.Context(), first))
 	assert.Equal(t, Differs, mustClaim(t, a, "k", "other", dawn).State)
@@ -212,7 +212,7 @@ func testRelease(t *testing.T, a *Answers) {
 	assert.Equal(t, first.Seed, second.Seed)
 }
 
-func testLostClaim(t *testing.T, a *Answers) {
+func testLostClaim(t *testing.T, a *IdempotencyStore) {
 	first := mustClaim(t, a, "k", "body", dawn)
 	second := mustClaim(t, a, "k", "body", dawn.Add(lease))
 	require.ErrorIs(t, a.Store(t.Context(), first, []byte("late")), ErrConflict)
@@ -221,7 +221,7 @@ func testLostClaim(t *testing.T, a *Answers) {
 	assert.Equal(t, "done", string(mustClaim(t, a, "k", "body", dawn.Add(lease)).Answer))
 }
 
-func testClaimRace(t *testing.T, a *Answers) {
+func testClaimRace(t *testing.T, a *IdempotencyStore) {
 	const racers = 8
 	states := make([]ClaimState, racers)
 	var all sync.WaitGroup
@@ -240,7 +240,7 @@ func testClaimRace(t *testing.T, a *Answers) {
 	assert.Equal(t, map[ClaimState]int{Fresh: 1, UnderWay: racers - 1}, count)
 }
 
-func testAnswerLimit(t *testing.T, a *Answers) {
+func testAnswerLimit(t *testing.T, a *IdempotencyStore) {
 	claim := mustClaim(t, a, "k", "body", dawn)
 	for _, size := range []int{0, MaxAnswer + 1} {
 		assert.Equal(t, domain.InvalidArgument, domain.CodeOf(a.Store(t.Context(), claim, make([]byte, size))), size)
@@ -251,36 +251,36 @@ func testAnswerLimit(t *testing.T, a *Answers) {
 
 func TestAnswersOutliveTheServer(t *testing.T) {
 	dir := t.TempDir()
-	run := func(use func(*Answers)) {
+	run := func(use func(*IdempotencyStore)) {
 		s := start(t, func(o *ServerOptions) { o.Dir, o.NoSync = dir, false })
 		answers, err := OpenAnswers(t.Context(), s.Control())
 		require.NoError(t, err)
 		use(answers)
 		s.Close()
 	}
-	run(func(a *Answers) {
+	run(func(a *IdempotencyStore) {
 		require.NoError(t, a.Store(t.Context(), mustClaim(t, a, "k", "body", dawn), []byte("done")))
 		mustClaim(t, a, "lost", "body", dawn)
 	})
-	run(func(a *Answers) {
+	run(func(a *IdempotencyStore) {
 		assert.Equal(t, Answered, mustClaim(t, a, "k", "body", dawn).State)
 		assert.Equal(t, UnderWay, mustClaim(t, a, "lost", "body", dawn).State)
 		assert.Equal(t, Resumed, mustClaim(t, a, "lost", "body", dawn.Add(lease)).State)
 	})
 }
 
-func noRoomFor(t *testing.T, a *Answers, key string, now time.Time) (free time.Time) {
+func noRoomFor(t *testing.T, a *IdempotencyStore, key string, now time.Time) (free time.Time) {
 	t.Helper()
 	claim, err := a.Claim(t.Context(), key, []byte("body"), now, lease)
 	require.Equal(t, domain.ResourceExhausted, domain.CodeOf(err), "%v", err)
-	var f *domain.Fault
+	var f *domain.Error
 	require.ErrorAs(t, err, &f)
 	require.Equal(t, ReasonAnswersFull, f.Reason)
 	require.Contains(t, f.Message, "ask again after "+claim.Lease.UTC().Format(time.RFC3339))
 	return claim.Lease
 }
 
-func testRoomForAnswers(t *testing.T, a *Answers) {
+func testRoomForAnswers(t *testing.T, a *IdempotencyStore) {
 	a.Limit = AnswerLimit{Count: 2, Bytes: 1 << 20}
 	require.NoError(t, a.Store(t.Context(), mustClaim(t, a, "acme.1", "body", dawn), []byte("done")))
 	mustClaim(t, a, "acme.2", "body", dawn.Add(time.Hour))
@@ -294,7 +294,7 @@ func testRoomForAnswers(t *testing.T, a *Answers) {
 	require.Equal(t, Fresh, mustClaim(t, a, "acme.2", "body", dawn.Add(time.Hour+AnswersKept)).State, "a key that lapsed keeps its place")
 }
 
-func testRoomForBytes(t *testing.T, a *Answers) {
+func testRoomForBytes(t *testing.T, a *IdempotencyStore) {
 	a.Limit = AnswerLimit{Count: 100, Bytes: 4 << 10}
 	long := make([]byte, 4<<10)
 	first, second := mustClaim(t, a, "acme.1", "body", dawn), mustClaim(t, a, "acme.2", "body", dawn)
@@ -309,7 +309,7 @@ func testRoomForBytes(t *testing.T, a *Answers) {
 // as well.
 func TestRoomIsSharedByServers(t *testing.T) {
 	nc := start(t).Control()
-	open := func() *Answers {
+	open := func() *IdempotencyStore {
 		a, err := OpenAnswers(t.Context(), nc)
 		require.NoError(t, err)
 		a.Limit = AnswerLimit{Count: 3, Bytes: 1 << 20}

@@ -61,11 +61,11 @@ const (
 func vouch(nc *nats.Conn, seed string, verify VerifyNode, readers *accountReaders) error {
 	keys, err := nkeys.FromSeed([]byte(seed))
 	if err != nil {
-		return domain.Faultf(domain.InvalidArgument, "the issuer's seed cannot be read: it must be an account seed, SA and 56 more characters")
+		return domain.Errorf(domain.InvalidArgument, "the issuer's seed cannot be read: it must be an account seed, SA and 56 more characters")
 	}
 	public, err := keys.PublicKey()
 	if err != nil || !nkeys.IsValidPublicAccountKey(public) {
-		return domain.Faultf(domain.InvalidArgument, "the issuer's seed is none of an account: it must begin with SA")
+		return domain.Errorf(domain.InvalidArgument, "the issuer's seed is none of an account: it must begin with SA")
 	}
 	places := make(chan struct{}, verifiers)
 	_, err = nc.QueueSubscribe(calloutSubject, "anneal", func(m *nats.Msg) {

@@ -147,7 +147,7 @@ func attributesOf(header []byte) ([]attribute, bool) {
 // missing is the fault of a log that has one position after another that is
 // not the one before.
 func missing(want, got uint64) error {
-	f := domain.Faultf(domain.DataLoss, "gap in the event log: found position %d where %d must follow, so events are missing or damaged. "+
+	f := domain.Errorf(domain.DataLoss, "gap in the event log: found position %d where %d must follow, so events are missing or damaged. "+
 		"Stop the server and run 'anneal log repair --data DIR'", got, want)
 	f.Reason = reasonDamaged
 	return f

@@ -181,7 +181,7 @@ func damaged(dir string, gaps []Gap) error {
 }
 
 func logFault(format string, args ...any) error {
-	f := domain.Faultf(domain.FailedPrecondition, format+". The server does not start, so that nothing more is lost; "+
+	f := domain.Errorf(domain.FailedPrecondition, format+". The server does not start, so that nothing more is lost; "+
 		"with the server stopped, 'anneal log repair --data DIR' restores what the readers' copy holds, and tells what it cannot", args...)
 	f.Reason = reasonDamaged
 	return f
@@ -191,7 +191,7 @@ const reasonDamaged = "LOG_DAMAGED"
 
 // IsDamaged tells whether an error says that the log is not whole.
 func IsDamaged(err error) bool {
-	var f *domain.Fault
+	var f *domain.Error
 	return errors.As(err, &f) && f.Reason == reasonDamaged
 }
 
@@ -219,7 +219,7 @@ func checkStore(opts ServerOptions, path string, log *slog.Logger) (checked, err
 	case errors.Is(err, errMarkDamaged):
 		log.Warn("the mark of the log is damaged: the whole log is checked, and a new mark is made", "file", path)
 	case err != nil:
-		return checked{}, domain.Faultf(domain.FailedPrecondition, "the mark of the log cannot be read: %v", err)
+		return checked{}, domain.Errorf(domain.FailedPrecondition, "the mark of the log cannot be read: %v", err)
 	}
 	result := checked{mark: mark, fresh: !have}
 	must := max(mark.Holds(), opts.Holds.Position)
@@ -229,7 +229,7 @@ func checkStore(opts ServerOptions, path string, log *slog.Logger) (checked, err
 	}
 	all, err := blocksOf(dir)
 	if err != nil {
-		return result, domain.Faultf(domain.FailedPrecondition, "the log's files cannot be read: %v", err)
+		return result, domain.Errorf(domain.FailedPrecondition, "the log's files cannot be read: %v", err)
 	}
 	if len(all) == 0 && must > 0 {
 		return result, damaged(dir, []Gap{{1, must, "there are no block files"}})
@@ -244,7 +244,7 @@ func checkStore(opts ServerOptions, path string, log *slog.Logger) (checked, err
 	result.part = begin > 0
 	found, err := s.survey(all[begin:])
 	if err != nil {
-		return result, domain.Faultf(domain.FailedPrecondition, "the log's files cannot be read: %v", err)
+		return result, domain.Errorf(domain.FailedPrecondition, "the log's files cannot be read: %v", err)
 	}
 	if found.last >= mark.Damaged { // a scrub found damage there: refused also behind the mark
 		must = max(must, mark.Damaged)
@@ -333,7 +333,7 @@ func (s survey) settleTail(store, dir string, mark Mark, have bool, log *slog.Lo
 			continue
 		}
 		if err := s.rewrite(store, dir, i, keep, log); err != nil {
-			return domain.Faultf(domain.FailedPrecondition, "the end of the log cannot be written anew: %v", err)
+			return domain.Errorf(domain.FailedPrecondition, "the end of the log cannot be written anew: %v", err)
 		}
 	}
 	return syncPath(dir)

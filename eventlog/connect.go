@@ -47,7 +47,7 @@ type Connection struct {
 // and begins to vouch for nodes.
 func Connect(ctx context.Context, opts ConnectOptions) (*Connection, error) {
 	if opts.URL == "" || opts.Password == "" || opts.IssuerSeed == "" {
-		return nil, domain.Faultf(domain.InvalidArgument, "an existing NATS cluster needs its URL, the password of its users control, desk and keeper, and the seed of its auth callout's issuer")
+		return nil, domain.Errorf(domain.InvalidArgument, "an existing NATS cluster needs its URL, the password of its users control, desk and keeper, and the seed of its auth callout's issuer")
 	}
 	var common []nats.Option
 	if opts.TLS != nil {
@@ -77,13 +77,13 @@ func (c *Connection) keepMark(ctx context.Context, path string) error {
 	case errors.Is(err, errMarkDamaged):
 		slog.Warn("the mark of the log is damaged: a new one is made", "file", path)
 	default:
-		return domain.Faultf(domain.FailedPrecondition, "the mark of the log cannot be read: %v", err)
+		return domain.Errorf(domain.FailedPrecondition, "the mark of the log cannot be read: %v", err)
 	}
 	if mark, err = c.log.checkState(ctx, checked{mark: mark}); err != nil {
 		return clusterFault(path, err)
 	}
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
-		return domain.Faultf(domain.FailedPrecondition, "the folder of the log's mark cannot be made: %v", err)
+		return domain.Errorf(domain.FailedPrecondition, "the folder of the log's mark cannot be made: %v", err)
 	}
 	c.log.mark, err = openMark(path, mark)
 	return err
@@ -123,7 +123,7 @@ func (c *Connection) checkMark(ctx context.Context, opts ConnectOptions) error {
 		return accepted
 	}
 	if err := os.Rename(opts.Mark, opts.Mark+".refused-"+time.Now().UTC().Format("20060102T150405.000Z")); err != nil {
-		return domain.Faultf(domain.FailedPrecondition, "the mark of the log cannot be put aside: %v", err)
+		return domain.Errorf(domain.FailedPrecondition, "the mark of the log cannot be put aside: %v", err)
 	}
 	return syncPath(filepath.Dir(opts.Mark))
 }
@@ -138,7 +138,7 @@ func clusterFault(path string, err error) error {
 		return err
 	}
 	why, _, _ = strings.Cut(why, logAdvice)
-	f := domain.Faultf(domain.FailedPrecondition, "the log in the NATS cluster is not the one that this control plane has seen (%s, by %s). "+
+	f := domain.Errorf(domain.FailedPrecondition, "the log in the NATS cluster is not the one that this control plane has seen (%s, by %s). "+
 		"Nothing was changed. Check that --nats-url names the right cluster and that all of its servers have their data; if the log was set back "+
 		"on purpose, such as restored from a backup, start once with --accept-log-loss", why, path)
 	f.Reason = reasonDamaged
@@ -167,7 +167,7 @@ func join(ctx context.Context, url, password, seed string, replicas int, verify 
 			nats.MaxReconnects(-1), nats.ReconnectWait(100 * time.Millisecond), nats.Timeout(5 * time.Second),
 		}, common...)
 		if *into.conn, err = nats.Connect(url, options...); err != nil {
-			return c, domain.Faultf(domain.Unavailable, "cannot connect to NATS as %s: %v", into.user, err)
+			return c, domain.Errorf(domain.Unavailable, "cannot connect to NATS as %s: %v", into.user, err)
 		}
 	}
 	if before != nil {
@@ -226,8 +226,8 @@ func replicasThere(ctx context.Context, nc *nats.Conn, otherwise int) (replicas 
 // Control is the connection into the account CONTROL: streams, keys, tasks.
 func (c *Connection) Control() *nats.Conn { return c.control }
 
-// Desk is the connection into the account AGENTS, with every right there.
-func (c *Connection) Desk() *nats.Conn { return c.desk }
+// Coordinator is the connection into the account AGENTS, with every right there.
+func (c *Connection) Coordinator() *nats.Conn { return c.desk }
 
 // Log is the log.
 func (c *Connection) Log() *JetStream { return c.log }

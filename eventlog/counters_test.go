@@ -25,7 +25,7 @@ func (c add) Decide(state counter, _ time.Time) (domain.Event[counter], error) {
 	case c.N == 0:
 		return nil, nil
 	case state.Total+c.N > 100:
-		return nil, domain.Faultf(domain.OutOfRange, "a counter goes to at most 100")
+		return nil, domain.Errorf(domain.OutOfRange, "a counter goes to at most 100")
 	}
 	return added(c), nil
 }

@@ -24,24 +24,24 @@ const DataVersion = 2
 // that a newer program wrote.
 func LockDir(dir string) (release func(), err error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return nil, domain.Faultf(domain.FailedPrecondition, "the data folder cannot be made: %v", err)
+		return nil, domain.Errorf(domain.FailedPrecondition, "the data folder cannot be made: %v", err)
 	}
 	path := filepath.Join(dir, "lock")
 	file, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
-		return nil, domain.Faultf(domain.FailedPrecondition, "the data folder cannot be locked: %v", err)
+		return nil, domain.Errorf(domain.FailedPrecondition, "the data folder cannot be locked: %v", err)
 	}
 	if err := unix.Flock(int(file.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
 		owner, _ := os.ReadFile(path)
 		_ = file.Close()
 		if !errors.Is(err, unix.EWOULDBLOCK) {
-			return nil, domain.Faultf(domain.FailedPrecondition, "the data folder %s cannot be locked: %v", dir, err)
+			return nil, domain.Errorf(domain.FailedPrecondition, "the data folder %s cannot be locked: %v", dir, err)
 		}
 		who := strings.TrimSpace(string(owner))
 		if who == "" {
 			who = "unknown"
 		}
-		return nil, domain.Faultf(domain.FailedPrecondition, "the data folder %s is in use by process %s: stop it, or choose another folder", dir, who)
+		return nil, domain.Errorf(domain.FailedPrecondition, "the data folder %s is in use by process %s: stop it, or choose another folder", dir, who)
 	}
 	release = func() { _ = file.Close() }
 	if err := checkVersion(dir); err != nil {
@@ -61,14 +61,14 @@ func checkVersion(dir string) error {
 		return writeDurably(path, []byte(strconv.Itoa(DataVersion)+"\n"))
 	}
 	if err != nil {
-		return domain.Faultf(domain.FailedPrecondition, "the version of the data folder cannot be read: %v", err)
+		return domain.Errorf(domain.FailedPrecondition, "the version of the data folder cannot be read: %v", err)
 	}
 	version, err := strconv.Atoi(strings.TrimSpace(string(content)))
 	if err != nil || version < 1 {
-		return domain.Faultf(domain.FailedPrecondition, "%s does not hold a version: is %s a data folder of this program?", path, dir)
+		return domain.Errorf(domain.FailedPrecondition, "%s does not hold a version: is %s a data folder of this program?", path, dir)
 	}
 	if version > DataVersion {
-		return domain.Faultf(domain.FailedPrecondition, "the data folder %s has version %d, written by a newer program; this one reads up to %d: start the newer program", dir, version, DataVersion)
+		return domain.Errorf(domain.FailedPrecondition, "the data folder %s has version %d, written by a newer program; this one reads up to %d: start the newer program", dir, version, DataVersion)
 	}
 	if version < DataVersion { // before anything is migrated, so that an older program does not miss it
 		return writeDurably(path, []byte(strconv.Itoa(DataVersion)+"\n"))
@@ -81,7 +81,7 @@ func checkVersion(dir string) error {
 func writeDurably(path string, content []byte) error {
 	file, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+"-*") // mode 0600
 	if err != nil {
-		return domain.Faultf(domain.FailedPrecondition, "%s cannot be written: %v", path, err)
+		return domain.Errorf(domain.FailedPrecondition, "%s cannot be written: %v", path, err)
 	}
 	_, err = file.Write(content)
 	err = errors.Join(err, file.Sync(), file.Close())
@@ -90,7 +90,7 @@ func writeDurably(path string, content []byte) error {
 	}
 	if err != nil {
 		_ = os.Remove(file.Name())
-		return domain.Faultf(domain.FailedPrecondition, "%s cannot be written: %v", path, err)
+		return domain.Errorf(domain.FailedPrecondition, "%s cannot be written: %v", path, err)
 	}
 	return syncPath(filepath.Dir(path))
 }

@@ -114,7 +114,7 @@ func (d *diskSync) round() (more bool) {
 			err = d.mark.reached(wanted)
 		}
 		if err != nil {
-			failed = domain.Faultf(domain.Unavailable, "the disk of the event log failed (%v): see to it, then start again", err)
+			failed = domain.Errorf(domain.Unavailable, "the disk of the event log failed (%v): see to it, then start again", err)
 			d.mark.fail()
 		} else {
 			d.synced.Store(wanted)
@@ -257,7 +257,7 @@ func askSync(ctx context.Context, nc *nats.Conn, stream string) error {
 		return fmt.Errorf("eventlog: syncing %s: %w", stream, err)
 	}
 	if len(answer.Data) > 0 {
-		return domain.Faultf(domain.Unavailable, "the disk of the event log failed (%s): see to it, then start again", answer.Data)
+		return domain.Errorf(domain.Unavailable, "the disk of the event log failed (%s): see to it, then start again", answer.Data)
 	}
 	return nil
 }

@@ -137,7 +137,7 @@ func (d *decision) run(ctx context.Context) (Change, error) {
 			return d.conclude(ctx, Change{}, ctx.Err())
 		}
 	}
-	return d.conclude(ctx, Change{}, domain.Faultf(domain.Aborted, "%s was changed by others %d times in a row: try again", d.intent.Name, attempts))
+	return d.conclude(ctx, Change{}, domain.Errorf(domain.Aborted, "%s was changed by others %d times in a row: try again", d.intent.Name, attempts))
 }
 
 // conclude returns what run ends with when its last append did not succeed. If

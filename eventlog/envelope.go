@@ -43,14 +43,14 @@ const maxAttribute = 1 << 10 // bytes of one attribute
 // the limits of the envelope.
 func (w Write) check() error {
 	if subject := w.Name.Subject(); domain.NameOf(subject) != w.Name || !literal(subject) {
-		return domain.Faultf(domain.Internal, "%q is no resource name: it must be accounts/{account} or accounts/{account}/{collection}/{id}", w.Name)
+		return domain.Errorf(domain.Internal, "%q is no resource name: it must be accounts/{account} or accounts/{account}/{collection}/{id}", w.Name)
 	}
 	if w.ID == "" || w.Type == "" {
-		return domain.Faultf(domain.Internal, "an event of %s lacks its id or its type", w.Name)
+		return domain.Errorf(domain.Internal, "an event of %s lacks its id or its type", w.Name)
 	}
 	for _, value := range [...]string{w.ID, w.Type, w.Actor, w.Command, w.Cause, w.Correlation, w.Stage} {
 		if len(value) > maxAttribute {
-			return domain.Faultf(domain.InvalidArgument, "an attribute of an event of %s has %d bytes: at most %d are kept", w.Name, len(value), maxAttribute)
+			return domain.Errorf(domain.InvalidArgument, "an attribute of an event of %s has %d bytes: at most %d are kept", w.Name, len(value), maxAttribute)
 		}
 	}
 	return nil

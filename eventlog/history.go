@@ -50,7 +50,7 @@ func (h *history) fail(format string, args ...any) error {
 	if h.err != nil {
 		return h.err
 	}
-	f := domain.Faultf(domain.DataLoss, "the event log was set back while this process ran: %s. Its stream was restored from an older backup or made anew. "+
+	f := domain.Errorf(domain.DataLoss, "the event log was set back while this process ran: %s. Its stream was restored from an older backup or made anew. "+
 		"Stop all control planes, restore the newest backup or run 'anneal log repair --data DIR', then start again", fmt.Sprintf(format, args...))
 	f.Reason = reasonDamaged
 	h.err = f

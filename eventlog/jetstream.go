@@ -117,7 +117,7 @@ func (l *JetStream) Append(ctx context.Context, w Write) (uint64, error) {
 	m.Header[jetstream.MsgIDHeader] = m.Header[headerID]
 	m.Header[jetstream.ExpectedLastSubjSeqHeader] = []string{strconv.FormatUint(w.Expect, 10)}
 	if size := m.Size(); size > MaxEvent {
-		return 0, domain.Faultf(domain.InvalidArgument, "an event of %s has %d bytes: at most %d are kept, so shorten the request", w.Name, size, MaxEvent)
+		return 0, domain.Errorf(domain.InvalidArgument, "an event of %s has %d bytes: at most %d are kept, so shorten the request", w.Name, size, MaxEvent)
 	}
 	if err := l.history.failure(); err != nil {
 		return 0, err
@@ -160,7 +160,7 @@ func (l *JetStream) publish(parent context.Context, m *nats.Msg) (uint64, error)
 			if parent.Err() != nil {
 				return 0, parent.Err()
 			}
-			return 0, domain.Faultf(domain.Unavailable, "the event log took nothing for %v (%v): nothing was recorded, try again", l.ackWait, err)
+			return 0, domain.Errorf(domain.Unavailable, "the event log took nothing for %v (%v): nothing was recorded, try again", l.ackWait, err)
 		}
 	}
 }
@@ -187,7 +187,7 @@ const (
 	codeSubjectBusy   = 10164 // another write to the subject is not decided yet, or just now
 )
 
-var errTooLarge = domain.Faultf(domain.InvalidArgument, "an event is larger than the log takes: shorten the request")
+var errTooLarge = domain.Errorf(domain.InvalidArgument, "an event is larger than the log takes: shorten the request")
 
 func acknowledged(data []byte) (uint64, error) {
 	const usual = `{"stream":"` + Stream + `","seq":` // then digits and a brace: not worth a JSON decoder

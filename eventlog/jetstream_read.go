@@ -111,7 +111,7 @@ func (l *JetStream) ask(parent context.Context, try func(context.Context) error)
 		case !notTaken(err) && !errors.Is(err, context.DeadlineExceeded):
 			return err
 		case !sleep(ctx, pause):
-			return domain.Faultf(domain.Unavailable, "the event log does not answer (%v): try again", err)
+			return domain.Errorf(domain.Unavailable, "the event log does not answer (%v): try again", err)
 		}
 	}
 }
@@ -169,7 +169,7 @@ func (l *JetStream) At(ctx context.Context, position uint64) (Event, error) {
 			return e, err
 		}
 	}
-	return Event{}, domain.Faultf(domain.NotFound, "the log has no event at position %d", position)
+	return Event{}, domain.Errorf(domain.NotFound, "the log has no event at position %d", position)
 }
 
 // Last implements Log.

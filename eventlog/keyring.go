@@ -34,14 +34,14 @@ func OpenKeyRing(path string) (*KeyRing, error) {
 		return addKey(path, "")
 	}
 	if err != nil {
-		return nil, domain.Faultf(domain.FailedPrecondition, "the key ring cannot be read: %v", err)
+		return nil, domain.Errorf(domain.FailedPrecondition, "the key ring cannot be read: %v", err)
 	}
 	if mode := info.Mode().Perm(); mode&0o077 != 0 {
-		return nil, domain.Faultf(domain.FailedPrecondition, "the key ring %s has mode %04o, so others may read it: chmod 600 it, and rotate its key if somebody did", path, mode)
+		return nil, domain.Errorf(domain.FailedPrecondition, "the key ring %s has mode %04o, so others may read it: chmod 600 it, and rotate its key if somebody did", path, mode)
 	}
 	text, err := os.ReadFile(path)
 	if err != nil {
-		return nil, domain.Faultf(domain.FailedPrecondition, "the key ring cannot be read: %v", err)
+		return nil, domain.Errorf(domain.FailedPrecondition, "the key ring cannot be read: %v", err)
 	}
 	return ParseKeyRing(string(text))
 }
@@ -54,7 +54,7 @@ func RotateKeyRing(path string) (*KeyRing, error) {
 	}
 	text, err := os.ReadFile(path)
 	if err != nil {
-		return nil, domain.Faultf(domain.FailedPrecondition, "the key ring cannot be read: %v", err)
+		return nil, domain.Errorf(domain.FailedPrecondition, "the key ring cannot be read: %v", err)
 	}
 	return addKey(path, strings.TrimRight(string(text), "\n")+"\n")
 }
@@ -63,7 +63,7 @@ func RotateKeyRing(path string) (*KeyRing, error) {
 func RetireKeys(path string) error {
 	text, err := os.ReadFile(path)
 	if err != nil {
-		return domain.Faultf(domain.FailedPrecondition, "the key ring cannot be read: %v", err)
+		return domain.Errorf(domain.FailedPrecondition, "the key ring cannot be read: %v", err)
 	}
 	ring, err := ParseKeyRing(string(text))
 	if err != nil {
@@ -105,11 +105,11 @@ func ParseKeyRing(text string) (*KeyRing, error) {
 		ring.current, ring.keys[fields[0]] = fields[0], key
 	}
 	if ring.current == "" {
-		return nil, domain.Faultf(domain.FailedPrecondition, "the key ring is empty: put back the one that was there, or delete the file to begin anew without the secrets sealed so far")
+		return nil, domain.Errorf(domain.FailedPrecondition, "the key ring is empty: put back the one that was there, or delete the file to begin anew without the secrets sealed so far")
 	}
 	return ring, nil
 }
 
 func wrongLine(i int, rule string) error {
-	return domain.Faultf(domain.FailedPrecondition, "line %d of the key ring %s", i+1, rule)
+	return domain.Errorf(domain.FailedPrecondition, "line %d of the key ring %s", i+1, rule)
 }

@@ -58,9 +58,9 @@ func (k localKeys) fault(err error) error {
 	case errors.Is(err, keyfile.ErrConflict):
 		return ErrConflict
 	case errors.Is(err, keyfile.ErrDamaged):
-		return domain.Faultf(domain.DataLoss, "a record of the %s is damaged in both copies: restore %s from a backup", k.what, k.what)
+		return domain.Errorf(domain.DataLoss, "a record of the %s is damaged in both copies: restore %s from a backup", k.what, k.what)
 	}
-	return domain.Faultf(domain.Unavailable, "the disk of the %s failed (%v): see to it, then start again", k.what, err)
+	return domain.Errorf(domain.Unavailable, "the disk of the %s failed (%v): see to it, then start again", k.what, err)
 }
 
 // open opens the store. migrate, if any, brings over the records of a JetStream
@@ -71,7 +71,7 @@ func (l LocalStore) open(what string, opts keyfile.Options, migrate func(*keyfil
 	}
 	_, err := os.Stat(l.Made)
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
-		return localKeys{}, domain.Faultf(domain.FailedPrecondition, "the store of the %s cannot be opened: %v", what, err)
+		return localKeys{}, domain.Errorf(domain.FailedPrecondition, "the store of the %s cannot be opened: %v", what, err)
 	}
 	opts.Exists = err == nil
 	opts.Repaired = func(why string) {
@@ -79,7 +79,7 @@ func (l LocalStore) open(what string, opts keyfile.Options, migrate func(*keyfil
 	}
 	store, err := keyfile.Open(l.Dir, opts)
 	if err != nil {
-		return localKeys{}, domain.Faultf(domain.FailedPrecondition, "the store of the %s cannot be opened: %v", what, err)
+		return localKeys{}, domain.Errorf(domain.FailedPrecondition, "the store of the %s cannot be opened: %v", what, err)
 	}
 	if !opts.Exists {
 		if err = migrate(store); err == nil {
@@ -182,7 +182,7 @@ func migrateOne(ctx context.Context, from *bucket, store *keyfile.Store, id stri
 		}
 	}
 	if err == nil && string(there) != string(record) {
-		err = domain.Faultf(domain.DataLoss, "the record of %s is not what was written", id)
+		err = domain.Errorf(domain.DataLoss, "the record of %s is not what was written", id)
 	}
 	return err
 }

@@ -134,7 +134,7 @@ func openMark(path string, m Mark) (*highWater, error) {
 	}
 	file, err := os.OpenFile(path, os.O_RDWR, 0o600)
 	if err != nil {
-		return nil, domain.Faultf(domain.FailedPrecondition, "the mark of the log cannot be opened: %v", err)
+		return nil, domain.Errorf(domain.FailedPrecondition, "the mark of the log cannot be opened: %v", err)
 	}
 	m.written++
 	return &highWater{path: path, file: file, sync: dataSync, mark: m}, nil
@@ -236,7 +236,7 @@ func (h *highWater) failureLocked() error {
 	if h.failed == nil {
 		return nil
 	}
-	return domain.Faultf(domain.Unavailable, "the mark of the event log cannot be written (%v): see to its disk, then start again", h.failed)
+	return domain.Errorf(domain.Unavailable, "the mark of the event log cannot be written (%v): see to its disk, then start again", h.failed)
 }
 
 // failure is the fault of a mark that cannot be written, nil otherwise.

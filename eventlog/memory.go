@@ -106,7 +106,7 @@ func (m *Memory) At(_ context.Context, position uint64) (Event, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if position == 0 || position > uint64(len(m.events)) {
-		return Event{}, domain.Faultf(domain.NotFound, "the log has no event at position %d", position)
+		return Event{}, domain.Errorf(domain.NotFound, "the log has no event at position %d", position)
 	}
 	return m.events[position-1], nil
 }

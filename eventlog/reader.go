@@ -20,7 +20,7 @@ func OpenReader(ctx context.Context, nc *nats.Conn) (*JetStream, error) {
 		return nil, fmt.Errorf("eventlog: %w", err)
 	}
 	if _, err := js.Stream(ctx, Stream); err != nil {
-		return nil, domain.Faultf(domain.Unavailable, "the stream %s cannot be read at %s: %v", Stream, nc.ConnectedUrlRedacted(), err)
+		return nil, domain.Errorf(domain.Unavailable, "the stream %s cannot be read at %s: %v", Stream, nc.ConnectedUrlRedacted(), err)
 	}
 	return &JetStream{nc: nc, js: js, ackWait: 5 * time.Second, filtered: true}, nil
 }

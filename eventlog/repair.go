@@ -187,7 +187,7 @@ func (r *repair) take() (err error) {
 		return err
 	}
 	if why := foreign(r.dir); why != "" {
-		return domain.Faultf(domain.FailedPrecondition, "the log in %s cannot be repaired here: %s", r.dir, why)
+		return domain.Errorf(domain.FailedPrecondition, "the log in %s cannot be repaired here: %s", r.dir, why)
 	}
 	if r.log, err = inventoryOf(r.dir); err != nil {
 		return err

@@ -68,7 +68,7 @@ type wrappedKey struct {
 // resource and with the same data key.
 func (v *Vault) Seal(ctx context.Context, name domain.Name, value []byte) (domain.Sealed, error) {
 	if len(value) > MaxSealed {
-		return domain.Sealed{}, domain.Faultf(domain.InvalidArgument, "a secret value has %d bytes: at most %d are kept", len(value), MaxSealed)
+		return domain.Sealed{}, domain.Errorf(domain.InvalidArgument, "a secret value has %d bytes: at most %d are kept", len(value), MaxSealed)
 	}
 	key := make([]byte, keyBytes)
 	_, _ = rand.Read(key)     // never fails
@@ -98,11 +98,11 @@ func (v *Vault) Open(ctx context.Context, name domain.Name, sealed domain.Sealed
 		return "", err
 	}
 	if sealed.Scheme > domain.SealScheme {
-		return "", domain.Faultf(domain.FailedPrecondition, "the value of %s uses encryption scheme %d, and this release supports schemes up to %d: upgrade anneal, or set the value again", name, sealed.Scheme, domain.SealScheme)
+		return "", domain.Errorf(domain.FailedPrecondition, "the value of %s uses encryption scheme %d, and this release supports schemes up to %d: upgrade anneal, or set the value again", name, sealed.Scheme, domain.SealScheme)
 	}
 	value, err := Decrypt(key, sealed.Ciphertext, boundTo(name, sealed))
 	if err != nil {
-		return "", domain.Faultf(domain.DataLoss, "the sealed value of %s was not sealed for this resource, or was changed: set it again", name)
+		return "", domain.Errorf(domain.DataLoss, "the sealed value of %s was not sealed for this resource, or was changed: set it again", name)
 	}
 	return domain.SecretValue(value), nil
 }
@@ -215,26 +215,26 @@ type keyRevision struct {
 func (v *Vault) dataKey(ctx context.Context, id string) ([]byte, keyRevision, error) {
 	var found keyRevision
 	if !plainID(id) {
-		return nil, found, domain.Faultf(domain.NotFound, "the sealed value names no data key: set it again")
+		return nil, found, domain.Errorf(domain.NotFound, "the sealed value names no data key: set it again")
 	}
 	record, revision, err := v.keys.get(ctx, id)
 	if err != nil {
 		return nil, found, err
 	}
 	if revision == 0 {
-		return nil, found, domain.Faultf(domain.NotFound, "the sealed value was deleted: its data key is gone")
+		return nil, found, domain.Errorf(domain.NotFound, "the sealed value was deleted: its data key is gone")
 	}
 	found.number = revision
 	if err := json.Unmarshal(record, &found.wrappedKey); err != nil {
-		return nil, found, domain.Faultf(domain.DataLoss, "the record of data key %s cannot be read", id)
+		return nil, found, domain.Errorf(domain.DataLoss, "the record of data key %s cannot be read", id)
 	}
 	wrapping := v.ring.keys[found.Ring]
 	if wrapping == nil {
-		return nil, found, domain.Faultf(domain.FailedPrecondition, "the key ring lacks key %q, which wraps data key %s: put it back", found.Ring, id)
+		return nil, found, domain.Errorf(domain.FailedPrecondition, "the key ring lacks key %q, which wraps data key %s: put it back", found.Ring, id)
 	}
 	key, err := Decrypt(wrapping, found.Wrapped, []byte(id))
 	if err != nil {
-		return nil, found, domain.Faultf(domain.DataLoss, "data key %s cannot be unwrapped: key %q of the ring is another one than it was", id, found.Ring)
+		return nil, found, domain.Errorf(domain.DataLoss, "data key %s cannot be unwrapped: key %q of the ring is another one than it was", id, found.Ring)
 	}
 	return key, found, nil
 }
@@ -255,7 +255,7 @@ func (v *Vault) CheckRing(ctx context.Context) error {
 		}
 		tried[wrapped.Ring] = true
 		if _, _, err := v.dataKey(ctx, id); err != nil {
-			return domain.Faultf(domain.FailedPrecondition, "the key ring is damaged (%v): restore keys/ring from a backup; "+
+			return domain.Errorf(domain.FailedPrecondition, "the key ring is damaged (%v): restore keys/ring from a backup; "+
 				"or, to give up the values sealed so far, move keys/ring and the folder datakeys away", err)
 		}
 	}

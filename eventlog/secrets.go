@@ -28,20 +28,20 @@ func (s Secrets) Values(ctx context.Context, account, field string, names []stri
 		state, _ := s.Rows.Row(name)
 		secret, ok := state.(domain.Secret)
 		if !ok || name.Account() != account {
-			return nil, domain.Faultf(domain.FailedPrecondition, "%s: %s is no secret of accounts/%s (any more): create it, or name another", field, name, account)
+			return nil, domain.Errorf(domain.FailedPrecondition, "%s: %s is no secret of accounts/%s (any more): create it, or name another", field, name, account)
 		}
 		if _, twice := values[secret.KeyName]; twice {
-			return nil, domain.Faultf(domain.FailedPrecondition, "%s: two of them have the key name %s: name one", field, secret.KeyName)
+			return nil, domain.Errorf(domain.FailedPrecondition, "%s: two of them have the key name %s: name one", field, secret.KeyName)
 		}
 		if !secret.HasValue() {
-			return nil, domain.Faultf(domain.FailedPrecondition, "%s: %s has no value yet: update it with one", field, name)
+			return nil, domain.Errorf(domain.FailedPrecondition, "%s: %s has no value yet: update it with one", field, name)
 		}
 		value, err := s.Open(ctx, name, secret.Value)
 		if err != nil {
 			return nil, err
 		}
 		if size += len(value.Reveal()); size > maxSecrets {
-			return nil, domain.Faultf(domain.FailedPrecondition, "%s: their values have more than %d bytes together: name fewer", field, maxSecrets)
+			return nil, domain.Errorf(domain.FailedPrecondition, "%s: their values have more than %d bytes together: name fewer", field, maxSecrets)
 		}
 		values[secret.KeyName] = value.Reveal()
 	}

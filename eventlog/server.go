@@ -68,7 +68,7 @@ const readerPasswordFile = "reader.password"
 // events outlive a power failure unless NoSync is set.
 func StartServer(opts ServerOptions) (*Server, error) {
 	if err := os.MkdirAll(opts.Dir, 0o700); err != nil {
-		return nil, domain.Faultf(domain.FailedPrecondition, "the folder for the event log cannot be made: %v", err)
+		return nil, domain.Errorf(domain.FailedPrecondition, "the folder for the event log cannot be made: %v", err)
 	}
 	if opts.Mark == "" {
 		opts.Mark = markOf(opts.Dir)
@@ -88,7 +88,7 @@ func StartServer(opts ServerOptions) (*Server, error) {
 	}
 	if opts.NewReaderPassword {
 		if err := os.Remove(filepath.Join(opts.Dir, readerPasswordFile)); err != nil && !errors.Is(err, os.ErrNotExist) {
-			return nil, domain.Faultf(domain.FailedPrecondition, "the readers' password cannot be replaced: %v", err)
+			return nil, domain.Errorf(domain.FailedPrecondition, "the readers' password cannot be replaced: %v", err)
 		}
 	}
 	reader, err := keptPassword(filepath.Join(opts.Dir, readerPasswordFile))
@@ -136,7 +136,7 @@ func (s *Server) Watch(ctx context.Context) error {
 	case <-ctx.Done():
 		return ctx.Err()
 	case reason := <-s.broken:
-		return domain.Faultf(domain.FailedPrecondition, "the disk of the event log failed (%s): see that it works and has space left, then start the server again; what was acknowledged is kept", reason)
+		return domain.Errorf(domain.FailedPrecondition, "the disk of the event log failed (%s): see that it works and has space left, then start the server again; what was acknowledged is kept", reason)
 	}
 }
 
@@ -149,10 +149,10 @@ func (s *Server) begin(password, seed string, opts ServerOptions, before checked
 	select {
 	case ok := <-ready:
 		if !ok {
-			return domain.Faultf(domain.Unavailable, "the embedded NATS server did not start within %v: is %s writable, with space left?", patience, opts.Dir)
+			return domain.Errorf(domain.Unavailable, "the embedded NATS server did not start within %v: is %s writable, with space left?", patience, opts.Dir)
 		}
 	case reason := <-fatal:
-		return domain.Faultf(domain.FailedPrecondition, "the embedded NATS server cannot start: %s", reason)
+		return domain.Errorf(domain.FailedPrecondition, "the embedded NATS server cannot start: %s", reason)
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
@@ -166,7 +166,7 @@ func (s *Server) begin(password, seed string, opts ServerOptions, before checked
 		return nil
 	}
 	if err := s.Sync(); err != nil {
-		return domain.Faultf(domain.FailedPrecondition, "the event log cannot be synced to disk: %v", err)
+		return domain.Errorf(domain.FailedPrecondition, "the event log cannot be synced to disk: %v", err)
 	}
 	if !opts.syncAlways {
 		if err := s.checkLayout(ctx, opts); err != nil {
@@ -215,12 +215,12 @@ func serverConfig(opts ServerOptions, own, reader, issuer string) (*server.Optio
 	}
 	host, port, err := net.SplitHostPort(opts.Listen)
 	if err != nil {
-		return nil, domain.Faultf(domain.InvalidArgument, "the NATS address %q must be host:port", opts.Listen)
+		return nil, domain.Errorf(domain.InvalidArgument, "the NATS address %q must be host:port", opts.Listen)
 	}
 	config.Host = host
 	config.Port, err = strconv.Atoi(port)
 	if err != nil || config.Port < 0 || config.Port > 65535 {
-		return nil, domain.Faultf(domain.InvalidArgument, "the port of the NATS address %q must be 0 to 65535; 0 picks a free one", opts.Listen)
+		return nil, domain.Errorf(domain.InvalidArgument, "the port of the NATS address %q must be 0 to 65535; 0 picks a free one", opts.Listen)
 	}
 	if config.Port == 0 {
 		config.Port = server.RANDOM_PORT
@@ -284,11 +284,11 @@ func keptPassword(path string) (string, error) {
 		return password, nil
 	}
 	if err != nil {
-		return "", domain.Faultf(domain.FailedPrecondition, "the readers' password cannot be read: %v", err)
+		return "", domain.Errorf(domain.FailedPrecondition, "the readers' password cannot be read: %v", err)
 	}
 	password := strings.TrimSpace(string(kept))
 	if len(password) < 16 {
-		return "", domain.Faultf(domain.FailedPrecondition, "the readers' password in %s is shorter than 16 characters: delete the file to get a new one", path)
+		return "", domain.Errorf(domain.FailedPrecondition, "the readers' password in %s is shorter than 16 characters: delete the file to get a new one", path)
 	}
 	return password, nil
 }

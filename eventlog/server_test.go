@@ -119,9 +119,9 @@ func TestNodesAreKeptApart(t *testing.T) {
 		assert.ErrorContains(t, <-errs, "Permissions Violation for Subscription", subject)
 		_ = sub.Unsubscribe()
 	}
-	everything, err := s.Desk().SubscribeSync(">")
+	everything, err := s.Coordinator().SubscribeSync(">")
 	require.NoError(t, err)
-	require.NoError(t, s.Desk().Flush())
+	require.NoError(t, s.Coordinator().Flush())
 	for _, subject := range []string{"agents.n2.beat", "work.n1.orders", "events.acme.counters.a", "$JS.API.INFO", calloutSubject, "_INBOX.n2.x"} {
 		require.NoError(t, n1.Publish(subject, []byte("forged")))
 		require.NoError(t, n1.Flush())
@@ -131,17 +131,17 @@ func TestNodesAreKeptApart(t *testing.T) {
 	orders, err := n1.SubscribeSync("work.n1.>")
 	require.NoError(t, err)
 	require.NoError(t, n1.Flush())
-	_, err = s.Desk().Subscribe("agents.*.ask", func(m *nats.Msg) { _ = m.Respond([]byte("heard " + m.Subject)) })
+	_, err = s.Coordinator().Subscribe("agents.*.ask", func(m *nats.Msg) { _ = m.Respond([]byte("heard " + m.Subject)) })
 	require.NoError(t, err)
-	require.NoError(t, s.Desk().Flush())
+	require.NoError(t, s.Coordinator().Flush())
 	for node, nc := range map[string]*nats.Conn{"n1": n1, "n2": n2} {
 		reply, err := nc.RequestWithContext(t.Context(), "agents."+node+".ask", nil)
 		require.NoError(t, err)
 		assert.Equal(t, "heard agents."+node+".ask", string(reply.Data))
 	}
-	answers, err := s.Desk().SubscribeSync("stream.of.answers")
+	answers, err := s.Coordinator().SubscribeSync("stream.of.answers")
 	require.NoError(t, err)
-	require.NoError(t, s.Desk().PublishRequest("work.n1.generate", "stream.of.answers", []byte("go")))
+	require.NoError(t, s.Coordinator().PublishRequest("work.n1.generate", "stream.of.answers", []byte("go")))
 	order, err := orders.NextMsgWithContext(t.Context())
 	require.NoError(t, err)
 	for range 100 {
@@ -259,9 +259,9 @@ func TestReadersCanDoNothingElse(t *testing.T) {
 		all, err := reader.SubscribeSync(">")
 		require.NoError(t, err)
 		require.NoError(t, reader.Flush())
-		require.NoError(t, s.Desk().Publish("agents.n1.beat", []byte("secret")))
+		require.NoError(t, s.Coordinator().Publish("agents.n1.beat", []byte("secret")))
 		require.NoError(t, s.Control().Publish("tasks.x", []byte("secret")))
-		require.NoError(t, s.Desk().Flush())
+		require.NoError(t, s.Coordinator().Flush())
 		require.NoError(t, s.Control().Flush())
 		_, err = reader.JetStream()
 		require.NoError(t, err)
@@ -287,7 +287,7 @@ func testPushIsContained(t *testing.T, s *Server, reader *nats.Conn) {
 	got := make(chan *nats.Msg, 64)
 	targets := []string{"work.n1.orders", "agents.n1.beat", "tasks.run", "commands.x", "$JS.API.STREAM.DELETE.EVENTS",
 		"$JS.API.STREAM.PURGE.EVENTS", "$JS.API.STREAM.DELETE.KV_KEYS", "control.api.CONSUMER.CREATE.EVENTS", "control.api.STREAM.INFO.EVENTS", calloutSubject}
-	for _, nc := range []*nats.Conn{s.Control(), s.Desk()} {
+	for _, nc := range []*nats.Conn{s.Control(), s.Coordinator()} {
 		for _, target := range targets {
 			if target == calloutSubject || strings.HasPrefix(target, "$JS") {
 				continue
@@ -315,7 +315,7 @@ func testPushIsContained(t *testing.T, s *Server, reader *nats.Conn) {
 		break
 	}
 	require.NoError(t, s.Control().Flush())
-	require.NoError(t, s.Desk().Flush())
+	require.NoError(t, s.Coordinator().Flush())
 	assert.Empty(t, got)
 	e, err := s.Log().At(t.Context(), position)
 	require.NoError(t, err)

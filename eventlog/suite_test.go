@@ -124,7 +124,7 @@ func testRefused(t *testing.T, log Log) {
 	}
 	for what, w := range tests {
 		_, err := log.Append(t.Context(), w)
-		var fault *domain.Fault
+		var fault *domain.Error
 		require.ErrorAs(t, err, &fault, what)
 		assert.NotEmpty(t, fault.Message)
 	}

@@ -24,7 +24,7 @@ func (s silent) Append(ctx context.Context, w Write) (uint64, error) {
 
 func (s silent) Read(context.Context, string, uint64) iter.Seq2[Event, error] {
 	return func(yield func(Event, error) bool) {
-		yield(Event{}, domain.Faultf(domain.Unavailable, "the event log does not answer"))
+		yield(Event{}, domain.Errorf(domain.Unavailable, "the event log does not answer"))
 	}
 }
 
@@ -66,7 +66,7 @@ func (l *late) Append(ctx context.Context, w Write) (uint64, error) {
 		l.first = &w
 		return 0, ErrUncertain
 	}
-	f := domain.Faultf(domain.Unavailable, "the disk is full: nothing was recorded")
+	f := domain.Errorf(domain.Unavailable, "the disk is full: nothing was recorded")
 	f.Reason = "DISK_FULL"
 	return 0, f
 }

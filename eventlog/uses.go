@@ -34,12 +34,12 @@ func ensureUses(ctx context.Context, js jetstream.JetStream, replicas int) error
 	}, replicas)
 }
 
-// Uses keep when resources were last used: pulse that outlives the process.
+// LastUsed keep when resources were last used: pulse that outlives the process.
 // Nothing waits for it to be on disk.
-type Uses struct{ kv jetstream.KeyValue }
+type LastUsed struct{ kv jetstream.KeyValue }
 
-// OpenUses keeps them in the JetStream bucket USES, made when missing.
-func OpenUses(ctx context.Context, nc *nats.Conn) (*Uses, error) {
+// OpenLastUsed keeps them in the JetStream bucket USES, made when missing.
+func OpenLastUsed(ctx context.Context, nc *nats.Conn) (*LastUsed, error) {
 	js, err := jetstream.New(nc)
 	if err != nil {
 		return nil, fmt.Errorf("eventlog: %w", err)
@@ -51,7 +51,7 @@ func OpenUses(ctx context.Context, nc *nats.Conn) (*Uses, error) {
 	if err != nil {
 		return nil, fmt.Errorf("eventlog: opening the bucket %s: %w", usesBucket, err)
 	}
-	return &Uses{kv}, nil
+	return &LastUsed{kv}, nil
 }
 
 func useKey(name domain.Name) string {
@@ -59,7 +59,7 @@ func useKey(name domain.Name) string {
 }
 
 // Keep records when a resource was used.
-func (u *Uses) Keep(ctx context.Context, name domain.Name, at time.Time) error {
+func (u *LastUsed) Keep(ctx context.Context, name domain.Name, at time.Time) error {
 	if _, err := u.kv.Put(ctx, useKey(name), []byte(at.UTC().Format(time.RFC3339))); err != nil {
 		return fmt.Errorf("eventlog: keeping when %s was used: %w", name, err)
 	}
@@ -67,7 +67,7 @@ func (u *Uses) Keep(ctx context.Context, name domain.Name, at time.Time) error {
 }
 
 // Forget drops what is known of a resource.
-func (u *Uses) Forget(ctx context.Context, name domain.Name) error {
+func (u *LastUsed) Forget(ctx context.Context, name domain.Name) error {
 	if err := u.kv.Purge(ctx, useKey(name)); err != nil {
 		return fmt.Errorf("eventlog: forgetting when %s was used: %w", name, err)
 	}
@@ -76,7 +76,7 @@ func (u *Uses) Forget(ctx context.Context, name domain.Name) error {
 
 // Follow tells all that is known, and then what any server records, until ctx
 // is done.
-func (u *Uses) Follow(ctx context.Context, tell func(name domain.Name, at time.Time)) error {
+func (u *LastUsed) Follow(ctx context.Context, tell func(name domain.Name, at time.Time)) error {
 	watcher, err := u.kv.WatchAll(ctx, jetstream.IgnoreDeletes())
 	if err != nil {
 		return fmt.Errorf("eventlog: following the bucket %s: %w", usesBucket, err)

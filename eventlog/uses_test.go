@@ -17,7 +17,7 @@ type use struct {
 }
 
 // followUses answers what a follower is told, and ends with the test.
-func followUses(t *testing.T, u *Uses) <-chan use {
+func followUses(t *testing.T, u *LastUsed) <-chan use {
 	t.Helper()
 	told := make(chan use, 16)
 	ctx, stop := context.WithCancel(context.Background())
@@ -33,8 +33,8 @@ func followUses(t *testing.T, u *Uses) <-chan use {
 func TestUsesAreToldToEveryServerAndAfterARestart(t *testing.T) {
 	const first, second = domain.Name("accounts/acme/apiKeys/k1"), domain.Name("accounts/acme/apiKeys/k2")
 	dir := t.TempDir()
-	open := func(t *testing.T) *Uses {
-		u, err := OpenUses(t.Context(), start(t, func(o *ServerOptions) { o.Dir, o.NoSync = dir, false }).Control())
+	open := func(t *testing.T) *LastUsed {
+		u, err := OpenLastUsed(t.Context(), start(t, func(o *ServerOptions) { o.Dir, o.NoSync = dir, false }).Control())
 		require.NoError(t, err)
 		return u
 	}

@@ -52,7 +52,7 @@ func verify(ctx context.Context, w *World, log eventlog.Log, upTo uint64) (Diges
 		return Digest{}, err
 	}
 	if at := w.Position(); at < upTo {
-		return Digest{}, domain.Faultf(domain.OutOfRange, "the log ends at position %d: it cannot be verified up to %d", at, upTo)
+		return Digest{}, domain.Errorf(domain.OutOfRange, "the log ends at position %d: it cannot be verified up to %d", at, upTo)
 	}
 	return w.View().Digest()
 }

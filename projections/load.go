@@ -153,7 +153,7 @@ func (s *loadStep) sample() LoadSample {
 
 // sampleLoad adds a replica's report to its deployment's history. since is when
 // the replica was heard before; zero, and the report counts no time.
-func (p *Pulse) sampleLoad(deployment domain.Name, replica string, load ReplicaLoad, since time.Time) {
+func (p *LiveStatus) sampleLoad(deployment domain.Name, replica string, load ReplicaLoad, since time.Time) {
 	history := p.loadsOf(deployment)
 	if load.Active+load.Queued > 0 || load.RequestsPerSecond > 0 {
 		history.Asked = later(history.Asked, load.Time)
@@ -180,7 +180,7 @@ func (p *Pulse) sampleLoad(deployment domain.Name, replica string, load ReplicaL
 }
 
 // loadsOf finds a deployment's history, and makes room for a new one.
-func (p *Pulse) loadsOf(deployment domain.Name) loads {
+func (p *LiveStatus) loadsOf(deployment domain.Name) loads {
 	history, known := p.now.loads.Get(deployment)
 	if !known && p.now.loads.Len() >= MaxPulseLoads {
 		delete(p.steps, evict(p.now.loads, func(l loads) time.Time { return l.heard }))
@@ -190,7 +190,7 @@ func (p *Pulse) loadsOf(deployment domain.Name) loads {
 
 // Ask records that a deployment was asked something at a time, before any
 // replica has heard of it; to a tenth of a second.
-func (p *Pulse) Ask(deployment domain.Name, at time.Time) {
+func (p *LiveStatus) Ask(deployment domain.Name, at time.Time) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	history := p.loadsOf(deployment)
@@ -203,7 +203,7 @@ func (p *Pulse) Ask(deployment domain.Name, at time.Time) {
 }
 
 // Loads is what is known of a deployment's load over the last hour.
-func (v PulseView) Loads(deployment domain.Name) LoadHistory {
+func (v LiveStatusView) Loads(deployment domain.Name) LoadHistory {
 	if v.loads == nil {
 		return LoadHistory{}
 	}

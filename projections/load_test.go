@@ -12,7 +12,7 @@ import (
 )
 
 // beat reports a replica's load every two seconds.
-func beat(p *Pulse, replica string, from, to time.Time, load ReplicaLoad) {
+func beat(p *LiveStatus, replica string, from, to time.Time, load ReplicaLoad) {
 	for at := from; at.Before(to); at = at.Add(2 * time.Second) {
 		load.Time = at
 		p.Load("d", replica, load)
@@ -22,7 +22,7 @@ func beat(p *Pulse, replica string, from, to time.Time, load ReplicaLoad) {
 func newest(h LoadHistory) []LoadSample { return slices.Collect(h.Newest()) }
 
 func TestLoadsAreSampled(t *testing.T) {
-	p := NewPulse(epoch)
+	p := NewLiveStatus(epoch)
 	busy := ReplicaLoad{Ready: true, Active: 3, Queued: 1, Slots: 8, RequestsPerSecond: 2, PromptTokensPerSecond: 50, TokensPerSecond: 100}
 	for at := epoch; at.Before(epoch.Add(20 * time.Second)); at = at.Add(2 * time.Second) { // beats of two nodes take turns
 		beat(p, "r1", at, at.Add(time.Second), busy)
@@ -44,11 +44,11 @@ func TestLoadsAreSampled(t *testing.T) {
 	require.Equal(t, epoch.Add(50*time.Second), p.View().Loads("d").Asked)
 	p.Forget("d")
 	require.Equal(t, LoadHistory{}, p.View().Loads("d"))
-	require.Equal(t, LoadHistory{}, PulseView{}.Loads("d"))
+	require.Equal(t, LoadHistory{}, LiveStatusView{}.Loads("d"))
 }
 
 func TestReportsAreWeightedWithTheTimeThatTheyAreAbout(t *testing.T) {
-	p := NewPulse(epoch)
+	p := NewLiveStatus(epoch)
 	for _, one := range []struct {
 		millis int
 		rate   float64
@@ -59,7 +59,7 @@ func TestReportsAreWeightedWithTheTimeThatTheyAreAbout(t *testing.T) {
 }
 
 func TestLoadsHaveLimits(t *testing.T) {
-	p := NewPulse(epoch)
+	p := NewLiveStatus(epoch)
 	end := epoch.Add(3 * time.Hour)
 	for at := epoch; at.Before(end); at = at.Add(LoadStep) {
 		load := ReplicaLoad{Ready: true, Slots: 8, Time: at}

@@ -165,7 +165,7 @@ func (l *listing[S, R]) readRows(stored *field, q Query) {
 }
 
 func violations(err error) domain.Violations {
-	var f *domain.Fault
+	var f *domain.Error
 	if errors.As(err, &f) {
 		return f.Violations
 	}

@@ -62,7 +62,7 @@ func TestAPageOfExactlyWhatIsLeftIsTheLast(t *testing.T) {
 
 func TestEveryFaultOfAQueryIsNamed(t *testing.T) {
 	_, err := List(manyToys(t, 1).All(), renderToy, wireToys, Query{Filter: "x = 1", PageSize: -1, PageToken: "?"})
-	var f *domain.Fault
+	var f *domain.Error
 	require.ErrorAs(t, err, &f)
 	var fields []string
 	for _, v := range f.Violations {

@@ -18,8 +18,10 @@ func (v *View) Fleet() iter.Seq2[domain.Name, domain.Node] {
 	}
 }
 
-// Prospect is what the nodes have for a need.
-func (v *View) Prospect(need domain.Need) domain.Prospect { return domain.ProspectOf(need, v.Fleet()) }
+// Feasibility is what the nodes have for a need.
+func (v *View) Feasibility(need domain.Need) domain.Feasibility {
+	return domain.FeasibilityOf(need, v.Fleet())
+}
 
 // Alive are the replicas of a deployment in order, but for those whose nodes
 // are lost: they are about to be taken from it.

@@ -23,14 +23,14 @@ const (
 	MaxMetricValues  = 64    // per row
 )
 
-// A Pulse keeps what is worth knowing now and not worth recording for ever:
+// A LiveStatus keeps what is worth knowing now and not worth recording for ever:
 // when nodes were last heard, how far jobs are, how busy replicas are. It has
 // limits, is lost with the process, and is safe for concurrent use.
-type Pulse struct {
+type LiveStatus struct {
 	mu         sync.Mutex
-	now        PulseView
-	lent       PulseView // the last copy of now
-	generation uint64    // counts the copies
+	now        LiveStatusView
+	lent       LiveStatusView // the last copy of now
+	generation uint64         // counts the copies
 	steps      map[domain.Name]*loadStep
 }
 
@@ -40,24 +40,24 @@ type jobPulse struct {
 	generation uint64                     // of the pulse when this was made; an older one is shared with a view
 }
 
-// NewPulse makes an empty pulse. Every node counts as seen at boot.
-func NewPulse(boot time.Time) *Pulse {
-	return &Pulse{steps: map[domain.Name]*loadStep{}, now: PulseView{boot: boot, reports: 1, nodes: new(btree.Map[domain.Name, time.Time]), keys: new(btree.Map[domain.Name, time.Time]),
+// NewLiveStatus makes an empty pulse. Every node counts as seen at boot.
+func NewLiveStatus(boot time.Time) *LiveStatus {
+	return &LiveStatus{steps: map[domain.Name]*loadStep{}, now: LiveStatusView{boot: boot, reports: 1, nodes: new(btree.Map[domain.Name, time.Time]), keys: new(btree.Map[domain.Name, time.Time]),
 		jobs: new(btree.Map[domain.Name, *jobPulse]), replicas: new(btree.Map[string, ReplicaLoad]), loads: new(btree.Map[domain.Name, loads])}}
 }
 
 // Boot says that the process has only now begun to listen: every node counts
 // as seen then, so that none is lost for the time in which nobody listened.
-func (p *Pulse) Boot(now time.Time) {
+func (p *LiveStatus) Boot(now time.Time) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.now.boot = now
 	p.now.reports++
 }
 
-// Beat records that a node was heard at a time. An earlier time than the one
+// Heartbeat records that a node was heard at a time. An earlier time than the one
 // known changes nothing.
-func (p *Pulse) Beat(node domain.Name, at time.Time) {
+func (p *LiveStatus) Heartbeat(node domain.Name, at time.Time) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	last, known := p.now.nodes.Get(node)
@@ -76,7 +76,7 @@ func (p *Pulse) Beat(node domain.Name, at time.Time) {
 // left out. The report of an earlier attempt is dropped. The first of a new
 // attempt takes away the rows beyond its step: it will make them again. The
 // first of a job that was made again under its name takes away all.
-func (p *Pulse) Report(job domain.Name, progress Progress, rows ...MetricRow) {
+func (p *LiveStatus) Report(job domain.Name, progress Progress, rows ...MetricRow) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	old, known := p.now.jobs.Get(job)
@@ -107,7 +107,7 @@ func (p *Pulse) Report(job domain.Name, progress Progress, rows ...MetricRow) {
 
 // Load records how busy a replica is, and adds it to what its deployment's load
 // has been.
-func (p *Pulse) Load(deployment domain.Name, replica string, load ReplicaLoad) {
+func (p *LiveStatus) Load(deployment domain.Name, replica string, load ReplicaLoad) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	key := replicaKey(deployment, replica)
@@ -121,7 +121,7 @@ func (p *Pulse) Load(deployment domain.Name, replica string, load ReplicaLoad) {
 }
 
 // UseKey records when an API key was used; false when a use as late is known.
-func (p *Pulse) UseKey(key domain.Name, at time.Time) bool {
+func (p *LiveStatus) UseKey(key domain.Name, at time.Time) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	last, known := p.now.keys.Get(key)
@@ -137,7 +137,7 @@ func (p *Pulse) UseKey(key domain.Name, at time.Time) bool {
 }
 
 // ForgetKey drops what is known about an API key.
-func (p *Pulse) ForgetKey(key domain.Name) {
+func (p *LiveStatus) ForgetKey(key domain.Name) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.now.keys.Delete(key)
@@ -145,7 +145,7 @@ func (p *Pulse) ForgetKey(key domain.Name) {
 }
 
 // Forget drops what is known about a node, a job, or a deployment's replicas.
-func (p *Pulse) Forget(name domain.Name) {
+func (p *LiveStatus) Forget(name domain.Name) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.now.nodes.Delete(name)
@@ -163,7 +163,7 @@ func (p *Pulse) Forget(name domain.Name) {
 }
 
 // ForgetReplica drops what is known about one replica.
-func (p *Pulse) ForgetReplica(deployment domain.Name, replica string) {
+func (p *LiveStatus) ForgetReplica(deployment domain.Name, replica string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.now.replicas.Delete(replicaKey(deployment, replica))
@@ -171,18 +171,18 @@ func (p *Pulse) ForgetReplica(deployment domain.Name, replica string) {
 }
 
 // View is the pulse of now.
-func (p *Pulse) View() PulseView {
+func (p *LiveStatus) View() LiveStatusView {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.lent.reports != p.now.reports {
-		p.lent = PulseView{p.now.boot, p.now.reports, p.now.nodes.Copy(), p.now.jobs.Copy(), p.now.replicas.Copy(), p.now.loads.Copy(), p.now.keys.Copy()}
+		p.lent = LiveStatusView{p.now.boot, p.now.reports, p.now.nodes.Copy(), p.now.jobs.Copy(), p.now.replicas.Copy(), p.now.loads.Copy(), p.now.keys.Copy()}
 		p.generation++
 	}
 	return p.lent
 }
 
 // own answers the job's pulse in a form that no view shares.
-func (p *Pulse) own(job domain.Name, old *jobPulse) *jobPulse {
+func (p *LiveStatus) own(job domain.Name, old *jobPulse) *jobPulse {
 	switch {
 	case old == nil:
 		if p.now.jobs.Len() >= MaxPulseJobs {

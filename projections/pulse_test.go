@@ -14,7 +14,7 @@ import (
 	"anneal/domain"
 )
 
-func steps(v PulseView, job domain.Name, after int) []int {
+func steps(v LiveStatusView, job domain.Name, after int) []int {
 	found := []int{}
 	for row := range v.Metrics(job, after) {
 		found = append(found, row.Step)
@@ -23,21 +23,21 @@ func steps(v PulseView, job domain.Name, after int) []int {
 }
 
 func TestNodesCountAsSeenAtBoot(t *testing.T) {
-	p := NewPulse(epoch)
+	p := NewLiveStatus(epoch)
 	require.Equal(t, epoch, p.View().Seen("n"))
 	before := p.View()
-	p.Beat("n", epoch.Add(time.Second))
-	p.Beat("n", epoch)
+	p.Heartbeat("n", epoch.Add(time.Second))
+	p.Heartbeat("n", epoch)
 	require.Equal(t, epoch.Add(time.Second), p.View().Seen("n"))
 	require.Equal(t, epoch, before.Seen("n"))
 	p.Boot(epoch.Add(time.Hour))
 	require.Equal(t, epoch.Add(time.Hour), p.View().Seen("n"))
-	require.Zero(t, PulseView{}.Seen("n"))
+	require.Zero(t, LiveStatusView{}.Seen("n"))
 }
 
 func TestTheLastUseOfKeysIsKept(t *testing.T) {
-	p := NewPulse(epoch)
-	require.Zero(t, PulseView{}.KeyUsed("k"))
+	p := NewLiveStatus(epoch)
+	require.Zero(t, LiveStatusView{}.KeyUsed("k"))
 	require.Zero(t, p.View().KeyUsed("k"))
 	require.True(t, p.UseKey("k", epoch))
 	require.False(t, p.UseKey("k", epoch), "known already")
@@ -56,7 +56,7 @@ func TestTheLastUseOfKeysIsKept(t *testing.T) {
 }
 
 func TestReportsOfAnEarlierAttemptAreDropped(t *testing.T) {
-	p := NewPulse(epoch)
+	p := NewLiveStatus(epoch)
 	report := func(attempt, step int, seconds int, rows ...int) {
 		var metrics []MetricRow
 		for _, s := range rows {
@@ -92,7 +92,7 @@ func TestReportsOfAnEarlierAttemptAreDropped(t *testing.T) {
 // A job that is made again under its name begins at nothing, and what comes
 // late of the one before is dropped.
 func TestReportsOfANamesakeAreDropped(t *testing.T) {
-	pulse, job := NewPulse(epoch), domain.Name("accounts/a/dpoJobs/j")
+	pulse, job := NewLiveStatus(epoch), domain.Name("accounts/a/dpoJobs/j")
 	of := func(made time.Time, attempt, step int) {
 		pulse.Report(job, Progress{Made: made, Attempt: attempt, Step: step, Time: epoch}, MetricRow{Step: step})
 	}
@@ -113,7 +113,7 @@ func TestPercentOfUnknownLength(t *testing.T) {
 }
 
 func TestReplicasByDeployment(t *testing.T) {
-	p := NewPulse(epoch)
+	p := NewLiveStatus(epoch)
 	p.Load("d1", "r1", ReplicaLoad{Active: 1})
 	p.Load("d1", "r2", ReplicaLoad{Active: 2})
 	p.Load("d10", "r1", ReplicaLoad{Active: 3})
@@ -130,9 +130,9 @@ func TestReplicasByDeployment(t *testing.T) {
 }
 
 func TestPulseHasLimits(t *testing.T) {
-	p := NewPulse(epoch)
+	p := NewLiveStatus(epoch)
 	for i := range MaxPulseNodes + 3 {
-		p.Beat(domain.Name(fmt.Sprint("n", i)), epoch.Add(time.Duration(i+1)*time.Second))
+		p.Heartbeat(domain.Name(fmt.Sprint("n", i)), epoch.Add(time.Duration(i+1)*time.Second))
 	}
 	require.Equal(t, MaxPulseNodes, p.View().nodes.Len())
 	require.Equal(t, epoch, p.View().Seen("n0"), "the one not heard for longest goes")
@@ -167,12 +167,12 @@ func TestPulseHasLimits(t *testing.T) {
 }
 
 func TestPulseIsSafeForConcurrentUse(t *testing.T) {
-	p := NewPulse(epoch)
+	p := NewLiveStatus(epoch)
 	var all sync.WaitGroup
 	for g := range 4 {
 		all.Go(func() {
 			for i := range 200 {
-				p.Beat("n", epoch.Add(time.Duration(i)))
+				p.Heartbeat("n", epoch.Add(time.Duration(i)))
 				p.Report("j", Progress{Step: i}, MetricRow{Step: i, Tokens: int64(g)})
 				p.Load("d", fmt.Sprint(g), ReplicaLoad{Active: i})
 				v := p.View()

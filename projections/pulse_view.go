@@ -52,9 +52,9 @@ type ReplicaLoad struct {
 	Addons                map[string]string // its addons, ID → how far they are; not to be edited
 }
 
-// A PulseView is the pulse at one moment, immutable and safe for concurrent
+// A LiveStatusView is the pulse at one moment, immutable and safe for concurrent
 // use. The zero value knows nothing.
-type PulseView struct {
+type LiveStatusView struct {
 	boot     time.Time
 	reports  uint64 // counts what came before
 	nodes    *btree.Map[domain.Name, time.Time]
@@ -65,7 +65,7 @@ type PulseView struct {
 }
 
 // KeyUsed is when an API key was last used, zero when that is not known.
-func (v PulseView) KeyUsed(key domain.Name) time.Time {
+func (v LiveStatusView) KeyUsed(key domain.Name) time.Time {
 	if v.keys == nil {
 		return time.Time{}
 	}
@@ -73,8 +73,8 @@ func (v PulseView) KeyUsed(key domain.Name) time.Time {
 	return at
 }
 
-// Heard is when a node was last heard by this process; zero if never.
-func (v PulseView) Heard(node domain.Name) time.Time {
+// LastHeartbeat is when a node was last heard by this process; zero if never.
+func (v LiveStatusView) LastHeartbeat(node domain.Name) time.Time {
 	if v.nodes == nil {
 		return time.Time{}
 	}
@@ -83,15 +83,15 @@ func (v PulseView) Heard(node domain.Name) time.Time {
 }
 
 // Seen is when a node was last heard; the process's own start when not since.
-func (v PulseView) Seen(node domain.Name) time.Time {
-	if at := v.Heard(node); at.After(v.boot) {
+func (v LiveStatusView) Seen(node domain.Name) time.Time {
+	if at := v.LastHeartbeat(node); at.After(v.boot) {
 		return at
 	}
 	return v.boot
 }
 
 // Progress is how far a job is; false when nothing was reported.
-func (v PulseView) Progress(job domain.Name) (Progress, bool) {
+func (v LiveStatusView) Progress(job domain.Name) (Progress, bool) {
 	if one := v.job(job); one != nil {
 		return one.progress, true
 	}
@@ -99,7 +99,7 @@ func (v PulseView) Progress(job domain.Name) (Progress, bool) {
 }
 
 // Metrics yields the rows of a job's metrics beyond a step, in order.
-func (v PulseView) Metrics(job domain.Name, after int) iter.Seq[MetricRow] {
+func (v LiveStatusView) Metrics(job domain.Name, after int) iter.Seq[MetricRow] {
 	return func(yield func(MetricRow) bool) {
 		if one := v.job(job); one != nil {
 			one.rows.Ascend(after+1, func(_ int, row MetricRow) bool { return yield(row) })
@@ -108,7 +108,7 @@ func (v PulseView) Metrics(job domain.Name, after int) iter.Seq[MetricRow] {
 }
 
 // Latest is the last row of a job's metrics; false when it has none.
-func (v PulseView) Latest(job domain.Name) (MetricRow, bool) {
+func (v LiveStatusView) Latest(job domain.Name) (MetricRow, bool) {
 	if one := v.job(job); one != nil {
 		_, row, ok := one.rows.Max()
 		return row, ok
@@ -116,7 +116,7 @@ func (v PulseView) Latest(job domain.Name) (MetricRow, bool) {
 	return MetricRow{}, false
 }
 
-func (v PulseView) job(name domain.Name) *jobPulse {
+func (v LiveStatusView) job(name domain.Name) *jobPulse {
 	if v.jobs == nil {
 		return nil
 	}
@@ -125,7 +125,7 @@ func (v PulseView) job(name domain.Name) *jobPulse {
 }
 
 // Replica is the load of one replica; false when nothing was reported.
-func (v PulseView) Replica(deployment domain.Name, replica string) (ReplicaLoad, bool) {
+func (v LiveStatusView) Replica(deployment domain.Name, replica string) (ReplicaLoad, bool) {
 	if v.replicas == nil {
 		return ReplicaLoad{}, false
 	}
@@ -133,7 +133,7 @@ func (v PulseView) Replica(deployment domain.Name, replica string) (ReplicaLoad,
 }
 
 // Replicas yields the replicas of a deployment that reported, and their load.
-func (v PulseView) Replicas(deployment domain.Name) iter.Seq2[string, ReplicaLoad] {
+func (v LiveStatusView) Replicas(deployment domain.Name) iter.Seq2[string, ReplicaLoad] {
 	prefix := replicaKey(deployment, "")
 	return func(yield func(string, ReplicaLoad) bool) {
 		if v.replicas == nil {

@@ -144,7 +144,7 @@ func TestRowFilterFaults(t *testing.T) {
 		t.Run(clip(c.filter), func(t *testing.T) {
 			_, err := CompileRowFilter(c.filter)
 			require.ErrorContains(t, err, c.says)
-			var f *domain.Fault
+			var f *domain.Error
 			require.ErrorAs(t, err, &f)
 			require.Equal(t, domain.InvalidArgument, f.Code)
 			require.Equal(t, "filter", f.Violations[0].Field)

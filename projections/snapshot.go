@@ -262,7 +262,7 @@ func holds(ctx context.Context, log eventlog.Log, path string, at eventlog.Check
 }
 
 func mismatch(path string, at eventlog.Checkpoint, found string) error {
-	f := domain.Faultf(domain.FailedPrecondition, "the snapshot %s ends with event %s at position %d, but %s: the log lost events after the snapshot was made, or it is another log. "+
+	f := domain.Errorf(domain.FailedPrecondition, "the snapshot %s ends with event %s at position %d, but %s: the log lost events after the snapshot was made, or it is another log. "+
 		"Give back the log that belongs to it; or, to accept the loss, move the snapshots out of %s and start again",
 		path, at.EventID, at.Position, found, filepath.Dir(path))
 	f.Reason = "LOG_MISMATCH"
@@ -324,7 +324,7 @@ func readHeader(path string, text []byte) (snapshotHeader, error) {
 	case err != nil || h.Format < 1 || h.Position == 0:
 		return h, fmt.Errorf("%w: it has no header", errDamaged)
 	case h.Format > snapshotFormat:
-		f := domain.Faultf(domain.FailedPrecondition, "the snapshot %s has format %d, written by a newer version of the program; this one reads up to %d. "+
+		f := domain.Errorf(domain.FailedPrecondition, "the snapshot %s has format %d, written by a newer version of the program; this one reads up to %d. "+
 			"Run the newer version; or move the snapshots out of %s to fold the whole log with this one", path, h.Format, snapshotFormat, filepath.Dir(path))
 		f.Reason = "NEWER_SNAPSHOT"
 		return h, f

@@ -34,7 +34,7 @@ type View struct {
 	DeployedModels    *Table[domain.DeployedModel]
 	Nodes             *Table[domain.Node]
 	Quotas            *Table[domain.Quota]
-	Pulse             PulseView
+	Live              LiveStatusView
 
 	tables map[string]frozen // by collection
 }
@@ -71,15 +71,15 @@ type World struct {
 	waiters btree.Map[uint64, *waiter] // by the position they wait for
 	failed  error                      // why the world stands still
 	broken  chan struct{}              // closed when it has failed
-	pulse   *Pulse
+	pulse   *LiveStatus
 }
 
 func newWorld() *World {
-	return &World{folds: map[string]tables{}, broken: make(chan struct{}), pulse: NewPulse(time.Now())}
+	return &World{folds: map[string]tables{}, broken: make(chan struct{}), pulse: NewLiveStatus(time.Now())}
 }
 
-// Pulse is what is kept aside and not in the log.
-func (w *World) Pulse() *Pulse { return w.pulse }
+// Live is what is kept aside and not in the log.
+func (w *World) Live() *LiveStatus { return w.pulse }
 
 // Run keeps the world up to date until ctx is done, the log fails, or an event
 // does not fold. After a failure of the log it may be called again.
@@ -138,10 +138,10 @@ func (w *World) View() *View {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	pulse := w.pulse.View()
-	if w.view != nil && w.view.Position == w.at.Position && w.view.Pulse.reports == pulse.reports {
+	if w.view != nil && w.view.Position == w.at.Position && w.view.Live.reports == pulse.reports {
 		return w.view
 	}
-	v := &View{Checkpoint: w.at, tables: make(map[string]frozen, len(w.folds)), Pulse: pulse}
+	v := &View{Checkpoint: w.at, tables: make(map[string]frozen, len(w.folds)), Live: pulse}
 	for _, fold := range w.folds {
 		fold.lend(v)
 	}

@@ -195,7 +195,7 @@ func TestViewIsSharedUntilSomethingHappens(t *testing.T) {
 	log, w := eventlog.NewMemory(), toyWorld()
 	first := w.View()
 	require.Same(t, first, w.View())
-	w.Pulse().Beat("accounts/system/nodes/n", epoch)
+	w.Live().Heartbeat("accounts/system/nodes/n", epoch)
 	second := w.View()
 	require.NotSame(t, first, second)
 	require.Same(t, TableOf(first, toys), TableOf(second, toys))

@@ -98,18 +98,18 @@ func (p *addonPlan) older(row *projections.Row[domain.DeployedModel], other doma
 }
 
 // refusal is why the deployment does not take the addon, or nil.
-func (p *addonPlan) refusal(row *projections.Row[domain.DeployedModel], d *domain.Deployment) *domain.Fault {
+func (p *addonPlan) refusal(row *projections.Row[domain.DeployedModel], d *domain.Deployment) *domain.Error {
 	m := &row.State
 	model, ok := p.view.Models.Get(domain.Name(m.Model))
 	switch {
 	case !d.EnableAddons:
-		return domain.Faultf(domain.FailedPrecondition, "%s has enableAddons turned off: turn it on and load the addon again", m.Deployment)
+		return domain.Errorf(domain.FailedPrecondition, "%s has enableAddons turned off: turn it on and load the addon again", m.Deployment)
 	case !ok || model.CreateTime.After(row.CreateTime):
-		return domain.Faultf(domain.NotFound, "the model %s is gone", m.Model)
+		return domain.Errorf(domain.NotFound, "the model %s is gone", m.Model)
 	case p.models[m.Deployment+" "+m.Model]:
-		return domain.Faultf(domain.AlreadyExists, "%s has %s loaded already", m.Deployment, m.Model)
+		return domain.Errorf(domain.AlreadyExists, "%s has %s loaded already", m.Deployment, m.Model)
 	case p.counts[m.Deployment] >= domain.MaxAddons:
-		return domain.Faultf(domain.ResourceExhausted, "%s has %d addons, and takes no more: unload one first", m.Deployment, domain.MaxAddons)
+		return domain.Errorf(domain.ResourceExhausted, "%s has %d addons, and takes no more: unload one first", m.Deployment, domain.MaxAddons)
 	}
 	return nil
 }

@@ -31,7 +31,7 @@ func (Autoscale) Plan(v *projections.View, now time.Time) Plan {
 		if d.State != domain.DeploymentReadyState && d.State != domain.DeploymentUpdatingState {
 			continue
 		}
-		want := Scale(d.Scaling(), d.DesiredReplicas, d.HeldFrom, v.Pulse.Loads(row.Name), now)
+		want := Scale(d.Scaling(), d.DesiredReplicas, d.HeldFrom, v.Live.Loads(row.Name), now)
 		left.hold(row, &want)
 		if want.Replicas != d.DesiredReplicas {
 			was := d.DesiredReplicas

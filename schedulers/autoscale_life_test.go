@@ -106,7 +106,7 @@ func TestAutoscaleAfterARestart(t *testing.T) {
 		s.do(s.worlds[0], onDeployment("d1", domain.ScaleDeployment{Replicas: 3, Reason: "scaled by its user"}))
 		time.Sleep(9 * time.Minute)
 		for _, w := range s.worlds {
-			w.Pulse().Forget(deploymentName("d1"))
+			w.Live().Forget(deploymentName("d1"))
 		}
 		again := time.Now()
 		count := func() int {
@@ -206,7 +206,7 @@ func (s *service) beat() {
 		}
 		r.asked = 0
 		for _, world := range s.worlds {
-			world.Pulse().Load(row.Name, wanted.ID, load)
+			world.Live().Load(row.Name, wanted.ID, load)
 		}
 		if load.Ready && wanted.State != domain.ReplicaReady {
 			ready = append(ready, wanted.ID)
@@ -222,7 +222,7 @@ func (s *service) beat() {
 // for the answer.
 func (s *service) ask() {
 	world := s.worlds[0]
-	world.Pulse().Ask(deploymentName("d1"), time.Now())
+	world.Live().Ask(deploymentName("d1"), time.Now())
 	r := s.choose(world)
 	for ; r == nil; r = s.choose(world) {
 		v := world.View()

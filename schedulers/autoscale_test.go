@@ -244,7 +244,7 @@ func TestAutoscalePlans(t *testing.T) {
 	}
 	for at := time.Duration(0); at <= 40*time.Second; at += 2 * time.Second {
 		for _, id := range []string{"busy", "fixed"} {
-			s.world.Pulse().Load(deploymentName(id), "r1", projections.ReplicaLoad{Ready: true, Active: 8, Queued: 4, Slots: 8, Time: s.now.Add(at)})
+			s.world.Live().Load(deploymentName(id), "r1", projections.ReplicaLoad{Ready: true, Active: 8, Queued: 4, Slots: 8, Time: s.now.Add(at)})
 		}
 	}
 	s.pass(41 * time.Second)
@@ -271,7 +271,7 @@ func TestAutoscaleKeepsTheQuota(t *testing.T) {
 		s.do(onDeployment(id, domain.SettleDeployment{Generation: 1}))
 		s.do(onDeployment(id, domain.WakeDeployment{}))
 		for at := time.Duration(0); at <= 40*time.Second; at += 2 * time.Second {
-			s.world.Pulse().Load(deploymentName(id), "r1", projections.ReplicaLoad{Ready: true, Active: 8, Queued: 20, Slots: 8, Time: s.now.Add(at)})
+			s.world.Live().Load(deploymentName(id), "r1", projections.ReplicaLoad{Ready: true, Active: 8, Queued: 20, Slots: 8, Time: s.now.Add(at)})
 		}
 	}
 	s.pass(41 * time.Second)

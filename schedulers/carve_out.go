@@ -27,13 +27,13 @@ func (j job) made(v *projections.View) *domain.JobInputs {
 
 // usable is why a dataset that the platform makes will have no rows; nil while
 // they are being made.
-func usable(v *projections.View, name domain.Name) *domain.Fault {
+func usable(v *projections.View, name domain.Name) *domain.Error {
 	row, ok := v.Datasets.Get(name)
 	switch {
 	case !ok:
-		return domain.Faultf(domain.FailedPrecondition, "%s was deleted: resume the job, and it is made again", name)
+		return domain.Errorf(domain.FailedPrecondition, "%s was deleted: resume the job, and it is made again", name)
 	case row.State.Unfilled():
-		return domain.Faultf(domain.FailedPrecondition, "the rows of %s could not be made (%s): mend that, then resume the job", name, row.State.Status.Message)
+		return domain.Errorf(domain.FailedPrecondition, "the rows of %s could not be made (%s): mend that, then resume the job", name, row.State.Status.Message)
 	}
 	return nil
 }
@@ -126,7 +126,7 @@ func prepared(plan *Plan, v *projections.View, j job) {
 		plan.add(domain.IntendJob(j.Name, domain.QueueJob{})) // recorded before input was made of a job's own
 		return
 	}
-	fail := func(fault *domain.Fault) {
+	fail := func(fault *domain.Error) {
 		plan.add(domain.IntendJob(j.Name, domain.FailJob{Status: domain.StatusOf(fault)}))
 	}
 	dataset, _ := j.kind.carve()
@@ -149,7 +149,7 @@ func prepared(plan *Plan, v *projections.View, j job) {
 		case there:
 			ready = ready && row.State.State == domain.DatasetReady
 		case !uploaded:
-			fail(domain.Faultf(domain.NotFound, "dataset: %s was deleted while its evaluation split was being created", dataset))
+			fail(domain.Errorf(domain.NotFound, "dataset: %s was deleted while its evaluation split was being created", dataset))
 			return
 		default:
 			missing = append(missing, createSide(j, name, rest, source))

@@ -118,20 +118,20 @@ func baseOf(v *projections.View, name domain.Name) domain.Name {
 
 // unfit is why the weights cannot answer in a deployment, as far as can be told
 // without loading them; nil when they may.
-func (w trained) unfit(v *projections.View, d *domain.Deployment) *domain.Fault {
+func (w trained) unfit(v *projections.View, d *domain.Deployment) *domain.Error {
 	model, ok := v.Models.Get(domain.Name(d.BaseModel))
 	base, known := v.Models.Get(w.base)
 	switch {
 	case !ok || !known:
 		return nil // the engine tells
 	case w.Adapter && model.State.Kind == domain.PEFTAddon:
-		return domain.Faultf(domain.FailedPrecondition, "%s trains an adapter, and the deployment serves %s, which is one itself: name a deployment of %s", w.Job, model.Name, model.State.BaseModel)
+		return domain.Errorf(domain.FailedPrecondition, "%s trains an adapter, and the deployment serves %s, which is one itself: name a deployment of %s", w.Job, model.Name, model.State.BaseModel)
 	case w.Adapter && w.base != model.Name:
-		return domain.Faultf(domain.FailedPrecondition, "%s trains an adapter of %s, and the deployment serves %s: name a deployment of the same base", w.Job, w.base, model.Name)
+		return domain.Errorf(domain.FailedPrecondition, "%s trains an adapter of %s, and the deployment serves %s: name a deployment of the same base", w.Job, w.base, model.Name)
 	case !w.Adapter && d.EnableAddons:
-		return domain.Faultf(domain.FailedPrecondition, "%s trains all parameters, from under the addons of the deployment: turn enableAddons off, or train an adapter (loraRank above 0)", w.Job)
+		return domain.Errorf(domain.FailedPrecondition, "%s trains all parameters, from under the addons of the deployment: turn enableAddons off, or train an adapter (loraRank above 0)", w.Job)
 	case !w.Adapter && (model.State.ModelType != base.State.ModelType || model.State.ParameterCount != base.State.ParameterCount):
-		return domain.Faultf(domain.FailedPrecondition, "%s trains %s (%s, %d parameters), and the deployment serves %s (%s, %d parameters): name a deployment of the same model",
+		return domain.Errorf(domain.FailedPrecondition, "%s trains %s (%s, %d parameters), and the deployment serves %s (%s, %d parameters): name a deployment of the same model",
 			w.Job, w.base, base.State.ModelType, base.State.ParameterCount, model.Name, model.State.ModelType, model.State.ParameterCount)
 	}
 	return nil

@@ -15,7 +15,7 @@ const minExamples = 3
 // A verdict on what a job names: what is wrong with it, or that it must still
 // wait for something that is being made. A wait that may be long has words.
 type verdict struct {
-	wrong []*domain.Fault
+	wrong []*domain.Error
 	waits bool
 	words string
 }
@@ -51,7 +51,7 @@ func (j job) inputs(v *projections.View) inputs {
 }
 
 func (c *inputs) refuse(code domain.Code, field, format string, args ...any) {
-	c.wrong = append(c.wrong, domain.Faultf(code, "%s: %s", field, fmt.Sprintf(format, args...)))
+	c.wrong = append(c.wrong, domain.Errorf(code, "%s: %s", field, fmt.Sprintf(format, args...)))
 }
 
 // dataset requires a READY dataset with enough rows of one of the shapes. The

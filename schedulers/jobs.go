@@ -54,7 +54,7 @@ func (s Jobs) Plan(v *projections.View, now time.Time) Plan {
 			plan.add(domain.IntendJob(j.Name, domain.PauseJob{Reason: suspended}))
 		case j.lost(v) != "":
 			plan.add(domain.IntendJob(j.Name, domain.FailJob{Attempt: j.Life.Attempt,
-				Status: domain.StatusOf(domain.Faultf(domain.NotFound, "%s", j.lost(v)))}))
+				Status: domain.StatusOf(domain.Errorf(domain.NotFound, "%s", j.lost(v)))}))
 		case j.Life.State == domain.JobPausedState:
 			if suspended == "" && strings.HasPrefix(j.Life.Status.Message, SuspendedPrefix) {
 				plan.add(domain.IntendJob(j.Name, domain.ResumeJob{}))
@@ -91,7 +91,7 @@ func finish(plan *Plan, v *projections.View, j job) {
 		plan.add(domain.Intend(domain.Models, o.Output, domain.RegisterModel(o.Model)))
 	case row.State.SourceJob != j.Name || row.State.Files.Folder != o.Results.Folder:
 		plan.add(domain.IntendJob(j.Name, domain.FailJob{Status: domain.StatusOf(
-			domain.Faultf(domain.AlreadyExists, "outputModel: the model %s exists already: name another, or delete that one", o.Output))}))
+			domain.Errorf(domain.AlreadyExists, "outputModel: the model %s exists already: name another, or delete that one", o.Output))}))
 	case ok && t.Waits():
 		plan.add(domain.Intend(domain.TrainerJobs, j.Name, domain.Command[domain.TrainerJob](domain.FinishTrainStep{Attempt: o.Attempt})))
 	default:

@@ -47,7 +47,7 @@ func (j *judge) Append(ctx context.Context, w eventlog.Write) (uint64, error) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	if j.random.IntN(100) == 0 { // whatever is to follow does not
-		return 0, domain.Faultf(domain.Unavailable, "the log takes nothing at the moment")
+		return 0, domain.Errorf(domain.Unavailable, "the log takes nothing at the moment")
 	}
 	position, err := j.Memory.Append(ctx, w)
 	if err != nil {

@@ -36,11 +36,11 @@ func (j job) missing(v *projections.View) []domain.Name {
 
 // unchecked tells of what is missing and is not among the faults that were
 // found.
-func (j job) unchecked(v *projections.View, found []*domain.Fault) (more []*domain.Fault) {
+func (j job) unchecked(v *projections.View, found []*domain.Error) (more []*domain.Error) {
 	for _, name := range j.missing(v) {
-		told := slices.ContainsFunc(found, func(f *domain.Fault) bool { return strings.Contains(f.Message, string(name)) })
+		told := slices.ContainsFunc(found, func(f *domain.Error) bool { return strings.Contains(f.Message, string(name)) })
 		if !told {
-			more = append(more, domain.Faultf(domain.NotFound, "there is no %s: create it, then resume the job", name))
+			more = append(more, domain.Errorf(domain.NotFound, "there is no %s: create it, then resume the job", name))
 		}
 	}
 	return more

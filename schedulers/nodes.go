@@ -37,7 +37,7 @@ func (s Nodes) Plan(v *projections.View, now time.Time) Plan {
 			s.forget(&plan, row, now)
 			continue
 		}
-		heard, seen := v.Pulse.Seen(row.Name), v.Pulse.Heard(row.Name)
+		heard, seen := v.Live.Seen(row.Name), v.Live.LastHeartbeat(row.Name)
 		if since := row.State.Since; since.After(seen) {
 			seen = since // one that has just come back may not have beaten yet
 		}

@@ -78,13 +78,13 @@ func (s Replicas) keep(v *projections.View, d deployment) {
 		}
 	}
 	if lost := d.lost(v); lost != "" {
-		d.plan.add(d.intend(domain.FailDeployment{Status: domain.StatusOf(domain.Faultf(domain.NotFound, "%s", lost)), Lost: true}))
+		d.plan.add(d.intend(domain.FailDeployment{Status: domain.StatusOf(domain.Errorf(domain.NotFound, "%s", lost)), Lost: true}))
 		return
 	}
 	d.trim()
 	d.settle()
 	if !d.place(placement(s.Placement), v.NeedOf(d.Deployment)) && d.State == domain.DeploymentCreatingState && len(d.current) < d.least() {
-		d.failAt(due, domain.StatusOf(domain.Faultf(domain.ResourceExhausted, "no place was found for a replica: %s", v.Prospect(v.NeedOf(d.Deployment)))))
+		d.failAt(due, domain.StatusOf(domain.Errorf(domain.ResourceExhausted, "no place was found for a replica: %s", v.Feasibility(v.NeedOf(d.Deployment)))))
 	}
 }
 
@@ -249,7 +249,7 @@ func (d *deployment) settle() {
 }
 
 // model is why the deployment's model cannot be loaded now, or nil.
-func (d *deployment) model(v *projections.View) *domain.Fault {
+func (d *deployment) model(v *projections.View) *domain.Error {
 	c := inputs{view: v, account: d.name.Account()}
 	if m := c.model("baseModel", d.BaseModel); m != nil && m.Kind == domain.PEFTAddon {
 		c.model("baseModel", m.BaseModel)

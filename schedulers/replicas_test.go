@@ -72,7 +72,7 @@ func TestReplicasTakeTheMemoryOfTheirModel(t *testing.T) {
 	view := s.world.View()
 	row, _ := view.Deployments.Get(deploymentName("d3"))
 	require.Empty(t, row.State.Replicas)
-	s.say("it waits: %s", view.Prospect(view.NeedOf(&row.State)))
+	s.say("it waits: %s", view.Feasibility(view.NeedOf(&row.State)))
 	s.end("replicas_by_memory")
 }
 

@@ -123,7 +123,7 @@ func (l loop) reserve(ctx context.Context, request eventlog.Request, parts []dom
 // the plan was made is the usual reason, and worth nobody's attention.
 func (l loop) report(ctx context.Context, view *projections.View, step Step, err error) {
 	level := slog.LevelWarn
-	var fault *domain.Fault
+	var fault *domain.Error
 	if errors.As(err, &fault) && fault.Code != domain.Internal && l.world.Position() > view.Position {
 		level = slog.LevelDebug
 	}

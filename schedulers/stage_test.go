@@ -35,7 +35,7 @@ type stage struct {
 
 func newStage(t *testing.T) *stage {
 	s := &stage{t: t, log: eventlog.NewMemory(), world: projections.NewWorld(), now: noon}
-	s.world.Pulse().Boot(noon)
+	s.world.Live().Boot(noon)
 	return s
 }
 

@@ -269,7 +269,7 @@ func (a *agent) tick() {
 	_ = a.town.wish(string(a.name), world, domain.Intend(domain.Nodes, a.name, domain.RegisterNode{NodeSpec: domain.NodeSpec{
 		Pool: a.pool, Engines: []string{"train", "complete"}, Capacity: domain.Resources{CPUMilli: 2000, MemoryMiB: 2048}}}))
 	for _, w := range a.town.worlds {
-		w.Pulse().Beat(a.name, time.Now())
+		w.Live().Heartbeat(a.name, time.Now())
 	}
 	a.obey(world)
 }

@@ -28,7 +28,7 @@ func addonsOf(v *projections.View, name domain.Name) (all []*addonRow) {
 func addonID(row *addonRow) string { return domain.AddonID(row.Name, row.CreateTime) }
 
 // equip adds what a replica of the beat is to do about addons.
-func (d *Desk) equip(ctx context.Context, node string, view *projections.View, r wire.Replica, orders *draft) {
+func (d *Coordinator) equip(ctx context.Context, node string, view *projections.View, r wire.Replica, orders *draft) {
 	listed := map[string]bool{}
 	for _, a := range r.Addons {
 		listed[a.ID] = true
@@ -60,13 +60,13 @@ func (d *Desk) equip(ctx context.Context, node string, view *projections.View, r
 	}
 }
 
-func (d *Desk) loadAddon(ctx context.Context, view *projections.View, row *addonRow) (wire.LoadAddon, error) {
+func (d *Coordinator) loadAddon(ctx context.Context, view *projections.View, row *addonRow) (wire.LoadAddon, error) {
 	model, err := ready(view, domain.Name(row.State.Model))
 	if err != nil {
 		return wire.LoadAddon{}, err
 	}
 	if model.State.Kind != domain.PEFTAddon || model.CreateTime.After(row.CreateTime) {
-		return wire.LoadAddon{}, domain.Faultf(domain.FailedPrecondition, "%s is not the addon any more that it was: load it anew", model.Name)
+		return wire.LoadAddon{}, domain.Errorf(domain.FailedPrecondition, "%s is not the addon any more that it was: load it anew", model.Name)
 	}
 	folder, err := d.folder(ctx, keyOf(model.State.Files.Folder, model.CreateTime), model.State.Files)
 	if err != nil {
@@ -75,7 +75,7 @@ func (d *Desk) loadAddon(ctx context.Context, view *projections.View, row *addon
 	return wire.LoadAddon{ID: addonID(row), Folder: *folder}, nil
 }
 
-func (d *Desk) failAddon(ctx context.Context, node string, row *addonRow, status domain.Status) {
+func (d *Coordinator) failAddon(ctx context.Context, node string, row *addonRow, status domain.Status) {
 	if err := d.do(ctx, node, domain.Intend(domain.DeployedModels, row.Name, domain.FailDeployedModel{Status: status})); err != nil {
 		d.log.Info("the failure of an addon is not recorded", "addon", row.Name, "error", err)
 	}
@@ -102,7 +102,7 @@ func equipped(view *projections.View, r wire.Replica) bool {
 // when every ready replica has them, undeployed when none has, and failed when
 // one cannot load them. One that is in use elsewhere does not fail: the replica
 // that cannot load it does.
-func (d *Desk) settleAddons(ctx context.Context, node string, beat wire.Beat, view *projections.View) error {
+func (d *Coordinator) settleAddons(ctx context.Context, node string, beat wire.Heartbeat, view *projections.View) error {
 	for _, r := range beat.Replicas {
 		if !replicaOn(view, nodeName(node), r) {
 			continue
@@ -152,7 +152,7 @@ func verdict(view *projections.View, deployment *projections.Row[domain.Deployme
 // said nothing yet holds it.
 func spread(view *projections.View, deployment *projections.Row[domain.Deployment], id string) (have, lack, holders int) {
 	for _, r := range deployment.State.Replicas {
-		load, heard := view.Pulse.Replica(deployment.Name, r.ID)
+		load, heard := view.Live.Replica(deployment.Name, r.ID)
 		state, listed := load.Addons[id]
 		if listed || !heard {
 			holders++

@@ -189,7 +189,7 @@ func TestAddonsThatFail(t *testing.T) {
 	t.Parallel()
 	c := start(t)
 	c.stock()
-	unfit := domain.Faultf(domain.FailedPrecondition, "the adapter was trained on another base")
+	unfit := domain.Errorf(domain.FailedPrecondition, "the adapter was trained on another base")
 	c.agent("n1", simulated.New(simulated.Options{Fault: func(a simulated.Action) error {
 		if a.Name == simulated.LoadAddon {
 			return unfit
@@ -219,7 +219,7 @@ func TestAReplicaThatLacksAnAddon(t *testing.T) {
 	c.agent("n1", simulated.New(simulated.Options{}))
 	c.agent("n2", simulated.New(simulated.Options{Fault: func(a simulated.Action) error {
 		if a.Name == simulated.LoadAddon {
-			return domain.Faultf(domain.FailedPrecondition, "this machine is too old")
+			return domain.Errorf(domain.FailedPrecondition, "this machine is too old")
 		}
 		return nil
 	}}))
@@ -279,7 +279,7 @@ func TestAnAttemptThatIsNeverBegun(t *testing.T) {
 	require.NoError(t, c.ask(node, wire.BeatSubject("n1"), beatOf("a", 2), &orders))
 	require.Len(t, orders.Train, 1)
 	c.desk()
-	late := workers.NewDesk(workers.Options{Log: c.log, World: c.world, Blobs: c.blobs, Conn: c.server.Desk(), Logger: testLog,
+	late := workers.NewCoordinator(workers.Options{Log: c.log, World: c.world, Blobs: c.blobs, Conn: c.server.Coordinator(), Logger: testLog,
 		BeginWithin: time.Minute, Now: func() time.Time { return time.Now().Add(2 * time.Minute) }})
 	c.background(late.Run)
 	var after wire.Orders

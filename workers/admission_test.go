@@ -26,7 +26,7 @@ func admitting(t *testing.T, tokens map[string]workers.JoinToken) *cluster {
 		if known, ok := tokens[token]; ok {
 			return known, nil
 		}
-		return workers.JoinToken{}, domain.Faultf(domain.Unauthenticated, "the token is not known")
+		return workers.JoinToken{}, domain.Errorf(domain.Unauthenticated, "the token is not known")
 	}
 	c.admission.Store(&admission)
 	c.background(admission.Run)

@@ -48,7 +48,7 @@ type shown struct {
 
 const maxSuperseded = 16
 
-func (d *Desk) book(node string) *nodeBook {
+func (d *Coordinator) book(node string) *nodeBook {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	b := d.nodes[node]
@@ -60,13 +60,13 @@ func (d *Desk) book(node string) *nodeBook {
 }
 
 // turn answers why the beat is not to be acted on, nil when it is the newest.
-func (b *nodeBook) turn(beat wire.Beat) error {
+func (b *nodeBook) turn(beat wire.Heartbeat) error {
 	switch {
 	case slices.Contains(b.superseded, beat.Boot):
-		return &domain.Fault{Code: domain.FailedPrecondition, Reason: wire.TakenOver,
+		return &domain.Error{Code: domain.FailedPrecondition, Reason: wire.TakenOver,
 			Message: "another agent runs under this node's name since: stop one of them, or give it a name of its own"}
 	case beat.Boot == b.boot && beat.Number <= b.number:
-		return domain.Faultf(domain.Aborted, "a newer beat came first")
+		return domain.Errorf(domain.Aborted, "a newer beat came first")
 	case beat.Boot != b.boot && b.boot != "":
 		b.superseded = append(b.superseded, b.boot)
 		if extra := len(b.superseded) - maxSuperseded; extra > 0 {
@@ -85,8 +85,8 @@ func (b *nodeBook) turn(beat wire.Beat) error {
 func (b *nodeBook) new() bool { return len(b.superseded) == 0 }
 
 // overhear keeps the pulse of a beat that any desk may answer.
-func (d *Desk) overhear(node string, m *nats.Msg) {
-	var beat wire.Beat
+func (d *Coordinator) overhear(node string, m *nats.Msg) {
+	var beat wire.Heartbeat
 	if row, ok := d.World.View().Nodes.Get(nodeName(node)); !ok || row.State.Access.PublicKey == "" {
 		return // revoked, and its connection is about to be closed
 	}
@@ -96,8 +96,8 @@ func (d *Desk) overhear(node string, m *nats.Msg) {
 }
 
 // beat answers what should run on the node.
-func (d *Desk) beat(node string, m *nats.Msg) {
-	var beat wire.Beat
+func (d *Coordinator) beat(node string, m *nats.Msg) {
+	var beat wire.Heartbeat
 	if !d.read(node, m, &beat) {
 		return
 	}
@@ -121,7 +121,7 @@ func (d *Desk) beat(node string, m *nats.Msg) {
 	}
 }
 
-func (d *Desk) attend(ctx context.Context, node string, book *nodeBook, beat wire.Beat) (wire.Orders, error) {
+func (d *Coordinator) attend(ctx context.Context, node string, book *nodeBook, beat wire.Heartbeat) (wire.Orders, error) {
 	if err := book.turn(beat); err != nil {
 		return wire.Orders{}, err
 	}
@@ -146,7 +146,7 @@ func (d *Desk) attend(ctx context.Context, node string, book *nodeBook, beat wir
 // catchUp waits until this desk knows what any desk has told the agent. A log
 // that lost its end in a power failure never comes to that position: then
 // there is nothing to wait for.
-func (d *Desk) catchUp(ctx context.Context, node string, seen uint64) error {
+func (d *Coordinator) catchUp(ctx context.Context, node string, seen uint64) error {
 	if d.World.Position() >= seen {
 		return nil
 	}
@@ -163,13 +163,13 @@ func (d *Desk) catchUp(ctx context.Context, node string, seen uint64) error {
 // dismiss loses a node whose agent has said goodbye. That event says all that
 // follows: its jobs are queued again, which is no failure of theirs. The desk
 // does so at once; should it stop in between, a scheduler does.
-func (d *Desk) dismiss(ctx context.Context, node string) error {
+func (d *Coordinator) dismiss(ctx context.Context, node string) error {
 	jobs := d.takeBack(node)
 	err := d.do(ctx, node, domain.Intend(domain.Nodes, nodeName(node), domain.LoseNode{Reason: "the agent was shut down", Seen: d.Now(), Left: true}))
 	if err != nil {
 		return err
 	}
-	d.World.Pulse().Forget(nodeName(node))
+	d.World.Live().Forget(nodeName(node))
 	for _, intent := range jobs {
 		if err := d.do(ctx, node, intent); err != nil && !isFault(err) { // of a fault, something else became of the job just now
 			return err
@@ -179,7 +179,7 @@ func (d *Desk) dismiss(ctx context.Context, node string) error {
 }
 
 // takeBack queues the jobs of a node again, also those that work on others too.
-func (d *Desk) takeBack(node string) (intents []domain.Intent) {
+func (d *Coordinator) takeBack(node string) (intents []domain.Intent) {
 	view := d.World.View()
 	for _, a := range allocated(view, node) {
 		j, ok := jobNamed(view, a.For)
@@ -197,7 +197,7 @@ func (d *Desk) takeBack(node string) (intents []domain.Intent) {
 
 // feel keeps what the beat says about now. Each is handled by a goroutine of its
 // own: one that a later one has overtaken adds its rows of metrics alone.
-func (d *Desk) feel(node string, beat wire.Beat) {
+func (d *Coordinator) feel(node string, beat wire.Heartbeat) {
 	felt := &d.book(node).felt
 	felt.mu.Lock()
 	defer felt.mu.Unlock()
@@ -205,8 +205,8 @@ func (d *Desk) feel(node string, beat wire.Beat) {
 	if !overtaken {
 		felt.boot, felt.number = beat.Boot, beat.Number
 	}
-	now, pulse, view := d.Now(), d.World.Pulse(), d.World.View()
-	pulse.Beat(nodeName(node), now)
+	now, pulse, view := d.Now(), d.World.Live(), d.World.View()
+	pulse.Heartbeat(nodeName(node), now)
 	for _, a := range beat.Attempts {
 		j, ok := jobNamed(view, a.Job)
 		if a.Phase == wire.Lost || !ok || !j.Made.Equal(a.Made) || !given(j, nodeName(node), a.Attempt) {
@@ -272,7 +272,7 @@ func replicaOn(v *projections.View, node domain.Name, r wire.Replica) bool {
 
 // settle turns what the beat says into facts: replicas move on or have failed,
 // and attempts are found to be lost.
-func (d *Desk) settle(ctx context.Context, node string, book *nodeBook, beat wire.Beat) error {
+func (d *Coordinator) settle(ctx context.Context, node string, book *nodeBook, beat wire.Heartbeat) error {
 	if err := d.settleAddons(ctx, node, beat, d.World.View()); err != nil {
 		return err
 	}
@@ -310,7 +310,7 @@ func (d *Desk) settle(ctx context.Context, node string, book *nodeBook, beat wir
 // missReplicas takes replicas out of service that had got further than this
 // agent knows of: they were lost with an earlier one. One that was loading might
 // have broken it, and counts as a failure.
-func (d *Desk) missReplicas(ctx context.Context, node string, book *nodeBook, beat wire.Beat, view *projections.View) error {
+func (d *Coordinator) missReplicas(ctx context.Context, node string, book *nodeBook, beat wire.Heartbeat, view *projections.View) error {
 	listed := map[string]bool{}
 	for _, r := range beat.Replicas {
 		if replicaOn(view, nodeName(node), r) {
@@ -331,7 +331,7 @@ func (d *Desk) missReplicas(ctx context.Context, node string, book *nodeBook, be
 	return nil
 }
 
-func (d *Desk) settleAttempts(ctx context.Context, node string, book *nodeBook, beat wire.Beat, view *projections.View) error {
+func (d *Coordinator) settleAttempts(ctx context.Context, node string, book *nodeBook, beat wire.Heartbeat, view *projections.View) error {
 	listed := map[string]string{} // attempt → phase
 	for _, a := range beat.Attempts {
 		if j, ok := jobNamed(view, a.Job); ok && j.Made.Equal(a.Made) {

@@ -16,7 +16,7 @@ const (
 )
 
 // nudge makes the agents beat for whom something has changed, until the desk closes.
-func (d *Desk) nudge() {
+func (d *Coordinator) nudge() {
 	for after := d.World.Position(); d.changed(after, 0); {
 		view := d.World.View()
 		for node := range touched(view, after) {
@@ -31,7 +31,7 @@ func (d *Desk) nudge() {
 // changed waits until the world is beyond a position, and a moment more; false
 // when the desk closes. It also returns when at most so much time has passed,
 // if that is not 0.
-func (d *Desk) changed(after uint64, most time.Duration) bool {
+func (d *Coordinator) changed(after uint64, most time.Duration) bool {
 	var late <-chan time.Time
 	if most > 0 {
 		timer := time.NewTimer(most)
@@ -85,7 +85,7 @@ func touched(v *projections.View, after uint64) map[domain.Name]bool {
 
 // purge forgets the jobs that are deleted and have stopped, until the desk
 // closes. The reconciler removes their files afterwards.
-func (d *Desk) purge() {
+func (d *Coordinator) purge() {
 	for after := uint64(0); ; {
 		view := d.World.View()
 		for j := range jobs(view) {
@@ -103,13 +103,13 @@ func (d *Desk) purge() {
 	}
 }
 
-func (d *Desk) purgeJob(name domain.Name) error {
+func (d *Coordinator) purgeJob(name domain.Name) error {
 	ctx, cancel := context.WithTimeout(d.ctx, purgeAgain)
 	defer cancel()
 	result, err := eventlog.Do(ctx, d.Log, d.World, eventlog.Request{Time: d.Now(), Actor: "desk"}, domain.IntendJob(name, domain.PurgeJob{}))
 	if err != nil {
 		return err
 	}
-	d.World.Pulse().Forget(name)
+	d.World.Live().Forget(name)
 	return d.World.WaitFor(ctx, result.Position())
 }

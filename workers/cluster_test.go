@@ -140,7 +140,7 @@ func (c *cluster) open() {
 	open := func(_ context.Context, name domain.Name, _ domain.Sealed) (domain.SecretValue, error) {
 		return domain.SecretValue("opened " + name), nil
 	}
-	desk := workers.NewDesk(workers.Options{Log: c.log, World: c.world, Blobs: c.blobs, Conn: c.server.Desk(), Open: open, Logger: testLog})
+	desk := workers.NewCoordinator(workers.Options{Log: c.log, World: c.world, Blobs: c.blobs, Conn: c.server.Coordinator(), Open: open, Logger: testLog})
 	c.desk = c.background(desk.Run)
 }
 

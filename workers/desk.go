@@ -40,11 +40,11 @@ type Options struct {
 	Logger *slog.Logger // nil is silence
 }
 
-// A Desk answers the agents. It decides nothing about who works where: it
+// A Coordinator answers the agents. It decides nothing about who works where: it
 // tells each node what the world says, and turns what the nodes report into
 // commands. What it remembers is no more than a convenience, so it may be
 // restarted at any time, and several may work at once.
-type Desk struct {
+type Coordinator struct {
 	Options
 	log    *slog.Logger
 	ctx    context.Context // of Run
@@ -55,8 +55,8 @@ type Desk struct {
 	nodes map[string]*nodeBook
 }
 
-// NewDesk makes a desk; Run opens it.
-func NewDesk(o Options) *Desk {
+// NewCoordinator makes a desk; Run opens it.
+func NewCoordinator(o Options) *Coordinator {
 	if o.Now == nil {
 		o.Now = time.Now
 	}
@@ -64,12 +64,12 @@ func NewDesk(o Options) *Desk {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
 	o.LostAfter, o.BeginWithin = cmp.Or(o.LostAfter, 15*time.Second), cmp.Or(o.BeginWithin, 10*time.Minute)
-	return &Desk{Options: o, log: o.Logger, limit: make(chan struct{}, 64), nodes: map[string]*nodeBook{}}
+	return &Coordinator{Options: o, log: o.Logger, limit: make(chan struct{}, 64), nodes: map[string]*nodeBook{}}
 }
 
 // Run answers agents, nudges those for whom something has changed, and purges
 // deleted jobs, until ctx is done.
-func (d *Desk) Run(ctx context.Context) error {
+func (d *Coordinator) Run(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	d.ctx = ctx
@@ -108,7 +108,7 @@ func (d *Desk) Run(ctx context.Context) error {
 
 // subscribe hands each message to a goroutine of its own, a bounded number at
 // a time. The node is who NATS let publish on the subject.
-func (d *Desk) subscribe(subject, queue string, handle func(node string, m *nats.Msg)) (*nats.Subscription, error) {
+func (d *Coordinator) subscribe(subject, queue string, handle func(node string, m *nats.Msg)) (*nats.Subscription, error) {
 	return d.Conn.QueueSubscribe(subject, queue, func(m *nats.Msg) {
 		node := strings.Split(m.Subject, ".")[1]
 		if !domain.ValidID(node) {
@@ -128,7 +128,7 @@ func (d *Desk) subscribe(subject, queue string, handle func(node string, m *nats
 
 // finish returns once no message is handled any more; ctx must be done. Who
 // handles one holds a place, so all places are free when nobody does.
-func (d *Desk) finish() {
+func (d *Coordinator) finish() {
 	for range cap(d.limit) {
 		d.limit <- struct{}{}
 	}
@@ -139,7 +139,7 @@ func (d *Desk) finish() {
 
 // read reads a message, and refuses one that it cannot read, or whose node was
 // revoked since it connected.
-func (d *Desk) read(node string, m *nats.Msg, message any) bool {
+func (d *Coordinator) read(node string, m *nats.Msg, message any) bool {
 	err := d.mayReport(node)
 	if err == nil {
 		err = wire.Unmarshal(m.Data, message)
@@ -157,7 +157,7 @@ func (d *Desk) read(node string, m *nats.Msg, message any) bool {
 
 // mayReport tells whether the node has enrolled. Before it says no it makes sure
 // that it knows the newest facts: another control plane may have let it in.
-func (d *Desk) mayReport(node string) error {
+func (d *Coordinator) mayReport(node string) error {
 	enrolled := func() bool {
 		row, ok := d.World.View().Nodes.Get(nodeName(node))
 		return ok && row.State.Access.PublicKey != ""
@@ -172,12 +172,12 @@ func (d *Desk) mayReport(node string) error {
 		err = d.World.WaitFor(ctx, last.Position)
 	}
 	if err == nil && !enrolled() {
-		err = &domain.Fault{Code: domain.PermissionDenied, Reason: "NODE_NOT_ENROLLED", Message: "the node was revoked or removed: join again with a new token"}
+		err = &domain.Error{Code: domain.PermissionDenied, Reason: "NODE_NOT_ENROLLED", Message: "the node was revoked or removed: join again with a new token"}
 	}
 	return err
 }
 
-func (d *Desk) respond(m *nats.Msg, answer any) {
+func (d *Coordinator) respond(m *nats.Msg, answer any) {
 	data, err := wire.Marshal(answer)
 	if err == nil {
 		err = m.Respond(data)
@@ -188,7 +188,7 @@ func (d *Desk) respond(m *nats.Msg, answer any) {
 }
 
 // do carries out a command that a node caused, and waits until the world shows it.
-func (d *Desk) do(ctx context.Context, node string, intent domain.Intent) error {
+func (d *Coordinator) do(ctx context.Context, node string, intent domain.Intent) error {
 	change, err := eventlog.Do(ctx, d.Log, d.World, eventlog.Request{Time: d.Now(), Actor: string(nodeName(node))}, intent)
 	if err != nil {
 		return err
@@ -200,6 +200,6 @@ func nodeName(id string) domain.Name { return domain.NewName(domain.System, "nod
 
 // isFault tells an answer of the domain from trouble that may pass.
 func isFault(err error) bool {
-	var fault *domain.Fault
+	var fault *domain.Error
 	return errors.As(err, &fault) && fault.Code != domain.Aborted && fault.Code != domain.Unavailable
 }

@@ -24,7 +24,7 @@ func hotLoad(v *projections.View, deployment domain.Name) domain.HotLoad {
 
 // equipHot adds what a replica is to do about weights: those that answer and
 // those that are offered it should have.
-func (d *Desk) equipHot(ctx context.Context, view *projections.View, deployment domain.Name, listed map[string]bool, equipment *wire.Equipment, orders *draft) {
+func (d *Coordinator) equipHot(ctx context.Context, view *projections.View, deployment domain.Name, listed map[string]bool, equipment *wire.Equipment, orders *draft) {
 	hot := hotLoad(view, deployment)
 	for _, weights := range []*domain.HotWeights{hot.Served, hot.Offered} {
 		if weights == nil {
@@ -55,7 +55,7 @@ func (d *Desk) equipHot(ctx context.Context, view *projections.View, deployment 
 // settleHot turns what a beat says of weights into facts: they answer when every
 // ready replica has them, and are refused when one cannot load them. A replica
 // that is not ready yet and cannot load those that answer fails.
-func (d *Desk) settleHot(ctx context.Context, node string, beat wire.Beat, view *projections.View) error {
+func (d *Coordinator) settleHot(ctx context.Context, node string, beat wire.Heartbeat, view *projections.View) error {
 	for _, r := range beat.Replicas {
 		if !replicaOn(view, nodeName(node), r) {
 			continue
@@ -98,7 +98,7 @@ func hotVerdict(view *projections.View, deployment *projections.Row[domain.Deplo
 			continue
 		}
 		ready++
-		if load, _ := view.Pulse.Replica(deployment.Name, one.ID); load.Addons[hot.Offered.ID()] == wire.AddonLoaded {
+		if load, _ := view.Live.Replica(deployment.Name, one.ID); load.Addons[hot.Offered.ID()] == wire.AddonLoaded {
 			have = append(have, one.ID)
 		}
 	}

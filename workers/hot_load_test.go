@@ -94,7 +94,7 @@ func TestWeightsAreSwappedUnderTraffic(t *testing.T) {
 				for ended := false; !ended; asked.Add(1) {
 					id := c.served()
 					text, err := c.say(r, id)
-					var fault *domain.Fault
+					var fault *domain.Error
 					if errors.As(err, &fault) && fault.Reason == engines.AddonNotLoaded && c.served() != id {
 						continue // as the gateway does
 					}
@@ -168,7 +168,7 @@ func TestWeightsThatDoNotFit(t *testing.T) {
 	var unfit atomic.Bool
 	c.agent("n1", adaptersOnly(simulated.Options{Seed: 7, Fault: func(a simulated.Action) error {
 		if a.Name == simulated.LoadAddon && unfit.Load() {
-			return domain.Faultf(domain.FailedPrecondition, "the adapter was trained on another base")
+			return domain.Errorf(domain.FailedPrecondition, "the adapter was trained on another base")
 		}
 		return nil
 	}}))

@@ -42,7 +42,7 @@ func jobs(v *projections.View) iter.Seq[job] { return shownAs.All(v) }
 // progress is how far the job is; false when nothing was reported of it, but
 // perhaps of one that had its name before.
 func (j job) progress(v *projections.View) (projections.Progress, bool) {
-	progress, ok := v.Pulse.Progress(j.Name)
+	progress, ok := v.Live.Progress(j.Name)
 	return progress, ok && progress.Made.Equal(j.Made)
 }
 

@@ -88,11 +88,11 @@ func TestLifeOfAJob(t *testing.T) {
 	stored.Sums = c.sums(stored)
 	require.Equal(t, model.State.Files, stored, "the model is what was stored")
 	c.whole(c.metrics(), 40)
-	progress, ok := c.world.View().Pulse.Progress(jobName)
+	progress, ok := c.world.View().Live.Progress(jobName)
 	require.True(t, ok)
 	require.Equal(t, 100, progress.Percent())
 	step := 0
-	for row := range c.world.View().Pulse.Metrics(jobName, 0) {
+	for row := range c.world.View().Live.Metrics(jobName, 0) {
 		step++
 		require.Equal(t, step, row.Step)
 	}
@@ -327,7 +327,7 @@ func TestFailures(t *testing.T) {
 		state   string
 		message string
 	}{
-		"the user's":   {domain.Faultf(domain.InvalidArgument, "rows.jsonl line 3: is not a JSON object"), domain.JobFailedState, "line 3"},
+		"the user's":   {domain.Errorf(domain.InvalidArgument, "rows.jsonl line 3: is not a JSON object"), domain.JobFailedState, "line 3"},
 		"the engine's": {os.ErrDeadlineExceeded, domain.JobRequeueState, "timeout"},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -57,7 +57,7 @@ func (c *cluster) begin(name domain.Name, create domain.Intent) {
 
 // latest is the newest row of a job's metrics.
 func (c *cluster) latest(name domain.Name) projections.MetricRow {
-	row, ok := c.world.View().Pulse.Latest(name)
+	row, ok := c.world.View().Live.Latest(name)
 	require.True(c, ok)
 	return row
 }

@@ -22,7 +22,7 @@ import (
 // publishMetrics makes the metrics in a folder the job's: each step once, in
 // order. The folder's are complete since step 1, so they also fill what the
 // pulse lacks after a restart. It answers how far the last of them is.
-func (d *Desk) publishMetrics(ctx context.Context, j job, files domain.Files) (*domain.JobProgress, error) {
+func (d *Coordinator) publishMetrics(ctx context.Context, j job, files domain.Files) (*domain.JobProgress, error) {
 	const (
 		metricsFile = "metrics.jsonl"
 		maxMetrics  = 128 << 20 // bytes: all of it is held in memory
@@ -46,7 +46,7 @@ func (d *Desk) publishMetrics(ctx context.Context, j job, files domain.Files) (*
 	for decoder := json.NewDecoder(bytes.NewReader(content)); decoder.More() && ctx.Err() == nil; {
 		var row engines.Metrics
 		if err := decoder.Decode(&row); err != nil {
-			return nil, domain.Faultf(domain.DataLoss, "the metrics that the engine left cannot be read")
+			return nil, domain.Errorf(domain.DataLoss, "the metrics that the engine left cannot be read")
 		}
 		rows = wire.MergeRows(rows, row)
 	}
@@ -67,7 +67,7 @@ func (d *Desk) publishMetrics(ctx context.Context, j job, files domain.Files) (*
 	return &domain.JobProgress{Step: last.Step, Steps: last.Steps, Epoch: last.Epoch, Tokens: last.Tokens, Metrics: figures(last.Values)}, nil
 }
 
-func (d *Desk) storeMetrics(ctx context.Context, j job, rows iter.Seq[projections.MetricRow]) error {
+func (d *Coordinator) storeMetrics(ctx context.Context, j job, rows iter.Seq[projections.MetricRow]) error {
 	var joined bytes.Buffer
 	for row := range rows {
 		line, err := json.Marshal(flat(row))
@@ -92,7 +92,7 @@ const (
 
 // showMetrics stores what the pulse holds of the node's attempts that have no
 // checkpoint yet. From the first one on the checkpoints' metrics are the job's.
-func (d *Desk) showMetrics(ctx context.Context, node string, book *nodeBook, beat wire.Beat) {
+func (d *Coordinator) showMetrics(ctx context.Context, node string, book *nodeBook, beat wire.Heartbeat) {
 	view, now := d.World.View(), d.Now()
 	for _, a := range beat.Attempts {
 		j, ok := jobNamed(view, a.Job)
@@ -100,14 +100,14 @@ func (d *Desk) showMetrics(ctx context.Context, node string, book *nodeBook, bea
 			continue
 		}
 		_, heard := j.progress(view)
-		latest, any := view.Pulse.Latest(a.Job)
+		latest, any := view.Live.Latest(a.Job)
 		last := book.shown[a.ID()]
 		if !heard || !any || latest.Step == last.step || now.Sub(last.time) < showEvery {
 			continue
 		}
 		book.shown[a.ID()] = shown{latest.Step, now}
 		once, cancel := context.WithTimeout(ctx, showWithin)
-		if err := d.storeMetrics(once, j, view.Pulse.Metrics(a.Job, 0)); err != nil {
+		if err := d.storeMetrics(once, j, view.Live.Metrics(a.Job, 0)); err != nil {
 			d.log.Warn("the metrics so far are not stored", "job", a.Job, "error", err)
 		}
 		cancel()
@@ -138,7 +138,7 @@ func flat(row projections.MetricRow) map[string]any {
 }
 
 // feelRows adds to the pulse the rows that it lacks.
-func (d *Desk) feelRows(j job, rows []engines.Metrics) {
+func (d *Coordinator) feelRows(j job, rows []engines.Metrics) {
 	if len(rows) == 0 {
 		return
 	}
@@ -146,10 +146,10 @@ func (d *Desk) feelRows(j job, rows []engines.Metrics) {
 	have := make(map[int]bool)
 	var latest projections.MetricRow
 	if _, heard := j.progress(view); heard {
-		for row := range view.Pulse.Metrics(j.Name, 0) {
+		for row := range view.Live.Metrics(j.Name, 0) {
 			have[row.Step] = true
 		}
-		latest, _ = view.Pulse.Latest(j.Name)
+		latest, _ = view.Live.Latest(j.Name)
 	}
 	if len(have) >= projections.MaxMetricRows/2 {
 		have = nil // it keeps every second row or fewer: only what is newer is lacking
@@ -161,6 +161,6 @@ func (d *Desk) feelRows(j job, rows []engines.Metrics) {
 		}
 	}
 	last := rows[len(rows)-1]
-	d.World.Pulse().Report(j.Name, projections.Progress{Made: j.Made, Attempt: j.Life.Attempt, Step: last.Step, Steps: last.Steps, Epoch: last.Epoch,
+	d.World.Live().Report(j.Name, projections.Progress{Made: j.Made, Attempt: j.Life.Attempt, Step: last.Step, Steps: last.Steps, Epoch: last.Epoch,
 		LearningRate: last.LearningRate, Tokens: last.Tokens, Time: d.Now()}, lacking...)
 }

@@ -35,7 +35,7 @@ func TestReplicaOfANamesake(t *testing.T) {
 	require.Len(t, orders.Serve, 1)
 	row, _ := c.world.View().Deployments.Get(deploymentName)
 	require.Equal(t, domain.ReplicaDownloading, row.State.Replicas[id].State)
-	_, heard := c.world.View().Pulse.Replica(deploymentName, id)
+	_, heard := c.world.View().Live.Replica(deploymentName, id)
 	require.False(t, heard)
 
 	running.Made = orders.Serve[0].Made
@@ -104,7 +104,7 @@ func TestAttemptOfANamesake(t *testing.T) {
 	require.Empty(t, orders.Keep)
 	require.Len(t, orders.Train, 1)
 	require.Equal(t, domain.JobRunningState, c.life().State)
-	_, heard := c.world.View().Pulse.Progress(jobName)
+	_, heard := c.world.View().Live.Progress(jobName)
 	require.False(t, heard)
 }
 

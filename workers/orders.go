@@ -22,7 +22,7 @@ const (
 // orders is what should run on the node: what its allocations are for, as far
 // as the world still wants it. A job that is being cancelled stays until its
 // attempt is reported stopped.
-func (d *Desk) orders(ctx context.Context, node string, book *nodeBook, beat wire.Beat) (wire.Orders, error) {
+func (d *Coordinator) orders(ctx context.Context, node string, book *nodeBook, beat wire.Heartbeat) (wire.Orders, error) {
 	view := d.World.View()
 	orders := draft{room: roomForWork, Orders: wire.Orders{Version: wire.Version, Position: view.Position,
 		Interval: min(maxInterval, d.LostAfter/5), Acked: map[string]int{}}}
@@ -89,7 +89,7 @@ var errLater = errors.New("the message is full")
 func (o *draft) fit(order any) error {
 	data, err := wire.Marshal(order)
 	if err == nil && len(data) > roomForWork {
-		err = domain.Faultf(domain.FailedPrecondition, "the files of model, adapter and dataset are too many to be listed in one message: store fewer and larger ones")
+		err = domain.Errorf(domain.FailedPrecondition, "the files of model, adapter and dataset are too many to be listed in one message: store fewer and larger ones")
 	}
 	if err == nil && len(data) > o.room {
 		err = errLater
@@ -103,7 +103,7 @@ func (o *draft) fit(order any) error {
 // acked is the step of the newest row of the attempt that is in the pulse.
 func acked(v *projections.View, j job) int {
 	progress, ok := j.progress(v)
-	latest, any := v.Pulse.Latest(j.Name)
+	latest, any := v.Live.Latest(j.Name)
 	if !ok || !any || progress.Attempt != j.Life.Attempt {
 		return 0
 	}
@@ -112,7 +112,7 @@ func acked(v *projections.View, j job) int {
 
 // train adds the order to begin a job's attempt, or ends a job whose inputs
 // are gone.
-func (d *Desk) train(ctx context.Context, node string, view *projections.View, j job, orders *draft) {
+func (d *Coordinator) train(ctx context.Context, node string, view *projections.View, j job, orders *draft) {
 	order, err := d.trainOrder(ctx, view, j)
 	if err == nil {
 		err = orders.fit(order)
@@ -130,7 +130,7 @@ func (d *Desk) train(ctx context.Context, node string, view *projections.View, j
 	}
 }
 
-func (d *Desk) trainOrder(ctx context.Context, view *projections.View, j job) (order wire.Train, err error) {
+func (d *Coordinator) trainOrder(ctx context.Context, view *projections.View, j job) (order wire.Train, err error) {
 	order = wire.Train{Job: j.Name, Attempt: j.Life.Attempt, Made: j.Made, Method: j.Method, Settings: j.Settings, Seed: seedOf(j.Name), CPUMilli: j.Life.Takes.CPUMilli}
 	if err := free(view, j); err != nil {
 		return order, err
@@ -173,14 +173,14 @@ func (d *Desk) trainOrder(ctx context.Context, view *projections.View, j job) (o
 
 // evaluator is the code that the job began with, and what it is given. Its
 // secrets are opened for this order alone.
-func (d *Desk) evaluator(ctx context.Context, view *projections.View, j job) (*wire.Evaluator, error) {
+func (d *Coordinator) evaluator(ctx context.Context, view *projections.View, j job) (*wire.Evaluator, error) {
 	row, ok := view.Evaluators.Get(j.Evaluator)
 	if !ok {
-		return nil, domain.Faultf(domain.FailedPrecondition, "the evaluator %s does not exist (any more)", j.Evaluator)
+		return nil, domain.Errorf(domain.FailedPrecondition, "the evaluator %s does not exist (any more)", j.Evaluator)
 	}
 	build, ok := row.State.BuildOf(j.Life.EvaluatorRevision)
 	if !ok || build.Entry.File == "" {
-		return nil, domain.Faultf(domain.FailedPrecondition, "revision %d of %s is not there to be run (any more): create another job", j.Life.EvaluatorRevision, j.Evaluator)
+		return nil, domain.Errorf(domain.FailedPrecondition, "revision %d of %s is not there to be run (any more): create another job", j.Life.EvaluatorRevision, j.Evaluator)
 	}
 	code, err := d.folder(ctx, keyOf(build.Files.Folder, row.CreateTime), build.Files)
 	if err != nil {
@@ -189,7 +189,7 @@ func (d *Desk) evaluator(ctx context.Context, view *projections.View, j job) (*w
 	order := &wire.Evaluator{Code: *code, EntryFile: build.Entry.File, EntryFunc: build.Entry.Func}
 	if len(row.State.Secrets) > 0 {
 		if d.Open == nil {
-			return nil, domain.Faultf(domain.FailedPrecondition, "the evaluator %s names secrets, and this server opens none", j.Evaluator)
+			return nil, domain.Errorf(domain.FailedPrecondition, "the evaluator %s names secrets, and this server opens none", j.Evaluator)
 		}
 		order.Env, err = eventlog.Secrets{Rows: d.World, Open: d.Open}.Values(ctx, j.Name.Account(), string(j.Evaluator)+": secrets", row.State.Secrets)
 	}
@@ -201,7 +201,7 @@ func (d *Desk) evaluator(ctx context.Context, view *projections.View, j job) (*w
 func free(v *projections.View, j job) error {
 	row, taken := v.Models.Get(domain.NewName(j.Name.Account(), "models", j.OutputModel))
 	if taken && row.State.SourceJob != j.Name {
-		return &domain.Fault{Code: domain.AlreadyExists, Reason: "OUTPUT_MODEL_TAKEN",
+		return &domain.Error{Code: domain.AlreadyExists, Reason: "OUTPUT_MODEL_TAKEN",
 			Message: "outputModel: the model " + string(row.Name) + " exists already: name another, or delete that one"}
 	}
 	return nil
@@ -210,7 +210,7 @@ func free(v *projections.View, j job) error {
 // model is the folders of a model: its own, in the precision that is asked for
 // if there is such a copy, and when it is an addon its base's and its own. The
 // base of an addon is as it was trained on: the addon would refuse another.
-func (d *Desk) model(ctx context.Context, view *projections.View, name domain.Name, precision string) (base, adapter *wire.Folder, err error) {
+func (d *Coordinator) model(ctx context.Context, view *projections.View, name domain.Name, precision string) (base, adapter *wire.Folder, err error) {
 	row, err := ready(view, name)
 	if err != nil {
 		return nil, nil, err
@@ -224,7 +224,7 @@ func (d *Desk) model(ctx context.Context, view *projections.View, name domain.Na
 			return nil, nil, err
 		}
 		if row.State.Kind == domain.PEFTAddon {
-			return nil, nil, domain.Faultf(domain.FailedPrecondition, "the base of an addon, %s, is an addon itself", row.Name)
+			return nil, nil, domain.Errorf(domain.FailedPrecondition, "the base of an addon, %s, is an addon itself", row.Name)
 		}
 		files = row.State.Files
 	}
@@ -237,7 +237,7 @@ func (d *Desk) model(ctx context.Context, view *projections.View, name domain.Na
 func listened(v *projections.View, deployment *projections.Row[domain.Deployment]) (*domain.SpeechSettings, error) {
 	row, err := ready(v, domain.Name(deployment.State.BaseModel))
 	if err == nil && row.State.SpeechFormat() != deployment.State.SpeechFormat {
-		err = domain.Faultf(domain.FailedPrecondition, "the model %s is not of the format that the deployment was made for: create another deployment", row.Name)
+		err = domain.Errorf(domain.FailedPrecondition, "the model %s is not of the format that the deployment was made for: create another deployment", row.Name)
 	}
 	if err != nil {
 		return nil, err
@@ -249,20 +249,20 @@ func ready(v *projections.View, name domain.Name) (*projections.Row[domain.Model
 	row, ok := v.Models.Get(name)
 	switch {
 	case !ok:
-		return nil, domain.Faultf(domain.FailedPrecondition, "the model %s does not exist (any more)", name)
+		return nil, domain.Errorf(domain.FailedPrecondition, "the model %s does not exist (any more)", name)
 	case row.State.State != domain.ModelReady:
-		return nil, domain.Faultf(domain.FailedPrecondition, "the model %s is %s: upload its weights first", name, row.State.State)
+		return nil, domain.Errorf(domain.FailedPrecondition, "the model %s is %s: upload its weights first", name, row.State.State)
 	}
 	return row, nil
 }
 
-func (d *Desk) dataset(ctx context.Context, view *projections.View, name domain.Name) (*wire.Folder, error) {
+func (d *Coordinator) dataset(ctx context.Context, view *projections.View, name domain.Name) (*wire.Folder, error) {
 	row, ok := view.Datasets.Get(name)
 	switch {
 	case !ok:
-		return nil, domain.Faultf(domain.FailedPrecondition, "the dataset %s does not exist (any more)", name)
+		return nil, domain.Errorf(domain.FailedPrecondition, "the dataset %s does not exist (any more)", name)
 	case row.State.State != domain.DatasetReady:
-		return nil, domain.Faultf(domain.FailedPrecondition, "the dataset %s is %s: upload its rows first", name, row.State.State)
+		return nil, domain.Errorf(domain.FailedPrecondition, "the dataset %s is %s: upload its rows first", name, row.State.State)
 	}
 	return d.folder(ctx, keyOf(row.State.Files.Folder, row.CreateTime), row.State.Files)
 }
@@ -274,9 +274,9 @@ func keyOf(folder string, created time.Time) string {
 }
 
 // folder is stored files with the URLs to fetch them.
-func (d *Desk) folder(ctx context.Context, key string, files domain.Files) (*wire.Folder, error) {
+func (d *Coordinator) folder(ctx context.Context, key string, files domain.Files) (*wire.Folder, error) {
 	if len(files.Sizes) == 0 || len(files.Sizes) > wire.MaxFiles {
-		return nil, domain.Faultf(domain.FailedPrecondition, "%s has %d files: 1 to %d can be used", files.Folder, len(files.Sizes), wire.MaxFiles)
+		return nil, domain.Errorf(domain.FailedPrecondition, "%s has %d files: 1 to %d can be used", files.Folder, len(files.Sizes), wire.MaxFiles)
 	}
 	folder := &wire.Folder{Key: key}
 	for _, name := range slices.Sorted(maps.Keys(files.Sizes)) {
@@ -291,13 +291,13 @@ func (d *Desk) folder(ctx context.Context, key string, files domain.Files) (*wir
 
 // serve adds the order to load a replica, or removes a replica whose model is
 // gone.
-func (d *Desk) serve(ctx context.Context, node string, view *projections.View, a domain.Allocation, r domain.Replica, orders *draft) {
+func (d *Coordinator) serve(ctx context.Context, node string, view *projections.View, a domain.Allocation, r domain.Replica, orders *draft) {
 	row, ok := view.Deployments.Get(a.For)
 	if !ok {
 		return
 	}
 	order := wire.Serve{Deployment: a.For, Replica: r.ID, Made: row.CreateTime, Trusted: domain.Name(row.State.BaseModel).Account() == domain.System, MemoryMiB: a.Takes.MemoryMiB, Context: row.State.MaxContextLength, Accelerators: a.Takes.Accelerators,
-		Guessing: engines.Guessing{NgramLength: row.State.NgramSpeculationLength, Tokens: row.State.DraftTokenCount}}
+		Guessing: engines.SpeculationMode{NgramLength: row.State.NgramSpeculationLength, Tokens: row.State.DraftTokenCount}}
 	base, adapter, err := d.model(ctx, view, domain.Name(row.State.BaseModel), row.State.Served())
 	if err == nil {
 		order.Base, order.Adapter = *base, adapter

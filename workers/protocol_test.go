@@ -36,8 +36,8 @@ func (c *cluster) made() time.Time {
 	return row.CreateTime
 }
 
-func beatOf(boot string, number uint64) wire.Beat {
-	return wire.Beat{Version: wire.Version, Boot: boot, Number: number, Node: domain.NodeSpec{Engines: []string{"train"}, Version: "test",
+func beatOf(boot string, number uint64) wire.Heartbeat {
+	return wire.Heartbeat{Version: wire.Version, Boot: boot, Number: number, Node: domain.NodeSpec{Engines: []string{"train"}, Version: "test",
 		Capacity: domain.Resources{CPUMilli: 4000, MemoryMiB: 4096}}}
 }
 
@@ -132,7 +132,7 @@ func TestOrders(t *testing.T) {
 	require.NoError(t, c.ask(node, wire.BeatSubject("n1"), beat, &orders))
 	require.Equal(t, []string{id}, orders.Keep)
 	require.Empty(t, orders.Train)
-	progress, ok := c.world.View().Pulse.Progress(jobName)
+	progress, ok := c.world.View().Live.Progress(jobName)
 	require.True(t, ok)
 	require.Equal(t, 3, progress.Step)
 
@@ -179,7 +179,7 @@ func TestTakenOver(t *testing.T) {
 	c.ready("n1")
 	newer := c.raw("n1")
 	require.NoError(t, c.ask(newer, wire.BeatSubject("n1"), beatOf("newer", 1), &wire.Orders{}))
-	require.NoError(t, c.server.Desk().Publish(wire.NudgeSubject("n1"), nil))
+	require.NoError(t, c.server.Coordinator().Publish(wire.NudgeSubject("n1"), nil))
 	err = <-ended
 	require.Equal(t, domain.FailedPrecondition, domain.CodeOf(err))
 	require.Contains(t, err.Error(), "another agent")
@@ -195,7 +195,7 @@ func TestABeatThatIsOvertaken(t *testing.T) {
 	var orders wire.Orders
 	require.NoError(t, c.ask(node, wire.BeatSubject("n1"), beatOf("a", 3), &orders))
 	require.Len(t, orders.Train, 1)
-	busy := func(number uint64, active, step int) wire.Beat {
+	busy := func(number uint64, active, step int) wire.Heartbeat {
 		beat := beatOf("a", number)
 		running.Load.Active = active
 		beat.Replicas = []wire.Replica{running}
@@ -207,9 +207,9 @@ func TestABeatThatIsOvertaken(t *testing.T) {
 	late, err := json.Marshal(busy(4, 7, 7))
 	require.NoError(t, err)
 	require.NoError(t, node.Publish(wire.BeatSubject("n1"), late))
-	require.Error(t, c.ask(node, wire.BeatSubject("n1"), wire.Beat{}, &wire.Orders{}), "it speaks no version, and comes after")
+	require.Error(t, c.ask(node, wire.BeatSubject("n1"), wire.Heartbeat{}, &wire.Orders{}), "it speaks no version, and comes after")
 	c.desk() // which has then handled all that it heard
-	pulse := c.world.View().Pulse
+	pulse := c.world.View().Live
 	load, ok := pulse.Replica(deploymentName, running.Replica)
 	require.True(t, ok)
 	require.Equal(t, 1, load.Active)
@@ -231,13 +231,13 @@ func TestMetricsReachThePulse(t *testing.T) {
 	c.submit()
 	c.place("n1")
 	c.saved(30)
-	require.NoError(t, c.server.Desk().Publish(wire.NudgeSubject("n1"), nil))
+	require.NoError(t, c.server.Coordinator().Publish(wire.NudgeSubject("n1"), nil))
 	// The desk hears a beat before it acts on it; that the node is told of the
 	// cancellation means that a beat with all rows was heard.
 	c.do(domain.IntendJob(jobName, domain.CancelJob{}))
 	c.reaches(domain.JobCancelledState)
 	var rows []projections.MetricRow
-	for row := range c.world.View().Pulse.Metrics(jobName, 0) {
+	for row := range c.world.View().Live.Metrics(jobName, 0) {
 		rows = append(rows, row)
 	}
 	require.GreaterOrEqual(t, len(rows), 30)

@@ -39,8 +39,8 @@ func (r Replicas) Complete(ctx context.Context, deployment domain.Name, replica 
 // answer: what it hears comes in the order of time. A recording may be listened
 // to again from its beginning by another replica, which may cut it otherwise.
 func (r Replicas) Transcribe(ctx context.Context, deployment domain.Name, replica domain.Replica, req engines.Transcription,
-	emit func(engines.Listened) error) (engines.Heard, error) {
-	return ask[engines.Heard](ctx, r, wire.TranscribeSubject, deployment, replica, req, emit)
+	emit func(engines.TranscriptEvent) error) (engines.Transcript, error) {
+	return ask[engines.Transcript](ctx, r, wire.TranscribeSubject, deployment, replica, req, emit)
 }
 
 // ask asks a replica, and reads the stream that answers.
@@ -162,17 +162,17 @@ func unreachable(err error) error {
 // requestTooLarge turns the fault of a message that is too large into that of
 // the request in it: its caller's, so that no other replica is asked.
 func requestTooLarge(err error) error {
-	var fault *domain.Fault
+	var fault *domain.Error
 	if !errors.Is(err, nats.ErrMaxPayload) && !(errors.As(err, &fault) && fault.Reason == wire.TooLarge) {
 		return err
 	}
-	f := domain.Faultf(domain.OutOfRange, "the request takes more than the %d bytes that go to a replica at once: shorten its prompt, messages, tools or schema", wire.MaxMessage)
+	f := domain.Errorf(domain.OutOfRange, "the request takes more than the %d bytes that go to a replica at once: shorten its prompt, messages, tools or schema", wire.MaxMessage)
 	f.Reason = engines.RequestTooLarge
 	return f
 }
 
 func unavailable(format string, args ...any) error {
-	f := domain.Faultf(domain.Unavailable, format, args...)
+	f := domain.Errorf(domain.Unavailable, format, args...)
 	f.Reason = "REPLICA_UNREACHABLE"
 	return f
 }

@@ -54,7 +54,7 @@ func (c *cluster) serving(replica string) domain.Replica {
 	return row.State.Replicas[replica]
 }
 
-func (c *cluster) replicas() workers.Replicas { return workers.Replicas{Conn: c.server.Desk()} }
+func (c *cluster) replicas() workers.Replicas { return workers.Replicas{Conn: c.server.Coordinator()} }
 
 // counted is an engine that tells how many of its generations are under way.
 type counted struct {
@@ -88,7 +88,7 @@ func TestReplicaLife(t *testing.T) {
 	c.stock()
 	c.agent("n1", simulated.New(simulated.Options{Seed: 7}))
 	r := c.serving(c.deploy("n1").ID)
-	load, ok := c.world.View().Pulse.Replica(deploymentName, r.ID)
+	load, ok := c.world.View().Live.Replica(deploymentName, r.ID)
 	require.True(t, ok)
 	require.Equal(t, 8, load.Slots)
 
@@ -292,7 +292,7 @@ func TestWhatTheEngineIsToldOfADeployment(t *testing.T) {
 		BaseModel: string(modelName), MinReplicaCount: 1, NgramSpeculationLength: 3, DraftTokenCount: 4, MaxContextLength: 64}}))
 	c.serving(c.placeReplica("n1").ID)
 	require.Equal(t, 64, count.files.Load().ContextLength)
-	require.Equal(t, engines.Guessing{NgramLength: 3, Tokens: 4}, count.files.Load().Guessing)
+	require.Equal(t, engines.SpeculationMode{NgramLength: 3, Tokens: 4}, count.files.Load().Guessing)
 }
 
 // The accelerators that replicas take are devices of the node, each one's own.
@@ -386,7 +386,7 @@ func TestRequestTooLargeForAReplica(t *testing.T) {
 	for _, bytes := range []int{wire.MaxMessage, 4 << 20} {
 		_, err := c.replicas().Complete(t.Context(), deploymentName, domain.Replica{ID: "r1", Node: nodeName("n1")},
 			engines.CompletionRequest{Prompt: strings.Repeat("a", bytes)}, func(engines.Chunk) error { return nil })
-		var fault *domain.Fault
+		var fault *domain.Error
 		require.ErrorAs(t, err, &fault)
 		require.Equal(t, domain.OutOfRange, fault.Code)
 		require.Equal(t, engines.RequestTooLarge, fault.Reason)

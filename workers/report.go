@@ -19,7 +19,7 @@ import (
 )
 
 // report records what a node says has happened to an attempt.
-func (d *Desk) report(node string, m *nats.Msg) {
+func (d *Coordinator) report(node string, m *nats.Msg) {
 	var report wire.Report
 	if !d.read(node, m, &report) {
 		return
@@ -42,7 +42,7 @@ var (
 
 // answer answers a question about an attempt with the verdict that err means,
 // or refuses a question that makes no sense.
-func (d *Desk) answer(m *nats.Msg, err error, with func(verdict, message string) any) {
+func (d *Coordinator) answer(m *nats.Msg, err error, with func(verdict, message string) any) {
 	switch {
 	case err == nil:
 		d.respond(m, with(wire.Accepted, ""))
@@ -59,7 +59,7 @@ func (d *Desk) answer(m *nats.Msg, err error, with func(verdict, message string)
 
 // over tells whether err is the domain's word that the attempt is over.
 func over(err error) bool {
-	var fault *domain.Fault
+	var fault *domain.Error
 	if errors.Is(err, errStale) {
 		return true
 	}
@@ -69,7 +69,7 @@ func over(err error) bool {
 // current is the job whose current attempt the node carries out. Before it
 // says that there is none it makes sure that it knows the newest facts: this
 // desk may lag behind the one that gave the order.
-func (d *Desk) current(ctx context.Context, node string, name domain.Name, attempt int, made time.Time) (*projections.View, job, error) {
+func (d *Coordinator) current(ctx context.Context, node string, name domain.Name, attempt int, made time.Time) (*projections.View, job, error) {
 	view := d.World.View()
 	if j, ok := jobNamed(view, name); ok && j.Made.Equal(made) && given(j, nodeName(node), attempt) {
 		return view, j, nil
@@ -88,12 +88,12 @@ func (d *Desk) current(ctx context.Context, node string, name domain.Name, attem
 	return nil, job{}, errStale
 }
 
-func (d *Desk) record(ctx context.Context, node string, r wire.Report) error {
+func (d *Coordinator) record(ctx context.Context, node string, r wire.Report) error {
 	switch {
 	case len(r.Sizes) > wire.MaxFiles:
-		return domain.Faultf(domain.InvalidArgument, "a checkpoint or a result has at most %d files, not %d", wire.MaxFiles, len(r.Sizes))
+		return domain.Errorf(domain.InvalidArgument, "a checkpoint or a result has at most %d files, not %d", wire.MaxFiles, len(r.Sizes))
 	case r.Step < 0:
-		return domain.Faultf(domain.InvalidArgument, "the step of a checkpoint is not negative: %d", r.Step)
+		return domain.Errorf(domain.InvalidArgument, "the step of a checkpoint is not negative: %d", r.Step)
 	}
 	view, j, err := d.current(ctx, node, r.Job, r.Attempt, r.Made)
 	if err != nil {
@@ -113,16 +113,16 @@ func (d *Desk) record(ctx context.Context, node string, r wire.Report) error {
 	case r.Kind == wire.ReportFailed && r.Fault != nil:
 		return d.fail(ctx, node, j, r)
 	}
-	return domain.Faultf(domain.InvalidArgument, "a report of kind %q is not understood", r.Kind)
+	return domain.Errorf(domain.InvalidArgument, "a report of kind %q is not understood", r.Kind)
 }
 
-func (d *Desk) tell(ctx context.Context, node string, j job, command domain.Command[domain.JobLife]) error {
+func (d *Coordinator) tell(ctx context.Context, node string, j job, command domain.Command[domain.JobLife]) error {
 	return d.do(ctx, node, domain.IntendJob(j.Name, command))
 }
 
 // fail ends the job when its user must mend something, and has it tried again
 // when not.
-func (d *Desk) fail(ctx context.Context, node string, j job, r wire.Report) error {
+func (d *Coordinator) fail(ctx context.Context, node string, j job, r wire.Report) error {
 	message := short(r.Fault.Message)
 	if message == "" {
 		message = "the attempt failed on node " + node + " without a reason"
@@ -136,7 +136,7 @@ func (d *Desk) fail(ctx context.Context, node string, j job, r wire.Report) erro
 
 // checkpoint records a checkpoint whose files are all there, and brings the
 // job's metrics file up to it.
-func (d *Desk) checkpoint(ctx context.Context, node string, j job, r wire.Report) error {
+func (d *Coordinator) checkpoint(ctx context.Context, node string, j job, r wire.Report) error {
 	folder := blobs.CheckpointFolder(j.Name, j.Event, r.Attempt, r.Step)
 	files, err := d.arrived(ctx, folder, r)
 	if err != nil {
@@ -152,7 +152,7 @@ func (d *Desk) checkpoint(ctx context.Context, node string, j job, r wire.Report
 
 // arrived is the stored files that a node says it stored; errIncomplete when
 // one is not there as it should be.
-func (d *Desk) arrived(ctx context.Context, folder string, r wire.Report) (domain.Files, error) {
+func (d *Coordinator) arrived(ctx context.Context, folder string, r wire.Report) (domain.Files, error) {
 	there, err := d.Blobs.Files(ctx, folder)
 	if err != nil {
 		return domain.Files{}, err
@@ -180,7 +180,7 @@ func isSum(text string) bool {
 }
 
 // sign answers where an attempt may store files.
-func (d *Desk) sign(node string, m *nats.Msg) {
+func (d *Coordinator) sign(node string, m *nats.Msg) {
 	var request wire.SignRequest
 	if !d.read(node, m, &request) {
 		return
@@ -193,7 +193,7 @@ func (d *Desk) sign(node string, m *nats.Msg) {
 	})
 }
 
-func (d *Desk) uploads(ctx context.Context, node string, r wire.SignRequest) (map[string]string, error) {
+func (d *Coordinator) uploads(ctx context.Context, node string, r wire.SignRequest) (map[string]string, error) {
 	_, j, err := d.current(ctx, node, r.Job, r.Attempt, r.Made)
 	if err != nil {
 		return nil, err
@@ -203,7 +203,7 @@ func (d *Desk) uploads(ctx context.Context, node string, r wire.SignRequest) (ma
 		folder = blobs.CheckpointFolder(j.Name, j.Event, r.Attempt, r.Step)
 	}
 	if len(r.Sizes) > wire.MaxFiles || r.Step < 0 || r.For != wire.ForCheckpoint && r.For != wire.ForResults {
-		return nil, domain.Faultf(domain.InvalidArgument, "1 to %d files of a checkpoint or of results can be stored at once", wire.MaxFiles)
+		return nil, domain.Errorf(domain.InvalidArgument, "1 to %d files of a checkpoint or of results can be stored at once", wire.MaxFiles)
 	}
 	urls := map[string]string{}
 	for name, size := range r.Sizes {

@@ -20,7 +20,7 @@ const (
 // complete records what the attempt left. That event says all that follows:
 // the model is registered and the job ends. The desk does so at once; should it
 // stop in between, a scheduler does.
-func (d *Desk) complete(ctx context.Context, node string, view *projections.View, j job, r wire.Report) error {
+func (d *Coordinator) complete(ctx context.Context, node string, view *projections.View, j job, r wire.Report) error {
 	files, err := d.arrived(ctx, blobs.ResultFolder(j.Name, j.Event, r.Attempt), r)
 	if err != nil {
 		return err
@@ -57,7 +57,7 @@ func (d *Desk) complete(ctx context.Context, node string, view *projections.View
 
 // refuseResults ends a job whose results can be no model. Trouble that may
 // pass, and that the attempt is over, are handed on.
-func (d *Desk) refuseResults(ctx context.Context, node string, j job, err error) error {
+func (d *Coordinator) refuseResults(ctx context.Context, node string, j job, err error) error {
 	switch domain.CodeOf(err) {
 	case domain.AlreadyExists, domain.DataLoss, domain.InvalidArgument, domain.FailedPrecondition:
 		if over(err) {
@@ -70,7 +70,7 @@ func (d *Desk) refuseResults(ctx context.Context, node string, j job, err error)
 
 // registration describes the model by what its stored files say, and by what
 // it was made from.
-func (d *Desk) registration(ctx context.Context, view *projections.View, j job, r wire.Report, files domain.Files) (domain.RegisterModel, error) {
+func (d *Coordinator) registration(ctx context.Context, view *projections.View, j job, r wire.Report, files domain.Files) (domain.RegisterModel, error) {
 	source := j.BaseModel
 	if source == "" {
 		source = j.Adapter
@@ -95,7 +95,7 @@ func (d *Desk) registration(ctx context.Context, view *projections.View, j job, 
 }
 
 // left is the files that an attempt stored.
-func (d *Desk) left(ctx context.Context, files domain.Files) weights.Folder {
+func (d *Coordinator) left(ctx context.Context, files domain.Files) weights.Folder {
 	return weights.Folder{Sizes: files.Sizes, Open: func(name string, offset, length int64) (io.ReadCloser, error) {
 		return d.Blobs.Range(ctx, files.Folder+name, offset, length)
 	}}
@@ -103,7 +103,7 @@ func (d *Desk) left(ctx context.Context, files domain.Files) weights.Folder {
 
 // adapterFacts are what an adapter_config.json and the header of the weights
 // say.
-func (d *Desk) adapterFacts(ctx context.Context, files domain.Files, facts *domain.ModelFacts) error {
+func (d *Coordinator) adapterFacts(ctx context.Context, files domain.Files, facts *domain.ModelFacts) error {
 	folder := d.left(ctx, files)
 	config, err := folder.ReadAdapterConfig()
 	if err != nil {
@@ -117,7 +117,7 @@ func (d *Desk) adapterFacts(ctx context.Context, files domain.Files, facts *doma
 
 // modelFacts are what a config.json and the headers of the weights say. What
 // they leave out stays as it was in the model that was trained.
-func (d *Desk) modelFacts(ctx context.Context, files domain.Files, facts *domain.ModelFacts) error {
+func (d *Coordinator) modelFacts(ctx context.Context, files domain.Files, facts *domain.ModelFacts) error {
 	folder := d.left(ctx, files)
 	if _, err := folder.ReadConfig(); err != nil {
 		return noModel("config.json", err)
@@ -128,7 +128,7 @@ func (d *Desk) modelFacts(ctx context.Context, files domain.Files, facts *domain
 	}
 	for _, v := range report.Violations {
 		if strings.HasSuffix(v.Field, ".safetensors") {
-			return domain.Faultf(domain.DataLoss, "the engine left no model: %s %s", v.Field, v.Description)
+			return domain.Errorf(domain.DataLoss, "the engine left no model: %s %s", v.Field, v.Description)
 		}
 	}
 	facts.Precision = report.Precision
@@ -147,7 +147,7 @@ func (d *Desk) modelFacts(ctx context.Context, files domain.Files, facts *domain
 // noModel is why a file that an engine left is none of a model's.
 func noModel(file string, err error) error {
 	if weights.IsBroken(err) {
-		return domain.Faultf(domain.DataLoss, "the engine left no model: %s %s", file, err)
+		return domain.Errorf(domain.DataLoss, "the engine left no model: %s %s", file, err)
 	}
 	return err
 }

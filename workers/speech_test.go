@@ -51,20 +51,20 @@ func (c *cluster) recording(seconds int) engines.Transcription {
 	return engines.Transcription{Audio: engines.AudioFile{URL: url, Size: int64(len(pcm))}}
 }
 
-func deaf(engines.Listened) error { return nil }
+func deaf(engines.TranscriptEvent) error { return nil }
 
 // says waits for a beat of a node that tells such a load of its only replica.
 func (c *cluster) says(node, what string, so func(wire.Load) bool) {
 	c.Helper()
 	late := time.After(patience)
 	beats := make(chan *nats.Msg, 64)
-	subscription, err := c.server.Desk().ChanSubscribe(wire.BeatSubject(node), beats)
+	subscription, err := c.server.Coordinator().ChanSubscribe(wire.BeatSubject(node), beats)
 	require.NoError(c, err)
 	defer func() { require.NoError(c, subscription.Unsubscribe()) }()
 	for {
 		select {
 		case m := <-beats:
-			var beat wire.Beat
+			var beat wire.Heartbeat
 			require.NoError(c, wire.Unmarshal(m.Data, &beat))
 			if len(beat.Replicas) == 1 && so(beat.Replicas[0].Load) {
 				return
@@ -87,9 +87,9 @@ func TestListening(t *testing.T) {
 	require.NoError(t, err)
 	pcm, err := c.blobs.Get(t.Context(), "audio/one")
 	require.NoError(t, err)
-	var want, got []engines.Listened
-	gather := func(into *[]engines.Listened) func(engines.Listened) error {
-		return func(one engines.Listened) error { *into = append(*into, one); return nil }
+	var want, got []engines.TranscriptEvent
+	gather := func(into *[]engines.TranscriptEvent) func(engines.TranscriptEvent) error {
+		return func(one engines.TranscriptEvent) error { *into = append(*into, one); return nil }
 	}
 	wantHeard, err := listener.Transcribe(t.Context(), pcm, request.Options, gather(&want))
 	require.NoError(t, err)
@@ -98,7 +98,7 @@ func TestListening(t *testing.T) {
 	require.Equal(t, want, got)
 	require.NotEmpty(t, got[0].Segment.Words)
 	require.Equal(t, wantHeard, heard)
-	require.Equal(t, engines.Heard{Language: "en", Duration: 9}, heard)
+	require.Equal(t, engines.Transcript{Language: "en", Duration: 9}, heard)
 	left, err := os.ReadDir(dir + "/work")
 	require.NoError(t, err)
 	require.Empty(t, left, "the recording is not kept")
@@ -106,7 +106,7 @@ func TestListening(t *testing.T) {
 	// Options are refused before anything is fetched.
 	refused := engines.Transcription{Audio: engines.AudioFile{URL: "http://127.0.0.1:1/none", Size: 1}, Options: engines.TranscribeOptions{Language: "de", Diarize: true}}
 	_, err = c.replicas().Transcribe(t.Context(), deploymentName, r, refused, deaf)
-	var fault *domain.Fault
+	var fault *domain.Error
 	require.ErrorAs(t, err, &fault)
 	require.Equal(t, domain.InvalidArgument, fault.Code)
 	require.Len(t, fault.Violations, 2)
@@ -212,7 +212,7 @@ func TestListeningStops(t *testing.T) {
 	}}))
 	r := c.ear("n1")
 	ctx, cancel := context.WithCancel(t.Context())
-	_, err := c.replicas().Transcribe(ctx, deploymentName, r, c.recording(9), func(engines.Listened) error {
+	_, err := c.replicas().Transcribe(ctx, deploymentName, r, c.recording(9), func(engines.TranscriptEvent) error {
 		c.hear("the ninth word", waits)
 		cancel()
 		return nil

@@ -64,7 +64,7 @@ func TestATrainerTakesSteps(t *testing.T) {
 		require.Equal(t, domain.ModelReady, model.State.State)
 		require.Equal(t, string(modelName), model.State.BaseModel)
 	}
-	latest, ok := c.world.View().Pulse.Latest(name)
+	latest, ok := c.world.View().Live.Latest(name)
 	require.True(t, ok)
 	require.InDelta(t, 0.5, latest.Values["reward/mean"], 1e-9)
 }

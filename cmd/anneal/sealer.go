@@ -33,7 +33,7 @@ func (s *server) sealer(ctx context.Context) (_ *eventlog.Vault, err error) {
 
 // openAnswers opens what was answered under idempotency keys: files of this
 // folder, or a bucket of the cluster, whose control planes share it.
-func (s *server) openAnswers(ctx context.Context) (_ *eventlog.Answers, err error) {
+func (s *server) openAnswers(ctx context.Context) (_ *eventlog.IdempotencyStore, err error) {
 	if s.nats == nil {
 		s.answers, err = eventlog.OpenAnswers(ctx, s.events.Control())
 	} else {

@@ -51,11 +51,11 @@ type server struct {
 	code        *sandbox.Sandbox // evaluators are built and previewed in it
 	http        *http.Server
 
-	vault   *eventlog.Vault    // nil until sealer opens it
-	answers *eventlog.Answers  // nil until openAnswers does
-	started chan struct{}      // closed when requests are answered
-	release func()             // of the data folder's lock
-	stop    context.CancelFunc // ends every duty
+	vault   *eventlog.Vault            // nil until sealer opens it
+	answers *eventlog.IdempotencyStore // nil until openAnswers does
+	started chan struct{}              // closed when requests are answered
+	release func()                     // of the data folder's lock
+	stop    context.CancelFunc         // ends every duty
 	duties  duties
 }
 
@@ -293,13 +293,13 @@ func (s *server) saveSnapshots(ctx context.Context) error {
 
 func (s *server) openDuties(ctx context.Context) error {
 	log := s.events.Log()
-	s.world.Pulse().Boot(time.Now()) // nobody listened to the nodes before
+	s.world.Live().Boot(time.Now()) // nobody listened to the nodes before
 	sealer, err := s.sealer(ctx)
 	if err != nil {
 		return err
 	}
 	s.code = s.flags.node.sandbox(ctx, s.logger)
-	desk := workers.NewDesk(workers.Options{Log: log, World: s.world, Blobs: s.blobs, Conn: s.events.Desk(), Open: sealer.Open, LostAfter: s.flags.lostAfter, Logger: s.logger})
+	desk := workers.NewCoordinator(workers.Options{Log: log, World: s.world, Blobs: s.blobs, Conn: s.events.Coordinator(), Open: sealer.Open, LostAfter: s.flags.lostAfter, Logger: s.logger})
 	s.duties.add("desk", desk.Run)
 	reconciler := reconcile.New(reconcile.Options{Log: log, World: s.world, Blobs: s.blobs, Keys: sealer, Dir: s.flags.data, Logger: s.logger})
 	s.duties.add("reconciler", reconciler.Run)
@@ -335,7 +335,7 @@ func (s *server) openWorker(ctx context.Context) error {
 		return err
 	}
 	if err := s.admission.Enroll(ctx, flags.id, public, domain.LocalJoinToken); err != nil {
-		var fault *domain.Fault
+		var fault *domain.Error
 		if !errors.As(err, &fault) || fault.Code != domain.FailedPrecondition {
 			return err
 		}
@@ -381,12 +381,12 @@ func (s *server) openAPI(ctx context.Context, listener net.Listener) error {
 	}
 	answers.Limit, answers.Space = s.flags.answers, s.logSpace()
 	s.duties.add("answers", answers.Follow)
-	uses, err := eventlog.OpenUses(ctx, s.events.Control())
+	uses, err := eventlog.OpenLastUsed(ctx, s.events.Control())
 	if err != nil {
 		return err
 	}
 	s.duties.add("uses", func(ctx context.Context) error {
-		return uses.Follow(ctx, func(key domain.Name, at time.Time) { s.world.Pulse().UseKey(key, at) })
+		return uses.Follow(ctx, func(key domain.Name, at time.Time) { s.world.Live().UseKey(key, at) })
 	})
 	if s.meter, err = s.events.Meter(s.logger); err != nil {
 		return err
@@ -397,7 +397,7 @@ func (s *server) openAPI(ctx context.Context, listener net.Listener) error {
 		return err
 	}
 	s.handler = api.New(api.Options{Prices: prices, Cluster: s.flags.cluster, Direct: s.flags.directDomain, Private: s.flags.fetchPrivate,
-		Log: s.events.Log(), World: s.world, Blobs: s.blobs, Sealer: sealer, ReaderURL: s.readerURL(), Answers: answers, Uses: uses, Meter: s.meter, Replicas: workers.Replicas{Conn: s.events.Desk()}, Scorer: s.code, Pepper: pepper,
+		Log: s.events.Log(), World: s.world, Blobs: s.blobs, Sealer: sealer, ReaderURL: s.readerURL(), Answers: answers, Uses: uses, Meter: s.meter, Replicas: workers.Replicas{Conn: s.events.Coordinator()}, Scorer: s.code, Pepper: pepper,
 		Logger: s.logger, Space: disk.On(s.flags.data), Limits: api.Limits{Upload: s.flags.maxUpload, ModelFile: s.flags.maxModelFile, ModelFiles: s.flags.maxModelFiles, Wake: s.flags.holdFor, ScaleToZero: s.flags.zeroFloor, JobTime: s.flags.jobDeadline,
 			Audio: s.flags.maxAudio, Bodies: s.flags.maxBodyMemory, Transcription: s.flags.maxListening},
 	})

@@ -46,8 +46,8 @@ func (s *server) openTasks(sealer *eventlog.Vault) error {
 // rowsRead keeps how far the making of a dataset is, until it is over.
 func (s *server) rowsRead(dataset domain.Name, read, of int64) {
 	if of == 0 {
-		s.world.Pulse().Forget(dataset)
+		s.world.Live().Forget(dataset)
 		return
 	}
-	s.world.Pulse().Report(dataset, projections.Progress{Step: int(read), Steps: int(of), Time: time.Now()})
+	s.world.Live().Report(dataset, projections.Progress{Step: int(read), Steps: int(of), Time: time.Now()})
 }

@@ -71,7 +71,7 @@ func speechInstalled() error {
 		_, err = os.Stat(filepath.Join(sphinx.DebianModel, speechFiles[0]))
 	}
 	if err != nil {
-		return domain.Faultf(domain.FailedPrecondition, "%s answer nobody yet: `apt install pocketsphinx pocketsphinx-en-us ffmpeg` on the server's machine, and start the server again",
+		return domain.Errorf(domain.FailedPrecondition, "%s answer nobody yet: `apt install pocketsphinx pocketsphinx-en-us ffmpeg` on the server's machine, and start the server again",
 			speechAliases[0]+" and "+speechAliases[1])
 	}
 	return nil

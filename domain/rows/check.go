@@ -144,7 +144,7 @@ func (c *Checker) Result() (facts domain.DatasetFacts, faults []Fault, more int)
 
 // Refusal is the verdict on rows with faults: each is a violation whose field
 // is FILE:LINE.
-func Refusal(faults []Fault, more int) *domain.Fault {
+func Refusal(faults []Fault, more int) *domain.Error {
 	lines := make([]string, len(faults))
 	violations := make([]domain.Violation, len(faults))
 	for i, f := range faults {
@@ -155,6 +155,6 @@ func Refusal(faults []Fault, more int) *domain.Fault {
 	if more > 0 {
 		text += fmt.Sprintf("; and %d more", more)
 	}
-	return &domain.Fault{Code: domain.InvalidArgument, Reason: "INVALID_ROWS", Violations: violations,
+	return &domain.Error{Code: domain.InvalidArgument, Reason: "INVALID_ROWS", Violations: violations,
 		Message: text + ": mend the file and upload it again"}
 }

@@ -74,7 +74,7 @@ type usage struct {
 // read emits the stream's pieces until it ends.
 func (a *answer) read(response *http.Response) error {
 	if kind, _, _ := mime.ParseMediaType(response.Header.Get("Content-Type")); kind != "text/event-stream" {
-		return a.refuse(domain.Faultf(domain.Internal, "the server of the model answered with %q instead of a stream of events", kind))
+		return a.refuse(domain.Errorf(domain.Internal, "the server of the model answered with %q instead of a stream of events", kind))
 	}
 	lines := bufio.NewScanner(response.Body)
 	lines.Buffer(nil, maxEvent)
@@ -92,7 +92,7 @@ func (a *answer) read(response *http.Response) error {
 		}
 	}
 	if errors.Is(lines.Err(), bufio.ErrTooLong) {
-		return a.refuse(domain.Faultf(domain.Internal, "the server of the model sent a piece of more than %d bytes", maxEvent))
+		return a.refuse(domain.Errorf(domain.Internal, "the server of the model sent a piece of more than %d bytes", maxEvent))
 	}
 	if lines.Err() != nil && !a.finished {
 		return lines.Err()
@@ -114,7 +114,7 @@ func (a *answer) refuse(err error) error {
 func (a *answer) hear(data []byte) error {
 	var e event
 	if err := json.Unmarshal(data, &e); err != nil {
-		return domain.Faultf(domain.Internal, "the server of the model sent what is no event: %v", err)
+		return domain.Errorf(domain.Internal, "the server of the model sent what is no event: %v", err)
 	}
 	if len(e.Error) > 0 && string(e.Error) != "null" {
 		return refusal(statusOf(e.Error), data)
@@ -202,7 +202,7 @@ func (a *answer) piece(c choice) error {
 	case engines.FinishStop, engines.FinishLength, engines.FinishToolCalls:
 		chunk.Finish = c.FinishReason
 	default:
-		return domain.Faultf(domain.Internal, "the server of the model ended the answer for the reason %q", short(c.FinishReason))
+		return domain.Errorf(domain.Internal, "the server of the model ended the answer for the reason %q", short(c.FinishReason))
 	}
 	a.finished = chunk.Finish != ""
 	if !a.counted && (chunk.Text != "" || chunk.Reasoning != "" || len(chunk.ToolCalls) > 0) {

@@ -89,7 +89,7 @@ func (s *server) read(ctx context.Context, path string, response *http.Response,
 		return nil
 	}
 	if err := json.Unmarshal(data, out); err != nil {
-		return domain.Faultf(domain.Internal, "the server of the model answered %s with what is no JSON: %v", path, err)
+		return domain.Errorf(domain.Internal, "the server of the model answered %s with what is no JSON: %v", path, err)
 	}
 	return nil
 }
@@ -106,7 +106,7 @@ func (s *server) broken(ctx context.Context, err error) error {
 	if errors.As(err, &pathless) && pathless.Unwrap() != nil {
 		err = pathless.Unwrap() // without the address, which is nobody's business
 	}
-	return domain.Faultf(domain.Unavailable, "the server of the model broke off (%v): send the request again", err)
+	return domain.Errorf(domain.Unavailable, "the server of the model broke off (%v): send the request again", err)
 }
 
 // An apiError is how servers word a refusal: OpenAI's {error: {message}}, or
@@ -118,7 +118,7 @@ type apiError struct {
 }
 
 // refusal is the fault that a server's answer means.
-func refusal(status int, data []byte) *domain.Fault {
+func refusal(status int, data []byte) *domain.Error {
 	var wrapped struct {
 		apiError
 		Error json.RawMessage `json:"error"`
@@ -144,15 +144,15 @@ func refusal(status int, data []byte) *domain.Fault {
 	}
 	switch {
 	case status == http.StatusTooManyRequests:
-		return domain.Faultf(domain.ResourceExhausted, "the server of the model is full: %s", message)
+		return domain.Errorf(domain.ResourceExhausted, "the server of the model is full: %s", message)
 	case status == http.StatusServiceUnavailable:
-		return domain.Faultf(domain.Unavailable, "the server of the model does not answer now: %s", message)
+		return domain.Errorf(domain.Unavailable, "the server of the model does not answer now: %s", message)
 	case status == http.StatusNotImplemented:
-		return domain.Faultf(domain.InvalidArgument, "the server of the model cannot do this: %s", message)
+		return domain.Errorf(domain.InvalidArgument, "the server of the model cannot do this: %s", message)
 	case status >= 400 && status < 500:
-		return domain.Faultf(domain.InvalidArgument, "the server of the model refuses the request: %s", message)
+		return domain.Errorf(domain.InvalidArgument, "the server of the model refuses the request: %s", message)
 	}
-	return domain.Faultf(domain.Internal, "the server of the model failed with status %d: %s", status, message)
+	return domain.Errorf(domain.Internal, "the server of the model failed with status %d: %s", status, message)
 }
 
 func short(text string) string {

@@ -72,16 +72,16 @@ func parse(line string) (template, error) {
 		}
 	}
 	if quote != 0 || escaped {
-		return nil, domain.Faultf(domain.InvalidArgument, "engine-command: a quote or a backslash at the end is left open")
+		return nil, domain.Errorf(domain.InvalidArgument, "engine-command: a quote or a backslash at the end is left open")
 	}
 	if begun {
 		words = append(words, word.String())
 	}
 	if len(words) == 0 || words[0] == "" {
-		return nil, domain.Faultf(domain.InvalidArgument, "engine-command: is empty: give the server's command line, with {dir} and {port}")
+		return nil, domain.Errorf(domain.InvalidArgument, "engine-command: is empty: give the server's command line, with {dir} and {port}")
 	}
 	if !words.says("{port}") {
-		return nil, domain.Faultf(domain.InvalidArgument, "engine-command: must say {port}, where the server is to listen on 127.0.0.1")
+		return nil, domain.Errorf(domain.InvalidArgument, "engine-command: must say {port}, where the server is to listen on 127.0.0.1")
 	}
 	return words, nil
 }
@@ -99,7 +99,7 @@ func (t template) says(word string) bool {
 // check refuses an adapter that the command line has no place for.
 func (t template) check(at place) error {
 	if at.adapter != "" && !t.says(wordAdapter) {
-		return domain.Faultf(domain.FailedPrecondition, "the command line of the node's engine has no {adapter}: it cannot serve a model with an adapter")
+		return domain.Errorf(domain.FailedPrecondition, "the command line of the node's engine has no {adapter}: it cannot serve a model with an adapter")
 	}
 	return nil
 }

@@ -59,7 +59,7 @@ type completer struct {
 func New(o Options) (engines.Completer, error) {
 	kind, known := presets[o.Preset]
 	if !known {
-		return nil, domain.Faultf(domain.InvalidArgument, "engine: %q is not known: use one of %s", o.Preset, strings.Join(Presets(), ", "))
+		return nil, domain.Errorf(domain.InvalidArgument, "engine: %q is not known: use one of %s", o.Preset, strings.Join(Presets(), ", "))
 	}
 	o, words, err := prepared(o, kind)
 	if err != nil {
@@ -72,7 +72,7 @@ func New(o Options) (engines.Completer, error) {
 func prepared(o Options, kind preset) (Options, template, error) {
 	o.Command = cmp.Or(o.Command, kind.command)
 	if o.Command == "" {
-		return o, nil, domain.Faultf(domain.InvalidArgument, "engine-command: is required for a server without a preset: its command line, with {dir} and {port}")
+		return o, nil, domain.Errorf(domain.InvalidArgument, "engine-command: is required for a server without a preset: its command line, with {dir} and {port}")
 	}
 	words, err := parse(o.Command)
 	if err != nil {

@@ -286,7 +286,7 @@ func (f *fake) stream(w http.ResponseWriter, r *http.Request, req engines.Comple
 		defer func() { first = false }()
 		return event(f.choice(ask, c, first))
 	})
-	var fault *domain.Fault
+	var fault *domain.Error
 	if errors.As(err, &fault) && !began {
 		f.refuse(w, http.StatusBadRequest, fault.Message)
 		return

@@ -20,7 +20,7 @@ func (c completer) files(at *place, own string) error {
 	}
 	if file == "" {
 		if c.options.ToGGUF == nil {
-			return domain.Faultf(domain.FailedPrecondition, "the model has no GGUF file, which the node's engine reads: upload one with the model, or deploy it where another engine runs")
+			return domain.Errorf(domain.FailedPrecondition, "the model has no GGUF file, which the node's engine reads: upload one with the model, or deploy it where another engine runs")
 		}
 		file = filepath.Join(own, "model.gguf")
 		if err := c.options.ToGGUF(at.dir, file); err != nil {
@@ -32,7 +32,7 @@ func (c completer) files(at *place, own string) error {
 		return nil
 	}
 	if at.adapter, err = findGGUF(at.adapter); err == nil && at.adapter == "" {
-		err = domain.Faultf(domain.FailedPrecondition, "the adapter has no GGUF file, which the node's engine reads: upload one with it, or deploy it where another engine runs")
+		err = domain.Errorf(domain.FailedPrecondition, "the adapter has no GGUF file, which the node's engine reads: upload one with it, or deploy it where another engine runs")
 	}
 	return err
 }
@@ -58,5 +58,5 @@ func findGGUF(dir string) (string, error) {
 	case 1:
 		return filepath.Join(dir, found[0]), nil
 	}
-	return "", domain.Faultf(domain.FailedPrecondition, "the model has several GGUF files (%s): keep the one that is to be served", strings.Join(found, ", "))
+	return "", domain.Errorf(domain.FailedPrecondition, "the model has several GGUF files (%s): keep the one that is to be served", strings.Join(found, ", "))
 }

@@ -20,8 +20,8 @@ const stretchLength = 2 * time.Minute
 // Transcribe implements engines.Listener: a server hears stretch after stretch.
 // Who tells speakers apart has to hear the whole first, which lies on disk
 // meanwhile.
-func (l *listener) Transcribe(ctx context.Context, pcm io.Reader, o engines.TranscribeOptions, emit func(engines.Listened) error) (engines.Heard, error) {
-	heard := engines.Heard{Language: o.Language}
+func (l *listener) Transcribe(ctx context.Context, pcm io.Reader, o engines.TranscribeOptions, emit func(engines.TranscriptEvent) error) (engines.Transcript, error) {
+	heard := engines.Transcript{Language: o.Language}
 	if err := l.Check(o); err != nil {
 		return heard, err
 	}
@@ -64,11 +64,11 @@ func (l *listener) Transcribe(ctx context.Context, pcm io.Reader, o engines.Tran
 			placeAt(s, stretch.Start, last, heard.Duration)
 			last = s.Start
 			label(s, speakers)
-			if err := emit(engines.Listened{Seconds: s.End, Segment: s}); err != nil {
+			if err := emit(engines.TranscriptEvent{Seconds: s.End, Segment: s}); err != nil {
 				return heard, err
 			}
 		}
-		if err := emit(engines.Listened{Seconds: heard.Duration}); err != nil {
+		if err := emit(engines.TranscriptEvent{Seconds: heard.Duration}); err != nil {
 			return heard, err
 		}
 	}
@@ -153,5 +153,5 @@ func (l *listener) post(ctx context.Context, path string, f *form, pcm []byte, o
 
 // errNoWords says that the server is none for times of words.
 func errNoWords() error {
-	return domain.Faultf(domain.FailedPrecondition, "timestamp_granularities: the model's server tells no times of words: ask for segments, or use another model")
+	return domain.Errorf(domain.FailedPrecondition, "timestamp_granularities: the model's server tells no times of words: ask for segments, or use another model")
 }

@@ -45,11 +45,11 @@ func spell(text string) (pcm []byte) {
 	return pcm
 }
 
-func transcribe(t *testing.T, l engines.Listener, pcm []byte, o engines.TranscribeOptions) (engines.Heard, []engines.Segment, []float64) {
+func transcribe(t *testing.T, l engines.Listener, pcm []byte, o engines.TranscribeOptions) (engines.Transcript, []engines.Segment, []float64) {
 	t.Helper()
 	var segments []engines.Segment
 	var progress []float64
-	heard, err := l.Transcribe(t.Context(), bytes.NewReader(pcm), o, func(step engines.Listened) error {
+	heard, err := l.Transcribe(t.Context(), bytes.NewReader(pcm), o, func(step engines.TranscriptEvent) error {
 		progress = append(progress, step.Seconds)
 		if step.Segment != nil {
 			segments = append(segments, *step.Segment)
@@ -181,7 +181,7 @@ func TestListenersRefuseByName(t *testing.T) {
 		require.NoError(t, whisper.Check(engines.TranscribeOptions{Temperature: list}), "%v", list)
 	}
 	l := ears(t, domain.SpeechOpenAI, "wordless", domain.SpeechSettings{})
-	_, err = l.Transcribe(t.Context(), bytes.NewReader(spell("l")), engines.TranscribeOptions{Words: true}, func(engines.Listened) error { return nil })
+	_, err = l.Transcribe(t.Context(), bytes.NewReader(spell("l")), engines.TranscribeOptions{Words: true}, func(engines.TranscriptEvent) error { return nil })
 	require.Equal(t, domain.FailedPrecondition, domain.CodeOf(err))
 	require.ErrorContains(t, err, "timestamp_granularities")
 }
@@ -189,15 +189,15 @@ func TestListenersRefuseByName(t *testing.T) {
 // TestAServerThatDiesWhileItListens fails one request, and listens again.
 func TestAServerThatDiesWhileItListens(t *testing.T) {
 	l := ears(t, domain.SpeechOpenAI, "", domain.SpeechSettings{})
-	_, err := l.Transcribe(t.Context(), bytes.NewReader(spell("l")), engines.TranscribeOptions{Prompt: "die"}, func(engines.Listened) error { return nil })
+	_, err := l.Transcribe(t.Context(), bytes.NewReader(spell("l")), engines.TranscribeOptions{Prompt: "die"}, func(engines.TranscriptEvent) error { return nil })
 	require.Equal(t, domain.Unavailable, domain.CodeOf(err))
 	require.Eventually(t, func() bool {
-		_, err := l.Transcribe(t.Context(), bytes.NewReader(spell("l")), engines.TranscribeOptions{}, func(engines.Listened) error { return nil })
+		_, err := l.Transcribe(t.Context(), bytes.NewReader(spell("l")), engines.TranscribeOptions{}, func(engines.TranscriptEvent) error { return nil })
 		return err == nil
 	}, 20*time.Second, 10*time.Millisecond)
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	_, err = l.Transcribe(ctx, bytes.NewReader(spell("l")), engines.TranscribeOptions{}, func(engines.Listened) error { return nil })
+	_, err = l.Transcribe(ctx, bytes.NewReader(spell("l")), engines.TranscribeOptions{}, func(engines.TranscriptEvent) error { return nil })
 	require.ErrorIs(t, err, context.Canceled)
 }
 

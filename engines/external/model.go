@@ -120,7 +120,7 @@ func (m *model) fit(ctx context.Context, name string, req *engines.CompletionReq
 	}
 	room := m.info.ContextLength - length
 	if room < 1 {
-		return domain.Faultf(domain.InvalidArgument, "prompt: has %d tokens and fills the window of %d; shorten it", length, m.info.ContextLength)
+		return domain.Errorf(domain.InvalidArgument, "prompt: has %d tokens and fills the window of %d; shorten it", length, m.info.ContextLength)
 	}
 	b["max_tokens"] = min(max(1, req.MaxTokens), room)
 	return nil

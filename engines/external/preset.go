@@ -109,7 +109,7 @@ func describeVLLM(ctx context.Context, s *server) (info engines.ModelInfo, err e
 		}
 	}
 	if info.ContextLength < 1 {
-		return info, domain.Faultf(domain.FailedPrecondition, "the server of the node's engine does not serve a model %q with a window: its command line must pass {name} as the model's name", baseName)
+		return info, domain.Errorf(domain.FailedPrecondition, "the server of the node's engine does not serve a model %q with a window: its command line must pass {name} as the model's name", baseName)
 	}
 	info.Slots = 256 // vLLM's own default of --max-num-seqs, which it does not tell
 	return info, nil

@@ -210,7 +210,7 @@ func (s *server) looks(ctx context.Context, url string) bool {
 // died says that the program ended, and what it said last.
 func died(program *sandbox.Process) error {
 	reason := cmp.Or(program.Err(), errors.New("it ended without an error"+program.Said()))
-	return domain.Faultf(domain.Unavailable, "the server of the model ended: %v", reason)
+	return domain.Errorf(domain.Unavailable, "the server of the model ended: %v", reason)
 }
 
 // keep has the program running until the server is closed or given up.
@@ -281,5 +281,5 @@ func taken(port int) bool {
 }
 
 func errClosed() error {
-	return domain.Faultf(domain.Unavailable, "the model was unloaded; send the request to another replica")
+	return domain.Errorf(domain.Unavailable, "the model was unloaded; send the request to another replica")
 }

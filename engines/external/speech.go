@@ -29,7 +29,7 @@ type transcriber struct {
 func NewTranscriber(o Options) (engines.Transcriber, error) {
 	kind, known := dialects[o.Preset]
 	if !known {
-		return nil, domain.Faultf(domain.InvalidArgument, "speech engine: %q is not known: use one of %s", o.Preset, strings.Join(Formats(), ", "))
+		return nil, domain.Errorf(domain.InvalidArgument, "speech engine: %q is not known: use one of %s", o.Preset, strings.Join(Formats(), ", "))
 	}
 	o, words, err := prepared(o, kind.preset)
 	if err != nil {
@@ -104,7 +104,7 @@ func speechFile(dir string) (string, error) {
 	}
 	found = slices.DeleteFunc(found, func(path string) bool { return strings.Contains(filepath.Base(path), "vad") })
 	if len(found) != 1 {
-		return "", domain.Faultf(domain.FailedPrecondition, "the model's folder has %d files that end in .bin, .gguf or .ggml, and one is needed (names with vad do not count)", len(found))
+		return "", domain.Errorf(domain.FailedPrecondition, "the model's folder has %d files that end in .bin, .gguf or .ggml, and one is needed (names with vad do not count)", len(found))
 	}
 	return found[0], nil
 }

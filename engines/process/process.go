@@ -42,7 +42,7 @@ type Process struct {
 func Find(program, how string) (path string, err error) {
 	path, err = exec.LookPath(program)
 	if err != nil {
-		return "", domain.Faultf(domain.FailedPrecondition, "the program %s is not installed, or not in PATH: %s", program, how)
+		return "", domain.Errorf(domain.FailedPrecondition, "the program %s is not installed, or not in PATH: %s", program, how)
 	}
 	return path, nil
 }

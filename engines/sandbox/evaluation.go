@@ -50,7 +50,7 @@ func (e *evaluation) start(ctx context.Context, user user) (*worker, error) {
 	case err != nil:
 		err = w.wanted(err, e.sandbox.options.OpenTime)
 	case ready.Refused != "":
-		err = domain.Faultf(domain.InvalidArgument, "%s", ready.Refused)
+		err = domain.Errorf(domain.InvalidArgument, "%s", ready.Refused)
 	}
 	if err != nil {
 		w.kill()
@@ -86,7 +86,7 @@ func (e *evaluation) build(ctx context.Context, requirements string) (string, er
 	case err != nil:
 		return log.String(), w.wanted(err, within)
 	case built.Refused != "":
-		return log.String(), domain.Faultf(domain.InvalidArgument, "%s", built.Refused)
+		return log.String(), domain.Errorf(domain.InvalidArgument, "%s", built.Refused)
 	}
 	return log.String(), nil
 }

@@ -15,7 +15,7 @@ import (
 // never waits for the next one, and few enough that workers end together.
 const maxLot = 64
 
-var errNotOpen = domain.Faultf(domain.FailedPrecondition, "the evaluation is closed")
+var errNotOpen = domain.Errorf(domain.FailedPrecondition, "the evaluation is closed")
 
 // Score implements engines.Evaluation. Rows are handed out in lots to as many
 // workers as are free, and scores stand where their rows do.
@@ -24,7 +24,7 @@ func (e *evaluation) Score(ctx context.Context, rows []map[string]any) ([]engine
 	for i, row := range rows {
 		data, err := json.Marshal(row)
 		if err != nil {
-			return nil, domain.Faultf(domain.InvalidArgument, "row %d: is not JSON: %v", i, err)
+			return nil, domain.Errorf(domain.InvalidArgument, "row %d: is not JSON: %v", i, err)
 		}
 		asked[i] = data
 	}

@@ -115,7 +115,7 @@ func (r *Runner) make(ctx context.Context) (*made, error) {
 	}
 	m, err := r.look(ctx)
 	if err != nil {
-		fault := domain.Faultf(domain.FailedPrecondition, "this machine cannot confine the programs of engines: %v; or start the node with "+
+		fault := domain.Errorf(domain.FailedPrecondition, "this machine cannot confine the programs of engines: %v; or start the node with "+
 			"--engines-without-sandbox, which lets them read, change and send whatever its user may", err)
 		fault.Reason = "NO_SANDBOX"
 		return nil, fault

@@ -107,7 +107,7 @@ func findPython(plain bool) (string, error) {
 }
 
 func unavailable(format string, args ...any) error {
-	f := domain.Faultf(domain.Unavailable, "evaluators cannot run on this machine: "+format, args...)
+	f := domain.Errorf(domain.Unavailable, "evaluators cannot run on this machine: "+format, args...)
 	f.Reason = "NO_SANDBOX"
 	return f
 }
@@ -234,14 +234,14 @@ func (s *Sandbox) stage(from string, user user) (dir string, err error) {
 			return err
 		}
 		if files++; files > maxCodeFiles {
-			return domain.Faultf(domain.InvalidArgument, "the code has more than %d files and folders", maxCodeFiles)
+			return domain.Errorf(domain.InvalidArgument, "the code has more than %d files and folders", maxCodeFiles)
 		}
 		target := filepath.Join(dir, relative)
 		switch {
 		case entry.IsDir():
 			return os.Mkdir(target, 0o755)
 		case !entry.Type().IsRegular():
-			return domain.Faultf(domain.InvalidArgument, "%s: is a link or device: code is plain files", relative)
+			return domain.Errorf(domain.InvalidArgument, "%s: is a link or device: code is plain files", relative)
 		}
 		n, err := copyFile(target, path, maxCodeBytes-bytes)
 		bytes += n
@@ -269,7 +269,7 @@ func copyFile(to, from string, room int64) (int64, error) {
 	}
 	n, err := io.Copy(out, io.LimitReader(in, room+1))
 	if err == nil && n > room {
-		err = domain.Faultf(domain.InvalidArgument, "the code has more than %d bytes", maxCodeBytes)
+		err = domain.Errorf(domain.InvalidArgument, "the code has more than %d bytes", maxCodeBytes)
 	}
 	if closed := out.Close(); err == nil {
 		err = closed

@@ -101,7 +101,7 @@ func (u users) take() (user, error) {
 	case one := <-u.free:
 		return one, nil
 	default:
-		return user{}, domain.Faultf(domain.ResourceExhausted, "%d evaluators run on this machine, and no more at one time: try again later", cap(u.free))
+		return user{}, domain.Errorf(domain.ResourceExhausted, "%d evaluators run on this machine, and no more at one time: try again later", cap(u.free))
 	}
 }
 

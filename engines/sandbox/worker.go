@@ -228,14 +228,14 @@ func (w *worker) until(ctx context.Context) (stop func() bool) {
 func (w *worker) wanted(err error, within time.Duration) error {
 	switch {
 	case errors.Is(err, errSilent):
-		return domain.Faultf(domain.InvalidArgument, "the code was not imported within %s: do less when the file is imported", within)
+		return domain.Errorf(domain.InvalidArgument, "the code was not imported within %s: do less when the file is imported", within)
 	case errors.Is(err, io.EOF):
 		if how := w.autopsy(); strings.Contains(how, ": bwrap: ") {
 			return unavailable("%s", how)
 		}
-		return domain.Faultf(domain.InvalidArgument, "the process ended while the code was imported: %s", w.autopsy())
+		return domain.Errorf(domain.InvalidArgument, "the process ended while the code was imported: %s", w.autopsy())
 	}
-	return domain.Faultf(domain.InvalidArgument, "the code cannot be used: %s", err)
+	return domain.Errorf(domain.InvalidArgument, "the code cannot be used: %s", err)
 }
 
 // kept keeps the first bytes that are written, up to a limit.

@@ -96,11 +96,11 @@ func (m *model) Complete(ctx context.Context, req engines.CompletionRequest, emi
 		usage.PromptTokens = len(req.PromptTokens)
 	}
 	if usage.PromptTokens >= m.options.ContextLength {
-		return usage, domain.Faultf(domain.InvalidArgument, "prompt: has %d tokens and fills the window of %d; shorten it",
+		return usage, domain.Errorf(domain.InvalidArgument, "prompt: has %d tokens and fills the window of %d; shorten it",
 			usage.PromptTokens, m.options.ContextLength)
 	}
 	if len(req.Stop) > 4 {
-		return usage, domain.Faultf(domain.InvalidArgument, "stop: has %d sequences; at most 4 are allowed", len(req.Stop))
+		return usage, domain.Errorf(domain.InvalidArgument, "stop: has %d sequences; at most 4 are allowed", len(req.Stop))
 	}
 	state, err := m.addons.state(m.state, req.Addon)
 	if err != nil {
@@ -157,7 +157,7 @@ func (m *model) enter(ctx context.Context) (release func(), err error) {
 	select {
 	case m.queue <- struct{}{}:
 	default:
-		return nil, domain.Faultf(domain.ResourceExhausted, "the model has %d requests running and waiting; try again later", cap(m.queue))
+		return nil, domain.Errorf(domain.ResourceExhausted, "the model has %d requests running and waiting; try again later", cap(m.queue))
 	}
 	select {
 	case m.slots <- struct{}{}:
@@ -245,5 +245,5 @@ func trim(pieces []engines.Chunk, n int) []engines.Chunk {
 }
 
 func errClosed() error {
-	return domain.Faultf(domain.Unavailable, "the model was unloaded; send the request to another replica")
+	return domain.Errorf(domain.Unavailable, "the model was unloaded; send the request to another replica")
 }

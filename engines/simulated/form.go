@@ -33,7 +33,7 @@ func formOf(req engines.CompletionRequest, source *rand.Rand) (*form, error) {
 	case engines.FormatSchema:
 		content, err = instanceOf(req.Format.Schema, "format", source)
 	default:
-		err = domain.Faultf(domain.InvalidArgument, "format: a simulated model holds its answers to JSON and to schemas, not to %q: leave it out", req.Format.Type)
+		err = domain.Errorf(domain.InvalidArgument, "format: a simulated model holds its answers to JSON and to schemas, not to %q: leave it out", req.Format.Type)
 	}
 	if err != nil {
 		return nil, err
@@ -51,7 +51,7 @@ func called(chat *engines.Chat, source *rand.Rand) (*form, error) {
 			} `json:"function"`
 		}
 		if err := json.Unmarshal(data, &tool); err != nil {
-			return nil, domain.Faultf(domain.InvalidArgument, "tools: is not JSON: %v", err)
+			return nil, domain.Errorf(domain.InvalidArgument, "tools: is not JSON: %v", err)
 		}
 		asked := tool.Function
 		if chat.Calls.Name != "" && chat.Calls.Name != asked.Name {
@@ -70,7 +70,7 @@ func called(chat *engines.Chat, source *rand.Rand) (*form, error) {
 			return engines.Chunk{ToolCalls: []engines.ToolCall{{Arguments: text}}}
 		})
 	}
-	return nil, domain.Faultf(domain.InvalidArgument, "tools: has no function %q", chat.Calls.Name)
+	return nil, domain.Errorf(domain.InvalidArgument, "tools: has no function %q", chat.Calls.Name)
 }
 
 func (f *form) write(content any, piece func(string) engines.Chunk) error {

@@ -26,7 +26,7 @@ type instance struct {
 func instanceOf(schema json.RawMessage, field string, source *rand.Rand) (any, error) {
 	var root any
 	if err := json.Unmarshal(schema, &root); err != nil {
-		return nil, domain.Faultf(domain.InvalidArgument, "%s: the schema is not JSON: %v", field, err)
+		return nil, domain.Errorf(domain.InvalidArgument, "%s: the schema is not JSON: %v", field, err)
 	}
 	i := &instance{source: source, field: field}
 	made := i.of(root, "#")

@@ -49,12 +49,12 @@ const (
 
 // Transcribe hears one word in each half second that is not silent; which one
 // depends on the place alone. Each takes Options.TokenTime.
-func (l *listener) Transcribe(ctx context.Context, pcm io.Reader, _ engines.TranscribeOptions, emit func(engines.Listened) error) (engines.Heard, error) {
-	heard := engines.Heard{Language: "en"}
+func (l *listener) Transcribe(ctx context.Context, pcm io.Reader, _ engines.TranscribeOptions, emit func(engines.TranscriptEvent) error) (engines.Transcript, error) {
+	heard := engines.Transcript{Language: "en"}
 	source := random(l.options.Seed, "speech")
 	var said []engines.Word
 	flush := func() error {
-		step := engines.Listened{Seconds: heard.Duration}
+		step := engines.TranscriptEvent{Seconds: heard.Duration}
 		if len(said) > 0 {
 			step.Segment, said = segmentOf(said), nil
 		}

@@ -31,7 +31,7 @@ func meanReward(order engines.TrainOrder) (float64, error) {
 				Samples []map[string]any `json:"samples"`
 			}
 			if json.Unmarshal(lines.Bytes(), &row) != nil || len(row.Samples) == 0 {
-				err = domain.Faultf(domain.InvalidArgument, "%s line %d: has no samples; a trainer learns from {samples: [{messages, REWARD: 0..1}]}", filepath.Base(file), line)
+				err = domain.Errorf(domain.InvalidArgument, "%s line %d: has no samples; a trainer learns from {samples: [{messages, REWARD: 0..1}]}", filepath.Base(file), line)
 				break
 			}
 			for _, sample := range row.Samples {
@@ -70,7 +70,7 @@ func rewardOf(sample map[string]any, weights map[string]float64) (total float64,
 	for _, name := range names {
 		figure, ok := sample[name].(float64)
 		if !ok {
-			return 0, domain.Faultf(domain.InvalidArgument, "rewardWeights: a sample has no number %q; name rewards that every sample has", name)
+			return 0, domain.Errorf(domain.InvalidArgument, "rewardWeights: a sample has no number %q; name rewards that every sample has", name)
 		}
 		weight := 1.0
 		if w, given := weights[name]; given {

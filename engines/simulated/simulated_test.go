@@ -227,7 +227,7 @@ func TestListeningHearsAWordInEachLoudHalfSecond(t *testing.T) {
 	require.NoError(t, err)
 	sound := append(bytes.Repeat([]byte{0, 0}, 16000), bytes.Repeat([]byte{0, 32}, 16000)...)
 	var segments []engines.Segment
-	heard, err := l.Transcribe(t.Context(), bytes.NewReader(sound), engines.TranscribeOptions{}, func(step engines.Listened) error {
+	heard, err := l.Transcribe(t.Context(), bytes.NewReader(sound), engines.TranscribeOptions{}, func(step engines.TranscriptEvent) error {
 		if step.Segment != nil {
 			segments = append(segments, *step.Segment)
 		}

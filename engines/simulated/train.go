@@ -72,7 +72,7 @@ func (t trainer) Train(ctx context.Context, order engines.TrainOrder, watch engi
 // begin reads the order's data and the checkpoint that it resumes from.
 func begin(options Options, order engines.TrainOrder) (*training, error) {
 	if order.Method != "" && order.Method != engines.Supervised && order.Method != engines.RLOR {
-		return nil, domain.Faultf(domain.InvalidArgument, "method: %q is unknown to the simulated engine; use %q or %q", order.Method, engines.Supervised, engines.RLOR)
+		return nil, domain.Errorf(domain.InvalidArgument, "method: %q is unknown to the simulated engine; use %q or %q", order.Method, engines.Supervised, engines.RLOR)
 	}
 	if order.BaseDir != "" {
 		if _, err := os.Stat(order.BaseDir); err != nil {
@@ -88,7 +88,7 @@ func begin(options Options, order engines.TrainOrder) (*training, error) {
 		run.rows, run.bytes = run.rows+rows, run.bytes+size
 	}
 	if run.rows == 0 {
-		return nil, domain.Faultf(domain.InvalidArgument, "dataset: holds no rows; upload a JSONL file with at least one")
+		return nil, domain.Errorf(domain.InvalidArgument, "dataset: holds no rows; upload a JSONL file with at least one")
 	}
 	if order.Method == engines.RLOR {
 		reward, err := meanReward(order)
@@ -256,7 +256,7 @@ func countRows(file string) (rows int, size int64, err error) {
 			continue
 		}
 		if row[0] != '{' || !json.Valid(row) {
-			return 0, 0, domain.Faultf(domain.InvalidArgument, "%s line %d: is not a JSON object; write one object a line", filepath.Base(file), line)
+			return 0, 0, domain.Errorf(domain.InvalidArgument, "%s line %d: is not a JSON object; write one object a line", filepath.Base(file), line)
 		}
 		rows, size = rows+1, size+int64(len(row))
 	}

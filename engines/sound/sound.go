@@ -35,7 +35,7 @@ func (o Opener) Open(ctx context.Context, path, preprocessing string) (io.ReadCl
 func (o Opener) open(ctx context.Context, path, preprocessing string, longest time.Duration) (io.ReadCloser, error) {
 	filter, known := filters[preprocessing]
 	if !known {
-		return nil, domain.Faultf(domain.InvalidArgument, "preprocessing: %q is not known", preprocessing)
+		return nil, domain.Errorf(domain.InvalidArgument, "preprocessing: %q is not known", preprocessing)
 	}
 	file, err := os.Open(path)
 	if err != nil {

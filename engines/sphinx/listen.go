@@ -63,8 +63,8 @@ type hearing struct {
 
 // Transcribe implements engines.Listener. Stretches are listened to side by
 // side, as far as programs are free, and handed on in the order of time.
-func (l *listener) Transcribe(ctx context.Context, pcm io.Reader, options engines.TranscribeOptions, emit func(engines.Listened) error) (engines.Heard, error) {
-	heard := engines.Heard{Language: english}
+func (l *listener) Transcribe(ctx context.Context, pcm io.Reader, options engines.TranscribeOptions, emit func(engines.TranscriptEvent) error) (engines.Transcript, error) {
+	heard := engines.Transcript{Language: english}
 	if err := l.Check(options); err != nil {
 		return heard, err
 	}
@@ -157,7 +157,7 @@ func (l *listener) recognize(ctx context.Context, pcm []byte) (words []engines.W
 			break
 		}
 	}
-	return nil, domain.Faultf(domain.Internal, "PocketSphinx gave up on a stretch of the recording: %v", err)
+	return nil, domain.Errorf(domain.Internal, "PocketSphinx gave up on a stretch of the recording: %v", err)
 }
 
 // Close ends all programs, and waits for those that listen.
@@ -174,5 +174,5 @@ func (l *listener) Close() error {
 }
 
 func errClosed() error {
-	return domain.Faultf(domain.Unavailable, "the model was unloaded; send the request to another replica")
+	return domain.Errorf(domain.Unavailable, "the model was unloaded; send the request to another replica")
 }

@@ -62,7 +62,7 @@ func needs(t testing.TB, what, pack string) {
 
 // heard is all that was heard in a recording.
 type heard struct {
-	engines.Heard
+	engines.Transcript
 	segments []engines.Segment
 	progress []float64
 }
@@ -87,7 +87,7 @@ func transcribe(t testing.TB, l engines.Listener, pcm io.Reader, o engines.Trans
 	t.Helper()
 	var h heard
 	var err error
-	h.Heard, err = l.Transcribe(t.Context(), pcm, o, func(step engines.Listened) error {
+	h.Transcript, err = l.Transcribe(t.Context(), pcm, o, func(step engines.TranscriptEvent) error {
 		h.progress = append(h.progress, step.Seconds)
 		if step.Segment != nil {
 			h.segments = append(h.segments, *step.Segment)
@@ -339,7 +339,7 @@ func TestManyAtOnce(t *testing.T) {
 	for range 4 {
 		go func() {
 			text := ""
-			_, err := l.Transcribe(t.Context(), bytes.NewReader(pcm), engines.TranscribeOptions{}, func(step engines.Listened) error {
+			_, err := l.Transcribe(t.Context(), bytes.NewReader(pcm), engines.TranscribeOptions{}, func(step engines.TranscriptEvent) error {
 				if step.Segment != nil {
 					text += step.Segment.Text
 				}
@@ -384,7 +384,7 @@ func TestStopping(t *testing.T) {
 		return io.MultiReader(rounds...)
 	}
 	l := load(t, sphinx.Options{Slots: 1})
-	nothing := func(engines.Listened) error { return nil }
+	nothing := func(engines.TranscriptEvent) error { return nil }
 
 	ctx, cancel := context.WithCancel(t.Context())
 	read := make(chan struct{})
@@ -393,7 +393,7 @@ func TestStopping(t *testing.T) {
 	require.ErrorIs(t, err, context.Canceled)
 
 	refused := fmt.Errorf("the reader has gone")
-	_, err = l.Transcribe(t.Context(), bytes.NewReader(make([]byte, 1<<20)), engines.TranscribeOptions{}, func(engines.Listened) error { return refused })
+	_, err = l.Transcribe(t.Context(), bytes.NewReader(make([]byte, 1<<20)), engines.TranscribeOptions{}, func(engines.TranscriptEvent) error { return refused })
 	require.ErrorIs(t, err, refused)
 
 	h := transcribe(t, l, bytes.NewReader(pcm), engines.TranscribeOptions{})

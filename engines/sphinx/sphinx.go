@@ -70,7 +70,7 @@ func (t transcriber) LoadSpeech(ctx context.Context, files engines.SpeechFiles) 
 		return nil, err
 	}
 	if err := t.options.Runner.Check(ctx); err != nil && !files.Trusted {
-		return nil, domain.Faultf(domain.FailedPrecondition, "PocketSphinx loads speech models that were uploaded only in a sandbox: %v", err)
+		return nil, domain.Errorf(domain.FailedPrecondition, "PocketSphinx loads speech models that were uploaded only in a sandbox: %v", err)
 	}
 	hesitations, err := known(filepath.Join(files.Dir, dictionary))
 	if err != nil {
@@ -93,7 +93,7 @@ func (t transcriber) LoadSpeech(ctx context.Context, files engines.SpeechFiles) 
 		if ctx.Err() != nil {
 			return nil, ctx.Err()
 		}
-		return nil, domain.Faultf(domain.FailedPrecondition, "PocketSphinx cannot load the model: %v", err)
+		return nil, domain.Errorf(domain.FailedPrecondition, "PocketSphinx cannot load the model: %v", err)
 	}
 	l.free <- first
 	return l, nil

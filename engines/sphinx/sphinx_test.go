@@ -108,7 +108,7 @@ func TestSegmentsEndAtPauses(t *testing.T) {
 	} {
 		var got []string
 		var seconds []float64
-		require.NoError(t, hand(hearing{until: 30, words: append([]engines.Word(nil), words...)}, fillers, func(step engines.Listened) error {
+		require.NoError(t, hand(hearing{until: 30, words: append([]engines.Word(nil), words...)}, fillers, func(step engines.TranscriptEvent) error {
 			got, seconds = append(got, step.Segment.Text), append(seconds, step.Seconds)
 			require.InDelta(t, math.Log(0.5), step.Segment.AvgLogprob, 1e-9)
 			return nil
@@ -118,9 +118,9 @@ func TestSegmentsEndAtPauses(t *testing.T) {
 	}
 	for _, nothing := range [][]engines.Word{nil, {word("<sil>", 0, 1), word("uh", 1, 2)}} {
 		told := 0
-		require.NoError(t, hand(hearing{until: 3, words: nothing}, false, func(step engines.Listened) error {
+		require.NoError(t, hand(hearing{until: 3, words: nothing}, false, func(step engines.TranscriptEvent) error {
 			told++
-			require.Equal(t, engines.Listened{Seconds: 3}, step)
+			require.Equal(t, engines.TranscriptEvent{Seconds: 3}, step)
 			return nil
 		}))
 		require.Equal(t, 1, told)
@@ -160,7 +160,7 @@ const answering = `while read file from to name; do
 func TestAProgramThatEnds(t *testing.T) {
 	loud := bytes.Repeat([]byte{0, 32}, engines.SampleRate)
 	listen := func(l *listener) (text string, err error) {
-		_, err = l.Transcribe(t.Context(), bytes.NewReader(loud), engines.TranscribeOptions{}, func(step engines.Listened) error {
+		_, err = l.Transcribe(t.Context(), bytes.NewReader(loud), engines.TranscribeOptions{}, func(step engines.TranscriptEvent) error {
 			if step.Segment != nil {
 				text += step.Segment.Text
 			}

@@ -47,10 +47,10 @@ func round(seconds float64) float64 { return math.Round(seconds*1000) / 1000 }
 
 // hand hands on what was heard in a stretch: its segments, or that there are
 // none.
-func hand(h hearing, fillers bool, emit func(engines.Listened) error) error {
+func hand(h hearing, fillers bool, emit func(engines.TranscriptEvent) error) error {
 	words := slices.DeleteFunc(h.words, func(w engines.Word) bool { return noWord(w.Text, fillers) })
 	if len(words) == 0 {
-		return emit(engines.Listened{Seconds: h.until})
+		return emit(engines.TranscriptEvent{Seconds: h.until})
 	}
 	for len(words) > 0 {
 		n := 1
@@ -63,7 +63,7 @@ func hand(h hearing, fillers bool, emit func(engines.Listened) error) error {
 		if len(words) == 0 {
 			seconds = h.until
 		}
-		if err := emit(engines.Listened{Seconds: seconds, Segment: segmentOf(said)}); err != nil {
+		if err := emit(engines.TranscriptEvent{Seconds: seconds, Segment: segmentOf(said)}); err != nil {
 			return err
 		}
 	}

@@ -48,7 +48,7 @@ func (m message) fault() error {
 	if m.Message == "" {
 		m.Message = "the trainer's script failed without a reason"
 	}
-	return domain.Faultf(code, "%s", m.Message)
+	return domain.Errorf(code, "%s", m.Message)
 }
 
 type body map[string]any

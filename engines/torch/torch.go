@@ -87,10 +87,10 @@ func New(ctx context.Context, o Options) (engines.Trainer, error) {
 		err = json.Unmarshal(line, &found)
 	}
 	if err != nil {
-		return nil, domain.Faultf(domain.FailedPrecondition, "%s cannot tell what it has (%v): %s", o.Python, err, install)
+		return nil, domain.Errorf(domain.FailedPrecondition, "%s cannot tell what it has (%v): %s", o.Python, err, install)
 	}
 	if len(found.Missing) > 0 {
-		return nil, domain.Faultf(domain.FailedPrecondition, "%s has no %s: %s", o.Python, strings.Join(found.Missing, ", "), install)
+		return nil, domain.Errorf(domain.FailedPrecondition, "%s has no %s: %s", o.Python, strings.Join(found.Missing, ", "), install)
 	}
 	if err := o.Runner.Check(ctx); err != nil {
 		return nil, err
@@ -110,10 +110,10 @@ var prefixes = []string{"PYTHON", "TORCH", "CUDA_", "NVIDIA_", "NCCL_", "HF_HOME
 // Train implements engines.Trainer.
 func (t trainer) Train(ctx context.Context, order engines.TrainOrder, watch engines.TrainWatcher) (engines.TrainResult, error) {
 	if order.Settings.JinjaTemplate != "" {
-		return engines.TrainResult{}, domain.Faultf(domain.FailedPrecondition, "jinjaTemplate: the PyTorch trainer renders chats by the model's own template: put yours into the model, or leave it out")
+		return engines.TrainResult{}, domain.Errorf(domain.FailedPrecondition, "jinjaTemplate: the PyTorch trainer renders chats by the model's own template: put yours into the model, or leave it out")
 	}
 	if how := order.Settings.Rollouts; how != nil && !emptyBody(how.ExtraBody) {
-		return engines.TrainResult{}, domain.Faultf(domain.FailedPrecondition, "inferenceParameters.extraBody: the PyTorch trainer draws answers by temperature, topP and topK alone: leave it out")
+		return engines.TrainResult{}, domain.Errorf(domain.FailedPrecondition, "inferenceParameters.extraBody: the PyTorch trainer draws answers by temperature, topP and topK alone: leave it out")
 	}
 	own, err := os.MkdirTemp("", "anneal-torch-*") // the path of a socket must be short
 	if err != nil {

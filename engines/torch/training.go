@@ -141,7 +141,7 @@ func (r *training) hear(ctx context.Context, m message) (any, error) {
 		return body{}, nil
 	case saysScore:
 		if r.order.Evaluation == nil {
-			return nil, domain.Faultf(domain.FailedPrecondition, "evaluator: the job has none that could score its answers")
+			return nil, domain.Errorf(domain.FailedPrecondition, "evaluator: the job has none that could score its answers")
 		}
 		scores, err := r.order.Evaluation.Score(ctx, m.Rows)
 		if err != nil {

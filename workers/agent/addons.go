@@ -176,7 +176,7 @@ func (s *addons) try(ctx context.Context, a *addon, order wire.LoadAddon) error 
 		whole, can := loader.(engines.WeightsLoader)
 		if !can {
 			release()
-			return domain.Faultf(domain.FailedPrecondition, "the engine of the node takes adapters while it answers, and not all parameters anew: train an adapter (loraRank above 0), or deploy the model that comes of the training")
+			return domain.Errorf(domain.FailedPrecondition, "the engine of the node takes adapters while it answers, and not all parameters anew: train an adapter (loraRank above 0), or deploy the model that comes of the training")
 		}
 		read = whole.LoadWeights
 	}
@@ -262,7 +262,7 @@ func (s *addons) loader() (engines.AddonLoader, error) {
 	defer s.replica.mu.Unlock()
 	loader, can := s.replica.model.(engines.AddonLoader)
 	if !can {
-		return nil, domain.Faultf(domain.FailedPrecondition, "the engine of the node cannot load addons: deploy the addon as a model of its own")
+		return nil, domain.Errorf(domain.FailedPrecondition, "the engine of the node cannot load addons: deploy the addon as a model of its own")
 	}
 	return loader, nil
 }

@@ -195,7 +195,7 @@ func TestLoadingIsTriedAgain(t *testing.T) {
 		time.Sleep(addonPause)
 		synctest.Wait()
 		require.Equal(t, wire.AddonLoading, stateOf(r, "a"))
-		m.answer["load a"] <- domain.Faultf(domain.InvalidArgument, "the rank is odd")
+		m.answer["load a"] <- domain.Errorf(domain.InvalidArgument, "the rank is odd")
 		synctest.Wait()
 		require.Equal(t, wire.AddonFailed, stateOf(r, "a"))
 		require.Equal(t, []string{"load a", "load a"}, m.begun)

@@ -192,7 +192,7 @@ func (a *Agent) openDir() (unlock func(), err error) {
 	unlock = func() { _ = lock.Close() } // which also unlocks it
 	if err := syscall.Flock(int(lock.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
 		unlock()
-		return nil, domain.Faultf(domain.FailedPrecondition, "another agent works in %s: stop it, or give this one a folder of its own", a.options.Dir)
+		return nil, domain.Errorf(domain.FailedPrecondition, "another agent works in %s: stop it, or give this one a folder of its own", a.options.Dir)
 	}
 	// What was under way when an earlier run ended is of no use to anybody.
 	err = errors.Join(os.RemoveAll(a.workDir()), os.MkdirAll(a.workDir(), 0o700))
@@ -244,7 +244,7 @@ func (a *Agent) connect(life context.Context) error {
 	}, a.options.NATS...)
 	conn, err := nats.Connect(a.options.URL, options...)
 	if err != nil {
-		return domain.Faultf(domain.InvalidArgument, "NATS at %s: %v", a.options.URL, err)
+		return domain.Errorf(domain.InvalidArgument, "NATS at %s: %v", a.options.URL, err)
 	}
 	a.conn = conn
 	for subject, handle := range map[string]nats.MsgHandler{

@@ -147,7 +147,7 @@ func (t *attempt) faultOf(err error) *wire.Fault {
 func (t *attempt) train() (result engines.TrainResult, err error) {
 	if t.agent.options.Engine.Trainer == nil {
 		why := cmp.Or(t.agent.options.Engine.Why["train"], "its engine has no trainer")
-		return result, domain.Faultf(domain.Unavailable, "the node cannot train: %s", why)
+		return result, domain.Errorf(domain.Unavailable, "the node cannot train: %s", why)
 	}
 	order, release, err := t.prepare()
 	defer release()
@@ -255,7 +255,7 @@ func (t *attempt) deliver(result engines.TrainResult) error {
 			return err
 		}
 		if try == maxStores {
-			return domain.Faultf(domain.Unavailable, "the results were stored %d times and never arrived whole", try)
+			return domain.Errorf(domain.Unavailable, "the results were stored %d times and never arrived whole", try)
 		}
 	}
 }

@@ -25,7 +25,7 @@ func (a *Agent) beat(ctx, life context.Context) (time.Duration, error) {
 	said := a.state()
 	var orders wire.Orders
 	err := a.request(ask, wire.BeatSubject(a.options.Node), said, &orders)
-	var fault *domain.Fault
+	var fault *domain.Error
 	switch {
 	case ctx.Err() != nil:
 		return 0, nil
@@ -59,11 +59,11 @@ func (a *Agent) request(ctx context.Context, subject string, question, answer an
 }
 
 // state is all that runs, and how far it is.
-func (a *Agent) state() wire.Beat {
+func (a *Agent) state() wire.Heartbeat {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.beats++
-	b := wire.Beat{Version: wire.Version, Node: a.spec, Boot: a.boot, Number: a.beats, Seen: a.seen, Attempts: a.begun.lost()}
+	b := wire.Heartbeat{Version: wire.Version, Node: a.spec, Boot: a.boot, Number: a.beats, Seen: a.seen, Attempts: a.begun.lost()}
 	more, room := false, wire.MaxRows
 	for _, id := range slices.Sorted(maps.Keys(a.attempts)) {
 		listed, left := a.attempts[id].state(room)
@@ -81,7 +81,7 @@ func (a *Agent) state() wire.Beat {
 
 // apply starts what is missing and stops what the beat listed and the orders
 // do not keep.
-func (a *Agent) apply(life context.Context, said wire.Beat, orders wire.Orders) {
+func (a *Agent) apply(life context.Context, said wire.Heartbeat, orders wire.Orders) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.seen = max(a.seen, orders.Position)

@@ -34,7 +34,7 @@ func (d *devices) take(ctx context.Context, asked map[string]int) (taken []engin
 		select {
 		case <-freed:
 		case <-ctx.Done():
-			return nil, func() {}, domain.Faultf(domain.Unavailable, "the accelerators of the replica were not free: %v", context.Cause(ctx))
+			return nil, func() {}, domain.Errorf(domain.Unavailable, "the accelerators of the replica were not free: %v", context.Cause(ctx))
 		}
 	}
 }

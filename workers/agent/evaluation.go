@@ -18,7 +18,7 @@ func (t *attempt) openEvaluation() (_ engines.Evaluation, closed func(), err err
 	}
 	engine := t.agent.options.Engine
 	if engine.Scorer == nil {
-		return nil, closed, domain.Faultf(domain.Unavailable, "the node cannot score: %s", cmp.Or(engine.Why["score"], "its engine has no scorer"))
+		return nil, closed, domain.Errorf(domain.Unavailable, "the node cannot score: %s", cmp.Or(engine.Why["score"], "its engine has no scorer"))
 	}
 	dir, free, err := t.agent.cache.acquire(t.work, asked.Code)
 	if err != nil {

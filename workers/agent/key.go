@@ -23,7 +23,7 @@ func OpenKey(path string) (nkeys.KeyPair, error) {
 		return nil, fmt.Errorf("the node's key: %w", err)
 	}
 	if mode := info.Mode().Perm(); mode&0o077 != 0 {
-		return nil, domain.Faultf(domain.FailedPrecondition, "the node's key %s has mode %04o, so others may read it: chmod 600 it, and revoke the node if somebody did", path, mode)
+		return nil, domain.Errorf(domain.FailedPrecondition, "the node's key %s has mode %04o, so others may read it: chmod 600 it, and revoke the node if somebody did", path, mode)
 	}
 	seed, err := os.ReadFile(path)
 	if err != nil {
@@ -34,7 +34,7 @@ func OpenKey(path string) (nkeys.KeyPair, error) {
 		_, err = publicOf(key)
 	}
 	if err != nil {
-		return nil, domain.Faultf(domain.FailedPrecondition, "%s does not hold a node's key: restore it, or revoke the node on the server, delete the file and join with a new token", path)
+		return nil, domain.Errorf(domain.FailedPrecondition, "%s does not hold a node's key: restore it, or revoke the node on the server, delete the file and join with a new token", path)
 	}
 	return key, nil
 }

@@ -19,7 +19,7 @@ const (
 // listen tells what is said in a recording; it ends when ctx or the replica
 // does. Options are judged first, and the recording is fetched when its turn
 // has come.
-func (r *replica) listen(ctx context.Context, req engines.Transcription, emit func(engines.Listened) error) (heard engines.Heard, err error) {
+func (r *replica) listen(ctx context.Context, req engines.Transcription, emit func(engines.TranscriptEvent) error) (heard engines.Transcript, err error) {
 	if r.order.Speech == nil {
 		return heard, errOtherKind
 	}
@@ -48,7 +48,7 @@ func (r *replica) turn(ctx context.Context) (done func(), err error) {
 	select {
 	case r.line <- struct{}{}:
 	default:
-		return nil, domain.Faultf(domain.ResourceExhausted, "the replica listens to %d recordings and %d more wait: try again later, or raise maxReplicaCount",
+		return nil, domain.Errorf(domain.ResourceExhausted, "the replica listens to %d recordings and %d more wait: try again later, or raise maxReplicaCount",
 			cap(r.turns), cap(r.line)-cap(r.turns))
 	}
 	select {
@@ -61,7 +61,7 @@ func (r *replica) turn(ctx context.Context) (done func(), err error) {
 }
 
 // transcribe fetches the recording, and keeps it while it is listened to.
-func (r *replica) transcribe(ctx context.Context, req engines.Transcription, emit func(engines.Listened) error) (heard engines.Heard, err error) {
+func (r *replica) transcribe(ctx context.Context, req engines.Transcription, emit func(engines.TranscriptEvent) error) (heard engines.Transcript, err error) {
 	dir, err := os.MkdirTemp(r.agent.workDir(), "audio-")
 	if err != nil {
 		return heard, diskFault(err)

@@ -57,7 +57,7 @@ func (r *replica) able() error {
 		return nil
 	}
 	why := cmp.Or(engine.Why[ability], "its engine cannot "+ability)
-	return domain.Faultf(domain.Unavailable, "the node cannot serve: %s", why)
+	return domain.Errorf(domain.Unavailable, "the node cannot serve: %s", why)
 }
 
 // loadOrdered has the engine load what is ordered.
@@ -93,7 +93,7 @@ func (r *replica) loadWithin(files engines.ModelFiles) (got loaded, settled <-ch
 		cancel()
 		return one.loaded, done, one.err
 	case <-deadline.C:
-		err = domain.Faultf(domain.DeadlineExceeded, "the engine had not loaded the model within %s", within)
+		err = domain.Errorf(domain.DeadlineExceeded, "the engine had not loaded the model within %s", within)
 	case <-r.ctx.Done():
 		err = r.ctx.Err()
 	}
@@ -125,6 +125,6 @@ func loadGuarded[T any](load func() (T, error)) (result T, err error) {
 
 // final tells whether an engine's refusal will be the same at every try.
 func final(err error) bool {
-	var fault *domain.Fault
+	var fault *domain.Error
 	return errors.As(err, &fault) && (fault.Code == domain.InvalidArgument || fault.Code == domain.FailedPrecondition)
 }

@@ -197,7 +197,7 @@ func (r *replica) during(ctx context.Context, work func(context.Context) error) 
 	defer func() {
 		if broke := recover(); broke != nil {
 			r.log.Error("the engine broke down", "cause", broke)
-			err = domain.Faultf(domain.Internal, "the engine broke down while answering")
+			err = domain.Errorf(domain.Internal, "the engine broke down while answering")
 		}
 	}()
 	ctx, cancel := context.WithCancel(ctx)
@@ -231,7 +231,7 @@ func (r *replica) complete(ctx context.Context, req engines.CompletionRequest, e
 	return usage, err
 }
 
-var errNotHere = &domain.Fault{Code: domain.Unavailable, Reason: "REPLICA_GONE", Message: "the replica does not run there (any more): send the request to another"}
+var errNotHere = &domain.Error{Code: domain.Unavailable, Reason: "REPLICA_GONE", Message: "the replica does not run there (any more): send the request to another"}
 
 // The gateway asks by what the deployment's model is; this is for one that does not.
-var errOtherKind = domain.Faultf(domain.FailedPrecondition, "the replica's model is of another kind: speech models transcribe, all others complete")
+var errOtherKind = domain.Errorf(domain.FailedPrecondition, "the replica's model is of another kind: speech models transcribe, all others complete")

@@ -65,9 +65,9 @@ func sizesOf(dir string) (map[string]int64, error) {
 	})
 	switch {
 	case err == nil && len(sizes) == 0:
-		err = domain.Faultf(domain.Internal, "the engine left no files")
+		err = domain.Errorf(domain.Internal, "the engine left no files")
 	case err == nil && len(sizes) > wire.MaxFiles:
-		err = domain.Faultf(domain.ResourceExhausted, "the engine left %d files: at most %d are stored", len(sizes), wire.MaxFiles)
+		err = domain.Errorf(domain.ResourceExhausted, "the engine left %d files: at most %d are stored", len(sizes), wire.MaxFiles)
 	}
 	return sizes, err
 }

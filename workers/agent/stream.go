@@ -26,7 +26,7 @@ type service[Request, Piece, Total any] struct {
 
 var (
 	completing = service[engines.CompletionRequest, engines.Chunk, engines.Usage]{(*replica).complete, wire.RoomOfChunk}
-	listening  = service[engines.Transcription, engines.Listened, engines.Heard]{(*replica).listen, wire.RoomOfListened}
+	listening  = service[engines.Transcription, engines.TranscriptEvent, engines.Transcript]{(*replica).listen, wire.RoomOfListened}
 )
 
 // An answer is a stream of any service.
@@ -72,9 +72,9 @@ func (v service[Request, Piece, Total]) take(a *Agent, life context.Context, m *
 	case a.leaving || r == nil:
 		err = errNotHere
 	case len(a.streams) >= maxStreams:
-		err = domain.Faultf(domain.ResourceExhausted, "the node answers %d requests already: try again later, or raise maxReplicaCount", maxStreams)
+		err = domain.Errorf(domain.ResourceExhausted, "the node answers %d requests already: try again later, or raise maxReplicaCount", maxStreams)
 	case ask.ID == "" || a.streams[ask.ID] != nil:
-		err = domain.Faultf(domain.InvalidArgument, "the request needs an id of its own")
+		err = domain.Errorf(domain.InvalidArgument, "the request needs an id of its own")
 	default:
 		a.streams[ask.ID] = s
 		a.work.Go(func() { s.answer(ctx, r, ask.Request) })
@@ -132,7 +132,7 @@ func (s *stream[Request, Piece, Total]) answer(ctx context.Context, r *replica, 
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		if len(s.pieces) >= maxUnsent {
-			return domain.Faultf(domain.ResourceExhausted, "the reader is %d pieces behind", maxUnsent)
+			return domain.Errorf(domain.ResourceExhausted, "the reader is %d pieces behind", maxUnsent)
 		}
 		s.pieces = append(s.pieces, piece)
 		s.rouse()

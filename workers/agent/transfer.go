@@ -76,7 +76,7 @@ func each[T any](ctx context.Context, slots chan struct{}, items []T, one func(c
 func (t *transfer) fetch(ctx context.Context, folder wire.Folder, dir string) error {
 	for _, file := range folder.Files {
 		if !filepath.IsLocal(filepath.FromSlash(file.Name)) {
-			return domain.Faultf(domain.InvalidArgument, "file name %q: does not lie in its folder", file.Name)
+			return domain.Errorf(domain.InvalidArgument, "file name %q: does not lie in its folder", file.Name)
 		}
 	}
 	if err := os.MkdirAll(dir, 0o700); err != nil {
@@ -97,7 +97,7 @@ func (t *transfer) get(ctx context.Context, file wire.File, target string) (err 
 	defer cancel()
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, file.URL, nil)
 	if err != nil {
-		return errFinal{domain.Faultf(domain.Internal, "the file %s has no usable address", file.Name)}
+		return errFinal{domain.Errorf(domain.Internal, "the file %s has no usable address", file.Name)}
 	}
 	res, err := t.client.Do(req)
 	if err != nil {
@@ -146,7 +146,7 @@ func (t *transfer) put(ctx context.Context, name, path, url string, size int64) 
 	}
 	req, err := http.NewRequestWithContext(ctx, http.MethodPut, url, body)
 	if err != nil {
-		return errFinal{domain.Faultf(domain.Internal, "the file %s has no usable address", name)}
+		return errFinal{domain.Errorf(domain.Internal, "the file %s has no usable address", name)}
 	}
 	req.ContentLength = size
 	res, err := t.client.Do(req)
@@ -162,7 +162,7 @@ func (t *transfer) put(ctx context.Context, name, path, url string, size int64) 
 
 // damaged is the fault of a file that is not any more what was stored.
 func damaged(name, why string) error {
-	return domain.Faultf(domain.DataLoss, "file %s: is damaged in the store for files (%s): upload it again, or run again what made it", name, why)
+	return domain.Errorf(domain.DataLoss, "file %s: is damaged in the store for files (%s): upload it again, or run again what made it", name, why)
 }
 
 // refused is what a store's answer means. What it says is for people who may
@@ -176,7 +176,7 @@ func refused(name string, res *http.Response) error {
 	case res.StatusCode == http.StatusInternalServerError && said.Code == domain.DataLoss:
 		return errFinal{damaged(name, "its content is not what was stored, or its digest is lost")}
 	case res.StatusCode == http.StatusInsufficientStorage:
-		return errFinal{domain.Faultf(domain.ResourceExhausted, "file %s: the store for files is full", name)}
+		return errFinal{domain.Errorf(domain.ResourceExhausted, "file %s: the store for files is full", name)}
 	case res.StatusCode == http.StatusRequestTimeout, res.StatusCode == http.StatusTooManyRequests, res.StatusCode >= 500:
 		return err
 	}
@@ -195,7 +195,7 @@ func withoutURL(err error) error {
 // diskFault explains a full disk.
 func diskFault(err error) error {
 	if errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) {
-		return domain.Faultf(domain.ResourceExhausted, "the node's disk is full: make room in the agent's folder")
+		return domain.Errorf(domain.ResourceExhausted, "the node's disk is full: make room in the agent's folder")
 	}
 	return err
 }

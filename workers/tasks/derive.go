@@ -66,7 +66,7 @@ func (d Deriver) Derive(ctx context.Context, e eventlog.Event) error {
 		defer d.Progress(e.Name, 0, 0)
 		fill, err = d.make(ctx, e.Name, *from, source, blobs.DerivedFolder(e.Name, e.ID))
 	}
-	var refused *domain.Fault
+	var refused *domain.Error
 	if errors.As(err, &refused) && theUsers(refused.Code) {
 		fill, err = domain.LeaveUnfilled{Status: domain.StatusOf(refused)}, nil
 	}
@@ -103,7 +103,7 @@ func (d Deriver) source(name domain.Name, from domain.Derivation) (domain.Datase
 }
 
 func sourceGone(source domain.Name) error {
-	return domain.Faultf(domain.FailedPrecondition, "%s was deleted before its rows were read: delete this dataset, and create it again from one that is there", source)
+	return domain.Errorf(domain.FailedPrecondition, "%s was deleted before its rows were read: delete this dataset, and create it again from one that is there", source)
 }
 
 // make writes the rows and answers what they are.
@@ -135,7 +135,7 @@ func (d Deriver) make(ctx context.Context, name domain.Name, from domain.Derivat
 	}
 	facts, faults, more := s.checker.Result()
 	if s.checker.Least > facts.ExampleCount && s.kept < int64(s.checker.Least) {
-		return nil, domain.Faultf(domain.InvalidArgument, "%d of the %d rows of %s match, and at least %d are needed: delete this dataset, and create it again with another filter",
+		return nil, domain.Errorf(domain.InvalidArgument, "%d of the %d rows of %s match, and at least %d are needed: delete this dataset, and create it again with another filter",
 			s.kept, s.read, from.Source, s.checker.Least)
 	}
 	if len(faults) > 0 {
@@ -203,7 +203,7 @@ func (s *sieve) line(ctx context.Context, file string, line int, text []byte, ou
 	keep, err := s.keep(text)
 	switch {
 	case err != nil:
-		return domain.Faultf(domain.InvalidArgument, "%s:%d: the filter cannot be applied to this row: %s", file, line, err)
+		return domain.Errorf(domain.InvalidArgument, "%s:%d: the filter cannot be applied to this row: %s", file, line, err)
 	case !keep:
 		return nil
 	}
@@ -235,7 +235,7 @@ func (d Deriver) giveUp(ctx context.Context, e eventlog.Event, cause error) erro
 		return nil
 	}
 	code, why := domain.Internal, "the store for files failed"
-	var fault *domain.Fault
+	var fault *domain.Error
 	if errors.As(cause, &fault) {
 		code, why = fault.Code, fault.Message
 	}

@@ -66,7 +66,7 @@ func (b EvaluatorBuilder) Build(ctx context.Context, e eventlog.Event) error {
 	if errors.Is(err, errNoCode) {
 		return nil // it will be uploaded
 	}
-	var refused *domain.Fault
+	var refused *domain.Error
 	if err != nil && (!errors.As(err, &refused) || ctx.Err() != nil || !theUsers(refused.Code) && refused.Code != domain.Unavailable) {
 		return err
 	}
@@ -128,7 +128,7 @@ func (w *build) run(ctx context.Context) error {
 	if err == nil {
 		err = w.store(ctx, names)
 	}
-	var refused *domain.Fault
+	var refused *domain.Error
 	if errors.As(err, &refused) {
 		shown := *refused
 		shown.Message = eventlog.Redact(shown.Message, env)
@@ -193,7 +193,7 @@ func (w *build) store(ctx context.Context, names []string) error {
 }
 
 // tell records the verdict, with the log; why is what is wrong, nil for nothing.
-func (w *build) tell(ctx context.Context, why *domain.Fault) error {
+func (w *build) tell(ctx context.Context, why *domain.Error) error {
 	end := "built\n"
 	if why != nil {
 		end = "not built: " + why.Message + "\n"

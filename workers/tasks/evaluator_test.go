@@ -249,7 +249,7 @@ func TestRevisionsAreBuilt(t *testing.T) {
 	require.Equal(t, domain.Entry{File: "judge.py", Func: "evaluate"}, b.evaluatorState("e").Built[1].Entry)
 	require.Equal(t, "\nnumpy", looked.requirements)
 
-	spec.Requirements, looked.err = "torch", domain.Faultf(domain.Unavailable, "evaluators cannot run on this machine: there is no bubblewrap: %s", sandbox.Install)
+	spec.Requirements, looked.err = "torch", domain.Errorf(domain.Unavailable, "evaluators cannot run on this machine: there is no bubblewrap: %s", sandbox.Install)
 	require.NoError(t, builder.Build(t.Context(), b.evaluator("e", domain.UpdateEvaluator{EvaluatorSpec: spec})))
 	state = b.evaluatorState("e")
 	require.Equal(t, domain.EvaluatorFailed, state.State)

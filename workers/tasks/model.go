@@ -147,7 +147,7 @@ func (v ModelValidator) note(ctx context.Context, model domain.Model) (string, e
 		}
 	}
 	err = v.Supports(dir)
-	var fault *domain.Fault
+	var fault *domain.Error
 	if err != nil && !errors.As(err, &fault) {
 		return "", err
 	}
@@ -212,7 +212,7 @@ func (v ModelValidator) giveUp(ctx context.Context, e eventlog.Event, cause erro
 
 // causeOf is why a task would not succeed, in words that may leave this machine.
 func causeOf(err error) string {
-	var fault *domain.Fault
+	var fault *domain.Error
 	if errors.As(err, &fault) {
 		return fault.Message
 	}

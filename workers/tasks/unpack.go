@@ -59,7 +59,7 @@ func (u *unpacking) stored(ctx context.Context, store *blobs.Store, key, name st
 	case kind == "":
 		return u.write(name, content)
 	case size > maxArchive:
-		return domain.Faultf(domain.InvalidArgument, "%s: has %d bytes, and an archive of code at most %d", name, size, maxArchive)
+		return domain.Errorf(domain.InvalidArgument, "%s: has %d bytes, and an archive of code at most %d", name, size, maxArchive)
 	}
 	archive, err := os.CreateTemp("", "anneal-code-")
 	if err != nil {
@@ -90,11 +90,11 @@ func archiveOf(name string) string {
 
 // broken is an archive that cannot be read.
 func broken(archive string, err error) error {
-	var fault *domain.Fault
+	var fault *domain.Error
 	if errors.As(err, &fault) {
 		return err
 	}
-	return domain.Faultf(domain.InvalidArgument, "%s: is broken (%s): pack it again", archive, err)
+	return domain.Errorf(domain.InvalidArgument, "%s: is broken (%s): pack it again", archive, err)
 }
 
 func (u *unpacking) zip(archive string, file *os.File, size int64) error {
@@ -176,11 +176,11 @@ func eachMember(archive string, file *os.File, visit func(*tar.Header, io.Reader
 }
 
 func notAFile(archive, name string) error {
-	return domain.Faultf(domain.InvalidArgument, "%s: %.128q is a link or device: code is plain files", archive, name)
+	return domain.Errorf(domain.InvalidArgument, "%s: %.128q is a link or device: code is plain files", archive, name)
 }
 
 func tooLarge() error {
-	return domain.Faultf(domain.InvalidArgument, "the code has more than %d files or %d bytes: leave away what scoring does not need", maxCodeFiles, maxCodeBytes)
+	return domain.Errorf(domain.InvalidArgument, "the code has more than %d files or %d bytes: leave away what scoring does not need", maxCodeFiles, maxCodeBytes)
 }
 
 // sharedFolder is the folder with its slash that all names begin with, or "".
@@ -214,7 +214,7 @@ func (u *unpacking) member(archive, name string, open func() (io.ReadCloser, err
 		}
 	}
 	if !domain.CheckCodePath(name) {
-		return domain.Faultf(domain.InvalidArgument, "%s: the name %.128q %s", archive, name, domain.CodePathRule)
+		return domain.Errorf(domain.InvalidArgument, "%s: the name %.128q %s", archive, name, domain.CodePathRule)
 	}
 	content, err := open()
 	if err != nil {
@@ -227,18 +227,18 @@ func (u *unpacking) member(archive, name string, open func() (io.ReadCloser, err
 // write makes one file, below the folder and nowhere else.
 func (u *unpacking) write(name string, content io.Reader) error {
 	if !domain.CheckCodePath(name) {
-		return domain.Faultf(domain.InvalidArgument, "the name %.128q of a file %s", name, domain.CodePathRule)
+		return domain.Errorf(domain.InvalidArgument, "the name %.128q of a file %s", name, domain.CodePathRule)
 	}
 	if len(u.names) == maxCodeFiles {
 		return tooLarge()
 	}
 	target := filepath.Join(u.dir, filepath.FromSlash(name))
 	if err := os.MkdirAll(filepath.Dir(target), 0o700); err != nil {
-		return domain.Faultf(domain.InvalidArgument, "%s: lies in what is a file too", name)
+		return domain.Errorf(domain.InvalidArgument, "%s: lies in what is a file too", name)
 	}
 	file, err := os.OpenFile(target, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
 	if err != nil {
-		return domain.Faultf(domain.InvalidArgument, "%s: is there twice, or is a folder too", name)
+		return domain.Errorf(domain.InvalidArgument, "%s: is there twice, or is a folder too", name)
 	}
 	n, err := io.Copy(disk.Watch(file), io.LimitReader(content, maxCodeBytes-u.bytes+1))
 	u.bytes += n

@@ -27,8 +27,8 @@ const (
 // has taken over: it must stop everything.
 const TakenOver = "NODE_TAKEN_OVER"
 
-// A Beat says all that runs on a node, and how far it is.
-type Beat struct {
+// A Heartbeat says all that runs on a node, and how far it is.
+type Heartbeat struct {
 	Version  int             `json:"version"`
 	Node     domain.NodeSpec `json:"node"`
 	Boot     string          `json:"boot"`              // of this run of the agent
@@ -137,10 +137,10 @@ type Serve struct {
 	MemoryMiB  int64       `json:"memoryMiB,omitempty"` // set aside for it on the node
 	Context    int         `json:"context,omitempty"`   // most tokens of a text; 0 is the model's window
 
-	Trusted      bool                   `json:"trusted,omitempty"` // the model comes from the operator of the platform
-	Speech       *domain.SpeechSettings `json:"speech,omitempty"`  // how the model is listened with; nil is one that answers
-	Guessing     engines.Guessing       `json:"guessing,omitzero"`
-	Accelerators map[string]int         `json:"accelerators,omitempty"` // that the replica takes, type → devices
+	Trusted      bool                    `json:"trusted,omitempty"` // the model comes from the operator of the platform
+	Speech       *domain.SpeechSettings  `json:"speech,omitempty"`  // how the model is listened with; nil is one that answers
+	Guessing     engines.SpeculationMode `json:"guessing,omitzero"`
+	Accelerators map[string]int          `json:"accelerators,omitempty"` // that the replica takes, type → devices
 }
 
 // ID is the replica's allocation's.

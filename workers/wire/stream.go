@@ -38,7 +38,7 @@ type (
 	Completion        = Ask[engines.CompletionRequest]
 	CompletionPart    = Part[engines.Chunk, engines.Usage]
 	Transcription     = Ask[engines.Transcription]
-	TranscriptionPart = Part[engines.Listened, engines.Heard]
+	TranscriptionPart = Part[engines.TranscriptEvent, engines.Transcript]
 )
 
 // The rules of a stream.
@@ -89,7 +89,7 @@ func roomOfLogprobs(logprobs []engines.Logprob) int {
 }
 
 // RoomOfListened is a step of listening's for Fit.
-func RoomOfListened(l engines.Listened) int {
+func RoomOfListened(l engines.TranscriptEvent) int {
 	const frame, word, token = 320, 160, 8
 	if l.Segment == nil {
 		return frame

@@ -51,16 +51,16 @@ func TestWhatIsHeardFitsIntoAMessage(t *testing.T) {
 		long.Words = append(long.Words, engines.Word{Text: "<words>", Start: 7199.123456789, End: 7199.987654321, Probability: 0.12345678901234567, Language: "en", Speaker: "SPEAKER_00"})
 	}
 	for name, c := range map[string]struct {
-		heard engines.Listened
+		heard engines.TranscriptEvent
 		least int
-	}{"silence": {engines.Listened{Seconds: 7199.123456789}, MaxPart}, "long": {engines.Listened{Segment: &long}, 2}} {
-		heard := make([]engines.Listened, 1000)
+	}{"silence": {engines.TranscriptEvent{Seconds: 7199.123456789}, MaxPart}, "long": {engines.TranscriptEvent{Segment: &long}, 2}} {
+		heard := make([]engines.TranscriptEvent, 1000)
 		for i := range heard {
 			heard[i] = c.heard
 		}
 		n := Fit(heard, RoomOfListened)
 		require.GreaterOrEqual(t, n, c.least, name)
-		_, err := Marshal(TranscriptionPart{Version: Version, Seq: 1, Pieces: heard[:n], Total: &engines.Heard{}})
+		_, err := Marshal(TranscriptionPart{Version: Version, Seq: 1, Pieces: heard[:n], Total: &engines.Transcript{}})
 		require.NoError(t, err, name)
 	}
 }

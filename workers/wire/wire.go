@@ -52,7 +52,7 @@ func FaultOf(err error) *Fault {
 		return nil
 	}
 	f := &Fault{Code: domain.CodeOf(err), Message: err.Error()}
-	var fault *domain.Fault
+	var fault *domain.Error
 	if errors.As(err, &fault) {
 		f.Reason, f.Violations = fault.Reason, fault.Violations
 	}
@@ -64,7 +64,7 @@ func (f *Fault) Err() error {
 	if f == nil {
 		return nil
 	}
-	return &domain.Fault{Code: f.Code, Reason: f.Reason, Message: domain.Printable(f.Message), Violations: f.Violations}
+	return &domain.Error{Code: f.Code, Reason: f.Reason, Message: domain.Printable(f.Message), Violations: f.Violations}
 }
 
 // TooLarge is the reason of the fault of a message above MaxMessage.
@@ -74,7 +74,7 @@ const TooLarge = "MESSAGE_TOO_LARGE"
 func Marshal(message any) ([]byte, error) {
 	data, err := json.Marshal(message)
 	if err == nil && len(data) > MaxMessage {
-		err = &domain.Fault{Code: domain.ResourceExhausted, Reason: TooLarge,
+		err = &domain.Error{Code: domain.ResourceExhausted, Reason: TooLarge,
 			Message: fmt.Sprintf("a message between nodes would have %d bytes: at most %d are allowed", len(data), MaxMessage)}
 	}
 	return data, err
@@ -87,17 +87,17 @@ func Unmarshal(data []byte, message any) error {
 		Refused *Fault `json:"refused"`
 	}
 	if err := json.Unmarshal(data, &head); err != nil {
-		return domain.Faultf(domain.InvalidArgument, "a message between nodes cannot be read: it is not JSON")
+		return domain.Errorf(domain.InvalidArgument, "a message between nodes cannot be read: it is not JSON")
 	}
 	if head.Refused != nil {
 		return head.Refused.Err()
 	}
 	if head.Version != Version {
-		return &domain.Fault{Code: domain.FailedPrecondition, Reason: "WIRE_VERSION", Message: fmt.Sprintf(
+		return &domain.Error{Code: domain.FailedPrecondition, Reason: "WIRE_VERSION", Message: fmt.Sprintf(
 			"the message is of version %d, and this side speaks version %d: run the same release of anneal on all machines", head.Version, Version)}
 	}
 	if err := json.Unmarshal(data, message); err != nil {
-		return domain.Faultf(domain.InvalidArgument, "a message between nodes cannot be read: %v", err)
+		return domain.Errorf(domain.InvalidArgument, "a message between nodes cannot be read: %v", err)
 	}
 	return nil
 }

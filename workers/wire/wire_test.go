@@ -69,7 +69,7 @@ func TestMarshalIsBounded(t *testing.T) {
 
 func TestFaultsTravel(t *testing.T) {
 	require.NoError(t, FaultOf(nil).Err())
-	fault := &domain.Fault{Code: domain.Unavailable, Reason: "R", Message: "m"}
+	fault := &domain.Error{Code: domain.Unavailable, Reason: "R", Message: "m"}
 	require.Equal(t, fault, FaultOf(fmt.Errorf("wrapped: %w", fault)).with("m").Err())
 	require.Equal(t, domain.Unknown, domain.CodeOf(FaultOf(errors.New("other")).Err()))
 }
@@ -80,7 +80,7 @@ func FuzzUnmarshal(f *testing.F) {
 	f.Add([]byte(`{"version":1,"attempts":[{"job":"accounts/a/supervisedFineTuningJobs/j","rows":[{"step":1,"values":{"a":1}}]}]}`))
 	f.Add([]byte(`{"version":1,"keep":["x"],"acked":{"x":-1},"train":[{"base":{"files":[{"name":"../x"}]}}]}`))
 	f.Fuzz(func(t *testing.T, data []byte) {
-		for _, message := range []any{new(Beat), new(Orders), new(Report), new(CompletionPart), new(TranscriptionPart)} {
+		for _, message := range []any{new(Heartbeat), new(Orders), new(Report), new(CompletionPart), new(TranscriptionPart)} {
 			if err := Unmarshal(data, message); err != nil {
 				require.NotEmpty(t, err.Error())
 			}

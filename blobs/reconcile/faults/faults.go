@@ -49,7 +49,7 @@ func (p *Plan) Steps() []string {
 }
 
 func full() error {
-	return &domain.Fault{Code: domain.ResourceExhausted, Reason: "STORE_FULL", Message: "the disk is full: make room, and try again"}
+	return &domain.Error{Code: domain.ResourceExhausted, Reason: "STORE_FULL", Message: "the disk is full: make room, and try again"}
 }
 
 // Do carries out an effect as the plan says. A nil plan carries out all.

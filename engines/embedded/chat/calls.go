@@ -41,7 +41,7 @@ var callKey = regexp.MustCompile(`^"\s*,\s*"(?:arguments|parameters)"\s*:\s*`)
 func (t *Template) ForcedCalls(tools []json.RawMessage, c *engines.Calls) (*grammar.Grammar, error) {
 	functions := functions(tools, c.Name)
 	if len(functions) == 0 {
-		return nil, domain.Faultf(domain.InvalidArgument, "toolChoice: names a function that is not among the tools: add it to them, or name another")
+		return nil, domain.Errorf(domain.InvalidArgument, "toolChoice: names a function that is not among the tools: add it to them, or name another")
 	}
 	form, err := t.callForm()
 	if err != nil {
@@ -83,7 +83,7 @@ func (t *Template) readCallForm() (form callForm, err error) {
 		},
 		Tools: []json.RawMessage{json.RawMessage(`{"type":"function","function":{"name":"` + probe + `","description":"","parameters":{"type":"object","properties":{}}}}`)},
 	}
-	refused := domain.Faultf(domain.InvalidArgument,
+	refused := domain.Errorf(domain.InvalidArgument,
 		"toolChoice: this model's chat template writes calls in no form that can be forced: use auto, and say in a message which function is wanted")
 	text, err := t.render(c, nil, newMark(t, c))
 	if err != nil {

@@ -25,12 +25,12 @@ func (r *rendering) raise(_ *exec.Evaluator, a *exec.VarArgs) (any, error) {
 // refusal is the fault of a template that could not be rendered.
 func (r *rendering) refusal(err error) error {
 	if r.refused != "" {
-		return domain.Faultf(domain.InvalidArgument, "messages: the model's chat template refuses them: %s", short(errors.New(r.refused)))
+		return domain.Errorf(domain.InvalidArgument, "messages: the model's chat template refuses them: %s", short(errors.New(r.refused)))
 	}
 	if r.cause != nil {
 		err = r.cause
 	}
-	return domain.Faultf(domain.InvalidArgument, "messages: the model's chat template cannot be rendered with them: %s", short(err))
+	return domain.Errorf(domain.InvalidArgument, "messages: the model's chat template cannot be rendered with them: %s", short(err))
 }
 
 // short is an error's text in one line of bounded length.

@@ -34,7 +34,7 @@ func (t *Template) Lesson(c *engines.Chat, wanted func(turn int) bool) (ids []in
 			return nil, nil, err
 		}
 		if !strings.HasPrefix(after, before) {
-			return nil, nil, domain.Faultf(domain.InvalidArgument, "messages[%d]: this model's chat template does not write the answer behind its own prompt: train with prompt and completion instead", i)
+			return nil, nil, domain.Errorf(domain.InvalidArgument, "messages[%d]: this model's chat template does not write the answer behind its own prompt: train with prompt and completion instead", i)
 		}
 		l.add(before, false)
 		l.add(after, wanted(i))

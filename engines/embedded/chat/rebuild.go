@@ -118,7 +118,7 @@ const (
 // checkSource refuses what would be too much for the parser.
 func checkSource(source string, settings *config.Config) error {
 	if len(source) > maxSource {
-		return domain.Faultf(domain.FailedPrecondition, "the model's chat template has more than %d bytes", maxSource)
+		return domain.Errorf(domain.FailedPrecondition, "the model's chat template has more than %d bytes", maxSource)
 	}
 	brackets, blocks, length := 0, 0, 0
 	for stream := tokens.LexAll(source, settings); !stream.End(); {
@@ -136,7 +136,7 @@ func checkSource(source string, settings *config.Config) error {
 			}
 		}
 		if max(brackets, blocks) > maxNesting || length > maxTokens {
-			return domain.Faultf(domain.FailedPrecondition, "the model's chat template nests more than %d brackets or blocks, or has a tag of more than %d words", maxNesting, maxTokens)
+			return domain.Errorf(domain.FailedPrecondition, "the model's chat template nests more than %d brackets or blocks, or has a tag of more than %d words", maxNesting, maxTokens)
 		}
 	}
 	return nil

@@ -86,7 +86,7 @@ func With(source, dir string, tokens *tokenizer.Tokenizer) (*Template, error) {
 	fields := map[string]json.RawMessage{}
 	if len(data) > 0 {
 		if err := errors.Join(json.Unmarshal(data, &c), json.Unmarshal(data, &fields)); err != nil {
-			return nil, domain.Faultf(domain.FailedPrecondition, "%s is not a tokenizer's configuration: %v", configFile, err)
+			return nil, domain.Errorf(domain.FailedPrecondition, "%s is not a tokenizer's configuration: %v", configFile, err)
 		}
 	}
 	if source == "" {
@@ -114,7 +114,7 @@ func parse(source string, tokens *tokenizer.Tokenizer, named map[string]any) (_ 
 	now := &rendering{}
 	program, err := exec.NewTemplate(name, settings, loader, environment(now))
 	if err != nil {
-		return nil, domain.Faultf(domain.FailedPrecondition, "the model's chat template cannot be read: %s", short(err))
+		return nil, domain.Errorf(domain.FailedPrecondition, "the model's chat template cannot be read: %s", short(err))
 	}
 	rebuild{now, map[uintptr]bool{}}.all(reflect.ValueOf(program.Root()))
 	t := &Template{source: source, tokens: tokens, named: named, program: program, now: now}
@@ -238,7 +238,7 @@ func (t *Template) execute(c *engines.Chat, r *engines.Reasoning, mark mark, mor
 		for i, raw := range c.Tools {
 			tool, err := order.parse(raw, mark)
 			if err != nil {
-				return "", domain.Faultf(domain.InvalidArgument, "tools[%d]: is not JSON: %v", i, err)
+				return "", domain.Errorf(domain.InvalidArgument, "tools[%d]: is not JSON: %v", i, err)
 			}
 			tools = append(tools, tool)
 		}
@@ -319,7 +319,7 @@ func (l *limited) Write(data []byte) (int, error) {
 // broken turns a panic of the template's interpreter into a fault.
 func broken(err *error, what string) {
 	if cause := recover(); cause != nil {
-		*err = domain.Faultf(domain.FailedPrecondition, "%s: %s", what, short(fmt.Errorf("%v", cause)))
+		*err = domain.Errorf(domain.FailedPrecondition, "%s: %s", what, short(fmt.Errorf("%v", cause)))
 	}
 }
 
@@ -336,7 +336,7 @@ func read(path string) ([]byte, error) {
 		return nil, fmt.Errorf("%s: %w", filepath.Base(path), err)
 	}
 	if len(data) > maxFile {
-		return nil, domain.Faultf(domain.FailedPrecondition, "%s is larger than %d bytes", filepath.Base(path), maxFile)
+		return nil, domain.Errorf(domain.FailedPrecondition, "%s is larger than %d bytes", filepath.Base(path), maxFile)
 	}
 	return data, nil
 }

@@ -24,14 +24,14 @@ var architectures = map[string]string{"llama": "llama", "mistral": "llama", "qwe
 // FailedPrecondition fault.
 func Export(out io.Writer, dir, name string, as Type) (err error) {
 	if _, err := os.Stat(filepath.Join(dir, "adapter_config.json")); err == nil {
-		return domain.Faultf(domain.FailedPrecondition, "the files are those of an adapter: export a whole model, such as its base")
+		return domain.Errorf(domain.FailedPrecondition, "the files are those of an adapter: export a whole model, such as its base")
 	}
 	c, err := llama.ReadConfig(dir)
 	if err != nil {
 		return err
 	}
 	if kind := c.Scaling().Kind(); kind == llama.Llama3Rope && architectures[c.ModelType] != "llama" {
-		return domain.Faultf(domain.FailedPrecondition, "config.json: rope_scaling %s has no form in this format for %s models", kind, c.ModelType)
+		return domain.Errorf(domain.FailedPrecondition, "config.json: rope_scaling %s has no form in this format for %s models", kind, c.ModelType)
 	}
 	tokens, err := tokenizer.Load(dir)
 	if err != nil {
@@ -84,7 +84,7 @@ func vocabulary(dir string, c *llama.Config, t *tokenizer.Tokenizer) ([]value, e
 		return nil, err
 	}
 	if len(list.Tokens) > c.VocabSize {
-		return nil, domain.Faultf(domain.FailedPrecondition, "tokenizer.json has %d tokens and config.json a vocabulary of %d: they belong to different models", len(list.Tokens), c.VocabSize)
+		return nil, domain.Errorf(domain.FailedPrecondition, "tokenizer.json has %d tokens and config.json a vocabulary of %d: they belong to different models", len(list.Tokens), c.VocabSize)
 	}
 	spellings, types := make([]string, c.VocabSize), make([]int32, c.VocabSize)
 	for id := range spellings {

@@ -31,7 +31,7 @@ var names = map[string]struct {
 func ParseType(name string) (Type, error) {
 	one, ok := names[name]
 	if !ok {
-		return 0, domain.Faultf(domain.InvalidArgument, "type: must be f32, f16, bf16 or q8_0, is %q", name)
+		return 0, domain.Errorf(domain.InvalidArgument, "type: must be f32, f16, bf16 or q8_0, is %q", name)
 	}
 	return one.as, nil
 }

@@ -39,7 +39,7 @@ func parse(source string) (*Grammar, error) {
 }
 
 func fault(format string, args ...any) error {
-	return domain.Faultf(domain.InvalidArgument, format, args...)
+	return domain.Errorf(domain.InvalidArgument, format, args...)
 }
 
 // A gbnf is a grammar that is being read.

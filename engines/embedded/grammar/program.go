@@ -75,7 +75,7 @@ func newBuilder() *builder {
 
 func (b *builder) fail(format string, args ...any) {
 	if b.err == nil {
-		b.err = domain.Faultf(domain.InvalidArgument, format, args...)
+		b.err = domain.Errorf(domain.InvalidArgument, format, args...)
 	}
 }
 
@@ -116,10 +116,10 @@ func (b *builder) build(root int) (*Grammar, error) {
 	}
 	start := b.rules[root].entry
 	if at := leftRecursive(b.nodes); at >= 0 {
-		return nil, domain.Faultf(domain.InvalidArgument, "the rule %q begins with itself, which has no end: put what comes first before it", b.rules[callers[at]].name)
+		return nil, domain.Errorf(domain.InvalidArgument, "the rule %q begins with itself, which has no end: put what comes first before it", b.rules[callers[at]].name)
 	}
 	if !prune(b.nodes)[start] {
-		return nil, domain.Faultf(domain.InvalidArgument, "nothing conforms to it: no text ever comes to its end; give what recurs a way out, and correct what contradicts")
+		return nil, domain.Errorf(domain.InvalidArgument, "nothing conforms to it: no text ever comes to its end; give what recurs a way out, and correct what contradicts")
 	}
 	return &Grammar{nodes: b.nodes, start: start}, nil
 }

@@ -45,9 +45,9 @@ func Schema(source []byte, field string) (*Grammar, error) {
 
 // within says which field of a request a fault is about, unless it does.
 func within(field string, err error) error {
-	var f *domain.Fault
+	var f *domain.Error
 	if errors.As(err, &f) && len(f.Violations) == 0 {
-		return domain.Faultf(f.Code, "%s: %s", field, f.Message)
+		return domain.Errorf(f.Code, "%s: %s", field, f.Message)
 	}
 	return err
 }

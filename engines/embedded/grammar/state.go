@@ -110,7 +110,7 @@ func (g *Grammar) exceeded() error {
 		return nil
 	}
 	g.tables.states, g.tables.begin = nil, nil // which may lack something
-	return domain.Faultf(domain.InvalidArgument,
+	return domain.Errorf(domain.InvalidArgument,
 		"format: it is too ambiguous: there are too many ways to read one text; make its alternatives differ in how they begin")
 }
 

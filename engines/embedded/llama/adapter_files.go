@@ -98,7 +98,7 @@ func LoadAdapter(dir, baseHash string, c Config) (*Adapter, error) {
 		}
 	}
 	if n := len(file.Tensors()); len(modules) == 0 || n != 2*len(modules)*c.Layers {
-		return nil, domain.Faultf(domain.FailedPrecondition,
+		return nil, domain.Errorf(domain.FailedPrecondition,
 			"%s holds %d tensors, %d of the base's projections in layer 0: it must hold lora_A and lora_B of the same projections in all %d layers and nothing else",
 			adapterFile, n, len(modules), c.Layers)
 	}
@@ -118,7 +118,7 @@ func (a *Adapter) Belongs(baseHash string) error {
 	if a.BaseHash == "" || baseHash == "" || a.BaseHash == baseHash {
 		return nil
 	}
-	return domain.Faultf(domain.FailedPrecondition,
+	return domain.Errorf(domain.FailedPrecondition,
 		"the adapter was trained on another base (%s) than this one (%s): load it on the base it was trained on", a.BaseHash, baseHash)
 }
 
@@ -136,7 +136,7 @@ func readAdapterConfig(dir string) (adapterConfig, error) {
 	}
 	var c adapterConfig
 	if err := json.Unmarshal(data, &c); err != nil {
-		return c, domain.Faultf(domain.FailedPrecondition, "%s is not an adapter's configuration: %v", adapterConfigFile, err)
+		return c, domain.Errorf(domain.FailedPrecondition, "%s is not an adapter's configuration: %v", adapterConfigFile, err)
 	}
 	var v domain.Violations
 	v.Require(c.Type == "LORA", "peft_type", "must be LORA, is %q", c.Type)
@@ -151,7 +151,7 @@ func readAdapterConfig(dir string) (adapterConfig, error) {
 	v.Require(len(c.AlphaPattern) == 0, "alpha_pattern", "is not supported")
 	v.Require(c.LayersPattern == nil, "layers_to_transform", "is not supported")
 	if err := v.Err(); err != nil {
-		return c, domain.Faultf(domain.FailedPrecondition, "%s: %s", adapterConfigFile, err.Error())
+		return c, domain.Errorf(domain.FailedPrecondition, "%s: %s", adapterConfigFile, err.Error())
 	}
 	return c, nil
 }

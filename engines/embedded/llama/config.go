@@ -80,7 +80,7 @@ func ReadConfig(dir string) (Config, error) {
 	}
 	c := Config{NormEps: 1e-6, RopeTheta: 10000, HiddenAct: "silu", MaxPositions: 2048}
 	if err := json.Unmarshal(data, &c); err != nil {
-		return Config{}, domain.Faultf(domain.FailedPrecondition, "config.json is not a model configuration: %v", err)
+		return Config{}, domain.Errorf(domain.FailedPrecondition, "config.json is not a model configuration: %v", err)
 	}
 	c.fill()
 	return c, c.Validate()
@@ -136,7 +136,7 @@ func (c *Config) Validate() error {
 	v.Require(c.TorchDType == "float32" || c.TorchDType == "bfloat16" || c.TorchDType == "float16" || c.TorchDType == "", "torch_dtype",
 		"must be float32, bfloat16 or float16, is %q: convert the model first", c.TorchDType)
 	if err := v.Err(); err != nil {
-		f := err.(*domain.Fault)
+		f := err.(*domain.Error)
 		f.Code, f.Reason, f.Message = domain.FailedPrecondition, "UNSUPPORTED_MODEL", "config.json: "+f.Message
 		return f
 	}
@@ -169,13 +169,13 @@ func (c *Config) layerParameters() int {
 func readLimited(path string, limit int64) ([]byte, error) {
 	info, err := os.Stat(path)
 	if os.IsNotExist(err) {
-		return nil, domain.Faultf(domain.FailedPrecondition, "the model directory has no %s", filepath.Base(path))
+		return nil, domain.Errorf(domain.FailedPrecondition, "the model directory has no %s", filepath.Base(path))
 	}
 	if err != nil {
 		return nil, err
 	}
 	if info.Size() > limit {
-		return nil, domain.Faultf(domain.FailedPrecondition, "%s is larger than %d bytes", filepath.Base(path), limit)
+		return nil, domain.Errorf(domain.FailedPrecondition, "%s is larger than %d bytes", filepath.Base(path), limit)
 	}
 	return os.ReadFile(path)
 }

@@ -38,7 +38,7 @@ func openFiles(dir string) (c Config, file *safetensors.Shards, err error) {
 		return c, nil, err
 	}
 	if info, ok := file.Lookup(embedName); !ok || !info.Is(c.VocabSize, c.HiddenSize) {
-		return c, nil, errors.Join(domain.Faultf(domain.FailedPrecondition,
+		return c, nil, errors.Join(domain.Errorf(domain.FailedPrecondition,
 			"the weights do not fit config.json: %s must have the shape [%d %d]", embedName, c.VocabSize, c.HiddenSize), file.Close())
 	}
 	return c, file, nil

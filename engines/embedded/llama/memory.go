@@ -71,7 +71,7 @@ func fits(need int64, m memory, doing, how string) error {
 	if m.free == 0 || need <= m.free {
 		return nil
 	}
-	f := domain.Faultf(domain.ResourceExhausted,
+	f := domain.Errorf(domain.ResourceExhausted,
 		"to %s this model the embedded engine needs %s of memory (%s), and the machine has %s free of %s: use a machine with more, or a smaller model",
 		doing, amount(need), how, amount(m.free), amount(m.total))
 	if m.total > 0 && need > m.total {

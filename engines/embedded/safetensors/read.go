@@ -42,7 +42,7 @@ type entry struct {
 func Open(path string) (*File, error) {
 	f, err := os.Open(path)
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, domain.Faultf(domain.FailedPrecondition, "the directory has no %s", filepath.Base(path))
+		return nil, domain.Errorf(domain.FailedPrecondition, "the directory has no %s", filepath.Base(path))
 	}
 	if err != nil {
 		return nil, err
@@ -172,7 +172,7 @@ func (f *File) factors(e entry) ([]float32, error) {
 }
 
 func (f *File) fault(format string, args ...any) error {
-	return domain.Faultf(domain.FailedPrecondition, "%s: "+format, append([]any{f.name}, args...)...)
+	return domain.Errorf(domain.FailedPrecondition, "%s: "+format, append([]any{f.name}, args...)...)
 }
 
 func read(name string, data io.ReaderAt, size int64) (*File, error) {

@@ -40,7 +40,7 @@ func OpenDir(dir string) (*Shards, error) {
 		WeightMap map[string]string `json:"weight_map"`
 	}
 	if err := json.Unmarshal(data, &index); err != nil || len(index.WeightMap) == 0 {
-		return nil, domain.Faultf(domain.FailedPrecondition, "%s has no weight_map that says in which file each tensor lies", indexFile)
+		return nil, domain.Errorf(domain.FailedPrecondition, "%s has no weight_map that says in which file each tensor lies", indexFile)
 	}
 	s.where = index.WeightMap
 	for _, name := range s.where {
@@ -48,7 +48,7 @@ func OpenDir(dir string) (*Shards, error) {
 			continue
 		}
 		if !shardName.MatchString(name) {
-			return nil, errors.Join(domain.Faultf(domain.FailedPrecondition, "%s names a file that is none of the directory's", indexFile), s.Close())
+			return nil, errors.Join(domain.Errorf(domain.FailedPrecondition, "%s names a file that is none of the directory's", indexFile), s.Close())
 		}
 		if s.files[name], err = Open(filepath.Join(dir, name)); err != nil {
 			delete(s.files, name)
@@ -64,7 +64,7 @@ func readIndex(path string) ([]byte, error) {
 		return nil, err
 	}
 	if info.Size() > maxIndex {
-		return nil, domain.Faultf(domain.FailedPrecondition, "%s is larger than %d bytes", indexFile, maxIndex)
+		return nil, domain.Errorf(domain.FailedPrecondition, "%s is larger than %d bytes", indexFile, maxIndex)
 	}
 	return os.ReadFile(path)
 }
@@ -92,7 +92,7 @@ func (s *Shards) Lookup(name string) (Info, bool) {
 func (s *Shards) Read(dst []float32, name string, shape ...int) error {
 	f := s.file(name)
 	if f == nil {
-		return domain.Faultf(domain.FailedPrecondition, "%s: tensor %s is missing", indexFile, name)
+		return domain.Errorf(domain.FailedPrecondition, "%s: tensor %s is missing", indexFile, name)
 	}
 	return f.Read(dst, name, shape...)
 }
@@ -101,7 +101,7 @@ func (s *Shards) Read(dst []float32, name string, shape ...int) error {
 func (s *Shards) ReadCodes(dst []byte, name string) (factors []float32, err error) {
 	f := s.file(name)
 	if f == nil {
-		return nil, domain.Faultf(domain.FailedPrecondition, "%s: tensor %s is missing", indexFile, name)
+		return nil, domain.Errorf(domain.FailedPrecondition, "%s: tensor %s is missing", indexFile, name)
 	}
 	return f.ReadCodes(dst, name)
 }

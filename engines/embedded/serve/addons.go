@@ -26,9 +26,9 @@ type addon struct {
 func (m *model) LoadAddon(ctx context.Context, id, dir string) error {
 	switch {
 	case id == "":
-		return domain.Faultf(domain.InvalidArgument, "id: an addon needs one")
+		return domain.Errorf(domain.InvalidArgument, "id: an addon needs one")
 	case m.merged:
-		return domain.Faultf(domain.FailedPrecondition, "the model was loaded with an adapter merged into it: load addons on the base model alone")
+		return domain.Errorf(domain.FailedPrecondition, "the model was loaded with an adapter merged into it: load addons on the base model alone")
 	}
 	adapter, err := llama.LoadAdapter(dir, m.hash, m.config)
 	if err != nil {
@@ -46,7 +46,7 @@ func (m *model) LoadAddon(ctx context.Context, id, dir string) error {
 	case m.addons[id] != nil:
 		return nil
 	case len(m.addons) >= maxAddons:
-		return domain.Faultf(domain.ResourceExhausted, "the model has %d addons loaded: unload one first", len(m.addons))
+		return domain.Errorf(domain.ResourceExhausted, "the model has %d addons loaded: unload one first", len(m.addons))
 	}
 	if m.addons == nil {
 		m.addons = map[string]*addon{}

@@ -153,7 +153,7 @@ func TestUnloadingAnAddonEndsNoAnswer(t *testing.T) {
 	require.Equal(t, want.text, text)
 	_, err = m.Complete(t.Context(), req, nil)
 	require.Equal(t, domain.Unavailable, domain.CodeOf(err))
-	var fault *domain.Fault
+	var fault *domain.Error
 	require.ErrorAs(t, err, &fault)
 	require.Equal(t, engines.AddonNotLoaded, fault.Reason)
 	require.NoError(t, m.(engines.AddonLoader).UnloadAddon("a"), "unloading twice is harmless")

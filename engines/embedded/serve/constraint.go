@@ -53,7 +53,7 @@ func (c *constraint) apply(logits []float32) ([]float32, error) {
 		some = some || c.masked[token] >= -math.MaxFloat32
 	}
 	if !some {
-		return nil, domain.Faultf(domain.FailedPrecondition, "the model has no token that may follow what it wrote in the format that was asked for: ask for another format")
+		return nil, domain.Errorf(domain.FailedPrecondition, "the model has no token that may follow what it wrote in the format that was asked for: ask for another format")
 	}
 	return c.masked, nil
 }
@@ -147,7 +147,7 @@ func (h held) key() (heldKey, error) {
 		Thinking *grammar.Thinking
 	}{h.format, h.calls, h.tools, h.thinking})
 	if err != nil {
-		return heldKey{}, domain.Faultf(domain.InvalidArgument, "format: is not JSON: %v", err)
+		return heldKey{}, domain.Errorf(domain.InvalidArgument, "format: is not JSON: %v", err)
 	}
 	key := heldKey{sum: sha256.Sum256(text)}
 	if h.tools != nil {
@@ -220,5 +220,5 @@ func format(f *engines.Format) (*grammar.Grammar, error) {
 	case engines.FormatGrammar:
 		return grammar.Parse(f.Grammar, "format")
 	}
-	return nil, domain.Faultf(domain.InvalidArgument, "format: must be of type json_object, json_schema or grammar, is %q", f.Type)
+	return nil, domain.Errorf(domain.InvalidArgument, "format: must be of type json_object, json_schema or grammar, is %q", f.Type)
 }

@@ -138,7 +138,7 @@ func TestOldPacesAreForgotten(t *testing.T) {
 func all(_ int, _ float64, most int) int { return most }
 
 // eager is a model that reads every guess it has.
-func eager(t *testing.T, w *llama.Weights, o Options, guessing engines.Guessing) engines.Model {
+func eager(t *testing.T, w *llama.Weights, o Options, guessing engines.SpeculationMode) engines.Model {
 	m, s := unstarted(t, w, o)
 	m.guess, m.hash, m.ends = guessing, w.Hash(), []int{259}
 	s.worth = all
@@ -153,7 +153,7 @@ func eager(t *testing.T, w *llama.Weights, o Options, guessing engines.Guessing)
 func TestGuessesChangeNothing(t *testing.T) {
 	w := weights()
 	plain, told := open(t, w, Options{}), 0
-	m := eager(t, w, Options{Slots: 16, ChunkTokens: 40, Parallelism: 2}, engines.Guessing{NgramLength: 1, Tokens: 5})
+	m := eager(t, w, Options{Slots: 16, ChunkTokens: 40, Parallelism: 2}, engines.SpeculationMode{NgramLength: 1, Tokens: 5})
 	adapter := adapters(w)["all"]
 	loadAddon(t, plain, "a", adapter)
 	loadAddon(t, m, "a", adapter)

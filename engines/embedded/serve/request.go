@@ -91,17 +91,17 @@ func (m *model) prompt(req *engines.CompletionRequest, voice voice) (prompt []in
 		return prompt, "", err
 	}
 	if voice.noChat != nil {
-		return nil, "", domain.Faultf(domain.InvalidArgument, "messages: %v: ask the model at /inference/v1/completions with a prompt", voice.noChat)
+		return nil, "", domain.Errorf(domain.InvalidArgument, "messages: %v: ask the model at /inference/v1/completions with a prompt", voice.noChat)
 	}
 	if voice.template == nil {
-		return nil, "", domain.Faultf(domain.InvalidArgument, "messages: this model has no chat template: ask it at /inference/v1/completions with a prompt")
+		return nil, "", domain.Errorf(domain.InvalidArgument, "messages: this model has no chat template: ask it at /inference/v1/completions with a prompt")
 	}
 	prompt, spelt, err = voice.template.Prompt(req.Chat, req.Reasoning)
 	if err == nil && len(prompt) == 0 {
-		err = domain.Faultf(domain.InvalidArgument, "messages: this model's chat template makes nothing of them: add a message with content")
+		err = domain.Errorf(domain.InvalidArgument, "messages: this model's chat template makes nothing of them: add a message with content")
 	}
 	if window := m.info.ContextLength; err == nil && len(prompt) >= window {
-		err = domain.Faultf(domain.InvalidArgument, "messages: have %d tokens and fill the model's window of %d; shorten them", len(prompt), window)
+		err = domain.Errorf(domain.InvalidArgument, "messages: have %d tokens and fill the model's window of %d; shorten them", len(prompt), window)
 	}
 	return prompt, spelt, err
 }
@@ -113,7 +113,7 @@ func (m *model) plain(req *engines.CompletionRequest) ([]int, error) {
 		length = m.tokenizer.Count(req.Prompt)
 	}
 	if length >= window {
-		return nil, domain.Faultf(domain.InvalidArgument,
+		return nil, domain.Errorf(domain.InvalidArgument,
 			"prompt: has %d tokens and fills the model's window of %d; shorten it", length, window)
 	}
 	prompt := slices.Clone(req.PromptTokens)
@@ -124,7 +124,7 @@ func (m *model) plain(req *engines.CompletionRequest) ([]int, error) {
 		prompt = m.tokenizer.Prompt("")
 	}
 	if len(prompt) == 0 {
-		return nil, domain.Faultf(domain.InvalidArgument, "prompt: is empty, and this model has no token that a text begins with; give at least one token")
+		return nil, domain.Errorf(domain.InvalidArgument, "prompt: is empty, and this model has no token that a text begins with; give at least one token")
 	}
 	return prompt, nil
 }

@@ -78,7 +78,7 @@ func (s *sampler) next(logits []float32) (token int, p float64, err error) {
 }
 
 func errDamaged() error {
-	return domain.Faultf(domain.DataLoss, "the model's output is not a number: its weights are damaged or its training diverged; deploy another checkpoint")
+	return domain.Errorf(domain.DataLoss, "the model's output is not a number: its weights are damaged or its training diverged; deploy another checkpoint")
 }
 
 // finite tells whether every logit is a number, and the largest not infinite.

@@ -52,7 +52,7 @@ func (s *schedule) step() {
 	defer func() {
 		if broke := recover(); broke != nil {
 			for _, r := range s.running {
-				r.fail(domain.Faultf(domain.Internal, "the engine broke down while answering: ask again, and tell the operator if it happens again (%v)", broke))
+				r.fail(domain.Errorf(domain.Internal, "the engine broke down while answering: ask again, and tell the operator if it happens again (%v)", broke))
 			}
 		}
 	}()

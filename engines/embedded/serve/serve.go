@@ -69,7 +69,7 @@ func (c completer) Load(ctx context.Context, files engines.ModelFiles) (engines.
 	}
 	defer weights.Close()
 	if size := weights.Config.VocabSize; tokens.VocabSize() > size {
-		return nil, domain.Faultf(domain.FailedPrecondition,
+		return nil, domain.Errorf(domain.FailedPrecondition,
 			"tokenizer.json has %d tokens and config.json a vocabulary of %d: they belong to different models", tokens.VocabSize(), size)
 	}
 	adapter := &llama.Adapter{}
@@ -121,7 +121,7 @@ func (o Options) within(weights *llama.Reader, memory int64) (Options, error) {
 	bytes, _ := weights.Bytes()
 	room := max(domain.CacheRoom(memory, bytes), leastCache)
 	if bytes+room > memory {
-		return o, domain.Faultf(domain.ResourceExhausted,
+		return o, domain.Errorf(domain.ResourceExhausted,
 			"the weights of this model take %d MiB of memory, and %d MiB were set aside for the replica on its node, for its cache too: it is placed anew with what it needs, if that is known by now",
 			bytes>>20, memory>>20)
 	}
@@ -155,7 +155,7 @@ func endTokens(dir string, config llama.Config, tokens *tokenizer.Tokenizer) ([]
 	if err == nil {
 		defer f.Close()
 		if err := json.NewDecoder(io.LimitReader(f, 1<<20)).Decode(&generation); err != nil {
-			return nil, domain.Faultf(domain.FailedPrecondition, "%s is no generation configuration: %v", name, err)
+			return nil, domain.Errorf(domain.FailedPrecondition, "%s is no generation configuration: %v", name, err)
 		}
 	}
 	switch {
@@ -177,7 +177,7 @@ type model struct {
 	ends      []int
 	vocab     int
 	queue     int // most requests waiting
-	guess     engines.Guessing
+	guess     engines.SpeculationMode
 	config    llama.Config
 	hash      string // of the base's weights
 	merged    bool   // an adapter is merged into them
@@ -312,7 +312,7 @@ func (m *model) enqueue(r *request) error {
 	}
 	m.waiting = slices.DeleteFunc(m.waiting, (*request).gone)
 	if len(m.waiting) >= m.queue {
-		return domain.Faultf(domain.ResourceExhausted, "the model has %d requests waiting; try again later", len(m.waiting))
+		return domain.Errorf(domain.ResourceExhausted, "the model has %d requests waiting; try again later", len(m.waiting))
 	}
 	m.waiting = append(m.waiting, r)
 	m.signal()
@@ -320,5 +320,5 @@ func (m *model) enqueue(r *request) error {
 }
 
 func errClosed() error {
-	return domain.Faultf(domain.Unavailable, "the model was unloaded; send the request to another replica")
+	return domain.Errorf(domain.Unavailable, "the model was unloaded; send the request to another replica")
 }

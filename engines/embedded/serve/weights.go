@@ -24,7 +24,7 @@ type twin struct {
 // it, and until UnloadAddon both are in memory.
 func (m *model) LoadWeights(ctx context.Context, id, dir string) error {
 	if id == "" {
-		return domain.Faultf(domain.InvalidArgument, "id: weights need one")
+		return domain.Errorf(domain.InvalidArgument, "id: weights need one")
 	}
 	if err := m.takes(dir); err != nil {
 		return err
@@ -68,13 +68,13 @@ func (m *model) takes(dir string) error {
 		return err
 	}
 	if a, b := shapeOf(config), shapeOf(m.config); a != b {
-		return domain.Faultf(domain.FailedPrecondition, "the weights are of another model (%+v) than the one that answers (%+v): load them into a deployment of the model that they were trained from", a, b)
+		return domain.Errorf(domain.FailedPrecondition, "the weights are of another model (%+v) than the one that answers (%+v): load them into a deployment of the model that they were trained from", a, b)
 	}
 	_, err = os.Stat(filepath.Join(dir, "tokenizer.json"))
 	if err == nil {
 		var tokens *tokenizer.Tokenizer
 		if tokens, err = tokenizer.Load(dir); err == nil && !tokens.Same(m.tokenizer) {
-			err = domain.Faultf(domain.FailedPrecondition, "the weights go with another tokenizer.json than that of the model that answers: load them into a deployment of the model that they were trained from")
+			err = domain.Errorf(domain.FailedPrecondition, "the weights go with another tokenizer.json than that of the model that answers: load them into a deployment of the model that they were trained from")
 		}
 	}
 	if errors.Is(err, fs.ErrNotExist) { // a checkpoint may have none

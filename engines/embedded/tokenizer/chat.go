@@ -44,7 +44,7 @@ func (t *Tokenizer) Chats() bool { return t.chat }
 // template, InvalidArgument for a role that it does not know.
 func (t *Tokenizer) Chat(messages []Message) (ids []int, learn []bool, err error) {
 	if !t.chat {
-		return nil, nil, domain.Faultf(domain.FailedPrecondition,
+		return nil, nil, domain.Errorf(domain.FailedPrecondition,
 			"the model has no chat template that the embedded engine can render; use prompts and completions instead of messages")
 	}
 	add := func(wanted bool, tokens ...int) {
@@ -56,7 +56,7 @@ func (t *Tokenizer) Chat(messages []Message) (ids []int, learn []bool, err error
 	for i, m := range messages {
 		closing, ok := closings[m.Role]
 		if !ok {
-			return nil, nil, domain.Faultf(domain.InvalidArgument,
+			return nil, nil, domain.Errorf(domain.InvalidArgument,
 				"messages[%d].role: %q is unknown to this model; use system, user or assistant", i, m.Role)
 		}
 		wanted := m.Role == "assistant" && (m.Weight == nil || *m.Weight != 0)

@@ -151,5 +151,5 @@ func readLimited(path string) ([]byte, error) {
 }
 
 func fault(file, format string, args ...any) error {
-	return domain.Faultf(domain.FailedPrecondition, "%s "+format, append([]any{file}, args...)...)
+	return domain.Errorf(domain.FailedPrecondition, "%s "+format, append([]any{file}, args...)...)
 }

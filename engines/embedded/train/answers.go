@@ -104,7 +104,7 @@ func (r *rollouts) judge(ctx context.Context, a *answer) error {
 		return err
 	}
 	if len(scores) != 1 {
-		return domain.Faultf(domain.Internal, "the evaluator was given one answer and gave %d scores", len(scores))
+		return domain.Errorf(domain.Internal, "the evaluator was given one answer and gave %d scores", len(scores))
 	}
 	a.score = scores[0]
 	if v := a.score.Value; a.score.Valid && !(v >= 0 && v <= 1) {

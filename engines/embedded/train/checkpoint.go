@@ -88,7 +88,7 @@ func (j *job) restore(dir string) error {
 	note(s.Seed == j.state.Seed, "seed")
 	note(reflect.DeepEqual(s.Settings, j.state.Settings), "settings")
 	if len(differ) > 0 {
-		return domain.Faultf(domain.FailedPrecondition, "the checkpoint to resume from was made with another %s: begin anew without it", strings.Join(differ, ", "))
+		return domain.Errorf(domain.FailedPrecondition, "the checkpoint to resume from was made with another %s: begin anew without it", strings.Join(differ, ", "))
 	}
 	j.state = s
 	j.state.Method = j.order.Method

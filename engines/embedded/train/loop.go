@@ -117,7 +117,7 @@ func (l *Loop) Step(ctx context.Context, samples []*Sample, rate float64) (StepR
 }
 
 // errDiverged is not tried again: the same rows and settings diverge again.
-var errDiverged = &domain.Fault{Code: domain.FailedPrecondition, Reason: "TRAINING_DIVERGED",
+var errDiverged = &domain.Error{Code: domain.FailedPrecondition, Reason: "TRAINING_DIVERGED",
 	Message: "the loss is no longer a number: lower learningRate, or add learningRateWarmupSteps"}
 
 func finite(x float64) bool { return !math.IsNaN(x) && !math.IsInf(x, 0) }

@@ -179,7 +179,7 @@ func (r *rollouts) roll(ctx context.Context, n int) (*chunk, error) {
 	}
 	told := tell(answers)
 	if told["reward/invalid"] == 1 {
-		return nil, domain.Faultf(domain.FailedPrecondition, "evaluator: gave no valid score for any of %d answers; the first reason is: %s", len(answers), answers[0].reason())
+		return nil, domain.Errorf(domain.FailedPrecondition, "evaluator: gave no valid score for any of %d answers; the first reason is: %s", len(answers), answers[0].reason())
 	}
 	var groups []group
 	for lot := range slices.Chunk(answers, candidates) {

@@ -72,7 +72,7 @@ func (r *reader) read(path string) error {
 	lines.Buffer(make([]byte, 1<<16), maxLine)
 	n := 0
 	refuse := func(format string, args ...any) error {
-		return domain.Faultf(domain.InvalidArgument, "%s line %d: %s", filepath.Base(path), n, fmt.Sprintf(format, args...))
+		return domain.Errorf(domain.InvalidArgument, "%s line %d: %s", filepath.Base(path), n, fmt.Sprintf(format, args...))
 	}
 	for lines.Scan() {
 		n++

@@ -93,11 +93,11 @@ func (Trainer) Train(ctx context.Context, order engines.TrainOrder, watch engine
 func begin(ctx context.Context, order engines.TrainOrder, watch engines.TrainWatcher) (*job, error) {
 	order.Method = cmp.Or(order.Method, engines.Supervised)
 	if losses[order.Method] == nil {
-		return nil, domain.Faultf(domain.InvalidArgument, "method: %q is unknown to the embedded engine; use one of %s", order.Method,
+		return nil, domain.Errorf(domain.InvalidArgument, "method: %q is unknown to the embedded engine; use one of %s", order.Method,
 			strings.Join(slices.Sorted(maps.Keys(losses)), ", "))
 	}
 	if order.Method == engines.Reinforcement && order.Evaluation == nil {
-		return nil, domain.Faultf(domain.FailedPrecondition, "evaluator: this node runs no evaluator code, which scores the answers: start a worker that does")
+		return nil, domain.Errorf(domain.FailedPrecondition, "evaluator: this node runs no evaluator code, which scores the answers: start a worker that does")
 	}
 	config, err := llama.ReadConfig(order.BaseDir)
 	if err == nil {
@@ -156,7 +156,7 @@ func (j *job) read(vocab int) (train, held *reader, err error) {
 	}
 	j.data = train.hash() + " " + held.hash()
 	if train.kept == 0 {
-		return nil, nil, domain.Faultf(domain.InvalidArgument, "dataset: holds no rows to train on; upload a JSONL file with at least one")
+		return nil, nil, domain.Errorf(domain.InvalidArgument, "dataset: holds no rows to train on; upload a JSONL file with at least one")
 	}
 	return train, held, nil
 }
@@ -189,7 +189,7 @@ func (j *job) template() (t *chat.Template, given bool, err error) {
 		return t, false, err
 	}
 	if t, err = chat.With(source, j.order.BaseDir, j.tokens); err != nil {
-		err = domain.Faultf(domain.InvalidArgument, "jinjaTemplate: %v: correct it, or leave it out for the model's own", err)
+		err = domain.Errorf(domain.InvalidArgument, "jinjaTemplate: %v: correct it, or leave it out for the model's own", err)
 	}
 	return t, true, err
 }
@@ -216,7 +216,7 @@ func (j *job) build(weights *llama.Weights) error {
 		case from.Rank:
 			adapter = from
 		default:
-			return domain.Faultf(domain.InvalidArgument, "loraRank: the adapter to continue from has rank %d, not %d: ask for its own rank, or 0 to train all parameters", from.Rank, j.settings.LoraRank)
+			return domain.Errorf(domain.InvalidArgument, "loraRank: the adapter to continue from has rank %d, not %d: ask for its own rank, or 0 to train all parameters", from.Rank, j.settings.LoraRank)
 		}
 	} else if j.settings.LoraRank > 0 {
 		adapter = llama.NewAdapter(weights.Config, j.settings.LoraRank, j.settings.LoraAlpha, modules(j.settings))
@@ -295,7 +295,7 @@ func (j *job) step(ctx context.Context) error {
 		report, err = j.loop.Step(ctx, batch, rate)
 	}
 	if errors.Is(err, errDiverged) {
-		return &domain.Fault{Code: errDiverged.Code, Reason: errDiverged.Reason, Message: fmt.Sprintf("step %d: %s", s.Step+1, errDiverged.Message)}
+		return &domain.Error{Code: errDiverged.Code, Reason: errDiverged.Reason, Message: fmt.Sprintf("step %d: %s", s.Step+1, errDiverged.Message)}
 	}
 	if err != nil {
 		return err
