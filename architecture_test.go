@@ -43,18 +43,18 @@ var mayImport = map[string][]string{
 	"engines/torch":          {"domain", "engines", "engines/process", "engines/sandbox"},
 	"engines/enginetest":     {"domain", "engines"},
 	"schedulers/...":         {"domain", "eventlog", "projections"},
-	"workers":                {"domain", "domain/rows", "domain/weights", "eventlog", "projections", "blobs", "engines"},
-	"workers/wire":           {"domain", "engines"},
+	"workers/protocol":       {"domain", "engines"},
+	"workers/coordinator":    {"domain", "domain/weights", "eventlog", "projections", "blobs", "engines", "workers/protocol"},
 	"workers/tasks":          {"projections", "domain", "disk", "domain/rows", "domain/weights", "eventlog", "blobs", "engines"},
-	"workers/agent/...":      {"domain", "disk", "engines", "workers/wire"},
+	"workers/agent/...":      {"domain", "disk", "engines", "workers/protocol"},
 	"api/described":          {},
 	"api":                    {"domain", "domain/rows", "disk", "eventlog", "projections", "blobs", "engines"},
 }
 
 // onlyIn says where a third party may be imported, outside of tests.
 var onlyIn = map[string][]string{
-	"github.com/nats-io/":                {"eventlog", "workers", "workers/wire", "workers/agent", "cmd/anneal"},
-	"github.com/ThreeDotsLabs/watermill": {"eventlog", "workers", "cmd/anneal"},
+	"github.com/nats-io/":                {"eventlog", "workers/coordinator", "workers/agent", "cmd/anneal"},
+	"github.com/ThreeDotsLabs/watermill": {"eventlog", "cmd/anneal"},
 	"github.com/stretchr/testify":        {"engines/enginetest"},
 	"gocloud.dev/":                       {"blobs"},
 	"github.com/spf13/cobra":             {"cmd/anneal"},

@@ -14,7 +14,7 @@ import (
 	"time"
 
 	"anneal/domain"
-	"anneal/workers"
+	"anneal/workers/coordinator"
 )
 
 // Bounds of how long a join token is good for.
@@ -51,22 +51,22 @@ func nodeMAC(key []byte, text string) string {
 }
 
 // verifyJoinToken answers what a token is good for, or why it is not.
-func verifyJoinToken(key []byte, token string, now time.Time) (workers.JoinToken, error) {
+func verifyJoinToken(key []byte, token string, now time.Time) (coordinator.JoinToken, error) {
 	if form := legacyTokenForm.FindStringSubmatch(token); form != nil {
 		if !hmac.Equal([]byte(form[2]), []byte(nodeMAC(key, "node|"+form[1]))) {
-			return workers.JoinToken{}, errors.New("its token is another server's")
+			return coordinator.JoinToken{}, errors.New("its token is another server's")
 		}
-		return workers.JoinToken{ID: domain.LegacyJoinToken, Node: form[1]}, nil
+		return coordinator.JoinToken{ID: domain.LegacyJoinToken, Node: form[1]}, nil
 	}
 	form := joinTokenForm.FindStringSubmatch(token)
 	if form == nil || !hmac.Equal([]byte(form[4]), []byte(nodeMAC(key, "join|"+form[1]+"_"+form[2]+"_"+form[3]))) {
-		return workers.JoinToken{}, errors.New("its token is another server's, or no token")
+		return coordinator.JoinToken{}, errors.New("its token is another server's, or no token")
 	}
 	seconds, err := strconv.ParseInt(form[3], 10, 64)
 	if expires := time.Unix(seconds, 0); err != nil || !now.Before(expires) {
-		return workers.JoinToken{}, fmt.Errorf("its token expired at %s", expires.UTC().Format(time.RFC3339))
+		return coordinator.JoinToken{}, fmt.Errorf("its token expired at %s", expires.UTC().Format(time.RFC3339))
 	}
-	return workers.JoinToken{ID: form[2], Node: form[1]}, nil
+	return coordinator.JoinToken{ID: form[2], Node: form[1]}, nil
 }
 
 // readToken reads the token in a file, and the node that it is good for; "" is

@@ -26,8 +26,8 @@ import (
 	"anneal/eventlog"
 	"anneal/projections"
 	"anneal/schedulers"
-	"anneal/workers"
 	"anneal/workers/agent"
+	"anneal/workers/coordinator"
 )
 
 // A server is a running control plane.
@@ -45,7 +45,7 @@ type server struct {
 	blobs   *blobs.Store
 	handler *api.Server
 
-	admission   *workers.Admission
+	admission   *coordinator.Admission
 	descriptors descriptorPlan
 	meter       *eventlog.Meter
 	code        *sandbox.Sandbox // evaluators are built and previewed in it
@@ -145,8 +145,8 @@ func (s *server) openLog(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	s.admission = &workers.Admission{Now: time.Now, Logger: s.logger.With("part", "nodes"),
-		ReadToken: func(token string, now time.Time) (workers.JoinToken, error) {
+	s.admission = &coordinator.Admission{Now: time.Now, Logger: s.logger.With("part", "nodes"),
+		ReadToken: func(token string, now time.Time) (coordinator.JoinToken, error) {
 			return verifyJoinToken(nodeKey, token, now)
 		}}
 	s.admits = make(chan struct{})
@@ -299,8 +299,9 @@ func (s *server) openDuties(ctx context.Context) error {
 		return err
 	}
 	s.code = s.flags.node.sandbox(ctx, s.logger)
-	desk := workers.NewCoordinator(workers.Options{Log: log, World: s.world, Blobs: s.blobs, Conn: s.events.Coordinator(), Open: sealer.Open, LostAfter: s.flags.lostAfter, Logger: s.logger})
-	s.duties.add("desk", desk.Run)
+	agents := coordinator.New(coordinator.Options{Log: log, World: s.world, Blobs: s.blobs, Conn: s.events.Coordinator(),
+		OpenSecret: sealer.Open, LostAfter: s.flags.lostAfter, Logger: s.logger})
+	s.duties.add("coordinator", agents.Run)
 	reconciler := reconcile.New(reconcile.Options{Log: log, World: s.world, Blobs: s.blobs, Keys: sealer, Dir: s.flags.data, Logger: s.logger})
 	s.duties.add("reconciler", reconciler.Run)
 	for _, scheduler := range []schedulers.Scheduler{
@@ -397,7 +398,7 @@ func (s *server) openAPI(ctx context.Context, listener net.Listener) error {
 		return err
 	}
 	s.handler = api.New(api.Options{Prices: prices, Cluster: s.flags.cluster, Direct: s.flags.directDomain, Private: s.flags.fetchPrivate,
-		Log: s.events.Log(), World: s.world, Blobs: s.blobs, Sealer: sealer, ReaderURL: s.readerURL(), Answers: answers, Uses: uses, Meter: s.meter, Replicas: workers.Replicas{Conn: s.events.Coordinator()}, Scorer: s.code, Pepper: pepper,
+		Log: s.events.Log(), World: s.world, Blobs: s.blobs, Sealer: sealer, ReaderURL: s.readerURL(), Answers: answers, Uses: uses, Meter: s.meter, Replicas: coordinator.ReplicaClient{Conn: s.events.Coordinator()}, Scorer: s.code, Pepper: pepper,
 		Logger: s.logger, Space: disk.On(s.flags.data), Limits: api.Limits{Upload: s.flags.maxUpload, ModelFile: s.flags.maxModelFile, ModelFiles: s.flags.maxModelFiles, Wake: s.flags.holdFor, ScaleToZero: s.flags.zeroFloor, JobTime: s.flags.jobDeadline,
 			Audio: s.flags.maxAudio, Bodies: s.flags.maxBodyMemory, Transcription: s.flags.maxListening},
 	})

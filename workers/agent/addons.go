@@ -12,7 +12,7 @@ import (
 
 	"anneal/domain"
 	"anneal/engines"
-	"anneal/workers/wire"
+	"anneal/workers/protocol"
 )
 
 const (
@@ -36,7 +36,7 @@ type addons struct {
 }
 
 type addon struct {
-	wire.Addon
+	protocol.Addon
 	place
 	cancel context.CancelFunc // ends its loading
 	calls  sync.WaitGroup     // of the engine that have not returned
@@ -80,10 +80,10 @@ func (s *addons) leave(id string, p place) {
 }
 
 // state is the addons in a beat.
-func (s *addons) state() []wire.Addon {
+func (s *addons) state() []protocol.Addon {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	var listed []wire.Addon
+	var listed []protocol.Addon
 	for _, id := range slices.Sorted(maps.Keys(s.all)) {
 		listed = append(listed, s.all[id].Addon)
 	}
@@ -92,7 +92,7 @@ func (s *addons) state() []wire.Addon {
 
 // equip begins to load what is ordered, and unloads what the beat listed and
 // the order does not keep.
-func (s *addons) equip(listed []wire.Addon, order wire.Equipment) {
+func (s *addons) equip(listed []protocol.Addon, order protocol.ReplicaAddons) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	keep := map[string]bool{}
@@ -104,7 +104,7 @@ func (s *addons) equip(listed []wire.Addon, order wire.Equipment) {
 			a.cancel()
 			delete(s.all, one.ID)
 			s.replica.agent.beatSoon()
-			if a.State == wire.AddonLoaded {
+			if a.State == protocol.AddonLoaded {
 				go s.dismiss(one.ID, s.queue(one.ID)) // not counted among the agent's work: see load
 			}
 		}
@@ -114,7 +114,7 @@ func (s *addons) equip(listed []wire.Addon, order wire.Equipment) {
 			continue
 		}
 		ctx, cancel := context.WithCancel(s.replica.begin)
-		a := &addon{Addon: wire.Addon{ID: one.ID, State: wire.AddonLoading}, place: s.queue(one.ID), cancel: cancel}
+		a := &addon{Addon: protocol.Addon{ID: one.ID, State: protocol.AddonLoading}, place: s.queue(one.ID), cancel: cancel}
 		s.all[one.ID] = a
 		s.replica.agent.work.Go(func() { s.bring(ctx, a, one) })
 	}
@@ -132,7 +132,7 @@ func (s *addons) dismiss(id string, p place) {
 var errHangs = errors.New("the engine had not loaded the addon")
 
 // bring has an addon loaded, or says why it is not.
-func (s *addons) bring(ctx context.Context, a *addon, order wire.LoadAddon) {
+func (s *addons) bring(ctx context.Context, a *addon, order protocol.AddonAssignment) {
 	err := s.try(ctx, a, order)
 	for pause, tries := addonPause, 1; err != nil && !final(err) && !errors.Is(err, errHangs) && tries < addonTries && ctx.Err() == nil; pause, tries = 2*pause, tries+1 {
 		timer := time.NewTimer(pause)
@@ -152,16 +152,16 @@ func (s *addons) bring(ctx context.Context, a *addon, order wire.LoadAddon) {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if a.State == wire.AddonLoading {
-		a.State, a.Reason = wire.AddonFailed, short(strings.ReplaceAll(err.Error(), s.replica.agent.options.Dir+"/", ""))
+	if a.State == protocol.AddonLoading {
+		a.State, a.Reason = protocol.AddonFailed, short(strings.ReplaceAll(err.Error(), s.replica.agent.options.Dir+"/", ""))
 		s.replica.log.Error("addon fails", "addon", a.ID, "error", err)
 		s.replica.agent.beatSoon()
 	}
 }
 
 // try fetches an addon's files and has the model load them.
-func (s *addons) try(ctx context.Context, a *addon, order wire.LoadAddon) error {
-	dir, release, err := s.replica.agent.cache.acquire(ctx, order.Folder)
+func (s *addons) try(ctx context.Context, a *addon, order protocol.AddonAssignment) error {
+	dir, release, err := s.replica.agent.cache.acquire(ctx, order.Files)
 	if err != nil {
 		return err
 	}
@@ -247,10 +247,10 @@ func (s *addons) load(ctx context.Context, a *addon, read func(ctx context.Conte
 func (s *addons) arrive(a *addon) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.all[a.ID] != a || a.State != wire.AddonLoading {
+	if s.all[a.ID] != a || a.State != protocol.AddonLoading {
 		return false
 	}
-	a.State = wire.AddonLoaded
+	a.State = protocol.AddonLoaded
 	s.replica.log.Info("addon is loaded", "addon", a.ID)
 	s.replica.agent.beatSoon()
 	return true

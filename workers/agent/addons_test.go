@@ -13,7 +13,7 @@ import (
 
 	"anneal/domain"
 	"anneal/engines"
-	"anneal/workers/wire"
+	"anneal/workers/protocol"
 )
 
 // A slowModel is a model whose engine answers each call about an addon when the
@@ -48,7 +48,7 @@ func bearer(t *testing.T, slow ...string) (*replica, *slowModel) {
 	}
 	a := &Agent{options: Options{LoadWithin: time.Minute}, log: slog.New(slog.DiscardHandler), kick: make(chan struct{}, 1),
 		cache: newCache(t, t.TempDir(), 1<<20)}
-	r := newReplica(a, t.Context(), wire.Serve{})
+	r := newReplica(a, t.Context(), protocol.ServeAssignment{})
 	r.model = m
 	close(r.addons.opened)
 	t.Cleanup(func() {
@@ -63,9 +63,9 @@ func bearer(t *testing.T, slow ...string) (*replica, *slowModel) {
 
 // beat is a beat with an order that keeps what is named, and has it loaded.
 func (r *replica) beat(wanted ...string) {
-	order := wire.Equipment{Keep: wanted}
+	order := protocol.ReplicaAddons{Keep: wanted}
 	for _, id := range wanted {
-		order.Load = append(order.Load, wire.LoadAddon{ID: id, Folder: wire.Folder{Key: "k"}})
+		order.Load = append(order.Load, protocol.AddonAssignment{ID: id, Files: protocol.FileSet{Key: "k"}})
 	}
 	r.addons.equip(r.addons.state(), order)
 	synctest.Wait()
@@ -95,10 +95,10 @@ func TestUnloadingKeepsNoBeat(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r, m := bearer(t, "unload a")
 		r.beat("a", "b")
-		require.Equal(t, wire.AddonLoaded, stateOf(r, "a"))
+		require.Equal(t, protocol.AddonLoaded, stateOf(r, "a"))
 		beaten := make(chan struct{})
 		go func() {
-			r.addons.equip(r.addons.state(), wire.Equipment{Keep: []string{"b"}})
+			r.addons.equip(r.addons.state(), protocol.ReplicaAddons{Keep: []string{"b"}})
 			close(beaten)
 		}()
 		synctest.Wait()
@@ -109,7 +109,7 @@ func TestUnloadingKeepsNoBeat(t *testing.T) {
 			m.answer["unload a"] <- nil
 			t.Fatal("the beat waits")
 		}
-		require.Equal(t, wire.AddonLoaded, stateOf(r, "b"))
+		require.Equal(t, protocol.AddonLoaded, stateOf(r, "b"))
 		m.answer["unload a"] <- nil
 	})
 }
@@ -120,17 +120,17 @@ func TestWhatIsLoadedTooLateIsUnloaded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r, m := bearer(t, "load a")
 		r.beat("a")
-		require.Equal(t, wire.AddonLoading, stateOf(r, "a"))
+		require.Equal(t, protocol.AddonLoading, stateOf(r, "a"))
 		time.Sleep(time.Hour)
 		synctest.Wait()
-		require.Equal(t, wire.AddonFailed, stateOf(r, "a"))
+		require.Equal(t, protocol.AddonFailed, stateOf(r, "a"))
 		require.Contains(t, r.addons.state()[0].Reason, "had not loaded the addon within 1m0s")
 		require.Equal(t, []string{"load a"}, m.begun, "an engine that hangs is not asked again")
 		require.Equal(t, 1, users(r.agent.cache))
 		m.answer["load a"] <- nil
 		synctest.Wait()
 		require.Equal(t, []string{"load a", "unload a"}, m.begun)
-		require.Equal(t, wire.AddonFailed, stateOf(r, "a"))
+		require.Equal(t, protocol.AddonFailed, stateOf(r, "a"))
 		require.Zero(t, users(r.agent.cache))
 	})
 }
@@ -148,23 +148,23 @@ func TestAnAddonIsWantedAgain(t *testing.T) {
 		m.answer["load a"] <- nil
 		synctest.Wait()
 		require.Equal(t, []string{"load a", "unload a"}, m.begun)
-		require.Equal(t, wire.AddonLoading, stateOf(r, "a"))
+		require.Equal(t, protocol.AddonLoading, stateOf(r, "a"))
 		m.answer["unload a"] <- nil
 		synctest.Wait()
 		require.Equal(t, []string{"load a", "unload a", "load a"}, m.begun)
 		m.answer["load a"] <- nil
 		synctest.Wait()
-		require.Equal(t, wire.AddonLoaded, stateOf(r, "a"))
+		require.Equal(t, protocol.AddonLoaded, stateOf(r, "a"))
 
 		r.beat()
 		r.beat("a")
-		require.Equal(t, wire.AddonLoading, stateOf(r, "a"))
+		require.Equal(t, protocol.AddonLoading, stateOf(r, "a"))
 		m.answer["unload a"] <- nil
 		synctest.Wait()
 		m.answer["load a"] <- nil
 		synctest.Wait()
 		require.Equal(t, []string{"unload a", "load a"}, m.begun[3:])
-		require.Equal(t, wire.AddonLoaded, stateOf(r, "a"))
+		require.Equal(t, protocol.AddonLoaded, stateOf(r, "a"))
 	})
 }
 
@@ -176,10 +176,10 @@ func TestAnAddonWhoseEngineHangs(t *testing.T) {
 		r.beat("a")
 		r.beat()
 		r.beat("a", "b")
-		require.Equal(t, wire.AddonLoaded, stateOf(r, "b"))
+		require.Equal(t, protocol.AddonLoaded, stateOf(r, "b"))
 		time.Sleep(2 * time.Minute)
 		synctest.Wait()
-		require.Equal(t, wire.AddonFailed, stateOf(r, "a"))
+		require.Equal(t, protocol.AddonFailed, stateOf(r, "a"))
 		m.answer["unload a"] <- nil
 		synctest.Wait()
 		require.Equal(t, []string{"load a", "unload a", "load b"}, m.begun)
@@ -194,10 +194,10 @@ func TestLoadingIsTriedAgain(t *testing.T) {
 		m.answer["load a"] <- errors.New("no memory")
 		time.Sleep(addonPause)
 		synctest.Wait()
-		require.Equal(t, wire.AddonLoading, stateOf(r, "a"))
+		require.Equal(t, protocol.AddonLoading, stateOf(r, "a"))
 		m.answer["load a"] <- domain.Errorf(domain.InvalidArgument, "the rank is odd")
 		synctest.Wait()
-		require.Equal(t, wire.AddonFailed, stateOf(r, "a"))
+		require.Equal(t, protocol.AddonFailed, stateOf(r, "a"))
 		require.Equal(t, []string{"load a", "load a"}, m.begun)
 		require.Zero(t, users(r.agent.cache))
 	})

@@ -26,7 +26,7 @@ import (
 
 	"anneal/domain"
 	"anneal/engines"
-	"anneal/workers/wire"
+	"anneal/workers/protocol"
 )
 
 // Options say who the agent is and what it may use.
@@ -248,10 +248,10 @@ func (a *Agent) connect(life context.Context) error {
 	}
 	a.conn = conn
 	for subject, handle := range map[string]nats.MsgHandler{
-		wire.NudgeSubject(a.options.Node):      func(*nats.Msg) { a.beatSoon() },
-		wire.CompleteSubject(a.options.Node):   func(m *nats.Msg) { completing.take(a, life, m) },
-		wire.TranscribeSubject(a.options.Node): func(m *nats.Msg) { listening.take(a, life, m) },
-		wire.HearSubject(a.options.Node):       a.hear,
+		protocol.WakeSubject(a.options.Node):       func(*nats.Msg) { a.beatSoon() },
+		protocol.CompleteSubject(a.options.Node):   func(m *nats.Msg) { completing.take(a, life, m) },
+		protocol.TranscribeSubject(a.options.Node): func(m *nats.Msg) { listening.take(a, life, m) },
+		protocol.AckSubject(a.options.Node):        a.hear,
 	} {
 		if _, err := conn.Subscribe(subject, handle); err != nil {
 			conn.Close()
@@ -314,7 +314,7 @@ func (a *Agent) leave(life context.Context) {
 	farewell.Leaving = true
 	ask, cancelAsk := context.WithTimeout(life, 3*time.Second)
 	defer cancelAsk()
-	if err := a.request(ask, wire.BeatSubject(a.options.Node), farewell, &wire.Orders{}); err != nil {
+	if err := a.request(ask, protocol.HeartbeatSubject(a.options.Node), farewell, &protocol.Assignments{}); err != nil {
 		a.log.Warn("nobody heard the goodbye; the node will be missed soon", "error", err)
 	}
 }

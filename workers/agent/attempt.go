@@ -13,13 +13,13 @@ import (
 
 	"anneal/domain"
 	"anneal/engines"
-	"anneal/workers/wire"
+	"anneal/workers/protocol"
 )
 
 // An attempt of a job, under way on this node.
 type attempt struct {
 	agent  *Agent
-	order  wire.Train
+	order  protocol.TrainAssignment
 	log    *slog.Logger
 	dir    string             // its work in progress
 	life   context.Context    // everything ends with it
@@ -34,9 +34,9 @@ type attempt struct {
 	metrics metrics
 }
 
-func newAttempt(a *Agent, life context.Context, order wire.Train) *attempt {
+func newAttempt(a *Agent, life context.Context, order protocol.TrainAssignment) *attempt {
 	t := &attempt{
-		agent: a, order: order, log: a.log.With("attempt", order.ID()), phase: wire.Preparing, done: make(chan struct{}),
+		agent: a, order: order, log: a.log.With("attempt", order.ID()), phase: protocol.Preparing, done: make(chan struct{}),
 		dir: filepath.Join(a.workDir(), strings.ReplaceAll(order.ID(), "/", "_")), metrics: metrics{acked: order.ResumeStep, step: order.ResumeStep},
 	}
 	t.life, t.end = context.WithCancel(life)
@@ -55,18 +55,18 @@ func (t *attempt) stop(why error) {
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.phase == wire.Training || t.phase == wire.Preparing {
-		t.phase = wire.Stopping
+	if t.phase == protocol.Training || t.phase == protocol.Preparing {
+		t.phase = protocol.Stopping
 	}
 }
 
 // state is the attempt in a beat with room for so many rows of metrics; left
 // tells whether rows remain.
-func (t *attempt) state(room int) (listed wire.Attempt, left bool) {
+func (t *attempt) state(room int) (listed protocol.Attempt, left bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	rows, left := t.metrics.news(room)
-	return wire.Attempt{Job: t.order.Job, Attempt: t.order.Attempt, Made: t.order.Made, Phase: t.phase,
+	return protocol.Attempt{Job: t.order.Job, Attempt: t.order.Attempt, CreateTime: t.order.CreateTime, Phase: t.phase,
 		Step: t.metrics.step, Steps: t.metrics.steps, Rows: rows}, left
 }
 
@@ -78,7 +78,7 @@ func (t *attempt) acknowledge(step int) {
 
 func (t *attempt) enter(phase string) {
 	t.mu.Lock()
-	if t.work.Err() == nil || phase == wire.Lost {
+	if t.work.Err() == nil || phase == protocol.Lost {
 		t.phase = phase
 	}
 	t.mu.Unlock()
@@ -92,7 +92,7 @@ func (t *attempt) enter(phase string) {
 func (t *attempt) run(before []<-chan struct{}, noted error) {
 	defer t.agent.beatSoon()
 	defer close(t.done)
-	defer t.enter(wire.Lost)
+	defer t.enter(protocol.Lost)
 	defer os.RemoveAll(t.dir)
 	defer t.end()
 	for _, earlier := range before {
@@ -126,16 +126,16 @@ func (t *attempt) conclude(err error) {
 		return
 	case errors.Is(why, errCancelled):
 		t.log.Info("attempt is cancelled")
-		_, _ = t.report(t.life, wire.Report{Kind: wire.ReportStopped}) // it fails only when nobody wants it
+		_, _ = t.report(t.life, protocol.Report{Kind: protocol.ReportStopped}) // it fails only when nobody wants it
 	default:
 		t.log.Error("attempt fails", "error", err)
-		_, _ = t.report(t.life, wire.Report{Kind: wire.ReportFailed, Fault: t.faultOf(err)})
+		_, _ = t.report(t.life, protocol.Report{Kind: protocol.ReportFailed, Error: t.faultOf(err)})
 	}
 }
 
 // faultOf is err for the user, without paths of this machine.
-func (t *attempt) faultOf(err error) *wire.Fault {
-	f := wire.FaultOf(err)
+func (t *attempt) faultOf(err error) *protocol.Error {
+	f := protocol.ErrorOf(err)
 	f.Message = strings.NewReplacer(t.dir+"/", "", t.agent.options.Dir+"/", "").Replace(f.Message)
 	if len(f.Message) > 2000 {
 		f.Message = strings.ToValidUTF8(f.Message[:2000], "") + "…"
@@ -159,7 +159,7 @@ func (t *attempt) train() (result engines.TrainResult, err error) {
 	if err != nil {
 		return result, err
 	}
-	t.enter(wire.Training)
+	t.enter(protocol.Training)
 	defer func() {
 		if broke := recover(); broke != nil {
 			err = fmt.Errorf("the engine broke down: %v", broke)
@@ -182,7 +182,7 @@ func (t *attempt) prepare() (order engines.TrainOrder, release func(), err error
 	if err := os.MkdirAll(order.WorkDir, 0o700); err != nil {
 		return order, release, err
 	}
-	hold := func(folder *wire.Folder) (string, error) {
+	hold := func(folder *protocol.FileSet) (string, error) {
 		if folder == nil {
 			return "", nil
 		}
@@ -222,7 +222,7 @@ func (t *attempt) prepare() (order engines.TrainOrder, release func(), err error
 // cores is how many the attempt may keep busy.
 func (t *attempt) cores() int { return max(1, int(t.order.CPUMilli/1000)) }
 
-func paths(dir string, folder *wire.Folder) []string {
+func paths(dir string, folder *protocol.FileSet) []string {
 	if folder == nil {
 		return nil
 	}
@@ -235,23 +235,23 @@ func paths(dir string, folder *wire.Folder) []string {
 
 // deliver stores what came of the training and reports it.
 func (t *attempt) deliver(result engines.TrainResult) error {
-	t.enter(wire.Writing)
+	t.enter(protocol.Writing)
 	if err := t.writeMetrics(result.Dir); err != nil {
 		return err
 	}
-	if _, err := t.report(t.life, wire.Report{Kind: wire.ReportWriting}); err != nil {
+	if _, err := t.report(t.life, protocol.Report{Kind: protocol.ReportWriting}); err != nil {
 		return err
 	}
 	for try := 1; ; try++ {
-		sizes, sums, err := t.store(t.life, wire.ForResults, 0, result.Dir)
+		sizes, sums, err := t.store(t.life, protocol.ForResults, 0, result.Dir)
 		if err != nil {
 			return fmt.Errorf("storing the results: %w", err)
 		}
-		verdict, err := t.report(t.life, wire.Report{
-			Kind: wire.ReportCompleted, Sizes: sizes, Sums: sums,
-			Result: &wire.Result{Adapter: result.Adapter, StoppedEarly: result.StoppedEarly, Reason: result.Reason},
+		verdict, err := t.report(t.life, protocol.Report{
+			Kind: protocol.ReportCompleted, Sizes: sizes, Sums: sums,
+			Result: &protocol.Result{Adapter: result.Adapter, StoppedEarly: result.StoppedEarly, Reason: result.Reason},
 		})
-		if err != nil || verdict != wire.Incomplete {
+		if err != nil || verdict != protocol.Incomplete {
 			return err
 		}
 		if try == maxStores {

@@ -14,7 +14,7 @@ import (
 	"time"
 
 	"anneal/domain"
-	"anneal/workers/wire"
+	"anneal/workers/protocol"
 )
 
 // A cache keeps folders that were fetched. Whoever needs the same one at the
@@ -76,7 +76,7 @@ func (c *cache) open() error {
 
 // acquire answers where the folder lies, fetching it when it is not there. It
 // stays until release is called.
-func (c *cache) acquire(ctx context.Context, folder wire.Folder) (dir string, release func(), err error) {
+func (c *cache) acquire(ctx context.Context, folder protocol.FileSet) (dir string, release func(), err error) {
 	sum := sha256.Sum256([]byte(folder.Key))
 	id := hex.EncodeToString(sum[:16])
 	path := filepath.Join(c.dir, id)
@@ -110,7 +110,7 @@ func (c *cache) acquire(ctx context.Context, folder wire.Folder) (dir string, re
 }
 
 // fetch downloads into a folder beside its place, then moves it there.
-func (c *cache) fetch(ctx context.Context, e *entry, id string, folder wire.Folder) {
+func (c *cache) fetch(ctx context.Context, e *entry, id string, folder protocol.FileSet) {
 	c.evict(e.size)
 	part := filepath.Join(c.dir, id+unfinished)
 	whole := filepath.Join(c.dir, id)

@@ -15,7 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"anneal/domain"
-	"anneal/workers/wire"
+	"anneal/workers/protocol"
 )
 
 // A shelf serves files of ten bytes and counts how often each is asked for.
@@ -42,10 +42,10 @@ func newShelf(t *testing.T) *shelf {
 	return s
 }
 
-func (s *shelf) folder(key string, names ...string) wire.Folder {
-	f := wire.Folder{Key: key}
+func (s *shelf) folder(key string, names ...string) protocol.FileSet {
+	f := protocol.FileSet{Key: key}
 	for _, name := range names {
-		f.Files = append(f.Files, wire.File{Name: name, Size: 10, URL: s.URL + "/" + name})
+		f.Files = append(f.Files, protocol.File{Name: name, Size: 10, URL: s.URL + "/" + name})
 	}
 	return f
 }

@@ -14,7 +14,7 @@ import (
 	"anneal/domain"
 	"anneal/engines"
 	"anneal/engines/simulated"
-	"anneal/workers/wire"
+	"anneal/workers/protocol"
 )
 
 func TestAccelerators(t *testing.T) {
@@ -125,7 +125,7 @@ func TestBegun(t *testing.T) {
 	dir := t.TempDir()
 	first := &begun{dir: dir}
 	require.NoError(t, first.open())
-	require.NoError(t, first.add(wire.Train{Job: job, Attempt: 3, Made: made}))
+	require.NoError(t, first.add(protocol.TrainAssignment{Job: job, Attempt: 3, CreateTime: made}))
 	require.Empty(t, first.lost(), "it runs")
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "cut.json"), []byte(`{"jo`), 0o600))
 
@@ -134,7 +134,7 @@ func TestBegun(t *testing.T) {
 	require.True(t, second.has(domain.AllocationID(job, 3)))
 	require.Len(t, second.lost(), 1)
 	require.Equal(t, 3, second.lost()[0].Attempt)
-	require.True(t, made.Equal(second.lost()[0].Made))
+	require.True(t, made.Equal(second.lost()[0].CreateTime))
 	second.forget(domain.AllocationID(job, 3))
 	require.Empty(t, second.lost())
 	left, err := os.ReadDir(dir)

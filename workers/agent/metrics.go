@@ -13,7 +13,7 @@ import (
 	"slices"
 
 	"anneal/engines"
-	"anneal/workers/wire"
+	"anneal/workers/protocol"
 )
 
 const (
@@ -32,7 +32,7 @@ type metrics struct {
 
 func (m *metrics) add(row engines.Metrics) {
 	row.Values = finite(row.Values)
-	m.rows = wire.MergeRows(m.rows, row)
+	m.rows = protocol.MergeRows(m.rows, row)
 	if extra := len(m.rows) - maxRows; extra > 0 {
 		m.rows = slices.Delete(m.rows, 0, extra)
 	}
@@ -57,15 +57,15 @@ func (m *metrics) news(room int) (rows []engines.Metrics, left bool) {
 // acknowledge may go back: a desk that restarted has forgotten what it heard.
 func (m *metrics) acknowledge(step int) {
 	m.acked = min(step, m.step)
-	m.said = min(m.said, m.acked+wire.MaxRows)
+	m.said = min(m.said, m.acked+protocol.MaxRows)
 }
 
 // finite is a copy without what JSON cannot carry, and without what is beyond
 // the limit.
 func finite(values map[string]float64) map[string]float64 {
-	kept := make(map[string]float64, min(len(values), wire.MaxValues))
+	kept := make(map[string]float64, min(len(values), protocol.MaxValues))
 	for _, name := range slices.Sorted(maps.Keys(values)) {
-		if v := values[name]; !math.IsNaN(v) && !math.IsInf(v, 0) && len(kept) < wire.MaxValues && len(name) <= 128 {
+		if v := values[name]; !math.IsNaN(v) && !math.IsInf(v, 0) && len(kept) < protocol.MaxValues && len(name) <= 128 {
 			kept[name] = v
 		}
 	}
@@ -89,7 +89,7 @@ func (t *attempt) readMetrics(dir string) error {
 			return fmt.Errorf("%s: %w", metricsFile, err)
 		}
 		if row.Step <= t.order.ResumeStep {
-			rows = wire.MergeRows(rows, row)
+			rows = protocol.MergeRows(rows, row)
 		}
 	}
 	t.mu.Lock()

@@ -10,7 +10,7 @@ import (
 	"strconv"
 	"sync"
 
-	"anneal/workers/wire"
+	"anneal/workers/protocol"
 )
 
 // An outbox sends checkpoints, one at a time, and keeps only the newest that
@@ -112,7 +112,7 @@ func (o *outbox) send(c *checkpoint) {
 	defer os.RemoveAll(c.dir)
 	t := o.attempt
 	for range maxStores {
-		sizes, sums, err := t.store(o.ctx, wire.ForCheckpoint, c.step, c.dir)
+		sizes, sums, err := t.store(o.ctx, protocol.ForCheckpoint, c.step, c.dir)
 		if o.ctx.Err() != nil {
 			return
 		}
@@ -120,9 +120,9 @@ func (o *outbox) send(c *checkpoint) {
 			t.log.Warn("a checkpoint could not be stored", "step", c.step, "error", err)
 			return
 		}
-		verdict, err := t.report(o.ctx, wire.Report{Kind: wire.ReportCheckpoint, Step: c.step, Sizes: sizes, Sums: sums, Metrics: t.figures(c.step)})
+		verdict, err := t.report(o.ctx, protocol.Report{Kind: protocol.ReportCheckpoint, Step: c.step, Sizes: sizes, Sums: sums, Metrics: t.figures(c.step)})
 		switch {
-		case err == nil && verdict == wire.Accepted:
+		case err == nil && verdict == protocol.Accepted:
 			t.log.Info("checkpoint", "step", c.step)
 			return
 		case err != nil && o.ctx.Err() == nil:

@@ -11,7 +11,7 @@ import (
 
 	"anneal/domain"
 	"anneal/engines"
-	"anneal/workers/wire"
+	"anneal/workers/protocol"
 )
 
 // drainWithin is how long a replica that is not wanted any more may go on with
@@ -23,7 +23,7 @@ const drainWithin = 20 * time.Second
 // can break another.
 type replica struct {
 	agent *Agent
-	order wire.Serve
+	order protocol.ServeAssignment
 	log   *slog.Logger
 	ctx   context.Context // what it answers ends with it
 	end   context.CancelFunc
@@ -35,8 +35,8 @@ type replica struct {
 	reason string
 	loaded
 	active  sync.WaitGroup
-	load    wire.Load // Active and Slots; the rest is counted below
-	since   time.Time // when counting began
+	load    protocol.Load // Active and Slots; the rest is counted below
+	since   time.Time     // when counting began
 	counted struct{ requests, promptTokens, tokens int64 }
 
 	turns, line chan struct{} // those that a listener listens to, and with those that wait
@@ -44,7 +44,7 @@ type replica struct {
 	addons addons
 }
 
-func newReplica(a *Agent, life context.Context, order wire.Serve) *replica {
+func newReplica(a *Agent, life context.Context, order protocol.ServeAssignment) *replica {
 	r := &replica{agent: a, order: order, log: a.log.With("replica", order.ID()), phase: domain.ReplicaDownloading, since: time.Now()}
 	r.ctx, r.end = context.WithCancel(life)
 	r.begin, r.stop = context.WithCancel(r.ctx)
@@ -53,7 +53,7 @@ func newReplica(a *Agent, life context.Context, order wire.Serve) *replica {
 }
 
 // state is the replica in a beat. Its rates begin anew.
-func (r *replica) state() wire.Replica {
+func (r *replica) state() protocol.Replica {
 	addons := r.addons.state()
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -67,7 +67,7 @@ func (r *replica) state() wire.Replica {
 		load.TokensPerSecond = float64(r.counted.tokens) / seconds
 	}
 	r.since, r.counted.requests, r.counted.promptTokens, r.counted.tokens = now, 0, 0, 0
-	return wire.Replica{Deployment: r.order.Deployment, Replica: r.order.Replica, Made: r.order.Made, State: r.phase, Reason: r.reason, Load: load, Addons: addons}
+	return protocol.Replica{Deployment: r.order.Deployment, Replica: r.order.Replica, CreateTime: r.order.CreateTime, State: r.phase, Reason: r.reason, Load: load, Addons: addons}
 }
 
 func (r *replica) enter(state, reason string) {
@@ -85,7 +85,7 @@ func (r *replica) run() {
 	if err != nil {
 		if r.begin.Err() == nil {
 			r.log.Error("replica fails", "error", err)
-			r.enter(wire.ReplicaFailed, r.told(err))
+			r.enter(protocol.ReplicaFailed, r.told(err))
 		}
 		return
 	}
@@ -95,7 +95,7 @@ func (r *replica) run() {
 	case <-r.begin.Done():
 	case why := <-r.broken():
 		r.log.Error("replica breaks", "error", why)
-		r.enter(wire.ReplicaFailed, r.told(why))
+		r.enter(protocol.ReplicaFailed, r.told(why))
 	}
 	r.close()
 }
@@ -116,9 +116,9 @@ func (r *replica) open() (release func(), err error) {
 	if err := r.able(); err != nil {
 		return release, err
 	}
-	files := engines.ModelFiles{Guessing: r.order.Guessing, MemoryBytes: r.order.MemoryMiB << 20, ContextLength: r.order.Context}
+	files := engines.ModelFiles{Guessing: r.order.Speculation, MemoryBytes: r.order.MemoryMiB << 20, ContextLength: r.order.ContextLength}
 	for _, part := range []struct {
-		folder *wire.Folder
+		folder *protocol.FileSet
 		dir    *string
 	}{{&r.order.Base, &files.Dir}, {r.order.Adapter, &files.AdapterDir}} {
 		if part.folder == nil {
@@ -153,7 +153,7 @@ func (r *replica) open() (release func(), err error) {
 // close lets what is being answered end, within its bound, and unloads.
 func (r *replica) close() {
 	r.mu.Lock()
-	r.phase = wire.ReplicaFailed // nobody joins any more: see join
+	r.phase = protocol.ReplicaFailed // nobody joins any more: see join
 	r.mu.Unlock()
 	drained := make(chan struct{})
 	r.agent.work.Go(func() {

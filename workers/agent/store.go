@@ -14,7 +14,7 @@ import (
 	"time"
 
 	"anneal/domain"
-	"anneal/workers/wire"
+	"anneal/workers/protocol"
 )
 
 // maxStores is how often the same files are stored before it is given up.
@@ -33,7 +33,7 @@ func (t *attempt) store(ctx context.Context, what string, step int, dir string) 
 		return nil, nil, err
 	}
 	for try := 1; ; try++ {
-		urls, err := t.sign(ctx, wire.SignRequest{Version: wire.Version, Job: t.order.Job, Attempt: t.order.Attempt, Made: t.order.Made, For: what, Step: step, Sizes: sizes})
+		urls, err := t.sign(ctx, protocol.SignRequest{Version: protocol.Version, Job: t.order.Job, Attempt: t.order.Attempt, CreateTime: t.order.CreateTime, For: what, Step: step, Sizes: sizes})
 		if err != nil {
 			return nil, nil, err
 		}
@@ -66,8 +66,8 @@ func sizesOf(dir string) (map[string]int64, error) {
 	switch {
 	case err == nil && len(sizes) == 0:
 		err = domain.Errorf(domain.Internal, "the engine left no files")
-	case err == nil && len(sizes) > wire.MaxFiles:
-		err = domain.Errorf(domain.ResourceExhausted, "the engine left %d files: at most %d are stored", len(sizes), wire.MaxFiles)
+	case err == nil && len(sizes) > protocol.MaxFiles:
+		err = domain.Errorf(domain.ResourceExhausted, "the engine left %d files: at most %d are stored", len(sizes), protocol.MaxFiles)
 	}
 	return sizes, err
 }
@@ -94,24 +94,24 @@ func sumsOf(ctx context.Context, dir string, sizes map[string]int64) (map[string
 }
 
 // sign asks for the URLs to store files at.
-func (t *attempt) sign(ctx context.Context, request wire.SignRequest) (map[string]string, error) {
-	var reply wire.SignReply
-	err := t.ask(ctx, wire.SignSubject(t.agent.options.Node), request, &reply, func() (string, string) { return reply.Verdict, reply.Message })
+func (t *attempt) sign(ctx context.Context, request protocol.SignRequest) (map[string]string, error) {
+	var reply protocol.SignReply
+	err := t.ask(ctx, protocol.SignSubject(t.agent.options.Node), request, &reply, func() (string, string) { return reply.Outcome, reply.Message })
 	return reply.URLs, err
 }
 
 // report tells the desk until it has a receipt.
-func (t *attempt) report(ctx context.Context, report wire.Report) (verdict string, err error) {
-	report.Version, report.Boot = wire.Version, t.agent.boot
-	report.Job, report.Attempt, report.Made = t.order.Job, t.order.Attempt, t.order.Made
-	var receipt wire.Receipt
-	err = t.ask(ctx, wire.ReportSubject(t.agent.options.Node), report, &receipt, func() (string, string) { return receipt.Verdict, receipt.Message })
+func (t *attempt) report(ctx context.Context, report protocol.Report) (verdict string, err error) {
+	report.Version, report.Boot = protocol.Version, t.agent.boot
+	report.Job, report.Attempt, report.CreateTime = t.order.Job, t.order.Attempt, t.order.CreateTime
+	var receipt protocol.ReportReply
+	err = t.ask(ctx, protocol.ReportSubject(t.agent.options.Node), report, &receipt, func() (string, string) { return receipt.Outcome, receipt.Message })
 	if err == nil {
 		t.agent.mu.Lock()
 		t.agent.seen = max(t.agent.seen, receipt.Position)
 		t.agent.mu.Unlock()
 	}
-	return receipt.Verdict, err
+	return receipt.Outcome, err
 }
 
 // ask repeats a question until it is answered. That the attempt is stale ends
@@ -127,10 +127,10 @@ func (t *attempt) ask(ctx context.Context, subject string, question, answer any,
 			return err
 		}
 		switch said, message := verdict(); said {
-		case wire.Later:
+		case protocol.RetryLater:
 			t.log.Debug("the desk asks to try later", "message", message)
 			return errLater
-		case wire.Stale:
+		case protocol.Stale:
 			t.log.Info("the attempt is over", "message", message)
 			t.stop(errUnwanted)
 			return errFinal{errUnwanted}

@@ -10,7 +10,7 @@ import (
 
 	"anneal/domain"
 	"anneal/engines"
-	"anneal/workers/wire"
+	"anneal/workers/protocol"
 )
 
 const (
@@ -25,13 +25,13 @@ type service[Request, Piece, Total any] struct {
 }
 
 var (
-	completing = service[engines.CompletionRequest, engines.Chunk, engines.Usage]{(*replica).complete, wire.RoomOfChunk}
-	listening  = service[engines.Transcription, engines.TranscriptEvent, engines.Transcript]{(*replica).listen, wire.RoomOfListened}
+	completing = service[engines.CompletionRequest, engines.Chunk, engines.Usage]{(*replica).complete, protocol.SizeOfChunk}
+	listening  = service[engines.Transcription, engines.TranscriptEvent, engines.Transcript]{(*replica).listen, protocol.SizeOfTranscriptEvent}
 )
 
 // An answer is a stream of any service.
 type answer interface {
-	hear(wire.Heard)
+	hear(protocol.StreamAck)
 	ended() <-chan struct{} // closed when its last part is sent, or nobody listens
 }
 
@@ -46,20 +46,20 @@ type stream[Request, Piece, Total any] struct {
 	done   chan struct{}
 
 	mu     sync.Mutex
-	pieces []Piece                  // not yet sent
-	last   *wire.Part[Piece, Total] // how it ended
-	gone   bool                     // nobody waits for the end
-	seq    uint64                   // of the newest part sent
-	heard  uint64                   // of the newest part that has arrived
-	word   time.Time                // when the reader was last heard
+	pieces []Piece                               // not yet sent
+	last   *protocol.StreamMessage[Piece, Total] // how it ended
+	gone   bool                                  // nobody waits for the end
+	seq    uint64                                // of the newest part sent
+	heard  uint64                                // of the newest part that has arrived
+	word   time.Time                             // when the reader was last heard
 }
 
 var errReaderGone = errors.New("nobody reads the answer any more")
 
 // take begins to answer a request.
 func (v service[Request, Piece, Total]) take(a *Agent, life context.Context, m *nats.Msg) {
-	var ask wire.Ask[Request]
-	if err := wire.Unmarshal(m.Data, &ask); err != nil {
+	var ask protocol.StreamRequest[Request]
+	if err := protocol.Unmarshal(m.Data, &ask); err != nil {
 		a.refuse(m.Reply, err)
 		return
 	}
@@ -89,15 +89,15 @@ func (v service[Request, Piece, Total]) take(a *Agent, life context.Context, m *
 
 // refuse answers a request that is not begun.
 func (a *Agent) refuse(reply string, err error) {
-	if data, err := wire.Marshal(wire.Part[struct{}, struct{}]{Version: wire.Version, Seq: 1, Done: true, Fault: wire.FaultOf(err)}); err == nil && reply != "" {
+	if data, err := protocol.Marshal(protocol.StreamMessage[struct{}, struct{}]{Version: protocol.Version, Seq: 1, Done: true, Error: protocol.ErrorOf(err)}); err == nil && reply != "" {
 		_ = a.conn.Publish(reply, data) // unheard, it is as if nobody were there
 	}
 }
 
 // hear learns what of a stream has arrived.
 func (a *Agent) hear(m *nats.Msg) {
-	var heard wire.Heard
-	if wire.Unmarshal(m.Data, &heard) != nil {
+	var heard protocol.StreamAck
+	if protocol.Unmarshal(m.Data, &heard) != nil {
 		return
 	}
 	a.mu.Lock()
@@ -108,7 +108,7 @@ func (a *Agent) hear(m *nats.Msg) {
 	}
 }
 
-func (s *stream[Request, Piece, Total]) hear(heard wire.Heard) {
+func (s *stream[Request, Piece, Total]) hear(heard protocol.StreamAck) {
 	if heard.Stop {
 		s.cancel(errReaderGone)
 	}
@@ -140,7 +140,7 @@ func (s *stream[Request, Piece, Total]) answer(ctx context.Context, r *replica, 
 	})
 	s.mu.Lock()
 	s.gone = errors.Is(context.Cause(ctx), errReaderGone)
-	s.last = &wire.Part[Piece, Total]{Total: &total, Fault: wire.FaultOf(err), Done: true}
+	s.last = &protocol.StreamMessage[Piece, Total]{Total: &total, Error: protocol.ErrorOf(err), Done: true}
 	s.mu.Unlock()
 	s.rouse()
 	<-s.done
@@ -154,7 +154,7 @@ func (s *stream[Request, Piece, Total]) answer(ctx context.Context, r *replica, 
 func (s *stream[Request, Piece, Total]) send() {
 	defer close(s.done)
 	defer s.cancel(errReaderGone)
-	pulse := time.NewTicker(wire.Pulse)
+	pulse := time.NewTicker(protocol.KeepAlive)
 	defer pulse.Stop()
 	for alive := false; ; {
 		part, gone := s.next(alive)
@@ -179,36 +179,36 @@ func (s *stream[Request, Piece, Total]) send() {
 
 // next is the part to send now, nil when there is none; alive asks for an
 // empty one. gone tells that the reader is not there any more.
-func (s *stream[Request, Piece, Total]) next(alive bool) (part *wire.Part[Piece, Total], gone bool) {
+func (s *stream[Request, Piece, Total]) next(alive bool) (part *protocol.StreamMessage[Piece, Total], gone bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.gone || time.Since(s.word) > wire.Silence {
+	if s.gone || time.Since(s.word) > protocol.StreamTimeout {
 		return nil, true
 	}
-	if s.seq-s.heard >= wire.Window || len(s.pieces) == 0 && s.last == nil && !alive {
+	if s.seq-s.heard >= protocol.Window || len(s.pieces) == 0 && s.last == nil && !alive {
 		return nil, false
 	}
-	n := wire.Fit(s.pieces, s.room)
-	part = &wire.Part[Piece, Total]{Pieces: s.pieces[:n:n]}
+	n := protocol.FitChunks(s.pieces, s.room)
+	part = &protocol.StreamMessage[Piece, Total]{Chunks: s.pieces[:n:n]}
 	s.pieces = s.pieces[n:]
 	if len(s.pieces) == 0 && s.last != nil {
-		part.Total, part.Fault, part.Done = s.last.Total, s.last.Fault, true
+		part.Total, part.Error, part.Done = s.last.Total, s.last.Error, true
 	}
 	s.seq++
-	part.Version, part.Seq = wire.Version, s.seq
+	part.Version, part.Seq = protocol.Version, s.seq
 	return part, false
 }
 
 // publish sends a part. One that is too large for a message becomes the last,
 // which says so.
-func (s *stream[Request, Piece, Total]) publish(part *wire.Part[Piece, Total]) bool {
-	data, err := wire.Marshal(part)
+func (s *stream[Request, Piece, Total]) publish(part *protocol.StreamMessage[Piece, Total]) bool {
+	data, err := protocol.Marshal(part)
 	if err != nil {
-		*part = wire.Part[Piece, Total]{Version: part.Version, Seq: part.Seq, Fault: wire.FaultOf(err), Done: true}
-		data, err = wire.Marshal(part)
+		*part = protocol.StreamMessage[Piece, Total]{Version: part.Version, Seq: part.Seq, Error: protocol.ErrorOf(err), Done: true}
+		data, err = protocol.Marshal(part)
 	}
 	if err == nil {
-		err = s.agent.conn.Publish(wire.StreamSubject(s.agent.options.Node, s.id), data)
+		err = s.agent.conn.Publish(protocol.StreamSubject(s.agent.options.Node, s.id), data)
 	}
 	if err != nil {
 		s.agent.log.Warn("an answer breaks off", "stream", s.id, "error", err)

@@ -19,7 +19,7 @@ import (
 
 	"anneal/disk"
 	"anneal/domain"
-	"anneal/workers/wire"
+	"anneal/workers/protocol"
 )
 
 const (
@@ -73,7 +73,7 @@ func each[T any](ctx context.Context, slots chan struct{}, items []T, one func(c
 }
 
 // fetch downloads a folder into dir, which is made.
-func (t *transfer) fetch(ctx context.Context, folder wire.Folder, dir string) error {
+func (t *transfer) fetch(ctx context.Context, folder protocol.FileSet, dir string) error {
 	for _, file := range folder.Files {
 		if !filepath.IsLocal(filepath.FromSlash(file.Name)) {
 			return domain.Errorf(domain.InvalidArgument, "file name %q: does not lie in its folder", file.Name)
@@ -82,7 +82,7 @@ func (t *transfer) fetch(ctx context.Context, folder wire.Folder, dir string) er
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return diskFault(err)
 	}
-	return each(ctx, t.slots, folder.Files, func(ctx context.Context, file wire.File) error {
+	return each(ctx, t.slots, folder.Files, func(ctx context.Context, file protocol.File) error {
 		target := filepath.Join(dir, filepath.FromSlash(file.Name))
 		if err := os.MkdirAll(filepath.Dir(target), 0o700); err != nil {
 			return diskFault(err)
@@ -92,7 +92,7 @@ func (t *transfer) fetch(ctx context.Context, folder wire.Folder, dir string) er
 }
 
 // get downloads one file, holds it to its sum, and makes its content durable.
-func (t *transfer) get(ctx context.Context, file wire.File, target string) (err error) {
+func (t *transfer) get(ctx context.Context, file protocol.File, target string) (err error) {
 	ctx, cancel := context.WithTimeout(ctx, time.Minute+time.Duration(file.Size/slowest)*time.Second)
 	defer cancel()
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, file.URL, nil)

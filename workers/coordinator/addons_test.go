@@ -1,0 +1,316 @@
+package coordinator_test
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"anneal/domain"
+	"anneal/engines"
+	"anneal/engines/simulated"
+	"anneal/projections"
+	"anneal/workers/agent"
+	"anneal/workers/coordinator"
+	"anneal/workers/protocol"
+)
+
+// addonModel stores an adapter that answers in its own way.
+func (c *cluster) addonModel(id string) domain.Name {
+	c.Helper()
+	name := domain.NewName("acme", "models", id)
+	files := domain.Files{Folder: "models/acme/" + id + "/", Sizes: map[string]int64{}}
+	for file, text := range map[string]string{"adapter_config.json": "{}", "simulated.json": "state of " + id} {
+		n, err := c.blobs.Put(c.Context(), files.Folder+file, strings.NewReader(text))
+		require.NoError(c, err)
+		files.Sizes[file] = n
+	}
+	c.do(domain.Intend(domain.Models, name, domain.RegisterModel{ModelSpec: domain.ModelSpec{Kind: domain.PEFTAddon, BaseModel: string(modelName)}, Files: files}))
+	return name
+}
+
+func addonName(id string) domain.Name { return domain.NewName("acme", "deployedModels", id) }
+
+// load asks for an addon of a model that is stored.
+func (c *cluster) load(id string) {
+	c.Helper()
+	model := domain.NewName("acme", "models", id)
+	if _, ok := c.world.View().Models.Get(model); !ok {
+		c.addonModel(id)
+	}
+	c.do(domain.Intend(domain.DeployedModels, addonName(id), domain.CreateDeployedModel{
+		DeployedModelSpec: domain.DeployedModelSpec{Model: string(model), Deployment: string(deploymentName)}}))
+}
+
+func (c *cluster) unload(id string) {
+	c.Helper()
+	c.do(domain.Intend(domain.DeployedModels, addonName(id), domain.UndeployModel{Reason: "by its user"}))
+}
+
+// addon waits until an addon is in a state, "" is gone, and answers its ID.
+func (c *cluster) addon(id, state string) (addonID string, m domain.DeployedModel) {
+	c.Helper()
+	c.until("the addon "+id+" is "+state, func(v *projections.View) bool {
+		row, ok := v.DeployedModels.Get(addonName(id))
+		if ok {
+			addonID, m = domain.AddonID(row.Name, row.CreateTime), row.State
+			return m.State == state
+		}
+		return state == ""
+	})
+	return addonID, m
+}
+
+// say is what a replica answers for an addon.
+func (c *cluster) say(r domain.Replica, addon string) (string, error) {
+	text := ""
+	_, err := c.replicas().Complete(c.Context(), deploymentName, r, engines.CompletionRequest{Prompt: "go", MaxTokens: 30, IgnoreEOS: true, Addon: addon},
+		func(chunk engines.Chunk) error { text += chunk.Text; return nil })
+	return text, err
+}
+
+func (c *cluster) deployForAddons(node string) domain.Replica {
+	c.do(domain.Intend(domain.Deployments, deploymentName, domain.CreateDeployment{DeploymentSpec: domain.DeploymentSpec{
+		BaseModel: string(modelName), MinReplicaCount: 1, EnableAddons: true}}))
+	return c.placeReplica(node)
+}
+
+func TestAddonsComeAndGo(t *testing.T) {
+	c := start(t)
+	c.stock()
+	engine := simulated.New(simulated.Options{Seed: 7})
+	c.agent("n1", engine)
+	c.agent("n2", engine)
+	r1 := c.serving(c.deployForAddons("n1").ID)
+	c.load("polite")
+	c.load("terse")
+	polite, _ := c.addon("polite", domain.ModelDeployedState)
+	terse, _ := c.addon("terse", domain.ModelDeployedState)
+	answers := map[string]string{}
+	for _, id := range []string{"", polite, terse} {
+		text, err := c.say(r1, id)
+		require.NoError(t, err)
+		answers[text] = id
+	}
+	require.Len(t, answers, 3, "each answers in its own way")
+
+	// A replica that comes later is ready when it has them.
+	r2 := c.serving(c.placeReplica("n2").ID)
+	for want, id := range answers {
+		got, err := c.say(r2, id)
+		require.NoError(t, err)
+		require.Equal(t, want, got)
+	}
+
+	c.unload("polite")
+	c.addon("polite", "")
+	_, err := c.say(r1, polite)
+	require.Equal(t, domain.Unavailable, domain.CodeOf(err))
+	require.Equal(t, engines.ErrAddonNotLoaded(polite).Error(), err.Error())
+	_, err = c.say(r2, terse)
+	require.NoError(t, err)
+
+	// The same name again is another addon.
+	c.load("polite")
+	again, _ := c.addon("polite", domain.ModelDeployedState)
+	require.NotEqual(t, polite, again)
+	for _, r := range []domain.Replica{r1, r2} {
+		got, err := c.say(r, again)
+		require.NoError(t, err)
+		require.Equal(t, polite, answers[got])
+	}
+}
+
+// Requests go on while addons come and go: none is dropped, and each is
+// answered by the addon that it names.
+func TestAddonsUnderTraffic(t *testing.T) {
+	t.Parallel()
+	c := start(t)
+	c.stock()
+	c.agent("n1", simulated.New(simulated.Options{Seed: 7, Slots: 4, TokenTime: func(int) time.Duration { return time.Millisecond }}))
+	r := c.serving(c.deployForAddons("n1").ID)
+	c.load("steady")
+	steady, _ := c.addon("steady", domain.ModelDeployedState)
+	want, err := c.say(r, steady)
+	require.NoError(t, err)
+	base, err := c.say(r, "")
+	require.NoError(t, err)
+
+	over := make(chan struct{})
+	var asked atomic.Int32
+	var all sync.WaitGroup
+	for id, text := range map[string]string{steady: want, "": base} {
+		for range 2 {
+			all.Go(func() {
+				for ended := false; !ended; asked.Add(1) {
+					got, err := c.say(r, id)
+					if err != nil || got != text {
+						t.Errorf("an answer was dropped or of another: %q, %v", got, err)
+						return
+					}
+					select {
+					case <-over:
+						ended = true
+					default:
+					}
+				}
+			})
+		}
+	}
+	for range 3 {
+		c.load("passing")
+		passing, _ := c.addon("passing", domain.ModelDeployedState)
+		begun := make(chan struct{})
+		var once sync.Once
+		answer := make(chan error, 1)
+		go func() {
+			_, err := c.replicas().Complete(c.Context(), deploymentName, r, engines.CompletionRequest{Prompt: "go", MaxTokens: 200, IgnoreEOS: true, Addon: passing},
+				func(engines.Chunk) error { once.Do(func() { close(begun) }); return nil })
+			answer <- err
+		}()
+		c.hear("the answer begins", begun)
+		c.unload("passing")
+		c.addon("passing", "")
+		require.NoError(t, <-answer, "what was begun is answered to its end")
+	}
+	close(over)
+	all.Wait()
+	require.Greater(t, int(asked.Load()), 8)
+}
+
+// An addon that no replica can load fails, with the reason, and keeps no
+// replica from being ready.
+func TestAddonsThatFail(t *testing.T) {
+	t.Parallel()
+	c := start(t)
+	c.stock()
+	unfit := domain.Errorf(domain.FailedPrecondition, "the adapter was trained on another base")
+	c.agent("n1", simulated.New(simulated.Options{Fault: func(a simulated.Action) error {
+		if a.Name == simulated.LoadAddon {
+			return unfit
+		}
+		return nil
+	}}))
+	r := c.deployForAddons("n1")
+	c.load("polite")
+	_, failed := c.addon("polite", domain.ModelFailedState)
+	require.Contains(t, failed.Status.Message, unfit.Message)
+	c.serving(r.ID)
+	c.unload("polite")
+	c.addon("polite", "")
+
+	c.addonModel("lost")
+	row, _ := c.world.View().Models.Get(domain.NewName("acme", "models", "lost"))
+	require.NoError(t, c.blobs.DeleteFolder(t.Context(), row.State.Files.Folder))
+	c.load("lost")
+	_, failed = c.addon("lost", domain.ModelFailedState)
+	require.Contains(t, failed.Status.Message, "404")
+}
+
+// A replica that cannot load what others have is replaced: the addon goes on.
+func TestAReplicaThatLacksAnAddon(t *testing.T) {
+	c := start(t)
+	c.stock()
+	c.agent("n1", simulated.New(simulated.Options{}))
+	c.agent("n2", simulated.New(simulated.Options{Fault: func(a simulated.Action) error {
+		if a.Name == simulated.LoadAddon {
+			return domain.Errorf(domain.FailedPrecondition, "this machine is too old")
+		}
+		return nil
+	}}))
+	c.serving(c.deployForAddons("n1").ID)
+	c.load("polite")
+	c.addon("polite", domain.ModelDeployedState)
+	r2 := c.placeReplica("n2")
+	view := c.until("the replica is removed", func(v *projections.View) bool {
+		row, _ := v.Deployments.Get(deploymentName)
+		_, there := row.State.Replicas[r2.ID]
+		return !there
+	})
+	row, _ := view.Deployments.Get(deploymentName)
+	require.Contains(t, row.State.Status.Message, "too old")
+	c.addon("polite", domain.ModelDeployedState)
+}
+
+// stubborn is a completer that never comes to an end, whatever it is told.
+type stubborn struct{ release chan struct{} }
+
+func (s stubborn) Load(context.Context, engines.ModelFiles) (engines.Model, error) {
+	<-s.release
+	return nil, errors.New("released")
+}
+
+func TestAReplicaThatLoadsForEver(t *testing.T) {
+	c := start(t)
+	c.stock()
+	engine := simulated.New(simulated.Options{})
+	hung := stubborn{make(chan struct{})}
+	defer close(hung.release)
+	engine.Completer = hung
+	a, err := agent.New(agent.Options{Node: "n1", Token: "token of n1", Key: keyOf(t, "n1"), URL: c.server.URL(), Dir: t.TempDir(), Engine: engine, Log: testLog, LoadWithin: 50 * time.Millisecond})
+	require.NoError(t, err)
+	c.background(a.Run)
+	c.ready("n1")
+	r := c.deploy("n1")
+	view := c.until("the replica is given up", func(v *projections.View) bool {
+		row, _ := v.Deployments.Get(deploymentName)
+		_, there := row.State.Replicas[r.ID]
+		return !there
+	})
+	row, _ := view.Deployments.Get(deploymentName)
+	require.Equal(t, 1, row.State.Failures)
+	require.Contains(t, row.State.Status.Message, "had not loaded the model within 50ms")
+}
+
+// A node that lists neither an attempt nor its end does not hold it for ever.
+func TestAnAttemptThatIsNeverBegun(t *testing.T) {
+	c := start(t)
+	c.stock()
+	node := c.raw("n1")
+	require.NoError(t, c.ask(node, protocol.HeartbeatSubject("n1"), beatOf("a", 1), &protocol.Assignments{}))
+	c.submit()
+	c.place("n1")
+	var orders protocol.Assignments
+	require.NoError(t, c.ask(node, protocol.HeartbeatSubject("n1"), beatOf("a", 2), &orders))
+	require.Len(t, orders.Train, 1)
+	c.desk()
+	late := coordinator.New(coordinator.Options{Log: c.log, World: c.world, Blobs: c.blobs, Conn: c.server.Coordinator(), Logger: testLog,
+		BeginWithin: time.Minute, Now: func() time.Time { return time.Now().Add(2 * time.Minute) }})
+	c.background(late.Run)
+	var after protocol.Assignments
+	require.NoError(t, c.ask(node, protocol.HeartbeatSubject("n1"), beatOf("a", 3), &after))
+	require.Empty(t, after.Train)
+	life := c.life()
+	require.Equal(t, domain.JobRequeueState, life.State)
+	require.Contains(t, life.Status.Message, "n1 did not begin it within 1m0s")
+}
+
+// An engine that hangs with an addon does not keep the replica from it for ever.
+func TestAnAddonThatLoadsForEver(t *testing.T) {
+	t.Parallel()
+	c := start(t)
+	c.stock()
+	release := make(chan struct{})
+	defer close(release)
+	const within = 2 * time.Second // which its model has, too
+	a, err := agent.New(agent.Options{Node: "n1", Token: "token of n1", Key: keyOf(t, "n1"), URL: c.server.URL(), Dir: t.TempDir(), Log: testLog, LoadWithin: within,
+		Engine: simulated.New(simulated.Options{Fault: func(a simulated.Action) error {
+			if a.Name == simulated.LoadAddon {
+				<-release
+			}
+			return nil
+		}})})
+	require.NoError(t, err)
+	c.background(a.Run)
+	c.ready("n1")
+	r := c.deployForAddons("n1")
+	c.load("polite")
+	_, failed := c.addon("polite", domain.ModelFailedState)
+	require.Contains(t, failed.Status.Message, "had not loaded the addon within 2s")
+	c.serving(r.ID)
+}

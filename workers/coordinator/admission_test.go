@@ -1,0 +1,189 @@
+package coordinator_test
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nkeys"
+	"github.com/stretchr/testify/require"
+
+	"anneal/domain"
+	"anneal/eventlog"
+	"anneal/projections"
+	"anneal/workers/coordinator"
+	"anneal/workers/protocol"
+)
+
+// admitting starts a cluster whose admission knows some tokens, and closes the
+// connections that it no longer vouches for.
+func admitting(t *testing.T, tokens map[string]coordinator.JoinToken) *cluster {
+	c := start(t)
+	admission := *c.admission.Load()
+	admission.Sessions = c.server
+	admission.ReadToken = func(token string, now time.Time) (coordinator.JoinToken, error) {
+		if known, ok := tokens[token]; ok {
+			return known, nil
+		}
+		return coordinator.JoinToken{}, domain.Errorf(domain.Unauthenticated, "the token is not known")
+	}
+	c.admission.Store(&admission)
+	c.background(admission.Run)
+	return c
+}
+
+// join connects as a node; err says why it was not let in.
+func (c *cluster) join(node, token string, key nkeys.KeyPair, more ...nats.Option) (*nats.Conn, error) {
+	options := append(eventlog.AgentOptions(node, token, key), nats.RetryOnFailedConnect(false), nats.NoReconnect())
+	conn, err := nats.Connect(c.server.URL(), append(options, more...)...)
+	if err == nil {
+		c.Cleanup(conn.Close)
+	}
+	return conn, err
+}
+
+func (c *cluster) node(id string) domain.Node {
+	row, _ := c.world.View().Nodes.Get(nodeName(id))
+	if row == nil {
+		return domain.Node{}
+	}
+	return row.State
+}
+
+func (c *cluster) closed(what string, conn *nats.Conn) {
+	c.Helper()
+	deadline := time.After(patience)
+	status := conn.StatusChanged(nats.CLOSED)
+	for !conn.IsClosed() {
+		select {
+		case <-status:
+		case <-deadline:
+			require.FailNow(c, "the connection stays open", what)
+		}
+	}
+}
+
+func newKey(t testing.TB) nkeys.KeyPair {
+	key, err := nkeys.CreateUser()
+	require.NoError(t, err)
+	return key
+}
+
+func public(t testing.TB, key nkeys.KeyPair) string {
+	text, err := key.PublicKey()
+	require.NoError(t, err)
+	return text
+}
+
+// A token takes no name that has enrolled, and after its first contact an agent
+// needs none.
+func TestATokenTakesNoEnrolledName(t *testing.T) {
+	c := admitting(t, map[string]coordinator.JoinToken{"any": {ID: "t1"}, "for n1": {ID: "t2", Node: "n1"}, "for n2": {ID: "t3", Node: "n2"}})
+	mine, theirs := newKey(t), newKey(t)
+
+	_, err := c.join("n1", "", mine)
+	require.ErrorIs(t, err, nats.ErrAuthorization, "no token and not enrolled")
+	_, err = c.join("n1", "for n2", mine)
+	require.ErrorIs(t, err, nats.ErrAuthorization, "a token of another node")
+	_, err = nats.Connect(c.server.URL(), nats.UserInfo("n1", "any"))
+	require.ErrorIs(t, err, nats.ErrAuthorization, "a token and no key")
+	require.Empty(t, c.node("n1").State)
+
+	conn, err := c.join("n1", "any", mine)
+	require.NoError(t, err)
+	require.Equal(t, domain.NodeJoining, c.node("n1").State)
+	require.Equal(t, public(t, mine), c.node("n1").Access.PublicKey)
+	require.Equal(t, "t1", c.node("n1").Access.JoinToken)
+	require.NoError(t, c.ask(conn, protocol.HeartbeatSubject("n1"), beatOf("a", 1), &protocol.Assignments{}))
+	require.Equal(t, domain.NodeReady, c.node("n1").State)
+
+	for _, token := range []string{"any", "for n1", ""} {
+		_, err := c.join("n1", token, theirs)
+		require.ErrorIs(t, err, nats.ErrAuthorization, "another's key with token %q", token)
+	}
+	require.NoError(t, c.ask(conn, protocol.HeartbeatSubject("n1"), beatOf("a", 2), &protocol.Assignments{}), "who was there stays")
+	stranger := public(t, mine)
+	_, err = c.join("n1", "any", theirs, nats.Nkey(stranger, theirs.Sign))
+	require.ErrorIs(t, err, nats.ErrAuthorization, "the name of a key that it does not have")
+
+	conn.Close()
+	_, err = c.join("n1", "", mine)
+	require.NoError(t, err, "the key alone")
+}
+
+// A second connection with a node's key takes the place of the first.
+func TestANodeHasOneSession(t *testing.T) {
+	c := admitting(t, map[string]coordinator.JoinToken{"any": {ID: "t1"}})
+	key := newKey(t)
+	first, err := c.join("n1", "any", key)
+	require.NoError(t, err)
+	other, err := c.join("n2", "any", newKey(t))
+	require.NoError(t, err)
+	second, err := c.join("n1", "", key)
+	require.NoError(t, err)
+	c.closed("the first", first)
+	require.NoError(t, second.Flush())
+	require.NoError(t, other.Flush())
+	sessions, err := c.server.NodeSessions(t.Context())
+	require.NoError(t, err)
+	require.Len(t, sessions, 2)
+}
+
+// A revoked node is cut off at once; neither its key nor the token that it came
+// with lets it in again, under any name. Its name can be enrolled with another.
+func TestRevokedNode(t *testing.T) {
+	c := admitting(t, map[string]coordinator.JoinToken{"any": {ID: "t1"}, "next": {ID: "t2"}, "old": {ID: domain.LegacyJoinToken}})
+	key := newKey(t)
+	conn, err := c.join("n1", "any", key)
+	require.NoError(t, err)
+	require.NoError(t, c.ask(conn, protocol.HeartbeatSubject("n1"), beatOf("a", 1), &protocol.Assignments{}))
+	c.stock()
+	c.submit()
+	c.place("n1")
+	c.do(domain.Intend(domain.Nodes, nodeName("n1"), domain.RevokeNode{Reason: "stolen"}))
+	c.closed("of the revoked node", conn)
+	require.Empty(t, c.node("n1").Allocations)
+
+	for _, token := range []string{"", "any", "old"} {
+		_, err := c.join("n1", token, key)
+		require.ErrorIs(t, err, nats.ErrAuthorization, "token %q", token)
+	}
+	_, err = c.join("n9", "any", newKey(t))
+	require.ErrorIs(t, err, nats.ErrAuthorization, "the token of a revoked node, under another name")
+
+	again, err := c.join("n1", "next", newKey(t))
+	require.NoError(t, err)
+	require.NoError(t, c.ask(again, protocol.HeartbeatSubject("n1"), beatOf("b", 1), &protocol.Assignments{}))
+	require.Equal(t, domain.NodeReady, c.node("n1").State)
+}
+
+// Where closing connections fails, what a revoked node says is refused all the
+// same.
+func TestRevokedNodeIsNotHeard(t *testing.T) {
+	c := start(t)
+	conn := c.raw("n1")
+	require.NoError(t, c.ask(conn, protocol.HeartbeatSubject("n1"), beatOf("a", 1), &protocol.Assignments{}))
+	c.do(domain.Intend(domain.Nodes, nodeName("n1"), domain.RevokeNode{Reason: "stolen"}))
+	for _, subject := range []string{protocol.HeartbeatSubject("n1"), protocol.ReportSubject("n1"), protocol.SignSubject("n1")} {
+		err := c.ask(conn, subject, beatOf("a", 2), &protocol.Assignments{})
+		require.Equal(t, domain.PermissionDenied, domain.CodeOf(err), subject)
+	}
+}
+
+// Another control plane decides on the same log: it waits for what was recorded
+// before it says no.
+func TestTwoAdmissions(t *testing.T) {
+	c := admitting(t, map[string]coordinator.JoinToken{"any": {ID: "t1"}})
+	key := newKey(t)
+	_, err := c.join("n1", "any", key)
+	require.NoError(t, err)
+	second := *c.admission.Load()
+	second.World, second.Sessions = projections.NewWorld(), nil
+	login := eventlog.NodeLogin{Node: "n1", PublicKey: public(t, key)}
+	world := second.World
+	c.background(func(ctx context.Context) error { return world.Run(ctx, c.log) })
+	require.NoError(t, second.Admit(t.Context(), login))
+	c.do(domain.Intend(domain.Nodes, nodeName("n1"), domain.RevokeNode{}))
+	require.Error(t, second.Admit(t.Context(), login))
+}

@@ -1,0 +1,375 @@
+package coordinator_test
+
+import (
+	"context"
+	"crypto/sha256"
+	"errors"
+	"io"
+	"log/slog"
+	"net/http/httptest"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nkeys"
+	"github.com/stretchr/testify/require"
+
+	"anneal/blobs"
+	"anneal/blobs/reconcile"
+	"anneal/domain"
+	"anneal/engines"
+	"anneal/engines/simulated"
+	"anneal/eventlog"
+	"anneal/projections"
+	"anneal/workers/agent"
+	"anneal/workers/coordinator"
+)
+
+// patience bounds every wait of a test; none of them needs it.
+const patience = time.Minute
+
+// A cluster is a control plane without schedulers: the test decides who works
+// where.
+type cluster struct {
+	*testing.T
+	log    eventlog.Log
+	world  *projections.World
+	blobs  *blobs.Store
+	bucket string // the folder of blobs
+	server *eventlog.Server
+	desk   func() // stops it
+
+	admission atomic.Pointer[coordinator.Admission]
+}
+
+var testLog = slog.New(slog.NewTextHandler(io.Discard, nil))
+
+func TestMain(m *testing.M) {
+	if os.Getenv("ANNEAL_TEST_LOG") != "" {
+		testLog = slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelDebug}))
+	}
+	if os.Getenv(childNode) != "" {
+		runChild()
+		return
+	}
+	os.Exit(m.Run())
+}
+
+func start(t *testing.T) *cluster {
+	t.Helper()
+	c := &cluster{T: t, log: eventlog.NewMemory(), world: projections.NewWorld(), bucket: t.TempDir()}
+	c.listen("127.0.0.1:0")
+	var err error
+	files := httptest.NewUnstartedServer(nil)
+	c.blobs, err = blobs.Open(t.Context(), blobs.Options{Dir: c.bucket, BaseURL: "http://" + files.Listener.Addr().String() + "/blobs", Key: []byte("0123456789abcdef")})
+	require.NoError(t, err)
+	files.Config.Handler = c.blobs.Handler()
+	files.Start()
+	t.Cleanup(files.Close)
+	c.background(func(ctx context.Context) error { return c.world.Run(ctx, c.log) })
+	c.open()
+	return c
+}
+
+// listen starts NATS.
+func (c *cluster) listen(address string) {
+	server, err := eventlog.StartServer(eventlog.ServerOptions{Dir: c.TempDir(), Listen: address, NoSync: true,
+		VerifyNode: func(ctx context.Context, login eventlog.NodeLogin) error { return c.admission.Load().Admit(ctx, login) }})
+	require.NoError(c, err)
+	c.Cleanup(server.Close)
+	c.server = server
+	c.admission.Store(&coordinator.Admission{Log: c.log, World: c.world, Now: time.Now, Logger: testLog,
+		ReadToken: func(token string, _ time.Time) (coordinator.JoinToken, error) {
+			if node, ok := strings.CutPrefix(token, "token of "); ok {
+				return coordinator.JoinToken{ID: token, Node: node}, nil
+			}
+			return coordinator.JoinToken{}, errors.New("no token")
+		}})
+}
+
+// keyOf is a node's key, the same for all who speak for it in a test.
+func keyOf(t testing.TB, node string) nkeys.KeyPair {
+	key, err := fixedKey(node)
+	require.NoError(t, err)
+	return key
+}
+
+func fixedKey(node string) (nkeys.KeyPair, error) {
+	seed := sha256.Sum256([]byte(node))
+	return nkeys.FromRawSeed(nkeys.PrefixByteUser, seed[:])
+}
+
+// restart takes NATS and the desk away and brings them back, at the same
+// address.
+func (c *cluster) restart() {
+	address := strings.TrimPrefix(c.server.URL(), "nats://")
+	c.desk()
+	c.server.Close()
+	c.listen(address)
+	c.open()
+}
+
+// background runs something until stop is called or the test is over.
+func (c *cluster) background(run func(context.Context) error) (stop func()) {
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- run(ctx) }()
+	var stopped bool
+	stop = func() {
+		if stopped {
+			return
+		}
+		stopped = true
+		cancel()
+		if err := <-done; !errors.Is(err, context.Canceled) {
+			require.NoError(c, err)
+		}
+	}
+	c.Cleanup(stop)
+	return stop
+}
+
+// open opens a desk, which remembers nothing of one before.
+func (c *cluster) open() {
+	open := func(_ context.Context, name domain.Name, _ domain.Sealed) (domain.SecretValue, error) {
+		return domain.SecretValue("opened " + name), nil
+	}
+	desk := coordinator.New(coordinator.Options{Log: c.log, World: c.world, Blobs: c.blobs, Conn: c.server.Coordinator(), OpenSecret: open, Logger: testLog})
+	c.desk = c.background(desk.Run)
+}
+
+// files are what lies below a folder and is referred to.
+func (c *cluster) files(folder string) domain.Files {
+	c.Helper()
+	r := reconcile.New(reconcile.Options{Log: c.log, World: c.world, Blobs: c.blobs, Keys: eventlog.NewMemoryVault()})
+	require.NoError(c, r.Reconcile(c.Context(), 0))
+	files, err := c.blobs.Files(c.Context(), folder)
+	require.NoError(c, err)
+	return files
+}
+
+// agent runs an agent in this process and waits until it is registered.
+func (c *cluster) agent(node string, engine engines.Engine) (stop func()) {
+	return c.agentIn(node, c.TempDir(), engine)
+}
+
+func (c *cluster) agentIn(node, dir string, engine engines.Engine) (stop func()) {
+	a, err := agent.New(agent.Options{Node: node, Token: "token of " + node, Key: keyOf(c, node), URL: c.server.URL(), Dir: dir, Engine: engine, Sound: raw, Log: testLog,
+		Capacity: map[string]int{"VENDOR_A_L4_24GB": 2}, LeaveWithin: 10 * time.Second})
+	require.NoError(c, err)
+	stop = c.background(a.Run)
+	c.ready(node)
+	return stop
+}
+
+func (c *cluster) ready(node string) {
+	c.until("the node is registered", func(v *projections.View) bool {
+		row, ok := v.Nodes.Get(nodeName(node))
+		return ok && row.State.State == domain.NodeReady
+	})
+}
+
+// until waits for the world to be so.
+func (c *cluster) until(what string, so func(*projections.View) bool) *projections.View {
+	c.Helper()
+	late := time.After(patience)
+	for {
+		view := c.world.View()
+		if so(view) {
+			return view
+		}
+		select {
+		case <-c.world.Changed(view.Position):
+		case <-late:
+			require.FailNow(c, "it never came to be", what)
+		}
+	}
+}
+
+// do carries out commands, as a user or a scheduler would.
+func (c *cluster) do(intents ...domain.Intent) {
+	c.Helper()
+	for _, intent := range intents {
+		change, err := eventlog.Do(c.Context(), c.log, c.world, eventlog.Request{Time: time.Now(), Actor: "test"}, intent)
+		require.NoError(c, err)
+		require.NoError(c, c.world.WaitFor(c.Context(), change.Position()))
+	}
+}
+
+const (
+	modelName   = domain.Name("accounts/acme/models/base")
+	datasetName = domain.Name("accounts/acme/datasets/rows")
+	jobName     = domain.Name("accounts/acme/supervisedFineTuningJobs/job")
+	outputName  = domain.Name("accounts/acme/models/tuned")
+)
+
+func nodeName(id string) domain.Name { return domain.NewName(domain.System, "nodes", id) }
+
+// stock stores a model and a dataset of 80 rows: ten steps an epoch.
+func (c *cluster) stock() {
+	files := domain.Files{Folder: "models/acme/base/", Sizes: map[string]int64{}}
+	for name, text := range map[string]string{"config.json": `{"model_type":"llama"}`, "model.safetensors": "\x02\x00\x00\x00\x00\x00\x00\x00{}"} {
+		n, err := c.blobs.Put(c.Context(), files.Folder+name, strings.NewReader(text))
+		require.NoError(c, err)
+		files.Sizes[name] = n
+	}
+	c.do(domain.Intend(domain.Models, modelName, domain.RegisterModel{ModelSpec: domain.ModelSpec{Kind: domain.BaseModel},
+		ModelFacts: domain.ModelFacts{ModelType: "llama", ParameterCount: 1000, ContextLength: 512}, Files: files}))
+
+	rows := strings.Repeat(`{"messages":[{"role":"user","content":"a"},{"role":"assistant","content":"b"}]}`+"\n", 80)
+	n, err := c.blobs.Put(c.Context(), "datasets/acme/rows/1/rows.jsonl", strings.NewReader(rows))
+	require.NoError(c, err)
+	c.do(domain.Intend(domain.Datasets, datasetName, domain.CreateDataset{}))
+	c.do(domain.Intend(domain.Datasets, datasetName, domain.UploadDataset{Upload: 1,
+		Files: domain.Files{Folder: "datasets/acme/rows/1/", Sizes: map[string]int64{"rows.jsonl": n}}}))
+	c.do(domain.Intend(domain.Datasets, datasetName, domain.AcceptDataset{Upload: 1, DatasetFacts: domain.DatasetFacts{Format: domain.FormatChat, ExampleCount: 80}}))
+}
+
+// submit makes a job of 40 steps, a checkpoint every ten, and queues it.
+func (c *cluster) submit(change ...func(*domain.SupervisedSpec)) {
+	spec := domain.SupervisedSpec{Dataset: string(datasetName), TrainingConfig: domain.TrainingConfig{BaseModel: string(modelName), OutputModel: "tuned", Epochs: 4}}
+	for _, one := range change {
+		one(&spec)
+	}
+	c.do(domain.Intend(domain.SupervisedJobs, jobName, domain.CreateSupervisedJob{SupervisedSpec: spec, ID: "job", CreatedBy: "ada"}))
+	c.do(domain.IntendJob(jobName, domain.StartValidation{}))
+	c.do(domain.IntendJob(jobName, domain.QueueJob{}))
+}
+
+// place begins the job's next attempt on a node.
+func (c *cluster) place(node string) {
+	c.Helper()
+	attempt := c.life().Attempt + 1
+	takes := domain.Resources{CPUMilli: 500, MemoryMiB: 16}
+	c.do(domain.Intend(domain.Nodes, nodeName(node), domain.PlaceAllocation{Allocation: domain.Allocation{
+		ID: domain.AllocationID(jobName, attempt), For: jobName, Attempt: attempt, Takes: takes}}),
+		domain.IntendJob(jobName, domain.StartJob{Attempt: attempt, Nodes: []domain.Name{nodeName(node)}, Takes: takes}))
+}
+
+func (c *cluster) life() domain.JobLife {
+	row, ok := c.world.View().SupervisedJobs.Get(jobName)
+	if !ok {
+		return domain.JobLife{}
+	}
+	return row.State.JobLife
+}
+
+// reaches waits until the job is in a state.
+func (c *cluster) reaches(state string) domain.JobLife {
+	c.Helper()
+	c.until("the job is "+state, func(v *projections.View) bool {
+		row, ok := v.SupervisedJobs.Get(jobName)
+		return ok && row.State.State == state
+	})
+	return c.life()
+}
+
+// saved waits until the job has a checkpoint of a step.
+func (c *cluster) saved(step int) {
+	c.Helper()
+	c.until("there is a checkpoint of step "+strconv.Itoa(step), func(v *projections.View) bool {
+		row, _ := v.SupervisedJobs.Get(jobName)
+		last, ok := row.State.LastCheckpoint()
+		return ok && last.Step == step
+	})
+}
+
+// hangAt is an engine that stops at a training step, and after the first token
+// of an answer, and stays there until it is stopped.
+func hangAt(step int) engines.Engine {
+	at := func(hang int) func(int) time.Duration {
+		return func(now int) time.Duration {
+			if now == hang {
+				return time.Hour
+			}
+			return 0
+		}
+	}
+	return simulated.New(simulated.Options{Seed: 7, StepTime: at(step), TokenTime: at(2)})
+}
+
+// steadily is an engine that works, and tells which step its first was.
+func steadily(first *int) engines.Engine {
+	return simulated.New(simulated.Options{Seed: 7, Fault: func(a simulated.Action) error {
+		if a.Name == simulated.TrainStep && *first == 0 {
+			*first = a.Step
+		}
+		return nil
+	}})
+}
+
+// A child is an agent in a process of its own, which can be killed.
+
+const childNode, childURL, childDir, childHang = "ANNEAL_TEST_NODE", "ANNEAL_TEST_URL", "ANNEAL_TEST_DIR", "ANNEAL_TEST_HANG"
+
+func runChild() {
+	step, _ := strconv.Atoi(os.Getenv(childHang))
+	key, err := fixedKey(os.Getenv(childNode))
+	if err != nil {
+		panic(err)
+	}
+	a, err := agent.New(agent.Options{Node: os.Getenv(childNode), Token: "token of " + os.Getenv(childNode), Key: key, URL: os.Getenv(childURL),
+		Dir: os.Getenv(childDir), Engine: hangAt(step), Sound: raw, Log: testLog})
+	if err == nil {
+		err = a.Run(context.Background())
+	}
+	if err != nil {
+		testLog.Error("the child", "error", err)
+		os.Exit(1)
+	}
+}
+
+// child starts an agent that hangs at a step; kill ends it without a word.
+func (c *cluster) child(node, dir string, hang int) (kill func()) {
+	program, err := filepath.Abs(os.Args[0])
+	require.NoError(c, err)
+	cmd := exec.Command(program)
+	cmd.Env = append(os.Environ(), childNode+"="+node, childURL+"="+c.server.URL(), childDir+"="+dir, childHang+"="+strconv.Itoa(hang))
+	cmd.Stderr = os.Stderr
+	require.NoError(c, cmd.Start())
+	killed := false
+	kill = func() {
+		if !killed {
+			killed = true
+			require.NoError(c, cmd.Process.Kill())
+			require.Error(c, cmd.Wait())
+		}
+	}
+	c.Cleanup(kill)
+	c.ready(node)
+	return kill
+}
+
+// raw connects as a node, to speak for itself.
+func (c *cluster) raw(node string) *nats.Conn {
+	conn, err := nats.Connect(c.server.URL(), eventlog.AgentOptions(node, "token of "+node, keyOf(c, node))...)
+	require.NoError(c, err)
+	c.Cleanup(conn.Close)
+	return conn
+}
+
+// patient is a trainer that works until it is stopped, and says when.
+type patient struct{ begun, stopped chan struct{} }
+
+func (p patient) Train(ctx context.Context, _ engines.TrainOrder, _ engines.TrainWatcher) (engines.TrainResult, error) {
+	close(p.begun)
+	<-ctx.Done()
+	close(p.stopped)
+	return engines.TrainResult{}, ctx.Err()
+}
+
+// hear waits for a signal.
+func (c *cluster) hear(what string, signal <-chan struct{}) {
+	c.Helper()
+	select {
+	case <-signal:
+	case <-time.After(patience):
+		require.FailNow(c, "it never came to be", what)
+	}
+}

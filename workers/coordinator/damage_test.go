@@ -1,0 +1,56 @@
+package coordinator_test
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"anneal/domain"
+	"anneal/projections"
+)
+
+// flip damages a stored file at one of its bytes.
+func (c *cluster) flip(key string, at int) {
+	path := filepath.Join(c.bucket, filepath.FromSlash(key))
+	content, err := os.ReadFile(path)
+	require.NoError(c, err)
+	content[at] ^= 1
+	require.NoError(c, os.WriteFile(path, content, 0o600))
+}
+
+// A job whose rows are damaged fails and says which file it is; it is not tried
+// again, and does not train on other rows.
+func TestDamagedRows(t *testing.T) {
+	c := start(t)
+	c.stock()
+	c.flip("datasets/acme/rows/1/rows.jsonl", 40)
+	trained := 0
+	c.agent("n1", steadily(&trained))
+	c.submit()
+	c.place("n1")
+	life := c.reaches(domain.JobFailedState)
+	require.Equal(t, domain.DataLoss.String(), life.Status.Code)
+	require.Contains(t, life.Status.Message, "file rows.jsonl: is damaged in the store")
+	require.Contains(t, life.Status.Message, "upload it again")
+	require.Zero(t, trained)
+}
+
+// A replica whose weights are damaged fails with that, and not with what an
+// engine makes of them.
+func TestDamagedWeights(t *testing.T) {
+	c := start(t)
+	c.stock()
+	c.flip("models/acme/base/model.safetensors", 8)
+	first := 0
+	c.agent("n1", steadily(&first))
+	c.deploy("n1")
+	view := c.until("the replica is removed", func(v *projections.View) bool {
+		row, _ := v.Deployments.Get(deploymentName)
+		return row.State.ReplicaSeq == 1 && len(row.State.Replicas) == 0
+	})
+	row, _ := view.Deployments.Get(deploymentName)
+	require.Equal(t, 1, row.State.Failures)
+	require.Contains(t, row.State.Status.Message, "fetching the model: file model.safetensors: is damaged in the store")
+}

@@ -1,0 +1,240 @@
+package coordinator_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"anneal/domain"
+	"anneal/engines"
+	"anneal/engines/simulated"
+	"anneal/projections"
+)
+
+func (c *cluster) deployHot(nodes ...string) (all []domain.Replica) {
+	c.Helper()
+	c.do(domain.Intend(domain.Deployments, deploymentName, domain.CreateDeployment{DeploymentSpec: domain.DeploymentSpec{
+		BaseModel: string(modelName), MinReplicaCount: len(nodes), EnableHotLoad: true}}))
+	for _, node := range nodes {
+		all = append(all, c.serving(c.placeReplica(node).ID))
+	}
+	return all
+}
+
+// weights stores what a step of a trainer job came to.
+func (c *cluster) weights(step int, adapter bool) domain.HotWeights {
+	c.Helper()
+	w := domain.HotWeights{Job: domain.NewName("acme", domain.TrainerJobs.Collection, "j"), TrainStep: 1, Step: step, Adapter: adapter, Made: time.Now().UTC(),
+		Files: domain.Files{Folder: fmt.Sprintf("jobs/acme/j/%d/model/", step), Sizes: map[string]int64{}}}
+	for file, text := range map[string]string{"config.json": "{}", "simulated.json": fmt.Sprintf("state of step %d", step)} {
+		n, err := c.blobs.Put(c.Context(), w.Files.Folder+file, strings.NewReader(text))
+		require.NoError(c, err)
+		w.Files.Sizes[file] = n
+	}
+	return w
+}
+
+func (c *cluster) offer(w domain.HotWeights) {
+	c.Helper()
+	c.do(domain.Intend(domain.Deployments, deploymentName, domain.OfferWeights{HotWeights: w}))
+}
+
+// hot waits until the deployment's weights are so.
+func (c *cluster) hot(what string, so func(domain.HotLoad) bool) domain.HotLoad {
+	c.Helper()
+	var hot domain.HotLoad
+	c.until(what, func(v *projections.View) bool {
+		row, _ := v.Deployments.Get(deploymentName)
+		hot = row.State.Hot
+		return so(hot)
+	})
+	return hot
+}
+
+func serves(w domain.HotWeights) func(domain.HotLoad) bool {
+	return func(h domain.HotLoad) bool { return h.Served != nil && h.Served.ID() == w.ID() }
+}
+
+// served is what answers for the deployment now: "" is its own model.
+func (c *cluster) served() string {
+	row, _ := c.world.View().Deployments.Get(deploymentName)
+	if row.State.Hot.Served == nil {
+		return ""
+	}
+	return row.State.Hot.Served.ID()
+}
+
+// Weights are exchanged while two replicas answer: nobody's answer is dropped,
+// each is of one set of weights, and once a client has heard newer ones it never
+// hears older ones again.
+func TestWeightsAreSwappedUnderTraffic(t *testing.T) {
+	t.Parallel()
+	c := start(t)
+	c.stock()
+	engine := simulated.New(simulated.Options{Seed: 7, Slots: 8, TokenTime: func(int) time.Duration { return time.Millisecond }})
+	c.agent("n1", engine)
+	c.agent("n2", engine)
+	c.agent("n3", engine)
+	replicas := c.deployHot("n1", "n2")
+
+	over := make(chan struct{})
+	var asked atomic.Int32
+	var all sync.WaitGroup
+	var heard sync.Map // weights → what they say
+	for _, r := range replicas {
+		for range 2 {
+			all.Go(func() {
+				for ended := false; !ended; asked.Add(1) {
+					id := c.served()
+					text, err := c.say(r, id)
+					var fault *domain.Error
+					if errors.As(err, &fault) && fault.Reason == engines.AddonNotLoaded && c.served() != id {
+						continue // as the gateway does
+					}
+					if was, known := heard.LoadOrStore(id, text); err != nil || known && was != text {
+						t.Errorf("an answer was dropped or of other weights: %q, %v", text, err)
+						return
+					}
+					select {
+					case <-over:
+						ended = true
+					default:
+					}
+				}
+			})
+		}
+	}
+	var last domain.HotWeights
+	for step, adapter := range []bool{true, true, false, true} {
+		before := c.served()
+		begun, answer := make(chan struct{}), make(chan error, 1)
+		begin := sync.OnceFunc(func() { close(begun) })
+		go func() {
+			_, err := c.replicas().Complete(c.Context(), deploymentName, replicas[0], engines.CompletionRequest{Prompt: "go", MaxTokens: 300, IgnoreEOS: true, Addon: before},
+				func(engines.Chunk) error { begin(); return nil })
+			answer <- err
+		}()
+		c.hear("the answer begins", begun)
+		last = c.weights(step+1, adapter)
+		c.offer(last)
+		c.hot(fmt.Sprintf("step %d is served", step+1), serves(last))
+		require.NoError(t, <-answer, "what was begun is answered to its end")
+	}
+	close(over)
+	all.Wait()
+	require.Greater(t, int(asked.Load()), 8)
+	texts := map[any]bool{}
+	heard.Range(func(_, text any) bool { texts[text] = true; return true })
+	require.Greater(t, len(texts), 2, "the weights answer in ways of their own")
+
+	// One that comes later is ready with the newest.
+	late := c.serving(c.placeReplica("n3").ID)
+	want, err := c.say(replicas[0], last.ID())
+	require.NoError(t, err)
+	got, err := c.say(late, last.ID())
+	require.NoError(t, err)
+	require.Equal(t, want, got)
+}
+
+// adaptersOnly is an engine that cannot take all parameters anew.
+func adaptersOnly(o simulated.Options) engines.Engine {
+	e := simulated.New(o)
+	e.Completer = narrow{e.Completer}
+	return e
+}
+
+type narrow struct{ engines.Completer }
+
+func (n narrow) Load(ctx context.Context, files engines.ModelFiles) (engines.Model, error) {
+	m, err := n.Completer.Load(ctx, files)
+	if err != nil {
+		return nil, err
+	}
+	return struct{ engines.AddonLoader }{m.(engines.AddonLoader)}, nil
+}
+
+// What does not fit is told, and the weights that answered go on.
+func TestWeightsThatDoNotFit(t *testing.T) {
+	t.Parallel()
+	c := start(t)
+	c.stock()
+	var unfit atomic.Bool
+	c.agent("n1", adaptersOnly(simulated.Options{Seed: 7, Fault: func(a simulated.Action) error {
+		if a.Name == simulated.LoadAddon && unfit.Load() {
+			return domain.Errorf(domain.FailedPrecondition, "the adapter was trained on another base")
+		}
+		return nil
+	}}))
+	r := c.deployHot("n1")[0]
+	one := c.weights(1, true)
+	c.offer(one)
+	c.hot("step 1 is served", serves(one))
+	want, err := c.say(r, one.ID())
+	require.NoError(t, err)
+
+	whole := c.weights(2, false)
+	c.offer(whole)
+	hot := c.hot("all parameters are refused", func(h domain.HotLoad) bool { return h.Refused != nil && h.Refused.ID() == whole.ID() })
+	require.Contains(t, hot.Status.Message, "train an adapter")
+	unfit.Store(true)
+	other := c.weights(3, true)
+	c.offer(other)
+	hot = c.hot("the adapter is refused", func(h domain.HotLoad) bool { return h.Refused != nil && h.Refused.ID() == other.ID() })
+	require.Contains(t, hot.Status.Message, "another base")
+	require.Nil(t, hot.Offered)
+	require.True(t, serves(one)(hot))
+	got, err := c.say(r, one.ID())
+	require.NoError(t, err)
+	require.Equal(t, want, got)
+
+	unfit.Store(false)
+	next := c.weights(4, true)
+	c.offer(next)
+	require.Nil(t, c.hot("what fits is served again", serves(next)).Refused)
+}
+
+// A worker that is killed in the midst of a swap takes neither the deployment's
+// weights with it nor the swap: whoever comes in its place loads both.
+func TestAWorkerIsKilledAmidASwap(t *testing.T) {
+	if testing.Short() {
+		t.Skip("starts a process")
+	}
+	t.Parallel()
+	c := start(t)
+	c.stock()
+	stuck := make(chan struct{})
+	var once sync.Once
+	c.agent("n1", simulated.New(simulated.Options{Seed: 7, Fault: func(a simulated.Action) error {
+		if a.Name == simulated.LoadAddon {
+			once.Do(func() { <-stuck }) // the swap is under way while the other is killed
+		}
+		return nil
+	}}))
+	kill := c.child("n2", c.TempDir(), 0)
+	replicas := c.deployHot("n1", "n2")
+	one := c.weights(1, true)
+	c.offer(one)
+	c.hot("step 1 is being loaded", func(h domain.HotLoad) bool { return h.Offered != nil })
+	kill()
+	c.do(domain.Intend(domain.Deployments, deploymentName, domain.RemoveReplica{ID: replicas[1].ID, Reason: "its node is lost"}))
+	close(stuck)
+	c.hot("step 1 is served", serves(one))
+	want, err := c.say(replicas[0], one.ID())
+	require.NoError(t, err)
+
+	two := c.weights(2, true)
+	c.offer(two)
+	c.hot("step 2 is served", serves(two))
+	c.agent("n3", simulated.New(simulated.Options{Seed: 7}))
+	late := c.serving(c.placeReplica("n3").ID)
+	got, err := c.say(late, two.ID())
+	require.NoError(t, err)
+	require.NotEqual(t, want, got)
+}

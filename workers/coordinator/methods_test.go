@@ -1,0 +1,122 @@
+package coordinator_test
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"anneal/domain"
+	"anneal/engines/embedded"
+	"anneal/projections"
+)
+
+// shipped registers the embedded engine's own model as the one that jobs name.
+func (c *cluster) shipped() {
+	dir := c.TempDir()
+	require.NoError(c, embedded.WriteBase(dir))
+	files := domain.Files{Folder: "models/acme/shipped/", Sizes: map[string]int64{}}
+	entries, err := os.ReadDir(dir)
+	require.NoError(c, err)
+	for _, entry := range entries {
+		data, err := os.ReadFile(filepath.Join(dir, entry.Name()))
+		require.NoError(c, err)
+		files.Sizes[entry.Name()], err = c.blobs.Put(c.Context(), files.Folder+entry.Name(), strings.NewReader(string(data)))
+		require.NoError(c, err)
+	}
+	c.do(domain.Intend(domain.Models, modelName, domain.RegisterModel{ModelSpec: domain.ModelSpec{Kind: domain.BaseModel},
+		ModelFacts: domain.ModelFacts{ModelType: "llama", ParameterCount: 840_000, ContextLength: 512}, Files: files}))
+}
+
+// rows stores a dataset.
+func (c *cluster) rows(id, shape string, lines ...string) string {
+	dataset, folder := domain.NewName("acme", domain.Datasets.Collection, id), "datasets/acme/"+id+"/1/"
+	size, err := c.blobs.Put(c.Context(), folder+"rows.jsonl", strings.NewReader(strings.Join(lines, "\n")+"\n"))
+	require.NoError(c, err)
+	files := domain.Files{Folder: folder, Sizes: map[string]int64{"rows.jsonl": size}}
+	c.do(domain.Intend(domain.Datasets, dataset, domain.Command[domain.Dataset](domain.CreateDataset{})))
+	c.do(domain.Intend(domain.Datasets, dataset, domain.Command[domain.Dataset](domain.UploadDataset{Upload: 1, Files: files})))
+	c.do(domain.Intend(domain.Datasets, dataset, domain.Command[domain.Dataset](domain.AcceptDataset{Upload: 1,
+		DatasetFacts: domain.DatasetFacts{Shape: shape, ExampleCount: domain.Count(len(lines))}})))
+	return string(dataset)
+}
+
+// begin queues a job and begins its first attempt on n1.
+func (c *cluster) begin(name domain.Name, create domain.Intent) {
+	c.do(create)
+	c.do(domain.IntendJob(name, domain.StartValidation{}))
+	c.do(domain.IntendJob(name, domain.QueueJob{}))
+	takes := domain.Resources{CPUMilli: 500, MemoryMiB: 64}
+	c.do(domain.Intend(domain.Nodes, nodeName("n1"), domain.Command[domain.Node](domain.PlaceAllocation{Allocation: domain.Allocation{
+		ID: domain.AllocationID(name, 1), For: name, Attempt: 1, Takes: takes}})),
+		domain.IntendJob(name, domain.StartJob{Attempt: 1, Nodes: []domain.Name{nodeName("n1")}, Takes: takes}))
+}
+
+// latest is the newest row of a job's metrics.
+func (c *cluster) latest(name domain.Name) projections.MetricRow {
+	row, ok := c.world.View().Live.Latest(name)
+	require.True(c, ok)
+	return row
+}
+
+// tuned waits for the model that a job makes.
+func (c *cluster) tuned(id string) domain.Model {
+	name := domain.NewName("acme", domain.Models.Collection, id)
+	view := c.until("the model "+id+" is made", func(v *projections.View) bool {
+		row, ok := v.Models.Get(name)
+		return ok && row.State.State == domain.ModelReady
+	})
+	row, _ := view.Models.Get(name)
+	return row.State
+}
+
+// A job on preferences runs on a real worker, from its settings to its model.
+func TestAPreferenceJobTrains(t *testing.T) {
+	c := start(t)
+	c.shipped()
+	c.agent("n1", embedded.New(embedded.Options{Parallelism: 1}))
+	c.ready("n1")
+	var lines []string
+	for i := range 12 {
+		lines = append(lines, fmt.Sprintf(`{"input":{"messages":[{"role":"user","content":"Name %d."}]},"preferred_output":[{"role":"assistant","content":"yes %d"}],`+
+			`"non_preferred_output":[{"role":"assistant","content":"no %d"}]}`, i, i, i))
+	}
+	name := domain.NewName("acme", domain.DPOJobs.Collection, "prefer")
+	c.begin(name, domain.Intend(domain.DPOJobs, name, domain.Command[domain.DPOJob](domain.CreateDPOJob{ID: "prefer", DPOSpec: domain.DPOSpec{
+		Dataset: c.rows("pairs", domain.ShapePreference, lines...), LossConfig: &domain.LossConfig{DPO: &domain.DPOLoss{Beta: 0.3}},
+		TrainingConfig: domain.TrainingConfig{BaseModel: string(modelName), Epochs: 4}}})))
+	model := c.tuned("prefer")
+	require.Equal(t, domain.PEFTAddon, model.Kind)
+	row := c.latest(name)
+	require.Equal(t, row.Steps, row.Step)
+	require.Positive(t, row.Values["train/margin"])
+	require.Equal(t, 1.0, row.Values["train/accuracy"])
+}
+
+// A trainer step learns from scored samples by the weights of their rewards.
+func TestATrainerStepTrains(t *testing.T) {
+	c := start(t)
+	c.shipped()
+	c.agent("n1", embedded.New(embedded.Options{Parallelism: 1}))
+	c.ready("n1")
+	var lines []string
+	for i := range 12 {
+		said := func(text string, good, brief float64) string {
+			return fmt.Sprintf(`{"messages":[{"role":"user","content":"Name %d."},{"role":"assistant","content":%q}],"good":%g,"brief":%g}`, i, text, good, brief)
+		}
+		lines = append(lines, `{"samples":[`+said("yes", 1, 0)+","+said("no", 0, 1)+`]}`)
+	}
+	name := domain.NewName("acme", domain.TrainerJobs.Collection, "step")
+	c.begin(name, domain.Intend(domain.TrainerJobs, name, domain.Command[domain.TrainerJob](domain.CreateTrainerJob{ID: "step", TrainerSpec: domain.TrainerSpec{
+		Dataset: c.rows("scored", domain.ShapeSamples, lines...), LossConfig: &domain.LossConfig{Method: domain.LossDAPO}, RewardWeights: []string{"good=1"},
+		TrainingConfig: domain.TrainingConfig{BaseModel: string(modelName), Epochs: 4}}})))
+	require.Equal(t, domain.PEFTAddon, c.tuned("step").Kind)
+	row := c.latest(name)
+	require.Equal(t, row.Steps, row.Step)
+	require.InDelta(t, 0.5, row.Values["reward/mean"], 1e-9, "of good alone")
+	require.NotContains(t, row.Values, "train/kl", "DAPO has none")
+	require.Contains(t, row.Values, "train/clipped")
+}

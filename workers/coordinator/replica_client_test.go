@@ -1,0 +1,397 @@
+package coordinator_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/stretchr/testify/require"
+
+	"anneal/domain"
+	"anneal/engines"
+	"anneal/engines/simulated"
+	"anneal/projections"
+	"anneal/workers/coordinator"
+	"anneal/workers/protocol"
+)
+
+const deploymentName = domain.Name("accounts/acme/deployments/d")
+
+// deploy makes a deployment with one replica on a node.
+func (c *cluster) deploy(node string) domain.Replica {
+	c.Helper()
+	c.do(domain.Intend(domain.Deployments, deploymentName, domain.CreateDeployment{DeploymentSpec: domain.DeploymentSpec{BaseModel: string(modelName), MinReplicaCount: 1}}))
+	return c.placeReplica(node)
+}
+
+func (c *cluster) placeReplica(node string) domain.Replica {
+	row, _ := c.world.View().Deployments.Get(deploymentName)
+	id := row.State.NextReplica()
+	takes := domain.Resources{CPUMilli: 100, MemoryMiB: 16}
+	if n := row.State.AcceleratorCount; n > 0 {
+		takes.Accelerators = map[string]int{row.State.AcceleratorType: n}
+	}
+	c.do(domain.Intend(domain.Nodes, nodeName(node), domain.PlaceAllocation{Allocation: domain.Allocation{
+		ID: domain.ReplicaAllocationID(deploymentName, id), For: deploymentName, Replica: id, Takes: takes}}),
+		domain.Intend(domain.Deployments, deploymentName, domain.PlaceReplica{ID: id, Node: nodeName(node), Generation: row.State.Generation}))
+	row, _ = c.world.View().Deployments.Get(deploymentName)
+	return row.State.Replicas[id]
+}
+
+// serving waits until the replica answers.
+func (c *cluster) serving(replica string) domain.Replica {
+	c.Helper()
+	view := c.until("the replica is ready", func(v *projections.View) bool {
+		row, _ := v.Deployments.Get(deploymentName)
+		return row.State.Replicas[replica].State == domain.ReplicaReady
+	})
+	row, _ := view.Deployments.Get(deploymentName)
+	return row.State.Replicas[replica]
+}
+
+func (c *cluster) replicas() coordinator.ReplicaClient {
+	return coordinator.ReplicaClient{Conn: c.server.Coordinator()}
+}
+
+// counted is an engine that tells how many of its generations are under way.
+type counted struct {
+	engines.Completer
+	files  atomic.Pointer[engines.ModelFiles] // of the latest model
+	active atomic.Int32
+	ended  chan struct{}
+}
+
+type countedModel struct {
+	engines.Model
+	*counted
+}
+
+func (c *counted) Load(ctx context.Context, files engines.ModelFiles) (engines.Model, error) {
+	c.files.Store(&files)
+	m, err := c.Completer.Load(ctx, files)
+	return countedModel{m, c}, err
+}
+
+func (m countedModel) Complete(ctx context.Context, req engines.CompletionRequest, emit func(engines.Chunk) error) (engines.Usage, error) {
+	m.active.Add(1)
+	usage, err := m.Model.Complete(ctx, req, emit)
+	m.active.Add(-1)
+	m.ended <- struct{}{}
+	return usage, err
+}
+
+func TestReplicaLife(t *testing.T) {
+	c := start(t)
+	c.stock()
+	c.agent("n1", simulated.New(simulated.Options{Seed: 7}))
+	r := c.serving(c.deploy("n1").ID)
+	load, ok := c.world.View().Live.Replica(deploymentName, r.ID)
+	require.True(t, ok)
+	require.Equal(t, 8, load.Slots)
+
+	// What comes out is what the engine alone says.
+	model, err := simulated.New(simulated.Options{Seed: 7}).Completer.Load(t.Context(), engines.ModelFiles{})
+	require.NoError(t, err)
+	request := engines.CompletionRequest{Prompt: "go", MaxTokens: 200, IgnoreEOS: true}
+	gather := func(into *[]engines.Chunk) func(engines.Chunk) error {
+		return func(chunk engines.Chunk) error { *into = append(*into, chunk); return nil }
+	}
+	var want, got []engines.Chunk
+	wantUsage, err := model.Complete(t.Context(), request, gather(&want))
+	require.NoError(t, err)
+	usage, err := c.replicas().Complete(t.Context(), deploymentName, r, request, gather(&got))
+	require.NoError(t, err)
+	require.Equal(t, want, got)
+	require.Equal(t, wantUsage, usage)
+
+	// The engine's own refusal comes back as it is.
+	_, err = c.replicas().Complete(t.Context(), deploymentName, r, engines.CompletionRequest{Prompt: strings.Repeat("x", 600), MaxTokens: 1}, gather(&got))
+	require.Equal(t, domain.InvalidArgument, domain.CodeOf(err))
+	require.Contains(t, err.Error(), "prompt")
+
+	// One that is removed answers no more.
+	c.do(domain.Intend(domain.Deployments, deploymentName, domain.RemoveReplica{ID: r.ID, Reason: "scaled down"}))
+	late := time.After(patience)
+	for domain.CodeOf(err) != domain.Unavailable {
+		select {
+		case <-late:
+			require.FailNow(t, "it still answers")
+		default:
+			_, err = c.replicas().Complete(t.Context(), deploymentName, r, request, gather(&got))
+		}
+	}
+}
+
+func TestReplicaOfAnAddon(t *testing.T) {
+	c := start(t)
+	c.stock()
+	first := 0
+	c.agent("n1", steadily(&first))
+	c.submit()
+	c.place("n1")
+	c.reaches(domain.JobCompletedState)
+	c.do(domain.Intend(domain.Deployments, deploymentName, domain.CreateDeployment{DeploymentSpec: domain.DeploymentSpec{BaseModel: string(outputName), MinReplicaCount: 1}}))
+	r := c.serving(c.placeReplica("n1").ID)
+	var tuned, base string
+	into := func(s *string) func(engines.Chunk) error {
+		return func(chunk engines.Chunk) error { *s += chunk.Text; return nil }
+	}
+	_, err := c.replicas().Complete(t.Context(), deploymentName, r, engines.CompletionRequest{Prompt: "go", MaxTokens: 20}, into(&tuned))
+	require.NoError(t, err)
+	model, err := simulated.New(simulated.Options{Seed: 7}).Completer.Load(t.Context(), engines.ModelFiles{})
+	require.NoError(t, err)
+	_, err = model.Complete(t.Context(), engines.CompletionRequest{Prompt: "go", MaxTokens: 20}, into(&base))
+	require.NoError(t, err)
+	require.NotEmpty(t, tuned)
+	require.NotEqual(t, base, tuned, "the adapter was loaded with its base")
+}
+
+// The URLs that results were PUT to are good for hours: who overwrites a
+// model's file with as many other bytes has the replica fail, not answer.
+func TestOverwrittenWeightsAreNotServed(t *testing.T) {
+	c := start(t)
+	c.stock()
+	first := 0
+	c.agent("n1", steadily(&first))
+	c.submit()
+	c.place("n1")
+	c.reaches(domain.JobCompletedState)
+	model, _ := c.world.View().Models.Get(outputName)
+	for name, size := range model.State.Files.Sizes {
+		_, err := c.blobs.Put(t.Context(), model.State.Files.Folder+name, strings.NewReader(strings.Repeat("x", int(size))))
+		require.NoError(t, err)
+	}
+	c.do(domain.Intend(domain.Deployments, deploymentName, domain.CreateDeployment{DeploymentSpec: domain.DeploymentSpec{BaseModel: string(outputName), MinReplicaCount: 1}}))
+	c.placeReplica("n1")
+	view := c.until("the replica is removed", func(v *projections.View) bool {
+		row, _ := v.Deployments.Get(deploymentName)
+		return row.State.ReplicaSeq == 1 && len(row.State.Replicas) == 0
+	})
+	row, _ := view.Deployments.Get(deploymentName)
+	require.Equal(t, 1, row.State.Failures)
+}
+
+func TestReplicaFails(t *testing.T) {
+	c := start(t)
+	c.stock()
+	c.agent("n1", simulated.New(simulated.Options{Fault: func(a simulated.Action) error {
+		if a.Name == simulated.LoadModel {
+			return errors.New("not enough memory")
+		}
+		return nil
+	}}))
+	c.deploy("n1")
+	view := c.until("the replica is removed", func(v *projections.View) bool {
+		row, _ := v.Deployments.Get(deploymentName)
+		return row.State.ReplicaSeq == 1 && len(row.State.Replicas) == 0
+	})
+	row, _ := view.Deployments.Get(deploymentName)
+	require.Equal(t, 1, row.State.Failures)
+}
+
+// A brittle model breaks when it is told to.
+type brittle struct {
+	engines.Completer
+	engines.Model
+	breaks chan error
+}
+
+func (b brittle) Load(ctx context.Context, files engines.ModelFiles) (engines.Model, error) {
+	var err error
+	b.Model, err = b.Completer.Load(ctx, files)
+	return b, err
+}
+
+func (b brittle) Broken() <-chan error { return b.breaks }
+
+// A model that breaks after it was loaded takes its replica with it.
+func TestReplicaBreaks(t *testing.T) {
+	c := start(t)
+	c.stock()
+	engine, breaks := simulated.New(simulated.Options{}), make(chan error, 1)
+	engine.Completer = brittle{Completer: engine.Completer, breaks: breaks}
+	c.agent("n1", engine)
+	c.serving(c.deploy("n1").ID)
+	breaks <- errors.New("the server of the model ended")
+	view := c.until("the replica is removed", func(v *projections.View) bool {
+		row, _ := v.Deployments.Get(deploymentName)
+		return row.State.ReplicaSeq == 1 && len(row.State.Replicas) == 0
+	})
+	row, _ := view.Deployments.Get(deploymentName)
+	require.Equal(t, 1, row.State.Failures)
+}
+
+// A replica that an earlier agent had loaded is not there after its restart.
+func TestReplicaAfterRestart(t *testing.T) {
+	c := start(t)
+	c.stock()
+	dir := t.TempDir()
+	kill := c.child("n1", dir, 1)
+	r := c.serving(c.deploy("n1").ID)
+	kill()
+	c.child("n1", dir, 1)
+	c.until("it is taken out of service", func(v *projections.View) bool {
+		row, _ := v.Deployments.Get(deploymentName)
+		_, there := row.State.Replicas[r.ID]
+		return !there
+	})
+	row, _ := c.world.View().Deployments.Get(deploymentName)
+	require.Zero(t, row.State.Failures, "it had been ready: not the model's fault")
+}
+
+// A reader that goes away, or that cannot write any more, stops the engine.
+func TestCompletionStops(t *testing.T) {
+	for name, one := range map[string]struct {
+		cancel bool
+		err    error
+	}{"closed": {true, context.Canceled}, "broken": {false, errors.New("broken pipe")}} {
+		t.Run(name, func(t *testing.T) {
+			c := start(t)
+			c.stock()
+			engine := simulated.New(simulated.Options{TokenTime: func(token int) time.Duration {
+				if token == 5 {
+					return time.Hour
+				}
+				return 0
+			}})
+			count := &counted{Completer: engine.Completer, ended: make(chan struct{}, 1)}
+			engine.Completer = count
+			c.agent("n1", engine)
+			r := c.serving(c.deploy("n1").ID)
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			pieces := 0
+			_, err := c.replicas().Complete(ctx, deploymentName, r, engines.CompletionRequest{MaxTokens: 100, IgnoreEOS: true}, func(engines.Chunk) error {
+				pieces++
+				if pieces == 4 && one.cancel {
+					cancel()
+				} else if pieces == 4 {
+					return one.err
+				}
+				return nil
+			})
+			require.ErrorIs(t, err, one.err)
+			c.hear("the generation ends", count.ended)
+			require.Zero(t, count.active.Load())
+		})
+	}
+}
+
+// What a deployment says of guessing, and of its window, reaches the engine.
+func TestWhatTheEngineIsToldOfADeployment(t *testing.T) {
+	c := start(t)
+	c.stock()
+	engine := simulated.New(simulated.Options{})
+	count := &counted{Completer: engine.Completer}
+	engine.Completer = count
+	c.agent("n1", engine)
+	c.do(domain.Intend(domain.Deployments, deploymentName, domain.CreateDeployment{DeploymentSpec: domain.DeploymentSpec{
+		BaseModel: string(modelName), MinReplicaCount: 1, NgramSpeculationLength: 3, DraftTokenCount: 4, MaxContextLength: 64}}))
+	c.serving(c.placeReplica("n1").ID)
+	require.Equal(t, 64, count.files.Load().ContextLength)
+	require.Equal(t, engines.SpeculationMode{NgramLength: 3, Tokens: 4}, count.files.Load().Guessing)
+}
+
+// The accelerators that replicas take are devices of the node, each one's own.
+func TestReplicasHaveDevicesOfTheirOwn(t *testing.T) {
+	c := start(t)
+	c.stock()
+	engine := simulated.New(simulated.Options{})
+	count := &counted{Completer: engine.Completer}
+	engine.Completer = count
+	c.agent("n1", engine)
+	c.do(domain.Intend(domain.Deployments, deploymentName, domain.CreateDeployment{DeploymentSpec: domain.DeploymentSpec{
+		BaseModel: string(modelName), MinReplicaCount: 2, AcceleratorCount: 1, AcceleratorType: "VENDOR_A_L4_24GB"}}))
+	for index := range 2 {
+		c.serving(c.placeReplica("n1").ID)
+		require.Equal(t, []engines.Device{{Type: "VENDOR_A_L4_24GB", Index: index}}, count.files.Load().Devices)
+	}
+}
+
+// A slow reader gets every piece, and does not slow the engine down.
+func TestSlowReader(t *testing.T) {
+	c := start(t)
+	c.stock()
+	engine := simulated.New(simulated.Options{ContextLength: 4096})
+	count := &counted{Completer: engine.Completer, ended: make(chan struct{}, 1)}
+	engine.Completer = count
+	c.agent("n1", engine)
+	r := c.serving(c.deploy("n1").ID)
+	pieces := 0
+	usage, err := c.replicas().Complete(t.Context(), deploymentName, r, engines.CompletionRequest{MaxTokens: 4000, IgnoreEOS: true}, func(engines.Chunk) error {
+		if pieces == 0 { // the engine ends while we are still at the first piece
+			c.hear("the generation ends", count.ended)
+		}
+		pieces++
+		return nil
+	})
+	require.NoError(t, err)
+	require.Equal(t, 4000, pieces)
+	require.Equal(t, 4000, usage.CompletionTokens)
+}
+
+func TestDeadNode(t *testing.T) {
+	c := start(t)
+	c.stock()
+	began := time.Now()
+	none := func(engines.Chunk) error { return nil }
+	_, err := c.replicas().Complete(t.Context(), deploymentName, domain.Replica{ID: "r1", Node: nodeName("n9")}, engines.CompletionRequest{MaxTokens: 1}, none)
+	require.Equal(t, domain.Unavailable, domain.CodeOf(err))
+	require.Less(t, time.Since(began), 5*time.Second, "it is known at once that nobody is there")
+
+	kill := c.child("n1", t.TempDir(), 1)
+	r := c.serving(c.deploy("n1").ID)
+	// An engine whose process is killed between two pieces.
+	replicas := c.replicas()
+	replicas.Timeout = 200 * time.Millisecond
+	_, err = replicas.Complete(t.Context(), deploymentName, r, engines.CompletionRequest{MaxTokens: 100, IgnoreEOS: true}, func(engines.Chunk) error {
+		kill()
+		return nil
+	})
+	require.Equal(t, domain.Unavailable, domain.CodeOf(err))
+	require.Contains(t, err.Error(), "silent")
+}
+
+// A lost part is an error, never a gap in the text.
+func TestLostPart(t *testing.T) {
+	for name, seqs := range map[string][]uint64{"gap": {1, 3}, "repeated": {1, 1}, "not from the start": {2}} {
+		t.Run(name, func(t *testing.T) {
+			c := start(t)
+			node := c.raw("n1")
+			_, err := node.Subscribe(protocol.CompleteSubject("n1"), func(m *nats.Msg) {
+				for _, seq := range seqs {
+					data, _ := json.Marshal(protocol.CompletionMessage{Version: protocol.Version, Seq: seq, Chunks: []engines.Chunk{{Text: "a"}}, Done: seq == 3})
+					_ = node.Publish(m.Reply, data)
+				}
+			})
+			require.NoError(t, err)
+			require.NoError(t, node.Flush())
+			text := ""
+			_, err = c.replicas().Complete(t.Context(), deploymentName, domain.Replica{ID: "r1", Node: nodeName("n1")}, engines.CompletionRequest{},
+				func(chunk engines.Chunk) error { text += chunk.Text; return nil })
+			require.Equal(t, domain.Unavailable, domain.CodeOf(err))
+			require.Contains(t, err.Error(), "lost")
+			require.LessOrEqual(t, len(text), 1)
+		})
+	}
+}
+
+// A request that is too large for a message is its caller's error, and says how
+// large it may be.
+func TestRequestTooLargeForAReplica(t *testing.T) {
+	c := start(t)
+	for _, bytes := range []int{protocol.MaxMessage, 4 << 20} {
+		_, err := c.replicas().Complete(t.Context(), deploymentName, domain.Replica{ID: "r1", Node: nodeName("n1")},
+			engines.CompletionRequest{Prompt: strings.Repeat("a", bytes)}, func(engines.Chunk) error { return nil })
+		var fault *domain.Error
+		require.ErrorAs(t, err, &fault)
+		require.Equal(t, domain.OutOfRange, fault.Code)
+		require.Equal(t, engines.RequestTooLarge, fault.Reason)
+		require.Contains(t, fault.Message, "786432 bytes")
+	}
+}

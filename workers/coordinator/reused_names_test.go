@@ -1,0 +1,149 @@
+package coordinator_test
+
+import (
+	"context"
+	"net/url"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/stretchr/testify/require"
+
+	"anneal/domain"
+	"anneal/engines"
+	"anneal/projections"
+	"anneal/workers/protocol"
+)
+
+// A deployment that was deleted and made again under its name is another one:
+// the old replica, which has the number and the node of the new, is stopped and
+// does not answer in its place.
+func TestReplicaOfANamesake(t *testing.T) {
+	c, node, running := deployed(t)
+	id := running.Replica
+	c.do(domain.Intend(domain.Deployments, deploymentName, domain.DeleteDeployment{IgnoreChecks: true, Hard: true}))
+	c.do(domain.Intend(domain.Deployments, deploymentName, domain.RemoveReplica{ID: id}))
+	c.do(domain.Intend(domain.Nodes, nodeName("n1"), domain.ReleaseAllocation{ID: domain.ReplicaAllocationID(deploymentName, id)}))
+	c.do(domain.Intend(domain.Deployments, deploymentName, domain.FinishDeletion{}))
+	require.Equal(t, id, c.deploy("n1").ID)
+
+	beat := beatOf("a", 3)
+	beat.Replicas = []protocol.Replica{running}
+	var orders protocol.Assignments
+	require.NoError(t, c.ask(node, protocol.HeartbeatSubject("n1"), beat, &orders))
+	require.Empty(t, orders.Keep)
+	require.Len(t, orders.Serve, 1)
+	row, _ := c.world.View().Deployments.Get(deploymentName)
+	require.Equal(t, domain.ReplicaDownloading, row.State.Replicas[id].State)
+	_, heard := c.world.View().Live.Replica(deploymentName, id)
+	require.False(t, heard)
+
+	running.CreateTime = orders.Serve[0].CreateTime
+	beat = beatOf("a", 4)
+	beat.Replicas = []protocol.Replica{running}
+	require.NoError(t, c.ask(node, protocol.HeartbeatSubject("n1"), beat, &orders))
+	require.Equal(t, domain.ReplicaReady, c.serving(id).State)
+}
+
+// deployed is a node that speaks for itself, and the replica that it was told
+// to serve, as it would report it when it is ready.
+func deployed(t *testing.T) (*cluster, *nats.Conn, protocol.Replica) {
+	t.Helper()
+	c := start(t)
+	c.stock()
+	node := c.raw("n1")
+	require.NoError(t, c.ask(node, protocol.HeartbeatSubject("n1"), beatOf("a", 1), &protocol.Assignments{}))
+	replica := c.deploy("n1")
+	var orders protocol.Assignments
+	require.NoError(t, c.ask(node, protocol.HeartbeatSubject("n1"), beatOf("a", 2), &orders))
+	require.Len(t, orders.Serve, 1)
+	return c, node, protocol.Replica{Deployment: deploymentName, Replica: replica.ID, CreateTime: orders.Serve[0].CreateTime, State: domain.ReplicaReady}
+}
+
+// The same of a job: what the old one's attempt reports is not the new one's,
+// and where it stored files is not where the new one does.
+func TestAttemptOfANamesake(t *testing.T) {
+	c := start(t)
+	c.stock()
+	node := c.raw("n1")
+	require.NoError(t, c.ask(node, protocol.HeartbeatSubject("n1"), beatOf("a", 1), &protocol.Assignments{}))
+	begin := func(number uint64) protocol.TrainAssignment {
+		c.submit()
+		c.place("n1")
+		var orders protocol.Assignments
+		require.NoError(t, c.ask(node, protocol.HeartbeatSubject("n1"), beatOf("a", number), &orders))
+		require.Len(t, orders.Train, 1)
+		return orders.Train[0]
+	}
+	sign := func(made time.Time) (reply protocol.SignReply) {
+		require.NoError(t, c.ask(node, protocol.SignSubject("n1"), protocol.SignRequest{Version: protocol.Version, Job: jobName, Attempt: 1, CreateTime: made,
+			For: protocol.ForCheckpoint, Step: 10, Sizes: map[string]int64{"w": 1}}, &reply))
+		return reply
+	}
+	old := begin(2)
+	before := sign(old.CreateTime)
+	c.do(domain.IntendJob(jobName, domain.DeleteJob{}))
+	c.do(domain.Intend(domain.Nodes, nodeName("n1"), domain.ReleaseAllocation{ID: old.ID()}))
+	c.do(domain.IntendJob(jobName, domain.CleanJob{}))
+	c.until("the job is gone", func(v *projections.View) bool { return v.SupervisedJobs.Len() == 0 })
+	now := begin(3)
+	require.Equal(t, old.ID(), now.ID())
+
+	require.Equal(t, protocol.Stale, sign(old.CreateTime).Outcome)
+	require.NotEqual(t, path(t, before.URLs["w"]), path(t, sign(now.CreateTime).URLs["w"]))
+	for _, kind := range []string{protocol.ReportCheckpoint, protocol.ReportWriting, protocol.ReportCompleted, protocol.ReportFailed} {
+		var receipt protocol.ReportReply
+		require.NoError(t, c.ask(node, protocol.ReportSubject("n1"), protocol.Report{Version: protocol.Version, Kind: kind, Job: jobName, Attempt: 1, CreateTime: old.CreateTime,
+			Sizes: map[string]int64{"w": 1}, Result: &protocol.Result{}, Error: &protocol.Error{Code: domain.InvalidArgument}}, &receipt))
+		require.Equal(t, protocol.Stale, receipt.Outcome, kind)
+	}
+	beat := beatOf("a", 4)
+	beat.Attempts = []protocol.Attempt{{Job: jobName, Attempt: 1, CreateTime: old.CreateTime, Phase: protocol.Lost, Step: 7, Steps: 40}}
+	var orders protocol.Assignments
+	require.NoError(t, c.ask(node, protocol.HeartbeatSubject("n1"), beat, &orders))
+	require.Empty(t, orders.Keep)
+	require.Len(t, orders.Train, 1)
+	require.Equal(t, domain.JobRunningState, c.life().State)
+	_, heard := c.world.View().Live.Progress(jobName)
+	require.False(t, heard)
+}
+
+// The agent itself: it ends the old one's work and begins the new one's.
+func TestAgentAndNamesakes(t *testing.T) {
+	c := start(t)
+	c.stock()
+	begun, stopped := make(chan struct{}, 2), make(chan struct{}, 2)
+	engine := hangAt(1)
+	engine.Trainer = recurring{begun, stopped}
+	c.agent("n1", engine)
+	c.submit()
+	c.place("n1")
+	c.hear("the first begins", begun)
+	c.desk() // nobody tells the agent
+	c.do(domain.IntendJob(jobName, domain.DeleteJob{}))
+	c.do(domain.Intend(domain.Nodes, nodeName("n1"), domain.ReleaseAllocation{ID: domain.AllocationID(jobName, 1)}))
+	c.do(domain.IntendJob(jobName, domain.CleanJob{}))
+	c.do(domain.IntendJob(jobName, domain.PurgeJob{}))
+	c.submit()
+	c.place("n1")
+	c.open()
+	c.hear("the first ends", stopped)
+	c.hear("the second begins", begun)
+	require.Equal(t, 1, c.life().Attempt)
+}
+
+// recurring is a trainer that works until it is stopped, each time.
+type recurring struct{ begun, stopped chan struct{} }
+
+func (r recurring) Train(ctx context.Context, _ engines.TrainOrder, _ engines.TrainWatcher) (engines.TrainResult, error) {
+	r.begun <- struct{}{}
+	<-ctx.Done()
+	r.stopped <- struct{}{}
+	return engines.TrainResult{}, ctx.Err()
+}
+
+func path(t *testing.T, address string) string {
+	parsed, err := url.Parse(address)
+	require.NoError(t, err)
+	return parsed.Path
+}

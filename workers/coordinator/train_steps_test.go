@@ -1,0 +1,70 @@
+package coordinator_test
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"anneal/domain"
+	"anneal/engines/simulated"
+	"anneal/projections"
+)
+
+// A trainer that is kept alive takes one step after another, each from the
+// model of the one before, and holds no node between them.
+func TestATrainerTakesSteps(t *testing.T) {
+	c := start(t)
+	c.stock()
+	name := domain.NewName("acme", domain.TrainerJobs.Collection, "steps")
+	rows := func(id string) string {
+		dataset, folder := domain.NewName("acme", domain.Datasets.Collection, id), "datasets/acme/"+id+"/1/"
+		size, err := c.blobs.Put(c.Context(), folder+"rows.jsonl", strings.NewReader(`{"samples":[{"messages":[],"accuracy":1}]}`+"\n"))
+		require.NoError(c, err)
+		files := domain.Files{Folder: folder, Sizes: map[string]int64{"rows.jsonl": size}}
+		c.do(domain.Intend(domain.Datasets, dataset, domain.Command[domain.Dataset](domain.CreateDataset{})))
+		c.do(domain.Intend(domain.Datasets, dataset, domain.Command[domain.Dataset](domain.UploadDataset{Upload: 1, Files: files})))
+		c.do(domain.Intend(domain.Datasets, dataset, domain.Command[domain.Dataset](domain.AcceptDataset{Upload: 1,
+			DatasetFacts: domain.DatasetFacts{Shape: domain.ShapeSamples, ExampleCount: 1}})))
+		return string(dataset)
+	}
+	on := func(command domain.Command[domain.TrainerJob]) {
+		c.do(domain.Intend(domain.TrainerJobs, name, command))
+	}
+	begin := func(attempt int) {
+		takes := domain.Resources{CPUMilli: 500, MemoryMiB: 64}
+		c.do(domain.Intend(domain.Nodes, nodeName("n1"), domain.Command[domain.Node](domain.PlaceAllocation{Allocation: domain.Allocation{
+			ID: domain.AllocationID(name, attempt), For: name, Attempt: attempt, Takes: takes}})),
+			domain.IntendJob(name, domain.StartJob{Attempt: attempt, Nodes: []domain.Name{nodeName("n1")}, Takes: takes}))
+	}
+	idle := func(finished int) domain.TrainerJob {
+		view := c.until("the trainer is idle", func(v *projections.View) bool {
+			row, ok := v.TrainerJobs.Get(name)
+			return ok && row.State.State == domain.JobIdleState && row.State.Finished == finished
+		})
+		row, _ := view.TrainerJobs.Get(name)
+		return row.State
+	}
+	c.agent("n1", simulated.New(simulated.Options{}))
+	c.ready("n1")
+	on(domain.CreateTrainerJob{ID: "steps", TrainerSpec: domain.TrainerSpec{KeepAlive: true, Dataset: rows("one"), RewardWeights: []string{"accuracy=0.5"},
+		TrainingConfig: domain.TrainingConfig{BaseModel: string(modelName), OutputModel: "first"}}})
+	c.do(domain.IntendJob(name, domain.StartValidation{}))
+	c.do(domain.IntendJob(name, domain.QueueJob{}))
+	begin(1)
+	require.Empty(t, idle(1).Nodes)
+	on(domain.ExecuteTrainStep{Dataset: rows("two"), OutputModel: "second"})
+	begin(2)
+	job := idle(2)
+	require.Equal(t, domain.Name("accounts/acme/models/second"), job.Output)
+	require.Empty(t, job.Checkpoints)
+	for _, id := range []string{"first", "second"} {
+		model, ok := c.world.View().Models.Get(domain.NewName("acme", domain.Models.Collection, id))
+		require.True(t, ok, id)
+		require.Equal(t, domain.ModelReady, model.State.State)
+		require.Equal(t, string(modelName), model.State.BaseModel)
+	}
+	latest, ok := c.world.View().Live.Latest(name)
+	require.True(t, ok)
+	require.InDelta(t, 0.5, latest.Values["reward/mean"], 1e-9)
+}

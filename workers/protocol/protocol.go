@@ -1,0 +1,111 @@
+// Package protocol defines the messages between agents, the coordinator and the gateway over
+// NATS. Every message is JSON and names the version of the protocol.
+//
+//	agents.<node>.beat         node → coordinator: Heartbeat; the reply is Assignments
+//	agents.<node>.report       node → coordinator: Report; the reply is ReportReply
+//	agents.<node>.sign         node → coordinator: SignRequest; the reply is SignReply
+//	agents.<node>.stream.<id>  node → gateway: StreamMessage of a response
+//	work.<node>.nudge          coordinator → node: send a heartbeat now; no content
+//	work.<node>.complete       gateway → node: Completion; the response is a stream
+//	work.<node>.transcribe     gateway → node: Transcription; the response is a stream
+//	work.<node>.hear           gateway → node: StreamAck
+package protocol
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+
+	"anneal/domain"
+)
+
+// Version is the version of the protocol. The fields version and refused never change their
+// meaning, so that any two versions can report to each other that they are incompatible.
+const Version = 1
+
+// MaxMessage is the maximum size of a message in bytes; the limit of NATS is higher.
+const MaxMessage = 768 << 10
+
+// Subjects of a node; "*" stands for all nodes.
+
+func HeartbeatSubject(node string) string  { return "agents." + node + ".beat" }
+func ReportSubject(node string) string     { return "agents." + node + ".report" }
+func SignSubject(node string) string       { return "agents." + node + ".sign" }
+func StreamSubject(node, id string) string { return "agents." + node + ".stream." + id }
+func WakeSubject(node string) string       { return "work." + node + ".nudge" }
+func CompleteSubject(node string) string   { return "work." + node + ".complete" }
+func TranscribeSubject(node string) string { return "work." + node + ".transcribe" }
+func AckSubject(node string) string        { return "work." + node + ".hear" }
+
+// An Error is a domain.Error in a message.
+type Error struct {
+	Code    domain.Code `json:"code"`
+	Reason  string      `json:"reason,omitempty"`
+	Message string      `json:"message"`
+
+	Violations []domain.Violation `json:"violations,omitempty"`
+}
+
+// ErrorOf converts err, which may be nil. An error without a domain.Error has the code Unknown.
+func ErrorOf(err error) *Error {
+	if err == nil {
+		return nil
+	}
+	e := &Error{Code: domain.CodeOf(err), Message: err.Error()}
+	var failure *domain.Error
+	if errors.As(err, &failure) {
+		e.Reason, e.Violations = failure.Reason, failure.Violations
+	}
+	return e
+}
+
+// Err returns e as a domain.Error; nil for nil.
+func (e *Error) Err() error {
+	if e == nil {
+		return nil
+	}
+	return &domain.Error{Code: e.Code, Reason: e.Reason, Message: domain.Printable(e.Message), Violations: e.Violations}
+}
+
+// TooLarge is the reason of the error for a message above MaxMessage.
+const TooLarge = "MESSAGE_TOO_LARGE"
+
+// Marshal encodes a message; it fails for one above MaxMessage.
+func Marshal(message any) ([]byte, error) {
+	data, err := json.Marshal(message)
+	if err == nil && len(data) > MaxMessage {
+		err = &domain.Error{Code: domain.ResourceExhausted, Reason: TooLarge,
+			Message: fmt.Sprintf("message of %d bytes exceeds the limit of %d bytes", len(data), MaxMessage)}
+	}
+	return data, err
+}
+
+// Unmarshal decodes a message. It refuses another version before it looks at any other field, and
+// returns the error of a Refusal.
+func Unmarshal(data []byte, message any) error {
+	var head struct {
+		Version int    `json:"version"`
+		Refused *Error `json:"refused"`
+	}
+	if err := json.Unmarshal(data, &head); err != nil {
+		return domain.Errorf(domain.InvalidArgument, "decode message: not valid JSON")
+	}
+	if head.Refused != nil {
+		return head.Refused.Err()
+	}
+	if head.Version != Version {
+		return &domain.Error{Code: domain.FailedPrecondition, Reason: "WIRE_VERSION", Message: fmt.Sprintf(
+			"message has protocol version %d, and this side speaks version %d: "+
+				"run the same release of anneal on all machines", head.Version, Version)}
+	}
+	if err := json.Unmarshal(data, message); err != nil {
+		return domain.Errorf(domain.InvalidArgument, "decode message: %v", err)
+	}
+	return nil
+}
+
+// A Refusal is the reply to a request that cannot be served at all; every version decodes it.
+type Refusal struct {
+	Version int    `json:"version"`
+	Refused *Error `json:"refused"`
+}
