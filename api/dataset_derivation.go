@@ -117,7 +117,7 @@ func (c *call) wantOrigin(v *domain.Violations, given *Dataset, create bool) {
 		source("splitted.sourceDatasetId", given.Splitted.SourceDatasetID)
 	}
 	if given.SourceJobName != "" {
-		_, exists := projections.JobLives.Named(c.snapshot(), domain.Name(given.SourceJobName))
+		_, exists := c.snapshot().Job(domain.Name(given.SourceJobName))
 		v.Require(exists && domain.Name(given.SourceJobName).Account() == c.account, prefix+"sourceJobName", "names no job of accounts/%s: give the whole name of one that is there, or leave it out", c.account)
 	}
 }

@@ -44,9 +44,9 @@ func TestTheDocumentedRowsAreRows(t *testing.T) {
 		require.Contains(t, page, "<h2>"+row.Shape+" (format "+domain.FormatOf(row.Shape)+")</h2>")
 		shown[row.Shape] = true
 	}
-	for job, shapes := range domain.JobRows {
-		for _, shape := range shapes {
-			require.True(t, shown[shape], "%s rows, from which %s learn", shape, job)
+	for kind := range domain.JobKinds() {
+		for _, shape := range domain.JobShapes(kind.CollectionID()) {
+			require.True(t, shown[shape], "%s rows, on which %s train", shape, kind.CollectionID())
 		}
 	}
 }

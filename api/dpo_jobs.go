@@ -64,7 +64,7 @@ var dpoJobs = &resource[domain.DPOJob, DPOJob]{
 	render: func(v *projections.View, row *projections.Row[domain.DPOJob], out *DPOJob) {
 		j := &row.State
 		*out = DPOJob{Name: string(row.Name), DPOSpec: j.DPOSpec, TrainingConfig: dpoTraining(j.DPOSpec.TrainingConfig),
-			TrackerConfig: shownTracker(j.DPOSpec.TrackerConfig), JobReport: reportOf(v, row, &j.JobLife)}
+			TrackerConfig: shownTracker(j.DPOSpec.TrackerConfig), JobReport: reportOf(v, row, &row.State)}
 	},
 	prepare: func(c *call, name domain.Name, given *DPOJob, _ map[string]string, v *domain.Violations) error {
 		c.warnOfCache(given.LossConfig)

@@ -2,7 +2,6 @@ package api
 
 import (
 	"encoding/json"
-	"iter"
 	"reflect"
 
 	"anneal/domain"
@@ -14,10 +13,7 @@ import (
 // a fact written later is covered too.
 var factSecrets = func() map[string]mask {
 	secrets := map[string]mask{}
-	for _, kind := range []interface {
-		EventTypes() iter.Seq2[string, reflect.Type]
-	}{domain.Accounts, domain.APIKeys, domain.Secrets, domain.Models, domain.Datasets, domain.Evaluators, domain.SupervisedJobs,
-		domain.DPOJobs, domain.ReinforcementJobs, domain.TrainerJobs, domain.DeploymentShapes, domain.Deployments, domain.DeployedModels, domain.Nodes, domain.Quotas} {
+	for _, kind := range domain.Kinds {
 		for name, fact := range kind.EventTypes() {
 			secrets[name], _ = secretParts(fact)
 		}

@@ -34,7 +34,7 @@ func (c *call) wantInputs(v *domain.Violations, name domain.Name, in jobInputs) 
 
 // wantNamed makes sure that what a job names is there and may be used by it.
 func (c *call) wantNamed(v *domain.Violations, name domain.Name, in jobInputs) {
-	shapes := domain.JobRows[name.Collection()]
+	shapes := domain.JobShapes(name.Collection())
 	if d := c.wantRows(v, "dataset", in.dataset, shapes); d != nil && d.Unfit(shapes...) == "" && d.Shape != "" {
 		shapes = []string{d.Shape} // measured on what it learns from
 	}

@@ -65,7 +65,7 @@ func TestProgressOutlivesTheProcess(t *testing.T) {
 	s.do(domain.IntendJob(name, domain.RecordCheckpoint{JobCheckpoint: domain.JobCheckpoint{Step: 2, Attempt: 1, Files: files}, Progress: &domain.JobProgress{Step: 2, Steps: 8, Tokens: 100}}))
 	require.Equal(t, 25.0, progress()["percent"])
 	require.Equal(t, "100", progress()["inputTokens"])
-	row, _ := s.world.View().ReinforcementJobs.Get(name)
+	row, _ := projections.TableOf(s.world.View(), domain.ReinforcementJobs).Get(name)
 	s.world.Live().Report(name, projections.Progress{Made: row.CreateTime, Attempt: 1, Step: 4, Steps: 8, Tokens: 200, Time: epoch})
 	require.Equal(t, 50.0, progress()["percent"], "the pulse is newer")
 	require.NotContains(t, progress(), "secondsLeft", "no step was timed yet")

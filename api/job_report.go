@@ -24,9 +24,10 @@ type JobReport struct {
 	InputDatasets      *domain.JobInputs       `json:"inputDatasets,omitempty" api:"output"` // made of the job's own dataset
 }
 
-func reportOf[S interface{ Need() domain.Need }](v *projections.View, row *projections.Row[S], l *domain.JobLife) JobReport {
+func reportOf[S any](v *projections.View, row *projections.Row[S], job domain.Job) JobReport {
+	l := job.Life()
 	report := JobReport{CreateTime: stampOf(&row.CreateTime), UpdateTime: stampOf(&row.UpdateTime), CompletedTime: l.CompletedTime,
-		State: l.State, Status: queued(v, l, row.State.Need), CreatedBy: l.CreatedBy, Attempt: l.Attempt, JobProgress: progressOf(v, row.Name, row.CreateTime, l), InputDatasets: l.Inputs}
+		State: l.State, Status: queued(v, job), CreatedBy: l.CreatedBy, Attempt: l.Attempt, JobProgress: progressOf(v, row.Name, row.CreateTime, l), InputDatasets: l.Inputs}
 	for accelerator, seconds := range l.Seconds {
 		if report.AcceleratorSeconds == nil {
 			report.AcceleratorSeconds = map[string]domain.Count{}
@@ -38,11 +39,12 @@ func reportOf[S interface{ Need() domain.Need }](v *projections.View, row *proje
 
 // queued is the status of a job that may wait for room: what nodes lack for it,
 // and what would help.
-func queued(v *projections.View, l *domain.JobLife, need func() domain.Need) domain.Status {
+func queued(v *projections.View, job domain.Job) domain.Status {
+	l := job.Life()
 	if v == nil || l.State != domain.JobPendingState || !strings.HasPrefix(l.Status.Message, domain.HeldPrefix+domain.HeldForRoom) {
 		return l.Status
 	}
-	return domain.Status{Code: l.Status.Code, Message: domain.HeldPrefix + domain.HeldForRoom + ": " + v.Feasibility(need()).String()}
+	return domain.Status{Code: l.Status.Code, Message: domain.HeldPrefix + domain.HeldForRoom + ": " + v.Feasibility(job.Spec().Need()).String()}
 }
 
 // TrackerConfig is an experiment tracker on the wire. Its key is in the answer

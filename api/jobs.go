@@ -11,7 +11,7 @@ import (
 )
 
 // jobOperations are what every kind of job can do beyond the generic ones.
-func jobOperations[S domain.State, R any](res *resource[S, R], life func(S) domain.JobLife) []operation {
+func jobOperations[S domain.State, R any](res *resource[S, R]) []operation {
 	one, path := res.singular(), collectionPath+res.kind.Collection+"/{id}"
 	cancel := res.verb(func(c *call, row *projections.Row[S]) (any, error) {
 		_, err := c.do(domain.IntendJob(row.Name, domain.CancelJob{}))
@@ -32,7 +32,7 @@ func jobOperations[S domain.State, R any](res *resource[S, R], life func(S) doma
 		if err != nil {
 			return nil, err
 		}
-		return listCheckpoints(c, row.Name, life(row.State))
+		return listCheckpoints(c, row.Name, any(&row.State).(domain.Job).Life())
 	}
 	all := []operation{
 		{id: "cancel" + one, method: "POST", path: path + ":cancel", summary: "Cancel " + res.aNoun(), may: toWrite,
@@ -122,7 +122,7 @@ func (checkpointState) Exists() bool { return true }
 
 var checkpointFields = fieldsOf[Checkpoint]()
 
-func listCheckpoints(c *call, job domain.Name, life domain.JobLife) (any, error) {
+func listCheckpoints(c *call, job domain.Name, life *domain.JobLife) (any, error) {
 	p := c.params()
 	q, m := readQuery(c, p, reflect.TypeFor[Checkpoint]())
 	q.DefaultOrder = "createTime"

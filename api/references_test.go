@@ -3,7 +3,6 @@ package api
 import (
 	"context"
 	"net/http"
-	"reflect"
 	"strings"
 	"testing"
 	"time"
@@ -65,11 +64,11 @@ func (p referencePair) made(s *stage) {
 }
 
 func jobFailed(v *projections.View, name domain.Name) string {
-	life, ok := projections.JobLives.Named(v, name)
-	if !ok || life.State != domain.JobFailedState {
+	job, ok := v.Job(name)
+	if !ok || job.State.Life().State != domain.JobFailedState {
 		return ""
 	}
-	return life.Status.Message
+	return job.State.Life().Status.Message
 }
 
 func deploymentFailed(v *projections.View, name domain.Name) string {
@@ -341,32 +340,19 @@ func TestEveryReferenceIsRaced(t *testing.T) {
 	for _, p := range referencePairs() {
 		used[p.used.Collection()], users[p.user.Collection()] = true, true
 	}
-	raced(t, domain.Accounts, used, users)
-	raced(t, domain.APIKeys, used, users)
-	raced(t, domain.Datasets, used, users)
-	raced(t, domain.Models, used, users)
-	raced(t, domain.Evaluators, used, users)
-	raced(t, domain.Secrets, used, users)
-	raced(t, domain.SupervisedJobs, used, users)
-	raced(t, domain.DPOJobs, used, users)
-	raced(t, domain.ReinforcementJobs, used, users)
-	raced(t, domain.TrainerJobs, used, users)
-	raced(t, domain.DeploymentShapes, used, users)
-	raced(t, domain.Deployments, used, users)
-	raced(t, domain.DeployedModels, used, users)
-	raced(t, domain.Quotas, used, users)
-	raced(t, domain.Nodes, used, users)
-	require.Equal(t, len(projections.NewWorld().View().Collections()), 15, "a new kind joins the list above")
+	for _, kind := range domain.Kinds {
+		raced(t, kind, used, users)
+	}
 }
 
-func raced[S domain.State](t *testing.T, kind *domain.Kind[S], used, users map[string]bool) {
-	var state S
-	_, uses := any(state).(domain.User)
-	require.Equal(t, uses, users[kind.Collection], "%s as users", kind.Collection)
-	require.Equal(t, kind.Usable(), used[kind.Collection], "%s as used", kind.Collection)
+func raced(t *testing.T, kind domain.AnyKind, used, users map[string]bool) {
+	collection := kind.CollectionID()
+	_, uses := kind.NewRow("").Value().(domain.User)
+	require.Equal(t, uses, users[collection], "%s as users", collection)
+	require.Equal(t, kind.Usable(), used[collection], "%s as used", collection)
 	if kind.Usable() {
-		field, ok := reflect.TypeFor[S]().FieldByName("Deletion")
-		require.True(t, ok && field.Anonymous, "%s shows that its deletion is requested", kind.Collection)
+		field, ok := kind.StateType().FieldByName("Deletion")
+		require.True(t, ok && field.Anonymous, "%s shows that its deletion is requested", collection)
 	}
 }
 

@@ -28,7 +28,7 @@ var reinforcementJobs = &resource[domain.ReinforcementJob, ReinforcementJob]{
 	render: func(v *projections.View, row *projections.Row[domain.ReinforcementJob], out *ReinforcementJob) {
 		j := &row.State
 		*out = ReinforcementJob{Name: string(row.Name), ReinforcementSpec: j.ReinforcementSpec, TrainingConfig: shownTraining(j.ReinforcementSpec.TrainingConfig),
-			TrackerConfig: shownTracker(j.ReinforcementSpec.TrackerConfig), JobReport: reportOf(v, row, &j.JobLife), EvaluatorRevision: j.EvaluatorRevision}
+			TrackerConfig: shownTracker(j.ReinforcementSpec.TrackerConfig), JobReport: reportOf(v, row, &row.State), EvaluatorRevision: j.EvaluatorRevision}
 		out.OutputStats = outputStats(out.JobProgress)
 	},
 	prepare: prepareReinforcementJob,

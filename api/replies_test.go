@@ -52,31 +52,21 @@ func deletions(t *testing.T) map[string]string {
 			found[collection] = event
 		}
 	}
-	endings(t, domain.Secrets, note)
-	endings(t, domain.APIKeys, note)
-	endings(t, domain.Models, note)
-	endings(t, domain.Datasets, note)
-	endings(t, domain.Evaluators, note)
-	endings(t, domain.SupervisedJobs, note)
-	endings(t, domain.DPOJobs, note)
-	endings(t, domain.ReinforcementJobs, note)
-	endings(t, domain.TrainerJobs, note)
-	endings(t, domain.DeploymentShapes, note)
-	endings(t, domain.Deployments, note)
-	endings(t, domain.DeployedModels, note)
-	endings(t, domain.Quotas, note)
+	for _, kind := range domain.Kinds {
+		endings(t, kind, note)
+	}
 	require.Greater(t, len(found), 10)
 	return found
 }
 
-func endings[S domain.State](t *testing.T, kind *domain.Kind[S], note func(collection, event string, ends bool)) {
+func endings(t *testing.T, kind domain.AnyKind, note func(collection, event string, ends bool)) {
 	for event := range kind.EventTypes() {
 		if !regexp.MustCompile(`\.(deleted|purged|lifted|unloaded)\.`).MatchString(event) {
 			continue
 		}
-		var state S
-		require.NoError(t, kind.Fold(&state, domain.Record{Type: event, Data: []byte("{}")}))
-		note(kind.Collection, event, !state.Exists())
+		state, err := kind.FoldRecord(nil, domain.Record{Type: event, Data: []byte("{}")})
+		require.NoError(t, err)
+		note(kind.CollectionID(), event, !state.(domain.State).Exists())
 	}
 }
 

@@ -24,7 +24,7 @@ var trainerJobs = &resource[domain.TrainerJob, TrainerJob]{
 	render: func(v *projections.View, row *projections.Row[domain.TrainerJob], out *TrainerJob) {
 		j := &row.State
 		*out = TrainerJob{Name: string(row.Name), TrainerSpec: j.TrainerSpec, TrainingConfig: shownTraining(j.TrainerSpec.TrainingConfig),
-			TrackerConfig: shownTracker(j.TrainerSpec.TrackerConfig), JobReport: reportOf(v, row, &j.JobLife)}
+			TrackerConfig: shownTracker(j.TrainerSpec.TrackerConfig), JobReport: reportOf(v, row, &row.State)}
 		if j.Step.Number > 0 {
 			out.TrainStep = &j.Step
 		}

@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"anneal/domain"
+	"anneal/projections"
 )
 
 // large registers a model of 70 billion parameters that everybody may use, and
@@ -83,7 +84,7 @@ func TestServerSettings(t *testing.T) {
 	require.Equal(t, 200, uploaded.status, "%s", uploaded.body)
 	got := s.call("POST", "/v1/accounts/acme/supervisedFineTuningJobs?supervisedFineTuningJobId=j1", "user", `{"dataset": "accounts/acme/datasets/rows"}`)
 	require.Equal(t, 200, got.status, "%s", got.body)
-	job, ok := s.world.View().SupervisedJobs.Get("accounts/acme/supervisedFineTuningJobs/j1")
+	job, ok := projections.TableOf(s.world.View(), domain.SupervisedJobs).Get("accounts/acme/supervisedFineTuningJobs/j1")
 	require.True(t, ok)
 	require.WithinDuration(t, job.CreateTime.Add(time.Hour), *job.State.Deadline, time.Minute)
 	for window, status := range map[string]int{"1s": 200, "0.5s": 400} {

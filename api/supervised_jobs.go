@@ -34,7 +34,7 @@ var supervisedJobs = &resource[domain.SupervisedJob, SupervisedJob]{
 func renderSupervisedJob(v *projections.View, row *projections.Row[domain.SupervisedJob], out *SupervisedJob) {
 	j := &row.State
 	*out = SupervisedJob{Name: string(row.Name), SupervisedSpec: j.SupervisedSpec, TrackerConfig: shownTracker(j.SupervisedSpec.TrackerConfig),
-		EstimatedCost: j.EstimatedCost, JobReport: reportOf(v, row, &j.JobLife)}
+		EstimatedCost: j.EstimatedCost, JobReport: reportOf(v, row, &row.State)}
 }
 
 func prepareSupervisedJob(c *call, name domain.Name, given *SupervisedJob, _ map[string]string, v *domain.Violations) error {

@@ -36,7 +36,7 @@ func executeTrainStep(c *call) (any, error) {
 	}
 	intent := domain.Intend(domain.TrainerJobs, row.Name, domain.Command[domain.TrainerJob](domain.ExecuteTrainStep(step)))
 	if made.Position() == 0 {
-		c.wantRows(&p.violations, "dataset", step.Dataset, domain.JobRows[domain.TrainerJobs.Collection])
+		c.wantRows(&p.violations, "dataset", step.Dataset, domain.JobShapes(domain.TrainerJobs.Collection))
 		if step.OutputModel != "" {
 			c.wantFreeModel(&p.violations, "outputModel", step.OutputModel, row.Name)
 		}

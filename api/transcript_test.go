@@ -198,7 +198,7 @@ func happen(s *stage, words []string) {
 		_, err := s.store.Put(s.Context(), blobs.MetricsFile(name, s.world.Lookup(name).CreateEvent), strings.NewReader("{}\n"))
 		require.NoError(s, err)
 	case "stepped": // a trainer's step is done
-		row, ok := s.world.View().TrainerJobs.Get(name)
+		row, ok := projections.TableOf(s.world.View(), domain.TrainerJobs).Get(name)
 		require.True(s, ok)
 		if row.State.State == domain.JobCreatingState {
 			s.do(domain.IntendJob(name, domain.StartValidation{}))
@@ -264,16 +264,9 @@ func happen(s *stage, words []string) {
 // madeAt is when a job of any kind was created.
 func madeAt(s *stage, name domain.Name) time.Time {
 	s.Helper()
-	switch v := s.world.View(); name.Collection() {
-	case domain.SupervisedJobs.Collection:
-		return rowOf(s, v.SupervisedJobs, name).CreateTime
-	case domain.DPOJobs.Collection:
-		return rowOf(s, v.DPOJobs, name).CreateTime
-	case domain.ReinforcementJobs.Collection:
-		return rowOf(s, v.ReinforcementJobs, name).CreateTime
-	default:
-		return rowOf(s, v.TrainerJobs, name).CreateTime
-	}
+	row, ok := s.world.View().Job(name)
+	require.True(s, ok, "there is no %s", name)
+	return row.CreateTime
 }
 
 func rowOf[S domain.State](s *stage, table *projections.Table[S], name domain.Name) *projections.Row[S] {

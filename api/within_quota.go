@@ -102,17 +102,18 @@ func (c *call) weigh(intent domain.Intent) domain.Usage {
 	return usageOf(after).Minus(usageOf(before))
 }
 
-// counts tells whether resources of a collection count against quotas.
+// counts reports whether resources of a collection count against quotas.
 func counts(collection string) bool {
-	switch collection {
-	case domain.Deployments.Collection, domain.Datasets.Collection, domain.Models.Collection, domain.Evaluators.Collection:
-		return true
+	kind := domain.KindOf(collection)
+	if kind == nil {
+		return false
 	}
-	return domain.JobRows[collection] != nil
+	_, ok := kind.NewRow("").Pointer().(domain.Metered)
+	return ok
 }
 
 func usageOf(state any) domain.Usage {
-	if counted, ok := state.(interface{ Usage() domain.Usage }); ok {
+	if counted, ok := state.(domain.Metered); ok {
 		return counted.Usage()
 	}
 	return domain.Usage{}

@@ -55,23 +55,24 @@ func nameOf(line string) string {
 // samples yields a record of every fact of every kind.
 func samples(t *testing.T) iter.Seq[domain.Record] {
 	return func(yield func(domain.Record) bool) {
-		_ = sampled(t, domain.Accounts, yield) && sampled(t, domain.APIKeys, yield) && sampled(t, domain.Secrets, yield) &&
-			sampled(t, domain.Models, yield) && sampled(t, domain.Datasets, yield) && sampled(t, domain.Evaluators, yield) && sampled(t, domain.SupervisedJobs, yield) &&
-			sampled(t, domain.DPOJobs, yield) && sampled(t, domain.ReinforcementJobs, yield) &&
-			sampled(t, domain.TrainerJobs, yield) && sampled(t, domain.DeploymentShapes, yield) && sampled(t, domain.Deployments, yield) && sampled(t, domain.DeployedModels, yield) && sampled(t, domain.Nodes, yield) && sampled(t, domain.Quotas, yield)
+		for _, kind := range domain.Kinds {
+			if !sampled(t, kind, yield) {
+				return
+			}
+		}
 	}
 }
 
-func sampled[S domain.State](t *testing.T, kind *domain.Kind[S], yield func(domain.Record) bool) bool {
+func sampled(t *testing.T, kind domain.AnyKind, yield func(domain.Record) bool) bool {
 	for name, goType := range kind.EventTypes() {
 		fact := reflect.New(goType)
 		fill(fact.Elem(), "", 1)
 		data, err := json.Marshal(fact.Interface())
 		require.NoError(t, err)
 		record := domain.Record{Type: name, Data: data}
-		event, err := kind.Decode(record)
+		event, err := kind.DecodeEvent(record)
 		require.NoError(t, err)
-		again, err := kind.Encode(event)
+		again, err := kind.EncodeEvent(event)
 		require.NoError(t, err)
 		require.Equal(t, name, again.Type)
 		require.JSONEq(t, string(data), string(again.Data), "%s loses something on its way through the log", name)
@@ -84,19 +85,15 @@ func sampled[S domain.State](t *testing.T, kind *domain.Kind[S], yield func(doma
 
 // folds tells whether some kind folds the record onto a resource that exists.
 func folds(t *testing.T, r domain.Record) bool {
-	return foldsAs(t, domain.Accounts, r) || foldsAs(t, domain.APIKeys, r) || foldsAs(t, domain.Secrets, r) || foldsAs(t, domain.Models, r) ||
-		foldsAs(t, domain.Datasets, r) || foldsAs(t, domain.Evaluators, r) || foldsAs(t, domain.SupervisedJobs, r) || foldsAs(t, domain.DPOJobs, r) ||
-		foldsAs(t, domain.ReinforcementJobs, r) || foldsAs(t, domain.TrainerJobs, r) || foldsAs(t, domain.DeploymentShapes, r) ||
-		foldsAs(t, domain.Deployments, r) || foldsAs(t, domain.DeployedModels, r) || foldsAs(t, domain.Nodes, r) || foldsAs(t, domain.Quotas, r)
-}
-
-func foldsAs[S domain.State](t *testing.T, kind *domain.Kind[S], r domain.Record) bool {
-	for name := range kind.EventTypes() {
-		if name == r.Type {
-			var state S
-			fill(reflect.ValueOf(&state).Elem(), "", 1)
-			require.NoError(t, kind.Fold(&state, r), "a body that was once written no longer folds: %s %s", r.Type, r.Data)
-			return true
+	for _, kind := range domain.Kinds {
+		for name := range kind.EventTypes() {
+			if name == r.Type {
+				state := reflect.New(kind.StateType())
+				fill(state.Elem(), "", 1)
+				_, err := kind.FoldRecord(state.Elem().Interface(), r)
+				require.NoError(t, err, "a body that was once written no longer folds: %s %s", r.Type, r.Data)
+				return true
+			}
 		}
 	}
 	return false

@@ -6,11 +6,9 @@ import "time"
 // most of its facts are those of every job: see JobLives.
 //
 //	(none) --CreateDPOJob--> CREATING … as in JobLives
-var DPOJobs = Extend(NewKind("dpoJobs", map[string]Event[DPOJob]{
+var DPOJobs = newJobKind("dpoJobs", "dpoJob", map[string]Event[DPOJob]{
 	"dpoJob.created.v1": DPOJobCreated{},
-}), "dpoJob.", JobLives, dpoLife)
-
-func dpoLife(j *DPOJob) *JobLife { return &j.JobLife }
+}, func(j *DPOJob) *JobLife { return &j.JobLife })
 
 // DPOSpec is what the caller sets. Its trainingConfig goes no further than
 // learningRateWarmupSteps.
@@ -28,11 +26,18 @@ type DPOJob struct {
 	JobLife `json:"life"`
 }
 
-// Exists implements State.
-func (j DPOJob) Exists() bool { return j.State != "" }
+// Spec implements Job.
+func (j DPOJob) Spec() JobSpec {
+	return JobSpec{
+		DisplayName: j.DisplayName, Method: MethodDPO, Shapes: preferenceShapes, MinRows: MinExamples, Dataset: j.Dataset,
+		Config: j.TrainingConfig, ConfigField: "trainingConfig.", Loss: j.LossConfig, Tracker: j.TrackerConfig,
+	}
+}
 
-// Stage implements Staged.
-func (j DPOJob) Stage() string { return j.State }
+var preferenceShapes = []string{ShapePreference}
+
+// Uses implements User.
+func (j DPOJob) Uses(Name) []string { return j.working(j.Spec().uses()) }
 
 type DPOJobCreated struct {
 	DPOSpec

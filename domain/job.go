@@ -147,8 +147,14 @@ func newJobLife(createdBy string, deadline *time.Time) JobLife {
 	return JobLife{State: JobCreatingState, Status: StatusOf(nil), CreatedBy: createdBy, Deadline: deadline}
 }
 
-// Exists implements State.
+// Exists implements State, also for the job that the life is part of.
 func (l JobLife) Exists() bool { return l.State != "" }
+
+// Stage implements Staged, also for the job that the life is part of.
+func (l JobLife) Stage() string { return l.State }
+
+// Life implements Job for the job that the life is part of.
+func (l *JobLife) Life() *JobLife { return l }
 
 // Active tells whether an attempt is, or may be, at work on a node.
 func (l JobLife) Active() bool {

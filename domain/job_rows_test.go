@@ -1,6 +1,7 @@
 package domain_test
 
 import (
+	"slices"
 	"strings"
 	"testing"
 
@@ -14,7 +15,7 @@ func TestJobsTakeRowsOfTheirShapes(t *testing.T) {
 		"supervisedFineTuningJobs": "chat completion CHAT COMPLETION", "dpoJobs": "preference CHAT",
 		"reinforcementFineTuningJobs": "prompt RL", "rlorTrainerJobs": "samples RL",
 	}
-	require.Len(t, domain.JobRows, len(fits), "every kind of job learns from something")
+	require.Len(t, slices.Collect(domain.JobKinds()), len(fits), "every kind of job trains on something")
 	for _, c := range []struct {
 		known   string
 		dataset domain.Dataset
@@ -30,7 +31,8 @@ func TestJobsTakeRowsOfTheirShapes(t *testing.T) {
 		{"", domain.Dataset{DatasetSpec: domain.DatasetSpec{Format: "FORMAT_UNSPECIFIED"}}},
 		{"", domain.Dataset{}},
 	} {
-		for collection, shapes := range domain.JobRows {
+		for kind := range domain.JobKinds() {
+			collection, shapes := kind.CollectionID(), domain.JobShapes(kind.CollectionID())
 			words := " " + fits[collection] + " "
 			fit := c.known == "" || strings.Contains(words, " "+c.known+" ")
 			require.Equal(t, fit, c.dataset.Unfit(shapes...) == "", "%s for %s", c.known, collection)
@@ -40,5 +42,5 @@ func TestJobsTakeRowsOfTheirShapes(t *testing.T) {
 	require.Equal(t, "has chat rows (format CHAT), and this takes preference rows (format CHAT): name another dataset", chat.Unfit(domain.ShapePreference))
 	coming := domain.Dataset{DatasetSpec: domain.DatasetSpec{Format: domain.FormatRL}}
 	require.Equal(t, "is of format RL, and this takes chat rows (format CHAT) or completion rows (format COMPLETION): name another dataset",
-		coming.Unfit(domain.JobRows["supervisedFineTuningJobs"]...))
+		coming.Unfit(domain.JobShapes("supervisedFineTuningJobs")...))
 }

@@ -35,6 +35,7 @@ type Kind[S any] struct {
 	facts      map[string]fact[S]
 	names      map[reflect.Type]string
 	deletion   func(*S) *Deletion // of a kind that others work with, otherwise nil
+	life       func(*S) *JobLife  // of a kind of job, otherwise nil
 }
 
 type fact[S any] struct {

@@ -18,23 +18,6 @@ type Need struct {
 	Takes  Resources
 }
 
-// trainingNeed is what an attempt of a training takes on each of its nodes.
-func trainingNeed(nodes int, engine string) Need {
-	return Need{Count: max(1, nodes), Pool: PoolTraining, Engine: engine, Takes: Resources{CPUMilli: 1000, MemoryMiB: 512}}
-}
-
-// Need is what an attempt of the job asks of the fleet.
-func (s SupervisedSpec) Need() Need { return trainingNeed(s.Nodes, "train") }
-
-// Need is what an attempt of the job asks of the fleet.
-func (s DPOSpec) Need() Need { return trainingNeed(1, "train:dpo") }
-
-// Need is what an attempt of the job asks of the fleet.
-func (s ReinforcementSpec) Need() Need { return trainingNeed(s.NodeCount, "train:reinforcement") }
-
-// Need is what a step of the job asks of the fleet.
-func (s TrainerSpec) Need() Need { return trainingNeed(s.NodeCount, "train:rlor") }
-
 // Need is what one replica of the model asks of the fleet.
 func (s DeploymentSpec) Need(model Hosted) Need {
 	engine := "complete"

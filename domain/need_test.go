@@ -56,7 +56,7 @@ func TestProspectsSayWhatIsLacking(t *testing.T) {
 		{"another pool", replica("", 0), []domain.Node{machine(0, 0, func(n *domain.Node) { n.Pool = domain.PoolTraining })}, true, "n1 is of pool training): start an agent that can"},
 		{"no engine", replica("", 0), []domain.Node{machine(0, 0, func(n *domain.Node) { n.Engines = []string{"train"} })}, true, "n1 cannot complete"},
 		{"little memory", replica("", 0), []domain.Node{machine(0, 0, func(n *domain.Node) { n.Capacity.MemoryMiB = 64 })}, true, "n1 has 64 of 64 MiB free"},
-		{"a gang", domain.SupervisedSpec{Nodes: 2}.Need(), []domain.Node{machine(0, 0), machine(0, 0, func(n *domain.Node) { n.Capacity.CPUMilli = 500 })}, true,
+		{"a gang", domain.JobSpec{Method: domain.MethodSupervised, Nodes: 2}.Need(), []domain.Node{machine(0, 0), machine(0, 0, func(n *domain.Node) { n.Capacity.CPUMilli = 500 })}, true,
 			"on each of 2 nodes of pool training that can train, and of 2 nodes 1 could hold it (n2 has 500 of 500 thousandths of a core free)"},
 		{"many", replica(l4, 1), []domain.Node{{}, {}, {}, {}, {}, {}, {}}, true, "n5 has no VENDOR_A_L4_24GB, and so on for 2 more)"},
 	} {

@@ -68,6 +68,9 @@ func (LiftQuota) Decide(q Quota, _ time.Time) (Event[Quota], error) {
 	return QuotaLifted{}, nil
 }
 
+// Metered is a state that counts against quotas.
+type Metered interface{ Usage() Usage }
+
 // A Usage is how much there is of what quotas count.
 type Usage struct {
 	Accelerators int64

@@ -7,11 +7,9 @@ import "time"
 // states and most of its facts are those of every job: see JobLives.
 //
 //	(none) --CreateReinforcementJob--> CREATING … as in JobLives
-var ReinforcementJobs = Extend(NewKind("reinforcementFineTuningJobs", map[string]Event[ReinforcementJob]{
+var ReinforcementJobs = newJobKind("reinforcementFineTuningJobs", "reinforcementFineTuningJob", map[string]Event[ReinforcementJob]{
 	"reinforcementFineTuningJob.created.v1": ReinforcementJobCreated{},
-}), "reinforcementFineTuningJob.", JobLives, reinforcementLife)
-
-func reinforcementLife(j *ReinforcementJob) *JobLife { return &j.JobLife }
+}, func(j *ReinforcementJob) *JobLife { return &j.JobLife })
 
 // Defaults and limits of reinforcement jobs. A dataset of more than
 // ChunkedAbove rows is worked through in chunks.
@@ -51,11 +49,22 @@ type ReinforcementJob struct {
 	JobLife           `json:"life"`
 }
 
-// Exists implements State.
-func (j ReinforcementJob) Exists() bool { return j.State != "" }
+// Spec implements Job.
+func (j ReinforcementJob) Spec() JobSpec {
+	return JobSpec{
+		DisplayName: j.DisplayName, Method: MethodReinforcement, Nodes: j.NodeCount,
+		Shapes: promptShapes, MinRows: 1, Dataset: j.Dataset, EvaluationDataset: j.EvaluationDataset,
+		AutoCarveout: j.EvalAutoCarveout, Config: j.TrainingConfig, ConfigField: "trainingConfig.", Loss: j.LossConfig,
+		Evaluator: j.Evaluator, Rollouts: &RolloutSpec{InferenceParameters: j.InferenceParameters, ChunkSize: j.ChunkSize,
+			MaxConcurrent: j.MaxConcurrentRollouts, MaxConcurrentEvaluations: j.MaxConcurrentEvaluations},
+		Tracker: j.TrackerConfig, Secrets: secretsOf(j.ObjectStoreConfig, j.BlobStoreConfig),
+	}
+}
 
-// Stage implements Staged.
-func (j ReinforcementJob) Stage() string { return j.State }
+var promptShapes = []string{ShapePrompt}
+
+// Uses implements User.
+func (j ReinforcementJob) Uses(Name) []string { return j.working(j.Spec().uses()) }
 
 type ReinforcementJobCreated struct {
 	ReinforcementSpec

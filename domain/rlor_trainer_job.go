@@ -17,14 +17,12 @@ import (
 //	VALIDATING, PENDING       --AwaitStep-->        IDLE, when it has nothing to learn from
 //	RUNNING, WRITING_RESULTS  --FinishTrainStep-->  IDLE
 //	IDLE                      --ExecuteTrainStep--> PENDING, with the next step
-var TrainerJobs = Extend(NewKind("rlorTrainerJobs", map[string]Event[TrainerJob]{
+var TrainerJobs = newJobKind("rlorTrainerJobs", "rlorTrainerJob", map[string]Event[TrainerJob]{
 	"rlorTrainerJob.created.v1":      TrainerJobCreated{},
 	"rlorTrainerJob.stepGiven.v1":    TrainerStepGiven{},
 	"rlorTrainerJob.stepFinished.v1": TrainerStepFinished{},
 	"rlorTrainerJob.awaiting.v1":     TrainerAwaiting{},
-}), "rlorTrainerJob.", JobLives, trainerLife)
-
-func trainerLife(j *TrainerJob) *JobLife { return &j.JobLife }
+}, func(j *TrainerJob) *JobLife { return &j.JobLife })
 
 // MaxRewards is how many rewards one trainer job may weigh.
 const MaxRewards = 64
@@ -55,11 +53,31 @@ type TrainerJob struct {
 	Finished    int       `json:"finished"` // the number of the newest that was done
 }
 
-// Exists implements State.
-func (j TrainerJob) Exists() bool { return j.State != "" }
+// Spec implements Job.
+func (j TrainerJob) Spec() JobSpec {
+	spec := JobSpec{
+		DisplayName: j.DisplayName, Method: MethodRLOR, Nodes: j.NodeCount,
+		Shapes: sampleShapes, MinRows: 1, Dataset: j.Dataset, EvaluationDataset: j.EvaluationDataset,
+		AutoCarveout: j.EvalAutoCarveout, Config: j.TrainingConfig, ConfigField: "trainingConfig.", Loss: j.LossConfig,
+		RewardWeights: j.RewardWeights, Waits: j.Waits(), HasStep: j.HasStep(), StepDataset: j.Step.Dataset, From: j.From(),
+		Tracker: j.TrackerConfig, Secrets: secretsOf(j.ObjectStoreConfig, nil),
+	}
+	if j.Step.Number > 0 {
+		spec.Config.OutputModel = j.Step.OutputModel
+	}
+	return spec
+}
 
-// Stage implements Staged.
-func (j TrainerJob) Stage() string { return j.State }
+var sampleShapes = []string{ShapeSamples}
+
+// Uses implements User: what the job reads, and the deployments that get its weights.
+func (j TrainerJob) Uses(self Name) []string {
+	names := j.Spec().uses()
+	for _, target := range j.HotLoadTargets(self.Account()) {
+		names = append(names, string(target))
+	}
+	return j.working(names)
+}
 
 type TrainerJobCreated struct {
 	TrainerSpec
@@ -124,10 +142,10 @@ func (s TrainerSpec) check() Violations {
 
 var rewardName = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_./-]{0,127}$`)
 
-// Rewards are the weights of the job by the names of the rewards.
-func (s TrainerSpec) Rewards() map[string]float64 {
+// RewardsOf returns the weights of entries of rewardWeights by the names of the rewards.
+func RewardsOf(entries []string) map[string]float64 {
 	rewards := map[string]float64{}
-	for _, entry := range s.RewardWeights {
+	for _, entry := range entries {
 		if reward, weight, ok := RewardWeight(entry); ok {
 			rewards[reward] = weight
 		}

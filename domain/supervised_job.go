@@ -6,11 +6,9 @@ import "time"
 // most of its facts are those of every job: see JobLives.
 //
 //	(none) --CreateSupervisedJob--> CREATING … as in JobLives
-var SupervisedJobs = Extend(NewKind("supervisedFineTuningJobs", map[string]Event[SupervisedJob]{
+var SupervisedJobs = newJobKind("supervisedFineTuningJobs", "supervisedFineTuningJob", map[string]Event[SupervisedJob]{
 	"supervisedFineTuningJob.created.v1": SupervisedJobCreated{},
-}), "supervisedFineTuningJob.", JobLives, supervisedLife)
-
-func supervisedLife(j *SupervisedJob) *JobLife { return &j.JobLife }
+}, func(j *SupervisedJob) *JobLife { return &j.JobLife })
 
 // SupervisedSpec is what the caller sets.
 type SupervisedSpec struct {
@@ -37,11 +35,20 @@ type SupervisedJob struct {
 	EstimatedCost  *Money `json:"estimatedCost,omitempty"` // at its creation; nil when its rows were not known then
 }
 
-// Exists implements State.
-func (j SupervisedJob) Exists() bool { return j.State != "" }
+// Spec implements Job.
+func (j SupervisedJob) Spec() JobSpec {
+	return JobSpec{
+		DisplayName: j.DisplayName, Method: MethodSupervised, Nodes: j.SupervisedSpec.Nodes,
+		Shapes: supervisedShapes, MinRows: MinExamples, Dataset: j.Dataset, EvaluationDataset: j.EvaluationDataset,
+		AutoCarveout: j.EvalAutoCarveout, Config: j.TrainingConfig, EarlyStop: j.EarlyStop,
+		Tracker: j.TrackerConfig, Secrets: secretsOf(j.ObjectStoreConfig, nil),
+	}
+}
 
-// Stage implements Staged.
-func (j SupervisedJob) Stage() string { return j.State }
+var supervisedShapes = []string{ShapeChat, ShapeCompletion}
+
+// Uses implements User.
+func (j SupervisedJob) Uses(Name) []string { return j.working(j.Spec().uses()) }
 
 type SupervisedJobCreated struct {
 	SupervisedSpec

@@ -3,7 +3,6 @@ package domain
 import (
 	"math/bits"
 	"strings"
-	"time"
 )
 
 // TrackerConfig says where metrics are also sent. The key is sealed before it
@@ -121,25 +120,4 @@ func checkData(v *Violations, dataset, evaluation string, carveout bool) {
 	reference(v, "dataset", dataset, "datasets")
 	reference(v, "evaluationDataset", evaluation, "datasets")
 	v.Require(evaluation == "" || !carveout, "evalAutoCarveout", "give either evaluationDataset or evalAutoCarveout, not both")
-}
-
-// IntendJob addresses a command on the shared life to a job of any kind.
-func IntendJob(name Name, cmd Command[JobLife]) Intent {
-	switch name.Collection() {
-	case SupervisedJobs.Collection:
-		return intendLife(SupervisedJobs, name, cmd, supervisedLife)
-	case DPOJobs.Collection:
-		return intendLife(DPOJobs, name, cmd, dpoLife)
-	case ReinforcementJobs.Collection:
-		return intendLife(ReinforcementJobs, name, cmd, reinforcementLife)
-	case TrainerJobs.Collection:
-		return intendLife(TrainerJobs, name, cmd, trainerLife)
-	}
-	return Intent{name, cmd, func(any, time.Time) (Record, error) {
-		return Record{}, Errorf(Internal, "%s is not a job", name)
-	}}
-}
-
-func intendLife[S any](k *Kind[S], name Name, cmd Command[JobLife], lens func(*S) *JobLife) Intent {
-	return intend(k, name, Command[S](liftedCommand[S, JobLife]{cmd, lens}), cmd)
 }

@@ -7,37 +7,6 @@ import "strings"
 // may be empty. What has ended works with nothing.
 type User interface{ Uses(self Name) []string }
 
-// Uses implements User: rows, models and secrets.
-func (j SupervisedJob) Uses(Name) []string {
-	return j.working(append(secretsOf(j.ObjectStoreConfig, nil), j.Dataset, j.EvaluationDataset, j.BaseModel, j.WarmStartFrom))
-}
-
-// Uses implements User: rows and models.
-func (j DPOJob) Uses(Name) []string {
-	return j.working([]string{j.Dataset, j.TrainingConfig.BaseModel, j.TrainingConfig.WarmStartFrom})
-}
-
-// Uses implements User: rows, models, the evaluator and secrets.
-func (j ReinforcementJob) Uses(Name) []string {
-	return j.working(append(secretsOf(j.ObjectStoreConfig, j.BlobStoreConfig),
-		j.Dataset, j.EvaluationDataset, j.Evaluator, j.TrainingConfig.BaseModel, j.TrainingConfig.WarmStartFrom))
-}
-
-// Uses implements User: rows, models, secrets, and the deployments that get its
-// weights. The model of the step before takes the place of the addon that the
-// first step began with.
-func (j TrainerJob) Uses(self Name) []string {
-	from := string(j.From())
-	if from == "" {
-		from = j.TrainingConfig.WarmStartFrom
-	}
-	names := append(secretsOf(j.ObjectStoreConfig, nil), j.Dataset, j.EvaluationDataset, j.Step.Dataset, j.TrainingConfig.BaseModel, from)
-	for _, target := range j.HotLoadTargets(self.Account()) {
-		names = append(names, string(target))
-	}
-	return j.working(names)
-}
-
 // working is what a job works with while it has not ended, with the rows that
 // were made for it.
 func (l JobLife) working(names []string) []string {

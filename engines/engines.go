@@ -34,10 +34,10 @@ type Trainer interface {
 
 // Training methods that a TrainOrder may name.
 const (
-	Supervised    = "supervised"
-	DPO           = "dpo"           // from pairs of answers, by DPO or ORPO
-	Reinforcement = "reinforcement" // from the model's own answers, scored by an evaluator
-	RLOR          = "rlor"          // from samples that were scored elsewhere
+	Supervised    = domain.MethodSupervised
+	DPO           = domain.MethodDPO           // from pairs of answers, by DPO or ORPO
+	Reinforcement = domain.MethodReinforcement // from the model's own answers, scored by an evaluator
+	RLOR          = domain.MethodRLOR          // from samples that were scored elsewhere
 )
 
 // A TrainOrder is everything that a trainer needs; all paths are local.

@@ -3,14 +3,13 @@ package projections
 import (
 	"encoding/json"
 	"fmt"
-	"iter"
 	"time"
 
 	"anneal/domain"
 )
 
-// A line is the one canonical form of a row: what snapshots hold and digests
-// hash. Of what no longer exists it has the name and the version only.
+// A line is the canonical form of a row, which snapshots hold and digests hash. The line of a
+// deleted resource has its name and version only.
 type line struct {
 	Name        domain.Name     `json:"name"`
 	Version     uint64          `json:"version"`
@@ -20,30 +19,18 @@ type line struct {
 	State       json.RawMessage `json:"state,omitempty"`
 }
 
-// frozen is a table of any kind, in a view.
-type frozen interface {
-	// Len is the number of rows.
-	Len() int
-	// state is that of a resource; false when it does not exist.
-	state(domain.Name) (any, bool)
-	// user reports whether the rows implement domain.User.
-	user() bool
-	// uses yields each resource with the names of what it works with.
-	uses() iter.Seq2[domain.Name, domain.Name]
-	// lines hands every row's line to yield, in the order of names, and after
-	// them those of what no longer exists.
-	lines(yield func(line []byte, gone bool) error) error
-}
-
-func (t *Table[S]) lines(yield func(line []byte, gone bool) error) error {
+// lines yields the line of every row in the order of names, and after them those of deleted
+// resources.
+func (t *table) lines(yield func(line []byte, gone bool) error) error {
 	var err error
-	t.rows.Scan(func(_ domain.Name, row *Row[S]) bool {
+	t.rows.Scan(func(_ domain.Name, one cell) bool {
 		var state, text []byte
-		if state, err = json.Marshal(row.State); err == nil {
-			text, err = json.Marshal(line{row.Name, row.Version, &row.CreateTime, row.CreateEvent, &row.UpdateTime, state})
+		head := one.row.Head()
+		if state, err = json.Marshal(one.row.Value()); err == nil {
+			text, err = json.Marshal(line{head.Name, head.Version, &head.CreateTime, head.CreateEvent, &head.UpdateTime, state})
 		}
 		if err != nil {
-			err = fmt.Errorf("%s cannot be written down: %w", row.Name, err)
+			err = fmt.Errorf("encode %s: %w", head.Name, err)
 			return false
 		}
 		err = yield(text, false)
@@ -60,23 +47,4 @@ func (t *Table[S]) lines(yield func(line []byte, gone bool) error) error {
 		return err == nil
 	})
 	return err
-}
-
-// restore puts a line back.
-func (f *fold[S]) restore(l line) error {
-	f.changed = true
-	if l.State == nil {
-		f.table.gone.Set(l.Name, l.Version)
-		return nil
-	}
-	row := &Row[S]{Name: l.Name, Version: l.Version, CreateEvent: l.CreateEvent, generation: f.generation}
-	if l.CreateTime == nil || l.UpdateTime == nil || l.CreateEvent == "" {
-		return fmt.Errorf("%s lacks its times or its first event", l.Name)
-	}
-	row.CreateTime, row.UpdateTime = canonicalTime(*l.CreateTime), canonicalTime(*l.UpdateTime)
-	if err := json.Unmarshal(l.State, &row.State); err != nil {
-		return fmt.Errorf("%s: %w", l.Name, err)
-	}
-	f.table.put(row, true)
-	return nil
 }

@@ -3,133 +3,114 @@ package projections
 import (
 	"fmt"
 	"io"
+	"reflect"
 	"time"
 
 	"anneal/domain"
 	"anneal/eventlog"
 )
 
-// A fold is the table of one kind that the world's writer changes, and the
-// last copy of it that was lent to readers. The world's lock guards it.
-type fold[S domain.State] struct {
-	kind       *domain.Kind[S]
-	table      *Table[S]
-	lent       *Table[S]
-	changed    bool // since lent was made
-	generation uint64
-	place      func(*View) **Table[S] // where a view keeps this table; nil when it has no field for it
+// A fold is the table of one kind that the world's writer changes, and the last copy of it that a
+// view was given. The world's lock guards it.
+type fold struct {
+	kind       domain.AnyKind
+	table      *table
+	shared     *table
+	changed    bool   // since shared was copied
+	generation uint64 // of the table: counts the copies
 }
 
-// tables is a fold of any kind.
-type tables interface {
-	collection() string
-	// decode reads an event's record; the result goes to change. It touches
-	// nothing that the lock guards.
-	decode(eventlog.Event) (any, error)
-	// change applies a decoded event, or leaves everything as it was.
-	change(eventlog.Event, any) error
-	// row implements eventlog.Rows for one kind.
-	row(domain.Name) eventlog.Row
-	// after is a state once a record is folded into it, which changes nothing.
-	after(state any, record domain.Record) (any, error)
-	// lend puts an immutable copy of the table into a view.
-	lend(*View)
-	// restore puts a row of a snapshot back.
-	restore(line) error
-	// describe writes down what can be folded: see World.schema.
-	describe(io.Writer)
+func newFold(kind domain.AnyKind) *fold {
+	return &fold{kind: kind, table: newTable(kind), changed: true}
 }
 
-// register adds a kind to a world that has not seen an event yet.
-func register[S domain.State](w *World, kind *domain.Kind[S], place func(*View) **Table[S]) {
-	f := &fold[S]{kind: kind, table: newTable[S](kind.Collection), changed: true, place: place}
-	w.folds[kind.Collection] = f
-}
-
-func (f *fold[S]) collection() string { return f.kind.Collection }
-
-func (f *fold[S]) decode(e eventlog.Event) (any, error) { return f.kind.Decode(e.Record) }
-
-// change folds the event into its row. A row made since the last view was lent
-// is nobody else's and changes in place; any other is copied first.
-func (f *fold[S]) change(e eventlog.Event, decoded any) error {
+// change applies a decoded event, or leaves everything unchanged. A row that was written since the
+// last copy belongs to the table alone and changes in place; any other is cloned first.
+func (f *fold) change(e eventlog.Event, decoded any) error {
 	old, existed := f.table.rows.Get(e.Name)
-	row := old
+	row := old.row
 	switch {
 	case !existed:
-		row = &Row[S]{Name: e.Name, generation: f.generation}
+		row = f.kind.NewRow(e.Name)
 	case old.generation != f.generation:
-		clone := *old
-		row = &clone
-		row.generation = f.generation
+		row = old.row.Clone()
 	}
-	if err := evolve(&row.State, decoded.(domain.Event[S])); err != nil {
+	exists, err := apply(row, decoded, e)
+	if err != nil {
 		return err
 	}
-	created := row.CreateTime
-	row.Version, row.UpdateTime = e.Position, canonicalTime(e.Time)
 	f.changed = true
-
-	switch exists := row.State.Exists(); {
+	switch {
 	case exists && !existed:
-		row.CreateTime, row.CreateEvent = row.UpdateTime, e.ID
-		f.table.put(row, true)
-	case exists && row != old:
-		f.table.put(row, false)
+		f.table.put(cell{row, f.generation}, true)
+	case exists && row != old.row:
+		f.table.put(cell{row, f.generation}, false)
 	case !exists && existed:
-		f.table.remove(e.Name, created, e.Position)
+		f.table.remove(e.Name, row.Head().CreateTime, e.Position)
 	case !exists:
 		f.table.gone.Set(e.Name, e.Position)
 	}
 	return nil
 }
 
-// evolve turns a panic into an error, so that the event at fault is named.
-func evolve[S any](state *S, e domain.Event[S]) (err error) {
-	before := *state
+// apply turns a panic of the event into an error, so that the world can name the event.
+func apply(row domain.AnyRow, decoded any, e eventlog.Event) (exists bool, err error) {
 	defer func() {
 		if reason := recover(); reason != nil {
-			*state, err = before, fmt.Errorf("it panics: %v", reason)
+			err = fmt.Errorf("it panics: %v", reason)
 		}
 	}()
-	e.Evolve(state)
-	return nil
+	return row.Apply(decoded, e.Position, e.ID, canonicalTime(e.Time)), nil
 }
 
-func (f *fold[S]) row(name domain.Name) eventlog.Row {
-	if row, ok := f.table.rows.Get(name); ok {
-		return eventlog.Row{State: row.State, Version: row.Version, CreateTime: row.CreateTime, CreateEvent: row.CreateEvent, UpdateTime: row.UpdateTime}
+// row implements eventlog.Rows for one kind.
+func (f *fold) row(name domain.Name) eventlog.Row {
+	if one, ok := f.table.rows.Get(name); ok {
+		head := one.row.Head()
+		return eventlog.Row{State: one.row.Value(), Version: head.Version, CreateTime: head.CreateTime,
+			CreateEvent: head.CreateEvent, UpdateTime: head.UpdateTime}
 	}
 	version, _ := f.table.gone.Get(name)
 	return eventlog.Row{Version: version}
 }
 
-func (f *fold[S]) after(state any, record domain.Record) (any, error) {
-	next, _ := state.(S)
-	err := f.kind.Fold(&next, record)
-	return next, err
-}
-
-func (f *fold[S]) lend(v *View) {
+// share returns an immutable copy of the table.
+func (f *fold) share() *table {
 	if f.changed {
-		f.lent, f.changed = f.table.copy(), false
+		f.shared, f.changed = f.table.copy(), false
 		f.generation++
 	}
-	v.tables[f.kind.Collection] = f.lent
-	if f.place != nil {
-		*f.place(v) = f.lent
+	return f.shared
+}
+
+// restore puts a line of a snapshot back.
+func (f *fold) restore(l line) error {
+	f.changed = true
+	if l.State == nil {
+		f.table.gone.Set(l.Name, l.Version)
+		return nil
+	}
+	if l.CreateTime == nil || l.UpdateTime == nil || l.CreateEvent == "" {
+		return fmt.Errorf("%s lacks its times or the ID of its first event", l.Name)
+	}
+	row := f.kind.NewRow(l.Name)
+	head := domain.Row[struct{}]{Name: l.Name, Version: l.Version, CreateEvent: l.CreateEvent,
+		CreateTime: canonicalTime(*l.CreateTime), UpdateTime: canonicalTime(*l.UpdateTime)}
+	if err := row.Restore(head, l.State); err != nil {
+		return fmt.Errorf("%s: %w", l.Name, err)
+	}
+	f.table.put(cell{row, f.generation}, true)
+	return nil
+}
+
+// describe writes what the kind can fold: see World.schema.
+func (f *fold) describe(w io.Writer) {
+	describeType(w, f.kind.StateType(), map[reflect.Type]bool{})
+	for name, t := range f.kind.EventTypes() {
+		fmt.Fprintf(w, "event %s ", name)
+		describeType(w, t, map[reflect.Type]bool{})
 	}
 }
 
-// TableOf is the view's table of a kind: what the field of that kind holds.
-func TableOf[S domain.State](v *View, kind *domain.Kind[S]) *Table[S] {
-	t, ok := v.tables[kind.Collection].(*Table[S])
-	if !ok {
-		panic(fmt.Sprintf("projections: the world does not fold %s", kind.Collection))
-	}
-	return t
-}
-
-// canonicalTime is the same instant, written down and compared the same way
-// whether it came from the log or from a snapshot.
+// canonicalTime returns the same instant in the one form that the log and snapshots share.
 func canonicalTime(t time.Time) time.Time { return t.UTC().Round(0) }

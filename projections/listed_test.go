@@ -162,7 +162,7 @@ func TestAListRendersNoMoreThanItShows(t *testing.T) {
 
 func TestStoredFieldsMustBeThere(t *testing.T) {
 	require.PanicsWithValue(t, `projections: projections.wireStored has no field "size"`, func() { StoredFieldsOf[toy, wireStored]("size") })
-	require.PanicsWithValue(t, `projections: projections.Row[anneal/projections.toy] does not store "shown"`, func() { StoredFieldsOf[toy, wireStored]("shown") })
+	require.PanicsWithValue(t, `projections: domain.Row[anneal/projections.toy] does not store "shown"`, func() { StoredFieldsOf[toy, wireStored]("shown") })
 }
 
 // A mistake in render reaches the caller, who can answer it, and not the

@@ -88,24 +88,24 @@ func namesOf(self domain.Name, state any) iter.Seq[domain.Name] {
 	}
 }
 
-func (t *Table[S]) user() bool {
-	var none S
-	_, ok := any(none).(domain.User)
+func (t *table) user() bool {
+	_, ok := t.kind.NewRow("").Value().(domain.User)
 	return ok
 }
 
 // uses yields the table's resources with what they work with.
-func (t *Table[S]) uses() iter.Seq2[domain.Name, domain.Name] {
+func (t *table) uses() iter.Seq2[domain.Name, domain.Name] {
 	return func(yield func(user, used domain.Name) bool) {
 		if !t.user() {
 			return
 		}
-		for row := range t.All() {
-			for used := range namesOf(row.Name, any(&row.State)) {
-				if !yield(row.Name, used) {
-					return
+		t.rows.Scan(func(name domain.Name, one cell) bool {
+			for used := range namesOf(name, one.row.Pointer()) {
+				if !yield(name, used) {
+					return false
 				}
 			}
-		}
+			return true
+		})
 	}
 }

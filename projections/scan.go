@@ -115,7 +115,7 @@ func (l *listing[S, R]) indexed(t *Table[S], account string) iter.Seq[*Row[S]] {
 
 // rank is the number of rows before the account's first.
 func (t *Table[S]) rank(account string) int {
-	first := domain.NewName(account, t.collection, t.firstID(account))
+	first := (*table)(t).firstName(account)
 	return sort.Search(t.rows.Len(), func(i int) bool {
 		name, _, _ := t.rows.GetAt(i)
 		return name >= first
@@ -126,9 +126,9 @@ func (t *Table[S]) rank(account string) int {
 func (t *Table[S]) from(rank, n int) iter.Seq[*Row[S]] {
 	return func(yield func(*Row[S]) bool) {
 		first, _, _ := t.rows.GetAt(rank)
-		t.rows.Ascend(first, func(_ domain.Name, row *Row[S]) bool {
+		t.rows.Ascend(first, func(_ domain.Name, one cell) bool {
 			n--
-			return yield(row) && n > 0
+			return yield(one.row.(*Row[S])) && n > 0
 		})
 	}
 }
@@ -137,8 +137,8 @@ func (t *Table[S]) from(rank, n int) iter.Seq[*Row[S]] {
 // need not exist.
 func (t *Table[S]) namedAfter(account string, after domain.Name) iter.Seq[*Row[S]] {
 	return func(yield func(*Row[S]) bool) {
-		t.rows.Ascend(after, func(name domain.Name, row *Row[S]) bool {
-			return name == after || name.Account() == account && yield(row)
+		t.rows.Ascend(after, func(name domain.Name, one cell) bool {
+			return name == after || name.Account() == account && yield(one.row.(*Row[S]))
 		})
 	}
 }

@@ -26,14 +26,6 @@ func (w *World) schema() string {
 	return hex.EncodeToString(sum.Sum(nil))
 }
 
-func (f *fold[S]) describe(w io.Writer) {
-	describeType(w, reflect.TypeFor[S](), map[reflect.Type]bool{})
-	for name, t := range f.kind.EventTypes() {
-		fmt.Fprintf(w, "event %s ", name)
-		describeType(w, t, map[reflect.Type]bool{})
-	}
-}
-
 // describeType writes a type down to its basic kinds, with the tags that say
 // how it is stored. A type met again is named only.
 func describeType(w io.Writer, t reflect.Type, met map[reflect.Type]bool) {

@@ -185,9 +185,7 @@ func TestASnapshotOfAnotherSchemaIsPassedOver(t *testing.T) {
 	log, w := threeToys(t)
 	require.NoError(t, w.Save(dir))
 	larger := func() *World {
-		w := toyWorld()
-		register(w, domain.NewKind("kites", map[string]domain.Event[toy]{"kite.made.v1": toyMade{}}), nil)
-		return w
+		return newWorld(toys, domain.NewKind("kites", map[string]domain.Event[toy]{"kite.made.v1": toyMade{}}))
 	}
 	require.NotEqual(t, w.schema(), larger().schema())
 	require.Equal(t, NewWorld().schema(), NewWorld().schema())

@@ -8,8 +8,8 @@ func (v *View) Usage(account string) (sum domain.Usage) {
 	for row := range v.Deployments.In(account) {
 		sum = sum.Plus(row.State.Usage())
 	}
-	for life := range JobLives.In(v, account) {
-		sum = sum.Plus(life.Usage())
+	for job := range v.JobsIn(account) {
+		sum = sum.Plus(job.State.Life().Usage())
 	}
 	return sum
 }

@@ -14,49 +14,44 @@ import (
 	"anneal/eventlog"
 )
 
-// A View is everything at one position of the log, and the pulse of about the
-// same moment. It is immutable and safe for concurrent use.
+// A View is everything at one position of the log, and the live status of about the same moment.
+// It is immutable and safe for concurrent use. The fields are the tables that are used most; TableOf
+// returns that of any kind.
 type View struct {
 	eventlog.Checkpoint // the last event in it; zero before the first
 
-	Accounts          *Table[domain.Account]
-	APIKeys           *Table[domain.APIKey]
-	Secrets           *Table[domain.Secret]
-	Models            *Table[domain.Model]
-	Datasets          *Table[domain.Dataset]
-	Evaluators        *Table[domain.Evaluator]
-	SupervisedJobs    *Table[domain.SupervisedJob]
-	DPOJobs           *Table[domain.DPOJob]
-	ReinforcementJobs *Table[domain.ReinforcementJob]
-	TrainerJobs       *Table[domain.TrainerJob]
-	Shapes            *Table[domain.DeploymentShape]
-	Deployments       *Table[domain.Deployment]
-	DeployedModels    *Table[domain.DeployedModel]
-	Nodes             *Table[domain.Node]
-	Quotas            *Table[domain.Quota]
-	Live              LiveStatusView
+	Accounts       *Table[domain.Account]
+	APIKeys        *Table[domain.APIKey]
+	Secrets        *Table[domain.Secret]
+	Models         *Table[domain.Model]
+	Datasets       *Table[domain.Dataset]
+	Evaluators     *Table[domain.Evaluator]
+	Shapes         *Table[domain.DeploymentShape]
+	Deployments    *Table[domain.Deployment]
+	DeployedModels *Table[domain.DeployedModel]
+	Nodes          *Table[domain.Node]
+	Quotas         *Table[domain.Quota]
+	Live           LiveStatusView
 
-	tables map[string]frozen // by collection
+	tables map[string]*table // by collection
 }
 
-// NewWorld makes an empty world, of before the first event.
+// NewWorld returns an empty world of all kinds, from before the first event.
 func NewWorld() *World {
-	w := newWorld()
-	register(w, domain.Accounts, func(v *View) **Table[domain.Account] { return &v.Accounts })
-	register(w, domain.APIKeys, func(v *View) **Table[domain.APIKey] { return &v.APIKeys })
-	register(w, domain.Secrets, func(v *View) **Table[domain.Secret] { return &v.Secrets })
-	register(w, domain.Models, func(v *View) **Table[domain.Model] { return &v.Models })
-	register(w, domain.Datasets, func(v *View) **Table[domain.Dataset] { return &v.Datasets })
-	register(w, domain.Evaluators, func(v *View) **Table[domain.Evaluator] { return &v.Evaluators })
-	register(w, domain.SupervisedJobs, func(v *View) **Table[domain.SupervisedJob] { return &v.SupervisedJobs })
-	register(w, domain.DPOJobs, func(v *View) **Table[domain.DPOJob] { return &v.DPOJobs })
-	register(w, domain.ReinforcementJobs, func(v *View) **Table[domain.ReinforcementJob] { return &v.ReinforcementJobs })
-	register(w, domain.TrainerJobs, func(v *View) **Table[domain.TrainerJob] { return &v.TrainerJobs })
-	register(w, domain.DeploymentShapes, func(v *View) **Table[domain.DeploymentShape] { return &v.Shapes })
-	register(w, domain.Deployments, func(v *View) **Table[domain.Deployment] { return &v.Deployments })
-	register(w, domain.DeployedModels, func(v *View) **Table[domain.DeployedModel] { return &v.DeployedModels })
-	register(w, domain.Nodes, func(v *View) **Table[domain.Node] { return &v.Nodes })
-	register(w, domain.Quotas, func(v *View) **Table[domain.Quota] { return &v.Quotas })
+	w := newWorld(domain.Kinds...)
+	w.fields = func(v *View) {
+		v.Accounts = TableOf(v, domain.Accounts)
+		v.APIKeys = TableOf(v, domain.APIKeys)
+		v.Secrets = TableOf(v, domain.Secrets)
+		v.Models = TableOf(v, domain.Models)
+		v.Datasets = TableOf(v, domain.Datasets)
+		v.Evaluators = TableOf(v, domain.Evaluators)
+		v.Shapes = TableOf(v, domain.DeploymentShapes)
+		v.Deployments = TableOf(v, domain.Deployments)
+		v.DeployedModels = TableOf(v, domain.DeployedModels)
+		v.Nodes = TableOf(v, domain.Nodes)
+		v.Quotas = TableOf(v, domain.Quotas)
+	}
 	return w
 }
 
@@ -64,22 +59,27 @@ func NewWorld() *World {
 // number read it, and none of them ever waits for another reader.
 type World struct {
 	mu      sync.Mutex
-	folds   map[string]tables // by collection; the map itself never changes
+	folds   map[string]*fold // by collection; the map itself never changes
+	fields  func(*View)      // sets the typed fields of a view; nil sets none
 	at      eventlog.Checkpoint
 	view    *View                      // the last one lent; it is of now if its position and pulse are
 	saved   uint64                     // position of the newest snapshot
 	waiters btree.Map[uint64, *waiter] // by the position they wait for
 	failed  error                      // why the world stands still
 	broken  chan struct{}              // closed when it has failed
-	pulse   *LiveStatus
+	live    *LiveStatus
 }
 
-func newWorld() *World {
-	return &World{folds: map[string]tables{}, broken: make(chan struct{}), pulse: NewLiveStatus(time.Now())}
+func newWorld(kinds ...domain.AnyKind) *World {
+	w := &World{folds: map[string]*fold{}, broken: make(chan struct{}), live: NewLiveStatus(time.Now())}
+	for _, kind := range kinds {
+		w.folds[kind.CollectionID()] = newFold(kind)
+	}
+	return w
 }
 
 // Live is what is kept aside and not in the log.
-func (w *World) Live() *LiveStatus { return w.pulse }
+func (w *World) Live() *LiveStatus { return w.live }
 
 // Run keeps the world up to date until ctx is done, the log fails, or an event
 // does not fold. After a failure of the log it may be called again.
@@ -124,12 +124,12 @@ func (w *World) Apply(e eventlog.Event) error {
 	return nil
 }
 
-func (w *World) decode(e eventlog.Event) (fold tables, decoded any, err error) {
+func (w *World) decode(e eventlog.Event) (fold *fold, decoded any, err error) {
 	fold = w.folds[e.Name.Collection()]
 	if fold == nil {
 		return nil, nil, fmt.Errorf("unknown collection %q: written by a newer version", e.Name.Collection())
 	}
-	decoded, err = fold.decode(e)
+	decoded, err = fold.kind.DecodeEvent(e.Record)
 	return fold, decoded, err
 }
 
@@ -137,13 +137,16 @@ func (w *World) decode(e eventlog.Event) (fold tables, decoded any, err error) {
 func (w *World) View() *View {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	pulse := w.pulse.View()
-	if w.view != nil && w.view.Position == w.at.Position && w.view.Live.reports == pulse.reports {
+	live := w.live.View()
+	if w.view != nil && w.view.Position == w.at.Position && w.view.Live.reports == live.reports {
 		return w.view
 	}
-	v := &View{Checkpoint: w.at, tables: make(map[string]frozen, len(w.folds)), Live: pulse}
-	for _, fold := range w.folds {
-		fold.lend(v)
+	v := &View{Checkpoint: w.at, tables: make(map[string]*table, len(w.folds)), Live: live}
+	for collection, fold := range w.folds {
+		v.tables[collection] = fold.share()
+	}
+	if w.fields != nil {
+		w.fields(v)
 	}
 	w.view = v
 	return v
@@ -181,5 +184,5 @@ func (w *World) After(name domain.Name, state any, record domain.Record) (any, e
 	if fold == nil {
 		return nil, fmt.Errorf("unknown collection %q", name.Collection())
 	}
-	return fold.after(state, record)
+	return fold.kind.FoldRecord(state, record)
 }

@@ -41,8 +41,15 @@ func usable(v *projections.View, name domain.Name) *domain.Error {
 // carves tells whether rows are still to be held back. A job that was begun by
 // an earlier version has its trainer do that, for good.
 func (j job) carves(v *projections.View) bool {
-	dataset, _ := j.kind.carve()
-	return dataset != "" && j.Life.Attempt == 0 && j.made(v) == nil
+	return j.Life.Attempt == 0 && j.carved() != "" && j.made(v) == nil
+}
+
+// carved returns the dataset of which rows are held back for evaluation; "" for none.
+func (j job) carved() string {
+	if spec := j.spec(); spec.AutoCarveout {
+		return spec.Dataset
+	}
+	return ""
 }
 
 // data are the datasets that the job learns from and is measured on: those that
@@ -59,7 +66,7 @@ func queue(v *projections.View, j job) domain.Intent {
 	if j.carves(v) {
 		return carveOut(v, j)
 	}
-	if j.awaits() {
+	if j.spec().Awaits() {
 		return await(j)
 	}
 	return domain.IntendJob(j.Name, domain.QueueJob{})
@@ -129,7 +136,7 @@ func prepared(plan *Plan, v *projections.View, j job) {
 	fail := func(fault *domain.Error) {
 		plan.add(domain.IntendJob(j.Name, domain.FailJob{Status: domain.StatusOf(fault)}))
 	}
-	dataset, _ := j.kind.carve()
+	dataset := j.carved()
 	source, uploaded := v.Datasets.Get(domain.Name(dataset))
 	var missing []domain.Intent
 	ready := true

@@ -95,7 +95,7 @@ func shortLife(t *testing.T, before []eventlog.Event, first bool) (events []even
 		_, there = view.APIKeys.Get("accounts/keyed/apiKeys/first")
 		require.True(t, there, "the account has its key")
 	}
-	for row := range view.SupervisedJobs.All() {
+	for row := range projections.TableOf(view, domain.SupervisedJobs).All() {
 		require.Equal(t, domain.JobCompletedState, row.State.State, row.State.JobLife.Status.Message)
 		_, there := view.Models.Get(row.State.JobLife.Output)
 		require.True(t, there, "its model is registered")

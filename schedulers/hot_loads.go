@@ -62,7 +62,7 @@ type trained struct {
 // newestWeights are the newest that jobs have for each deployment.
 func newestWeights(v *projections.View) map[domain.Name]trained {
 	newest := map[domain.Name]trained{}
-	for row := range v.TrainerJobs.All() {
+	for row := range projections.TableOf(v, domain.TrainerJobs).All() {
 		targets := row.State.HotLoadTargets(row.Name.Account())
 		if len(targets) == 0 || row.State.Leaving() {
 			continue
@@ -148,7 +148,7 @@ func withdrawn(v *projections.View, w *domain.HotWeights) string {
 		}
 		return ""
 	}
-	if row, ok := v.TrainerJobs.Get(w.Job); !ok || row.State.Leaving() {
+	if row, ok := projections.TableOf(v, domain.TrainerJobs).Get(w.Job); !ok || row.State.Leaving() {
 		return "the job " + string(w.Job) + ", whose checkpoint it was, is gone: the deployment's own model answers"
 	}
 	return ""

@@ -9,9 +9,6 @@ import (
 	"anneal/projections"
 )
 
-// minExamples is the fewest rows that a training can use.
-const minExamples = 3
-
 // A verdict on what a job names: what is wrong with it, or that it must still
 // wait for something that is being made. A wait that may be long has words.
 type verdict struct {

@@ -6,6 +6,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"anneal/domain"
+	"anneal/projections"
 	"anneal/schedulers"
 )
 
@@ -29,7 +30,7 @@ func TestJobsWaitForANodeThatKnowsTheirMethod(t *testing.T) {
 	s.act(schedulers.Jobs{})
 	s.act(schedulers.Jobs{})
 	held := s.world.View()
-	row, ok := held.DPOJobs.Get(domain.NewName("acme", domain.DPOJobs.Collection, "prefer"))
+	row, ok := projections.TableOf(held, domain.DPOJobs).Get(domain.NewName("acme", domain.DPOJobs.Collection, "prefer"))
 	require.True(t, ok)
 	require.Equal(t, domain.JobPendingState, row.State.State)
 	require.True(t, row.State.Held())
@@ -39,7 +40,7 @@ func TestJobsWaitForANodeThatKnowsTheirMethod(t *testing.T) {
 	s.given(onNode("n2", domain.RegisterNode{NodeSpec: domain.NodeSpec{Pool: domain.PoolTraining, Engines: []string{"train", "train:dpo"},
 		Capacity: domain.Resources{CPUMilli: 4000, MemoryMiB: 4096}}}))
 	s.act(schedulers.Jobs{})
-	row, _ = s.world.View().DPOJobs.Get(row.Name)
+	row, _ = projections.TableOf(s.world.View(), domain.DPOJobs).Get(row.Name)
 	require.Equal(t, domain.JobRunningState, row.State.State)
 	require.Equal(t, domain.StatusOf(nil), row.State.Status)
 	s.end("jobs_method")
@@ -113,7 +114,7 @@ func TestRowsAreHeldBack(t *testing.T) {
 	s.given(onDataset("rows", domain.RequestDeletion(domain.Datasets)), onDataset("rows", domain.DeleteDataset{}))
 	s.act(schedulers.Jobs{})
 	s.act(schedulers.Jobs{})
-	row, ok := s.world.View().SupervisedJobs.Get(jobName("tuned"))
+	row, ok := projections.TableOf(s.world.View(), domain.SupervisedJobs).Get(jobName("tuned"))
 	require.True(t, ok)
 	require.Equal(t, domain.JobRunningState, row.State.State)
 	s.end("jobs_carved")
@@ -135,7 +136,7 @@ func TestTrainersArePlacedForEachStep(t *testing.T) {
 	s.act(schedulers.Jobs{})
 	s.act(schedulers.Jobs{})
 	state := func() domain.TrainerJob {
-		row, ok := s.world.View().TrainerJobs.Get(name)
+		row, ok := projections.TableOf(s.world.View(), domain.TrainerJobs).Get(name)
 		require.True(t, ok)
 		return row.State
 	}

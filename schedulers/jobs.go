@@ -86,16 +86,14 @@ func (s Jobs) Plan(v *projections.View, now time.Time) Plan {
 func finish(plan *Plan, v *projections.View, j job) {
 	o := j.Life.Outcome
 	row, there := v.Models.Get(o.Output)
-	switch t, ok := j.kind.(*trainer); {
+	switch {
 	case !there:
 		plan.add(domain.Intend(domain.Models, o.Output, domain.RegisterModel(o.Model)))
 	case row.State.SourceJob != j.Name || row.State.Files.Folder != o.Results.Folder:
 		plan.add(domain.IntendJob(j.Name, domain.FailJob{Status: domain.StatusOf(
 			domain.Errorf(domain.AlreadyExists, "outputModel: the model %s exists already: name another, or delete that one", o.Output))}))
-	case ok && t.Waits():
-		plan.add(domain.Intend(domain.TrainerJobs, j.Name, domain.Command[domain.TrainerJob](domain.FinishTrainStep{Attempt: o.Attempt})))
 	default:
-		plan.add(domain.IntendJob(j.Name, domain.CompleteJob{Attempt: o.Attempt}))
+		plan.add(domain.IntendFinish(j.Name, j.spec().Waits, o.Attempt))
 	}
 }
 
@@ -111,7 +109,7 @@ func (Jobs) suspended(v *projections.View, j job) string {
 // admit tells whether all that the job names is there; it fails the job that
 // names what is wrong, and leaves alone the one that must wait.
 func (Jobs) admit(plan *Plan, v *projections.View, j job) bool {
-	verdict := j.kind.check(v, j)
+	verdict := j.check(v)
 	verdict.wrong = append(verdict.wrong, j.unchecked(v, verdict.wrong)...)
 	switch {
 	case len(verdict.wrong) > 0:
@@ -155,15 +153,16 @@ func (s Jobs) start(plan *Plan, v *projections.View, fleet *fleet, queue []job) 
 		if len(plan.Steps) >= maxSteps {
 			return // no more is carried out before the next plan
 		}
-		need := j.kind.need()
 		if !s.admit(plan, v, j) {
 			continue
 		}
+		spec := j.spec()
+		need := spec.Need()
 		if j.carves(v) {
 			plan.add(carveOut(v, j))
 			continue
 		}
-		if j.awaits() {
+		if spec.Awaits() {
 			plan.add(await(j)) // it was resumed between two steps
 			continue
 		}
@@ -207,11 +206,7 @@ func (f *fleet) allocate(node domain.Name, a domain.Allocation) domain.Intent {
 // revision is the newest built revision of the evaluator that the job names; 0
 // when it names none.
 func revision(v *projections.View, j job) int {
-	s, ok := j.kind.(*reinforcement)
-	if !ok {
-		return 0
-	}
-	row, ok := v.Evaluators.Get(domain.Name(s.Evaluator))
+	row, ok := v.Evaluators.Get(domain.Name(j.spec().Evaluator))
 	if !ok {
 		return 0
 	}

@@ -7,6 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"anneal/domain"
+	"anneal/projections"
 	"anneal/schedulers"
 )
 
@@ -233,7 +234,7 @@ func TestAllocationsWaitForTheirStart(t *testing.T) {
 	s.act(schedulers.Allocations{})
 	s.say("a late start is refused")
 	view := s.world.View()
-	j1, _ := view.SupervisedJobs.Get(jobName("j1"))
+	j1, _ := projections.TableOf(view, domain.SupervisedJobs).Get(jobName("j1"))
 	_, late := domain.IntendJob(jobName("j1"), domain.StartJob{Attempt: 1, Nodes: []domain.Name{nodeName("n1")}, Takes: takes}).Decide(j1.State, s.now)
 	require.ErrorContains(t, late, "the next attempt is 2, not 1")
 	d1, _ := view.Deployments.Get(deploymentName("d1"))

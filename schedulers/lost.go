@@ -24,9 +24,10 @@ func (j job) lost(v *projections.View) string {
 // deployments that are gone are its own, and rows that others were made of are
 // no longer needed.
 func (j job) missing(v *projections.View) []domain.Name {
-	return slices.DeleteFunc(v.Lost(j.Name, j.uses), func(name domain.Name) bool {
+	spec := j.spec()
+	return slices.DeleteFunc(v.Lost(j.Name, j.state), func(name domain.Name) bool {
 		in := j.Life.Inputs
-		if t, ok := j.kind.(*trainer); ok && (*domain.TrainerJob)(t).From() != "" && string(name) == t.TrainingConfig.BaseModel {
+		if spec.From != "" && string(name) == spec.Config.BaseModel {
 			return true // the next step begins with the model of the one before
 		}
 		replaced := in != nil && name.Collection() == domain.Datasets.Collection && name != in.Train && name != in.Evaluation

@@ -140,7 +140,7 @@ func wrongs(v *projections.View) (found []string) {
 		row, ok := v.Nodes.Get(node)
 		return ok && row.State.State == domain.NodeReady && row.State.Allocations[id].ID == id
 	}
-	for row := range v.SupervisedJobs.All() {
+	for row := range projections.TableOf(v, domain.SupervisedJobs).All() {
 		id := domain.AllocationID(row.Name, row.State.Attempt)
 		for _, node := range row.State.JobLife.Nodes {
 			owned[string(node)+id] = true
@@ -176,7 +176,7 @@ func unfinished(v *projections.View) string {
 			return fmt.Sprintf("the rows of %s are not made", row.Name)
 		}
 	}
-	for row := range v.SupervisedJobs.All() {
+	for row := range projections.TableOf(v, domain.SupervisedJobs).All() {
 		if !row.State.Terminal() {
 			return fmt.Sprintf("%s is %s (%s)", row.Name, row.State.State, row.State.JobLife.Status.Message)
 		}

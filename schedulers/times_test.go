@@ -60,7 +60,7 @@ func TestTimesAreKept(t *testing.T) {
 			}
 		}
 		jobIs := func(id string) domain.JobLife {
-			row, ok := world.View().SupervisedJobs.Get(jobName(id))
+			row, ok := projections.TableOf(world.View(), domain.SupervisedJobs).Get(jobName(id))
 			require.True(t, ok)
 			return row.State.JobLife
 		}

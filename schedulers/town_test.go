@@ -149,7 +149,7 @@ func (o *town) changeDeployment(user func(domain.Intent)) {
 // someJob is mostly one that is still on its way.
 func (o *town) someJob() domain.Name {
 	var lively, others []domain.Name
-	for row := range o.worlds[0].View().SupervisedJobs.All() {
+	for row := range projections.TableOf(o.worlds[0].View(), domain.SupervisedJobs).All() {
 		if row.State.Live() {
 			lively = append(lively, row.Name)
 		} else {
@@ -167,7 +167,7 @@ func (o *town) someJob() domain.Name {
 
 // purge does what the desk does: it removes the files of deleted jobs.
 func (o *town) purge() {
-	for row := range o.worlds[1].View().SupervisedJobs.All() {
+	for row := range projections.TableOf(o.worlds[1].View(), domain.SupervisedJobs).All() {
 		if row.State.State == domain.JobCleaningState {
 			_ = o.wish("desk", o.worlds[1], domain.IntendJob(row.Name, domain.PurgeJob{}))
 		}
@@ -181,7 +181,7 @@ func (o *town) calm() {
 	for _, agent := range o.agents {
 		agent.mend()
 	}
-	for row := range o.worlds[0].View().SupervisedJobs.All() {
+	for row := range projections.TableOf(o.worlds[0].View(), domain.SupervisedJobs).All() {
 		if row.State.State == domain.JobPausedState && !strings.HasPrefix(row.State.Status.Message, schedulers.SuspendedPrefix) {
 			o.insist("user", domain.IntendJob(row.Name, domain.ResumeJob{}))
 		}
@@ -302,7 +302,7 @@ func (a *agent) report(world *projections.World, w work, calm bool) {
 		}
 		return
 	}
-	row, ok := world.View().SupervisedJobs.Get(w.For)
+	row, ok := projections.TableOf(world.View(), domain.SupervisedJobs).Get(w.For)
 	if !ok || len(row.State.JobLife.Nodes) > 0 && row.State.JobLife.Nodes[0] != a.name {
 		return // another node of the gang reports
 	}

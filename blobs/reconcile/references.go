@@ -39,50 +39,28 @@ func (r *References) sealed(value *domain.Sealed) {
 	}
 }
 
-// An enumerator adds what the resources of one kind refer to.
-type enumerator interface {
-	collection() string
-	// version is the kind's table in a view: another one when a row has changed.
-	version(*projections.View) any
-	refer(*References, *projections.View)
+// enumerators add what a resource refers to, by the collections of the kinds whose resources refer
+// to files or data keys. Jobs of every kind are enumerated by job. A test fills the state of every
+// kind: each domain.Files and domain.Sealed in it must be referred to.
+var enumerators = map[string]func(*References, domain.AnyRow){
+	domain.Secrets.Collection:     typed(secret),
+	domain.Models.Collection:      typed(model),
+	domain.Datasets.Collection:    typed(dataset),
+	domain.Evaluators.Collection:  typed(evaluator),
+	domain.Deployments.Collection: typed(deployment),
 }
 
-type kind[S domain.State] struct {
-	*domain.Kind[S]
-	row func(*References, *projections.Row[S])
+func typed[S any](add func(*References, *projections.Row[S])) func(*References, domain.AnyRow) {
+	return func(r *References, row domain.AnyRow) { add(r, row.(*projections.Row[S])) }
 }
 
-func (k kind[S]) collection() string { return k.Collection }
-
-func (k kind[S]) version(v *projections.View) any { return projections.TableOf(v, k.Kind) }
-
-func (k kind[S]) refer(r *References, v *projections.View) {
-	for row := range projections.TableOf(v, k.Kind).All() {
-		k.row(r, row)
+// refer adds what a row of any kind refers to.
+func (r *References) refer(kind domain.AnyKind, row domain.AnyRow) {
+	if add := enumerators[kind.CollectionID()]; add != nil {
+		add(r, row)
+	} else if one, ok := projections.JobOf(row); ok {
+		job(r, one)
 	}
-}
-
-// nothing is for kinds whose resources are in the log alone.
-func nothing[S domain.State](*References, *projections.Row[S]) {}
-
-// kinds are all kinds of the world. A test holds each against its state: every
-// domain.Files and domain.Sealed in it must be referred to.
-var kinds = []enumerator{
-	kind[domain.Account]{domain.Accounts, nothing[domain.Account]},
-	kind[domain.APIKey]{domain.APIKeys, nothing[domain.APIKey]},
-	kind[domain.Secret]{domain.Secrets, secret},
-	kind[domain.Model]{domain.Models, model},
-	kind[domain.Dataset]{domain.Datasets, dataset},
-	kind[domain.Evaluator]{domain.Evaluators, evaluator},
-	kind[domain.SupervisedJob]{domain.SupervisedJobs, supervisedJob},
-	kind[domain.DPOJob]{domain.DPOJobs, dpoJob},
-	kind[domain.ReinforcementJob]{domain.ReinforcementJobs, reinforcementJob},
-	kind[domain.TrainerJob]{domain.TrainerJobs, trainerJob},
-	kind[domain.DeploymentShape]{domain.DeploymentShapes, nothing[domain.DeploymentShape]},
-	kind[domain.Deployment]{domain.Deployments, deployment},
-	kind[domain.DeployedModel]{domain.DeployedModels, nothing[domain.DeployedModel]},
-	kind[domain.Node]{domain.Nodes, nothing[domain.Node]},
-	kind[domain.Quota]{domain.Quotas, nothing[domain.Quota]},
 }
 
 func secret(r *References, row *projections.Row[domain.Secret]) { r.sealed(&row.State.Value) }
@@ -125,26 +103,11 @@ func evaluator(r *References, row *projections.Row[domain.Evaluator]) {
 	r.folder(blobs.Arrivals(row.Name, row.CreateEvent, e.Uploads+1))
 }
 
-func supervisedJob(r *References, row *projections.Row[domain.SupervisedJob]) {
-	job(r, row, &row.State.JobLife, row.State.TrackerConfig)
-}
-
-func dpoJob(r *References, row *projections.Row[domain.DPOJob]) {
-	job(r, row, &row.State.JobLife, row.State.TrackerConfig)
-}
-
-func reinforcementJob(r *References, row *projections.Row[domain.ReinforcementJob]) {
-	job(r, row, &row.State.JobLife, row.State.TrackerConfig)
-}
-
-func trainerJob(r *References, row *projections.Row[domain.TrainerJob]) {
-	job(r, row, &row.State.JobLife, row.State.TrackerConfig)
-}
-
 // job adds the metrics, the checkpoints that the job remembers, and what its
 // current attempt may be storing as its results. Results that are recorded are
 // the model's that came of them, and go with it.
-func job[S domain.State](r *References, row *projections.Row[S], life *domain.JobLife, tracker *domain.TrackerConfig) {
+func job(r *References, row projections.Row[domain.Job]) {
+	life := row.State.Life()
 	r.file(blobs.MetricsFile(row.Name, row.CreateEvent))
 	r.file(blobs.EarlierMetricsFile(row.Name, row.CreateTime))
 	for _, c := range life.Checkpoints {
@@ -157,7 +120,7 @@ func job[S domain.State](r *References, row *projections.Row[S], life *domain.Jo
 		r.folder(life.Outcome.Results.Folder)
 		r.folder(life.Outcome.Model.Files.Folder)
 	}
-	if tracker != nil {
+	if tracker := row.State.Spec().Tracker; tracker != nil {
 		r.sealed(tracker.APIKey)
 	}
 }
@@ -184,16 +147,19 @@ type kindReferences struct {
 // referencesOf enumerates what a view refers to. Kinds of which no row has
 // changed since before are taken from there.
 func referencesOf(v *projections.View, before world) world {
-	now := make(world, len(kinds))
-	for _, k := range kinds {
-		version := k.version(v)
-		if last, ok := before[k.collection()]; ok && last.version == version {
-			now[k.collection()] = last
+	now := make(world, len(domain.Kinds))
+	for _, kind := range domain.Kinds {
+		collection := kind.CollectionID()
+		version := v.TableVersion(kind)
+		if last, ok := before[collection]; ok && last.version == version {
+			now[collection] = last
 			continue
 		}
 		one := kindReferences{version, newReferences()}
-		k.refer(one.References, v)
-		now[k.collection()] = one
+		for row := range v.RowsOf(kind) {
+			one.refer(kind, row)
+		}
+		now[collection] = one
 	}
 	return now
 }

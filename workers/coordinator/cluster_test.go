@@ -253,7 +253,7 @@ func (c *cluster) place(node string) {
 }
 
 func (c *cluster) life() domain.JobLife {
-	row, ok := c.world.View().SupervisedJobs.Get(jobName)
+	row, ok := projections.TableOf(c.world.View(), domain.SupervisedJobs).Get(jobName)
 	if !ok {
 		return domain.JobLife{}
 	}
@@ -264,7 +264,7 @@ func (c *cluster) life() domain.JobLife {
 func (c *cluster) reaches(state string) domain.JobLife {
 	c.Helper()
 	c.until("the job is "+state, func(v *projections.View) bool {
-		row, ok := v.SupervisedJobs.Get(jobName)
+		row, ok := projections.TableOf(v, domain.SupervisedJobs).Get(jobName)
 		return ok && row.State.State == state
 	})
 	return c.life()
@@ -274,7 +274,7 @@ func (c *cluster) reaches(state string) domain.JobLife {
 func (c *cluster) saved(step int) {
 	c.Helper()
 	c.until("there is a checkpoint of step "+strconv.Itoa(step), func(v *projections.View) bool {
-		row, _ := v.SupervisedJobs.Get(jobName)
+		row, _ := projections.TableOf(v, domain.SupervisedJobs).Get(jobName)
 		last, ok := row.State.LastCheckpoint()
 		return ok && last.Step == step
 	})

@@ -79,10 +79,10 @@ func (c *cluster) reinforce(evaluator domain.Name, revision int) domain.Name {
 
 func (c *cluster) ended(name domain.Name) domain.ReinforcementJob {
 	view := c.until("the job has ended", func(v *projections.View) bool {
-		row, ok := v.ReinforcementJobs.Get(name)
+		row, ok := projections.TableOf(v, domain.ReinforcementJobs).Get(name)
 		return ok && row.State.Terminal()
 	})
-	row, _ := view.ReinforcementJobs.Get(name)
+	row, _ := projections.TableOf(view, domain.ReinforcementJobs).Get(name)
 	return row.State
 }
 
@@ -116,10 +116,10 @@ func TestANodeThatCannotScore(t *testing.T) {
 	c.ready("n1")
 	name := c.reinforce(c.evaluator(), 1)
 	view := c.until("the attempt has failed", func(v *projections.View) bool {
-		row, ok := v.ReinforcementJobs.Get(name)
+		row, ok := projections.TableOf(v, domain.ReinforcementJobs).Get(name)
 		return ok && row.State.State != domain.JobRunningState
 	})
-	row, _ := view.ReinforcementJobs.Get(name)
+	row, _ := projections.TableOf(view, domain.ReinforcementJobs).Get(name)
 	require.Contains(t, row.State.Status.Message, "there is no bubblewrap")
 }
 

@@ -30,14 +30,25 @@ type job struct {
 	Evaluator      domain.Name // that scores its answers, or ""
 }
 
-// shownAs is how the desk sees each kind of job.
-var shownAs = projections.JobShown[job]{Supervised: supervised, Preference: preference, Reinforcement: reinforcement, Trainer: trainer}
-
-// jobNamed is the job of a name; false when there is none.
-func jobNamed(v *projections.View, name domain.Name) (job, bool) { return shownAs.Named(v, name) }
+// jobNamed returns the job of a name; false when there is none.
+func jobNamed(v *projections.View, name domain.Name) (job, bool) {
+	row, ok := v.Job(name)
+	if !ok {
+		return job{}, false
+	}
+	return jobOf(row), true
+}
 
 // jobs yields every job of every kind.
-func jobs(v *projections.View) iter.Seq[job] { return shownAs.All(v) }
+func jobs(v *projections.View) iter.Seq[job] {
+	return func(yield func(job) bool) {
+		for row := range v.Jobs() {
+			if !yield(jobOf(row)) {
+				return
+			}
+		}
+	}
+}
 
 // progress is how far the job is; false when nothing was reported of it, but
 // perhaps of one that had its name before.
@@ -46,79 +57,49 @@ func (j job) progress(v *projections.View) (projections.Progress, bool) {
 	return progress, ok && progress.Made.Equal(j.CreateTime)
 }
 
-func supervised(row *projections.Row[domain.SupervisedJob]) job {
-	s := &row.State
-	settings := settingsOf(s.TrainingConfig)
-	settings.EarlyStop, settings.EvalAutoCarveout = s.EarlyStop, s.EvalAutoCarveout
-	return withInputs(job{
-		Name: row.Name, Life: &s.JobLife, Version: row.Version, CreateTime: row.CreateTime, Event: row.CreateEvent, DisplayName: s.DisplayName, Method: engines.Supervised,
-		BaseModel: domain.Name(s.BaseModel), Adapter: domain.Name(s.WarmStartFrom), Dataset: domain.Name(s.Dataset),
-		EvaluationData: domain.Name(s.EvaluationDataset), OutputModel: s.OutputModel, Settings: settings, KeepRank: s.LoraRank == nil,
-	})
-}
-
-// withInputs is the job with the datasets that were made of its own, if any
-// were: its trainer then holds no rows back by itself.
-func withInputs(j job) job {
-	if in := j.Life.Inputs; in != nil {
+// jobOf returns a job as the coordinator sees it.
+func jobOf(row projections.Row[domain.Job]) job {
+	spec := row.State.Spec()
+	j := job{
+		Name: row.Name, Life: row.State.Life(), Version: row.Version, CreateTime: row.CreateTime, Event: row.CreateEvent,
+		DisplayName: spec.DisplayName, Method: spec.Method,
+		BaseModel: domain.Name(spec.Config.BaseModel), Adapter: domain.Name(spec.Config.WarmStartFrom),
+		Dataset: domain.Name(spec.Dataset), EvaluationData: domain.Name(spec.EvaluationDataset),
+		OutputModel: spec.Config.OutputModel, Settings: settingsOf(&spec), KeepRank: spec.Config.LoraRank == nil,
+		Waits: spec.Waits, Evaluator: domain.Name(spec.Evaluator),
+	}
+	if in := j.Life.Inputs; in != nil { // the platform has held rows back: the engine must not
 		j.Dataset, j.EvaluationData, j.Settings.EvalAutoCarveout = in.Train, in.Evaluation, false
 	}
-	return j
-}
-
-func preference(row *projections.Row[domain.DPOJob]) job {
-	s := &row.State
-	j := trained(job{Name: row.Name, Life: &s.JobLife, Version: row.Version, CreateTime: row.CreateTime, Event: row.CreateEvent, DisplayName: s.DisplayName, Method: engines.DPO,
-		Dataset: domain.Name(s.Dataset)}, s.TrainingConfig, false)
-	j.Settings.Loss = s.LossConfig
-	return j
-}
-
-func reinforcement(row *projections.Row[domain.ReinforcementJob]) job {
-	s := &row.State
-	j := trained(job{Name: row.Name, Life: &s.JobLife, Version: row.Version, CreateTime: row.CreateTime, Event: row.CreateEvent, DisplayName: s.DisplayName, Method: engines.Reinforcement,
-		Dataset: domain.Name(s.Dataset), EvaluationData: domain.Name(s.EvaluationDataset), Evaluator: domain.Name(s.Evaluator)}, s.TrainingConfig, s.EvalAutoCarveout)
-	j.Settings.Loss = s.LossConfig
-	j.Settings.Rollouts = &engines.Rollouts{ChunkSize: s.ChunkSize, MaxConcurrent: s.MaxConcurrentRollouts, MaxConcurrentEvaluations: s.MaxConcurrentEvaluations}
-	if s.InferenceParameters != nil {
-		j.Settings.Rollouts.InferenceParameters = *s.InferenceParameters
+	if spec.StepDataset != "" && spec.StepDataset != spec.Dataset {
+		j.Dataset = domain.Name(spec.StepDataset)
+	}
+	if spec.From != "" {
+		j.BaseModel, j.Adapter, j.KeepRank = "", spec.From, true
 	}
 	return j
-}
-
-func trainer(row *projections.Row[domain.TrainerJob]) job {
-	s := &row.State
-	j := trained(job{Name: row.Name, Life: &s.JobLife, Version: row.Version, CreateTime: row.CreateTime, Event: row.CreateEvent, DisplayName: s.DisplayName, Method: engines.RLOR,
-		Dataset: domain.Name(s.Dataset), EvaluationData: domain.Name(s.EvaluationDataset), Waits: s.Waits()}, s.TrainingConfig, s.EvalAutoCarveout)
-	j.Settings.RewardWeights, j.Settings.Loss = s.Rewards(), s.LossConfig
-	if s.Step.Number > 0 {
-		j.OutputModel = s.Step.OutputModel
-		if s.Step.Dataset != s.Dataset {
-			j.Dataset = domain.Name(s.Step.Dataset)
-		}
-	}
-	if from := s.From(); from != "" {
-		j.BaseModel, j.Adapter, j.KeepRank = "", from, true
-	}
-	return j
-}
-
-// trained is the job with what all kinds of training are set by.
-func trained(j job, c domain.TrainingConfig, carveout bool) job {
-	j.BaseModel, j.Adapter, j.OutputModel, j.Settings = domain.Name(c.BaseModel), domain.Name(c.WarmStartFrom), c.OutputModel, settingsOf(c)
-	j.Settings.EvalAutoCarveout, j.KeepRank = carveout, c.LoraRank == nil
-	return withInputs(j)
 }
 
 // settingsOf hands an engine what the caller set; 0 stays the engine's default.
-func settingsOf(c domain.TrainingConfig) engines.TrainSettings {
+func settingsOf(spec *domain.JobSpec) engines.TrainSettings {
+	c := &spec.Config
 	s := engines.TrainSettings{
 		Epochs: c.Epochs, LearningRate: c.LearningRate, BatchSizeTokens: c.BatchSize, BatchSizeSamples: c.BatchSizeSamples,
 		GradientAccumulationSteps: c.GradientAccumulationSteps, LearningRateWarmupSteps: c.LearningRateWarmupSteps,
 		OptimizerWeightDecay: c.OptimizerWeightDecay, MaxContextLength: c.MaxContextLength, JinjaTemplate: c.JinjaTemplate,
 	}
+	s.EarlyStop, s.EvalAutoCarveout, s.Loss = spec.EarlyStop, spec.AutoCarveout, spec.Loss
 	if c.LoraRank != nil {
 		s.LoraRank = *c.LoraRank
+	}
+	if len(spec.RewardWeights) > 0 {
+		s.RewardWeights = domain.RewardsOf(spec.RewardWeights)
+	}
+	if r := spec.Rollouts; r != nil {
+		s.Rollouts = &engines.Rollouts{ChunkSize: r.ChunkSize, MaxConcurrent: r.MaxConcurrent, MaxConcurrentEvaluations: r.MaxConcurrentEvaluations}
+		if r.InferenceParameters != nil {
+			s.Rollouts.InferenceParameters = *r.InferenceParameters
+		}
 	}
 	return s
 }

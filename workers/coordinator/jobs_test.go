@@ -22,7 +22,7 @@ import (
 
 // metrics are the rows of the job's metrics file.
 func (c *cluster) metrics() []map[string]any {
-	row, ok := c.world.View().SupervisedJobs.Get(jobName)
+	row, ok := projections.TableOf(c.world.View(), domain.SupervisedJobs).Get(jobName)
 	require.True(c, ok)
 	r, err := c.blobs.Get(c.Context(), blobs.MetricsFile(jobName, row.CreateEvent))
 	require.NoError(c, err)
@@ -410,6 +410,6 @@ func TestDeletedJobLeavesNothing(t *testing.T) {
 	c.saved(10)
 	c.do(domain.IntendJob(jobName, domain.DeleteJob{}))
 	c.do(domain.IntendJob(jobName, domain.CleanJob{}))
-	c.until("the job is gone", func(v *projections.View) bool { return v.SupervisedJobs.Len() == 0 })
+	c.until("the job is gone", func(v *projections.View) bool { return projections.TableOf(v, domain.SupervisedJobs).Len() == 0 })
 	require.Empty(t, c.files("jobs/").Sizes)
 }

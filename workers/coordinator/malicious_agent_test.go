@@ -122,7 +122,7 @@ func TestDeletedJobLeavesNoResults(t *testing.T) {
 	life := c.reaches(domain.JobCompletedState)
 	c.do(domain.IntendJob(jobName, domain.DeleteJob{}))
 	c.do(domain.IntendJob(jobName, domain.CleanJob{}))
-	c.until("the job is gone", func(v *projections.View) bool { return v.SupervisedJobs.Len() == 0 })
+	c.until("the job is gone", func(v *projections.View) bool { return projections.TableOf(v, domain.SupervisedJobs).Len() == 0 })
 	left := c.files("models/acme/")
 	maps.DeleteFunc(left.Sizes, func(name string, _ int64) bool { return strings.HasPrefix(name, "base/") }) // the model that is trained
 	for name := range left.Sizes {

@@ -31,7 +31,7 @@ func (c *cluster) ask(conn *nats.Conn, subject string, question, answer any) err
 
 // made is when the job was created.
 func (c *cluster) made() time.Time {
-	row, ok := c.world.View().SupervisedJobs.Get(jobName)
+	row, ok := projections.TableOf(c.world.View(), domain.SupervisedJobs).Get(jobName)
 	require.True(c, ok)
 	return row.CreateTime
 }

@@ -42,10 +42,7 @@ func (d *Coordinator) complete(ctx context.Context, node string, view *projectio
 	if err != nil {
 		return d.refuseResults(ctx, node, j, err)
 	}
-	done := domain.IntendJob(j.Name, domain.CompleteJob{Attempt: r.Attempt})
-	if j.Waits {
-		done = domain.Intend(domain.TrainerJobs, j.Name, domain.Command[domain.TrainerJob](domain.FinishTrainStep{Attempt: r.Attempt}))
-	}
+	done := domain.IntendFinish(j.Name, j.Waits, r.Attempt)
 	for _, intent := range []domain.Intent{domain.Intend(domain.Models, name, register), done} {
 		if err := d.do(ctx, node, intent); err != nil { // the results are recorded: the scheduler does the rest, or says why not
 			d.log.Debug("the end of a job is left to its scheduler", "job", j.Name, "error", err)

@@ -85,7 +85,7 @@ func TestAttemptOfANamesake(t *testing.T) {
 	c.do(domain.IntendJob(jobName, domain.DeleteJob{}))
 	c.do(domain.Intend(domain.Nodes, nodeName("n1"), domain.ReleaseAllocation{ID: old.ID()}))
 	c.do(domain.IntendJob(jobName, domain.CleanJob{}))
-	c.until("the job is gone", func(v *projections.View) bool { return v.SupervisedJobs.Len() == 0 })
+	c.until("the job is gone", func(v *projections.View) bool { return projections.TableOf(v, domain.SupervisedJobs).Len() == 0 })
 	now := begin(3)
 	require.Equal(t, old.ID(), now.ID())
 

@@ -39,10 +39,10 @@ func TestATrainerTakesSteps(t *testing.T) {
 	}
 	idle := func(finished int) domain.TrainerJob {
 		view := c.until("the trainer is idle", func(v *projections.View) bool {
-			row, ok := v.TrainerJobs.Get(name)
+			row, ok := projections.TableOf(v, domain.TrainerJobs).Get(name)
 			return ok && row.State.State == domain.JobIdleState && row.State.Finished == finished
 		})
-		row, _ := view.TrainerJobs.Get(name)
+		row, _ := projections.TableOf(view, domain.TrainerJobs).Get(name)
 		return row.State
 	}
 	c.agent("n1", simulated.New(simulated.Options{}))

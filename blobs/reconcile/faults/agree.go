@@ -91,7 +91,7 @@ func Agree(ctx context.Context, v *projections.View, store *blobs.Store, vault *
 			return err
 		}
 	}
-	for row := range v.SupervisedJobs.All() {
+	for row := range projections.TableOf(v, domain.SupervisedJobs).All() {
 		if t := row.State.TrackerConfig; t != nil && t.APIKey != nil {
 			if err := sealed(row.Name, *t.APIKey); err != nil {
 				return err

@@ -6,15 +6,6 @@ import (
 	"strings"
 )
 
-// JobRows are the shapes of the rows that jobs of each kind learn from, and are
-// measured on.
-var JobRows = map[string][]string{
-	SupervisedJobs.Collection:    {ShapeChat, ShapeCompletion},
-	DPOJobs.Collection:           {ShapePreference},
-	ReinforcementJobs.Collection: {ShapePrompt},
-	TrainerJobs.Collection:       {ShapeSamples},
-}
-
 // FormatOf is the dataset format that a shape belongs to.
 func FormatOf(shape string) string {
 	switch shape {
