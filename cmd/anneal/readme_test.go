@@ -2,7 +2,6 @@ package main_test
 
 import (
 	"bytes"
-	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -17,11 +16,59 @@ import (
 	"anneal/engines/sandbox"
 )
 
-const textAddress = "127.0.0.1:8080" // where the README's server listens
+// pages are the documents whose commands are run, in the order in which they
+// are read: a guide may use what the pages before it created.
+var pages = []string{
+	"README.md", "docs/quickstart.md", "docs/http-api.md", "docs/training.md", "docs/evaluators.md",
+	"docs/models.md", "docs/deployments.md", "docs/structured-output.md", "docs/speech.md",
+	"docs/events.md", "docs/operations.md", "docs/gpu-engines.md", "docs/limits.md",
+}
 
-// What the README says can be done is done here, command by command.
-func TestReadme(t *testing.T) {
-	text := readme(t)
+// references are documents without commands to run. Their prose and links are
+// checked, and the commands in them, unless they are generated.
+var references = []string{
+	"ARCHITECTURE.md", "BENCHMARKS.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md",
+	"docs/adr/README.md", "docs/reference/README.md",
+}
+
+// maxPageLines are limits of documents that are read in one go.
+var maxPageLines = map[string]int{"README.md": 150, "ARCHITECTURE.md": 150}
+
+const (
+	documentedAddress = "127.0.0.1:8080" // where the documents' server listens
+	maxProseColumns   = 100
+)
+
+// A block is a fenced part of a document. Its info string says what the tests
+// do with it: "sh" is run, "sh checked" needs other machines, hardware or
+// packages and is parsed, "sh evaluators" is run where there is a sandbox, "go"
+// is built and run, and "text" is prose.
+type block struct{ info, text string }
+
+var fence = regexp.MustCompile("(?ms)^```([^\n]*)\n(.*?)^```$")
+
+func readPage(t *testing.T, path string) string {
+	t.Helper()
+	data, err := os.ReadFile(filepath.Join("..", "..", path))
+	require.NoError(t, err)
+	return string(data)
+}
+
+func blocksOf(text string) (all []block) {
+	for _, match := range fence.FindAllStringSubmatch(text, -1) {
+		all = append(all, block{match[1], match[2]})
+	}
+	return all
+}
+
+// TestDocuments runs every command and program of the README and the guides
+// against one server, each page in a shell of its own.
+func TestDocuments(t *testing.T) {
+	for _, tool := range []string{"bash", "curl", "sed", "timeout", "openssl"} {
+		if _, err := exec.LookPath(tool); err != nil {
+			t.Skipf("the commands of the documents need %s", tool)
+		}
+	}
 	dir := t.TempDir()
 	root, err := filepath.Abs(filepath.Join("..", ".."))
 	require.NoError(t, err)
@@ -30,44 +77,39 @@ func TestReadme(t *testing.T) {
 	require.NoError(t, os.Symlink(binary(t), filepath.Join(dir, "bin", "anneal")))
 	s := serve(t, filepath.Join(dir, "data"))
 
-	blocks := fenced(text, "sh")
-	if err := sandbox.New(sandbox.Options{}).Check(t.Context()); err != nil {
-		t.Log(err)
-		blocks = slices.DeleteFunc(blocks, func(block string) bool { return strings.Contains(block, "anneal evaluator") })
+	noSandbox := sandbox.New(sandbox.Options{}).Check(t.Context())
+	if noSandbox != nil {
+		t.Log(noSandbox)
 	}
-	t.Run("commands", func(t *testing.T) { runBlocks(t, s, dir, blocks) })
-	t.Run("the subscriber in Go", func(t *testing.T) { runSubscriber(t, s, fenced(text, "go")) })
-	t.Run("indented commands", func(t *testing.T) { understood(t, root, text) })
+	expected := map[string][]string{
+		"README.md":          {"ROS-15-PC", "deployment.ready.v1", ": equal"},
+		"docs/quickstart.md": {"COMPLETED", "READY"},
+		"docs/http-api.md":   {"data: [DONE]"},
+		"docs/events.md":     {"id: 1", ": equal"},
+	}
+	for _, page := range pages {
+		var script strings.Builder
+		for _, b := range blocksOf(readPage(t, page)) {
+			switch {
+			case b.info == "sh", b.info == "sh evaluators" && noSandbox == nil:
+				script.WriteString(b.text)
+			case b.info == "go":
+				t.Run(page+", the program", func(t *testing.T) { runReader(t, s, dir, b.text) })
+			}
+		}
+		if script.Len() > 0 {
+			t.Run(page, func(t *testing.T) { runPage(t, s, dir, script.String(), expected[page]) })
+		}
+	}
 	require.Zero(t, s.end())
 }
 
-func readme(t *testing.T) string {
-	t.Helper()
-	data, err := os.ReadFile(filepath.Join("..", "..", "README.md"))
-	require.NoError(t, err)
-	return string(data)
-}
-
-// fenced are the README's blocks in a language.
-func fenced(text, language string) (blocks []string) {
-	for _, match := range regexp.MustCompile("(?ms)^```"+language+"\n(.*?)^```$").FindAllStringSubmatch(text, -1) {
-		blocks = append(blocks, match[1])
-	}
-	return blocks
-}
-
-// runBlocks types all blocks into one shell, as a reader would from top to
-// bottom, in a folder where the server's data lie in ./data.
-func runBlocks(t *testing.T, s *plane, dir string, blocks []string) {
-	require.NotEmpty(t, blocks)
-	for _, tool := range []string{"bash", "curl", "sed", "timeout", "openssl"} {
-		if _, err := exec.LookPath(tool); err != nil {
-			t.Skipf("the README's commands need %s", tool)
-		}
-	}
-	script := strings.ReplaceAll(strings.Join(blocks, "\n"), textAddress, strings.TrimPrefix(s.context.Address, "http://"))
+// runPage types the commands of a page into a shell, in a directory where the
+// server's data are in ./data, and looks for texts in what they print.
+func runPage(t *testing.T, s *plane, dir, script string, expected []string) {
+	address := strings.TrimPrefix(s.context.Address, "http://")
 	cmd := exec.Command("bash", "-exu")
-	cmd.Stdin = strings.NewReader(script)
+	cmd.Stdin = strings.NewReader(strings.ReplaceAll(script, documentedAddress, address))
 	cmd.Dir, cmd.Env = dir, environment(dir)
 	var out bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &out
@@ -75,85 +117,147 @@ func runBlocks(t *testing.T, s *plane, dir string, blocks []string) {
 	overdue := time.AfterFunc(2*patience, func() { _ = cmd.Process.Kill() })
 	defer overdue.Stop()
 	require.NoError(t, cmd.Wait(), "%s", out.String())
-	for _, seen := range []string{"COMPLETED", "READY", "deployment.ready.v1", ": equal"} {
-		require.Contains(t, out.String(), seen)
+	for _, text := range expected {
+		require.Contains(t, out.String(), text)
 	}
 }
 
-// program is the README's snippet with what stands around it in a program.
-const program = `package main
-
-import (
-	"context"
-	"fmt"
-	"os"
-	"os/signal"
-
-	"github.com/nats-io/nats.go"
-	"github.com/nats-io/nats.go/jetstream"
-)
-
-func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
-	defer stop()
-	listen(ctx, struct{ NATSURL, NATSUser, NATSPassword string }{os.Args[1], os.Args[2], os.Args[3]})
-	<-ctx.Done()
-}
-
-func listen(ctx context.Context, context struct{ NATSURL, NATSUser, NATSPassword string }) {
-%s}
-`
-
-// runSubscriber builds the snippet and lets it hear what the server did.
-func runSubscriber(t *testing.T, s *plane, blocks []string) {
-	require.Len(t, blocks, 1)
-	// It lies in this module, which has its imports; the go command passes over
-	// folders whose names begin with an underscore.
-	dir, err := os.MkdirTemp(".", "_readme-")
+// runReader builds the program of a page, lets it read what the server did, and
+// starts it again: it continues after the last event that it printed.
+func runReader(t *testing.T, s *plane, dir, source string) {
+	// The source is in this module, which has its imports; the go command
+	// ignores directories whose names begin with an underscore.
+	module, err := os.MkdirTemp(".", "_documents-")
 	require.NoError(t, err)
-	defer os.RemoveAll(dir)
-	source := filepath.Join(dir, "main.go")
-	require.NoError(t, os.WriteFile(source, fmt.Appendf(nil, program, blocks[0]), 0o600))
-	subscriber := filepath.Join(t.TempDir(), "subscriber")
-	for _, args := range [][]string{{"vet", source}, {"build", "-o", subscriber, source}} {
+	defer os.RemoveAll(module)
+	file := filepath.Join(module, "main.go")
+	require.NoError(t, os.WriteFile(file, []byte(source), 0o600))
+	program := filepath.Join(t.TempDir(), "program")
+	for _, args := range [][]string{{"vet", file}, {"build", "-o", program, file}} {
 		out, err := exec.Command("go", args...).CombinedOutput()
 		require.NoError(t, err, "%s", out)
 	}
-	p := &process{t: t, cmd: exec.Command(subscriber, s.context.NATSURL, s.context.NATSUser, s.context.NATSPassword), stderr: logFor(t, "the subscriber"), exited: make(chan struct{})}
-	p.run()
-	p.says("deployment.created.v1 accounts/default/deployments/codes")
+	start := func() *process {
+		p := &process{t: t, cmd: exec.Command(program), stderr: logFor(t, "the reader"), exited: make(chan struct{})}
+		p.cmd.Dir = dir
+		p.run()
+		return p
+	}
+	const early = "deployment.created.v1 accounts/default/deployments/codes "
+	first := start()
+	first.says(early)
+	first.says("dataset.created.v1 accounts/default/datasets/preferences ") // its position is saved by now
+	first.kill()
+	s.run("dataset", "derive", "later", "--from", "codes").ok(t)
+	second := start()
+	second.says("dataset.created.v1 accounts/default/datasets/later ")
+	require.NotContains(t, second.stdout.whole(), early)
+	second.kill()
 }
 
-// understood checks the commands that stand indented in the text: targets of
-// the Makefile, and command lines that the program knows with all their flags.
-func understood(t *testing.T, root, text string) {
-	makefile, err := os.ReadFile(filepath.Join(root, "Makefile"))
+// TestDocumentsAreWellFormed checks what is not run: the form of pages, their
+// links, and commands that need other machines, hardware or packages.
+func TestDocumentsAreWellFormed(t *testing.T) {
+	guides, err := filepath.Glob(filepath.Join("..", "..", "docs", "*.md"))
 	require.NoError(t, err)
-	made, typed := 0, 0
-	for _, match := range regexp.MustCompile(`(?m)^    (make|anneal) (.+)$`).FindAllStringSubmatch(text, -1) {
-		if match[1] == "make" {
-			require.Regexp(t, `(?m)^`+regexp.QuoteMeta(match[2])+`:`, string(makefile))
-			made++
-			continue
-		}
-		line, _, _ := strings.Cut(match[2], " >")
-		o := command(t, t.TempDir(), append(wordsOf(line), "--help")...)
-		require.Contains(t, o.ok(t), "Usage:", "%s", line)
-		typed++
+	for _, guide := range guides {
+		require.Contains(t, pages, "docs/"+filepath.Base(guide), "a guide whose commands no test runs")
 	}
-	require.Positive(t, made)
-	require.Positive(t, typed)
-	for _, match := range regexp.MustCompile("`(anneal [a-z][^`]*)`").FindAllStringSubmatch(text, -1) {
-		if line := match[1]; strings.ToUpper(line) != line && !strings.Contains(line, "COMMAND") && !strings.Contains(line, "/") {
-			command(t, t.TempDir(), append(strings.Fields(line)[1:], "--help")...).ok(t)
+	decisions, err := filepath.Glob(filepath.Join("..", "..", "docs", "adr", "*.md"))
+	require.NoError(t, err)
+	all := slices.Concat(pages, references)
+	for _, decision := range decisions {
+		all = append(all, "docs/adr/"+filepath.Base(decision))
+	}
+	for _, page := range all {
+		text := readPage(t, page)
+		if limit := maxPageLines[page]; limit > 0 {
+			require.LessOrEqual(t, strings.Count(text, "\n"), limit, page)
+		}
+		checkLinks(t, page, text)
+		for _, b := range blocksOf(text) {
+			if !strings.HasPrefix(b.info, "go ") { // a file of CONTRIBUTING.md: see TestContributing
+				require.Contains(t, []string{"sh", "sh checked", "sh evaluators", "go", "text"}, b.info, page)
+			}
+			if strings.HasPrefix(b.info, "sh ") {
+				checkCommands(t, page, b.text)
+			}
+		}
+		prose := fence.ReplaceAllString(text, "")
+		checkProse(t, page, prose)
+		for _, match := range regexp.MustCompile("`(anneal [a-z][^`]*)`").FindAllStringSubmatch(prose, -1) {
+			if !strings.Contains(match[1], "COMMAND") {
+				understood(t, page, strings.Join(strings.Fields(match[1]), " "))
+			}
 		}
 	}
+}
+
+var link = regexp.MustCompile(`\]\(([^)#\s]+)(#[^)]*)?\)`)
+
+// checkLinks requires that relative links lead to files of this repository.
+func checkLinks(t *testing.T, page, text string) {
+	for _, match := range link.FindAllStringSubmatch(text, -1) {
+		if !strings.Contains(match[1], "://") {
+			require.FileExists(t, filepath.Join("..", "..", filepath.Dir(page), match[1]), "a link of %s", page)
+		}
+	}
+}
+
+// checkProse bounds the width of lines that can be wrapped.
+func checkProse(t *testing.T, page, prose string) {
+	for line := range strings.Lines(prose) {
+		wrappable := !strings.HasPrefix(line, "|") && !strings.HasPrefix(line, "#") &&
+			strings.Contains(strings.TrimSpace(line), " ")
+		if wrappable {
+			require.LessOrEqual(t, len([]rune(strings.TrimSpace(line))), maxProseColumns, "%s: %s", page, line)
+		}
+	}
+}
+
+// checkCommands requires that the shell can parse a block, that each command is
+// one that the documents may name, and that commands of anneal and targets of
+// the Makefile exist with their flags.
+func checkCommands(t *testing.T, page, text string) {
+	if out, err := exec.Command("bash", "-n", "-c", text).CombinedOutput(); err != nil {
+		require.Failf(t, "the shell cannot parse it", "%s: %s%s", page, out, text)
+	}
+	for line := range strings.Lines(strings.ReplaceAll(text, "\\\n", " ")) {
+		line, _, _ = strings.Cut(strings.TrimSpace(line), " >")
+		line, _, _ = strings.Cut(line, " # ")
+		line = regexp.MustCompile(`^([A-Z_]+=\S* )+`).ReplaceAllString(line, "")
+		switch command, rest, _ := strings.Cut(line, " "); command {
+		case "anneal":
+			understood(t, page, line)
+		case "make":
+			target, _, _ := strings.Cut(rest, " ")
+			require.Regexp(t, `(?m)^`+regexp.QuoteMeta(target)+`:`, readPage(t, "Makefile"), page)
+		case "go":
+			for _, dir := range regexp.MustCompile(` \./([\w/]+)`).FindAllStringSubmatch(line, -1) {
+				require.DirExists(t, filepath.Join("..", "..", dir[1]), "%s: %s", page, line)
+			}
+		case "curl", "apt-get", "git", "cd":
+		default:
+			require.Failf(t, "an unexpected command", "%s: %s", page, line)
+		}
+	}
+}
+
+// understood requires that the program knows a command line with all its flags.
+func understood(t *testing.T, page, line string) {
+	words := wordsOf(line)[1:]
+	flags := slices.IndexFunc(words, func(word string) bool { return strings.HasPrefix(word, "-") })
+	if flags < 0 {
+		flags = len(words)
+	}
+	help := command(t, t.TempDir(), slices.Insert(words, flags, "--help")...)
+	require.Contains(t, help.ok(t), "Usage:", "%s: %s", page, line)
 }
 
 var word = regexp.MustCompile(`'[^']*'|\S+`)
 
-// wordsOf splits a command line as a shell does; what stands in single quotes is
-// one word.
+// wordsOf splits a command line as a shell does; a text in single quotes is one
+// word.
 func wordsOf(line string) (words []string) {
 	for _, one := range word.FindAllString(line, -1) {
 		words = append(words, strings.Trim(one, "'"))
