@@ -126,6 +126,9 @@ func wishDeployment(t *rapid.T, d domain.Deployment) domain.Command[domain.Deplo
 	if replicas := d.Ordered(); len(replicas) > 0 {
 		replica = pick(t, "replica", append(replicas, replica)...)
 	}
+	if d.State == domain.DeploymentDeleted && pick(t, "undelete", true, false) { // rare otherwise: few lives get here
+		return domain.UndeleteDeployment{}
+	}
 	return pick[domain.Command[domain.Deployment]](t, "command", domain.CreateDeployment{DeploymentSpec: spec}, domain.UpdateDeployment{DeploymentSpec: spec},
 		domain.PlaceReplica{ID: d.NextReplica(), Node: node, Generation: near(t, d.Generation)},
 		domain.PlaceReplica{ID: d.NextReplica(), Node: node, Generation: d.Generation},

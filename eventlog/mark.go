@@ -37,7 +37,13 @@ const (
 	slotSize  = 512
 	slotGap   = 4096
 	maxMarkID = 128
-	markSync  = 100 * time.Millisecond // at most this much is not in the file when the power fails
+
+	// What is not in the file when the power fails is of this last time: of
+	// markSync, or of longer when a sync takes so long that the appends would
+	// notice, and of maxMarkSync at most.
+	markSync    = 100 * time.Millisecond
+	maxMarkSync = 2 * time.Second
+	markShare   = 50 // a sync takes at most one part in so many of the time
 )
 
 func (m Mark) encode() []byte {
@@ -109,7 +115,7 @@ func writeMark(path string, m Mark) error {
 }
 
 // A highWater keeps the mark of an open log. In each round of the disk sync it
-// is written, and markSync later at the latest it is synced: a process that is
+// is written, and soon after it is synced (see markSync): a process that is
 // killed loses nothing of it, a power failure the last moment.
 type highWater struct {
 	path string
@@ -120,8 +126,9 @@ type highWater struct {
 	mark   Mark
 	slot   int64
 	timer  *time.Timer
-	armed  bool // the timer runs
-	dirty  bool // something is not synced
+	every  time.Duration // between two syncs
+	armed  bool          // the timer runs
+	dirty  bool          // something is not synced
 	failed error
 	closed bool
 }
@@ -137,7 +144,7 @@ func openMark(path string, m Mark) (*highWater, error) {
 		return nil, domain.Errorf(domain.FailedPrecondition, "the mark of the log cannot be opened: %v", err)
 	}
 	m.written++
-	return &highWater{path: path, file: file, sync: dataSync, mark: m}, nil
+	return &highWater{path: path, file: file, sync: dataSync, mark: m, every: markSync}, nil
 }
 
 // reached notes that every position up to one is on disk.
@@ -209,9 +216,9 @@ func (h *highWater) armLocked() {
 	case h.armed || h.closed:
 		return
 	case h.timer == nil:
-		h.timer = time.AfterFunc(markSync, h.tick)
+		h.timer = time.AfterFunc(h.every, h.tick)
 	default:
-		h.timer.Reset(markSync)
+		h.timer.Reset(h.every)
 	}
 	h.armed = true
 }
@@ -259,9 +266,12 @@ func (h *highWater) flush() error {
 	h.writeLocked()
 	h.dirty = false
 	h.mu.Unlock()
+	begun := time.Now()
 	err := h.sync(h.file)
+	took := time.Since(begun)
 	h.mu.Lock()
 	defer h.mu.Unlock()
+	h.every = min(maxMarkSync, max(markSync, took*markShare))
 	if err != nil {
 		h.failLocked(fmt.Errorf("syncing %s: %w", h.path, err))
 	}
