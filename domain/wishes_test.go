@@ -126,7 +126,7 @@ func wishDeployment(t *rapid.T, d domain.Deployment) domain.Command[domain.Deplo
 	if replicas := d.Ordered(); len(replicas) > 0 {
 		replica = pick(t, "replica", append(replicas, replica)...)
 	}
-	if d.State == domain.DeploymentDeleted && pick(t, "undelete", true, false) { // rare otherwise: few lives get here
+	if d.State == domain.DeploymentDeletedState && pick(t, "undelete", true, false) { // rare otherwise: few lives get here
 		return domain.UndeleteDeployment{}
 	}
 	return pick[domain.Command[domain.Deployment]](t, "command", domain.CreateDeployment{DeploymentSpec: spec}, domain.UpdateDeployment{DeploymentSpec: spec},
