@@ -11,30 +11,31 @@ import (
 	"anneal/engines/embedded/llama"
 )
 
-// maxAddons bounds the adapters that one model holds.
+// maxAddons is the maximum number of adapters that are loaded at a time.
 const maxAddons = 256
 
-// An addon is an adapter that some requests want. Requests keep it by
-// themselves, so it lives on after it is unloaded until the last is answered.
+// An addon is a LoRA adapter that requests select. Requests reference it, so it stays in memory
+// until the last of them has ended after it is unloaded.
 type addon struct {
 	id      string
 	adapter *llama.PackedAdapter
-	voice   *voice // nil is the model's
+	chat    *chatFormat // nil is the base model's
 }
 
-// LoadAddon implements engines.AddonLoader. Running answers do not wait for it.
+// LoadAddon implements engines.AddonLoader. It does not block running requests.
 func (m *model) LoadAddon(ctx context.Context, id, dir string) error {
 	switch {
 	case id == "":
-		return domain.Errorf(domain.InvalidArgument, "id: an addon needs one")
+		return domain.Errorf(domain.InvalidArgument, "id: must not be empty")
 	case m.merged:
-		return domain.Errorf(domain.FailedPrecondition, "the model was loaded with an adapter merged into it: load addons on the base model alone")
+		return domain.Errorf(domain.FailedPrecondition,
+			"the model was loaded with a merged adapter: load addons on the base model")
 	}
 	adapter, err := llama.LoadAdapter(dir, m.hash, m.config)
 	if err != nil {
 		return err
 	}
-	packed, own := adapter.Pack(&m.config), m.voice.of(dir, m.tokenizer)
+	packed, own := adapter.Pack(&m.config), m.chat.forDir(dir, m.tokenizer)
 	if err := ctx.Err(); err != nil {
 		return err
 	}
@@ -60,14 +61,14 @@ func (m *model) UnloadAddon(id string) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	delete(m.addons, id)
-	if w := m.twins[id]; w != nil {
-		delete(m.twins, id)
-		go w.end()
+	if w := m.variants[id]; w != nil {
+		delete(m.variants, id)
+		go w.closeIdle()
 	}
 	return nil
 }
 
-// addon finds a loaded addon; nil is the model itself.
+// addon returns a loaded addon, nil for the base model.
 func (m *model) addon(id string) (*addon, error) {
 	if id == "" {
 		return nil, nil
@@ -80,7 +81,7 @@ func (m *model) addon(id string) (*addon, error) {
 	return nil, engines.ErrAddonNotLoaded(id)
 }
 
-// name is what addons are sorted by; the model itself comes first.
+// name is the sort key of addons; the base model sorts first.
 func (a *addon) name() string {
 	if a == nil {
 		return ""
@@ -88,38 +89,37 @@ func (a *addon) name() string {
 	return a.id
 }
 
-// together brings the turns of each addon together, so that a step applies it
-// once to all of their rows.
-func together(turns []turn) {
-	slices.SortStableFunc(turns, func(a, b turn) int { return strings.Compare(a.span.addon.name(), b.span.addon.name()) })
+// sortByAddon makes the items of each addon adjacent, so that a step applies the addon to all
+// of their rows at once.
+func sortByAddon(batch []batchItem) {
+	slices.SortStableFunc(batch, func(a, b batchItem) int { return strings.Compare(a.span.addon.name(), b.span.addon.name()) })
 }
 
-// A stretch is rows of a step, lo to hi, that belong to one addon.
-type stretch struct {
+// An addonRun is the rows [lo, hi) of a step, which use one addon.
+type addonRun struct {
 	addon  *addon
 	lo, hi int
 }
 
-// stretch finds the rows of the spans that belong to addons.
-func (d *decoder) stretch(spans []span) {
-	d.stretches = d.stretches[:0]
+// groupAddons finds the runs of rows that use addons.
+func (d *decoder) groupAddons(spans []span) {
+	d.addonRuns = d.addonRuns[:0]
 	for i, s := range spans {
 		lo, hi := d.starts[i], d.starts[i]+len(s.tokens)
-		last := len(d.stretches) - 1
+		last := len(d.addonRuns) - 1
 		switch {
 		case s.addon == nil:
-		case last >= 0 && d.stretches[last].addon == s.addon && d.stretches[last].hi == lo:
-			d.stretches[last].hi = hi
+		case last >= 0 && d.addonRuns[last].addon == s.addon && d.addonRuns[last].hi == lo:
+			d.addonRuns[last].hi = hi
 		default:
-			d.stretches = append(d.stretches, stretch{s.addon, lo, hi})
+			d.addonRuns = append(d.addonRuns, addonRun{s.addon, lo, hi})
 		}
 	}
 }
 
-// adapt adds the addons' shares to y, the base's projections of x: each to the
-// rows of its own requests.
-func (d *decoder) adapt(y, x kernel.Matrix, layer int, input llama.Input) {
-	for _, s := range d.stretches {
-		s.addon.adapter.Add(y.RowRange(s.lo, s.hi), x.RowRange(s.lo, s.hi), layer, input, &d.low, d.workers)
+// applyAddons adds the low-rank updates of the addons to y, the base model's projections of x.
+func (d *decoder) applyAddons(y, x kernel.Matrix, layer int, input llama.Input) {
+	for _, s := range d.addonRuns {
+		s.addon.adapter.Add(y.RowRange(s.lo, s.hi), x.RowRange(s.lo, s.hi), layer, input, &d.loraScratch, d.workers)
 	}
 }

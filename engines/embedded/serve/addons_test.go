@@ -61,7 +61,7 @@ func TestAddonLogitsAreThoseOfTraining(t *testing.T) {
 				for at, step := 0, 0; at < len(tokens); step++ {
 					n := min(cut[step%len(cut)], len(tokens)-at)
 					got := d.step([]span{
-						{cache: base, tokens: tokens[at : at+1]}, {cache: mine, tokens: tokens[at : at+n], wanted: true, addon: ours},
+						{cache: base, tokens: tokens[at : at+1]}, {cache: mine, tokens: tokens[at : at+n], last: true, addon: ours},
 						{cache: beside, tokens: tokens[at : at+1], addon: other},
 					}).Row(0)
 					at += n
@@ -121,7 +121,7 @@ func TestAddonsShareTheModel(t *testing.T) {
 		for _, q := range questions {
 			all.Go(func() {
 				got := ask(t, shared, q.req)
-				got.pieces = q.want.pieces
+				got.chunks = q.want.chunks
 				assert.Equal(t, q.want, got, "of %q", q.req.Addon)
 			})
 		}

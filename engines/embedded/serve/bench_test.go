@@ -133,7 +133,7 @@ func small(window int) *llama.Weights {
 
 // BenchmarkLatency asks with 1, 8 and 32 clients that each ask again as soon as
 // they are answered: prompts of 416 tokens, 400 of which are the same for all,
-// and 32 tokens of answer. It tells the time to the first piece of text and, of a token, from there to
+// and 32 tokens of answer. It tells the time to the first chunk of text and, of a token, from there to
 // the end, with what was read before at hand ("cached") and without.
 func BenchmarkLatency(b *testing.B) {
 	w := small(512)
@@ -213,7 +213,7 @@ func BenchmarkCopying(b *testing.B) {
 				req := engines.CompletionRequest{PromptTokens: ids(64, 1), MaxTokens: 256, IgnoreEOS: true}
 				plain := tokensOf(b, m, req)
 				if how == "ngrams" {
-					m.guess.NgramLength = 2
+					m.speculation.NgramLength = 2
 				}
 				guesses, right := 0, 0
 				for b.Loop() {
@@ -221,7 +221,7 @@ func BenchmarkCopying(b *testing.B) {
 					r, err := m.newRequest(context.Background(), req)
 					require.NoError(b, err)
 					if how == "predicted" {
-						r.guesser = &guesser{text: slices.Clone(r.prompt), predicted: flawed(plain), most: mostGuesses, chance: firstChance}
+						r.drafter = &ngramDrafter{context: slices.Clone(r.prompt), predicted: flawed(plain), maxDraft: defaultDraftTokens, acceptance: initialAcceptance}
 					}
 					usage, err := m.answer(context.Background(), r, func(engines.Chunk) error { return nil })
 					require.NoError(b, err)

@@ -5,43 +5,42 @@ import (
 	"anneal/engines/embedded/llama"
 )
 
-// A cache holds the keys and values of one sequence, in blocks that others may
-// read too. What it holds of a position never changes, so nobody minds.
+// A cache is the KV cache of one sequence: a list of blocks that sequences may share, because
+// the content of a position never changes.
 type cache struct {
-	blocks   []*block
-	text     []int // the tokens that are read: a position for each
-	promised int   // blocks that the pool owes it
-	known    int   // blocks, from the first on, that the pool can find again
+	blocks     []*block
+	tokens     []int // tokens in the cache, one for each position
+	reserved   int   // blocks reserved for the sequence in the pool
+	registered int   // leading blocks that are registered in the prefix cache
 }
 
-// length is the positions that are filled.
-func (c *cache) length() int { return len(c.text) }
+// length is the number of positions in the cache.
+func (c *cache) length() int { return len(c.tokens) }
 
-// forget takes the last positions back, until so many are left.
-func (c *cache) forget(length int) { c.text = c.text[:length] }
+// truncate drops the positions from length on.
+func (c *cache) truncate(length int) { c.tokens = c.tokens[:length] }
 
-// put stores a position's key and value in a layer.
+// put writes the key and the value of a position in a layer.
 func (c *cache) put(layer, position int, key, value []float32) {
 	c.blocks[position/blockTokens].put(layer, position%blockTokens, key, value)
 }
 
-// blockTokens is the positions of a block: those of a panel.
+// blockTokens is the number of positions of a block: the width of a kernel panel.
 const blockTokens = kernel.PanelWidth
 
-// blocksFor is how many blocks hold n positions.
+// blocksFor is the number of blocks of n positions.
 func blocksFor(n int) int { return (n + blockTokens - 1) / blockTokens }
 
-// A block holds the keys and values of neighbouring positions, in the panels
-// that products read: those of the keys of a layer's head have a row for each
-// element and a column for each position, those of the values, as many as the
-// head's elements need, the other way round.
+// A block holds the keys and values of blockTokens consecutive positions, as kernel panels. The
+// key panel of a head has a row for each element and a column for each position. The value
+// panels of a head, as many as its elements need, have a row for each position.
 type block struct {
-	dim, perLayer int // elements of a head; heads
+	dim, perLayer int // elements of a head; KV heads
 	keys, values  []float32
-	entry         entry // the pool's
+	entry         entry // the pool's state of the block
 }
 
-// blockSize is how many numbers the keys and the values of a block are.
+// blockSize is the number of key and value elements of a block.
 func blockSize(c *llama.Config) (keys, values int) {
 	heads := c.Layers * c.KVHeads * blockTokens
 	return heads * c.HeadDim, heads * blocksFor(c.HeadDim) * kernel.PanelWidth
@@ -66,31 +65,31 @@ func (b *block) put(layer, at int, key, value []float32) {
 	}
 }
 
-// head is one head's panels.
+// head returns one head's panels.
 func (b *block) head(layer, head int) (keys, values []float32) {
 	keys, values, k, v := b.heads(layer, head)
 	return keys[:k], values[:v]
 }
 
-// heads is the panels from one head on, and how far apart two heads' are.
+// heads returns the panels starting at a head, and the strides between heads.
 func (b *block) heads(layer, first int) (keys, values []float32, k, v int) {
 	n, of := len(b.keys)/(b.dim*blockTokens), layer*b.perLayer+first // heads of all layers
 	k, v = len(b.keys)/n, len(b.values)/n
 	return b.keys[of*k:], b.values[of*v:], k, v
 }
 
-// compare puts the products of queries [m, dim] and a head's first keys into
-// scores [m, positions].
-func (c *cache) compare(layer, head int, queries, scores kernel.Matrix) {
+// scoreKeys computes the products of queries [m, dim] and a head's keys into scores [m,
+// positions].
+func (c *cache) scoreKeys(layer, head int, queries, scores kernel.Matrix) {
 	for at := 0; at < scores.Cols; at += blockTokens {
 		keys, _ := c.blocks[at/blockTokens].head(layer, head)
 		kernel.MulPanel(scores.ColRange(at, min(at+blockTokens, scores.Cols)), queries, keys, false)
 	}
 }
 
-// sum puts the sums of a head's values, each times its weight [m, positions],
-// into out [m, dim].
-func (c *cache) sum(layer, head int, weights, out kernel.Matrix) {
+// sumValues computes the sums of a head's values, weighted by weights [m, positions], into out
+// [m, dim].
+func (c *cache) sumValues(layer, head int, weights, out kernel.Matrix) {
 	for at := 0; at < weights.Cols; at += blockTokens {
 		_, values := c.blocks[at/blockTokens].head(layer, head)
 		some := weights.ColRange(at, min(at+blockTokens, weights.Cols))
@@ -100,21 +99,21 @@ func (c *cache) sum(layer, head int, weights, out kernel.Matrix) {
 	}
 }
 
-// compareHeads is compare of some heads, the query of each of which is a row.
-func (c *cache) compareHeads(layer, first int, queries, scores kernel.Matrix) {
+// scoreHeads is scoreKeys of several heads, each with one query row.
+func (c *cache) scoreHeads(layer, first int, queries, scores kernel.Matrix) {
 	for at := 0; at < scores.Cols; at += blockTokens {
-		keys, _, apart, _ := c.blocks[at/blockTokens].heads(layer, first)
-		kernel.MulPanels(scores.ColRange(at, min(at+blockTokens, scores.Cols)), queries, keys, apart, false)
+		keys, _, stride, _ := c.blocks[at/blockTokens].heads(layer, first)
+		kernel.MulPanels(scores.ColRange(at, min(at+blockTokens, scores.Cols)), queries, keys, stride, false)
 	}
 }
 
-// sumHeads is sum of some heads, the weights of each of which are a row.
+// sumHeads is sumValues of several heads, each with one row of weights.
 func (c *cache) sumHeads(layer, first int, weights, out kernel.Matrix) {
 	for at := 0; at < weights.Cols; at += blockTokens {
-		_, values, _, apart := c.blocks[at/blockTokens].heads(layer, first)
+		_, values, _, stride := c.blocks[at/blockTokens].heads(layer, first)
 		some := weights.ColRange(at, min(at+blockTokens, weights.Cols))
 		for i := 0; i < out.Cols; i += kernel.PanelWidth {
-			kernel.MulPanels(out.ColRange(i, min(i+kernel.PanelWidth, out.Cols)), some, values[i*blockTokens:], apart, at > 0)
+			kernel.MulPanels(out.ColRange(i, min(i+kernel.PanelWidth, out.Cols)), some, values[i*blockTokens:], stride, at > 0)
 		}
 	}
 }

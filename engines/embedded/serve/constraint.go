@@ -13,22 +13,21 @@ import (
 	"anneal/engines/embedded/grammar"
 )
 
-// A constraint holds one answer to a grammar, and its reasoning to a budget.
+// A constraint restricts one completion to a grammar and its reasoning to a token budget.
 type constraint struct {
 	grammar    *grammar.Grammar
 	vocabulary *grammar.Vocabulary
-	state      *grammar.State // nil when nothing is left to be held to
-	ends       []int          // tokens that end an answer
-	free       bool           // the answer itself is held to nothing, only its reasoning is
-	budget     int            // tokens of reasoning; 0 is no bound
+	state      *grammar.State // nil once nothing is constrained any more
+	stopTokens []int          // tokens that end a completion
+	free       bool           // only the reasoning is constrained, not the text after it
+	budget     int            // reasoning tokens; 0 is unlimited
 	spent      int
 	closing    bool // the reasoning must end now
 	mask       grammar.Mask
 	masked     []float32
 }
 
-// apply is the logits without the tokens that may not follow; they themselves
-// stay.
+// apply returns a copy of logits in which the tokens that the grammar forbids are -Inf.
 func (c *constraint) apply(logits []float32) ([]float32, error) {
 	c.mask = nil
 	if c.state == nil || c.free && !c.closing {
@@ -40,7 +39,7 @@ func (c *constraint) apply(logits []float32) ([]float32, error) {
 	}
 	if c.state.Accepts() {
 		mask = slices.Clone(mask)
-		for _, end := range c.ends {
+		for _, end := range c.stopTokens {
 			mask.Allow(end)
 		}
 	}
@@ -53,17 +52,19 @@ func (c *constraint) apply(logits []float32) ([]float32, error) {
 		some = some || c.masked[token] >= -math.MaxFloat32
 	}
 	if !some {
-		return nil, domain.Errorf(domain.FailedPrecondition, "the model has no token that may follow what it wrote in the format that was asked for: ask for another format")
+		return nil, domain.Errorf(domain.FailedPrecondition,
+			"format: no token of the model's vocabulary can continue its output in the requested format: "+
+				"request another format")
 	}
 	return c.masked, nil
 }
 
-// note takes in a token that was drawn.
-func (c *constraint) note(token int) error {
+// accept advances the constraint by a sampled token.
+func (c *constraint) accept(token int) error {
 	if c.mask != nil && !c.mask.Has(token) {
 		return errDamaged()
 	}
-	if c.state == nil || slices.Contains(c.ends, token) {
+	if c.state == nil || slices.Contains(c.stopTokens, token) {
 		return nil
 	}
 	thinking := c.grammar.Reasoning(c.state)
@@ -72,7 +73,7 @@ func (c *constraint) note(token int) error {
 		return err
 	}
 	if c.state = next; next == nil || c.closing && c.free && next.Accepts() {
-		c.state = nil // only of a free answer
+		c.state = nil // only when the text is unconstrained
 		return nil
 	}
 	if thinking {
@@ -85,128 +86,126 @@ func (c *constraint) note(token int) error {
 	return err
 }
 
-// complete tells that nothing may follow.
+// complete reports whether no further token is allowed.
 func (c *constraint) complete() bool {
 	return c != nil && !c.free && c.state != nil && c.state.Complete()
 }
 
-// constraint is what a request's answer is held to, nil for nothing. Its
-// conversation was spelt so, by the template.
-func (m *model) constraint(req *engines.CompletionRequest, template *chat.Template, spelt string) (*constraint, error) {
+// newConstraint returns the constraint of a request, nil if it has none. rendered is the
+// conversation as its template rendered it.
+func (m *model) newConstraint(req *engines.CompletionRequest, template *chat.Template, rendered string) (*constraint, error) {
 	var thinking *grammar.Thinking
-	form := held{format: req.Format, template: template}
+	spec := grammarSpec{format: req.Format, template: template}
 	if req.Chat != nil {
-		thinking = template.Thinking(req.Reasoning, spelt)
-		form.calls, form.tools = req.Chat.Calls, req.Chat.Tools
-		form.offered = form.calls == nil && form.format == nil && chat.Strict(form.tools) && template.MarksCalls()
+		thinking = template.Thinking(req.Reasoning, rendered)
+		spec.calls, spec.tools = req.Chat.Calls, req.Chat.Tools
+		spec.offered = spec.calls == nil && spec.format == nil && chat.Strict(spec.tools) && template.MarksCalls()
 	}
-	if form.thinking = thinking; form.calls == nil && !form.offered {
-		form.tools = nil
+	if spec.thinking = thinking; spec.calls == nil && !spec.offered {
+		spec.tools = nil
 	}
 	budget := 0
 	if req.Reasoning != nil && thinking != nil {
 		budget = req.Reasoning.Budget
 	}
-	free := form.format == nil && form.calls == nil && !form.offered
+	free := spec.format == nil && spec.calls == nil && !spec.offered
 	if free && budget == 0 {
 		return nil, nil
 	}
-	g, err := m.grammars.get(m, form)
+	g, err := m.grammars.get(m, spec)
 	if err != nil {
 		return nil, err
 	}
-	c := &constraint{grammar: g, vocabulary: m.grammars.vocabulary, budget: budget, free: free}
+	c := &constraint{grammar: g, vocabulary: m.grammarc.vocabulary, budget: budget, free: free}
 	if !req.IgnoreEOS {
-		c.ends = m.ends
+		c.stopTokens = m.stopTokens
 	}
 	c.state, err = g.Start()
 	return c, err
 }
 
-// A held is all that the grammar of an answer depends on.
-type held struct {
+// A grammarSpec is everything that the grammar of a completion depends on.
+type grammarSpec struct {
 	format   *engines.Format
-	calls    *engines.Calls    // that must be made
-	offered  bool              // calls of tools may be made, and some are strict
-	tools    []json.RawMessage // of either
+	calls    *engines.Calls    // required calls
+	offered  bool              // calls are optional, and some of the functions are strict
+	tools    []json.RawMessage // for required and optional calls
 	thinking *grammar.Thinking
-	template *chat.Template // that writes calls
+	template *chat.Template // the template that determines the syntax of calls
 }
 
-// A heldKey tells what is held apart.
-type heldKey struct {
+// A grammarKey identifies a grammarSpec in the cache.
+type grammarKey struct {
 	sum      [sha256.Size]byte
 	template *chat.Template
 }
 
-func (h held) key() (heldKey, error) {
+func (s grammarSpec) key() (grammarKey, error) {
 	text, err := json.Marshal(struct {
 		Format   *engines.Format
 		Calls    *engines.Calls
 		Tools    []json.RawMessage
 		Thinking *grammar.Thinking
-	}{h.format, h.calls, h.tools, h.thinking})
+	}{s.format, s.calls, s.tools, s.thinking})
 	if err != nil {
-		return heldKey{}, domain.Errorf(domain.InvalidArgument, "format: is not JSON: %v", err)
+		return grammarKey{}, domain.Errorf(domain.InvalidArgument, "format: is not JSON: %v", err)
 	}
-	key := heldKey{sum: sha256.Sum256(text)}
-	if h.tools != nil {
-		key.template = h.template
+	key := grammarKey{sum: sha256.Sum256(text)}
+	if s.tools != nil {
+		key.template = s.template
 	}
 	return key, nil
 }
 
-// maxGrammars bounds what is kept compiled.
+// maxGrammars is the capacity of a grammarCache.
 const maxGrammars = 16
 
-// Grammars are those that requests were held to last, with what was learnt of
-// their states.
-type grammars struct {
+// A grammarCache is an LRU cache of compiled grammars, with the token masks of their states.
+type grammarCache struct {
 	mu         sync.Mutex
 	vocabulary *grammar.Vocabulary
-	compiled   map[heldKey]*grammar.Grammar
-	order      []heldKey // the one asked for last at the end
+	compiled   map[grammarKey]*grammar.Grammar
+	order      []grammarKey // least recently used first
 }
 
-// get is the grammar of a form.
-func (s *grammars) get(m *model, form held) (*grammar.Grammar, error) {
-	key, err := form.key()
+// get returns the compiled grammar of spec.
+func (c *grammarCache) get(m *model, spec grammarSpec) (*grammar.Grammar, error) {
+	key, err := spec.key()
 	if err != nil {
 		return nil, err
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.compiled == nil {
-		s.compiled = map[heldKey]*grammar.Grammar{}
-		s.vocabulary = grammar.NewVocabulary(m.vocab, m.tokenizer.Text)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.compiled == nil {
+		c.compiled = map[grammarKey]*grammar.Grammar{}
+		c.vocabulary = grammar.NewVocabulary(m.vocab, m.tokenizer.Text)
 	}
-	g := s.compiled[key]
+	g := c.compiled[key]
 	if g == nil {
-		if g, err = form.compile(); err != nil {
+		if g, err = spec.compile(); err != nil {
 			return nil, err
 		}
-		s.compiled[key] = g
+		c.compiled[key] = g
 	}
-	s.order = append(slices.DeleteFunc(s.order, func(k heldKey) bool { return k == key }), key)
-	if len(s.order) > maxGrammars {
-		delete(s.compiled, s.order[0])
-		s.order = s.order[1:]
+	c.order = append(slices.DeleteFunc(c.order, func(k grammarKey) bool { return k == key }), key)
+	if len(c.order) > maxGrammars {
+		delete(c.compiled, c.order[0])
+		c.order = c.order[1:]
 	}
 	return g, nil
 }
 
-// compile makes the grammar.
-func (h held) compile() (g *grammar.Grammar, err error) {
+func (s grammarSpec) compile() (g *grammar.Grammar, err error) {
 	switch {
-	case h.offered:
-		return h.template.OfferedCalls(h.tools, h.thinking)
-	case h.calls != nil:
-		g, err = h.template.ForcedCalls(h.tools, h.calls)
-	case h.format != nil:
-		g, err = format(h.format)
+	case s.offered:
+		return s.template.OfferedCalls(s.tools, s.thinking)
+	case s.calls != nil:
+		g, err = s.template.ForcedCalls(s.tools, s.calls)
+	case s.format != nil:
+		g, err = format(s.format)
 	}
-	if err == nil && h.thinking != nil {
-		g = grammar.After(*h.thinking, g)
+	if err == nil && s.thinking != nil {
+		g = grammar.After(*s.thinking, g)
 	}
 	return g, err
 }

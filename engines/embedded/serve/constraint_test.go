@@ -206,7 +206,7 @@ func TestOfferedCallsAreStrict(t *testing.T) {
 	ask := func(tools ...json.RawMessage) *engines.CompletionRequest {
 		return &engines.CompletionRequest{Chat: &engines.Chat{Messages: hello.Messages[1:], Tools: tools}}
 	}
-	c, err := m.constraint(ask(strict, tool("now", `{}`, false)), m.voice.template, "")
+	c, err := m.newConstraint(ask(strict, tool("now", `{}`, false)), m.chat.template, "")
 	require.NoError(t, err)
 	may := func() (tokens string, end bool) {
 		logits, err := c.apply(make([]float32, m.vocab))
@@ -222,7 +222,7 @@ func TestOfferedCallsAreStrict(t *testing.T) {
 		for i := range len(text) {
 			_, err := c.apply(make([]float32, m.vocab))
 			require.NoError(t, err)
-			require.NoError(t, c.note(int(text[i])), "%q", text[:i+1])
+			require.NoError(t, c.accept(int(text[i])), "%q", text[:i+1])
 		}
 	}
 	for _, one := range []struct {
@@ -245,7 +245,7 @@ func TestOfferedCallsAreStrict(t *testing.T) {
 		"no strict function": ask(loose), "no tools": ask(),
 		"a form is asked for": {Chat: ask(strict).Chat, Format: yesOrNo},
 	} {
-		c, err := m.constraint(req, m.voice.template, "")
+		c, err := m.newConstraint(req, m.chat.template, "")
 		require.NoError(t, err)
 		if req.Format != nil {
 			require.NotNil(t, c, name)
@@ -254,10 +254,10 @@ func TestOfferedCallsAreStrict(t *testing.T) {
 		require.Nil(t, c, name)
 	}
 	unmarked := openChat(t, strings.ReplaceAll(strings.ReplaceAll(tooled, "\n<tool_call>\n", ""), "\n</tool_call>", "")).(*model)
-	c, err = unmarked.constraint(ask(strict), unmarked.voice.template, "")
+	c, err = unmarked.newConstraint(ask(strict), unmarked.chat.template, "")
 	require.NoError(t, err)
 	require.Nil(t, c, "an answer that is JSON may be no call")
-	_, err = m.constraint(ask(tool("rain", `{"type":"object","minProperties":1}`, true)), m.voice.template, "")
+	_, err = m.newConstraint(ask(tool("rain", `{"type":"object","minProperties":1}`, true)), m.chat.template, "")
 	require.ErrorContains(t, err, "tools[0].function.parameters: #/minProperties cannot")
 }
 
@@ -273,7 +273,7 @@ func TestWhatCannotBeForced(t *testing.T) {
 		"inside something":       {strings.ReplaceAll(tooled, "\n<tool_call>\n{", "{\"function\": {"), engines.Chat{Calls: &engines.Calls{}}, nil, "toolChoice: this model's chat template"},
 		"a function not there":   {tooled, engines.Chat{Calls: &engines.Calls{Name: "snow"}}, nil, "toolChoice: names a function"},
 		"strict parameters":      {tooled, engines.Chat{Calls: &engines.Calls{}}, nil, "tools[0].function.parameters: #/minProperties cannot"},
-		"a format and calls":     {tooled, engines.Chat{Calls: &engines.Calls{}}, yesOrNo, "format: cannot be held together"},
+		"a format and calls":     {tooled, engines.Chat{Calls: &engines.Calls{}}, yesOrNo, "format: cannot be combined"},
 		"a schema":               {tooled, engines.Chat{}, &engines.Format{Type: engines.FormatSchema, Schema: json.RawMessage(`{"not":{"type":"string"}}`)}, "format: #/not cannot"},
 		"a schema of nothing":    {tooled, engines.Chat{}, &engines.Format{Type: engines.FormatSchema, Schema: json.RawMessage(`{"not":{}}`)}, "format: nothing conforms to it"},
 		"a grammar":              {tooled, engines.Chat{}, &engines.Format{Type: engines.FormatGrammar, Grammar: `root ::= x`}, "format: line 1, column 10"},
@@ -292,17 +292,17 @@ func TestWhatCannotBeForced(t *testing.T) {
 // TestGrammarsAreKept compiles the same form once, and forgets the oldest.
 func TestGrammarsAreKept(t *testing.T) {
 	m := open(t, weights(), Options{}).(*model)
-	first, err := m.constraint(&engines.CompletionRequest{Format: yesOrNo}, nil, "")
+	first, err := m.newConstraint(&engines.CompletionRequest{Format: yesOrNo}, nil, "")
 	require.NoError(t, err)
-	again, err := m.constraint(&engines.CompletionRequest{Format: &engines.Format{Type: engines.FormatGrammar, Grammar: yesOrNo.Grammar}}, nil, "")
+	again, err := m.newConstraint(&engines.CompletionRequest{Format: &engines.Format{Type: engines.FormatGrammar, Grammar: yesOrNo.Grammar}}, nil, "")
 	require.NoError(t, err)
 	require.Same(t, first.grammar, again.grammar)
 	for i := range maxGrammars {
-		_, err := m.constraint(&engines.CompletionRequest{Format: &engines.Format{Type: engines.FormatGrammar, Grammar: fmt.Sprintf("root ::= \"%d\"", i)}}, nil, "")
+		_, err := m.newConstraint(&engines.CompletionRequest{Format: &engines.Format{Type: engines.FormatGrammar, Grammar: fmt.Sprintf("root ::= \"%d\"", i)}}, nil, "")
 		require.NoError(t, err)
 	}
 	require.Len(t, m.grammars.compiled, maxGrammars)
-	again, err = m.constraint(&engines.CompletionRequest{Format: yesOrNo}, nil, "")
+	again, err = m.newConstraint(&engines.CompletionRequest{Format: yesOrNo}, nil, "")
 	require.NoError(t, err)
 	require.NotSame(t, first.grammar, again.grammar)
 }

@@ -16,14 +16,14 @@ func chances(req engines.CompletionRequest, prompt, generated []int, logits []fl
 	req.Seed = &seed
 	s := newSampler(&req, prompt)
 	for _, token := range generated {
-		s.penalty.note(token)
+		s.penalty.observe(token)
 	}
 	if s.penalty != nil {
 		logits = s.penalty.apply(logits)
 	}
 	s.probs = append(s.probs, logits...)
 	softmax(s.probs, req.Temperature)
-	left := s.kept()
+	left := s.filtered()
 	out, mass := make([]float64, len(logits)), total(left)
 	for _, c := range left {
 		out[c.token] = c.p / mass
@@ -175,7 +175,7 @@ func TestGreedyObeysPenaltiesAndNoFilter(t *testing.T) {
 func TestLargest(t *testing.T) {
 	logits := []float32{1, 5, 3, 5, 2, 5}
 	for n, want := range [][]int{nil, {1}, {1, 3}, {1, 3, 5}, {1, 3, 5, 2}, {1, 3, 5, 2, 4}, {1, 3, 5, 2, 4, 0}} {
-		assert.Equal(t, want, largest(logits, n)[:len(want):len(want)])
-		assert.Len(t, largest(logits, n), n)
+		assert.Equal(t, want, topTokens(logits, n)[:len(want):len(want)])
+		assert.Len(t, topTokens(logits, n), n)
 	}
 }

@@ -9,10 +9,10 @@ import (
 	"anneal/engines/embedded/llama"
 )
 
-// A decoder computes steps of one model. Every row of a step is reduced in an
-// order that depends on the row alone, so a token's logits have the same bits
-// alone, in a batch, and after a prompt that was read in pieces; they are also
-// those of llama.Pass. It is used by one goroutine.
+// A decoder computes the forward passes ("steps") of one model. Each row of a step is reduced
+// in an order that depends on that row only. The logits of a token are therefore bit-identical
+// alone, in a batch and under chunked prefill, and equal to those of llama.Pass. A decoder is
+// used by one goroutine.
 type decoder struct {
 	config  llama.Config
 	embed   *kernel.Packed // of [vocab, hidden]
@@ -22,36 +22,35 @@ type decoder struct {
 	rope    *llama.Rope
 	workers int
 
-	x, normed, qkv, attn, gateUp, act kernel.Matrix   // room for the rows of a step
-	last, logits                      kernel.Matrix   // room for the rows that are asked for
-	starts                            []int           // the first row of each span
-	scores                            []kernel.Matrix // of each worker
-	stretches                         []stretch       // the rows of a step that addons change
-	low                               kernel.Matrix   // room for an addon
+	x, normed, qkv, attn, gateUp, act kernel.Matrix   // activations of a step's rows
+	lastHidden, logits                kernel.Matrix   // hidden states and logits of the rows whose logits are computed
+	starts                            []int           // first row of each span
+	scores                            []kernel.Matrix // one for each worker
+	addonRuns                         []addonRun      // runs of rows that use an addon
+	loraScratch                       kernel.Matrix   // scratch of addons
 }
 
-// A span is the next tokens of one sequence; a step takes several spans.
+// A span is the next tokens of one sequence. A step processes several spans.
 type span struct {
 	cache  *cache
 	tokens []int
-	wanted bool   // the logits after the last token are asked for
-	all    bool   // … after every token
-	addon  *addon // that reads them; nil is the model itself
+	last   bool   // compute the logits after the last token
+	all    bool   // compute the logits after every token
+	addon  *addon // nil is the base model
 }
 
-// step reads the spans' tokens into their caches and answers the logits after
-// the tokens that are asked for, in order: [asked, vocab]. They stay
-// valid until the next step.
+// step appends the spans' tokens to their caches and returns the requested logits in order:
+// [rows, vocab]. They are valid until the next step.
 func (d *decoder) step(spans []span) kernel.Matrix {
-	rows, asked := 0, 0
+	rows, outputs := 0, 0
 	d.starts = d.starts[:0]
 	for _, s := range spans {
 		d.starts = append(d.starts, rows)
 		rows += len(s.tokens)
-		asked += s.asked()
+		outputs += s.outputRows()
 	}
-	d.reserve(rows, asked)
-	d.stretch(spans)
+	d.resizeBuffers(rows, outputs)
+	d.groupAddons(spans)
 	row := 0
 	for _, s := range spans {
 		for _, token := range s.tokens {
@@ -63,12 +62,12 @@ func (d *decoder) step(spans []span) kernel.Matrix {
 		d.layer(i, spans)
 	}
 	for _, s := range spans {
-		s.cache.text = append(s.cache.text, s.tokens...)
+		s.cache.tokens = append(s.cache.tokens, s.tokens...)
 	}
-	return d.score(spans)
+	return d.computeLogits(spans)
 }
 
-// layer takes all rows of d.x through layer i.
+// layer computes layer i for all rows of d.x.
 func (d *decoder) layer(i int, spans []span) {
 	l, eps := &d.layers[i], float32(d.config.NormEps)
 	for r := range d.x.Rows {
@@ -76,18 +75,18 @@ func (d *decoder) layer(i int, spans []span) {
 	}
 	kernel.Gemm(d.qkv, d.normed, &l.qkv, false, d.workers)
 	llama.AddBias(d.qkv, l.bias[llama.ToQueryKeyValue])
-	d.adapt(d.qkv, d.normed, i, llama.ToQueryKeyValue)
-	d.remember(i, spans)
+	d.applyAddons(d.qkv, d.normed, i, llama.ToQueryKeyValue)
+	d.writeKV(i, spans)
 	d.attend(i, spans)
 	kernel.Gemm(d.x, d.attn, &l.o, true, d.workers)
 	llama.AddBias(d.x, l.bias[llama.ToOutput])
-	d.adapt(d.x, d.attn, i, llama.ToOutput)
+	d.applyAddons(d.x, d.attn, i, llama.ToOutput)
 	for r := range d.x.Rows {
 		kernel.RMSNorm(d.normed.Row(r), d.x.Row(r), l.mlpNorm, eps)
 	}
 	kernel.Gemm(d.gateUp, d.normed, &l.gateUp, false, d.workers)
 	llama.AddBias(d.gateUp, l.bias[llama.ToGateUp])
-	d.adapt(d.gateUp, d.normed, i, llama.ToGateUp)
+	d.applyAddons(d.gateUp, d.normed, i, llama.ToGateUp)
 	n := d.config.IntermediateSize
 	for r := range d.act.Rows {
 		row := d.gateUp.Row(r)
@@ -95,12 +94,12 @@ func (d *decoder) layer(i int, spans []span) {
 	}
 	kernel.Gemm(d.x, d.act, &l.down, true, d.workers)
 	llama.AddBias(d.x, l.bias[llama.ToDown])
-	d.adapt(d.x, d.act, i, llama.ToDown)
+	d.applyAddons(d.x, d.act, i, llama.ToDown)
 }
 
-// remember normalises queries and keys where the model does, turns them to
-// their positions and puts keys and values into the caches.
-func (d *decoder) remember(layer int, spans []span) {
+// writeKV normalizes queries and keys if the model does, applies the rotary embedding, and
+// writes keys and values to the caches.
+func (d *decoder) writeKV(layer int, spans []span) {
 	q, kv := d.config.Heads*d.config.HeadDim, d.config.KVHeads*d.config.HeadDim
 	row := 0
 	for _, s := range spans {
@@ -115,34 +114,33 @@ func (d *decoder) remember(layer int, spans []span) {
 	}
 }
 
-// asked is how many of the span's last tokens have their logits asked for.
-func (s *span) asked() int {
+// outputRows is the number of trailing tokens of the span whose logits are requested.
+func (s *span) outputRows() int {
 	switch {
 	case s.all:
 		return len(s.tokens)
-	case s.wanted:
+	case s.last:
 		return 1
 	}
 	return 0
 }
 
-// score computes the logits of the rows that are asked for.
-func (d *decoder) score(spans []span) kernel.Matrix {
+func (d *decoder) computeLogits(spans []span) kernel.Matrix {
 	row, n := 0, 0
 	for _, s := range spans {
 		row += len(s.tokens)
-		for back := s.asked(); back > 0; back-- {
-			kernel.RMSNorm(d.last.Row(n), d.x.Row(row-back), d.norm, float32(d.config.NormEps))
+		for back := s.outputRows(); back > 0; back-- {
+			kernel.RMSNorm(d.lastHidden.Row(n), d.x.Row(row-back), d.norm, float32(d.config.NormEps))
 			n++
 		}
 	}
 	logits := d.logits.RowRange(0, n)
-	kernel.Gemm(logits, d.last.RowRange(0, n), d.head, false, d.workers)
+	kernel.Gemm(logits, d.lastHidden.RowRange(0, n), d.head, false, d.workers)
 	return logits
 }
 
-// reserve makes the matrices of a step as high as it needs.
-func (d *decoder) reserve(rows, asked int) {
+// resizeBuffers fits the buffers to the rows of a step.
+func (d *decoder) resizeBuffers(rows, outputs int) {
 	c := &d.config
 	q, kv := c.Heads*c.HeadDim, c.KVHeads*c.HeadDim
 	resize(&d.x, rows, c.HiddenSize)
@@ -151,8 +149,8 @@ func (d *decoder) reserve(rows, asked int) {
 	resize(&d.attn, rows, q)
 	resize(&d.gateUp, rows, 2*c.IntermediateSize)
 	resize(&d.act, rows, c.IntermediateSize)
-	resize(&d.last, asked, c.HiddenSize)
-	resize(&d.logits, asked, c.VocabSize)
+	resize(&d.lastHidden, outputs, c.HiddenSize)
+	resize(&d.logits, outputs, c.VocabSize)
 }
 
 func resize(m *kernel.Matrix, rows, cols int) {
@@ -163,21 +161,21 @@ func resize(m *kernel.Matrix, rows, cols int) {
 }
 
 const (
-	// blockRows bounds the rows whose scores are in memory at once.
+	// blockRows is the number of query rows whose scores are in memory at a time.
 	blockRows = 64
-	// alone is the number of multiplications below which attention is not
-	// worth a second goroutine.
-	alone = 1 << 20
+	// parallelThreshold is the number of multiplications below which attention runs on one
+	// goroutine.
+	parallelThreshold = 1 << 20
 )
 
-// attend computes causal attention of d.qkv's queries over the caches into
-// d.attn. An item of work is one span and one head of keys and values, or some.
+// attend computes causal attention of the queries in d.qkv over the caches into d.attn. A work
+// item is one span and one KV head, or PanelsAtOnce KV heads.
 func (d *decoder) attend(layer int, spans []span) {
 	c, workers, work := &d.config, d.workers, 0
 	for _, s := range spans {
 		work += 2 * len(s.tokens) * (s.cache.length() + len(s.tokens)) * c.Heads * c.HeadDim
 	}
-	if work < alone {
+	if work < parallelThreshold {
 		workers = 1
 	}
 	at := 1
@@ -185,7 +183,7 @@ func (d *decoder) attend(layer int, spans []span) {
 		at = kernel.PanelsAtOnce
 	}
 	items := c.KVHeads / at
-	each(len(spans)*items, workers, func(worker, i int) {
+	parallel(len(spans)*items, workers, func(worker, i int) {
 		s, row, head := spans[i/items], d.starts[i/items], i%items*at
 		if at > 1 && len(s.tokens) == 1 {
 			d.attendHeads(layer, head, s, row, &d.scores[worker])
@@ -197,8 +195,8 @@ func (d *decoder) attend(layer int, spans []span) {
 	})
 }
 
-// attendHeads takes the query of one position by some heads at once, each of
-// which has keys and values of its own.
+// attendHeads computes a single-token span for PanelsAtOnce heads at once, each of which has a
+// KV head of its own.
 func (d *decoder) attendHeads(layer, head int, s span, row int, scores *kernel.Matrix) {
 	c := &d.config
 	lo, hi := head*c.HeadDim, (head+kernel.PanelsAtOnce)*c.HeadDim
@@ -206,15 +204,15 @@ func (d *decoder) attendHeads(layer, head int, s span, row int, scores *kernel.M
 		return kernel.Matrix{Data: of.Row(row)[lo:hi], Rows: kernel.PanelsAtOnce, Cols: c.HeadDim, Stride: c.HeadDim}
 	}
 	resize(scores, kernel.PanelsAtOnce, s.cache.length()+1)
-	s.cache.compareHeads(layer, head, heads(d.qkv), *scores)
+	s.cache.scoreHeads(layer, head, heads(d.qkv), *scores)
 	for i := range scores.Rows {
 		d.probabilities(scores.Row(i))
 	}
 	s.cache.sumHeads(layer, head, *scores, heads(d.attn))
 }
 
-// attendSpan takes the queries of one span, which begins at a row, that read one
-// head of keys and values. Those of one position lie together.
+// attendSpan computes a span, whose first row is row, for one KV head. The queries that share a
+// KV head are adjacent in a row.
 func (d *decoder) attendSpan(layer, head int, s span, row int, scores *kernel.Matrix) {
 	c, group := &d.config, d.config.Heads/d.config.KVHeads
 	lo, hi := head*group*c.HeadDim, (head+1)*group*c.HeadDim
@@ -235,29 +233,29 @@ func (d *decoder) attendSpan(layer, head int, s span, row int, scores *kernel.Ma
 	}
 }
 
-// attendRows takes queries of which the first sees so many positions, and each
-// after it some more. What one does not see has weight 0, which leaves its sums
-// as they were.
-func (d *decoder) attendRows(layer, head int, from *cache, queries, out kernel.Matrix, seen, more int, scores *kernel.Matrix) {
-	resize(scores, queries.Rows, seen+more*(queries.Rows-1))
-	from.compare(layer, head, queries, *scores)
+// attendRows computes a block of query rows. The first row attends to visible positions, and
+// each following row to step more. Masked positions get weight 0, which leaves the sums
+// unchanged.
+func (d *decoder) attendRows(layer, head int, from *cache, queries, out kernel.Matrix, visible, step int, scores *kernel.Matrix) {
+	resize(scores, queries.Rows, visible+step*(queries.Rows-1))
+	from.scoreKeys(layer, head, queries, *scores)
 	for i := range queries.Rows {
 		row := scores.Row(i)
-		d.probabilities(row[:seen+more*i])
-		clear(row[seen+more*i:])
+		d.probabilities(row[:visible+step*i])
+		clear(row[visible+step*i:])
 	}
-	from.sum(layer, head, *scores, out)
+	from.sumValues(layer, head, *scores, out)
 }
 
-// probabilities turns products of a query with keys into softmax(scores/√d).
+// probabilities computes softmax(scores/√d) in place.
 func (d *decoder) probabilities(scores []float32) {
 	kernel.Scale(float32(1/math.Sqrt(float64(d.config.HeadDim))), scores)
 	kernel.Softmax(scores)
 }
 
-// each runs do(worker, i) for 0 to n-1 on at most workers goroutines, the
-// caller's among them, and waits for them.
-func each(n, workers int, do func(worker, i int)) {
+// parallel runs do(worker, i) for i in [0, n) on at most workers goroutines, including the
+// caller's, and waits for them.
+func parallel(n, workers int, do func(worker, i int)) {
 	var next atomic.Int64
 	run := func(worker int) {
 		for i := int(next.Add(1)) - 1; i < n; i = int(next.Add(1)) - 1 {

@@ -17,8 +17,8 @@ type packedLayer struct {
 	bias                 [4][]float32 // by llama.Input; nil where there is none
 }
 
-// newDecoder packs a model for a window of so many positions. It keeps no
-// reference to what the source hands out.
+// newDecoder packs a model for a context of window positions. It keeps no reference to the
+// source's data.
 func newDecoder(from llama.Source, c llama.Config, window, workers int) (*decoder, error) {
 	d := &decoder{
 		config: c, rope: llama.NewRope(&c, window), workers: workers, embed: new(kernel.Packed),
@@ -52,7 +52,6 @@ func newDecoder(from llama.Source, c llama.Config, window, workers int) (*decode
 	return d, nil
 }
 
-// take packs a layer.
 func (l *packedLayer) take(from llama.StoredLayer, workers int) {
 	l.attnNorm, l.mlpNorm = slices.Clone(from.AttnNorm), slices.Clone(from.MLPNorm)
 	l.qNorm, l.kNorm = slices.Clone(from.QNorm), slices.Clone(from.KNorm)
@@ -60,13 +59,12 @@ func (l *packedLayer) take(from llama.StoredLayer, workers int) {
 		l.bias[input] = slices.Clone(bias)
 	}
 	to := [...]*kernel.Packed{&l.qkv, &l.o, &l.gateUp, &l.down}
-	each(len(to), workers, func(_, input int) { pack(to[input], from.Stacks[input], from.Codes[input]) })
+	parallel(len(to), workers, func(_, input int) { pack(to[input], from.Stacks[input], from.Codes[input]) })
 }
 
-// pack packs weights [out, in] in as few bits each as lose nothing: a step of
-// few rows waits for memory, and half the bytes are half the wait. Those of a
-// model that is stored in 8 bits are its codes, else they are bfloat16, binary16
-// or float32, and the products have the same bits in all three.
+// pack packs weights [out, in] in the narrowest lossless format: a step of few rows is memory
+// bound, and half the bytes take half the time. A model stored in 8 bits keeps its codes,
+// others become bfloat16, binary16 or float32, for which the products are bit-identical.
 func pack(to *kernel.Packed, w kernel.Matrix, codes *llama.Codes) {
 	w.Data = w.Data[:w.Rows*w.Cols]
 	switch {
@@ -91,9 +89,9 @@ func pack(to *kernel.Packed, w kernel.Matrix, codes *llama.Codes) {
 	}
 }
 
-// binary16 is numbers in 16 bits, nil when one of them does not fit.
+// binary16 converts numbers to 16 bits, and returns nil if one is not representable.
 func binary16(numbers []float32) []uint16 {
-	const atOnce = 4096 // most models are found out by the first of them
+	const atOnce = 4096 // the first block suffices to reject most models
 	var halves []uint16
 	for lo := 0; lo < len(numbers); lo += atOnce {
 		some := numbers[lo:min(lo+atOnce, len(numbers))]

@@ -2,17 +2,16 @@ package serve
 
 import "anneal/engines"
 
-// A penalty changes logits by what the text has so far, and by what the
-// request wants more or less of.
+// A penalty adjusts logits by logit_bias and by the tokens that the text already contains.
 type penalty struct {
 	bias                            map[int]float64
 	frequency, presence, repetition float64
-	generated                       map[int]int  // token → how often
-	seen                            map[int]bool // in the prompt or generated
+	generated                       map[int]int  // occurrences of each token
+	seen                            map[int]bool // tokens of the prompt and the completion
 	adjusted                        []float32
 }
 
-// newPenalty is nil for a request that asks for none.
+// newPenalty returns nil for a request without penalties.
 func newPenalty(req *engines.CompletionRequest, prompt []int) *penalty {
 	p := &penalty{bias: req.LogitBias, frequency: req.FrequencyPenalty, presence: req.PresencePenalty, repetition: req.RepetitionPenalty,
 		generated: map[int]int{}, seen: map[int]bool{}}
@@ -28,14 +27,14 @@ func newPenalty(req *engines.CompletionRequest, prompt []int) *penalty {
 	return p
 }
 
-// apply is the logits with what is added to them; they themselves stay.
+// apply returns an adjusted copy of logits.
 func (p *penalty) apply(logits []float32) []float32 {
 	p.adjusted = append(p.adjusted[:0], logits...)
 	for token, bias := range p.bias {
 		p.adjusted[token] += float32(bias)
 	}
 	if p.repetition != 1 {
-		p.repeat()
+		p.applyRepetition()
 	}
 	for token, times := range p.generated {
 		p.adjusted[token] -= float32(p.frequency*float64(times) + p.presence)
@@ -43,10 +42,10 @@ func (p *penalty) apply(logits []float32) []float32 {
 	return p.adjusted
 }
 
-// repeat makes tokens of the prompt and the answer less likely: a positive
-// logit is divided by the penalty, a negative one multiplied with it (Keskar et
-// al. 2019, "CTRL", section 4.1, and its usual reading for negative logits).
-func (p *penalty) repeat() {
+// applyRepetition divides positive logits of the tokens in the prompt and the completion by the
+// penalty and multiplies negative ones with it (Keskar et al. 2019, "CTRL", section 4.1, in its
+// usual extension to negative logits).
+func (p *penalty) applyRepetition() {
 	for token := range p.seen {
 		if l := p.adjusted[token]; l > 0 {
 			p.adjusted[token] = l / float32(p.repetition)
@@ -56,8 +55,8 @@ func (p *penalty) repeat() {
 	}
 }
 
-// note takes in a token that was drawn.
-func (p *penalty) note(token int) {
+// observe records a sampled token.
+func (p *penalty) observe(token int) {
 	p.generated[token]++
 	p.seen[token] = true
 }

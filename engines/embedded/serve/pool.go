@@ -8,46 +8,45 @@ import (
 	"anneal/engines/embedded/llama"
 )
 
-// A pool hands out blocks within a bound, and finds those again that hold what
-// a new prompt begins with. Blocks that nobody reads are kept for prompts to
-// come until their memory is needed: those longest unused go first.
+// A pool allocates KV cache blocks within a limit, and is the prefix cache: it finds the blocks
+// that hold the beginning of a new prompt. Unreferenced blocks stay cached until their memory
+// is needed, and are evicted least recently used first.
 type pool struct {
-	config   *llama.Config
-	most     int      // blocks, bound
-	made     int      // blocks that there are
-	promised int      // that sequences under way may still ask for
-	free     []*block // of no use to anybody
-	idle     list.List
-	found    map[origin]*block
-	names    uint64
+	config    *llama.Config
+	most      int      // limit
+	allocated int      // blocks allocated
+	promised  int      // blocks that running sequences may still take
+	free      []*block // blocks without cached content
+	lru       list.List
+	index     map[blockKey]*block
+	lastID    uint64
 }
 
-// An entry is what the pool knows of a block.
+// An entry is the pool's state of a block.
 type entry struct {
-	name    uint64 // never given twice
-	readers int    // sequences
-	origins []origin
-	place   *list.Element // among the idle, when nobody reads it
+	id      uint64 // never reused
+	refs    int    // reference count: sequences
+	keys    []blockKey
+	element *list.Element // in the LRU list, if unreferenced
 }
 
-// An origin is all that a block's content depends on: the text up to its end,
-// and who has read it. Tokens before the block are those of the block before,
-// whose name stands for them; so two origins are equal only when every token
-// is, and text is never found by another scope or addon.
-type origin struct {
+// A blockKey is everything that the content of a block depends on. The ID of the preceding
+// block stands for all tokens before the block, so two keys are equal only if every token is,
+// and a prefix is never shared between cache scopes or addons.
+type blockKey struct {
 	scope  string              // of a first block
-	addon  weak.Pointer[addon] // of a first block; also where another has its ID later
-	before uint64              // name of the block before, 0 for a first block
-	tokens [blockTokens]int32  // -1 after the last
+	addon  weak.Pointer[addon] // of a first block; distinguishes addons that were loaded under one ID
+	before uint64              // ID of the preceding block, 0 for a first block
+	tokens [blockTokens]int32  // padded with -1
 }
 
-// next is the origin of a sequence's next block, when it begins with tokens.
-func (c *cache) next(blocks int, r *request, tokens []int) origin {
-	var o origin
+// nextKey is the key of a sequence's next block, which begins with tokens.
+func (c *cache) nextKey(blocks int, r *request, tokens []int) blockKey {
+	var o blockKey
 	if blocks == 0 {
 		o.scope, o.addon = r.scope, weak.Make(r.addon)
 	} else {
-		o.before = c.blocks[blocks-1].entry.name
+		o.before = c.blocks[blocks-1].entry.id
 	}
 	for i := range o.tokens {
 		o.tokens[i] = -1
@@ -58,28 +57,28 @@ func (c *cache) next(blocks int, r *request, tokens []int) origin {
 	return o
 }
 
-// reusable is how many tokens of the prompt need not be read when they are
-// known: the last is for what follows it, and so are those that are scored.
+// reusable is the number of prompt tokens that may come from the prefix cache. The last token
+// is computed for the logits after it, as are the tokens whose logprobs are requested.
 func (r *request) reusable() int {
 	if r.scored() {
-		return max(r.told.echo, 1) - 1
+		return max(r.output.echo, 1) - 1
 	}
 	return len(r.prompt) - 1
 }
 
-// next is the origin of the block that the request's next token belongs to.
-func (r *request) next() origin {
+// nextKey is the key of the block of the request's next token.
+func (r *request) nextKey() blockKey {
 	whole := r.read / blockTokens
-	return r.cache.next(whole, r, r.prompt[whole*blockTokens:min((whole+1)*blockTokens, len(r.prompt))])
+	return r.cache.nextKey(whole, r, r.prompt[whole*blockTokens:min((whole+1)*blockTokens, len(r.prompt))])
 }
 
-// admit gives a request the cache that its whole answer will need, and lets it
-// begin with what is known of its prompt; nil when there is no room now.
+// admit allocates a cache for the whole completion, starting with the cached prefix of the
+// prompt. It returns nil if the pool has no capacity now.
 func (p *pool) admit(r *request) *cache {
-	c := &cache{promised: blocksFor(len(r.prompt) + r.limit)}
-	p.promised += c.promised
+	c := &cache{reserved: blocksFor(len(r.prompt) + r.limit)}
+	p.reserved += c.reserved
 	p.matchBlocks(c, r)
-	if p.made-len(p.free)-p.idle.Len()+p.promised > p.most {
+	if p.allocated-len(p.free)-p.lru.Len()+p.reserved > p.maxBlocks {
 		p.release(c)
 		return nil
 	}
@@ -88,157 +87,156 @@ func (p *pool) admit(r *request) *cache {
 	return c
 }
 
-// match lets a request that is about to begin a block of its prompt go on after
-// what is known of it.
+// match extends the prefix of a request that is at a block boundary with cached blocks.
 func (p *pool) match(r *request) {
 	c := r.cache
 	if c.length()%blockTokens != 0 {
 		return
 	}
 	p.matchBlocks(c, r)
-	p.matchRest(c, r)
-	r.reused += c.length() - r.read
+	p.matchPartial(c, r)
+	r.cachedTokens += c.length() - r.read
 	r.read = c.length()
 }
 
 func (p *pool) matchBlocks(c *cache, r *request) {
 	for at := c.length(); at+blockTokens <= r.reusable(); at += blockTokens {
 		tokens := r.prompt[at : at+blockTokens]
-		b := p.found[c.next(len(c.blocks), r, tokens)]
+		b := p.index[c.nextKey(len(c.blocks), r, tokens)]
 		if b == nil {
 			return
 		}
-		p.read(b)
+		p.retain(b)
 		p.take(c, b, tokens)
-		c.known++
+		c.registered++
 	}
 }
 
-// matchRest looks for a block whose beginning is that of the request's next
-// one, as the same prompt's last is. It is copied, since both will write on.
-func (p *pool) matchRest(c *cache, r *request) {
+// matchPartial looks for a cached block that begins with the request's next tokens. The block
+// is copied, because both sequences append to it.
+func (p *pool) matchPartial(c *cache, r *request) {
 	at := c.length()
 	for n := min(r.reusable()-at, blockTokens-1); n > 0; n-- {
 		tokens := r.prompt[at : at+n]
-		if b := p.found[c.next(len(c.blocks), r, tokens)]; b != nil {
+		if b := p.index[c.nextKey(len(c.blocks), r, tokens)]; b != nil {
 			p.take(c, p.copy(b), tokens)
 			return
 		}
 	}
 }
 
-// take adds a block that holds tokens.
+// take appends a block that holds tokens.
 func (p *pool) take(c *cache, b *block, tokens []int) {
-	c.blocks, c.text = append(c.blocks, b), append(c.text, tokens...)
-	c.promised--
-	p.promised--
+	c.blocks, c.tokens = append(c.blocks, b), append(c.tokens, tokens...)
+	c.reserved--
+	p.reserved--
 }
 
-// extend makes room for n more positions. The cache was promised it.
+// extend allocates blocks for n more positions, out of the cache's reservation.
 func (p *pool) extend(c *cache, n int) {
 	for len(c.blocks) < blocksFor(c.length()+n) {
 		p.take(c, p.fresh(), nil)
 	}
 }
 
-// keep makes blocks that have become full known, and at the end of a prompt the
-// beginning of its last.
+// keep registers the blocks that have become full in the prefix cache and, at the end of a
+// prompt, its partial last block.
 func (p *pool) keep(r *request) {
 	c := r.cache
-	for (c.known+1)*blockTokens <= c.length() {
-		p.know(r, c.known, blockTokens)
-		c.known++
+	for (c.registered+1)*blockTokens <= c.length() {
+		p.register(r, c.registered, blockTokens)
+		c.registered++
 	}
 	last := len(r.prompt) - 1
 	if r.generated == 1 && last%blockTokens > 0 {
-		p.know(r, last/blockTokens, last%blockTokens)
+		p.register(r, last/blockTokens, last%blockTokens)
 	}
 }
 
-// know notes what the first n tokens of a request's block follow from. Where
-// another holds them all already, it takes the block's place.
-func (p *pool) know(r *request, i, n int) {
+// register records the key of the first n tokens of block i. A full block that duplicates a
+// cached one is replaced by it.
+func (p *pool) register(r *request, i, n int) {
 	c := r.cache
-	o, b := c.next(i, r, c.text[i*blockTokens:][:n]), c.blocks[i]
-	if p.found == nil {
-		p.found = map[origin]*block{}
+	o, b := c.nextKey(i, r, c.tokens[i*blockTokens:][:n]), c.blocks[i]
+	if p.index == nil {
+		p.index = map[blockKey]*block{}
 	}
-	switch other := p.found[o]; {
+	switch other := p.index[o]; {
 	case other == nil:
-		p.found[o] = b
-		b.entry.origins = append(b.entry.origins, o)
+		p.index[o] = b
+		b.entry.keys = append(b.entry.keys, o)
 	case other != b && n == blockTokens:
-		p.read(other)
+		p.retain(other)
 		c.blocks[i] = other
-		p.leave(b)
+		p.unref(b)
 	}
 }
 
-// release takes a cache's blocks back. The last goes first, so that what comes
-// before it is kept longer: without that it could not be found.
+// release frees a cache's blocks. The last block is freed first, so that its predecessors,
+// without which it cannot be found, are evicted later.
 func (p *pool) release(c *cache) {
-	p.promised -= c.promised
+	p.reserved -= c.reserved
 	for _, b := range slices.Backward(c.blocks) {
-		p.leave(b)
+		p.unref(b)
 	}
 	*c = cache{}
 }
 
-// read and leave count those who read a block.
-func (p *pool) read(b *block) {
-	if b.entry.readers++; b.entry.place != nil {
-		p.idle.Remove(b.entry.place)
-		b.entry.place = nil
+// retain adds a reference to a block.
+func (p *pool) retain(b *block) {
+	if b.entry.refs++; b.entry.element != nil {
+		p.lru.Remove(b.entry.element)
+		b.entry.element = nil
 	}
 }
 
-func (p *pool) leave(b *block) {
-	if b.entry.readers--; b.entry.readers > 0 {
+func (p *pool) unref(b *block) {
+	if b.entry.refs--; b.entry.refs > 0 {
 		return
 	}
-	if len(b.entry.origins) == 0 {
+	if len(b.entry.keys) == 0 {
 		p.free = append(p.free, b)
 		return
 	}
-	b.entry.place = p.idle.PushBack(b)
+	b.entry.element = p.lru.PushBack(b)
 }
 
-// fresh is a block for a sequence that was promised it.
+// fresh allocates a block from a sequence's reservation.
 func (p *pool) fresh() *block {
 	var b *block
 	switch {
 	case len(p.free) > 0:
 		b = p.free[len(p.free)-1]
 		p.free = p.free[:len(p.free)-1]
-	case p.made < p.most:
+	case p.allocated < p.maxBlocks:
 		b = newBlock(p.config)
-		p.made++
+		p.allocated++
 	default:
-		b = p.idle.Remove(p.idle.Front()).(*block)
+		b = p.lru.Remove(p.lru.Front()).(*block)
 	}
-	return p.rename(b)
+	return p.reset(b)
 }
 
-// rename makes a block one that was never there before.
-func (p *pool) rename(b *block) *block {
-	for _, o := range b.entry.origins {
-		delete(p.found, o)
+// reset removes a block from the prefix cache and gives it a new ID.
+func (p *pool) reset(b *block) *block {
+	for _, o := range b.entry.keys {
+		delete(p.index, o)
 	}
-	p.names++
-	b.entry = entry{name: p.names, readers: 1, origins: b.entry.origins[:0]}
+	p.lastID++
+	b.entry = entry{id: p.lastID, refs: 1, keys: b.entry.keys[:0]}
 	return b
 }
 
-// copy is a block with the same content that its reader may write to: the block
-// itself when its memory is the last and nobody reads it.
+// copy returns a copy of a block that its sequence may write to: the block itself if it is
+// unreferenced and no other memory is left.
 func (p *pool) copy(b *block) *block {
-	p.read(b)
-	if b.entry.readers == 1 && len(p.free) == 0 && p.made >= p.most && p.idle.Len() == 0 {
-		return p.rename(b)
+	p.retain(b)
+	if b.entry.refs == 1 && len(p.free) == 0 && p.allocated >= p.maxBlocks && p.lru.Len() == 0 {
+		return p.reset(b)
 	}
 	other := p.fresh()
 	copy(other.keys, b.keys)
 	copy(other.values, b.values)
-	p.leave(b)
+	p.unref(b)
 	return other
 }

@@ -18,11 +18,11 @@ type pooled struct {
 	t       *testing.T
 	pool    pool
 	running []*request
-	reused  int
+	cached  int
 }
 
 func newPooled(t *testing.T, blocks int) *pooled {
-	return &pooled{t: t, pool: pool{config: &llama.Config{Layers: 1, KVHeads: 1, HeadDim: 2}, most: blocks}}
+	return &pooled{t: t, pool: pool{config: &llama.Config{Layers: 1, KVHeads: 1, HeadDim: 2}, maxBlocks: blocks}}
 }
 
 // content is what the key and value at the end of the text are made of.
@@ -63,18 +63,18 @@ func (p *pooled) step(r *request, n, back int, next func() int) {
 	}
 	p.pool.extend(c, len(tokens))
 	for _, token := range tokens {
-		c.text = append(c.text, token)
-		what := content(r, c.text)
+		c.tokens = append(c.tokens, token)
+		what := content(r, c.tokens)
 		c.put(0, c.length()-1, what, what)
 	}
-	c.forget(c.length() - min(back, len(tokens)))
+	c.truncate(c.length() - min(back, len(tokens)))
 	p.pool.keep(r)
 	p.check()
 }
 
 func (p *pooled) end(i int) {
 	r := p.running[i]
-	p.reused += r.reused
+	p.cached += r.cachedTokens
 	p.pool.release(r.cache)
 	p.running = append(p.running[:i], p.running[i+1:]...)
 	p.check()
@@ -82,29 +82,29 @@ func (p *pooled) end(i int) {
 
 // check holds the pool to its promises.
 func (p *pooled) check() {
-	t, readers, promised := p.t, map[*block]int{}, 0
+	t, refs, reserved := p.t, map[*block]int{}, 0
 	for _, r := range p.running {
-		promised += r.cache.promised
+		reserved += r.cache.reserved
 		for _, b := range r.cache.blocks {
-			readers[b]++
+			refs[b]++
 		}
 		var keys, values = r.cache.one(r.cache.length())
 		for i := range r.cache.length() {
-			if want := content(r, r.cache.text[:i+1]); !slices.Equal(want, keys[i]) || !slices.Equal(want, values[i]) {
-				require.Failf(t, "wrong keys", "position %d of %v", i, r.cache.text)
+			if want := content(r, r.cache.tokens[:i+1]); !slices.Equal(want, keys[i]) || !slices.Equal(want, values[i]) {
+				require.Failf(t, "wrong keys", "position %d of %v", i, r.cache.tokens)
 			}
 		}
 	}
-	require.Equal(t, promised, p.pool.promised)
-	require.Equal(t, p.pool.made, len(readers)+len(p.pool.free)+p.pool.idle.Len(), "each block is in one place")
-	require.LessOrEqual(t, len(readers)+p.pool.promised, p.pool.most)
-	require.LessOrEqual(t, p.pool.made, p.pool.most)
-	for b, n := range readers {
-		require.Equal(t, n, b.entry.readers)
-		require.Nil(t, b.entry.place)
+	require.Equal(t, reserved, p.pool.reserved)
+	require.Equal(t, p.pool.allocated, len(refs)+len(p.pool.free)+p.pool.lru.Len(), "each block is in one place")
+	require.LessOrEqual(t, len(refs)+p.pool.reserved, p.pool.maxBlocks)
+	require.LessOrEqual(t, p.pool.allocated, p.pool.maxBlocks)
+	for b, n := range refs {
+		require.Equal(t, n, b.entry.refs)
+		require.Nil(t, b.entry.element)
 	}
-	for o, b := range p.pool.found {
-		require.True(t, slices.Contains(b.entry.origins, o))
+	for o, b := range p.pool.index {
+		require.True(t, slices.Contains(b.entry.keys, o))
 	}
 }
 
@@ -132,7 +132,7 @@ func TestPool(t *testing.T) {
 				for n := 1 + source.IntN(150); n > 0; n-- {
 					r.prompt = append(r.prompt, len(r.prompt)/70*source.IntN(2))
 				}
-				r.told.echo = len(r.prompt)
+				r.output.echo = len(r.prompt)
 				if !p.admit(r) {
 					refused++
 				}
@@ -144,11 +144,11 @@ func TestPool(t *testing.T) {
 			}
 		}
 		require.Positive(t, refused)
-		require.Positive(t, p.reused)
+		require.Positive(t, p.cached)
 		for len(p.running) > 0 {
 			p.end(0)
 		}
-		long := &request{prompt: ids(p.pool.most*blockTokens, 1), scope: "another"}
+		long := &request{prompt: ids(p.pool.maxBlocks*blockTokens, 1), scope: "another"}
 		require.True(t, p.admit(long), "an unused pool has room for the longest")
 		p.step(long, len(long.prompt), 0, nil)
 	}
@@ -160,7 +160,7 @@ func (p *pooled) play(r *request) int {
 	for r.read < len(r.prompt) {
 		p.step(r, 50, 0, nil)
 	}
-	return r.reused
+	return r.cachedTokens
 }
 
 func TestWhatIsFoundAgain(t *testing.T) {
@@ -189,21 +189,21 @@ func TestWhatIsFoundAgain(t *testing.T) {
 		"the same addon":                             {ask{prompt: text, addon: a}, ask{prompt: text, addon: a}, 199},
 		"an addon and the model":                     {ask{prompt: text, addon: a}, ask{prompt: text}, 0},
 		"two addons of one ID":                       {ask{prompt: text, addon: a}, ask{prompt: text, addon: b}, 0},
-		"a prompt whose tokens' chances are told":    {ask{prompt: text}, ask{prompt: text, told: told{logprobs: true}}, 0},
-		"a prompt of whose end the chances are told": {ask{prompt: text}, ask{prompt: text, told: told{logprobs: true, echo: 120}}, 96},
+		"a prompt whose tokens' chances are told":    {ask{prompt: text}, ask{prompt: text, output: outputOptions{logprobs: true}}, 0},
+		"a prompt of whose end the chances are told": {ask{prompt: text}, ask{prompt: text, output: outputOptions{logprobs: true, echo: 120}}, 96},
 	} {
 		t.Run(name, func(t *testing.T) {
 			for _, ended := range []bool{false, true} {
 				p := newPooled(t, 40)
 				first := &request{prompt: c.first.prompt, scope: c.first.scope, addon: c.first.addon}
-				second := &request{prompt: c.second.prompt, scope: c.second.scope, addon: c.second.addon, told: c.second.told}
-				first.told.echo = len(first.prompt)
+				second := &request{prompt: c.second.prompt, scope: c.second.scope, addon: c.second.addon, output: c.second.output}
+				first.output.echo = len(first.prompt)
 				p.play(first)
 				if ended {
 					p.end(0)
 				}
 				p.play(second)
-				require.Equal(t, c.want, second.reused, "the first has ended: %v", ended)
+				require.Equal(t, c.want, second.cachedTokens, "the first has ended: %v", ended)
 			}
 		})
 	}
@@ -218,7 +218,7 @@ func TestAnswersAreFoundAgain(t *testing.T) {
 		p.step(first, 20, 3, func() int { return 7 })
 	}
 	require.Equal(t, 91, first.cache.length())
-	said := append([]int(nil), first.cache.text...)
+	said := append([]int(nil), first.cache.tokens...)
 	p.end(0)
 	require.Equal(t, 64, p.play(&request{prompt: append(said, ids(30, 2)...)}))
 }

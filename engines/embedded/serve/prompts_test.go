@@ -13,7 +13,7 @@ import (
 )
 
 // stepped is a model whose steps the test takes.
-func stepped(t *testing.T, w *llama.Weights, o Options) (*model, *schedule) {
+func stepped(t *testing.T, w *llama.Weights, o Options) (*model, *scheduler) {
 	m, s := unstarted(t, w, o)
 	t.Cleanup(func() { close(m.done) })
 	return m, s
@@ -27,7 +27,7 @@ func enqueue(t *testing.T, m *model, ctx context.Context, req engines.Completion
 	return r
 }
 
-// A long prompt is read in pieces: requests that generate get a token with each
+// A long prompt is read in chunks: requests that generate get a token with each
 // of them, and a short prompt need not wait for its end.
 func TestALongPromptHoldsUpNobody(t *testing.T) {
 	w := weights(func(c *llama.Config) { c.MaxPositions = 2000 })
@@ -75,7 +75,7 @@ func TestAClosedConnectionStopsTheWork(t *testing.T) {
 			read, generated := r.read, r.generated
 			leave()
 			for range 9 {
-				s.drop()
+				s.removeEnded()
 				s.admit()
 				s.step()
 				require.NotContains(t, s.running, r)
@@ -83,9 +83,9 @@ func TestAClosedConnectionStopsTheWork(t *testing.T) {
 			require.Equal(t, read, r.read)
 			require.Equal(t, generated, r.generated)
 			require.True(t, other.ended)
-			s.drop()
-			require.Zero(t, s.pool.promised)
-			require.Equal(t, s.pool.made, len(s.pool.free)+s.pool.idle.Len(), "its memory is free")
+			s.removeEnded()
+			require.Zero(t, s.pool.reserved)
+			require.Equal(t, s.pool.allocated, len(s.pool.free)+s.pool.lru.Len(), "its memory is free")
 		})
 	}
 }
@@ -166,7 +166,7 @@ func TestCachedPromptsChangeNothing(t *testing.T) {
 	require.Positive(t, reused)
 }
 
-// whole is all that a request is told, in one piece.
+// whole is all that a request is told, in one chunk.
 func whole(t *testing.T, m engines.Model, req engines.CompletionRequest) (engines.Chunk, engines.Usage) {
 	var told engines.Chunk
 	usage, err := m.Complete(t.Context(), req, func(c engines.Chunk) error {

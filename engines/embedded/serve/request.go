@@ -15,98 +15,98 @@ import (
 	"anneal/engines/embedded/chat"
 )
 
-// maxStop bounds the bytes of one stop sequence.
+// maxStop is the maximum length of a stop sequence in bytes.
 const maxStop = 1024
 
-// A request is under way. The fields of the first group belong to the model's
-// goroutine once it is enqueued; those under mu are where the two sides meet.
+// A request is a completion in progress. The fields of the first group belong to the
+// scheduler's goroutine after enqueue; mu guards the results.
 type request struct {
-	ctx       context.Context
-	prompt    []int
-	read      int // tokens of prompt in the cache
-	reused    int // of them, that others had read before
-	last      int // the token to be read next, once the prompt is read
-	limit     int // most tokens to generate
-	generated int
-	ignoreEnd bool
-	sampler   *sampler
-	text      textStream
-	told      told
-	echoed    []engines.Logprob // of the prompt's tokens that are echoed
-	reader    *chat.Reader      // of a conversation's answer; nil for others
-	guesser   *guesser          // nil when nothing is guessed
-	cache     *cache
-	scope     string // of those who share what they read
-	enqueued  time.Time
-	admitted  time.Time
-	addon     *addon // that answers; nil is the model itself
+	ctx          context.Context
+	prompt       []int
+	read         int // prompt tokens in the cache
+	cachedTokens int // of them, tokens from the prefix cache
+	last         int // token to be computed next, after the prefill
+	limit        int // maximum tokens to generate
+	generated    int
+	ignoreEOS    bool
+	sampler      *sampler
+	text         detokenizer
+	output       outputOptions
+	echoed       []engines.Logprob // of the prompt tokens that are echoed
+	reader       *chat.Reader      // of a chat completion
+	drafter      *ngramDrafter     // nil without speculative decoding
+	cache        *cache
+	scope        string // prefixes are shared within a scope
+	enqueued     time.Time
+	admitted     time.Time
+	addon        *addon // nil is the base model
 
-	ready chan struct{} // pieces wait, or the request has ended
+	ready chan struct{} // chunks are pending, or the request has ended
 
 	mu        sync.Mutex
-	pieces    []engines.Chunk
+	chunks    []engines.Chunk
 	usage     engines.Usage
 	ended     bool
 	abandoned bool
 	err       error
 }
 
-// newRequest checks a request and turns it into tokens.
+// newRequest validates and tokenizes a request.
 func (m *model) newRequest(ctx context.Context, req engines.CompletionRequest) (*request, error) {
 	addon, err := m.addon(req.Addon)
 	if err != nil {
 		return nil, err
 	}
-	voice := m.voiceOf(addon)
-	if err := m.check(&req, voice.template); err != nil {
+	format := m.chatFormatOf(addon)
+	if err := m.check(&req, format.template); err != nil {
 		return nil, err
 	}
 	began := time.Now()
-	prompt, spelt, err := m.prompt(&req, voice)
+	prompt, rendered, err := m.prompt(&req, format)
 	if err != nil {
 		return nil, err
 	}
 	r := &request{
-		ctx: ctx, addon: addon, scope: req.CacheScope, guesser: m.newGuesser(&req, prompt), prompt: prompt, limit: min(req.MaxTokens, m.info.ContextLength-len(prompt)), ignoreEnd: req.IgnoreEOS,
-		sampler: newSampler(&req, prompt), text: textStream{decoder: m.tokenizer.NewDecoder(), stops: req.Stop},
-		told: newTold(m.tokenizer, &req, prompt), ready: make(chan struct{}, 1),
+		ctx: ctx, addon: addon, scope: req.CacheScope, drafter: m.newDrafter(&req, prompt), prompt: prompt, limit: min(req.MaxTokens, m.info.ContextLength-len(prompt)), ignoreEOS: req.IgnoreEOS,
+		sampler: newSampler(&req, prompt), text: detokenizer{decoder: m.tokenizer.NewDecoder(), stops: req.Stop},
+		output: newOutputOptions(m.tokenizer, &req, prompt), ready: make(chan struct{}, 1),
 		usage: engines.Usage{PromptTokens: len(prompt), Window: m.info.ContextLength, Times: engines.Times{Tokenize: time.Since(began)}},
 	}
-	if r.sampler.constraint, err = m.constraint(&req, voice.template, spelt); err != nil {
+	if r.sampler.constraint, err = m.newConstraint(&req, format.template, rendered); err != nil {
 		return nil, err
 	}
-	if r.told.raw {
+	if r.output.raw {
 		r.text.raw = m.tokenizer.NewSpeller()
 	}
 	if req.Chat != nil {
-		r.reader = voice.template.NewReader(req.Chat, spelt)
+		r.reader = format.template.NewReader(req.Chat, rendered)
 	}
 	return r, nil
 }
 
-// prompt is the request's as tokens, and a conversation's as text too.
-func (m *model) prompt(req *engines.CompletionRequest, voice voice) (prompt []int, spelt string, err error) {
+// prompt tokenizes the request's prompt or conversation; rendered is that of a conversation.
+func (m *model) prompt(req *engines.CompletionRequest, format chatFormat) (prompt []int, rendered string, err error) {
 	if req.Chat == nil {
 		prompt, err = m.plain(req)
 		return prompt, "", err
 	}
-	if voice.noChat != nil {
-		return nil, "", domain.Errorf(domain.InvalidArgument, "messages: %v: ask the model at /inference/v1/completions with a prompt", voice.noChat)
+	if format.parseErr != nil {
+		return nil, "", domain.Errorf(domain.InvalidArgument, "messages: %v: ask the model at /inference/v1/completions with a prompt", format.parseErr)
 	}
-	if voice.template == nil {
+	if format.template == nil {
 		return nil, "", domain.Errorf(domain.InvalidArgument, "messages: this model has no chat template: ask it at /inference/v1/completions with a prompt")
 	}
-	prompt, spelt, err = voice.template.Prompt(req.Chat, req.Reasoning)
+	prompt, rendered, err = format.template.Prompt(req.Chat, req.Reasoning)
 	if err == nil && len(prompt) == 0 {
 		err = domain.Errorf(domain.InvalidArgument, "messages: this model's chat template makes nothing of them: add a message with content")
 	}
 	if window := m.info.ContextLength; err == nil && len(prompt) >= window {
 		err = domain.Errorf(domain.InvalidArgument, "messages: have %d tokens and fill the model's window of %d; shorten them", len(prompt), window)
 	}
-	return prompt, spelt, err
+	return prompt, rendered, err
 }
 
-// plain is a prompt that is no conversation.
+// plain tokenizes a prompt that is not a conversation.
 func (m *model) plain(req *engines.CompletionRequest) ([]int, error) {
 	length, window := len(req.PromptTokens), m.info.ContextLength
 	if req.PromptTokens == nil {
@@ -129,8 +129,8 @@ func (m *model) plain(req *engines.CompletionRequest) ([]int, error) {
 	return prompt, nil
 }
 
-// check answers InvalidArgument with every rule that the request breaks, when
-// conversations are rendered by a template.
+// check returns InvalidArgument with all violations of a request whose conversations are
+// rendered by template.
 func (m *model) check(req *engines.CompletionRequest, template *chat.Template) error {
 	var v domain.Violations
 	v.Require(req.MaxTokens >= 0, "maxTokens", "must be 0 or more, is %d", req.MaxTokens)
@@ -154,10 +154,14 @@ func (m *model) check(req *engines.CompletionRequest, template *chat.Template) e
 	v.Require(req.EchoLast >= 0, "echoLast", "must be 0 or more, is %d", req.EchoLast)
 	if r := req.Reasoning; r != nil {
 		thinks := req.Chat != nil && template != nil && template.Reasons()
-		v.Require(thinks || r.Effort == "" || r.Effort == "none", "reasoning", "this model does not reason before it answers: leave it out, or ask for none")
-		v.Require(r.Budget == 0 || thinks && template.Thinks(), "reasoning", "this engine cannot cap this model's tokens of reasoning, which its chat template does not mark with <think>: name an effort instead")
+		v.Require(thinks || r.Effort == "" || r.Effort == "none", "reasoning",
+			"is not supported by this model: omit it or set the effort to none")
+		v.Require(r.Budget == 0 || thinks && template.Thinks(), "reasoning",
+			"the token budget is not supported for this model, whose chat template does not delimit reasoning by "+
+				"<think>: set an effort instead")
 	}
-	v.Require(req.Format == nil || req.Chat == nil || req.Chat.Calls == nil, "format", "cannot be held together with a call that must be made: leave one of them out")
+	v.Require(req.Format == nil || req.Chat == nil || req.Chat.Calls == nil, "format",
+		"cannot be combined with a required tool call: omit one of them")
 	v.Require(len(req.Stop) <= 4, "stop", "must have at most 4 sequences, has %d", len(req.Stop))
 	for i, stop := range req.Stop[:min(len(req.Stop), 4)] {
 		v.Require(len(stop) > 0 && len(stop) <= maxStop && utf8.ValidString(stop), fmt.Sprintf("stop[%d]", i),
@@ -172,14 +176,14 @@ func (m *model) check(req *engines.CompletionRequest, template *chat.Template) e
 	return v.Err()
 }
 
-// gone tells that nobody waits for the answer any more.
-func (r *request) gone() bool {
+// canceled reports whether the client has disconnected.
+func (r *request) canceled() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.abandoned || r.ctx.Err() != nil
 }
 
-// abandon gives the request up.
+// abandon cancels the request.
 func (r *request) abandon() engines.Usage {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -187,50 +191,49 @@ func (r *request) abandon() engines.Usage {
 	return r.usage
 }
 
-// admit notes that the request has a slot.
+// admit records that the request was scheduled.
 func (r *request) admit() {
 	r.admitted = time.Now()
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.usage.Times.PrefillQueue = r.admitted.Sub(r.enqueued)
-	r.usage.Times.Direct = true // texts are cut where they are asked, and what has a slot takes part in every step
+	r.usage.Times.Direct = true // tokens are processed locally, and a running request takes part in every step
 }
 
-// begin hands over what comes before the generated text, once the prompt is
-// read.
+// begin records the end of the prefill and emits the prompt's chunks.
 func (r *request) begin() {
 	prelude := r.prelude()
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.usage.Times.Prefill, r.usage.CachedTokens = time.Since(r.admitted), r.reused
+	r.usage.Times.Prefill, r.usage.CachedTokens = time.Since(r.admitted), r.cachedTokens
 	if len(prelude) > 0 {
-		r.pieces = append(r.pieces, prelude...)
+		r.chunks = append(r.chunks, prelude...)
 		r.announce()
 	}
 }
 
-// take is what has come since the last call.
-func (r *request) take() (pieces []engines.Chunk, usage engines.Usage, ended bool, err error) {
+// take returns the chunks since the last call.
+func (r *request) take() (chunks []engines.Chunk, usage engines.Usage, ended bool, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	pieces, r.pieces = r.pieces, nil
-	return pieces, r.usage, r.ended, r.err
+	chunks, r.chunks = r.chunks, nil
+	return chunks, r.usage, r.ended, r.err
 }
 
-// put hands a piece over; one without text and finish waits for the next. It
-// counts the tokens generated so far.
-func (r *request) put(piece engines.Chunk) {
+// put emits a chunk and updates the usage. A chunk with neither text nor finish reason waits
+// for the next.
+func (r *request) put(chunk engines.Chunk) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.usage.CompletionTokens = r.generated
 	r.ended = piece.Finish != ""
-	if r.ended && r.guesser != nil {
-		r.usage.Speculation = &r.guesser.counts
+	if r.ended && r.drafter != nil {
+		r.usage.Speculation = &r.drafter.counts
 	}
 	if piece.Text == "" && !r.ended {
 		return
 	}
-	r.pieces = append(r.pieces, piece)
+	r.chunks = append(r.chunks, chunk)
 	r.announce()
 }
 

@@ -9,22 +9,22 @@ import (
 	"anneal/engines/embedded/kernel"
 )
 
-// A sampler draws one request's tokens. It depends on the request and the
-// logits only.
+// A sampler samples one request's tokens. Its output depends only on the request and the
+// logits.
 type sampler struct {
 	temperature      float64
 	topK             int
 	topP, minP, typP float64
-	mirostat         *mirostat   // nil when there is none
-	penalty          *penalty    // nil when there is none
-	constraint       *constraint // nil when there is none
+	mirostat         *mirostat   // nil if disabled
+	penalty          *penalty    // nil if there is none
+	constraint       *constraint // nil if there is none
 	source           *rand.Rand
 	probs            []float32
 	candidates       []candidate
 }
 
-// greedyBelow is the temperature under which only the likeliest token has a
-// chance that float32 can tell from 0.
+// greedyBelow is the temperature below which the probabilities of all tokens but the most
+// probable round to 0 in float32.
 const greedyBelow = 1e-4
 
 func newSampler(req *engines.CompletionRequest, prompt []int) *sampler {
@@ -40,8 +40,8 @@ func newSampler(req *engines.CompletionRequest, prompt []int) *sampler {
 	return s
 }
 
-// next draws a token, and tells how likely it was among those that it was
-// drawn from. The order is that of engines.CompletionRequest.
+// next samples a token, and returns its probability among the candidates. The order of the
+// filters is that of engines.CompletionRequest.
 func (s *sampler) next(logits []float32) (token int, p float64, err error) {
 	if !finite(logits) {
 		return 0, 0, errDamaged()
@@ -52,27 +52,27 @@ func (s *sampler) next(logits []float32) (token int, p float64, err error) {
 		}
 		defer func() {
 			if err == nil {
-				err = s.constraint.note(token)
+				err = s.constraint.accept(token)
 			}
 		}()
 	}
 	if s.penalty != nil {
 		logits = s.penalty.apply(logits)
-		defer func() { s.penalty.note(token) }()
+		defer func() { s.penalty.observe(token) }()
 	}
 	if s.temperature < greedyBelow {
-		return likeliest(logits), 1, nil
+		return argmax(logits), 1, nil
 	}
 	s.probs = append(s.probs[:0], logits...)
 	kernel.Scale(float32(1/s.temperature), s.probs)
 	kernel.Softmax(s.probs)
-	kept := s.kept()
-	if len(kept) == 0 { // numbers so large that the temperature took them beyond all bounds
+	kept := s.filtered()
+	if len(kept) == 0 { // overflow at a small temperature
 		return 0, 0, errDamaged()
 	}
 	token, p = s.draw(kept)
 	if s.mirostat != nil {
-		s.mirostat.learn(p)
+		s.mirostat.update(p)
 	}
 	return token, p, nil
 }
@@ -81,7 +81,7 @@ func errDamaged() error {
 	return domain.Errorf(domain.DataLoss, "the model's output is not a number: its weights are damaged or its training diverged; deploy another checkpoint")
 }
 
-// finite tells whether every logit is a number, and the largest not infinite.
+// finite reports whether no logit is NaN or +Inf, and at least one is finite.
 func finite(logits []float32) bool {
 	some := false
 	for _, v := range logits {
@@ -93,8 +93,8 @@ func finite(logits []float32) bool {
 	return some
 }
 
-// likeliest is the first token that no other exceeds.
-func likeliest(logits []float32) int {
+// argmax is the first token with the largest logit.
+func argmax(logits []float32) int {
 	top := 0
 	for i, v := range logits {
 		if v > logits[top] {
@@ -104,17 +104,17 @@ func likeliest(logits []float32) int {
 	return top
 }
 
-// kept are the tokens that the filters leave.
-func (s *sampler) kept() []candidate {
+// filtered returns the candidates that pass the filters.
+func (s *sampler) filtered() []candidate {
 	limited := s.topK > 0 && s.topK < len(s.probs)
 	nucleus, typical := s.topP > 0 && s.topP < 1, s.typP > 0 && s.typP < 1
 	if s.mirostat != nil {
 		all := s.above(0)
-		byChance(all)
-		return s.mirostat.keep(all)
+		sortByProbability(all)
+		return s.mirostat.filter(all)
 	}
-	// Without topK, tokens under (1-topP)/len have less than 1-topP together,
-	// so none of them is in the nucleus and sorting need not see them.
+	// Without topK, tokens below (1-topP)/len have less than 1-topP in total. None of them is
+	// in the nucleus, so they need not be sorted.
 	least := float32(0)
 	if nucleus && !limited {
 		least = float32((1 - s.topP) / float64(len(s.probs)) / 2)
@@ -123,7 +123,7 @@ func (s *sampler) kept() []candidate {
 	if !limited && !nucleus && !typical && s.minP <= 0 {
 		return left
 	}
-	byChance(left)
+	sortByProbability(left)
 	if limited {
 		left = topK(left, s.topK)
 		mass = total(left)
@@ -140,7 +140,7 @@ func (s *sampler) kept() []candidate {
 	return left
 }
 
-// above are the tokens of at least so much probability, and of some.
+// above returns the candidates with a positive probability of at least threshold.
 func (s *sampler) above(least float32) []candidate {
 	s.candidates = s.candidates[:0]
 	for token, p := range s.probs {
@@ -151,7 +151,7 @@ func (s *sampler) above(least float32) []candidate {
 	return s.candidates
 }
 
-// draw takes one candidate by its share of their probability, and tells it.
+// draw samples one candidate in proportion to its probability, which it returns.
 func (s *sampler) draw(candidates []candidate) (token int, p float64) {
 	mass := total(candidates)
 	rest := s.source.Float64() * mass

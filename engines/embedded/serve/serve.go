@@ -1,8 +1,8 @@
-// Package serve makes models of the Llama architecture answer on CPU cores.
+// Package serve runs inference for models of the Llama architecture on CPU cores.
 //
-// One goroutine owns a model. Each of its steps takes a bounded number of
-// tokens: one for every running request, and a piece of the prompts that are
-// still to be read. What a request is answered never depends on the others.
+// One goroutine owns a model and executes its steps with continuous batching and chunked
+// prefill: a step takes the next token of each decoding request and a bounded number of prompt
+// tokens. A completion does not depend on the other requests.
 package serve
 
 import (
@@ -26,19 +26,21 @@ import (
 	"anneal/engines/embedded/tokenizer"
 )
 
-// Options bound what a model may use. A zero field takes its default.
+// Options limit a model's resources. A zero field selects its default.
 type Options struct {
-	Parallelism int   // cores kept busy; default one less than the machine has
-	Slots       int   // requests answered at once; default 32
-	Queue       int   // requests that may wait for a slot; default 256
-	CacheBytes  int64 // keys and values of all requests together; default what a replica's memory leaves, 1 GiB where none was set aside
-	ChunkTokens int   // of prompts in one step; default 32 to 256 by the model's size
+	Parallelism int // cores used; default one less than the machine has
+	Slots       int // concurrent requests; default 32
+	Queue       int // requests waiting for a slot; default 256
+	// CacheBytes is the memory of the KV cache. The default is what the weights leave of the
+	// replica's memory, 1 GiB if no memory was allocated to the replica.
+	CacheBytes  int64
+	ChunkTokens int // prompt tokens of a step; default 32 to 256 by the model's size
 
-	mostCache int64 // CacheBytes as it was given
-	context   int   // most tokens of a text; 0 is the model's window
+	maxCache   int64 // CacheBytes as configured
+	maxContext int   // maximum tokens of a sequence; 0 is the model's context length
 }
 
-// New makes a completer that loads models from Hugging Face directories.
+// New returns a completer that loads models from Hugging Face directories.
 func New(options Options) engines.Completer {
 	set := func(n *int, otherwise int) {
 		if *n <= 0 {
@@ -48,7 +50,7 @@ func New(options Options) engines.Completer {
 	set(&options.Parallelism, max(runtime.GOMAXPROCS(0)-1, 1))
 	set(&options.Slots, 32)
 	set(&options.Queue, 256)
-	if options.mostCache = options.CacheBytes; options.CacheBytes <= 0 {
+	if options.maxCache = options.CacheBytes; options.CacheBytes <= 0 {
 		options.CacheBytes = domain.MostCache
 	}
 	return completer{options}
@@ -56,8 +58,8 @@ func New(options Options) engines.Completer {
 
 type completer struct{ options Options }
 
-// Load reads a model, merges its adapter and starts its goroutine, which ends
-// with Close. Files that cannot be served are a FailedPrecondition fault.
+// Load reads a model, merges its adapter and starts its scheduler, which Close ends. The error
+// is FailedPrecondition for files that cannot be served.
 func (c completer) Load(ctx context.Context, files engines.ModelFiles) (engines.Model, error) {
 	tokens, err := tokenizer.Load(files.Dir)
 	if err != nil {
@@ -83,15 +85,15 @@ func (c completer) Load(ctx context.Context, files engines.ModelFiles) (engines.
 	if err != nil {
 		return nil, err
 	}
-	options.context = files.ContextLength
-	// A template that cannot be read keeps nobody from asking with prompts.
-	own := voice{dir: files.Dir}
-	own.template, own.noChat = templateOf(files, tokens)
-	ends, err := endTokens(files.Dir, weights.Config, tokens)
+	options.maxContext = files.ContextLength
+	// A model whose template cannot be parsed still serves prompts.
+	own := chatFormat{dir: files.Dir}
+	own.template, own.parseErr = templateOf(files, tokens)
+	stopTokens, err := stopTokenIDs(files.Dir, weights.Config, tokens)
 	if err != nil {
 		return nil, err
 	}
-	m, s, err := made(weights, weights.Config, tokens, ends, options)
+	m, s, err := newModel(weights, weights.Config, tokens, stopTokens, options)
 	if err == nil {
 		err = ctx.Err()
 	}
@@ -102,36 +104,36 @@ func (c completer) Load(ctx context.Context, files engines.ModelFiles) (engines.
 	if err != nil {
 		return nil, err
 	}
-	m.voice, m.guess = own, files.Guessing
+	m.chat, m.speculation = own, files.Guessing
 	m.hash, m.merged = hash, files.AdapterDir != ""
 	go s.run()
 	return m, nil
 }
 
-// leastCache is the memory for keys and values without which no model is begun.
-const leastCache = 16 << 20
+// minCache is the KV cache memory without which a model is not started.
+const minCache = 16 << 20
 
-// within bounds the cache to what the weights leave of the memory that was set
-// aside, where that is known. What was not set aside for them, or is not there,
-// is a fault.
+// within sizes the KV cache to what the weights leave of the replica's memory, if that is
+// known. It fails if the memory that was allocated or that the machine has does not suffice.
 func (o Options) within(weights *llama.Reader, memory int64) (Options, error) {
 	if memory == 0 {
 		return o, weights.Fits(0)
 	}
 	bytes, _ := weights.Bytes()
-	room := max(domain.CacheRoom(memory, bytes), leastCache)
+	room := max(domain.CacheRoom(memory, bytes), minCache)
 	if bytes+room > memory {
 		return o, domain.Errorf(domain.ResourceExhausted,
-			"the weights of this model take %d MiB of memory, and %d MiB were set aside for the replica on its node, for its cache too: it is placed anew with what it needs, if that is known by now",
+			"the model's weights take %d MiB of memory, but the replica was allocated %d MiB including its KV cache: "+
+				"it is rescheduled with the memory it needs if that is known by now",
 			bytes>>20, memory>>20)
 	}
-	if o.CacheBytes = room; o.mostCache > 0 {
-		o.CacheBytes = min(room, o.mostCache)
+	if o.CacheBytes = room; o.maxCache > 0 {
+		o.CacheBytes = min(room, o.maxCache)
 	}
 	return o, weights.Fits(o.CacheBytes)
 }
 
-// templateOf is the template that an adapter was trained by, else its base's.
+// templateOf is the template that an adapter was trained with, otherwise the base model's.
 func templateOf(files engines.ModelFiles, tokens *tokenizer.Tokenizer) (*chat.Template, error) {
 	if files.AdapterDir != "" {
 		if source, err := chat.Source(files.AdapterDir); source != "" || err != nil {
@@ -141,9 +143,9 @@ func templateOf(files engines.ModelFiles, tokens *tokenizer.Tokenizer) (*chat.Te
 	return chat.Load(files.Dir, tokens)
 }
 
-// endTokens are those that end an answer: what generation_config.json says,
-// else config.json, else tokenizer_config.json.
-func endTokens(dir string, config llama.Config, tokens *tokenizer.Tokenizer) ([]int, error) {
+// stopTokenIDs are the tokens that end a completion: those of generation_config.json, otherwise
+// of config.json, otherwise of tokenizer_config.json.
+func stopTokenIDs(dir string, config llama.Config, tokens *tokenizer.Tokenizer) ([]int, error) {
 	const name = "generation_config.json"
 	var generation struct {
 		EOS llama.TokenIDs `json:"eos_token_id"`
@@ -155,7 +157,7 @@ func endTokens(dir string, config llama.Config, tokens *tokenizer.Tokenizer) ([]
 	if err == nil {
 		defer f.Close()
 		if err := json.NewDecoder(io.LimitReader(f, 1<<20)).Decode(&generation); err != nil {
-			return nil, domain.Errorf(domain.FailedPrecondition, "%s is no generation configuration: %v", name, err)
+			return nil, domain.Errorf(domain.FailedPrecondition, "parse %s: %v", name, err)
 		}
 	}
 	switch {
@@ -169,80 +171,80 @@ func endTokens(dir string, config llama.Config, tokens *tokenizer.Tokenizer) ([]
 	return nil, nil
 }
 
-// A model is loaded and served by the goroutine in schedule.go.
+// A model is loaded and served by a scheduler.
 type model struct {
-	info      engines.ModelInfo
-	tokenizer *tokenizer.Tokenizer
-	voice     voice
-	ends      []int
-	vocab     int
-	queue     int // most requests waiting
-	guess     engines.SpeculationMode
-	config    llama.Config
-	hash      string // of the base's weights
-	merged    bool   // an adapter is merged into them
-	options   Options
-	grammars  grammars
+	info        engines.ModelInfo
+	tokenizer   *tokenizer.Tokenizer
+	chat        chatFormat
+	stopTokens  []int
+	vocab       int
+	queue       int // maximum waiting requests
+	speculation engines.SpeculationMode
+	config      llama.Config
+	hash        string // of the base model's weights
+	merged      bool   // an adapter is merged into the weights
+	options     Options
+	grammars    grammarCache
 
-	mu      sync.Mutex
-	waiting []*request
-	addons  map[string]*addon // loaded, by ID
-	twins   map[string]*twin  // loaded, by ID
-	closed  bool
-	wake    chan struct{} // there is a request, or Close
-	done    chan struct{} // the goroutine has ended
+	mu       sync.Mutex
+	waiting  []*request
+	addons   map[string]*addon   // by ID
+	variants map[string]*variant // by ID
+	closed   bool
+	wake     chan struct{} // signaled by enqueue and Close
+	done     chan struct{} // closed when the scheduler has ended
 }
 
-// made is a model of weights, with the schedule that will serve it.
-func made(weights llama.Source, c llama.Config, tokens *tokenizer.Tokenizer, ends []int, o Options) (*model, *schedule, error) {
+// newModel returns a model of weights and the scheduler that will serve it.
+func newModel(weights llama.Source, c llama.Config, tokens *tokenizer.Tokenizer, stopTokens []int, o Options) (*model, *scheduler, error) {
 	keys, values := blockSize(&c)
 	blocks := int(max(o.CacheBytes/int64(4*(keys+values)), 1))
 	window := min(c.MaxPositions, blocks*blockTokens)
-	if o.context > 0 {
-		window = min(window, o.context)
+	if o.maxContext > 0 {
+		window = min(window, o.maxContext)
 	}
 	m := &model{
 		info:   engines.ModelInfo{ContextLength: window, ParameterCount: c.Parameters(), Slots: o.Slots},
-		config: c, tokenizer: tokens, ends: ends, vocab: c.VocabSize, queue: o.Queue, options: o,
+		config: c, tokenizer: tokens, stopTokens: stopTokens, vocab: c.VocabSize, queue: o.Queue, options: o,
 		wake: make(chan struct{}, 1), done: make(chan struct{}),
 	}
 	if o.ChunkTokens <= 0 {
-		// About 50 ms of one core, so that a long prompt holds up running
-		// answers no longer than a person notices.
+		// About 50 ms of one core, so that a long prompt does not delay running completions
+		// noticeably.
 		o.ChunkTokens = int(min(max(1_250_000_000/c.Parameters(), 32), 256))
 	}
 	d, err := newDecoder(weights, c, window, o.Parallelism)
 	if err != nil {
 		return nil, nil, err
 	}
-	s := &schedule{
+	s := &scheduler{
 		model: m, decoder: d, slots: o.Slots, chunk: o.ChunkTokens,
-		pool: pool{config: &d.config, most: blocks},
+		pool: pool{config: &d.config, maxBlocks: blocks},
 	}
-	s.worth = s.pace.guesses
+	s.draftLen = s.cost.draftTokens
 	return m, s, nil
 }
 
-// Info describes the model. Its context is shorter than the model's window
-// when the cache's memory is too small for it, or less was asked for.
+// Info describes the model. Its context length is below the model's if the KV cache is too
+// small for it or a shorter one was configured.
 func (m *model) Info() engines.ModelInfo { return m.info }
 
-// Close ends the model; requests that are under way are answered Unavailable.
+// Close stops the model. Requests in progress fail with Unavailable.
 func (m *model) Close() error {
 	m.mu.Lock()
 	m.closed = true
-	twins := m.twins
-	m.twins = nil
+	variants := m.variants
+	m.variants = nil
 	m.mu.Unlock()
 	m.signal()
 	<-m.done
-	for _, w := range twins {
-		_ = w.Close() // it never fails
+	for _, w := range variants {
+		_ = w.Close() // never fails
 	}
 	return nil
 }
 
-// signal wakes the goroutine.
+// signal wakes the scheduler.
 func (m *model) signal() {
 	select {
 	case m.wake <- struct{}{}:
@@ -250,11 +252,10 @@ func (m *model) signal() {
 	}
 }
 
-// Complete answers one request. Faults: InvalidArgument for a request that
-// breaks a rule, ResourceExhausted when the queue is full, Unavailable when the
-// model is closed.
+// Complete executes one request. Errors: InvalidArgument for an invalid request,
+// ResourceExhausted if the queue is full, Unavailable if the model is closed.
 func (m *model) Complete(ctx context.Context, req engines.CompletionRequest, emit func(engines.Chunk) error) (engines.Usage, error) {
-	if other, leave := m.twin(req.Addon); other != nil {
+	if other, leave := m.acquire(req.Addon); other != nil {
 		defer leave()
 		req.Addon = ""
 		return other.Complete(ctx, req, emit)
@@ -264,11 +265,11 @@ func (m *model) Complete(ctx context.Context, req engines.CompletionRequest, emi
 		return engines.Usage{}, err
 	}
 	if r.reader != nil {
-		emit = r.apart(emit)
+		emit = r.parsed(emit)
 	}
 	if r.limit == 0 && !r.scored() {
-		for _, piece := range append(r.prelude(), engines.Chunk{Finish: engines.FinishLength}) {
-			if err := emit(piece); err != nil {
+		for _, chunk := range append(r.prelude(), engines.Chunk{Finish: engines.FinishLength}) {
+			if err := emit(chunk); err != nil {
 				return r.usage, err
 			}
 		}
@@ -277,7 +278,7 @@ func (m *model) Complete(ctx context.Context, req engines.CompletionRequest, emi
 	return m.answer(ctx, r, emit)
 }
 
-// answer hands a request to the model's goroutine and its pieces to emit.
+// answer enqueues a request and passes its chunks to emit.
 func (m *model) answer(ctx context.Context, r *request, emit func(engines.Chunk) error) (engines.Usage, error) {
 	r.enqueued = time.Now()
 	if err := m.enqueue(r); err != nil {
@@ -289,9 +290,9 @@ func (m *model) answer(ctx context.Context, r *request, emit func(engines.Chunk)
 			return r.abandon(), ctx.Err()
 		case <-r.ready:
 		}
-		pieces, usage, ended, err := r.take()
-		for _, piece := range pieces {
-			if err := emit(piece); err != nil {
+		chunks, usage, ended, err := r.take()
+		for _, chunk := range chunks {
+			if err := emit(chunk); err != nil {
 				return r.abandon(), err
 			}
 		}
@@ -310,7 +311,7 @@ func (m *model) enqueue(r *request) error {
 	if m.closed {
 		return errClosed()
 	}
-	m.waiting = slices.DeleteFunc(m.waiting, (*request).gone)
+	m.waiting = slices.DeleteFunc(m.waiting, (*request).canceled)
 	if len(m.waiting) >= m.queue {
 		return domain.Errorf(domain.ResourceExhausted, "the model has %d requests waiting; try again later", len(m.waiting))
 	}

@@ -64,7 +64,7 @@ func open(t *testing.T, w *llama.Weights, options Options) engines.Model {
 type answer struct {
 	text, finish string
 	tokens       []int
-	pieces       int
+	chunks       int
 	usage        engines.Usage
 }
 
@@ -74,7 +74,7 @@ func ask(t *testing.T, m engines.Model, req engines.CompletionRequest) answer {
 		assert.Empty(t, a.finish, "a piece after the last")
 		assert.True(t, utf8.ValidString(c.Text))
 		assert.True(t, c.Text != "" || c.Finish != "", "an empty piece")
-		a.text, a.finish, a.tokens, a.pieces = a.text+c.Text, c.Finish, append(a.tokens, c.Tokens...), a.pieces+1
+		a.text, a.finish, a.tokens, a.chunks = a.text+c.Text, c.Finish, append(a.tokens, c.Tokens...), a.chunks+1
 		return nil
 	})
 	assert.NoError(t, err)
@@ -143,7 +143,7 @@ func TestLogitsAreThoseOfTraining(t *testing.T) {
 				cache := newCache(&w.Config, 150)
 				for at, step := 0, 0; at < len(tokens); step++ {
 					n := min(cut[step%len(cut)], len(tokens)-at)
-					got := d.step([]span{{cache: cache, tokens: tokens[at : at+n], wanted: true}}).Row(0)
+					got := d.step([]span{{cache: cache, tokens: tokens[at : at+n], last: true}}).Row(0)
 					at += n
 					probs := append([]float32(nil), got...)
 					kernel.Softmax(probs)
@@ -162,8 +162,8 @@ func decoderOf(t *testing.T, w *llama.Weights) *decoder {
 }
 
 // unstarted is a model of weights that takes no steps by itself.
-func unstarted(t testing.TB, w *llama.Weights, o Options) (*model, *schedule) {
-	m, s, err := made(w.Source(), w.Config, tokenizer.NewBytes(), nil, New(o).(completer).options)
+func unstarted(t testing.TB, w *llama.Weights, o Options) (*model, *scheduler) {
+	m, s, err := newModel(w.Source(), w.Config, tokenizer.NewBytes(), nil, New(o).(completer).options)
 	require.NoError(t, err)
 	return m, s
 }
@@ -209,7 +209,7 @@ func TestAnswersDoNotDependOnLoad(t *testing.T) {
 		for i := range requests {
 			wg.Go(func() {
 				got := ask(t, shared, requests[i])
-				got.pieces = want[i].pieces
+				got.chunks = want[i].chunks
 				assert.Equal(t, want[i], got, "request %d", i)
 			})
 		}
@@ -280,9 +280,9 @@ func TestStopSequences(t *testing.T) {
 
 func TestStreamingSendsEachCharacterOnce(t *testing.T) {
 	m := open(t, parrot("abcdé東\n"), Options{})
-	var pieces []string
+	var chunks []string
 	_, err := m.Complete(t.Context(), engines.CompletionRequest{Prompt: "a", MaxTokens: 8, Stop: []string{"dx"}}, func(c engines.Chunk) error {
-		pieces = append(pieces, c.Text)
+		chunks = append(chunks, c.Text)
 		return nil
 	})
 	require.NoError(t, err)
@@ -297,7 +297,7 @@ func TestEndTokenEndsUnlessIgnored(t *testing.T) {
 	w.Embed.Row(259)[2] = 1
 	m := open(t, w, Options{})
 	got := ask(t, m, engines.CompletionRequest{Prompt: "a", MaxTokens: 9})
-	assert.Equal(t, answer{text: "b", finish: engines.FinishStop, tokens: []int{'b', 259}, pieces: 2,
+	assert.Equal(t, answer{text: "b", finish: engines.FinishStop, tokens: []int{'b', 259}, chunks: 2,
 		usage: engines.Usage{PromptTokens: 2, CompletionTokens: 2}}, got)
 	got = ask(t, m, engines.CompletionRequest{Prompt: "a", MaxTokens: 9, IgnoreEOS: true})
 	assert.Equal(t, "bababa", got.text)
@@ -320,7 +320,7 @@ func TestWindow(t *testing.T) {
 	assert.Equal(t, engines.FinishLength, got.finish)
 
 	got = ask(t, m, engines.CompletionRequest{Prompt: "a", MaxTokens: 0})
-	assert.Equal(t, answer{finish: engines.FinishLength, pieces: 1, usage: engines.Usage{PromptTokens: 2}}, got)
+	assert.Equal(t, answer{finish: engines.FinishLength, chunks: 1, usage: engines.Usage{PromptTokens: 2}}, got)
 
 	dir := save(t, parrot("ab"))
 	for asked, want := range map[int]int{0: 100, 20: 20, 1000: 100} {
@@ -470,7 +470,7 @@ func TestBrokenModels(t *testing.T) {
 	dir = save(t, weights())
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "generation_config.json"), []byte(`{"eos_token_id": "x"}`), 0o644))
 	_, err = New(Options{}).Load(t.Context(), engines.ModelFiles{Dir: dir})
-	assert.ErrorContains(t, err, "generation_config.json is no")
+	assert.ErrorContains(t, err, "parse generation_config.json")
 
 	w := parrot("ab")
 	w.Norm[0] = float32(math.NaN())

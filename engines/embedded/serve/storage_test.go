@@ -222,7 +222,7 @@ func TestTheMemorySetAside(t *testing.T) {
 		{128 << 20, 0, 60 << 20},
 		{128 << 20, 8 << 20, 8 << 20},
 		{3 << 30, 0, 3<<30 - 68<<20},
-		{32 << 20, 0, leastCache},
+		{32 << 20, 0, minCache},
 	} {
 		m, err := New(Options{Parallelism: 1, CacheBytes: c.option}).Load(t.Context(), engines.ModelFiles{Dir: dir, MemoryBytes: c.memory})
 		require.NoError(t, err)
@@ -230,7 +230,8 @@ func TestTheMemorySetAside(t *testing.T) {
 		require.NoError(t, m.Close())
 	}
 	_, err := New(Options{}).Load(t.Context(), engines.ModelFiles{Dir: dir, MemoryBytes: 16 << 20})
-	require.EqualError(t, err, "the weights of this model take 3 MiB of memory, and 16 MiB were set aside for the replica on its node, for its cache too: it is placed anew with what it needs, if that is known by now")
+	require.EqualError(t, err, "the model's weights take 3 MiB of memory, but the replica was allocated 16 MiB including its KV cache: "+
+		"it is rescheduled with the memory it needs if that is known by now")
 	_, err = New(Options{}).Load(t.Context(), engines.ModelFiles{Dir: dir, MemoryBytes: 1 << 50})
 	require.ErrorContains(t, err, "to serve this model the embedded engine needs")
 	require.Equal(t, domain.FailedPrecondition, domain.CodeOf(err))

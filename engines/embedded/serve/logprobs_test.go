@@ -67,7 +67,7 @@ func TestLogprobsAreThoseOfTraining(t *testing.T) {
 					require.False(t, one.Unknown)
 					row := want.Row(from + i - 1)
 					require.InDelta(t, math.Log(float64(row[one.Token])), one.Logprob, 1e-4)
-					for j, token := range largest(row, 3) {
+					for j, token := range topTokens(row, 3) {
 						require.Equal(t, token, one.Top[j].Token)
 						require.InDelta(t, math.Log(float64(row[token])), one.Top[j].Logprob, 1e-4)
 					}
@@ -130,7 +130,7 @@ func TestRawOutputSpellsSpecialTokens(t *testing.T) {
 	require.Equal(t, []int{256, 97, 98}, all.Prompt.Tokens)
 	require.Equal(t, []string{"", "<|end|>", engines.FinishStop}, []string{all.Text, all.Raw, all.Finish})
 	require.Equal(t, []int{259}, all.Tokens)
-	// A prompt longer than a chunk comes in pieces.
+	// A prompt longer than a chunk comes in chunks.
 	all, _, _ = hear(t, m, engines.CompletionRequest{PromptTokens: ids(150, 1), MaxTokens: 3, ReturnTokenIDs: true})
 	require.Equal(t, ids(150, 1), all.Prompt.Tokens)
 	require.Empty(t, all.Prompt.Text)
@@ -188,8 +188,8 @@ func TestProbabilitiesSumToOne(t *testing.T) {
 	w := weights()
 	d := decoderOf(t, w)
 	for seed := range 5 {
-		logits := d.step([]span{{cache: newCache(&w.Config, 150), tokens: ids(20+seed, seed), wanted: true}}).Row(0)
-		all := told{tokenizer: tokenizer.NewBytes(), top: w.Config.VocabSize}
+		logits := d.step([]span{{cache: newCache(&w.Config, 150), tokens: ids(20+seed, seed), last: true}}).Row(0)
+		all := outputOptions{tokenizer: tokenizer.NewBytes(), top: w.Config.VocabSize}
 		one := all.logprob(7, logits, 1)
 		require.Len(t, one.Top, w.Config.VocabSize)
 		sum, before := 0.0, 0.0

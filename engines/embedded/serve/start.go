@@ -6,19 +6,18 @@ import (
 	"anneal/engines/embedded/tokenizer"
 )
 
-// Trained is the addon by which a model that Start began answers with the
-// adapter that it was given.
+// Trained is the ID of the addon under which a model of Start serves its adapter.
 const Trained = "trained"
 
-// Start makes a model answer that is in memory, and an adapter beside it unless
-// it is nil, as they are now: what becomes of them later does not change the
-// answers. Dir is the model's directory, which says how its answers end.
+// Start serves a model in memory, and an adapter beside it unless it is nil. It copies both:
+// later changes do not affect the completions. dir is the model's directory, which defines the
+// stop tokens.
 func Start(w *llama.Weights, a *llama.Adapter, tokens *tokenizer.Tokenizer, dir string, options Options) (engines.Model, error) {
-	ends, err := endTokens(dir, w.Config, tokens)
+	stopTokens, err := stopTokenIDs(dir, w.Config, tokens)
 	if err != nil {
 		return nil, err
 	}
-	m, s, err := made(w.Source(), w.Config, tokens, ends, New(options).(completer).options)
+	m, s, err := newModel(w.Source(), w.Config, tokens, stopTokens, New(options).(completer).options)
 	if err != nil {
 		return nil, err
 	}

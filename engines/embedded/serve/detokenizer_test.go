@@ -34,19 +34,19 @@ func TestStreamSaysWhatTheWholeTextSays(t *testing.T) {
 		ids := tokens.Encode(words(source.IntN(9), letters))
 		want, wantStop := plain(tokens, ids, stops)
 
-		s, got, gotStop := textStream{decoder: tokens.NewDecoder(), stops: stops}, "", false
+		s, got, gotStop := detokenizer{decoder: tokens.NewDecoder(), stops: stops}, "", false
 		for _, id := range ids {
-			piece, found := s.add(id)
-			require.True(t, utf8.ValidString(piece.Text))
-			if got += piece.Text; found {
+			chunk, found := s.add(id)
+			require.True(t, utf8.ValidString(chunk.Text))
+			if got += chunk.Text; found {
 				gotStop = true
 				break
 			}
 			require.True(t, strings.HasPrefix(want, got), "sent %q of %q with stops %q", got, want, stops)
 		}
 		if !gotStop {
-			piece, found := s.end()
-			got, gotStop = got+piece.Text, found
+			chunk, found := s.flush()
+			got, gotStop = got+chunk.Text, found
 		} else {
 			stopped++
 		}

@@ -37,7 +37,7 @@ func TestGuesses(t *testing.T) {
 		"nothing when the text is not to be looked at": {"", "the cat and the", 0, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
-			g := &guesser{ngram: c.ngram, most: 4, chance: firstChance}
+			g := &ngramDrafter{ngram: c.ngram, maxDraft: 4, acceptance: initialAcceptance}
 			letters := func(s string) (tokens []int) {
 				for i := range len(s) {
 					tokens = append(tokens, int(s[i]))
@@ -45,40 +45,40 @@ func TestGuesses(t *testing.T) {
 				return tokens
 			}
 			g.predicted = letters(c.predicted)
-			g.text = []int{-1, -2, -3}
+			g.context = []int{-1, -2, -3}
 			for _, token := range letters(c.text) {
-				g.guess(4)
-				g.read(0)
-				g.learn(token)
+				g.propose(4)
+				g.submit(0)
+				g.observe(token)
 			}
 			got := ""
-			for _, token := range g.guess(9) {
+			for _, token := range g.propose(9) {
 				got += string(rune(token))
 			}
 			assert.Equal(t, c.want, got)
-			assert.LessOrEqual(t, len(g.guess(1)), 1)
-			assert.Empty(t, g.guess(0))
+			assert.LessOrEqual(t, len(g.propose(1)), 1)
+			assert.Empty(t, g.propose(0))
 		})
 	}
 }
 
 func TestGuessesAreJudged(t *testing.T) {
-	g := &guesser{predicted: []int{1, 2, 3, 4, 5, 6}, most: 3, chance: 0.5}
+	g := &ngramDrafter{predicted: []int{1, 2, 3, 4, 5, 6}, maxDraft: 3, acceptance: 0.5}
 	step := func(read int, drawn ...int) {
-		require.NotEmpty(t, g.guess(9))
-		g.read(read)
+		require.NotEmpty(t, g.propose(9))
+		g.submit(read)
 		for _, token := range drawn {
-			g.learn(token)
+			g.observe(token)
 		}
 	}
 	step(3, 1, 2, 9)
 	require.Equal(t, engines.Speculation{MatchedTokens: 2, Guessed: []int{1, 1, 1}, Right: []int{1, 1, 0}}, g.counts)
-	require.InDelta(t, ((0.5*0.85+0.15)*0.85+0.15)*0.85, g.chance, 1e-9)
-	require.Empty(t, g.guess(9), "the answer has left the prediction")
-	g.at, g.lost = 2, false
-	before := g.chance
+	require.InDelta(t, ((0.5*0.85+0.15)*0.85+0.15)*0.85, g.acceptance, 1e-9)
+	require.Empty(t, g.propose(9), "the answer has left the prediction")
+	g.at, g.diverged = 2, false
+	before := g.acceptance
 	step(0, 3)
-	require.Greater(t, g.chance, before, "a guess that was not read is judged all the same")
+	require.Greater(t, g.acceptance, before, "a guess that was not read is judged all the same")
 	require.Equal(t, 2, g.counts.MatchedTokens)
 	step(1, 4, 5)
 	require.Equal(t, engines.Speculation{MatchedTokens: 3, Guessed: []int{2, 1, 1}, Right: []int{2, 1, 0}}, g.counts)
@@ -107,7 +107,7 @@ func TestGuessesMustPay(t *testing.T) {
 		"likely ones, steps of one row seen": {map[int]time.Duration{1: 100}, 1, 0.9, 0, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
-			var p pace
+			var p costModel
 			for range 50 {
 				for _, rows := range []int{1, 2, 4, 8, 256} {
 					if took, seen := c.took[rows]; seen {
@@ -115,7 +115,7 @@ func TestGuessesMustPay(t *testing.T) {
 					}
 				}
 			}
-			got := p.guesses(c.rows, c.chance, 8)
+			got := p.draftTokens(c.rows, c.chance, 8)
 			assert.GreaterOrEqual(t, got, c.least)
 			assert.LessOrEqual(t, got, c.most)
 		})
@@ -123,15 +123,15 @@ func TestGuessesMustPay(t *testing.T) {
 }
 
 func TestOldPacesAreForgotten(t *testing.T) {
-	var p pace
+	var p costModel
 	p.observe(1, 100)
 	p.observe(8, 100000)
-	require.Zero(t, p.guesses(1, 0.9, 7))
-	for range paceLasts + 1 {
+	require.Zero(t, p.draftTokens(1, 0.9, 7))
+	for range costMaxAge + 1 {
 		p.observe(1, 100)
 	}
 	p.observe(256, 3000)
-	require.Positive(t, p.guesses(1, 0.9, 7), "it is tried again")
+	require.Positive(t, p.draftTokens(1, 0.9, 7), "it is tried again")
 }
 
 // all reads every guess.
@@ -140,8 +140,8 @@ func all(_ int, _ float64, most int) int { return most }
 // eager is a model that reads every guess it has.
 func eager(t *testing.T, w *llama.Weights, o Options, guessing engines.SpeculationMode) engines.Model {
 	m, s := unstarted(t, w, o)
-	m.guess, m.hash, m.ends = guessing, w.Hash(), []int{259}
-	s.worth = all
+	m.speculation, m.hash, m.stopTokens = guessing, w.Hash(), []int{259}
+	s.draftLen = all
 	go s.run()
 	t.Cleanup(func() { assert.NoError(t, m.Close()) })
 	return m
@@ -217,13 +217,13 @@ func TestAPredictedAnswerComesInFewerSteps(t *testing.T) {
 	want, usage := whole(t, open(t, w, Options{}), req)
 	require.Nil(t, usage.Speculation)
 	m, s := stepped(t, w, Options{})
-	s.worth = all
-	m.guess.Tokens = 7
+	s.draftLen = all
+	m.speculation.Tokens = 7
 	req.PromptTokens = ids(20, 1)
 	req.Prediction = want.Text
 	r, err := m.newRequest(context.Background(), req)
 	require.NoError(t, err)
-	r.guesser.predicted = want.Tokens // also those that are no text
+	r.drafter.predicted = want.Tokens // also those that are no text
 	require.NoError(t, m.enqueue(r))
 	s.admit()
 	for range 9 {
@@ -236,8 +236,8 @@ func TestAPredictedAnswerComesInFewerSteps(t *testing.T) {
 	require.Equal(t, r.usage.Speculation.Guessed, r.usage.Speculation.Right)
 	require.Equal(t, 55, r.usage.Speculation.MatchedTokens)
 	var tokens []int
-	for _, piece := range r.pieces {
-		tokens = append(tokens, piece.Tokens...)
+	for _, chunk := range r.chunks {
+		tokens = append(tokens, chunk.Tokens...)
 	}
 	require.Equal(t, want.Tokens, tokens)
 }

@@ -12,7 +12,7 @@ import (
 // the goroutine goes on.
 func TestAStepThatBreaksDown(t *testing.T) {
 	r := &request{ready: make(chan struct{}, 1), prompt: []int{1}}
-	s := schedule{model: &model{}, chunk: 1, running: []*request{r}} // without a decoder
+	s := scheduler{model: &model{}, chunk: 1, running: []*request{r}} // without a decoder
 	s.step()
 	<-r.ready
 	require.True(t, r.ended)

@@ -1,0 +1,80 @@
+package serve
+
+import (
+	"math/bits"
+	"time"
+)
+
+// A costModel estimates the duration of a step from its number of rows. It decides how many
+// draft tokens are worth verifying: a memory-bound step takes additional rows almost for free,
+// a compute-bound step pays for each.
+type costModel struct {
+	points [10]costPoint // for 1, 2, 3 to 4, 5 to 8 … rows
+	steps  int
+}
+
+// A costPoint is the moving average of the steps of one size class.
+type costPoint struct {
+	rows, took float64
+	at         int // number of the latest such step
+}
+
+const (
+	costWeight = 0.2  // weight of the latest step in the moving average
+	costMaxAge = 5000 // steps after which a point is ignored
+	minSpeedup = 1.05 // minimum speedup for which draft tokens are verified
+)
+
+// observe records a step.
+func (p *costModel) observe(rows int, took time.Duration) {
+	p.steps++
+	one := &p.points[min(bits.Len(uint(rows-1)), len(p.points)-1)]
+	n, t := float64(rows), float64(took)
+	if one.at == 0 || p.steps-one.at > costMaxAge {
+		*one = costPoint{rows: n, took: t}
+	}
+	t = min(t, 3*one.took*max(n/one.rows, 1)) // limit outliers
+	one.rows += costWeight * (n - one.rows)
+	one.took += costWeight * (t - one.took)
+	one.at = p.steps
+}
+
+// cost estimates the duration of a step by linear interpolation between the neighboring points.
+// Above the last point the duration is proportional to the rows; below the first, a step of no
+// rows takes half as long.
+func (p *costModel) cost(rows float64) float64 {
+	var under, over *costPoint
+	for i := range p.points {
+		one := &p.points[i]
+		switch {
+		case one.at == 0 || p.steps-one.at > costMaxAge:
+		case one.rows <= rows:
+			under = one
+		case over == nil:
+			over = one
+		}
+	}
+	switch {
+	case under == nil && over == nil:
+		return rows
+	case over == nil:
+		return under.took * rows / under.rows
+	case under == nil:
+		return over.took * (1 + rows/over.rows) / 2
+	}
+	return under.took + (over.took-under.took)*(rows-under.rows)/(over.rows-under.rows)
+}
+
+// draftTokens is the number of draft tokens that maximizes the token rate of a step of rows
+// rows, when each draft token is accepted with probability chance if all before it were.
+func (p *costModel) draftTokens(rows int, chance float64, most int) int {
+	n, best, tokens, each := 0, minSpeedup*float64(rows)/p.cost(float64(rows)), float64(rows), chance
+	for k := 1; k <= most; k++ {
+		tokens += each
+		each *= chance
+		if rate := tokens / p.cost(float64(rows+k)); rate > best {
+			n, best = k, rate
+		}
+	}
+	return n
+}

@@ -1,0 +1,162 @@
+package serve
+
+import (
+	"slices"
+
+	"anneal/engines"
+)
+
+const (
+	defaultDraftTokens = 8    // draft tokens of a step, unless configured
+	resyncTokens       = 3    // tokens that must match to find a position in the prediction
+	lookupWindow       = 4096 // tokens of the context that are searched for an n-gram
+	initialAcceptance  = 0.7  // assumed acceptance rate before any draft token was verified
+	acceptanceWeight   = 0.15 // weight of the latest verification in the moving average
+)
+
+// An ngramDrafter drafts the continuation of a completion: from the client's predicted output,
+// and otherwise from what followed an earlier occurrence of the latest n-gram in the context
+// (prompt lookup: Saxena 2023; speculative decoding: Leviathan et al. 2023). Draft tokens are
+// computed together with the last token and accepted while the sampler samples the same tokens,
+// so the output never changes.
+type ngramDrafter struct {
+	context     []int // prompt and completion
+	predicted   []int
+	at          int     // position in predicted at which the completion continues
+	diverged    bool    // the completion has diverged from predicted at this position
+	ngram       int     // length of the n-grams that are looked up; 0 disables lookup
+	maxDraft    int     // maximum draft tokens of a step
+	draft       []int   // latest draft
+	submitted   int     // number of tokens of the draft that the step verifies
+	sampled     int     // number of tokens sampled since the draft
+	fromContext bool    // the draft is an n-gram match, not from predicted
+	acceptance  float64 // moving average of the acceptance rate
+	counts      engines.Speculation
+}
+
+// newDrafter returns nil if speculative decoding is disabled for the request.
+func (m *model) newDrafter(req *engines.CompletionRequest, prompt []int) *ngramDrafter {
+	text := req.Prediction
+	if text == "" {
+		text = req.Speculation
+	}
+	if text == "" && m.speculation.NgramLength <= 0 {
+		return nil
+	}
+	d := &ngramDrafter{context: slices.Clone(prompt), ngram: min(m.speculation.NgramLength, lookupWindow), maxDraft: defaultDraftTokens, acceptance: initialAcceptance}
+	if m.speculation.Tokens > 0 {
+		d.maxDraft = min(m.speculation.Tokens, engines.MaxGuesses)
+	}
+	if text != "" {
+		d.predicted = m.tokenizer.Encode(text)
+		d.counts.PredictedTokens = len(d.predicted)
+		d.predicted = d.predicted[:min(len(d.predicted), m.info.ContextLength)]
+	}
+	return d
+}
+
+// propose returns a draft of at most limit tokens.
+func (d *ngramDrafter) propose(limit int) []int {
+	d.draft, limit, d.fromContext = d.draft[:0], min(limit, d.maxDraft), false
+	if limit <= 0 {
+		return nil
+	}
+	if d.diverged {
+		d.resync()
+	}
+	switch {
+	case !d.diverged && d.at < len(d.predicted):
+		d.draft = append(d.draft, d.predicted[d.at:min(d.at+limit, len(d.predicted))]...)
+	case d.ngram > 0 && len(d.context) > d.ngram:
+		d.fromContext = true
+		d.draft = append(d.draft, d.lookup(limit)...)
+	}
+	return d.draft
+}
+
+// resync looks for the latest tokens of the completion in predicted, first after the position
+// of the divergence, then from the beginning.
+func (d *ngramDrafter) resync() {
+	if len(d.context) < resyncTokens {
+		return
+	}
+	end := d.context[len(d.context)-resyncTokens:]
+	after := func(from int) int {
+		for i := from; i+resyncTokens <= len(d.predicted); i++ {
+			if slices.Equal(d.predicted[i:i+resyncTokens], end) {
+				return i + resyncTokens
+			}
+		}
+		return -1
+	}
+	place := after(max(d.at-resyncTokens, 0))
+	if place < 0 {
+		place = after(0)
+	}
+	if place >= 0 {
+		d.at, d.diverged = place, false
+	}
+}
+
+// lookup returns at most limit tokens that followed the most recent earlier occurrence of the
+// n-gram at the end of the context.
+func (d *ngramDrafter) lookup(limit int) []int {
+	end := d.context[len(d.context)-d.ngram:]
+	for i := len(d.context) - d.ngram - 1; i >= max(len(d.context)-lookupWindow, 0); i-- {
+		if next := i + d.ngram; slices.Equal(d.context[i:next], end) {
+			return d.context[next:min(next+limit, len(d.context))]
+		}
+	}
+	return nil
+}
+
+// submit records that the step verifies the first n tokens of the latest draft.
+func (d *ngramDrafter) submit(n int) {
+	d.submitted, d.sampled = n, 0
+	for len(d.counts.Guessed) < n {
+		d.counts.Guessed, d.counts.Right = append(d.counts.Guessed, 0), append(d.counts.Right, 0)
+	}
+	for i := range n {
+		d.counts.Guessed[i]++
+	}
+}
+
+// observe takes the next sampled token. It updates the acceptance rate even if the draft token
+// was not submitted.
+func (d *ngramDrafter) observe(token int) {
+	d.context = append(d.context, token)
+	d.follow(token)
+	i := d.sampled
+	if i >= len(d.draft) {
+		return
+	}
+	d.sampled++
+	right := d.draft[i] == token
+	if i == 0 || i < d.submitted {
+		hit := 0.0
+		if right {
+			hit = 1
+		}
+		d.acceptance += acceptanceWeight * (hit - d.acceptance)
+	}
+	switch {
+	case !right:
+		d.draft = d.draft[:0]
+	case i < d.submitted:
+		d.counts.Right[i]++
+		if !d.fromContext {
+			d.counts.MatchedTokens++
+		}
+	}
+}
+
+// follow advances the position in predicted.
+func (d *ngramDrafter) follow(token int) {
+	switch {
+	case d.diverged:
+	case d.at < len(d.predicted) && d.predicted[d.at] == token:
+		d.at++
+	default:
+		d.diverged = len(d.predicted) > 0
+	}
+}

@@ -1,0 +1,163 @@
+package serve
+
+import (
+	"cmp"
+	"math"
+	"slices"
+	"strings"
+	"unicode/utf8"
+
+	"anneal/engines"
+	"anneal/engines/embedded/kernel"
+	"anneal/engines/embedded/tokenizer"
+)
+
+// outputOptions are what a request returns besides the generated text.
+type outputOptions struct {
+	tokenizer *tokenizer.Tokenizer
+	logprobs  bool
+	top       int  // number of top logprobs
+	prompt    bool // return the prompt's tokens, and its text if raw
+	raw       bool
+	echo      int // prompt position from which the prompt is echoed; the prompt's length disables echo
+}
+
+func newOutputOptions(t *tokenizer.Tokenizer, req *engines.CompletionRequest, prompt []int) outputOptions {
+	one := outputOptions{tokenizer: t, logprobs: req.Logprobs || req.TopLogprobs > 0, top: req.TopLogprobs,
+		prompt: req.ReturnTokenIDs || req.RawOutput, raw: req.RawOutput, echo: len(prompt)}
+	if req.EchoLast > 0 {
+		one.echo = max(len(prompt)-req.EchoLast, 0)
+	}
+	if req.Echo {
+		one.echo = 0
+	}
+	return one
+}
+
+// logprob describes a token that was sampled from logits with probability p among the filtered
+// candidates.
+func (t *outputOptions) logprob(token int, logits []float32, p float64) engines.Logprob {
+	norm := logSumExp(logits)
+	one := t.describe(token, float64(logits[token])-norm)
+	one.Sampling = logarithm(p)
+	for _, other := range topTokens(logits, t.top) {
+		one.Top = append(one.Top, t.describe(other, float64(logits[other])-norm))
+	}
+	return one
+}
+
+func (t *outputOptions) describe(token int, logprob float64) engines.Logprob {
+	if math.IsNaN(logprob) { // a prompt scored by damaged weights; JSON has no NaN
+		logprob = engines.LeastLogprob
+	}
+	rendered := t.tokenizer.Bytes(token)
+	return engines.Logprob{Token: token, Text: strings.ToValidUTF8(string(rendered), "\uFFFD"), Bytes: rendered, Logprob: max(logprob, engines.LeastLogprob)}
+}
+
+func logarithm(p float64) float64 {
+	if p <= 0 {
+		return engines.LeastLogprob
+	}
+	return math.Log(p)
+}
+
+// logSumExp is the logarithm of the sum of e^v: the normalizer of log probabilities.
+func logSumExp(logits []float32) float64 {
+	best, sum := float64(logits[argmax(logits)]), 0.0
+	for _, v := range logits {
+		sum += math.Exp(float64(v) - best)
+	}
+	return best + math.Log(sum)
+}
+
+// topTokens returns the n tokens with the largest logits in descending order, ties by token ID.
+func topTokens(logits []float32, n int) []int {
+	var best []int
+	for token, v := range logits {
+		if len(best) == n && (n == 0 || v <= logits[best[n-1]]) {
+			continue
+		}
+		at, _ := slices.BinarySearchFunc(best, v, func(other int, v float32) int {
+			return cmp.Or(cmp.Compare(v, logits[other]), -1) // insert after equal logits
+		})
+		best = slices.Insert(best, at, token)
+		best = best[:min(len(best), n)]
+	}
+	return best
+}
+
+// parsed returns emit with reasoning and tool calls separated from the text.
+func (r *request) parsed(emit func(engines.Chunk) error) func(engines.Chunk) error {
+	return func(c engines.Chunk) error { return emit(r.reader.Take(c)) }
+}
+
+// scored reports whether logprobs of the prompt are requested.
+func (r *request) scored() bool { return r.output.logprobs && r.output.echo < len(r.prompt) }
+
+// score records the logprobs of the prompt tokens after position at.
+func (r *request) score(at int, logits kernel.Matrix) {
+	for i := range logits.Rows {
+		next := at + i + 1
+		if next < max(r.output.echo, 1) || next >= len(r.prompt) {
+			continue
+		}
+		row := logits.Row(i)
+		one := r.output.logprob(r.prompt[next], row, 1)
+		one.Sampling = one.Logprob // prompt tokens are not sampled
+		r.echoed = append(r.echoed, one)
+	}
+}
+
+// prelude returns the chunks before the generated text: the prompt's tokens and the echo, as
+// far as they are requested.
+func (r *request) prelude() []engines.Chunk {
+	var chunks []engines.Chunk
+	if r.output.prompt {
+		speller := r.output.tokenizer.NewSpeller()
+		for tokens := range slices.Chunk(r.prompt, engines.MaxChunk) {
+			part := &engines.Prompt{Tokens: tokens}
+			if r.output.raw {
+				part.Text = spell(speller, tokens)
+			}
+			chunks = append(chunks, engines.Chunk{Prompt: part})
+		}
+		if r.output.raw {
+			chunks[len(chunks)-1].Prompt.Text += speller.Rest()
+		}
+	}
+	if r.output.echo == 0 && r.output.logprobs {
+		first := r.output.describe(r.prompt[0], 0)
+		first.Unknown = true
+		r.echoed = slices.Insert(r.echoed, 0, first)
+	}
+	decoder := r.output.tokenizer.NewDecoder()
+	for tokens := range slices.Chunk(r.prompt[r.output.echo:], engines.MaxChunk) {
+		chunk := engines.Chunk{Tokens: tokens, Echoed: true}
+		for i, token := range tokens {
+			if r.output.logprobs {
+				r.echoed[i].Offset = r.text.decoded
+			}
+			text := decoder.Next(token)
+			chunk.Text += text
+			r.text.decoded += utf8.RuneCountInString(text)
+		}
+		if r.output.logprobs {
+			chunk.Logprobs, r.echoed = r.echoed[:len(tokens)], r.echoed[len(tokens):]
+		}
+		chunks = append(chunks, chunk)
+	}
+	if rest := decoder.Rest(); rest != "" {
+		chunks[len(chunks)-1].Text += rest
+		r.text.decoded += utf8.RuneCountInString(rest)
+	}
+	r.text.sent = r.text.decoded
+	return chunks
+}
+
+func spell(d *tokenizer.Decoder, tokens []int) string {
+	var text strings.Builder
+	for _, token := range tokens {
+		text.WriteString(d.Next(token))
+	}
+	return text.String()
+}

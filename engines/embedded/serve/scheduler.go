@@ -1,0 +1,277 @@
+package serve
+
+import (
+	"slices"
+	"time"
+
+	"anneal/domain"
+	"anneal/engines"
+	"anneal/engines/embedded/kernel"
+)
+
+// A scheduler is the goroutine that owns a model's decoder and KV cache.
+type scheduler struct {
+	model    *model
+	decoder  *decoder
+	cost     costModel
+	draftLen func(rows int, chance float64, most int) int // number of draft tokens to verify: cost.draftTokens
+	slots    int
+	chunk    int // prompt tokens of one step
+	pool     pool
+	running  []*request // in order of arrival
+	batch    []batchItem
+	spans    []span
+}
+
+// A batchItem is a request's part of a step.
+type batchItem struct {
+	request *request
+	at      int // position of the span's first token
+	span    span
+}
+
+// run executes steps while requests are running, and otherwise waits for one.
+func (s *scheduler) run() {
+	defer close(s.model.done)
+	for {
+		s.removeEnded()
+		if !s.admit() {
+			return
+		}
+		if len(s.running) == 0 {
+			<-s.model.wake
+			continue
+		}
+		s.step()
+	}
+}
+
+// step executes one step for the running requests. A panic fails them but not the process,
+// which serves other models.
+func (s *scheduler) step() {
+	defer func() {
+		if broke := recover(); broke != nil {
+			for _, r := range s.running {
+				r.fail(domain.Errorf(domain.Internal,
+					"the engine failed while generating: retry, and report it to the operator if it happens again (%v)", broke))
+			}
+		}
+	}()
+	s.plan()
+	began, rows, row := time.Now(), 0, 0
+	for _, one := range s.spans {
+		rows += len(one.tokens)
+	}
+	logits := s.decoder.step(s.spans)
+	s.cost.observe(rows, time.Since(began))
+	for _, t := range s.batch {
+		n := t.span.outputRows()
+		s.advance(t, logits.RowRange(row, row+n))
+		s.pool.keep(t.request)
+		row += n
+	}
+}
+
+// drop removes requests that have ended or whose client has disconnected.
+func (s *scheduler) removeEnded() {
+	s.running = slices.DeleteFunc(s.running, func(r *request) bool {
+		if !r.ended && !r.canceled() {
+			return false
+		}
+		s.pool.release(r.cache)
+		return true
+	})
+}
+
+// admit starts waiting requests in order, and reports whether the model is open.
+func (s *scheduler) admit() bool {
+	m := s.model
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.closed {
+		for _, r := range append(s.running, m.waiting...) {
+			r.fail(errClosed())
+		}
+		m.waiting = nil
+		return false
+	}
+	for len(m.waiting) > 0 && len(s.running) < s.slots {
+		r := m.waiting[0]
+		if r.canceled() {
+			m.waiting = slices.Delete(m.waiting, 0, 1)
+			continue
+		}
+		if s.pool.admit(r) == nil {
+			break
+		}
+		m.waiting = slices.Delete(m.waiting, 0, 1)
+		s.running = append(s.running, r)
+		r.admit()
+	}
+	return true
+}
+
+// scoredLogits is the maximum number of prompt logits in memory at a time.
+const scoredLogits = 4 << 20
+
+// plan builds the batch of the next step: up to chunk prompt tokens (chunked prefill), and for
+// each decoding request its last token and draft tokens.
+func (s *scheduler) plan() {
+	s.batch, s.spans = s.batch[:0], s.spans[:0]
+	var prefilling, decoding []*request
+	for _, r := range s.running {
+		if r.read < len(r.prompt) {
+			prefilling = append(prefilling, r)
+		} else {
+			decoding = append(decoding, r)
+		}
+	}
+	s.schedulePrefill(prefilling)
+	s.scheduleDecode(decoding)
+	sortByAddon(s.batch)
+	for _, t := range s.batch {
+		s.pool.extend(t.span.cache, len(t.span.tokens))
+		s.spans = append(s.spans, t.span)
+	}
+}
+
+// scheduleDecode adds the decoding requests, each with as many draft tokens as pay off in a
+// batch of this size.
+func (s *scheduler) scheduleDecode(decoding []*request) {
+	rows := len(decoding)
+	for _, t := range s.batch {
+		rows += len(t.span.tokens)
+	}
+	for _, r := range decoding {
+		tokens := []int{r.last}
+		if d := r.drafter; d != nil {
+			draft := d.propose(r.limit - r.generated - 1)
+			draft = draft[:s.draftLen(rows, d.acceptance, len(draft))]
+			d.submit(len(draft))
+			tokens = append(tokens, draft...)
+			rows += len(draft)
+		}
+		next := span{cache: r.cache, tokens: tokens, last: true, all: len(tokens) > 1, addon: r.addon}
+		s.batch = append(s.batch, batchItem{r, r.cache.length(), next})
+	}
+}
+
+// schedulePrefill distributes the prompt tokens of a step. The oldest prompt gets half of them,
+// so that it progresses; the others go to the shortest remaining prompts, so that they do not
+// wait for it. A request whose next block another request is computing waits for that block.
+func (s *scheduler) schedulePrefill(prefilling []*request) {
+	if len(prefilling) == 0 {
+		return
+	}
+	begun := map[blockKey]bool{}
+	prefilling = slices.DeleteFunc(prefilling, func(r *request) bool {
+		s.pool.match(r)
+		next := r.nextKey()
+		wait := begun[next] && r.read%blockTokens == 0 && r.read < r.reusable()
+		begun[next] = true
+		return wait
+	})
+	oldest, others := prefilling[0], prefilling[1:]
+	first := min(len(oldest.prompt)-oldest.read, max(s.chunk/2, 1))
+	left := s.chunk - first
+	slices.SortStableFunc(others, func(a, b *request) int { return len(a.prompt) - a.read - (len(b.prompt) - b.read) })
+	for _, r := range others {
+		left -= s.prefillChunk(r, left)
+	}
+	s.prefillChunk(oldest, max(first+left, 1))
+}
+
+// prefillChunk adds at most n tokens of a prompt to the batch, and returns their number. It
+// ends at a block boundary if it reaches one, unless it completes the prompt.
+func (s *scheduler) prefillChunk(r *request, n int) int {
+	n = min(n, len(r.prompt)-r.read)
+	if r.scored() {
+		n = min(n, max(scoredLogits/s.model.vocab, 1))
+	}
+	if over := (r.read + n) % blockTokens; r.read+n < len(r.prompt) && over < n {
+		n -= over
+	}
+	if n <= 0 {
+		return 0
+	}
+	at := r.read
+	r.read += n
+	s.batch = append(s.batch, batchItem{r, at, span{cache: r.cache, tokens: r.prompt[at:r.read], last: r.read == len(r.prompt), all: r.scored(), addon: r.addon}})
+	return n
+}
+
+// advance processes the logits of an item: it records the prompt's logprobs, and samples a
+// token after the last position.
+func (s *scheduler) advance(t batchItem, logits kernel.Matrix) {
+	r := t.request
+	if t.at >= len(r.prompt) {
+		s.verify(t, logits)
+		return
+	}
+	if t.span.all {
+		r.score(t.at, logits)
+	}
+	if !t.span.last {
+		return
+	}
+	r.begin()
+	if r.limit == 0 {
+		r.put(engines.Chunk{Finish: engines.FinishLength})
+		return
+	}
+	s.draw(r, logits.Row(logits.Rows-1))
+}
+
+// verify samples a token after each position of an item while the draft tokens match, and
+// truncates the cache after the first mismatch.
+func (s *scheduler) verify(t batchItem, logits kernel.Matrix) {
+	r, drawn := t.request, 0
+	for drawn == 0 || drawn < logits.Rows && !r.ended && t.span.tokens[drawn] == r.last {
+		s.draw(r, logits.Row(drawn))
+		drawn++
+	}
+	r.cache.truncate(t.at + drawn)
+}
+
+// draw samples a request's next token and emits the text that it completes.
+func (s *scheduler) draw(r *request, logits []float32) {
+	token, p, err := r.sampler.next(logits)
+	if err != nil {
+		r.fail(err)
+		return
+	}
+	r.generated++
+	r.last = token
+	if r.drafter != nil {
+		r.drafter.observe(token)
+	}
+	if r.output.logprobs {
+		r.text.addLogprob(r.output.logprob(token, logits, p))
+	}
+	chunk, stopped := r.text.add(token)
+	switch {
+	case stopped:
+		chunk.Finish = engines.FinishStop
+	case !r.ignoreEOS && slices.Contains(s.model.stopTokens, token):
+		chunk = s.finish(r, chunk, engines.FinishStop)
+	case r.sampler.constraint.complete():
+		chunk = s.finish(r, chunk, engines.FinishStop)
+	case r.generated >= r.limit:
+		chunk = s.finish(r, chunk, engines.FinishLength)
+	}
+	r.put(chunk)
+}
+
+// finish appends the withheld text to the last chunk.
+func (s *scheduler) finish(r *request, chunk engines.Chunk, why string) engines.Chunk {
+	rest, stopped := r.text.flush()
+	chunk.Text += rest.Text
+	chunk.Raw += rest.Raw
+	chunk.Tokens = append(chunk.Tokens, rest.Tokens...)
+	chunk.Logprobs = append(chunk.Logprobs, rest.Logprobs...)
+	chunk.Finish = why
+	if stopped {
+		chunk.Finish = engines.FinishStop
+	}
+	return chunk
+}
