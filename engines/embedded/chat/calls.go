@@ -12,8 +12,8 @@ import (
 	"anneal/engines/embedded/grammar"
 )
 
-// Thinking is how an answer to a conversation that was rendered as text may
-// begin with reasoning; nil where it may not.
+// Thinking describes the reasoning that an answer to a conversation, rendered as text, may start
+// with; nil if it may not.
 func (t *Template) Thinking(r *engines.Reasoning, text string) *grammar.Thinking {
 	text = strings.TrimSpace(text)
 	off := r != nil && r.Effort == "none" || strings.HasSuffix(text, thinkClose)
@@ -24,24 +24,24 @@ func (t *Template) Thinking(r *engines.Reasoning, text string) *grammar.Thinking
 	return &grammar.Thinking{Open: thinkOpen, Close: thinkClose, Begun: begun}
 }
 
-// Thinks tells whether the model's reasoning lies between the marks that a
-// Reader knows.
+// Thinks reports whether the model delimits its reasoning by <think> and </think>.
 func (t *Template) Thinks() bool {
 	return strings.Contains(t.source, thinkOpen) || strings.Contains(t.source, "enable_thinking")
 }
 
-// probe is a function whose call shows how a template writes calls.
+// probe is the name of a function whose call is rendered to find a template's syntax of calls.
 const probe = "anneal_probe"
 
 var callKey = regexp.MustCompile(`^"\s*,\s*"(?:arguments|parameters)"\s*:\s*`)
 
-// ForcedCalls is the grammar of the calls that an answer must be. The fault is
-// InvalidArgument for a function that is not among the tools, and for a template
-// that writes calls in no form that a Reader reads.
+// ForcedCalls returns the grammar of an answer that must be tool calls. The error is
+// InvalidArgument for an unknown function, and for a template whose syntax of calls a Reader does
+// not parse.
 func (t *Template) ForcedCalls(tools []json.RawMessage, c *engines.Calls) (*grammar.Grammar, error) {
 	functions := functions(tools, c.Name)
 	if len(functions) == 0 {
-		return nil, domain.Errorf(domain.InvalidArgument, "toolChoice: names a function that is not among the tools: add it to them, or name another")
+		return nil, domain.Errorf(domain.InvalidArgument,
+			"toolChoice: names a function that is not one of the tools: add it, or name another")
 	}
 	form, err := t.callForm()
 	if err != nil {
@@ -50,8 +50,8 @@ func (t *Template) ForcedCalls(tools []json.RawMessage, c *engines.Calls) (*gram
 	return grammar.Calls(form.CallForm, functions, form.many && !c.Single)
 }
 
-// OfferedCalls is the grammar of an answer that may call the tools, by a
-// template that marks calls.
+// OfferedCalls returns the grammar of an answer that may call the tools. The template must delimit
+// calls, see MarksCalls.
 func (t *Template) OfferedCalls(tools []json.RawMessage, thinking *grammar.Thinking) (*grammar.Grammar, error) {
 	form, err := t.callForm()
 	if err != nil {
@@ -60,20 +60,20 @@ func (t *Template) OfferedCalls(tools []json.RawMessage, thinking *grammar.Think
 	return grammar.Offered(thinking, callOpen, form.CallForm, functions(tools, ""))
 }
 
-// MarksCalls tells whether calls stand behind a mark that no other text has.
+// MarksCalls reports whether the template delimits calls by <tool_call>.
 func (t *Template) MarksCalls() bool {
 	form, err := t.callForm()
 	return err == nil && strings.HasPrefix(form.Before, callOpen)
 }
 
-// A callForm is how calls are written, and whether several may follow one another.
+// A callForm is a template's syntax of calls. many reports whether an answer may have several.
 type callForm struct {
 	grammar.CallForm
 	many bool
 }
 
-// readCallForm is how the template writes the calls of an assistant's turn. The
-// fault is InvalidArgument for one that has no form that a Reader reads.
+// readCallForm finds the syntax of calls by rendering one. The error is InvalidArgument for a syntax
+// that a Reader does not parse.
 func (t *Template) readCallForm() (form callForm, err error) {
 	const arguments = `{"anneal_key": "anneal_value"}`
 	c := &engines.Chat{
@@ -81,20 +81,24 @@ func (t *Template) readCallForm() (form callForm, err error) {
 			{Role: "user", Content: "anneal_question"},
 			{Role: "assistant", ToolCalls: []engines.ToolCall{{ID: "anneal000", Name: probe, Arguments: arguments}}},
 		},
-		Tools: []json.RawMessage{json.RawMessage(`{"type":"function","function":{"name":"` + probe + `","description":"","parameters":{"type":"object","properties":{}}}}`)},
+		Tools: []json.RawMessage{
+			json.RawMessage(`{"type":"function","function":{"name":"` + probe +
+				`","description":"","parameters":{"type":"object","properties":{}}}}`),
+		},
 	}
-	refused := domain.Errorf(domain.InvalidArgument,
-		"toolChoice: this model's chat template writes calls in no form that can be forced: use auto, and say in a message which function is wanted")
+	unsupported := domain.Errorf(domain.InvalidArgument,
+		"toolChoice: required calls are not supported for this model's chat template: use auto, and request the function "+
+			"in a message")
 	text, err := t.render(c, nil, newMark(t, c))
 	if err != nil {
-		return form, refused
+		return form, unsupported
 	}
-	_, turn, _ := strings.Cut(text, "anneal_question") // the tools may be shown before it
+	_, turn, _ := strings.Cut(text, "anneal_question") // the tools may be rendered before it
 	before, after, found := strings.Cut(turn, `{"name": "`+probe)
 	key := callKey.FindString(after)
 	value := regexp.MustCompile(`^\{\s*"anneal_key"\s*:\s*"anneal_value"\s*\}`).FindString(after[len(key):])
 	if !found || key == "" || value == "" {
-		return form, refused
+		return form, unsupported
 	}
 	form.CallForm = grammar.CallForm{Before: `{"name": "`, Between: key, After: "}"}
 	rest := after[len(key)+len(value):]
@@ -103,30 +107,29 @@ func (t *Template) readCallForm() (form callForm, err error) {
 	case open >= 0 && strings.TrimSpace(before[open+len(callOpen):]) == "":
 		end := strings.Index(rest, callClose)
 		if end < 0 || strings.TrimSpace(rest[:end]) != "}" {
-			return form, refused
+			return form, unsupported
 		}
 		form.Before = before[open:] + form.Before
 		form.After = rest[:end] + callClose
-		form.Apart = "\n"
+		form.Separator = "\n"
 		form.many = true
 		return form, nil
 	case strings.HasSuffix(last, "["):
-		form.Begin, form.End, form.Apart = "[", "]", ", "
+		form.Begin, form.End, form.Separator = "[", "]", ", "
 		form.many = true
 		return form, nil
-	case strings.HasSuffix(last, ":"), !strings.HasPrefix(rest, "}"): // inside of something else
-		return form, refused
+	case strings.HasSuffix(last, ":"), !strings.HasPrefix(rest, "}"): // part of another object
+		return form, unsupported
 	}
 	return form, nil
 }
 
-// Strict tells whether calls of some of the tools must conform to their schemas.
+// Strict reports whether a tool is strict: its calls must conform to its schema.
 func Strict(tools []json.RawMessage) bool {
 	return slices.ContainsFunc(functions(tools, ""), func(f grammar.Function) bool { return f.Strict })
 }
 
-// functions are those of the tools that an answer must call: the one of that
-// name, or all of them.
+// functions returns the tools' functions of that name, or all if name is empty.
 func functions(tools []json.RawMessage, name string) []grammar.Function {
 	var functions []grammar.Function
 	for i, raw := range tools {
@@ -144,7 +147,9 @@ func functions(tools []json.RawMessage, name string) []grammar.Function {
 		if slices.Contains([]string{"", "null"}, string(f.Parameters)) {
 			f.Parameters = nil
 		}
-		functions = append(functions, grammar.Function{Name: f.Name, Parameters: f.Parameters, Strict: f.Strict, Field: fmt.Sprintf("tools[%d].function.parameters", i)})
+		functions = append(functions, grammar.Function{
+			Name: f.Name, Parameters: f.Parameters, Strict: f.Strict, Field: fmt.Sprintf("tools[%d].function.parameters", i),
+		})
 	}
 	return functions
 }

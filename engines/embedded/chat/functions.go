@@ -13,75 +13,81 @@ import (
 	"anneal/domain"
 )
 
-// maxRange bounds the loops of a template.
+// maxRange is the maximum length of range().
 const maxRange = 100_000
 
-// raise is raise_exception: the template refuses the conversation.
+// raise is raise_exception, with which a template rejects a conversation.
 func (r *rendering) raise(_ *exec.Evaluator, a *exec.VarArgs) (any, error) {
 	r.refused = a.First().String()
 	return nil, errors.New(r.refused)
 }
 
-// refusal is the fault of a template that could not be rendered.
+// refusal returns the error of a failed rendering.
 func (r *rendering) refusal(err error) error {
 	if r.refused != "" {
-		return domain.Errorf(domain.InvalidArgument, "messages: the model's chat template refuses them: %s", short(errors.New(r.refused)))
+		return domain.Errorf(domain.InvalidArgument, "messages: the model's chat template rejects them: %s",
+			short(errors.New(r.refused)))
 	}
 	if r.cause != nil {
 		err = r.cause
 	}
-	return domain.Errorf(domain.InvalidArgument, "messages: the model's chat template cannot be rendered with them: %s", short(err))
+	return domain.Errorf(domain.InvalidArgument, "messages: the model's chat template cannot render them: %s", short(err))
 }
 
-// short is an error's text in one line of bounded length.
+// short returns an error's text as one line of at most 301 characters.
 func short(err error) string {
 	text := []rune(strings.Join(strings.Fields(err.Error()), " "))
 	if len(text) > 300 {
-		return "… " + string(text[len(text)-300:]) // its end is what went wrong
+		return "… " + string(text[len(text)-300:]) // the cause is at the end
 	}
 	return string(text)
 }
 
-// A rendering is what the functions of a template need to know of the
-// conversation that it is executed with.
+// A rendering is the state of one execution of a template.
 type rendering struct {
 	budget
 	order   keyOrder
-	refused string // what the template said by raise_exception
-	cause   error  // the first thing that could not be reckoned: what the library makes of it hides it
+	refused string // message of raise_exception
+	cause   error  // the first error in an expression, which gonja's own error hides
 }
 
-// environment is Jinja as transformers gives it to chat templates.
-func environment(now *rendering) *exec.Environment {
+// environment is the Jinja environment of transformers for chat templates, with limits.
+func environment(state *rendering) *exec.Environment {
 	globals := exec.EmptyContext().Update(builtins.GlobalFunctions).Update(builtins.GlobalVariables)
-	globals.Set("raise_exception", now.raise)
+	globals.Set("raise_exception", state.raise)
 	globals.Set("strftime_now", func(_ *exec.Evaluator, a *exec.VarArgs) (string, error) {
 		return strftime(time.Now(), a.First().String()), nil
 	})
 	globals.Set("range", rangeOf)
 	globals.Set("lipsum", nil)
 	filters := exec.NewFilterSet(map[string]exec.FilterFunction{}).Update(builtins.Filters)
-	own := map[string]exec.FilterFunction{"tojson": now.toJSON, "items": now.items}
+	own := map[string]exec.FilterFunction{"tojson": state.toJSON, "items": state.items}
 	for _, name := range amplifiers.filters {
 		filter, _ := filters.Get(name)
-		own[name] = now.filter(filter)
+		own[name] = state.filter(filter)
 	}
 	for name, filter := range own {
 		if err := filters.Replace(name, filter); err != nil {
-			panic(err) // the library has them
+			panic(err) // gonja defines them
 		}
 	}
-	for name, filter := range map[string]exec.FilterFunction{"bounded": now.bounded, "shown": now.shown, "walked": now.walked, "times": now.times, "fromEnd": now.fromEnd} {
+	for name, filter := range map[string]exec.FilterFunction{
+		"bounded": state.bounded, "shown": state.shown, "walked": state.walked, "times": state.times,
+		"fromEnd": state.fromEnd,
+	} {
 		if err := filters.Register(name, filter); err != nil {
-			panic(err) // the library has none of them
+			panic(err) // gonja defines none of them
 		}
 	}
 	methods := builtins.Methods
-	methods.Dict, methods.Str, methods.List = now.methods(), now.text(), exec.NewMethodSet(map[string]exec.Method[[]any]{})
-	return &exec.Environment{Context: globals, Filters: filters, Tests: builtins.Tests, ControlStructures: statements(now), Methods: methods}
+	methods.Dict, methods.Str, methods.List = state.methods(), state.text(),
+		exec.NewMethodSet(map[string]exec.Method[[]any]{})
+	return &exec.Environment{
+		Context: globals, Filters: filters, Tests: builtins.Tests, ControlStructures: statements(state), Methods: methods,
+	}
 }
 
-// rangeOf is range, but no longer than maxRange.
+// rangeOf is range() of at most maxRange numbers.
 func rangeOf(_ *exec.Evaluator, a *exec.VarArgs) ([]int, error) {
 	start, stop, step := 0, 0, 1
 	at := func(i int) int { return a.Args[i].Integer() }
@@ -94,7 +100,7 @@ func rangeOf(_ *exec.Evaluator, a *exec.VarArgs) ([]int, error) {
 		start, stop, step = at(0), at(1), at(2)
 	}
 	if step == 0 {
-		return nil, errors.New("range needs a step")
+		return nil, errors.New("range() needs a step other than 0")
 	}
 	numbers := []int{}
 	for i := start; step > 0 && i < stop || step < 0 && i > stop; i += step {
@@ -106,24 +112,26 @@ func rangeOf(_ *exec.Evaluator, a *exec.VarArgs) ([]int, error) {
 	return numbers, nil
 }
 
-// text are the methods of texts. Three of the library want arguments that
-// Python lets out.
+// text are the methods of strings. Three of gonja's require arguments that are optional in
+// Python.
 func (r *rendering) text() *exec.MethodSet[string] {
 	methods := map[string]exec.Method[string]{}
-	for _, name := range strings.Fields("capitalize count endswith find format isalnum isalpha isdigit islower isspace isupper join ljust lower lstrip " +
-		"partition removeprefix removesuffix replace rfind rjust rpartition rsplit rstrip split splitlines startswith strip swapcase title upper zfill") {
+	for _, name := range strings.Fields(
+		"capitalize count endswith find format isalnum isalpha isdigit islower isspace isupper join ljust lower lstrip " +
+			"partition removeprefix removesuffix replace rfind rjust rpartition rsplit rstrip split splitlines startswith " +
+			"strip swapcase title upper zfill") {
 		if method, ok := builtins.Methods.Str.Get(name); ok {
 			methods[name] = method
 		}
 	}
 	fill := func(name string, rest func(self string) []any) {
-		own := methods[name]
+		original := methods[name]
 		methods[name] = func(self string, value *exec.Value, a *exec.VarArgs) (any, error) {
-			most := rest(self)
-			for len(a.Args) < len(most) && most[len(a.Args)] != nil {
-				a.Args = append(a.Args, exec.AsValue(most[len(a.Args)]))
+			defaults := rest(self)
+			for len(a.Args) < len(defaults) && defaults[len(a.Args)] != nil {
+				a.Args = append(a.Args, exec.AsValue(defaults[len(a.Args)]))
 			}
-			return own(self, value, a)
+			return original(self, value, a)
 		}
 	}
 	fill("replace", func(string) []any { return []any{nil, nil, -1} })
@@ -136,13 +144,13 @@ func (r *rendering) text() *exec.MethodSet[string] {
 	return exec.NewMethodSet(methods)
 }
 
-// methods are those of objects, with their keys in order. As in transformers'
-// sandbox none changes its object.
+// methods are the methods of objects, with keys in order. None modifies its object, as in the
+// sandbox of transformers.
 func (r *rendering) methods() *exec.MethodSet[map[string]any] {
 	ordered := func(of func(map[string]any) any) exec.Method[map[string]any] {
 		return func(self map[string]any, value *exec.Value, _ *exec.VarArgs) (any, error) {
 			if own, ok := value.Interface().(map[string]any); ok {
-				self = own // what comes as self may be a copy, of which no order is known
+				self = own // self may be a copy, whose key order is unknown
 			}
 			return of(self), nil
 		}
@@ -176,17 +184,17 @@ func (r *rendering) pairs(object map[string]any) []any {
 	return pairs
 }
 
-// items is the filter of that name: an object's pairs.
+// items is the filter "items".
 func (r *rendering) items(_ *exec.Evaluator, in *exec.Value, _ *exec.VarArgs) *exec.Value {
 	object, ok := in.Interface().(map[string]any)
 	if in.IsError() || !ok && !in.IsNil() {
-		return exec.AsValue(errors.New("the filter items takes an object"))
+		return exec.AsValue(errors.New("the filter items needs an object"))
 	}
 	return exec.AsValue(r.pairs(object))
 }
 
-// toJSON is the filter of that name as transformers has it: Python's json.dumps
-// with ensure_ascii off, nothing escaped for HTML.
+// toJSON is the filter "tojson" of transformers: json.dumps with ensure_ascii=False, without
+// escaping for HTML.
 func (r *rendering) toJSON(_ *exec.Evaluator, in *exec.Value, a *exec.VarArgs) *exec.Value {
 	if in.IsError() {
 		return in
@@ -204,16 +212,19 @@ func (r *rendering) toJSON(_ *exec.Evaluator, in *exec.Value, a *exec.VarArgs) *
 	if err == nil {
 		err = w.write(goValue(in), 0)
 	}
-	if err = errors.Join(err, r.make(w.Len())); err != nil {
+	if err = errors.Join(err, r.allocate(w.Len())); err != nil {
 		return exec.AsValue(err)
 	}
 	return exec.AsSafeValue(w.String())
 }
 
-// strftime writes a time by the directives of C that templates use.
+// strftime formats a time with the C directives that templates use.
 func strftime(t time.Time, format string) string {
-	layouts := map[byte]string{'Y': "2006", 'y': "06", 'm': "01", 'd': "02", 'e': "_2", 'b': "Jan", 'B': "January", 'a': "Mon", 'A': "Monday",
-		'H': "15", 'I': "03", 'M': "04", 'S': "05", 'p': "PM", 'Z': "MST", 'z': "-0700", 'F': "2006-01-02", 'T': "15:04:05", 'j': "002"}
+	layouts := map[byte]string{
+		'Y': "2006", 'y': "06", 'm': "01", 'd': "02", 'e': "_2", 'b': "Jan", 'B': "January", 'a': "Mon", 'A': "Monday",
+		'H': "15", 'I': "03", 'M': "04", 'S': "05", 'p': "PM", 'Z': "MST", 'z': "-0700", 'F': "2006-01-02", 'T': "15:04:05",
+		'j': "002",
+	}
 	var out strings.Builder
 	for i := 0; i < len(format); i++ {
 		if format[i] != '%' || i+1 == len(format) {
@@ -221,7 +232,7 @@ func strftime(t time.Time, format string) string {
 			continue
 		}
 		i++
-		bare := format[i] == '-' && i+1 < len(format) // without the zero in front
+		bare := format[i] == '-' && i+1 < len(format) // without leading zeros
 		if bare {
 			i++
 		}

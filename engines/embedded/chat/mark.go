@@ -7,17 +7,16 @@ import (
 	"anneal/engines"
 )
 
-// A mark keeps texts of a conversation from becoming special tokens: wherever
-// one spells such a token, or ends as one begins, the mark is put in between.
-// It is a character that neither the conversation nor the template has, and is
-// taken out again after the special tokens were found.
+// A mark prevents special token injection: it is inserted into text of the conversation that
+// spells a special token, or that ends with the beginning of one. It is a character that occurs
+// in neither the conversation nor the template, and is removed after the rendered text was split
+// at special tokens.
 type mark struct {
 	sign     string
 	specials []string
 }
 
-// newMark chooses a private character (Unicode, section 23.5) that occurs
-// nowhere yet.
+// newMark selects an unused private-use character (Unicode, section 23.5).
 func newMark(t *Template, c *engines.Chat) mark {
 	used := map[rune]bool{}
 	note := func(text string) {
@@ -47,7 +46,7 @@ func newMark(t *Template, c *engines.Chat) mark {
 	return mark{string(sign), t.tokens.Specials()}
 }
 
-// put marks a text.
+// put inserts the mark into text where needed.
 func (m mark) put(text string) string {
 	for _, special := range m.specials {
 		if strings.Contains(text, special) {
@@ -65,5 +64,5 @@ func (m mark) put(text string) string {
 	return text
 }
 
-// remove takes the marks out of a text.
+// remove removes the mark from text.
 func (m mark) remove(text string) string { return strings.ReplaceAll(text, m.sign, "") }

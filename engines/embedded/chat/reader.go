@@ -11,31 +11,30 @@ import (
 	"anneal/engines"
 )
 
-// How models write what is no text: reasoning between the first two, each call
-// between the others (Hermes, Qwen), or calls alone as JSON (Llama 3, Mistral).
+// Delimiters of reasoning and, for Hermes and Qwen, of tool calls. Llama 3 and Mistral write calls as
+// bare JSON.
 const (
 	thinkOpen, thinkClose = "<think>", "</think>"
 	callOpen, callClose   = "<tool_call>", "</tool_call>"
 )
 
-// A Reader takes reasoning and tool calls out of an answer as it comes. What
-// turns out to be neither stays text, unchanged.
+// A Reader is a streaming parser that separates reasoning and tool calls from the text of an answer.
+// Everything else remains text, unchanged.
 type Reader struct {
-	tools    []string // names that may be called; none looks for no calls
-	thinks   bool     // reasoning is looked for
+	tools    []string // functions that may be called; calls are parsed only if there are some
+	thinks   bool     // reasoning is parsed
 	thinking bool
 	calling  bool
-	begun    bool // something was said that is no reasoning
-	layout   bool // lines before and after reasoning are left out
-	whole    bool // all of it may be calls as JSON
-	held     string
+	begun    bool // the answer after the reasoning has started
+	layout   bool // newlines around reasoning are dropped
+	allJSON  bool // the answer may consist of calls as bare JSON
+	pending  string
 	calls    int
-	// ReasoningTokens counts those of the pieces that were reasoning.
+	// ReasoningTokens is the number of tokens of the reasoning.
 	ReasoningTokens int
 }
 
-// NewReader makes a reader of the answer to a conversation that was rendered as
-// text.
+// NewReader returns a reader of the answer to a conversation that was rendered as text.
 func (t *Template) NewReader(c *engines.Chat, text string) *Reader {
 	r := &Reader{thinks: t.Thinks()}
 	r.thinking = r.thinks && strings.HasSuffix(strings.TrimSpace(text), thinkOpen)
@@ -48,8 +47,8 @@ func (t *Template) NewReader(c *engines.Chat, text string) *Reader {
 	return r
 }
 
-// Take reads one piece. What may be the beginning of something waits for the
-// next, at the latest for the last.
+// Take parses one chunk. Text that may begin a delimiter is withheld until a later chunk decides, at
+// the latest the one with a finish reason.
 func (r *Reader) Take(c engines.Chunk) engines.Chunk {
 	if c.Echoed {
 		return c
@@ -57,7 +56,7 @@ func (r *Reader) Take(c engines.Chunk) engines.Chunk {
 	if r.thinking {
 		r.ReasoningTokens += len(c.Tokens)
 	}
-	r.held += c.Text
+	r.pending += c.Text
 	c.Text = ""
 	for r.step(&c, c.Finish != "") {
 	}
@@ -67,11 +66,11 @@ func (r *Reader) Take(c engines.Chunk) engines.Chunk {
 	return c
 }
 
-// step takes one thing out of what is held, and tells whether to go on.
+// step consumes one part of the pending text, and reports whether to continue.
 func (r *Reader) step(c *engines.Chunk, last bool) bool {
 	if r.layout {
-		r.held = strings.TrimLeft(r.held, "\n")
-		r.layout = r.held == ""
+		r.pending = strings.TrimLeft(r.pending, "\n")
+		r.layout = r.pending == ""
 	}
 	switch {
 	case r.thinking:
@@ -82,40 +81,40 @@ func (r *Reader) step(c *engines.Chunk, last bool) bool {
 		return true
 	case !r.begun && !last && r.undecided():
 		return false
-	case r.whole:
+	case r.allJSON:
 		return last && r.all(c)
 	}
 	return r.text(c, last)
 }
 
-// undecided tells whether what is held may still begin with something special.
+// undecided reports whether the pending text may still turn out to begin with reasoning.
 func (r *Reader) undecided() bool {
-	text := strings.TrimSpace(r.held)
+	text := strings.TrimSpace(r.pending)
 	return text == "" || r.thinks && strings.HasPrefix(thinkOpen, text)
 }
 
-// start looks at how the answer begins.
+// start classifies the beginning of the answer.
 func (r *Reader) start(last bool) bool {
-	text := strings.TrimLeft(r.held, " \r\n\t")
+	text := strings.TrimLeft(r.pending, " \r\n\t")
 	switch {
 	case r.thinks && strings.HasPrefix(text, thinkOpen):
-		r.held, r.thinking, r.layout = text[len(thinkOpen):], true, true
+		r.pending, r.thinking, r.layout = text[len(thinkOpen):], true, true
 		return true
 	case r.undecided() && !last:
 		return false
 	}
 	r.begun = true
-	r.whole = len(r.tools) > 0 && (strings.HasPrefix(text, "{") || strings.HasPrefix(text, "["))
+	r.allJSON = len(r.tools) > 0 && (strings.HasPrefix(text, "{") || strings.HasPrefix(text, "["))
 	return true
 }
 
 func (r *Reader) think(c *engines.Chunk, last bool) bool {
-	reasoning, rest, closed := strings.Cut(r.held, thinkClose)
+	reasoning, rest, closed := strings.Cut(r.pending, thinkClose)
 	if !closed {
-		reasoning, rest = apart(r.held, thinkClose, last)
+		reasoning, rest = splitPartial(r.pending, thinkClose, last)
 	}
 	c.Reasoning += reasoning
-	r.held = rest
+	r.pending = rest
 	if closed {
 		r.thinking, r.layout = false, true
 	}
@@ -123,27 +122,27 @@ func (r *Reader) think(c *engines.Chunk, last bool) bool {
 }
 
 func (r *Reader) call(c *engines.Chunk, last bool) bool {
-	inside, rest, closed := strings.Cut(r.held, callClose)
+	inside, rest, closed := strings.Cut(r.pending, callClose)
 	if !closed && !last {
 		return false
 	}
-	r.held, r.calling = rest, false
+	r.pending, r.calling = rest, false
 	if calls := parseCalls(inside, nil); len(calls) > 0 {
 		r.add(c, calls)
 		return closed
 	}
-	c.Text += callOpen + inside // it only looked like a call
+	c.Text += callOpen + inside // not a valid call
 	if closed {
 		c.Text += callClose
 	}
 	return closed
 }
 
-// all reads an answer that is nothing but calls, or else text.
+// all parses an answer that is either calls as bare JSON or text.
 func (r *Reader) all(c *engines.Chunk) bool {
-	r.whole = false
-	if calls := parseCalls(r.held, r.tools); len(calls) > 0 {
-		r.held = ""
+	r.allJSON = false
+	if calls := parseCalls(r.pending, r.tools); len(calls) > 0 {
+		r.pending = ""
 		r.add(c, calls)
 		return false
 	}
@@ -155,17 +154,17 @@ func (r *Reader) text(c *engines.Chunk, last bool) bool {
 	if len(r.tools) == 0 {
 		open = ""
 	}
-	before, rest, found := r.held, "", false
+	before, rest, found := r.pending, "", false
 	if open != "" {
-		before, rest, found = strings.Cut(r.held, open)
+		before, rest, found = strings.Cut(r.pending, open)
 	}
 	if found {
 		r.calling = true
 	} else {
-		before, rest = apart(r.held, open, last)
+		before, rest = splitPartial(r.pending, open, last)
 	}
-	r.held = rest
-	if r.calls == 0 || strings.TrimSpace(before) != "" { // what stands between calls is layout
+	r.pending = rest
+	if r.calls == 0 || strings.TrimSpace(before) != "" { // whitespace between calls is dropped
 		c.Text += before
 	}
 	return found
@@ -179,21 +178,20 @@ func (r *Reader) add(c *engines.Chunk, calls []engines.ToolCall) {
 	}
 }
 
-// apart cuts text before what may be the beginning of mark; the last piece
-// waits for nothing.
-func apart(text, mark string, last bool) (now, later string) {
-	for n := min(len(mark)-1, len(text)); n > 0 && !last; n-- {
-		if strings.HasSuffix(text, mark[:n]) {
+// splitPartial splits text before a suffix that may begin delimiter; the last chunk withholds
+// nothing.
+func splitPartial(text, delimiter string, last bool) (now, later string) {
+	for n := min(len(delimiter)-1, len(text)); n > 0 && !last; n-- {
+		if strings.HasSuffix(text, delimiter[:n]) {
 			return text[:len(text)-n], text[len(text)-n:]
 		}
 	}
 	return text, ""
 }
 
-// parseCalls reads calls written as JSON objects {name, arguments} or {name,
-// parameters}: one, a list, or several in a row. It is nil when the text is
-// anything else, or names a function that is not among names, unless that is
-// nil.
+// parseCalls parses calls as JSON objects {name, arguments} or {name, parameters}: one, a list, or
+// several in sequence. It returns nil for any other text, and for a function that is not in names,
+// unless names is nil.
 func parseCalls(text string, names []string) []engines.ToolCall {
 	var calls []engines.ToolCall
 	dec := json.NewDecoder(strings.NewReader(strings.ReplaceAll(text, "};", "} ")))
@@ -235,7 +233,7 @@ func parseCall(value json.RawMessage) (engines.ToolCall, bool) {
 	switch {
 	case arguments == nil || string(arguments) == "null":
 		written = "{}"
-	case json.Unmarshal(arguments, &written) == nil: // JSON in a string
+	case json.Unmarshal(arguments, &written) == nil: // JSON encoded as a string
 	case arguments[0] == '{' && json.Compact(&compact, arguments) == nil:
 		written = compact.String()
 	default:

@@ -1,6 +1,5 @@
-// Package chat turns conversations into what a model was trained to continue,
-// by the chat template that came with it, and reads tool calls and reasoning
-// out of what it answers.
+// Package chat renders conversations with a model's chat template, and parses reasoning and tool
+// calls in the model's output.
 package chat
 
 import (
@@ -11,7 +10,6 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"reflect"
 	"slices"
 	"strings"
 	"sync"
@@ -27,17 +25,18 @@ import (
 )
 
 const (
+	parseFailed = "the model's chat template cannot be parsed"
+
 	templateFile = "chat_template.jinja"
 	configFile   = "tokenizer_config.json"
 	maxFile      = 16 << 20
 	maxRendered  = 64 << 20
 )
 
-// A Template renders conversations as a model's own chat template says. It is
-// safe for concurrent use.
+// A Template is a model's chat template in Jinja. It is safe for concurrent use.
 //
-// What the template writes is read for special tokens; what comes from the
-// conversation never becomes one: see marks.
+// Special tokens in the template's own text are encoded as such; text of the conversation never
+// becomes a special token: see mark.
 type Template struct {
 	source string
 	tokens *tokenizer.Tokenizer
@@ -45,15 +44,14 @@ type Template struct {
 
 	callForm func() (callForm, error) // see readCallForm
 
-	mu      sync.Mutex // a program is executed by one goroutine at a time
+	mu      sync.Mutex // program and state are used by one goroutine at a time
 	program *exec.Template
-	now     *rendering
+	state   *rendering
 }
 
-// Load reads the template of a model's directory: chat_template.jinja, else
-// chat_template of tokenizer_config.json, of which several may be named
-// "default" and "tool_use". It is nil when there is none. A template that
-// cannot be read is a FailedPrecondition fault.
+// Load reads the template of a model directory: chat_template.jinja, otherwise the field
+// chat_template of tokenizer_config.json, which may hold several named ones ("default",
+// "tool_use"). It returns nil if there is none, and FailedPrecondition if it cannot be parsed.
 func Load(dir string, tokens *tokenizer.Tokenizer) (*Template, error) {
 	own, err := Source(dir)
 	if err != nil {
@@ -62,18 +60,18 @@ func Load(dir string, tokens *tokenizer.Tokenizer) (*Template, error) {
 	return With(own, dir, tokens)
 }
 
-// Source is the text of a directory's chat_template.jinja; "" is none.
+// Source returns the content of a directory's chat_template.jinja, "" if there is none.
 func Source(dir string) (string, error) {
 	own, err := read(filepath.Join(dir, templateFile))
 	return string(own), err
 }
 
-// Save writes a template's text to a directory, where Load finds it.
+// Save writes a template to a directory, where Load finds it.
 func Save(dir, source string) error {
 	return os.WriteFile(filepath.Join(dir, templateFile), []byte(source), 0o644)
 }
 
-// With is a model's template when its text is given; "" is that of the model's
+// With parses source as the template of the model in dir; "" selects the template of its
 // tokenizer_config.json.
 func With(source, dir string, tokens *tokenizer.Tokenizer) (*Template, error) {
 	data, err := read(filepath.Join(dir, configFile))
@@ -86,7 +84,7 @@ func With(source, dir string, tokens *tokenizer.Tokenizer) (*Template, error) {
 	fields := map[string]json.RawMessage{}
 	if len(data) > 0 {
 		if err := errors.Join(json.Unmarshal(data, &c), json.Unmarshal(data, &fields)); err != nil {
-			return nil, domain.Errorf(domain.FailedPrecondition, "%s is not a tokenizer's configuration: %v", configFile, err)
+			return nil, domain.Errorf(domain.FailedPrecondition, "parse %s: %v", configFile, err)
 		}
 	}
 	if source == "" {
@@ -98,38 +96,40 @@ func With(source, dir string, tokens *tokenizer.Tokenizer) (*Template, error) {
 	return parse(source, tokens, special(fields))
 }
 
-// parse makes a template of its source.
+// parse parses a template and adds the limits to it.
 func parse(source string, tokens *tokenizer.Tokenizer, named map[string]any) (_ *Template, err error) {
-	defer broken(&err, "the model's chat template cannot be read")
+	defer recovered(&err, parseFailed)
 	const name = "/template"
-	loader, err := loaders.NewMemoryLoader(map[string]string{name: source}) // it can include no other
+	loader, err := loaders.NewMemoryLoader(map[string]string{name: source}) // includes find no other template
 	if err != nil {
 		return nil, err
 	}
-	settings := config.New() // as transformers sets Jinja up
+	settings := config.New() // as in transformers
 	settings.TrimBlocks, settings.LeftStripBlocks = true, true
 	if err := checkSource(source, settings); err != nil {
 		return nil, err
 	}
-	now := &rendering{}
-	program, err := exec.NewTemplate(name, settings, loader, environment(now))
+	state := &rendering{}
+	program, err := exec.NewTemplate(name, settings, loader, environment(state))
 	if err != nil {
-		return nil, domain.Errorf(domain.FailedPrecondition, "the model's chat template cannot be read: %s", short(err))
+		return nil, domain.Errorf(domain.FailedPrecondition, "%s: %s", parseFailed, short(err))
 	}
-	rebuild{now, map[uintptr]bool{}}.all(reflect.ValueOf(program.Root()))
-	t := &Template{source: source, tokens: tokens, named: named, program: program, now: now}
+	if err := instrument(program.Root(), state); err != nil {
+		return nil, domain.Errorf(domain.FailedPrecondition, "%s: %s", parseFailed, short(err))
+	}
+	t := &Template{source: source, tokens: tokens, named: named, program: program, state: state}
 	t.callForm = sync.OnceValues(t.readCallForm)
 	return t, nil
 }
 
-// chosen is the template of a configuration: itself, or one of those named.
+// chosen selects the template of a tokenizer configuration: a string, or one of several named.
 func chosen(raw json.RawMessage) string {
 	var one string
 	if json.Unmarshal(raw, &one) == nil {
 		return one
 	}
 	var several []struct{ Name, Template string }
-	_ = json.Unmarshal(raw, &several) // neither form is no template
+	_ = json.Unmarshal(raw, &several) // any other form has no template
 	found := ""
 	for _, t := range several {
 		if t.Name == "tool_use" || t.Name == "default" && found == "" {
@@ -139,7 +139,7 @@ func chosen(raw json.RawMessage) string {
 	return found
 }
 
-// special are the named tokens of a configuration, which templates may show.
+// special returns the named special tokens of a tokenizer configuration: bos_token and so on.
 func special(fields map[string]json.RawMessage) map[string]any {
 	named := map[string]any{}
 	for name, raw := range fields {
@@ -158,30 +158,31 @@ func special(fields map[string]json.RawMessage) map[string]any {
 	return named
 }
 
-// Reasons tells whether the model thinks before it answers: its template says
-// how.
+// Reasons reports whether the template supports reasoning.
 func (t *Template) Reasons() bool {
-	return slices.ContainsFunc([]string{"<think>", "enable_thinking", "reasoning_effort", "thinking"}, func(word string) bool {
+	return slices.ContainsFunc([]string{
+		"<think>", "enable_thinking", "reasoning_effort", "thinking",
+	}, func(word string) bool {
 		return strings.Contains(t.source, word)
 	})
 }
 
-// Prompt is a conversation as the tokens that the assistant's next turn
-// follows, and as text with special tokens spelt. The fault is InvalidArgument
-// for what the template refuses or has no place for.
+// Prompt renders a conversation up to the assistant's next turn, and returns it as tokens and as
+// text. The error is InvalidArgument if the template rejects or ignores a part of it.
 func (t *Template) Prompt(c *engines.Chat, r *engines.Reasoning) (tokens []int, text string, err error) {
 	mark := newMark(t, c)
 	rendered, err := t.render(c, r, mark)
 	if err != nil {
 		return nil, "", err
 	}
-	if err := t.shows(c, rendered, func(other *engines.Chat) (string, error) { return t.render(other, r, mark) }); err != nil {
+	if err := t.checkRendered(c, rendered,
+		func(other *engines.Chat) (string, error) { return t.render(other, r, mark) }); err != nil {
 		return nil, "", err
 	}
 	return t.encode(rendered, mark), mark.remove(rendered), nil
 }
 
-// encode turns what was rendered into tokens.
+// encode tokenizes rendered text.
 func (t *Template) encode(rendered string, mark mark) (tokens []int) {
 	for plain, id := range t.tokens.Split(rendered) {
 		if id >= 0 {
@@ -193,16 +194,16 @@ func (t *Template) encode(rendered string, mark mark) (tokens []int) {
 	return tokens
 }
 
-// shows is nil when the template shows all that the conversation has beside
-// its turns' texts, as the text that it was rendered to says. One that passes
-// over tools would have the model answer another question.
-func (t *Template) shows(c *engines.Chat, rendered string, render func(*engines.Chat) (string, error)) error {
+// checkRendered returns an error if the template ignores tools or tool calls: the rendered text
+// is then the same without them, and the model would answer another question.
+func (t *Template) checkRendered(c *engines.Chat, rendered string, render func(*engines.Chat) (string, error)) error {
 	var v domain.Violations
 	if len(c.Tools) > 0 {
 		without := *c
 		without.Tools = nil
 		other, err := render(&without)
-		v.Require(err != nil || other != rendered, "tools", "this model's chat template has no place for tools: leave them out, or use a model that was trained with tools")
+		v.Require(err != nil || other != rendered, "tools",
+			"are not supported by this model's chat template: omit them, or use a model that was trained with tools")
 	}
 	calls := slices.ContainsFunc(c.Messages, func(m engines.Message) bool { return len(m.ToolCalls) > 0 })
 	if calls {
@@ -212,23 +213,23 @@ func (t *Template) shows(c *engines.Chat, rendered string, render func(*engines.
 			without.Messages[i].ToolCalls = nil
 		}
 		other, err := render(&without)
-		v.Require(err != nil || other != rendered, "messages", "this model's chat template has no place for tool_calls: tell of them in the content")
+		v.Require(err != nil || other != rendered, "messages",
+			"tool_calls are not supported by this model's chat template: describe them in the content")
 	}
 	return v.Err()
 }
 
-// render executes the template, up to where the assistant begins.
+// render executes the template with add_generation_prompt.
 func (t *Template) render(c *engines.Chat, r *engines.Reasoning, mark mark) (text string, err error) {
 	return t.execute(c, r, mark, true)
 }
 
-// execute executes the template. With more it goes on to where the assistant's
-// next turn begins.
-func (t *Template) execute(c *engines.Chat, r *engines.Reasoning, mark mark, more bool) (text string, err error) {
-	defer broken(&err, "the model's chat template breaks down on this conversation")
+// execute executes the template; prompt is add_generation_prompt.
+func (t *Template) execute(c *engines.Chat, r *engines.Reasoning, mark mark, prompt bool) (text string, err error) {
+	defer recovered(&err, "the model's chat template failed on this conversation")
 	order := keyOrder{}
 	values := map[string]any{
-		"messages": t.messages(c, r, mark, order), "add_generation_prompt": more, "tools": nil, "documents": nil,
+		"messages": t.messages(c, r, mark, order), "add_generation_prompt": prompt, "tools": nil, "documents": nil,
 	}
 	for name, token := range t.named {
 		values[name] = token
@@ -251,26 +252,28 @@ func (t *Template) execute(c *engines.Chat, r *engines.Reasoning, mark mark, mor
 	var out limited
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	*t.now = rendering{order: order, budget: budget{until: time.Now().Add(renderWithin)}}
+	*t.state = rendering{order: order, budget: budget{until: time.Now().Add(renderWithin)}}
 	if err := t.program.Execute(&out, exec.NewContext(values)); err != nil {
-		return "", t.now.refusal(err)
+		return "", t.state.refusal(err)
 	}
 	return out.text.String(), nil
 }
 
-// messages are the turns as templates know them.
+// messages converts the turns to the values of a template.
 func (t *Template) messages(c *engines.Chat, r *engines.Reasoning, mark mark, order keyOrder) []any {
 	turns := make([]any, len(c.Messages))
 	for i, m := range c.Messages {
 		role := m.Role
 		if role == "developer" && !strings.Contains(t.source, role) {
-			role = "system" // what it was called before
+			role = "system" // the older name of the role
 		}
-		if !remembered(c, r, i) {
+		if !keepsReasoning(c, r, i) {
 			m.Reasoning = ""
 		}
 		turn := map[string]any{"role": role, "content": mark.put(m.Content)}
-		for name, text := range map[string]string{"name": m.Name, "tool_call_id": m.ToolCallID, "reasoning_content": m.Reasoning} {
+		for name, text := range map[string]string{
+			"name": m.Name, "tool_call_id": m.ToolCallID, "reasoning_content": m.Reasoning,
+		} {
 			if text != "" {
 				turn[name] = mark.put(text)
 			}
@@ -279,7 +282,7 @@ func (t *Template) messages(c *engines.Chat, r *engines.Reasoning, mark mark, or
 		for _, call := range m.ToolCalls {
 			arguments, err := order.parse(json.RawMessage(call.Arguments), mark)
 			if err != nil {
-				arguments = mark.put(call.Arguments) // as the model wrote it
+				arguments = mark.put(call.Arguments) // not JSON: verbatim
 			}
 			function := order.object([]string{"name", "arguments"}, mark.put(call.Name), arguments)
 			calls = append(calls, order.object([]string{"id", "type", "function"}, mark.put(call.ID), "function", function))
@@ -293,10 +296,9 @@ func (t *Template) messages(c *engines.Chat, r *engines.Reasoning, mark mark, or
 	return turns
 }
 
-// remembered tells whether the i-th turn's reasoning is handed to the template:
-// interleaved is since the user spoke last. What the template shows of it is
-// its own affair.
-func remembered(c *engines.Chat, r *engines.Reasoning, i int) bool {
+// keepsReasoning reports whether the reasoning of turn i is passed to the template. Interleaved
+// reasoning is that after the last user message.
+func keepsReasoning(c *engines.Chat, r *engines.Reasoning, i int) bool {
 	switch {
 	case r == nil || r.History == "" || r.History == "preserved":
 		return true
@@ -306,7 +308,7 @@ func remembered(c *engines.Chat, r *engines.Reasoning, i int) bool {
 	return !slices.ContainsFunc(c.Messages[i:], func(m engines.Message) bool { return m.Role == "user" })
 }
 
-// limited is the text of a template, within its bound.
+// limited is a writer for rendered text of at most maxRendered bytes.
 type limited struct{ text strings.Builder }
 
 func (l *limited) Write(data []byte) (int, error) {
@@ -316,8 +318,8 @@ func (l *limited) Write(data []byte) (int, error) {
 	return l.text.Write(data)
 }
 
-// broken turns a panic of the template's interpreter into a fault.
-func broken(err *error, what string) {
+// recovered converts a panic of gonja to an error.
+func recovered(err *error, what string) {
 	if cause := recover(); cause != nil {
 		*err = domain.Errorf(domain.FailedPrecondition, "%s: %s", what, short(fmt.Errorf("%v", cause)))
 	}

@@ -14,12 +14,11 @@ import (
 	"github.com/nikolalohinski/gonja/v2/exec"
 )
 
-// A keyOrder remembers the order in which the keys of objects were written:
-// templates show them so, and Go's maps have none.
+// A keyOrder holds the order of the keys of JSON objects, which templates preserve and Go maps
+// do not.
 type keyOrder map[uintptr][]string
 
-// keys are an object's in their order; those that nothing is known of come
-// last, by name.
+// keys returns an object's keys in order; keys without a known position follow, sorted.
 func (o keyOrder) keys(object map[string]any) []string {
 	var keys, rest []string
 	for _, key := range o[identity(object)] {
@@ -40,7 +39,7 @@ func (o keyOrder) sort(object map[string]any, keys ...string) { o[identity(objec
 
 func identity(object map[string]any) uintptr { return reflect.ValueOf(object).Pointer() }
 
-// object makes an object of keys and as many values.
+// object returns an object of the keys and values.
 func (o keyOrder) object(keys []string, values ...any) map[string]any {
 	object := map[string]any{}
 	for i, key := range keys {
@@ -50,13 +49,13 @@ func (o keyOrder) object(keys []string, values ...any) map[string]any {
 	return object
 }
 
-// parse reads JSON; its texts are marked.
+// parse decodes JSON and marks its strings.
 func (o keyOrder) parse(raw json.RawMessage, mark mark) (any, error) {
 	dec := json.NewDecoder(bytes.NewReader(raw))
 	dec.UseNumber()
 	value, err := o.value(dec, mark, 0)
 	if err == nil && dec.More() {
-		err = errors.New("it goes on after its value")
+		err = errors.New("trailing data after the value")
 	}
 	return value, err
 }
@@ -133,7 +132,7 @@ func number(n json.Number) any {
 	return f
 }
 
-// unescaped is the text of JSON with its \u escapes read, or as it is.
+// unescaped appends the decoded value to JSON with \u escapes.
 func unescaped(text string) string {
 	if !strings.Contains(text, `\u`) {
 		return text
@@ -145,11 +144,11 @@ func unescaped(text string) string {
 	return text + fmt.Sprint(value)
 }
 
-// A jsonWriter writes values as Python's json.dumps does.
+// A jsonWriter formats values like json.dumps of Python.
 type jsonWriter struct {
 	strings.Builder
 	order  keyOrder
-	indent int // spaces a level; -1 is all in one line
+	indent int // spaces per level; -1 is one line
 }
 
 func (w *jsonWriter) write(value any, depth int) error {
@@ -157,7 +156,7 @@ func (w *jsonWriter) write(value any, depth int) error {
 		return err
 	}
 	if w.Len() > maxRendered {
-		return errTooMuch
+		return errTooLarge
 	}
 	switch value := value.(type) {
 	case *exec.Value:
@@ -193,7 +192,7 @@ func (w *jsonWriter) object(object map[string]any, depth int) error {
 	return nil
 }
 
-// literal writes an object that the template itself made.
+// literal writes a dict literal of the template.
 func (w *jsonWriter) literal(object exec.Dict, depth int) error {
 	keys, values := []string{}, []any{}
 	for _, pair := range object.Pairs {
@@ -202,7 +201,7 @@ func (w *jsonWriter) literal(object exec.Dict, depth int) error {
 	return w.object(w.order.object(keys, values...), depth)
 }
 
-// goValue is what a template's value holds.
+// goValue converts a template's value to Go.
 func goValue(v *exec.Value) any {
 	switch value := v.Interface().(type) {
 	case *exec.Dict:
@@ -229,7 +228,7 @@ func (w *jsonWriter) list(list []any, depth int) error {
 	return nil
 }
 
-// next begins the i-th part of an object or a list.
+// next begins element i of an object or list.
 func (w *jsonWriter) next(open string, i, depth int) {
 	switch {
 	case i == 0:
@@ -273,7 +272,7 @@ func (w *jsonWriter) text(text string) {
 	w.WriteByte('"')
 }
 
-// number writes a float as Python's repr does.
+// number writes a float like repr of Python.
 func (w *jsonWriter) number(f float64) {
 	text := strconv.FormatFloat(f, 'f', -1, 64)
 	if exponent := math.Floor(math.Log10(math.Abs(f))); f != 0 && (exponent < -4 || exponent >= 16) {

@@ -5,22 +5,21 @@ import (
 	"strings"
 )
 
-// A CallForm is how calls of functions are written: Before, the name, Between,
-// the arguments as a JSON object, After. Several have Apart between them, and
-// all of them lie between Begin and End.
+// A CallForm is the syntax of function calls: Before, the name, Between, the arguments as a
+// JSON object, After. Several calls are joined by Separator and enclosed in Begin and End.
 type CallForm struct {
-	Begin, Before, Between, After, Apart, End string
+	Begin, Before, Between, After, Separator, End string
 }
 
-// A Function is one that may be called.
+// A Function may be called by an answer.
 type Function struct {
 	Name       string
-	Parameters json.RawMessage // the schema of its arguments; nil for any
-	Strict     bool            // what of it cannot be enforced is refused; else the arguments are then any object
-	Field      string          // of the request, where Parameters stand
+	Parameters json.RawMessage // schema of its arguments; nil for any
+	Strict     bool            // unsupported keywords are an error; otherwise the arguments are then any object
+	Field      string          // request field of Parameters
 }
 
-// Calls is the call of one of the functions, or of several where many is set.
+// Calls is the grammar of one call of the functions, or of several if many is set.
 func Calls(form CallForm, functions []Function, many bool) (*Grammar, error) {
 	kit := newJSONKit()
 	ways, err := kit.calls(form, functions)
@@ -29,13 +28,13 @@ func Calls(form CallForm, functions []Function, many bool) (*Grammar, error) {
 	}
 	one := seq(text(form.Before), ways, text(form.After))
 	if many {
-		one = seq(one, repeat(seq(text(form.Apart), one), 0, unbounded))
+		one = seq(one, repeat(seq(text(form.Separator), one), 0, unbounded))
 	}
 	g, err := kit.build(kit.rule("root", seq(text(form.Begin), one, text(form.End))))
 	return g, within("tools", err)
 }
 
-// calls are the functions' names with their arguments.
+// calls are the functions' names and arguments.
 func (k *jsonKit) calls(form CallForm, functions []Function) (expr, error) {
 	var ways []expr
 	for _, f := range functions {
@@ -56,9 +55,9 @@ func (k *jsonKit) calls(form CallForm, functions []Function) (expr, error) {
 	return alt(ways...), nil
 }
 
-// Offered is an answer that may call functions: any text in which what follows
-// the mark, with which the form begins, is such a call. A mark within reasoning,
-// which t says of unless it is nil, is text like any other.
+// Offered is the grammar of an answer that may call functions: any text in which mark, with
+// which the form begins, starts a valid call. A mark within the reasoning, which t describes
+// unless it is nil, is plain text.
 func Offered(t *Thinking, mark string, form CallForm, functions []Function) (*Grammar, error) {
 	kit := newJSONKit()
 	ways, err := kit.calls(form, functions)
@@ -88,8 +87,7 @@ func Offered(t *Thinking, mark string, form CallForm, functions []Function) (*Gr
 	return whole, nil
 }
 
-// reserve makes places for nodes that refer to one another; the first is
-// answered.
+// reserve adds n nodes that can refer to one another, and returns the first.
 func (b *builder) reserve(n int) int32 {
 	first := int32(len(b.nodes))
 	for range n {
@@ -98,13 +96,13 @@ func (b *builder) reserve(n int) int32 {
 	return first
 }
 
-// free makes of a reserved place one where the text may end, or go on by edges.
+// free makes a reserved node one at which the text may end or continue by edges.
 func (b *builder) free(at, end int32, edges []edge) {
 	b.nodes[at].split = []int32{b.add(node{op: opBytes, edges: edges}), end}
 }
 
-// opening is text that may begin, after blanks, with a mark that leads inside.
-// Any other is free text, in which the other mark is looked for.
+// opening is text that may begin, after whitespace, with open, which leads to inside. Any other
+// text is free text, in which mark is recognized.
 func (b *builder) opening(open, mark string, end, inside, free int32) int32 {
 	first := b.reserve(len(open))
 	for at := range len(open) {

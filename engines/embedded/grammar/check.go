@@ -1,7 +1,6 @@
 package grammar
 
-// nullable tells of each node whether the end of its rule can be reached from
-// it without a byte.
+// nullable reports for each node whether the end of its rule is reachable without a byte.
 func nullable(nodes []node) []bool {
 	return fixpoint(nodes, func(n node, is []bool) bool {
 		switch n.op {
@@ -18,8 +17,7 @@ func nullable(nodes []node) []bool {
 	})
 }
 
-// prune takes out the ways that never come to an end, and tells of each node
-// whether one is left.
+// prune removes the branches that cannot reach an end, and reports which nodes can.
 func prune(nodes []node) []bool {
 	ends := fixpoint(nodes, func(n node, is []bool) bool {
 		switch n.op {
@@ -78,8 +76,8 @@ func some(list []int32, is []bool) bool {
 	return false
 }
 
-// fixpoint is what holds of each node when rule says what follows from the
-// nodes after it. A node is looked at again only when one of those changed.
+// fixpoint computes the least fixpoint of rule, which derives a node's property from its
+// successors'. A node is revisited only after a successor changed.
 func fixpoint(nodes []node, rule func(node, []bool) bool) []bool {
 	before := make([][]int32, len(nodes))
 	for i, n := range nodes {
@@ -103,7 +101,7 @@ func fixpoint(nodes []node, rule func(node, []bool) bool) []bool {
 	return is
 }
 
-// follows are the nodes that a node leads to.
+// follows are the successors of a node.
 func follows(n node) []int32 {
 	switch n.op {
 	case opSplit:
@@ -118,11 +116,11 @@ func follows(n node) []int32 {
 	return to
 }
 
-// leftRecursive is the entry of a rule that is reached from itself without a
-// byte, which would pile up for ever; -1 when there is none.
+// leftRecursive returns the entry of a rule that reaches itself without a byte, which would not
+// terminate; -1 if there is none.
 func leftRecursive(nodes []node) int32 {
 	null := nullable(nodes)
-	silent := func(n node) []int32 { // what is reached without a byte
+	silent := func(n node) []int32 { // successors without a byte
 		switch n.op {
 		case opSplit:
 			return n.split
@@ -143,8 +141,8 @@ func leftRecursive(nodes []node) int32 {
 	return -1
 }
 
-// components numbers the strongly connected parts of a graph (Tarjan 1972),
-// without recursion, since grammars may be deep.
+// components numbers the strongly connected components of a graph (Tarjan 1972), iteratively,
+// because grammars may be deep.
 func components(nodes []node, to func(node) []int32) []int32 {
 	const unseen = 0
 	order, low := make([]int32, len(nodes)), make([]int32, len(nodes))

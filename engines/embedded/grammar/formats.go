@@ -5,9 +5,10 @@ import (
 	"slices"
 )
 
-// The days of each month; 29 February in leap years.
+// dayPattern allows 29 February in leap years only.
 const (
-	dayPattern = `(?:[0-9]{4}-(?:(?:0[1-9]|1[0-2])-(?:0[1-9]|1[0-9]|2[0-8])|(?:0[13-9]|1[0-2])-(?:29|30)|(?:0[13578]|1[02])-31)` +
+	dayPattern = `(?:[0-9]{4}-(?:(?:0[1-9]|1[0-2])-(?:0[1-9]|1[0-9]|2[0-8])` +
+		`|(?:0[13-9]|1[0-2])-(?:29|30)|(?:0[13578]|1[02])-31)` +
 		`|(?:[0-9]{2}(?:0[48]|[2468][048]|[13579][26])|(?:[02468][048]|[13579][26])00)-02-29)`
 	clockPattern = `(?:[01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](?:\.[0-9]{1,9})?(?:Z|[+-](?:[01][0-9]|2[0-3]):[0-5][0-9])`
 	bytePattern  = `(?:25[0-5]|2[0-4][0-9]|1[0-9]{2}|[1-9]?[0-9])`
@@ -15,26 +16,30 @@ const (
 	hostPattern  = labelPattern + `(?:\.` + labelPattern + `){0,3}`
 )
 
-// formats are the formats of strings that are enforced, as patterns. Where a
-// format has rare spellings the pattern has the common ones.
+// formats are the enforced string formats as patterns. For formats with rare variants the
+// pattern has the common ones.
 var formats = map[string]string{
 	"date":      `^` + dayPattern + `$`,
 	"time":      `^` + clockPattern + `$`,
 	"date-time": `^` + dayPattern + `T` + clockPattern + `$`,
-	"duration":  `^P(?:[0-9]{1,9}W|(?:[0-9]{1,9}D|[0-9]{1,9}M(?:[0-9]{1,9}D)?|[0-9]{1,9}Y(?:[0-9]{1,9}M(?:[0-9]{1,9}D)?)?)(?:T[0-9]{1,9}[HMS])?|T[0-9]{1,9}[HMS])$`,
-	"email":     `^[A-Za-z0-9_+-]{1,32}(?:\.[A-Za-z0-9_+-]{1,20}){0,1}@` + labelPattern + `(?:\.` + labelPattern + `){0,2}\.[A-Za-z]{2,16}$`,
-	"hostname":  `^` + hostPattern + `$`,
-	"ipv4":      `^` + bytePattern + `(?:\.` + bytePattern + `){3}$`,
-	"ipv6":      `^(?:[0-9a-fA-F]{1,4}:){7}[0-9a-fA-F]{1,4}$`,
-	"uri":       `^(?:https?|ftp)://` + hostPattern + `(?::[1-9][0-9]{0,3})?(?:/[A-Za-z0-9._~-]{0,40}){0,16}(?:\?[A-Za-z0-9._~=&-]{0,256})?(?:#[A-Za-z0-9._~-]{0,64})?$`,
-	"uuid":      `^[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[1-8][0-9a-fA-F]{3}-[89abAB][0-9a-fA-F]{3}-[0-9a-fA-F]{12}$`,
+	"duration": `^P(?:[0-9]{1,9}W|(?:[0-9]{1,9}D|[0-9]{1,9}M(?:[0-9]{1,9}D)?|[0-9]{1,` +
+		`9}Y(?:[0-9]{1,9}M(?:[0-9]{1,9}D)?)?)(?:T[0-9]{1,9}[HMS])?|T[0-9]{1,9}[HMS])$`,
+	"email": `^[A-Za-z0-9_+-]{1,32}(?:\.[A-Za-z0-9_+-]{1,20}){0,1}@` + labelPattern +
+		`(?:\.` + labelPattern + `){0,2}\.[A-Za-z]{2,16}$`,
+	"hostname": `^` + hostPattern + `$`,
+	"ipv4":     `^` + bytePattern + `(?:\.` + bytePattern + `){3}$`,
+	"ipv6":     `^(?:[0-9a-fA-F]{1,4}:){7}[0-9a-fA-F]{1,4}$`,
+	"uri": `^(?:https?|ftp)://` + hostPattern + `(?::[1-9][0-9]{0,3})?` +
+		`(?:/[A-Za-z0-9._~-]{0,40}){0,16}(?:\?[A-Za-z0-9._~=&-]{0,256})?(?:#[A-Za-z0-9._~-]{0,64})?$`,
+	"uuid": `^[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[1-8][0-9a-fA-F]{3}-[89abAB][0-9a-fA-F]{3}-[0-9a-fA-F]{12}$`,
 }
 
-// restated are patterns that zod writes beside formats, and that cannot be read
-// or would become too large. What conforms to our format conforms to them.
+// restated are patterns that zod adds to formats and that are not supported or would become too
+// large. Every string of our format matches them.
 var restated = map[string]string{
 	"duration": `^P(?:(\d+W)|(?!.*W)(?=\d|T\d)(\d+Y)?(\d+M)?(\d+D)?(T(?=\d)(\d+H)?(\d+M)?(\d+([.,]\d+)?S)?)?)$`,
-	"hostname": `^(?=.{1,253}\.?$)[a-zA-Z0-9](?:[a-zA-Z0-9-]{0,61}[a-zA-Z0-9])?(?:\.[a-zA-Z0-9](?:[-0-9a-zA-Z]{0,61}[0-9a-zA-Z])?)*\.?$`,
+	"hostname": `^(?=.{1,253}\.?$)[a-zA-Z0-9](?:[a-zA-Z0-9-]{0,61}[a-zA-Z0-9])?(?:\.[a-zA-Z0-9](?:[-0-9a-zA-Z]{0,` +
+		`61}[0-9a-zA-Z])?)*\.?$`,
 }
 
 func formatNames() []string { return slices.Sorted(maps.Keys(formats)) }

@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// objects are those that conform to all schemas.
+// objects are the objects that conform to all schemas.
 func (k *schemaKit) objects(all []*schema) expr {
 	var names []string
 	required := map[string]bool{}
@@ -24,7 +24,7 @@ func (k *schemaKit) objects(all []*schema) expr {
 			open = append(open, more)
 		}
 	}
-	for _, s := range all { // required names that no schema describes come last
+	for _, s := range all { // required names without a description come last
 		names = append(names, s.object.required...)
 	}
 	names = distinct(names)
@@ -49,7 +49,7 @@ func (k *schemaKit) objects(all []*schema) expr {
 	return braces(members, nil)
 }
 
-// property is the value of one name; it may be forbidden.
+// property is the value of a property. possible is false if the property is forbidden.
 func (k *schemaKit) property(all []*schema, name string) (e expr, possible bool) {
 	var places []*value
 	for _, s := range all {
@@ -84,20 +84,20 @@ func distinct(names []string) []string {
 	})
 }
 
-// A property is a member of an object, with its name.
+// A property is a member of an object including its name.
 type property struct {
 	member   expr
 	required bool
 }
 
-// braces is an object with these members in their order; extra are more after
-// them, nil for none.
+// braces is an object with members in order. extra are additional members after them; nil
+// allows none.
 func braces(members []property, extra expr) expr {
 	return func(b *builder, next int32) int32 {
 		end := seq(space(), text("}"))(b, next)
 		empty := text("}")(b, next)
 		comma := seq(text(","), space())
-		first, later := empty, end // what follows when no member, or some, came before
+		first, later := empty, end // successors without and after a member
 		if extra != nil {
 			first = b.add(node{op: opSplit, split: []int32{extra(b, end), empty}})
 			later = b.add(node{op: opSplit, split: []int32{seq(comma, extra)(b, end), end}})
@@ -116,7 +116,7 @@ func braces(members []property, extra expr) expr {
 	}
 }
 
-// otherKeys is a string in quotes, without escapes, that is none of some names.
+// otherKeys is a quoted string without escapes that is not one of names.
 func otherKeys(names []string) expr {
 	return func(b *builder, next int32) int32 {
 		quote := text(`"`)(b, next)
@@ -132,8 +132,8 @@ func otherKeys(names []string) expr {
 	}
 }
 
-// avoid is what follows the beginning that all the taken names had: it leaves
-// them at the first character that is not theirs.
+// avoid continues after a common prefix of taken: it leaves the prefix tree at the first
+// character that differs.
 func (b *builder) avoid(taken [][]rune, free, quote int32) int32 {
 	if len(taken) == 0 {
 		return b.add(node{op: opSplit, split: []int32{free, quote}})
@@ -166,13 +166,13 @@ func (b *builder) avoid(taken [][]rune, free, quote int32) int32 {
 	return b.add(node{op: opSplit, split: split})
 }
 
-// arrays are those that conform to all schemas.
+// arrays are the arrays that conform to all schemas.
 func (k *schemaKit) arrays(all []*schema) expr {
-	least, most, long := 0, unbounded, 0
+	minCount, maxCount, long := 0, unbounded, 0
 	for _, s := range all {
-		least, long = max(least, s.array.least), max(long, len(s.array.first))
-		if s.array.most != unbounded && (most == unbounded || s.array.most < most) {
-			most = s.array.most
+		minCount, long = max(minCount, s.array.min), max(long, len(s.array.first))
+		if s.array.max != unbounded && (maxCount == unbounded || s.array.max < maxCount) {
+			maxCount = s.array.max
 		}
 	}
 	item := func(i int) expr {
@@ -190,24 +190,24 @@ func (k *schemaKit) arrays(all []*schema) expr {
 		}
 		return k.form(k.all(places, nil))
 	}
-	if most != unbounded && most < least {
+	if maxCount != unbounded && maxCount < minCount {
 		return never
 	}
 	var first []expr
 	for i := range long {
 		first = append(first, item(i))
 	}
-	return array(first, item(long), least, most)
+	return array(first, item(long), minCount, maxCount)
 }
 
 // texts are the strings that conform to all schemas.
 func (k *schemaKit) texts(all []*schema) expr {
-	least, most := 0, unbounded
+	minCount, maxCount := 0, unbounded
 	var parts []condition
 	for _, s := range all {
-		least = max(least, s.text.least)
-		if s.text.most != unbounded && (most == unbounded || s.text.most < most) {
-			most = s.text.most
+		minCount = max(minCount, s.text.min)
+		if s.text.max != unbounded && (maxCount == unbounded || s.text.max < maxCount) {
+			maxCount = s.text.max
 		}
 		for i, pattern := range s.text.patterns {
 			own, err := readPattern(pattern)
@@ -215,8 +215,8 @@ func (k *schemaKit) texts(all []*schema) expr {
 			parts = append(parts, own...)
 		}
 	}
-	if least > 0 || most != unbounded || len(parts) == 0 {
-		parts = append(parts, condition{e: repeat(char(), least, most)})
+	if minCount > 0 || maxCount != unbounded || len(parts) == 0 {
+		parts = append(parts, condition{e: repeat(char(), minCount, maxCount)})
 	}
 	inside := parts[0].e
 	if len(parts) > 1 || parts[0].not {

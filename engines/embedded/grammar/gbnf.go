@@ -11,14 +11,14 @@ import (
 	"anneal/domain"
 )
 
-// maxRepeats bounds the numbers of a repetition.
+// maxRepeats is the maximum of a repetition's bounds.
 const maxRepeats = 1_000_000
 
-// Parse reads a grammar in GBNF, whose rule root is the answer: literals,
-// classes, ".", groups, references, the repetitions ? * + {m} {m,} {m,n}, and
-// comments after #. A rule goes on in the next line inside a group, and before and after |.
+// Parse parses a grammar in GBNF, whose rule root is the answer: literals, classes, ".",
+// groups, references, the repetitions ? * + {m} {m,} {m,n}, and comments after #. A rule
+// continues on the next line inside a group, and before and after |.
 //
-// The grammar stands in that field of a request.
+// field is the request field of the grammar, for errors.
 func Parse(source, field string) (*Grammar, error) {
 	g, err := parse(source)
 	return g, within(field, err)
@@ -26,42 +26,45 @@ func Parse(source, field string) (*Grammar, error) {
 
 func parse(source string) (*Grammar, error) {
 	if len(source) > maxSource {
-		return nil, fault("it has %d bytes; give at most %d", len(source), maxSource)
+		return nil, invalid("it has %d bytes; give at most %d", len(source), maxSource)
 	}
 	if !utf8.ValidString(source) {
-		return nil, fault("it is not valid UTF-8")
+		return nil, invalid("it is not valid UTF-8")
 	}
-	p := &gbnf{source: source, builder: newBuilder(), rules: map[string]int{}, defined: map[string]bool{}, asked: map[string]int{}}
+	p := &gbnf{
+		source: source, builder: newBuilder(), rules: map[string]int{}, defined: map[string]bool{},
+		references: map[string]int{},
+	}
 	if err := p.all(); err != nil {
 		return nil, err
 	}
 	return p.builder.build(p.rules["root"])
 }
 
-func fault(format string, args ...any) error {
+func invalid(format string, args ...any) error {
 	return domain.Errorf(domain.InvalidArgument, format, args...)
 }
 
-// A gbnf is a grammar that is being read.
+// A gbnf is a parser of a grammar.
 type gbnf struct {
-	source  string
-	at      int
-	builder *builder
-	rules   map[string]int
-	defined map[string]bool
-	asked   map[string]int // where a rule is referred to first
-	err     error
+	source     string
+	at         int
+	builder    *builder
+	rules      map[string]int
+	defined    map[string]bool
+	references map[string]int // position of the first reference to a rule
+	err        error
 }
 
-// wrong notes what is wrong at a place, unless something was before.
+// wrong records the first error, with its position.
 func (p *gbnf) wrong(at int, format string, args ...any) {
 	if p.err == nil {
 		before := p.source[:at]
 		line := strings.Count(before, "\n") + 1
 		column := utf8.RuneCountInString(before[strings.LastIndexByte(before, '\n')+1:]) + 1
-		p.err = fault("line %d, column %d: "+format, append([]any{line, column}, args...)...)
+		p.err = invalid("line %d, column %d: "+format, append([]any{line, column}, args...)...)
 	}
-	p.at = len(p.source) // which ends all loops
+	p.at = len(p.source) // ends all loops
 }
 
 func (p *gbnf) all() error {
@@ -72,11 +75,12 @@ func (p *gbnf) all() error {
 		return p.err
 	}
 	if !p.defined["root"] {
-		return fault("it has no rule named root: name the rule that an answer conforms to root ::= …")
+		return invalid("has no rule named root: name the rule of the whole answer root ::= …")
 	}
-	for _, name := range slices.SortedFunc(maps.Keys(p.asked), func(a, b string) int { return cmp.Compare(p.asked[a], p.asked[b]) }) {
+	for _, name := range slices.SortedFunc(maps.Keys(p.references),
+		func(a, b string) int { return cmp.Compare(p.references[a], p.references[b]) }) {
 		if !p.defined[name] {
-			p.wrong(p.asked[name], "there is no rule %q: define it, or correct its name", name)
+			p.wrong(p.references[name], "rule %q is not defined: define it, or correct the name", name)
 		}
 	}
 	return p.err
@@ -86,16 +90,16 @@ func (p *gbnf) definition() {
 	begin := p.at
 	name := p.name()
 	if name == "" {
-		p.wrong(begin, "a rule must begin here: its name, ::= and its body")
+		p.wrong(begin, "expected a rule: a name, ::= and a body")
 		return
 	}
 	p.blank(false)
 	if !p.take("::=") {
-		p.wrong(p.at, "the name %q must be followed by ::=", name)
+		p.wrong(p.at, "expected ::= after the name %q", name)
 		return
 	}
 	if p.defined[name] {
-		p.wrong(begin, "the rule %q is defined twice: give each its own name", name)
+		p.wrong(begin, "rule %q is defined twice: rename one", name)
 		return
 	}
 	p.defined[name] = true
@@ -103,11 +107,11 @@ func (p *gbnf) definition() {
 	body := p.alternatives(0)
 	p.builder.rules[p.reference(name)].body = body
 	if p.at < len(p.source) && p.source[p.at] != '\n' {
-		p.wrong(p.at, "%q has no meaning here", p.source[p.at:p.at+p.width()])
+		p.wrong(p.at, "unexpected %q", p.source[p.at:p.at+p.width()])
 	}
 }
 
-// reference is the rule of that name, which may be defined later.
+// reference returns the rule of a name, which may be defined later.
 func (p *gbnf) reference(name string) int {
 	r, ok := p.rules[name]
 	if !ok {
@@ -119,7 +123,7 @@ func (p *gbnf) reference(name string) int {
 
 func (p *gbnf) alternatives(depth int) expr {
 	if depth > maxNesting {
-		p.wrong(p.at, "groups are nested more than %d deep: make rules of them", maxNesting)
+		p.wrong(p.at, "groups are nested more than %d deep: use rules instead", maxNesting)
 		return nothing
 	}
 	ways := []expr{p.sequence(depth)}
@@ -130,7 +134,7 @@ func (p *gbnf) alternatives(depth int) expr {
 	return alt(ways...)
 }
 
-// another takes a |, which may stand in a later line.
+// another consumes a |, which may be on a later line.
 func (p *gbnf) another() bool {
 	begin := p.at
 	p.blank(true)
@@ -156,7 +160,7 @@ func (p *gbnf) sequence(depth int) expr {
 	}
 }
 
-// part is one thing of a sequence; nil at its end.
+// part parses one element of a sequence; nil at its end.
 func (p *gbnf) part(depth int) expr {
 	if p.at >= len(p.source) {
 		return nil
@@ -177,24 +181,24 @@ func (p *gbnf) part(depth int) expr {
 		p.blank(true)
 		inside := p.alternatives(depth + 1)
 		if !p.take(")") {
-			p.wrong(begin, "this group is not closed")
+			p.wrong(begin, "group is not closed")
 		}
 		return inside
 	case c == '<' || c == '!':
-		p.wrong(begin, "tokens cannot be named in a grammar here: write the text that they stand for")
+		p.wrong(begin, "token references are not supported: write their text as a literal")
 		return nil
 	}
 	name := p.name()
 	if name == "" {
 		return nil
 	}
-	if _, ok := p.asked[name]; !ok {
-		p.asked[name] = begin
+	if _, ok := p.references[name]; !ok {
+		p.references[name] = begin
 	}
 	return call(p.reference(name))
 }
 
-// repeated is e as often as the sign after it says.
+// repeated applies the repetition operators that follow e.
 func (p *gbnf) repeated(e expr) expr {
 	for {
 		begin := p.at
@@ -206,8 +210,8 @@ func (p *gbnf) repeated(e expr) expr {
 		case p.take("+"):
 			e = repeat(e, 1, unbounded)
 		case p.take("{"):
-			least, most := p.bounds(begin)
-			e = repeat(e, least, most)
+			minCount, maxCount := p.bounds(begin)
+			e = repeat(e, minCount, maxCount)
 		default:
 			return e
 		}
@@ -215,10 +219,10 @@ func (p *gbnf) repeated(e expr) expr {
 	}
 }
 
-func (p *gbnf) bounds(begin int) (least, most int) {
+func (p *gbnf) bounds(begin int) (minCount, maxCount int) {
 	inside, _, closed := strings.Cut(p.source[p.at:], "}")
 	if !closed {
-		p.wrong(begin, "this repetition is not closed")
+		p.wrong(begin, "repetition is not closed")
 		return 0, 0
 	}
 	p.at += len(inside) + 1
@@ -230,25 +234,25 @@ func (p *gbnf) bounds(begin int) (least, most int) {
 		}
 		n, err := strconv.ParseUint(text, 10, 32)
 		if err != nil || n > maxRepeats {
-			p.wrong(begin, "a repetition is {m}, {m,} or {m,n} with numbers up to %d", maxRepeats)
+			p.wrong(begin, "a repetition must be {m}, {m,} or {m,n} with numbers up to %d", maxRepeats)
 		}
 		return int(min(n, maxRepeats))
 	}
-	least = number(low, 0)
+	minCount = number(low, 0)
 	if !both {
-		return least, least
+		return minCount, minCount
 	}
-	if most = number(high, unbounded); most != unbounded && most < least {
-		p.wrong(begin, "the second number of a repetition must not be less than the first")
+	if maxCount = number(high, unbounded); maxCount != unbounded && maxCount < minCount {
+		p.wrong(begin, "a repetition's maximum must not be less than its minimum")
 	}
-	return least, most
+	return minCount, maxCount
 }
 
 func (p *gbnf) literal(begin int) expr {
 	var all strings.Builder
 	for {
 		if p.at >= len(p.source) || p.source[p.at] == '\n' {
-			p.wrong(begin, "this literal is not closed")
+			p.wrong(begin, "literal is not closed")
 			return nothing
 		}
 		if p.take(`"`) {
@@ -263,7 +267,7 @@ func (p *gbnf) class(begin int) expr {
 	var spans []span
 	for !p.take("]") {
 		if p.at >= len(p.source) || p.source[p.at] == '\n' {
-			p.wrong(begin, "this class is not closed")
+			p.wrong(begin, "class is not closed")
 			return nothing
 		}
 		s := span{lo: p.character()}
@@ -273,7 +277,7 @@ func (p *gbnf) class(begin int) expr {
 			s.hi = p.character()
 		}
 		if s.hi < s.lo {
-			p.wrong(begin, "a range of a class must go up")
+			p.wrong(begin, "a range of a class must be ascending")
 		}
 		spans = append(spans, s)
 	}
@@ -284,10 +288,12 @@ func (p *gbnf) class(begin int) expr {
 	return runes(c)
 }
 
-// escapes are the characters that a backslash and a letter stand for.
-var escapes = map[byte]rune{'n': '\n', 'r': '\r', 't': '\t', '\\': '\\', '"': '"', '[': '[', ']': ']', '-': '-', '^': '^', '/': '/'}
+// escapes are the characters of single-character escapes.
+var escapes = map[byte]rune{
+	'n': '\n', 'r': '\r', 't': '\t', '\\': '\\', '"': '"', '[': '[', ']': ']', '-': '-', '^': '^', '/': '/',
+}
 
-// character is the next of a literal or class.
+// character parses a character of a literal or class.
 func (p *gbnf) character() rune {
 	begin := p.at
 	r, size := utf8.DecodeRuneInString(p.source[p.at:])
@@ -301,7 +307,7 @@ func (p *gbnf) character() rune {
 	if digits == 0 {
 		r, ok := escapes[c]
 		if !ok {
-			p.wrong(begin, `after a backslash come n, r, t, x, u, U, \, ", [ or ]`)
+			p.wrong(begin, `unknown escape: use n, r, t, x, u, U, \, ", [ or ]`)
 		}
 		return r
 	}
@@ -315,7 +321,7 @@ func (p *gbnf) character() rune {
 	return rune(n)
 }
 
-// name is a rule's; "" when there is none here.
+// name parses a rule's name, "" if there is none.
 func (p *gbnf) name() string {
 	begin := p.at
 	for p.at < len(p.source) {
@@ -328,7 +334,7 @@ func (p *gbnf) name() string {
 	return p.source[begin:p.at]
 }
 
-// blank passes over blanks and comments, and new lines too where a rule goes on.
+// blank skips spaces and comments, and newlines if lines is set.
 func (p *gbnf) blank(lines bool) {
 	for p.at < len(p.source) {
 		switch c := p.source[p.at]; {
@@ -354,7 +360,7 @@ func (p *gbnf) take(sign string) bool {
 	return found
 }
 
-// width is the length of the character here.
+// width is the size of the next character in bytes.
 func (p *gbnf) width() int {
 	_, size := utf8.DecodeRuneInString(p.source[p.at:])
 	return size

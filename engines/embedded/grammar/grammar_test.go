@@ -12,7 +12,7 @@ import (
 	"anneal/domain"
 )
 
-// accepts tells whether a text conforms to a grammar.
+// accepts reports whether a text conforms to a grammar.
 func accepts(t testing.TB, g *Grammar, s string) bool {
 	state, err := g.Start()
 	require.NoError(t, err)
@@ -21,16 +21,15 @@ func accepts(t testing.TB, g *Grammar, s string) bool {
 	return state != nil && state.Accepts()
 }
 
-// letters are tokens of one byte, which every text can be made of.
+// letters are the tokens of single bytes.
 var letters = NewVocabulary(256, func(token int) []byte { return []byte{byte(token)} })
 
-// write draws a text that conforms, byte by byte; it is cut off after most
-// bytes. Few lets it prefer to end.
-func write(t testing.TB, g *Grammar, r *rand.Rand, most int) (out string, whole bool) {
+// write samples a conforming text byte by byte, up to limit bytes. It prefers to end.
+func write(t testing.TB, g *Grammar, r *rand.Rand, limit int) (out string, whole bool) {
 	state, err := g.Start()
 	require.NoError(t, err)
 	var text []byte
-	for len(text) < most {
+	for len(text) < limit {
 		if state.Complete() || state.Accepts() && r.IntN(3) == 0 {
 			return string(text), true
 		}
@@ -60,18 +59,31 @@ func TestGrammars(t *testing.T) {
 		source   string
 		yes, not []string
 	}{
-		"literal":      {`root ::= "ab"`, []string{"ab"}, []string{"", "a", "abc"}},
-		"escapes":      {`root ::= "\x41\u00e9\U0001F642\n\t\"\\"`, []string{"Aé🙂\n\t\"\\"}, nil},
-		"class":        {`root ::= [a-cX\]-]+`, []string{"abcX]-"}, []string{"", "d", "A"}},
-		"not":          {`root ::= [^a-c]`, []string{"d", "é", "🙂", "\x00"}, []string{"a", "b", "\xff", "\xc3", "\xed\xa0\x80"}},
-		"any":          {`root ::= .`, []string{"a", "é", "東", "🙂", "\u0800", "\uFFFF", "\U0010FFFF"}, []string{"", "\x80", "\xf4\x90\x80\x80", "\xc0\x80", "\xe0\x80\x80"}},
+		"literal": {`root ::= "ab"`, []string{"ab"}, []string{"", "a", "abc"}},
+		"escapes": {`root ::= "\x41\u00e9\U0001F642\n\t\"\\"`, []string{"Aé🙂\n\t\"\\"}, nil},
+		"class":   {`root ::= [a-cX\]-]+`, []string{"abcX]-"}, []string{"", "d", "A"}},
+		"not": {
+			`root ::= [^a-c]`, []string{"d", "é", "🙂", "\x00"}, []string{"a", "b", "\xff", "\xc3", "\xed\xa0\x80"},
+		},
+		"any": {
+			`root ::= .`, []string{"a", "é", "東", "🙂", "\u0800", "\uFFFF", "\U0010FFFF"},
+			[]string{"", "\x80", "\xf4\x90\x80\x80", "\xc0\x80", "\xe0\x80\x80"},
+		},
 		"choice":       {"root ::= \"a\"\n  | \"b\" |\n \"c\"", []string{"a", "b", "c"}, []string{"ab"}},
 		"empty choice": {`root ::= "a" ("b" | )`, []string{"a", "ab"}, []string{"b"}},
-		"repeats":      {`root ::= "a"? "b"* "c"{2} "d"{1,} "e"{,2} "f"{0,1}`, []string{"ccd", "abbccddeef"}, []string{"cd", "ccdeee", "cccd"}},
-		"repeat many":  {`root ::= ("ab" | "c"){2,3}`, []string{"abc", "abab", "ccc"}, []string{"ab", "cccc"}},
-		"of nothing":   {`root ::= ("a"?)* ("b"*){2,4} "c"`, []string{"c", "aabbbbbbbc"}, []string{"ab"}},
-		"rules":        {"# a sum\nroot ::= term (\"+\" term)* # more\nterm ::= [0-9]+ | \"(\" root \")\"\n", []string{"1", "1+(2+3)+45", "((1))"}, []string{"1+", "(1", "1)"}},
-		"far below":    {`root ::= "(" root ")" | "x"`, []string{strings.Repeat("(", 500) + "x" + strings.Repeat(")", 500)}, []string{"((x)"}},
+		"repeats": {
+			`root ::= "a"? "b"* "c"{2} "d"{1,} "e"{,2} "f"{0,1}`, []string{"ccd", "abbccddeef"},
+			[]string{"cd", "ccdeee", "cccd"},
+		},
+		"repeat many": {`root ::= ("ab" | "c"){2,3}`, []string{"abc", "abab", "ccc"}, []string{"ab", "cccc"}},
+		"of nothing":  {`root ::= ("a"?)* ("b"*){2,4} "c"`, []string{"c", "aabbbbbbbc"}, []string{"ab"}},
+		"rules": {
+			"# a sum\nroot ::= term (\"+\" term)* # more\nterm ::= [0-9]+ | \"(\" root \")\"\n",
+			[]string{"1", "1+(2+3)+45", "((1))"}, []string{"1+", "(1", "1)"},
+		},
+		"far below": {
+			`root ::= "(" root ")" | "x"`, []string{strings.Repeat("(", 500) + "x" + strings.Repeat(")", 500)}, []string{"((x)"},
+		},
 		"to the right": {`root ::= [ab] root | "c"`, []string{strings.Repeat("ab", 900) + "c"}, []string{"ab"}},
 		"a dead end":   {"root ::= \"a\" never | \"b\"\nnever ::= \"x\" never", []string{"b"}, []string{"a", "ax"}},
 		"ambiguous":    {`root ::= ("a" | "a" | [a-b])* "a"`, []string{"a", "aaaa", "baa"}, []string{"b", ""}},
@@ -93,31 +105,31 @@ func TestGrammars(t *testing.T) {
 	}
 }
 
-func TestGrammarsThatAreRefused(t *testing.T) {
+func TestInvalidGrammars(t *testing.T) {
 	deep := strings.Repeat("(", 80) + `"a"` + strings.Repeat(")", 80)
 	for name, c := range map[string]struct{ source, want string }{
 		"no root":            {`a ::= "b"`, "no rule named root"},
 		"nothing":            {"", "no rule named root"},
-		"not a rule":         {`root = "a"`, `line 1, column 6: the name "root" must be followed by ::=`},
-		"unknown":            {"root ::= a\n", `line 1, column 10: there is no rule "a"`},
-		"twice":              {"root ::= \"a\"\nroot ::= \"b\"", "line 2, column 1: the rule \"root\" is defined twice"},
-		"open literal":       {`root ::= "a`, "column 10: this literal is not closed"},
-		"open class":         {`root ::= [a`, "this class is not closed"},
-		"open group":         {`root ::= ("a"`, "this group is not closed"},
-		"open repetition":    {`root ::= "a"{2`, "this repetition is not closed"},
-		"escape":             {`root ::= "\q"`, "after a backslash"},
+		"not a rule":         {`root = "a"`, `line 1, column 6: expected ::= after the name "root"`},
+		"unknown":            {"root ::= a\n", `line 1, column 10: rule "a" is not defined`},
+		"twice":              {"root ::= \"a\"\nroot ::= \"b\"", "line 2, column 1: rule \"root\" is defined twice"},
+		"open literal":       {`root ::= "a`, "column 10: literal is not closed"},
+		"open class":         {`root ::= [a`, "class is not closed"},
+		"open group":         {`root ::= ("a"`, "group is not closed"},
+		"open repetition":    {`root ::= "a"{2`, "repetition is not closed"},
+		"escape":             {`root ::= "\q"`, "unknown escape"},
 		"no character":       {`root ::= "\uD800"`, "hexadecimal digits of a character"},
 		"half a character":   {`root ::= [0\x0`, "hexadecimal digits of a character"},
-		"range":              {`root ::= [b-a]`, "must go up"},
+		"range":              {`root ::= [b-a]`, "must be ascending"},
 		"many times":         {`root ::= "a"{2000000}`, "numbers up to 1000000"},
 		"fewer times":        {`root ::= "a"{3,2}`, "must not be less"},
-		"tokens":             {`root ::= <think>`, "tokens cannot be named"},
-		"a stray sign":       {`root ::= "a" )`, `")" has no meaning here`},
-		"left recursion":     {"root ::= sum\nsum ::= sum \"+\" [0-9] | [0-9]", `the rule "sum" begins with itself`},
-		"hidden behind":      {"root ::= a\na ::= \"x\"? b \"y\"\nb ::= a | \"z\"", "begins with itself"},
-		"behind a repeat":    {`root ::= ("x"?){2,3} root "y" | "z"`, "begins with itself"},
-		"no end":             {`root ::= "a" root`, "nothing conforms"},
-		"an empty class":     {`root ::= []`, "nothing conforms"},
+		"tokens":             {`root ::= <think>`, "token references are not supported"},
+		"a stray sign":       {`root ::= "a" )`, `unexpected ")"`},
+		"left recursion":     {"root ::= sum\nsum ::= sum \"+\" [0-9] | [0-9]", `rule "sum" is left-recursive`},
+		"hidden behind":      {"root ::= a\na ::= \"x\"? b \"y\"\nb ::= a | \"z\"", "left-recursive"},
+		"behind a repeat":    {`root ::= ("x"?){2,3} root "y" | "z"`, "left-recursive"},
+		"no end":             {`root ::= "a" root`, "no finite text conforms"},
+		"an empty class":     {`root ::= []`, "no finite text conforms"},
 		"nested":             {"root ::= " + deep, "more than 64 deep"},
 		"long":               {"root ::= \"" + strings.Repeat("a", 300<<10) + "\"", "bytes; give at most"},
 		"large":              {"root ::= " + strings.Repeat(`[^a]`, 60_000), "too large"},
@@ -137,9 +149,8 @@ func TestGrammarsThatAreRefused(t *testing.T) {
 	}
 }
 
-// TestAnExplosionIsRefused: the number of ways to read a text doubles with each
-// of its bytes.
-func TestAnExplosionIsRefused(t *testing.T) {
+// TestAmbiguityIsLimited parses a grammar whose number of derivations doubles with each byte.
+func TestAmbiguityIsLimited(t *testing.T) {
 	g, err := Parse(`root ::= a "!"
 a ::= "x" a "y" | "x" a "z" | "x" b "y"
 b ::= "x" a "z" | "x" b "y" | "w"`, "format")
@@ -155,8 +166,8 @@ b ::= "x" a "z" | "x" b "y" | "w"`, "format")
 	require.NoError(t, err, "the next answer is none the worse")
 }
 
-// TestMasksAreThoseOfTheTexts compares masks with what each token would do.
-func TestMasksAreThoseOfTheTexts(t *testing.T) {
+// TestMasksMatchTransitions compares masks with the transitions of each token.
+func TestMasksMatchTransitions(t *testing.T) {
 	r := rand.New(rand.NewPCG(3, 4))
 	tokens := []string{"", "", "é", "\xc3", "\xa9", `{"`, `":`, `"}`, `\"`, "true", "tru", "e,", "\n  ", "\n\n", "  "}
 	for range 600 {
@@ -185,9 +196,8 @@ func TestMasksAreThoseOfTheTexts(t *testing.T) {
 	}
 }
 
-// TestWhatIsRememberedIsBounded drops what was remembered in the middle of
-// answers, which go on as if nothing had happened.
-func TestWhatIsRememberedIsBounded(t *testing.T) {
+// TestCacheIsLimited checks that answers continue unchanged after the cache was dropped.
+func TestCacheIsLimited(t *testing.T) {
 	g, err := Parse(`root ::= "(" root ")" | [a-z]{5000} | "x"`, "format")
 	require.NoError(t, err)
 	old, err := g.Start()
@@ -215,7 +225,7 @@ func TestWhatIsRememberedIsBounded(t *testing.T) {
 	require.Greater(t, g.tables.generation, 3)
 }
 
-func TestReasoningComesFirst(t *testing.T) {
+func TestReasoningPrecedesAnswers(t *testing.T) {
 	answer, err := Parse(`root ::= "yes" | "no"`, "format")
 	require.NoError(t, err)
 	for name, c := range map[string]struct {
@@ -223,8 +233,14 @@ func TestReasoningComesFirst(t *testing.T) {
 		g        *Grammar
 		yes, not []string
 	}{
-		"may think":   {false, answer, []string{"yes", "<think>so</think>no", "\n<think>a</thin</think>\n\nyes"}, []string{"<think>so", "so</think>yes", "<think></think>maybe", "<think></think>\n\n\nno"}},
-		"thinks":      {true, answer, []string{"</think>yes", "a << b <</think>\nno", "\xff</think>no"}, []string{"yes", "</thin>yes", "</think></think>yes"}},
+		"may think": {
+			false, answer, []string{"yes", "<think>so</think>no", "\n<think>a</thin</think>\n\nyes"},
+			[]string{"<think>so", "so</think>yes", "<think></think>maybe", "<think></think>\n\n\nno"},
+		},
+		"thinks": {
+			true, answer, []string{"</think>yes", "a << b <</think>\nno", "\xff</think>no"},
+			[]string{"yes", "</thin>yes", "</think></think>yes"},
+		},
 		"is free":     {true, nil, []string{"hm</think>", "hm</think>\n"}, []string{"hm", "hm</think>a"}},
 		"is all free": {false, nil, []string{"", "\n\n\n<think></think>"}, []string{"a", "<thin"}},
 	} {
@@ -240,7 +256,7 @@ func TestReasoningComesFirst(t *testing.T) {
 	}
 }
 
-func TestReasoningIsClosed(t *testing.T) {
+func TestCloseReasoning(t *testing.T) {
 	answer, err := Parse(`root ::= "yes" | "no"`, "format")
 	require.NoError(t, err)
 	g := After(Thinking{"<think>", "</think>", false}, answer)
@@ -252,7 +268,9 @@ func TestReasoningIsClosed(t *testing.T) {
 	require.True(t, g.Reasoning(state))
 	closed, err := g.Close(state)
 	require.NoError(t, err)
-	for text, may := range map[string]bool{"n": true, "nk>yes": true, "nk>\n\nno": true, "s": false, "</think>": false, " ": false} {
+	for text, may := range map[string]bool{
+		"n": true, "nk>yes": true, "nk>\n\nno": true, "s": false, "</think>": false, " ": false,
+	} {
 		next, err := g.Next(closed, []byte(text))
 		require.NoError(t, err)
 		require.Equal(t, may, next != nil, "%q", text)
@@ -263,11 +281,15 @@ func TestReasoningIsClosed(t *testing.T) {
 }
 
 func TestCalls(t *testing.T) {
-	form := CallForm{Before: "<call>{\"name\": \"", Between: "\", \"arguments\": ", After: "}</call>", Apart: "\n"}
+	form := CallForm{Before: "<call>{\"name\": \"", Between: "\", \"arguments\": ", After: "}</call>", Separator: "\n"}
 	functions := []Function{
 		{Name: "now"},
-		{Name: "rain", Parameters: []byte(`{"type":"object","properties":{"city":{"enum":["Rome","Oslo"]}},"required":["city"]}`), Strict: true},
-		{Name: "odd", Parameters: []byte(`{"type":"object","minProperties":2}`)}, // which nothing holds it to
+		{
+			Name:       "rain",
+			Parameters: []byte(`{"type":"object","properties":{"city":{"enum":["Rome","Oslo"]}},"required":["city"]}`),
+			Strict:     true,
+		},
+		{Name: "odd", Parameters: []byte(`{"type":"object","minProperties":2}`)}, // not enforced
 	}
 	many, err := Calls(form, functions, true)
 	require.NoError(t, err)
@@ -276,7 +298,10 @@ func TestCalls(t *testing.T) {
 	rome := `<call>{"name": "rain", "arguments": {"city": "Rome"}}</call>`
 	require.True(t, accepts(t, many, rome))
 	require.True(t, accepts(t, single, rome))
-	require.True(t, accepts(t, many, rome+"\n"+`<call>{"name": "now", "arguments": {}}</call>`+"\n"+`<call>{"name": "odd", "arguments": {"a": 1}}</call>`))
+	require.True(t,
+		accepts(t, many,
+			rome+"\n"+`<call>{"name": "now", "arguments": {}}</call>`+"\n"+
+				`<call>{"name": "odd", "arguments": {"a": 1}}</call>`))
 	require.False(t, accepts(t, single, rome+"\n"+rome))
 	require.False(t, accepts(t, many, strings.ReplaceAll(rome, "Rome", "Bonn")))
 	require.False(t, accepts(t, many, strings.ReplaceAll(rome, "rain", "now2")))
@@ -285,12 +310,18 @@ func TestCalls(t *testing.T) {
 	require.ErrorContains(t, err, "tools[2].function.parameters: #/minProperties cannot be enforced")
 }
 
-// TestOfferedCalls: an answer is free, but for what a mark begins outside of
-// reasoning.
+// TestOfferedCalls checks that only text after a mark outside the reasoning is constrained.
 func TestOfferedCalls(t *testing.T) {
 	const mark = "<call>"
-	form := CallForm{Before: mark + "{\"name\": \"", Between: "\", \"arguments\": ", After: "}</call>", Apart: "\n"}
-	functions := []Function{{Name: "now"}, {Name: "rain", Parameters: []byte(`{"type":"object","properties":{"city":{"enum":["Rome","Oslo"]}},"required":["city"]}`), Strict: true}}
+	form := CallForm{Before: mark + "{\"name\": \"", Between: "\", \"arguments\": ", After: "}</call>", Separator: "\n"}
+	functions := []Function{
+		{Name: "now"},
+		{
+			Name:       "rain",
+			Parameters: []byte(`{"type":"object","properties":{"city":{"enum":["Rome","Oslo"]}},"required":["city"]}`),
+			Strict:     true,
+		},
+	}
 	thinks := &Thinking{"<think>", "</think>", false}
 	begun := &Thinking{"<think>", "</think>", true}
 	rome := `<call>{"name": "rain", "arguments": {"city": "Rome"}}</call>`
@@ -299,11 +330,25 @@ func TestOfferedCalls(t *testing.T) {
 		thinking *Thinking
 		yes, not []string
 	}{
-		"an answer": {nil, []string{"", "text", "<cal", "<<call", rome, "So: " + rome + "\n" + `<call>{"name": "now", "arguments": {}}</call>` + " done", "{\"name\": \"rain\"}", bonn[1:], "<think>" + rome, "</call>\xff"},
-			[]string{bonn, "So: " + bonn, "<call>", "<call> ", "<<call>x", rome + bonn, "<call>{\"name\": \"snow\"", "<think>" + bonn, strings.ReplaceAll(rome, "}}", "}} ")}},
-		"may think": {thinks, []string{"", " \n<th", "text", " " + rome, "<think>" + bonn + "</think>" + rome, "\n<think></think>text", "a<think>b", "<t" + rome},
-			[]string{bonn, "<think>" + rome, "<think>a</think>" + bonn, "<think>" + bonn[:40] + "</think>" + bonn, "<thi" + bonn, "a<think>" + bonn}},
-		"thinks": {begun, []string{bonn + "</think>" + rome, "</think>"}, []string{rome, "</think>" + bonn, bonn + "</think>" + bonn}},
+		"an answer": {nil, []string{
+			"", "text", "<cal", "<<call", rome, "So: " + rome + "\n" + `<call>{"name": "now", "arguments": {}}</call>` + " done",
+			"{\"name\": \"rain\"}", bonn[1:], "<think>" + rome, "</call>\xff",
+		},
+			[]string{
+				bonn, "So: " + bonn, "<call>", "<call> ", "<<call>x", rome + bonn, "<call>{\"name\": \"snow\"", "<think>" + bonn,
+				strings.ReplaceAll(rome, "}}", "}} "),
+			}},
+		"may think": {thinks, []string{
+			"", " \n<th", "text", " " + rome, "<think>" + bonn + "</think>" + rome, "\n<think></think>text", "a<think>b",
+			"<t" + rome,
+		},
+			[]string{
+				bonn, "<think>" + rome, "<think>a</think>" + bonn, "<think>" + bonn[:40] + "</think>" + bonn, "<thi" + bonn,
+				"a<think>" + bonn,
+			}},
+		"thinks": {
+			begun, []string{bonn + "</think>" + rome, "</think>"}, []string{rome, "</think>" + bonn, bonn + "</think>" + bonn},
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			g, err := Offered(c.thinking, mark, form, functions)
@@ -318,7 +363,9 @@ func TestOfferedCalls(t *testing.T) {
 	}
 	g, err := Offered(thinks, mark, form, functions)
 	require.NoError(t, err)
-	for text, inside := range map[string]bool{"": false, "\n<think>": true, "<think>a<call>": true, "<think>a</think>": false, "a<think>": false} {
+	for text, inside := range map[string]bool{
+		"": false, "\n<think>": true, "<think>a<call>": true, "<think>a</think>": false, "a<think>": false,
+	} {
 		state, err := g.Start()
 		require.NoError(t, err)
 		state, err = g.Next(state, []byte(text))
@@ -337,7 +384,7 @@ func TestOfferedCalls(t *testing.T) {
 	require.ErrorContains(t, err, "tools[1].function.parameters: #/minProperties cannot be enforced")
 }
 
-// large is a vocabulary like those of large models.
+// large is a vocabulary of the size of large models.
 var large = func(size int) *Vocabulary {
 	r := rand.New(rand.NewPCG(5, 6))
 	return NewVocabulary(size, func(token int) []byte {

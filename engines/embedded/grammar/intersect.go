@@ -4,12 +4,12 @@ import (
 	"encoding/binary"
 )
 
-// maxProduct bounds the states of a schema's intersections, all together.
+// maxProduct is the maximum number of product states of a schema's intersections.
 const maxProduct = 4096
 
-// intersect is what meets all conditions, which may refer to no rules.
+// intersect is the intersection of conditions, which may not refer to rules.
 func (k *schemaKit) intersect(all []condition) expr {
-	p := &product{room: maxProduct - k.explored, ids: map[*State]uint32{dead: 0}, known: map[string]int{}}
+	p := &product{limit: maxProduct - k.explored, ids: map[*State]uint32{dead: 0}, known: map[string]int{}}
 	for _, c := range all {
 		b := newBuilder()
 		g, err := b.build(b.rule("part", c.e))
@@ -17,7 +17,7 @@ func (k *schemaKit) intersect(all []condition) expr {
 		case b.err != nil:
 			k.err = b.err
 			return never
-		case err != nil && !c.not: // nothing conforms
+		case err != nil && !c.not: // unsatisfiable
 			return never
 		case err == nil:
 			p.parts, p.not = append(p.parts, g), append(p.not, c.not)
@@ -26,15 +26,15 @@ func (k *schemaKit) intersect(all []condition) expr {
 	ok := p.explore()
 	k.explored += len(p.tuples)
 	if !ok {
-		k.fail("it combines patterns and lengths in more than %d ways: shorten them, or leave out one", maxProduct)
+		k.fail("it combines patterns and lengths into more than %d states: simplify them, or omit one", maxProduct)
 		return never
 	}
 	return p.expr
 }
 
-// A product is grammars that are followed side by side.
+// A product is the product automaton of several grammars.
 type product struct {
-	room   int // tuples that there may be
+	limit  int // maximum number of tuples
 	parts  []*Grammar
 	not    []bool
 	ids    map[*State]uint32
@@ -43,8 +43,7 @@ type product struct {
 	edges  [][]edge // of each tuple; next is a tuple
 }
 
-// explore finds the tuples of states that are reached together, and tells
-// whether they are few enough.
+// explore enumerates the reachable tuples, and reports whether they are within the limit.
 func (p *product) explore() bool {
 	var start []*State
 	for _, g := range p.parts {
@@ -56,7 +55,7 @@ func (p *product) explore() bool {
 	}
 	p.tuple(start)
 	for at := 0; at < len(p.tuples); at++ {
-		if len(p.tuples) > p.room {
+		if len(p.tuples) > p.limit {
 			return false
 		}
 		p.edges = append(p.edges, nil)
@@ -76,7 +75,7 @@ func (p *product) explore() bool {
 	return true
 }
 
-// tuple is the number of a tuple.
+// tuple returns the index of a tuple of states.
 func (p *product) tuple(states []*State) int {
 	var key []byte
 	for _, s := range states {
@@ -96,7 +95,7 @@ func (p *product) tuple(states []*State) int {
 	return i
 }
 
-// step is the tuple after one byte; it is none when a part does not allow it.
+// step returns the tuple after a byte. ok is false if a part rejects it.
 func (p *product) step(from []*State, c byte) (to []*State, ok bool) {
 	to = make([]*State, len(from))
 	for i, s := range from {

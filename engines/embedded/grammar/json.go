@@ -1,43 +1,42 @@
 package grammar
 
-// Bounds of how values are written, so that a model cannot go on in one for
-// ever where nothing is said by it.
+// Limits of the formatting and of numbers, which prevent a model from generating whitespace or
+// digits indefinitely.
 const (
-	maxIndent   = 32 // blanks at the beginning of a line
-	maxDigits   = 15 // of a whole number: all that a float64 tells apart
+	maxIndent   = 32 // spaces of indentation
+	maxDigits   = 15 // of an integer: exact in float64
 	maxFraction = 16
 )
 
-// A jsonKit is the rules of JSON (RFC 8259), each made when it is first asked
-// for.
+// A jsonKit holds the rules of JSON (RFC 8259), which are created on first use.
 type jsonKit struct {
 	*builder
-	made     map[string]int
+	created  map[string]int
 	explored int // states of intersections
 }
 
-func newJSONKit() *jsonKit { return &jsonKit{builder: newBuilder(), made: map[string]int{}} }
+func newJSONKit() *jsonKit { return &jsonKit{builder: newBuilder(), created: map[string]int{}} }
 
-// named is the rule of that name, made of body when it is not there yet.
+// named returns the rule of a name, which body defines on first use.
 func (k *jsonKit) named(name string, body func() expr) expr {
-	r, ok := k.made[name]
+	r, ok := k.created[name]
 	if !ok {
-		r = k.rule(name, nil) // which body may refer to
-		k.made[name] = r
+		r = k.rule(name, nil) // before body, which may refer to it
+		k.created[name] = r
 		k.rules[r].body = body()
 	}
 	return call(r)
 }
 
-// JSON is any object.
+// JSON is the grammar of any JSON object.
 func JSON() (*Grammar, error) {
 	k := newJSONKit()
 	k.object()
-	return k.build(k.made["object"])
+	return k.build(k.created["object"])
 }
 
-// space is the layout between the parts of a value: nothing, a blank, or a new
-// line with its indentation.
+// space is the whitespace between the parts of a value: none, a space, or a newline with
+// indentation.
 func space() expr {
 	return optional(alt(text(" "), seq(text("\n"), repeat(text(" "), 0, maxIndent))))
 }
@@ -55,7 +54,7 @@ func (k *jsonKit) object() expr {
 	})
 }
 
-// key is any string and the colon after it.
+// key is a string and the colon after it.
 func (k *jsonKit) key() expr {
 	return k.named("key", func() expr { return seq(k.str(), text(":"), space()) })
 }
@@ -64,39 +63,39 @@ func (k *jsonKit) array() expr {
 	return k.named("array", func() expr { return array(nil, k.value(), 0, unbounded) })
 }
 
-// list is so many of e with commas between.
-func list(e expr, least, most int) expr {
-	if most == 0 {
+// list is min to max of e, separated by commas.
+func list(e expr, minCount, maxCount int) expr {
+	if maxCount == 0 {
 		return nothing
 	}
-	rest := most
-	if most != unbounded {
+	rest := maxCount
+	if maxCount != unbounded {
 		rest--
 	}
-	all := seq(e, repeat(seq(text(","), space(), e), max(least-1, 0), rest))
-	if least == 0 {
+	all := seq(e, repeat(seq(text(","), space(), e), max(minCount-1, 0), rest))
+	if minCount == 0 {
 		return optional(all)
 	}
 	return all
 }
 
-// array is a list whose first items are each of their own form, in brackets.
-func array(first []expr, rest expr, least, most int) expr {
+// array is a list in brackets whose first items have individual forms.
+func array(first []expr, rest expr, minCount, maxCount int) expr {
 	after := func(n int) expr { // what follows n items
-		room := most
-		if most != unbounded {
-			room = max(most-n, 0)
+		capacity := maxCount
+		if maxCount != unbounded {
+			capacity = max(maxCount-n, 0)
 		}
 		if rest == nil {
-			room = 0
+			capacity = 0
 		}
 		if n == 0 {
-			return seq(list(rest, least, room), space())
+			return seq(list(rest, minCount, capacity), space())
 		}
-		return seq(repeat(seq(text(","), space(), item(rest)), max(least-n, 0), room), space())
+		return seq(repeat(seq(text(","), space(), item(rest)), max(minCount-n, 0), capacity), space())
 	}
-	if most != unbounded && len(first) > most {
-		first = first[:most]
+	if maxCount != unbounded && len(first) > maxCount {
+		first = first[:maxCount]
 	}
 	body := after(len(first))
 	for n := len(first) - 1; n >= 0; n-- {
@@ -104,7 +103,7 @@ func array(first []expr, rest expr, least, most int) expr {
 		if n > 0 {
 			next = seq(text(","), space(), next)
 		}
-		if n >= least {
+		if n >= minCount {
 			next = alt(next, space())
 		}
 		body = next
@@ -123,10 +122,10 @@ func (k *jsonKit) str() expr {
 	return k.named("string", func() expr { return seq(text(`"`), repeat(char(), 0, unbounded), text(`"`)) })
 }
 
-// plainChars are the characters that stand for themselves in a string.
+// plainChars are the characters of strings that need no escape.
 var plainChars = anyRune.without(class{{0, 0x1F}}).without(one('"')).without(one('\\'))
 
-// oneOf is any of some ASCII characters.
+// oneOf is any of the ASCII characters of signs.
 func oneOf(signs string) expr {
 	var spans []span
 	for _, r := range signs {
@@ -135,8 +134,7 @@ func oneOf(signs string) expr {
 	return runes(newClass(spans...))
 }
 
-// char is one character of a string, as it is or escaped. Halves of a pair come
-// together only.
+// char is one character of a string, plain or escaped. Surrogates occur in pairs only.
 func char() expr {
 	hex := oneOf("0123456789abcdefABCDEF")
 	d := oneOf("dD")
@@ -150,14 +148,15 @@ func char() expr {
 
 var digit = runes(class{{'0', '9'}})
 
-// whole is the digits of a number that is 0 or more.
+// whole is the digits of a non-negative integer.
 func whole() expr {
 	return alt(text("0"), seq(runes(class{{'1', '9'}}), repeat(digit, 0, maxDigits-1)))
 }
 
 func (k *jsonKit) number() expr {
 	return k.named("number", func() expr {
-		exponent := seq(runes(newClass(span{'e', 'e'}, span{'E', 'E'})), optional(runes(newClass(span{'+', '+'}, span{'-', '-'}))), repeat(digit, 1, 2))
+		exponent := seq(runes(newClass(span{'e', 'e'}, span{'E', 'E'})),
+			optional(runes(newClass(span{'+', '+'}, span{'-', '-'}))), repeat(digit, 1, 2))
 		return seq(optional(text("-")), whole(), optional(seq(text("."), repeat(digit, 1, maxFraction))), optional(exponent))
 	})
 }
@@ -168,8 +167,8 @@ func (k *jsonKit) integer() expr {
 	})
 }
 
-// literals is any of some texts. What they begin with in common is told apart
-// where they differ, so that many of them are not many ways.
+// literals is any of texts. They share a prefix tree, so that many literals are not many
+// alternatives.
 func literals(texts ...string) expr {
 	return func(b *builder, next int32) int32 { return b.fork(texts, 0, next) }
 }

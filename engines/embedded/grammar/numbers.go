@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// numbers are those that conform to all schemas.
+// numbers are the numbers that conform to all schemas.
 func (k *schemaKit) numbers(all []*schema, whole bool) expr {
 	var low, high bound
 	for _, s := range all {
@@ -18,25 +18,25 @@ func (k *schemaKit) numbers(all []*schema, whole bool) expr {
 		}
 		return k.number()
 	}
-	const most = 1e15 - 1 // maxDigits of them
+	const limit = 1e15 - 1 // a number of maxDigits
 	if !low.given {
-		low = bound{at: min(-most, high.at)}
+		low = bound{at: min(-limit, high.at)}
 	}
 	if !high.given {
-		high = bound{at: max(most, low.at)}
+		high = bound{at: max(limit, low.at)}
 	}
 	if whole {
 		return wholes(inner(low, 1), inner(high, -1))
 	}
 	var ways []expr
-	if high.at > 0 || high.at == 0 && !high.open { // 0 and above
+	if high.at > 0 || high.at == 0 && !high.open { // non-negative
 		from := low
 		if from.at < 0 {
 			from = bound{}
 		}
 		ways = append(ways, upwards(from, high))
 	}
-	if low.at < 0 { // -0 is written 0
+	if low.at < 0 { // 0 is not negated
 		from := bound{at: -high.at, open: high.open}
 		if from.at <= 0 {
 			from = bound{open: true}
@@ -46,7 +46,7 @@ func (k *schemaKit) numbers(all []*schema, whole bool) expr {
 	return alt(append(ways, never)...)
 }
 
-// inner is the whole number nearest to a bound that it allows.
+// inner is the first integer that a bound allows.
 func inner(b bound, inward int64) int64 {
 	if b.open {
 		return b.at + inward
@@ -54,14 +54,13 @@ func inner(b bound, inward int64) int64 {
 	return b.at
 }
 
-// upwards are the numbers between bounds that are 0 or more, with or without a
-// fraction.
+// upwards are the non-negative numbers between bounds, with or without a fraction.
 func upwards(low, high bound) expr {
 	tail := repeat(digit, 0, maxFraction)
 	some := seq(text("."), repeat(digit, 1, maxFraction))
 	ways := []expr{wholes(inner(low, 1), inner(high, -1))}
 	from := low.at
-	if low.open && low.at < high.at { // a fraction that is not 0
+	if low.open && low.at < high.at { // a fraction other than 0
 		part := seq(text("."), repeat(text("0"), 0, maxFraction-1), runes(class{{'1', '9'}}), tail)
 		ways = append(ways, seq(text(strconv.FormatInt(low.at, 10)), part))
 		from++
@@ -72,7 +71,7 @@ func upwards(low, high bound) expr {
 	return alt(ways...)
 }
 
-// wholes are the whole numbers from low to high.
+// wholes are the integers from low to high.
 func wholes(low, high int64) expr {
 	ways := []expr{never}
 	if low < 0 {
@@ -84,7 +83,7 @@ func wholes(low, high int64) expr {
 	return alt(ways...)
 }
 
-// between are the numbers from low to high, which are 0 or more.
+// between are the non-negative integers from low to high.
 func between(low, high int64) expr {
 	if low > high {
 		return never
@@ -92,17 +91,17 @@ func between(low, high int64) expr {
 	var ways []expr
 	for low <= high {
 		from := strconv.FormatInt(low, 10)
-		most, err := strconv.ParseInt(strings.Repeat("9", len(from)), 10, 64)
-		if err != nil || most > high {
-			most = high
+		limit, err := strconv.ParseInt(strings.Repeat("9", len(from)), 10, 64)
+		if err != nil || limit > high {
+			limit = high
 		}
-		ways = append(ways, digits(from, strconv.FormatInt(most, 10)))
-		low = most + 1
+		ways = append(ways, digits(from, strconv.FormatInt(limit, 10)))
+		low = limit + 1
 	}
 	return alt(ways...)
 }
 
-// digits are the numbers from low to high, written with as many digits.
+// digits are the numbers from low to high, which have the same number of digits.
 func digits(low, high string) expr {
 	rest := len(low) - 1
 	switch {

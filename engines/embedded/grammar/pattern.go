@@ -9,21 +9,21 @@ import (
 	"unicode"
 )
 
-// maxPattern bounds the bytes of a regular expression.
+// maxPattern is the maximum length of a regular expression in bytes.
 const maxPattern = 4096
 
-// A condition is what the inside of a string must be, or must not be.
+// A condition is what the content of a string must match, or must not match.
 type condition struct {
 	e   expr
 	not bool
 }
 
-// unicodeEscape is how ECMA's regular expressions spell a character.
+// unicodeEscape matches the character escapes of ECMA regular expressions.
 var unicodeEscape = regexp.MustCompile(`(\\\\)|\\u([0-9a-fA-F]{4})`)
 
-// readPattern reads the regular expression of a schema (ECMA-262, without what
-// no automaton decides): the strings that it is found in, as JSON spells them.
-// Assertions may stand at its beginning only.
+// readPattern parses a regular expression of a schema (ECMA-262, its regular subset): the
+// strings that contain a match, with JSON escapes. Lookaheads are supported at the beginning
+// only.
 func readPattern(source string) ([]condition, error) {
 	if len(source) > maxPattern {
 		return nil, fmt.Errorf("has %d bytes; give at most %d", len(source), maxPattern)
@@ -58,7 +58,7 @@ func readPattern(source string) ([]condition, error) {
 	return append(all, condition{e: e}), nil
 }
 
-// lookahead cuts an assertion that a pattern begins with.
+// lookahead splits off the assertion at the beginning of a pattern.
 func lookahead(source string) (inside, after string, ok bool) {
 	depth, class := 0, false
 	for i := 0; i < len(source); i++ {
@@ -90,14 +90,14 @@ func readRegexp(source string) (expr, error) {
 	return e, p.err
 }
 
-// A pattern is a regular expression that is being read.
+// A pattern is the parser of a regular expression.
 type pattern struct{ err error }
 
-// anything is any characters, as JSON spells them.
+// anything is any characters with JSON escapes.
 func anything() expr { return repeat(inString(anyRune), 0, unbounded) }
 
-// search is the strings that re is found in. Anchors may stand at either end of
-// it, or of an alternative.
+// search is the strings that contain a match of re. Anchors are supported at its ends, and at
+// those of its alternatives.
 func (p *pattern) search(re *syntax.Regexp) expr {
 	for re.Op == syntax.OpCapture {
 		re = re.Sub[0]
@@ -132,12 +132,12 @@ func (p *pattern) search(re *syntax.Regexp) expr {
 	return seq(append(all, after)...)
 }
 
-// anchored tells whether an anchor stands in re.
+// anchored reports whether re contains an anchor.
 func anchored(re *syntax.Regexp) bool {
 	return re.Op == syntax.OpBeginText || re.Op == syntax.OpEndText || slices.ContainsFunc(re.Sub, anchored)
 }
 
-// inside is what re matches.
+// inside is the strings that re matches entirely.
 func (p *pattern) inside(re *syntax.Regexp) expr {
 	var subs []expr
 	for _, sub := range re.Sub {
@@ -180,7 +180,7 @@ func (p *pattern) inside(re *syntax.Regexp) expr {
 		return alt(subs...)
 	}
 	if p.err == nil {
-		p.err = fmt.Errorf("cannot be enforced: %s is supported at neither this place nor another but the ends", re)
+		p.err = fmt.Errorf("cannot be enforced: %s is supported at the ends only, if at all", re)
 	}
 	return nothing
 }
@@ -193,11 +193,12 @@ func folded(r rune, fold bool) class {
 	return newClass(spans...)
 }
 
-// blanks are what ECMA's \s has beside the blanks of Go's.
-var blanks = newClass(span{0x0B, 0x0B}, span{0xA0, 0xA0}, span{0x1680, 0x1680}, span{0x2000, 0x200A}, span{0x2028, 0x2029},
+// blanks are the characters of ECMA's \s that Go's lacks.
+var blanks = newClass(
+	span{0x0B, 0x0B}, span{0xA0, 0xA0}, span{0x1680, 0x1680}, span{0x2000, 0x200A}, span{0x2028, 0x2029},
 	span{0x202F, 0x202F}, span{0x205F, 0x205F}, span{0x3000, 0x3000}, span{0xFEFF, 0xFEFF})
 
-// ecmaClass takes out of a class what \S or [^\s] does not have in ECMA.
+// ecmaClass removes the characters that \S and [^\s] exclude in ECMA.
 func ecmaClass(c class) class {
 	if c.has(' ') || c.has('\t') || c.has('\n') {
 		return c
@@ -205,7 +206,7 @@ func ecmaClass(c class) class {
 	return c.without(blanks)
 }
 
-// inString is a character of a class as JSON spells it in a string.
+// inString is a character of a class with JSON escapes.
 func inString(c class) expr {
 	ways := []expr{}
 	if plain := c.without(anyRune.without(plainChars)); len(plain) > 0 {

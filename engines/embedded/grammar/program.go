@@ -1,19 +1,18 @@
-// Package grammar holds answers to a form: a grammar in GBNF, a JSON Schema, any
-// JSON object, or the calls of functions.
+// Package grammar constrains the output of a model: to a grammar in GBNF, a JSON Schema, any
+// JSON object, or tool calls.
 //
-// A grammar is compiled to a pushdown automaton over the bytes of UTF-8. Its
-// states are made as they are reached and remembered, with the tokens of a
-// vocabulary that may follow in each. Whatever can be begun can be finished:
-// branches that lead nowhere are taken out when it is compiled.
+// A grammar is compiled to a pushdown automaton over the bytes of UTF-8. Its states are
+// computed on demand and cached, with the mask of allowed tokens of a vocabulary. Every prefix
+// can be completed: branches that cannot be are pruned at compile time.
 package grammar
 
 import (
 	"anneal/domain"
 )
 
-// Bounds of what is compiled.
+// Limits of compilation.
 const (
-	maxSource  = 256 << 10 // bytes of a grammar or a schema
+	maxSource  = 256 << 10 // bytes of a grammar or schema
 	maxNodes   = 1 << 18
 	maxNesting = 64 // of expressions and values
 )
@@ -22,38 +21,38 @@ type op uint8
 
 const (
 	opBytes  op = iota // one byte, by edges
-	opSplit            // any of several
+	opSplit            // alternatives
 	opCall             // a rule, then next
-	opRepeat           // a body so many times, then next
-	opReturn           // the end of a rule or a body
+	opRepeat           // a repeated body, then next
+	opReturn           // end of a rule or body
 )
 
-// unbounded is the max of a repetition without one.
+// unbounded is the maximum of an unbounded repetition.
 const unbounded = -1
 
-// An edge is taken by the bytes lo to hi.
+// An edge is followed by the bytes lo to hi.
 type edge struct {
 	lo, hi byte
 	next   int32
 }
 
-// A node is a place in a grammar.
+// A node is a position in a grammar.
 type node struct {
 	op       op
 	edges    []edge  // of opBytes
 	split    []int32 // of opSplit
-	body     int32   // of opCall the rule, and once linked its entry; of opRepeat the body's entry
+	body     int32   // of opCall the rule, after linking its entry; of opRepeat the body's entry
 	next     int32   // of opCall and opRepeat
 	min, max int32   // of opRepeat
 }
 
-// returns is the node at the end of every rule and body.
+// returns is the final node of every rule and body.
 const returns = 0
 
-// An expr is compiled towards what follows it: it answers its own entry.
+// An expr is compiled with its continuation next, and returns its entry.
 type expr func(b *builder, next int32) int32
 
-// A builder makes the nodes of a grammar. What goes wrong first is kept in err.
+// A builder creates the nodes of a grammar. err is the first error.
 type builder struct {
 	nodes   []node
 	rules   []rule
@@ -62,7 +61,7 @@ type builder struct {
 	err     error
 }
 
-// A rule may be referred to before it is compiled.
+// A rule may be referenced before it is compiled.
 type rule struct {
 	name  string
 	body  expr
@@ -81,21 +80,21 @@ func (b *builder) fail(format string, args ...any) {
 
 func (b *builder) add(n node) int32 {
 	if len(b.nodes) >= maxNodes {
-		b.fail("it is too large: it takes more than %d states; make it smaller", maxNodes)
+		b.fail("it is too large: it needs more than %d states; simplify it", maxNodes)
 		return returns
 	}
 	b.nodes = append(b.nodes, n)
 	return int32(len(b.nodes) - 1)
 }
 
-// rule makes a rule whose body is compiled later.
+// rule adds a rule whose body is compiled later.
 func (b *builder) rule(name string, body expr) int {
 	b.rules = append(b.rules, rule{name: name, body: body})
 	b.waiting = append(b.waiting, len(b.rules)-1)
 	return len(b.rules) - 1
 }
 
-// build compiles all rules, of which root is the first to be followed.
+// build compiles all rules and returns the grammar that starts at root.
 func (b *builder) build(root int) (*Grammar, error) {
 	for len(b.waiting) > 0 && b.err == nil {
 		r := b.waiting[len(b.waiting)-1]
@@ -106,7 +105,7 @@ func (b *builder) build(root int) (*Grammar, error) {
 	if b.err != nil {
 		return nil, b.err
 	}
-	callers := map[int32]int{} // entries by their rule, for messages
+	callers := map[int32]int{} // rules by entry, for errors
 	for i := range b.nodes {
 		if n := &b.nodes[i]; n.op == opCall {
 			r := int(n.body)
@@ -116,17 +115,20 @@ func (b *builder) build(root int) (*Grammar, error) {
 	}
 	start := b.rules[root].entry
 	if at := leftRecursive(b.nodes); at >= 0 {
-		return nil, domain.Errorf(domain.InvalidArgument, "the rule %q begins with itself, which has no end: put what comes first before it", b.rules[callers[at]].name)
+		return nil, domain.Errorf(domain.InvalidArgument,
+			"rule %q is left-recursive: put a terminal before the recursion", b.rules[callers[at]].name)
 	}
 	if !prune(b.nodes)[start] {
-		return nil, domain.Errorf(domain.InvalidArgument, "nothing conforms to it: no text ever comes to its end; give what recurs a way out, and correct what contradicts")
+		return nil, domain.Errorf(domain.InvalidArgument,
+			"no finite text conforms to it: give recursive rules an alternative without recursion, "+
+				"and correct contradictions")
 	}
 	return &Grammar{nodes: b.nodes, start: start}, nil
 }
 
 func nothing(_ *builder, next int32) int32 { return next }
 
-// never is what no text conforms to.
+// never matches no text.
 func never(b *builder, _ int32) int32 { return b.add(node{op: opSplit}) }
 
 func seq(parts ...expr) expr {
@@ -153,7 +155,7 @@ func alt(parts ...expr) expr {
 
 func optional(e expr) expr { return alt(e, nothing) }
 
-// text is those bytes and no others.
+// text matches exactly s.
 func text(s string) expr {
 	return func(b *builder, next int32) int32 {
 		for i := len(s) - 1; i >= 0; i-- {
@@ -163,7 +165,7 @@ func text(s string) expr {
 	}
 }
 
-// single is a node with one edge; the same is made once.
+// single returns a node with one edge, which is shared.
 func (b *builder) single(e edge) int32 {
 	if at, ok := b.tails[e]; ok {
 		return at
@@ -180,28 +182,28 @@ func call(rule int) expr {
 	}
 }
 
-// repeat is e from least to most times; most may be unbounded.
-func repeat(e expr, least, most int) expr {
+// repeat is e repeated min to max times; max may be unbounded.
+func repeat(e expr, minCount, maxCount int) expr {
 	switch {
-	case most != unbounded && most < least:
+	case maxCount != unbounded && maxCount < minCount:
 		return never
-	case most == 0:
+	case maxCount == 0:
 		return nothing
-	case least == 1 && most == 1:
+	case minCount == 1 && maxCount == 1:
 		return e
-	case least == 0 && most == 1:
+	case minCount == 0 && maxCount == 1:
 		return optional(e)
 	}
 	return func(b *builder, next int32) int32 {
-		if least <= 1 && most == unbounded {
+		if minCount <= 1 && maxCount == unbounded {
 			loop := b.add(node{op: opSplit})
 			body := e(b, loop)
 			b.nodes[loop].split = []int32{body, next}
-			if least == 1 {
+			if minCount == 1 {
 				return body
 			}
 			return loop
 		}
-		return b.add(node{op: opRepeat, body: e(b, returns), next: next, min: int32(least), max: int32(most)})
+		return b.add(node{op: opRepeat, body: e(b, returns), next: next, min: int32(minCount), max: int32(maxCount)})
 	}
 }

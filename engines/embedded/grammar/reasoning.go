@@ -1,19 +1,19 @@
 package grammar
 
-// A Thinking says how reasoning stands before an answer.
+// A Thinking describes the reasoning before an answer.
 type Thinking struct {
-	Open, Close string // its marks
-	Begun       bool   // the answer begins inside of it
+	Open, Close string // its delimiters
+	Begun       bool   // the answer begins inside the reasoning
 }
 
-// After is the grammar of an answer that may begin with reasoning, which is
-// free; it conforms to g after that. A nil g is an answer that is not held to
-// anything: its grammar ends where the reasoning does.
+// After is the grammar of an answer that may begin with reasoning, which is unconstrained, and
+// then conforms to g. If g is nil, the answer is unconstrained: the grammar ends with the
+// reasoning.
 func After(t Thinking, g *Grammar) *Grammar {
 	b := newBuilder()
 	answer := int32(returns)
 	if g != nil {
-		shift := int32(len(b.nodes)) - 1 // node 0 is the same
+		shift := int32(len(b.nodes)) - 1 // node 0 is shared
 		for _, n := range g.nodes[1:] {
 			b.nodes = append(b.nodes, n.moved(shift))
 		}
@@ -21,23 +21,23 @@ func After(t Thinking, g *Grammar) *Grammar {
 			answer += shift
 		}
 	}
-	most := 2
+	maxBlank := 2
 	if g == nil {
-		most = unbounded
+		maxBlank = unbounded
 	}
-	layout := repeat(text("\n"), 0, most)(b, answer)
+	layout := repeat(text("\n"), 0, maxBlank)(b, answer)
 	whole := &Grammar{closing: map[int32]int32{}}
 	inside := whole.thoughts(b, t.Close, layout)
 	start := inside
 	if !t.Begun {
 		blank := runes(newClass(span{' ', ' '}, span{'\n', '\n'}, span{'\r', '\r'}, span{'\t', '\t'}))
-		start = b.add(node{op: opSplit, split: []int32{seq(repeat(blank, 0, most), text(t.Open))(b, inside), answer}})
+		start = b.add(node{op: opSplit, split: []int32{seq(repeat(blank, 0, maxBlank), text(t.Open))(b, inside), answer}})
 	}
 	whole.nodes, whole.start = b.nodes, start
 	return whole
 }
 
-// moved is a node among others.
+// moved returns a node with its references shifted.
 func (n node) moved(shift int32) node {
 	to := func(at int32) int32 {
 		if at == returns {
@@ -57,9 +57,8 @@ func (n node) moved(shift int32) node {
 	return n
 }
 
-// thoughts are any bytes up to the first mark: one node for each beginning of
-// the mark that the text may end with (Knuth, Morris, Pratt 1977). It notes how
-// each is led to the end of the mark at once.
+// thoughts matches any bytes up to the first mark, with a node for each prefix of the mark
+// (Knuth, Morris, Pratt 1977). It records for each node how the mark is completed.
 func (g *Grammar) thoughts(b *builder, mark string, next int32) int32 {
 	first := int32(len(b.nodes))
 	for range mark {
@@ -72,9 +71,9 @@ func (g *Grammar) thoughts(b *builder, mark string, next int32) int32 {
 	return first
 }
 
-// until is where each byte leads in a text that ends with so many bytes of a
-// mark: to one of as many places as the mark has bytes, the first of which is
-// for none of it, or on behind the mark.
+// until returns the edges of a text that ends with the first at bytes of mark: to the node of
+// the longest prefix of mark that the text then ends with, counted from first, or to next after
+// the whole mark.
 func until(mark string, at int, first, next int32) []edge {
 	return joined(func(c byte) int32 {
 		if reached := longest(mark[:at]+string([]byte{c}), mark); reached < len(mark) {
@@ -84,7 +83,7 @@ func until(mark string, at int, first, next int32) []edge {
 	})
 }
 
-// joined are edges for all bytes, those that lead to one place together.
+// joined returns edges for all bytes, with adjacent bytes of one target merged.
 func joined(to func(c byte) int32) (edges []edge) {
 	for c := range 256 {
 		at := to(byte(c))
@@ -97,7 +96,7 @@ func joined(to func(c byte) int32) (edges []edge) {
 	return edges
 }
 
-// longest is the length of the longest end of s that begins mark.
+// longest is the length of the longest suffix of s that is a prefix of mark.
 func longest(s, mark string) int {
 	for n := min(len(s), len(mark)); n > 0; n-- {
 		if s[len(s)-n:] == mark[:n] {
@@ -107,7 +106,7 @@ func longest(s, mark string) int {
 	return 0
 }
 
-// Reasoning tells that the text so far is inside of its reasoning.
+// Reasoning reports whether the text so far ends inside the reasoning.
 func (g *Grammar) Reasoning(s *State) bool {
 	if len(s.configs) != 1 {
 		return false
@@ -116,7 +115,7 @@ func (g *Grammar) Reasoning(s *State) bool {
 	return inside
 }
 
-// Close is the state in which the reasoning must end.
+// Close returns the state that forces the end of the reasoning.
 func (g *Grammar) Close(s *State) (*State, error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()

@@ -9,10 +9,10 @@ import (
 // A span is the characters lo to hi.
 type span struct{ lo, hi rune }
 
-// A class is a set of characters: spans in order that do not touch.
+// A class is a set of characters: sorted spans that do not touch.
 type class []span
 
-// newClass puts spans in order, without what is no character.
+// newClass sorts and merges spans.
 func newClass(spans ...span) class {
 	spans = slices.Clone(spans)
 	slices.SortFunc(spans, func(a, b span) int { return cmp.Compare(a.lo, b.lo) })
@@ -34,7 +34,7 @@ func one(r rune) class { return class{{r, r}} }
 
 var anyRune = class{{0, utf8.MaxRune}}
 
-// without is the characters of c that are not in d.
+// without returns the characters of c that are not in d.
 func (c class) without(d class) class {
 	var out class
 	for _, s := range c {
@@ -58,7 +58,7 @@ func (c class) has(r rune) bool {
 	return slices.ContainsFunc(c, func(s span) bool { return s.lo <= r && r <= s.hi })
 }
 
-// runes is one character of a class, in UTF-8.
+// runes is one character of a class in UTF-8.
 func runes(c class) expr {
 	return func(b *builder, next int32) int32 {
 		var ways [][]edge
@@ -69,8 +69,7 @@ func runes(c class) expr {
 	}
 }
 
-// ways is the node from which each of the ways, which are in order, leads to
-// next.
+// ways returns the node from which each of ways, which are sorted, leads to next.
 func (b *builder) ways(ways [][]edge, next int32) int32 {
 	var edges []edge
 	for len(ways) > 0 {
@@ -95,9 +94,8 @@ func (b *builder) ways(ways [][]edge, next int32) int32 {
 	return b.add(node{op: opBytes, edges: edges})
 }
 
-// encodings adds the ranges of bytes that spell the characters of a span. Each
-// is cut where the number of bytes changes, and where a byte but the last is
-// not free to be anything.
+// encodings appends the byte ranges that encode the characters of a span. The span is split
+// where the encoded length changes, and where a byte other than the last is not free.
 func encodings(ways [][]edge, s span) [][]edge {
 	for _, last := range []rune{0x7F, 0x7FF, 0xFFFF} {
 		if s.lo <= last && s.hi > last {

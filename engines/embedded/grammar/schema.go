@@ -10,29 +10,29 @@ import (
 	"anneal/domain"
 )
 
-// Bounds of what a schema is taken apart into.
+// Limits of a schema.
 const (
 	maxForms    = 20_000
 	maxReported = 20 // violations
 )
 
-// A schemaKit compiles a JSON Schema (draft 2020-12, without what no automaton
-// can hold an answer to).
+// A schemaKit compiles a JSON Schema (draft 2020-12, the keywords that an automaton can
+// enforce).
 //
-// Of what conforms, answers are held to the form that clients want: properties
-// come in their order, others than the declared only where additionalProperties
-// is given, and a schema without type has those that its keywords speak of.
+// It generates a canonical subset of the conforming values: properties in the order of the
+// schema, additional ones only if additionalProperties is present, and for a schema without
+// type the types that its keywords imply.
 type schemaKit struct {
 	*jsonKit
-	id         string // of this schema among those of one grammar
+	id         string // distinguishes the schemas of one grammar
 	root       *value
 	schemas    map[*value]*schema
 	violations domain.Violations
 	reported   map[string]bool
 }
 
-// Schema compiles the JSON Schema that a field of a request holds. What cannot
-// be enforced is refused, all of it at once, by its place in the schema.
+// Schema compiles the JSON Schema in a request field. The error has all unsupported keywords
+// with their places.
 func Schema(source []byte, field string) (*Grammar, error) {
 	k := newSchemaKit(newJSONKit())
 	e, err := k.compile(source, field)
@@ -43,7 +43,7 @@ func Schema(source []byte, field string) (*Grammar, error) {
 	return g, within(field, err)
 }
 
-// within says which field of a request a fault is about, unless it does.
+// within adds the request field to an error, unless it has violations with fields.
 func within(field string, err error) error {
 	var f *domain.Error
 	if errors.As(err, &f) && len(f.Violations) == 0 {
@@ -56,7 +56,7 @@ func newSchemaKit(kit *jsonKit) *schemaKit {
 	return &schemaKit{jsonKit: kit, schemas: map[*value]*schema{}, reported: map[string]bool{}}
 }
 
-// compile is the values that conform to a schema.
+// compile returns the values that conform to a schema.
 func (k *schemaKit) compile(source []byte, field string) (expr, error) {
 	root, err := readDocument(source)
 	if err != nil {
@@ -71,7 +71,7 @@ func (k *schemaKit) compile(source []byte, field string) (expr, error) {
 	return e, v.Err()
 }
 
-// require notes what is wrong with a place, once.
+// require records a violation, one for each place.
 func (k *schemaKit) require(ok bool, at *value, format string, args ...any) {
 	if !ok && !k.reported[at.at] && len(k.violations) < maxReported {
 		k.reported[at.at] = true
@@ -79,13 +79,13 @@ func (k *schemaKit) require(ok bool, at *value, format string, args ...any) {
 	}
 }
 
-// A conjunction is schemas that hold together.
+// A conjunction is schemas that must all hold.
 type conjunction struct {
 	plain  []*schema
 	groups []*group
 }
 
-// all is the conjunction of places, and of more.
+// all is the conjunction of the schemas at places, and of with.
 func (k *schemaKit) all(places []*value, with *conjunction) *conjunction {
 	c := &conjunction{}
 	if with != nil {
@@ -109,7 +109,7 @@ func (k *schemaKit) all(places []*value, with *conjunction) *conjunction {
 	return c
 }
 
-// form is the values that conform to all of a conjunction.
+// form is the values that conform to a conjunction.
 func (k *schemaKit) form(c *conjunction) expr {
 	var key strings.Builder
 	key.WriteString("schema " + k.id)
@@ -120,8 +120,8 @@ func (k *schemaKit) form(c *conjunction) expr {
 	for _, g := range c.groups {
 		key.WriteString(" " + strconv.Itoa(g.id))
 	}
-	if len(k.made) > maxForms {
-		k.fail("it is too large: its parts combine in more than %d ways; make it smaller", maxForms)
+	if len(k.created) > maxForms {
+		k.fail("it is too large: its parts have more than %d combinations; simplify it", maxForms)
 		return never
 	}
 	return k.named(key.String(), func() expr {
@@ -136,8 +136,8 @@ func (k *schemaKit) form(c *conjunction) expr {
 func (k *schemaKit) ways(c *conjunction) expr {
 	first := c.groups[0]
 	rest := &conjunction{c.plain, c.groups[1:]}
-	if first.alone {
-		k.apart(first)
+	if first.exclusive {
+		k.requireDisjoint(first)
 	}
 	var ways []expr
 	for _, one := range first.ways {
@@ -146,7 +146,7 @@ func (k *schemaKit) ways(c *conjunction) expr {
 	return alt(ways...)
 }
 
-// plain is the values that conform to schemas that offer no choice.
+// plain is the values that conform to schemas without alternatives.
 func (k *schemaKit) plain(all []*schema) expr {
 	types, literal := k.types(all)
 	if literal {
@@ -172,7 +172,7 @@ func (k *schemaKit) plain(all []*schema) expr {
 	return alt(append(ways, never)...)
 }
 
-// types are those that all schemas allow, and whether they list literals.
+// types returns the types that all schemas allow, and reports whether one lists literals.
 func (k *schemaKit) types(all []*schema) (types []string, literal bool) {
 	types = typeNames
 	given := false
@@ -190,21 +190,20 @@ func (k *schemaKit) types(all []*schema) (types []string, literal bool) {
 	if !given && !literal && len(hints) > 0 {
 		types = both(types, hints)
 	}
-	if slices.Contains(types, "number") { // which the integers are among
+	if slices.Contains(types, "number") { // includes the integers
 		types = slices.DeleteFunc(slices.Clone(types), func(t string) bool { return t == "integer" })
 	}
 	return types, literal
 }
 
-// both are the types of two lists; whole numbers are numbers.
+// both is the intersection of types; integers are numbers.
 func both(a, b []string) []string {
 	return kept(a, func(name string) bool {
 		return slices.Contains(b, name) || name == "integer" && slices.Contains(b, "number")
 	})
 }
 
-// literal is those of the listed values that all schemas have, of the types
-// that they allow.
+// literal is the listed values that all schemas allow, of the allowed types.
 func (k *schemaKit) literal(all []*schema, types []string) expr {
 	var values, kinds []string
 	first := true
@@ -229,7 +228,8 @@ func (k *schemaKit) literal(all []*schema, types []string) expr {
 	}
 	for _, s := range all {
 		for i, hint := range s.hints {
-			k.require(!slices.Contains(kinds, hint), s.keywords[i], "cannot be enforced together with enum or const: leave out one of them")
+			k.require(!slices.Contains(kinds, hint), s.keywords[i],
+				"cannot be enforced together with enum or const: omit one of them")
 		}
 	}
 	slices.Sort(values)

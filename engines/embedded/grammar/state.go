@@ -9,40 +9,40 @@ import (
 	"anneal/domain"
 )
 
-// Bounds of what is remembered and worked through for one grammar. What is
-// remembered is dropped when it outgrows them; work beyond them is refused.
+// Limits of a grammar at run time. The cache is dropped when it exceeds them; more work for one
+// token is an error.
 const (
 	maxStates  = 4096
 	maxMasks   = 8 << 20 // bytes
-	maxConfigs = 4096    // ways in one state
-	maxWork    = 1 << 20 // nodes that are looked at for one token
-	maxFresh   = 1 << 15 // states that are made for one token
+	maxConfigs = 4096    // alternatives in one state
+	maxWork    = 1 << 20 // nodes visited for one token
+	maxFresh   = 1 << 15 // states created for one token
 	maxFrames  = 1 << 18
 )
 
-// A Grammar is what answers are held to. It is safe for concurrent use.
+// A Grammar constrains answers. It is safe for concurrent use.
 type Grammar struct {
 	nodes   []node
 	start   int32
-	closing map[int32]int32 // nodes inside of reasoning, and where its end is forced
+	closing map[int32]int32 // nodes inside the reasoning, and where its end is forced
 
 	mu     sync.Mutex
 	tables tables
 }
 
-// tables are what is remembered of a grammar's states.
+// tables are the cached states of a grammar.
 type tables struct {
 	generation int
 	frames     map[frameKey]*frame
 	states     map[string]*State
 	masks      int // bytes
-	work       int // nodes looked at since the last call
-	fresh      int // states made since the last call
+	work       int // nodes visited in this call
+	fresh      int // states created in this call
 	begin      *State
 }
 
-// A frame is what follows when a rule or a body ends. Frames of one generation
-// with the same content are the same.
+// A frame is the continuation at the end of a rule or body. Equal frames of one generation are
+// identical.
 type frame struct {
 	frameKey
 	id         uint32
@@ -50,36 +50,36 @@ type frame struct {
 }
 
 type frameKey struct {
-	node  int32 // where it goes on
-	count int32 // of a repetition: how often before; -1 for a rule
+	node  int32 // where to continue
+	count int32 // completed repetitions; -1 for a rule
 	up    *frame
 }
 
-// A config is a place where a byte is awaited, and what follows that rule.
+// A config is a position that expects a byte, and its continuation.
 type config struct {
 	node  int32
 	stack *frame
 }
 
-// A State is what may follow the text so far.
+// A State is the set of configurations after a text.
 type State struct {
 	configs    []config
 	accepts    bool
 	generation int
-	next       *[256]*State // what is known of it; dead where nothing may follow
+	next       *[256]*State // cached transitions; dead rejects
 	mask       Mask
-	masked     *Vocabulary // of mask
+	masked     *Vocabulary // vocabulary of mask
 }
 
 var dead = &State{}
 
-// Accepts tells that the text may end here.
+// Accepts reports whether the text may end here.
 func (s *State) Accepts() bool { return s.accepts }
 
-// Complete tells that it must.
+// Complete reports whether the text must end here.
 func (s *State) Complete() bool { return s.accepts && len(s.configs) == 0 }
 
-// Start is the state before any text.
+// Start returns the state before any text.
 func (g *Grammar) Start() (*State, error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -90,7 +90,7 @@ func (g *Grammar) Start() (*State, error) {
 	return g.tables.begin, g.exceeded()
 }
 
-// Next is the state after more text; nil when that text may not follow.
+// Next returns the state after text; nil if the grammar rejects it.
 func (g *Grammar) Next(s *State, text []byte) (*State, error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -104,22 +104,22 @@ func (g *Grammar) Next(s *State, text []byte) (*State, error) {
 	return s, g.exceeded()
 }
 
-// exceeded is the error of a grammar that takes too much work.
+// exceeded returns an error if the grammar needs too much work.
 func (g *Grammar) exceeded() error {
 	if !g.tables.spent() {
 		return nil
 	}
-	g.tables.states, g.tables.begin = nil, nil // which may lack something
+	g.tables.states, g.tables.begin = nil, nil // may be incomplete
 	return domain.Errorf(domain.InvalidArgument,
-		"format: it is too ambiguous: there are too many ways to read one text; make its alternatives differ in how they begin")
+		"format: it is too ambiguous: one text has too many derivations; make alternatives differ at their beginning")
 }
 
-// spent tells that no more may be done for this token.
+// spent reports whether the work for this token is used up.
 func (t *tables) spent() bool {
 	return t.work > maxWork || t.fresh > maxFresh || len(t.frames) > maxFrames
 }
 
-// tidy begins a call: it drops what was remembered when that is too much.
+// tidy starts a call and drops an oversized cache.
 func (g *Grammar) tidy() {
 	t := &g.tables
 	t.work, t.fresh = 0, 0
@@ -128,7 +128,7 @@ func (g *Grammar) tidy() {
 	}
 }
 
-// adopt is the state in the words of this generation.
+// adopt converts a state of an older generation.
 func (g *Grammar) adopt(s *State) *State {
 	if s.generation == g.tables.generation {
 		return s
@@ -162,7 +162,7 @@ func (g *Grammar) frame(key frameKey) *frame {
 	return f
 }
 
-// step is the state after one more byte.
+// step returns the state after a byte.
 func (g *Grammar) step(s *State, c byte) *State {
 	if s.next == nil {
 		s.next = new([256]*State)
@@ -187,7 +187,7 @@ func (g *Grammar) step(s *State, c byte) *State {
 	return next
 }
 
-// closure follows everything that takes no byte.
+// closure follows the transitions without a byte.
 func (g *Grammar) closure(open []config) *State {
 	seen := map[config]bool{}
 	var configs []config
@@ -198,7 +198,7 @@ func (g *Grammar) closure(open []config) *State {
 			open = append(open, c)
 		}
 	}
-	again := func(node, count int32, up *frame) { // a repetition after count times
+	again := func(node, count int32, up *frame) { // after count repetitions
 		n := &g.nodes[node]
 		if n.max == unbounded || count < n.max {
 			push(config{n.body, g.frame(frameKey{node, count, up})})
@@ -218,7 +218,7 @@ func (g *Grammar) closure(open []config) *State {
 			for _, to := range n.split {
 				push(config{to, c.stack})
 			}
-		case n.op == opCall && n.next == returns: // nothing follows: no need to come back
+		case n.op == opCall && n.next == returns: // tail call
 			push(config{n.body, c.stack})
 		case n.op == opCall:
 			push(config{n.body, g.frame(frameKey{n.next, -1, c.stack})})
@@ -238,7 +238,7 @@ func (g *Grammar) closure(open []config) *State {
 	return g.intern(configs, accepts)
 }
 
-// counted is the count after one more time. One that no longer matters stays.
+// counted is the incremented count of a repetition, up to where it no longer matters.
 func (g *Grammar) counted(f *frame) int32 {
 	if n := &g.nodes[f.node]; n.max == unbounded && f.count >= n.min {
 		return f.count
@@ -246,7 +246,7 @@ func (g *Grammar) counted(f *frame) int32 {
 	return f.count + 1
 }
 
-// intern is the state of these ways; the same is made once.
+// intern returns the shared state of configs.
 func (g *Grammar) intern(configs []config, accepts bool) *State {
 	id := func(f *frame) uint32 {
 		if f == nil {

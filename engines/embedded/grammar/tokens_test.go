@@ -16,9 +16,8 @@ import (
 	"anneal/engines/embedded/tokenizer"
 )
 
-// pairs is a vocabulary of byte-pair encoding, trained on texts without regard
-// for words: its tokens span several characters, signs of JSON and letters
-// together, and parts of characters.
+// pairs is a byte-pair encoding trained without word boundaries: its tokens span several
+// characters, mix JSON syntax and letters, and split characters.
 func pairs(t testing.TB, merges int) *Vocabulary {
 	var parts [][]byte
 	for seed := range 300 {
@@ -37,12 +36,12 @@ func pairs(t testing.TB, merges int) *Vocabulary {
 		tokens = append(tokens, []byte{byte(c)})
 	}
 	for range merges {
-		counts, best, most := map[[2]string]int{}, [2]string{}, 0
+		counts, best, limit := map[[2]string]int{}, [2]string{}, 0
 		for i := range len(parts) - 1 {
 			pair := [2]string{string(parts[i]), string(parts[i+1])}
 			counts[pair]++
-			if n := counts[pair]; n > most || n == most && pair[0]+pair[1] < best[0]+best[1] {
-				best, most = pair, n
+			if n := counts[pair]; n > limit || n == limit && pair[0]+pair[1] < best[0]+best[1] {
+				best, limit = pair, n
 			}
 		}
 		tokens = append(tokens, []byte(best[0]+best[1]))
@@ -57,13 +56,13 @@ func pairs(t testing.TB, merges int) *Vocabulary {
 		}
 		parts = joined
 	}
-	tokens = append(tokens, nil, tokens[300]) // a special one, and one of the same bytes as another
+	tokens = append(tokens, nil, tokens[300]) // a special token, and a duplicate
 	return NewVocabulary(len(tokens), func(token int) []byte { return tokens[token] })
 }
 
-// TestTokensOfSeveralBytes writes texts by random schemas in tokens of byte-pair
-// encoding: each conforms by another validator. Masks are what the bytes of each
-// token say, and every way to cut a text that conforms into tokens is allowed.
+// TestTokensOfSeveralBytes samples texts of random schemas in tokens of a byte-pair encoding. Each
+// conforms under another validator, masks match the bytes of each token, and every tokenization of
+// a conforming text is allowed.
 func TestTokensOfSeveralBytes(t *testing.T) {
 	v := pairs(t, 700)
 	var mixed, broken int
@@ -82,8 +81,8 @@ func TestTokensOfSeveralBytes(t *testing.T) {
 	require.Greater(t, whole, n/2)
 }
 
-// TestTokensOfPublishedVocabularies does the same with the vocabularies of GPT-2
-// and Llama 3, which `make clients` installs.
+// TestTokensOfPublishedVocabularies does the same with the vocabularies of GPT-2 and Llama 3, which
+// `make clients` installs.
 func TestTokensOfPublishedVocabularies(t *testing.T) {
 	published := filepath.Join("..", "tokenizer", "testdata", "published")
 	node, err := exec.LookPath("node")
@@ -122,7 +121,7 @@ func share(is bool) int {
 	return 0
 }
 
-// randomSchemasIn is how many of n random schemas gave whole texts.
+// randomSchemasIn returns how many of n random schemas gave complete texts.
 func randomSchemasIn(t *testing.T, v *Vocabulary, n int) (whole int) {
 	for seed := range n {
 		r := rand.New(rand.NewPCG(uint64(seed), 5))
@@ -142,12 +141,12 @@ func randomSchemasIn(t *testing.T, v *Vocabulary, n int) (whole int) {
 	return whole
 }
 
-// writeIn draws a text that conforms, token by token.
-func writeIn(t testing.TB, g *Grammar, v *Vocabulary, r *rand.Rand, most int) (out string, whole bool) {
+// writeIn samples a conforming text token by token.
+func writeIn(t testing.TB, g *Grammar, v *Vocabulary, r *rand.Rand, limit int) (out string, whole bool) {
 	state, err := g.Start()
 	require.NoError(t, err)
 	var text []byte
-	for range most {
+	for range limit {
 		if state.Complete() || state.Accepts() && r.IntN(3) == 0 {
 			return string(text), true
 		}
@@ -164,7 +163,7 @@ func writeIn(t testing.TB, g *Grammar, v *Vocabulary, r *rand.Rand, most int) (o
 			}
 		}
 		require.NotEmpty(t, can, "nothing follows %q", text)
-		for range 4 { // the mask says what the bytes say
+		for range 4 { // the mask matches the bytes
 			token := r.IntN(v.size)
 			next, err := g.Next(state, v.Bytes(token))
 			require.NoError(t, err)
@@ -182,7 +181,7 @@ func writeIn(t testing.TB, g *Grammar, v *Vocabulary, r *rand.Rand, most int) (o
 	return string(text), false
 }
 
-// cut takes a text apart into tokens by chance.
+// cut splits a text into tokens at random.
 func cut(v *Vocabulary, text string, r *rand.Rand) (tokens []int) {
 	for len(text) > 0 {
 		var ways []int
@@ -204,8 +203,7 @@ func cut(v *Vocabulary, text string, r *rand.Rand) (tokens []int) {
 	return tokens
 }
 
-// follow demands that tokens may come one after another, and that the text may
-// then end.
+// follow requires that tokens are allowed in sequence, and that the text may then end.
 func follow(t testing.TB, g *Grammar, v *Vocabulary, tokens []int) {
 	state, err := g.Start()
 	require.NoError(t, err)

@@ -7,14 +7,14 @@ import (
 	"strings"
 )
 
-// A value is JSON with its members in order and its place in the document.
+// A value is JSON with ordered members and its place in the document.
 type value struct {
 	id      int
-	at      string // a JSON pointer after #
+	at      string // JSON pointer after #
 	kind    string // object, array, string, number, boolean or null
 	members []member
 	items   []*value
-	text    string // of a string itself, of a number as it is written
+	text    string // of a string its content, of a number its digits
 	on      bool
 }
 
@@ -23,7 +23,7 @@ type member struct {
 	*value
 }
 
-// get is a member of an object, nil when there is none.
+// get returns a member of an object, nil if there is none.
 func (v *value) get(name string) *value {
 	for _, m := range v.members {
 		if m.name == name {
@@ -33,16 +33,16 @@ func (v *value) get(name string) *value {
 	return nil
 }
 
-// A document is a JSON text that is being read.
+// A document is a JSON parser.
 type document struct {
 	dec   *json.Decoder
 	count int
 }
 
-// readDocument reads one JSON value.
+// readDocument parses one JSON value.
 func readDocument(source []byte) (*value, error) {
 	if len(source) > maxSource {
-		return nil, fault("it has %d bytes; give at most %d", len(source), maxSource)
+		return nil, invalid("it has %d bytes; give at most %d", len(source), maxSource)
 	}
 	d := &document{dec: json.NewDecoder(bytes.NewReader(source))}
 	d.dec.UseNumber()
@@ -51,18 +51,18 @@ func readDocument(source []byte) (*value, error) {
 		return nil, err
 	}
 	if d.dec.More() {
-		return nil, fault("it goes on after its JSON value: give one")
+		return nil, invalid("it has trailing data after its JSON value: give one value")
 	}
 	return v, nil
 }
 
 func (d *document) read(at string, depth int) (*value, error) {
 	if depth > maxNesting {
-		return nil, fault("%s is nested more than %d deep: use $ref and $defs", at, maxNesting)
+		return nil, invalid("%s is nested more than %d deep: use $ref and $defs", at, maxNesting)
 	}
 	token, err := d.dec.Token()
 	if err != nil {
-		return nil, fault("it is not JSON: %v", err)
+		return nil, invalid("it is not JSON: %v", err)
 	}
 	d.count++
 	v := &value{id: d.count, at: at}
@@ -94,11 +94,11 @@ func (d *document) inside(v *value, depth int) error {
 		if v.kind == "object" {
 			token, err := d.dec.Token()
 			if err != nil {
-				return fault("it is not JSON: %v", err)
+				return invalid("it is not JSON: %v", err)
 			}
 			name, _ = token.(string)
 			if names[name] {
-				return fault("%s has %q twice: give it once", v.at, name)
+				return invalid("%s has %q twice: give it once", v.at, name)
 			}
 			names[name] = true
 			at = strings.NewReplacer("~", "~0", "/", "~1").Replace(name)
@@ -114,12 +114,12 @@ func (d *document) inside(v *value, depth int) error {
 		}
 	}
 	if _, err := d.dec.Token(); err != nil {
-		return fault("it is not JSON: %v", err)
+		return invalid("it is not JSON: %v", err)
 	}
 	return nil
 }
 
-// written is a value as JSON without layout.
+// written formats a value as compact JSON.
 func (v *value) written() string {
 	var b strings.Builder
 	v.write(&b)
@@ -153,7 +153,7 @@ func (v *value) write(b *strings.Builder) {
 	}
 }
 
-// quoted is a text as a JSON string, with no more escapes than it must have.
+// quoted formats a JSON string with the required escapes only.
 func quoted(s string) string {
 	var b strings.Builder
 	b.WriteByte('"')
@@ -164,7 +164,7 @@ func quoted(s string) string {
 	return b.String()
 }
 
-// escaped is a character as a JSON string has it.
+// escaped formats a character of a JSON string.
 func escaped(r rune) string {
 	switch r {
 	case '"', '\\':

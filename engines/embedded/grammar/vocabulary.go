@@ -6,24 +6,22 @@ import (
 	"slices"
 )
 
-// A Vocabulary is the tokens of a model, as a tree of their bytes.
+// A Vocabulary is a model's tokens as a prefix tree of their bytes.
 type Vocabulary struct {
 	size  int
 	bytes [][]byte
-	nodes []branch // the first is the root; children of one lie together, in order
-	ids   []int32  // of the tokens, those that end at one node together
+	nodes []branch // the first is the root; children are adjacent and sorted
+	ids   []int32  // of the tokens, grouped by node
 }
 
-// A branch is a node of the tree: the byte that leads to it, its children and
-// the tokens that end there.
+// A branch is a node of the tree: its byte, its children and the tokens that end there.
 type branch struct {
 	byte                 byte
 	child, children      int32
 	firstToken, numToken int32
 }
 
-// NewVocabulary reads the bytes of the tokens 0 to size-1. One without any
-// never follows.
+// NewVocabulary returns the tokens 0 to size-1. Tokens without bytes are never allowed.
 func NewVocabulary(size int, text func(token int) []byte) *Vocabulary {
 	v := &Vocabulary{size: size, bytes: make([][]byte, size)}
 	var order []int32
@@ -41,7 +39,7 @@ func NewVocabulary(size int, text func(token int) []byte) *Vocabulary {
 	return v
 }
 
-// grow makes what is below a node: tokens from to to share depth bytes.
+// grow adds the subtree of a node, for the tokens in [from, to) that share depth bytes.
 func (v *Vocabulary) grow(at, from, to, depth int) {
 	v.nodes[at].firstToken = int32(from)
 	for from < to && len(v.bytes[v.ids[from]]) == depth {
@@ -66,23 +64,22 @@ func (v *Vocabulary) grow(at, from, to, depth int) {
 	}
 }
 
-// Bytes are those of a token.
+// Bytes returns the bytes of a token.
 func (v *Vocabulary) Bytes(token int) []byte { return v.bytes[token] }
 
-// A Mask says of each token whether it may come next.
+// A Mask is the set of allowed tokens.
 type Mask []uint64
 
-// Has tells whether a token may come next.
+// Has reports whether a token is allowed.
 func (m Mask) Has(token int) bool { return m[token/64]>>(token%64)&1 == 1 }
 
-// Allow lets a token come next.
+// Allow adds a token.
 func (m Mask) Allow(token int) { m[token/64] |= 1 << (token % 64) }
 
-// NewMask allows none of so many tokens.
+// NewMask returns an empty mask for size tokens.
 func NewMask(size int) Mask { return make(Mask, (size+63)/64) }
 
-// Allowed are the tokens of which every byte may follow. They are remembered
-// with the state.
+// Allowed returns the tokens whose bytes may all follow. The mask is cached with the state.
 func (g *Grammar) Allowed(s *State, v *Vocabulary) (Mask, error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()

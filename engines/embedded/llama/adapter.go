@@ -8,7 +8,7 @@ import (
 	"anneal/engines/embedded/kernel"
 )
 
-// A Module is a projection that an adapter may sit on.
+// A Module is a projection that an adapter can modify.
 type Module int
 
 // The projections of a decoder layer, in the order of Weights.
@@ -20,18 +20,18 @@ const (
 	Gate
 	Up
 	Down
-	Modules // how many there are
+	Modules // number of modules
 )
 
 var moduleNames = [Modules]string{"q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"}
 
-// inputs groups the modules that read the same activations.
+// inputs groups the modules with the same input activations.
 var inputs = [4][]Module{{Query, Key, Value}, {Output}, {Gate, Up}, {Down}}
 
-// String is the module's name in checkpoints: q_proj and so on.
+// String returns the module's name in checkpoints: q_proj and so on.
 func (m Module) String() string { return moduleNames[m] }
 
-// Path is where the module sits in a layer: self_attn.q_proj and so on.
+// Path returns the module's name within a layer: self_attn.q_proj and so on.
 func (m Module) Path() string {
 	if m < Gate {
 		return "self_attn." + m.String()
@@ -39,7 +39,7 @@ func (m Module) Path() string {
 	return "mlp." + m.String()
 }
 
-// ModuleNamed finds a module by its name in checkpoints.
+// ModuleNamed returns the module of a name in checkpoints.
 func ModuleNamed(name string) (Module, bool) {
 	for m, n := range moduleNames {
 		if n == name {
@@ -49,7 +49,7 @@ func ModuleNamed(name string) (Module, bool) {
 	return 0, false
 }
 
-// Shape is a module's number of outputs and inputs.
+// Shape returns the number of outputs and inputs of a module.
 func (m Module) Shape(c *Config) (out, in int) {
 	h, q, kv := c.HiddenSize, c.Heads*c.HeadDim, c.KVHeads*c.HeadDim
 	switch m {
@@ -65,39 +65,39 @@ func (m Module) Shape(c *Config) (out, in int) {
 	return c.IntermediateSize, h
 }
 
-// Matrix is a module's projection in a layer.
+// Matrix returns a module's weights in a layer.
 func (l *Layer) Matrix(m Module) kernel.Matrix {
 	return [Modules]kernel.Matrix{l.Q, l.K, l.V, l.O, l.Gate, l.Up, l.Down}[m]
 }
 
-// A Pair is one low-rank update: W + (Alpha/Rank)·B·A.
+// A Pair is the low-rank update of one module: W + (Alpha/Rank)·B·A.
 type Pair struct {
 	A kernel.Matrix // [rank, in]
 	B kernel.Matrix // [out, rank]
 }
 
-// An Adapter is a low-rank update of a model (LoRA, Hu et al. 2021). A layer's
-// pairs are indexed by Module; a module without one has nil data.
+// An Adapter is a LoRA adapter (Hu et al. 2021). A layer's pairs are indexed by Module; a
+// module without update has nil data.
 type Adapter struct {
 	Rank     int
 	Alpha    float64
-	BaseHash string // Weights.Hash of the base it belongs to
+	BaseHash string // Weights.Hash of the base model
 	Layers   [][Modules]Pair
 
 	flat []float32
 }
 
-// Scale is what B·A is multiplied by.
+// Scale is the factor of B·A.
 func (a *Adapter) Scale() float32 { return float32(a.Alpha / float64(a.Rank)) }
 
-// Flat is every parameter of the adapter as one vector: by layer, by input
-// (see inputs), the As of the input's modules and then their Bs.
+// Flat returns all parameters of the adapter as one vector: by layer, by input (see inputs),
+// the As of the input's modules and then their Bs.
 func (a *Adapter) Flat() []float32 { return a.flat }
 
-// Has reports whether the adapter sits on a module.
+// Has reports whether the adapter modifies a module.
 func (a *Adapter) Has(m Module) bool { return a != nil && a.Layers[0][m].A.Data != nil }
 
-// Modules lists the modules that the adapter sits on.
+// Modules returns the modules that the adapter modifies.
 func (a *Adapter) Modules() []Module {
 	var out []Module
 	for m := range Modules {
@@ -108,7 +108,7 @@ func (a *Adapter) Modules() []Module {
 	return out
 }
 
-// NewAdapter makes an adapter with zero matrices on the given modules.
+// NewAdapter returns an adapter with zero matrices for the given modules.
 func NewAdapter(c Config, rank int, alpha float64, modules []Module) *Adapter {
 	a := &Adapter{Rank: rank, Alpha: alpha}
 	n := 0
@@ -120,8 +120,8 @@ func NewAdapter(c Config, rank int, alpha float64, modules []Module) *Adapter {
 	return a
 }
 
-// layOut gives names to the parts of flat. The As of modules that read the same
-// input follow one another, so that one product serves them all.
+// layOut assigns the parts of flat. The As of modules with the same input are adjacent, so that
+// one product computes them all.
 func (a *Adapter) layOut(c Config, modules []Module, flat []float32) {
 	a.flat, a.Layers = flat, make([][Modules]Pair, c.Layers)
 	take := func(rows, cols int) kernel.Matrix {
@@ -145,8 +145,8 @@ func (a *Adapter) layOut(c Config, modules []Module, flat []float32) {
 	}
 }
 
-// Initialize draws A from the uniform distribution that PEFT uses (Kaiming with
-// a = √5, which is ±1/√in) and leaves B at 0, so that the model is unchanged.
+// Initialize draws A from the uniform distribution of PEFT (Kaiming with a = √5, which is
+// ±1/√in) and sets B to 0, so that the model is unchanged.
 func (a *Adapter) Initialize(seed uint64) {
 	rng := rand.New(rand.NewPCG(seed, 0x6c6f7261))
 	for i := range a.Layers {
@@ -161,8 +161,7 @@ func (a *Adapter) Initialize(seed uint64) {
 	}
 }
 
-// Merge is the model with the adapter's update added to its projections; w is
-// left as it is.
+// Merge returns a copy of the model with the adapter's update added to its weights.
 func (a *Adapter) Merge(w *Weights) *Weights {
 	merged := w.Clone()
 	for i := range a.Layers {
@@ -171,7 +170,7 @@ func (a *Adapter) Merge(w *Weights) *Weights {
 	return merged
 }
 
-// mergeLayer adds the adapter's update to the projections of layer i.
+// mergeLayer adds the adapter's update to the weights of layer i.
 func (a *Adapter) mergeLayer(i int, l *Layer) {
 	scale := a.Scale()
 	for m := range Modules {

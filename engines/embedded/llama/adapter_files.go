@@ -15,8 +15,8 @@ const (
 	maxRank           = 1024
 )
 
-// adapterConfig is the part of PEFT's adapter_config.json that matters here;
-// base_model_hash is ours.
+// adapterConfig is the supported part of PEFT's adapter_config.json. base_model_hash is our
+// extension.
 type adapterConfig struct {
 	Type          string          `json:"peft_type"`
 	Task          string          `json:"task_type"`
@@ -37,8 +37,8 @@ type adapterConfig struct {
 	LayersPattern any             `json:"layers_to_transform"`
 }
 
-// Save writes the adapter in PEFT's layout into dir, which must exist. dropout
-// is recorded for those who train on.
+// Save writes the adapter in PEFT's format to dir, which must exist. dropout is recorded for
+// continued training.
 func (a *Adapter) Save(dir string, dropout float64) error {
 	names := []string{}
 	for _, m := range a.Modules() {
@@ -48,15 +48,17 @@ func (a *Adapter) Save(dir string, dropout float64) error {
 	if err != nil {
 		return err
 	}
-	c := adapterConfig{Type: "LORA", Task: "CAUSAL_LM", BaseHash: a.BaseHash, Rank: a.Rank, Alpha: a.Alpha, Dropout: dropout,
-		Targets: targets, Bias: "none", Inference: true, RankPattern: map[string]int{}, AlphaPattern: map[string]any{}}
+	c := adapterConfig{
+		Type: "LORA", Task: "CAUSAL_LM", BaseHash: a.BaseHash, Rank: a.Rank, Alpha: a.Alpha, Dropout: dropout,
+		Targets: targets, Bias: "none", Inference: true, RankPattern: map[string]int{}, AlphaPattern: map[string]any{},
+	}
 	if err := writeJSON(filepath.Join(dir, adapterConfigFile), c); err != nil {
 		return err
 	}
 	return safetensors.WriteFile(filepath.Join(dir, adapterFile), a.tensors(), nil)
 }
 
-// tensors names every matrix as PEFT does.
+// tensors returns the matrices with their names in PEFT.
 func (a *Adapter) tensors() []safetensors.Tensor {
 	var out []safetensors.Tensor
 	for i := range a.Layers {
@@ -74,9 +76,9 @@ func pairNames(layer int, m Module) (a, b string) {
 	return prefix + "lora_A.weight", prefix + "lora_B.weight"
 }
 
-// LoadAdapter reads a PEFT directory for a base of the given configuration. An
-// adapter that names another base than baseHash, unless that is "", or that this
-// package cannot apply, is a FailedPrecondition fault.
+// LoadAdapter reads a PEFT directory for a base model of the given configuration. The error is
+// FailedPrecondition for an adapter of another base model, unless baseHash is "", and for one
+// with unsupported features.
 func LoadAdapter(dir, baseHash string, c Config) (*Adapter, error) {
 	settings, err := readAdapterConfig(dir)
 	if err != nil {
@@ -99,7 +101,8 @@ func LoadAdapter(dir, baseHash string, c Config) (*Adapter, error) {
 	}
 	if n := len(file.Tensors()); len(modules) == 0 || n != 2*len(modules)*c.Layers {
 		return nil, domain.Errorf(domain.FailedPrecondition,
-			"%s holds %d tensors, %d of the base's projections in layer 0: it must hold lora_A and lora_B of the same projections in all %d layers and nothing else",
+			"%s has %d tensors, %d of the projections in layer 0: it must have lora_A and lora_B of the same projections "+
+				"in all %d layers and nothing else",
 			adapterFile, n, len(modules), c.Layers)
 	}
 	a := NewAdapter(c, settings.Rank, settings.Alpha, modules)
@@ -112,18 +115,19 @@ func LoadAdapter(dir, baseHash string, c Config) (*Adapter, error) {
 	return a, nil
 }
 
-// Belongs answers a FailedPrecondition fault when the adapter names another
-// base; neither is held against the other when it is "".
+// Belongs returns a FailedPrecondition error if the adapter was trained on another base model.
+// An unknown hash ("") matches any.
 func (a *Adapter) Belongs(baseHash string) error {
 	if a.BaseHash == "" || baseHash == "" || a.BaseHash == baseHash {
 		return nil
 	}
 	return domain.Errorf(domain.FailedPrecondition,
-		"the adapter was trained on another base (%s) than this one (%s): load it on the base it was trained on", a.BaseHash, baseHash)
+		"the adapter was trained on another base model (%s) than this one (%s): load it on its base model",
+		a.BaseHash, baseHash)
 }
 
-// CheckAdapter answers why an adapter of a PEFT directory cannot be applied by
-// this package, as far as its adapter_config.json says.
+// CheckAdapter returns an error if the adapter_config.json of a PEFT directory has unsupported
+// features.
 func CheckAdapter(dir string) error {
 	_, err := readAdapterConfig(dir)
 	return err
@@ -136,7 +140,7 @@ func readAdapterConfig(dir string) (adapterConfig, error) {
 	}
 	var c adapterConfig
 	if err := json.Unmarshal(data, &c); err != nil {
-		return c, domain.Errorf(domain.FailedPrecondition, "%s is not an adapter's configuration: %v", adapterConfigFile, err)
+		return c, domain.Errorf(domain.FailedPrecondition, "parse %s: %v", adapterConfigFile, err)
 	}
 	var v domain.Violations
 	v.Require(c.Type == "LORA", "peft_type", "must be LORA, is %q", c.Type)

@@ -6,19 +6,18 @@ import (
 	"anneal/engines/embedded/kernel"
 )
 
-// attendRows is how many queries, and how many keys, are taken at a time: a
-// block of scores stays in the first-level cache and blocks above the diagonal
-// are never computed.
+// attendRows is the block size of queries and keys: a block of scores stays in the L1 cache,
+// and blocks above the diagonal are skipped.
 const attendRows = 64
 
-// A tile holds up to attendRows keys and values of one head, packed.
+// A tile is up to attendRows keys and values of one head, packed.
 type tile struct {
 	lo, hi          int
 	keysT, keys     kernel.Packed // for q·Kᵀ and for ds·K
 	values, valuesT kernel.Packed // for p·V and for do·Vᵀ
 }
 
-// attend computes causal attention of every sequence from s.qkv into s.attn.
+// attend computes causal attention of all sequences from s.qkv into s.attn.
 func (p *Pass) attend(s *layerState) {
 	p.heads(s, func(q, k, v, head int, lo, hi int) {
 		p.packTiles(s, k, v, lo, hi, false)
@@ -36,8 +35,8 @@ func (p *Pass) attend(s *layerState) {
 	})
 }
 
-// attendBack computes dqkv, the gradient of s.qkv, from that of s.attn. The
-// probabilities are computed again rather than kept.
+// attendBack computes dqkv, the gradient of s.qkv, from that of s.attn. It recomputes the
+// probabilities instead of storing them.
 func (p *Pass) attendBack(s *layerState, dattn, dqkv kernel.Matrix) {
 	clear(dqkv.Data)
 	d := p.net.Weights.Config.HeadDim
@@ -76,8 +75,8 @@ func (p *Pass) attendBack(s *layerState, dattn, dqkv kernel.Matrix) {
 	})
 }
 
-// heads calls do for every sequence and query head, with the first columns of
-// its query, key and value in a row of qkv, and the sequence's rows.
+// heads calls do for every sequence and query head, with the first columns of its query, key
+// and value in a row of qkv, and the sequence's rows.
 func (p *Pass) heads(s *layerState, do func(q, k, v, head, lo, hi int)) {
 	c := &p.net.Weights.Config
 	for i := range p.batch.Starts {
@@ -112,8 +111,8 @@ func (p *Pass) packTiles(s *layerState, k, v, lo, hi int, back bool) {
 	}
 }
 
-// probabilities are the softmax of the scores of queries at to to over the keys
-// lo to to: [to-at, to-lo], zero above the diagonal.
+// probabilities computes the softmax of the scores of queries at to to over keys lo to to:
+// [to-at, to-lo], 0 above the diagonal.
 func (p *Pass) probabilities(s *layerState, q, at, to, lo int) kernel.Matrix {
 	d := p.net.Weights.Config.HeadDim
 	scale := float32(1 / math.Sqrt(float64(d)))
@@ -134,7 +133,7 @@ func (p *Pass) probabilities(s *layerState, q, at, to, lo int) kernel.Matrix {
 	return out
 }
 
-// blockOf is room for one block of scores.
+// blockOf returns a buffer for a block of scores.
 func (p *Pass) blockOf(m *kernel.Matrix, rows, cols int) kernel.Matrix {
 	if len(m.Data) < rows*cols {
 		*m = kernel.NewMatrix(attendRows, (cols+attendRows-1)/attendRows*attendRows)

@@ -2,8 +2,8 @@ package llama
 
 import "anneal/engines/embedded/kernel"
 
-// Backward adds to g the gradient of an objective of the last Forward's
-// log-probabilities: dlogp holds its derivative by each of them.
+// Backward adds to g the gradient of an objective of the last Forward's log-probabilities;
+// dlogp is the derivative with respect to them.
 func (p *Pass) Backward(dlogp []float32, g *Gradient) {
 	dx := p.scoreBack(dlogp, g)
 	for i := len(p.layers) - 1; i >= 0; i-- {
@@ -16,74 +16,74 @@ func (p *Pass) Backward(dlogp []float32, g *Gradient) {
 	}
 }
 
-// scoreBack turns probs into the gradient of the logits and answers that of
-// what leaves the last layer. The derivative of log p(target) by logit v is
-// [v = target] - p(v), divided by the temperature.
+// scoreBack converts p.probs to the gradient of the logits, and returns the gradient of the
+// last layer's output. The derivative of log p(target) by logit v is [v = target] - p(v),
+// divided by the temperature.
 func (p *Pass) scoreBack(dlogp []float32, g *Gradient) kernel.Matrix {
 	w := p.net.Weights
 	for i, row := range p.rows {
 		d := p.probs.Row(i)
-		slope := dlogp[i] * p.cold()
+		slope := dlogp[i] * p.inverseTemperature()
 		kernel.Scale(-slope, d)
 		d[p.batch.Targets[row]] += slope
 	}
-	dfinal := p.room.matrix(p.final.Rows, p.final.Cols)
+	dfinal := p.arena.matrix(p.final.Rows, p.final.Cols)
 	kernel.Gemm(dfinal, p.probs, &p.net.headBack, false, 1)
 	var dnorm []float32
 	if g.weights != nil {
 		kernel.GemmTN(g.weights.Head, p.probs, p.final, 1)
 		dnorm = g.weights.Norm
 	}
-	dlast := p.room.matrix(p.last.Rows, p.last.Cols)
+	dlast := p.arena.matrix(p.last.Rows, p.last.Cols)
 	clear(dlast.Data)
 	normalizeBack(dlast, dfinal, p.last, p.inverse, w.Norm, dnorm)
 	return dlast
 }
 
-// backwardLayer answers the gradient of what entered a layer, given dx, that of
-// what left it, which it overwrites.
+// backwardLayer returns the gradient of a layer's input, given dx, that of its output, which it
+// overwrites.
 func (p *Pass) backwardLayer(i int, dx kernel.Matrix, g *Gradient) kernel.Matrix {
 	w, s, net, n := p.net.Weights, &p.layers[i], &p.net.layers[i], dx.Rows
 	c, l := &w.Config, &w.Layers[i]
-	var grad Layer // zero, so with nil norms and biases, unless all parameters are trained
+	var grad Layer // nil norms and biases unless all parameters are trained
 	if g.weights != nil {
 		grad = g.weights.Layers[i]
 	}
-	dact := p.room.matrix(n, c.IntermediateSize)
+	dact := p.arena.matrix(n, c.IntermediateSize)
 	p.projectBack(dact, dx, s.act, &net.down, g, i, 3)
 	gateBack(s.gu, dact)
-	dnorm := p.room.matrix(n, c.HiddenSize)
+	dnorm := p.arena.matrix(n, c.HiddenSize)
 	p.projectBack(dnorm, s.gu, s.norm2, &net.gateUp, g, i, 2)
 	normalizeBack(dx, dnorm, s.mid, s.inverse2, l.MLPNorm, grad.MLPNorm)
 
-	dattn := p.room.matrix(n, s.attn.Cols)
+	dattn := p.arena.matrix(n, s.attn.Cols)
 	p.projectBack(dattn, dx, s.attn, &net.o, g, i, 1)
 	if i == len(p.layers)-1 {
 		dx, dattn = p.scatter(dx), p.scatter(dattn)
-		dnorm = p.room.matrix(dx.Rows, dx.Cols)
+		dnorm = p.arena.matrix(dx.Rows, dx.Cols)
 	}
-	dqkv := p.room.matrix(s.qkv.Rows, s.qkv.Cols)
+	dqkv := p.arena.matrix(s.qkv.Rows, s.qkv.Cols)
 	p.attendBack(s, dattn, dqkv)
 	p.turn(dqkv.ColRange(0, (c.Heads+c.KVHeads)*c.HeadDim), p.net.rope.TurnBack)
 	p.normalizeHeadsBack(s, l, &grad, dqkv)
 	if i == 0 && g.weights == nil {
 		p.adapterBack(kernel.Matrix{}, dqkv, &net.qkv, g, i, 0)
-		return dx // nothing below is trained
+		return dx // no trained parameters below
 	}
 	p.projectBack(dnorm, dqkv, s.norm1, &net.qkv, g, i, 0)
 	normalizeBack(dx, dnorm, s.x, s.inverse1, l.AttnNorm, grad.AttnNorm)
 	return dx
 }
 
-// normalizeHeadsBack turns the gradient of normalised queries and keys into
-// that of what they were, in models that normalise them.
+// normalizeHeadsBack converts the gradient of normalized queries and keys to that of the raw
+// ones, in models with head norms.
 func (p *Pass) normalizeHeadsBack(s *layerState, l, grad *Layer, dqkv kernel.Matrix) {
 	if l.QNorm == nil {
 		return
 	}
 	c := &p.net.Weights.Config
 	heads, d := c.Heads+c.KVHeads, c.HeadDim
-	dout := p.room.vector(d)
+	dout := p.arena.vector(d)
 	for i := range dqkv.Rows {
 		for head := range heads {
 			weight, dweight := l.QNorm, grad.QNorm
@@ -113,14 +113,14 @@ func (p *Pass) projectBack(dx, dy, x kernel.Matrix, lin *linear, g *Gradient, la
 	p.adapterBack(dx, dy, lin, g, layer, input)
 }
 
-// adapterBack adds the gradients of the pairs on a linear and, unless dx is
-// empty, their share of the input's gradient.
+// adapterBack adds the gradients of a linear's pairs and, unless dx is empty, their part of the
+// input's gradient.
 func (p *Pass) adapterBack(dx, dy kernel.Matrix, lin *linear, g *Gradient, layer, input int) {
 	if len(lin.low) == 0 {
 		return
 	}
 	a, s := p.net.Adapter, &p.layers[layer].low[input]
-	dz := p.room.matrix(dy.Rows, len(lin.low)*a.Rank)
+	dz := p.arena.matrix(dy.Rows, len(lin.low)*a.Rank)
 	for j := range lin.low {
 		low := &lin.low[j]
 		from, to := j*a.Rank, (j+1)*a.Rank
@@ -137,7 +137,7 @@ func (p *Pass) adapterBack(dx, dy kernel.Matrix, lin *linear, g *Gradient, layer
 		kernel.Gemm(dx, dz, &lin.aBack, true, 1)
 		return
 	}
-	din := p.room.matrix(dx.Rows, dx.Cols)
+	din := p.arena.matrix(dx.Rows, dx.Cols)
 	kernel.Gemm(din, dz, &lin.aBack, false, 1)
 	p.mask(din, layer, input)
 	kernel.Add(dx.Data, dx.Data, din.Data)

@@ -1,11 +1,10 @@
 package llama
 
-// A Batch is several sequences laid end to end; no token sees another
-// sequence's.
+// A Batch is several concatenated sequences. Attention does not cross sequences.
 type Batch struct {
-	Tokens  []int32 // the inputs
-	Targets []int32 // per input, the token to be scored after it, or -1
-	Starts  []int32 // where each sequence begins in Tokens
+	Tokens  []int32 // inputs
+	Targets []int32 // for each input the next token if it is scored, otherwise -1
+	Starts  []int32 // first index of each sequence in Tokens
 }
 
 // Reset empties the batch and keeps its memory.
@@ -13,8 +12,8 @@ func (b *Batch) Reset() {
 	b.Tokens, b.Targets, b.Starts = b.Tokens[:0], b.Targets[:0], b.Starts[:0]
 }
 
-// Add appends a sequence of at least two tokens. scored has its length; token
-// i > 0 is a target when scored[i].
+// Add appends a sequence of at least two tokens. scored has its length; token i > 0 is a target
+// if scored[i].
 func (b *Batch) Add(tokens []int32, scored []bool) {
 	b.Starts = append(b.Starts, int32(len(b.Tokens)))
 	n := len(tokens) - 1
@@ -28,7 +27,7 @@ func (b *Batch) Add(tokens []int32, scored []bool) {
 	}
 }
 
-// Scored counts the targets.
+// Scored returns the number of targets.
 func (b *Batch) Scored() int {
 	n := 0
 	for _, t := range b.Targets {
@@ -39,7 +38,7 @@ func (b *Batch) Scored() int {
 	return n
 }
 
-// span is the range of sequence i in Tokens.
+// span returns the range of sequence i in Tokens.
 func (b *Batch) span(i int) (lo, hi int) {
 	lo, hi = int(b.Starts[i]), len(b.Tokens)
 	if i+1 < len(b.Starts) {

@@ -9,8 +9,8 @@ import (
 	"anneal/domain"
 )
 
-// Config is the part of a Hugging Face config.json that this package honours.
-// What it does not know is refused by Validate rather than ignored.
+// Config is the supported part of a Hugging Face config.json. Validate rejects unsupported
+// values.
 type Config struct {
 	Architectures     []string `json:"architectures"`
 	ModelType         string   `json:"model_type"`
@@ -21,11 +21,11 @@ type Config struct {
 	KVHeads           int      `json:"num_key_value_heads"`
 	HeadDim           int      `json:"head_dim"`
 	VocabSize         int      `json:"vocab_size"`
-	MaxPositions      int      `json:"max_position_embeddings"` // the context window, in tokens; no more than attention reaches
+	MaxPositions      int      `json:"max_position_embeddings"` // context length, limited by the sliding window
 	NormEps           float64  `json:"rms_norm_eps"`
 	RopeTheta         float64  `json:"rope_theta"`
 	RopeScaling       *Rotary  `json:"rope_scaling,omitempty"`
-	RopeParameters    *Rotary  `json:"rope_parameters,omitempty"` // where newer files keep rope_theta
+	RopeParameters    *Rotary  `json:"rope_parameters,omitempty"` // rope_theta in newer files
 	PartialRotary     float64  `json:"partial_rotary_factor,omitempty"`
 	SlidingWindow     *int     `json:"sliding_window,omitempty"`
 	UseSlidingWindow  *bool    `json:"use_sliding_window,omitempty"`
@@ -34,13 +34,13 @@ type Config struct {
 	MLPBias           bool     `json:"mlp_bias"`
 	HiddenAct         string   `json:"hidden_act"`
 	InitializerRange  float64  `json:"initializer_range"`
-	TorchDType        string   `json:"torch_dtype"`     // float32, bfloat16 or float16: how the weights are stored
-	DType             string   `json:"dtype,omitempty"` // what newer files call it; read into TorchDType
+	TorchDType        string   `json:"torch_dtype"`     // float32, bfloat16 or float16: format of the weights
+	DType             string   `json:"dtype,omitempty"` // torch_dtype in newer files, read into TorchDType
 	BOS               *int     `json:"bos_token_id,omitempty"`
 	EOS               TokenIDs `json:"eos_token_id,omitempty"`
 }
 
-// TokenIDs is one token or several; config.json writes one as a bare number.
+// TokenIDs is one or several tokens; config.json writes one as a number.
 type TokenIDs []int
 
 // UnmarshalJSON accepts a number, a list of numbers or null.
@@ -61,7 +61,7 @@ func (t *TokenIDs) UnmarshalJSON(data []byte) error {
 	return nil
 }
 
-// MarshalJSON writes one token as a bare number.
+// MarshalJSON writes one token as a number.
 func (t TokenIDs) MarshalJSON() ([]byte, error) {
 	if len(t) == 1 {
 		return json.Marshal(t[0])
@@ -71,7 +71,7 @@ func (t TokenIDs) MarshalJSON() ([]byte, error) {
 
 const maxConfigBytes = 1 << 20
 
-// ReadConfig reads and checks dir/config.json.
+// ReadConfig reads and validates dir/config.json.
 func ReadConfig(dir string) (Config, error) {
 	path := filepath.Join(dir, "config.json")
 	data, err := readLimited(path, maxConfigBytes)
@@ -80,13 +80,13 @@ func ReadConfig(dir string) (Config, error) {
 	}
 	c := Config{NormEps: 1e-6, RopeTheta: 10000, HiddenAct: "silu", MaxPositions: 2048}
 	if err := json.Unmarshal(data, &c); err != nil {
-		return Config{}, domain.Errorf(domain.FailedPrecondition, "config.json is not a model configuration: %v", err)
+		return Config{}, domain.Errorf(domain.FailedPrecondition, "parse config.json: %v", err)
 	}
 	c.fill()
 	return c, c.Validate()
 }
 
-// fill derives the fields that Hugging Face lets a file leave out.
+// fill sets the defaults of optional fields.
 func (c *Config) fill() {
 	if c.KVHeads == 0 {
 		c.KVHeads = c.Heads
@@ -103,20 +103,21 @@ func (c *Config) fill() {
 	if c.DType = ""; c.TorchDType == "" {
 		c.TorchDType = "float32"
 	}
-	// Within its reach a bounded attention is an unbounded one.
+	// Within the sliding window, attention is full.
 	if reach := c.window(); reach > 0 {
 		c.MaxPositions = min(c.MaxPositions, reach)
 	}
 }
 
-// Validate answers FailedPrecondition for a model that this package cannot
-// run, naming every field at fault.
+// Validate returns FailedPrecondition for a model that this package does not support, with all
+// violations.
 func (c *Config) Validate() error {
 	var v domain.Violations
-	within := func(field string, value, least, most int) {
-		v.Require(value >= least && value <= most, field, "must be %d to %d, is %d", least, most, value)
+	within := func(field string, value, min, max int) {
+		v.Require(value >= min && value <= max, field, "must be %d to %d, is %d", min, max, value)
 	}
-	v.Require(families[c.ModelType] != "", "model_type", "is %q: the embedded engine runs llama, mistral, qwen2 and qwen3", c.ModelType)
+	v.Require(families[c.ModelType] != "", "model_type", "is %q: the embedded engine runs llama, mistral, qwen2 and qwen3",
+		c.ModelType)
 	within("hidden_size", c.HiddenSize, 1, 1<<16)
 	within("intermediate_size", c.IntermediateSize, 1, 1<<18)
 	within("num_hidden_layers", c.Layers, 1, 1<<10)
@@ -131,9 +132,12 @@ func (c *Config) Validate() error {
 	v.Require(c.RopeTheta > 0, "rope_theta", "must be above 0")
 	c.RopeScaling.check(&v, "rope_scaling")
 	c.RopeParameters.check(&v, "rope_parameters")
-	v.Require(c.PartialRotary == 0 || c.PartialRotary == 1, "partial_rotary_factor", "must be 1, is %g: the embedded engine turns whole heads", c.PartialRotary)
+	v.Require(c.PartialRotary == 0 || c.PartialRotary == 1, "partial_rotary_factor",
+		"must be 1, is %g: partial rotary embeddings are not supported", c.PartialRotary)
 	v.Require(c.HiddenAct == "silu", "hidden_act", "must be silu, is %q", c.HiddenAct)
-	v.Require(c.TorchDType == "float32" || c.TorchDType == "bfloat16" || c.TorchDType == "float16" || c.TorchDType == "", "torch_dtype",
+	v.Require(
+		c.TorchDType == "float32" || c.TorchDType == "bfloat16" || c.TorchDType == "float16" || c.TorchDType == "",
+		"torch_dtype",
 		"must be float32, bfloat16 or float16, is %q: convert the model first", c.TorchDType)
 	if err := v.Err(); err != nil {
 		f := err.(*domain.Error)
@@ -143,7 +147,7 @@ func (c *Config) Validate() error {
 	return nil
 }
 
-// Parameters counts the model's parameters, tied embeddings once.
+// Parameters returns the number of parameters; tied embeddings count once.
 func (c *Config) Parameters() int64 {
 	h := int64(c.HiddenSize)
 	n := int64(c.VocabSize)*h + h + int64(c.Layers)*int64(c.layerParameters())
@@ -165,11 +169,11 @@ func (c *Config) layerParameters() int {
 	return n
 }
 
-// readLimited reads a small file whole; a longer one than limit is refused.
+// readLimited reads a file of at most limit bytes.
 func readLimited(path string, limit int64) ([]byte, error) {
 	info, err := os.Stat(path)
 	if os.IsNotExist(err) {
-		return nil, domain.Errorf(domain.FailedPrecondition, "the model directory has no %s", filepath.Base(path))
+		return nil, domain.Errorf(domain.FailedPrecondition, "%s is missing from the model directory", filepath.Base(path))
 	}
 	if err != nil {
 		return nil, err

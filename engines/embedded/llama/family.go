@@ -9,14 +9,16 @@ import (
 
 const llamaType = "llama"
 
-// families are the types of models that this package runs, and the classes that
-// they have in transformers.
-var families = map[string]string{llamaType: "LlamaForCausalLM", "mistral": "MistralForCausalLM", "qwen2": "Qwen2ForCausalLM", "qwen3": "Qwen3ForCausalLM"}
+// families are the supported model types and their architectures in transformers.
+var families = map[string]string{
+	llamaType: "LlamaForCausalLM", "mistral": "MistralForCausalLM", "qwen2": "Qwen2ForCausalLM",
+	"qwen3": "Qwen3ForCausalLM",
+}
 
-// HeadNorms tells whether queries and keys are normalised, head by head.
+// HeadNorms reports whether queries and keys are normalized per head.
 func (c *Config) HeadNorms() bool { return c.ModelType == "qwen3" }
 
-// Biased tells whether a projection has a bias.
+// Biased reports whether a projection has a bias.
 func (c *Config) Biased(m Module) bool {
 	switch {
 	case m >= Gate:
@@ -27,7 +29,7 @@ func (c *Config) Biased(m Module) bool {
 	return c.AttentionBias
 }
 
-// biases is the length of the biases of an input's projections, stacked.
+// biases is the length of the stacked biases of an input's projections.
 func (c *Config) biases(input Input) int {
 	n := 0
 	for _, m := range inputs[input] {
@@ -38,7 +40,7 @@ func (c *Config) biases(input Input) int {
 	return n
 }
 
-// bias is the part of a layer's biases that is a module's; nil when it has none.
+// bias returns a module's part of a layer's biases; nil if it has none.
 func (c *Config) bias(l *Layer, m Module) []float32 {
 	if !c.Biased(m) {
 		return nil
@@ -59,8 +61,7 @@ func (c *Config) bias(l *Layer, m Module) []float32 {
 	return nil
 }
 
-// Rotary says how positions are embedded, in files that say more than
-// rope_theta.
+// Rotary is the configuration of rotary embeddings in files that specify more than rope_theta.
 type Rotary struct {
 	Type              string  `json:"rope_type,omitempty"`
 	Legacy            string  `json:"type,omitempty"`
@@ -72,13 +73,13 @@ type Rotary struct {
 	Partial           float64 `json:"partial_rotary_factor,omitempty"`
 }
 
-// The ways of scaling positions that are known.
+// Supported kinds of rope scaling.
 const (
 	LinearRope = "linear"
 	Llama3Rope = "llama3"
 )
 
-// Kind is how positions are scaled: LinearRope, Llama3Rope, or "" for not at all.
+// Kind returns LinearRope, Llama3Rope, or "" for no scaling.
 func (r *Rotary) Kind() string {
 	if r == nil {
 		return ""
@@ -93,7 +94,7 @@ func (r *Rotary) Kind() string {
 	return name
 }
 
-// Scaling is how positions are scaled; nil when they are not.
+// Scaling returns the rope scaling; nil if there is none.
 func (c *Config) Scaling() *Rotary {
 	for _, r := range []*Rotary{c.RopeParameters, c.RopeScaling} {
 		if r.Kind() != "" {
@@ -103,7 +104,7 @@ func (c *Config) Scaling() *Rotary {
 	return nil
 }
 
-// check notes what of a file's rotary embedding cannot be done.
+// check adds violations for unsupported values.
 func (r *Rotary) check(v *domain.Violations, field string) {
 	if r == nil {
 		return
@@ -111,7 +112,8 @@ func (r *Rotary) check(v *domain.Violations, field string) {
 	above := func(name string, value float64) {
 		v.Require(value > 0 && !math.IsInf(value, 0), field+"."+name, "must be above 0, is %g", value)
 	}
-	v.Require(r.Partial == 0 || r.Partial == 1, field+".partial_rotary_factor", "must be 1, is %g: the embedded engine turns whole heads", r.Partial)
+	v.Require(r.Partial == 0 || r.Partial == 1, field+".partial_rotary_factor",
+		"must be 1, is %g: partial rotary embeddings are not supported", r.Partial)
 	switch r.Kind() {
 	case "":
 	case LinearRope:
@@ -120,19 +122,20 @@ func (r *Rotary) check(v *domain.Violations, field string) {
 		above("factor", r.Factor)
 		above("low_freq_factor", r.LowFreqFactor)
 		above("original_max_position_embeddings", float64(r.OriginalPositions))
-		v.Require(r.HighFreqFactor > r.LowFreqFactor, field+".high_freq_factor", "must be above low_freq_factor, is %g", r.HighFreqFactor)
+		v.Require(r.HighFreqFactor > r.LowFreqFactor, field+".high_freq_factor", "must be above low_freq_factor, is %g",
+			r.HighFreqFactor)
 	default:
-		v.Add(field+".rope_type", "is %q: the embedded engine knows %s, %s and default", r.Kind(), LinearRope, Llama3Rope)
+		v.Add(field+".rope_type", "is %q: the embedded engine supports %s, %s and default", r.Kind(), LinearRope, Llama3Rope)
 	}
 }
 
-// window is how many tokens back the model's attention reaches, 0 when it is
-// not bounded.
+// window is the sliding window of attention in tokens, 0 if attention is full.
 func (c *Config) window() int {
 	if c.UseSlidingWindow != nil && !*c.UseSlidingWindow || c.SlidingWindow == nil {
 		return 0
 	}
-	if c.UseSlidingWindow == nil && c.ModelType != "mistral" { // only Mistral's files turn it on without a word
+	// Only Mistral's files enable it by default.
+	if c.UseSlidingWindow == nil && c.ModelType != "mistral" {
 		return 0
 	}
 	return *c.SlidingWindow

@@ -14,10 +14,9 @@ import (
 
 const weightsFile = "model.safetensors"
 
-// Load reads a model from a Hugging Face directory: config.json and
-// model.safetensors, or the shards that its index names, stored as float32,
-// float16 or bfloat16. A directory that is not such a model is a
-// FailedPrecondition fault.
+// Load reads a model from a Hugging Face directory: config.json and model.safetensors, or the
+// shards of its index, with values in float32, float16 or bfloat16. The error is
+// FailedPrecondition for any other directory.
 func Load(dir string) (*Weights, error) {
 	c, file, err := openFiles(dir)
 	if err != nil {
@@ -28,8 +27,7 @@ func Load(dir string) (*Weights, error) {
 	return w, readAll(file, w.Tensors(safetensors.F32))
 }
 
-// openFiles reads the configuration and opens the weights; the caller closes
-// them.
+// openFiles reads the configuration and opens the weights; the caller closes them.
 func openFiles(dir string) (c Config, file *safetensors.Shards, err error) {
 	if c, err = ReadConfig(dir); err != nil {
 		return c, nil, err
@@ -39,7 +37,8 @@ func openFiles(dir string) (c Config, file *safetensors.Shards, err error) {
 	}
 	if info, ok := file.Lookup(embedName); !ok || !info.Is(c.VocabSize, c.HiddenSize) {
 		return c, nil, errors.Join(domain.Errorf(domain.FailedPrecondition,
-			"the weights do not fit config.json: %s must have the shape [%d %d]", embedName, c.VocabSize, c.HiddenSize), file.Close())
+			"config.json and weights do not match: %s must have the shape [%d %d]", embedName, c.VocabSize, c.HiddenSize),
+			file.Close())
 	}
 	return c, file, nil
 }
@@ -53,8 +52,8 @@ func readAll(file *safetensors.Shards, tensors []safetensors.Tensor) error {
 	return nil
 }
 
-// Save writes config.json and model.safetensors into dir, which must exist. The
-// values are stored as the configuration's torch_dtype says.
+// Save writes config.json and model.safetensors to dir, which must exist. The values are stored
+// as the configuration's torch_dtype.
 func (w *Weights) Save(dir string) error {
 	c := w.Config
 	if len(c.Architectures) == 0 {
@@ -73,7 +72,7 @@ func (w *Weights) Save(dir string) error {
 	return safetensors.WriteFile(filepath.Join(dir, weightsFile), w.Tensors(dtype), nil)
 }
 
-// Tensors names every parameter as checkpoints do, to be stored as dtype.
+// Tensors returns all parameters with their names in checkpoints, to be stored as dtype.
 func (w *Weights) Tensors(dtype safetensors.DType) []safetensors.Tensor {
 	out := []safetensors.Tensor{tensorOf(embedName, w.Embed, dtype)}
 	for i := range w.Layers {
@@ -97,12 +96,16 @@ func projection(layer int, m Module) string {
 	return fmt.Sprintf("model.layers.%d.%s.weight", layer, m.Path())
 }
 
-// tensors names the parameters of layer i.
+// tensors returns the parameters of layer i.
 func (c *Config) tensors(i int, l *Layer, dtype safetensors.DType) []safetensors.Tensor {
 	prefix := fmt.Sprintf("model.layers.%d.", i)
-	out := []safetensors.Tensor{vectorOf(prefix+"input_layernorm.weight", l.AttnNorm, dtype), vectorOf(prefix+"post_attention_layernorm.weight", l.MLPNorm, dtype)}
+	out := []safetensors.Tensor{
+		vectorOf(prefix+"input_layernorm.weight", l.AttnNorm, dtype),
+		vectorOf(prefix+"post_attention_layernorm.weight", l.MLPNorm, dtype),
+	}
 	if l.QNorm != nil {
-		out = append(out, vectorOf(prefix+"self_attn.q_norm.weight", l.QNorm, dtype), vectorOf(prefix+"self_attn.k_norm.weight", l.KNorm, dtype))
+		out = append(out, vectorOf(prefix+"self_attn.q_norm.weight", l.QNorm, dtype),
+			vectorOf(prefix+"self_attn.k_norm.weight", l.KNorm, dtype))
 	}
 	for m := range Modules {
 		out = append(out, tensorOf(projection(i, m), l.Matrix(m), dtype))
@@ -118,10 +121,12 @@ func vectorOf(name string, v []float32, dtype safetensors.DType) safetensors.Ten
 }
 
 func tensorOf(name string, m kernel.Matrix, dtype safetensors.DType) safetensors.Tensor {
-	return safetensors.Tensor{Info: safetensors.Info{Name: name, DType: dtype, Shape: []int{m.Rows, m.Cols}}, Data: m.Data[:m.Rows*m.Cols]}
+	return safetensors.Tensor{
+		Info: safetensors.Info{Name: name, DType: dtype, Shape: []int{m.Rows, m.Cols}}, Data: m.Data[:m.Rows*m.Cols],
+	}
 }
 
-// writeJSON writes a value as an indented file, whole or not at all.
+// writeJSON writes a value as an indented file, atomically.
 func writeJSON(path string, value any) error {
 	data, err := json.MarshalIndent(value, "", "  ")
 	if err != nil {

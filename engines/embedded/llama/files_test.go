@@ -41,7 +41,7 @@ func TestSaveAndLoad(t *testing.T) {
 	}
 }
 
-// A model in several files is the same model as in one.
+// TestLoadShards checks that a sharded model equals the same model in one file.
 func TestLoadShards(t *testing.T) {
 	w := NewWeights(tiny(false))
 	w.Initialize(4)
@@ -76,10 +76,16 @@ func TestLoadShards(t *testing.T) {
 	require.Equal(t, domain.FailedPrecondition, domain.CodeOf(err))
 }
 
-func TestLoadRefuses(t *testing.T) {
+func TestInvalidDirectories(t *testing.T) {
 	cases := map[string]func(t *testing.T, dir string){
-		"no config.json": func(t *testing.T, dir string) { require.NoError(t, os.Remove(filepath.Join(dir, "config.json"))) },
-		"model_type":     func(t *testing.T, dir string) { edit(t, dir, `"model_type": "llama"`, `"model_type": "mamba"`) },
+		"config.json is missing": func(t *testing.T,
+			dir string) {
+			require.NoError(t, os.Remove(filepath.Join(dir, "config.json")))
+		},
+		"model_type": func(t *testing.T,
+			dir string) {
+			edit(t, dir, `"model_type": "llama"`, `"model_type": "mamba"`)
+		},
 		"rope_scaling.low_freq_factor": func(t *testing.T, dir string) {
 			edit(t, dir, `"rope_theta"`, `"rope_scaling": {"rope_type": "llama3", "factor": 8}, "rope_theta"`)
 		},
@@ -92,10 +98,19 @@ func TestLoadRefuses(t *testing.T) {
 		"partial_rotary_factor": func(t *testing.T, dir string) {
 			edit(t, dir, `"rope_theta"`, `"partial_rotary_factor": 0.5, "rope_theta"`)
 		},
-		"q_proj.bias is missing":   func(t *testing.T, dir string) { edit(t, dir, `"attention_bias": false`, `"attention_bias": true`) },
-		"q_norm.weight is missing": func(t *testing.T, dir string) { edit(t, dir, `"model_type": "llama"`, `"model_type": "qwen3"`) },
-		"do not fit":               func(t *testing.T, dir string) { edit(t, dir, `"vocab_size": 37`, `"vocab_size": 38`) },
-		"gate_proj":                func(t *testing.T, dir string) { edit(t, dir, `"intermediate_size": 40`, `"intermediate_size": 41`) },
+		"q_proj.bias is missing": func(t *testing.T,
+			dir string) {
+			edit(t, dir, `"attention_bias": false`, `"attention_bias": true`)
+		},
+		"q_norm.weight is missing": func(t *testing.T,
+			dir string) {
+			edit(t, dir, `"model_type": "llama"`, `"model_type": "qwen3"`)
+		},
+		"do not match": func(t *testing.T, dir string) { edit(t, dir, `"vocab_size": 37`, `"vocab_size": 38`) },
+		"gate_proj": func(t *testing.T,
+			dir string) {
+			edit(t, dir, `"intermediate_size": 40`, `"intermediate_size": 41`)
+		},
 	}
 	for want, damage := range cases {
 		t.Run(want, func(t *testing.T) {
@@ -146,32 +161,41 @@ func TestAdapterSaveAndLoad(t *testing.T) {
 	require.ErrorContains(t, err, "all 3 layers")
 }
 
-func TestConfigOfOthers(t *testing.T) {
+func TestPublishedConfigs(t *testing.T) {
 	for name, tc := range map[string]struct {
 		json  string
 		check func(t *testing.T, c Config)
 	}{
-		"left out": {`{"model_type":"llama","hidden_size":64,"intermediate_size":8,"num_hidden_layers":1,"num_attention_heads":4,"vocab_size":9}`,
+		"defaults": {
+			`{"model_type":"llama","hidden_size":64,"intermediate_size":8,` +
+				`"num_hidden_layers":1,"num_attention_heads":4,"vocab_size":9}`,
 			func(t *testing.T, c Config) {
 				require.Equal(t, 4, c.KVHeads)
 				require.Equal(t, 16, c.HeadDim)
 				require.Equal(t, 10000.0, c.RopeTheta)
 				require.False(t, c.TieWordEmbeddings)
-			}},
-		"several ends, new rotary": {`{"model_type":"llama","hidden_size":64,"intermediate_size":8,"num_hidden_layers":1,"num_attention_heads":4,"vocab_size":9,
-			"eos_token_id":[7,8],"bos_token_id":null,"rope_parameters":{"rope_theta":500000,"rope_type":"default"},"rope_scaling":null}`,
+			},
+		},
+		"several EOS tokens, rope_parameters": {
+			`{"model_type":"llama","hidden_size":64,"intermediate_size":8,"num_hidden_layers":1,
+			"num_attention_heads":4,"vocab_size":9,
+			"eos_token_id":[7,8],"bos_token_id":null,
+			"rope_parameters":{"rope_theta":500000,"rope_type":"default"},"rope_scaling":null}`,
 			func(t *testing.T, c Config) {
 				require.Equal(t, TokenIDs{7, 8}, c.EOS)
 				require.Nil(t, c.BOS)
 				require.Equal(t, 500000.0, c.RopeTheta)
-			}},
-		"attention within a window, new type": {`{"model_type":"mistral","hidden_size":64,"intermediate_size":8,"num_hidden_layers":1,"num_attention_heads":4,"vocab_size":9,
+			},
+		},
+		"sliding window, dtype": {`{"model_type":"mistral","hidden_size":64,"intermediate_size":8,"num_hidden_layers":1,
+			"num_attention_heads":4,"vocab_size":9,
 			"sliding_window":4096,"max_position_embeddings":32768,"dtype":"bfloat16"}`,
 			func(t *testing.T, c Config) {
 				require.Equal(t, 4096, c.MaxPositions)
 				require.Equal(t, "bfloat16", c.TorchDType)
 			}},
-		"a window that is not used": {`{"model_type":"qwen2","hidden_size":64,"intermediate_size":8,"num_hidden_layers":1,"num_attention_heads":4,"vocab_size":9,
+		"unused sliding window": {`{"model_type":"qwen2","hidden_size":64,"intermediate_size":8,"num_hidden_layers":1,
+			"num_attention_heads":4,"vocab_size":9,
 			"sliding_window":4096,"use_sliding_window":false,"max_position_embeddings":32768}`,
 			func(t *testing.T, c Config) { require.Equal(t, 32768, c.MaxPositions) }},
 	} {

@@ -6,8 +6,8 @@ import (
 	"anneal/engines/embedded/kernel"
 )
 
-// Frozen is the net as it is now: training n does not change it. It shares with
-// n what training leaves as it is, which beside an adapter is all but that.
+// Frozen returns a copy of the net that training does not change. It shares the parameters that
+// are not trained, which with an adapter are all others.
 func (n *Net) Frozen(workers int) *Net {
 	if n.Adapter == nil {
 		return NewNet(n.Weights.Clone(), nil, workers)

@@ -11,23 +11,23 @@ import (
 	"anneal/engines/embedded/safetensors"
 )
 
-// trainingBytes is the memory for each parameter of a model in training, at the
-// most: it is read as 32 bits and packed twice beside that. Where all parameters
-// are trained, each core keeps a gradient, and the optimiser three numbers more.
+// trainingBytes is the maximum memory for each parameter in training: float32 weights, packed
+// twice. If all parameters are trained, each core has a gradient, and the optimizer three more
+// values.
 const trainingBytes = 12
 
-// Fits answers a fault with figures when the model needs more memory to be
-// served than is free: FailedPrecondition when this machine has never so much,
-// else ResourceExhausted. reserve is for what is kept beside the weights.
+// Fits returns an error if serving the model needs more memory than is free: FailedPrecondition
+// if the machine never has enough, otherwise ResourceExhausted. reserve is the memory beside
+// the weights.
 func (r *Reader) Fits(reserve int64) error {
-	weights, room := r.Bytes()
-	return fits(weights+room+reserve, machineMemory(), "serve", fmt.Sprintf("%d parameters in %s, and %s beside them", r.Config.Parameters(), amount(weights), amount(room+reserve)))
+	weights, scratch := r.Bytes()
+	return fits(weights+scratch+reserve, machineMemory(), "serve", fmt.Sprintf("%d parameters in %s, plus %s",
+		r.Config.Parameters(), amount(weights), amount(scratch+reserve)))
 }
 
-// Bytes is the memory of the weights as they are served: each projection in as
-// many bits as it is stored in, and the embeddings. room is taken besides while
-// the model is read.
-func (r *Reader) Bytes() (weights, room int64) {
+// Bytes is the memory of the served weights: each projection in its stored format, and the
+// embeddings. scratch is needed in addition while the model is loaded.
+func (r *Reader) Bytes() (weights, scratch int64) {
 	c := &r.Config
 	table := int64(c.VocabSize) * int64(c.HiddenSize)
 	weights = table * width(r.file, embedName)
@@ -37,14 +37,14 @@ func (r *Reader) Bytes() (weights, room int64) {
 	for layer := range c.Layers {
 		for m := range Modules {
 			out, in := m.Shape(c)
-			if r.adapter != nil { // with its update the numbers need 32 bits
+			if r.adapter != nil { // merged weights are float32
 				weights += 4 * int64(out*in)
 			} else {
 				weights += int64(out*in) * width(r.file, projection(layer, m))
 			}
 		}
 	}
-	// As 32 bits, and once more before its numbers are in their places.
+	// One float32 copy, and another before the values are packed.
 	return weights, 6 * max(table, int64(c.layerParameters()))
 }
 
@@ -53,26 +53,27 @@ func width(file *safetensors.Shards, tensor string) int64 {
 	return int64(info.DType.Size())
 }
 
-// FitsTraining is Fits for a training: of an adapter, or of all parameters on
-// so many cores.
+// FitsTraining is Fits for training an adapter, or all parameters on cores cores.
 func (c *Config) FitsTraining(adapter bool, cores int) error {
-	doing, each := "tune an adapter on", trainingBytes
+	doing, each := "train an adapter on", trainingBytes
 	if !adapter {
 		doing, each = "train all of", trainingBytes+4*(3+cores)
 	}
-	return fits(c.Parameters()*int64(each), machineMemory(), doing, fmt.Sprintf("%d parameters, %d bytes each", c.Parameters(), each))
+	return fits(c.Parameters()*int64(each), machineMemory(), doing,
+		fmt.Sprintf("%d parameters, %d bytes each", c.Parameters(), each))
 }
 
-// A memory is a machine's, in bytes; 0 is not known.
+// A memory is a machine's memory in bytes; 0 is unknown.
 type memory struct{ free, total int64 }
 
-// fits holds a need, which how explains, against the memory.
+// fits compares a need, which how explains, with the memory.
 func fits(need int64, m memory, doing, how string) error {
 	if m.free == 0 || need <= m.free {
 		return nil
 	}
 	f := domain.Errorf(domain.ResourceExhausted,
-		"to %s this model the embedded engine needs %s of memory (%s), and the machine has %s free of %s: use a machine with more, or a smaller model",
+		"the embedded engine needs %[2]s of memory to %[1]s this model (%[3]s), but the machine has %[4]s free of %[5]s: "+
+			"use a larger machine or a smaller model",
 		doing, amount(need), how, amount(m.free), amount(m.total))
 	if m.total > 0 && need > m.total {
 		f.Code = domain.FailedPrecondition
@@ -81,7 +82,7 @@ func fits(need int64, m memory, doing, how string) error {
 	return f
 }
 
-// amount is bytes in words.
+// amount formats bytes.
 func amount(n int64) string {
 	if n < 1<<30 {
 		return fmt.Sprintf("%.1f MiB", float64(n)/(1<<20))
@@ -89,8 +90,8 @@ func amount(n int64) string {
 	return fmt.Sprintf("%.1f GiB", float64(n)/(1<<30))
 }
 
-// machineMemory is what Linux says there is and can be had without swapping, or
-// what its control group allows when that is less.
+// machineMemory is the memory that Linux reports as available without swapping, limited by the
+// control group.
 func machineMemory() memory {
 	m := memoryIn("/proc/meminfo")
 	limit, used := number("/sys/fs/cgroup/memory.max"), number("/sys/fs/cgroup/memory.current")
@@ -100,7 +101,7 @@ func machineMemory() memory {
 	return m
 }
 
-// memoryIn reads a file such as /proc/meminfo.
+// memoryIn parses a file like /proc/meminfo.
 func memoryIn(path string) (m memory) {
 	f, err := os.Open(path)
 	if err != nil {
@@ -123,7 +124,7 @@ func memoryIn(path string) (m memory) {
 	return m
 }
 
-// number is the content of a file that holds one; 0 when it does not.
+// number parses a file that holds one number; 0 if it does not.
 func number(path string) int64 {
 	data, err := os.ReadFile(path)
 	if err != nil {

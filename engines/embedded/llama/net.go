@@ -2,8 +2,8 @@ package llama
 
 import "anneal/engines/embedded/kernel"
 
-// A Net is a model, and perhaps an adapter on it, packed for training passes.
-// Any number of passes may read it at once; Pack must not run beside them.
+// A Net is a model, optionally with an adapter, packed for training. Passes may read it
+// concurrently; Pack must not run at the same time.
 type Net struct {
 	Weights *Weights
 	Adapter *Adapter // nil trains all parameters of Weights
@@ -15,8 +15,8 @@ type Net struct {
 
 type netLayer struct{ qkv, o, gateUp, down linear }
 
-// A linear is one projection, or several of the same input stacked, with the
-// adapter's pairs on it.
+// A linear is one projection, or several stacked ones with the same input, including the
+// adapter's pairs.
 type linear struct {
 	fwd, back kernel.Packed // of W [out, in]: for x·Wᵀ and for dy·W
 
@@ -24,16 +24,18 @@ type linear struct {
 	low      []lowRank
 }
 
-// A lowRank is one adapter pair on the outputs lo to hi of a linear.
+// A lowRank is the adapter pair of the outputs lo to hi of a linear.
 type lowRank struct {
 	module  Module
 	lo, hi  int
 	b, back kernel.Packed // of B [out, rank]: for z·Bᵀ and for dy·B
 }
 
-// NewNet packs a model; with an adapter only the adapter will be trained.
+// NewNet packs a model. With an adapter, only the adapter is trained.
 func NewNet(w *Weights, a *Adapter, workers int) *Net {
-	n := &Net{Weights: w, Adapter: a, rope: NewRope(&w.Config, w.Config.MaxPositions), layers: make([]netLayer, w.Config.Layers)}
+	n := &Net{
+		Weights: w, Adapter: a, rope: NewRope(&w.Config, w.Config.MaxPositions), layers: make([]netLayer, w.Config.Layers),
+	}
 	for i := range n.layers {
 		l := &n.layers[i]
 		for g, lin := range l.linears() {
@@ -52,10 +54,10 @@ func NewNet(w *Weights, a *Adapter, workers int) *Net {
 	return n
 }
 
-// linears are the projections of a layer in the order of inputs.
+// linears returns the projections of a layer in the order of inputs.
 func (l *netLayer) linears() [4]*linear { return [4]*linear{&l.qkv, &l.o, &l.gateUp, &l.down} }
 
-// Trained is the vector of parameters that training changes.
+// Trained returns the vector of trained parameters.
 func (n *Net) Trained() []float32 {
 	if n.Adapter != nil {
 		return n.Adapter.flat
@@ -63,7 +65,7 @@ func (n *Net) Trained() []float32 {
 	return n.Weights.flat
 }
 
-// Pack takes up changed values of Trained.
+// Pack repacks the net after Trained has changed.
 func (n *Net) Pack(workers int) {
 	if n.Adapter != nil {
 		n.packAdapter()
@@ -108,27 +110,29 @@ func (n *Net) packAdapter() {
 	}
 }
 
-// stacks are a layer's projections in the order of inputs, those of one input
-// as one matrix.
+// stacks returns a layer's projections in the order of inputs, those of one input as one
+// matrix.
 func (w *Weights) stacks(layer int) [4]kernel.Matrix {
 	return [4]kernel.Matrix{w.qkv[layer], w.Layers[layer].O, w.gateUp[layer], w.Layers[layer].Down}
 }
 
-// stackedA is the As of pairs that share their input, as one matrix.
+// stackedA returns the As of pairs with the same input as one matrix.
 func (a *Adapter) stackedA(layer int, low []lowRank) kernel.Matrix {
 	first := a.Layers[layer][low[0].module].A
 	rows := len(low) * a.Rank
-	return kernel.Matrix{Data: first.Data[: rows*first.Cols : rows*first.Cols], Rows: rows, Cols: first.Cols, Stride: first.Cols}
+	return kernel.Matrix{
+		Data: first.Data[: rows*first.Cols : rows*first.Cols], Rows: rows, Cols: first.Cols, Stride: first.Cols,
+	}
 }
 
 // A Gradient has the layout of the trained parameters.
 type Gradient struct {
 	Flat    []float32
-	weights *Weights // views of Flat; nil when an adapter is trained
+	weights *Weights // views of Flat; nil if an adapter is trained
 	adapter *Adapter
 }
 
-// NewGradient makes a zero gradient of the trained parameters.
+// NewGradient returns a zero gradient.
 func (n *Net) NewGradient() *Gradient {
 	g := &Gradient{Flat: make([]float32, len(n.Trained()))}
 	if n.Adapter != nil {
@@ -140,13 +144,13 @@ func (n *Net) NewGradient() *Gradient {
 	return g
 }
 
-// A Part is a stretch of the trained vector.
+// A Part is a range of the trained vector.
 type Part struct {
 	Len    int
 	Matrix bool // neither norm nor bias
 }
 
-// Parts are the stretches of Trained, in order.
+// Parts returns the ranges of Trained in order.
 func (n *Net) Parts() []Part {
 	if n.Adapter != nil {
 		return []Part{{len(n.Adapter.flat), true}}
@@ -165,7 +169,8 @@ func (n *Net) Parts() []Part {
 			}
 		}
 		heads := len(l.Bias[ToQueryKeyValue]) + len(l.Bias[ToOutput]) + len(l.QNorm) + len(l.KNorm)
-		out = append(out, Part{len(l.AttnNorm), false}, Part{attention, true}, Part{heads + len(l.MLPNorm), false}, Part{mlp, true},
+		out = append(
+			out, Part{len(l.AttnNorm), false}, Part{attention, true}, Part{heads + len(l.MLPNorm), false}, Part{mlp, true},
 			Part{len(l.Bias[ToGateUp]) + len(l.Bias[ToDown]), false})
 	}
 	out = append(out, Part{len(w.Norm), false})

@@ -7,7 +7,8 @@ import (
 	"anneal/engines/embedded/kernel"
 )
 
-// Each runs do for 0 to n-1, begun in this order, on at most workers goroutines and waits for them.
+// Each runs do for 0 to n-1, in ascending order, on at most workers goroutines, and waits for
+// them.
 func Each(n, workers int, do func(i int)) {
 	var next atomic.Int64
 	run := func() {
@@ -23,25 +24,22 @@ func Each(n, workers int, do func(i int)) {
 	wg.Wait()
 }
 
-// normalize puts the RMS norm of every row of x into out and its factor into
-// inverse.
+// normalize computes the RMS norm of every row of x into out, and its factor into inverse.
 func normalize(out, x kernel.Matrix, inverse, weight []float32, eps float64) {
 	for i := range x.Rows {
 		inverse[i] = kernel.RMSNorm(out.Row(i), x.Row(i), weight, float32(eps))
 	}
 }
 
-// normalizeBack adds normalize's gradients to dx and to dweight, which may be
-// nil.
+// normalizeBack adds the gradients of normalize to dx and dweight, which may be nil.
 func normalizeBack(dx, dout, x kernel.Matrix, inverse, weight, dweight []float32) {
 	for i := range x.Rows {
 		kernel.RMSNormGrad(dx.Row(i), dweight, dout.Row(i), x.Row(i), weight, inverse[i])
 	}
 }
 
-// NormalizeHeads puts the RMS norm of each head of heads, the queries' and then
-// the keys', in its place, and its factor into inverse, which may be nil. Models
-// without such norms have nil weights and are left as they are.
+// NormalizeHeads replaces each head of heads, the queries' and then the keys', by its RMS norm.
+// It writes the factors to inverse, which may be nil. Without norm weights it does nothing.
 func (c *Config) NormalizeHeads(heads, queries, keys, inverse []float32) {
 	if queries == nil {
 		return
@@ -59,7 +57,7 @@ func (c *Config) NormalizeHeads(heads, queries, keys, inverse []float32) {
 	}
 }
 
-// AddBias adds a bias, of which nil is none, to every row of y.
+// AddBias adds a bias to every row of y, unless it is nil.
 func AddBias(y kernel.Matrix, bias []float32) {
 	if bias == nil {
 		return
@@ -69,7 +67,7 @@ func AddBias(y kernel.Matrix, bias []float32) {
 	}
 }
 
-// gate is SwiGLU of rows whose first half is the gate.
+// gate computes SwiGLU of rows whose first half is the gate.
 func gate(out, gu kernel.Matrix) {
 	n := out.Cols
 	for i := range out.Rows {
@@ -78,7 +76,7 @@ func gate(out, gu kernel.Matrix) {
 	}
 }
 
-// gateBack turns gu into its gradient, given that of gate's output.
+// gateBack replaces gu by its gradient, given that of gate's output.
 func gateBack(gu, dout kernel.Matrix) {
 	n := dout.Cols
 	for i := range dout.Rows {
@@ -87,7 +85,7 @@ func gateBack(gu, dout kernel.Matrix) {
 	}
 }
 
-// copyRows makes dst, dense and of src's size, equal to src.
+// copyRows copies src to dst, which is dense and has the same size.
 func copyRows(dst, src kernel.Matrix) {
 	copy(dst.Data[:src.Rows*src.Cols], src.Data[:src.Rows*src.Cols])
 }

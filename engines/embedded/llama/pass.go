@@ -6,49 +6,49 @@ import (
 	"anneal/engines/embedded/kernel"
 )
 
-// A Pass runs batches forward and backward through a Net, one at a time, and
-// keeps what the backward half needs. It uses the caller's goroutine only: run
-// several passes for several cores.
+// A Pass runs forward and backward passes of a Net, one batch at a time, and keeps the
+// activations for the backward pass. It runs on the caller's goroutine: use one pass for each
+// core.
 type Pass struct {
-	// Temperature divides the logits before they become probabilities; 0 is 1.
+	// Temperature divides the logits before the softmax; 0 is 1.
 	Temperature float64
 
 	net     *Net
 	batch   *Batch
-	room    arena
-	dropout float64 // of the adapter's inputs, in 0..1, for the current batch
+	arena   arena
+	dropout float64 // of the adapter's inputs, in [0, 1), for the current batch
 	seed    uint64  // of the current batch's dropout
 
 	layers  []layerState
-	rows    []int32       // the scored positions
-	last    kernel.Matrix // what leaves the last layer at them [scored, hidden]
+	rows    []int32       // scored positions
+	last    kernel.Matrix // the last layer's output at them [scored, hidden]
 	inverse []float32
-	final   kernel.Matrix // last, normalised
-	probs   kernel.Matrix // of every token at the scored rows [scored, vocab]
+	final   kernel.Matrix // last, normalized
+	probs   kernel.Matrix // of all tokens at the scored rows [scored, vocab]
 	logp    []float32
 
 	scores, dscores kernel.Matrix // one block of attention [attendRows, keys]
 	tiles           []tile
 }
 
-// layerState is what a layer keeps from forward to backward. Rows are tokens; in
-// the last layer, those of attn and all after it are the scored tokens.
+// layerState is the activations of a layer. Rows are tokens; in the last layer, attn and all
+// after it have the scored tokens only.
 type layerState struct {
 	x, norm1, qkv, attn kernel.Matrix
 	mid, norm2, gu, act kernel.Matrix
 	inverse1, inverse2  []float32
-	raw                 kernel.Matrix // queries and keys before their norms, in models with such
+	raw                 kernel.Matrix // queries and keys before the head norms
 	inverseHeads        []float32
 	low                 [4]lowState // by input
 }
 
-// lowState is an adapter's side of one linear.
+// lowState is the adapter's activations at one linear.
 type lowState struct {
-	in kernel.Matrix // the input after dropout; the input itself without
+	in kernel.Matrix // the input after dropout
 	z  kernel.Matrix // scale · in · Aᵀ [tokens, pairs·rank]
 }
 
-// An arena hands out float32 slices and takes all of them back at once.
+// An arena allocates float32 slices that are all freed by reset.
 type arena struct {
 	data []float32
 	used int
@@ -62,7 +62,7 @@ func (a *arena) reset() {
 	a.used, a.want = 0, 0
 }
 
-// vector is n values, not cleared.
+// vector allocates n values without clearing them.
 func (a *arena) vector(n int) []float32 {
 	a.want += n
 	if a.used+n > len(a.data) {
@@ -77,24 +77,22 @@ func (a *arena) matrix(rows, cols int) kernel.Matrix {
 	return kernel.Matrix{Data: a.vector(rows * cols), Rows: rows, Cols: cols, Stride: cols}
 }
 
-// NewPass makes a pass over net.
+// NewPass returns a pass over net.
 func NewPass(net *Net) *Pass {
 	return &Pass{net: net, layers: make([]layerState, len(net.layers))}
 }
 
-// Forward answers the log-probability of each target of batch in order. Every
-// token of a sequence must lie in the model's window. The answer, and batch,
-// must stay as they are until Backward.
+// Forward returns the log-probability of each target of batch in order. Sequences must not
+// exceed the model's context length. The result and batch must not be modified before Backward.
 func (p *Pass) Forward(batch *Batch) []float32 { return p.forward(batch, 0, 0) }
 
-// ForwardDropout is Forward with dropout on the adapter's inputs, drawn from
-// seed.
+// ForwardDropout is Forward with dropout on the adapter's inputs, seeded by seed.
 func (p *Pass) ForwardDropout(batch *Batch, dropout float64, seed uint64) []float32 {
 	return p.forward(batch, dropout, seed)
 }
 
 func (p *Pass) forward(batch *Batch, dropout float64, seed uint64) []float32 {
-	p.room.reset()
+	p.arena.reset()
 	p.batch, p.dropout, p.seed = batch, dropout, seed
 	p.rows = p.rows[:0]
 	for i, t := range batch.Targets {
@@ -104,7 +102,7 @@ func (p *Pass) forward(batch *Batch, dropout float64, seed uint64) []float32 {
 	}
 	w := p.net.Weights
 	n, h := len(batch.Tokens), w.Config.HiddenSize
-	x := p.room.matrix(n, h)
+	x := p.arena.matrix(n, h)
 	for i, t := range batch.Tokens {
 		copy(x.Row(i), w.Embed.Row(int(t)))
 	}
@@ -120,41 +118,42 @@ func (p *Pass) forwardLayer(i int, x kernel.Matrix) kernel.Matrix {
 	net := &p.net.layers[i]
 	q, kv := c.Heads*c.HeadDim, c.KVHeads*c.HeadDim
 	s.x = x
-	s.inverse1, s.norm1 = p.room.vector(n), p.room.matrix(n, c.HiddenSize)
+	s.inverse1, s.norm1 = p.arena.vector(n), p.arena.matrix(n, c.HiddenSize)
 	normalize(s.norm1, x, s.inverse1, l.AttnNorm, c.NormEps)
-	s.qkv = p.room.matrix(n, q+2*kv)
+	s.qkv = p.arena.matrix(n, q+2*kv)
 	p.project(s.qkv, s.norm1, &net.qkv, i, 0, false)
 	p.normalizeHeads(s, l)
 	p.turn(s.qkv.ColRange(0, q+kv), p.net.rope.Turn)
-	s.attn = p.room.matrix(n, q)
+	s.attn = p.arena.matrix(n, q)
 	p.attend(s)
-	if i == len(p.layers)-1 { // from here on a row concerns only itself, and most are not scored
+	// After attention, rows are independent, and most are not scored.
+	if i == len(p.layers)-1 {
 		x, s.attn = p.gather(x), p.gather(s.attn)
 		n = x.Rows
 	}
-	s.mid = p.room.matrix(n, c.HiddenSize)
+	s.mid = p.arena.matrix(n, c.HiddenSize)
 	copyRows(s.mid, x)
 	p.project(s.mid, s.attn, &net.o, i, 1, true)
-	s.inverse2, s.norm2 = p.room.vector(n), p.room.matrix(n, c.HiddenSize)
+	s.inverse2, s.norm2 = p.arena.vector(n), p.arena.matrix(n, c.HiddenSize)
 	normalize(s.norm2, s.mid, s.inverse2, l.MLPNorm, c.NormEps)
-	s.gu, s.act = p.room.matrix(n, 2*c.IntermediateSize), p.room.matrix(n, c.IntermediateSize)
+	s.gu, s.act = p.arena.matrix(n, 2*c.IntermediateSize), p.arena.matrix(n, c.IntermediateSize)
 	p.project(s.gu, s.norm2, &net.gateUp, i, 2, false)
 	gate(s.act, s.gu)
-	out := p.room.matrix(n, c.HiddenSize)
+	out := p.arena.matrix(n, c.HiddenSize)
 	copyRows(out, s.mid)
 	p.project(out, s.act, &net.down, i, 3, true)
 	return out
 }
 
-// normalizeHeads normalises queries and keys in models that do, and keeps what
-// they were.
+// normalizeHeads normalizes queries and keys in models with head norms, and keeps the raw
+// values.
 func (p *Pass) normalizeHeads(s *layerState, l *Layer) {
 	if l.QNorm == nil {
 		return
 	}
 	c := &p.net.Weights.Config
 	heads := c.Heads + c.KVHeads
-	s.raw, s.inverseHeads = p.room.matrix(s.qkv.Rows, heads*c.HeadDim), p.room.vector(s.qkv.Rows*heads)
+	s.raw, s.inverseHeads = p.arena.matrix(s.qkv.Rows, heads*c.HeadDim), p.arena.vector(s.qkv.Rows*heads)
 	for i := range s.qkv.Rows {
 		row := s.qkv.Row(i)[:s.raw.Cols]
 		copy(s.raw.Row(i), row)
@@ -162,18 +161,18 @@ func (p *Pass) normalizeHeads(s *layerState, l *Layer) {
 	}
 }
 
-// gather is the scored rows of m.
+// gather returns the scored rows of m.
 func (p *Pass) gather(m kernel.Matrix) kernel.Matrix {
-	out := p.room.matrix(len(p.rows), m.Cols)
+	out := p.arena.matrix(len(p.rows), m.Cols)
 	for i, row := range p.rows {
 		copy(out.Row(i), m.Row(int(row)))
 	}
 	return out
 }
 
-// scatter is the inverse of gather: the other rows are zero.
+// scatter is the inverse of gather: other rows are zero.
 func (p *Pass) scatter(m kernel.Matrix) kernel.Matrix {
-	out := p.room.matrix(len(p.batch.Tokens), m.Cols)
+	out := p.arena.matrix(len(p.batch.Tokens), m.Cols)
 	clear(out.Data)
 	for i, row := range p.rows {
 		copy(out.Row(int(row)), m.Row(i))
@@ -181,7 +180,7 @@ func (p *Pass) scatter(m kernel.Matrix) kernel.Matrix {
 	return out
 }
 
-// turn applies one of Rope's turns to the heads of every row.
+// turn applies one of Rope's rotations to the heads of every row.
 func (p *Pass) turn(heads kernel.Matrix, turn func([]float32, int)) {
 	for i := range p.batch.Starts {
 		lo, hi := p.batch.span(i)
@@ -191,7 +190,7 @@ func (p *Pass) turn(heads kernel.Matrix, turn func([]float32, int)) {
 	}
 }
 
-// project computes y = x·Wᵀ, or adds it to y, with the adapter's share.
+// project computes y = x·Wᵀ, or adds it to y, including the adapter.
 func (p *Pass) project(y, x kernel.Matrix, lin *linear, layer, input int, add bool) {
 	kernel.Gemm(y, x, &lin.fwd, add, 1)
 	AddBias(y, p.net.Weights.Layers[layer].Bias[input])
@@ -200,7 +199,7 @@ func (p *Pass) project(y, x kernel.Matrix, lin *linear, layer, input int, add bo
 	}
 	a, s := p.net.Adapter, &p.layers[layer].low[input]
 	s.in = p.drop(x, layer, input)
-	s.z = p.room.matrix(x.Rows, len(lin.low)*a.Rank)
+	s.z = p.arena.matrix(x.Rows, len(lin.low)*a.Rank)
 	kernel.Gemm(s.z, s.in, &lin.a, false, 1)
 	kernel.Scale(a.Scale(), s.z.Data)
 	for j := range lin.low {
@@ -209,19 +208,19 @@ func (p *Pass) project(y, x kernel.Matrix, lin *linear, layer, input int, add bo
 	}
 }
 
-// drop is x with elements dropped at random, or x itself without dropout.
+// drop returns x with dropout applied, x itself without dropout.
 func (p *Pass) drop(x kernel.Matrix, layer, input int) kernel.Matrix {
 	if p.dropout == 0 {
 		return x
 	}
-	out := p.room.matrix(x.Rows, x.Cols)
+	out := p.arena.matrix(x.Rows, x.Cols)
 	copyRows(out, x)
 	p.mask(out, layer, input)
 	return out
 }
 
-// mask drops elements of x and scales the others up by 1/(1-dropout), the same
-// ones whenever it is called for a site of the same batch.
+// mask applies dropout to x: it zeroes elements and scales the others by 1/(1-dropout). It
+// selects the same elements in the forward and the backward pass.
 func (p *Pass) mask(x kernel.Matrix, layer, input int) {
 	rng := rand.NewPCG(p.seed, uint64(layer*4+input))
 	keep, below := float32(1/(1-p.dropout)), uint32(p.dropout*(1<<32))
@@ -238,15 +237,15 @@ func (p *Pass) mask(x kernel.Matrix, layer, input int) {
 func (p *Pass) score() []float32 {
 	w := p.net.Weights
 	n, h := len(p.rows), w.Config.HiddenSize
-	p.final, p.inverse = p.room.matrix(n, h), p.room.vector(n)
+	p.final, p.inverse = p.arena.matrix(n, h), p.arena.vector(n)
 	normalize(p.final, p.last, p.inverse, w.Norm, w.Config.NormEps)
-	p.probs = p.room.matrix(n, w.Config.VocabSize)
+	p.probs = p.arena.matrix(n, w.Config.VocabSize)
 	kernel.Gemm(p.probs, p.final, &p.net.head, false, 1)
-	if cold := p.cold(); cold != 1 {
-		kernel.Scale(cold, p.probs.Data[:n*w.Config.VocabSize])
+	if scale := p.inverseTemperature(); scale != 1 {
+		kernel.Scale(scale, p.probs.Data[:n*w.Config.VocabSize])
 	}
-	p.logp = p.room.vector(n)
-	scratch := p.room.vector(w.Config.VocabSize)
+	p.logp = p.arena.vector(n)
+	scratch := p.arena.vector(w.Config.VocabSize)
 	for i, row := range p.rows {
 		logits := p.probs.Row(i)
 		p.logp[i] = logits[p.batch.Targets[row]] - kernel.LogSumExp(scratch, logits)
@@ -255,15 +254,15 @@ func (p *Pass) score() []float32 {
 	return p.logp
 }
 
-// cold is what the logits are multiplied by.
-func (p *Pass) cold() float32 {
+// inverseTemperature is the factor of the logits.
+func (p *Pass) inverseTemperature() float32 {
 	if p.Temperature == 0 {
 		return 1
 	}
 	return float32(1 / p.Temperature)
 }
 
-// Hits counts the targets of the last Forward that the model finds most likely.
+// Hits returns the number of targets of the last Forward that are the most probable token.
 func (p *Pass) Hits() int {
 	n := 0
 	for i, row := range p.rows {
@@ -274,6 +273,6 @@ func (p *Pass) Hits() int {
 	return n
 }
 
-// Probabilities is the model's distribution at each target of the last
-// Forward: [targets, vocab]. Backward overwrites it.
+// Probabilities returns the distribution at each target of the last Forward: [targets, vocab].
+// Backward overwrites it.
 func (p *Pass) Probabilities() kernel.Matrix { return p.probs }

@@ -15,8 +15,7 @@ func tiny(tied bool) Config {
 		InitializerRange: 0.25, TorchDType: "float32"}
 }
 
-// randomBatch has sequences of the given lengths, the last of them longer than
-// one block of attention when asked for.
+// randomBatch returns random sequences of the given lengths.
 func randomBatch(c Config, seed uint64, lengths ...int) *Batch {
 	rng := rand.New(rand.NewPCG(seed, 1))
 	b := &Batch{}
@@ -156,9 +155,9 @@ func TestGradient(t *testing.T) {
 	}
 }
 
-// TestSequencesDoNotMix checks that a sequence scores the same bits alone and
-// among others.
-func TestSequencesDoNotMix(t *testing.T) {
+// TestSequencesAreIndependent checks that a sequence has the same log-probabilities alone and in a
+// batch, bit for bit.
+func TestSequencesAreIndependent(t *testing.T) {
 	c := tiny(true)
 	w := NewWeights(c)
 	w.Initialize(1)
@@ -176,8 +175,7 @@ func TestSequencesDoNotMix(t *testing.T) {
 	require.Empty(t, together)
 }
 
-// TestUniform checks the log-probabilities themselves: a model of zeros knows
-// nothing, so every token has probability 1/vocab.
+// TestUniform checks that every token has probability 1/vocab in a model of zeros.
 func TestUniform(t *testing.T) {
 	c := tiny(true)
 	pass := NewPass(NewNet(NewWeights(c), nil, 1))
@@ -186,8 +184,7 @@ func TestUniform(t *testing.T) {
 	}
 }
 
-// TestMergeEqualsAdapter checks that merged weights answer as base and adapter
-// together do.
+// TestMergeEqualsAdapter checks that merged weights are equivalent to base and adapter.
 func TestMergeEqualsAdapter(t *testing.T) {
 	c := tiny(false)
 	w := NewWeights(c)
@@ -203,9 +200,9 @@ func TestMergeEqualsAdapter(t *testing.T) {
 	require.NotEqual(t, plain, low)
 }
 
-// TestPartsCoverEverything: an optimiser decays what the parts say, so they must
-// name each parameter once, and as what it is.
-func TestPartsCoverEverything(t *testing.T) {
+// TestParts checks that the parts, which select the parameters for weight decay, cover each
+// parameter once.
+func TestParts(t *testing.T) {
 	for _, family := range []string{"llama", "qwen2", "qwen3"} {
 		c := tiny(false)
 		c.ModelType, c.AttentionBias, c.MLPBias = family, family != "qwen2", true
@@ -230,22 +227,23 @@ func TestPartsCoverEverything(t *testing.T) {
 	}
 }
 
-// TestRopeDivisors holds the scaling of Llama 3.1 8B against the frequencies that
-// its paper's formula gives, worked out by hand for three elements.
+// TestRopeDivisors compares the scaling of Llama 3.1 8B with the formula of its paper, computed by
+// hand for three elements.
 func TestRopeDivisors(t *testing.T) {
-	c := Config{HeadDim: 128, RopeTheta: 500000, RopeScaling: &Rotary{Type: "llama3", Factor: 8, LowFreqFactor: 1, HighFreqFactor: 4, OriginalPositions: 8192}}
+	c := Config{
+		HeadDim: 128, RopeTheta: 500000,
+		RopeScaling: &Rotary{Type: "llama3", Factor: 8, LowFreqFactor: 1, HighFreqFactor: 4, OriginalPositions: 8192},
+	}
 	require.Equal(t, 1.0, c.RopeDivisor(0), "a wave of 6 tokens")
 	require.Equal(t, 8.0, c.RopeDivisor(63), "a wave of 2.5 million tokens")
-	// Element 32: θ^-½ = 0.00141421, a wave of 4442.9 tokens, 1.84383 turns in 8192;
-	// it is kept by (1.84383-1)/3 = 0.281277.
+	// Element 32: θ^-½ = 0.00141421, wavelength 4442.9 tokens, 1.84383 rotations in 8192; weight (1.84383-1)/3 = 0.281277.
 	require.InDelta(t, 1/((1-0.281277)/8+0.281277), c.RopeDivisor(32), 1e-4)
 	c.RopeScaling = &Rotary{Legacy: "linear", Factor: 4}
 	require.Equal(t, 4.0, c.RopeDivisor(7))
 }
 
-// TestFrozenStaysAsItWas changes what is trained and wants the net that was
-// frozen before to answer with the same bits as then.
-func TestFrozenStaysAsItWas(t *testing.T) {
+// TestFrozen checks that training does not change the output of a frozen net.
+func TestFrozen(t *testing.T) {
 	for name, rank := range map[string]int{"all parameters": 0, "an adapter": 3} {
 		t.Run(name, func(t *testing.T) {
 			c := tiny(true)

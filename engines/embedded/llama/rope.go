@@ -6,16 +6,15 @@ import (
 	"anneal/engines/embedded/kernel"
 )
 
-// A Rope turns query and key heads by their position (rotary embedding, Su et
-// al. 2021) in the "rotate half" convention of Hugging Face: the pair of
-// element j is element j + HeadDim/2.
+// A Rope applies rotary embeddings to query and key heads (Su et al. 2021) in the "rotate half"
+// convention of Hugging Face: element j is paired with element j + HeadDim/2.
 type Rope struct {
 	half     int
 	cos, sin []float32 // [positions, half]
 }
 
-// NewRope tabulates the angles position · theta^(-2j/HeadDim), scaled as the
-// configuration says, of the first positions of a model's window.
+// NewRope tabulates the angles position · theta^(-2j/HeadDim), with the configured scaling, for
+// the given number of positions.
 func NewRope(c *Config, positions int) *Rope {
 	half := c.HeadDim / 2
 	r := &Rope{half: half, cos: make([]float32, positions*half), sin: make([]float32, positions*half)}
@@ -29,8 +28,7 @@ func NewRope(c *Config, positions int) *Rope {
 	return r
 }
 
-// RopeDivisor is what the angles of element j are divided by: 1 in a model
-// without rope_scaling.
+// RopeDivisor is the divisor of the angles of element j: 1 without rope scaling.
 func (c *Config) RopeDivisor(j int) float64 {
 	r := c.Scaling()
 	switch {
@@ -39,8 +37,8 @@ func (c *Config) RopeDivisor(j int) float64 {
 	case r.Kind() == LinearRope:
 		return r.Factor
 	}
-	// Llama 3.1: long waves are stretched, short ones kept, and those between
-	// the two bounds, in turns within the original window, go from one to the other.
+	// Llama 3.1: long wavelengths are stretched, short ones kept, and those between the two
+	// bounds, in rotations within the original context, interpolated.
 	step := math.Pow(c.RopeTheta, -2*float64(j)/float64(c.HeadDim))
 	turns := float64(r.OriginalPositions) * step / (2 * math.Pi)
 	switch {
@@ -53,7 +51,7 @@ func (c *Config) RopeDivisor(j int) float64 {
 	return 1 / ((1-kept)/r.Factor + kept)
 }
 
-// Turn rotates heads, which hold HeadDim values each, to a position.
+// Turn rotates heads of HeadDim values each to a position.
 func (r *Rope) Turn(heads []float32, position int) {
 	cos, sin := r.angles(position)
 	for ; len(heads) > 0; heads = heads[2*r.half:] {
@@ -61,7 +59,7 @@ func (r *Rope) Turn(heads []float32, position int) {
 	}
 }
 
-// TurnBack is the inverse, and so the gradient, of Turn.
+// TurnBack is the inverse, and therefore the gradient, of Turn.
 func (r *Rope) TurnBack(heads []float32, position int) {
 	cos, sin := r.angles(position)
 	for ; len(heads) > 0; heads = heads[2*r.half:] {

@@ -1,8 +1,7 @@
-// Package llama is the Llama architecture in float32, with what Mistral, Qwen2
-// and Qwen3 change in it: its configuration and
-// weights in the Hugging Face layout, low-rank adapters in the PEFT layout, and
-// the training passes (forward to per-token log-probabilities, and backward
-// from any objective's gradient of them).
+// Package llama implements the Llama architecture in float32, including the variants of
+// Mistral, Qwen2 and Qwen3: configuration and weights in the Hugging Face format, LoRA adapters
+// in the PEFT format, and training passes (forward to log-probabilities per token, and backward
+// from the gradient of an objective).
 package llama
 
 import (
@@ -21,34 +20,33 @@ import (
 type Layer struct {
 	AttnNorm       []float32
 	Q, K, V, O     kernel.Matrix
-	QNorm, KNorm   []float32 // of every head of queries and of keys; nil in models without
+	QNorm, KNorm   []float32 // head norms of queries and keys; nil in models without
 	MLPNorm        []float32
 	Gate, Up, Down kernel.Matrix
-	Bias           [len(inputs)][]float32 // of the projections of each input, stacked; nil where there is none
+	Bias           [len(inputs)][]float32 // stacked biases of each input's projections; nil if there are none
 }
 
-// Weights are a model's parameters. All of them lie in one slice, in the order
-// embed, layers (AttnNorm Q K V O, their biases, QNorm KNorm, MLPNorm Gate Up
-// Down, their biases), norm, head, so that Q, K and V can be multiplied as one
-// matrix, as can Gate and Up, and so that an optimiser sees one vector.
+// Weights are a model's parameters in one slice, in the order embed, layers (AttnNorm Q K V O,
+// their biases, QNorm KNorm, MLPNorm Gate Up Down, their biases), norm, head. Q, K and V can
+// thus be multiplied as one matrix, as can Gate and Up, and an optimizer sees one vector.
 type Weights struct {
 	Config Config
 	Embed  kernel.Matrix // [vocab, hidden]
 	Layers []Layer
 	Norm   []float32
-	Head   kernel.Matrix // [vocab, hidden]; the same data as Embed when tied
+	Head   kernel.Matrix // shares data with Embed if tied
 
 	flat        []float32
 	qkv, gateUp []kernel.Matrix
 }
 
-// NewWeights makes zero weights of a valid configuration.
+// NewWeights returns zero weights of a valid configuration.
 func NewWeights(c Config) *Weights {
 	flat := make([]float32, c.Parameters())
 	return layOut(c, flat)
 }
 
-// layOut gives names to the parts of flat, which holds c.Parameters() values.
+// layOut assigns the parts of flat, which has c.Parameters() values.
 func layOut(c Config, flat []float32) *Weights {
 	w := &Weights{Config: c, flat: flat, Layers: make([]Layer, c.Layers)}
 	rest := values(flat)
@@ -65,8 +63,8 @@ func layOut(c Config, flat []float32) *Weights {
 	return w
 }
 
-// layOutLayer gives names to one layer's parts, and answers the projections of
-// each input as one matrix too.
+// layOutLayer assigns one layer's parts, and returns the projections of each input as one
+// matrix.
 func (c *Config) layOutLayer(rest *values) (l Layer, stacks [len(inputs)]kernel.Matrix) {
 	bias := func(input Input) []float32 {
 		if n := c.biases(input); n > 0 {
@@ -90,7 +88,7 @@ func (c *Config) layOutLayer(rest *values) (l Layer, stacks [len(inputs)]kernel.
 	return l, stacks
 }
 
-// values are those of a vector that have no name yet.
+// values are the unassigned rest of a vector.
 type values []float32
 
 func (v *values) vector(n int) []float32 {
@@ -101,29 +99,29 @@ func (v *values) vector(n int) []float32 {
 
 func (v *values) matrix(rows, cols int) kernel.Matrix { return view(v.vector(rows*cols), rows, cols) }
 
-// view is the matrix [rows, cols] at the beginning of data.
+// view returns the matrix [rows, cols] at the beginning of data.
 func view(data []float32, rows, cols int) kernel.Matrix {
 	return kernel.Matrix{Data: data[:rows*cols], Rows: rows, Cols: cols, Stride: cols}
 }
 
-// Flat is every parameter as one vector, in the order that Weights documents.
+// Flat returns all parameters as one vector, in the order documented at Weights.
 func (w *Weights) Flat() []float32 { return w.flat }
 
-// Clone copies the weights.
+// Clone returns a copy of the weights.
 func (w *Weights) Clone() *Weights {
 	return layOut(w.Config, append([]float32(nil), w.flat...))
 }
 
-// QKV is Q, K and V of a layer, stacked: [q+2kv, hidden], sharing their data.
+// QKV returns the stacked Q, K and V of a layer: [q+2kv, hidden], as a view.
 func (w *Weights) QKV(layer int) kernel.Matrix { return w.qkv[layer] }
 
-// GateUp is Gate and Up of a layer, stacked: [2·ffn, hidden], sharing their data.
+// GateUp returns the stacked Gate and Up of a layer: [2·ffn, hidden], as a view.
 func (w *Weights) GateUp(layer int) kernel.Matrix { return w.gateUp[layer] }
 
-// Initialize draws projections and embeddings from a normal distribution with
-// the configuration's initializer_range (0.02 when it is 0), scaled down by
-// sqrt(2·layers) for the two projections that write to the residual stream (as
-// GPT-2 does), sets the norms to 1 and the biases to 0.
+// Initialize draws projections and embeddings from a normal distribution with the standard
+// deviation initializer_range (0.02 if it is 0), divided by sqrt(2·layers) for the two
+// projections that write to the residual stream (as in GPT-2). It sets norms to 1 and biases to
+// 0.
 func (w *Weights) Initialize(seed uint64) {
 	std := w.Config.InitializerRange
 	if std == 0 {
@@ -163,16 +161,15 @@ func (w *Weights) Initialize(seed uint64) {
 	}
 }
 
-// Hash names the weights: SHA-256 over the parameters' bits and the fields of
-// the configuration that change what they compute. It does not depend on how
-// they are stored, as long as that loses nothing.
+// Hash identifies the weights: SHA-256 of the parameters' bits and of the configuration fields
+// that affect the computation. It does not depend on the storage format if that is lossless.
 func (w *Weights) Hash() string {
 	h := w.Config.hash()
 	h.add(w.flat)
 	return h.name()
 }
 
-// A hasher is a Hash in the making; parameters are added in the order of Flat.
+// A hasher computes Hash incrementally; parameters are added in the order of Flat.
 type hasher struct {
 	sum hash.Hash
 	buf []byte

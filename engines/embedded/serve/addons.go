@@ -92,7 +92,8 @@ func (a *addon) name() string {
 // sortByAddon makes the items of each addon adjacent, so that a step applies the addon to all
 // of their rows at once.
 func sortByAddon(batch []batchItem) {
-	slices.SortStableFunc(batch, func(a, b batchItem) int { return strings.Compare(a.span.addon.name(), b.span.addon.name()) })
+	slices.SortStableFunc(batch,
+		func(a, b batchItem) int { return strings.Compare(a.span.addon.name(), b.span.addon.name()) })
 }
 
 // An addonRun is the rows [lo, hi) of a step, which use one addon.

@@ -16,7 +16,7 @@ import (
 	"anneal/engines/embedded/llama"
 )
 
-// adapterOf is an adapter that changes the answers of w.
+// adapterOf returns an adapter that changes the completions of w.
 func adapterOf(w *llama.Weights, seed uint64, rank int, modules ...llama.Module) *llama.Adapter {
 	a := llama.NewAdapter(w.Config, rank, float64(2*rank), modules)
 	a.Initialize(seed)
@@ -27,7 +27,7 @@ func adapterOf(w *llama.Weights, seed uint64, rank int, modules ...llama.Module)
 	return a
 }
 
-// adapters are of different ranks on different projections.
+// adapters returns adapters of different ranks on different projections.
 func adapters(w *llama.Weights) map[string]*llama.Adapter {
 	return map[string]*llama.Adapter{
 		"all":    adapterOf(w, 5, 4, llama.Query, llama.Key, llama.Value, llama.Output, llama.Gate, llama.Up, llama.Down),
@@ -44,10 +44,9 @@ func loadAddon(t *testing.T, m engines.Model, id string, a *llama.Adapter) {
 	require.NoError(t, m.(engines.AddonLoader).LoadAddon(t.Context(), id, dir))
 }
 
-// TestAddonLogitsAreThoseOfTraining proves that an addon beside the base
-// computes what it was trained as: bit for bit, however the tokens are cut into
-// steps, and whatever other addons share them.
-func TestAddonLogitsAreThoseOfTraining(t *testing.T) {
+// TestAddonLogitsMatchTraining checks that an addon beside the base model computes the same
+// bits as in training, for any division of the tokens into steps and beside other addons.
+func TestAddonLogitsMatchTraining(t *testing.T) {
 	w := weights()
 	tokens := ids(120, 1)
 	for name, adapter := range adapters(w) {
@@ -74,7 +73,7 @@ func TestAddonLogitsAreThoseOfTraining(t *testing.T) {
 	}
 }
 
-// distribution is what a net expects after each token.
+// distribution is a net's distribution after each token.
 func distribution(net *llama.Net, tokens []int) kernel.Matrix {
 	sequence, scored := make([]int32, len(tokens)+1), make([]bool, len(tokens)+1)
 	for i, token := range tokens {
@@ -87,8 +86,8 @@ func distribution(net *llama.Net, tokens []int) kernel.Matrix {
 	return pass.Probabilities()
 }
 
-// TestAddonsShareTheModel asks several addons and the base at the same time:
-// each answers as alone, and as when it is merged into the base.
+// TestAddonsShareTheModel checks that concurrent requests to several addons and the base model
+// complete as they do alone, and as with merged adapters.
 func TestAddonsShareTheModel(t *testing.T) {
 	w := weights()
 	shared := open(t, w, Options{Slots: 32, ChunkTokens: 24, Parallelism: 2})
@@ -102,20 +101,20 @@ func TestAddonsShareTheModel(t *testing.T) {
 		loadAddon(t, shared, id, adapter)
 		merged[id] = open(t, adapter.Merge(w), Options{Slots: 1})
 	}
-	told := map[string]bool{}
+	distinct := map[string]bool{}
 	for id, m := range merged {
 		for i := range 6 {
 			req := engines.CompletionRequest{PromptTokens: ids(3+i*5, i), MaxTokens: 25, IgnoreEOS: true}
 			want := ask(t, m, req)
 			if i == 0 {
-				told[want.text] = true
+				distinct[want.text] = true
 			}
 			req.Addon = id
 			require.Equal(t, want, ask(t, shared, req), "%q answers as when it is merged", id)
 			questions = append(questions, question{req, want})
 		}
 	}
-	require.Len(t, told, 4, "all but the zero adapter answer in their own way")
+	require.Len(t, distinct, 4, "all but the zero adapter answer in their own way")
 	for range 2 {
 		var all sync.WaitGroup
 		for _, q := range questions {
@@ -129,7 +128,7 @@ func TestAddonsShareTheModel(t *testing.T) {
 	}
 }
 
-func TestUnloadingAnAddonEndsNoAnswer(t *testing.T) {
+func TestUnloadAddonKeepsRunningRequests(t *testing.T) {
 	w := weights()
 	m := open(t, w, Options{})
 	adapter := adapters(w)["all"]
@@ -137,7 +136,9 @@ func TestUnloadingAnAddonEndsNoAnswer(t *testing.T) {
 	loadAddon(t, m, "a", adapters(w)["few"])
 	req := engines.CompletionRequest{PromptTokens: ids(9, 2), MaxTokens: 60, IgnoreEOS: true, Addon: "a"}
 	want := ask(t, m, req)
-	require.Equal(t, ask(t, open(t, adapter.Merge(w), Options{}), engines.CompletionRequest{PromptTokens: req.PromptTokens, MaxTokens: 60, IgnoreEOS: true}).text,
+	require.Equal(t, ask(t, open(t, adapter.Merge(w), Options{}), engines.CompletionRequest{
+		PromptTokens: req.PromptTokens, MaxTokens: 60, IgnoreEOS: true,
+	}).text,
 		want.text, "what is loaded stays as it is")
 
 	text, unloaded := "", false
@@ -159,9 +160,8 @@ func TestUnloadingAnAddonEndsNoAnswer(t *testing.T) {
 	require.NoError(t, m.(engines.AddonLoader).UnloadAddon("a"), "unloading twice is harmless")
 }
 
-// TestAddonsAreAskedByTheirOwnTemplate: what an adapter was trained by renders
-// its conversations, also beside others.
-func TestAddonsAreAskedByTheirOwnTemplate(t *testing.T) {
+// TestAddonsUseTheirOwnTemplate checks that an addon's chat template renders its conversations.
+func TestAddonsUseTheirOwnTemplate(t *testing.T) {
 	w := weights()
 	m := open(t, w, Options{})
 	load := func(id, template string) {
@@ -176,13 +176,17 @@ func TestAddonsAreAskedByTheirOwnTemplate(t *testing.T) {
 	load("own", "{{ bos_token }}{% for m in messages %}({{ m.role }}) {{ m.content }}{% endfor %}<think>")
 	load("broken", "{% for %}")
 	const shipped = "<|bos|>be kind<|user|>hello <|end|><|assistant|>"
-	for id, want := range map[string]string{"": shipped, "plain": shipped, "own": "<|bos|>(system) be kind(user) hello <|end|><think>"} {
-		all, _, _ := hear(t, m, engines.CompletionRequest{Chat: hello, MaxTokens: 1, IgnoreEOS: true, RawOutput: true, Addon: id})
+	for id, want := range map[string]string{
+		"": shipped, "plain": shipped, "own": "<|bos|>(system) be kind(user) hello <|end|><think>",
+	} {
+		all, _, _ := hear(t, m, engines.CompletionRequest{
+			Chat: hello, MaxTokens: 1, IgnoreEOS: true, RawOutput: true, Addon: id,
+		})
 		require.Equal(t, want, all.Prompt.Text, "%q", id)
 	}
 	req := engines.CompletionRequest{Chat: hello, MaxTokens: 1, Reasoning: &engines.Reasoning{Effort: "high"}}
 	_, err := m.Complete(t.Context(), req, func(engines.Chunk) error { return nil })
-	require.ErrorContains(t, err, "this model does not reason")
+	require.ErrorContains(t, err, "reasoning: is not supported by this model")
 	req.Addon = "own"
 	_, err = m.Complete(t.Context(), req, func(engines.Chunk) error { return nil })
 	require.NoError(t, err, "its template reasons")
@@ -191,7 +195,7 @@ func TestAddonsAreAskedByTheirOwnTemplate(t *testing.T) {
 	require.Equal(t, domain.InvalidArgument, domain.CodeOf(err))
 }
 
-func TestAddonsThatDoNotFit(t *testing.T) {
+func TestInvalidAddons(t *testing.T) {
 	w := weights()
 	m := open(t, w, Options{}).(engines.AddonLoader)
 	foreign := adapters(w)["few"]

@@ -17,14 +17,15 @@ import (
 	"anneal/engines/embedded/safetensors"
 )
 
-// BenchmarkDecode generates with 1, 8 and 32 requests at once. of-bandwidth is
-// the bytes of weights read a second (steps/s × bytes) over what a core can
-// read from memory; above 1 the weights came from a cache.
+// BenchmarkDecode decodes with 1, 8 and 32 concurrent requests. of-bandwidth is the bytes of
+// weights read per second (steps/s × bytes) divided by a core's memory bandwidth; above 1 the
+// weights came from a cache.
 func BenchmarkDecode(b *testing.B) {
 	bandwidth := kernel.ReadBandwidth() * 1e9
 	for _, shape := range []struct{ hidden, ffn, layers, heads int }{{128, 352, 4, 4}, {512, 1408, 8, 8}} {
 		c := config()
-		c.HiddenSize, c.IntermediateSize, c.Layers, c.Heads, c.KVHeads = shape.hidden, shape.ffn, shape.layers, shape.heads, shape.heads
+		c.HiddenSize, c.IntermediateSize, c.Layers, c.Heads, c.KVHeads = shape.hidden, shape.ffn, shape.layers, shape.heads,
+			shape.heads
 		c.HeadDim, c.MaxPositions = shape.hidden/shape.heads, 512
 		w := llama.NewWeights(c)
 		w.Initialize(1)
@@ -49,8 +50,8 @@ func BenchmarkDecode(b *testing.B) {
 	}
 }
 
-// BenchmarkPrompt reads prompts of 400 tokens; of-peak is 2·parameters·tok/s
-// over the multiplications and additions that a core can do.
+// BenchmarkPrompt prefills prompts of 400 tokens; of-peak is 2·parameters·tok/s divided by a
+// core's peak rate of multiplications and additions.
 func BenchmarkPrompt(b *testing.B) {
 	peak := kernel.PeakGFlops() * 1e9
 	w := small(512)
@@ -65,27 +66,29 @@ func BenchmarkPrompt(b *testing.B) {
 	b.ReportMetric(2*float64(w.Config.Parameters())*rate/peak, "of-peak")
 }
 
-// scopes are those of benchmarks' requests: none finds what another has read.
+// scopes are the cache scopes of requests that must not share prefixes.
 var scopes atomic.Int64
 
 func newScope() string { return fmt.Sprint(scopes.Add(1)) }
 
-// generate runs requests at once and answers the tokens generated in all.
-func generate(b *testing.B, m engines.Model, requests, prompt, most int) int {
+// generate runs concurrent requests and returns the total number of generated tokens.
+func generate(b *testing.B, m engines.Model, requests, prompt, maxTokens int) int {
 	var all sync.WaitGroup
 	for i := range requests {
 		all.Go(func() {
-			req := engines.CompletionRequest{PromptTokens: ids(prompt, i), MaxTokens: most, IgnoreEOS: true, CacheScope: newScope()}
+			req := engines.CompletionRequest{
+				PromptTokens: ids(prompt, i), MaxTokens: maxTokens, IgnoreEOS: true, CacheScope: newScope(),
+			}
 			_, err := m.Complete(context.Background(), req, func(engines.Chunk) error { return nil })
 			require.NoError(b, err)
 		})
 	}
 	all.Wait()
-	return requests * most
+	return requests * maxTokens
 }
 
-// BenchmarkAddons generates with 32 requests at once that are spread over so
-// many addons of rank 8 on all projections; 0 is the base alone.
+// BenchmarkAddons decodes 32 concurrent requests over n addons of rank 8 on all projections; 0
+// is the base model.
 func BenchmarkAddons(b *testing.B) {
 	c := config()
 	c.HiddenSize, c.IntermediateSize, c.Layers, c.Heads, c.KVHeads, c.HeadDim, c.MaxPositions = 512, 1408, 8, 8, 8, 64, 512
@@ -122,19 +125,19 @@ func BenchmarkAddons(b *testing.B) {
 	}
 }
 
-// small is a model of the shipped one's shape with random weights.
+// small returns random weights with the shipped model's dimensions.
 func small(window int) *llama.Weights {
 	c := config()
-	c.HiddenSize, c.IntermediateSize, c.Layers, c.Heads, c.KVHeads, c.HeadDim, c.MaxPositions = 128, 352, 4, 4, 4, 32, window
+	c.HiddenSize, c.IntermediateSize, c.Layers, c.Heads, c.KVHeads, c.HeadDim, c.MaxPositions = 128, 352, 4, 4, 4, 32,
+		window
 	w := llama.NewWeights(c)
 	w.Initialize(1)
 	return w
 }
 
-// BenchmarkLatency asks with 1, 8 and 32 clients that each ask again as soon as
-// they are answered: prompts of 416 tokens, 400 of which are the same for all,
-// and 32 tokens of answer. It tells the time to the first chunk of text and, of a token, from there to
-// the end, with what was read before at hand ("cached") and without.
+// BenchmarkLatency runs 1, 8 and 32 clients that send requests back to back: prompts of 416 tokens,
+// 400 of which are the same for all, and 32 generated tokens. It reports the time to first token and
+// the time per output token, with ("cached") and without the prefix cache.
 func BenchmarkLatency(b *testing.B) {
 	w := small(512)
 	for _, cached := range []bool{false, true} {
@@ -147,7 +150,9 @@ func BenchmarkLatency(b *testing.B) {
 					for i := range clients {
 						all.Go(func() {
 							for j := range 4 {
-								req := engines.CompletionRequest{PromptTokens: append(ids(400, 1), ids(16, 100*j+i)...), MaxTokens: 32, IgnoreEOS: true}
+								req := engines.CompletionRequest{
+									PromptTokens: append(ids(400, 1), ids(16, 100*j+i)...), MaxTokens: 32, IgnoreEOS: true,
+								}
 								if !cached {
 									req.CacheScope = newScope()
 								}
@@ -164,7 +169,7 @@ func BenchmarkLatency(b *testing.B) {
 	}
 }
 
-// listen asks, and notes when the first token came and the ones after it.
+// listen measures the time to first token and per output token of a request.
 func listen(b *testing.B, m engines.Model, req engines.CompletionRequest, first, next *times) {
 	began, tokens := time.Now(), 0
 	var came time.Time
@@ -181,7 +186,7 @@ func listen(b *testing.B, m engines.Model, req engines.CompletionRequest, first,
 	}
 }
 
-// times are gathered by many.
+// times are measurements of concurrent clients.
 type times struct {
 	mu  sync.Mutex
 	all []time.Duration
@@ -200,14 +205,13 @@ func (t *times) report(b *testing.B, name string) {
 	}
 }
 
-// BenchmarkCopying generates 256 tokens of a text that repeats itself every 60:
-// without guesses, with a prediction that is wrong in every 64th token, and with
-// what followed the same two tokens before.
+// BenchmarkCopying generates 256 tokens of a text with period 60: without speculative decoding,
+// with a prediction that is wrong in every 64th token, and with n-gram lookup of length 2.
 func BenchmarkCopying(b *testing.B) {
 	for _, shape := range []struct{ hidden, ffn, layers, heads int }{{128, 352, 4, 4}, {512, 1408, 8, 8}} {
 		w := repeating(shape.hidden, shape.ffn, shape.layers, shape.heads)
 		name := fmt.Sprintf("%.1fM", float64(w.Config.Parameters())/1e6)
-		for _, how := range []string{"unguessed", "predicted", "ngrams"} {
+		for _, how := range []string{"plain", "predicted", "ngrams"} {
 			b.Run(name+"/"+how, func(b *testing.B) {
 				m := started(b, w, Options{Parallelism: 1})
 				req := engines.CompletionRequest{PromptTokens: ids(64, 1), MaxTokens: 256, IgnoreEOS: true}
@@ -215,34 +219,38 @@ func BenchmarkCopying(b *testing.B) {
 				if how == "ngrams" {
 					m.speculation.NgramLength = 2
 				}
-				guesses, right := 0, 0
+				drafted, accepted := 0, 0
 				for b.Loop() {
 					req.CacheScope = newScope()
 					r, err := m.newRequest(context.Background(), req)
 					require.NoError(b, err)
 					if how == "predicted" {
-						r.drafter = &ngramDrafter{context: slices.Clone(r.prompt), predicted: flawed(plain), maxDraft: defaultDraftTokens, acceptance: initialAcceptance}
+						r.drafter = &ngramDrafter{
+							context: slices.Clone(r.prompt), predicted: flawed(plain), maxDraft: defaultDraftTokens,
+							acceptance: initialAcceptance,
+						}
 					}
 					usage, err := m.answer(context.Background(), r, func(engines.Chunk) error { return nil })
 					require.NoError(b, err)
 					if s := usage.Speculation; s != nil {
 						for i := range s.Guessed {
-							guesses, right = guesses+s.Guessed[i], right+s.Right[i]
+							drafted, accepted = drafted+s.Guessed[i], accepted+s.Right[i]
 						}
 					}
 				}
 				b.ReportMetric(256*float64(b.N)/b.Elapsed().Seconds(), "tok/s")
-				b.ReportMetric(float64(right)/float64(max(guesses, 1)), "right")
+				b.ReportMetric(float64(accepted)/float64(max(drafted, 1)), "right")
 			})
 		}
 	}
 }
 
-// repeating is a model that computes what another of its shape does, and then
-// says the tokens 0 to 59 over and over.
+// repeating returns a model that performs the computation of its size, but repeats the tokens 0
+// to 59.
 func repeating(hidden, ffn, layers, heads int) *llama.Weights {
 	c := config()
-	c.HiddenSize, c.IntermediateSize, c.Layers, c.Heads, c.KVHeads, c.HeadDim = hidden, ffn, layers, heads, heads, hidden/heads
+	c.HiddenSize, c.IntermediateSize, c.Layers, c.Heads, c.KVHeads, c.HeadDim = hidden, ffn, layers, heads, heads,
+		hidden/heads
 	c.MaxPositions, c.TieWordEmbeddings = 512, false
 	w := llama.NewWeights(c)
 	w.Initialize(1)
@@ -258,7 +266,7 @@ func repeating(hidden, ffn, layers, heads int) *llama.Weights {
 	return w
 }
 
-// flawed is a text with every 64th token another.
+// flawed replaces every 64th token.
 func flawed(text []int) []int {
 	text = slices.Clone(text)
 	for i := 63; i < len(text); i += 64 {

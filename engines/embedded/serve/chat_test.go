@@ -14,7 +14,7 @@ import (
 	"anneal/engines/embedded/tokenizer"
 )
 
-// openChat serves a model whose template is source.
+// openChat serves a model with a chat template.
 func openChat(t *testing.T, source string) engines.Model {
 	dir := save(t, weights())
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "chat_template.jinja"), []byte(source), 0o600))
@@ -24,13 +24,17 @@ func openChat(t *testing.T, source string) engines.Model {
 	return m
 }
 
-var hello = &engines.Chat{Messages: []engines.Message{{Role: "system", Content: "be kind"}, {Role: "user", Content: "hello <|end|>"}}}
+var hello = &engines.Chat{
+	Messages: []engines.Message{{Role: "system", Content: "be kind"}, {Role: "user", Content: "hello <|end|>"}},
+}
 
-// TestAChatIsItsTemplatesPrompt answers a conversation as it answers the tokens
-// that the template makes of it.
-func TestAChatIsItsTemplatesPrompt(t *testing.T) {
+// TestChatIsItsRenderedPrompt checks that a conversation completes like the tokens that its
+// template renders.
+func TestChatIsItsRenderedPrompt(t *testing.T) {
 	m := open(t, weights(), Options{})
-	tokens, _, err := tokenizer.NewBytes().Chat([]tokenizer.Message{{Role: "system", Content: "be kind"}, {Role: "user", Content: "hello <|end|>"}})
+	tokens, _, err := tokenizer.NewBytes().Chat([]tokenizer.Message{
+		{Role: "system", Content: "be kind"}, {Role: "user", Content: "hello <|end|>"},
+	})
 	require.NoError(t, err)
 	want := ask(t, m, engines.CompletionRequest{PromptTokens: tokens, MaxTokens: 20, IgnoreEOS: true})
 	all, _, usage := hear(t, m, engines.CompletionRequest{Chat: hello, MaxTokens: 20, IgnoreEOS: true, RawOutput: true})
@@ -41,7 +45,7 @@ func TestAChatIsItsTemplatesPrompt(t *testing.T) {
 	require.Equal(t, len(tokens), usage.PromptTokens)
 }
 
-func TestWhatAChatRefuses(t *testing.T) {
+func TestInvalidChats(t *testing.T) {
 	plain := "{% for m in messages %}{{ m.content }}{% endfor %}"
 	tool := []json.RawMessage{json.RawMessage(`{"type":"function","function":{"name":"f"}}`)}
 	for name, c := range map[string]struct {
@@ -49,14 +53,32 @@ func TestWhatAChatRefuses(t *testing.T) {
 		req      engines.CompletionRequest
 		want     string
 	}{
-		"tools":                  {plain, engines.CompletionRequest{Chat: &engines.Chat{Messages: hello.Messages, Tools: tool}}, "tools: "},
-		"reasoning":              {plain, engines.CompletionRequest{Chat: hello, Reasoning: &engines.Reasoning{Effort: "high"}}, "reasoning: this model does not"},
-		"reasoning of a prompt":  {"<think>", engines.CompletionRequest{Prompt: "p", Reasoning: &engines.Reasoning{Effort: "high"}}, "reasoning: this model does not"},
-		"a cap on reasoning":     {"{{ reasoning_effort }}", engines.CompletionRequest{Chat: hello, Reasoning: &engines.Reasoning{Budget: 5}}, "cannot cap"},
-		"its own refusal":        {"{{ raise_exception('no systems') }}", engines.CompletionRequest{Chat: hello}, "messages: .*no systems"},
-		"nothing to continue":    {"{# nothing #}", engines.CompletionRequest{Chat: hello}, "messages: .*makes nothing"},
-		"a template that breaks": {"{% for %}", engines.CompletionRequest{Chat: hello}, "messages: .*cannot be read"},
-		"more than the window":   {"{% for i in range(30) %}{{ messages[1].content }}{% endfor %}", engines.CompletionRequest{Chat: hello}, "messages: have 390 tokens and fill .* 200"},
+		"tools": {
+			plain, engines.CompletionRequest{Chat: &engines.Chat{Messages: hello.Messages, Tools: tool}}, "tools: ",
+		},
+		"reasoning": {
+			plain, engines.CompletionRequest{Chat: hello, Reasoning: &engines.Reasoning{Effort: "high"}},
+			"reasoning: is not supported by this model",
+		},
+		"reasoning of a prompt": {
+			"<think>", engines.CompletionRequest{Prompt: "p", Reasoning: &engines.Reasoning{Effort: "high"}},
+			"reasoning: is not supported by this model",
+		},
+		"a cap on reasoning": {
+			"{{ reasoning_effort }}", engines.CompletionRequest{Chat: hello, Reasoning: &engines.Reasoning{Budget: 5}},
+			"token budget is not supported",
+		},
+		"its own refusal": {
+			"{{ raise_exception('no systems') }}", engines.CompletionRequest{Chat: hello}, "messages: .*no systems",
+		},
+		"nothing to continue": {
+			"{# nothing #}", engines.CompletionRequest{Chat: hello}, "messages: .*renders them as an empty prompt",
+		},
+		"a template that breaks": {"{% for %}", engines.CompletionRequest{Chat: hello}, "messages: .*cannot be parsed"},
+		"more than the window": {
+			"{% for i in range(30) %}{{ messages[1].content }}{% endfor %}", engines.CompletionRequest{Chat: hello},
+			"messages: have 390 tokens, which fill .* 200",
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			c.req.MaxTokens = 3
@@ -65,6 +87,6 @@ func TestWhatAChatRefuses(t *testing.T) {
 			require.Regexp(t, c.want, err.Error())
 		})
 	}
-	// A broken template keeps nobody from asking with a prompt.
+	// A broken template does not prevent plain prompts.
 	ask(t, openChat(t, "{% for %}"), engines.CompletionRequest{Prompt: "p", MaxTokens: 2})
 }

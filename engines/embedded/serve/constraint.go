@@ -93,7 +93,9 @@ func (c *constraint) complete() bool {
 
 // newConstraint returns the constraint of a request, nil if it has none. rendered is the
 // conversation as its template rendered it.
-func (m *model) newConstraint(req *engines.CompletionRequest, template *chat.Template, rendered string) (*constraint, error) {
+func (m *model) newConstraint(
+	req *engines.CompletionRequest, template *chat.Template, rendered string,
+) (*constraint, error) {
 	var thinking *grammar.Thinking
 	spec := grammarSpec{format: req.Format, template: template}
 	if req.Chat != nil {
@@ -116,7 +118,7 @@ func (m *model) newConstraint(req *engines.CompletionRequest, template *chat.Tem
 	if err != nil {
 		return nil, err
 	}
-	c := &constraint{grammar: g, vocabulary: m.grammarc.vocabulary, budget: budget, free: free}
+	c := &constraint{grammar: g, vocabulary: m.grammars.vocabulary, budget: budget, free: free}
 	if !req.IgnoreEOS {
 		c.stopTokens = m.stopTokens
 	}
@@ -219,5 +221,6 @@ func format(f *engines.Format) (*grammar.Grammar, error) {
 	case engines.FormatGrammar:
 		return grammar.Parse(f.Grammar, "format")
 	}
-	return nil, domain.Errorf(domain.InvalidArgument, "format: must be of type json_object, json_schema or grammar, is %q", f.Type)
+	return nil, domain.Errorf(domain.InvalidArgument, "format: must be of type json_object, json_schema or grammar, is %q",
+		f.Type)
 }

@@ -13,22 +13,23 @@ import (
 	"anneal/engines"
 )
 
-// tooled is a template in the manner of Hermes and Qwen, that shows tools and
-// writes calls between marks.
+// tooled is a template like those of Hermes and Qwen: it lists tools and delimits tool calls.
 const tooled = `{{ bos_token }}{% if tools %}{% for tool in tools %}{{ tool.function.name }} {% endfor %}{% endif %}` +
 	`{% for m in messages %}[{{ m.role }}]{{ m.content }}{% for call in m.tool_calls %}` +
-	"\n<tool_call>\n{\"name\": \"{{ call.function.name }}\", \"arguments\": {{ call.function.arguments | tojson }}}\n</tool_call>" +
+	"\n<tool_call>\n{\"name\": \"{{ call.function.name }}\", \"arguments\": {{ call.function.arguments | tojson }}" +
+	"}\n</tool_call>" +
 	`{% endfor %}{% endfor %}[assistant]`
 
-// begun is a template whose answers begin inside of their reasoning.
+// begun is a template that opens the reasoning of the answer.
 const begun = `{% for m in messages %}{{ m.content }}{% endfor %}<think>`
 
 var yesOrNo = &engines.Format{Type: engines.FormatGrammar, Grammar: `root ::= "yes" | "no"`}
 
-// entire is an answer with its reasoning and calls.
+// entire returns a complete response with reasoning and tool calls.
 func entire(t *testing.T, m engines.Model, req engines.CompletionRequest) (all engines.Chunk, usage engines.Usage) {
 	usage, err := m.Complete(t.Context(), req, func(c engines.Chunk) error {
-		all.Text, all.Reasoning, all.ToolCalls = all.Text+c.Text, all.Reasoning+c.Reasoning, append(all.ToolCalls, c.ToolCalls...)
+		all.Text, all.Reasoning, all.ToolCalls = all.Text+c.Text, all.Reasoning+c.Reasoning, append(all.ToolCalls,
+			c.ToolCalls...)
 		all.Tokens, all.Logprobs, all.Finish = append(all.Tokens, c.Tokens...), append(all.Logprobs, c.Logprobs...), c.Finish
 		return nil
 	})
@@ -36,12 +37,14 @@ func entire(t *testing.T, m engines.Model, req engines.CompletionRequest) (all e
 	return all, usage
 }
 
-// wild is a request whose answers are as far from any form as they can be.
-func wild(seed uint64, most int, f *engines.Format) engines.CompletionRequest {
-	return engines.CompletionRequest{PromptTokens: ids(9, int(seed)), MaxTokens: most, Temperature: 2, Seed: &seed, Format: f}
+// wild is a request whose unconstrained completion is nearly uniform noise.
+func wild(seed uint64, maxTokens int, f *engines.Format) engines.CompletionRequest {
+	return engines.CompletionRequest{
+		PromptTokens: ids(9, int(seed)), MaxTokens: maxTokens, Temperature: 2, Seed: &seed, Format: f,
+	}
 }
 
-func TestAnswersConform(t *testing.T) {
+func TestCompletionsConform(t *testing.T) {
 	m := open(t, weights(), Options{})
 	for seed := range uint64(60) {
 		a := ask(t, m, wild(seed, 150, &engines.Format{Type: engines.FormatJSON}))
@@ -50,11 +53,12 @@ func TestAnswersConform(t *testing.T) {
 		require.Len(t, a.tokens, a.usage.CompletionTokens)
 
 		a = ask(t, m, wild(seed, 150, &engines.Format{Type: engines.FormatSchema,
-			Schema: json.RawMessage(`{"type":"object","properties":{"b":{"type":"integer","minimum":3,"maximum":40},"a":{"enum":["x","y"]}},"required":["b","a"]}`)}))
+			Schema: json.RawMessage(`{"type":"object","properties":{"b":{"type":"integer","minimum":3,"maximum":40},` +
+				`"a":{"enum":["x","y"]}},"required":["b","a"]}`)}))
 		require.Equal(t, engines.FinishStop, a.finish)
 		require.Regexp(t, `^\{\s*"b":\s*([3-9]|[1-3]\d|40),\s*"a":\s*"[xy]"\s*\}$`, a.text)
 
-		// Whatever else is asked for, nothing else can be produced.
+		// Other parameters do not affect conformity.
 		req := wild(seed, 150, yesOrNo)
 		req.LogitBias = map[int]float64{'q': 100, 'y': -100, 259: 100}
 		req.RepetitionPenalty, req.FrequencyPenalty, req.PresencePenalty, req.TopK = 0.001, 2, -2, 3
@@ -63,15 +67,15 @@ func TestAnswersConform(t *testing.T) {
 		req.MirostatTarget, req.IgnoreEOS = 1, true
 		a = ask(t, m, req)
 		require.Contains(t, []string{"yes", "no"}, a.text)
-		require.Equal(t, engines.FinishStop, a.finish, "nothing may follow")
+		require.Equal(t, engines.FinishStop, a.finish, "no further token is allowed")
 		req = wild(seed, 150, yesOrNo)
 		req.Temperature, req.Stop = 0, []string{"s"}
 		require.Contains(t, []string{"ye", "no"}, ask(t, m, req).text)
 	}
 }
 
-// TestTheEndComesWhereItMay: with an end token, or the limit.
-func TestTheEndComesWhereItMay(t *testing.T) {
+// TestConstraintEnd checks that a completion ends with a stop token or at the limit.
+func TestConstraintEnd(t *testing.T) {
 	m := open(t, weights(), Options{})
 	as := &engines.Format{Type: engines.FormatGrammar, Grammar: `root ::= "aaa" "a"*`}
 	req := wild(1, 100, as)
@@ -89,9 +93,9 @@ func TestTheEndComesWhereItMay(t *testing.T) {
 	require.Equal(t, engines.FinishLength, a.finish)
 }
 
-// TestAConstraintRestricts: what remains has the chances that it had among
-// itself, and the probabilities that are told say so.
-func TestAConstraintRestricts(t *testing.T) {
+// TestConstraintRenormalizes checks that the probabilities of the allowed tokens keep their ratios,
+// and that the reported logprobs are right.
+func TestConstraintRenormalizes(t *testing.T) {
 	m := open(t, weights(), Options{})
 	prompt := ids(9, 4)
 	f := &engines.Format{Type: engines.FormatGrammar, Grammar: `root ::= [b-e]`}
@@ -99,7 +103,9 @@ func TestAConstraintRestricts(t *testing.T) {
 	const n = 2000
 	counts, sampling := map[int]int{}, map[int]float64{}
 	for seed := range uint64(n) {
-		all, _ := entire(t, m, engines.CompletionRequest{PromptTokens: prompt, MaxTokens: 1, Temperature: 1, Seed: &seed, Format: f, Logprobs: true})
+		all, _ := entire(t, m, engines.CompletionRequest{
+			PromptTokens: prompt, MaxTokens: 1, Temperature: 1, Seed: &seed, Format: f, Logprobs: true,
+		})
 		require.Len(t, all.Logprobs, 1)
 		counts[all.Logprobs[0].Token]++
 		free[all.Logprobs[0].Token], sampling[all.Logprobs[0].Token] = all.Logprobs[0].Logprob, all.Logprobs[0].Sampling
@@ -119,14 +125,14 @@ func TestAConstraintRestricts(t *testing.T) {
 	require.Less(t, chi, 16.27, "p = 0.001 of 3 degrees of freedom")
 }
 
-// TestGuessesAreHeldToTheForm: what was guessed ahead is held to the form as well.
-func TestGuessesAreHeldToTheForm(t *testing.T) {
+// TestDraftsAreConstrained checks that speculative decoding does not bypass constraints.
+func TestDraftsAreConstrained(t *testing.T) {
 	m := open(t, weights(), Options{})
 	for seed := range uint64(20) {
 		req := wild(seed, 60, &engines.Format{Type: engines.FormatGrammar, Grammar: `root ::= ("ab" | "cd" [0-9])+`})
 		want := ask(t, m, req)
-		for _, guess := range []string{want.text, "abababab no form at all", want.text[:len(want.text)/2] + "?"} {
-			req.Prediction = guess
+		for _, draft := range []string{want.text, "abababab no form at all", want.text[:len(want.text)/2] + "?"} {
+			req.Prediction = draft
 			got := ask(t, m, req)
 			require.Equal(t, want.text, got.text)
 			require.Equal(t, want.finish, got.finish)
@@ -134,7 +140,7 @@ func TestGuessesAreHeldToTheForm(t *testing.T) {
 	}
 }
 
-func TestAConstraintBeginsAfterReasoning(t *testing.T) {
+func TestConstraintAppliesAfterReasoning(t *testing.T) {
 	m := openChat(t, begun)
 	for seed := range uint64(8) {
 		req := wild(seed, 120, yesOrNo)
@@ -146,13 +152,13 @@ func TestAConstraintBeginsAfterReasoning(t *testing.T) {
 		require.Equal(t, engines.FinishStop, all.Finish)
 		require.LessOrEqual(t, usage.ReasoningTokens, 10+len("</think>"))
 
-		// A budget alone: the answer is free.
+		// With a budget only, the answer is unconstrained.
 		req.Format, req.IgnoreEOS = nil, true
 		all, _ = entire(t, m, req)
 		require.NotContains(t, []string{"", "yes", "no"}, all.Text)
 		require.Equal(t, engines.FinishLength, all.Finish)
 
-		// No budget: this model never ends its reasoning by itself.
+		// Without a budget this model never ends its reasoning.
 		req.Format, req.IgnoreEOS, req.Reasoning = yesOrNo, false, nil
 		all, _ = entire(t, m, req)
 		require.Empty(t, all.Text)
@@ -160,8 +166,7 @@ func TestAConstraintBeginsAfterReasoning(t *testing.T) {
 	}
 }
 
-// TestABudgetThatIsNotReachedChangesNothing.
-func TestABudgetThatIsNotReachedChangesNothing(t *testing.T) {
+func TestUnreachedBudgetChangesNothing(t *testing.T) {
 	m := openChat(t, begun)
 	seed := uint64(3)
 	req := engines.CompletionRequest{Chat: hello, MaxTokens: 50, Temperature: 1, Seed: &seed, IgnoreEOS: true}
@@ -172,18 +177,23 @@ func TestABudgetThatIsNotReachedChangesNothing(t *testing.T) {
 }
 
 func tool(name, parameters string, strict bool) json.RawMessage {
-	return json.RawMessage(fmt.Sprintf(`{"type":"function","function":{"name":%q,"parameters":%s,"strict":%v}}`, name, parameters, strict))
+	return json.RawMessage(fmt.Sprintf(`{"type":"function","function":{"name":%q,"parameters":%s,"strict":%v}}`, name,
+		parameters, strict))
 }
 
-func TestCallsAreForced(t *testing.T) {
+func TestRequiredCalls(t *testing.T) {
 	m := openChat(t, tooled)
 	tools := []json.RawMessage{
-		tool("rain", `{"type":"object","properties":{"city":{"enum":["Rome","Oslo"]},"days":{"type":"integer","minimum":1,"maximum":9}},"required":["city","days"]}`, true),
+		tool("rain",
+			`{"type":"object","properties":{"city":{"enum":["Rome","Oslo"]},`+
+				`"days":{"type":"integer","minimum":1,"maximum":9}},"required":["city","days"]}`, true),
 		tool("now", `{"type":"object","properties":{}}`, false),
 	}
 	for seed := range uint64(20) {
 		req := wild(seed, 150, nil)
-		req.PromptTokens, req.Chat = nil, &engines.Chat{Messages: hello.Messages[1:], Tools: tools, Calls: &engines.Calls{Name: "rain", Single: true}}
+		req.PromptTokens, req.Chat = nil, &engines.Chat{
+			Messages: hello.Messages[1:], Tools: tools, Calls: &engines.Calls{Name: "rain", Single: true},
+		}
 		all, _ := entire(t, m, req)
 		require.Empty(t, all.Text)
 		require.Equal(t, engines.FinishToolCalls, all.Finish)
@@ -197,8 +207,8 @@ func TestCallsAreForced(t *testing.T) {
 	}
 }
 
-// TestOfferedCallsAreStrict: a model that may call a strict function is free in
-// what it says, and in whether it calls, but not in the arguments.
+// TestOfferedCallsAreStrict checks that optional calls of strict functions constrain the
+// arguments, but neither the text nor the decision to call.
 func TestOfferedCallsAreStrict(t *testing.T) {
 	m := openChat(t, tooled).(*model)
 	strict := tool("rain", `{"type":"object","properties":{"city":{"enum":["Rome","Oslo"]}},"required":["city"]}`, true)
@@ -228,7 +238,8 @@ func TestOfferedCallsAreStrict(t *testing.T) {
 	for _, one := range []struct {
 		text, next string // "" is anything
 		ends       bool
-	}{{"", "", true}, {"Well. <tool_call", "", true}, {">", "\n", false}, {"\n{\"name\": \"", "nr", false}, {"rain\", \"arguments\": {\"city\": \"", "OR", false},
+	}{{"", "", true}, {"Well. <tool_call", "", true}, {">", "\n", false}, {"\n{\"name\": \"", "nr", false},
+		{"rain\", \"arguments\": {\"city\": \"", "OR", false},
 		{"Rome\"}}\n</tool_call", ">", false}, {">", "", true}, {" Done.", "", true}} {
 		write(one.text)
 		next, ends := may()
@@ -243,7 +254,7 @@ func TestOfferedCallsAreStrict(t *testing.T) {
 
 	for name, req := range map[string]*engines.CompletionRequest{
 		"no strict function": ask(loose), "no tools": ask(),
-		"a form is asked for": {Chat: ask(strict).Chat, Format: yesOrNo},
+		"a requested format": {Chat: ask(strict).Chat, Format: yesOrNo},
 	} {
 		c, err := m.newConstraint(req, m.chat.template, "")
 		require.NoError(t, err)
@@ -253,15 +264,16 @@ func TestOfferedCallsAreStrict(t *testing.T) {
 		}
 		require.Nil(t, c, name)
 	}
-	unmarked := openChat(t, strings.ReplaceAll(strings.ReplaceAll(tooled, "\n<tool_call>\n", ""), "\n</tool_call>", "")).(*model)
+	unmarked := openChat(t,
+		strings.ReplaceAll(strings.ReplaceAll(tooled, "\n<tool_call>\n", ""), "\n</tool_call>", "")).(*model)
 	c, err = unmarked.newConstraint(ask(strict), unmarked.chat.template, "")
 	require.NoError(t, err)
-	require.Nil(t, c, "an answer that is JSON may be no call")
+	require.Nil(t, c, "a JSON answer is not necessarily a call")
 	_, err = m.newConstraint(ask(tool("rain", `{"type":"object","minProperties":1}`, true)), m.chat.template, "")
 	require.ErrorContains(t, err, "tools[0].function.parameters: #/minProperties cannot")
 }
 
-func TestWhatCannotBeForced(t *testing.T) {
+func TestUnsupportedConstraints(t *testing.T) {
 	rain := []json.RawMessage{tool("rain", `{"type":"object","minProperties":1}`, true)}
 	for name, c := range map[string]struct {
 		template string
@@ -269,36 +281,64 @@ func TestWhatCannotBeForced(t *testing.T) {
 		format   *engines.Format
 		want     string
 	}{
-		"a form of its own":      {strings.ReplaceAll(tooled, "{\"name\": ", "<call name="), engines.Chat{Calls: &engines.Calls{}}, nil, "toolChoice: this model's chat template"},
-		"inside something":       {strings.ReplaceAll(tooled, "\n<tool_call>\n{", "{\"function\": {"), engines.Chat{Calls: &engines.Calls{}}, nil, "toolChoice: this model's chat template"},
-		"a function not there":   {tooled, engines.Chat{Calls: &engines.Calls{Name: "snow"}}, nil, "toolChoice: names a function"},
-		"strict parameters":      {tooled, engines.Chat{Calls: &engines.Calls{}}, nil, "tools[0].function.parameters: #/minProperties cannot"},
-		"a format and calls":     {tooled, engines.Chat{Calls: &engines.Calls{}}, yesOrNo, "format: cannot be combined"},
-		"a schema":               {tooled, engines.Chat{}, &engines.Format{Type: engines.FormatSchema, Schema: json.RawMessage(`{"not":{"type":"string"}}`)}, "format: #/not cannot"},
-		"a schema of nothing":    {tooled, engines.Chat{}, &engines.Format{Type: engines.FormatSchema, Schema: json.RawMessage(`{"not":{}}`)}, "format: nothing conforms to it"},
-		"a grammar":              {tooled, engines.Chat{}, &engines.Format{Type: engines.FormatGrammar, Grammar: `root ::= x`}, "format: line 1, column 10"},
-		"an ambiguous grammar":   {tooled, engines.Chat{}, &engines.Format{Type: engines.FormatGrammar, Grammar: `root ::= ("a"?){0,1000000}`}, "format: it is too ambiguous"},
-		"a format of other kind": {tooled, engines.Chat{}, &engines.Format{Type: "xml"}, "format: must be of type"},
+		"an unknown syntax of calls": {
+			strings.ReplaceAll(tooled, "{\"name\": ", "<call name="), engines.Chat{Calls: &engines.Calls{}}, nil,
+			"toolChoice: required calls are not supported",
+		},
+		"inside something": {
+			strings.ReplaceAll(tooled, "\n<tool_call>\n{", "{\"function\": {"), engines.Chat{Calls: &engines.Calls{}}, nil,
+			"toolChoice: required calls are not supported",
+		},
+		"an unknown function": {
+			tooled, engines.Chat{Calls: &engines.Calls{Name: "snow"}}, nil, "toolChoice: names a function",
+		},
+		"strict parameters": {
+			tooled, engines.Chat{Calls: &engines.Calls{}}, nil, "tools[0].function.parameters: #/minProperties cannot",
+		},
+		"a format and calls": {tooled, engines.Chat{Calls: &engines.Calls{}}, yesOrNo, "format: cannot be combined"},
+		"a schema": {
+			tooled, engines.Chat{},
+			&engines.Format{Type: engines.FormatSchema, Schema: json.RawMessage(`{"not":{"type":"string"}}`)},
+			"format: #/not cannot",
+		},
+		"an unsatisfiable schema": {
+			tooled, engines.Chat{}, &engines.Format{Type: engines.FormatSchema, Schema: json.RawMessage(`{"not":{}}`)},
+			"format: no finite text conforms to it",
+		},
+		"a grammar": {
+			tooled, engines.Chat{}, &engines.Format{Type: engines.FormatGrammar, Grammar: `root ::= x`},
+			"format: line 1, column 10",
+		},
+		"an ambiguous grammar": {
+			tooled, engines.Chat{}, &engines.Format{Type: engines.FormatGrammar, Grammar: `root ::= ("a"?){0,1000000}`},
+			"format: it is too ambiguous",
+		},
+		"an unknown format": {tooled, engines.Chat{}, &engines.Format{Type: "xml"}, "format: must be of type"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			c.chat.Messages, c.chat.Tools = hello.Messages[1:], rain
-			_, err := openChat(t, c.template).Complete(t.Context(), engines.CompletionRequest{Chat: &c.chat, Format: c.format, MaxTokens: 3}, func(engines.Chunk) error { return nil })
+			_, err := openChat(t, c.template).Complete(t.Context(),
+				engines.CompletionRequest{Chat: &c.chat, Format: c.format, MaxTokens: 3}, func(engines.Chunk) error { return nil })
 			require.Equal(t, domain.InvalidArgument, domain.CodeOf(err))
 			require.ErrorContains(t, err, c.want)
 		})
 	}
 }
 
-// TestGrammarsAreKept compiles the same form once, and forgets the oldest.
-func TestGrammarsAreKept(t *testing.T) {
+// TestGrammarCache checks that equal specs share a grammar and the oldest is evicted.
+func TestGrammarCache(t *testing.T) {
 	m := open(t, weights(), Options{}).(*model)
 	first, err := m.newConstraint(&engines.CompletionRequest{Format: yesOrNo}, nil, "")
 	require.NoError(t, err)
-	again, err := m.newConstraint(&engines.CompletionRequest{Format: &engines.Format{Type: engines.FormatGrammar, Grammar: yesOrNo.Grammar}}, nil, "")
+	again, err := m.newConstraint(&engines.CompletionRequest{
+		Format: &engines.Format{Type: engines.FormatGrammar, Grammar: yesOrNo.Grammar},
+	}, nil, "")
 	require.NoError(t, err)
 	require.Same(t, first.grammar, again.grammar)
 	for i := range maxGrammars {
-		_, err := m.newConstraint(&engines.CompletionRequest{Format: &engines.Format{Type: engines.FormatGrammar, Grammar: fmt.Sprintf("root ::= \"%d\"", i)}}, nil, "")
+		_, err := m.newConstraint(&engines.CompletionRequest{
+			Format: &engines.Format{Type: engines.FormatGrammar, Grammar: fmt.Sprintf("root ::= \"%d\"", i)},
+		}, nil, "")
 		require.NoError(t, err)
 	}
 	require.Len(t, m.grammars.compiled, maxGrammars)

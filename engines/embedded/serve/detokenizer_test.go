@@ -12,10 +12,9 @@ import (
 	"anneal/engines/embedded/tokenizer"
 )
 
-// TestStreamSaysWhatTheWholeTextSays holds the stream against the plain
-// definition: the text up to the token that completes a stop sequence, cut
-// before the first one in it.
-func TestStreamSaysWhatTheWholeTextSays(t *testing.T) {
+// TestDetokenizerMatchesDefinition compares the detokenizer with the definition: the text up to
+// the token that completes a stop sequence, cut before the first stop sequence in it.
+func TestDetokenizerMatchesDefinition(t *testing.T) {
 	tokens, source := tokenizer.NewBytes(), rand.New(rand.NewPCG(1, 2))
 	letters := []string{"a", "b", "é", "東", "🙂", "\xe6", "\x9d"}
 	words := func(n int, from []string) string {

@@ -43,7 +43,10 @@ func (m *model) newDrafter(req *engines.CompletionRequest, prompt []int) *ngramD
 	if text == "" && m.speculation.NgramLength <= 0 {
 		return nil
 	}
-	d := &ngramDrafter{context: slices.Clone(prompt), ngram: min(m.speculation.NgramLength, lookupWindow), maxDraft: defaultDraftTokens, acceptance: initialAcceptance}
+	d := &ngramDrafter{
+		context: slices.Clone(prompt), ngram: min(m.speculation.NgramLength, lookupWindow), maxDraft: defaultDraftTokens,
+		acceptance: initialAcceptance,
+	}
 	if m.speculation.Tokens > 0 {
 		d.maxDraft = min(m.speculation.Tokens, engines.MaxGuesses)
 	}

@@ -13,28 +13,28 @@ import (
 	"anneal/engines/embedded/llama"
 )
 
-func TestGuesses(t *testing.T) {
+func TestDrafts(t *testing.T) {
 	for name, c := range map[string]struct {
 		predicted, text string // the last of text is not read yet
 		ngram           int
 		want            string
 	}{
-		"the prediction, from its beginning":           {"hello there", "", 0, "hell"},
-		"the prediction, where the answer is":          {"hello there", "hello", 0, " the"},
-		"its rest":                                     {"hello there", "hello the", 0, "re"},
-		"nothing after its end":                        {"hello", "hello", 0, ""},
-		"nothing where the answer left it":             {"hello there", "help", 0, ""},
-		"on, where it is found again":                  {"one two three four", "one 22 three", 0, " fou"},
-		"on, at the next place of several":             {"a = 1; b = 2; c = 3;", "a = 1; x = 2;", 0, " c ="},
-		"on, at the first when no other comes":         {"abcdef", "abcdefXabc", 0, "def"},
-		"the text's own, after a prediction's end":     {"abc", "abcabc", 3, "abc"},
-		"nothing new":                                  {"", "abcdefgh", 3, ""},
-		"what followed":                                {"", "the cat and the", 3, " cat"},
-		"what followed the latest time":                {"", "abc1 abc2 abc", 3, "2 ab"},
-		"as much as there is":                          {"", "aaaa", 2, "a"},
-		"what followed one token":                      {"", "xyzx", 1, "yzx"},
-		"nothing of a text that is shorter than that":  {"", "ab", 3, ""},
-		"nothing when the text is not to be looked at": {"", "the cat and the", 0, ""},
+		"start of the prediction":           {"hello there", "", 0, "hell"},
+		"prediction after the completion":   {"hello there", "hello", 0, " the"},
+		"rest of the prediction":            {"hello there", "hello the", 0, "re"},
+		"end of the prediction":             {"hello", "hello", 0, ""},
+		"divergence from the prediction":    {"hello there", "help", 0, ""},
+		"resync after a divergence":         {"one two three four", "one 22 three", 0, " fou"},
+		"resync to the next match":          {"a = 1; b = 2; c = 3;", "a = 1; x = 2;", 0, " c ="},
+		"resync to the first match":         {"abcdef", "abcdefXabc", 0, "def"},
+		"n-gram after the prediction's end": {"abc", "abcabc", 3, "abc"},
+		"no repeated n-gram":                {"", "abcdefgh", 3, ""},
+		"repeated n-gram":                   {"", "the cat and the", 3, " cat"},
+		"most recent n-gram":                {"", "abc1 abc2 abc", 3, "2 ab"},
+		"n-gram near the end":               {"", "aaaa", 2, "a"},
+		"n-gram of one token":               {"", "xyzx", 1, "yzx"},
+		"context shorter than the n-gram":   {"", "ab", 3, ""},
+		"n-gram lookup disabled":            {"", "the cat and the", 0, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			g := &ngramDrafter{ngram: c.ngram, maxDraft: 4, acceptance: initialAcceptance}
@@ -62,7 +62,7 @@ func TestGuesses(t *testing.T) {
 	}
 }
 
-func TestGuessesAreJudged(t *testing.T) {
+func TestAcceptanceRate(t *testing.T) {
 	g := &ngramDrafter{predicted: []int{1, 2, 3, 4, 5, 6}, maxDraft: 3, acceptance: 0.5}
 	step := func(read int, drawn ...int) {
 		require.NotEmpty(t, g.propose(9))
@@ -74,37 +74,37 @@ func TestGuessesAreJudged(t *testing.T) {
 	step(3, 1, 2, 9)
 	require.Equal(t, engines.Speculation{MatchedTokens: 2, Guessed: []int{1, 1, 1}, Right: []int{1, 1, 0}}, g.counts)
 	require.InDelta(t, ((0.5*0.85+0.15)*0.85+0.15)*0.85, g.acceptance, 1e-9)
-	require.Empty(t, g.propose(9), "the answer has left the prediction")
+	require.Empty(t, g.propose(9), "the completion has diverged")
 	g.at, g.diverged = 2, false
 	before := g.acceptance
 	step(0, 3)
-	require.Greater(t, g.acceptance, before, "a guess that was not read is judged all the same")
+	require.Greater(t, g.acceptance, before, "a draft token that was not submitted is rated too")
 	require.Equal(t, 2, g.counts.MatchedTokens)
 	step(1, 4, 5)
 	require.Equal(t, engines.Speculation{MatchedTokens: 3, Guessed: []int{2, 1, 1}, Right: []int{2, 1, 0}}, g.counts)
 }
 
-// Guesses are read where they make answers come sooner, and only there.
-func TestGuessesMustPay(t *testing.T) {
-	waits := map[int]time.Duration{1: 100, 2: 101, 4: 104, 8: 110, 256: 3000}     // for the weights
-	computes := map[int]time.Duration{1: 100, 2: 190, 4: 370, 8: 700, 256: 21000} // no row is free
+// TestDraftsMustPayOff checks when draft tokens are verified.
+func TestDraftsMustPayOff(t *testing.T) {
+	waits := map[int]time.Duration{1: 100, 2: 101, 4: 104, 8: 110, 256: 3000}     // memory bound
+	computes := map[int]time.Duration{1: 100, 2: 190, 4: 370, 8: 700, 256: 21000} // compute bound
 	between := map[int]time.Duration{1: 100, 2: 140, 4: 230, 8: 400, 256: 9000}
 	for name, c := range map[string]struct {
-		took        map[int]time.Duration
-		rows        int
-		chance      float64
-		least, most int
+		took     map[int]time.Duration
+		rows     int
+		chance   float64
+		min, max int
 	}{
-		"likely ones where steps wait":       {waits, 1, 0.9, 7, 8},
-		"unlikely ones where steps wait":     {waits, 1, 0.1, 1, 3},
-		"hopeless ones":                      {waits, 1, 0.01, 0, 0},
-		"likely ones where steps compute":    {computes, 1, 0.9, 0, 0},
-		"sure ones where steps compute":      {computes, 1, 1, 0, 8},
-		"likely ones in between":             {between, 1, 0.9, 3, 8},
-		"middling ones in between":           {between, 1, 0.4, 0, 1},
-		"likely ones beside much else":       {between, 256, 0.9, 0, 0},
-		"likely ones before any was seen":    {nil, 1, 0.9, 0, 0},
-		"likely ones, steps of one row seen": {map[int]time.Duration{1: 100}, 1, 0.9, 0, 0},
+		"high acceptance, memory bound":    {waits, 1, 0.9, 7, 8},
+		"low acceptance, memory bound":     {waits, 1, 0.1, 1, 3},
+		"no acceptance":                    {waits, 1, 0.01, 0, 0},
+		"high acceptance, compute bound":   {computes, 1, 0.9, 0, 0},
+		"full acceptance, compute bound":   {computes, 1, 1, 0, 8},
+		"high acceptance, between":         {between, 1, 0.9, 3, 8},
+		"medium acceptance, between":       {between, 1, 0.4, 0, 1},
+		"high acceptance, large batch":     {between, 256, 0.9, 0, 0},
+		"high acceptance, no measurement":  {nil, 1, 0.9, 0, 0},
+		"high acceptance, one measurement": {map[int]time.Duration{1: 100}, 1, 0.9, 0, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var p costModel
@@ -116,13 +116,13 @@ func TestGuessesMustPay(t *testing.T) {
 				}
 			}
 			got := p.draftTokens(c.rows, c.chance, 8)
-			assert.GreaterOrEqual(t, got, c.least)
-			assert.LessOrEqual(t, got, c.most)
+			assert.GreaterOrEqual(t, got, c.min)
+			assert.LessOrEqual(t, got, c.max)
 		})
 	}
 }
 
-func TestOldPacesAreForgotten(t *testing.T) {
+func TestOldCostsExpire(t *testing.T) {
 	var p costModel
 	p.observe(1, 100)
 	p.observe(8, 100000)
@@ -131,29 +131,30 @@ func TestOldPacesAreForgotten(t *testing.T) {
 		p.observe(1, 100)
 	}
 	p.observe(256, 3000)
-	require.Positive(t, p.draftTokens(1, 0.9, 7), "it is tried again")
+	require.Positive(t, p.draftTokens(1, 0.9, 7), "the old cost is ignored")
 }
 
-// all reads every guess.
-func all(_ int, _ float64, most int) int { return most }
+// all verifies every draft token.
+func all(_ int, _ float64, limit int) int { return limit }
 
-// eager is a model that reads every guess it has.
-func eager(t *testing.T, w *llama.Weights, o Options, guessing engines.SpeculationMode) engines.Model {
+// eager returns a model that verifies every draft token.
+func eager(t *testing.T, w *llama.Weights, o Options, mode engines.SpeculationMode) engines.Model {
 	m, s := unstarted(t, w, o)
-	m.speculation, m.hash, m.stopTokens = guessing, w.Hash(), []int{259}
+	m.speculation, m.hash, m.stopTokens = mode, w.Hash(), []int{259}
 	s.draftLen = all
 	go s.run()
 	t.Cleanup(func() { assert.NoError(t, m.Close()) })
 	return m
 }
 
-// TestGuessesChangeNothing asks with right, wrong and half right predictions,
-// alone and together, greedy and sampled: the answers are those of a model that
-// never guesses, with what is told of each token, bit for bit.
-func TestGuessesChangeNothing(t *testing.T) {
+// TestSpeculationChangesNothing sends requests with right, wrong and partly right predictions,
+// alone and concurrently, greedy and sampled. The completions and logprobs are bit-identical to
+// those without speculative decoding.
+func TestSpeculationChangesNothing(t *testing.T) {
 	w := weights()
-	plain, told := open(t, w, Options{}), 0
-	m := eager(t, w, Options{Slots: 16, ChunkTokens: 40, Parallelism: 2}, engines.SpeculationMode{NgramLength: 1, Tokens: 5})
+	plain, matched := open(t, w, Options{}), 0
+	m := eager(t, w, Options{Slots: 16, ChunkTokens: 40, Parallelism: 2},
+		engines.SpeculationMode{NgramLength: 1, Tokens: 5})
 	adapter := adapters(w)["all"]
 	loadAddon(t, plain, "a", adapter)
 	loadAddon(t, m, "a", adapter)
@@ -164,7 +165,9 @@ func TestGuessesChangeNothing(t *testing.T) {
 	var questions []question
 	for i := range 32 {
 		seed := uint64(i)
-		req := engines.CompletionRequest{PromptTokens: ids(1+i*3, i), MaxTokens: 40, IgnoreEOS: i%4 > 0, Logprobs: true, TopLogprobs: 2}
+		req := engines.CompletionRequest{
+			PromptTokens: ids(1+i*3, i), MaxTokens: 40, IgnoreEOS: i%4 > 0, Logprobs: true, TopLogprobs: 2,
+		}
 		switch i % 4 {
 		case 1:
 			req.Temperature, req.Seed, req.TopP = 0.9, &seed, 0.95
@@ -201,17 +204,17 @@ func TestGuessesChangeNothing(t *testing.T) {
 					assert.LessOrEqual(t, n, usage.Speculation.Guessed[place])
 					right += n
 				}
-				told += usage.Speculation.MatchedTokens
+				matched += usage.Speculation.MatchedTokens
 			})
 		}
 		asked.Wait()
 	}
 	require.Positive(t, right)
-	require.Positive(t, told)
+	require.Positive(t, matched)
 }
 
-// An answer that was predicted comes in fewer steps.
-func TestAPredictedAnswerComesInFewerSteps(t *testing.T) {
+// TestPredictionReducesSteps checks that a predicted completion takes fewer steps.
+func TestPredictionReducesSteps(t *testing.T) {
 	w := weights()
 	req := engines.CompletionRequest{PromptTokens: ids(20, 1), MaxTokens: 64, IgnoreEOS: true}
 	want, usage := whole(t, open(t, w, Options{}), req)
@@ -223,7 +226,7 @@ func TestAPredictedAnswerComesInFewerSteps(t *testing.T) {
 	req.Prediction = want.Text
 	r, err := m.newRequest(context.Background(), req)
 	require.NoError(t, err)
-	r.drafter.predicted = want.Tokens // also those that are no text
+	r.drafter.predicted = want.Tokens // including tokens without text
 	require.NoError(t, m.enqueue(r))
 	s.admit()
 	for range 9 {

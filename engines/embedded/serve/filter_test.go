@@ -10,7 +10,7 @@ import (
 	"anneal/engines"
 )
 
-// chances is the exact distribution that a token is drawn from.
+// chances is the exact distribution from which a token is sampled.
 func chances(req engines.CompletionRequest, prompt, generated []int, logits []float32) []float64 {
 	seed := uint64(1)
 	req.Seed = &seed
@@ -49,7 +49,7 @@ func logs(p ...float64) []float32 {
 	return out
 }
 
-// normal is the weights as shares of their sum.
+// normal normalizes weights.
 func normal(weights ...float64) []float64 {
 	sum := 0.0
 	for _, w := range weights {
@@ -61,8 +61,8 @@ func normal(weights ...float64) []float64 {
 	return weights
 }
 
-// TestFiltersLeaveTheExactDistribution holds each filter, alone and with
-// others, against its definition worked out by hand.
+// TestFiltersLeaveTheExactDistribution compares each filter, alone and combined, with values
+// computed by hand.
 func TestFiltersLeaveTheExactDistribution(t *testing.T) {
 	spread := logs(0.1, 0.4, 0.2, 0.3)
 	e := math.E
@@ -72,28 +72,71 @@ func TestFiltersLeaveTheExactDistribution(t *testing.T) {
 		logits            []float32
 		want              []float64
 	}{
-		"min_p keeps what is half as likely as the best": {engines.CompletionRequest{MinP: 0.5}, nil, nil, spread, normal(0, 4, 2, 3)},
-		"min_p 1 keeps the best":                         {engines.CompletionRequest{MinP: 1}, nil, nil, spread, normal(0, 1, 0, 0)},
-		"min_p 1 keeps all of the best":                  {engines.CompletionRequest{MinP: 1}, nil, nil, logs(0.3, 0.3, 0.2, 0.2), normal(1, 1, 0, 0)},
-		"min_p after the temperature":                    {engines.CompletionRequest{Temperature: 0.5, MinP: 0.5}, nil, nil, spread, normal(0, 16, 0, 9)},
-		// Surprises 2.303 0.916 1.609 1.204, entropy 1.280: nearest is 3, then 2, 1, 0.
-		"typical_p begins with the expected":      {engines.CompletionRequest{TypicalP: 0.25}, nil, nil, spread, normal(0, 0, 0, 1)},
-		"typical_p goes on with the next nearest": {engines.CompletionRequest{TypicalP: 0.45}, nil, nil, spread, normal(0, 0, 2, 3)},
-		"typical_p may leave out the best":        {engines.CompletionRequest{TypicalP: 0.499}, nil, nil, spread, normal(0, 0, 2, 3)},
-		"typical_p nearly all":                    {engines.CompletionRequest{TypicalP: 0.95}, nil, nil, spread, normal(1, 4, 2, 3)},
-		"top_k before min_p":                      {engines.CompletionRequest{TopK: 3, MinP: 0.6}, nil, nil, spread, normal(0, 4, 0, 3)},
-		"all of them":                             {engines.CompletionRequest{TopK: 3, TopP: 0.99, MinP: 0.1, TypicalP: 0.3}, nil, nil, spread, normal(0, 0, 0, 1)},
-		"logit_bias":                              {engines.CompletionRequest{LogitBias: map[int]float64{0: 1, 3: -1}}, nil, nil, spread, normal(0.1*e, 0.4, 0.2, 0.3/e)},
-		"logit_bias 100":                          {engines.CompletionRequest{LogitBias: map[int]float64{0: 100}}, nil, nil, spread, normal(1, 0, 0, 0)},
-		"presence_penalty once":                   {engines.CompletionRequest{PresencePenalty: 1}, []int{0}, []int{1, 1, 2}, spread, normal(0.1, 0.4/e, 0.2/e, 0.3)},
-		"frequency_penalty each time":             {engines.CompletionRequest{FrequencyPenalty: 1}, []int{0}, []int{1, 1, 2}, spread, normal(0.1, 0.4/e/e, 0.2/e, 0.3)},
-		"both together":                           {engines.CompletionRequest{FrequencyPenalty: 1, PresencePenalty: -2}, nil, []int{1, 1}, spread, normal(0.1, 0.4, 0.2, 0.3)},
-		"repetition_penalty of prompt and answer": {engines.CompletionRequest{RepetitionPenalty: 2}, []int{0, 0}, []int{1, 1}, []float32{2, -1, 1, 0}, normal(e, math.Exp(-2), e, 1)},
-		"repetition_penalty under 1 invites":      {engines.CompletionRequest{RepetitionPenalty: 0.5}, []int{0}, []int{1}, []float32{1, -2, 1, 0}, normal(e*e, 1/e, e, 1)},
-		// At first the bound is twice the target: 2 bits, so 1/4 and more stay.
-		"mirostat begins at twice its target":           {engines.CompletionRequest{MirostatTarget: 2}, nil, nil, spread, normal(0, 4, 0, 3)},
-		"mirostat takes the place of the other filters": {engines.CompletionRequest{MirostatTarget: 4, TopK: 1, TopP: 0.1, MinP: 1}, nil, nil, spread, normal(1, 4, 2, 3)},
-		"mirostat keeps one":                            {engines.CompletionRequest{MirostatTarget: 1}, nil, nil, spread, normal(0, 1, 0, 0)},
+		"min_p keeps what is half as likely as the best": {
+			engines.CompletionRequest{MinP: 0.5}, nil, nil, spread, normal(0, 4, 2, 3),
+		},
+		"min_p 1 keeps the best": {
+			engines.CompletionRequest{MinP: 1}, nil, nil, spread, normal(0, 1, 0, 0),
+		},
+		"min_p 1 keeps all of the best": {
+			engines.CompletionRequest{MinP: 1}, nil, nil, logs(0.3, 0.3, 0.2, 0.2), normal(1, 1, 0, 0),
+		},
+		"min_p after the temperature": {
+			engines.CompletionRequest{Temperature: 0.5, MinP: 0.5}, nil, nil, spread, normal(0, 16, 0, 9),
+		},
+		// Surprisal 2.303 0.916 1.609 1.204, entropy 1.280: the nearest is 3, then 2, 1, 0.
+		"typical_p begins with the expected": {
+			engines.CompletionRequest{TypicalP: 0.25}, nil, nil, spread, normal(0, 0, 0, 1),
+		},
+		"typical_p goes on with the next nearest": {
+			engines.CompletionRequest{TypicalP: 0.45}, nil, nil, spread, normal(0, 0, 2, 3),
+		},
+		"typical_p may leave out the best": {
+			engines.CompletionRequest{TypicalP: 0.499}, nil, nil, spread, normal(0, 0, 2, 3),
+		},
+		"typical_p nearly all": {
+			engines.CompletionRequest{TypicalP: 0.95}, nil, nil, spread, normal(1, 4, 2, 3),
+		},
+		"top_k before min_p": {
+			engines.CompletionRequest{TopK: 3, MinP: 0.6}, nil, nil, spread, normal(0, 4, 0, 3),
+		},
+		"all of them": {
+			engines.CompletionRequest{TopK: 3, TopP: 0.99, MinP: 0.1, TypicalP: 0.3}, nil, nil, spread, normal(0, 0, 0, 1),
+		},
+		"logit_bias": {
+			engines.CompletionRequest{LogitBias: map[int]float64{0: 1, 3: -1}}, nil, nil, spread, normal(0.1*e, 0.4, 0.2, 0.3/e),
+		},
+		"logit_bias 100": {
+			engines.CompletionRequest{LogitBias: map[int]float64{0: 100}}, nil, nil, spread, normal(1, 0, 0, 0),
+		},
+		"presence_penalty once": {
+			engines.CompletionRequest{PresencePenalty: 1}, []int{0}, []int{1, 1, 2}, spread, normal(0.1, 0.4/e, 0.2/e, 0.3),
+		},
+		"frequency_penalty each time": {
+			engines.CompletionRequest{FrequencyPenalty: 1}, []int{0}, []int{1, 1, 2}, spread, normal(0.1, 0.4/e/e, 0.2/e, 0.3),
+		},
+		"both together": {
+			engines.CompletionRequest{FrequencyPenalty: 1, PresencePenalty: -2}, nil, []int{1, 1}, spread,
+			normal(0.1, 0.4, 0.2, 0.3),
+		},
+		"repetition_penalty of prompt and answer": {
+			engines.CompletionRequest{RepetitionPenalty: 2}, []int{0, 0}, []int{1, 1}, []float32{2, -1, 1, 0},
+			normal(e, math.Exp(-2), e, 1),
+		},
+		"repetition_penalty under 1 invites": {
+			engines.CompletionRequest{RepetitionPenalty: 0.5}, []int{0}, []int{1}, []float32{1, -2, 1, 0},
+			normal(e*e, 1/e, e, 1),
+		},
+		// The initial bound is twice the target: 2 bits, so 1/4 and more remain.
+		"mirostat begins at twice its target": {
+			engines.CompletionRequest{MirostatTarget: 2}, nil, nil, spread, normal(0, 4, 0, 3),
+		},
+		"mirostat takes the place of the other filters": {
+			engines.CompletionRequest{MirostatTarget: 4, TopK: 1, TopP: 0.1, MinP: 1}, nil, nil, spread, normal(1, 4, 2, 3),
+		},
+		"mirostat keeps one": {
+			engines.CompletionRequest{MirostatTarget: 1}, nil, nil, spread, normal(0, 1, 0, 0),
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if c.req.Temperature == 0 {
@@ -106,9 +149,9 @@ func TestFiltersLeaveTheExactDistribution(t *testing.T) {
 	}
 }
 
-// TestDrawsFollowTheDistribution is Pearson's test of what is really drawn, at
-// one in a thousand; the seed is fixed.
-func TestDrawsFollowTheDistribution(t *testing.T) {
+// TestSamplesFollowTheDistribution is Pearson's chi-squared test of the samples at the 0.001
+// level; the seed is fixed.
+func TestSamplesFollowTheDistribution(t *testing.T) {
 	logits := logs(0.1, 0.4, 0.2, 0.3)
 	for name, req := range map[string]engines.CompletionRequest{
 		"plain":    {Temperature: 1},
@@ -134,8 +177,8 @@ func TestDrawsFollowTheDistribution(t *testing.T) {
 	}
 }
 
-// TestMirostatHoldsItsTarget draws a long text from a fixed distribution whose
-// entropy is above the target.
+// TestMirostatHoldsItsTarget samples a long text from a fixed distribution whose entropy is
+// above the target.
 func TestMirostatHoldsItsTarget(t *testing.T) {
 	logits := make([]float32, 200)
 	for i := range logits {
@@ -148,7 +191,7 @@ func TestMirostatHoldsItsTarget(t *testing.T) {
 		for i := range 5000 {
 			_, p, err := s.next(logits)
 			require.NoError(t, err)
-			if i >= 500 { // it begins at twice the target
+			if i >= 500 { // it starts at twice the target
 				surprise, n = surprise-math.Log2(p), n+1
 			}
 		}
@@ -172,7 +215,7 @@ func TestGreedyObeysPenaltiesAndNoFilter(t *testing.T) {
 	assert.Equal(t, []int{1, 3, 1, 3, 1, 2}, drawn)
 }
 
-func TestLargest(t *testing.T) {
+func TestTopTokens(t *testing.T) {
 	logits := []float32{1, 5, 3, 5, 2, 5}
 	for n, want := range [][]int{nil, {1}, {1, 3}, {1, 3, 5}, {1, 3, 5, 2}, {1, 3, 5, 2, 4}, {1, 3, 5, 2, 4, 0}} {
 		assert.Equal(t, want, topTokens(logits, n)[:len(want):len(want)])

@@ -236,7 +236,9 @@ func (d *decoder) attendSpan(layer, head int, s span, row int, scores *kernel.Ma
 // attendRows computes a block of query rows. The first row attends to visible positions, and
 // each following row to step more. Masked positions get weight 0, which leaves the sums
 // unchanged.
-func (d *decoder) attendRows(layer, head int, from *cache, queries, out kernel.Matrix, visible, step int, scores *kernel.Matrix) {
+func (d *decoder) attendRows(
+	layer, head int, from *cache, queries, out kernel.Matrix, visible, step int, scores *kernel.Matrix,
+) {
 	resize(scores, queries.Rows, visible+step*(queries.Rows-1))
 	from.scoreKeys(layer, head, queries, *scores)
 	for i := range queries.Rows {

@@ -51,7 +51,10 @@ func (t *outputOptions) describe(token int, logprob float64) engines.Logprob {
 		logprob = engines.LeastLogprob
 	}
 	rendered := t.tokenizer.Bytes(token)
-	return engines.Logprob{Token: token, Text: strings.ToValidUTF8(string(rendered), "\uFFFD"), Bytes: rendered, Logprob: max(logprob, engines.LeastLogprob)}
+	return engines.Logprob{
+		Token: token, Text: strings.ToValidUTF8(string(rendered), "\uFFFD"), Bytes: rendered,
+		Logprob: max(logprob, engines.LeastLogprob),
+	}
 }
 
 func logarithm(p float64) float64 {

@@ -15,8 +15,10 @@ import (
 	"anneal/engines/embedded/tokenizer"
 )
 
-// hear joins everything that a request was told.
-func hear(t *testing.T, m engines.Model, req engines.CompletionRequest) (all engines.Chunk, echo string, usage engines.Usage) {
+// hear returns a complete response with prompt and echo.
+func hear(
+	t *testing.T, m engines.Model, req engines.CompletionRequest,
+) (all engines.Chunk, echo string, usage engines.Usage) {
 	all.Prompt = &engines.Prompt{}
 	usage, err := m.Complete(t.Context(), req, func(c engines.Chunk) error {
 		assert.LessOrEqual(t, len(c.Tokens), engines.MaxChunk)
@@ -28,7 +30,8 @@ func hear(t *testing.T, m engines.Model, req engines.CompletionRequest) (all eng
 			assert.Empty(t, strings.TrimPrefix(all.Text, echo), "the echo comes first")
 			echo += c.Text
 		}
-		all.Text, all.Raw, all.Tokens, all.Logprobs = all.Text+c.Text, all.Raw+c.Raw, append(all.Tokens, c.Tokens...), append(all.Logprobs, c.Logprobs...)
+		all.Text, all.Raw, all.Tokens, all.Logprobs = all.Text+c.Text, all.Raw+c.Raw, append(all.Tokens, c.Tokens...),
+			append(all.Logprobs, c.Logprobs...)
 		all.Finish = c.Finish
 		return nil
 	})
@@ -36,16 +39,18 @@ func hear(t *testing.T, m engines.Model, req engines.CompletionRequest) (all eng
 	return all, echo, usage
 }
 
-// TestLogprobsAreThoseOfTraining holds what is told of the echo and of the
-// answer against the training pass over both.
-func TestLogprobsAreThoseOfTraining(t *testing.T) {
+// TestLogprobsMatchTraining compares the logprobs of echo and completion with the training
+// pass.
+func TestLogprobsMatchTraining(t *testing.T) {
 	w := weights()
 	prompt := append([]int{256}, ids(100, 1)...)
 	for _, options := range []Options{{ChunkTokens: 200}, {ChunkTokens: 7}, {ChunkTokens: 32, Parallelism: 2}} {
 		m := open(t, w, options)
 		for _, last := range []int{0, 1, 40, 101, 500} {
-			for _, most := range []int{0, 12} {
-				req := engines.CompletionRequest{PromptTokens: prompt, MaxTokens: most, IgnoreEOS: true, TopLogprobs: 3, EchoLast: last}
+			for _, maxTokens := range []int{0, 12} {
+				req := engines.CompletionRequest{
+					PromptTokens: prompt, MaxTokens: maxTokens, IgnoreEOS: true, TopLogprobs: 3, EchoLast: last,
+				}
 				if last == 500 {
 					req.EchoLast, req.Echo = 0, true
 				}
@@ -53,10 +58,10 @@ func TestLogprobsAreThoseOfTraining(t *testing.T) {
 				from := len(prompt) - min(last, len(prompt))
 				text := append(append([]int(nil), prompt...), all.Tokens[len(prompt)-from:]...)
 				require.Equal(t, text[from:], append([]int{}, all.Tokens...))
-				require.Len(t, text, len(prompt)+most)
+				require.Len(t, text, len(prompt)+maxTokens)
 				require.Len(t, all.Logprobs, len(all.Tokens))
 				require.Equal(t, engines.FinishLength, all.Finish)
-				require.Equal(t, []int{len(prompt), most}, []int{usage.PromptTokens, usage.CompletionTokens})
+				require.Equal(t, []int{len(prompt), maxTokens}, []int{usage.PromptTokens, usage.CompletionTokens})
 				want := trained(w, text)
 				for i, one := range all.Logprobs {
 					require.Equal(t, all.Tokens[i], one.Token)
@@ -82,12 +87,15 @@ func TestLogprobsAreThoseOfTraining(t *testing.T) {
 	}
 }
 
-// TestSamplingLogprob tells the model's distribution and the one drawn from.
+// TestSamplingLogprob checks the logprobs of the model and of the sampling distribution.
 func TestSamplingLogprob(t *testing.T) {
 	m := open(t, weights(), Options{})
 	seed := uint64(5)
-	all, _, _ := hear(t, m, engines.CompletionRequest{Prompt: "x", MaxTokens: 30, IgnoreEOS: true, Logprobs: true, Temperature: 1, TopK: 2, Seed: &seed,
-		LogitBias: map[int]float64{65: 100, 66: 100}})
+	all, _, _ := hear(
+		t, m, engines.CompletionRequest{
+			Prompt: "x", MaxTokens: 30, IgnoreEOS: true, Logprobs: true, Temperature: 1, TopK: 2, Seed: &seed,
+			LogitBias: map[int]float64{65: 100, 66: 100},
+		})
 	require.Len(t, all.Logprobs, 30)
 	for _, one := range all.Logprobs {
 		require.Contains(t, []int{65, 66}, one.Token)
@@ -97,14 +105,16 @@ func TestSamplingLogprob(t *testing.T) {
 	}
 }
 
-// TestOffsetsPointIntoTheText also where characters take several tokens.
+// TestOffsetsPointIntoTheText includes characters of several tokens.
 func TestOffsetsPointIntoTheText(t *testing.T) {
 	m := open(t, weights(), Options{})
-	all, echo, _ := hear(t, m, engines.CompletionRequest{Prompt: "né東!", MaxTokens: 40, IgnoreEOS: true, Logprobs: true, Echo: true})
+	all, echo, _ := hear(t, m, engines.CompletionRequest{
+		Prompt: "né東!", MaxTokens: 40, IgnoreEOS: true, Logprobs: true, Echo: true,
+	})
 	require.Equal(t, "né東!", echo)
 	var starts []int
 	for i, one := range all.Logprobs {
-		if i <= 8 { // <|bos|>, and the bytes of four characters
+		if i <= 8 { // <|bos|> and the bytes of four characters
 			starts = append(starts, one.Offset)
 		}
 		require.LessOrEqual(t, one.Offset, utf8.RuneCountInString(all.Text))
@@ -122,32 +132,35 @@ func TestOffsetsPointIntoTheText(t *testing.T) {
 func TestRawOutputSpellsSpecialTokens(t *testing.T) {
 	w := weights()
 	m := open(t, w, Options{})
-	// Nothing but the marker may follow: it ends the answer, and is spelt in
-	// the raw one only.
+	// Only the end token can follow. It ends the completion, and is spelled in the raw output
+	// only.
 	end := map[int]float64{259: 100}
 	all, _, _ := hear(t, m, engines.CompletionRequest{Prompt: "ab", MaxTokens: 5, RawOutput: true, LogitBias: end})
 	require.Equal(t, "<|bos|>ab", all.Prompt.Text)
 	require.Equal(t, []int{256, 97, 98}, all.Prompt.Tokens)
 	require.Equal(t, []string{"", "<|end|>", engines.FinishStop}, []string{all.Text, all.Raw, all.Finish})
 	require.Equal(t, []int{259}, all.Tokens)
-	// A prompt longer than a chunk comes in chunks.
+	// A prompt longer than a chunk is split.
 	all, _, _ = hear(t, m, engines.CompletionRequest{PromptTokens: ids(150, 1), MaxTokens: 3, ReturnTokenIDs: true})
 	require.Equal(t, ids(150, 1), all.Prompt.Tokens)
 	require.Empty(t, all.Prompt.Text)
 	require.Empty(t, all.Raw)
-	// What a stop sequence cut off is told in the raw answer only.
-	all, _, _ = hear(t, m, engines.CompletionRequest{Prompt: "ab", MaxTokens: 5, RawOutput: true, Logprobs: true, LogitBias: map[int]float64{67: 100}, Stop: []string{"CCC"}})
+	// Text cut off by a stop sequence is in the raw output only.
+	all, _, _ = hear(t, m, engines.CompletionRequest{
+		Prompt: "ab", MaxTokens: 5, RawOutput: true, Logprobs: true, LogitBias: map[int]float64{67: 100},
+		Stop: []string{"CCC"},
+	})
 	require.Equal(t, []string{"", "CCC", engines.FinishStop}, []string{all.Text, all.Raw, all.Finish})
 	require.Len(t, all.Logprobs, 3)
 	require.Zero(t, all.Logprobs[2].Offset)
-	// Nothing is generated, but all of the prompt is told.
+	// Nothing is generated, but the prompt is returned.
 	all, echo, _ := hear(t, m, engines.CompletionRequest{Prompt: "ab", RawOutput: true, EchoLast: 1})
-	require.Equal(t, []string{"b", "b", "<|bos|>ab", engines.FinishLength}, []string{all.Text, echo, all.Prompt.Text, all.Finish})
+	require.Equal(t, []string{"b", "b", "<|bos|>ab", engines.FinishLength},
+		[]string{all.Text, echo, all.Prompt.Text, all.Finish})
 }
 
-// TestAnswersOfEverySettingDoNotDependOnLoad runs requests of all sorts alone
-// and at once.
-func TestAnswersOfEverySettingDoNotDependOnLoad(t *testing.T) {
+// TestOutputDoesNotDependOnLoad runs requests of all kinds alone and concurrently.
+func TestOutputDoesNotDependOnLoad(t *testing.T) {
 	w := weights()
 	alone, shared := open(t, w, Options{Slots: 1}), open(t, w, Options{Slots: 16, ChunkTokens: 24, Parallelism: 2})
 	seed := uint64(9)
@@ -156,9 +169,16 @@ func TestAnswersOfEverySettingDoNotDependOnLoad(t *testing.T) {
 		prompt := ids(5+i*20, i)
 		requests = append(requests,
 			engines.CompletionRequest{PromptTokens: prompt, MaxTokens: 15, TopLogprobs: 2, Echo: true},
-			engines.CompletionRequest{PromptTokens: prompt, MaxTokens: 15, Seed: &seed, Temperature: 1, MirostatTarget: 5, Logprobs: true},
-			engines.CompletionRequest{PromptTokens: prompt, MaxTokens: 15, FrequencyPenalty: 1, PresencePenalty: 0.5, RepetitionPenalty: 1.3},
-			engines.CompletionRequest{PromptTokens: prompt, MaxTokens: 15, Seed: &seed, Temperature: 1.2, MinP: 0.05, TypicalP: 0.9, LogitBias: map[int]float64{7: 3}})
+			engines.CompletionRequest{
+				PromptTokens: prompt, MaxTokens: 15, Seed: &seed, Temperature: 1, MirostatTarget: 5, Logprobs: true,
+			},
+			engines.CompletionRequest{
+				PromptTokens: prompt, MaxTokens: 15, FrequencyPenalty: 1, PresencePenalty: 0.5, RepetitionPenalty: 1.3,
+			},
+			engines.CompletionRequest{
+				PromptTokens: prompt, MaxTokens: 15, Seed: &seed, Temperature: 1.2, MinP: 0.05, TypicalP: 0.9,
+				LogitBias: map[int]float64{7: 3},
+			})
 	}
 	var all sync.WaitGroup
 	for i, req := range requests {
@@ -171,20 +191,25 @@ func TestAnswersOfEverySettingDoNotDependOnLoad(t *testing.T) {
 	all.Wait()
 }
 
-func TestWhatIsRefused(t *testing.T) {
+func TestParameterRanges(t *testing.T) {
 	m := open(t, weights(), Options{})
-	_, err := m.Complete(t.Context(), engines.CompletionRequest{Prompt: "a", MinP: 2, TypicalP: -1, FrequencyPenalty: 3, PresencePenalty: -3, RepetitionPenalty: 3,
-		MirostatTarget: 0.5, MirostatRate: 2, LogitBias: map[int]float64{260: 1}, TopLogprobs: 21, EchoLast: -1},
+	_, err := m.Complete(
+		t.Context(), engines.CompletionRequest{
+			Prompt: "a", MinP: 2, TypicalP: -1, FrequencyPenalty: 3, PresencePenalty: -3, RepetitionPenalty: 3,
+			MirostatTarget: 0.5, MirostatRate: 2, LogitBias: map[int]float64{260: 1}, TopLogprobs: 21, EchoLast: -1,
+		},
 		func(engines.Chunk) error { return nil })
 	require.Equal(t, domain.InvalidArgument, domain.CodeOf(err))
-	for _, field := range []string{"minP", "typicalP", "frequencyPenalty", "presencePenalty", "repetitionPenalty", "mirostatTarget", "mirostatRate", "logitBias", "topLogprobs", "echoLast"} {
+	for _, field := range []string{
+		"minP", "typicalP", "frequencyPenalty", "presencePenalty", "repetitionPenalty", "mirostatTarget", "mirostatRate",
+		"logitBias", "topLogprobs", "echoLast",
+	} {
 		require.ErrorContains(t, err, field+": ")
 	}
 }
 
-// TestProbabilitiesSumToOne: what is told of all tokens of a vocabulary is a
-// distribution.
-func TestProbabilitiesSumToOne(t *testing.T) {
+// TestLogprobsAreNormalized checks that the probabilities of the whole vocabulary sum to 1.
+func TestLogprobsAreNormalized(t *testing.T) {
 	w := weights()
 	d := decoderOf(t, w)
 	for seed := range 5 {

@@ -13,8 +13,11 @@ type penalty struct {
 
 // newPenalty returns nil for a request without penalties.
 func newPenalty(req *engines.CompletionRequest, prompt []int) *penalty {
-	p := &penalty{bias: req.LogitBias, frequency: req.FrequencyPenalty, presence: req.PresencePenalty, repetition: req.RepetitionPenalty,
-		generated: map[int]int{}, seen: map[int]bool{}}
+	p := &penalty{
+		bias: req.LogitBias, frequency: req.FrequencyPenalty, presence: req.PresencePenalty,
+		repetition: req.RepetitionPenalty,
+		generated:  map[int]int{}, seen: map[int]bool{},
+	}
 	if p.repetition == 0 {
 		p.repetition = 1
 	}

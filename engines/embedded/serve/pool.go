@@ -13,9 +13,9 @@ import (
 // is needed, and are evicted least recently used first.
 type pool struct {
 	config    *llama.Config
-	most      int      // limit
+	maxBlocks int      // limit
 	allocated int      // blocks allocated
-	promised  int      // blocks that running sequences may still take
+	reserved  int      // blocks that running sequences may still take
 	free      []*block // blocks without cached content
 	lru       list.List
 	index     map[blockKey]*block

@@ -12,8 +12,8 @@ import (
 	"anneal/engines/embedded/llama"
 )
 
-// A pooled test plays sequences against a pool. In place of keys it writes what
-// a position's key depends on: the addon, the scope, and the text up to it.
+// pooled runs sequences against a pool. Instead of keys and values it writes a hash of what
+// they depend on: addon, scope and the tokens up to the position.
 type pooled struct {
 	t       *testing.T
 	pool    pool
@@ -25,7 +25,7 @@ func newPooled(t *testing.T, blocks int) *pooled {
 	return &pooled{t: t, pool: pool{config: &llama.Config{Layers: 1, KVHeads: 1, HeadDim: 2}, maxBlocks: blocks}}
 }
 
-// content is what the key and value at the end of the text are made of.
+// content is the key and value of the position after text.
 func content(r *request, text []int) []float32 {
 	h := fnv.New32a()
 	h.Write([]byte(r.scope + "|" + r.addon.name() + "|"))
@@ -44,8 +44,7 @@ func (p *pooled) admit(r *request) bool {
 	return true
 }
 
-// step reads tokens of the prompt, and then some that are made up; the last
-// back of those turn out wrong.
+// step computes n tokens of the prompt, or n other tokens of which the last back are rejected.
 func (p *pooled) step(r *request, n, back int, next func() int) {
 	c := r.cache
 	var tokens []int
@@ -80,7 +79,7 @@ func (p *pooled) end(i int) {
 	p.check()
 }
 
-// check holds the pool to its promises.
+// check verifies the pool's invariants.
 func (p *pooled) check() {
 	t, refs, reserved := p.t, map[*block]int{}, 0
 	for _, r := range p.running {
@@ -96,7 +95,7 @@ func (p *pooled) check() {
 		}
 	}
 	require.Equal(t, reserved, p.pool.reserved)
-	require.Equal(t, p.pool.allocated, len(refs)+len(p.pool.free)+p.pool.lru.Len(), "each block is in one place")
+	require.Equal(t, p.pool.allocated, len(refs)+len(p.pool.free)+p.pool.lru.Len(), "each block is in one list")
 	require.LessOrEqual(t, len(refs)+p.pool.reserved, p.pool.maxBlocks)
 	require.LessOrEqual(t, p.pool.allocated, p.pool.maxBlocks)
 	for b, n := range refs {
@@ -108,7 +107,7 @@ func (p *pooled) check() {
 	}
 }
 
-// one is the first n keys and values of the only head.
+// one returns the first n keys and values of the only head.
 func (c *cache) one(n int) (keys, values [][]float32) {
 	for i := range n {
 		k, v := c.blocks[i/blockTokens].head(0, 0)
@@ -118,7 +117,7 @@ func (c *cache) one(n int) (keys, values [][]float32) {
 	return keys, values
 }
 
-// TestPool plays many sequences that have much in common.
+// TestPool runs many sequences with common prefixes.
 func TestPool(t *testing.T) {
 	for seed := range uint64(6) {
 		source := rand.New(rand.NewPCG(seed, 4))
@@ -140,7 +139,8 @@ func TestPool(t *testing.T) {
 			case i == 1:
 				p.end(source.IntN(len(p.running)))
 			default:
-				p.step(p.running[source.IntN(len(p.running))], 1+source.IntN(70), source.IntN(3), func() int { return source.IntN(2) })
+				p.step(p.running[source.IntN(len(p.running))], 1+source.IntN(70), source.IntN(3),
+					func() int { return source.IntN(2) })
 			}
 		}
 		require.Positive(t, refused)
@@ -149,12 +149,12 @@ func TestPool(t *testing.T) {
 			p.end(0)
 		}
 		long := &request{prompt: ids(p.pool.maxBlocks*blockTokens, 1), scope: "another"}
-		require.True(t, p.admit(long), "an unused pool has room for the longest")
+		require.True(t, p.admit(long), "an unused pool has capacity for the longest")
 		p.step(long, len(long.prompt), 0, nil)
 	}
 }
 
-// play reads a prompt to its end, and tells how much of it was known.
+// play prefills a prompt and returns the number of cached tokens.
 func (p *pooled) play(r *request) int {
 	require.True(p.t, p.admit(r))
 	for r.read < len(r.prompt) {
@@ -163,34 +163,38 @@ func (p *pooled) play(r *request) int {
 	return r.cachedTokens
 }
 
-func TestWhatIsFoundAgain(t *testing.T) {
+func TestPrefixMatches(t *testing.T) {
 	text, other := ids(200, 1), ids(200, 2)
-	a, b := &addon{id: "a"}, &addon{id: "a"} // one after the other
+	a, b := &addon{id: "a"}, &addon{id: "a"} // loaded one after the other
 	type ask struct {
 		prompt []int
 		scope  string
 		addon  *addon
-		told   told
+		output outputOptions
 	}
 	for name, c := range map[string]struct {
 		first, second ask
 		want          int
 	}{
-		"the same prompt, but for its last token":    {ask{prompt: text}, ask{prompt: text}, 199},
-		"the same of whole blocks":                   {ask{prompt: text[:192]}, ask{prompt: text[:192]}, 191},
-		"the same of one token":                      {ask{prompt: text[:1]}, ask{prompt: text[:1]}, 0},
-		"the same of two tokens":                     {ask{prompt: text[:2]}, ask{prompt: text[:2]}, 1},
-		"a longer prompt":                            {ask{prompt: text[:100]}, ask{prompt: text}, 99},
-		"a shorter prompt":                           {ask{prompt: text}, ask{prompt: text[:100]}, 96},
-		"a prompt that goes on otherwise":            {ask{prompt: text}, ask{prompt: append(text[:140:140], other...)}, 128},
-		"another prompt":                             {ask{prompt: text}, ask{prompt: other}, 0},
-		"the same end after another beginning":       {ask{prompt: text}, ask{prompt: append(other[:32:32], text[32:]...)}, 0},
-		"another scope":                              {ask{prompt: text, scope: "acme"}, ask{prompt: text, scope: "other"}, 0},
-		"the same addon":                             {ask{prompt: text, addon: a}, ask{prompt: text, addon: a}, 199},
-		"an addon and the model":                     {ask{prompt: text, addon: a}, ask{prompt: text}, 0},
-		"two addons of one ID":                       {ask{prompt: text, addon: a}, ask{prompt: text, addon: b}, 0},
-		"a prompt whose tokens' chances are told":    {ask{prompt: text}, ask{prompt: text, output: outputOptions{logprobs: true}}, 0},
-		"a prompt of whose end the chances are told": {ask{prompt: text}, ask{prompt: text, output: outputOptions{logprobs: true, echo: 120}}, 96},
+		"the same prompt, except the last token": {ask{prompt: text}, ask{prompt: text}, 199},
+		"the same prompt of full blocks":         {ask{prompt: text[:192]}, ask{prompt: text[:192]}, 191},
+		"the same prompt of one token":           {ask{prompt: text[:1]}, ask{prompt: text[:1]}, 0},
+		"the same prompt of two tokens":          {ask{prompt: text[:2]}, ask{prompt: text[:2]}, 1},
+		"a longer prompt":                        {ask{prompt: text[:100]}, ask{prompt: text}, 99},
+		"a shorter prompt":                       {ask{prompt: text}, ask{prompt: text[:100]}, 96},
+		"a prompt that diverges":                 {ask{prompt: text}, ask{prompt: append(text[:140:140], other...)}, 128},
+		"another prompt":                         {ask{prompt: text}, ask{prompt: other}, 0},
+		"the same suffix after another prefix":   {ask{prompt: text}, ask{prompt: append(other[:32:32], text[32:]...)}, 0},
+		"another scope":                          {ask{prompt: text, scope: "acme"}, ask{prompt: text, scope: "other"}, 0},
+		"the same addon":                         {ask{prompt: text, addon: a}, ask{prompt: text, addon: a}, 199},
+		"an addon and the model":                 {ask{prompt: text, addon: a}, ask{prompt: text}, 0},
+		"two addons with one ID":                 {ask{prompt: text, addon: a}, ask{prompt: text, addon: b}, 0},
+		"a prompt with logprobs": {
+			ask{prompt: text}, ask{prompt: text, output: outputOptions{logprobs: true}}, 0,
+		},
+		"a prompt with logprobs of its end": {
+			ask{prompt: text}, ask{prompt: text, output: outputOptions{logprobs: true, echo: 120}}, 96,
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			for _, ended := range []bool{false, true} {
@@ -209,8 +213,8 @@ func TestWhatIsFoundAgain(t *testing.T) {
 	}
 }
 
-// A conversation's next turn begins with what was said before, answers too.
-func TestAnswersAreFoundAgain(t *testing.T) {
+// TestCompletionsAreCached checks that the next turn of a conversation reuses the completion.
+func TestCompletionsAreCached(t *testing.T) {
 	p := newPooled(t, 40)
 	first := &request{prompt: ids(40, 1), limit: 90}
 	p.play(first)
@@ -223,16 +227,16 @@ func TestAnswersAreFoundAgain(t *testing.T) {
 	require.Equal(t, 64, p.play(&request{prompt: append(said, ids(30, 2)...)}))
 }
 
-// What was used least recently goes first, and the end of a text before its
-// beginning.
-func TestWhatIsForgottenFirst(t *testing.T) {
+// TestEviction checks that blocks are evicted least recently used first, the last of a sequence
+// before its predecessors.
+func TestEviction(t *testing.T) {
 	p := newPooled(t, 7)
 	a, b := ids(3*blockTokens, 1), ids(3*blockTokens, 2)
 	for _, prompt := range [][]int{a, b, a} {
 		p.play(&request{prompt: prompt})
 		p.end(0)
 	}
-	p.play(&request{prompt: ids(blockTokens+4, 3)}) // takes the free block, and the last of b
+	p.play(&request{prompt: ids(blockTokens+4, 3)}) // takes the free block and evicts the last of b
 	p.end(0)
 	require.Equal(t, 3*blockTokens-1, p.play(&request{prompt: a}), "its last block was copied, over the next of b")
 	p.end(0)

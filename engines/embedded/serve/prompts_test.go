@@ -12,14 +12,14 @@ import (
 	"anneal/engines/embedded/llama"
 )
 
-// stepped is a model whose steps the test takes.
+// stepped returns a model whose steps the test executes.
 func stepped(t *testing.T, w *llama.Weights, o Options) (*model, *scheduler) {
 	m, s := unstarted(t, w, o)
 	t.Cleanup(func() { close(m.done) })
 	return m, s
 }
 
-// enqueue hands the model a request that nobody listens to.
+// enqueue enqueues a request without a client.
 func enqueue(t *testing.T, m *model, ctx context.Context, req engines.CompletionRequest) *request {
 	r, err := m.newRequest(ctx, req)
 	require.NoError(t, err)
@@ -28,24 +28,27 @@ func enqueue(t *testing.T, m *model, ctx context.Context, req engines.Completion
 }
 
 // A long prompt is read in chunks: requests that generate get a token with each
-// of them, and a short prompt need not wait for its end.
-func TestALongPromptHoldsUpNobody(t *testing.T) {
+// that a short prompt does not wait for its end.
+func TestChunkedPrefill(t *testing.T) {
 	w := weights(func(c *llama.Config) { c.MaxPositions = 2000 })
 	m, s := stepped(t, w, Options{ChunkTokens: 64})
-	running := enqueue(t, m, t.Context(), engines.CompletionRequest{PromptTokens: ids(3, 1), MaxTokens: 99, IgnoreEOS: true})
+	running := enqueue(t, m, t.Context(),
+		engines.CompletionRequest{PromptTokens: ids(3, 1), MaxTokens: 99, IgnoreEOS: true})
 	s.admit()
 	s.step()
 	require.Equal(t, 1, running.generated)
-	long := enqueue(t, m, t.Context(), engines.CompletionRequest{PromptTokens: ids(1000, 2), MaxTokens: 9, IgnoreEOS: true})
+	long := enqueue(t, m, t.Context(),
+		engines.CompletionRequest{PromptTokens: ids(1000, 2), MaxTokens: 9, IgnoreEOS: true})
 	s.admit()
 	s.step()
-	require.Equal(t, 64, long.read, "all of a step's tokens, where nobody else has a prompt")
+	require.Equal(t, 64, long.read, "all prompt tokens of a step, as the only prompt")
 	short := enqueue(t, m, t.Context(), engines.CompletionRequest{PromptTokens: ids(30, 3), MaxTokens: 9, IgnoreEOS: true})
-	middle := enqueue(t, m, t.Context(), engines.CompletionRequest{PromptTokens: ids(90, 4), MaxTokens: 9, IgnoreEOS: true})
+	middle := enqueue(t, m, t.Context(),
+		engines.CompletionRequest{PromptTokens: ids(90, 4), MaxTokens: 9, IgnoreEOS: true})
 	s.admit()
 	s.step()
-	require.Equal(t, 1, short.generated, "it needs least")
-	require.Equal(t, 64+32, long.read, "the oldest has half at least")
+	require.Equal(t, 1, short.generated, "it has the fewest remaining tokens")
+	require.Equal(t, 64+32, long.read, "the oldest gets at least half")
 	for steps := 3; long.read < 1000; steps++ {
 		require.Equal(t, steps, running.generated)
 		before := long.read
@@ -60,14 +63,17 @@ func TestALongPromptHoldsUpNobody(t *testing.T) {
 	require.Equal(t, len(middle.prompt), middle.read)
 }
 
-// When nobody waits for an answer any more, the next step is without it.
-func TestAClosedConnectionStopsTheWork(t *testing.T) {
+// TestDisconnectStopsTheRequest checks that the next step excludes a request whose client is gone.
+func TestDisconnectStopsTheRequest(t *testing.T) {
 	m, s := stepped(t, weights(), Options{ChunkTokens: 16})
-	for name, steps := range map[string]int{"while its prompt is read": 2, "while it generates": 6} {
+	for name, steps := range map[string]int{"during the prefill": 2, "while decoding": 6} {
 		t.Run(name, func(t *testing.T) {
 			ctx, leave := context.WithCancel(t.Context())
-			r := enqueue(t, m, ctx, engines.CompletionRequest{PromptTokens: ids(50, 1), MaxTokens: 90, IgnoreEOS: true, CacheScope: name})
-			other := enqueue(t, m, t.Context(), engines.CompletionRequest{PromptTokens: ids(5, 1), MaxTokens: 9, IgnoreEOS: true})
+			r := enqueue(t, m, ctx, engines.CompletionRequest{
+				PromptTokens: ids(50, 1), MaxTokens: 90, IgnoreEOS: true, CacheScope: name,
+			})
+			other := enqueue(t, m, t.Context(),
+				engines.CompletionRequest{PromptTokens: ids(5, 1), MaxTokens: 9, IgnoreEOS: true})
 			s.admit()
 			for range steps {
 				s.step()
@@ -85,17 +91,19 @@ func TestAClosedConnectionStopsTheWork(t *testing.T) {
 			require.True(t, other.ended)
 			s.removeEnded()
 			require.Zero(t, s.pool.reserved)
-			require.Equal(t, s.pool.allocated, len(s.pool.free)+s.pool.lru.Len(), "its memory is free")
+			require.Equal(t, s.pool.allocated, len(s.pool.free)+s.pool.lru.Len(), "its blocks are free")
 		})
 	}
 }
 
-// Samples of one prompt read it once, though they come at the same time.
-func TestSamplesShareTheirPrompt(t *testing.T) {
+// TestConcurrentSamplesSharePrefill checks that samples of one prompt compute it once.
+func TestConcurrentSamplesSharePrefill(t *testing.T) {
 	for _, length := range []int{1, 2, 64, 65, 80} {
 		m, s := stepped(t, weights(), Options{ChunkTokens: 200})
 		ask := func(scope string, seed uint64) *request {
-			return enqueue(t, m, t.Context(), engines.CompletionRequest{PromptTokens: ids(length, 1), MaxTokens: 3, Temperature: 1, Seed: &seed, CacheScope: scope})
+			return enqueue(t, m, t.Context(), engines.CompletionRequest{
+				PromptTokens: ids(length, 1), MaxTokens: 3, Temperature: 1, Seed: &seed, CacheScope: scope,
+			})
 		}
 		var samples []*request
 		for i := range uint64(8) {
@@ -116,17 +124,18 @@ func TestSamplesShareTheirPrompt(t *testing.T) {
 	}
 }
 
-// TestCachedPromptsChangeNothing asks many questions that have much in common,
-// one after another and together: the answers are those of a model that was
-// never asked before, bit for bit, with what is told of each token.
-func TestCachedPromptsChangeNothing(t *testing.T) {
+// TestPrefixCacheChangesNothing sends requests with common prefixes, sequentially and
+// concurrently. The completions and logprobs are bit-identical to those of an empty cache.
+func TestPrefixCacheChangesNothing(t *testing.T) {
 	w := weights()
 	adapter := adapters(w)["all"]
 	seed := uint64(5)
 	var questions []engines.CompletionRequest
 	for i := range 24 {
 		prompt := append(ids(20*(i%4), 1), ids(1+i*3, 1+i%2)...)
-		q := engines.CompletionRequest{PromptTokens: prompt, MaxTokens: 12, IgnoreEOS: true, Logprobs: true, TopLogprobs: 3, CacheScope: "acme"}
+		q := engines.CompletionRequest{
+			PromptTokens: prompt, MaxTokens: 12, IgnoreEOS: true, Logprobs: true, TopLogprobs: 3, CacheScope: "acme",
+		}
 		switch i % 5 {
 		case 1:
 			q.Temperature, q.Seed = 0.9, &seed
@@ -166,14 +175,14 @@ func TestCachedPromptsChangeNothing(t *testing.T) {
 	require.Positive(t, reused)
 }
 
-// whole is all that a request is told, in one chunk.
+// whole returns a request's complete response.
 func whole(t *testing.T, m engines.Model, req engines.CompletionRequest) (engines.Chunk, engines.Usage) {
-	var told engines.Chunk
+	var all engines.Chunk
 	usage, err := m.Complete(t.Context(), req, func(c engines.Chunk) error {
-		told.Text, told.Finish = told.Text+c.Text, c.Finish
-		told.Tokens, told.Logprobs = append(told.Tokens, c.Tokens...), append(told.Logprobs, c.Logprobs...)
+		all.Text, all.Finish = all.Text+c.Text, c.Finish
+		all.Tokens, all.Logprobs = append(all.Tokens, c.Tokens...), append(all.Logprobs, c.Logprobs...)
 		return nil
 	})
 	assert.NoError(t, err)
-	return told, usage
+	return all, usage
 }

@@ -67,10 +67,13 @@ func (m *model) newRequest(ctx context.Context, req engines.CompletionRequest) (
 		return nil, err
 	}
 	r := &request{
-		ctx: ctx, addon: addon, scope: req.CacheScope, drafter: m.newDrafter(&req, prompt), prompt: prompt, limit: min(req.MaxTokens, m.info.ContextLength-len(prompt)), ignoreEOS: req.IgnoreEOS,
+		ctx: ctx, addon: addon, scope: req.CacheScope, drafter: m.newDrafter(&req, prompt), prompt: prompt,
+		limit: min(req.MaxTokens, m.info.ContextLength-len(prompt)), ignoreEOS: req.IgnoreEOS,
 		sampler: newSampler(&req, prompt), text: detokenizer{decoder: m.tokenizer.NewDecoder(), stops: req.Stop},
 		output: newOutputOptions(m.tokenizer, &req, prompt), ready: make(chan struct{}, 1),
-		usage: engines.Usage{PromptTokens: len(prompt), Window: m.info.ContextLength, Times: engines.Times{Tokenize: time.Since(began)}},
+		usage: engines.Usage{
+			PromptTokens: len(prompt), Window: m.info.ContextLength, Times: engines.Times{Tokenize: time.Since(began)},
+		},
 	}
 	if r.sampler.constraint, err = m.newConstraint(&req, format.template, rendered); err != nil {
 		return nil, err
@@ -91,17 +94,21 @@ func (m *model) prompt(req *engines.CompletionRequest, format chatFormat) (promp
 		return prompt, "", err
 	}
 	if format.parseErr != nil {
-		return nil, "", domain.Errorf(domain.InvalidArgument, "messages: %v: ask the model at /inference/v1/completions with a prompt", format.parseErr)
+		return nil, "", domain.Errorf(domain.InvalidArgument, "messages: %v: send a prompt to /inference/v1/completions",
+			format.parseErr)
 	}
 	if format.template == nil {
-		return nil, "", domain.Errorf(domain.InvalidArgument, "messages: this model has no chat template: ask it at /inference/v1/completions with a prompt")
+		return nil, "", domain.Errorf(domain.InvalidArgument,
+			"messages: this model has no chat template: send a prompt to /inference/v1/completions")
 	}
 	prompt, rendered, err = format.template.Prompt(req.Chat, req.Reasoning)
 	if err == nil && len(prompt) == 0 {
-		err = domain.Errorf(domain.InvalidArgument, "messages: this model's chat template makes nothing of them: add a message with content")
+		err = domain.Errorf(domain.InvalidArgument,
+			"messages: this model's chat template renders them as an empty prompt: add a message with content")
 	}
 	if window := m.info.ContextLength; err == nil && len(prompt) >= window {
-		err = domain.Errorf(domain.InvalidArgument, "messages: have %d tokens and fill the model's window of %d; shorten them", len(prompt), window)
+		err = domain.Errorf(domain.InvalidArgument,
+			"messages: have %d tokens, which fill the context length of %d: shorten them", len(prompt), window)
 	}
 	return prompt, rendered, err
 }
@@ -114,7 +121,7 @@ func (m *model) plain(req *engines.CompletionRequest) ([]int, error) {
 	}
 	if length >= window {
 		return nil, domain.Errorf(domain.InvalidArgument,
-			"prompt: has %d tokens and fills the model's window of %d; shorten it", length, window)
+			"prompt: has %d tokens, which fill the context length of %d: shorten it", length, window)
 	}
 	prompt := slices.Clone(req.PromptTokens)
 	switch {
@@ -124,7 +131,8 @@ func (m *model) plain(req *engines.CompletionRequest) ([]int, error) {
 		prompt = m.tokenizer.Prompt("")
 	}
 	if len(prompt) == 0 {
-		return nil, domain.Errorf(domain.InvalidArgument, "prompt: is empty, and this model has no token that a text begins with; give at least one token")
+		return nil, domain.Errorf(domain.InvalidArgument,
+			"prompt: is empty, and this model has no BOS token: give at least one token")
 	}
 	return prompt, nil
 }
@@ -141,8 +149,10 @@ func (m *model) check(req *engines.CompletionRequest, template *chat.Template) e
 	v.Require(req.TypicalP >= 0 && req.TypicalP <= 1, "typicalP", "must be 0 to 1, is %g", req.TypicalP)
 	v.Require(math.Abs(req.FrequencyPenalty) <= 2, "frequencyPenalty", "must be -2 to 2, is %g", req.FrequencyPenalty)
 	v.Require(math.Abs(req.PresencePenalty) <= 2, "presencePenalty", "must be -2 to 2, is %g", req.PresencePenalty)
-	v.Require(req.RepetitionPenalty == 0 || req.RepetitionPenalty >= 0.001 && req.RepetitionPenalty <= 2, "repetitionPenalty", "must be 0.001 to 2, is %g", req.RepetitionPenalty)
-	v.Require(req.MirostatTarget == 0 || req.MirostatTarget >= 1 && req.MirostatTarget <= 1e6, "mirostatTarget", "must be a perplexity of 1 to 1000000, is %g", req.MirostatTarget)
+	v.Require(req.RepetitionPenalty == 0 || req.RepetitionPenalty >= 0.001 && req.RepetitionPenalty <= 2,
+		"repetitionPenalty", "must be 0.001 to 2, is %g", req.RepetitionPenalty)
+	v.Require(req.MirostatTarget == 0 || req.MirostatTarget >= 1 && req.MirostatTarget <= 1e6, "mirostatTarget",
+		"must be a perplexity of 1 to 1000000, is %g", req.MirostatTarget)
 	v.Require(req.MirostatRate >= 0 && req.MirostatRate <= 1, "mirostatRate", "must be 0 to 1, is %g", req.MirostatRate)
 	for _, token := range slices.Sorted(maps.Keys(req.LogitBias)) {
 		if bias := req.LogitBias[token]; token < 0 || token >= m.vocab || !(math.Abs(bias) <= 100) {
@@ -226,11 +236,11 @@ func (r *request) put(chunk engines.Chunk) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.usage.CompletionTokens = r.generated
-	r.ended = piece.Finish != ""
+	r.ended = chunk.Finish != ""
 	if r.ended && r.drafter != nil {
 		r.usage.Speculation = &r.drafter.counts
 	}
-	if piece.Text == "" && !r.ended {
+	if chunk.Text == "" && !r.ended {
 		return
 	}
 	r.chunks = append(r.chunks, chunk)

@@ -28,7 +28,10 @@ type sampler struct {
 const greedyBelow = 1e-4
 
 func newSampler(req *engines.CompletionRequest, prompt []int) *sampler {
-	s := &sampler{temperature: req.Temperature, topK: req.TopK, topP: req.TopP, minP: req.MinP, typP: req.TypicalP, penalty: newPenalty(req, prompt)}
+	s := &sampler{
+		temperature: req.Temperature, topK: req.TopK, topP: req.TopP, minP: req.MinP, typP: req.TypicalP,
+		penalty: newPenalty(req, prompt),
+	}
 	if req.MirostatTarget > 0 {
 		s.mirostat = newMirostat(req.MirostatTarget, req.MirostatRate)
 	}
@@ -78,7 +81,8 @@ func (s *sampler) next(logits []float32) (token int, p float64, err error) {
 }
 
 func errDamaged() error {
-	return domain.Errorf(domain.DataLoss, "the model's output is not a number: its weights are damaged or its training diverged; deploy another checkpoint")
+	return domain.Errorf(domain.DataLoss,
+		"the model's output is not a number: its weights are damaged or its training diverged; deploy another checkpoint")
 }
 
 // finite reports whether no logit is NaN or +Inf, and at least one is finite.

@@ -12,7 +12,7 @@ import (
 
 const draws = 20000
 
-// shares draws often and answers how often each token came.
+// shares returns the relative frequencies of many samples.
 func shares(t *testing.T, req engines.CompletionRequest, logits []float32) []float64 {
 	seed := uint64(1)
 	req.Seed = &seed
@@ -47,14 +47,14 @@ func TestSampling(t *testing.T) {
 	}
 }
 
-func TestEqualsGoByTheirNumber(t *testing.T) {
+func TestTiesByTokenID(t *testing.T) {
 	logits := []float32{1, 2, 2, 2}
 	assert.InDelta(t, 1, shares(t, engines.CompletionRequest{}, logits)[1], 1e-9)
 	got := shares(t, engines.CompletionRequest{Temperature: 1, TopK: 2}, logits)
 	assert.InDeltaSlice(t, []float64{0, 0.5, 0.5, 0}, got, 0.015)
 }
 
-func TestUnseededAnswersDiffer(t *testing.T) {
+func TestUnseededCompletionsDiffer(t *testing.T) {
 	logits := make([]float32, 1000)
 	req := engines.CompletionRequest{Temperature: 1}
 	a, b := newSampler(&req, nil), newSampler(&req, nil)
@@ -71,9 +71,12 @@ func TestUnseededAnswersDiffer(t *testing.T) {
 	assert.Less(t, same, 5)
 }
 
-func TestNotANumberIsAnError(t *testing.T) {
+func TestNaNIsAnError(t *testing.T) {
 	nan, inf := float32(math.NaN()), float32(math.Inf(1))
-	for _, req := range []engines.CompletionRequest{{}, {Temperature: 1}, {Temperature: 1e-3, TopP: 0.5, TypicalP: 0.5}, {Temperature: 1, MirostatTarget: 9}, {Temperature: 1, RepetitionPenalty: 2}} {
+	for _, req := range []engines.CompletionRequest{
+		{}, {Temperature: 1}, {Temperature: 1e-3, TopP: 0.5, TypicalP: 0.5}, {Temperature: 1, MirostatTarget: 9},
+		{Temperature: 1, RepetitionPenalty: 2},
+	} {
 		for _, logits := range [][]float32{{nan, 0}, {0, nan}, {inf, 0}, {0, inf}, {-inf, -inf}} {
 			_, _, err := newSampler(&req, nil).next(logits)
 			assert.ErrorContains(t, err, "not a number")

@@ -196,7 +196,10 @@ func (s *scheduler) prefillChunk(r *request, n int) int {
 	}
 	at := r.read
 	r.read += n
-	s.batch = append(s.batch, batchItem{r, at, span{cache: r.cache, tokens: r.prompt[at:r.read], last: r.read == len(r.prompt), all: r.scored(), addon: r.addon}})
+	s.batch = append(s.batch, batchItem{
+		r, at,
+		span{cache: r.cache, tokens: r.prompt[at:r.read], last: r.read == len(r.prompt), all: r.scored(), addon: r.addon},
+	})
 	return n
 }
 

@@ -8,9 +8,8 @@ import (
 	"anneal/domain"
 )
 
-// A step that breaks down ends what is running with a fault, and nothing else:
-// the goroutine goes on.
-func TestAStepThatBreaksDown(t *testing.T) {
+// TestPanicInAStep checks that a panic fails the running requests only.
+func TestPanicInAStep(t *testing.T) {
 	r := &request{ready: make(chan struct{}, 1), prompt: []int{1}}
 	s := scheduler{model: &model{}, chunk: 1, running: []*request{r}} // without a decoder
 	s.step()

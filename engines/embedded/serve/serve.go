@@ -72,7 +72,8 @@ func (c completer) Load(ctx context.Context, files engines.ModelFiles) (engines.
 	defer weights.Close()
 	if size := weights.Config.VocabSize; tokens.VocabSize() > size {
 		return nil, domain.Errorf(domain.FailedPrecondition,
-			"tokenizer.json has %d tokens and config.json a vocabulary of %d: they belong to different models", tokens.VocabSize(), size)
+			"tokenizer.json has %d tokens and config.json a vocabulary of %d: they belong to different models",
+			tokens.VocabSize(), size)
 	}
 	adapter := &llama.Adapter{}
 	if files.AdapterDir != "" {
@@ -196,7 +197,9 @@ type model struct {
 }
 
 // newModel returns a model of weights and the scheduler that will serve it.
-func newModel(weights llama.Source, c llama.Config, tokens *tokenizer.Tokenizer, stopTokens []int, o Options) (*model, *scheduler, error) {
+func newModel(
+	weights llama.Source, c llama.Config, tokens *tokenizer.Tokenizer, stopTokens []int, o Options,
+) (*model, *scheduler, error) {
 	keys, values := blockSize(&c)
 	blocks := int(max(o.CacheBytes/int64(4*(keys+values)), 1))
 	window := min(c.MaxPositions, blocks*blockTokens)
@@ -254,7 +257,9 @@ func (m *model) signal() {
 
 // Complete executes one request. Errors: InvalidArgument for an invalid request,
 // ResourceExhausted if the queue is full, Unavailable if the model is closed.
-func (m *model) Complete(ctx context.Context, req engines.CompletionRequest, emit func(engines.Chunk) error) (engines.Usage, error) {
+func (m *model) Complete(
+	ctx context.Context, req engines.CompletionRequest, emit func(engines.Chunk) error,
+) (engines.Usage, error) {
 	if other, leave := m.acquire(req.Addon); other != nil {
 		defer leave()
 		req.Addon = ""

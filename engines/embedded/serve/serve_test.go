@@ -24,7 +24,7 @@ import (
 	"anneal/engines/embedded/tokenizer"
 )
 
-// config is a small model over the byte vocabulary with grouped queries.
+// config is a small model with the byte vocabulary and grouped-query attention.
 func config() llama.Config {
 	bos := 256
 	return llama.Config{
@@ -60,7 +60,7 @@ func open(t *testing.T, w *llama.Weights, options Options) engines.Model {
 	return m
 }
 
-// An answer is everything that a request was told.
+// An answer is a complete response.
 type answer struct {
 	text, finish string
 	tokens       []int
@@ -71,19 +71,19 @@ type answer struct {
 func ask(t *testing.T, m engines.Model, req engines.CompletionRequest) answer {
 	var a answer
 	usage, err := m.Complete(t.Context(), req, func(c engines.Chunk) error {
-		assert.Empty(t, a.finish, "a piece after the last")
+		assert.Empty(t, a.finish, "a chunk after the last")
 		assert.True(t, utf8.ValidString(c.Text))
-		assert.True(t, c.Text != "" || c.Finish != "", "an empty piece")
+		assert.True(t, c.Text != "" || c.Finish != "", "an empty chunk")
 		a.text, a.finish, a.tokens, a.chunks = a.text+c.Text, c.Finish, append(a.tokens, c.Tokens...), a.chunks+1
 		return nil
 	})
 	assert.NoError(t, err)
 	a.usage = usage
-	a.usage.Times, a.usage.CachedTokens, a.usage.Window = engines.Times{}, 0, 0 // differ from run to run, or say nothing of the answer
+	a.usage.Times, a.usage.CachedTokens, a.usage.Window = engines.Times{}, 0, 0 // vary between runs
 	return a
 }
 
-// newCache makes a cache of its own blocks, for so many positions.
+// newCache returns a cache with its own blocks for positions.
 func newCache(c *llama.Config, positions int) *cache {
 	all := &cache{}
 	for range blocksFor(positions) {
@@ -100,7 +100,7 @@ func ids(n, seed int) []int {
 	return out
 }
 
-// unsettle gives biases and the norms of heads values that matter.
+// unsettle sets biases and head norms to values that matter.
 func unsettle(w *llama.Weights) {
 	source := rand.New(rand.NewPCG(3, 4))
 	for _, l := range w.Layers {
@@ -112,9 +112,9 @@ func unsettle(w *llama.Weights) {
 	}
 }
 
-// TestLogitsAreThoseOfTraining proves that decoding computes what training
-// does: bit for bit, however the tokens are cut into steps.
-func TestLogitsAreThoseOfTraining(t *testing.T) {
+// TestLogitsMatchTraining checks that decoding computes the same bits as training, for any
+// division of the tokens into steps.
+func TestLogitsMatchTraining(t *testing.T) {
 	for name, edit := range map[string]func(*llama.Config){
 		"grouped":     func(*llama.Config) {},
 		"16 bits":     func(*llama.Config) {},
@@ -161,7 +161,7 @@ func decoderOf(t *testing.T, w *llama.Weights) *decoder {
 	return d
 }
 
-// unstarted is a model of weights that takes no steps by itself.
+// unstarted returns a model of weights without a running scheduler.
 func unstarted(t testing.TB, w *llama.Weights, o Options) (*model, *scheduler) {
 	m, s, err := newModel(w.Source(), w.Config, tokenizer.NewBytes(), nil, New(o).(completer).options)
 	require.NoError(t, err)
@@ -176,7 +176,7 @@ func started(t testing.TB, w *llama.Weights, o Options) *model {
 	return m
 }
 
-// trained is the distribution after each token by the training pass.
+// trained is the distribution after each token of the training pass.
 func trained(w *llama.Weights, tokens []int) kernel.Matrix {
 	sequence, scored := make([]int32, len(tokens)+1), make([]bool, len(tokens)+1)
 	for i, token := range tokens {
@@ -189,7 +189,7 @@ func trained(w *llama.Weights, tokens []int) kernel.Matrix {
 	return pass.Probabilities()
 }
 
-func TestAnswersDoNotDependOnLoad(t *testing.T) {
+func TestCompletionsDoNotDependOnLoad(t *testing.T) {
 	w := weights()
 	alone := open(t, w, Options{Slots: 1})
 	shared := open(t, w, Options{Slots: 32, ChunkTokens: 24, Parallelism: 2})
@@ -217,7 +217,7 @@ func TestAnswersDoNotDependOnLoad(t *testing.T) {
 	}
 }
 
-func TestGreedyTakesTheLikeliest(t *testing.T) {
+func TestGreedyIsArgmax(t *testing.T) {
 	w := weights()
 	m := open(t, w, Options{})
 	got := ask(t, m, engines.CompletionRequest{PromptTokens: ids(5, 3), MaxTokens: 30, IgnoreEOS: true})
@@ -233,8 +233,8 @@ func TestGreedyTakesTheLikeliest(t *testing.T) {
 	assert.Equal(t, tokenizer.NewBytes().Decode(got.tokens), got.text)
 }
 
-// parrot is a model that repeats a cycle of bytes for ever: its layers add
-// nothing, and its head scores highest the byte after the last one read.
+// parrot returns a model that repeats a cycle of bytes: its layers add nothing, and its head
+// predicts the byte that follows the last one.
 func parrot(cycle string) *llama.Weights {
 	w := weights(func(c *llama.Config) {
 		c.TieWordEmbeddings, c.HiddenSize, c.Layers, c.MaxPositions = false, 64, 1, 100
@@ -281,15 +281,16 @@ func TestStopSequences(t *testing.T) {
 func TestStreamingSendsEachCharacterOnce(t *testing.T) {
 	m := open(t, parrot("abcdé東\n"), Options{})
 	var chunks []string
-	_, err := m.Complete(t.Context(), engines.CompletionRequest{Prompt: "a", MaxTokens: 8, Stop: []string{"dx"}}, func(c engines.Chunk) error {
-		chunks = append(chunks, c.Text)
-		return nil
-	})
+	_, err := m.Complete(
+		t.Context(), engines.CompletionRequest{Prompt: "a", MaxTokens: 8, Stop: []string{"dx"}}, func(c engines.Chunk) error {
+			chunks = append(chunks, c.Text)
+			return nil
+		})
 	require.NoError(t, err)
-	assert.Equal(t, []string{"b", "c", "dé", "東"}, pieces)
+	assert.Equal(t, []string{"b", "c", "dé", "東"}, chunks)
 }
 
-func TestEndTokenEndsUnlessIgnored(t *testing.T) {
+func TestIgnoreEOS(t *testing.T) {
 	w := parrot("abc")
 	for i := range w.Head.Cols {
 		w.Head.Row('c')[i], w.Head.Row(259)[i] = 0, w.Head.Row('c')[i]
@@ -303,9 +304,10 @@ func TestEndTokenEndsUnlessIgnored(t *testing.T) {
 	assert.Equal(t, "bababa", got.text)
 }
 
-func TestGenerationConfigNamesTheEnd(t *testing.T) {
+func TestStopTokensOfGenerationConfig(t *testing.T) {
 	dir := save(t, parrot("abcd"))
-	require.NoError(t, os.WriteFile(filepath.Join(dir, "generation_config.json"), []byte(`{"eos_token_id": [99, 1]}`), 0o644))
+	require.NoError(t,
+		os.WriteFile(filepath.Join(dir, "generation_config.json"), []byte(`{"eos_token_id": [99, 1]}`), 0o644))
 	m, err := New(Options{}).Load(t.Context(), engines.ModelFiles{Dir: dir})
 	require.NoError(t, err)
 	defer m.Close()
@@ -327,7 +329,8 @@ func TestWindow(t *testing.T) {
 		m, err := New(Options{}).Load(t.Context(), engines.ModelFiles{Dir: dir, ContextLength: asked})
 		require.NoError(t, err)
 		require.Equal(t, want, m.Info().ContextLength)
-		usage, err := m.Complete(t.Context(), engines.CompletionRequest{Prompt: "aaaa", MaxTokens: 1000, IgnoreEOS: true}, func(engines.Chunk) error { return nil })
+		usage, err := m.Complete(t.Context(), engines.CompletionRequest{Prompt: "aaaa", MaxTokens: 1000, IgnoreEOS: true},
+			func(engines.Chunk) error { return nil })
 		require.NoError(t, err)
 		require.Equal(t, want, usage.PromptTokens+usage.CompletionTokens)
 		require.Equal(t, want, usage.Window)
@@ -347,7 +350,7 @@ func TestWindow(t *testing.T) {
 	wg.Wait()
 }
 
-func TestBadRequestsAreRefused(t *testing.T) {
+func TestInvalidRequests(t *testing.T) {
 	m := open(t, parrot("ab"), Options{})
 	for want, req := range map[string]engines.CompletionRequest{
 		"prompt: has 100 tokens":       {Prompt: strings.Repeat("a", 99), MaxTokens: 1},
@@ -376,17 +379,18 @@ func TestCancellationFreesTheSlot(t *testing.T) {
 		cancel()
 		return nil
 	})
-	if err != nil { // the answer may have been complete already
+	if err != nil { // it may have been complete already
 		assert.ErrorIs(t, err, context.Canceled)
 	}
 	assert.Positive(t, usage.CompletionTokens)
 	broken := errors.New("the client is gone")
-	_, err = m.Complete(t.Context(), engines.CompletionRequest{Prompt: "a", MaxTokens: 90}, func(engines.Chunk) error { return broken })
+	_, err = m.Complete(t.Context(), engines.CompletionRequest{Prompt: "a", MaxTokens: 90},
+		func(engines.Chunk) error { return broken })
 	assert.ErrorIs(t, err, broken)
 	assert.Equal(t, "ba", ask(t, m, engines.CompletionRequest{Prompt: "a", MaxTokens: 2}).text)
 }
 
-// unserved is a model whose goroutine does not run, so that its queue fills.
+// unserved returns a model without a scheduler, whose queue fills.
 func unserved(queue int) *model {
 	return &model{
 		info: engines.ModelInfo{ContextLength: 100}, tokenizer: tokenizer.NewBytes(), vocab: 260, queue: queue,
@@ -394,7 +398,7 @@ func unserved(queue int) *model {
 	}
 }
 
-func TestFullQueueRefuses(t *testing.T) {
+func TestFullQueue(t *testing.T) {
 	m := unserved(2)
 	ctx, cancel := context.WithCancel(t.Context())
 	for range 2 {
@@ -407,10 +411,10 @@ func TestFullQueueRefuses(t *testing.T) {
 	cancel()
 	r, err := m.newRequest(t.Context(), engines.CompletionRequest{Prompt: "a", MaxTokens: 5})
 	require.NoError(t, err)
-	assert.NoError(t, m.enqueue(r), "requests that nobody waits for make room")
+	assert.NoError(t, m.enqueue(r), "canceled requests leave the queue")
 }
 
-func TestCloseAnswersEverybody(t *testing.T) {
+func TestCloseFailsPendingRequests(t *testing.T) {
 	m, err := New(Options{Slots: 2}).Load(t.Context(), engines.ModelFiles{Dir: save(t, parrot("ab"))})
 	require.NoError(t, err)
 	var wg sync.WaitGroup
@@ -418,7 +422,8 @@ func TestCloseAnswersEverybody(t *testing.T) {
 	for range 8 {
 		wg.Go(func() {
 			begun <- struct{}{}
-			_, err := m.Complete(t.Context(), engines.CompletionRequest{Prompt: "a", MaxTokens: 90}, func(engines.Chunk) error { return nil })
+			_, err := m.Complete(t.Context(), engines.CompletionRequest{Prompt: "a", MaxTokens: 90},
+				func(engines.Chunk) error { return nil })
 			if err != nil {
 				assert.Equal(t, domain.Unavailable, domain.CodeOf(err))
 			}
@@ -479,7 +484,7 @@ func TestBrokenModels(t *testing.T) {
 	assert.ErrorContains(t, err, "not a number")
 	assert.Equal(t, domain.DataLoss, domain.CodeOf(err))
 	_, err = m.Complete(t.Context(), engines.CompletionRequest{Prompt: "a", MaxTokens: 3}, nil)
-	assert.ErrorContains(t, err, "not a number", "the model goes on serving")
+	assert.ErrorContains(t, err, "not a number", "the model still serves")
 }
 
 func ExampleNew() {

@@ -12,7 +12,9 @@ const Trained = "trained"
 // Start serves a model in memory, and an adapter beside it unless it is nil. It copies both:
 // later changes do not affect the completions. dir is the model's directory, which defines the
 // stop tokens.
-func Start(w *llama.Weights, a *llama.Adapter, tokens *tokenizer.Tokenizer, dir string, options Options) (engines.Model, error) {
+func Start(
+	w *llama.Weights, a *llama.Adapter, tokens *tokenizer.Tokenizer, dir string, options Options,
+) (engines.Model, error) {
 	stopTokens, err := stopTokenIDs(dir, w.Config, tokens)
 	if err != nil {
 		return nil, err

@@ -23,10 +23,10 @@ import (
 	"anneal/engines/embedded/tokenizer"
 )
 
-// storages are what weights may be stored as, and the bytes that one takes.
+// storages are the formats of weights and their bytes per weight.
 var storages = map[string]int64{"float32": 4, "bfloat16": 2, "float16": 2, "FP8": 1, "int8": 1}
 
-// saveAs writes a model directory whose projections are stored so.
+// saveAs writes a model directory with projections in a format.
 func saveAs(t testing.TB, w *llama.Weights, storage string) string {
 	dir := t.TempDir()
 	require.NoError(t, tokenizer.NewBytes().Save(dir))
@@ -39,7 +39,7 @@ func saveAs(t testing.TB, w *llama.Weights, storage string) string {
 	var converted bytes.Buffer
 	switch storage {
 	case "FP8":
-		_, err := folderOf(t, dir).Convert(&converted, "model.safetensors", "F8_E4M3")
+		_, err := directoryOf(t, dir).Convert(&converted, "model.safetensors", "F8_E4M3")
 		require.NoError(t, err)
 	case "int8":
 		writeInt8(t, &converted, w)
@@ -50,7 +50,7 @@ func saveAs(t testing.TB, w *llama.Weights, storage string) string {
 	return dir
 }
 
-func folderOf(t testing.TB, dir string) stored.Folder {
+func directoryOf(t testing.TB, dir string) stored.Folder {
 	sizes := map[string]int64{}
 	entries, err := os.ReadDir(dir)
 	require.NoError(t, err)
@@ -71,8 +71,8 @@ func folderOf(t testing.TB, dir string) stored.Folder {
 	}}
 }
 
-// writeInt8 writes weights with projections as int8, each row times 127 over
-// its greatest number, as others write them.
+// writeInt8 writes weights with int8 projections; the scale of a row is its maximum over 127,
+// as in common quantized checkpoints.
 func writeInt8(t testing.TB, out *bytes.Buffer, w *llama.Weights) {
 	type described struct {
 		DType   string `json:"dtype"`
@@ -93,10 +93,10 @@ func writeInt8(t testing.TB, out *bytes.Buffer, w *llama.Weights) {
 		codes, factors := make([]byte, len(tensor.Data)), make([]float32, tensor.Shape[0])
 		for row := range factors {
 			numbers := tensor.Data[row*cols : (row+1)*cols]
-			most := max(slices.Max(numbers), -slices.Min(numbers))
-			factors[row] = most / 127
+			amax := max(slices.Max(numbers), -slices.Min(numbers))
+			factors[row] = amax / 127
 			for i, v := range numbers {
-				codes[row*cols+i] = byte(int8(math.RoundToEven(float64(v / most * 127))))
+				codes[row*cols+i] = byte(int8(math.RoundToEven(float64(v / amax * 127))))
 			}
 		}
 		put(tensor.Name, "I8", tensor.Shape, codes)
@@ -117,7 +117,7 @@ func littleEndian(numbers []float32) (raw []byte) {
 	return raw
 }
 
-// packedOf reads a directory as it is served.
+// packedOf packs a directory for serving.
 func packedOf(t testing.TB, dir string) *decoder {
 	r, err := llama.Open(dir)
 	require.NoError(t, err)
@@ -144,9 +144,9 @@ func (d *decoder) bytes() (sum int64) {
 	return sum
 }
 
-// Weights are served as they are stored. In 32 and 16 bits the logits have the
-// bits that training computes from them; in 8 they differ by the rounding of a
-// factor that is multiplied to a sum instead of to its numbers.
+// TestServedAsStored checks that weights keep their format. With 32 and 16 bits the logits are
+// bit-identical to training; with 8 bits they differ by the rounding of a scale that is applied
+// to a sum instead of its terms.
 func TestServedAsStored(t *testing.T) {
 	w := weights(func(c *llama.Config) { c.HiddenSize, c.IntermediateSize, c.TieWordEmbeddings = 96, 160, false })
 	tokens := ids(60, 1)
@@ -166,27 +166,29 @@ func TestServedAsStored(t *testing.T) {
 					continue
 				}
 				for token, p := range probs {
-					require.InDelta(t, math.Log(float64(want.Row(i)[token])), math.Log(float64(p)), 2e-4, "token %d after %d", token, i+1)
+					require.InDelta(t, math.Log(float64(want.Row(i)[token])), math.Log(float64(p)), 2e-4, "token %d after %d", token,
+						i+1)
 				}
 			}
 			r, err := llama.Open(dir)
 			require.NoError(t, err)
 			defer r.Close()
 			bytes, _ := r.Bytes()
-			require.InEpsilon(t, bytes, d.bytes(), 0.2, "what is asked for before it is read, but for the last panels and the factors")
+			require.InEpsilon(t, bytes, d.bytes(), 0.2,
+				"what is asked for before it is read, but for the last panels and the factors")
 		})
 	}
 }
 
-// A code that is no number cannot be packed in 8 bits: it is as before.
-func TestCodesOfNoNumber(t *testing.T) {
+// TestNaNCodes checks that weights with a NaN code are not packed in 8 bits.
+func TestNaNCodes(t *testing.T) {
 	w := weights()
 	w.Layers[1].Up.Row(3)[5] = 1
 	dir := saveAs(t, w, "FP8")
 	path := filepath.Join(dir, "model.safetensors")
 	data, err := os.ReadFile(path)
 	require.NoError(t, err)
-	h, err := folderOf(t, dir).ReadHeader("model.safetensors")
+	h, err := directoryOf(t, dir).ReadHeader("model.safetensors")
 	require.NoError(t, err)
 	for _, tensor := range h.Tensors {
 		if tensor.Name == "model.layers.1.mlp.up_proj.weight" {
@@ -208,9 +210,9 @@ func TestCodesOfNoNumber(t *testing.T) {
 	}
 }
 
-// A model's cache has what its weights leave of the memory that was set aside
-// for it; where that is too little, it is not loaded.
-func TestTheMemorySetAside(t *testing.T) {
+// TestReplicaMemory checks that the KV cache gets what the weights leave of the replica's
+// memory, and that loading fails if that is too little.
+func TestReplicaMemory(t *testing.T) {
 	w := middling(false) // 1.7 M parameters, 3 MiB in 16 bits
 	w.Config.MaxPositions = 1 << 20
 	dir := saveAs(t, w, "bfloat16")
@@ -224,20 +226,22 @@ func TestTheMemorySetAside(t *testing.T) {
 		{3 << 30, 0, 3<<30 - 68<<20},
 		{32 << 20, 0, minCache},
 	} {
-		m, err := New(Options{Parallelism: 1, CacheBytes: c.option}).Load(t.Context(), engines.ModelFiles{Dir: dir, MemoryBytes: c.memory})
+		m, err := New(Options{Parallelism: 1, CacheBytes: c.option}).Load(t.Context(),
+			engines.ModelFiles{Dir: dir, MemoryBytes: c.memory})
 		require.NoError(t, err)
 		require.InDelta(t, c.cache, int64(m.Info().ContextLength)*perToken, 1<<20, "%+v", c)
 		require.NoError(t, m.Close())
 	}
 	_, err := New(Options{}).Load(t.Context(), engines.ModelFiles{Dir: dir, MemoryBytes: 16 << 20})
-	require.EqualError(t, err, "the model's weights take 3 MiB of memory, but the replica was allocated 16 MiB including its KV cache: "+
-		"it is rescheduled with the memory it needs if that is known by now")
+	require.EqualError(
+		t, err, "the model's weights take 3 MiB of memory, but the replica was allocated 16 MiB including its KV cache: "+
+			"it is rescheduled with the memory it needs if that is known by now")
 	_, err = New(Options{}).Load(t.Context(), engines.ModelFiles{Dir: dir, MemoryBytes: 1 << 50})
-	require.ErrorContains(t, err, "to serve this model the embedded engine needs")
+	require.ErrorContains(t, err, "the embedded engine needs")
 	require.Equal(t, domain.FailedPrecondition, domain.CodeOf(err))
 }
 
-// heapOf loads a model and answers what it keeps on the heap.
+// heapOf loads a model and returns the heap that it keeps.
 func heapOf(t testing.TB, dir string) (heap int64, m engines.Model) {
 	var before, after runtime.MemStats
 	runtime.GC()
@@ -249,7 +253,7 @@ func heapOf(t testing.TB, dir string) (heap int64, m engines.Model) {
 	return int64(after.HeapAlloc) - int64(before.HeapAlloc), m
 }
 
-// middling is a model of 25.8 M parameters, or of 1.7 M.
+// middling returns a model of 25.8 M or 1.7 M parameters.
 func middling(large bool) *llama.Weights {
 	c := config()
 	c.HiddenSize, c.IntermediateSize, c.Layers, c.Heads, c.KVHeads, c.HeadDim, c.MaxPositions = 192, 512, 4, 6, 6, 32, 512
@@ -261,8 +265,8 @@ func middling(large bool) *llama.Weights {
 	return w
 }
 
-// A loaded model keeps each weight once, in the bits that it is stored in.
-func TestALoadedModelIsAsLargeAsItsFile(t *testing.T) {
+// TestHeapOfALoadedModel checks that each weight is kept once, in its stored format.
+func TestHeapOfALoadedModel(t *testing.T) {
 	w := middling(false)
 	for storage, each := range storages {
 		heap, m := heapOf(t, saveAs(t, w, storage))
@@ -273,9 +277,9 @@ func TestALoadedModelIsAsLargeAsItsFile(t *testing.T) {
 	}
 }
 
-// BenchmarkStorages generates with 1 and 8 requests at once, with weights of
-// every storage. MB-heap is what the loaded model keeps; of-bandwidth is the
-// bytes of weights that are read a second over what a core can read.
+// BenchmarkStorages decodes with 1 and 8 concurrent requests and weights of every format.
+// MB-heap is the heap of the loaded model; of-bandwidth is the bytes of weights read per second
+// divided by a core's memory bandwidth.
 func BenchmarkStorages(b *testing.B) {
 	bandwidth := kernel.ReadBandwidth() * 1e9
 	w := middling(true)

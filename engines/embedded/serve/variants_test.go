@@ -14,17 +14,16 @@ import (
 	"anneal/engines/embedded/llama"
 )
 
-// otherWeights have the shape of weights and other numbers.
+// otherWeights have the dimensions of weights and other values.
 func otherWeights(seed uint64) *llama.Weights {
 	w := weights()
 	w.Initialize(seed)
 	return w
 }
 
-// Other weights of the same shape answer beside the model's own, each as if
-// alone, whatever was read of the same prompt before; what was begun is answered
-// to its end when they are unloaded.
-func TestWeightsAreExchangedWhileTheModelAnswers(t *testing.T) {
+// TestVariants checks that a second set of weights serves beside the first, each as if alone
+// and with separate prefix caches, and that requests in progress complete after unloading.
+func TestVariants(t *testing.T) {
 	m := open(t, weights(), Options{Slots: 8, ChunkTokens: 24, Parallelism: 2})
 	loader := m.(engines.WeightsLoader)
 	want := map[string]answer{}
@@ -69,11 +68,13 @@ func TestWeightsAreExchangedWhileTheModelAnswers(t *testing.T) {
 	require.Equal(t, want[""], ask(t, m, req))
 }
 
-func TestWeightsOfAnotherModelAreRefused(t *testing.T) {
+func TestIncompatibleWeights(t *testing.T) {
 	m := open(t, weights(), Options{}).(engines.WeightsLoader)
 	wider := weights(func(c *llama.Config) { c.IntermediateSize *= 2 })
 	stranger := save(t, weights())
-	require.NoError(t, os.WriteFile(filepath.Join(stranger, "tokenizer.json"), append(read(t, filepath.Join(stranger, "tokenizer.json")), '\n'), 0o600))
+	require.NoError(t,
+		os.WriteFile(filepath.Join(stranger, "tokenizer.json"),
+			append(read(t, filepath.Join(stranger, "tokenizer.json")), '\n'), 0o600))
 	for name, test := range map[string]struct{ dir, says string }{
 		"another shape":     {save(t, wider), "another model"},
 		"another tokenizer": {stranger, "another tokenizer.json"},

@@ -6,11 +6,11 @@ import "anneal/domain"
 type Message struct {
 	Role    string `json:"role"` // system, user or assistant
 	Content string `json:"content"`
-	// Weight 0 keeps an assistant's turn out of the training loss; nil is 1.
+	// Weight 0 excludes an assistant's turn from the training loss; nil is 1.
 	Weight *float64 `json:"weight,omitempty"`
 }
 
-// The markers of the shipped model's conversations.
+// The special tokens of the shipped model's conversations.
 const (
 	markBOS       = "<|bos|>"
 	markUser      = "<|user|>"
@@ -18,34 +18,32 @@ const (
 	markEnd       = "<|end|>"
 )
 
-// closings says which marker follows a turn of each role. A user's turn is
-// closed by the marker that opens the answer, so the same template serves
-// training and generation, and a model that has learnt to set this marker
-// answers a prompt that comes without it.
+// closings is the special token after a turn of each role. A user's turn is closed by the token
+// that opens the answer, so that training and inference use the same template, and a model that
+// has learned this token answers a prompt without it.
 var closings = map[string]string{"system": markUser, "user": markAssistant, "assistant": markEnd}
 
-// chatTemplate says the same as Chat in the language of tokenizer_config.json.
+// chatTemplate is Chat as a Jinja template for tokenizer_config.json.
 const chatTemplate = `{{ bos_token }}{% for message in messages %}{{ message['content'] }}` +
 	`{% if message['role'] == 'system' %}<|user|>` +
 	`{% elif message['role'] == 'user' %}<|assistant|>` +
 	`{% elif message['role'] == 'assistant' %}<|end|>` +
 	`{% else %}{{ raise_exception('unknown role ' + message['role']) }}{% endif %}{% endfor %}`
 
-// Chats tells whether Chat renders conversations: whether the model has the
-// shipped model's template.
+// Chats reports whether the model has the shipped model's template, which Chat implements.
 func (t *Tokenizer) Chats() bool { return t.chat }
 
-// Chat renders a conversation. learn[i] tells whether ids[i] is a token that
-// training should make likelier: an assistant's content, the <|end|> after it
-// and the <|assistant|> before it, unless its weight is 0. When the last turn
-// is the user's, the tokens are the prompt of the answer.
+// Chat tokenizes a conversation. learn[i] reports whether ids[i] is a target of the loss: an
+// assistant's content, the <|end|> after it and the <|assistant|> before it, unless its weight
+// is 0. If the last turn is the user's, the tokens are the prompt of the answer.
 //
-// The fault is FailedPrecondition for a model without the shipped model's
-// template, InvalidArgument for a role that it does not know.
+// The error is FailedPrecondition for a model with another template, InvalidArgument for an
+// unknown role.
 func (t *Tokenizer) Chat(messages []Message) (ids []int, learn []bool, err error) {
 	if !t.chat {
 		return nil, nil, domain.Errorf(domain.FailedPrecondition,
-			"the model has no chat template that the embedded engine can render; use prompts and completions instead of messages")
+			"the model has no chat template that the embedded engine can render; use prompts and completions instead of "+
+				"messages")
 	}
 	add := func(wanted bool, tokens ...int) {
 		for _, id := range tokens {

@@ -26,8 +26,8 @@ func load(t *testing.T, family string) *tokenizer.Tokenizer {
 	return tok
 }
 
-// TestRoundTrip: what is encoded is decoded to the same, by any stream in whole
-// characters, and takes fewer tokens than bytes where the vocabulary knows it.
+// TestRoundTrip checks that encoded text decodes unchanged, streams in complete characters, and
+// takes fewer tokens than bytes where the vocabulary covers it.
 func TestRoundTrip(t *testing.T) {
 	for _, family := range miniature.Families() {
 		tok := load(t, family)
@@ -39,7 +39,9 @@ func TestRoundTrip(t *testing.T) {
 		}
 		assert.Less(t, 3*len(tok.Encode(miniature.Corpus)), 2*len(miniature.Corpus), family)
 		rapid.Check(t, func(t *rapid.T) {
-			pieces := rapid.SliceOf(rapid.SampledFrom([]string{"the ", "small ", "東京", "e\u0301", "é", "🙂", " ", "\n", "12", "'s", "<think>", "<|im_end|>", "zq"})).Draw(t, "pieces")
+			pieces := rapid.SliceOf(rapid.SampledFrom([]string{
+				"the ", "small ", "東京", "e\u0301", "é", "🙂", " ", "\n", "12", "'s", "<think>", "<|im_end|>", "zq",
+			})).Draw(t, "pieces")
 			text := strings.Join(pieces, "") + rapid.String().Draw(t, "more")
 			ids := tok.Encode(text)
 			d, got := tok.NewDecoder(), ""
@@ -63,7 +65,7 @@ func TestRoundTrip(t *testing.T) {
 	}
 }
 
-// TestFamilies: what begins and ends a text, and which added tokens are text.
+// TestFamilies checks BOS and EOS, and which added tokens are text.
 func TestFamilies(t *testing.T) {
 	three := load(t, "llama3")
 	assert.Equal(t, three.Special("<|begin_of_text|>"), three.BOS())
@@ -82,8 +84,8 @@ func TestFamilies(t *testing.T) {
 	assert.Len(t, small.Encode("777"), 3, "each digit by itself")
 }
 
-// TestLongWords: a text without a space is one word, and takes no time that
-// grows as its square. Were it so, this test would not end.
+// TestLongWords encodes a text without spaces, which is one word. It would not end in quadratic
+// time.
 func TestLongWords(t *testing.T) {
 	text := strings.Repeat("mallinepleers", 80_000)
 	tok := load(t, "llama3")
@@ -92,9 +94,9 @@ func TestLongWords(t *testing.T) {
 	assert.Equal(t, text, tok.Decode(ids))
 }
 
-// TestBytesForCharacters: a vocabulary of characters, as Llama 2's, spells what
-// it lacks by bytes.
-func TestBytesForCharacters(t *testing.T) {
+// TestByteFallback checks that a character vocabulary such as Llama 2's encodes missing
+// characters as bytes.
+func TestByteFallback(t *testing.T) {
 	vocab := map[string]int{"<unk>": 0, "<s>": 1, "</s>": 2}
 	for b := range 256 {
 		vocab["<0x"+strings.ToUpper(string("0123456789abcdef"[b>>4])+string("0123456789abcdef"[b&15]))+">"] = 3 + b
@@ -109,10 +111,15 @@ func TestBytesForCharacters(t *testing.T) {
 		"added_tokens": []any{special(0, "<unk>"), special(1, "<s>"), special(2, "</s>")},
 		"normalizer": map[string]any{"type": "Sequence", "normalizers": []any{
 			map[string]any{"type": "Prepend", "prepend": "\u2581"},
-			map[string]any{"type": "Replace", "pattern": map[string]any{"String": " "}, "content": "\u2581"}}},
-		"pre_tokenizer":  nil,
-		"post_processor": map[string]any{"type": "TemplateProcessing", "single": []any{map[string]any{"SpecialToken": map[string]any{"id": "<s>"}}}},
-		"model":          map[string]any{"type": "BPE", "byte_fallback": true, "fuse_unk": true, "vocab": vocab, "merges": []string{"\u2581 h", "\u2581h i"}},
+			map[string]any{"type": "Replace", "pattern": map[string]any{"String": " "}, "content": "\u2581"},
+		}},
+		"pre_tokenizer": nil,
+		"post_processor": map[string]any{
+			"type": "TemplateProcessing", "single": []any{map[string]any{"SpecialToken": map[string]any{"id": "<s>"}}},
+		},
+		"model": map[string]any{
+			"type": "BPE", "byte_fallback": true, "fuse_unk": true, "vocab": vocab, "merges": []string{"\u2581 h", "\u2581h i"},
+		},
 	}
 	dir := t.TempDir()
 	write := func() {
@@ -134,15 +141,15 @@ func TestBytesForCharacters(t *testing.T) {
 	assert.Equal(t, domain.FailedPrecondition, domain.CodeOf(err))
 }
 
-func TestUnsupportedPartsAreNamed(t *testing.T) {
+func TestUnsupportedFeatures(t *testing.T) {
 	for want, c := range map[string]struct{ old, new string }{
-		"which the embedded engine does not read": {`"lstrip": false`, `"lstrip": true`},
+		"which the embedded engine does not support": {`"lstrip": false`, `"lstrip": true`},
 		"the pattern":        {`{1,3}`, `{1,4}`},
 		"type \"Metaspace\"": {`"type": "Split"`, `"type": "Metaspace"`},
-		"merges \"Ġ\" and \"\", and does not have both": {`"merges": [`, `"merges": ["Ġ",`},
+		"merges \"Ġ\" and \"\", but lacks one of them": {`"merges": [`, `"merges": ["Ġ",`},
 		"sets dropout":              {`"dropout": null`, `"dropout": 0.1`},
 		"continuing_subword_prefix": {`"continuing_subword_prefix": null`, `"continuing_subword_prefix": "##"`},
-		"gives the token \"<|eot_id|>\" the numbers 1000000 and 380": {`"vocab": {`, `"vocab": {"<|eot_id|>": 1000000,`},
+		"maps the token \"<|eot_id|>\" to the IDs 1000000 and 380": {`"vocab": {`, `"vocab": {"<|eot_id|>": 1000000,`},
 	} {
 		t.Run(want, func(t *testing.T) {
 			dir := t.TempDir()

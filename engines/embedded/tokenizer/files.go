@@ -21,15 +21,15 @@ const (
 	maxFile        = 64 << 20
 )
 
-// config is the part of tokenizer_config.json that is understood.
+// config is the supported part of tokenizer_config.json.
 type config struct {
 	BOS          named `json:"bos_token"`
 	EOS          named `json:"eos_token"`
 	AddBOS       *bool `json:"add_bos_token"`
-	ChatTemplate any   `json:"chat_template"` // text, or several with names
+	ChatTemplate any   `json:"chat_template"` // a string, or several named ones
 }
 
-// named is a special token: its spelling, or an object with its content.
+// named is a special token: a string, or an object with its content.
 type named string
 
 // UnmarshalJSON accepts a string, an object or null.
@@ -45,8 +45,8 @@ func (n *named) UnmarshalJSON(data []byte) error {
 	return json.Unmarshal(data, (*string)(n))
 }
 
-// Load reads a model directory's tokenizer. One that this package cannot
-// honour is a FailedPrecondition fault that says why.
+// Load reads the tokenizer of a model directory. The error is FailedPrecondition for
+// unsupported features.
 func Load(dir string) (*Tokenizer, error) {
 	files := map[string][]byte{}
 	for _, name := range []string{vocabularyFile, configFile} {
@@ -55,7 +55,7 @@ func Load(dir string) (*Tokenizer, error) {
 			continue
 		}
 		if errors.Is(err, fs.ErrNotExist) {
-			return nil, fault(name, "is missing from the model directory")
+			return nil, unsupported(name, "is missing from the model directory")
 		}
 		if err != nil {
 			return nil, err
@@ -65,7 +65,7 @@ func Load(dir string) (*Tokenizer, error) {
 	return parse(files)
 }
 
-// Save writes the files that the tokenizer was read from.
+// Save writes the files from which the tokenizer was read.
 func (t *Tokenizer) Save(dir string) error {
 	for name, data := range t.files {
 		if err := os.WriteFile(filepath.Join(dir, name), data, 0o644); err != nil {
@@ -75,7 +75,7 @@ func (t *Tokenizer) Save(dir string) error {
 	return nil
 }
 
-// Same tells whether two tokenizers were read from the same vocabulary.
+// Same reports whether two tokenizers were read from the same vocabulary.
 func (t *Tokenizer) Same(o *Tokenizer) bool {
 	return bytes.Equal(t.files[vocabularyFile], o.files[vocabularyFile])
 }
@@ -83,16 +83,20 @@ func (t *Tokenizer) Same(o *Tokenizer) bool {
 func parse(files map[string][]byte) (*Tokenizer, error) {
 	var v vocabulary
 	if err := json.Unmarshal(files[vocabularyFile], &v); err != nil {
-		return nil, fault(vocabularyFile, "is not a tokenizer: %v", err)
+		return nil, unsupported(vocabularyFile, "is not a valid tokenizer: %v", err)
 	}
 	var c config
 	if data := files[configFile]; data != nil {
 		if err := json.Unmarshal(data, &c); err != nil {
-			return nil, fault(configFile, "is not a tokenizer's configuration: %v", err)
+			return nil, unsupported(configFile, "is not a valid tokenizer configuration: %v", err)
 		}
 	}
-	t := &Tokenizer{specials: map[string]int{}, names: map[int]string{}, shown: map[int]bool{}, bos: -1, eos: -1, files: files}
-	for _, take := range []func(*vocabulary) error{t.takeModel, t.takeNormalizer, t.takeCuts, t.takeAdded, t.takeTokens, t.takeMerges} {
+	t := &Tokenizer{
+		specials: map[string]int{}, names: map[int]string{}, shown: map[int]bool{}, bos: -1, eos: -1, files: files,
+	}
+	for _, take := range []func(*vocabulary) error{
+		t.takeModel, t.takeNormalizer, t.takeCuts, t.takeAdded, t.takeTokens, t.takeMerges,
+	} {
 		if err := take(&v); err != nil {
 			return nil, err
 		}
@@ -101,14 +105,15 @@ func parse(files map[string][]byte) (*Tokenizer, error) {
 		return nil, err
 	}
 	t.spelt = spelling(slices.Collect(maps.Keys(t.specials)))
-	t.read = spelling(slices.DeleteFunc(slices.Collect(maps.Keys(t.specials)), func(name string) bool { return !t.shown[t.specials[name]] }))
+	t.read = spelling(slices.DeleteFunc(slices.Collect(maps.Keys(t.specials)),
+		func(name string) bool { return !t.shown[t.specials[name]] }))
 	t.chat = c.ChatTemplate == chatTemplate && t.bos >= 0 &&
 		t.Special(markUser) >= 0 && t.Special(markAssistant) >= 0 && t.Special(markEnd) >= 0
 	return t, nil
 }
 
-// takeEnds finds the tokens that begin and end a text. Whether a text begins
-// with one, the configuration says, or else what tokenizer.json puts around it.
+// takeEnds determines BOS and EOS. Whether texts begin with BOS is defined by the
+// configuration, otherwise by the post-processor of tokenizer.json.
 func (t *Tokenizer) takeEnds(v *vocabulary, c *config) error {
 	first := v.PostProcessor.first()
 	begins := first != ""
@@ -121,12 +126,12 @@ func (t *Tokenizer) takeEnds(v *vocabulary, c *config) error {
 	for _, one := range []struct {
 		name named
 		id   *int
-	}{{c.BOS, &t.bos}, {c.EOS, &t.eos}} { // which may be the same
+	}{{c.BOS, &t.bos}, {c.EOS, &t.eos}} { // may be the same token
 		if one.name == "" {
 			continue
 		}
 		if *one.id = t.Special(string(one.name)); *one.id < 0 {
-			return fault(configFile, "names the token %q, which %s does not have", one.name, vocabularyFile)
+			return unsupported(configFile, "refers to the token %q, which %s lacks", one.name, vocabularyFile)
 		}
 	}
 	if !begins {
@@ -145,11 +150,11 @@ func readLimited(path string) ([]byte, error) {
 		return nil, fmt.Errorf("%s: %w", filepath.Base(path), err)
 	}
 	if len(data) > maxFile {
-		return nil, fault(filepath.Base(path), "is larger than %d bytes", maxFile)
+		return nil, unsupported(filepath.Base(path), "is larger than %d bytes", maxFile)
 	}
 	return data, nil
 }
 
-func fault(file, format string, args ...any) error {
+func unsupported(file, format string, args ...any) error {
 	return domain.Errorf(domain.FailedPrecondition, "%s "+format, append([]any{file}, args...)...)
 }

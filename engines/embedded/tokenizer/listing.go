@@ -6,28 +6,31 @@ import (
 	"slices"
 )
 
-// A Listing is a byte-level vocabulary as other programs' files write it: one
-// spelling for each token, and the merges in their order.
+// A Listing is a byte-level vocabulary in the form of other file formats: a spelling for each
+// token, and the merges in order.
 type Listing struct {
 	Tokens  []Listed
 	Merges  []string // "a b"
-	Pattern string   // how text is cut: gpt-2, llama-bpe, qwen2 or smollm, as llama.cpp calls them
+	Pattern string   // pre-tokenizer in llama.cpp's names: gpt-2, llama-bpe, qwen2 or smollm
 }
 
-// Listed is a token of a Listing. Numbers without a token are neither.
+// Listed is a token of a Listing. IDs without a token have neither field.
 type Listed struct {
 	Spelling       string
 	Special, Added bool
 }
 
-// listed are the ways of cutting text that have a name elsewhere.
+// listed are llama.cpp's names of pre-tokenizers.
 var listed = []struct {
 	name string
 	cuts []cutter
-}{{"gpt-2", []cutter{gpt2}}, {"llama-bpe", []cutter{llama3}}, {"qwen2", []cutter{qwen2}}, {"smollm", []cutter{digits, gpt2}}}
+}{
+	{"gpt-2", []cutter{gpt2}}, {"llama-bpe", []cutter{llama3}}, {"qwen2", []cutter{qwen2}},
+	{"smollm", []cutter{digits, gpt2}},
+}
 
-// Listing lists the vocabulary. One that has no such form is a
-// FailedPrecondition fault.
+// Listing returns the vocabulary. The error is FailedPrecondition for vocabularies that have no
+// such form.
 func (t *Tokenizer) Listing() (Listing, error) {
 	var out Listing
 	for _, one := range listed {
@@ -36,10 +39,11 @@ func (t *Tokenizer) Listing() (Listing, error) {
 		}
 	}
 	if len(t.cuts) == 0 && len(t.bpe.merges) == 0 && !t.escape {
-		out.Pattern = "gpt-2" // without merges every cut gives the same tokens
+		out.Pattern = "gpt-2" // without merges the pre-tokenizer has no effect
 	}
 	if out.Pattern == "" {
-		return out, fault(vocabularyFile, "cuts text in a way that has no name in other programs' files: byte-level vocabularies with the patterns of GPT-2, Llama 3, Qwen 2 and SmolLM do")
+		return out, unsupported(vocabularyFile,
+			"has a pre-tokenizer that cannot be exported: the patterns of GPT-2, Llama 3, Qwen 2 and SmolLM are supported")
 	}
 	var v vocabulary
 	if err := json.Unmarshal(t.files[vocabularyFile], &v); err != nil {

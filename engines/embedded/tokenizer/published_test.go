@@ -17,9 +17,8 @@ import (
 	"anneal/engines/embedded/tokenizer"
 )
 
-// TestPublishedVocabularies: with the whole vocabularies of GPT-2 and Llama 3
-// texts become the tokens that others' tokenizers make of them. `make clients`
-// installs those.
+// TestPublishedVocabularies compares the tokens of GPT-2's and Llama 3's full vocabularies with
+// other implementations. `make clients` installs them.
 func TestPublishedVocabularies(t *testing.T) {
 	node, err := exec.LookPath("node")
 	script := filepath.Join("testdata", "published", "dump.mjs")
@@ -52,12 +51,17 @@ func TestPublishedVocabularies(t *testing.T) {
 	}
 }
 
-// texts are a corpus and random mixtures that are hard to cut.
+// texts are a corpus and random texts that are hard to split.
 func texts() []string {
-	out := []string{miniature.Corpus, "", " ", "Hello, world!", "don't DON'T We'Re o'clock ''s", "   leading", "trailing   ", "\t\ttabs\n\n\n", "x = y**2;\r\n\r\n  return",
-		"3.14159265358979", "0x1F4A9 1,234,567.89", "naïve façade Ünïcödé", "東京都は日本の首都です。", "Привет, мир", "مرحبا بالعالم", "👩‍👩‍👧‍👦🙂", "ﬁ ½ ² Ⅷ", "\u00a0nbsp\u3000wide", strings.Repeat("ab", 500)}
+	out := []string{
+		miniature.Corpus, "", " ", "Hello, world!", "don't DON'T We'Re o'clock ''s", "   leading", "trailing   ",
+		"\t\ttabs\n\n\n", "x = y**2;\r\n\r\n  return",
+		"3.14159265358979", "0x1F4A9 1,234,567.89", "naïve façade Ünïcödé", "東京都は日本の首都です。", "Привет, мир", "مرحبا بالعالم",
+		"👩‍👩‍👧‍👦🙂", "ﬁ ½ ² Ⅷ", "\u00a0nbsp\u3000wide", strings.Repeat("ab", 500),
+	}
 	pieces := strings.Split(miniature.Corpus, " ")
-	pieces = append(pieces, " ", "  ", "\n", "\t", "'s", "'LL", "123", "4567", "é", "e\u0301", "東", "🙂", "!!", "...", "_", "#", "İ", "ß")
+	pieces = append(pieces, " ", "  ", "\n", "\t", "'s", "'LL", "123", "4567", "é", "e\u0301", "東", "🙂", "!!", "...", "_",
+		"#", "İ", "ß")
 	source := rand.New(rand.NewPCG(5, 6))
 	for range 1000 {
 		var text strings.Builder

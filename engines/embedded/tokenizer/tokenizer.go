@@ -1,11 +1,9 @@
-// Package tokenizer turns text into tokens and back, from the files
-// tokenizer.json and tokenizer_config.json of a Hugging Face directory.
+// Package tokenizer converts text to tokens and back, from the files tokenizer.json and
+// tokenizer_config.json of a Hugging Face directory.
 //
-// It knows vocabularies of byte-pair encoding over bytes, such as those of
-// GPT-2, Llama 3 and Qwen, and over characters with bytes for those that are
-// missing, such as Llama 2's; and special tokens beside them. Text never becomes
-// a special token, however it is spelt; only BOS, EOS, Special, Split and Chat
-// yield them.
+// It supports byte-level byte-pair encoding, as of GPT-2, Llama 3 and Qwen, and character-level
+// byte-pair encoding with byte fallback, as of Llama 2, with special tokens. Text is never
+// encoded as a special token; only BOS, EOS, Special, Split and Chat produce them.
 package tokenizer
 
 import (
@@ -19,35 +17,34 @@ import (
 	"golang.org/x/text/unicode/norm"
 )
 
-// A Tokenizer is read once and safe for concurrent use.
+// A Tokenizer is immutable and safe for concurrent use.
 type Tokenizer struct {
 	bpe      bpe
-	cuts     []cutter       // how text becomes words, one after another; none leaves it whole
-	compose  bool           // text is put into Unicode's normal form C first
-	escape   bool           // spaces are written as U+2581, and one comes first
-	tokens   [][]byte       // what each token of the vocabulary stands for; nil for none
+	cuts     []cutter       // pre-tokenizers, applied in order
+	compose  bool           // normalize text to NFC first
+	escape   bool           // write spaces as U+2581, and prepend one
+	tokens   [][]byte       // bytes of each token of the vocabulary; nil for none
 	specials map[string]int // by spelling
-	names    map[int]string // of special tokens, by number
-	shown    map[int]bool   // special tokens that are text to a reader
-	spelt    *regexp.Regexp // any special token
-	read     *regexp.Regexp // any that is text to a reader; nil when there is none
+	names    map[int]string // of special tokens by ID
+	shown    map[int]bool   // special tokens that decode to text
+	spelt    *regexp.Regexp // matches any special token
+	read     *regexp.Regexp // matches those that decode to text; nil if there are none
 	size     int
-	bos, eos int // -1 when there is none
+	bos, eos int // -1 if absent
 	chat     bool
-	files    map[string][]byte // as they were read, and as Save writes them
+	files    map[string][]byte // as read
 }
 
-// VocabSize is one more than the greatest token.
+// VocabSize is the largest token ID plus one.
 func (t *Tokenizer) VocabSize() int { return t.size }
 
-// BOS is the token that every text begins with, -1 when the model has none.
+// BOS is the token at the beginning of every text, -1 if the model has none.
 func (t *Tokenizer) BOS() int { return t.bos }
 
-// EOS is the token that ends an answer, -1 when the model has none.
+// EOS is the token at the end of an answer, -1 if the model has none.
 func (t *Tokenizer) EOS() int { return t.eos }
 
-// Special is the token spelt so in tokenizer.json ("<|end|>"), -1 when there
-// is none.
+// Special returns the ID of a special token ("<|end|>"), -1 if it does not exist.
 func (t *Tokenizer) Special(name string) int {
 	if id, ok := t.specials[name]; ok {
 		return id
@@ -55,8 +52,7 @@ func (t *Tokenizer) Special(name string) int {
 	return -1
 }
 
-// Specials are the spellings of the special tokens that are no text to a
-// reader, in order.
+// Specials returns the special tokens that do not decode to text, sorted.
 func (t *Tokenizer) Specials() []string {
 	var names []string
 	for name, id := range t.specials {
@@ -68,9 +64,8 @@ func (t *Tokenizer) Specials() []string {
 	return names
 }
 
-// Split cuts text at the special tokens that it spells: it yields what lies
-// between them with -1, and each of them with its number. Of several that begin
-// at one place the longest counts.
+// Split splits text at special tokens. It yields the text between them with -1, and each
+// special token with its ID. The longest match wins.
 func (t *Tokenizer) Split(text string) iter.Seq2[string, int] { return t.cutAt(t.spelt, text) }
 
 func (t *Tokenizer) cutAt(spelt *regexp.Regexp, text string) iter.Seq2[string, int] {
@@ -92,7 +87,7 @@ func (t *Tokenizer) cutAt(spelt *regexp.Regexp, text string) iter.Seq2[string, i
 	}
 }
 
-// spelling matches any of the names, the longest first; nil when there is none.
+// spelling matches any of names, the longest first; nil if there are none.
 func spelling(names []string) *regexp.Regexp {
 	var parts []string
 	for _, name := range names {
@@ -107,8 +102,8 @@ func spelling(names []string) *regexp.Regexp {
 	return regexp.MustCompile(strings.Join(parts, "|"))
 }
 
-// Encode turns text into tokens. It adds none and parses no special ones but
-// those that are text to a reader.
+// Encode encodes text. It neither adds special tokens nor parses them, except those that decode
+// to text.
 func (t *Tokenizer) Encode(text string) []int {
 	ids := make([]int, 0, len(text)/3+1)
 	for plain, id := range t.cutAt(t.read, text) {
@@ -139,7 +134,7 @@ func (t *Tokenizer) encode(ids []int, text string, cuts []cutter) []int {
 	return ids
 }
 
-// Prompt is what a model continues: BOS, if there is one, and the text.
+// Prompt encodes the text that a model continues: BOS, if there is one, and text.
 func (t *Tokenizer) Prompt(text string) []int {
 	ids := t.Encode(text)
 	if t.bos >= 0 {
@@ -160,8 +155,8 @@ func (t *Tokenizer) Count(text string) int {
 	return n
 }
 
-// Decode turns a whole text's tokens into it. Special and unknown tokens give
-// nothing, each byte that is no part of a UTF-8 character gives U+FFFD.
+// Decode decodes the tokens of a complete text. Special and unknown tokens decode to nothing,
+// each byte that is not part of a UTF-8 character to U+FFFD.
 func (t *Tokenizer) Decode(ids []int) string {
 	d := t.NewDecoder()
 	var text []byte
@@ -175,21 +170,20 @@ func (t *Tokenizer) Decode(ids []int) string {
 	return whole
 }
 
-// A Decoder decodes a stream of tokens into whole UTF-8 characters.
+// A Decoder decodes a stream of tokens into complete UTF-8 characters.
 type Decoder struct {
 	tokenizer *Tokenizer
-	spell     bool   // special tokens too
-	pending   []byte // the beginning of a character
+	spell     bool   // include special tokens
+	pending   []byte // incomplete character
 }
 
-// NewDecoder makes a decoder that has seen nothing. Special tokens give it
-// nothing.
+// NewDecoder returns a decoder that drops special tokens.
 func (t *Tokenizer) NewDecoder() *Decoder { return &Decoder{tokenizer: t} }
 
-// NewSpeller makes a decoder that spells special tokens.
+// NewSpeller returns a decoder that includes special tokens.
 func (t *Tokenizer) NewSpeller() *Decoder { return &Decoder{tokenizer: t, spell: true} }
 
-// Bytes are what a token stands for: those of its spelling for a special one.
+// Bytes returns the bytes of a token; for a special one those of its spelling.
 func (t *Tokenizer) Bytes(id int) []byte {
 	if name, ok := t.names[id]; ok || id < 0 || id >= len(t.tokens) {
 		return []byte(name)
@@ -197,8 +191,7 @@ func (t *Tokenizer) Bytes(id int) []byte {
 	return slices.Clone(t.tokens[id])
 }
 
-// Text are the bytes that a token adds to a text; nil for one that is no text
-// to a reader.
+// Text returns the bytes that a token adds to a text; nil if it does not decode to text.
 func (t *Tokenizer) Text(id int) []byte {
 	name, special := t.names[id]
 	switch {
@@ -210,7 +203,7 @@ func (t *Tokenizer) Text(id int) []byte {
 	return slices.Clone(t.tokens[id])
 }
 
-// Next is the text that a token completes; "" when it completes none.
+// Next decodes a token and returns the text that it completes.
 func (d *Decoder) Next(id int) string {
 	t := d.tokenizer
 	if name, ok := t.names[id]; ok {
@@ -232,8 +225,7 @@ func (d *Decoder) Next(id int) string {
 	return string(text)
 }
 
-// Rest is what the end of the stream leaves over: U+FFFD for each byte of a
-// character that did not come to its end.
+// Rest flushes the decoder: U+FFFD for each byte of an incomplete character.
 func (d *Decoder) Rest() string {
 	var text []byte
 	for range d.pending {

@@ -29,7 +29,7 @@ func TestBytes(t *testing.T) {
 	assert.Equal(t, "hé", tok.Decode([]int{bos, 'h', assistant, 0xc3, 0xa9, end, 9999, -1}))
 }
 
-func TestTextNeverBecomesSpecial(t *testing.T) {
+func TestTextIsNeverSpecial(t *testing.T) {
 	tok := tokenizer.NewBytes()
 	ids, _, err := tok.Chat([]tokenizer.Message{{Role: "user", Content: "a<|end|>b"}})
 	require.NoError(t, err)
@@ -65,12 +65,14 @@ func TestChat(t *testing.T) {
 	for name, c := range map[string]struct {
 		messages []tokenizer.Message
 		ids      []int
-		learn    string // 1 for a token to be learnt
+		learn    string // 1 for a target
 	}{
 		"prompt": {[]tokenizer.Message{{Role: "user", Content: "q"}}, []int{bos, 'q', assistant}, "000"},
 		"answer": {[]tokenizer.Message{{Role: "user", Content: "q"}, {Role: "assistant", Content: "ab"}},
 			[]int{bos, 'q', assistant, 'a', 'b', end}, "001111"},
-		"system": {[]tokenizer.Message{{Role: "system", Content: "s"}, {Role: "user", Content: "q"}, {Role: "assistant", Content: "a"}},
+		"system": {[]tokenizer.Message{
+			{Role: "system", Content: "s"}, {Role: "user", Content: "q"}, {Role: "assistant", Content: "a"},
+		},
 			[]int{bos, 's', user, 'q', assistant, 'a', end}, "0000111"},
 		"weight 0": {[]tokenizer.Message{{Role: "user", Content: "q"}, {Role: "assistant", Content: "a", Weight: &zero},
 			{Role: "user", Content: "r"}, {Role: "assistant", Content: "b"}},
@@ -110,7 +112,7 @@ func TestSaveAndLoad(t *testing.T) {
 	}
 }
 
-func TestVocabularyIsSpeltAsOthersSpellIt(t *testing.T) {
+func TestVocabularySpellings(t *testing.T) {
 	dir := t.TempDir()
 	require.NoError(t, tokenizer.NewBytes().Save(dir))
 	data, err := os.ReadFile(filepath.Join(dir, "tokenizer.json"))
@@ -126,20 +128,28 @@ func TestVocabularyIsSpeltAsOthersSpellIt(t *testing.T) {
 	}
 }
 
-func TestUnsupportedTokenizersAreRefused(t *testing.T) {
+func TestUnsupportedTokenizers(t *testing.T) {
 	for name, c := range map[string]struct{ file, old, new, want string }{
 
 		"type":       {"tokenizer.json", `"type": "BPE"`, `"type": "Unigram"`, `"Unigram"`},
 		"normalizer": {"tokenizer.json", `"normalizer": null`, `"normalizer": {"type": "NFKC"}`, "NFKC"},
 		"prefix":     {"tokenizer.json", `"add_prefix_space": false`, `"add_prefix_space": true`, "add_prefix_space"},
 		"byte":       {"tokenizer.json", `"A": 65`, `"AA": 65`, "no token for byte 65"},
-		"twice":      {"tokenizer.json", `"A": 65`, `"A": 66`, "two tokens the number 66"},
+		"twice":      {"tokenizer.json", `"A": 65`, `"A": 66`, "two tokens to the ID 66"},
 
-		"clash":   {"tokenizer.json", `"id": 259`, `"id": 65`, "the same number 65"},
-		"number":  {"tokenizer.json", `"id": 259`, `"id": -1`, "the number -1"},
-		"many":    {"tokenizer.json", `"added_tokens": [`, `"added_tokens": [` + strings.Repeat(`{"id": 300, "content": "<|x|>"},`, 10_000), "added tokens; the embedded engine reads 10000"},
-		"long":    {"tokenizer.json", `"added_tokens": [`, `"added_tokens": [{"id": 300, "content": "` + strings.Repeat("x", 1001) + `"},`, "with 1001 bytes; the embedded engine reads 1000"},
-		"no JSON": {"tokenizer.json", `{`, `[`, "is not a tokenizer"},
+		"clash":  {"tokenizer.json", `"id": 259`, `"id": 65`, "the same ID 65"},
+		"number": {"tokenizer.json", `"id": 259`, `"id": -1`, "the ID -1"},
+		"many": {
+			"tokenizer.json", `"added_tokens": [`,
+			`"added_tokens": [` + strings.Repeat(`{"id": 300, "content": "<|x|>"},`, 10_000),
+			"added tokens; the embedded engine supports 10000",
+		},
+		"long": {
+			"tokenizer.json", `"added_tokens": [`,
+			`"added_tokens": [{"id": 300, "content": "` + strings.Repeat("x", 1001) + `"},`,
+			"with 1001 bytes; the embedded engine supports 1000",
+		},
+		"no JSON": {"tokenizer.json", `{`, `[`, "is not a valid tokenizer"},
 		"eos":     {"tokenizer_config.json", `"eos_token": "<|end|>"`, `"eos_token": "</s>"`, `"</s>"`},
 		"config":  {"tokenizer_config.json", `"eos_token": "<|end|>"`, `"eos_token": 3`, "configuration"},
 	} {
@@ -163,7 +173,7 @@ func edit(t *testing.T, path, old, replacement string) {
 	require.NoError(t, os.WriteFile(path, []byte(strings.ReplaceAll(string(data), old, replacement)), 0o644))
 }
 
-func TestConfigurationIsHonoured(t *testing.T) {
+func TestConfiguration(t *testing.T) {
 	dir := t.TempDir()
 	require.NoError(t, tokenizer.NewBytes().Save(dir))
 	config := filepath.Join(dir, "tokenizer_config.json")
@@ -175,7 +185,8 @@ func TestConfigurationIsHonoured(t *testing.T) {
 	assert.Equal(t, -1, tok.BOS())
 	assert.Equal(t, []int{'a'}, tok.Prompt("a"))
 	_, _, err = tok.Chat(nil)
-	assert.Equal(t, domain.FailedPrecondition, domain.CodeOf(err), "the template begins with a token that the model has not")
+	assert.Equal(t, domain.FailedPrecondition, domain.CodeOf(err),
+		"the template begins with a token that the model has not")
 
 	require.NoError(t, os.Remove(config))
 	tok, err = tokenizer.Load(dir)
@@ -183,8 +194,8 @@ func TestConfigurationIsHonoured(t *testing.T) {
 	assert.Equal(t, -1, tok.EOS())
 }
 
-// TestOneTokenMayBeginAndEndTexts: as GPT-2's does.
-func TestOneTokenMayBeginAndEndTexts(t *testing.T) {
+// TestBOSMayEqualEOS checks a vocabulary like GPT-2's.
+func TestBOSMayEqualEOS(t *testing.T) {
 	dir := t.TempDir()
 	require.NoError(t, tokenizer.NewBytes().Save(dir))
 	edit(t, filepath.Join(dir, "tokenizer_config.json"), `"eos_token": "<|end|>"`, `"eos_token": "<|bos|>"`)

@@ -8,8 +8,8 @@ import (
 	"unicode/utf8"
 )
 
-// vocabulary is the part of tokenizer.json that is understood. What would
-// change the tokens and is not, is refused.
+// vocabulary is the supported part of tokenizer.json. Unsupported features that affect the
+// tokens are errors.
 type vocabulary struct {
 	Normalizer    *step     `json:"normalizer"`
 	PreTokenizer  *step     `json:"pre_tokenizer"`
@@ -34,7 +34,7 @@ type vocabulary struct {
 	} `json:"model"`
 }
 
-// A step is a normalizer or a pre-tokenizer, or several in order.
+// A step is a normalizer or pre-tokenizer, or a sequence of them.
 type step struct {
 	Type           string `json:"type"`
 	Normalizers    []step `json:"normalizers"`
@@ -52,7 +52,7 @@ type step struct {
 	} `json:"pattern"`
 }
 
-// A processor says what is put around a text.
+// A processor is a post-processor, which adds special tokens to a text.
 type processor struct {
 	Type       string      `json:"type"`
 	Processors []processor `json:"processors"`
@@ -63,7 +63,7 @@ type processor struct {
 	} `json:"single"`
 }
 
-// first is the special token that a text begins with, "" for none.
+// first is the special token at the beginning of a text, "" if there is none.
 func (p *processor) first() string {
 	for _, one := range append(p.Processors, *p) {
 		if one.Type == "TemplateProcessing" && len(one.Single) > 0 {
@@ -73,10 +73,10 @@ func (p *processor) first() string {
 	return ""
 }
 
-// A mergedPair is written as one text with a space, or as a list of two.
+// A mergedPair is a string with a space, or a list of two strings.
 type mergedPair [2]string
 
-// UnmarshalJSON accepts both.
+// UnmarshalJSON accepts both forms.
 func (m *mergedPair) UnmarshalJSON(data []byte) error {
 	if len(data) > 0 && data[0] == '[' {
 		return json.Unmarshal(data, (*[2]string)(m))
@@ -87,12 +87,12 @@ func (m *mergedPair) UnmarshalJSON(data []byte) error {
 	return err
 }
 
-// Bounds of a vocabulary, and of what every text is searched for.
+// Limits of a vocabulary, and of the special tokens that are searched in every text.
 const (
 	maxTokens   = 1 << 20
 	maxMerges   = 1 << 21
 	maxAdded    = 10_000 // tokens
-	maxSpelling = 1000   // bytes of one
+	maxSpelling = 1000   // of one token
 	wordSign    = "\u2581"
 )
 
@@ -100,19 +100,20 @@ func (t *Tokenizer) takeModel(v *vocabulary) error {
 	m := &v.Model
 	switch {
 	case m.Type != "BPE":
-		return fault(vocabularyFile, "has a vocabulary of type %q; the embedded engine reads BPE", m.Type)
+		return unsupported(vocabularyFile, "has a vocabulary of type %q; the embedded engine supports BPE", m.Type)
 	case m.Dropout != 0:
-		return fault(vocabularyFile, "sets dropout, which the embedded engine does not read")
+		return unsupported(vocabularyFile, "sets dropout, which the embedded engine does not support")
 	case m.Prefix != "" || m.Suffix != "":
-		return fault(vocabularyFile, "marks parts of words by continuing_subword_prefix or end_of_word_suffix, which the embedded engine does not read")
+		return unsupported(vocabularyFile,
+			"sets continuing_subword_prefix or end_of_word_suffix, which the embedded engine does not support")
 	case len(m.Vocab) > maxTokens || len(m.Merges) > maxMerges:
-		return fault(vocabularyFile, "has %d tokens and %d merges; the embedded engine reads %d and %d", len(m.Vocab), len(m.Merges), maxTokens, maxMerges)
+		return unsupported(vocabularyFile, "has %d tokens and %d merges; the embedded engine supports %d and %d",
+			len(m.Vocab), len(m.Merges), maxTokens, maxMerges)
 	}
 	return nil
 }
 
-// takeNormalizer knows none, NFC, and Llama 2's: a sign before the text and for
-// every space in it.
+// takeNormalizer supports none, NFC, and Llama 2's: U+2581 before the text and for every space.
 func (t *Tokenizer) takeNormalizer(v *vocabulary) error {
 	steps := sequence(v.Normalizer)
 	if v.Model.ByteFallback {
@@ -121,23 +122,27 @@ func (t *Tokenizer) takeNormalizer(v *vocabulary) error {
 			t.escape = true
 			return nil
 		}
-		return fault(vocabularyFile, "has byte_fallback, which the embedded engine reads with the normalizers Prepend and Replace of Llama 2 alone, and without ignore_merges")
+		return unsupported(vocabularyFile,
+			"has byte_fallback, which the embedded engine supports with the normalizers Prepend and Replace of Llama 2 alone, "+
+				"and without ignore_merges")
 	}
 	for _, one := range steps {
 		if one.Type != "NFC" {
-			return fault(vocabularyFile, "has a normalizer of type %q; the embedded engine reads NFC", one.Type)
+			return unsupported(vocabularyFile, "has a normalizer of type %q; the embedded engine supports NFC", one.Type)
 		}
 		t.compose = true
 	}
 	return nil
 }
 
-// takeCuts says how text is cut into words.
+// takeCuts selects the pre-tokenizers.
 func (t *Tokenizer) takeCuts(v *vocabulary) error {
 	steps := sequence(v.PreTokenizer)
 	if t.escape {
 		if len(steps) > 0 {
-			return fault(vocabularyFile, "has byte_fallback and a pre-tokenizer of type %q, which the embedded engine does not read together", steps[0].Type)
+			return unsupported(vocabularyFile,
+				"has byte_fallback and a pre-tokenizer of type %q, a combination that the embedded engine does not support",
+				steps[0].Type)
 		}
 		return nil
 	}
@@ -145,7 +150,7 @@ func (t *Tokenizer) takeCuts(v *vocabulary) error {
 	for _, one := range steps {
 		switch {
 		case one.Type == "ByteLevel" && one.AddPrefixSpace:
-			return fault(vocabularyFile, "sets add_prefix_space, which the embedded engine does not read")
+			return unsupported(vocabularyFile, "sets add_prefix_space, which the embedded engine does not support")
 		case one.Type == "ByteLevel":
 			if byBytes = true; one.UseRegex == nil || *one.UseRegex {
 				t.cuts = append(t.cuts, gpt2)
@@ -154,21 +159,25 @@ func (t *Tokenizer) takeCuts(v *vocabulary) error {
 			t.cuts = append(t.cuts, digits)
 		case one.Type == "Digits":
 			t.cuts = append(t.cuts, numbers)
-		case one.Type == "Split" && patterns[one.Pattern.Regex] != 0 && (one.Behavior == "Isolated" && !one.Invert || one.Behavior == "Removed" && one.Invert):
+		case one.Type == "Split" && patterns[one.Pattern.Regex] != 0 &&
+			(one.Behavior == "Isolated" && !one.Invert || one.Behavior == "Removed" && one.Invert):
 			t.cuts = append(t.cuts, patterns[one.Pattern.Regex])
 		case one.Type == "Split":
-			return fault(vocabularyFile, "cuts text by the pattern %q; the embedded engine reads those of GPT-2, Llama 3 and Qwen 2", short(one.Pattern.Regex+one.Pattern.String))
+			return unsupported(vocabularyFile,
+				"pre-tokenizes with the pattern %q; the embedded engine supports those of GPT-2, Llama 3 and Qwen 2",
+				short(one.Pattern.Regex+one.Pattern.String))
 		default:
-			return fault(vocabularyFile, "has a pre-tokenizer of type %q; the embedded engine reads ByteLevel, Digits and Split", one.Type)
+			return unsupported(vocabularyFile,
+				"has a pre-tokenizer of type %q; the embedded engine supports ByteLevel, Digits and Split", one.Type)
 		}
 	}
 	if !byBytes {
-		return fault(vocabularyFile, "has no pre-tokenizer of type ByteLevel, which the embedded engine reads")
+		return unsupported(vocabularyFile, "has no pre-tokenizer of type ByteLevel, which the embedded engine supports")
 	}
 	return nil
 }
 
-// sequence is a step's steps, itself when it is one alone.
+// sequence returns the steps of a sequence, or the step itself.
 func sequence(s *step) []step {
 	if s == nil {
 		return nil
@@ -179,19 +188,22 @@ func sequence(s *step) []step {
 	return append(s.Normalizers, s.PreTokenizers...)
 }
 
-// takeAdded takes over the tokens that were added to the vocabulary.
+// takeAdded adds the added tokens.
 func (t *Tokenizer) takeAdded(v *vocabulary) error {
 	if len(v.AddedTokens) > maxAdded {
-		return fault(vocabularyFile, "has %d added tokens; the embedded engine reads %d", len(v.AddedTokens), maxAdded)
+		return unsupported(vocabularyFile, "has %d added tokens; the embedded engine supports %d", len(v.AddedTokens),
+			maxAdded)
 	}
 	for _, added := range v.AddedTokens {
 		switch {
 		case len(added.Content) > maxSpelling:
-			return fault(vocabularyFile, "spells an added token with %d bytes; the embedded engine reads %d", len(added.Content), maxSpelling)
+			return unsupported(vocabularyFile, "spells an added token with %d bytes; the embedded engine supports %d",
+				len(added.Content), maxSpelling)
 		case added.ID < 0 || added.ID >= maxTokens:
-			return fault(vocabularyFile, "gives the token %q the number %d", added.Content, added.ID)
+			return unsupported(vocabularyFile, "maps the token %q to the ID %d", added.Content, added.ID)
 		case added.SingleWord || added.LStrip || added.RStrip:
-			return fault(vocabularyFile, "has the token %q with single_word, lstrip or rstrip, which the embedded engine does not read", added.Content)
+			return unsupported(vocabularyFile,
+				"has the token %q with single_word, lstrip or rstrip, which the embedded engine does not support", added.Content)
 		}
 		t.specials[added.Content], t.names[added.ID] = added.ID, added.Content
 		t.shown[added.ID] = !added.Special
@@ -200,14 +212,14 @@ func (t *Tokenizer) takeAdded(v *vocabulary) error {
 	return nil
 }
 
-// takeTokens takes over the vocabulary, which must have every byte.
+// takeTokens adds the vocabulary, which must include every byte.
 func (t *Tokenizer) takeTokens(v *vocabulary) error {
 	for spelling, id := range v.Model.Vocab {
 		if id < 0 || id >= maxTokens {
-			return fault(vocabularyFile, "gives the token %q the number %d", short(spelling), id)
+			return unsupported(vocabularyFile, "maps the token %q to the ID %d", short(spelling), id)
 		}
 		if own, added := t.specials[spelling]; added && own != id {
-			return fault(vocabularyFile, "gives the token %q the numbers %d and %d", short(spelling), id, own)
+			return unsupported(vocabularyFile, "maps the token %q to the IDs %d and %d", short(spelling), id, own)
 		}
 		t.size = max(t.size, id+1)
 	}
@@ -222,10 +234,10 @@ func (t *Tokenizer) takeTokens(v *vocabulary) error {
 			continue
 		}
 		if name, taken := t.names[id]; taken {
-			return fault(vocabularyFile, "gives %q and %q the same number %d", name, short(spelling), id)
+			return unsupported(vocabularyFile, "maps %q and %q to the same ID %d", name, short(spelling), id)
 		}
 		if t.tokens[id] != nil {
-			return fault(vocabularyFile, "gives two tokens the number %d, one of them %q", id, short(spelling))
+			return unsupported(vocabularyFile, "maps two tokens to the ID %d, one of them %q", id, short(spelling))
 		}
 		t.tokens[id] = stands(spelling)
 		if r, size := utf8.DecodeRuneInString(spelling); t.escape && size == len(spelling) {
@@ -235,14 +247,14 @@ func (t *Tokenizer) takeTokens(v *vocabulary) error {
 	for b, spelling := range bytes {
 		id, ok := v.Model.Vocab[spelling]
 		if !ok {
-			return fault(vocabularyFile, "has no token for byte %d", b)
+			return unsupported(vocabularyFile, "has no token for byte %d", b)
 		}
 		t.bpe.bytes[b] = int32(id)
 	}
 	return nil
 }
 
-// takeMerges takes over the merges, in their order.
+// takeMerges adds the merges in order of rank.
 func (t *Tokenizer) takeMerges(v *vocabulary) error {
 	if v.Model.IgnoreMerges {
 		t.bpe.words = make(map[string]int32, len(v.Model.Vocab))
@@ -261,7 +273,8 @@ func (t *Tokenizer) takeMerges(v *vocabulary) error {
 		right, ok2 := v.Model.Vocab[pair[1]]
 		token, ok3 := v.Model.Vocab[pair[0]+pair[1]]
 		if !ok1 || !ok2 || !ok3 {
-			return fault(vocabularyFile, "merges %q and %q, and does not have both and what they become", short(pair[0]), short(pair[1]))
+			return unsupported(vocabularyFile, "merges %q and %q, but lacks one of them or the result", short(pair[0]),
+				short(pair[1]))
 		}
 		key := pairOf(int32(left), int32(right))
 		if _, twice := t.bpe.merges[key]; !twice {
@@ -271,9 +284,9 @@ func (t *Tokenizer) takeMerges(v *vocabulary) error {
 	return nil
 }
 
-// spellings are the characters that stand for the bytes 0 to 255 in a
-// byte-level vocabulary: a printable Latin-1 character for itself, the others
-// in order from U+0100 on (as GPT-2's vocabulary began it).
+// spellings are the characters that represent the bytes 0 to 255 in a byte-level vocabulary:
+// printable Latin-1 characters represent themselves, the others follow in order from U+0100 (as
+// in GPT-2's vocabulary).
 func spellings() []string {
 	out := make([]string, 256)
 	next := rune(256)
@@ -288,8 +301,8 @@ func spellings() []string {
 	return out
 }
 
-// bytesOf is what a token of a byte-level vocabulary stands for. One that is
-// spelt with other characters stands for its spelling.
+// bytesOf returns the bytes of a token of a byte-level vocabulary. A token with other
+// characters represents its spelling.
 func bytesOf(spelling string) []byte {
 	out := make([]byte, 0, len(spelling))
 	for _, r := range spelling {
@@ -311,8 +324,7 @@ var byteOf = func() map[rune]byte {
 	return out
 }()
 
-// fallbacks are the tokens that stand for the bytes 0 to 255 in a vocabulary of
-// characters.
+// fallbacks are the tokens of the bytes 0 to 255 in a character-level vocabulary.
 func fallbacks() []string {
 	out := make([]string, 256)
 	for b := range out {
@@ -321,7 +333,7 @@ func fallbacks() []string {
 	return out
 }
 
-// textOf is what a token of a vocabulary of characters stands for.
+// textOf returns the bytes of a token of a character-level vocabulary.
 func textOf(spelling string) []byte {
 	if len(spelling) == 6 && strings.HasPrefix(spelling, "<0x") && spelling[5] == '>' {
 		if b, err := strconv.ParseUint(spelling[3:5], 16, 8); err == nil {
@@ -331,7 +343,7 @@ func textOf(spelling string) []byte {
 	return bytes.ReplaceAll([]byte(spelling), []byte(wordSign), []byte(" "))
 }
 
-// short is a text of somebody else's file.
+// short truncates text of an untrusted file for an error.
 func short(text string) string {
 	if len(text) > 200 {
 		return strings.ToValidUTF8(text[:200], "") + "…"

@@ -2,13 +2,12 @@ package train
 
 import "math"
 
-// advantages is how much better each answer to one prompt scored than their
-// mean, in standard deviations (Shao et al. 2024, "DeepSeekMath", section
-// 4.1.2). It is nil when there is no difference to learn from: then the group is
-// left out, as Yu et al. 2025 do in "DAPO".
+// advantages are the group-relative advantages of the answers to one prompt: (score - mean)/std
+// (Shao et al. 2024, "DeepSeekMath", section 4.1.2). It returns nil if all scores are equal;
+// the group is then dropped, as in Yu et al. 2025, "DAPO".
 func advantages(scores []float64) []float64 {
 	mean, std := spread(scores)
-	if std < leastSpread {
+	if std < minSpread {
 		return nil
 	}
 	out := make([]float64, len(scores))
@@ -18,10 +17,10 @@ func advantages(scores []float64) []float64 {
 	return out
 }
 
-// leastSpread is what sums of equal scores may differ by.
-const leastSpread = 1e-9
+// minSpread is the standard deviation below which scores count as equal, for rounding errors.
+const minSpread = 1e-9
 
-// spread is the mean and the standard deviation of scores, 0 of none.
+// spread returns the mean and the population standard deviation of scores, 0 if there are none.
 func spread(scores []float64) (mean, std float64) {
 	if len(scores) == 0 {
 		return 0, 0

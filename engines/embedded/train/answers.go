@@ -12,18 +12,18 @@ import (
 	"anneal/engines/embedded/serve"
 )
 
-// An answer is what the model wrote to a prompt, and its score.
+// An answer is a completion that the model generated for a prompt, and its score.
 type answer struct {
 	prompt *prompt
 	tokens []int
 	score  engines.Score
-	cached int // tokens of the prompt that had not to be read again
+	cached int // prompt tokens from the prefix cache
 }
 
-// heldSeed sets the answers to rows held out apart from those to chunks.
+// heldSeed separates the seeds of held-out rows from those of chunks.
 const heldSeed = math.MaxUint32
 
-// sample is the answer as it is learnt.
+// sample is the training sample of the answer.
 func (a *answer) sample() *Sample {
 	n := len(a.prompt.tokens)
 	s := &Sample{Tokens: make([]int32, 0, n+len(a.tokens)), Scored: from(n, n+len(a.tokens))}
@@ -38,13 +38,14 @@ func (a *answer) sample() *Sample {
 
 func (a *answer) reason() string { return cmp.Or(a.score.Reason, "none was given") }
 
-// answers has the model as it now is answer each prompt n times, and has the
-// answers scored; those to one prompt follow one another. The same seed and
-// model give the same answers whatever the number of cores.
+// answers generates n answers to each prompt with the current weights and scores them; answers
+// to one prompt are adjacent. They depend on seed and weights but not on the number of cores.
 func (r *rollouts) answers(ctx context.Context, prompts []*prompt, n int, seed uint64) ([]answer, error) {
 	how := r.settings.Rollouts
 	model, err := serve.Start(r.loop.Net.Weights, r.loop.Net.Adapter, r.tokens, r.order.BaseDir,
-		serve.Options{Parallelism: r.loop.workers, Slots: how.MaxConcurrent, Queue: how.MaxConcurrent + how.MaxConcurrentEvaluations})
+		serve.Options{
+			Parallelism: r.loop.workers, Slots: how.MaxConcurrent, Queue: how.MaxConcurrent + how.MaxConcurrentEvaluations,
+		})
 	if err != nil {
 		return nil, err
 	}
@@ -57,11 +58,11 @@ func (r *rollouts) answers(ctx context.Context, prompts []*prompt, n int, seed u
 		a := &out[i]
 		a.prompt = prompts[i/n]
 		writing <- struct{}{}
-		err := r.write(ctx, model, a, rand.NewPCG(r.order.Seed+seed<<32, uint64(i)).Uint64())
+		err := r.complete(ctx, model, a, rand.NewPCG(r.order.Seed+seed<<32, uint64(i)).Uint64())
 		<-writing
 		if err == nil {
 			scoring <- struct{}{}
-			err = r.judge(ctx, a)
+			err = r.scoreAnswer(ctx, a)
 			<-scoring
 		}
 		if err != nil {
@@ -71,20 +72,22 @@ func (r *rollouts) answers(ctx context.Context, prompts []*prompt, n int, seed u
 	return out, context.Cause(ctx)
 }
 
-// write has the model write one answer.
-func (r *rollouts) write(ctx context.Context, model engines.Model, a *answer, seed uint64) error {
+// complete generates one answer.
+func (r *rollouts) complete(ctx context.Context, model engines.Model, a *answer, seed uint64) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
 	how := r.settings.Rollouts
-	more, err := extraOf(how.ExtraBody)
+	more, err := parseExtra(how.ExtraBody)
 	if err != nil {
 		return err
 	}
 	request := engines.CompletionRequest{
-		PromptTokens: a.prompt.tokens, Seed: &seed, MaxTokens: min(how.MaxOutputTokens, r.settings.MaxContextLength-len(a.prompt.tokens)),
+		PromptTokens: a.prompt.tokens, Seed: &seed,
+		MaxTokens:   min(how.MaxOutputTokens, r.settings.MaxContextLength-len(a.prompt.tokens)),
 		Temperature: *how.Temperature, TopP: how.TopP, TopK: how.TopK, MinP: more.MinP, TypicalP: more.TypicalP,
-		FrequencyPenalty: more.FrequencyPenalty, PresencePenalty: more.PresencePenalty, RepetitionPenalty: more.RepetitionPenalty,
+		FrequencyPenalty: more.FrequencyPenalty, PresencePenalty: more.PresencePenalty,
+		RepetitionPenalty: more.RepetitionPenalty,
 	}
 	if r.loop.Net.Adapter != nil {
 		request.Addon = serve.Trained
@@ -97,14 +100,14 @@ func (r *rollouts) write(ctx context.Context, model engines.Model, a *answer, se
 	return err
 }
 
-// judge has one answer scored.
-func (r *rollouts) judge(ctx context.Context, a *answer) error {
-	scores, err := r.order.Evaluation.Score(ctx, []map[string]any{a.prompt.judged(r.tokens.Decode(a.tokens))})
+// scoreAnswer scores one answer.
+func (r *rollouts) scoreAnswer(ctx context.Context, a *answer) error {
+	scores, err := r.order.Evaluation.Score(ctx, []map[string]any{a.prompt.withAnswer(r.tokens.Decode(a.tokens))})
 	if err != nil {
 		return err
 	}
 	if len(scores) != 1 {
-		return domain.Errorf(domain.Internal, "the evaluator was given one answer and gave %d scores", len(scores))
+		return domain.Errorf(domain.Internal, "the evaluator returned %d scores for one answer", len(scores))
 	}
 	a.score = scores[0]
 	if v := a.score.Value; a.score.Valid && !(v >= 0 && v <= 1) {
@@ -113,26 +116,26 @@ func (r *rollouts) judge(ctx context.Context, a *answer) error {
 	return nil
 }
 
-// tell is the figures of answers: scores are those of the valid ones.
-func tell(answers []answer) map[string]float64 {
-	told := figures{}
+// answerMetrics aggregates answers. The reward is that of the valid ones.
+func answerMetrics(answers []answer) map[string]float64 {
+	metrics := means{}
 	var scores []float64
 	for i := range answers {
 		a := &answers[i]
-		told.add("rollout/length", float64(len(a.tokens)), 1)
-		told.add("reward/invalid", share(!a.score.Valid), 1)
+		metrics.add("rollout/length", float64(len(a.tokens)), 1)
+		metrics.add("reward/invalid", share(!a.score.Valid), 1)
 		if !a.score.Valid {
 			continue
 		}
 		scores = append(scores, a.score.Value)
 		for name, value := range a.score.Metrics {
 			if finite(value) {
-				told.add("reward/metric/"+name, value, 1)
+				metrics.add("reward/metric/"+name, value, 1)
 			}
 		}
 	}
 	out := map[string]float64{}
-	for name, m := range told {
+	for name, m := range metrics {
 		out[name] = m.value()
 	}
 	out["reward/mean"], out["reward/std"] = spread(scores)

@@ -11,20 +11,24 @@ import (
 	"anneal/engines/embedded/llama"
 )
 
-// BenchmarkStep takes whole optimiser steps of the shipped model's shape, on
-// one core, on 40 sequences of 50 tokens of which a quarter is learnt. of-peak
-// is 6·parameters·tokens/s, the usual count for training all parameters, as a
-// share of the measured multiply-add peak of the core.
+// BenchmarkStep takes optimizer steps of a model with the shipped model's dimensions, on one
+// core, on 40 sequences of 50 tokens of which a quarter are targets. of-peak is
+// 6·parameters·tokens/s, the usual estimate for training all parameters, as a share of the
+// core's measured multiply-add peak.
 func BenchmarkStep(b *testing.B) {
 	for _, rank := range []int{0, 8} {
 		b.Run(fmt.Sprintf("rank=%d", rank), func(b *testing.B) {
-			c := llama.Config{ModelType: "llama", HiddenSize: 128, IntermediateSize: 352, Layers: 4, Heads: 4, KVHeads: 4, HeadDim: 32,
-				VocabSize: 260, MaxPositions: 512, NormEps: 1e-5, RopeTheta: 10000, TieWordEmbeddings: true}
+			c := llama.Config{
+				ModelType: "llama", HiddenSize: 128, IntermediateSize: 352, Layers: 4, Heads: 4, KVHeads: 4, HeadDim: 32,
+				VocabSize: 260, MaxPositions: 512, NormEps: 1e-5, RopeTheta: 10000, TieWordEmbeddings: true,
+			}
 			weights := llama.NewWeights(c)
 			weights.Initialize(1)
 			var adapter *llama.Adapter
 			if rank > 0 {
-				adapter = llama.NewAdapter(c, rank, 16, []llama.Module{llama.Query, llama.Key, llama.Value, llama.Output, llama.Gate, llama.Up, llama.Down})
+				adapter = llama.NewAdapter(c, rank, 16, []llama.Module{
+					llama.Query, llama.Key, llama.Value, llama.Output, llama.Gate, llama.Up, llama.Down,
+				})
 				adapter.Initialize(2)
 			}
 			rng := rand.New(rand.NewPCG(1, 1))

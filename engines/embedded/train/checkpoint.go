@@ -19,7 +19,7 @@ import (
 	"anneal/engines/embedded/safetensors"
 )
 
-// The files of a checkpoint. model is a directory that can be served.
+// The files of a checkpoint. model is a directory in the format that engines serve.
 const (
 	stateFile     = "state.json"
 	optimizerFile = "optimizer.safetensors"
@@ -27,8 +27,8 @@ const (
 	modelDir      = "model"
 )
 
-// checkpoint writes everything that an exact resume needs and hands it to the
-// watcher; the directory is removed when the watcher is done with it.
+// checkpoint writes the complete state of the training and passes it to the watcher. The
+// directory is removed when the watcher has returned.
 func (j *job) checkpoint(ctx context.Context) error {
 	dir := filepath.Join(j.order.WorkDir, fmt.Sprintf("checkpoint-%d", j.state.Step))
 	if err := j.writeModel(filepath.Join(dir, modelDir), false); err != nil {
@@ -44,7 +44,7 @@ func (j *job) checkpoint(ctx context.Context) error {
 	if err := safetensors.WriteFile(filepath.Join(dir, optimizerFile), tensors, nil); err != nil {
 		return err
 	}
-	if r, ok := j.course.(*rollouts); ok {
+	if r, ok := j.procedure.(*rollouts); ok {
 		if err := r.saveAnswers(dir); err != nil {
 			return err
 		}
@@ -65,8 +65,8 @@ func (j *job) checkpoint(ctx context.Context) error {
 	return os.RemoveAll(dir)
 }
 
-// restore takes up a checkpoint. One of another base, data set, seed or
-// settings is FailedPrecondition, a damaged one an error.
+// restore loads a checkpoint. The error is FailedPrecondition for a checkpoint of another base
+// model, dataset, seed or settings.
 func (j *job) restore(dir string) error {
 	data, err := os.ReadFile(filepath.Join(dir, stateFile))
 	if err != nil {
@@ -84,15 +84,16 @@ func (j *job) restore(dir string) error {
 	}
 	note(cmp.Or(s.Method, engines.Supervised) == j.state.Method, "method")
 	note(s.Base == j.state.Base, "base model")
-	note(s.Data == j.state.Data, "data set")
+	note(s.Data == j.state.Data, "dataset")
 	note(s.Seed == j.state.Seed, "seed")
 	note(reflect.DeepEqual(s.Settings, j.state.Settings), "settings")
 	if len(differ) > 0 {
-		return domain.Errorf(domain.FailedPrecondition, "the checkpoint to resume from was made with another %s: begin anew without it", strings.Join(differ, ", "))
+		return domain.Errorf(domain.FailedPrecondition,
+			"the checkpoint to resume from has another %s: start a new job without it", strings.Join(differ, ", "))
 	}
 	j.state = s
 	j.state.Method = j.order.Method
-	if r, ok := j.course.(*rollouts); ok {
+	if r, ok := j.procedure.(*rollouts); ok {
 		if err := r.restoreAnswers(dir); err != nil {
 			return fmt.Errorf("checkpoint: %w", err)
 		}
@@ -147,8 +148,8 @@ func (j *job) restoreOptimizer(path string) error {
 	return errors.Join(file.Read(j.loop.mean, "mean", n), file.Read(j.loop.variance, "variance", n))
 }
 
-// restoreMetrics takes over the rows of the steps done, and the last value of
-// each metric with them.
+// restoreMetrics copies the rows of the completed steps and reads the last value of each
+// metric.
 func (j *job) restoreMetrics(path string) error {
 	file, err := os.Open(path)
 	if err != nil {
@@ -171,10 +172,11 @@ func (j *job) restoreMetrics(path string) error {
 	}
 }
 
-// companions are the files of a model's directory that training leaves as they
-// are.
-var companions = []string{"tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "generation_config.json",
-	"chat_template.jinja", "vocab.json", "merges.txt", "LICENSE"}
+// companions are the files of a model directory that training copies unchanged.
+var companions = []string{
+	"tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "generation_config.json",
+	"chat_template.jinja", "vocab.json", "merges.txt", "LICENSE",
+}
 
 func copyCompanions(to, from string) error {
 	for _, name := range companions {

@@ -2,9 +2,8 @@ package train
 
 import "math"
 
-// dpo is direct preference optimisation (Rafailov et al. 2023, "Direct
-// Preference Optimization: Your Language Model is Secretly a Reward Model",
-// equation 7): the mean over pairs of
+// dpo is direct preference optimization (Rafailov et al. 2023, "Direct Preference Optimization:
+// Your Language Model is Secretly a Reward Model", equation 7): the mean over pairs of
 //
 //	loss = −log σ(reward(chosen) − reward(rejected))
 //	reward(y) = β·(log π(y) − log π_ref(y))
@@ -14,7 +13,7 @@ type dpo struct{ beta float64 }
 
 func (dpo) weight(*Sample) float64 { return 1 }
 
-func (o dpo) judge(s *Sample, logp, slopes []float32, told figures) float64 {
+func (o dpo) loss(s *Sample, logp, slopes []float32, metrics means) float64 {
 	n := s.learnt()
 	shift := total(logp[:n]) - total(s.Reference[:n])
 	chosen, rejected := o.beta*shift, o.beta*(total(logp[n:])-total(s.Reference[n:]))
@@ -22,16 +21,16 @@ func (o dpo) judge(s *Sample, logp, slopes []float32, told figures) float64 {
 	pull := o.beta * sigmoid(-margin)
 	fill32(slopes[:n], -pull)
 	fill32(slopes[n:], pull)
-	told.add("accuracy", share(margin > 0), 1)
-	told.add("margin", margin, 1)
-	told.add("reward_chosen", chosen, 1)
-	told.add("reward_rejected", rejected, 1)
-	told.add(chosenShift, shift, float64(n))
+	metrics.add("accuracy", share(margin > 0), 1)
+	metrics.add("margin", margin, 1)
+	metrics.add("reward_chosen", chosen, 1)
+	metrics.add("reward_rejected", rejected, 1)
+	metrics.add(chosenShift, shift, float64(n))
 	return softplus(-margin)
 }
 
-// chosenShift is how much likelier the chosen answers are than in the
-// reference, in nats a token.
+// chosenShift is the metric of the change of the chosen answers' log-probability relative to
+// the reference, in nats per token.
 const chosenShift = "chosen_shift"
 
 func sigmoid(x float64) float64 {

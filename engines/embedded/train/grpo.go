@@ -2,26 +2,26 @@ package train
 
 import "math"
 
-// grpo is group relative policy optimisation (Shao et al. 2024, "DeepSeekMath",
-// equation 3): the mean over answers of the mean over an answer's tokens of
+// grpo is group relative policy optimization (Shao et al. 2024, "DeepSeekMath", equation 3):
+// the mean over answers of the mean over an answer's tokens of
 //
 //	loss = −min(ρ·A, clip(ρ, low, high)·A) + β·KL
 //	ρ = π/π_old,  KL = π_ref/π − log(π_ref/π) − 1
 //
-// where A is the answer's advantage in its group and π_old the model that wrote
-// it. Without a KL term no reference is needed.
+// where A is the answer's advantage in its group and π_old the policy that generated it.
+// Without a KL term no reference is needed.
 type grpo struct{ low, high, klBeta float64 }
 
 func (grpo) weight(*Sample) float64 { return 1 }
 
-func (o grpo) judge(s *Sample, logp, slopes []float32, told figures) float64 {
+func (o grpo) loss(s *Sample, logp, slopes []float32, metrics means) float64 {
 	n := float64(len(logp))
 	loss := 0.0
 	for i, lp := range logp {
-		term, slope := tokenTerm(float64(lp)-float64(s.Behaviour[i]), s.Advantage, o.low, o.high, told)
+		term, slope := tokenTerm(float64(lp)-float64(s.Behaviour[i]), s.Advantage, o.low, o.high, metrics)
 		if o.klBeta > 0 {
 			kl, rise := klTerm(float64(lp), float64(s.Reference[i]))
-			told.add("kl", kl, 1)
+			metrics.add("kl", kl, 1)
 			term, slope = term+o.klBeta*kl, slope+o.klBeta*rise
 		}
 		loss += term / n
@@ -30,18 +30,18 @@ func (o grpo) judge(s *Sample, logp, slopes []float32, told figures) float64 {
 	return loss
 }
 
-// tokenTerm is clippedTerm of a token whose log-probability rose by shift, and
-// tells of it.
-func tokenTerm(shift, advantage, low, high float64, told figures) (loss, slope float64) {
+// tokenTerm is clippedTerm of a token whose log-probability changed by shift. It records
+// metrics.
+func tokenTerm(shift, advantage, low, high float64, metrics means) (loss, slope float64) {
 	loss, slope, clipped := clippedTerm(shift, advantage, low, high)
-	told.add("clipped", share(clipped), 1)
-	told.add(drift, driftTerm(shift), 1)
+	metrics.add("clipped", share(clipped), 1)
+	metrics.add(drift, driftTerm(shift), 1)
 	return loss, slope
 }
 
-// clippedTerm is −min(ρ·A, clip(ρ, low, high)·A) with ρ the exponential of
-// shift, and its derivative by shift (Schulman et al. 2017, "Proximal Policy
-// Optimization Algorithms", equation 7).
+// clippedTerm is −min(ρ·A, clip(ρ, low, high)·A), where ρ = exp(shift), and its derivative with
+// respect to shift (Schulman et al. 2017, "Proximal Policy Optimization Algorithms", equation
+// 7).
 func clippedTerm(shift, advantage, low, high float64) (loss, slope float64, clipped bool) {
 	ratio := ratioOf(shift)
 	if advantage >= 0 && ratio > high || advantage < 0 && ratio < low {
@@ -50,9 +50,8 @@ func clippedTerm(shift, advantage, low, high float64) (loss, slope float64, clip
 	return -ratio * advantage, -ratio * advantage, false
 }
 
-// drift is how far the model has moved from the one that wrote the answers: an
-// estimate of the KL divergence a token (Schulman 2020, "Approximating KL
-// Divergence").
+// drift is the metric of the distance from the policy that generated the answers: an estimate
+// of the KL divergence per token (Schulman 2020, "Approximating KL Divergence").
 const drift = "drift"
 
 func driftTerm(shift float64) float64 {
@@ -60,14 +59,13 @@ func driftTerm(shift float64) float64 {
 	return ratio - 1 - math.Log(ratio)
 }
 
-// klTerm estimates the KL divergence from the reference by one token drawn from
-// the model, without bias and never below 0, and answers its derivative by the
-// token's log-probability.
+// klTerm is an unbiased, non-negative estimate of the KL divergence from the reference by one
+// token sampled from the policy, and its derivative with respect to the token's
+// log-probability.
 func klTerm(logp, reference float64) (kl, slope float64) {
 	ratio := ratioOf(reference - logp)
 	return ratio - 1 - math.Log(ratio), 1 - ratio
 }
 
-// ratioOf is the exponential of a difference of log-probabilities, within
-// bounds that keep sums finite.
+// ratioOf is exp(difference), bounded to keep sums finite.
 func ratioOf(difference float64) float64 { return math.Exp(min(max(difference, -20), 20)) }

@@ -1,26 +1,25 @@
 package train
 
-// gspo is group sequence policy optimisation (Zheng et al. 2025, "Group
-// Sequence Policy Optimization", equations 5, 7 and 13): the mean over answers
-// of
+// gspo is group sequence policy optimization (Zheng et al. 2025, "Group Sequence Policy
+// Optimization", equations 5, 7 and 13): the mean over answers of
 //
 //	loss = −min(s·A, clip(s, low, high)·A)
 //	s = (π(y)/π_old(y))^(1/|y|)
 //
-// Its token variant has the same value and, as one advantage holds for all
-// tokens of an answer, the same slopes: −s·A/|y| for each token.
+// Its token variant has the same value and, because all tokens of an answer share one
+// advantage, the same gradient: −s·A/|y| for each token.
 type gspo struct{ low, high float64 }
 
 func (gspo) weight(*Sample) float64 { return 1 }
 
-func (o gspo) judge(s *Sample, logp, slopes []float32, told figures) float64 {
+func (o gspo) loss(s *Sample, logp, slopes []float32, metrics means) float64 {
 	n := float64(len(logp))
 	shift := (total(logp) - total(s.Behaviour)) / n
 	loss, slope, clipped := clippedTerm(shift, s.Advantage, o.low, o.high)
 	fill32(slopes, slope/n)
-	told.add("clipped", share(clipped), 1)
+	metrics.add("clipped", share(clipped), 1)
 	for i, lp := range logp {
-		told.add(drift, driftTerm(float64(lp)-float64(s.Behaviour[i])), 1)
+		metrics.add(drift, driftTerm(float64(lp)-float64(s.Behaviour[i])), 1)
 	}
 	return loss
 }

@@ -1,5 +1,5 @@
-// Package train trains a Llama model, or a low-rank adapter on one, from rows
-// that a user uploads.
+// Package train fine-tunes a Llama model, or a LoRA adapter on one, on rows that a user
+// uploads.
 package train
 
 import (
@@ -12,67 +12,69 @@ import (
 	"anneal/engines/embedded/llama"
 )
 
-// shardTokens is where a batch is cut into shares for the cores. The cuts
-// depend on the samples alone and the shares' gradients are added in their
-// order, so the number of cores never changes a result.
+// shardTokens is the approximate size of a shard of a batch. Sharding depends on the samples
+// only and the shards' gradients are added in order, so the number of cores does not change the
+// result.
 const shardTokens = 256
 
-// clipNorm is the length to which a longer gradient is shortened.
+// clipNorm is the maximum norm of the gradient.
 const clipNorm = 1
 
-// A Loop holds a model in training: its packed weights, its optimiser (AdamW,
-// Loshchilov and Hutter 2019) and a pass for each core.
+// A Loop is a model in training: its packed weights, its AdamW optimizer (Loshchilov and Hutter
+// 2019) and a pass for each core.
 type Loop struct {
 	Net     *llama.Net
-	Decay   float64 // weight decay of matrices, not of norms
+	Decay   float64 // weight decay of matrices, not of norms and biases
 	Dropout float64 // of an adapter's inputs
-	Seed    uint64  // of dropout
+	Seed    uint64  // of the dropout
 
 	objective objective
 	workers   int
 	mean      []float32 // AdamW's first moment
 	variance  []float32 // and second
-	steps     int       // optimiser steps so far
+	steps     int       // optimizer steps
 	total     *llama.Gradient
 	lanes     []*lane
 	ranges    []decayRange
 }
 
-// A lane is what one core works with.
+// A lane is the state of one worker goroutine.
 type lane struct {
-	pass   *llama.Pass
-	grad   *llama.Gradient
-	batch  llama.Batch
-	slopes []float32
-	told   figures // of the last shard
+	pass    *llama.Pass
+	grad    *llama.Gradient
+	batch   llama.Batch
+	slopes  []float32
+	metrics means // of the last shard
 }
 
-// A decayRange is a stretch of the trained vector of bounded length.
+// A decayRange is a range of the trained vector for the parallel optimizer step.
 type decayRange struct {
 	lo, hi int
 	decay  bool
 }
 
-// NewLoop prepares the training of net on that many cores. It learns by
-// likelihood.
+// NewLoop prepares training of net on workers cores. The objective is likelihood.
 func NewLoop(net *llama.Net, workers int) *Loop {
 	n := len(net.Trained())
-	l := &Loop{Net: net, objective: likelihood{}, workers: workers, mean: make([]float32, n), variance: make([]float32, n), total: net.NewGradient()}
+	l := &Loop{
+		Net: net, objective: likelihood{}, workers: workers, mean: make([]float32, n), variance: make([]float32, n),
+		total: net.NewGradient(),
+	}
 	for range workers {
 		l.lanes = append(l.lanes, &lane{pass: llama.NewPass(net), grad: net.NewGradient()})
 	}
-	const most = 1 << 16
+	const maxLen = 1 << 16
 	at := 0
 	for _, part := range net.Parts() {
-		for end := at + part.Len; at < end; at = min(at+most, end) {
-			l.ranges = append(l.ranges, decayRange{at, min(at+most, end), part.Matrix})
+		for end := at + part.Len; at < end; at = min(at+maxLen, end) {
+			l.ranges = append(l.ranges, decayRange{at, min(at+maxLen, end), part.Matrix})
 		}
 	}
 	return l
 }
 
-// newViewer makes a loop that measures and cannot learn.
-func newViewer(net *llama.Net, workers int) *Loop {
+// newEvalLoop returns a loop that evaluates only: it has no gradients or optimizer.
+func newEvalLoop(net *llama.Net, workers int) *Loop {
 	l := &Loop{Net: net, objective: likelihood{}, workers: workers}
 	for range workers {
 		l.lanes = append(l.lanes, &lane{pass: llama.NewPass(net)})
@@ -80,24 +82,24 @@ func newViewer(net *llama.Net, workers int) *Loop {
 	return l
 }
 
-// heat sets the temperature of the probabilities that are learnt.
-func (l *Loop) heat(temperature float64) {
+// setTemperature sets the temperature of the probabilities.
+func (l *Loop) setTemperature(temperature float64) {
 	for _, lane := range l.lanes {
 		lane.pass.Temperature = temperature
 	}
 }
 
-// A StepReport says how an optimiser step went.
+// A StepReport holds the metrics of an optimizer step.
 type StepReport struct {
-	Loss   float64 // of the objective, before the step; of likelihood in nats a token
-	Norm   float64 // of the gradient, before it was clipped
-	Tokens int     // inputs passed through the model
-	told   figures
+	Loss    float64 // of the objective before the step; for likelihood in nats per token
+	Norm    float64 // of the gradient before clipping
+	Tokens  int     // input tokens
+	metrics means
 }
 
-// Step takes one optimiser step on the samples at a learning rate. Batches of
-// any size are worked off in shares of bounded memory. When ctx is done, or the
-// loss or the gradient is not a number, nothing changes and the error says so.
+// Step takes one optimizer step on samples with learning rate rate. Gradients are accumulated
+// over shards in bounded memory. If ctx ends, or loss or gradient are not finite, nothing
+// changes and Step returns an error.
 func (l *Loop) Step(ctx context.Context, samples []*Sample, rate float64) (StepReport, error) {
 	clear(l.total.Flat)
 	report, err := l.gradient(ctx, samples)
@@ -116,9 +118,9 @@ func (l *Loop) Step(ctx context.Context, samples []*Sample, rate float64) (StepR
 	return report, nil
 }
 
-// errDiverged is not tried again: the same rows and settings diverge again.
+// errDiverged is not retried: the same rows and settings diverge again.
 var errDiverged = &domain.Error{Code: domain.FailedPrecondition, Reason: "TRAINING_DIVERGED",
-	Message: "the loss is no longer a number: lower learningRate, or add learningRateWarmupSteps"}
+	Message: "the loss is not finite: lower learningRate, or raise learningRateWarmupSteps"}
 
 func finite(x float64) bool { return !math.IsNaN(x) && !math.IsInf(x, 0) }
 
@@ -136,9 +138,9 @@ func (l *Loop) update(rate, clip float64) {
 	l.Net.Pack(l.workers)
 }
 
-// gradient adds the gradient of the objective's mean over the samples to total.
+// gradient adds the gradient of the objective's mean over samples to total.
 func (l *Loop) gradient(ctx context.Context, samples []*Sample) (StepReport, error) {
-	weight, report := 0.0, StepReport{told: figures{}}
+	weight, report := 0.0, StepReport{metrics: means{}}
 	for _, s := range samples {
 		weight += l.objective.weight(s)
 		report.Tokens += s.inputs()
@@ -146,39 +148,39 @@ func (l *Loop) gradient(ctx context.Context, samples []*Sample) (StepReport, err
 	shards := cut(samples)
 	scale := float32(1 / max(weight, 1))
 	l.each(ctx, shards, func(i int, lane *lane) {
-		lane.judge(l.objective, shards[i], lane.forward(shards[i], l.Dropout, l.Seed+uint64(l.steps)<<20+uint64(i)))
+		lane.loss(l.objective, shards[i], lane.forward(shards[i], l.Dropout, l.Seed+uint64(l.steps)<<20+uint64(i)))
 		kernel.Scale(scale, lane.slopes)
 		clear(lane.grad.Flat)
 		lane.pass.Backward(lane.slopes, lane.grad)
 	}, func(_ int, lane *lane) {
-		report.told.merge(lane.told)
+		report.metrics.merge(lane.metrics)
 		kernel.Add(l.total.Flat, l.total.Flat, lane.grad.Flat)
 	})
-	report.Loss = report.told["loss"].value()
+	report.Loss = report.metrics["loss"].value()
 	return report, ctx.Err()
 }
 
-// Loss is the mean negative log-likelihood of the samples' learnt tokens, in
-// nats, and the share of them that the model finds most likely.
+// Loss returns the mean negative log-likelihood of the samples' target tokens in nats, and the
+// share of them that are the model's most probable token.
 func (l *Loop) Loss(ctx context.Context, samples []*Sample) (loss, accuracy float64, err error) {
-	told, err := l.measure(ctx, samples)
-	return told["loss"].value(), told["accuracy"].value(), err
+	metrics, err := l.measure(ctx, samples)
+	return metrics["loss"].value(), metrics["accuracy"].value(), err
 }
 
-// measure is the objective's figures of samples.
-func (l *Loop) measure(ctx context.Context, samples []*Sample) (figures, error) {
-	told, shards := figures{}, cut(samples)
+// measure computes the objective's metrics without a gradient.
+func (l *Loop) measure(ctx context.Context, samples []*Sample) (means, error) {
+	metrics, shards := means{}, cut(samples)
 	l.each(ctx, shards, func(i int, lane *lane) {
 		logp := lane.forward(shards[i], 0, 0)
-		lane.judge(l.objective, shards[i], logp)
+		lane.loss(l.objective, shards[i], logp)
 		if l.objective == (likelihood{}) {
-			lane.told.add("accuracy", float64(lane.pass.Hits()), float64(len(logp)))
+			lane.metrics.add("accuracy", float64(lane.pass.Hits()), float64(len(logp)))
 		}
-	}, func(_ int, lane *lane) { told.merge(lane.told) })
-	return told, ctx.Err()
+	}, func(_ int, lane *lane) { metrics.merge(lane.metrics) })
+	return metrics, ctx.Err()
 }
 
-// logp is the log-probability of each learnt token of each sample.
+// logp computes the log-probability of each target token of each sample.
 func (l *Loop) logp(ctx context.Context, samples []*Sample) ([][]float32, error) {
 	var out [][]float32
 	shards := cut(samples)
@@ -194,14 +196,14 @@ func (l *Loop) logp(ctx context.Context, samples []*Sample) ([][]float32, error)
 	return out, ctx.Err()
 }
 
-// each has the lanes compute the shards, and adds up what they found one after
-// another in the shards' order. It leaves out the rest when ctx is done.
+// each computes the shards on the lanes and calls add for each in the order of the shards. It
+// skips the remaining shards when ctx ends.
 func (l *Loop) each(ctx context.Context, shards [][]*Sample, compute, add func(i int, lane *lane)) {
 	free := make(chan *lane, len(l.lanes))
 	for _, lane := range l.lanes {
 		free <- lane
 	}
-	order := newTurns()
+	order := newSequencer()
 	llama.Each(len(shards), l.workers, func(i int) {
 		lane := <-free
 		live := ctx.Err() == nil
@@ -228,20 +230,20 @@ func (n *lane) forward(samples []*Sample, dropout float64, seed uint64) []float3
 	return n.pass.ForwardDropout(&n.batch, dropout, seed)
 }
 
-// judge puts the slopes of the samples' losses, not yet divided by anything,
-// into slopes.
-func (n *lane) judge(o objective, samples []*Sample, logp []float32) {
-	n.told = figures{}
+// loss computes the samples' losses, and their derivatives before division by the weight into
+// slopes.
+func (n *lane) loss(o objective, samples []*Sample, logp []float32) {
+	n.metrics = means{}
 	n.slopes = slices.Grow(n.slopes[:0], len(logp))[:len(logp)]
 	at := 0
 	for _, s := range samples {
 		to := at + s.scored()
-		n.told.add("loss", o.judge(s, logp[at:to], n.slopes[at:to], n.told), o.weight(s))
+		n.metrics.add("loss", o.loss(s, logp[at:to], n.slopes[at:to], n.metrics), o.weight(s))
 		at = to
 	}
 }
 
-// cut divides samples into shares of about shardTokens.
+// cut divides samples into shards of about shardTokens tokens.
 func cut(samples []*Sample) [][]*Sample {
 	var out [][]*Sample
 	for from := 0; from < len(samples); {

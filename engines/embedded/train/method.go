@@ -10,7 +10,7 @@ import (
 	"anneal/engines"
 )
 
-// losses are those that a method knows, its default first.
+// losses are the losses of each method, the default first.
 var losses = map[string][]string{
 	engines.Supervised:    {""},
 	engines.DPO:           {domain.LossDPO, domain.LossORPO},
@@ -18,21 +18,21 @@ var losses = map[string][]string{
 	engines.RLOR:          {domain.LossGRPO, domain.LossDAPO, domain.LossGSPO},
 }
 
-// Bounds on the ratio of an answer's probabilities in the model and in the one
-// that wrote it. GSPO's are of the geometric mean over an answer's tokens.
+// Clipping ranges of the probability ratio between the policy and the one that generated the
+// answer. GSPO's are for the geometric mean over an answer's tokens.
 const (
 	clipLow      = 0.8
 	clipHigh     = 1.2
 	clipHighDAPO = 1.28
-	clipLowGSPO  = 1 - 3e-4 // the two of Zheng et al. 2025, section 5.1
+	clipLowGSPO  = 1 - 3e-4 // both from Zheng et al. 2025, section 5.1
 	clipHighGSPO = 1 + 4e-4
 )
 
-// resolveLoss is the loss of a method with its defaults.
+// resolveLoss validates the loss of a method and sets its defaults.
 func resolveLoss(v *domain.Violations, method string, given *domain.LossConfig) *domain.LossConfig {
 	known := losses[method]
 	if method == engines.Supervised {
-		v.Require(given == nil, "lossConfig", "a supervised training has no other loss than the likelihood: leave it out")
+		v.Require(given == nil, "lossConfig", "is not supported for supervised training, which uses the likelihood: omit it")
 		return nil
 	}
 	full := domain.LossConfig{}
@@ -67,7 +67,7 @@ func resolveLoss(v *domain.Violations, method string, given *domain.LossConfig) 
 	return &full
 }
 
-// orNew is a copy of what is given, or a new zero.
+// orNew returns a copy of given, or a new zero value.
 func orNew[T any](given *T) *T {
 	made := new(T)
 	if given != nil {
@@ -76,7 +76,7 @@ func orNew[T any](given *T) *T {
 	return made
 }
 
-// objectiveOf is what a loss, with its defaults, minimises; nil is likelihood.
+// objectiveOf is the objective of a resolved loss; nil is likelihood.
 func objectiveOf(loss *domain.LossConfig) objective {
 	if loss == nil {
 		return likelihood{}
@@ -94,7 +94,7 @@ func objectiveOf(loss *domain.LossConfig) objective {
 	return grpo{clipLow, clipHigh, *loss.KLBeta}
 }
 
-// resolveRollouts is how the model answers, with the defaults.
+// resolveRollouts validates the rollout settings and sets their defaults.
 func resolveRollouts(v *domain.Violations, given *engines.Rollouts) *engines.Rollouts {
 	full := orNew(given)
 	if full.Temperature == nil {
@@ -110,20 +110,27 @@ func resolveRollouts(v *domain.Violations, given *engines.Rollouts) *engines.Rol
 	v.Require(finite(t) && t > 0 && t <= 2, "inferenceParameters.temperature", "must be above 0 and at most 2, is %g", t)
 	v.Require(full.TopP >= 0 && full.TopP <= 1, "inferenceParameters.topP", "must be 0 to 1, is %g", full.TopP)
 	v.Require(full.TopK >= 0, "inferenceParameters.topK", "must be 0 (no limit) or more, is %d", full.TopK)
-	v.Require(full.MaxOutputTokens > 0, "inferenceParameters.maxOutputTokens", "must be 0 (the default) or more, is %d", full.MaxOutputTokens)
+	v.Require(full.MaxOutputTokens > 0, "inferenceParameters.maxOutputTokens", "must be 0 (the default) or more, is %d",
+		full.MaxOutputTokens)
 	n := full.ResponseCandidatesCount
-	v.Require(n >= 2 && n <= domain.MaxCandidates, "inferenceParameters.responseCandidatesCount", "must be 2 to %d, is %d", domain.MaxCandidates, n)
-	v.Require(full.ChunkSize > 0 && full.ChunkSize <= domain.MaxChunkSize, "chunkSize", "must be 1 to %d, is %d", domain.MaxChunkSize, full.ChunkSize)
-	v.Require(full.MaxConcurrent > 0, "maxConcurrentRollouts", "must be 0 (the default) or more, is %d", full.MaxConcurrent)
-	v.Require(full.MaxConcurrentEvaluations > 0, "maxConcurrentEvaluations", "must be 0 (the default) or more, is %d", full.MaxConcurrentEvaluations)
-	more, err := extraOf(full.ExtraBody)
-	v.Require(err == nil, "inferenceParameters.extraBody", "may set min_p, typical_p, frequency_penalty, presence_penalty and repetition_penalty, each a number, and nothing else here: %v", err)
+	v.Require(n >= 2 && n <= domain.MaxCandidates, "inferenceParameters.responseCandidatesCount", "must be 2 to %d, is %d",
+		domain.MaxCandidates, n)
+	v.Require(full.ChunkSize > 0 && full.ChunkSize <= domain.MaxChunkSize, "chunkSize", "must be 1 to %d, is %d",
+		domain.MaxChunkSize, full.ChunkSize)
+	v.Require(full.MaxConcurrent > 0, "maxConcurrentRollouts", "must be 0 (the default) or more, is %d",
+		full.MaxConcurrent)
+	v.Require(full.MaxConcurrentEvaluations > 0, "maxConcurrentEvaluations", "must be 0 (the default) or more, is %d",
+		full.MaxConcurrentEvaluations)
+	more, err := parseExtra(full.ExtraBody)
+	v.Require(err == nil, "inferenceParameters.extraBody",
+		"may only set the numbers min_p, typical_p, frequency_penalty, presence_penalty and repetition_penalty: %v", err)
 	v.Require(err != nil || more.allowed(), "inferenceParameters.extraBody",
-		"must have min_p and typical_p from 0 to 1, frequency_penalty and presence_penalty from -2 to 2, repetition_penalty from 0.001 to 2")
+		"must have min_p and typical_p from 0 to 1, frequency_penalty and presence_penalty from -2 to 2, "+
+			"repetition_penalty from 0.001 to 2")
 	return full
 }
 
-// extra is what extraBody may set.
+// extra are the supported fields of extraBody.
 type extra struct {
 	MinP              float64 `json:"min_p"`
 	TypicalP          float64 `json:"typical_p"`
@@ -132,14 +139,14 @@ type extra struct {
 	RepetitionPenalty float64 `json:"repetition_penalty"`
 }
 
-// allowed tells whether the figures are those that answers can be drawn with.
+// allowed reports whether the values are in the sampler's ranges.
 func (e extra) allowed() bool {
 	share := func(p float64) bool { return p >= 0 && p <= 1 }
 	return share(e.MinP) && share(e.TypicalP) && math.Abs(e.FrequencyPenalty) <= 2 && math.Abs(e.PresencePenalty) <= 2 &&
 		(e.RepetitionPenalty == 0 || e.RepetitionPenalty >= 0.001 && e.RepetitionPenalty <= 2)
 }
 
-func extraOf(body string) (one extra, err error) {
+func parseExtra(body string) (one extra, err error) {
 	if strings.TrimSpace(body) == "" {
 		return one, nil
 	}

@@ -10,53 +10,64 @@ import (
 	"anneal/engines"
 )
 
-// pairRows are n preferences for answers that turn the digits around.
+// pairRows returns n preferences for answers with the digits reversed.
 func pairRows(n int) []string {
 	rng := rand.New(rand.NewPCG(6, 6))
 	var out []string
 	for range n {
 		a, b := rng.IntN(10), rng.IntN(9)
-		out = append(out, fmt.Sprintf(`{"input":{"messages":[{"role":"user","content":"code %d%d"}]},"preferred_output":[{"role":"assistant","content":"%d-%d-ok"}],`+
-			`"non_preferred_output":[{"role":"assistant","content":"%d-%d"}]}`, a, b, b, a, a, b+1))
+		out = append(
+			out, fmt.Sprintf(
+				`{"input":{"messages":[{"role":"user","content":"code `+
+					`%d%d"}]},"preferred_output":[{"role":"assistant","content":"%d-%d-ok"}],`+
+					`"non_preferred_output":[{"role":"assistant","content":"%d-%d"}]}`, a, b, b, a, a, b+1))
 	}
 	return out
 }
 
-// scoredRows are n groups of three answers with two metrics each.
+// scoredRows returns n groups of three answers with two metrics each.
 func scoredRows(n int) []string {
 	rng := rand.New(rand.NewPCG(7, 7))
 	var out []string
 	for range n {
 		var samples []string
 		for _, text := range []string{"ab", "bcd", "zzzz"} {
-			samples = append(samples, fmt.Sprintf(`{"messages":[{"role":"user","content":"code %d"},{"role":"assistant","content":"%s%d"}],"good":%.2f,"short":%.2f}`,
-				rng.IntN(99), text, rng.IntN(9), rng.Float64(), 1/float64(len(text))))
+			samples = append(
+				samples, fmt.Sprintf(
+					`{"messages":[{"role":"user","content":"code `+
+						`%d"},{"role":"assistant","content":"%s%d"}],"good":%.2f,"short":%.2f}`,
+					rng.IntN(99), text, rng.IntN(9), rng.Float64(), 1/float64(len(text))))
 		}
 		out = append(out, `{"samples":[`+strings.Join(samples, ",")+`]}`)
 	}
 	return out
 }
 
-// promptRows are n prompts with a field for the evaluator.
+// promptRows returns n prompts with a field for the evaluator.
 func promptRows(n int) []string {
 	var out []string
 	for i := range n {
-		out = append(out, fmt.Sprintf(`{"messages":[{"role":"user","content":"say %d"}],"ground_truth":{"letter":%q}}`, i, string(rune('a'+i%26))))
+		out = append(out,
+			fmt.Sprintf(`{"messages":[{"role":"user","content":"say %d"}],"ground_truth":{"letter":%q}}`, i,
+				string(rune('a'+i%26))))
 	}
 	return out
 }
 
-var shortAnswers = &engines.Rollouts{InferenceParameters: domain.InferenceParameters{MaxOutputTokens: 6, ResponseCandidatesCount: 4}}
+var shortAnswers = &engines.Rollouts{
+	InferenceParameters: domain.InferenceParameters{MaxOutputTokens: 6, ResponseCandidatesCount: 4},
+}
 
-// byLetters scores an answer by the share of its bytes that are small, and every
-// seventh prompt not at all.
-type byLetters struct{}
+// letterEvaluator scores an answer by the share of its bytes below 'm', and returns no valid
+// score for prompts that end in 7.
+type letterEvaluator struct{}
 
-func (byLetters) Score(_ context.Context, rows []map[string]any) ([]engines.Score, error) {
+func (letterEvaluator) Score(_ context.Context, rows []map[string]any) ([]engines.Score, error) {
 	var out []engines.Score
 	for _, row := range rows {
 		messages := row["messages"].([]any)
-		asked, text := messages[0].(map[string]any)["content"].(string), messages[len(messages)-1].(map[string]any)["content"].(string)
+		asked, text := messages[0].(map[string]any)["content"].(string),
+			messages[len(messages)-1].(map[string]any)["content"].(string)
 		if strings.HasSuffix(asked, "7") {
 			out = append(out, engines.Score{Reason: "no opinion"})
 			continue
@@ -67,9 +78,12 @@ func (byLetters) Score(_ context.Context, rows []map[string]any) ([]engines.Scor
 				small++
 			}
 		}
-		out = append(out, engines.Score{Value: float64(small) / float64(max(len(text), 1)), Valid: true, Metrics: map[string]float64{"length": float64(len(text))}})
+		out = append(out, engines.Score{
+			Value: float64(small) / float64(max(len(text), 1)), Valid: true,
+			Metrics: map[string]float64{"length": float64(len(text))},
+		})
 	}
 	return out, nil
 }
 
-func (byLetters) Close() error { return nil }
+func (letterEvaluator) Close() error { return nil }

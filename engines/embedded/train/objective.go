@@ -1,21 +1,19 @@
 package train
 
-// An objective is what training minimises: over a batch, the samples' losses
-// divided by their weights. It sees of the model only how likely it finds the
-// tokens that are learnt.
+// An objective is the loss that training minimizes: the sum of the samples' losses divided by
+// the sum of their weights. It depends on the model only through the log-probabilities of the
+// target tokens.
 type objective interface {
-	// weight is what a sample counts in the mean.
+	// weight is the sample's weight in the mean.
 	weight(s *Sample) float64
-	// judge answers a sample's loss, given the log-probability of each of its
-	// learnt tokens, puts its derivative by each of them into slopes, and tells
-	// figures.
-	judge(s *Sample, logp, slopes []float32, told figures) (loss float64)
+	// loss returns a sample's loss, given the log-probabilities of its target tokens. It writes
+	// the derivatives with respect to them to slopes, and adds metrics.
+	loss(s *Sample, logp, slopes []float32, metrics means) (loss float64)
 }
 
-// figures are means under their names.
-type figures map[string]mean
+// means are weighted means by metric name.
+type means map[string]mean
 
-// A mean is a sum, and what it is to be divided by.
 type mean struct{ sum, weight float64 }
 
 func (m mean) value() float64 {
@@ -25,19 +23,19 @@ func (m mean) value() float64 {
 	return m.sum / m.weight
 }
 
-func (f figures) add(name string, sum, weight float64) {
+func (f means) add(name string, sum, weight float64) {
 	m := f[name]
 	f[name] = mean{m.sum + sum, m.weight + weight}
 }
 
-func (f figures) merge(more figures) {
+func (f means) merge(more means) {
 	for name, m := range more {
 		f.add(name, m.sum, m.weight)
 	}
 }
 
-// values are the means, each name below a folder.
-func (f figures) values(folder string) map[string]float64 {
+// values returns the means with the prefix and a slash before each name.
+func (f means) values(folder string) map[string]float64 {
 	out := map[string]float64{}
 	for name, m := range f {
 		out[folder+"/"+name] = m.value()
@@ -53,7 +51,6 @@ func total(v []float32) float64 {
 	return sum
 }
 
-// fill32 sets every element.
 func fill32(v []float32, value float64) {
 	for i := range v {
 		v[i] = float32(value)

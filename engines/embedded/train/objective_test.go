@@ -11,48 +11,49 @@ import (
 	"anneal/engines/embedded/llama"
 )
 
-// judged is a sample of which nothing but the numbers of learnt tokens matters
-// to an objective.
-func judged(chosen, rejected int) *Sample {
+// targets returns a sample with the given numbers of target tokens.
+func targets(chosen, rejected int) *Sample {
 	s := &Sample{Tokens: make([]int32, chosen+1), Scored: make([]bool, chosen+1)}
 	for i := range chosen {
 		s.Scored[i+1] = true
 	}
 	if rejected > 0 {
-		s.Rejected = judged(rejected, 0)
+		s.Rejected = targets(rejected, 0)
 	}
 	return s
 }
 
 func loss(o objective, s *Sample, logp ...float32) float64 {
-	return o.judge(s, logp, make([]float32, len(logp)), figures{})
+	return o.loss(s, logp, make([]float32, len(logp)), means{})
 }
 
-// TestObjectivesInClosedForm compares each loss with its formula worked by hand.
+// TestObjectivesInClosedForm compares each loss with values computed by hand.
 func TestObjectivesInClosedForm(t *testing.T) {
-	pair := judged(2, 1)
+	pair := targets(2, 1)
 	pair.Reference = []float32{-1, -2, -3}
-	require.InDelta(t, math.Ln2, loss(dpo{0.1}, pair, -1, -2, -3), 1e-6, "the reference itself prefers neither")
+	require.InDelta(t, math.Ln2, loss(dpo{0.1}, pair, -1, -2, -3), 1e-6, "the reference has no preference")
 	require.InDelta(t, math.Log(1+math.Exp(-0.5*(2-(-1)))), loss(dpo{0.5}, pair, -0.5, -0.5, -4), 1e-6)
 
 	odds := func(p float64) float64 { return math.Log(p / (1 - p)) }
 	half, tenth := float32(math.Log(0.5)), float32(math.Log(0.1))
-	require.InDelta(t, math.Ln2+0.3*math.Log(1+math.Exp(-(odds(0.5)-odds(0.1)))), loss(orpo{0.3}, pair, half, half, tenth), 1e-6)
+	require.InDelta(t, math.Ln2+0.3*math.Log(1+math.Exp(-(odds(0.5)-odds(0.1)))), loss(orpo{0.3}, pair, half, half, tenth),
+		1e-6)
 
-	answer := judged(2, 0)
+	answer := targets(2, 0)
 	answer.Behaviour, answer.Reference, answer.Advantage = []float32{-1, -1}, []float32{-1, -2}, 2
 	double := -1 + float32(math.Ln2)
-	require.InDelta(t, -2, loss(grpo{0.8, 1.2, 0}, answer, -1, -1), 1e-6, "on its own answers the ratio is 1")
+	require.InDelta(t, -2, loss(grpo{0.8, 1.2, 0}, answer, -1, -1), 1e-6, "on-policy the ratio is 1")
 	require.InDelta(t, -(1*2+1.2*2)/2, loss(grpo{0.8, 1.2, 0}, answer, -1, double), 1e-6, "clipped from above")
-	require.InDelta(t, -2+0.5*(math.Exp(-1)+1-1)/2, loss(grpo{0.8, 1.2, 0.5}, answer, -1, -1), 1e-6, "the term of KL")
+	require.InDelta(t, -2+0.5*(math.Exp(-1)+1-1)/2, loss(grpo{0.8, 1.2, 0.5}, answer, -1, -1), 1e-6, "the KL term")
 	require.InDelta(t, -(2 + 1.28*2), loss(dapo{0.8, 1.28}, answer, -1, double), 1e-6, "a sum over tokens")
 	require.InDelta(t, -math.Sqrt2*2, loss(gspo{0.5, 2}, answer, -1, double), 1e-6, "the geometric mean of the ratios")
 	answer.Advantage = -2
-	require.InDelta(t, (2+2*2)/2., loss(grpo{0.8, 1.2, 0}, answer, -1, double), 1e-6, "what got worse is not clipped from above")
+	require.InDelta(t, (2+2*2)/2., loss(grpo{0.8, 1.2, 0}, answer, -1, double), 1e-6,
+		"negative advantages are not clipped from above")
 	require.InDelta(t, (2+0.8*2)/2., loss(grpo{0.8, 1.2, 0}, answer, -1, -1-float32(math.Ln2)), 1e-6, "but from below")
 }
 
-// objectives are all of them, with their knobs at several values.
+// objectives are all objectives at several parameters.
 func objectives() map[string]objective {
 	out := map[string]objective{"likelihood": likelihood{}}
 	for _, beta := range []float64{0.01, 0.1, 1, 5} {
@@ -70,9 +71,9 @@ func objectives() map[string]objective {
 	return out
 }
 
-// random draws a sample with figures of all kinds, and log-probabilities of it.
+// random returns a sample with random values for every objective, and its log-probabilities.
 func random(rng *rand.Rand, chosen, rejected int) (*Sample, []float32) {
-	s := judged(chosen, rejected)
+	s := targets(chosen, rejected)
 	draw := func(away float64) []float32 {
 		out := make([]float32, chosen+rejected)
 		for i := range out {
@@ -82,15 +83,15 @@ func random(rng *rand.Rand, chosen, rejected int) (*Sample, []float32) {
 	}
 	logp := draw(1)
 	s.Reference, s.Behaviour, s.Advantage = draw(1), draw(1), rng.NormFloat64()
-	for i := range s.Behaviour { // near enough that some ratios are within the clip
+	for i := range s.Behaviour { // near enough that some ratios are within the clipping range
 		s.Behaviour[i] = logp[i] + 0.3*float32(rng.NormFloat64())
 	}
 	return s, logp
 }
 
-// TestSlopesAreThoseOfTheLosses compares the slopes of every objective with
-// finite differences of its loss, at every knob and at several lengths.
-func TestSlopesAreThoseOfTheLosses(t *testing.T) {
+// TestGradientsMatchFiniteDifferences compares the gradients of every objective with finite
+// differences of its loss, at every parameter and several lengths.
+func TestGradientsMatchFiniteDifferences(t *testing.T) {
 	for name, o := range objectives() {
 		t.Run(name, func(t *testing.T) {
 			rng := rand.New(rand.NewPCG(3, 4))
@@ -104,7 +105,7 @@ func TestSlopesAreThoseOfTheLosses(t *testing.T) {
 					}
 				}
 				slopes := make([]float32, len(logp))
-				o.judge(s, logp, slopes, figures{})
+				o.loss(s, logp, slopes, means{})
 				const step = 1.0 / 512
 				for i := range logp {
 					at := func(by float32) float64 {
@@ -115,7 +116,7 @@ func TestSlopesAreThoseOfTheLosses(t *testing.T) {
 					forth, back := (at(step)-at(0))/step, (at(0)-at(-step))/step
 					if math.Abs(forth-back) > 2e-3+0.02*(math.Abs(forth)+math.Abs(back)) {
 						corners++
-						continue // where the clip begins there is no slope
+						continue // the loss is not differentiable where clipping begins
 					}
 					require.InDelta(t, (forth+back)/2, slopes[i], 5e-3+0.02*math.Abs(forth), "token %d of %v", i, logp)
 					seen++
@@ -127,12 +128,14 @@ func TestSlopesAreThoseOfTheLosses(t *testing.T) {
 	}
 }
 
-// TestLossesFollowTheirSlopesThroughTheModel takes a tiny step against the
-// gradient of each objective and wants the loss to fall by what the gradient
-// says, in the weights of a whole model at two temperatures.
-func TestLossesFollowTheirSlopesThroughTheModel(t *testing.T) {
-	c := llama.Config{ModelType: "llama", HiddenSize: 16, IntermediateSize: 24, Layers: 2, Heads: 2, KVHeads: 1, HeadDim: 8,
-		VocabSize: 23, MaxPositions: 32, NormEps: 1e-5, RopeTheta: 10000, TieWordEmbeddings: true, InitializerRange: 0.3}
+// TestGradientsMatchFiniteDifferencesThroughTheModel takes a small step along the gradient of
+// each objective and compares the change of the loss with the gradient's norm, through a whole
+// model at two temperatures.
+func TestGradientsMatchFiniteDifferencesThroughTheModel(t *testing.T) {
+	c := llama.Config{
+		ModelType: "llama", HiddenSize: 16, IntermediateSize: 24, Layers: 2, Heads: 2, KVHeads: 1, HeadDim: 8,
+		VocabSize: 23, MaxPositions: 32, NormEps: 1e-5, RopeTheta: 10000, TieWordEmbeddings: true, InitializerRange: 0.3,
+	}
 	for name, o := range objectives() {
 		for _, temperature := range []float64{1, 0.7} {
 			t.Run(fmt.Sprint(name, " at ", temperature), func(t *testing.T) {
@@ -140,7 +143,7 @@ func TestLossesFollowTheirSlopesThroughTheModel(t *testing.T) {
 				weights.Initialize(3)
 				loop := NewLoop(llama.NewNet(weights, nil, 1), 2)
 				loop.objective = o
-				loop.heat(temperature)
+				loop.setTemperature(temperature)
 				rng := rand.New(rand.NewPCG(7, 8))
 				samples := sequences(rng, c.VocabSize, o)
 				now, err := loop.logp(t.Context(), samples)
@@ -160,15 +163,15 @@ func TestLossesFollowTheirSlopesThroughTheModel(t *testing.T) {
 				for _, g := range slopes {
 					norm += float64(g) * float64(g)
 				}
-				require.NotZero(t, norm, "not everything is clipped")
+				require.NotZero(t, norm, "some terms are not clipped")
 				at := func(by float64) float64 {
 					for i := range w {
 						w[i] = keep[i] + float32(by*float64(slopes[i])/math.Sqrt(norm))
 					}
 					loop.Net.Pack(1)
-					told, err := loop.measure(t.Context(), samples)
+					metrics, err := loop.measure(t.Context(), samples)
 					require.NoError(t, err)
-					return told["loss"].value()
+					return metrics["loss"].value()
 				}
 				require.InDelta(t, report.Loss, at(0), 1e-5)
 				const step = 2e-4
@@ -179,12 +182,12 @@ func TestLossesFollowTheirSlopesThroughTheModel(t *testing.T) {
 	}
 }
 
-// sequences are random ones, pairs where the objective wants them.
+// sequences returns random samples, or pairs if the objective compares pairs.
 func sequences(rng *rand.Rand, vocab int, o objective) []*Sample {
 	var out []*Sample
 	draw := func() *Sample {
 		n := 3 + rng.IntN(9)
-		s := judged(n, 0)
+		s := targets(n, 0)
 		for i := range s.Tokens {
 			s.Tokens[i] = int32(rng.IntN(vocab))
 			s.Scored[i] = i > 1

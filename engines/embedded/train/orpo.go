@@ -2,9 +2,8 @@ package train
 
 import "math"
 
-// orpo is odds ratio preference optimisation (Hong et al. 2024, "ORPO:
-// Monolithic Preference Optimization without Reference Model", equations 6 and
-// 7): the mean over pairs of
+// orpo is odds ratio preference optimization (Hong et al. 2024, "ORPO: Monolithic Preference
+// Optimization without Reference Model", equations 6 and 7): the mean over pairs of
 //
 //	loss = −ℓ(chosen) − λ·log σ(odds(chosen) − odds(rejected))
 //	odds(y) = ℓ(y) − log(1 − exp ℓ(y))
@@ -14,7 +13,7 @@ type orpo struct{ lambda float64 }
 
 func (orpo) weight(*Sample) float64 { return 1 }
 
-func (o orpo) judge(s *Sample, logp, slopes []float32, told figures) float64 {
+func (o orpo) loss(s *Sample, logp, slopes []float32, metrics means) float64 {
 	n := s.learnt()
 	chosen, rejected := total(logp[:n])/float64(n), total(logp[n:])/float64(len(logp)-n)
 	better, rise := logOdds(chosen)
@@ -23,22 +22,21 @@ func (o orpo) judge(s *Sample, logp, slopes []float32, told figures) float64 {
 	pull := o.lambda * sigmoid(-margin)
 	fill32(slopes[:n], -(1+pull*rise)/float64(n))
 	fill32(slopes[n:], pull*fall/float64(len(logp)-n))
-	told.add("accuracy", share(margin > 0), 1)
-	told.add("margin", margin, 1)
-	told.add("chosen", chosen, 1)
-	told.add("rejected", rejected, 1)
+	metrics.add("accuracy", share(margin > 0), 1)
+	metrics.add("margin", margin, 1)
+	metrics.add("chosen", chosen, 1)
+	metrics.add("rejected", rejected, 1)
 	return -chosen + o.lambda*softplus(-margin)
 }
 
-// leastDoubt bounds 1 − p from below, so that an answer the model is sure of
-// has finite odds.
-const leastDoubt = 1e-6
+// minComplement is a lower bound of 1 − p, so that odds stay finite.
+const minComplement = 1e-6
 
-// logOdds is log(p/(1−p)) of a log-probability, and its derivative by it.
+// logOdds is log(p/(1−p)) of a log-probability, and its derivative.
 func logOdds(logp float64) (odds, slope float64) {
-	doubt := -math.Expm1(logp)
-	if doubt < leastDoubt {
-		return logp - math.Log(leastDoubt), 1
+	complement := -math.Expm1(logp)
+	if complement < minComplement {
+		return logp - math.Log(minComplement), 1
 	}
-	return logp - math.Log(doubt), 1 / doubt
+	return logp - math.Log(complement), 1 / complement
 }

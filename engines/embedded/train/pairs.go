@@ -11,20 +11,20 @@ import (
 	"anneal/domain/rows"
 )
 
-// parse reads a row that must have one of some shapes.
+// parse parses a row of one of the given shapes.
 func parse(line []byte, shapes ...string) (rows.Row, error) {
 	row, faults := rows.Parse(line, shapes[0])
 	switch {
 	case len(faults) > 0:
 		return row, errors.New(strings.Join(faults, "; "))
 	case !slices.Contains(shapes, row.Shape):
-		return row, fmt.Errorf("the row is of shape %s, and this training takes %s", row.Shape, strings.Join(shapes, " or "))
+		return row, fmt.Errorf("the row has shape %s, but this training needs %s", row.Shape, strings.Join(shapes, " or "))
 	}
 	return row, nil
 }
 
-// pair reads a preference row: {input: {messages}, preferred_output,
-// non_preferred_output}. The answers alone are learnt.
+// pair parses a preference row: {input: {messages}, preferred_output, non_preferred_output}.
+// Only the tokens of the answers are targets.
 func (r *reader) pair(line []byte) error {
 	row, err := parse(line, domain.ShapePreference)
 	if err != nil {
@@ -38,13 +38,13 @@ func (r *reader) pair(line []byte) error {
 		return fmt.Errorf("non_preferred_output: %w", err)
 	}
 	if slices.Equal(s.Tokens, s.Rejected.Tokens) {
-		return errors.New("both answers are the same: there is nothing to prefer")
+		return errors.New("both answers are identical: a preference needs two different ones")
 	}
 	r.keep(s)
 	return nil
 }
 
-// answered renders a conversation and the answer to it, which alone is learnt.
+// answered renders a conversation and its answer, whose tokens are the targets.
 func (r *reader) answered(asked, answer []rows.Message, tools json.RawMessage) (*Sample, error) {
 	prompt, err := r.chat(asked, tools)
 	if err != nil {
@@ -60,7 +60,7 @@ func (r *reader) answered(asked, answer []rows.Message, tools json.RawMessage) (
 	return r.sequence(whole, from(len(prompt), len(whole)))
 }
 
-// from is a list of n of which those from at on are true.
+// from returns n values that are true from index at on.
 func from(at, n int) []bool {
 	learn := make([]bool, n)
 	for i := at; i < n; i++ {

@@ -2,25 +2,27 @@ package train
 
 import "math/rand/v2"
 
-// A plan says which samples each optimiser step takes. It follows from the
-// samples, the settings and the seed alone, so a resumed training needs only
-// the number of steps it has done.
+// A plan divides samples into optimizer steps. It depends on the samples, the settings and the
+// seed only, so a resumed training needs only the number of completed steps.
 type plan struct {
 	samples    []*Sample
 	epochs     int
-	maxTokens  int // of a gradient batch
-	maxSamples int // of a gradient batch
-	accumulate int // gradient batches of one step
+	maxTokens  int // of a micro-batch
+	maxSamples int // of a micro-batch
+	accumulate int // micro-batches of one step
 	seed       uint64
 
-	steps  int   // in all
+	steps  int   // total
 	starts []int // first step of each epoch
-	epoch  int   // of batches
+	epoch  int   // of cached
 	cached [][]*Sample
 }
 
 func newPlan(samples []*Sample, epochs, maxTokens, maxSamples, accumulate int, seed uint64) *plan {
-	p := &plan{samples: samples, epochs: epochs, maxTokens: maxTokens, maxSamples: maxSamples, accumulate: max(accumulate, 1), seed: seed, epoch: -1}
+	p := &plan{
+		samples: samples, epochs: epochs, maxTokens: maxTokens, maxSamples: maxSamples, accumulate: max(accumulate, 1),
+		seed: seed, epoch: -1,
+	}
 	for e := range epochs {
 		p.starts = append(p.starts, p.steps)
 		p.steps += len(p.batches(e))
@@ -28,7 +30,7 @@ func newPlan(samples []*Sample, epochs, maxTokens, maxSamples, accumulate int, s
 	return p
 }
 
-// batch is what step takes; steps count from 0.
+// batch returns the samples of a step; steps count from 0.
 func (p *plan) batch(step int) []*Sample {
 	e := p.epochOf(step)
 	return p.batches(e)[step-p.starts[e]]
@@ -42,7 +44,7 @@ func (p *plan) epochOf(step int) int {
 	return e
 }
 
-// progress is how many epochs are done after so many steps.
+// progress is the number of epochs completed after steps steps.
 func (p *plan) progress(steps int) float64 {
 	if steps >= p.steps {
 		return float64(p.epochs)
@@ -55,8 +57,8 @@ func (p *plan) progress(steps int) float64 {
 	return float64(e) + float64(steps-p.starts[e])/float64(end-p.starts[e])
 }
 
-// batches are the steps of one epoch: the samples in an order of its own, cut
-// into gradient batches, and these joined for accumulation.
+// batches returns the steps of an epoch: the shuffled samples, divided into micro-batches,
+// which are joined for gradient accumulation.
 func (p *plan) batches(epoch int) [][]*Sample {
 	if p.epoch == epoch {
 		return p.cached
@@ -83,9 +85,9 @@ func (p *plan) batches(epoch int) [][]*Sample {
 	return steps
 }
 
-// carve takes a tenth of the rows, at least one and at most 256, out of
-// training for evaluation.
-func carve[T any](rows []T, seed uint64) (train, held []T) {
+// holdOut moves a tenth of the rows, at least 1 and at most 256, from the training set to the
+// evaluation set.
+func holdOut[T any](rows []T, seed uint64) (train, held []T) {
 	n := min(max(len(rows)/10, 1), 256)
 	chosen := map[int]bool{}
 	for _, i := range rand.New(rand.NewPCG(seed, 0x63617276)).Perm(len(rows))[:n] {
@@ -101,8 +103,8 @@ func carve[T any](rows []T, seed uint64) (train, held []T) {
 	return train, held
 }
 
-// rateAt is the learning rate of a step, counted from 1: it rises in a line
-// over the warm-up and falls in a line to nothing after it.
+// rateAt is the learning-rate schedule: linear warmup, then linear decay to 0. Steps count from
+// 1.
 func rateAt(step, steps, warmup int, peak float64) float64 {
 	if step <= warmup {
 		return peak * float64(step) / float64(warmup)

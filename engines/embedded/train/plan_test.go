@@ -16,7 +16,7 @@ func samplesOf(lengths ...int) []*Sample {
 	return out
 }
 
-func TestPlanTakesEachSampleOnceAnEpoch(t *testing.T) {
+func TestPlanTakesEachSampleOncePerEpoch(t *testing.T) {
 	lengths := []int{10, 90, 30, 30, 20, 5, 70, 10, 10, 40, 40}
 	for name, tc := range map[string]struct{ tokens, samples, accumulate int }{
 		"by tokens":    {100, 1000, 1},
@@ -37,7 +37,7 @@ func TestPlanTakesEachSampleOnceAnEpoch(t *testing.T) {
 					seen[s]++
 					tokens += s.inputs()
 				}
-				if len(batch) > tc.accumulate { // a sample longer than a batch is one alone
+				if len(batch) > tc.accumulate { // a sample that exceeds the micro-batch limit forms its own micro-batch
 					require.LessOrEqual(t, tokens, tc.tokens*tc.accumulate)
 				}
 				if step > 0 {
@@ -48,18 +48,18 @@ func TestPlanTakesEachSampleOnceAnEpoch(t *testing.T) {
 				require.Equal(t, 3, seen[s])
 			}
 			require.Equal(t, 3.0, p.progress(p.steps))
-			require.NotEqual(t, p.batches(0), p.batches(1), "each epoch has an order of its own")
+			require.NotEqual(t, p.batches(0), p.batches(1), "each epoch is shuffled separately")
 		})
 	}
 }
 
-func TestCarve(t *testing.T) {
+func TestHoldOut(t *testing.T) {
 	for _, tc := range []struct{ rows, held int }{{2, 1}, {19, 1}, {200, 20}, {100_000, 256}} {
 		samples := make([]*Sample, tc.rows)
 		for i := range samples {
 			samples[i] = &Sample{}
 		}
-		train, held := carve(samples, 3)
+		train, held := holdOut(samples, 3)
 		require.Len(t, held, tc.held)
 		require.Len(t, train, tc.rows-tc.held)
 	}
@@ -67,12 +67,12 @@ func TestCarve(t *testing.T) {
 
 func TestRate(t *testing.T) {
 	const peak = 0.5
-	require.Equal(t, peak, rateAt(1, 10, 0, peak), "no warm-up begins at the peak")
+	require.Equal(t, peak, rateAt(1, 10, 0, peak), "without warmup the first step is at the peak")
 	require.Equal(t, peak/4, rateAt(1, 10, 4, peak))
 	require.Equal(t, peak, rateAt(4, 10, 4, peak))
 	for step := 5; step < 10; step++ {
 		require.Less(t, rateAt(step+1, 10, 4, peak), rateAt(step, 10, 4, peak))
 		require.Positive(t, rateAt(step+1, 10, 4, peak))
 	}
-	require.Equal(t, peak, rateAt(50, 10, 50, peak), "a warm-up longer than the training ends it")
+	require.Equal(t, peak, rateAt(50, 10, 50, peak), "warmup for the whole training ends at the peak")
 }

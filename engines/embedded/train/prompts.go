@@ -8,14 +8,13 @@ import (
 	"anneal/domain"
 )
 
-// A prompt is a row that the model answers and an evaluator judges.
+// A prompt is a row that the model answers and an evaluator scores.
 type prompt struct {
 	tokens []int
-	row    map[string]any // as the evaluator gets it, but for the answer
+	row    map[string]any // the evaluator's input, without the answer
 }
 
-// prompt reads a row of messages, the last one the user's, beside which all
-// fields are free.
+// prompt parses a row of messages that ends with the user's. Other fields are free.
 func (r *reader) prompt(line []byte) error {
 	row, err := parse(line, domain.ShapePrompt)
 	if err != nil {
@@ -32,7 +31,8 @@ func (r *reader) prompt(line []byte) error {
 		return err
 	}
 	if len(p.tokens) >= r.window {
-		return fmt.Errorf("the prompt has %d tokens and leaves no room for an answer among the %d that fit: shorten it, or raise maxContextLength up to the model's window",
+		return fmt.Errorf("the prompt has %d tokens, which leaves no space for an answer within the limit of %d: "+
+			"shorten it, or raise maxContextLength up to the model's context length",
 			len(p.tokens), r.window)
 	}
 	for _, id := range p.tokens {
@@ -45,8 +45,8 @@ func (r *reader) prompt(line []byte) error {
 	return nil
 }
 
-// judged is the row with an answer, for the evaluator.
-func (p *prompt) judged(answer string) map[string]any {
+// withAnswer is the row including an answer, for the evaluator.
+func (p *prompt) withAnswer(answer string) map[string]any {
 	row := make(map[string]any, len(p.row))
 	for name, value := range p.row {
 		row[name] = value

@@ -9,28 +9,27 @@ import (
 	"anneal/domain"
 )
 
-// rollouts is the course through the model's own answers. A chunk of the rows
-// is answered and scored by the model as it then is; its steps learn from these
-// answers, and the next chunk is answered by what came of it. A chunk has no
-// more rows than one step takes: learning from answers that an earlier model
-// wrote took five times as many of them.
+// rollouts is the procedure of reinforcement learning. The current model generates answers to a
+// chunk of the rows, which are scored; the steps of the chunk train on them, and the updated
+// model generates the next chunk. A chunk has no more rows than one step: training on answers
+// of an earlier policy needed five times as many answers.
 type rollouts struct {
 	*job
 	prompts   []*prompt
 	held      []*prompt
-	reference *Loop // the model that training must stay near; nil when the loss does not ask
+	reference *Loop // the reference model of the KL term; nil without one
 
 	size    int // prompts of a chunk
 	current *chunk
-	ready   *chunk // answered, and not yet learnt from
+	ready   *chunk // generated, training on it has not started
 }
 
-// A chunk is answers to some rows, as far as there is something to learn.
+// A chunk is the scored answers to some rows, without those that have no signal.
 type chunk struct {
 	samples []*Sample
-	plan    *plan // of the samples
-	told    map[string]float64
-	tally   tally // of its answers
+	plan    *plan              // of the samples
+	metrics map[string]float64 // of its answers
+	counts  rolloutCounts      // of its answers
 }
 
 func newRollouts(j *job, prompts, held []*prompt) *rollouts {
@@ -43,10 +42,10 @@ func newRollouts(j *job, prompts, held []*prompt) *rollouts {
 	return &rollouts{job: j, prompts: prompts, held: held, size: min(size, len(prompts))}
 }
 
-// chunks is how many an epoch has.
+// chunks is the number of chunks of an epoch.
 func (r *rollouts) chunks() int { return (len(r.prompts) + r.size - 1) / r.size }
 
-// rows are the prompts of a chunk: each epoch has an order of its own.
+// rows are the prompts of chunk n. Each epoch is shuffled separately.
 func (r *rollouts) rows(n int) []*prompt {
 	epoch, at := n/r.chunks(), n%r.chunks()*r.size
 	order := rand.New(rand.NewPCG(r.order.Seed, uint64(epoch))).Perm(len(r.prompts))
@@ -57,7 +56,7 @@ func (r *rollouts) rows(n int) []*prompt {
 	return out
 }
 
-// left is how many steps the current chunk has left.
+// left is the number of remaining steps of the current chunk.
 func (r *rollouts) left() int {
 	if r.current == nil {
 		return 0
@@ -65,7 +64,7 @@ func (r *rollouts) left() int {
 	return r.current.steps() - r.state.At
 }
 
-// steps is how many a chunk has: one that teaches nothing has one.
+// steps is the number of steps of the chunk, 1 if it has no signal.
 func (c *chunk) steps() int { return max(c.plan.steps, 1) }
 
 func (r *rollouts) next(ctx context.Context) ([]*Sample, map[string]float64, error) {
@@ -73,52 +72,53 @@ func (r *rollouts) next(ctx context.Context) ([]*Sample, map[string]float64, err
 		return r.current.plan.batch(r.state.At), nil, nil
 	}
 	if r.ready == nil {
-		ready, err := r.roll(ctx, r.state.Chunk)
+		ready, err := r.generate(ctx, r.state.Chunk)
 		if err != nil {
 			return nil, nil, err
 		}
 		r.ready = ready
 	}
 	if r.ready.plan.steps == 0 {
-		return nil, r.ready.told, nil
+		return nil, r.ready.metrics, nil
 	}
-	return r.ready.plan.batch(0), r.ready.told, nil
+	return r.ready.plan.batch(0), r.ready.metrics, nil
 }
 
-func (r *rollouts) passed(told figures) {
+func (r *rollouts) afterStep(metrics means) {
 	s := &r.state
 	if r.left() == 0 {
 		r.current, r.ready = r.ready, nil
 		s.Chunk, s.At = s.Chunk+1, 0
-		s.Rollouts.add(r.current.tally)
+		s.Rollouts.add(r.current.counts)
 		s.Rollouts.Expected = len(r.prompts) * r.settings.Rollouts.ResponseCandidatesCount * r.settings.Epochs
-		r.signal()
+		r.checkSignal()
 	}
 	s.At++
-	if told[drift].value() > mostDrift { // what is left was written by quite another model
+	if metrics[drift].value() > maxDrift { // the remaining answers are too far off-policy
 		s.At = r.current.steps()
 	}
 }
 
-// signal counts the chunks in a row that taught nothing.
-func (r *rollouts) signal() {
+// checkSignal stops the training after too many chunks without a signal.
+func (r *rollouts) checkSignal() {
 	s := &r.state
 	if s.Flat++; r.current.plan.steps > 0 {
 		s.Flat = 0
 	}
-	if s.Flat >= patience && s.Flat*r.size >= flatRows || s.Flat == s.Chunk && r.over() {
-		s.Stopped, s.Reason = true, fmt.Sprintf("no reward signal: the answers to each prompt scored alike (%.3g of 1 in the mean), so there is nothing more to learn: "+
-			"if that is not the end, let the evaluator give finer scores, ask easier or harder prompts, or raise the temperature", r.current.told["reward/mean"])
+	if s.Flat >= patience && s.Flat*r.size >= flatRows || s.Flat == s.Chunk && r.done() {
+		s.Stopped, s.Reason = true, fmt.Sprintf("no reward signal: all answers to each prompt have the same score "+
+			"(mean %.3g), so nothing more can be learned: use an evaluator with finer scores, easier or harder prompts, "+
+			"or a higher temperature", r.current.metrics["reward/mean"])
 	}
 }
 
-// over tells that no chunk is left and the last one is learnt.
-func (r *rollouts) over() bool {
+// done reports whether all chunks are trained on.
+func (r *rollouts) done() bool {
 	return r.state.Chunk == r.settings.Epochs*r.chunks() && (r.left() == 0 || r.current.plan.steps == 0)
 }
 
-// most is how many steps the answers to so many rows are if all of them teach.
-func (r *rollouts) most(rows int) int {
+// maxSteps is the number of steps of the answers to rows rows if all of them have a signal.
+func (r *rollouts) maxSteps(rows int) int {
 	answers := rows * r.settings.Rollouts.ResponseCandidatesCount
 	batch := r.settings.BatchSizeSamples * r.settings.GradientAccumulationSteps
 	return (answers + batch - 1) / batch
@@ -128,7 +128,7 @@ func (r *rollouts) steps() int {
 	steps := r.state.Step + r.left()
 	for n := r.state.Chunk; n < r.settings.Epochs*r.chunks(); n++ {
 		at := n % r.chunks() * r.size
-		steps += r.most(min(r.size, len(r.prompts)-at))
+		steps += r.maxSteps(min(r.size, len(r.prompts)-at))
 	}
 	return steps
 }
@@ -141,8 +141,8 @@ func (r *rollouts) epoch() float64 {
 	return done / float64(r.chunks())
 }
 
-// rate rises in a line over the warm-up, and falls in a line with the rows that
-// are left: how many steps they will be is not known.
+// rate is the learning-rate schedule: linear warmup by steps, then linear decay by rows,
+// because the number of steps is not known in advance.
 func (r *rollouts) rate() float64 {
 	rate := r.settings.LearningRate * (1 - r.epoch()/float64(r.settings.Epochs))
 	if warmup := r.settings.LearningRateWarmupSteps; r.state.Step < warmup {
@@ -151,13 +151,13 @@ func (r *rollouts) rate() float64 {
 	return rate
 }
 
-// due is after the chunk with which another part of the rows is done.
-func (r *rollouts) due() bool {
+// evalDue reports whether another fraction of the rows is complete.
+func (r *rollouts) evalDue() bool {
 	part := func(epochs float64) int { return int(epochs / float64(r.settings.Epochs) * evaluations) }
-	return r.left() == 0 && (part(r.epoch()) > part(r.state.EvaluatedAt) || r.over())
+	return r.left() == 0 && (part(r.epoch()) > part(r.state.EvaluatedAt) || r.done())
 }
 
-func (r *rollouts) measure(ctx context.Context) (map[string]float64, error) {
+func (r *rollouts) evaluate(ctx context.Context) (map[string]float64, error) {
 	if len(r.held) == 0 {
 		return nil, nil
 	}
@@ -165,21 +165,26 @@ func (r *rollouts) measure(ctx context.Context) (map[string]float64, error) {
 	if err != nil {
 		return nil, err
 	}
-	told := tell(answers)
+	metrics := answerMetrics(answers)
 	r.state.EvaluatedAt = r.epoch()
-	return map[string]float64{"eval/reward": told["reward/mean"], "eval/invalid": told["reward/invalid"], "eval/length": told["rollout/length"]}, nil
+	return map[string]float64{
+		"eval/reward": metrics["reward/mean"], "eval/invalid": metrics["reward/invalid"],
+		"eval/length": metrics["rollout/length"],
+	}, nil
 }
 
-// roll has a chunk answered and scored, and prepares what is learnt from it.
-func (r *rollouts) roll(ctx context.Context, n int) (*chunk, error) {
+// generate generates and scores the answers of chunk n and prepares its samples.
+func (r *rollouts) generate(ctx context.Context, n int) (*chunk, error) {
 	candidates := r.settings.Rollouts.ResponseCandidatesCount
 	answers, err := r.answers(ctx, r.rows(n), candidates, uint64(n))
 	if err != nil {
 		return nil, err
 	}
-	told := tell(answers)
-	if told["reward/invalid"] == 1 {
-		return nil, domain.Errorf(domain.FailedPrecondition, "evaluator: gave no valid score for any of %d answers; the first reason is: %s", len(answers), answers[0].reason())
+	metrics := answerMetrics(answers)
+	if metrics["reward/invalid"] == 1 {
+		return nil, domain.Errorf(domain.FailedPrecondition,
+			"evaluator: returned no valid score for any of %d answers; the first reason is: %s",
+			len(answers), answers[0].reason())
 	}
 	var groups []group
 	for lot := range slices.Chunk(answers, candidates) {
@@ -191,25 +196,26 @@ func (r *rollouts) roll(ctx context.Context, n int) (*chunk, error) {
 		}
 		groups = append(groups, g)
 	}
-	live, compared := weigh(groups)
-	told["reward/flat"] = compared["flat"].value()
-	c := &chunk{samples: live, told: told, tally: tallied(answers, candidates)}
-	if err := r.anchor(ctx, live); err != nil {
+	live, compared := computeAdvantages(groups)
+	metrics["reward/flat"] = compared["flat"].value()
+	c := &chunk{samples: live, metrics: metrics, counts: countRollouts(answers, candidates)}
+	if err := r.recordLogProbs(ctx, live); err != nil {
 		return nil, err
 	}
-	r.cut(c, n)
+	r.planChunk(c, n)
 	return c, nil
 }
 
-// cut divides a chunk into steps.
-func (r *rollouts) cut(c *chunk, n int) {
+// plan divides the samples of chunk n into steps.
+func (r *rollouts) planChunk(c *chunk, n int) {
 	s := r.settings
-	c.plan = newPlan(c.samples, 1, s.BatchSizeTokens, s.BatchSizeSamples, s.GradientAccumulationSteps, r.order.Seed+uint64(n)<<20)
+	c.plan = newPlan(c.samples, 1, s.BatchSizeTokens, s.BatchSizeSamples, s.GradientAccumulationSteps,
+		r.order.Seed+uint64(n)<<20)
 }
 
-// anchor notes how likely answers are in the model that wrote them, which is the
-// present one, and in the one to stay near.
-func (r *rollouts) anchor(ctx context.Context, samples []*Sample) error {
+// recordLogProbs stores the log-probabilities of answers under the policy that generated them,
+// which is the current one, and under the reference.
+func (r *rollouts) recordLogProbs(ctx context.Context, samples []*Sample) error {
 	wrote, err := r.loop.logp(ctx, samples)
 	if err != nil {
 		return err

@@ -16,10 +16,10 @@ import (
 	"anneal/engines"
 )
 
-// evaluate is an evaluation in Go.
-type evaluate func(row map[string]any) (engines.Score, error)
+// evaluatorFunc is an evaluator in Go.
+type evaluatorFunc func(row map[string]any) (engines.Score, error)
 
-func (e evaluate) Score(_ context.Context, rows []map[string]any) ([]engines.Score, error) {
+func (e evaluatorFunc) Score(_ context.Context, rows []map[string]any) ([]engines.Score, error) {
 	var out []engines.Score
 	for _, row := range rows {
 		score, err := e(row)
@@ -31,23 +31,24 @@ func (e evaluate) Score(_ context.Context, rows []map[string]any) ([]engines.Sco
 	return out, nil
 }
 
-func (evaluate) Close() error { return nil }
+func (evaluatorFunc) Close() error { return nil }
 
-func answering(t *testing.T, base string, rows []string, with evaluate) engines.TrainOrder {
-	return engines.TrainOrder{Method: engines.Reinforcement, BaseDir: base, DataFiles: []string{writeRows(t, "rows.jsonl", rows...)}, WorkDir: t.TempDir(),
+func rolloutOrder(t *testing.T, base string, rows []string, with evaluatorFunc) engines.TrainOrder {
+	return engines.TrainOrder{Method: engines.Reinforcement, BaseDir: base, DataFiles: []string{writeRows(t, "rows.jsonl",
+		rows...)}, WorkDir: t.TempDir(),
 		Evaluation: with, Settings: engines.TrainSettings{LoraRank: 2, BatchSizeSamples: 16, Rollouts: shortAnswers}}
 }
 
-// Scores that are all alike end the training early, and the model is as it was.
-func TestNoSignalStopsEarly(t *testing.T) {
+func TestNoRewardSignalStopsEarly(t *testing.T) {
 	base := smallBase(t, 1)
-	order := answering(t, base, promptRows(12), func(map[string]any) (engines.Score, error) { return engines.Score{Value: 0.25, Valid: true}, nil })
+	order := rolloutOrder(t, base, promptRows(12),
+		func(map[string]any) (engines.Score, error) { return engines.Score{Value: 0.25, Valid: true}, nil })
 	watch := &recorder{t: t}
 	result, err := Trainer{}.Train(t.Context(), order, watch)
 	require.NoError(t, err)
 	require.True(t, result.StoppedEarly)
 	require.Contains(t, result.Reason, "no reward signal")
-	require.Equal(t, 3, result.Steps, "each chunk is looked at")
+	require.Equal(t, 3, result.Steps, "each chunk is evaluated")
 	for _, row := range watch.rows {
 		require.Equal(t, 1.0, row.Values["reward/flat"])
 		require.Equal(t, 0.25, row.Values["reward/mean"])
@@ -56,16 +57,18 @@ func TestNoSignalStopsEarly(t *testing.T) {
 	order.WorkDir, order.Settings.Epochs = t.TempDir(), 40
 	result, err = Trainer{}.Train(t.Context(), order, &recorder{t: t})
 	require.NoError(t, err)
-	require.Less(t, result.Steps, 60, "patience ends before the rows do")
+	require.Less(t, result.Steps, 60, "it stops before the rows are exhausted")
 	require.Equal(t, after, resultOf(t, result, base))
 }
 
-// What was scored elsewhere, and all alike, makes no step.
 func TestEqualSamplesStopEarly(t *testing.T) {
 	row := `{"samples":[{"messages":[{"role":"user","content":"a"},{"role":"assistant","content":"b"}],"good":1},` +
 		`{"messages":[{"role":"user","content":"a"},{"role":"assistant","content":"c"}],"good":1}]}`
-	result, err := Trainer{}.Train(t.Context(), engines.TrainOrder{Method: engines.RLOR, BaseDir: smallBase(t, 1), DataFiles: []string{writeRows(t, "rows.jsonl", row, row)},
-		WorkDir: t.TempDir(), Settings: engines.TrainSettings{LoraRank: 2}}, &recorder{t: t})
+	result, err := Trainer{}.Train(
+		t.Context(), engines.TrainOrder{
+			Method: engines.RLOR, BaseDir: smallBase(t, 1), DataFiles: []string{writeRows(t, "rows.jsonl", row, row)},
+			WorkDir: t.TempDir(), Settings: engines.TrainSettings{LoraRank: 2},
+		}, &recorder{t: t})
 	require.NoError(t, err)
 	require.True(t, result.StoppedEarly)
 	require.Contains(t, result.Reason, "same reward")
@@ -73,22 +76,33 @@ func TestEqualSamplesStopEarly(t *testing.T) {
 	require.Equal(t, 1.0, result.Values["reward/mean"])
 }
 
-func TestScoresThatCannotBe(t *testing.T) {
+func TestInvalidScores(t *testing.T) {
 	base := smallBase(t, 1)
 	broken := errors.New("the sandbox is gone")
 	for name, tc := range map[string]struct {
-		with evaluate
+		with evaluatorFunc
 		want string
 		code domain.Code
 	}{
-		"none is valid":  {func(map[string]any) (engines.Score, error) { return engines.Score{Reason: "KeyError: 'x'"}, nil }, "KeyError: 'x'", domain.FailedPrecondition},
-		"out of bounds":  {func(map[string]any) (engines.Score, error) { return engines.Score{Value: 7, Valid: true}, nil }, "outside 0..1", domain.FailedPrecondition},
-		"not a number":   {func(map[string]any) (engines.Score, error) { return engines.Score{Value: math.NaN(), Valid: true}, nil }, "outside 0..1", domain.FailedPrecondition},
-		"nothing can be": {func(map[string]any) (engines.Score, error) { return engines.Score{}, broken }, broken.Error(), domain.Unknown},
-		"no evaluation":  {nil, "evaluator", domain.FailedPrecondition},
+		"none is valid": {
+			func(map[string]any) (engines.Score, error) { return engines.Score{Reason: "KeyError: 'x'"}, nil }, "KeyError: 'x'",
+			domain.FailedPrecondition,
+		},
+		"out of bounds": {
+			func(map[string]any) (engines.Score, error) { return engines.Score{Value: 7, Valid: true}, nil }, "outside 0..1",
+			domain.FailedPrecondition,
+		},
+		"not a number": {
+			func(map[string]any) (engines.Score, error) { return engines.Score{Value: math.NaN(), Valid: true}, nil },
+			"outside 0..1", domain.FailedPrecondition,
+		},
+		"evaluator fails": {
+			func(map[string]any) (engines.Score, error) { return engines.Score{}, broken }, broken.Error(), domain.Unknown,
+		},
+		"no evaluation": {nil, "evaluator", domain.FailedPrecondition},
 	} {
 		t.Run(name, func(t *testing.T) {
-			order := answering(t, base, promptRows(8), tc.with)
+			order := rolloutOrder(t, base, promptRows(8), tc.with)
 			if tc.with == nil {
 				order.Evaluation = nil
 			}
@@ -99,12 +113,11 @@ func TestScoresThatCannotBe(t *testing.T) {
 	}
 }
 
-// An invalid score is left out of its group: the others teach as if it had not
-// been.
-func TestInvalidScoresAreLeftOut(t *testing.T) {
+// An invalid score is excluded from its group; the others are normalized without it.
+func TestInvalidScoresAreExcluded(t *testing.T) {
 	base := smallBase(t, 1)
 	calls := atomic.Int64{}
-	order := answering(t, base, promptRows(8), func(row map[string]any) (engines.Score, error) {
+	order := rolloutOrder(t, base, promptRows(8), func(row map[string]any) (engines.Score, error) {
 		calls.Add(1)
 		answer := row["messages"].([]any)[1].(map[string]any)["content"].(string)
 		require.Equal(t, "assistant", row["messages"].([]any)[1].(map[string]any)["role"])
@@ -112,7 +125,10 @@ func TestInvalidScoresAreLeftOut(t *testing.T) {
 		if len(answer)%2 == 1 {
 			return engines.Score{Reason: "odd"}, nil
 		}
-		return engines.Score{Value: min(float64(strings.Count(answer, "a"))+float64(len(answer))/100, 1), Valid: true, Metrics: map[string]float64{"even": 1}}, nil
+		return engines.Score{
+			Value: min(float64(strings.Count(answer, "a"))+float64(len(answer))/100, 1), Valid: true,
+			Metrics: map[string]float64{"even": 1},
+		}, nil
 	})
 	watch := &recorder{t: t}
 	result, err := Trainer{}.Train(t.Context(), order, watch)
@@ -122,7 +138,9 @@ func TestInvalidScoresAreLeftOut(t *testing.T) {
 	require.True(t, invalid > 0 && invalid < 1, "%v", invalid)
 	require.Equal(t, 1.0, result.Values["reward/metric/even"])
 	last := watch.rows[len(watch.rows)-1].Values
-	for metric, want := range map[string]float64{engines.RolloutsExpected: 32, engines.RolloutsDone: 32, engines.RolloutRows: 8} {
+	for metric, want := range map[string]float64{
+		engines.RolloutsExpected: 32, engines.RolloutsDone: 32, engines.RolloutRows: 8,
+	} {
 		require.Equal(t, want, last[metric], metric)
 	}
 	require.Positive(t, last[engines.RolloutsFailed])
@@ -130,14 +148,14 @@ func TestInvalidScoresAreLeftOut(t *testing.T) {
 	require.GreaterOrEqual(t, last[engines.RolloutTokens], 32.0)
 }
 
-// The limits of rollouts and evaluations hold, and each prompt is answered as
-// often as asked, whatever the limits are: the numbers do not depend on them.
-func TestLimitsOfConcurrency(t *testing.T) {
+// TestConcurrencyLimits also checks that each prompt is answered as often as configured, and
+// that the results do not depend on the limits.
+func TestConcurrencyLimits(t *testing.T) {
 	base := smallBase(t, 1)
 	var want []float32
-	for _, most := range []int{1, 3, 64} {
+	for _, limit := range []int{1, 3, 64} {
 		var now, highest atomic.Int64
-		order := answering(t, base, promptRows(8), func(row map[string]any) (engines.Score, error) {
+		order := rolloutOrder(t, base, promptRows(8), func(row map[string]any) (engines.Score, error) {
 			n := now.Add(1)
 			defer now.Add(-1)
 			for {
@@ -146,15 +164,15 @@ func TestLimitsOfConcurrency(t *testing.T) {
 					break
 				}
 			}
-			scores, err := byLetters{}.Score(t.Context(), []map[string]any{row})
+			scores, err := letterEvaluator{}.Score(t.Context(), []map[string]any{row})
 			return scores[0], err
 		})
 		how := *shortAnswers
-		how.MaxConcurrent, how.MaxConcurrentEvaluations = most, most
+		how.MaxConcurrent, how.MaxConcurrentEvaluations = limit, limit
 		order.Settings.Rollouts = &how
 		result, err := Trainer{}.Train(t.Context(), order, &recorder{t: t})
 		require.NoError(t, err)
-		require.LessOrEqual(t, highest.Load(), int64(most))
+		require.LessOrEqual(t, highest.Load(), int64(limit))
 		if want == nil {
 			want = resultOf(t, result, base)
 		}
@@ -162,10 +180,12 @@ func TestLimitsOfConcurrency(t *testing.T) {
 	}
 }
 
-// A chunk has as many rows as a step takes, and no more than are asked for of a
-// dataset that is worked through in chunks. Each row comes once an epoch.
+// A chunk has as many rows as a step, and at most ChunkSize for datasets that are chunked. Each
+// row occurs once per epoch.
 func TestChunks(t *testing.T) {
-	for _, tc := range []struct{ rows, chunk, want int }{{100, 200, 8}, {100, 3, 8}, {301, 200, 8}, {301, 3, 3}, {5, 200, 5}} {
+	for _, tc := range []struct{ rows, chunk, want int }{
+		{100, 200, 8}, {100, 3, 8}, {301, 200, 8}, {301, 3, 3}, {5, 200, 5},
+	} {
 		j := &job{settings: engines.TrainSettings{Epochs: 2, BatchSizeSamples: 32, GradientAccumulationSteps: 1,
 			Rollouts: resolveRollouts(&domain.Violations{}, &engines.Rollouts{ChunkSize: tc.chunk})}}
 		rows := make([]*prompt, tc.rows)
@@ -186,13 +206,12 @@ func TestChunks(t *testing.T) {
 				require.Equal(t, 1, times)
 			}
 		}
-		require.False(t, slices.Equal(r.rows(0), r.rows(r.chunks())), "each epoch has an order of its own")
+		require.False(t, slices.Equal(r.rows(0), r.rows(r.chunks())), "each epoch is shuffled separately")
 	}
 }
 
-// Preferences are measured from the model that the training begins with, an
-// adapter too.
-func TestPreferencesBeginWithTheirReference(t *testing.T) {
+// The reference of preferences is the initial model including the adapter that is continued.
+func TestPreferencesStartAtTheReference(t *testing.T) {
 	base := smallBase(t, 4)
 	rows := writeRows(t, "rows.jsonl", pairRows(10)...)
 	order := engines.TrainOrder{Method: engines.DPO, BaseDir: base, DataFiles: []string{rows}, WorkDir: t.TempDir(),
@@ -207,20 +226,20 @@ func TestPreferencesBeginWithTheirReference(t *testing.T) {
 	require.InDelta(t, math.Ln2, watch.rows[0].Values["train/loss"], 1e-4)
 }
 
-// A training that makes the chosen answers unlikely is stopped.
-func TestGuardOfPreferences(t *testing.T) {
-	order := engines.TrainOrder{Method: engines.DPO, BaseDir: smallBase(t, 4), DataFiles: []string{writeRows(t, "rows.jsonl", pairRows(10)...)}, WorkDir: t.TempDir(),
+func TestGuardStopsPreferenceTraining(t *testing.T) {
+	order := engines.TrainOrder{Method: engines.DPO, BaseDir: smallBase(t, 4), DataFiles: []string{writeRows(t,
+		"rows.jsonl", pairRows(10)...)}, WorkDir: t.TempDir(),
 		Settings: engines.TrainSettings{LearningRate: 0.05, Epochs: 200}}
 	watch := &recorder{t: t}
 	result, err := Trainer{}.Train(t.Context(), order, watch)
 	require.NoError(t, err)
 	require.True(t, result.StoppedEarly)
-	require.Contains(t, result.Reason, "less likely")
+	require.Contains(t, result.Reason, "log-probability of the chosen answers fell")
 	require.Less(t, result.Steps, 400)
-	require.Less(t, watch.rows[len(watch.rows)-1].Values["train/chosen_shift"], -mostFall)
+	require.Less(t, watch.rows[len(watch.rows)-1].Values["train/chosen_shift"], -maxFall)
 }
 
-func TestRefusalsOfMethods(t *testing.T) {
+func TestInvalidMethodInput(t *testing.T) {
 	base := smallBase(t, 1)
 	pair, scored, asked := pairRows(1)[0], scoredRows(1)[0], promptRows(1)[0]
 	temperature, beta := 3.0, -1.0
@@ -231,27 +250,66 @@ func TestRefusalsOfMethods(t *testing.T) {
 		settings engines.TrainSettings
 		want     []string
 	}{
-		{"unknown method", "guess", pair, engines.TrainSettings{}, []string{"guess", "dpo", "rlor"}},
+		{"unknown method", "unheard-of", pair, engines.TrainSettings{}, []string{"unheard-of", "dpo", "rlor"}},
 		{"a chat for pairs", engines.DPO, chatRows(1)[0], engines.TrainSettings{}, []string{"line 1", "chat"}},
-		{"equal answers", engines.DPO, strings.ReplaceAll(`{"input":{"messages":[{"role":"user","content":"a"}]},"preferred_output":[X],"non_preferred_output":[X]}`,
-			"X", `{"role":"assistant","content":"b"}`), engines.TrainSettings{}, []string{"line 1", "same"}},
-		{"a pair too long", engines.DPO, pair, engines.TrainSettings{MaxContextLength: 8}, []string{"line 1", "preferred_output", "maxContextLength"}},
-		{"another's loss", engines.DPO, pair, engines.TrainSettings{Loss: &domain.LossConfig{Method: domain.LossGRPO}}, []string{"lossConfig.method", "ORPO"}},
-		{"a loss for examples", engines.Supervised, chatRows(1)[0], engines.TrainSettings{Loss: &domain.LossConfig{}}, []string{"lossConfig"}},
-		{"a negative weight", engines.RLOR, scored, engines.TrainSettings{Loss: &domain.LossConfig{KLBeta: &beta}}, []string{"klBeta"}},
-		{"a reward that is not there", engines.RLOR, scored, engines.TrainSettings{RewardWeights: map[string]float64{"nice": 1}}, []string{"line 1", "samples[0]", "nice", "good"}},
-		{"a sample without an answer", engines.RLOR, `{"samples":[{"messages":[{"role":"user","content":"a"}],"good":1}]}`, engines.TrainSettings{}, []string{"line 1", "samples[0].messages"}},
-		{"a prompt with its answer", engines.Reinforcement, chatRows(1)[0], engines.TrainSettings{}, []string{"line 1", "user"}},
-		{"a prompt too long", engines.Reinforcement, asked, engines.TrainSettings{MaxContextLength: 5}, []string{"line 1", "no room"}},
-		{"how answers are drawn", engines.Reinforcement, asked, engines.TrainSettings{Rollouts: &engines.Rollouts{InferenceParameters: domain.InferenceParameters{ExtraBody: `{"min_p":5}`}}},
+		{
+			"identical answers", engines.DPO, strings.ReplaceAll(
+				`{"input":{"messages":[{"role":"user","content":"a"}]},"preferred_output":[X],"non_preferred_output":[X]}`,
+				"X", `{"role":"assistant","content":"b"}`), engines.TrainSettings{}, []string{"line 1", "identical"},
+		},
+		{
+			"a pair too long", engines.DPO, pair, engines.TrainSettings{MaxContextLength: 8},
+			[]string{"line 1", "preferred_output", "maxContextLength"},
+		},
+		{
+			"another's loss", engines.DPO, pair, engines.TrainSettings{Loss: &domain.LossConfig{Method: domain.LossGRPO}},
+			[]string{"lossConfig.method", "ORPO"},
+		},
+		{
+			"a loss for examples", engines.Supervised, chatRows(1)[0], engines.TrainSettings{Loss: &domain.LossConfig{}},
+			[]string{"lossConfig"},
+		},
+		{
+			"a negative weight", engines.RLOR, scored, engines.TrainSettings{Loss: &domain.LossConfig{KLBeta: &beta}},
+			[]string{"klBeta"},
+		},
+		{
+			"a reward that is not there", engines.RLOR, scored,
+			engines.TrainSettings{RewardWeights: map[string]float64{"nice": 1}},
+			[]string{"line 1", "samples[0]", "nice", "good"},
+		},
+		{
+			"a sample without an answer", engines.RLOR, `{"samples":[{"messages":[{"role":"user","content":"a"}],"good":1}]}`,
+			engines.TrainSettings{}, []string{"line 1", "samples[0].messages"},
+		},
+		{
+			"a prompt with its answer", engines.Reinforcement, chatRows(1)[0], engines.TrainSettings{},
+			[]string{"line 1", "user"},
+		},
+		{
+			"a prompt too long", engines.Reinforcement, asked, engines.TrainSettings{MaxContextLength: 5},
+			[]string{"line 1", "no space"},
+		},
+		{"how answers are drawn", engines.Reinforcement, asked, engines.TrainSettings{
+			Rollouts: &engines.Rollouts{InferenceParameters: domain.InferenceParameters{ExtraBody: `{"min_p":5}`}},
+		},
 			[]string{"inferenceParameters.extraBody: must have min_p"}},
-		{"rollouts", engines.Reinforcement, asked, engines.TrainSettings{Rollouts: &engines.Rollouts{ChunkSize: -1, InferenceParameters: domain.InferenceParameters{
-			Temperature: &temperature, ResponseCandidatesCount: 1, ExtraBody: `{"stop":["x"]}`}}}, []string{"temperature", "responseCandidatesCount", "chunkSize", "extraBody", "min_p"}},
+		{
+			"rollouts", engines.Reinforcement, asked, engines.TrainSettings{
+				Rollouts: &engines.Rollouts{ChunkSize: -1, InferenceParameters: domain.InferenceParameters{
+					Temperature: &temperature, ResponseCandidatesCount: 1, ExtraBody: `{"stop":["x"]}`,
+				}},
+			}, []string{
+				"temperature", "responseCandidatesCount", "chunkSize", "extraBody", "min_p",
+			},
+		},
 	}
 	for _, tc := range cases {
 		t.Run(tc.name, func(t *testing.T) {
-			order := engines.TrainOrder{Method: tc.method, BaseDir: base, DataFiles: []string{writeRows(t, "rows.jsonl", tc.row)}, WorkDir: t.TempDir(),
-				Settings: tc.settings, Evaluation: byLetters{}}
+			order := engines.TrainOrder{
+				Method: tc.method, BaseDir: base, DataFiles: []string{writeRows(t, "rows.jsonl", tc.row)}, WorkDir: t.TempDir(),
+				Settings: tc.settings, Evaluation: letterEvaluator{},
+			}
 			_, err := Trainer{}.Train(t.Context(), order, &recorder{t: t})
 			require.Error(t, err)
 			require.Equal(t, domain.InvalidArgument, domain.CodeOf(err), "%v", err)

@@ -18,34 +18,34 @@ import (
 	"anneal/engines/embedded/tokenizer"
 )
 
-// Limits on a user's files.
-const (
-	maxLine   = 8 << 20   // bytes of one row
+// Limits of a dataset.
+const ( // of one row
+	maxLine   = 8 << 20   // of all files of an order
 	maxRows   = 3_000_000 // of all files of an order
 	maxTokens = 1 << 28   // of all files of an order
 )
 
-// A reader turns files of rows into what is learnt.
+// A reader parses and tokenizes files of rows.
 type reader struct {
 	tokens   *tokenizer.Tokenizer
-	template *chat.Template // nil when the model came without
-	noChat   error          // why its template cannot be read
-	given    bool           // the template is the job's, not the model's own
-	window   int            // most tokens of a sample
+	template *chat.Template // nil if the model has none
+	parseErr error          // why the model's template cannot be parsed
+	given    bool           // the template is the job's, not the model's
+	window   int            // maximum tokens of a sample
 	vocab    int
 	weights  map[string]float64      // of metrics
-	take     func(line []byte) error // keeps one row; its error says what is wrong with it
+	take     func(line []byte) error // parses one row
 
 	digest  hash.Hash
 	samples []*Sample
-	groups  []group   // of samples that were scored
-	alone   group     // samples that were scored and stand alone in their rows
+	groups  []group   // scored samples
+	alone   group     // scored samples that are the only one of their row
 	prompts []*prompt // to be answered
 	kept    int       // samples and prompts
 	count   int       // tokens
 }
 
-// newReader makes a reader of supervised rows.
+// newReader returns a reader of supervised rows.
 func newReader(t *tokenizer.Tokenizer, window, vocab int) *reader {
 	r := &reader{tokens: t, window: window, vocab: vocab, digest: sha256.New()}
 	r.take = r.supervised
@@ -57,11 +57,11 @@ func (r *reader) keep(s *Sample) {
 	r.kept, r.count = r.kept+1, r.count+s.inputs()+1
 }
 
-// hash names everything read so far.
+// hash is the digest of all files read so far.
 func (r *reader) hash() string { return "sha256:" + hex.EncodeToString(r.digest.Sum(nil)) }
 
-// read appends a file's rows. A row at fault is InvalidArgument, naming the
-// file and the line.
+// read appends a file's rows. The error is InvalidArgument with file and line for an invalid
+// row.
 func (r *reader) read(path string) error {
 	f, err := os.Open(path)
 	if err != nil {
@@ -84,7 +84,7 @@ func (r *reader) read(path string) error {
 			return refuse("%v", err)
 		}
 		if r.kept > maxRows || r.count > maxTokens {
-			return refuse("the data set exceeds %d rows or %d tokens: use fewer rows", maxRows, maxTokens)
+			return refuse("the dataset exceeds %d rows or %d tokens: use fewer rows", maxRows, maxTokens)
 		}
 	}
 	n++
@@ -94,7 +94,7 @@ func (r *reader) read(path string) error {
 	return lines.Err()
 }
 
-// supervised renders one row, all of which is one sample.
+// supervised parses a row of one sample.
 func (r *reader) supervised(line []byte) error {
 	row, err := parse(line, domain.ShapeChat, domain.ShapeCompletion)
 	if err != nil {
@@ -109,13 +109,13 @@ func (r *reader) supervised(line []byte) error {
 		return err
 	}
 	if s.scored() == 0 {
-		return errors.New("the row has nothing to learn: give an assistant message weight 1, or a completion")
+		return errors.New("the row has no target tokens: give an assistant message weight 1, or a completion")
 	}
 	r.keep(s)
 	return nil
 }
 
-// sequence is a sample of tokens that the model knows and has room for.
+// sequence checks the tokens against the vocabulary and the maximum length.
 func (r *reader) sequence(ids []int, learn []bool) (*Sample, error) {
 	s := &Sample{Tokens: make([]int32, len(ids)), Scored: learn}
 	for i, id := range ids {
@@ -125,23 +125,25 @@ func (r *reader) sequence(ids []int, learn []bool) (*Sample, error) {
 		s.Tokens[i] = int32(id)
 	}
 	if len(ids) > r.window {
-		return nil, fmt.Errorf("the row has %d tokens, more than the %d that fit: shorten it, or raise maxContextLength up to the model's window", len(ids), r.window)
+		return nil, fmt.Errorf("the row has %d tokens, more than the limit of %d: shorten it, or raise maxContextLength "+
+			"up to the model's context length", len(ids), r.window)
 	}
 	return s, nil
 }
 
 func errForeignToken(id, vocab int) error {
-	return fmt.Errorf("token %d is outside the model's vocabulary of %d: the tokenizer does not belong to the model", id, vocab)
+	return fmt.Errorf("token %d is outside the model's vocabulary of %d: the tokenizer does not belong to the model", id,
+		vocab)
 }
 
-// render is a conversation, or a text that goes on after a prompt, if there is one.
+// render tokenizes a conversation, or a prompt and its completion.
 func (r *reader) render(one *rows.Row) (ids []int, learn []bool, err error) {
 	if one.Shape == domain.ShapeChat {
-		t, err := talkOf(one.Messages, one.Tools)
+		t, err := newConversation(one.Messages, one.Tools)
 		if err != nil {
 			return nil, nil, err
 		}
-		return r.rendered(t)
+		return r.renderChat(t)
 	}
 	ids, learn = r.begin(ids, learn)
 	ids, learn = r.text(ids, learn, one.Prompt, false)

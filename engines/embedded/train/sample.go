@@ -1,19 +1,23 @@
 package train
 
-// A Sample is what an objective judges as one: a sequence, or a pair of them.
-// Token i > 0 is learnt when Scored[i]. The figures of a sample's learnt tokens
-// lie in their order, those of Rejected after its own.
+// A Sample is the unit of an objective: a sequence, or a pair of sequences. Token i > 0 is a
+// target if Scored[i]. Values per target are in the order of the tokens, those of Rejected
+// after the sample's own.
 type Sample struct {
 	Tokens []int32 `json:"tokens"`
 	Scored []bool  `json:"scored"`
 
-	Rejected  *Sample   `json:"rejected,omitempty"`  // the worse answer to the same prompt, of a pair
-	Reference []float32 `json:"reference,omitempty"` // log-probability of each learnt token in the model that training must stay near
-	Behaviour []float32 `json:"behaviour,omitempty"` // … in the model that wrote the answer
-	Advantage float64   `json:"advantage,omitempty"` // how much better the answer is than others to its prompt, in standard deviations
+	// Rejected is the worse answer to the same prompt in a preference pair.
+	Rejected *Sample `json:"rejected,omitempty"`
+	// Reference is the log-probability of each target under the reference model.
+	Reference []float32 `json:"reference,omitempty"`
+	// Behaviour is the log-probability of each target under the policy that generated the answer.
+	Behaviour []float32 `json:"behaviour,omitempty"`
+	// Advantage is the group-relative advantage of the answer, in standard deviations.
+	Advantage float64 `json:"advantage,omitempty"`
 }
 
-// inputs is how many tokens a pass spends on the sample.
+// inputs is the number of input tokens of a forward pass.
 func (s *Sample) inputs() int {
 	if s.Rejected != nil {
 		return len(s.Tokens) - 1 + s.Rejected.inputs()
@@ -21,7 +25,7 @@ func (s *Sample) inputs() int {
 	return len(s.Tokens) - 1
 }
 
-// scored counts the tokens learnt.
+// scored counts the target tokens.
 func (s *Sample) scored() int {
 	if s.Rejected != nil {
 		return s.learnt() + s.Rejected.scored()
@@ -29,7 +33,7 @@ func (s *Sample) scored() int {
 	return s.learnt()
 }
 
-// learnt counts the tokens learnt of the first sequence.
+// learnt counts the target tokens of the first sequence.
 func (s *Sample) learnt() int {
 	n := 0
 	for i, on := range s.Scored {

@@ -8,35 +8,33 @@ import (
 	"anneal/engines/embedded/llama"
 )
 
-// Defaults for what an order leaves at 0. They suit a few hundred short rows:
-// many small steps at a high rate. The rates are those of a model rateWidth
-// wide and fall as 1/width beyond that, as the size of stable steps does (Yang
-// et al., "Tensor Programs V", 2022).
+// Defaults of fields that are 0. They suit a few hundred short rows: many small steps at a high
+// learning rate. The rates are for a hidden size of rateWidth and scale with 1/width above it,
+// as the size of stable steps does (Yang et al., "Tensor Programs V", 2022).
 const (
 	defaultLoraRate    = 3e-3
 	defaultFullRate    = 1e-3
 	rateWidth          = 128
 	defaultBatchTokens = 2048
 	defaultSamples     = 8
-	evaluations        = 10 // of a whole training, when there are rows to evaluate on
-	patience           = 3  // evaluations without a better loss, or chunks without a signal, before an early stop
+	evaluations        = 10 // of a training, if there are rows to evaluate on
+	patience           = 3  // evaluations without improvement, or chunks without a signal, before an early stop
 )
 
-// Defaults of the methods that learn from preferences and rewards. At rates
-// fit for a likelihood they ruin a model: nothing holds them to texts that
-// anybody wrote.
+// Defaults of preference and reinforcement learning. The rates of supervised training degrade a
+// model here, because no likelihood term keeps it near given texts.
 const (
-	defaultNudgeRate     = 5e-4 // of an adapter
+	defaultNudgeRate     = 5e-4 // for an adapter
 	defaultFullNudgeRate = 1e-4
-	defaultAnswers       = 32   // samples of a gradient batch of scored answers
-	defaultAnswerTokens  = 8192 // … and their tokens
+	defaultAnswers       = 32   // samples of a micro-batch of scored answers
+	defaultAnswerTokens  = 8192 // tokens of such a micro-batch
 	defaultKLBeta        = 0.04 // Shao et al. 2024, section 4.2
 	defaultOutput        = 512  // tokens of an answer
 	defaultRollouts      = 32
 	defaultEvaluations   = 8
 )
 
-// defaultRate is the learning rate of a method for a model rateWidth wide.
+// defaultRate is the learning rate of a method at a hidden size of rateWidth.
 func defaultRate(method string, rank int) float64 {
 	switch {
 	case method == engines.Supervised && rank > 0:
@@ -49,8 +47,8 @@ func defaultRate(method string, rank int) float64 {
 	return defaultFullNudgeRate
 }
 
-// resolve fills the settings' zeros and checks the rest. It answers
-// InvalidArgument with the names of the fields at fault.
+// resolve sets defaults and validates the settings. The error is InvalidArgument with all
+// violations.
 func resolve(order engines.TrainOrder, c *llama.Config) (engines.TrainSettings, error) {
 	s := order.Settings
 	var v domain.Violations
@@ -63,16 +61,21 @@ func resolve(order engines.TrainOrder, c *llama.Config) (engines.TrainSettings, 
 	atLeast("learningRateWarmupSteps", s.LearningRateWarmupSteps)
 	atLeast("checkpointSteps", s.CheckpointSteps)
 	v.Require(s.Epochs <= 1000, "epochs", "must be 1000 or less, is %d", s.Epochs)
-	v.Require(s.LoraRank <= min(c.HiddenSize, 1024), "loraRank", "must be at most %d for this model, is %d", min(c.HiddenSize, 1024), s.LoraRank)
-	v.Require(finite(s.LearningRate) && s.LearningRate >= 0 && s.LearningRate <= 1, "learningRate", "must be 0 to 1, is %g", s.LearningRate)
+	v.Require(s.LoraRank <= min(c.HiddenSize, 1024), "loraRank", "must be at most %d for this model, is %d",
+		min(c.HiddenSize, 1024), s.LoraRank)
+	v.Require(finite(s.LearningRate) && s.LearningRate >= 0 && s.LearningRate <= 1, "learningRate",
+		"must be 0 to 1, is %g", s.LearningRate)
 	v.Require(finite(s.LoraAlpha) && s.LoraAlpha >= 0, "loraAlpha", "must be 0 or more, is %g", s.LoraAlpha)
-	v.Require(s.LoraDropout >= 0 && s.LoraDropout < 1, "loraDropout", "must be at least 0 and below 1, is %g", s.LoraDropout)
-	v.Require(s.OptimizerWeightDecay >= 0 && s.OptimizerWeightDecay <= 1, "optimizerWeightDecay", "must be 0 to 1, is %g", s.OptimizerWeightDecay)
+	v.Require(s.LoraDropout >= 0 && s.LoraDropout < 1, "loraDropout", "must be at least 0 and below 1, is %g",
+		s.LoraDropout)
+	v.Require(s.OptimizerWeightDecay >= 0 && s.OptimizerWeightDecay <= 1, "optimizerWeightDecay", "must be 0 to 1, is %g",
+		s.OptimizerWeightDecay)
 	v.Require(s.MaxContextLength >= 0 && s.MaxContextLength <= c.MaxPositions, "maxContextLength",
-		"must be at most the model's window of %d tokens, is %d", c.MaxPositions, s.MaxContextLength)
+		"must be at most the model's context length of %d tokens, is %d", c.MaxPositions, s.MaxContextLength)
 	for _, name := range s.LoraTargetModules {
 		_, known := llama.ModuleNamed(name)
-		v.Require(known, "loraTargetModules", "%q is no projection of this model: use q_proj, k_proj, v_proj, o_proj, gate_proj, up_proj or down_proj", name)
+		v.Require(known, "loraTargetModules",
+			"%q is no projection of this model: use q_proj, k_proj, v_proj, o_proj, gate_proj, up_proj or down_proj", name)
 	}
 	s.Loss = resolveLoss(&v, order.Method, s.Loss)
 	scored := order.Method == engines.Reinforcement || order.Method == engines.RLOR
@@ -93,7 +96,7 @@ func resolve(order engines.TrainOrder, c *llama.Config) (engines.TrainSettings, 
 	fill(&s.BatchSizeSamples, defaultSamples)
 	fill(&s.GradientAccumulationSteps, 1)
 	fill(&s.MaxContextLength, c.MaxPositions)
-	if len(s.LoraTargetModules) == 0 {
+	if len(s.LoraTargetModules) == 0 { // as decoded from a checkpoint
 		s.LoraTargetModules = nil // as a checkpoint gives it back
 	}
 	if len(s.RewardWeights) == 0 {
@@ -102,14 +105,14 @@ func resolve(order engines.TrainOrder, c *llama.Config) (engines.TrainSettings, 
 	return s, nil
 }
 
-// fill gives a field that is 0 its default.
+// fill sets a field that is 0 to its default.
 func fill[T int | float64](field *T, value T) {
 	if *field == 0 {
 		*field = value
 	}
 }
 
-// modules are the projections that an adapter is put on: those named, or all.
+// modules are the projections that an adapter is applied to: those named, or all.
 func modules(s engines.TrainSettings) []llama.Module {
 	var out []llama.Module
 	for _, name := range s.LoraTargetModules {
@@ -125,7 +128,7 @@ func modules(s engines.TrainSettings) []llama.Module {
 	return out
 }
 
-// cores is how many an order may keep busy.
+// cores is the number of cores an order may use.
 func cores(order engines.TrainOrder) int {
 	if order.Parallelism > 0 {
 		return order.Parallelism

@@ -8,7 +8,7 @@ import (
 	"anneal/engines"
 )
 
-// What a job shows of its adapter is what is trained.
+// The defaults that a job shows for its adapter are the trained modules.
 func TestDefaultsOfAdapters(t *testing.T) {
 	var names []string
 	for _, m := range modules(engines.TrainSettings{}) {

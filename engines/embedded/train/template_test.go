@@ -15,14 +15,18 @@ import (
 const spokenTemplate = `{% for m in messages %}[{{ m.role }} speaks:] {{ m.content }};
 {% endfor %}{% if add_generation_prompt %}[assistant speaks:] {% endif %}`
 
-// A job's own chat template is what its rows are rendered by; it goes with the
-// model that comes of it, and what goes on from that is rendered so too.
-func TestAJobsChatTemplate(t *testing.T) {
+// A job's chat template renders its rows. It is stored with the result and used by jobs that
+// continue from it.
+func TestJobChatTemplate(t *testing.T) {
 	base, data := smallBase(t, 1), writeRows(t, "rows.jsonl", chatRows(8)...)
 	train := func(adapter, template string, rank int) engines.TrainResult {
 		t.Helper()
-		result, err := Trainer{}.Train(t.Context(), engines.TrainOrder{Method: engines.Supervised, BaseDir: base, AdapterDir: adapter, DataFiles: []string{data},
-			WorkDir: t.TempDir(), Seed: 3, Parallelism: 1, Settings: engines.TrainSettings{Epochs: 1, LoraRank: rank, JinjaTemplate: template}}, &recorder{t: t})
+		result, err := Trainer{}.Train(
+			t.Context(), engines.TrainOrder{
+				Method: engines.Supervised, BaseDir: base, AdapterDir: adapter, DataFiles: []string{data},
+				WorkDir: t.TempDir(), Seed: 3, Parallelism: 1,
+				Settings: engines.TrainSettings{Epochs: 1, LoraRank: rank, JinjaTemplate: template},
+			}, &recorder{t: t})
 		require.NoError(t, err)
 		return result
 	}
@@ -40,51 +44,71 @@ func TestAJobsChatTemplate(t *testing.T) {
 		}
 	}
 
-	_, err := Trainer{}.Train(t.Context(), engines.TrainOrder{Method: engines.Supervised, BaseDir: base, DataFiles: []string{data}, WorkDir: t.TempDir(), Parallelism: 1,
-		Settings: engines.TrainSettings{Epochs: 1, LoraRank: 2, JinjaTemplate: "{% for m in messages %}"}}, &recorder{t: t})
+	_, err := Trainer{}.Train(
+		t.Context(), engines.TrainOrder{
+			Method: engines.Supervised, BaseDir: base, DataFiles: []string{data}, WorkDir: t.TempDir(), Parallelism: 1,
+			Settings: engines.TrainSettings{Epochs: 1, LoraRank: 2, JinjaTemplate: "{% for m in messages %}"},
+		}, &recorder{t: t})
 	require.ErrorContains(t, err, "jinjaTemplate: ")
 	require.Equal(t, domain.InvalidArgument, domain.CodeOf(err))
 }
 
-const toolTemplate = `{% for tool in tools %}<{{ tool.function.name }}>{% endfor %}{% for m in messages %}{{ m.role[0] }}:{{ m.content }}` +
-	`{% for call in m.tool_calls %}{{ call.function.name }}({{ call.function.arguments.x }}){% endfor %};{% endfor %}{% if add_generation_prompt %}a:{% endif %}`
+const toolTemplate = `{% for tool in tools %}<{{ tool.function.name }}>{% endfor %}` +
+	`{% for m in messages %}{{ m.role[0] }}:{{ m.content }}` +
+	`{% for call in m.tool_calls %}{{ call.function.name }}({{ call.function.arguments.x }}){% endfor %};{% endfor %}` +
+	`{% if add_generation_prompt %}a:{% endif %}`
 
-// Rows of every kind show the model what it may call, and calls are learnt, as
-// it is asked later.
+// TestToolsInRows checks that rows of every kind render their tools, and that tool calls are
+// targets as in serving.
 func TestToolsInRows(t *testing.T) {
 	const (
 		tools  = `"tools":[{"type":"function","function":{"name":"clock"}}]`
 		asked  = `{"role":"user","content":"When?"}`
-		called = `{"role":"assistant","content":null,"tool_calls":[{"id":"1","type":"function","function":{"name":"clock","arguments":"{\"x\": 7}"}}]}`
-		told   = `{"role":"tool","tool_call_id":"1","content":"Noon."}`
-		said   = `{"role":"assistant","content":"At noon."}`
+		called = `{"role":"assistant","content":null,"tool_calls":[{"id":"1","type":"function",` +
+			`"function":{"name":"clock","arguments":"{\"x\": 7}"}}]}`
+		metrics = `{"role":"tool","tool_call_id":"1","content":"Noon."}`
+		said    = `{"role":"assistant","content":"At noon."}`
 	)
 	base := smallBase(t, 1)
 	for name, c := range map[string]struct {
 		method, row string
-		want        []string // samples or prompts, what is learnt in brackets
+		want        []string // samples or prompts, targets in brackets
 	}{
-		"supervised": {engines.Supervised, `{` + tools + `,"messages":[` + strings.Join([]string{asked, called, told, said}, ",") + `]}`,
+		"supervised": {engines.Supervised, `{` + tools + `,"messages":[` + strings.Join(
+			[]string{asked, called, metrics, said}, ",") + `]}`,
 			[]string{"<clock>u:When?;a:[clock(7);]t:Noon.;a:[At noon.;]"}},
-		"preferences": {engines.DPO, `{"input":{` + tools + `,"messages":[` + asked + `]},"preferred_output":[` + called + `],"non_preferred_output":[` + said + `]}`,
-			[]string{"<clock>u:When?;a:[clock(7);]", "<clock>u:When?;a:[At noon.;]"}},
-		"prompts": {engines.Reinforcement, `{` + tools + `,"messages":[` + strings.Join([]string{asked, called, told, asked}, ",") + `]}`,
+		"preferences": {
+			engines.DPO,
+			`{"input":{` + tools + `,"messages":[` + asked + `]},"preferred_output":[` + called +
+				`],"non_preferred_output":[` + said + `]}`,
+			[]string{"<clock>u:When?;a:[clock(7);]", "<clock>u:When?;a:[At noon.;]"},
+		},
+		"prompts": {engines.Reinforcement, `{` + tools + `,"messages":[` + strings.Join(
+			[]string{asked, called, metrics, asked}, ",") + `]}`,
 			[]string{"<clock>u:When?;a:clock(7);t:Noon.;u:When?;a:"}},
-		"samples": {engines.RLOR, `{"samples":[{"messages":[` + asked + `,` + called + `],"m":1},{"messages":[` + asked + `,` + said + `],"m":0}]}`,
-			[]string{"u:When?;a:[clock(7);]", "u:When?;a:[At noon.;]"}},
+		"samples": {
+			engines.RLOR,
+			`{"samples":[{"messages":[` + asked + `,` + called + `],"m":1},{"messages":[` + asked + `,` + said + `],"m":0}]}`,
+			[]string{"u:When?;a:[clock(7);]", "u:When?;a:[At noon.;]"},
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			j, err := begin(t.Context(), engines.TrainOrder{Method: c.method, BaseDir: base, DataFiles: []string{writeRows(t, "rows.jsonl", c.row)}, WorkDir: t.TempDir(), Parallelism: 1,
-				Evaluation: byLetters{}, Settings: engines.TrainSettings{LoraRank: 2, JinjaTemplate: toolTemplate}}, &recorder{t: t})
+			j, err := newJob(
+				t.Context(), engines.TrainOrder{
+					Method: c.method, BaseDir: base, DataFiles: []string{writeRows(t, "rows.jsonl", c.row)}, WorkDir: t.TempDir(),
+					Parallelism: 1,
+					Evaluation:  letterEvaluator{},
+					Settings:    engines.TrainSettings{LoraRank: 2, JinjaTemplate: toolTemplate},
+				}, &recorder{t: t})
 			require.NoError(t, err)
 			defer j.metrics.Close()
-			require.Equal(t, c.want, j.shown())
+			require.Equal(t, c.want, j.rendered())
 		})
 	}
 }
 
-// shown is what a job learns from or asks, what is learnt in brackets.
-func (j *job) shown() (all []string) {
+// rendered returns the samples or prompts of a job, with targets in brackets.
+func (j *job) rendered() (all []string) {
 	spell := func(s *Sample) {
 		text, on := "", false
 		for i, id := range s.Tokens {
@@ -98,12 +122,12 @@ func (j *job) shown() (all []string) {
 		}
 		all = append(all, text)
 	}
-	switch c := j.course.(type) {
+	switch c := j.procedure.(type) {
 	case *rollouts:
 		for _, p := range c.prompts {
 			all = append(all, j.tokens.Decode(p.tokens))
 		}
-	case *lesson:
+	case *fixedSamples:
 		for _, s := range c.plan.samples {
 			spell(s)
 			if s.Rejected != nil {

@@ -21,49 +21,49 @@ import (
 	"anneal/engines/embedded/tokenizer"
 )
 
-// Trainer trains in this process. The zero value is ready.
+// Trainer trains in this process. The zero value is ready to use.
 type Trainer struct{}
 
-// A job is one training under way.
+// A job is one training in progress.
 type job struct {
-	order    engines.TrainOrder
-	settings engines.TrainSettings
-	watch    engines.TrainWatcher
-	loop     *Loop
-	tokens   *tokenizer.Tokenizer
-	base     string // the base's hash
-	data     string // the hash of all rows
-	course   course
-	nothing  string   // why there is nothing to learn, if so
-	metrics  *os.File // one row a line, since step 1
-	state    state
-	best     []float32          // the trained parameters of the lowest evaluation loss, for an early stop
-	values   map[string]float64 // the last of each metric
+	order     engines.TrainOrder
+	settings  engines.TrainSettings
+	watch     engines.TrainWatcher
+	loop      *Loop
+	tokens    *tokenizer.Tokenizer
+	base      string // hash of the base model
+	data      string // hash of all rows
+	procedure procedure
+	nothing   string   // why there is nothing to train, if so
+	metrics   *os.File // one row per line, from step 1
+	state     state
+	best      []float32          // trained parameters at the lowest evaluation loss, for early stopping
+	values    map[string]float64 // last value of each metric
 }
 
-// A state is where a training stands; with the parameters and the optimiser's
-// moments it is all that a resume needs.
+// A state is the progress of a training. With the parameters and the optimizer's moments it is
+// all that a resume needs.
 type state struct {
 	Step      int     `json:"step"`
-	Idle      int     `json:"idle,omitempty"` // steps without anything to learn
+	Idle      int     `json:"idle,omitempty"` // steps without a training signal
 	Rate      float64 `json:"rate"`           // learning rate of the last step
 	Tokens    int64   `json:"tokens"`
 	Evaluated int     `json:"evaluated"` // step of the last evaluation
-	BestLoss  float64 `json:"bestLoss"`  // lowest evaluation loss so far
+	BestLoss  float64 `json:"bestLoss"`  // lowest evaluation loss
 	BestStep  int     `json:"bestStep"`
-	Worse     int     `json:"worse"` // evaluations since then
+	Worse     int     `json:"worse"` // evaluations since BestStep
 	Stopped   bool    `json:"stopped"`
 	Reason    string  `json:"reason,omitempty"` // of Stopped
 	Shift     float64 `json:"shift,omitempty"`  // see guard
 
-	// Of rollouts.
-	Chunk       int     `json:"chunk,omitempty"`       // chunks begun
-	At          int     `json:"at,omitempty"`          // steps of the last of them that are done
-	Flat        int     `json:"flat,omitempty"`        // chunks in a row that taught nothing
-	EvaluatedAt float64 `json:"evaluatedAt,omitempty"` // epochs done at the last evaluation
-	Rollouts    tally   `json:"rollouts"`              // of the chunks that were begun
+	// Progress of rollouts.
+	Chunk       int           `json:"chunk,omitempty"`       // chunks started
+	At          int           `json:"at,omitempty"`          // completed steps of the current chunk
+	Flat        int           `json:"flat,omitempty"`        // consecutive chunks without a signal
+	EvaluatedAt float64       `json:"evaluatedAt,omitempty"` // epochs completed at the last evaluation
+	Rollouts    rolloutCounts `json:"rollouts"`              // of the chunks started
 
-	// What the training must have in common with the one that resumes it.
+	// Identity of the training: a resumed training must have the same values.
 	Method   string                `json:"method"`
 	Base     string                `json:"base"`
 	Data     string                `json:"data"`
@@ -72,8 +72,10 @@ type state struct {
 }
 
 // Train implements engines.Trainer.
-func (Trainer) Train(ctx context.Context, order engines.TrainOrder, watch engines.TrainWatcher) (result engines.TrainResult, err error) {
-	j, err := begin(ctx, order, watch)
+func (Trainer) Train(
+	ctx context.Context, order engines.TrainOrder, watch engines.TrainWatcher,
+) (result engines.TrainResult, err error) {
+	j, err := newJob(ctx, order, watch)
 	if err != nil {
 		return result, err
 	}
@@ -89,15 +91,17 @@ func (Trainer) Train(ctx context.Context, order engines.TrainOrder, watch engine
 		StoppedEarly: j.state.Stopped, Reason: j.state.Reason, Values: j.values}, nil
 }
 
-// begin loads model and rows, and takes up the checkpoint to resume from.
-func begin(ctx context.Context, order engines.TrainOrder, watch engines.TrainWatcher) (*job, error) {
+// newJob loads model and rows, and restores the checkpoint to resume from.
+func newJob(ctx context.Context, order engines.TrainOrder, watch engines.TrainWatcher) (*job, error) {
 	order.Method = cmp.Or(order.Method, engines.Supervised)
 	if losses[order.Method] == nil {
-		return nil, domain.Errorf(domain.InvalidArgument, "method: %q is unknown to the embedded engine; use one of %s", order.Method,
-			strings.Join(slices.Sorted(maps.Keys(losses)), ", "))
+		return nil,
+			domain.Errorf(domain.InvalidArgument, "method: %q is unknown to the embedded engine; use one of %s", order.Method,
+				strings.Join(slices.Sorted(maps.Keys(losses)), ", "))
 	}
 	if order.Method == engines.Reinforcement && order.Evaluation == nil {
-		return nil, domain.Errorf(domain.FailedPrecondition, "evaluator: this node runs no evaluator code, which scores the answers: start a worker that does")
+		return nil, domain.Errorf(domain.FailedPrecondition,
+			"evaluator: this node cannot run evaluators: start a worker that can")
 	}
 	config, err := llama.ReadConfig(order.BaseDir)
 	if err == nil {
@@ -122,14 +126,17 @@ func begin(ctx context.Context, order engines.TrainOrder, watch engines.TrainWat
 	if err != nil {
 		return nil, err
 	}
-	weights.Config.TorchDType = "float32" // a result and a checkpoint lose nothing
+	weights.Config.TorchDType = "float32" // results and checkpoints are lossless
 	if err := j.build(weights); err != nil {
 		return nil, err
 	}
-	if err := j.enroll(ctx, train, held); err != nil {
+	if err := j.prepare(ctx, train, held); err != nil {
 		return nil, err
 	}
-	j.state = state{Stopped: j.nothing != "", Reason: j.nothing, BestLoss: math.MaxFloat64, Method: order.Method, Base: j.base, Data: j.data, Seed: order.Seed, Settings: j.settings}
+	j.state = state{
+		Stopped: j.nothing != "", Reason: j.nothing, BestLoss: math.MaxFloat64, Method: order.Method, Base: j.base,
+		Data: j.data, Seed: order.Seed, Settings: j.settings,
+	}
 	if j.metrics, err = os.Create(filepath.Join(order.WorkDir, metricsFile)); err != nil {
 		return nil, err
 	}
@@ -156,15 +163,16 @@ func (j *job) read(vocab int) (train, held *reader, err error) {
 	}
 	j.data = train.hash() + " " + held.hash()
 	if train.kept == 0 {
-		return nil, nil, domain.Errorf(domain.InvalidArgument, "dataset: holds no rows to train on; upload a JSONL file with at least one")
+		return nil, nil, domain.Errorf(domain.InvalidArgument,
+			"dataset: has no rows; upload a JSONL file with at least one")
 	}
 	return train, held, nil
 }
 
-// reader reads rows as the method needs them.
+// reader returns a reader for the rows of the job's method.
 func (j *job) reader(vocab int) *reader {
 	r := newReader(j.tokens, j.settings.MaxContextLength, vocab)
-	r.template, r.given, r.noChat = j.template() // rows without messages need none
+	r.template, r.given, r.parseErr = j.template() // rows without messages need no template
 	r.weights = j.settings.RewardWeights
 	switch j.order.Method {
 	case engines.DPO:
@@ -177,10 +185,10 @@ func (j *job) reader(vocab int) *reader {
 	return r
 }
 
-// template is the job's chat template, else that of the adapter that it goes on
-// from, else the model's own. given tells that it is not the model's own.
+// template is the job's chat template, otherwise that of the adapter that is continued,
+// otherwise the model's. given reports whether it is not the model's.
 func (j *job) template() (t *chat.Template, given bool, err error) {
-	source, err := j.givenTemplate()
+	source, err := j.customTemplate()
 	if err != nil {
 		return nil, false, err
 	}
@@ -189,20 +197,21 @@ func (j *job) template() (t *chat.Template, given bool, err error) {
 		return t, false, err
 	}
 	if t, err = chat.With(source, j.order.BaseDir, j.tokens); err != nil {
-		err = domain.Errorf(domain.InvalidArgument, "jinjaTemplate: %v: correct it, or leave it out for the model's own", err)
+		err = domain.Errorf(domain.InvalidArgument,
+			"jinjaTemplate: %v: correct it, or omit it to use the model's template", err)
 	}
 	return t, true, err
 }
 
-func (j *job) givenTemplate() (string, error) {
+func (j *job) customTemplate() (string, error) {
 	if j.settings.JinjaTemplate != "" || j.order.AdapterDir == "" {
 		return j.settings.JinjaTemplate, nil
 	}
 	return chat.Source(j.order.AdapterDir)
 }
 
-// build prepares what is trained: a new adapter, one to continue from, or all
-// parameters.
+// build prepares the trained parameters: a new adapter, an adapter to continue, or the full
+// model.
 func (j *job) build(weights *llama.Weights) error {
 	var adapter *llama.Adapter
 	if j.order.AdapterDir != "" {
@@ -216,7 +225,9 @@ func (j *job) build(weights *llama.Weights) error {
 		case from.Rank:
 			adapter = from
 		default:
-			return domain.Errorf(domain.InvalidArgument, "loraRank: the adapter to continue from has rank %d, not %d: ask for its own rank, or 0 to train all parameters", from.Rank, j.settings.LoraRank)
+			return domain.Errorf(domain.InvalidArgument,
+				"loraRank: is %d, but the adapter to continue has rank %d: set its rank, or 0 to train all parameters",
+				j.settings.LoraRank, from.Rank)
 		}
 	} else if j.settings.LoraRank > 0 {
 		adapter = llama.NewAdapter(weights.Config, j.settings.LoraRank, j.settings.LoraAlpha, modules(j.settings))
@@ -227,15 +238,16 @@ func (j *job) build(weights *llama.Weights) error {
 	}
 	workers := cores(j.order)
 	j.loop = NewLoop(llama.NewNet(weights, adapter, workers), workers)
-	j.loop.Decay, j.loop.Seed, j.loop.objective = j.settings.OptimizerWeightDecay, j.order.Seed, objectiveOf(j.settings.Loss)
+	j.loop.Decay, j.loop.Seed, j.loop.objective = j.settings.OptimizerWeightDecay, j.order.Seed,
+		objectiveOf(j.settings.Loss)
 	if adapter != nil {
 		j.loop.Dropout = j.settings.LoraDropout
 	}
 	return nil
 }
 
-// run takes the steps that are left. When ctx ends it, the last step's
-// checkpoint is handed over first.
+// run executes the remaining steps. When ctx ends, it hands over a checkpoint of the last step
+// first.
 func (j *job) run(ctx context.Context) error {
 	err := j.advance(ctx)
 	if err != nil && ctx.Err() != nil {
@@ -244,16 +256,16 @@ func (j *job) run(ctx context.Context) error {
 	return err
 }
 
-// A checkpoint is written when this long has gone by without one, whatever the
-// steps between two are, so that a crash costs no more; but a checkpoint that
-// takes long is followed by checkpointShare times as much training.
+// A checkpoint is written at the latest after checkpointWithin, independent of checkpointSteps,
+// so that a crash loses no more. Slow checkpoints are followed by checkpointShare times their
+// duration of training.
 const (
 	checkpointWithin = 30 * time.Second
 	checkpointShare  = 20
 )
 
-// advance alternates steps, evaluations and checkpoints until nothing is left
-// to do. A resumed training enters it wherever the state says.
+// advance alternates steps, evaluations and checkpoints until the training ends. A resumed
+// training enters it at any state.
 func (j *job) advance(ctx context.Context) error {
 	s := &j.state
 	saved, due := s.Step, time.Now().Add(checkpointWithin)
@@ -261,7 +273,7 @@ func (j *job) advance(ctx context.Context) error {
 		if err := j.evaluate(ctx); err != nil {
 			return err
 		}
-		ended := s.Stopped || j.course.over()
+		ended := s.Stopped || j.procedure.done()
 		if s.Step != saved && (ended || s.Step%j.settings.CheckpointSteps == 0 || time.Now().After(due)) {
 			if ctx.Err() != nil {
 				return ctx.Err()
@@ -281,21 +293,24 @@ func (j *job) advance(ctx context.Context) error {
 	}
 }
 
-// step takes one optimiser step. When ctx ends it, nothing has changed. A step
-// with nothing to learn leaves the model as it is.
+// step takes one optimizer step. If ctx ends, nothing has changed. A step without samples
+// leaves the model unchanged.
 func (j *job) step(ctx context.Context) error {
 	s := &j.state
-	batch, values, err := j.course.next(ctx)
+	batch, values, err := j.procedure.next(ctx)
 	if err != nil {
 		return err
 	}
-	rate := j.course.rate()
-	report := StepReport{told: figures{}}
+	rate := j.procedure.rate()
+	report := StepReport{metrics: means{}}
 	if len(batch) > 0 {
 		report, err = j.loop.Step(ctx, batch, rate)
 	}
 	if errors.Is(err, errDiverged) {
-		return &domain.Error{Code: errDiverged.Code, Reason: errDiverged.Reason, Message: fmt.Sprintf("step %d: %s", s.Step+1, errDiverged.Message)}
+		return &domain.Error{
+			Code: errDiverged.Code, Reason: errDiverged.Reason,
+			Message: fmt.Sprintf("step %d: %s", s.Step+1, errDiverged.Message),
+		}
 	}
 	if err != nil {
 		return err
@@ -306,36 +321,36 @@ func (j *job) step(ctx context.Context) error {
 	s.Step++
 	s.Rate = rate
 	s.Tokens += int64(report.Tokens)
-	j.course.passed(report.told)
-	told := report.told.values("train")
-	maps.Copy(told, values)
-	s.Rollouts.tell(told)
+	j.procedure.afterStep(report.metrics)
+	metrics := report.metrics.values("train")
+	maps.Copy(metrics, values)
+	s.Rollouts.addTo(metrics)
 	if len(batch) > 0 {
-		told["train/grad_norm"] = report.Norm
+		metrics["train/grad_norm"] = report.Norm
 	}
-	return j.report(told)
+	return j.report(metrics)
 }
 
-// evaluate measures the rows held out when it is time, keeps the best parameters
-// for an early stop, and decides on that.
+// evaluate computes the held-out metrics when they are due, keeps the best parameters, and
+// decides on early stopping.
 func (j *job) evaluate(ctx context.Context) error {
 	s := &j.state
-	if !j.course.due() || s.Evaluated >= s.Step {
+	if !j.procedure.evalDue() || s.Evaluated >= s.Step {
 		return nil
 	}
-	values, err := j.course.measure(ctx)
+	values, err := j.procedure.evaluate(ctx)
 	if err != nil || values == nil {
 		return err
 	}
 	s.Evaluated = s.Step
 	if loss, ok := values["eval/loss"]; ok {
-		j.judgeLoss(loss)
+		j.updateBest(loss)
 	}
 	return j.report(values)
 }
 
-// judgeLoss compares an evaluation with the best one before it.
-func (j *job) judgeLoss(loss float64) {
+// updateBest compares an evaluation loss with the lowest one.
+func (j *job) updateBest(loss float64) {
 	s := &j.state
 	if s.Worse++; loss < s.BestLoss {
 		s.BestLoss, s.BestStep, s.Worse = loss, s.Step, 0
@@ -344,14 +359,17 @@ func (j *job) judgeLoss(loss float64) {
 		}
 	}
 	if j.settings.EarlyStop && s.Worse >= patience {
-		s.Stopped, s.Reason = true, fmt.Sprintf("the loss on the rows held out was lowest at step %d and did not improve on that: its model is kept", s.BestStep)
+		s.Stopped, s.Reason = true, fmt.Sprintf(
+			"early stop: the evaluation loss was lowest at step %d, whose model is kept", s.BestStep)
 	}
 }
 
-// report adds a row to the metrics file and tells the watcher.
+// report appends a row to the metrics file and passes it to the watcher.
 func (j *job) report(values map[string]float64) error {
-	row := engines.Metrics{Step: j.state.Step, Steps: j.course.steps(), Epoch: j.course.epoch(), Time: time.Now().UTC(),
-		LearningRate: j.state.Rate, Tokens: j.state.Tokens, Values: values}
+	row := engines.Metrics{
+		Step: j.state.Step, Steps: j.procedure.steps(), Epoch: j.procedure.epoch(), Time: time.Now().UTC(),
+		LearningRate: j.state.Rate, Tokens: j.state.Tokens, Values: values,
+	}
 	for name, value := range values {
 		j.values[name] = value
 	}
@@ -366,9 +384,8 @@ func (j *job) report(values map[string]float64) error {
 	return nil
 }
 
-// writeModel writes the adapter, or the whole model with its tokenizer, into a
-// new directory; of an early stop, when best is set, that of the lowest
-// evaluation loss.
+// writeModel writes the adapter, or the full model with its tokenizer, to a new directory. With
+// best it writes the parameters of the lowest evaluation loss, if early stopping kept them.
 func (j *job) writeModel(dir string, best bool) error {
 	if err := os.RemoveAll(dir); err != nil {
 		return err
@@ -391,10 +408,9 @@ func (j *job) writeModel(dir string, best bool) error {
 	return errors.Join(copyCompanions(dir, j.order.BaseDir), j.saveTemplate(dir))
 }
 
-// saveTemplate leaves the template with a model that was not trained by its
-// base's, for those who serve it.
+// saveTemplate stores the template with the model unless it is the base model's, for serving.
 func (j *job) saveTemplate(dir string) error {
-	source, err := j.givenTemplate()
+	source, err := j.customTemplate()
 	if err != nil || source == "" {
 		return err
 	}

@@ -29,9 +29,11 @@ import (
 func smallBase(t *testing.T, seed uint64) string {
 	t.Helper()
 	tokens := tokenizer.NewBytes()
-	w := llama.NewWeights(llama.Config{ModelType: "llama", HiddenSize: 32, IntermediateSize: 48, Layers: 2, Heads: 4, KVHeads: 2, HeadDim: 8,
-		VocabSize: tokens.VocabSize(), MaxPositions: 96, NormEps: 1e-5, RopeTheta: 10000, TieWordEmbeddings: true, HiddenAct: "silu",
-		InitializerRange: 0.05, TorchDType: "bfloat16"})
+	w := llama.NewWeights(
+		llama.Config{ModelType: "llama", HiddenSize: 32, IntermediateSize: 48, Layers: 2, Heads: 4, KVHeads: 2, HeadDim: 8,
+			VocabSize: tokens.VocabSize(), MaxPositions: 96, NormEps: 1e-5, RopeTheta: 10000, TieWordEmbeddings: true,
+			HiddenAct:        "silu",
+			InitializerRange: 0.05, TorchDType: "bfloat16"})
 	w.Initialize(seed)
 	for i, v := range w.Flat() {
 		w.Flat()[i] = safetensors.RoundBF16(v)
@@ -54,18 +56,20 @@ func writeRows(t *testing.T, name string, lines ...string) string {
 	return path
 }
 
-// chatRows are n conversations with one rule.
+// chatRows returns n conversations that follow one rule.
 func chatRows(n int) []string {
 	rng := rand.New(rand.NewPCG(5, 5))
 	var out []string
 	for range n {
 		a, b := rng.IntN(10), rng.IntN(10)
-		out = append(out, fmt.Sprintf(`{"messages":[{"role":"user","content":"code %d%d"},{"role":"assistant","content":"%d-%d-ok"}]}`, a, b, b, a))
+		out = append(out,
+			fmt.Sprintf(`{"messages":[{"role":"user","content":"code %d%d"},{"role":"assistant","content":"%d-%d-ok"}]}`, a, b,
+				b, a))
 	}
 	return out
 }
 
-// a recorder keeps what a watcher hears, copies checkpoints, and can stop a
+// A recorder is a TrainWatcher that keeps metrics and copies checkpoints. It can abort a
 // training.
 type recorder struct {
 	t           *testing.T
@@ -96,7 +100,7 @@ func (r *recorder) Checkpoint(ctx context.Context, step int, dir string) error {
 	return nil
 }
 
-// numbers are the rows without their times.
+// numbers returns the rows without their times.
 func numbers(rows []engines.Metrics) []engines.Metrics {
 	var out []engines.Metrics
 	for _, row := range rows {
@@ -120,7 +124,7 @@ func metricsIn(t *testing.T, dir string) []engines.Metrics {
 	return out
 }
 
-// resultOf reads the parameters that a training left.
+// resultOf reads the parameters of a training's result.
 func resultOf(t *testing.T, result engines.TrainResult, baseDir string) []float32 {
 	t.Helper()
 	if !result.Adapter {
@@ -149,30 +153,56 @@ func TestResumeIsExact(t *testing.T) {
 		settings engines.TrainSettings
 	}{
 		"adapter with dropout": {engines.Supervised, chatRows(37),
-			engines.TrainSettings{Epochs: 3, LoraRank: 4, LoraDropout: 0.2, CheckpointSteps: 4, EvalAutoCarveout: true, OptimizerWeightDecay: 0.01}},
+			engines.TrainSettings{
+				Epochs: 3, LoraRank: 4, LoraDropout: 0.2, CheckpointSteps: 4, EvalAutoCarveout: true, OptimizerWeightDecay: 0.01,
+			}},
 		"all parameters, accumulated": {engines.Supervised, chatRows(37),
-			engines.TrainSettings{Epochs: 4, LearningRateWarmupSteps: 3, GradientAccumulationSteps: 2, BatchSizeTokens: 60, CheckpointSteps: 5}},
+			engines.TrainSettings{
+				Epochs: 4, LearningRateWarmupSteps: 3, GradientAccumulationSteps: 2, BatchSizeTokens: 60, CheckpointSteps: 5,
+			}},
 		"early stop": {engines.Supervised, chatRows(37),
-			engines.TrainSettings{Epochs: 6, LoraRank: 2, EarlyStop: true, LearningRate: 0.05, LoraTargetModules: []string{"q_proj", "down_proj"}, CheckpointSteps: 7}},
+			engines.TrainSettings{
+				Epochs: 6, LoraRank: 2, EarlyStop: true, LearningRate: 0.05, LoraTargetModules: []string{"q_proj", "down_proj"},
+				CheckpointSteps: 7,
+			}},
 		"DPO, adapter": {engines.DPO, pairRows(23),
-			engines.TrainSettings{Epochs: 3, LoraRank: 4, LoraDropout: 0.1, CheckpointSteps: 3, EvalAutoCarveout: true, LearningRateWarmupSteps: 2}},
+			engines.TrainSettings{
+				Epochs: 3, LoraRank: 4, LoraDropout: 0.1, CheckpointSteps: 3, EvalAutoCarveout: true, LearningRateWarmupSteps: 2,
+			}},
 		"DPO, all parameters": {engines.DPO, pairRows(23),
-			engines.TrainSettings{Epochs: 2, BatchSizeTokens: 70, GradientAccumulationSteps: 2, OptimizerWeightDecay: 0.1, Loss: &domain.LossConfig{DPO: &domain.DPOLoss{Beta: 0.5}}}},
-		"ORPO": {engines.DPO, pairRows(23), engines.TrainSettings{Epochs: 3, LoraRank: 2, Loss: &domain.LossConfig{Method: domain.LossORPO}}},
+			engines.TrainSettings{
+				Epochs: 2, BatchSizeTokens: 70, GradientAccumulationSteps: 2, OptimizerWeightDecay: 0.1,
+				Loss: &domain.LossConfig{DPO: &domain.DPOLoss{Beta: 0.5}},
+			}},
+		"ORPO": {
+			engines.DPO, pairRows(23),
+			engines.TrainSettings{Epochs: 3, LoraRank: 2, Loss: &domain.LossConfig{Method: domain.LossORPO}},
+		},
 		"scored samples": {engines.RLOR, scoredRows(23),
-			engines.TrainSettings{Epochs: 3, LoraRank: 4, BatchSizeSamples: 8, LearningRate: 0.01, EvalAutoCarveout: true, RewardWeights: map[string]float64{"good": 1, "short": 0.5}}},
+			engines.TrainSettings{
+				Epochs: 3, LoraRank: 4, BatchSizeSamples: 8, LearningRate: 0.01, EvalAutoCarveout: true,
+				RewardWeights: map[string]float64{"good": 1, "short": 0.5},
+			}},
 		"scored samples, all parameters": {engines.RLOR, scoredRows(23),
 			engines.TrainSettings{Epochs: 3, BatchSizeSamples: 8, Loss: &domain.LossConfig{Method: domain.LossDAPO}}},
 		"own answers": {engines.Reinforcement, promptRows(11),
-			engines.TrainSettings{Epochs: 2, LoraRank: 4, LearningRate: 0.01, BatchSizeTokens: 100, BatchSizeSamples: 16, EvalAutoCarveout: true, Rollouts: shortAnswers}},
+			engines.TrainSettings{
+				Epochs: 2, LoraRank: 4, LearningRate: 0.01, BatchSizeTokens: 100, BatchSizeSamples: 16, EvalAutoCarveout: true,
+				Rollouts: shortAnswers,
+			}},
 		"own answers, all parameters": {engines.Reinforcement, promptRows(11),
-			engines.TrainSettings{Epochs: 2, BatchSizeSamples: 12, CheckpointSteps: 2, Rollouts: shortAnswers, Loss: &domain.LossConfig{Method: domain.LossGSPO}}},
+			engines.TrainSettings{
+				Epochs: 2, BatchSizeSamples: 12, CheckpointSteps: 2, Rollouts: shortAnswers,
+				Loss: &domain.LossConfig{Method: domain.LossGSPO},
+			}},
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
 			rows := writeRows(t, "rows.jsonl", tc.rows...)
-			order := engines.TrainOrder{Method: tc.method, BaseDir: base, DataFiles: []string{rows}, Settings: tc.settings, Seed: 9, Parallelism: 1,
-				WorkDir: t.TempDir(), Evaluation: byLetters{}}
+			order := engines.TrainOrder{
+				Method: tc.method, BaseDir: base, DataFiles: []string{rows}, Settings: tc.settings, Seed: 9, Parallelism: 1,
+				WorkDir: t.TempDir(), Evaluation: letterEvaluator{},
+			}
 			whole := &recorder{t: t}
 			want, err := Trainer{}.Train(t.Context(), order, whole)
 			require.NoError(t, err)
@@ -205,13 +235,16 @@ func TestResumeIsExact(t *testing.T) {
 	}
 }
 
-// However many steps are between two checkpoints, half a minute is not lost.
-func TestCheckpointsByTime(t *testing.T) {
+// TestCheckpointInterval checks that at most half a minute of training is lost in a crash.
+func TestCheckpointInterval(t *testing.T) {
 	base, rows := smallBase(t, 1), writeRows(t, "rows.jsonl", chatRows(37)...)
 	synctest.Test(t, func(t *testing.T) {
 		slow := &recorder{t: t, onStep: func(engines.Metrics) { time.Sleep(20 * time.Second) }}
-		got, err := Trainer{}.Train(t.Context(), engines.TrainOrder{Method: engines.Supervised, BaseDir: base, DataFiles: []string{rows}, WorkDir: t.TempDir(),
-			Parallelism: 1, Settings: engines.TrainSettings{Epochs: 2, LoraRank: 2, CheckpointSteps: 1000}}, slow)
+		got, err := Trainer{}.Train(
+			t.Context(), engines.TrainOrder{
+				Method: engines.Supervised, BaseDir: base, DataFiles: []string{rows}, WorkDir: t.TempDir(),
+				Parallelism: 1, Settings: engines.TrainSettings{Epochs: 2, LoraRank: 2, CheckpointSteps: 1000},
+			}, slow)
 		require.NoError(t, err)
 		steps := slices.Sorted(maps.Keys(slow.checkpoints))
 		require.Equal(t, []int{2, 4, 6}, steps[:3], "of %d", got.Steps)
@@ -220,22 +253,27 @@ func TestCheckpointsByTime(t *testing.T) {
 
 func TestLearns(t *testing.T) {
 	base := smallBase(t, 2)
-	completion := writeRows(t, "completions.jsonl", `{"prompt":"one","completion":" two"}`, `{"prompt":"three","completion":" four"}`, `{"prompt":"up","completion":" down"}`)
+	completion := writeRows(t, "completions.jsonl", `{"prompt":"one","completion":" two"}`,
+		`{"prompt":"three","completion":" four"}`, `{"prompt":"up","completion":" down"}`)
 	text := writeRows(t, "text.jsonl", `{"text":"the same text"}`, `{"text":"once again"}`, `{"text":"and again"}`)
 	chat := writeRows(t, "chat.jsonl", chatRows(5)...)
 	cases := map[string]struct {
 		file     string
 		settings engines.TrainSettings
-		loss     float64 // of an untrained model it is ln 260 = 5.6
+		loss     float64 // of an untrained model: ln 260 = 5.6
 	}{
 		"completion, all parameters": {completion, engines.TrainSettings{LearningRate: 5e-3}, 0.1},
 		"text, all parameters":       {text, engines.TrainSettings{LearningRate: 5e-3}, 0.5},
-		"chat, adapter":              {chat, engines.TrainSettings{LoraRank: 16, LearningRate: 0.03}, 4.8}, // no more is in it: the random output weights stay
+		// bounded by the random output weights
+		"chat, adapter": {chat, engines.TrainSettings{LoraRank: 16, LearningRate: 0.03}, 4.8},
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
 			tc.settings.Epochs = 150
-			order := engines.TrainOrder{BaseDir: base, DataFiles: []string{tc.file}, EvalFiles: []string{tc.file}, WorkDir: t.TempDir(), Settings: tc.settings}
+			order := engines.TrainOrder{
+				BaseDir: base, DataFiles: []string{tc.file}, EvalFiles: []string{tc.file}, WorkDir: t.TempDir(),
+				Settings: tc.settings,
+			}
 			result, err := Trainer{}.Train(t.Context(), order, &recorder{t: t})
 			require.NoError(t, err)
 			require.Less(t, result.Values["eval/loss"], tc.loss)
@@ -243,12 +281,13 @@ func TestLearns(t *testing.T) {
 	}
 }
 
-// TestEarlyStop trains at a rate that soon makes the held-out rows worse, and
-// wants the parameters of the best evaluation.
+// TestEarlyStop trains at a rate that soon increases the evaluation loss, and expects the
+// parameters of the best evaluation.
 func TestEarlyStop(t *testing.T) {
 	base := smallBase(t, 3)
 	rows := writeRows(t, "rows.jsonl", chatRows(8)...)
-	held := writeRows(t, "held.jsonl", `{"messages":[{"role":"user","content":"hm"},{"role":"assistant","content":"zzzzzz"}]}`)
+	held := writeRows(t, "held.jsonl",
+		`{"messages":[{"role":"user","content":"hm"},{"role":"assistant","content":"zzzzzz"}]}`)
 	watch := &recorder{t: t}
 	order := engines.TrainOrder{BaseDir: base, DataFiles: []string{rows}, EvalFiles: []string{held}, WorkDir: t.TempDir(),
 		Settings: engines.TrainSettings{Epochs: 200, EarlyStop: true, LearningRate: 3e-3}}
@@ -298,7 +337,7 @@ func TestWarmStart(t *testing.T) {
 	require.Equal(t, domain.FailedPrecondition, domain.CodeOf(err))
 }
 
-func TestRefusals(t *testing.T) {
+func TestInvalidInput(t *testing.T) {
 	base := smallBase(t, 1)
 	good := chatRows(1)[0]
 	long := fmt.Sprintf(`{"prompt":"a","completion":%q}`, strings.Repeat("a", 200))
@@ -309,31 +348,71 @@ func TestRefusals(t *testing.T) {
 		code     domain.Code
 		want     []string
 	}{
-		{"no rows", []string{"", "  "}, engines.TrainSettings{}, domain.InvalidArgument, []string{"holds no rows"}},
-		{"no JSON", []string{good, "", "{oops"}, engines.TrainSettings{}, domain.InvalidArgument, []string{"rows.jsonl line 3", "JSON"}},
-		{"no shape", []string{`{"question":"a"}`}, engines.TrainSettings{}, domain.InvalidArgument, []string{"rows.jsonl line 1", "messages"}},
-		{"two shapes", []string{`{"text":"a","prompt":"b","completion":"c"}`}, engines.TrainSettings{}, domain.InvalidArgument, []string{"line 1", "prompt and completion, or text"}},
-		{"half a pair", []string{`{"prompt":"b"}`}, engines.TrainSettings{}, domain.InvalidArgument, []string{"line 1", "completion"}},
+		{"no rows", []string{"", "  "}, engines.TrainSettings{}, domain.InvalidArgument, []string{"has no rows"}},
+		{
+			"no JSON", []string{good, "", "{oops"}, engines.TrainSettings{}, domain.InvalidArgument,
+			[]string{"rows.jsonl line 3", "JSON"},
+		},
+		{
+			"no shape", []string{`{"question":"a"}`}, engines.TrainSettings{}, domain.InvalidArgument,
+			[]string{"rows.jsonl line 1", "messages"},
+		},
+		{
+			"two shapes", []string{`{"text":"a","prompt":"b","completion":"c"}`}, engines.TrainSettings{},
+			domain.InvalidArgument, []string{"line 1", "prompt and completion, or text"},
+		},
+		{
+			"half a pair", []string{`{"prompt":"b"}`}, engines.TrainSettings{}, domain.InvalidArgument,
+			[]string{"line 1", "completion"},
+		},
 		{"too long", []string{good, long}, engines.TrainSettings{}, domain.InvalidArgument, []string{"line 2", "96"}},
-		{"too long for the setting", []string{good}, engines.TrainSettings{MaxContextLength: 5}, domain.InvalidArgument, []string{"line 1", "maxContextLength"}},
-		{"last is the user", []string{`{"messages":[{"role":"user","content":"a"}]}`}, engines.TrainSettings{}, domain.InvalidArgument, []string{"line 1", "the last"}},
-		{"late system", []string{`{"messages":[{"role":"user","content":"a"},{"role":"system","content":"a"},{"role":"assistant","content":"a"}]}`},
+		{
+			"too long for the setting", []string{good}, engines.TrainSettings{MaxContextLength: 5}, domain.InvalidArgument,
+			[]string{"line 1", "maxContextLength"},
+		},
+		{
+			"last is the user", []string{`{"messages":[{"role":"user","content":"a"}]}`}, engines.TrainSettings{},
+			domain.InvalidArgument, []string{"line 1", "the last"},
+		},
+		{"late system", []string{
+			`{"messages":[{"role":"user","content":"a"},{"role":"system","content":"a"},{"role":"assistant","content":"a"}]}`,
+		},
 			engines.TrainSettings{}, domain.InvalidArgument, []string{"messages[1].role"}},
-		{"role", []string{`{"messages":[{"role":"bot","content":"a"},{"role":"assistant","content":"a"}]}`}, engines.TrainSettings{}, domain.InvalidArgument, []string{"bot"}},
-		{"tool", []string{`{"messages":[{"role":"tool","content":"a"},{"role":"assistant","content":"a"}]}`}, engines.TrainSettings{}, domain.InvalidArgument, []string{"messages[0]", "tool"}},
-		{"a call", []string{`{"messages":[{"role":"user","content":"a"},{"role":"assistant","content":null,"tool_calls":[{"id":"1","type":"function","function":{"name":"f","arguments":"{}"}}]}]}`},
-			engines.TrainSettings{}, domain.InvalidArgument, []string{"messages[1]", "no place for calls"}},
-		{"tools", []string{`{"tools":[{"type":"function","function":{"name":"f"}}],"messages":[{"role":"user","content":"a"},{"role":"assistant","content":"a"}]}`},
-			engines.TrainSettings{}, domain.InvalidArgument, []string{"line 1: tools: ", "no place for tools"}},
-		{"weight", []string{`{"messages":[{"role":"user","content":"a"},{"role":"assistant","content":"a","weight":0.5}]}`}, engines.TrainSettings{}, domain.InvalidArgument, []string{"weight"}},
-		{"nothing to learn", []string{`{"messages":[{"role":"user","content":"a"},{"role":"assistant","content":"a","weight":0}]}`},
-			engines.TrainSettings{}, domain.InvalidArgument, []string{"nothing to learn"}},
-		{"settings", []string{good}, engines.TrainSettings{LearningRate: -1, LoraDropout: 1, LoraTargetModules: []string{"w"}, MaxContextLength: 97},
+		{
+			"role", []string{`{"messages":[{"role":"bot","content":"a"},{"role":"assistant","content":"a"}]}`},
+			engines.TrainSettings{}, domain.InvalidArgument, []string{"bot"},
+		},
+		{
+			"tool", []string{`{"messages":[{"role":"tool","content":"a"},{"role":"assistant","content":"a"}]}`},
+			engines.TrainSettings{}, domain.InvalidArgument, []string{"messages[0]", "tool"},
+		},
+		{"a call", []string{
+			`{"messages":[{"role":"user","content":"a"},{"role":"assistant",` +
+				`"content":null,"tool_calls":[{"id":"1","type":"function","function":{"name":"f","arguments":"{}"}}]}]}`,
+		},
+			engines.TrainSettings{}, domain.InvalidArgument, []string{"messages[1]", "are not supported"}},
+		{"tools", []string{
+			`{"tools":[{"type":"function","function":{"name":"f"}}],"messages":[{"role":"user",` +
+				`"content":"a"},{"role":"assistant","content":"a"}]}`,
+		},
+			engines.TrainSettings{}, domain.InvalidArgument, []string{"line 1: tools: ", "are not supported"}},
+		{
+			"weight", []string{`{"messages":[{"role":"user","content":"a"},{"role":"assistant","content":"a","weight":0.5}]}`},
+			engines.TrainSettings{}, domain.InvalidArgument, []string{"weight"},
+		},
+		{"no targets", []string{`{"messages":[{"role":"user","content":"a"},{"role":"assistant","content":"a","weight":0}]}`},
+			engines.TrainSettings{}, domain.InvalidArgument, []string{"no target tokens"}},
+		{"settings", []string{good}, engines.TrainSettings{
+			LearningRate: -1, LoraDropout: 1, LoraTargetModules: []string{"w"}, MaxContextLength: 97,
+		},
 			domain.InvalidArgument, []string{"learningRate", "loraDropout", "loraTargetModules", "maxContextLength"}},
 	}
 	for _, tc := range cases {
 		t.Run(tc.name, func(t *testing.T) {
-			order := engines.TrainOrder{BaseDir: base, DataFiles: []string{writeRows(t, "rows.jsonl", tc.rows...)}, WorkDir: t.TempDir(), Settings: tc.settings}
+			order := engines.TrainOrder{
+				BaseDir: base, DataFiles: []string{writeRows(t, "rows.jsonl", tc.rows...)}, WorkDir: t.TempDir(),
+				Settings: tc.settings,
+			}
 			_, err := Trainer{}.Train(t.Context(), order, &recorder{t: t})
 			require.Error(t, err)
 			require.Equal(t, tc.code, domain.CodeOf(err), "%v", err)
@@ -344,17 +423,21 @@ func TestRefusals(t *testing.T) {
 	}
 }
 
-// Fields that have no meaning are free, also when they are spelt like one that
-// has: that is how rows are judged when they are uploaded.
-func TestNamesOfFieldsAreExact(t *testing.T) {
-	row := `{"Text":"x","TOOLS":5,"Prompt":1,"messages":[{"role":"user","content":"a","Weight":7},{"role":"assistant","content":"b","Tool_Calls":{}}]}`
-	order := engines.TrainOrder{BaseDir: smallBase(t, 1), DataFiles: []string{writeRows(t, "rows.jsonl", row)}, WorkDir: t.TempDir(), Settings: engines.TrainSettings{LoraRank: 2}}
+// Unknown fields are allowed, also if they differ from a known one in case only: as when rows
+// are uploaded.
+func TestFieldNamesAreCaseSensitive(t *testing.T) {
+	row := `{"Text":"x","TOOLS":5,"Prompt":1,"messages":[{"role":"user","content":"a","Weight":7},` +
+		`{"role":"assistant","content":"b","Tool_Calls":{}}]}`
+	order := engines.TrainOrder{
+		BaseDir: smallBase(t, 1), DataFiles: []string{writeRows(t, "rows.jsonl", row)}, WorkDir: t.TempDir(),
+		Settings: engines.TrainSettings{LoraRank: 2},
+	}
 	result, err := Trainer{}.Train(t.Context(), order, &recorder{t: t})
 	require.NoError(t, err)
 	require.EqualValues(t, 4, result.Tokens)
 }
 
-func TestDivergenceIsTheUsersToMend(t *testing.T) {
+func TestDivergenceIsAnError(t *testing.T) {
 	base := smallBase(t, 1)
 	w, err := llama.Load(base)
 	require.NoError(t, err)
@@ -362,13 +445,15 @@ func TestDivergenceIsTheUsersToMend(t *testing.T) {
 	w.Layers[0].K.Data[0] = float32(1e38)
 	w.Layers[1].Gate.Data[3] = float32(3e38)
 	require.NoError(t, w.Save(base))
-	order := engines.TrainOrder{BaseDir: base, DataFiles: []string{writeRows(t, "rows.jsonl", chatRows(4)...)}, WorkDir: t.TempDir()}
+	order := engines.TrainOrder{
+		BaseDir: base, DataFiles: []string{writeRows(t, "rows.jsonl", chatRows(4)...)}, WorkDir: t.TempDir(),
+	}
 	_, err = Trainer{}.Train(t.Context(), order, &recorder{t: t})
 	require.ErrorContains(t, err, "learningRate")
 	require.Equal(t, domain.FailedPrecondition, domain.CodeOf(err))
 }
 
-func TestResumeRefusesAnotherTraining(t *testing.T) {
+func TestResumeRejectsAnotherTraining(t *testing.T) {
 	rows := writeRows(t, "rows.jsonl", chatRows(12)...)
 	order := engines.TrainOrder{BaseDir: smallBase(t, 1), DataFiles: []string{rows}, WorkDir: t.TempDir(),
 		Settings: engines.TrainSettings{LoraRank: 2, CheckpointSteps: 1}}
@@ -377,7 +462,7 @@ func TestResumeRefusesAnotherTraining(t *testing.T) {
 	require.NoError(t, err)
 	for want, change := range map[string]func(*engines.TrainOrder){
 		"base model": func(o *engines.TrainOrder) { o.BaseDir = smallBase(t, 2) },
-		"data set":   func(o *engines.TrainOrder) { o.DataFiles = []string{writeRows(t, "rows.jsonl", chatRows(11)...)} },
+		"dataset":    func(o *engines.TrainOrder) { o.DataFiles = []string{writeRows(t, "rows.jsonl", chatRows(11)...)} },
 		"seed":       func(o *engines.TrainOrder) { o.Seed++ },
 		"settings":   func(o *engines.TrainOrder) { o.Settings.Epochs = 5 },
 	} {
@@ -390,12 +475,13 @@ func TestResumeRefusesAnotherTraining(t *testing.T) {
 	}
 }
 
-func TestWatcherStopsTraining(t *testing.T) {
-	refusal := errors.New("no room")
-	watch := &recorder{t: t, refuse: refusal}
-	order := engines.TrainOrder{BaseDir: smallBase(t, 1), DataFiles: []string{writeRows(t, "rows.jsonl", chatRows(40)...)}, WorkDir: t.TempDir(),
+func TestWatcherErrorStopsTraining(t *testing.T) {
+	abort := errors.New("disk full")
+	watch := &recorder{t: t, refuse: abort}
+	order := engines.TrainOrder{BaseDir: smallBase(t, 1), DataFiles: []string{writeRows(t, "rows.jsonl",
+		chatRows(40)...)}, WorkDir: t.TempDir(),
 		Settings: engines.TrainSettings{LoraRank: 2, CheckpointSteps: 2}}
 	_, err := Trainer{}.Train(t.Context(), order, watch)
-	require.ErrorIs(t, err, refusal)
+	require.ErrorIs(t, err, abort)
 	require.Equal(t, 2, watch.rows[len(watch.rows)-1].Step)
 }

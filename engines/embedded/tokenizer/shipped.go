@@ -6,17 +6,17 @@ import (
 	"slices"
 )
 
-// NewBytes is the shipped model's tokenizer: the bytes 0 to 255, <|bos|> 256,
-// <|user|> 257, <|assistant|> 258, <|end|> 259.
+// NewBytes returns the shipped model's tokenizer: the bytes 0 to 255, <|bos|> 256, <|user|>
+// 257, <|assistant|> 258, <|end|> 259.
 func NewBytes() *Tokenizer {
 	t, err := parse(map[string][]byte{vocabularyFile: byteVocabulary(), configFile: byteConfig()})
 	if err != nil {
-		panic(err) // the files are constants
+		panic(err) // the files are constant
 	}
 	return t
 }
 
-// byteVocabulary writes tokenizer.json for NewBytes.
+// byteVocabulary returns the tokenizer.json of NewBytes.
 func byteVocabulary() []byte {
 	vocab := map[string]int{}
 	for b, spelling := range spellings() {
@@ -33,7 +33,9 @@ func byteVocabulary() []byte {
 	bos := map[string]any{"SpecialToken": map[string]any{"id": markBOS, "type_id": 0}}
 	return format(map[string]any{
 		"version": "1.0", "truncation": nil, "padding": nil, "normalizer": nil, "added_tokens": added,
-		"pre_tokenizer": map[string]any{"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": false},
+		"pre_tokenizer": map[string]any{
+			"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": false,
+		},
 		"post_processor": map[string]any{
 			"type": "TemplateProcessing", "single": []any{bos, sequence},
 			"pair": []any{bos, sequence, map[string]any{"Sequence": map[string]any{"id": "B", "type_id": 1}}},
@@ -49,7 +51,7 @@ func byteVocabulary() []byte {
 	})
 }
 
-// byteConfig writes tokenizer_config.json for NewBytes.
+// byteConfig returns the tokenizer_config.json of NewBytes.
 func byteConfig() []byte {
 	return format(map[string]any{
 		"tokenizer_class": "PreTrainedTokenizerFast", "bos_token": markBOS, "eos_token": markEnd, "add_bos_token": true,
@@ -57,15 +59,14 @@ func byteConfig() []byte {
 	})
 }
 
-// format is indented JSON; keys are in order, so the same value gives the same
-// bytes.
+// format returns indented JSON with sorted keys, so that equal values have equal bytes.
 func format(value any) []byte {
 	var b bytes.Buffer
 	encoder := json.NewEncoder(&b)
 	encoder.SetEscapeHTML(false)
 	encoder.SetIndent("", "  ")
 	if err := encoder.Encode(value); err != nil {
-		panic(err) // the values are constants
+		panic(err) // the values are constant
 	}
 	return slices.Clip(b.Bytes())
 }

@@ -6,10 +6,10 @@ import (
 	"path/filepath"
 )
 
-// answersFile holds the answers that a checkpoint's training is learning from.
+// answersFile holds the samples of the current chunk in a checkpoint.
 const answersFile = "answers.json"
 
-// saveAnswers adds the rest of a chunk that is not yet learnt to a checkpoint.
+// saveAnswers adds the remaining samples of the current chunk to a checkpoint.
 func (r *rollouts) saveAnswers(dir string) error {
 	if r.left() == 0 {
 		return nil
@@ -21,7 +21,7 @@ func (r *rollouts) saveAnswers(dir string) error {
 	return os.WriteFile(filepath.Join(dir, answersFile), data, 0o644)
 }
 
-// restoreAnswers takes up where the state says that the training stands.
+// restoreAnswers restores the current chunk at the position of the state.
 func (r *rollouts) restoreAnswers(dir string) error {
 	data, err := os.ReadFile(filepath.Join(dir, answersFile))
 	if os.IsNotExist(err) {
@@ -34,7 +34,7 @@ func (r *rollouts) restoreAnswers(dir string) error {
 	if err := json.Unmarshal(data, &c.samples); err != nil {
 		return err
 	}
-	r.cut(c, r.state.Chunk-1)
+	r.planChunk(c, r.state.Chunk-1)
 	r.current = c
 	return nil
 }

@@ -6,29 +6,30 @@ import (
 	"unicode/utf8"
 )
 
-// A cutter is one way of cutting text into words, which are merged each by
-// itself. The patterns that tokenizer.json writes as regular expressions look
-// ahead, which Go's do not; they are scanners here.
+// A cutter is a pre-tokenizer: it splits text into words, which are merged separately. The
+// regular expressions in tokenizer.json use lookaheads, which Go lacks; these are scanners.
 type cutter int
 
 const (
 	gpt2   cutter = iota + 1
 	llama3        // numbers in groups of three digits
-	qwen2         // each digit by itself
-	digits        // each digit, and what lies between digits
+	qwen2         // each digit separately
+	digits        // each digit, and the text between digits
 	numbers
 )
 
-// The regular expressions that are known, as files write them.
+// The supported regular expressions as they occur in files.
 const (
 	gpt2Pattern   = `'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+`
-	llama3Pattern = `(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+`
-	qwen2Pattern  = `(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+`
+	llama3Pattern = `(?i:'s|'t|'re|'ve|'m|'ll|'d)` +
+		`|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+`
+	qwen2Pattern = `(?i:'s|'t|'re|'ve|'m|'ll|'d)` +
+		`|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+`
 )
 
 var patterns = map[string]cutter{gpt2Pattern: gpt2, llama3Pattern: llama3, qwen2Pattern: qwen2}
 
-// next is the length of the first word of a text that is not empty.
+// next is the length of the first word of a non-empty text.
 func (c cutter) next(text string) int {
 	switch c {
 	case gpt2:
@@ -52,7 +53,7 @@ func (c cutter) next(text string) int {
 	return len(text)
 }
 
-// A class is what the patterns tell characters apart by.
+// A class is a character class of the patterns.
 type class uint8
 
 const (
@@ -74,8 +75,7 @@ func classOf(r rune) class {
 	return other
 }
 
-// classAt is the class of the character at a place of the text; ok is false at
-// its end.
+// classAt returns the class of the character at an offset; ok is false at the end.
 func classAt(text string, at int) (c class, ok bool) {
 	if at >= len(text) {
 		return other, false
@@ -84,7 +84,7 @@ func classAt(text string, at int) (c class, ok bool) {
 	return classOf(r), true
 }
 
-// run is where the characters of one class that begin at a place end.
+// run returns the end of the characters of one class that start at an offset.
 func run(text string, at int, c class) int {
 	for i, r := range text[at:] {
 		if classOf(r) != c {
@@ -110,7 +110,7 @@ func nextGPT2(text string) int {
 	return nextSpace(text)
 }
 
-// nextLlama takes numbers in groups of so many digits.
+// nextLlama splits numbers into groups of group digits.
 func nextLlama(text string, group int) int {
 	if n := contraction(text); n > 0 {
 		return n
@@ -148,7 +148,7 @@ func nextLlama(text string, group int) int {
 	return nextSpace(text)
 }
 
-// nextSpace takes spaces; the last of several is left to the word after them.
+// nextSpace matches spaces; the last of several belongs to the next word.
 func nextSpace(text string) int {
 	end := run(text, 0, space)
 	if end == len(text) {
@@ -162,8 +162,8 @@ func nextSpace(text string) int {
 
 var contractions = []string{"'s", "'t", "'re", "'ve", "'m", "'ll", "'d"}
 
-// contraction is the length of one that the text begins with, however its
-// letters are written; 0 when there is none.
+// contraction is the length of the contraction at the beginning of text, in any case; 0 if
+// there is none.
 func contraction(text string) int {
 	if text[0] != '\'' {
 		return 0

@@ -7,9 +7,8 @@ import (
 	"anneal/engines/embedded/safetensors"
 )
 
-// A Source hands a model's parameters out in the order of Weights: the
-// embeddings, each layer, the norm, and the head of a model that is not tied.
-// What it has handed out is good until the next call.
+// A Source provides a model's parameters in the order of Weights: embeddings, layers, final
+// norm, and the head unless it is tied. A result is valid until the next call.
 type Source interface {
 	Embedding() (kernel.Matrix, error)
 	Layer(i int) (StoredLayer, error)
@@ -17,21 +16,21 @@ type Source interface {
 	Head() (kernel.Matrix, error)
 }
 
-// A StoredLayer is one layer, as far as it goes in 32 bits, and in 8.
+// A StoredLayer is one layer in float32, and in 8 bits where it is stored so.
 type StoredLayer struct {
 	Layer
 	Stacks [len(inputs)]kernel.Matrix // the projections of each Input as one matrix
-	Codes  [len(inputs)]*Codes        // of the same in 8 bits, where they are stored so
+	Codes  [len(inputs)]*Codes        // the same in 8 bits, if stored so
 }
 
-// Codes are a matrix in 8 bits, dense: each row has its factor.
+// Codes are a dense matrix in 8 bits with a scale for each row.
 type Codes struct {
 	Type    safetensors.DType // F8 or I8
 	Values  []byte
 	Factors []float32
 }
 
-// Source is the weights as a Source, which never fails.
+// Source returns the weights as a Source, which never fails.
 func (w *Weights) Source() Source { return inMemory{w} }
 
 type inMemory struct{ w *Weights }
@@ -43,17 +42,17 @@ func (m inMemory) Layer(i int) (StoredLayer, error) {
 	return StoredLayer{Layer: m.w.Layers[i], Stacks: m.w.stacks(i)}, nil
 }
 
-// A Reader is a Source that reads a Hugging Face directory as it goes: one layer
-// of it, or the embeddings, is in memory as float32 at a time.
+// A Reader is a Source that reads a Hugging Face directory incrementally: one layer, or the
+// embeddings, is in memory as float32 at a time.
 type Reader struct {
 	Config  Config
 	file    *safetensors.Shards
-	adapter *Adapter // merged into what is handed out
+	adapter *Adapter // merged into the results
 	hash    *hasher
-	room    []float32
+	buffer  []float32
 }
 
-// Open opens a model's directory: see Load. The caller closes it.
+// Open opens a model directory, see Load. The caller closes it.
 func Open(dir string) (*Reader, error) {
 	c, file, err := openFiles(dir)
 	if err != nil {
@@ -62,15 +61,14 @@ func Open(dir string) (*Reader, error) {
 	return &Reader{Config: c, file: file, hash: c.hash()}, nil
 }
 
-// Close gives the files back.
+// Close closes the files.
 func (r *Reader) Close() error { return r.file.Close() }
 
-// Merge makes the reader hand out the model with the adapter's update added to
-// its projections.
+// Merge merges an adapter into the layers that the reader returns.
 func (r *Reader) Merge(a *Adapter) { r.adapter = a }
 
-// Hash is Weights.Hash of the model without an adapter, once all of it was
-// handed out in order.
+// Hash is Weights.Hash of the model without an adapter, after all parameters were read in
+// order.
 func (r *Reader) Hash() string { return r.hash.name() }
 
 // Embedding implements Source.
@@ -110,7 +108,7 @@ func (r *Reader) Layer(i int) (p StoredLayer, err error) {
 	return p, nil
 }
 
-// read fills tensors, which lie in flat.
+// read fills tensors, which are views of flat.
 func (r *Reader) read(flat []float32, tensors ...safetensors.Tensor) error {
 	if err := readAll(r.file, tensors); err != nil {
 		return err
@@ -120,14 +118,13 @@ func (r *Reader) read(flat []float32, tensors ...safetensors.Tensor) error {
 }
 
 func (r *Reader) values(n int) []float32 {
-	if cap(r.room) < n {
-		r.room = make([]float32, n)
+	if cap(r.buffer) < n {
+		r.buffer = make([]float32, n)
 	}
-	return r.room[:n]
+	return r.buffer[:n]
 }
 
-// codes are those of an input's projections, if all of them are stored in 8 bits
-// of one type.
+// codes returns the codes of an input's projections if all are stored in 8 bits of one type.
 func (r *Reader) codes(layer int, input Input) (*Codes, error) {
 	kind, all := r.stored(layer, input)
 	if !kind.Eight() {
@@ -144,13 +141,13 @@ func (r *Reader) codes(layer int, input Input) (*Codes, error) {
 		c.Factors, rest = append(c.Factors, factors...), rest[out*in:]
 	}
 	if kind == safetensors.F8 && slices.ContainsFunc(c.Values, func(code byte) bool { return code&0x7f == 0x7f }) {
-		return nil, nil // one is no number, which only wider ones can say
+		return nil, nil // NaN is representable only in wider formats
 	}
 	return c, nil
 }
 
-// stored is how an input's projections are stored, "" when not all alike, and
-// how many numbers they are.
+// stored returns the type of an input's projections, "" if they differ, and their number of
+// values.
 func (r *Reader) stored(layer int, input Input) (kind safetensors.DType, all int) {
 	for i, m := range inputs[input] {
 		out, in := m.Shape(&r.Config)

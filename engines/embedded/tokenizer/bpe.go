@@ -5,22 +5,21 @@ import (
 	"unicode/utf8"
 )
 
-// A bpe is a vocabulary made by byte-pair encoding (Sennrich et al. 2016): a
-// word is taken apart into its smallest tokens, and the pair that was merged
-// first when the vocabulary was made is merged first.
+// A bpe is a byte-pair encoding (Sennrich et al. 2016): a word is split into its smallest
+// tokens, and the pair with the lowest rank is merged first.
 type bpe struct {
-	bytes  [256]int32       // the token of each byte
-	units  map[rune]int32   // of each character, where words are taken apart into such; else nil
-	words  map[string]int32 // tokens of whole words, where those need no merges; else nil
+	bytes  [256]int32       // token of each byte
+	units  map[rune]int32   // tokens of characters, if words are split into characters; otherwise nil
+	words  map[string]int32 // tokens of whole words, if they need no merges; otherwise nil
 	merges map[uint64]merged
 }
 
-// A merged is what becomes of a pair of tokens.
+// A merged is the result of merging a pair.
 type merged struct{ rank, token int32 }
 
 func pairOf(a, b int32) uint64 { return uint64(uint32(a))<<32 | uint64(uint32(b)) }
 
-// append adds a word's tokens to ids.
+// append appends a word's tokens to ids.
 func (b *bpe) append(ids []int, word string) []int {
 	if id, ok := b.words[word]; ok {
 		return append(ids, int(id))
@@ -41,23 +40,21 @@ func (b *bpe) append(ids []int, word string) []int {
 	return ids
 }
 
-// A merger merges one word: its parts are a chain, and a heap holds the pairs
-// that may be merged, so that a word of n parts takes n·log n steps.
+// A merger merges one word. Its parts are a linked list, and a heap holds the mergeable pairs,
+// so that a word of n parts takes n·log n steps.
 type merger struct {
 	parts []part
 	heap  []candidate
 }
 
-// A part is a token of the chain; token is -1 once it was merged into the one
-// before it.
+// A part is a token of the list; token is -1 after it was merged into its predecessor.
 type part struct{ token, previous, next int32 }
 
-// A candidate is the pair that begins at a part. It is stale when the parts are
-// no longer those of the pair.
+// A candidate is the pair that starts at a part. It is stale if the parts have changed since.
 type candidate struct {
 	rank, at int32
 	pair     uint64
-	token    int32 // that the pair becomes
+	token    int32 // result of the merge
 }
 
 func (c candidate) before(o candidate) bool {
@@ -66,7 +63,7 @@ func (c candidate) before(o candidate) bool {
 
 var mergers = sync.Pool{New: func() any { return new(merger) }}
 
-// begin takes a word apart.
+// begin splits a word.
 func (m *merger) begin(b *bpe, word string) {
 	m.parts, m.heap = m.parts[:0], m.heap[:0]
 	add := func(token int32) {
@@ -97,7 +94,7 @@ func (m *merger) begin(b *bpe, word string) {
 	}
 }
 
-// consider puts the pair that begins at a part into the heap.
+// consider adds the pair that starts at a part to the heap.
 func (m *merger) consider(b *bpe, at int32) {
 	if at < 0 {
 		return
@@ -112,7 +109,7 @@ func (m *merger) consider(b *bpe, at int32) {
 	}
 }
 
-// merge merges the first pair until there is none.
+// merge merges pairs in order of rank until none is left.
 func (m *merger) merge(b *bpe) {
 	for len(m.heap) > 0 {
 		c := m.pop()
@@ -148,16 +145,16 @@ func (m *merger) pop() candidate {
 	m.heap[0] = m.heap[last]
 	m.heap = m.heap[:last]
 	for at := 0; ; {
-		least := at
+		smallest := at
 		for child := 2*at + 1; child <= 2*at+2 && child < last; child++ {
-			if m.heap[child].before(m.heap[least]) {
-				least = child
+			if m.heap[child].before(m.heap[smallest]) {
+				smallest = child
 			}
 		}
-		if least == at {
+		if smallest == at {
 			return first
 		}
-		m.heap[at], m.heap[least] = m.heap[least], m.heap[at]
-		at = least
+		m.heap[at], m.heap[smallest] = m.heap[smallest], m.heap[at]
+		at = smallest
 	}
 }

@@ -2,27 +2,28 @@ package grammar
 
 import "slices"
 
-// maxPairs bounds the pairs of alternatives that are compared.
+// maxPairs is the maximum number of pairs of alternatives that are compared.
 const maxPairs = 10_000
 
-// apart requires that no value conforms to two of a group: only what is known
-// to be so lets oneOf be enforced by following any of them.
-func (k *schemaKit) apart(g *group) {
+// requireDisjoint requires that no value conforms to two alternatives of a group. Only then can
+// oneOf be enforced by allowing any of them.
+func (k *schemaKit) requireDisjoint(g *group) {
 	if n := len(g.ways); n*n/2 > maxPairs {
-		k.require(false, g.at, "has too many alternatives to tell them apart: use anyOf")
+		k.require(false, g.at, "has too many alternatives to prove them disjoint: use anyOf")
 		return
 	}
 	for i, a := range g.ways {
 		for _, b := range g.ways[:i] {
 			if !k.reported[g.at.at] {
-				k.require(k.disjoint(a, b, 0), g.at, "has alternatives that may hold at once, %s and %s: use anyOf, or give them a required property with different values of const", b.at, a.at)
+				k.require(k.disjoint(a, b, 0), g.at, "has alternatives that may both match, %s and %s: "+
+					"use anyOf, or give them a required property with different values of const", b.at, a.at)
 			}
 		}
 	}
 }
 
-// disjoint tells that two schemas are known to have no value in common: by
-// their types, their literals, or those of a property that both require.
+// disjoint reports whether two schemas provably have no value in common: by their types, their
+// literals, or those of a property that both require.
 func (k *schemaKit) disjoint(a, b *value, depth int) bool {
 	one, other := k.all([]*value{a}, nil), k.all([]*value{b}, nil)
 	aTypes, _ := k.types(one.plain)
@@ -40,7 +41,8 @@ func (k *schemaKit) disjoint(a, b *value, depth int) bool {
 	}
 	for _, m := range properties(one.plain) {
 		for _, n := range properties(other.plain) {
-			if m.name == n.name && requires(one.plain, m.name) && requires(other.plain, m.name) && k.disjoint(m.value, n.value, depth+1) {
+			if m.name == n.name && requires(one.plain, m.name) && requires(other.plain, m.name) && k.disjoint(m.value, n.value,
+				depth+1) {
 				return true
 			}
 		}
@@ -48,8 +50,8 @@ func (k *schemaKit) disjoint(a, b *value, depth int) bool {
 	return false
 }
 
-// listed are the literals of the first schema that has some, nil for none.
-// Numbers are left out, since 1 and 1.0 are the same.
+// listed returns the literals of the first schema that has some, nil if none has. It ignores
+// numbers, because 1 and 1.0 are equal.
 func listed(all []*schema) []string {
 	for _, s := range all {
 		if s.literals == nil {

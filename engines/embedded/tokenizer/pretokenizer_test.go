@@ -19,9 +19,8 @@ func words(c cutter, text string) []string {
 	return out
 }
 
-// TestWords holds the scanners against the regular expressions, worked out by
-// hand: the first alternative that matches counts, and \s+(?!\S) leaves the last
-// space to the word after it.
+// TestWords compares the scanners with the regular expressions, evaluated by hand: the first
+// matching alternative wins, and \s+(?!\S) leaves the last space to the next word.
 func TestWords(t *testing.T) {
 	for _, c := range []struct {
 		cut  cutter
@@ -70,11 +69,14 @@ func TestWords(t *testing.T) {
 	}
 }
 
-// TestWordsAreTheText: no character is lost or doubled, and no word is empty or
-// ends within a character.
-func TestWordsAreTheText(t *testing.T) {
+// TestWordsPartitionTheText checks that no character is lost or duplicated, and that words are
+// not empty and end at character boundaries.
+func TestWordsPartitionTheText(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		text := strings.Join(rapid.SliceOf(rapid.SampledFrom([]string{"a", "É", "東", "7", "½", " ", "\n", "\r", "\t", "\u00a0", "'", "s", "LL", "!", "🙂", "\xff", "\u0301"})).Draw(t, "text"), "")
+		text := strings.Join(
+			rapid.SliceOf(rapid.SampledFrom([]string{
+				"a", "É", "東", "7", "½", " ", "\n", "\r", "\t", "\u00a0", "'", "s", "LL", "!", "🙂", "\xff", "\u0301",
+			})).Draw(t, "text"), "")
 		for c := gpt2; c <= numbers; c++ {
 			got := words(c, text)
 			if strings.Join(got, "") != text {
@@ -89,9 +91,9 @@ func TestWordsAreTheText(t *testing.T) {
 	})
 }
 
-// TestMergesAreTheSimpleOnes compares the heap with what byte-pair encoding
-// says: find the pair of the least rank, the first of several, and merge it.
-func TestMergesAreTheSimpleOnes(t *testing.T) {
+// TestMergesMatchTheDefinition compares the heap with the definition of byte-pair encoding:
+// merge the first pair of the lowest rank.
+func TestMergesMatchTheDefinition(t *testing.T) {
 	source := rand.New(rand.NewPCG(1, 2))
 	for range 300 {
 		b := &bpe{merges: map[uint64]merged{}}
@@ -112,7 +114,7 @@ func TestMergesAreTheSimpleOnes(t *testing.T) {
 	}
 }
 
-// part1 is a token that may be part of a merge: a letter, or an earlier merge.
+// part1 returns a token that may be part of a merge: a letter or an earlier merge.
 func part1(source *rand.Rand, rank int) int32 {
 	if n := source.IntN(3 + rank); n >= 3 {
 		return int32(256 + n - 3)

@@ -1,0 +1,87 @@
+package train
+
+import (
+	"context"
+
+	"anneal/engines"
+)
+
+// prepare builds the procedure from the rows. Everything that depends on the initial model is
+// computed here: a resumed training starts from the same model and restores its checkpoint
+// afterwards.
+func (j *job) prepare(ctx context.Context, train, held *reader) error {
+	if j.order.Method == engines.Reinforcement {
+		j.loop.setTemperature(*j.settings.Rollouts.Temperature)
+		j.prepareRollouts(train.prompts, held.prompts)
+		return nil
+	}
+	samples, kept := train.samples, held.samples
+	var metrics map[string]float64
+	if j.order.Method == engines.RLOR {
+		var rewards means
+		samples, rewards = computeAdvantages(train.allGroups())
+		metrics = rewards.values("reward")
+		kept, _ = computeAdvantages(held.allGroups())
+	}
+	if len(kept) == 0 && j.holdsOut() && len(samples) > 1 {
+		samples, kept = holdOut(samples, j.order.Seed)
+	}
+	for _, some := range [][]*Sample{samples, kept} {
+		if err := j.recordLogProbs(ctx, some); err != nil {
+			return err
+		}
+	}
+	s := &j.settings
+	plan := newPlan(samples, s.Epochs, s.BatchSizeTokens, s.BatchSizeSamples, s.GradientAccumulationSteps, j.order.Seed)
+	j.procedure = &fixedSamples{j, plan, kept, metrics}
+	j.setCheckpointInterval(plan.steps)
+	if plan.steps == 0 {
+		j.values = metrics
+		j.nothing = "no reward signal: all samples of each group have the same reward, so the model is unchanged; " +
+			"provide several samples of a prompt per row, with different metrics"
+	}
+	return nil
+}
+
+// prepareRollouts builds the procedure for reinforcement learning.
+func (j *job) prepareRollouts(prompts, held []*prompt) {
+	if len(held) == 0 && j.holdsOut() && len(prompts) > 1 {
+		prompts, held = holdOut(prompts, j.order.Seed)
+	}
+	r := newRollouts(j, prompts, held)
+	if o, ok := j.loop.objective.(grpo); ok && o.klBeta > 0 {
+		r.reference = newEvalLoop(j.loop.Net.Frozen(j.loop.workers), j.loop.workers)
+		r.reference.setTemperature(*j.settings.Rollouts.Temperature)
+	}
+	j.procedure = r
+	j.setCheckpointInterval(r.steps())
+}
+
+func (j *job) holdsOut() bool { return j.settings.EvalAutoCarveout || j.settings.EarlyStop }
+
+// setCheckpointInterval sets the default number of steps between checkpoints.
+func (j *job) setCheckpointInterval(steps int) {
+	fill(&j.settings.CheckpointSteps, min(max(steps/4, 20), 1000))
+}
+
+// recordLogProbs stores the samples' log-probabilities under the initial model, which is the
+// reference of preferences and stands for the policy that generated scored samples.
+func (j *job) recordLogProbs(ctx context.Context, samples []*Sample) error {
+	if _, likely := j.loop.objective.(likelihood); likely {
+		return nil
+	}
+	if _, free := j.loop.objective.(orpo); free {
+		return nil
+	}
+	logp, err := j.loop.logp(ctx, samples)
+	if err != nil {
+		return err
+	}
+	for i, s := range samples {
+		s.Reference, s.Behaviour = logp[i], logp[i]
+	}
+	return nil
+}
+
+// allGroups are the groups that were read.
+func (r *reader) allGroups() []group { return append(r.groups, r.alone) }

@@ -1,0 +1,54 @@
+package train
+
+import "context"
+
+// A procedure is how a method trains: on fixed samples or on rollouts. Its progress is part of
+// the job's state.
+type procedure interface {
+	// next returns the samples of the next step and metrics about them. It changes no state. A
+	// step without samples has no training signal.
+	next(ctx context.Context) (batch []*Sample, metrics map[string]float64, err error)
+	// afterStep advances past the samples of next, given the metrics of the step.
+	afterStep(metrics means)
+	done() bool
+	steps() int     // expected total
+	epoch() float64 // completed
+	rate() float64  // learning rate of the next step
+	evalDue() bool  // reports whether to evaluate
+	// evaluate returns the metrics of the held-out rows; nil without such rows.
+	evaluate(ctx context.Context) (map[string]float64, error)
+}
+
+// A fixedSamples procedure trains on samples that are known from the start.
+type fixedSamples struct {
+	*job
+	plan    *plan
+	held    []*Sample
+	metrics map[string]float64 // of all samples
+}
+
+func (l *fixedSamples) next(context.Context) ([]*Sample, map[string]float64, error) {
+	return l.plan.batch(l.state.Step), l.metrics, nil
+}
+
+func (l *fixedSamples) afterStep(metrics means) { l.guard(metrics) }
+
+func (l *fixedSamples) done() bool     { return l.state.Step == l.plan.steps }
+func (l *fixedSamples) steps() int     { return l.plan.steps }
+func (l *fixedSamples) epoch() float64 { return l.plan.progress(l.state.Step) }
+
+func (l *fixedSamples) rate() float64 {
+	return rateAt(l.state.Step+1, l.plan.steps, l.settings.LearningRateWarmupSteps, l.settings.LearningRate)
+}
+
+func (l *fixedSamples) evalDue() bool {
+	return l.state.Step%max(1, l.plan.steps/evaluations) == 0 || l.done()
+}
+
+func (l *fixedSamples) evaluate(ctx context.Context) (map[string]float64, error) {
+	if len(l.held) == 0 {
+		return nil, nil
+	}
+	metrics, err := l.loop.measure(ctx, l.held)
+	return metrics.values("eval"), err
+}
