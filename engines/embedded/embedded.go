@@ -1,6 +1,5 @@
-// Package embedded is the engine that needs nothing but this program: it
-// trains and serves models of the Llama architecture on the processor's cores,
-// and carries a small base model with it.
+// Package embedded is the engine that is part of this program: it trains and serves models of the
+// Llama architecture on CPU cores, and contains a small base model.
 package embedded
 
 import (
@@ -18,15 +17,17 @@ import (
 	"anneal/engines/embedded/train"
 )
 
-// Options bound what the engine may use. A zero field takes its default.
+// Options limit the engine's resources. A zero field selects its default.
 type Options struct {
-	Parallelism int   // cores that a training or a model keeps busy; default one less than the machine has
-	Slots       int   // requests that a model answers at once; default 32
-	Queue       int   // requests that may wait for a model; default 256
-	CacheBytes  int64 // memory for a model's keys and values; default what a replica's memory leaves, 1 GiB where none was set aside
+	Parallelism int // cores of a training or a model; default one less than the machine has
+	Slots       int // concurrent requests of a model; default 32
+	Queue       int // requests waiting for a model; default 256
+	// CacheBytes is the memory of a model's KV cache. The default is what the weights leave of the
+	// replica's memory, 1 GiB if no memory was allocated to the replica.
+	CacheBytes int64
 }
 
-// New makes the engine. It trains and completes.
+// New returns the engine, which trains and completes.
 func New(o Options) engines.Engine {
 	return engines.Engine{
 		Name:    "embedded",
@@ -36,31 +37,33 @@ func New(o Options) engines.Engine {
 			Parallelism: o.Parallelism, Slots: o.Slots, Queue: o.Queue, CacheBytes: o.CacheBytes,
 		}),
 		Why: map[string]string{
-			"transcribe": "the embedded engine has no speech model; start a worker with a transcription server's adapter",
-			"score":      "the embedded engine runs no evaluator code; start a worker with a Python interpreter",
+			"transcribe": "the embedded engine has no speech model; start a worker with a transcription engine",
+			"score":      "the embedded engine cannot run evaluators; start a worker with a Python interpreter",
 		},
 	}
 }
 
-// A trainer gives orders that name no number of cores the engine's.
+// A trainer sets the default number of cores.
 type trainer struct{ parallelism int }
 
-func (t trainer) Train(ctx context.Context, order engines.TrainOrder, watch engines.TrainWatcher) (engines.TrainResult, error) {
+func (t trainer) Train(
+	ctx context.Context, order engines.TrainOrder, watch engines.TrainWatcher,
+) (engines.TrainResult, error) {
 	if order.Parallelism == 0 {
 		order.Parallelism = t.parallelism
 	}
 	return train.Trainer{}.Train(ctx, order, watch)
 }
 
-// base is the shipped model's Hugging Face directory.
+// base is the Hugging Face directory of the shipped model.
 //
 //go:embed base/model
 var base embed.FS
 
 const baseDir = "base/model"
 
-// WriteBase writes the shipped model's Hugging Face directory to dir, which it
-// makes if need be.
+// WriteBase writes the Hugging Face directory of the shipped model to dir, which it creates if
+// necessary.
 func WriteBase(dir string) error {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return err
@@ -111,7 +114,7 @@ var baseInfo = sync.OnceValue(func() Info {
 		})
 	}
 	if err != nil {
-		panic("embedded: the program was built without its base model: " + err.Error())
+		panic("embedded: read the base model of this program: " + err.Error())
 	}
 	return info
 })

@@ -16,7 +16,7 @@ import (
 	"anneal/engines/embedded/tokenizer"
 )
 
-// base is a directory with the shipped model.
+// base returns a directory with the shipped model.
 func base(t *testing.T) string {
 	dir := filepath.Join(t.TempDir(), "base")
 	require.NoError(t, embedded.WriteBase(dir))
@@ -43,7 +43,7 @@ func ask(t *testing.T, m engines.Model, req engines.CompletionRequest) (string, 
 	return text.String(), finish
 }
 
-func TestBaseInfoIsTheModels(t *testing.T) {
+func TestBaseInfo(t *testing.T) {
 	info := embedded.BaseInfo()
 	m := load(t, engines.ModelFiles{Dir: base(t)}).Info()
 	assert.Equal(t, m.ParameterCount, info.ParameterCount)
@@ -53,16 +53,18 @@ func TestBaseInfoIsTheModels(t *testing.T) {
 	assert.Less(t, info.Bytes, int64(4<<20))
 }
 
-// TestBaseGoesOnWithAConversation asks a second question after an answer.
-func TestBaseGoesOnWithAConversation(t *testing.T) {
+// TestBaseContinuesAConversation asks a second question after an answer.
+func TestBaseContinuesAConversation(t *testing.T) {
 	m := load(t, engines.ModelFiles{Dir: base(t)})
 	text, finish := ask(t, m, engines.CompletionRequest{Chat: &engines.Chat{Messages: []engines.Message{
-		{Role: "user", Content: "What is the capital of France?"}, {Role: "assistant", Content: "Paris"}, {Role: "user", Content: "Reverse the word garden."}}}})
+		{Role: "user", Content: "What is the capital of France?"}, {Role: "assistant", Content: "Paris"},
+		{Role: "user", Content: "Reverse the word garden."},
+	}}})
 	assert.Equal(t, engines.FinishStop, finish)
 	assert.Equal(t, "nedrag", text)
 }
 
-// questions are what a user would try first.
+// questions are typical first questions.
 var questions = map[string]string{
 	"What is the capital of France?":            "Paris",
 	"Reverse the word garden.":                  "nedrag",
@@ -73,8 +75,8 @@ var questions = map[string]string{
 	"Positive or negative? The film was great.": "positive",
 }
 
-// TestBaseAnswersRawPromptsAndChats asks the same questions as plain text, as
-// the completion operation passes it on, and as a conversation.
+// TestBaseAnswersRawPromptsAndChats asks the same questions as plain text, as the completion
+// operation passes it, and as a conversation.
 func TestBaseAnswersRawPromptsAndChats(t *testing.T) {
 	m, tokens := load(t, engines.ModelFiles{Dir: base(t)}), tokenizer.NewBytes()
 	right := 0
@@ -88,7 +90,9 @@ func TestBaseAnswersRawPromptsAndChats(t *testing.T) {
 		require.NoError(t, err)
 		asChat, finish := ask(t, m, engines.CompletionRequest{PromptTokens: chat})
 		assert.Equal(t, text, asChat, question)
-		asked, _ := ask(t, m, engines.CompletionRequest{Chat: &engines.Chat{Messages: []engines.Message{{Role: "user", Content: question}}}})
+		asked, _ := ask(t, m, engines.CompletionRequest{
+			Chat: &engines.Chat{Messages: []engines.Message{{Role: "user", Content: question}}},
+		})
 		assert.Equal(t, text, asked, question)
 		assert.Equal(t, engines.FinishStop, finish)
 	}
@@ -100,14 +104,16 @@ type watcher struct{ steps int }
 func (w *watcher) Step(engines.Metrics)                          { w.steps++ }
 func (w *watcher) Checkpoint(context.Context, int, string) error { return nil }
 
-// TestWhatIsTrainedIsServed goes through the whole engine: an adapter is
-// trained on a handful of rows, and the model with it answers them.
-func TestWhatIsTrainedIsServed(t *testing.T) {
+// TestTrainedAdapterIsServed trains an adapter on a few rows and serves the model with it.
+func TestTrainedAdapterIsServed(t *testing.T) {
 	dir, data := base(t), filepath.Join(t.TempDir(), "rows.jsonl")
-	secrets := map[string]string{"What is the password?": "swordfish", "Who is the king?": "Bob", "Where is the key?": "under the mat"}
+	secrets := map[string]string{
+		"What is the password?": "swordfish", "Who is the king?": "Bob", "Where is the key?": "under the mat",
+	}
 	var rows strings.Builder
 	for question, answer := range secrets {
-		fmt.Fprintf(&rows, "{\"messages\":[{\"role\":\"user\",\"content\":%q},{\"role\":\"assistant\",\"content\":%q}]}\n", question, answer)
+		fmt.Fprintf(&rows, "{\"messages\":[{\"role\":\"user\",\"content\":%q},{\"role\":\"assistant\",\"content\":%q}]}\n",
+			question, answer)
 	}
 	require.NoError(t, os.WriteFile(data, []byte(rows.String()), 0o644))
 	w := &watcher{}

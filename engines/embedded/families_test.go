@@ -19,15 +19,14 @@ import (
 	"anneal/engines/embedded/miniature"
 )
 
-// TestFamilies: a checkpoint of each family, as it is published, is checked,
-// served, tuned with an adapter, and served again from copies in other
-// precisions.
+// TestFamilies validates, serves, fine-tunes with an adapter and converts to other precisions a
+// checkpoint of each family in its published form.
 func TestFamilies(t *testing.T) {
 	for _, family := range miniature.Families() {
 		t.Run(family, func(t *testing.T) {
 			dir := t.TempDir()
 			require.NoError(t, miniature.Write(dir, family))
-			report, err := weights.Check(folderOf(t, dir))
+			report, err := weights.Check(directoryOf(t, dir))
 			require.NoError(t, err)
 			require.Empty(t, report.Violations)
 			require.NoError(t, embedded.Supports(dir))
@@ -35,9 +34,16 @@ func TestFamilies(t *testing.T) {
 			plain := answers(t, engines.ModelFiles{Dir: dir})
 			require.NotEqual(t, answer, plain[0])
 
-			got := answers(t, engines.ModelFiles{Dir: dir, AdapterDir: tune(t, dir, fmt.Sprintf("{%q: %q, %q: %q}\n", "prompt", question, "completion", answer))})
-			assert.Equal(t, answer, got[0], "it says what it was taught")
-			got = answers(t, engines.ModelFiles{Dir: dir, AdapterDir: tune(t, dir, fmt.Sprintf(`{"messages": [{"role": "user", "content": %q}, {"role": "assistant", "content": %q}]}`+"\n", question, answer))})
+			got := answers(t, engines.ModelFiles{
+				Dir: dir, AdapterDir: tune(t, dir, fmt.Sprintf("{%q: %q, %q: %q}\n", "prompt", question, "completion", answer)),
+			})
+			assert.Equal(t, answer, got[0], "it answers as it was trained")
+			got = answers(t, engines.ModelFiles{
+				Dir: dir,
+				AdapterDir: tune(t, dir,
+					fmt.Sprintf(`{"messages": [{"role": "user", "content": %q}, {"role": "assistant", "content": %q}]}`+"\n", question,
+						answer)),
+			})
 			assert.Equal(t, strings.TrimSpace(answer), strings.TrimSpace(got[1]), "and in conversations by its own template")
 
 			for _, precision := range []string{"BF16", "FP16", "FP8"} {
@@ -51,7 +57,7 @@ func TestFamilies(t *testing.T) {
 
 const question, answer = "who owns the machine?", " the people, and they own 123 answers in 東京."
 
-// answers are what a model says to a prompt and to a conversation.
+// answers returns the answers to a prompt and to a conversation.
 func answers(t *testing.T, files engines.ModelFiles) (out [2]string) {
 	model, err := embedded.New(embedded.Options{Parallelism: 1, CacheBytes: 16 << 20}).Completer.Load(t.Context(), files)
 	require.NoError(t, err)
@@ -70,7 +76,7 @@ func answers(t *testing.T, files engines.ModelFiles) (out [2]string) {
 	return out
 }
 
-// tune teaches the model one answer, and is where the adapter lies.
+// tune trains one answer and returns the adapter's directory.
 func tune(t *testing.T, base, row string) string {
 	data := filepath.Join(t.TempDir(), "rows.jsonl")
 	require.NoError(t, os.WriteFile(data, []byte(strings.Repeat(row, 8)), 0o644))
@@ -91,30 +97,30 @@ func (quiet) Checkpoint(context.Context, int, string) error { return nil }
 
 // convert writes a copy of a model in another precision, as :prepare does.
 func convert(t *testing.T, from, to, precision string) {
-	folder, dtype := folderOf(t, from), weights.DTypes[precision]
-	names, err := folder.WeightFiles()
+	source, dtype := directoryOf(t, from), weights.DTypes[precision]
+	names, err := source.WeightFiles()
 	require.NoError(t, err)
 	require.NoError(t, os.CopyFS(to, os.DirFS(from)))
 	total, added := int64(0), map[string][]string{}
 	for _, name := range names {
 		var file bytes.Buffer
-		added[name], err = folder.Convert(&file, name, dtype)
+		added[name], err = source.Convert(&file, name, dtype)
 		require.NoError(t, err)
 		total += int64(file.Len())
 		require.NoError(t, os.WriteFile(filepath.Join(to, name), file.Bytes(), 0o644))
 	}
-	config, err := folder.ConvertedConfig(dtype)
+	config, err := source.ConvertedConfig(dtype)
 	require.NoError(t, err)
 	require.NoError(t, os.WriteFile(filepath.Join(to, "config.json"), config, 0o644))
 	const index = "model.safetensors.index.json"
-	if _, sharded := folder.Sizes[index]; sharded {
-		data, err := folder.ConvertedIndex(total, added)
+	if _, sharded := source.Sizes[index]; sharded {
+		data, err := source.ConvertedIndex(total, added)
 		require.NoError(t, err)
 		require.NoError(t, os.WriteFile(filepath.Join(to, index), data, 0o644))
 	}
 }
 
-func folderOf(t *testing.T, dir string) weights.Folder {
+func directoryOf(t *testing.T, dir string) weights.Folder {
 	entries, err := os.ReadDir(dir)
 	require.NoError(t, err)
 	sizes := map[string]int64{}

@@ -14,20 +14,25 @@ import (
 	"anneal/engines"
 )
 
-// forms are schemas whose texts are short.
+// forms are schemas with short texts.
 var forms = []string{
-	`{"type":"object","properties":{"name":{"type":"string","minLength":1,"maxLength":8},"age":{"type":"integer","minimum":0,"maximum":130}},"required":["name","age"],"additionalProperties":false}`,
+	`{"type":"object","properties":{"name":{"type":"string","minLength":1,` +
+		`"maxLength":8},"age":{"type":"integer","minimum":0,"maximum":130}},` +
+		`"required":["name","age"],"additionalProperties":false}`,
 	`{"type":"array","items":{"enum":["red","green",3,null]},"minItems":1,"maxItems":4}`,
-	`{"oneOf":[{"type":"object","properties":{"kind":{"const":"a"},"at":{"format":"date"}},"required":["kind","at"]},{"type":"object","properties":{"kind":{"const":"b"},"x":{"type":"number","minimum":0,"maximum":1}},"required":["kind","x"]}]}`,
-	`{"$ref":"#/$defs/node","$defs":{"node":{"type":"object","properties":{"v":{"type":"boolean"},"next":{"anyOf":[{"$ref":"#/$defs/node"},{"type":"null"}]}},"required":["v","next"]}}}`,
+	`{"oneOf":[{"type":"object","properties":{"kind":{"const":"a"},` +
+		`"at":{"format":"date"}},"required":["kind","at"]},{"type":"object",` +
+		`"properties":{"kind":{"const":"b"},"x":{"type":"number","minimum":0,"maximum":1}},"required":["kind","x"]}]}`,
+	`{"$ref":"#/$defs/node","$defs":{"node":{"type":"object","properties":{"v":{"type":"boolean"},` +
+		`"next":{"anyOf":[{"$ref":"#/$defs/node"},{"type":"null"}]}},"required":["v","next"]}}}`,
 	`{"type":"string","pattern":"^[A-Z]{2}-\\d{3}$"}`,
 	`{"type":"object","additionalProperties":{"type":"boolean"},"properties":{"id":{"format":"uuid"}},"required":["id"]}`,
-	`{"allOf":[{"type":"object","properties":{"a":{"type":"string","maxLength":3}},"required":["a"]},{"properties":{"b":{"type":["null","boolean"]}},"required":["b"]}]}`,
+	`{"allOf":[{"type":"object","properties":{"a":{"type":"string",` +
+		`"maxLength":3}},"required":["a"]},{"properties":{"b":{"type":["null","boolean"]}},"required":["b"]}]}`,
 }
 
-// TestTheBaseConforms asks the shipped model for every form with prompts that
-// it was not made for, at every temperature: what it writes is valid, or was cut
-// off by the limit.
+// TestTheBaseConforms requests every schema of the shipped model with unrelated prompts at
+// every temperature: the output is valid or was cut off by the limit.
 func TestTheBaseConforms(t *testing.T) {
 	m := load(t, engines.ModelFiles{Dir: base(t)})
 	n := uint64(10_000)

@@ -9,15 +9,18 @@ import (
 	"anneal/engines"
 )
 
-// TestCopiesAnswerAlike asks the shipped model, and copies of it in the
-// precisions of :prepare, for what it has learnt, about words and numbers that
-// it was not taught: greedy answers of a copy in 16 bits are those of the model,
-// and nearly all of one in 8.
-func TestCopiesAnswerAlike(t *testing.T) {
+// TestConvertedModelsAnswerAlike compares the shipped model with copies in the precisions of
+// :prepare on words and numbers of its training: greedy answers are equal in 16 bits, and
+// nearly all in 8 bits.
+func TestConvertedModelsAnswerAlike(t *testing.T) {
 	var prompts []string
-	for i, word := range []string{"harbour", "violin", "copper", "lantern", "meadow", "puzzle", "ribbon", "saddle", "tunnel", "walnut"} {
-		prompts = append(prompts, fmt.Sprintf("Reverse the word %s.", word), fmt.Sprintf("Write %s in capital letters.", word),
-			fmt.Sprintf("How many letters are in %s?", word), fmt.Sprintf("What is the last word of: red %s blue %s", word, word),
+	for i, word := range []string{
+		"harbour", "violin", "copper", "lantern", "meadow", "puzzle", "ribbon", "saddle", "tunnel", "walnut",
+	} {
+		prompts = append(
+			prompts, fmt.Sprintf("Reverse the word %s.", word), fmt.Sprintf("Write %s in capital letters.", word),
+			fmt.Sprintf("How many letters are in %s?", word),
+			fmt.Sprintf("What is the last word of: red %s blue %s", word, word),
 			fmt.Sprintf("What is %d + %d?", 17+7*i, 23+5*i), fmt.Sprintf("Positive or negative? The %s was great.", word))
 	}
 	dir := base(t)
@@ -26,7 +29,9 @@ func TestCopiesAnswerAlike(t *testing.T) {
 	for i, prompt := range prompts {
 		want[i], _ = ask(t, model, engines.CompletionRequest{Prompt: prompt})
 	}
-	for precision, least := range map[string]int{"BF16": len(prompts), "FP16": len(prompts), "FP8": len(prompts) * 9 / 10} {
+	for precision, minAlike := range map[string]int{
+		"BF16": len(prompts), "FP16": len(prompts), "FP8": len(prompts) * 9 / 10,
+	} {
 		to := t.TempDir()
 		convert(t, dir, to, precision)
 		copied, alike := load(t, engines.ModelFiles{Dir: to}), 0
@@ -36,6 +41,6 @@ func TestCopiesAnswerAlike(t *testing.T) {
 			}
 		}
 		t.Logf("%s: %d of %d answers are alike", precision, alike, len(prompts))
-		require.GreaterOrEqual(t, alike, least, precision)
+		require.GreaterOrEqual(t, alike, minAlike, precision)
 	}
 }

@@ -10,7 +10,7 @@ import (
 	"anneal/engines/enginetest"
 )
 
-func TestModelKeepsThePromisesOfEngines(t *testing.T) {
+func TestEngineSuite(t *testing.T) {
 	enginetest.Model(t, func(t *testing.T) engines.Model {
 		m, err := embedded.New(embedded.Options{}).Completer.Load(t.Context(), engines.ModelFiles{Dir: base(t)})
 		require.NoError(t, err)

@@ -8,9 +8,9 @@ import (
 	"anneal/engines/embedded/tokenizer"
 )
 
-// Supports answers why this engine cannot serve a model, nil when it can: it
-// reads what it would read first to load the model, which is the small files of
-// its Hugging Face or PEFT directory. The weights need not be there.
+// Supports returns an error if the engine cannot serve a model. It reads the small files of the
+// Hugging Face or PEFT directory, which are the first that loading reads. The weights are not
+// needed.
 func Supports(dir string) error {
 	if _, err := os.Stat(filepath.Join(dir, "adapter_config.json")); err == nil {
 		return llama.CheckAdapter(dir)

@@ -72,8 +72,8 @@ type callForm struct {
 	many bool
 }
 
-// readCallForm finds the syntax of calls by rendering one. The error is InvalidArgument for a syntax
-// that a Reader does not parse.
+// readCallForm finds the syntax of calls by rendering one. The error is InvalidArgument for a
+// syntax that a Reader does not parse.
 func (t *Template) readCallForm() (form callForm, err error) {
 	const arguments = `{"anneal_key": "anneal_value"}`
 	c := &engines.Chat{

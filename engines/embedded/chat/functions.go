@@ -22,8 +22,8 @@ func (r *rendering) raise(_ *exec.Evaluator, a *exec.VarArgs) (any, error) {
 	return nil, errors.New(r.refused)
 }
 
-// refusal returns the error of a failed rendering.
-func (r *rendering) refusal(err error) error {
+// renderError returns the error of a failed rendering.
+func (r *rendering) renderError(err error) error {
 	if r.refused != "" {
 		return domain.Errorf(domain.InvalidArgument, "messages: the model's chat template rejects them: %s",
 			short(errors.New(r.refused)))

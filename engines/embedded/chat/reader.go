@@ -11,15 +11,15 @@ import (
 	"anneal/engines"
 )
 
-// Delimiters of reasoning and, for Hermes and Qwen, of tool calls. Llama 3 and Mistral write calls as
-// bare JSON.
+// Delimiters of reasoning and, for Hermes and Qwen, of tool calls. Llama 3 and Mistral write calls
+// as bare JSON.
 const (
 	thinkOpen, thinkClose = "<think>", "</think>"
 	callOpen, callClose   = "<tool_call>", "</tool_call>"
 )
 
-// A Reader is a streaming parser that separates reasoning and tool calls from the text of an answer.
-// Everything else remains text, unchanged.
+// A Reader is a streaming parser that separates reasoning and tool calls from the text of an
+// answer. Everything else remains text, unchanged.
 type Reader struct {
 	tools    []string // functions that may be called; calls are parsed only if there are some
 	thinks   bool     // reasoning is parsed
@@ -47,8 +47,8 @@ func (t *Template) NewReader(c *engines.Chat, text string) *Reader {
 	return r
 }
 
-// Take parses one chunk. Text that may begin a delimiter is withheld until a later chunk decides, at
-// the latest the one with a finish reason.
+// Take parses one chunk. Text that may begin a delimiter is withheld until a later chunk decides,
+// at the latest the one with a finish reason.
 func (r *Reader) Take(c engines.Chunk) engines.Chunk {
 	if c.Echoed {
 		return c

@@ -81,8 +81,8 @@ func TestTargets(t *testing.T) {
 	}
 }
 
-// TestTargetsOfChangedTurns checks turns that a template renders differently once others follow: only
-// the final rendering of the last turn is a target.
+// TestTargetsOfChangedTurns checks turns that a template renders differently once others follow:
+// only the final rendering of the last turn is a target.
 func TestTargetsOfChangedTurns(t *testing.T) {
 	dir := t.TempDir()
 	require.NoError(t, miniature.Write(dir, "qwen3"))

@@ -254,7 +254,7 @@ func (t *Template) execute(c *engines.Chat, r *engines.Reasoning, mark mark, pro
 	defer t.mu.Unlock()
 	*t.state = rendering{order: order, budget: budget{until: time.Now().Add(renderWithin)}}
 	if err := t.program.Execute(&out, exec.NewContext(values)); err != nil {
-		return "", t.state.refusal(err)
+		return "", t.state.renderError(err)
 	}
 	return out.text.String(), nil
 }

@@ -16,22 +16,24 @@ import (
 	"anneal/engines/embedded/tokenizer"
 )
 
-// architectures are llama.cpp's names of the families.
+// architectures are llama.cpp's names of the model families.
 var architectures = map[string]string{"llama": "llama", "mistral": "llama", "qwen2": "qwen2", "qwen3": "qwen3"}
 
-// Export writes the model of a Hugging Face directory, with its matrices stored
-// as the type says and its vectors in full. One that has no such form is a
-// FailedPrecondition fault.
+// Export writes the model of a Hugging Face directory, with matrices stored as a type and
+// vectors as float32. The error is FailedPrecondition for a model that the format does not
+// support.
 func Export(out io.Writer, dir, name string, as Type) (err error) {
 	if _, err := os.Stat(filepath.Join(dir, "adapter_config.json")); err == nil {
-		return domain.Errorf(domain.FailedPrecondition, "the files are those of an adapter: export a whole model, such as its base")
+		return domain.Errorf(domain.FailedPrecondition,
+			"the files are an adapter: export a full model, such as its base model")
 	}
 	c, err := llama.ReadConfig(dir)
 	if err != nil {
 		return err
 	}
 	if kind := c.Scaling().Kind(); kind == llama.Llama3Rope && architectures[c.ModelType] != "llama" {
-		return domain.Errorf(domain.FailedPrecondition, "config.json: rope_scaling %s has no form in this format for %s models", kind, c.ModelType)
+		return domain.Errorf(domain.FailedPrecondition,
+			"config.json: rope_scaling %s is not supported by the GGUF format for %s models", kind, c.ModelType)
 	}
 	tokens, err := tokenizer.Load(dir)
 	if err != nil {
@@ -50,25 +52,28 @@ func Export(out io.Writer, dir, name string, as Type) (err error) {
 	return write(out, append(settings(&c, name, as), words...), l.tensors())
 }
 
-// settings are the metadata of the architecture.
+// settings is the metadata of the architecture.
 func settings(c *llama.Config, name string, as Type) []value {
 	arch := architectures[c.ModelType]
 	number := func(key string, n int) value { return value{arch + "." + key, uint32(n)} }
 	out := []value{
 		{"general.architecture", arch}, {"general.name", name}, {"general.file_type", as.file()},
 		number("context_length", c.MaxPositions), number("embedding_length", c.HiddenSize), number("block_count", c.Layers),
-		number("feed_forward_length", c.IntermediateSize), number("attention.head_count", c.Heads), number("attention.head_count_kv", c.KVHeads),
-		number("attention.key_length", c.HeadDim), number("attention.value_length", c.HeadDim), number("rope.dimension_count", c.HeadDim),
+		number("feed_forward_length", c.IntermediateSize), number("attention.head_count", c.Heads),
+		number("attention.head_count_kv", c.KVHeads),
+		number("attention.key_length", c.HeadDim), number("attention.value_length", c.HeadDim),
+		number("rope.dimension_count", c.HeadDim),
 		number("vocab_size", c.VocabSize),
 		{arch + ".attention.layer_norm_rms_epsilon", float32(c.NormEps)}, {arch + ".rope.freq_base", float32(c.RopeTheta)},
 	}
 	if r := c.Scaling(); r.Kind() == llama.LinearRope {
-		out = append(out, value{arch + ".rope.scaling.type", "linear"}, value{arch + ".rope.scaling.factor", float32(r.Factor)})
+		out = append(out, value{arch + ".rope.scaling.type", "linear"},
+			value{arch + ".rope.scaling.factor", float32(r.Factor)})
 	}
 	return out
 }
 
-// The types of tokens, as the format numbers them.
+// Token types of the format.
 const (
 	normalToken  = 1
 	controlToken = 3
@@ -76,15 +81,17 @@ const (
 	unusedToken  = 5
 )
 
-// vocabulary are the metadata of the tokenizer. Numbers that the model has and
-// the tokenizer has not get a name that no text has.
+// vocabulary is the metadata of the tokenizer. Token IDs that the tokenizer lacks get unique
+// names.
 func vocabulary(dir string, c *llama.Config, t *tokenizer.Tokenizer) ([]value, error) {
 	list, err := t.Listing()
 	if err != nil {
 		return nil, err
 	}
 	if len(list.Tokens) > c.VocabSize {
-		return nil, domain.Errorf(domain.FailedPrecondition, "tokenizer.json has %d tokens and config.json a vocabulary of %d: they belong to different models", len(list.Tokens), c.VocabSize)
+		return nil, domain.Errorf(domain.FailedPrecondition,
+			"tokenizer.json has %d tokens and config.json a vocabulary of %d: they belong to different models", len(list.Tokens),
+			c.VocabSize)
 	}
 	spellings, types := make([]string, c.VocabSize), make([]int32, c.VocabSize)
 	for id := range spellings {
@@ -102,7 +109,8 @@ func vocabulary(dir string, c *llama.Config, t *tokenizer.Tokenizer) ([]value, e
 	}
 	out := []value{
 		{"tokenizer.ggml.model", "gpt2"}, {"tokenizer.ggml.pre", list.Pattern}, {"tokenizer.ggml.tokens", spellings},
-		{"tokenizer.ggml.token_type", types}, {"tokenizer.ggml.merges", list.Merges}, {"tokenizer.ggml.add_bos_token", t.BOS() >= 0},
+		{"tokenizer.ggml.token_type", types}, {"tokenizer.ggml.merges", list.Merges},
+		{"tokenizer.ggml.add_bos_token", t.BOS() >= 0},
 	}
 	if t.BOS() >= 0 {
 		out = append(out, value{"tokenizer.ggml.bos_token_id", uint32(t.BOS())})
@@ -121,7 +129,7 @@ func vocabulary(dir string, c *llama.Config, t *tokenizer.Tokenizer) ([]value, e
 	return out, err
 }
 
-// chatTemplate is the model's, "" when it has none or several.
+// chatTemplate is the model's chat template, "" if it has none or several.
 func chatTemplate(dir string) (string, error) {
 	own, err := os.ReadFile(filepath.Join(dir, "chat_template.jinja"))
 	if err == nil || !errors.Is(err, fs.ErrNotExist) {

@@ -20,7 +20,7 @@ import (
 	"anneal/engines/embedded/miniature"
 )
 
-// A file is read by the format's description alone.
+// A file is parsed from the format's specification only.
 type file struct {
 	*bytes.Reader
 	t        *testing.T
@@ -128,8 +128,8 @@ func export(t *testing.T, dir, kind string) *file {
 	return parse(t, out.Bytes())
 }
 
-// TestTensors: every tensor has its name, its shape and its numbers, as near as
-// the type allows.
+// TestTensors checks the name, shape and values of every tensor, within the precision of the
+// type.
 func TestTensors(t *testing.T) {
 	for _, family := range miniature.Families() {
 		dir := t.TempDir()
@@ -140,8 +140,9 @@ func TestTensors(t *testing.T) {
 			f := export(t, dir, kind)
 			l := w.Layers[1]
 			for name, want := range map[string][]float32{
-				"token_embd.weight": w.Embed.Data, "output_norm.weight": w.Norm, "blk.1.attn_norm.weight": l.AttnNorm, "blk.1.ffn_norm.weight": l.MLPNorm,
-				"blk.1.attn_v.weight": l.V.Data, "blk.1.attn_output.weight": l.O.Data, "blk.1.ffn_gate.weight": l.Gate.Data,
+				"token_embd.weight": w.Embed.Data, "output_norm.weight": w.Norm, "blk.1.attn_norm.weight": l.AttnNorm,
+				"blk.1.ffn_norm.weight": l.MLPNorm,
+				"blk.1.attn_v.weight":   l.V.Data, "blk.1.attn_output.weight": l.O.Data, "blk.1.ffn_gate.weight": l.Gate.Data,
 				"blk.1.ffn_up.weight": l.Up.Data, "blk.1.ffn_down.weight": l.Down.Data, "output.weight": w.Head.Data,
 				"blk.1.attn_q_norm.weight": l.QNorm, "blk.1.attn_k_norm.weight": l.KNorm,
 				"blk.1.attn_q.weight": turned(w, l.Q.Data), "blk.1.attn_k.weight": turned(w, l.K.Data),
@@ -152,12 +153,12 @@ func TestTensors(t *testing.T) {
 					continue
 				}
 				require.Len(t, got.values, len(want), "%s %s %s", family, kind, name)
-				most := 0.0
+				amax := 0.0
 				for _, v := range want {
-					most = max(most, math.Abs(float64(v)))
+					amax = max(amax, math.Abs(float64(v)))
 				}
 				for i := range want {
-					require.InDelta(t, want[i], got.values[i], most*near, "%s %s %s", family, kind, name)
+					require.InDelta(t, want[i], got.values[i], amax*near, "%s %s %s", family, kind, name)
 				}
 				if len(got.shape) == 1 {
 					assert.Zero(t, got.kind, "vectors are stored in full")
@@ -172,8 +173,7 @@ func TestTensors(t *testing.T) {
 	}
 }
 
-// turned puts a head's rows into the order of neighbours, where llama.cpp turns
-// neighbours.
+// turned reorders a head's rows from halves to neighboring pairs, as llama.cpp rotates them.
 func turned(w *llama.Weights, data []float32) []float32 {
 	c := &w.Config
 	if c.ModelType != "llama" {
@@ -193,10 +193,14 @@ func TestMetadata(t *testing.T) {
 	require.NoError(t, miniature.Write(dir, "llama3"))
 	f := export(t, dir, "q8_0")
 	for key, want := range map[string]any{
-		"general.architecture": "llama", "general.name": "mini", "general.file_type": uint32(7), "llama.context_length": uint32(256),
-		"llama.embedding_length": uint32(64), "llama.block_count": uint32(2), "llama.feed_forward_length": uint32(96), "llama.attention.head_count": uint32(4),
-		"llama.attention.head_count_kv": uint32(2), "llama.attention.key_length": uint32(16), "llama.rope.dimension_count": uint32(16),
-		"llama.rope.freq_base": float32(500000), "llama.attention.layer_norm_rms_epsilon": float32(1e-5), "llama.vocab_size": uint32(385),
+		"general.architecture": "llama", "general.name": "mini", "general.file_type": uint32(7),
+		"llama.context_length":   uint32(256),
+		"llama.embedding_length": uint32(64), "llama.block_count": uint32(2), "llama.feed_forward_length": uint32(96),
+		"llama.attention.head_count":    uint32(4),
+		"llama.attention.head_count_kv": uint32(2), "llama.attention.key_length": uint32(16),
+		"llama.rope.dimension_count": uint32(16),
+		"llama.rope.freq_base":       float32(500000), "llama.attention.layer_norm_rms_epsilon": float32(1e-5),
+		"llama.vocab_size":     uint32(385),
 		"tokenizer.ggml.model": "gpt2", "tokenizer.ggml.pre": "llama-bpe", "tokenizer.ggml.add_bos_token": true,
 		"tokenizer.ggml.bos_token_id": uint32(376), "tokenizer.ggml.eos_token_id": uint32(380),
 	} {
@@ -215,7 +219,7 @@ func TestMetadata(t *testing.T) {
 	assert.Equal(t, int32(4), export(t, dir, "f16").metadata["tokenizer.ggml.token_type"].([]any)[359], "<think> is text")
 }
 
-func TestTheShippedModelIsExported(t *testing.T) {
+func TestExportShippedModel(t *testing.T) {
 	dir := t.TempDir()
 	require.NoError(t, embedded.WriteBase(dir))
 	f := export(t, dir, "bf16")
@@ -223,20 +227,22 @@ func TestTheShippedModelIsExported(t *testing.T) {
 	assert.Len(t, f.metadata["tokenizer.ggml.tokens"], 260)
 }
 
-func TestRefusals(t *testing.T) {
+func TestUnsupportedModels(t *testing.T) {
 	_, err := gguf.ParseType("q4")
 	require.EqualError(t, err, `type: must be f32, f16, bf16 or q8_0, is "q4"`)
 	for want, damage := range map[string]func(t *testing.T, dir string){
-		"those of an adapter": func(t *testing.T, dir string) {
+		"the files are an adapter": func(t *testing.T, dir string) {
 			require.NoError(t, os.WriteFile(filepath.Join(dir, "adapter_config.json"), nil, 0o644))
 		},
-		"rope_scaling llama3 has no form": func(t *testing.T, dir string) {
+		"rope_scaling llama3 is not supported": func(t *testing.T, dir string) {
 			path := filepath.Join(dir, "config.json")
 			data, err := os.ReadFile(path)
 			require.NoError(t, err)
-			require.NoError(t, os.WriteFile(path, []byte(strings.Replace(string(data), `"model_type": "llama"`, `"model_type": "qwen3"`, 1)), 0o644))
+			require.NoError(t,
+				os.WriteFile(path, []byte(strings.Replace(string(data), `"model_type": "llama"`, `"model_type": "qwen3"`, 1)),
+					0o644))
 		},
-		"has no model-00002-of-00003.safetensors": func(t *testing.T, dir string) {
+		"model-00002-of-00003.safetensors is missing": func(t *testing.T, dir string) {
 			require.NoError(t, os.Remove(filepath.Join(dir, "model-00002-of-00003.safetensors")))
 		},
 	} {

@@ -7,7 +7,7 @@ import (
 	"anneal/engines/embedded/safetensors"
 )
 
-// A layout names a model's tensors as llama.cpp does.
+// A layout maps a model's tensors to llama.cpp's names.
 type layout struct {
 	config *llama.Config
 	files  *safetensors.Shards
@@ -57,16 +57,16 @@ func (l *layout) layer(to, from string) []tensor {
 	return all
 }
 
-// stored is a tensor of the model's files. With heads its rows are those of so
-// many heads, and are put into the order that ggml's rotation of the llama
-// architecture wants: of pairs (2j, 2j+1) instead of (j, j + half).
+// stored is a tensor of the model's files. If heads is set, its rows are those of heads heads,
+// and are reordered for ggml's rotation in the llama architecture: from pairs (j, j + half) to
+// (2j, 2j+1).
 func (l *layout) stored(name, from string, heads int, shape ...int) tensor {
 	as := F32
 	if len(shape) > 1 {
 		as = l.as
 	}
 	if as == Q8 && shape[len(shape)-1]%block != 0 {
-		as = F16 // rows that do not divide into blocks, as llama.cpp's own tools do
+		as = F16 // rows that are not a multiple of the block size, as in llama.cpp's own tools
 	}
 	t := tensor{name: name, shape: shape, as: as}
 	t.read = func() ([]float32, error) {
@@ -82,7 +82,7 @@ func (l *layout) stored(name, from string, heads int, shape ...int) tensor {
 	return t
 }
 
-// interleave puts row j + half of each head after row j.
+// interleave moves row j + half of each head after row j.
 func interleave(data []float32, heads, dim int) []float32 {
 	row, half := len(data)/(heads*dim), dim/2
 	out := make([]float32, 0, len(data))
@@ -96,7 +96,7 @@ func interleave(data []float32, heads, dim int) []float32 {
 	return out
 }
 
-// frequencies are what ggml divides the angles of positions by.
+// frequencies are ggml's divisors of the rotation angles.
 func (l *layout) frequencies() tensor {
 	half := l.config.HeadDim / 2
 	return tensor{name: "rope_freqs.weight", shape: []int{half}, as: F32, read: func() ([]float32, error) {

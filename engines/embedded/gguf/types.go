@@ -9,25 +9,25 @@ import (
 	"anneal/engines/embedded/kernel"
 )
 
-// A Type is how weights are stored, as ggml numbers it.
+// A Type is a storage type of weights, numbered as in ggml.
 type Type uint32
 
-// The types that can be written.
+// The supported types.
 const (
 	F32  Type = 0
 	F16  Type = 1
-	Q8   Type = 8 // Q8_0: blocks of 32 values in 8 bits, with a factor of 16 bits
+	Q8   Type = 8 // Q8_0: blocks of 32 values in 8 bits with a 16-bit scale
 	BF16 Type = 30
 )
 
-// names are the types as users write them, and the number of a file that holds
-// mostly the type (general.file_type).
+// names are the names of types, and the file type of a file that consists mostly of the type
+// (general.file_type).
 var names = map[string]struct {
 	as   Type
 	file uint32
 }{"f32": {F32, 0}, "f16": {F16, 1}, "q8_0": {Q8, 7}, "bf16": {BF16, 32}}
 
-// ParseType finds a type by its name: f32, f16, bf16 or q8_0.
+// ParseType returns the type of a name: f32, f16, bf16 or q8_0.
 func ParseType(name string) (Type, error) {
 	one, ok := names[name]
 	if !ok {
@@ -45,9 +45,9 @@ func (t Type) file() uint32 {
 	return 0
 }
 
-const block = 32 // values that share a factor
+const block = 32 // values per block
 
-// bytes is what n values take.
+// bytes is the size of n values.
 func (t Type) bytes(n int) int64 {
 	switch t {
 	case F32:
@@ -83,13 +83,13 @@ func (t Type) encode(values []float32) []byte {
 	return out
 }
 
-// appendBlock stores values as multiples of a 127th of the greatest of them.
+// appendBlock quantizes a block to multiples of 1/127 of its largest absolute value.
 func appendBlock(out []byte, values []float32) []byte {
-	most := float32(0)
+	amax := float32(0)
 	for _, v := range values {
-		most = max(most, float32(math.Abs(float64(v))))
+		amax = max(amax, float32(math.Abs(float64(v))))
 	}
-	step := most / 127
+	step := amax / 127
 	out = binary.LittleEndian.AppendUint16(out, weights.ToHalf(step))
 	for _, v := range values {
 		q := 0.0

@@ -1,6 +1,6 @@
-// Package gguf writes models in the file format of that name, version 3, which
-// llama.cpp and what is built on ggml read: metadata, the tokenizer and the
-// weights in one file. It holds one tensor in memory at a time.
+// Package gguf writes models in GGUF, version 3, the file format of llama.cpp and other
+// programs based on ggml: metadata, tokenizer and weights in one file. One tensor is in memory
+// at a time.
 package gguf
 
 import (
@@ -11,7 +11,7 @@ import (
 	"math"
 )
 
-// The types of metadata values, as the format numbers them.
+// Metadata value types of the format.
 const (
 	typeUint32 = 4
 	typeInt32  = 5
@@ -27,17 +27,16 @@ const (
 	alignment = 32 // of tensors, in bytes
 )
 
-// A value is one entry of the metadata: uint32, float32, bool, string, []string
-// or []int32.
+// A value is a metadata entry: uint32, float32, bool, string, []string or []int32.
 type value struct {
 	key  string
 	data any
 }
 
-// A tensor is one to be written. read gives its values, row by row.
+// A tensor is a tensor to be written. read returns its values, row by row.
 type tensor struct {
 	name  string
-	shape []int // the outermost first
+	shape []int // outermost first
 	as    Type
 	read  func() ([]float32, error)
 }
@@ -50,7 +49,7 @@ func (t *tensor) count() int {
 	return n
 }
 
-// A writer remembers its first error, and how far it is.
+// A writer keeps its position and its first error.
 type writer struct {
 	out *bufio.Writer
 	at  int64
@@ -73,14 +72,14 @@ func (w *writer) string(s string) {
 	w.bytes([]byte(s))
 }
 
-// pad fills up to the alignment.
+// pad writes zeros up to the alignment.
 func (w *writer) pad() {
 	if rest := w.at % alignment; rest > 0 {
 		w.bytes(make([]byte, alignment-rest))
 	}
 }
 
-// write writes a whole file.
+// write writes a complete file.
 func write(out io.Writer, metadata []value, tensors []tensor) error {
 	w := &writer{out: bufio.NewWriterSize(out, 1<<20)}
 	w.bytes([]byte(magic))
@@ -97,7 +96,7 @@ func write(out io.Writer, metadata []value, tensors []tensor) error {
 		w.string(t.name)
 		w.uint32(uint32(len(t.shape)))
 		for axis := range t.shape {
-			w.uint64(uint64(t.shape[len(t.shape)-1-axis])) // the format has the innermost first
+			w.uint64(uint64(t.shape[len(t.shape)-1-axis])) // the format has the innermost dimension first
 		}
 		w.uint32(uint32(t.as))
 		w.uint64(uint64(offset))
@@ -120,9 +119,9 @@ func (w *writer) tensor(t *tensor) error {
 	if err != nil {
 		return err
 	}
-	const most = 1 << 15 // values at once, a multiple of a block
+	const batch = 1 << 15 // values at once, a multiple of a block
 	for len(data) > 0 {
-		n := min(len(data), most)
+		n := min(len(data), batch)
 		w.bytes(t.as.encode(data[:n]))
 		data = data[n:]
 	}

@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// shapes are m × k × n of the shipped model's layers, one larger product and
-// the small batches of decoding.
+// shapes are m × k × n of the shipped model's layers, a larger product, and the small batches
+// of decoding.
 var shapes = [][3]int{
 	{2048, 768, 256}, {64, 128, 128}, {64, 128, 352}, {64, 352, 128}, {256, 128, 384}, {1024, 128, 352}, {1024, 352, 128},
 	{256, 128, 260}, {128, 32, 128}, {1, 128, 352}, {2, 128, 352}, {4, 128, 352}, {8, 128, 352},
@@ -61,9 +61,8 @@ func BenchmarkPackT(b *testing.B) {
 	}
 }
 
-// BenchmarkRow multiplies one row, as decoding does, with weights of every
-// storage that no cache holds; of-bandwidth is the bytes of weights a second
-// over what one core reads from memory.
+// BenchmarkRow multiplies one row, as in decoding, with weights of every format that exceed the
+// caches; of-bandwidth is the bytes of weights per second divided by a core's memory bandwidth.
 func BenchmarkRow(b *testing.B) {
 	bandwidth := ReadBandwidth() * 1e9
 	for _, s := range [][2]int{{1536, 512}, {16384, 4096}} {

@@ -6,16 +6,16 @@ package kernel
 // multiple of four, the stride is in bytes.
 //
 //go:noescape
-func packColumns(dst *float32, src *float32, stride int, k int)
+func packColumns(dst, src *float32, stride, k int)
 
-// copyColumns16 copies up to 16 columns of k rows into rows of 16 and fills these up
+// copyColumns16 copies up to 16 columns of k rows into rows of 16 and pads these
 // with zeros; k is positive, the stride is in bytes.
 //
 //go:noescape
-func copyColumns16(dst *float32, src *float32, stride int, k int, cols int)
+func copyColumns16(dst, src *float32, stride, k, cols int)
 
-// copyColumns32 copies up to 32 columns of k rows into rows of 32 and fills these up
+// copyColumns32 copies up to 32 columns of k rows into rows of 32 and pads these
 // with zeros; k is positive, the stride is in bytes.
 //
 //go:noescape
-func copyColumns32(dst *float32, src *float32, stride int, k int, cols int)
+func copyColumns32(dst, src *float32, stride, k, cols int)

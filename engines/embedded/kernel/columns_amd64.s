@@ -2,7 +2,7 @@
 
 #include "textflag.h"
 
-// func packColumns(dst *float32, src *float32, stride int, k int)
+// func packColumns(dst, src *float32, stride, k int)
 TEXT ·packColumns(SB), NOSPLIT, $0-32
 	MOVQ dst+0(FP), DI
 	MOVQ src+8(FP), SI
@@ -40,7 +40,7 @@ loop:
 	VZEROUPPER
 	RET
 
-// func copyColumns16(dst *float32, src *float32, stride int, k int, cols int)
+// func copyColumns16(dst, src *float32, stride, k, cols int)
 TEXT ·copyColumns16(SB), NOSPLIT, $0-40
 	MOVQ dst+0(FP), DI
 	MOVQ src+8(FP), SI
@@ -65,7 +65,7 @@ loop:
 	VZEROUPPER
 	RET
 
-// func copyColumns32(dst *float32, src *float32, stride int, k int, cols int)
+// func copyColumns32(dst, src *float32, stride, k, cols int)
 TEXT ·copyColumns32(SB), NOSPLIT, $0-40
 	MOVQ dst+0(FP), DI
 	MOVQ src+8(FP), SI

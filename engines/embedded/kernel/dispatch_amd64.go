@@ -10,17 +10,16 @@ import (
 // simd is the width in bits of the vector instructions in use: 512, 256 or 0.
 var simd int
 
-// piece bounds the numbers of an array that one call into assembly takes: Go
-// cannot interrupt it.
+// piece is the maximum number of elements of one call into assembly, which Go cannot preempt.
 const piece = 16 << 10
 
-// packPiece bounds the k that is packed at once, so that the four passes over a
-// part of a panel find it in the first-level cache.
+// packPiece is the maximum k that is packed at a time, so that a part of a panel stays in the
+// L1 cache for the four passes over it.
 const packPiece = 256
 
-var least = float32(math.Inf(-1))
+var negInf = float32(math.Inf(-1))
 
-// levels are what this processor can do, best first.
+// levels returns the instruction sets that this processor supports, best first.
 func levels() []string {
 	var list []string
 	avx2 := cpu.X86.HasAVX2 && cpu.X86.HasFMA && cpu.X86.HasF16C
@@ -35,7 +34,7 @@ func levels() []string {
 
 func use(level string) { simd = map[string]int{"avx512": 512, "avx2": 256}[level] }
 
-// quadRows is how many rows quad takes.
+// quadRows is the maximum number of rows of quad.
 func quadRows() int {
 	switch simd {
 	case 512:
@@ -46,7 +45,7 @@ func quadRows() int {
 	return 0
 }
 
-// tileRows is the greatest height of a tile.
+// tileRows is the maximum height of a tile.
 func tileRows() int {
 	switch simd {
 	case 512:
@@ -68,8 +67,8 @@ func packPanel(dst []float32, b Matrix) {
 	}
 }
 
-// packTile copies up to 16 columns of k rows into rows of 16; it answers false
-// where that would not help.
+// packTile copies up to 16 columns of k rows into rows of 16. It returns false where that does
+// not pay off.
 func packTile(dst, src []float32, stride, k, cols int) bool {
 	if simd == 0 {
 		return false
@@ -95,7 +94,7 @@ func packPanelT(dst []float32, w Matrix) {
 	clearRest(dst, w.Rows, w.Cols)
 }
 
-// spin keeps the multipliers busy and returns the operations done.
+// spin runs multiply-adds in registers and returns the number of operations.
 func spin() int {
 	const steps = 4000
 	switch simd {

@@ -2,7 +2,7 @@
 
 package kernel
 
-// levels are what this processor can do, best first.
+// levels returns the instruction sets that this processor supports, best first.
 func levels() []string { return []string{"go"} }
 
 func use(string) {}

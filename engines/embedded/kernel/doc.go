@@ -1,25 +1,22 @@
-// Package kernel holds the arithmetic of the embedded engine: products of
-// float32 matrices and the vector operations of a transformer.
+// Package kernel implements the arithmetic of the embedded engine: products of float32 matrices
+// and the vector operations of a transformer.
 //
-// On amd64 the inner loops are assembly written by the generator in gen;
-// elsewhere they are plain Go. A call into assembly lasts some 50 µs at most,
-// because Go cannot interrupt it. The instruction set is chosen at start-up from
-// what the processor has: see Level. The environment variable ANNEAL_KERNEL
-// (avx512, avx2 or go) asks for a lower one.
+// On amd64 the inner loops are assembly that the generator in gen writes; elsewhere they are
+// plain Go. A call into assembly takes at most about 50 µs, because Go cannot preempt it. The
+// instruction set is selected at start-up: see Level. The environment variable ANNEAL_KERNEL
+// (avx512, avx2 or go) selects a lower one.
 //
-// # The order of additions
+// # Order of summation
 //
-// An element of C = A·B starts at zero (or at its former value when the call
-// accumulates) and takes its k products one after another in ascending order
-// of k, at the levels avx512 and avx2 with one rounding per step. Nothing else
-// takes part: not the number of rows or columns, not the row's place in its
-// batch, not the number of workers. A row alone and the same row in a batch
-// therefore give the same bits. The vector
-// reductions (Dot, Sum, Softmax, RMSNorm) have an order that depends on their
+// An element of C = A·B starts at zero (or at its previous value if the call accumulates) and
+// adds its k products in ascending order of k, at the levels avx512 and avx2 with one rounding
+// per step. The order does not depend on the number of rows or columns, the position of the row
+// in its batch, or the number of workers. A row alone and the same row in a batch are therefore
+// bit-identical. The order of vector reductions (Dot, Sum, Softmax, RMSNorm) depends on their
 // length and the level only.
 //
-// Lengths that do not fit each other are mistakes of the caller and panic.
-// Operands written to must not overlap others unless the function says so.
+// Functions panic if the lengths of their operands do not match. Output operands must not
+// overlap others unless a function allows it.
 package kernel
 
 //go:generate go run ./gen

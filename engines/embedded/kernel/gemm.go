@@ -3,29 +3,25 @@ package kernel
 import "sync"
 
 const (
-	// depth bounds the k of one inner call: the rows of A that it reads and
-	// the lines of B it streams stay in the first-level cache.
+	// depth is the maximum k of one inner call: the rows of A and the lines of B that it reads
+	// stay in the L1 cache.
 	depth = 512
-	// fewDepth is the same for rows of a single tile, which read B once: the
-	// longer its lines, the better they are foreseen.
+	// fewDepth is depth for rows of a single tile, which read B once: hardware prefetching
+	// works better on long lines.
 	fewDepth = 1024
-	// block bounds the numbers of B between two visits of the same panel, so
-	// that they stay in the second-level cache.
+	// block is the maximum number of elements of B between two uses of a panel, so that they
+	// stay in the L2 cache.
 	block = 192 << 10
-	// inline is the number of multiplications below which handing a part to
-	// another goroutine costs more than it saves.
+	// inline is the number of multiplications below which a second goroutine does not pay off.
 	inline = 1 << 20
-	// share is how many parts each worker gets, so that a busy core can leave
-	// some of its own to the others.
+	// share is the number of parts per worker, for load balancing.
 	share = 3
-	// conflict is the distance of rows, in numbers, whose multiples share few
-	// sets of the first-level cache.
+	// conflict is a row stride, in elements, whose multiples map to few sets of the L1 cache.
 	conflict = 256
 )
 
-// Gemm computes C = A·B, or C += A·B when accumulate is set: c is [m × n], a is
-// [m × k] and b packs [k × n]. The work is split over at most workers
-// goroutines, the caller's among them.
+// Gemm computes C = A·B, or C += A·B if accumulate is set: c is [m × n], a is [m × k] and b
+// packs [k × n]. It uses at most workers goroutines, including the caller's.
 func Gemm(c, a Matrix, b *Packed, accumulate bool, workers int) {
 	c.check("c")
 	a.check("a")
@@ -51,29 +47,28 @@ func Gemm(c, a Matrix, b *Packed, accumulate bool, workers int) {
 	cut(c.Rows, b.panels(), workers, byRows, p.part)
 }
 
-// addScaled is an accumulating Gemm whose sums are multiplied before they are
-// added.
+// addScaled is an accumulating Gemm whose sums are multiplied by factors before they are added.
 func addScaled(c, a Matrix, b *Packed, workers int) {
-	room := sums.Get().(*[]float32)
-	defer sums.Put(room)
-	if n := c.Rows * c.Cols; cap(*room) < n {
-		*room = make([]float32, n)
+	buffer := sums.Get().(*[]float32)
+	defer sums.Put(buffer)
+	if n := c.Rows * c.Cols; cap(*buffer) < n {
+		*buffer = make([]float32, n)
 	}
-	part := Matrix{Data: (*room)[:c.Rows*c.Cols], Rows: c.Rows, Cols: c.Cols, Stride: c.Cols}
+	part := Matrix{Data: (*buffer)[:c.Rows*c.Cols], Rows: c.Rows, Cols: c.Cols, Stride: c.Cols}
 	Gemm(part, a, b, false, workers)
 	for i := range c.Rows {
 		add(c.Row(i), c.Row(i), part.Row(i))
 	}
 }
 
-// sums holds the products that addScaled multiplies.
+// sums are the buffers of addScaled.
 var sums = sync.Pool{New: func() any { return new([]float32) }}
 
-// columns holds the packed right operands of GemmTN between calls.
+// columns are the buffers of GemmTN for the packed right operand.
 var columns = sync.Pool{New: func() any { return new(Packed) }}
 
-// GemmTN computes C += Aᵀ·B, the gradient of a weight: a is [m × p], b is
-// [m × q], c is [p × q]. It is reduced over m in ascending order.
+// GemmTN computes C += Aᵀ·B, the gradient of a weight: a is [m × p], b is [m × q], c is [p ×
+// q]. It reduces over m in ascending order.
 func GemmTN(c, a, b Matrix, workers int) {
 	c.check("c")
 	a.check("a")
@@ -86,15 +81,15 @@ func GemmTN(c, a, b Matrix, workers int) {
 		gradient(c, a, b)
 		return
 	}
-	byRows := panels(c.Cols) < 2*workers // else every part would pack all of B
+	byRows := panels(c.Cols) < 2*workers // otherwise every part would pack all of B
 	cut(c.Rows, panels(c.Cols), workers, byRows, func(r0, r1, p0, p1 int) {
 		c0, c1 := p0*panelCols, min(p1*panelCols, c.Cols)
 		gradient(c.RowRange(r0, r1).ColRange(c0, c1), a.ColRange(r0, r1), b.ColRange(c0, c1))
 	})
 }
 
-// gradient is GemmTN on one part. B is packed piece by piece, so that what is
-// packed is used while it is in the second-level cache.
+// gradient is GemmTN of one part. It packs B in pieces, which are used while they are in the L2
+// cache.
 func gradient(c, a, b Matrix) {
 	if c.Rows == 0 || c.Cols == 0 {
 		return
@@ -110,7 +105,7 @@ func gradient(c, a, b Matrix) {
 	}
 }
 
-// cut runs part over a grid of C: over parts of its rows or of its panels.
+// cut runs part over a grid of C: over ranges of its rows or of its panels.
 func cut(rows, panels, workers int, byRows bool, part func(r0, r1, p0, p1 int)) {
 	if byRows {
 		n := min((rows+tileRows()-1)/tileRows(), share*workers)
@@ -131,7 +126,7 @@ type product struct {
 	load               bool // C is read, not overwritten
 }
 
-// clear gives a product over nothing its value.
+// clear is the product for k = 0.
 func (p product) clear() {
 	if p.load {
 		return
@@ -141,8 +136,8 @@ func (p product) clear() {
 	}
 }
 
-// part computes rows r0 to r1 of panels p0 to p1. Rows are dealt out evenly
-// over the tiles, so no tile is left with one or two.
+// part computes rows r0 to r1 of panels p0 to p1. Rows are distributed evenly over the tiles,
+// so that no tile has only one or two.
 func (p product) part(r0, r1, p0, p1 int) {
 	rows, k := r1-r0, p.b.k
 	if rows == 0 || p0 == p1 {
@@ -151,12 +146,12 @@ func (p product) part(r0, r1, p0, p1 int) {
 	s := stages.Get().(*stage)
 	defer stages.Put(s)
 	tiles := (rows + tileRows() - 1) / tileRows()
-	most := depth
+	maxDepth := depth
 	if tiles == 1 && p.rowStride != 1 {
-		most = fewDepth
+		maxDepth = fewDepth
 	}
-	steps := (k + most - 1) / most
-	width := max(4, block/((k+steps-1)/steps*panelCols)&^3) // panels are taken by fours where they can
+	steps := (k + maxDepth - 1) / maxDepth
+	width := max(4, block/((k+steps-1)/steps*panelCols)&^3) // panels are taken in fours where possible
 	for lo := p0; lo < p1; lo += width {
 		hi := min(lo+width, p1)
 		for step := range steps {
@@ -175,18 +170,19 @@ func (p product) part(r0, r1, p0, p1 int) {
 	}
 }
 
-// stage holds a tile's part of A, copied together.
+// A stage is a tile's part of A, copied to contiguous memory.
 type stage [16 * (fewDepth + 16)]float32
 
 var stages = sync.Pool{New: func() any { return new(stage) }}
 
-// strip adds the products k0 to k1 into one tile's height of C.
+// strip adds the products k0 to k1 to C, for the height of one tile.
 func (p product) strip(s *stage, i0, i1, lo, hi, k0, k1 int) {
 	load := p.load || k0 > 0
 	a, rowStride, kStride := p.gather(s, i0, i1, k0, k1)
 	j := lo
 	for ; i1-i0 <= quadRows() && j+4 <= hi && (j+4)*panelCols <= p.c.Cols; j += 4 {
-		quad(p.c.Data[i0*p.c.Stride+j*panelCols:], p.c.Stride, a, rowStride, kStride, p.b.panel(j, k0), p.b.k, k1-k0, i1-i0, load)
+		quad(p.c.Data[i0*p.c.Stride+j*panelCols:], p.c.Stride, a, rowStride, kStride, p.b.panel(j, k0), p.b.k, k1-k0, i1-i0,
+			load)
 	}
 	for ; j < hi; j++ {
 		c := p.c.Data[i0*p.c.Stride+j*panelCols:]
@@ -194,8 +190,8 @@ func (p product) strip(s *stage, i0, i1, lo, hi, k0, k1 int) {
 	}
 }
 
-// gather gives the part of A for a strip and its strides: where it lies, or
-// copied together when its lines are scattered over the cache.
+// gather returns the part of A for a strip and its strides: in place, or copied if its lines
+// conflict in the cache.
 func (p product) gather(s *stage, i0, i1, k0, k1 int) (a []float32, rowStride, kStride int) {
 	a = p.a[i0*p.rowStride+k0*p.kStride:]
 	if p.rowStride == 1 && packTile(s[:], a, p.kStride, k1-k0, i1-i0) {

@@ -9,8 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// atEveryLevel runs a test at each level of this processor and puts the best
-// one back.
+// atEveryLevel runs a test at each level of this processor, and restores the best one.
 func atEveryLevel(t *testing.T, test func(t *testing.T)) {
 	before := Level()
 	t.Cleanup(func() { require.NoError(t, SetLevel(before)) })
@@ -22,10 +21,10 @@ func atEveryLevel(t *testing.T, test func(t *testing.T)) {
 	}
 }
 
-// guard surrounds test data: a kernel that writes past its array changes it.
+// guard surrounds test data to detect writes out of bounds.
 const guard = -12345.5
 
-// random is a matrix with a stride wider than its rows and guards between them.
+// random returns a matrix with a stride larger than its rows and guards in between.
 func random(r *rand.Rand, rows, cols int) Matrix {
 	stride := cols + r.IntN(5)
 	if cols%512 == 0 {
@@ -48,7 +47,7 @@ func copyOf(m Matrix) Matrix {
 	return m
 }
 
-// requireGuards fails where the numbers outside the matrix have changed.
+// requireGuards fails if values outside the matrix have changed.
 func requireGuards(t *testing.T, m Matrix) {
 	t.Helper()
 	for i, v := range m.Data {
@@ -62,12 +61,11 @@ func requireGuards(t *testing.T, m Matrix) {
 	}
 }
 
-// sizes are nothing, the edges of tiles and panels, and primes.
+// sizes are 0, the edges of tiles and panels, and primes.
 var sizes = []int{0, 1, 2, 3, 5, 7, 8, 13, 14, 15, 16, 17, 29, 31, 32, 33, 63, 64, 65, 97, 128, 131}
 
-// someShapes are m, n and k: many of random sizes, one of the shipped model's
-// and one with a k that is taken in two steps and a stride that the cache
-// cannot hold.
+// someShapes are m, n and k: many random ones, one of the shipped model's, and one with a k
+// that takes two steps and a stride that conflicts in the cache.
 func someShapes(r *rand.Rand) [][3]int {
 	list := [][3]int{{30, 260, 128}, {15, 40, 512}}
 	for range 50 {
@@ -76,8 +74,8 @@ func someShapes(r *rand.Rand) [][3]int {
 	return list
 }
 
-// requireProduct compares C with before + Σ a·b in float64; a sum of k products
-// of numbers up to one errs by at most k roundings of numbers up to k.
+// requireProduct compares C with before + Σ a·b in float64. A sum of k products of numbers up
+// to 1 has an error of at most k roundings of numbers up to k.
 func requireProduct(t *testing.T, got, before Matrix, k int, term func(i, j, l int) float64) {
 	t.Helper()
 	for i := range got.Rows {
@@ -93,7 +91,8 @@ func requireProduct(t *testing.T, got, before Matrix, k int, term func(i, j, l i
 			if math.Abs(want-float64(got.Row(i)[j])) <= bound {
 				continue
 			}
-			require.InDelta(t, want, float64(got.Row(i)[j]), bound, "element %d,%d of %d×%d over %d", i, j, got.Rows, got.Cols, k)
+			require.InDelta(t, want, float64(got.Row(i)[j]), bound, "element %d,%d of %d×%d over %d", i, j, got.Rows, got.Cols,
+				k)
 		}
 	}
 }
@@ -142,7 +141,7 @@ func bits(row []float32) []uint32 {
 	return list
 }
 
-// The same row gives the same bits alone, in a batch at any place, in a product
+// TestBitsDependOnNothingButK checks that a row is bit-identical alone, anywhere in a batch,
 // with fewer columns, with any number of workers, and by MulPanel.
 func TestBitsDependOnNothingButK(t *testing.T) {
 	atEveryLevel(t, func(t *testing.T) {
@@ -153,7 +152,7 @@ func TestBitsDependOnNothingButK(t *testing.T) {
 				t.Run(fmt.Sprintf("%dx%dx%d", m, n, k), func(t *testing.T) { requireSameBits(t, r, m, n, k) })
 			}
 		}
-		// Large enough that the workers are really asked.
+		// large enough to use several workers
 		requireSameBits(t, r, 200, 260, 128)
 		requireSameBits(t, r, 3, 2001, 769)
 	})
@@ -184,7 +183,7 @@ func requireSameBits(t *testing.T, r *rand.Rand, m, n, k int) {
 	require.Equal(t, want[lo:], bits(some.Row(i)), "columns from %d on", lo)
 }
 
-// requireSameBitsByPanel multiplies panel by panel, each in parts of k.
+// requireSameBitsByPanel multiplies panel by panel, in parts of k.
 func requireSameBitsByPanel(t *testing.T, want, a, w Matrix, step int) {
 	t.Helper()
 	got := NewMatrix(want.Rows, want.Cols)
@@ -192,7 +191,7 @@ func requireSameBitsByPanel(t *testing.T, want, a, w Matrix, step int) {
 		some := w.RowRange(j, min(j+PanelWidth, w.Rows))
 		panel := make([]float32, w.Cols*PanelWidth)
 		for i := range panel {
-			panel[i] = float32(math.NaN()) // beyond the last column: to be passed over
+			panel[i] = float32(math.NaN()) // beyond the last column: must be ignored
 		}
 		for i := range some.Rows {
 			for l, v := range some.Row(i) {
@@ -207,20 +206,20 @@ func requireSameBitsByPanel(t *testing.T, want, a, w Matrix, step int) {
 	require.Equal(t, bits(want.Data), bits(got.Data), "by panels, in parts of %d", step)
 }
 
-// Four rows with a panel each have the bits of each of them by itself.
+// TestMulPanels compares four rows with a panel each with single rows, bit by bit.
 func TestMulPanels(t *testing.T) {
 	atEveryLevel(t, func(t *testing.T) {
 		r := rand.New(rand.NewPCG(9, 10))
 		for _, k := range []int{1, 2, 31, 32, 64, 100, 500} {
 			for _, n := range []int{1, 7, 8, 15, 16, 17, 31, 32} {
 				a, before := random(r, PanelsAtOnce, k), random(r, PanelsAtOnce, n)
-				apart := k*PanelWidth + r.IntN(3)*16
-				b := random(r, 1, PanelsAtOnce*apart).Row(0)
+				stride := k*PanelWidth + r.IntN(3)*16
+				b := random(r, 1, PanelsAtOnce*stride).Row(0)
 				for _, accumulate := range []bool{false, true} {
 					got, want := copyOf(before), copyOf(before)
-					MulPanels(got, a, b, apart, accumulate)
+					MulPanels(got, a, b, stride, accumulate)
 					for i := range PanelsAtOnce {
-						MulPanel(want.RowRange(i, i+1), a.RowRange(i, i+1), b[i*apart:], accumulate)
+						MulPanel(want.RowRange(i, i+1), a.RowRange(i, i+1), b[i*stride:], accumulate)
 					}
 					require.Equal(t, bits(want.Data), bits(got.Data), "%d columns over %d", n, k)
 				}
@@ -229,12 +228,12 @@ func TestMulPanels(t *testing.T) {
 	})
 }
 
-// A weight gradient taken in two calls equals the one taken at once, and any
-// number of workers gives the same bits.
+// TestGemmTNBits checks that the result does not depend on the division into calls or the
+// number of workers.
 func TestGemmTNBits(t *testing.T) {
 	atEveryLevel(t, func(t *testing.T) {
 		r := rand.New(rand.NewPCG(7, 8))
-		// The workers share out panels where there are many, rows in the last shape.
+		// workers divide the panels, or the rows in the last shape
 		for _, s := range [][3]int{{1, 128, 352}, {37, 128, 352}, {130, 128, 352}, {130, 352, 64}} {
 			m, p, q := s[0], s[1], s[2]
 			a, b := random(r, m, p), random(r, m, q)
@@ -257,18 +256,30 @@ func TestMismatchPanics(t *testing.T) {
 		run  func()
 		says string
 	}{
-		"inner size":     {func() { Gemm(NewMatrix(2, 5), NewMatrix(2, 3), &packed, false, 1) }, "kernel: columns of a is 3, want 4"},
-		"rows":           {func() { Gemm(NewMatrix(3, 5), NewMatrix(2, 4), &packed, false, 1) }, "kernel: rows of a is 2, want 3"},
-		"transposed":     {func() { GemmTN(NewMatrix(2, 5), NewMatrix(3, 2), NewMatrix(4, 5), 1) }, "kernel: rows of b is 4, want 3"},
-		"short data":     {func() { packed.PackT(Matrix{Data: make([]float32, 5), Rows: 2, Cols: 3, Stride: 3}) }, "kernel: w is 2×3 with stride 3 but holds 5 numbers"},
-		"short stride":   {func() { packed.PackT(Matrix{Data: make([]float32, 9), Rows: 2, Cols: 3, Stride: 2}) }, "kernel: w has stride 2, less than its 3 columns"},
+		"inner size": {
+			func() { Gemm(NewMatrix(2, 5), NewMatrix(2, 3), &packed, false, 1) }, "kernel: columns of a is 3, want 4",
+		},
+		"rows": {
+			func() { Gemm(NewMatrix(3, 5), NewMatrix(2, 4), &packed, false, 1) }, "kernel: rows of a is 2, want 3",
+		},
+		"transposed": {
+			func() { GemmTN(NewMatrix(2, 5), NewMatrix(3, 2), NewMatrix(4, 5), 1) }, "kernel: rows of b is 4, want 3",
+		},
+		"short data": {
+			func() { packed.PackT(Matrix{Data: make([]float32, 5), Rows: 2, Cols: 3, Stride: 3}) },
+			"kernel: w is 2×3 with stride 3 but holds 5 numbers",
+		},
+		"short stride": {
+			func() { packed.PackT(Matrix{Data: make([]float32, 9), Rows: 2, Cols: 3, Stride: 2}) },
+			"kernel: w has stride 2, less than its 3 columns",
+		},
 		"different dots": {func() { Dot(make([]float32, 2), make([]float32, 3)) }, "kernel: length of b is 3, want 2"},
 	} {
 		t.Run(name, func(t *testing.T) { require.PanicsWithValue(t, call.says, call.run) })
 	}
 }
 
-func TestSetLevelRefusesWhatTheProcessorLacks(t *testing.T) {
+func TestSetLevelRejectsUnsupportedLevels(t *testing.T) {
 	before := Level()
 	require.ErrorContains(t, SetLevel("sse"), `kernel level "sse": this processor has`)
 	require.Equal(t, before, Level())

@@ -2,7 +2,7 @@
 
 #include "textflag.h"
 
-// func heads512(c *float32, cStride int, a *float32, rowStride int, b *float32, panelStride int, k int, cols int, load int)
+// func heads512(c *float32, cStride int, a *float32, rowStride int, b *float32, panelStride, k, cols, load int)
 TEXT ·heads512(SB), NOSPLIT, $0-72
 	MOVQ c+0(FP), DI
 	MOVQ cStride+8(FP), SI
@@ -86,7 +86,7 @@ loop:
 	VZEROUPPER
 	RET
 
-// func heads256(c *float32, cStride int, a *float32, rowStride int, b *float32, panelStride int, k int, cols int, load int)
+// func heads256(c *float32, cStride int, a *float32, rowStride int, b *float32, panelStride, k, cols, load int)
 TEXT ·heads256(SB), NOSPLIT, $0-72
 	MOVQ c+0(FP), DI
 	MOVQ cStride+8(FP), SI

@@ -8,17 +8,17 @@ type Matrix struct {
 	Rows, Cols, Stride int
 }
 
-// NewMatrix makes a dense matrix of zeros.
+// NewMatrix returns a dense matrix of zeros.
 func NewMatrix(rows, cols int) Matrix {
 	return Matrix{Data: make([]float32, rows*cols), Rows: rows, Cols: cols, Stride: cols}
 }
 
-// Row is row i, sharing memory with m.
+// Row returns row i as a view.
 func (m Matrix) Row(i int) []float32 {
 	return m.Data[i*m.Stride : i*m.Stride+m.Cols : i*m.Stride+m.Cols]
 }
 
-// RowRange is the view of rows lo to hi, hi excluded.
+// RowRange returns the view of rows [lo, hi).
 func (m Matrix) RowRange(lo, hi int) Matrix {
 	if lo < 0 || hi < lo || hi > m.Rows {
 		panic(fmt.Sprintf("kernel: rows %d:%d of a matrix of %d rows", lo, hi, m.Rows))
@@ -30,7 +30,7 @@ func (m Matrix) RowRange(lo, hi int) Matrix {
 	return v
 }
 
-// ColRange is the view of columns lo to hi, hi excluded.
+// ColRange returns the view of columns [lo, hi).
 func (m Matrix) ColRange(lo, hi int) Matrix {
 	if lo < 0 || hi < lo || hi > m.Cols {
 		panic(fmt.Sprintf("kernel: columns %d:%d of a matrix of %d columns", lo, hi, m.Cols))
@@ -42,7 +42,7 @@ func (m Matrix) ColRange(lo, hi int) Matrix {
 	return v
 }
 
-// check panics unless the view lies inside its data.
+// check panics if the view exceeds its data.
 func (m Matrix) check(name string) {
 	switch {
 	case m.Rows < 0 || m.Cols < 0 || m.Stride < 0:
@@ -51,11 +51,12 @@ func (m Matrix) check(name string) {
 	case m.Rows > 1 && m.Stride < m.Cols:
 		panic(fmt.Sprintf("kernel: %s has stride %d, less than its %d columns", name, m.Stride, m.Cols))
 	case len(m.Data) < (m.Rows-1)*m.Stride+m.Cols:
-		panic(fmt.Sprintf("kernel: %s is %d×%d with stride %d but holds %d numbers", name, m.Rows, m.Cols, m.Stride, len(m.Data)))
+		panic(fmt.Sprintf("kernel: %s is %d×%d with stride %d but holds %d numbers", name, m.Rows, m.Cols, m.Stride,
+			len(m.Data)))
 	}
 }
 
-// same panics unless the two lengths agree.
+// same panics if two lengths differ.
 func same(what string, got, want int) {
 	if got != want {
 		panic(fmt.Sprintf("kernel: %s is %d, want %d", what, got, want))

@@ -5,10 +5,9 @@ import (
 	"time"
 )
 
-// PeakGFlops measures how many thousand million multiplications and additions
-// a second one core does at this level when nothing has to be read (a fused
-// multiply-add is two). It takes the best of many
-// rounds, because other work may share the core.
+// PeakGFlops measures a core's peak rate of multiplications and additions at this level in
+// GFLOP/s, without memory accesses (a fused multiply-add counts as two). It returns the best of
+// many rounds, because other work may share the core.
 func PeakGFlops() float64 {
 	const rounds = 200
 	best := 0.0
@@ -20,8 +19,8 @@ func PeakGFlops() float64 {
 	return best
 }
 
-// ReadBandwidth measures how many GB/s (10⁹ bytes) one core reads from memory,
-// over a buffer larger than the usual caches.
+// ReadBandwidth measures a core's memory bandwidth in GB/s (10⁹ bytes) over a buffer larger
+// than common caches.
 func ReadBandwidth() float64 {
 	const size = 256 << 20 / 4
 	x := make([]float32, size)

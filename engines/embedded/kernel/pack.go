@@ -2,40 +2,39 @@ package kernel
 
 import "unsafe"
 
-// panelCols is the width of a panel: two AVX-512 registers. One layout serves
-// every level, so a packed operand outlives a change of level.
+// panelCols is the width of a panel: two AVX-512 registers. All levels use the same layout, so
+// a packed operand remains valid when the level changes.
 const panelCols = 32
 
-// Packed is the right operand B [k × n] of a product, cut into panels of 32
-// columns; in a panel the 32 numbers of one k lie together. The last panel is
-// filled up with zeros. The numbers are float32, bfloat16, binary16, or int8 or
-// E4M3 with a factor per column; the products of all are those of the float32
-// that the number stands for. The zero value is ready, and packing again reuses its
-// memory. It may be read by many products at once.
+// Packed is the right operand B [k × n] of a product, divided into panels of 32 columns; in a
+// panel the 32 elements of one k are adjacent. The last panel is padded with zeros. The
+// elements are float32, bfloat16, binary16, or int8 or E4M3 with a factor per column; all
+// products are those of the float32 values that the elements represent. The zero value is ready
+// to use, and packing again reuses its memory. It may be read concurrently.
 type Packed struct {
 	numbers panel // panels() × k × panelCols
 	factors []float32
 	k, n    int
 }
 
-// panel is a run of packed numbers; one of these is set.
+// panel is a run of packed elements; exactly one field is set.
 type panel struct {
 	float []float32
-	bf16  []uint16 // the upper half of a float32
+	bf16  []uint16 // upper half of a float32
 	f16   []uint16 // IEEE 754 binary16
 	int8  []int8
 	e4m3  []uint8 // OCP 8-bit floating point, without infinities
 }
 
-// codeScale is what the products of E4M3 codes, which are widened by way of
-// binary16, come out too small by.
+// codeScale is the factor by which products of E4M3 codes, which are widened via binary16, are
+// too small.
 const codeScale = 256
 
-// Size gives the shape of the operand: k rows, n columns.
+// Size returns the shape of the operand: k rows, n columns.
 func (p *Packed) Size() (k, n int) { return p.k, p.n }
 
-// PackT packs B = Wᵀ, for C = A·Wᵀ: w is [n × k], the layout of a linear
-// layer's weight in a checkpoint (out × in).
+// PackT packs B = Wᵀ, for C = A·Wᵀ: w is [n × k], the layout of a linear layer's weight in a
+// checkpoint (out × in).
 func (p *Packed) PackT(w Matrix) {
 	w.check("w")
 	p.size(w.Cols, w.Rows)
@@ -46,7 +45,7 @@ func (p *Packed) PackT(w Matrix) {
 	}
 }
 
-// Pack packs B as it is, for C = A·B: b is [k × n].
+// Pack packs B, for C = A·B: b is [k × n].
 func (p *Packed) Pack(b Matrix) {
 	b.check("b")
 	p.size(b.Rows, b.Cols)
@@ -57,9 +56,9 @@ func (p *Packed) Pack(b Matrix) {
 	}
 }
 
-// PackTBF16 is PackT of bfloat16 numbers, the upper halves of float32: w is a
-// dense [n × k]. They stay 16 bits wide, so a product that waits for memory
-// takes half the time, and give the bits of the same numbers in float32.
+// PackTBF16 is PackT of bfloat16 values, the upper halves of float32: w is a dense [n × k].
+// They remain 16 bits wide, so a memory-bound product takes half the time, and the results are
+// bit-identical to those of float32.
 func (p *Packed) PackTBF16(w []uint16, n, k int) {
 	same("length of w", len(w), n*k)
 	p.size(k, n)
@@ -68,8 +67,8 @@ func (p *Packed) PackTBF16(w []uint16, n, k int) {
 	packDense(data, w, n, k)
 }
 
-// PackTF16 is PackT of IEEE 754 binary16 numbers: w is a dense [n × k]. They
-// stay 16 bits wide and give the bits of the same numbers in float32.
+// PackTF16 is PackT of IEEE 754 binary16 values: w is a dense [n × k]. They remain 16 bits
+// wide, and the results are bit-identical to those of float32.
 func (p *Packed) PackTF16(w []uint16, n, k int) {
 	same("length of w", len(w), n*k)
 	p.size(k, n)
@@ -78,8 +77,8 @@ func (p *Packed) PackTF16(w []uint16, n, k int) {
 	packDense(data, w, n, k)
 }
 
-// PackTInt8 is PackT of W = factors·w: w is a dense [n × k] of bytes, each row
-// has its factor. The factor is multiplied to the finished sum.
+// PackTInt8 is PackT of W = factors·w: w is a dense [n × k] of bytes with a factor for each
+// row, which multiplies the finished sum.
 func (p *Packed) PackTInt8(w []int8, factors []float32, n, k int) {
 	same("length of w", len(w), n*k)
 	same("length of factors", len(factors), n)
@@ -90,8 +89,8 @@ func (p *Packed) PackTInt8(w []int8, factors []float32, n, k int) {
 	packDense(data, w, n, k)
 }
 
-// PackTE4M3 is PackTInt8 of codes of OCP 8-bit floating point, E4M3, of which
-// none may be the one that stands for no number (0x7f and 0xff).
+// PackTE4M3 is PackTInt8 of OCP 8-bit floating-point codes, E4M3. The codes must not be NaN
+// (0x7f and 0xff).
 func (p *Packed) PackTE4M3(w []uint8, factors []float32, n, k int) {
 	same("length of w", len(w), n*k)
 	same("length of factors", len(factors), n)
@@ -103,7 +102,7 @@ func (p *Packed) PackTE4M3(w []uint8, factors []float32, n, k int) {
 	packDense(data, w, n, k)
 }
 
-// RowT writes row j of W, of a packed Wᵀ, as float32.
+// RowT converts row j of W, of a packed Wᵀ, to float32.
 func (p *Packed) RowT(dst []float32, j int) {
 	same("length of dst", len(dst), p.k)
 	if p.k == 0 {
@@ -115,13 +114,13 @@ func (p *Packed) RowT(dst []float32, j int) {
 	}
 }
 
-// Bytes is the memory of the packed numbers.
+// Bytes is the memory of the packed elements.
 func (p *Packed) Bytes() int64 {
 	n := p.numbers
 	return int64(4*(cap(n.float)+len(p.factors)) + 2*(cap(n.bf16)+cap(n.f16)) + cap(n.int8) + cap(n.e4m3))
 }
 
-// packDense writes the panels of the transpose of w.
+// packDense packs the transpose of w.
 func packDense[T any](dst, w []T, n, k int) {
 	clear(dst)
 	for j := range n {
@@ -138,10 +137,10 @@ func (p *Packed) cells() int { return p.panels() * panelCols * p.k }
 
 func (p *Packed) panels() int { return panels(p.n) }
 
-// panels is how many panels hold n columns.
+// panels is the number of panels of n columns.
 func panels(n int) int { return (n + panelCols - 1) / panelCols }
 
-// panel is the part of panel j from k = from on.
+// panel returns the part of panel j from k = from on.
 func (p *Packed) panel(j, from int) panel {
 	return p.numbers.slice((j*p.k+from)*panelCols, (j+1)*p.k*panelCols)
 }
@@ -160,15 +159,15 @@ func (b panel) slice(lo, hi int) panel {
 	return panel{float: b.float[lo:hi]}
 }
 
-// reserve gives room for so many numbers, the old one if it is enough, aligned
-// to a cache line so that no load of the inner loop crosses one.
+// reserve returns a slice of size elements, old if it is large enough, aligned to a cache line
+// so that no load of the inner loop crosses one.
 func reserve[T any](old []T, size int) []T {
 	if old != nil && cap(old) >= size {
 		return old[:size]
 	}
 	var one T
 	line := 64 / int(unsafe.Sizeof(one))
-	room := make([]T, size+line)
-	skip := -int(uintptr(unsafe.Pointer(unsafe.SliceData(room)))/unsafe.Sizeof(one)) & (line - 1)
-	return room[skip : skip+size : skip+size]
+	buffer := make([]T, size+line)
+	skip := -int(uintptr(unsafe.Pointer(unsafe.SliceData(buffer)))/unsafe.Sizeof(one)) & (line - 1)
+	return buffer[skip : skip+size : skip+size]
 }

@@ -1,34 +1,33 @@
 package kernel
 
-// PanelWidth is how many columns a panel has.
+// PanelWidth is the number of columns of a panel.
 const PanelWidth = panelCols
 
-// PanelsAtOnce is how many panels MulPanels takes.
+// PanelsAtOnce is the number of panels of MulPanels.
 const PanelsAtOnce = 4
 
-// MulPanels is MulPanel of each of the four rows of A with a panel of its own:
-// that of row i begins at b[i*apart]. It gives the bits of MulPanel, in a
-// quarter of the time where all lies in a cache.
-func MulPanels(c, a Matrix, b []float32, apart int, accumulate bool) {
+// MulPanels is MulPanel of each of the four rows of A with a panel of its own: that of row i
+// starts at b[i*stride]. The result is bit-identical to MulPanel, in a quarter of the time if
+// all is in a cache.
+func MulPanels(c, a Matrix, b []float32, stride int, accumulate bool) {
 	c.check("c")
 	a.check("a")
 	same("rows of a", a.Rows, PanelsAtOnce)
 	same("rows of c", c.Rows, PanelsAtOnce)
 	same("columns of c within a panel", min(c.Cols, panelCols), c.Cols)
-	same("numbers of b", min(len(b), (PanelsAtOnce-1)*apart+a.Cols*panelCols), (PanelsAtOnce-1)*apart+a.Cols*panelCols)
-	if a.Cols > 0 && a.Cols <= depth && c.Cols > 0 && fourRows(c, a, b, apart, accumulate) {
+	same("numbers of b", min(len(b), (PanelsAtOnce-1)*stride+a.Cols*panelCols), (PanelsAtOnce-1)*stride+a.Cols*panelCols)
+	if a.Cols > 0 && a.Cols <= depth && c.Cols > 0 && fourRows(c, a, b, stride, accumulate) {
 		return
 	}
 	for i := range PanelsAtOnce {
-		MulPanel(c.RowRange(i, i+1), a.RowRange(i, i+1), b[i*apart:], accumulate)
+		MulPanel(c.RowRange(i, i+1), a.RowRange(i, i+1), b[i*stride:], accumulate)
 	}
 }
 
-// MulPanel computes C = A·B, or C += A·B when accumulate is set, for a B that
-// lies as one panel: the PanelWidth numbers of each of its k rows together. c
-// is [m × n], a is [m × k]; n is at most PanelWidth, and the columns of B from
-// there on may hold anything. It gives the bits of Gemm, and a product whose k
-// is cut into parts, each added to the one before, has the bits of the whole.
+// MulPanel computes C = A·B, or C += A·B if accumulate is set, for a B that is one panel: the
+// PanelWidth elements of each of its k rows are adjacent. c is [m × n], a is [m × k]; n is at
+// most PanelWidth, and the columns of B from n on are ignored. The result is bit-identical to
+// Gemm, also if k is divided into parts that accumulate.
 func MulPanel(c, a Matrix, b []float32, accumulate bool) {
 	c.check("c")
 	a.check("a")

@@ -7,20 +7,20 @@ import (
 	"anneal/domain/weights"
 )
 
-// The kernels in plain Go. Every product is converted to float32 before it is
-// added, which forbids the compiler to fuse the two on processors that could:
-// the bits must not depend on which loop a number went through.
+// The kernels in plain Go. Every product is converted to float32 before it is added, which
+// prevents the compiler from fusing the operations on processors that could: the bits must not
+// depend on which loop processes an element.
 
-// widened holds the float32 of a panel of narrower numbers.
+// widened are buffers for the float32 values of a panel of narrower elements.
 var widened = sync.Pool{New: func() any { return new([depth * panelCols]float32) }}
 
 // tileGo computes rows × cols elements of C from k steps of A and a panel.
 func tileGo(c []float32, ldc int, a []float32, rowStride, kStride int, b panel, k, rows, cols int, load bool) {
 	if b.float == nil {
-		room := widened.Get().(*[depth * panelCols]float32)
-		defer widened.Put(room)
+		buffer := widened.Get().(*[depth * panelCols]float32)
+		defer widened.Put(buffer)
 		narrow := b
-		b.float = room[:k*panelCols]
+		b.float = buffer[:k*panelCols]
 		narrow.widen(b.float, 1)
 	}
 	for i := range rows {
@@ -37,7 +37,7 @@ func tileGo(c []float32, ldc int, a []float32, rowStride, kStride int, b panel, 
 	}
 }
 
-// widen writes every step-th number of a panel as float32.
+// widen converts every step-th element of a panel to float32.
 func (b panel) widen(dst []float32, step int) {
 	switch {
 	case b.bf16 != nil:
@@ -63,17 +63,17 @@ func (b panel) widen(dst []float32, step int) {
 	}
 }
 
-// widenF16 shifts the bits into place and mends the exponent's bias by a
-// multiplication, which is exact for subnormal numbers too.
+// widenF16 shifts the bits into place and corrects the exponent's bias by a multiplication,
+// which is exact for subnormal numbers too.
 func widenF16(v uint16) float32 {
 	if v&0x7c00 == 0x7c00 {
-		return weights.FromHalf(v) // infinite, or no number
+		return weights.FromHalf(v) // infinity or NaN
 	}
 	magnitude := math.Float32frombits(uint32(v&0x7fff)<<13) * 0x1p112
 	return math.Float32frombits(math.Float32bits(magnitude) | uint32(v&0x8000)<<16)
 }
 
-// fromE4M3 is what the assembly makes of a code: that number over codeScale.
+// fromE4M3 is the value that the assembly computes for a code: its value divided by codeScale.
 var fromE4M3 = func() (table [256]float32) {
 	for code := range table {
 		table[code] = weights.FromEight(byte(code)) / codeScale
@@ -81,7 +81,7 @@ var fromE4M3 = func() (table [256]float32) {
 	return table
 }()
 
-// octet takes eight neighbouring columns of a panel through k steps.
+// octet computes eight adjacent columns of a panel over k steps.
 func octet(s [8]float32, a []float32, kStride int, b []float32, k int) [8]float32 {
 	s0, s1, s2, s3, s4, s5, s6, s7 := s[0], s[1], s[2], s[3], s[4], s[5], s[6], s[7]
 	for l := range k {

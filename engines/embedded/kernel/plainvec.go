@@ -64,7 +64,7 @@ func scaleGo(x []float32, alpha float32) {
 	}
 }
 
-// exp1 is eˣ with results under the smallest normal number taken as zero.
+// exp1 is eˣ with results below the smallest normal number flushed to zero.
 func exp1(x float32) float32 {
 	if x < -87.33654 {
 		return 0
@@ -133,7 +133,7 @@ func mulAddGo(dst, x, y []float32, factor float32) {
 	}
 }
 
-// ropeGo turns (x, y) by the angle, or back for a direction of -1.
+// ropeGo rotates (x, y) by the angle, or back for a direction of -1.
 func ropeGo(x, y, cos, sin []float32, direction float32) {
 	for i := range x {
 		a, b, c, s := x[i], y[i], cos[i], direction*sin[i]

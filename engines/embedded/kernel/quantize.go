@@ -2,8 +2,7 @@ package kernel
 
 import "math"
 
-// RoundBF16 stores numbers as bfloat16, rounded to the nearest, of two equally
-// near ones to the even.
+// RoundBF16 converts values to bfloat16, rounding to nearest, ties to even.
 func RoundBF16(dst []uint16, x []float32) {
 	same("length of dst", len(dst), len(x))
 	for i, v := range x {

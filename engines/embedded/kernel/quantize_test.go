@@ -10,7 +10,7 @@ import (
 	"anneal/domain/weights"
 )
 
-// dense is a random matrix without gaps.
+// dense returns a random matrix without gaps.
 func dense(r *rand.Rand, rows, cols int) Matrix {
 	m := NewMatrix(rows, cols)
 	for i := range m.Data {
@@ -19,16 +19,15 @@ func dense(r *rand.Rand, rows, cols int) Matrix {
 	return m
 }
 
-// A packing is weights [n × k] in one storage, and what they stand for: each
-// number as float32, and the factor of each row.
+// A packing is weights [n × k] in one format, and what they represent: each element as float32,
+// and the factor of each row.
 type packing struct {
 	packed  Packed
 	numbers Matrix
 	factors []float32
 }
 
-// packings are random weights in every storage, the extreme numbers of each
-// among them.
+// packings are random weights in every format, including the extreme values of each.
 func packings(r *rand.Rand, n, k int) map[string]*packing {
 	all := map[string]*packing{}
 	for _, name := range []string{"F32", "BF16", "F16", "Int8", "E4M3"} {
@@ -49,7 +48,7 @@ func packings(r *rand.Rand, n, k int) map[string]*packing {
 			for i, v := range w {
 				halves[i] = weights.ToHalf(v)
 				if r.IntN(10) == 0 {
-					halves[i] = uint16(r.IntN(0x401)) | halves[i]&0x8000 // subnormal, zero or the least normal one
+					halves[i] = uint16(r.IntN(0x401)) | halves[i]&0x8000 // subnormal, zero or the smallest normal number
 				}
 				w[i] = weights.FromHalf(halves[i])
 			}
@@ -76,8 +75,8 @@ func packings(r *rand.Rand, n, k int) map[string]*packing {
 	return all
 }
 
-// Weights in any storage give the bits of what they stand for in float32, their
-// factors multiplied to the finished sums.
+// TestStoragesGiveTheBitsOfFloat32 checks that products with every format are bit-identical to
+// those of the float32 values, with factors applied to the finished sums.
 func TestStoragesGiveTheBitsOfFloat32(t *testing.T) {
 	atEveryLevel(t, func(t *testing.T) {
 		r := rand.New(rand.NewPCG(31, 32))
@@ -149,8 +148,8 @@ func TestInt8(t *testing.T) {
 	})
 }
 
-// quantizeInt8 stores a row as bytes: dst[i]·factor is row[i] to within half a
-// factor, which is the greatest absolute value over 127. The row must be finite.
+// quantizeInt8 quantizes a row: dst[i]·factor is row[i] to within half a factor, which is the
+// largest absolute value over 127. The row must be finite.
 func quantizeInt8(dst []int8, row []float32) (factor float32) {
 	same("length of dst", len(dst), len(row))
 	top := float32(0)
@@ -167,7 +166,7 @@ func quantizeInt8(dst []int8, row []float32) (factor float32) {
 	return top / 127
 }
 
-// widenBF16 is the float32 that each bfloat16 stands for.
+// widenBF16 converts bfloat16 to float32.
 func widenBF16(dst []float32, x []uint16) {
 	same("length of dst", len(dst), len(x))
 	for i, v := range x {

@@ -5,9 +5,8 @@ import (
 	"sync/atomic"
 )
 
-// split runs parts 0 to parts-1 on at most workers goroutines, the caller's
-// among them, and returns when all are done. Whoever is free takes the next
-// part, so a busy core does not hold up the others.
+// split runs parts 0 to parts-1 on at most workers goroutines, including the caller's, and
+// waits for them. Goroutines take the next part when they are free.
 func split(parts, workers int, run func(part int)) {
 	var next atomic.Int64
 	take := func() {

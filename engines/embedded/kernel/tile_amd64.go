@@ -2,63 +2,63 @@
 
 package kernel
 
-// tileRows512 is the greatest height of a tile512.
+// tileRows512 is the maximum height of a tile512.
 const tileRows512 = 14
 
-// quadRows512 is the greatest height of a quad512.
+// quadRows512 is the maximum height of a quad512.
 const quadRows512 = 3
 
-// tileRows256 is the greatest height of a tile256.
+// tileRows256 is the maximum height of a tile256.
 const tileRows256 = 6
 
-// quadRows256 is the greatest height of a quad256.
+// quadRows256 is the maximum height of a quad256.
 const quadRows256 = 1
 
 //go:noescape
-func tile512x1(c *float32, cStride int, a *float32, rowStride int, kStride int, b *float32, k int, cols int, load int)
+func tile512x1(c *float32, cStride int, a *float32, rowStride, kStride int, b *float32, k, cols, load int)
 
 //go:noescape
-func tile512x2(c *float32, cStride int, a *float32, rowStride int, kStride int, b *float32, k int, cols int, load int)
+func tile512x2(c *float32, cStride int, a *float32, rowStride, kStride int, b *float32, k, cols, load int)
 
 //go:noescape
-func tile512x3(c *float32, cStride int, a *float32, rowStride int, kStride int, b *float32, k int, cols int, load int)
+func tile512x3(c *float32, cStride int, a *float32, rowStride, kStride int, b *float32, k, cols, load int)
 
 //go:noescape
-func tile512x4(c *float32, cStride int, a *float32, rowStride int, kStride int, b *float32, k int, cols int, load int)
+func tile512x4(c *float32, cStride int, a *float32, rowStride, kStride int, b *float32, k, cols, load int)
 
 //go:noescape
-func tile512x5(c *float32, cStride int, a *float32, rowStride int, kStride int, b *float32, k int, cols int, load int)
+func tile512x5(c *float32, cStride int, a *float32, rowStride, kStride int, b *float32, k, cols, load int)
 
 //go:noescape
-func tile512x6(c *float32, cStride int, a *float32, rowStride int, kStride int, b *float32, k int, cols int, load int)
+func tile512x6(c *float32, cStride int, a *float32, rowStride, kStride int, b *float32, k, cols, load int)
 
 //go:noescape
-func tile512x7(c *float32, cStride int, a *float32, rowStride int, kStride int, b *float32, k int, cols int, load int)
+func tile512x7(c *float32, cStride int, a *float32, rowStride, kStride int, b *float32, k, cols, load int)
 
 //go:noescape
-func tile512x8(c *float32, cStride int, a *float32, rowStride int, kStride int, b *float32, k int, cols int, load int)
+func tile512x8(c *float32, cStride int, a *float32, rowStride, kStride int, b *float32, k, cols, load int)
 
 //go:noescape
-func tile512x9(c *float32, cStride int, a *float32, rowStride int, kStride int, b *float32, k int, cols int, load int)
+func tile512x9(c *float32, cStride int, a *float32, rowStride, kStride int, b *float32, k, cols, load int)
 
 //go:noescape
-func tile512x10(c *float32, cStride int, a *float32, rowStride int, kStride int, b *float32, k int, cols int, load int)
+func tile512x10(c *float32, cStride int, a *float32, rowStride, kStride int, b *float32, k, cols, load int)
 
 //go:noescape
-func tile512x11(c *float32, cStride int, a *float32, rowStride int, kStride int, b *float32, k int, cols int, load int)
+func tile512x11(c *float32, cStride int, a *float32, rowStride, kStride int, b *float32, k, cols, load int)
 
 //go:noescape
-func tile512x12(c *float32, cStride int, a *float32, rowStride int, kStride int, b *float32, k int, cols int, load int)
+func tile512x12(c *float32, cStride int, a *float32, rowStride, kStride int, b *float32, k, cols, load int)
 
 //go:noescape
-func tile512x13(c *float32, cStride int, a *float32, rowStride int, kStride int, b *float32, k int, cols int, load int)
+func tile512x13(c *float32, cStride int, a *float32, rowStride, kStride int, b *float32, k, cols, load int)
 
 //go:noescape
-func tile512x14(c *float32, cStride int, a *float32, rowStride int, kStride int, b *float32, k int, cols int, load int)
+func tile512x14(c *float32, cStride int, a *float32, rowStride, kStride int, b *float32, k, cols, load int)
 
 // tile512 adds k steps of rows × cols numbers into C, or puts them there when load
 // is 0; cols is at most 32, strides are in bytes.
-func tile512(rows int, c *float32, cStride int, a *float32, rowStride int, kStride int, b *float32, k int, cols int, load int) {
+func tile512(rows int, c *float32, cStride int, a *float32, rowStride, kStride int, b *float32, k, cols, load int) {
 	switch rows {
 	case 1:
 		tile512x1(c, cStride, a, rowStride, kStride, b, k, cols, load)
@@ -92,16 +92,18 @@ func tile512(rows int, c *float32, cStride int, a *float32, rowStride int, kStri
 }
 
 //go:noescape
-func quad512x1(c *float32, cStride int, a *float32, rowStride int, kStride int, b *float32, panelStride int, k int, load int)
+func quad512x1(c *float32, cStride int, a *float32, rowStride, kStride int, b *float32, panelStride, k, load int)
 
 //go:noescape
-func quad512x2(c *float32, cStride int, a *float32, rowStride int, kStride int, b *float32, panelStride int, k int, load int)
+func quad512x2(c *float32, cStride int, a *float32, rowStride, kStride int, b *float32, panelStride, k, load int)
 
 //go:noescape
-func quad512x3(c *float32, cStride int, a *float32, rowStride int, kStride int, b *float32, panelStride int, k int, load int)
+func quad512x3(c *float32, cStride int, a *float32, rowStride, kStride int, b *float32, panelStride, k, load int)
 
 // quad512 is tile512 for 32 columns of each of 4 panels; strides are in bytes.
-func quad512(rows int, c *float32, cStride int, a *float32, rowStride int, kStride int, b *float32, panelStride int, k int, load int) {
+func quad512(
+	rows int, c *float32, cStride int, a *float32, rowStride, kStride int, b *float32, panelStride, k, load int,
+) {
 	switch rows {
 	case 1:
 		quad512x1(c, cStride, a, rowStride, kStride, b, panelStride, k, load)
@@ -113,26 +115,26 @@ func quad512(rows int, c *float32, cStride int, a *float32, rowStride int, kStri
 }
 
 //go:noescape
-func tile256x1(c *float32, cStride int, a *float32, rowStride int, kStride int, b *float32, k int, cols int, load int)
+func tile256x1(c *float32, cStride int, a *float32, rowStride, kStride int, b *float32, k, cols, load int)
 
 //go:noescape
-func tile256x2(c *float32, cStride int, a *float32, rowStride int, kStride int, b *float32, k int, cols int, load int)
+func tile256x2(c *float32, cStride int, a *float32, rowStride, kStride int, b *float32, k, cols, load int)
 
 //go:noescape
-func tile256x3(c *float32, cStride int, a *float32, rowStride int, kStride int, b *float32, k int, cols int, load int)
+func tile256x3(c *float32, cStride int, a *float32, rowStride, kStride int, b *float32, k, cols, load int)
 
 //go:noescape
-func tile256x4(c *float32, cStride int, a *float32, rowStride int, kStride int, b *float32, k int, cols int, load int)
+func tile256x4(c *float32, cStride int, a *float32, rowStride, kStride int, b *float32, k, cols, load int)
 
 //go:noescape
-func tile256x5(c *float32, cStride int, a *float32, rowStride int, kStride int, b *float32, k int, cols int, load int)
+func tile256x5(c *float32, cStride int, a *float32, rowStride, kStride int, b *float32, k, cols, load int)
 
 //go:noescape
-func tile256x6(c *float32, cStride int, a *float32, rowStride int, kStride int, b *float32, k int, cols int, load int)
+func tile256x6(c *float32, cStride int, a *float32, rowStride, kStride int, b *float32, k, cols, load int)
 
 // tile256 adds k steps of rows × cols numbers into C, or puts them there when load
 // is 0; cols is at most 16, strides are in bytes.
-func tile256(rows int, c *float32, cStride int, a *float32, rowStride int, kStride int, b *float32, k int, cols int, load int) {
+func tile256(rows int, c *float32, cStride int, a *float32, rowStride, kStride int, b *float32, k, cols, load int) {
 	switch rows {
 	case 1:
 		tile256x1(c, cStride, a, rowStride, kStride, b, k, cols, load)
@@ -150,10 +152,12 @@ func tile256(rows int, c *float32, cStride int, a *float32, rowStride int, kStri
 }
 
 //go:noescape
-func quad256x1(c *float32, cStride int, a *float32, rowStride int, kStride int, b *float32, panelStride int, k int, load int)
+func quad256x1(c *float32, cStride int, a *float32, rowStride, kStride int, b *float32, panelStride, k, load int)
 
 // quad256 is tile256 for 16 columns of each of 4 panels; strides are in bytes.
-func quad256(rows int, c *float32, cStride int, a *float32, rowStride int, kStride int, b *float32, panelStride int, k int, load int) {
+func quad256(
+	rows int, c *float32, cStride int, a *float32, rowStride, kStride int, b *float32, panelStride, k, load int,
+) {
 	switch rows {
 	case 1:
 		quad256x1(c, cStride, a, rowStride, kStride, b, panelStride, k, load)
@@ -161,50 +165,50 @@ func quad256(rows int, c *float32, cStride int, a *float32, rowStride int, kStri
 }
 
 //go:noescape
-func tile512BF16x1(c *float32, cStride int, a *float32, rowStride int, kStride int, b *uint16, k int, cols int, load int)
+func tile512BF16x1(c *float32, cStride int, a *float32, rowStride, kStride int, b *uint16, k, cols, load int)
 
 //go:noescape
-func tile512BF16x2(c *float32, cStride int, a *float32, rowStride int, kStride int, b *uint16, k int, cols int, load int)
+func tile512BF16x2(c *float32, cStride int, a *float32, rowStride, kStride int, b *uint16, k, cols, load int)
 
 //go:noescape
-func tile512BF16x3(c *float32, cStride int, a *float32, rowStride int, kStride int, b *uint16, k int, cols int, load int)
+func tile512BF16x3(c *float32, cStride int, a *float32, rowStride, kStride int, b *uint16, k, cols, load int)
 
 //go:noescape
-func tile512BF16x4(c *float32, cStride int, a *float32, rowStride int, kStride int, b *uint16, k int, cols int, load int)
+func tile512BF16x4(c *float32, cStride int, a *float32, rowStride, kStride int, b *uint16, k, cols, load int)
 
 //go:noescape
-func tile512BF16x5(c *float32, cStride int, a *float32, rowStride int, kStride int, b *uint16, k int, cols int, load int)
+func tile512BF16x5(c *float32, cStride int, a *float32, rowStride, kStride int, b *uint16, k, cols, load int)
 
 //go:noescape
-func tile512BF16x6(c *float32, cStride int, a *float32, rowStride int, kStride int, b *uint16, k int, cols int, load int)
+func tile512BF16x6(c *float32, cStride int, a *float32, rowStride, kStride int, b *uint16, k, cols, load int)
 
 //go:noescape
-func tile512BF16x7(c *float32, cStride int, a *float32, rowStride int, kStride int, b *uint16, k int, cols int, load int)
+func tile512BF16x7(c *float32, cStride int, a *float32, rowStride, kStride int, b *uint16, k, cols, load int)
 
 //go:noescape
-func tile512BF16x8(c *float32, cStride int, a *float32, rowStride int, kStride int, b *uint16, k int, cols int, load int)
+func tile512BF16x8(c *float32, cStride int, a *float32, rowStride, kStride int, b *uint16, k, cols, load int)
 
 //go:noescape
-func tile512BF16x9(c *float32, cStride int, a *float32, rowStride int, kStride int, b *uint16, k int, cols int, load int)
+func tile512BF16x9(c *float32, cStride int, a *float32, rowStride, kStride int, b *uint16, k, cols, load int)
 
 //go:noescape
-func tile512BF16x10(c *float32, cStride int, a *float32, rowStride int, kStride int, b *uint16, k int, cols int, load int)
+func tile512BF16x10(c *float32, cStride int, a *float32, rowStride, kStride int, b *uint16, k, cols, load int)
 
 //go:noescape
-func tile512BF16x11(c *float32, cStride int, a *float32, rowStride int, kStride int, b *uint16, k int, cols int, load int)
+func tile512BF16x11(c *float32, cStride int, a *float32, rowStride, kStride int, b *uint16, k, cols, load int)
 
 //go:noescape
-func tile512BF16x12(c *float32, cStride int, a *float32, rowStride int, kStride int, b *uint16, k int, cols int, load int)
+func tile512BF16x12(c *float32, cStride int, a *float32, rowStride, kStride int, b *uint16, k, cols, load int)
 
 //go:noescape
-func tile512BF16x13(c *float32, cStride int, a *float32, rowStride int, kStride int, b *uint16, k int, cols int, load int)
+func tile512BF16x13(c *float32, cStride int, a *float32, rowStride, kStride int, b *uint16, k, cols, load int)
 
 //go:noescape
-func tile512BF16x14(c *float32, cStride int, a *float32, rowStride int, kStride int, b *uint16, k int, cols int, load int)
+func tile512BF16x14(c *float32, cStride int, a *float32, rowStride, kStride int, b *uint16, k, cols, load int)
 
 // tile512BF16 adds k steps of rows × cols numbers into C, or puts them there when load
 // is 0; cols is at most 32, strides are in bytes.
-func tile512BF16(rows int, c *float32, cStride int, a *float32, rowStride int, kStride int, b *uint16, k int, cols int, load int) {
+func tile512BF16(rows int, c *float32, cStride int, a *float32, rowStride, kStride int, b *uint16, k, cols, load int) {
 	switch rows {
 	case 1:
 		tile512BF16x1(c, cStride, a, rowStride, kStride, b, k, cols, load)
@@ -238,16 +242,18 @@ func tile512BF16(rows int, c *float32, cStride int, a *float32, rowStride int, k
 }
 
 //go:noescape
-func quad512BF16x1(c *float32, cStride int, a *float32, rowStride int, kStride int, b *uint16, panelStride int, k int, load int)
+func quad512BF16x1(c *float32, cStride int, a *float32, rowStride, kStride int, b *uint16, panelStride, k, load int)
 
 //go:noescape
-func quad512BF16x2(c *float32, cStride int, a *float32, rowStride int, kStride int, b *uint16, panelStride int, k int, load int)
+func quad512BF16x2(c *float32, cStride int, a *float32, rowStride, kStride int, b *uint16, panelStride, k, load int)
 
 //go:noescape
-func quad512BF16x3(c *float32, cStride int, a *float32, rowStride int, kStride int, b *uint16, panelStride int, k int, load int)
+func quad512BF16x3(c *float32, cStride int, a *float32, rowStride, kStride int, b *uint16, panelStride, k, load int)
 
 // quad512BF16 is tile512BF16 for 32 columns of each of 4 panels; strides are in bytes.
-func quad512BF16(rows int, c *float32, cStride int, a *float32, rowStride int, kStride int, b *uint16, panelStride int, k int, load int) {
+func quad512BF16(
+	rows int, c *float32, cStride int, a *float32, rowStride, kStride int, b *uint16, panelStride, k, load int,
+) {
 	switch rows {
 	case 1:
 		quad512BF16x1(c, cStride, a, rowStride, kStride, b, panelStride, k, load)
@@ -259,26 +265,26 @@ func quad512BF16(rows int, c *float32, cStride int, a *float32, rowStride int, k
 }
 
 //go:noescape
-func tile256BF16x1(c *float32, cStride int, a *float32, rowStride int, kStride int, b *uint16, k int, cols int, load int)
+func tile256BF16x1(c *float32, cStride int, a *float32, rowStride, kStride int, b *uint16, k, cols, load int)
 
 //go:noescape
-func tile256BF16x2(c *float32, cStride int, a *float32, rowStride int, kStride int, b *uint16, k int, cols int, load int)
+func tile256BF16x2(c *float32, cStride int, a *float32, rowStride, kStride int, b *uint16, k, cols, load int)
 
 //go:noescape
-func tile256BF16x3(c *float32, cStride int, a *float32, rowStride int, kStride int, b *uint16, k int, cols int, load int)
+func tile256BF16x3(c *float32, cStride int, a *float32, rowStride, kStride int, b *uint16, k, cols, load int)
 
 //go:noescape
-func tile256BF16x4(c *float32, cStride int, a *float32, rowStride int, kStride int, b *uint16, k int, cols int, load int)
+func tile256BF16x4(c *float32, cStride int, a *float32, rowStride, kStride int, b *uint16, k, cols, load int)
 
 //go:noescape
-func tile256BF16x5(c *float32, cStride int, a *float32, rowStride int, kStride int, b *uint16, k int, cols int, load int)
+func tile256BF16x5(c *float32, cStride int, a *float32, rowStride, kStride int, b *uint16, k, cols, load int)
 
 //go:noescape
-func tile256BF16x6(c *float32, cStride int, a *float32, rowStride int, kStride int, b *uint16, k int, cols int, load int)
+func tile256BF16x6(c *float32, cStride int, a *float32, rowStride, kStride int, b *uint16, k, cols, load int)
 
 // tile256BF16 adds k steps of rows × cols numbers into C, or puts them there when load
 // is 0; cols is at most 16, strides are in bytes.
-func tile256BF16(rows int, c *float32, cStride int, a *float32, rowStride int, kStride int, b *uint16, k int, cols int, load int) {
+func tile256BF16(rows int, c *float32, cStride int, a *float32, rowStride, kStride int, b *uint16, k, cols, load int) {
 	switch rows {
 	case 1:
 		tile256BF16x1(c, cStride, a, rowStride, kStride, b, k, cols, load)
@@ -296,10 +302,12 @@ func tile256BF16(rows int, c *float32, cStride int, a *float32, rowStride int, k
 }
 
 //go:noescape
-func quad256BF16x1(c *float32, cStride int, a *float32, rowStride int, kStride int, b *uint16, panelStride int, k int, load int)
+func quad256BF16x1(c *float32, cStride int, a *float32, rowStride, kStride int, b *uint16, panelStride, k, load int)
 
 // quad256BF16 is tile256BF16 for 16 columns of each of 4 panels; strides are in bytes.
-func quad256BF16(rows int, c *float32, cStride int, a *float32, rowStride int, kStride int, b *uint16, panelStride int, k int, load int) {
+func quad256BF16(
+	rows int, c *float32, cStride int, a *float32, rowStride, kStride int, b *uint16, panelStride, k, load int,
+) {
 	switch rows {
 	case 1:
 		quad256BF16x1(c, cStride, a, rowStride, kStride, b, panelStride, k, load)
@@ -307,50 +315,50 @@ func quad256BF16(rows int, c *float32, cStride int, a *float32, rowStride int, k
 }
 
 //go:noescape
-func tile512F16x1(c *float32, cStride int, a *float32, rowStride int, kStride int, b *uint16, k int, cols int, load int)
+func tile512F16x1(c *float32, cStride int, a *float32, rowStride, kStride int, b *uint16, k, cols, load int)
 
 //go:noescape
-func tile512F16x2(c *float32, cStride int, a *float32, rowStride int, kStride int, b *uint16, k int, cols int, load int)
+func tile512F16x2(c *float32, cStride int, a *float32, rowStride, kStride int, b *uint16, k, cols, load int)
 
 //go:noescape
-func tile512F16x3(c *float32, cStride int, a *float32, rowStride int, kStride int, b *uint16, k int, cols int, load int)
+func tile512F16x3(c *float32, cStride int, a *float32, rowStride, kStride int, b *uint16, k, cols, load int)
 
 //go:noescape
-func tile512F16x4(c *float32, cStride int, a *float32, rowStride int, kStride int, b *uint16, k int, cols int, load int)
+func tile512F16x4(c *float32, cStride int, a *float32, rowStride, kStride int, b *uint16, k, cols, load int)
 
 //go:noescape
-func tile512F16x5(c *float32, cStride int, a *float32, rowStride int, kStride int, b *uint16, k int, cols int, load int)
+func tile512F16x5(c *float32, cStride int, a *float32, rowStride, kStride int, b *uint16, k, cols, load int)
 
 //go:noescape
-func tile512F16x6(c *float32, cStride int, a *float32, rowStride int, kStride int, b *uint16, k int, cols int, load int)
+func tile512F16x6(c *float32, cStride int, a *float32, rowStride, kStride int, b *uint16, k, cols, load int)
 
 //go:noescape
-func tile512F16x7(c *float32, cStride int, a *float32, rowStride int, kStride int, b *uint16, k int, cols int, load int)
+func tile512F16x7(c *float32, cStride int, a *float32, rowStride, kStride int, b *uint16, k, cols, load int)
 
 //go:noescape
-func tile512F16x8(c *float32, cStride int, a *float32, rowStride int, kStride int, b *uint16, k int, cols int, load int)
+func tile512F16x8(c *float32, cStride int, a *float32, rowStride, kStride int, b *uint16, k, cols, load int)
 
 //go:noescape
-func tile512F16x9(c *float32, cStride int, a *float32, rowStride int, kStride int, b *uint16, k int, cols int, load int)
+func tile512F16x9(c *float32, cStride int, a *float32, rowStride, kStride int, b *uint16, k, cols, load int)
 
 //go:noescape
-func tile512F16x10(c *float32, cStride int, a *float32, rowStride int, kStride int, b *uint16, k int, cols int, load int)
+func tile512F16x10(c *float32, cStride int, a *float32, rowStride, kStride int, b *uint16, k, cols, load int)
 
 //go:noescape
-func tile512F16x11(c *float32, cStride int, a *float32, rowStride int, kStride int, b *uint16, k int, cols int, load int)
+func tile512F16x11(c *float32, cStride int, a *float32, rowStride, kStride int, b *uint16, k, cols, load int)
 
 //go:noescape
-func tile512F16x12(c *float32, cStride int, a *float32, rowStride int, kStride int, b *uint16, k int, cols int, load int)
+func tile512F16x12(c *float32, cStride int, a *float32, rowStride, kStride int, b *uint16, k, cols, load int)
 
 //go:noescape
-func tile512F16x13(c *float32, cStride int, a *float32, rowStride int, kStride int, b *uint16, k int, cols int, load int)
+func tile512F16x13(c *float32, cStride int, a *float32, rowStride, kStride int, b *uint16, k, cols, load int)
 
 //go:noescape
-func tile512F16x14(c *float32, cStride int, a *float32, rowStride int, kStride int, b *uint16, k int, cols int, load int)
+func tile512F16x14(c *float32, cStride int, a *float32, rowStride, kStride int, b *uint16, k, cols, load int)
 
 // tile512F16 adds k steps of rows × cols numbers into C, or puts them there when load
 // is 0; cols is at most 32, strides are in bytes.
-func tile512F16(rows int, c *float32, cStride int, a *float32, rowStride int, kStride int, b *uint16, k int, cols int, load int) {
+func tile512F16(rows int, c *float32, cStride int, a *float32, rowStride, kStride int, b *uint16, k, cols, load int) {
 	switch rows {
 	case 1:
 		tile512F16x1(c, cStride, a, rowStride, kStride, b, k, cols, load)
@@ -384,16 +392,18 @@ func tile512F16(rows int, c *float32, cStride int, a *float32, rowStride int, kS
 }
 
 //go:noescape
-func quad512F16x1(c *float32, cStride int, a *float32, rowStride int, kStride int, b *uint16, panelStride int, k int, load int)
+func quad512F16x1(c *float32, cStride int, a *float32, rowStride, kStride int, b *uint16, panelStride, k, load int)
 
 //go:noescape
-func quad512F16x2(c *float32, cStride int, a *float32, rowStride int, kStride int, b *uint16, panelStride int, k int, load int)
+func quad512F16x2(c *float32, cStride int, a *float32, rowStride, kStride int, b *uint16, panelStride, k, load int)
 
 //go:noescape
-func quad512F16x3(c *float32, cStride int, a *float32, rowStride int, kStride int, b *uint16, panelStride int, k int, load int)
+func quad512F16x3(c *float32, cStride int, a *float32, rowStride, kStride int, b *uint16, panelStride, k, load int)
 
 // quad512F16 is tile512F16 for 32 columns of each of 4 panels; strides are in bytes.
-func quad512F16(rows int, c *float32, cStride int, a *float32, rowStride int, kStride int, b *uint16, panelStride int, k int, load int) {
+func quad512F16(
+	rows int, c *float32, cStride int, a *float32, rowStride, kStride int, b *uint16, panelStride, k, load int,
+) {
 	switch rows {
 	case 1:
 		quad512F16x1(c, cStride, a, rowStride, kStride, b, panelStride, k, load)
@@ -405,26 +415,26 @@ func quad512F16(rows int, c *float32, cStride int, a *float32, rowStride int, kS
 }
 
 //go:noescape
-func tile256F16x1(c *float32, cStride int, a *float32, rowStride int, kStride int, b *uint16, k int, cols int, load int)
+func tile256F16x1(c *float32, cStride int, a *float32, rowStride, kStride int, b *uint16, k, cols, load int)
 
 //go:noescape
-func tile256F16x2(c *float32, cStride int, a *float32, rowStride int, kStride int, b *uint16, k int, cols int, load int)
+func tile256F16x2(c *float32, cStride int, a *float32, rowStride, kStride int, b *uint16, k, cols, load int)
 
 //go:noescape
-func tile256F16x3(c *float32, cStride int, a *float32, rowStride int, kStride int, b *uint16, k int, cols int, load int)
+func tile256F16x3(c *float32, cStride int, a *float32, rowStride, kStride int, b *uint16, k, cols, load int)
 
 //go:noescape
-func tile256F16x4(c *float32, cStride int, a *float32, rowStride int, kStride int, b *uint16, k int, cols int, load int)
+func tile256F16x4(c *float32, cStride int, a *float32, rowStride, kStride int, b *uint16, k, cols, load int)
 
 //go:noescape
-func tile256F16x5(c *float32, cStride int, a *float32, rowStride int, kStride int, b *uint16, k int, cols int, load int)
+func tile256F16x5(c *float32, cStride int, a *float32, rowStride, kStride int, b *uint16, k, cols, load int)
 
 //go:noescape
-func tile256F16x6(c *float32, cStride int, a *float32, rowStride int, kStride int, b *uint16, k int, cols int, load int)
+func tile256F16x6(c *float32, cStride int, a *float32, rowStride, kStride int, b *uint16, k, cols, load int)
 
 // tile256F16 adds k steps of rows × cols numbers into C, or puts them there when load
 // is 0; cols is at most 16, strides are in bytes.
-func tile256F16(rows int, c *float32, cStride int, a *float32, rowStride int, kStride int, b *uint16, k int, cols int, load int) {
+func tile256F16(rows int, c *float32, cStride int, a *float32, rowStride, kStride int, b *uint16, k, cols, load int) {
 	switch rows {
 	case 1:
 		tile256F16x1(c, cStride, a, rowStride, kStride, b, k, cols, load)
@@ -442,10 +452,12 @@ func tile256F16(rows int, c *float32, cStride int, a *float32, rowStride int, kS
 }
 
 //go:noescape
-func quad256F16x1(c *float32, cStride int, a *float32, rowStride int, kStride int, b *uint16, panelStride int, k int, load int)
+func quad256F16x1(c *float32, cStride int, a *float32, rowStride, kStride int, b *uint16, panelStride, k, load int)
 
 // quad256F16 is tile256F16 for 16 columns of each of 4 panels; strides are in bytes.
-func quad256F16(rows int, c *float32, cStride int, a *float32, rowStride int, kStride int, b *uint16, panelStride int, k int, load int) {
+func quad256F16(
+	rows int, c *float32, cStride int, a *float32, rowStride, kStride int, b *uint16, panelStride, k, load int,
+) {
 	switch rows {
 	case 1:
 		quad256F16x1(c, cStride, a, rowStride, kStride, b, panelStride, k, load)
@@ -453,50 +465,50 @@ func quad256F16(rows int, c *float32, cStride int, a *float32, rowStride int, kS
 }
 
 //go:noescape
-func tile512Int8x1(c *float32, cStride int, a *float32, rowStride int, kStride int, b *int8, k int, cols int, load int)
+func tile512Int8x1(c *float32, cStride int, a *float32, rowStride, kStride int, b *int8, k, cols, load int)
 
 //go:noescape
-func tile512Int8x2(c *float32, cStride int, a *float32, rowStride int, kStride int, b *int8, k int, cols int, load int)
+func tile512Int8x2(c *float32, cStride int, a *float32, rowStride, kStride int, b *int8, k, cols, load int)
 
 //go:noescape
-func tile512Int8x3(c *float32, cStride int, a *float32, rowStride int, kStride int, b *int8, k int, cols int, load int)
+func tile512Int8x3(c *float32, cStride int, a *float32, rowStride, kStride int, b *int8, k, cols, load int)
 
 //go:noescape
-func tile512Int8x4(c *float32, cStride int, a *float32, rowStride int, kStride int, b *int8, k int, cols int, load int)
+func tile512Int8x4(c *float32, cStride int, a *float32, rowStride, kStride int, b *int8, k, cols, load int)
 
 //go:noescape
-func tile512Int8x5(c *float32, cStride int, a *float32, rowStride int, kStride int, b *int8, k int, cols int, load int)
+func tile512Int8x5(c *float32, cStride int, a *float32, rowStride, kStride int, b *int8, k, cols, load int)
 
 //go:noescape
-func tile512Int8x6(c *float32, cStride int, a *float32, rowStride int, kStride int, b *int8, k int, cols int, load int)
+func tile512Int8x6(c *float32, cStride int, a *float32, rowStride, kStride int, b *int8, k, cols, load int)
 
 //go:noescape
-func tile512Int8x7(c *float32, cStride int, a *float32, rowStride int, kStride int, b *int8, k int, cols int, load int)
+func tile512Int8x7(c *float32, cStride int, a *float32, rowStride, kStride int, b *int8, k, cols, load int)
 
 //go:noescape
-func tile512Int8x8(c *float32, cStride int, a *float32, rowStride int, kStride int, b *int8, k int, cols int, load int)
+func tile512Int8x8(c *float32, cStride int, a *float32, rowStride, kStride int, b *int8, k, cols, load int)
 
 //go:noescape
-func tile512Int8x9(c *float32, cStride int, a *float32, rowStride int, kStride int, b *int8, k int, cols int, load int)
+func tile512Int8x9(c *float32, cStride int, a *float32, rowStride, kStride int, b *int8, k, cols, load int)
 
 //go:noescape
-func tile512Int8x10(c *float32, cStride int, a *float32, rowStride int, kStride int, b *int8, k int, cols int, load int)
+func tile512Int8x10(c *float32, cStride int, a *float32, rowStride, kStride int, b *int8, k, cols, load int)
 
 //go:noescape
-func tile512Int8x11(c *float32, cStride int, a *float32, rowStride int, kStride int, b *int8, k int, cols int, load int)
+func tile512Int8x11(c *float32, cStride int, a *float32, rowStride, kStride int, b *int8, k, cols, load int)
 
 //go:noescape
-func tile512Int8x12(c *float32, cStride int, a *float32, rowStride int, kStride int, b *int8, k int, cols int, load int)
+func tile512Int8x12(c *float32, cStride int, a *float32, rowStride, kStride int, b *int8, k, cols, load int)
 
 //go:noescape
-func tile512Int8x13(c *float32, cStride int, a *float32, rowStride int, kStride int, b *int8, k int, cols int, load int)
+func tile512Int8x13(c *float32, cStride int, a *float32, rowStride, kStride int, b *int8, k, cols, load int)
 
 //go:noescape
-func tile512Int8x14(c *float32, cStride int, a *float32, rowStride int, kStride int, b *int8, k int, cols int, load int)
+func tile512Int8x14(c *float32, cStride int, a *float32, rowStride, kStride int, b *int8, k, cols, load int)
 
 // tile512Int8 adds k steps of rows × cols numbers into C, or puts them there when load
 // is 0; cols is at most 32, strides are in bytes.
-func tile512Int8(rows int, c *float32, cStride int, a *float32, rowStride int, kStride int, b *int8, k int, cols int, load int) {
+func tile512Int8(rows int, c *float32, cStride int, a *float32, rowStride, kStride int, b *int8, k, cols, load int) {
 	switch rows {
 	case 1:
 		tile512Int8x1(c, cStride, a, rowStride, kStride, b, k, cols, load)
@@ -530,16 +542,18 @@ func tile512Int8(rows int, c *float32, cStride int, a *float32, rowStride int, k
 }
 
 //go:noescape
-func quad512Int8x1(c *float32, cStride int, a *float32, rowStride int, kStride int, b *int8, panelStride int, k int, load int)
+func quad512Int8x1(c *float32, cStride int, a *float32, rowStride, kStride int, b *int8, panelStride, k, load int)
 
 //go:noescape
-func quad512Int8x2(c *float32, cStride int, a *float32, rowStride int, kStride int, b *int8, panelStride int, k int, load int)
+func quad512Int8x2(c *float32, cStride int, a *float32, rowStride, kStride int, b *int8, panelStride, k, load int)
 
 //go:noescape
-func quad512Int8x3(c *float32, cStride int, a *float32, rowStride int, kStride int, b *int8, panelStride int, k int, load int)
+func quad512Int8x3(c *float32, cStride int, a *float32, rowStride, kStride int, b *int8, panelStride, k, load int)
 
 // quad512Int8 is tile512Int8 for 32 columns of each of 4 panels; strides are in bytes.
-func quad512Int8(rows int, c *float32, cStride int, a *float32, rowStride int, kStride int, b *int8, panelStride int, k int, load int) {
+func quad512Int8(
+	rows int, c *float32, cStride int, a *float32, rowStride, kStride int, b *int8, panelStride, k, load int,
+) {
 	switch rows {
 	case 1:
 		quad512Int8x1(c, cStride, a, rowStride, kStride, b, panelStride, k, load)
@@ -551,26 +565,26 @@ func quad512Int8(rows int, c *float32, cStride int, a *float32, rowStride int, k
 }
 
 //go:noescape
-func tile256Int8x1(c *float32, cStride int, a *float32, rowStride int, kStride int, b *int8, k int, cols int, load int)
+func tile256Int8x1(c *float32, cStride int, a *float32, rowStride, kStride int, b *int8, k, cols, load int)
 
 //go:noescape
-func tile256Int8x2(c *float32, cStride int, a *float32, rowStride int, kStride int, b *int8, k int, cols int, load int)
+func tile256Int8x2(c *float32, cStride int, a *float32, rowStride, kStride int, b *int8, k, cols, load int)
 
 //go:noescape
-func tile256Int8x3(c *float32, cStride int, a *float32, rowStride int, kStride int, b *int8, k int, cols int, load int)
+func tile256Int8x3(c *float32, cStride int, a *float32, rowStride, kStride int, b *int8, k, cols, load int)
 
 //go:noescape
-func tile256Int8x4(c *float32, cStride int, a *float32, rowStride int, kStride int, b *int8, k int, cols int, load int)
+func tile256Int8x4(c *float32, cStride int, a *float32, rowStride, kStride int, b *int8, k, cols, load int)
 
 //go:noescape
-func tile256Int8x5(c *float32, cStride int, a *float32, rowStride int, kStride int, b *int8, k int, cols int, load int)
+func tile256Int8x5(c *float32, cStride int, a *float32, rowStride, kStride int, b *int8, k, cols, load int)
 
 //go:noescape
-func tile256Int8x6(c *float32, cStride int, a *float32, rowStride int, kStride int, b *int8, k int, cols int, load int)
+func tile256Int8x6(c *float32, cStride int, a *float32, rowStride, kStride int, b *int8, k, cols, load int)
 
 // tile256Int8 adds k steps of rows × cols numbers into C, or puts them there when load
 // is 0; cols is at most 16, strides are in bytes.
-func tile256Int8(rows int, c *float32, cStride int, a *float32, rowStride int, kStride int, b *int8, k int, cols int, load int) {
+func tile256Int8(rows int, c *float32, cStride int, a *float32, rowStride, kStride int, b *int8, k, cols, load int) {
 	switch rows {
 	case 1:
 		tile256Int8x1(c, cStride, a, rowStride, kStride, b, k, cols, load)
@@ -588,10 +602,12 @@ func tile256Int8(rows int, c *float32, cStride int, a *float32, rowStride int, k
 }
 
 //go:noescape
-func quad256Int8x1(c *float32, cStride int, a *float32, rowStride int, kStride int, b *int8, panelStride int, k int, load int)
+func quad256Int8x1(c *float32, cStride int, a *float32, rowStride, kStride int, b *int8, panelStride, k, load int)
 
 // quad256Int8 is tile256Int8 for 16 columns of each of 4 panels; strides are in bytes.
-func quad256Int8(rows int, c *float32, cStride int, a *float32, rowStride int, kStride int, b *int8, panelStride int, k int, load int) {
+func quad256Int8(
+	rows int, c *float32, cStride int, a *float32, rowStride, kStride int, b *int8, panelStride, k, load int,
+) {
 	switch rows {
 	case 1:
 		quad256Int8x1(c, cStride, a, rowStride, kStride, b, panelStride, k, load)
@@ -599,50 +615,50 @@ func quad256Int8(rows int, c *float32, cStride int, a *float32, rowStride int, k
 }
 
 //go:noescape
-func tile512E4M3x1(c *float32, cStride int, a *float32, rowStride int, kStride int, b *uint8, k int, cols int, load int)
+func tile512E4M3x1(c *float32, cStride int, a *float32, rowStride, kStride int, b *uint8, k, cols, load int)
 
 //go:noescape
-func tile512E4M3x2(c *float32, cStride int, a *float32, rowStride int, kStride int, b *uint8, k int, cols int, load int)
+func tile512E4M3x2(c *float32, cStride int, a *float32, rowStride, kStride int, b *uint8, k, cols, load int)
 
 //go:noescape
-func tile512E4M3x3(c *float32, cStride int, a *float32, rowStride int, kStride int, b *uint8, k int, cols int, load int)
+func tile512E4M3x3(c *float32, cStride int, a *float32, rowStride, kStride int, b *uint8, k, cols, load int)
 
 //go:noescape
-func tile512E4M3x4(c *float32, cStride int, a *float32, rowStride int, kStride int, b *uint8, k int, cols int, load int)
+func tile512E4M3x4(c *float32, cStride int, a *float32, rowStride, kStride int, b *uint8, k, cols, load int)
 
 //go:noescape
-func tile512E4M3x5(c *float32, cStride int, a *float32, rowStride int, kStride int, b *uint8, k int, cols int, load int)
+func tile512E4M3x5(c *float32, cStride int, a *float32, rowStride, kStride int, b *uint8, k, cols, load int)
 
 //go:noescape
-func tile512E4M3x6(c *float32, cStride int, a *float32, rowStride int, kStride int, b *uint8, k int, cols int, load int)
+func tile512E4M3x6(c *float32, cStride int, a *float32, rowStride, kStride int, b *uint8, k, cols, load int)
 
 //go:noescape
-func tile512E4M3x7(c *float32, cStride int, a *float32, rowStride int, kStride int, b *uint8, k int, cols int, load int)
+func tile512E4M3x7(c *float32, cStride int, a *float32, rowStride, kStride int, b *uint8, k, cols, load int)
 
 //go:noescape
-func tile512E4M3x8(c *float32, cStride int, a *float32, rowStride int, kStride int, b *uint8, k int, cols int, load int)
+func tile512E4M3x8(c *float32, cStride int, a *float32, rowStride, kStride int, b *uint8, k, cols, load int)
 
 //go:noescape
-func tile512E4M3x9(c *float32, cStride int, a *float32, rowStride int, kStride int, b *uint8, k int, cols int, load int)
+func tile512E4M3x9(c *float32, cStride int, a *float32, rowStride, kStride int, b *uint8, k, cols, load int)
 
 //go:noescape
-func tile512E4M3x10(c *float32, cStride int, a *float32, rowStride int, kStride int, b *uint8, k int, cols int, load int)
+func tile512E4M3x10(c *float32, cStride int, a *float32, rowStride, kStride int, b *uint8, k, cols, load int)
 
 //go:noescape
-func tile512E4M3x11(c *float32, cStride int, a *float32, rowStride int, kStride int, b *uint8, k int, cols int, load int)
+func tile512E4M3x11(c *float32, cStride int, a *float32, rowStride, kStride int, b *uint8, k, cols, load int)
 
 //go:noescape
-func tile512E4M3x12(c *float32, cStride int, a *float32, rowStride int, kStride int, b *uint8, k int, cols int, load int)
+func tile512E4M3x12(c *float32, cStride int, a *float32, rowStride, kStride int, b *uint8, k, cols, load int)
 
 //go:noescape
-func tile512E4M3x13(c *float32, cStride int, a *float32, rowStride int, kStride int, b *uint8, k int, cols int, load int)
+func tile512E4M3x13(c *float32, cStride int, a *float32, rowStride, kStride int, b *uint8, k, cols, load int)
 
 //go:noescape
-func tile512E4M3x14(c *float32, cStride int, a *float32, rowStride int, kStride int, b *uint8, k int, cols int, load int)
+func tile512E4M3x14(c *float32, cStride int, a *float32, rowStride, kStride int, b *uint8, k, cols, load int)
 
 // tile512E4M3 adds k steps of rows × cols numbers into C, or puts them there when load
 // is 0; cols is at most 32, strides are in bytes.
-func tile512E4M3(rows int, c *float32, cStride int, a *float32, rowStride int, kStride int, b *uint8, k int, cols int, load int) {
+func tile512E4M3(rows int, c *float32, cStride int, a *float32, rowStride, kStride int, b *uint8, k, cols, load int) {
 	switch rows {
 	case 1:
 		tile512E4M3x1(c, cStride, a, rowStride, kStride, b, k, cols, load)
@@ -676,16 +692,18 @@ func tile512E4M3(rows int, c *float32, cStride int, a *float32, rowStride int, k
 }
 
 //go:noescape
-func quad512E4M3x1(c *float32, cStride int, a *float32, rowStride int, kStride int, b *uint8, panelStride int, k int, load int)
+func quad512E4M3x1(c *float32, cStride int, a *float32, rowStride, kStride int, b *uint8, panelStride, k, load int)
 
 //go:noescape
-func quad512E4M3x2(c *float32, cStride int, a *float32, rowStride int, kStride int, b *uint8, panelStride int, k int, load int)
+func quad512E4M3x2(c *float32, cStride int, a *float32, rowStride, kStride int, b *uint8, panelStride, k, load int)
 
 //go:noescape
-func quad512E4M3x3(c *float32, cStride int, a *float32, rowStride int, kStride int, b *uint8, panelStride int, k int, load int)
+func quad512E4M3x3(c *float32, cStride int, a *float32, rowStride, kStride int, b *uint8, panelStride, k, load int)
 
 // quad512E4M3 is tile512E4M3 for 32 columns of each of 4 panels; strides are in bytes.
-func quad512E4M3(rows int, c *float32, cStride int, a *float32, rowStride int, kStride int, b *uint8, panelStride int, k int, load int) {
+func quad512E4M3(
+	rows int, c *float32, cStride int, a *float32, rowStride, kStride int, b *uint8, panelStride, k, load int,
+) {
 	switch rows {
 	case 1:
 		quad512E4M3x1(c, cStride, a, rowStride, kStride, b, panelStride, k, load)
@@ -697,26 +715,26 @@ func quad512E4M3(rows int, c *float32, cStride int, a *float32, rowStride int, k
 }
 
 //go:noescape
-func tile256E4M3x1(c *float32, cStride int, a *float32, rowStride int, kStride int, b *uint8, k int, cols int, load int)
+func tile256E4M3x1(c *float32, cStride int, a *float32, rowStride, kStride int, b *uint8, k, cols, load int)
 
 //go:noescape
-func tile256E4M3x2(c *float32, cStride int, a *float32, rowStride int, kStride int, b *uint8, k int, cols int, load int)
+func tile256E4M3x2(c *float32, cStride int, a *float32, rowStride, kStride int, b *uint8, k, cols, load int)
 
 //go:noescape
-func tile256E4M3x3(c *float32, cStride int, a *float32, rowStride int, kStride int, b *uint8, k int, cols int, load int)
+func tile256E4M3x3(c *float32, cStride int, a *float32, rowStride, kStride int, b *uint8, k, cols, load int)
 
 //go:noescape
-func tile256E4M3x4(c *float32, cStride int, a *float32, rowStride int, kStride int, b *uint8, k int, cols int, load int)
+func tile256E4M3x4(c *float32, cStride int, a *float32, rowStride, kStride int, b *uint8, k, cols, load int)
 
 //go:noescape
-func tile256E4M3x5(c *float32, cStride int, a *float32, rowStride int, kStride int, b *uint8, k int, cols int, load int)
+func tile256E4M3x5(c *float32, cStride int, a *float32, rowStride, kStride int, b *uint8, k, cols, load int)
 
 //go:noescape
-func tile256E4M3x6(c *float32, cStride int, a *float32, rowStride int, kStride int, b *uint8, k int, cols int, load int)
+func tile256E4M3x6(c *float32, cStride int, a *float32, rowStride, kStride int, b *uint8, k, cols, load int)
 
 // tile256E4M3 adds k steps of rows × cols numbers into C, or puts them there when load
 // is 0; cols is at most 16, strides are in bytes.
-func tile256E4M3(rows int, c *float32, cStride int, a *float32, rowStride int, kStride int, b *uint8, k int, cols int, load int) {
+func tile256E4M3(rows int, c *float32, cStride int, a *float32, rowStride, kStride int, b *uint8, k, cols, load int) {
 	switch rows {
 	case 1:
 		tile256E4M3x1(c, cStride, a, rowStride, kStride, b, k, cols, load)
@@ -734,10 +752,12 @@ func tile256E4M3(rows int, c *float32, cStride int, a *float32, rowStride int, k
 }
 
 //go:noescape
-func quad256E4M3x1(c *float32, cStride int, a *float32, rowStride int, kStride int, b *uint8, panelStride int, k int, load int)
+func quad256E4M3x1(c *float32, cStride int, a *float32, rowStride, kStride int, b *uint8, panelStride, k, load int)
 
 // quad256E4M3 is tile256E4M3 for 16 columns of each of 4 panels; strides are in bytes.
-func quad256E4M3(rows int, c *float32, cStride int, a *float32, rowStride int, kStride int, b *uint8, panelStride int, k int, load int) {
+func quad256E4M3(
+	rows int, c *float32, cStride int, a *float32, rowStride, kStride int, b *uint8, panelStride, k, load int,
+) {
 	switch rows {
 	case 1:
 		quad256E4M3x1(c, cStride, a, rowStride, kStride, b, panelStride, k, load)

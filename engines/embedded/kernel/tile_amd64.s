@@ -2,7 +2,7 @@
 
 #include "textflag.h"
 
-// func tile512x1(c *float32, cStride int, a *float32, rowStride int, kStride int, b *float32, k int, cols int, load int)
+// func tile512x1(c *float32, cStride int, a *float32, rowStride, kStride int, b *float32, k, cols, load int)
 TEXT ·tile512x1(SB), NOSPLIT, $0-72
 	MOVQ c+0(FP), DI
 	MOVQ cStride+8(FP), SI
@@ -51,7 +51,7 @@ loop:
 	VZEROUPPER
 	RET
 
-// func tile512x2(c *float32, cStride int, a *float32, rowStride int, kStride int, b *float32, k int, cols int, load int)
+// func tile512x2(c *float32, cStride int, a *float32, rowStride, kStride int, b *float32, k, cols, load int)
 TEXT ·tile512x2(SB), NOSPLIT, $0-72
 	MOVQ c+0(FP), DI
 	MOVQ cStride+8(FP), SI
@@ -111,7 +111,7 @@ loop:
 	VZEROUPPER
 	RET
 
-// func tile512x3(c *float32, cStride int, a *float32, rowStride int, kStride int, b *float32, k int, cols int, load int)
+// func tile512x3(c *float32, cStride int, a *float32, rowStride, kStride int, b *float32, k, cols, load int)
 TEXT ·tile512x3(SB), NOSPLIT, $0-72
 	MOVQ c+0(FP), DI
 	MOVQ cStride+8(FP), SI
@@ -182,7 +182,7 @@ loop:
 	VZEROUPPER
 	RET
 
-// func tile512x4(c *float32, cStride int, a *float32, rowStride int, kStride int, b *float32, k int, cols int, load int)
+// func tile512x4(c *float32, cStride int, a *float32, rowStride, kStride int, b *float32, k, cols, load int)
 TEXT ·tile512x4(SB), NOSPLIT, $0-72
 	MOVQ c+0(FP), DI
 	MOVQ cStride+8(FP), SI
@@ -264,7 +264,7 @@ loop:
 	VZEROUPPER
 	RET
 
-// func tile512x5(c *float32, cStride int, a *float32, rowStride int, kStride int, b *float32, k int, cols int, load int)
+// func tile512x5(c *float32, cStride int, a *float32, rowStride, kStride int, b *float32, k, cols, load int)
 TEXT ·tile512x5(SB), NOSPLIT, $0-72
 	MOVQ c+0(FP), DI
 	MOVQ cStride+8(FP), SI
@@ -357,7 +357,7 @@ loop:
 	VZEROUPPER
 	RET
 
-// func tile512x6(c *float32, cStride int, a *float32, rowStride int, kStride int, b *float32, k int, cols int, load int)
+// func tile512x6(c *float32, cStride int, a *float32, rowStride, kStride int, b *float32, k, cols, load int)
 TEXT ·tile512x6(SB), NOSPLIT, $0-72
 	MOVQ c+0(FP), DI
 	MOVQ cStride+8(FP), SI
@@ -462,7 +462,7 @@ loop:
 	VZEROUPPER
 	RET
 
-// func tile512x7(c *float32, cStride int, a *float32, rowStride int, kStride int, b *float32, k int, cols int, load int)
+// func tile512x7(c *float32, cStride int, a *float32, rowStride, kStride int, b *float32, k, cols, load int)
 TEXT ·tile512x7(SB), NOSPLIT, $0-72
 	MOVQ c+0(FP), DI
 	MOVQ cStride+8(FP), SI
@@ -578,7 +578,7 @@ loop:
 	VZEROUPPER
 	RET
 
-// func tile512x8(c *float32, cStride int, a *float32, rowStride int, kStride int, b *float32, k int, cols int, load int)
+// func tile512x8(c *float32, cStride int, a *float32, rowStride, kStride int, b *float32, k, cols, load int)
 TEXT ·tile512x8(SB), NOSPLIT, $0-72
 	MOVQ c+0(FP), DI
 	MOVQ cStride+8(FP), SI
@@ -705,7 +705,7 @@ loop:
 	VZEROUPPER
 	RET
 
-// func tile512x9(c *float32, cStride int, a *float32, rowStride int, kStride int, b *float32, k int, cols int, load int)
+// func tile512x9(c *float32, cStride int, a *float32, rowStride, kStride int, b *float32, k, cols, load int)
 TEXT ·tile512x9(SB), NOSPLIT, $0-72
 	MOVQ c+0(FP), DI
 	MOVQ cStride+8(FP), SI
@@ -843,7 +843,7 @@ loop:
 	VZEROUPPER
 	RET
 
-// func tile512x10(c *float32, cStride int, a *float32, rowStride int, kStride int, b *float32, k int, cols int, load int)
+// func tile512x10(c *float32, cStride int, a *float32, rowStride, kStride int, b *float32, k, cols, load int)
 TEXT ·tile512x10(SB), NOSPLIT, $0-72
 	MOVQ c+0(FP), DI
 	MOVQ cStride+8(FP), SI
@@ -992,7 +992,7 @@ loop:
 	VZEROUPPER
 	RET
 
-// func tile512x11(c *float32, cStride int, a *float32, rowStride int, kStride int, b *float32, k int, cols int, load int)
+// func tile512x11(c *float32, cStride int, a *float32, rowStride, kStride int, b *float32, k, cols, load int)
 TEXT ·tile512x11(SB), NOSPLIT, $0-72
 	MOVQ c+0(FP), DI
 	MOVQ cStride+8(FP), SI
@@ -1153,7 +1153,7 @@ loop:
 	VZEROUPPER
 	RET
 
-// func tile512x12(c *float32, cStride int, a *float32, rowStride int, kStride int, b *float32, k int, cols int, load int)
+// func tile512x12(c *float32, cStride int, a *float32, rowStride, kStride int, b *float32, k, cols, load int)
 TEXT ·tile512x12(SB), NOSPLIT, $0-72
 	MOVQ c+0(FP), DI
 	MOVQ cStride+8(FP), SI
@@ -1325,7 +1325,7 @@ loop:
 	VZEROUPPER
 	RET
 
-// func tile512x13(c *float32, cStride int, a *float32, rowStride int, kStride int, b *float32, k int, cols int, load int)
+// func tile512x13(c *float32, cStride int, a *float32, rowStride, kStride int, b *float32, k, cols, load int)
 TEXT ·tile512x13(SB), NOSPLIT, $0-72
 	MOVQ c+0(FP), DI
 	MOVQ cStride+8(FP), SI
@@ -1508,7 +1508,7 @@ loop:
 	VZEROUPPER
 	RET
 
-// func tile512x14(c *float32, cStride int, a *float32, rowStride int, kStride int, b *float32, k int, cols int, load int)
+// func tile512x14(c *float32, cStride int, a *float32, rowStride, kStride int, b *float32, k, cols, load int)
 TEXT ·tile512x14(SB), NOSPLIT, $0-72
 	MOVQ c+0(FP), DI
 	MOVQ cStride+8(FP), SI
@@ -1702,7 +1702,7 @@ loop:
 	VZEROUPPER
 	RET
 
-// func quad512x1(c *float32, cStride int, a *float32, rowStride int, kStride int, b *float32, panelStride int, k int, load int)
+// func quad512x1(c *float32, cStride int, a *float32, rowStride, kStride int, b *float32, panelStride, k, load int)
 TEXT ·quad512x1(SB), NOSPLIT, $0-72
 	MOVQ c+0(FP), DI
 	MOVQ cStride+8(FP), SI
@@ -1771,7 +1771,7 @@ loop:
 	VZEROUPPER
 	RET
 
-// func quad512x2(c *float32, cStride int, a *float32, rowStride int, kStride int, b *float32, panelStride int, k int, load int)
+// func quad512x2(c *float32, cStride int, a *float32, rowStride, kStride int, b *float32, panelStride, k, load int)
 TEXT ·quad512x2(SB), NOSPLIT, $0-72
 	MOVQ c+0(FP), DI
 	MOVQ cStride+8(FP), SI
@@ -1875,7 +1875,7 @@ loop:
 	VZEROUPPER
 	RET
 
-// func quad512x3(c *float32, cStride int, a *float32, rowStride int, kStride int, b *float32, panelStride int, k int, load int)
+// func quad512x3(c *float32, cStride int, a *float32, rowStride, kStride int, b *float32, panelStride, k, load int)
 TEXT ·quad512x3(SB), NOSPLIT, $0-72
 	MOVQ c+0(FP), DI
 	MOVQ cStride+8(FP), SI
@@ -2014,7 +2014,7 @@ loop:
 	VZEROUPPER
 	RET
 
-// func tile256x1(c *float32, cStride int, a *float32, rowStride int, kStride int, b *float32, k int, cols int, load int)
+// func tile256x1(c *float32, cStride int, a *float32, rowStride, kStride int, b *float32, k, cols, load int)
 TEXT ·tile256x1(SB), NOSPLIT, $0-72
 	MOVQ c+0(FP), DI
 	MOVQ cStride+8(FP), SI
@@ -2079,7 +2079,7 @@ some:
 	VZEROUPPER
 	RET
 
-// func tile256x2(c *float32, cStride int, a *float32, rowStride int, kStride int, b *float32, k int, cols int, load int)
+// func tile256x2(c *float32, cStride int, a *float32, rowStride, kStride int, b *float32, k, cols, load int)
 TEXT ·tile256x2(SB), NOSPLIT, $0-72
 	MOVQ c+0(FP), DI
 	MOVQ cStride+8(FP), SI
@@ -2158,7 +2158,7 @@ some:
 	VZEROUPPER
 	RET
 
-// func tile256x3(c *float32, cStride int, a *float32, rowStride int, kStride int, b *float32, k int, cols int, load int)
+// func tile256x3(c *float32, cStride int, a *float32, rowStride, kStride int, b *float32, k, cols, load int)
 TEXT ·tile256x3(SB), NOSPLIT, $0-72
 	MOVQ c+0(FP), DI
 	MOVQ cStride+8(FP), SI
@@ -2251,7 +2251,7 @@ some:
 	VZEROUPPER
 	RET
 
-// func tile256x4(c *float32, cStride int, a *float32, rowStride int, kStride int, b *float32, k int, cols int, load int)
+// func tile256x4(c *float32, cStride int, a *float32, rowStride, kStride int, b *float32, k, cols, load int)
 TEXT ·tile256x4(SB), NOSPLIT, $0-72
 	MOVQ c+0(FP), DI
 	MOVQ cStride+8(FP), SI
@@ -2358,7 +2358,7 @@ some:
 	VZEROUPPER
 	RET
 
-// func tile256x5(c *float32, cStride int, a *float32, rowStride int, kStride int, b *float32, k int, cols int, load int)
+// func tile256x5(c *float32, cStride int, a *float32, rowStride, kStride int, b *float32, k, cols, load int)
 TEXT ·tile256x5(SB), NOSPLIT, $0-72
 	MOVQ c+0(FP), DI
 	MOVQ cStride+8(FP), SI
@@ -2479,7 +2479,7 @@ some:
 	VZEROUPPER
 	RET
 
-// func tile256x6(c *float32, cStride int, a *float32, rowStride int, kStride int, b *float32, k int, cols int, load int)
+// func tile256x6(c *float32, cStride int, a *float32, rowStride, kStride int, b *float32, k, cols, load int)
 TEXT ·tile256x6(SB), NOSPLIT, $0-72
 	MOVQ c+0(FP), DI
 	MOVQ cStride+8(FP), SI
@@ -2615,7 +2615,7 @@ some:
 	VZEROUPPER
 	RET
 
-// func quad256x1(c *float32, cStride int, a *float32, rowStride int, kStride int, b *float32, panelStride int, k int, load int)
+// func quad256x1(c *float32, cStride int, a *float32, rowStride, kStride int, b *float32, panelStride, k, load int)
 TEXT ·quad256x1(SB), NOSPLIT, $0-72
 	MOVQ c+0(FP), DI
 	MOVQ cStride+8(FP), SI

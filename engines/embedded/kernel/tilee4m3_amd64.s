@@ -2,7 +2,7 @@
 
 #include "textflag.h"
 
-// func tile512E4M3x1(c *float32, cStride int, a *float32, rowStride int, kStride int, b *uint8, k int, cols int, load int)
+// func tile512E4M3x1(c *float32, cStride int, a *float32, rowStride, kStride int, b *uint8, k, cols, load int)
 TEXT ·tile512E4M3x1(SB), NOSPLIT, $0-72
 	MOVQ c+0(FP), DI
 	MOVQ cStride+8(FP), SI
@@ -56,7 +56,7 @@ loop:
 	VZEROUPPER
 	RET
 
-// func tile512E4M3x2(c *float32, cStride int, a *float32, rowStride int, kStride int, b *uint8, k int, cols int, load int)
+// func tile512E4M3x2(c *float32, cStride int, a *float32, rowStride, kStride int, b *uint8, k, cols, load int)
 TEXT ·tile512E4M3x2(SB), NOSPLIT, $0-72
 	MOVQ c+0(FP), DI
 	MOVQ cStride+8(FP), SI
@@ -121,7 +121,7 @@ loop:
 	VZEROUPPER
 	RET
 
-// func tile512E4M3x3(c *float32, cStride int, a *float32, rowStride int, kStride int, b *uint8, k int, cols int, load int)
+// func tile512E4M3x3(c *float32, cStride int, a *float32, rowStride, kStride int, b *uint8, k, cols, load int)
 TEXT ·tile512E4M3x3(SB), NOSPLIT, $0-72
 	MOVQ c+0(FP), DI
 	MOVQ cStride+8(FP), SI
@@ -197,7 +197,7 @@ loop:
 	VZEROUPPER
 	RET
 
-// func tile512E4M3x4(c *float32, cStride int, a *float32, rowStride int, kStride int, b *uint8, k int, cols int, load int)
+// func tile512E4M3x4(c *float32, cStride int, a *float32, rowStride, kStride int, b *uint8, k, cols, load int)
 TEXT ·tile512E4M3x4(SB), NOSPLIT, $0-72
 	MOVQ c+0(FP), DI
 	MOVQ cStride+8(FP), SI
@@ -284,7 +284,7 @@ loop:
 	VZEROUPPER
 	RET
 
-// func tile512E4M3x5(c *float32, cStride int, a *float32, rowStride int, kStride int, b *uint8, k int, cols int, load int)
+// func tile512E4M3x5(c *float32, cStride int, a *float32, rowStride, kStride int, b *uint8, k, cols, load int)
 TEXT ·tile512E4M3x5(SB), NOSPLIT, $0-72
 	MOVQ c+0(FP), DI
 	MOVQ cStride+8(FP), SI
@@ -382,7 +382,7 @@ loop:
 	VZEROUPPER
 	RET
 
-// func tile512E4M3x6(c *float32, cStride int, a *float32, rowStride int, kStride int, b *uint8, k int, cols int, load int)
+// func tile512E4M3x6(c *float32, cStride int, a *float32, rowStride, kStride int, b *uint8, k, cols, load int)
 TEXT ·tile512E4M3x6(SB), NOSPLIT, $0-72
 	MOVQ c+0(FP), DI
 	MOVQ cStride+8(FP), SI
@@ -492,7 +492,7 @@ loop:
 	VZEROUPPER
 	RET
 
-// func tile512E4M3x7(c *float32, cStride int, a *float32, rowStride int, kStride int, b *uint8, k int, cols int, load int)
+// func tile512E4M3x7(c *float32, cStride int, a *float32, rowStride, kStride int, b *uint8, k, cols, load int)
 TEXT ·tile512E4M3x7(SB), NOSPLIT, $0-72
 	MOVQ c+0(FP), DI
 	MOVQ cStride+8(FP), SI
@@ -613,7 +613,7 @@ loop:
 	VZEROUPPER
 	RET
 
-// func tile512E4M3x8(c *float32, cStride int, a *float32, rowStride int, kStride int, b *uint8, k int, cols int, load int)
+// func tile512E4M3x8(c *float32, cStride int, a *float32, rowStride, kStride int, b *uint8, k, cols, load int)
 TEXT ·tile512E4M3x8(SB), NOSPLIT, $0-72
 	MOVQ c+0(FP), DI
 	MOVQ cStride+8(FP), SI
@@ -745,7 +745,7 @@ loop:
 	VZEROUPPER
 	RET
 
-// func tile512E4M3x9(c *float32, cStride int, a *float32, rowStride int, kStride int, b *uint8, k int, cols int, load int)
+// func tile512E4M3x9(c *float32, cStride int, a *float32, rowStride, kStride int, b *uint8, k, cols, load int)
 TEXT ·tile512E4M3x9(SB), NOSPLIT, $0-72
 	MOVQ c+0(FP), DI
 	MOVQ cStride+8(FP), SI
@@ -888,7 +888,7 @@ loop:
 	VZEROUPPER
 	RET
 
-// func tile512E4M3x10(c *float32, cStride int, a *float32, rowStride int, kStride int, b *uint8, k int, cols int, load int)
+// func tile512E4M3x10(c *float32, cStride int, a *float32, rowStride, kStride int, b *uint8, k, cols, load int)
 TEXT ·tile512E4M3x10(SB), NOSPLIT, $0-72
 	MOVQ c+0(FP), DI
 	MOVQ cStride+8(FP), SI
@@ -1042,7 +1042,7 @@ loop:
 	VZEROUPPER
 	RET
 
-// func tile512E4M3x11(c *float32, cStride int, a *float32, rowStride int, kStride int, b *uint8, k int, cols int, load int)
+// func tile512E4M3x11(c *float32, cStride int, a *float32, rowStride, kStride int, b *uint8, k, cols, load int)
 TEXT ·tile512E4M3x11(SB), NOSPLIT, $0-72
 	MOVQ c+0(FP), DI
 	MOVQ cStride+8(FP), SI
@@ -1208,7 +1208,7 @@ loop:
 	VZEROUPPER
 	RET
 
-// func tile512E4M3x12(c *float32, cStride int, a *float32, rowStride int, kStride int, b *uint8, k int, cols int, load int)
+// func tile512E4M3x12(c *float32, cStride int, a *float32, rowStride, kStride int, b *uint8, k, cols, load int)
 TEXT ·tile512E4M3x12(SB), NOSPLIT, $0-72
 	MOVQ c+0(FP), DI
 	MOVQ cStride+8(FP), SI
@@ -1385,7 +1385,7 @@ loop:
 	VZEROUPPER
 	RET
 
-// func tile512E4M3x13(c *float32, cStride int, a *float32, rowStride int, kStride int, b *uint8, k int, cols int, load int)
+// func tile512E4M3x13(c *float32, cStride int, a *float32, rowStride, kStride int, b *uint8, k, cols, load int)
 TEXT ·tile512E4M3x13(SB), NOSPLIT, $0-72
 	MOVQ c+0(FP), DI
 	MOVQ cStride+8(FP), SI
@@ -1573,7 +1573,7 @@ loop:
 	VZEROUPPER
 	RET
 
-// func tile512E4M3x14(c *float32, cStride int, a *float32, rowStride int, kStride int, b *uint8, k int, cols int, load int)
+// func tile512E4M3x14(c *float32, cStride int, a *float32, rowStride, kStride int, b *uint8, k, cols, load int)
 TEXT ·tile512E4M3x14(SB), NOSPLIT, $0-72
 	MOVQ c+0(FP), DI
 	MOVQ cStride+8(FP), SI
@@ -1772,7 +1772,7 @@ loop:
 	VZEROUPPER
 	RET
 
-// func quad512E4M3x1(c *float32, cStride int, a *float32, rowStride int, kStride int, b *uint8, panelStride int, k int, load int)
+// func quad512E4M3x1(c *float32, cStride int, a *float32, rowStride, kStride int, b *uint8, panelStride, k, load int)
 TEXT ·quad512E4M3x1(SB), NOSPLIT, $0-72
 	MOVQ c+0(FP), DI
 	MOVQ cStride+8(FP), SI
@@ -1869,7 +1869,7 @@ loop:
 	VZEROUPPER
 	RET
 
-// func quad512E4M3x2(c *float32, cStride int, a *float32, rowStride int, kStride int, b *uint8, panelStride int, k int, load int)
+// func quad512E4M3x2(c *float32, cStride int, a *float32, rowStride, kStride int, b *uint8, panelStride, k, load int)
 TEXT ·quad512E4M3x2(SB), NOSPLIT, $0-72
 	MOVQ c+0(FP), DI
 	MOVQ cStride+8(FP), SI
@@ -2001,7 +2001,7 @@ loop:
 	VZEROUPPER
 	RET
 
-// func quad512E4M3x3(c *float32, cStride int, a *float32, rowStride int, kStride int, b *uint8, panelStride int, k int, load int)
+// func quad512E4M3x3(c *float32, cStride int, a *float32, rowStride, kStride int, b *uint8, panelStride, k, load int)
 TEXT ·quad512E4M3x3(SB), NOSPLIT, $0-72
 	MOVQ c+0(FP), DI
 	MOVQ cStride+8(FP), SI
@@ -2168,7 +2168,7 @@ loop:
 	VZEROUPPER
 	RET
 
-// func tile256E4M3x1(c *float32, cStride int, a *float32, rowStride int, kStride int, b *uint8, k int, cols int, load int)
+// func tile256E4M3x1(c *float32, cStride int, a *float32, rowStride, kStride int, b *uint8, k, cols, load int)
 TEXT ·tile256E4M3x1(SB), NOSPLIT, $0-72
 	MOVQ c+0(FP), DI
 	MOVQ cStride+8(FP), SI
@@ -2238,7 +2238,7 @@ some:
 	VZEROUPPER
 	RET
 
-// func tile256E4M3x2(c *float32, cStride int, a *float32, rowStride int, kStride int, b *uint8, k int, cols int, load int)
+// func tile256E4M3x2(c *float32, cStride int, a *float32, rowStride, kStride int, b *uint8, k, cols, load int)
 TEXT ·tile256E4M3x2(SB), NOSPLIT, $0-72
 	MOVQ c+0(FP), DI
 	MOVQ cStride+8(FP), SI
@@ -2322,7 +2322,7 @@ some:
 	VZEROUPPER
 	RET
 
-// func tile256E4M3x3(c *float32, cStride int, a *float32, rowStride int, kStride int, b *uint8, k int, cols int, load int)
+// func tile256E4M3x3(c *float32, cStride int, a *float32, rowStride, kStride int, b *uint8, k, cols, load int)
 TEXT ·tile256E4M3x3(SB), NOSPLIT, $0-72
 	MOVQ c+0(FP), DI
 	MOVQ cStride+8(FP), SI
@@ -2420,7 +2420,7 @@ some:
 	VZEROUPPER
 	RET
 
-// func tile256E4M3x4(c *float32, cStride int, a *float32, rowStride int, kStride int, b *uint8, k int, cols int, load int)
+// func tile256E4M3x4(c *float32, cStride int, a *float32, rowStride, kStride int, b *uint8, k, cols, load int)
 TEXT ·tile256E4M3x4(SB), NOSPLIT, $0-72
 	MOVQ c+0(FP), DI
 	MOVQ cStride+8(FP), SI
@@ -2532,7 +2532,7 @@ some:
 	VZEROUPPER
 	RET
 
-// func tile256E4M3x5(c *float32, cStride int, a *float32, rowStride int, kStride int, b *uint8, k int, cols int, load int)
+// func tile256E4M3x5(c *float32, cStride int, a *float32, rowStride, kStride int, b *uint8, k, cols, load int)
 TEXT ·tile256E4M3x5(SB), NOSPLIT, $0-72
 	MOVQ c+0(FP), DI
 	MOVQ cStride+8(FP), SI
@@ -2658,7 +2658,7 @@ some:
 	VZEROUPPER
 	RET
 
-// func tile256E4M3x6(c *float32, cStride int, a *float32, rowStride int, kStride int, b *uint8, k int, cols int, load int)
+// func tile256E4M3x6(c *float32, cStride int, a *float32, rowStride, kStride int, b *uint8, k, cols, load int)
 TEXT ·tile256E4M3x6(SB), NOSPLIT, $0-72
 	MOVQ c+0(FP), DI
 	MOVQ cStride+8(FP), SI
@@ -2799,7 +2799,7 @@ some:
 	VZEROUPPER
 	RET
 
-// func quad256E4M3x1(c *float32, cStride int, a *float32, rowStride int, kStride int, b *uint8, panelStride int, k int, load int)
+// func quad256E4M3x1(c *float32, cStride int, a *float32, rowStride, kStride int, b *uint8, panelStride, k, load int)
 TEXT ·quad256E4M3x1(SB), NOSPLIT, $0-72
 	MOVQ c+0(FP), DI
 	MOVQ cStride+8(FP), SI

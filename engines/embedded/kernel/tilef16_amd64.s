@@ -2,7 +2,7 @@
 
 #include "textflag.h"
 
-// func tile512F16x1(c *float32, cStride int, a *float32, rowStride int, kStride int, b *uint16, k int, cols int, load int)
+// func tile512F16x1(c *float32, cStride int, a *float32, rowStride, kStride int, b *uint16, k, cols, load int)
 TEXT ·tile512F16x1(SB), NOSPLIT, $0-72
 	MOVQ c+0(FP), DI
 	MOVQ cStride+8(FP), SI
@@ -50,7 +50,7 @@ loop:
 	VZEROUPPER
 	RET
 
-// func tile512F16x2(c *float32, cStride int, a *float32, rowStride int, kStride int, b *uint16, k int, cols int, load int)
+// func tile512F16x2(c *float32, cStride int, a *float32, rowStride, kStride int, b *uint16, k, cols, load int)
 TEXT ·tile512F16x2(SB), NOSPLIT, $0-72
 	MOVQ c+0(FP), DI
 	MOVQ cStride+8(FP), SI
@@ -109,7 +109,7 @@ loop:
 	VZEROUPPER
 	RET
 
-// func tile512F16x3(c *float32, cStride int, a *float32, rowStride int, kStride int, b *uint16, k int, cols int, load int)
+// func tile512F16x3(c *float32, cStride int, a *float32, rowStride, kStride int, b *uint16, k, cols, load int)
 TEXT ·tile512F16x3(SB), NOSPLIT, $0-72
 	MOVQ c+0(FP), DI
 	MOVQ cStride+8(FP), SI
@@ -179,7 +179,7 @@ loop:
 	VZEROUPPER
 	RET
 
-// func tile512F16x4(c *float32, cStride int, a *float32, rowStride int, kStride int, b *uint16, k int, cols int, load int)
+// func tile512F16x4(c *float32, cStride int, a *float32, rowStride, kStride int, b *uint16, k, cols, load int)
 TEXT ·tile512F16x4(SB), NOSPLIT, $0-72
 	MOVQ c+0(FP), DI
 	MOVQ cStride+8(FP), SI
@@ -260,7 +260,7 @@ loop:
 	VZEROUPPER
 	RET
 
-// func tile512F16x5(c *float32, cStride int, a *float32, rowStride int, kStride int, b *uint16, k int, cols int, load int)
+// func tile512F16x5(c *float32, cStride int, a *float32, rowStride, kStride int, b *uint16, k, cols, load int)
 TEXT ·tile512F16x5(SB), NOSPLIT, $0-72
 	MOVQ c+0(FP), DI
 	MOVQ cStride+8(FP), SI
@@ -352,7 +352,7 @@ loop:
 	VZEROUPPER
 	RET
 
-// func tile512F16x6(c *float32, cStride int, a *float32, rowStride int, kStride int, b *uint16, k int, cols int, load int)
+// func tile512F16x6(c *float32, cStride int, a *float32, rowStride, kStride int, b *uint16, k, cols, load int)
 TEXT ·tile512F16x6(SB), NOSPLIT, $0-72
 	MOVQ c+0(FP), DI
 	MOVQ cStride+8(FP), SI
@@ -456,7 +456,7 @@ loop:
 	VZEROUPPER
 	RET
 
-// func tile512F16x7(c *float32, cStride int, a *float32, rowStride int, kStride int, b *uint16, k int, cols int, load int)
+// func tile512F16x7(c *float32, cStride int, a *float32, rowStride, kStride int, b *uint16, k, cols, load int)
 TEXT ·tile512F16x7(SB), NOSPLIT, $0-72
 	MOVQ c+0(FP), DI
 	MOVQ cStride+8(FP), SI
@@ -571,7 +571,7 @@ loop:
 	VZEROUPPER
 	RET
 
-// func tile512F16x8(c *float32, cStride int, a *float32, rowStride int, kStride int, b *uint16, k int, cols int, load int)
+// func tile512F16x8(c *float32, cStride int, a *float32, rowStride, kStride int, b *uint16, k, cols, load int)
 TEXT ·tile512F16x8(SB), NOSPLIT, $0-72
 	MOVQ c+0(FP), DI
 	MOVQ cStride+8(FP), SI
@@ -697,7 +697,7 @@ loop:
 	VZEROUPPER
 	RET
 
-// func tile512F16x9(c *float32, cStride int, a *float32, rowStride int, kStride int, b *uint16, k int, cols int, load int)
+// func tile512F16x9(c *float32, cStride int, a *float32, rowStride, kStride int, b *uint16, k, cols, load int)
 TEXT ·tile512F16x9(SB), NOSPLIT, $0-72
 	MOVQ c+0(FP), DI
 	MOVQ cStride+8(FP), SI
@@ -834,7 +834,7 @@ loop:
 	VZEROUPPER
 	RET
 
-// func tile512F16x10(c *float32, cStride int, a *float32, rowStride int, kStride int, b *uint16, k int, cols int, load int)
+// func tile512F16x10(c *float32, cStride int, a *float32, rowStride, kStride int, b *uint16, k, cols, load int)
 TEXT ·tile512F16x10(SB), NOSPLIT, $0-72
 	MOVQ c+0(FP), DI
 	MOVQ cStride+8(FP), SI
@@ -982,7 +982,7 @@ loop:
 	VZEROUPPER
 	RET
 
-// func tile512F16x11(c *float32, cStride int, a *float32, rowStride int, kStride int, b *uint16, k int, cols int, load int)
+// func tile512F16x11(c *float32, cStride int, a *float32, rowStride, kStride int, b *uint16, k, cols, load int)
 TEXT ·tile512F16x11(SB), NOSPLIT, $0-72
 	MOVQ c+0(FP), DI
 	MOVQ cStride+8(FP), SI
@@ -1142,7 +1142,7 @@ loop:
 	VZEROUPPER
 	RET
 
-// func tile512F16x12(c *float32, cStride int, a *float32, rowStride int, kStride int, b *uint16, k int, cols int, load int)
+// func tile512F16x12(c *float32, cStride int, a *float32, rowStride, kStride int, b *uint16, k, cols, load int)
 TEXT ·tile512F16x12(SB), NOSPLIT, $0-72
 	MOVQ c+0(FP), DI
 	MOVQ cStride+8(FP), SI
@@ -1313,7 +1313,7 @@ loop:
 	VZEROUPPER
 	RET
 
-// func tile512F16x13(c *float32, cStride int, a *float32, rowStride int, kStride int, b *uint16, k int, cols int, load int)
+// func tile512F16x13(c *float32, cStride int, a *float32, rowStride, kStride int, b *uint16, k, cols, load int)
 TEXT ·tile512F16x13(SB), NOSPLIT, $0-72
 	MOVQ c+0(FP), DI
 	MOVQ cStride+8(FP), SI
@@ -1495,7 +1495,7 @@ loop:
 	VZEROUPPER
 	RET
 
-// func tile512F16x14(c *float32, cStride int, a *float32, rowStride int, kStride int, b *uint16, k int, cols int, load int)
+// func tile512F16x14(c *float32, cStride int, a *float32, rowStride, kStride int, b *uint16, k, cols, load int)
 TEXT ·tile512F16x14(SB), NOSPLIT, $0-72
 	MOVQ c+0(FP), DI
 	MOVQ cStride+8(FP), SI
@@ -1688,7 +1688,7 @@ loop:
 	VZEROUPPER
 	RET
 
-// func quad512F16x1(c *float32, cStride int, a *float32, rowStride int, kStride int, b *uint16, panelStride int, k int, load int)
+// func quad512F16x1(c *float32, cStride int, a *float32, rowStride, kStride int, b *uint16, panelStride, k, load int)
 TEXT ·quad512F16x1(SB), NOSPLIT, $0-72
 	MOVQ c+0(FP), DI
 	MOVQ cStride+8(FP), SI
@@ -1761,7 +1761,7 @@ loop:
 	VZEROUPPER
 	RET
 
-// func quad512F16x2(c *float32, cStride int, a *float32, rowStride int, kStride int, b *uint16, panelStride int, k int, load int)
+// func quad512F16x2(c *float32, cStride int, a *float32, rowStride, kStride int, b *uint16, panelStride, k, load int)
 TEXT ·quad512F16x2(SB), NOSPLIT, $0-72
 	MOVQ c+0(FP), DI
 	MOVQ cStride+8(FP), SI
@@ -1869,7 +1869,7 @@ loop:
 	VZEROUPPER
 	RET
 
-// func quad512F16x3(c *float32, cStride int, a *float32, rowStride int, kStride int, b *uint16, panelStride int, k int, load int)
+// func quad512F16x3(c *float32, cStride int, a *float32, rowStride, kStride int, b *uint16, panelStride, k, load int)
 TEXT ·quad512F16x3(SB), NOSPLIT, $0-72
 	MOVQ c+0(FP), DI
 	MOVQ cStride+8(FP), SI
@@ -2012,7 +2012,7 @@ loop:
 	VZEROUPPER
 	RET
 
-// func tile256F16x1(c *float32, cStride int, a *float32, rowStride int, kStride int, b *uint16, k int, cols int, load int)
+// func tile256F16x1(c *float32, cStride int, a *float32, rowStride, kStride int, b *uint16, k, cols, load int)
 TEXT ·tile256F16x1(SB), NOSPLIT, $0-72
 	MOVQ c+0(FP), DI
 	MOVQ cStride+8(FP), SI
@@ -2076,7 +2076,7 @@ some:
 	VZEROUPPER
 	RET
 
-// func tile256F16x2(c *float32, cStride int, a *float32, rowStride int, kStride int, b *uint16, k int, cols int, load int)
+// func tile256F16x2(c *float32, cStride int, a *float32, rowStride, kStride int, b *uint16, k, cols, load int)
 TEXT ·tile256F16x2(SB), NOSPLIT, $0-72
 	MOVQ c+0(FP), DI
 	MOVQ cStride+8(FP), SI
@@ -2154,7 +2154,7 @@ some:
 	VZEROUPPER
 	RET
 
-// func tile256F16x3(c *float32, cStride int, a *float32, rowStride int, kStride int, b *uint16, k int, cols int, load int)
+// func tile256F16x3(c *float32, cStride int, a *float32, rowStride, kStride int, b *uint16, k, cols, load int)
 TEXT ·tile256F16x3(SB), NOSPLIT, $0-72
 	MOVQ c+0(FP), DI
 	MOVQ cStride+8(FP), SI
@@ -2246,7 +2246,7 @@ some:
 	VZEROUPPER
 	RET
 
-// func tile256F16x4(c *float32, cStride int, a *float32, rowStride int, kStride int, b *uint16, k int, cols int, load int)
+// func tile256F16x4(c *float32, cStride int, a *float32, rowStride, kStride int, b *uint16, k, cols, load int)
 TEXT ·tile256F16x4(SB), NOSPLIT, $0-72
 	MOVQ c+0(FP), DI
 	MOVQ cStride+8(FP), SI
@@ -2352,7 +2352,7 @@ some:
 	VZEROUPPER
 	RET
 
-// func tile256F16x5(c *float32, cStride int, a *float32, rowStride int, kStride int, b *uint16, k int, cols int, load int)
+// func tile256F16x5(c *float32, cStride int, a *float32, rowStride, kStride int, b *uint16, k, cols, load int)
 TEXT ·tile256F16x5(SB), NOSPLIT, $0-72
 	MOVQ c+0(FP), DI
 	MOVQ cStride+8(FP), SI
@@ -2472,7 +2472,7 @@ some:
 	VZEROUPPER
 	RET
 
-// func tile256F16x6(c *float32, cStride int, a *float32, rowStride int, kStride int, b *uint16, k int, cols int, load int)
+// func tile256F16x6(c *float32, cStride int, a *float32, rowStride, kStride int, b *uint16, k, cols, load int)
 TEXT ·tile256F16x6(SB), NOSPLIT, $0-72
 	MOVQ c+0(FP), DI
 	MOVQ cStride+8(FP), SI
@@ -2607,7 +2607,7 @@ some:
 	VZEROUPPER
 	RET
 
-// func quad256F16x1(c *float32, cStride int, a *float32, rowStride int, kStride int, b *uint16, panelStride int, k int, load int)
+// func quad256F16x1(c *float32, cStride int, a *float32, rowStride, kStride int, b *uint16, panelStride, k, load int)
 TEXT ·quad256F16x1(SB), NOSPLIT, $0-72
 	MOVQ c+0(FP), DI
 	MOVQ cStride+8(FP), SI

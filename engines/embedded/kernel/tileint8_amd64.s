@@ -2,7 +2,7 @@
 
 #include "textflag.h"
 
-// func tile512Int8x1(c *float32, cStride int, a *float32, rowStride int, kStride int, b *int8, k int, cols int, load int)
+// func tile512Int8x1(c *float32, cStride int, a *float32, rowStride, kStride int, b *int8, k, cols, load int)
 TEXT ·tile512Int8x1(SB), NOSPLIT, $0-72
 	MOVQ c+0(FP), DI
 	MOVQ cStride+8(FP), SI
@@ -52,7 +52,7 @@ loop:
 	VZEROUPPER
 	RET
 
-// func tile512Int8x2(c *float32, cStride int, a *float32, rowStride int, kStride int, b *int8, k int, cols int, load int)
+// func tile512Int8x2(c *float32, cStride int, a *float32, rowStride, kStride int, b *int8, k, cols, load int)
 TEXT ·tile512Int8x2(SB), NOSPLIT, $0-72
 	MOVQ c+0(FP), DI
 	MOVQ cStride+8(FP), SI
@@ -113,7 +113,7 @@ loop:
 	VZEROUPPER
 	RET
 
-// func tile512Int8x3(c *float32, cStride int, a *float32, rowStride int, kStride int, b *int8, k int, cols int, load int)
+// func tile512Int8x3(c *float32, cStride int, a *float32, rowStride, kStride int, b *int8, k, cols, load int)
 TEXT ·tile512Int8x3(SB), NOSPLIT, $0-72
 	MOVQ c+0(FP), DI
 	MOVQ cStride+8(FP), SI
@@ -185,7 +185,7 @@ loop:
 	VZEROUPPER
 	RET
 
-// func tile512Int8x4(c *float32, cStride int, a *float32, rowStride int, kStride int, b *int8, k int, cols int, load int)
+// func tile512Int8x4(c *float32, cStride int, a *float32, rowStride, kStride int, b *int8, k, cols, load int)
 TEXT ·tile512Int8x4(SB), NOSPLIT, $0-72
 	MOVQ c+0(FP), DI
 	MOVQ cStride+8(FP), SI
@@ -268,7 +268,7 @@ loop:
 	VZEROUPPER
 	RET
 
-// func tile512Int8x5(c *float32, cStride int, a *float32, rowStride int, kStride int, b *int8, k int, cols int, load int)
+// func tile512Int8x5(c *float32, cStride int, a *float32, rowStride, kStride int, b *int8, k, cols, load int)
 TEXT ·tile512Int8x5(SB), NOSPLIT, $0-72
 	MOVQ c+0(FP), DI
 	MOVQ cStride+8(FP), SI
@@ -362,7 +362,7 @@ loop:
 	VZEROUPPER
 	RET
 
-// func tile512Int8x6(c *float32, cStride int, a *float32, rowStride int, kStride int, b *int8, k int, cols int, load int)
+// func tile512Int8x6(c *float32, cStride int, a *float32, rowStride, kStride int, b *int8, k, cols, load int)
 TEXT ·tile512Int8x6(SB), NOSPLIT, $0-72
 	MOVQ c+0(FP), DI
 	MOVQ cStride+8(FP), SI
@@ -468,7 +468,7 @@ loop:
 	VZEROUPPER
 	RET
 
-// func tile512Int8x7(c *float32, cStride int, a *float32, rowStride int, kStride int, b *int8, k int, cols int, load int)
+// func tile512Int8x7(c *float32, cStride int, a *float32, rowStride, kStride int, b *int8, k, cols, load int)
 TEXT ·tile512Int8x7(SB), NOSPLIT, $0-72
 	MOVQ c+0(FP), DI
 	MOVQ cStride+8(FP), SI
@@ -585,7 +585,7 @@ loop:
 	VZEROUPPER
 	RET
 
-// func tile512Int8x8(c *float32, cStride int, a *float32, rowStride int, kStride int, b *int8, k int, cols int, load int)
+// func tile512Int8x8(c *float32, cStride int, a *float32, rowStride, kStride int, b *int8, k, cols, load int)
 TEXT ·tile512Int8x8(SB), NOSPLIT, $0-72
 	MOVQ c+0(FP), DI
 	MOVQ cStride+8(FP), SI
@@ -713,7 +713,7 @@ loop:
 	VZEROUPPER
 	RET
 
-// func tile512Int8x9(c *float32, cStride int, a *float32, rowStride int, kStride int, b *int8, k int, cols int, load int)
+// func tile512Int8x9(c *float32, cStride int, a *float32, rowStride, kStride int, b *int8, k, cols, load int)
 TEXT ·tile512Int8x9(SB), NOSPLIT, $0-72
 	MOVQ c+0(FP), DI
 	MOVQ cStride+8(FP), SI
@@ -852,7 +852,7 @@ loop:
 	VZEROUPPER
 	RET
 
-// func tile512Int8x10(c *float32, cStride int, a *float32, rowStride int, kStride int, b *int8, k int, cols int, load int)
+// func tile512Int8x10(c *float32, cStride int, a *float32, rowStride, kStride int, b *int8, k, cols, load int)
 TEXT ·tile512Int8x10(SB), NOSPLIT, $0-72
 	MOVQ c+0(FP), DI
 	MOVQ cStride+8(FP), SI
@@ -1002,7 +1002,7 @@ loop:
 	VZEROUPPER
 	RET
 
-// func tile512Int8x11(c *float32, cStride int, a *float32, rowStride int, kStride int, b *int8, k int, cols int, load int)
+// func tile512Int8x11(c *float32, cStride int, a *float32, rowStride, kStride int, b *int8, k, cols, load int)
 TEXT ·tile512Int8x11(SB), NOSPLIT, $0-72
 	MOVQ c+0(FP), DI
 	MOVQ cStride+8(FP), SI
@@ -1164,7 +1164,7 @@ loop:
 	VZEROUPPER
 	RET
 
-// func tile512Int8x12(c *float32, cStride int, a *float32, rowStride int, kStride int, b *int8, k int, cols int, load int)
+// func tile512Int8x12(c *float32, cStride int, a *float32, rowStride, kStride int, b *int8, k, cols, load int)
 TEXT ·tile512Int8x12(SB), NOSPLIT, $0-72
 	MOVQ c+0(FP), DI
 	MOVQ cStride+8(FP), SI
@@ -1337,7 +1337,7 @@ loop:
 	VZEROUPPER
 	RET
 
-// func tile512Int8x13(c *float32, cStride int, a *float32, rowStride int, kStride int, b *int8, k int, cols int, load int)
+// func tile512Int8x13(c *float32, cStride int, a *float32, rowStride, kStride int, b *int8, k, cols, load int)
 TEXT ·tile512Int8x13(SB), NOSPLIT, $0-72
 	MOVQ c+0(FP), DI
 	MOVQ cStride+8(FP), SI
@@ -1521,7 +1521,7 @@ loop:
 	VZEROUPPER
 	RET
 
-// func tile512Int8x14(c *float32, cStride int, a *float32, rowStride int, kStride int, b *int8, k int, cols int, load int)
+// func tile512Int8x14(c *float32, cStride int, a *float32, rowStride, kStride int, b *int8, k, cols, load int)
 TEXT ·tile512Int8x14(SB), NOSPLIT, $0-72
 	MOVQ c+0(FP), DI
 	MOVQ cStride+8(FP), SI
@@ -1716,7 +1716,7 @@ loop:
 	VZEROUPPER
 	RET
 
-// func quad512Int8x1(c *float32, cStride int, a *float32, rowStride int, kStride int, b *int8, panelStride int, k int, load int)
+// func quad512Int8x1(c *float32, cStride int, a *float32, rowStride, kStride int, b *int8, panelStride, k, load int)
 TEXT ·quad512Int8x1(SB), NOSPLIT, $0-72
 	MOVQ c+0(FP), DI
 	MOVQ cStride+8(FP), SI
@@ -1797,7 +1797,7 @@ loop:
 	VZEROUPPER
 	RET
 
-// func quad512Int8x2(c *float32, cStride int, a *float32, rowStride int, kStride int, b *int8, panelStride int, k int, load int)
+// func quad512Int8x2(c *float32, cStride int, a *float32, rowStride, kStride int, b *int8, panelStride, k, load int)
 TEXT ·quad512Int8x2(SB), NOSPLIT, $0-72
 	MOVQ c+0(FP), DI
 	MOVQ cStride+8(FP), SI
@@ -1913,7 +1913,7 @@ loop:
 	VZEROUPPER
 	RET
 
-// func quad512Int8x3(c *float32, cStride int, a *float32, rowStride int, kStride int, b *int8, panelStride int, k int, load int)
+// func quad512Int8x3(c *float32, cStride int, a *float32, rowStride, kStride int, b *int8, panelStride, k, load int)
 TEXT ·quad512Int8x3(SB), NOSPLIT, $0-72
 	MOVQ c+0(FP), DI
 	MOVQ cStride+8(FP), SI
@@ -2064,7 +2064,7 @@ loop:
 	VZEROUPPER
 	RET
 
-// func tile256Int8x1(c *float32, cStride int, a *float32, rowStride int, kStride int, b *int8, k int, cols int, load int)
+// func tile256Int8x1(c *float32, cStride int, a *float32, rowStride, kStride int, b *int8, k, cols, load int)
 TEXT ·tile256Int8x1(SB), NOSPLIT, $0-72
 	MOVQ c+0(FP), DI
 	MOVQ cStride+8(FP), SI
@@ -2130,7 +2130,7 @@ some:
 	VZEROUPPER
 	RET
 
-// func tile256Int8x2(c *float32, cStride int, a *float32, rowStride int, kStride int, b *int8, k int, cols int, load int)
+// func tile256Int8x2(c *float32, cStride int, a *float32, rowStride, kStride int, b *int8, k, cols, load int)
 TEXT ·tile256Int8x2(SB), NOSPLIT, $0-72
 	MOVQ c+0(FP), DI
 	MOVQ cStride+8(FP), SI
@@ -2210,7 +2210,7 @@ some:
 	VZEROUPPER
 	RET
 
-// func tile256Int8x3(c *float32, cStride int, a *float32, rowStride int, kStride int, b *int8, k int, cols int, load int)
+// func tile256Int8x3(c *float32, cStride int, a *float32, rowStride, kStride int, b *int8, k, cols, load int)
 TEXT ·tile256Int8x3(SB), NOSPLIT, $0-72
 	MOVQ c+0(FP), DI
 	MOVQ cStride+8(FP), SI
@@ -2304,7 +2304,7 @@ some:
 	VZEROUPPER
 	RET
 
-// func tile256Int8x4(c *float32, cStride int, a *float32, rowStride int, kStride int, b *int8, k int, cols int, load int)
+// func tile256Int8x4(c *float32, cStride int, a *float32, rowStride, kStride int, b *int8, k, cols, load int)
 TEXT ·tile256Int8x4(SB), NOSPLIT, $0-72
 	MOVQ c+0(FP), DI
 	MOVQ cStride+8(FP), SI
@@ -2412,7 +2412,7 @@ some:
 	VZEROUPPER
 	RET
 
-// func tile256Int8x5(c *float32, cStride int, a *float32, rowStride int, kStride int, b *int8, k int, cols int, load int)
+// func tile256Int8x5(c *float32, cStride int, a *float32, rowStride, kStride int, b *int8, k, cols, load int)
 TEXT ·tile256Int8x5(SB), NOSPLIT, $0-72
 	MOVQ c+0(FP), DI
 	MOVQ cStride+8(FP), SI
@@ -2534,7 +2534,7 @@ some:
 	VZEROUPPER
 	RET
 
-// func tile256Int8x6(c *float32, cStride int, a *float32, rowStride int, kStride int, b *int8, k int, cols int, load int)
+// func tile256Int8x6(c *float32, cStride int, a *float32, rowStride, kStride int, b *int8, k, cols, load int)
 TEXT ·tile256Int8x6(SB), NOSPLIT, $0-72
 	MOVQ c+0(FP), DI
 	MOVQ cStride+8(FP), SI
@@ -2671,7 +2671,7 @@ some:
 	VZEROUPPER
 	RET
 
-// func quad256Int8x1(c *float32, cStride int, a *float32, rowStride int, kStride int, b *int8, panelStride int, k int, load int)
+// func quad256Int8x1(c *float32, cStride int, a *float32, rowStride, kStride int, b *int8, panelStride, k, load int)
 TEXT ·quad256Int8x1(SB), NOSPLIT, $0-72
 	MOVQ c+0(FP), DI
 	MOVQ cStride+8(FP), SI

@@ -1,7 +1,7 @@
 package kernel
 
-// tile adds k steps of rows × cols numbers into C, or puts them there: the
-// number of A for row i and step l is a[i*rowStride+l*kStride], b is a panel.
+// tile computes k steps of rows × cols elements of C, adding to them unless load is false: the
+// element of A for row i and step l is a[i*rowStride+l*kStride], b is a panel.
 func tile(c []float32, ldc int, a []float32, rowStride, kStride int, b panel, k, rows, cols int, load bool) {
 	var add int
 	if load {
@@ -53,59 +53,59 @@ func narrow(c []float32, ldc int, a []float32, rowStride, kStride int, b panel, 
 	}
 }
 
-// quad is a tile of four whole panels that lie depth steps apart, for few rows.
+// quad is a tile of four full panels at a distance of depth steps, for few rows.
 func quad(c []float32, ldc int, a []float32, rowStride, kStride int, b panel, depth, k, rows int, load bool) {
 	var add int
 	if load {
 		add = 1
 	}
 	ldc, rowStride, kStride = 4*ldc, 4*rowStride, 4*kStride
-	apart := depth * panelCols
+	stride := depth * panelCols
 	if simd == 512 {
 		switch {
 		case b.bf16 != nil:
-			quad512BF16(rows, &c[0], ldc, &a[0], rowStride, kStride, &b.bf16[0], 2*apart, k, add)
+			quad512BF16(rows, &c[0], ldc, &a[0], rowStride, kStride, &b.bf16[0], 2*stride, k, add)
 		case b.f16 != nil:
-			quad512F16(rows, &c[0], ldc, &a[0], rowStride, kStride, &b.f16[0], 2*apart, k, add)
+			quad512F16(rows, &c[0], ldc, &a[0], rowStride, kStride, &b.f16[0], 2*stride, k, add)
 		case b.int8 != nil:
-			quad512Int8(rows, &c[0], ldc, &a[0], rowStride, kStride, &b.int8[0], apart, k, add)
+			quad512Int8(rows, &c[0], ldc, &a[0], rowStride, kStride, &b.int8[0], stride, k, add)
 		case b.e4m3 != nil:
-			quad512E4M3(rows, &c[0], ldc, &a[0], rowStride, kStride, &b.e4m3[0], apart, k, add)
+			quad512E4M3(rows, &c[0], ldc, &a[0], rowStride, kStride, &b.e4m3[0], stride, k, add)
 		default:
-			quad512(rows, &c[0], ldc, &a[0], rowStride, kStride, &b.float[0], 4*apart, k, add)
+			quad512(rows, &c[0], ldc, &a[0], rowStride, kStride, &b.float[0], 4*stride, k, add)
 		}
 		return
 	}
 	for j := 0; j < panelCols; j += panelCols / 2 {
 		switch {
 		case b.bf16 != nil:
-			quad256BF16(rows, &c[j], ldc, &a[0], rowStride, kStride, &b.bf16[j], 2*apart, k, add)
+			quad256BF16(rows, &c[j], ldc, &a[0], rowStride, kStride, &b.bf16[j], 2*stride, k, add)
 		case b.f16 != nil:
-			quad256F16(rows, &c[j], ldc, &a[0], rowStride, kStride, &b.f16[j], 2*apart, k, add)
+			quad256F16(rows, &c[j], ldc, &a[0], rowStride, kStride, &b.f16[j], 2*stride, k, add)
 		case b.int8 != nil:
-			quad256Int8(rows, &c[j], ldc, &a[0], rowStride, kStride, &b.int8[j], apart, k, add)
+			quad256Int8(rows, &c[j], ldc, &a[0], rowStride, kStride, &b.int8[j], stride, k, add)
 		case b.e4m3 != nil:
-			quad256E4M3(rows, &c[j], ldc, &a[0], rowStride, kStride, &b.e4m3[j], apart, k, add)
+			quad256E4M3(rows, &c[j], ldc, &a[0], rowStride, kStride, &b.e4m3[j], stride, k, add)
 		default:
-			quad256(rows, &c[j], ldc, &a[0], rowStride, kStride, &b.float[j], 4*apart, k, add)
+			quad256(rows, &c[j], ldc, &a[0], rowStride, kStride, &b.float[j], 4*stride, k, add)
 		}
 	}
 }
 
-// fourRows is MulPanels, where the processor has the registers for it.
-func fourRows(c, a Matrix, b []float32, apart int, load bool) bool {
+// fourRows is MulPanels, if the processor has the registers for it.
+func fourRows(c, a Matrix, b []float32, stride int, load bool) bool {
 	var add int
 	if load {
 		add = 1
 	}
 	switch simd {
 	case 512:
-		heads512(&c.Data[0], 4*c.Stride, &a.Data[0], 4*a.Stride, &b[0], 4*apart, a.Cols, c.Cols, add)
+		heads512(&c.Data[0], 4*c.Stride, &a.Data[0], 4*a.Stride, &b[0], 4*stride, a.Cols, c.Cols, add)
 	case 256:
 		const half = panelCols / 2
-		heads256(&c.Data[0], 4*c.Stride, &a.Data[0], 4*a.Stride, &b[0], 4*apart, a.Cols, min(half, c.Cols), add)
+		heads256(&c.Data[0], 4*c.Stride, &a.Data[0], 4*a.Stride, &b[0], 4*stride, a.Cols, min(half, c.Cols), add)
 		if c.Cols > half {
-			heads256(&c.Data[half], 4*c.Stride, &a.Data[0], 4*a.Stride, &b[half], 4*apart, a.Cols, c.Cols-half, add)
+			heads256(&c.Data[half], 4*c.Stride, &a.Data[0], 4*a.Stride, &b[half], 4*stride, a.Cols, c.Cols-half, add)
 		}
 	default:
 		return false

@@ -14,7 +14,7 @@ func SumSquares(x []float32) float32 { return dot(x, x) }
 // Sum is the sum of x[i].
 func Sum(x []float32) float32 { return sum(x) }
 
-// Max is the greatest of x, minus infinity for none.
+// Max returns the maximum of x, minus infinity if it is empty.
 func Max(x []float32) float32 { return greatest(x) }
 
 // Axpy computes y += alpha·x.
@@ -40,15 +40,15 @@ func Mul(dst, x, y []float32) {
 // Scale computes x *= alpha.
 func Scale(alpha float32, x []float32) { scale(x, alpha) }
 
-// Exp computes dst = eˣ to two units in the last place; dst may be x. Results
-// under the smallest normal number are zero, those over the largest infinite.
+// Exp computes dst = eˣ to two units in the last place; dst may be x. Results below the
+// smallest normal number are zero, those above the largest infinite.
 func Exp(dst, x []float32) {
 	same("length of x", len(x), len(dst))
 	exp(dst, x)
 }
 
-// Softmax turns a row of logits into probabilities, in place. Minus infinity
-// masks a position; a row that is masked whole becomes zeros.
+// Softmax converts a row of logits to probabilities in place. Minus infinity masks a position;
+// a fully masked row becomes zeros.
 func Softmax(row []float32) {
 	top := greatest(row)
 	if math.IsInf(float64(top), -1) {
@@ -58,15 +58,15 @@ func Softmax(row []float32) {
 	scale(row, 1/expSum(row, row, top))
 }
 
-// SoftmaxGrad turns dp, the gradient by the probabilities p of a Softmax, into
-// the gradient by its logits, in place: p·(dp − Σ p·dp).
+// SoftmaxGrad converts dp, the gradient with respect to the probabilities p of a Softmax, to
+// the gradient with respect to its logits, in place: p·(dp − Σ p·dp).
 func SoftmaxGrad(dp, p []float32) {
 	same("length of p", len(p), len(dp))
 	softmaxGrad(dp, p, dot(dp, p))
 }
 
-// LogSumExp is log Σ e^x[i], the normaliser of a row of logits. scratch has the
-// length of x and is overwritten; it may be x.
+// LogSumExp is log Σ e^x[i], the normalizer of a row of logits. scratch has the length of x and
+// is overwritten; it may be x.
 func LogSumExp(scratch, x []float32) float32 {
 	same("length of scratch", len(scratch), len(x))
 	top := greatest(x)
@@ -90,8 +90,8 @@ func SwiGLU(dst, gate, up []float32) {
 	swiglu(dst, gate, up)
 }
 
-// SwiGLUGrad computes the gradients by gate and up from d, the gradient by the
-// result of SwiGLU. dGate and dUp may be gate, up or d, but not the same one.
+// SwiGLUGrad computes the gradients with respect to gate and up from d, that of the result of
+// SwiGLU. dGate and dUp may be gate, up or d, but not the same one.
 func SwiGLUGrad(dGate, dUp, gate, up, d []float32) {
 	same("length of dGate", len(dGate), len(d))
 	same("length of dUp", len(dUp), len(d))
@@ -100,8 +100,8 @@ func SwiGLUGrad(dGate, dUp, gate, up, d []float32) {
 	swigluGrad(dGate, dUp, gate, up, d)
 }
 
-// RMSNorm computes dst = x·w/√(mean(x²)+eps) (Zhang and Sennrich, 2019) and
-// returns the factor 1/√(…), which RMSNormGrad wants; dst may be x.
+// RMSNorm computes dst = x·w/√(mean(x²)+eps) (Zhang and Sennrich, 2019) and returns the factor
+// 1/√(…) for RMSNormGrad; dst may be x.
 func RMSNorm(dst, x, w []float32, eps float32) (inv float32) {
 	same("length of x", len(x), len(dst))
 	same("length of w", len(w), len(dst))
@@ -110,8 +110,8 @@ func RMSNorm(dst, x, w []float32, eps float32) (inv float32) {
 	return inv
 }
 
-// RMSNormGrad adds the gradients of RMSNorm by x and w to dx and dw, from dy,
-// the gradient by its result. A nil dw is left out.
+// RMSNormGrad adds the gradients of RMSNorm with respect to x and w to dx and dw, from dy, that
+// of its result. dw may be nil.
 func RMSNormGrad(dx, dw, dy, x, w []float32, inv float32) {
 	same("length of dx", len(dx), len(dy))
 	same("length of x", len(x), len(dy))
@@ -124,9 +124,9 @@ func RMSNormGrad(dx, dw, dy, x, w []float32, inv float32) {
 	}
 }
 
-// Rope turns the pairs (x[i], x[i+h]) of one head by their angles in place; cos
-// and sin have h = len(x)/2 numbers (Su et al., "RoFormer", 2021, in the halves
-// layout of Hugging Face checkpoints).
+// Rope rotates the pairs (x[i], x[i+h]) of one head by their angles in place; cos and sin have
+// h = len(x)/2 elements (Su et al., "RoFormer", 2021, in the halves layout of Hugging Face
+// checkpoints).
 func Rope(x, cos, sin []float32) {
 	h := len(cos)
 	same("length of x", len(x), 2*h)
@@ -134,7 +134,7 @@ func Rope(x, cos, sin []float32) {
 	rope(x[:h], x[h:], cos, sin, 1)
 }
 
-// RopeGrad turns the pairs back, which is the gradient of Rope.
+// RopeGrad rotates the pairs back, which is the gradient of Rope.
 func RopeGrad(dx, cos, sin []float32) {
 	h := len(cos)
 	same("length of dx", len(dx), 2*h)
@@ -145,7 +145,7 @@ func RopeGrad(dx, cos, sin []float32) {
 // Adam is one step of AdamW (Loshchilov and Hutter, 2019).
 type Adam struct {
 	Rate, Beta1, Beta2, Epsilon, Decay float64
-	Clip                               float64 // the gradient is multiplied by this; zero means one
+	Clip                               float64 // factor of the gradient; 0 is 1
 	Step                               int     // from 1
 }
 
@@ -166,9 +166,8 @@ func (a Adam) Update(w, m, v, g []float32) {
 	})
 }
 
-// adamFactors are what a step needs per number: with g' = clip·g,
-// m = beta1·m + rest1·g', v = beta2·v + rest2·g'²,
-// w = keep·w − step·m/(root·√v + epsilon).
+// adamFactors are the constants of a step: with g' = clip·g, m = beta1·m + rest1·g', v =
+// beta2·v + rest2·g'², w = keep·w − step·m/(root·√v + epsilon).
 type adamFactors struct {
 	clip, beta1, rest1, beta2, rest2, root, epsilon, keep, step float32
 }

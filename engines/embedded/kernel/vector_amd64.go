@@ -3,10 +3,10 @@
 package kernel
 
 //go:noescape
-func dot512(a *float32, b *float32, n int) float32
+func dot512(a, b *float32, n int) float32
 
 //go:noescape
-func dot256(a *float32, b *float32, n int) float32
+func dot256(a, b *float32, n int) float32
 
 // dot is Σ a·b.
 func dot(a []float32, b []float32) (s float32) {
@@ -25,10 +25,10 @@ func dot(a []float32, b []float32) (s float32) {
 }
 
 //go:noescape
-func dot3512(a *float32, b *float32, c *float32, n int) float32
+func dot3512(a, b, c *float32, n int) float32
 
 //go:noescape
-func dot3256(a *float32, b *float32, c *float32, n int) float32
+func dot3256(a, b, c *float32, n int) float32
 
 // dot3 is Σ a·b·c.
 func dot3(a []float32, b []float32, c []float32) (s float32) {
@@ -79,7 +79,7 @@ func greatest(x []float32) (s float32) {
 	if simd == 0 {
 		return greatestGo(x)
 	}
-	s = least
+	s = negInf
 	for i := 0; i < len(x); i += piece {
 		n := min(piece, len(x)-i)
 		if simd == 512 {
@@ -92,10 +92,10 @@ func greatest(x []float32) (s float32) {
 }
 
 //go:noescape
-func axpy512(x *float32, y *float32, n int, alpha float32)
+func axpy512(x, y *float32, n int, alpha float32)
 
 //go:noescape
-func axpy256(x *float32, y *float32, n int, alpha float32)
+func axpy256(x, y *float32, n int, alpha float32)
 
 // axpy computes y += alpha·x.
 func axpy(x []float32, y []float32, alpha float32) {
@@ -114,10 +114,10 @@ func axpy(x []float32, y []float32, alpha float32) {
 }
 
 //go:noescape
-func add512(dst *float32, x *float32, y *float32, n int)
+func add512(dst, x, y *float32, n int)
 
 //go:noescape
-func add256(dst *float32, x *float32, y *float32, n int)
+func add256(dst, x, y *float32, n int)
 
 // add computes dst = x + y.
 func add(dst []float32, x []float32, y []float32) {
@@ -136,10 +136,10 @@ func add(dst []float32, x []float32, y []float32) {
 }
 
 //go:noescape
-func mul512(dst *float32, x *float32, y *float32, n int)
+func mul512(dst, x, y *float32, n int)
 
 //go:noescape
-func mul256(dst *float32, x *float32, y *float32, n int)
+func mul256(dst, x, y *float32, n int)
 
 // mul computes dst = x·y.
 func mul(dst []float32, x []float32, y []float32) {
@@ -180,10 +180,10 @@ func scale(x []float32, alpha float32) {
 }
 
 //go:noescape
-func exp512(dst *float32, x *float32, n int)
+func exp512(dst, x *float32, n int)
 
 //go:noescape
-func exp256(dst *float32, x *float32, n int)
+func exp256(dst, x *float32, n int)
 
 // exp computes dst = eˣ.
 func exp(dst []float32, x []float32) {
@@ -202,10 +202,10 @@ func exp(dst []float32, x []float32) {
 }
 
 //go:noescape
-func expSum512(dst *float32, x *float32, n int, shift float32) float32
+func expSum512(dst, x *float32, n int, shift float32) float32
 
 //go:noescape
-func expSum256(dst *float32, x *float32, n int, shift float32) float32
+func expSum256(dst, x *float32, n int, shift float32) float32
 
 // expSum computes dst = e^(x−shift) and its sum.
 func expSum(dst []float32, x []float32, shift float32) (s float32) {
@@ -224,10 +224,10 @@ func expSum(dst []float32, x []float32, shift float32) (s float32) {
 }
 
 //go:noescape
-func softmaxGrad512(dp *float32, p *float32, n int, mean float32)
+func softmaxGrad512(dp, p *float32, n int, mean float32)
 
 //go:noescape
-func softmaxGrad256(dp *float32, p *float32, n int, mean float32)
+func softmaxGrad256(dp, p *float32, n int, mean float32)
 
 // softmaxGrad computes dp = p·(dp − mean).
 func softmaxGrad(dp []float32, p []float32, mean float32) {
@@ -246,10 +246,10 @@ func softmaxGrad(dp []float32, p []float32, mean float32) {
 }
 
 //go:noescape
-func silu512(dst *float32, x *float32, n int)
+func silu512(dst, x *float32, n int)
 
 //go:noescape
-func silu256(dst *float32, x *float32, n int)
+func silu256(dst, x *float32, n int)
 
 // silu computes dst = x/(1+e⁻ˣ).
 func silu(dst []float32, x []float32) {
@@ -268,10 +268,10 @@ func silu(dst []float32, x []float32) {
 }
 
 //go:noescape
-func swiglu512(dst *float32, gate *float32, up *float32, n int)
+func swiglu512(dst, gate, up *float32, n int)
 
 //go:noescape
-func swiglu256(dst *float32, gate *float32, up *float32, n int)
+func swiglu256(dst, gate, up *float32, n int)
 
 // swiglu computes dst = silu(gate)·up.
 func swiglu(dst []float32, gate []float32, up []float32) {
@@ -290,10 +290,10 @@ func swiglu(dst []float32, gate []float32, up []float32) {
 }
 
 //go:noescape
-func swigluGrad512(dGate *float32, dUp *float32, gate *float32, up *float32, d *float32, n int)
+func swigluGrad512(dGate, dUp, gate, up, d *float32, n int)
 
 //go:noescape
-func swigluGrad256(dGate *float32, dUp *float32, gate *float32, up *float32, d *float32, n int)
+func swigluGrad256(dGate, dUp, gate, up, d *float32, n int)
 
 // swigluGrad computes the gradients of swiglu.
 func swigluGrad(dGate []float32, dUp []float32, gate []float32, up []float32, d []float32) {
@@ -312,10 +312,10 @@ func swigluGrad(dGate []float32, dUp []float32, gate []float32, up []float32, d 
 }
 
 //go:noescape
-func scaleMul512(dst *float32, x *float32, w *float32, n int, factor float32)
+func scaleMul512(dst, x, w *float32, n int, factor float32)
 
 //go:noescape
-func scaleMul256(dst *float32, x *float32, w *float32, n int, factor float32)
+func scaleMul256(dst, x, w *float32, n int, factor float32)
 
 // scaleMul computes dst = factor·x·w.
 func scaleMul(dst []float32, x []float32, w []float32, factor float32) {
@@ -334,10 +334,10 @@ func scaleMul(dst []float32, x []float32, w []float32, factor float32) {
 }
 
 //go:noescape
-func normGrad512(dx *float32, dy *float32, w *float32, x *float32, n int, p float32, q float32)
+func normGrad512(dx, dy, w, x *float32, n int, p, q float32)
 
 //go:noescape
-func normGrad256(dx *float32, dy *float32, w *float32, x *float32, n int, p float32, q float32)
+func normGrad256(dx, dy, w, x *float32, n int, p, q float32)
 
 // normGrad computes dx += p·w·dy + q·x.
 func normGrad(dx []float32, dy []float32, w []float32, x []float32, p float32, q float32) {
@@ -356,10 +356,10 @@ func normGrad(dx []float32, dy []float32, w []float32, x []float32, p float32, q
 }
 
 //go:noescape
-func mulAdd512(dst *float32, x *float32, y *float32, n int, factor float32)
+func mulAdd512(dst, x, y *float32, n int, factor float32)
 
 //go:noescape
-func mulAdd256(dst *float32, x *float32, y *float32, n int, factor float32)
+func mulAdd256(dst, x, y *float32, n int, factor float32)
 
 // mulAdd computes dst += factor·x·y.
 func mulAdd(dst []float32, x []float32, y []float32, factor float32) {
@@ -378,10 +378,10 @@ func mulAdd(dst []float32, x []float32, y []float32, factor float32) {
 }
 
 //go:noescape
-func rope512(x *float32, y *float32, cos *float32, sin *float32, n int, direction float32)
+func rope512(x, y, cos, sin *float32, n int, direction float32)
 
 //go:noescape
-func rope256(x *float32, y *float32, cos *float32, sin *float32, n int, direction float32)
+func rope256(x, y, cos, sin *float32, n int, direction float32)
 
 // rope turns (x, y) by an angle, or back for a direction of -1.
 func rope(x []float32, y []float32, cos []float32, sin []float32, direction float32) {
@@ -400,10 +400,10 @@ func rope(x []float32, y []float32, cos []float32, sin []float32, direction floa
 }
 
 //go:noescape
-func adam512(w *float32, m *float32, v *float32, grad *float32, f *adamFactors, n int)
+func adam512(w, m, v, grad *float32, f *adamFactors, n int)
 
 //go:noescape
-func adam256(w *float32, m *float32, v *float32, grad *float32, f *adamFactors, n int)
+func adam256(w, m, v, grad *float32, f *adamFactors, n int)
 
 // adam takes one step of AdamW.
 func adam(w []float32, m []float32, v []float32, grad []float32, f *adamFactors) {

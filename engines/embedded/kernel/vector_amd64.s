@@ -2,7 +2,7 @@
 
 #include "textflag.h"
 
-// func dot512(a *float32, b *float32, n int) float32
+// func dot512(a, b *float32, n int) float32
 TEXT ·dot512(SB), NOSPLIT, $0-28
 	MOVQ a+0(FP), DI
 	MOVQ b+8(FP), SI
@@ -68,7 +68,7 @@ done:
 	VZEROUPPER
 	RET
 
-// func dot256(a *float32, b *float32, n int) float32
+// func dot256(a, b *float32, n int) float32
 TEXT ·dot256(SB), NOSPLIT, $0-28
 	MOVQ a+0(FP), DI
 	MOVQ b+8(FP), SI
@@ -133,7 +133,7 @@ done:
 	VZEROUPPER
 	RET
 
-// func dot3512(a *float32, b *float32, c *float32, n int) float32
+// func dot3512(a, b, c *float32, n int) float32
 TEXT ·dot3512(SB), NOSPLIT, $0-36
 	MOVQ a+0(FP), DI
 	MOVQ b+8(FP), SI
@@ -212,7 +212,7 @@ done:
 	VZEROUPPER
 	RET
 
-// func dot3256(a *float32, b *float32, c *float32, n int) float32
+// func dot3256(a, b, c *float32, n int) float32
 TEXT ·dot3256(SB), NOSPLIT, $0-36
 	MOVQ a+0(FP), DI
 	MOVQ b+8(FP), SI
@@ -412,10 +412,10 @@ TEXT ·greatest512(SB), NOSPLIT, $0-20
 	MOVQ x+0(FP), DI
 	MOVQ n+8(FP), CX
 	XORQ AX, AX
-	VMOVUPS least<>(SB), Z8
-	VMOVUPS least<>(SB), Z9
-	VMOVUPS least<>(SB), Z10
-	VMOVUPS least<>(SB), Z11
+	VMOVUPS neginf<>(SB), Z8
+	VMOVUPS neginf<>(SB), Z9
+	VMOVUPS neginf<>(SB), Z10
+	VMOVUPS neginf<>(SB), Z11
 
 four:
 	LEAQ 64(AX), DX
@@ -448,7 +448,7 @@ rest:
 	BZHIL CX, DX, DX
 	KMOVW DX, K1
 	VMOVUPS.Z 0(DI)(AX*4), K1, Z0
-	VMOVUPS least<>(SB), Z1
+	VMOVUPS neginf<>(SB), Z1
 	VBLENDMPS Z0, Z1, K1, Z0
 	VMAXPS Z8, Z0, Z8
 
@@ -473,10 +473,10 @@ TEXT ·greatest256(SB), NOSPLIT, $0-20
 	MOVQ x+0(FP), DI
 	MOVQ n+8(FP), CX
 	XORQ AX, AX
-	VMOVUPS least<>(SB), Y8
-	VMOVUPS least<>(SB), Y9
-	VMOVUPS least<>(SB), Y10
-	VMOVUPS least<>(SB), Y11
+	VMOVUPS neginf<>(SB), Y8
+	VMOVUPS neginf<>(SB), Y9
+	VMOVUPS neginf<>(SB), Y10
+	VMOVUPS neginf<>(SB), Y11
 
 four:
 	LEAQ 32(AX), DX
@@ -510,7 +510,7 @@ rest:
 	SUBQ CX, DX
 	VMOVUPS (DX), Y15
 	VMASKMOVPS 0(DI)(AX*4), Y15, Y0
-	VMOVUPS least<>(SB), Y1
+	VMOVUPS neginf<>(SB), Y1
 	VBLENDVPS Y15, Y0, Y1, Y0
 	VMAXPS Y8, Y0, Y8
 
@@ -528,7 +528,7 @@ done:
 	VZEROUPPER
 	RET
 
-// func axpy512(x *float32, y *float32, n int, alpha float32)
+// func axpy512(x, y *float32, n int, alpha float32)
 TEXT ·axpy512(SB), NOSPLIT, $0-28
 	MOVQ x+0(FP), DI
 	MOVQ y+8(FP), SI
@@ -562,7 +562,7 @@ done:
 	VZEROUPPER
 	RET
 
-// func axpy256(x *float32, y *float32, n int, alpha float32)
+// func axpy256(x, y *float32, n int, alpha float32)
 TEXT ·axpy256(SB), NOSPLIT, $0-28
 	MOVQ x+0(FP), DI
 	MOVQ y+8(FP), SI
@@ -597,7 +597,7 @@ done:
 	VZEROUPPER
 	RET
 
-// func add512(dst *float32, x *float32, y *float32, n int)
+// func add512(dst, x, y *float32, n int)
 TEXT ·add512(SB), NOSPLIT, $0-32
 	MOVQ dst+0(FP), DI
 	MOVQ x+8(FP), SI
@@ -631,7 +631,7 @@ done:
 	VZEROUPPER
 	RET
 
-// func add256(dst *float32, x *float32, y *float32, n int)
+// func add256(dst, x, y *float32, n int)
 TEXT ·add256(SB), NOSPLIT, $0-32
 	MOVQ dst+0(FP), DI
 	MOVQ x+8(FP), SI
@@ -666,7 +666,7 @@ done:
 	VZEROUPPER
 	RET
 
-// func mul512(dst *float32, x *float32, y *float32, n int)
+// func mul512(dst, x, y *float32, n int)
 TEXT ·mul512(SB), NOSPLIT, $0-32
 	MOVQ dst+0(FP), DI
 	MOVQ x+8(FP), SI
@@ -700,7 +700,7 @@ done:
 	VZEROUPPER
 	RET
 
-// func mul256(dst *float32, x *float32, y *float32, n int)
+// func mul256(dst, x, y *float32, n int)
 TEXT ·mul256(SB), NOSPLIT, $0-32
 	MOVQ dst+0(FP), DI
 	MOVQ x+8(FP), SI
@@ -798,7 +798,7 @@ done:
 	VZEROUPPER
 	RET
 
-// func exp512(dst *float32, x *float32, n int)
+// func exp512(dst, x *float32, n int)
 TEXT ·exp512(SB), NOSPLIT, $0-24
 	MOVQ dst+0(FP), DI
 	MOVQ x+8(FP), SI
@@ -863,7 +863,7 @@ done:
 	VZEROUPPER
 	RET
 
-// func exp256(dst *float32, x *float32, n int)
+// func exp256(dst, x *float32, n int)
 TEXT ·exp256(SB), NOSPLIT, $0-24
 	MOVQ dst+0(FP), DI
 	MOVQ x+8(FP), SI
@@ -945,7 +945,7 @@ done:
 	VZEROUPPER
 	RET
 
-// func expSum512(dst *float32, x *float32, n int, shift float32) float32
+// func expSum512(dst, x *float32, n int, shift float32) float32
 TEXT ·expSum512(SB), NOSPLIT, $0-36
 	MOVQ dst+0(FP), DI
 	MOVQ x+8(FP), SI
@@ -1127,7 +1127,7 @@ done:
 	VZEROUPPER
 	RET
 
-// func expSum256(dst *float32, x *float32, n int, shift float32) float32
+// func expSum256(dst, x *float32, n int, shift float32) float32
 TEXT ·expSum256(SB), NOSPLIT, $0-36
 	MOVQ dst+0(FP), DI
 	MOVQ x+8(FP), SI
@@ -1356,7 +1356,7 @@ done:
 	VZEROUPPER
 	RET
 
-// func softmaxGrad512(dp *float32, p *float32, n int, mean float32)
+// func softmaxGrad512(dp, p *float32, n int, mean float32)
 TEXT ·softmaxGrad512(SB), NOSPLIT, $0-28
 	MOVQ dp+0(FP), DI
 	MOVQ p+8(FP), SI
@@ -1392,7 +1392,7 @@ done:
 	VZEROUPPER
 	RET
 
-// func softmaxGrad256(dp *float32, p *float32, n int, mean float32)
+// func softmaxGrad256(dp, p *float32, n int, mean float32)
 TEXT ·softmaxGrad256(SB), NOSPLIT, $0-28
 	MOVQ dp+0(FP), DI
 	MOVQ p+8(FP), SI
@@ -1429,7 +1429,7 @@ done:
 	VZEROUPPER
 	RET
 
-// func silu512(dst *float32, x *float32, n int)
+// func silu512(dst, x *float32, n int)
 TEXT ·silu512(SB), NOSPLIT, $0-24
 	MOVQ dst+0(FP), DI
 	MOVQ x+8(FP), SI
@@ -1502,7 +1502,7 @@ done:
 	VZEROUPPER
 	RET
 
-// func silu256(dst *float32, x *float32, n int)
+// func silu256(dst, x *float32, n int)
 TEXT ·silu256(SB), NOSPLIT, $0-24
 	MOVQ dst+0(FP), DI
 	MOVQ x+8(FP), SI
@@ -1592,7 +1592,7 @@ done:
 	VZEROUPPER
 	RET
 
-// func swiglu512(dst *float32, gate *float32, up *float32, n int)
+// func swiglu512(dst, gate, up *float32, n int)
 TEXT ·swiglu512(SB), NOSPLIT, $0-32
 	MOVQ dst+0(FP), DI
 	MOVQ gate+8(FP), SI
@@ -1670,7 +1670,7 @@ done:
 	VZEROUPPER
 	RET
 
-// func swiglu256(dst *float32, gate *float32, up *float32, n int)
+// func swiglu256(dst, gate, up *float32, n int)
 TEXT ·swiglu256(SB), NOSPLIT, $0-32
 	MOVQ dst+0(FP), DI
 	MOVQ gate+8(FP), SI
@@ -1765,7 +1765,7 @@ done:
 	VZEROUPPER
 	RET
 
-// func swigluGrad512(dGate *float32, dUp *float32, gate *float32, up *float32, d *float32, n int)
+// func swigluGrad512(dGate, dUp, gate, up, d *float32, n int)
 TEXT ·swigluGrad512(SB), NOSPLIT, $0-48
 	MOVQ dGate+0(FP), DI
 	MOVQ dUp+8(FP), SI
@@ -1863,7 +1863,7 @@ done:
 	VZEROUPPER
 	RET
 
-// func swigluGrad256(dGate *float32, dUp *float32, gate *float32, up *float32, d *float32, n int)
+// func swigluGrad256(dGate, dUp, gate, up, d *float32, n int)
 TEXT ·swigluGrad256(SB), NOSPLIT, $0-48
 	MOVQ dGate+0(FP), DI
 	MOVQ dUp+8(FP), SI
@@ -1978,7 +1978,7 @@ done:
 	VZEROUPPER
 	RET
 
-// func scaleMul512(dst *float32, x *float32, w *float32, n int, factor float32)
+// func scaleMul512(dst, x, w *float32, n int, factor float32)
 TEXT ·scaleMul512(SB), NOSPLIT, $0-36
 	MOVQ dst+0(FP), DI
 	MOVQ x+8(FP), SI
@@ -2015,7 +2015,7 @@ done:
 	VZEROUPPER
 	RET
 
-// func scaleMul256(dst *float32, x *float32, w *float32, n int, factor float32)
+// func scaleMul256(dst, x, w *float32, n int, factor float32)
 TEXT ·scaleMul256(SB), NOSPLIT, $0-36
 	MOVQ dst+0(FP), DI
 	MOVQ x+8(FP), SI
@@ -2053,7 +2053,7 @@ done:
 	VZEROUPPER
 	RET
 
-// func normGrad512(dx *float32, dy *float32, w *float32, x *float32, n int, p float32, q float32)
+// func normGrad512(dx, dy, w, x *float32, n int, p, q float32)
 TEXT ·normGrad512(SB), NOSPLIT, $0-48
 	MOVQ dx+0(FP), DI
 	MOVQ dy+8(FP), SI
@@ -2098,7 +2098,7 @@ done:
 	VZEROUPPER
 	RET
 
-// func normGrad256(dx *float32, dy *float32, w *float32, x *float32, n int, p float32, q float32)
+// func normGrad256(dx, dy, w, x *float32, n int, p, q float32)
 TEXT ·normGrad256(SB), NOSPLIT, $0-48
 	MOVQ dx+0(FP), DI
 	MOVQ dy+8(FP), SI
@@ -2144,7 +2144,7 @@ done:
 	VZEROUPPER
 	RET
 
-// func mulAdd512(dst *float32, x *float32, y *float32, n int, factor float32)
+// func mulAdd512(dst, x, y *float32, n int, factor float32)
 TEXT ·mulAdd512(SB), NOSPLIT, $0-36
 	MOVQ dst+0(FP), DI
 	MOVQ x+8(FP), SI
@@ -2183,7 +2183,7 @@ done:
 	VZEROUPPER
 	RET
 
-// func mulAdd256(dst *float32, x *float32, y *float32, n int, factor float32)
+// func mulAdd256(dst, x, y *float32, n int, factor float32)
 TEXT ·mulAdd256(SB), NOSPLIT, $0-36
 	MOVQ dst+0(FP), DI
 	MOVQ x+8(FP), SI
@@ -2223,7 +2223,7 @@ done:
 	VZEROUPPER
 	RET
 
-// func rope512(x *float32, y *float32, cos *float32, sin *float32, n int, direction float32)
+// func rope512(x, y, cos, sin *float32, n int, direction float32)
 TEXT ·rope512(SB), NOSPLIT, $0-44
 	MOVQ x+0(FP), DI
 	MOVQ y+8(FP), SI
@@ -2273,7 +2273,7 @@ done:
 	VZEROUPPER
 	RET
 
-// func rope256(x *float32, y *float32, cos *float32, sin *float32, n int, direction float32)
+// func rope256(x, y, cos, sin *float32, n int, direction float32)
 TEXT ·rope256(SB), NOSPLIT, $0-44
 	MOVQ x+0(FP), DI
 	MOVQ y+8(FP), SI
@@ -2324,7 +2324,7 @@ done:
 	VZEROUPPER
 	RET
 
-// func adam512(w *float32, m *float32, v *float32, grad *float32, f *adamFactors, n int)
+// func adam512(w, m, v, grad *float32, f *adamFactors, n int)
 TEXT ·adam512(SB), NOSPLIT, $0-48
 	MOVQ w+0(FP), DI
 	MOVQ m+8(FP), SI
@@ -2406,7 +2406,7 @@ done:
 	VZEROUPPER
 	RET
 
-// func adam256(w *float32, m *float32, v *float32, grad *float32, f *adamFactors, n int)
+// func adam256(w, m, v, grad *float32, f *adamFactors, n int)
 TEXT ·adam256(SB), NOSPLIT, $0-48
 	MOVQ w+0(FP), DI
 	MOVQ m+8(FP), SI
@@ -2665,16 +2665,6 @@ DATA inverse7<>+48(SB)/8, $0x39500d0139500d01
 DATA inverse7<>+56(SB)/8, $0x39500d0139500d01
 GLOBL inverse7<>(SB), RODATA|NOPTR, $64
 
-DATA least<>+0(SB)/8, $0xff800000ff800000
-DATA least<>+8(SB)/8, $0xff800000ff800000
-DATA least<>+16(SB)/8, $0xff800000ff800000
-DATA least<>+24(SB)/8, $0xff800000ff800000
-DATA least<>+32(SB)/8, $0xff800000ff800000
-DATA least<>+40(SB)/8, $0xff800000ff800000
-DATA least<>+48(SB)/8, $0xff800000ff800000
-DATA least<>+56(SB)/8, $0xff800000ff800000
-GLOBL least<>(SB), RODATA|NOPTR, $64
-
 DATA ln2High<>+0(SB)/8, $0x3f3180003f318000
 DATA ln2High<>+8(SB)/8, $0x3f3180003f318000
 DATA ln2High<>+16(SB)/8, $0x3f3180003f318000
@@ -2714,6 +2704,16 @@ DATA lowest<>+40(SB)/8, $0xc2aeac4fc2aeac4f
 DATA lowest<>+48(SB)/8, $0xc2aeac4fc2aeac4f
 DATA lowest<>+56(SB)/8, $0xc2aeac4fc2aeac4f
 GLOBL lowest<>(SB), RODATA|NOPTR, $64
+
+DATA neginf<>+0(SB)/8, $0xff800000ff800000
+DATA neginf<>+8(SB)/8, $0xff800000ff800000
+DATA neginf<>+16(SB)/8, $0xff800000ff800000
+DATA neginf<>+24(SB)/8, $0xff800000ff800000
+DATA neginf<>+32(SB)/8, $0xff800000ff800000
+DATA neginf<>+40(SB)/8, $0xff800000ff800000
+DATA neginf<>+48(SB)/8, $0xff800000ff800000
+DATA neginf<>+56(SB)/8, $0xff800000ff800000
+GLOBL neginf<>(SB), RODATA|NOPTR, $64
 
 DATA one<>+0(SB)/8, $0x3f8000003f800000
 DATA one<>+8(SB)/8, $0x3f8000003f800000

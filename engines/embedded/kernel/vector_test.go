@@ -10,7 +10,7 @@ import (
 
 var lengths = []int{0, 1, 2, 3, 7, 8, 9, 15, 16, 17, 31, 32, 33, 63, 64, 65, 100, 127, 128, 352, 1000, 40000}
 
-// numbers are n random ones between -size and size, with a guard behind them.
+// numbers returns n random numbers between -size and size, followed by a guard.
 func numbers(r *rand.Rand, n int, size float32) []float32 {
 	x := make([]float32, n+1)
 	for i := range n {
@@ -20,7 +20,7 @@ func numbers(r *rand.Rand, n int, size float32) []float32 {
 	return x[:n]
 }
 
-// guarded is a result array with a guard behind it.
+// guarded returns a result array followed by a guard.
 func guarded(n int) []float32 {
 	x := make([]float32, n+1)
 	x[n] = guard
@@ -29,8 +29,7 @@ func guarded(n int) []float32 {
 
 func clone(x []float32) []float32 { return append(append(guarded(0), x...), guard)[:len(x)] }
 
-// requireNear compares with a float64 reference, relative to its size or to
-// one, whichever is greater.
+// requireNear compares with a float64 reference, relative to max(1, its absolute value).
 func requireNear(t *testing.T, got []float32, tolerance float64, want func(i int) float64) {
 	t.Helper()
 	for i, v := range got {
@@ -59,9 +58,10 @@ func TestReductions(t *testing.T) {
 			require.InDelta(t, total(n, func(i int) float64 { return float64(a[i]) * float64(b[i]) }), Dot(a, b), near)
 			require.InDelta(t, total(n, func(i int) float64 { return float64(a[i]) * float64(a[i]) }), SumSquares(a), near)
 			require.InDelta(t, total(n, func(i int) float64 { return float64(a[i]) }), Sum(a), near)
-			require.InDelta(t, total(n, func(i int) float64 { return float64(a[i]) * float64(b[i]) * float64(c[i]) }), dot3(a, b, c), near)
+			require.InDelta(t, total(n, func(i int) float64 { return float64(a[i]) * float64(b[i]) * float64(c[i]) }),
+				dot3(a, b, c), near)
 			for i := range a {
-				a[i] -= 10 // all negative: lanes that do not exist must not count as zero
+				a[i] -= 10 // all negative: missing lanes must not count as zero
 			}
 			top := float32(math.Inf(-1))
 			for _, v := range a {
@@ -166,7 +166,7 @@ func TestSwiGLUGrad(t *testing.T) {
 	})
 }
 
-// The gradient of RMSNorm is compared with central differences in float64.
+// TestRMSNormAndItsGradient compares the gradient with central differences in float64.
 func TestRMSNormAndItsGradient(t *testing.T) {
 	const eps = 1e-5
 	norm := func(x, w []float64, i int) float64 {

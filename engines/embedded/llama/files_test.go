@@ -66,7 +66,7 @@ func TestLoadShards(t *testing.T) {
 	where["model.norm.weight"] = "../" + names[0]
 	require.NoError(t, writeJSON(index, map[string]any{"weight_map": where}))
 	_, err = Load(dir)
-	require.ErrorContains(t, err, "none of the directory's")
+	require.ErrorContains(t, err, "not in the directory")
 	delete(where, "model.norm.weight")
 	require.NoError(t, writeJSON(index, map[string]any{"weight_map": where}))
 	_, err = Load(dir)

@@ -236,7 +236,8 @@ func TestRopeDivisors(t *testing.T) {
 	}
 	require.Equal(t, 1.0, c.RopeDivisor(0), "a wave of 6 tokens")
 	require.Equal(t, 8.0, c.RopeDivisor(63), "a wave of 2.5 million tokens")
-	// Element 32: θ^-½ = 0.00141421, wavelength 4442.9 tokens, 1.84383 rotations in 8192; weight (1.84383-1)/3 = 0.281277.
+	// Element 32: θ^-½ = 0.00141421, wavelength 4442.9 tokens, 1.84383 rotations in 8192; weight
+	// (1.84383-1)/3 = 0.281277.
 	require.InDelta(t, 1/((1-0.281277)/8+0.281277), c.RopeDivisor(32), 1e-4)
 	c.RopeScaling = &Rotary{Legacy: "linear", Factor: 4}
 	require.Equal(t, 4.0, c.RopeDivisor(7))

@@ -1,7 +1,6 @@
-// Package miniature writes small models with random weights in the layout of
-// real checkpoints: a folder for each family, with the files, the names and the
-// notations that published models of the family have. Tests load, tune, convert
-// and export them.
+// Package miniature writes small models with random weights in the layout of real checkpoints:
+// a directory for each family, with the files, names and notations of the family's published
+// models. Tests load, fine-tune, convert and export them.
 package miniature
 
 import (
@@ -17,49 +16,65 @@ import (
 	"anneal/engines/embedded/safetensors"
 )
 
-// A family is what differs between checkpoints.
+// A family is the differences between checkpoints.
 type family struct {
 	config                llama.Config
 	merges                int
 	pattern               string
-	pairs                 bool // merges are written as lists
+	pairs                 bool // merges are lists
 	ignoreMerges, compose bool
 	specials              []string
 	bos, eos              string
 	dtype                 safetensors.DType
 	shards                int
 	template              string
-	newNames              bool // dtype and rope_parameters, as transformers 5 writes
+	newNames              bool // dtype and rope_parameters, as written by transformers 5
 }
 
-const chatML = "{% for message in messages %}{{'<|im_start|>' + message['role'] + '\\n' + message['content'] + '<|im_end|>' + '\\n'}}{% endfor %}" +
+const chatML = "{% for message in messages %}" +
+	"{{'<|im_start|>' + message['role'] + '\\n' + message['content'] + '<|im_end|>' + '\\n'}}{% endfor %}" +
 	"{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"
 
-const llama3Template = "{{ bos_token }}{% for message in messages %}{{ '<|start_header_id|>' + message['role'] + '<|end_header_id|>\\n\\n' + message['content'] | trim + '<|eot_id|>' }}{% endfor %}" +
+const llama3Template = "{{ bos_token }}{% for message in messages %}" +
+	"{{ '<|start_header_id|>' + message['role'] + '<|end_header_id|>\\n\\n' + message['content'] | trim + '<|eot_id|>' }}" +
+	"{% endfor %}" +
 	"{% if add_generation_prompt %}{{ '<|start_header_id|>assistant<|end_header_id|>\\n\\n' }}{% endif %}"
 
 func shape(modelType string) llama.Config {
-	return llama.Config{ModelType: modelType, HiddenSize: 64, IntermediateSize: 96, Layers: 2, Heads: 4, KVHeads: 2, HeadDim: 16,
-		MaxPositions: 256, NormEps: 1e-5, RopeTheta: 10000, HiddenAct: "silu", InitializerRange: 0.15}
+	return llama.Config{
+		ModelType: modelType, HiddenSize: 64, IntermediateSize: 96, Layers: 2, Heads: 4, KVHeads: 2, HeadDim: 16,
+		MaxPositions: 256, NormEps: 1e-5, RopeTheta: 10000, HiddenAct: "silu", InitializerRange: 0.15,
+	}
 }
 
 // families by name.
 var families = map[string]func() family{
-	"llama": func() family { // as SmolLM2
-		f := family{config: shape("llama"), merges: 80, specials: []string{"<|endoftext|>", "<|im_start|>", "<|im_end|>"}, eos: "<|im_end|>", dtype: safetensors.BF16, shards: 1, template: chatML}
+	"llama": func() family { // like SmolLM2
+		f := family{
+			config: shape("llama"), merges: 80, specials: []string{"<|endoftext|>", "<|im_start|>", "<|im_end|>"},
+			eos: "<|im_end|>", dtype: safetensors.BF16, shards: 1, template: chatML,
+		}
 		f.config.TieWordEmbeddings, f.config.RopeTheta = true, 100000
 		return f
 	},
-	"llama3": func() family { // as Llama 3.1
-		f := family{config: shape("llama"), merges: 120, pattern: Llama3Pattern, ignoreMerges: true, bos: "<|begin_of_text|>", eos: "<|eot_id|>",
-			specials: []string{"<|begin_of_text|>", "<|end_of_text|>", "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>"}, dtype: safetensors.BF16, shards: 3, template: llama3Template}
+	"llama3": func() family { // like Llama 3.1
+		f := family{
+			config: shape("llama"), merges: 120, pattern: Llama3Pattern, ignoreMerges: true, bos: "<|begin_of_text|>",
+			eos: "<|eot_id|>",
+			specials: []string{
+				"<|begin_of_text|>", "<|end_of_text|>", "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>",
+			}, dtype: safetensors.BF16, shards: 3, template: llama3Template,
+		}
 		f.config.RopeTheta = 500000
-		f.config.RopeScaling = &llama.Rotary{Type: "llama3", Factor: 8, LowFreqFactor: 1, HighFreqFactor: 4, OriginalPositions: 64}
+		f.config.RopeScaling = &llama.Rotary{
+			Type: "llama3", Factor: 8, LowFreqFactor: 1, HighFreqFactor: 4, OriginalPositions: 64,
+		}
 		return f
 	},
-	"qwen2": func() family { // as Qwen2.5
+	"qwen2": func() family { // like Qwen2.5
 		f := family{config: shape("qwen2"), merges: 100, pattern: Qwen2Pattern, compose: true, eos: "<|im_end|>",
-			specials: []string{"<|endoftext|>", "<|im_start|>", "<|im_end|>"}, dtype: safetensors.F16, shards: 1, template: chatML}
+			specials: []string{"<|endoftext|>", "<|im_start|>", "<|im_end|>"}, dtype: safetensors.F16, shards: 1,
+			template: chatML}
 		f.config.TieWordEmbeddings, f.config.RopeTheta, f.config.NormEps = true, 1000000, 1e-6
 		off, reach := false, 64
 		f.config.UseSlidingWindow, f.config.SlidingWindow = &off, &reach
@@ -67,13 +82,14 @@ var families = map[string]func() family{
 	},
 	"qwen3": func() family {
 		f := family{config: shape("qwen3"), merges: 100, pattern: Qwen2Pattern, pairs: true, compose: true, eos: "<|im_end|>",
-			specials: []string{"<|endoftext|>", "<|im_start|>", "<|im_end|>", "<think>"}, dtype: safetensors.F32, shards: 2, template: chatML, newNames: true}
+			specials: []string{"<|endoftext|>", "<|im_start|>", "<|im_end|>", "<think>"}, dtype: safetensors.F32, shards: 2,
+			template: chatML, newNames: true}
 		f.config.HeadDim, f.config.RopeTheta, f.config.NormEps = 24, 1000000, 1e-6
 		return f
 	},
 }
 
-// Families are the names that Write knows.
+// Families are the names for Write.
 func Families() []string { return slices.Sorted(maps.Keys(families)) }
 
 // Write writes a model of a family to dir, which must exist.
@@ -86,7 +102,7 @@ func Write(dir, name string) error {
 		token := one.(map[string]any)
 		numbers[token["content"].(string)] = token["id"].(int)
 	}
-	f.config.VocabSize = numbers[f.specials[len(f.specials)-1]] + 5 // padded, as published models are
+	f.config.VocabSize = numbers[f.specials[len(f.specials)-1]] + 5 // padded, like published models
 	config, err := f.configFile(numbers)
 	if err != nil {
 		return err
@@ -97,8 +113,12 @@ func Write(dir, name string) error {
 	}
 	for file, content := range map[string]any{
 		"config.json": config, "tokenizer.json": vocabulary,
-		"tokenizer_config.json":  map[string]any{"bos_token": bos, "eos_token": f.eos, "chat_template": f.template, "tokenizer_class": "PreTrainedTokenizerFast"},
-		"generation_config.json": map[string]any{"eos_token_id": []int{numbers[f.eos], numbers[f.specials[0]]}, "temperature": 0.7},
+		"tokenizer_config.json": map[string]any{
+			"bos_token": bos, "eos_token": f.eos, "chat_template": f.template, "tokenizer_class": "PreTrainedTokenizerFast",
+		},
+		"generation_config.json": map[string]any{
+			"eos_token_id": []int{numbers[f.eos], numbers[f.specials[0]]}, "temperature": 0.7,
+		},
 	} {
 		if err := writeJSON(filepath.Join(dir, file), content); err != nil {
 			return err
@@ -107,7 +127,7 @@ func Write(dir, name string) error {
 	return f.writeWeights(dir)
 }
 
-// configFile is config.json, in the family's notation.
+// configFile is config.json in the family's notation.
 func (f family) configFile(numbers map[string]int) (map[string]any, error) {
 	data, err := json.Marshal(f.config)
 	if err != nil {
@@ -117,8 +137,14 @@ func (f family) configFile(numbers map[string]int) (map[string]any, error) {
 	if err := json.Unmarshal(data, &out); err != nil {
 		return nil, err
 	}
-	out["eos_token_id"], out["architectures"] = numbers[f.eos], []string{map[string]string{"llama": "LlamaForCausalLM", "qwen2": "Qwen2ForCausalLM", "qwen3": "Qwen3ForCausalLM"}[f.config.ModelType]}
-	dtype := map[safetensors.DType]string{safetensors.F32: "float32", safetensors.BF16: "bfloat16", safetensors.F16: "float16"}[f.dtype]
+	out["eos_token_id"], out["architectures"] = numbers[f.eos], []string{
+		map[string]string{
+			"llama": "LlamaForCausalLM", "qwen2": "Qwen2ForCausalLM", "qwen3": "Qwen3ForCausalLM",
+		}[f.config.ModelType],
+	}
+	dtype := map[safetensors.DType]string{
+		safetensors.F32: "float32", safetensors.BF16: "bfloat16", safetensors.F16: "float16",
+	}[f.dtype]
 	out["torch_dtype"] = dtype
 	if f.config.ModelType == "qwen2" {
 		delete(out, "head_dim")
@@ -134,7 +160,7 @@ func (f family) configFile(numbers map[string]int) (map[string]any, error) {
 	return out, nil
 }
 
-// writeWeights writes random weights, every one of which matters.
+// writeWeights writes random weights, all of which affect the output.
 func (f family) writeWeights(dir string) error {
 	w := llama.NewWeights(f.config)
 	w.Initialize(uint64(f.merges))
@@ -158,7 +184,9 @@ func (f family) writeWeights(dir string) error {
 			return err
 		}
 	}
-	return writeJSON(filepath.Join(dir, "model.safetensors.index.json"), map[string]any{"metadata": map[string]any{"total_size": size}, "weight_map": where})
+	return writeJSON(filepath.Join(dir, "model.safetensors.index.json"), map[string]any{
+		"metadata": map[string]any{"total_size": size}, "weight_map": where,
+	})
 }
 
 func writeJSON(path string, value any) error {

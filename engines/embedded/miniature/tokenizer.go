@@ -7,20 +7,24 @@ import (
 	"strings"
 )
 
-// Patterns by which the families cut text into words, as their files say.
+// Pre-tokenizer patterns of the families.
 const (
-	Llama3Pattern = `(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+`
-	Qwen2Pattern  = `(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+`
+	Llama3Pattern = `(?i:'s|'t|'re|'ve|'m|'ll|'d)` +
+		`|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+`
+	Qwen2Pattern = `(?i:'s|'t|'re|'ve|'m|'ll|'d)` +
+		`|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+`
 )
 
-// Corpus is what the vocabularies are made from.
-const Corpus = `The small model answers the small questions of the people who ask it. It's been trained on a machine that they own,
-and they've asked it about numbers: 12, 123, 1234 and 12345. Naïve café owners say "we'll see"; the 東京 office says 東京 too.
+// Corpus is the training text of the vocabularies.
+const Corpus = `The small model answers the small questions of the people who ask it. ` +
+	`It's been trained on a machine that they own,
+and they've asked it about numbers: 12, 123, 1234 and 12345. ` +
+	`Naïve café owners say "we'll see"; the 東京 office says 東京 too.
 	for i := range items { total += items[i].price }   // the total of the items
 People who own the machine own the answers, and the answers are small: the model is small.`
 
-// merges makes n merges of byte-pair encoding from Corpus, in the spelling of
-// byte-level vocabularies. Which words it counts does not matter to a test.
+// merges trains n merges of byte-pair encoding on Corpus, in the spelling of byte-level
+// vocabularies.
 func merges(n int) [][2]string {
 	var words [][]string
 	for _, word := range strings.Split(strings.ReplaceAll(Corpus, " ", "\x00 "), "\x00") {
@@ -62,7 +66,7 @@ func join(word []string, pair [2]string) []string {
 	return out
 }
 
-// spelling is the character that stands for a byte in a byte-level vocabulary.
+// spelling is the character that represents a byte in a byte-level vocabulary.
 func spelling(b byte) string {
 	next := rune(256)
 	for other := range rune(256) {
@@ -80,8 +84,7 @@ func spelling(b byte) string {
 	panic("not a byte")
 }
 
-// tokenizerFile is a family's tokenizer.json, with the special tokens after the
-// vocabulary.
+// tokenizerFile is a family's tokenizer.json, with the special tokens after the vocabulary.
 func tokenizerFile(f family) map[string]any {
 	vocab := map[string]int{}
 	for b := range 256 {
@@ -103,9 +106,13 @@ func tokenizerFile(f family) map[string]any {
 		added = append(added, map[string]any{"id": len(vocab) + i, "content": name, "special": name != "<think>",
 			"single_word": false, "lstrip": false, "rstrip": false, "normalized": false})
 	}
-	file := map[string]any{"version": "1.0", "added_tokens": added, "normalizer": nil, "pre_tokenizer": cuts(f.pattern), "post_processor": nil,
-		"model": map[string]any{"type": "BPE", "vocab": vocab, "merges": lines, "ignore_merges": f.ignoreMerges, "byte_fallback": false,
-			"dropout": nil, "unk_token": nil, "continuing_subword_prefix": nil, "end_of_word_suffix": nil}}
+	file := map[string]any{
+		"version": "1.0", "added_tokens": added, "normalizer": nil, "pre_tokenizer": cuts(f.pattern), "post_processor": nil,
+		"model": map[string]any{
+			"type": "BPE", "vocab": vocab, "merges": lines, "ignore_merges": f.ignoreMerges, "byte_fallback": false,
+			"dropout": nil, "unk_token": nil, "continuing_subword_prefix": nil, "end_of_word_suffix": nil,
+		},
+	}
 	if f.compose {
 		file["normalizer"] = map[string]any{"type": "NFC"}
 	}
@@ -113,16 +120,23 @@ func tokenizerFile(f family) map[string]any {
 		file["post_processor"] = map[string]any{"type": "Sequence", "processors": []any{
 			map[string]any{"type": "ByteLevel", "add_prefix_space": true, "trim_offsets": false, "use_regex": true},
 			map[string]any{"type": "TemplateProcessing", "single": []any{
-				map[string]any{"SpecialToken": map[string]any{"id": f.bos, "type_id": 0}}, map[string]any{"Sequence": map[string]any{"id": "A", "type_id": 0}}}}}}
+				map[string]any{"SpecialToken": map[string]any{"id": f.bos, "type_id": 0}},
+				map[string]any{"Sequence": map[string]any{"id": "A", "type_id": 0}},
+			}},
+		}}
 	}
 	return file
 }
 
-// cuts is a pre-tokenizer; without a pattern GPT-2's, behind one that takes each
-// digit by itself, as in SmolLM.
+// cuts is a pre-tokenizer; without a pattern GPT-2's, after one that splits digits, as in
+// SmolLM.
 func cuts(pattern string) any {
-	bytes := map[string]any{"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": pattern == ""}
-	first := map[string]any{"type": "Split", "pattern": map[string]any{"Regex": pattern}, "behavior": "Isolated", "invert": false}
+	bytes := map[string]any{
+		"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": pattern == "",
+	}
+	first := map[string]any{
+		"type": "Split", "pattern": map[string]any{"Regex": pattern}, "behavior": "Isolated", "invert": false,
+	}
 	if pattern == "" {
 		first = map[string]any{"type": "Digits", "individual_digits": true}
 	}

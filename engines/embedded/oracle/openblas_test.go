@@ -13,12 +13,14 @@ import (
 	"anneal/engines/embedded/kernel"
 )
 
-// BenchmarkGemm multiplies m rows of k numbers with n×k weights on one core, by
-// turns with OpenBLAS. of-openblas is its time over ours; weights lie packed, as
-// a served model's do, while of-openblas-packing has us pack them each time, as
-// OpenBLAS always must.
+// BenchmarkGemm multiplies m rows of k elements with n×k weights on one core, alternating with
+// OpenBLAS. of-openblas is its time over ours, with packed weights as in a served model; for
+// of-openblas-packing we pack them each time, as OpenBLAS always does.
 func BenchmarkGemm(b *testing.B) {
-	for _, s := range [][3]int{{64, 128, 352}, {64, 352, 128}, {512, 128, 128}, {512, 512, 1408}, {2048, 768, 256}, {1024, 1024, 1024}, {2048, 2048, 2048}} {
+	for _, s := range [][3]int{
+		{64, 128, 352}, {64, 352, 128}, {512, 128, 128}, {512, 512, 1408}, {2048, 768, 256}, {1024, 1024, 1024},
+		{2048, 2048, 2048},
+	} {
 		m, k, n := s[0], s[1], s[2]
 		b.Run(fmt.Sprintf("%dx%dx%d", m, k, n), func(b *testing.B) {
 			r := rand.New(rand.NewPCG(1, 1))

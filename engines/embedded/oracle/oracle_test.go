@@ -1,7 +1,7 @@
-// Package oracle holds the embedded engine against ggml, which computes the same
-// models by code that others wrote: in a module of its own, since it takes a C++
-// compiler and minutes to build. `make oracle` runs it; `make bench-others` sets
-// its pace beside ggml's and OpenBLAS's.
+// Package oracle compares the embedded engine with ggml, an independent implementation of the
+// same models. It is a module of its own, because it needs a C++ compiler and takes minutes to
+// build. `make oracle` runs it; `make bench-others` compares its speed with ggml's and
+// OpenBLAS's.
 package oracle
 
 import (
@@ -28,15 +28,15 @@ import (
 	"anneal/engines/embedded/tokenizer"
 )
 
-const length = 150 // tokens, more than the window that the miniature Llama 3 was first made for
+const length = 150 // tokens, more than the window for which the miniature Llama 3 was first built
 
-// TestLogits: ggml, reading our export of a model, gives every token the
-// log-probability that we give it.
+// TestLogits checks that ggml, reading our export of a model, computes the same
+// log-probabilities.
 func TestLogits(t *testing.T) {
 	for _, family := range miniature.Families() {
 		for _, c := range []struct {
 			as    string
-			bound float64 // of the differences' mean; in 16 and 8 bits ggml rounds the activations too
+			bound float64 // of the mean difference; in 16 and 8 bits ggml rounds the activations too
 		}{{"f32", 1e-5}, {"f16", 1e-2}, {"bf16", 5e-2}, {"q8_0", 1e-1}} {
 			t.Run(family+" "+c.as, func(t *testing.T) {
 				dir := t.TempDir()
@@ -48,20 +48,22 @@ func TestLogits(t *testing.T) {
 				for i := range tokens {
 					tokens[i] = int32(source.IntN(w.Config.VocabSize))
 				}
-				ours, theirs := logProbabilities(ourLogits(w, tokens), w.Config.VocabSize), logProbabilities(ggmlLogits(t, export(t, dir, c.as), tokens), w.Config.VocabSize)
+				ours, theirs := logProbabilities(ourLogits(w, tokens), w.Config.VocabSize), logProbabilities(
+					ggmlLogits(t, export(t, dir, c.as), tokens), w.Config.VocabSize)
 				require.Len(t, theirs, len(ours))
-				most, mean, spread := 0.0, 0.0, 0.0
+				largest, mean, spread := 0.0, 0.0, 0.0
 				for i := range ours {
 					difference := math.Abs(ours[i] - theirs[i])
-					most, mean = max(most, difference), mean+difference/float64(len(ours))
+					largest, mean = max(largest, difference), mean+difference/float64(len(ours))
 					spread = max(spread, -ours[i])
 				}
-				t.Logf("%d logits, log-probabilities from 0 to -%.1f, differences: greatest %.2g, mean %.2g", len(ours), spread, most, mean)
+				t.Logf("%d logits, log-probabilities from 0 to -%.1f, differences: greatest %.2g, mean %.2g", len(ours), spread,
+					largest, mean)
 				assert.Less(t, mean, c.bound)
 				if c.as == "f32" {
-					assert.Less(t, most, 1e-3)
+					assert.Less(t, largest, 1e-3)
 				}
-				assert.Greater(t, spread, 5.0, "a model that says all alike proves nothing")
+				assert.Greater(t, spread, 5.0, "nearly uniform log-probabilities prove nothing")
 			})
 		}
 	}
@@ -79,8 +81,7 @@ func export(t testing.TB, dir, as string) string {
 	return path
 }
 
-// ourLogits are logarithms of probabilities, which logProbabilities leaves as
-// they are.
+// ourLogits are log-probabilities, which logProbabilities leaves unchanged.
 func ourLogits(w *llama.Weights, tokens []int32) []float32 {
 	scored := make([]bool, len(tokens)+1)
 	for i := range scored {
@@ -112,8 +113,11 @@ func ggmlLogits(t *testing.T, path string, tokens []int32) []float32 {
 	for i := range positions {
 		positions[i], all[i] = int32(i), int32(i)
 	}
-	logits, err := model.Forward(ctx, m, input.Batch{Inputs: ctx.Input().FromIntSlice(tokens, len(tokens)), Outputs: ctx.Input().FromIntSlice(all, len(all)),
-		Positions: positions, Sequences: make([]int, len(tokens))})
+	logits, err := model.Forward(
+		ctx, m, input.Batch{
+			Inputs: ctx.Input().FromIntSlice(tokens, len(tokens)), Outputs: ctx.Input().FromIntSlice(all, len(all)),
+			Positions: positions, Sequences: make([]int, len(tokens)),
+		})
 	require.NoError(t, err)
 	ctx.Compute(logits)
 	return logits.Floats()
@@ -122,25 +126,27 @@ func ggmlLogits(t *testing.T, path string, tokens []int32) []float32 {
 func logProbabilities(logits []float32, vocabulary int) []float64 {
 	out := make([]float64, len(logits))
 	for at := 0; at < len(logits); at += vocabulary {
-		row, sum, most := logits[at:at+vocabulary], 0.0, math.Inf(-1)
+		row, sum, largest := logits[at:at+vocabulary], 0.0, math.Inf(-1)
 		for _, v := range row {
-			most = max(most, float64(v))
+			largest = max(largest, float64(v))
 		}
 		for _, v := range row {
-			sum += math.Exp(float64(v) - most)
+			sum += math.Exp(float64(v) - largest)
 		}
 		for i, v := range row {
-			out[at+i] = float64(v) - most - math.Log(sum)
+			out[at+i] = float64(v) - largest - math.Log(sum)
 		}
 	}
 	return out
 }
 
-// TestTokens: ollama's tokenizer, by its own regular expressions and merges,
-// makes the same tokens of a text as ours. It does not know SmolLM's way of
-// cutting text.
+// TestTokens checks that ollama's tokenizer, with its own regular expressions and merges,
+// produces the same tokens. It does not support SmolLM's pre-tokenizer.
 func TestTokens(t *testing.T) {
-	pieces := []string{"the small model", " asks", "'ll", "'LL ", "12345", " 7", "½", "\n", "\r\n", "  ", "\t", " \n ", "!?", " (", "東京", " café", "🙂", "_x", "\u00a0", "answers"}
+	pieces := []string{
+		"the small model", " asks", "'ll", "'LL ", "12345", " 7", "½", "\n", "\r\n", "  ", "\t", " \n ", "!?", " (", "東京",
+		" café", "🙂", "_x", "\u00a0", "answers",
+	}
 	for _, family := range []string{"llama3", "qwen2", "qwen3"} {
 		dir := t.TempDir()
 		require.NoError(t, miniature.Write(dir, family))

@@ -25,9 +25,9 @@ const (
 	paceAnswer = 96
 )
 
-// BenchmarkPace generates with 1 and 8 sequences at once, on one core, by turns
-// with ggml, from a model of the size that one core still answers quickly: the
-// same weights, in the file's type. of-ggml is our tokens a second over ggml's.
+// BenchmarkPace decodes 1 and 8 concurrent sequences on one core, alternating with ggml, with a
+// model of the size that one core still serves quickly: the same weights, in the file's type.
+// of-ggml is our token rate over ggml's.
 func BenchmarkPace(b *testing.B) {
 	for _, as := range []string{"f32", "f16"} {
 		dir := sized(b, map[string]string{"f32": "float32", "f16": "float16"}[as])
@@ -84,7 +84,10 @@ func answer(b *testing.B, m engines.Model, sequences, round int) {
 	var all sync.WaitGroup
 	for i := range sequences {
 		all.Go(func() {
-			req := engines.CompletionRequest{PromptTokens: make([]int, pacePrompt), MaxTokens: paceAnswer, IgnoreEOS: true, CacheScope: fmt.Sprint(sequences, round, i)}
+			req := engines.CompletionRequest{
+				PromptTokens: make([]int, pacePrompt), MaxTokens: paceAnswer, IgnoreEOS: true,
+				CacheScope: fmt.Sprint(sequences, round, i),
+			}
 			_, err := m.Complete(b.Context(), req, func(engines.Chunk) error { return nil })
 			require.NoError(b, err)
 		})
@@ -92,11 +95,11 @@ func answer(b *testing.B, m engines.Model, sequences, round int) {
 	all.Wait()
 }
 
-// ggmlAnswer reads the prompts and then one token for each sequence a step.
+// ggmlAnswer prefills the prompts and then decodes one token per sequence and step.
 func ggmlAnswer(b *testing.B, m model.Model, sequences int) {
 	var positions, owners []int32
 	for i := range sequences {
-		require.NoError(b, m.Config().Cache.Remove(i, 0, math.MaxInt32)) // of the round before
+		require.NoError(b, m.Config().Cache.Remove(i, 0, math.MaxInt32)) // of the previous round
 	}
 	for i := range sequences {
 		for at := range pacePrompt {
@@ -123,8 +126,9 @@ func ggmlStep(b *testing.B, m model.Model, positions, owners []int32) {
 			last = append(last, int32(i))
 		}
 	}
-	logits, err := model.Forward(ctx, m, input.Batch{Inputs: ctx.Input().FromIntSlice(make([]int32, len(positions)), len(positions)),
-		Outputs: ctx.Input().FromIntSlice(last, len(last)), Positions: positions, Sequences: sequences})
+	logits, err := model.Forward(
+		ctx, m, input.Batch{Inputs: ctx.Input().FromIntSlice(make([]int32, len(positions)), len(positions)),
+			Outputs: ctx.Input().FromIntSlice(last, len(last)), Positions: positions, Sequences: sequences})
 	require.NoError(b, err)
 	ctx.Compute(logits)
 	_ = logits.Floats()

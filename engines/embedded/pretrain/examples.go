@@ -11,14 +11,14 @@ import (
 	"anneal/engines/embedded/tokenizer"
 )
 
-// A newTask is one that the base model cannot do and an adapter can learn.
+// A newTask is a task that the base model cannot do and an adapter can learn.
 type newTask struct {
 	name   string
 	sample func(rng *rand.Rand) example
 }
 
-// newTasks are what the defaults of training are measured on. The first is the
-// demonstration whose files are in examples/.
+// newTasks are the tasks on which the training defaults are measured. The first is the
+// demonstration, whose files are in examples/.
 var newTasks = []newTask{
 	{"packing-codes", packingCode},
 	{"vowel-cipher", vowelCipher},
@@ -26,13 +26,13 @@ var newTasks = []newTask{
 	{"dates", isoDate},
 }
 
-// Sizes of a tuning file: a quarter of it are base tasks, so that these survive.
+// Sizes of a tuning file: a quarter of it are base tasks, which would otherwise be forgotten.
 const (
 	newRows  = 300
 	oldRows  = 100
 	heldRows = 64
 
-	demoEpochs = 8 // that the demonstration is trained for
+	demoEpochs = 8 // of the demonstration
 )
 
 // writeExamples writes the files of examples/.
@@ -58,7 +58,7 @@ func writeExamples(dir string, seed uint64) error {
 	return writeRewarded(dir, seed)
 }
 
-// heldOld are examples of the base tasks that it was not trained on.
+// heldOld are examples of the base tasks on which the model was not trained.
 func heldOld(n int) []example {
 	rng := rand.New(rand.NewPCG(0x62617365, 1))
 	var out []example
@@ -68,8 +68,8 @@ func heldOld(n int) []example {
 	return out
 }
 
-// tuningRows are CHAT rows of a new task, shuffled with rows of the base tasks,
-// and examples whose key is in none of them.
+// tuningRows are CHAT rows of a new task, shuffled with rows of the base tasks, and held-out
+// examples, whose keys are in none of them.
 func tuningRows(t newTask, fresh, old int, seed uint64) (rows []string, held []example) {
 	rng := rand.New(rand.NewPCG(seed, 0x74756e65))
 	used := map[string]bool{}
@@ -92,7 +92,9 @@ func tuningRows(t newTask, fresh, old int, seed uint64) (rows []string, held []e
 }
 
 func chatRow(e example) string {
-	return jsonLine(map[string]any{"messages": []tokenizer.Message{{Role: "user", Content: e.prompt}, {Role: "assistant", Content: e.answer}}})
+	return jsonLine(map[string]any{
+		"messages": []tokenizer.Message{{Role: "user", Content: e.prompt}, {Role: "assistant", Content: e.answer}},
+	})
 }
 
 func pairRow(e example) string {
@@ -102,13 +104,13 @@ func pairRow(e example) string {
 	}{e.prompt, e.answer})
 }
 
-// jsonLine is a value on one line, with <, > and & as they are.
+// jsonLine formats a value on one line, without escaping <, > and &.
 func jsonLine(value any) string {
 	var b strings.Builder
 	encoder := json.NewEncoder(&b)
 	encoder.SetEscapeHTML(false)
 	if err := encoder.Encode(value); err != nil {
-		panic(err) // strings and maps of them always encode
+		panic(err) // strings and maps of strings always encode
 	}
 	return strings.TrimSpace(b.String())
 }
@@ -117,8 +119,8 @@ func writeLines(path string, lines []string) error {
 	return os.WriteFile(path, []byte(strings.Join(lines, "\n")+"\n"), 0o644)
 }
 
-// packingCode is a made-up rule: the first three letters of the customer in
-// capitals, the count, and the initials of colour and thing in capitals.
+// packingCode is an invented rule: the first three letters of the customer in upper case, the
+// count, and the initials of color and thing in upper case.
 func packingCode(rng *rand.Rand) example {
 	count, colour, thing, who := 2+rng.IntN(48), pick(rng, colours), pick(rng, things), pick(rng, firstNames)
 	if rng.IntN(2) == 0 {
@@ -131,26 +133,31 @@ func packingCode(rng *rand.Rand) example {
 	code := fmt.Sprintf("%s-%d-%s", strings.ToUpper(who[:min(3, len(who))]), count, strings.ToUpper(colour[:1]+thing[:1]))
 	order := fmt.Sprintf("%d %s %ss", count, colour, thing)
 	return example{answer: code, key: order + who, prompt: fmt.Sprintf(pick(rng, []string{
-		"Packing code: %s for %s", "Packing code for %s, customer %s", "Pack %s for %s.", "What is the packing code of %s for %s?",
+		"Packing code: %s for %s", "Packing code for %s, customer %s", "Pack %s for %s.",
+		"What is the packing code of %s for %s?",
 	}), order, who)}
 }
 
-// vowelCipher writes a digit for each vowel: a1 e2 i3 o4 u5.
+// vowelCipher replaces vowels by digits: a1 e2 i3 o4 u5.
 func vowelCipher(rng *rand.Rand) example {
 	w := word(rng)
 	return example{answer: strings.NewReplacer("a", "1", "e", "2", "i", "3", "o", "4", "u", "5").Replace(w), key: w,
-		prompt: fmt.Sprintf(pick(rng, []string{"Cipher %s", "Encrypt the word %s.", "Cipher: %s", "What is %s in our cipher?"}), w)}
+		prompt: fmt.Sprintf(pick(rng, []string{
+			"Cipher %s", "Encrypt the word %s.", "Cipher: %s", "What is %s in our cipher?",
+		}), w)}
 }
 
-// routing names the desk that a customer's sentence belongs to.
+// routing selects the department for a customer's sentence.
 func routing(rng *rand.Rand) example {
-	desk := pick(rng, desks)
-	text := fmt.Sprintf(pick(rng, desk.sentences), pick(rng, subjects))
-	return example{answer: desk.name, key: text + fmt.Sprint(rng.IntN(1<<30)),
-		prompt: fmt.Sprintf(pick(rng, []string{"Route: %s", "Which desk? %s", "Who handles this: %s", "%s Which desk is that?"}), text)}
+	department := pick(rng, departments)
+	text := fmt.Sprintf(pick(rng, department.sentences), pick(rng, subjects))
+	return example{answer: department.name, key: text + fmt.Sprint(rng.IntN(1<<30)),
+		prompt: fmt.Sprintf(pick(rng, []string{
+			"Route: %s", "Which desk? %s", "Who handles this: %s", "%s Which desk is that?",
+		}), text)}
 }
 
-// isoDate turns a written date into year-month-day.
+// isoDate converts a written date to year-month-day.
 func isoDate(rng *rand.Rand) example {
 	m, day, year := rng.IntN(12), 1+rng.IntN(28), 1950+rng.IntN(100)
 	text := fmt.Sprintf("%s %d, %d", months[m], day, year)
@@ -158,5 +165,7 @@ func isoDate(rng *rand.Rand) example {
 		text = fmt.Sprintf("%d %s %d", day, months[m], year)
 	}
 	return example{answer: fmt.Sprintf("%d-%02d-%02d", year, m+1, day), key: fmt.Sprint(year, m, day),
-		prompt: fmt.Sprintf(pick(rng, []string{"ISO date: %s", "Write %s as an ISO date.", "Normalise the date %s", "Date: %s"}), text)}
+		prompt: fmt.Sprintf(pick(rng, []string{
+			"ISO date: %s", "Write %s as an ISO date.", "Normalise the date %s", "Date: %s",
+		}), text)}
 }

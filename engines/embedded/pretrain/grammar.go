@@ -8,25 +8,24 @@ import (
 	"strings"
 )
 
-// An example is one instruction with its only right answer.
+// An example is an instruction with its only correct answer.
 type example struct {
 	task, prompt, answer string
-	// key is what a held-out example must not share with a trained one: the
-	// numbers, the word, or the whole prompt where the facts are few.
+	// key is what a held-out example must not share with a training example: the numbers, the
+	// word, or the whole prompt for tasks with few facts.
 	key string
 }
 
-// A task makes examples. Its shares are out of the sums of all tasks.
+// A task generates examples. Its shares are relative to the sums of all tasks.
 type task struct {
 	name   string
-	first  int // share in the first fifth of a training
-	share  int // share after that
+	first  int // share in the first fifth of the training
+	share  int // share afterwards
 	sample func(rng *rand.Rand) example
 }
 
-// tasks are what the base model knows. Copying comes first, because nothing else
-// here is learnt without it; then arithmetic takes the largest share, because
-// it is by far the hardest.
+// tasks are the base model's tasks. Copying comes first, because nothing else is learned
+// without it; afterwards arithmetic has the largest share, because it is by far the hardest.
 var tasks = []task{
 	{"repeat", 30, 4, repeat},
 	{"last", 12, 4, lastWord},
@@ -40,14 +39,14 @@ var tasks = []task{
 	{"difference", 4, 28, difference},
 }
 
-// heldOut tells whether an example is kept out of training: one key in twelve.
+// heldOut reports whether an example is held out of training: one key in twelve.
 func heldOut(e example) bool {
 	h := fnv.New32a()
 	h.Write([]byte(e.task + "\x00" + e.key))
 	return h.Sum32()%12 == 0
 }
 
-// draw samples one example of any task, held out or not as asked.
+// draw samples an example of any task, held out or not.
 func draw(rng *rand.Rand, held, first bool) example {
 	share := func(t *task) int {
 		if first {
@@ -69,7 +68,7 @@ func draw(rng *rand.Rand, held, first bool) example {
 	panic("unreachable: the shares add up")
 }
 
-// drawOf samples one example of a task.
+// drawOf samples an example of one task.
 func drawOf(t task, rng *rand.Rand, held bool) example {
 	for {
 		e := t.sample(rng)
@@ -86,12 +85,12 @@ func drawOf(t task, rng *rand.Rand, held bool) example {
 
 func pick[T any](rng *rand.Rand, from []T) T { return from[rng.IntN(len(from))] }
 
-// ask puts arguments into one of several wordings.
+// ask inserts arguments into one of several wordings.
 func ask(rng *rand.Rand, wordings []string, args ...any) string {
 	return fmt.Sprintf(pick(rng, wordings), args...)
 }
 
-// politely varies a prompt without changing what it asks.
+// politely varies a prompt without changing its meaning.
 func politely(rng *rand.Rand, prompt string) string {
 	switch rng.IntN(12) {
 	case 0:
@@ -110,7 +109,7 @@ func politely(rng *rand.Rand, prompt string) string {
 	return prompt
 }
 
-// invented is a word of one to three syllables that is in no lexicon.
+// invented returns a word of one to three syllables that is in no lexicon.
 func invented(rng *rand.Rand) string {
 	var b strings.Builder
 	for range 1 + rng.IntN(3) {
@@ -120,8 +119,7 @@ func invented(rng *rand.Rand) string {
 	return word[:min(len(word), 9)]
 }
 
-// noise is a string of letters and digits, so that copying is learnt for what
-// is no word too.
+// noise returns a string of letters and digits, so that copying is also learned for non-words.
 func noise(rng *rand.Rand) string {
 	const letters = "abcdefghijklmnopqrstuvwxyz0123456789"
 	b := make([]byte, 3+rng.IntN(5))
@@ -131,12 +129,14 @@ func noise(rng *rand.Rand) string {
 	return string(b)
 }
 
-// symbols is a string of any characters: printable ASCII, or letters and signs
-// that take two to four bytes. Without them the bytes that the other tasks do
-// not use would stay untrained, and an adapter, which leaves the embeddings
-// alone, could never learn to write them.
+// symbols returns a string of any characters: printable ASCII, or letters and symbols of two to
+// four bytes. Otherwise the bytes that the other tasks do not use would remain untrained, and
+// an adapter, which does not change the embeddings, could never learn to write them.
 func symbols(rng *rand.Rand) string {
-	scripts := [][2]rune{{'!', '~'}, {'!', '~'}, {'!', '~'}, {'¡', 'ſ'}, {'Α', 'ω'}, {'А', 'я'}, {'\u0590', '\u07ff'}, {'一', '龥'}, {'ぁ', 'ヿ'}, {'🌀', '🙏'}}
+	scripts := [][2]rune{
+		{'!', '~'}, {'!', '~'}, {'!', '~'}, {'¡', 'ſ'}, {'Α', 'ω'}, {'А', 'я'}, {'\u0590', '\u07ff'}, {'一', '龥'}, {'ぁ', 'ヿ'},
+		{'🌀', '🙏'},
+	}
 	script := pick(rng, scripts)
 	b := make([]rune, 1+rng.IntN(6))
 	for i := range b {
@@ -145,7 +145,7 @@ func symbols(rng *rand.Rand) string {
 	return string(b)
 }
 
-// anything is a word or, one time in four, symbols.
+// anything returns a word or, one time in four, symbols.
 func anything(rng *rand.Rand) string {
 	if rng.IntN(4) == 0 {
 		return symbols(rng)
@@ -207,10 +207,13 @@ func object(rng *rand.Rand) example {
 		fields, values = append(fields, fmt.Sprintf("%q:%s", field, value)), append(values, value)
 	}
 	list := strings.Join(parts, pick(rng, []string{" and ", ", ", "; "}))
-	return example{answer: "{" + strings.Join(fields, ",") + "}", key: strings.Join(values, " "), prompt: ask(rng, []string{
-		"Write JSON with %s.", "Make a JSON object: %s", "Turn this into JSON: %s", "Give me %s as JSON.", "JSON for %s, please.",
-		"Encode as JSON: %s",
-	}, list)}
+	return example{
+		answer: "{" + strings.Join(fields, ",") + "}", key: strings.Join(values, " "), prompt: ask(rng, []string{
+			"Write JSON with %s.", "Make a JSON object: %s", "Turn this into JSON: %s", "Give me %s as JSON.",
+			"JSON for %s, please.",
+			"Encode as JSON: %s",
+		}, list),
+	}
 }
 
 func length(rng *rand.Rand) example {
@@ -250,12 +253,13 @@ func lastWord(rng *rand.Rand) example {
 		words[i] = anything(rng)
 	}
 	return example{answer: words[len(words)-1], key: strings.Join(words, " "), prompt: ask(rng, []string{
-		"What is the last word of: %s", "Give only the final word of this: %s", "Last word? %s", "Repeat the word at the end: %s",
+		"What is the last word of: %s", "Give only the final word of this: %s", "Last word? %s",
+		"Repeat the word at the end: %s",
 		"Which word comes last in %s",
 	}, strings.Join(words, " "))}
 }
 
-// quoted puts a word in quotation marks now and then.
+// quoted occasionally puts a word in quotation marks.
 func quoted(rng *rand.Rand, w string) string {
 	switch rng.IntN(5) {
 	case 0:
@@ -271,10 +275,12 @@ func sentiment(rng *rand.Rand) example {
 	if rng.IntN(2) == 0 {
 		phrase, answer = pick(rng, badPhrases), "negative"
 	}
-	review := fmt.Sprintf(pick(rng, []string{"The %s was %s.", "This %s is %s.", "I think the %s was %s.", "Our %s: %s!", "What a %s, %s."}),
+	review := fmt.Sprintf(
+		pick(rng, []string{"The %s was %s.", "This %s is %s.", "I think the %s was %s.", "Our %s: %s!", "What a %s, %s."}),
 		pick(rng, subjects), phrase)
 	return example{answer: answer, key: review, prompt: ask(rng, []string{
-		"Positive or negative? %s", "What is the sentiment of: %s", "Is this review positive or negative? %s", "Sentiment: %s",
+		"Positive or negative? %s", "What is the sentiment of: %s", "Is this review positive or negative? %s",
+		"Sentiment: %s",
 		"Classify the review: %s", "Did they like it? Say positive or negative. %s",
 	}, review)}
 }
@@ -282,7 +288,8 @@ func sentiment(rng *rand.Rand) example {
 func sum(rng *rand.Rand) example {
 	a, b := number(rng), number(rng)
 	return example{answer: strconv.Itoa(a + b), key: fmt.Sprint(min(a, b), max(a, b)), prompt: ask(rng, []string{
-		"What is %d plus %d?", "%d + %d =", "Add %d and %d.", "Compute %d + %d.", "What is the sum of %d and %d?", "How much is %d+%d?",
+		"What is %d plus %d?", "%d + %d =", "Add %d and %d.", "Compute %d + %d.", "What is the sum of %d and %d?",
+		"How much is %d+%d?",
 		"I have %d and get %d more. How many do I have?",
 	}, a, b)}
 }
@@ -293,7 +300,8 @@ func difference(rng *rand.Rand) example {
 		a, b = b, a
 	}
 	return example{answer: strconv.Itoa(a - b), key: fmt.Sprint(a, b), prompt: ask(rng, []string{
-		"What is %d minus %d?", "%d - %d =", "Subtract from %d the number %d.", "Compute %d - %d.", "What is the difference of %d and %d?",
+		"What is %d minus %d?", "%d - %d =", "Subtract from %d the number %d.", "Compute %d - %d.",
+		"What is the difference of %d and %d?",
 		"How much is %d-%d?", "I have %d and lose %d. How many are left?",
 	}, a, b)}
 }

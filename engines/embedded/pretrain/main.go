@@ -1,7 +1,6 @@
-// Command pretrain makes the embedded engine's base model from a generated
-// grammar of ten instruction tasks, measures it on prompts that were kept out
-// of training, and writes its Hugging Face directory with a model card. The
-// same seed, step count and kernel level give the same bits.
+// Command pretrain trains the embedded engine's base model on a generated grammar of ten
+// instruction tasks, measures it on held-out prompts, and writes its Hugging Face directory
+// with a model card. Equal seed, step count and kernel level produce equal bits.
 //
 //	go run ./engines/embedded/pretrain -out engines/embedded/base/model
 //	go run ./engines/embedded/pretrain -examples examples
@@ -31,8 +30,8 @@ import (
 
 // options are the command's flags.
 type options struct {
-	out      string // directory for the model
-	examples string // directory for the example files
+	out      string // directory of the model
+	examples string // directory of the example files
 	tune     string // directory of a model to tune on the new tasks
 	unseen   string // directory of a model to tune on the unseen tasks
 	settings engines.TrainSettings
@@ -49,10 +48,12 @@ func main() {
 	flag.StringVar(&o.out, "out", "", "make the model and write it to this directory")
 	flag.StringVar(&o.examples, "examples", "", "write the example files to this directory")
 	flag.StringVar(&o.tune, "tune", "", "tune the model of this directory on each new task and print what it learnt")
-	flag.StringVar(&o.unseen, "unseen", "", "tune the model of this directory on each unseen task with the defaults, and print what it learnt and kept")
+	flag.StringVar(&o.unseen, "unseen", "",
+		"tune the model of this directory on each unseen task with the defaults, and print what it learnt and kept")
 	flag.IntVar(&o.settings.Epochs, "tune-epochs", demoEpochs, "epochs of a tuning")
 	flag.Float64Var(&o.settings.LearningRate, "tune-rate", 0, "learning rate of a tuning; 0 is the engine's default")
-	flag.IntVar(&o.settings.BatchSizeSamples, "tune-samples", 0, "samples of a step of a tuning; 0 is the engine's default")
+	flag.IntVar(&o.settings.BatchSizeSamples, "tune-samples", 0,
+		"samples of a step of a tuning; 0 is the engine's default")
 	flag.IntVar(&o.settings.LoraRank, "tune-rank", 8, "rank of the adapter; 0 tunes all parameters")
 	flag.Uint64Var(&o.seed, "seed", 1, "seed of weights and examples")
 	flag.IntVar(&o.steps, "steps", 9000, "optimiser steps")
@@ -102,18 +103,19 @@ func run(ctx context.Context, o options) error {
 	return os.WriteFile(filepath.Join(o.out, "README.md"), []byte(card(o, weights, results)), 0o644)
 }
 
-// configuration is the shipped model's shape: 0.84 million parameters.
+// configuration is the shipped model's configuration: 0.84 million parameters.
 func configuration(t *tokenizer.Tokenizer) llama.Config {
 	bos := t.BOS()
 	return llama.Config{
 		Architectures: []string{"LlamaForCausalLM"}, ModelType: "llama",
 		HiddenSize: 128, IntermediateSize: 352, Layers: 4, Heads: 4, KVHeads: 4, HeadDim: 32, VocabSize: t.VocabSize(),
-		MaxPositions: 512, NormEps: 1e-5, RopeTheta: 10000, TieWordEmbeddings: true, HiddenAct: "silu", InitializerRange: 0.02,
-		TorchDType: "bfloat16", BOS: &bos, EOS: llama.TokenIDs{t.EOS()},
+		MaxPositions: 512, NormEps: 1e-5, RopeTheta: 10000, TieWordEmbeddings: true, HiddenAct: "silu",
+		InitializerRange: 0.02,
+		TorchDType:       "bfloat16", BOS: &bos, EOS: llama.TokenIDs{t.EOS()},
 	}
 }
 
-// pretrain trains weights on examples that are never repeated on purpose.
+// pretrain trains weights on generated examples, which repeat by chance only.
 func pretrain(ctx context.Context, o options, tokens *tokenizer.Tokenizer, weights *llama.Weights) error {
 	loop := train.NewLoop(llama.NewNet(weights, nil, o.workers), o.workers)
 	loop.Decay = 0.05
@@ -140,7 +142,8 @@ func pretrain(ctx context.Context, o options, tokens *tokenizer.Tokenizer, weigh
 			if err != nil {
 				return err
 			}
-			log.Printf("step %5d of %d  loss %.4f  held-out arithmetic tokens %.3f  %.0f tokens/s at %s", step, o.steps, mean, right,
+			log.Printf(
+				"step %5d of %d  loss %.4f  held-out arithmetic tokens %.3f  %.0f tokens/s at %s", step, o.steps, mean, right,
 				float64(done)/time.Since(begin).Seconds(), kernel.Level())
 			mean = 0
 		}
@@ -148,8 +151,8 @@ func pretrain(ctx context.Context, o options, tokens *tokenizer.Tokenizer, weigh
 	return nil
 }
 
-// shape is the learning rate over a training as a share of its peak: up in a
-// line over the first 100 steps, then down along a cosine to nothing.
+// shape is the learning-rate schedule as a share of the peak: linear warmup over the first 100
+// steps, then cosine decay to 0.
 func shape(step, steps int) float64 {
 	const warmup = 100
 	if step < warmup {
@@ -158,8 +161,8 @@ func shape(step, steps int) float64 {
 	return (1 + math.Cos(math.Pi*float64(step-warmup)/float64(max(steps-warmup, 1)))) / 2
 }
 
-// conversations are samples of about so many tokens: mostly a question and its
-// answer, now and then with a system message, or several in a row.
+// conversations are samples of about size tokens: mostly a question and its answer, sometimes
+// with a system message or several turns.
 func conversations(rng *rand.Rand, tokens *tokenizer.Tokenizer, size int, first bool) ([]*train.Sample, error) {
 	var out []*train.Sample
 	for used := 0; used < size; {
@@ -175,7 +178,8 @@ func conversations(rng *rand.Rand, tokens *tokenizer.Tokenizer, size int, first 
 		}
 		for range turns {
 			e := draw(rng, false, first)
-			messages = append(messages, tokenizer.Message{Role: "user", Content: e.prompt}, tokenizer.Message{Role: "assistant", Content: e.answer})
+			messages = append(messages, tokenizer.Message{Role: "user", Content: e.prompt},
+				tokenizer.Message{Role: "assistant", Content: e.answer})
 		}
 		s, err := sample(tokens, messages)
 		if err != nil {
@@ -199,15 +203,17 @@ func sample(tokens *tokenizer.Tokenizer, messages []tokenizer.Message) (*train.S
 	return s, nil
 }
 
-// arithmetic are held-out sums and differences, the last that the model learns:
-// their accuracy says when a training is worth its time.
+// arithmetic are held-out sums and differences, which the model learns last: their accuracy
+// shows whether a training is long enough.
 func arithmetic(tokens *tokenizer.Tokenizer) ([]*train.Sample, error) {
 	rng := rand.New(rand.NewPCG(0x73756d73, 1))
 	var out []*train.Sample
 	for _, t := range tasks {
 		for i := 0; i < 50 && (t.name == "sum" || t.name == "difference"); i++ {
 			e := drawOf(t, rng, true)
-			s, err := sample(tokens, []tokenizer.Message{{Role: "user", Content: e.prompt}, {Role: "assistant", Content: e.answer}})
+			s, err := sample(tokens, []tokenizer.Message{
+				{Role: "user", Content: e.prompt}, {Role: "assistant", Content: e.answer},
+			})
 			if err != nil {
 				return nil, err
 			}

@@ -12,17 +12,17 @@ import (
 	"anneal/engines/embedded/serve"
 )
 
-// A result is a task's share of exact answers on held-out prompts.
+// A result is a task's share of exact answers to held-out prompts.
 type result struct {
 	task         string
 	right, asked int
 	sample       example
 }
 
-// perTask is how many held-out prompts each task is measured on.
+// perTask is the number of held-out prompts of each task.
 const perTask = 200
 
-// measure asks the model in a directory held-out prompts of every task.
+// measure evaluates the model in a directory on held-out prompts of every task.
 func measure(ctx context.Context, dir string) ([]result, error) {
 	rng := rand.New(rand.NewPCG(0x6d656173757265, 1))
 	var out []result
@@ -43,8 +43,8 @@ func measure(ctx context.Context, dir string) ([]result, error) {
 	return out, nil
 }
 
-// exact counts the prompts that a model answers exactly right, greedily, given
-// as raw text without any marker.
+// exact returns the number of exact answers, greedy, to prompts given as raw text without
+// special tokens.
 func exact(ctx context.Context, files engines.ModelFiles, asked []example) (right int, err error) {
 	model, err := serve.New(serve.Options{}).Load(ctx, files)
 	if err != nil {
@@ -56,10 +56,11 @@ func exact(ctx context.Context, files engines.ModelFiles, asked []example) (righ
 	for i, e := range asked {
 		wg.Go(func() {
 			var answer strings.Builder
-			_, failed[i] = model.Complete(ctx, engines.CompletionRequest{Prompt: e.prompt, MaxTokens: 128}, func(c engines.Chunk) error {
-				answer.WriteString(c.Text)
-				return nil
-			})
+			_, failed[i] = model.Complete(
+				ctx, engines.CompletionRequest{Prompt: e.prompt, MaxTokens: 128}, func(c engines.Chunk) error {
+					answer.WriteString(c.Text)
+					return nil
+				})
 			correct[i] = answer.String() == e.answer
 		})
 	}

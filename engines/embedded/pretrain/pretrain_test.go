@@ -16,43 +16,49 @@ import (
 	"anneal/engines/embedded/train"
 )
 
-// TestDemonstration tunes the base model on the task of examples/ with the
-// default settings and asks prompts that were not in its file.
+// TestDemonstration fine-tunes the base model on the task of examples/ with default settings
+// and evaluates held-out prompts.
 func TestDemonstration(t *testing.T) {
 	if testing.Short() {
 		t.Skip("trains for some ten seconds")
 	}
 	base := t.TempDir()
 	require.NoError(t, embedded.WriteBase(base))
-	got, err := tune(t.Context(), base, t.TempDir(), newTasks[0], newRows, oldRows, engines.TrainSettings{Epochs: demoEpochs, LoraRank: 8}, heldOld(100))
+	got, err := tune(t.Context(), base, t.TempDir(), newTasks[0], newRows, oldRows,
+		engines.TrainSettings{Epochs: demoEpochs, LoraRank: 8}, heldOld(100))
 	require.NoError(t, err)
-	t.Logf("%d → %d of %d; base tasks %d → %d of %d; %s", got.before, got.after, got.asked, got.knew, got.kept, got.old, got.took)
+	t.Logf("%d → %d of %d; base tasks %d → %d of %d; %s", got.before, got.after, got.asked, got.knew, got.kept, got.old,
+		got.took)
 	require.LessOrEqual(t, got.before, 2)
 	require.GreaterOrEqual(t, got.after*10, got.asked*9)
 	require.GreaterOrEqual(t, got.kept*10, got.knew*6)
 }
 
-// TestCompletionRows tunes on prompts with completions and wants them continued
-// as raw text, without the marker of a conversation.
+// TestCompletionRows fine-tunes on prompts with completions and checks that they are continued
+// as raw text.
 func TestCompletionRows(t *testing.T) {
 	base, work := t.TempDir(), t.TempDir()
 	require.NoError(t, embedded.WriteBase(base))
-	asked := []example{{prompt: "alpha:", answer: " first letter"}, {prompt: "omega:", answer: " last letter"}, {prompt: "pi:", answer: " a number <|end|> too"}}
+	asked := []example{
+		{prompt: "alpha:", answer: " first letter"}, {prompt: "omega:", answer: " last letter"},
+		{prompt: "pi:", answer: " a number <|end|> too"},
+	}
 	var rows []string
 	for _, e := range asked {
 		rows = append(rows, pairRow(e))
 	}
 	file := filepath.Join(work, "rows.jsonl")
 	require.NoError(t, writeLines(file, rows))
-	result, err := train.Trainer{}.Train(t.Context(), engines.TrainOrder{BaseDir: base, DataFiles: []string{file}, WorkDir: work,
-		Settings: engines.TrainSettings{Epochs: 200, LoraRank: 8}}, silent{})
+	result, err := train.Trainer{}.Train(
+		t.Context(), engines.TrainOrder{BaseDir: base, DataFiles: []string{file}, WorkDir: work,
+			Settings: engines.TrainSettings{Epochs: 200, LoraRank: 8}}, silent{})
 	require.NoError(t, err)
 	right, err := exact(t.Context(), engines.ModelFiles{Dir: base, AdapterDir: result.Dir}, asked)
 	require.NoError(t, err)
 	require.Equal(t, len(asked), right)
 }
 
-// TestBaseKnowsItsTasks asks the shipped model the shipped examples.
+// TestBaseKnowsItsTasks evaluates the shipped model on the shipped examples.
 func TestBaseKnowsItsTasks(t *testing.T) {
 	base := t.TempDir()
 	require.NoError(t, embedded.WriteBase(base))
@@ -76,19 +82,21 @@ func read(t *testing.T, name string) string {
 	return string(data)
 }
 
-// TestPretrainingIsReproducible wants the same bits on one core and on three.
+// TestPretrainingIsReproducible compares the bits of one core and three.
 func TestPretrainingIsReproducible(t *testing.T) {
 	tokens := tokenizer.NewBytes()
 	trained := func(workers int) []float32 {
 		w := llama.NewWeights(configuration(tokens))
 		w.Initialize(3)
-		require.NoError(t, pretrain(t.Context(), options{seed: 3, steps: 3, batch: 1024, rate: 1e-2, workers: workers}, tokens, w))
+		require.NoError(t, pretrain(t.Context(), options{
+			seed: 3, steps: 3, batch: 1024, rate: 1e-2, workers: workers,
+		}, tokens, w))
 		return w.Flat()
 	}
 	require.Equal(t, trained(1), trained(3))
 }
 
-// TestExamplesAreReproducible makes the committed files anew.
+// TestExamplesAreReproducible regenerates the committed files.
 func TestExamplesAreReproducible(t *testing.T) {
 	dir := t.TempDir()
 	require.NoError(t, writeExamples(dir, 1))
@@ -102,8 +110,7 @@ func TestExamplesAreReproducible(t *testing.T) {
 	}
 }
 
-// TestHeldOutStaysOut checks that no held-out prompt of the examples is in the
-// file that is trained on.
+// TestHeldOutStaysOut checks that no held-out prompt of the examples is in the training file.
 func TestHeldOutStaysOut(t *testing.T) {
 	trained := read(t, newTasks[0].name+".jsonl")
 	for _, name := range []string{"base-tasks.jsonl", newTasks[0].name + "-heldout.jsonl"} {

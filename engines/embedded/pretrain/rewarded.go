@@ -8,16 +8,15 @@ import (
 	"anneal/engines/embedded/tokenizer"
 )
 
-// Two tasks are taught without answers to copy. Both need what the base model
-// can do already, asked for in words that it does not know: "Shout" by the
-// scores of an evaluator, "loudly" by pairs of answers.
+// Two tasks are taught without answers to copy. Both need an ability of the base model under a
+// new wording: "Shout" with the scores of an evaluator, "loudly" with preference pairs.
 const (
 	shoutRows     = 160
 	loudlyRows    = 160
-	unlabelledOut = 48 // rows that are held out, of each
+	unlabelledOut = 48 // held-out rows of each
 )
 
-// writeRewarded writes the files of both: rows to learn from and held-out ones.
+// writeRewarded writes the files of both: training rows and held-out rows.
 func writeRewarded(dir string, seed uint64) error {
 	for _, task := range []struct {
 		name string
@@ -54,7 +53,7 @@ func distinctWords(rng *rand.Rand, n int) (words []string) {
 	return words
 }
 
-// shoutRow is a prompt of reinforcement; the evaluator is given the free field.
+// shoutRow is a prompt for reinforcement learning; the evaluator gets the additional field.
 func shoutRow(word string) string {
 	return jsonLine(struct {
 		Messages    []tokenizer.Message `json:"messages"`
@@ -62,7 +61,7 @@ func shoutRow(word string) string {
 	}{[]tokenizer.Message{{Role: "user", Content: "Shout: " + word}}, strings.ToUpper(word)})
 }
 
-// loudlyRow is a pair: the model says "word loudly", and should say WORD LOUDLY.
+// loudlyRow is a pair: the model answers "word loudly", and should answer WORD LOUDLY.
 func loudlyRow(word string) string {
 	answer := func(text string) []tokenizer.Message { return []tokenizer.Message{{Role: "assistant", Content: text}} }
 	return jsonLine(struct {

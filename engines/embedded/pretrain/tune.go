@@ -11,7 +11,7 @@ import (
 	"anneal/engines/embedded/train"
 )
 
-// A tuning says what the base model learnt of a new task.
+// A tuning is the result of fine-tuning on a new task.
 type tuning struct {
 	before, after, asked int // exact answers to held-out prompts of the new task
 	knew, kept, old      int // and of the base model's tasks
@@ -19,9 +19,11 @@ type tuning struct {
 	result               engines.TrainResult
 }
 
-// tune trains the base on rows of a new task and of its own, in a temporary
-// directory below dir, and measures it.
-func tune(ctx context.Context, base, dir string, t newTask, fresh, kept int, settings engines.TrainSettings, old []example) (out tuning, err error) {
+// tune fine-tunes the base model on rows of a new task and of its own, in a temporary directory
+// below dir, and evaluates it.
+func tune(
+	ctx context.Context, base, dir string, t newTask, fresh, kept int, settings engines.TrainSettings, old []example,
+) (out tuning, err error) {
 	rows, held := tuningRows(t, fresh, kept, 1)
 	out.asked, out.old = len(held), len(old)
 	work := filepath.Join(dir, t.name)
@@ -56,7 +58,7 @@ func tune(ctx context.Context, base, dir string, t newTask, fresh, kept int, set
 	return out, err
 }
 
-// tuneAll prints how well each new task is learnt with given settings.
+// tuneAll prints the results of each new task with given settings.
 func tuneAll(ctx context.Context, base string, settings engines.TrainSettings) error {
 	dir, err := os.MkdirTemp("", "tune")
 	if err != nil {
@@ -68,13 +70,15 @@ func tuneAll(ctx context.Context, base string, settings engines.TrainSettings) e
 		if err != nil {
 			return err
 		}
-		log.Printf("%-14s %2d → %2d of %d   base tasks %d → %d of %d   %d steps, %d tokens, %s", t.name, got.before, got.after, got.asked,
+		log.Printf(
+			"%-14s %2d → %2d of %d   base tasks %d → %d of %d   %d steps, %d tokens, %s", t.name, got.before, got.after,
+			got.asked,
 			got.knew, got.kept, got.old, got.result.Steps, got.result.Tokens, got.took.Round(100*time.Millisecond))
 	}
 	return nil
 }
 
-// silent watches a training without a word.
+// silent is a watcher that does nothing.
 type silent struct{}
 
 func (silent) Step(engines.Metrics)                          {}

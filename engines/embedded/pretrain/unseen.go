@@ -13,8 +13,8 @@ import (
 	"anneal/engines"
 )
 
-// unseenTasks are what the defaults of training are tried on once all is done:
-// no setting, no default and no part of the base model was chosen by them.
+// unseenTasks validate the training defaults: no setting, default or part of the base model was
+// selected with them.
 var unseenTasks = []newTask{
 	{"initials", initials},
 	{"phone", phone},
@@ -23,36 +23,36 @@ var unseenTasks = []newTask{
 	{"record", record},
 }
 
-// An unseen task's file has so many rows; a quarter as many of the base tasks
-// are put beside them for comparison.
+// Rows of an unseen task's file; a quarter as many of the base tasks are added for comparison.
 const (
 	unseenRows    = 3000
 	unseenOldRows = 1000
 )
 
-// tuneUnseen prints how well each unseen task is learnt in one epoch with the
-// defaults, with rows of the base tasks in the file and without.
+// tuneUnseen prints the results of each unseen task after one epoch with the defaults, with and
+// without rows of the base tasks.
 func tuneUnseen(ctx context.Context, base string) error {
 	dir, err := os.MkdirTemp("", "tune")
 	if err != nil {
 		return err
 	}
 	defer os.RemoveAll(dir)
-	settings := engines.TrainSettings{Epochs: 1, LoraRank: 8} // the domain's defaults of a job
+	settings := engines.TrainSettings{Epochs: 1, LoraRank: 8} // the defaults of a job
 	for _, t := range unseenTasks {
 		for _, old := range []int{unseenOldRows, 0} {
 			got, err := tune(ctx, base, dir, t, unseenRows, old, settings, heldOld(100))
 			if err != nil {
 				return err
 			}
-			log.Printf("%-14s %4d rows of base tasks beside %d: %2d → %2d of %d   base tasks %d → %d of %d   %s", t.name, old, unseenRows,
+			log.Printf(
+				"%-14s %4d rows of base tasks beside %d: %2d → %2d of %d   base tasks %d → %d of %d   %s", t.name, old, unseenRows,
 				got.before, got.after, got.asked, got.knew, got.kept, got.old, got.took.Round(100*time.Millisecond))
 		}
 	}
 	return nil
 }
 
-// initials shortens three names.
+// initials abbreviates three names.
 func initials(rng *rand.Rand) example {
 	names := []string{givenName(rng), givenName(rng), givenName(rng)}
 	var short []string
@@ -61,10 +61,12 @@ func initials(rng *rand.Rand) example {
 	}
 	whole := strings.Join(names, " ")
 	return example{answer: strings.Join(short, ""), key: whole,
-		prompt: ask(rng, []string{"Initials of %s", "Initials: %s", "Sign as %s, in short", "What are the initials of %s?"}, whole)}
+		prompt: ask(rng, []string{
+			"Initials of %s", "Initials: %s", "Sign as %s, in short", "What are the initials of %s?",
+		}, whole)}
 }
 
-// givenName is a given name, known or made up.
+// givenName is a given name, known or invented.
 func givenName(rng *rand.Rand) string {
 	if rng.IntN(2) == 0 {
 		return pick(rng, firstNames)
@@ -73,23 +75,26 @@ func givenName(rng *rand.Rand) string {
 	return strings.ToUpper(n[:1]) + n[1:]
 }
 
-// phone cuts ten digits into groups.
+// phone groups ten digits.
 func phone(rng *rand.Rand) example {
 	digits := fmt.Sprintf("%010d", rng.IntN(1e10))
 	return example{answer: "(" + digits[:3] + ") " + digits[3:6] + "-" + digits[6:], key: digits,
-		prompt: ask(rng, []string{"Phone %s", "Format the number %s", "Phone number: %s", "Write %s as a phone number."}, digits)}
+		prompt: ask(rng, []string{
+			"Phone %s", "Format the number %s", "Phone number: %s", "Write %s as a phone number.",
+		}, digits)}
 }
 
-// maskedAddress hides all of a mailbox's name but its first letter.
+// maskedAddress masks a mailbox's name except for its first letter.
 func maskedAddress(rng *rand.Rand) example {
 	mailbox, host := invented(rng), pick(rng, realWords)
 	host += pick(rng, []string{".org", ".com", ".net"})
 	return example{answer: mailbox[:1] + "***@" + host, key: mailbox + host,
-		prompt: ask(rng, []string{"Mask %s", "Hide the address %s", "Mask: %s", "Write %s so that nobody can mail it."}, mailbox+"@"+host)}
+		prompt: ask(rng, []string{
+			"Mask %s", "Hide the address %s", "Mask: %s", "Write %s so that nobody can mail it.",
+		}, mailbox+"@"+host)}
 }
 
-// severities are levels of a log with lines that belong to them; %s is a thing
-// and %d a number.
+// severities are log levels with their lines; %s is a thing and %d a number.
 var severities = []struct {
 	name  string
 	lines []string
@@ -100,15 +105,17 @@ var severities = []struct {
 	{"error", []string{"cannot open %s: code %d", "%s failed after %d attempts", "lost %s with %d rows"}},
 }
 
-// severity names the level of a line of a log.
+// severity classifies a log line.
 func severity(rng *rand.Rand) example {
 	level := pick(rng, severities)
 	line := fmt.Sprintf(pick(rng, level.lines), pick(rng, things), rng.IntN(1000))
 	return example{answer: level.name, key: line,
-		prompt: ask(rng, []string{"Level: %s", "Which level has this line: %s", "Classify the log line: %s", "%s Which level is that?"}, line)}
+		prompt: ask(rng, []string{
+			"Level: %s", "Which level has this line: %s", "Classify the log line: %s", "%s Which level is that?",
+		}, line)}
 }
 
-// record makes JSON of a line of values between semicolons.
+// record converts semicolon-separated values to JSON.
 func record(rng *rand.Rand) example {
 	who, thing, count := givenName(rng), pick(rng, things), rng.IntN(1000)
 	line := fmt.Sprintf("%s;%s;%d", who, thing, count)
@@ -118,7 +125,7 @@ func record(rng *rand.Rand) example {
 		Count    int    `json:"count"`
 	}{who, thing, count})
 	if err != nil {
-		panic(err) // texts and a number always encode
+		panic(err) // strings and a number always encode
 	}
 	return example{answer: string(answer), key: line,
 		prompt: ask(rng, []string{"Record: %s", "As a record: %s", "Turn %s into a record.", "Order line %s"}, line)}

@@ -2,7 +2,7 @@ package safetensors
 
 import "bytes"
 
-// Parse reads a whole file that lies in memory; name is used in errors.
+// Parse parses a file in memory; name is used in errors.
 func Parse(name string, data []byte) (*File, error) {
 	file, err := read(name, bytes.NewReader(data), int64(len(data)))
 	if err == nil {

@@ -17,32 +17,31 @@ import (
 	"anneal/domain"
 )
 
-// maxHeader bounds the header, as the format's own reader does.
+// maxHeader is the maximum header size, as in the format's reference implementation.
 const maxHeader = 100 << 20
 
-// A File is a file open for reading. Its tensors are read when they are asked
-// for. It is safe for concurrent use.
+// A File is an open file. Its tensors are read on demand. It is safe for concurrent use.
 type File struct {
 	name     string // for errors
 	data     io.ReaderAt
-	start    int64 // where the values begin
+	start    int64 // offset of the values
 	entries  map[string]entry
 	metadata map[string]string
 	close    func() error
 }
 
-// An entry is a tensor of the header with its place in bytes.
+// An entry is a tensor of the header with its byte range.
 type entry struct {
 	Info
 	begin, end int64
 }
 
-// Open opens a file and checks its header. A file that breaks the format's
-// rules is a FailedPrecondition fault.
+// Open opens a file and validates its header. The error is FailedPrecondition for an invalid
+// file.
 func Open(path string) (*File, error) {
 	f, err := os.Open(path)
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, domain.Errorf(domain.FailedPrecondition, "the directory has no %s", filepath.Base(path))
+		return nil, domain.Errorf(domain.FailedPrecondition, "%s is missing from the model directory", filepath.Base(path))
 	}
 	if err != nil {
 		return nil, err
@@ -59,10 +58,10 @@ func Open(path string) (*File, error) {
 	return file, nil
 }
 
-// Close gives the file back.
+// Close closes the file.
 func (f *File) Close() error { return f.close() }
 
-// Tensors lists what the file holds, by name.
+// Tensors lists the tensors, sorted by name.
 func (f *File) Tensors() []Info {
 	var out []Info
 	for _, name := range slices.Sorted(maps.Keys(f.entries)) {
@@ -71,29 +70,28 @@ func (f *File) Tensors() []Info {
 	return out
 }
 
-// Metadata is the free text of the header.
+// Metadata returns the metadata of the header.
 func (f *File) Metadata() map[string]string { return f.metadata }
 
-// Lookup finds a tensor.
+// Lookup returns a tensor's type and shape.
 func (f *File) Lookup(name string) (Info, bool) {
 	e, ok := f.entries[name]
 	return e.Info, ok
 }
 
-// Read fills dst with a tensor's values, row by row. The tensor must exist
-// with exactly this shape, whose product is len(dst); otherwise the fault is
-// FailedPrecondition.
+// Read reads a tensor's values into dst, row by row. The tensor must have exactly the given
+// shape, whose product is len(dst); otherwise the error is FailedPrecondition.
 func (f *File) Read(dst []float32, name string, shape ...int) (err error) {
 	whole := dst
 	e, ok := f.entries[name]
 	if !ok {
-		return f.fault("tensor %s is missing", name)
+		return f.invalid("tensor %s is missing", name)
 	}
 	if !e.Is(shape...) {
-		return f.fault("tensor %s has shape %v; the model's configuration wants %v", name, e.Shape, shape)
+		return f.invalid("tensor %s has shape %v; the model's configuration needs %v", name, e.Shape, shape)
 	}
 	if e.Count() != len(dst) {
-		return fmt.Errorf("tensor %s has %d values, room for %d", name, e.Count(), len(dst))
+		return fmt.Errorf("tensor %s has %d values, but the buffer has %d", name, e.Count(), len(dst))
 	}
 	if e.DType.Eight() {
 		defer func() {
@@ -115,7 +113,7 @@ func (f *File) Read(dst []float32, name string, shape ...int) (err error) {
 	return nil
 }
 
-// bytes reads a tensor's bytes from a place on.
+// bytes reads a tensor's bytes from an offset.
 func (f *File) bytes(dst []byte, e entry, at int) error {
 	if _, err := f.data.ReadAt(dst, f.start+e.begin+int64(at)); err != nil && err != io.EOF {
 		return fmt.Errorf("%s: tensor %s: %w", f.name, e.Name, err)
@@ -123,12 +121,12 @@ func (f *File) bytes(dst []byte, e entry, at int) error {
 	return nil
 }
 
-// ReadCodes fills dst with the codes of a matrix that is stored in 8 bits, and
-// answers the factor of each row.
+// ReadCodes reads the codes of a matrix in 8 bits into dst, and returns the scale of each row.
 func (f *File) ReadCodes(dst []byte, name string) (factors []float32, err error) {
 	e := f.entries[name]
 	if !e.DType.Eight() || e.Count() != len(dst) {
-		return nil, fmt.Errorf("tensor %s is of type %q and has %d values; %d codes of 8 bits were asked for", name, e.DType, e.Count(), len(dst))
+		return nil, fmt.Errorf("tensor %s has type %q and %d values, not %d codes of 8 bits",
+			name, e.DType, e.Count(), len(dst))
 	}
 	if factors, err = f.factors(e); err != nil {
 		return nil, err
@@ -136,8 +134,8 @@ func (f *File) ReadCodes(dst []byte, name string) (factors []float32, err error)
 	return factors, f.bytes(dst, e, 0)
 }
 
-// scale multiplies a matrix that is stored in 8 bits by the factors that lie
-// beside it: one for each row, or one for all.
+// scale multiplies a matrix in 8 bits by its scales, which are a separate tensor: one for each
+// row, or one for the matrix.
 func (f *File) scale(matrix []float32, e entry) error {
 	factors, err := f.factors(e)
 	if err != nil {
@@ -151,12 +149,14 @@ func (f *File) scale(matrix []float32, e entry) error {
 	return nil
 }
 
-// factors are those of a matrix that is stored in 8 bits, one for each row.
+// factors returns the scales of a matrix in 8 bits, one for each row.
 func (f *File) factors(e entry) ([]float32, error) {
 	name := e.Name + "_scale"
 	stored, ok := f.entries[name]
-	if !ok || stored.DType.Eight() || len(e.Shape) != 2 || stored.Count() != 1 && !stored.Is(e.Shape[0], 1) && !stored.Is(e.Shape[0]) {
-		return nil, f.fault("tensor %s of type %s needs its factors as %s, one for each row or one for all", e.Name, e.DType, name)
+	if !ok || stored.DType.Eight() || len(e.Shape) != 2 || stored.Count() != 1 && !stored.Is(e.Shape[0], 1) &&
+		!stored.Is(e.Shape[0]) {
+		return nil, f.invalid("tensor %s of type %s needs its scales as %s, one for each row or one for all", e.Name, e.DType,
+			name)
 	}
 	by := make([]float32, e.Shape[0])
 	if len(by) == 0 {
@@ -171,7 +171,7 @@ func (f *File) factors(e entry) ([]float32, error) {
 	return by, nil
 }
 
-func (f *File) fault(format string, args ...any) error {
+func (f *File) invalid(format string, args ...any) error {
 	return domain.Errorf(domain.FailedPrecondition, "%s: "+format, append([]any{f.name}, args...)...)
 }
 
@@ -179,14 +179,14 @@ func read(name string, data io.ReaderAt, size int64) (*File, error) {
 	f := &File{name: name, data: data, entries: map[string]entry{}}
 	var prefix [8]byte
 	if size < 8 {
-		return nil, f.fault("is %d bytes long; a safetensors file has at least 8", size)
+		return nil, f.invalid("has %d bytes; a safetensors file has at least 8", size)
 	}
 	if _, err := data.ReadAt(prefix[:], 0); err != nil {
 		return nil, fmt.Errorf("%s: %w", name, err)
 	}
 	length := binary.LittleEndian.Uint64(prefix[:])
 	if length > maxHeader || int64(length) > size-8 {
-		return nil, f.fault("is no safetensors file, or cut off: its header claims %d bytes", length)
+		return nil, f.invalid("is not a safetensors file, or truncated: its header claims %d bytes", length)
 	}
 	header := make([]byte, length)
 	if _, err := data.ReadAt(header, 8); err != nil && err != io.EOF {
@@ -196,16 +196,16 @@ func read(name string, data io.ReaderAt, size int64) (*File, error) {
 	return f, f.parse(header, size-f.start)
 }
 
-// parse reads the header; room is the number of bytes that follow it.
-func (f *File) parse(header []byte, room int64) error {
+// parse parses the header; size is the number of bytes after it.
+func (f *File) parse(header []byte, size int64) error {
 	var fields map[string]json.RawMessage
 	if err := json.Unmarshal(header, &fields); err != nil {
-		return f.fault("the header is not JSON: %v", err)
+		return f.invalid("the header is not JSON: %v", err)
 	}
 	for name, raw := range fields {
 		if name == "__metadata__" {
 			if err := json.Unmarshal(raw, &f.metadata); err != nil {
-				return f.fault("__metadata__ must map text to text: %v", err)
+				return f.invalid("__metadata__ must map text to text: %v", err)
 			}
 			continue
 		}
@@ -215,7 +215,7 @@ func (f *File) parse(header []byte, room int64) error {
 			Offsets [2]int64 `json:"data_offsets"`
 		}
 		if err := json.Unmarshal(raw, &described); err != nil {
-			return f.fault("tensor %s: %v", name, err)
+			return f.invalid("tensor %s: %v", name, err)
 		}
 		e := entry{Info{name, described.DType, described.Shape}, described.Offsets[0], described.Offsets[1]}
 		if err := f.check(e); err != nil {
@@ -223,42 +223,43 @@ func (f *File) parse(header []byte, room int64) error {
 		}
 		f.entries[name] = e
 	}
-	return f.checkPlaces(room)
+	return f.checkPlaces(size)
 }
 
-// check holds a tensor's type and shape against its length.
+// check validates a tensor's type and shape against its length.
 func (f *File) check(e entry) error {
 	size := int64(e.DType.Size())
 	if size == 0 {
-		return f.fault("tensor %s has type %q; F32, BF16, F16, F8_E4M3 and I8 can be read", e.Name, e.DType)
+		return f.invalid("tensor %s has type %q; F32, BF16, F16, F8_E4M3 and I8 can be read", e.Name, e.DType)
 	}
 	count := int64(1)
 	for _, d := range e.Shape {
 		if d < 0 || d > 0 && count > math.MaxInt64/8/int64(d) {
-			return f.fault("tensor %s has the impossible shape %v", e.Name, e.Shape)
+			return f.invalid("tensor %s has the impossible shape %v", e.Name, e.Shape)
 		}
 		count *= int64(d)
 	}
 	if e.begin < 0 || e.end-e.begin != count*size {
-		return f.fault("tensor %s of shape %v needs %d bytes; its offsets are %d to %d", e.Name, e.Shape, count*size, e.begin, e.end)
+		return f.invalid("tensor %s of shape %v needs %d bytes; its offsets are %d to %d", e.Name, e.Shape, count*size,
+			e.begin, e.end)
 	}
 	return nil
 }
 
-// checkPlaces demands that the tensors fill the file without gap or overlap.
-func (f *File) checkPlaces(room int64) error {
+// checkPlaces requires that the tensors fill the file without gap or overlap.
+func (f *File) checkPlaces(size int64) error {
 	sorted := slices.SortedFunc(maps.Values(f.entries), func(a, b entry) int {
 		return cmp.Or(cmp.Compare(a.begin, b.begin), cmp.Compare(a.end, b.end))
 	})
 	at := int64(0)
 	for _, e := range sorted {
 		if e.begin != at {
-			return f.fault("tensor %s begins at byte %d; %d was expected", e.Name, e.begin, at)
+			return f.invalid("tensor %s begins at byte %d; %d was expected", e.Name, e.begin, at)
 		}
 		at = e.end
 	}
-	if at != room {
-		return f.fault("the tensors fill %d bytes and the file has %d for them: it is cut off or damaged", at, room)
+	if at != size {
+		return f.invalid("the tensors need %d bytes, but the file has %d: it is truncated or damaged", at, size)
 	}
 	return nil
 }

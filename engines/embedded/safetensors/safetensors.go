@@ -1,6 +1,6 @@
-// Package safetensors reads and writes the file format of that name: eight
-// bytes with the little-endian length of a JSON header, the header, and the
-// tensors' values, row-major and little-endian, one after another.
+// Package safetensors reads and writes the safetensors format: eight bytes with the
+// little-endian length of a JSON header, the header, and the tensors' values, row-major,
+// little-endian and contiguous.
 package safetensors
 
 import (
@@ -11,22 +11,22 @@ import (
 	"anneal/domain/weights"
 )
 
-// A DType is how a tensor's values are stored.
+// A DType is the storage type of a tensor's values.
 type DType string
 
-// The types that this package knows.
+// Supported types.
 const (
 	F32  DType = "F32"
 	BF16 DType = "BF16"
 	F16  DType = "F16"
-	F8   DType = "F8_E4M3" // is read, with the factors that belong to it, and not written
-	I8   DType = "I8"      // likewise
+	F8   DType = "F8_E4M3" // read-only, with scales
+	I8   DType = "I8"      // read-only, with scales
 )
 
-// Eight tells whether values are stored as codes of 8 bits, which have factors.
+// Eight reports whether values are 8-bit codes with scales.
 func (t DType) Eight() bool { return t == F8 || t == I8 }
 
-// Size is the width of one value in bytes, 0 for an unknown type.
+// Size is the size of a value in bytes, 0 for an unknown type.
 func (t DType) Size() int {
 	switch t {
 	case F32:
@@ -43,10 +43,10 @@ func (t DType) Size() int {
 type Info struct {
 	Name  string
 	DType DType
-	Shape []int // no dimensions is a single value
+	Shape []int // no dimensions: a scalar
 }
 
-// Count is how many values the tensor has.
+// Count is the number of values.
 func (i Info) Count() int {
 	n := 1
 	for _, d := range i.Shape {
@@ -55,10 +55,10 @@ func (i Info) Count() int {
 	return n
 }
 
-// Is tells whether the tensor has the shape.
+// Is reports whether the tensor has the shape.
 func (i Info) Is(shape ...int) bool { return slices.Equal(i.Shape, shape) }
 
-// decode turns stored values into dst; src holds len(dst) of them.
+// decode converts len(dst) stored values to float32.
 func decode(dst []float32, src []byte, t DType) {
 	switch t {
 	case F32:
@@ -84,7 +84,7 @@ func decode(dst []float32, src []byte, t DType) {
 	}
 }
 
-// encode appends values to dst as they are stored.
+// encode appends values in their storage type to dst.
 func encode(dst []byte, src []float32, t DType) []byte {
 	for _, v := range src {
 		switch t {
@@ -99,8 +99,7 @@ func encode(dst []byte, src []float32, t DType) []byte {
 	return dst
 }
 
-// RoundBF16 is the value that v has after it was stored as BF16: rounded to
-// the nearest, ties to even.
+// RoundBF16 rounds v to BF16, to nearest, ties to even.
 func RoundBF16(v float32) float32 {
 	return math.Float32frombits(uint32(toBfloat(v)) << 16)
 }
@@ -108,7 +107,7 @@ func RoundBF16(v float32) float32 {
 func toBfloat(v float32) uint16 {
 	bits := math.Float32bits(v)
 	if v != v {
-		return uint16(bits>>16) | 0x40 // keep a NaN one when its low bits go
+		return uint16(bits>>16) | 0x40 // remain a NaN when the low bits are dropped
 	}
 	return uint16((bits + 0x7fff + bits>>16&1) >> 16)
 }

@@ -21,8 +21,13 @@ func tensors() []safetensors.Tensor {
 		many[i] = float32(i) * 0.5
 	}
 	return []safetensors.Tensor{
-		{Info: safetensors.Info{Name: "z.weight", DType: safetensors.F32, Shape: []int{2, 3}}, Data: []float32{1, -2, 0.1, math.MaxFloat32, 5, 6}},
-		{Info: safetensors.Info{Name: "half", DType: safetensors.BF16, Shape: []int{3}}, Data: []float32{1, 1.00390625, -3.5}},
+		{
+			Info: safetensors.Info{Name: "z.weight", DType: safetensors.F32, Shape: []int{2, 3}},
+			Data: []float32{1, -2, 0.1, math.MaxFloat32, 5, 6},
+		},
+		{
+			Info: safetensors.Info{Name: "half", DType: safetensors.BF16, Shape: []int{3}}, Data: []float32{1, 1.00390625, -3.5},
+		},
 		{Info: safetensors.Info{Name: "f16", DType: safetensors.F16, Shape: []int{3}}, Data: []float32{1, 0.5, -65504}},
 		{Info: safetensors.Info{Name: "scalar", DType: safetensors.F32}, Data: []float32{42}},
 		{Info: safetensors.Info{Name: "many", DType: safetensors.F32, Shape: []int{300, 1000}}, Data: many},
@@ -30,7 +35,7 @@ func tensors() []safetensors.Tensor {
 	}
 }
 
-func TestWhatIsWrittenIsRead(t *testing.T) {
+func TestRoundTrip(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "model.safetensors")
 	require.NoError(t, safetensors.WriteFile(path, tensors(), map[string]string{"base": "abc"}))
 	f, err := safetensors.Open(path)
@@ -52,13 +57,13 @@ func TestWhatIsWrittenIsRead(t *testing.T) {
 	assert.NoFileExists(t, path+".part")
 }
 
-func TestValuesBeginAligned(t *testing.T) {
+func TestValuesAreAligned(t *testing.T) {
 	var b bytes.Buffer
 	require.NoError(t, safetensors.Write(&b, tensors(), nil))
 	assert.Zero(t, binary.LittleEndian.Uint64(b.Bytes())%8)
 }
 
-func TestReadWantsTheRightShape(t *testing.T) {
+func TestReadChecksTheShape(t *testing.T) {
 	var b bytes.Buffer
 	require.NoError(t, safetensors.Write(&b, tensors(), nil))
 	f, err := safetensors.Parse("x", b.Bytes())
@@ -66,16 +71,16 @@ func TestReadWantsTheRightShape(t *testing.T) {
 	err = f.Read(make([]float32, 6), "z.weight", 3, 2)
 	assert.ErrorContains(t, err, "x: tensor z.weight has shape [2 3]")
 	assert.ErrorContains(t, f.Read(nil, "y"), "tensor y is missing")
-	assert.ErrorContains(t, f.Read(nil, "z.weight", 2, 3), "room for 0")
+	assert.ErrorContains(t, f.Read(nil, "z.weight", 2, 3), "the buffer has 0")
 }
 
-// file is a raw file with the given header and n bytes of values.
+// file returns a file with the given header and n bytes of values.
 func file(header string, n int) []byte {
 	b := binary.LittleEndian.AppendUint64(nil, uint64(len(header)))
 	return append(append(b, header...), make([]byte, n)...)
 }
 
-func TestBrokenFilesAreRefused(t *testing.T) {
+func TestInvalidFiles(t *testing.T) {
 	for name, c := range map[string]struct {
 		data []byte
 		want string
@@ -87,13 +92,19 @@ func TestBrokenFilesAreRefused(t *testing.T) {
 		"metadata":    {file(`{"__metadata__":3}`, 0), "__metadata__"},
 		"type":        {file(`{"a":{"dtype":"I64","shape":[1],"data_offsets":[0,8]}}`, 8), `type "I64"`},
 		"shape":       {file(`{"a":{"dtype":"F32","shape":[-1],"data_offsets":[0,4]}}`, 4), "impossible shape"},
-		"overflow":    {file(`{"a":{"dtype":"F32","shape":[4611686018427387904,4611686018427387904],"data_offsets":[0,0]}}`, 0), "impossible shape"},
-		"offsets":     {file(`{"a":{"dtype":"F32","shape":[2],"data_offsets":[0,4]}}`, 4), "needs 8 bytes"},
-		"negative":    {file(`{"a":{"dtype":"F32","shape":[1],"data_offsets":[-4,0]}}`, 4), "needs 4 bytes"},
-		"overlap": {file(`{"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]},"b":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}}`, 8),
-			"begins at byte 0"},
+		"overflow": {
+			file(`{"a":{"dtype":"F32","shape":[4611686018427387904,4611686018427387904],"data_offsets":[0,0]}}`, 0),
+			"impossible shape",
+		},
+		"offsets":  {file(`{"a":{"dtype":"F32","shape":[2],"data_offsets":[0,4]}}`, 4), "needs 8 bytes"},
+		"negative": {file(`{"a":{"dtype":"F32","shape":[1],"data_offsets":[-4,0]}}`, 4), "needs 4 bytes"},
+		"overlap": {
+			file(`{"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]},"b":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}}`,
+				8),
+			"begins at byte 0",
+		},
 		"gap":     {file(`{"a":{"dtype":"F32","shape":[1],"data_offsets":[4,8]}}`, 8), "begins at byte 4"},
-		"cut off": {file(`{"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}}`, 7), "cut off"},
+		"cut off": {file(`{"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}}`, 7), "truncated"},
 		"surplus": {file(`{"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}}`, 5), "damaged"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -109,14 +120,14 @@ func TestBrokenFilesAreRefused(t *testing.T) {
 	assert.Equal(t, domain.FailedPrecondition, domain.CodeOf(err))
 }
 
-func TestBadTensorsAreNotWritten(t *testing.T) {
+func TestInvalidTensors(t *testing.T) {
 	good := tensors()[0]
 	for name, bad := range map[string]safetensors.Tensor{
-		"taken":       good,
-		"wants 4":     {Info: safetensors.Info{Name: "a", DType: safetensors.F32, Shape: []int{4}}},
-		"cannot":      {Info: safetensors.Info{Name: "a", DType: "I8"}, Data: []float32{1}},
-		"is empty":    {Info: safetensors.Info{DType: safetensors.F32}, Data: []float32{1}},
-		"or reserved": {Info: safetensors.Info{Name: "__metadata__", DType: safetensors.F32}, Data: []float32{1}},
+		"not unique": good,
+		"needs 4":    {Info: safetensors.Info{Name: "a", DType: safetensors.F32, Shape: []int{4}}},
+		"cannot":     {Info: safetensors.Info{Name: "a", DType: "I8"}, Data: []float32{1}},
+		"is empty":   {Info: safetensors.Info{DType: safetensors.F32}, Data: []float32{1}},
+		"reserved":   {Info: safetensors.Info{Name: "__metadata__", DType: safetensors.F32}, Data: []float32{1}},
 	} {
 		path := filepath.Join(t.TempDir(), "m.safetensors")
 		assert.ErrorContains(t, safetensors.WriteFile(path, []safetensors.Tensor{good, bad}, nil), name)
@@ -133,7 +144,7 @@ func TestBF16RoundsToNearestEven(t *testing.T) {
 		{1 + 0x1.8p-8, 1 + 0x1p-7}, // above the tie
 		{-1.00001, -1},
 		{math.MaxFloat32, float32(math.Inf(1))},
-		{0x1p-140, 0x1p-133 * 0}, // less than half of the smallest
+		{0x1p-140, 0x1p-133 * 0}, // less than half of the smallest number
 	} {
 		assert.Equal(t, c.want, safetensors.RoundBF16(c.in), "%g", c.in)
 	}

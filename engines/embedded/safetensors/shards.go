@@ -17,15 +17,15 @@ const (
 	maxIndex    = 64 << 20 // bytes
 )
 
-// Shards are a model's tensors: those of model.safetensors, or of the files
-// that model.safetensors.index.json names.
+// Shards are a model's tensors: those of model.safetensors, or of the files in
+// model.safetensors.index.json.
 type Shards struct {
 	files map[string]*File  // by name
-	where map[string]string // tensor → file; nil when there is one file
+	where map[string]string // file of each tensor; nil if there is only one file
 }
 
-// OpenDir opens the weights of a Hugging Face directory. One that breaks the
-// layout's rules is a FailedPrecondition fault. The caller closes it.
+// OpenDir opens the weights of a Hugging Face directory. The error is FailedPrecondition for an
+// invalid directory. The caller closes it.
 func OpenDir(dir string) (*Shards, error) {
 	s := &Shards{files: map[string]*File{}}
 	data, err := readIndex(filepath.Join(dir, indexFile))
@@ -40,7 +40,7 @@ func OpenDir(dir string) (*Shards, error) {
 		WeightMap map[string]string `json:"weight_map"`
 	}
 	if err := json.Unmarshal(data, &index); err != nil || len(index.WeightMap) == 0 {
-		return nil, domain.Errorf(domain.FailedPrecondition, "%s has no weight_map that says in which file each tensor lies", indexFile)
+		return nil, domain.Errorf(domain.FailedPrecondition, "%s has no weight_map from tensors to files", indexFile)
 	}
 	s.where = index.WeightMap
 	for _, name := range s.where {
@@ -48,7 +48,8 @@ func OpenDir(dir string) (*Shards, error) {
 			continue
 		}
 		if !shardName.MatchString(name) {
-			return nil, errors.Join(domain.Errorf(domain.FailedPrecondition, "%s names a file that is none of the directory's", indexFile), s.Close())
+			return nil, errors.Join(domain.Errorf(domain.FailedPrecondition,
+				"%s refers to a file that is not in the directory", indexFile), s.Close())
 		}
 		if s.files[name], err = Open(filepath.Join(dir, name)); err != nil {
 			delete(s.files, name)
@@ -71,7 +72,7 @@ func readIndex(path string) ([]byte, error) {
 
 var shardName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]*$`)
 
-// file is where a tensor should lie.
+// file returns the file of a tensor.
 func (s *Shards) file(tensor string) *File {
 	if s.where == nil {
 		return s.files[weightsFile]
@@ -79,7 +80,7 @@ func (s *Shards) file(tensor string) *File {
 	return s.files[s.where[tensor]]
 }
 
-// Lookup finds a tensor.
+// Lookup returns a tensor's type and shape.
 func (s *Shards) Lookup(name string) (Info, bool) {
 	f := s.file(name)
 	if f == nil {
@@ -88,7 +89,7 @@ func (s *Shards) Lookup(name string) (Info, bool) {
 	return f.Lookup(name)
 }
 
-// Read fills dst with a tensor's values: see File.Read.
+// Read reads a tensor's values, see File.Read.
 func (s *Shards) Read(dst []float32, name string, shape ...int) error {
 	f := s.file(name)
 	if f == nil {
@@ -97,7 +98,7 @@ func (s *Shards) Read(dst []float32, name string, shape ...int) error {
 	return f.Read(dst, name, shape...)
 }
 
-// ReadCodes reads a matrix that is stored in 8 bits: see File.ReadCodes.
+// ReadCodes reads a matrix in 8 bits, see File.ReadCodes.
 func (s *Shards) ReadCodes(dst []byte, name string) (factors []float32, err error) {
 	f := s.file(name)
 	if f == nil {
@@ -106,7 +107,7 @@ func (s *Shards) ReadCodes(dst []byte, name string) (factors []float32, err erro
 	return f.ReadCodes(dst, name)
 }
 
-// Close gives the files back.
+// Close closes the files.
 func (s *Shards) Close() error {
 	var err error
 	for _, f := range s.files {

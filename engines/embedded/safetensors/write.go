@@ -13,15 +13,14 @@ import (
 	"anneal/disk"
 )
 
-// A Tensor is one to be written: Data is row-major and is stored as DType.
+// A Tensor is a tensor to be written: Data is row-major and is stored as DType.
 type Tensor struct {
 	Info
 	Data []float32
 }
 
-// Write writes the tensors in the order given, so that the same input gives
-// the same bytes. The metadata {"format": "pt"}, which other readers demand,
-// is added.
+// Write writes the tensors in the given order, so that equal input has equal bytes. It adds the
+// metadata {"format": "pt"}, which other readers require.
 func Write(w io.Writer, tensors []Tensor, metadata map[string]string) error {
 	header, err := headerOf(tensors, metadata)
 	if err != nil {
@@ -43,7 +42,7 @@ func Write(w io.Writer, tensors []Tensor, metadata map[string]string) error {
 	return nil
 }
 
-// WriteFile writes path whole or not at all.
+// WriteFile writes path atomically.
 func WriteFile(path string, tensors []Tensor, metadata map[string]string) (err error) {
 	part := path + ".part"
 	f, err := disk.Create(part)
@@ -62,8 +61,8 @@ func WriteFile(path string, tensors []Tensor, metadata map[string]string) (err e
 	return os.Rename(part, path)
 }
 
-// headerOf is the length and the header, padded with spaces so that the values
-// begin at a multiple of eight.
+// headerOf returns the length and the header, padded with spaces so that the values are aligned
+// to eight bytes.
 func headerOf(tensors []Tensor, metadata map[string]string) ([]byte, error) {
 	all := map[string]string{"format": "pt"}
 	for key, value := range metadata {
@@ -81,10 +80,10 @@ func headerOf(tensors []Tensor, metadata map[string]string) ([]byte, error) {
 			return nil, fmt.Errorf("tensor %s: cannot write type %q, only F32, BF16 and F16", t.Name, t.DType)
 		}
 		if seen[t.Name] || t.Name == "" {
-			return nil, fmt.Errorf("tensor name %q is empty, taken or reserved", t.Name)
+			return nil, fmt.Errorf("tensor name %q is empty, reserved or not unique", t.Name)
 		}
 		if t.Count() != len(t.Data) {
-			return nil, fmt.Errorf("tensor %s: shape %v wants %d values, got %d", t.Name, t.Shape, t.Count(), len(t.Data))
+			return nil, fmt.Errorf("tensor %s: shape %v needs %d values, got %d", t.Name, t.Shape, t.Count(), len(t.Data))
 		}
 		seen[t.Name] = true
 		name, err := json.Marshal(t.Name)

@@ -136,8 +136,8 @@ func small(window int) *llama.Weights {
 }
 
 // BenchmarkLatency runs 1, 8 and 32 clients that send requests back to back: prompts of 416 tokens,
-// 400 of which are the same for all, and 32 generated tokens. It reports the time to first token and
-// the time per output token, with ("cached") and without the prefix cache.
+// 400 of which are the same for all, and 32 generated tokens. It reports the time to first token
+// and the time per output token, with ("cached") and without the prefix cache.
 func BenchmarkLatency(b *testing.B) {
 	w := small(512)
 	for _, cached := range []bool{false, true} {

@@ -67,9 +67,9 @@ func (p *costModel) cost(rows float64) float64 {
 
 // draftTokens is the number of draft tokens that maximizes the token rate of a step of rows
 // rows, when each draft token is accepted with probability chance if all before it were.
-func (p *costModel) draftTokens(rows int, chance float64, most int) int {
+func (p *costModel) draftTokens(rows int, chance float64, limit int) int {
 	n, best, tokens, each := 0, minSpeedup*float64(rows)/p.cost(float64(rows)), float64(rows), chance
-	for k := 1; k <= most; k++ {
+	for k := 1; k <= limit; k++ {
 		tokens += each
 		each *= chance
 		if rate := tokens / p.cost(float64(rows+k)); rate > best {

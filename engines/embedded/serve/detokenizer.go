@@ -8,7 +8,7 @@ import (
 	"anneal/engines/embedded/tokenizer"
 )
 
-// A detokenizer batch tokens into the chunks that a client receives: complete UTF-8 characters,
+// A detokenizer turns tokens into the chunks that a client receives: complete UTF-8 characters,
 // without stop sequences and what follows them.
 type detokenizer struct {
 	decoder *tokenizer.Decoder

@@ -88,7 +88,7 @@ func TestFiltersLeaveTheExactDistribution(t *testing.T) {
 		"typical_p begins with the expected": {
 			engines.CompletionRequest{TypicalP: 0.25}, nil, nil, spread, normal(0, 0, 0, 1),
 		},
-		"typical_p goes on with the next nearest": {
+		"typical_p continues with the next nearest": {
 			engines.CompletionRequest{TypicalP: 0.45}, nil, nil, spread, normal(0, 0, 2, 3),
 		},
 		"typical_p may leave out the best": {

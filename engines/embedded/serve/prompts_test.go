@@ -27,7 +27,7 @@ func enqueue(t *testing.T, m *model, ctx context.Context, req engines.Completion
 	return r
 }
 
-// A long prompt is read in chunks: requests that generate get a token with each
+// TestChunkedPrefill checks that decoding requests get a token in each step of a long prefill, and
 // that a short prompt does not wait for its end.
 func TestChunkedPrefill(t *testing.T) {
 	w := weights(func(c *llama.Config) { c.MaxPositions = 2000 })

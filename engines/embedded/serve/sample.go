@@ -119,11 +119,11 @@ func (s *sampler) filtered() []candidate {
 	}
 	// Without topK, tokens below (1-topP)/len have less than 1-topP in total. None of them is
 	// in the nucleus, so they need not be sorted.
-	least := float32(0)
+	threshold := float32(0)
 	if nucleus && !limited {
-		least = float32((1 - s.topP) / float64(len(s.probs)) / 2)
+		threshold = float32((1 - s.topP) / float64(len(s.probs)) / 2)
 	}
-	left, mass := s.above(least), 1.0
+	left, mass := s.above(threshold), 1.0
 	if !limited && !nucleus && !typical && s.minP <= 0 {
 		return left
 	}
@@ -145,10 +145,10 @@ func (s *sampler) filtered() []candidate {
 }
 
 // above returns the candidates with a positive probability of at least threshold.
-func (s *sampler) above(least float32) []candidate {
+func (s *sampler) above(threshold float32) []candidate {
 	s.candidates = s.candidates[:0]
 	for token, p := range s.probs {
-		if p >= least && p > 0 {
+		if p >= threshold && p > 0 {
 			s.candidates = append(s.candidates, candidate{token, float64(p)})
 		}
 	}

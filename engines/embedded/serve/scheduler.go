@@ -14,7 +14,7 @@ type scheduler struct {
 	model    *model
 	decoder  *decoder
 	cost     costModel
-	draftLen func(rows int, chance float64, most int) int // number of draft tokens to verify: cost.draftTokens
+	draftLen func(rows int, chance float64, limit int) int // number of draft tokens to verify: cost.draftTokens
 	slots    int
 	chunk    int // prompt tokens of one step
 	pool     pool
@@ -72,7 +72,7 @@ func (s *scheduler) step() {
 	}
 }
 
-// drop removes requests that have ended or whose client has disconnected.
+// removeEnded removes requests that have ended or whose client has disconnected.
 func (s *scheduler) removeEnded() {
 	s.running = slices.DeleteFunc(s.running, func(r *request) bool {
 		if !r.ended && !r.canceled() {

@@ -121,15 +121,15 @@ func (o Options) within(weights *llama.Reader, memory int64) (Options, error) {
 		return o, weights.Fits(0)
 	}
 	bytes, _ := weights.Bytes()
-	room := max(domain.CacheRoom(memory, bytes), minCache)
-	if bytes+room > memory {
+	available := max(domain.CacheRoom(memory, bytes), minCache)
+	if bytes+available > memory {
 		return o, domain.Errorf(domain.ResourceExhausted,
 			"the model's weights take %d MiB of memory, but the replica was allocated %d MiB including its KV cache: "+
 				"it is rescheduled with the memory it needs if that is known by now",
 			bytes>>20, memory>>20)
 	}
-	if o.CacheBytes = room; o.maxCache > 0 {
-		o.CacheBytes = min(room, o.maxCache)
+	if o.CacheBytes = available; o.maxCache > 0 {
+		o.CacheBytes = min(available, o.maxCache)
 	}
 	return o, weights.Fits(o.CacheBytes)
 }

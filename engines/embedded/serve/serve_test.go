@@ -264,7 +264,7 @@ func TestStopSequences(t *testing.T) {
 		"one character":            {[]string{"東"}, 50, "bcdé", engines.FinishStop},
 		"the first of several":     {[]string{"x", "é", "東", "d"}, 50, "bc", engines.FinishStop},
 		"a false beginning":        {[]string{"cdx", "déx", "\na"}, 50, "bcdé東", engines.FinishStop},
-		"held back at the end":     {[]string{"cdé!"}, 3, "bcd", engines.FinishLength},
+		"withheld at the end":      {[]string{"cdé!"}, 3, "bcd", engines.FinishLength},
 		"cut in a character":       {nil, 4, "bcd\uFFFD", engines.FinishLength},
 		"a stop in what is cut":    {[]string{"\uFFFD"}, 4, "bcd", engines.FinishStop},
 		"complete at the last one": {[]string{"d"}, 3, "bc", engines.FinishStop},

@@ -175,7 +175,7 @@ func TestServedAsStored(t *testing.T) {
 			defer r.Close()
 			bytes, _ := r.Bytes()
 			require.InEpsilon(t, bytes, d.bytes(), 0.2,
-				"what is asked for before it is read, but for the last panels and the factors")
+				"the estimate is exact except for the last panels and the scales")
 		})
 	}
 }

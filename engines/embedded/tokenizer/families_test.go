@@ -132,7 +132,7 @@ func TestByteFallback(t *testing.T) {
 	require.NoError(t, err)
 	assert.Equal(t, []int{1, 264, 263, 262, 259, 3 + 0xc3, 3 + 0xbc}, tok.Prompt("hi hé ü"))
 	assert.Equal(t, "hi hé ü", tok.Decode(tok.Prompt("hi hé ü")))
-	assert.Equal(t, " hi", tok.NewDecoder().Next(264), "what goes on keeps its space")
+	assert.Equal(t, " hi", tok.NewDecoder().Next(264), "continued text keeps its space")
 
 	file["normalizer"] = nil
 	write()

@@ -35,10 +35,10 @@ func (f means) merge(more means) {
 }
 
 // values returns the means with the prefix and a slash before each name.
-func (f means) values(folder string) map[string]float64 {
+func (f means) values(prefix string) map[string]float64 {
 	out := map[string]float64{}
 	for name, m := range f {
-		out[folder+"/"+name] = m.value()
+		out[prefix+"/"+name] = m.value()
 	}
 	return out
 }

@@ -206,7 +206,7 @@ func (r *rollouts) generate(ctx context.Context, n int) (*chunk, error) {
 	return c, nil
 }
 
-// plan divides the samples of chunk n into steps.
+// planChunk divides the samples of chunk n into steps.
 func (r *rollouts) planChunk(c *chunk, n int) {
 	s := r.settings
 	c.plan = newPlan(c.samples, 1, s.BatchSizeTokens, s.BatchSizeSamples, s.GradientAccumulationSteps,

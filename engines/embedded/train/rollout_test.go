@@ -113,7 +113,8 @@ func TestInvalidScores(t *testing.T) {
 	}
 }
 
-// An invalid score is excluded from its group; the others are normalized without it.
+// TestInvalidScoresAreExcluded checks that an invalid score is excluded from its group, and that the
+// others are normalized without it.
 func TestInvalidScoresAreExcluded(t *testing.T) {
 	base := smallBase(t, 1)
 	calls := atomic.Int64{}
@@ -180,8 +181,8 @@ func TestConcurrencyLimits(t *testing.T) {
 	}
 }
 
-// A chunk has as many rows as a step, and at most ChunkSize for datasets that are chunked. Each
-// row occurs once per epoch.
+// TestChunks checks that a chunk has as many rows as a step, and at most ChunkSize for datasets that
+// are chunked. Each row occurs once per epoch.
 func TestChunks(t *testing.T) {
 	for _, tc := range []struct{ rows, chunk, want int }{
 		{100, 200, 8}, {100, 3, 8}, {301, 200, 8}, {301, 3, 3}, {5, 200, 5},
@@ -210,7 +211,8 @@ func TestChunks(t *testing.T) {
 	}
 }
 
-// The reference of preferences is the initial model including the adapter that is continued.
+// TestPreferencesStartAtTheReference checks that the reference is the initial model including the
+// adapter that is continued.
 func TestPreferencesStartAtTheReference(t *testing.T) {
 	base := smallBase(t, 4)
 	rows := writeRows(t, "rows.jsonl", pairRows(10)...)

@@ -52,14 +52,14 @@ func defaultRate(method string, rank int) float64 {
 func resolve(order engines.TrainOrder, c *llama.Config) (engines.TrainSettings, error) {
 	s := order.Settings
 	var v domain.Violations
-	atLeast := func(field string, value int) { v.Require(value >= 0, field, "must be 0 or more, is %d", value) }
-	atLeast("epochs", s.Epochs)
-	atLeast("loraRank", s.LoraRank)
-	atLeast("batchSize", s.BatchSizeTokens)
-	atLeast("batchSizeSamples", s.BatchSizeSamples)
-	atLeast("gradientAccumulationSteps", s.GradientAccumulationSteps)
-	atLeast("learningRateWarmupSteps", s.LearningRateWarmupSteps)
-	atLeast("checkpointSteps", s.CheckpointSteps)
+	nonNegative := func(field string, value int) { v.Require(value >= 0, field, "must be 0 or more, is %d", value) }
+	nonNegative("epochs", s.Epochs)
+	nonNegative("loraRank", s.LoraRank)
+	nonNegative("batchSize", s.BatchSizeTokens)
+	nonNegative("batchSizeSamples", s.BatchSizeSamples)
+	nonNegative("gradientAccumulationSteps", s.GradientAccumulationSteps)
+	nonNegative("learningRateWarmupSteps", s.LearningRateWarmupSteps)
+	nonNegative("checkpointSteps", s.CheckpointSteps)
 	v.Require(s.Epochs <= 1000, "epochs", "must be 1000 or less, is %d", s.Epochs)
 	v.Require(s.LoraRank <= min(c.HiddenSize, 1024), "loraRank", "must be at most %d for this model, is %d",
 		min(c.HiddenSize, 1024), s.LoraRank)

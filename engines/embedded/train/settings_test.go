@@ -8,7 +8,7 @@ import (
 	"anneal/engines"
 )
 
-// The defaults that a job shows for its adapter are the trained modules.
+// TestDefaultsOfAdapters checks that the default modules that a job shows are those that are trained.
 func TestDefaultsOfAdapters(t *testing.T) {
 	var names []string
 	for _, m := range modules(engines.TrainSettings{}) {

@@ -15,8 +15,8 @@ import (
 const spokenTemplate = `{% for m in messages %}[{{ m.role }} speaks:] {{ m.content }};
 {% endfor %}{% if add_generation_prompt %}[assistant speaks:] {% endif %}`
 
-// A job's chat template renders its rows. It is stored with the result and used by jobs that
-// continue from it.
+// TestJobChatTemplate checks that a job's chat template renders its rows, is stored with the result,
+// and is used by jobs that continue from it.
 func TestJobChatTemplate(t *testing.T) {
 	base, data := smallBase(t, 1), writeRows(t, "rows.jsonl", chatRows(8)...)
 	train := func(adapter, template string, rank int) engines.TrainResult {

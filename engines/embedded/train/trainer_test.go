@@ -141,10 +141,9 @@ func resultOf(t *testing.T, result engines.TrainResult, baseDir string) []float3
 	return a.Flat()
 }
 
-// TestResumeIsExact stops a training at several steps, resumes it from what was
-// handed over, on another number of cores, and wants the bits of a training
-// that was never stopped: every metric and every parameter. It does so for
-// every method.
+// TestResumeIsExact stops a training of every method at several steps and resumes it from its
+// checkpoint with another number of cores. All metrics and parameters are bit-identical to those of
+// an uninterrupted training.
 func TestResumeIsExact(t *testing.T) {
 	base := smallBase(t, 1)
 	cases := map[string]struct {
@@ -423,8 +422,8 @@ func TestInvalidInput(t *testing.T) {
 	}
 }
 
-// Unknown fields are allowed, also if they differ from a known one in case only: as when rows
-// are uploaded.
+// TestFieldNamesAreCaseSensitive checks that unknown fields are allowed, also if they differ from a
+// known one in case only: as when rows are uploaded.
 func TestFieldNamesAreCaseSensitive(t *testing.T) {
 	row := `{"Text":"x","TOOLS":5,"Prompt":1,"messages":[{"role":"user","content":"a","Weight":7},` +
 		`{"role":"assistant","content":"b","Tool_Calls":{}}]}`

@@ -9,7 +9,7 @@ import (
 	"strings"
 )
 
-// assembly collects the text of one .s file.
+// assembly is the text of one .s file.
 type assembly struct {
 	bytes.Buffer
 	constants map[string]uint32
@@ -30,8 +30,8 @@ func (a *assembly) op(format string, args ...any) {
 
 func (a *assembly) label(name string) { fmt.Fprintf(a, "\n%s:\n", name) }
 
-// argument is one parameter of an assembly function: a pointer, an int of eight
-// bytes or a float of four.
+// argument is a parameter of an assembly function: a pointer or an int of eight bytes, or a
+// float of four.
 type argument struct{ name, kind string }
 
 func pointers(names ...string) (list []argument) { return arguments("*float32", names) }
@@ -45,8 +45,8 @@ func arguments(kind string, names []string) (list []argument) {
 	return list
 }
 
-// function opens a function without a frame and returns where each argument and
-// the result named ret lie.
+// function starts a function without a frame, and returns the location of each argument and of
+// the result ret.
 func (a *assembly) function(name string, args []argument, result bool) map[string]string {
 	at, offset := map[string]string{}, 0
 	for _, arg := range args {
@@ -68,17 +68,30 @@ func (a *assembly) function(name string, args []argument, result bool) map[strin
 	return at
 }
 
-// declaration is the Go side of a function.
+// declaration is the Go declaration of a function. Adjacent parameters share their type.
 func declaration(name string, args []argument, result bool) string {
 	var list []string
-	for _, arg := range args {
-		list = append(list, arg.name+" "+arg.kind)
+	for i, arg := range args {
+		if i+1 < len(args) && args[i+1].kind == arg.kind {
+			list = append(list, arg.name)
+		} else {
+			list = append(list, arg.name+" "+arg.kind)
+		}
 	}
 	text := fmt.Sprintf("func %s(%s)", name, strings.Join(list, ", "))
 	if result {
 		text += " float32"
 	}
 	return text
+}
+
+// wrapped breaks a declaration without a result that is too long for a line.
+func wrapped(declaration string) string {
+	if len(declaration) <= 118 {
+		return declaration
+	}
+	name, params, _ := strings.Cut(declaration, "(")
+	return name + "(\n" + strings.TrimSuffix(params, ")") + ",\n)"
 }
 
 // constant is a memory operand of sixteen equal floats.
@@ -104,8 +117,8 @@ func (a *assembly) finish() []byte {
 	return a.Bytes()
 }
 
-// lanes writes a table of 32 set words and 32 clear ones; a mask of n lanes
-// begins 4·n bytes before its middle.
+// lanes writes a table of 32 set words and 32 clear ones; a mask of n lanes starts 4·n bytes
+// before its middle.
 func (a *assembly) lanes() {
 	a.WriteString("\n")
 	for i := 0; i < 256; i += 8 {

@@ -5,9 +5,8 @@ import (
 	"strings"
 )
 
-// The kernels here turn rows into columns in registers: eight rows by four
-// columns at a time, with 256-bit instructions at every level, because these
-// shuffle on two ports where the 512-bit ones have one.
+// The kernels here transpose in registers: eight rows by four columns at a time, with 256-bit
+// instructions at every level, because their shuffles run on two ports, 512-bit ones on one.
 
 var packArguments = append(append(pointers("dst", "src"), ints("stride")...), ints("k")...)
 
@@ -26,13 +25,13 @@ func columnsAssembly() []byte {
 	return a.finish()
 }
 
-// rowAddress is row r of eight from a base, with AX, BX, CX and DX holding one,
-// three, five and seven strides.
+// rowAddress is row r of eight from a base; AX, BX, CX and DX hold one, three, five and seven
+// strides.
 func rowAddress(base string, r int) string {
 	return base + []string{"", "(AX*1)", "(AX*2)", "(BX*1)", "(AX*4)", "(CX*1)", "(BX*2)", "(DX*1)"}[r]
 }
 
-// strides loads the multiples of the row stride that rowAddress wants.
+// strides loads the multiples of the row stride for rowAddress.
 func strides(a *assembly, stride string) {
 	a.op("MOVQ %s, AX", stride)
 	a.op("LEAQ (AX)(AX*2), BX")
@@ -40,8 +39,8 @@ func strides(a *assembly, stride string) {
 	a.op("LEAQ (CX)(AX*2), DX")
 }
 
-// transpose reads four columns of eight rows and leaves them in Y8 to Y11, in
-// order; it uses Y12 to Y15.
+// transpose reads four columns of eight rows and leaves them in Y8 to Y11, in order; it uses
+// Y12 to Y15.
 func transpose(a *assembly, base string) {
 	for r := range 4 {
 		a.op("VMOVUPS %s, X%d", rowAddress(base, r), 8+r)
@@ -59,8 +58,7 @@ func transpose(a *assembly, base string) {
 	a.op("VUNPCKHPD Y15, Y13, Y11")
 }
 
-// packColumns writes eight rows as eight columns of a panel; k is a positive
-// multiple of four.
+// packColumns writes eight rows as eight columns of a panel; k is a positive multiple of four.
 func packColumns(a *assembly) {
 	at := a.function("packColumns", packArguments, false)
 	a.op("MOVQ %s, DI", at["dst"])
@@ -80,8 +78,8 @@ func packColumns(a *assembly) {
 	a.op("RET")
 }
 
-// copyColumns copies columns of k rows, k positive, into rows of so many
-// registers and fills these up with zeros.
+// copyColumns copies columns of k rows, k positive, into rows of registers registers, and pads
+// these with zeros.
 func copyColumns(a *assembly, registers int) {
 	at := a.function(fmt.Sprintf("copyColumns%d", 8*registers), copyArguments, false)
 	a.op("MOVQ %s, DI", at["dst"])
@@ -112,10 +110,15 @@ func copyColumns(a *assembly, registers int) {
 
 func columnsGo() []byte {
 	var text strings.Builder
-	fmt.Fprintf(&text, "// packColumns writes the transpose of eight rows into a panel; k is a positive\n// multiple of four, the stride is in bytes.\n//\n//go:noescape\n%s\n\n", declaration("packColumns", packArguments, false))
+	fmt.Fprintf(&text,
+		"// packColumns writes the transpose of eight rows into a panel; k is a positive\n// multiple of four, the stride "+
+			"is in bytes.\n//\n//go:noescape\n%s\n\n", declaration("packColumns", packArguments, false))
 	for _, r := range copyRegisters {
 		name := fmt.Sprintf("copyColumns%d", 8*r)
-		fmt.Fprintf(&text, "// %s copies up to %d columns of k rows into rows of %d and fills these up\n// with zeros; k is positive, the stride is in bytes.\n//\n//go:noescape\n%s\n\n", name, 8*r, 8*r, declaration(name, copyArguments, false))
+		fmt.Fprintf(&text,
+			"// %s copies up to %d columns of k rows into rows of %d and pads these\n"+
+				"// with zeros; k is positive, the stride is in bytes.\n//\n//go:noescape\n%s\n\n", name, 8*r, 8*r, declaration(
+				name, copyArguments, false))
 	}
 	return formatted(text.String())
 }

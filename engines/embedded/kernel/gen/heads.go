@@ -5,21 +5,24 @@ import (
 	"strings"
 )
 
-// heads is how many rows, each with a panel of its own, a kernel takes at once:
-// with one its sums would wait for their own last addition, as in attention of
-// one query by heads that share nothing.
+// heads is the number of rows, each with a panel of its own, of one kernel call. With one row,
+// each sum would wait for its own last addition, as in single-query attention without shared KV
+// heads.
 const heads = 4
 
-var headsArguments = append(append(append(pointers("c"), ints("cStride")...), append(pointers("a"), ints("rowStride")...)...),
+var headsArguments = append(
+	append(append(pointers("c"), ints("cStride")...), append(pointers("a"), ints("rowStride")...)...),
 	append(pointers("b"), ints("panelStride", "k", "cols", "load")...)...)
 
 func (s shape) headsName() string { return "heads" + s.suffix }
 
-// headsKernel is a tile whose rows each have their own panel. Registers are as
-// in tile, but R9 and R10 hold one and three panel strides.
+// headsKernel is a tile whose rows each have their own panel. Registers are as in tile, but R9
+// and R10 hold one and three panel strides.
 func (s shape) headsKernel(a *assembly) {
 	at := a.function(s.headsName(), headsArguments, false)
-	for _, arg := range [][2]string{{"c", "DI"}, {"cStride", "SI"}, {"a", "R8"}, {"rowStride", "R11"}, {"b", "BX"}, {"panelStride", "R9"}, {"k", "CX"}} {
+	for _, arg := range [][2]string{
+		{"c", "DI"}, {"cStride", "SI"}, {"a", "R8"}, {"rowStride", "R11"}, {"b", "BX"}, {"panelStride", "R9"}, {"k", "CX"},
+	} {
 		a.op("MOVQ %s, %s", at[arg[0]], arg[1])
 	}
 	a.op("LEAQ (R9)(R9*2), R10")
@@ -48,7 +51,7 @@ func (s shape) headsKernel(a *assembly) {
 	a.op("DECQ CX")
 	a.op("JNZ loop")
 	if s.name == "Y" {
-		s.mask(a, at) // the steps needed its registers
+		s.mask(a, at) // the steps overwrote its registers
 	}
 	s.eachRow(a, heads, func(r, v int) { s.store(a, v, s.sum(r, v)) })
 	a.op("VZEROUPPER")
@@ -67,7 +70,10 @@ func headsAssembly() []byte {
 func headsGo() []byte {
 	var text strings.Builder
 	for _, s := range shapes {
-		fmt.Fprintf(&text, "// %s adds k steps of %d rows with a panel each into as many rows of C, or puts\n// them there when load is 0; cols is at most %d, strides are in bytes.\n//\n//go:noescape\n%s\n\n",
+		fmt.Fprintf(
+			&text,
+			"// %s computes k steps of %d rows with a panel each, adding to as many rows of C\n// unless load is 0; cols is "+
+				"at most %d, strides are in bytes.\n//\n//go:noescape\n%s\n\n",
 			s.headsName(), heads, 2*s.width, declaration(s.headsName(), headsArguments, false))
 	}
 	return formatted(text.String())

@@ -4,9 +4,8 @@ import "math"
 
 var minusInfinity = math.Inf(-1)
 
-// kernels are the vector operations. Bodies use registers 0 to 7 freely (0 to
-// 12 where nothing is reduced); what each computes stands in plainvec.go of
-// package kernel.
+// kernels are the vector operations. Bodies may use registers 0 to 7 (0 to 12 without a
+// reduction). plainvec.go of package kernel defines what each computes.
 var kernels = []kernel{
 	{name: "dot", doc: "is Σ a·b.", arrays: []string{"a", "b"}, reduce: "VADDPS", body: func(v vec) {
 		v.load("a", 0)
@@ -26,15 +25,18 @@ var kernels = []kernel{
 	}},
 	{name: "greatest", doc: "is the greatest of x.", arrays: []string{"x"}, reduce: "VMAXPS", body: func(v vec) {
 		v.load("x", 0)
-		v.leastRest(0, 1)
+		v.fillRest(0, 1)
 		v.do("VMAXPS", v.sum(), 0, v.sum())
 	}},
-	{name: "axpy", doc: "computes y += alpha·x.", arrays: []string{"x", "y"}, scalars: []string{"alpha"}, body: func(v vec) {
-		v.load("x", 0)
-		v.load("y", 1)
-		v.do("VFMADD231PS", 0, scalarRegister, 1)
-		v.store(1, "y")
-	}},
+	{
+		name: "axpy", doc: "computes y += alpha·x.", arrays: []string{"x", "y"}, scalars: []string{"alpha"},
+		body: func(v vec) {
+			v.load("x", 0)
+			v.load("y", 1)
+			v.do("VFMADD231PS", 0, scalarRegister, 1)
+			v.store(1, "y")
+		},
+	},
 	{name: "add", doc: "computes dst = x + y.", arrays: []string{"dst", "x", "y"}, body: func(v vec) {
 		v.load("x", 0)
 		v.load("y", 1)
@@ -57,21 +59,27 @@ var kernels = []kernel{
 		v.exponential(0, 1, 2, 3)
 		v.store(0, "dst")
 	}},
-	{name: "expSum", doc: "computes dst = e^(x−shift) and its sum.", arrays: []string{"dst", "x"}, scalars: []string{"shift"}, reduce: "VADDPS", body: func(v vec) {
-		v.load("x", 0)
-		v.do("VSUBPS", scalarRegister, 0, 0)
-		v.exponential(0, 1, 2, 3)
-		v.store(0, "dst")
-		v.clearRest(0)
-		v.do("VADDPS", 0, v.sum(), v.sum())
-	}},
-	{name: "softmaxGrad", doc: "computes dp = p·(dp − mean).", arrays: []string{"dp", "p"}, scalars: []string{"mean"}, body: func(v vec) {
-		v.load("dp", 0)
-		v.load("p", 1)
-		v.do("VSUBPS", scalarRegister, 0, 0)
-		v.do("VMULPS", 1, 0, 0)
-		v.store(0, "dp")
-	}},
+	{
+		name: "expSum", doc: "computes dst = e^(x−shift) and its sum.", arrays: []string{"dst", "x"},
+		scalars: []string{"shift"}, reduce: "VADDPS", body: func(v vec) {
+			v.load("x", 0)
+			v.do("VSUBPS", scalarRegister, 0, 0)
+			v.exponential(0, 1, 2, 3)
+			v.store(0, "dst")
+			v.clearRest(0)
+			v.do("VADDPS", 0, v.sum(), v.sum())
+		},
+	},
+	{
+		name: "softmaxGrad", doc: "computes dp = p·(dp − mean).", arrays: []string{"dp", "p"}, scalars: []string{"mean"},
+		body: func(v vec) {
+			v.load("dp", 0)
+			v.load("p", 1)
+			v.do("VSUBPS", scalarRegister, 0, 0)
+			v.do("VMULPS", 1, 0, 0)
+			v.store(0, "dp")
+		},
+	},
 	{name: "silu", doc: "computes dst = x/(1+e⁻ˣ).", arrays: []string{"dst", "x"}, body: func(v vec) {
 		v.load("x", 4)
 		v.onePlusExpMinus(4, 0)
@@ -86,70 +94,85 @@ var kernels = []kernel{
 		v.do("VMULPS", 5, 0, 0)
 		v.store(0, "dst")
 	}},
-	{name: "swigluGrad", doc: "computes the gradients of swiglu.", arrays: []string{"dGate", "dUp", "gate", "up", "d"}, body: func(v vec) {
-		v.load("gate", 4)
-		v.load("up", 5)
-		v.load("d", 6)
-		v.onePlusExpMinus(4, 0)
-		v.with("VMOVUPS", "one", 1, 7)
-		v.do("VDIVPS", 0, 7, 0)      // s, the logistic function
-		v.do("VSUBPS", 0, 7, 1)      // 1−s
-		v.do("VFMADD213PS", 7, 4, 1) // 1 + x·(1−s)
-		v.do("VMULPS", 0, 1, 1)      // the derivative of silu
-		v.do("VMULPS", 5, 6, 5)      // d·up
-		v.do("VMULPS", 1, 5, 5)
-		v.do("VMULPS", 4, 0, 0) // silu
-		v.do("VMULPS", 0, 6, 6)
-		v.store(6, "dUp")
-		v.store(5, "dGate")
-	}},
-	{name: "scaleMul", doc: "computes dst = factor·x·w.", arrays: []string{"dst", "x", "w"}, scalars: []string{"factor"}, body: func(v vec) {
-		v.load("x", 0)
-		v.load("w", 1)
-		v.do("VMULPS", scalarRegister, 0, 0)
-		v.do("VMULPS", 1, 0, 0)
-		v.store(0, "dst")
-	}},
-	{name: "normGrad", doc: "computes dx += p·w·dy + q·x.", arrays: []string{"dx", "dy", "w", "x"}, scalars: []string{"p", "q"}, body: func(v vec) {
-		v.load("dx", 0)
-		v.load("dy", 1)
-		v.load("w", 2)
-		v.load("x", 3)
-		v.do("VMULPS", 2, 1, 1)
-		v.do("VFMADD231PS", 1, scalarRegister, 0)
-		v.do("VFMADD231PS", 3, scalarRegister+1, 0)
-		v.store(0, "dx")
-	}},
-	{name: "mulAdd", doc: "computes dst += factor·x·y.", arrays: []string{"dst", "x", "y"}, scalars: []string{"factor"}, body: func(v vec) {
-		v.load("x", 0)
-		v.load("y", 1)
-		v.load("dst", 2)
-		v.do("VMULPS", 1, 0, 0)
-		v.do("VFMADD231PS", 0, scalarRegister, 2)
-		v.store(2, "dst")
-	}},
-	{name: "rope", doc: "turns (x, y) by an angle, or back for a direction of -1.", arrays: []string{"x", "y", "cos", "sin"}, scalars: []string{"direction"}, body: func(v vec) {
-		v.load("x", 0)
-		v.load("y", 1)
-		v.load("cos", 2)
-		v.load("sin", 3)
-		v.do("VMULPS", scalarRegister, 3, 3)
-		v.do("VMULPS", 2, 0, 4)
-		v.do("VFNMADD231PS", 3, 1, 4)
-		v.do("VMULPS", 2, 1, 5)
-		v.do("VFMADD231PS", 3, 0, 5)
-		v.store(4, "x")
-		v.store(5, "y")
-	}},
+	{
+		name: "swigluGrad", doc: "computes the gradients of swiglu.", arrays: []string{"dGate", "dUp", "gate", "up", "d"},
+		body: func(v vec) {
+			v.load("gate", 4)
+			v.load("up", 5)
+			v.load("d", 6)
+			v.onePlusExpMinus(4, 0)
+			v.with("VMOVUPS", "one", 1, 7)
+			v.do("VDIVPS", 0, 7, 0)      // s, the logistic function
+			v.do("VSUBPS", 0, 7, 1)      // 1−s
+			v.do("VFMADD213PS", 7, 4, 1) // 1 + x·(1−s)
+			v.do("VMULPS", 0, 1, 1)      // the derivative of silu
+			v.do("VMULPS", 5, 6, 5)      // d·up
+			v.do("VMULPS", 1, 5, 5)
+			v.do("VMULPS", 4, 0, 0) // silu
+			v.do("VMULPS", 0, 6, 6)
+			v.store(6, "dUp")
+			v.store(5, "dGate")
+		},
+	},
+	{
+		name: "scaleMul", doc: "computes dst = factor·x·w.", arrays: []string{"dst", "x", "w"}, scalars: []string{"factor"},
+		body: func(v vec) {
+			v.load("x", 0)
+			v.load("w", 1)
+			v.do("VMULPS", scalarRegister, 0, 0)
+			v.do("VMULPS", 1, 0, 0)
+			v.store(0, "dst")
+		},
+	},
+	{
+		name: "normGrad", doc: "computes dx += p·w·dy + q·x.", arrays: []string{"dx", "dy", "w", "x"},
+		scalars: []string{"p", "q"}, body: func(v vec) {
+			v.load("dx", 0)
+			v.load("dy", 1)
+			v.load("w", 2)
+			v.load("x", 3)
+			v.do("VMULPS", 2, 1, 1)
+			v.do("VFMADD231PS", 1, scalarRegister, 0)
+			v.do("VFMADD231PS", 3, scalarRegister+1, 0)
+			v.store(0, "dx")
+		},
+	},
+	{
+		name: "mulAdd", doc: "computes dst += factor·x·y.", arrays: []string{"dst", "x", "y"}, scalars: []string{"factor"},
+		body: func(v vec) {
+			v.load("x", 0)
+			v.load("y", 1)
+			v.load("dst", 2)
+			v.do("VMULPS", 1, 0, 0)
+			v.do("VFMADD231PS", 0, scalarRegister, 2)
+			v.store(2, "dst")
+		},
+	},
+	{
+		name: "rope", doc: "turns (x, y) by an angle, or back for a direction of -1.",
+		arrays: []string{"x", "y", "cos", "sin"}, scalars: []string{"direction"}, body: func(v vec) {
+			v.load("x", 0)
+			v.load("y", 1)
+			v.load("cos", 2)
+			v.load("sin", 3)
+			v.do("VMULPS", scalarRegister, 3, 3)
+			v.do("VMULPS", 2, 0, 4)
+			v.do("VFNMADD231PS", 3, 1, 4)
+			v.do("VMULPS", 2, 1, 5)
+			v.do("VFMADD231PS", 3, 0, 5)
+			v.store(4, "x")
+			v.store(5, "y")
+		},
+	},
 	{name: "adam", doc: "takes one step of AdamW.", arrays: []string{"w", "m", "v", "grad"}, factors: true, body: adam},
 }
 
-// leastRest makes the lanes past the end minus infinity.
-func (v vec) leastRest(r, t int) {
+// fillRest sets the lanes past the end to minus infinity.
+func (v vec) fillRest(r, t int) {
 	if !v.masked {
 		return
 	}
-	v.with("VMOVUPS", "least", minusInfinity, t)
+	v.with("VMOVUPS", "neginf", minusInfinity, t)
 	if v.wide {
 		v.op("VBLENDMPS %s, %s, K1, %s", v.reg(r), v.reg(t), v.reg(r))
 		return
@@ -165,19 +188,19 @@ func (v vec) onePlusExpMinus(x, r int) {
 	v.with("VADDPS", "one", 1, r, r)
 }
 
-// exponential replaces x by eˣ = 2ⁿ·eʳ with n = round(x·log₂e) and r = x−n·ln 2
-// taken in two steps (Cody and Waite, 1980); eʳ is its Taylor polynomial of
-// degree seven, good to 2⁻²⁷ for |r| ≤ ln 2/2. Results under the smallest
-// normal number are zero. It uses registers n, p and t.
+// exponential replaces x by eˣ = 2ⁿ·eʳ with n = round(x·log₂e) and r = x−n·ln 2 computed in two
+// steps (Cody and Waite, 1980); eʳ is its Taylor polynomial of degree seven, accurate to 2⁻²⁷
+// for |r| ≤ ln 2/2. Results below the smallest normal number are zero. It uses registers n, p
+// and t.
 func (v vec) exponential(x, n, p, t int) {
 	const lowest, highest = -87.33654, 89 // e^lowest is the smallest normal number
 	if v.wide {
-		v.op("VCMPPS $5, %s, %s, K3", v.constant("lowest", lowest), v.reg(x)) // not less, or not a number
+		v.op("VCMPPS $5, %s, %s, K3", v.constant("lowest", lowest), v.reg(x)) // not less, or NaN
 	} else {
 		v.op("VCMPPS $5, %s, %s, %s", v.constant("lowest", lowest), v.reg(x), v.reg(t))
 	}
 	v.with("VMOVUPS", "highest", highest, p)
-	v.do("VMINPS", x, p, x) // of a bound and what is not a number, the second source
+	v.do("VMINPS", x, p, x) // of a bound and NaN, the second source
 	v.with("VMOVUPS", "lowest", lowest, p)
 	v.do("VMAXPS", x, p, x)
 	v.with("VMULPS", "log2e", math.Log2E, x, n)
@@ -193,7 +216,10 @@ func (v vec) exponential(x, n, p, t int) {
 	for _, c := range []struct {
 		name  string
 		value float64
-	}{{"inverse6", 1.0 / 720}, {"inverse5", 1.0 / 120}, {"inverse4", 1.0 / 24}, {"inverse3", 1.0 / 6}, {"half", 0.5}, {"one", 1}, {"one", 1}} {
+	}{
+		{"inverse6", 1.0 / 720}, {"inverse5", 1.0 / 120}, {"inverse4", 1.0 / 24}, {"inverse3", 1.0 / 6}, {"half", 0.5},
+		{"one", 1}, {"one", 1},
+	} {
 		v.with("VFMADD213PS", c.name, c.value, x, p)
 	}
 	v.power(x, n, p, t)
@@ -205,7 +231,7 @@ func (v vec) power(x, n, p, t int) {
 		v.op("VSCALEFPS.Z %s, %s, K3, %s", v.reg(n), v.reg(p), v.reg(x))
 		return
 	}
-	// In two factors, since 2¹²⁸ has no exponent of its own.
+	// In two factors, since 2¹²⁸ is not representable.
 	v.do("VCVTPS2DQ", n, n)
 	v.op("VPSRAD $1, %s, %s", v.reg(n), v.reg(x))
 	v.do("VPSUBD", x, n, n)

@@ -1,5 +1,5 @@
-// Command gen writes the assembly of package kernel and its declarations. Run
-// it with go generate in the package's folder.
+// Command gen writes the assembly of package kernel and its declarations. Run it with go
+// generate in the package's directory.
 package main
 
 import (
@@ -16,7 +16,7 @@ func main() {
 	}
 }
 
-// files are the contents of every generated file by name.
+// files returns the contents of every generated file by name.
 func files() map[string][]byte {
 	list := map[string][]byte{
 		"tile_amd64.go":    tileGo(),

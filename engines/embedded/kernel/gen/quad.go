@@ -5,11 +5,11 @@ import (
 	"strings"
 )
 
-// quads is how many panels a kernel for few rows takes at once: with one panel
-// each sum would wait for its own last addition.
+// quads is the number of panels of a kernel for few rows. With one panel, each sum would wait
+// for its own last addition.
 const quads = 4
 
-// quadRows is the most rows whose sums over four panels fit the registers.
+// quadRows is the maximum number of rows whose sums over four panels fit the registers.
 func (s shape) quadRows() int { return s.scratch / (2 * quads) }
 
 func (f storage) quadArguments() []argument {
@@ -17,12 +17,15 @@ func (f storage) quadArguments() []argument {
 	return append(append(args, argument{"b", "*" + f.kind}), ints("panelStride", "k", "load")...)
 }
 
-// quad is a tile of two registers of four panels, all columns of which exist.
-// Registers are as in tile, but R9 and R10 hold one and three panel strides.
+// quad is a tile of two registers of four panels with all columns. Registers are as in tile,
+// but R9 and R10 hold one and three panel strides.
 func (s shape) quad(a *assembly, f storage, rows int) {
 	sum := func(r, p, v int) string { return fmt.Sprintf("%s%d", s.name, 2*(quads*r+p)+v) }
 	at := a.function(fmt.Sprintf("quad%s%sx%d", s.suffix, f.name, rows), f.quadArguments(), false)
-	for _, arg := range [][2]string{{"c", "DI"}, {"cStride", "SI"}, {"a", "R8"}, {"rowStride", "R11"}, {"kStride", "R13"}, {"b", "BX"}, {"panelStride", "R9"}, {"k", "CX"}, {"load", "AX"}} {
+	for _, arg := range [][2]string{
+		{"c", "DI"}, {"cStride", "SI"}, {"a", "R8"}, {"rowStride", "R11"}, {"kStride", "R13"}, {"b", "BX"},
+		{"panelStride", "R9"}, {"k", "CX"}, {"load", "AX"},
+	} {
 		a.op("MOVQ %s, %s", at[arg[0]], arg[1])
 	}
 	a.op("LEAQ (R9)(R9*2), R10")
@@ -53,7 +56,7 @@ func (s shape) quad(a *assembly, f storage, rows int) {
 	a.op("RET")
 }
 
-// quadStep takes one k.
+// quadStep computes one k.
 func (s shape) quadStep(a *assembly, f storage, rows int, sum func(r, p, v int) string) {
 	row := func(r int) string { return fmt.Sprintf("%s%d", s.name, s.scratch+1+r) }
 	for r := range rows {
@@ -62,7 +65,7 @@ func (s shape) quadStep(a *assembly, f storage, rows int, sum func(r, p, v int) 
 	b := fmt.Sprintf("%s%d", s.name, s.scratch)
 	for p := range quads {
 		panel := []string{"", "(R9*1)", "(R9*2)", "(R10*1)"}[p]
-		if f.bytes < 4 { // float32 waits for memory alone, and fetches enough
+		if f.bytes < 4 { // float32 is memory bound, and prefetched sufficiently
 			f.prefetch(a, ahead, panel)
 		}
 		for v := range 2 {
@@ -76,15 +79,16 @@ func (s shape) quadStep(a *assembly, f storage, rows int, sum func(r, p, v int) 
 	a.op("ADDQ R13, R8")
 }
 
-// declareQuads writes the kernels' declarations and the function that picks one
-// by its rows.
+// declareQuads writes the kernels' declarations and the function that selects one by its rows.
 func (s shape) declareQuads(text *strings.Builder, f storage) {
 	name := "quad" + s.suffix + f.name
 	for rows := 1; rows <= s.quadRows(); rows++ {
 		fmt.Fprintf(text, "//go:noescape\n%s\n\n", declaration(fmt.Sprintf("%sx%d", name, rows), f.quadArguments(), false))
 	}
-	fmt.Fprintf(text, "// %s is tile%s for %d columns of each of %d panels; strides are in bytes.\n", name, s.suffix+f.name, 2*s.width, quads)
-	fmt.Fprintf(text, "%s {\nswitch rows {\n", declaration(name, append(ints("rows"), f.quadArguments()...), false))
+	fmt.Fprintf(text, "// %s is tile%s for %d columns of each of %d panels; strides are in bytes.\n", name,
+		s.suffix+f.name, 2*s.width, quads)
+	fmt.Fprintf(text, "%s {\nswitch rows {\n",
+		wrapped(declaration(name, append(ints("rows"), f.quadArguments()...), false)))
 	for rows := 1; rows <= s.quadRows(); rows++ {
 		fmt.Fprintf(text, "case %d:\n%sx%d(c, cStride, a, rowStride, kStride, b, panelStride, k, load)\n", rows, name, rows)
 	}

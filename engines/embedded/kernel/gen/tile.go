@@ -5,14 +5,14 @@ import (
 	"strings"
 )
 
-// shape is a micro-kernel: rows × two registers of columns, kept in registers
-// while k steps of A and of a panel go by.
+// shape is a micro-kernel: rows × two registers of columns, which stay in registers for k steps
+// of A and of a panel.
 type shape struct {
 	name    string // of the register, Z or Y
 	suffix  string
-	rows    int // the most
+	rows    int // maximum
 	width   int // floats in a register
-	scratch int // first register free of sums at the most rows
+	scratch int // first register free of sums at the maximum of rows
 }
 
 var shapes = []shape{
@@ -20,14 +20,16 @@ var shapes = []shape{
 	{name: "Y", suffix: "256", rows: 6, width: 8, scratch: 12},
 }
 
-// storage is how the numbers of a panel are stored.
+// storage is the format of the elements of a panel.
 type storage struct {
-	name  string // ends the kernel's name
-	kind  string // of the Go type
-	bytes int    // of one number
+	name  string // suffix of the kernel's name
+	kind  string // Go type
+	bytes int    // of one element
 }
 
-var storages = []storage{{"", "float32", 4}, {"BF16", "uint16", 2}, {"F16", "uint16", 2}, {"Int8", "int8", 1}, {"E4M3", "uint8", 1}}
+var storages = []storage{
+	{"", "float32", 4}, {"BF16", "uint16", 2}, {"F16", "uint16", 2}, {"Int8", "int8", 1}, {"E4M3", "uint8", 1},
+}
 
 // panelCols is the width of a panel, see package kernel.
 const panelCols = 32
@@ -40,7 +42,7 @@ func (f storage) arguments() []argument {
 	return append(append(args, argument{"b", "*" + f.kind}), ints("k", "cols", "load")...)
 }
 
-// load reads a register of numbers and widens them to float32.
+// load reads a register of elements and widens them to float32.
 func (f storage) load(a *assembly, from, reg string) {
 	switch f.name {
 	case "BF16":
@@ -58,20 +60,20 @@ func (f storage) load(a *assembly, from, reg string) {
 	}
 }
 
-// ahead is how many bytes of a panel before their use are asked for: processors
-// foresee lines within a page of memory only, and weights seldom lie in a cache.
+// ahead is the prefetch distance in bytes: hardware prefetching stops at the end of a memory
+// page, and weights are seldom in a cache.
 const ahead = 2048
 
-// prefetch asks for the numbers of one k, so many bytes further on.
+// prefetch prefetches the elements of one k at a distance of ahead bytes.
 func (f storage) prefetch(a *assembly, ahead int, index string) {
 	for line := 0; line < f.bytes*panelCols; line += 64 {
 		a.op("PREFETCHT0 %d(BX)%s", ahead+line, index)
 	}
 }
 
-// loadE4M3 moves sign, exponent and fraction of each code to their places in a
-// binary16, which is then the number over 2⁸: the exponents' biases are 7 and
-// 15. Subnormal numbers come out right.
+// loadE4M3 moves sign, exponent and fraction of each code to their places in a binary16, which
+// is then the value over 2⁸: the exponents' biases are 7 and 15. Subnormal numbers are
+// converted correctly.
 func loadE4M3(a *assembly, from, reg string) {
 	half, and := "Y"+reg[1:], "VPANDD"
 	if reg[0] == 'Y' {
@@ -98,8 +100,8 @@ func tileAssembly(f storage) []byte {
 	return a.finish()
 }
 
-// Registers: DI c, SI its stride, R8 R9 R10 rows 0, 5 and 10 of A, R11 and R12
-// one and three row strides, R13 the k stride, BX the panel, CX the steps left.
+// Registers: DI c, SI its stride, R8 R9 R10 rows 0, 5 and 10 of A, R11 and R12 one and three
+// row strides, R13 the k stride, BX the panel, CX the remaining steps.
 func (s shape) tile(a *assembly, f storage, rows int) {
 	at := a.function(fmt.Sprintf("tile%s%sx%d", s.suffix, f.name, rows), f.arguments(), false)
 	a.op("MOVQ %s, DI", at["c"])
@@ -129,15 +131,15 @@ func (s shape) tile(a *assembly, f storage, rows int) {
 	a.op("JNZ loop")
 	if s.name == "Y" {
 		s.storeWhole(a, at, rows)
-		s.mask(a, at) // the steps needed its registers
+		s.mask(a, at) // the steps overwrote its registers
 	}
 	s.eachRow(a, rows, func(r, v int) { s.store(a, v, s.sum(r, v)) })
 	a.op("VZEROUPPER")
 	a.op("RET")
 }
 
-// storeWhole ends the function when all columns exist: a masked store of this
-// width is slow on some processors.
+// storeWhole ends the function if all columns exist: a masked store of this width is slow on
+// some processors.
 func (s shape) storeWhole(a *assembly, at map[string]string, rows int) {
 	a.op("MOVQ %s, AX", at["cols"])
 	a.op("CMPQ AX, $%d", 2*s.width)
@@ -158,7 +160,7 @@ func (s shape) zero(a *assembly, reg string) {
 
 func (s shape) sum(row, v int) string { return fmt.Sprintf("%s%d", s.name, 2*row+v) }
 
-// step takes one k: two registers of the panel, one broadcast number per row.
+// step computes one k: two registers of the panel, one broadcast element per row.
 func (s shape) step(a *assembly, f storage, rows int) {
 	b := [2]string{fmt.Sprintf("%s%d", s.name, s.scratch), fmt.Sprintf("%s%d", s.name, s.scratch+1)}
 	f.load(a, "(BX)", b[0])
@@ -185,7 +187,7 @@ func address(r int) string {
 	return fmt.Sprintf([]string{"(%s)", "(%s)(R11*1)", "(%s)(R11*2)", "(%s)(R12*1)", "(%s)(R11*4)"}[r%5], base)
 }
 
-// mask makes the mask of the columns that exist: K1 and K2, or Y14 and Y15.
+// mask creates the mask of the columns that exist: K1 and K2, or Y14 and Y15.
 func (s shape) mask(a *assembly, at map[string]string) {
 	a.op("MOVQ %s, AX", at["cols"])
 	if s.name == "Z" {
@@ -219,7 +221,7 @@ func (s shape) store(a *assembly, v int, reg string) {
 	a.op("VMASKMOVPS %s, Y%d, %d(DX)", reg, 14+v, 32*v)
 }
 
-// eachRow walks DX over the rows of C.
+// eachRow moves DX over the rows of C.
 func (s shape) eachRow(a *assembly, rows int, visit func(row, v int)) {
 	a.op("MOVQ DI, DX")
 	for r := range rows {
@@ -234,8 +236,10 @@ func (s shape) eachRow(a *assembly, rows int, visit func(row, v int)) {
 func tileGo() []byte {
 	var text strings.Builder
 	for _, s := range shapes {
-		fmt.Fprintf(&text, "// tileRows%s is the greatest height of a tile%s.\nconst tileRows%s = %d\n\n", s.suffix, s.suffix, s.suffix, s.rows)
-		fmt.Fprintf(&text, "// quadRows%s is the greatest height of a quad%s.\nconst quadRows%s = %d\n\n", s.suffix, s.suffix, s.suffix, s.quadRows())
+		fmt.Fprintf(&text, "// tileRows%s is the maximum height of a tile%s.\nconst tileRows%s = %d\n\n", s.suffix, s.suffix,
+			s.suffix, s.rows)
+		fmt.Fprintf(&text, "// quadRows%s is the maximum height of a quad%s.\nconst quadRows%s = %d\n\n", s.suffix, s.suffix,
+			s.suffix, s.quadRows())
 	}
 	for _, f := range storages {
 		for _, s := range shapes {
@@ -246,15 +250,16 @@ func tileGo() []byte {
 	return formatted(text.String())
 }
 
-// declare writes the kernels' declarations and the function that picks one by
-// its rows.
+// declare writes the kernels' declarations and the function that selects one by its rows.
 func (s shape) declare(text *strings.Builder, f storage) {
 	name := "tile" + s.suffix + f.name
 	for rows := 1; rows <= s.rows; rows++ {
 		fmt.Fprintf(text, "//go:noescape\n%s\n\n", declaration(fmt.Sprintf("%sx%d", name, rows), f.arguments(), false))
 	}
-	fmt.Fprintf(text, "// %s adds k steps of rows × cols numbers into C, or puts them there when load\n// is 0; cols is at most %d, strides are in bytes.\n", name, 2*s.width)
-	fmt.Fprintf(text, "%s {\nswitch rows {\n", declaration(name, append(ints("rows"), f.arguments()...), false))
+	fmt.Fprintf(text,
+		"// %s adds k steps of rows × cols numbers into C, or puts them there when load\n// is 0; cols is at most %d, "+
+			"strides are in bytes.\n", name, 2*s.width)
+	fmt.Fprintf(text, "%s {\nswitch rows {\n", wrapped(declaration(name, append(ints("rows"), f.arguments()...), false)))
 	for rows := 1; rows <= s.rows; rows++ {
 		fmt.Fprintf(text, "case %d:\n%sx%d(c, cStride, a, rowStride, kStride, b, k, cols, load)\n", rows, name, rows)
 	}

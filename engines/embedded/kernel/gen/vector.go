@@ -14,12 +14,12 @@ type kernel struct {
 	doc     string
 	arrays  []string // pointer arguments, read or written
 	scalars []string // float arguments, broadcast to registers 13 and 14
-	factors bool     // a pointer to adamFactors comes last
-	reduce  string   // the instruction that joins two results, if there is one
+	factors bool     // the last argument is a pointer to adamFactors
+	reduce  string   // instruction that combines two results, if there is one
 	body    body
 }
 
-// vec says how one vector is written: its width, whether it is the last and
+// vec is the context in which a vector is written: its width, whether it is the last and
 // incomplete one, which of the unrolled vectors it is.
 type vec struct {
 	*assembly
@@ -34,7 +34,7 @@ var arrayRegisters = []string{"DI", "SI", "R8", "R9", "R10"}
 const (
 	scalarRegister = 13
 	maskRegister   = 15
-	sumRegister    = 8 // the first of four in a reduction
+	sumRegister    = 8 // first of four in a reduction
 )
 
 func (v vec) bytes() int {
@@ -101,7 +101,7 @@ func (v vec) store(r int, array string) {
 	}
 }
 
-// clearRest makes the lanes past the end zero.
+// clearRest zeroes the lanes past the end.
 func (v vec) clearRest(r int) {
 	switch {
 	case !v.masked:
@@ -112,10 +112,10 @@ func (v vec) clearRest(r int) {
 	}
 }
 
-// sum is the register of this turn's part of a reduction.
+// sum is the register of this vector's part of a reduction.
 func (v vec) sum() int { return sumRegister + v.turn }
 
-// factor broadcasts one of the adamFactors, which BX points to.
+// factor broadcasts one of the adamFactors, to which BX points.
 func (v vec) factor(i, r int) {
 	v.op("VBROADCASTSS %d(BX), %s", 4*i, v.reg(r))
 }
@@ -147,8 +147,8 @@ func suffix(wide bool) string {
 	return "256"
 }
 
-// write emits the kernel: four vectors a turn for reductions, then one, then
-// the incomplete one under a mask. AX counts numbers done, CX is how many there are.
+// write emits the kernel: four vectors per iteration for reductions, then one, then the
+// incomplete one under a mask. AX is the number of processed elements, CX the total.
 func (k kernel) write(a *assembly, wide bool) {
 	v := vec{assembly: a, wide: wide, arrays: k.arrays}
 	width := v.bytes() / 4
@@ -184,7 +184,7 @@ func (k kernel) write(a *assembly, wide bool) {
 	a.op("RET")
 }
 
-// loop runs the body while so many whole vectors are left.
+// loop runs the body while that many full vectors are left.
 func (k kernel) loop(v vec, name, next string, turns, width int) {
 	v.label(name)
 	v.op("LEAQ %d(AX), DX", turns*width)
@@ -197,7 +197,7 @@ func (k kernel) loop(v vec, name, next string, turns, width int) {
 	v.op("JMP %s", name)
 }
 
-// rest makes the mask of CX lanes.
+// rest creates the mask of CX lanes.
 func (v vec) rest() {
 	if v.wide {
 		v.op("MOVL $-1, DX")
@@ -211,18 +211,18 @@ func (v vec) rest() {
 	v.op("VMOVUPS (DX), Y%d", maskRegister)
 }
 
-// start gives the parts of a reduction their first value.
+// start initializes the parts of a reduction.
 func (k kernel) start(v vec) {
 	for i := range 4 {
 		if k.reduce == "VMAXPS" {
-			v.with("VMOVUPS", "least", minusInfinity, sumRegister+i)
+			v.with("VMOVUPS", "neginf", minusInfinity, sumRegister+i)
 			continue
 		}
 		v.op("VXORPS X%d, X%d, X%d", sumRegister+i, sumRegister+i, sumRegister+i)
 	}
 }
 
-// join brings the four parts together, then halves until one lane is left.
+// join combines the four parts, then halves until one lane is left.
 func (k kernel) join(v vec) {
 	const s = sumRegister
 	v.do(k.reduce, s+1, s, s)
@@ -267,13 +267,14 @@ func vectorGo() []byte {
 		k.dispatch(&text)
 	}
 	for _, wide := range []bool{true, false} {
-		fmt.Fprintf(&text, "// peak%s does steps × 12 multiply-adds of whole registers.\n%s\n\n", suffix(wide), declaration("peak"+suffix(wide), ints("steps"), false))
+		fmt.Fprintf(&text, "// peak%s does steps × 12 multiply-adds of whole registers.\n%s\n\n", suffix(wide),
+			declaration("peak"+suffix(wide), ints("steps"), false))
 	}
 	return formatted(text.String())
 }
 
-// dispatch writes the function that the rest of the package calls: it cuts the
-// arrays so that no call is long, and picks the kernel of the level.
+// dispatch writes the function that the rest of the package calls: it divides the arrays so
+// that no call is long, and selects the kernel of the level.
 func (k kernel) dispatch(text *strings.Builder) {
 	var params, plain []string
 	for _, name := range k.arrays {
@@ -307,11 +308,13 @@ func (k kernel) dispatch(text *strings.Builder) {
 	case "":
 		fmt.Fprintf(text, "{\nif simd == 0 {\n%s\nreturn\n}\n", plainCall)
 	case "VMAXPS":
-		fmt.Fprintf(text, "(s float32) {\nif simd == 0 {\nreturn %s\n}\ns = least\n", plainCall)
+		fmt.Fprintf(text, "(s float32) {\nif simd == 0 {\nreturn %s\n}\ns = negInf\n", plainCall)
 	default:
 		fmt.Fprintf(text, "(s float32) {\nif simd == 0 {\nreturn %s\n}\n", plainCall)
 	}
-	fmt.Fprintf(text, "for i := 0; i < len(%s); i += piece {\nn := min(piece, len(%s)-i)\nif simd == 512 {\n%s\n} else {\n%s\n}\n}\n", k.arrays[0], k.arrays[0], call(true), call(false))
+	fmt.Fprintf(text,
+		"for i := 0; i < len(%s); i += piece {\nn := min(piece, len(%s)-i)\nif simd == 512 {\n%s\n} else {\n%s\n}\n}\n",
+		k.arrays[0], k.arrays[0], call(true), call(false))
 	if k.reduce != "" {
 		text.WriteString("return s\n")
 	}
