@@ -60,7 +60,7 @@ hostile: ## attack a server with slow bodies, floods, large bodies and a full di
 	ANNEAL_HOSTILE=$(ANNEAL_HOSTILE) go test -count=1 -timeout 60m -run TestHostile -v ./cmd/anneal
 
 corruption: ## damage a stopped server's directory 1,000 times at random, and start it each time
-	ANNEAL_CORRUPTIONS=1000 go test -count=1 -timeout 120m -run TestCorruption -v ./cmd/anneal
+	ANNEAL_CORRUPTIONS=1000 go test -count=1 -timeout 120m -run TestCorruption -v ./internal/server
 
 cost: ## compare commands per second with an earlier commit (ANNEAL_BASE), alternating
 	eventlog/testdata/cost.sh

@@ -12,14 +12,14 @@ import (
 // startsPrograms are the files that may start a program, and why each may. Everything else has a
 // sandbox.Runner start it, which confines it.
 var startsPrograms = map[string]string{
-	"engines/process/process.go": "process.Start starts what sandbox.Runner has confined",
-	"engines/sandbox/runner.go":  "Runner makes the sandbox around every program of an engine",
-	"engines/sandbox/relay.go":   "it runs inside a sandbox and starts the program there",
-	"engines/sandbox/sandbox.go": "it tries an evaluator's sandbox with a program that does nothing",
-	"engines/sandbox/worker.go":  "it starts an evaluator's worker in its sandbox",
-	"engines/torch/torch.go":     "it asks Python what is installed, before there is any file of a tenant",
-	"workers/agent/machine.go":   "nvidia-smi lists devices, and gets no file",
-	"cmd/anneal/demo_heard.go":   "flite speaks a constant text for the demo, on the user's own machine",
+	"engines/process/process.go":  "process.Start starts what sandbox.Runner has confined",
+	"engines/sandbox/runner.go":   "Runner makes the sandbox around every program of an engine",
+	"engines/sandbox/relay.go":    "it runs inside a sandbox and starts the program there",
+	"engines/sandbox/sandbox.go":  "it tries an evaluator's sandbox with a program that does nothing",
+	"engines/sandbox/worker.go":   "it starts an evaluator's worker in its sandbox",
+	"engines/torch/torch.go":      "it asks Python what is installed, before there is any file of a tenant",
+	"workers/agent/machine.go":    "nvidia-smi lists devices, and gets no file",
+	"internal/cli/demo_speech.go": "flite speaks a constant text for the demo, on the user's own machine",
 }
 
 // starters are the functions that start programs.

@@ -9,8 +9,6 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
-
-	main "anneal/cmd/anneal"
 )
 
 // What a command asked for JSON writes to stdout is one value of JSON.
@@ -19,10 +17,10 @@ func TestAnswersInJSON(t *testing.T) {
 	dir := t.TempDir()
 	row := `{"input":{"messages":[{"role":"user","content":"q"}]},"preferred_output":[{"role":"assistant","content":"a"}],"non_preferred_output":[{"role":"assistant","content":"b"}]}` + "\n"
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "rows.jsonl"), []byte(strings.Repeat(row, 4)), 0o600))
-	for _, args := range main.Listed() {
+	for _, args := range listExamples() {
 		s.run(args...).ok(t)
 	}
-	spoken := func(lines []string) {
+	run := func(lines []string) {
 		for _, line := range lines {
 			cmd := exec.Command(binary(t), append(strings.Fields(line), "-o", "json")...)
 			cmd.Dir, cmd.Env = dir, environment(dir, "ANNEAL_CONTEXT="+filepath.Join(s.dir, "context.json"))
@@ -33,7 +31,7 @@ func TestAnswersInJSON(t *testing.T) {
 			require.True(t, json.Valid(out), "anneal %s wrote\n%s", line, out)
 		}
 	}
-	spoken(main.Spoken)
+	run(spoken)
 	require.Zero(t, s.end())
-	spoken(main.Stopped)
+	run(stopped)
 }

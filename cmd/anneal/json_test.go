@@ -1,4 +1,4 @@
-package main
+package main_test
 
 import (
 	"os"
@@ -8,8 +8,11 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/spf13/cobra"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"anneal/internal/cli"
 )
 
 // unspoken are commands that answer nothing, or show it as they go.
@@ -61,7 +64,7 @@ func scripted(t *testing.T) (names []string) {
 
 // Every command takes -o json, and is tried with it or known not to be.
 func TestEveryCommandIsTriedInJSON(t *testing.T) {
-	for _, c := range leaves(newRoot()) {
+	for _, c := range leaves(cli.NewRoot("test")) {
 		require.NotNil(t, c.InheritedFlags().Lookup("output"), c.CommandPath())
 		name := strings.TrimPrefix(c.CommandPath(), "anneal ")
 		tried := false
@@ -72,5 +75,35 @@ func TestEveryCommandIsTriedInJSON(t *testing.T) {
 	}
 }
 
-// Spoken and Stopped are for the tests that run the program.
-var Spoken, Stopped = spoken, stopped
+// listExamples returns command lines of lists with the filters and orders that their help shows.
+func listExamples() (lines [][]string) {
+	example := regexp.MustCompile(`such as '(.*)'`)
+	for _, c := range allCommands(cli.NewRoot("test")) {
+		for _, flag := range []string{"filter", "order-by"} {
+			if f := c.Flags().Lookup(flag); f != nil && c.Name() != "derive" {
+				lines = append(lines, append(strings.Fields(c.CommandPath())[1:], "--"+flag, example.FindStringSubmatch(f.Usage)[1]))
+			}
+		}
+	}
+	return lines
+}
+
+// allCommands returns a command and those below it.
+func allCommands(c *cobra.Command) (all []*cobra.Command) {
+	all = append(all, c)
+	for _, child := range c.Commands() {
+		all = append(all, allCommands(child)...)
+	}
+	return all
+}
+
+// leaves returns the commands that contain no others.
+func leaves(c *cobra.Command) (all []*cobra.Command) {
+	if !c.HasSubCommands() {
+		return []*cobra.Command{c}
+	}
+	for _, child := range c.Commands() {
+		all = append(all, leaves(child)...)
+	}
+	return all
+}

@@ -60,7 +60,7 @@ func TestWorkerTellsThatItCannotReachTheServer(t *testing.T) {
 	log := logFor(t, "anneal work")
 	worker := launch(t, log, "work", "--join", "nats://"+freePort(t), "--token-file", token, "--data", t.TempDir())
 	log.awaits(worker, "time=") // long before it gives up
-	require.Contains(t, log.whole(), "cannot reach the server, and tries again")
+	require.Contains(t, log.whole(), "cannot reach the server, retrying")
 	require.NotZero(t, worker.end())
 }
 

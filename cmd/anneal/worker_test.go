@@ -39,7 +39,7 @@ func (f *fleet) work(id string, args ...string) {
 	}
 	args = append([]string{"work", "--join", f.context.NATSURL, "--token-file", f.token, "--node-id", id, "--data", f.dirs[id]}, args...)
 	f.workers[id] = launch(f.t, logFor(f.t, "anneal work "+id), args...)
-	f.workers[id].says("node " + id + " works for ")
+	f.workers[id].says("node " + id + " joined ")
 }
 
 // nodes reads the state of every node, as the operator sees it.
@@ -184,7 +184,7 @@ func TestNodeIsRevoked(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, os.FileMode(0o600), info.Mode().Perm())
 	f.workers["w1"] = launch(t, logFor(t, "anneal work w1 without a token"), "work", "--join", f.context.NATSURL, "--node-id", "w1", "--data", f.dirs["w1"])
-	f.workers["w1"].says("node w1 works for ")
+	f.workers["w1"].says("node w1 joined ")
 
 	f.run("deployment", "create", "d", "--model", "anneal-base", "--watch").ok(t)
 	f.run("node", "revoke", "w1", "--data", f.dir, "--reason", "sold").ok(t)

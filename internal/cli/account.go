@@ -1,0 +1,118 @@
+package cli
+
+import (
+	"net/http"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"anneal/domain"
+	"anneal/internal/usage"
+)
+
+var accountColumns = []column{{"Name", "name"}, {"Display name", "displayName"}, {"Email", "email"}, {"Type", "accountType"}, {"State", "state"},
+	{"Suspended", "suspendState"}, {"Created", "createTime"}}
+
+func accountCommand() *cobra.Command {
+	c := group("account", "Accounts, for the operator on the server's machine", accountCreate(), accountSuspend(), accountRestore(), accountList(), accountGet())
+	c.PersistentFlags().String("data", "", "the server's folder (default: that of the context file)")
+	return c
+}
+
+func accountCreate() *cobra.Command {
+	var displayName, email string
+	c := &cobra.Command{Use: "create ID", Short: "Make an account and its first admin key, shown this once", Args: arguments(1, 1),
+		Example: "  anneal account create acme --display-name Acme --email ops@example.com",
+		RunE: func(c *cobra.Command, args []string) error {
+			operator, err := newOperator(c)
+			if err != nil {
+				return err
+			}
+			body := map[string]any{"accountId": args[0], "account": map[string]any{"displayName": displayName, "email": email}}
+			var item map[string]any
+			if err := operator.call(c.Context(), http.MethodPost, "/v1/accounts", nil, body, &item); err != nil {
+				return err
+			}
+			inJSON, err := wantsJSON(c)
+			if err != nil {
+				return err
+			}
+			if inJSON {
+				return printJSON(c.OutOrStdout(), map[string]any{"account": args[0], "apiKey": item["key"], "address": operator.Address})
+			}
+			note(c, "account %s created\nkey: %s", args[0], cell(item, "key"))
+			return nil
+		}}
+	c.Flags().StringVar(&displayName, "display-name", "", "a name for people")
+	c.Flags().StringVar(&email, "email", "", "the primary e-mail")
+	return c
+}
+
+func accountSuspend() *cobra.Command {
+	var why string
+	reasons := strings.Join(domain.SuspendStates, ", ")
+	c := &cobra.Command{Use: "suspend ID --reason REASON", Short: "Pause an account's jobs and refuse its requests", Args: arguments(1, 1),
+		Example: "  anneal account suspend acme --reason CREDIT_DEPLETED",
+		RunE: func(c *cobra.Command, args []string) error {
+			if !slices.Contains(domain.SuspendStates, why) {
+				return usage.Errorf("--reason is required, since the account is told it, and must be one of %s", reasons)
+			}
+			return accountVerb(c, args[0], "suspend", map[string]any{"suspendState": why}, "suspended")
+		}}
+	c.Flags().StringVar(&why, "reason", "", "why, as the account is told: "+reasons)
+	bindFlag(c, "reason", "suspendState")
+	return c
+}
+
+func accountRestore() *cobra.Command {
+	return &cobra.Command{Use: "restore ID", Short: "Lift a suspension", Args: arguments(1, 1), RunE: func(c *cobra.Command, args []string) error {
+		return accountVerb(c, args[0], "restore", map[string]any{}, "restored")
+	}}
+}
+
+func accountVerb(c *cobra.Command, id, verb string, body map[string]any, past string) error {
+	operator, err := newOperator(c)
+	if err != nil {
+		return err
+	}
+	if err := operator.call(c.Context(), http.MethodPost, "/v1/accounts/"+id+":"+verb, nil, body, nil); err != nil {
+		return err
+	}
+	return done(c, "account", id, past)
+}
+
+func accountList() *cobra.Command {
+	return &cobra.Command{Use: "list", Aliases: []string{"ls"}, Short: "List all accounts", Args: arguments(0, 0), RunE: func(c *cobra.Command, _ []string) error {
+		operator, err := newOperator(c)
+		if err != nil {
+			return err
+		}
+		items, err := operator.list(c.Context(), "/v1/accounts", "accounts", nil)
+		if err != nil {
+			return err
+		}
+		return printItems(c, items, column{"ID", "#name"}, column{"STATE", "state"}, column{"SUSPENDED", "suspendState"}, column{"DISPLAY NAME", "displayName"}, column{"CREATED", "createTime"})
+	}}
+}
+
+func accountGet() *cobra.Command {
+	return &cobra.Command{Use: "get [ID]", Short: "Show one account; without an ID one's own, which needs no operator", Args: arguments(0, 1), RunE: func(c *cobra.Command, args []string) error {
+		asks, err := newClient(c)
+		if len(args) == 1 && (err != nil || args[0] != asks.Account) {
+			asks, err = newOperator(c) // another's account
+		}
+		if err != nil {
+			return err
+		}
+		path := asks.path()
+		if len(args) == 1 {
+			path = "/v1/accounts/" + args[0]
+		}
+		var item map[string]any
+		if err := asks.call(c.Context(), http.MethodGet, path, nil, nil, &item); err != nil {
+			return err
+		}
+		return printItem(c, item, accountColumns...)
+	}}
+}

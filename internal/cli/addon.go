@@ -1,0 +1,102 @@
+package cli
+
+import (
+	"fmt"
+	"net/http"
+	"net/url"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"anneal/internal/usage"
+)
+
+var deployedModels = collection{"deployedModels", "addon",
+	[]column{{"ID", "#name"}, {"STATE", "state"}, {"MODEL", "#model"}, {"DEPLOYMENT", "#deployment"}, {"DEFAULT", "default"}, {"CREATED", "createTime"}},
+	[]column{{"Name", "name"}, {"Display name", "displayName"}, {"Description", "description"}, {"State", "state"}, {"Status", "status.message"},
+		{"Model", "model"}, {"Deployment", "deployment"}, {"Default", "default"}, {"Created", "createTime"}}}
+
+func addonCommand() *cobra.Command {
+	return group("addon", "LoRA adapters that share a deployment of their base model", addonLoad(), deployedModels.listCommand(), deployedModels.getCommand(), addonUnload())
+}
+
+func addonLoad() *cobra.Command {
+	var model, deployment, displayName string
+	var byDefault, watch bool
+	c := &cobra.Command{Use: "load [ID] --model MODEL --deployment DEPLOYMENT", Short: "Load an adapter into a deployment made with --addons", Args: arguments(0, 1),
+		Example: "  anneal addon load polite --model polite --deployment shared --watch",
+		RunE: func(c *cobra.Command, args []string) error {
+			if model == "" || deployment == "" {
+				return usage.Errorf("--model and --deployment are required")
+			}
+			client, err := newClient(c)
+			if err != nil {
+				return err
+			}
+			body := map[string]any{"model": client.name("models", model), "deployment": client.name("deployments", deployment),
+				"displayName": displayName, "default": byDefault}
+			query := url.Values{}
+			if len(args) == 1 {
+				query.Set("deployedModelId", args[0])
+			}
+			var item map[string]any
+			if err := client.call(c.Context(), http.MethodPost, client.path("deployedModels"), query, body, &item); err != nil {
+				return err
+			}
+			if watch {
+				name := cell(item, "name")
+				if item, err = client.watchAddon(c, name); err != nil {
+					return leaving(c, err, "The addon is still being loaded; `anneal addon get %s` shows how far it is, `anneal addon unload %s` takes it out.", id(name), id(name))
+				}
+			}
+			return printItem(c, item, deployedModels.details...)
+		}}
+	f := c.Flags()
+	f.StringVar(&model, "model", "", "adapter to load")
+	f.StringVar(&deployment, "deployment", "", "deployment of its base model")
+	bindReference(c, "model", "model", "models")
+	bindReference(c, "deployment", "deployment", "deployments")
+	f.StringVar(&displayName, "display-name", "", "a name for people")
+	f.BoolVar(&byDefault, "default", false, "it answers when the deployment itself is asked")
+	f.BoolVarP(&watch, "watch", "w", false, "wait until it is DEPLOYED")
+	return c
+}
+
+// watchAddon waits until an addon answers, or fails.
+func (c *client) watchAddon(cmd *cobra.Command, name string) (map[string]any, error) {
+	last := ""
+	for {
+		var item map[string]any
+		if err := c.call(cmd.Context(), http.MethodGet, "/v1/"+name, nil, nil, &item); err != nil {
+			return nil, err
+		}
+		state := cell(item, "state")
+		if state != last {
+			fmt.Fprintln(cmd.ErrOrStderr(), state)
+		}
+		last = state
+		switch state {
+		case "DEPLOYED":
+			return item, nil
+		case "FAILED", "UNDEPLOYING":
+			return item, fmt.Errorf("addon %s is %s: %s", id(name), state, cell(item, "status.message"))
+		}
+		if err := sleep(cmd.Context(), 100*time.Millisecond); err != nil {
+			return nil, err
+		}
+	}
+}
+
+func addonUnload() *cobra.Command {
+	return &cobra.Command{Use: "unload ID", Short: "Take an adapter out of its deployment; answers under way are finished", Args: arguments(1, 1),
+		RunE: func(c *cobra.Command, args []string) error {
+			client, err := newClient(c)
+			if err != nil {
+				return err
+			}
+			if err := client.call(c.Context(), http.MethodDelete, "/v1/"+client.name("deployedModels", args[0]), nil, nil, nil); err != nil {
+				return err
+			}
+			return done(c, "addon", args[0], "is being unloaded")
+		}}
+}

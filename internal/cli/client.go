@@ -1,0 +1,180 @@
+package cli
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"strings"
+
+	"anneal/internal/certs"
+	"anneal/internal/datadir"
+)
+
+// client sends requests to one server on behalf of one account.
+type client struct {
+	datadir.Context
+	warn func(text string) // is called with the server's warnings; may be nil
+	http *http.Client      // nil is the default client
+}
+
+// configureTLS makes the client trust the authorities of the context file or, if given, of ca.
+func (c *client) configureTLS(ca string) error {
+	if ca != "" {
+		c.CAFile = ca
+	}
+	if c.CAFile == "" && c.CertFile == "" {
+		return nil
+	}
+	config, err := c.TLSConfig()
+	if err != nil {
+		return fmt.Errorf("%w; give the server's authorities with --ca FILE, or as caFile in the context file", err)
+	}
+	c.http = certs.HTTPClient(config)
+	return nil
+}
+
+// path returns the URL path of a resource of the account: path("datasets", id).
+func (c *client) path(parts ...string) string {
+	path := "/v1/accounts/" + c.Account
+	for _, p := range parts {
+		path += "/" + p
+	}
+	return path
+}
+
+// name returns the resource name of a resource that is given by its name or ID.
+func (c *client) name(collection, idOrName string) string {
+	if idOrName == "" || strings.HasPrefix(idOrName, "accounts/") {
+		return idOrName
+	}
+	return "accounts/" + c.Account + "/" + collection + "/" + idOrName
+}
+
+// id returns the last part of a resource name.
+func id(name string) string { return name[strings.LastIndexByte(name, '/')+1:] }
+
+// request sends a request with a body, if any, and returns a successful response.
+func (c *client) request(
+	ctx context.Context, method, path string, query url.Values, contentType string, body io.Reader,
+) (*http.Response, error) {
+	target := path
+	if !strings.Contains(path, "://") {
+		target = strings.TrimRight(c.Address, "/") + path
+	}
+	if len(query) > 0 {
+		target += "?" + query.Encode()
+	}
+	req, err := http.NewRequestWithContext(ctx, method, target, body)
+	if err != nil {
+		return nil, err
+	}
+	req.Header.Set("Authorization", "Bearer "+c.APIKey)
+	if contentType != "" {
+		req.Header.Set("Content-Type", contentType)
+	}
+	if f, ok := body.(*form); ok {
+		f.announce(req)
+	}
+	res, err := c.send(req)
+	if err != nil {
+		return nil, err
+	}
+	if res.StatusCode >= 300 {
+		defer res.Body.Close()
+		return nil, readError(res)
+	}
+	if c.warn != nil {
+		for _, text := range res.Header.Values("Anneal-Warning") {
+			c.warn(text)
+		}
+	}
+	return res, nil
+}
+
+// send sends a request, and returns any response.
+func (c *client) send(req *http.Request) (*http.Response, error) {
+	res, err := cmp.Or(c.http, http.DefaultClient).Do(req)
+	switch {
+	case err == nil:
+		return res, nil
+	case req.Context().Err() != nil:
+		return nil, req.Context().Err()
+	}
+	return nil, fmt.Errorf("%s://%s does not respond: start its server, or select another with --context (%w)",
+		req.URL.Scheme, req.URL.Host, withoutURL(err))
+}
+
+// call sends a JSON body, unless in is nil, and reads the JSON response into out, unless it is nil.
+func (c *client) call(ctx context.Context, method, path string, query url.Values, in, out any) error {
+	var body io.Reader
+	contentType := ""
+	if in != nil {
+		data, err := json.Marshal(in)
+		if err != nil {
+			return err
+		}
+		body, contentType = bytes.NewReader(data), "application/json"
+	}
+	res, err := c.request(ctx, method, path, query, contentType, body)
+	if err != nil {
+		return err
+	}
+	defer res.Body.Close()
+	if out == nil {
+		_, err = io.Copy(io.Discard, res.Body)
+		return err
+	}
+	err = json.NewDecoder(res.Body).Decode(out)
+	var syntax *json.SyntaxError
+	switch {
+	case ctx.Err() != nil:
+		return ctx.Err()
+	case errors.As(err, &syntax):
+		return fmt.Errorf("%s did not respond with JSON, unlike an anneal server: select another with --context", c.Address)
+	case err != nil:
+		return errTruncated(err)
+	}
+	return nil
+}
+
+// list returns all items of a collection.
+func (c *client) list(ctx context.Context, path, field string, query url.Values) ([]map[string]any, error) {
+	return c.pages(ctx, http.MethodGet, path, field, query, nil)
+}
+
+// pageSize is the number of items requested with each page.
+const pageSize = "200"
+
+// pages returns all items of a list, page by page. body, if not nil, is sent with every request.
+func (c *client) pages(ctx context.Context, method, path, field string, query url.Values, body any) ([]map[string]any, error) {
+	items := []map[string]any{}
+	if query == nil {
+		query = url.Values{}
+	}
+	query.Set("pageSize", pageSize)
+	for {
+		var page map[string]json.RawMessage
+		if err := c.call(ctx, method, path, query, body, &page); err != nil {
+			return nil, err
+		}
+		var part []map[string]any
+		if raw, ok := page[field]; ok {
+			if err := json.Unmarshal(raw, &part); err != nil {
+				return nil, err
+			}
+		}
+		items = append(items, part...)
+		var token string
+		_ = json.Unmarshal(page["nextPageToken"], &token)
+		if token == "" {
+			return items, nil
+		}
+		query.Set("pageToken", token)
+	}
+}

@@ -1,0 +1,110 @@
+package cli
+
+import (
+	"cmp"
+	"fmt"
+	"net/http"
+	"net/url"
+
+	"github.com/spf13/cobra"
+)
+
+var datasets = collection{"datasets", "dataset",
+	[]column{{"ID", "#name"}, {"STATE", "state"}, {"FORMAT", "format"}, {"SHAPE", "rowShape"}, {"ROWS", "exampleCount"}, {"TOKENS", "estimatedTokenCount"}, {"CREATED", "createTime"}},
+	[]column{{"Name", "name"}, {"Display name", "displayName"}, {"State", "state"}, {"Status", "status.message"}, {"Format", "format"}, {"Shape of rows", "rowShape"},
+		{"Rows", "exampleCount"}, {"Tokens", "estimatedTokenCount"}, {"Turns", "averageTurnCount"},
+		{"Filtered from", "transformed.sourceDatasetId"}, {"Filter", "transformed.filter"}, {"Split from", "splitted.sourceDatasetId"}, {"Made for", "sourceJobName"}, {"Created by", "createdBy"}, {"Created", "createTime"}, {"Updated", "updateTime"}}}
+
+func datasetCommand() *cobra.Command {
+	return group("dataset", "Training and evaluation data", datasetCreate(), datasetDerive(), datasetUpload(), datasets.listCommand(), datasets.getCommand(),
+		datasetPreview(), datasetDownload(), datasets.deleteCommand())
+}
+
+func datasetCreate() *cobra.Command {
+	var file, displayName, format string
+	c := &cobra.Command{Use: "create ID", Short: "Create a dataset, upload a file into it and wait until it is checked", Args: arguments(1, 1),
+		Example: "  anneal dataset create greetings --file greetings.jsonl",
+		RunE: func(c *cobra.Command, args []string) error {
+			client, err := newClient(c)
+			if err != nil {
+				return err
+			}
+			if file != "" {
+				if err := isFile(file); err != nil {
+					return err
+				}
+			}
+			body := map[string]any{"datasetId": args[0], "dataset": map[string]any{"displayName": displayName, "format": format, "userUploaded": struct{}{}}}
+			if format == "" {
+				delete(body["dataset"].(map[string]any), "format")
+			}
+			var item map[string]any
+			err = client.call(c.Context(), http.MethodPost, client.path("datasets"), nil, body, &item)
+			if file != "" && client.unfinished(c.Context(), "datasets", args[0], err) {
+				fmt.Fprintf(c.ErrOrStderr(), "dataset %s is there and has no valid rows yet: uploading into it\n", args[0])
+				err = nil
+			}
+			if err != nil {
+				return err
+			}
+			if file != "" {
+				if item, err = client.upload(c.Context(), args[0], file); err != nil {
+					return err
+				}
+			}
+			return printItem(c, item, datasets.details...)
+		}}
+	c.Flags().StringVarP(&file, "file", "f", "", "JSONL file to upload")
+	c.Flags().StringVar(&displayName, "display-name", "", "a name for people")
+	c.Flags().StringVar(&format, "format", "", "CHAT, COMPLETION or RL (default: as the rows say)")
+	return c
+}
+
+func datasetUpload() *cobra.Command {
+	return &cobra.Command{Use: "upload ID FILE", Short: "Upload a file into a dataset and wait until it is checked", Args: arguments(2, 2),
+		RunE: func(c *cobra.Command, args []string) error {
+			client, err := newClient(c)
+			if err != nil {
+				return err
+			}
+			item, err := client.upload(c.Context(), args[0], args[1])
+			if err != nil {
+				return err
+			}
+			return printItem(c, item, datasets.details...)
+		}}
+}
+
+func datasetPreview() *cobra.Command {
+	return &cobra.Command{Use: "preview ID", Short: "Show a dataset's first rows", Args: arguments(1, 1), RunE: func(c *cobra.Command, args []string) error {
+		client, err := newClient(c)
+		if err != nil {
+			return err
+		}
+		var page struct {
+			Examples []any `json:"examples"`
+		}
+		if err := client.call(c.Context(), http.MethodGet, "/v1/"+client.name("datasets", args[0])+":preview", url.Values{"pageSize": {"10"}}, nil, &page); err != nil {
+			return err
+		}
+		return printJSON(c.OutOrStdout(), page.Examples)
+	}}
+}
+
+func datasetDownload() *cobra.Command {
+	var dir string
+	c := &cobra.Command{Use: "download ID", Short: "Download a dataset's files", Args: arguments(1, 1), Example: "  anneal dataset download greetings --dir ./greetings",
+		RunE: func(c *cobra.Command, args []string) error {
+			client, err := newClient(c)
+			if err != nil {
+				return err
+			}
+			files, err := client.download(c, "/v1/"+client.name("datasets", args[0])+":getDownloadEndpoint", nil, cmp.Or(dir, id(args[0])))
+			if err != nil {
+				return err
+			}
+			return printFiles(c, files)
+		}}
+	c.Flags().StringVar(&dir, "dir", "", "folder to write to (default: the dataset's ID)")
+	return c
+}

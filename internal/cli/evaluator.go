@@ -1,0 +1,69 @@
+package cli
+
+import (
+	"fmt"
+	"net/http"
+
+	"github.com/spf13/cobra"
+)
+
+var evaluators = collection{"evaluators", "evaluator",
+	[]column{{"ID", "#name"}, {"STATE", "state"}, {"REVISION", "revision"}, {"ACTIVE", "activeRevision"}, {"ENTRY POINT", "entryPoint"}, {"CREATED", "createTime"}},
+	[]column{{"Name", "name"}, {"Display name", "displayName"}, {"Description", "description"}, {"State", "state"}, {"Status", "status.message"}, {"Revision", "revision"},
+		{"Active revision", "activeRevision"}, {"Entry point", "entryPoint"}, {"Requirements", "requirements"}, {"Commit", "commitHash"}, {"Dataset", "defaultDataset"},
+		{"Created by", "createdBy"}, {"Created", "createTime"}, {"Updated", "updateTime"}}}
+
+func evaluatorCommand() *cobra.Command {
+	return group("evaluator", "Code that scores answers", evaluatorCreate(), evaluatorUpload(), evaluatorPreview(), evaluatorLogs(), evaluators.listCommand(), evaluators.getCommand(), evaluators.deleteCommand())
+}
+
+func evaluatorCreate() *cobra.Command {
+	var noWait bool
+	var secretIDs []string
+	var dir, entryPoint, requirements, dataset, displayName, description string
+	c := &cobra.Command{Use: "create ID --dir FOLDER", Short: "Create an evaluator from a folder of code", Args: arguments(1, 1),
+		Example: "  anneal evaluator create exact --dir examples/exact-match --entry-point main.py::evaluate",
+		RunE: func(c *cobra.Command, args []string) error {
+			if dir == "" {
+				return required("dir")
+			}
+			client, err := newClient(c)
+			if err != nil {
+				return err
+			}
+			code, done, err := readCode(dir)
+			defer done()
+			if err != nil {
+				return err
+			}
+			evaluator := map[string]any{"displayName": displayName, "description": description, "entryPoint": entryPoint, "requirements": requirements,
+				"defaultDataset": client.name("datasets", dataset)}
+			if len(secretIDs) > 0 {
+				var names []string
+				for _, one := range secretIDs {
+					names = append(names, client.name("secrets", one))
+				}
+				evaluator["secrets"] = names
+			}
+			body := map[string]any{"evaluatorId": args[0], "evaluator": evaluator}
+			if err := client.call(c.Context(), http.MethodPost, client.path("evaluators"), nil, body, nil); err != nil {
+				return err
+			}
+			item, err := client.sendCode(c, args[0], code, !noWait)
+			if err != nil {
+				return fmt.Errorf("%w\nevaluator %s is there: `anneal evaluator upload` sends its code again", err, id(args[0]))
+			}
+			return printItem(c, item, evaluators.details...)
+		}}
+	f := c.Flags()
+	f.StringVar(&dir, "dir", "", "folder with the code, without what is hidden")
+	f.StringVar(&entryPoint, "entry-point", "", "what is called, such as main.py::evaluate")
+	f.StringVar(&requirements, "requirements", "", "what the code needs installed")
+	f.StringArrayVar(&secretIDs, "secret", nil, "ID of a `SECRET` that the code is given as an environment variable, by its key name; may be repeated")
+	f.StringVar(&dataset, "dataset", "", "dataset that it is for")
+	bindReference(c, "dataset", "defaultDataset", "datasets")
+	f.StringVar(&displayName, "display-name", "", "a name for people")
+	f.StringVar(&description, "description", "", "what it scores")
+	f.BoolVar(&noWait, "no-wait", false, "do not wait until it is built")
+	return c
+}

@@ -1,0 +1,213 @@
+package cli
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"anneal/internal/usage"
+)
+
+func eventsCommand() *cobra.Command {
+	var follow bool
+	var filter, resource, from string
+	c := &cobra.Command{Use: "events", Short: "Show what happened, and with --follow what happens", Args: arguments(0, 0),
+		Example: "  anneal events --follow\n  anneal events --follow --from begin\n  anneal events --resource deployments/polite",
+		RunE: func(c *cobra.Command, _ []string) error {
+			first, err := firstPosition(from)
+			if err != nil {
+				return err
+			}
+			client, err := newClient(c)
+			if err != nil {
+				return err
+			}
+			path, err := client.eventsPath(resource)
+			if err != nil {
+				return err
+			}
+			query := url.Values{}
+			if filter != "" {
+				query.Set("filter", filter)
+			}
+			if follow {
+				f := &follower{client: client, cmd: c, path: path, query: query}
+				if first > 0 {
+					f.after = strconv.FormatUint(first-1, 10)
+				}
+				return f.run()
+			}
+			if first > 1 {
+				bound := "position >= " + strconv.FormatUint(first, 10)
+				query.Set("filter", strings.TrimPrefix(filter+" AND "+bound, " AND "))
+			}
+			items, err := client.list(c.Context(), path, "events", query)
+			if err != nil {
+				return err
+			}
+			return printItems(c, items, column{"POSITION", "position"}, column{"TIME", "time"}, column{"TYPE", "type"}, column{"STATE", "state"}, column{"RESOURCE", "subject"}, column{"ACTOR", "actor"})
+		}}
+	c.Flags().BoolVarP(&follow, "follow", "f", false, "show what happens from now on; reconnects by itself")
+	c.Flags().BoolVarP(&follow, "watch", "w", false, "the same as --follow")
+	c.Flags().StringVar(&filter, "filter", "", `which ones, such as 'type = "deployment.*"' (AIP-160)`)
+	c.Flags().StringVar(&resource, "resource", "", "of one resource only, such as deployments/ID")
+	c.AddCommand(credentialsCommand())
+	c.Flags().StringVar(&from, "from", "", "position to begin with, or begin (default: begin, and now with --follow)")
+	return c
+}
+
+// firstPosition reads --from; 0 is the command's own default.
+func firstPosition(from string) (uint64, error) {
+	switch from {
+	case "":
+		return 0, nil
+	case "begin":
+		return 1, nil
+	}
+	position, err := strconv.ParseUint(from, 10, 63)
+	if err != nil || position == 0 {
+		return 0, usage.Errorf("--from must be a position from 1 on, or begin, not %q", from)
+	}
+	return position, nil
+}
+
+// eventsPath is where the events of the account are, or those of a resource.
+func (c *client) eventsPath(resource string) (string, error) {
+	switch {
+	case resource == "":
+		return c.path("events"), nil
+	case strings.Count(strings.Trim(resource, "/"), "/")%2 == 0:
+		return "", usage.Errorf("--resource: %q names no resource: write COLLECTION/ID, such as deployments/%s", resource, id(resource))
+	case strings.HasPrefix(resource, "accounts/"):
+		return "/v1/" + resource + "/events", nil
+	}
+	return c.path(resource, "events"), nil
+}
+
+// A follower prints events as they happen, for ever, and tells on stderr where
+// it began and how far it came.
+type follower struct {
+	*client
+	cmd   *cobra.Command
+	path  string
+	query url.Values
+	after string // the position up to which all is known; "" is now
+	begun bool
+	alone bool // the server did not answer the last time
+}
+
+func (f *follower) run() error {
+	inJSON, err := wantsJSON(f.cmd)
+	if err != nil {
+		return err
+	}
+	ctx := f.cmd.Context()
+	for {
+		err := f.tail(ctx, func(event map[string]any, raw []byte) error {
+			return printEvent(f.cmd.OutOrStdout(), inJSON, event, raw)
+		})
+		var refused *apiError
+		switch {
+		case ctx.Err() != nil:
+			f.leave()
+			return nil
+		case errors.As(err, &refused) && refused.Status < 500:
+			return err
+		case err != nil && !f.alone:
+			f.alone = true
+			fmt.Fprintf(f.cmd.ErrOrStderr(), "%s does not respond, retrying: %v\n", f.Address, withoutURL(err))
+		}
+		if sleep(ctx, time.Second) != nil {
+			f.leave()
+			return nil
+		}
+	}
+}
+
+// reached notes how far the stream is.
+func (f *follower) reached(position string) {
+	f.after, f.alone = position, false
+	if n, err := strconv.ParseUint(position, 10, 63); err == nil && !f.begun {
+		f.begun = true
+		fmt.Fprintf(f.cmd.ErrOrStderr(), "following from position %d; --from begin shows all that was before\n", n+1)
+	}
+}
+
+func (f *follower) leave() {
+	if n, err := strconv.ParseUint(f.after, 10, 63); err == nil && f.begun {
+		fmt.Fprintf(f.cmd.ErrOrStderr(), "seen up to position %d; --from %d goes on from there\n", n, n+1)
+	}
+}
+
+func printEvent(out io.Writer, inJSON bool, event map[string]any, raw []byte) error {
+	if inJSON {
+		_, err := fmt.Fprintf(out, "%s\n", raw)
+		return err
+	}
+	_, err := fmt.Fprintf(out, "%-8s %s  %-42s %-32s %s\n", cell(event, "position"), cell(event, "time"), cell(event, "type"), cell(event, "state"), cell(event, "subject"))
+	return err
+}
+
+// tail reads one connection's worth of live events.
+func (f *follower) tail(ctx context.Context, each func(event map[string]any, raw []byte) error) error {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, strings.TrimRight(f.Address, "/")+f.path+"?"+f.query.Encode(), nil)
+	if err != nil {
+		return err
+	}
+	req.Header.Set("Authorization", "Bearer "+f.APIKey)
+	req.Header.Set("Accept", "text/event-stream")
+	if f.after != "" {
+		req.Header.Set("Last-Event-ID", f.after)
+	}
+	res, err := cmp.Or(f.http, http.DefaultClient).Do(req)
+	if err != nil {
+		return err
+	}
+	defer res.Body.Close()
+	if res.StatusCode != http.StatusOK {
+		return readError(res)
+	}
+	last := ""
+	return readSSE(res.Body, func(field string, value []byte) error {
+		switch field {
+		case "id":
+			last = string(value)
+		case "data":
+			decoder := json.NewDecoder(bytes.NewReader(value))
+			decoder.UseNumber()
+			var event map[string]any
+			if err := decoder.Decode(&event); err != nil {
+				return err
+			}
+			for key, value := range event {
+				if n, ok := value.(json.Number); ok {
+					event[key] = n.String()
+				}
+			}
+			return each(event, value)
+		case "": // what the lines before said is whole
+			f.reached(last)
+		}
+		return nil
+	})
+}
+
+// stream posts a body and hands back the answer while it is still coming.
+func (c *client) stream(ctx context.Context, path string, body any) (*http.Response, error) {
+	data, err := json.Marshal(body)
+	if err != nil {
+		return nil, err
+	}
+	return c.request(ctx, http.MethodPost, path, nil, "application/json", bytes.NewReader(data))
+}

@@ -1,0 +1,110 @@
+package cli
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/url"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"anneal/internal/datadir"
+	"anneal/internal/usage"
+)
+
+func credentialsCommand() *cobra.Command {
+	return group("credentials", "Credentials that read the account's events and usage from NATS, and nothing else",
+		credentialsCreate(), credentialsList(), credentialsRevoke())
+}
+
+func credentialsCreate() *cobra.Command {
+	var displayName, file string
+	var expire time.Duration
+	c := &cobra.Command{Use: "create [ID]", Short: "Create credentials; they are shown this once", Args: arguments(0, 1),
+		Example: "  anneal events credentials create auditor --expire 720h --file auditor.json",
+		Long: `Creates an API key with the role reader. With it, a NATS client reads the streams EVENTS and USAGE of
+the account with pull or ordered consumers, and curl follows the events over HTTP. With --file it is
+written as a context file: "anneal events --context FILE" and NATS clients read it.`,
+		RunE: func(c *cobra.Command, args []string) error {
+			client, err := newClient(c)
+			if err != nil {
+				return err
+			}
+			if file != "" { // before there is a key that nobody could read again
+				if at, err := os.Stat(filepath.Dir(file)); err != nil || !at.IsDir() {
+					return usage.Errorf("--file %s: there is no folder %s", file, filepath.Dir(file))
+				}
+			}
+			key := map[string]any{"role": "reader", "displayName": displayName}
+			if err := setExpiry(c, expire, key); err != nil {
+				return err
+			}
+			body := map[string]any{"apiKey": key}
+			if len(args) == 1 {
+				body["apiKeyId"] = args[0]
+			}
+			var item map[string]any
+			if err := client.call(c.Context(), http.MethodPost, client.path(apiKeys.name), nil, body, &item); err != nil {
+				return err
+			}
+			if file == "" {
+				return printItem(c, item, column{"Name", "name"}, column{"NATS URL", "natsUrl"}, column{"NATS user", "natsUser"}, column{"NATS password", "key"}, column{"Expires", "expireTime"})
+			}
+			text := func(field string) string { value, _ := item[field].(string); return value }
+			context := datadir.Context{Address: client.Address, Account: client.Account, APIKey: text("key"),
+				NATSURL: text("natsUrl"), NATSUser: text("natsUser"), CAFile: client.CAFile}
+			if context.NATSUser != "" {
+				context.NATSPassword = context.APIKey
+			}
+			data, err := json.MarshalIndent(context, "", "  ")
+			if err != nil {
+				return err
+			}
+			if err := datadir.WritePrivate(file, append(data, '\n')); err != nil {
+				return err
+			}
+			return printFiles(c, []string{file})
+		}}
+	c.Flags().StringVar(&displayName, "display-name", "", "a name for people")
+	c.Flags().DurationVar(&expire, "expire", 0, "how long they are valid, such as 720h (default: for ever)")
+	c.Flags().StringVar(&file, "file", "", "write them to this context file, readable by its owner only, instead of printing them")
+	return c
+}
+
+func credentialsList() *cobra.Command {
+	return &cobra.Command{Use: "list", Aliases: []string{"ls"}, Short: "List credentials", Args: arguments(0, 0), RunE: func(c *cobra.Command, _ []string) error {
+		client, err := newClient(c)
+		if err != nil {
+			return err
+		}
+		items, err := client.list(c.Context(), client.path(apiKeys.name), apiKeys.name, url.Values{"filter": {"role = reader"}})
+		if err != nil {
+			return err
+		}
+		return printItems(c, items, column{"ID", "#name"}, column{"NATS USER", "natsUser"}, column{"EXPIRES", "expireTime"}, column{"LAST USED", "lastUsedTime"}, column{"CREATED", "createTime"})
+	}}
+}
+
+func credentialsRevoke() *cobra.Command {
+	return &cobra.Command{Use: "revoke ID", Short: "Revoke credentials; their connections are closed", Args: arguments(1, 1), RunE: func(c *cobra.Command, args []string) error {
+		client, err := newClient(c)
+		if err != nil {
+			return err
+		}
+		path := "/v1/" + client.name(apiKeys.name, args[0])
+		var item map[string]any
+		if err := client.call(c.Context(), http.MethodGet, path, nil, nil, &item); err != nil {
+			return err
+		}
+		if item["role"] != "reader" {
+			return fmt.Errorf("API key %q has the role %v: delete it with 'anneal key delete %s'", id(args[0]), item["role"], id(args[0]))
+		}
+		if err := client.call(c.Context(), http.MethodDelete, path, nil, nil, nil); err != nil {
+			return err
+		}
+		return done(c, "credentials", args[0], "revoked")
+	}}
+}

@@ -1,0 +1,88 @@
+package cli
+
+import (
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+	"github.com/stretchr/testify/require"
+
+	"anneal/internal/usage"
+)
+
+// commands are all that can be typed, groups among them.
+func commands(c *cobra.Command) (all []*cobra.Command) {
+	all = append(all, c)
+	for _, child := range c.Commands() {
+		all = append(all, commands(child)...)
+	}
+	return all
+}
+
+// leaves returns the commands that contain no others.
+func leaves(c *cobra.Command) (all []*cobra.Command) {
+	if !c.HasSubCommands() {
+		return []*cobra.Command{c}
+	}
+	for _, child := range c.Commands() {
+		all = append(all, leaves(child)...)
+	}
+	return all
+}
+
+// What --help shows is in one style, the same every time, and for who types: no
+// types of the language that this is written in, and no words of its inside.
+func TestHelpIsForWhoTypes(t *testing.T) {
+	inside := regexp.MustCompile(`stringArray|stringToString|\bstrings\b|\(default \[\]\)|\b(world|digest|fold(s|ed)?|pulse|desk|projection)\b|\[flags\]\n.*\[command\]`)
+	again := commands(NewRoot("test"))
+	for i, c := range commands(NewRoot("test")) {
+		help := c.Short + "\n" + c.Long + "\n" + c.UsageString()
+		require.NotRegexp(t, inside, help, c.CommandPath())
+		require.Equal(t, c.UsageString(), again[i].UsageString())
+		require.Regexp(t, `^[A-Z].*[^.]$`, c.Short, c.CommandPath())
+		c.Flags().VisitAll(func(f *pflag.Flag) {
+			require.Regexp(t, `^[^A-Z].*[^.]$|^[A-Z]{2,}`, f.Usage, "%s --%s", c.CommandPath(), f.Name)
+		})
+	}
+}
+
+// The examples are command lines that are understood.
+func TestExamplesAreUnderstood(t *testing.T) {
+	shown := 0
+	for _, c := range commands(NewRoot("test")) {
+		for line := range strings.Lines(c.Example) {
+			_, typed, found := strings.Cut(line, "anneal ")
+			require.True(t, found, line)
+			typed, _, _ = strings.Cut(typed, " > ")
+			meant, rest, err := NewRoot("test").Find(words(typed))
+			require.NoError(t, err, line)
+			require.True(t, meant.CommandPath() == c.CommandPath() || strings.HasPrefix(typed, "work "), "%s: %s", c.CommandPath(), line)
+			require.NoError(t, meant.ParseFlags(rest), line)
+			require.NoError(t, meant.ValidateArgs(meant.Flags().Args()), line)
+			shown++
+		}
+	}
+	require.Greater(t, shown, 30)
+}
+
+// What a line lacks is told wherever it is typed, also where there is no server.
+func TestLinesAreJudgedBeforeAServerIsLookedFor(t *testing.T) {
+	for _, line := range []string{"model create m", "model prepare m", "model export m", "shape match", "deployment create", "deployment scale d many", "evaluator create e",
+		"addon load", "rlor step r", "dataset derive d", "account suspend a", "quota set a jobs many", "work", "events --from x", "evaluator preview", "node token --id A_"} {
+		c := NewRoot("test")
+		c.SetArgs(append(strings.Fields(line), "--context", "nowhere.json"))
+		var wrong usage.Error
+		require.ErrorAs(t, c.Execute(), &wrong, line)
+		require.NotContains(t, wrong.Error(), "nowhere.json")
+	}
+}
+
+// words are those of a command line, as a shell parts them.
+func words(line string) (all []string) {
+	for _, word := range regexp.MustCompile(`(?:'[^']*'|"[^"]*"|[^\s'"])+`).FindAllString(line, -1) {
+		all = append(all, strings.NewReplacer(`'`, "", `"`, "").Replace(word))
+	}
+	return all
+}

@@ -1,0 +1,37 @@
+package cli
+
+import (
+	"crypto/rand"
+
+	"github.com/spf13/cobra"
+
+	"anneal/eventlog"
+)
+
+func logCommand() *cobra.Command {
+	return group("log", "Verify and repair the event log, on the server's machine", logVerify(), logRepair(), logRotateKey(), logCredentials())
+}
+
+func logCredentials() *cobra.Command {
+	return &cobra.Command{Use: "credentials", Short: "Generate the credentials of a NATS cluster as environment variables", Args: arguments(0, 0),
+		Long: `Prints the passwords and keys of a NATS cluster that stores the log, as environment variables for its
+servers and for serve --nats-url.`,
+		Example: "  anneal log credentials > .env",
+		RunE: func(c *cobra.Command, _ []string) error {
+			seed, public, err := eventlog.NewIssuer()
+			if err != nil {
+				return err
+			}
+			lines := [][2]string{{"ANNEAL_NATS_ISSUER_SEED", seed}, {"ANNEAL_NATS_ISSUER", public},
+				{"ANNEAL_NATS_PASSWORD", rand.Text()}, {"ANNEAL_NATS_READER_PASSWORD", rand.Text()}}
+			object := map[string]string{}
+			for _, line := range lines {
+				note(c, "%s=%s", line[0], line[1])
+				object[line[0]] = line[1]
+			}
+			if inJSON, err := wantsJSON(c); err != nil || !inJSON {
+				return err
+			}
+			return printJSON(c.OutOrStdout(), object)
+		}}
+}

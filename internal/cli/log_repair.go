@@ -1,0 +1,81 @@
+package cli
+
+import (
+	"errors"
+	"fmt"
+	"io"
+
+	"github.com/spf13/cobra"
+
+	"anneal/blobs/reconcile"
+	"anneal/eventlog"
+	"anneal/internal/server"
+)
+
+func logRepair() *cobra.Command {
+	var acceptLoss bool
+	c := &cobra.Command{Use: "repair", Short: "Restore damaged and missing events in the log of a stopped server", Args: arguments(0, 0),
+		Example: "  anneal log repair --data data",
+		Long: `Takes damaged and missing events from the mirror, which the same server keeps, if the hash chain of
+the result matches the high-water mark. Events that no copy contains are reported by their positions,
+and nothing is changed, unless --accept-loss is given: it truncates the log before the first lost
+event. The former files, the events after the loss and a report are kept in DATA/nats.repaired-TIME,
+and the file DATA/sweep.held keeps all stored files and data keys until you remove it.`,
+		RunE: func(c *cobra.Command, _ []string) error {
+			report, err := server.Repair(operatorDir(c), acceptLoss)
+			if err != nil {
+				return err
+			}
+			if inJSON, _ := wantsJSON(c); !inJSON {
+				printRepair(c.OutOrStdout(), report)
+			} else if err := printJSON(c.OutOrStdout(), report); err != nil {
+				return err
+			}
+			switch {
+			case report.Whole():
+			case report.Changed: // as --accept-loss allows
+				note(c, "%s", lossAdvice(report))
+			default:
+				return errors.New("nothing was changed: restore the directory from a backup, or repair with --accept-loss")
+			}
+			return nil
+		}}
+	dataFlag(c.Flags())
+	c.Flags().BoolVar(&acceptLoss, "accept-loss", false, "truncate the log before the first event that cannot be restored")
+	return c
+}
+
+// lossAdvice returns what an operator should know about a repair that accepted a loss.
+func lossAdvice(r eventlog.RepairReport) string {
+	if len(r.Lost) > 0 {
+		return fmt.Sprintf("the log was truncated after position %d: the removed events are in %s; "+
+			"files and data keys of those events are kept until you remove %s", r.Events, r.Aside, reconcile.HoldFile)
+	}
+	return fmt.Sprintf("the log was altered and is accepted unchanged: its former files are in %s", r.Aside)
+}
+
+func printRepair(w io.Writer, r eventlog.RepairReport) {
+	for _, part := range []struct {
+		what string
+		gaps []eventlog.Gap
+	}{{"restored", r.Restored}, {"lost", r.Lost}, {"differs", r.Differs}} {
+		for _, gap := range part.gaps {
+			fmt.Fprintf(w, "%s: %s\n", part.what, gap)
+		}
+	}
+	if r.Altered {
+		fmt.Fprintln(w, "altered: the hash chain differs from the high-water mark, and no copy contains the original events")
+	}
+	if r.GivenUp > 0 && len(r.Lost) > 0 {
+		fmt.Fprintf(w, "removed after the loss: %d intact events\n", r.GivenUp)
+		for _, event := range server.RevertedEvents(r) {
+			fmt.Fprintln(w, "no longer in force: "+event)
+		}
+	}
+	switch {
+	case r.Changed:
+		fmt.Fprintf(w, "the log now contains %d events; the former files are in %s\n", r.Events, r.Aside)
+	case r.Whole():
+		fmt.Fprintf(w, "the log contains %d events, all intact: nothing to repair\n", r.Events)
+	}
+}

@@ -1,0 +1,130 @@
+package cli
+
+import (
+	"net/http"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"anneal/domain"
+	"anneal/internal/datadir"
+	"anneal/internal/usage"
+)
+
+var nodes = collection{"nodes", "node",
+	[]column{{"ID", "#name"}, {"STATE", "state"}, {"POOL", "pool"}, {"CPU MILLI", "capacity.cpuMilli"}, {"USED", "used.cpuMilli"}, {"MEMORY MIB", "capacity.memoryMib"},
+		{"ACCELERATORS", "capacity.accelerators"}, {"ENROLLED", "enrollTime"}, {"KEY", "shortKey"}, {"LAST SEEN", "seenTime"}},
+	[]column{{"Name", "name"}, {"State", "state"}, {"Status", "status.message"}, {"Pool", "pool"}, {"Engines", "engines"}, {"Capacity", "capacity"}, {"Used", "used"},
+		{"Allocations", "allocations"}, {"Version", "version"}, {"Key", "publicKey"}, {"Enrolled", "enrollTime"}, {"Revoked", "revokeTime"}, {"Last seen", "seenTime"}, {"Created", "createTime"}}}
+
+// shownKey is how much of a public key a list shows.
+const shownKey = 12
+
+func nodeCommand() *cobra.Command {
+	list := &cobra.Command{Use: "list", Aliases: []string{"ls"}, Short: "List nodes", Args: arguments(0, 0), RunE: func(c *cobra.Command, _ []string) error {
+		operator, err := newOperator(c)
+		if err != nil {
+			return err
+		}
+		items, err := operator.list(c.Context(), operator.path("nodes"), "nodes", nil)
+		if err != nil {
+			return err
+		}
+		if inJSON, _ := wantsJSON(c); !inJSON {
+			for _, item := range items {
+				if key, _ := item["publicKey"].(string); key != "" {
+					item["shortKey"] = key[:min(len(key), shownKey)]
+				}
+			}
+		}
+		return printItems(c, items, nodes.columns...)
+	}}
+	get := &cobra.Command{Use: "get ID", Short: "Show one node", Args: arguments(1, 1), RunE: func(c *cobra.Command, args []string) error {
+		operator, err := newOperator(c)
+		if err != nil {
+			return err
+		}
+		var item map[string]any
+		if err := operator.call(c.Context(), http.MethodGet, operator.path("nodes", id(args[0])), nil, nil, &item); err != nil {
+			return err
+		}
+		return printItem(c, item, nodes.details...)
+	}}
+	remove := &cobra.Command{Use: "delete ID", Short: "Forget a node that holds nothing", Args: arguments(1, 1), RunE: func(c *cobra.Command, args []string) error {
+		operator, err := newOperator(c)
+		if err != nil {
+			return err
+		}
+		if err := operator.call(c.Context(), http.MethodDelete, operator.path("nodes", id(args[0])), nil, nil, nil); err != nil {
+			return err
+		}
+		return done(c, "node", args[0], "deleted")
+	}}
+	c := group("node", "Machines that work, for the operator on the server's machine", nodeToken(), list, get, nodeRevoke(), remove)
+	c.PersistentFlags().String("data", "", "the server's folder (default: that of the context file)")
+	return c
+}
+
+func nodeRevoke() *cobra.Command {
+	var reason string
+	c := &cobra.Command{Use: "revoke ID", Short: "Revoke a node's key and the token it enrolled with", Args: arguments(1, 1),
+		Example: "  anneal node revoke gpu-7 --reason 'the machine was sold'",
+		Long: `The node's connections are closed and its key is refused from then on; its jobs go on elsewhere from
+their last checkpoints, and its replicas are placed elsewhere. Its name can be enrolled again with a
+new token only.`,
+		RunE: func(c *cobra.Command, args []string) error {
+			operator, err := newOperator(c)
+			if err != nil {
+				return err
+			}
+			if err := operator.call(c.Context(), http.MethodPost, operator.path("nodes", id(args[0]))+":revoke", nil, map[string]any{"reason": reason}, nil); err != nil {
+				return err
+			}
+			return done(c, "node", args[0], "revoked")
+		}}
+	c.Flags().StringVar(&reason, "reason", "", "reason to record in the event log")
+	return c
+}
+
+func nodeToken() *cobra.Command {
+	var node, out string
+	var expire time.Duration
+	c := &cobra.Command{Use: "token", Short: "Print a token with which `anneal work` enrols", Args: arguments(0, 0),
+		Example: "  anneal node token > node.token\n  anneal work --join nats://SERVER:4222 --token-file node.token",
+		RunE: func(c *cobra.Command, _ []string) error {
+			if node != "" && !domain.ValidID(node) {
+				return usage.Errorf("--id %q %s", node, domain.IDRule)
+			}
+			if expire <= 0 || expire > datadir.MaxJoinTokenTTL {
+				return usage.Errorf("--expire %s must be more than 0 and at most %s", expire, datadir.MaxJoinTokenTTL)
+			}
+			dir := operatorDir(c)
+			if err := checkOperator(dir); err != nil {
+				return err
+			}
+			expires := time.Now().Add(expire).Truncate(time.Second)
+			token, err := dir.JoinToken(node, expires)
+			if err != nil {
+				return err
+			}
+			inJSON, err := wantsJSON(c)
+			if err != nil {
+				return err
+			}
+			if out != "" {
+				if err := datadir.WritePrivate(out, []byte(token+"\n")); err != nil || !inJSON {
+					return err
+				}
+				return printFiles(c, []string{out})
+			}
+			if inJSON {
+				return printJSON(c.OutOrStdout(), map[string]any{"token": token, "nodeId": node, "expireTime": expires.UTC().Format(time.RFC3339)})
+			}
+			note(c, "%s", token)
+			return nil
+		}}
+	c.Flags().StringVar(&node, "id", "", "the only node that may use it (default: any whose name nobody has)")
+	c.Flags().DurationVar(&expire, "expire", datadir.JoinTokenTTL, "how long nodes may enrol with it")
+	c.Flags().StringVar(&out, "file", "", "write it to this file, readable by its owner only, instead of printing it")
+	return c
+}

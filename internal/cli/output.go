@@ -1,0 +1,194 @@
+package cli
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"maps"
+	"math"
+	"slices"
+	"strconv"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"anneal/internal/usage"
+)
+
+// asJSON tells whether the command line asks for JSON.
+func wantsJSON(c *cobra.Command) (bool, error) {
+	switch format, _ := c.Flags().GetString("output"); format {
+	case "json":
+		return true, nil
+	case "table":
+		return false, nil
+	default:
+		return false, usage.Errorf("-o must be table or json, not %q", format)
+	}
+}
+
+func printJSON(w io.Writer, v any) error {
+	enc := json.NewEncoder(w)
+	enc.SetIndent("", "  ")
+	enc.SetEscapeHTML(false)
+	return enc.Encode(v)
+}
+
+// A column of a table: its title, and the dotted path of what it shows.
+type column struct{ title, path string }
+
+// printItems prints resources as a table, or as JSON when asked to.
+func printItems(c *cobra.Command, items []map[string]any, columns ...column) error {
+	inJSON, err := wantsJSON(c)
+	if err != nil {
+		return err
+	}
+	if inJSON {
+		return printJSON(c.OutOrStdout(), items)
+	}
+	w := tabwriter.NewWriter(c.OutOrStdout(), 0, 8, 3, ' ', 0)
+	titles := make([]string, len(columns))
+	for i, col := range columns {
+		titles[i] = col.title
+	}
+	fmt.Fprintln(w, strings.Join(titles, "\t"))
+	for _, item := range items {
+		cells := make([]string, len(columns))
+		for i, col := range columns {
+			cells[i] = lineBreaks.Replace(cell(item, col.path))
+		}
+		fmt.Fprintln(w, strings.Join(cells, "\t"))
+	}
+	return w.Flush()
+}
+
+// lineBreaks keeps a text within its cell of a table.
+var lineBreaks = strings.NewReplacer("\t", " ", "\n", " ")
+
+// statusText is the path of what a resource says of itself.
+const statusText = "status.message"
+
+// printItem prints one resource: every field on a line, or JSON.
+func printItem(c *cobra.Command, item map[string]any, columns ...column) error {
+	inJSON, err := wantsJSON(c)
+	if err != nil {
+		return err
+	}
+	if inJSON {
+		return printJSON(c.OutOrStdout(), item)
+	}
+	w := tabwriter.NewWriter(c.OutOrStdout(), 0, 8, 2, ' ', 0)
+	for _, col := range columns {
+		if text := cell(item, col.path); text != "-" {
+			text = strings.NewReplacer("\t", " ", "\n", "\n\t").Replace(text) // further lines below the first
+			fmt.Fprintf(w, "%s:\t%s\n", col.title, text)
+		}
+	}
+	return w.Flush()
+}
+
+// cell is the text at a dotted path; "#" before it means the name's last part.
+func cell(item map[string]any, path string) string {
+	short := strings.HasPrefix(path, "#")
+	var value any = item
+	for part := range strings.SplitSeq(strings.TrimPrefix(path, "#"), ".") {
+		object, ok := value.(map[string]any)
+		if !ok {
+			return "-"
+		}
+		value = object[part]
+	}
+	switch v := value.(type) {
+	case nil:
+		return "-"
+	case string:
+		if v == "" {
+			return "-"
+		}
+		if short {
+			return id(v)
+		}
+		if path == "time" || strings.HasSuffix(path, "Time") {
+			return localTime(v)
+		}
+		return v
+	case float64:
+		if v == math.Trunc(v) && math.Abs(v) < 1<<53 { // a whole number, however great
+			return strconv.FormatFloat(v, 'f', -1, 64)
+		}
+		return strconv.FormatFloat(v, 'g', 6, 64)
+	case bool:
+		return fmt.Sprint(v)
+	case map[string]any:
+		pairs := make([]string, 0, len(v))
+		for _, key := range slices.Sorted(maps.Keys(v)) {
+			pairs = append(pairs, key+" "+cell(v, key))
+		}
+		return strings.Join(pairs, ", ")
+	case []any:
+		return listed(v)
+	default:
+		text, _ := json.Marshal(v)
+		return string(text)
+	}
+}
+
+// listed is a list of texts; another is shown as JSON.
+func listed(values []any) string {
+	texts := make([]string, len(values))
+	for i, value := range values {
+		text, ok := value.(string)
+		if !ok {
+			data, _ := json.Marshal(values)
+			return string(data)
+		}
+		texts[i] = text
+	}
+	return strings.Join(texts, ", ")
+}
+
+func localTime(text string) string {
+	t, err := time.Parse(time.RFC3339, text)
+	if err != nil {
+		return text
+	}
+	return t.Local().Format("2006-01-02 15:04:05")
+}
+
+// note tells a person what was done; programs that asked for JSON do not see it.
+func note(c *cobra.Command, format string, args ...any) {
+	if inJSON, _ := wantsJSON(c); !inJSON {
+		fmt.Fprintf(c.OutOrStdout(), format+"\n", args...)
+	}
+}
+
+// bar draws how much of something is done.
+func bar(done float64, width int) string {
+	filled := min(width, max(0, int(done*float64(width)+0.5)))
+	return strings.Repeat("█", filled) + strings.Repeat("░", width-filled)
+}
+
+// sparkline draws a curve in one line of text.
+func sparkline(values []float64, width int) string {
+	if len(values) == 0 {
+		return ""
+	}
+	low, high := values[0], values[0]
+	for _, v := range values {
+		low, high = min(low, v), max(high, v)
+	}
+	ticks := []rune("▁▂▃▄▅▆▇█")
+	var text strings.Builder
+	width = min(width, len(values))
+	for i := range width {
+		v := values[i*len(values)/width]
+		level := 0
+		if high > low {
+			level = int((v - low) / (high - low) * float64(len(ticks)-1))
+		}
+		text.WriteRune(ticks[level])
+	}
+	return text.String()
+}

@@ -1,0 +1,67 @@
+package cli
+
+import (
+	"net/http"
+	"strconv"
+
+	"github.com/spf13/cobra"
+
+	"anneal/internal/usage"
+)
+
+var quotaColumns = []column{{"ID", "#name"}, {"LIMIT", "maxValue"}, {"USED", "usage"}, {"UPDATED", "updateTime"}}
+
+func quotaCommand() *cobra.Command {
+	c := group("quota", "Limits on what accounts have and ask for, for the operator on the server's machine", quotaList(), quotaSet())
+	c.PersistentFlags().String("data", "", "the server's folder (default: that of the context file)")
+	return c
+}
+
+func quotaList() *cobra.Command {
+	return &cobra.Command{Use: "list [ACCOUNT]", Aliases: []string{"ls"}, Short: "Show an account's quotas; without an account one's own, which needs no operator", Args: arguments(0, 1),
+		RunE: func(c *cobra.Command, args []string) error {
+			asks, err := newClient(c)
+			if len(args) == 1 && (err != nil || args[0] != asks.Account) {
+				asks, err = newOperator(c) // another's account
+			}
+			if err != nil {
+				return err
+			}
+			path := asks.path("quotas")
+			if len(args) == 1 {
+				path = "/v1/accounts/" + args[0] + "/quotas"
+			}
+			items, err := asks.list(c.Context(), path, "quotas", nil)
+			if err != nil {
+				return err
+			}
+			return printItems(c, items, quotaColumns...)
+		}}
+}
+
+func quotaSet() *cobra.Command {
+	c := &cobra.Command{Use: "set ACCOUNT ID LIMIT", Short: "Set a quota; the limit \"none\" lifts it", Args: arguments(3, 3),
+		Example: "  anneal quota set acme requests-per-minute 600\n  anneal quota set acme accelerators 8\n  anneal quota set acme storage-bytes 50000000000\n  anneal quota set acme jobs none",
+		Long:    "The quotas are accelerators, deployments, jobs, requests-per-minute and storage-bytes (of the files of datasets, models and evaluators).",
+		RunE: func(c *cobra.Command, args []string) error {
+			var limit any // null lifts the quota
+			if args[2] != "none" {
+				n, err := strconv.ParseInt(args[2], 10, 64)
+				if err != nil || n < 0 {
+					return usage.Errorf("the limit %q must be a whole number from 0, or none", args[2])
+				}
+				limit = n
+			}
+			operator, err := newOperator(c)
+			if err != nil {
+				return err
+			}
+			var item map[string]any
+			if err := operator.call(c.Context(), http.MethodPatch, "/v1/accounts/"+args[0]+"/quotas/"+args[1], nil, map[string]any{"maxValue": limit}, &item); err != nil {
+				return err
+			}
+			return printItem(c, item, column{"Name", "name"}, column{"Limit", "maxValue"}, column{"Used", "usage"}, column{"Updated", "updateTime"})
+		}}
+	bindArgument(c, "LIMIT", "maxValue", "")
+	return c
+}

@@ -1,0 +1,122 @@
+// Package cli is the command line: the commands of users and operators, most of which are clients of
+// a server's API, and those that run a server or an agent.
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"anneal/internal/usage"
+)
+
+// Exit codes of the program.
+const (
+	exitOK          = 0
+	exitFailed      = 1
+	exitUsage       = 2
+	exitInterrupted = 130
+)
+
+// Run executes a command line and returns its exit code.
+func Run(ctx context.Context, version string, args []string) int {
+	root := NewRoot(version)
+	root.SetArgs(args)
+	command, err := root.ExecuteContextC(ctx)
+	var wrong usage.Error
+	switch {
+	case err == nil:
+		return exitOK
+	case errors.As(err, &wrong):
+		fmt.Fprintf(stderr, "anneal: %v\n", err)
+		return exitUsage
+	case errors.Is(err, context.Canceled) && ctx.Err() != nil:
+		fmt.Fprintln(stderr, "anneal: interrupted")
+		return exitInterrupted
+	}
+	fmt.Fprintf(stderr, "anneal: %s\n", describe(command, err))
+	return exitFailed
+}
+
+// NewRoot returns the command `anneal` with all commands below it. Version is shown by --version and
+// reported by agents.
+func NewRoot(version string) *cobra.Command {
+	root := &cobra.Command{
+		Use:           "anneal",
+		Short:         "Train, deploy and serve models on your own machines",
+		Version:       version,
+		SilenceErrors: true,
+		SilenceUsage:  true,
+		Args:          onlyCommands,
+		RunE:          func(c *cobra.Command, _ []string) error { return c.Help() },
+		PersistentPreRunE: func(c *cobra.Command, _ []string) error { // before the command has any effect
+			_, err := wantsJSON(c)
+			return err
+		},
+	}
+	root.SetOut(stdout)
+	root.SetErr(stderr)
+	root.SetFlagErrorFunc(func(c *cobra.Command, err error) error {
+		return usage.Errorf("%w (see %s --help)", err, c.CommandPath())
+	})
+	f := root.PersistentFlags()
+	f.String("context", "", "context `FILE` with the server's address and an API key "+
+		"(default: $ANNEAL_CONTEXT, data/context.json, then anneal/context.json in the user's configuration directory)")
+	f.String("ca", "", "PEM `FILE` of authorities to trust in addition to the system's (default: caFile of the context file)")
+	f.StringP("output", "o", "table", "output format: table or json")
+	addGroup(root, groupOperator, "Servers and nodes:",
+		serveCommand(), workCommand(), nodeCommand(), accountCommand(), quotaCommand(), logCommand(), demoCommand())
+	addGroup(root, groupUser, "Resources and inference:",
+		datasetCommand(), modelCommand(), sftCommand(), dpoCommand(), rftCommand(), rlorCommand(), evaluatorCommand(),
+		deploymentCommand(), addonCommand(), shapeCommand(), completeCommand(), chatCommand(), transcribeCommand(),
+		eventsCommand(), keyCommand(), secretCommand())
+	addGroup(root, groupOther, "Other:")
+	root.SetHelpCommand(helpCommand())
+	root.SetCompletionCommandGroupID(groupOther)
+	root.SetUsageTemplate(usageTemplate)
+	keepFlagOrder(root)
+	return root
+}
+
+// group returns a command that only contains others.
+func group(use, short string, commands ...*cobra.Command) *cobra.Command {
+	c := &cobra.Command{Use: use, Short: short, Args: onlyCommands, RunE: func(c *cobra.Command, _ []string) error {
+		return c.Help()
+	}}
+	c.AddCommand(commands...)
+	return c
+}
+
+// maxTypos is how many letters of a command may be wrong for it to be suggested.
+const maxTypos = 2
+
+// onlyCommands rejects arguments of a command that only contains others.
+func onlyCommands(c *cobra.Command, args []string) error {
+	if len(args) == 0 {
+		return nil
+	}
+	hint := ""
+	c.SuggestionsMinimumDistance = maxTypos
+	if similar := c.SuggestionsFor(args[0]); len(similar) > 0 {
+		hint = fmt.Sprintf(", did you mean %s?", similar[0])
+	}
+	return usage.Errorf("unknown command %q%s (see %s --help)", args[0], hint, c.CommandPath())
+}
+
+// arguments requires from min to max arguments, which the usage line names.
+func arguments(min, max int) cobra.PositionalArgs {
+	return func(c *cobra.Command, args []string) error {
+		if len(args) < min || len(args) > max {
+			return usage.Errorf("usage: %s", c.UseLine())
+		}
+		for i, arg := range args {
+			if strings.TrimSpace(arg) == "" {
+				return usage.Errorf("argument %d is empty; usage: %s", i+1, c.UseLine())
+			}
+		}
+		return nil
+	}
+}

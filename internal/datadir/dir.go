@@ -1,0 +1,121 @@
+// Package datadir reads and writes the files of a server's data directory: its keys, context files
+// and join tokens.
+package datadir
+
+import (
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"anneal/blobs/reconcile"
+	"anneal/eventlog"
+)
+
+// Dir is the data directory of a server:
+//
+//	context.json   address and admin key of account default, for users
+//	operator.json  the same for account system, for the operator
+//	version        format version of the directory
+//	keys/          random keys that never leave the machine
+//	nats/          streams of the embedded NATS server: the log
+//	datakeys/      data keys of sealed values, wrapped by the master keys in keys/ring
+//	answers/       responses stored under idempotency keys
+//	blobs/         datasets, weights, checkpoints, metrics
+//	snapshots/     snapshots of the world, from which a start folds the rest of the log
+//	worker/        downloads of the local worker
+type Dir string
+
+// Path joins parts to the directory.
+func (d Dir) Path(parts ...string) string {
+	return filepath.Join(append([]string{string(d)}, parts...)...)
+}
+
+// CheckExists returns an error unless a server has started in the directory.
+func (d Dir) CheckExists() error {
+	if _, err := os.Stat(d.Path("version")); err != nil {
+		return fmt.Errorf("%s is not a server's data directory: give --data DIR", d)
+	}
+	return nil
+}
+
+// RingPath returns the file with the master keys, which wrap the data keys of sealed values.
+func (d Dir) RingPath() string { return d.Path("keys", "ring") }
+
+// LocalStore returns a key-value store in files of the directory, separate from NATS.
+func (d Dir) LocalStore(name string, logger *slog.Logger) eventlog.LocalStore {
+	return eventlog.LocalStore{Dir: d.Path(name), Made: d.Path("keys", name+".made"), Log: logger}
+}
+
+// Key reads a random key of 32 bytes, or creates it at the first start.
+func (d Dir) Key(name string) ([]byte, error) {
+	path := d.Path("keys", name)
+	sum, err := os.ReadFile(path + ".sum")
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		return nil, err
+	}
+	text, err := os.ReadFile(path)
+	if errors.Is(err, os.ErrNotExist) && sum == nil {
+		return d.createKey(path)
+	}
+	if err != nil {
+		// A new key would be rejected wherever the old one was used.
+		return nil, fmt.Errorf("read key, restore it from a backup: %w", err)
+	}
+	key, err := hex.DecodeString(strings.TrimSpace(string(text)))
+	if err != nil || len(key) != 32 {
+		return nil, fmt.Errorf("%s must contain 64 hexadecimal digits: restore it from a backup", path)
+	}
+	switch {
+	case sum == nil: // written by an older version, or lost
+		return key, WritePrivate(path+".sum", keySum(key))
+	case string(sum) != string(keySum(key)):
+		return nil, fmt.Errorf("%s does not match %s.sum: one of them is damaged; restore it from a backup", path, path)
+	}
+	return key, nil
+}
+
+// createKey writes a random key and its checksum.
+func (d Dir) createKey(path string) ([]byte, error) {
+	key := make([]byte, 32)
+	rand.Read(key)
+	if err := os.MkdirAll(d.Path("keys"), 0o700); err != nil {
+		return nil, err
+	}
+	if err := WritePrivate(path, []byte(hex.EncodeToString(key)+"\n")); err != nil {
+		return nil, err
+	}
+	return key, WritePrivate(path+".sum", keySum(key))
+}
+
+// keySum returns the SHA-256 of a key, which detects damage.
+func keySum(key []byte) []byte {
+	sum := sha256.Sum256(key)
+	return []byte(hex.EncodeToString(sum[:]) + "\n")
+}
+
+// WriteContext writes a context file of the directory.
+func (d Dir) WriteContext(name string, file Context) error {
+	data, err := json.MarshalIndent(file, "", "  ")
+	if err != nil {
+		return err
+	}
+	return WritePrivate(d.Path(name), append(data, '\n'))
+}
+
+// NodeKeyPath returns the file with the key of a local worker.
+func (d Dir) NodeKeyPath(node string) string { return d.Path("keys", "node-"+node+".nkey") }
+
+// HoldSweeps writes the file that stops the reconciler from deleting files and data keys until an
+// operator removes it. The file contains the reason.
+func (d Dir) HoldSweeps(format string, args ...any) error {
+	reason := time.Now().UTC().Format(time.RFC3339) + " " + fmt.Sprintf(format, args...) + "\n"
+	return WritePrivate(d.Path(reconcile.HoldFile), []byte(reason))
+}

@@ -1,0 +1,29 @@
+package datadir
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+)
+
+// WritePrivate atomically replaces a file with mode 0600 and syncs it and its directory to disk.
+func WritePrivate(path string, data []byte) error {
+	temp := path + ".new"
+	file, err := os.OpenFile(temp, os.O_CREATE|os.O_WRONLY|os.O_TRUNC, 0o600)
+	if err != nil {
+		return err
+	}
+	_, err = file.Write(data)
+	err = errors.Join(err, file.Sync(), file.Close())
+	if err == nil {
+		err = os.Rename(temp, path)
+	}
+	if err != nil {
+		return err
+	}
+	parent, err := os.Open(filepath.Dir(path))
+	if err != nil {
+		return err
+	}
+	return errors.Join(parent.Sync(), parent.Close())
+}

@@ -1,0 +1,51 @@
+package node
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"runtime/debug"
+
+	"anneal/engines/sandbox"
+	"anneal/engines/sound"
+	"anneal/workers/agent"
+)
+
+// RunAgent runs the agent of a node until ctx is done. It completes o by what the flags configure.
+func RunAgent(ctx context.Context, o agent.Options, flags Flags, evaluators *sandbox.Sandbox) error {
+	devices, err := flags.devices()
+	if err != nil {
+		return err
+	}
+	if o.Dir, err = filepath.Abs(o.Dir); err != nil { // engines run in other working directories
+		return err
+	}
+	runner := flags.Engine.runner(ctx, o.Log)
+	if o.Engine, err = flags.Engine.build(ctx, o.Dir, runner, o.Log); err != nil {
+		return err
+	}
+	o.Node, o.Pool, o.Version, o.Sound = flags.ID, flags.Pool, flags.Version, sound.Opener{Runner: runner}.Open
+	if err := evaluators.Check(ctx); err != nil {
+		o.Engine.Why["score"] = err.Error()
+	} else {
+		o.Engine.Scorer = evaluators
+		delete(o.Engine.Why, "score")
+	}
+	if len(devices) > 0 {
+		o.Capacity = devices
+	}
+	a, err := agent.New(o)
+	if err != nil {
+		return err
+	}
+	setMemoryLimit(a.Memory(), os.Getenv("GOMEMLIMIT"))
+	return a.Run(ctx)
+}
+
+// setMemoryLimit makes the garbage collector run before a process that holds models nears the
+// machine's memory: by default garbage may grow to the size of the weights. GOMEMLIMIT overrides it.
+func setMemoryLimit(memory int64, configured string) {
+	if configured == "" {
+		debug.SetMemoryLimit(memory / 10 * 9)
+	}
+}

@@ -1,0 +1,108 @@
+package node
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+
+	"anneal/domain"
+	"anneal/engines"
+	"anneal/engines/embedded"
+	"anneal/engines/embedded/gguf"
+	"anneal/engines/external"
+	"anneal/engines/sandbox"
+	"anneal/engines/sphinx"
+	"anneal/engines/torch"
+	"anneal/internal/usage"
+)
+
+// runner returns what starts the programs of engines, and logs if they cannot be confined.
+func (e *EngineFlags) runner(ctx context.Context, logger *slog.Logger) *sandbox.Runner {
+	runner := sandbox.NewRunner(sandbox.RunnerOptions{Plain: e.unconfined, Files: e.files})
+	if e.unconfined {
+		logger.Warn("the programs of engines run WITHOUT a sandbox: a file that exploits one of them gets all permissions of this user; " +
+			"use only models and files that you trust")
+	}
+	if err := runner.Check(ctx); err != nil {
+		logger.Warn("the programs of engines cannot be confined here, and get no files of accounts", "reason", err)
+	}
+	return runner
+}
+
+// build returns the engine of a node, which keeps files in dir. The reason why a part is missing is
+// logged and is in the engine's Why; the node offers the other parts.
+func (e *EngineFlags) build(ctx context.Context, dir string, runner *sandbox.Runner, logger *slog.Logger) (engines.Engine, error) {
+	engine := embedded.New(embedded.Options{})
+	if err := e.addTranscribers(&engine, dir, runner, logger); err != nil {
+		return engine, err
+	}
+	if e.trainer == torchTrainer {
+		engine.Name += " and " + torchTrainer
+		var err error
+		if engine.Trainer, err = torch.New(ctx, torch.Options{Runner: runner}); err != nil {
+			logger.Error("this node cannot train models", "trainer", torchTrainer, "reason", err)
+			engine.Trainer, engine.Why["train"] = nil, fmt.Sprintf("%s: %v", torchTrainer, err)
+		}
+		engine.Methods = torch.Methods()
+	}
+	if cmp.Or(e.completer, embeddedEngine) == embeddedEngine {
+		return engine, nil
+	}
+	engine.Name += " and " + e.completer
+	var err error
+	engine.Completer, err = external.New(external.Options{Runner: runner, Preset: e.completer, Command: e.command,
+		Dir: filepath.Join(dir, "work"), ToGGUF: exportGGUF})
+	switch {
+	case domain.CodeOf(err) == domain.InvalidArgument:
+		return engine, usage.Errorf("--%w", err)
+	case err != nil:
+		logger.Error("this node cannot serve models", "engine", e.completer, "reason", err)
+		engine.Completer, engine.Why["complete"] = nil, fmt.Sprintf("%s: %v", e.completer, err)
+	}
+	return engine, nil
+}
+
+// addTranscribers adds the transcription engines: PocketSphinx if it is installed, and the server
+// chosen by --speech.
+func (e *EngineFlags) addTranscribers(engine *engines.Engine, dir string, runner *sandbox.Runner, logger *slog.Logger) error {
+	if e.Speech == NoSpeech {
+		return nil
+	}
+	work := filepath.Join(dir, "work")
+	engine.Transcribers = map[string]engines.Transcriber{}
+	transcriber, err := sphinx.New(sphinx.Options{Runner: runner, Dir: work})
+	if err == nil {
+		engine.Transcribers[domain.SpeechPocketsphinx] = transcriber
+	} else {
+		logger.Info("this node does not transcribe speech with PocketSphinx", "reason", err)
+		engine.Why[domain.SpeechAbility(domain.SpeechPocketsphinx)] = err.Error()
+	}
+	if !slices.Contains(external.Formats(), e.Speech) {
+		return nil
+	}
+	transcriber, err = external.NewTranscriber(external.Options{Runner: runner, Preset: e.Speech, Command: e.speechCommand, Dir: work})
+	switch {
+	case domain.CodeOf(err) == domain.InvalidArgument:
+		return usage.Errorf("--speech-command: %w", err)
+	case err != nil:
+		logger.Error("this node cannot transcribe speech", "engine", e.Speech, "reason", err)
+		engine.Why[domain.SpeechAbility(e.Speech)] = fmt.Sprintf("%s: %v", e.Speech, err)
+	default:
+		engine.Transcribers[e.Speech] = transcriber
+	}
+	return nil
+}
+
+// exportGGUF writes a model that has no GGUF file as one with 16-bit matrices.
+func exportGGUF(dir, file string) error {
+	f, err := os.Create(file)
+	if err != nil {
+		return err
+	}
+	return errors.Join(gguf.Export(f, dir, "model", gguf.F16), f.Close())
+}

@@ -1,0 +1,77 @@
+package node
+
+import (
+	"cmp"
+	"os"
+	"slices"
+	"strings"
+
+	"github.com/spf13/pflag"
+
+	"anneal/domain"
+	"anneal/engines/external"
+)
+
+// EngineFlags configure the engines with which a node trains, completes and transcribes.
+type EngineFlags struct {
+	Speech string // format of the transcription engine, or NoSpeech
+
+	completer, command string
+	trainer            string
+	speechCommand      string
+	unconfined         bool // programs of engines run without a sandbox
+	files              []string
+}
+
+const (
+	embeddedEngine = "embedded"
+	torchTrainer   = "torch"
+
+	// NoSpeech is the value of --speech that disables transcription.
+	NoSpeech = "none"
+)
+
+var trainers = []string{embeddedEngine, torchTrainer}
+
+// completers returns the values of --engine.
+func completers() []string { return append([]string{embeddedEngine}, external.Presets()...) }
+
+// transcribers returns the values of --speech.
+func transcribers() []string {
+	return append([]string{domain.SpeechPocketsphinx, NoSpeech}, external.Formats()...)
+}
+
+// Add adds the flags to a command.
+func (e *EngineFlags) Add(f *pflag.FlagSet) {
+	f.StringVar(&e.completer, "engine", embeddedEngine, "inference engine of this node: "+strings.Join(completers(), ", "))
+	f.StringVar(&e.command, "engine-command", "", "command line of the inference server, with the placeholders {dir} or {gguf}, "+
+		"{port}, {name}, {devices} and {adapter} (default: the engine's own)")
+	f.StringVar(&e.trainer, "trainer", embeddedEngine, "training engine of this node: "+strings.Join(trainers, ", "))
+	f.StringVar(&e.Speech, "speech", domain.SpeechPocketsphinx, "transcription engine of this node, if installed: "+
+		strings.Join(transcribers(), ", "))
+	f.BoolVar(&e.unconfined, "engines-without-sandbox", false, "run the programs of engines (ffmpeg, PocketSphinx, servers, PyTorch) "+
+		"without a sandbox, with all permissions of this user: only for models and files that you trust")
+	f.StringArrayVar(&e.files, "engine-files", nil, "`DIR` that the programs of engines may also read in their sandbox; repeatable")
+	f.StringVar(&e.speechCommand, "speech-command", "", "command line of the transcription server, with the placeholders {dir} or {file} "+
+		"and {port} (default: the server's own)")
+}
+
+// check validates the flags.
+func (e *EngineFlags) check(v *domain.Violations) {
+	v.Require(e.completer == "" || slices.Contains(completers(), e.completer),
+		"--engine", "must be one of %s", strings.Join(completers(), ", "))
+	v.Require(e.trainer == "" || slices.Contains(trainers, e.trainer),
+		"--trainer", "must be one of %s", strings.Join(trainers, ", "))
+	v.Require(e.Speech == "" || slices.Contains(transcribers(), e.Speech),
+		"--speech", "must be one of %s", strings.Join(transcribers(), ", "))
+	v.Require(e.speechCommand == "" || slices.Contains(external.Formats(), e.Speech),
+		"--speech-command", "requires --speech with one of %s", strings.Join(external.Formats(), ", "))
+	v.Require(e.command == "" || cmp.Or(e.completer, embeddedEngine) != embeddedEngine,
+		"--engine-command", "requires --engine with an engine that runs a server")
+	for _, path := range e.files {
+		_, err := os.Stat(path)
+		v.Require(err == nil, "--engine-files", "%q does not exist", path)
+	}
+	v.Require(e.completer != external.OpenAI || e.command != "",
+		"--engine-command", "is required for --engine openai: a command line with {dir} and {port}")
+}

@@ -1,0 +1,80 @@
+// Package node configures and runs the agent of a node, in the server's process or in its own.
+package node
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"strconv"
+	"strings"
+
+	"github.com/spf13/pflag"
+
+	"anneal/domain"
+	"anneal/engines/sandbox"
+	"anneal/internal/usage"
+)
+
+// Flags configure a node: of `serve`, its local worker, and of `work`.
+type Flags struct {
+	ID, Pool string
+	Engine   EngineFlags
+	Version  string // of the program
+
+	accelerators         []string
+	evaluatorsUnconfined bool
+}
+
+// maxDevices is how many devices of one type a node may declare.
+const maxDevices = 1024
+
+// Add adds the flags to a command.
+func (n *Flags) Add(f *pflag.FlagSet) {
+	f.StringVar(&n.ID, "node-id", "", "ID of the node (default: a random ID that is kept in its directory)")
+	f.StringVar(&n.Pool, "pool", "", "pool of the node: training or inference (default: both)")
+	f.BoolVar(&n.evaluatorsUnconfined, "evaluators-without-sandbox", false, "run the code of evaluators without a sandbox, "+
+		"with all permissions of this user: only for code that you trust")
+	f.StringArrayVar(&n.accelerators, "accelerators", nil, "devices of the node, instead of those detected: `TYPE=N`, "+
+		"such as VENDOR_A_H100_80GB=8; repeatable")
+	n.Engine.Add(f)
+}
+
+// Check validates the flags.
+func (n *Flags) Check() error {
+	var v domain.Violations
+	v.Require(n.ID == "" || domain.ValidID(n.ID), "--node-id", domain.IDRule)
+	v.Require(n.Pool == "" || n.Pool == domain.PoolTraining || n.Pool == domain.PoolInference, "--pool", "must be training or inference")
+	_, err := n.devices()
+	v.Require(err == nil, "--accelerators", "must be TYPE=N with N from 1 to %d, such as VENDOR_A_H100_80GB=8", maxDevices)
+	n.Engine.check(&v)
+	if err := v.Err(); err != nil {
+		return usage.Error{Err: err}
+	}
+	return nil
+}
+
+// devices returns the declared number of devices by type.
+func (n *Flags) devices() (map[string]int, error) {
+	devices := map[string]int{}
+	for _, text := range n.accelerators {
+		kind, number, _ := strings.Cut(text, "=")
+		count, err := strconv.Atoi(number)
+		if err != nil || count < 1 || count > maxDevices || kind == "" {
+			return nil, fmt.Errorf("%q", text)
+		}
+		devices[kind] += count
+	}
+	return devices, nil
+}
+
+// Sandbox returns the sandbox in which evaluators run, and logs if it is unavailable.
+func (n *Flags) Sandbox(ctx context.Context, logger *slog.Logger) *sandbox.Sandbox {
+	box := sandbox.New(sandbox.Options{Plain: n.evaluatorsUnconfined})
+	if n.evaluatorsUnconfined {
+		logger.Warn("evaluators run WITHOUT a sandbox: their code has all permissions of this user; run only code that you trust")
+	}
+	if err := box.Check(ctx); err != nil {
+		logger.Warn("evaluators are neither built nor run here", "error", err)
+	}
+	return box
+}

@@ -1,0 +1,90 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"syscall"
+	"time"
+
+	"anneal/api"
+	"anneal/blobs"
+	"anneal/disk"
+	"anneal/domain"
+	"anneal/eventlog"
+	"anneal/workers/coordinator"
+)
+
+// listen opens the address, or says in words why not.
+func listen(address string) (net.Listener, error) {
+	listener, err := net.Listen("tcp", address)
+	switch {
+	case errors.Is(err, syscall.EADDRINUSE):
+		return nil, fmt.Errorf("%s is in use by another program: stop it, or choose another address with --listen", address)
+	case errors.Is(err, syscall.EACCES):
+		return nil, fmt.Errorf("%s may not be opened by this user: choose a port above 1023 with --listen", address)
+	case err != nil:
+		return nil, fmt.Errorf("cannot listen on %s: %w", address, err)
+	}
+	return listener, nil
+}
+
+func (s *Server) openBlobs(ctx context.Context) (err error) {
+	key, err := s.dir.Key("blobs")
+	if err != nil {
+		return err
+	}
+	s.blobs, err = blobs.Open(ctx, blobs.Options{URL: s.flags.blobs, Dir: s.dir.Path("blobs"), BaseURL: s.context.Address + blobPath, Key: key, Logger: s.logger})
+	return err
+}
+
+func (s *Server) openAPI(ctx context.Context, listener net.Listener) error {
+	pepper, err := s.dir.Key("pepper")
+	if err != nil {
+		return err
+	}
+	sealer, err := s.sealer(ctx)
+	if err != nil {
+		return err
+	}
+	answers, err := s.openAnswers(ctx)
+	if err != nil {
+		return err
+	}
+	answers.Limit, answers.Space = s.flags.answers, s.logSpace()
+	s.services.start("answers", answers.Follow)
+	uses, err := eventlog.OpenLastUsed(ctx, s.events.Control())
+	if err != nil {
+		return err
+	}
+	s.services.start("uses", func(ctx context.Context) error {
+		return uses.Follow(ctx, func(key domain.Name, at time.Time) { s.world.Live().UseKey(key, at) })
+	})
+	if s.meter, err = s.events.Meter(s.logger); err != nil {
+		return err
+	}
+	s.meter.Space = s.logSpace()
+	prices, err := s.flags.prices()
+	if err != nil {
+		return err
+	}
+	s.handler = api.New(api.Options{Prices: prices, Cluster: s.flags.cluster, Direct: s.flags.directDomain, Private: s.flags.fetchPrivate,
+		Log: s.events.Log(), World: s.world, Blobs: s.blobs, Sealer: sealer, ReaderURL: s.readerURL(), Answers: answers, Uses: uses, Meter: s.meter, Replicas: coordinator.ReplicaClient{Conn: s.events.Coordinator()}, Scorer: s.code, Pepper: pepper,
+		Logger: s.logger, Space: disk.On(s.flags.Data), Limits: api.Limits{Upload: s.flags.maxUpload, ModelFile: s.flags.maxModelFile, ModelFiles: s.flags.maxModelFiles, Wake: s.flags.holdFor, ScaleToZero: s.flags.zeroFloor, JobTime: s.flags.jobDeadline,
+			Audio: s.flags.maxAudio, Bodies: s.flags.maxBodyMemory, Transcription: s.flags.maxListening},
+	})
+	limits, err := s.connectionLimits()
+	if err != nil {
+		return err
+	}
+	s.http = api.HTTP(ctx, s.handler, s.logger)
+	s.services.start("http", func(context.Context) error {
+		if err := s.http.Serve(api.LimitConnections(listener, limits)); !errors.Is(err, http.ErrServerClosed) {
+			return err
+		}
+		return nil
+	})
+	return nil
+}

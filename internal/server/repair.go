@@ -1,0 +1,73 @@
+package server
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"anneal/domain"
+	"anneal/eventlog"
+	"anneal/internal/datadir"
+	"anneal/projections"
+)
+
+// givenUpFile lists the events that a repair removed, in the directory of the former files.
+const givenUpFile = "given-up.jsonl"
+
+// Repair repairs the log of a stopped server. Snapshots that contain lost events are moved aside.
+func Repair(dir datadir.Dir, acceptLoss bool) (eventlog.RepairReport, error) {
+	if err := dir.CheckExists(); err != nil {
+		return eventlog.RepairReport{}, err
+	}
+	release, err := eventlog.LockDir(string(dir))
+	if err != nil {
+		return eventlog.RepairReport{}, err
+	}
+	defer release()
+	holds, err := projections.Newest(dir.Path("snapshots"))
+	if err != nil {
+		return eventlog.RepairReport{}, err
+	}
+	report, err := eventlog.Repair(eventlog.RepairOptions{Dir: dir.Path("nats"), Holds: holds, AcceptLoss: acceptLoss, Now: time.Now(),
+		BeforeLoss: func(r eventlog.RepairReport) error {
+			return dir.HoldSweeps("'anneal log repair --accept-loss' truncated the log after position %d. Files and data keys "+
+				"of the removed events are kept until you have dealt with %s and remove this file.",
+				r.Events, filepath.Join(r.Aside, givenUpFile))
+		}})
+	if err != nil || report.Whole() || !report.Changed {
+		return report, err
+	}
+	err = os.Rename(dir.Path("snapshots"), filepath.Join(report.Aside, "snapshots"))
+	if errors.Is(err, os.ErrNotExist) {
+		err = nil
+	}
+	return report, err
+}
+
+// RevertedEvents lists the deletions, revocations and suspensions among the events that a repair
+// removed: they are no longer in force after the next start, so that an operator must repeat them.
+func RevertedEvents(report eventlog.RepairReport) (reverted []string) {
+	content, err := os.ReadFile(filepath.Join(report.Aside, givenUpFile))
+	if err != nil {
+		return nil // no events were removed
+	}
+	for line := range bytes.Lines(content) {
+		var event struct {
+			Subject    string            `json:"subject"`
+			Attributes map[string]string `json:"attributes"`
+		}
+		if json.Unmarshal(line, &event) != nil {
+			continue
+		}
+		kind := event.Attributes["ce-type"]
+		if strings.Contains(kind, ".deleted.") || strings.Contains(kind, ".revoked.") || strings.Contains(kind, ".suspended.") {
+			reverted = append(reverted, fmt.Sprintf("%s (%s)", domain.NameOf(event.Subject), kind))
+		}
+	}
+	return reverted
+}

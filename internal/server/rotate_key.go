@@ -1,0 +1,75 @@
+package server
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+
+	"github.com/nats-io/nats.go"
+
+	"anneal/eventlog"
+	"anneal/internal/datadir"
+)
+
+// RotateKey replaces the master key of a stopped server, and returns the number of data keys that
+// the new one wraps. The former master keys are removed only once it wraps all of them.
+func RotateKey(ctx context.Context, dir datadir.Dir, natsURL string, cluster *tls.Config) (wrapped int, err error) {
+	if err := dir.CheckExists(); err != nil {
+		return 0, err
+	}
+	release, err := eventlog.LockDir(string(dir))
+	if err != nil {
+		return 0, err
+	}
+	defer release()
+	open, closeLog, err := stoppedVault(dir, natsURL, cluster)
+	if err != nil {
+		return 0, err
+	}
+	defer closeLog()
+	ring, err := eventlog.RotateKeyRing(dir.RingPath())
+	if err != nil {
+		return 0, err
+	}
+	vault, err := open(ctx, ring)
+	if err == nil {
+		wrapped, err = vault.Rewrap(ctx)
+		err = errors.Join(err, vault.Close())
+	}
+	if err != nil {
+		return 0, fmt.Errorf("wrap all data keys with the new master key: %w; the former ones are kept, try again", err)
+	}
+	return wrapped, eventlog.RetireKeys(dir.RingPath())
+}
+
+type vaultOpener func(context.Context, *eventlog.KeyRing) (*eventlog.Vault, error)
+
+// stoppedVault connects to the log of a stopped server, and returns how to open its vault.
+func stoppedVault(dir datadir.Dir, natsURL string, cluster *tls.Config) (open vaultOpener, closeLog func(), err error) {
+	if natsURL != "" {
+		options := []nats.Option{nats.UserInfo("control", os.Getenv("ANNEAL_NATS_PASSWORD"))}
+		if cluster != nil {
+			options = append(options, nats.Secure(cluster))
+		}
+		conn, err := nats.Connect(natsURL, options...)
+		if err != nil {
+			return nil, nil, fmt.Errorf("connect to %s: %w; check --nats-url and ANNEAL_NATS_PASSWORD", natsURL, err)
+		}
+		return func(ctx context.Context, ring *eventlog.KeyRing) (*eventlog.Vault, error) {
+			return eventlog.OpenVault(ctx, conn, ring)
+		}, conn.Close, nil
+	}
+	if _, err := os.Stat(dir.Path("nats")); err != nil {
+		return nil, nil, fmt.Errorf("%s contains no log: if it is in a NATS cluster, give --nats-url", dir)
+	}
+	server, err := eventlog.StartServer(eventlog.ServerOptions{Dir: dir.Path("nats"), Log: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		return nil, nil, err
+	}
+	return func(ctx context.Context, ring *eventlog.KeyRing) (*eventlog.Vault, error) {
+		return eventlog.OpenLocalVault(ctx, server.Control(), ring, dir.LocalStore("datakeys", slog.Default()))
+	}, server.Close, nil
+}

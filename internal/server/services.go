@@ -1,0 +1,66 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+)
+
+// services are the parts of a server that run until it stops. One that fails stops the server:
+// half a control plane is worse than a restart.
+type services struct {
+	ctx    context.Context
+	failed chan error
+	wait   *sync.WaitGroup
+
+	worker     context.Context // of the local worker, which needs the other services while it stops
+	stopWorker context.CancelFunc
+	waitWorker *sync.WaitGroup
+}
+
+func newServices(ctx context.Context) services {
+	worker, stop := context.WithCancel(ctx)
+	return services{ctx: ctx, failed: make(chan error, 1), wait: &sync.WaitGroup{},
+		worker: worker, stopWorker: stop, waitWorker: &sync.WaitGroup{}}
+}
+
+// start runs a service until the context of all services is done.
+func (s services) start(name string, run func(context.Context) error) {
+	s.run(s.ctx, s.wait, name, run)
+}
+
+// startWorker runs the local worker, which stops before the services.
+func (s services) startWorker(run func(context.Context) error) {
+	s.run(s.worker, s.waitWorker, "worker", run)
+}
+
+func (s services) run(ctx context.Context, group *sync.WaitGroup, name string, run func(context.Context) error) {
+	group.Go(func() {
+		err := run(ctx)
+		if ctx.Err() != nil || err == nil || errors.Is(err, context.Canceled) {
+			return
+		}
+		select {
+		case s.failed <- fmt.Errorf("%s: %w", name, err):
+		default: // only the first failure is reported
+		}
+	})
+}
+
+// endWorker stops the local worker and waits for it.
+func (s services) endWorker() {
+	s.stopWorker()
+	s.waitWorker.Wait()
+}
+
+// sleep returns after d, or when ctx is done.
+func sleep(ctx context.Context, d time.Duration) error {
+	select {
+	case <-time.After(d):
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}

@@ -1,0 +1,93 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/nats-io/nats.go"
+
+	"anneal/blobs/reconcile"
+	"anneal/domain"
+	"anneal/internal/certs"
+	"anneal/internal/node"
+	"anneal/schedulers"
+	"anneal/workers/agent"
+	"anneal/workers/coordinator"
+)
+
+func (s *Server) openDuties(ctx context.Context) error {
+	log := s.events.Log()
+	s.world.Live().Boot(time.Now()) // nobody listened to the nodes before
+	sealer, err := s.sealer(ctx)
+	if err != nil {
+		return err
+	}
+	s.code = s.flags.Node.Sandbox(ctx, s.logger)
+	agents := coordinator.New(coordinator.Options{Log: log, World: s.world, Blobs: s.blobs, Conn: s.events.Coordinator(),
+		OpenSecret: sealer.Open, LostAfter: s.flags.lostAfter, Logger: s.logger})
+	s.services.start("coordinator", agents.Run)
+	reconciler := reconcile.New(reconcile.Options{Log: log, World: s.world, Blobs: s.blobs, Keys: sealer, Dir: s.flags.Data, Logger: s.logger})
+	s.services.start("reconciler", reconciler.Run)
+	for _, scheduler := range []schedulers.Scheduler{
+		schedulers.Jobs{}, schedulers.Replicas{PlaceWithin: s.flags.placementTimeout, KeepDeleted: s.flags.keepDeleted},
+		schedulers.Autoscale{}, schedulers.Expiry{}, schedulers.Addons{}, schedulers.HotLoads{},
+		schedulers.Nodes{LostAfter: s.flags.lostAfter, ForgetAfter: s.flags.forgetAfter}, schedulers.Allocations{}, schedulers.Accounts{},
+	} {
+		s.services.start("scheduler "+scheduler.Name(), func(ctx context.Context) error {
+			return schedulers.Run(ctx, log, s.world, scheduler, s.logger)
+		})
+	}
+	if err := s.openTasks(sealer); err != nil {
+		return err
+	}
+	if !s.flags.worker {
+		return nil
+	}
+	return s.openWorker(ctx)
+}
+
+// openWorker starts the worker in this process. It needs no token: who has the
+// server's folder may enrol it.
+func (s *Server) openWorker(ctx context.Context) error {
+	flags := s.flags.Node
+	flags.ID = s.localNode()
+	key, err := agent.OpenKey(s.dir.NodeKeyPath(flags.ID))
+	if err != nil {
+		return err
+	}
+	public, err := key.PublicKey()
+	if err != nil {
+		return err
+	}
+	if err := s.admission.Enroll(ctx, flags.ID, public, domain.LocalJoinToken); err != nil {
+		var fault *domain.Error
+		if !errors.As(err, &fault) || fault.Code != domain.FailedPrecondition {
+			return err
+		}
+		s.logger.Error("this server works without its own worker: give it another name with --node-id, or none with --worker=false", "node", flags.ID, "error", err)
+		return nil
+	}
+	options := agent.Options{Key: key, URL: s.flags.natsURL, Dir: s.dir.Path("worker"), Log: s.logger, LeaveWithin: farewellTime}
+	if s.nats != nil {
+		options.URL, options.NATS = nats.DefaultURL, []nats.Option{s.nats.InProcess()}
+	} else if s.certs.cluster != nil {
+		options.NATS = []nats.Option{nats.Secure(s.certs.cluster)}
+	}
+	if s.certs.pair != nil { // its files are fetched from this server, which its authority may not be the system's
+		config, err := certs.ClientConfig(nil)
+		if err != nil {
+			return err
+		}
+		options.TLS = certs.Trusting(s.certs.pair, config)
+	}
+	s.services.startWorker(func(ctx context.Context) error { return node.RunAgent(ctx, options, flags, s.code) })
+	return nil
+}
+
+func (s *Server) localNode() string {
+	if s.flags.Node.ID != "" {
+		return s.flags.Node.ID
+	}
+	return localNode
+}
