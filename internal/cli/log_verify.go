@@ -13,9 +13,9 @@ import (
 )
 
 func logVerify() *cobra.Command {
-	c := &cobra.Command{Use: "verify", Short: "Verify that the served world matches the log", Args: arguments(0, 0),
-		Long: `Folds all events from the first one, and compares the result, collection by collection, with the
-world that the server serves or, if it is stopped, with its newest snapshot.
+	c := &cobra.Command{Use: "verify", Short: "Verify that the served state matches the event log", Args: arguments(0, 0),
+		Long: `Replays all events from the first one, and compares the result, collection by collection, with the
+state that the server serves or, if it is stopped, with its newest snapshot.
 
 The files of the embedded server are also verified: every checksum, the hash chain of all events
 against the high-water mark, and each event against the mirror. An altered, missing or swapped event
@@ -51,7 +51,7 @@ func printVerification(w io.Writer, v server.Verification) {
 	if !v.Equal {
 		result = "DIFFERENT"
 	}
-	fmt.Fprintf(w, "%d events folded in %.2f s; %s at position %d: %s\n", v.Folded.Position, v.Seconds, v.Against, v.Served.Position, result)
+	fmt.Fprintf(w, "%d events replayed in %.2f s; %s at position %d: %s\n", v.Folded.Position, v.Seconds, v.Against, v.Served.Position, result)
 	for _, name := range slices.Sorted(maps.Keys(v.Folded.Tables)) {
 		folded, served := v.Folded.Tables[name], v.Served.Tables[name]
 		sign := "="

@@ -178,7 +178,7 @@ func (v Verification) Err(dir datadir.Dir) error {
 	case v.Log != nil && !v.Log.Whole():
 		return fmt.Errorf("the log is damaged: stop the server, and run 'anneal log repair --data %s'", dir)
 	case !v.Equal:
-		return errors.New("the log and the served world differ: keep the data directory unchanged and report this")
+		return errors.New("the log and the served state differ: keep the data directory unchanged and report this")
 	}
 	return nil
 }
