@@ -12,10 +12,12 @@ import (
 // An account whose server stopped before its first key was created gets it; a
 // key that was deleted stays deleted.
 func TestFirstKeysAreCreated(t *testing.T) {
-	s := newStage(t)
-	key := domain.APIKeyCreated{APIKeySpec: domain.APIKeySpec{DisplayName: "first key", Role: domain.RoleAdmin}, Hash: []byte("hash"), Prefix: "ak_acme_admin"}
+	s := newHarness(t)
+	key := domain.APIKeyCreated{APIKeySpec: domain.APIKeySpec{DisplayName: "first key", Role: domain.RoleAdmin},
+		Hash: []byte("hash"), Prefix: "ak_acme_admin"}
 	s.do(account())
-	s.do(domain.Intend(domain.Accounts, "accounts/other", domain.Command[domain.Account](domain.CreateAccount{FirstKey: &domain.FirstKey{ID: "admin", Key: key}})))
+	s.do(domain.Intend(domain.Accounts, "accounts/other", domain.Command[domain.Account](domain.CreateAccount{
+		FirstKey: &domain.FirstKey{ID: "admin", Key: key}})))
 	plan := schedulers.Accounts{}.Plan(s.world.View(), s.now)
 	require.Len(t, plan.Steps, 1)
 	s.do(plan.Steps[0].Intents()...)

@@ -8,19 +8,17 @@ import (
 	"anneal/projections"
 )
 
-// Addons keeps the deployed models to what their deployments are:
+// Addons reconciles deployed models with their deployments:
 //
-//  1. those of a deployment that is gone or ends are undeployed
-//  2. those that it does not take fail: addons are turned off, the model is
-//     gone, the same one is there already, or there are too many; of several
-//     the newest fail
-//  3. where the latest addon alone is to be loaded, the others are undeployed
-//     once it is DEPLOYED, so that there is one at all times
-//  4. where no replica is wanted, what is DEPLOYING is DEPLOYED, and what is
-//     UNDEPLOYING is undeployed: a replica that comes loads what is wanted then
+//  1. an addon whose deployment was deleted or is ending is undeployed
+//  2. an addon that its deployment does not accept fails: addons are turned off, the model was
+//     deleted or is loaded already, or exists are too many; of several addons the newest fail
+//  3. where only the latest addon is to be loaded, the others are undeployed once it is DEPLOYED,
+//     so that one is loaded at all times
+//  4. where no replica is wanted, DEPLOYING becomes DEPLOYED, and UNDEPLOYING addons are removed:
+//     a later replica loads what is wanted then
 //
-// The rest depends on what replicas have loaded, and is settled where they
-// report.
+// All else depends on what replicas have loaded; the coordinator records it.
 type Addons struct{}
 
 // Name implements Scheduler.
@@ -38,7 +36,7 @@ func (Addons) Plan(v *projections.View, _ time.Time) Plan {
 		}
 	}
 	for _, row := range p.rows {
-		p.keep(row)
+		p.reconcile(row)
 	}
 	return p.plan
 }
@@ -46,38 +44,38 @@ func (Addons) Plan(v *projections.View, _ time.Time) Plan {
 type addonPlan struct {
 	view   *projections.View
 	plan   Plan
-	rows   []*projections.Row[domain.DeployedModel] // the oldest of an account first
-	models map[string]bool                          // deployment and model → one is wanted
+	rows   []*projections.Row[domain.DeployedModel] // of an account, the oldest first
+	models map[string]bool                          // deployment and model → wanted
 	counts map[string]int                           // deployment → how many are wanted
 	latest map[string]domain.Name                   // deployment → the newest that is DEPLOYED
 }
 
-func (p *addonPlan) keep(row *projections.Row[domain.DeployedModel]) {
+func (p *addonPlan) reconcile(row *projections.Row[domain.DeployedModel]) {
 	m := &row.State
 	deployment, ok := p.view.Deployments.Get(domain.Name(m.Deployment))
-	there := ok && !deployment.CreateTime.After(row.CreateTime)
+	exists := ok && !deployment.CreateTime.After(row.CreateTime)
 	replicas := 0
-	if there {
+	if exists {
 		replicas = len(deployment.State.Replicas)
 	}
 	switch {
 	case m.State == domain.ModelUndeployingState && replicas == 0:
 		p.intend(row, domain.FinishUndeployment{})
 	case m.State == domain.ModelUndeployingState:
-	case !there:
-		p.intend(row, domain.UndeployModel{Reason: "its deployment is gone"})
+	case !exists:
+		p.intend(row, domain.UndeployModel{Reason: "its deployment was deleted"})
 	case !deployment.State.Live():
 		p.intend(row, domain.UndeployModel{Reason: "its deployment is " + deployment.State.State})
 	case m.Wanted():
-		p.judge(row, &deployment.State)
+		p.reconcileWanted(row, &deployment.State)
 	}
 }
 
-// judge is steps 2 to 4 for an addon that is wanted in a deployment that lives.
-func (p *addonPlan) judge(row *projections.Row[domain.DeployedModel], d *domain.Deployment) {
+// reconcileWanted is steps 2 to 4 for a wanted addon of a live deployment.
+func (p *addonPlan) reconcileWanted(row *projections.Row[domain.DeployedModel], d *domain.Deployment) {
 	m := &row.State
-	if fault := p.refusal(row, d); fault != nil {
-		p.intend(row, domain.FailDeployedModel{Status: domain.StatusOf(fault)})
+	if refusal := p.refusal(row, d); refusal != nil {
+		p.intend(row, domain.FailDeployedModel{Status: domain.StatusOf(refusal)})
 		return
 	}
 	p.models[m.Deployment+" "+m.Model] = true
@@ -91,25 +89,28 @@ func (p *addonPlan) judge(row *projections.Row[domain.DeployedModel], d *domain.
 	}
 }
 
-// older tells whether row was created before another.
+// older reports whether row was created before another.
 func (p *addonPlan) older(row *projections.Row[domain.DeployedModel], other domain.Name) bool {
 	newer, ok := p.view.DeployedModels.Get(other)
-	return ok && other != row.Name && (newer.CreateTime.After(row.CreateTime) || newer.CreateTime.Equal(row.CreateTime) && other > row.Name)
+	return ok && other != row.Name && (newer.CreateTime.After(row.CreateTime) ||
+		newer.CreateTime.Equal(row.CreateTime) && other > row.Name)
 }
 
-// refusal is why the deployment does not take the addon, or nil.
+// refusal returns why the deployment does not accept the addon, or nil.
 func (p *addonPlan) refusal(row *projections.Row[domain.DeployedModel], d *domain.Deployment) *domain.Error {
 	m := &row.State
 	model, ok := p.view.Models.Get(domain.Name(m.Model))
 	switch {
 	case !d.EnableAddons:
-		return domain.Errorf(domain.FailedPrecondition, "%s has enableAddons turned off: turn it on and load the addon again", m.Deployment)
+		return domain.Errorf(domain.FailedPrecondition,
+			"%s has enableAddons turned off: turn it on and load the addon again", m.Deployment)
 	case !ok || model.CreateTime.After(row.CreateTime):
 		return domain.Errorf(domain.NotFound, "the model %s is gone", m.Model)
 	case p.models[m.Deployment+" "+m.Model]:
 		return domain.Errorf(domain.AlreadyExists, "%s has %s loaded already", m.Deployment, m.Model)
 	case p.counts[m.Deployment] >= domain.MaxAddons:
-		return domain.Errorf(domain.ResourceExhausted, "%s has %d addons, and takes no more: unload one first", m.Deployment, domain.MaxAddons)
+		return domain.Errorf(domain.ResourceExhausted, "%s has %d addons, and takes no more: unload one first",
+			m.Deployment, domain.MaxAddons)
 	}
 	return nil
 }

@@ -17,11 +17,13 @@ func onAddon(id string, cmd domain.Command[domain.DeployedModel]) domain.Intent 
 }
 
 func addonModel(id string) domain.Intent {
-	return onModel(id, domain.RegisterModel{ModelSpec: domain.ModelSpec{Kind: domain.PEFTAddon, BaseModel: string(modelName("base"))}, Files: domain.Files{Folder: "models/" + id + "/"}})
+	return onModel(id, domain.RegisterModel{ModelSpec: domain.ModelSpec{Kind: domain.PEFTAddon,
+		BaseModel: string(modelName("base"))}, Files: domain.Files{Folder: "models/" + id + "/"}})
 }
 
 func loaded(model, deployment string) domain.CreateDeployedModel {
-	return domain.CreateDeployedModel{DeployedModelSpec: domain.DeployedModelSpec{Model: string(modelName(model)), Deployment: string(deploymentName(deployment))}}
+	return domain.CreateDeployedModel{DeployedModelSpec: domain.DeployedModelSpec{Model: string(modelName(model)),
+		Deployment: string(deploymentName(deployment))}}
 }
 
 func addonDeployment(change func(*domain.DeploymentSpec)) domain.CreateDeployment {
@@ -33,72 +35,75 @@ func addonDeployment(change func(*domain.DeploymentSpec)) domain.CreateDeploymen
 }
 
 func TestAddonsFollowTheirDeployment(t *testing.T) {
-	s := newStage(t)
+	s := newHarness(t)
 	s.given(account(), baseModel("base"), addonModel("polite"), addonModel("terse"), node("n1", "", 4, nil),
 		onDeployment("d", addonDeployment(func(d *domain.DeploymentSpec) { d.MinReplicaCount = 1 })))
-	s.act(schedulers.Replicas{})
-	s.pass(time.Second)
+	s.execute(schedulers.Replicas{})
+	s.advance(time.Second)
 	s.given(onAddon("a", loaded("polite", "d")))
-	s.pass(time.Second)
+	s.advance(time.Second)
 	s.given(onAddon("b", loaded("polite", "d")))
-	s.say("a replica is on its way: whether it has them is for it to say; the same model twice is not")
-	s.act(schedulers.Addons{})
+	s.comment("a replica is on its way: whether it has them is for it to say; the same model twice is not")
+	s.execute(schedulers.Addons{})
 	s.plan(schedulers.Addons{})
-	s.say("addons are turned off")
-	s.given(onDeployment("d", domain.UpdateDeployment{DeploymentSpec: domain.DeploymentSpec{BaseModel: string(modelName("base")), MinReplicaCount: 1, Placement: &domain.Placement{MultiRegion: "GLOBAL"}}}))
-	s.act(schedulers.Addons{})
-	s.say("the deployment is deleted: what failed goes too, once no replica is left")
+	s.comment("addons are turned off")
+	s.given(onDeployment("d", domain.UpdateDeployment{DeploymentSpec: domain.DeploymentSpec{BaseModel: string(modelName(
+		"base")), MinReplicaCount: 1, Placement: &domain.Placement{MultiRegion: "GLOBAL"}}}))
+	s.execute(schedulers.Addons{})
+	s.comment("the deployment is deleted: what failed goes too, once no replica is left")
 	s.given(onDeployment("d", domain.DeleteDeployment{IgnoreChecks: true}))
-	s.act(schedulers.Addons{})
+	s.execute(schedulers.Addons{})
 	s.plan(schedulers.Addons{})
-	s.act(schedulers.Replicas{})
-	s.act(schedulers.Addons{})
+	s.execute(schedulers.Replicas{})
+	s.execute(schedulers.Addons{})
 	s.plan(schedulers.Addons{})
 	require.Zero(t, s.world.View().DeployedModels.Len())
-	s.end("addons_deployment")
+	s.compare("addons_deployment")
 }
 
 func TestAddonsOfADeploymentThatSleeps(t *testing.T) {
-	s := newStage(t)
+	s := newHarness(t)
 	s.given(account(), baseModel("base"), addonModel("polite"), onDeployment("d", addonDeployment(nil)))
-	s.pass(time.Second)
+	s.advance(time.Second)
 	s.given(onAddon("a", loaded("polite", "d")))
-	s.act(schedulers.Addons{})
+	s.execute(schedulers.Addons{})
 	s.plan(schedulers.Addons{})
-	s.say("another deployment gets the name: the addon was not its")
-	s.pass(time.Minute)
+	s.comment("another deployment gets the name: the addon was not its")
+	s.advance(time.Minute)
 	s.do(onDeployment("d", domain.DeleteDeployment{IgnoreChecks: true, Hard: true}))
 	s.do(onDeployment("d", domain.FinishDeletion{}))
 	s.given(onDeployment("d", addonDeployment(nil)))
-	s.act(schedulers.Addons{})
-	s.act(schedulers.Addons{})
-	s.end("addons_asleep")
+	s.execute(schedulers.Addons{})
+	s.execute(schedulers.Addons{})
+	s.compare("addons_asleep")
 }
 
 func TestTheLatestAddonTakesThePlaceOfOthers(t *testing.T) {
-	s := newStage(t)
-	s.given(account(), baseModel("base"), addonModel("one"), addonModel("two"), addonModel("three"), node("n1", "", 4, nil),
+	s := newHarness(t)
+	s.given(account(), baseModel("base"), addonModel("one"), addonModel("two"), addonModel("three"),
+		node("n1", "", 4, nil),
 		onDeployment("d", addonDeployment(func(d *domain.DeploymentSpec) {
 			d.EnableHotReloadLatestAddon, d.MinReplicaCount = true, 1
 		})))
-	s.act(schedulers.Replicas{})
-	s.pass(time.Second)
+	s.execute(schedulers.Replicas{})
+	s.advance(time.Second)
 	s.given(onAddon("one", loaded("one", "d")), onAddon("one", domain.SettleDeployedModel{}))
-	s.pass(time.Second)
+	s.advance(time.Second)
 	s.given(onAddon("two", loaded("two", "d")))
-	s.say("until the newer one is there, the older one answers")
+	s.comment("until the newer one is there, the older one answers")
 	s.plan(schedulers.Addons{})
 	s.given(onAddon("two", domain.SettleDeployedModel{}))
-	s.act(schedulers.Addons{})
-	s.say("a newer one that fails takes nobody's place")
-	s.pass(time.Second)
-	s.given(onAddon("three", loaded("three", "d")), onAddon("three", domain.FailDeployedModel{Status: domain.Status{Code: "FAILED_PRECONDITION", Message: "no"}}))
+	s.execute(schedulers.Addons{})
+	s.comment("a newer one that fails takes nobody's place")
+	s.advance(time.Second)
+	s.given(onAddon("three", loaded("three", "d")), onAddon("three",
+		domain.FailDeployedModel{Status: domain.Status{Code: "FAILED_PRECONDITION", Message: "no"}}))
 	s.plan(schedulers.Addons{})
-	s.end("addons_latest")
+	s.compare("addons_latest")
 }
 
 func TestADeploymentTakesSoManyAddons(t *testing.T) {
-	s := newStage(t)
+	s := newHarness(t)
 	s.do(account())
 	s.do(baseModel("base"))
 	s.do(onDeployment("d", addonDeployment(nil)))
@@ -107,12 +112,13 @@ func TestADeploymentTakesSoManyAddons(t *testing.T) {
 		s.now = s.now.Add(time.Second)
 		s.do(onAddon(fmt.Sprint("a", i), loaded(fmt.Sprint("m", i), "d")))
 	}
-	s.act(schedulers.Addons{})
+	s.execute(schedulers.Addons{})
 	failed := 0
 	for row := range s.world.View().DeployedModels.All() {
 		if row.State.State == domain.ModelFailedState {
 			failed++
-			require.True(t, strings.HasSuffix(string(row.Name), fmt.Sprint("/a", domain.MaxAddons)) || strings.HasSuffix(string(row.Name), fmt.Sprint("/a", domain.MaxAddons+1)), "%s: the newest", row.Name)
+			require.True(t, strings.HasSuffix(string(row.Name), fmt.Sprint("/a", domain.MaxAddons)) ||
+				strings.HasSuffix(string(row.Name), fmt.Sprint("/a", domain.MaxAddons+1)), "%s: the newest", row.Name)
 			require.Equal(t, "RESOURCE_EXHAUSTED", row.State.Status.Code)
 		}
 	}

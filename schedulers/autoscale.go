@@ -10,13 +10,12 @@ import (
 	"anneal/projections"
 )
 
-// Autoscale gives each deployment as many replicas as its load asks for,
-// between its minReplicaCount and maxReplicaCount: see Scale. An account's
-// quota of accelerators is kept.
+// Autoscale scales each deployment to its load, between its minReplicaCount and maxReplicaCount and
+// within its account's quota of accelerators: see Scale.
 //
-// Its samples are what this process has heard since it began, so every control
-// plane decides by itself; they hear the same beats, and the log takes one
-// decision. One that has not heard a whole window takes nothing away.
+// Its samples are the heartbeats that this process has received since it started, so every control
+// plane decides for itself; all receive the same heartbeats, and the log accepts one decision. A
+// process without samples for a whole window never scales down.
 type Autoscale struct{}
 
 // Name implements Scheduler.
@@ -25,35 +24,36 @@ func (Autoscale) Name() string { return "autoscale" }
 // Plan implements Scheduler.
 func (Autoscale) Plan(v *projections.View, now time.Time) Plan {
 	var plan Plan
-	left := allowances{view: v, of: map[string]int{}}
+	left := quotaLeft{view: v, of: map[string]int{}}
 	for row := range v.Deployments.All() {
 		d := &row.State
 		if d.State != domain.DeploymentReadyState && d.State != domain.DeploymentUpdatingState {
 			continue
 		}
 		want := Scale(d.Scaling(), d.DesiredReplicas, d.HeldFrom, v.Live.Loads(row.Name), now)
-		left.hold(row, &want)
+		left.limit(row, &want)
 		if want.Replicas != d.DesiredReplicas {
 			was := d.DesiredReplicas
 			plan.add(domain.Intend(domain.Deployments, row.Name,
-				domain.Command[domain.Deployment](domain.ScaleDeployment{Replicas: want.Replicas, Reason: want.Reason, ByLoad: &was})))
+				domain.Command[domain.Deployment](domain.ScaleDeployment{Replicas: want.Replicas, Reason: want.Reason,
+					ByLoad: &was})))
 		}
 		if !want.Again.IsZero() {
-			plan.lookAgain(want.Again)
+			plan.planAgainAt(want.Again)
 		}
 	}
 	return plan
 }
 
-// allowances are the accelerators that accounts may still have by their quotas,
-// less what the plan in the making gives them.
-type allowances struct {
+// quotaLeft is the number of accelerators that the quotas of accounts leave, less those that the
+// plan allocates.
+type quotaLeft struct {
 	view *projections.View
-	of   map[string]int // by account; one that is not bounded has an allowance without end
+	of   map[string]int // by account; MaxInt32 without a quota
 }
 
-// hold cuts a want to what is left of the account's quota, and takes that away.
-func (a allowances) hold(row *projections.Row[domain.Deployment], want *Want) {
+// limit limits a target to the account's quota, and deducts it.
+func (a quotaLeft) limit(row *projections.Row[domain.Deployment], want *Target) {
 	account, each := row.Name.Account(), row.State.AcceleratorCount
 	more := want.Replicas - row.State.DesiredReplicas
 	if more <= 0 || each == 0 {
@@ -62,71 +62,71 @@ func (a allowances) hold(row *projections.Row[domain.Deployment], want *Want) {
 	left, known := a.of[account]
 	if !known {
 		left = math.MaxInt32
-		if most, bounded := a.view.Quota(account, domain.QuotaAccelerators); bounded {
-			left = int(max(0, most-a.view.Usage(account).Of(domain.QuotaAccelerators)))
+		if limit, limited := a.view.Quota(account, domain.QuotaAccelerators); limited {
+			left = int(max(0, limit-a.view.Usage(account).Of(domain.QuotaAccelerators)))
 		}
 	}
 	if more*each > left {
 		more = left / each
-		want.Replicas, want.Reason = row.State.DesiredReplicas+more, want.Reason+"; the quota of accelerators allows no more"
+		want.Replicas, want.Reason = row.State.DesiredReplicas+more,
+			want.Reason+"; limited by the quota of accelerators"
 	}
 	a.of[account] = left - more*each
 }
 
-// A Want is how many replicas load asks for and why, and when to look again,
-// if time can change that.
-type Want struct {
+// A Target is the number of replicas that the load needs, the reason, and when to decide again if time
+// alone can change it.
+type Target struct {
 	Replicas int
 	Reason   string // of a change
 	Again    time.Time
 }
 
-// unheard is the longest gap between samples that still counts as having
-// listened.
-const unheard = time.Minute
+// maxSampleGap is the maximum gap between samples of a complete window.
+const maxSampleGap = time.Minute
 
-// Scale says how many replicas a deployment should have that wants current
-// ones now. A sample needs the least replicas with which none of the targets is
-// exceeded; where there are several targets, the most that any of them needs.
+// Scale returns the number of replicas for a deployment whose desired count is current. A sample needs
+// the minimum number of replicas with which no load target is exceeded.
 //
-//  1. to zero, where Min is 0 and nothing was asked for the Zero window
-//  2. up, to what every sample of the Up window needs at least
-//  3. down, to what no sample of the Down window exceeds, but not to zero
+//  1. scale to zero, if Min is 0 and there was no request in the Zero window
+//  2. scale up, to the minimum of what the samples of the Up window need
+//  3. scale down, to the maximum of what the samples of the Down window need, but not to zero
 //
-// Replicas that are still starting count: the need is compared with what is
-// wanted, not with what is ready. Windows begin at heldFrom at the earliest,
-// when somebody else set the count, and a window of which part was not heard
-// decides nothing. From zero nothing but a request wakes a deployment.
-func Scale(policy domain.Scaling, current int, heldFrom time.Time, load projections.LoadHistory, now time.Time) Want {
+// Replicas that are still starting count: the need is compared with the desired count, not with the
+// ready replicas. Windows start at heldFrom or later, when the count was last set otherwise, and an
+// incomplete window decides nothing. Only a request wakes a deployment with no replicas.
+func Scale(policy domain.Scaling, current int, heldFrom time.Time, load projections.LoadHistory, now time.Time) Target {
 	switch bounded := max(policy.Min, min(current, policy.Max)); {
 	case bounded != current:
-		return Want{Replicas: bounded, Reason: fmt.Sprintf("it may have %d to %d replicas", policy.Min, policy.Max)}
+		return Target{Replicas: bounded, Reason: fmt.Sprintf("the limits are %d to %d replicas", policy.Min,
+			policy.Max)}
 	case current == 0 || policy.Min == policy.Max:
-		return Want{Replicas: current}
+		return Target{Replicas: current}
 	}
-	since := later(heldFrom, heardSince(load, now))
+	since := later(heldFrom, sampledSince(load, now))
 	full := func(window time.Duration) bool { return !since.After(now.Add(-window)) }
-	stay := Want{Replicas: current, Again: now.Add(projections.LoadStep)}
+	stay := Target{Replicas: current, Again: now.Add(projections.LoadStep)}
 	if policy.Min == 0 && full(policy.Zero) && !load.Asked.After(now.Add(-policy.Zero)) {
-		return Want{Replicas: 0, Reason: "nothing was asked of it in the last " + inSeconds(policy.Zero)}
+		return Target{Replicas: 0, Reason: "no requests in the last " + inSeconds(policy.Zero)}
 	}
-	if least := needs(policy, load, now.Add(-policy.Up)).least; full(policy.Up) && least.replicas > current && current < policy.Max {
-		stay.Replicas, stay.Reason = min(least.replicas, policy.Max), least.String()+" at least in the last "+inSeconds(policy.Up)
+	if lowest := needs(policy, load, now.Add(-policy.Up)).min; full(policy.Up) && lowest.replicas > current &&
+		current < policy.Max {
+		stay.Replicas, stay.Reason = min(lowest.replicas, policy.Max),
+			lowest.String()+", minimum of the last "+inSeconds(policy.Up)
 		return stay
 	}
-	most := needs(policy, load, now.Add(-policy.Down)).most
-	if fewer := max(policy.Min, 1, most.replicas); full(policy.Down) && fewer < current {
-		stay.Replicas, stay.Reason = fewer, most.String()+" at most in the last "+inSeconds(policy.Down)
+	highest := needs(policy, load, now.Add(-policy.Down)).max
+	if fewer := max(policy.Min, 1, highest.replicas); full(policy.Down) && fewer < current {
+		stay.Replicas, stay.Reason = fewer, highest.String()+", maximum of the last "+inSeconds(policy.Down)
 	}
 	return stay
 }
 
-// heardSince is since when there are samples without a gap; now if the newest
-// is too old.
-func heardSince(load projections.LoadHistory, now time.Time) time.Time {
+// sampledSince returns the start of the samples without a gap; now if the newest is too old.
+func sampledSince(load projections.LoadHistory, now time.Time) time.Time {
 	since := now
 	for s := range load.Newest() {
-		if since.Sub(s.End) > unheard {
+		if since.Sub(s.End) > maxSampleGap {
 			break
 		}
 		since = s.Start
@@ -134,39 +134,38 @@ func heardSince(load projections.LoadHistory, now time.Time) time.Time {
 	return since
 }
 
-// A span is the samples of a window that need the least and the most.
-type span struct{ least, most need }
+// A needRange holds the minimum and the maximum need of the samples of a window.
+type needRange struct{ min, max need }
 
-// needs looks at the samples that reach beyond a time, and at the newest of all
-// in any case.
-func needs(policy domain.Scaling, load projections.LoadHistory, after time.Time) span {
-	var found span
+// needs returns the range of the samples that end after a time, and of the newest in any case.
+func needs(policy domain.Scaling, load projections.LoadHistory, after time.Time) needRange {
+	var found needRange
 	first := true
 	for s := range load.Newest() {
 		one := needOf(policy.Targets, s)
 		switch {
 		case first:
-			found = span{one, one}
+			found = needRange{one, one}
 		case !s.End.After(after):
 			return found
-		case one.replicas < found.least.replicas:
-			found.least = one
-		case one.replicas > found.most.replicas:
-			found.most = one
+		case one.replicas < found.min.replicas:
+			found.min = one
+		case one.replicas > found.max.replicas:
+			found.max = one
 		}
 		first = false
 	}
 	return found
 }
 
-// A need is how many replicas one sample asks for, and by which target.
+// A need is the number of replicas that one sample needs, and the load target that decides it.
 type need struct {
 	replicas   int
 	target     string
-	load, each float64 // what there was in all, and what one replica should have
+	load, each float64 // total, and target of one replica
 }
 
-func needOf(targets map[string]float64, s projections.LoadSample) (most need) {
+func needOf(targets map[string]float64, s projections.LoadSample) (highest need) {
 	for _, target := range domain.LoadTargets {
 		each, given := targets[target]
 		if !given {
@@ -183,18 +182,18 @@ func needOf(targets map[string]float64, s projections.LoadSample) (most need) {
 		case domain.RequestsTarget:
 			load = s.RequestsPerSecond
 		}
-		if each <= 0 { // no replica has said how many slots it has
+		if each <= 0 { // no replica has reported its slots
 			continue
 		}
-		const slack, bound = 1e-9, 1 << 30 // what rounding may add, and what any count stays below
-		if n := int(min(math.Ceil(load/each-slack), bound)); most.target == "" || n > most.replicas {
-			most = need{n, target, load, each}
+		const slack, bound = 1e-9, 1 << 30 // for rounding errors, and the upper limit of any count
+		if n := int(min(math.Ceil(load/each-slack), bound)); highest.target == "" || n > highest.replicas {
+			highest = need{n, target, load, each}
 		}
 	}
-	return most
+	return highest
 }
 
-// String is the need in words: "requests_per_second 8.1 of 2 a replica".
+// String formats the need: "requests_per_second 8.1 (target 2 per replica)".
 func (n need) String() string {
 	name := n.target
 	switch name {
@@ -203,10 +202,10 @@ func (n need) String() string {
 	case domain.CapacityTarget:
 		name = "requests in flight"
 	}
-	return fmt.Sprintf("%s %s of %s a replica", name, short(n.load), short(n.each))
+	return fmt.Sprintf("%s %s (target %s per replica)", name, short(n.load), short(n.each))
 }
 
-// short is a number with three digits or so.
+// short formats a number with about three digits.
 func short(x float64) string {
 	if x >= 100 {
 		return strconv.FormatFloat(x, 'f', 0, 64)

@@ -53,7 +53,8 @@ func lasting(spans ...any) projections.LoadHistory {
 
 func TestScale(t *testing.T) {
 	spec := func(least, most int, policy *domain.AutoscalingPolicy) domain.Scaling {
-		return domain.DeploymentSpec{MinReplicaCount: least, MaxReplicaCount: &most, AutoscalingPolicy: policy}.Scaling()
+		return domain.DeploymentSpec{MinReplicaCount: least, MaxReplicaCount: &most,
+			AutoscalingPolicy: policy}.Scaling()
 	}
 	plain := spec(1, 5, nil)
 	sleepy := spec(0, 5, nil)
@@ -82,40 +83,60 @@ func TestScale(t *testing.T) {
 		reason  string
 	}{
 		{name: "nothing was heard", policy: plain, current: 3, want: 3},
-		{name: "up after the window", policy: plain, current: 1, load: lasting(0, 5*min, 17, 30*sec), want: 3, reason: "requests in flight 17 of 8 a replica at least in the last 30s"},
+		{name: "up after the window", policy: plain, current: 1, load: lasting(0, 5*min, 17, 30*sec), want: 3,
+			reason: "requests in flight 17 (target 8 per replica), minimum of the last 30s"},
 		{name: "not before", policy: plain, current: 1, load: lasting(0, 5*min, 17, 25*sec), want: 1},
-		{name: "to what the least of the window needs", policy: plain, current: 1, load: lasting(9, 25*sec, 33, 5*sec), want: 2},
+		{name: "to what the least of the window needs", policy: plain, current: 1, load: lasting(9, 25*sec, 33, 5*sec),
+			want: 2},
 		{name: "not beyond the most", policy: plain, current: 4, load: lasting(100, 30*sec), want: 5},
-		{name: "a dip in the window", policy: plain, current: 1, load: lasting(17, 10*sec, 2, 5*sec, 17, 20*sec), want: 1},
+		{name: "a dip in the window", policy: plain, current: 1, load: lasting(17, 10*sec, 2, 5*sec, 17, 20*sec),
+			want: 1},
 		{name: "exactly full is enough", policy: plain, current: 2, load: lasting(16, min), want: 2},
 		{name: "without the window's beginning", policy: plain, current: 1, load: lasting(17, 20*sec), want: 1},
-		{name: "a window of nothing", policy: spec(1, 5, &domain.AutoscalingPolicy{ScaleUpWindow: "0s"}), current: 1, load: lasting(0, min, 17, 5*sec), want: 3},
-		{name: "down after the window", policy: plain, current: 4, load: lasting(40, 5*min, 9, 10*min), want: 2, reason: "requests in flight 9 of 8 a replica at most in the last 600s"},
+		{name: "a window of nothing", policy: spec(1, 5, &domain.AutoscalingPolicy{ScaleUpWindow: "0s"}), current: 1,
+			load: lasting(0, min, 17, 5*sec), want: 3},
+		{name: "down after the window", policy: plain, current: 4, load: lasting(40, 5*min, 9, 10*min), want: 2,
+			reason: "requests in flight 9 (target 8 per replica), maximum of the last 600s"},
 		{name: "not before it", policy: plain, current: 4, load: lasting(40, 5*min, 9, 595*sec), want: 4},
-		{name: "nor with a peak in it", policy: plain, current: 4, load: lasting(9, 9*min, 30, 5*sec, 9, 55*sec), want: 4},
+		{name: "nor with a peak in it", policy: plain, current: 4, load: lasting(9, 9*min, 30, 5*sec, 9, 55*sec),
+			want: 4},
 		{name: "nor soon after the start", policy: plain, current: 4, load: lasting(0, 9*min), want: 4},
-		{name: "not below the least", policy: plain, current: 4, load: lasting(0, 11*min), want: 1, reason: "requests in flight 0 of 8 a replica at most in the last 600s"},
-		{name: "a manual scale stays for a window", policy: plain, current: 4, held: 9 * min, load: lasting(0, 20*min), want: 4},
+		{name: "not below the least", policy: plain, current: 4, load: lasting(0, 11*min), want: 1,
+			reason: "requests in flight 0 (target 8 per replica), maximum of the last 600s"},
+		{name: "a manual scale stays for a window", policy: plain, current: 4, held: 9 * min, load: lasting(0, 20*min),
+			want: 4},
 		{name: "and no longer", policy: plain, current: 4, held: 10 * min, load: lasting(0, 20*min), want: 1},
 		{name: "downwards too", policy: plain, current: 1, held: 20 * sec, load: lasting(17, 20*min), want: 1},
 		{name: "idle, but not to zero", policy: sleepy, current: 3, load: lasting(1, min, 0, 59*min), want: 1},
-		{name: "to zero after the window", policy: sleepy, current: 3, load: lasting(1, min, 0, 60*min), want: 0, reason: "nothing was asked of it in the last 3600s"},
-		{name: "to zero soon, where that is wanted", policy: spec(0, 5, &domain.AutoscalingPolicy{ScaleToZeroWindow: "300s"}), current: 1, load: lasting(1, min, 0, 5*min), want: 0},
+		{name: "to zero after the window", policy: sleepy, current: 3, load: lasting(1, min, 0, 60*min), want: 0,
+			reason: "no requests in the last 3600s"},
+		{name: "to zero soon, where that is wanted", policy: spec(0, 5,
+			&domain.AutoscalingPolicy{ScaleToZeroWindow: "300s"}), current: 1, load: lasting(1, min, 0, 5*min),
+			want: 0},
 		{name: "never to zero where there is a least", policy: plain, current: 1, load: lasting(0, 61*min), want: 1},
-		{name: "not to zero soon after it woke", policy: sleepy, current: 1, held: 59 * min, load: lasting(0, 61*min), want: 1},
+		{name: "not to zero soon after it woke", policy: sleepy, current: 1, held: 59 * min, load: lasting(0, 61*min),
+			want: 1},
 		{name: "nor with a gap in what was heard", policy: sleepy, current: 1, load: gap(lasting(0, 61*min)), want: 1},
 		{name: "zero stays", policy: sleepy, current: 0, load: lasting(50, 61*min), want: 0},
-		{name: "below its bounds", policy: spec(2, 5, nil), current: 0, want: 2, reason: "it may have 2 to 5 replicas"},
+		{name: "below its bounds", policy: spec(2, 5, nil), current: 0, want: 2, reason: "the limits are 2 to 5 replicas"},
 		{name: "above its bounds", policy: spec(0, 5, nil), current: 7, want: 5},
 		{name: "what was heard is too old", policy: plain, current: 4, load: late(lasting(0, 11*min)), want: 4},
-		{name: "tokens", policy: targets(map[string]float64{domain.TokensTarget: 500}), current: 1, load: rates(projections.LoadSample{TokensPerSecond: 812, InFlight: 99}), want: 2,
-			reason: "tokens_generated_per_second 812 of 500 a replica at least in the last 30s"},
-		{name: "prompt tokens", policy: targets(map[string]float64{domain.PromptTokensTarget: 100}), current: 1, load: rates(projections.LoadSample{PromptTokensPerSecond: 350}), want: 4},
-		{name: "requests", policy: targets(map[string]float64{domain.RequestsTarget: 2.5}), current: 1, load: rates(projections.LoadSample{RequestsPerSecond: 7.6}), want: 4},
-		{name: "concurrent requests", policy: targets(map[string]float64{domain.ConcurrentTarget: 3}), current: 1, load: rates(projections.LoadSample{InFlight: 7}), want: 3},
-		{name: "half of the capacity", policy: targets(map[string]float64{domain.CapacityTarget: 0.5}), current: 1, load: rates(projections.LoadSample{InFlight: 11}), want: 3},
-		{name: "of several the highest", policy: targets(map[string]float64{domain.CapacityTarget: 1, domain.RequestsTarget: 1, domain.TokensTarget: 100}), current: 1,
-			load: rates(projections.LoadSample{InFlight: 31, RequestsPerSecond: 6.5, TokensPerSecond: 200}), want: 7, reason: "requests_per_second 6.5 of 1 a replica at least in the last 30s"},
+		{name: "tokens", policy: targets(map[string]float64{domain.TokensTarget: 500}), current: 1,
+			load: rates(projections.LoadSample{TokensPerSecond: 812, InFlight: 99}), want: 2,
+			reason: "tokens_generated_per_second 812 (target 500 per replica), minimum of the last 30s"},
+		{name: "prompt tokens", policy: targets(map[string]float64{domain.PromptTokensTarget: 100}), current: 1,
+			load: rates(projections.LoadSample{PromptTokensPerSecond: 350}), want: 4},
+		{name: "requests", policy: targets(map[string]float64{domain.RequestsTarget: 2.5}), current: 1,
+			load: rates(projections.LoadSample{RequestsPerSecond: 7.6}), want: 4},
+		{name: "concurrent requests", policy: targets(map[string]float64{domain.ConcurrentTarget: 3}), current: 1,
+			load: rates(projections.LoadSample{InFlight: 7}), want: 3},
+		{name: "half of the capacity", policy: targets(map[string]float64{domain.CapacityTarget: 0.5}), current: 1,
+			load: rates(projections.LoadSample{InFlight: 11}), want: 3},
+		{name: "of several the highest", policy: targets(map[string]float64{domain.CapacityTarget: 1,
+			domain.RequestsTarget: 1, domain.TokensTarget: 100}), current: 1,
+			load: rates(projections.LoadSample{InFlight: 31, RequestsPerSecond: 6.5,
+				TokensPerSecond: 200}), want: 7, reason: "requests_per_second 6.5 (target 1 per replica), " +
+				"minimum of the last 30s"},
 	} {
 		t.Run(line.name, func(t *testing.T) {
 			held := noon.Add(-100 * time.Hour)
@@ -153,7 +174,8 @@ func drawHistory(t *rapid.T) projections.LoadHistory {
 		if i == 0 || rapid.IntRange(0, 9).Draw(t, "turn") == 0 {
 			level = rapid.Float64Range(0, 60).Draw(t, "level")
 		}
-		samples = append(samples, projections.LoadSample{InFlight: level, Slots: 4, RequestsPerSecond: level / 2, TokensPerSecond: level * 9, PromptTokensPerSecond: level})
+		samples = append(samples, projections.LoadSample{InFlight: level, Slots: 4, RequestsPerSecond: level / 2,
+			TokensPerSecond: level * 9, PromptTokensPerSecond: level})
 	}
 	h := heard(samples...)
 	if n > 0 {
@@ -166,7 +188,8 @@ func drawScaling(t *rapid.T) domain.Scaling {
 	window := func(name string) time.Duration {
 		return time.Duration(rapid.SampledFrom([]int{0, 5, 30, 300, 600, 3600}).Draw(t, name)) * time.Second
 	}
-	s := domain.Scaling{Min: rapid.IntRange(0, 4).Draw(t, "min"), Up: window("up"), Down: window("down"), Zero: max(window("zero"), time.Second), Targets: map[string]float64{}}
+	s := domain.Scaling{Min: rapid.IntRange(0, 4).Draw(t, "min"), Up: window("up"), Down: window("down"),
+		Zero: max(window("zero"), time.Second), Targets: map[string]float64{}}
 	s.Max = s.Min + rapid.IntRange(0, 8).Draw(t, "room")
 	for _, target := range domain.LoadTargets {
 		if rapid.Bool().Draw(t, target) {
@@ -195,7 +218,8 @@ func TestScaleKeepsItsPromises(t *testing.T) {
 		more := projections.LoadHistory{Asked: load.Asked}
 		factor := rapid.Float64Range(1, 3).Draw(t, "factor")
 		for _, s := range load.Steps {
-			s.InFlight, s.RequestsPerSecond, s.TokensPerSecond = s.InFlight*factor, s.RequestsPerSecond*factor, s.TokensPerSecond*factor
+			s.InFlight, s.RequestsPerSecond, s.TokensPerSecond = s.InFlight*factor, s.RequestsPerSecond*factor,
+				s.TokensPerSecond*factor
 			more.Steps = append(more.Steps, s)
 		}
 		if busier := schedulers.Scale(policy, current, held, more, noon); busier.Replicas < want.Replicas {
@@ -215,7 +239,8 @@ func TestScaleDoesNotOscillate(t *testing.T) {
 		}
 		samples := make([]projections.LoadSample, 721)
 		for i := range samples {
-			samples[i] = projections.LoadSample{InFlight: level, Slots: 4, RequestsPerSecond: level, TokensPerSecond: level, PromptTokensPerSecond: level}
+			samples[i] = projections.LoadSample{InFlight: level, Slots: 4, RequestsPerSecond: level,
+				TokensPerSecond: level, PromptTokensPerSecond: level}
 		}
 		load := heard(samples...)
 		load.Asked = noon
@@ -225,61 +250,70 @@ func TestScaleDoesNotOscillate(t *testing.T) {
 				t.Fatalf("from %d to %d and on to %d: %s", current, first, again.Replicas, again.Reason)
 			}
 		}
-		if need := level / 4 / policy.Targets[domain.CapacityTarget]; len(policy.Targets) == 1 && !math.IsInf(need, 0) && policy.Targets[domain.CapacityTarget] > 0 && float64(first) < min(math.Ceil(need-1e-6), float64(policy.Max)) {
+		if need := level / 4 / policy.Targets[domain.CapacityTarget]; len(policy.Targets) == 1 && !math.IsInf(need,
+			0) && policy.Targets[domain.CapacityTarget] > 0 &&
+			float64(first) < min(math.Ceil(need-1e-6), float64(policy.Max)) {
 			t.Fatalf("%d replicas for a need of %v", first, need)
 		}
 	})
 }
 
 func TestAutoscalePlans(t *testing.T) {
-	s := newStage(t)
-	s.ingredients()
+	s := newHarness(t)
+	s.prerequisites()
 	s.given(node("n1", domain.PoolInference, 4, nil))
 	s.given(deployment("busy", 1, 4, nil), deployment("fixed", 1, 1, nil), deployment("asleep", 0, 4, nil))
 	for range 3 {
-		s.act(schedulers.Replicas{})
+		s.execute(schedulers.Replicas{})
 		for _, id := range []string{"busy", "fixed"} {
 			s.do(onDeployment(id, domain.AdvanceReplica{ID: "r1", Node: nodeName("n1"), State: domain.ReplicaReady}))
 		}
 	}
 	for at := time.Duration(0); at <= 40*time.Second; at += 2 * time.Second {
 		for _, id := range []string{"busy", "fixed"} {
-			s.world.Live().Load(deploymentName(id), "r1", projections.ReplicaLoad{Ready: true, Active: 8, Queued: 4, Slots: 8, Time: s.now.Add(at)})
+			s.world.Live().Load(deploymentName(id), "r1", projections.ReplicaLoad{Ready: true, Active: 8, Queued: 4,
+				Slots: 8, Time: s.now.Add(at)})
 		}
 	}
-	s.pass(41 * time.Second)
+	s.advance(41 * time.Second)
 	plan := s.plan(schedulers.Autoscale{})
 	require.Len(t, plan.Steps, 1)
-	s.say("who scales first wins")
+	s.comment("who scales first wins")
 	s.given(onDeployment("busy", domain.ScaleDeployment{Replicas: 4, Reason: "scaled by its user"}))
 	row, ok := s.world.View().Deployments.Get(deploymentName("busy"))
 	require.True(t, ok)
 	_, err := plan.Steps[0].Commit.Decide(row.State, s.now)
 	require.ErrorContains(t, err, "somebody else has scaled the deployment")
 	s.plan(schedulers.Autoscale{})
-	require.True(t, strings.Contains(s.story.String(), "requests in flight 12 of 6.4 a replica"))
-	s.end("autoscale")
+	require.True(t, strings.Contains(s.transcript.String(), "requests in flight 12 (target 6.4 per replica)"))
+	s.compare("autoscale")
 }
 
 // Load takes no more accelerators than the account's quota allows.
 func TestAutoscaleKeepsTheQuota(t *testing.T) {
-	s := newStage(t)
-	s.ingredients()
-	s.do(domain.Intend(domain.Quotas, domain.NewName("acme", domain.Quotas.Collection, domain.QuotaAccelerators), domain.SetQuota{MaxValue: 7}))
+	s := newHarness(t)
+	s.prerequisites()
+	s.do(domain.Intend(domain.Quotas, domain.NewName("acme", domain.Quotas.Collection, domain.QuotaAccelerators),
+		domain.SetQuota{MaxValue: 7}))
 	for _, id := range []string{"d1", "d2"} {
-		s.do(deployment(id, 0, 9, func(d *domain.DeploymentSpec) { d.AcceleratorType, d.AcceleratorCount = "VENDOR_A_L4_24GB", 1 }))
+		s.do(deployment(id, 0, 9, func(d *domain.DeploymentSpec) {
+			d.AcceleratorType,
+				d.AcceleratorCount = "VENDOR_A_L4_24GB", 1
+		}))
 		s.do(onDeployment(id, domain.SettleDeployment{Generation: 1}))
 		s.do(onDeployment(id, domain.WakeDeployment{}))
 		for at := time.Duration(0); at <= 40*time.Second; at += 2 * time.Second {
-			s.world.Live().Load(deploymentName(id), "r1", projections.ReplicaLoad{Ready: true, Active: 8, Queued: 20, Slots: 8, Time: s.now.Add(at)})
+			s.world.Live().Load(deploymentName(id), "r1", projections.ReplicaLoad{Ready: true, Active: 8, Queued: 20,
+				Slots: 8, Time: s.now.Add(at)})
 		}
 	}
-	s.pass(41 * time.Second)
-	s.act(schedulers.Autoscale{})
+	s.advance(41 * time.Second)
+	s.execute(schedulers.Autoscale{})
 	wanted := func(id string) int {
 		row, _ := s.world.View().Deployments.Get(deploymentName(id))
 		return row.State.DesiredReplicas
 	}
-	require.Equal(t, []int{5, 2}, []int{wanted("d1"), wanted("d2")}, "five for the first; two of seven are left for the second, with the one that it has")
+	require.Equal(t, []int{5, 2}, []int{wanted("d1"), wanted("d2")},
+		"five for the first; two of seven are left for the second, with the one that it has")
 	require.Empty(t, s.plan(schedulers.Autoscale{}).Steps)
 }

@@ -9,15 +9,14 @@ import (
 	"anneal/projections"
 )
 
-// A job with evalAutoCarveout is given two datasets of its own before its first
-// attempt: the rows that it is measured on, and the rest, that it learns from.
-// The job's event names them; they are created after it, so that nothing is left
-// of a job that did not get as far. Their rows are made like those of any dataset
-// that comes from another, and they outlive the job.
+// A job with evalAutoCarveout gets two datasets before its first attempt: an evaluation split, and the
+// remaining rows for training. An event of the job names them; they are created after it, so that an
+// earlier failure leaves nothing behind. Their rows are derived like those of any dataset with a
+// source, and they outlive the job.
 
-// made are the datasets that were made of the job's own; nil when there are
-// none, or when some are of no use and can be made again.
-func (j job) made(v *projections.View) *domain.JobInputs {
+// splits returns the datasets that were created for the job; nil when exists are none, or when one is
+// unusable and can be created again.
+func (j job) splits(v *projections.View) *domain.JobInputs {
 	in := j.Life.Inputs
 	if in != nil && j.Life.Attempt == 0 && (usable(v, in.Train) != nil || usable(v, in.Evaluation) != nil) {
 		return nil
@@ -25,23 +24,24 @@ func (j job) made(v *projections.View) *domain.JobInputs {
 	return in
 }
 
-// usable is why a dataset that the platform makes will have no rows; nil while
-// they are being made.
+// usable returns why a derived dataset will have no rows; nil while they are being derived.
 func usable(v *projections.View, name domain.Name) *domain.Error {
 	row, ok := v.Datasets.Get(name)
 	switch {
 	case !ok:
-		return domain.Errorf(domain.FailedPrecondition, "%s was deleted: resume the job, and it is made again", name)
+		return domain.Errorf(domain.FailedPrecondition, "%s was deleted: resume the job, and it is created again", name)
 	case row.State.Unfilled():
-		return domain.Errorf(domain.FailedPrecondition, "the rows of %s could not be made (%s): mend that, then resume the job", name, row.State.Status.Message)
+		return domain.Errorf(domain.FailedPrecondition,
+			"the rows of %s could not be created (%s): correct that, then resume the job", name,
+			row.State.Status.Message)
 	}
 	return nil
 }
 
-// carves tells whether rows are still to be held back. A job that was begun by
-// an earlier version has its trainer do that, for good.
+// carves reports whether the evaluation split is still to be created. For a job that an earlier
+// version started, its trainer splits the rows.
 func (j job) carves(v *projections.View) bool {
-	return j.Life.Attempt == 0 && j.carved() != "" && j.made(v) == nil
+	return j.Life.Attempt == 0 && j.carved() != "" && j.splits(v) == nil
 }
 
 // carved returns the dataset of which rows are held back for evaluation; "" for none.
@@ -52,16 +52,15 @@ func (j job) carved() string {
 	return ""
 }
 
-// data are the datasets that the job learns from and is measured on: those that
-// were made of its own, once they are.
+// data returns the datasets for training and evaluation: the splits of the job, if exists are any.
 func (j job) data(v *projections.View, dataset, evaluation string) (string, string) {
-	if in := j.made(v); in != nil {
+	if in := j.splits(v); in != nil {
 		return string(in.Train), string(in.Evaluation)
 	}
 	return dataset, evaluation
 }
 
-// queue is what comes after validation.
+// queue returns the command that follows validation.
 func queue(v *projections.View, j job) domain.Intent {
 	if j.carves(v) {
 		return carveOut(v, j)
@@ -72,35 +71,37 @@ func queue(v *projections.View, j job) domain.Intent {
 	return domain.IntendJob(j.Name, domain.QueueJob{})
 }
 
-// await has a trainer that has nothing to learn from wait for its next step.
+// await makes a trainer without data wait for its next step.
 func await(j job) domain.Intent {
 	return domain.Intend(domain.TrainerJobs, j.Name, domain.Command[domain.TrainerJob](domain.AwaitStep{}))
 }
 
-// carveOut names the two datasets that the job waits for from now on.
+// carveOut names the two datasets that the job waits for.
 func carveOut(v *projections.View, j job) domain.Intent {
 	return domain.IntendJob(j.Name, domain.PrepareInput{Inputs: freeNames(v, j)})
 }
 
-// createSide creates one of the two datasets that a job names. The rows that are
-// held back depend on the job's name and nothing else.
+// createSide creates one of the two datasets that a job names. The seed of the split depends on the
+// job's name only.
 func createSide(j job, name domain.Name, rest bool, source *projections.Row[domain.Dataset]) domain.Intent {
 	hash := fnv.New32a()
 	hash.Write([]byte(j.Name))
-	side := domain.Split{Held: domain.CarveOut(source.State.ExampleCount), Of: source.State.ExampleCount, Seed: int(hash.Sum32() & domain.MaxSeed), Rest: rest}
+	side := domain.Split{Held: domain.CarveOut(source.State.ExampleCount), Of: source.State.ExampleCount,
+		Seed: int(hash.Sum32() & domain.MaxSeed), Rest: rest}
 	return domain.Intend(domain.Datasets, name, domain.CreateDataset{CreatedBy: j.Life.CreatedBy,
 		DatasetSpec: domain.DatasetSpec{SourceJobName: string(j.Name), Splitted: side.Origin(source.Name)},
 		From:        &domain.Derivation{Source: source.Name, Folder: source.State.Files.Folder, Split: &side}})
 }
 
-// isSide tells whether a dataset is one side of a split of a job's dataset.
+// isSide reports whether a dataset is one side of a split of a job's dataset.
 func isSide(d *domain.Dataset, j job, dataset string, rest bool) bool {
 	from := d.From
-	return d.SourceJobName == string(j.Name) && from != nil && string(from.Source) == dataset && from.Split != nil && from.Split.Rest == rest
+	return d.SourceJobName == string(j.Name) && from != nil && string(from.Source) == dataset && from.Split != nil &&
+		from.Split.Rest == rest
 }
 
-// freeNames are the job's ID with -train and -eval, and the first number with
-// which both are free.
+// freeNames returns the job's ID with -train and -eval, and the first number with which both names are
+// free.
 func freeNames(v *projections.View, j job) domain.JobInputs {
 	for n := 1; ; n++ {
 		number := ""
@@ -116,28 +117,28 @@ func freeNames(v *projections.View, j job) domain.JobInputs {
 	}
 }
 
-const longestID = 63
+const maxID = 63
 
-// datasetOf is the name of a dataset of the job's account: the job's ID, as far
-// as there is room for it, and what follows it.
+// datasetOf returns the name of a dataset in the job's account: the job's ID, truncated to fit, and a
+// suffix.
 func datasetOf(j job, suffix string) domain.Name {
 	id := j.Name.ID()
-	id = strings.TrimRight(id[:min(len(id), longestID-len(suffix))], "-")
+	id = strings.TrimRight(id[:min(len(id), maxID-len(suffix))], "-")
 	return domain.NewName(j.Name.Account(), domain.Datasets.Collection, id+suffix)
 }
 
-// prepared creates the datasets that a job names, queues it when their rows are
-// made, and fails it when they cannot be.
-func prepared(plan *Plan, v *projections.View, j job) {
+// prepare creates the datasets that a job names, queues the job when they are READY, and fails it when
+// they cannot be created.
+func prepare(plan *Plan, v *projections.View, j job) {
 	if j.Life.Inputs == nil {
-		plan.add(domain.IntendJob(j.Name, domain.QueueJob{})) // recorded before input was made of a job's own
+		plan.add(domain.IntendJob(j.Name, domain.QueueJob{})) // recorded before jobs had splits
 		return
 	}
-	fail := func(fault *domain.Error) {
-		plan.add(domain.IntendJob(j.Name, domain.FailJob{Status: domain.StatusOf(fault)}))
+	fail := func(failure *domain.Error) {
+		plan.add(domain.IntendJob(j.Name, domain.FailJob{Status: domain.StatusOf(failure)}))
 	}
 	dataset := j.carved()
-	source, uploaded := v.Datasets.Get(domain.Name(dataset))
+	source, found := v.Datasets.Get(domain.Name(dataset))
 	var missing []domain.Intent
 	ready := true
 	for _, rest := range []bool{true, false} {
@@ -145,18 +146,19 @@ func prepared(plan *Plan, v *projections.View, j job) {
 		if rest {
 			name = j.Life.Inputs.Train
 		}
-		row, there := v.Datasets.Get(name)
+		row, exists := v.Datasets.Get(name)
 		switch {
-		case there && !isSide(&row.State, j, dataset, rest): // somebody else has taken the name
+		case exists && !isSide(&row.State, j, dataset, rest): // the name was taken meanwhile
 			plan.add(carveOut(v, j))
 			return
-		case there && row.State.Unfilled():
+		case exists && row.State.Unfilled():
 			fail(usable(v, name))
 			return
-		case there:
+		case exists:
 			ready = ready && row.State.State == domain.DatasetReady
-		case !uploaded:
-			fail(domain.Errorf(domain.NotFound, "dataset: %s was deleted while its evaluation split was being created", dataset))
+		case !found:
+			fail(domain.Errorf(domain.NotFound, "dataset: %s was deleted while its evaluation split was being created",
+				dataset))
 			return
 		default:
 			missing = append(missing, createSide(j, name, rest, source))

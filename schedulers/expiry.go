@@ -7,8 +7,8 @@ import (
 	"anneal/projections"
 )
 
-// Expiry does what is due at a time that a resource itself names: a
-// deployment's expireTime and purgeTime, a job's deadline.
+// Expiry acts at the times that resources name: a deployment's expireTime and purgeTime, a job's
+// deadline.
 type Expiry struct{}
 
 // Name implements Scheduler.
@@ -21,7 +21,7 @@ func (Expiry) Plan(v *projections.View, now time.Time) Plan {
 		switch {
 		case due == nil:
 		case due.After(now):
-			plan.lookAgain(*due)
+			plan.planAgainAt(*due)
 		default:
 			plan.add(intent)
 		}

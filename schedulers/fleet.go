@@ -8,16 +8,15 @@ import (
 	"anneal/projections"
 )
 
-// A fleet is the READY nodes of a view with what is free on each, less what
-// the plan in the making has already given away.
+// A fleet is the READY nodes of a view with their free resources, less what the plan allocates.
 type fleet struct {
-	nodes      []Candidate // in the order of names
+	nodes      []Candidate // sorted by name
 	index      map[domain.Name]int
 	holds      map[domain.Name]int // allocations of each owner on READY nodes
 	placed     map[allocationKey]domain.Allocation
-	registered map[domain.Name]time.Time // when each READY node last did
-	gone       map[domain.Name]bool      // whether a node that is LOST was shut down in order
-	able       map[string]bool           // what some node can do, READY or not
+	registered map[domain.Name]time.Time // time of the last registration of each READY node
+	shutDown   map[domain.Name]bool      // LOST nodes: whether the agent was shut down
+	engines    map[string]bool           // engines of all registered nodes, READY or not
 }
 
 type allocationKey struct {
@@ -26,17 +25,19 @@ type allocationKey struct {
 }
 
 func fleetOf(v *projections.View) *fleet {
-	f := &fleet{index: map[domain.Name]int{}, holds: map[domain.Name]int{}, placed: map[allocationKey]domain.Allocation{}, registered: map[domain.Name]time.Time{}, gone: map[domain.Name]bool{}, able: map[string]bool{}}
+	f := &fleet{index: map[domain.Name]int{}, holds: map[domain.Name]int{},
+		placed: map[allocationKey]domain.Allocation{}, registered: map[domain.Name]time.Time{},
+		shutDown: map[domain.Name]bool{}, engines: map[string]bool{}}
 	for row := range v.Nodes.All() {
 		node := row.State
 		if !node.Registered() {
 			continue
 		}
 		for _, engine := range node.Engines {
-			f.able[engine] = true
+			f.engines[engine] = true
 		}
 		if node.State != domain.NodeReady {
-			f.gone[row.Name] = node.Left
+			f.shutDown[row.Name] = node.Left
 			continue
 		}
 		f.index[row.Name], f.registered[row.Name] = len(f.nodes), node.Since
@@ -49,13 +50,13 @@ func fleetOf(v *projections.View) *fleet {
 	return f
 }
 
-// has tells whether the node is READY and holds the allocation.
+// has reports whether the node is READY and holds the allocation.
 func (f *fleet) has(node domain.Name, id string) bool {
 	_, ok := f.placed[allocationKey{node, id}]
 	return ok
 }
 
-// take gives a part of each named node away.
+// take allocates resources on each node.
 func (f *fleet) take(names []domain.Name, takes domain.Resources) {
 	for _, name := range names {
 		node := &f.nodes[f.index[name]]
@@ -63,7 +64,7 @@ func (f *fleet) take(names []domain.Name, takes domain.Resources) {
 	}
 }
 
-// without is the fleet's nodes as they would be without one allocation.
+// without returns the fleet's nodes as if one allocation were released.
 func (f *fleet) without(node domain.Name, id string) []Candidate {
 	nodes := append([]Candidate(nil), f.nodes...)
 	if allocation, ok := f.placed[allocationKey{node, id}]; ok {
@@ -73,9 +74,10 @@ func (f *fleet) without(node domain.Name, id string) []Candidate {
 	return nodes
 }
 
-// minus is a less b, below zero where b is more.
+// minus returns a less b, which may be negative.
 func minus(a, b domain.Resources) domain.Resources {
-	left := domain.Resources{CPUMilli: a.CPUMilli - b.CPUMilli, MemoryMiB: a.MemoryMiB - b.MemoryMiB, Accelerators: maps.Clone(a.Accelerators)}
+	left := domain.Resources{CPUMilli: a.CPUMilli - b.CPUMilli, MemoryMiB: a.MemoryMiB - b.MemoryMiB,
+		Accelerators: maps.Clone(a.Accelerators)}
 	for t, n := range b.Accelerators {
 		if left.Accelerators == nil {
 			left.Accelerators = map[string]int{}

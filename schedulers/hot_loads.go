@@ -7,17 +7,14 @@ import (
 	"anneal/projections"
 )
 
-// HotLoads brings the weights of trainer jobs into the deployments that these
-// name:
+// HotLoads offers the weights of trainer jobs to the deployments that the jobs name:
 //
-//  1. weights whose job or model is gone are withdrawn, since no replica that
-//     comes later could load them
-//  2. what is offered where no replica is wanted is swapped: one that comes
-//     loads it then
-//  3. of all that jobs have for a deployment it is offered the newest, when it
-//     is loading no other; what cannot fit is refused
+//  1. weights whose job or model was deleted are withdrawn, since no later replica could load them
+//  2. where no replica is wanted, offered weights are served at once: a later replica loads them
+//  3. a deployment that loads no other weights is offered the newest that jobs have for it; weights
+//     that cannot fit are refused
 //
-// The swap itself is settled where replicas report what they have loaded.
+// The coordinator records the swap, when replicas report what they have loaded.
 type HotLoads struct{}
 
 // Name implements Scheduler.
@@ -32,19 +29,20 @@ func (HotLoads) Plan(v *projections.View, _ time.Time) (plan Plan) {
 			plan.add(domain.Intend(domain.Deployments, row.Name, cmd))
 		}
 		for _, weights := range []*domain.HotWeights{d.Hot.Served, d.Hot.Offered} {
-			if why := withdrawn(v, weights); why != "" {
-				intend(domain.WithdrawWeights{ID: weights.ID(), Reason: why})
+			if reason := withdrawn(v, weights); reason != "" {
+				intend(domain.WithdrawWeights{ID: weights.ID(), Reason: reason})
 			}
 		}
 		fresh, there := newest[row.Name]
 		switch {
 		case !d.Live() || !d.EnableHotLoad:
-		case d.Hot.Offered != nil && withdrawn(v, d.Hot.Offered) == "" && d.DesiredReplicas == 0 && len(d.Replicas) == 0:
+		case d.Hot.Offered != nil && withdrawn(v, d.Hot.Offered) == "" && d.DesiredReplicas == 0 &&
+			len(d.Replicas) == 0:
 			intend(domain.SwapWeights{ID: d.Hot.Offered.ID()})
 		case d.Hot.Offered != nil || !there || !d.Hot.Takes(fresh.HotWeights):
 		default:
-			if fault := fresh.unfit(v, d); fault != nil {
-				intend(domain.RefuseWeights{HotWeights: fresh.HotWeights, Status: domain.StatusOf(fault)})
+			if failure := fresh.unfit(v, d); failure != nil {
+				intend(domain.RefuseWeights{HotWeights: fresh.HotWeights, Status: domain.StatusOf(failure)})
 				continue
 			}
 			intend(domain.OfferWeights{HotWeights: fresh.HotWeights})
@@ -53,13 +51,13 @@ func (HotLoads) Plan(v *projections.View, _ time.Time) (plan Plan) {
 	return plan
 }
 
-// trained are weights that a job has, and what they were trained on.
+// trained holds the weights of a job, and the model that they were trained on.
 type trained struct {
 	domain.HotWeights
-	base domain.Name // no addon
+	base domain.Name // never an addon
 }
 
-// newestWeights are the newest that jobs have for each deployment.
+// newestWeights returns the newest weights that jobs have for each deployment.
 func newestWeights(v *projections.View) map[domain.Name]trained {
 	newest := map[domain.Name]trained{}
 	for row := range projections.TableOf(v, domain.TrainerJobs).All() {
@@ -77,11 +75,12 @@ func newestWeights(v *projections.View) map[domain.Name]trained {
 	return newest
 }
 
-// weightsOf is the newest that a job has: its last checkpoint while it is at a
-// step, and the model that came of it afterwards.
+// weightsOf returns the newest weights of a job: its last checkpoint during a step, and its output
+// model afterwards.
 func weightsOf(v *projections.View, row *projections.Row[domain.TrainerJob]) (trained, bool) {
 	j := &row.State
-	weights := trained{HotWeights: domain.HotWeights{Job: row.Name, TrainStep: max(j.Step.Number, 1), Position: row.Version}}
+	weights := trained{HotWeights: domain.HotWeights{Job: row.Name, TrainStep: max(j.Step.Number, 1),
+		Position: row.Version}}
 	from := domain.Name(j.TrainingConfig.BaseModel)
 	if from == "" {
 		from = domain.Name(j.TrainingConfig.WarmStartFrom)
@@ -108,7 +107,7 @@ func weightsOf(v *projections.View, row *projections.Row[domain.TrainerJob]) (tr
 	return weights, true
 }
 
-// baseOf is a model, or what it is an addon of.
+// baseOf returns the base of an addon, or the model itself.
 func baseOf(v *projections.View, name domain.Name) domain.Name {
 	if row, ok := v.Models.Get(name); ok && row.State.Kind == domain.PEFTAddon {
 		return domain.Name(row.State.BaseModel)
@@ -116,40 +115,51 @@ func baseOf(v *projections.View, name domain.Name) domain.Name {
 	return name
 }
 
-// unfit is why the weights cannot answer in a deployment, as far as can be told
-// without loading them; nil when they may.
+// unfit returns reason a deployment cannot serve the weights, as far as is known without loading them, or
+// nil.
 func (w trained) unfit(v *projections.View, d *domain.Deployment) *domain.Error {
 	model, ok := v.Models.Get(domain.Name(d.BaseModel))
 	base, known := v.Models.Get(w.base)
 	switch {
 	case !ok || !known:
-		return nil // the engine tells
+		return nil // the engine decides
 	case w.Adapter && model.State.Kind == domain.PEFTAddon:
-		return domain.Errorf(domain.FailedPrecondition, "%s trains an adapter, and the deployment serves %s, which is one itself: name a deployment of %s", w.Job, model.Name, model.State.BaseModel)
+		return domain.Errorf(domain.FailedPrecondition,
+			"%s trains an adapter, and the deployment serves %s, which is an adapter itself: name a deployment of %s",
+			w.Job,
+			model.Name, model.State.BaseModel)
 	case w.Adapter && w.base != model.Name:
-		return domain.Errorf(domain.FailedPrecondition, "%s trains an adapter of %s, and the deployment serves %s: name a deployment of the same base", w.Job, w.base, model.Name)
+		return domain.Errorf(domain.FailedPrecondition,
+			"%s trains an adapter of %s, and the deployment serves %s: name a deployment of the same base", w.Job,
+			w.base, model.Name)
 	case !w.Adapter && d.EnableAddons:
-		return domain.Errorf(domain.FailedPrecondition, "%s trains all parameters, from under the addons of the deployment: turn enableAddons off, or train an adapter (loraRank above 0)", w.Job)
-	case !w.Adapter && (model.State.ModelType != base.State.ModelType || model.State.ParameterCount != base.State.ParameterCount):
-		return domain.Errorf(domain.FailedPrecondition, "%s trains %s (%s, %d parameters), and the deployment serves %s (%s, %d parameters): name a deployment of the same model",
-			w.Job, w.base, base.State.ModelType, base.State.ParameterCount, model.Name, model.State.ModelType, model.State.ParameterCount)
+		return domain.Errorf(domain.FailedPrecondition, "%s trains all parameters, from under the addons of the "+
+			"deployment: turn enableAddons off, or train an adapter (loraRank above 0)", w.Job)
+	case !w.Adapter && (model.State.ModelType != base.State.ModelType ||
+		model.State.ParameterCount != base.State.ParameterCount):
+		return domain.Errorf(domain.FailedPrecondition, "%s trains %s (%s, %d parameters), and the deployment "+
+			"serves %s (%s, %d parameters): name a deployment of the same model",
+			w.Job, w.base, base.State.ModelType, base.State.ParameterCount, model.Name, model.State.ModelType,
+			model.State.ParameterCount)
 	}
 	return nil
 }
 
-// withdrawn is why weights are there no more, or "".
+// withdrawn returns reason weights are no longer available, or "".
 func withdrawn(v *projections.View, w *domain.HotWeights) string {
 	if w == nil {
 		return ""
 	}
 	if w.Model != "" {
 		if row, ok := v.Models.Get(w.Model); !ok || row.State.Files.Folder != w.Files.Folder {
-			return "the model " + string(w.Model) + ", whose weights they were, is gone: the deployment's own model answers"
+			return "the model " + string(w.Model) +
+				", whose weights they were, was deleted: the deployment serves its own model"
 		}
 		return ""
 	}
 	if row, ok := projections.TableOf(v, domain.TrainerJobs).Get(w.Job); !ok || row.State.Leaving() {
-		return "the job " + string(w.Job) + ", whose checkpoint it was, is gone: the deployment's own model answers"
+		return "the job " + string(w.Job) +
+			", whose checkpoint it was, was deleted: the deployment serves its own model"
 	}
 	return ""
 }

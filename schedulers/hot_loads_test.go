@@ -18,30 +18,35 @@ func onTrainer(id string, cmd domain.Command[domain.TrainerJob]) domain.Intent {
 }
 
 // teaches is a trainer job at work whose weights go to a deployment.
-func (s *stage) teaches(id, base, deployment string) {
-	s.given(onTrainer(id, domain.CreateTrainerJob{ID: id, TrainerSpec: domain.TrainerSpec{KeepAlive: true, Dataset: string(datasetName("rows")),
-		RolloutDeploymentName: string(deploymentName(deployment)), TrainingConfig: domain.TrainingConfig{BaseModel: string(modelName(base)), OutputModel: id + "-1"}}}))
+func (s *harness) teaches(id, base, deployment string) {
+	s.given(onTrainer(id, domain.CreateTrainerJob{ID: id, TrainerSpec: domain.TrainerSpec{KeepAlive: true,
+		Dataset:               string(datasetName("rows")),
+		RolloutDeploymentName: string(deploymentName(deployment)),
+		TrainingConfig:        domain.TrainingConfig{BaseModel: string(modelName(base)), OutputModel: id + "-1"}}}))
 	s.do(domain.IntendJob(trainerName(id), domain.StartValidation{}))
 	s.do(domain.IntendJob(trainerName(id), domain.QueueJob{}))
 	s.starts(id, 1)
 }
 
-func (s *stage) starts(id string, attempt int) {
+func (s *harness) starts(id string, attempt int) {
 	s.do(domain.IntendJob(trainerName(id), domain.StartJob{Attempt: attempt, Nodes: []domain.Name{nodeName("n1")}}))
 }
 
 // saves records a checkpoint, of an adapter or of all parameters.
-func (s *stage) saves(id string, attempt, step int, config string) {
-	s.given(domain.IntendJob(trainerName(id), domain.RecordCheckpoint{JobCheckpoint: domain.JobCheckpoint{Attempt: attempt, Step: step,
-		Files: domain.Files{Folder: fmt.Sprintf("%s/%d-%d/", id, attempt, step), Sizes: map[string]int64{"model/" + config: 2, "state.json": 2}}}}))
+func (s *harness) saves(id string, attempt, step int, config string) {
+	s.given(domain.IntendJob(trainerName(id), domain.RecordCheckpoint{JobCheckpoint: domain.JobCheckpoint{
+		Attempt: attempt, Step: step,
+		Files: domain.Files{Folder: fmt.Sprintf("%s/%d-%d/", id, attempt, step),
+			Sizes: map[string]int64{"model/" + config: 2, "state.json": 2}}}}))
 }
 
 // ends finishes a train step with a model.
-func (s *stage) ends(id string, attempt int, output string) {
+func (s *harness) ends(id string, attempt int, output string) {
 	files := domain.Files{Folder: "models/" + output + "/", Sizes: map[string]int64{"adapter_config.json": 2}}
-	s.do(onModel(output, domain.RegisterModel{ModelSpec: domain.ModelSpec{Kind: domain.PEFTAddon, BaseModel: string(modelName("base"))}, SourceJob: trainerName(id), Files: files}),
+	s.do(onModel(output, domain.RegisterModel{ModelSpec: domain.ModelSpec{Kind: domain.PEFTAddon,
+		BaseModel: string(modelName("base"))}, SourceJob: trainerName(id), Files: files}),
 		onTrainer(id, domain.FinishTrainStep{Attempt: attempt, Output: modelName(output), Results: files}))
-	s.say("train step ends with %s", output)
+	s.comment("train step ends with %s", output)
 }
 
 func hotDeployment(base string, change func(*domain.DeploymentSpec)) domain.CreateDeployment {
@@ -53,63 +58,63 @@ func hotDeployment(base string, change func(*domain.DeploymentSpec)) domain.Crea
 }
 
 func TestWeightsGoToTheirDeployment(t *testing.T) {
-	s := newStage(t)
+	s := newHarness(t)
 	s.given(account(), baseModel("base"), baseModel("other"), node("n1", "", 4, nil),
 		onDeployment("d", hotDeployment("base", func(d *domain.DeploymentSpec) { d.MinReplicaCount = 1 })))
-	s.act(schedulers.Replicas{})
+	s.execute(schedulers.Replicas{})
 	s.do(onDeployment("d", domain.AdvanceReplica{ID: "r1", State: domain.ReplicaReady, Node: nodeName("n1")}))
-	s.pass(time.Second)
+	s.advance(time.Second)
 	s.teaches("j", "base", "d")
-	s.say("a job without a checkpoint has nothing yet")
+	s.comment("a job without a checkpoint has nothing yet")
 	s.plan(schedulers.HotLoads{})
-	s.pass(time.Second)
+	s.advance(time.Second)
 	s.saves("j", 1, 10, "adapter_config.json")
-	s.act(schedulers.HotLoads{})
-	s.pass(time.Second)
+	s.execute(schedulers.HotLoads{})
+	s.advance(time.Second)
 	s.saves("j", 1, 20, "adapter_config.json")
-	s.say("the first is still being loaded")
+	s.comment("the first is still being loaded")
 	s.plan(schedulers.HotLoads{})
 	s.do(onDeployment("d", domain.SwapWeights{ID: "hot:j/1-10/model/", Replicas: []string{"r1"}}))
-	s.act(schedulers.HotLoads{})
+	s.execute(schedulers.HotLoads{})
 	s.do(onDeployment("d", domain.SwapWeights{ID: "hot:j/1-20/model/", Replicas: []string{"r1"}}))
-	s.pass(time.Second)
+	s.advance(time.Second)
 	s.ends("j", 1, "j-1")
-	s.act(schedulers.HotLoads{})
+	s.execute(schedulers.HotLoads{})
 	s.do(onDeployment("d", domain.SwapWeights{ID: "hot:models/j-1/", Replicas: []string{"r1"}}))
-	s.say("all is served that there is")
+	s.comment("all is served that there is")
 	s.plan(schedulers.HotLoads{})
 
-	s.pass(time.Second)
+	s.advance(time.Second)
 	s.teaches("stranger", "other", "d")
 	s.saves("stranger", 1, 5, "adapter_config.json")
-	s.act(schedulers.HotLoads{})
-	s.say("what was refused is not offered again")
+	s.execute(schedulers.HotLoads{})
+	s.comment("what was refused is not offered again")
 	s.plan(schedulers.HotLoads{})
-	s.pass(time.Second)
-	s.say("the model is deleted, and then there is nothing to answer with but the deployment's own")
+	s.advance(time.Second)
+	s.comment("the model is deleted, and then there is nothing to answer with but the deployment's own")
 	s.given(onModel("j-1", domain.RequestDeletion(domain.Models)), onModel("j-1", domain.DeleteModel{}))
-	s.act(schedulers.HotLoads{})
+	s.execute(schedulers.HotLoads{})
 	s.plan(schedulers.HotLoads{})
-	s.end("hot_loads")
+	s.compare("hot_loads")
 }
 
 func TestWeightsOfAllParameters(t *testing.T) {
-	s := newStage(t)
+	s := newHarness(t)
 	s.given(account(), baseModel("base"), node("n1", "", 4, nil), onDeployment("asleep", hotDeployment("base", nil)),
 		onDeployment("shared", hotDeployment("base", func(d *domain.DeploymentSpec) { d.EnableAddons = true })),
 		onDeployment("off", hotDeployment("base", func(d *domain.DeploymentSpec) { d.EnableHotLoad = false })))
 	for _, id := range []string{"asleep", "shared", "off"} {
-		s.pass(time.Second)
+		s.advance(time.Second)
 		s.teaches("j-"+id, "base", id)
 		s.saves("j-"+id, 1, 10, "config.json")
 	}
-	s.act(schedulers.HotLoads{})
-	s.say("where no replica is wanted they are served at once; from under addons they are not")
-	s.act(schedulers.HotLoads{})
+	s.execute(schedulers.HotLoads{})
+	s.comment("where no replica is wanted they are served at once; from under addons they are not")
+	s.execute(schedulers.HotLoads{})
 	s.plan(schedulers.HotLoads{})
-	s.say("the job is deleted")
+	s.comment("the job is deleted")
 	s.given(domain.IntendJob(trainerName("j-asleep"), domain.DeleteJob{}))
-	s.act(schedulers.HotLoads{})
+	s.execute(schedulers.HotLoads{})
 	s.plan(schedulers.HotLoads{})
-	s.end("hot_loads_all_parameters")
+	s.compare("hot_loads_all_parameters")
 }

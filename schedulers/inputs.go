@@ -9,16 +9,15 @@ import (
 	"anneal/projections"
 )
 
-// A verdict on what a job names: what is wrong with it, or that it must still
-// wait for something that is being made. A wait that may be long has words.
+// A verdict is the validation result of the resources that a job names: errors, or a resource that is
+// still being created. A wait that may be long has a message (words).
 type verdict struct {
 	wrong []*domain.Error
 	waits bool
 	words string
 }
 
-// status is all that is wrong, under the code that its user should see to
-// first.
+// status joins the errors, under the most important of their codes.
 func (v verdict) status() domain.Status {
 	code, reasons := v.wrong[0].Code, make([]string, len(v.wrong))
 	for i, fault := range v.wrong {
@@ -31,15 +30,16 @@ func (v verdict) status() domain.Status {
 }
 
 func rank(code domain.Code) int {
-	return slices.Index([]domain.Code{domain.InvalidArgument, domain.NotFound, domain.AlreadyExists, domain.FailedPrecondition}, code)
+	return slices.Index([]domain.Code{domain.InvalidArgument, domain.NotFound, domain.AlreadyExists,
+		domain.FailedPrecondition}, code)
 }
 
-// inputs checks what a job names, one thing after the other, and collects the
-// verdict. A job sees its own account's things and public models.
+// inputs validates the resources that a job names, one after the other. A job may use resources of its
+// own account and public models.
 type inputs struct {
 	view    *projections.View
 	account string
-	carves  bool // rows of dataset are to be held back: some must remain
+	carves  bool // an evaluation split is to be created: enough rows must remain
 	verdict
 }
 
@@ -51,9 +51,9 @@ func (c *inputs) refuse(code domain.Code, field, format string, args ...any) {
 	c.wrong = append(c.wrong, domain.Errorf(code, "%s: %s", field, fmt.Sprintf(format, args...)))
 }
 
-// dataset requires a READY dataset with enough rows of one of the shapes. The
-// answer is nil when it is not there to be compared with.
-func (c *inputs) dataset(field, name string, least domain.Count, shapes ...string) *domain.Dataset {
+// dataset requires a READY dataset with at least minRows rows of one of the shapes. It returns nil when
+// there is no such dataset to compare with.
+func (c *inputs) dataset(field, name string, minRows domain.Count, shapes ...string) *domain.Dataset {
 	row, ok := c.view.Datasets.Get(domain.Name(name))
 	if !ok || row.Name.Account() != c.account {
 		c.refuse(domain.NotFound, field, "there is no dataset %s: upload it, then resume the job", name)
@@ -61,7 +61,7 @@ func (c *inputs) dataset(field, name string, least domain.Count, shapes ...strin
 	}
 	d, this := &row.State, "this"
 	if c.carves && field == "dataset" {
-		least, this = least+domain.CarveOut(least+1), "this, with rows held back for evaluation,"
+		minRows, this = minRows+domain.CarveOut(minRows+1), "this, with rows held back for evaluation,"
 	}
 	switch {
 	case d.State != domain.DatasetReady:
@@ -69,8 +69,9 @@ func (c *inputs) dataset(field, name string, least domain.Count, shapes ...strin
 		return nil
 	case d.Unfit(shapes...) != "":
 		c.refuse(domain.InvalidArgument, field, "%s %s", name, d.Unfit(shapes...))
-	case d.ExampleCount < least:
-		c.refuse(domain.InvalidArgument, field, "%s has %s, and %s needs at least %d: name a larger dataset", name, d.ExampleCount.Of("row"), this, least)
+	case d.ExampleCount < minRows:
+		c.refuse(domain.InvalidArgument, field, "%s has %s, and %s needs at least %d: name a larger dataset", name,
+			d.ExampleCount.Of("row"), this, minRows)
 	}
 	return d
 }
@@ -78,21 +79,23 @@ func (c *inputs) dataset(field, name string, least domain.Count, shapes ...strin
 func (c *inputs) unready(field, name string, d *domain.Dataset) {
 	switch {
 	case d.Filling():
-		c.waits, c.words = true, fmt.Sprintf("the rows of %s, which are being made from %s", name, d.From.Source)
+		c.waits, c.words = true, fmt.Sprintf("the rows of %s, which are being created from %s", name, d.From.Source)
 	case d.Unfilled():
-		c.refuse(domain.FailedPrecondition, field, "the rows of %s could not be made (%s): name another dataset", name, d.Status.Message)
+		c.refuse(domain.FailedPrecondition, field, "the rows of %s could not be made (%s): name another dataset", name,
+			d.Status.Message)
 	case d.Upload == 0:
-		c.refuse(domain.FailedPrecondition, field, "nothing has been uploaded to %s: upload a file, validate it, then resume the job", name)
+		c.refuse(domain.FailedPrecondition, field,
+			"nothing has been uploaded to %s: upload a file, validate it, then resume the job", name)
 	case d.Validated < d.Upload:
 		c.waits = true
 	default:
-		c.refuse(domain.InvalidArgument, field, "the last upload to %s was refused (%s): upload again, then resume the job", name, firstFault(d))
+		c.refuse(domain.InvalidArgument, field,
+			"the last upload to %s was refused (%s): upload again, then resume the job", name, firstViolation(d))
 	}
 }
 
-// evaluator requires an evaluator with a revision that was built; one that is
-// being built for the first time is waited for. revision is what the job began
-// with, 0 before.
+// evaluator requires an evaluator with a revision that was built, and waits for the first build.
+// revision is the one that the job started with, 0 before.
 func (c *inputs) evaluator(field, name string, revision int) {
 	row, ok := c.view.Evaluators.Get(domain.Name(name))
 	kept := revision == 0
@@ -103,31 +106,33 @@ func (c *inputs) evaluator(field, name string, revision int) {
 	case !ok || row.Name.Account() != c.account:
 		c.refuse(domain.NotFound, field, "there is no evaluator %s: create it, then resume the job", name)
 	case !kept:
-		c.refuse(domain.FailedPrecondition, field, "revision %d of %s, which the job began with, is no longer remembered: create another job", revision, name)
+		c.refuse(domain.FailedPrecondition, field,
+			"revision %d of %s, which the job began with, is no longer available: create another job", revision, name)
 	case row.State.Active > 0:
 	case row.State.State == domain.EvaluatorFailed:
-		c.refuse(domain.FailedPrecondition, field, "%s could not be built (%s): mend it, then resume the job", name, row.State.Status.Message)
+		c.refuse(domain.FailedPrecondition, field, "%s could not be built (%s): correct it, then resume the job", name,
+			row.State.Status.Message)
 	default:
 		c.waits, c.words = true, fmt.Sprintf("%s, which is %s: %s", name, row.State.State, row.State.Status.Message)
 	}
 }
 
-// models requires what a training begins with, and that its outcome has a free
-// name; prefix stands before the names of the fields.
+// models requires the models that a training starts from, and a free name for its output model; prefix
+// precedes the names of the fields.
 func (c *inputs) models(prefix string, t domain.TrainingConfig, j job) {
 	c.base(prefix+"baseModel", t.BaseModel)
 	c.adapter(prefix+"warmStartFrom", t.WarmStartFrom)
 	c.output(prefix+"outputModel", t.OutputModel, j)
 }
 
-// base requires a READY model with weights of its own; "" is none.
+// base requires a READY model that is not an addon; "" is none.
 func (c *inputs) base(field, name string) {
 	if m := c.model(field, name); m != nil && m.Kind == domain.PEFTAddon {
 		c.refuse(domain.InvalidArgument, field, "%s is an adapter: name it in warmStartFrom instead", name)
 	}
 }
 
-// adapter requires a READY adapter whose base is there too; "" is none.
+// adapter requires a READY adapter whose base is READY; "" is none.
 func (c *inputs) adapter(field, name string) {
 	m := c.model(field, name)
 	switch {
@@ -155,8 +160,7 @@ func (c *inputs) model(field, name string) *domain.Model {
 	return nil
 }
 
-// output requires that no model has the ID which the job's will get, unless
-// the job made it.
+// output requires that the job's output model does not exist, unless the job created it.
 func (c *inputs) output(field, id string, j job) {
 	name := domain.NewName(c.account, domain.Models.Collection, id)
 	if row, ok := c.view.Models.Get(name); ok && (row.State.SourceJob != j.Name || row.CreateTime.Before(j.Created)) {
@@ -164,9 +168,9 @@ func (c *inputs) output(field, id string, j job) {
 	}
 }
 
-// firstFault is the first thing that is wrong with a dataset's rows, and how
-// many more are: the dataset's own status has them all.
-func firstFault(d *domain.Dataset) string {
+// firstViolation returns the first violation of a dataset's rows, and the number of others, which the
+// dataset's status lists.
+func firstViolation(d *domain.Dataset) string {
 	if len(d.Violations) < 2 {
 		return d.Status.Message
 	}

@@ -13,69 +13,80 @@ import (
 // A job of a method that no node knows is never handed out: it waits, says so,
 // and goes on when a node comes that can.
 func TestJobsWaitForANodeThatKnowsTheirMethod(t *testing.T) {
-	s := newStage(t)
+	s := newHarness(t)
 	s.given(account(), baseModel("base"))
 	s.given(dataset("pairs", domain.ShapePreference, 9)...)
 	s.given(dataset("samples", domain.ShapeSamples, 9)...)
 	s.given(node("n1", domain.PoolTraining, 4, nil))
 	training := domain.TrainingConfig{BaseModel: string(modelName("base"))}
 	dpo := func(id, rows string) domain.Intent {
-		return domain.Intend(domain.DPOJobs, domain.NewName("acme", domain.DPOJobs.Collection, id), domain.Command[domain.DPOJob](
-			domain.CreateDPOJob{DPOSpec: domain.DPOSpec{Dataset: string(datasetName(rows)), TrainingConfig: training}, ID: id}))
+		return domain.Intend(domain.DPOJobs, domain.NewName("acme", domain.DPOJobs.Collection, id),
+			domain.Command[domain.DPOJob](
+				domain.CreateDPOJob{DPOSpec: domain.DPOSpec{Dataset: string(datasetName(rows)),
+					TrainingConfig: training},
+					ID: id}))
 	}
-	step := domain.Intend(domain.TrainerJobs, domain.NewName("acme", domain.TrainerJobs.Collection, "step"), domain.Command[domain.TrainerJob](
-		domain.CreateTrainerJob{TrainerSpec: domain.TrainerSpec{Dataset: string(datasetName("samples")), TrainingConfig: training}, ID: "step"}))
+	step := domain.Intend(domain.TrainerJobs, domain.NewName("acme", domain.TrainerJobs.Collection, "step"),
+		domain.Command[domain.TrainerJob](
+			domain.CreateTrainerJob{TrainerSpec: domain.TrainerSpec{Dataset: string(datasetName("samples")),
+				TrainingConfig: training}, ID: "step"}))
 	s.given(dpo("prefer", "pairs"), dpo("wrong-shape", "samples"), step)
-	s.act(schedulers.Jobs{})
-	s.act(schedulers.Jobs{})
-	s.act(schedulers.Jobs{})
+	s.execute(schedulers.Jobs{})
+	s.execute(schedulers.Jobs{})
+	s.execute(schedulers.Jobs{})
 	held := s.world.View()
-	row, ok := projections.TableOf(held, domain.DPOJobs).Get(domain.NewName("acme", domain.DPOJobs.Collection, "prefer"))
+	row, ok := projections.TableOf(held, domain.DPOJobs).Get(domain.NewName("acme", domain.DPOJobs.Collection,
+		"prefer"))
 	require.True(t, ok)
 	require.Equal(t, domain.JobPendingState, row.State.State)
 	require.True(t, row.State.Held())
 	require.Empty(t, s.plan(schedulers.Jobs{}).Steps, "what is held is not held again")
 
-	s.say("a node comes that can train by DPO")
-	s.given(onNode("n2", domain.RegisterNode{NodeSpec: domain.NodeSpec{Pool: domain.PoolTraining, Engines: []string{"train", "train:dpo"},
+	s.comment("a node comes that can train by DPO")
+	s.given(onNode("n2", domain.RegisterNode{NodeSpec: domain.NodeSpec{Pool: domain.PoolTraining,
+		Engines:  []string{"train", "train:dpo"},
 		Capacity: domain.Resources{CPUMilli: 4000, MemoryMiB: 4096}}}))
-	s.act(schedulers.Jobs{})
+	s.execute(schedulers.Jobs{})
 	row, _ = projections.TableOf(s.world.View(), domain.DPOJobs).Get(row.Name)
 	require.Equal(t, domain.JobRunningState, row.State.State)
 	require.Equal(t, domain.StatusOf(nil), row.State.Status)
-	s.end("jobs_method")
+	s.compare("jobs_method")
 }
 
 // A job whose evaluator is still being built for the first time says so and
 // waits; one whose evaluator cannot be built fails.
 func TestJobsWaitForTheirEvaluator(t *testing.T) {
-	s := newStage(t)
+	s := newHarness(t)
 	s.given(account(), baseModel("base"))
 	s.given(dataset("prompts", domain.ShapePrompt, 9)...)
 	evaluator := func(id string, command domain.Command[domain.Evaluator]) domain.Intent {
 		return domain.Intend(domain.Evaluators, domain.NewName("acme", domain.Evaluators.Collection, id), command)
 	}
 	s.given(evaluator("new", domain.CreateEvaluator{}), evaluator("broken", domain.CreateEvaluator{}))
-	s.given(evaluator("broken", domain.RejectBuild{Revision: 1, Status: domain.Status{Code: "INVALID_ARGUMENT", Message: "main.py: no function evaluate"}}))
+	s.given(evaluator("broken", domain.RejectBuild{Revision: 1,
+		Status: domain.Status{Code: "INVALID_ARGUMENT", Message: "main.py: no function evaluate"}}))
 	for _, id := range []string{"new", "broken", "missing"} {
-		s.given(domain.Intend(domain.ReinforcementJobs, domain.NewName("acme", domain.ReinforcementJobs.Collection, "with-"+id), domain.Command[domain.ReinforcementJob](
-			domain.CreateReinforcementJob{ID: "with-" + id, ReinforcementSpec: domain.ReinforcementSpec{Dataset: string(datasetName("prompts")),
-				Evaluator: "accounts/acme/evaluators/" + id, TrainingConfig: domain.TrainingConfig{BaseModel: string(modelName("base"))}}})))
+		s.given(domain.Intend(domain.ReinforcementJobs, domain.NewName("acme", domain.ReinforcementJobs.Collection,
+			"with-"+id), domain.Command[domain.ReinforcementJob](
+			domain.CreateReinforcementJob{ID: "with-" + id, ReinforcementSpec: domain.ReinforcementSpec{Dataset: string(
+				datasetName("prompts")),
+				Evaluator:      "accounts/acme/evaluators/" + id,
+				TrainingConfig: domain.TrainingConfig{BaseModel: string(modelName("base"))}}})))
 	}
-	s.act(schedulers.Jobs{})
-	s.act(schedulers.Jobs{})
+	s.execute(schedulers.Jobs{})
+	s.execute(schedulers.Jobs{})
 	require.Empty(t, s.plan(schedulers.Jobs{}).Steps)
-	s.say("the evaluator is built")
+	s.comment("the evaluator is built")
 	s.given(evaluator("new", domain.AcceptBuild{Revision: 1}))
-	s.act(schedulers.Jobs{})
-	s.act(schedulers.Jobs{})
-	s.end("jobs_evaluator")
+	s.execute(schedulers.Jobs{})
+	s.execute(schedulers.Jobs{})
+	s.compare("jobs_evaluator")
 }
 
 // A job with evalAutoCarveout is given two datasets of its own before it is
 // queued; one whose rows cannot be made fails, and makes others when resumed.
 func TestRowsAreHeldBack(t *testing.T) {
-	s := newStage(t)
+	s := newHarness(t)
 	s.given(account(), baseModel("base"), node("n1", domain.PoolTraining, 4, nil))
 	s.given(dataset("rows", domain.ShapeChat, 60)...)
 	s.given(dataset("few", domain.ShapeChat, 3)...)
@@ -87,54 +98,60 @@ func TestRowsAreHeldBack(t *testing.T) {
 		})
 	}
 	s.given(carved("tuned", "rows"), carved("too-few", "few"))
-	s.given(domain.Intend(domain.TrainerJobs, domain.NewName("acme", domain.TrainerJobs.Collection, "step"), domain.Command[domain.TrainerJob](
-		domain.CreateTrainerJob{TrainerSpec: domain.TrainerSpec{Dataset: string(datasetName("samples")), EvalAutoCarveout: true,
-			TrainingConfig: domain.TrainingConfig{BaseModel: string(modelName("base"))}}, ID: "step"})))
-	s.act(schedulers.Jobs{})
-	s.say("one name that was to be used is taken")
-	s.act(schedulers.Jobs{})
-	s.say("the job names its datasets first, and then they are created")
-	s.act(schedulers.Jobs{})
+	s.given(domain.Intend(domain.TrainerJobs, domain.NewName("acme", domain.TrainerJobs.Collection, "step"),
+		domain.Command[domain.TrainerJob](
+			domain.CreateTrainerJob{TrainerSpec: domain.TrainerSpec{Dataset: string(datasetName("samples")),
+				EvalAutoCarveout: true,
+				TrainingConfig:   domain.TrainingConfig{BaseModel: string(modelName("base"))}}, ID: "step"})))
+	s.execute(schedulers.Jobs{})
+	s.comment("one name that was to be used is taken")
+	s.execute(schedulers.Jobs{})
+	s.comment("the job names its datasets first, and then they are created")
+	s.execute(schedulers.Jobs{})
 	require.Empty(t, s.plan(schedulers.Jobs{}).Steps, "it waits for the rows")
 
 	made := func(id string, rows domain.Count) domain.Intent {
-		return onDataset(id, domain.FillDataset{Files: domain.Files{Folder: id + "/", Sizes: map[string]int64{"rows.jsonl": 9}},
+		return onDataset(id, domain.FillDataset{Files: domain.Files{Folder: id + "/",
+			Sizes: map[string]int64{"rows.jsonl": 9}},
 			DatasetFacts: domain.DatasetFacts{Shape: domain.ShapeChat, ExampleCount: rows}})
 	}
 	s.given(made("tuned-train-2", 54))
 	require.Empty(t, s.plan(schedulers.Jobs{}).Steps, "both are waited for")
-	s.given(onDataset("tuned-eval-2", domain.LeaveUnfilled{Status: domain.Status{Code: "RESOURCE_EXHAUSTED", Message: "the store is full"}}))
-	s.act(schedulers.Jobs{})
-	s.say("the store has room again")
+	s.given(onDataset("tuned-eval-2", domain.LeaveUnfilled{Status: domain.Status{Code: "RESOURCE_EXHAUSTED",
+		Message: "the store is full"}}))
+	s.execute(schedulers.Jobs{})
+	s.comment("the store has room again")
 	s.given(onJob("tuned", domain.ResumeJob{}))
-	s.act(schedulers.Jobs{})
-	s.act(schedulers.Jobs{})
+	s.execute(schedulers.Jobs{})
+	s.execute(schedulers.Jobs{})
 	s.given(made("tuned-train-3", 54), made("tuned-eval-3", 6))
-	s.say("what the job was made from may go")
+	s.comment("what the job was made from may go")
 	s.given(onDataset("rows", domain.RequestDeletion(domain.Datasets)), onDataset("rows", domain.DeleteDataset{}))
-	s.act(schedulers.Jobs{})
-	s.act(schedulers.Jobs{})
+	s.execute(schedulers.Jobs{})
+	s.execute(schedulers.Jobs{})
 	row, ok := projections.TableOf(s.world.View(), domain.SupervisedJobs).Get(jobName("tuned"))
 	require.True(t, ok)
 	require.Equal(t, domain.JobRunningState, row.State.State)
-	s.end("jobs_carved")
+	s.compare("jobs_carved")
 }
 
 // A trainer that is kept alive waits without a node until it is given a step,
 // and is placed for each.
 func TestTrainersArePlacedForEachStep(t *testing.T) {
-	s := newStage(t)
+	s := newHarness(t)
 	s.given(account(), baseModel("base"))
 	s.given(dataset("samples", domain.ShapeSamples, 2)...)
-	s.given(onNode("n1", domain.RegisterNode{NodeSpec: domain.NodeSpec{Pool: domain.PoolTraining, Engines: []string{"train", "train:rlor"},
+	s.given(onNode("n1", domain.RegisterNode{NodeSpec: domain.NodeSpec{Pool: domain.PoolTraining,
+		Engines:  []string{"train", "train:rlor"},
 		Capacity: domain.Resources{CPUMilli: 4000, MemoryMiB: 4096}}}))
 	name := domain.NewName("acme", domain.TrainerJobs.Collection, "kept")
 	on := func(command domain.Command[domain.TrainerJob]) domain.Intent {
 		return domain.Intend(domain.TrainerJobs, name, command)
 	}
-	s.given(on(domain.CreateTrainerJob{ID: "kept", TrainerSpec: domain.TrainerSpec{KeepAlive: true, TrainingConfig: domain.TrainingConfig{BaseModel: string(modelName("base"))}}}))
-	s.act(schedulers.Jobs{})
-	s.act(schedulers.Jobs{})
+	s.given(on(domain.CreateTrainerJob{ID: "kept", TrainerSpec: domain.TrainerSpec{KeepAlive: true,
+		TrainingConfig: domain.TrainingConfig{BaseModel: string(modelName("base"))}}}))
+	s.execute(schedulers.Jobs{})
+	s.execute(schedulers.Jobs{})
 	state := func() domain.TrainerJob {
 		row, ok := projections.TableOf(s.world.View(), domain.TrainerJobs).Get(name)
 		require.True(t, ok)
@@ -142,18 +159,18 @@ func TestTrainersArePlacedForEachStep(t *testing.T) {
 	}
 	require.Equal(t, domain.JobIdleState, state().State)
 	require.Empty(t, s.plan(schedulers.Jobs{}).Steps)
-	s.say("a step is given")
+	s.comment("a step is given")
 	s.given(on(domain.ExecuteTrainStep{Dataset: string(datasetName("samples")), OutputModel: "m1"}))
-	s.act(schedulers.Jobs{})
+	s.execute(schedulers.Jobs{})
 	require.Equal(t, domain.JobRunningState, state().State)
 	s.given(baseModel("m1"), on(domain.FinishTrainStep{Attempt: 1, Output: "accounts/acme/models/m1"}))
-	s.act(schedulers.Allocations{})
+	s.execute(schedulers.Allocations{})
 	require.Empty(t, s.plan(schedulers.Nodes{}).Steps)
-	s.say("between two steps it is cancelled, and resumed")
+	s.comment("between two steps it is cancelled, and resumed")
 	s.given(domain.IntendJob(name, domain.CancelJob{}))
-	s.act(schedulers.Jobs{})
+	s.execute(schedulers.Jobs{})
 	s.given(domain.IntendJob(name, domain.ResumeJob{}))
-	s.act(schedulers.Jobs{})
-	s.end("jobs_steps")
+	s.execute(schedulers.Jobs{})
+	s.compare("jobs_steps")
 	require.Equal(t, domain.JobIdleState, state().State)
 }

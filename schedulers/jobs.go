@@ -11,31 +11,29 @@ import (
 	"anneal/projections"
 )
 
-// SuspendedPrefix begins the status of a job that is paused because its
-// account is suspended. Such a job goes on when the account is restored; one
-// that somebody paused for another reason does not.
+// SuspendedPrefix starts the status message of a job that is paused because its account is suspended.
+// Such a job resumes when the account is restored; a job that was paused otherwise does not.
 const SuspendedPrefix = "account suspended"
 
-// CancelWithin is how long an attempt may take to save its work and stop.
+// CancelWithin is the time in which a canceled attempt must save its work and stop.
 const CancelWithin = 5 * time.Minute
 
-// Jobs leads every job from its creation to a node, and out again when it is
-// cancelled or deleted:
+// Jobs moves every job from its creation to a node, and ends canceled and deleted jobs:
 //
-//	CREATING, VALIDATING    -> PENDING, or FAILED with all that is wrong with what it names
-//	VALIDATING, PENDING     -> CREATING_INPUT_DATASET, when rows are to be held back for evaluation and are not yet
-//	CREATING_INPUT_DATASET  -> PENDING when the datasets are made, FAILED when they cannot be
+//	CREATING, VALIDATING    -> PENDING, or FAILED with all errors of the resources that it names
+//	VALIDATING, PENDING     -> CREATING_INPUT_DATASET, to create its evaluation split
+//	CREATING_INPUT_DATASET  -> PENDING when the datasets are READY, FAILED when they cannot be created
 //	RE_QUEUEING             -> PENDING
-//	PENDING                 -> RUNNING where it fits; oldest first, skipping what does not fit. What no node
-//	                           of the fleet can train stays, and its status says so
-//	VALIDATING, PENDING     -> IDLE, a trainer that waits for steps and has none
+//	PENDING                 -> RUNNING where it fits: the oldest first, skipping jobs that do not fit.
+//	                           A job that no node can train stays, with that status
+//	VALIDATING, PENDING     -> IDLE, for a trainer that waits for its first step
 //	WRITING_RESULTS, stored -> COMPLETED, EARLY_STOPPED or IDLE, once the model is registered
-//	CANCELLING              -> CANCELLED when nothing works on it, or its node is lost, or it takes too long
+//	CANCELLING              -> CANCELLED when it has stopped, its node is lost, or it takes too long
 //	live, account suspended -> PAUSED, and back when the account is restored
-//	DELETING                -> DELETING_CLEANING_UP when no node holds anything for it
+//	DELETING                -> DELETING_CLEANING_UP when no node holds an allocation of it
 type Jobs struct {
 	Placement    Placement     // nil is BestFit
-	CancelWithin time.Duration // 0 is the constant of that name
+	CancelWithin time.Duration // 0 is the constant
 }
 
 // Name implements Scheduler.
@@ -66,7 +64,7 @@ func (s Jobs) Plan(v *projections.View, now time.Time) Plan {
 				plan.add(queue(v, j))
 			}
 		case j.Life.State == domain.JobPreparingState:
-			prepared(&plan, v, j)
+			prepare(&plan, v, j)
 		case j.Life.State == domain.JobRequeueState:
 			plan.add(domain.IntendJob(j.Name, domain.QueueJob{}))
 		case j.Life.State == domain.JobPendingState:
@@ -81,23 +79,24 @@ func (s Jobs) Plan(v *projections.View, now time.Time) Plan {
 	return plan
 }
 
-// finish registers the model that came of a job's last attempt, and then ends
-// the job: what is left of JobResultsStored.
+// finish registers the output model of a job's last attempt, and then ends the job: the rest of what
+// follows JobResultsStored.
 func finish(plan *Plan, v *projections.View, j job) {
 	o := j.Life.Outcome
-	row, there := v.Models.Get(o.Output)
+	row, exists := v.Models.Get(o.Output)
 	switch {
-	case !there:
+	case !exists:
 		plan.add(domain.Intend(domain.Models, o.Output, domain.RegisterModel(o.Model)))
 	case row.State.SourceJob != j.Name || row.State.Files.Folder != o.Results.Folder:
 		plan.add(domain.IntendJob(j.Name, domain.FailJob{Status: domain.StatusOf(
-			domain.Errorf(domain.AlreadyExists, "outputModel: the model %s exists already: name another, or delete that one", o.Output))}))
+			domain.Errorf(domain.AlreadyExists,
+				"outputModel: model %s already exists: choose another name, or delete the model", o.Output))}))
 	default:
 		plan.add(domain.IntendFinish(j.Name, j.spec().Waits, o.Attempt))
 	}
 }
 
-// suspended is why the job's account may not work; "" when it may.
+// suspended returns why the job's account may not run jobs, or "".
 func (Jobs) suspended(v *projections.View, j job) string {
 	row, ok := v.Accounts.Get(domain.NewName("", "accounts", j.Name.Account()))
 	if !ok || !row.State.Suspended() {
@@ -106,8 +105,8 @@ func (Jobs) suspended(v *projections.View, j job) string {
 	return fmt.Sprintf("%s: %s", SuspendedPrefix, row.State.SuspendState)
 }
 
-// admit tells whether all that the job names is there; it fails the job that
-// names what is wrong, and leaves alone the one that must wait.
+// admit reports whether all resources that the job names are valid. It fails an invalid job, and
+// leaves one that must wait.
 func (Jobs) admit(plan *Plan, v *projections.View, j job) bool {
 	verdict := j.check(v)
 	verdict.wrong = append(verdict.wrong, j.unchecked(v, verdict.wrong)...)
@@ -115,43 +114,42 @@ func (Jobs) admit(plan *Plan, v *projections.View, j job) bool {
 	case len(verdict.wrong) > 0:
 		plan.add(domain.IntendJob(j.Name, domain.FailJob{Status: verdict.status()}))
 	case verdict.waits && verdict.words != "":
-		hold(plan, j, verdict.words)
+		setWaiting(plan, j, verdict.words)
 	}
 	return len(verdict.wrong) == 0 && !verdict.waits
 }
 
-// hold has the job's status say what it waits for; "" is only room.
-func hold(plan *Plan, j job, what string) {
+// setWaiting records what the job waits for; "" is capacity.
+func setWaiting(plan *Plan, j job, what string) {
 	if what != "" && j.Life.Status.Message != domain.HeldPrefix+what || what == "" && j.Life.Held() {
 		plan.add(domain.IntendJob(j.Name, domain.HoldJob{For: what}))
 	}
 }
 
-// cancel confirms once no attempt can be at work any more.
+// cancel confirms the cancellation once no attempt can be running.
 func (s Jobs) cancel(plan *Plan, fleet *fleet, j job, now time.Time) {
-	asked := j.Updated
+	requested := j.Updated
 	if j.Life.CancelTime != nil {
-		asked = *j.Life.CancelTime
+		requested = *j.Life.CancelTime
 	}
-	due := asked.Add(cmp.Or(s.CancelWithin, CancelWithin))
-	if j.Life.Active() && fleet.astray(j) == "" && now.Before(due) {
-		plan.lookAgain(due)
+	due := requested.Add(cmp.Or(s.CancelWithin, CancelWithin))
+	if j.Life.Active() && fleet.stopReason(j) == "" && now.Before(due) {
+		plan.planAgainAt(due)
 		return
 	}
 	plan.add(domain.IntendJob(j.Name, domain.ConfirmCancel{Attempt: j.Life.Attempt}))
 }
 
-// start places the oldest first. What a job names is looked at again: a resumed
-// job comes here without having been validated, and a dataset may have been
-// deleted since.
+// start places pending jobs, the oldest first. It validates the resources that a job names again: a
+// resumed job was not validated, and a dataset may have been deleted since.
 func (s Jobs) start(plan *Plan, v *projections.View, fleet *fleet, queue []job) {
 	slices.SortStableFunc(queue, func(a, b job) int {
 		return cmp.Or(a.Created.Compare(b.Created), cmp.Compare(a.Name, b.Name))
 	})
-	full := map[string]bool{} // needs that did not fit: room only gets less while planning
+	full := map[string]bool{} // needs that did not fit: capacity only shrinks while planning
 	for _, j := range queue {
 		if len(plan.Steps) >= maxSteps {
-			return // no more is carried out before the next plan
+			return // no more steps are executed before the next plan
 		}
 		if !s.admit(plan, v, j) {
 			continue
@@ -163,11 +161,13 @@ func (s Jobs) start(plan *Plan, v *projections.View, fleet *fleet, queue []job) 
 			continue
 		}
 		if spec.Awaits() {
-			plan.add(await(j)) // it was resumed between two steps
+			plan.add(await(j)) // resumed between two steps
 			continue
 		}
-		if !fleet.able[need.Engine] {
-			hold(plan, j, fmt.Sprintf("a node that can %s: no node of this installation says that it can; start an agent whose engine does", need.Engine))
+		if !fleet.engines[need.Engine] {
+			setWaiting(plan, j, fmt.Sprintf(
+				"a node that can %s: no node of this installation says that it can; start an "+
+					"agent whose engine does", need.Engine))
 			continue
 		}
 		var chosen []domain.Name
@@ -176,7 +176,7 @@ func (s Jobs) start(plan *Plan, v *projections.View, fleet *fleet, queue []job) 
 		}
 		if len(chosen) == 0 {
 			full[need.String()] = true
-			hold(plan, j, domain.HeldForRoom+": "+need.String())
+			setWaiting(plan, j, domain.HeldForRoom+": "+need.String())
 			continue
 		}
 		fleet.take(chosen, need.Takes)
@@ -184,27 +184,27 @@ func (s Jobs) start(plan *Plan, v *projections.View, fleet *fleet, queue []job) 
 	}
 }
 
-// gang plans the next attempt of a job: its allocation is reserved on every
-// node, and the start commits them all.
+// gang plans the next attempt of a job: it reserves its allocation on every node, and the start
+// commits them all.
 func (f *fleet) gang(plan *Plan, j job, need domain.Need, nodes []domain.Name, evaluator int) {
 	attempt := j.Life.NextAttempt()
-	allocation := domain.Allocation{ID: domain.AllocationID(j.Name, attempt), For: j.Name, Attempt: attempt, Takes: need.Takes}
+	allocation := domain.Allocation{ID: domain.AllocationID(j.Name, attempt), For: j.Name, Attempt: attempt,
+		Takes: need.Takes}
 	parts := make([]domain.Intent, len(nodes))
 	for i, node := range nodes {
 		parts[i] = f.allocate(node, allocation)
 	}
-	plan.reserve(parts, domain.IntendJob(j.Name, domain.StartJob{Attempt: attempt, Nodes: nodes, Takes: need.Takes, Evaluator: evaluator}),
-		abandonment(allocation, "it could not begin on all of its nodes"))
+	plan.reserve(parts, domain.IntendJob(j.Name, domain.StartJob{Attempt: attempt, Nodes: nodes, Takes: need.Takes,
+		Evaluator: evaluator}),
+		abandonment(allocation, "the attempt could not start on all of its nodes"))
 }
 
-// allocate reserves a part of a node, as long as it is registered as it was
-// when this was planned.
+// allocate reserves resources of a node, unless the node registers again after the view.
 func (f *fleet) allocate(node domain.Name, a domain.Allocation) domain.Intent {
 	return domain.Intend(domain.Nodes, node, domain.PlaceAllocation{Allocation: a, Registered: f.registered[node]})
 }
 
-// revision is the newest built revision of the evaluator that the job names; 0
-// when it names none.
+// revision returns the newest built revision of the job's evaluator; 0 without an evaluator.
 func revision(v *projections.View, j job) int {
 	row, ok := v.Evaluators.Get(domain.Name(j.spec().Evaluator))
 	if !ok {

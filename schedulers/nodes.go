@@ -10,19 +10,18 @@ import (
 	"anneal/projections"
 )
 
-// LostAfter is how long a node may be silent, ForgetAfter how long a lost one
-// is remembered.
+// LostAfter is the time without a heartbeat after which a node is lost, ForgetAfter the time after
+// which a lost node is removed.
 const (
 	LostAfter   = 15 * time.Second
 	ForgetAfter = 7 * 24 * time.Hour
 )
 
-// Nodes loses the nodes that have gone silent, and takes the jobs back that
-// were at work there. A node that stays away is forgotten in the end; should it
-// come back, it is a new one.
+// Nodes marks nodes without heartbeats as lost, and re-queues the jobs that ran there. It removes a
+// node that stays lost; if the node returns, it is a new one.
 type Nodes struct {
-	LostAfter   time.Duration // 0 is the constant of that name
-	ForgetAfter time.Duration // 0 is the constant of that name
+	LostAfter   time.Duration // 0 is the constant
+	ForgetAfter time.Duration // 0 is the constant
 }
 
 // Name implements Scheduler.
@@ -37,63 +36,64 @@ func (s Nodes) Plan(v *projections.View, now time.Time) Plan {
 			s.forget(&plan, row, now)
 			continue
 		}
-		heard, seen := v.Live.Seen(row.Name), v.Live.LastHeartbeat(row.Name)
+		lastSign, seen := v.Live.Seen(row.Name), v.Live.LastHeartbeat(row.Name)
 		if since := row.State.Since; since.After(seen) {
-			seen = since // one that has just come back may not have beaten yet
+			seen = since // a node that has just registered may not have sent a heartbeat yet
 		}
-		if seen.After(heard) {
-			heard = seen
+		if seen.After(lastSign) {
+			lastSign = seen
 		}
-		if due := heard.Add(limit); due.After(now) {
-			plan.lookAgain(due)
+		if due := lastSign.Add(limit); due.After(now) {
+			plan.planAgainAt(due)
 			continue
 		}
-		plan.add(domain.Intend(domain.Nodes, row.Name, domain.LoseNode{Reason: fmt.Sprintf("nothing was heard of the node for %s", limit), Seen: seen}))
+		plan.add(domain.Intend(domain.Nodes, row.Name, domain.LoseNode{Reason: fmt.Sprintf(
+			"no heartbeat received for %s", limit), Seen: seen}))
 	}
 	fleet := fleetOf(v)
 	for j := range jobs(v) {
 		if !j.Life.Working() {
 			continue
 		}
-		if reason := fleet.astray(j); reason != "" {
-			plan.add(domain.IntendJob(j.Name, domain.RequeueJob{Attempt: j.Life.Attempt, Reason: reason, Preempted: fleet.left(j)}))
+		if reason := fleet.stopReason(j); reason != "" {
+			plan.add(domain.IntendJob(j.Name, domain.RequeueJob{Attempt: j.Life.Attempt, Reason: reason,
+				Preempted: fleet.preempted(j)}))
 		}
 	}
 	return plan
 }
 
-// forget removes a node that was lost long ago and holds nothing. One that has
-// enrolled is its operator's to delete: its name stays its own.
+// forget removes a node that was lost long ago and has no allocations. An enrolled node keeps its name
+// until its operator deletes it.
 func (s Nodes) forget(plan *Plan, row *projections.Row[domain.Node], now time.Time) {
 	if len(row.State.Allocations) > 0 || row.State.State != domain.NodeGone || row.State.Access.PublicKey != "" {
 		return
 	}
 	if due := row.UpdateTime.Add(cmp.Or(s.ForgetAfter, ForgetAfter)); due.After(now) {
-		plan.lookAgain(due)
+		plan.planAgainAt(due)
 		return
 	}
 	plan.add(domain.Intend(domain.Nodes, row.Name, domain.RemoveNode{Lost: true}))
 }
 
-// astray says why the job's current attempt can no longer be at work; "" when
-// it can. An allocation that is gone never comes back: those of one attempt
-// are made once, before its start.
-func (f *fleet) astray(j job) string {
+// stopReason returns why the job's current attempt cannot be running, or "". A released allocation
+// never returns: those of an attempt are created once, before its start.
+func (f *fleet) stopReason(j job) string {
 	id := domain.AllocationID(j.Name, j.Life.Attempt)
 	for _, node := range j.Life.Nodes {
-		if _, ready := f.index[node]; !ready && f.gone[node] {
+		if _, ready := f.index[node]; !ready && f.shutDown[node] {
 			return fmt.Sprintf("node %s was shut down", node.ID())
 		} else if !ready {
 			return fmt.Sprintf("node %s was lost", node.ID())
 		}
 		if !f.has(node, id) {
-			return fmt.Sprintf("node %s no longer works on it", node.ID())
+			return fmt.Sprintf("node %s no longer holds it", node.ID())
 		}
 	}
 	return ""
 }
 
-// left tells whether a node of the job's current attempt was shut down in order.
-func (f *fleet) left(j job) bool {
-	return slices.ContainsFunc(j.Life.Nodes, func(node domain.Name) bool { return f.gone[node] })
+// preempted reports whether the agent of a node of the job's current attempt was shut down.
+func (f *fleet) preempted(j job) bool {
+	return slices.ContainsFunc(j.Life.Nodes, func(node domain.Name) bool { return f.shutDown[node] })
 }

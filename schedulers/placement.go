@@ -7,29 +7,28 @@ import (
 	"anneal/domain"
 )
 
-// A Candidate is a READY node as a placement sees it.
+// A Candidate is a READY node for a Placement.
 type Candidate struct {
 	Name    domain.Name
-	Pool    string // "" takes work of every pool
+	Pool    string // "" accepts work of every pool
 	Engines []string
-	Free    domain.Resources // less than nothing on a node that shrank
+	Free    domain.Resources // negative on a node whose capacity has shrunk
 }
 
-// A Placement chooses nodes. It must be pure, must choose different nodes that
-// each have room, and all of them or none.
+// A Placement chooses nodes. It must be pure, and chooses distinct nodes with enough free resources,
+// all of them or none.
 type Placement interface {
 	Place(nodes []Candidate, need domain.Need) (chosen []domain.Name, ok bool)
 }
 
-// suits tells whether the node does this kind of work at all.
+// suits reports whether the node runs this kind of work.
 func (c *Candidate) suits(need domain.Need) bool {
 	return (c.Pool == "" || c.Pool == need.Pool) && slices.Contains(c.Engines, need.Engine)
 }
 
-// BestFit takes the nodes that are left with the least: those with the fewest
-// free accelerators, then the least free CPU; ties go by name. Big holes stay
-// whole for big work, and work without accelerators stays off those that have
-// some.
+// BestFit chooses the nodes with the fewest free accelerators, then the least free CPU, then by name.
+// So large free blocks stay available for large work, and work without accelerators avoids nodes
+// that have some.
 type BestFit struct{}
 
 // Place implements Placement.
@@ -54,9 +53,10 @@ func (BestFit) Place(nodes []Candidate, need domain.Need) ([]domain.Name, bool) 
 	return chosen, true
 }
 
-// tighter compares nodes by how little is left on them.
+// tighter compares nodes by their free resources.
 func tighter(a, b *Candidate) int {
-	return cmp.Or(cmp.Compare(devices(a.Free), devices(b.Free)), cmp.Compare(a.Free.CPUMilli, b.Free.CPUMilli), cmp.Compare(a.Name, b.Name))
+	return cmp.Or(cmp.Compare(devices(a.Free), devices(b.Free)), cmp.Compare(a.Free.CPUMilli, b.Free.CPUMilli),
+		cmp.Compare(a.Name, b.Name))
 }
 
 func devices(r domain.Resources) int {

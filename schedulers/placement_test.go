@@ -13,10 +13,13 @@ import (
 func TestBestFit(t *testing.T) {
 	has := func(name domain.Name, pool string, cpu int64, l4, h100 int) schedulers.Candidate {
 		return schedulers.Candidate{Name: name, Pool: pool, Engines: []string{"train"},
-			Free: domain.Resources{CPUMilli: cpu, MemoryMiB: 1000, Accelerators: map[string]int{"L4": l4, "H100": h100}}}
+			Free: domain.Resources{CPUMilli: cpu, MemoryMiB: 1000,
+				Accelerators: map[string]int{"L4": l4, "H100": h100}}}
 	}
-	nodes := []schedulers.Candidate{has("a", "", 4000, 0, 8), has("b", domain.PoolTraining, 2000, 2, 0), has("c", domain.PoolTraining, 1000, 0, 0),
-		has("d", domain.PoolInference, 1000, 0, 0), has("e", domain.PoolTraining, 1000, 0, 0), has("f", domain.PoolTraining, -500, -1, 0)}
+	nodes := []schedulers.Candidate{has("a", "", 4000, 0, 8), has("b", domain.PoolTraining, 2000, 2, 0),
+		has("c", domain.PoolTraining, 1000, 0, 0),
+		has("d", domain.PoolInference, 1000, 0, 0), has("e", domain.PoolTraining, 1000, 0, 0), has("f",
+			domain.PoolTraining, -500, -1, 0)}
 	need := func(count int, takes domain.Resources) domain.Need {
 		return domain.Need{Count: count, Pool: domain.PoolTraining, Engine: "train", Takes: takes}
 	}

@@ -11,46 +11,50 @@ import (
 )
 
 // report makes the node of a replica say how far it is.
-func (s *stage) report(id, replica, node, state string) {
+func (s *harness) report(id, replica, node, state string) {
 	s.t.Helper()
 	s.given(onDeployment(id, domain.AdvanceReplica{ID: replica, Node: nodeName(node), State: state}))
 }
 
 func TestReplicasAreKept(t *testing.T) {
-	s := newStage(t)
-	s.ingredients()
-	s.given(node("n1", domain.PoolInference, 1, nil), node("n2", domain.PoolInference, 2, nil), node("n3", domain.PoolTraining, 1, nil))
+	s := newHarness(t)
+	s.prerequisites()
+	s.given(node("n1", domain.PoolInference, 1, nil), node("n2", domain.PoolInference, 2, nil),
+		node("n3", domain.PoolTraining, 1, nil))
 	s.given(deployment("d1", 2, 4, nil))
-	s.act(schedulers.Replicas{})
+	s.execute(schedulers.Replicas{})
 	s.report("d1", "r1", "n1", domain.ReplicaInitializing)
 	s.report("d1", "r2", "n2", domain.ReplicaReady)
-	s.act(schedulers.Replicas{})
+	s.execute(schedulers.Replicas{})
 	s.report("d1", "r1", "n1", domain.ReplicaReady)
-	s.act(schedulers.Replicas{})
-	s.say("more are wanted")
+	s.execute(schedulers.Replicas{})
+	s.comment("more are wanted")
 	s.given(onDeployment("d1", domain.ScaleDeployment{Replicas: 4}))
-	s.act(schedulers.Replicas{})
+	s.execute(schedulers.Replicas{})
 	s.report("d1", "r3", "n1", domain.ReplicaReady)
-	s.say("fewer are wanted: the one that is not ready goes first, then the newest")
+	s.comment("fewer are wanted: the one that is not ready goes first, then the newest")
 	s.given(onDeployment("d1", domain.ScaleDeployment{Replicas: 2}))
-	s.act(schedulers.Replicas{})
-	s.act(schedulers.Allocations{})
-	s.say("a node is lost")
+	s.execute(schedulers.Replicas{})
+	s.execute(schedulers.Allocations{})
+	s.comment("a node is lost")
 	s.given(onNode("n1", domain.LoseNode{Reason: "silent"}))
-	s.act(schedulers.Replicas{})
-	s.act(schedulers.Replicas{})
-	s.end("replicas_kept")
+	s.execute(schedulers.Replicas{})
+	s.execute(schedulers.Replicas{})
+	s.compare("replicas_kept")
 }
 
 // A node holds no more models than its memory does, each with its cache: one
 // that has no room waits, says what is lacking, and is placed when there is.
 func TestReplicasTakeTheMemoryOfTheirModel(t *testing.T) {
-	s := newStage(t)
-	s.ingredients()
-	half := domain.ModelFacts{ParameterCount: 494_032_768, ContextLength: 2048, Attention: domain.Attention{Layers: 24, KVHeads: 2, HeadSize: 64}}
-	large := onModel("large", domain.RegisterModel{ModelSpec: domain.ModelSpec{Kind: domain.BaseModel}, ModelFacts: half,
-		Files: domain.Files{Folder: "models/large/", Sizes: map[string]int64{"model.safetensors": 988_097_824}}})
-	tuned := onModel("tuned", domain.RegisterModel{ModelSpec: domain.ModelSpec{Kind: domain.PEFTAddon, BaseModel: string(modelName("large"))},
+	s := newHarness(t)
+	s.prerequisites()
+	half := domain.ModelFacts{ParameterCount: 494_032_768, ContextLength: 2048,
+		Attention: domain.Attention{Layers: 24, KVHeads: 2, HeadSize: 64}}
+	large := onModel("large", domain.RegisterModel{ModelSpec: domain.ModelSpec{Kind: domain.BaseModel},
+		ModelFacts: half,
+		Files:      domain.Files{Folder: "models/large/", Sizes: map[string]int64{"model.safetensors": 988_097_824}}})
+	tuned := onModel("tuned", domain.RegisterModel{ModelSpec: domain.ModelSpec{Kind: domain.PEFTAddon,
+		BaseModel: string(modelName("large"))},
 		Files: domain.Files{Folder: "models/tuned/", Sizes: map[string]int64{"adapter_model.safetensors": 1 << 20}}})
 	of := func(model string, precision string) func(*domain.DeploymentSpec) {
 		return func(spec *domain.DeploymentSpec) {
@@ -58,35 +62,39 @@ func TestReplicasTakeTheMemoryOfTheirModel(t *testing.T) {
 		}
 	}
 	s.given(node("n1", domain.PoolInference, 4, nil), large, tuned)
-	s.say("two of a large model fill the node: beside them is room for a small one, and for a copy in 8 bits once there is one")
+	s.comment("two of a large model fill the node: beside them is room for a small one, and for a copy in 8 bits once " +
+		"there is one")
 	s.given(deployment("d1", 3, 3, of("large", "FP8")))
-	s.act(schedulers.Replicas{})
+	s.execute(schedulers.Replicas{})
 	s.given(deployment("d2", 1, 1, nil))
-	s.act(schedulers.Replicas{})
-	s.given(onModel("large", domain.PrepareModel{Precision: "FP8"}), onModel("large", domain.FinishCopy{Precision: "FP8", Attempt: 1,
-		Files: domain.Files{Folder: "models/large-8/", Sizes: map[string]int64{"model.safetensors": 300_000_000}}}))
-	s.act(schedulers.Replicas{})
-	s.say("with an addon merged into it, it takes 32 bits a weight")
+	s.execute(schedulers.Replicas{})
+	s.given(onModel("large", domain.PrepareModel{Precision: "FP8"}),
+		onModel("large", domain.FinishCopy{Precision: "FP8", Attempt: 1,
+			Files: domain.Files{Folder: "models/large-8/", Sizes: map[string]int64{"model.safetensors": 300_000_000}}}))
+	s.execute(schedulers.Replicas{})
+	s.comment("with an addon merged into it, it takes 32 bits a weight")
 	s.given(deployment("d3", 1, 1, of("tuned", "FP8")))
-	s.act(schedulers.Replicas{})
+	s.execute(schedulers.Replicas{})
 	view := s.world.View()
 	row, _ := view.Deployments.Get(deploymentName("d3"))
 	require.Empty(t, row.State.Replicas)
-	s.say("it waits: %s", view.Feasibility(view.NeedOf(&row.State)))
-	s.end("replicas_by_memory")
+	s.comment("it waits: %s", view.Feasibility(view.NeedOf(&row.State)))
+	s.compare("replicas_by_memory")
 }
 
 // Replicas of one deployment go to different nodes as long as there are some,
 // those without accelerators to nodes without free ones; then they are packed.
 func TestReplicasAreSpread(t *testing.T) {
-	s := newStage(t)
-	s.ingredients()
-	s.given(node("n1", domain.PoolInference, 1, nil), node("n2", domain.PoolInference, 2, nil), node("n3", domain.PoolInference, 4, nil),
-		node("g1", domain.PoolInference, 1, map[string]int{"VENDOR_A_H100_80GB": 8}), node("g2", domain.PoolInference, 1, map[string]int{"VENDOR_A_H100_80GB": 2}))
+	s := newHarness(t)
+	s.prerequisites()
+	s.given(node("n1", domain.PoolInference, 1, nil), node("n2", domain.PoolInference, 2, nil),
+		node("n3", domain.PoolInference, 4, nil),
+		node("g1", domain.PoolInference, 1, map[string]int{"VENDOR_A_H100_80GB": 8}), node("g2", domain.PoolInference,
+			1, map[string]int{"VENDOR_A_H100_80GB": 2}))
 	s.given(deployment("d1", 4, 4, nil), deployment("d2", 3, 3, func(spec *domain.DeploymentSpec) {
 		spec.AcceleratorType, spec.AcceleratorCount = "VENDOR_A_H100_80GB", 1
 	}))
-	s.act(schedulers.Replicas{})
+	s.execute(schedulers.Replicas{})
 	homes := map[string]string{}
 	for _, id := range []string{"d1", "d2"} {
 		row, _ := s.world.View().Deployments.Get(deploymentName(id))
@@ -98,41 +106,41 @@ func TestReplicasAreSpread(t *testing.T) {
 }
 
 func TestReplicasOfZero(t *testing.T) {
-	s := newStage(t)
-	s.ingredients()
+	s := newHarness(t)
+	s.prerequisites()
 	s.given(node("n1", domain.PoolInference, 1, nil))
 	s.given(deployment("d1", 0, 1, nil))
-	s.act(schedulers.Replicas{})
-	s.act(schedulers.Replicas{})
+	s.execute(schedulers.Replicas{})
+	s.execute(schedulers.Replicas{})
 	s.given(onDeployment("d1", domain.WakeDeployment{}))
-	s.act(schedulers.Replicas{})
-	s.end("replicas_zero")
+	s.execute(schedulers.Replicas{})
+	s.compare("replicas_zero")
 }
 
 func TestReplicasRollOutWithASurge(t *testing.T) {
-	s := newStage(t)
-	s.ingredients()
+	s := newHarness(t)
+	s.prerequisites()
 	s.given(node("n1", domain.PoolInference, 1, nil))
 	s.given(deployment("d1", 2, 2, nil))
-	s.act(schedulers.Replicas{})
+	s.execute(schedulers.Replicas{})
 	s.report("d1", "r1", "n1", domain.ReplicaReady)
 	s.report("d1", "r2", "n1", domain.ReplicaReady)
-	s.act(schedulers.Replicas{})
+	s.execute(schedulers.Replicas{})
 	s.update("d1")
-	s.say("one more than wanted at a time; an old one goes when a new one is ready")
-	s.act(schedulers.Replicas{})
-	s.act(schedulers.Replicas{})
+	s.comment("one more than wanted at a time; an old one goes when a new one is ready")
+	s.execute(schedulers.Replicas{})
+	s.execute(schedulers.Replicas{})
 	s.report("d1", "r3", "n1", domain.ReplicaReady)
-	s.act(schedulers.Replicas{})
-	s.act(schedulers.Replicas{})
+	s.execute(schedulers.Replicas{})
+	s.execute(schedulers.Replicas{})
 	s.report("d1", "r4", "n1", domain.ReplicaReady)
-	s.act(schedulers.Replicas{})
-	s.act(schedulers.Replicas{})
-	s.end("replicas_rollout_surge")
+	s.execute(schedulers.Replicas{})
+	s.execute(schedulers.Replicas{})
+	s.compare("replicas_rollout_surge")
 }
 
 // update gives a deployment other settings.
-func (s *stage) update(id string) {
+func (s *harness) update(id string) {
 	s.t.Helper()
 	row, ok := s.world.View().Deployments.Get(deploymentName(id))
 	if !ok {
@@ -144,138 +152,147 @@ func (s *stage) update(id string) {
 }
 
 func TestReplicasRollOutOneByOneWithoutRoom(t *testing.T) {
-	s := newStage(t)
-	s.ingredients()
+	s := newHarness(t)
+	s.prerequisites()
 	two := map[string]int{"VENDOR_A_L4_24GB": 1}
 	s.given(node("n1", domain.PoolInference, 8, two), node("n2", domain.PoolInference, 8, two))
 	s.given(deployment("d1", 2, 2, func(d *domain.DeploymentSpec) { d.AcceleratorType = "VENDOR_A_L4_24GB" }))
-	s.act(schedulers.Replicas{})
+	s.execute(schedulers.Replicas{})
 	s.report("d1", "r1", "n1", domain.ReplicaReady)
 	s.report("d1", "r2", "n2", domain.ReplicaReady)
-	s.act(schedulers.Replicas{})
+	s.execute(schedulers.Replicas{})
 	s.update("d1")
-	s.say("there is no room for a third: one makes room")
-	s.act(schedulers.Replicas{})
-	s.act(schedulers.Replicas{})
-	s.act(schedulers.Allocations{})
-	s.act(schedulers.Replicas{})
-	s.act(schedulers.Replicas{})
+	s.comment("there is no room for a third: one makes room")
+	s.execute(schedulers.Replicas{})
+	s.execute(schedulers.Replicas{})
+	s.execute(schedulers.Allocations{})
+	s.execute(schedulers.Replicas{})
+	s.execute(schedulers.Replicas{})
 	s.report("d1", "r3", "n2", domain.ReplicaReady)
-	s.act(schedulers.Replicas{})
-	s.act(schedulers.Allocations{})
-	s.act(schedulers.Replicas{})
+	s.execute(schedulers.Replicas{})
+	s.execute(schedulers.Allocations{})
+	s.execute(schedulers.Replicas{})
 	s.report("d1", "r4", "n1", domain.ReplicaReady)
-	s.act(schedulers.Replicas{})
-	s.end("replicas_rollout_in_place")
+	s.execute(schedulers.Replicas{})
+	s.compare("replicas_rollout_in_place")
 }
 
 func TestReplicasAreNotRemovedForWhatFitsNowhere(t *testing.T) {
-	s := newStage(t)
-	s.ingredients()
+	s := newHarness(t)
+	s.prerequisites()
 	s.given(node("n1", domain.PoolInference, 1, nil))
 	s.given(deployment("d1", 1, 1, nil))
-	s.act(schedulers.Replicas{})
+	s.execute(schedulers.Replicas{})
 	s.report("d1", "r1", "n1", domain.ReplicaReady)
-	s.act(schedulers.Replicas{})
+	s.execute(schedulers.Replicas{})
 	row, _ := s.world.View().Deployments.Get(deploymentName("d1"))
 	spec := row.State.DeploymentSpec
 	spec.AcceleratorType, spec.AcceleratorCount = "VENDOR_A_H100_80GB", 8
 	s.given(onDeployment("d1", domain.UpdateDeployment{DeploymentSpec: spec}))
-	s.act(schedulers.Replicas{})
-	s.end("replicas_rollout_impossible")
+	s.execute(schedulers.Replicas{})
+	s.compare("replicas_rollout_impossible")
 }
 
 func TestReplicasFindNoPlace(t *testing.T) {
-	s := newStage(t)
-	s.ingredients()
-	s.given(node("n1", domain.PoolInference, 8, map[string]int{"VENDOR_A_L4_24GB": 2}), node("n2", domain.PoolTraining, 8, map[string]int{"VENDOR_A_L4_24GB": 8}))
-	s.given(deployment("d1", 1, 1, func(d *domain.DeploymentSpec) { d.AcceleratorType, d.AcceleratorCount = "VENDOR_A_L4_24GB", 4 }))
-	s.act(schedulers.Replicas{})
-	s.pass(schedulers.PlaceWithin)
-	s.act(schedulers.Replicas{})
-	s.end("replicas_no_place")
+	s := newHarness(t)
+	s.prerequisites()
+	s.given(node("n1", domain.PoolInference, 8, map[string]int{"VENDOR_A_L4_24GB": 2}),
+		node("n2", domain.PoolTraining, 8, map[string]int{"VENDOR_A_L4_24GB": 8}))
+	s.given(deployment("d1", 1, 1, func(d *domain.DeploymentSpec) {
+		d.AcceleratorType,
+			d.AcceleratorCount = "VENDOR_A_L4_24GB", 4
+	}))
+	s.execute(schedulers.Replicas{})
+	s.advance(schedulers.PlaceWithin)
+	s.execute(schedulers.Replicas{})
+	s.compare("replicas_no_place")
 }
 
 func TestReplicasOfAModelThatIsNotThere(t *testing.T) {
-	s := newStage(t)
-	s.given(account(), node("n1", domain.PoolInference, 8, nil), onModel("unfinished", domain.CreateModel{ModelSpec: domain.ModelSpec{Kind: domain.BaseModel}}))
+	s := newHarness(t)
+	s.given(account(), node("n1", domain.PoolInference, 8, nil),
+		onModel("unfinished", domain.CreateModel{ModelSpec: domain.ModelSpec{Kind: domain.BaseModel}}))
 	s.given(deployment("d1", 1, 1, nil))
 	s.given(deployment("d2", 1, 1, func(d *domain.DeploymentSpec) { d.BaseModel = string(modelName("unfinished")) }))
-	s.act(schedulers.Replicas{})
-	s.pass(schedulers.PlaceWithin)
-	s.act(schedulers.Replicas{})
-	s.end("replicas_no_model")
+	s.execute(schedulers.Replicas{})
+	s.advance(schedulers.PlaceWithin)
+	s.execute(schedulers.Replicas{})
+	s.compare("replicas_no_model")
 }
 
 func TestReplicasThatFail(t *testing.T) {
-	s := newStage(t)
-	s.ingredients()
+	s := newHarness(t)
+	s.prerequisites()
 	s.given(node("n1", domain.PoolInference, 8, nil))
 	s.given(deployment("new", 1, 1, nil))
 	s.given(deployment("old", 1, 1, nil))
-	s.act(schedulers.Replicas{})
+	s.execute(schedulers.Replicas{})
 	s.report("old", "r1", "n1", domain.ReplicaReady)
-	s.act(schedulers.Replicas{})
+	s.execute(schedulers.Replicas{})
 	broken := func(id, replica string) {
 		s.given(onDeployment(id, domain.RemoveReplica{ID: replica, Reason: "out of memory", Failed: true}))
 	}
-	s.say("one that breaks is replaced after a pause that doubles")
+	s.comment("one that breaks is replaced after a pause that doubles")
 	broken("old", "r1")
-	s.act(schedulers.Replicas{})
-	s.pass(time.Second)
-	s.act(schedulers.Replicas{})
+	s.execute(schedulers.Replicas{})
+	s.advance(time.Second)
+	s.execute(schedulers.Replicas{})
 	broken("old", "r2")
-	s.act(schedulers.Replicas{})
-	s.pass(2 * time.Second)
-	s.act(schedulers.Replicas{})
+	s.execute(schedulers.Replicas{})
+	s.advance(2 * time.Second)
+	s.execute(schedulers.Replicas{})
 	broken("old", "r3")
-	s.act(schedulers.Replicas{})
-	s.say("a deployment that never was READY gives up")
+	s.execute(schedulers.Replicas{})
+	s.comment("a deployment that never was READY gives up")
 	broken("new", "r1")
-	s.pass(time.Hour)
-	s.act(schedulers.Replicas{})
+	s.advance(time.Hour)
+	s.execute(schedulers.Replicas{})
 	broken("new", "r2")
-	s.pass(time.Hour)
-	s.act(schedulers.Replicas{})
+	s.advance(time.Hour)
+	s.execute(schedulers.Replicas{})
 	broken("new", "r3")
-	s.act(schedulers.Replicas{})
-	s.act(schedulers.Allocations{})
-	s.end("replicas_failing")
+	s.execute(schedulers.Replicas{})
+	s.execute(schedulers.Allocations{})
+	s.compare("replicas_failing")
 }
 
 func TestReplicasLeave(t *testing.T) {
-	s := newStage(t)
-	s.ingredients()
+	s := newHarness(t)
+	s.prerequisites()
 	s.given(node("n1", domain.PoolInference, 8, nil))
 	s.given(deployment("soft", 2, 2, nil), deployment("hard", 1, 1, nil))
-	s.act(schedulers.Replicas{})
-	s.given(onDeployment("soft", domain.DeleteDeployment{IgnoreChecks: true}), onDeployment("hard", domain.DeleteDeployment{IgnoreChecks: true, Hard: true}))
-	s.act(schedulers.Replicas{})
-	s.say("the node still holds them")
-	s.act(schedulers.Replicas{})
-	s.act(schedulers.Allocations{})
-	s.act(schedulers.Replicas{})
-	s.act(schedulers.Expiry{})
-	s.end("replicas_deleted")
+	s.execute(schedulers.Replicas{})
+	s.given(onDeployment("soft", domain.DeleteDeployment{IgnoreChecks: true}),
+		onDeployment("hard", domain.DeleteDeployment{IgnoreChecks: true, Hard: true}))
+	s.execute(schedulers.Replicas{})
+	s.comment("the node still holds them")
+	s.execute(schedulers.Replicas{})
+	s.execute(schedulers.Allocations{})
+	s.execute(schedulers.Replicas{})
+	s.execute(schedulers.Expiry{})
+	s.compare("replicas_deleted")
 }
 
 func TestExpiry(t *testing.T) {
-	s := newStage(t)
-	s.ingredients()
+	s := newHarness(t)
+	s.prerequisites()
 	at := func(d time.Duration) *time.Time { due := noon.Add(d); return &due }
-	s.given(deployment("soon", 0, 1, func(d *domain.DeploymentSpec) { d.ExpireTime = at(time.Hour) }), deployment("never", 0, 1, nil))
-	s.given(domain.Intend(domain.SupervisedJobs, jobName("j1"), domain.CreateSupervisedJob{ID: "j1", Deadline: at(2 * time.Hour),
-		SupervisedSpec: domain.SupervisedSpec{Dataset: string(datasetName("rows")), TrainingConfig: domain.TrainingConfig{BaseModel: string(modelName("base"))}}}))
-	s.act(schedulers.Expiry{})
-	s.pass(time.Hour)
-	s.act(schedulers.Expiry{})
-	s.act(schedulers.Replicas{KeepDeleted: 3 * time.Hour})
-	s.act(schedulers.Expiry{})
-	s.pass(time.Hour)
-	s.act(schedulers.Expiry{})
-	s.act(schedulers.Expiry{})
-	s.pass(2 * time.Hour)
-	s.act(schedulers.Expiry{})
-	s.act(schedulers.Expiry{})
-	s.end("expiry")
+	s.given(deployment("soon", 0, 1, func(d *domain.DeploymentSpec) { d.ExpireTime = at(time.Hour) }),
+		deployment("never", 0, 1, nil))
+	s.given(domain.Intend(domain.SupervisedJobs, jobName("j1"),
+		domain.CreateSupervisedJob{ID: "j1", Deadline: at(2 * time.Hour),
+			SupervisedSpec: domain.SupervisedSpec{Dataset: string(datasetName("rows")),
+				TrainingConfig: domain.TrainingConfig{BaseModel: string(modelName("base"))}}}))
+	s.execute(schedulers.Expiry{})
+	s.advance(time.Hour)
+	s.execute(schedulers.Expiry{})
+	s.execute(schedulers.Replicas{KeepDeleted: 3 * time.Hour})
+	s.execute(schedulers.Expiry{})
+	s.advance(time.Hour)
+	s.execute(schedulers.Expiry{})
+	s.execute(schedulers.Expiry{})
+	s.advance(2 * time.Hour)
+	s.execute(schedulers.Expiry{})
+	s.execute(schedulers.Expiry{})
+	s.compare("expiry")
 }

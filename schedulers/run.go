@@ -14,37 +14,36 @@ import (
 )
 
 const (
-	maxSteps    = 256 // of one plan that are carried out before the next plan is made
-	patience    = 2   // plans in a row that may come to nothing before events no longer wake the loop
-	shortPause  = 10 * time.Millisecond
-	longPause   = 30 * time.Second
-	longestRest = time.Second
+	maxSteps       = 256 // of a plan that are executed before the next plan
+	maxFailedPlans = 2   // in a row, before events no longer wake the loop
+	minPause       = 10 * time.Millisecond
+	maxPause       = 30 * time.Second
+	maxRest        = time.Second
 )
 
-// Run carries out the plans of s until ctx is done or the world stands still
-// on an event that does not fold. It makes a new plan whenever the world has
-// moved or the plan's time has come. A step that is refused is no error: the
-// world has moved, and the next plan knows more. When nothing but refusals
-// comes of plans the loop slows down, to one plan in 30 seconds at last.
+// Run executes the plans of s until ctx is done or the world cannot fold an event. It plans again
+// whenever the world has changed or the plan's time has come. A refused step is not an error: the
+// world has changed, and the next plan takes that into account. While all steps are refused the loop
+// slows down, to one plan in 30 seconds.
 func Run(ctx context.Context, log eventlog.Log, world *projections.World, s Scheduler, logger *slog.Logger) error {
 	l := loop{log, world, "scheduler/" + s.Name(), logger.With("scheduler", s.Name())}
-	vain := 0 // plans in a row of which steps were refused and none was recorded
+	failed := 0 // plans in a row with refused steps and no recorded one
 	for ctx.Err() == nil {
 		began := time.Now()
 		view := world.View()
 		plan := s.Plan(view, began.UTC())
-		rest := min(time.Since(began), longestRest) // planning takes at most half of a core
-		recorded, refused, err := l.carryOut(ctx, view, plan.Steps)
+		rest := min(time.Since(began), maxRest) // planning uses at most half of a core
+		recorded, refused, err := l.execute(ctx, view, plan.Steps)
 		if err != nil {
 			return err
 		}
 		if recorded == 0 && refused > 0 {
-			vain++
+			failed++
 		} else {
-			vain = 0
+			failed = 0
 		}
 		if recorded == 0 {
-			l.wait(ctx, view.Position, plan.Again, vain)
+			l.wait(ctx, view.Position, plan.Again, failed)
 		}
 		pause(ctx, nil, rest)
 	}
@@ -58,9 +57,9 @@ type loop struct {
 	logger *slog.Logger
 }
 
-// carryOut does the steps in order and counts those that were recorded and
-// those that were refused. Its error ends the loop.
-func (l loop) carryOut(ctx context.Context, view *projections.View, steps []Step) (recorded, refused int, err error) {
+// execute executes the steps in order and counts those that were recorded and those that were refused.
+// An error ends the loop.
+func (l loop) execute(ctx context.Context, view *projections.View, steps []Step) (recorded, refused int, err error) {
 	for _, step := range steps {
 		if recorded == maxSteps || refused == maxSteps || ctx.Err() != nil {
 			break
@@ -83,9 +82,8 @@ func (l loop) carryOut(ctx context.Context, view *projections.View, steps []Step
 	return recorded, refused, nil
 }
 
-// do carries out one step: what it reserves, side by side, and then its commit.
-// When one of them fails after something was reserved, the step is abandoned;
-// should that fail too, Allocations does it later.
+// do executes one step: its reservations, concurrently, and then its commit. If one of them fails after
+// something was reserved, the step is abandoned; if that fails too, Allocations abandons it later.
 func (l loop) do(ctx context.Context, request eventlog.Request, step Step) (eventlog.Change, error) {
 	reserved, err := l.reserve(ctx, request, step.Reserve)
 	var change eventlog.Change
@@ -94,14 +92,13 @@ func (l loop) do(ctx context.Context, request eventlog.Request, step Step) (even
 	}
 	if err != nil && reserved && step.Abandon != nil {
 		if _, late := eventlog.Do(ctx, l.log, l.world, request, *step.Abandon); late != nil {
-			l.logger.Debug("a step is not abandoned now", "step", step.String(), "error", late.Error())
+			l.logger.Debug("step not abandoned", "step", step.String(), "error", late.Error())
 		}
 	}
 	return change, err
 }
 
-// reserve records the parts of a step; reserved tells whether any of them was
-// not there before.
+// reserve records the reservations of a step; reserved reports whether any of them is new.
 func (l loop) reserve(ctx context.Context, request eventlog.Request, parts []domain.Intent) (reserved bool, err error) {
 	positions, errs := make([]uint64, len(parts)), make([]error, len(parts))
 	one := func(i int) {
@@ -119,36 +116,35 @@ func (l loop) reserve(ctx context.Context, request eventlog.Request, parts []dom
 	return slices.Max(append(positions, 0)) > 0, errors.Join(errs...)
 }
 
-// report writes down why a step was refused. That the world has moved since
-// the plan was made is the usual reason, and worth nobody's attention.
+// report logs why a step was refused; at debug level if the world has changed since the plan, which is
+// the usual reason.
 func (l loop) report(ctx context.Context, view *projections.View, step Step, err error) {
 	level := slog.LevelWarn
 	var fault *domain.Error
 	if errors.As(err, &fault) && fault.Code != domain.Internal && l.world.Position() > view.Position {
 		level = slog.LevelDebug
 	}
-	l.logger.Log(ctx, level, "a step was refused", "step", step.String(), "error", err.Error())
+	l.logger.Log(ctx, level, "step refused", "step", step.String(), "error", err.Error())
 }
 
-// wait returns when there is reason for another plan: the world has moved
-// beyond a position, or the time again has come. After vain plans it also
-// returns after a pause, and from the third on nothing else ends that pause.
-func (l loop) wait(ctx context.Context, position uint64, again time.Time, vain int) {
+// wait waits for a reason for another plan: the world is beyond a position, or the time again has come.
+// After failed plans it also returns after a pause, and from the third on only after the pause.
+func (l loop) wait(ctx context.Context, position uint64, again time.Time, failed int) {
 	changed := l.world.Changed(position)
 	limit := time.Duration(-1)
 	if !again.IsZero() {
-		limit = max(time.Until(again), shortPause)
+		limit = max(time.Until(again), minPause)
 	}
-	if vain > 0 {
-		limit = min(shortPause<<min(vain-1, 20), longPause)
+	if failed > 0 {
+		limit = min(minPause<<min(failed-1, 20), maxPause)
 	}
-	if vain > patience {
+	if failed > maxFailedPlans {
 		changed = nil
 	}
 	pause(ctx, changed, limit)
 }
 
-// pause waits for a signal, for a time (negative: for ever), or for ctx.
+// pause waits for a signal, a time (negative is unlimited), or ctx.
 func pause(ctx context.Context, signal <-chan struct{}, limit time.Duration) {
 	if limit == 0 {
 		return

@@ -68,7 +68,8 @@ func (b *broken) Append(ctx context.Context, w eventlog.Write) (uint64, error) {
 }
 
 // start runs a world and a scheduler on the log until the test's bubble ends.
-func start(t *testing.T, log eventlog.Log, s schedulers.Scheduler, out *notebook) (world *projections.World, stop func() error) {
+func start(t *testing.T, log eventlog.Log, s schedulers.Scheduler, out *notebook) (world *projections.World,
+	stop func() error) {
 	ctx, cancel := context.WithCancel(t.Context())
 	world = projections.NewWorld()
 	go func() { _ = world.Run(ctx, log) }()
@@ -82,7 +83,8 @@ func start(t *testing.T, log eventlog.Log, s schedulers.Scheduler, out *notebook
 
 func register(t *testing.T, log eventlog.Log, world *projections.World, id string) {
 	t.Helper()
-	result, err := eventlog.Do(t.Context(), log, world, eventlog.Request{Time: time.Now(), Actor: "test"}, node(id, "", 1, nil))
+	result, err := eventlog.Do(t.Context(), log, world, eventlog.Request{Time: time.Now(), Actor: "test"},
+		node(id, "", 1, nil))
 	require.NoError(t, err)
 	require.NoError(t, world.WaitFor(t.Context(), result.Position()))
 	synctest.Wait()
@@ -120,7 +122,8 @@ func TestRunRecordsStepsInItsNameAndPlansOnWhatItWrote(t *testing.T) {
 			var plan schedulers.Plan
 			for row := range v.Nodes.All() {
 				if row.State.State == domain.NodeReady {
-					plan.Steps = append(plan.Steps, schedulers.Step{Commit: domain.Intend(domain.Nodes, row.Name, domain.LoseNode{Reason: "test"})})
+					plan.Steps = append(plan.Steps, schedulers.Step{Commit: domain.Intend(domain.Nodes, row.Name,
+						domain.LoseNode{Reason: "test"})})
 				}
 			}
 			return plan
@@ -133,7 +136,8 @@ func TestRunRecordsStepsInItsNameAndPlansOnWhatItWrote(t *testing.T) {
 			require.NoError(t, err)
 			actors = append(actors, e.Actor+" "+e.Type)
 		}
-		require.Equal(t, []string{"test node.registered.v1", "scheduler/script node.lost.v1", "test node.registered.v1", "scheduler/script node.lost.v1"}, actors)
+		require.Equal(t, []string{"test node.registered.v1", "scheduler/script node.lost.v1", "test node.registered.v1",
+			"scheduler/script node.lost.v1"}, actors)
 		require.LessOrEqual(t, s.plans(), 7)
 		require.Empty(t, out.String())
 	})
@@ -164,7 +168,8 @@ func TestRunDoesNotSpinOnStepsThatChangeNothing(t *testing.T) {
 		var out notebook
 		log := eventlog.NewMemory()
 		s := &script{plan: func(*projections.View, time.Time) schedulers.Plan {
-			return schedulers.Plan{Steps: []schedulers.Step{{Commit: onNode("n1", domain.ReleaseAllocation{ID: "gone"})}}, Again: noon}
+			return schedulers.Plan{Steps: []schedulers.Step{{Commit: onNode("n1",
+				domain.ReleaseAllocation{ID: "gone"})}}, Again: noon}
 		}}
 		start(t, log, s, &out)
 		time.Sleep(time.Second)

@@ -1,6 +1,6 @@
-// Package schedulers says what comes next: pure plans over a consistent view,
-// and the loop that carries them out through the log. A scheduler keeps no
-// state and may run twice at once: the log refuses the loser.
+// Package schedulers decides what to do next: schedulers make pure plans of a consistent view, and Run
+// executes them through the log. A scheduler keeps no state and may run several times concurrently:
+// the log refuses the loser.
 package schedulers
 
 import (
@@ -13,28 +13,26 @@ import (
 	"anneal/projections"
 )
 
-// A Scheduler proposes what to do next in the world. Plan is pure: it reads no
-// clock and draws nothing, and the same view and time give the same plan.
+// A Scheduler proposes what to do next. Plan is pure: the same view and time give the same plan.
 type Scheduler interface {
 	Name() string // one word: the actor of its events is scheduler/NAME
 	Plan(v *projections.View, now time.Time) Plan
 }
 
-// A Step is one decision. Where it needs parts of other resources it reserves
-// them first, each by an event of its own; then Commit decides. When a
-// reservation or the commit is refused, Abandon makes sure that no late commit
-// of the same step goes through; what was reserved is released by later plans.
+// A Step is one decision. It first reserves what it needs of other resources, each with a separate
+// event, and then commits. If a reservation or the commit is refused, Abandon prevents a late commit
+// of the same step; later plans release what was reserved.
 type Step struct {
 	Reserve []domain.Intent // on different resources, in any order
 	Commit  domain.Intent
 	Abandon *domain.Intent // nil without Reserve
 }
 
-// Intents are what the step records when nothing is refused, in order.
+// Intents returns all intents of the step in order.
 func (s Step) Intents() []domain.Intent { return append(slices.Clone(s.Reserve), s.Commit) }
 
-// A Plan is what to do now, in order, and when to look again although nothing
-// happens; a zero Again means that only an event can change the plan.
+// A Plan is what to do now, in order, and when to plan again without an event; a zero Again means that
+// only an event can change the plan.
 type Plan struct {
 	Steps []Step
 	Again time.Time
@@ -42,20 +40,20 @@ type Plan struct {
 
 func (p *Plan) add(intent domain.Intent) { p.Steps = append(p.Steps, Step{Commit: intent}) }
 
-// reserve plans a step that needs parts of other resources.
+// reserve adds a step with reservations.
 func (p *Plan) reserve(parts []domain.Intent, commit, abandon domain.Intent) {
 	p.Steps = append(p.Steps, Step{parts, commit, &abandon})
 }
 
-// lookAgain asks for another plan at t, or earlier if that was asked for.
-func (p *Plan) lookAgain(t time.Time) {
+// planAgainAt requests another plan at t, or at an earlier requested time.
+func (p *Plan) planAgainAt(t time.Time) {
 	if p.Again.IsZero() || t.Before(p.Again) {
 		p.Again = t
 	}
 }
 
-// String is the plan as transcripts show it: a line for each command, those of
-// one step joined by a bar in front, the commit last.
+// String formats the plan for transcripts: a line for each command; a bar precedes all but the first
+// of a step, and the commit is the last.
 func (p Plan) String() string {
 	var text strings.Builder
 	for _, step := range p.Steps {

@@ -18,19 +18,18 @@ import (
 	"anneal/schedulers"
 )
 
-var seeds = flag.Int("seeds", 3, "lives of a cluster to simulate")
+var seeds = flag.Int("seeds", 3, "number of simulations of a cluster")
 
 const (
-	busyTime  = 30 * time.Minute // users come and go, nodes die
-	quietTime = 4 * time.Hour    // everything gets done, or something is stuck
-	tick      = 2 * time.Second  // of an agent
-	patience  = 15               // seconds for which something may be wrong before the schedulers mend it
+	busyTime   = 30 * time.Minute // users act, nodes fail
+	quietTime  = 4 * time.Hour    // all work must finish
+	tick       = 2 * time.Second  // of an agent
+	repairTime = 15               // seconds in which the schedulers must restore an invariant
 )
 
-// TestClusterLife runs hours of a cluster's life: users create, scale, update,
-// cancel, resume and delete; nodes die, fall silent and come back; the log
-// loses acknowledgements; and two sets of schedulers, each with a world of its
-// own, act against one another. A judge looks at every event.
+// TestClusterLife simulates hours of a cluster: users create, scale, update, cancel, resume and delete;
+// nodes fail, disconnect and return; the log loses acknowledgements; and two sets of schedulers, each
+// with its own world, run concurrently. A checker checks every event.
 func TestClusterLife(t *testing.T) {
 	for seed := range uint64(*seeds) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
@@ -42,52 +41,55 @@ func TestClusterLife(t *testing.T) {
 func live(t *testing.T, seed uint64) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	judge := newJudge(seed)
-	town := &town{t: t, ctx: ctx, log: judge, random: rand.New(rand.NewPCG(seed, 1))}
+	checker := newChecker(seed)
+	cluster := &cluster{t: t, ctx: ctx, log: checker, random: rand.New(rand.NewPCG(seed, 1))}
 	for i := range uint64(2) {
 		world := projections.NewWorld()
-		town.worlds = append(town.worlds, world)
-		go follow(ctx, judge, world, rand.New(rand.NewPCG(seed, 10+i)))
-		for _, s := range []schedulers.Scheduler{schedulers.Jobs{}, schedulers.Replicas{PlaceWithin: time.Hour}, schedulers.Nodes{}, schedulers.Allocations{}, schedulers.Expiry{}} {
-			go func() { _ = schedulers.Run(ctx, judge, world, twice{t, s}, slog.New(slog.DiscardHandler)) }()
+		cluster.worlds = append(cluster.worlds, world)
+		go follow(ctx, checker, world, rand.New(rand.NewPCG(seed, 10+i)))
+		for _, s := range []schedulers.Scheduler{schedulers.Jobs{}, schedulers.Replicas{PlaceWithin: time.Hour},
+			schedulers.Nodes{}, schedulers.Allocations{}, schedulers.Expiry{}} {
+			go func() { _ = schedulers.Run(ctx, checker, world, twice{t, s}, slog.New(slog.DiscardHandler)) }()
 		}
 	}
-	town.open()
+	cluster.open()
 	for i := range 6 {
-		agent := &agent{town: town, name: nodeName(fmt.Sprintf("n%d", i)), pool: []string{domain.PoolTraining, domain.PoolInference}[i%2],
+		agent := &agent{cluster: cluster, name: nodeName(fmt.Sprintf("n%d", i)),
+			pool:   []string{domain.PoolTraining, domain.PoolInference}[i%2],
 			random: rand.New(rand.NewPCG(seed, uint64(100+i)))}
-		town.agents = append(town.agents, agent)
+		cluster.agents = append(cluster.agents, agent)
 		go agent.run(ctx)
 	}
 	watch := watch{since: map[string]int{}}
 	for began := time.Now(); time.Since(began) < busyTime; time.Sleep(time.Second) {
 		synctest.Wait()
-		town.act()
-		watch.look(t, town.worlds[0].View())
-		require.NoError(t, judge.verdict())
+		cluster.step()
+		watch.look(t, cluster.worlds[0].View())
+		require.NoError(t, checker.err())
 	}
-	town.calm()
-	for began := time.Now(); time.Since(began) < quietTime && unfinished(town.worlds[0].View()) != ""; time.Sleep(10 * time.Second) {
+	cluster.settle()
+	for began := time.Now(); time.Since(began) < quietTime &&
+		unfinished(cluster.worlds[0].View()) != ""; time.Sleep(10 * time.Second) {
 		synctest.Wait()
-		town.purge()
-		town.fill(1000, 0)
-		require.NoError(t, judge.verdict())
+		cluster.purge()
+		cluster.fill(1000, 0)
+		require.NoError(t, checker.err())
 	}
 	time.Sleep(time.Minute)
 	synctest.Wait()
-	require.NoError(t, judge.verdict())
-	require.Empty(t, unfinished(town.worlds[0].View()), "stuck after %s of quiet", quietTime)
-	require.Empty(t, wrongs(town.worlds[0].View()))
-	before, _ := judge.Last(ctx)
+	require.NoError(t, checker.err())
+	require.Empty(t, unfinished(cluster.worlds[0].View()), "stuck after %s of quiet", quietTime)
+	require.Empty(t, invariantViolations(cluster.worlds[0].View()))
+	before, _ := checker.Last(ctx)
 	time.Sleep(5 * time.Minute)
 	synctest.Wait()
-	after, _ := judge.Last(ctx)
-	require.Equal(t, before.Position, after.Position, "a cluster in which nothing happens records nothing\n%s", judge.tail(after.Position))
-	judge.report(t)
+	after, _ := checker.Last(ctx)
+	require.Equal(t, before.Position, after.Position, "an idle cluster recorded events\n%s",
+		checker.tail(after.Position))
+	checker.report(t)
 }
 
-// follow keeps a world up to date, now and then late, and in the middle of
-// batches too.
+// follow keeps a world up to date, sometimes with a delay, also within batches.
 func follow(ctx context.Context, log eventlog.Log, world *projections.World, random *rand.Rand) {
 	for e, err := range log.Follow(ctx, "events.>", 0) {
 		if err != nil {
@@ -106,7 +108,7 @@ func follow(ctx context.Context, log eventlog.Log, world *projections.World, ran
 	}
 }
 
-// twice plans twice and demands the same.
+// twice plans twice and requires equal plans.
 type twice struct {
 	t *testing.T
 	schedulers.Scheduler
@@ -120,21 +122,21 @@ func (s twice) Plan(v *projections.View, now time.Time) schedulers.Plan {
 	return plan
 }
 
-// watch remembers for how many seconds in a row something has been wrong.
+// watch counts the seconds for which each invariant has been violated.
 type watch struct{ since map[string]int }
 
 func (w *watch) look(t *testing.T, v *projections.View) {
 	now := map[string]int{}
-	for _, wrong := range wrongs(v) {
+	for _, wrong := range invariantViolations(v) {
 		now[wrong] = w.since[wrong] + 1
-		require.LessOrEqual(t, now[wrong], patience, "for %d seconds: %s", patience, wrong)
+		require.LessOrEqual(t, now[wrong], repairTime, "for %d seconds: %s", repairTime, wrong)
 	}
 	w.since = now
 }
 
-// wrongs is what the schedulers must mend at once: work on lost nodes, and
-// allocations that nobody owns.
-func wrongs(v *projections.View) (found []string) {
+// invariantViolations returns what the schedulers must correct immediately: work on lost nodes, and
+// allocations without an owner.
+func invariantViolations(v *projections.View) (found []string) {
 	owned := map[string]bool{}
 	holds := func(node domain.Name, id string) bool {
 		row, ok := v.Nodes.Get(node)
@@ -145,7 +147,8 @@ func wrongs(v *projections.View) (found []string) {
 		for _, node := range row.State.JobLife.Nodes {
 			owned[string(node)+id] = true
 			if !holds(node, id) {
-				found = append(found, fmt.Sprintf("%s is %s at attempt %d on %s, which does not hold it", row.Name, row.State.State, row.State.Attempt, node))
+				found = append(found, fmt.Sprintf("%s is %s at attempt %d on %s, which does not hold it", row.Name,
+					row.State.State, row.State.Attempt, node))
 			}
 		}
 	}
@@ -154,22 +157,22 @@ func wrongs(v *projections.View) (found []string) {
 			id := domain.ReplicaAllocationID(row.Name, r.ID)
 			owned[string(r.Node)+id] = true
 			if !holds(r.Node, id) {
-				found = append(found, fmt.Sprintf("replica %s of %s runs on %s, which does not hold it", r.ID, row.Name, r.Node))
+				found = append(found, fmt.Sprintf("replica %s of %s runs on %s, which does not hold it", r.ID, row.Name,
+					r.Node))
 			}
 		}
 	}
 	for row := range v.Nodes.All() {
 		for _, a := range row.State.Allocated() {
 			if !owned[string(row.Name)+a.ID] {
-				found = append(found, fmt.Sprintf("%s holds %s, which nobody owns", row.Name, a.ID))
+				found = append(found, fmt.Sprintf("%s holds %s, which has no owner", row.Name, a.ID))
 			}
 		}
 	}
 	return found
 }
 
-// unfinished is something that the cluster still owes its users; "" when there
-// is nothing.
+// unfinished returns unfinished work, or "".
 func unfinished(v *projections.View) string {
 	for row := range v.Datasets.All() {
 		if row.State.Filling() {
@@ -188,14 +191,15 @@ func unfinished(v *projections.View) string {
 				return fmt.Sprintf("%s has yet to expire", row.Name)
 			}
 			if d.Current() != d.DesiredReplicas || len(d.Replicas) != d.DesiredReplicas {
-				return fmt.Sprintf("%s has %d of %d replicas, %d of them current", row.Name, len(d.Replicas), d.DesiredReplicas, d.Current())
+				return fmt.Sprintf("%s has %d of %d replicas, %d of them current", row.Name, len(d.Replicas),
+					d.DesiredReplicas, d.Current())
 			}
 		case domain.DeploymentDeletedState:
 		default:
 			return fmt.Sprintf("%s is %s (%s)", row.Name, d.State, d.Status.Message)
 		}
 	}
-	if found := wrongs(v); len(found) > 0 {
+	if found := invariantViolations(v); len(found) > 0 {
 		return found[0]
 	}
 	return ""

@@ -24,12 +24,14 @@ func TestTimesAreKept(t *testing.T) {
 		defer cancel()
 		log, world := eventlog.NewMemory(), projections.NewWorld()
 		go follow(ctx, log, world, rand.New(rand.NewPCG(1, 1)))
-		for _, s := range []schedulers.Scheduler{schedulers.Jobs{}, schedulers.Replicas{}, schedulers.Allocations{}, schedulers.Expiry{}} {
+		for _, s := range []schedulers.Scheduler{schedulers.Jobs{}, schedulers.Replicas{}, schedulers.Allocations{},
+			schedulers.Expiry{}} {
 			go func() { _ = schedulers.Run(ctx, log, world, twice{t, s}, slog.New(slog.DiscardHandler)) }()
 		}
 		do := func(intents ...domain.Intent) error {
 			for _, intent := range intents {
-				change, err := eventlog.Do(ctx, log, world, eventlog.Request{Time: time.Now().UTC(), Actor: "test"}, intent)
+				change, err := eventlog.Do(ctx, log, world, eventlog.Request{Time: time.Now().UTC(), Actor: "test"},
+					intent)
 				if err == nil {
 					err = world.WaitFor(ctx, change.Position())
 				}
@@ -65,10 +67,13 @@ func TestTimesAreKept(t *testing.T) {
 			return row.State.JobLife
 		}
 		timed := func(id string, deadline time.Duration) domain.Intent {
-			return domain.Intend(domain.SupervisedJobs, jobName(id), domain.CreateSupervisedJob{ID: id, Deadline: at(deadline),
-				SupervisedSpec: domain.SupervisedSpec{Dataset: string(datasetName("rows")), TrainingConfig: domain.TrainingConfig{BaseModel: string(modelName("base"))}}})
+			return domain.Intend(domain.SupervisedJobs, jobName(id),
+				domain.CreateSupervisedJob{ID: id, Deadline: at(deadline),
+					SupervisedSpec: domain.SupervisedSpec{Dataset: string(datasetName("rows")),
+						TrainingConfig: domain.TrainingConfig{BaseModel: string(modelName("base"))}}})
 		}
-		for _, intent := range append([]domain.Intent{account(), baseModel("base"), node("n1", "", 4, nil)}, dataset("rows", domain.ShapeChat, 3)...) {
+		for _, intent := range append([]domain.Intent{account(), baseModel("base"), node("n1", "", 4, nil)},
+			dataset("rows", domain.ShapeChat, 3)...) {
 			require.NoError(t, do(intent))
 		}
 		for _, intent := range []domain.Intent{deployment("never", 0, 1, nil),
@@ -82,13 +87,15 @@ func TestTimesAreKept(t *testing.T) {
 		}
 
 		until(0)
-		requireDeployments(map[string]string{"purged": domain.DeploymentCreatingState, "undeleted": domain.DeploymentReadyState})
+		requireDeployments(map[string]string{"purged": domain.DeploymentCreatingState,
+			"undeleted": domain.DeploymentReadyState})
 		require.Equal(t, domain.JobRunningState, jobIs("running").State)
 		require.NoError(t, do(timed("paused", 3*time.Hour), onJob("patient", domain.PauseJob{Reason: "by its user"})))
 		require.NoError(t, do(onJob("paused", domain.PauseJob{Reason: "by its user"})))
 
 		until(time.Hour)
-		requireDeployments(map[string]string{"never": domain.DeploymentReadyState, "purged": domain.DeploymentDeletedState,
+		requireDeployments(map[string]string{"never": domain.DeploymentReadyState,
+			"purged": domain.DeploymentDeletedState,
 			"sealed": domain.DeploymentDeletedState, "undeleted": domain.DeploymentReadyState})
 		purged, _ := deploymentIs("purged")
 		require.WithinDuration(t, began.Add(time.Hour), *purged.DeleteTime, time.Minute)
@@ -115,10 +122,12 @@ func TestTimesAreKept(t *testing.T) {
 		requireDeployments(map[string]string{"purged": domain.DeploymentDeletedState})
 		require.Error(t, do(onDeployment("purged", domain.PurgeDeployment{})), "it is not due yet")
 		until(time.Hour + schedulers.KeepDeleted + time.Minute)
-		requireDeployments(map[string]string{"purged": "(none)", "sealed": "(none)", "undeleted": domain.DeploymentReadyState, "never": domain.DeploymentReadyState})
+		requireDeployments(map[string]string{"purged": "(none)", "sealed": "(none)",
+			"undeleted": domain.DeploymentReadyState, "never": domain.DeploymentReadyState})
 		require.NoError(t, do(deployment("purged", 0, 1, nil)), "its ID is free again")
 
 		until(45 * 24 * time.Hour)
-		requireDeployments(map[string]string{"purged": domain.DeploymentReadyState, "undeleted": domain.DeploymentReadyState, "never": domain.DeploymentReadyState})
+		requireDeployments(map[string]string{"purged": domain.DeploymentReadyState,
+			"undeleted": domain.DeploymentReadyState, "never": domain.DeploymentReadyState})
 	})
 }

@@ -29,7 +29,7 @@ func TestScaleToZero(t *testing.T) {
 	for _, event := range user.list("/deployments/dozer/events?filter=type=deployment.scaled.v1", "events") {
 		reasons = append(reasons, at(event, "data.reason"))
 	}
-	require.Equal(t, []any{"a request waits", "nothing was asked of it in the last 10s", "a request waits"}, reasons)
+	require.Equal(t, []any{"a request waits", "no requests in the last 10s", "a request waits"}, reasons)
 	status, answer, err := s.user().ask(http.MethodPost, "/deployments", object{"baseModel": baseModel, "autoscalingPolicy": object{"scaleToZeroWindow": "9s"}})
 	require.NoError(t, err)
 	require.Equal(t, http.StatusBadRequest, status)

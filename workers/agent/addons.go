@@ -16,70 +16,70 @@ import (
 )
 
 const (
-	addonTries = 3                // to load one, before it counts as failed
-	addonPause = time.Second      // before the second try; doubled before the next
-	addonLimit = domain.MaxAddons // at once on a replica, and as many again that are leaving
+	maxAddonTries = 3                // attempts to load an addon before it fails
+	addonPause    = time.Second      // before the second attempt; doubled before each next
+	maxReason     = 500              // bytes of the reason of a failure
+	maxAddons     = domain.MaxAddons // of a replica, and as many again that are being unloaded
 )
 
-// addons are the adapters of one replica, and the weights that are loaded hot,
-// loaded or on their way. They come and go while the replica answers. What the engine is asked about one ID it is
-// asked in the order of the beats that wanted it, and nobody holds mu meanwhile:
-// a beat never waits for an engine.
+// addons holds the LoRA adapters and hot-loaded weights of one replica, loaded or loading. They
+// change while the replica serves requests. Calls of the engine for one ID are made in the order of
+// the heartbeats that caused them, and never while mu is held: a heartbeat does not wait for an
+// engine.
 type addons struct {
 	replica *replica
-	opened  chan struct{} // closed when the replica's model is there
-	turn    chan struct{} // one is loaded at a time
+	opened  chan struct{} // closed when the replica's model is loaded
+	turn    chan struct{} // held by the one that is being loaded
 
 	mu    sync.Mutex
 	all   map[string]*addon        // by ID
-	lines map[string]chan struct{} // by ID: closed when the last in line is done
+	tails map[string]chan struct{} // by ID: closed when the last call in the queue is done
 }
 
 type addon struct {
 	protocol.Addon
-	place
-	cancel context.CancelFunc // ends its loading
-	calls  sync.WaitGroup     // of the engine that have not returned
+	ticket
+	cancel context.CancelFunc // of loading
+	calls  sync.WaitGroup     // of the engine, in progress
 }
 
-// A place in the line of those who have something to ask of the engine about
-// one ID.
-type place struct {
-	before <-chan struct{} // closed when the one before is done; nil when there is none
+// A ticket is a position in the queue of calls of the engine for one ID.
+type ticket struct {
+	before <-chan struct{} // closed when the call before is done; nil when there is none
 	done   chan struct{}
 }
 
 func (s *addons) open(r *replica) {
 	s.replica, s.opened, s.turn = r, make(chan struct{}), make(chan struct{}, 1)
-	s.all, s.lines = map[string]*addon{}, map[string]chan struct{}{}
+	s.all, s.tails = map[string]*addon{}, map[string]chan struct{}{}
 }
 
-// queue is the next place in the line of an ID; mu is held.
-func (s *addons) queue(id string) place {
-	p := place{s.lines[id], make(chan struct{})}
-	s.lines[id] = p.done
-	return p
+// enqueue returns the next ticket of an ID; mu must be held.
+func (s *addons) enqueue(id string) ticket {
+	t := ticket{s.tails[id], make(chan struct{})}
+	s.tails[id] = t.done
+	return t
 }
 
-// reached returns when the place is the first in its line.
-func (p place) reached() {
-	if p.before != nil {
-		<-p.before
+// wait returns when the ticket is the first in its queue.
+func (t ticket) wait() {
+	if t.before != nil {
+		<-t.before
 	}
 }
 
-// leave gives a place up, once it is the first in its line.
-func (s *addons) leave(id string, p place) {
-	p.reached()
+// dequeue removes a ticket, once it is the first in its queue.
+func (s *addons) dequeue(id string, t ticket) {
+	t.wait()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	close(p.done)
-	if s.lines[id] == p.done {
-		delete(s.lines, id)
+	close(t.done)
+	if s.tails[id] == t.done {
+		delete(s.tails, id)
 	}
 }
 
-// state is the addons in a beat.
+// state returns the addons for a heartbeat.
 func (s *addons) state() []protocol.Addon {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -90,102 +90,109 @@ func (s *addons) state() []protocol.Addon {
 	return listed
 }
 
-// equip begins to load what is ordered, and unloads what the beat listed and
-// the order does not keep.
-func (s *addons) equip(listed []protocol.Addon, order protocol.ReplicaAddons) {
+// apply starts to load the assigned addons, and unloads those that the heartbeat listed and the
+// assignment does not keep.
+func (s *addons) apply(listed []protocol.Addon, assigned protocol.ReplicaAddons) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	keep := map[string]bool{}
-	for _, id := range order.Keep {
+	for _, id := range assigned.Keep {
 		keep[id] = true
 	}
 	for _, one := range listed {
 		if a := s.all[one.ID]; a != nil && !keep[one.ID] {
 			a.cancel()
 			delete(s.all, one.ID)
-			s.replica.agent.beatSoon()
+			s.replica.agent.requestHeartbeat()
 			if a.State == protocol.AddonLoaded {
-				go s.dismiss(one.ID, s.queue(one.ID)) // not counted among the agent's work: see load
+				go s.unloadInTurn(one.ID, s.enqueue(one.ID)) // not in the agent's WaitGroup: see load
 			}
 		}
 	}
-	for _, one := range order.Load {
-		if s.all[one.ID] != nil || one.ID == "" || len(s.all) >= 2*addonLimit {
+	for _, one := range assigned.Load {
+		if s.all[one.ID] != nil || one.ID == "" || len(s.all) >= 2*maxAddons {
 			continue
 		}
-		ctx, cancel := context.WithCancel(s.replica.begin)
-		a := &addon{Addon: protocol.Addon{ID: one.ID, State: protocol.AddonLoading}, place: s.queue(one.ID), cancel: cancel}
+		ctx, cancel := context.WithCancel(s.replica.accepting)
+		a := &addon{Addon: protocol.Addon{ID: one.ID, State: protocol.AddonLoading}, ticket: s.enqueue(one.ID),
+			cancel: cancel}
 		s.all[one.ID] = a
-		s.replica.agent.work.Go(func() { s.bring(ctx, a, one) })
+		s.replica.agent.work.Go(func() { s.start(ctx, a, one) })
 	}
 }
 
-// dismiss unloads an addon in its turn.
-func (s *addons) dismiss(id string, p place) {
-	p.reached()
+// unloadInTurn unloads an addon when its ticket is the first in the queue.
+func (s *addons) unloadInTurn(id string, t ticket) {
+	t.wait()
 	s.unload(id)
-	s.leave(id, p)
+	s.dequeue(id, t)
 }
 
-// errHangs is the reason of one that the engine does not come back with. It is
-// not asked for it again.
-var errHangs = errors.New("the engine had not loaded the addon")
+// errTimeout means that the engine did not return in time; the load is not retried.
+var errTimeout = errors.New("the engine did not load the addon")
 
-// bring has an addon loaded, or says why it is not.
-func (s *addons) bring(ctx context.Context, a *addon, order protocol.AddonAssignment) {
+// start loads an addon, or records why it failed.
+func (s *addons) start(ctx context.Context, a *addon, order protocol.AddonAssignment) {
 	err := s.try(ctx, a, order)
-	for pause, tries := addonPause, 1; err != nil && !final(err) && !errors.Is(err, errHangs) && tries < addonTries && ctx.Err() == nil; pause, tries = 2*pause, tries+1 {
+	pause := addonPause
+	for tries := 1; err != nil && tries < maxAddonTries && ctx.Err() == nil; tries++ {
+		if isPermanent(err) || errors.Is(err, errTimeout) {
+			break
+		}
 		timer := time.NewTimer(pause)
 		select {
 		case <-timer.C:
 		case <-ctx.Done():
 		}
 		timer.Stop()
+		pause *= 2
 		err = s.try(ctx, a, order)
 	}
 	go func() {
 		a.calls.Wait()
-		s.leave(a.ID, a.place)
+		s.dequeue(a.ID, a.ticket)
 	}()
-	if err == nil || ctx.Err() != nil { // it is not wanted any more, or the replica is not
+	if err == nil || ctx.Err() != nil { // the addon or its replica is no longer assigned
 		return
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if a.State == protocol.AddonLoading {
-		a.State, a.Reason = protocol.AddonFailed, short(strings.ReplaceAll(err.Error(), s.replica.agent.options.Dir+"/", ""))
-		s.replica.log.Error("addon fails", "addon", a.ID, "error", err)
-		s.replica.agent.beatSoon()
+		a.State, a.Reason = protocol.AddonFailed, truncate(strings.ReplaceAll(err.Error(),
+			s.replica.agent.options.Dir+"/", ""), maxReason)
+		s.replica.log.Error("addon failed", "addon", a.ID, "error", err)
+		s.replica.agent.requestHeartbeat()
 	}
 }
 
-// try fetches an addon's files and has the model load them.
+// try downloads an addon's files and loads them into the model.
 func (s *addons) try(ctx context.Context, a *addon, order protocol.AddonAssignment) error {
 	dir, release, err := s.replica.agent.cache.acquire(ctx, order.Files)
 	if err != nil {
 		return err
 	}
-	loader, done, err := s.admit(ctx, a.place)
+	loader, done, err := s.acquire(ctx, a.ticket)
 	if err != nil {
 		release()
 		return err
 	}
 	defer done()
-	read := loader.LoadAddon
+	load := loader.LoadAddon
 	if order.Full {
-		whole, can := loader.(engines.WeightsLoader)
-		if !can {
+		full, ok := loader.(engines.WeightsLoader)
+		if !ok {
 			release()
-			return domain.Errorf(domain.FailedPrecondition, "the engine of the node takes adapters while it answers, and not all parameters anew: train an adapter (loraRank above 0), or deploy the model that comes of the training")
+			return domain.Errorf(domain.FailedPrecondition, "the engine of the node hot-loads adapters, but not "+
+				"full weights: train an adapter (loraRank above 0), or deploy the trained model")
 		}
-		read = whole.LoadWeights
+		load = full.LoadWeights
 	}
-	return s.load(ctx, a, read, dir, release)
+	return s.load(ctx, a, load, dir, release)
 }
 
-// admit waits for the model, for what it was asked before about the same addon,
-// and for the turn to load one, until done is called.
-func (s *addons) admit(ctx context.Context, p place) (loader engines.AddonLoader, done func(), err error) {
+// acquire waits for the model, for earlier calls of the engine for the same addon, and for the turn
+// to load one, which lasts until done is called.
+func (s *addons) acquire(ctx context.Context, t ticket) (loader engines.AddonLoader, done func(), err error) {
 	select {
 	case <-s.opened:
 	case <-ctx.Done():
@@ -194,13 +201,13 @@ func (s *addons) admit(ctx context.Context, p place) (loader engines.AddonLoader
 	if loader, err = s.loader(); err != nil {
 		return nil, nil, err
 	}
-	if p.before != nil {
-		patient, cancel := s.bounded(ctx)
+	if t.before != nil {
+		bounded, cancel := s.withTimeout(ctx)
 		defer cancel()
 		select {
-		case <-p.before:
-		case <-patient.Done():
-			return nil, nil, context.Cause(patient)
+		case <-t.before:
+		case <-bounded.Done():
+			return nil, nil, context.Cause(bounded)
 		}
 	}
 	select {
@@ -211,25 +218,26 @@ func (s *addons) admit(ctx context.Context, p place) (loader engines.AddonLoader
 	}
 }
 
-// bounded is ctx for as long as the engine may take.
-func (s *addons) bounded(ctx context.Context) (context.Context, context.CancelFunc) {
+// withTimeout limits ctx to the time in which the engine must load an addon.
+func (s *addons) withTimeout(ctx context.Context) (context.Context, context.CancelFunc) {
 	within := s.replica.agent.options.LoadWithin
-	return context.WithTimeoutCause(ctx, within, fmt.Errorf("%w within %s", errHangs, within))
+	return context.WithTimeoutCause(ctx, within, fmt.Errorf("%w within %s", errTimeout, within))
 }
 
-// load has the model load what lies in dir, which is released when the engine
-// reads it no more. It returns when the time is over, or the addon is not wanted
-// any more; what the engine loads after all is then unloaded.
-func (s *addons) load(ctx context.Context, a *addon, read func(ctx context.Context, id, dir string) error, dir string, release func()) error {
-	ctx, cancel := s.bounded(ctx)
+// load loads the files in dir into the model; dir is released when the engine has read it. It
+// returns on a timeout, and when the addon is no longer assigned; an addon that the engine loads
+// after that is unloaded.
+func (s *addons) load(ctx context.Context, a *addon, loadFiles func(ctx context.Context, id, dir string) error,
+	dir string, release func()) error {
+	ctx, cancel := s.withTimeout(ctx)
 	defer cancel()
 	loaded := make(chan error, 1)
 	a.calls.Add(1)
-	go func() { // not counted among the agent's work: that would wait for an engine that hangs
+	go func() { // not in the agent's WaitGroup, which would wait for an engine that hangs
 		defer a.calls.Done()
-		_, err := loadGuarded(func() (struct{}, error) { return struct{}{}, read(ctx, a.ID, dir) })
+		_, err := recoverPanic(func() (struct{}, error) { return struct{}{}, loadFiles(ctx, a.ID, dir) })
 		release()
-		if err == nil && !s.arrive(a) {
+		if err == nil && !s.markLoaded(a) {
 			s.unload(a.ID)
 		}
 		loaded <- err
@@ -242,45 +250,44 @@ func (s *addons) load(ctx context.Context, a *addon, read func(ctx context.Conte
 	}
 }
 
-// arrive records that an addon is loaded; false when it is not wanted any more,
-// or was given up.
-func (s *addons) arrive(a *addon) bool {
+// markLoaded records that an addon is loaded; false when it is no longer assigned, or has failed.
+func (s *addons) markLoaded(a *addon) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.all[a.ID] != a || a.State != protocol.AddonLoading {
 		return false
 	}
 	a.State = protocol.AddonLoaded
-	s.replica.log.Info("addon is loaded", "addon", a.ID)
-	s.replica.agent.beatSoon()
+	s.replica.log.Info("addon loaded", "addon", a.ID)
+	s.replica.agent.requestHeartbeat()
 	return true
 }
 
-// loader is the replica's model, which must be there.
+// loader returns the replica's model, which must be loaded.
 func (s *addons) loader() (engines.AddonLoader, error) {
 	s.replica.mu.Lock()
 	defer s.replica.mu.Unlock()
-	loader, can := s.replica.model.(engines.AddonLoader)
-	if !can {
-		return nil, domain.Errorf(domain.FailedPrecondition, "the engine of the node cannot load addons: deploy the addon as a model of its own")
+	loader, ok := s.replica.model.(engines.AddonLoader)
+	if !ok {
+		return nil, domain.Errorf(domain.FailedPrecondition,
+			"the engine of the node cannot load addons: deploy the addon as a separate model")
 	}
 	return loader, nil
 }
 
-// unload takes an addon out of the model, which must be there.
+// unload unloads an addon from the model, which must be loaded.
 func (s *addons) unload(id string) {
 	loader, err := s.loader()
 	if err == nil {
-		_, err = loadGuarded(func() (struct{}, error) { return struct{}{}, loader.UnloadAddon(id) })
+		_, err = recoverPanic(func() (struct{}, error) { return struct{}{}, loader.UnloadAddon(id) })
 	}
-	s.replica.log.Info("addon is unloaded", "addon", id, "error", err)
+	s.replica.log.Info("addon unloaded", "addon", id, "error", err)
 }
 
-// short bounds the reason of a failure.
-func short(text string) string {
-	const most = 500
-	if len(text) > most {
-		return strings.ToValidUTF8(text[:most], "") + "…"
+// truncate limits the reason of a failure.
+func truncate(text string, maxBytes int) string {
+	if len(text) > maxBytes {
+		return strings.ToValidUTF8(text[:maxBytes], "") + "…"
 	}
 	return text
 }

@@ -46,7 +46,8 @@ func bearer(t *testing.T, slow ...string) (*replica, *slowModel) {
 	for _, what := range slow {
 		m.answer[what] = make(chan error)
 	}
-	a := &Agent{options: Options{LoadWithin: time.Minute}, log: slog.New(slog.DiscardHandler), kick: make(chan struct{}, 1),
+	a := &Agent{options: Options{LoadWithin: time.Minute}, log: slog.New(slog.DiscardHandler),
+		wake:  make(chan struct{}, 1),
 		cache: newCache(t, t.TempDir(), 1<<20)}
 	r := newReplica(a, t.Context(), protocol.ServeAssignment{})
 	r.model = m
@@ -67,7 +68,7 @@ func (r *replica) beat(wanted ...string) {
 	for _, id := range wanted {
 		order.Load = append(order.Load, protocol.AddonAssignment{ID: id, Files: protocol.FileSet{Key: "k"}})
 	}
-	r.addons.equip(r.addons.state(), order)
+	r.addons.apply(r.addons.state(), order)
 	synctest.Wait()
 }
 
@@ -98,7 +99,7 @@ func TestUnloadingKeepsNoBeat(t *testing.T) {
 		require.Equal(t, protocol.AddonLoaded, stateOf(r, "a"))
 		beaten := make(chan struct{})
 		go func() {
-			r.addons.equip(r.addons.state(), protocol.ReplicaAddons{Keep: []string{"b"}})
+			r.addons.apply(r.addons.state(), protocol.ReplicaAddons{Keep: []string{"b"}})
 			close(beaten)
 		}()
 		synctest.Wait()
@@ -124,7 +125,7 @@ func TestWhatIsLoadedTooLateIsUnloaded(t *testing.T) {
 		time.Sleep(time.Hour)
 		synctest.Wait()
 		require.Equal(t, protocol.AddonFailed, stateOf(r, "a"))
-		require.Contains(t, r.addons.state()[0].Reason, "had not loaded the addon within 1m0s")
+		require.Contains(t, r.addons.state()[0].Reason, "did not load the addon within 1m0s")
 		require.Equal(t, []string{"load a"}, m.begun, "an engine that hangs is not asked again")
 		require.Equal(t, 1, users(r.agent.cache))
 		m.answer["load a"] <- nil

@@ -1,6 +1,7 @@
-// Package agent works on a node: it dials out to the control plane, says every
-// two seconds what runs and how far it is, and makes it be what the answer
-// says should run. It keeps no state but a cache and a note of what it began.
+// Package agent runs on a worker node. The agent connects to the control plane and sends a heartbeat
+// every two seconds, which reports all that runs and its progress; the reply lists what should run,
+// and the agent starts and stops work accordingly. It keeps no state but a cache of files and a
+// record of the attempts that it started.
 package agent
 
 import (
@@ -29,71 +30,70 @@ import (
 	"anneal/workers/protocol"
 )
 
-// Options say who the agent is and what it may use.
+// Options configure an Agent.
 type Options struct {
-	Node  string        // the node's id
-	Token string        // with which it joins at its first contact; "" once it has
-	Key   nkeys.KeyPair // with which it authenticates; nil is one that is kept in Dir
-	URL   string        // of NATS, nats://host:port; several separated by commas
-	// NATS are more options of the connection, such as TLS or a server in
-	// this process.
+	Node  string        // node ID
+	Token string        // join token for the first contact; "" once the node is enrolled
+	Key   nkeys.KeyPair // for authentication; nil uses the key in Dir
+	URL   string        // of NATS, nats://host:port; a comma-separated list
+	// NATS holds further options of the connection, such as TLS or an in-process server.
 	NATS []nats.Option
 
-	Pool       string         // training, inference, or "" for both
-	Capacity   map[string]int // accelerators, type → devices; nil finds them
-	Dir        string         // for caches and work in progress; one agent's alone
-	CacheBytes int64          // most bytes of cached files that nothing uses; 0 is 64 GiB
+	Pool       string         // training, inference or "" for both
+	Capacity   map[string]int // accelerators: type → devices; nil detects them
+	Dir        string         // for the cache and work in progress; used by this agent only
+	CacheBytes int64          // limit for unused files in the cache; 0 is 64 GiB
 	Engine     engines.Engine
-	Version    string // of this program
-	// LeaveWithin bounds the goodbye: checkpoints are saved and answers
-	// finished in this time; 0 is 25 s.
+	Version    string // of anneal
+	// LeaveWithin limits the shutdown, in which checkpoints are saved and responses finished; 0 is
+	// 25 s.
 	LeaveWithin time.Duration
-	LoadWithin  time.Duration // how long the engine may take to load a model; 0 is 30 min
-	Sound       Sound         // reads recordings; nil leaves speech models to other nodes
-	HTTP        *http.Client  // for files; nil is one with sensible limits
-	TLS         *tls.Config   // of that one; nil trusts the system's authorities
-	Log         *slog.Logger  // nil is silence
+	LoadWithin  time.Duration // timeout of the engine to load a model; 0 is 30 min
+	Sound       Sound         // decodes recordings; nil leaves speech models to other nodes
+	HTTP        *http.Client  // for files; nil uses one with default limits
+	TLS         *tls.Config   // of the default client; nil trusts the system's authorities
+	Log         *slog.Logger  // nil discards
 }
 
-// Sound reads the recording at path, of whatever form, as the samples that
-// listeners take. What it does to them first is one of engines' Preprocess
-// names, or "" for none. A *domain.Fault with code InvalidArgument is about the
-// recording.
+// Sound decodes the recording at path, in any supported format, to the samples that transcribers
+// read. preprocessing is one of the Preprocess names of engines, or "" for none. A *domain.Error with
+// code InvalidArgument means that the recording is invalid.
 type Sound func(ctx context.Context, path, preprocessing string) (io.ReadCloser, error)
 
-// KeyFile is where an agent keeps its key, in its folder.
+// KeyFile is the name of the file in Options.Dir that holds the agent's key.
 const KeyFile = "node.nkey"
 
-// An Agent is one node's worker.
+// An Agent runs the work of one node.
 type Agent struct {
 	options Options
 	log     *slog.Logger
-	boot    string // distinguishes this run from others of the same node
+	boot    string // ID of this run
 	spec    domain.NodeSpec
 	conn    *nats.Conn
 	cache   *cache
 	files   *transfer
-	begun   *begun
+	started *startedAttempts
 	devices *devices
-	kick    chan struct{} // beat now
+	wake    chan struct{} // requests a heartbeat
 
 	mu       sync.Mutex
-	beats    uint64
-	seen     uint64 // newest position that was told
+	number   uint64 // of the last heartbeat
+	seen     uint64 // newest log position that a coordinator sent
 	attempts map[string]*attempt
 	replicas map[string]*replica
-	streams  map[string]answer
+	streams  map[string]response
 	leaving  bool
 	work     sync.WaitGroup // goroutines of attempts and replicas
 }
 
-// New prepares an agent; it looks at the machine but touches nothing.
+// New returns an Agent; Run starts it. New inspects the machine and changes nothing.
 func New(o Options) (*Agent, error) {
 	var v domain.Violations
 	v.Require(domain.ValidID(o.Node), "node", domain.IDRule)
-	v.Require(o.Dir != "", "dir", "is required: a folder for caches and work in progress")
+	v.Require(o.Dir != "", "dir", "is required: a directory for the cache and work in progress")
 	v.Require(o.URL != "" || len(o.NATS) > 0, "url", "is required: the address of NATS, like nats://HOST:4222")
-	v.Require(o.Pool == "" || o.Pool == domain.PoolTraining || o.Pool == domain.PoolInference, "pool", "must be training, inference or empty for both")
+	v.Require(o.Pool == "" || o.Pool == domain.PoolTraining || o.Pool == domain.PoolInference, "pool",
+		"must be training, inference or empty for both")
 	for kind, n := range o.Capacity {
 		v.Require(kind != "" && n > 0, "accelerators", "must be TYPE=N with N at least 1")
 	}
@@ -101,7 +101,7 @@ func New(o Options) (*Agent, error) {
 		return nil, err
 	}
 	o.CacheBytes, o.LeaveWithin = cmp.Or(o.CacheBytes, 64<<30), cmp.Or(o.LeaveWithin, 25*time.Second)
-	o.LoadWithin = cmp.Or(o.LoadWithin, longestLoad)
+	o.LoadWithin = cmp.Or(o.LoadWithin, defaultLoadTimeout)
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
@@ -114,24 +114,26 @@ func New(o Options) (*Agent, error) {
 		return nil, err
 	}
 	files := newTransfer(o.HTTP)
-	if transport, own := files.client.Transport.(*http.Transport); own && o.HTTP == nil {
+	if transport, ok := files.client.Transport.(*http.Transport); ok && o.HTTP == nil {
 		transport.TLSClientConfig = o.TLS
 	}
 	return &Agent{
 		options: o, log: o.Log.With("node", o.Node), boot: rand.Text(), files: files,
-		spec:  domain.NodeSpec{Pool: o.Pool, Capacity: capacity, Engines: abilities(o.Engine, o.Sound), Version: o.Version},
-		cache: &cache{dir: filepath.Join(o.Dir, "cache"), limit: o.CacheBytes, files: files, entries: map[string]*entry{}},
-		begun: &begun{dir: filepath.Join(o.Dir, "begun")}, devices: newDevices(accelerators),
-		kick: make(chan struct{}, 1), attempts: map[string]*attempt{}, replicas: map[string]*replica{}, streams: map[string]answer{},
+		spec: domain.NodeSpec{Pool: o.Pool, Capacity: capacity, Engines: abilities(o.Engine, o.Sound),
+			Version: o.Version},
+		cache: &cache{dir: filepath.Join(o.Dir, "cache"), limit: o.CacheBytes, files: files,
+			entries: map[string]*entry{}},
+		started: &startedAttempts{dir: filepath.Join(o.Dir, "begun")}, devices: newDevices(accelerators),
+		wake: make(chan struct{}, 1), attempts: map[string]*attempt{}, replicas: map[string]*replica{},
+		streams: map[string]response{},
 	}, nil
 }
 
-// Memory is what the machine has, in bytes.
+// Memory returns the machine's memory in bytes.
 func (a *Agent) Memory() int64 { return a.spec.Capacity.MemoryMiB << 20 }
 
-// abilities are what an engine can do, as nodes name it. Who learns from scores
-// of its own answers needs somebody to score them; who listens, somebody who
-// reads recordings.
+// abilities returns what an engine can do, as nodes report it. Reinforcement learning needs a scorer
+// as well, and transcription a decoder of recordings.
 func abilities(e engines.Engine, sound Sound) []string {
 	all := map[string]bool{"train": e.Trainer != nil, "complete": e.Completer != nil, "score": e.Scorer != nil}
 	for _, method := range e.Methods {
@@ -144,10 +146,10 @@ func abilities(e engines.Engine, sound Sound) []string {
 	return slices.Sorted(maps.Keys(all))
 }
 
-// Run works until ctx is done, then says goodbye: it lets attempts save a
-// checkpoint and answers finish, within LeaveWithin. It fails when the folder
-// cannot be used, the address is wrong, or another agent has taken over the
-// node, but never because nobody answers.
+// Run runs the agent until ctx is done, and then shuts it down: attempts save a checkpoint and
+// responses finish, within LeaveWithin. It fails when the directory cannot be used, the address is
+// invalid, or another agent has registered as this node, but not when the control plane is
+// unreachable.
 func (a *Agent) Run(ctx context.Context) error {
 	unlock, err := a.openDir()
 	if err != nil {
@@ -162,14 +164,14 @@ func (a *Agent) Run(ctx context.Context) error {
 	}
 	defer a.conn.Close()
 	for ctx.Err() == nil {
-		wait, err := a.beat(ctx, life)
+		wait, err := a.heartbeat(ctx, life)
 		if err != nil {
 			return err
 		}
 		pause := time.NewTimer(wait)
 		select {
 		case <-ctx.Done():
-		case <-a.kick:
+		case <-a.wake:
 		case <-pause.C:
 		}
 		pause.Stop()
@@ -178,41 +180,42 @@ func (a *Agent) Run(ctx context.Context) error {
 	return nil
 }
 
-// openDir makes the folder this agent's own.
+// openDir locks and opens the directory.
 func (a *Agent) openDir() (unlock func(), err error) {
-	for _, dir := range []string{a.cache.dir, a.begun.dir, a.workDir()} {
+	for _, dir := range []string{a.cache.dir, a.started.dir, a.workDir()} {
 		if err := os.MkdirAll(dir, 0o700); err != nil {
-			return nil, fmt.Errorf("the agent's folder: %w", err)
+			return nil, fmt.Errorf("open the agent's directory: %w", err)
 		}
 	}
 	lock, err := os.OpenFile(filepath.Join(a.options.Dir, "lock"), os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
-		return nil, fmt.Errorf("the agent's folder: %w", err)
+		return nil, fmt.Errorf("open the agent's directory: %w", err)
 	}
-	unlock = func() { _ = lock.Close() } // which also unlocks it
+	unlock = func() { _ = lock.Close() } // closing unlocks it
 	if err := syscall.Flock(int(lock.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
 		unlock()
-		return nil, domain.Errorf(domain.FailedPrecondition, "another agent works in %s: stop it, or give this one a folder of its own", a.options.Dir)
+		return nil, domain.Errorf(domain.FailedPrecondition,
+			"another agent uses directory %s: stop it, or choose another directory", a.options.Dir)
 	}
-	// What was under way when an earlier run ended is of no use to anybody.
+	// Work in progress of an earlier run is useless.
 	err = errors.Join(os.RemoveAll(a.workDir()), os.MkdirAll(a.workDir(), 0o700))
 	if err == nil {
 		err = a.cache.open()
 	}
 	if err == nil {
-		err = a.begun.open()
+		err = a.started.open()
 	}
 	if err != nil {
 		unlock()
-		return nil, fmt.Errorf("the agent's folder: %w", err)
+		return nil, fmt.Errorf("open the agent's directory: %w", err)
 	}
 	return unlock, nil
 }
 
 func (a *Agent) workDir() string { return filepath.Join(a.options.Dir, "work") }
 
-// connect dials NATS, for as long as it takes. While the connection is away
-// nothing is kept back to be sent later: what is late is said anew.
+// connect connects to NATS, and retries until it succeeds. Messages are not buffered while the
+// connection is down: the agent repeats what is still current.
 func (a *Agent) connect(life context.Context) error {
 	key := a.options.Key
 	if key == nil {
@@ -223,7 +226,7 @@ func (a *Agent) connect(life context.Context) error {
 	}
 	public, err := publicOf(key)
 	if err != nil {
-		return fmt.Errorf("the node's key: %w", err)
+		return fmt.Errorf("read the node's key: %w", err)
 	}
 	options := append([]nats.Option{
 		nats.Nkey(public, key.Sign), nats.Timeout(5 * time.Second),
@@ -233,46 +236,49 @@ func (a *Agent) connect(life context.Context) error {
 		nats.MaxReconnects(-1), nats.RetryOnFailedConnect(true), nats.IgnoreAuthErrorAbort(),
 		nats.ReconnectWait(500 * time.Millisecond), nats.ReconnectJitter(250*time.Millisecond, time.Second),
 		nats.ReconnectBufSize(-1),
-		nats.ConnectHandler(func(*nats.Conn) { a.beatSoon() }),
-		nats.ReconnectHandler(func(*nats.Conn) { a.log.Info("connected again"); a.beatSoon() }),
+		nats.ConnectHandler(func(*nats.Conn) { a.requestHeartbeat() }),
+		nats.ReconnectHandler(func(*nats.Conn) { a.log.Info("reconnected"); a.requestHeartbeat() }),
 		nats.DisconnectErrHandler(func(_ *nats.Conn, err error) {
 			if err != nil {
-				a.log.Warn("the connection is lost; work goes on, reports wait", "error", err)
+				a.log.Warn("connection lost; work continues, reports wait", "error", err)
 			}
 		}),
-		nats.ErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) { a.log.Warn("NATS", "error", err) }),
+		nats.ErrorHandler(func(_ *nats.Conn, _ *nats.Subscription,
+			err error) {
+			a.log.Warn("NATS error", "error", err)
+		}),
 	}, a.options.NATS...)
 	conn, err := nats.Connect(a.options.URL, options...)
 	if err != nil {
-		return domain.Errorf(domain.InvalidArgument, "NATS at %s: %v", a.options.URL, err)
+		return domain.Errorf(domain.InvalidArgument, "connect to NATS at %s: %v", a.options.URL, err)
 	}
 	a.conn = conn
 	for subject, handle := range map[string]nats.MsgHandler{
-		protocol.WakeSubject(a.options.Node):       func(*nats.Msg) { a.beatSoon() },
-		protocol.CompleteSubject(a.options.Node):   func(m *nats.Msg) { completing.take(a, life, m) },
-		protocol.TranscribeSubject(a.options.Node): func(m *nats.Msg) { listening.take(a, life, m) },
-		protocol.AckSubject(a.options.Node):        a.hear,
+		protocol.WakeSubject(a.options.Node):       func(*nats.Msg) { a.requestHeartbeat() },
+		protocol.CompleteSubject(a.options.Node):   func(m *nats.Msg) { completions.start(a, life, m) },
+		protocol.TranscribeSubject(a.options.Node): func(m *nats.Msg) { transcriptions.start(a, life, m) },
+		protocol.AckSubject(a.options.Node):        a.handleAck,
 	} {
 		if _, err := conn.Subscribe(subject, handle); err != nil {
 			conn.Close()
-			return fmt.Errorf("listening on %s: %w", subject, err)
+			return fmt.Errorf("subscribe to %s: %w", subject, err)
 		}
 	}
 	return nil
 }
 
-// beatSoon makes the next beat come at once.
-func (a *Agent) beatSoon() {
+// requestHeartbeat makes the agent send a heartbeat immediately.
+func (a *Agent) requestHeartbeat() {
 	select {
-	case a.kick <- struct{}{}:
+	case a.wake <- struct{}{}:
 	default:
 	}
 }
 
-// beatUntil goes on saying that the agent lives, until all is done or ctx is.
-func (a *Agent) beatUntil(ctx, life context.Context, busy []<-chan struct{}) {
+// heartbeatUntil sends heartbeats until all channels are closed or ctx is done.
+func (a *Agent) heartbeatUntil(ctx, life context.Context, busy []<-chan struct{}) {
 	for len(busy) > 0 {
-		wait, err := a.beat(ctx, life)
+		wait, err := a.heartbeat(ctx, life)
 		if err != nil {
 			return
 		}
@@ -292,14 +298,14 @@ func (a *Agent) beatUntil(ctx, life context.Context, busy []<-chan struct{}) {
 	}
 }
 
-// leave stops all work, within its bound, and says the last word: the desk
-// loses the node at once, and what ran here is placed elsewhere.
+// leave stops all work, within LeaveWithin, and sends the last heartbeat: the coordinator then marks
+// the node as lost immediately, and its work is placed elsewhere.
 func (a *Agent) leave(life context.Context) {
 	bound, cancel := context.WithTimeout(life, a.options.LeaveWithin)
 	defer cancel()
 	a.mu.Lock()
 	a.leaving = true
-	a.spec.Engines = nil // so that nothing new is placed here
+	a.spec.Engines = nil // so that nothing new is placed on the node
 	var busy []<-chan struct{}
 	for _, t := range a.attempts {
 		t.stop(errLeaving)
@@ -309,12 +315,12 @@ func (a *Agent) leave(life context.Context) {
 		busy = append(busy, s.ended())
 	}
 	a.mu.Unlock()
-	a.beatUntil(bound, life, busy)
-	farewell := a.state()
-	farewell.Leaving = true
-	ask, cancelAsk := context.WithTimeout(life, 3*time.Second)
-	defer cancelAsk()
-	if err := a.request(ask, protocol.HeartbeatSubject(a.options.Node), farewell, &protocol.Assignments{}); err != nil {
-		a.log.Warn("nobody heard the goodbye; the node will be missed soon", "error", err)
+	a.heartbeatUntil(bound, life, busy)
+	last := a.state()
+	last.Leaving = true
+	sending, cancelSending := context.WithTimeout(life, 3*time.Second)
+	defer cancelSending()
+	if err := a.request(sending, protocol.HeartbeatSubject(a.options.Node), last, &protocol.Assignments{}); err != nil {
+		a.log.Warn("last heartbeat not delivered; the node will be lost after its timeout", "error", err)
 	}
 }

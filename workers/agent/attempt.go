@@ -16,18 +16,18 @@ import (
 	"anneal/workers/protocol"
 )
 
-// An attempt of a job, under way on this node.
+// An attempt is a running attempt of a job.
 type attempt struct {
 	agent  *Agent
-	order  protocol.TrainAssignment
+	order  protocol.TrainAssignment // what was assigned
 	log    *slog.Logger
-	dir    string             // its work in progress
-	life   context.Context    // everything ends with it
+	dir    string             // for work in progress
+	life   context.Context    // of all that runs for the attempt
 	end    context.CancelFunc // of life
-	work   context.Context    // training ends with it, saving a checkpoint
+	work   context.Context    // of the training, which saves a checkpoint when it is done
 	halt   context.CancelCauseFunc
 	outbox *outbox
-	done   chan struct{} // closed when nothing of it runs any more
+	done   chan struct{} // closed when nothing runs for the attempt
 
 	mu      sync.Mutex
 	phase   string
@@ -36,8 +36,10 @@ type attempt struct {
 
 func newAttempt(a *Agent, life context.Context, order protocol.TrainAssignment) *attempt {
 	t := &attempt{
-		agent: a, order: order, log: a.log.With("attempt", order.ID()), phase: protocol.Preparing, done: make(chan struct{}),
-		dir: filepath.Join(a.workDir(), strings.ReplaceAll(order.ID(), "/", "_")), metrics: metrics{acked: order.ResumeStep, step: order.ResumeStep},
+		agent: a, order: order, log: a.log.With("attempt", order.ID()), phase: protocol.Preparing,
+		done: make(chan struct{}),
+		dir: filepath.Join(a.workDir(), strings.ReplaceAll(order.ID(), "/",
+			"_")), metrics: metrics{acked: order.ResumeStep, step: order.ResumeStep},
 	}
 	t.life, t.end = context.WithCancel(life)
 	t.work, t.halt = context.WithCancelCause(t.life)
@@ -45,8 +47,8 @@ func newAttempt(a *Agent, life context.Context, order protocol.TrainAssignment) 
 	return t
 }
 
-// stop ends the attempt: at once and without a word when it is unwanted,
-// otherwise after a last checkpoint.
+// stop ends the attempt: immediately and without a report when it is unwanted, otherwise after a last
+// checkpoint.
 func (t *attempt) stop(why error) {
 	t.halt(why)
 	if errors.Is(why, errUnwanted) {
@@ -60,14 +62,14 @@ func (t *attempt) stop(why error) {
 	}
 }
 
-// state is the attempt in a beat with room for so many rows of metrics; left
-// tells whether rows remain.
-func (t *attempt) state(room int) (listed protocol.Attempt, left bool) {
+// state returns the attempt for a heartbeat, with at most maxRows metric rows; more reports whether
+// rows remain.
+func (t *attempt) state(maxRows int) (listed protocol.Attempt, more bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	rows, left := t.metrics.news(room)
+	rows, more := t.metrics.unacknowledged(maxRows)
 	return protocol.Attempt{Job: t.order.Job, Attempt: t.order.Attempt, CreateTime: t.order.CreateTime, Phase: t.phase,
-		Step: t.metrics.step, Steps: t.metrics.steps, Rows: rows}, left
+		Step: t.metrics.step, Steps: t.metrics.steps, Rows: rows}, more
 }
 
 func (t *attempt) acknowledge(step int) {
@@ -82,15 +84,14 @@ func (t *attempt) enter(phase string) {
 		t.phase = phase
 	}
 	t.mu.Unlock()
-	t.agent.beatSoon()
+	t.agent.requestHeartbeat()
 }
 
-// run carries the attempt out and reports how it ended. When it has ended and
-// its end is reported, it is listed as lost until the desk drops it: should
-// the desk still want it, it can only be begun anew, as the next attempt. What
-// could not be noted as begun does not begin.
-func (t *attempt) run(before []<-chan struct{}, noted error) {
-	defer t.agent.beatSoon()
+// run runs the attempt and reports how it ended. After that heartbeats list it as lost until the
+// coordinator no longer wants it: if the coordinator still does, it starts the next attempt. An
+// attempt that could not be recorded as started (recordErr) does not start.
+func (t *attempt) run(before []<-chan struct{}, recordErr error) {
+	defer t.agent.requestHeartbeat()
 	defer close(t.done)
 	defer t.enter(protocol.Lost)
 	defer os.RemoveAll(t.dir)
@@ -101,9 +102,9 @@ func (t *attempt) run(before []<-chan struct{}, noted error) {
 		case <-t.work.Done():
 		}
 	}
-	t.log.Info("attempt begins", "resumeStep", t.order.ResumeStep)
+	t.log.Info("attempt started", "resumeStep", t.order.ResumeStep)
 	var result engines.TrainResult
-	err := diskFault(noted)
+	err := diskError(recordErr)
 	if err == nil {
 		result, err = t.train()
 	}
@@ -113,37 +114,37 @@ func (t *attempt) run(before []<-chan struct{}, noted error) {
 	} else {
 		t.outbox.flush()
 	}
-	t.conclude(err)
+	t.reportEnd(err)
 }
 
-// conclude reports how the attempt ended, unless nobody wants to know. That
-// the node is shut down is said by its last beat, for all attempts at once.
-func (t *attempt) conclude(err error) {
+// reportEnd reports how the attempt ended, unless it is unwanted. The last heartbeat of a node that is
+// shut down reports the end of all its attempts.
+func (t *attempt) reportEnd(err error) {
 	why := context.Cause(t.work)
 	switch {
 	case err == nil, t.life.Err() != nil, errors.Is(why, errLeaving):
-		t.log.Info("attempt ends", "error", err)
+		t.log.Info("attempt ended", "error", err)
 		return
 	case errors.Is(why, errCancelled):
-		t.log.Info("attempt is cancelled")
-		_, _ = t.report(t.life, protocol.Report{Kind: protocol.ReportStopped}) // it fails only when nobody wants it
+		t.log.Info("attempt canceled")
+		// fails only when the attempt is unwanted
+		_, _ = t.report(t.life, protocol.Report{Kind: protocol.ReportStopped})
 	default:
-		t.log.Error("attempt fails", "error", err)
-		_, _ = t.report(t.life, protocol.Report{Kind: protocol.ReportFailed, Error: t.faultOf(err)})
+		t.log.Error("attempt failed", "error", err)
+		_, _ = t.report(t.life, protocol.Report{Kind: protocol.ReportFailed, Error: t.errorOf(err)})
 	}
 }
 
-// faultOf is err for the user, without paths of this machine.
-func (t *attempt) faultOf(err error) *protocol.Error {
-	f := protocol.ErrorOf(err)
-	f.Message = strings.NewReplacer(t.dir+"/", "", t.agent.options.Dir+"/", "").Replace(f.Message)
-	if len(f.Message) > 2000 {
-		f.Message = strings.ToValidUTF8(f.Message[:2000], "") + "…"
-	}
-	return f
+// errorOf returns err for the user, without paths of this machine.
+func (t *attempt) errorOf(err error) *protocol.Error {
+	const maxMessage = 2000 // bytes
+	e := protocol.ErrorOf(err)
+	e.Message = strings.NewReplacer(t.dir+"/", "", t.agent.options.Dir+"/", "").Replace(e.Message)
+	e.Message = truncate(e.Message, maxMessage)
+	return e
 }
 
-// train fetches what the order names and trains.
+// train downloads the inputs and trains.
 func (t *attempt) train() (result engines.TrainResult, err error) {
 	if t.agent.options.Engine.Trainer == nil {
 		why := cmp.Or(t.agent.options.Engine.Why["train"], "its engine has no trainer")
@@ -161,15 +162,14 @@ func (t *attempt) train() (result engines.TrainResult, err error) {
 	}
 	t.enter(protocol.Training)
 	defer func() {
-		if broke := recover(); broke != nil {
-			err = fmt.Errorf("the engine broke down: %v", broke)
+		if cause := recover(); cause != nil {
+			err = fmt.Errorf("the engine panicked: %v", cause)
 		}
 	}()
 	return t.agent.options.Engine.Trainer.Train(t.work, order, watcher{t})
 }
 
-// prepare brings all files here. release lets go of those that are shared; it
-// is never nil.
+// prepare downloads all files. release releases those in the cache; it is never nil.
 func (t *attempt) prepare() (order engines.TrainOrder, release func(), err error) {
 	var held []func()
 	release = func() {
@@ -182,34 +182,34 @@ func (t *attempt) prepare() (order engines.TrainOrder, release func(), err error
 	if err := os.MkdirAll(order.WorkDir, 0o700); err != nil {
 		return order, release, err
 	}
-	hold := func(folder *protocol.FileSet) (string, error) {
-		if folder == nil {
+	acquire := func(files *protocol.FileSet) (string, error) {
+		if files == nil {
 			return "", nil
 		}
-		dir, free, err := t.agent.cache.acquire(t.work, *folder)
+		dir, free, err := t.agent.cache.acquire(t.work, *files)
 		if err == nil {
 			held = append(held, free)
 		}
 		return dir, err
 	}
-	if order.BaseDir, err = hold(&t.order.Base); err != nil {
+	if order.BaseDir, err = acquire(&t.order.Base); err != nil {
 		return order, release, fmt.Errorf("base model: %w", err)
 	}
-	if order.AdapterDir, err = hold(t.order.Adapter); err != nil {
+	if order.AdapterDir, err = acquire(t.order.Adapter); err != nil {
 		return order, release, fmt.Errorf("adapter: %w", err)
 	}
-	dir, err := hold(&t.order.Data)
+	dir, err := acquire(&t.order.Data)
 	if err != nil {
 		return order, release, fmt.Errorf("dataset: %w", err)
 	}
 	order.DataFiles = paths(dir, &t.order.Data)
-	if dir, err = hold(t.order.Eval); err != nil {
+	if dir, err = acquire(t.order.Eval); err != nil {
 		return order, release, fmt.Errorf("evaluation dataset: %w", err)
 	}
 	order.EvalFiles = paths(dir, t.order.Eval)
 	if t.order.Resume != nil {
 		order.ResumeDir = filepath.Join(t.dir, "resume")
-		if err := t.agent.files.fetch(t.work, *t.order.Resume, order.ResumeDir); err != nil {
+		if err := t.agent.files.download(t.work, *t.order.Resume, order.ResumeDir); err != nil {
 			return order, release, fmt.Errorf("checkpoint: %w", err)
 		}
 		if err := t.readMetrics(order.ResumeDir); err != nil {
@@ -219,21 +219,21 @@ func (t *attempt) prepare() (order engines.TrainOrder, release func(), err error
 	return order, release, nil
 }
 
-// cores is how many the attempt may keep busy.
+// cores returns how many CPU cores the attempt may use.
 func (t *attempt) cores() int { return max(1, int(t.order.CPUMilli/1000)) }
 
-func paths(dir string, folder *protocol.FileSet) []string {
-	if folder == nil {
+func paths(dir string, files *protocol.FileSet) []string {
+	if files == nil {
 		return nil
 	}
 	var all []string
-	for _, file := range folder.Files {
+	for _, file := range files.Files {
 		all = append(all, filepath.Join(dir, file.Name))
 	}
 	return all
 }
 
-// deliver stores what came of the training and reports it.
+// deliver stores the results of the training and reports them.
 func (t *attempt) deliver(result engines.TrainResult) error {
 	t.enter(protocol.Writing)
 	if err := t.writeMetrics(result.Dir); err != nil {
@@ -245,22 +245,23 @@ func (t *attempt) deliver(result engines.TrainResult) error {
 	for try := 1; ; try++ {
 		sizes, sums, err := t.store(t.life, protocol.ForResults, 0, result.Dir)
 		if err != nil {
-			return fmt.Errorf("storing the results: %w", err)
+			return fmt.Errorf("store the results: %w", err)
 		}
-		verdict, err := t.report(t.life, protocol.Report{
+		outcome, err := t.report(t.life, protocol.Report{
 			Kind: protocol.ReportCompleted, Sizes: sizes, Sums: sums,
 			Result: &protocol.Result{Adapter: result.Adapter, StoppedEarly: result.StoppedEarly, Reason: result.Reason},
 		})
-		if err != nil || verdict != protocol.Incomplete {
+		if err != nil || outcome != protocol.Incomplete {
 			return err
 		}
 		if try == maxStores {
-			return domain.Errorf(domain.Unavailable, "the results were stored %d times and never arrived whole", try)
+			return domain.Errorf(domain.Unavailable, "the results were stored %d times and were incomplete each time",
+				try)
 		}
 	}
 }
 
-// A watcher hears from the trainer.
+// A watcher receives the events of the trainer.
 type watcher struct{ *attempt }
 
 // Step implements engines.TrainWatcher.
@@ -270,8 +271,8 @@ func (w watcher) Step(row engines.Metrics) {
 	w.mu.Unlock()
 }
 
-// Checkpoint implements engines.TrainWatcher. The files are copied and sent
-// from the copy, so that training goes on while nobody answers.
+// Checkpoint implements engines.TrainWatcher. The files are copied and uploaded from the copy, so that
+// training continues while the store or the coordinator is unreachable.
 func (w watcher) Checkpoint(_ context.Context, step int, dir string) error {
 	if w.life.Err() != nil {
 		return errUnwanted

@@ -17,43 +17,43 @@ import (
 	"anneal/workers/protocol"
 )
 
-// A cache keeps folders that were fetched. Whoever needs the same one at the
-// same time shares it and waits for one download; what nobody uses stays until
-// its room is needed. A folder appears in the cache whole or not at all.
+// A cache stores downloaded file sets, each in a directory. Concurrent users of a file set share one
+// download. An unused file set stays until its space is needed. A directory appears in the cache
+// complete or not at all.
 type cache struct {
 	dir   string
-	limit int64 // bytes of what nobody uses
+	limit int64 // bytes of unused file sets
 	files *transfer
 
 	mu      sync.Mutex
-	entries map[string]*entry // by the hash of the folder's key
+	entries map[string]*entry // by the hash of the file set's key
 }
 
 type entry struct {
 	size  int64
 	users int
-	used  time.Time     // when it was last let go
-	ready chan struct{} // closed when it is there, or could not be fetched
+	used  time.Time     // when it was last released
+	ready chan struct{} // closed when the download has ended
 	err   error
 }
 
-const unfinished = ".part" // ends the names of folders that are not whole
+const partSuffix = ".part" // of directories that are being downloaded
 
-// open finds what earlier runs left.
+// open adds the directories of earlier runs.
 func (c *cache) open() error {
 	found, err := os.ReadDir(c.dir)
 	if err != nil {
 		return err
 	}
-	for _, folder := range found {
-		path := filepath.Join(c.dir, folder.Name())
-		if strings.HasSuffix(folder.Name(), unfinished) {
+	for _, directory := range found {
+		path := filepath.Join(c.dir, directory.Name())
+		if strings.HasSuffix(directory.Name(), partSuffix) {
 			if err := os.RemoveAll(path); err != nil {
 				return err
 			}
 			continue
 		}
-		info, err := folder.Info()
+		info, err := directory.Info()
 		if err != nil {
 			return err
 		}
@@ -69,28 +69,28 @@ func (c *cache) open() error {
 			e.size += size
 		}
 		close(e.ready)
-		c.entries[folder.Name()] = e
+		c.entries[directory.Name()] = e
 	}
 	return nil
 }
 
-// acquire answers where the folder lies, fetching it when it is not there. It
+// acquire returns the directory of a file set, which it downloads unless it is cached. The directory
 // stays until release is called.
-func (c *cache) acquire(ctx context.Context, folder protocol.FileSet) (dir string, release func(), err error) {
-	sum := sha256.Sum256([]byte(folder.Key))
+func (c *cache) acquire(ctx context.Context, files protocol.FileSet) (dir string, release func(), err error) {
+	sum := sha256.Sum256([]byte(files.Key))
 	id := hex.EncodeToString(sum[:16])
 	path := filepath.Join(c.dir, id)
 	for {
 		c.mu.Lock()
-		e, there := c.entries[id]
-		if !there {
-			e = &entry{size: folder.Size(), ready: make(chan struct{})}
+		e, cached := c.entries[id]
+		if !cached {
+			e = &entry{size: files.Size(), ready: make(chan struct{})}
 			c.entries[id] = e
 		}
 		e.users++
 		c.mu.Unlock()
-		if !there {
-			c.fetch(ctx, e, id, folder)
+		if !cached {
+			c.download(ctx, e, id, files)
 		}
 		select {
 		case <-e.ready:
@@ -101,30 +101,30 @@ func (c *cache) acquire(ctx context.Context, folder protocol.FileSet) (dir strin
 		if e.err == nil {
 			return path, sync.OnceFunc(func() { c.release(e) }), nil
 		}
-		// Whoever fetched it may have been stopped; that is no reason for us.
-		if there && ctx.Err() == nil {
+		// The download of another user may have been canceled: download it for this one.
+		if cached && ctx.Err() == nil {
 			continue
 		}
 		return "", nil, e.err
 	}
 }
 
-// fetch downloads into a folder beside its place, then moves it there.
-func (c *cache) fetch(ctx context.Context, e *entry, id string, folder protocol.FileSet) {
+// download downloads a file set into a temporary directory and renames it.
+func (c *cache) download(ctx context.Context, e *entry, id string, files protocol.FileSet) {
 	c.evict(e.size)
-	part := filepath.Join(c.dir, id+unfinished)
-	whole := filepath.Join(c.dir, id)
-	err := c.files.fetch(ctx, folder, part)
+	part := filepath.Join(c.dir, id+partSuffix)
+	final := filepath.Join(c.dir, id)
+	err := c.files.download(ctx, files, part)
 	if err == nil {
-		err = errors.Join(os.RemoveAll(whole), os.Rename(part, whole))
+		err = errors.Join(os.RemoveAll(final), os.Rename(part, final))
 	}
 	if err == nil {
 		err = syncDir(c.dir)
 	}
 	if err != nil {
 		err = errors.Join(err, os.RemoveAll(part))
-		if fault := domain.CodeOf(err); fault == domain.ResourceExhausted {
-			c.evict(c.limit) // so that the next one finds room
+		if domain.CodeOf(err) == domain.ResourceExhausted {
+			c.evict(c.limit) // makes space for the next download
 		}
 		c.mu.Lock()
 		delete(c.entries, id)
@@ -142,8 +142,8 @@ func (c *cache) release(e *entry) {
 	c.evict(0)
 }
 
-// evict makes room for more bytes within the limit: what nobody uses goes, the
-// longest unused first.
+// evict removes unused file sets, the least recently used first, until more bytes are within the
+// limit.
 func (c *cache) evict(more int64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -155,13 +155,16 @@ func (c *cache) evict(more int64) {
 			sum += e.size
 		}
 	}
-	slices.SortFunc(idle, func(a, b string) int { return cmp.Compare(c.entries[a].used.UnixNano(), c.entries[b].used.UnixNano()) })
+	slices.SortFunc(idle, func(a, b string) int {
+		return cmp.Compare(c.entries[a].used.UnixNano(),
+			c.entries[b].used.UnixNano())
+	})
 	for _, id := range idle {
 		if sum+more <= c.limit {
 			return
 		}
 		sum -= c.entries[id].size
 		delete(c.entries, id)
-		_ = os.RemoveAll(filepath.Join(c.dir, id)) // what is left is found again at the next start
+		_ = os.RemoveAll(filepath.Join(c.dir, id)) // what remains is found at the next start
 	}
 }

@@ -200,7 +200,7 @@ func TestCacheOutlivesTheFirst(t *testing.T) {
 func TestFetchStaysInItsFolder(t *testing.T) {
 	s := newShelf(t)
 	for _, name := range []string{"../x", "/x", "a/../../x"} {
-		err := newTransfer(nil).fetch(t.Context(), s.folder("k", name), t.TempDir())
+		err := newTransfer(nil).download(t.Context(), s.folder("k", name), t.TempDir())
 		require.Equal(t, domain.InvalidArgument, domain.CodeOf(err), name)
 	}
 	require.Empty(t, s.asked)
@@ -210,19 +210,21 @@ func TestFetchStaysInItsFolder(t *testing.T) {
 func TestFilesAreHeldToTheirSums(t *testing.T) {
 	s := newShelf(t)
 	folder := s.folder("k", "f")
-	folder.Files[0].Sum = "84d89877f0d4041efb6bf91a16f0248f2fd573e6af05c19f96bedb9f882f7882" // of 0123456789, by sha256sum
-	require.NoError(t, newTransfer(nil).fetch(t.Context(), folder, t.TempDir()))
+	// of 0123456789, by sha256sum
+	folder.Files[0].Sum = "84d89877f0d4041efb6bf91a16f0248f2fd573e6af05c19f96bedb9f882f7882"
+	require.NoError(t, newTransfer(nil).download(t.Context(), folder, t.TempDir()))
 
 	s.reply = func(w http.ResponseWriter, _ string, _ int) bool {
 		_, _ = io.WriteString(w, "0123456780")
 		return true
 	}
-	err := newTransfer(nil).fetch(t.Context(), folder, t.TempDir())
+	err := newTransfer(nil).download(t.Context(), folder, t.TempDir())
 	require.Equal(t, domain.DataLoss, domain.CodeOf(err))
 	require.ErrorContains(t, err, "file f:")
 	require.Equal(t, 2, s.asked["f"], "it is not asked for again and again")
 	folder.Files[0].Sum = ""
-	require.NoError(t, newTransfer(nil).fetch(t.Context(), folder, t.TempDir()), "a file without a sum is taken as it is")
+	require.NoError(t, newTransfer(nil).download(t.Context(), folder, t.TempDir()),
+		"a file without a sum is taken as it is")
 }
 
 // What the store says is damaged is not asked for again, and what arrives other
@@ -230,19 +232,20 @@ func TestFilesAreHeldToTheirSums(t *testing.T) {
 func TestDamageOfTheStoreAndOfTheWay(t *testing.T) {
 	s := newShelf(t)
 	s.reply = func(w http.ResponseWriter, _ string, times int) bool {
-		w.Header().Set("Repr-Digest", "sha-256=:hNiYd/DUBB77a/kaFvAkjy/Vc+avBcGflr7bn4gveII=:") // of 0123456789, by sha256sum
+		// of 0123456789, by sha256sum
+		w.Header().Set("Repr-Digest", "sha-256=:hNiYd/DUBB77a/kaFvAkjy/Vc+avBcGflr7bn4gveII=:")
 		_, _ = io.WriteString(w, []string{"0123456780", "0123456789"}[min(times-1, 1)])
 		return true
 	}
-	require.NoError(t, newTransfer(nil).fetch(t.Context(), s.folder("k", "f"), t.TempDir()))
+	require.NoError(t, newTransfer(nil).download(t.Context(), s.folder("k", "f"), t.TempDir()))
 	require.Equal(t, 2, s.asked["f"])
 	s.reply = func(w http.ResponseWriter, _ string, _ int) bool {
 		w.WriteHeader(http.StatusInternalServerError)
 		_, _ = io.WriteString(w, `{"code":15,"message":"file models/acme/f: is damaged"}`)
 		return true
 	}
-	err := newTransfer(nil).fetch(t.Context(), s.folder("k", "g"), t.TempDir())
+	err := newTransfer(nil).download(t.Context(), s.folder("k", "g"), t.TempDir())
 	require.Equal(t, domain.DataLoss, domain.CodeOf(err))
-	require.ErrorContains(t, err, "file g: is damaged in the store")
+	require.ErrorContains(t, err, "file g: is damaged in the file store")
 	require.Equal(t, 1, s.asked["g"])
 }

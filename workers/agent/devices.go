@@ -10,46 +10,48 @@ import (
 	"anneal/engines"
 )
 
-// devices are the node's accelerators that no replica has. The world counts
-// them; which of them a replica gets is decided here.
+// devices holds the node's accelerators that no replica uses. The log allocates a number of devices;
+// the agent chooses which of them a replica gets.
 type devices struct {
 	mu    sync.Mutex
 	free  []engines.Device
-	freed chan struct{} // closed when there are more
+	freed chan struct{} // closed when devices are released
 }
 
 func newDevices(all []engines.Device) *devices {
 	return &devices{free: slices.Clone(all), freed: make(chan struct{})}
 }
 
-// take waits for as many devices of each type as are asked for: a replica that
-// is on its way out may still have some that the world has given away again.
-// give returns them; it is never nil.
-func (d *devices) take(ctx context.Context, asked map[string]int) (taken []engines.Device, give func(), err error) {
+// acquire waits for the wanted number of devices of each type: a replica that is being stopped may
+// still use some that the log has allocated again. release is never nil.
+func (d *devices) acquire(
+	ctx context.Context, wanted map[string]int,
+) (acquired []engines.Device, release func(), err error) {
 	for {
-		taken, freed := d.try(asked)
+		acquired, freed := d.try(wanted)
 		if freed == nil {
-			return taken, sync.OnceFunc(func() { d.give(taken) }), nil
+			return acquired, sync.OnceFunc(func() { d.release(acquired) }), nil
 		}
 		select {
 		case <-freed:
 		case <-ctx.Done():
-			return nil, func() {}, domain.Errorf(domain.Unavailable, "the accelerators of the replica were not free: %v", context.Cause(ctx))
+			return nil, func() {}, domain.Errorf(domain.Unavailable,
+				"the accelerators allocated to the replica are still in use: %v", context.Cause(ctx))
 		}
 	}
 }
 
-// try takes devices if all are free; otherwise freed is closed when it is worth
-// another try.
-func (d *devices) try(asked map[string]int) (taken []engines.Device, freed <-chan struct{}) {
+// try acquires the devices if all are free; otherwise freed is closed when another attempt is
+// worthwhile.
+func (d *devices) try(wanted map[string]int) (acquired []engines.Device, freed <-chan struct{}) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	left := maps.Clone(asked)
+	left := maps.Clone(wanted)
 	var rest []engines.Device
 	for _, one := range d.free {
 		if left[one.Type] > 0 {
 			left[one.Type]--
-			taken = append(taken, one)
+			acquired = append(acquired, one)
 		} else {
 			rest = append(rest, one)
 		}
@@ -60,13 +62,13 @@ func (d *devices) try(asked map[string]int) (taken []engines.Device, freed <-cha
 		}
 	}
 	d.free = rest
-	return taken, nil
+	return acquired, nil
 }
 
-func (d *devices) give(back []engines.Device) {
+func (d *devices) release(released []engines.Device) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.free = append(d.free, back...)
+	d.free = append(d.free, released...)
 	slices.SortFunc(d.free, func(a, b engines.Device) int { return a.Index - b.Index })
 	close(d.freed)
 	d.freed = make(chan struct{})

@@ -15,15 +15,15 @@ func TestDevicesAreGivenToOneReplicaEach(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const l4, h100 = "VENDOR_A_L4_24GB", "VENDOR_A_H100_80GB"
 		d := newDevices(engines.Number(map[string]int{l4: 3, h100: 1}))
-		first, give, err := d.take(t.Context(), map[string]int{l4: 2})
+		first, give, err := d.acquire(t.Context(), map[string]int{l4: 2})
 		require.NoError(t, err)
 		require.Equal(t, []engines.Device{{Type: l4, Index: 1}, {Type: l4, Index: 2}}, first)
-		none, _, err := d.take(t.Context(), nil)
+		none, _, err := d.acquire(t.Context(), nil)
 		require.NoError(t, err)
 		require.Empty(t, none)
 
 		var second []engines.Device
-		go func() { second, _, _ = d.take(t.Context(), map[string]int{l4: 2, h100: 1}) }()
+		go func() { second, _, _ = d.acquire(t.Context(), map[string]int{l4: 2, h100: 1}) }()
 		synctest.Wait()
 		require.Nil(t, second, "it waits for what the first still has")
 		give()
@@ -33,7 +33,7 @@ func TestDevicesAreGivenToOneReplicaEach(t *testing.T) {
 
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
-		_, give, err = d.take(ctx, map[string]int{h100: 1})
+		_, give, err = d.acquire(ctx, map[string]int{h100: 1})
 		require.Equal(t, domain.Unavailable, domain.CodeOf(err))
 		give()
 	})

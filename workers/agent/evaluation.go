@@ -8,35 +8,37 @@ import (
 	"anneal/engines"
 )
 
-// openEvaluation brings the code that scores answers here and makes it ready;
-// nil when the order has none. closed lets go of it; it is never nil.
-func (t *attempt) openEvaluation() (_ engines.Evaluation, closed func(), err error) {
-	closed = func() {}
-	asked := t.order.Evaluator
-	if asked == nil {
-		return nil, closed, nil
+// openEvaluation downloads the code of the evaluator and opens it; nil when the attempt has none.
+// closeAll is never nil.
+func (t *attempt) openEvaluation() (_ engines.Evaluation, closeAll func(), err error) {
+	closeAll = func() {}
+	evaluator := t.order.Evaluator
+	if evaluator == nil {
+		return nil, closeAll, nil
 	}
 	engine := t.agent.options.Engine
 	if engine.Scorer == nil {
-		return nil, closed, domain.Errorf(domain.Unavailable, "the node cannot score: %s", cmp.Or(engine.Why["score"], "its engine has no scorer"))
+		return nil, closeAll, domain.Errorf(domain.Unavailable, "the node cannot score completions: %s",
+			cmp.Or(engine.Why["score"], "its engine has no scorer"))
 	}
-	dir, free, err := t.agent.cache.acquire(t.work, asked.Code)
+	dir, release, err := t.agent.cache.acquire(t.work, evaluator.Code)
 	if err != nil {
-		return nil, closed, fmt.Errorf("evaluator: %w", err)
+		return nil, closeAll, fmt.Errorf("evaluator: %w", err)
 	}
-	code := engines.EvaluatorCode{Dir: dir, EntryFile: asked.EntryFile, EntryFunc: asked.EntryFunc, Env: asked.Env, Parallelism: t.cores()}
-	if how := t.order.Settings.Rollouts; how != nil && how.MaxConcurrentEvaluations > 0 {
-		code.Parallelism = how.MaxConcurrentEvaluations
+	code := engines.EvaluatorCode{Dir: dir, EntryFile: evaluator.EntryFile, EntryFunc: evaluator.EntryFunc,
+		Env: evaluator.Env, Parallelism: t.cores()}
+	if r := t.order.Settings.Rollouts; r != nil && r.MaxConcurrentEvaluations > 0 {
+		code.Parallelism = r.MaxConcurrentEvaluations
 	}
 	evaluation, err := engine.Scorer.Open(t.work, code)
 	if err != nil {
-		free()
-		return nil, closed, fmt.Errorf("evaluator: %w", err)
+		release()
+		return nil, closeAll, fmt.Errorf("evaluator: %w", err)
 	}
 	return evaluation, func() {
 		if err := evaluation.Close(); err != nil {
-			t.log.Warn("an evaluation could not be closed", "error", err)
+			t.log.Warn("evaluation not closed", "error", err)
 		}
-		free()
+		release()
 	}, nil
 }

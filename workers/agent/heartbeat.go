@@ -11,140 +11,139 @@ import (
 	"anneal/workers/protocol"
 )
 
-// Until the desk says otherwise.
 const (
-	interval    = 2 * time.Second
-	beatTimeout = 5 * time.Second
+	defaultInterval  = 2 * time.Second // between heartbeats, until the coordinator sets another
+	heartbeatTimeout = 5 * time.Second
 )
 
-// beat says what runs, does what the answer says, and answers the time until
-// the next beat. It fails when the node is another agent's.
-func (a *Agent) beat(ctx, life context.Context) (time.Duration, error) {
-	ask, cancel := context.WithTimeout(ctx, beatTimeout)
+// heartbeat sends a heartbeat, applies the assignments in the reply, and returns the time until the
+// next one. It fails when another agent has registered as this node.
+func (a *Agent) heartbeat(ctx, life context.Context) (time.Duration, error) {
+	requestCtx, cancel := context.WithTimeout(ctx, heartbeatTimeout)
 	defer cancel()
-	said := a.state()
-	var orders protocol.Assignments
-	err := a.request(ask, protocol.HeartbeatSubject(a.options.Node), said, &orders)
-	var fault *domain.Error
+	sent := a.state()
+	var assignments protocol.Assignments
+	err := a.request(requestCtx, protocol.HeartbeatSubject(a.options.Node), sent, &assignments)
+	var refusal *domain.Error
 	switch {
 	case ctx.Err() != nil:
 		return 0, nil
-	case errors.As(err, &fault) && fault.Reason == protocol.TakenOver:
+	case errors.As(err, &refusal) && refusal.Reason == protocol.TakenOver:
 		return 0, err
-	case fault != nil:
+	case refusal != nil:
 		a.log.Error("the control plane refuses this agent", "error", err)
-		return 5 * interval, nil
+		return 5 * defaultInterval, nil
 	case err != nil:
-		a.log.Debug("nobody answers the beat", "error", err)
-		return interval / 4, nil
+		a.log.Debug("no reply to the heartbeat", "error", err)
+		return defaultInterval / 4, nil
 	}
-	a.apply(life, said, orders)
-	if orders.Interval <= 0 || orders.Interval > time.Minute {
-		return interval, nil
+	a.apply(life, sent, assignments)
+	if assignments.Interval <= 0 || assignments.Interval > time.Minute {
+		return defaultInterval, nil
 	}
-	return orders.Interval, nil
+	return assignments.Interval, nil
 }
 
-// request asks the desk. A refusal is a fault; all else that goes wrong is none.
-func (a *Agent) request(ctx context.Context, subject string, question, answer any) error {
-	data, err := protocol.Marshal(question)
+// request sends a request to the coordinator. A refusal is a domain.Error; no other failure is.
+func (a *Agent) request(ctx context.Context, subject string, request, reply any) error {
+	data, err := protocol.Marshal(request)
 	if err != nil {
 		return err
 	}
-	reply, err := a.conn.RequestWithContext(ctx, subject, data)
+	m, err := a.conn.RequestWithContext(ctx, subject, data)
 	if err != nil {
 		return err
 	}
-	return protocol.Unmarshal(reply.Data, answer)
+	return protocol.Unmarshal(m.Data, reply)
 }
 
-// state is all that runs, and how far it is.
+// state returns all that runs, and its progress.
 func (a *Agent) state() protocol.Heartbeat {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.beats++
-	b := protocol.Heartbeat{Version: protocol.Version, Node: a.spec, Boot: a.boot, Number: a.beats, Seen: a.seen, Attempts: a.begun.lost()}
-	more, room := false, protocol.MaxRows
+	a.number++
+	h := protocol.Heartbeat{Version: protocol.Version, Node: a.spec, Boot: a.boot, Number: a.number, Seen: a.seen,
+		Attempts: a.started.lost()}
+	more, rows := false, protocol.MaxRows
 	for _, id := range slices.Sorted(maps.Keys(a.attempts)) {
-		listed, left := a.attempts[id].state(room)
-		b.Attempts = append(b.Attempts, listed)
-		more, room = more || left, room-len(listed.Rows)
+		listed, left := a.attempts[id].state(rows)
+		h.Attempts = append(h.Attempts, listed)
+		more, rows = more || left, rows-len(listed.Rows)
 	}
 	for _, id := range slices.Sorted(maps.Keys(a.replicas)) {
-		b.Replicas = append(b.Replicas, a.replicas[id].state())
+		h.Replicas = append(h.Replicas, a.replicas[id].state())
 	}
 	if more {
-		a.beatSoon()
+		a.requestHeartbeat()
 	}
-	return b
+	return h
 }
 
-// apply starts what is missing and stops what the beat listed and the orders
-// do not keep.
-func (a *Agent) apply(life context.Context, said protocol.Heartbeat, orders protocol.Assignments) {
+// apply starts what is missing, and stops what the heartbeat listed and the assignments do not keep.
+func (a *Agent) apply(life context.Context, sent protocol.Heartbeat, assignments protocol.Assignments) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.seen = max(a.seen, orders.Position)
+	a.seen = max(a.seen, assignments.Position)
 	keep := map[string]bool{}
-	for _, id := range orders.Keep {
+	for _, id := range assignments.Keep {
 		keep[id] = true
 	}
-	for _, listed := range said.Attempts {
+	for _, listed := range sent.Attempts {
 		id := listed.ID()
 		t := a.attempts[id]
 		switch {
 		case keep[id] && t != nil:
-			t.acknowledge(orders.Acked[id])
+			t.acknowledge(assignments.Acked[id])
 		case keep[id]:
 		case t == nil:
-			a.begun.forget(id)
+			a.started.forget(id)
 		default:
 			a.drop(id, t)
 		}
 	}
-	equip := map[string]protocol.ReplicaAddons{}
-	for _, one := range orders.Addons {
-		equip[one.Replica] = one
+	addons := map[string]protocol.ReplicaAddons{}
+	for _, one := range assignments.Addons {
+		addons[one.Replica] = one
 	}
-	for _, listed := range said.Replicas {
+	for _, listed := range sent.Replicas {
 		id := listed.ID()
 		if keep[id] {
-			a.replicas[id].addons.equip(listed.Addons, equip[id])
+			a.replicas[id].addons.apply(listed.Addons, addons[id])
 			continue
 		}
 		a.replicas[id].stop()
 		delete(a.replicas, id)
 	}
-	for _, id := range orders.Cancel {
+	for _, id := range assignments.Cancel {
 		if t := a.attempts[id]; t != nil {
 			t.stop(errCancelled)
 		}
 	}
 	if !a.leaving {
-		a.start(life, orders)
+		a.start(life, assignments)
 	}
 }
 
-// drop stops an attempt that is not wanted; it is listed until it has ended.
+// drop stops an attempt that is unwanted; heartbeats list it until it has ended.
 func (a *Agent) drop(id string, t *attempt) {
 	t.stop(errUnwanted)
 	select {
 	case <-t.done:
 		delete(a.attempts, id)
-		a.begun.forget(id)
+		a.started.forget(id)
 	default:
 	}
 }
 
-// start begins what is new. An attempt that was begun before is never begun
-// again: see begun.
-func (a *Agent) start(life context.Context, orders protocol.Assignments) {
-	for _, order := range orders.Train {
+// start starts what is new. An attempt that was started before is never started again: see
+// startedAttempts.
+func (a *Agent) start(life context.Context, assignments protocol.Assignments) {
+	for _, order := range assignments.Train {
 		id := order.ID()
-		if a.attempts[id] != nil || a.begun.has(id) {
+		if a.attempts[id] != nil || a.started.has(id) {
 			continue
 		}
-		noted := a.begun.add(order)
+		recordErr := a.started.add(order)
 		var before []<-chan struct{} // earlier attempts of the job, which may still be stopping
 		for _, other := range a.attempts {
 			if other.order.Job == order.Job {
@@ -153,23 +152,23 @@ func (a *Agent) start(life context.Context, orders protocol.Assignments) {
 		}
 		t := newAttempt(a, life, order)
 		a.attempts[id] = t
-		a.work.Go(func() { t.run(before, noted) })
+		a.work.Go(func() { t.run(before, recordErr) })
 	}
-	for _, order := range orders.Serve {
+	for _, order := range assignments.Serve {
 		if id := order.ID(); a.replicas[id] == nil {
 			r := newReplica(a, life, order)
 			a.replicas[id] = r
 			a.work.Go(r.run)
 		}
 	}
-	if len(orders.Train)+len(orders.Serve) > 0 {
-		a.beatSoon()
+	if len(assignments.Train)+len(assignments.Serve) > 0 {
+		a.requestHeartbeat()
 	}
 }
 
 // Why an attempt is stopped.
 var (
 	errUnwanted  = errors.New("the attempt is over")
-	errCancelled = errors.New("the job was cancelled")
-	errLeaving   = errors.New("the node is shut down")
+	errCancelled = errors.New("the job was canceled")
+	errLeaving   = errors.New("the node is shutting down")
 )

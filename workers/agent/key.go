@@ -12,57 +12,59 @@ import (
 	"anneal/domain"
 )
 
-// OpenKey reads the NKey with which an agent authenticates, or makes one at the
-// first start. The file holds its seed; it refuses a file that others may read.
+// OpenKey reads the NKey with which an agent authenticates, or creates it at the first start. The
+// file holds its seed; OpenKey refuses a file that other users may read.
 func OpenKey(path string) (nkeys.KeyPair, error) {
 	info, err := os.Stat(path)
 	if errors.Is(err, fs.ErrNotExist) {
-		return makeKey(path)
+		return createKey(path)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("the node's key: %w", err)
+		return nil, fmt.Errorf("open the node's key: %w", err)
 	}
 	if mode := info.Mode().Perm(); mode&0o077 != 0 {
-		return nil, domain.Errorf(domain.FailedPrecondition, "the node's key %s has mode %04o, so others may read it: chmod 600 it, and revoke the node if somebody did", path, mode)
+		return nil, domain.Errorf(domain.FailedPrecondition, "the node's key %s has mode %04o, so other users may "+
+			"read it: chmod 600 it, and revoke the node if somebody did", path, mode)
 	}
 	seed, err := os.ReadFile(path)
 	if err != nil {
-		return nil, fmt.Errorf("the node's key: %w", err)
+		return nil, fmt.Errorf("open the node's key: %w", err)
 	}
 	key, err := nkeys.ParseDecoratedNKey(seed)
 	if err == nil {
 		_, err = publicOf(key)
 	}
 	if err != nil {
-		return nil, domain.Errorf(domain.FailedPrecondition, "%s does not hold a node's key: restore it, or revoke the node on the server, delete the file and join with a new token", path)
+		return nil, domain.Errorf(domain.FailedPrecondition, "%s does not contain a node's key: restore it, or "+
+			"revoke the node on the server, delete the file and join with a new token", path)
 	}
 	return key, nil
 }
 
-// publicOf is the public half of a user's key.
+// publicOf returns the public half of a user's key.
 func publicOf(key nkeys.KeyPair) (string, error) {
 	public, err := key.PublicKey()
 	if err == nil && !nkeys.IsValidPublicUserKey(public) {
-		err = errors.New("it is not the key of a user")
+		err = errors.New("not the key of a user")
 	}
 	return public, err
 }
 
-func makeKey(path string) (nkeys.KeyPair, error) {
+func createKey(path string) (nkeys.KeyPair, error) {
 	key, err := nkeys.CreateUser()
 	if err != nil {
-		return nil, fmt.Errorf("making the node's key: %w", err)
+		return nil, fmt.Errorf("create the node's key: %w", err)
 	}
 	seed, err := key.Seed()
 	if err != nil {
-		return nil, fmt.Errorf("making the node's key: %w", err)
+		return nil, fmt.Errorf("create the node's key: %w", err)
 	}
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
-		return nil, fmt.Errorf("the node's key: %w", err)
+		return nil, fmt.Errorf("open the node's key: %w", err)
 	}
 	file, err := os.CreateTemp(filepath.Dir(path), ".node-key-*") // mode 0600
 	if err != nil {
-		return nil, fmt.Errorf("the node's key: %w", err)
+		return nil, fmt.Errorf("open the node's key: %w", err)
 	}
 	_, err = file.Write(append(seed, '\n'))
 	if err = errors.Join(err, file.Sync(), file.Close()); err == nil {
@@ -70,7 +72,7 @@ func makeKey(path string) (nkeys.KeyPair, error) {
 	}
 	if err != nil {
 		_ = os.Remove(file.Name())
-		return nil, fmt.Errorf("the node's key: %w", err)
+		return nil, fmt.Errorf("open the node's key: %w", err)
 	}
 	return key, syncDir(filepath.Dir(path))
 }

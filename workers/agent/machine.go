@@ -16,8 +16,8 @@ import (
 	"anneal/engines"
 )
 
-// capacityOf is what this machine has: cores and memory within the limits of
-// its control group, and its accelerators.
+// capacityOf returns the capacity of this machine: cores and memory within the limits of its control
+// group, and its accelerators.
 func capacityOf(accelerators []engines.Device) (domain.Resources, error) {
 	memory, err := memoryMiB("/proc/meminfo", "/sys/fs/cgroup/memory.max")
 	if err != nil {
@@ -34,18 +34,18 @@ func capacityOf(accelerators []engines.Device) (domain.Resources, error) {
 	return domain.Resources{CPUMilli: int64(runtime.GOMAXPROCS(0)) * 1000, MemoryMiB: memory, Accelerators: count}, nil
 }
 
-// memoryMiB is the machine's memory, or the group's limit when that is less.
+// memoryMiB returns the machine's memory, or the group's limit when that is less.
 func memoryMiB(meminfo, groupLimit string) (int64, error) {
 	data, err := os.ReadFile(meminfo)
 	if err != nil {
-		return 0, fmt.Errorf("the machine's memory: %w", err)
+		return 0, fmt.Errorf("read the machine's memory: %w", err)
 	}
 	var memory int64
 	for line := range strings.Lines(string(data)) {
 		if rest, ok := strings.CutPrefix(line, "MemTotal:"); ok {
 			kib, err := strconv.ParseInt(strings.TrimSuffix(strings.TrimSpace(rest), " kB"), 10, 64)
 			if err != nil {
-				return 0, fmt.Errorf("the machine's memory: %w", err)
+				return 0, fmt.Errorf("read the machine's memory: %w", err)
 			}
 			memory = kib >> 10
 		}
@@ -58,29 +58,30 @@ func memoryMiB(meminfo, groupLimit string) (int64, error) {
 	return memory, nil
 }
 
-// findAccelerators asks the driver's tool; a machine without it has none.
+// findAccelerators lists the devices that nvidia-smi reports; without it there are none.
 func findAccelerators() []engines.Device {
 	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
 	defer cancel()
-	out, err := exec.CommandContext(ctx, "nvidia-smi", "--query-gpu=index,uuid,name,memory.total", "--format=csv,noheader").Output()
+	out, err := exec.CommandContext(ctx, "nvidia-smi", "--query-gpu=index,uuid,name,memory.total",
+		"--format=csv,noheader").Output()
 	if err != nil {
 		return nil
 	}
 	all := accelerators(out)
 	if visible, set := os.LookupEnv("CUDA_VISIBLE_DEVICES"); set {
-		return shown(all, visible)
+		return visibleOf(all, visible)
 	}
-	return plain(all)
+	return devicesOf(all)
 }
 
-// A found device has the name that the driver gives it, too.
-type found struct {
+// A driverDevice is a device with the UUID that the driver gives it.
+type driverDevice struct {
 	engines.Device
 	uuid string
 }
 
-// accelerators reads lines like "0, GPU-5a3c…, NVIDIA H100 80GB HBM3, 81559 MiB".
-func accelerators(list []byte) (all []found) {
+// accelerators parses lines like "0, GPU-5a3c…, NVIDIA H100 80GB HBM3, 81559 MiB".
+func accelerators(list []byte) (all []driverDevice) {
 	for line := range bytes.Lines(list) {
 		fields := strings.Split(strings.TrimSpace(string(line)), ", ")
 		if len(fields) != 4 {
@@ -91,25 +92,26 @@ func accelerators(list []byte) (all []found) {
 			continue
 		}
 		mib, _ := strconv.ParseInt(strings.TrimSuffix(fields[3], " MiB"), 10, 64)
-		all = append(all, found{engines.Device{Type: acceleratorType(fields[2], mib), Index: index}, fields[1]})
+		all = append(all, driverDevice{engines.Device{Type: acceleratorType(fields[2], mib), Index: index}, fields[1]})
 	}
 	return all
 }
 
-func plain(all []found) (devices []engines.Device) {
+func devicesOf(all []driverDevice) (devices []engines.Device) {
 	for _, one := range all {
 		devices = append(devices, one.Device)
 	}
 	return devices
 }
 
-// shown are the devices that a list of their numbers or names lets this program
-// see; as for the driver, it ends with the first that is not there.
-func shown(all []found, visible string) (devices []engines.Device) {
+// visibleOf returns the devices that a list of indexes or UUIDs makes visible (CUDA_VISIBLE_DEVICES).
+// As for the driver, the list ends with the first unknown device.
+func visibleOf(all []driverDevice, visible string) (devices []engines.Device) {
 	for word := range strings.SplitSeq(visible, ",") {
 		word = strings.TrimSpace(word)
-		at := slices.IndexFunc(all, func(one found) bool {
-			return word == strconv.Itoa(one.Index) || strings.HasPrefix(word, "GPU-") && strings.HasPrefix(one.uuid, word)
+		at := slices.IndexFunc(all, func(one driverDevice) bool {
+			return word == strconv.Itoa(one.Index) || strings.HasPrefix(word, "GPU-") && strings.HasPrefix(one.uuid,
+				word)
 		})
 		if at < 0 {
 			break
@@ -119,8 +121,8 @@ func shown(all []found, visible string) (devices []engines.Device) {
 	return devices
 }
 
-// acceleratorType is the interface's name of a device. One that it has no name
-// for keeps its own: nothing asks for it by accident.
+// acceleratorType returns the API's name of a device type. An unknown type keeps its own name, which no
+// request can match by accident.
 func acceleratorType(name string, memoryMiB int64) string {
 	words := strings.FieldsFunc(strings.ToUpper(name), func(r rune) bool { return r == ' ' || r == '-' || r == '_' })
 	for _, word := range words {

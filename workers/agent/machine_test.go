@@ -26,24 +26,31 @@ func TestAccelerators(t *testing.T) {
 		"none": {"", nil},
 		"a server": {"0, GPU-1, NVIDIA H100 80GB HBM3, 81559 MiB\n1, GPU-2, NVIDIA H100 80GB HBM3, 81559 MiB\n",
 			[]engines.Device{device("VENDOR_A_H100_80GB", 0), device("VENDOR_A_H100_80GB", 1)}},
-		"mixed": {"0, GPU-1, NVIDIA A100-SXM4-80GB, 81920 MiB\n1, GPU-2, NVIDIA A100-PCIE-40GB, 40960 MiB\n2, GPU-3, NVIDIA A10G, 23028 MiB\n3, GPU-4, NVIDIA L4, 23034 MiB\n",
-			[]engines.Device{device("VENDOR_A_A100_80GB", 0), device("VENDOR_A_A100_40GB", 1), device("VENDOR_A_A10G_24GB", 2), device("VENDOR_A_L4_24GB", 3)}},
-		"newer": {"0, GPU-1, NVIDIA H200, 143771 MiB\n1, GPU-2, NVIDIA B200, 183359 MiB\n2, GPU-3, NVIDIA GB200, 189471 MiB\n",
-			[]engines.Device{device("VENDOR_A_H200_141GB", 0), device("VENDOR_A_B200_180GB", 1), device("VENDOR_A_GB200", 2)}},
-		"unknown": {"0, GPU-1, Tesla T4, 15360 MiB\n1, GPU-2, NVIDIA L40S, 46068 MiB\n2, GPU-3, NVIDIA A10, 23028 MiB\n",
+		"mixed": {"0, GPU-1, NVIDIA A100-SXM4-80GB, 81920 MiB\n1, GPU-2, NVIDIA A100-PCIE-40GB, 40960 MiB\n2, " +
+			"GPU-3, NVIDIA A10G, 23028 MiB\n3, GPU-4, NVIDIA L4, 23034 MiB\n",
+			[]engines.Device{device("VENDOR_A_A100_80GB", 0), device("VENDOR_A_A100_40GB", 1),
+				device("VENDOR_A_A10G_24GB", 2), device("VENDOR_A_L4_24GB", 3)}},
+		"newer": {"0, GPU-1, NVIDIA H200, 143771 MiB\n1, GPU-2, NVIDIA B200, 183359 MiB\n2, GPU-3, NVIDIA GB200, " +
+			"189471 MiB\n",
+			[]engines.Device{device("VENDOR_A_H200_141GB", 0), device("VENDOR_A_B200_180GB", 1),
+				device("VENDOR_A_GB200", 2)}},
+		"unknown": {"0, GPU-1, Tesla T4, 15360 MiB\n1, GPU-2, NVIDIA L40S, 46068 MiB\n2, GPU-3, NVIDIA A10, 23028 " +
+			"MiB\n",
 			[]engines.Device{device("Tesla T4", 0), device("NVIDIA L40S", 1), device("NVIDIA A10", 2)}},
 		"an error": {"No devices were found\n", nil},
 	} {
-		require.Equal(t, one.want, plain(accelerators([]byte(one.list))), name)
+		require.Equal(t, one.want, devicesOf(accelerators([]byte(one.list))), name)
 	}
 }
 
 // A worker that may see some devices has no others.
 func TestAcceleratorsThatAreShown(t *testing.T) {
-	all := accelerators([]byte("0, GPU-aa1, NVIDIA L4, 23034 MiB\n1, GPU-bb2, NVIDIA L4, 23034 MiB\n2, GPU-cc3, NVIDIA L4, 23034 MiB\n"))
-	for visible, want := range map[string][]int{"0,1,2": {0, 1, 2}, "2, 1": {2, 1}, "GPU-bb": {1}, "GPU-cc3,0": {2, 0}, "": nil, "-1": nil, "1,7,2": {1}, "MIG-bb2": nil} {
+	all := accelerators([]byte("0, GPU-aa1, NVIDIA L4, 23034 MiB\n1, GPU-bb2, NVIDIA L4, 23034 MiB\n2, GPU-cc3, " +
+		"NVIDIA L4, 23034 MiB\n"))
+	for visible, want := range map[string][]int{"0,1,2": {0, 1, 2}, "2, 1": {2, 1}, "GPU-bb": {1}, "GPU-cc3,0": {2, 0},
+		"": nil, "-1": nil, "1,7,2": {1}, "MIG-bb2": nil} {
 		var got []int
-		for _, device := range shown(all, visible) {
+		for _, device := range visibleOf(all, visible) {
 			got = append(got, device.Index)
 		}
 		require.Equal(t, want, got, visible)
@@ -62,7 +69,8 @@ func TestMemory(t *testing.T) {
 	dir := t.TempDir()
 	meminfo, limit := filepath.Join(dir, "meminfo"), filepath.Join(dir, "memory.max")
 	require.NoError(t, os.WriteFile(meminfo, []byte("MemTotal:       16384000 kB\nMemFree:  1 kB\n"), 0o600))
-	for group, want := range map[string]int64{"": 16000, "max\n": 16000, "1073741824\n": 1024, "99999999999999\n": 16000} {
+	for group, want := range map[string]int64{"": 16000, "max\n": 16000, "1073741824\n": 1024,
+		"99999999999999\n": 16000} {
 		require.NoError(t, os.WriteFile(limit, []byte(group), 0o600))
 		mib, err := memoryMiB(meminfo, limit)
 		require.NoError(t, err)
@@ -74,8 +82,10 @@ func TestMemory(t *testing.T) {
 
 func TestAbilities(t *testing.T) {
 	reads := func(context.Context, string, string) (io.ReadCloser, error) { return nil, nil }
-	require.Equal(t, []string{"complete", "train", "train:rlor", "transcribe:simulated"}, abilities(simulated.New(simulated.Options{}), reads))
-	require.Equal(t, []string{"complete", "train", "train:rlor"}, abilities(simulated.New(simulated.Options{}), nil), "who cannot read recordings cannot listen")
+	require.Equal(t, []string{"complete", "train", "train:rlor", "transcribe:simulated"},
+		abilities(simulated.New(simulated.Options{}), reads))
+	require.Equal(t, []string{"complete", "train", "train:rlor"}, abilities(simulated.New(simulated.Options{}), nil),
+		"who cannot read recordings cannot listen")
 	require.Empty(t, abilities(engines.Engine{Methods: []string{engines.DPO}}, nil))
 	more := simulated.New(simulated.Options{})
 	more.Methods = []string{engines.DPO}
@@ -123,13 +133,13 @@ func TestBegun(t *testing.T) {
 	job := domain.Name("accounts/a/supervisedFineTuningJobs/j")
 	made := time.Date(2026, 3, 1, 12, 0, 0, 1, time.UTC)
 	dir := t.TempDir()
-	first := &begun{dir: dir}
+	first := &startedAttempts{dir: dir}
 	require.NoError(t, first.open())
 	require.NoError(t, first.add(protocol.TrainAssignment{Job: job, Attempt: 3, CreateTime: made}))
 	require.Empty(t, first.lost(), "it runs")
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "cut.json"), []byte(`{"jo`), 0o600))
 
-	second := &begun{dir: dir}
+	second := &startedAttempts{dir: dir}
 	require.NoError(t, second.open())
 	require.True(t, second.has(domain.AllocationID(job, 3)))
 	require.Len(t, second.lost(), 1)

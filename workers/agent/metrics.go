@@ -18,20 +18,20 @@ import (
 
 const (
 	metricsFile = "metrics.jsonl"
-	maxRows     = 1 << 20 // per attempt; of a longer one the oldest are let go
+	maxRows     = 1 << 20 // of an attempt; beyond it the oldest are dropped
 )
 
-// metrics are the rows of an attempt, with those of the attempts before it
-// when it resumed. The desk acknowledges what has arrived.
+// metrics holds the rows of an attempt, with those of earlier attempts when it resumed. The
+// coordinator acknowledges rows by their step.
 type metrics struct {
-	rows        []engines.Metrics // in the order of steps
+	rows        []engines.Metrics // sorted by step
 	step, steps int
-	acked       int // step of the newest row that arrived
-	said        int // step of the newest row in the last beat
+	acked       int // step of the newest acknowledged row
+	sent        int // step of the newest row in the last heartbeat
 }
 
 func (m *metrics) add(row engines.Metrics) {
-	row.Values = finite(row.Values)
+	row.Values = limitValues(row.Values)
 	m.rows = protocol.MergeRows(m.rows, row)
 	if extra := len(m.rows) - maxRows; extra > 0 {
 		m.rows = slices.Delete(m.rows, 0, extra)
@@ -39,40 +39,41 @@ func (m *metrics) add(row engines.Metrics) {
 	m.step, m.steps = row.Step, row.Steps
 }
 
-// news are the rows from the acknowledged step on: that row again, because an
-// evaluation may have added to it. left tells whether still more wait and the
-// last ones arrived.
-func (m *metrics) news(room int) (rows []engines.Metrics, left bool) {
+// unacknowledged returns at most limit rows from the acknowledged step on; that row is included
+// because an evaluation may have added to it. more reports whether rows remain and the previous ones
+// were acknowledged.
+func (m *metrics) unacknowledged(limit int) (rows []engines.Metrics, more bool) {
 	at, _ := slices.BinarySearchFunc(m.rows, m.acked, func(r engines.Metrics, step int) int { return r.Step - step })
-	end := min(at+room, len(m.rows))
+	end := min(at+limit, len(m.rows))
 	if at == end {
 		return nil, false
 	}
 	rows = slices.Clone(m.rows[at:end])
-	left = end < len(m.rows) && rows[len(rows)-1].Step > m.said
-	m.said = rows[len(rows)-1].Step
-	return rows, left
+	more = end < len(m.rows) && rows[len(rows)-1].Step > m.sent
+	m.sent = rows[len(rows)-1].Step
+	return rows, more
 }
 
-// acknowledge may go back: a desk that restarted has forgotten what it heard.
+// acknowledge may move back: a coordinator that restarted has lost its live status.
 func (m *metrics) acknowledge(step int) {
 	m.acked = min(step, m.step)
-	m.said = min(m.said, m.acked+protocol.MaxRows)
+	m.sent = min(m.sent, m.acked+protocol.MaxRows)
 }
 
-// finite is a copy without what JSON cannot carry, and without what is beyond
-// the limit.
-func finite(values map[string]float64) map[string]float64 {
+// limitValues returns a copy without values that JSON cannot represent, and without those beyond the
+// limit.
+func limitValues(values map[string]float64) map[string]float64 {
 	kept := make(map[string]float64, min(len(values), protocol.MaxValues))
 	for _, name := range slices.Sorted(maps.Keys(values)) {
-		if v := values[name]; !math.IsNaN(v) && !math.IsInf(v, 0) && len(kept) < protocol.MaxValues && len(name) <= 128 {
+		if v := values[name]; !math.IsNaN(v) && !math.IsInf(v,
+			0) && len(kept) < protocol.MaxValues && len(name) <= 128 {
 			kept[name] = v
 		}
 	}
 	return kept
 }
 
-// readMetrics takes over the rows of the checkpoint that is resumed from.
+// readMetrics reads the rows of the checkpoint that the attempt resumes from.
 func (t *attempt) readMetrics(dir string) error {
 	f, err := os.Open(filepath.Join(dir, metricsFile))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -101,8 +102,7 @@ func (t *attempt) readMetrics(dir string) error {
 	return nil
 }
 
-// writeMetrics puts all rows since step 1 among the results, unless the engine
-// did so itself.
+// writeMetrics writes all rows since step 1 to the results, unless the engine has done so.
 func (t *attempt) writeMetrics(dir string) error {
 	t.mu.Lock()
 	rows := slices.Clone(t.metrics.rows)
@@ -120,7 +120,7 @@ func (t *attempt) writeMetrics(dir string) error {
 		if err != nil {
 			return errors.Join(err, f.Close())
 		}
-		_, _ = w.Write(append(line, '\n')) // Flush tells
+		_, _ = w.Write(append(line, '\n')) // Flush returns the error
 	}
 	return errors.Join(w.Flush(), f.Close())
 }

@@ -13,14 +13,14 @@ import (
 	"anneal/workers/protocol"
 )
 
-// An outbox sends checkpoints, one at a time, and keeps only the newest that
-// waits. So an attempt loses no time over a store that is slow or away.
+// An outbox uploads checkpoints, one at a time, and keeps only the newest of those that wait. So a
+// slow or unreachable store does not delay the attempt.
 type outbox struct {
 	attempt *attempt
 	ctx     context.Context
 	cancel  context.CancelFunc
-	wake    chan struct{} // something waits
-	closed  chan struct{} // nothing more will come
+	wake    chan struct{} // a checkpoint waits
+	closed  chan struct{} // no more checkpoints follow
 	done    chan struct{}
 
 	mu      sync.Mutex
@@ -30,7 +30,7 @@ type outbox struct {
 
 type checkpoint struct {
 	step int
-	dir  string // our own copy
+	dir  string // a copy
 }
 
 func newOutbox(t *attempt) *outbox {
@@ -40,7 +40,7 @@ func newOutbox(t *attempt) *outbox {
 	return o
 }
 
-// put copies a checkpoint and returns; an older one that waits gives way.
+// put copies a checkpoint and queues it in place of an older one.
 func (o *outbox) put(step int, dir string) error {
 	o.mu.Lock()
 	o.copies++
@@ -54,7 +54,7 @@ func (o *outbox) put(step int, dir string) error {
 	o.waiting = &checkpoint{step, copied}
 	o.mu.Unlock()
 	if old != nil {
-		_ = os.RemoveAll(old.dir) // the attempt's folder goes as a whole later
+		_ = os.RemoveAll(old.dir) // if it fails, the attempt's directory is removed later
 	}
 	select {
 	case o.wake <- struct{}{}:
@@ -63,14 +63,14 @@ func (o *outbox) put(step int, dir string) error {
 	return nil
 }
 
-// flush returns when all is sent, or the attempt's life has ended.
+// flush returns when everything is uploaded, or the attempt has ended.
 func (o *outbox) flush() {
 	close(o.closed)
 	<-o.done
 	o.cancel()
 }
 
-// discard drops what waits: better things have come.
+// discard drops the waiting checkpoint: the results supersede it.
 func (o *outbox) discard() {
 	o.cancel()
 	o.flush()
@@ -84,7 +84,7 @@ func (o *outbox) run() {
 		o.waiting = nil
 		o.mu.Unlock()
 		if next != nil {
-			o.send(next)
+			o.upload(next)
 			continue
 		}
 		select {
@@ -106,9 +106,9 @@ func (o *outbox) run() {
 	}
 }
 
-// send stores a checkpoint and reports it. One that cannot be stored is given
-// up: training goes on, and the next one will be tried.
-func (o *outbox) send(c *checkpoint) {
+// upload stores a checkpoint and reports it. One that cannot be stored is dropped: training
+// continues, and the next one follows.
+func (o *outbox) upload(c *checkpoint) {
 	defer os.RemoveAll(c.dir)
 	t := o.attempt
 	for range maxStores {
@@ -117,41 +117,42 @@ func (o *outbox) send(c *checkpoint) {
 			return
 		}
 		if err != nil {
-			t.log.Warn("a checkpoint could not be stored", "step", c.step, "error", err)
+			t.log.Warn("checkpoint not stored", "step", c.step, "error", err)
 			return
 		}
-		verdict, err := t.report(o.ctx, protocol.Report{Kind: protocol.ReportCheckpoint, Step: c.step, Sizes: sizes, Sums: sums, Metrics: t.figures(c.step)})
+		outcome, err := t.report(o.ctx, protocol.Report{Kind: protocol.ReportCheckpoint, Step: c.step, Sizes: sizes,
+			Sums: sums, Metrics: t.latestValues(c.step)})
 		switch {
-		case err == nil && verdict == protocol.Accepted:
-			t.log.Info("checkpoint", "step", c.step)
+		case err == nil && outcome == protocol.Accepted:
+			t.log.Info("checkpoint stored", "step", c.step)
 			return
 		case err != nil && o.ctx.Err() == nil:
-			t.log.Warn("a checkpoint could not be reported", "step", c.step, "error", err)
+			t.log.Warn("checkpoint not reported", "step", c.step, "error", err)
 			return
 		case err != nil:
 			return
 		}
 	}
-	t.log.Warn("a checkpoint never arrived whole", "step", c.step)
+	t.log.Warn("checkpoint incomplete after all attempts to store it", "step", c.step)
 }
 
-// figures are the last value of each metric up to a step.
-func (t *attempt) figures(step int) map[string]float64 {
+// latestValues returns the last value of each metric up to a step.
+func (t *attempt) latestValues(step int) map[string]float64 {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	figures := map[string]float64{}
+	values := map[string]float64{}
 	for _, row := range t.metrics.rows {
 		if row.Step > step {
 			break
 		}
 		for name, value := range row.Values {
-			figures[name] = value
+			values[name] = value
 		}
 	}
-	return figures
+	return values
 }
 
-// copyDir copies the files of a folder into a new one.
+// copyDir copies the files of a directory to a new one.
 func copyDir(from, to string) error {
 	return filepath.WalkDir(from, func(path string, entry fs.DirEntry, err error) error {
 		if err != nil {

@@ -14,45 +14,45 @@ import (
 	"anneal/workers/protocol"
 )
 
-// drainWithin is how long a replica that is not wanted any more may go on with
-// the answers that it has begun.
-const drainWithin = 20 * time.Second
+// drainTimeout is the time in which a replica that is stopped finishes its requests.
+const drainTimeout = 20 * time.Second
 
-// A replica of a deployment, loaded or on its way. Replicas of one model share
-// its files but not its memory: each has what was set aside for it, and none
-// can break another.
+// A replica is a loaded or loading replica of a deployment. Replicas of one model share its files but
+// not its memory: each has its own allocation, and none can crash another.
 type replica struct {
 	agent *Agent
 	order protocol.ServeAssignment
 	log   *slog.Logger
-	ctx   context.Context // what it answers ends with it
+	ctx   context.Context // of its requests
 	end   context.CancelFunc
-	begin context.Context // loading ends with it, and new answers
-	stop  context.CancelFunc
+
+	accepting context.Context // of loading, and of new requests
+	stop      context.CancelFunc
 
 	mu     sync.Mutex
 	phase  string
 	reason string
 	loaded
 	active  sync.WaitGroup
-	load    protocol.Load // Active and Slots; the rest is counted below
-	since   time.Time     // when counting began
+	load    protocol.Load // Active and Slots; rates are derived from counted
+	since   time.Time     // start of counted
 	counted struct{ requests, promptTokens, tokens int64 }
 
-	turns, line chan struct{} // those that a listener listens to, and with those that wait
+	slots, queue chan struct{} // of a speech model: recordings in progress, and with those that wait
 
 	addons addons
 }
 
 func newReplica(a *Agent, life context.Context, order protocol.ServeAssignment) *replica {
-	r := &replica{agent: a, order: order, log: a.log.With("replica", order.ID()), phase: domain.ReplicaDownloading, since: time.Now()}
+	r := &replica{agent: a, order: order, log: a.log.With("replica", order.ID()), phase: domain.ReplicaDownloading,
+		since: time.Now()}
 	r.ctx, r.end = context.WithCancel(life)
-	r.begin, r.stop = context.WithCancel(r.ctx)
+	r.accepting, r.stop = context.WithCancel(r.ctx)
 	r.addons.open(r)
 	return r
 }
 
-// state is the replica in a beat. Its rates begin anew.
+// state returns the replica for a heartbeat, and resets its rates.
 func (r *replica) state() protocol.Replica {
 	addons := r.addons.state()
 	r.mu.Lock()
@@ -67,45 +67,46 @@ func (r *replica) state() protocol.Replica {
 		load.TokensPerSecond = float64(r.counted.tokens) / seconds
 	}
 	r.since, r.counted.requests, r.counted.promptTokens, r.counted.tokens = now, 0, 0, 0
-	return protocol.Replica{Deployment: r.order.Deployment, Replica: r.order.Replica, CreateTime: r.order.CreateTime, State: r.phase, Reason: r.reason, Load: load, Addons: addons}
+	return protocol.Replica{Deployment: r.order.Deployment, Replica: r.order.Replica, CreateTime: r.order.CreateTime,
+		State: r.phase, Reason: r.reason, Load: load, Addons: addons}
 }
 
-func (r *replica) enter(state, reason string) {
+func (r *replica) setPhase(phase, reason string) {
 	r.mu.Lock()
-	r.phase, r.reason = state, reason
+	r.phase, r.reason = phase, reason
 	r.mu.Unlock()
-	r.agent.beatSoon()
+	r.agent.requestHeartbeat()
 }
 
-// run loads the model, lets it answer until it is stopped, and unloads it.
+// run loads the model, serves it until it is stopped, and unloads it.
 func (r *replica) run() {
 	defer r.end()
 	release, err := r.open()
 	defer release()
 	if err != nil {
-		if r.begin.Err() == nil {
-			r.log.Error("replica fails", "error", err)
-			r.enter(protocol.ReplicaFailed, r.told(err))
+		if r.accepting.Err() == nil {
+			r.log.Error("replica failed", "error", err)
+			r.setPhase(protocol.ReplicaFailed, r.reasonOf(err))
 		}
 		return
 	}
-	r.log.Info("replica is ready")
-	r.enter(domain.ReplicaReady, "")
+	r.log.Info("replica ready")
+	r.setPhase(domain.ReplicaReady, "")
 	select {
-	case <-r.begin.Done():
-	case why := <-r.broken():
-		r.log.Error("replica breaks", "error", why)
-		r.enter(protocol.ReplicaFailed, r.told(why))
+	case <-r.accepting.Done():
+	case err := <-r.broken():
+		r.log.Error("replica failed", "error", err)
+		r.setPhase(protocol.ReplicaFailed, r.reasonOf(err))
 	}
 	r.close()
 }
 
-// told is why the replica fails, without paths of this machine.
-func (r *replica) told(err error) string {
+// reasonOf returns err for the user, without paths of this machine.
+func (r *replica) reasonOf(err error) string {
 	return strings.ReplaceAll(err.Error(), r.agent.options.Dir+"/", "")
 }
 
-// open fetches the files and loads them. release is never nil.
+// open downloads the files and loads them. release is never nil.
 func (r *replica) open() (release func(), err error) {
 	var held []func()
 	release = func() {
@@ -113,10 +114,11 @@ func (r *replica) open() (release func(), err error) {
 			free()
 		}
 	}
-	if err := r.able(); err != nil {
+	if err := r.requireAbility(); err != nil {
 		return release, err
 	}
-	files := engines.ModelFiles{Guessing: r.order.Speculation, MemoryBytes: r.order.MemoryMiB << 20, ContextLength: r.order.ContextLength}
+	files := engines.ModelFiles{Guessing: r.order.Speculation, MemoryBytes: r.order.MemoryMiB << 20,
+		ContextLength: r.order.ContextLength}
 	for _, part := range []struct {
 		folder *protocol.FileSet
 		dir    *string
@@ -124,62 +126,62 @@ func (r *replica) open() (release func(), err error) {
 		if part.folder == nil {
 			continue
 		}
-		dir, free, err := r.agent.cache.acquire(r.begin, *part.folder)
+		dir, free, err := r.agent.cache.acquire(r.accepting, *part.folder)
 		if err != nil {
-			return release, fmt.Errorf("fetching the model: %w", err)
+			return release, fmt.Errorf("download the model: %w", err)
 		}
 		held, *part.dir = append(held, free), dir
 	}
-	r.enter(domain.ReplicaInitializing, "")
-	given, back, err := r.takeDevices()
-	held, files.Devices = append(held, back), given
+	r.setPhase(domain.ReplicaInitializing, "")
+	devices, releaseDevices, err := r.acquireDevices()
+	held, files.Devices = append(held, releaseDevices), devices
 	if err != nil {
 		return release, err
 	}
-	got, settled, err := r.loadWithin(files)
+	got, settled, err := r.loadWithTimeout(files)
 	if err != nil {
 		free := release
 		release = func() { go func() { <-settled; free() }() }
-		return release, fmt.Errorf("loading the model: %w", err)
+		return release, fmt.Errorf("load the model: %w", err)
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.loaded, r.load.Slots = got, got.slots()
-	r.turns, r.line = make(chan struct{}, r.load.Slots), make(chan struct{}, (1+waitingPerSlot)*r.load.Slots)
+	r.slots, r.queue = make(chan struct{}, r.load.Slots), make(chan struct{}, (1+queuedPerSlot)*r.load.Slots)
 	close(r.addons.opened)
 	return release, nil
 }
 
-// close lets what is being answered end, within its bound, and unloads.
+// close waits for the requests in progress, within drainTimeout, and unloads the model.
 func (r *replica) close() {
 	r.mu.Lock()
-	r.phase = protocol.ReplicaFailed // nobody joins any more: see join
+	r.phase = protocol.ReplicaFailed // no more requests are admitted: see enter
 	r.mu.Unlock()
 	drained := make(chan struct{})
 	r.agent.work.Go(func() {
 		r.active.Wait()
 		close(drained)
 	})
-	bound := time.NewTimer(drainWithin)
-	defer bound.Stop()
+	timeout := time.NewTimer(drainTimeout)
+	defer timeout.Stop()
 	select {
 	case <-drained:
-	case <-bound.C:
+	case <-timeout.C:
 	case <-r.ctx.Done():
 	}
 	r.end()
 	<-drained
 	if err := r.loaded.close(); err != nil {
-		r.log.Warn("unloading the model", "error", err)
+		r.log.Warn("model not unloaded", "error", err)
 	}
 }
 
-// join admits a request; leave must be called when it is answered.
-func (r *replica) join() (leave func(), err error) {
+// enter admits a request; leave must be called when it has ended.
+func (r *replica) enter() (leave func(), err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.begin.Err() != nil || r.phase != domain.ReplicaReady {
-		return nil, errNotHere
+	if r.accepting.Err() != nil || r.phase != domain.ReplicaReady {
+		return nil, errReplicaGone
 	}
 	r.active.Add(1)
 	r.load.Active++
@@ -192,12 +194,12 @@ func (r *replica) join() (leave func(), err error) {
 	}, nil
 }
 
-// during works with what is loaded; the work ends when ctx or the replica does.
-func (r *replica) during(ctx context.Context, work func(context.Context) error) (err error) {
+// use runs work on the loaded model; it ends when ctx or the replica does.
+func (r *replica) use(ctx context.Context, work func(context.Context) error) (err error) {
 	defer func() {
-		if broke := recover(); broke != nil {
-			r.log.Error("the engine broke down", "cause", broke)
-			err = domain.Errorf(domain.Internal, "the engine broke down while answering")
+		if cause := recover(); cause != nil {
+			r.log.Error("the engine panicked", "cause", cause)
+			err = domain.Errorf(domain.Internal, "the engine panicked during the request")
 		}
 	}()
 	ctx, cancel := context.WithCancel(ctx)
@@ -205,22 +207,23 @@ func (r *replica) during(ctx context.Context, work func(context.Context) error) 
 	defer context.AfterFunc(r.ctx, cancel)()
 	err = work(ctx)
 	if err != nil && r.ctx.Err() != nil && errors.Is(err, context.Canceled) {
-		err = errNotHere
+		err = errReplicaGone
 	}
 	return err
 }
 
-// complete generates one continuation; it ends when ctx or the replica does.
-func (r *replica) complete(ctx context.Context, req engines.CompletionRequest, emit func(engines.Chunk) error) (usage engines.Usage, err error) {
+// complete generates one completion; it ends when ctx or the replica does.
+func (r *replica) complete(ctx context.Context, req engines.CompletionRequest,
+	emit func(engines.Chunk) error) (usage engines.Usage, err error) {
 	if r.order.Speech != nil {
-		return usage, errOtherKind
+		return usage, errModelKind
 	}
-	leave, err := r.join()
+	leave, err := r.enter()
 	if err != nil {
 		return usage, err
 	}
 	defer leave()
-	err = r.during(ctx, func(ctx context.Context) (err error) {
+	err = r.use(ctx, func(ctx context.Context) (err error) {
 		usage, err = r.model.Complete(ctx, req, emit)
 		return err
 	})
@@ -231,7 +234,9 @@ func (r *replica) complete(ctx context.Context, req engines.CompletionRequest, e
 	return usage, err
 }
 
-var errNotHere = &domain.Error{Code: domain.Unavailable, Reason: "REPLICA_GONE", Message: "the replica does not run there (any more): send the request to another"}
+var errReplicaGone = &domain.Error{Code: domain.Unavailable, Reason: "REPLICA_GONE", Message: "the replica does not " +
+	"run on this node: send the request to another replica"}
 
-// The gateway asks by what the deployment's model is; this is for one that does not.
-var errOtherKind = domain.Errorf(domain.FailedPrecondition, "the replica's model is of another kind: speech models transcribe, all others complete")
+// The gateway sends requests that match the kind of the model; other clients may not.
+var errModelKind = domain.Errorf(domain.FailedPrecondition,
+	"the request does not match the kind of the model: speech models transcribe, all others complete")

@@ -13,104 +13,104 @@ import (
 	"anneal/workers/protocol"
 )
 
-// begun notes on disk which attempts were begun, so that none is begun twice.
+// startedAttempts records on disk which attempts were started, so that none is started twice.
 //
-// An attempt that runs twice, once before and once after its agent was killed,
-// could store two different checkpoints of one step under one name. The agent
-// is the one place that knows that it began something and survives the loss of
-// the desk's memory. So it tells the desk of what an earlier run of it began,
-// as lost, until the desk no longer wants it: the job is queued again and goes
-// on from its last checkpoint as the next attempt.
-type begun struct {
+// An attempt that ran twice, before and after its agent was killed, could store two different
+// checkpoints of one step under one name. Only the agent knows what it started after the coordinator
+// has lost its state. So it reports the attempts of an earlier run as lost until the coordinator no
+// longer wants them: their jobs are re-queued, and resume from their last checkpoints in the next
+// attempt.
+type startedAttempts struct {
 	dir string
 	mu  sync.Mutex
-	ids map[string]note
+	ids map[string]record
 }
 
-type note struct {
+type record struct {
 	Job        domain.Name `json:"job"`
 	Attempt    int         `json:"attempt"`
 	CreateTime time.Time   `json:"made"`
-	mine       bool        // of this run
+	current    bool        // of this run of the agent
 }
 
-// open reads what earlier runs noted.
-func (b *begun) open() error {
-	b.ids = map[string]note{}
-	entries, err := os.ReadDir(b.dir)
+// open reads the records of earlier runs.
+func (s *startedAttempts) open() error {
+	s.ids = map[string]record{}
+	entries, err := os.ReadDir(s.dir)
 	if err != nil {
 		return err
 	}
 	for _, entry := range entries {
-		data, err := os.ReadFile(filepath.Join(b.dir, entry.Name()))
+		data, err := os.ReadFile(filepath.Join(s.dir, entry.Name()))
 		if err != nil {
 			return err
 		}
-		var n note
+		var n record
 		if json.Unmarshal(data, &n) != nil || n.Job == "" {
-			// Cut while it was written, before the attempt was begun.
-			if err := os.Remove(filepath.Join(b.dir, entry.Name())); err != nil {
+			// Truncated by a crash before the attempt was started.
+			if err := os.Remove(filepath.Join(s.dir, entry.Name())); err != nil {
 				return err
 			}
 			continue
 		}
-		b.ids[domain.AllocationID(n.Job, n.Attempt)] = n
+		s.ids[domain.AllocationID(n.Job, n.Attempt)] = n
 	}
 	return nil
 }
 
-// add notes durably that an attempt is begun.
-func (b *begun) add(order protocol.TrainAssignment) error {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	n := note{order.Job, order.Attempt, order.CreateTime, true}
+// add records durably that an attempt is started.
+func (s *startedAttempts) add(order protocol.TrainAssignment) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	n := record{order.Job, order.Attempt, order.CreateTime, true}
 	data, err := json.Marshal(n)
 	if err != nil {
 		return err
 	}
 	id := order.ID()
-	f, err := os.Create(b.path(id))
+	f, err := os.Create(s.path(id))
 	if err != nil {
 		return err
 	}
 	_, err = f.Write(data)
-	if err := errors.Join(err, f.Sync(), f.Close(), syncDir(b.dir)); err != nil {
+	if err := errors.Join(err, f.Sync(), f.Close(), syncDir(s.dir)); err != nil {
 		return err
 	}
-	b.ids[id] = n
+	s.ids[id] = n
 	return nil
 }
 
-// forget is called once nobody wants the attempt any more.
-func (b *begun) forget(id string) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	delete(b.ids, id)
-	_ = os.Remove(b.path(id)) // found again at the next start, and forgotten then
+// forget removes the record of an attempt that is unwanted.
+func (s *startedAttempts) forget(id string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.ids, id)
+	_ = os.Remove(s.path(id)) // if it fails, the next run of the agent forgets it
 }
 
-func (b *begun) has(id string) bool {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	_, has := b.ids[id]
+func (s *startedAttempts) has(id string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	_, has := s.ids[id]
 	return has
 }
 
-// lost lists what earlier runs began.
-func (b *begun) lost() []protocol.Attempt {
-	b.mu.Lock()
-	defer b.mu.Unlock()
+// lost returns the attempts that earlier runs started.
+func (s *startedAttempts) lost() []protocol.Attempt {
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	var lost []protocol.Attempt
-	for _, n := range b.ids {
-		if !n.mine {
-			lost = append(lost, protocol.Attempt{Job: n.Job, Attempt: n.Attempt, CreateTime: n.CreateTime, Phase: protocol.Lost})
+	for _, n := range s.ids {
+		if !n.current {
+			lost = append(lost, protocol.Attempt{Job: n.Job, Attempt: n.Attempt, CreateTime: n.CreateTime,
+				Phase: protocol.Lost})
 		}
 	}
 	return lost
 }
 
-func (b *begun) path(id string) string {
-	return filepath.Join(b.dir, strings.NewReplacer("/", "_").Replace(id)+".json")
+func (s *startedAttempts) path(id string) string {
+	return filepath.Join(s.dir, strings.NewReplacer("/", "_").Replace(id)+".json")
 }
 
 func syncDir(dir string) error {

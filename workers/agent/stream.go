@@ -14,31 +14,33 @@ import (
 )
 
 const (
-	maxStreams = 1024    // answered at once
-	maxUnsent  = 1 << 16 // pieces of one answer that wait for a slow reader
+	maxStreams = 1024    // concurrent
+	maxUnsent  = 1 << 16 // chunks of one response that wait for a slow reader
 )
 
-// A service is one thing that replicas are asked for.
-type service[Request, Piece, Total any] struct {
-	do   func(*replica, context.Context, Request, func(Piece) error) (Total, error)
-	room func(Piece) int // about how many bytes a piece takes on its way
+// A service is one kind of request that replicas serve.
+type service[Request, Chunk, Total any] struct {
+	do     func(*replica, context.Context, Request, func(Chunk) error) (Total, error)
+	sizeOf func(Chunk) int // upper bound of the encoded size
 }
 
 var (
-	completing = service[engines.CompletionRequest, engines.Chunk, engines.Usage]{(*replica).complete, protocol.SizeOfChunk}
-	listening  = service[engines.Transcription, engines.TranscriptEvent, engines.Transcript]{(*replica).listen, protocol.SizeOfTranscriptEvent}
+	completions = service[engines.CompletionRequest, engines.Chunk, engines.Usage]{(*replica).complete,
+		protocol.SizeOfChunk}
+	transcriptions = service[engines.Transcription, engines.TranscriptEvent, engines.Transcript]{(*replica).transcribe,
+		protocol.SizeOfTranscriptEvent}
 )
 
-// An answer is a stream of any service.
-type answer interface {
-	hear(protocol.StreamAck)
-	ended() <-chan struct{} // closed when its last part is sent, or nobody listens
+// A response is a stream of any service.
+type response interface {
+	ack(protocol.StreamAck)
+	ended() <-chan struct{} // closed when its last message is sent, or the reader is gone
 }
 
-// A stream sends one answer. Work goes on while the reader is slow: an engine
-// shares its steps among requests, and none may hold up the others.
-type stream[Request, Piece, Total any] struct {
-	service[Request, Piece, Total]
+// A stream sends one response. The engine continues while the reader is slow: its steps are shared by
+// all requests, and none may block the others.
+type stream[Request, Chunk, Total any] struct {
+	service[Request, Chunk, Total]
 	agent  *Agent
 	id     string
 	cancel context.CancelCauseFunc
@@ -46,38 +48,40 @@ type stream[Request, Piece, Total any] struct {
 	done   chan struct{}
 
 	mu     sync.Mutex
-	pieces []Piece                               // not yet sent
-	last   *protocol.StreamMessage[Piece, Total] // how it ended
-	gone   bool                                  // nobody waits for the end
-	seq    uint64                                // of the newest part sent
-	heard  uint64                                // of the newest part that has arrived
-	word   time.Time                             // when the reader was last heard
+	chunks []Chunk                               // not yet sent
+	last   *protocol.StreamMessage[Chunk, Total] // the end of the response, not yet sent
+	gone   bool                                  // the reader has left
+	seq    uint64                                // of the newest message sent
+	acked  uint64                                // of the newest message acknowledged
+	seen   time.Time                             // time of the last acknowledgement
 }
 
-var errReaderGone = errors.New("nobody reads the answer any more")
+var errReaderGone = errors.New("the reader has left")
 
-// take begins to answer a request.
-func (v service[Request, Piece, Total]) take(a *Agent, life context.Context, m *nats.Msg) {
-	var ask protocol.StreamRequest[Request]
-	if err := protocol.Unmarshal(m.Data, &ask); err != nil {
+// start starts to serve a request.
+func (v service[Request, Chunk, Total]) start(a *Agent, life context.Context, m *nats.Msg) {
+	var request protocol.StreamRequest[Request]
+	if err := protocol.Unmarshal(m.Data, &request); err != nil {
 		a.refuse(m.Reply, err)
 		return
 	}
 	ctx, cancel := context.WithCancelCause(life)
-	s := &stream[Request, Piece, Total]{service: v, agent: a, id: ask.ID, cancel: cancel, wake: make(chan struct{}, 1), done: make(chan struct{}), word: time.Now()}
+	s := &stream[Request, Chunk, Total]{service: v, agent: a, id: request.ID, cancel: cancel,
+		wake: make(chan struct{}, 1), done: make(chan struct{}), seen: time.Now()}
 	a.mu.Lock()
-	r := a.replicas[domain.ReplicaAllocationID(ask.Deployment, ask.Replica)]
+	r := a.replicas[domain.ReplicaAllocationID(request.Deployment, request.Replica)]
 	var err error
 	switch {
 	case a.leaving || r == nil:
-		err = errNotHere
+		err = errReplicaGone
 	case len(a.streams) >= maxStreams:
-		err = domain.Errorf(domain.ResourceExhausted, "the node answers %d requests already: try again later, or raise maxReplicaCount", maxStreams)
-	case ask.ID == "" || a.streams[ask.ID] != nil:
-		err = domain.Errorf(domain.InvalidArgument, "the request needs an id of its own")
+		err = domain.Errorf(domain.ResourceExhausted,
+			"the node already serves %d requests: try again later, or raise maxReplicaCount", maxStreams)
+	case request.ID == "" || a.streams[request.ID] != nil:
+		err = domain.Errorf(domain.InvalidArgument, "the request needs a unique ID")
 	default:
-		a.streams[ask.ID] = s
-		a.work.Go(func() { s.answer(ctx, r, ask.Request) })
+		a.streams[request.ID] = s
+		a.work.Go(func() { s.serve(ctx, r, request.Request) })
 		a.work.Go(s.send)
 	}
 	a.mu.Unlock()
@@ -87,131 +91,132 @@ func (v service[Request, Piece, Total]) take(a *Agent, life context.Context, m *
 	}
 }
 
-// refuse answers a request that is not begun.
+// refuse responds to a request that is not started.
 func (a *Agent) refuse(reply string, err error) {
-	if data, err := protocol.Marshal(protocol.StreamMessage[struct{}, struct{}]{Version: protocol.Version, Seq: 1, Done: true, Error: protocol.ErrorOf(err)}); err == nil && reply != "" {
-		_ = a.conn.Publish(reply, data) // unheard, it is as if nobody were there
+	if data, err := protocol.Marshal(protocol.StreamMessage[struct{}, struct{}]{Version: protocol.Version, Seq: 1,
+		Done: true, Error: protocol.ErrorOf(err)}); err == nil && reply != "" {
+		_ = a.conn.Publish(reply, data) // if it is lost, the reader times out
 	}
 }
 
-// hear learns what of a stream has arrived.
-func (a *Agent) hear(m *nats.Msg) {
-	var heard protocol.StreamAck
-	if protocol.Unmarshal(m.Data, &heard) != nil {
+// handleAck handles the acknowledgement of a stream.
+func (a *Agent) handleAck(m *nats.Msg) {
+	var ack protocol.StreamAck
+	if protocol.Unmarshal(m.Data, &ack) != nil {
 		return
 	}
 	a.mu.Lock()
-	s := a.streams[heard.ID]
+	s := a.streams[ack.ID]
 	a.mu.Unlock()
 	if s != nil {
-		s.hear(heard)
+		s.ack(ack)
 	}
 }
 
-func (s *stream[Request, Piece, Total]) hear(heard protocol.StreamAck) {
-	if heard.Stop {
+func (s *stream[Request, Chunk, Total]) ack(ack protocol.StreamAck) {
+	if ack.Stop {
 		s.cancel(errReaderGone)
 	}
 	s.mu.Lock()
-	s.heard, s.word = max(s.heard, heard.Seq), time.Now()
+	s.acked, s.seen = max(s.acked, ack.Seq), time.Now()
 	s.mu.Unlock()
-	s.rouse()
+	s.signal()
 }
 
-func (s *stream[Request, Piece, Total]) ended() <-chan struct{} { return s.done }
+func (s *stream[Request, Chunk, Total]) ended() <-chan struct{} { return s.done }
 
-func (s *stream[Request, Piece, Total]) rouse() {
+func (s *stream[Request, Chunk, Total]) signal() {
 	select {
 	case s.wake <- struct{}{}:
 	default:
 	}
 }
 
-func (s *stream[Request, Piece, Total]) answer(ctx context.Context, r *replica, request Request) {
-	total, err := s.do(r, ctx, request, func(piece Piece) error {
+func (s *stream[Request, Chunk, Total]) serve(ctx context.Context, r *replica, request Request) {
+	total, err := s.do(r, ctx, request, func(chunk Chunk) error {
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		if len(s.pieces) >= maxUnsent {
-			return domain.Errorf(domain.ResourceExhausted, "the reader is %d pieces behind", maxUnsent)
+		if len(s.chunks) >= maxUnsent {
+			return domain.Errorf(domain.ResourceExhausted, "the reader is %d chunks behind", maxUnsent)
 		}
-		s.pieces = append(s.pieces, piece)
-		s.rouse()
+		s.chunks = append(s.chunks, chunk)
+		s.signal()
 		return nil
 	})
 	s.mu.Lock()
 	s.gone = errors.Is(context.Cause(ctx), errReaderGone)
-	s.last = &protocol.StreamMessage[Piece, Total]{Total: &total, Error: protocol.ErrorOf(err), Done: true}
+	s.last = &protocol.StreamMessage[Chunk, Total]{Total: &total, Error: protocol.ErrorOf(err), Done: true}
 	s.mu.Unlock()
-	s.rouse()
+	s.signal()
 	<-s.done
 	s.agent.mu.Lock()
 	delete(s.agent.streams, s.id)
 	s.agent.mu.Unlock()
 }
 
-// send sends parts as the reader has room for them. When it returns nobody
-// waits for anything more.
-func (s *stream[Request, Piece, Total]) send() {
+// send sends messages as fast as the reader acknowledges them, until the stream has ended.
+func (s *stream[Request, Chunk, Total]) send() {
 	defer close(s.done)
 	defer s.cancel(errReaderGone)
-	pulse := time.NewTicker(protocol.KeepAlive)
-	defer pulse.Stop()
-	for alive := false; ; {
-		part, gone := s.next(alive)
+	ticker := time.NewTicker(protocol.KeepAlive)
+	defer ticker.Stop()
+	for keepAlive := false; ; {
+		message, gone := s.next(keepAlive)
 		if gone {
 			return
 		}
-		if part != nil {
-			if !s.publish(part) || part.Done {
+		if message != nil {
+			if !s.publish(message) || message.Done {
 				return
 			}
-			alive = false
+			keepAlive = false
 			continue
 		}
 		select {
 		case <-s.wake:
-			alive = false
-		case <-pulse.C:
-			alive = true
+			keepAlive = false
+		case <-ticker.C:
+			keepAlive = true
 		}
 	}
 }
 
-// next is the part to send now, nil when there is none; alive asks for an
-// empty one. gone tells that the reader is not there any more.
-func (s *stream[Request, Piece, Total]) next(alive bool) (part *protocol.StreamMessage[Piece, Total], gone bool) {
+// next returns the message to send now, nil when there is none; keepAlive requests an empty one. gone
+// reports whether the reader has left.
+func (s *stream[Request, Chunk, Total]) next(keepAlive bool) (message *protocol.StreamMessage[Chunk, Total],
+	gone bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.gone || time.Since(s.word) > protocol.StreamTimeout {
+	if s.gone || time.Since(s.seen) > protocol.StreamTimeout {
 		return nil, true
 	}
-	if s.seq-s.heard >= protocol.Window || len(s.pieces) == 0 && s.last == nil && !alive {
+	if s.seq-s.acked >= protocol.Window || len(s.chunks) == 0 && s.last == nil && !keepAlive {
 		return nil, false
 	}
-	n := protocol.FitChunks(s.pieces, s.room)
-	part = &protocol.StreamMessage[Piece, Total]{Chunks: s.pieces[:n:n]}
-	s.pieces = s.pieces[n:]
-	if len(s.pieces) == 0 && s.last != nil {
-		part.Total, part.Error, part.Done = s.last.Total, s.last.Error, true
+	n := protocol.FitChunks(s.chunks, s.sizeOf)
+	message = &protocol.StreamMessage[Chunk, Total]{Chunks: s.chunks[:n:n]}
+	s.chunks = s.chunks[n:]
+	if len(s.chunks) == 0 && s.last != nil {
+		message.Total, message.Error, message.Done = s.last.Total, s.last.Error, true
 	}
 	s.seq++
-	part.Version, part.Seq = protocol.Version, s.seq
-	return part, false
+	message.Version, message.Seq = protocol.Version, s.seq
+	return message, false
 }
 
-// publish sends a part. One that is too large for a message becomes the last,
-// which says so.
-func (s *stream[Request, Piece, Total]) publish(part *protocol.StreamMessage[Piece, Total]) bool {
-	data, err := protocol.Marshal(part)
+// publish sends a message. One that is too large becomes the last, with that error.
+func (s *stream[Request, Chunk, Total]) publish(message *protocol.StreamMessage[Chunk, Total]) bool {
+	data, err := protocol.Marshal(message)
 	if err != nil {
-		*part = protocol.StreamMessage[Piece, Total]{Version: part.Version, Seq: part.Seq, Error: protocol.ErrorOf(err), Done: true}
-		data, err = protocol.Marshal(part)
+		*message = protocol.StreamMessage[Chunk, Total]{Version: message.Version, Seq: message.Seq,
+			Error: protocol.ErrorOf(err), Done: true}
+		data, err = protocol.Marshal(message)
 	}
 	if err == nil {
 		err = s.agent.conn.Publish(protocol.StreamSubject(s.agent.options.Node, s.id), data)
 	}
 	if err != nil {
-		s.agent.log.Warn("an answer breaks off", "stream", s.id, "error", err)
+		s.agent.log.Warn("response aborted", "stream", s.id, "error", err)
 	}
 	return err == nil
 }

@@ -12,70 +12,77 @@ import (
 )
 
 const (
-	waitingPerSlot = 4                // recordings that may wait for each one that is listened to
-	audioPatience  = 20 * time.Second // with a store that does not answer; another replica may reach it
+	queuedPerSlot = 4                // recordings in the queue for each slot
+	audioTimeout  = 20 * time.Second // of a store that does not respond; another replica may reach it
 )
 
-// listen tells what is said in a recording; it ends when ctx or the replica
-// does. Options are judged first, and the recording is fetched when its turn
-// has come.
-func (r *replica) listen(ctx context.Context, req engines.Transcription, emit func(engines.TranscriptEvent) error) (heard engines.Transcript, err error) {
+// transcribe transcribes a recording; it ends when ctx or the replica does. It checks the options
+// first, and downloads the recording when a slot is free.
+func (r *replica) transcribe(
+	ctx context.Context, req engines.Transcription, emit func(engines.TranscriptEvent) error,
+) (transcript engines.Transcript, err error) {
 	if r.order.Speech == nil {
-		return heard, errOtherKind
+		return transcript, errModelKind
 	}
-	leave, err := r.join()
+	leave, err := r.enter()
 	if err != nil {
-		return heard, err
+		return transcript, err
 	}
 	defer leave()
-	err = r.during(ctx, func(ctx context.Context) error {
-		if err := r.listener.Check(req.Options); err != nil {
+	err = r.use(ctx, func(ctx context.Context) error {
+		if err := r.speech.Check(req.Options); err != nil {
 			return err
 		}
-		done, err := r.turn(ctx)
+		release, err := r.acquireSlot(ctx)
 		if err != nil {
 			return err
 		}
-		defer done()
-		heard, err = r.transcribe(ctx, req, emit)
+		defer release()
+		transcript, err = r.transcribeInSlot(ctx, req, emit)
 		return err
 	})
-	return heard, err
+	return transcript, err
 }
 
-// turn waits until the listener has room, until done is called. A few may wait.
-func (r *replica) turn(ctx context.Context) (done func(), err error) {
+// acquireSlot waits for a slot of the speech model, which is held until release is called. The queue
+// is limited.
+func (r *replica) acquireSlot(ctx context.Context) (release func(), err error) {
 	select {
-	case r.line <- struct{}{}:
+	case r.queue <- struct{}{}:
 	default:
-		return nil, domain.Errorf(domain.ResourceExhausted, "the replica listens to %d recordings and %d more wait: try again later, or raise maxReplicaCount",
-			cap(r.turns), cap(r.line)-cap(r.turns))
+		return nil, domain.Errorf(domain.ResourceExhausted, "the replica transcribes %d recordings and has %d in "+
+			"its queue: try again later, or raise maxReplicaCount",
+			cap(r.slots), cap(r.queue)-cap(r.slots))
 	}
 	select {
-	case r.turns <- struct{}{}:
-		return func() { <-r.turns; <-r.line }, nil
+	case r.slots <- struct{}{}:
+		return func() { <-r.slots; <-r.queue }, nil
 	case <-ctx.Done():
-		<-r.line
+		<-r.queue
 		return nil, ctx.Err()
 	}
 }
 
-// transcribe fetches the recording, and keeps it while it is listened to.
-func (r *replica) transcribe(ctx context.Context, req engines.Transcription, emit func(engines.TranscriptEvent) error) (heard engines.Transcript, err error) {
+func (r *replica) transcribeInSlot(
+	ctx context.Context, req engines.Transcription, emit func(engines.TranscriptEvent) error,
+) (transcript engines.Transcript, err error) {
 	dir, err := os.MkdirTemp(r.agent.workDir(), "audio-")
 	if err != nil {
-		return heard, diskFault(err)
+		return transcript, diskError(err)
 	}
 	defer os.RemoveAll(dir)
 	path := filepath.Join(dir, "audio")
 	file := protocol.File{Name: "audio", Size: req.Audio.Size, URL: req.Audio.URL}
-	if err := persist(ctx, time.Now().Add(audioPatience), func() error { return r.agent.files.get(ctx, file, path) }); err != nil {
-		return heard, err
+	if err := retry(ctx, time.Now().Add(audioTimeout), func() error {
+		return r.agent.files.get(ctx, file,
+			path)
+	}); err != nil {
+		return transcript, err
 	}
 	pcm, err := r.agent.options.Sound(ctx, path, req.Preprocessing)
 	if err != nil {
-		return heard, err
+		return transcript, err
 	}
 	defer pcm.Close()
-	return r.listener.Transcribe(ctx, pcm, req.Options, emit)
+	return r.speech.Transcribe(ctx, pcm, req.Options, emit)
 }

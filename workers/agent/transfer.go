@@ -23,13 +23,13 @@ import (
 )
 
 const (
-	transfersAtOnce = 4
-	patience        = 5 * time.Minute // with a store that does not answer, when reading
-	longestPause    = 10 * time.Second
-	slowest         = 64 << 10 // bytes per second; a transfer below is begun anew
+	maxTransfers    = 4               // concurrent
+	downloadTimeout = 5 * time.Minute // of a store that does not respond
+	maxPause        = 10 * time.Second
+	minRate         = 64 << 10 // bytes per second; a slower transfer is restarted
 )
 
-// A transfer moves files between signed URLs and this disk, a few at a time.
+// A transfer copies files between signed URLs and the local disk, a few concurrently.
 type transfer struct {
 	client *http.Client
 	slots  chan struct{}
@@ -42,15 +42,15 @@ func newTransfer(client *http.Client) *transfer {
 		transport.DialContext = (&net.Dialer{Timeout: 10 * time.Second}).DialContext
 		client = &http.Client{Transport: transport}
 	}
-	return &transfer{client, make(chan struct{}, transfersAtOnce)}
+	return &transfer{client, make(chan struct{}, maxTransfers)}
 }
 
-// errFinal marks what trying again would not mend.
+// errFinal marks an error that retrying cannot resolve.
 type errFinal struct{ error }
 
 func (e errFinal) Unwrap() error { return e.error }
 
-// each runs one for every item, a few at a time, and stops at the first error.
+// each calls one for every item, a few concurrently, and stops at the first error.
 func each[T any](ctx context.Context, slots chan struct{}, items []T, one func(context.Context, T) error) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -72,32 +72,32 @@ func each[T any](ctx context.Context, slots chan struct{}, items []T, one func(c
 	return context.Cause(ctx)
 }
 
-// fetch downloads a folder into dir, which is made.
-func (t *transfer) fetch(ctx context.Context, folder protocol.FileSet, dir string) error {
-	for _, file := range folder.Files {
+// download downloads a file set into dir, which it creates.
+func (t *transfer) download(ctx context.Context, files protocol.FileSet, dir string) error {
+	for _, file := range files.Files {
 		if !filepath.IsLocal(filepath.FromSlash(file.Name)) {
-			return domain.Errorf(domain.InvalidArgument, "file name %q: does not lie in its folder", file.Name)
+			return domain.Errorf(domain.InvalidArgument, "file name %q is outside of its directory", file.Name)
 		}
 	}
 	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return diskFault(err)
+		return diskError(err)
 	}
-	return each(ctx, t.slots, folder.Files, func(ctx context.Context, file protocol.File) error {
+	return each(ctx, t.slots, files.Files, func(ctx context.Context, file protocol.File) error {
 		target := filepath.Join(dir, filepath.FromSlash(file.Name))
 		if err := os.MkdirAll(filepath.Dir(target), 0o700); err != nil {
-			return diskFault(err)
+			return diskError(err)
 		}
-		return persist(ctx, time.Now().Add(patience), func() error { return t.get(ctx, file, target) })
+		return retry(ctx, time.Now().Add(downloadTimeout), func() error { return t.get(ctx, file, target) })
 	})
 }
 
-// get downloads one file, holds it to its sum, and makes its content durable.
+// get downloads one file, verifies its sum, and makes its content durable.
 func (t *transfer) get(ctx context.Context, file protocol.File, target string) (err error) {
-	ctx, cancel := context.WithTimeout(ctx, time.Minute+time.Duration(file.Size/slowest)*time.Second)
+	ctx, cancel := context.WithTimeout(ctx, time.Minute+time.Duration(file.Size/minRate)*time.Second)
 	defer cancel()
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, file.URL, nil)
 	if err != nil {
-		return errFinal{domain.Errorf(domain.Internal, "the file %s has no usable address", file.Name)}
+		return errFinal{domain.Errorf(domain.Internal, "file %s has an invalid URL", file.Name)}
 	}
 	res, err := t.client.Do(req)
 	if err != nil {
@@ -109,22 +109,23 @@ func (t *transfer) get(ctx context.Context, file protocol.File, target string) (
 	}
 	f, err := disk.Create(target)
 	if err != nil {
-		return errFinal{diskFault(err)}
+		return errFinal{diskError(err)}
 	}
 	hash := sha256.New()
 	n, err := io.Copy(io.MultiWriter(f, hash), io.LimitReader(res.Body, file.Size+1))
 	if err == nil && n != file.Size {
-		err = fmt.Errorf("file %s: has not the %d bytes that it should have", file.Name, file.Size)
+		err = fmt.Errorf("file %s: does not have the expected %d bytes", file.Name, file.Size)
 	}
 	if err == nil && file.Sum != "" && hex.EncodeToString(hash.Sum(nil)) != file.Sum {
-		err = errFinal{damaged(file.Name, "its SHA-256 sum is another than when it was stored")}
+		err = errFinal{damaged(file.Name, "its SHA-256 sum has changed since it was stored")}
 	}
-	if said := res.Header.Get("Repr-Digest"); err == nil && said != "" && said != "sha-256=:"+base64.StdEncoding.EncodeToString(hash.Sum(nil))+":" {
-		err = fmt.Errorf("file %s: arrived with another SHA-256 sum than the store has of it", file.Name)
+	if digest := res.Header.Get("Repr-Digest"); err == nil && digest != "" &&
+		digest != "sha-256=:"+base64.StdEncoding.EncodeToString(hash.Sum(nil))+":" {
+		err = fmt.Errorf("file %s: the SHA-256 sum differs from that of the store", file.Name)
 	}
 	if err := errors.Join(err, f.Sync(), f.Close()); err != nil {
-		if fault := diskFault(err); domain.CodeOf(fault) != domain.Unknown {
-			return errFinal{fault}
+		if failure := diskError(err); domain.CodeOf(failure) != domain.Unknown {
+			return errFinal{failure}
 		}
 		return err
 	}
@@ -133,7 +134,7 @@ func (t *transfer) get(ctx context.Context, file protocol.File, target string) (
 
 // put uploads one file.
 func (t *transfer) put(ctx context.Context, name, path, url string, size int64) error {
-	ctx, cancel := context.WithTimeout(ctx, time.Minute+time.Duration(size/slowest)*time.Second)
+	ctx, cancel := context.WithTimeout(ctx, time.Minute+time.Duration(size/minRate)*time.Second)
 	defer cancel()
 	f, err := os.Open(path)
 	if err != nil {
@@ -146,7 +147,7 @@ func (t *transfer) put(ctx context.Context, name, path, url string, size int64) 
 	}
 	req, err := http.NewRequestWithContext(ctx, http.MethodPut, url, body)
 	if err != nil {
-		return errFinal{domain.Errorf(domain.Internal, "the file %s has no usable address", name)}
+		return errFinal{domain.Errorf(domain.Internal, "file %s has an invalid URL", name)}
 	}
 	req.ContentLength = size
 	res, err := t.client.Do(req)
@@ -160,50 +161,52 @@ func (t *transfer) put(ctx context.Context, name, path, url string, size int64) 
 	return nil
 }
 
-// damaged is the fault of a file that is not any more what was stored.
+// damaged returns the error for a file whose content has changed since it was stored.
 func damaged(name, why string) error {
-	return domain.Errorf(domain.DataLoss, "file %s: is damaged in the store for files (%s): upload it again, or run again what made it", name, why)
+	return domain.Errorf(domain.DataLoss,
+		"file %s: is damaged in the file store (%s): upload it again, or run its job again", name, why)
 }
 
-// refused is what a store's answer means. What it says is for people who may
-// not see signed URLs, so only its status and code are told.
+// refused returns the error that a response of the store means: its status and code only, since the
+// rest may contain signed URLs.
 func refused(name string, res *http.Response) error {
 	text, _ := io.ReadAll(io.LimitReader(res.Body, 4<<10))
-	var said struct{ Code domain.Code }
-	_ = json.Unmarshal(text, &said) // an object store may say something else
-	err := fmt.Errorf("file %s: the store answers %s", name, res.Status)
+	var body struct{ Code domain.Code }
+	_ = json.Unmarshal(text, &body) // an object store may respond in another format
+	err := fmt.Errorf("file %s: the file store responds %s", name, res.Status)
 	switch {
-	case res.StatusCode == http.StatusInternalServerError && said.Code == domain.DataLoss:
-		return errFinal{damaged(name, "its content is not what was stored, or its digest is lost")}
+	case res.StatusCode == http.StatusInternalServerError && body.Code == domain.DataLoss:
+		return errFinal{damaged(name, "its content has changed, or its digest is lost")}
 	case res.StatusCode == http.StatusInsufficientStorage:
-		return errFinal{domain.Errorf(domain.ResourceExhausted, "file %s: the store for files is full", name)}
-	case res.StatusCode == http.StatusRequestTimeout, res.StatusCode == http.StatusTooManyRequests, res.StatusCode >= 500:
+		return errFinal{domain.Errorf(domain.ResourceExhausted, "file %s: the file store is full", name)}
+	case res.StatusCode == http.StatusRequestTimeout, res.StatusCode == http.StatusTooManyRequests,
+		res.StatusCode >= 500:
 		return err
 	}
 	return errFinal{err}
 }
 
-// withoutURL is the cause of a request's error: the URL is a secret.
+// withoutURL returns the cause of a request's error, without its URL, which is a secret.
 func withoutURL(err error) error {
 	type wrapper interface{ Unwrap() error }
 	if w, ok := err.(wrapper); ok && w.Unwrap() != nil {
 		return w.Unwrap()
 	}
-	return errors.New("the store does not answer")
+	return errors.New("the file store does not respond")
 }
 
-// diskFault explains a full disk.
-func diskFault(err error) error {
+// diskError explains the error of a full disk.
+func diskError(err error) error {
 	if errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) {
-		return domain.Errorf(domain.ResourceExhausted, "the node's disk is full: make room in the agent's folder")
+		return domain.Errorf(domain.ResourceExhausted, "the node's disk is full: free space in the agent's directory")
 	}
 	return err
 }
 
-// persist tries until it works, the error is final, ctx is done or it is late;
-// a zero time is never.
-func persist(ctx context.Context, late time.Time, try func() error) error {
-	for pause := 200 * time.Millisecond; ; pause = min(2*pause, longestPause) {
+// retry calls try until it succeeds, the error is final, ctx is done or the deadline has passed; a
+// zero deadline is none.
+func retry(ctx context.Context, deadline time.Time, try func() error) error {
+	for pause := 200 * time.Millisecond; ; pause = min(2*pause, maxPause) {
 		err := try()
 		var final errFinal
 		switch {
@@ -213,7 +216,7 @@ func persist(ctx context.Context, late time.Time, try func() error) error {
 			return final.error
 		case ctx.Err() != nil:
 			return context.Cause(ctx)
-		case !late.IsZero() && time.Now().Add(pause).After(late):
+		case !deadline.IsZero() && time.Now().Add(pause).After(deadline):
 			return err
 		}
 		timer := time.NewTimer(pause)

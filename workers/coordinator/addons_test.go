@@ -30,7 +30,8 @@ func (c *cluster) addonModel(id string) domain.Name {
 		require.NoError(c, err)
 		files.Sizes[file] = n
 	}
-	c.do(domain.Intend(domain.Models, name, domain.RegisterModel{ModelSpec: domain.ModelSpec{Kind: domain.PEFTAddon, BaseModel: string(modelName)}, Files: files}))
+	c.do(domain.Intend(domain.Models, name, domain.RegisterModel{ModelSpec: domain.ModelSpec{Kind: domain.PEFTAddon,
+		BaseModel: string(modelName)}, Files: files}))
 	return name
 }
 
@@ -69,14 +70,16 @@ func (c *cluster) addon(id, state string) (addonID string, m domain.DeployedMode
 // say is what a replica answers for an addon.
 func (c *cluster) say(r domain.Replica, addon string) (string, error) {
 	text := ""
-	_, err := c.replicas().Complete(c.Context(), deploymentName, r, engines.CompletionRequest{Prompt: "go", MaxTokens: 30, IgnoreEOS: true, Addon: addon},
+	_, err := c.replicas().Complete(c.Context(), deploymentName, r,
+		engines.CompletionRequest{Prompt: "go", MaxTokens: 30, IgnoreEOS: true, Addon: addon},
 		func(chunk engines.Chunk) error { text += chunk.Text; return nil })
 	return text, err
 }
 
 func (c *cluster) deployForAddons(node string) domain.Replica {
-	c.do(domain.Intend(domain.Deployments, deploymentName, domain.CreateDeployment{DeploymentSpec: domain.DeploymentSpec{
-		BaseModel: string(modelName), MinReplicaCount: 1, EnableAddons: true}}))
+	c.do(domain.Intend(domain.Deployments, deploymentName, domain.CreateDeployment{
+		DeploymentSpec: domain.DeploymentSpec{
+			BaseModel: string(modelName), MinReplicaCount: 1, EnableAddons: true}}))
 	return c.placeReplica(node)
 }
 
@@ -132,7 +135,8 @@ func TestAddonsUnderTraffic(t *testing.T) {
 	t.Parallel()
 	c := start(t)
 	c.stock()
-	c.agent("n1", simulated.New(simulated.Options{Seed: 7, Slots: 4, TokenTime: func(int) time.Duration { return time.Millisecond }}))
+	c.agent("n1", simulated.New(simulated.Options{Seed: 7, Slots: 4,
+		TokenTime: func(int) time.Duration { return time.Millisecond }}))
 	r := c.serving(c.deployForAddons("n1").ID)
 	c.load("steady")
 	steady, _ := c.addon("steady", domain.ModelDeployedState)
@@ -169,7 +173,8 @@ func TestAddonsUnderTraffic(t *testing.T) {
 		var once sync.Once
 		answer := make(chan error, 1)
 		go func() {
-			_, err := c.replicas().Complete(c.Context(), deploymentName, r, engines.CompletionRequest{Prompt: "go", MaxTokens: 200, IgnoreEOS: true, Addon: passing},
+			_, err := c.replicas().Complete(c.Context(), deploymentName, r,
+				engines.CompletionRequest{Prompt: "go", MaxTokens: 200, IgnoreEOS: true, Addon: passing},
 				func(engines.Chunk) error { once.Do(func() { close(begun) }); return nil })
 			answer <- err
 		}()
@@ -252,7 +257,8 @@ func TestAReplicaThatLoadsForEver(t *testing.T) {
 	hung := stubborn{make(chan struct{})}
 	defer close(hung.release)
 	engine.Completer = hung
-	a, err := agent.New(agent.Options{Node: "n1", Token: "token of n1", Key: keyOf(t, "n1"), URL: c.server.URL(), Dir: t.TempDir(), Engine: engine, Log: testLog, LoadWithin: 50 * time.Millisecond})
+	a, err := agent.New(agent.Options{Node: "n1", Token: "token of n1", Key: keyOf(t, "n1"), URL: c.server.URL(),
+		Dir: t.TempDir(), Engine: engine, Log: testLog, LoadWithin: 50 * time.Millisecond})
 	require.NoError(t, err)
 	c.background(a.Run)
 	c.ready("n1")
@@ -264,7 +270,7 @@ func TestAReplicaThatLoadsForEver(t *testing.T) {
 	})
 	row, _ := view.Deployments.Get(deploymentName)
 	require.Equal(t, 1, row.State.Failures)
-	require.Contains(t, row.State.Status.Message, "had not loaded the model within 50ms")
+	require.Contains(t, row.State.Status.Message, "did not load the model within 50ms")
 }
 
 // A node that lists neither an attempt nor its end does not hold it for ever.
@@ -279,7 +285,8 @@ func TestAnAttemptThatIsNeverBegun(t *testing.T) {
 	require.NoError(t, c.ask(node, protocol.HeartbeatSubject("n1"), beatOf("a", 2), &orders))
 	require.Len(t, orders.Train, 1)
 	c.desk()
-	late := coordinator.New(coordinator.Options{Log: c.log, World: c.world, Blobs: c.blobs, Conn: c.server.Coordinator(), Logger: testLog,
+	late := coordinator.New(coordinator.Options{Log: c.log, World: c.world, Blobs: c.blobs,
+		Conn: c.server.Coordinator(), Logger: testLog,
 		BeginWithin: time.Minute, Now: func() time.Time { return time.Now().Add(2 * time.Minute) }})
 	c.background(late.Run)
 	var after protocol.Assignments
@@ -287,7 +294,7 @@ func TestAnAttemptThatIsNeverBegun(t *testing.T) {
 	require.Empty(t, after.Train)
 	life := c.life()
 	require.Equal(t, domain.JobRequeueState, life.State)
-	require.Contains(t, life.Status.Message, "n1 did not begin it within 1m0s")
+	require.Contains(t, life.Status.Message, "n1 did not start the attempt within 1m0s")
 }
 
 // An engine that hangs with an addon does not keep the replica from it for ever.
@@ -298,7 +305,8 @@ func TestAnAddonThatLoadsForEver(t *testing.T) {
 	release := make(chan struct{})
 	defer close(release)
 	const within = 2 * time.Second // which its model has, too
-	a, err := agent.New(agent.Options{Node: "n1", Token: "token of n1", Key: keyOf(t, "n1"), URL: c.server.URL(), Dir: t.TempDir(), Log: testLog, LoadWithin: within,
+	a, err := agent.New(agent.Options{Node: "n1", Token: "token of n1", Key: keyOf(t, "n1"), URL: c.server.URL(),
+		Dir: t.TempDir(), Log: testLog, LoadWithin: within,
 		Engine: simulated.New(simulated.Options{Fault: func(a simulated.Action) error {
 			if a.Name == simulated.LoadAddon {
 				<-release
@@ -311,6 +319,6 @@ func TestAnAddonThatLoadsForEver(t *testing.T) {
 	r := c.deployForAddons("n1")
 	c.load("polite")
 	_, failed := c.addon("polite", domain.ModelFailedState)
-	require.Contains(t, failed.Status.Message, "had not loaded the addon within 2s")
+	require.Contains(t, failed.Status.Message, "did not load the addon within 2s")
 	c.serving(r.ID)
 }

@@ -12,45 +12,44 @@ import (
 	"anneal/projections"
 )
 
-// Sessions are the connections of agents.
+// Sessions lists and closes the NATS connections of agents.
 type Sessions interface {
 	NodeSessions(ctx context.Context) ([]eventlog.NodeSession, error)
 	CloseSession(ctx context.Context, s eventlog.NodeSession) error
 }
 
-// A JoinToken lets an agent enrol.
+// A JoinToken permits an agent to enroll.
 type JoinToken struct {
 	ID   string
-	Node string // the only one that may use it; "" is any
+	Node string // the only node that may use it; "" permits any
 }
 
-// An Admission lets agents in. At its first contact an agent enrols with a join
-// token: the public half of its NKey is recorded on its node. From then on the
-// key alone lets it in, and no token takes its name. The log is what is decided
-// on: several admissions may work at once.
+// An Admission authenticates agents. At its first contact an agent enrolls with a join token: the
+// public half of its NKey is recorded on its node. From then on the key alone authenticates it,
+// and no token can enroll another agent as that node. It decides on the log: several admissions
+// may run concurrently.
 type Admission struct {
 	Log      eventlog.Log
-	World    *projections.World // which follows Log
+	World    *projections.World // follows Log
 	Sessions Sessions           // nil closes none
-	// ReadToken verifies a join token, and answers what it is good for.
+	// ReadToken verifies a join token.
 	ReadToken func(token string, now time.Time) (JoinToken, error)
 	Now       func() time.Time
 	Logger    *slog.Logger
 }
 
-// Admit is an eventlog.VerifyNode. Of several connections with one key the
-// newest stays: an agent that was cut off need not wait until the servers miss
-// the connection it had.
+// Admit is an eventlog.VerifyNode. Of several connections with one key the newest stays: an agent
+// that lost its connection need not wait until the servers notice.
 func (a *Admission) Admit(ctx context.Context, login eventlog.NodeLogin) error {
 	if login.PublicKey == "" {
-		return fmt.Errorf("the agent of node %s has no key: run the same release of anneal on all machines", login.Node)
+		return fmt.Errorf("agent of node %s has no key: run the same release of anneal on all machines", login.Node)
 	}
 	if err := a.catchUp(ctx); err != nil {
 		return err
 	}
 	if !a.enrolled(login.Node, login.PublicKey) {
 		if err := a.enroll(ctx, login); err != nil {
-			a.Logger.Warn("an agent is refused", "node", login.Node, "key", login.PublicKey, "error", err)
+			a.Logger.Warn("agent refused", "node", login.Node, "key", login.PublicKey, "error", err)
 			return err
 		}
 	}
@@ -58,21 +57,16 @@ func (a *Admission) Admit(ctx context.Context, login eventlog.NodeLogin) error {
 		return nil
 	}
 	if err := a.replace(ctx, login.Session); err != nil {
-		a.Logger.Warn("earlier connections of a node could not be closed", "node", login.Node, "error", err)
+		a.Logger.Warn("earlier connections of a node not closed", "node", login.Node, "error", err)
 	}
 	return nil
 }
 
-// catchUp waits until the world shows what any control plane has recorded.
 func (a *Admission) catchUp(ctx context.Context) error {
-	last, err := a.Log.Last(ctx)
-	if err != nil {
-		return err
-	}
-	return a.World.WaitFor(ctx, last.Position)
+	return recorder{log: a.Log, world: a.World, now: a.Now}.catchUp(ctx)
 }
 
-// enrolled tells whether the key is the node's.
+// enrolled reports whether the key is the node's.
 func (a *Admission) enrolled(node, key string) bool {
 	row, ok := a.World.View().Nodes.Get(nodeName(node))
 	return ok && key != "" && row.State.Access.PublicKey == key
@@ -80,18 +74,18 @@ func (a *Admission) enrolled(node, key string) bool {
 
 func (a *Admission) enroll(ctx context.Context, login eventlog.NodeLogin) error {
 	if login.Token == "" {
-		return errors.New("its key is not the node's, and it has no token to join with")
+		return errors.New("the agent's key is not the node's, and it has no join token")
 	}
 	token, err := a.ReadToken(login.Token, a.Now())
 	if err != nil {
 		return err
 	}
 	if token.Node != "" && token.Node != login.Node {
-		return fmt.Errorf("its token is for node %s", token.Node)
+		return fmt.Errorf("the join token is for node %s", token.Node)
 	}
 	for row := range a.World.View().Nodes.All() {
 		if row.State.State == domain.NodeRevoked && row.State.Access.JoinToken == token.ID {
-			return fmt.Errorf("its token was revoked together with node %s", row.Name.ID())
+			return fmt.Errorf("the join token was revoked together with node %s", row.Name.ID())
 		}
 	}
 	return a.Enroll(ctx, login.Node, login.PublicKey, token.ID)
@@ -99,12 +93,9 @@ func (a *Admission) enroll(ctx context.Context, login eventlog.NodeLogin) error 
 
 // Enroll records the key of a node's agent.
 func (a *Admission) Enroll(ctx context.Context, node, key, token string) error {
-	request := eventlog.Request{Time: a.Now(), Actor: string(nodeName(node))}
-	result, err := eventlog.Do(ctx, a.Log, a.World, request, domain.Intend(domain.Nodes, nodeName(node), domain.EnrollNode{PublicKey: key, JoinToken: token}))
-	if err != nil {
-		return err
-	}
-	return a.World.WaitFor(ctx, result.Position())
+	enroll := domain.EnrollNode{PublicKey: key, JoinToken: token}
+	r := recorder{log: a.Log, world: a.World, now: a.Now}
+	return r.do(ctx, node, domain.Intend(domain.Nodes, nodeName(node), enroll))
 }
 
 // replace closes the other connections of a node.
@@ -121,16 +112,15 @@ func (a *Admission) replace(ctx context.Context, by eventlog.NodeSession) error 
 	return err
 }
 
-// How often all connections are held against the world: after a change of the
-// keys at once, else now and then, and soon again where that failed.
+// Intervals between checks of all connections, which also happen when a key changes.
 const (
-	checkSessionsEvery = 15 * time.Second
-	checkSessionsAgain = time.Second
-	checkSessionsPause = 100 * time.Millisecond // between two looks at a world that changes all the time
+	checkInterval = 15 * time.Second
+	checkRetry    = time.Second
+	checkDelay    = 100 * time.Millisecond // in which changes of the world are batched
 )
 
-// Run closes the connections of agents whose nodes were revoked or removed, and
-// all but the newest of each node, until ctx is done.
+// Run closes the connections of agents whose nodes were revoked or deleted, and all but the newest
+// of each node, until ctx is done.
 func (a *Admission) Run(ctx context.Context) error {
 	due := time.NewTimer(0)
 	defer due.Stop()
@@ -141,7 +131,7 @@ func (a *Admission) Run(ctx context.Context) error {
 		changed := a.World.Changed(a.World.Position())
 		now := a.keys()
 		for node, key := range keys {
-			if now[node] != key { // revoked, removed, or replaced since
+			if now[node] != key { // revoked, deleted, or enrolled again
 				due.Reset(0)
 			}
 		}
@@ -150,16 +140,16 @@ func (a *Admission) Run(ctx context.Context) error {
 		case <-ctx.Done():
 			return ctx.Err()
 		case <-changed:
-			pause.Reset(checkSessionsPause)
+			pause.Reset(checkDelay)
 			select {
 			case <-pause.C:
 			case <-ctx.Done():
 			}
 		case <-due.C:
-			next := checkSessionsEvery
+			next := checkInterval
 			if err := a.Sweep(ctx); err != nil && ctx.Err() == nil {
-				a.Logger.Warn("the connections of nodes could not be checked, which is tried again", "error", err)
-				next = checkSessionsAgain
+				a.Logger.Warn("connections of nodes not checked, will retry", "error", err)
+				next = checkRetry
 			}
 			due.Reset(next)
 		}
@@ -176,11 +166,11 @@ func (a *Admission) keys() map[domain.Name]string {
 	return keys
 }
 
-// Sweep closes every connection that the world does not vouch for. An agent
-// that is connected was let in at an earlier position: so the world is caught
-// up with after they are listed.
+// Sweep closes every connection whose key is not the node's, and all but the newest of each node.
+// A connected agent was enrolled at an earlier position of the log, so the world catches up after
+// the connections are listed.
 func (a *Admission) Sweep(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, handleWithin)
+	ctx, cancel := context.WithTimeout(ctx, handleTimeout)
 	defer cancel()
 	sessions, err := a.Sessions.NodeSessions(ctx)
 	if err != nil || len(sessions) == 0 {
@@ -199,7 +189,8 @@ func (a *Admission) Sweep(ctx context.Context) error {
 		if a.enrolled(one.Node, one.PublicKey) && newest[one.Node] == one {
 			continue
 		}
-		a.Logger.Warn("a node's connection is closed: it was revoked, or has another connection", "node", one.Node, "key", one.PublicKey)
+		a.Logger.Warn("connection of a node closed: the node was revoked, or has a newer connection", "node", one.Node,
+			"key", one.PublicKey)
 		err = errors.Join(err, a.Sessions.CloseSession(ctx, one))
 	}
 	return err

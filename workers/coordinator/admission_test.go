@@ -79,7 +79,8 @@ func public(t testing.TB, key nkeys.KeyPair) string {
 // A token takes no name that has enrolled, and after its first contact an agent
 // needs none.
 func TestATokenTakesNoEnrolledName(t *testing.T) {
-	c := admitting(t, map[string]coordinator.JoinToken{"any": {ID: "t1"}, "for n1": {ID: "t2", Node: "n1"}, "for n2": {ID: "t3", Node: "n2"}})
+	c := admitting(t, map[string]coordinator.JoinToken{"any": {ID: "t1"}, "for n1": {ID: "t2", Node: "n1"},
+		"for n2": {ID: "t3", Node: "n2"}})
 	mine, theirs := newKey(t), newKey(t)
 
 	_, err := c.join("n1", "", mine)
@@ -102,7 +103,8 @@ func TestATokenTakesNoEnrolledName(t *testing.T) {
 		_, err := c.join("n1", token, theirs)
 		require.ErrorIs(t, err, nats.ErrAuthorization, "another's key with token %q", token)
 	}
-	require.NoError(t, c.ask(conn, protocol.HeartbeatSubject("n1"), beatOf("a", 2), &protocol.Assignments{}), "who was there stays")
+	require.NoError(t, c.ask(conn, protocol.HeartbeatSubject("n1"), beatOf("a", 2), &protocol.Assignments{}),
+		"who was there stays")
 	stranger := public(t, mine)
 	_, err = c.join("n1", "any", theirs, nats.Nkey(stranger, theirs.Sign))
 	require.ErrorIs(t, err, nats.ErrAuthorization, "the name of a key that it does not have")
@@ -133,7 +135,8 @@ func TestANodeHasOneSession(t *testing.T) {
 // A revoked node is cut off at once; neither its key nor the token that it came
 // with lets it in again, under any name. Its name can be enrolled with another.
 func TestRevokedNode(t *testing.T) {
-	c := admitting(t, map[string]coordinator.JoinToken{"any": {ID: "t1"}, "next": {ID: "t2"}, "old": {ID: domain.LegacyJoinToken}})
+	c := admitting(t, map[string]coordinator.JoinToken{"any": {ID: "t1"}, "next": {ID: "t2"},
+		"old": {ID: domain.LegacyJoinToken}})
 	key := newKey(t)
 	conn, err := c.join("n1", "any", key)
 	require.NoError(t, err)
@@ -165,7 +168,8 @@ func TestRevokedNodeIsNotHeard(t *testing.T) {
 	conn := c.raw("n1")
 	require.NoError(t, c.ask(conn, protocol.HeartbeatSubject("n1"), beatOf("a", 1), &protocol.Assignments{}))
 	c.do(domain.Intend(domain.Nodes, nodeName("n1"), domain.RevokeNode{Reason: "stolen"}))
-	for _, subject := range []string{protocol.HeartbeatSubject("n1"), protocol.ReportSubject("n1"), protocol.SignSubject("n1")} {
+	for _, subject := range []string{protocol.HeartbeatSubject("n1"), protocol.ReportSubject("n1"),
+		protocol.SignSubject("n1")} {
 		err := c.ask(conn, subject, beatOf("a", 2), &protocol.Assignments{})
 		require.Equal(t, domain.PermissionDenied, domain.CodeOf(err), subject)
 	}

@@ -3,10 +3,11 @@ package coordinator
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"maps"
-	"slices"
 	"time"
 
+	"anneal/blobs"
 	"anneal/domain"
 	"anneal/engines"
 	"anneal/eventlog"
@@ -14,94 +15,104 @@ import (
 	"anneal/workers/protocol"
 )
 
-const (
-	downloadWithin = 24 * time.Hour // how long signed URLs of an order are good
-	maxInterval    = 2 * time.Second
-)
+const maxInterval = 2 * time.Second // between heartbeats
 
-// orders is what should run on the node: what its allocations are for, as far
-// as the world still wants it. A job that is being cancelled stays until its
-// attempt is reported stopped.
-func (d *Coordinator) orders(ctx context.Context, node string, book *nodeBook, beat protocol.Heartbeat) (protocol.Assignments, error) {
-	view := d.World.View()
-	orders := draft{room: roomForWork, Assignments: protocol.Assignments{Version: protocol.Version, Position: view.Position,
-		Interval: min(maxInterval, d.LostAfter/5), Acked: map[string]int{}}}
+// An assigner computes what should run on a node.
+type assigner struct {
+	recorder
+	blobs      *blobs.Store
+	openSecret eventlog.OpenSecret
+	interval   time.Duration // between heartbeats
+	logger     *slog.Logger
+}
+
+// assign returns what should run on the node: the owners of its allocations, as far as the world
+// still wants them. A job that is being canceled stays until its attempt reports that it stopped.
+func (a *assigner) assign(
+	ctx context.Context, node string, session *nodeSession, heartbeat protocol.Heartbeat,
+) (protocol.Assignments, error) {
+	view := a.world.View()
+	d := draft{space: draftSpace, Assignments: protocol.Assignments{Version: protocol.Version,
+		Position: view.Position, Interval: a.interval, Acked: map[string]int{}}}
 	attempts, replicas := map[string]bool{}, map[string]protocol.Replica{}
-	for _, a := range beat.Attempts {
-		if j, ok := jobNamed(view, a.Job); ok && j.CreateTime.Equal(a.CreateTime) {
-			attempts[a.ID()] = true
+	for _, attempt := range heartbeat.Attempts {
+		if j, ok := jobNamed(view, attempt.Job); ok && j.CreateTime.Equal(attempt.CreateTime) {
+			attempts[attempt.ID()] = true
 		}
 	}
-	for _, r := range beat.Replicas {
-		if replicaOn(view, nodeName(node), r) {
+	for _, r := range heartbeat.Replicas {
+		if hasReplica(view, nodeName(node), r) {
 			replicas[r.ID()] = r
 		}
 	}
 	wanted := map[string]bool{}
-	for _, a := range allocated(view, node) {
-		if r, ok := replicaOf(view, nodeName(node), a); ok {
-			if listed, running := replicas[a.ID]; running {
-				orders.Keep = append(orders.Keep, a.ID)
-				d.equip(ctx, node, view, listed, &orders)
+	for _, allocation := range allocations(view, node) {
+		id := allocation.ID
+		if r, ok := replicaOf(view, nodeName(node), allocation); ok {
+			if listed, running := replicas[id]; running {
+				d.Keep = append(d.Keep, id)
+				a.assignAddons(ctx, node, view, listed, &d)
 			} else {
-				d.serve(ctx, node, view, a, r, &orders)
+				a.assignReplica(ctx, node, view, allocation, r, &d)
 			}
 			continue
 		}
-		j, ok := jobNamed(view, a.For)
-		if !ok || !given(j, nodeName(node), a.Attempt) {
+		j, ok := jobNamed(view, allocation.For)
+		if !ok || !assignedTo(j, nodeName(node), allocation.Attempt) {
 			continue
 		}
-		wanted[a.ID] = true
-		cancelling := j.Life.State == domain.JobCancellingState
+		wanted[id] = true
 		switch {
-		case attempts[a.ID]:
-			orders.Keep = append(orders.Keep, a.ID)
-			orders.Acked[a.ID] = acked(view, j)
-			if cancelling {
-				orders.Cancel = append(orders.Cancel, a.ID)
+		case attempts[id]:
+			d.Keep = append(d.Keep, id)
+			d.Acked[id] = ackedStep(view, j)
+			if j.Life.State == domain.JobCancellingState {
+				d.Cancel = append(d.Cancel, id)
 			}
 		case j.Life.Working():
-			d.train(ctx, node, view, j, &orders)
+			a.assignAttempt(ctx, node, view, j, &d)
 		}
 	}
-	for _, order := range orders.Train {
-		book.given[order.ID()] = beat.Boot
+	for _, assignment := range d.Train {
+		session.started[assignment.ID()] = heartbeat.Boot
 	}
-	maps.DeleteFunc(book.given, func(id, _ string) bool { return !wanted[id] })
-	maps.DeleteFunc(book.shown, func(id string, _ shown) bool { return !wanted[id] })
-	return orders.Assignments, nil
+	maps.DeleteFunc(session.started, func(id, _ string) bool { return !wanted[id] })
+	maps.DeleteFunc(session.metrics, func(id string, _ storedMetrics) bool { return !wanted[id] })
+	return d.Assignments, nil
 }
 
-// A draft is orders in the making. New work is added while there is room in
-// the message; the rest comes with the next.
+// A draft collects assignments up to the size of one message; the rest follows with later
+// heartbeats.
 type draft struct {
 	protocol.Assignments
-	room int // bytes
+	space int // bytes left
 }
 
-const roomForWork = protocol.MaxMessage * 3 / 4
+// draftSpace is the part of a message for new work; the rest is for lists of IDs.
+const draftSpace = protocol.MaxMessage * 3 / 4
 
-var errLater = errors.New("the message is full")
+var errMessageFull = errors.New("the message is full")
 
-// fit takes the room that an order needs. One that no message could carry is a
-// fault.
-func (o *draft) fit(order any) error {
-	data, err := protocol.Marshal(order)
-	if err == nil && len(data) > roomForWork {
-		err = domain.Errorf(domain.FailedPrecondition, "the files of model, adapter and dataset are too many to be listed in one message: store fewer and larger ones")
+// reserve takes the space of an assignment. One that no message could hold is refused.
+func (d *draft) reserve(assignment any) error {
+	data, err := protocol.Marshal(assignment)
+	if err == nil && len(data) > draftSpace {
+		err = domain.Errorf(domain.FailedPrecondition,
+			"the list of files of model, adapter and dataset exceeds the limit of %d bytes: store fewer and larger "+
+				"files",
+			draftSpace)
 	}
-	if err == nil && len(data) > o.room {
-		err = errLater
+	if err == nil && len(data) > d.space {
+		err = errMessageFull
 	}
 	if err == nil {
-		o.room -= len(data)
+		d.space -= len(data)
 	}
 	return err
 }
 
-// acked is the step of the newest row of the attempt that is in the pulse.
-func acked(v *projections.View, j job) int {
+// ackedStep returns the step of the attempt's newest metric row in the live status.
+func ackedStep(v *projections.View, j job) int {
 	progress, ok := j.progress(v)
 	latest, any := v.Live.Latest(j.Name)
 	if !ok || !any || progress.Attempt != j.Life.Attempt {
@@ -110,211 +121,102 @@ func acked(v *projections.View, j job) int {
 	return latest.Step
 }
 
-// train adds the order to begin a job's attempt, or ends a job whose inputs
-// are gone.
-func (d *Coordinator) train(ctx context.Context, node string, view *projections.View, j job, orders *draft) {
-	order, err := d.trainOrder(ctx, view, j)
+// assignAttempt assigns the attempt of a job; it fails a job whose inputs no longer exist.
+func (a *assigner) assignAttempt(ctx context.Context, node string, view *projections.View, j job, d *draft) {
+	assignment, err := a.trainAssignment(ctx, view, j)
 	if err == nil {
-		err = orders.fit(order)
+		err = d.reserve(assignment)
 	}
 	switch {
 	case err == nil:
-		orders.Train = append(orders.Train, order)
-	case isFault(err):
-		d.log.Info("a job cannot begin", "job", j.Name, "error", err)
-		if err := d.do(ctx, node, domain.IntendJob(j.Name, domain.FailJob{Attempt: j.Life.Attempt, Status: domain.StatusOf(err)})); err != nil {
-			d.log.Warn("a job that cannot begin could not be failed", "job", j.Name, "error", err)
+		d.Train = append(d.Train, assignment)
+	case isRefusal(err):
+		a.logger.Info("job cannot start", "job", j.Name, "error", err)
+		err := a.doJob(ctx, node, j, domain.FailJob{Attempt: j.Life.Attempt, Status: domain.StatusOf(err)})
+		if err != nil {
+			a.logger.Warn("failure of a job not recorded", "job", j.Name, "error", err)
 		}
 	default:
-		d.log.Info("an order waits for the next beat", "job", j.Name, "error", err)
+		a.logger.Info("attempt assigned with a later heartbeat", "job", j.Name, "error", err)
 	}
 }
 
-func (d *Coordinator) trainOrder(ctx context.Context, view *projections.View, j job) (order protocol.TrainAssignment, err error) {
-	order = protocol.TrainAssignment{Job: j.Name, Attempt: j.Life.Attempt, CreateTime: j.CreateTime, Method: j.Method, Settings: j.Settings, Seed: seedOf(j.Name), CPUMilli: j.Life.Takes.CPUMilli}
-	if err := free(view, j); err != nil {
-		return order, err
+func (a *assigner) trainAssignment(
+	ctx context.Context, view *projections.View, j job,
+) (assignment protocol.TrainAssignment, err error) {
+	assignment = protocol.TrainAssignment{Job: j.Name, Attempt: j.Life.Attempt, CreateTime: j.CreateTime,
+		Method: j.Method, Settings: j.Settings, Seed: seedOf(j.Name), CPUMilli: j.Life.Takes.CPUMilli}
+	if err := requireFreeOutput(view, j); err != nil {
+		return assignment, err
 	}
-	named := j.BaseModel
-	if named == "" {
-		named = j.Adapter
+	model := j.BaseModel
+	if model == "" {
+		model = j.Adapter
 	}
-	base, adapter, err := d.model(ctx, view, named, "")
+	base, adapter, err := a.modelFiles(ctx, view, model, "")
 	if err != nil {
-		return order, err
+		return assignment, err
 	}
-	order.Base, order.Adapter = *base, adapter
+	assignment.Base, assignment.Adapter = *base, adapter
 	if row, ok := view.Models.Get(j.Adapter); ok && j.KeepRank {
-		order.Settings.LoraRank = row.State.LoraRank
+		assignment.Settings.LoraRank = row.State.LoraRank
 	}
-	data, err := d.dataset(ctx, view, j.Dataset)
+	data, err := a.datasetFiles(ctx, view, j.Dataset)
 	if err != nil {
-		return order, err
+		return assignment, err
 	}
-	order.Data = *data
+	assignment.Data = *data
 	if j.EvaluationData != "" {
-		if order.Eval, err = d.dataset(ctx, view, j.EvaluationData); err != nil {
-			return order, err
+		if assignment.Eval, err = a.datasetFiles(ctx, view, j.EvaluationData); err != nil {
+			return assignment, err
 		}
 	}
 	if j.Evaluator != "" {
-		if order.Evaluator, err = d.evaluator(ctx, view, j); err != nil {
-			return order, err
+		if assignment.Evaluator, err = a.evaluator(ctx, view, j); err != nil {
+			return assignment, err
 		}
 	}
 	if last, ok := j.Life.LastCheckpoint(); ok {
-		if order.Resume, err = d.folder(ctx, last.Files.Folder, last.Files); err != nil {
-			return order, err
+		if assignment.Resume, err = a.fileSet(ctx, last.Files.Folder, last.Files); err != nil {
+			return assignment, err
 		}
-		order.ResumeStep = last.Step
+		assignment.ResumeStep = last.Step
 	}
-	return order, nil
+	return assignment, nil
 }
 
-// evaluator is the code that the job began with, and what it is given. Its
-// secrets are opened for this order alone.
-func (d *Coordinator) evaluator(ctx context.Context, view *projections.View, j job) (*protocol.Evaluator, error) {
-	row, ok := view.Evaluators.Get(j.Evaluator)
-	if !ok {
-		return nil, domain.Errorf(domain.FailedPrecondition, "the evaluator %s does not exist (any more)", j.Evaluator)
-	}
-	build, ok := row.State.BuildOf(j.Life.EvaluatorRevision)
-	if !ok || build.Entry.File == "" {
-		return nil, domain.Errorf(domain.FailedPrecondition, "revision %d of %s is not there to be run (any more): create another job", j.Life.EvaluatorRevision, j.Evaluator)
-	}
-	code, err := d.folder(ctx, keyOf(build.Files.Folder, row.CreateTime), build.Files)
-	if err != nil {
-		return nil, err
-	}
-	order := &protocol.Evaluator{Code: *code, EntryFile: build.Entry.File, EntryFunc: build.Entry.Func}
-	if len(row.State.Secrets) > 0 {
-		if d.OpenSecret == nil {
-			return nil, domain.Errorf(domain.FailedPrecondition, "the evaluator %s names secrets, and this server opens none", j.Evaluator)
-		}
-		order.Env, err = eventlog.Secrets{Rows: d.World, Open: d.OpenSecret}.Values(ctx, j.Name.Account(), string(j.Evaluator)+": secrets", row.State.Secrets)
-	}
-	return order, err
-}
-
-// free refuses a job whose output model another has made: better before the
-// training than after.
-func free(v *projections.View, j job) error {
-	row, taken := v.Models.Get(domain.NewName(j.Name.Account(), "models", j.OutputModel))
-	if taken && row.State.SourceJob != j.Name {
-		return &domain.Error{Code: domain.AlreadyExists, Reason: "OUTPUT_MODEL_TAKEN",
-			Message: "outputModel: the model " + string(row.Name) + " exists already: name another, or delete that one"}
-	}
-	return nil
-}
-
-// model is the folders of a model: its own, in the precision that is asked for
-// if there is such a copy, and when it is an addon its base's and its own. The
-// base of an addon is as it was trained on: the addon would refuse another.
-func (d *Coordinator) model(ctx context.Context, view *projections.View, name domain.Name, precision string) (base, adapter *protocol.FileSet, err error) {
-	row, err := ready(view, name)
-	if err != nil {
-		return nil, nil, err
-	}
-	files := row.State.Prepared(precision)
-	if row.State.Kind == domain.PEFTAddon {
-		if adapter, err = d.folder(ctx, keyOf(row.State.Files.Folder, row.CreateTime), row.State.Files); err != nil {
-			return nil, nil, err
-		}
-		if row, err = ready(view, domain.Name(row.State.BaseModel)); err != nil {
-			return nil, nil, err
-		}
-		if row.State.Kind == domain.PEFTAddon {
-			return nil, nil, domain.Errorf(domain.FailedPrecondition, "the base of an addon, %s, is an addon itself", row.Name)
-		}
-		files = row.State.Files
-	}
-	base, err = d.folder(ctx, keyOf(files.Folder, row.CreateTime), files)
-	return base, adapter, err
-}
-
-// listened is how the model of a deployment is listened with; nil for one that
-// answers. A model that was made anew may be of another kind.
-func listened(v *projections.View, deployment *projections.Row[domain.Deployment]) (*domain.SpeechSettings, error) {
-	row, err := ready(v, domain.Name(deployment.State.BaseModel))
-	if err == nil && row.State.SpeechFormat() != deployment.State.SpeechFormat {
-		err = domain.Errorf(domain.FailedPrecondition, "the model %s is not of the format that the deployment was made for: create another deployment", row.Name)
-	}
-	if err != nil {
-		return nil, err
-	}
-	return row.State.Speech, nil
-}
-
-func ready(v *projections.View, name domain.Name) (*projections.Row[domain.Model], error) {
-	row, ok := v.Models.Get(name)
-	switch {
-	case !ok:
-		return nil, domain.Errorf(domain.FailedPrecondition, "the model %s does not exist (any more)", name)
-	case row.State.State != domain.ModelReady:
-		return nil, domain.Errorf(domain.FailedPrecondition, "the model %s is %s: upload its weights first", name, row.State.State)
-	}
-	return row, nil
-}
-
-func (d *Coordinator) dataset(ctx context.Context, view *projections.View, name domain.Name) (*protocol.FileSet, error) {
-	row, ok := view.Datasets.Get(name)
-	switch {
-	case !ok:
-		return nil, domain.Errorf(domain.FailedPrecondition, "the dataset %s does not exist (any more)", name)
-	case row.State.State != domain.DatasetReady:
-		return nil, domain.Errorf(domain.FailedPrecondition, "the dataset %s is %s: upload its rows first", name, row.State.State)
-	}
-	return d.folder(ctx, keyOf(row.State.Files.Folder, row.CreateTime), row.State.Files)
-}
-
-// keyOf tells a folder from one that had the same name before: what was
-// deleted may be made again with other content.
-func keyOf(folder string, created time.Time) string {
-	return folder + "@" + created.UTC().Format(time.RFC3339Nano)
-}
-
-// folder is stored files with the URLs to fetch them.
-func (d *Coordinator) folder(ctx context.Context, key string, files domain.Files) (*protocol.FileSet, error) {
-	if len(files.Sizes) == 0 || len(files.Sizes) > protocol.MaxFiles {
-		return nil, domain.Errorf(domain.FailedPrecondition, "%s has %d files: 1 to %d can be used", files.Folder, len(files.Sizes), protocol.MaxFiles)
-	}
-	folder := &protocol.FileSet{Key: key}
-	for _, name := range slices.Sorted(maps.Keys(files.Sizes)) {
-		url, err := d.Blobs.SignGet(ctx, files.Folder+name, downloadWithin)
-		if err != nil {
-			return nil, err
-		}
-		folder.Files = append(folder.Files, protocol.File{Name: name, Size: files.Sizes[name], Sum: files.Sums[name], URL: url})
-	}
-	return folder, nil
-}
-
-// serve adds the order to load a replica, or removes a replica whose model is
-// gone.
-func (d *Coordinator) serve(ctx context.Context, node string, view *projections.View, a domain.Allocation, r domain.Replica, orders *draft) {
-	row, ok := view.Deployments.Get(a.For)
+// assignReplica assigns a replica; it removes a replica whose model no longer exists.
+func (a *assigner) assignReplica(
+	ctx context.Context, node string, view *projections.View, allocation domain.Allocation, r domain.Replica, d *draft,
+) {
+	row, ok := view.Deployments.Get(allocation.For)
 	if !ok {
 		return
 	}
-	order := protocol.ServeAssignment{Deployment: a.For, Replica: r.ID, CreateTime: row.CreateTime, Trusted: domain.Name(row.State.BaseModel).Account() == domain.System, MemoryMiB: a.Takes.MemoryMiB, ContextLength: row.State.MaxContextLength, Accelerators: a.Takes.Accelerators,
-		Speculation: engines.SpeculationMode{NgramLength: row.State.NgramSpeculationLength, Tokens: row.State.DraftTokenCount}}
-	base, adapter, err := d.model(ctx, view, domain.Name(row.State.BaseModel), row.State.Served())
+	assignment := protocol.ServeAssignment{Deployment: allocation.For, Replica: r.ID, CreateTime: row.CreateTime,
+		Trusted:   domain.Name(row.State.BaseModel).Account() == domain.System,
+		MemoryMiB: allocation.Takes.MemoryMiB, Accelerators: allocation.Takes.Accelerators,
+		ContextLength: row.State.MaxContextLength,
+		Speculation: engines.SpeculationMode{NgramLength: row.State.NgramSpeculationLength,
+			Tokens: row.State.DraftTokenCount}}
+	base, adapter, err := a.modelFiles(ctx, view, domain.Name(row.State.BaseModel), row.State.Served())
 	if err == nil {
-		order.Base, order.Adapter = *base, adapter
-		order.Speech, err = listened(view, row)
+		assignment.Base, assignment.Adapter = *base, adapter
+		assignment.Speech, err = speechSettings(view, row)
 	}
 	if err == nil {
-		err = orders.fit(order)
+		err = d.reserve(assignment)
 	}
 	switch {
 	case err == nil:
-		orders.Serve = append(orders.Serve, order)
-	case isFault(err):
-		err := d.do(ctx, node, domain.Intend(domain.Deployments, a.For, domain.RemoveReplica{ID: r.ID, Reason: err.Error(), Failed: true}))
-		if err != nil {
-			d.log.Warn("a replica without a model could not be removed", "deployment", a.For, "replica", r.ID, "error", err)
+		d.Serve = append(d.Serve, assignment)
+	case isRefusal(err):
+		remove := domain.RemoveReplica{ID: r.ID, Reason: err.Error(), Failed: true}
+		if err := a.do(ctx, node, domain.Intend(domain.Deployments, allocation.For, remove)); err != nil {
+			a.logger.Warn("replica without a model not removed",
+				"deployment", allocation.For, "replica", r.ID, "error", err)
 		}
 	default:
-		d.log.Info("an order waits for the next beat", "deployment", a.For, "error", err)
+		a.logger.Info("replica assigned with a later heartbeat", "deployment", allocation.For, "error", err)
 	}
 }

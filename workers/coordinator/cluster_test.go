@@ -67,7 +67,8 @@ func start(t *testing.T) *cluster {
 	c.listen("127.0.0.1:0")
 	var err error
 	files := httptest.NewUnstartedServer(nil)
-	c.blobs, err = blobs.Open(t.Context(), blobs.Options{Dir: c.bucket, BaseURL: "http://" + files.Listener.Addr().String() + "/blobs", Key: []byte("0123456789abcdef")})
+	c.blobs, err = blobs.Open(t.Context(), blobs.Options{Dir: c.bucket, BaseURL: "http://" +
+		files.Listener.Addr().String() + "/blobs", Key: []byte("0123456789abcdef")})
 	require.NoError(t, err)
 	files.Config.Handler = c.blobs.Handler()
 	files.Start()
@@ -80,7 +81,10 @@ func start(t *testing.T) *cluster {
 // listen starts NATS.
 func (c *cluster) listen(address string) {
 	server, err := eventlog.StartServer(eventlog.ServerOptions{Dir: c.TempDir(), Listen: address, NoSync: true,
-		VerifyNode: func(ctx context.Context, login eventlog.NodeLogin) error { return c.admission.Load().Admit(ctx, login) }})
+		VerifyNode: func(ctx context.Context, login eventlog.NodeLogin) error {
+			return c.admission.Load().Admit(ctx,
+				login)
+		}})
 	require.NoError(c, err)
 	c.Cleanup(server.Close)
 	c.server = server
@@ -140,7 +144,8 @@ func (c *cluster) open() {
 	open := func(_ context.Context, name domain.Name, _ domain.Sealed) (domain.SecretValue, error) {
 		return domain.SecretValue("opened " + name), nil
 	}
-	desk := coordinator.New(coordinator.Options{Log: c.log, World: c.world, Blobs: c.blobs, Conn: c.server.Coordinator(), OpenSecret: open, Logger: testLog})
+	desk := coordinator.New(coordinator.Options{Log: c.log, World: c.world, Blobs: c.blobs,
+		Conn: c.server.Coordinator(), OpenSecret: open, Logger: testLog})
 	c.desk = c.background(desk.Run)
 }
 
@@ -160,7 +165,8 @@ func (c *cluster) agent(node string, engine engines.Engine) (stop func()) {
 }
 
 func (c *cluster) agentIn(node, dir string, engine engines.Engine) (stop func()) {
-	a, err := agent.New(agent.Options{Node: node, Token: "token of " + node, Key: keyOf(c, node), URL: c.server.URL(), Dir: dir, Engine: engine, Sound: raw, Log: testLog,
+	a, err := agent.New(agent.Options{Node: node, Token: "token of " + node, Key: keyOf(c, node), URL: c.server.URL(),
+		Dir: dir, Engine: engine, Sound: raw, Log: testLog,
 		Capacity: map[string]int{"VENDOR_A_L4_24GB": 2}, LeaveWithin: 10 * time.Second})
 	require.NoError(c, err)
 	stop = c.background(a.Run)
@@ -196,7 +202,8 @@ func (c *cluster) until(what string, so func(*projections.View) bool) *projectio
 func (c *cluster) do(intents ...domain.Intent) {
 	c.Helper()
 	for _, intent := range intents {
-		change, err := eventlog.Do(c.Context(), c.log, c.world, eventlog.Request{Time: time.Now(), Actor: "test"}, intent)
+		change, err := eventlog.Do(c.Context(), c.log, c.world, eventlog.Request{Time: time.Now(), Actor: "test"},
+			intent)
 		require.NoError(c, err)
 		require.NoError(c, c.world.WaitFor(c.Context(), change.Position()))
 	}
@@ -214,12 +221,14 @@ func nodeName(id string) domain.Name { return domain.NewName(domain.System, "nod
 // stock stores a model and a dataset of 80 rows: ten steps an epoch.
 func (c *cluster) stock() {
 	files := domain.Files{Folder: "models/acme/base/", Sizes: map[string]int64{}}
-	for name, text := range map[string]string{"config.json": `{"model_type":"llama"}`, "model.safetensors": "\x02\x00\x00\x00\x00\x00\x00\x00{}"} {
+	for name, text := range map[string]string{"config.json": `{"model_type":"llama"}`,
+		"model.safetensors": "\x02\x00\x00\x00\x00\x00\x00\x00{}"} {
 		n, err := c.blobs.Put(c.Context(), files.Folder+name, strings.NewReader(text))
 		require.NoError(c, err)
 		files.Sizes[name] = n
 	}
-	c.do(domain.Intend(domain.Models, modelName, domain.RegisterModel{ModelSpec: domain.ModelSpec{Kind: domain.BaseModel},
+	c.do(domain.Intend(domain.Models, modelName, domain.RegisterModel{ModelSpec: domain.ModelSpec{
+		Kind: domain.BaseModel},
 		ModelFacts: domain.ModelFacts{ModelType: "llama", ParameterCount: 1000, ContextLength: 512}, Files: files}))
 
 	rows := strings.Repeat(`{"messages":[{"role":"user","content":"a"},{"role":"assistant","content":"b"}]}`+"\n", 80)
@@ -228,16 +237,19 @@ func (c *cluster) stock() {
 	c.do(domain.Intend(domain.Datasets, datasetName, domain.CreateDataset{}))
 	c.do(domain.Intend(domain.Datasets, datasetName, domain.UploadDataset{Upload: 1,
 		Files: domain.Files{Folder: "datasets/acme/rows/1/", Sizes: map[string]int64{"rows.jsonl": n}}}))
-	c.do(domain.Intend(domain.Datasets, datasetName, domain.AcceptDataset{Upload: 1, DatasetFacts: domain.DatasetFacts{Format: domain.FormatChat, ExampleCount: 80}}))
+	c.do(domain.Intend(domain.Datasets, datasetName, domain.AcceptDataset{Upload: 1,
+		DatasetFacts: domain.DatasetFacts{Format: domain.FormatChat, ExampleCount: 80}}))
 }
 
 // submit makes a job of 40 steps, a checkpoint every ten, and queues it.
 func (c *cluster) submit(change ...func(*domain.SupervisedSpec)) {
-	spec := domain.SupervisedSpec{Dataset: string(datasetName), TrainingConfig: domain.TrainingConfig{BaseModel: string(modelName), OutputModel: "tuned", Epochs: 4}}
+	spec := domain.SupervisedSpec{Dataset: string(datasetName),
+		TrainingConfig: domain.TrainingConfig{BaseModel: string(modelName), OutputModel: "tuned", Epochs: 4}}
 	for _, one := range change {
 		one(&spec)
 	}
-	c.do(domain.Intend(domain.SupervisedJobs, jobName, domain.CreateSupervisedJob{SupervisedSpec: spec, ID: "job", CreatedBy: "ada"}))
+	c.do(domain.Intend(domain.SupervisedJobs, jobName, domain.CreateSupervisedJob{SupervisedSpec: spec, ID: "job",
+		CreatedBy: "ada"}))
 	c.do(domain.IntendJob(jobName, domain.StartValidation{}))
 	c.do(domain.IntendJob(jobName, domain.QueueJob{}))
 }
@@ -249,7 +261,8 @@ func (c *cluster) place(node string) {
 	takes := domain.Resources{CPUMilli: 500, MemoryMiB: 16}
 	c.do(domain.Intend(domain.Nodes, nodeName(node), domain.PlaceAllocation{Allocation: domain.Allocation{
 		ID: domain.AllocationID(jobName, attempt), For: jobName, Attempt: attempt, Takes: takes}}),
-		domain.IntendJob(jobName, domain.StartJob{Attempt: attempt, Nodes: []domain.Name{nodeName(node)}, Takes: takes}))
+		domain.IntendJob(jobName, domain.StartJob{Attempt: attempt, Nodes: []domain.Name{nodeName(node)},
+			Takes: takes}))
 }
 
 func (c *cluster) life() domain.JobLife {
@@ -306,7 +319,8 @@ func steadily(first *int) engines.Engine {
 
 // A child is an agent in a process of its own, which can be killed.
 
-const childNode, childURL, childDir, childHang = "ANNEAL_TEST_NODE", "ANNEAL_TEST_URL", "ANNEAL_TEST_DIR", "ANNEAL_TEST_HANG"
+const childNode, childURL, childDir, childHang = "ANNEAL_TEST_NODE", "ANNEAL_TEST_URL", "ANNEAL_TEST_DIR",
+	"ANNEAL_TEST_HANG"
 
 func runChild() {
 	step, _ := strconv.Atoi(os.Getenv(childHang))
@@ -314,7 +328,8 @@ func runChild() {
 	if err != nil {
 		panic(err)
 	}
-	a, err := agent.New(agent.Options{Node: os.Getenv(childNode), Token: "token of " + os.Getenv(childNode), Key: key, URL: os.Getenv(childURL),
+	a, err := agent.New(agent.Options{Node: os.Getenv(childNode), Token: "token of " + os.Getenv(childNode), Key: key,
+		URL: os.Getenv(childURL),
 		Dir: os.Getenv(childDir), Engine: hangAt(step), Sound: raw, Log: testLog})
 	if err == nil {
 		err = a.Run(context.Background())
@@ -330,7 +345,8 @@ func (c *cluster) child(node, dir string, hang int) (kill func()) {
 	program, err := filepath.Abs(os.Args[0])
 	require.NoError(c, err)
 	cmd := exec.Command(program)
-	cmd.Env = append(os.Environ(), childNode+"="+node, childURL+"="+c.server.URL(), childDir+"="+dir, childHang+"="+strconv.Itoa(hang))
+	cmd.Env = append(os.Environ(), childNode+"="+node, childURL+"="+c.server.URL(), childDir+"="+dir,
+		childHang+"="+strconv.Itoa(hang))
 	cmd.Stderr = os.Stderr
 	require.NoError(c, cmd.Start())
 	killed := false

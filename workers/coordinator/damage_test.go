@@ -32,7 +32,7 @@ func TestDamagedRows(t *testing.T) {
 	c.place("n1")
 	life := c.reaches(domain.JobFailedState)
 	require.Equal(t, domain.DataLoss.String(), life.Status.Code)
-	require.Contains(t, life.Status.Message, "file rows.jsonl: is damaged in the store")
+	require.Contains(t, life.Status.Message, "file rows.jsonl: is damaged in the file store")
 	require.Contains(t, life.Status.Message, "upload it again")
 	require.Zero(t, trained)
 }
@@ -52,5 +52,6 @@ func TestDamagedWeights(t *testing.T) {
 	})
 	row, _ := view.Deployments.Get(deploymentName)
 	require.Equal(t, 1, row.State.Failures)
-	require.Contains(t, row.State.Status.Message, "fetching the model: file model.safetensors: is damaged in the store")
+	require.Contains(t, row.State.Status.Message,
+		"download the model: file model.safetensors: is damaged in the file store")
 }

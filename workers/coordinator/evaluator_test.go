@@ -39,7 +39,8 @@ func (j *judge) Close() error { close(j.closed); return nil }
 // scoring is a trainer that has rows scored, and then trains like another.
 type scoring struct{ engines.Trainer }
 
-func (s scoring) Train(ctx context.Context, order engines.TrainOrder, watch engines.TrainWatcher) (engines.TrainResult, error) {
+func (s scoring) Train(ctx context.Context, order engines.TrainOrder, watch engines.TrainWatcher) (engines.TrainResult,
+	error) {
 	if order.Evaluation == nil {
 		return engines.TrainResult{}, fmt.Errorf("nobody scores")
 	}
@@ -56,9 +57,13 @@ func (c *cluster) evaluator() domain.Name {
 	name, folder := domain.NewName("acme", domain.Evaluators.Collection, "right"), "evaluators/acme/right/builds/1/"
 	size, err := c.blobs.Put(c.Context(), folder+"lib/judge.py", strings.NewReader("# judges"))
 	require.NoError(c, err)
-	c.do(domain.Intend(domain.Secrets, domain.NewName("acme", "secrets", "key"), domain.Command[domain.Secret](domain.CreateSecret{KeyName: "JUDGE_KEY", Value: domain.Sealed{Ciphertext: []byte("x")}})))
-	c.do(domain.Intend(domain.Evaluators, name, domain.Command[domain.Evaluator](domain.CreateEvaluator{EvaluatorSpec: domain.EvaluatorSpec{Secrets: []string{"accounts/acme/secrets/key"}}})))
-	c.do(domain.Intend(domain.Evaluators, name, domain.Command[domain.Evaluator](domain.AcceptBuild{Revision: 1, Entry: domain.Entry{File: "lib/judge.py", Func: "judge"},
+	c.do(domain.Intend(domain.Secrets, domain.NewName("acme", "secrets", "key"),
+		domain.Command[domain.Secret](domain.CreateSecret{KeyName: "JUDGE_KEY",
+			Value: domain.Sealed{Ciphertext: []byte("x")}})))
+	c.do(domain.Intend(domain.Evaluators, name, domain.Command[domain.Evaluator](domain.CreateEvaluator{
+		EvaluatorSpec: domain.EvaluatorSpec{Secrets: []string{"accounts/acme/secrets/key"}}})))
+	c.do(domain.Intend(domain.Evaluators, name, domain.Command[domain.Evaluator](domain.AcceptBuild{Revision: 1,
+		Entry: domain.Entry{File: "lib/judge.py", Func: "judge"},
 		Files: domain.Files{Folder: folder, Sizes: map[string]int64{"lib/judge.py": size}}})))
 	return name
 }
@@ -66,14 +71,18 @@ func (c *cluster) evaluator() domain.Name {
 // reinforce begins a reinforcement job on a node.
 func (c *cluster) reinforce(evaluator domain.Name, revision int) domain.Name {
 	name := domain.NewName("acme", domain.ReinforcementJobs.Collection, "learn")
-	c.do(domain.Intend(domain.ReinforcementJobs, name, domain.Command[domain.ReinforcementJob](domain.CreateReinforcementJob{ID: "learn",
-		ReinforcementSpec: domain.ReinforcementSpec{Dataset: string(datasetName), Evaluator: string(evaluator), MaxConcurrentEvaluations: 3, TrainingConfig: domain.TrainingConfig{BaseModel: string(modelName)}}})))
+	c.do(domain.Intend(domain.ReinforcementJobs, name, domain.Command[domain.ReinforcementJob](
+		domain.CreateReinforcementJob{ID: "learn",
+			ReinforcementSpec: domain.ReinforcementSpec{Dataset: string(datasetName), Evaluator: string(evaluator),
+				MaxConcurrentEvaluations: 3, TrainingConfig: domain.TrainingConfig{BaseModel: string(modelName)}}})))
 	c.do(domain.IntendJob(name, domain.StartValidation{}))
 	c.do(domain.IntendJob(name, domain.QueueJob{}))
 	takes := domain.Resources{CPUMilli: 500, MemoryMiB: 64}
-	c.do(domain.Intend(domain.Nodes, nodeName("n1"), domain.Command[domain.Node](domain.PlaceAllocation{Allocation: domain.Allocation{
-		ID: domain.AllocationID(name, 1), For: name, Attempt: 1, Takes: takes}})),
-		domain.IntendJob(name, domain.StartJob{Attempt: 1, Nodes: []domain.Name{nodeName("n1")}, Takes: takes, Evaluator: revision}))
+	c.do(domain.Intend(domain.Nodes, nodeName("n1"), domain.Command[domain.Node](domain.PlaceAllocation{
+		Allocation: domain.Allocation{
+			ID: domain.AllocationID(name, 1), For: name, Attempt: 1, Takes: takes}})),
+		domain.IntendJob(name, domain.StartJob{Attempt: 1, Nodes: []domain.Name{nodeName("n1")}, Takes: takes,
+			Evaluator: revision}))
 	return name
 }
 

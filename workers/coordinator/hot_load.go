@@ -9,11 +9,11 @@ import (
 	"anneal/workers/protocol"
 )
 
-// hotGrace is how long weights stay loaded that others have taken the place of:
-// requests may be on their way to them from a gateway that has not heard so.
-const hotGrace = 5 * time.Second
+// hotLoadGrace is the time for which replaced weights stay loaded: a gateway that has not yet seen
+// the change may still send requests to them.
+const hotLoadGrace = 5 * time.Second
 
-// hotLoad is how far a deployment is with weights that are loaded hot.
+// hotLoad returns the hot-load state of a deployment.
 func hotLoad(v *projections.View, deployment domain.Name) domain.HotLoad {
 	row, ok := v.Deployments.Get(deployment)
 	if !ok {
@@ -22,9 +22,12 @@ func hotLoad(v *projections.View, deployment domain.Name) domain.HotLoad {
 	return row.State.Hot
 }
 
-// equipHot adds what a replica is to do about weights: those that answer and
-// those that are offered it should have.
-func (d *Coordinator) equipHot(ctx context.Context, view *projections.View, deployment domain.Name, listed map[string]bool, equipment *protocol.ReplicaAddons, orders *draft) {
+// assignWeights adds the hot-loaded weights that a replica should have: those that are served and
+// those that are offered to it.
+func (a *assigner) assignWeights(
+	ctx context.Context, view *projections.View, deployment domain.Name, listed map[string]bool,
+	addons *protocol.ReplicaAddons, d *draft,
+) {
 	hot := hotLoad(view, deployment)
 	for _, weights := range []*domain.HotWeights{hot.Served, hot.Offered} {
 		if weights == nil {
@@ -32,78 +35,85 @@ func (d *Coordinator) equipHot(ctx context.Context, view *projections.View, depl
 		}
 		id := weights.ID()
 		if listed[id] {
-			equipment.Keep = append(equipment.Keep, id)
+			addons.Keep = append(addons.Keep, id)
 			continue
 		}
-		folder, err := d.folder(ctx, id, weights.Files)
-		order := protocol.AddonAssignment{ID: id, Full: !weights.Adapter}
+		files, err := a.fileSet(ctx, id, weights.Files)
+		assignment := protocol.AddonAssignment{ID: id, Full: !weights.Adapter}
 		if err == nil {
-			order.Files = *folder
-			err = orders.fit(order)
+			assignment.Files = *files
+			err = d.reserve(assignment)
 		}
 		if err != nil {
-			d.log.Info("weights wait for the next beat", "deployment", deployment, "weights", id, "error", err)
+			a.logger.Info("weights assigned with a later heartbeat",
+				"deployment", deployment, "weights", id, "error", err)
 			continue
 		}
-		equipment.Load = append(equipment.Load, order)
+		addons.Load = append(addons.Load, assignment)
 	}
-	if listed[hot.Former] && d.Now().Sub(hot.Time) < hotGrace {
-		equipment.Keep = append(equipment.Keep, hot.Former)
+	if listed[hot.Former] && a.now().Sub(hot.Time) < hotLoadGrace {
+		addons.Keep = append(addons.Keep, hot.Former)
 	}
 }
 
-// settleHot turns what a beat says of weights into facts: they answer when every
-// ready replica has them, and are refused when one cannot load them. A replica
-// that is not ready yet and cannot load those that answer fails.
-func (d *Coordinator) settleHot(ctx context.Context, node string, beat protocol.Heartbeat, view *projections.View) error {
-	for _, r := range beat.Replicas {
-		if !replicaOn(view, nodeName(node), r) {
+// recordWeights records the hot-loaded weights of a heartbeat: weights are served when every ready
+// replica has loaded them, and refused when one cannot load them. A replica that is not ready and
+// cannot load the served weights fails.
+func (o *observations) recordWeights(
+	ctx context.Context, node string, heartbeat protocol.Heartbeat, view *projections.View,
+) error {
+	for _, r := range heartbeat.Replicas {
+		if !hasReplica(view, nodeName(node), r) {
 			continue
 		}
 		deployment, _ := view.Deployments.Get(r.Deployment)
-		intent, ok := hotVerdict(view, deployment, r)
-		if !ok {
+		command := weightsCommand(view, deployment, r)
+		if command == nil {
 			continue
 		}
-		if err := d.do(ctx, node, intent); err != nil && !isFault(err) {
+		err := o.do(ctx, node, domain.Intend(domain.Deployments, deployment.Name, command))
+		if err != nil && !isRefusal(err) {
 			return err
 		}
 	}
 	return nil
 }
 
-// hotVerdict is what is to be recorded of weights, if anything.
-func hotVerdict(view *projections.View, deployment *projections.Row[domain.Deployment], r protocol.Replica) (domain.Intent, bool) {
+// weightsCommand returns what is to be recorded of hot-loaded weights, or nil.
+func weightsCommand(
+	view *projections.View, deployment *projections.Row[domain.Deployment], r protocol.Replica,
+) domain.Command[domain.Deployment] {
 	hot := deployment.State.Hot
-	on := func(command domain.Command[domain.Deployment]) (domain.Intent, bool) {
-		return domain.Intend(domain.Deployments, deployment.Name, command), true
-	}
-	for _, a := range r.Addons {
+	ready := deployment.State.Replicas[r.Replica].State == domain.ReplicaReady
+	for _, addon := range r.Addons {
 		switch {
-		case a.State != protocol.AddonFailed:
-		case hot.Offered != nil && a.ID == hot.Offered.ID():
-			return on(domain.RefuseWeights{HotWeights: *hot.Offered, Status: domain.Status{Code: domain.FailedPrecondition.String(),
-				Message: short("a replica could not load it: " + a.Reason)}})
-		case hot.Served != nil && a.ID == hot.Served.ID() && deployment.State.Replicas[r.Replica].State != domain.ReplicaReady:
-			return on(domain.RemoveReplica{ID: r.Replica, Failed: true, Reason: short("the weights of " + string(hot.Served.Job) + ", which others have, could not be loaded: " + a.Reason)})
+		case addon.State != protocol.AddonFailed:
+		case hot.Offered != nil && addon.ID == hot.Offered.ID():
+			return domain.RefuseWeights{HotWeights: *hot.Offered, Status: domain.Status{
+				Code: domain.FailedPrecondition.String(), Message: truncate("a replica could not load it: " +
+					addon.Reason)}}
+		case hot.Served != nil && addon.ID == hot.Served.ID() && !ready:
+			return domain.RemoveReplica{ID: r.Replica, Failed: true, Reason: truncate("the weights of " +
+				string(hot.Served.Job) + ", which other replicas serve, could not be loaded: " + addon.Reason)}
 		}
 	}
 	if hot.Offered == nil {
-		return domain.Intent{}, false
+		return nil
 	}
-	var have []string
-	ready := 0
+	var loaded []string
+	count := 0
 	for _, one := range deployment.State.Ordered() {
 		if one.State != domain.ReplicaReady {
 			continue
 		}
-		ready++
-		if load, _ := view.Live.Replica(deployment.Name, one.ID); load.Addons[hot.Offered.ID()] == protocol.AddonLoaded {
-			have = append(have, one.ID)
+		count++
+		load, _ := view.Live.Replica(deployment.Name, one.ID)
+		if load.Addons[hot.Offered.ID()] == protocol.AddonLoaded {
+			loaded = append(loaded, one.ID)
 		}
 	}
-	if ready == 0 || len(have) < ready {
-		return domain.Intent{}, false
+	if count == 0 || len(loaded) < count {
+		return nil
 	}
-	return on(domain.SwapWeights{ID: hot.Offered.ID(), Replicas: have})
+	return domain.SwapWeights{ID: hot.Offered.ID(), Replicas: loaded}
 }

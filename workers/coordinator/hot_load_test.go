@@ -20,8 +20,9 @@ import (
 
 func (c *cluster) deployHot(nodes ...string) (all []domain.Replica) {
 	c.Helper()
-	c.do(domain.Intend(domain.Deployments, deploymentName, domain.CreateDeployment{DeploymentSpec: domain.DeploymentSpec{
-		BaseModel: string(modelName), MinReplicaCount: len(nodes), EnableHotLoad: true}}))
+	c.do(domain.Intend(domain.Deployments, deploymentName, domain.CreateDeployment{
+		DeploymentSpec: domain.DeploymentSpec{
+			BaseModel: string(modelName), MinReplicaCount: len(nodes), EnableHotLoad: true}}))
 	for _, node := range nodes {
 		all = append(all, c.serving(c.placeReplica(node).ID))
 	}
@@ -31,9 +32,11 @@ func (c *cluster) deployHot(nodes ...string) (all []domain.Replica) {
 // weights stores what a step of a trainer job came to.
 func (c *cluster) weights(step int, adapter bool) domain.HotWeights {
 	c.Helper()
-	w := domain.HotWeights{Job: domain.NewName("acme", domain.TrainerJobs.Collection, "j"), TrainStep: 1, Step: step, Adapter: adapter, Made: time.Now().UTC(),
+	w := domain.HotWeights{Job: domain.NewName("acme", domain.TrainerJobs.Collection, "j"), TrainStep: 1, Step: step,
+		Adapter: adapter, Made: time.Now().UTC(),
 		Files: domain.Files{Folder: fmt.Sprintf("jobs/acme/j/%d/model/", step), Sizes: map[string]int64{}}}
-	for file, text := range map[string]string{"config.json": "{}", "simulated.json": fmt.Sprintf("state of step %d", step)} {
+	for file, text := range map[string]string{"config.json": "{}",
+		"simulated.json": fmt.Sprintf("state of step %d", step)} {
 		n, err := c.blobs.Put(c.Context(), w.Files.Folder+file, strings.NewReader(text))
 		require.NoError(c, err)
 		w.Files.Sizes[file] = n
@@ -78,7 +81,8 @@ func TestWeightsAreSwappedUnderTraffic(t *testing.T) {
 	t.Parallel()
 	c := start(t)
 	c.stock()
-	engine := simulated.New(simulated.Options{Seed: 7, Slots: 8, TokenTime: func(int) time.Duration { return time.Millisecond }})
+	engine := simulated.New(simulated.Options{Seed: 7, Slots: 8,
+		TokenTime: func(int) time.Duration { return time.Millisecond }})
 	c.agent("n1", engine)
 	c.agent("n2", engine)
 	c.agent("n3", engine)
@@ -117,7 +121,8 @@ func TestWeightsAreSwappedUnderTraffic(t *testing.T) {
 		begun, answer := make(chan struct{}), make(chan error, 1)
 		begin := sync.OnceFunc(func() { close(begun) })
 		go func() {
-			_, err := c.replicas().Complete(c.Context(), deploymentName, replicas[0], engines.CompletionRequest{Prompt: "go", MaxTokens: 300, IgnoreEOS: true, Addon: before},
+			_, err := c.replicas().Complete(c.Context(), deploymentName, replicas[0],
+				engines.CompletionRequest{Prompt: "go", MaxTokens: 300, IgnoreEOS: true, Addon: before},
 				func(engines.Chunk) error { begin(); return nil })
 			answer <- err
 		}()
@@ -181,12 +186,18 @@ func TestWeightsThatDoNotFit(t *testing.T) {
 
 	whole := c.weights(2, false)
 	c.offer(whole)
-	hot := c.hot("all parameters are refused", func(h domain.HotLoad) bool { return h.Refused != nil && h.Refused.ID() == whole.ID() })
+	hot := c.hot("all parameters are refused", func(h domain.HotLoad) bool {
+		return h.Refused != nil &&
+			h.Refused.ID() == whole.ID()
+	})
 	require.Contains(t, hot.Status.Message, "train an adapter")
 	unfit.Store(true)
 	other := c.weights(3, true)
 	c.offer(other)
-	hot = c.hot("the adapter is refused", func(h domain.HotLoad) bool { return h.Refused != nil && h.Refused.ID() == other.ID() })
+	hot = c.hot("the adapter is refused", func(h domain.HotLoad) bool {
+		return h.Refused != nil &&
+			h.Refused.ID() == other.ID()
+	})
 	require.Contains(t, hot.Status.Message, "another base")
 	require.Nil(t, hot.Offered)
 	require.True(t, serves(one)(hot))
@@ -223,7 +234,8 @@ func TestAWorkerIsKilledAmidASwap(t *testing.T) {
 	c.offer(one)
 	c.hot("step 1 is being loaded", func(h domain.HotLoad) bool { return h.Offered != nil })
 	kill()
-	c.do(domain.Intend(domain.Deployments, deploymentName, domain.RemoveReplica{ID: replicas[1].ID, Reason: "its node is lost"}))
+	c.do(domain.Intend(domain.Deployments, deploymentName, domain.RemoveReplica{ID: replicas[1].ID,
+		Reason: "its node is lost"}))
 	close(stuck)
 	c.hot("step 1 is served", serves(one))
 	want, err := c.say(replicas[0], one.ID())

@@ -10,7 +10,7 @@ import (
 	"anneal/projections"
 )
 
-// A job is what every kind of job shows to the desk.
+// A job is what the coordinator knows of a job of any kind.
 type job struct {
 	Name           domain.Name
 	Life           *domain.JobLife // shared with the view: do not change
@@ -61,7 +61,8 @@ func (j job) progress(v *projections.View) (projections.Progress, bool) {
 func jobOf(row projections.Row[domain.Job]) job {
 	spec := row.State.Spec()
 	j := job{
-		Name: row.Name, Life: row.State.Life(), Version: row.Version, CreateTime: row.CreateTime, Event: row.CreateEvent,
+		Name: row.Name, Life: row.State.Life(), Version: row.Version, CreateTime: row.CreateTime,
+		Event:       row.CreateEvent,
 		DisplayName: spec.DisplayName, Method: spec.Method,
 		BaseModel: domain.Name(spec.Config.BaseModel), Adapter: domain.Name(spec.Config.WarmStartFrom),
 		Dataset: domain.Name(spec.Dataset), EvaluationData: domain.Name(spec.EvaluationDataset),
@@ -84,9 +85,11 @@ func jobOf(row projections.Row[domain.Job]) job {
 func settingsOf(spec *domain.JobSpec) engines.TrainSettings {
 	c := &spec.Config
 	s := engines.TrainSettings{
-		Epochs: c.Epochs, LearningRate: c.LearningRate, BatchSizeTokens: c.BatchSize, BatchSizeSamples: c.BatchSizeSamples,
+		Epochs: c.Epochs, LearningRate: c.LearningRate, BatchSizeTokens: c.BatchSize,
+		BatchSizeSamples:          c.BatchSizeSamples,
 		GradientAccumulationSteps: c.GradientAccumulationSteps, LearningRateWarmupSteps: c.LearningRateWarmupSteps,
-		OptimizerWeightDecay: c.OptimizerWeightDecay, MaxContextLength: c.MaxContextLength, JinjaTemplate: c.JinjaTemplate,
+		OptimizerWeightDecay: c.OptimizerWeightDecay, MaxContextLength: c.MaxContextLength,
+		JinjaTemplate: c.JinjaTemplate,
 	}
 	s.EarlyStop, s.EvalAutoCarveout, s.Loss = spec.EarlyStop, spec.AutoCarveout, spec.Loss
 	if c.LoraRank != nil {
@@ -96,7 +99,8 @@ func settingsOf(spec *domain.JobSpec) engines.TrainSettings {
 		s.RewardWeights = domain.RewardsOf(spec.RewardWeights)
 	}
 	if r := spec.Rollouts; r != nil {
-		s.Rollouts = &engines.Rollouts{ChunkSize: r.ChunkSize, MaxConcurrent: r.MaxConcurrent, MaxConcurrentEvaluations: r.MaxConcurrentEvaluations}
+		s.Rollouts = &engines.Rollouts{ChunkSize: r.ChunkSize, MaxConcurrent: r.MaxConcurrent,
+			MaxConcurrentEvaluations: r.MaxConcurrentEvaluations}
 		if r.InferenceParameters != nil {
 			s.Rollouts.InferenceParameters = *r.InferenceParameters
 		}

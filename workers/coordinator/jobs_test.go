@@ -193,7 +193,8 @@ func TestCrashLoop(t *testing.T) {
 		c.desk()
 		c.open()
 		lost := beatOf(boots[attempt], 1)
-		lost.Attempts = []protocol.Attempt{{Job: jobName, Attempt: attempt, CreateTime: orders.Train[0].CreateTime, Phase: protocol.Lost}}
+		lost.Attempts = []protocol.Attempt{{Job: jobName, Attempt: attempt, CreateTime: orders.Train[0].CreateTime,
+			Phase: protocol.Lost}}
 		require.NoError(t, c.ask(node, protocol.HeartbeatSubject("n1"), lost, &protocol.Assignments{}))
 		life := c.reaches(domain.JobRequeueState)
 		require.Zero(t, life.Failures)
@@ -257,7 +258,8 @@ func TestControlPlaneRestart(t *testing.T) {
 	require.Equal(t, 1, life.Attempt)
 	require.Zero(t, life.Failures)
 	c.whole(c.metrics(), 40)
-	_, err := c.replicas().Complete(t.Context(), deploymentName, r, engines.CompletionRequest{Prompt: "go", MaxTokens: 5}, func(engines.Chunk) error { return nil })
+	_, err := c.replicas().Complete(t.Context(), deploymentName, r,
+		engines.CompletionRequest{Prompt: "go", MaxTokens: 5}, func(engines.Chunk) error { return nil })
 	require.NoError(t, err)
 }
 
@@ -327,7 +329,8 @@ func TestFailures(t *testing.T) {
 		state   string
 		message string
 	}{
-		"the user's":   {domain.Errorf(domain.InvalidArgument, "rows.jsonl line 3: is not a JSON object"), domain.JobFailedState, "line 3"},
+		"the user's": {domain.Errorf(domain.InvalidArgument, "rows.jsonl line 3: is not a JSON object"),
+			domain.JobFailedState, "line 3"},
 		"the engine's": {os.ErrDeadlineExceeded, domain.JobRequeueState, "timeout"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -353,7 +356,8 @@ func TestFailures(t *testing.T) {
 // A job cannot give its model a name that another one has: it hears so before
 // it trains, or after when the name was taken meanwhile.
 func TestOutputModelTaken(t *testing.T) {
-	take := domain.Intend(domain.Models, outputName, domain.RegisterModel{ModelSpec: domain.ModelSpec{Kind: domain.BaseModel},
+	take := domain.Intend(domain.Models, outputName, domain.RegisterModel{ModelSpec: domain.ModelSpec{
+		Kind: domain.BaseModel},
 		Files: domain.Files{Folder: "models/acme/tuned/mine/", Sizes: map[string]int64{"config.json": 1}}})
 	for name, late := range map[string]bool{"before": false, "meanwhile": true} {
 		t.Run(name, func(t *testing.T) {
@@ -410,6 +414,9 @@ func TestDeletedJobLeavesNothing(t *testing.T) {
 	c.saved(10)
 	c.do(domain.IntendJob(jobName, domain.DeleteJob{}))
 	c.do(domain.IntendJob(jobName, domain.CleanJob{}))
-	c.until("the job is gone", func(v *projections.View) bool { return projections.TableOf(v, domain.SupervisedJobs).Len() == 0 })
+	c.until("the job is gone", func(v *projections.View) bool {
+		return projections.TableOf(v,
+			domain.SupervisedJobs).Len() == 0
+	})
 	require.Empty(t, c.files("jobs/").Sizes)
 }

@@ -22,7 +22,8 @@ func TestReportsHaveLimits(t *testing.T) {
 	require.NoError(t, c.ask(node, protocol.HeartbeatSubject("n1"), beatOf("a", 1), &protocol.Assignments{}))
 	c.submit()
 	c.place("n1")
-	report := protocol.Report{Version: protocol.Version, Kind: protocol.ReportCheckpoint, Job: jobName, Attempt: 1, CreateTime: c.made(), Step: 10, Sizes: map[string]int64{"w": 1}}
+	report := protocol.Report{Version: protocol.Version, Kind: protocol.ReportCheckpoint, Job: jobName, Attempt: 1,
+		CreateTime: c.made(), Step: 10, Sizes: map[string]int64{"w": 1}}
 
 	many := report
 	many.Sizes = map[string]int64{}
@@ -38,8 +39,9 @@ func TestReportsHaveLimits(t *testing.T) {
 	}
 
 	var reply protocol.SignReply
-	require.NoError(t, c.ask(node, protocol.SignSubject("n1"), protocol.SignRequest{Version: protocol.Version, Job: jobName, Attempt: 1, CreateTime: c.made(),
-		For: protocol.ForCheckpoint, Step: 10, Sizes: report.Sizes}, &reply))
+	require.NoError(t, c.ask(node, protocol.SignSubject("n1"),
+		protocol.SignRequest{Version: protocol.Version, Job: jobName, Attempt: 1, CreateTime: c.made(),
+			For: protocol.ForCheckpoint, Step: 10, Sizes: report.Sizes}, &reply))
 	_, err := c.blobs.Put(t.Context(), strings.TrimPrefix(path(t, reply.URLs["w"]), "/blobs/"), strings.NewReader("x"))
 	require.NoError(t, err)
 	report.Metrics = map[string]float64{strings.Repeat("x", 4000): 1}
@@ -91,9 +93,11 @@ func TestMetricsBeforeTheFirstCheckpoint(t *testing.T) {
 	c.submit()
 	c.place("n1")
 	beat := beatOf("a", 2)
-	attempt := protocol.Attempt{Job: jobName, Attempt: 1, CreateTime: c.made(), Phase: protocol.Training, Step: 3, Steps: 40}
+	attempt := protocol.Attempt{Job: jobName, Attempt: 1, CreateTime: c.made(), Phase: protocol.Training, Step: 3,
+		Steps: 40}
 	for step := range 3 {
-		attempt.Rows = append(attempt.Rows, engines.Metrics{Step: step + 1, Steps: 40, Epoch: 0.1, LearningRate: 0.01, Tokens: 9, Values: map[string]float64{"train/loss": 2}})
+		attempt.Rows = append(attempt.Rows, engines.Metrics{Step: step + 1, Steps: 40, Epoch: 0.1, LearningRate: 0.01,
+			Tokens: 9, Values: map[string]float64{"train/loss": 2}})
 	}
 	beat.Attempts = []protocol.Attempt{attempt}
 	require.NoError(t, c.ask(node, protocol.HeartbeatSubject("n1"), beat, &protocol.Assignments{}))
@@ -110,8 +114,9 @@ func TestDeletedJobLeavesNoResults(t *testing.T) {
 	c.submit()
 	c.place("n1")
 	var reply protocol.SignReply
-	require.NoError(t, c.ask(node, protocol.SignSubject("n1"), protocol.SignRequest{Version: protocol.Version, Job: jobName, Attempt: 1, CreateTime: c.made(),
-		For: protocol.ForResults, Sizes: map[string]int64{"w": 1}}, &reply))
+	require.NoError(t, c.ask(node, protocol.SignSubject("n1"),
+		protocol.SignRequest{Version: protocol.Version, Job: jobName, Attempt: 1, CreateTime: c.made(),
+			For: protocol.ForResults, Sizes: map[string]int64{"w": 1}}, &reply))
 	_, err := c.blobs.Put(t.Context(), strings.TrimPrefix(path(t, reply.URLs["w"]), "/blobs/"), strings.NewReader("x"))
 	require.NoError(t, err)
 	c.do(domain.IntendJob(jobName, domain.RequeueJob{Attempt: 1, Reason: "lost"}))
@@ -122,9 +127,13 @@ func TestDeletedJobLeavesNoResults(t *testing.T) {
 	life := c.reaches(domain.JobCompletedState)
 	c.do(domain.IntendJob(jobName, domain.DeleteJob{}))
 	c.do(domain.IntendJob(jobName, domain.CleanJob{}))
-	c.until("the job is gone", func(v *projections.View) bool { return projections.TableOf(v, domain.SupervisedJobs).Len() == 0 })
+	c.until("the job is gone", func(v *projections.View) bool {
+		return projections.TableOf(v,
+			domain.SupervisedJobs).Len() == 0
+	})
 	left := c.files("models/acme/")
-	maps.DeleteFunc(left.Sizes, func(name string, _ int64) bool { return strings.HasPrefix(name, "base/") }) // the model that is trained
+	// the model that is trained
+	maps.DeleteFunc(left.Sizes, func(name string, _ int64) bool { return strings.HasPrefix(name, "base/") })
 	for name := range left.Sizes {
 		require.True(t, strings.HasPrefix("models/acme/"+name, life.Results.Folder), name)
 	}

@@ -24,10 +24,12 @@ func (c *cluster) shipped() {
 	for _, entry := range entries {
 		data, err := os.ReadFile(filepath.Join(dir, entry.Name()))
 		require.NoError(c, err)
-		files.Sizes[entry.Name()], err = c.blobs.Put(c.Context(), files.Folder+entry.Name(), strings.NewReader(string(data)))
+		files.Sizes[entry.Name()], err = c.blobs.Put(c.Context(), files.Folder+entry.Name(),
+			strings.NewReader(string(data)))
 		require.NoError(c, err)
 	}
-	c.do(domain.Intend(domain.Models, modelName, domain.RegisterModel{ModelSpec: domain.ModelSpec{Kind: domain.BaseModel},
+	c.do(domain.Intend(domain.Models, modelName, domain.RegisterModel{ModelSpec: domain.ModelSpec{
+		Kind: domain.BaseModel},
 		ModelFacts: domain.ModelFacts{ModelType: "llama", ParameterCount: 840_000, ContextLength: 512}, Files: files}))
 }
 
@@ -38,7 +40,8 @@ func (c *cluster) rows(id, shape string, lines ...string) string {
 	require.NoError(c, err)
 	files := domain.Files{Folder: folder, Sizes: map[string]int64{"rows.jsonl": size}}
 	c.do(domain.Intend(domain.Datasets, dataset, domain.Command[domain.Dataset](domain.CreateDataset{})))
-	c.do(domain.Intend(domain.Datasets, dataset, domain.Command[domain.Dataset](domain.UploadDataset{Upload: 1, Files: files})))
+	c.do(domain.Intend(domain.Datasets, dataset, domain.Command[domain.Dataset](domain.UploadDataset{Upload: 1,
+		Files: files})))
 	c.do(domain.Intend(domain.Datasets, dataset, domain.Command[domain.Dataset](domain.AcceptDataset{Upload: 1,
 		DatasetFacts: domain.DatasetFacts{Shape: shape, ExampleCount: domain.Count(len(lines))}})))
 	return string(dataset)
@@ -50,8 +53,9 @@ func (c *cluster) begin(name domain.Name, create domain.Intent) {
 	c.do(domain.IntendJob(name, domain.StartValidation{}))
 	c.do(domain.IntendJob(name, domain.QueueJob{}))
 	takes := domain.Resources{CPUMilli: 500, MemoryMiB: 64}
-	c.do(domain.Intend(domain.Nodes, nodeName("n1"), domain.Command[domain.Node](domain.PlaceAllocation{Allocation: domain.Allocation{
-		ID: domain.AllocationID(name, 1), For: name, Attempt: 1, Takes: takes}})),
+	c.do(domain.Intend(domain.Nodes, nodeName("n1"), domain.Command[domain.Node](domain.PlaceAllocation{
+		Allocation: domain.Allocation{
+			ID: domain.AllocationID(name, 1), For: name, Attempt: 1, Takes: takes}})),
 		domain.IntendJob(name, domain.StartJob{Attempt: 1, Nodes: []domain.Name{nodeName("n1")}, Takes: takes}))
 }
 
@@ -81,13 +85,16 @@ func TestAPreferenceJobTrains(t *testing.T) {
 	c.ready("n1")
 	var lines []string
 	for i := range 12 {
-		lines = append(lines, fmt.Sprintf(`{"input":{"messages":[{"role":"user","content":"Name %d."}]},"preferred_output":[{"role":"assistant","content":"yes %d"}],`+
-			`"non_preferred_output":[{"role":"assistant","content":"no %d"}]}`, i, i, i))
+		lines = append(lines, fmt.Sprintf(
+			`{"input":{"messages":[{"role":"user","content":"Name %d."}]},"preferred_output":[{"role":"assistant","content":"yes %d"}],`+
+				`"non_preferred_output":[{"role":"assistant","content":"no %d"}]}`, i, i, i))
 	}
 	name := domain.NewName("acme", domain.DPOJobs.Collection, "prefer")
-	c.begin(name, domain.Intend(domain.DPOJobs, name, domain.Command[domain.DPOJob](domain.CreateDPOJob{ID: "prefer", DPOSpec: domain.DPOSpec{
-		Dataset: c.rows("pairs", domain.ShapePreference, lines...), LossConfig: &domain.LossConfig{DPO: &domain.DPOLoss{Beta: 0.3}},
-		TrainingConfig: domain.TrainingConfig{BaseModel: string(modelName), Epochs: 4}}})))
+	c.begin(name, domain.Intend(domain.DPOJobs, name, domain.Command[domain.DPOJob](domain.CreateDPOJob{ID: "prefer",
+		DPOSpec: domain.DPOSpec{
+			Dataset:        c.rows("pairs", domain.ShapePreference, lines...),
+			LossConfig:     &domain.LossConfig{DPO: &domain.DPOLoss{Beta: 0.3}},
+			TrainingConfig: domain.TrainingConfig{BaseModel: string(modelName), Epochs: 4}}})))
 	model := c.tuned("prefer")
 	require.Equal(t, domain.PEFTAddon, model.Kind)
 	row := c.latest(name)
@@ -110,9 +117,11 @@ func TestATrainerStepTrains(t *testing.T) {
 		lines = append(lines, `{"samples":[`+said("yes", 1, 0)+","+said("no", 0, 1)+`]}`)
 	}
 	name := domain.NewName("acme", domain.TrainerJobs.Collection, "step")
-	c.begin(name, domain.Intend(domain.TrainerJobs, name, domain.Command[domain.TrainerJob](domain.CreateTrainerJob{ID: "step", TrainerSpec: domain.TrainerSpec{
-		Dataset: c.rows("scored", domain.ShapeSamples, lines...), LossConfig: &domain.LossConfig{Method: domain.LossDAPO}, RewardWeights: []string{"good=1"},
-		TrainingConfig: domain.TrainingConfig{BaseModel: string(modelName), Epochs: 4}}})))
+	c.begin(name, domain.Intend(domain.TrainerJobs, name, domain.Command[domain.TrainerJob](domain.CreateTrainerJob{
+		ID: "step", TrainerSpec: domain.TrainerSpec{
+			Dataset:    c.rows("scored", domain.ShapeSamples, lines...),
+			LossConfig: &domain.LossConfig{Method: domain.LossDAPO}, RewardWeights: []string{"good=1"},
+			TrainingConfig: domain.TrainingConfig{BaseModel: string(modelName), Epochs: 4}}})))
 	require.Equal(t, domain.PEFTAddon, c.tuned("step").Kind)
 	row := c.latest(name)
 	require.Equal(t, row.Steps, row.Step)

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"iter"
+	"log/slog"
 	"maps"
 	"slices"
 	"time"
@@ -19,22 +20,31 @@ import (
 	"anneal/workers/protocol"
 )
 
-// publishMetrics makes the metrics in a folder the job's: each step once, in
-// order. The folder's are complete since step 1, so they also fill what the
-// pulse lacks after a restart. It answers how far the last of them is.
-func (d *Coordinator) publishMetrics(ctx context.Context, j job, files domain.Files) (*domain.JobProgress, error) {
+// metricsFiles stores the metrics file of each job, and keeps the live status in step with it.
+type metricsFiles struct {
+	world  *projections.World
+	blobs  *blobs.Store
+	now    func() time.Time
+	logger *slog.Logger
+}
+
+// publish replaces the job's metrics file by the metrics among stored files, which hold every row
+// since step 1, and returns the progress of the last row. It also adds the rows that the live
+// status lost in a restart.
+func (m *metricsFiles) publish(ctx context.Context, j job, files domain.Files) (*domain.JobProgress, error) {
 	const (
 		metricsFile = "metrics.jsonl"
-		maxMetrics  = 128 << 20 // bytes: all of it is held in memory
+		maxBytes    = 128 << 20 // the whole file is held in memory
 	)
 	size, ok := files.Sizes[metricsFile]
-	if size > maxMetrics {
-		d.log.Warn("the job's metrics file stays as it is: what came with the checkpoint is too large", "job", j.Name, "bytes", size, "most", maxMetrics)
+	if size > maxBytes {
+		m.logger.Warn("metrics file not updated: metrics exceed the size limit",
+			"job", j.Name, "bytes", size, "limit", maxBytes)
 	}
-	if !ok || size > maxMetrics {
+	if !ok || size > maxBytes {
 		return nil, nil
 	}
-	r, err := d.Blobs.Get(ctx, files.Folder+metricsFile)
+	r, err := m.blobs.Get(ctx, files.Folder+metricsFile)
 	if err != nil {
 		return nil, err
 	}
@@ -46,31 +56,32 @@ func (d *Coordinator) publishMetrics(ctx context.Context, j job, files domain.Fi
 	for decoder := json.NewDecoder(bytes.NewReader(content)); decoder.More() && ctx.Err() == nil; {
 		var row engines.Metrics
 		if err := decoder.Decode(&row); err != nil {
-			return nil, domain.Errorf(domain.DataLoss, "the metrics that the engine left cannot be read")
+			return nil, domain.Errorf(domain.DataLoss, "decode %s of the engine: not valid JSON", metricsFile)
 		}
 		rows = protocol.MergeRows(rows, row)
 	}
-	if err := d.storeMetrics(ctx, j, func(yield func(projections.MetricRow) bool) {
+	if err := m.store(ctx, j, func(yield func(projections.MetricRow) bool) {
 		for _, row := range rows {
-			if !yield(rowOf(row)) {
+			if !yield(metricRow(row)) {
 				return
 			}
 		}
 	}); err != nil {
 		return nil, err
 	}
-	d.feelRows(j, rows)
+	m.addMissing(j, rows)
 	if len(rows) == 0 {
 		return nil, nil
 	}
 	last := rows[len(rows)-1]
-	return &domain.JobProgress{Step: last.Step, Steps: last.Steps, Epoch: last.Epoch, Tokens: last.Tokens, Metrics: figures(last.Values)}, nil
+	return &domain.JobProgress{Step: last.Step, Steps: last.Steps, Epoch: last.Epoch, Tokens: last.Tokens,
+		Metrics: limitValues(last.Values)}, nil
 }
 
-func (d *Coordinator) storeMetrics(ctx context.Context, j job, rows iter.Seq[projections.MetricRow]) error {
+func (m *metricsFiles) store(ctx context.Context, j job, rows iter.Seq[projections.MetricRow]) error {
 	var joined bytes.Buffer
 	for row := range rows {
-		line, err := json.Marshal(flat(row))
+		line, err := json.Marshal(flatten(row))
 		if err != nil {
 			return fmt.Errorf("metrics: %w", err)
 		}
@@ -79,55 +90,57 @@ func (d *Coordinator) storeMetrics(ctx context.Context, j job, rows iter.Seq[pro
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	_, err := d.Blobs.Put(ctx, blobs.MetricsFile(j.Name, j.Event), &joined)
+	_, err := m.blobs.Put(ctx, blobs.MetricsFile(j.Name, j.Event), &joined)
 	return err
 }
 
-// What an attempt is shown of before its first checkpoint: how often, and how
-// long the store may take.
+// Limits of the metrics files of attempts without a checkpoint.
 const (
-	showEvery  = 5 * time.Second
-	showWithin = 2 * time.Second
+	previewInterval = 5 * time.Second
+	previewTimeout  = 2 * time.Second
 )
 
-// showMetrics stores what the pulse holds of the node's attempts that have no
-// checkpoint yet. From the first one on the checkpoints' metrics are the job's.
-func (d *Coordinator) showMetrics(ctx context.Context, node string, book *nodeBook, beat protocol.Heartbeat) {
-	view, now := d.World.View(), d.Now()
-	for _, a := range beat.Attempts {
+// storePreviews stores the metrics that the live status holds of the node's attempts without a
+// checkpoint. From the first checkpoint on its metrics are the job's.
+func (m *metricsFiles) storePreviews(
+	ctx context.Context, node string, session *nodeSession, heartbeat protocol.Heartbeat,
+) {
+	view, now := m.world.View(), m.now()
+	for _, a := range heartbeat.Attempts {
 		j, ok := jobNamed(view, a.Job)
-		if !ok || !j.CreateTime.Equal(a.CreateTime) || !given(j, nodeName(node), a.Attempt) || j.Life.State != domain.JobRunningState || len(j.Life.Checkpoints) > 0 {
+		if !ok || !j.CreateTime.Equal(a.CreateTime) || !assignedTo(j, nodeName(node), a.Attempt) ||
+			j.Life.State != domain.JobRunningState || len(j.Life.Checkpoints) > 0 {
 			continue
 		}
-		_, heard := j.progress(view)
+		_, reported := j.progress(view)
 		latest, any := view.Live.Latest(a.Job)
-		last := book.shown[a.ID()]
-		if !heard || !any || latest.Step == last.step || now.Sub(last.time) < showEvery {
+		last := session.metrics[a.ID()]
+		if !reported || !any || latest.Step == last.step || now.Sub(last.time) < previewInterval {
 			continue
 		}
-		book.shown[a.ID()] = shown{latest.Step, now}
-		once, cancel := context.WithTimeout(ctx, showWithin)
-		if err := d.storeMetrics(once, j, view.Live.Metrics(a.Job, 0)); err != nil {
-			d.log.Warn("the metrics so far are not stored", "job", a.Job, "error", err)
+		session.metrics[a.ID()] = storedMetrics{latest.Step, now}
+		once, cancel := context.WithTimeout(ctx, previewTimeout)
+		if err := m.store(once, j, view.Live.Metrics(a.Job, 0)); err != nil {
+			m.logger.Warn("metrics before the first checkpoint not stored", "job", a.Job, "error", err)
 		}
 		cancel()
 	}
 }
 
-// figures is a copy of what is within the limits of a row.
-func figures(values map[string]float64) map[string]float64 {
-	const longest = 128 // bytes of a name
+// limitValues returns a copy of the values without those beyond the limits of a row.
+func limitValues(values map[string]float64) map[string]float64 {
+	const maxName = 128 // bytes
 	kept := make(map[string]float64, min(len(values), protocol.MaxValues))
 	for _, name := range slices.Sorted(maps.Keys(values)) {
-		if len(kept) < protocol.MaxValues && len(name) <= longest {
+		if len(kept) < protocol.MaxValues && len(name) <= maxName {
 			kept[name] = values[name]
 		}
 	}
 	return kept
 }
 
-// flat is a row as users read it: the figures beside the rest.
-func flat(row projections.MetricRow) map[string]any {
+// flatten returns a row as users read it, with its values beside the other fields.
+func flatten(row projections.MetricRow) map[string]any {
 	object := map[string]any{}
 	for name, value := range row.Values {
 		object[name] = value
@@ -137,30 +150,31 @@ func flat(row projections.MetricRow) map[string]any {
 	return object
 }
 
-// feelRows adds to the pulse the rows that it lacks.
-func (d *Coordinator) feelRows(j job, rows []engines.Metrics) {
+// addMissing adds the rows that the live status lacks.
+func (m *metricsFiles) addMissing(j job, rows []engines.Metrics) {
 	if len(rows) == 0 {
 		return
 	}
-	view := d.World.View()
+	view := m.world.View()
 	have := make(map[int]bool)
 	var latest projections.MetricRow
-	if _, heard := j.progress(view); heard {
+	if _, reported := j.progress(view); reported {
 		for row := range view.Live.Metrics(j.Name, 0) {
 			have[row.Step] = true
 		}
 		latest, _ = view.Live.Latest(j.Name)
 	}
 	if len(have) >= projections.MaxMetricRows/2 {
-		have = nil // it keeps every second row or fewer: only what is newer is lacking
+		have = nil // it keeps every second row or fewer: only newer rows are missing
 	}
-	var lacking []projections.MetricRow
+	var missing []projections.MetricRow
 	for _, row := range rows {
 		if row.Step > latest.Step || have != nil && !have[row.Step] {
-			lacking = append(lacking, rowOf(row))
+			missing = append(missing, metricRow(row))
 		}
 	}
 	last := rows[len(rows)-1]
-	d.World.Live().Report(j.Name, projections.Progress{Made: j.CreateTime, Attempt: j.Life.Attempt, Step: last.Step, Steps: last.Steps, Epoch: last.Epoch,
-		LearningRate: last.LearningRate, Tokens: last.Tokens, Time: d.Now()}, lacking...)
+	m.world.Live().Report(j.Name, projections.Progress{Made: j.CreateTime, Attempt: j.Life.Attempt,
+		Step: last.Step, Steps: last.Steps, Epoch: last.Epoch, LearningRate: last.LearningRate,
+		Tokens: last.Tokens, Time: m.now()}, missing...)
 }

@@ -11,50 +11,50 @@ import (
 )
 
 const (
-	gather     = 50 * time.Millisecond // changes that come together are looked at together
-	purgeAgain = time.Minute           // what could not be purged is tried again
+	notifyDelay = 50 * time.Millisecond // in which changes of the world are batched
+	purgeRetry  = time.Minute
 )
 
-// nudge makes the agents beat for whom something has changed, until the desk closes.
-func (d *Coordinator) nudge() {
-	for after := d.World.Position(); d.changed(after, 0); {
-		view := d.World.View()
-		for node := range touched(view, after) {
-			if err := d.Conn.Publish(protocol.WakeSubject(node.ID()), nil); err != nil {
-				d.log.Debug("a node is not nudged; it beats soon anyway", "node", node, "error", err)
+// notify wakes the agents whose assignments changed, until ctx is done.
+func (c *Coordinator) notify(ctx context.Context) {
+	world := c.recorder.world
+	for after := world.Position(); waitForChange(ctx, world, after, 0); {
+		view := world.View()
+		for node := range changedNodes(view, after) {
+			if err := c.conn.Publish(protocol.WakeSubject(node.ID()), nil); err != nil {
+				c.logger.Debug("agent not woken; its next heartbeat is due soon", "node", node, "error", err)
 			}
 		}
 		after = view.Position
 	}
 }
 
-// changed waits until the world is beyond a position, and a moment more; false
-// when the desk closes. It also returns when at most so much time has passed,
-// if that is not 0.
-func (d *Coordinator) changed(after uint64, most time.Duration) bool {
-	var late <-chan time.Time
-	if most > 0 {
-		timer := time.NewTimer(most)
+// waitForChange waits until the world is beyond a position, and for notifyDelay more; it reports
+// whether ctx is not done. With a timeout other than 0 it waits no longer than that.
+func waitForChange(ctx context.Context, world *projections.World, after uint64, timeout time.Duration) bool {
+	var expired <-chan time.Time
+	if timeout > 0 {
+		timer := time.NewTimer(timeout)
 		defer timer.Stop()
-		late = timer.C
+		expired = timer.C
 	}
 	select {
-	case <-d.World.Changed(after):
-	case <-late:
-	case <-d.ctx.Done():
+	case <-world.Changed(after):
+	case <-expired:
+	case <-ctx.Done():
 		return false
 	}
-	pause := time.NewTimer(gather)
+	pause := time.NewTimer(notifyDelay)
 	defer pause.Stop()
 	select {
 	case <-pause.C:
-	case <-d.ctx.Done():
+	case <-ctx.Done():
 	}
-	return d.ctx.Err() == nil
+	return ctx.Err() == nil
 }
 
-// touched are the nodes for whom something has changed since a position.
-func touched(v *projections.View, after uint64) map[domain.Name]bool {
+// changedNodes returns the nodes whose assignments may have changed since a position.
+func changedNodes(v *projections.View, after uint64) map[domain.Name]bool {
 	nodes := map[domain.Name]bool{}
 	for row := range v.Nodes.All() {
 		if row.Version > after {
@@ -83,33 +83,39 @@ func touched(v *projections.View, after uint64) map[domain.Name]bool {
 	return nodes
 }
 
-// purge forgets the jobs that are deleted and have stopped, until the desk
-// closes. The reconciler removes their files afterwards.
-func (d *Coordinator) purge() {
+// purge purges deleted jobs that have stopped, until ctx is done. The reconciler removes their
+// files afterwards.
+func (c *Coordinator) purge(ctx context.Context) {
+	world := c.recorder.world
 	for after := uint64(0); ; {
-		view := d.World.View()
+		view := world.View()
 		for j := range jobs(view) {
 			if j.Life.State != domain.JobCleaningState {
 				continue
 			}
-			if err := d.purgeJob(j.Name); err != nil && d.ctx.Err() == nil {
-				d.log.Warn("a deleted job could not be purged yet", "job", j.Name, "error", err)
+			if err := c.purgeJob(ctx, j.Name); err != nil && ctx.Err() == nil {
+				c.logger.Warn("deleted job not purged, will retry", "job", j.Name, "error", err)
 			}
 		}
 		after = view.Position
-		if !d.changed(after, purgeAgain) {
+		if !waitForChange(ctx, world, after, purgeRetry) {
 			return
 		}
 	}
 }
 
-func (d *Coordinator) purgeJob(name domain.Name) error {
-	ctx, cancel := context.WithTimeout(d.ctx, purgeAgain)
+// purgeActor is the actor of purges in the log, as it was first stored.
+const purgeActor = "desk"
+
+func (c *Coordinator) purgeJob(ctx context.Context, name domain.Name) error {
+	ctx, cancel := context.WithTimeout(ctx, purgeRetry)
 	defer cancel()
-	result, err := eventlog.Do(ctx, d.Log, d.World, eventlog.Request{Time: d.Now(), Actor: "desk"}, domain.IntendJob(name, domain.PurgeJob{}))
+	r := c.recorder
+	request := eventlog.Request{Time: r.now(), Actor: purgeActor}
+	result, err := eventlog.Do(ctx, r.log, r.world, request, domain.IntendJob(name, domain.PurgeJob{}))
 	if err != nil {
 		return err
 	}
-	d.World.Live().Forget(name)
-	return d.World.WaitFor(ctx, result.Position())
+	r.world.Live().Forget(name)
+	return r.world.WaitFor(ctx, result.Position())
 }

@@ -15,8 +15,10 @@ func TestServedFromTheCopyInItsPrecision(t *testing.T) {
 	c := start(t)
 	c.stock()
 	c.do(domain.Intend(domain.Models, modelName, domain.Command[domain.Model](domain.PrepareModel{Precision: "BF16"})))
-	copied := domain.Files{Folder: "prepared/acme/base/e/", Sizes: map[string]int64{"config.json": 1, "model.safetensors": 2}}
-	c.do(domain.Intend(domain.Models, modelName, domain.Command[domain.Model](domain.FinishCopy{Precision: "BF16", Attempt: 1, Files: copied})))
+	copied := domain.Files{Folder: "prepared/acme/base/e/", Sizes: map[string]int64{"config.json": 1,
+		"model.safetensors": 2}}
+	c.do(domain.Intend(domain.Models, modelName, domain.Command[domain.Model](domain.FinishCopy{Precision: "BF16",
+		Attempt: 1, Files: copied})))
 	node := c.raw("n1")
 	require.NoError(t, c.ask(node, protocol.HeartbeatSubject("n1"), beatOf("a", 1), &protocol.Assignments{}))
 	number := uint64(2)
@@ -24,8 +26,10 @@ func TestServedFromTheCopyInItsPrecision(t *testing.T) {
 		precision string
 		addons    bool // they were trained on the model as it is
 	}]bool{{"BF16", false}: true, {"FP16", false}: false, {"", false}: false, {"BF16", true}: false} {
-		c.do(domain.Intend(domain.Deployments, deploymentName, domain.Command[domain.Deployment](domain.CreateDeployment{
-			DeploymentSpec: domain.DeploymentSpec{BaseModel: string(modelName), MinReplicaCount: 1, Precision: spec.precision, EnableAddons: spec.addons}})))
+		c.do(domain.Intend(domain.Deployments, deploymentName,
+			domain.Command[domain.Deployment](domain.CreateDeployment{
+				DeploymentSpec: domain.DeploymentSpec{BaseModel: string(modelName), MinReplicaCount: 1,
+					Precision: spec.precision, EnableAddons: spec.addons}})))
 		replica := c.placeReplica("n1")
 		var orders protocol.Assignments
 		require.NoError(t, c.ask(node, protocol.HeartbeatSubject("n1"), beatOf("a", number), &orders))
@@ -40,9 +44,13 @@ func TestServedFromTheCopyInItsPrecision(t *testing.T) {
 		} else {
 			require.NotContains(t, base.Key, copied.Folder, "%v", spec)
 		}
-		c.do(domain.Intend(domain.Deployments, deploymentName, domain.Command[domain.Deployment](domain.DeleteDeployment{IgnoreChecks: true, Hard: true})))
-		c.do(domain.Intend(domain.Deployments, deploymentName, domain.Command[domain.Deployment](domain.RemoveReplica{ID: replica.ID})))
-		c.do(domain.Intend(domain.Nodes, nodeName("n1"), domain.Command[domain.Node](domain.ReleaseAllocation{ID: domain.ReplicaAllocationID(deploymentName, replica.ID)})))
-		c.do(domain.Intend(domain.Deployments, deploymentName, domain.Command[domain.Deployment](domain.FinishDeletion{})))
+		c.do(domain.Intend(domain.Deployments, deploymentName,
+			domain.Command[domain.Deployment](domain.DeleteDeployment{IgnoreChecks: true, Hard: true})))
+		c.do(domain.Intend(domain.Deployments, deploymentName,
+			domain.Command[domain.Deployment](domain.RemoveReplica{ID: replica.ID})))
+		c.do(domain.Intend(domain.Nodes, nodeName("n1"), domain.Command[domain.Node](domain.ReleaseAllocation{
+			ID: domain.ReplicaAllocationID(deploymentName, replica.ID)})))
+		c.do(domain.Intend(domain.Deployments, deploymentName,
+			domain.Command[domain.Deployment](domain.FinishDeletion{})))
 	}
 }

@@ -37,8 +37,9 @@ func (c *cluster) made() time.Time {
 }
 
 func beatOf(boot string, number uint64) protocol.Heartbeat {
-	return protocol.Heartbeat{Version: protocol.Version, Boot: boot, Number: number, Node: domain.NodeSpec{Engines: []string{"train"}, Version: "test",
-		Capacity: domain.Resources{CPUMilli: 4000, MemoryMiB: 4096}}}
+	return protocol.Heartbeat{Version: protocol.Version, Boot: boot, Number: number,
+		Node: domain.NodeSpec{Engines: []string{"train"}, Version: "test",
+			Capacity: domain.Resources{CPUMilli: 4000, MemoryMiB: 4096}}}
 }
 
 // What an attempt that is over reports is refused, and so is what another node
@@ -55,8 +56,10 @@ func TestStaleReports(t *testing.T) {
 	c.do(domain.IntendJob(jobName, domain.QueueJob{}))
 	c.place("n2")
 	before := c.world.Position()
-	for _, kind := range []string{protocol.ReportCheckpoint, protocol.ReportWriting, protocol.ReportCompleted, protocol.ReportFailed, protocol.ReportStopped} {
-		report := protocol.Report{Version: protocol.Version, Boot: "a", Kind: kind, Job: jobName, CreateTime: c.made(), Step: 10, Sizes: map[string]int64{"w": 1},
+	for _, kind := range []string{protocol.ReportCheckpoint, protocol.ReportWriting, protocol.ReportCompleted,
+		protocol.ReportFailed, protocol.ReportStopped} {
+		report := protocol.Report{Version: protocol.Version, Boot: "a", Kind: kind, Job: jobName, CreateTime: c.made(),
+			Step: 10, Sizes: map[string]int64{"w": 1},
 			Result: &protocol.Result{}, Error: &protocol.Error{Code: domain.InvalidArgument, Message: "x"}}
 		for _, attempt := range []int{0, 1, 2, 3} { // 2 is the current one, but not n1's
 			report.Attempt = attempt
@@ -67,8 +70,10 @@ func TestStaleReports(t *testing.T) {
 		}
 	}
 	var reply protocol.SignReply
-	require.NoError(t, c.ask(old, protocol.SignSubject("n1"), protocol.SignRequest{Version: protocol.Version, Job: jobName, Attempt: 1, CreateTime: c.made(), For: protocol.ForCheckpoint,
-		Sizes: map[string]int64{"w": 1}}, &reply))
+	require.NoError(t, c.ask(old, protocol.SignSubject("n1"),
+		protocol.SignRequest{Version: protocol.Version, Job: jobName, Attempt: 1, CreateTime: c.made(),
+			For:   protocol.ForCheckpoint,
+			Sizes: map[string]int64{"w": 1}}, &reply))
 	require.Equal(t, protocol.Stale, reply.Outcome)
 	require.Empty(t, reply.URLs)
 	require.Equal(t, before, c.world.Position())
@@ -92,13 +97,16 @@ func TestUnstoredFiles(t *testing.T) {
 	c.place("n1")
 	for _, kind := range []string{protocol.ReportCheckpoint, protocol.ReportCompleted} {
 		var receipt protocol.ReportReply
-		require.NoError(t, c.ask(node, protocol.ReportSubject("n1"), protocol.Report{Version: protocol.Version, Kind: kind, Job: jobName, Attempt: 1, CreateTime: c.made(), Step: 10,
-			Sizes: map[string]int64{"model.safetensors": 10}, Result: &protocol.Result{}}, &receipt))
+		require.NoError(t, c.ask(node, protocol.ReportSubject("n1"),
+			protocol.Report{Version: protocol.Version, Kind: kind, Job: jobName, Attempt: 1, CreateTime: c.made(),
+				Step:  10,
+				Sizes: map[string]int64{"model.safetensors": 10}, Result: &protocol.Result{}}, &receipt))
 		require.Equal(t, protocol.Incomplete, receipt.Outcome)
 		require.Contains(t, receipt.Message, "model.safetensors")
 	}
 	for _, name := range []string{"../../../models/acme/base/config.json", "/etc/passwd", ".hidden", ""} {
-		err := c.ask(node, protocol.SignSubject("n1"), protocol.SignRequest{Version: protocol.Version, Job: jobName, Attempt: 1, CreateTime: c.made(), For: protocol.ForResults,
+		err := c.ask(node, protocol.SignSubject("n1"), protocol.SignRequest{Version: protocol.Version, Job: jobName,
+			Attempt: 1, CreateTime: c.made(), For: protocol.ForResults,
 			Sizes: map[string]int64{name: 1}}, &protocol.SignReply{})
 		require.Equal(t, domain.InvalidArgument, domain.CodeOf(err), "%q", name)
 	}
@@ -120,14 +128,16 @@ func TestOrders(t *testing.T) {
 		require.Len(t, orders.Train, 1)
 		order := orders.Train[0]
 		require.Equal(t, id, order.ID())
-		require.Equal(t, []string{"config.json", "model.safetensors"}, []string{order.Base.Files[0].Name, order.Base.Files[1].Name})
+		require.Equal(t, []string{"config.json", "model.safetensors"},
+			[]string{order.Base.Files[0].Name, order.Base.Files[1].Name})
 		require.Equal(t, 4, order.Settings.Epochs)
 		require.Equal(t, domain.DefaultLoraRank, order.Settings.LoraRank)
 		require.NotZero(t, order.Seed)
 		require.Nil(t, order.Resume)
 	}
 	beat := beatOf("a", 4)
-	beat.Attempts = []protocol.Attempt{{Job: jobName, Attempt: 1, CreateTime: c.made(), Phase: protocol.Training, Step: 3, Steps: 40}}
+	beat.Attempts = []protocol.Attempt{{Job: jobName, Attempt: 1, CreateTime: c.made(), Phase: protocol.Training,
+		Step: 3, Steps: 40}}
 	var orders protocol.Assignments
 	require.NoError(t, c.ask(node, protocol.HeartbeatSubject("n1"), beat, &orders))
 	require.Equal(t, []string{id}, orders.Keep)
@@ -143,7 +153,9 @@ func TestOrders(t *testing.T) {
 	require.Equal(t, []string{id}, orders.Keep)
 	require.Equal(t, []string{id}, orders.Cancel)
 	var receipt protocol.ReportReply
-	require.NoError(t, c.ask(node, protocol.ReportSubject("n1"), protocol.Report{Version: protocol.Version, Kind: protocol.ReportStopped, Job: jobName, Attempt: 1, CreateTime: c.made()}, &receipt))
+	require.NoError(t, c.ask(node, protocol.ReportSubject("n1"),
+		protocol.Report{Version: protocol.Version, Kind: protocol.ReportStopped, Job: jobName, Attempt: 1,
+			CreateTime: c.made()}, &receipt))
 	require.Equal(t, protocol.Accepted, receipt.Outcome)
 	require.Equal(t, domain.JobCancelledState, c.life().State)
 }
@@ -172,7 +184,8 @@ func TestRefusals(t *testing.T) {
 // Of two agents under one name the newer stays, and the older is told why not.
 func TestTakenOver(t *testing.T) {
 	c := start(t)
-	a, err := agent.New(agent.Options{Node: "n1", Token: "token of n1", Key: keyOf(t, "n1"), URL: c.server.URL(), Dir: t.TempDir(), Log: testLog})
+	a, err := agent.New(agent.Options{Node: "n1", Token: "token of n1", Key: keyOf(t, "n1"), URL: c.server.URL(),
+		Dir: t.TempDir(), Log: testLog})
 	require.NoError(t, err)
 	ended := make(chan error, 1)
 	go func() { ended <- a.Run(t.Context()) }()
@@ -199,7 +212,8 @@ func TestABeatThatIsOvertaken(t *testing.T) {
 		beat := beatOf("a", number)
 		running.Load.Active = active
 		beat.Replicas = []protocol.Replica{running}
-		beat.Attempts = []protocol.Attempt{{Job: jobName, Attempt: 1, CreateTime: orders.Train[0].CreateTime, Phase: protocol.Training, Step: step, Steps: 40,
+		beat.Attempts = []protocol.Attempt{{Job: jobName, Attempt: 1, CreateTime: orders.Train[0].CreateTime,
+			Phase: protocol.Training, Step: step, Steps: 40,
 			Rows: []engines.Metrics{{Step: step, Steps: 40}}}}
 		return beat
 	}
@@ -207,7 +221,8 @@ func TestABeatThatIsOvertaken(t *testing.T) {
 	late, err := json.Marshal(busy(4, 7, 7))
 	require.NoError(t, err)
 	require.NoError(t, node.Publish(protocol.HeartbeatSubject("n1"), late))
-	require.Error(t, c.ask(node, protocol.HeartbeatSubject("n1"), protocol.Heartbeat{}, &protocol.Assignments{}), "it speaks no version, and comes after")
+	require.Error(t, c.ask(node, protocol.HeartbeatSubject("n1"), protocol.Heartbeat{}, &protocol.Assignments{}),
+		"it speaks no version, and comes after")
 	c.desk() // which has then handled all that it heard
 	pulse := c.world.View().Live
 	load, ok := pulse.Replica(deploymentName, running.Replica)

@@ -25,7 +25,8 @@ const deploymentName = domain.Name("accounts/acme/deployments/d")
 // deploy makes a deployment with one replica on a node.
 func (c *cluster) deploy(node string) domain.Replica {
 	c.Helper()
-	c.do(domain.Intend(domain.Deployments, deploymentName, domain.CreateDeployment{DeploymentSpec: domain.DeploymentSpec{BaseModel: string(modelName), MinReplicaCount: 1}}))
+	c.do(domain.Intend(domain.Deployments, deploymentName, domain.CreateDeployment{
+		DeploymentSpec: domain.DeploymentSpec{BaseModel: string(modelName), MinReplicaCount: 1}}))
 	return c.placeReplica(node)
 }
 
@@ -38,7 +39,8 @@ func (c *cluster) placeReplica(node string) domain.Replica {
 	}
 	c.do(domain.Intend(domain.Nodes, nodeName(node), domain.PlaceAllocation{Allocation: domain.Allocation{
 		ID: domain.ReplicaAllocationID(deploymentName, id), For: deploymentName, Replica: id, Takes: takes}}),
-		domain.Intend(domain.Deployments, deploymentName, domain.PlaceReplica{ID: id, Node: nodeName(node), Generation: row.State.Generation}))
+		domain.Intend(domain.Deployments, deploymentName, domain.PlaceReplica{ID: id, Node: nodeName(node),
+			Generation: row.State.Generation}))
 	row, _ = c.world.View().Deployments.Get(deploymentName)
 	return row.State.Replicas[id]
 }
@@ -77,7 +79,8 @@ func (c *counted) Load(ctx context.Context, files engines.ModelFiles) (engines.M
 	return countedModel{m, c}, err
 }
 
-func (m countedModel) Complete(ctx context.Context, req engines.CompletionRequest, emit func(engines.Chunk) error) (engines.Usage, error) {
+func (m countedModel) Complete(ctx context.Context, req engines.CompletionRequest,
+	emit func(engines.Chunk) error) (engines.Usage, error) {
 	m.active.Add(1)
 	usage, err := m.Model.Complete(ctx, req, emit)
 	m.active.Add(-1)
@@ -110,7 +113,8 @@ func TestReplicaLife(t *testing.T) {
 	require.Equal(t, wantUsage, usage)
 
 	// The engine's own refusal comes back as it is.
-	_, err = c.replicas().Complete(t.Context(), deploymentName, r, engines.CompletionRequest{Prompt: strings.Repeat("x", 600), MaxTokens: 1}, gather(&got))
+	_, err = c.replicas().Complete(t.Context(), deploymentName, r,
+		engines.CompletionRequest{Prompt: strings.Repeat("x", 600), MaxTokens: 1}, gather(&got))
 	require.Equal(t, domain.InvalidArgument, domain.CodeOf(err))
 	require.Contains(t, err.Error(), "prompt")
 
@@ -135,13 +139,15 @@ func TestReplicaOfAnAddon(t *testing.T) {
 	c.submit()
 	c.place("n1")
 	c.reaches(domain.JobCompletedState)
-	c.do(domain.Intend(domain.Deployments, deploymentName, domain.CreateDeployment{DeploymentSpec: domain.DeploymentSpec{BaseModel: string(outputName), MinReplicaCount: 1}}))
+	c.do(domain.Intend(domain.Deployments, deploymentName, domain.CreateDeployment{
+		DeploymentSpec: domain.DeploymentSpec{BaseModel: string(outputName), MinReplicaCount: 1}}))
 	r := c.serving(c.placeReplica("n1").ID)
 	var tuned, base string
 	into := func(s *string) func(engines.Chunk) error {
 		return func(chunk engines.Chunk) error { *s += chunk.Text; return nil }
 	}
-	_, err := c.replicas().Complete(t.Context(), deploymentName, r, engines.CompletionRequest{Prompt: "go", MaxTokens: 20}, into(&tuned))
+	_, err := c.replicas().Complete(t.Context(), deploymentName, r,
+		engines.CompletionRequest{Prompt: "go", MaxTokens: 20}, into(&tuned))
 	require.NoError(t, err)
 	model, err := simulated.New(simulated.Options{Seed: 7}).Completer.Load(t.Context(), engines.ModelFiles{})
 	require.NoError(t, err)
@@ -163,10 +169,12 @@ func TestOverwrittenWeightsAreNotServed(t *testing.T) {
 	c.reaches(domain.JobCompletedState)
 	model, _ := c.world.View().Models.Get(outputName)
 	for name, size := range model.State.Files.Sizes {
-		_, err := c.blobs.Put(t.Context(), model.State.Files.Folder+name, strings.NewReader(strings.Repeat("x", int(size))))
+		_, err := c.blobs.Put(t.Context(), model.State.Files.Folder+name,
+			strings.NewReader(strings.Repeat("x", int(size))))
 		require.NoError(t, err)
 	}
-	c.do(domain.Intend(domain.Deployments, deploymentName, domain.CreateDeployment{DeploymentSpec: domain.DeploymentSpec{BaseModel: string(outputName), MinReplicaCount: 1}}))
+	c.do(domain.Intend(domain.Deployments, deploymentName, domain.CreateDeployment{
+		DeploymentSpec: domain.DeploymentSpec{BaseModel: string(outputName), MinReplicaCount: 1}}))
 	c.placeReplica("n1")
 	view := c.until("the replica is removed", func(v *projections.View) bool {
 		row, _ := v.Deployments.Get(deploymentName)
@@ -266,15 +274,16 @@ func TestCompletionStops(t *testing.T) {
 			ctx, cancel := context.WithCancel(t.Context())
 			defer cancel()
 			pieces := 0
-			_, err := c.replicas().Complete(ctx, deploymentName, r, engines.CompletionRequest{MaxTokens: 100, IgnoreEOS: true}, func(engines.Chunk) error {
-				pieces++
-				if pieces == 4 && one.cancel {
-					cancel()
-				} else if pieces == 4 {
-					return one.err
-				}
-				return nil
-			})
+			_, err := c.replicas().Complete(ctx, deploymentName, r,
+				engines.CompletionRequest{MaxTokens: 100, IgnoreEOS: true}, func(engines.Chunk) error {
+					pieces++
+					if pieces == 4 && one.cancel {
+						cancel()
+					} else if pieces == 4 {
+						return one.err
+					}
+					return nil
+				})
 			require.ErrorIs(t, err, one.err)
 			c.hear("the generation ends", count.ended)
 			require.Zero(t, count.active.Load())
@@ -290,8 +299,10 @@ func TestWhatTheEngineIsToldOfADeployment(t *testing.T) {
 	count := &counted{Completer: engine.Completer}
 	engine.Completer = count
 	c.agent("n1", engine)
-	c.do(domain.Intend(domain.Deployments, deploymentName, domain.CreateDeployment{DeploymentSpec: domain.DeploymentSpec{
-		BaseModel: string(modelName), MinReplicaCount: 1, NgramSpeculationLength: 3, DraftTokenCount: 4, MaxContextLength: 64}}))
+	c.do(domain.Intend(domain.Deployments, deploymentName, domain.CreateDeployment{
+		DeploymentSpec: domain.DeploymentSpec{
+			BaseModel: string(modelName), MinReplicaCount: 1, NgramSpeculationLength: 3, DraftTokenCount: 4,
+			MaxContextLength: 64}}))
 	c.serving(c.placeReplica("n1").ID)
 	require.Equal(t, 64, count.files.Load().ContextLength)
 	require.Equal(t, engines.SpeculationMode{NgramLength: 3, Tokens: 4}, count.files.Load().Guessing)
@@ -305,8 +316,10 @@ func TestReplicasHaveDevicesOfTheirOwn(t *testing.T) {
 	count := &counted{Completer: engine.Completer}
 	engine.Completer = count
 	c.agent("n1", engine)
-	c.do(domain.Intend(domain.Deployments, deploymentName, domain.CreateDeployment{DeploymentSpec: domain.DeploymentSpec{
-		BaseModel: string(modelName), MinReplicaCount: 2, AcceleratorCount: 1, AcceleratorType: "VENDOR_A_L4_24GB"}}))
+	c.do(domain.Intend(domain.Deployments, deploymentName, domain.CreateDeployment{
+		DeploymentSpec: domain.DeploymentSpec{
+			BaseModel: string(modelName), MinReplicaCount: 2, AcceleratorCount: 1,
+			AcceleratorType: "VENDOR_A_L4_24GB"}}))
 	for index := range 2 {
 		c.serving(c.placeReplica("n1").ID)
 		require.Equal(t, []engines.Device{{Type: "VENDOR_A_L4_24GB", Index: index}}, count.files.Load().Devices)
@@ -323,13 +336,14 @@ func TestSlowReader(t *testing.T) {
 	c.agent("n1", engine)
 	r := c.serving(c.deploy("n1").ID)
 	pieces := 0
-	usage, err := c.replicas().Complete(t.Context(), deploymentName, r, engines.CompletionRequest{MaxTokens: 4000, IgnoreEOS: true}, func(engines.Chunk) error {
-		if pieces == 0 { // the engine ends while we are still at the first piece
-			c.hear("the generation ends", count.ended)
-		}
-		pieces++
-		return nil
-	})
+	usage, err := c.replicas().Complete(t.Context(), deploymentName, r,
+		engines.CompletionRequest{MaxTokens: 4000, IgnoreEOS: true}, func(engines.Chunk) error {
+			if pieces == 0 { // the engine ends while we are still at the first piece
+				c.hear("the generation ends", count.ended)
+			}
+			pieces++
+			return nil
+		})
 	require.NoError(t, err)
 	require.Equal(t, 4000, pieces)
 	require.Equal(t, 4000, usage.CompletionTokens)
@@ -340,7 +354,8 @@ func TestDeadNode(t *testing.T) {
 	c.stock()
 	began := time.Now()
 	none := func(engines.Chunk) error { return nil }
-	_, err := c.replicas().Complete(t.Context(), deploymentName, domain.Replica{ID: "r1", Node: nodeName("n9")}, engines.CompletionRequest{MaxTokens: 1}, none)
+	_, err := c.replicas().Complete(t.Context(), deploymentName, domain.Replica{ID: "r1", Node: nodeName("n9")},
+		engines.CompletionRequest{MaxTokens: 1}, none)
 	require.Equal(t, domain.Unavailable, domain.CodeOf(err))
 	require.Less(t, time.Since(began), 5*time.Second, "it is known at once that nobody is there")
 
@@ -349,12 +364,13 @@ func TestDeadNode(t *testing.T) {
 	// An engine whose process is killed between two pieces.
 	replicas := c.replicas()
 	replicas.Timeout = 200 * time.Millisecond
-	_, err = replicas.Complete(t.Context(), deploymentName, r, engines.CompletionRequest{MaxTokens: 100, IgnoreEOS: true}, func(engines.Chunk) error {
-		kill()
-		return nil
-	})
+	_, err = replicas.Complete(t.Context(), deploymentName, r,
+		engines.CompletionRequest{MaxTokens: 100, IgnoreEOS: true}, func(engines.Chunk) error {
+			kill()
+			return nil
+		})
 	require.Equal(t, domain.Unavailable, domain.CodeOf(err))
-	require.Contains(t, err.Error(), "silent")
+	require.Contains(t, err.Error(), "stopped responding")
 }
 
 // A lost part is an error, never a gap in the text.
@@ -365,14 +381,16 @@ func TestLostPart(t *testing.T) {
 			node := c.raw("n1")
 			_, err := node.Subscribe(protocol.CompleteSubject("n1"), func(m *nats.Msg) {
 				for _, seq := range seqs {
-					data, _ := json.Marshal(protocol.CompletionMessage{Version: protocol.Version, Seq: seq, Chunks: []engines.Chunk{{Text: "a"}}, Done: seq == 3})
+					data, _ := json.Marshal(protocol.CompletionMessage{Version: protocol.Version, Seq: seq,
+						Chunks: []engines.Chunk{{Text: "a"}}, Done: seq == 3})
 					_ = node.Publish(m.Reply, data)
 				}
 			})
 			require.NoError(t, err)
 			require.NoError(t, node.Flush())
 			text := ""
-			_, err = c.replicas().Complete(t.Context(), deploymentName, domain.Replica{ID: "r1", Node: nodeName("n1")}, engines.CompletionRequest{},
+			_, err = c.replicas().Complete(t.Context(), deploymentName, domain.Replica{ID: "r1", Node: nodeName("n1")},
+				engines.CompletionRequest{},
 				func(chunk engines.Chunk) error { text += chunk.Text; return nil })
 			require.Equal(t, domain.Unavailable, domain.CodeOf(err))
 			require.Contains(t, err.Error(), "lost")

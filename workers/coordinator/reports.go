@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"log/slog"
 	"maps"
 	"strings"
 	"time"
@@ -18,197 +19,214 @@ import (
 	"anneal/workers/protocol"
 )
 
-// report records what a node says has happened to an attempt.
-func (d *Coordinator) report(node string, m *nats.Msg) {
-	var report protocol.Report
-	if !d.read(node, m, &report) {
-		return
-	}
-	ctx, cancel := context.WithTimeout(d.ctx, handleWithin)
-	defer cancel()
-	err := d.record(ctx, node, report)
-	if err != nil {
-		d.log.Info("a report is not recorded", "node", node, "job", report.Job, "attempt", report.Attempt, "kind", report.Kind, "error", err)
-	}
-	d.answer(m, err, func(verdict, message string) any {
-		return protocol.ReportReply{Version: protocol.Version, Outcome: verdict, Message: message, Position: d.World.Position()}
-	})
+const uploadWithin = 12 * time.Hour // validity of signed URLs for uploads
+
+// reports handles the reports of attempts, and signs the URLs for their uploads.
+type reports struct {
+	recorder
+	requests *requests
+	blobs    *blobs.Store
+	results  *results
+	logger   *slog.Logger
 }
 
 var (
-	errIncomplete = errors.New("stored files are missing or cut")
+	errIncomplete = errors.New("stored files are missing or truncated")
 	errStale      = errors.New("the attempt is not the job's current one on this node")
 )
 
-// answer answers a question about an attempt with the verdict that err means,
-// or refuses a question that makes no sense.
-func (d *Coordinator) answer(m *nats.Msg, err error, with func(verdict, message string) any) {
+// handle records what a node reports of an attempt.
+func (r *reports) handle(ctx context.Context, node string, m *nats.Msg) {
+	var report protocol.Report
+	if !r.requests.decode(ctx, node, m, &report) {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, handleTimeout)
+	defer cancel()
+	err := r.record(ctx, node, report)
+	if err != nil {
+		r.logger.Info("report not recorded", "node", node, "job", report.Job, "attempt", report.Attempt,
+			"kind", report.Kind, "error", err)
+	}
+	r.reply(m, err, func(outcome, message string) any {
+		return protocol.ReportReply{Version: protocol.Version, Outcome: outcome, Message: message,
+			Position: r.world.Position()}
+	})
+}
+
+// handleSign returns signed URLs for the files of an attempt.
+func (r *reports) handleSign(ctx context.Context, node string, m *nats.Msg) {
+	var request protocol.SignRequest
+	if !r.requests.decode(ctx, node, m, &request) {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, handleTimeout)
+	defer cancel()
+	urls, err := r.uploadURLs(ctx, node, request)
+	r.reply(m, err, func(outcome, message string) any {
+		return protocol.SignReply{Version: protocol.Version, Outcome: outcome, Message: message, URLs: urls}
+	})
+}
+
+// reply replies with the outcome that err means, or refuses an invalid request.
+func (r *reports) reply(m *nats.Msg, err error, with func(outcome, message string) any) {
 	switch {
 	case err == nil:
-		d.respond(m, with(protocol.Accepted, ""))
+		r.requests.respond(m, with(protocol.Accepted, ""))
 	case errors.Is(err, errIncomplete):
-		d.respond(m, with(protocol.Incomplete, err.Error()))
-	case over(err):
-		d.respond(m, with(protocol.Stale, err.Error()))
+		r.requests.respond(m, with(protocol.Incomplete, err.Error()))
+	case isStale(err):
+		r.requests.respond(m, with(protocol.Stale, err.Error()))
 	case domain.CodeOf(err) == domain.InvalidArgument:
-		d.respond(m, protocol.Refusal{Version: protocol.Version, Refused: protocol.ErrorOf(err)})
+		r.requests.respond(m, protocol.Refusal{Version: protocol.Version, Refused: protocol.ErrorOf(err)})
 	default:
-		d.respond(m, with(protocol.RetryLater, err.Error()))
+		r.requests.respond(m, with(protocol.RetryLater, err.Error()))
 	}
 }
 
-// over tells whether err is the domain's word that the attempt is over.
-func over(err error) bool {
-	var fault *domain.Error
+// isStale reports whether err means that the attempt is over.
+func isStale(err error) bool {
 	if errors.Is(err, errStale) {
 		return true
 	}
-	return errors.As(err, &fault) && (fault.Reason == "STALE_ATTEMPT" || fault.Reason == "JOB_STATE" || fault.Reason == "NOT_FOUND")
+	var failure *domain.Error
+	return errors.As(err, &failure) &&
+		(failure.Reason == "STALE_ATTEMPT" || failure.Reason == "JOB_STATE" || failure.Reason == "NOT_FOUND")
 }
 
-// current is the job whose current attempt the node carries out. Before it
-// says that there is none it makes sure that it knows the newest facts: this
-// desk may lag behind the one that gave the order.
-func (d *Coordinator) current(ctx context.Context, node string, name domain.Name, attempt int, made time.Time) (*projections.View, job, error) {
-	view := d.World.View()
-	if j, ok := jobNamed(view, name); ok && j.CreateTime.Equal(made) && given(j, nodeName(node), attempt) {
+// currentJob returns the job whose current attempt the node runs. The world catches up with the
+// log before the attempt counts as stale: another coordinator may have assigned it.
+func (r *reports) currentJob(
+	ctx context.Context, node string, name domain.Name, attempt int, created time.Time,
+) (*projections.View, job, error) {
+	current := func() (*projections.View, job, bool) {
+		view := r.world.View()
+		j, ok := jobNamed(view, name)
+		return view, j, ok && j.CreateTime.Equal(created) && assignedTo(j, nodeName(node), attempt)
+	}
+	if view, j, ok := current(); ok {
 		return view, j, nil
 	}
-	last, err := d.Log.Last(ctx)
-	if err != nil {
+	if err := r.catchUp(ctx); err != nil {
 		return nil, job{}, err
 	}
-	if err := d.World.WaitFor(ctx, last.Position); err != nil {
-		return nil, job{}, err
-	}
-	view = d.World.View()
-	if j, ok := jobNamed(view, name); ok && j.CreateTime.Equal(made) && given(j, nodeName(node), attempt) {
+	if view, j, ok := current(); ok {
 		return view, j, nil
 	}
 	return nil, job{}, errStale
 }
 
-func (d *Coordinator) record(ctx context.Context, node string, r protocol.Report) error {
+func (r *reports) record(ctx context.Context, node string, report protocol.Report) error {
 	switch {
-	case len(r.Sizes) > protocol.MaxFiles:
-		return domain.Errorf(domain.InvalidArgument, "a checkpoint or a result has at most %d files, not %d", protocol.MaxFiles, len(r.Sizes))
-	case r.Step < 0:
-		return domain.Errorf(domain.InvalidArgument, "the step of a checkpoint is not negative: %d", r.Step)
+	case len(report.Sizes) > protocol.MaxFiles:
+		return domain.Errorf(domain.InvalidArgument,
+			"a checkpoint or result has %d files: the limit is %d", len(report.Sizes), protocol.MaxFiles)
+	case report.Step < 0:
+		return domain.Errorf(domain.InvalidArgument, "step %d of a checkpoint is negative", report.Step)
 	}
-	view, j, err := d.current(ctx, node, r.Job, r.Attempt, r.CreateTime)
+	view, j, err := r.currentJob(ctx, node, report.Job, report.Attempt, report.CreateTime)
 	if err != nil {
 		return err
 	}
-	cancelling := j.Life.State == domain.JobCancellingState
+	canceling := j.Life.State == domain.JobCancellingState
 	switch {
-	case r.Kind == protocol.ReportCheckpoint:
-		return d.checkpoint(ctx, node, j, r)
-	// Whatever else became of an attempt that is being cancelled, it has stopped.
-	case r.Kind == protocol.ReportStopped, cancelling:
-		return d.tell(ctx, node, j, domain.ConfirmCancel{Attempt: r.Attempt})
-	case r.Kind == protocol.ReportWriting:
-		return d.tell(ctx, node, j, domain.WriteResults{Attempt: r.Attempt})
-	case r.Kind == protocol.ReportCompleted && r.Result != nil:
-		return d.complete(ctx, node, view, j, r)
-	case r.Kind == protocol.ReportFailed && r.Error != nil:
-		return d.fail(ctx, node, j, r)
+	case report.Kind == protocol.ReportCheckpoint:
+		return r.recordCheckpoint(ctx, node, j, report)
+	// An attempt that is being canceled has stopped, whatever else it reports.
+	case report.Kind == protocol.ReportStopped, canceling:
+		return r.doJob(ctx, node, j, domain.ConfirmCancel{Attempt: report.Attempt})
+	case report.Kind == protocol.ReportWriting:
+		return r.doJob(ctx, node, j, domain.WriteResults{Attempt: report.Attempt})
+	case report.Kind == protocol.ReportCompleted && report.Result != nil:
+		return r.results.record(ctx, node, view, j, report)
+	case report.Kind == protocol.ReportFailed && report.Error != nil:
+		return r.recordFailure(ctx, node, j, report)
 	}
-	return domain.Errorf(domain.InvalidArgument, "a report of kind %q is not understood", r.Kind)
+	return domain.Errorf(domain.InvalidArgument, "unknown report kind %q", report.Kind)
 }
 
-func (d *Coordinator) tell(ctx context.Context, node string, j job, command domain.Command[domain.JobLife]) error {
-	return d.do(ctx, node, domain.IntendJob(j.Name, command))
-}
-
-// fail ends the job when its user must mend something, and has it tried again
-// when not.
-func (d *Coordinator) fail(ctx context.Context, node string, j job, r protocol.Report) error {
-	message := short(r.Error.Message)
+// recordFailure fails the job when its user must correct something, and otherwise re-queues it.
+func (r *reports) recordFailure(ctx context.Context, node string, j job, report protocol.Report) error {
+	message := truncate(report.Error.Message)
 	if message == "" {
 		message = "the attempt failed on node " + node + " without a reason"
 	}
-	switch r.Error.Code {
+	switch report.Error.Code {
 	case domain.InvalidArgument, domain.FailedPrecondition, domain.DataLoss:
-		return d.tell(ctx, node, j, domain.FailJob{Attempt: r.Attempt, Status: domain.Status{Code: r.Error.Code.String(), Message: message}})
+		status := domain.Status{Code: report.Error.Code.String(), Message: message}
+		return r.doJob(ctx, node, j, domain.FailJob{Attempt: report.Attempt, Status: status})
 	}
-	return d.tell(ctx, node, j, domain.RequeueJob{Attempt: r.Attempt, Reason: message})
+	return r.doJob(ctx, node, j, domain.RequeueJob{Attempt: report.Attempt, Reason: message})
 }
 
-// checkpoint records a checkpoint whose files are all there, and brings the
-// job's metrics file up to it.
-func (d *Coordinator) checkpoint(ctx context.Context, node string, j job, r protocol.Report) error {
-	folder := blobs.CheckpointFolder(j.Name, j.Event, r.Attempt, r.Step)
-	files, err := d.arrived(ctx, folder, r)
+// recordCheckpoint records a checkpoint whose files are stored completely, and updates the job's
+// metrics file.
+func (r *reports) recordCheckpoint(ctx context.Context, node string, j job, report protocol.Report) error {
+	directory := blobs.CheckpointFolder(j.Name, j.Event, report.Attempt, report.Step)
+	files, err := storedFiles(ctx, r.blobs, directory, report)
 	if err != nil {
 		return err
 	}
-	progress, err := d.publishMetrics(ctx, j, files)
+	progress, err := r.results.metrics.publish(ctx, j, files)
 	if err != nil {
-		d.log.Warn("the metrics file waits for the next checkpoint", "job", j.Name, "error", err)
+		r.logger.Warn("metrics file not updated before the next checkpoint", "job", j.Name, "error", err)
 	}
-	command := domain.RecordCheckpoint{JobCheckpoint: domain.JobCheckpoint{Step: r.Step, Attempt: r.Attempt, Files: files, Metrics: figures(r.Metrics)}, Progress: progress}
-	return d.tell(ctx, node, j, command)
+	checkpoint := domain.JobCheckpoint{Step: report.Step, Attempt: report.Attempt, Files: files,
+		Metrics: limitValues(report.Metrics)}
+	return r.doJob(ctx, node, j, domain.RecordCheckpoint{JobCheckpoint: checkpoint, Progress: progress})
 }
 
-// arrived is the stored files that a node says it stored; errIncomplete when
-// one is not there as it should be.
-func (d *Coordinator) arrived(ctx context.Context, folder string, r protocol.Report) (domain.Files, error) {
-	there, err := d.Blobs.Files(ctx, folder)
+// storedFiles returns the files of a report; errIncomplete when one is missing or has another size.
+func storedFiles(
+	ctx context.Context, store *blobs.Store, directory string, report protocol.Report,
+) (domain.Files, error) {
+	stored, err := store.Files(ctx, directory)
 	if err != nil {
 		return domain.Files{}, err
 	}
-	for name, size := range r.Sizes {
-		if have, ok := there.Sizes[name]; !ok || have != size {
-			return domain.Files{}, fmt.Errorf("%w: %s should have %d bytes and has %d", errIncomplete, name, size, have)
+	for name, size := range report.Sizes {
+		if have, ok := stored.Sizes[name]; !ok || have != size {
+			return domain.Files{}, fmt.Errorf("%w: %s has %d of %d bytes", errIncomplete, name, have, size)
 		}
 	}
-	if len(r.Sizes) == 0 {
-		return domain.Files{}, fmt.Errorf("%w: none was named", errIncomplete)
+	if len(report.Sizes) == 0 {
+		return domain.Files{}, fmt.Errorf("%w: the report names none", errIncomplete)
 	}
-	files := domain.Files{Folder: folder, Sizes: maps.Clone(r.Sizes), Sums: maps.Clone(r.Sums)}
+	files := domain.Files{Folder: directory, Sizes: maps.Clone(report.Sizes), Sums: maps.Clone(report.Sums)}
 	maps.DeleteFunc(files.Sums, func(name, sum string) bool {
 		_, stored := files.Sizes[name]
-		return !stored || !isSum(sum)
+		return !stored || !isSHA256(sum)
 	})
 	return files, nil
 }
 
-// isSum tells whether a text is a SHA-256 sum in hexadecimal.
-func isSum(text string) bool {
+// isSHA256 reports whether a text is a SHA-256 sum in lower-case hexadecimal.
+func isSHA256(text string) bool {
 	sum, err := hex.DecodeString(text)
 	return err == nil && len(sum) == sha256.Size && strings.ToLower(text) == text
 }
 
-// sign answers where an attempt may store files.
-func (d *Coordinator) sign(node string, m *nats.Msg) {
-	var request protocol.SignRequest
-	if !d.read(node, m, &request) {
-		return
-	}
-	ctx, cancel := context.WithTimeout(d.ctx, handleWithin)
-	defer cancel()
-	urls, err := d.uploads(ctx, node, request)
-	d.answer(m, err, func(verdict, message string) any {
-		return protocol.SignReply{Version: protocol.Version, Outcome: verdict, Message: message, URLs: urls}
-	})
-}
-
-func (d *Coordinator) uploads(ctx context.Context, node string, r protocol.SignRequest) (map[string]string, error) {
-	_, j, err := d.current(ctx, node, r.Job, r.Attempt, r.CreateTime)
+func (r *reports) uploadURLs(
+	ctx context.Context, node string, request protocol.SignRequest,
+) (map[string]string, error) {
+	_, j, err := r.currentJob(ctx, node, request.Job, request.Attempt, request.CreateTime)
 	if err != nil {
 		return nil, err
 	}
-	folder := blobs.ResultFolder(j.Name, j.Event, r.Attempt)
-	if r.For == protocol.ForCheckpoint {
-		folder = blobs.CheckpointFolder(j.Name, j.Event, r.Attempt, r.Step)
+	directory := blobs.ResultFolder(j.Name, j.Event, request.Attempt)
+	if request.For == protocol.ForCheckpoint {
+		directory = blobs.CheckpointFolder(j.Name, j.Event, request.Attempt, request.Step)
 	}
-	if len(r.Sizes) > protocol.MaxFiles || r.Step < 0 || r.For != protocol.ForCheckpoint && r.For != protocol.ForResults {
-		return nil, domain.Errorf(domain.InvalidArgument, "1 to %d files of a checkpoint or of results can be stored at once", protocol.MaxFiles)
+	if len(request.Sizes) > protocol.MaxFiles || request.Step < 0 ||
+		request.For != protocol.ForCheckpoint && request.For != protocol.ForResults {
+		return nil, domain.Errorf(domain.InvalidArgument,
+			"invalid upload: 1 to %d files of a checkpoint or of results can be stored", protocol.MaxFiles)
 	}
 	urls := map[string]string{}
-	for name, size := range r.Sizes {
-		// A limit of 0 is none, so an empty file may grow to one byte; arrived finds it.
-		if urls[name], err = d.Blobs.SignPut(ctx, folder+name, max(size, 1), uploadWithin); err != nil {
+	for name, size := range request.Sizes {
+		// A limit of 0 means no limit, so an empty file may grow to one byte; storedFiles detects it.
+		urls[name], err = r.blobs.SignPut(ctx, directory+name, max(size, 1), uploadWithin)
+		if err != nil {
 			return nil, err
 		}
 	}

@@ -23,7 +23,8 @@ func TestReplicaOfANamesake(t *testing.T) {
 	id := running.Replica
 	c.do(domain.Intend(domain.Deployments, deploymentName, domain.DeleteDeployment{IgnoreChecks: true, Hard: true}))
 	c.do(domain.Intend(domain.Deployments, deploymentName, domain.RemoveReplica{ID: id}))
-	c.do(domain.Intend(domain.Nodes, nodeName("n1"), domain.ReleaseAllocation{ID: domain.ReplicaAllocationID(deploymentName, id)}))
+	c.do(domain.Intend(domain.Nodes, nodeName("n1"), domain.ReleaseAllocation{ID: domain.ReplicaAllocationID(
+		deploymentName, id)}))
 	c.do(domain.Intend(domain.Deployments, deploymentName, domain.FinishDeletion{}))
 	require.Equal(t, id, c.deploy("n1").ID)
 
@@ -57,7 +58,8 @@ func deployed(t *testing.T) (*cluster, *nats.Conn, protocol.Replica) {
 	var orders protocol.Assignments
 	require.NoError(t, c.ask(node, protocol.HeartbeatSubject("n1"), beatOf("a", 2), &orders))
 	require.Len(t, orders.Serve, 1)
-	return c, node, protocol.Replica{Deployment: deploymentName, Replica: replica.ID, CreateTime: orders.Serve[0].CreateTime, State: domain.ReplicaReady}
+	return c, node, protocol.Replica{Deployment: deploymentName, Replica: replica.ID,
+		CreateTime: orders.Serve[0].CreateTime, State: domain.ReplicaReady}
 }
 
 // The same of a job: what the old one's attempt reports is not the new one's,
@@ -76,8 +78,9 @@ func TestAttemptOfANamesake(t *testing.T) {
 		return orders.Train[0]
 	}
 	sign := func(made time.Time) (reply protocol.SignReply) {
-		require.NoError(t, c.ask(node, protocol.SignSubject("n1"), protocol.SignRequest{Version: protocol.Version, Job: jobName, Attempt: 1, CreateTime: made,
-			For: protocol.ForCheckpoint, Step: 10, Sizes: map[string]int64{"w": 1}}, &reply))
+		require.NoError(t, c.ask(node, protocol.SignSubject("n1"),
+			protocol.SignRequest{Version: protocol.Version, Job: jobName, Attempt: 1, CreateTime: made,
+				For: protocol.ForCheckpoint, Step: 10, Sizes: map[string]int64{"w": 1}}, &reply))
 		return reply
 	}
 	old := begin(2)
@@ -85,20 +88,27 @@ func TestAttemptOfANamesake(t *testing.T) {
 	c.do(domain.IntendJob(jobName, domain.DeleteJob{}))
 	c.do(domain.Intend(domain.Nodes, nodeName("n1"), domain.ReleaseAllocation{ID: old.ID()}))
 	c.do(domain.IntendJob(jobName, domain.CleanJob{}))
-	c.until("the job is gone", func(v *projections.View) bool { return projections.TableOf(v, domain.SupervisedJobs).Len() == 0 })
+	c.until("the job is gone", func(v *projections.View) bool {
+		return projections.TableOf(v,
+			domain.SupervisedJobs).Len() == 0
+	})
 	now := begin(3)
 	require.Equal(t, old.ID(), now.ID())
 
 	require.Equal(t, protocol.Stale, sign(old.CreateTime).Outcome)
 	require.NotEqual(t, path(t, before.URLs["w"]), path(t, sign(now.CreateTime).URLs["w"]))
-	for _, kind := range []string{protocol.ReportCheckpoint, protocol.ReportWriting, protocol.ReportCompleted, protocol.ReportFailed} {
+	for _, kind := range []string{protocol.ReportCheckpoint, protocol.ReportWriting, protocol.ReportCompleted,
+		protocol.ReportFailed} {
 		var receipt protocol.ReportReply
-		require.NoError(t, c.ask(node, protocol.ReportSubject("n1"), protocol.Report{Version: protocol.Version, Kind: kind, Job: jobName, Attempt: 1, CreateTime: old.CreateTime,
-			Sizes: map[string]int64{"w": 1}, Result: &protocol.Result{}, Error: &protocol.Error{Code: domain.InvalidArgument}}, &receipt))
+		require.NoError(t, c.ask(node, protocol.ReportSubject("n1"),
+			protocol.Report{Version: protocol.Version, Kind: kind, Job: jobName, Attempt: 1, CreateTime: old.CreateTime,
+				Sizes: map[string]int64{"w": 1}, Result: &protocol.Result{},
+				Error: &protocol.Error{Code: domain.InvalidArgument}}, &receipt))
 		require.Equal(t, protocol.Stale, receipt.Outcome, kind)
 	}
 	beat := beatOf("a", 4)
-	beat.Attempts = []protocol.Attempt{{Job: jobName, Attempt: 1, CreateTime: old.CreateTime, Phase: protocol.Lost, Step: 7, Steps: 40}}
+	beat.Attempts = []protocol.Attempt{{Job: jobName, Attempt: 1, CreateTime: old.CreateTime, Phase: protocol.Lost,
+		Step: 7, Steps: 40}}
 	var orders protocol.Assignments
 	require.NoError(t, c.ask(node, protocol.HeartbeatSubject("n1"), beat, &orders))
 	require.Empty(t, orders.Keep)
@@ -135,7 +145,8 @@ func TestAgentAndNamesakes(t *testing.T) {
 // recurring is a trainer that works until it is stopped, each time.
 type recurring struct{ begun, stopped chan struct{} }
 
-func (r recurring) Train(ctx context.Context, _ engines.TrainOrder, _ engines.TrainWatcher) (engines.TrainResult, error) {
+func (r recurring) Train(ctx context.Context, _ engines.TrainOrder, _ engines.TrainWatcher) (engines.TrainResult,
+	error) {
 	r.begun <- struct{}{}
 	<-ctx.Done()
 	r.stopped <- struct{}{}

@@ -28,10 +28,12 @@ func (c *cluster) ear(node string) domain.Replica {
 	c.Helper()
 	c.put("models/acme/ear/model.bin", []byte("ear"))
 	settings := domain.SpeechSettings{Format: domain.SpeechSimulated}
-	c.do(domain.Intend(domain.Models, speechName, domain.RegisterModel{ModelSpec: domain.ModelSpec{Kind: domain.SpeechModel, Speech: &settings},
+	c.do(domain.Intend(domain.Models, speechName, domain.RegisterModel{ModelSpec: domain.ModelSpec{
+		Kind: domain.SpeechModel, Speech: &settings},
 		Files: domain.Files{Folder: "models/acme/ear/", Sizes: map[string]int64{"model.bin": 3}}}))
 	c.do(domain.Intend(domain.Deployments, deploymentName, domain.CreateDeployment{
-		DeploymentSpec: domain.DeploymentSpec{BaseModel: string(speechName), MinReplicaCount: 1, SpeechFormat: settings.Format}}))
+		DeploymentSpec: domain.DeploymentSpec{BaseModel: string(speechName), MinReplicaCount: 1,
+			SpeechFormat: settings.Format}}))
 	return c.serving(c.placeReplica(node).ID)
 }
 
@@ -83,7 +85,8 @@ func TestListening(t *testing.T) {
 	request := c.recording(9)
 
 	// What is heard is what the engine alone hears.
-	listener, err := simulated.New(simulated.Options{Seed: 7}).Transcribers[simulated.SpeechFormat].LoadSpeech(t.Context(), engines.SpeechFiles{})
+	listener, err := simulated.New(simulated.Options{Seed: 7}).Transcribers[simulated.SpeechFormat].LoadSpeech(
+		t.Context(), engines.SpeechFiles{})
 	require.NoError(t, err)
 	pcm, err := c.blobs.Get(t.Context(), "audio/one")
 	require.NoError(t, err)
@@ -104,7 +107,8 @@ func TestListening(t *testing.T) {
 	require.Empty(t, left, "the recording is not kept")
 
 	// Options are refused before anything is fetched.
-	refused := engines.Transcription{Audio: engines.AudioFile{URL: "http://127.0.0.1:1/none", Size: 1}, Options: engines.TranscribeOptions{Language: "de", Diarize: true}}
+	refused := engines.Transcription{Audio: engines.AudioFile{URL: "http://127.0.0.1:1/none", Size: 1},
+		Options: engines.TranscribeOptions{Language: "de", Diarize: true}}
 	_, err = c.replicas().Transcribe(t.Context(), deploymentName, r, refused, deaf)
 	var fault *domain.Error
 	require.ErrorAs(t, err, &fault)
@@ -115,10 +119,11 @@ func TestListening(t *testing.T) {
 	gone := request
 	gone.Audio.URL = strings.Replace(gone.Audio.URL, "audio/one", "audio/two", 1)
 	_, err = c.replicas().Transcribe(t.Context(), deploymentName, r, gone, deaf)
-	require.ErrorContains(t, err, "the store answers")
+	require.ErrorContains(t, err, "the file store responds")
 	require.NotContains(t, err.Error(), "http")
 
-	_, err = c.replicas().Complete(t.Context(), deploymentName, r, engines.CompletionRequest{Prompt: "go"}, func(engines.Chunk) error { return nil })
+	_, err = c.replicas().Complete(t.Context(), deploymentName, r, engines.CompletionRequest{Prompt: "go"},
+		func(engines.Chunk) error { return nil })
 	require.Equal(t, domain.FailedPrecondition, domain.CodeOf(err))
 }
 

@@ -19,11 +19,13 @@ func TestATrainerTakesSteps(t *testing.T) {
 	name := domain.NewName("acme", domain.TrainerJobs.Collection, "steps")
 	rows := func(id string) string {
 		dataset, folder := domain.NewName("acme", domain.Datasets.Collection, id), "datasets/acme/"+id+"/1/"
-		size, err := c.blobs.Put(c.Context(), folder+"rows.jsonl", strings.NewReader(`{"samples":[{"messages":[],"accuracy":1}]}`+"\n"))
+		size, err := c.blobs.Put(c.Context(), folder+"rows.jsonl",
+			strings.NewReader(`{"samples":[{"messages":[],"accuracy":1}]}`+"\n"))
 		require.NoError(c, err)
 		files := domain.Files{Folder: folder, Sizes: map[string]int64{"rows.jsonl": size}}
 		c.do(domain.Intend(domain.Datasets, dataset, domain.Command[domain.Dataset](domain.CreateDataset{})))
-		c.do(domain.Intend(domain.Datasets, dataset, domain.Command[domain.Dataset](domain.UploadDataset{Upload: 1, Files: files})))
+		c.do(domain.Intend(domain.Datasets, dataset, domain.Command[domain.Dataset](domain.UploadDataset{Upload: 1,
+			Files: files})))
 		c.do(domain.Intend(domain.Datasets, dataset, domain.Command[domain.Dataset](domain.AcceptDataset{Upload: 1,
 			DatasetFacts: domain.DatasetFacts{Shape: domain.ShapeSamples, ExampleCount: 1}})))
 		return string(dataset)
@@ -33,9 +35,11 @@ func TestATrainerTakesSteps(t *testing.T) {
 	}
 	begin := func(attempt int) {
 		takes := domain.Resources{CPUMilli: 500, MemoryMiB: 64}
-		c.do(domain.Intend(domain.Nodes, nodeName("n1"), domain.Command[domain.Node](domain.PlaceAllocation{Allocation: domain.Allocation{
-			ID: domain.AllocationID(name, attempt), For: name, Attempt: attempt, Takes: takes}})),
-			domain.IntendJob(name, domain.StartJob{Attempt: attempt, Nodes: []domain.Name{nodeName("n1")}, Takes: takes}))
+		c.do(domain.Intend(domain.Nodes, nodeName("n1"), domain.Command[domain.Node](domain.PlaceAllocation{
+			Allocation: domain.Allocation{
+				ID: domain.AllocationID(name, attempt), For: name, Attempt: attempt, Takes: takes}})),
+			domain.IntendJob(name, domain.StartJob{Attempt: attempt, Nodes: []domain.Name{nodeName("n1")},
+				Takes: takes}))
 	}
 	idle := func(finished int) domain.TrainerJob {
 		view := c.until("the trainer is idle", func(v *projections.View) bool {
@@ -47,7 +51,8 @@ func TestATrainerTakesSteps(t *testing.T) {
 	}
 	c.agent("n1", simulated.New(simulated.Options{}))
 	c.ready("n1")
-	on(domain.CreateTrainerJob{ID: "steps", TrainerSpec: domain.TrainerSpec{KeepAlive: true, Dataset: rows("one"), RewardWeights: []string{"accuracy=0.5"},
+	on(domain.CreateTrainerJob{ID: "steps", TrainerSpec: domain.TrainerSpec{KeepAlive: true, Dataset: rows("one"),
+		RewardWeights:  []string{"accuracy=0.5"},
 		TrainingConfig: domain.TrainingConfig{BaseModel: string(modelName), OutputModel: "first"}}})
 	c.do(domain.IntendJob(name, domain.StartValidation{}))
 	c.do(domain.IntendJob(name, domain.QueueJob{}))

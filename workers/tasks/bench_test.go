@@ -33,12 +33,14 @@ func newBench(t testing.TB) *bench { return benchOn(t, eventlog.NewMemory()) }
 
 func benchOn(t testing.TB, log eventlog.Log) *bench {
 	b := &bench{TB: t, log: log, world: projections.NewWorld(), dir: t.TempDir()}
-	store, err := blobs.Open(t.Context(), blobs.Options{Dir: b.dir, BaseURL: "http://127.0.0.1/blobs", Key: make([]byte, 32),
+	store, err := blobs.Open(t.Context(), blobs.Options{Dir: b.dir, BaseURL: "http://127.0.0.1/blobs",
+		Key:       make([]byte, 32),
 		Intercept: func(change, key string, do func() error) error { return b.plan.Load().Do(change, key, do) }})
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = store.Close() })
 	b.blobs = store
-	b.deriver = tasks.Deriver{Log: b.log, World: b.world, Blobs: store, Now: time.Now, Filter: projections.CompileRowFilter,
+	b.deriver = tasks.Deriver{Log: b.log, World: b.world, Blobs: store, Now: time.Now,
+		Filter:   projections.CompileRowFilter,
 		Progress: func(_ domain.Name, read, of int64) { b.told = append(b.told, read, of) }}
 	go func() { _ = b.world.Run(t.Context(), b.log) }()
 	return b
@@ -65,7 +67,8 @@ func named[S domain.State](kind *domain.Kind[S], id string) domain.Name {
 // do carries out a command and answers its event.
 func do[S domain.State](b *bench, kind *domain.Kind[S], id string, cmd domain.Command[S]) eventlog.Event {
 	b.Helper()
-	result, err := eventlog.Do(b.Context(), b.log, b.world, eventlog.Request{Time: time.Now()}, domain.Intend(kind, named(kind, id), cmd))
+	result, err := eventlog.Do(b.Context(), b.log, b.world, eventlog.Request{Time: time.Now()},
+		domain.Intend(kind, named(kind, id), cmd))
 	require.NoError(b, err)
 	require.NoError(b, b.world.WaitFor(b.Context(), result.Position()))
 	e, err := b.log.At(b.Context(), result.Position())

@@ -60,7 +60,8 @@ func (v Validator) Judge(ctx context.Context, e eventlog.Event) error {
 	facts, faults, more := checker.Result()
 	if len(faults) > 0 {
 		refusal := rows.Refusal(faults, more)
-		return v.record(ctx, e, domain.RejectDataset{Upload: upload.Upload, Status: domain.StatusOf(refusal), Violations: refusal.Violations})
+		return v.record(ctx, e, domain.RejectDataset{Upload: upload.Upload, Status: domain.StatusOf(refusal),
+			Violations: refusal.Violations})
 	}
 	return v.record(ctx, e, domain.AcceptDataset{Upload: upload.Upload, DatasetFacts: facts})
 }
@@ -91,6 +92,7 @@ func (v Validator) giveUp(ctx context.Context, e eventlog.Event, cause error) er
 	if err != nil || upload == nil {
 		return nil
 	}
-	status := domain.Status{Code: domain.Internal.String(), Message: "the upload could not be checked (" + causeOf(cause) + "): upload it again"}
+	status := domain.Status{Code: domain.Internal.String(), Message: "the upload could not be checked (" +
+		causeOf(cause) + "): upload it again"}
 	return v.record(context.WithoutCancel(ctx), e, domain.RejectDataset{Upload: upload.Upload, Status: status})
 }

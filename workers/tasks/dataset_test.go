@@ -45,7 +45,8 @@ func TestUploadsAreJudged(t *testing.T) {
 			_, err := b.blobs.Put(t.Context(), folder+"data.jsonl", strings.NewReader(content))
 			require.NoError(t, err)
 		}
-		b.do(id, domain.UploadDataset{Upload: 1, Files: domain.Files{Folder: folder, Sizes: map[string]int64{"data.jsonl": int64(len(content))}}})
+		b.do(id, domain.UploadDataset{Upload: 1, Files: domain.Files{Folder: folder,
+			Sizes: map[string]int64{"data.jsonl": int64(len(content))}}})
 		return until(b, domain.Datasets, id, func(d domain.Dataset) bool { return d.Validated == 1 })
 	}
 	good := upload("good", row+row+row)

@@ -96,18 +96,21 @@ func theUsers(code domain.Code) bool {
 func (d Deriver) source(name domain.Name, from domain.Derivation) (domain.Dataset, error) {
 	state, _ := d.World.Row(from.Source)
 	source, ok := state.(domain.Dataset)
-	if !ok || source.State != domain.DatasetReady || source.Files.Folder != from.Folder || from.Source.Account() != name.Account() {
+	if !ok || source.State != domain.DatasetReady || source.Files.Folder != from.Folder ||
+		from.Source.Account() != name.Account() {
 		return domain.Dataset{}, sourceGone(from.Source)
 	}
 	return source, nil
 }
 
 func sourceGone(source domain.Name) error {
-	return domain.Errorf(domain.FailedPrecondition, "%s was deleted before its rows were read: delete this dataset, and create it again from one that is there", source)
+	return domain.Errorf(domain.FailedPrecondition, "%s was deleted before its rows were read: delete this dataset, "+
+		"and create it again from one that is there", source)
 }
 
 // make writes the rows and answers what they are.
-func (d Deriver) make(ctx context.Context, name domain.Name, from domain.Derivation, source domain.Dataset, folder string) (domain.Command[domain.Dataset], error) {
+func (d Deriver) make(ctx context.Context, name domain.Name, from domain.Derivation, source domain.Dataset,
+	folder string) (domain.Command[domain.Dataset], error) {
 	s := &sieve{Deriver: d, name: name, source: source, checker: rows.NewChecker(source.Format)}
 	s.checker.Count = d.Count
 	if err := s.prepare(from); err != nil {
@@ -135,7 +138,8 @@ func (d Deriver) make(ctx context.Context, name domain.Name, from domain.Derivat
 	}
 	facts, faults, more := s.checker.Result()
 	if s.checker.Least > facts.ExampleCount && s.kept < int64(s.checker.Least) {
-		return nil, domain.Errorf(domain.InvalidArgument, "%d of the %d rows of %s match, and at least %d are needed: delete this dataset, and create it again with another filter",
+		return nil, domain.Errorf(domain.InvalidArgument, "%d of the %d rows of %s match, and at least %d are "+
+			"needed: delete this dataset, and create it again with another filter",
 			s.kept, s.read, from.Source, s.checker.Least)
 	}
 	if len(faults) > 0 {
@@ -181,7 +185,10 @@ func (s *sieve) run(ctx context.Context, to io.Writer) error {
 		if err != nil {
 			return err
 		}
-		err = rows.Lines(content, func(line int, text []byte, _ bool) error { return s.line(ctx, file, line, text, out) })
+		err = rows.Lines(content, func(line int, text []byte,
+			_ bool) error {
+			return s.line(ctx, file, line, text, out)
+		})
 		if err := errors.Join(err, content.Close()); err != nil {
 			return err
 		}
@@ -203,7 +210,8 @@ func (s *sieve) line(ctx context.Context, file string, line int, text []byte, ou
 	keep, err := s.keep(text)
 	switch {
 	case err != nil:
-		return domain.Errorf(domain.InvalidArgument, "%s:%d: the filter cannot be applied to this row: %s", file, line, err)
+		return domain.Errorf(domain.InvalidArgument, "%s:%d: the filter cannot be applied to this row: %s", file, line,
+			err)
 	case !keep:
 		return nil
 	}
@@ -239,6 +247,7 @@ func (d Deriver) giveUp(ctx context.Context, e eventlog.Event, cause error) erro
 	if errors.As(cause, &fault) {
 		code, why = fault.Code, fault.Message
 	}
-	status := domain.Status{Code: code.String(), Message: "the rows could not be made (" + why + "): delete this dataset and create it again"}
+	status := domain.Status{Code: code.String(), Message: "the rows could not be made (" + why +
+		"): delete this dataset and create it again"}
 	return d.record(context.WithoutCancel(ctx), e, domain.LeaveUnfilled{Status: status})
 }

@@ -43,7 +43,8 @@ func (b *bench) source(id string, files ...string) domain.Dataset {
 		rows += len(strings.Fields(strings.ReplaceAll(content, " ", "")))
 	}
 	b.do(id, domain.UploadDataset{Upload: 1, Files: stored})
-	b.do(id, domain.AcceptDataset{Upload: 1, DatasetFacts: domain.DatasetFacts{Format: domain.FormatCompletion, Shape: domain.ShapeCompletion, ExampleCount: domain.Count(rows)}})
+	b.do(id, domain.AcceptDataset{Upload: 1, DatasetFacts: domain.DatasetFacts{Format: domain.FormatCompletion,
+		Shape: domain.ShapeCompletion, ExampleCount: domain.Count(rows)}})
 	return b.state(id)
 }
 
@@ -126,7 +127,8 @@ func TestBothSidesOfASplitAreAllRows(t *testing.T) {
 	var sides []string
 	for _, rest := range []bool{false, true} {
 		id := fmt.Sprintf("side-%t", rest)
-		require.NoError(t, b.deriver.Derive(t.Context(), b.create(id, "source", domain.Derivation{Split: domain.SplitOf(60, 0.1, 7, rest)})))
+		require.NoError(t, b.deriver.Derive(t.Context(), b.create(id, "source",
+			domain.Derivation{Split: domain.SplitOf(60, 0.1, 7, rest)})))
 		made := b.state(id)
 		require.Equal(t, domain.DatasetReady, made.State, made.Status.Message)
 		sides = append(sides, b.content(made))
@@ -134,7 +136,8 @@ func TestBothSidesOfASplitAreAllRows(t *testing.T) {
 	require.Equal(t, 6, strings.Count(sides[0], "\n"))
 	require.Equal(t, 54, strings.Count(sides[1], "\n"))
 	for line := range strings.Lines(numbered(1, 60)) {
-		require.NotEqual(t, strings.Contains(sides[0], line), strings.Contains(sides[1], line), "on one side, not on both: %s", line)
+		require.NotEqual(t, strings.Contains(sides[0], line), strings.Contains(sides[1], line),
+			"on one side, not on both: %s", line)
 	}
 }
 
@@ -147,7 +150,8 @@ func TestWhatCannotBeMadeSaysWhy(t *testing.T) {
 	few := b.state("few")
 	require.True(t, few.Unfilled())
 	require.Equal(t, "INVALID_ARGUMENT", few.Status.Code)
-	require.Contains(t, few.Status.Message, "2 of the 9 rows of accounts/acme/datasets/source match, and at least 3 are needed")
+	require.Contains(t, few.Status.Message,
+		"2 of the 9 rows of accounts/acme/datasets/source match, and at least 3 are needed")
 	require.Empty(t, derivedOf(b, e))
 
 	e = b.create("replaced", "source", domain.Derivation{Folder: "datasets/acme/source/0/"})
@@ -222,11 +226,13 @@ func TestRowsAreMadeInConstantMemory(t *testing.T) {
 // BenchmarkDerive is how fast rows are read, filtered, checked and written.
 func BenchmarkDerive(b *testing.B) {
 	bench := newBench(b)
-	row := `{"messages":[{"role":"user","content":"` + strings.Repeat("question ", 40) + `"},{"role":"assistant","content":"` + strings.Repeat("answer ", 40) + `"}],"n":5}` + "\n"
+	row := `{"messages":[{"role":"user","content":"` + strings.Repeat("question ",
+		40) + `"},{"role":"assistant","content":"` + strings.Repeat("answer ", 40) + `"}],"n":5}` + "\n"
 	source := bench.source("source", strings.Repeat(row, 16<<10))
 	b.SetBytes(source.Files.Sizes["part-0.jsonl"])
 	for made := 0; b.Loop(); made++ {
-		require.NoError(b, bench.deriver.Derive(b.Context(), bench.create(fmt.Sprint("d", made), "source", domain.Derivation{Filter: "n > 2"})))
+		require.NoError(b, bench.deriver.Derive(b.Context(),
+			bench.create(fmt.Sprint("d", made), "source", domain.Derivation{Filter: "n > 2"})))
 	}
 }
 

@@ -31,7 +31,8 @@ type effect struct {
 var effects = map[string]effect{
 	"check rows": {prepare: func(b *bench) eventlog.Event {
 		b.do("d", domain.CreateDataset{})
-		stored := domain.Files{Folder: "datasets/acme/e/1-x/", Sizes: map[string]int64{"rows.jsonl": int64(len(numbered(1, 9)))}}
+		stored := domain.Files{Folder: "datasets/acme/e/1-x/",
+			Sizes: map[string]int64{"rows.jsonl": int64(len(numbered(1, 9)))}}
 		_, err := b.blobs.Put(b.Context(), stored.Folder+"rows.jsonl", strings.NewReader(numbered(1, 9)))
 		require.NoError(b, err)
 		return b.do("d", domain.UploadDataset{Upload: 1, Files: stored})
@@ -85,7 +86,8 @@ func TestFaultsAtEveryEffect(t *testing.T) {
 			require.NotEmpty(t, steps)
 			for _, mode := range faults.Modes {
 				for at := range len(steps) {
-					t.Run(fmt.Sprintf("%s: %s", mode, steps[at]), func(t *testing.T) { e.run(t, faults.NewPlan(mode, at+1)) })
+					t.Run(fmt.Sprintf("%s: %s", mode, steps[at]),
+						func(t *testing.T) { e.run(t, faults.NewPlan(mode, at+1)) })
 				}
 			}
 		})
@@ -146,10 +148,12 @@ func TestEveryEffectIsTried(t *testing.T) {
 				if !ok {
 					return true
 				}
-				if selected, ok := call.Fun.(*ast.SelectorExpr); ok && slices.Contains([]string{"Put", "Copy", "Delete", "DeleteFolder"}, selected.Sel.Name) {
+				if selected, ok := call.Fun.(*ast.SelectorExpr); ok &&
+					slices.Contains([]string{"Put", "Copy", "Delete", "DeleteFolder"}, selected.Sel.Name) {
 					if owner, ok := selected.X.(*ast.SelectorExpr); ok && owner.Sel.Name == "Blobs" {
 						found++
-						require.True(t, covered[f.Name.Name], "%s calls %s and is in no effect of the table", f.Name.Name, selected.Sel.Name)
+						require.True(t, covered[f.Name.Name], "%s calls %s and is in no effect of the table",
+							f.Name.Name, selected.Sel.Name)
 					}
 				}
 				return true

@@ -57,7 +57,8 @@ func (b EvaluatorBuilder) Build(ctx context.Context, e eventlog.Event) error {
 	if !ok || evaluator.Revision != revision || evaluator.State != domain.EvaluatorBuilding {
 		return nil // deleted, replaced or built since
 	}
-	work := &build{EvaluatorBuilder: b, event: e, evaluator: evaluator, place: blobs.BuildFolder(e.Name, created, revision) + e.ID}
+	work := &build{EvaluatorBuilder: b, event: e, evaluator: evaluator,
+		place: blobs.BuildFolder(e.Name, created, revision) + e.ID}
 	if work.dir, err = os.MkdirTemp("", "anneal-build-"); err != nil {
 		return err
 	}
@@ -67,7 +68,8 @@ func (b EvaluatorBuilder) Build(ctx context.Context, e eventlog.Event) error {
 		return nil // it will be uploaded
 	}
 	var refused *domain.Error
-	if err != nil && (!errors.As(err, &refused) || ctx.Err() != nil || !theUsers(refused.Code) && refused.Code != domain.Unavailable) {
+	if err != nil && (!errors.As(err, &refused) || ctx.Err() != nil || !theUsers(refused.Code) &&
+		refused.Code != domain.Unavailable) {
 		return err
 	}
 	return work.tell(ctx, refused)
@@ -114,7 +116,8 @@ func (w *build) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	env, err := eventlog.Secrets{Rows: w.World, Open: w.Open}.Values(ctx, w.event.Name.Account(), "secrets", w.evaluator.Secrets)
+	env, err := eventlog.Secrets{Rows: w.World, Open: w.Open}.Values(ctx, w.event.Name.Account(), "secrets",
+		w.evaluator.Secrets)
 	if err != nil {
 		return err
 	}
@@ -204,13 +207,17 @@ func (w *build) tell(ctx context.Context, why *domain.Error) error {
 		return err
 	}
 	if why != nil {
-		return w.record(ctx, w.event, domain.RejectBuild{Revision: w.evaluator.Revision, Status: domain.StatusOf(why), BuildLog: key})
+		return w.record(ctx, w.event, domain.RejectBuild{Revision: w.evaluator.Revision, Status: domain.StatusOf(why),
+			BuildLog: key})
 	}
-	return w.record(ctx, w.event, domain.AcceptBuild{Revision: w.evaluator.Revision, BuildLog: key, Files: w.files, Entry: w.entry})
+	return w.record(ctx, w.event, domain.AcceptBuild{Revision: w.evaluator.Revision, BuildLog: key, Files: w.files,
+		Entry: w.entry})
 }
 
-func (b EvaluatorBuilder) record(ctx context.Context, e eventlog.Event, verdict domain.Command[domain.Evaluator]) error {
-	request := eventlog.Request{Time: b.Now(), Actor: "task/" + evaluatorBuilderName, Cause: e.ID, Correlation: e.Correlation}
+func (b EvaluatorBuilder) record(ctx context.Context, e eventlog.Event,
+	verdict domain.Command[domain.Evaluator]) error {
+	request := eventlog.Request{Time: b.Now(), Actor: "task/" + evaluatorBuilderName, Cause: e.ID,
+		Correlation: e.Correlation}
 	_, err := eventlog.Do(ctx, b.Log, b.World, request, domain.Intend(domain.Evaluators, e.Name, verdict))
 	switch domain.CodeOf(err) {
 	case domain.NotFound, domain.FailedPrecondition:
@@ -227,6 +234,7 @@ func (b EvaluatorBuilder) giveUp(ctx context.Context, e eventlog.Event, cause er
 	if err != nil || revision == 0 {
 		return nil
 	}
-	status := domain.Status{Code: domain.Internal.String(), Message: "the code could not be built (" + causeOf(cause) + "): PATCH the evaluator with prepare_code_upload true, and upload it again"}
+	status := domain.Status{Code: domain.Internal.String(), Message: "the code could not be built (" + causeOf(cause) +
+		"): PATCH the evaluator with prepare_code_upload true, and upload it again"}
 	return b.record(context.WithoutCancel(ctx), e, domain.RejectBuild{Revision: revision, Status: status})
 }

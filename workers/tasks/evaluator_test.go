@@ -58,7 +58,8 @@ func evaluatorName(id string) domain.Name {
 // evaluator carries out a command on an evaluator and answers its event.
 func (b *bench) evaluator(id string, cmd domain.Command[domain.Evaluator]) eventlog.Event {
 	b.Helper()
-	result, err := eventlog.Do(b.Context(), b.log, b.world, eventlog.Request{Time: time.Now()}, domain.Intend(domain.Evaluators, evaluatorName(id), cmd))
+	result, err := eventlog.Do(b.Context(), b.log, b.world, eventlog.Request{Time: time.Now()},
+		domain.Intend(domain.Evaluators, evaluatorName(id), cmd))
 	require.NoError(b, err)
 	require.NoError(b, b.world.WaitFor(b.Context(), result.Position()))
 	e, err := b.log.At(b.Context(), result.Position())
@@ -160,26 +161,47 @@ func TestUploadedCodeIsUnpacked(t *testing.T) {
 		message string   // of the refusal
 	}{
 		{"files", map[string]string{"main.py": main, "data.json": "{}"}, []string{"data.json", "main.py"}, ""},
-		{"a zip", map[string]string{"code.zip": zipOf(t, member{name: "main.py", content: main}, member{name: "lib/__init__.py"}, member{name: "lib/"})}, []string{"lib/__init__.py", "main.py"}, ""},
-		{"a tar", map[string]string{"code.tar": tarOf(t, member{name: "./main.py", content: main}, member{name: "./.git/config", content: "x"}, member{name: "./__pycache__/main.pyc"})}, []string{"main.py"}, ""},
-		{"a folder", map[string]string{"code.tar.gz": gzipped(t, tarOf(t, member{name: "right/", kind: tar.TypeDir}, member{name: "right/main.py", content: main}, member{name: "right/a/b.py"}))}, []string{"a/b.py", "main.py"}, ""},
-		{"both", map[string]string{"code.tgz": gzipped(t, tarOf(t, member{name: "lib.py"})), "main.py": main}, []string{"lib.py", "main.py"}, ""},
-		{"twice", map[string]string{"code.zip": zipOf(t, member{name: "main.py", content: main}), "main.py": main}, nil, "main.py: is there twice"},
-		{"up", map[string]string{"code.tar": tarOf(t, member{name: "../main.py", content: main})}, nil, `code.tar: the name "../main.py" must be a path within the code`},
-		{"up and down", map[string]string{"code.zip": zipOf(t, member{name: "main.py", content: main}, member{name: "a/../../x.py"})}, nil, `the name "a/../../x.py" must be`},
-		{"absolute", map[string]string{"code.zip": zipOf(t, member{name: "/tmp/x.py", content: main})}, nil, `the name "/tmp/x.py" must be`},
-		{"backwards", map[string]string{"code.zip": zipOf(t, member{name: `..\x.py`, content: main})}, nil, "must be a path within the code"},
-		{"a link", map[string]string{"code.tar": tarOf(t, member{"main.py", "/etc/passwd", tar.TypeSymlink})}, nil, `code.tar: "main.py" is a link or device`},
-		{"a hard link", map[string]string{"code.tar": tarOf(t, member{"main.py", "/etc/passwd", tar.TypeLink})}, nil, "is a link or device"},
-		{"a link in a zip", map[string]string{"code.zip": zipOf(t, member{"main.py", "/etc/passwd", tar.TypeSymlink})}, nil, `code.zip: "main.py" is a link or device`},
-		{"a device", map[string]string{"code.tar": tarOf(t, member{"main.py", "", tar.TypeChar})}, nil, "is a link or device"},
-		{"a file that is a folder", map[string]string{"code.tar": tarOf(t, member{name: "main.py", content: main}, member{name: "main.py/x.py"})}, nil, "main.py/x.py: lies in what is a file too"},
-		{"a bomb", map[string]string{"code.zip": zipOf(t, member{name: "main.py", content: main}, member{name: "zeros", content: strings.Repeat(zeros, 33)})}, nil, "the code has more than 500 files or 33554432 bytes"},
-		{"a packed bomb", map[string]string{"code.tgz": gzipped(t, tarOf(t, member{name: "zeros", content: strings.Repeat(zeros, 33)}))}, nil, "the code has more than"},
+		{"a zip", map[string]string{"code.zip": zipOf(t, member{name: "main.py", content: main},
+			member{name: "lib/__init__.py"}, member{name: "lib/"})}, []string{"lib/__init__.py", "main.py"}, ""},
+		{"a tar", map[string]string{"code.tar": tarOf(t, member{name: "./main.py", content: main},
+			member{name: "./.git/config", content: "x"}, member{name: "./__pycache__/main.pyc"})}, []string{"main.py"},
+			""},
+		{"a folder", map[string]string{"code.tar.gz": gzipped(t,
+			tarOf(t, member{name: "right/", kind: tar.TypeDir}, member{name: "right/main.py", content: main},
+				member{name: "right/a/b.py"}))}, []string{"a/b.py", "main.py"}, ""},
+		{"both", map[string]string{"code.tgz": gzipped(t, tarOf(t, member{name: "lib.py"})), "main.py": main},
+			[]string{"lib.py", "main.py"}, ""},
+		{"twice", map[string]string{"code.zip": zipOf(t, member{name: "main.py", content: main}), "main.py": main}, nil,
+			"main.py: is there twice"},
+		{"up", map[string]string{"code.tar": tarOf(t, member{name: "../main.py", content: main})}, nil,
+			`code.tar: the name "../main.py" must be a path within the code`},
+		{"up and down", map[string]string{"code.zip": zipOf(t, member{name: "main.py", content: main},
+			member{name: "a/../../x.py"})}, nil, `the name "a/../../x.py" must be`},
+		{"absolute", map[string]string{"code.zip": zipOf(t, member{name: "/tmp/x.py", content: main})}, nil,
+			`the name "/tmp/x.py" must be`},
+		{"backwards", map[string]string{"code.zip": zipOf(t, member{name: `..\x.py`, content: main})}, nil,
+			"must be a path within the code"},
+		{"a link", map[string]string{"code.tar": tarOf(t, member{"main.py", "/etc/passwd", tar.TypeSymlink})}, nil,
+			`code.tar: "main.py" is a link or device`},
+		{"a hard link", map[string]string{"code.tar": tarOf(t, member{"main.py", "/etc/passwd", tar.TypeLink})}, nil,
+			"is a link or device"},
+		{"a link in a zip", map[string]string{"code.zip": zipOf(t, member{"main.py", "/etc/passwd", tar.TypeSymlink})},
+			nil, `code.zip: "main.py" is a link or device`},
+		{"a device", map[string]string{"code.tar": tarOf(t, member{"main.py", "", tar.TypeChar})}, nil,
+			"is a link or device"},
+		{"a file that is a folder", map[string]string{"code.tar": tarOf(t, member{name: "main.py", content: main},
+			member{name: "main.py/x.py"})}, nil, "main.py/x.py: lies in what is a file too"},
+		{"a bomb", map[string]string{"code.zip": zipOf(t, member{name: "main.py", content: main},
+			member{name: "zeros", content: strings.Repeat(zeros, 33)})}, nil,
+			"the code has more than 500 files or 33554432 bytes"},
+		{"a packed bomb", map[string]string{"code.tgz": gzipped(t,
+			tarOf(t, member{name: "zeros", content: strings.Repeat(zeros, 33)}))}, nil, "the code has more than"},
 		{"an endless tar", map[string]string{"code.tgz": gzipped(t, strings.Repeat(zeros, 70))}, nil, "is broken"},
-		{"many files", map[string]string{"code.zip": zipOf(t, manyMembers(501)...)}, nil, "the code has more than 500 files"},
+		{"many files", map[string]string{"code.zip": zipOf(t, manyMembers(501)...)}, nil,
+			"the code has more than 500 files"},
 		{"no archive", map[string]string{"code.zip": "PK nothing"}, nil, "code.zip: is broken"},
-		{"half an archive", map[string]string{"code.tar.gz": gzipped(t, tarOf(t, member{name: "main.py", content: main}))[:60]}, nil, "code.tar.gz: is broken"},
+		{"half an archive", map[string]string{"code.tar.gz": gzipped(t,
+			tarOf(t, member{name: "main.py", content: main}))[:60]}, nil, "code.tar.gz: is broken"},
 		{"nowhere to begin", map[string]string{"a.py": "", "b.py": ""}, nil, "entryPoint: says not where to begin"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -208,19 +230,23 @@ func TestUploadedCodeIsUnpacked(t *testing.T) {
 
 func manyMembers(n int) (all []member) {
 	for i := range n {
-		all = append(all, member{name: "f" + strings.Repeat("x", i%200) + string(rune('a'+i%26)) + strings.Repeat("y", i/200) + ".py"})
+		all = append(all, member{name: "f" + strings.Repeat("x", i%200) + string(rune('a'+i%26)) +
+			strings.Repeat("y", i/200) + ".py"})
 	}
 	return all
 }
 
-var inline = domain.EvaluatorCode{Criteria: []domain.Criterion{{CodeSnippets: &domain.CodeSnippets{FileContents: map[string]string{"main.py": "def evaluate(messages): return 1"}}}}}
+var inline = domain.EvaluatorCode{Criteria: []domain.Criterion{{CodeSnippets: &domain.CodeSnippets{
+	FileContents: map[string]string{"main.py": "def evaluate(messages): return 1"}}}}}
 
 // Which revision is built when, from which code, and what it is given.
 func TestRevisionsAreBuilt(t *testing.T) {
 	b, looked := newBench(t), &reader{}
 	builder := b.builder(looked)
 	_, err := eventlog.Do(t.Context(), b.log, b.world, eventlog.Request{Time: time.Now()},
-		domain.Intend(domain.Secrets, domain.NewName("acme", "secrets", "judge"), domain.Command[domain.Secret](domain.CreateSecret{KeyName: "TOKEN", Value: domain.Sealed{Ciphertext: []byte("x")}})))
+		domain.Intend(domain.Secrets, domain.NewName("acme", "secrets", "judge"),
+			domain.Command[domain.Secret](domain.CreateSecret{KeyName: "TOKEN",
+				Value: domain.Sealed{Ciphertext: []byte("x")}})))
 	require.NoError(t, err)
 	spec := domain.EvaluatorSpec{EvaluatorCode: inline, Secrets: []string{"accounts/acme/secrets/judge"}}
 	created := b.evaluator("e", domain.CreateEvaluator{EvaluatorSpec: spec})
@@ -245,11 +271,13 @@ func TestRevisionsAreBuilt(t *testing.T) {
 	require.NoError(t, builder.Build(t.Context(), prepared))
 	require.NoError(t, builder.Build(t.Context(), created), "an event of long ago")
 	require.Equal(t, domain.EvaluatorBuilding, b.evaluatorState("e").State, "its code is not there yet")
-	require.NoError(t, builder.Build(t.Context(), b.uploadCode("e", 2, map[string]string{"judge.py": "x", "requirements.txt": "numpy"})))
+	require.NoError(t, builder.Build(t.Context(), b.uploadCode("e", 2,
+		map[string]string{"judge.py": "x", "requirements.txt": "numpy"})))
 	require.Equal(t, domain.Entry{File: "judge.py", Func: "evaluate"}, b.evaluatorState("e").Built[1].Entry)
 	require.Equal(t, "\nnumpy", looked.requirements)
 
-	spec.Requirements, looked.err = "torch", domain.Errorf(domain.Unavailable, "evaluators cannot run on this machine: there is no bubblewrap: %s", sandbox.Install)
+	spec.Requirements, looked.err = "torch", domain.Errorf(domain.Unavailable,
+		"evaluators cannot run on this machine: there is no bubblewrap: %s", sandbox.Install)
 	require.NoError(t, builder.Build(t.Context(), b.evaluator("e", domain.UpdateEvaluator{EvaluatorSpec: spec})))
 	state = b.evaluatorState("e")
 	require.Equal(t, domain.EvaluatorFailed, state.State)
@@ -258,7 +286,8 @@ func TestRevisionsAreBuilt(t *testing.T) {
 
 	spec.Requirements, spec.Secrets = "", []string{"accounts/acme/secrets/none"}
 	require.NoError(t, builder.Build(t.Context(), b.evaluator("e", domain.UpdateEvaluator{EvaluatorSpec: spec})))
-	require.Contains(t, b.evaluatorState("e").Status.Message, "secrets: accounts/acme/secrets/none is no secret of accounts/acme")
+	require.Contains(t, b.evaluatorState("e").Status.Message,
+		"secrets: accounts/acme/secrets/none is no secret of accounts/acme")
 
 	require.NoError(t, builder.Build(t.Context(), b.evaluator("later", domain.CreateEvaluator{})))
 	require.Equal(t, domain.EvaluatorBuilding, b.evaluatorState("later").State)
@@ -285,7 +314,8 @@ func TestCodeIsBuiltInTheSandbox(t *testing.T) {
 		}
 	}
 	b.evaluator("good", domain.CreateEvaluator{EvaluatorSpec: domain.EvaluatorSpec{EvaluatorCode: inline}})
-	b.evaluator("bad", domain.CreateEvaluator{EvaluatorSpec: domain.EvaluatorSpec{EvaluatorCode: domain.EvaluatorCode{Criteria: inline.Criteria, Requirements: "nothing-like-it"}}})
+	b.evaluator("bad", domain.CreateEvaluator{EvaluatorSpec: domain.EvaluatorSpec{EvaluatorCode: domain.EvaluatorCode{
+		Criteria: inline.Criteria, Requirements: "nothing-like-it"}}})
 	require.Equal(t, domain.EvaluatorActive, built("good").State, built("good").Status.Message)
 	require.Contains(t, b.read(built("good").BuildLog), "called it once: score 1")
 	require.Equal(t, domain.EvaluatorFailed, built("bad").State)

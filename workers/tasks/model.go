@@ -59,7 +59,8 @@ func (v ModelValidator) Judge(ctx context.Context, e eventlog.Event) error {
 		return err
 	}
 	if len(report.Violations) > 0 {
-		return v.record(ctx, e, domain.RejectModel{Upload: upload.Upload, Status: refusal(report.Violations), Violations: report.Violations})
+		return v.record(ctx, e, domain.RejectModel{Upload: upload.Upload, Status: refusal(report.Violations),
+			Violations: report.Violations})
 	}
 	note, err := v.note(ctx, model)
 	if err != nil {
@@ -87,7 +88,8 @@ func (v ModelValidator) check(ctx context.Context, model domain.Model) (weights.
 	base, ok := state.(domain.Model)
 	if !ok || base.State != domain.ModelReady {
 		var report weights.Report
-		report.Violations.Add("baseModel", "%s is not there or not READY: delete this model, and create it again when its base is", model.BaseModel)
+		report.Violations.Add("baseModel",
+			"%s is not there or not READY: delete this model, and create it again when its base is", model.BaseModel)
 		return report, nil
 	}
 	config, err := stored(ctx, v.Blobs, base.Files).ReadConfig()
@@ -110,11 +112,13 @@ func refusal(v domain.Violations) domain.Status {
 	if more := len(v) - told; more > 0 {
 		text += fmt.Sprintf("; and %d more", more)
 	}
-	return domain.Status{Code: domain.InvalidArgument.String(), Message: text + ": mend the files and upload them again; the others need not be"}
+	return domain.Status{Code: domain.InvalidArgument.String(), Message: text +
+		": mend the files and upload them again; the others need not be"}
 }
 
 // engineFiles are the small files that an engine reads first.
-var engineFiles = []string{"config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json", "chat_template.jinja", "special_tokens_map.json", "adapter_config.json"}
+var engineFiles = []string{"config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json",
+	"chat_template.jinja", "special_tokens_map.json", "adapter_config.json"}
 
 // Bounds of what a note is made of, and of itself, in bytes. The check has read
 // config.json and tokenizer.json within bounds of its own; of the others nobody
@@ -186,7 +190,8 @@ func (v ModelValidator) record(ctx context.Context, e eventlog.Event, verdict do
 // recordModel carries out what a task found about a model, and returns when the
 // world shows it. That the model is gone or has gone on meanwhile is nobody's
 // fault: nobody waits for it.
-func recordModel(ctx context.Context, log eventlog.Log, world eventlog.Rows, now time.Time, task string, e eventlog.Event, found domain.Command[domain.Model]) error {
+func recordModel(ctx context.Context, log eventlog.Log, world eventlog.Rows, now time.Time, task string,
+	e eventlog.Event, found domain.Command[domain.Model]) error {
 	request := eventlog.Request{Time: now, Actor: "task/" + task, Cause: e.ID, Correlation: e.Correlation}
 	result, err := eventlog.Do(ctx, log, world, request, domain.Intend(domain.Models, e.Name, found))
 	switch domain.CodeOf(err) {
@@ -206,7 +211,8 @@ func (v ModelValidator) giveUp(ctx context.Context, e eventlog.Event, cause erro
 	if err != nil || upload == nil {
 		return nil
 	}
-	status := domain.Status{Code: domain.Internal.String(), Message: "the upload could not be checked (" + causeOf(cause) + "): upload it again"}
+	status := domain.Status{Code: domain.Internal.String(), Message: "the upload could not be checked (" +
+		causeOf(cause) + "): upload it again"}
 	return v.record(context.WithoutCancel(ctx), e, domain.RejectModel{Upload: upload.Upload, Status: status})
 }
 

@@ -85,7 +85,8 @@ func (p ModelCopier) write(ctx context.Context, from domain.Files, folder, dtype
 		}
 		total += to.Sizes[name]
 	}
-	if dtype == weights.DTypes["FP8"] && !slices.ContainsFunc(converted, func(name string) bool { return len(added[name]) > 0 }) {
+	if dtype == weights.DTypes["FP8"] && !slices.ContainsFunc(converted,
+		func(name string) bool { return len(added[name]) > 0 }) {
 		return to, weights.ErrNoProjections
 	}
 	changed := map[string]func() ([]byte, error){
@@ -110,7 +111,8 @@ func (p ModelCopier) write(ctx context.Context, from domain.Files, folder, dtype
 
 // convert stores one file of weights with its numbers as dtype, and answers its
 // size in bytes and the tensors that it has besides.
-func (p ModelCopier) convert(ctx context.Context, source weights.Folder, folder, name, dtype string) (size int64, added []string, err error) {
+func (p ModelCopier) convert(ctx context.Context, source weights.Folder, folder, name, dtype string) (size int64,
+	added []string, err error) {
 	reader, writer := io.Pipe()
 	converted := make(chan error, 1)
 	go func() {
@@ -135,7 +137,8 @@ func (p ModelCopier) put(ctx context.Context, key string, content func() ([]byte
 	return p.Blobs.Put(ctx, key, bytes.NewReader(data))
 }
 
-func (p ModelCopier) fail(ctx context.Context, e eventlog.Event, asked *domain.ModelPreparing, status domain.Status) error {
+func (p ModelCopier) fail(ctx context.Context, e eventlog.Event, asked *domain.ModelPreparing,
+	status domain.Status) error {
 	return p.record(ctx, e, domain.FailCopy{Precision: asked.Precision, Attempt: asked.Attempt, Status: status})
 }
 
@@ -149,6 +152,7 @@ func (p ModelCopier) giveUp(ctx context.Context, e eventlog.Event, cause error) 
 	if err != nil || asked == nil {
 		return nil
 	}
-	status := domain.Status{Code: domain.Internal.String(), Message: "the copy could not be written (" + causeOf(cause) + "): prepare it again"}
+	status := domain.Status{Code: domain.Internal.String(), Message: "the copy could not be written (" +
+		causeOf(cause) + "): prepare it again"}
 	return p.fail(context.WithoutCancel(ctx), e, asked, status)
 }

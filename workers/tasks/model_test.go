@@ -90,7 +90,8 @@ func TestModelsAreJudged(t *testing.T) {
 	require.NoError(t, b.validator().Judge(t.Context(), first), "twice is once")
 	m := b.modelState("m")
 	require.Equal(t, domain.ModelUploading, m.State)
-	require.Equal(t, "config.json: is missing: mend the files and upload them again; the others need not be", m.Status.Message)
+	require.Equal(t, "config.json: is missing: mend the files and upload them again; the others need not be",
+		m.Status.Message)
 	require.Equal(t, []domain.Violation{{Field: "config.json", Description: "is missing"}}, m.Violations)
 
 	files["config.json"] = config
@@ -98,7 +99,8 @@ func TestModelsAreJudged(t *testing.T) {
 	m = b.modelState("m")
 	require.Equal(t, domain.ModelReady, m.State)
 	require.Equal(t, domain.Status{Code: "OK"}, m.Status)
-	require.Equal(t, domain.ModelFacts{ModelType: "llama", ParameterCount: 837_248, ContextLength: 512, Precision: "BF16"}, m.ModelFacts)
+	require.Equal(t, domain.ModelFacts{ModelType: "llama", ParameterCount: 837_248, ContextLength: 512,
+		Precision: "BF16"}, m.ModelFacts)
 }
 
 // What this program's engine cannot serve is a model all the same, and says so.
@@ -124,7 +126,8 @@ func TestNotesAreBounded(t *testing.T) {
 	m := b.ready("m", whole, files)
 	require.Contains(t, m.Status.Message, "chat_template.jinja has 67108865 bytes, and it reads 67108864")
 	delete(files, "chat_template.jinja")
-	files["config.json"] = bytes.Replace(files["config.json"], []byte(`"silu"`), []byte(`"`+strings.Repeat("x", 900_000)+`"`), 1)
+	files["config.json"] = bytes.Replace(files["config.json"], []byte(`"silu"`),
+		[]byte(`"`+strings.Repeat("x", 900_000)+`"`), 1)
 	m = b.ready("n", whole, files)
 	require.Contains(t, m.Status.Message, "only a node with another engine could")
 	require.Less(t, len(m.Status.Message), 1200)
@@ -156,13 +159,17 @@ func TestAddonsAreHeldAgainstTheirBase(t *testing.T) {
 	require.Empty(t, m.Status.Message)
 
 	small := shipped(t)
-	small["config.json"] = bytes.Replace(small["config.json"], []byte(`"num_hidden_layers": 4`), []byte(`"num_hidden_layers": 3`), 1)
+	small["config.json"] = bytes.Replace(small["config.json"], []byte(`"num_hidden_layers": 4`),
+		[]byte(`"num_hidden_layers": 3`), 1)
 	b.ready("small", whole, small)
-	b.model("misfit", domain.CreateModel{ModelSpec: domain.ModelSpec{Kind: domain.PEFTAddon, BaseModel: string(named(domain.Models, "small"))}})
+	b.model("misfit", domain.CreateModel{ModelSpec: domain.ModelSpec{Kind: domain.PEFTAddon,
+		BaseModel: string(named(domain.Models, "small"))}})
 	require.NoError(t, b.validator().Judge(t.Context(), b.upload("misfit", 1, adapter(t))))
-	require.Contains(t, b.modelState("misfit").Status.Message, "for a layer that the base, with 3 layers, does not have")
+	require.Contains(t, b.modelState("misfit").Status.Message,
+		"for a layer that the base, with 3 layers, does not have")
 
-	b.model("orphan", domain.CreateModel{ModelSpec: domain.ModelSpec{Kind: domain.PEFTAddon, BaseModel: string(named(domain.Models, "gone"))}})
+	b.model("orphan", domain.CreateModel{ModelSpec: domain.ModelSpec{Kind: domain.PEFTAddon,
+		BaseModel: string(named(domain.Models, "gone"))}})
 	require.NoError(t, b.validator().Judge(t.Context(), b.upload("orphan", 1, adapter(t))))
 	require.Contains(t, b.modelState("orphan").Status.Message, "baseModel: accounts/acme/models/gone is not there")
 }
@@ -275,7 +282,11 @@ func TestCopiesOfDeletedModels(t *testing.T) {
 	b.ready("m", whole, shipped(t))
 	asked := b.model("m", domain.PrepareModel{Precision: "FP16"})
 	copier := b.copier()
-	copier.Log = deleting{b.log, func() { b.model("m", domain.RequestDeletion(domain.Models)); b.model("m", domain.DeleteModel{}) }}
+	copier.Log = deleting{b.log, func() {
+		b.model("m", domain.RequestDeletion(domain.Models))
+		b.model("m",
+			domain.DeleteModel{})
+	}}
 	require.NoError(t, copier.Copy(t.Context(), asked))
 	require.False(t, b.modelState("m").Exists())
 	require.Empty(t, b.left("prepared/acme/"))

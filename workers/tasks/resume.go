@@ -50,7 +50,8 @@ func (r Resumption) Run(ctx context.Context, all ...Task) error {
 			}
 			for name := range task.Undone(r.View) {
 				if err := r.resume(ctx, name, task, acknowledged); err != nil && ctx.Err() == nil {
-					r.Logger.Warn("what was undone at the start is still undone", "handler", task.Handler, "resource", name, "error", err)
+					r.Logger.Warn("what was undone at the start is still undone", "handler", task.Handler, "resource",
+						name, "error", err)
 				}
 				if ctx.Err() != nil {
 					return
@@ -95,12 +96,14 @@ func undone[S domain.State](kind *domain.Kind[S], left func(*S) bool) func(*proj
 
 // Task is the work as Resume takes it up.
 func (v Validator) Task() Task {
-	return Task{validatorName, v.Judge, undone(domain.Datasets, func(d *domain.Dataset) bool { return d.Upload > d.Validated })}
+	return Task{validatorName, v.Judge, undone(domain.Datasets,
+		func(d *domain.Dataset) bool { return d.Upload > d.Validated })}
 }
 
 // Task is the work as Resume takes it up.
 func (v ModelValidator) Task() Task {
-	return Task{modelValidatorName, v.Judge, undone(domain.Models, func(m *domain.Model) bool { return m.Upload > m.Validated })}
+	return Task{modelValidatorName, v.Judge, undone(domain.Models,
+		func(m *domain.Model) bool { return m.Upload > m.Validated })}
 }
 
 // Task is the work as Resume takes it up.
@@ -122,5 +125,6 @@ func (d Deriver) Task() Task {
 
 // Task is the work as Resume takes it up.
 func (b EvaluatorBuilder) Task() Task {
-	return Task{evaluatorBuilderName, b.Build, undone(domain.Evaluators, func(e *domain.Evaluator) bool { return e.State == domain.EvaluatorBuilding })}
+	return Task{evaluatorBuilderName, b.Build, undone(domain.Evaluators,
+		func(e *domain.Evaluator) bool { return e.State == domain.EvaluatorBuilding })}
 }

@@ -21,16 +21,19 @@ func TestUndoneTasksAreResumed(t *testing.T) {
 	b.do("d", domain.CreateDataset{})
 	_, err := b.blobs.Put(t.Context(), folder+"data.jsonl", strings.NewReader(row+row+row))
 	require.NoError(t, err)
-	b.do("d", domain.UploadDataset{Upload: 1, Files: domain.Files{Folder: folder, Sizes: map[string]int64{"data.jsonl": int64(3 * len(row))}}})
+	b.do("d", domain.UploadDataset{Upload: 1, Files: domain.Files{Folder: folder,
+		Sizes: map[string]int64{"data.jsonl": int64(3 * len(row))}}})
 	task := tasks.Validator{Log: b.log, World: b.world, Blobs: b.blobs, Now: time.Now}.Task()
 	acknowledged := uint64(0)
-	r := tasks.Resumption{Log: b.log, Logger: slog.New(slog.DiscardHandler), Acknowledged: func(_ context.Context, handler string) (uint64, error) {
-		require.Equal(t, "dataset-validation", handler)
-		return acknowledged, nil
-	}}
+	r := tasks.Resumption{Log: b.log, Logger: slog.New(slog.DiscardHandler),
+		Acknowledged: func(_ context.Context, handler string) (uint64, error) {
+			require.Equal(t, "dataset-validation", handler)
+			return acknowledged, nil
+		}}
 	r.View = b.world.View()
 	require.NoError(t, r.Run(t.Context(), task))
-	until(b, domain.Datasets, "d", func(d domain.Dataset) bool { return d.Upload == 1 && d.Validated == 0 }) // the consumer will deliver it
+	// the consumer will deliver it
+	until(b, domain.Datasets, "d", func(d domain.Dataset) bool { return d.Upload == 1 && d.Validated == 0 })
 	acknowledged = 2
 	for range 2 { // the second finds it done
 		r.View = b.world.View()

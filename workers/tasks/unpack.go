@@ -59,7 +59,8 @@ func (u *unpacking) stored(ctx context.Context, store *blobs.Store, key, name st
 	case kind == "":
 		return u.write(name, content)
 	case size > maxArchive:
-		return domain.Errorf(domain.InvalidArgument, "%s: has %d bytes, and an archive of code at most %d", name, size, maxArchive)
+		return domain.Errorf(domain.InvalidArgument, "%s: has %d bytes, and an archive of code at most %d", name, size,
+			maxArchive)
 	}
 	archive, err := os.CreateTemp("", "anneal-code-")
 	if err != nil {
@@ -132,7 +133,8 @@ func (u *unpacking) tar(archive string, file *os.File, _ int64) error {
 	}
 	shared := sharedFolder(names)
 	return eachMember(archive, file, func(h *tar.Header, content io.Reader) error {
-		return u.member(archive, strings.TrimPrefix(h.Name, shared), func() (io.ReadCloser, error) { return io.NopCloser(content), nil })
+		return u.member(archive, strings.TrimPrefix(h.Name, shared),
+			func() (io.ReadCloser, error) { return io.NopCloser(content), nil })
 	})
 }
 
@@ -180,7 +182,9 @@ func notAFile(archive, name string) error {
 }
 
 func tooLarge() error {
-	return domain.Errorf(domain.InvalidArgument, "the code has more than %d files or %d bytes: leave away what scoring does not need", maxCodeFiles, maxCodeBytes)
+	return domain.Errorf(domain.InvalidArgument,
+		"the code has more than %d files or %d bytes: leave away what scoring does not need", maxCodeFiles,
+		maxCodeBytes)
 }
 
 // sharedFolder is the folder with its slash that all names begin with, or "".

@@ -26,8 +26,8 @@ const (
 	drainTime = 20 * time.Second // of a replica that is taken away
 )
 
-// TestAutoscaleLife is hours of one deployment with two control planes: woken,
-// flooded, left alone, asleep, and woken again. No request is lost.
+// TestAutoscaleLife simulates hours of one deployment with two control planes: woken, overloaded, idle,
+// scaled to zero, and woken again. No request is lost.
 func TestAutoscaleLife(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
@@ -51,7 +51,7 @@ func TestAutoscaleLife(t *testing.T) {
 		require.Zero(t, count())
 
 		woken := time.Now()
-		s.ask()
+		s.request()
 		require.LessOrEqual(t, time.Since(woken), startTime+askTime+8*time.Second)
 		require.Equal(t, 1, count())
 
@@ -59,21 +59,23 @@ func TestAutoscaleLife(t *testing.T) {
 		for range 24 {
 			flood.Go(func() {
 				for range 30 {
-					s.ask()
+					s.request()
 				}
 			})
 		}
-		require.GreaterOrEqual(t, reach(4, domain.DefaultScaleUpWindow+3*projections.LoadStep), domain.DefaultScaleUpWindow)
+		require.GreaterOrEqual(t, reach(4, domain.DefaultScaleUpWindow+3*projections.LoadStep),
+			domain.DefaultScaleUpWindow)
 		flood.Wait()
 		ended := time.Now()
 		require.Equal(t, 4, count())
 		reach(1, domain.DefaultScaleDownWindow+3*projections.LoadStep)
-		require.GreaterOrEqual(t, time.Since(ended), domain.DefaultScaleDownWindow-4*askTime) // the last of the flood is load for one
+		// the last of the flood is load for one
+		require.GreaterOrEqual(t, time.Since(ended), domain.DefaultScaleDownWindow-4*askTime)
 		reach(0, domain.DefaultScaleToZeroWindow)
 		require.GreaterOrEqual(t, time.Since(ended), domain.DefaultScaleToZeroWindow)
 		time.Sleep(time.Hour)
 		require.Zero(t, count())
-		s.ask()
+		s.request()
 
 		require.Equal(t, 1+24*30+1, s.answered)
 		require.Zero(t, s.lost)
@@ -84,20 +86,21 @@ func TestAutoscaleLife(t *testing.T) {
 			case i == 0 || i == len(history)-1:
 				require.Equal(t, domain.DeploymentScaled{Replicas: 1, Reason: "a request waits", Time: e.Time}, e)
 			case i == len(history)-2:
-				require.Equal(t, domain.DeploymentScaled{Replicas: 0, Reason: "nothing was asked of it in the last 3600s", ByLoad: true, Time: e.Time}, e)
+				require.Equal(t, domain.DeploymentScaled{Replicas: 0,
+					Reason: "no requests in the last 3600s", ByLoad: true, Time: e.Time}, e)
 			case i <= peak:
 				require.Greater(t, e.Replicas, was, "it only grows while it is flooded")
-				require.Regexp(t, "^requests in flight [0-9.]+ of 3.2 a replica at least in the last 30s$", e.Reason)
+				require.Regexp(t, `^requests in flight [0-9.]+ \(target 3.2 per replica\), minimum of the last 30s$`, e.Reason)
 			default:
 				require.Less(t, e.Replicas, was, "and only shrinks afterwards")
-				require.Regexp(t, "^requests in flight [0-9.]+ of 3.2 a replica at most in the last 600s$", e.Reason)
+				require.Regexp(t, `^requests in flight [0-9.]+ \(target 3.2 per replica\), maximum of the last 600s$`, e.Reason)
 			}
 		}
 	})
 }
 
-// TestAutoscaleAfterARestart has a control plane that begins anew with a load
-// that is over: it takes nothing away before it has listened for a window.
+// TestAutoscaleAfterARestart restarts a control plane after the load has ended: it does not scale down
+// before it has samples of a whole window.
 func TestAutoscaleAfterARestart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
@@ -134,7 +137,7 @@ type service struct {
 	answered, lost int
 }
 
-// serving is a replica on the node.
+// serving is one replica on the node.
 type serving struct {
 	began          time.Time
 	places         chan struct{}
@@ -149,11 +152,13 @@ func newService(t *testing.T, ctx context.Context) *service {
 		world := projections.NewWorld()
 		s.worlds = append(s.worlds, world)
 		go follow(ctx, s.log, world, rand.New(rand.NewPCG(1, i)))
-		for _, scheduler := range []schedulers.Scheduler{schedulers.Autoscale{}, schedulers.Replicas{}, schedulers.Allocations{}} {
+		for _, scheduler := range []schedulers.Scheduler{schedulers.Autoscale{}, schedulers.Replicas{},
+			schedulers.Allocations{}} {
 			go func() { _ = schedulers.Run(ctx, s.log, world, twice{t, scheduler}, slog.New(slog.DiscardHandler)) }()
 		}
 	}
-	for _, intent := range []domain.Intent{account(), baseModel("base"), node("n1", domain.PoolInference, 8, nil), deployment("d1", 0, 4, nil)} {
+	for _, intent := range []domain.Intent{account(), baseModel("base"), node("n1", domain.PoolInference, 8, nil),
+		deployment("d1", 0, 4, nil)} {
 		s.do(s.worlds[0], intent)
 	}
 	go func() {
@@ -164,14 +169,14 @@ func newService(t *testing.T, ctx context.Context) *service {
 			case <-ctx.Done():
 				return
 			case <-ticker.C:
-				s.beat()
+				s.heartbeat()
 			}
 		}
 	}()
 	return s
 }
 
-// do records an intent, unless it is refused, as life goes.
+// do records an intent, which may be refused.
 func (s *service) do(world *projections.World, intent domain.Intent) {
 	result, err := eventlog.Do(s.ctx, s.log, world, eventlog.Request{Time: time.Now().UTC(), Actor: "test"}, intent)
 	if err == nil {
@@ -179,9 +184,9 @@ func (s *service) do(world *projections.World, intent domain.Intent) {
 	}
 }
 
-// beat is one beat of the node: it begins and ends replicas as the world wants
-// it, and tells every control plane how busy they are.
-func (s *service) beat() {
+// heartbeat simulates one heartbeat of the node: it starts and stops replicas as assigned, and reports
+// their load to every control plane.
+func (s *service) heartbeat() {
 	row, ok := s.worlds[0].View().Deployments.Get(deploymentName("d1"))
 	if !ok {
 		return
@@ -214,13 +219,13 @@ func (s *service) beat() {
 	}
 	s.mu.Unlock()
 	for _, id := range ready {
-		s.do(s.worlds[0], onDeployment("d1", domain.AdvanceReplica{ID: id, Node: nodeName("n1"), State: domain.ReplicaReady}))
+		s.do(s.worlds[0], onDeployment("d1", domain.AdvanceReplica{ID: id, Node: nodeName("n1"),
+			State: domain.ReplicaReady}))
 	}
 }
 
-// ask is one request through the gateway of the first control plane; it waits
-// for the answer.
-func (s *service) ask() {
+// request sends one request through the gateway of the first control plane and waits for the response.
+func (s *service) request() {
 	world := s.worlds[0]
 	world.Live().Ask(deploymentName("d1"), time.Now())
 	r := s.choose(world)
@@ -249,7 +254,7 @@ func (s *service) ask() {
 	s.answered++
 }
 
-// choose queues the request at the least busy replica; nil when none is ready.
+// choose queues the request at the replica with the lowest load; nil when none is ready.
 func (s *service) choose(world *projections.World) *serving {
 	row, _ := world.View().Deployments.Get(deploymentName("d1"))
 	s.mu.Lock()
@@ -257,7 +262,8 @@ func (s *service) choose(world *projections.World) *serving {
 	var best *serving
 	for _, r := range row.State.Ordered() {
 		one := s.replicas[r.ID]
-		if r.State == domain.ReplicaReady && one != nil && one.gone.IsZero() && (best == nil || one.active+one.queued < best.active+best.queued) {
+		if r.State == domain.ReplicaReady && one != nil && one.gone.IsZero() && (best == nil ||
+			one.active+one.queued < best.active+best.queued) {
 			best = one
 		}
 	}
@@ -268,7 +274,7 @@ func (s *service) choose(world *projections.World) *serving {
 	return best
 }
 
-// scaled are the changes of how many replicas are wanted, in order.
+// scaled returns the changes of the desired count, in order.
 func (s *service) scaled(name domain.Name) (all []domain.DeploymentScaled) {
 	for e, err := range s.log.Read(s.ctx, name.Subject(), 0) {
 		require.NoError(s.t, err)

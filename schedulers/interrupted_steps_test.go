@@ -31,8 +31,10 @@ func TestEveryCutOfTheLogSettles(t *testing.T) {
 	for _, e := range whole {
 		kinds[e.Type] = true
 	}
-	for _, kind := range []string{"allocation.placed.v1", "supervisedFineTuningJob.started.v1", "supervisedFineTuningJob.preparing.v1", "replica.placed.v1",
-		"supervisedFineTuningJob.resultsStored.v1", "model.registered.v1", "supervisedFineTuningJob.completed.v1", "account.created.v1", "apiKey.created.v1"} {
+	for _, kind := range []string{"allocation.placed.v1", "supervisedFineTuningJob.started.v1",
+		"supervisedFineTuningJob.preparing.v1", "replica.placed.v1",
+		"supervisedFineTuningJob.resultsStored.v1", "model.registered.v1", "supervisedFineTuningJob.completed.v1",
+		"account.created.v1", "apiKey.created.v1"} {
 		require.True(t, kinds[kind], "the life has %s: %v", kind, kinds)
 	}
 	for cut := range whole {
@@ -55,32 +57,38 @@ func shortLife(t *testing.T, before []eventlog.Event, first bool) (events []even
 		require.NoError(t, err)
 		last[e.Name] = position
 	}
-	town := &town{t: t, ctx: ctx, log: log, random: rand.New(rand.NewPCG(7, 1)), worlds: []*projections.World{world}}
+	cluster := &cluster{t: t, ctx: ctx, log: log, random: rand.New(rand.NewPCG(7, 1)),
+		worlds: []*projections.World{world}}
 	go func() { _ = world.Run(ctx, log) }()
 	require.NoError(t, world.WaitFor(ctx, uint64(len(before))))
 	if first {
-		town.open()
+		cluster.open()
 		key := domain.CreateAPIKey{APIKeySpec: domain.APIKeySpec{Role: domain.RoleAdmin}, Hash: []byte("hash")}
 		for _, intent := range []domain.Intent{
-			domain.Intend(domain.Accounts, "accounts/keyed", domain.Command[domain.Account](domain.CreateAccount{FirstKey: &domain.FirstKey{ID: "first", Key: domain.APIKeyCreated(key)}})),
+			domain.Intend(domain.Accounts, "accounts/keyed",
+				domain.Command[domain.Account](domain.CreateAccount{FirstKey: &domain.FirstKey{ID: "first",
+					Key: domain.APIKeyCreated(key)}})),
 			job("gang", func(s *domain.SupervisedSpec) { s.Nodes, s.EvalAutoCarveout = 2, true }),
 			deployment("served", 2, 2, nil),
 		} {
-			town.insist("user", intent)
+			cluster.mustDo("user", intent)
 		}
 	}
-	for _, s := range []schedulers.Scheduler{schedulers.Jobs{}, schedulers.Replicas{PlaceWithin: time.Hour}, schedulers.Nodes{}, schedulers.Allocations{}, schedulers.Accounts{}} {
+	for _, s := range []schedulers.Scheduler{schedulers.Jobs{}, schedulers.Replicas{PlaceWithin: time.Hour},
+		schedulers.Nodes{}, schedulers.Allocations{}, schedulers.Accounts{}} {
 		go func() { _ = schedulers.Run(ctx, log, world, s, slog.New(slog.DiscardHandler)) }()
 	}
 	for i := range 4 {
-		agent := &agent{town: town, name: nodeName(fmt.Sprintf("n%d", i)), pool: []string{domain.PoolTraining, domain.PoolInference}[i%2], random: rand.New(rand.NewPCG(7, uint64(100+i)))}
-		agent.mend()
-		town.agents = append(town.agents, agent)
+		agent := &agent{cluster: cluster, name: nodeName(fmt.Sprintf("n%d", i)),
+			pool: []string{domain.PoolTraining, domain.PoolInference}[i%2], random: rand.New(rand.NewPCG(7,
+				uint64(100+i)))}
+		agent.repair()
+		cluster.agents = append(cluster.agents, agent)
 		go agent.run(ctx)
 	}
 	for began := time.Now(); ; time.Sleep(10 * time.Second) {
 		synctest.Wait()
-		town.fillAll()
+		cluster.fillAll()
 		if time.Since(began) > time.Minute && unfinished(world.View()) == "" {
 			break
 		}
@@ -89,7 +97,7 @@ func shortLife(t *testing.T, before []eventlog.Event, first bool) (events []even
 	time.Sleep(time.Minute)
 	synctest.Wait()
 	view := world.View()
-	require.Empty(t, wrongs(view))
+	require.Empty(t, invariantViolations(view))
 	require.Empty(t, unfinished(view))
 	if _, there := view.Accounts.Get("accounts/keyed"); there {
 		_, there = view.APIKeys.Get("accounts/keyed/apiKeys/first")
@@ -108,7 +116,7 @@ func shortLife(t *testing.T, before []eventlog.Event, first bool) (events []even
 }
 
 // fillAll makes the rows of all datasets that wait for them.
-func (o *town) fillAll() {
+func (o *cluster) fillAll() {
 	for row := range o.worlds[0].View().Datasets.All() {
 		if !row.State.Filling() {
 			continue
@@ -117,7 +125,7 @@ func (o *town) fillAll() {
 		if row.State.From.Split.Rest {
 			held = row.State.From.Split.Of - held
 		}
-		o.insist("task", domain.Intend(domain.Datasets, row.Name, domain.Command[domain.Dataset](domain.FillDataset{
+		o.mustDo("task", domain.Intend(domain.Datasets, row.Name, domain.Command[domain.Dataset](domain.FillDataset{
 			Files:        domain.Files{Folder: string(row.Name), Sizes: map[string]int64{"rows.jsonl": 9}},
 			DatasetFacts: domain.DatasetFacts{Shape: domain.ShapeChat, ExampleCount: held}})))
 	}

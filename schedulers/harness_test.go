@@ -23,36 +23,37 @@ var update = flag.Bool("update", false, "rewrite the transcripts of testdata")
 
 var noon = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 
-// A stage is a world in which a story is told: what was wished for, and what a
-// scheduler then planned. The story becomes a transcript.
-type stage struct {
-	t     *testing.T
-	log   *eventlog.Memory
-	world *projections.World
-	now   time.Time
-	story strings.Builder
+// A harness records a transcript of what users did in a world and what schedulers then planned.
+type harness struct {
+	t          *testing.T
+	log        *eventlog.Memory
+	world      *projections.World
+	now        time.Time
+	transcript strings.Builder
 }
 
-func newStage(t *testing.T) *stage {
-	s := &stage{t: t, log: eventlog.NewMemory(), world: projections.NewWorld(), now: noon}
+func newHarness(t *testing.T) *harness {
+	s := &harness{t: t, log: eventlog.NewMemory(), world: projections.NewWorld(), now: noon}
 	s.world.Live().Boot(noon)
 	return s
 }
 
-// say adds a line to the story.
-func (s *stage) say(format string, args ...any) { fmt.Fprintf(&s.story, "# "+format+"\n", args...) }
+// comment adds a comment to the transcript.
+func (s *harness) comment(format string, args ...any) {
+	fmt.Fprintf(&s.transcript, "# "+format+"\n", args...)
+}
 
-// given carries out each intent by itself, and tells it.
-func (s *stage) given(intents ...domain.Intent) {
+// given records each intent, and adds it to the transcript.
+func (s *harness) given(intents ...domain.Intent) {
 	s.t.Helper()
 	for _, intent := range intents {
-		fmt.Fprintf(&s.story, "given %s\n", brief(s.t, intent))
+		fmt.Fprintf(&s.transcript, "given %s\n", describe(s.t, intent))
 		s.do(intent)
 	}
 }
 
-// do carries out intents, one after the other.
-func (s *stage) do(intents ...domain.Intent) {
+// do records intents, one after the other.
+func (s *harness) do(intents ...domain.Intent) {
 	s.t.Helper()
 	for _, intent := range intents {
 		_, err := eventlog.Do(s.t.Context(), s.log, s.world, eventlog.Request{Time: s.now, Actor: "test"}, intent)
@@ -64,71 +65,74 @@ func (s *stage) do(intents ...domain.Intent) {
 	}
 }
 
-// pass lets time go by.
-func (s *stage) pass(d time.Duration) {
+// advance advances the clock.
+func (s *harness) advance(d time.Duration) {
 	s.now = s.now.Add(d)
-	fmt.Fprintf(&s.story, "\nat %s\n", s.now.Format(time.TimeOnly))
+	fmt.Fprintf(&s.transcript, "\nat %s\n", s.now.Format(time.TimeOnly))
 }
 
-// plan tells what the scheduler plans now.
-func (s *stage) plan(scheduler schedulers.Scheduler) schedulers.Plan {
+// plan adds the current plan of the scheduler to the transcript.
+func (s *harness) plan(scheduler schedulers.Scheduler) schedulers.Plan {
 	s.t.Helper()
 	view := s.world.View()
 	plan := scheduler.Plan(view, s.now)
 	require.Equal(s.t, plan.String(), scheduler.Plan(view, s.now).String(), "the same view and time gave two plans")
-	fmt.Fprintf(&s.story, "plan of %s\n%s", scheduler.Name(), plan)
+	fmt.Fprintf(&s.transcript, "plan of %s\n%s", scheduler.Name(), plan)
 	return plan
 }
 
-// act carries out what the scheduler plans now.
-func (s *stage) act(scheduler schedulers.Scheduler) {
+// execute executes the current plan of the scheduler.
+func (s *harness) execute(scheduler schedulers.Scheduler) {
 	s.t.Helper()
 	for _, step := range s.plan(scheduler).Steps {
 		s.do(step.Intents()...)
 	}
 }
 
-// end compares the story with its transcript, or writes it.
-func (s *stage) end(name string) {
+// compare compares the transcript with its golden file, or updates the file.
+func (s *harness) compare(name string) {
 	s.t.Helper()
 	path := filepath.Join("testdata", name+".txt")
 	if *update {
 		require.NoError(s.t, os.MkdirAll("testdata", 0o755))
-		require.NoError(s.t, os.WriteFile(path, []byte(s.story.String()), 0o644))
+		require.NoError(s.t, os.WriteFile(path, []byte(s.transcript.String()), 0o644))
 	}
 	want, err := os.ReadFile(path)
 	require.NoError(s.t, err, "run the test with -update to make the file")
-	was, is := strings.Split(string(want), "\n"), strings.Split(s.story.String(), "\n")
+	was, is := strings.Split(string(want), "\n"), strings.Split(s.transcript.String(), "\n")
 	for i := range max(len(was), len(is)) {
 		if i >= len(was) || i >= len(is) || was[i] != is[i] {
-			s.t.Fatalf("%s differs from line %d on; run the test with -update when the change is meant\nwas:\n%s\nis:\n%s", path, i+1,
-				strings.Join(was[min(i, len(was)):min(i+5, len(was))], "\n"), strings.Join(is[min(i, len(is)):min(i+5, len(is))], "\n"))
+			s.t.Fatalf("%s differs from line %d on; run the test with -update when the change is "+
+				"meant\nwas:\n%s\nis:\n%s", path, i+1,
+				strings.Join(was[min(i, len(was)):min(i+5, len(was))],
+					"\n"), strings.Join(is[min(i, len(is)):min(i+5, len(is))], "\n"))
 		}
 	}
 }
 
-// brief is an intent without the fields that say nothing.
-func brief(t *testing.T, intent domain.Intent) string {
+// describe formats an intent without its empty fields.
+func describe(t *testing.T, intent domain.Intent) string {
 	name, command, _ := strings.Cut(intent.String(), " ")
 	word, body, _ := strings.Cut(command, " ")
 	var fields map[string]any
 	require.NoError(t, json.Unmarshal([]byte(body), &fields))
-	said, err := json.Marshal(said(fields))
+	text, err := json.Marshal(nonEmpty(fields))
 	require.NoError(t, err)
-	return name + " " + word + " " + string(said)
+	return name + " " + word + " " + string(text)
 }
 
-// said is the fields that are not empty.
-func said(fields map[string]any) map[string]any {
+// nonEmpty returns the fields that are not empty.
+func nonEmpty(fields map[string]any) map[string]any {
 	kept := map[string]any{}
 	for key, value := range fields {
 		if inner, ok := value.(map[string]any); ok {
-			if inner = said(inner); len(inner) > 0 {
+			if inner = nonEmpty(inner); len(inner) > 0 {
 				kept[key] = inner
 			}
 			continue
 		}
-		if !slices.Contains([]string{"null", `""`, `"0"`, "0", "false", "[]", `"0001-01-01T00:00:00Z"`}, string(must(json.Marshal(value)))) {
+		if !slices.Contains([]string{"null", `""`, `"0"`, "0", "false", "[]", `"0001-01-01T00:00:00Z"`},
+			string(must(json.Marshal(value)))) {
 			kept[key] = value
 		}
 	}
@@ -142,7 +146,7 @@ func must(data []byte, err error) []byte {
 	return data
 }
 
-// Names and wishes that stories are made of.
+// Names and intents of transcripts.
 
 func jobName(id string) domain.Name {
 	return domain.NewName("acme", domain.SupervisedJobs.Collection, id)
@@ -196,36 +200,41 @@ func node(id, pool string, cores int64, accelerators map[string]int) domain.Inte
 }
 
 func baseModel(id string) domain.Intent {
-	return onModel(id, domain.RegisterModel{ModelSpec: domain.ModelSpec{Kind: domain.BaseModel}, Files: domain.Files{Folder: "models/" + id + "/"}})
+	return onModel(id, domain.RegisterModel{ModelSpec: domain.ModelSpec{Kind: domain.BaseModel},
+		Files: domain.Files{Folder: "models/" + id + "/"}})
 }
 
 // dataset is a READY dataset of chat rows.
 func dataset(id string, shape string, rows domain.Count) []domain.Intent {
 	return []domain.Intent{
 		onDataset(id, domain.CreateDataset{}),
-		onDataset(id, domain.UploadDataset{Upload: 1, Files: domain.Files{Folder: id + "/1/", Sizes: map[string]int64{"rows.jsonl": 9}}}),
-		onDataset(id, domain.AcceptDataset{Upload: 1, DatasetFacts: domain.DatasetFacts{Shape: shape, ExampleCount: rows}}),
+		onDataset(id, domain.UploadDataset{Upload: 1, Files: domain.Files{Folder: id + "/1/",
+			Sizes: map[string]int64{"rows.jsonl": 9}}}),
+		onDataset(id, domain.AcceptDataset{Upload: 1, DatasetFacts: domain.DatasetFacts{Shape: shape,
+			ExampleCount: rows}}),
 	}
 }
 
 func job(id string, change func(*domain.SupervisedSpec)) domain.Intent {
-	spec := domain.SupervisedSpec{Dataset: string(datasetName("rows")), TrainingConfig: domain.TrainingConfig{BaseModel: string(modelName("base"))}}
+	spec := domain.SupervisedSpec{Dataset: string(datasetName("rows")),
+		TrainingConfig: domain.TrainingConfig{BaseModel: string(modelName("base"))}}
 	if change != nil {
 		change(&spec)
 	}
 	return domain.Intend(domain.SupervisedJobs, jobName(id), domain.CreateSupervisedJob{SupervisedSpec: spec, ID: id})
 }
 
-func deployment(id string, least, most int, change func(*domain.DeploymentSpec)) domain.Intent {
-	spec := domain.DeploymentSpec{BaseModel: string(modelName("base")), MinReplicaCount: least, MaxReplicaCount: &most}
+func deployment(id string, minReplicas, maxReplicas int, change func(*domain.DeploymentSpec)) domain.Intent {
+	spec := domain.DeploymentSpec{BaseModel: string(modelName("base")), MinReplicaCount: minReplicas,
+		MaxReplicaCount: &maxReplicas}
 	if change != nil {
 		change(&spec)
 	}
 	return onDeployment(id, domain.CreateDeployment{DeploymentSpec: spec})
 }
 
-// pending makes jobs that wait for a place, in the order of their names.
-func (s *stage) pending(nodes int, ids ...string) {
+// pending creates pending jobs, in the order of ids.
+func (s *harness) pending(nodes int, ids ...string) {
 	s.t.Helper()
 	for _, id := range ids {
 		s.now = s.now.Add(time.Second)
@@ -235,8 +244,8 @@ func (s *stage) pending(nodes int, ids ...string) {
 	}
 }
 
-// ingredients are what a job of job() needs.
-func (s *stage) ingredients() {
+// prerequisites creates the account, model and dataset that job uses.
+func (s *harness) prerequisites() {
 	s.t.Helper()
 	s.do(account())
 	s.do(baseModel("base"))

@@ -1,0 +1,272 @@
+package schedulers_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"anneal/domain"
+	"anneal/eventlog"
+	"anneal/schedulers"
+)
+
+// A checker is a log that checks the invariants of a cluster after every event and keeps the first
+// violation. It also loses an acknowledgement from time to time.
+type checker struct {
+	*eventlog.Memory
+	mu         sync.Mutex
+	random     *rand.Rand
+	nodes      map[domain.Name]domain.Node
+	jobs       map[domain.Name]domain.SupervisedJob
+	serving    map[domain.Name]domain.Deployment
+	datasets   map[domain.Name]domain.Dataset
+	models     map[domain.Name]domain.Model
+	attempts   map[string]bool // job, its incarnation, attempt
+	born       map[domain.Name]uint64
+	registered map[domain.Name]time.Time // when a node last was
+	counts     map[string]int            // events by type
+	placed     map[string]bool           // node and allocation that was ever placed there
+	violation  error
+}
+
+func newChecker(seed uint64) *checker {
+	return &checker{Memory: eventlog.NewMemory(), random: rand.New(rand.NewPCG(seed, 2)),
+		nodes: map[domain.Name]domain.Node{}, jobs: map[domain.Name]domain.SupervisedJob{},
+		serving: map[domain.Name]domain.Deployment{}, datasets: map[domain.Name]domain.Dataset{},
+		models: map[domain.Name]domain.Model{}, attempts: map[string]bool{}, born: map[domain.Name]uint64{},
+		counts: map[string]int{}, placed: map[string]bool{}, registered: map[domain.Name]time.Time{}}
+}
+
+// Append implements eventlog.Log.
+func (c *checker) Append(ctx context.Context, w eventlog.Write) (uint64, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.random.IntN(100) == 0 { // the write is lost
+		return 0, domain.Errorf(domain.Unavailable, "the log is unavailable")
+	}
+	position, err := c.Memory.Append(ctx, w)
+	if err != nil {
+		return position, err
+	}
+	w.Position = position
+	if err := c.fold(w.Event); err != nil && c.violation == nil {
+		c.violation = fmt.Errorf("event %d, %s of %s by %s: %w\n%s", w.Position, w.Type, w.Name, w.Actor, err,
+			c.tail(position))
+	}
+	if err := c.check(w); err != nil && c.violation == nil {
+		c.violation = fmt.Errorf("after event %d: %w\n%s", position, err, c.tail(position))
+	}
+	if c.random.IntN(100) == 0 {
+		return 0, eventlog.ErrUncertain
+	}
+	return position, nil
+}
+
+func (c *checker) err() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.violation
+}
+
+// fold folds the event, after checking what depends on the state before it.
+func (c *checker) fold(e eventlog.Event) error {
+	c.counts[e.Type]++
+	switch e.Name.Collection() {
+	case domain.Nodes.Collection:
+		switch e.Type {
+		case "node.registered.v1":
+			c.registered[e.Name] = e.Time
+		case "node.lost.v1":
+			if age := e.Time.Sub(c.registered[e.Name]); age < schedulers.LostAfter {
+				return fmt.Errorf("lost %s after it registered", age)
+			}
+		case "allocation.released.v1":
+			return errors.Join(c.unused(e), foldInto(domain.Nodes, c.nodes, e))
+		}
+		return foldInto(domain.Nodes, c.nodes, e)
+	case domain.Deployments.Collection:
+		return foldInto(domain.Deployments, c.serving, e)
+	case domain.Models.Collection:
+		return foldInto(domain.Models, c.models, e)
+	case domain.Datasets.Collection:
+		return foldInto(domain.Datasets, c.datasets, e)
+	case domain.SupervisedJobs.Collection:
+		before := c.jobs[e.Name]
+		if !before.Exists() {
+			c.born[e.Name] = e.Position
+		}
+		if err := foldInto(domain.SupervisedJobs, c.jobs, e); err != nil {
+			return err
+		}
+		return c.fenced(e, before, c.jobs[e.Name])
+	}
+	return nil
+}
+
+// fenced requires that only the running attempt changes a job by its reports, and that no attempt
+// starts twice.
+func (c *checker) fenced(e eventlog.Event, before, after domain.SupervisedJob) error {
+	_, what, _ := strings.Cut(strings.TrimSuffix(e.Type, ".v1"), ".")
+	switch what {
+	case "started":
+		key := fmt.Sprintf("%s %d %d", e.Name, c.born[e.Name], after.Attempt)
+		if c.attempts[key] || after.Attempt != before.NextAttempt() {
+			return fmt.Errorf("attempt %d runs twice", after.Attempt)
+		}
+		c.attempts[key] = true
+	case "failed":
+		var failed domain.JobFailed
+		if err := json.Unmarshal(e.Data, &failed); err != nil {
+			return err
+		}
+		if before.Active() != (failed.Attempt > 0) || failed.Attempt > 0 && failed.Attempt != before.Attempt {
+			return fmt.Errorf("attempt %d fails a job that is %s at attempt %d", failed.Attempt, before.State,
+				before.Attempt)
+		}
+	case "completed":
+		if before.Outcome == nil || c.models[before.Outcome.Output].SourceJob != e.Name {
+			return fmt.Errorf("it completes without its model")
+		}
+	case "checkpointed", "writing", "resultsStored", "requeued":
+		if !before.Active() {
+			return fmt.Errorf("no attempt was running")
+		}
+	}
+	return nil
+}
+
+func foldInto[S domain.State](kind *domain.Kind[S], states map[domain.Name]S, e eventlog.Event) error {
+	state := states[e.Name]
+	err := kind.Fold(&state, e.Record)
+	states[e.Name] = state
+	return err
+}
+
+// check checks the states after a write.
+func (c *checker) check(w eventlog.Write) error {
+	switch w.Name.Collection() {
+	case domain.Nodes.Collection:
+		return c.checkNode(w)
+	case domain.SupervisedJobs.Collection:
+		if strings.HasSuffix(w.Type, ".started.v1") {
+			return errors.Join(c.checkGang(w.Name), c.checkCarved(w.Name))
+		}
+	}
+	return nil
+}
+
+// checkNode requires that no node is overcommitted, and that a lost node has no allocations.
+func (c *checker) checkNode(w eventlog.Write) error {
+	node := c.nodes[w.Name]
+	if !node.Used().Fits(node.Capacity) {
+		return fmt.Errorf("%s is overcommitted: %v of %v", w.Name, node.Used(), node.Capacity)
+	}
+	if node.State != domain.NodeReady && len(node.Allocations) > 0 {
+		return fmt.Errorf("%s is %s and holds %d allocations", w.Name, node.State, len(node.Allocations))
+	}
+	for _, a := range node.Allocated() {
+		c.placed[string(w.Name)+a.ID] = true
+	}
+	return nil
+}
+
+// unused requires that nothing uses a released allocation.
+func (c *checker) unused(e eventlog.Event) error {
+	var released domain.AllocationReleased
+	if err := json.Unmarshal(e.Data, &released); err != nil {
+		return err
+	}
+	a := c.nodes[e.Name].Allocations[released.ID]
+	life := c.jobs[a.For].JobLife
+	switch {
+	case a.Replica != "" && c.serving[a.For].Replicas[a.Replica].Node == e.Name:
+		return fmt.Errorf("%s is released from under its replica", a.ID)
+	case a.Replica == "" && life.Attempt == a.Attempt && slices.Contains(life.Nodes, e.Name):
+		return fmt.Errorf("%s is released from under its attempt", a.ID)
+	}
+	return nil
+}
+
+// checkGang requires that an attempt starts on all of its nodes: each holds its allocation, unless the
+// node was lost after the reservation.
+func (c *checker) checkGang(name domain.Name) error {
+	job := c.jobs[name]
+	id, want := domain.AllocationID(name, job.Attempt), max(1, job.SupervisedSpec.Nodes)
+	if nodes := slices.Compact(slices.Sorted(slices.Values(job.JobLife.Nodes))); len(nodes) != want {
+		return fmt.Errorf("%s begins on %d nodes instead of %d", id, len(nodes), want)
+	}
+	for _, node := range job.JobLife.Nodes {
+		held, lost := c.nodes[node].Allocations[id].ID == id, len(c.nodes[node].Allocations) == 0
+		if !c.placed[string(node)+id] || !held && !lost {
+			return fmt.Errorf("%s begins without its part of %s", id, node)
+		}
+	}
+	return nil
+}
+
+// checkCarved requires that a job with evalAutoCarveout has its evaluation split before its first
+// attempt: both sides of one split.
+func (c *checker) checkCarved(name domain.Name) error {
+	job := c.jobs[name]
+	if job.Attempt > 1 || !job.EvalAutoCarveout {
+		return nil
+	}
+	in := job.JobLife.Inputs
+	if in == nil {
+		return fmt.Errorf("%s starts with all rows", name)
+	}
+	train, evaluation := c.datasets[in.Train], c.datasets[in.Evaluation]
+	if !train.Exists() || !evaluation.Exists() { // one may be deleted at the same time
+		return nil
+	}
+	if train.State != domain.DatasetReady || evaluation.State != domain.DatasetReady ||
+		train.SourceJobName != string(name) || evaluation.SourceJobName != string(name) {
+		return fmt.Errorf("%s begins with %+v, which were not made for it yet", name, *in)
+	}
+	a, b := *train.From.Split, *evaluation.From.Split
+	a.Rest = false
+	if !train.From.Split.Rest || a != b || train.From.Source != domain.Name(job.Dataset) ||
+		train.From.Folder != evaluation.From.Folder {
+		return fmt.Errorf("%s learns from %+v and is measured on %+v", name, *train.From, *evaluation.From)
+	}
+	return nil
+}
+
+// tail returns the newest events before a position, for the message of a violation.
+func (c *checker) tail(position uint64) string {
+	var lines []string
+	for p := max(position, 30) - 29; p <= position; p++ {
+		if e, err := c.At(context.Background(), p); err == nil {
+			lines = append(lines, fmt.Sprintf("%d %s %s %s %s by %s", p, e.Time.Format("15:04:05"), e.Name, e.Type,
+				e.Data, e.Actor))
+		}
+	}
+	return strings.Join(lines, "\n")
+}
+
+// report logs the number of events, and requires that each important type occurred.
+func (c *checker) report(t *testing.T) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	total := 0
+	for _, name := range slices.Sorted(maps.Keys(c.counts)) {
+		total += c.counts[name]
+	}
+	for _, name := range []string{"node.lost.v1", "replica.placed.v1", "replica.removed.v1", "deployment.ready.v1",
+		"supervisedFineTuningJob.started.v1", "supervisedFineTuningJob.requeued.v1",
+		"supervisedFineTuningJob.completed.v1", "supervisedFineTuningJob.cancelled.v1",
+		"supervisedFineTuningJob.preparing.v1", "dataset.filled.v1", "dataset.unfilled.v1"} {
+		if c.counts[name] == 0 {
+			t.Errorf("%s never happened", name)
+		}
+	}
+	t.Logf("%d events: %v", total, c.counts)
+}

@@ -1,0 +1,339 @@
+package schedulers_test
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"anneal/domain"
+	"anneal/eventlog"
+	"anneal/projections"
+	"anneal/schedulers"
+)
+
+// A cluster is a set of users and machines.
+type cluster struct {
+	t      *testing.T
+	ctx    context.Context
+	log    eventlog.Log
+	worlds []*projections.World
+	agents []*agent
+	random *rand.Rand
+	made   int
+}
+
+// try records an intent of an actor, which may be refused.
+func (c *cluster) try(actor string, world *projections.World, intent domain.Intent) error {
+	result, err := eventlog.Do(c.ctx, c.log, world, eventlog.Request{Time: time.Now().UTC(), Actor: actor}, intent)
+	if err == nil && result.Position() > 0 {
+		err = world.WaitFor(c.ctx, result.Position())
+	}
+	return err
+}
+
+// mustDo records an intent, and retries while the log is unavailable.
+func (c *cluster) mustDo(actor string, intent domain.Intent) {
+	err := c.try(actor, c.worlds[0], intent)
+	for range 10 {
+		if domain.CodeOf(err) != domain.Unavailable {
+			break
+		}
+		err = c.try(actor, c.worlds[0], intent)
+	}
+	if err != nil {
+		c.t.Fatal(err)
+	}
+}
+
+// open creates what jobs and deployments need.
+func (c *cluster) open() {
+	for _, intent := range append([]domain.Intent{account(), baseModel("base")},
+		dataset("rows", domain.ShapeChat, 9)...) {
+		c.mustDo("operator", intent)
+	}
+}
+
+// step simulates one second of users and failures.
+func (c *cluster) step() {
+	user := func(intent domain.Intent) { _ = c.try("user", c.worlds[c.random.IntN(2)], intent) }
+	c.made++
+	id, chance := fmt.Sprintf("x%d", c.made), func(perThousand int) bool { return c.random.IntN(1000) < perThousand }
+	if chance(300) { // perhaps a name that was used before
+		id = fmt.Sprintf("y%d", c.random.IntN(8))
+	}
+	if chance(40) {
+		user(job(id, func(s *domain.SupervisedSpec) {
+			s.Nodes, s.EvalAutoCarveout = c.random.IntN(4), c.random.IntN(2) == 0
+		}))
+	}
+	if chance(6) {
+		late := time.Now().Add(time.Duration(1+c.random.IntN(10)) * time.Minute).UTC()
+		user(domain.Intend(domain.SupervisedJobs, jobName(id),
+			domain.CreateSupervisedJob{ID: id, Deadline: &late, SupervisedSpec: domain.SupervisedSpec{
+				Dataset: string(datasetName("rows")), TrainingConfig: domain.TrainingConfig{BaseModel: string(modelName(
+					"base"))}}}))
+	}
+	if chance(4) {
+		user(job(id, func(s *domain.SupervisedSpec) { s.Dataset = string(datasetName("nothing")) }))
+	}
+	if chance(40) {
+		cmds := []domain.Command[domain.JobLife]{domain.CancelJob{}, domain.CancelJob{}, domain.DeleteJob{},
+			domain.ResumeJob{}, domain.PauseJob{Reason: "by its user"}}
+		user(domain.IntendJob(c.someJob(), cmds[c.random.IntN(len(cmds))]))
+	}
+	if chance(12) && c.worlds[0].View().Deployments.Len() < 12 {
+		user(deployment(id, c.random.IntN(3), 3, func(d *domain.DeploymentSpec) {
+			if c.random.IntN(4) == 0 {
+				end := time.Now().Add(time.Duration(1+c.random.IntN(30)) * time.Minute).UTC()
+				d.ExpireTime = &end
+			}
+		}))
+	}
+	if chance(50) {
+		c.changeDeployment(user)
+	}
+	if chance(3) {
+		user(onAccount(domain.SuspendAccount{SuspendState: "CREDIT_DEPLETED"}))
+	}
+	if chance(60) {
+		user(onAccount(domain.RestoreAccount{}))
+	}
+	if chance(12) {
+		c.agents[c.random.IntN(len(c.agents))].breakDown(c.random)
+	}
+	c.purge()
+	c.fill(200, 5)
+}
+
+// fill simulates the task that derives datasets, with failures and deletions.
+func (c *cluster) fill(perThousand, fails int) {
+	for row := range c.worlds[1].View().Datasets.All() {
+		name := row.Name
+		at := func(cmd domain.Command[domain.Dataset]) {
+			_ = c.try("task", c.worlds[c.random.IntN(2)], domain.Intend(domain.Datasets, name, cmd))
+		}
+		switch chance := c.random.IntN(1000); {
+		case row.State.From == nil:
+		case chance < fails && c.random.IntN(4) == 0:
+			at(domain.RequestDeletion(domain.Datasets))
+			at(domain.DeleteDataset{})
+		case row.State.Filling() && chance < fails*10:
+			at(domain.LeaveUnfilled{Status: domain.Status{Code: "RESOURCE_EXHAUSTED", Message: "the store is full"}})
+		case row.State.Filling() && chance < perThousand:
+			held := row.State.From.Split.Held
+			if row.State.From.Split.Rest {
+				held = row.State.From.Split.Of - held
+			}
+			at(domain.FillDataset{Files: domain.Files{Folder: string(name), Sizes: map[string]int64{"rows.jsonl": 9}},
+				DatasetFacts: domain.DatasetFacts{Shape: domain.ShapeChat, ExampleCount: held}})
+		}
+	}
+}
+
+func (c *cluster) changeDeployment(user func(domain.Intent)) {
+	rows := slices.Collect(c.worlds[0].View().Deployments.All())
+	if len(rows) == 0 {
+		return
+	}
+	row := rows[c.random.IntN(len(rows))]
+	spec := row.State.DeploymentSpec
+	spec.MaxContextLength++
+	cmds := []domain.Command[domain.Deployment]{domain.ScaleDeployment{Replicas: c.random.IntN(4)},
+		domain.ScaleDeployment{Replicas: c.random.IntN(4)},
+		domain.UpdateDeployment{DeploymentSpec: spec}, domain.UpdateDeployment{DeploymentSpec: spec},
+		domain.WakeDeployment{}, domain.RequestDeletion(domain.Deployments), domain.DeleteDeployment{},
+		domain.DeleteDeployment{Hard: true}, domain.UndeleteDeployment{}}
+	user(domain.Intend(domain.Deployments, row.Name, cmds[c.random.IntN(len(cmds))]))
+}
+
+// someJob returns a job, usually a live one.
+func (c *cluster) someJob() domain.Name {
+	var lively, others []domain.Name
+	for row := range projections.TableOf(c.worlds[0].View(), domain.SupervisedJobs).All() {
+		if row.State.Live() {
+			lively = append(lively, row.Name)
+		} else {
+			others = append(others, row.Name)
+		}
+	}
+	if len(lively) > 0 && c.random.IntN(3) > 0 {
+		others = lively
+	}
+	if len(others) == 0 {
+		return jobName("none")
+	}
+	return others[c.random.IntN(len(others))]
+}
+
+// purge purges deleted jobs, as the coordinator does.
+func (c *cluster) purge() {
+	for row := range projections.TableOf(c.worlds[1].View(), domain.SupervisedJobs).All() {
+		if row.State.State == domain.JobCleaningState {
+			_ = c.try("coordinator", c.worlds[1], domain.IntendJob(row.Name, domain.PurgeJob{}))
+		}
+	}
+}
+
+// settle ends the failures: nodes stay alive, the account is restored, and users resume paused jobs.
+func (c *cluster) settle() {
+	c.mustDo("user", onAccount(domain.RestoreAccount{}))
+	for _, agent := range c.agents {
+		agent.repair()
+	}
+	for row := range projections.TableOf(c.worlds[0].View(), domain.SupervisedJobs).All() {
+		if row.State.State == domain.JobPausedState && !strings.HasPrefix(row.State.Status.Message,
+			schedulers.SuspendedPrefix) {
+			c.mustDo("user", domain.IntendJob(row.Name, domain.ResumeJob{}))
+		}
+	}
+}
+
+// An agent is one machine: it sends heartbeats, runs what it is assigned, and reports.
+type agent struct {
+	cluster *cluster
+	name    domain.Name
+	pool    string
+	random  *rand.Rand
+	work    map[string]work // by allocation
+
+	mu     sync.Mutex // never held while the agent waits for anything
+	outage outage
+}
+
+// An outage is a failure of a machine.
+type outage struct {
+	silent int  // ticks without heartbeats
+	dead   bool // while silent it does not run anything
+	calm   bool // no more failures
+}
+
+// work is one attempt or replica on the machine.
+type work struct {
+	domain.Allocation
+	done int
+}
+
+// breakDown stops the machine, or only its connection.
+func (a *agent) breakDown(random *rand.Rand) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.outage = outage{silent: 2 + random.IntN(25), dead: random.IntN(2) == 0}
+}
+
+// repair ends all failures of the machine.
+func (a *agent) repair() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.outage = outage{calm: true}
+}
+
+// nextOutage returns the failure of this tick.
+func (a *agent) nextOutage() outage {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	now := a.outage
+	a.outage.silent = max(0, now.silent-1)
+	return now
+}
+
+func (a *agent) run(ctx context.Context) {
+	ticker := time.NewTicker(tick)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticker.C:
+			a.tick()
+		}
+	}
+}
+
+func (a *agent) tick() {
+	now := a.nextOutage()
+	switch {
+	case now.silent > 0 && now.dead:
+		a.work = nil
+		return
+	case now.silent > 0: // disconnected, it continues to run
+		for id, w := range a.work {
+			w.done++
+			a.work[id] = w
+		}
+		return
+	}
+	world := a.cluster.worlds[a.random.IntN(len(a.cluster.worlds))]
+	for _, id := range slices.Sorted(maps.Keys(a.work)) { // reports from the time without a connection come first
+		a.report(world, a.work[id], now.calm)
+	}
+	_ = a.cluster.try(string(a.name), world, domain.Intend(domain.Nodes, a.name,
+		domain.RegisterNode{NodeSpec: domain.NodeSpec{
+			Pool: a.pool, Engines: []string{"train", "complete"}, Capacity: domain.Resources{CPUMilli: 2000,
+				MemoryMiB: 2048}}}))
+	for _, w := range a.cluster.worlds {
+		w.Live().Heartbeat(a.name, time.Now())
+	}
+	a.apply(world)
+}
+
+// apply starts what is assigned to the node and stops the rest.
+func (a *agent) apply(world *projections.World) {
+	row, ok := world.View().Nodes.Get(a.name)
+	wanted := map[string]work{}
+	if ok {
+		for id, allocation := range row.State.Allocations {
+			wanted[id] = work{allocation, a.work[id].done + 1}
+		}
+	}
+	a.work = wanted
+}
+
+// report reports the progress of one attempt or replica.
+func (a *agent) report(world *projections.World, w work, calm bool) {
+	tell := func(intent domain.Intent) { _ = a.cluster.try(string(a.name), world, intent) }
+	chance := func(percent int) bool { return !calm && a.random.IntN(100) < percent }
+	if w.Replica != "" {
+		at := func(cmd domain.Command[domain.Deployment]) { tell(domain.Intend(domain.Deployments, w.For, cmd)) }
+		switch {
+		case chance(1):
+			at(domain.RemoveReplica{ID: w.Replica, Reason: "it broke", Failed: true})
+		case w.done > 6:
+			at(domain.AdvanceReplica{ID: w.Replica, Node: a.name, State: domain.ReplicaReady})
+		case w.done > 3:
+			at(domain.AdvanceReplica{ID: w.Replica, Node: a.name, State: domain.ReplicaInitializing})
+		}
+		return
+	}
+	row, ok := projections.TableOf(world.View(), domain.SupervisedJobs).Get(w.For)
+	if !ok || len(row.State.JobLife.Nodes) > 0 && row.State.JobLife.Nodes[0] != a.name {
+		return // another node of the gang reports
+	}
+	at := func(cmd domain.Command[domain.JobLife]) { tell(domain.IntendJob(w.For, cmd)) }
+	switch {
+	case row.State.State == domain.JobCancellingState:
+		if w.done%3 == 0 {
+			at(domain.ConfirmCancel{Attempt: w.Attempt})
+		}
+	case chance(1):
+		at(domain.RequeueJob{Attempt: w.Attempt, Reason: "the trainer crashed"})
+	case !calm && a.random.IntN(200) == 0:
+		at(domain.FailJob{Attempt: w.Attempt, Status: domain.Status{Code: "INVALID_ARGUMENT",
+			Message: "line 2: too long"}})
+	case w.done > 20:
+		model := domain.NewName("acme", domain.Models.Collection, row.State.OutputModel)
+		files := domain.Files{Folder: w.ID}
+		at(domain.StoreResults{JobOutcome: domain.JobOutcome{Attempt: w.Attempt, Output: model, Results: files,
+			Model: domain.ModelRegistered{ModelSpec: domain.ModelSpec{Kind: domain.BaseModel}, SourceJob: w.For,
+				Files: files}}})
+	case w.done > 18:
+		at(domain.WriteResults{Attempt: w.Attempt})
+	case w.done%5 == 0:
+		at(domain.RecordCheckpoint{JobCheckpoint: domain.JobCheckpoint{Attempt: w.Attempt, Step: w.done}})
+	}
+}

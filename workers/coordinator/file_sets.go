@@ -1,0 +1,151 @@
+package coordinator
+
+import (
+	"context"
+	"maps"
+	"slices"
+	"time"
+
+	"anneal/domain"
+	"anneal/eventlog"
+	"anneal/projections"
+	"anneal/workers/protocol"
+)
+
+const downloadWithin = 24 * time.Hour // validity of the signed URLs of an assignment
+
+// evaluator returns the code of the revision that the job started with, and its secrets, which are
+// decrypted for this assignment only.
+func (a *assigner) evaluator(ctx context.Context, view *projections.View, j job) (*protocol.Evaluator, error) {
+	row, ok := view.Evaluators.Get(j.Evaluator)
+	if !ok {
+		return nil, domain.Errorf(domain.FailedPrecondition, "evaluator %s does not exist", j.Evaluator)
+	}
+	build, ok := row.State.BuildOf(j.Life.EvaluatorRevision)
+	if !ok || build.Entry.File == "" {
+		return nil, domain.Errorf(domain.FailedPrecondition,
+			"revision %d of %s is no longer available: create another job", j.Life.EvaluatorRevision, j.Evaluator)
+	}
+	code, err := a.fileSet(ctx, fileSetKey(build.Files.Folder, row.CreateTime), build.Files)
+	if err != nil {
+		return nil, err
+	}
+	evaluator := &protocol.Evaluator{Code: *code, EntryFile: build.Entry.File, EntryFunc: build.Entry.Func}
+	if len(row.State.Secrets) > 0 {
+		if a.openSecret == nil {
+			return nil, domain.Errorf(domain.FailedPrecondition,
+				"evaluator %s uses secrets, and this server cannot decrypt secrets", j.Evaluator)
+		}
+		secrets := eventlog.Secrets{Rows: a.world, Open: a.openSecret}
+		field := string(j.Evaluator) + ": secrets"
+		evaluator.Env, err = secrets.Values(ctx, j.Name.Account(), field, row.State.Secrets)
+	}
+	return evaluator, err
+}
+
+// requireFreeOutput refuses a job whose output model exists already and is not its own.
+func requireFreeOutput(v *projections.View, j job) error {
+	row, taken := v.Models.Get(domain.NewName(j.Name.Account(), "models", j.OutputModel))
+	if taken && row.State.SourceJob != j.Name {
+		return &domain.Error{Code: domain.AlreadyExists, Reason: "OUTPUT_MODEL_TAKEN",
+			Message: "outputModel: model " + string(row.Name) +
+				" already exists: choose another name, or delete the model"}
+	}
+	return nil
+}
+
+// modelFiles returns the files of a model, in the given precision if there is such a copy. For an
+// addon it returns those of its base and its own; the base then has the precision in which the
+// addon was trained, since an addon fits no other.
+func (a *assigner) modelFiles(
+	ctx context.Context, view *projections.View, name domain.Name, precision string,
+) (base, adapter *protocol.FileSet, err error) {
+	row, err := readyModel(view, name)
+	if err != nil {
+		return nil, nil, err
+	}
+	files := row.State.Prepared(precision)
+	if row.State.Kind == domain.PEFTAddon {
+		key := fileSetKey(row.State.Files.Folder, row.CreateTime)
+		if adapter, err = a.fileSet(ctx, key, row.State.Files); err != nil {
+			return nil, nil, err
+		}
+		if row, err = readyModel(view, domain.Name(row.State.BaseModel)); err != nil {
+			return nil, nil, err
+		}
+		if row.State.Kind == domain.PEFTAddon {
+			return nil, nil, domain.Errorf(domain.FailedPrecondition,
+				"the base model %s of an addon is an addon itself", row.Name)
+		}
+		files = row.State.Files
+	}
+	base, err = a.fileSet(ctx, fileSetKey(files.Folder, row.CreateTime), files)
+	return base, adapter, err
+}
+
+// speechSettings returns the settings of a deployment's speech model; nil for a text model. The
+// model may have been deleted and created again with another format.
+func speechSettings(
+	v *projections.View, deployment *projections.Row[domain.Deployment],
+) (*domain.SpeechSettings, error) {
+	row, err := readyModel(v, domain.Name(deployment.State.BaseModel))
+	if err == nil && row.State.SpeechFormat() != deployment.State.SpeechFormat {
+		err = domain.Errorf(domain.FailedPrecondition,
+			"the speech format of model %s has changed since the deployment was created: create another deployment",
+			row.Name)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return row.State.Speech, nil
+}
+
+func readyModel(v *projections.View, name domain.Name) (*projections.Row[domain.Model], error) {
+	row, ok := v.Models.Get(name)
+	switch {
+	case !ok:
+		return nil, domain.Errorf(domain.FailedPrecondition, "model %s does not exist", name)
+	case row.State.State != domain.ModelReady:
+		return nil, domain.Errorf(domain.FailedPrecondition,
+			"model %s is %s: upload its weights first", name, row.State.State)
+	}
+	return row, nil
+}
+
+func (a *assigner) datasetFiles(
+	ctx context.Context, view *projections.View, name domain.Name,
+) (*protocol.FileSet, error) {
+	row, ok := view.Datasets.Get(name)
+	switch {
+	case !ok:
+		return nil, domain.Errorf(domain.FailedPrecondition, "dataset %s does not exist", name)
+	case row.State.State != domain.DatasetReady:
+		return nil, domain.Errorf(domain.FailedPrecondition,
+			"dataset %s is %s: upload its rows first", name, row.State.State)
+	}
+	return a.fileSet(ctx, fileSetKey(row.State.Files.Folder, row.CreateTime), row.State.Files)
+}
+
+// fileSetKey returns a key that differs for a resource that was deleted and created again, whose
+// files may have other content.
+func fileSetKey(directory string, created time.Time) string {
+	return directory + "@" + created.UTC().Format(time.RFC3339Nano)
+}
+
+// fileSet returns stored files with signed URLs to download them.
+func (a *assigner) fileSet(ctx context.Context, key string, files domain.Files) (*protocol.FileSet, error) {
+	if len(files.Sizes) == 0 || len(files.Sizes) > protocol.MaxFiles {
+		return nil, domain.Errorf(domain.FailedPrecondition, "%s has %d files: the limit is 1 to %d",
+			files.Folder, len(files.Sizes), protocol.MaxFiles)
+	}
+	set := &protocol.FileSet{Key: key}
+	for _, name := range slices.Sorted(maps.Keys(files.Sizes)) {
+		url, err := a.blobs.SignGet(ctx, files.Folder+name, downloadWithin)
+		if err != nil {
+			return nil, err
+		}
+		set.Files = append(set.Files,
+			protocol.File{Name: name, Size: files.Sizes[name], Sum: files.Sums[name], URL: url})
+	}
+	return set, nil
+}

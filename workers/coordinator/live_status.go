@@ -1,0 +1,93 @@
+package coordinator
+
+import (
+	"anneal/domain"
+	"anneal/engines"
+	"anneal/projections"
+	"anneal/workers/protocol"
+)
+
+// recordStatus records the live status of a heartbeat: the node's, its attempts' progress and its
+// replicas' load. Heartbeats are handled concurrently: one that a newer one has overtaken adds its
+// metric rows only.
+func (h *heartbeats) recordStatus(node string, heartbeat protocol.Heartbeat) {
+	status := &h.sessions.get(node).status
+	status.mu.Lock()
+	defer status.mu.Unlock()
+	overtaken := h.sessions.get(node).overtaken(heartbeat)
+	now, live, view := h.now(), h.world.Live(), h.world.View()
+	live.Heartbeat(nodeName(node), now)
+	for _, a := range heartbeat.Attempts {
+		j, ok := jobNamed(view, a.Job)
+		if a.Phase == protocol.Lost || !ok || !j.CreateTime.Equal(a.CreateTime) ||
+			!assignedTo(j, nodeName(node), a.Attempt) {
+			continue
+		}
+		progress := projections.Progress{Made: j.CreateTime, Attempt: a.Attempt, Step: a.Step, Steps: a.Steps,
+			Time: now}
+		rows := make([]projections.MetricRow, 0, len(a.Rows))
+		for _, row := range a.Rows[:min(len(a.Rows), protocol.MaxRows)] {
+			rows = append(rows, metricRow(row))
+			progress.Epoch, progress.LearningRate, progress.Tokens = row.Epoch, row.LearningRate, row.Tokens
+		}
+		live.Report(a.Job, progress, rows...)
+	}
+	for _, r := range heartbeat.Replicas {
+		if overtaken || !hasReplica(view, nodeName(node), r) {
+			continue
+		}
+		live.Load(r.Deployment, r.Replica, projections.ReplicaLoad{
+			Node: nodeName(node), Ready: r.State == domain.ReplicaReady,
+			Active: r.Load.Active, Queued: r.Load.Queued, Slots: r.Load.Slots,
+			RequestsPerSecond: r.Load.RequestsPerSecond, PromptTokensPerSecond: r.Load.PromptTokensPerSecond,
+			TokensPerSecond: r.Load.TokensPerSecond, Time: now, Addons: addonStates(r),
+		})
+	}
+}
+
+func metricRow(m engines.Metrics) projections.MetricRow {
+	return projections.MetricRow{Step: m.Step, Steps: m.Steps, Epoch: m.Epoch, Time: m.Time,
+		LearningRate: m.LearningRate, Tokens: m.Tokens, Values: m.Values}
+}
+
+// addonStates returns the states of a replica's addons for the live status, which holds a limited
+// number of them.
+func addonStates(r protocol.Replica) map[string]string {
+	states := map[string]string{}
+	for _, a := range r.Addons[:min(len(r.Addons), 2*domain.MaxAddons)] {
+		states[a.ID] = a.State
+	}
+	return states
+}
+
+// assignedTo reports whether the attempt is the job's current one and the node runs it. The first
+// node of a gang runs the attempt; the others are reserved for engines that distribute a training
+// themselves.
+func assignedTo(j job, node domain.Name, attempt int) bool {
+	return attempt == j.Life.Attempt && j.Life.Active() && j.Life.Nodes[0] == node
+}
+
+// allocations returns the allocations of a node.
+func allocations(v *projections.View, node string) []domain.Allocation {
+	row, ok := v.Nodes.Get(nodeName(node))
+	if !ok {
+		return nil
+	}
+	return row.State.Allocated()
+}
+
+// replicaOf returns the replica that an allocation of the node is for.
+func replicaOf(v *projections.View, node domain.Name, a domain.Allocation) (domain.Replica, bool) {
+	row, ok := v.Deployments.Get(a.For)
+	if !ok || a.Replica == "" {
+		return domain.Replica{}, false
+	}
+	r, ok := row.State.Replicas[a.Replica]
+	return r, ok && r.Node == node
+}
+
+// hasReplica reports whether a replica of a heartbeat is assigned to the node.
+func hasReplica(v *projections.View, node domain.Name, r protocol.Replica) bool {
+	row, ok := v.Deployments.Get(r.Deployment)
+	return ok && row.CreateTime.Equal(r.CreateTime) && row.State.Replicas[r.Replica].Node == node
+}

@@ -1,0 +1,62 @@
+package coordinator
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"time"
+
+	"anneal/domain"
+	"anneal/eventlog"
+	"anneal/projections"
+)
+
+// A recorder records the commands that nodes cause.
+type recorder struct {
+	log   eventlog.Log
+	world *projections.World // follows log
+	now   func() time.Time
+}
+
+// do records a command of a node and waits until the world shows it.
+func (r recorder) do(ctx context.Context, node string, intent domain.Intent) error {
+	request := eventlog.Request{Time: r.now(), Actor: string(nodeName(node))}
+	change, err := eventlog.Do(ctx, r.log, r.world, request, intent)
+	if err != nil {
+		return err
+	}
+	return r.world.WaitFor(ctx, change.Position())
+}
+
+// doJob is do for a command to a job of any kind.
+func (r recorder) doJob(ctx context.Context, node string, j job, command domain.Command[domain.JobLife]) error {
+	return r.do(ctx, node, domain.IntendJob(j.Name, command))
+}
+
+// catchUp waits until the world shows the last event of the log, which another control plane may
+// have recorded.
+func (r recorder) catchUp(ctx context.Context) error {
+	last, err := r.log.Last(ctx)
+	if err != nil {
+		return err
+	}
+	return r.world.WaitFor(ctx, last.Position)
+}
+
+func nodeName(id string) domain.Name { return domain.NewName(domain.System, "nodes", id) }
+
+// isRefusal reports whether err is a refusal of the domain, as opposed to a transient failure.
+func isRefusal(err error) bool {
+	var failure *domain.Error
+	return errors.As(err, &failure) && failure.Code != domain.Aborted && failure.Code != domain.Unavailable
+}
+
+// truncate limits a text that a node wrote, and removes what cannot be printed.
+func truncate(text string) string {
+	const maxBytes = 2000
+	text = domain.Printable(text)
+	if len(text) > maxBytes {
+		return strings.ToValidUTF8(text[:maxBytes], "") + "…"
+	}
+	return text
+}

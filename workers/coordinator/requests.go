@@ -1,0 +1,113 @@
+package coordinator
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"strings"
+	"time"
+
+	"github.com/nats-io/nats.go"
+
+	"anneal/domain"
+	"anneal/workers/protocol"
+)
+
+const (
+	maxConcurrent = 64               // messages handled concurrently
+	handleTimeout = 25 * time.Second // of one message
+)
+
+// A handler handles one message of a node.
+type handler func(ctx context.Context, node string, m *nats.Msg)
+
+// requests receives messages of agents and sends the replies.
+type requests struct {
+	recorder
+	conn   *nats.Conn
+	logger *slog.Logger
+	slots  chan struct{} // one for each message being handled
+}
+
+// subscribe handles each message in a goroutine of its own. The node is in the subject: NATS
+// permits an agent to publish on the subjects of its own node only.
+func (r *requests) subscribe(ctx context.Context, subject, queue string, handle handler) (*nats.Subscription, error) {
+	return r.conn.QueueSubscribe(subject, queue, func(m *nats.Msg) {
+		node := strings.Split(m.Subject, ".")[1]
+		if !domain.ValidID(node) {
+			return
+		}
+		select {
+		case r.slots <- struct{}{}:
+		case <-ctx.Done():
+			return
+		}
+		go func() {
+			defer func() { <-r.slots }()
+			handle(ctx, node, m)
+		}()
+	})
+}
+
+// drain waits until no message is being handled. The context of the handlers must be done.
+func (r *requests) drain() {
+	for range cap(r.slots) {
+		r.slots <- struct{}{}
+	}
+	for range cap(r.slots) {
+		<-r.slots
+	}
+}
+
+// decode decodes a message. It refuses a message that it cannot decode, and one of a node that is
+// not enrolled.
+func (r *requests) decode(ctx context.Context, node string, m *nats.Msg, message any) bool {
+	err := r.requireEnrolled(ctx, node)
+	if err == nil {
+		err = protocol.Unmarshal(m.Data, message)
+	}
+	switch {
+	case err == nil:
+	case isRefusal(err):
+		r.refuse(m, node, err)
+	default: // the agent retries
+		r.logger.Debug("message not handled", "node", node, "error", err)
+	}
+	return err == nil
+}
+
+// requireEnrolled fails when the node is not enrolled. A node may have been revoked since it
+// connected; another control plane may have enrolled it just now, so the world catches up with
+// the log before the node is refused.
+func (r *requests) requireEnrolled(ctx context.Context, node string) error {
+	enrolled := func() bool {
+		row, ok := r.world.View().Nodes.Get(nodeName(node))
+		return ok && row.State.Access.PublicKey != ""
+	}
+	if enrolled() {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, handleTimeout)
+	defer cancel()
+	err := r.catchUp(ctx)
+	if err == nil && !enrolled() {
+		err = &domain.Error{Code: domain.PermissionDenied, Reason: "NODE_NOT_ENROLLED",
+			Message: "the node was revoked or deleted: join again with a new token"}
+	}
+	return err
+}
+
+func (r *requests) refuse(m *nats.Msg, node string, err error) {
+	r.logger.Warn("agent refused", "node", node, "error", err)
+	r.respond(m, protocol.Refusal{Version: protocol.Version, Refused: protocol.ErrorOf(err)})
+}
+
+func (r *requests) respond(m *nats.Msg, reply any) {
+	data, err := protocol.Marshal(reply)
+	if err == nil {
+		err = m.Respond(data)
+	}
+	if err != nil && !errors.Is(err, nats.ErrMsgNoReply) {
+		r.logger.Warn("reply not sent", "subject", m.Subject, "error", err)
+	}
+}
