@@ -27,9 +27,9 @@ type rollouts struct {
 // A chunk is the scored answers to some rows, without those that have no signal.
 type chunk struct {
 	samples []*Sample
-	plan    *plan              // of the samples
-	metrics map[string]float64 // of its answers
-	counts  rolloutCounts      // of its answers
+	plan    *plan // of the samples
+	metrics map[string]float64
+	counts  rolloutCounts // of its answers
 }
 
 func newRollouts(j *job, prompts, held []*prompt) *rollouts {

@@ -19,8 +19,8 @@ import (
 )
 
 // Limits of a dataset.
-const ( // of one row
-	maxLine   = 8 << 20   // of all files of an order
+const (
+	maxLine   = 8 << 20   // bytes of one row
 	maxRows   = 3_000_000 // of all files of an order
 	maxTokens = 1 << 28   // of all files of an order
 )

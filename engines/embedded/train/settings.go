@@ -96,8 +96,8 @@ func resolve(order engines.TrainOrder, c *llama.Config) (engines.TrainSettings, 
 	fill(&s.BatchSizeSamples, defaultSamples)
 	fill(&s.GradientAccumulationSteps, 1)
 	fill(&s.MaxContextLength, c.MaxPositions)
-	if len(s.LoraTargetModules) == 0 { // as decoded from a checkpoint
-		s.LoraTargetModules = nil // as a checkpoint gives it back
+	if len(s.LoraTargetModules) == 0 {
+		s.LoraTargetModules = nil // as decoded from a checkpoint
 	}
 	if len(s.RewardWeights) == 0 {
 		s.RewardWeights = nil
