@@ -72,9 +72,9 @@ func fits(need int64, m memory, doing, how string) error {
 		return nil
 	}
 	f := domain.Errorf(domain.ResourceExhausted,
-		"the embedded engine needs %[2]s of memory to %[1]s this model (%[3]s), but the machine has %[4]s free of %[5]s: "+
+		"the embedded engine needs %s of memory to %s this model (%s), but the machine has %s free of %s: "+
 			"use a larger machine or a smaller model",
-		doing, amount(need), how, amount(m.free), amount(m.total))
+		amount(need), doing, how, amount(m.free), amount(m.total))
 	if m.total > 0 && need > m.total {
 		f.Code = domain.FailedPrecondition
 	}
