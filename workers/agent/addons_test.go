@@ -16,8 +16,7 @@ import (
 	"anneal/workers/protocol"
 )
 
-// A slowModel is a model whose engine answers each call about an addon when the
-// test says so, whatever its context is.
+// A slowModel is a model whose calls for addons return when the test releases them.
 type slowModel struct {
 	engines.Model
 	answer map[string]chan error
@@ -40,8 +39,8 @@ func (m *slowModel) LoadAddon(_ context.Context, id, _ string) error { return m.
 
 func (m *slowModel) UnloadAddon(id string) error { return m.call("unload " + id) }
 
-// bearer is a replica that has a model; calls named in slow wait to be answered.
-func bearer(t *testing.T, slow ...string) (*replica, *slowModel) {
+// newTestReplica returns a replica with a loaded model; calls named in slow wait to be released.
+func newTestReplica(t *testing.T, slow ...string) (*replica, *slowModel) {
 	m := &slowModel{answer: map[string]chan error{}}
 	for _, what := range slow {
 		m.answer[what] = make(chan error)
@@ -62,8 +61,8 @@ func bearer(t *testing.T, slow ...string) (*replica, *slowModel) {
 	return r, m
 }
 
-// beat is a beat with an order that keeps what is named, and has it loaded.
-func (r *replica) beat(wanted ...string) {
+// assign applies an assignment that keeps and loads the wanted addons.
+func (r *replica) assign(wanted ...string) {
 	order := protocol.ReplicaAddons{Keep: wanted}
 	for _, id := range wanted {
 		order.Load = append(order.Load, protocol.AddonAssignment{ID: id, Files: protocol.FileSet{Key: "k"}})
@@ -90,12 +89,11 @@ func users(c *cache) (n int) {
 	return n
 }
 
-// A beat does not wait for an engine that takes its time to unload: a node that
-// falls silent is lost.
-func TestUnloadingKeepsNoBeat(t *testing.T) {
+// A heartbeat does not wait for an engine that is slow to unload.
+func TestUnloadingDoesNotDelayHeartbeats(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r, m := bearer(t, "unload a")
-		r.beat("a", "b")
+		r, m := newTestReplica(t, "unload a")
+		r.assign("a", "b")
 		require.Equal(t, protocol.AddonLoaded, stateOf(r, "a"))
 		beaten := make(chan struct{})
 		go func() {
@@ -115,18 +113,18 @@ func TestUnloadingKeepsNoBeat(t *testing.T) {
 	})
 }
 
-// What an engine has loaded after its time is over is unloaded, and its files
-// stay for as long as the engine may read them.
-func TestWhatIsLoadedTooLateIsUnloaded(t *testing.T) {
+// An addon that is loaded after the timeout is unloaded, and its files stay while the engine may read
+// them.
+func TestLateAddonIsUnloaded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r, m := bearer(t, "load a")
-		r.beat("a")
+		r, m := newTestReplica(t, "load a")
+		r.assign("a")
 		require.Equal(t, protocol.AddonLoading, stateOf(r, "a"))
 		time.Sleep(time.Hour)
 		synctest.Wait()
 		require.Equal(t, protocol.AddonFailed, stateOf(r, "a"))
 		require.Contains(t, r.addons.state()[0].Reason, "did not load the addon within 1m0s")
-		require.Equal(t, []string{"load a"}, m.begun, "an engine that hangs is not asked again")
+		require.Equal(t, []string{"load a"}, m.begun, "the load is not retried after a timeout")
 		require.Equal(t, 1, users(r.agent.cache))
 		m.answer["load a"] <- nil
 		synctest.Wait()
@@ -136,15 +134,14 @@ func TestWhatIsLoadedTooLateIsUnloaded(t *testing.T) {
 	})
 }
 
-// An addon that is not wanted any more while its engine loads it is unloaded,
-// before the same one is loaded again.
-func TestAnAddonIsWantedAgain(t *testing.T) {
+// An addon that is dropped while the engine loads it is unloaded before it is loaded again.
+func TestAddonIsAssignedAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r, m := bearer(t, "load a", "unload a")
-		r.beat("a")
-		r.beat()
+		r, m := newTestReplica(t, "load a", "unload a")
+		r.assign("a")
+		r.assign()
 		require.Empty(t, stateOf(r, "a"))
-		r.beat("a")
+		r.assign("a")
 		require.Equal(t, []string{"load a"}, m.begun)
 		m.answer["load a"] <- nil
 		synctest.Wait()
@@ -157,8 +154,8 @@ func TestAnAddonIsWantedAgain(t *testing.T) {
 		synctest.Wait()
 		require.Equal(t, protocol.AddonLoaded, stateOf(r, "a"))
 
-		r.beat()
-		r.beat("a")
+		r.assign()
+		r.assign("a")
 		require.Equal(t, protocol.AddonLoading, stateOf(r, "a"))
 		m.answer["unload a"] <- nil
 		synctest.Wait()
@@ -169,14 +166,13 @@ func TestAnAddonIsWantedAgain(t *testing.T) {
 	})
 }
 
-// One that waits for an engine which never comes back fails in its time, and
-// others are loaded meanwhile.
-func TestAnAddonWhoseEngineHangs(t *testing.T) {
+// An addon that waits for a hanging call times out, and others are loaded.
+func TestHangingEngine(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r, m := bearer(t, "unload a")
-		r.beat("a")
-		r.beat()
-		r.beat("a", "b")
+		r, m := newTestReplica(t, "unload a")
+		r.assign("a")
+		r.assign()
+		r.assign("a", "b")
 		require.Equal(t, protocol.AddonLoaded, stateOf(r, "b"))
 		time.Sleep(2 * time.Minute)
 		synctest.Wait()
@@ -187,11 +183,11 @@ func TestAnAddonWhoseEngineHangs(t *testing.T) {
 	})
 }
 
-// A load that fails for a moment's reason is tried again; a refusal is not.
-func TestLoadingIsTriedAgain(t *testing.T) {
+// A transient failure to load is retried; a refusal is not.
+func TestLoadingIsRetried(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r, m := bearer(t, "load a")
-		r.beat("a")
+		r, m := newTestReplica(t, "load a")
+		r.assign("a")
 		m.answer["load a"] <- errors.New("no memory")
 		time.Sleep(addonPause)
 		synctest.Wait()

@@ -18,21 +18,21 @@ import (
 	"anneal/workers/protocol"
 )
 
-// A shelf serves files of ten bytes and counts how often each is asked for.
-type shelf struct {
+// A fileServer serves files of ten bytes and counts the requests.
+type fileServer struct {
 	*httptest.Server
-	mu    sync.Mutex
-	asked map[string]int
-	reply func(w http.ResponseWriter, name string, times int) bool // false to go on as usual
+	mu       sync.Mutex
+	requests map[string]int
+	reply    func(w http.ResponseWriter, name string, times int) bool // false to go on as usual
 }
 
-func newShelf(t *testing.T) *shelf {
-	s := &shelf{asked: map[string]int{}}
+func newFileServer(t *testing.T) *fileServer {
+	s := &fileServer{requests: map[string]int{}}
 	s.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		name := strings.TrimPrefix(r.URL.Path, "/")
 		s.mu.Lock()
-		s.asked[name]++
-		times, reply := s.asked[name], s.reply
+		s.requests[name]++
+		times, reply := s.requests[name], s.reply
 		s.mu.Unlock()
 		if reply == nil || !reply(w, name, times) {
 			_, _ = io.WriteString(w, "0123456789")
@@ -42,7 +42,7 @@ func newShelf(t *testing.T) *shelf {
 	return s
 }
 
-func (s *shelf) folder(key string, names ...string) protocol.FileSet {
+func (s *fileServer) files(key string, names ...string) protocol.FileSet {
 	f := protocol.FileSet{Key: key}
 	for _, name := range names {
 		f.Files = append(f.Files, protocol.File{Name: name, Size: 10, URL: s.URL + "/" + name})
@@ -57,9 +57,9 @@ func newCache(t *testing.T, dir string, limit int64) *cache {
 }
 
 func TestCacheSharesOneDownload(t *testing.T) {
-	s, dir := newShelf(t), t.TempDir()
+	s, dir := newFileServer(t), t.TempDir()
 	c := newCache(t, dir, 1<<20)
-	folder := s.folder("k", "a", "deep/b")
+	folder := s.files("k", "a", "deep/b")
 	var wanting sync.WaitGroup
 	for range 8 {
 		wanting.Go(func() {
@@ -78,43 +78,43 @@ func TestCacheSharesOneDownload(t *testing.T) {
 		})
 	}
 	wanting.Wait()
-	require.Equal(t, map[string]int{"a": 1, "deep/b": 1}, s.asked)
+	require.Equal(t, map[string]int{"a": 1, "deep/b": 1}, s.requests)
 
 	again := newCache(t, dir, 1<<20) // as after a restart
 	_, release, err := again.acquire(t.Context(), folder)
 	require.NoError(t, err)
 	release()
-	require.Equal(t, 1, s.asked["a"], "what is there is not fetched again")
-	_, release, err = again.acquire(t.Context(), s.folder("other key", "a"))
+	require.Equal(t, 1, s.requests["a"], "a cached file set is not downloaded again")
+	_, release, err = again.acquire(t.Context(), s.files("other key", "a"))
 	require.NoError(t, err)
 	release()
-	require.Equal(t, 2, s.asked["a"], "another key is another content")
+	require.Equal(t, 2, s.requests["a"], "another key is other content")
 }
 
-func TestCacheEvictsWhatNobodyUses(t *testing.T) {
-	s := newShelf(t)
+func TestCacheEvictsUnusedFiles(t *testing.T) {
+	s := newFileServer(t)
 	c := newCache(t, t.TempDir(), 25)
-	held, releaseHeld, err := c.acquire(t.Context(), s.folder("held", "h1", "h2", "h3"))
+	held, releaseHeld, err := c.acquire(t.Context(), s.files("held", "h1", "h2", "h3"))
 	require.NoError(t, err)
 	for _, key := range []string{"a", "b", "c"} {
-		_, release, err := c.acquire(t.Context(), s.folder(key, key))
+		_, release, err := c.acquire(t.Context(), s.files(key, key))
 		require.NoError(t, err)
 		release()
 	}
-	require.FileExists(t, filepath.Join(held, "h1"), "what is used stays, whatever the limit")
-	_, release, err := c.acquire(t.Context(), s.folder("c", "c"))
+	require.FileExists(t, filepath.Join(held, "h1"), "used files stay, whatever the limit")
+	_, release, err := c.acquire(t.Context(), s.files("c", "c"))
 	require.NoError(t, err)
 	release()
-	require.Equal(t, 1, s.asked["c"], "the newest is still there")
-	_, release, err = c.acquire(t.Context(), s.folder("a", "a"))
+	require.Equal(t, 1, s.requests["c"], "the newest is still cached")
+	_, release, err = c.acquire(t.Context(), s.files("a", "a"))
 	require.NoError(t, err)
 	release()
-	require.Equal(t, 2, s.asked["a"], "the oldest had to go")
+	require.Equal(t, 2, s.requests["a"], "the oldest was evicted")
 	releaseHeld()
 	require.NoDirExists(t, held, "30 bytes are above the limit")
 }
 
-func TestFetch(t *testing.T) {
+func TestDownload(t *testing.T) {
 	type answer = func(w http.ResponseWriter, name string, times int) bool
 	status := func(code, until int) answer {
 		return func(w http.ResponseWriter, _ string, times int) bool {
@@ -141,12 +141,12 @@ func TestFetch(t *testing.T) {
 		"full":      {status(507, 9), 1, "full"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			s := newShelf(t)
+			s := newFileServer(t)
 			s.reply = one.reply
 			dir := t.TempDir()
 			c := newCache(t, dir, 1<<20)
-			path, release, err := c.acquire(t.Context(), s.folder("k", "f"))
-			require.Equal(t, one.asked, s.asked["f"])
+			path, release, err := c.acquire(t.Context(), s.files("k", "f"))
+			require.Equal(t, one.asked, s.requests["f"])
 			if one.fails == "" {
 				require.NoError(t, err)
 				data, err := os.ReadFile(filepath.Join(path, "f"))
@@ -159,14 +159,14 @@ func TestFetch(t *testing.T) {
 			require.NotContains(t, err.Error(), s.URL, "a signed URL is a secret")
 			left, err := os.ReadDir(dir)
 			require.NoError(t, err)
-			require.Empty(t, left, "nothing half-fetched stays")
+			require.Empty(t, left, "no partial download stays")
 		})
 	}
 }
 
-// Who waits for another's download goes on by itself when that one is stopped.
-func TestCacheOutlivesTheFirst(t *testing.T) {
-	s := newShelf(t)
+// A waiting user downloads the files itself when the first download is canceled.
+func TestDownloadContinuesForOtherUsers(t *testing.T) {
+	s := newFileServer(t)
 	asked, hold := make(chan struct{}), make(chan struct{})
 	s.reply = func(_ http.ResponseWriter, _ string, times int) bool {
 		if times == 1 {
@@ -179,13 +179,13 @@ func TestCacheOutlivesTheFirst(t *testing.T) {
 	first, stop := context.WithCancel(t.Context())
 	failed := make(chan error, 1)
 	go func() {
-		_, _, err := c.acquire(first, s.folder("k", "f"))
+		_, _, err := c.acquire(first, s.files("k", "f"))
 		failed <- err
 	}()
 	<-asked
 	done := make(chan error, 1)
 	go func() {
-		_, release, err := c.acquire(t.Context(), s.folder("k", "f"))
+		_, release, err := c.acquire(t.Context(), s.files("k", "f"))
 		if err == nil {
 			release()
 		}
@@ -197,19 +197,19 @@ func TestCacheOutlivesTheFirst(t *testing.T) {
 	require.NoError(t, <-done)
 }
 
-func TestFetchStaysInItsFolder(t *testing.T) {
-	s := newShelf(t)
+func TestDownloadStaysInItsDirectory(t *testing.T) {
+	s := newFileServer(t)
 	for _, name := range []string{"../x", "/x", "a/../../x"} {
-		err := newTransfer(nil).download(t.Context(), s.folder("k", name), t.TempDir())
+		err := newTransfer(nil).download(t.Context(), s.files("k", name), t.TempDir())
 		require.Equal(t, domain.InvalidArgument, domain.CodeOf(err), name)
 	}
-	require.Empty(t, s.asked)
+	require.Empty(t, s.requests)
 }
 
-// What was overwritten with as many other bytes is not used.
-func TestFilesAreHeldToTheirSums(t *testing.T) {
-	s := newShelf(t)
-	folder := s.folder("k", "f")
+// A file that was overwritten with other bytes of the same size is refused.
+func TestSumsAreVerified(t *testing.T) {
+	s := newFileServer(t)
+	folder := s.files("k", "f")
 	// of 0123456789, by sha256sum
 	folder.Files[0].Sum = "84d89877f0d4041efb6bf91a16f0248f2fd573e6af05c19f96bedb9f882f7882"
 	require.NoError(t, newTransfer(nil).download(t.Context(), folder, t.TempDir()))
@@ -221,31 +221,30 @@ func TestFilesAreHeldToTheirSums(t *testing.T) {
 	err := newTransfer(nil).download(t.Context(), folder, t.TempDir())
 	require.Equal(t, domain.DataLoss, domain.CodeOf(err))
 	require.ErrorContains(t, err, "file f:")
-	require.Equal(t, 2, s.asked["f"], "it is not asked for again and again")
+	require.Equal(t, 2, s.requests["f"], "the download is not retried")
 	folder.Files[0].Sum = ""
 	require.NoError(t, newTransfer(nil).download(t.Context(), folder, t.TempDir()),
-		"a file without a sum is taken as it is")
+		"a file without a sum is not verified")
 }
 
-// What the store says is damaged is not asked for again, and what arrives other
-// than it was sent is.
-func TestDamageOfTheStoreAndOfTheWay(t *testing.T) {
-	s := newShelf(t)
+// A download is not retried when the store reports damage, and is retried after damage in transit.
+func TestDamageInTheStoreAndInTransit(t *testing.T) {
+	s := newFileServer(t)
 	s.reply = func(w http.ResponseWriter, _ string, times int) bool {
 		// of 0123456789, by sha256sum
 		w.Header().Set("Repr-Digest", "sha-256=:hNiYd/DUBB77a/kaFvAkjy/Vc+avBcGflr7bn4gveII=:")
 		_, _ = io.WriteString(w, []string{"0123456780", "0123456789"}[min(times-1, 1)])
 		return true
 	}
-	require.NoError(t, newTransfer(nil).download(t.Context(), s.folder("k", "f"), t.TempDir()))
-	require.Equal(t, 2, s.asked["f"])
+	require.NoError(t, newTransfer(nil).download(t.Context(), s.files("k", "f"), t.TempDir()))
+	require.Equal(t, 2, s.requests["f"])
 	s.reply = func(w http.ResponseWriter, _ string, _ int) bool {
 		w.WriteHeader(http.StatusInternalServerError)
 		_, _ = io.WriteString(w, `{"code":15,"message":"file models/acme/f: is damaged"}`)
 		return true
 	}
-	err := newTransfer(nil).download(t.Context(), s.folder("k", "g"), t.TempDir())
+	err := newTransfer(nil).download(t.Context(), s.files("k", "g"), t.TempDir())
 	require.Equal(t, domain.DataLoss, domain.CodeOf(err))
 	require.ErrorContains(t, err, "file g: is damaged in the file store")
-	require.Equal(t, 1, s.asked["g"])
+	require.Equal(t, 1, s.requests["g"])
 }

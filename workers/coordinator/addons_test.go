@@ -20,7 +20,7 @@ import (
 	"anneal/workers/protocol"
 )
 
-// addonModel stores an adapter that answers in its own way.
+// addonModel stores an adapter whose completions differ from those of others.
 func (c *cluster) addonModel(id string) domain.Name {
 	c.Helper()
 	name := domain.NewName("acme", "models", id)
@@ -37,7 +37,7 @@ func (c *cluster) addonModel(id string) domain.Name {
 
 func addonName(id string) domain.Name { return domain.NewName("acme", "deployedModels", id) }
 
-// load asks for an addon of a model that is stored.
+// load creates a deployed model of a stored adapter.
 func (c *cluster) load(id string) {
 	c.Helper()
 	model := domain.NewName("acme", "models", id)
@@ -53,7 +53,7 @@ func (c *cluster) unload(id string) {
 	c.do(domain.Intend(domain.DeployedModels, addonName(id), domain.UndeployModel{Reason: "by its user"}))
 }
 
-// addon waits until an addon is in a state, "" is gone, and answers its ID.
+// addon waits until an addon is in a state ("" is deleted), and returns its ID.
 func (c *cluster) addon(id, state string) (addonID string, m domain.DeployedModel) {
 	c.Helper()
 	c.until("the addon "+id+" is "+state, func(v *projections.View) bool {
@@ -67,8 +67,8 @@ func (c *cluster) addon(id, state string) (addonID string, m domain.DeployedMode
 	return addonID, m
 }
 
-// say is what a replica answers for an addon.
-func (c *cluster) say(r domain.Replica, addon string) (string, error) {
+// complete returns the completion of a replica with an addon.
+func (c *cluster) complete(r domain.Replica, addon string) (string, error) {
 	text := ""
 	_, err := c.replicas().Complete(c.Context(), deploymentName, r,
 		engines.CompletionRequest{Prompt: "go", MaxTokens: 30, IgnoreEOS: true, Addon: addon},
@@ -83,9 +83,9 @@ func (c *cluster) deployForAddons(node string) domain.Replica {
 	return c.placeReplica(node)
 }
 
-func TestAddonsComeAndGo(t *testing.T) {
+func TestAddonsAreLoadedAndUnloaded(t *testing.T) {
 	c := start(t)
-	c.stock()
+	c.createInputs()
 	engine := simulated.New(simulated.Options{Seed: 7})
 	c.agent("n1", engine)
 	c.agent("n2", engine)
@@ -96,53 +96,53 @@ func TestAddonsComeAndGo(t *testing.T) {
 	terse, _ := c.addon("terse", domain.ModelDeployedState)
 	answers := map[string]string{}
 	for _, id := range []string{"", polite, terse} {
-		text, err := c.say(r1, id)
+		text, err := c.complete(r1, id)
 		require.NoError(t, err)
 		answers[text] = id
 	}
-	require.Len(t, answers, 3, "each answers in its own way")
+	require.Len(t, answers, 3, "each has its own completion")
 
-	// A replica that comes later is ready when it has them.
+	// A later replica is ready when it has loaded them.
 	r2 := c.serving(c.placeReplica("n2").ID)
 	for want, id := range answers {
-		got, err := c.say(r2, id)
+		got, err := c.complete(r2, id)
 		require.NoError(t, err)
 		require.Equal(t, want, got)
 	}
 
 	c.unload("polite")
 	c.addon("polite", "")
-	_, err := c.say(r1, polite)
+	_, err := c.complete(r1, polite)
 	require.Equal(t, domain.Unavailable, domain.CodeOf(err))
 	require.Equal(t, engines.ErrAddonNotLoaded(polite).Error(), err.Error())
-	_, err = c.say(r2, terse)
+	_, err = c.complete(r2, terse)
 	require.NoError(t, err)
 
-	// The same name again is another addon.
+	// The same name is another addon.
 	c.load("polite")
 	again, _ := c.addon("polite", domain.ModelDeployedState)
 	require.NotEqual(t, polite, again)
 	for _, r := range []domain.Replica{r1, r2} {
-		got, err := c.say(r, again)
+		got, err := c.complete(r, again)
 		require.NoError(t, err)
 		require.Equal(t, polite, answers[got])
 	}
 }
 
-// Requests go on while addons come and go: none is dropped, and each is
-// answered by the addon that it names.
+// Requests continue while addons are loaded and unloaded: none is dropped, and each is served by the
+// addon that it names.
 func TestAddonsUnderTraffic(t *testing.T) {
 	t.Parallel()
 	c := start(t)
-	c.stock()
+	c.createInputs()
 	c.agent("n1", simulated.New(simulated.Options{Seed: 7, Slots: 4,
 		TokenTime: func(int) time.Duration { return time.Millisecond }}))
 	r := c.serving(c.deployForAddons("n1").ID)
 	c.load("steady")
 	steady, _ := c.addon("steady", domain.ModelDeployedState)
-	want, err := c.say(r, steady)
+	want, err := c.complete(r, steady)
 	require.NoError(t, err)
-	base, err := c.say(r, "")
+	base, err := c.complete(r, "")
 	require.NoError(t, err)
 
 	over := make(chan struct{})
@@ -152,9 +152,9 @@ func TestAddonsUnderTraffic(t *testing.T) {
 		for range 2 {
 			all.Go(func() {
 				for ended := false; !ended; asked.Add(1) {
-					got, err := c.say(r, id)
+					got, err := c.complete(r, id)
 					if err != nil || got != text {
-						t.Errorf("an answer was dropped or of another: %q, %v", got, err)
+						t.Errorf("a response was dropped or of another addon: %q, %v", got, err)
 						return
 					}
 					select {
@@ -178,22 +178,22 @@ func TestAddonsUnderTraffic(t *testing.T) {
 				func(engines.Chunk) error { once.Do(func() { close(begun) }); return nil })
 			answer <- err
 		}()
-		c.hear("the answer begins", begun)
+		c.wait("the response starts", begun)
 		c.unload("passing")
 		c.addon("passing", "")
-		require.NoError(t, <-answer, "what was begun is answered to its end")
+		require.NoError(t, <-answer, "requests in progress finish")
 	}
 	close(over)
 	all.Wait()
 	require.Greater(t, int(asked.Load()), 8)
 }
 
-// An addon that no replica can load fails, with the reason, and keeps no
-// replica from being ready.
-func TestAddonsThatFail(t *testing.T) {
+// An addon that no replica can load fails with the reason, and does not keep a replica from being
+// ready.
+func TestAddonFails(t *testing.T) {
 	t.Parallel()
 	c := start(t)
-	c.stock()
+	c.createInputs()
 	unfit := domain.Errorf(domain.FailedPrecondition, "the adapter was trained on another base")
 	c.agent("n1", simulated.New(simulated.Options{Fault: func(a simulated.Action) error {
 		if a.Name == simulated.LoadAddon {
@@ -217,10 +217,10 @@ func TestAddonsThatFail(t *testing.T) {
 	require.Contains(t, failed.Status.Message, "404")
 }
 
-// A replica that cannot load what others have is replaced: the addon goes on.
-func TestAReplicaThatLacksAnAddon(t *testing.T) {
+// A replica that cannot load an addon that others serve is replaced; the addon stays deployed.
+func TestReplicaThatLacksAnAddonIsReplaced(t *testing.T) {
 	c := start(t)
-	c.stock()
+	c.createInputs()
 	c.agent("n1", simulated.New(simulated.Options{}))
 	c.agent("n2", simulated.New(simulated.Options{Fault: func(a simulated.Action) error {
 		if a.Name == simulated.LoadAddon {
@@ -242,19 +242,19 @@ func TestAReplicaThatLacksAnAddon(t *testing.T) {
 	c.addon("polite", domain.ModelDeployedState)
 }
 
-// stubborn is a completer that never comes to an end, whatever it is told.
-type stubborn struct{ release chan struct{} }
+// hangingCompleter is a completer whose Load returns only when released.
+type hangingCompleter struct{ release chan struct{} }
 
-func (s stubborn) Load(context.Context, engines.ModelFiles) (engines.Model, error) {
+func (s hangingCompleter) Load(context.Context, engines.ModelFiles) (engines.Model, error) {
 	<-s.release
 	return nil, errors.New("released")
 }
 
-func TestAReplicaThatLoadsForEver(t *testing.T) {
+func TestReplicaLoadTimesOut(t *testing.T) {
 	c := start(t)
-	c.stock()
+	c.createInputs()
 	engine := simulated.New(simulated.Options{})
-	hung := stubborn{make(chan struct{})}
+	hung := hangingCompleter{make(chan struct{})}
 	defer close(hung.release)
 	engine.Completer = hung
 	a, err := agent.New(agent.Options{Node: "n1", Token: "token of n1", Key: keyOf(t, "n1"), URL: c.server.URL(),
@@ -263,7 +263,7 @@ func TestAReplicaThatLoadsForEver(t *testing.T) {
 	c.background(a.Run)
 	c.ready("n1")
 	r := c.deploy("n1")
-	view := c.until("the replica is given up", func(v *projections.View) bool {
+	view := c.until("the replica is removed", func(v *projections.View) bool {
 		row, _ := v.Deployments.Get(deploymentName)
 		_, there := row.State.Replicas[r.ID]
 		return !there
@@ -273,38 +273,38 @@ func TestAReplicaThatLoadsForEver(t *testing.T) {
 	require.Contains(t, row.State.Status.Message, "did not load the model within 50ms")
 }
 
-// A node that lists neither an attempt nor its end does not hold it for ever.
-func TestAnAttemptThatIsNeverBegun(t *testing.T) {
+// An attempt that its node does not start in time is re-queued.
+func TestAttemptThatDoesNotStartIsRequeued(t *testing.T) {
 	c := start(t)
-	c.stock()
-	node := c.raw("n1")
-	require.NoError(t, c.ask(node, protocol.HeartbeatSubject("n1"), beatOf("a", 1), &protocol.Assignments{}))
+	c.createInputs()
+	node := c.connectNode("n1")
+	require.NoError(t, c.send(node, protocol.HeartbeatSubject("n1"), heartbeatOf("a", 1), &protocol.Assignments{}))
 	c.submit()
 	c.place("n1")
-	var orders protocol.Assignments
-	require.NoError(t, c.ask(node, protocol.HeartbeatSubject("n1"), beatOf("a", 2), &orders))
-	require.Len(t, orders.Train, 1)
-	c.desk()
+	var assignments protocol.Assignments
+	require.NoError(t, c.send(node, protocol.HeartbeatSubject("n1"), heartbeatOf("a", 2), &assignments))
+	require.Len(t, assignments.Train, 1)
+	c.stop()
 	late := coordinator.New(coordinator.Options{Log: c.log, World: c.world, Blobs: c.blobs,
 		Conn: c.server.Coordinator(), Logger: testLog,
 		BeginWithin: time.Minute, Now: func() time.Time { return time.Now().Add(2 * time.Minute) }})
 	c.background(late.Run)
 	var after protocol.Assignments
-	require.NoError(t, c.ask(node, protocol.HeartbeatSubject("n1"), beatOf("a", 3), &after))
+	require.NoError(t, c.send(node, protocol.HeartbeatSubject("n1"), heartbeatOf("a", 3), &after))
 	require.Empty(t, after.Train)
 	life := c.life()
 	require.Equal(t, domain.JobRequeueState, life.State)
 	require.Contains(t, life.Status.Message, "n1 did not start the attempt within 1m0s")
 }
 
-// An engine that hangs with an addon does not keep the replica from it for ever.
-func TestAnAddonThatLoadsForEver(t *testing.T) {
+// An engine that hangs while it loads an addon does not keep the replica from being ready.
+func TestAddonLoadTimesOut(t *testing.T) {
 	t.Parallel()
 	c := start(t)
-	c.stock()
+	c.createInputs()
 	release := make(chan struct{})
 	defer close(release)
-	const within = 2 * time.Second // which its model has, too
+	const within = 2 * time.Second // for its model too
 	a, err := agent.New(agent.Options{Node: "n1", Token: "token of n1", Key: keyOf(t, "n1"), URL: c.server.URL(),
 		Dir: t.TempDir(), Log: testLog, LoadWithin: within,
 		Engine: simulated.New(simulated.Options{Fault: func(a simulated.Action) error {

@@ -16,9 +16,9 @@ import (
 	"anneal/workers/protocol"
 )
 
-// admitting starts a cluster whose admission knows some tokens, and closes the
-// connections that it no longer vouches for.
-func admitting(t *testing.T, tokens map[string]coordinator.JoinToken) *cluster {
+// startWithTokens starts a cluster whose admission accepts the given tokens and closes the connections of
+// nodes that are no longer enrolled.
+func startWithTokens(t *testing.T, tokens map[string]coordinator.JoinToken) *cluster {
 	c := start(t)
 	admission := *c.admission.Load()
 	admission.Sessions = c.server
@@ -26,14 +26,14 @@ func admitting(t *testing.T, tokens map[string]coordinator.JoinToken) *cluster {
 		if known, ok := tokens[token]; ok {
 			return known, nil
 		}
-		return coordinator.JoinToken{}, domain.Errorf(domain.Unauthenticated, "the token is not known")
+		return coordinator.JoinToken{}, domain.Errorf(domain.Unauthenticated, "unknown token")
 	}
 	c.admission.Store(&admission)
 	c.background(admission.Run)
 	return c
 }
 
-// join connects as a node; err says why it was not let in.
+// join connects as a node.
 func (c *cluster) join(node, token string, key nkeys.KeyPair, more ...nats.Option) (*nats.Conn, error) {
 	options := append(eventlog.AgentOptions(node, token, key), nats.RetryOnFailedConnect(false), nats.NoReconnect())
 	conn, err := nats.Connect(c.server.URL(), append(options, more...)...)
@@ -53,7 +53,7 @@ func (c *cluster) node(id string) domain.Node {
 
 func (c *cluster) closed(what string, conn *nats.Conn) {
 	c.Helper()
-	deadline := time.After(patience)
+	deadline := time.After(waitTimeout)
 	status := conn.StatusChanged(nats.CLOSED)
 	for !conn.IsClosed() {
 		select {
@@ -76,10 +76,9 @@ func public(t testing.TB, key nkeys.KeyPair) string {
 	return text
 }
 
-// A token takes no name that has enrolled, and after its first contact an agent
-// needs none.
-func TestATokenTakesNoEnrolledName(t *testing.T) {
-	c := admitting(t, map[string]coordinator.JoinToken{"any": {ID: "t1"}, "for n1": {ID: "t2", Node: "n1"},
+// A token cannot enroll an enrolled node again, and an enrolled agent needs none.
+func TestTokenDoesNotReplaceAnEnrolledNode(t *testing.T) {
+	c := startWithTokens(t, map[string]coordinator.JoinToken{"any": {ID: "t1"}, "for n1": {ID: "t2", Node: "n1"},
 		"for n2": {ID: "t3", Node: "n2"}})
 	mine, theirs := newKey(t), newKey(t)
 
@@ -96,14 +95,14 @@ func TestATokenTakesNoEnrolledName(t *testing.T) {
 	require.Equal(t, domain.NodeJoining, c.node("n1").State)
 	require.Equal(t, public(t, mine), c.node("n1").Access.PublicKey)
 	require.Equal(t, "t1", c.node("n1").Access.JoinToken)
-	require.NoError(t, c.ask(conn, protocol.HeartbeatSubject("n1"), beatOf("a", 1), &protocol.Assignments{}))
+	require.NoError(t, c.send(conn, protocol.HeartbeatSubject("n1"), heartbeatOf("a", 1), &protocol.Assignments{}))
 	require.Equal(t, domain.NodeReady, c.node("n1").State)
 
 	for _, token := range []string{"any", "for n1", ""} {
 		_, err := c.join("n1", token, theirs)
 		require.ErrorIs(t, err, nats.ErrAuthorization, "another's key with token %q", token)
 	}
-	require.NoError(t, c.ask(conn, protocol.HeartbeatSubject("n1"), beatOf("a", 2), &protocol.Assignments{}),
+	require.NoError(t, c.send(conn, protocol.HeartbeatSubject("n1"), heartbeatOf("a", 2), &protocol.Assignments{}),
 		"who was there stays")
 	stranger := public(t, mine)
 	_, err = c.join("n1", "any", theirs, nats.Nkey(stranger, theirs.Sign))
@@ -114,9 +113,9 @@ func TestATokenTakesNoEnrolledName(t *testing.T) {
 	require.NoError(t, err, "the key alone")
 }
 
-// A second connection with a node's key takes the place of the first.
-func TestANodeHasOneSession(t *testing.T) {
-	c := admitting(t, map[string]coordinator.JoinToken{"any": {ID: "t1"}})
+// A second connection with a node's key replaces the first.
+func TestNodeHasOneSession(t *testing.T) {
+	c := startWithTokens(t, map[string]coordinator.JoinToken{"any": {ID: "t1"}})
 	key := newKey(t)
 	first, err := c.join("n1", "any", key)
 	require.NoError(t, err)
@@ -132,16 +131,16 @@ func TestANodeHasOneSession(t *testing.T) {
 	require.Len(t, sessions, 2)
 }
 
-// A revoked node is cut off at once; neither its key nor the token that it came
-// with lets it in again, under any name. Its name can be enrolled with another.
+// A revoked node is disconnected immediately; neither its key nor its token authenticates again, as any
+// node. Its name can be enrolled with another token.
 func TestRevokedNode(t *testing.T) {
-	c := admitting(t, map[string]coordinator.JoinToken{"any": {ID: "t1"}, "next": {ID: "t2"},
+	c := startWithTokens(t, map[string]coordinator.JoinToken{"any": {ID: "t1"}, "next": {ID: "t2"},
 		"old": {ID: domain.LegacyJoinToken}})
 	key := newKey(t)
 	conn, err := c.join("n1", "any", key)
 	require.NoError(t, err)
-	require.NoError(t, c.ask(conn, protocol.HeartbeatSubject("n1"), beatOf("a", 1), &protocol.Assignments{}))
-	c.stock()
+	require.NoError(t, c.send(conn, protocol.HeartbeatSubject("n1"), heartbeatOf("a", 1), &protocol.Assignments{}))
+	c.createInputs()
 	c.submit()
 	c.place("n1")
 	c.do(domain.Intend(domain.Nodes, nodeName("n1"), domain.RevokeNode{Reason: "stolen"}))
@@ -157,28 +156,26 @@ func TestRevokedNode(t *testing.T) {
 
 	again, err := c.join("n1", "next", newKey(t))
 	require.NoError(t, err)
-	require.NoError(t, c.ask(again, protocol.HeartbeatSubject("n1"), beatOf("b", 1), &protocol.Assignments{}))
+	require.NoError(t, c.send(again, protocol.HeartbeatSubject("n1"), heartbeatOf("b", 1), &protocol.Assignments{}))
 	require.Equal(t, domain.NodeReady, c.node("n1").State)
 }
 
-// Where closing connections fails, what a revoked node says is refused all the
-// same.
-func TestRevokedNodeIsNotHeard(t *testing.T) {
+// Messages of a revoked node are refused also when its connection cannot be closed.
+func TestMessagesOfARevokedNodeAreRefused(t *testing.T) {
 	c := start(t)
-	conn := c.raw("n1")
-	require.NoError(t, c.ask(conn, protocol.HeartbeatSubject("n1"), beatOf("a", 1), &protocol.Assignments{}))
+	conn := c.connectNode("n1")
+	require.NoError(t, c.send(conn, protocol.HeartbeatSubject("n1"), heartbeatOf("a", 1), &protocol.Assignments{}))
 	c.do(domain.Intend(domain.Nodes, nodeName("n1"), domain.RevokeNode{Reason: "stolen"}))
 	for _, subject := range []string{protocol.HeartbeatSubject("n1"), protocol.ReportSubject("n1"),
 		protocol.SignSubject("n1")} {
-		err := c.ask(conn, subject, beatOf("a", 2), &protocol.Assignments{})
+		err := c.send(conn, subject, heartbeatOf("a", 2), &protocol.Assignments{})
 		require.Equal(t, domain.PermissionDenied, domain.CodeOf(err), subject)
 	}
 }
 
-// Another control plane decides on the same log: it waits for what was recorded
-// before it says no.
+// An admission catches up with the log before it refuses a node that another one enrolled.
 func TestTwoAdmissions(t *testing.T) {
-	c := admitting(t, map[string]coordinator.JoinToken{"any": {ID: "t1"}})
+	c := startWithTokens(t, map[string]coordinator.JoinToken{"any": {ID: "t1"}})
 	key := newKey(t)
 	_, err := c.join("n1", "any", key)
 	require.NoError(t, err)

@@ -31,19 +31,18 @@ import (
 	"anneal/workers/coordinator"
 )
 
-// patience bounds every wait of a test; none of them needs it.
-const patience = time.Minute
+// waitTimeout limits every wait of a test.
+const waitTimeout = time.Minute
 
-// A cluster is a control plane without schedulers: the test decides who works
-// where.
+// A cluster is a control plane without schedulers: the test places jobs and replicas.
 type cluster struct {
 	*testing.T
 	log    eventlog.Log
 	world  *projections.World
 	blobs  *blobs.Store
-	bucket string // the folder of blobs
+	bucket string // the directory of blobs
 	server *eventlog.Server
-	desk   func() // stops it
+	stop   func() // stops the coordinator
 
 	admission atomic.Pointer[coordinator.Admission]
 }
@@ -97,7 +96,7 @@ func (c *cluster) listen(address string) {
 		}})
 }
 
-// keyOf is a node's key, the same for all who speak for it in a test.
+// keyOf returns a node's key, which is derived from its name.
 func keyOf(t testing.TB, node string) nkeys.KeyPair {
 	key, err := fixedKey(node)
 	require.NoError(t, err)
@@ -109,17 +108,16 @@ func fixedKey(node string) (nkeys.KeyPair, error) {
 	return nkeys.FromRawSeed(nkeys.PrefixByteUser, seed[:])
 }
 
-// restart takes NATS and the desk away and brings them back, at the same
-// address.
+// restart restarts NATS and the coordinator at the same address.
 func (c *cluster) restart() {
 	address := strings.TrimPrefix(c.server.URL(), "nats://")
-	c.desk()
+	c.stop()
 	c.server.Close()
 	c.listen(address)
 	c.open()
 }
 
-// background runs something until stop is called or the test is over.
+// background calls run in a goroutine until stop is called or the test ends.
 func (c *cluster) background(run func(context.Context) error) (stop func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
@@ -139,17 +137,17 @@ func (c *cluster) background(run func(context.Context) error) (stop func()) {
 	return stop
 }
 
-// open opens a desk, which remembers nothing of one before.
+// open starts a coordinator without the state of an earlier one.
 func (c *cluster) open() {
 	open := func(_ context.Context, name domain.Name, _ domain.Sealed) (domain.SecretValue, error) {
 		return domain.SecretValue("opened " + name), nil
 	}
-	desk := coordinator.New(coordinator.Options{Log: c.log, World: c.world, Blobs: c.blobs,
+	agents := coordinator.New(coordinator.Options{Log: c.log, World: c.world, Blobs: c.blobs,
 		Conn: c.server.Coordinator(), OpenSecret: open, Logger: testLog})
-	c.desk = c.background(desk.Run)
+	c.stop = c.background(agents.Run)
 }
 
-// files are what lies below a folder and is referred to.
+// files returns the files below a directory, after reconciliation.
 func (c *cluster) files(folder string) domain.Files {
 	c.Helper()
 	r := reconcile.New(reconcile.Options{Log: c.log, World: c.world, Blobs: c.blobs, Keys: eventlog.NewMemoryVault()})
@@ -166,7 +164,7 @@ func (c *cluster) agent(node string, engine engines.Engine) (stop func()) {
 
 func (c *cluster) agentIn(node, dir string, engine engines.Engine) (stop func()) {
 	a, err := agent.New(agent.Options{Node: node, Token: "token of " + node, Key: keyOf(c, node), URL: c.server.URL(),
-		Dir: dir, Engine: engine, Sound: raw, Log: testLog,
+		Dir: dir, Engine: engine, Sound: readSamples, Log: testLog,
 		Capacity: map[string]int{"VENDOR_A_L4_24GB": 2}, LeaveWithin: 10 * time.Second})
 	require.NoError(c, err)
 	stop = c.background(a.Run)
@@ -181,24 +179,24 @@ func (c *cluster) ready(node string) {
 	})
 }
 
-// until waits for the world to be so.
-func (c *cluster) until(what string, so func(*projections.View) bool) *projections.View {
+// until waits until a condition of the world is met.
+func (c *cluster) until(what string, met func(*projections.View) bool) *projections.View {
 	c.Helper()
-	late := time.After(patience)
+	late := time.After(waitTimeout)
 	for {
 		view := c.world.View()
-		if so(view) {
+		if met(view) {
 			return view
 		}
 		select {
 		case <-c.world.Changed(view.Position):
 		case <-late:
-			require.FailNow(c, "it never came to be", what)
+			require.FailNow(c, "timeout waiting for condition", what)
 		}
 	}
 }
 
-// do carries out commands, as a user or a scheduler would.
+// do records commands, as a user or a scheduler would.
 func (c *cluster) do(intents ...domain.Intent) {
 	c.Helper()
 	for _, intent := range intents {
@@ -218,8 +216,8 @@ const (
 
 func nodeName(id string) domain.Name { return domain.NewName(domain.System, "nodes", id) }
 
-// stock stores a model and a dataset of 80 rows: ten steps an epoch.
-func (c *cluster) stock() {
+// createInputs stores a model and a dataset of 80 rows: ten steps per epoch.
+func (c *cluster) createInputs() {
 	files := domain.Files{Folder: "models/acme/base/", Sizes: map[string]int64{}}
 	for name, text := range map[string]string{"config.json": `{"model_type":"llama"}`,
 		"model.safetensors": "\x02\x00\x00\x00\x00\x00\x00\x00{}"} {
@@ -241,7 +239,7 @@ func (c *cluster) stock() {
 		DatasetFacts: domain.DatasetFacts{Format: domain.FormatChat, ExampleCount: 80}}))
 }
 
-// submit makes a job of 40 steps, a checkpoint every ten, and queues it.
+// submit creates and queues a job of 40 steps, with a checkpoint every ten.
 func (c *cluster) submit(change ...func(*domain.SupervisedSpec)) {
 	spec := domain.SupervisedSpec{Dataset: string(datasetName),
 		TrainingConfig: domain.TrainingConfig{BaseModel: string(modelName), OutputModel: "tuned", Epochs: 4}}
@@ -254,7 +252,7 @@ func (c *cluster) submit(change ...func(*domain.SupervisedSpec)) {
 	c.do(domain.IntendJob(jobName, domain.QueueJob{}))
 }
 
-// place begins the job's next attempt on a node.
+// place starts the job's next attempt on a node.
 func (c *cluster) place(node string) {
 	c.Helper()
 	attempt := c.life().Attempt + 1
@@ -293,8 +291,8 @@ func (c *cluster) saved(step int) {
 	})
 }
 
-// hangAt is an engine that stops at a training step, and after the first token
-// of an answer, and stays there until it is stopped.
+// hangAt returns an engine that hangs at a training step, and after the first token of a completion,
+// until it is stopped.
 func hangAt(step int) engines.Engine {
 	at := func(hang int) func(int) time.Duration {
 		return func(now int) time.Duration {
@@ -307,8 +305,8 @@ func hangAt(step int) engines.Engine {
 	return simulated.New(simulated.Options{Seed: 7, StepTime: at(step), TokenTime: at(2)})
 }
 
-// steadily is an engine that works, and tells which step its first was.
-func steadily(first *int) engines.Engine {
+// recordFirst returns an engine that records its first training step.
+func recordFirst(first *int) engines.Engine {
 	return simulated.New(simulated.Options{Seed: 7, Fault: func(a simulated.Action) error {
 		if a.Name == simulated.TrainStep && *first == 0 {
 			*first = a.Step
@@ -317,7 +315,7 @@ func steadily(first *int) engines.Engine {
 	}})
 }
 
-// A child is an agent in a process of its own, which can be killed.
+// A child is an agent in a separate process, which can be killed.
 
 const childNode, childURL, childDir, childHang = "ANNEAL_TEST_NODE", "ANNEAL_TEST_URL", "ANNEAL_TEST_DIR",
 	"ANNEAL_TEST_HANG"
@@ -330,7 +328,7 @@ func runChild() {
 	}
 	a, err := agent.New(agent.Options{Node: os.Getenv(childNode), Token: "token of " + os.Getenv(childNode), Key: key,
 		URL: os.Getenv(childURL),
-		Dir: os.Getenv(childDir), Engine: hangAt(step), Sound: raw, Log: testLog})
+		Dir: os.Getenv(childDir), Engine: hangAt(step), Sound: readSamples, Log: testLog})
 	if err == nil {
 		err = a.Run(context.Background())
 	}
@@ -340,7 +338,7 @@ func runChild() {
 	}
 }
 
-// child starts an agent that hangs at a step; kill ends it without a word.
+// child starts an agent that hangs at a step; kill kills it.
 func (c *cluster) child(node, dir string, hang int) (kill func()) {
 	program, err := filepath.Abs(os.Args[0])
 	require.NoError(c, err)
@@ -362,30 +360,31 @@ func (c *cluster) child(node, dir string, hang int) (kill func()) {
 	return kill
 }
 
-// raw connects as a node, to speak for itself.
-func (c *cluster) raw(node string) *nats.Conn {
+// connectNode connects as a node, so that the test can send its messages.
+func (c *cluster) connectNode(node string) *nats.Conn {
 	conn, err := nats.Connect(c.server.URL(), eventlog.AgentOptions(node, "token of "+node, keyOf(c, node))...)
 	require.NoError(c, err)
 	c.Cleanup(conn.Close)
 	return conn
 }
 
-// patient is a trainer that works until it is stopped, and says when.
-type patient struct{ begun, stopped chan struct{} }
+// blockingTrainer is a trainer that runs until it is stopped, and signals both.
+type blockingTrainer struct{ begun, stopped chan struct{} }
 
-func (p patient) Train(ctx context.Context, _ engines.TrainOrder, _ engines.TrainWatcher) (engines.TrainResult, error) {
+func (p blockingTrainer) Train(ctx context.Context, _ engines.TrainOrder, _ engines.TrainWatcher) (engines.TrainResult,
+	error) {
 	close(p.begun)
 	<-ctx.Done()
 	close(p.stopped)
 	return engines.TrainResult{}, ctx.Err()
 }
 
-// hear waits for a signal.
-func (c *cluster) hear(what string, signal <-chan struct{}) {
+// wait waits for a signal.
+func (c *cluster) wait(what string, signal <-chan struct{}) {
 	c.Helper()
 	select {
 	case <-signal:
-	case <-time.After(patience):
-		require.FailNow(c, "it never came to be", what)
+	case <-time.After(waitTimeout):
+		require.FailNow(c, "timeout waiting for condition", what)
 	}
 }

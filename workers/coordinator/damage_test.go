@@ -11,7 +11,7 @@ import (
 	"anneal/projections"
 )
 
-// flip damages a stored file at one of its bytes.
+// flip flips a bit of a stored file.
 func (c *cluster) flip(key string, at int) {
 	path := filepath.Join(c.bucket, filepath.FromSlash(key))
 	content, err := os.ReadFile(path)
@@ -20,14 +20,14 @@ func (c *cluster) flip(key string, at int) {
 	require.NoError(c, os.WriteFile(path, content, 0o600))
 }
 
-// A job whose rows are damaged fails and says which file it is; it is not tried
-// again, and does not train on other rows.
+// A job whose rows are damaged fails with the name of the file; it is not retried, and does not train
+// on other rows.
 func TestDamagedRows(t *testing.T) {
 	c := start(t)
-	c.stock()
+	c.createInputs()
 	c.flip("datasets/acme/rows/1/rows.jsonl", 40)
 	trained := 0
-	c.agent("n1", steadily(&trained))
+	c.agent("n1", recordFirst(&trained))
 	c.submit()
 	c.place("n1")
 	life := c.reaches(domain.JobFailedState)
@@ -37,14 +37,13 @@ func TestDamagedRows(t *testing.T) {
 	require.Zero(t, trained)
 }
 
-// A replica whose weights are damaged fails with that, and not with what an
-// engine makes of them.
+// A replica whose weights are damaged fails with that reason, not with an error of the engine.
 func TestDamagedWeights(t *testing.T) {
 	c := start(t)
-	c.stock()
+	c.createInputs()
 	c.flip("models/acme/base/model.safetensors", 8)
 	first := 0
-	c.agent("n1", steadily(&first))
+	c.agent("n1", recordFirst(&first))
 	c.deploy("n1")
 	view := c.until("the replica is removed", func(v *projections.View) bool {
 		row, _ := v.Deployments.Get(deploymentName)

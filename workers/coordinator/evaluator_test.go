@@ -16,27 +16,27 @@ import (
 	"anneal/projections"
 )
 
-// A judge notes what code it is given, and whether it is let go of.
-type judge struct {
+// A scorer records the code that it opens, and whether it is closed.
+type scorer struct {
 	opened chan engines.EvaluatorCode
 	closed chan struct{}
 	main   string // what the entry file holds
 }
 
-func (j *judge) Open(_ context.Context, code engines.EvaluatorCode) (engines.Evaluation, error) {
+func (j *scorer) Open(_ context.Context, code engines.EvaluatorCode) (engines.Evaluation, error) {
 	content, err := os.ReadFile(filepath.Join(code.Dir, code.EntryFile))
 	j.main = string(content)
 	j.opened <- code
 	return j, err
 }
 
-func (j *judge) Score(_ context.Context, rows []map[string]any) ([]engines.Score, error) {
+func (j *scorer) Score(_ context.Context, rows []map[string]any) ([]engines.Score, error) {
 	return make([]engines.Score, len(rows)), nil
 }
 
-func (j *judge) Close() error { close(j.closed); return nil }
+func (j *scorer) Close() error { close(j.closed); return nil }
 
-// scoring is a trainer that has rows scored, and then trains like another.
+// scoring is a trainer that scores rows before it trains.
 type scoring struct{ engines.Trainer }
 
 func (s scoring) Train(ctx context.Context, order engines.TrainOrder, watch engines.TrainWatcher) (engines.TrainResult,
@@ -52,7 +52,7 @@ func (s scoring) Train(ctx context.Context, order engines.TrainOrder, watch engi
 	return s.Trainer.Train(ctx, order, watch)
 }
 
-// evaluator makes one that was built, with a secret.
+// evaluator creates a built evaluator with a secret.
 func (c *cluster) evaluator() domain.Name {
 	name, folder := domain.NewName("acme", domain.Evaluators.Collection, "right"), "evaluators/acme/right/builds/1/"
 	size, err := c.blobs.Put(c.Context(), folder+"lib/judge.py", strings.NewReader("# judges"))
@@ -68,7 +68,7 @@ func (c *cluster) evaluator() domain.Name {
 	return name
 }
 
-// reinforce begins a reinforcement job on a node.
+// reinforce starts a reinforcement job on a node.
 func (c *cluster) reinforce(evaluator domain.Name, revision int) domain.Name {
 	name := domain.NewName("acme", domain.ReinforcementJobs.Collection, "learn")
 	c.do(domain.Intend(domain.ReinforcementJobs, name, domain.Command[domain.ReinforcementJob](
@@ -95,12 +95,12 @@ func (c *cluster) ended(name domain.Name) domain.ReinforcementJob {
 	return row.State
 }
 
-// The code of an evaluator comes to the node of the attempt with the secrets
-// that it names, and is let go of when the attempt ends.
-func TestAnEvaluatorComesToTheNode(t *testing.T) {
+// The node of an attempt receives the code of the evaluator with its secrets, and closes it when the
+// attempt ends.
+func TestNodeReceivesTheEvaluator(t *testing.T) {
 	c := start(t)
-	c.stock()
-	made := &judge{opened: make(chan engines.EvaluatorCode, 1), closed: make(chan struct{})}
+	c.createInputs()
+	made := &scorer{opened: make(chan engines.EvaluatorCode, 1), closed: make(chan struct{})}
 	engine := simulated.New(simulated.Options{})
 	engine.Scorer, engine.Trainer = made, scoring{engine.Trainer}
 	c.agent("n1", engine)
@@ -112,13 +112,13 @@ func TestAnEvaluatorComesToTheNode(t *testing.T) {
 	require.Equal(t, "judge", code.EntryFunc)
 	require.Equal(t, 3, code.Parallelism)
 	require.Equal(t, map[string]string{"JUDGE_KEY": "opened accounts/acme/secrets/key"}, code.Env)
-	c.hear("the evaluation is closed", made.closed)
+	c.wait("the evaluation is closed", made.closed)
 }
 
-// Without one who scores, the node says what it lacks.
-func TestANodeThatCannotScore(t *testing.T) {
+// A node without a scorer reports the reason.
+func TestNodeCannotScore(t *testing.T) {
 	c := start(t)
-	c.stock()
+	c.createInputs()
 	engine := simulated.New(simulated.Options{})
 	engine.Scorer, engine.Why = nil, map[string]string{"score": "there is no bubblewrap"}
 	c.agent("n1", engine)
@@ -132,10 +132,10 @@ func TestANodeThatCannotScore(t *testing.T) {
 	require.Contains(t, row.State.Status.Message, "there is no bubblewrap")
 }
 
-// A revision that is not remembered is not replaced by another.
-func TestARevisionThatIsGone(t *testing.T) {
+// A deleted revision is not replaced by another.
+func TestRevisionIsDeleted(t *testing.T) {
 	c := start(t)
-	c.stock()
+	c.createInputs()
 	c.agent("n1", simulated.New(simulated.Options{}))
 	c.ready("n1")
 	job := c.ended(c.reinforce(c.evaluator(), 7))

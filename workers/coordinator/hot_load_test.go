@@ -29,7 +29,7 @@ func (c *cluster) deployHot(nodes ...string) (all []domain.Replica) {
 	return all
 }
 
-// weights stores what a step of a trainer job came to.
+// weights stores the weights of a step of a trainer job.
 func (c *cluster) weights(step int, adapter bool) domain.HotWeights {
 	c.Helper()
 	w := domain.HotWeights{Job: domain.NewName("acme", domain.TrainerJobs.Collection, "j"), TrainStep: 1, Step: step,
@@ -49,7 +49,7 @@ func (c *cluster) offer(w domain.HotWeights) {
 	c.do(domain.Intend(domain.Deployments, deploymentName, domain.OfferWeights{HotWeights: w}))
 }
 
-// hot waits until the deployment's weights are so.
+// hot waits until the deployment's hot-load state meets a condition.
 func (c *cluster) hot(what string, so func(domain.HotLoad) bool) domain.HotLoad {
 	c.Helper()
 	var hot domain.HotLoad
@@ -65,7 +65,7 @@ func serves(w domain.HotWeights) func(domain.HotLoad) bool {
 	return func(h domain.HotLoad) bool { return h.Served != nil && h.Served.ID() == w.ID() }
 }
 
-// served is what answers for the deployment now: "" is its own model.
+// served returns the weights that the deployment serves; "" is its own model.
 func (c *cluster) served() string {
 	row, _ := c.world.View().Deployments.Get(deploymentName)
 	if row.State.Hot.Served == nil {
@@ -74,13 +74,12 @@ func (c *cluster) served() string {
 	return row.State.Hot.Served.ID()
 }
 
-// Weights are exchanged while two replicas answer: nobody's answer is dropped,
-// each is of one set of weights, and once a client has heard newer ones it never
-// hears older ones again.
+// Weights are swapped while two replicas serve requests: no response is dropped, each is of one set of
+// weights, and no client receives older weights after newer ones.
 func TestWeightsAreSwappedUnderTraffic(t *testing.T) {
 	t.Parallel()
 	c := start(t)
-	c.stock()
+	c.createInputs()
 	engine := simulated.New(simulated.Options{Seed: 7, Slots: 8,
 		TokenTime: func(int) time.Duration { return time.Millisecond }})
 	c.agent("n1", engine)
@@ -97,9 +96,9 @@ func TestWeightsAreSwappedUnderTraffic(t *testing.T) {
 			all.Go(func() {
 				for ended := false; !ended; asked.Add(1) {
 					id := c.served()
-					text, err := c.say(r, id)
-					var fault *domain.Error
-					if errors.As(err, &fault) && fault.Reason == engines.AddonNotLoaded && c.served() != id {
+					text, err := c.complete(r, id)
+					var failure *domain.Error
+					if errors.As(err, &failure) && failure.Reason == engines.AddonNotLoaded && c.served() != id {
 						continue // as the gateway does
 					}
 					if was, known := heard.LoadOrStore(id, text); err != nil || known && was != text {
@@ -126,11 +125,11 @@ func TestWeightsAreSwappedUnderTraffic(t *testing.T) {
 				func(engines.Chunk) error { begin(); return nil })
 			answer <- err
 		}()
-		c.hear("the answer begins", begun)
+		c.wait("the response starts", begun)
 		last = c.weights(step+1, adapter)
 		c.offer(last)
 		c.hot(fmt.Sprintf("step %d is served", step+1), serves(last))
-		require.NoError(t, <-answer, "what was begun is answered to its end")
+		require.NoError(t, <-answer, "requests in progress finish")
 	}
 	close(over)
 	all.Wait()
@@ -141,14 +140,14 @@ func TestWeightsAreSwappedUnderTraffic(t *testing.T) {
 
 	// One that comes later is ready with the newest.
 	late := c.serving(c.placeReplica("n3").ID)
-	want, err := c.say(replicas[0], last.ID())
+	want, err := c.complete(replicas[0], last.ID())
 	require.NoError(t, err)
-	got, err := c.say(late, last.ID())
+	got, err := c.complete(late, last.ID())
 	require.NoError(t, err)
 	require.Equal(t, want, got)
 }
 
-// adaptersOnly is an engine that cannot take all parameters anew.
+// adaptersOnly is an engine that cannot hot-load full weights.
 func adaptersOnly(o simulated.Options) engines.Engine {
 	e := simulated.New(o)
 	e.Completer = narrow{e.Completer}
@@ -165,11 +164,11 @@ func (n narrow) Load(ctx context.Context, files engines.ModelFiles) (engines.Mod
 	return struct{ engines.AddonLoader }{m.(engines.AddonLoader)}, nil
 }
 
-// What does not fit is told, and the weights that answered go on.
+// Weights that do not fit are refused, and the served weights stay.
 func TestWeightsThatDoNotFit(t *testing.T) {
 	t.Parallel()
 	c := start(t)
-	c.stock()
+	c.createInputs()
 	var unfit atomic.Bool
 	c.agent("n1", adaptersOnly(simulated.Options{Seed: 7, Fault: func(a simulated.Action) error {
 		if a.Name == simulated.LoadAddon && unfit.Load() {
@@ -181,7 +180,7 @@ func TestWeightsThatDoNotFit(t *testing.T) {
 	one := c.weights(1, true)
 	c.offer(one)
 	c.hot("step 1 is served", serves(one))
-	want, err := c.say(r, one.ID())
+	want, err := c.complete(r, one.ID())
 	require.NoError(t, err)
 
 	whole := c.weights(2, false)
@@ -201,7 +200,7 @@ func TestWeightsThatDoNotFit(t *testing.T) {
 	require.Contains(t, hot.Status.Message, "another base")
 	require.Nil(t, hot.Offered)
 	require.True(t, serves(one)(hot))
-	got, err := c.say(r, one.ID())
+	got, err := c.complete(r, one.ID())
 	require.NoError(t, err)
 	require.Equal(t, want, got)
 
@@ -219,7 +218,7 @@ func TestAWorkerIsKilledAmidASwap(t *testing.T) {
 	}
 	t.Parallel()
 	c := start(t)
-	c.stock()
+	c.createInputs()
 	stuck := make(chan struct{})
 	var once sync.Once
 	c.agent("n1", simulated.New(simulated.Options{Seed: 7, Fault: func(a simulated.Action) error {
@@ -238,7 +237,7 @@ func TestAWorkerIsKilledAmidASwap(t *testing.T) {
 		Reason: "its node is lost"}))
 	close(stuck)
 	c.hot("step 1 is served", serves(one))
-	want, err := c.say(replicas[0], one.ID())
+	want, err := c.complete(replicas[0], one.ID())
 	require.NoError(t, err)
 
 	two := c.weights(2, true)
@@ -246,7 +245,7 @@ func TestAWorkerIsKilledAmidASwap(t *testing.T) {
 	c.hot("step 2 is served", serves(two))
 	c.agent("n3", simulated.New(simulated.Options{Seed: 7}))
 	late := c.serving(c.placeReplica("n3").ID)
-	got, err := c.say(late, two.ID())
+	got, err := c.complete(late, two.ID())
 	require.NoError(t, err)
 	require.NotEqual(t, want, got)
 }

@@ -64,9 +64,9 @@ func (c *cluster) sums(files domain.Files) map[string]string {
 
 func TestLifeOfAJob(t *testing.T) {
 	c := start(t)
-	c.stock()
+	c.createInputs()
 	first := 0
-	c.agent("n1", steadily(&first))
+	c.agent("n1", recordFirst(&first))
 	c.submit()
 	c.place("n1")
 	life := c.reaches(domain.JobCompletedState)
@@ -101,9 +101,9 @@ func TestLifeOfAJob(t *testing.T) {
 
 func TestFullParameterResult(t *testing.T) {
 	c := start(t)
-	c.stock()
+	c.createInputs()
 	first := 0
-	c.agent("n1", steadily(&first))
+	c.agent("n1", recordFirst(&first))
 	rank := 0
 	c.submit(func(s *domain.SupervisedSpec) { s.LoraRank = &rank })
 	c.place("n1")
@@ -120,7 +120,7 @@ func TestFullParameterResult(t *testing.T) {
 // checkpoint, and its curve has no hole.
 func TestKilledAgent(t *testing.T) {
 	c := start(t)
-	c.stock()
+	c.createInputs()
 	kill := c.child("n1", t.TempDir(), 25)
 	c.submit()
 	c.place("n1")
@@ -132,7 +132,7 @@ func TestKilledAgent(t *testing.T) {
 	c.do(domain.IntendJob(jobName, domain.QueueJob{}))
 
 	first := 0
-	c.agent("n2", steadily(&first))
+	c.agent("n2", recordFirst(&first))
 	c.place("n2")
 	life := c.reaches(domain.JobCompletedState)
 	require.Equal(t, 21, first, "from the last checkpoint on")
@@ -147,7 +147,7 @@ func TestRestartedAgent(t *testing.T) {
 	for name, keep := range map[string]bool{"same disk, new desk": true, "new disk, same desk": false} {
 		t.Run(name, func(t *testing.T) {
 			c := start(t)
-			c.stock()
+			c.createInputs()
 			dir := t.TempDir()
 			kill := c.child("n1", dir, 15)
 			c.submit()
@@ -157,7 +157,7 @@ func TestRestartedAgent(t *testing.T) {
 			failures := 1
 			if keep {
 				failures = 0
-				c.desk()
+				c.stop()
 				c.open()
 			} else {
 				require.NoError(t, os.RemoveAll(dir))
@@ -180,22 +180,23 @@ func TestRestartedAgent(t *testing.T) {
 // agent in its process is lost with the desk, and knows of the attempt only that.
 func TestCrashLoop(t *testing.T) {
 	c := start(t)
-	c.stock()
-	node := c.raw("n1")
+	c.createInputs()
+	node := c.connectNode("n1")
 	c.submit()
 	boots := []string{"a", "b", "c", "d"}
-	require.NoError(t, c.ask(node, protocol.HeartbeatSubject("n1"), beatOf(boots[0], 1), &protocol.Assignments{}))
+	require.NoError(t, c.send(node, protocol.HeartbeatSubject("n1"), heartbeatOf(boots[0], 1), &protocol.Assignments{}))
 	for attempt := 1; attempt <= domain.MaxFailures; attempt++ {
 		c.place("n1")
-		var orders protocol.Assignments
-		require.NoError(t, c.ask(node, protocol.HeartbeatSubject("n1"), beatOf(boots[attempt-1], 2), &orders))
-		require.Len(t, orders.Train, 1)
-		c.desk()
+		var assignments protocol.Assignments
+		require.NoError(t, c.send(node, protocol.HeartbeatSubject("n1"), heartbeatOf(boots[attempt-1], 2),
+			&assignments))
+		require.Len(t, assignments.Train, 1)
+		c.stop()
 		c.open()
-		lost := beatOf(boots[attempt], 1)
-		lost.Attempts = []protocol.Attempt{{Job: jobName, Attempt: attempt, CreateTime: orders.Train[0].CreateTime,
+		lost := heartbeatOf(boots[attempt], 1)
+		lost.Attempts = []protocol.Attempt{{Job: jobName, Attempt: attempt, CreateTime: assignments.Train[0].CreateTime,
 			Phase: protocol.Lost}}
-		require.NoError(t, c.ask(node, protocol.HeartbeatSubject("n1"), lost, &protocol.Assignments{}))
+		require.NoError(t, c.send(node, protocol.HeartbeatSubject("n1"), lost, &protocol.Assignments{}))
 		life := c.reaches(domain.JobRequeueState)
 		require.Zero(t, life.Failures)
 		require.Equal(t, attempt, life.Orphans)
@@ -208,7 +209,7 @@ func TestCrashLoop(t *testing.T) {
 // of an attempt is told until somebody listens.
 func TestDeskRestart(t *testing.T) {
 	c := start(t)
-	c.stock()
+	c.createInputs()
 	half, goOn := make(chan struct{}), make(chan struct{})
 	ended := make(chan struct{})
 	c.agent("n1", simulated.New(simulated.Options{Fault: func(a simulated.Action) error {
@@ -223,11 +224,11 @@ func TestDeskRestart(t *testing.T) {
 	}}))
 	c.submit()
 	c.place("n1")
-	c.hear("half of the training", half)
+	c.wait("half of the training", half)
 	c.saved(10)
-	c.desk()
+	c.stop()
 	close(goOn)
-	c.hear("the end of the training", ended)
+	c.wait("the end of the training", ended)
 	require.Equal(t, domain.JobRunningState, c.life().State)
 	c.open()
 	life := c.reaches(domain.JobCompletedState)
@@ -239,7 +240,7 @@ func TestDeskRestart(t *testing.T) {
 // on as if nothing had been.
 func TestControlPlaneRestart(t *testing.T) {
 	c := start(t)
-	c.stock()
+	c.createInputs()
 	half, goOn := make(chan struct{}), make(chan struct{})
 	c.agent("n1", simulated.New(simulated.Options{Fault: func(a simulated.Action) error {
 		if a.Name == simulated.TrainStep && a.Step == 15 {
@@ -251,7 +252,7 @@ func TestControlPlaneRestart(t *testing.T) {
 	r := c.serving(c.deploy("n1").ID)
 	c.submit()
 	c.place("n1")
-	c.hear("half of the training", half)
+	c.wait("half of the training", half)
 	c.restart()
 	close(goOn)
 	life := c.reaches(domain.JobCompletedState)
@@ -265,7 +266,7 @@ func TestControlPlaneRestart(t *testing.T) {
 
 func TestCancelKeepsTheLastCheckpoint(t *testing.T) {
 	c := start(t)
-	c.stock()
+	c.createInputs()
 	c.agent("n1", hangAt(17))
 	c.submit()
 	c.place("n1")
@@ -283,7 +284,7 @@ func TestCancelKeepsTheLastCheckpoint(t *testing.T) {
 
 	c.do(domain.IntendJob(jobName, domain.ResumeJob{}))
 	first := 0
-	c.agent("n2", steadily(&first))
+	c.agent("n2", recordFirst(&first))
 	c.place("n2")
 	c.reaches(domain.JobCompletedState)
 	require.Equal(t, 17, first)
@@ -292,7 +293,7 @@ func TestCancelKeepsTheLastCheckpoint(t *testing.T) {
 // An agent that is shut down saves its work, and no failure is counted.
 func TestGoodbye(t *testing.T) {
 	c := start(t)
-	c.stock()
+	c.createInputs()
 	stop := c.agent("n1", hangAt(17))
 	c.submit()
 	c.place("n1")
@@ -311,14 +312,14 @@ func TestGoodbye(t *testing.T) {
 // What the world does not want any more is stopped, and leaves no trace.
 func TestPausedJobIsStopped(t *testing.T) {
 	c := start(t)
-	c.stock()
-	trainer := patient{make(chan struct{}), make(chan struct{})}
+	c.createInputs()
+	trainer := blockingTrainer{make(chan struct{}), make(chan struct{})}
 	c.agent("n1", engines.Engine{Trainer: trainer})
 	c.submit()
 	c.place("n1")
-	c.hear("the training begins", trainer.begun)
+	c.wait("the training begins", trainer.begun)
 	c.do(domain.IntendJob(jobName, domain.PauseJob{Reason: "account suspended"}))
-	c.hear("the training ends", trainer.stopped)
+	c.wait("the training ends", trainer.stopped)
 	require.Equal(t, domain.JobPausedState, c.life().State)
 	require.Empty(t, c.life().Checkpoints)
 }
@@ -335,7 +336,7 @@ func TestFailures(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			c := start(t)
-			c.stock()
+			c.createInputs()
 			c.agent("n1", simulated.New(simulated.Options{Fault: func(a simulated.Action) error {
 				if a.Name == simulated.TrainStep && a.Step == 12 {
 					return one.err
@@ -362,7 +363,7 @@ func TestOutputModelTaken(t *testing.T) {
 	for name, late := range map[string]bool{"before": false, "meanwhile": true} {
 		t.Run(name, func(t *testing.T) {
 			c := start(t)
-			c.stock()
+			c.createInputs()
 			half, goOn := make(chan struct{}), make(chan struct{})
 			trained := 0
 			c.agent("n1", simulated.New(simulated.Options{Fault: func(a simulated.Action) error {
@@ -379,7 +380,7 @@ func TestOutputModelTaken(t *testing.T) {
 			}
 			c.place("n1")
 			if late {
-				c.hear("half of the training", half)
+				c.wait("half of the training", half)
 				c.do(take)
 				close(goOn)
 			}
@@ -395,7 +396,7 @@ func TestOutputModelTaken(t *testing.T) {
 
 func TestInputsGone(t *testing.T) {
 	c := start(t)
-	c.stock()
+	c.createInputs()
 	c.agent("n1", hangAt(1))
 	c.submit()
 	c.do(domain.Intend(domain.Datasets, datasetName, domain.RequestDeletion(domain.Datasets)))
@@ -407,7 +408,7 @@ func TestInputsGone(t *testing.T) {
 
 func TestDeletedJobLeavesNothing(t *testing.T) {
 	c := start(t)
-	c.stock()
+	c.createInputs()
 	c.agent("n1", hangAt(17))
 	c.submit()
 	c.place("n1")

@@ -14,16 +14,16 @@ import (
 	"anneal/workers/protocol"
 )
 
-// What a node says has limits, whatever the agent there is.
+// Messages of a node are limited, whatever agent runs there.
 func TestReportsHaveLimits(t *testing.T) {
 	c := start(t)
-	c.stock()
-	node := c.raw("n1")
-	require.NoError(t, c.ask(node, protocol.HeartbeatSubject("n1"), beatOf("a", 1), &protocol.Assignments{}))
+	c.createInputs()
+	node := c.connectNode("n1")
+	require.NoError(t, c.send(node, protocol.HeartbeatSubject("n1"), heartbeatOf("a", 1), &protocol.Assignments{}))
 	c.submit()
 	c.place("n1")
 	report := protocol.Report{Version: protocol.Version, Kind: protocol.ReportCheckpoint, Job: jobName, Attempt: 1,
-		CreateTime: c.made(), Step: 10, Sizes: map[string]int64{"w": 1}}
+		CreateTime: c.created(), Step: 10, Sizes: map[string]int64{"w": 1}}
 
 	many := report
 	many.Sizes = map[string]int64{}
@@ -33,42 +33,43 @@ func TestReportsHaveLimits(t *testing.T) {
 	early := report
 	early.Step = -1
 	for says, wrong := range map[string]protocol.Report{"files": many, "step": early} {
-		err := c.ask(node, protocol.ReportSubject("n1"), wrong, &protocol.ReportReply{})
+		err := c.send(node, protocol.ReportSubject("n1"), wrong, &protocol.ReportReply{})
 		require.Equal(t, domain.InvalidArgument, domain.CodeOf(err), says)
 		require.ErrorContains(t, err, says)
 	}
 
-	var reply protocol.SignReply
-	require.NoError(t, c.ask(node, protocol.SignSubject("n1"),
-		protocol.SignRequest{Version: protocol.Version, Job: jobName, Attempt: 1, CreateTime: c.made(),
-			For: protocol.ForCheckpoint, Step: 10, Sizes: report.Sizes}, &reply))
-	_, err := c.blobs.Put(t.Context(), strings.TrimPrefix(path(t, reply.URLs["w"]), "/blobs/"), strings.NewReader("x"))
+	var signed protocol.SignReply
+	require.NoError(t, c.send(node, protocol.SignSubject("n1"),
+		protocol.SignRequest{Version: protocol.Version, Job: jobName, Attempt: 1, CreateTime: c.created(),
+			For: protocol.ForCheckpoint, Step: 10, Sizes: report.Sizes}, &signed))
+	_, err := c.blobs.Put(t.Context(), strings.TrimPrefix(path(t, signed.URLs["w"]), "/blobs/"), strings.NewReader("x"))
 	require.NoError(t, err)
 	report.Metrics = map[string]float64{strings.Repeat("x", 4000): 1}
 	for i := range 1000 {
 		report.Metrics[fmt.Sprint("train/", i)] = 1
 	}
-	var receipt protocol.ReportReply
-	require.NoError(t, c.ask(node, protocol.ReportSubject("n1"), report, &receipt))
-	require.Equal(t, protocol.Accepted, receipt.Outcome)
+	var reply protocol.ReportReply
+	require.NoError(t, c.send(node, protocol.ReportSubject("n1"), report, &reply))
+	require.Equal(t, protocol.Accepted, reply.Outcome)
 	last, _ := c.life().LastCheckpoint()
 	require.Len(t, last.Metrics, protocol.MaxValues)
 	for name := range last.Metrics {
 		require.Less(t, len(name), 200)
 	}
 
-	beat := beatOf("a", 2)
-	beat.Node.Engines = []string{strings.Repeat("x", 10_000)}
-	require.ErrorContains(t, c.ask(node, protocol.HeartbeatSubject("n1"), beat, &protocol.Assignments{}), "engines")
+	heartbeat := heartbeatOf("a", 2)
+	heartbeat.Node.Engines = []string{strings.Repeat("x", 10_000)}
+	require.ErrorContains(t, c.send(node, protocol.HeartbeatSubject("n1"), heartbeat, &protocol.Assignments{}),
+		"engines")
 }
 
-// A job of several nodes that loses one to a goodbye has not failed.
-func TestGoodbyeOfOneOfAGang(t *testing.T) {
+// A job of several nodes does not fail when one of them is shut down.
+func TestNodeOfAGangIsShutDown(t *testing.T) {
 	c := start(t)
-	c.stock()
-	first, second := c.raw("n1"), c.raw("n2")
-	require.NoError(t, c.ask(first, protocol.HeartbeatSubject("n1"), beatOf("a", 1), &protocol.Assignments{}))
-	require.NoError(t, c.ask(second, protocol.HeartbeatSubject("n2"), beatOf("b", 1), &protocol.Assignments{}))
+	c.createInputs()
+	first, second := c.connectNode("n1"), c.connectNode("n2")
+	require.NoError(t, c.send(first, protocol.HeartbeatSubject("n1"), heartbeatOf("a", 1), &protocol.Assignments{}))
+	require.NoError(t, c.send(second, protocol.HeartbeatSubject("n2"), heartbeatOf("b", 1), &protocol.Assignments{}))
 	c.submit()
 	takes := domain.Resources{CPUMilli: 500, MemoryMiB: 16}
 	allocation := domain.Allocation{ID: domain.AllocationID(jobName, 1), For: jobName, Attempt: 1, Takes: takes}
@@ -76,53 +77,52 @@ func TestGoodbyeOfOneOfAGang(t *testing.T) {
 	c.do(domain.Intend(domain.Nodes, both[0], domain.PlaceAllocation{Allocation: allocation}),
 		domain.Intend(domain.Nodes, both[1], domain.PlaceAllocation{Allocation: allocation}),
 		domain.IntendJob(jobName, domain.StartJob{Attempt: 1, Nodes: both, Takes: takes}))
-	goodbye := beatOf("b", 2)
+	goodbye := heartbeatOf("b", 2)
 	goodbye.Leaving = true
-	require.NoError(t, c.ask(second, protocol.HeartbeatSubject("n2"), goodbye, &protocol.Assignments{}))
+	require.NoError(t, c.send(second, protocol.HeartbeatSubject("n2"), goodbye, &protocol.Assignments{}))
 	life := c.life()
 	require.Equal(t, domain.JobRequeueState, life.State)
 	require.Zero(t, life.Failures)
 }
 
-// The figures of a job can be read while it trains, before its first checkpoint.
+// The metrics of a job can be read before its first checkpoint.
 func TestMetricsBeforeTheFirstCheckpoint(t *testing.T) {
 	c := start(t)
-	c.stock()
-	node := c.raw("n1")
-	require.NoError(t, c.ask(node, protocol.HeartbeatSubject("n1"), beatOf("a", 1), &protocol.Assignments{}))
+	c.createInputs()
+	node := c.connectNode("n1")
+	require.NoError(t, c.send(node, protocol.HeartbeatSubject("n1"), heartbeatOf("a", 1), &protocol.Assignments{}))
 	c.submit()
 	c.place("n1")
-	beat := beatOf("a", 2)
-	attempt := protocol.Attempt{Job: jobName, Attempt: 1, CreateTime: c.made(), Phase: protocol.Training, Step: 3,
+	heartbeat := heartbeatOf("a", 2)
+	attempt := protocol.Attempt{Job: jobName, Attempt: 1, CreateTime: c.created(), Phase: protocol.Training, Step: 3,
 		Steps: 40}
 	for step := range 3 {
 		attempt.Rows = append(attempt.Rows, engines.Metrics{Step: step + 1, Steps: 40, Epoch: 0.1, LearningRate: 0.01,
 			Tokens: 9, Values: map[string]float64{"train/loss": 2}})
 	}
-	beat.Attempts = []protocol.Attempt{attempt}
-	require.NoError(t, c.ask(node, protocol.HeartbeatSubject("n1"), beat, &protocol.Assignments{}))
+	heartbeat.Attempts = []protocol.Attempt{attempt}
+	require.NoError(t, c.send(node, protocol.HeartbeatSubject("n1"), heartbeat, &protocol.Assignments{}))
 	c.whole(c.metrics(), 3)
 }
 
-// A job that is deleted takes along what its attempts stored as results and
-// nobody registered, and leaves the model that it made.
+// Deleting a job deletes unregistered results of its attempts, and keeps its output model.
 func TestDeletedJobLeavesNoResults(t *testing.T) {
 	c := start(t)
-	c.stock()
-	node := c.raw("n1")
-	require.NoError(t, c.ask(node, protocol.HeartbeatSubject("n1"), beatOf("a", 1), &protocol.Assignments{}))
+	c.createInputs()
+	node := c.connectNode("n1")
+	require.NoError(t, c.send(node, protocol.HeartbeatSubject("n1"), heartbeatOf("a", 1), &protocol.Assignments{}))
 	c.submit()
 	c.place("n1")
 	var reply protocol.SignReply
-	require.NoError(t, c.ask(node, protocol.SignSubject("n1"),
-		protocol.SignRequest{Version: protocol.Version, Job: jobName, Attempt: 1, CreateTime: c.made(),
+	require.NoError(t, c.send(node, protocol.SignSubject("n1"),
+		protocol.SignRequest{Version: protocol.Version, Job: jobName, Attempt: 1, CreateTime: c.created(),
 			For: protocol.ForResults, Sizes: map[string]int64{"w": 1}}, &reply))
 	_, err := c.blobs.Put(t.Context(), strings.TrimPrefix(path(t, reply.URLs["w"]), "/blobs/"), strings.NewReader("x"))
 	require.NoError(t, err)
 	c.do(domain.IntendJob(jobName, domain.RequeueJob{Attempt: 1, Reason: "lost"}))
 	c.do(domain.IntendJob(jobName, domain.QueueJob{}))
 	first := 0
-	c.agent("n2", steadily(&first))
+	c.agent("n2", recordFirst(&first))
 	c.place("n2")
 	life := c.reaches(domain.JobCompletedState)
 	c.do(domain.IntendJob(jobName, domain.DeleteJob{}))

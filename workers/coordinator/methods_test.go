@@ -14,7 +14,7 @@ import (
 	"anneal/projections"
 )
 
-// shipped registers the embedded engine's own model as the one that jobs name.
+// shipped registers the model of the embedded engine as the base model of jobs.
 func (c *cluster) shipped() {
 	dir := c.TempDir()
 	require.NoError(c, embedded.WriteBase(dir))
@@ -47,7 +47,7 @@ func (c *cluster) rows(id, shape string, lines ...string) string {
 	return string(dataset)
 }
 
-// begin queues a job and begins its first attempt on n1.
+// begin queues a job and starts its first attempt on n1.
 func (c *cluster) begin(name domain.Name, create domain.Intent) {
 	c.do(create)
 	c.do(domain.IntendJob(name, domain.StartValidation{}))
@@ -59,14 +59,14 @@ func (c *cluster) begin(name domain.Name, create domain.Intent) {
 		domain.IntendJob(name, domain.StartJob{Attempt: 1, Nodes: []domain.Name{nodeName("n1")}, Takes: takes}))
 }
 
-// latest is the newest row of a job's metrics.
+// latest returns the newest metric row of a job.
 func (c *cluster) latest(name domain.Name) projections.MetricRow {
 	row, ok := c.world.View().Live.Latest(name)
 	require.True(c, ok)
 	return row
 }
 
-// tuned waits for the model that a job makes.
+// tuned waits for the output model of a job.
 func (c *cluster) tuned(id string) domain.Model {
 	name := domain.NewName("acme", domain.Models.Collection, id)
 	view := c.until("the model "+id+" is made", func(v *projections.View) bool {
@@ -77,8 +77,8 @@ func (c *cluster) tuned(id string) domain.Model {
 	return row.State
 }
 
-// A job on preferences runs on a real worker, from its settings to its model.
-func TestAPreferenceJobTrains(t *testing.T) {
+// A preference job runs on an agent with the embedded engine, from its settings to its model.
+func TestPreferenceJobTrains(t *testing.T) {
 	c := start(t)
 	c.shipped()
 	c.agent("n1", embedded.New(embedded.Options{Parallelism: 1}))
@@ -103,8 +103,8 @@ func TestAPreferenceJobTrains(t *testing.T) {
 	require.Equal(t, 1.0, row.Values["train/accuracy"])
 }
 
-// A trainer step learns from scored samples by the weights of their rewards.
-func TestATrainerStepTrains(t *testing.T) {
+// A trainer step trains on scored samples with the weights of their rewards.
+func TestTrainerStepTrains(t *testing.T) {
 	c := start(t)
 	c.shipped()
 	c.agent("n1", embedded.New(embedded.Options{Parallelism: 1}))

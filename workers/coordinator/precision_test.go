@@ -9,18 +9,17 @@ import (
 	"anneal/workers/protocol"
 )
 
-// A deployment is served from the copy of its model in its precision, and from
-// the model as it is where there is none.
+// A deployment serves the copy of its model in its precision, or the original without such a copy.
 func TestServedFromTheCopyInItsPrecision(t *testing.T) {
 	c := start(t)
-	c.stock()
+	c.createInputs()
 	c.do(domain.Intend(domain.Models, modelName, domain.Command[domain.Model](domain.PrepareModel{Precision: "BF16"})))
 	copied := domain.Files{Folder: "prepared/acme/base/e/", Sizes: map[string]int64{"config.json": 1,
 		"model.safetensors": 2}}
 	c.do(domain.Intend(domain.Models, modelName, domain.Command[domain.Model](domain.FinishCopy{Precision: "BF16",
 		Attempt: 1, Files: copied})))
-	node := c.raw("n1")
-	require.NoError(t, c.ask(node, protocol.HeartbeatSubject("n1"), beatOf("a", 1), &protocol.Assignments{}))
+	node := c.connectNode("n1")
+	require.NoError(t, c.send(node, protocol.HeartbeatSubject("n1"), heartbeatOf("a", 1), &protocol.Assignments{}))
 	number := uint64(2)
 	for spec, fromCopy := range map[struct {
 		precision string
@@ -31,12 +30,12 @@ func TestServedFromTheCopyInItsPrecision(t *testing.T) {
 				DeploymentSpec: domain.DeploymentSpec{BaseModel: string(modelName), MinReplicaCount: 1,
 					Precision: spec.precision, EnableAddons: spec.addons}})))
 		replica := c.placeReplica("n1")
-		var orders protocol.Assignments
-		require.NoError(t, c.ask(node, protocol.HeartbeatSubject("n1"), beatOf("a", number), &orders))
-		require.Len(t, orders.Serve, 1)
+		var assignments protocol.Assignments
+		require.NoError(t, c.send(node, protocol.HeartbeatSubject("n1"), heartbeatOf("a", number), &assignments))
+		require.Len(t, assignments.Serve, 1)
 		number++
-		require.EqualValues(t, 16, orders.Serve[0].MemoryMiB, "as it was placed")
-		base := orders.Serve[0].Base
+		require.EqualValues(t, 16, assignments.Serve[0].MemoryMiB, "as it was placed")
+		base := assignments.Serve[0].Base
 		if fromCopy {
 			require.Contains(t, base.Key, copied.Folder)
 			require.Contains(t, base.Files[1].URL, copied.Folder+"model.safetensors")

@@ -16,40 +16,40 @@ import (
 	"anneal/workers/protocol"
 )
 
-// ask speaks for a node, as an agent of any behaviour could.
-func (c *cluster) ask(conn *nats.Conn, subject string, question, answer any) error {
-	data, err := json.Marshal(question)
+// send sends a request as a node, as any agent could, and decodes the reply.
+func (c *cluster) send(conn *nats.Conn, subject string, request, reply any) error {
+	data, err := json.Marshal(request)
 	require.NoError(c, err)
-	var reply *nats.Msg
-	require.Eventually(c, func() bool { // a desk that ends takes some with it, and one that begins may not listen yet
-		reply, err = conn.Request(subject, data, patience/6)
+	var m *nats.Msg
+	// a stopping coordinator may drop it, and a starting one may not have subscribed
+	require.Eventually(c, func() bool {
+		m, err = conn.Request(subject, data, waitTimeout/6)
 		return !errors.Is(err, nats.ErrNoResponders) && !errors.Is(err, nats.ErrTimeout)
-	}, patience, time.Millisecond)
+	}, waitTimeout, time.Millisecond)
 	require.NoError(c, err)
-	return protocol.Unmarshal(reply.Data, answer)
+	return protocol.Unmarshal(m.Data, reply)
 }
 
-// made is when the job was created.
-func (c *cluster) made() time.Time {
+// created returns the creation time of the job.
+func (c *cluster) created() time.Time {
 	row, ok := projections.TableOf(c.world.View(), domain.SupervisedJobs).Get(jobName)
 	require.True(c, ok)
 	return row.CreateTime
 }
 
-func beatOf(boot string, number uint64) protocol.Heartbeat {
+func heartbeatOf(boot string, number uint64) protocol.Heartbeat {
 	return protocol.Heartbeat{Version: protocol.Version, Boot: boot, Number: number,
 		Node: domain.NodeSpec{Engines: []string{"train"}, Version: "test",
 			Capacity: domain.Resources{CPUMilli: 4000, MemoryMiB: 4096}}}
 }
 
-// What an attempt that is over reports is refused, and so is what another node
-// reports: nothing of it is recorded.
+// Reports of an attempt that is over, and reports of another node, are refused and not recorded.
 func TestStaleReports(t *testing.T) {
 	c := start(t)
-	c.stock()
-	old, other := c.raw("n1"), c.raw("n2")
-	require.NoError(t, c.ask(old, protocol.HeartbeatSubject("n1"), beatOf("a", 1), &protocol.Assignments{}))
-	require.NoError(t, c.ask(other, protocol.HeartbeatSubject("n2"), beatOf("b", 1), &protocol.Assignments{}))
+	c.createInputs()
+	old, other := c.connectNode("n1"), c.connectNode("n2")
+	require.NoError(t, c.send(old, protocol.HeartbeatSubject("n1"), heartbeatOf("a", 1), &protocol.Assignments{}))
+	require.NoError(t, c.send(other, protocol.HeartbeatSubject("n2"), heartbeatOf("b", 1), &protocol.Assignments{}))
 	c.submit()
 	c.place("n1")
 	c.do(domain.IntendJob(jobName, domain.RequeueJob{Attempt: 1, Reason: "lost"}))
@@ -58,75 +58,76 @@ func TestStaleReports(t *testing.T) {
 	before := c.world.Position()
 	for _, kind := range []string{protocol.ReportCheckpoint, protocol.ReportWriting, protocol.ReportCompleted,
 		protocol.ReportFailed, protocol.ReportStopped} {
-		report := protocol.Report{Version: protocol.Version, Boot: "a", Kind: kind, Job: jobName, CreateTime: c.made(),
-			Step: 10, Sizes: map[string]int64{"w": 1},
+		report := protocol.Report{Version: protocol.Version, Boot: "a", Kind: kind, Job: jobName,
+			CreateTime: c.created(),
+			Step:       10, Sizes: map[string]int64{"w": 1},
 			Result: &protocol.Result{}, Error: &protocol.Error{Code: domain.InvalidArgument, Message: "x"}}
 		for _, attempt := range []int{0, 1, 2, 3} { // 2 is the current one, but not n1's
 			report.Attempt = attempt
-			var receipt protocol.ReportReply
-			require.NoError(t, c.ask(old, protocol.ReportSubject("n1"), report, &receipt))
-			require.Equal(t, protocol.Stale, receipt.Outcome, "%s of attempt %d", kind, attempt)
-			require.NotEmpty(t, receipt.Message)
+			var reply protocol.ReportReply
+			require.NoError(t, c.send(old, protocol.ReportSubject("n1"), report, &reply))
+			require.Equal(t, protocol.Stale, reply.Outcome, "%s of attempt %d", kind, attempt)
+			require.NotEmpty(t, reply.Message)
 		}
 	}
 	var reply protocol.SignReply
-	require.NoError(t, c.ask(old, protocol.SignSubject("n1"),
-		protocol.SignRequest{Version: protocol.Version, Job: jobName, Attempt: 1, CreateTime: c.made(),
+	require.NoError(t, c.send(old, protocol.SignSubject("n1"),
+		protocol.SignRequest{Version: protocol.Version, Job: jobName, Attempt: 1, CreateTime: c.created(),
 			For:   protocol.ForCheckpoint,
 			Sizes: map[string]int64{"w": 1}}, &reply))
 	require.Equal(t, protocol.Stale, reply.Outcome)
 	require.Empty(t, reply.URLs)
 	require.Equal(t, before, c.world.Position())
 
-	// The one that still lists the old attempt is told to stop it.
-	beat := beatOf("a", 2)
-	beat.Attempts = []protocol.Attempt{{Job: jobName, Attempt: 1, CreateTime: c.made(), Phase: protocol.Training}}
-	var orders protocol.Assignments
-	require.NoError(t, c.ask(old, protocol.HeartbeatSubject("n1"), beat, &orders))
-	require.Empty(t, orders.Keep)
-	require.Empty(t, orders.Train)
+	// The node that still lists the old attempt does not keep it.
+	heartbeat := heartbeatOf("a", 2)
+	heartbeat.Attempts = []protocol.Attempt{{Job: jobName, Attempt: 1, CreateTime: c.created(),
+		Phase: protocol.Training}}
+	var assignments protocol.Assignments
+	require.NoError(t, c.send(old, protocol.HeartbeatSubject("n1"), heartbeat, &assignments))
+	require.Empty(t, assignments.Keep)
+	require.Empty(t, assignments.Train)
 }
 
-// A node cannot say that files are stored which are not.
+// A report of files that are not stored is refused.
 func TestUnstoredFiles(t *testing.T) {
 	c := start(t)
-	c.stock()
-	node := c.raw("n1")
-	require.NoError(t, c.ask(node, protocol.HeartbeatSubject("n1"), beatOf("a", 1), &protocol.Assignments{}))
+	c.createInputs()
+	node := c.connectNode("n1")
+	require.NoError(t, c.send(node, protocol.HeartbeatSubject("n1"), heartbeatOf("a", 1), &protocol.Assignments{}))
 	c.submit()
 	c.place("n1")
 	for _, kind := range []string{protocol.ReportCheckpoint, protocol.ReportCompleted} {
-		var receipt protocol.ReportReply
-		require.NoError(t, c.ask(node, protocol.ReportSubject("n1"),
-			protocol.Report{Version: protocol.Version, Kind: kind, Job: jobName, Attempt: 1, CreateTime: c.made(),
+		var reply protocol.ReportReply
+		require.NoError(t, c.send(node, protocol.ReportSubject("n1"),
+			protocol.Report{Version: protocol.Version, Kind: kind, Job: jobName, Attempt: 1, CreateTime: c.created(),
 				Step:  10,
-				Sizes: map[string]int64{"model.safetensors": 10}, Result: &protocol.Result{}}, &receipt))
-		require.Equal(t, protocol.Incomplete, receipt.Outcome)
-		require.Contains(t, receipt.Message, "model.safetensors")
+				Sizes: map[string]int64{"model.safetensors": 10}, Result: &protocol.Result{}}, &reply))
+		require.Equal(t, protocol.Incomplete, reply.Outcome)
+		require.Contains(t, reply.Message, "model.safetensors")
 	}
 	for _, name := range []string{"../../../models/acme/base/config.json", "/etc/passwd", ".hidden", ""} {
-		err := c.ask(node, protocol.SignSubject("n1"), protocol.SignRequest{Version: protocol.Version, Job: jobName,
-			Attempt: 1, CreateTime: c.made(), For: protocol.ForResults,
+		err := c.send(node, protocol.SignSubject("n1"), protocol.SignRequest{Version: protocol.Version, Job: jobName,
+			Attempt: 1, CreateTime: c.created(), For: protocol.ForResults,
 			Sizes: map[string]int64{name: 1}}, &protocol.SignReply{})
 		require.Equal(t, domain.InvalidArgument, domain.CodeOf(err), "%q", name)
 	}
 }
 
-// An order names what an attempt needs and nothing more; it comes until the
-// node lists the attempt.
-func TestOrders(t *testing.T) {
+// An assignment holds only what an attempt needs, and is repeated until the node lists the attempt.
+func TestAssignments(t *testing.T) {
 	c := start(t)
-	c.stock()
-	node := c.raw("n1")
-	require.NoError(t, c.ask(node, protocol.HeartbeatSubject("n1"), beatOf("a", 1), &protocol.Assignments{}))
+	c.createInputs()
+	node := c.connectNode("n1")
+	require.NoError(t, c.send(node, protocol.HeartbeatSubject("n1"), heartbeatOf("a", 1), &protocol.Assignments{}))
 	c.submit()
 	c.place("n1")
 	id := domain.AllocationID(jobName, 1)
 	for number := range uint64(2) { // the first answer may have been lost
-		var orders protocol.Assignments
-		require.NoError(t, c.ask(node, protocol.HeartbeatSubject("n1"), beatOf("a", 2+number), &orders))
-		require.Len(t, orders.Train, 1)
-		order := orders.Train[0]
+		var assignments protocol.Assignments
+		require.NoError(t, c.send(node, protocol.HeartbeatSubject("n1"), heartbeatOf("a", 2+number), &assignments))
+		require.Len(t, assignments.Train, 1)
+		order := assignments.Train[0]
 		require.Equal(t, id, order.ID())
 		require.Equal(t, []string{"config.json", "model.safetensors"},
 			[]string{order.Base.Files[0].Name, order.Base.Files[1].Name})
@@ -135,53 +136,54 @@ func TestOrders(t *testing.T) {
 		require.NotZero(t, order.Seed)
 		require.Nil(t, order.Resume)
 	}
-	beat := beatOf("a", 4)
-	beat.Attempts = []protocol.Attempt{{Job: jobName, Attempt: 1, CreateTime: c.made(), Phase: protocol.Training,
-		Step: 3, Steps: 40}}
-	var orders protocol.Assignments
-	require.NoError(t, c.ask(node, protocol.HeartbeatSubject("n1"), beat, &orders))
-	require.Equal(t, []string{id}, orders.Keep)
-	require.Empty(t, orders.Train)
+	heartbeat := heartbeatOf("a", 4)
+	heartbeat.Attempts = []protocol.Attempt{{Job: jobName, Attempt: 1, CreateTime: c.created(),
+		Phase: protocol.Training,
+		Step:  3, Steps: 40}}
+	var assignments protocol.Assignments
+	require.NoError(t, c.send(node, protocol.HeartbeatSubject("n1"), heartbeat, &assignments))
+	require.Equal(t, []string{id}, assignments.Keep)
+	require.Empty(t, assignments.Train)
 	progress, ok := c.world.View().Live.Progress(jobName)
 	require.True(t, ok)
 	require.Equal(t, 3, progress.Step)
 
 	c.do(domain.IntendJob(jobName, domain.CancelJob{}))
-	beat.Number++
-	orders = protocol.Assignments{}
-	require.NoError(t, c.ask(node, protocol.HeartbeatSubject("n1"), beat, &orders))
-	require.Equal(t, []string{id}, orders.Keep)
-	require.Equal(t, []string{id}, orders.Cancel)
-	var receipt protocol.ReportReply
-	require.NoError(t, c.ask(node, protocol.ReportSubject("n1"),
+	heartbeat.Number++
+	assignments = protocol.Assignments{}
+	require.NoError(t, c.send(node, protocol.HeartbeatSubject("n1"), heartbeat, &assignments))
+	require.Equal(t, []string{id}, assignments.Keep)
+	require.Equal(t, []string{id}, assignments.Cancel)
+	var reply protocol.ReportReply
+	require.NoError(t, c.send(node, protocol.ReportSubject("n1"),
 		protocol.Report{Version: protocol.Version, Kind: protocol.ReportStopped, Job: jobName, Attempt: 1,
-			CreateTime: c.made()}, &receipt))
-	require.Equal(t, protocol.Accepted, receipt.Outcome)
+			CreateTime: c.created()}, &reply))
+	require.Equal(t, protocol.Accepted, reply.Outcome)
 	require.Equal(t, domain.JobCancelledState, c.life().State)
 }
 
 func TestRefusals(t *testing.T) {
 	c := start(t)
-	node := c.raw("n1")
-	beat := beatOf("a", 1)
-	beat.Version = 99
-	err := c.ask(node, protocol.HeartbeatSubject("n1"), beat, &protocol.Assignments{})
+	node := c.connectNode("n1")
+	heartbeat := heartbeatOf("a", 1)
+	heartbeat.Version = 99
+	err := c.send(node, protocol.HeartbeatSubject("n1"), heartbeat, &protocol.Assignments{})
 	require.Equal(t, domain.FailedPrecondition, domain.CodeOf(err))
 	require.Contains(t, err.Error(), "version 99")
 
-	beat = beatOf("a", 1)
-	beat.Node.Capacity.CPUMilli = 0
-	err = c.ask(node, protocol.HeartbeatSubject("n1"), beat, &protocol.Assignments{})
+	heartbeat = heartbeatOf("a", 1)
+	heartbeat.Node.Capacity.CPUMilli = 0
+	err = c.send(node, protocol.HeartbeatSubject("n1"), heartbeat, &protocol.Assignments{})
 	require.Equal(t, domain.InvalidArgument, domain.CodeOf(err))
 	require.Contains(t, err.Error(), "cpuMilli")
 
-	reply, err := node.Request(protocol.HeartbeatSubject("n1"), []byte("{"), patience)
+	reply, err := node.Request(protocol.HeartbeatSubject("n1"), []byte("{"), waitTimeout)
 	require.NoError(t, err)
 	require.Equal(t, domain.InvalidArgument, domain.CodeOf(protocol.Unmarshal(reply.Data, &protocol.Assignments{})))
 	require.Equal(t, domain.NodeJoining, c.node("n1").State, "it has enrolled, and no more")
 }
 
-// Of two agents under one name the newer stays, and the older is told why not.
+// Of two agents of one node the newer stays, and the older is refused with the reason.
 func TestTakenOver(t *testing.T) {
 	c := start(t)
 	a, err := agent.New(agent.Options{Node: "n1", Token: "token of n1", Key: keyOf(t, "n1"), URL: c.server.URL(),
@@ -190,40 +192,39 @@ func TestTakenOver(t *testing.T) {
 	ended := make(chan error, 1)
 	go func() { ended <- a.Run(t.Context()) }()
 	c.ready("n1")
-	newer := c.raw("n1")
-	require.NoError(t, c.ask(newer, protocol.HeartbeatSubject("n1"), beatOf("newer", 1), &protocol.Assignments{}))
+	newer := c.connectNode("n1")
+	require.NoError(t, c.send(newer, protocol.HeartbeatSubject("n1"), heartbeatOf("newer", 1), &protocol.Assignments{}))
 	require.NoError(t, c.server.Coordinator().Publish(protocol.WakeSubject("n1"), nil))
 	err = <-ended
 	require.Equal(t, domain.FailedPrecondition, domain.CodeOf(err))
 	require.Contains(t, err.Error(), "another agent")
-	require.NoError(t, c.ask(newer, protocol.HeartbeatSubject("n1"), beatOf("newer", 2), &protocol.Assignments{}))
+	require.NoError(t, c.send(newer, protocol.HeartbeatSubject("n1"), heartbeatOf("newer", 2), &protocol.Assignments{}))
 }
 
-// What a beat says of now stays when one from before is handled after it, whose
-// rows of metrics are added.
-func TestABeatThatIsOvertaken(t *testing.T) {
+// A heartbeat that is handled after a newer one only adds its metric rows.
+func TestOvertakenHeartbeat(t *testing.T) {
 	c, node, running := deployed(t)
 	c.submit()
 	c.place("n1")
-	var orders protocol.Assignments
-	require.NoError(t, c.ask(node, protocol.HeartbeatSubject("n1"), beatOf("a", 3), &orders))
-	require.Len(t, orders.Train, 1)
+	var assignments protocol.Assignments
+	require.NoError(t, c.send(node, protocol.HeartbeatSubject("n1"), heartbeatOf("a", 3), &assignments))
+	require.Len(t, assignments.Train, 1)
 	busy := func(number uint64, active, step int) protocol.Heartbeat {
-		beat := beatOf("a", number)
+		heartbeat := heartbeatOf("a", number)
 		running.Load.Active = active
-		beat.Replicas = []protocol.Replica{running}
-		beat.Attempts = []protocol.Attempt{{Job: jobName, Attempt: 1, CreateTime: orders.Train[0].CreateTime,
+		heartbeat.Replicas = []protocol.Replica{running}
+		heartbeat.Attempts = []protocol.Attempt{{Job: jobName, Attempt: 1, CreateTime: assignments.Train[0].CreateTime,
 			Phase: protocol.Training, Step: step, Steps: 40,
 			Rows: []engines.Metrics{{Step: step, Steps: 40}}}}
-		return beat
+		return heartbeat
 	}
-	require.NoError(t, c.ask(node, protocol.HeartbeatSubject("n1"), busy(5, 1, 8), &protocol.Assignments{}))
+	require.NoError(t, c.send(node, protocol.HeartbeatSubject("n1"), busy(5, 1, 8), &protocol.Assignments{}))
 	late, err := json.Marshal(busy(4, 7, 7))
 	require.NoError(t, err)
 	require.NoError(t, node.Publish(protocol.HeartbeatSubject("n1"), late))
-	require.Error(t, c.ask(node, protocol.HeartbeatSubject("n1"), protocol.Heartbeat{}, &protocol.Assignments{}),
+	require.Error(t, c.send(node, protocol.HeartbeatSubject("n1"), protocol.Heartbeat{}, &protocol.Assignments{}),
 		"it speaks no version, and comes after")
-	c.desk() // which has then handled all that it heard
+	c.stop() // which has then handled all that it heard
 	pulse := c.world.View().Live
 	load, ok := pulse.Replica(deploymentName, running.Replica)
 	require.True(t, ok)
@@ -238,17 +239,17 @@ func TestABeatThatIsOvertaken(t *testing.T) {
 	require.Equal(t, []int{7, 8}, steps)
 }
 
-// Rows of metrics reach the pulse while a training runs.
-func TestMetricsReachThePulse(t *testing.T) {
+// Metric rows are in the live status while a training runs.
+func TestMetricsAreLive(t *testing.T) {
 	c := start(t)
-	c.stock()
+	c.createInputs()
 	c.agent("n1", hangAt(35))
 	c.submit()
 	c.place("n1")
 	c.saved(30)
 	require.NoError(t, c.server.Coordinator().Publish(protocol.WakeSubject("n1"), nil))
-	// The desk hears a beat before it acts on it; that the node is told of the
-	// cancellation means that a beat with all rows was heard.
+	// The desk hears a heartbeat before it acts on it; that the node is told of the
+	// cancellation means that a heartbeat with all rows was heard.
 	c.do(domain.IntendJob(jobName, domain.CancelJob{}))
 	c.reaches(domain.JobCancelledState)
 	var rows []projections.MetricRow

@@ -45,7 +45,7 @@ func (c *cluster) placeReplica(node string) domain.Replica {
 	return row.State.Replicas[id]
 }
 
-// serving waits until the replica answers.
+// serving waits until the replica is ready.
 func (c *cluster) serving(replica string) domain.Replica {
 	c.Helper()
 	view := c.until("the replica is ready", func(v *projections.View) bool {
@@ -60,7 +60,7 @@ func (c *cluster) replicas() coordinator.ReplicaClient {
 	return coordinator.ReplicaClient{Conn: c.server.Coordinator()}
 }
 
-// counted is an engine that tells how many of its generations are under way.
+// counted is an engine that counts its completions in progress.
 type counted struct {
 	engines.Completer
 	files  atomic.Pointer[engines.ModelFiles] // of the latest model
@@ -90,14 +90,14 @@ func (m countedModel) Complete(ctx context.Context, req engines.CompletionReques
 
 func TestReplicaLife(t *testing.T) {
 	c := start(t)
-	c.stock()
+	c.createInputs()
 	c.agent("n1", simulated.New(simulated.Options{Seed: 7}))
 	r := c.serving(c.deploy("n1").ID)
 	load, ok := c.world.View().Live.Replica(deploymentName, r.ID)
 	require.True(t, ok)
 	require.Equal(t, 8, load.Slots)
 
-	// What comes out is what the engine alone says.
+	// The response equals that of the engine alone.
 	model, err := simulated.New(simulated.Options{Seed: 7}).Completer.Load(t.Context(), engines.ModelFiles{})
 	require.NoError(t, err)
 	request := engines.CompletionRequest{Prompt: "go", MaxTokens: 200, IgnoreEOS: true}
@@ -112,19 +112,19 @@ func TestReplicaLife(t *testing.T) {
 	require.Equal(t, want, got)
 	require.Equal(t, wantUsage, usage)
 
-	// The engine's own refusal comes back as it is.
+	// An error of the engine is returned unchanged.
 	_, err = c.replicas().Complete(t.Context(), deploymentName, r,
 		engines.CompletionRequest{Prompt: strings.Repeat("x", 600), MaxTokens: 1}, gather(&got))
 	require.Equal(t, domain.InvalidArgument, domain.CodeOf(err))
 	require.Contains(t, err.Error(), "prompt")
 
-	// One that is removed answers no more.
+	// A removed replica does not respond.
 	c.do(domain.Intend(domain.Deployments, deploymentName, domain.RemoveReplica{ID: r.ID, Reason: "scaled down"}))
-	late := time.After(patience)
+	late := time.After(waitTimeout)
 	for domain.CodeOf(err) != domain.Unavailable {
 		select {
 		case <-late:
-			require.FailNow(t, "it still answers")
+			require.FailNow(t, "it still responds")
 		default:
 			_, err = c.replicas().Complete(t.Context(), deploymentName, r, request, gather(&got))
 		}
@@ -133,9 +133,9 @@ func TestReplicaLife(t *testing.T) {
 
 func TestReplicaOfAnAddon(t *testing.T) {
 	c := start(t)
-	c.stock()
+	c.createInputs()
 	first := 0
-	c.agent("n1", steadily(&first))
+	c.agent("n1", recordFirst(&first))
 	c.submit()
 	c.place("n1")
 	c.reaches(domain.JobCompletedState)
@@ -157,13 +157,13 @@ func TestReplicaOfAnAddon(t *testing.T) {
 	require.NotEqual(t, base, tuned, "the adapter was loaded with its base")
 }
 
-// The URLs that results were PUT to are good for hours: who overwrites a
-// model's file with as many other bytes has the replica fail, not answer.
+// Signed upload URLs stay valid for hours: overwriting a model's file with other bytes of the same size
+// makes the replica fail.
 func TestOverwrittenWeightsAreNotServed(t *testing.T) {
 	c := start(t)
-	c.stock()
+	c.createInputs()
 	first := 0
-	c.agent("n1", steadily(&first))
+	c.agent("n1", recordFirst(&first))
 	c.submit()
 	c.place("n1")
 	c.reaches(domain.JobCompletedState)
@@ -186,7 +186,7 @@ func TestOverwrittenWeightsAreNotServed(t *testing.T) {
 
 func TestReplicaFails(t *testing.T) {
 	c := start(t)
-	c.stock()
+	c.createInputs()
 	c.agent("n1", simulated.New(simulated.Options{Fault: func(a simulated.Action) error {
 		if a.Name == simulated.LoadModel {
 			return errors.New("not enough memory")
@@ -202,7 +202,7 @@ func TestReplicaFails(t *testing.T) {
 	require.Equal(t, 1, row.State.Failures)
 }
 
-// A brittle model breaks when it is told to.
+// A brittle model fails on request.
 type brittle struct {
 	engines.Completer
 	engines.Model
@@ -217,10 +217,10 @@ func (b brittle) Load(ctx context.Context, files engines.ModelFiles) (engines.Mo
 
 func (b brittle) Broken() <-chan error { return b.breaks }
 
-// A model that breaks after it was loaded takes its replica with it.
-func TestReplicaBreaks(t *testing.T) {
+// A replica fails when its loaded model does.
+func TestModelOfAReplicaFails(t *testing.T) {
 	c := start(t)
-	c.stock()
+	c.createInputs()
 	engine, breaks := simulated.New(simulated.Options{}), make(chan error, 1)
 	engine.Completer = brittle{Completer: engine.Completer, breaks: breaks}
 	c.agent("n1", engine)
@@ -234,10 +234,10 @@ func TestReplicaBreaks(t *testing.T) {
 	require.Equal(t, 1, row.State.Failures)
 }
 
-// A replica that an earlier agent had loaded is not there after its restart.
+// A replica of an earlier run of the agent is removed.
 func TestReplicaAfterRestart(t *testing.T) {
 	c := start(t)
-	c.stock()
+	c.createInputs()
 	dir := t.TempDir()
 	kill := c.child("n1", dir, 1)
 	r := c.serving(c.deploy("n1").ID)
@@ -249,10 +249,10 @@ func TestReplicaAfterRestart(t *testing.T) {
 		return !there
 	})
 	row, _ := c.world.View().Deployments.Get(deploymentName)
-	require.Zero(t, row.State.Failures, "it had been ready: not the model's fault")
+	require.Zero(t, row.State.Failures, "it had been ready: not the model's failure")
 }
 
-// A reader that goes away, or that cannot write any more, stops the engine.
+// The engine stops when the reader leaves or fails.
 func TestCompletionStops(t *testing.T) {
 	for name, one := range map[string]struct {
 		cancel bool
@@ -260,7 +260,7 @@ func TestCompletionStops(t *testing.T) {
 	}{"closed": {true, context.Canceled}, "broken": {false, errors.New("broken pipe")}} {
 		t.Run(name, func(t *testing.T) {
 			c := start(t)
-			c.stock()
+			c.createInputs()
 			engine := simulated.New(simulated.Options{TokenTime: func(token int) time.Duration {
 				if token == 5 {
 					return time.Hour
@@ -285,16 +285,16 @@ func TestCompletionStops(t *testing.T) {
 					return nil
 				})
 			require.ErrorIs(t, err, one.err)
-			c.hear("the generation ends", count.ended)
+			c.wait("the generation ends", count.ended)
 			require.Zero(t, count.active.Load())
 		})
 	}
 }
 
-// What a deployment says of guessing, and of its window, reaches the engine.
-func TestWhatTheEngineIsToldOfADeployment(t *testing.T) {
+// The engine receives the speculation and context length of a deployment.
+func TestEngineReceivesSettingsOfADeployment(t *testing.T) {
 	c := start(t)
-	c.stock()
+	c.createInputs()
 	engine := simulated.New(simulated.Options{})
 	count := &counted{Completer: engine.Completer}
 	engine.Completer = count
@@ -308,10 +308,10 @@ func TestWhatTheEngineIsToldOfADeployment(t *testing.T) {
 	require.Equal(t, engines.SpeculationMode{NgramLength: 3, Tokens: 4}, count.files.Load().Guessing)
 }
 
-// The accelerators that replicas take are devices of the node, each one's own.
-func TestReplicasHaveDevicesOfTheirOwn(t *testing.T) {
+// Each replica has separate devices of the node.
+func TestReplicasHaveSeparateDevices(t *testing.T) {
 	c := start(t)
-	c.stock()
+	c.createInputs()
 	engine := simulated.New(simulated.Options{})
 	count := &counted{Completer: engine.Completer}
 	engine.Completer = count
@@ -326,10 +326,10 @@ func TestReplicasHaveDevicesOfTheirOwn(t *testing.T) {
 	}
 }
 
-// A slow reader gets every piece, and does not slow the engine down.
+// A slow reader receives every chunk, and does not slow down the engine.
 func TestSlowReader(t *testing.T) {
 	c := start(t)
-	c.stock()
+	c.createInputs()
 	engine := simulated.New(simulated.Options{ContextLength: 4096})
 	count := &counted{Completer: engine.Completer, ended: make(chan struct{}, 1)}
 	engine.Completer = count
@@ -339,7 +339,7 @@ func TestSlowReader(t *testing.T) {
 	usage, err := c.replicas().Complete(t.Context(), deploymentName, r,
 		engines.CompletionRequest{MaxTokens: 4000, IgnoreEOS: true}, func(engines.Chunk) error {
 			if pieces == 0 { // the engine ends while we are still at the first piece
-				c.hear("the generation ends", count.ended)
+				c.wait("the generation ends", count.ended)
 			}
 			pieces++
 			return nil
@@ -351,13 +351,13 @@ func TestSlowReader(t *testing.T) {
 
 func TestDeadNode(t *testing.T) {
 	c := start(t)
-	c.stock()
+	c.createInputs()
 	began := time.Now()
 	none := func(engines.Chunk) error { return nil }
 	_, err := c.replicas().Complete(t.Context(), deploymentName, domain.Replica{ID: "r1", Node: nodeName("n9")},
 		engines.CompletionRequest{MaxTokens: 1}, none)
 	require.Equal(t, domain.Unavailable, domain.CodeOf(err))
-	require.Less(t, time.Since(began), 5*time.Second, "it is known at once that nobody is there")
+	require.Less(t, time.Since(began), 5*time.Second, "a missing node is detected immediately")
 
 	kill := c.child("n1", t.TempDir(), 1)
 	r := c.serving(c.deploy("n1").ID)
@@ -373,12 +373,12 @@ func TestDeadNode(t *testing.T) {
 	require.Contains(t, err.Error(), "stopped responding")
 }
 
-// A lost part is an error, never a gap in the text.
-func TestLostPart(t *testing.T) {
+// A lost message is an error, never a gap in the text.
+func TestLostMessage(t *testing.T) {
 	for name, seqs := range map[string][]uint64{"gap": {1, 3}, "repeated": {1, 1}, "not from the start": {2}} {
 		t.Run(name, func(t *testing.T) {
 			c := start(t)
-			node := c.raw("n1")
+			node := c.connectNode("n1")
 			_, err := node.Subscribe(protocol.CompleteSubject("n1"), func(m *nats.Msg) {
 				for _, seq := range seqs {
 					data, _ := json.Marshal(protocol.CompletionMessage{Version: protocol.Version, Seq: seq,
@@ -399,17 +399,16 @@ func TestLostPart(t *testing.T) {
 	}
 }
 
-// A request that is too large for a message is its caller's error, and says how
-// large it may be.
+// A request that is too large for a message is refused with the limit.
 func TestRequestTooLargeForAReplica(t *testing.T) {
 	c := start(t)
 	for _, bytes := range []int{protocol.MaxMessage, 4 << 20} {
 		_, err := c.replicas().Complete(t.Context(), deploymentName, domain.Replica{ID: "r1", Node: nodeName("n1")},
 			engines.CompletionRequest{Prompt: strings.Repeat("a", bytes)}, func(engines.Chunk) error { return nil })
-		var fault *domain.Error
-		require.ErrorAs(t, err, &fault)
-		require.Equal(t, domain.OutOfRange, fault.Code)
-		require.Equal(t, engines.RequestTooLarge, fault.Reason)
-		require.Contains(t, fault.Message, "786432 bytes")
+		var failure *domain.Error
+		require.ErrorAs(t, err, &failure)
+		require.Equal(t, domain.OutOfRange, failure.Code)
+		require.Equal(t, engines.RequestTooLarge, failure.Reason)
+		require.Contains(t, failure.Message, "786432 bytes")
 	}
 }

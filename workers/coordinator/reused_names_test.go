@@ -15,10 +15,9 @@ import (
 	"anneal/workers/protocol"
 )
 
-// A deployment that was deleted and made again under its name is another one:
-// the old replica, which has the number and the node of the new, is stopped and
-// does not answer in its place.
-func TestReplicaOfANamesake(t *testing.T) {
+// A deployment that was deleted and created again is another one: the old replica, which has the number
+// and the node of the new one, is stopped and does not serve its requests.
+func TestReplicaOfAReusedName(t *testing.T) {
 	c, node, running := deployed(t)
 	id := running.Replica
 	c.do(domain.Intend(domain.Deployments, deploymentName, domain.DeleteDeployment{IgnoreChecks: true, Hard: true}))
@@ -28,57 +27,57 @@ func TestReplicaOfANamesake(t *testing.T) {
 	c.do(domain.Intend(domain.Deployments, deploymentName, domain.FinishDeletion{}))
 	require.Equal(t, id, c.deploy("n1").ID)
 
-	beat := beatOf("a", 3)
-	beat.Replicas = []protocol.Replica{running}
-	var orders protocol.Assignments
-	require.NoError(t, c.ask(node, protocol.HeartbeatSubject("n1"), beat, &orders))
-	require.Empty(t, orders.Keep)
-	require.Len(t, orders.Serve, 1)
+	heartbeat := heartbeatOf("a", 3)
+	heartbeat.Replicas = []protocol.Replica{running}
+	var assignments protocol.Assignments
+	require.NoError(t, c.send(node, protocol.HeartbeatSubject("n1"), heartbeat, &assignments))
+	require.Empty(t, assignments.Keep)
+	require.Len(t, assignments.Serve, 1)
 	row, _ := c.world.View().Deployments.Get(deploymentName)
 	require.Equal(t, domain.ReplicaDownloading, row.State.Replicas[id].State)
 	_, heard := c.world.View().Live.Replica(deploymentName, id)
 	require.False(t, heard)
 
-	running.CreateTime = orders.Serve[0].CreateTime
-	beat = beatOf("a", 4)
-	beat.Replicas = []protocol.Replica{running}
-	require.NoError(t, c.ask(node, protocol.HeartbeatSubject("n1"), beat, &orders))
+	running.CreateTime = assignments.Serve[0].CreateTime
+	heartbeat = heartbeatOf("a", 4)
+	heartbeat.Replicas = []protocol.Replica{running}
+	require.NoError(t, c.send(node, protocol.HeartbeatSubject("n1"), heartbeat, &assignments))
 	require.Equal(t, domain.ReplicaReady, c.serving(id).State)
 }
 
-// deployed is a node that speaks for itself, and the replica that it was told
-// to serve, as it would report it when it is ready.
+// deployed returns a connection of a node, and the replica that it was assigned, as it would report it
+// when it is ready.
 func deployed(t *testing.T) (*cluster, *nats.Conn, protocol.Replica) {
 	t.Helper()
 	c := start(t)
-	c.stock()
-	node := c.raw("n1")
-	require.NoError(t, c.ask(node, protocol.HeartbeatSubject("n1"), beatOf("a", 1), &protocol.Assignments{}))
+	c.createInputs()
+	node := c.connectNode("n1")
+	require.NoError(t, c.send(node, protocol.HeartbeatSubject("n1"), heartbeatOf("a", 1), &protocol.Assignments{}))
 	replica := c.deploy("n1")
-	var orders protocol.Assignments
-	require.NoError(t, c.ask(node, protocol.HeartbeatSubject("n1"), beatOf("a", 2), &orders))
-	require.Len(t, orders.Serve, 1)
+	var assignments protocol.Assignments
+	require.NoError(t, c.send(node, protocol.HeartbeatSubject("n1"), heartbeatOf("a", 2), &assignments))
+	require.Len(t, assignments.Serve, 1)
 	return c, node, protocol.Replica{Deployment: deploymentName, Replica: replica.ID,
-		CreateTime: orders.Serve[0].CreateTime, State: domain.ReplicaReady}
+		CreateTime: assignments.Serve[0].CreateTime, State: domain.ReplicaReady}
 }
 
-// The same of a job: what the old one's attempt reports is not the new one's,
-// and where it stored files is not where the new one does.
-func TestAttemptOfANamesake(t *testing.T) {
+// Reports of an attempt of a deleted job do not change the new job of that name, and their files are
+// stored separately.
+func TestAttemptOfAReusedName(t *testing.T) {
 	c := start(t)
-	c.stock()
-	node := c.raw("n1")
-	require.NoError(t, c.ask(node, protocol.HeartbeatSubject("n1"), beatOf("a", 1), &protocol.Assignments{}))
+	c.createInputs()
+	node := c.connectNode("n1")
+	require.NoError(t, c.send(node, protocol.HeartbeatSubject("n1"), heartbeatOf("a", 1), &protocol.Assignments{}))
 	begin := func(number uint64) protocol.TrainAssignment {
 		c.submit()
 		c.place("n1")
-		var orders protocol.Assignments
-		require.NoError(t, c.ask(node, protocol.HeartbeatSubject("n1"), beatOf("a", number), &orders))
-		require.Len(t, orders.Train, 1)
-		return orders.Train[0]
+		var assignments protocol.Assignments
+		require.NoError(t, c.send(node, protocol.HeartbeatSubject("n1"), heartbeatOf("a", number), &assignments))
+		require.Len(t, assignments.Train, 1)
+		return assignments.Train[0]
 	}
 	sign := func(made time.Time) (reply protocol.SignReply) {
-		require.NoError(t, c.ask(node, protocol.SignSubject("n1"),
+		require.NoError(t, c.send(node, protocol.SignSubject("n1"),
 			protocol.SignRequest{Version: protocol.Version, Job: jobName, Attempt: 1, CreateTime: made,
 				For: protocol.ForCheckpoint, Step: 10, Sizes: map[string]int64{"w": 1}}, &reply))
 		return reply
@@ -99,37 +98,37 @@ func TestAttemptOfANamesake(t *testing.T) {
 	require.NotEqual(t, path(t, before.URLs["w"]), path(t, sign(now.CreateTime).URLs["w"]))
 	for _, kind := range []string{protocol.ReportCheckpoint, protocol.ReportWriting, protocol.ReportCompleted,
 		protocol.ReportFailed} {
-		var receipt protocol.ReportReply
-		require.NoError(t, c.ask(node, protocol.ReportSubject("n1"),
+		var reply protocol.ReportReply
+		require.NoError(t, c.send(node, protocol.ReportSubject("n1"),
 			protocol.Report{Version: protocol.Version, Kind: kind, Job: jobName, Attempt: 1, CreateTime: old.CreateTime,
 				Sizes: map[string]int64{"w": 1}, Result: &protocol.Result{},
-				Error: &protocol.Error{Code: domain.InvalidArgument}}, &receipt))
-		require.Equal(t, protocol.Stale, receipt.Outcome, kind)
+				Error: &protocol.Error{Code: domain.InvalidArgument}}, &reply))
+		require.Equal(t, protocol.Stale, reply.Outcome, kind)
 	}
-	beat := beatOf("a", 4)
-	beat.Attempts = []protocol.Attempt{{Job: jobName, Attempt: 1, CreateTime: old.CreateTime, Phase: protocol.Lost,
+	heartbeat := heartbeatOf("a", 4)
+	heartbeat.Attempts = []protocol.Attempt{{Job: jobName, Attempt: 1, CreateTime: old.CreateTime, Phase: protocol.Lost,
 		Step: 7, Steps: 40}}
-	var orders protocol.Assignments
-	require.NoError(t, c.ask(node, protocol.HeartbeatSubject("n1"), beat, &orders))
-	require.Empty(t, orders.Keep)
-	require.Len(t, orders.Train, 1)
+	var assignments protocol.Assignments
+	require.NoError(t, c.send(node, protocol.HeartbeatSubject("n1"), heartbeat, &assignments))
+	require.Empty(t, assignments.Keep)
+	require.Len(t, assignments.Train, 1)
 	require.Equal(t, domain.JobRunningState, c.life().State)
 	_, heard := c.world.View().Live.Progress(jobName)
 	require.False(t, heard)
 }
 
-// The agent itself: it ends the old one's work and begins the new one's.
-func TestAgentAndNamesakes(t *testing.T) {
+// The agent stops the attempt of the deleted job and starts that of the new one.
+func TestAgentAndReusedNames(t *testing.T) {
 	c := start(t)
-	c.stock()
+	c.createInputs()
 	begun, stopped := make(chan struct{}, 2), make(chan struct{}, 2)
 	engine := hangAt(1)
 	engine.Trainer = recurring{begun, stopped}
 	c.agent("n1", engine)
 	c.submit()
 	c.place("n1")
-	c.hear("the first begins", begun)
-	c.desk() // nobody tells the agent
+	c.wait("the first begins", begun)
+	c.stop() // nobody tells the agent
 	c.do(domain.IntendJob(jobName, domain.DeleteJob{}))
 	c.do(domain.Intend(domain.Nodes, nodeName("n1"), domain.ReleaseAllocation{ID: domain.AllocationID(jobName, 1)}))
 	c.do(domain.IntendJob(jobName, domain.CleanJob{}))
@@ -137,12 +136,12 @@ func TestAgentAndNamesakes(t *testing.T) {
 	c.submit()
 	c.place("n1")
 	c.open()
-	c.hear("the first ends", stopped)
-	c.hear("the second begins", begun)
+	c.wait("the first ends", stopped)
+	c.wait("the second begins", begun)
 	require.Equal(t, 1, c.life().Attempt)
 }
 
-// recurring is a trainer that works until it is stopped, each time.
+// recurring is a trainer that runs until it is stopped, every time.
 type recurring struct{ begun, stopped chan struct{} }
 
 func (r recurring) Train(ctx context.Context, _ engines.TrainOrder, _ engines.TrainWatcher) (engines.TrainResult,

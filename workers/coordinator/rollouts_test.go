@@ -32,9 +32,9 @@ func (brief) Score(_ context.Context, rows []map[string]any) ([]engines.Score, e
 
 func (brief) Close() error { return nil }
 
-// A reinforcement job runs on a real worker: the model answers as the job's
-// inference parameters say, and learns from the scores.
-func TestAReinforcementJobTrains(t *testing.T) {
+// A reinforcement job runs on an agent with the embedded engine: it samples with the job's inference
+// parameters and trains on the scores.
+func TestReinforcementJobTrains(t *testing.T) {
 	c := start(t)
 	c.shipped()
 	engine := embedded.New(embedded.Options{Parallelism: 1})

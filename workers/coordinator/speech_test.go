@@ -20,11 +20,11 @@ import (
 
 const speechName = domain.Name("accounts/acme/models/ear")
 
-// raw reads recordings that are samples already.
-func raw(_ context.Context, path, _ string) (io.ReadCloser, error) { return os.Open(path) }
+// readSamples reads recordings that are raw samples.
+func readSamples(_ context.Context, path, _ string) (io.ReadCloser, error) { return os.Open(path) }
 
-// ear makes a deployment of a speech model with one replica on a node.
-func (c *cluster) ear(node string) domain.Replica {
+// deploySpeech creates a deployment of a speech model with one replica on a node.
+func (c *cluster) deploySpeech(node string) domain.Replica {
 	c.Helper()
 	c.put("models/acme/ear/model.bin", []byte("ear"))
 	settings := domain.SpeechSettings{Format: domain.SpeechSimulated}
@@ -43,7 +43,7 @@ func (c *cluster) put(key string, content []byte) {
 	require.NoError(c, err)
 }
 
-// recording stores noise of some seconds, to be fetched by its URL.
+// recording stores some seconds of noise and returns a request for it.
 func (c *cluster) recording(seconds int) engines.Transcription {
 	c.Helper()
 	pcm := bytes.Repeat([]byte{0, 1, 0, 255}, seconds*engines.SampleRate/2)
@@ -53,12 +53,12 @@ func (c *cluster) recording(seconds int) engines.Transcription {
 	return engines.Transcription{Audio: engines.AudioFile{URL: url, Size: int64(len(pcm))}}
 }
 
-func deaf(engines.TranscriptEvent) error { return nil }
+func discardEvents(engines.TranscriptEvent) error { return nil }
 
-// says waits for a beat of a node that tells such a load of its only replica.
-func (c *cluster) says(node, what string, so func(protocol.Load) bool) {
+// waitForLoad waits for a heartbeat of a node whose only replica has such a load.
+func (c *cluster) waitForLoad(node, what string, met func(protocol.Load) bool) {
 	c.Helper()
-	late := time.After(patience)
+	late := time.After(waitTimeout)
 	beats := make(chan *nats.Msg, 64)
 	subscription, err := c.server.Coordinator().ChanSubscribe(protocol.HeartbeatSubject(node), beats)
 	require.NoError(c, err)
@@ -66,22 +66,22 @@ func (c *cluster) says(node, what string, so func(protocol.Load) bool) {
 	for {
 		select {
 		case m := <-beats:
-			var beat protocol.Heartbeat
-			require.NoError(c, protocol.Unmarshal(m.Data, &beat))
-			if len(beat.Replicas) == 1 && so(beat.Replicas[0].Load) {
+			var heartbeat protocol.Heartbeat
+			require.NoError(c, protocol.Unmarshal(m.Data, &heartbeat))
+			if len(heartbeat.Replicas) == 1 && met(heartbeat.Replicas[0].Load) {
 				return
 			}
 		case <-late:
-			require.FailNow(c, "no beat told so", what)
+			require.FailNow(c, "timeout waiting for load", what)
 		}
 	}
 }
 
-func TestListening(t *testing.T) {
+func TestTranscription(t *testing.T) {
 	c := start(t)
 	dir := t.TempDir()
 	c.agentIn("n1", dir, simulated.New(simulated.Options{Seed: 7}))
-	r := c.ear("n1")
+	r := c.deploySpeech("n1")
 	request := c.recording(9)
 
 	// What is heard is what the engine alone hears.
@@ -109,16 +109,16 @@ func TestListening(t *testing.T) {
 	// Options are refused before anything is fetched.
 	refused := engines.Transcription{Audio: engines.AudioFile{URL: "http://127.0.0.1:1/none", Size: 1},
 		Options: engines.TranscribeOptions{Language: "de", Diarize: true}}
-	_, err = c.replicas().Transcribe(t.Context(), deploymentName, r, refused, deaf)
-	var fault *domain.Error
-	require.ErrorAs(t, err, &fault)
-	require.Equal(t, domain.InvalidArgument, fault.Code)
-	require.Len(t, fault.Violations, 2)
+	_, err = c.replicas().Transcribe(t.Context(), deploymentName, r, refused, discardEvents)
+	var failure *domain.Error
+	require.ErrorAs(t, err, &failure)
+	require.Equal(t, domain.InvalidArgument, failure.Code)
+	require.Len(t, failure.Violations, 2)
 
 	// A recording that is not there is told without its address, which is a secret.
 	gone := request
 	gone.Audio.URL = strings.Replace(gone.Audio.URL, "audio/one", "audio/two", 1)
-	_, err = c.replicas().Transcribe(t.Context(), deploymentName, r, gone, deaf)
+	_, err = c.replicas().Transcribe(t.Context(), deploymentName, r, gone, discardEvents)
 	require.ErrorContains(t, err, "the file store responds")
 	require.NotContains(t, err.Error(), "http")
 
@@ -127,17 +127,17 @@ func TestListening(t *testing.T) {
 	require.Equal(t, domain.FailedPrecondition, domain.CodeOf(err))
 }
 
-// A model of text does not listen.
-func TestModelsOfTextDoNotListen(t *testing.T) {
+// A text model does not transcribe.
+func TestTextModelsDoNotTranscribe(t *testing.T) {
 	c := start(t)
-	c.stock()
+	c.createInputs()
 	c.agent("n1", simulated.New(simulated.Options{}))
 	r := c.serving(c.deploy("n1").ID)
-	_, err := c.replicas().Transcribe(t.Context(), deploymentName, r, c.recording(1), deaf)
+	_, err := c.replicas().Transcribe(t.Context(), deploymentName, r, c.recording(1), discardEvents)
 	require.Equal(t, domain.FailedPrecondition, domain.CodeOf(err))
 }
 
-// hushed is an engine that hears one word and then waits to be let go on.
+// hushed is an engine that pauses after the first word until it is released.
 func hushed(slots int) (engine engines.Engine, begun chan struct{}, goOn chan struct{}) {
 	begun, goOn = make(chan struct{}, 64), make(chan struct{})
 	return simulated.New(simulated.Options{Slots: slots, Fault: func(a simulated.Action) error {
@@ -149,50 +149,52 @@ func hushed(slots int) (engine engines.Engine, begun chan struct{}, goOn chan st
 	}}), begun, goOn
 }
 
-// What a replica has no room for waits, up to a bound, and its beats say so.
-func TestListeningWaitsInLine(t *testing.T) {
+// Recordings beyond the slots of a replica wait in a limited queue, which heartbeats report.
+func TestTranscriptionsAreQueued(t *testing.T) {
 	c := start(t)
 	engine, begun, goOn := hushed(1)
 	c.agent("n1", engine)
-	r := c.ear("n1")
+	r := c.deploySpeech("n1")
 	request := c.recording(2)
 	ended := make(chan error, 6)
 	for range 6 {
 		go func() {
-			_, err := c.replicas().Transcribe(t.Context(), deploymentName, r, request, deaf)
+			_, err := c.replicas().Transcribe(t.Context(), deploymentName, r, request, discardEvents)
 			ended <- err
 		}()
 	}
-	c.hear("one is listened to", begun)
+	c.wait("one is listened to", begun)
 	require.Equal(t, domain.ResourceExhausted, domain.CodeOf(<-ended), "one is heard, four wait, the sixth is too many")
-	c.says("n1", "one is heard, and four wait", func(l protocol.Load) bool { return l.Active == 1 && l.Queued == 4 })
+	c.waitForLoad("n1", "one is heard, and four wait", func(l protocol.Load) bool {
+		return l.Active == 1 &&
+			l.Queued == 4
+	})
 	close(goOn)
 	for range 5 {
 		require.NoError(t, <-ended)
 	}
 }
 
-// A replica that is not wanted any more ends what it listens to, and begins
-// nothing new.
-func TestListeningIsDrained(t *testing.T) {
+// A replica that is stopped finishes its transcriptions, and starts no new ones.
+func TestTranscriptionsAreDrained(t *testing.T) {
 	c := start(t)
 	engine, begun, goOn := hushed(2)
 	c.agent("n1", engine)
-	r := c.ear("n1")
+	r := c.deploySpeech("n1")
 	request := c.recording(4)
 	ended := make(chan error, 1)
 	go func() {
-		_, err := c.replicas().Transcribe(t.Context(), deploymentName, r, request, deaf)
+		_, err := c.replicas().Transcribe(t.Context(), deploymentName, r, request, discardEvents)
 		ended <- err
 	}()
-	c.hear("it is listened to", begun)
+	c.wait("it is listened to", begun)
 	c.do(domain.Intend(domain.Deployments, deploymentName, domain.RemoveReplica{ID: r.ID, Reason: "scaled down"}))
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), waitTimeout)
 	defer cancel()
 	for {
 		brief := request
 		brief.Audio.Size++ // which fails where it is begun
-		_, err := c.replicas().Transcribe(ctx, deploymentName, r, brief, deaf)
+		_, err := c.replicas().Transcribe(ctx, deploymentName, r, brief, discardEvents)
 		require.Error(t, err)
 		require.NoError(t, ctx.Err())
 		if domain.CodeOf(err) == domain.Unavailable {
@@ -203,8 +205,8 @@ func TestListeningIsDrained(t *testing.T) {
 	require.NoError(t, <-ended)
 }
 
-// A reader that goes away stops the engine, at once.
-func TestListeningStops(t *testing.T) {
+// The engine stops immediately when the reader leaves.
+func TestTranscriptionStops(t *testing.T) {
 	c := start(t)
 	dir := t.TempDir()
 	waits := make(chan struct{})
@@ -215,41 +217,40 @@ func TestListeningStops(t *testing.T) {
 		}
 		return 0
 	}}))
-	r := c.ear("n1")
+	r := c.deploySpeech("n1")
 	ctx, cancel := context.WithCancel(t.Context())
 	_, err := c.replicas().Transcribe(ctx, deploymentName, r, c.recording(9), func(engines.TranscriptEvent) error {
-		c.hear("the ninth word", waits)
+		c.wait("the ninth word", waits)
 		cancel()
 		return nil
 	})
 	require.ErrorIs(t, err, context.Canceled)
-	c.says("n1", "nothing is heard any more", func(l protocol.Load) bool { return l.Active == 0 })
+	c.waitForLoad("n1", "nothing is heard any more", func(l protocol.Load) bool { return l.Active == 0 })
 	left, err := os.ReadDir(dir + "/work")
 	require.NoError(t, err)
 	require.Empty(t, left)
 }
 
-// The recording of a request whose worker was killed can be listened to by
-// another replica, from its beginning.
-func TestListenerIsKilled(t *testing.T) {
+// Another replica can transcribe the recording of a request whose agent was killed, from its start.
+func TestAgentIsKilledDuringTranscription(t *testing.T) {
 	c := start(t)
 	kill := c.child("n1", t.TempDir(), 1)
-	r := c.ear("n1")
+	r := c.deploySpeech("n1")
 	request := c.recording(9)
 	replicas := c.replicas()
 	replicas.Timeout = 3 * time.Second
 	ended := make(chan error, 1)
 	go func() {
-		_, err := replicas.Transcribe(t.Context(), deploymentName, r, request, deaf)
+		_, err := replicas.Transcribe(t.Context(), deploymentName, r, request, discardEvents)
 		ended <- err
 	}()
-	c.says("n1", "it is being listened to", func(l protocol.Load) bool { return l.Active == 1 })
+	c.waitForLoad("n1", "it is being listened to", func(l protocol.Load) bool { return l.Active == 1 })
 	kill()
 	require.Equal(t, domain.Unavailable, domain.CodeOf(<-ended))
 
 	c.agent("n2", simulated.New(simulated.Options{}))
 	r = c.serving(c.placeReplica("n2").ID)
-	heard, err := replicas.Transcribe(t.Context(), deploymentName, r, request, deaf)
+	heard, err := replicas.Transcribe(t.Context(), deploymentName, r, request, discardEvents)
 	require.NoError(t, err)
 	require.Equal(t, 9.0, heard.Duration)
 }

@@ -11,11 +11,11 @@ import (
 	"anneal/projections"
 )
 
-// A trainer that is kept alive takes one step after another, each from the
-// model of the one before, and holds no node between them.
-func TestATrainerTakesSteps(t *testing.T) {
+// A trainer that is kept alive runs one step after another, each from the model of the step before, and
+// has no allocation between them.
+func TestTrainerRunsSteps(t *testing.T) {
 	c := start(t)
-	c.stock()
+	c.createInputs()
 	name := domain.NewName("acme", domain.TrainerJobs.Collection, "steps")
 	rows := func(id string) string {
 		dataset, folder := domain.NewName("acme", domain.Datasets.Collection, id), "datasets/acme/"+id+"/1/"

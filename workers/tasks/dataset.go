@@ -1,5 +1,5 @@
-// Package tasks holds the small pieces of work that control planes compete
-// for: they run on a router with recovery, retry, time-out and a poison queue.
+// Package tasks holds the Watermill handlers of the control plane. Control planes compete for their
+// events; the router adds recovery, retries, timeouts and a poison queue.
 package tasks
 
 import (
@@ -15,15 +15,14 @@ import (
 	"anneal/eventlog"
 )
 
-// A Validator checks every row of each uploaded dataset, and records the
-// verdict. It may run in several processes, and twice on one upload: the second
-// verdict finds the first.
+// A Validator validates every row of each uploaded dataset and records the result. It may run in
+// several processes, and several times for one upload: only the first result is recorded.
 type Validator struct {
 	Log   eventlog.Log
 	World eventlog.Rows
 	Blobs *blobs.Store
 	Now   func() time.Time
-	Count func(text string) int // tokens of a text; nil takes one for every four bytes
+	Count func(text string) int // tokens of a text; nil counts one for every four bytes
 }
 
 const (
@@ -31,14 +30,14 @@ const (
 	datasetUploaded = "dataset.uploaded.v1"
 )
 
-// Handle gives every upload that the log records to the validator.
+// Handle subscribes the validator to the events of datasets.
 func (v Validator) Handle(r *eventlog.Router) error {
-	return eventlog.HandleEvents(r, validatorName, "events.*.datasets.*", v.Judge, v.giveUp)
+	return eventlog.HandleEvents(r, validatorName, "events.*.datasets.*", v.Validate, v.giveUp)
 }
 
-// Judge checks the upload that an event records, if it records one.
-func (v Validator) Judge(ctx context.Context, e eventlog.Event) error {
-	upload, err := factOf[domain.DatasetUploaded](e, datasetUploaded)
+// Validate validates the upload that an event records, if any.
+func (v Validator) Validate(ctx context.Context, e eventlog.Event) error {
+	upload, err := eventOf[domain.DatasetUploaded](e, datasetUploaded)
 	if err != nil || upload == nil {
 		return err
 	}
@@ -48,7 +47,7 @@ func (v Validator) Judge(ctx context.Context, e eventlog.Event) error {
 	state, _ := v.World.Row(e.Name)
 	dataset, ok := state.(domain.Dataset)
 	if !ok || dataset.Upload != upload.Upload || dataset.Validated == upload.Upload {
-		return nil // deleted, replaced or judged since
+		return nil // deleted, replaced or validated since
 	}
 	checker := rows.NewChecker(dataset.Format)
 	checker.Count = v.Count
@@ -57,9 +56,9 @@ func (v Validator) Judge(ctx context.Context, e eventlog.Event) error {
 			return err
 		}
 	}
-	facts, faults, more := checker.Result()
-	if len(faults) > 0 {
-		refusal := rows.Refusal(faults, more)
+	facts, violations, more := checker.Result()
+	if len(violations) > 0 {
+		refusal := rows.Refusal(violations, more)
 		return v.record(ctx, e, domain.RejectDataset{Upload: upload.Upload, Status: domain.StatusOf(refusal),
 			Violations: refusal.Violations})
 	}
@@ -74,25 +73,24 @@ func (v Validator) read(ctx context.Context, checker *rows.Checker, folder, name
 	return errors.Join(checker.Read(name, file), file.Close())
 }
 
-func (v Validator) record(ctx context.Context, e eventlog.Event, verdict domain.Command[domain.Dataset]) error {
+func (v Validator) record(ctx context.Context, e eventlog.Event, result domain.Command[domain.Dataset]) error {
 	request := eventlog.Request{Time: v.Now(), Actor: "task/" + validatorName, Cause: e.ID, Correlation: e.Correlation}
-	_, err := eventlog.Do(ctx, v.Log, v.World, request, domain.Intend(domain.Datasets, e.Name, verdict))
+	_, err := eventlog.Do(ctx, v.Log, v.World, request, domain.Intend(domain.Datasets, e.Name, result))
 	switch domain.CodeOf(err) {
 	case domain.NotFound, domain.FailedPrecondition:
-		return nil // deleted or replaced meanwhile: nobody waits for this verdict
+		return nil // deleted or replaced since
 	}
 	return err
 }
 
-// giveUp tells the dataset's owner that the check itself would not succeed. A
-// cause that is no fault may name paths of this machine, and is in the log of
-// the server.
+// giveUp records that the validation itself failed. A cause that is not a domain.Error may contain
+// paths of this machine; it is in the server's log only.
 func (v Validator) giveUp(ctx context.Context, e eventlog.Event, cause error) error {
-	upload, err := factOf[domain.DatasetUploaded](e, datasetUploaded)
+	upload, err := eventOf[domain.DatasetUploaded](e, datasetUploaded)
 	if err != nil || upload == nil {
 		return nil
 	}
-	status := domain.Status{Code: domain.Internal.String(), Message: "the upload could not be checked (" +
+	status := domain.Status{Code: domain.Internal.String(), Message: "the upload could not be validated (" +
 		causeOf(cause) + "): upload it again"}
 	return v.record(context.WithoutCancel(ctx), e, domain.RejectDataset{Upload: upload.Upload, Status: status})
 }

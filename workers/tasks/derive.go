@@ -17,36 +17,33 @@ import (
 	"anneal/eventlog"
 )
 
-// A Deriver makes the rows of datasets that come from another: those that match
-// a filter, one side of a split, or all. It reads and writes in constant memory.
-// It may run in several processes, and twice on one dataset: the rows are the
-// same and lie in the same place, and the second to be done finds the first.
+// A Deriver writes the rows of derived datasets: the rows of a source that match a filter, one side of
+// a split, or all. It reads and writes in constant memory. It may run in several processes, and
+// several times for one dataset: the rows and the place where they are stored are the same, and only
+// the first result is recorded.
 type Deriver struct {
 	Log    eventlog.Log
 	World  eventlog.Rows
 	Blobs  *blobs.Store
 	Now    func() time.Time
 	Filter func(text string) (func(row []byte) (bool, error), error)
-	Count  func(text string) int // tokens of a text; nil takes one for every four bytes
-	// Progress is told now and then how many rows of how many were read; of 0
-	// means that it is over.
+	Count  func(text string) int // tokens of a text; nil counts one for every four bytes
+	// Progress receives how many of the source's rows were read; of is 0 when the task has ended.
 	Progress func(dataset domain.Name, read, of int64)
 }
 
 const (
-	deriverName = "dataset-derivation"
-	derivedFile = "rows.jsonl"
-	tellEvery   = 10_000 // rows between two reports of progress
+	deriverName      = "dataset-derivation"
+	derivedFile      = "rows.jsonl"
+	progressInterval = 10_000 // rows
 )
 
-// Handle gives every dataset that the log records as made from another to the
-// deriver.
+// Handle subscribes the deriver to the events of datasets.
 func (d Deriver) Handle(r *eventlog.Router) error {
 	return eventlog.HandleEvents(r, deriverName, "events.*.datasets.*", d.Derive, d.giveUp)
 }
 
-// Derive makes the dataset that an event records, if it records one that is to
-// be made.
+// Derive derives the dataset that an event creates, if it has a source.
 func (d Deriver) Derive(ctx context.Context, e eventlog.Event) error {
 	from, err := derivationOf(e)
 	if err != nil || from == nil {
@@ -58,7 +55,7 @@ func (d Deriver) Derive(ctx context.Context, e eventlog.Event) error {
 	state, _ := d.World.Row(e.Name)
 	dataset, ok := state.(domain.Dataset)
 	if !ok || !dataset.Filling() || !reflect.DeepEqual(dataset.From, from) {
-		return nil // made, given up, or deleted since
+		return nil // derived, failed or deleted since
 	}
 	source, err := d.source(e.Name, *from)
 	var fill domain.Command[domain.Dataset]
@@ -66,9 +63,9 @@ func (d Deriver) Derive(ctx context.Context, e eventlog.Event) error {
 		defer d.Progress(e.Name, 0, 0)
 		fill, err = d.make(ctx, e.Name, *from, source, blobs.DerivedFolder(e.Name, e.ID))
 	}
-	var refused *domain.Error
-	if errors.As(err, &refused) && theUsers(refused.Code) {
-		fill, err = domain.LeaveUnfilled{Status: domain.StatusOf(refused)}, nil
+	var failure *domain.Error
+	if errors.As(err, &failure) && isUserError(failure.Code) {
+		fill, err = domain.LeaveUnfilled{Status: domain.StatusOf(failure)}, nil
 	}
 	if err != nil {
 		return err
@@ -76,23 +73,21 @@ func (d Deriver) Derive(ctx context.Context, e eventlog.Event) error {
 	return d.record(ctx, e, fill)
 }
 
-// derivationOf is what an event says a new dataset is made of; nil when it says
-// no such thing.
+// derivationOf returns the source of the dataset that an event creates; nil when there is none.
 func derivationOf(e eventlog.Event) (*domain.Derivation, error) {
-	created, err := factOf[domain.DatasetCreated](e, "dataset.created.v1")
+	created, err := eventOf[domain.DatasetCreated](e, "dataset.created.v1")
 	if created == nil {
 		return nil, err
 	}
 	return created.From, nil
 }
 
-// theUsers tells whether trying again would not help: the dataset's user must
-// do something.
-func theUsers(code domain.Code) bool {
+// isUserError reports whether the user must correct something, so that retrying cannot help.
+func isUserError(code domain.Code) bool {
 	return code == domain.InvalidArgument || code == domain.FailedPrecondition || code == domain.NotFound
 }
 
-// source is the dataset to be read, as it was when the derivation was asked for.
+// source returns the source dataset, unless it has changed since the derivation was requested.
 func (d Deriver) source(name domain.Name, from domain.Derivation) (domain.Dataset, error) {
 	state, _ := d.World.Row(from.Source)
 	source, ok := state.(domain.Dataset)
@@ -108,10 +103,10 @@ func sourceGone(source domain.Name) error {
 		"and create it again from one that is there", source)
 }
 
-// make writes the rows and answers what they are.
+// make writes the rows and returns the command that records them.
 func (d Deriver) make(ctx context.Context, name domain.Name, from domain.Derivation, source domain.Dataset,
 	folder string) (domain.Command[domain.Dataset], error) {
-	s := &sieve{Deriver: d, name: name, source: source, checker: rows.NewChecker(source.Format)}
+	s := &rowFilter{Deriver: d, name: name, source: source, checker: rows.NewChecker(source.Format)}
 	s.checker.Count = d.Count
 	if err := s.prepare(from); err != nil {
 		return nil, err
@@ -128,7 +123,7 @@ func (d Deriver) make(ctx context.Context, name domain.Name, from domain.Derivat
 	size, err := d.Blobs.Put(ctx, folder+derivedFile, reader)
 	reader.CloseWithError(errUnread)
 	if cause := <-ended; cause != nil && !errors.Is(cause, errUnread) {
-		err = cause // what the store says of it is only its echo
+		err = cause // the error of the store follows from it
 	}
 	if domain.CodeOf(err) == domain.NotFound {
 		err = sourceGone(from.Source)
@@ -136,23 +131,23 @@ func (d Deriver) make(ctx context.Context, name domain.Name, from domain.Derivat
 	if err != nil {
 		return nil, err
 	}
-	facts, faults, more := s.checker.Result()
+	facts, violations, more := s.checker.Result()
 	if s.checker.Least > facts.ExampleCount && s.kept < int64(s.checker.Least) {
 		return nil, domain.Errorf(domain.InvalidArgument, "%d of the %d rows of %s match, and at least %d are "+
 			"needed: delete this dataset, and create it again with another filter",
 			s.kept, s.read, from.Source, s.checker.Least)
 	}
-	if len(faults) > 0 {
-		return nil, rows.Refusal(faults, more)
+	if len(violations) > 0 {
+		return nil, rows.Refusal(violations, more)
 	}
 	files := domain.Files{Folder: folder, Sizes: map[string]int64{derivedFile: size}}
 	return domain.FillDataset{Files: files, DatasetFacts: facts}, nil
 }
 
-var errUnread = errors.New("nobody reads the rows any more")
+var errUnread = errors.New("the store has stopped reading")
 
-// A sieve lets through the rows of a source that belong to a dataset.
-type sieve struct {
+// A rowFilter selects the rows of a source that belong to a dataset.
+type rowFilter struct {
 	Deriver
 	name       domain.Name
 	source     domain.Dataset
@@ -161,12 +156,12 @@ type sieve struct {
 	read, kept int64
 }
 
-// prepare finds out which rows are kept.
-func (s *sieve) prepare(from domain.Derivation) (err error) {
+// prepare sets which rows are kept.
+func (s *rowFilter) prepare(from domain.Derivation) (err error) {
 	switch {
 	case from.Split != nil:
 		chooser := rows.NewChooser(*from.Split)
-		s.checker.Least = 1 // a few rows are enough to measure on; what a training needs it asks for itself
+		s.checker.Least = 1 // one row is enough for an evaluation; a training job checks its own minimum
 		s.keep = func([]byte) (bool, error) { return chooser.Next(), nil }
 	case from.Filter != "":
 		s.keep, err = s.Filter(from.Filter)
@@ -176,9 +171,8 @@ func (s *sieve) prepare(from domain.Derivation) (err error) {
 	return err
 }
 
-// run writes the rows that are kept, one a line, file after file in the order
-// of their names.
-func (s *sieve) run(ctx context.Context, to io.Writer) error {
+// run writes the kept rows, one per line, file by file in the order of their names.
+func (s *rowFilter) run(ctx context.Context, to io.Writer) error {
 	out := bufio.NewWriterSize(to, 256<<10)
 	for _, file := range slices.Sorted(maps.Keys(s.source.Files.Sizes)) {
 		content, err := s.Blobs.Get(ctx, s.source.Files.Folder+file)
@@ -196,11 +190,11 @@ func (s *sieve) run(ctx context.Context, to io.Writer) error {
 	return out.Flush()
 }
 
-func (s *sieve) line(ctx context.Context, file string, line int, text []byte, out *bufio.Writer) error {
+func (s *rowFilter) line(ctx context.Context, file string, line int, text []byte, out *bufio.Writer) error {
 	if len(bytes.TrimSpace(text)) == 0 {
 		return nil
 	}
-	if s.read%tellEvery == 0 {
+	if s.read%progressInterval == 0 {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
@@ -221,12 +215,11 @@ func (s *sieve) line(ctx context.Context, file string, line int, text []byte, ou
 	return errors.Join(err, out.WriteByte('\n'))
 }
 
-// record tells what became of the dataset. That it is gone, or that another
-// process was first, is nobody's fault. The reconciler removes rows that are not
-// the dataset's.
-func (d Deriver) record(ctx context.Context, e eventlog.Event, verdict domain.Command[domain.Dataset]) error {
+// record records the result, unless the dataset was deleted or another process was first. The
+// reconciler removes rows that do not belong to the dataset.
+func (d Deriver) record(ctx context.Context, e eventlog.Event, result domain.Command[domain.Dataset]) error {
 	request := eventlog.Request{Time: d.Now(), Actor: "task/" + deriverName, Cause: e.ID, Correlation: e.Correlation}
-	_, err := eventlog.Do(ctx, d.Log, d.World, request, domain.Intend(domain.Datasets, e.Name, verdict))
+	_, err := eventlog.Do(ctx, d.Log, d.World, request, domain.Intend(domain.Datasets, e.Name, result))
 	switch domain.CodeOf(err) {
 	case domain.NotFound, domain.FailedPrecondition:
 		return nil
@@ -234,18 +227,17 @@ func (d Deriver) record(ctx context.Context, e eventlog.Event, verdict domain.Co
 	return err
 }
 
-// giveUp tells the dataset's owner that its rows could not be made. A cause
-// that is no fault may name paths of this machine, and is in the log of the
-// server.
+// giveUp records that the rows could not be derived. A cause that is not a domain.Error may contain
+// paths of this machine; it is in the server's log only.
 func (d Deriver) giveUp(ctx context.Context, e eventlog.Event, cause error) error {
 	from, err := derivationOf(e)
 	if err != nil || from == nil {
 		return nil
 	}
-	code, why := domain.Internal, "the store for files failed"
-	var fault *domain.Error
-	if errors.As(cause, &fault) {
-		code, why = fault.Code, fault.Message
+	code, why := domain.Internal, "the file store failed"
+	var failure *domain.Error
+	if errors.As(cause, &failure) {
+		code, why = failure.Code, failure.Message
 	}
 	status := domain.Status{Code: code.String(), Message: "the rows could not be made (" + why +
 		"): delete this dataset and create it again"}

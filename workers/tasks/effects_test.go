@@ -37,7 +37,7 @@ var effects = map[string]effect{
 		require.NoError(b, err)
 		return b.do("d", domain.UploadDataset{Upload: 1, Files: stored})
 	}, task: func(b *bench, log eventlog.Log) func(context.Context, eventlog.Event) error {
-		return tasks.Validator{Log: log, World: b.world, Blobs: b.blobs, Now: time.Now}.Judge
+		return tasks.Validator{Log: log, World: b.world, Blobs: b.blobs, Now: time.Now}.Validate
 	}, holds: func(b *bench) bool { return b.state("d").State == domain.DatasetReady }},
 	"derive rows": {covers: []string{"make"}, prepare: func(b *bench) eventlog.Event {
 		b.source("source", numbered(1, 9))

@@ -21,10 +21,9 @@ import (
 	"anneal/eventlog"
 )
 
-// An EvaluatorBuilder builds the revisions of evaluators that the log records:
-// it unpacks their code, has it tried where it can do no harm, and stores it as
-// it will run. It may run in several processes, and twice on one revision: the
-// second verdict finds the first.
+// An EvaluatorBuilder builds the revisions of evaluators: it unpacks their code, tries it in a sandbox,
+// and stores it as it will run. It may run in several processes, and several times for one revision:
+// only the first result is recorded.
 type EvaluatorBuilder struct {
 	Log     eventlog.Log
 	World   eventlog.Rows
@@ -36,13 +35,12 @@ type EvaluatorBuilder struct {
 
 const evaluatorBuilderName = "evaluator-build"
 
-// Handle gives every change of an evaluator that the log records to the builder.
+// Handle subscribes the builder to the events of evaluators.
 func (b EvaluatorBuilder) Handle(r *eventlog.Router) error {
 	return eventlog.HandleEvents(r, evaluatorBuilderName, "events.*.evaluators.*", b.Build, b.giveUp)
 }
 
-// Build builds the revision that an event begins or brings the code of, if it
-// does.
+// Build builds the revision whose code an event completes, if any.
 func (b EvaluatorBuilder) Build(ctx context.Context, e eventlog.Event) error {
 	revision, err := revisionToBuild(e)
 	if err != nil || revision == 0 {
@@ -65,17 +63,17 @@ func (b EvaluatorBuilder) Build(ctx context.Context, e eventlog.Event) error {
 	defer os.RemoveAll(work.dir)
 	err = work.run(ctx)
 	if errors.Is(err, errNoCode) {
-		return nil // it will be uploaded
+		return nil // its upload follows
 	}
 	var refused *domain.Error
-	if err != nil && (!errors.As(err, &refused) || ctx.Err() != nil || !theUsers(refused.Code) &&
+	if err != nil && (!errors.As(err, &refused) || ctx.Err() != nil || !isUserError(refused.Code) &&
 		refused.Code != domain.Unavailable) {
 		return err
 	}
-	return work.tell(ctx, refused)
+	return work.recordResult(ctx, refused)
 }
 
-// revisionToBuild is the revision whose code an event completes; 0 for none.
+// revisionToBuild returns the revision whose code an event completes; 0 for none.
 func revisionToBuild(e eventlog.Event) (int, error) {
 	var said struct {
 		Revision int  `json:"revision"`
@@ -98,15 +96,15 @@ func revisionToBuild(e eventlog.Event) (int, error) {
 
 var errNoCode = errors.New("the evaluator has no code yet")
 
-// A build is one revision in the making.
+// A build builds one revision.
 type build struct {
 	EvaluatorBuilder
 	event     eventlog.Event
 	evaluator domain.Evaluator
-	place     string // of what is stored, without the slash of a folder
+	place     string // key prefix in the store, without the slash
 	dir       string // the code, unpacked
 	entry     domain.Entry
-	files     domain.Files // stored as they run
+	files     domain.Files // stored as they will run
 	log       strings.Builder
 }
 
@@ -140,7 +138,7 @@ func (w *build) run(ctx context.Context) error {
 	return err
 }
 
-// unpack writes the code into dir and finds where it begins.
+// unpack writes the code to dir and finds its entry point.
 func (w *build) unpack(ctx context.Context) (names []string, err error) {
 	u := &unpacking{dir: w.dir}
 	var v domain.Violations
@@ -168,7 +166,7 @@ func (w *build) unpack(ctx context.Context) (names []string, err error) {
 	return u.names, v.Err()
 }
 
-// requirements are those of the evaluator and of its file requirements.txt.
+// requirements returns the requirements of the evaluator and of its file requirements.txt.
 func (w *build) requirements(names []string) (string, error) {
 	const file = "requirements.txt"
 	if !slices.Contains(names, file) {
@@ -178,7 +176,7 @@ func (w *build) requirements(names []string) (string, error) {
 	return w.evaluator.Requirements + "\n" + string(more), err
 }
 
-// store keeps the code as it was tried, in a folder that no other build has.
+// store stores the code as it was tried, under a prefix that no other build uses.
 func (w *build) store(ctx context.Context, names []string) error {
 	w.files = domain.Files{Folder: w.place + "/", Sizes: map[string]int64{}, Sums: map[string]string{}}
 	for _, name := range names {
@@ -195,19 +193,20 @@ func (w *build) store(ctx context.Context, names []string) error {
 	return nil
 }
 
-// tell records the verdict, with the log; why is what is wrong, nil for nothing.
-func (w *build) tell(ctx context.Context, why *domain.Error) error {
+// recordResult records the result with the build log; failure is nil for a successful build.
+func (w *build) recordResult(ctx context.Context, failure *domain.Error) error {
 	end := "built\n"
-	if why != nil {
-		end = "not built: " + why.Message + "\n"
+	if failure != nil {
+		end = "not built: " + failure.Message + "\n"
 	}
 	w.log.WriteString(end)
 	key := w.place + ".log"
 	if _, err := w.Blobs.Put(ctx, key, strings.NewReader(w.log.String())); err != nil {
 		return err
 	}
-	if why != nil {
-		return w.record(ctx, w.event, domain.RejectBuild{Revision: w.evaluator.Revision, Status: domain.StatusOf(why),
+	if failure != nil {
+		return w.record(ctx, w.event, domain.RejectBuild{Revision: w.evaluator.Revision,
+			Status:   domain.StatusOf(failure),
 			BuildLog: key})
 	}
 	return w.record(ctx, w.event, domain.AcceptBuild{Revision: w.evaluator.Revision, BuildLog: key, Files: w.files,
@@ -215,20 +214,19 @@ func (w *build) tell(ctx context.Context, why *domain.Error) error {
 }
 
 func (b EvaluatorBuilder) record(ctx context.Context, e eventlog.Event,
-	verdict domain.Command[domain.Evaluator]) error {
+	result domain.Command[domain.Evaluator]) error {
 	request := eventlog.Request{Time: b.Now(), Actor: "task/" + evaluatorBuilderName, Cause: e.ID,
 		Correlation: e.Correlation}
-	_, err := eventlog.Do(ctx, b.Log, b.World, request, domain.Intend(domain.Evaluators, e.Name, verdict))
+	_, err := eventlog.Do(ctx, b.Log, b.World, request, domain.Intend(domain.Evaluators, e.Name, result))
 	switch domain.CodeOf(err) {
 	case domain.NotFound, domain.FailedPrecondition:
-		return nil // deleted or replaced meanwhile: nobody waits for this verdict
+		return nil // deleted or replaced since
 	}
 	return err
 }
 
-// giveUp tells the evaluator's owner that the build itself would not succeed. A
-// cause that is no fault may name paths of this machine, and is in the log of
-// the server.
+// giveUp records that the build itself failed. A cause that is not a domain.Error may contain paths of
+// this machine; it is in the server's log only.
 func (b EvaluatorBuilder) giveUp(ctx context.Context, e eventlog.Event, cause error) error {
 	revision, err := revisionToBuild(e)
 	if err != nil || revision == 0 {

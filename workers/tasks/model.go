@@ -17,16 +17,16 @@ import (
 	"anneal/eventlog"
 )
 
-// A ModelValidator reads what the files of each uploaded model say about
-// themselves, and records the verdict. It may run in several processes, and
-// twice on one upload: the second verdict finds the first.
+// A ModelValidator validates the configuration and the headers of the weights of each uploaded model,
+// and records the result. It may run in several processes, and several times for one upload: only
+// the first result is recorded.
 type ModelValidator struct {
 	Log   eventlog.Log
 	World eventlog.Rows
 	Blobs *blobs.Store
 	Now   func() time.Time
-	// Supports answers why the engine of this program could not serve the model
-	// whose small files lie in a directory; nil when it could.
+	// Supports returns why the embedded engine cannot serve the model whose small files are in a
+	// directory; nil if it can.
 	Supports func(dir string) error
 }
 
@@ -35,14 +35,14 @@ const (
 	modelUploaded      = "model.uploaded.v1"
 )
 
-// Handle gives every upload that the log records to the validator.
+// Handle subscribes the validator to the events of models.
 func (v ModelValidator) Handle(r *eventlog.Router) error {
-	return eventlog.HandleEvents(r, modelValidatorName, "events.*.models.*", v.Judge, v.giveUp)
+	return eventlog.HandleEvents(r, modelValidatorName, "events.*.models.*", v.Validate, v.giveUp)
 }
 
-// Judge checks the upload that an event records, if it records one.
-func (v ModelValidator) Judge(ctx context.Context, e eventlog.Event) error {
-	upload, err := factOf[domain.ModelUploaded](e, modelUploaded)
+// Validate validates the upload that an event records, if any.
+func (v ModelValidator) Validate(ctx context.Context, e eventlog.Event) error {
+	upload, err := eventOf[domain.ModelUploaded](e, modelUploaded)
 	if err != nil || upload == nil {
 		return err
 	}
@@ -52,7 +52,7 @@ func (v ModelValidator) Judge(ctx context.Context, e eventlog.Event) error {
 	state, _ := v.World.Row(e.Name)
 	model, ok := state.(domain.Model)
 	if !ok || model.Upload != upload.Upload || model.Validated == upload.Upload {
-		return nil // deleted, replaced or judged since
+		return nil // deleted, replaced or validated since
 	}
 	report, err := v.check(ctx, model)
 	if err != nil {
@@ -69,8 +69,8 @@ func (v ModelValidator) Judge(ctx context.Context, e eventlog.Event) error {
 	return v.record(ctx, e, domain.AcceptModel{Upload: upload.Upload, ModelFacts: report.ModelFacts, Note: note})
 }
 
-// stored is a model's files in the store.
-func stored(ctx context.Context, store *blobs.Store, files domain.Files) weights.Folder {
+// openFiles returns a model's files in the store.
+func openFiles(ctx context.Context, store *blobs.Store, files domain.Files) weights.Folder {
 	return weights.Folder{Sizes: files.Sizes, Open: func(name string, offset, length int64) (io.ReadCloser, error) {
 		return store.Range(ctx, files.Folder+name, offset, length)
 	}}
@@ -80,7 +80,7 @@ func (v ModelValidator) check(ctx context.Context, model domain.Model) (weights.
 	if model.Kind == domain.SpeechModel {
 		return weights.Report{Violations: model.Speech.CheckFiles(model.Files)}, nil
 	}
-	folder := stored(ctx, v.Blobs, model.Files)
+	folder := openFiles(ctx, v.Blobs, model.Files)
 	if model.Kind != domain.PEFTAddon {
 		return weights.Check(folder)
 	}
@@ -89,47 +89,45 @@ func (v ModelValidator) check(ctx context.Context, model domain.Model) (weights.
 	if !ok || base.State != domain.ModelReady {
 		var report weights.Report
 		report.Violations.Add("baseModel",
-			"%s is not there or not READY: delete this model, and create it again when its base is", model.BaseModel)
+			"%s does not exist or is not READY: delete this model, and create it again when its base is READY",
+			model.BaseModel)
 		return report, nil
 	}
-	config, err := stored(ctx, v.Blobs, base.Files).ReadConfig()
+	config, err := openFiles(ctx, v.Blobs, base.Files).ReadConfig()
 	if err != nil && !weights.IsBroken(err) { // a base without a readable configuration has no shapes to compare with
 		return weights.Report{}, err
 	}
 	return weights.CheckAdapter(folder, config, base.ModelFacts)
 }
 
-// told is how many faults the status of a refused upload names; its violations
-// name all.
-const told = 5
+// maxListed is the number of violations in the status of a rejected upload; the model has all of them.
+const maxListed = 5
 
 func refusal(v domain.Violations) domain.Status {
 	var lines []string
-	for _, one := range v[:min(len(v), told)] {
+	for _, one := range v[:min(len(v), maxListed)] {
 		lines = append(lines, one.Field+": "+one.Description)
 	}
 	text := strings.Join(lines, "; ")
-	if more := len(v) - told; more > 0 {
+	if more := len(v) - maxListed; more > 0 {
 		text += fmt.Sprintf("; and %d more", more)
 	}
 	return domain.Status{Code: domain.InvalidArgument.String(), Message: text +
-		": mend the files and upload them again; the others need not be"}
+		": correct these files and upload them again"}
 }
 
-// engineFiles are the small files that an engine reads first.
+// engineFiles lists the small files that an engine reads first.
 var engineFiles = []string{"config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json",
 	"chat_template.jinja", "special_tokens_map.json", "adapter_config.json"}
 
-// Bounds of what a note is made of, and of itself, in bytes. The check has read
-// config.json and tokenizer.json within bounds of its own; of the others nobody
-// has asked yet how large they are.
+// Limits of a note and of the files that it depends on, in bytes. The validation limits config.json
+// and tokenizer.json itself, but not the others.
 const (
 	maxEngineFile = 64 << 20
 	maxNote       = 1000
 )
 
-// note says why the engine of this program could not serve the model; "" when
-// it could.
+// note returns why the embedded engine cannot serve the model; "" if it can.
 func (v ModelValidator) note(ctx context.Context, model domain.Model) (string, error) {
 	if model.Kind == domain.SpeechModel {
 		return "", nil
@@ -142,7 +140,7 @@ func (v ModelValidator) note(ctx context.Context, model domain.Model) (string, e
 	for _, name := range engineFiles {
 		size, ok := model.Files.Sizes[name]
 		if size > maxEngineFile {
-			return otherEngine(fmt.Sprintf("%s has %d bytes, and it reads %d", name, size, maxEngineFile)), nil
+			return otherEngine(fmt.Sprintf("%s has %d bytes, and the limit is %d", name, size, maxEngineFile)), nil
 		}
 		if ok {
 			if err := v.fetch(ctx, model.Files.Folder+name, filepath.Join(dir, name)); err != nil {
@@ -151,23 +149,23 @@ func (v ModelValidator) note(ctx context.Context, model domain.Model) (string, e
 		}
 	}
 	err = v.Supports(dir)
-	var fault *domain.Error
-	if err != nil && !errors.As(err, &fault) {
+	var failure *domain.Error
+	if err != nil && !errors.As(err, &failure) {
 		return "", err
 	}
-	if fault != nil {
-		return otherEngine(fault.Message), nil
+	if failure != nil {
+		return otherEngine(failure.Message), nil
 	}
 	return "", nil
 }
 
-// otherEngine is the note on a model that this program's engine cannot serve.
-// Why may quote the model's files.
+// otherEngine returns the note for a model that the embedded engine cannot serve. The reason may quote
+// the model's files.
 func otherEngine(why string) string {
 	if len(why) > maxNote {
 		why = strings.ToValidUTF8(why[:maxNote], "") + "…"
 	}
-	return "the embedded engine cannot serve this model, only a node with another engine could: " + why
+	return "the embedded engine cannot serve this model; a node with another engine may: " + why
 }
 
 func (v ModelValidator) fetch(ctx context.Context, key, path string) error {
@@ -183,13 +181,12 @@ func (v ModelValidator) fetch(ctx context.Context, key, path string) error {
 	return errors.Join(err, file.Close(), content.Close())
 }
 
-func (v ModelValidator) record(ctx context.Context, e eventlog.Event, verdict domain.Command[domain.Model]) error {
-	return recordModel(ctx, v.Log, v.World, v.Now(), modelValidatorName, e, verdict)
+func (v ModelValidator) record(ctx context.Context, e eventlog.Event, result domain.Command[domain.Model]) error {
+	return recordModel(ctx, v.Log, v.World, v.Now(), modelValidatorName, e, result)
 }
 
-// recordModel carries out what a task found about a model, and returns when the
-// world shows it. That the model is gone or has gone on meanwhile is nobody's
-// fault: nobody waits for it.
+// recordModel records the result of a task about a model, unless the model was deleted or has changed
+// since, and returns when the world shows it.
 func recordModel(ctx context.Context, log eventlog.Log, world eventlog.Rows, now time.Time, task string,
 	e eventlog.Event, found domain.Command[domain.Model]) error {
 	request := eventlog.Request{Time: now, Actor: "task/" + task, Cause: e.ID, Correlation: e.Correlation}
@@ -203,24 +200,23 @@ func recordModel(ctx context.Context, log eventlog.Log, world eventlog.Rows, now
 	return err
 }
 
-// giveUp tells the model's owner that the check itself would not succeed. A
-// cause that is no fault may name paths of this machine, and is in the log of
-// the server.
+// giveUp records that the validation itself failed. A cause that is not a domain.Error may contain
+// paths of this machine; it is in the server's log only.
 func (v ModelValidator) giveUp(ctx context.Context, e eventlog.Event, cause error) error {
-	upload, err := factOf[domain.ModelUploaded](e, modelUploaded)
+	upload, err := eventOf[domain.ModelUploaded](e, modelUploaded)
 	if err != nil || upload == nil {
 		return nil
 	}
-	status := domain.Status{Code: domain.Internal.String(), Message: "the upload could not be checked (" +
+	status := domain.Status{Code: domain.Internal.String(), Message: "the upload could not be validated (" +
 		causeOf(cause) + "): upload it again"}
 	return v.record(context.WithoutCancel(ctx), e, domain.RejectModel{Upload: upload.Upload, Status: status})
 }
 
-// causeOf is why a task would not succeed, in words that may leave this machine.
+// causeOf returns why a task failed, without paths of this machine.
 func causeOf(err error) string {
-	var fault *domain.Error
-	if errors.As(err, &fault) {
-		return fault.Message
+	var failure *domain.Error
+	if errors.As(err, &failure) {
+		return failure.Message
 	}
-	return "the store for files failed"
+	return "the file store failed"
 }

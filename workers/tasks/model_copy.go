@@ -16,10 +16,9 @@ import (
 	"anneal/eventlog"
 )
 
-// A ModelCopier writes the copies of models in other precisions that the log
-// asks for, tensor by tensor in constant memory. It may run in several
-// processes, and twice on one copy: the bytes are the same and lie in the same
-// place, and the second to be done finds the first.
+// A ModelCopier writes copies of models in other precisions, tensor by tensor in constant memory. It
+// may run in several processes, and several times for one copy: the bytes and the place where they
+// are stored are the same, and only the first result is recorded.
 type ModelCopier struct {
 	Log   eventlog.Log
 	World eventlog.Rows
@@ -32,48 +31,49 @@ const (
 	modelPreparing  = "model.preparing.v1"
 )
 
-// Handle gives every copy that the log asks for to the copier.
+// Handle subscribes the copier to the events of models.
 func (p ModelCopier) Handle(r *eventlog.Router) error {
 	return eventlog.HandleEvents(r, modelCopierName, "events.*.models.*", p.Copy, p.giveUp)
 }
 
-// Copy writes the copy that an event asks for, if it asks for one.
+// Copy writes the copy that an event requests, if any.
 func (p ModelCopier) Copy(ctx context.Context, e eventlog.Event) error {
-	asked, err := factOf[domain.ModelPreparing](e, modelPreparing)
-	if err != nil || asked == nil {
+	requested, err := eventOf[domain.ModelPreparing](e, modelPreparing)
+	if err != nil || requested == nil {
 		return err
 	}
 	if err := p.World.WaitFor(ctx, e.Position); err != nil {
 		return err
 	}
-	folder := blobs.CopyFolder(e.Name, p.World.Lookup(e.Name).CreateEvent, asked.Precision, asked.Attempt)
-	model, wanted := p.wanted(e.Name, asked)
+	folder := blobs.CopyFolder(e.Name, p.World.Lookup(e.Name).CreateEvent, requested.Precision, requested.Attempt)
+	model, wanted := p.wanted(e.Name, requested)
 	if !wanted {
 		return nil
 	}
-	files, err := p.write(ctx, model.Files, folder, weights.DTypes[asked.Precision])
+	files, err := p.write(ctx, model.Files, folder, weights.DTypes[requested.Precision])
 	if weights.IsBroken(err) {
-		return p.fail(ctx, e, asked, domain.Status{Code: domain.FailedPrecondition.String(), Message: err.Error()})
+		return p.fail(ctx, e, requested, domain.Status{Code: domain.FailedPrecondition.String(), Message: err.Error()})
 	}
 	if err != nil {
 		return err
 	}
-	return p.record(ctx, e, domain.FinishCopy{Precision: asked.Precision, Attempt: asked.Attempt, Files: files})
+	return p.record(ctx, e, domain.FinishCopy{Precision: requested.Precision, Attempt: requested.Attempt, Files: files})
 }
 
-// wanted is the model when the attempt is still under way.
-func (p ModelCopier) wanted(name domain.Name, asked *domain.ModelPreparing) (domain.Model, bool) {
+// wanted returns the model, and whether the attempt is still in progress.
+func (p ModelCopier) wanted(name domain.Name, requested *domain.ModelPreparing) (domain.Model, bool) {
 	state, _ := p.World.Row(name)
 	model, _ := state.(domain.Model)
-	made := model.Copies[asked.Precision]
-	return model, made.Attempt == asked.Attempt && made.State == domain.CopyPreparing && made.Time.Equal(asked.Time)
+	latest := model.Copies[requested.Precision]
+	return model, latest.Attempt == requested.Attempt && latest.State == domain.CopyPreparing &&
+		latest.Time.Equal(requested.Time)
 }
 
-// write stores the copy: weights converted, what describes them changed, all
-// else as it is.
+// write stores the copy: converted weights, a changed configuration and index, and all other files
+// unchanged.
 func (p ModelCopier) write(ctx context.Context, from domain.Files, folder, dtype string) (domain.Files, error) {
 	to := domain.Files{Folder: folder, Sizes: map[string]int64{}}
-	source := stored(ctx, p.Blobs, from)
+	source := openFiles(ctx, p.Blobs, from)
 	converted, err := source.WeightFiles()
 	if err != nil {
 		return to, err
@@ -109,8 +109,8 @@ func (p ModelCopier) write(ctx context.Context, from domain.Files, folder, dtype
 	return to, nil
 }
 
-// convert stores one file of weights with its numbers as dtype, and answers its
-// size in bytes and the tensors that it has besides.
+// convert stores one file of weights converted to dtype, and returns its size in bytes and the tensors
+// that were added to it.
 func (p ModelCopier) convert(ctx context.Context, source weights.Folder, folder, name, dtype string) (size int64,
 	added []string, err error) {
 	reader, writer := io.Pipe()
@@ -137,22 +137,22 @@ func (p ModelCopier) put(ctx context.Context, key string, content func() ([]byte
 	return p.Blobs.Put(ctx, key, bytes.NewReader(data))
 }
 
-func (p ModelCopier) fail(ctx context.Context, e eventlog.Event, asked *domain.ModelPreparing,
+func (p ModelCopier) fail(ctx context.Context, e eventlog.Event, requested *domain.ModelPreparing,
 	status domain.Status) error {
-	return p.record(ctx, e, domain.FailCopy{Precision: asked.Precision, Attempt: asked.Attempt, Status: status})
+	return p.record(ctx, e, domain.FailCopy{Precision: requested.Precision, Attempt: requested.Attempt, Status: status})
 }
 
 func (p ModelCopier) record(ctx context.Context, e eventlog.Event, found domain.Command[domain.Model]) error {
 	return recordModel(ctx, p.Log, p.World, p.Now(), modelCopierName, e, found)
 }
 
-// giveUp tells the model's owner that the copy would not succeed.
+// giveUp records that the copy failed.
 func (p ModelCopier) giveUp(ctx context.Context, e eventlog.Event, cause error) error {
-	asked, err := factOf[domain.ModelPreparing](e, modelPreparing)
-	if err != nil || asked == nil {
+	requested, err := eventOf[domain.ModelPreparing](e, modelPreparing)
+	if err != nil || requested == nil {
 		return nil
 	}
 	status := domain.Status{Code: domain.Internal.String(), Message: "the copy could not be written (" +
 		causeOf(cause) + "): prepare it again"}
-	return p.fail(context.WithoutCancel(ctx), e, asked, status)
+	return p.fail(context.WithoutCancel(ctx), e, requested, status)
 }

@@ -71,7 +71,7 @@ func (b *bench) copier() tasks.ModelCopier {
 func (b *bench) ready(id string, spec domain.ModelSpec, files map[string][]byte) domain.Model {
 	b.Helper()
 	b.model(id, domain.CreateModel{ModelSpec: spec})
-	require.NoError(b, b.validator().Judge(b.Context(), b.upload(id, 1, files)))
+	require.NoError(b, b.validator().Validate(b.Context(), b.upload(id, 1, files)))
 	m := b.modelState(id)
 	require.Equal(b, domain.ModelReady, m.State, m.Status.Message)
 	return m
@@ -86,16 +86,16 @@ func TestModelsAreJudged(t *testing.T) {
 	config := files["config.json"]
 	delete(files, "config.json")
 	first := b.upload("m", 1, files)
-	require.NoError(t, b.validator().Judge(t.Context(), first))
-	require.NoError(t, b.validator().Judge(t.Context(), first), "twice is once")
+	require.NoError(t, b.validator().Validate(t.Context(), first))
+	require.NoError(t, b.validator().Validate(t.Context(), first), "twice is once")
 	m := b.modelState("m")
 	require.Equal(t, domain.ModelUploading, m.State)
-	require.Equal(t, "config.json: is missing: mend the files and upload them again; the others need not be",
+	require.Equal(t, "config.json: is missing: correct these files and upload them again",
 		m.Status.Message)
 	require.Equal(t, []domain.Violation{{Field: "config.json", Description: "is missing"}}, m.Violations)
 
 	files["config.json"] = config
-	require.NoError(t, b.validator().Judge(t.Context(), b.upload("m", 2, files)))
+	require.NoError(t, b.validator().Validate(t.Context(), b.upload("m", 2, files)))
 	m = b.modelState("m")
 	require.Equal(t, domain.ModelReady, m.State)
 	require.Equal(t, domain.Status{Code: "OK"}, m.Status)
@@ -110,7 +110,7 @@ func TestModelsForOtherEngines(t *testing.T) {
 	files["tokenizer.json"] = []byte(`{"model": {"type": "Unigram", "vocab": [["a", 0]]}}`)
 	m := b.ready("m", whole, files)
 	require.Equal(t, "OK", m.Status.Code)
-	require.Contains(t, m.Status.Message, "only a node with another engine could: tokenizer.json")
+	require.Contains(t, m.Status.Message, "a node with another engine may: tokenizer.json")
 	files["config.json"] = bytes.Replace(files["config.json"], []byte(`"llama"`), []byte(`"mamba"`), 1)
 	m = b.ready("n", whole, files)
 	require.Equal(t, "mamba", m.ModelType)
@@ -129,7 +129,7 @@ func TestNotesAreBounded(t *testing.T) {
 	files["config.json"] = bytes.Replace(files["config.json"], []byte(`"silu"`),
 		[]byte(`"`+strings.Repeat("x", 900_000)+`"`), 1)
 	m = b.ready("n", whole, files)
-	require.Contains(t, m.Status.Message, "only a node with another engine could")
+	require.Contains(t, m.Status.Message, "a node with another engine may")
 	require.Less(t, len(m.Status.Message), 1200)
 }
 
@@ -164,13 +164,13 @@ func TestAddonsAreHeldAgainstTheirBase(t *testing.T) {
 	b.ready("small", whole, small)
 	b.model("misfit", domain.CreateModel{ModelSpec: domain.ModelSpec{Kind: domain.PEFTAddon,
 		BaseModel: string(named(domain.Models, "small"))}})
-	require.NoError(t, b.validator().Judge(t.Context(), b.upload("misfit", 1, adapter(t))))
+	require.NoError(t, b.validator().Validate(t.Context(), b.upload("misfit", 1, adapter(t))))
 	require.Contains(t, b.modelState("misfit").Status.Message,
 		"for a layer that the base, with 3 layers, does not have")
 
 	b.model("orphan", domain.CreateModel{ModelSpec: domain.ModelSpec{Kind: domain.PEFTAddon,
 		BaseModel: string(named(domain.Models, "gone"))}})
-	require.NoError(t, b.validator().Judge(t.Context(), b.upload("orphan", 1, adapter(t))))
+	require.NoError(t, b.validator().Validate(t.Context(), b.upload("orphan", 1, adapter(t))))
 	require.Contains(t, b.modelState("orphan").Status.Message, "baseModel: accounts/acme/models/gone is not there")
 }
 

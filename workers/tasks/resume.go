@@ -12,22 +12,21 @@ import (
 	"anneal/projections"
 )
 
-// A Task is a piece of work that an event asks for. Doing it twice finds it
-// done.
+// A Task is idempotent work that an event requests.
 type Task struct {
-	Handler string // its name, which the durable consumer has too
-	// Do does what an event asks for, if it asks for this task.
+	Handler string // also the name of its durable consumer
+	// Do does the work that an event requests, if any.
 	Do func(context.Context, eventlog.Event) error
-	// Undone yields the resources on which something is left to do.
-	Undone func(*projections.View) iter.Seq[domain.Name]
+	// Pending yields the resources with pending work.
+	Pending func(*projections.View) iter.Seq[domain.Name]
 }
 
-// resumeTimeout bounds one piece of work that is resumed.
+// resumeTimeout limits the work on one resource.
 const resumeTimeout = 10 * time.Minute
 
-// A Resumption takes up what the world says is undone although a consumer has
-// acknowledged its event: the state of consumers has no checksum, and damage to
-// it may leave events out. What is not acknowledged the consumers deliver.
+// A Resumption does work that the world shows as pending although a consumer has acknowledged its
+// event: the state of consumers has no checksum, and damage to it may skip events. Consumers deliver
+// the events that are not acknowledged.
 type Resumption struct {
 	Log    eventlog.Log
 	View   *projections.View
@@ -37,20 +36,20 @@ type Resumption struct {
 	Acknowledged func(ctx context.Context, handler string) (uint64, error)
 }
 
-// Run resumes all tasks, side by side, once. It runs when a server starts. What
-// fails is logged, and taken up by the next start.
+// Run resumes all tasks concurrently, once, when a server starts. Failures are logged, and resumed at
+// the next start.
 func (r Resumption) Run(ctx context.Context, all ...Task) error {
 	var running sync.WaitGroup
 	for _, task := range all {
 		running.Go(func() {
 			acknowledged, err := r.Acknowledged(ctx, task.Handler)
 			if err != nil {
-				r.Logger.Warn("what is undone is not looked up", "handler", task.Handler, "error", err)
+				r.Logger.Warn("pending work not resumed", "handler", task.Handler, "error", err)
 				return
 			}
-			for name := range task.Undone(r.View) {
+			for name := range task.Pending(r.View) {
 				if err := r.resume(ctx, name, task, acknowledged); err != nil && ctx.Err() == nil {
-					r.Logger.Warn("what was undone at the start is still undone", "handler", task.Handler, "resource",
+					r.Logger.Warn("pending work of a resource not resumed", "handler", task.Handler, "resource",
 						name, "error", err)
 				}
 				if ctx.Err() != nil {
@@ -80,9 +79,8 @@ func (r Resumption) resume(ctx context.Context, name domain.Name, task Task, ack
 	return nil
 }
 
-// undone yields the names of the rows of a kind on which something is left to
-// do.
-func undone[S domain.State](kind *domain.Kind[S], left func(*S) bool) func(*projections.View) iter.Seq[domain.Name] {
+// pending yields the names of the rows of a kind with pending work.
+func pending[S domain.State](kind *domain.Kind[S], left func(*S) bool) func(*projections.View) iter.Seq[domain.Name] {
 	return func(view *projections.View) iter.Seq[domain.Name] {
 		return func(yield func(domain.Name) bool) {
 			for row := range projections.TableOf(view, kind).All() {
@@ -94,23 +92,23 @@ func undone[S domain.State](kind *domain.Kind[S], left func(*S) bool) func(*proj
 	}
 }
 
-// Task is the work as Resume takes it up.
+// Task returns the task for a Resumption.
 func (v Validator) Task() Task {
-	return Task{validatorName, v.Judge, undone(domain.Datasets,
+	return Task{validatorName, v.Validate, pending(domain.Datasets,
 		func(d *domain.Dataset) bool { return d.Upload > d.Validated })}
 }
 
-// Task is the work as Resume takes it up.
+// Task returns the task for a Resumption.
 func (v ModelValidator) Task() Task {
-	return Task{modelValidatorName, v.Judge, undone(domain.Models,
+	return Task{modelValidatorName, v.Validate, pending(domain.Models,
 		func(m *domain.Model) bool { return m.Upload > m.Validated })}
 }
 
-// Task is the work as Resume takes it up.
+// Task returns the task for a Resumption.
 func (c ModelCopier) Task() Task {
-	return Task{modelCopierName, c.Copy, undone(domain.Models, func(m *domain.Model) bool {
-		for _, made := range m.Copies {
-			if made.State == domain.CopyPreparing {
+	return Task{modelCopierName, c.Copy, pending(domain.Models, func(m *domain.Model) bool {
+		for _, copied := range m.Copies {
+			if copied.State == domain.CopyPreparing {
 				return true
 			}
 		}
@@ -118,13 +116,13 @@ func (c ModelCopier) Task() Task {
 	})}
 }
 
-// Task is the work as Resume takes it up.
+// Task returns the task for a Resumption.
 func (d Deriver) Task() Task {
-	return Task{deriverName, d.Derive, undone(domain.Datasets, func(d *domain.Dataset) bool { return d.Filling() })}
+	return Task{deriverName, d.Derive, pending(domain.Datasets, func(d *domain.Dataset) bool { return d.Filling() })}
 }
 
-// Task is the work as Resume takes it up.
+// Task returns the task for a Resumption.
 func (b EvaluatorBuilder) Task() Task {
-	return Task{evaluatorBuilderName, b.Build, undone(domain.Evaluators,
+	return Task{evaluatorBuilderName, b.Build, pending(domain.Evaluators,
 		func(e *domain.Evaluator) bool { return e.State == domain.EvaluatorBuilding })}
 }

@@ -15,7 +15,7 @@ import (
 
 // What an event asked for and nobody did is done when a server starts, although
 // no consumer gives the event to a handler again.
-func TestUndoneTasksAreResumed(t *testing.T) {
+func TestPendingTasksAreResumed(t *testing.T) {
 	b := newBench(t)
 	const folder = "datasets/acme/d/1/"
 	b.do("d", domain.CreateDataset{})

@@ -21,16 +21,15 @@ import (
 	"anneal/domain"
 )
 
-// Bounds of the code of an evaluator, as it is run.
+// Limits of the code of an evaluator.
 const (
 	maxCodeFiles = 500
 	maxCodeBytes = 32 << 20
-	maxArchive   = 16 << 20 // bytes of an archive as it is uploaded: reading its list takes memory
+	maxArchive   = 16 << 20 // bytes of an uploaded archive, whose directory is held in memory
 )
 
-// An unpacking writes code into a folder: files as they are, and what archives
-// (.zip, .tar, .tar.gz, .tgz) hold. A folder that is the only thing in an
-// archive is left away, as those that make archives of folders expect.
+// An unpacking writes code to a directory: plain files, and the files of archives (.zip, .tar, .tar.gz,
+// .tgz). If an archive has a single top-level directory, its name is dropped.
 type unpacking struct {
 	dir   string
 	bytes int64
@@ -38,7 +37,7 @@ type unpacking struct {
 	notes []string
 }
 
-// upload writes what was uploaded.
+// upload writes the uploaded files.
 func (u *unpacking) upload(ctx context.Context, store *blobs.Store, files domain.Files) error {
 	for _, name := range slices.Sorted(maps.Keys(files.Sizes)) {
 		if err := u.stored(ctx, store, files.Folder+name, name, files.Sizes[name]); err != nil {
@@ -59,7 +58,7 @@ func (u *unpacking) stored(ctx context.Context, store *blobs.Store, key, name st
 	case kind == "":
 		return u.write(name, content)
 	case size > maxArchive:
-		return domain.Errorf(domain.InvalidArgument, "%s: has %d bytes, and an archive of code at most %d", name, size,
+		return domain.Errorf(domain.InvalidArgument, "%s: has %d bytes: the limit of an archive is %d", name, size,
 			maxArchive)
 	}
 	archive, err := os.CreateTemp("", "anneal-code-")
@@ -89,7 +88,7 @@ func archiveOf(name string) string {
 	return ""
 }
 
-// broken is an archive that cannot be read.
+// broken returns the error for an archive that cannot be read.
 func broken(archive string, err error) error {
 	var fault *domain.Error
 	if errors.As(err, &fault) {
@@ -109,7 +108,7 @@ func (u *unpacking) zip(archive string, file *os.File, size int64) error {
 			names = append(names, f.Name)
 		}
 	}
-	shared := sharedFolder(names)
+	shared := sharedDirectory(names)
 	for _, f := range all.File {
 		if f.FileInfo().IsDir() {
 			continue
@@ -131,15 +130,15 @@ func (u *unpacking) tar(archive string, file *os.File, _ int64) error {
 	if err := eachMember(archive, file, note); err != nil {
 		return err
 	}
-	shared := sharedFolder(names)
+	shared := sharedDirectory(names)
 	return eachMember(archive, file, func(h *tar.Header, content io.Reader) error {
 		return u.member(archive, strings.TrimPrefix(h.Name, shared),
 			func() (io.ReadCloser, error) { return io.NopCloser(content), nil })
 	})
 }
 
-// eachMember visits the files of a tar archive, packed with gzip or not. It
-// reads no more than a bound, whatever the archive says of itself.
+// eachMember visits the files of a tar archive, compressed with gzip or not. It reads a limited number
+// of bytes, whatever sizes the archive declares.
 func eachMember(archive string, file *os.File, visit func(*tar.Header, io.Reader) error) error {
 	if _, err := file.Seek(0, io.SeekStart); err != nil {
 		return err
@@ -183,12 +182,12 @@ func notAFile(archive, name string) error {
 
 func tooLarge() error {
 	return domain.Errorf(domain.InvalidArgument,
-		"the code has more than %d files or %d bytes: leave away what scoring does not need", maxCodeFiles,
+		"the code has more than %d files or %d bytes: remove what scoring does not need", maxCodeFiles,
 		maxCodeBytes)
 }
 
-// sharedFolder is the folder with its slash that all names begin with, or "".
-func sharedFolder(names []string) string {
+// sharedDirectory returns the directory, with its slash, that all names start with, or "".
+func sharedDirectory(names []string) string {
 	if len(names) == 0 {
 		return ""
 	}
@@ -208,12 +207,12 @@ func sharedFolder(names []string) string {
 	return prefix
 }
 
-// member writes a file of an archive. What tools leave behind is left away.
+// member writes a file of an archive. It skips hidden files and caches of tools.
 func (u *unpacking) member(archive, name string, open func() (io.ReadCloser, error)) error {
 	name = strings.TrimPrefix(name, "./")
 	for _, part := range strings.Split(name, "/") {
 		if part == "__pycache__" || part == "__MACOSX" || len(part) > 1 && part[0] == '.' && part[1] != '.' {
-			u.notes = append(u.notes, "left away: "+name)
+			u.notes = append(u.notes, "skipped: "+name)
 			return nil
 		}
 	}
@@ -228,7 +227,7 @@ func (u *unpacking) member(archive, name string, open func() (io.ReadCloser, err
 	return u.write(name, content)
 }
 
-// write makes one file, below the folder and nowhere else.
+// write creates one file, always below the directory.
 func (u *unpacking) write(name string, content io.Reader) error {
 	if !domain.CheckCodePath(name) {
 		return domain.Errorf(domain.InvalidArgument, "the name %.128q of a file %s", name, domain.CodePathRule)
@@ -238,11 +237,11 @@ func (u *unpacking) write(name string, content io.Reader) error {
 	}
 	target := filepath.Join(u.dir, filepath.FromSlash(name))
 	if err := os.MkdirAll(filepath.Dir(target), 0o700); err != nil {
-		return domain.Errorf(domain.InvalidArgument, "%s: lies in what is a file too", name)
+		return domain.Errorf(domain.InvalidArgument, "%s: its directory is also a file", name)
 	}
 	file, err := os.OpenFile(target, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
 	if err != nil {
-		return domain.Errorf(domain.InvalidArgument, "%s: is there twice, or is a folder too", name)
+		return domain.Errorf(domain.InvalidArgument, "%s: occurs twice, or is also a directory", name)
 	}
 	n, err := io.Copy(disk.Watch(file), io.LimitReader(content, maxCodeBytes-u.bytes+1))
 	u.bytes += n

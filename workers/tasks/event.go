@@ -1,0 +1,20 @@
+package tasks
+
+import (
+	"encoding/json"
+	"fmt"
+
+	"anneal/eventlog"
+)
+
+// eventOf decodes an event of the given stored name; nil for any other event.
+func eventOf[E any](e eventlog.Event, stored string) (*E, error) {
+	if e.Type != stored {
+		return nil, nil
+	}
+	decoded := new(E)
+	if err := json.Unmarshal(e.Data, decoded); err != nil {
+		return nil, fmt.Errorf("event %d: %w", e.Position, err)
+	}
+	return decoded, nil
+}
