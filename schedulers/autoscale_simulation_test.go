@@ -90,10 +90,12 @@ func TestAutoscaleLife(t *testing.T) {
 					Reason: "no requests in the last 3600s", ByLoad: true, Time: e.Time}, e)
 			case i <= peak:
 				require.Greater(t, e.Replicas, was, "it only grows while it is flooded")
-				require.Regexp(t, `^requests in flight [0-9.]+ \(target 3.2 per replica\), minimum of the last 30s$`, e.Reason)
+				require.Regexp(t, `^requests in flight [0-9.]+ \(target 3.2 per replica\), minimum of the last 30s$`,
+					e.Reason)
 			default:
 				require.Less(t, e.Replicas, was, "and only shrinks afterwards")
-				require.Regexp(t, `^requests in flight [0-9.]+ \(target 3.2 per replica\), maximum of the last 600s$`, e.Reason)
+				require.Regexp(t, `^requests in flight [0-9.]+ \(target 3.2 per replica\), maximum of the last 600s$`,
+					e.Reason)
 			}
 		}
 	})
@@ -142,7 +144,7 @@ type serving struct {
 	began          time.Time
 	places         chan struct{}
 	active, queued int
-	asked          int       // since the last beat
+	asked          int       // since the last heartbeat
 	gone           time.Time // when it was taken away
 }
 

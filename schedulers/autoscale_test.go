@@ -14,8 +14,8 @@ import (
 	"anneal/schedulers"
 )
 
-// heard is a history of samples that ends at noon; the last is the newest.
-func heard(samples ...projections.LoadSample) projections.LoadHistory {
+// historyOf returns a history of samples that ends at noon; the last is the newest.
+func historyOf(samples ...projections.LoadSample) projections.LoadHistory {
 	at := noon.Add(-time.Duration(len(samples)) * projections.LoadStep)
 	for i := range samples {
 		samples[i].Start, samples[i].End = at, at.Add(projections.LoadStep)
@@ -46,7 +46,7 @@ func lasting(spans ...any) projections.LoadHistory {
 		}
 		total -= d
 	}
-	h := heard(samples...)
+	h := historyOf(samples...)
 	h.Asked = asked
 	return h
 }
@@ -67,7 +67,7 @@ func TestScale(t *testing.T) {
 		for range 121 {
 			samples = append(samples, s)
 		}
-		return heard(samples...)
+		return historyOf(samples...)
 	}
 	const (
 		sec = time.Second
@@ -82,7 +82,7 @@ func TestScale(t *testing.T) {
 		want    int
 		reason  string
 	}{
-		{name: "nothing was heard", policy: plain, current: 3, want: 3},
+		{name: "no samples", policy: plain, current: 3, want: 3},
 		{name: "up after the window", policy: plain, current: 1, load: lasting(0, 5*min, 17, 30*sec), want: 3,
 			reason: "requests in flight 17 (target 8 per replica), minimum of the last 30s"},
 		{name: "not before", policy: plain, current: 1, load: lasting(0, 5*min, 17, 25*sec), want: 1},
@@ -116,11 +116,12 @@ func TestScale(t *testing.T) {
 		{name: "never to zero where there is a least", policy: plain, current: 1, load: lasting(0, 61*min), want: 1},
 		{name: "not to zero soon after it woke", policy: sleepy, current: 1, held: 59 * min, load: lasting(0, 61*min),
 			want: 1},
-		{name: "nor with a gap in what was heard", policy: sleepy, current: 1, load: gap(lasting(0, 61*min)), want: 1},
+		{name: "nor with a gap in the samples", policy: sleepy, current: 1, load: gap(lasting(0, 61*min)), want: 1},
 		{name: "zero stays", policy: sleepy, current: 0, load: lasting(50, 61*min), want: 0},
-		{name: "below its bounds", policy: spec(2, 5, nil), current: 0, want: 2, reason: "the limits are 2 to 5 replicas"},
+		{name: "below its bounds", policy: spec(2, 5, nil), current: 0, want: 2,
+			reason: "the limits are 2 to 5 replicas"},
 		{name: "above its bounds", policy: spec(0, 5, nil), current: 7, want: 5},
-		{name: "what was heard is too old", policy: plain, current: 4, load: late(lasting(0, 11*min)), want: 4},
+		{name: "the samples are too old", policy: plain, current: 4, load: late(lasting(0, 11*min)), want: 4},
 		{name: "tokens", policy: targets(map[string]float64{domain.TokensTarget: 500}), current: 1,
 			load: rates(projections.LoadSample{TokensPerSecond: 812, InFlight: 99}), want: 2,
 			reason: "tokens_generated_per_second 812 (target 500 per replica), minimum of the last 30s"},
@@ -177,7 +178,7 @@ func drawHistory(t *rapid.T) projections.LoadHistory {
 		samples = append(samples, projections.LoadSample{InFlight: level, Slots: 4, RequestsPerSecond: level / 2,
 			TokensPerSecond: level * 9, PromptTokensPerSecond: level})
 	}
-	h := heard(samples...)
+	h := historyOf(samples...)
 	if n > 0 {
 		h.Asked = noon.Add(-time.Duration(rapid.IntRange(0, 5000).Draw(t, "asked")) * time.Second)
 	}
@@ -242,7 +243,7 @@ func TestScaleDoesNotOscillate(t *testing.T) {
 			samples[i] = projections.LoadSample{InFlight: level, Slots: 4, RequestsPerSecond: level,
 				TokensPerSecond: level, PromptTokensPerSecond: level}
 		}
-		load := heard(samples...)
+		load := historyOf(samples...)
 		load.Asked = noon
 		first := schedulers.Scale(policy, current, time.Time{}, load, noon).Replicas
 		for range 5 {

@@ -296,10 +296,10 @@ func (a *agent) apply(world *projections.World) {
 
 // report reports the progress of one attempt or replica.
 func (a *agent) report(world *projections.World, w work, calm bool) {
-	tell := func(intent domain.Intent) { _ = a.cluster.try(string(a.name), world, intent) }
+	report := func(intent domain.Intent) { _ = a.cluster.try(string(a.name), world, intent) }
 	chance := func(percent int) bool { return !calm && a.random.IntN(100) < percent }
 	if w.Replica != "" {
-		at := func(cmd domain.Command[domain.Deployment]) { tell(domain.Intend(domain.Deployments, w.For, cmd)) }
+		at := func(cmd domain.Command[domain.Deployment]) { report(domain.Intend(domain.Deployments, w.For, cmd)) }
 		switch {
 		case chance(1):
 			at(domain.RemoveReplica{ID: w.Replica, Reason: "it broke", Failed: true})
@@ -314,7 +314,7 @@ func (a *agent) report(world *projections.World, w work, calm bool) {
 	if !ok || len(row.State.JobLife.Nodes) > 0 && row.State.JobLife.Nodes[0] != a.name {
 		return // another node of the gang reports
 	}
-	at := func(cmd domain.Command[domain.JobLife]) { tell(domain.IntendJob(w.For, cmd)) }
+	at := func(cmd domain.Command[domain.JobLife]) { report(domain.IntendJob(w.For, cmd)) }
 	switch {
 	case row.State.State == domain.JobCancellingState:
 		if w.done%3 == 0 {

@@ -9,18 +9,18 @@ import (
 	"anneal/projections"
 )
 
-// A verdict is the validation result of the resources that a job names: errors, or a resource that is
-// still being created. A wait that may be long has a message (words).
-type verdict struct {
-	wrong []*domain.Error
-	waits bool
-	words string
+// A validation is the result of validating the resources that a job names: errors, or a resource that is
+// still being created. A wait that may be long has a message.
+type validation struct {
+	errors  []*domain.Error
+	waits   bool
+	message string
 }
 
 // status joins the errors, under the most important of their codes.
-func (v verdict) status() domain.Status {
-	code, reasons := v.wrong[0].Code, make([]string, len(v.wrong))
-	for i, fault := range v.wrong {
+func (v validation) status() domain.Status {
+	code, reasons := v.errors[0].Code, make([]string, len(v.errors))
+	for i, fault := range v.errors {
 		reasons[i] = fault.Message
 		if rank(fault.Code) < rank(code) {
 			code = fault.Code
@@ -40,7 +40,7 @@ type inputs struct {
 	view    *projections.View
 	account string
 	carves  bool // an evaluation split is to be created: enough rows must remain
-	verdict
+	validation
 }
 
 func (j job) inputs(v *projections.View) inputs {
@@ -48,7 +48,7 @@ func (j job) inputs(v *projections.View) inputs {
 }
 
 func (c *inputs) refuse(code domain.Code, field, format string, args ...any) {
-	c.wrong = append(c.wrong, domain.Errorf(code, "%s: %s", field, fmt.Sprintf(format, args...)))
+	c.errors = append(c.errors, domain.Errorf(code, "%s: %s", field, fmt.Sprintf(format, args...)))
 }
 
 // dataset requires a READY dataset with at least minRows rows of one of the shapes. It returns nil when
@@ -79,7 +79,7 @@ func (c *inputs) dataset(field, name string, minRows domain.Count, shapes ...str
 func (c *inputs) unready(field, name string, d *domain.Dataset) {
 	switch {
 	case d.Filling():
-		c.waits, c.words = true, fmt.Sprintf("the rows of %s, which are being created from %s", name, d.From.Source)
+		c.waits, c.message = true, fmt.Sprintf("the rows of %s, which are being created from %s", name, d.From.Source)
 	case d.Unfilled():
 		c.refuse(domain.FailedPrecondition, field, "the rows of %s could not be made (%s): name another dataset", name,
 			d.Status.Message)
@@ -113,7 +113,7 @@ func (c *inputs) evaluator(field, name string, revision int) {
 		c.refuse(domain.FailedPrecondition, field, "%s could not be built (%s): correct it, then resume the job", name,
 			row.State.Status.Message)
 	default:
-		c.waits, c.words = true, fmt.Sprintf("%s, which is %s: %s", name, row.State.State, row.State.Status.Message)
+		c.waits, c.message = true, fmt.Sprintf("%s, which is %s: %s", name, row.State.State, row.State.Status.Message)
 	}
 }
 

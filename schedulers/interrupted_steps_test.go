@@ -45,7 +45,7 @@ func TestEveryCutOfTheLogSettles(t *testing.T) {
 }
 
 // shortLife goes on from some events until nothing is left to do, and returns
-// all events then. Users act in the first life only: what they were not told
+// all events then. Users act in the first life only: commands without a reply
 // of, they ask for again.
 func shortLife(t *testing.T, before []eventlog.Event, first bool) (events []eventlog.Event) {
 	ctx, cancel := context.WithCancel(t.Context())

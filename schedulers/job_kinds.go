@@ -44,7 +44,7 @@ func jobNamed(v *projections.View, name domain.Name) (job, bool) {
 func (j job) spec() domain.JobSpec { return j.state.Spec() }
 
 // check validates what the job names.
-func (j job) check(v *projections.View) verdict {
+func (j job) check(v *projections.View) validation {
 	c, spec := j.inputs(v), j.spec()
 	train, evaluation := j.data(v, spec.Dataset, spec.EvaluationDataset)
 	if spec.StepDataset != "" && spec.StepDataset != spec.Dataset {
@@ -74,5 +74,5 @@ func (j job) check(v *projections.View) verdict {
 	if !spec.Awaits() {
 		c.models(spec.ConfigField, spec.Config, j)
 	}
-	return c.verdict
+	return c.validation
 }

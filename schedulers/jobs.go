@@ -108,15 +108,15 @@ func (Jobs) suspended(v *projections.View, j job) string {
 // admit reports whether all resources that the job names are valid. It fails an invalid job, and
 // leaves one that must wait.
 func (Jobs) admit(plan *Plan, v *projections.View, j job) bool {
-	verdict := j.check(v)
-	verdict.wrong = append(verdict.wrong, j.unchecked(v, verdict.wrong)...)
+	result := j.check(v)
+	result.errors = append(result.errors, j.unchecked(v, result.errors)...)
 	switch {
-	case len(verdict.wrong) > 0:
-		plan.add(domain.IntendJob(j.Name, domain.FailJob{Status: verdict.status()}))
-	case verdict.waits && verdict.words != "":
-		setWaiting(plan, j, verdict.words)
+	case len(result.errors) > 0:
+		plan.add(domain.IntendJob(j.Name, domain.FailJob{Status: result.status()}))
+	case result.waits && result.message != "":
+		setWaiting(plan, j, result.message)
 	}
-	return len(verdict.wrong) == 0 && !verdict.waits
+	return len(result.errors) == 0 && !result.waits
 }
 
 // setWaiting records what the job waits for; "" is capacity.

@@ -259,8 +259,8 @@ func (d *deployment) model(v *projections.View) *domain.Error {
 	if m := c.model("baseModel", d.BaseModel); m != nil && m.Kind == domain.PEFTAddon {
 		c.model("baseModel", m.BaseModel)
 	}
-	if len(c.wrong) > 0 {
-		return c.wrong[0]
+	if len(c.errors) > 0 {
+		return c.errors[0]
 	}
 	return nil
 }

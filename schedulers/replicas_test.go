@@ -44,7 +44,7 @@ func TestReplicasAreKept(t *testing.T) {
 }
 
 // A node holds no more models than its memory does, each with its cache: one
-// that has no room waits, says what is lacking, and is placed when there is.
+// without capacity waits with a status that says what is missing, and is placed when there is capacity.
 func TestReplicasTakeTheMemoryOfTheirModel(t *testing.T) {
 	s := newHarness(t)
 	s.prerequisites()

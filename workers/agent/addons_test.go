@@ -106,7 +106,7 @@ func TestUnloadingDoesNotDelayHeartbeats(t *testing.T) {
 		case <-beaten:
 		default:
 			m.answer["unload a"] <- nil
-			t.Fatal("the beat waits")
+			t.Fatal("the heartbeat waits")
 		}
 		require.Equal(t, protocol.AddonLoaded, stateOf(r, "b"))
 		m.answer["unload a"] <- nil

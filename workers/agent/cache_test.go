@@ -59,11 +59,11 @@ func newCache(t *testing.T, dir string, limit int64) *cache {
 func TestCacheSharesOneDownload(t *testing.T) {
 	s, dir := newFileServer(t), t.TempDir()
 	c := newCache(t, dir, 1<<20)
-	folder := s.files("k", "a", "deep/b")
+	files := s.files("k", "a", "deep/b")
 	var wanting sync.WaitGroup
 	for range 8 {
 		wanting.Go(func() {
-			path, release, err := c.acquire(t.Context(), folder)
+			path, release, err := c.acquire(t.Context(), files)
 			if err == nil {
 				defer release()
 				var data []byte
@@ -81,7 +81,7 @@ func TestCacheSharesOneDownload(t *testing.T) {
 	require.Equal(t, map[string]int{"a": 1, "deep/b": 1}, s.requests)
 
 	again := newCache(t, dir, 1<<20) // as after a restart
-	_, release, err := again.acquire(t.Context(), folder)
+	_, release, err := again.acquire(t.Context(), files)
 	require.NoError(t, err)
 	release()
 	require.Equal(t, 1, s.requests["a"], "a cached file set is not downloaded again")
@@ -209,21 +209,21 @@ func TestDownloadStaysInItsDirectory(t *testing.T) {
 // A file that was overwritten with other bytes of the same size is refused.
 func TestSumsAreVerified(t *testing.T) {
 	s := newFileServer(t)
-	folder := s.files("k", "f")
+	files := s.files("k", "f")
 	// of 0123456789, by sha256sum
-	folder.Files[0].Sum = "84d89877f0d4041efb6bf91a16f0248f2fd573e6af05c19f96bedb9f882f7882"
-	require.NoError(t, newTransfer(nil).download(t.Context(), folder, t.TempDir()))
+	files.Files[0].Sum = "84d89877f0d4041efb6bf91a16f0248f2fd573e6af05c19f96bedb9f882f7882"
+	require.NoError(t, newTransfer(nil).download(t.Context(), files, t.TempDir()))
 
 	s.reply = func(w http.ResponseWriter, _ string, _ int) bool {
 		_, _ = io.WriteString(w, "0123456780")
 		return true
 	}
-	err := newTransfer(nil).download(t.Context(), folder, t.TempDir())
+	err := newTransfer(nil).download(t.Context(), files, t.TempDir())
 	require.Equal(t, domain.DataLoss, domain.CodeOf(err))
 	require.ErrorContains(t, err, "file f:")
 	require.Equal(t, 2, s.requests["f"], "the download is not retried")
-	folder.Files[0].Sum = ""
-	require.NoError(t, newTransfer(nil).download(t.Context(), folder, t.TempDir()),
+	files.Files[0].Sum = ""
+	require.NoError(t, newTransfer(nil).download(t.Context(), files, t.TempDir()),
 		"a file without a sum is not verified")
 }
 

@@ -111,7 +111,7 @@ func TestNewRefuses(t *testing.T) {
 	}
 }
 
-// One folder is one agent's.
+// A directory is locked by one agent.
 func TestFolderIsLocked(t *testing.T) {
 	o := Options{Node: "n1", URL: "nats://h", Dir: t.TempDir()}
 	one, err := New(o)
@@ -128,7 +128,7 @@ func TestFolderIsLocked(t *testing.T) {
 	unlock()
 }
 
-// What an earlier run began is told as lost, until it is forgotten.
+// Attempts of an earlier run are reported as lost until they are forgotten.
 func TestBegun(t *testing.T) {
 	job := domain.Name("accounts/a/supervisedFineTuningJobs/j")
 	made := time.Date(2026, 3, 1, 12, 0, 0, 1, time.UTC)

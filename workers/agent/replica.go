@@ -120,13 +120,13 @@ func (r *replica) open() (release func(), err error) {
 	files := engines.ModelFiles{Guessing: r.order.Speculation, MemoryBytes: r.order.MemoryMiB << 20,
 		ContextLength: r.order.ContextLength}
 	for _, part := range []struct {
-		folder *protocol.FileSet
-		dir    *string
+		files *protocol.FileSet
+		dir   *string
 	}{{&r.order.Base, &files.Dir}, {r.order.Adapter, &files.AdapterDir}} {
-		if part.folder == nil {
+		if part.files == nil {
 			continue
 		}
-		dir, free, err := r.agent.cache.acquire(r.accepting, *part.folder)
+		dir, free, err := r.agent.cache.acquire(r.accepting, *part.files)
 		if err != nil {
 			return release, fmt.Errorf("download the model: %w", err)
 		}

@@ -140,11 +140,11 @@ func TestKilledAgent(t *testing.T) {
 	c.whole(c.metrics(), 40)
 }
 
-// An agent that was killed and is back never begins the same attempt again:
-// by its own notes, or by the desk's when its disk is gone as well. What is lost
-// together with the desk does not count against the job.
+// A killed agent never starts the same attempt again: its own records prevent it, or the coordinator's
+// session when its disk is lost as well. A loss together with the coordinator does not count against
+// the job.
 func TestRestartedAgent(t *testing.T) {
-	for name, keep := range map[string]bool{"same disk, new desk": true, "new disk, same desk": false} {
+	for name, keep := range map[string]bool{"same disk, new coordinator": true, "new disk, same coordinator": false} {
 		t.Run(name, func(t *testing.T) {
 			c := start(t)
 			c.createInputs()
@@ -176,8 +176,8 @@ func TestRestartedAgent(t *testing.T) {
 	}
 }
 
-// A training that ends its control plane each time is not begun for ever: the
-// agent in its process is lost with the desk, and knows of the attempt only that.
+// A training that crashes its control plane every time fails in the end: the agent in its process is
+// lost with the coordinator, and knows only that the attempt was started.
 func TestCrashLoop(t *testing.T) {
 	c := start(t)
 	c.createInputs()
@@ -205,8 +205,8 @@ func TestCrashLoop(t *testing.T) {
 	}
 }
 
-// A desk that is away for a while costs nothing: training goes on, and the end
-// of an attempt is told until somebody listens.
+// Training continues while the coordinator is down, and the end of an attempt is reported until it is
+// recorded.
 func TestDeskRestart(t *testing.T) {
 	c := start(t)
 	c.createInputs()
@@ -354,8 +354,7 @@ func TestFailures(t *testing.T) {
 	}
 }
 
-// A job cannot give its model a name that another one has: it hears so before
-// it trains, or after when the name was taken meanwhile.
+// A job whose output model exists fails before it trains, or after if the name was taken meanwhile.
 func TestOutputModelTaken(t *testing.T) {
 	take := domain.Intend(domain.Models, outputName, domain.RegisterModel{ModelSpec: domain.ModelSpec{
 		Kind: domain.BaseModel},

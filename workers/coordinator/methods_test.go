@@ -86,7 +86,8 @@ func TestPreferenceJobTrains(t *testing.T) {
 	var lines []string
 	for i := range 12 {
 		lines = append(lines, fmt.Sprintf(
-			`{"input":{"messages":[{"role":"user","content":"Name %d."}]},"preferred_output":[{"role":"assistant","content":"yes %d"}],`+
+			`{"input":{"messages":[{"role":"user","content":"Name %d."}]},`+
+				`"preferred_output":[{"role":"assistant","content":"yes %d"}],`+
 				`"non_preferred_output":[{"role":"assistant","content":"no %d"}]}`, i, i, i))
 	}
 	name := domain.NewName("acme", domain.DPOJobs.Collection, "prefer")
@@ -112,7 +113,8 @@ func TestTrainerStepTrains(t *testing.T) {
 	var lines []string
 	for i := range 12 {
 		said := func(text string, good, brief float64) string {
-			return fmt.Sprintf(`{"messages":[{"role":"user","content":"Name %d."},{"role":"assistant","content":%q}],"good":%g,"brief":%g}`, i, text, good, brief)
+			return fmt.Sprintf(`{"messages":[{"role":"user","content":"Name %d."},{"role":"assistant","content":%q}],`+
+				`"good":%g,"brief":%g}`, i, text, good, brief)
 		}
 		lines = append(lines, `{"samples":[`+said("yes", 1, 0)+","+said("no", 0, 1)+`]}`)
 	}

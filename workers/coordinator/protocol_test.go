@@ -224,7 +224,7 @@ func TestOvertakenHeartbeat(t *testing.T) {
 	require.NoError(t, node.Publish(protocol.HeartbeatSubject("n1"), late))
 	require.Error(t, c.send(node, protocol.HeartbeatSubject("n1"), protocol.Heartbeat{}, &protocol.Assignments{}),
 		"it speaks no version, and comes after")
-	c.stop() // which has then handled all that it heard
+	c.stop() // which has then handled all heartbeats
 	pulse := c.world.View().Live
 	load, ok := pulse.Replica(deploymentName, running.Replica)
 	require.True(t, ok)
@@ -248,8 +248,8 @@ func TestMetricsAreLive(t *testing.T) {
 	c.place("n1")
 	c.saved(30)
 	require.NoError(t, c.server.Coordinator().Publish(protocol.WakeSubject("n1"), nil))
-	// The desk hears a heartbeat before it acts on it; that the node is told of the
-	// cancellation means that a heartbeat with all rows was heard.
+	// The coordinator records the live status of a heartbeat before it replies: the cancellation reaches
+	// the node with the reply to a heartbeat that had all rows.
 	c.do(domain.IntendJob(jobName, domain.CancelJob{}))
 	c.reaches(domain.JobCancelledState)
 	var rows []projections.MetricRow

@@ -35,8 +35,8 @@ func TestReplicaOfAReusedName(t *testing.T) {
 	require.Len(t, assignments.Serve, 1)
 	row, _ := c.world.View().Deployments.Get(deploymentName)
 	require.Equal(t, domain.ReplicaDownloading, row.State.Replicas[id].State)
-	_, heard := c.world.View().Live.Replica(deploymentName, id)
-	require.False(t, heard)
+	_, reported := c.world.View().Live.Replica(deploymentName, id)
+	require.False(t, reported)
 
 	running.CreateTime = assignments.Serve[0].CreateTime
 	heartbeat = heartbeatOf("a", 4)
@@ -113,8 +113,8 @@ func TestAttemptOfAReusedName(t *testing.T) {
 	require.Empty(t, assignments.Keep)
 	require.Len(t, assignments.Train, 1)
 	require.Equal(t, domain.JobRunningState, c.life().State)
-	_, heard := c.world.View().Live.Progress(jobName)
-	require.False(t, heard)
+	_, reported := c.world.View().Live.Progress(jobName)
+	require.False(t, reported)
 }
 
 // The agent stops the attempt of the deleted job and starts that of the new one.
@@ -128,7 +128,7 @@ func TestAgentAndReusedNames(t *testing.T) {
 	c.submit()
 	c.place("n1")
 	c.wait("the first begins", begun)
-	c.stop() // nobody tells the agent
+	c.stop() // the agent is not woken
 	c.do(domain.IntendJob(jobName, domain.DeleteJob{}))
 	c.do(domain.Intend(domain.Nodes, nodeName("n1"), domain.ReleaseAllocation{ID: domain.AllocationID(jobName, 1)}))
 	c.do(domain.IntendJob(jobName, domain.CleanJob{}))

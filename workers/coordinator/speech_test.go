@@ -59,13 +59,13 @@ func discardEvents(engines.TranscriptEvent) error { return nil }
 func (c *cluster) waitForLoad(node, what string, met func(protocol.Load) bool) {
 	c.Helper()
 	late := time.After(waitTimeout)
-	beats := make(chan *nats.Msg, 64)
-	subscription, err := c.server.Coordinator().ChanSubscribe(protocol.HeartbeatSubject(node), beats)
+	heartbeats := make(chan *nats.Msg, 64)
+	subscription, err := c.server.Coordinator().ChanSubscribe(protocol.HeartbeatSubject(node), heartbeats)
 	require.NoError(c, err)
 	defer func() { require.NoError(c, subscription.Unsubscribe()) }()
 	for {
 		select {
-		case m := <-beats:
+		case m := <-heartbeats:
 			var heartbeat protocol.Heartbeat
 			require.NoError(c, protocol.Unmarshal(m.Data, &heartbeat))
 			if len(heartbeat.Replicas) == 1 && met(heartbeat.Replicas[0].Load) {
@@ -84,7 +84,7 @@ func TestTranscription(t *testing.T) {
 	r := c.deploySpeech("n1")
 	request := c.recording(9)
 
-	// What is heard is what the engine alone hears.
+	// The transcript equals that of the engine alone.
 	listener, err := simulated.New(simulated.Options{Seed: 7}).Transcribers[simulated.SpeechFormat].LoadSpeech(
 		t.Context(), engines.SpeechFiles{})
 	require.NoError(t, err)
@@ -96,12 +96,12 @@ func TestTranscription(t *testing.T) {
 	}
 	wantHeard, err := listener.Transcribe(t.Context(), pcm, request.Options, gather(&want))
 	require.NoError(t, err)
-	heard, err := c.replicas().Transcribe(t.Context(), deploymentName, r, request, gather(&got))
+	transcript, err := c.replicas().Transcribe(t.Context(), deploymentName, r, request, gather(&got))
 	require.NoError(t, err)
 	require.Equal(t, want, got)
 	require.NotEmpty(t, got[0].Segment.Words)
-	require.Equal(t, wantHeard, heard)
-	require.Equal(t, engines.Transcript{Language: "en", Duration: 9}, heard)
+	require.Equal(t, wantHeard, transcript)
+	require.Equal(t, engines.Transcript{Language: "en", Duration: 9}, transcript)
 	left, err := os.ReadDir(dir + "/work")
 	require.NoError(t, err)
 	require.Empty(t, left, "the recording is not kept")
@@ -115,7 +115,7 @@ func TestTranscription(t *testing.T) {
 	require.Equal(t, domain.InvalidArgument, failure.Code)
 	require.Len(t, failure.Violations, 2)
 
-	// A recording that is not there is told without its address, which is a secret.
+	// The error for a missing recording omits its URL, which is a secret.
 	gone := request
 	gone.Audio.URL = strings.Replace(gone.Audio.URL, "audio/one", "audio/two", 1)
 	_, err = c.replicas().Transcribe(t.Context(), deploymentName, r, gone, discardEvents)
@@ -164,8 +164,9 @@ func TestTranscriptionsAreQueued(t *testing.T) {
 		}()
 	}
 	c.wait("one is listened to", begun)
-	require.Equal(t, domain.ResourceExhausted, domain.CodeOf(<-ended), "one is heard, four wait, the sixth is too many")
-	c.waitForLoad("n1", "one is heard, and four wait", func(l protocol.Load) bool {
+	require.Equal(t, domain.ResourceExhausted, domain.CodeOf(<-ended),
+		"one is transcribed, four are queued, the sixth is refused")
+	c.waitForLoad("n1", "one is transcribed, and four are queued", func(l protocol.Load) bool {
 		return l.Active == 1 &&
 			l.Queued == 4
 	})
@@ -225,7 +226,7 @@ func TestTranscriptionStops(t *testing.T) {
 		return nil
 	})
 	require.ErrorIs(t, err, context.Canceled)
-	c.waitForLoad("n1", "nothing is heard any more", func(l protocol.Load) bool { return l.Active == 0 })
+	c.waitForLoad("n1", "no transcription is active", func(l protocol.Load) bool { return l.Active == 0 })
 	left, err := os.ReadDir(dir + "/work")
 	require.NoError(t, err)
 	require.Empty(t, left)
@@ -250,7 +251,7 @@ func TestAgentIsKilledDuringTranscription(t *testing.T) {
 
 	c.agent("n2", simulated.New(simulated.Options{}))
 	r = c.serving(c.placeReplica("n2").ID)
-	heard, err := replicas.Transcribe(t.Context(), deploymentName, r, request, discardEvents)
+	transcript, err := replicas.Transcribe(t.Context(), deploymentName, r, request, discardEvents)
 	require.NoError(t, err)
-	require.Equal(t, 9.0, heard.Duration)
+	require.Equal(t, 9.0, transcript.Duration)
 }

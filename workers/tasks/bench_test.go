@@ -19,13 +19,13 @@ import (
 // A bench is a log, a world that follows it, files, and a deriver.
 type bench struct {
 	testing.TB
-	log     eventlog.Log
-	world   *projections.World
-	blobs   *blobs.Store
-	dir     string
-	deriver tasks.Deriver
-	told    []int64 // progress
-	plan    atomic.Pointer[faults.Plan]
+	log      eventlog.Log
+	world    *projections.World
+	blobs    *blobs.Store
+	dir      string
+	deriver  tasks.Deriver
+	progress []int64 // rows read, and total
+	plan     atomic.Pointer[faults.Plan]
 }
 
 // newBench has its log in memory.
@@ -41,7 +41,7 @@ func benchOn(t testing.TB, log eventlog.Log) *bench {
 	b.blobs = store
 	b.deriver = tasks.Deriver{Log: b.log, World: b.world, Blobs: store, Now: time.Now,
 		Filter:   projections.CompileRowFilter,
-		Progress: func(_ domain.Name, read, of int64) { b.told = append(b.told, read, of) }}
+		Progress: func(_ domain.Name, read, of int64) { b.progress = append(b.progress, read, of) }}
 	go func() { _ = b.world.Run(t.Context(), b.log) }()
 	return b
 }

@@ -24,7 +24,7 @@ type stumbling struct {
 }
 
 func (s *stumbling) Append(ctx context.Context, w eventlog.Write) (uint64, error) {
-	if s.fails > 0 && strings.Contains(string(w.Data), "could not be checked") {
+	if s.fails > 0 && strings.Contains(string(w.Data), "could not be validated") {
 		s.fails--
 		return 0, errors.New("the log is away")
 	}

@@ -118,7 +118,7 @@ func TestRowsThatMatchAreMade(t *testing.T) {
 		require.Equal(t, domain.ShapeCompletion, made.Shape)
 		require.Positive(t, made.EstimatedTokenCount)
 	}
-	require.Equal(t, []int64{0, 9, 0, 0}, b.told[:4], "9 rows are to be read; it is over")
+	require.Equal(t, []int64{0, 9, 0, 0}, b.progress[:4], "9 rows are to be read; it is over")
 }
 
 func TestBothSidesOfASplitAreAllRows(t *testing.T) {

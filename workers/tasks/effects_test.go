@@ -63,7 +63,7 @@ var effects = map[string]effect{
 		c.Log = log
 		return c.Copy
 	}, holds: func(b *bench) bool { return b.modelState("m").Copies["FP16"].State == domain.CopyReady }},
-	"build code": {covers: []string{"store", "tell"}, prepare: func(b *bench) eventlog.Event {
+	"build code": {covers: []string{"store", "recordResult"}, prepare: func(b *bench) eventlog.Event {
 		b.evaluator("e", domain.CreateEvaluator{})
 		return b.uploadCode("e", 1, map[string]string{"main.py": "def evaluate(): ...\n", "more.py": "x = 1\n"})
 	}, task: func(b *bench, log eventlog.Log) func(context.Context, eventlog.Event) error {

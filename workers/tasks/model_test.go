@@ -124,7 +124,7 @@ func TestNotesAreBounded(t *testing.T) {
 	files := shipped(t)
 	files["chat_template.jinja"] = make([]byte, 64<<20+1)
 	m := b.ready("m", whole, files)
-	require.Contains(t, m.Status.Message, "chat_template.jinja has 67108865 bytes, and it reads 67108864")
+	require.Contains(t, m.Status.Message, "chat_template.jinja has 67108865 bytes, and the limit is 67108864")
 	delete(files, "chat_template.jinja")
 	files["config.json"] = bytes.Replace(files["config.json"], []byte(`"silu"`),
 		[]byte(`"`+strings.Repeat("x", 900_000)+`"`), 1)
@@ -171,7 +171,7 @@ func TestAddonsAreHeldAgainstTheirBase(t *testing.T) {
 	b.model("orphan", domain.CreateModel{ModelSpec: domain.ModelSpec{Kind: domain.PEFTAddon,
 		BaseModel: string(named(domain.Models, "gone"))}})
 	require.NoError(t, b.validator().Validate(t.Context(), b.upload("orphan", 1, adapter(t))))
-	require.Contains(t, b.modelState("orphan").Status.Message, "baseModel: accounts/acme/models/gone is not there")
+	require.Contains(t, b.modelState("orphan").Status.Message, "baseModel: accounts/acme/models/gone does not exist")
 }
 
 func (b *bench) file(files domain.Files, name string) []byte {
@@ -321,5 +321,5 @@ func TestModelTasksOnTheRouter(t *testing.T) {
 	b.model("n", domain.UploadModel{Upload: 1, Files: lost})
 	m = until(b, domain.Models, "n", func(m domain.Model) bool { return m.Validated == 1 })
 	require.Equal(t, "INTERNAL", m.Status.Code)
-	require.Contains(t, m.Status.Message, "could not be checked")
+	require.Contains(t, m.Status.Message, "could not be validated")
 }
