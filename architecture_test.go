@@ -17,9 +17,9 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// mayImport is the plan of the house: a folder may import those on its right,
-// what lies below itself, and no other of ours. A name that ends in /... holds
-// for all that lies below it; the longest that matches counts.
+// mayImport lists, for each package, the packages of this module that it may
+// import besides those below it. A key that ends in /... covers all packages
+// below it too; the longest matching key counts.
 var mayImport = map[string][]string{
 	"domain":                 {},
 	"disk":                   {"domain"},
@@ -60,7 +60,7 @@ var mayImport = map[string][]string{
 // wiring are the packages that may import every other.
 var wiring = []string{"internal/server", "internal/cli"}
 
-// onlyIn says where a third party may be imported, outside of tests.
+// onlyIn lists the packages that may import a third-party module, tests left out.
 var onlyIn = map[string][]string{
 	"github.com/nats-io/": {"eventlog", "workers/coordinator", "workers/agent", "internal/datadir", "internal/node",
 		"internal/server", "internal/cli"},
@@ -75,15 +75,21 @@ var onlyIn = map[string][]string{
 	"github.com/getkin/kin-openapi":      {"api/described"},
 }
 
-// forTests are packages of ours that tests alone may import.
+// forTests are packages that only tests may import.
 var forTests = []string{"anneal/blobs/reconcile/faults", "anneal/api/described"}
 
-// impure are packages and functions that a pure room may not touch.
-var impure = []string{"os", "net", "net/http", "math/rand", "math/rand/v2", "crypto/rand", "syscall", "os/exec", "log", "log/slog", "database/sql"}
+// impure are the packages that a pure package may not import.
+var impure = []string{
+	"os", "net", "net/http", "math/rand", "math/rand/v2", "crypto/rand", "syscall", "os/exec", "log", "log/slog",
+	"database/sql",
+}
+
+// clockFunctions are the functions of the package time that a pure package may not call.
+var clockFunctions = []string{"Now", "Since", "Until", "Sleep", "After", "NewTimer", "NewTicker"}
 
 const (
-	mostFileLines     = 500
-	mostFunctionLines = 80
+	maxFileLines     = 500
+	maxFunctionLines = 80
 )
 
 type pkg struct {
@@ -104,9 +110,11 @@ func packages(t *testing.T) []pkg {
 	return all
 }
 
-func room(importPath string) string { return strings.TrimPrefix(importPath, "anneal/") }
+// relative is an import path without the module.
+func relative(importPath string) string { return strings.TrimPrefix(importPath, "anneal/") }
 
-func allowed(from string) (list []string, found bool) {
+// allowedImports is the entry of mayImport that covers a package.
+func allowedImports(from string) (list []string, found bool) {
 	best := -1
 	for pattern, imports := range mayImport {
 		base, tree := strings.CutSuffix(pattern, "/...")
@@ -117,15 +125,16 @@ func allowed(from string) (list []string, found bool) {
 	return list, found
 }
 
+// top is the first two directories of a path.
 func top(name string) string {
 	parts := strings.Split(name, "/")
 	return strings.Join(parts[:min(2, len(parts))], "/")
 }
 
-func TestImportsFollowThePlan(t *testing.T) {
+func TestImportRules(t *testing.T) {
 	for _, p := range packages(t) {
-		from := room(p.ImportPath)
-		list, found := allowed(from)
+		from := relative(p.ImportPath)
+		list, found := allowedImports(from)
 		if !found {
 			require.True(t, from == "anneal" || strings.HasPrefix(from, "cmd/") || slices.Contains(wiring, from), "%s has no place in the plan", from)
 			continue
@@ -136,36 +145,36 @@ func TestImportsFollowThePlan(t *testing.T) {
 				continue
 			}
 			if top(to) == top(from) && strings.Contains(from, "/") {
-				continue // parts of one room
+				continue // two packages below the same one
 			}
 			t.Errorf("%s may not import %s", from, to)
 		}
 	}
 }
 
-func TestSupportOfTestsStaysInTests(t *testing.T) {
+func TestTestPackagesAreImportedByTestsOnly(t *testing.T) {
 	for _, p := range packages(t) {
 		for _, imported := range p.Imports {
 			if slices.Contains(forTests, imported) {
-				t.Errorf("%s may import %s in its tests only", room(p.ImportPath), imported)
+				t.Errorf("%s may import %s in its tests only", relative(p.ImportPath), imported)
 			}
 		}
 	}
 }
 
-func TestThirdPartiesStayInTheirRooms(t *testing.T) {
+func TestThirdPartyImports(t *testing.T) {
 	for _, p := range packages(t) {
 		for _, imported := range p.Imports {
-			for prefix, rooms := range onlyIn {
-				if strings.HasPrefix(imported, prefix) && !slices.Contains(rooms, room(p.ImportPath)) {
-					t.Errorf("%s may not import %s", room(p.ImportPath), imported)
+			for prefix, importers := range onlyIn {
+				if strings.HasPrefix(imported, prefix) && !slices.Contains(importers, relative(p.ImportPath)) {
+					t.Errorf("%s may not import %s", relative(p.ImportPath), imported)
 				}
 			}
 		}
 	}
 }
 
-// eachFile visits our Go files that are not generated.
+// eachFile visits the Go files that are not generated.
 func eachFile(t *testing.T, visit func(path string, file *ast.File, set *token.FileSet)) {
 	require.NoError(t, filepath.WalkDir(".", func(path string, entry fs.DirEntry, err error) error {
 		if err != nil {
@@ -186,7 +195,7 @@ func eachFile(t *testing.T, visit func(path string, file *ast.File, set *token.F
 	}))
 }
 
-func TestDomainAndPlansArePure(t *testing.T) {
+func TestDomainAndSchedulersArePure(t *testing.T) {
 	eachFile(t, func(path string, file *ast.File, set *token.FileSet) {
 		if strings.HasSuffix(path, "_test.go") || !isPure(path) {
 			return
@@ -194,33 +203,35 @@ func TestDomainAndPlansArePure(t *testing.T) {
 		for _, spec := range file.Imports {
 			name := strings.Trim(spec.Path.Value, `"`)
 			if name == "log/slog" && path == "domain/secret_value.go" {
-				continue // for the type of LogValue; it writes nothing
+				continue // for the type of LogValue; it does not log
 			}
 			if slices.Contains(impure, name) {
-				t.Errorf("%s imports %s: this room is pure", path, name)
+				t.Errorf("%s imports %s, but its package is pure", path, name)
 			}
 		}
 		ast.Inspect(file, func(n ast.Node) bool {
-			if s, ok := n.(*ast.SelectorExpr); ok {
-				if x, ok := s.X.(*ast.Ident); ok && x.Name == "time" && slices.Contains([]string{"Now", "Since", "Until", "Sleep", "After", "NewTimer", "NewTicker"}, s.Sel.Name) {
-					t.Errorf("%s: time.%s: time comes in from the edge", set.Position(s.Pos()), s.Sel.Name)
-				}
+			s, ok := n.(*ast.SelectorExpr)
+			if !ok {
+				return true
+			}
+			if x, ok := s.X.(*ast.Ident); ok && x.Name == "time" && slices.Contains(clockFunctions, s.Sel.Name) {
+				t.Errorf("%s: calls time.%s; take the time as a parameter", set.Position(s.Pos()), s.Sel.Name)
 			}
 			return true
 		})
 	})
 }
 
-// isPure tells whether a file belongs to the pure core: all of domain, and all
-// of schedulers but the loop that carries plans out.
+// isPure reports whether a file belongs to the pure core: domain, and
+// schedulers without the loop that applies plans.
 func isPure(path string) bool {
 	return strings.HasPrefix(path, "domain/") || strings.HasPrefix(path, "schedulers/") && path != "schedulers/run.go"
 }
 
 func TestFilesAndFunctionsAreShort(t *testing.T) {
 	eachFile(t, func(path string, file *ast.File, set *token.FileSet) {
-		if n := set.File(file.Pos()).LineCount(); n > mostFileLines {
-			t.Errorf("%s has %d lines, more than %d", path, n, mostFileLines)
+		if n := set.File(file.Pos()).LineCount(); n > maxFileLines {
+			t.Errorf("%s has %d lines, more than %d", path, n, maxFileLines)
 		}
 		if strings.HasSuffix(path, "_test.go") {
 			return
@@ -230,8 +241,9 @@ func TestFilesAndFunctionsAreShort(t *testing.T) {
 			if !ok {
 				continue
 			}
-			if lines := set.Position(f.End()).Line - set.Position(f.Pos()).Line + 1; lines > mostFunctionLines {
-				t.Errorf("%s: %s has %d lines, more than %d", set.Position(f.Pos()), f.Name.Name, lines, mostFunctionLines)
+			start := set.Position(f.Pos())
+			if lines := set.Position(f.End()).Line - start.Line + 1; lines > maxFunctionLines {
+				t.Errorf("%s: %s has %d lines, more than %d", start, f.Name.Name, lines, maxFunctionLines)
 			}
 		}
 	})
@@ -251,11 +263,12 @@ func TestEveryKindIsListedAndHasItsAPI(t *testing.T) {
 		for _, decl := range file.Decls {
 			for variable, collection := range kindsOf(decl) {
 				if collection == "jobs" || collection == "deletions" {
-					continue // a part that several kinds share, no resource of its own
+					continue // several kinds share them; they are no resources
 				}
 				kinds++
 				require.Contains(t, string(list), "\t"+variable+",\n", "domain.Kinds lacks %s", variable)
-				byCollection, byVariable := "api/"+snake(collection)+".go", "api/"+snake(strings.ToLower(variable[:1])+variable[1:])+".go"
+				byCollection := "api/" + snake(collection) + ".go"
+				byVariable := "api/" + snake(strings.ToLower(variable[:1])+variable[1:]) + ".go"
 				_, err := os.Stat(byCollection)
 				if _, other := os.Stat(byVariable); err != nil && other != nil {
 					t.Errorf("the kind %s has neither %s nor %s", variable, byCollection, byVariable)
@@ -266,7 +279,7 @@ func TestEveryKindIsListedAndHasItsAPI(t *testing.T) {
 	require.GreaterOrEqual(t, kinds, 8)
 }
 
-// kindsOf yields the kinds that a declaration makes: variable → collection.
+// kindsOf maps the variables that a declaration sets by NewKind to their collections.
 func kindsOf(decl ast.Decl) map[string]string {
 	kinds := map[string]string{}
 	general, ok := decl.(*ast.GenDecl)

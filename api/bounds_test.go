@@ -129,7 +129,7 @@ func TestTheDefaultOfMaxTokensYieldsToTheWindow(t *testing.T) {
 func TestTheReplicasWindowCounts(t *testing.T) {
 	s := newStage(t, Limits{})
 	s.deploy("d1", 1)
-	s.sing(engines.Usage{PromptTokens: 5, Window: 20}, engines.Chunk{Finish: engines.FinishStop})
+	s.sing(engines.Usage{PromptTokens: 5, ContextLength: 20}, engines.Chunk{Finish: engines.FinishStop})
 	for _, prompt := range []string{`"a"`, `[97, 98, 99, 100, 101]`} {
 		for most, status := range map[int]int{15: 200, 16: 400} {
 			a := s.complete(fmt.Sprintf(`"prompt": %s, "max_tokens": %d, "context_length_exceeded_behavior": "error"`, prompt, most))

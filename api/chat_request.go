@@ -37,10 +37,10 @@ func readChat(value any, data []byte, strict bool) (*inferenceRequest, error) {
 	if !told {
 		chat.Tools = nil
 	}
-	chat.Calls = calls
+	chat.ToolChoice = calls
 	q.prompts = []prompt{{at: "messages", chat: chat}}
 	f.readShared(q)
-	f.require(chat.Calls == nil || q.settings.Format == nil, "response_format", "cannot be held together with a tool_choice that forces a call: leave one of them out")
+	f.require(chat.ToolChoice == nil || q.settings.Format == nil, "response_format", "cannot be held together with a tool_choice that forces a call: leave one of them out")
 	q.keepOrder(data)
 	return q, q.checked(v, strict, "chat completions")
 }

@@ -84,7 +84,7 @@ func TestToolChoice(t *testing.T) {
 	s := newStage(t, Limits{})
 	s.deploy("d1", 1)
 	s.sing(engines.Usage{}, calling...)
-	for choice, want := range map[string]*engines.Calls{
+	for choice, want := range map[string]*engines.ToolChoice{
 		`"auto"`:     nil,
 		`"required"`: {},
 		`"required", "parallel_tool_calls": false`:              {Single: true},
@@ -92,7 +92,7 @@ func TestToolChoice(t *testing.T) {
 	} {
 		a := s.chat(twoTools + `, "tool_choice": ` + choice)
 		require.Equal(t, 200, a.status, "%s", a.body)
-		require.Equal(t, want, s.lastRequest().Chat.Calls, choice)
+		require.Equal(t, want, s.lastRequest().Chat.ToolChoice, choice)
 		require.Len(t, s.lastRequest().Chat.Tools, 2)
 	}
 	for fields, want := range map[string]string{
@@ -182,7 +182,7 @@ func TestAStreamedChat(t *testing.T) {
 // told is an answer with all that can be told: the echo of "é", whose bytes are
 // a token each, and "b" after it.
 var told = []engines.Chunk{
-	{Prompt: &engines.Prompt{Text: "<s>é", Tokens: []int{1, 195}}}, {Prompt: &engines.Prompt{Tokens: []int{169}}},
+	{Prompt: &engines.RenderedPrompt{Text: "<s>é", Tokens: []int{1, 195}}}, {Prompt: &engines.RenderedPrompt{Tokens: []int{169}}},
 	{Text: "é", Echoed: true, Tokens: []int{195, 169}, Logprobs: []engines.Logprob{
 		{Token: 195, Text: "\uFFFD", Bytes: []byte{0xc3}, Unknown: true}, {Token: 169, Text: "\uFFFD", Bytes: []byte{0xa9}, Logprob: -1, Sampling: -1}}},
 	{Text: "b", Tokens: []int{98}, Raw: "b", Logprobs: []engines.Logprob{{Token: 98, Text: "b", Bytes: []byte("b"), Offset: 1, Logprob: -0.5, Sampling: -0.25,
@@ -263,7 +263,7 @@ func TestSettingsReachTheEngine(t *testing.T) {
 	req.TypicalP = 0
 	require.Equal(t, engines.CompletionRequest{Prompt: "a", MaxTokens: defaultMaxTokens, Temperature: 1, TopP: 1, MinP: 0.1, FrequencyPenalty: -1, PresencePenalty: 1, RepetitionPenalty: 0.001,
 		MirostatTarget: 4, MirostatRate: 0.2, LogitBias: map[int]float64{7: -100}, Logprobs: true, TopLogprobs: 3, EchoLast: 4, IgnoreEOS: true, Speculation: "s", Prediction: "p",
-		Format: &engines.Format{Type: engines.FormatSchema, Schema: json.RawMessage(`{"type":"object"}`)}, Reasoning: &engines.Reasoning{Effort: "medium", Budget: 2000, History: "preserved"}, CacheScope: "acme/k"}, req)
+		Format: &engines.ResponseFormat{Type: engines.FormatSchema, Schema: json.RawMessage(`{"type":"object"}`)}, Reasoning: &engines.Reasoning{Effort: "medium", Budget: 2000, History: "preserved"}, CacheScope: "acme/k"}, req)
 }
 
 // What an engine refuses is named as the request calls it.
@@ -329,7 +329,7 @@ func TestAffinity(t *testing.T) {
 func TestPerformanceIsTold(t *testing.T) {
 	s := newStage(t, Limits{})
 	s.deploy("d1", 1)
-	s.sing(engines.Usage{PromptTokens: 3, CachedTokens: 2, Times: engines.Times{Tokenize: 1e6, Prefill: 2e9, Direct: true}}, engines.Chunk{Text: "x"}, engines.Chunk{Finish: engines.FinishStop})
+	s.sing(engines.Usage{PromptTokens: 3, CachedTokens: 2, Timings: engines.Timings{Tokenize: 1e6, Prefill: 2e9, Direct: true}}, engines.Chunk{Text: "x"}, engines.Chunk{Finish: engines.FinishStop})
 	a := s.chat(`"perf_metrics_in_response": true`)
 	want := map[string]string{"prompt-tokens": "3", "cached-prompt-tokens": "2", "deployment": "accounts/acme/deployments/d1", "backend-host": "n1", "num-concurrent-requests": "1",
 		"tokenizer-duration": "0.001000", "prefill-duration": "2.000000", "tokenizer-queue-duration": "0.000000", "generation-queue-duration": "0.000000"}
@@ -349,7 +349,7 @@ func TestGuessesAreTold(t *testing.T) {
 	s := newStage(t, Limits{})
 	s.deploy("d1", 1)
 	done := engines.Chunk{Text: "x", Finish: engines.FinishStop}
-	s.sing(engines.Usage{Speculation: &engines.Speculation{PredictedTokens: 9, MatchedTokens: 4, Guessed: []int{4, 3, 1}, Right: []int{3, 1, 0}}}, done)
+	s.sing(engines.Usage{Speculation: &engines.Speculation{PredictedTokens: 9, MatchedTokens: 4, Drafted: []int{4, 3, 1}, Accepted: []int{3, 1, 0}}}, done)
 	a := s.chat(`"prediction": {"type": "content", "content": "p"}, "perf_metrics_in_response": true, "n": 2`)
 	for name, value := range map[string]string{"speculation-prompt-tokens": "18", "speculation-prompt-matched-tokens": "8",
 		"speculation-generated-tokens": "16", "speculation-acceptance": "0.750,0.333,0.000"} {

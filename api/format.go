@@ -49,7 +49,7 @@ func rawField(data []byte, name string) json.RawMessage {
 
 // calls reads tool_choice: whether the model is told of the tools, and which
 // calls it must answer with.
-func (f *inferenceFields) calls(tools []json.RawMessage, single bool) (told bool, calls *engines.Calls) {
+func (f *inferenceFields) calls(tools []json.RawMessage, single bool) (told bool, calls *engines.ToolChoice) {
 	const rule = "must be auto, none, required, or {\"type\": \"function\", \"function\": {\"name\": …}}"
 	switch v := f.values["tool_choice"].(type) {
 	case nil:
@@ -60,7 +60,7 @@ func (f *inferenceFields) calls(tools []json.RawMessage, single bool) (told bool
 			return v != "none", nil
 		}
 		f.require(len(tools) > 0, "tool_choice", "needs tools: give those of which one must be called")
-		return true, &engines.Calls{Single: single}
+		return true, &engines.ToolChoice{Single: single}
 	case map[string]any:
 		in := f.within("tool_choice", v, set("type", "function"))
 		in.require(v["type"] == "function", "type", "must be function: there are no other tools")
@@ -68,7 +68,7 @@ func (f *inferenceFields) calls(tools []json.RawMessage, single bool) (told bool
 		name := function.text("name", 256)
 		function.require(name != "", "name", "is required: the function that must be called")
 		function.require(name == "" || named(tools, name), "name", "is that of no tool: add it to tools, or name one of them")
-		return true, &engines.Calls{Name: name, Single: true}
+		return true, &engines.ToolChoice{Name: name, Single: true}
 	}
 	f.add("tool_choice", rule)
 	return true, nil

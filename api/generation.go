@@ -35,7 +35,7 @@ type form interface {
 type heard struct {
 	engines.Chunk // Text with the echo; Tokens and Raw without it
 	index         int
-	prompt        engines.Prompt
+	prompt        engines.RenderedPrompt
 	begun         bool // a part of it was sent
 	counted       bool // what it used is in the usage of all
 }
@@ -83,7 +83,7 @@ type generation struct {
 	mu    sync.Mutex
 	all   []*heard
 	usage Usage
-	times engines.Times // of the first choice to be finished
+	times engines.Timings // of the first choice to be finished
 	guess guesses
 	at    seat
 	left  int // choices that are not finished
@@ -171,7 +171,7 @@ func (c *call) mustFit(deployment *projections.Row[domain.Deployment], session s
 		if err != nil {
 			return p.asWritten(err)
 		}
-		length, window := usage.PromptTokens, cmp.Or(usage.Window, c.window(deployment.State))
+		length, window := usage.PromptTokens, cmp.Or(usage.ContextLength, c.window(deployment.State))
 		if window > 0 && length+q.settings.MaxTokens > window {
 			var v domain.Violations
 			v.Add("max_tokens", "the prompt's %d tokens and max_tokens %d together exceed the window of %d: lower max_tokens, or let context_length_exceeded_behavior be truncate", length, q.settings.MaxTokens, window)
@@ -305,8 +305,8 @@ func (g *generation) finish(h *heard, firstSample bool, usage engines.Usage, at 
 	if h.Finish == "" {
 		h.Finish = engines.FinishLength
 	}
-	if g.times == (engines.Times{}) {
-		g.times, g.at = usage.Times, at
+	if g.times == (engines.Timings{}) {
+		g.times, g.at = usage.Timings, at
 	}
 	g.usage.add(usage, firstSample)
 	h.counted = true

@@ -372,10 +372,10 @@ func (c *clock) add(d time.Duration) {
 type chorus struct {
 	mu    sync.Mutex
 	sing  func(ctx context.Context, replica domain.Replica, req engines.CompletionRequest, emit func(engines.Chunk) error) (engines.Usage, error)
-	hear  func(ctx context.Context, replica domain.Replica, req engines.Transcription, emit func(engines.TranscriptEvent) error) (engines.Transcript, error)
+	hear  func(ctx context.Context, replica domain.Replica, req engines.TranscriptionRequest, emit func(engines.TranscriptEvent) error) (engines.Transcript, error)
 	asked []string // replica IDs, in the order of asking
 	reqs  []engines.CompletionRequest
-	heard []engines.Transcription
+	heard []engines.TranscriptionRequest
 }
 
 func (c *chorus) Complete(ctx context.Context, _ domain.Name, replica domain.Replica, req engines.CompletionRequest, emit func(engines.Chunk) error) (engines.Usage, error) {
@@ -389,7 +389,7 @@ func (c *chorus) Complete(ctx context.Context, _ domain.Name, replica domain.Rep
 	return echo(ctx, replica, req, emit)
 }
 
-func (c *chorus) Transcribe(ctx context.Context, _ domain.Name, replica domain.Replica, req engines.Transcription, emit func(engines.TranscriptEvent) error) (engines.Transcript, error) {
+func (c *chorus) Transcribe(ctx context.Context, _ domain.Name, replica domain.Replica, req engines.TranscriptionRequest, emit func(engines.TranscriptEvent) error) (engines.Transcript, error) {
 	c.mu.Lock()
 	c.asked, c.heard = append(c.asked, replica.ID), append(c.heard, req)
 	hear := c.hear
@@ -402,7 +402,7 @@ func (c *chorus) Transcribe(ctx context.Context, _ domain.Name, replica domain.R
 
 // readAloud hears the words of a recording that is a text: one each half
 // second, and a segment for each line.
-func readAloud(ctx context.Context, req engines.Transcription, emit func(engines.TranscriptEvent) error) (engines.Transcript, error) {
+func readAloud(ctx context.Context, req engines.TranscriptionRequest, emit func(engines.TranscriptEvent) error) (engines.Transcript, error) {
 	text, err := fetchText(ctx, req.Audio.URL)
 	if err != nil {
 		return engines.Transcript{}, err

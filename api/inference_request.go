@@ -253,12 +253,12 @@ func (f *inferenceFields) stops() []string {
 // format reads response_format; a schema is an object or a text that holds one,
 // by itself or as schema in json_schema, as clients of other services send it,
 // some of them with the type json_object.
-func (f *inferenceFields) format() *engines.Format {
+func (f *inferenceFields) format() *engines.ResponseFormat {
 	if f.object("response_format") == nil {
 		return nil
 	}
 	in := f.within("response_format", f.object("response_format"), set("type", "schema", "json_schema", "grammar"))
-	one := &engines.Format{Type: in.choice("type", "text", engines.FormatJSON, engines.FormatSchema, engines.FormatGrammar)}
+	one := &engines.ResponseFormat{Type: in.choice("type", "text", engines.FormatJSON, engines.FormatSchema, engines.FormatGrammar)}
 	in.require(in.given("type"), "type", "is required: text, json_object, json_schema or grammar")
 	one.Grammar = in.text("grammar", 256<<10)
 	for _, name := range []string{"schema", "json_schema"} {

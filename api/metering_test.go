@@ -87,7 +87,7 @@ func TestUsageIsRecordedForEachRecording(t *testing.T) {
 	want.Kind = eventlog.UsageOfTranslation
 	require.Equal(t, []eventlog.Usage{want}, book.taken(t))
 
-	s.replicas.hear = func(_ context.Context, _ domain.Replica, _ engines.Transcription, emit func(engines.TranscriptEvent) error) (engines.Transcript, error) {
+	s.replicas.hear = func(_ context.Context, _ domain.Replica, _ engines.TranscriptionRequest, emit func(engines.TranscriptEvent) error) (engines.Transcript, error) {
 		return engines.Transcript{}, errors.Join(emit(engines.TranscriptEvent{Seconds: 4}), domain.Errorf(domain.Unavailable, "the node is gone"))
 	}
 	require.Equal(t, 503, s.transcribe("one").status)

@@ -44,7 +44,7 @@ type Replicas interface {
 	Complete(ctx context.Context, deployment domain.Name, replica domain.Replica, req engines.CompletionRequest, emit func(engines.Chunk) error) (engines.Usage, error)
 	// Transcribe has a replica listen to a recording and hands to emit what it
 	// hears, in the order of time. It ends, and fails, as Complete does.
-	Transcribe(ctx context.Context, deployment domain.Name, replica domain.Replica, req engines.Transcription, emit func(engines.TranscriptEvent) error) (engines.Transcript, error)
+	Transcribe(ctx context.Context, deployment domain.Name, replica domain.Replica, req engines.TranscriptionRequest, emit func(engines.TranscriptEvent) error) (engines.Transcript, error)
 }
 
 // A Meter records what requests to models have used. See eventlog.Meter.

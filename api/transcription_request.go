@@ -34,9 +34,9 @@ type transcriptionRequest struct {
 	words    bool // are told, in verbose_json
 	segments bool
 	stream   bool
-	asked    engines.Transcription // all but the recording
-	from     string                // where the recording is, when it was not uploaded
-	idle     []string              // options that have no effect beside the others
+	asked    engines.TranscriptionRequest // all but the recording
+	from     string                       // where the recording is, when it was not uploaded
+	idle     []string                     // options that have no effect beside the others
 }
 
 // task is the word for what is asked.

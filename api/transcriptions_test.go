@@ -194,7 +194,7 @@ func TestWhatAnEngineIsAsked(t *testing.T) {
 	got := s.replicas.heard[0]
 	require.EqualValues(t, len("go forward"), got.Audio.Size)
 	got.Audio = engines.AudioFile{}
-	require.Equal(t, engines.Transcription{Preprocessing: engines.PreprocessBassDynamic, Options: engines.TranscribeOptions{Language: "de", Prompt: "Um, I", Temperature: []float64{0.2},
+	require.Equal(t, engines.TranscriptionRequest{Preprocessing: engines.PreprocessBassDynamic, Options: engines.TranscriptionOptions{Language: "de", Prompt: "Um, I", Temperature: []float64{0.2},
 		Translate: true, VAD: "silero", Alignment: "mms_fa", Words: true, Diarize: true, MinSpeakers: 2}}, got)
 	require.Equal(t, "10.5", s.transcribed(t, strings.Repeat("la ", 21)).header.Get("anneal-audio-seconds"))
 }
@@ -211,7 +211,7 @@ func (s *stage) transcribed(t *testing.T, text string) answer {
 func TestARefusedOption(t *testing.T) {
 	s := newStage(t, Limits{})
 	s.hearers(3)
-	s.replicas.hear = func(context.Context, domain.Replica, engines.Transcription, func(engines.TranscriptEvent) error) (engines.Transcript, error) {
+	s.replicas.hear = func(context.Context, domain.Replica, engines.TranscriptionRequest, func(engines.TranscriptEvent) error) (engines.Transcript, error) {
 		var v domain.Violations
 		v.Add("language", "must be en: the model knows no other")
 		v.Add("task", "must be transcribe: the model does not translate")
@@ -226,9 +226,9 @@ func TestARefusedOption(t *testing.T) {
 
 // dying hears the first n lines on the first replica that is asked, whose
 // worker then dies.
-func dying(n int) func(context.Context, domain.Replica, engines.Transcription, func(engines.TranscriptEvent) error) (engines.Transcript, error) {
+func dying(n int) func(context.Context, domain.Replica, engines.TranscriptionRequest, func(engines.TranscriptEvent) error) (engines.Transcript, error) {
 	var asked atomic.Int32
-	return func(ctx context.Context, _ domain.Replica, req engines.Transcription, emit func(engines.TranscriptEvent) error) (engines.Transcript, error) {
+	return func(ctx context.Context, _ domain.Replica, req engines.TranscriptionRequest, emit func(engines.TranscriptEvent) error) (engines.Transcript, error) {
 		if asked.Add(1) > 1 {
 			return readAloud(ctx, req, emit)
 		}
@@ -329,7 +329,7 @@ func TestDeltasAreTheText(t *testing.T) {
 func TestNoListenerIsLeft(t *testing.T) {
 	s := newStage(t, Limits{})
 	s.hearers(2)
-	s.replicas.hear = func(_ context.Context, _ domain.Replica, _ engines.Transcription, emit func(engines.TranscriptEvent) error) (engines.Transcript, error) {
+	s.replicas.hear = func(_ context.Context, _ domain.Replica, _ engines.TranscriptionRequest, emit func(engines.TranscriptEvent) error) (engines.Transcript, error) {
 		err := emit(engines.TranscriptEvent{Seconds: 1, Segment: &engines.Segment{Text: "one", End: 1}})
 		return engines.Transcript{}, errors.Join(err, domain.Errorf(domain.Unavailable, "the node is gone"))
 	}
@@ -348,7 +348,7 @@ func TestAClientThatHangsUp(t *testing.T) {
 		s := newStage(t, Limits{})
 		s.hearers(2)
 		began, ended := make(chan struct{}), make(chan error, 1)
-		s.replicas.hear = func(ctx context.Context, _ domain.Replica, _ engines.Transcription, emit func(engines.TranscriptEvent) error) (engines.Transcript, error) {
+		s.replicas.hear = func(ctx context.Context, _ domain.Replica, _ engines.TranscriptionRequest, emit func(engines.TranscriptEvent) error) (engines.Transcript, error) {
 			err := emit(engines.TranscriptEvent{Seconds: 1, Segment: &engines.Segment{Text: "one", End: 1}})
 			close(began)
 			<-ctx.Done()
@@ -380,7 +380,7 @@ func TestAClientThatHangsUp(t *testing.T) {
 func TestListeningHasATimeLimit(t *testing.T) {
 	s := newStage(t, Limits{Transcription: 20 * time.Millisecond})
 	s.hearers(2)
-	s.replicas.hear = func(ctx context.Context, _ domain.Replica, _ engines.Transcription, _ func(engines.TranscriptEvent) error) (engines.Transcript, error) {
+	s.replicas.hear = func(ctx context.Context, _ domain.Replica, _ engines.TranscriptionRequest, _ func(engines.TranscriptEvent) error) (engines.Transcript, error) {
 		<-ctx.Done()
 		return engines.Transcript{}, ctx.Err()
 	}
@@ -394,7 +394,7 @@ func TestHowManyTranscriptionsThereAreAtOnce(t *testing.T) {
 	s := newStage(t, Limits{Transcriptions: 1})
 	s.hearers(1)
 	began, end := make(chan struct{}), make(chan struct{})
-	s.replicas.hear = func(ctx context.Context, _ domain.Replica, req engines.Transcription, emit func(engines.TranscriptEvent) error) (engines.Transcript, error) {
+	s.replicas.hear = func(ctx context.Context, _ domain.Replica, req engines.TranscriptionRequest, emit func(engines.TranscriptEvent) error) (engines.Transcript, error) {
 		close(began)
 		<-end
 		return readAloud(ctx, req, emit)

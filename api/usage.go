@@ -91,12 +91,12 @@ func (s *guesses) add(more *engines.Speculation) {
 	s.some = true
 	s.PredictedTokens += more.PredictedTokens
 	s.MatchedTokens += more.MatchedTokens
-	for i := range min(len(more.Guessed), len(more.Right)) {
-		if i == len(s.Guessed) {
-			s.Guessed, s.Right = append(s.Guessed, 0), append(s.Right, 0)
+	for i := range min(len(more.Drafted), len(more.Accepted)) {
+		if i == len(s.Drafted) {
+			s.Drafted, s.Accepted = append(s.Drafted, 0), append(s.Accepted, 0)
 		}
-		s.Guessed[i] += more.Guessed[i]
-		s.Right[i] += more.Right[i]
+		s.Drafted[i] += more.Drafted[i]
+		s.Accepted[i] += more.Accepted[i]
 	}
 }
 
@@ -110,9 +110,9 @@ func (s *guesses) tell(all map[string]any) {
 		return
 	}
 	guessed, rates := 0, []string{}
-	for i, n := range s.Guessed {
+	for i, n := range s.Drafted {
 		guessed += n
-		rates = append(rates, strconv.FormatFloat(float64(s.Right[i])/float64(max(n, 1)), 'f', 3, 64))
+		rates = append(rates, strconv.FormatFloat(float64(s.Accepted[i])/float64(max(n, 1)), 'f', 3, 64))
 	}
 	if all["speculation-generated-tokens"] = guessed; guessed > 0 {
 		all["speculation-acceptance"] = strings.Join(rates, ",")

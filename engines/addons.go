@@ -6,46 +6,43 @@ import (
 	"anneal/domain"
 )
 
-// An AddonLoader is a Model that takes LoRA adapters while it answers: each
-// request names the one that it wants in CompletionRequest.Addon, and requests
-// of different ones share its steps.
+// An AddonLoader is a Model that loads LoRA adapters while it serves requests. A
+// request selects an adapter with CompletionRequest.Addon; requests for
+// different adapters are batched into the same steps.
 type AddonLoader interface {
 	Model
-	// LoadAddon reads the adapter's PEFT directory and makes it answer under
-	// an ID of the caller's; dir is not needed any more when it returns. An ID
-	// that is loaded already stays as it is. FailedPrecondition and
-	// InvalidArgument say that the adapter does not fit the model, and never
-	// will.
+	// LoadAddon loads the adapter's PEFT directory under an ID that the caller
+	// chooses. dir may be removed when LoadAddon returns. Loading an ID that is
+	// loaded has no effect. FailedPrecondition and InvalidArgument are permanent:
+	// the adapter does not fit the model.
 	LoadAddon(ctx context.Context, id, dir string) error
-	// UnloadAddon takes no more requests for the ID; those that were taken
-	// are answered to their end. An ID that is not loaded is no error.
+	// UnloadAddon rejects further requests for the ID; running ones complete.
+	// Unloading an ID that is not loaded is not an error.
 	UnloadAddon(id string) error
 }
 
-// A WeightsLoader is an AddonLoader that also takes all parameters anew while it
-// answers: requests name them as they name an addon, and those that name none
-// are answered with the weights that the model was loaded with.
+// A WeightsLoader is an AddonLoader that also loads complete sets of weights
+// while it serves requests. A request selects them as it selects an addon;
+// without an addon it uses the weights that the model was loaded with.
 type WeightsLoader interface {
 	AddonLoader
-	// LoadWeights reads a Hugging Face directory and makes it answer under an
-	// ID, as LoadAddon does an adapter; UnloadAddon unloads it.
-	// FailedPrecondition says that it is another model than this, and never
-	// will fit: of another shape, or with other tokens.
+	// LoadWeights loads a Hugging Face directory under an ID, as LoadAddon does
+	// an adapter; UnloadAddon unloads it. FailedPrecondition is permanent: the
+	// directory holds a model with other dimensions or another tokenizer.
 	LoadWeights(ctx context.Context, id, dir string) error
 }
 
-// RequestTooLarge is the reason of the fault of a request that is larger than
-// what reaches an engine.
+// RequestTooLarge is the reason of the error for a request that exceeds the
+// size limit of messages to replicas.
 const RequestTooLarge = "REQUEST_TOO_LARGE"
 
-// AddonNotLoaded is the reason of the fault of a request for an addon that the
-// model does not have: another replica may.
+// AddonNotLoaded is the reason of the error for a request whose addon this
+// replica does not have; another replica may have it.
 const AddonNotLoaded = "ADDON_NOT_LOADED"
 
-// ErrAddonNotLoaded answers a request for an addon that the model does not
-// have.
+// ErrAddonNotLoaded returns the error for a request whose addon is not loaded.
 func ErrAddonNotLoaded(id string) error {
-	f := domain.Errorf(domain.Unavailable, "the addon %s is not loaded here (any more): send the request again", id)
-	f.Reason = AddonNotLoaded
-	return f
+	err := domain.Errorf(domain.Unavailable, "addon %s is not loaded on this replica: retry the request", id)
+	err.Reason = AddonNotLoaded
+	return err
 }

@@ -5,191 +5,189 @@ import (
 	"time"
 )
 
-// A CompletionRequest asks for one continuation of one prompt, or for the next
-// turn of one conversation. A field that is zero is not asked for. With a seed,
-// or with temperature 0, the answer never depends on load.
+// A CompletionRequest asks for one completion of a prompt or of a conversation.
+// A zero field is unset. With a seed, or with temperature 0, the completion does
+// not depend on concurrent requests.
 //
-// An engine answers InvalidArgument, with the field's name as it is written
-// here in JSON, to what it cannot honour; Prediction and Speculation alone are
-// hints, which may be passed over since they never change an answer.
+// An engine rejects a field that it does not support with InvalidArgument and
+// the field's JSON name. It may ignore Prediction and Speculation: they are
+// hints that never change the completion.
 type CompletionRequest struct {
-	Addon string `json:"addon,omitempty"` // the loaded addon that answers, see AddonLoader; "" is the model itself
+	Addon string `json:"addon,omitempty"` // ID of a loaded addon, see AddonLoader; "" is the base model
 
 	Prompt       string `json:"prompt,omitempty"`
-	PromptTokens []int  `json:"promptTokens,omitempty"` // used when not nil
-	Chat         *Chat  `json:"chat,omitempty"`         // used instead of either when not nil
+	PromptTokens []int  `json:"promptTokens,omitempty"` // replaces Prompt when not nil
+	Chat         *Chat  `json:"chat,omitempty"`         // replaces both when not nil
 
 	MaxTokens int      `json:"maxTokens"`
-	Stop      []string `json:"stop,omitempty"` // at most 4; never part of the text
+	Stop      []string `json:"stop,omitempty"` // at most 4 sequences; excluded from the text
 	IgnoreEOS bool     `json:"ignoreEos,omitempty"`
 
-	// How a token is drawn from the model's distribution: Format, Calls and the
-	// budget of Reasoning leave out what may not follow, then LogitBias and the
-	// penalties on the logits, then Temperature, TopK, TopP, MinP and TypicalP,
-	// each on what the one before left. Mirostat takes the place of the last
-	// four. Temperature 0 takes the likeliest token.
+	// Sampling applies these in order: the masks of Format, ToolChoice and the
+	// reasoning budget; LogitBias and the penalties; Temperature, TopK, TopP,
+	// MinP and TypicalP, each on what the previous filter kept. Mirostat replaces
+	// the last four. Temperature 0 is greedy decoding.
 	Temperature       float64         `json:"temperature"`
-	TopK              int             `json:"topK"`                        // 0 is no limit
-	TopP              float64         `json:"topP"`                        // 1 (or 0) is no limit
+	TopK              int             `json:"topK"`                        // 0 disables it
+	TopP              float64         `json:"topP"`                        // 1 or 0 disables it
 	MinP              float64         `json:"minP,omitempty"`              // 0 to 1
-	TypicalP          float64         `json:"typicalP,omitempty"`          // 1 (or 0) is no limit
-	FrequencyPenalty  float64         `json:"frequencyPenalty,omitempty"`  // -2 to 2, a time that a token was generated
-	PresencePenalty   float64         `json:"presencePenalty,omitempty"`   // -2 to 2, once for a token that was generated
-	RepetitionPenalty float64         `json:"repetitionPenalty,omitempty"` // 0.001 to 2; 1 (or 0) is none
+	TypicalP          float64         `json:"typicalP,omitempty"`          // 1 or 0 disables it
+	FrequencyPenalty  float64         `json:"frequencyPenalty,omitempty"`  // -2 to 2, for each time a token was generated
+	PresencePenalty   float64         `json:"presencePenalty,omitempty"`   // -2 to 2, once for a generated token
+	RepetitionPenalty float64         `json:"repetitionPenalty,omitempty"` // 0.001 to 2; 1 or 0 disables it
 	LogitBias         map[int]float64 `json:"logitBias,omitempty"`         // token → -100 to 100
-	MirostatTarget    float64         `json:"mirostatTarget,omitempty"`    // perplexity from 1; 0 is no mirostat
+	MirostatTarget    float64         `json:"mirostatTarget,omitempty"`    // target perplexity, at least 1; 0 disables it
 	MirostatRate      float64         `json:"mirostatRate,omitempty"`      // learning rate; 0 is 0.1
 	Seed              *uint64         `json:"seed,omitempty"`
 
-	Logprobs       bool `json:"logprobs,omitempty"`       // of each token
-	TopLogprobs    int  `json:"topLogprobs,omitempty"`    // likeliest tokens told beside each
-	Echo           bool `json:"echo,omitempty"`           // the answer begins with the prompt
-	EchoLast       int  `json:"echoLast,omitempty"`       // … with its last tokens; at most all of them
-	ReturnTokenIDs bool `json:"returnTokenIds,omitempty"` // the prompt's too
-	RawOutput      bool `json:"rawOutput,omitempty"`      // what the model saw and wrote, special tokens spelt
+	Logprobs       bool `json:"logprobs,omitempty"`       // return the log-probability of each token
+	TopLogprobs    int  `json:"topLogprobs,omitempty"`    // alternatives returned with each token
+	Echo           bool `json:"echo,omitempty"`           // prepend the prompt to the completion
+	EchoLast       int  `json:"echoLast,omitempty"`       // prepend that many of the prompt's last tokens
+	ReturnTokenIDs bool `json:"returnTokenIds,omitempty"` // of the prompt and the completion
+	RawOutput      bool `json:"rawOutput,omitempty"`      // prompt and completion with special tokens as text
 
-	Format      *Format    `json:"format,omitempty"`
-	Reasoning   *Reasoning `json:"reasoning,omitempty"`
-	Prediction  string     `json:"prediction,omitempty"`  // what the answer may be like
-	Speculation string     `json:"speculation,omitempty"` // the same, where there is no Prediction
-	// CacheScope bounds the reuse of prompts that were read before: requests of
-	// different scopes never share any.
+	Format      *ResponseFormat `json:"format,omitempty"`
+	Reasoning   *Reasoning      `json:"reasoning,omitempty"`
+	Prediction  string          `json:"prediction,omitempty"`  // predicted output, OpenAI's field
+	Speculation string          `json:"speculation,omitempty"` // predicted output where Prediction is empty
+	// CacheScope isolates the prefix cache: requests of different scopes never
+	// share cached prompts.
 	CacheScope string `json:"cacheScope,omitempty"`
 }
 
-// A Chat is a conversation whose next turn is the assistant's.
+// A Chat is a conversation to be continued by the assistant.
 type Chat struct {
 	Messages []Message `json:"messages"`
 	// Tools are JSON objects {type: "function", function: {name, description,
-	// parameters}}, their keys in the caller's order, which templates show.
-	Tools []json.RawMessage `json:"tools,omitempty"`
-	Calls *Calls            `json:"calls,omitempty"` // that the answer must be; nil leaves it to the model
+	// parameters}}. The order of their keys is kept, since chat templates render it.
+	Tools      []json.RawMessage `json:"tools,omitempty"`
+	ToolChoice *ToolChoice       `json:"calls,omitempty"` // nil lets the model choose
 }
 
-// Calls says that an answer must be calls of functions. Arguments of a tool
-// that is strict conform to its parameters.
-type Calls struct {
+// ToolChoice requires the completion to consist of tool calls. The arguments of a
+// strict tool conform to its parameters.
+type ToolChoice struct {
 	Name   string `json:"name,omitempty"`   // of the function; "" is any of the tools
-	Single bool   `json:"single,omitempty"` // one call and no more
+	Single bool   `json:"single,omitempty"` // exactly one call
 }
 
-// A Message is one turn of a conversation.
+// A Message is one message of a conversation.
 type Message struct {
 	Role       string     `json:"role"` // system, developer, user, assistant or tool
 	Content    string     `json:"content"`
 	Name       string     `json:"name,omitempty"`
-	Reasoning  string     `json:"reasoning,omitempty"`  // of an assistant's turn
-	ToolCalls  []ToolCall `json:"toolCalls,omitempty"`  // of an assistant's turn
-	ToolCallID string     `json:"toolCallId,omitempty"` // of a tool's turn: the call that it answers
+	Reasoning  string     `json:"reasoning,omitempty"`  // of an assistant message
+	ToolCalls  []ToolCall `json:"toolCalls,omitempty"`  // of an assistant message
+	ToolCallID string     `json:"toolCallId,omitempty"` // of a tool message: the call whose result it is
 }
 
-// A ToolCall is a function that the model wants called, or a piece of one: the
-// first piece of an Index carries Name, and Arguments are joined.
+// A ToolCall is a function call by the model, or a delta of one: the first
+// delta of an Index carries Name, and the Arguments of all are concatenated.
 type ToolCall struct {
-	Index     int    `json:"index,omitempty"` // in the answer
-	ID        string `json:"id,omitempty"`    // empty in answers of engines that give none
+	Index     int    `json:"index,omitempty"` // among the completion's calls
+	ID        string `json:"id,omitempty"`    // "" if the engine assigns none
 	Name      string `json:"name,omitempty"`
 	Arguments string `json:"arguments,omitempty"` // a JSON object
 }
 
-// Formats that an answer can be held to.
+// Values of ResponseFormat.Type.
 const (
 	FormatJSON    = "json_object"
 	FormatSchema  = "json_schema"
 	FormatGrammar = "grammar" // GBNF
 )
 
-// A Format is what an answer must conform to.
-type Format struct {
+// A ResponseFormat constrains the text of a completion.
+type ResponseFormat struct {
 	Type    string          `json:"type"`
 	Schema  json.RawMessage `json:"schema,omitempty"`  // of FormatSchema
 	Grammar string          `json:"grammar,omitempty"` // of FormatGrammar
 }
 
-// Reasoning says how much a model thinks before it answers. The model's own
-// template decides when there is none.
+// Reasoning controls the model's reasoning before its answer. Without it, the
+// model's chat template decides.
 type Reasoning struct {
 	Effort  string `json:"effort,omitempty"`  // none, low, medium or high
-	Budget  int    `json:"budget,omitempty"`  // most tokens of it; 0 is no bound
-	History string `json:"history,omitempty"` // what earlier turns show of it: disabled, interleaved or preserved
+	Budget  int    `json:"budget,omitempty"`  // maximum number of reasoning tokens; 0 is no limit
+	History string `json:"history,omitempty"` // reasoning of earlier turns: disabled, interleaved or preserved
 }
 
-// Reasons why a generation ended.
+// Values of Chunk.Finish.
 const (
 	FinishStop      = "stop"
 	FinishLength    = "length"
-	FinishToolCalls = "tool_calls" // the model wants tools called
+	FinishToolCalls = "tool_calls"
 )
 
-// MaxChunk is the most tokens in one Chunk.
+// MaxChunk is the maximum number of tokens in one Chunk.
 const MaxChunk = 128
 
-// A Chunk is one piece of an answer. With Echo or EchoLast the prompt's pieces
-// come first; their Echoed is set. None has more than MaxChunk tokens, of the
-// prompt's either, so that it fits into a message.
+// A Chunk is one part of a streamed completion. With Echo or EchoLast, the
+// prompt's chunks come first and have Echoed set. Neither Tokens nor
+// Prompt.Tokens exceeds MaxChunk, so that a chunk fits into one message.
 type Chunk struct {
-	Text      string     `json:"text"`
-	Reasoning string     `json:"reasoning,omitempty"` // beside Text, never part of it
-	ToolCalls []ToolCall `json:"toolCalls,omitempty"` // beside Text, never part of it
-	Echoed    bool       `json:"echoed,omitempty"`
-	Tokens    []int      `json:"tokens,omitempty"`   // those that the piece was made of
-	Logprobs  []Logprob  `json:"logprobs,omitempty"` // of each of Tokens, when they were asked for
-	Raw       string     `json:"raw,omitempty"`      // Tokens as text, special ones spelt, when RawOutput was asked for
-	Prompt    *Prompt    `json:"prompt,omitempty"`   // pieces of it, when ReturnTokenIDs or RawOutput was asked for
-	Finish    string     `json:"finish,omitempty"`   // set on the last piece only
+	Text      string          `json:"text"`
+	Reasoning string          `json:"reasoning,omitempty"` // not contained in Text
+	ToolCalls []ToolCall      `json:"toolCalls,omitempty"` // not contained in Text
+	Echoed    bool            `json:"echoed,omitempty"`
+	Tokens    []int           `json:"tokens,omitempty"`
+	Logprobs  []Logprob       `json:"logprobs,omitempty"` // of each of Tokens, if requested
+	Raw       string          `json:"raw,omitempty"`      // Tokens as text with special tokens, if RawOutput was requested
+	Prompt    *RenderedPrompt `json:"prompt,omitempty"`   // a part of it, if ReturnTokenIDs or RawOutput was requested
+	Finish    string          `json:"finish,omitempty"`   // on the last chunk only
 }
 
-// A Prompt is what the model was given to continue.
-type Prompt struct {
-	Text   string `json:"text,omitempty"` // special tokens spelt
+// A RenderedPrompt is the prompt as the model received it.
+type RenderedPrompt struct {
+	Text   string `json:"text,omitempty"` // with special tokens as text
 	Tokens []int  `json:"tokens"`
 }
 
-// A Logprob says how likely a token was. Probabilities are natural logarithms;
-// one under the least that a number here can say is LeastLogprob.
+// A Logprob is the log-probability of one token, a natural logarithm. Values
+// below MinLogprob are replaced with it, since JSON has no infinity.
 type Logprob struct {
 	Token    int     `json:"token"`
-	Text     string  `json:"text"`   // special tokens spelt; bytes of a broken character give U+FFFD
-	Bytes    []byte  `json:"bytes"`  // those of Text, before what is broken was replaced
-	Offset   int     `json:"offset"` // characters of the answer's text, with what is echoed, that come before it
+	Text     string  `json:"text"`   // with U+FFFD for the bytes of an incomplete character
+	Bytes    []byte  `json:"bytes"`  // of Text before that replacement
+	Offset   int     `json:"offset"` // in characters, from the start of the text including the echoed prompt
 	Logprob  float64 `json:"logprob"`
-	Unknown  bool    `json:"unknown,omitempty"` // nothing came before it: it has no probability
-	Sampling float64 `json:"sampling"`          // in the distribution that it was drawn from
-	// Top are the likeliest tokens of the model's own distribution, the
-	// likeliest first; only Token, Text, Bytes and Logprob are set.
+	Unknown  bool    `json:"unknown,omitempty"` // the prompt's first token, which has no probability
+	Sampling float64 `json:"sampling"`          // log-probability after penalties, temperature and filters
+	// Top are the most likely tokens of the model's unfiltered distribution, in
+	// descending order; only Token, Text, Bytes and Logprob are set.
 	Top []Logprob `json:"top,omitempty"`
 }
 
-// LeastLogprob stands for the logarithm of 0.
-const LeastLogprob = -9999
+// MinLogprob replaces the logarithm of 0.
+const MinLogprob = -9999
 
-// Usage counts tokens, and says where the time went.
+// Usage reports the tokens and the timings of a request.
 type Usage struct {
-	PromptTokens     int   `json:"promptTokens"`
-	CompletionTokens int   `json:"completionTokens"`
-	CachedTokens     int   `json:"cachedTokens"`
-	ReasoningTokens  int   `json:"reasoningTokens,omitempty"` // of CompletionTokens
-	Window           int   `json:"window,omitempty"`          // most tokens that prompt and answer may have together; 0 is not known
-	Times            Times `json:"times"`
-	// Speculation is nil where nothing was guessed.
+	PromptTokens     int     `json:"promptTokens"`
+	CompletionTokens int     `json:"completionTokens"`
+	CachedTokens     int     `json:"cachedTokens"`
+	ReasoningTokens  int     `json:"reasoningTokens,omitempty"` // included in CompletionTokens
+	ContextLength    int     `json:"window,omitempty"`          // context length; 0 is unknown
+	Timings          Timings `json:"times"`
+	// Speculation is nil if no tokens were drafted.
 	Speculation *Speculation `json:"speculation,omitempty"`
 }
 
-// Speculation says what became of the guesses that an answer was generated with.
+// Speculation counts the draft tokens of a completion.
 type Speculation struct {
-	PredictedTokens int   `json:"predictedTokens,omitempty"` // of the request's prediction
-	MatchedTokens   int   `json:"matchedTokens,omitempty"`   // of them that the answer took over without drawing each by itself
-	Guessed         []int `json:"guessed,omitempty"`         // how often a token was guessed, by its place in the guess
-	Right           []int `json:"right,omitempty"`           // … and was right
+	PredictedTokens int   `json:"predictedTokens,omitempty"` // in the request's prediction
+	MatchedTokens   int   `json:"matchedTokens,omitempty"`   // predicted tokens that the completion accepted
+	Drafted         []int `json:"guessed,omitempty"`         // tokens drafted, by position in the draft
+	Accepted        []int `json:"right,omitempty"`           // tokens accepted, by position in the draft
 }
 
-// Times are where an answer's time went; an engine leaves 0 what it does not
-// measure.
-type Times struct {
-	Tokenize     time.Duration `json:"tokenize,omitempty"`     // making tokens of the prompt
+// Timings are the timings of a request; an engine leaves 0 what it does not measure.
+type Timings struct {
+	Tokenize     time.Duration `json:"tokenize,omitempty"`
 	PrefillQueue time.Duration `json:"prefillQueue,omitempty"` // waiting for a slot
-	Prefill      time.Duration `json:"prefill,omitempty"`      // reading the prompt
-	// Direct says that nothing waits for the tokenizer, nor between its prompt
-	// and its first step of generation: those waits are measured as none.
+	Prefill      time.Duration `json:"prefill,omitempty"`
+	// Direct reports that requests do not queue for the tokenizer, nor between
+	// prefill and decode: these waits are reported as zero, not as unknown.
 	Direct bool `json:"direct,omitempty"`
 }

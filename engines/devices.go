@@ -7,14 +7,14 @@ import (
 	"strings"
 )
 
-// A Device is an accelerator of a node that is given to one replica.
+// A Device is an accelerator of a node, allocated to one replica.
 type Device struct {
-	Type  string // as nodes name it
-	Index int    // among those of its vendor, in the order of their places on the bus
+	Type  string // accelerator type that the node declares
+	Index int    // among the vendor's devices, in the order of their PCI bus IDs
 }
 
-// Number names devices of which only types and counts are known.
-func Number(counts map[string]int) []Device {
+// NumberDevices assigns indices to devices of which only types and counts are known.
+func NumberDevices(counts map[string]int) []Device {
 	var all []Device
 	next := map[string]int{}
 	for _, kind := range slices.Sorted(maps.Keys(counts)) {
@@ -27,9 +27,9 @@ func Number(counts map[string]int) []Device {
 	return all
 }
 
-// Visible are the variables with which a program sees these devices and no
-// others of their vendors. A program that is given none sees what there is.
-func Visible(devices []Device) []string {
+// VisibleDevicesEnv returns the environment variables that restrict a program to these
+// devices. Without devices it returns none, so a program sees all of them.
+func VisibleDevicesEnv(devices []Device) []string {
 	indices := map[string][]string{}
 	for _, d := range devices {
 		v := visibility(d.Type)
@@ -39,7 +39,7 @@ func Visible(devices []Device) []string {
 	for _, name := range slices.Sorted(maps.Keys(indices)) {
 		env = append(env, name+"="+strings.Join(indices[name], ","))
 		if name == cudaVisible {
-			env = append(env, "CUDA_DEVICE_ORDER=PCI_BUS_ID") // the fastest come first otherwise
+			env = append(env, "CUDA_DEVICE_ORDER=PCI_BUS_ID") // the default order is fastest first
 		}
 	}
 	return env
@@ -47,7 +47,8 @@ func Visible(devices []Device) []string {
 
 const cudaVisible = "CUDA_VISIBLE_DEVICES"
 
-// visibility is the variable that the libraries of a type's vendor look at.
+// visibility returns the name of the variable that restricts devices of a
+// type's vendor.
 func visibility(kind string) string {
 	if strings.HasPrefix(kind, "VENDOR_B_") {
 		return "HIP_VISIBLE_DEVICES"

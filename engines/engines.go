@@ -1,6 +1,6 @@
-// Package engines says how work on models is asked for: training, completion,
-// transcription and scoring. Implementations live in the folders below; a
-// worker's agent holds one of each and never knows which.
+// Package engines defines the interfaces of engines: training, completion,
+// transcription and scoring. The packages below it implement them; a worker's
+// agent uses one implementation of each through these interfaces.
 package engines
 
 import (
@@ -10,53 +10,55 @@ import (
 	"anneal/domain"
 )
 
-// An Engine is what a node can do. A nil part is a thing the node cannot do;
-// Why says what is missing and how to install it.
+// An Engine is the set of capabilities of a node. A nil field is a missing
+// capability; Missing reports what the node lacks and how to install it.
 type Engine struct {
 	Name         string
 	Trainer      Trainer
-	Methods      []string // that the trainer knows beyond Supervised
+	Methods      []string // training methods besides Supervised
 	Completer    Completer
-	Transcribers map[string]Transcriber // by the format of the speech models that they read
+	Transcribers map[string]Transcriber // by speech model format
 	Scorer       Scorer
-	Why          map[string]string // part ("train", "complete", "transcribe", "score", or "transcribe:" and a format) → reason
+	// Missing maps a capability ("train", "complete", "transcribe", "score", or
+	// "transcribe:" and a format) to the reason.
+	Missing map[string]string
 }
 
-// A Trainer carries out one attempt of a training job.
+// A Trainer runs one attempt of a training job.
 //
-// Train returns when the job is finished, when ctx is done (its last
-// checkpoint has then been handed to watch) or when it cannot go on. A
-// *domain.Fault with code InvalidArgument or FailedPrecondition is the user's
-// to mend and is not tried again; any other error is.
+// Train returns when the job is complete, when ctx is done (after passing its
+// last checkpoint to watch) or when it fails. A *domain.Error with code
+// InvalidArgument or FailedPrecondition is permanent; after any other error the
+// job is attempted again.
 type Trainer interface {
-	Train(ctx context.Context, order TrainOrder, watch TrainWatcher) (TrainResult, error)
+	Train(ctx context.Context, order TrainRequest, watch TrainWatcher) (TrainResult, error)
 }
 
-// Training methods that a TrainOrder may name.
+// Values of TrainRequest.Method.
 const (
 	Supervised    = domain.MethodSupervised
-	DPO           = domain.MethodDPO           // from pairs of answers, by DPO or ORPO
-	Reinforcement = domain.MethodReinforcement // from the model's own answers, scored by an evaluator
-	RLOR          = domain.MethodRLOR          // from samples that were scored elsewhere
+	DPO           = domain.MethodDPO           // preference pairs, with the losses DPO or ORPO
+	Reinforcement = domain.MethodReinforcement // rollouts of the model, scored by an evaluator
+	RLOR          = domain.MethodRLOR          // samples with given rewards
 )
 
-// A TrainOrder is everything that a trainer needs; all paths are local.
-type TrainOrder struct {
+// A TrainRequest is the input of a training attempt; all paths are local.
+type TrainRequest struct {
 	Method      string
 	BaseDir     string     // Hugging Face directory of the base model
 	AdapterDir  string     // PEFT directory to continue from, or ""
-	DataFiles   []string   // JSONL, in the formats of spec/gaps.md section 8
-	EvalFiles   []string   // JSONL held out from training, or none
-	ResumeDir   string     // a checkpoint that an earlier attempt handed over, or ""
-	WorkDir     string     // empty and writable; results and checkpoints go below it
-	Evaluation  Evaluation // that scores the model's answers, of Reinforcement; the caller closes it
+	DataFiles   []string   // JSONL
+	EvalFiles   []string   // JSONL held out from training, may be empty
+	ResumeDir   string     // a checkpoint of an earlier attempt, or ""
+	WorkDir     string     // empty and writable, for results and checkpoints
+	Evaluation  Evaluation // scores the rollouts of Reinforcement; the caller closes it
 	Settings    TrainSettings
 	Seed        uint64
-	Parallelism int // cores it may keep busy; 0 is one less than the machine has
+	Parallelism int // maximum number of busy cores; 0 is all but one
 }
 
-// TrainSettings are the knobs of a job, with the defaults already filled in by
-// the domain (domain.TrainingConfig says what they are).
+// TrainSettings are the hyperparameters of a job, with the defaults that
+// domain.TrainingConfig documents filled in.
 type TrainSettings struct {
 	Epochs                    int      `json:"epochs"`
 	LearningRate              float64  `json:"learningRate"`
@@ -64,45 +66,48 @@ type TrainSettings struct {
 	LoraAlpha                 float64  `json:"loraAlpha"`
 	LoraDropout               float64  `json:"loraDropout"`
 	LoraTargetModules         []string `json:"loraTargetModules,omitempty"`
-	BatchSizeTokens           int      `json:"batchSize"`        // most tokens in one gradient batch; 0 = engine's default
-	BatchSizeSamples          int      `json:"batchSizeSamples"` // most samples in one gradient batch; 0 = engine's default
+	BatchSizeTokens           int      `json:"batchSize"`        // maximum tokens in a batch; 0 = engine's default
+	BatchSizeSamples          int      `json:"batchSizeSamples"` // maximum samples in a batch; 0 = engine's default
 	GradientAccumulationSteps int      `json:"gradientAccumulationSteps"`
 	LearningRateWarmupSteps   int      `json:"learningRateWarmupSteps"`
 	OptimizerWeightDecay      float64  `json:"optimizerWeightDecay"`
-	MaxContextLength          int      `json:"maxContextLength"` // 0 is the model's window
+	MaxContextLength          int      `json:"maxContextLength"` // 0 is the model's context length
 	EarlyStop                 bool     `json:"earlyStop"`
 	EvalAutoCarveout          bool     `json:"evalAutoCarveout"`
-	CheckpointSteps           int      `json:"checkpointSteps"`         // steps between checkpoints; 0 = engine's default
-	JinjaTemplate             string   `json:"jinjaTemplate,omitempty"` // by which chats are rendered; "" is the model's own
+	CheckpointSteps           int      `json:"checkpointSteps"`         // interval of checkpoints; 0 = engine's default
+	JinjaTemplate             string   `json:"jinjaTemplate,omitempty"` // chat template; "" is the model's
 
-	RewardWeights map[string]float64 `json:"rewardWeights,omitempty"` // of RLOR, by the rewards' names; none = each weighs 1
-	Loss          *domain.LossConfig `json:"loss,omitempty"`          // of all methods but Supervised, with its defaults
+	RewardWeights map[string]float64 `json:"rewardWeights,omitempty"` // of RLOR, by reward name; empty weighs all 1
+	Loss          *domain.LossConfig `json:"loss,omitempty"`          // of all methods but Supervised
 	Rollouts      *Rollouts          `json:"rollouts,omitempty"`      // of Reinforcement
 }
 
-// Rollouts say how a model answers while it learns from its own answers.
+// Rollouts configures the generation and scoring of rollouts.
 type Rollouts struct {
-	domain.InferenceParameters     // with the defaults filled in
-	ChunkSize                  int `json:"chunkSize"`                          // most rows of data that are answered between two looks at the policy
-	MaxConcurrent              int `json:"maxConcurrent,omitempty"`            // answers generated at once; 0 = engine's default
-	MaxConcurrentEvaluations   int `json:"maxConcurrentEvaluations,omitempty"` // answers scored at once; 0 = engine's default
+	domain.InferenceParameters // with the defaults filled in
+	// ChunkSize is the maximum number of dataset rows sampled before the policy
+	// is updated.
+	ChunkSize                int `json:"chunkSize"`
+	MaxConcurrent            int `json:"maxConcurrent,omitempty"`            // generations; 0 = engine's default
+	MaxConcurrentEvaluations int `json:"maxConcurrentEvaluations,omitempty"` // scorings; 0 = engine's default
 }
 
-// A TrainWatcher hears how a training goes, from one goroutine.
+// A TrainWatcher receives the progress of a training, from one goroutine.
 type TrainWatcher interface {
-	// Step is called after each optimiser step, and after each evaluation.
+	// Step is called after each optimizer step and after each evaluation.
 	Step(Metrics)
-	// Checkpoint is called when dir holds a complete checkpoint: an exact
-	// resume from it gives the same numbers as no interruption. dir also holds
-	// metrics.jsonl with every row since step 1. The trainer goes on when it
-	// returns and stops when it returns an error; dir may be reused after.
+	// Checkpoint is called with a directory that holds a complete checkpoint:
+	// training resumed from it gives the same numbers as without interruption.
+	// The directory also holds metrics.jsonl with every row since step 1. The
+	// trainer continues when Checkpoint returns, and stops if it returns an
+	// error; afterwards it may reuse dir.
 	Checkpoint(ctx context.Context, step int, dir string) error
 }
 
 // Metrics is one row of a job's metrics file.
 type Metrics struct {
 	Step         int                `json:"step"`
-	Steps        int                `json:"steps"` // expected in all
+	Steps        int                `json:"steps"` // expected total
 	Epoch        float64            `json:"epoch"`
 	Time         time.Time          `json:"time"`
 	LearningRate float64            `json:"learning_rate"`
@@ -110,79 +115,78 @@ type Metrics struct {
 	Values       map[string]float64 `json:"values"` // "train/loss", "eval/loss", "reward/mean" …
 }
 
-// Metrics of trainers that have the model write answers and an evaluator score
-// them: each counts from the beginning of the job.
+// Metrics of rollouts, each counted from the start of the job.
 const (
-	RolloutsExpected = "rollout/expected"      // answers in all
-	RolloutsDone     = "rollout/done"          // answers that were written and scored
-	RolloutsFailed   = "rollout/failed"        // of those, the ones without a valid score
-	RolloutRows      = "rollout/rows"          // rows that were answered
-	RolloutTokens    = "rollout/tokens"        // tokens of the answers
-	RolloutCached    = "rollout/cached_tokens" // tokens of prompts that had not to be read again
+	RolloutsExpected = "rollout/expected"      // planned total
+	RolloutsDone     = "rollout/done"          // generated and scored
+	RolloutsFailed   = "rollout/failed"        // done without a valid score
+	RolloutRows      = "rollout/rows"          // dataset rows sampled
+	RolloutTokens    = "rollout/tokens"        // generated tokens
+	RolloutCached    = "rollout/cached_tokens" // prompt tokens taken from the prefix cache
 )
 
-// A TrainResult says where the outcome lies and what it cost.
+// A TrainResult is the outcome of a training.
 type TrainResult struct {
 	Dir          string // Hugging Face directory (all parameters) or PEFT directory (LoRA), below WorkDir
 	Adapter      bool   // Dir holds a PEFT adapter
 	Steps        int
 	Tokens       int64
 	StoppedEarly bool
-	Reason       string             // why it stopped early
-	Values       map[string]float64 // the last of each metric
+	Reason       string             // of stopping early
+	Values       map[string]float64 // latest value of each metric
 }
 
-// A Completer makes models answer.
+// A Completer loads language models.
 type Completer interface {
 	Load(ctx context.Context, files ModelFiles) (Model, error)
 }
 
-// ModelFiles says where a model lies on this node's disk, and what it is to have there.
+// ModelFiles locates a model on this node's disk and holds the replica's settings.
 type ModelFiles struct {
-	Dir        string // Hugging Face directory
-	AdapterDir string // PEFT directory applied to it, or ""
-	Guessing   SpeculationMode
-	// ContextLength is the most tokens that a text may have, prompt and answer;
-	// 0 is the model's window.
+	Dir         string // Hugging Face directory
+	AdapterDir  string // PEFT directory applied to it, or ""
+	Speculation SpeculationMode
+	// ContextLength is the maximum number of tokens of prompt and completion; 0
+	// is the model's context length.
 	ContextLength int
-	Devices       []Device // that the model is to run on; none leaves it to the engine
+	Devices       []Device // to run on; empty lets the engine choose
 
-	// MemoryBytes was set aside for the model on this machine: for its weights,
-	// its cache, and domain.ReplicaOverhead beside them. An engine that keeps
-	// them elsewhere passes it over; 0 is as much as the engine takes by itself.
+	// MemoryBytes is the host memory reserved for the model: its weights, its KV
+	// cache and domain.ReplicaOverhead. An engine that keeps them in device memory
+	// ignores it; 0 is no limit.
 	MemoryBytes int64
 }
 
-// MaxGuesses bounds the tokens that are guessed at once.
-const MaxGuesses = 64
+// MaxDraftTokens is the maximum number of draft tokens of one step.
+const MaxDraftTokens = 64
 
-// SpeculationMode says how a model may guess ahead, which never changes an answer. An
-// engine may pass it over.
+// SpeculationMode configures speculative decoding with n-grams of the prompt and
+// the completion so far. It never changes a completion, so an engine may ignore it.
 type SpeculationMode struct {
-	NgramLength int `json:"ngramLength,omitempty"` // tokens of a text that must have come in it before for what followed to be guessed; 0 is not to look
-	Tokens      int `json:"tokens,omitempty"`      // most tokens guessed at once; 0 = engine's default
+	NgramLength int `json:"ngramLength,omitempty"` // tokens that must match before a draft; 0 disables n-grams
+	Tokens      int `json:"tokens,omitempty"`      // maximum draft tokens of a step; 0 = engine's default
 }
 
-// A Model is loaded and answers until it is closed. It is safe for concurrent
-// use; concurrent requests share its steps.
+// A Model is a loaded language model. It is safe for concurrent use; concurrent
+// requests are batched.
 type Model interface {
 	Info() ModelInfo
-	// Complete generates one continuation and hands it to emit piece by piece,
-	// never splitting a UTF-8 character; the last piece carries Finish. It
-	// stops within one step when ctx is done or emit fails.
+	// Complete generates one completion and passes it to emit in chunks that never
+	// split a UTF-8 character; the last chunk has Finish set. It returns within one
+	// step after ctx is done or emit fails.
 	Complete(ctx context.Context, req CompletionRequest, emit func(Chunk) error) (Usage, error)
 	Close() error
 }
 
-// Breakable is what may break for good after it was loaded: a Model or Listener.
-type Breakable interface {
-	// Broken sends the reason, once, when it will not answer any more.
-	Broken() <-chan error
+// FailureNotifier is implemented by a Model or Listener that can fail permanently after it was loaded.
+type FailureNotifier interface {
+	// Failed receives the cause, once, when the model has failed.
+	Failed() <-chan error
 }
 
 // ModelInfo describes a loaded model.
 type ModelInfo struct {
 	ContextLength  int   // tokens
-	ParameterCount int64 // of the base
-	Slots          int   // requests answered at once without queueing
+	ParameterCount int64 // of the base model
+	Slots          int   // requests served concurrently without queueing
 }

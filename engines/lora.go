@@ -1,14 +1,13 @@
 package engines
 
-// What an engine puts on a model for LoRA when it is told only the rank. There
-// is no dropout.
+// The defaults of a LoRA adapter whose request gives only the rank. Dropout is 0.
 
-// DefaultLoraAlpha is the numerator of the scale alpha/rank of an adapter: the
-// scale is 2 at every rank, so one learning rate suits all.
+// DefaultLoraAlpha returns the numerator of an adapter's scale, alpha/rank: the
+// scale is 2 at every rank, so that one learning rate suits all ranks.
 func DefaultLoraAlpha(rank int) float64 { return 2 * float64(rank) }
 
-// DefaultLoraModules are the projections of each layer that get an adapter:
-// all, by their names in checkpoints.
+// DefaultLoraModules returns the projections of each layer that get an adapter:
+// all of them, by their names in checkpoints.
 func DefaultLoraModules() []string {
 	return []string{"q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"}
 }

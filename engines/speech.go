@@ -8,61 +8,61 @@ import (
 	"anneal/domain"
 )
 
-// SampleRate is that of all sound that engines listen to, in samples a second.
+// SampleRate is the rate of the audio that engines transcribe, in hertz.
 const SampleRate = 16000
 
-// A Transcriber makes speech models of one format listen.
+// A Transcriber loads speech models of one format.
 type Transcriber interface {
-	// LoadSpeech makes a model ready to listen. Its folder stays as it is
-	// until the Listener is closed. A *domain.Fault with code InvalidArgument
-	// or FailedPrecondition is about the model and will not go away.
-	LoadSpeech(ctx context.Context, files SpeechFiles) (Listener, error)
+	// LoadSpeech loads a model. Its directory must not change until the model
+	// is closed. A *domain.Error with code InvalidArgument or FailedPrecondition
+	// is a permanent error of the model.
+	LoadSpeech(ctx context.Context, files SpeechFiles) (SpeechModel, error)
 }
 
-// SpeechFiles says where a speech model lies on this node's disk, and how it
-// is listened with.
+// SpeechFiles locates a speech model on this node's disk and holds its settings.
 type SpeechFiles struct {
 	Dir      string
 	Settings domain.SpeechSettings
-	Devices  []Device // the replica's own; none where it takes none
-	Trusted  bool     // it comes from the operator of the platform, not from a tenant
+	Devices  []Device // allocated to the replica; may be empty
+	Trusted  bool     // provided by the operator, not by a tenant
 }
 
-// A Listener is a loaded speech model. It is safe for concurrent use.
-type Listener interface {
-	Info() ListenerInfo
-	// Check refuses, all at once and by their names in a request's form, the
-	// options that this model cannot honour. It is asked before any sound is
-	// fetched.
-	Check(options TranscribeOptions) error
-	// Transcribe listens to 16 kHz mono samples of 16 bits, little-endian,
-	// until pcm ends, and hands on what it hears, in the order of time. Its
-	// memory does not grow with the length of the sound. It stops soon when ctx
-	// is done or emit fails. Silence is no error: there are then no segments.
-	Transcribe(ctx context.Context, pcm io.Reader, options TranscribeOptions, emit func(TranscriptEvent) error) (Transcript, error)
+// A SpeechModel is a loaded speech model. It is safe for concurrent use.
+type SpeechModel interface {
+	Info() SpeechModelInfo
+	// Check reports all options that this model does not support, by their names
+	// in the API's form. It is called before the audio is downloaded.
+	Check(options TranscriptionOptions) error
+	// Transcribe reads 16-bit little-endian mono samples at SampleRate until pcm
+	// ends, and emits segments in order of time. Its memory does not grow with the
+	// length of the audio. It returns soon after ctx is done or emit fails. Silence
+	// is not an error and has no segments.
+	Transcribe(
+		ctx context.Context, pcm io.Reader, options TranscriptionOptions, emit func(TranscriptEvent) error,
+	) (Transcript, error)
 	Close() error
 }
 
-// ListenerInfo describes a loaded speech model.
-type ListenerInfo struct {
-	Slots     int      // recordings that it listens to at once
-	Languages []string // codes that it knows; empty is not known
+// SpeechModelInfo describes a loaded speech model.
+type SpeechModelInfo struct {
+	Slots     int      // recordings transcribed concurrently
+	Languages []string // supported language codes; empty is unknown
 }
 
-// A Transcription is what a replica is asked to listen to, and how.
-type Transcription struct {
-	Audio         AudioFile         `json:"audio"`
-	Preprocessing string            `json:"preprocessing,omitempty"` // of the sound: "" or PreprocessNone, PreprocessDynamic …
-	Options       TranscribeOptions `json:"options"`
+// A TranscriptionRequest is the request for one transcription.
+type TranscriptionRequest struct {
+	Audio         AudioFile            `json:"audio"`
+	Preprocessing string               `json:"preprocessing,omitempty"` // "", PreprocessNone, PreprocessDynamic …
+	Options       TranscriptionOptions `json:"options"`
 }
 
-// An AudioFile is a recording in whatever form it came, to be fetched.
+// An AudioFile is the uploaded recording, to be downloaded by the replica.
 type AudioFile struct {
 	URL  string `json:"url"`
 	Size int64  `json:"size"` // bytes
 }
 
-// What may be done to sound before it is listened to.
+// Values of TranscriptionRequest.Preprocessing.
 const (
 	PreprocessNone        = "none"
 	PreprocessDynamic     = "dynamic"
@@ -70,22 +70,22 @@ const (
 	PreprocessBassDynamic = "bass_dynamic"
 )
 
-// TranscribeOptions are the options that reach an engine.
-type TranscribeOptions struct {
-	Language    string    `json:"language,omitempty"`    // "" is detect
-	Prompt      string    `json:"prompt,omitempty"`      //
-	Temperature []float64 `json:"temperature,omitempty"` // to be tried one after the other; none is the engine's own
+// TranscriptionOptions are the options of a transcription that engines implement.
+type TranscriptionOptions struct {
+	Language    string    `json:"language,omitempty"` // "" detects it
+	Prompt      string    `json:"prompt,omitempty"`
+	Temperature []float64 `json:"temperature,omitempty"` // fallbacks in order; empty is the engine's default
 	Translate   bool      `json:"translate,omitempty"`   // into English
-	VAD         string    `json:"vad,omitempty"`         // voice-activity model: "", VADSilero, VADPyannet
-	Alignment   string    `json:"alignment,omitempty"`   // of words to sound: "", AlignMMS, AlignTDNN
-	Words       bool      `json:"words,omitempty"`       // times of words are wanted
-	Diarize     bool      `json:"diarize,omitempty"`     // tell speakers apart
-	MinSpeakers int       `json:"minSpeakers,omitempty"` // of Diarize; 0 is not said
+	VAD         string    `json:"vad,omitempty"`         // voice activity detection: "", VADSilero, VADPyannet
+	Alignment   string    `json:"alignment,omitempty"`   // forced alignment of words: "", AlignMMS, AlignTDNN
+	Words       bool      `json:"words,omitempty"`       // return word timestamps
+	Diarize     bool      `json:"diarize,omitempty"`     // label speakers
+	MinSpeakers int       `json:"minSpeakers,omitempty"` // for Diarize; 0 is unset
 	MaxSpeakers int       `json:"maxSpeakers,omitempty"`
 }
 
-// Names of models that take part in listening; a model's settings say what its
-// server calls them.
+// Auxiliary models of a transcription. A speech model's settings map them to the
+// names that its server uses.
 const (
 	VADSilero  = "silero"
 	VADPyannet = "speechx-pyannet"
@@ -93,14 +93,14 @@ const (
 	AlignTDNN  = "tdnn_ffn"
 )
 
-// TranscriptEvent is one step of listening.
+// A TranscriptEvent reports the progress of a transcription.
 type TranscriptEvent struct {
-	Seconds float64  `json:"seconds"`           // of the sound that were listened to so far
-	Segment *Segment `json:"segment,omitempty"` // that was heard now, if any
+	Seconds float64  `json:"seconds"`           // of audio processed so far
+	Segment *Segment `json:"segment,omitempty"` // the new segment, if any
 }
 
-// A Segment is what was said in one stretch. Times are in seconds from the
-// start of the recording; its words lie within it, and its text is theirs.
+// A Segment is one segment of a transcript. Times are in seconds from the start
+// of the recording; the words are within the segment and make up its text.
 type Segment struct {
 	Start            float64 `json:"start"`
 	End              float64 `json:"end"`
@@ -114,7 +114,7 @@ type Segment struct {
 	Speaker          string  `json:"speaker,omitempty"`
 }
 
-// A Word of a segment.
+// A Word is one word of a segment.
 type Word struct {
 	Text        string  `json:"text"`
 	Start       float64 `json:"start"`
@@ -124,18 +124,18 @@ type Word struct {
 	Speaker     string  `json:"speaker,omitempty"`
 }
 
-// Transcript is told at the end of a recording.
+// A Transcript is the result of a transcription besides its segments.
 type Transcript struct {
-	Language string  `json:"language"` // that was spoken
+	Language string  `json:"language"` // requested or detected
 	Duration float64 `json:"duration"` // of the recording, in seconds
 }
 
-// CompressionRatio is by how much a text gets shorter when it is compressed: a
-// high one is of a text that repeats itself.
+// CompressionRatio returns the length of a text divided by its compressed
+// length. A high ratio indicates a repetitive text.
 func CompressionRatio(text string) float64 {
 	var packed counter
 	w := zlib.NewWriter(&packed)
-	_, _ = io.WriteString(w, text) // a counter takes all
+	_, _ = io.WriteString(w, text) // a counter never fails
 	_ = w.Close()
 	return float64(len(text)) / float64(packed)
 }

@@ -36,7 +36,7 @@ func New(o Options) engines.Engine {
 		Completer: serve.New(serve.Options{
 			Parallelism: o.Parallelism, Slots: o.Slots, Queue: o.Queue, CacheBytes: o.CacheBytes,
 		}),
-		Why: map[string]string{
+		Missing: map[string]string{
 			"transcribe": "the embedded engine has no speech model; start a worker with a transcription engine",
 			"score":      "the embedded engine cannot run evaluators; start a worker with a Python interpreter",
 		},
@@ -47,7 +47,7 @@ func New(o Options) engines.Engine {
 type trainer struct{ parallelism int }
 
 func (t trainer) Train(
-	ctx context.Context, order engines.TrainOrder, watch engines.TrainWatcher,
+	ctx context.Context, order engines.TrainRequest, watch engines.TrainWatcher,
 ) (engines.TrainResult, error) {
 	if order.Parallelism == 0 {
 		order.Parallelism = t.parallelism

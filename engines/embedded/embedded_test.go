@@ -117,7 +117,7 @@ func TestTrainedAdapterIsServed(t *testing.T) {
 	}
 	require.NoError(t, os.WriteFile(data, []byte(rows.String()), 0o644))
 	w := &watcher{}
-	result, err := embedded.New(embedded.Options{Parallelism: 2}).Trainer.Train(t.Context(), engines.TrainOrder{
+	result, err := embedded.New(embedded.Options{Parallelism: 2}).Trainer.Train(t.Context(), engines.TrainRequest{
 		Method: engines.Supervised, BaseDir: dir, DataFiles: []string{data}, WorkDir: t.TempDir(), Seed: 1,
 		Settings: engines.TrainSettings{Epochs: 40, LoraRank: 8},
 	}, w)

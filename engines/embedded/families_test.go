@@ -80,7 +80,7 @@ func answers(t *testing.T, files engines.ModelFiles) (out [2]string) {
 func tune(t *testing.T, base, row string) string {
 	data := filepath.Join(t.TempDir(), "rows.jsonl")
 	require.NoError(t, os.WriteFile(data, []byte(strings.Repeat(row, 8)), 0o644))
-	result, err := embedded.New(embedded.Options{Parallelism: 1}).Trainer.Train(t.Context(), engines.TrainOrder{
+	result, err := embedded.New(embedded.Options{Parallelism: 1}).Trainer.Train(t.Context(), engines.TrainRequest{
 		BaseDir: base, DataFiles: []string{data}, WorkDir: t.TempDir(), Seed: 1,
 		Settings: engines.TrainSettings{LoraRank: 8, Epochs: 60, LearningRate: 1e-2},
 	}, quiet{})

@@ -60,9 +60,9 @@ func TestTheBaseConforms(t *testing.T) {
 		group.Go(func() {
 			defer func() { <-slots }()
 			i := int(seed) % (len(forms) + 1)
-			f := &engines.Format{Type: engines.FormatJSON}
+			f := &engines.ResponseFormat{Type: engines.FormatJSON}
 			if i < len(forms) {
-				f = &engines.Format{Type: engines.FormatSchema, Schema: json.RawMessage(forms[i])}
+				f = &engines.ResponseFormat{Type: engines.FormatSchema, Schema: json.RawMessage(forms[i])}
 			}
 			text, finish := asked(t, m, engines.CompletionRequest{Prompt: "\x00\xff%$ }}]] capital of " + fmt.Sprint(seed),
 				MaxTokens: 120, Temperature: float64(seed%5) / 2, Seed: &seed, Format: f})

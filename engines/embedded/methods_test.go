@@ -115,7 +115,7 @@ func stillKnows(t *testing.T, m engines.Model) {
 	assert.GreaterOrEqual(t, right, len(questions)-1, "what the model knew before")
 }
 
-func train(t *testing.T, order engines.TrainOrder) engines.TrainResult {
+func train(t *testing.T, order engines.TrainRequest) engines.TrainResult {
 	order.WorkDir, order.Seed = t.TempDir(), 1
 	begin := time.Now()
 	result, err := embedded.New(embedded.Options{Parallelism: 2}).Trainer.Train(t.Context(), order, &watcher{})
@@ -133,7 +133,7 @@ func TestLearnsFromRewards(t *testing.T) {
 				t.Skip("one of three in the short run")
 			}
 			dir := base(t)
-			result := train(t, engines.TrainOrder{Method: engines.Reinforcement, BaseDir: dir, Evaluation: exactly{},
+			result := train(t, engines.TrainRequest{Method: engines.Reinforcement, BaseDir: dir, Evaluation: exactly{},
 				DataFiles: []string{jsonl(t, prompts(targets(240, 1))...)},
 				EvalFiles: []string{jsonl(t, prompts(targets(40, 2))...)},
 				Settings:  engines.TrainSettings{LoraRank: 8, Epochs: 3, Loss: &domain.LossConfig{Method: method}}})
@@ -176,7 +176,7 @@ func TestLearnsFromPreferences(t *testing.T) {
 	for method, epochs := range map[string]int{domain.LossDPO: 3, domain.LossORPO: 6} {
 		t.Run(method, func(t *testing.T) {
 			result := train(
-				t, engines.TrainOrder{
+				t, engines.TrainRequest{
 					Method: engines.DPO, BaseDir: dir, DataFiles: []string{jsonl(t, pairs[20:]...)},
 					EvalFiles: []string{jsonl(t, pairs[:20]...)},
 					Settings:  engines.TrainSettings{LoraRank: 8, Epochs: epochs, Loss: &domain.LossConfig{Method: method}},
@@ -210,7 +210,7 @@ func TestLearnsFromScoredSamples(t *testing.T) {
 			rows = append(rows, map[string]any{"samples": samples})
 		}
 		result := train(
-			t, engines.TrainOrder{
+			t, engines.TrainRequest{
 				Method: engines.RLOR, BaseDir: dir, AdapterDir: adapter, DataFiles: []string{jsonl(t, rows...)},
 				Settings: engines.TrainSettings{LoraRank: 8, Epochs: 2, RewardWeights: map[string]float64{"alike": 1}},
 			})

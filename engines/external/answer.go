@@ -78,7 +78,7 @@ func (a *answer) read(response *http.Response) error {
 	}
 	lines := bufio.NewScanner(response.Body)
 	lines.Buffer(nil, maxEvent)
-	lines.Split(process.WholeLines)
+	lines.Split(process.ScanWholeLines)
 	for lines.Scan() {
 		data, is := bytes.CutPrefix(lines.Bytes(), []byte("data:"))
 		if data = bytes.TrimSpace(data); !is || len(data) == 0 {

@@ -20,7 +20,7 @@ type dialect struct {
 	vadFile     bool   // it is started with its voice-activity model
 	climbs      bool   // it takes a temperature and a step
 	tokens      bool   // its words are parts of words
-	fields      func(f *form, s domain.SpeechSettings, o engines.TranscribeOptions)
+	fields      func(f *form, s domain.SpeechSettings, o engines.TranscriptionOptions)
 }
 
 const transcriptions = "/v1/audio/transcriptions"
@@ -34,7 +34,7 @@ var dialects = map[string]dialect{
 		},
 		model: hubName, slots: 4, hub: true,
 		translation: "/v1/audio/translations", diarization: "/v1/audio/diarization",
-		fields: func(f *form, s domain.SpeechSettings, o engines.TranscribeOptions) {
+		fields: func(f *form, s domain.SpeechSettings, o engines.TranscriptionOptions) {
 			openAIFields(f, o)
 			if o.VAD != "" {
 				f.add("vad_filter", "true")
@@ -49,7 +49,7 @@ var dialects = map[string]dialect{
 			health:  "/health", prefixes: append([]string{"GGML_"}, devices...),
 		},
 		slots: 1, vadFile: true, climbs: true, tokens: true,
-		fields: func(f *form, _ domain.SpeechSettings, o engines.TranscribeOptions) {
+		fields: func(f *form, _ domain.SpeechSettings, o engines.TranscriptionOptions) {
 			f.add("language", cmp.Or(o.Language, "auto"))
 			f.add("no_language_probabilities", "true") // they cost as much as listening
 			if o.Translate {
@@ -75,7 +75,7 @@ var dialects = map[string]dialect{
 			prefixes: append([]string{"VLLM_", "HF_HOME", "TORCH_", "TRITON_"}, devices...),
 		},
 		model: baseName, slots: 8, translation: "/v1/audio/translations",
-		fields: func(f *form, s domain.SpeechSettings, o engines.TranscribeOptions) {
+		fields: func(f *form, s domain.SpeechSettings, o engines.TranscriptionOptions) {
 			openAIFields(f, o)
 			namedModels(f, s, o)
 		},
@@ -83,7 +83,7 @@ var dialects = map[string]dialect{
 }
 
 // openAIFields are those that OpenAI's operations have.
-func openAIFields(f *form, o engines.TranscribeOptions) {
+func openAIFields(f *form, o engines.TranscriptionOptions) {
 	if o.Language != "" && !o.Translate {
 		f.add("language", o.Language)
 	}
@@ -103,7 +103,7 @@ func openAIFields(f *form, o engines.TranscribeOptions) {
 
 // namedModels are the models that take part, by the names that the model's
 // settings give.
-func namedModels(f *form, s domain.SpeechSettings, o engines.TranscribeOptions) {
+func namedModels(f *form, s domain.SpeechSettings, o engines.TranscriptionOptions) {
 	if o.VAD != "" {
 		f.add("vad_model", s.VADModels[o.VAD])
 	}

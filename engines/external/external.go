@@ -24,13 +24,13 @@ type Options struct {
 	Env     []string
 	Runner  *sandbox.Runner // starts servers
 
-	// A server that dies is started again after Pause, which doubles each time,
+	// A server that dies is started again after RestartDelay, which doubles each time,
 	// until it has died Deaths times within Steady of its start each.
-	Pause  time.Duration // default 1 s
-	Deaths int           // default 5
-	Steady time.Duration // default 10 min
+	RestartDelay time.Duration // default 1 s
+	MaxCrashes   int           // default 5
+	StableAfter  time.Duration // default 10 min
 
-	Grace time.Duration // a server has to end when it is asked to; default 10 s
+	GracePeriod time.Duration // a server has to end when it is asked to; default 10 s
 	// ToGGUF writes a model's Hugging Face directory as a GGUF file, for
 	// servers that read no other; nil where nothing can.
 	ToGGUF func(dir, file string) error
@@ -85,8 +85,8 @@ func prepared(o Options, kind preset) (Options, template, error) {
 		return o, nil, err
 	}
 	o.Dir = cmp.Or(o.Dir, os.TempDir())
-	o.Pause, o.Deaths = cmp.Or(o.Pause, time.Second), cmp.Or(o.Deaths, 5)
-	o.Steady, o.Grace = cmp.Or(o.Steady, 10*time.Minute), cmp.Or(o.Grace, 10*time.Second)
+	o.RestartDelay, o.MaxCrashes = cmp.Or(o.RestartDelay, time.Second), cmp.Or(o.MaxCrashes, 5)
+	o.StableAfter, o.GracePeriod = cmp.Or(o.StableAfter, 10*time.Minute), cmp.Or(o.GracePeriod, 10*time.Second)
 	return o, words, nil
 }
 

@@ -29,7 +29,7 @@ func options(t *testing.T, preset, mode string) Options {
 		rest = "{dir} --port {port} {adapter}"
 	}
 	command := os.Args[0] + " " + rest
-	return Options{Preset: preset, Command: command, Dir: t.TempDir(), Pause: time.Millisecond, Grace: 5 * time.Second,
+	return Options{Preset: preset, Command: command, Dir: t.TempDir(), RestartDelay: time.Millisecond, GracePeriod: 5 * time.Second,
 		Env: []string{"FAKE_SERVER=" + preset, "FAKE_MODE=" + mode, "FAKE_FILE=" + filepath.Join(t.TempDir(), "note")}}
 }
 
@@ -103,7 +103,7 @@ func TestAWindowThatIsAskedFor(t *testing.T) {
 			require.NoError(t, err)
 			defer m.Close()
 			all, _, usage := hear(t, m, engines.CompletionRequest{Prompt: "p", MaxTokens: 30, IgnoreEOS: window > 0})
-			require.Equal(t, window, usage.Window)
+			require.Equal(t, window, usage.ContextLength)
 			if window > 0 {
 				require.Equal(t, engines.FinishLength, all.Finish)
 				require.Equal(t, window, usage.PromptTokens+usage.CompletionTokens)
@@ -121,7 +121,7 @@ func TestWhatAnAnswerTells(t *testing.T) {
 			require.Equal(t, "naïve", echoed)
 			require.Len(t, all.Tokens, 6)
 			require.NotEmpty(t, all.Prompt.Tokens)
-			require.Equal(t, engines.Usage{PromptTokens: 7, CompletionTokens: 6, CachedTokens: 1, Window: fakeWindow}, usage)
+			require.Equal(t, engines.Usage{PromptTokens: 7, CompletionTokens: 6, CachedTokens: 1, ContextLength: fakeWindow}, usage)
 
 			_, echoed, _ = hear(t, m, engines.CompletionRequest{PromptTokens: []int{1, 'a', 'b', 'c'}, MaxTokens: 2, EchoLast: 2})
 			require.Equal(t, "bc", echoed)
@@ -148,7 +148,7 @@ func TestWhatAnAnswerTells(t *testing.T) {
 }
 
 func TestServersThatDoNotStart(t *testing.T) {
-	for _, line := range []struct{ mode, says string }{{"dies", "exit status 3; its last words were: CUDA out of memory: buy more"}, {"hangs", "the server was not ready: no time left"}} {
+	for _, line := range []struct{ mode, says string }{{"dies", "exit status 3; last output: CUDA out of memory: buy more"}, {"hangs", "the server was not ready: no time left"}} {
 		t.Run(line.mode, func(t *testing.T) {
 			o := options(t, VLLM, line.mode)
 			c, err := New(o)
@@ -184,13 +184,13 @@ func TestAPortThatIsTakenMeanwhile(t *testing.T) {
 	m := start(t, o)
 	defer m.Close()
 	require.Equal(t, 2, chosen)
-	_, err := enginetest.Ask(t, m, engines.CompletionRequest{Prompt: "p", MaxTokens: 3})
+	_, err := enginetest.Complete(t, m, engines.CompletionRequest{Prompt: "p", MaxTokens: 3})
 	require.NoError(t, err)
 }
 
 func TestAServerThatFloodsItsOutput(t *testing.T) {
 	m := load(t, LlamaCpp, "floods")
-	_, err := enginetest.Ask(t, m, engines.CompletionRequest{Prompt: "p", MaxTokens: 3})
+	_, err := enginetest.Complete(t, m, engines.CompletionRequest{Prompt: "p", MaxTokens: 3})
 	require.NoError(t, err)
 }
 
@@ -205,7 +205,7 @@ func TestAnswersThatBreakOff(t *testing.T) {
 	} {
 		t.Run(line.mode, func(t *testing.T) {
 			m := load(t, VLLM, line.mode)
-			_, err := enginetest.Ask(t, m, engines.CompletionRequest{Prompt: "p", MaxTokens: 30, IgnoreEOS: true})
+			_, err := enginetest.Complete(t, m, engines.CompletionRequest{Prompt: "p", MaxTokens: 30, IgnoreEOS: true})
 			require.Equal(t, line.code, domain.CodeOf(err), "%v", err)
 			require.ErrorContains(t, err, line.says)
 		})
@@ -248,19 +248,19 @@ func TestAServerThatDiesIsStartedAgain(t *testing.T) {
 	require.NoError(t, os.RemoveAll(adapter), "it is not needed any more")
 	die(t, m, m.server)
 	require.Eventually(t, func() bool { url, _ := m.server.at(); return url != "" }, 20*time.Second, time.Millisecond)
-	_, err := enginetest.Ask(t, m, engines.CompletionRequest{Prompt: "p", MaxTokens: 3, Addon: "a"})
+	_, err := enginetest.Complete(t, m, engines.CompletionRequest{Prompt: "p", MaxTokens: 3, Addon: "a"})
 	require.NoError(t, err, "it has its addon again")
 }
 
 func TestAServerThatDiesTooOftenIsGivenUp(t *testing.T) {
 	o := plain(options(t, LlamaCpp, "once"))
-	o.Deaths = 3
+	o.MaxCrashes = 3
 	m := start(t, o)
 	defer m.Close()
 	die(t, m, m.(*model).server)
-	why := <-m.(engines.Breakable).Broken()
+	why := <-m.(engines.FailureNotifier).Failed()
 	require.ErrorContains(t, why, "never again")
-	_, err := enginetest.Ask(t, m, engines.CompletionRequest{Prompt: "p", MaxTokens: 3})
+	_, err := enginetest.Complete(t, m, engines.CompletionRequest{Prompt: "p", MaxTokens: 3})
 	require.Equal(t, domain.Unavailable, domain.CodeOf(err))
 	require.ErrorContains(t, err, "never again")
 }
@@ -270,16 +270,16 @@ func TestAddonsComeAndGo(t *testing.T) {
 	adapter := t.TempDir()
 	ask := engines.CompletionRequest{Prompt: "p", MaxTokens: 3, Addon: "a"}
 	require.Equal(t, domain.InvalidArgument, domain.CodeOf(m.LoadAddon(t.Context(), "a", adapter)), "it is none")
-	_, err := enginetest.Ask(t, m, ask)
+	_, err := enginetest.Complete(t, m, ask)
 	require.Equal(t, engines.ErrAddonNotLoaded("a"), err)
 	require.NoError(t, os.WriteFile(filepath.Join(adapter, "adapter_config.json"), []byte("{}"), 0o600))
 	require.NoError(t, m.LoadAddon(t.Context(), "a", adapter))
 	require.NoError(t, m.LoadAddon(t.Context(), "a", adapter), "once more is no error")
-	_, err = enginetest.Ask(t, m, ask)
+	_, err = enginetest.Complete(t, m, ask)
 	require.NoError(t, err)
 	require.NoError(t, m.UnloadAddon("a"))
 	require.NoError(t, m.UnloadAddon("a"))
-	_, err = enginetest.Ask(t, m, ask)
+	_, err = enginetest.Complete(t, m, ask)
 	require.Equal(t, engines.ErrAddonNotLoaded("a"), err)
 	_, can := load(t, LlamaCpp, "").(engines.AddonLoader)
 	require.False(t, can)
@@ -293,7 +293,7 @@ func TestAModelWithAnAdapter(t *testing.T) {
 	m, err := c.Load(t.Context(), both)
 	require.NoError(t, err)
 	defer m.Close()
-	_, err = enginetest.Ask(t, m, engines.CompletionRequest{Prompt: "p", MaxTokens: 3})
+	_, err = enginetest.Complete(t, m, engines.CompletionRequest{Prompt: "p", MaxTokens: 3})
 	require.NoError(t, err)
 
 	c, err = New(options(t, LlamaCpp, ""))

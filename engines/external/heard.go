@@ -42,7 +42,7 @@ type spoken struct {
 }
 
 // spoken reads an answer about so many seconds of sound.
-func (v verbose) spoken(seconds float64, tokens bool, o engines.TranscribeOptions) (said spoken, err error) {
+func (v verbose) spoken(seconds float64, tokens bool, o engines.TranscriptionOptions) (said spoken, err error) {
 	said.language = codeOf(v.Language)
 	if len(v.Segments) == 0 && strings.TrimSpace(v.Text) != "" {
 		v.Segments = []sentences{{End: seconds, Text: v.Text, Words: v.Words}}

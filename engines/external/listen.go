@@ -20,7 +20,7 @@ const stretchLength = 2 * time.Minute
 // Transcribe implements engines.Listener: a server hears stretch after stretch.
 // Who tells speakers apart has to hear the whole first, which lies on disk
 // meanwhile.
-func (l *listener) Transcribe(ctx context.Context, pcm io.Reader, o engines.TranscribeOptions, emit func(engines.TranscriptEvent) error) (engines.Transcript, error) {
+func (l *listener) Transcribe(ctx context.Context, pcm io.Reader, o engines.TranscriptionOptions, emit func(engines.TranscriptEvent) error) (engines.Transcript, error) {
 	heard := engines.Transcript{Language: o.Language}
 	if err := l.Check(o); err != nil {
 		return heard, err
@@ -41,7 +41,7 @@ func (l *listener) Transcribe(ctx context.Context, pcm io.Reader, o engines.Tran
 		}
 		pcm = whole
 	}
-	cutter := sound.NewCutter(pcm, stretchLength)
+	cutter := sound.NewSplitter(pcm, stretchLength)
 	last := 0.0
 	for {
 		stretch, err := cutter.Next()
@@ -53,7 +53,7 @@ func (l *listener) Transcribe(ctx context.Context, pcm io.Reader, o engines.Tran
 		}
 		heard.Duration = stretch.Start + stretch.Seconds()
 		var said spoken
-		if !stretch.Quiet {
+		if !stretch.Silent {
 			if said, err = l.hear(ctx, stretch, o); err != nil {
 				return heard, err
 			}
@@ -93,7 +93,7 @@ func (l *listener) keep(pcm io.Reader) (*os.File, error) {
 
 // hear asks for one stretch: with each temperature in turn where the server
 // takes but one, until what is heard can be believed.
-func (l *listener) hear(ctx context.Context, s sound.Stretch, o engines.TranscribeOptions) (said spoken, err error) {
+func (l *listener) hear(ctx context.Context, s sound.Chunk, o engines.TranscriptionOptions) (said spoken, err error) {
 	path := transcriptions
 	if o.Translate && l.dialect.translation != "" {
 		path = l.dialect.translation

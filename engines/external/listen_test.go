@@ -19,12 +19,12 @@ import (
 )
 
 // ears load a speech model whose server is this program.
-func ears(t *testing.T, format, mode string, settings domain.SpeechSettings) engines.Listener {
+func ears(t *testing.T, format, mode string, settings domain.SpeechSettings) engines.SpeechModel {
 	t.Helper()
 	_, rest, _ := strings.Cut(dialects[format].preset.command, " ")
 	dir := t.TempDir()
 	require.NoError(t, speechFiles(dir))
-	transcriber, err := NewTranscriber(Options{Preset: format, Command: os.Args[0] + " " + rest, Dir: t.TempDir(), Pause: time.Millisecond, Grace: 5 * time.Second,
+	transcriber, err := NewTranscriber(Options{Preset: format, Command: os.Args[0] + " " + rest, Dir: t.TempDir(), RestartDelay: time.Millisecond, GracePeriod: 5 * time.Second,
 		Env: []string{"FAKE_SPEECH=1", "FAKE_SERVER=" + format, "FAKE_MODE=" + mode}})
 	require.NoError(t, err)
 	settings.Format = format
@@ -45,7 +45,7 @@ func spell(text string) (pcm []byte) {
 	return pcm
 }
 
-func transcribe(t *testing.T, l engines.Listener, pcm []byte, o engines.TranscribeOptions) (engines.Transcript, []engines.Segment, []float64) {
+func transcribe(t *testing.T, l engines.SpeechModel, pcm []byte, o engines.TranscriptionOptions) (engines.Transcript, []engines.Segment, []float64) {
 	t.Helper()
 	var segments []engines.Segment
 	var progress []float64
@@ -69,7 +69,7 @@ func TestServersListen(t *testing.T) {
 		t.Run(format, func(t *testing.T) {
 			l := ears(t, format, "", domain.SpeechSettings{})
 			text := strings.Repeat("ls.l..", 100) // five minutes
-			heard, segments, progress := transcribe(t, l, spell(text), engines.TranscribeOptions{Words: true})
+			heard, segments, progress := transcribe(t, l, spell(text), engines.TranscriptionOptions{Words: true})
 			require.Equal(t, "en", heard.Language)
 			require.Equal(t, 300, len(segments))
 			require.Greater(t, len(slices.Compact(progress)), 3)
@@ -90,7 +90,7 @@ func TestServersListen(t *testing.T) {
 				require.InDelta(t, map[bool]float64{true: 0.8, false: 0.9}[format == domain.SpeechWhisperCPP], s.Words[0].Probability, 1e-9)
 				require.Positive(t, s.CompressionRatio)
 			}
-			heard, segments, progress = transcribe(t, l, make([]byte, 64000), engines.TranscribeOptions{Language: "de"})
+			heard, segments, progress = transcribe(t, l, make([]byte, 64000), engines.TranscriptionOptions{Language: "de"})
 			require.Empty(t, segments)
 			require.Equal(t, []float64{2}, progress)
 			require.Equal(t, "de", heard.Language)
@@ -102,8 +102,8 @@ func TestServersListen(t *testing.T) {
 // of server takes.
 func TestWhatServersAreAsked(t *testing.T) {
 	settings := domain.SpeechSettings{VADModels: map[string]string{"silero": "silero.vad.bin"}}
-	all := engines.TranscribeOptions{Language: "de", Prompt: "Um, so", Temperature: []float64{0.4}, VAD: "silero"}
-	translate := engines.TranscribeOptions{Language: "de", Translate: true}
+	all := engines.TranscriptionOptions{Language: "de", Prompt: "Um, so", Temperature: []float64{0.4}, VAD: "silero"}
+	translate := engines.TranscriptionOptions{Language: "de", Translate: true}
 	for format, want := range map[string][3]string{
 		domain.SpeechFasterWhisper: {
 			"/v1/audio/transcriptions model=anneal/model response_format=verbose_json timestamp_granularities[]=segment",
@@ -123,14 +123,14 @@ func TestWhatServersAreAsked(t *testing.T) {
 	} {
 		t.Run(format, func(t *testing.T) {
 			l := ears(t, format, "echo", settings)
-			for i, o := range []engines.TranscribeOptions{{}, all, translate} {
+			for i, o := range []engines.TranscriptionOptions{{}, all, translate} {
 				_, segments, _ := transcribe(t, l, spell("l"), o)
 				require.Equal(t, want[i], segments[0].Text)
 			}
 		})
 	}
 	l := ears(t, domain.SpeechWhisperCPP, "echo", settings)
-	_, segments, _ := transcribe(t, l, spell("l"), engines.TranscribeOptions{Temperature: []float64{0, 0.2, 0.4, 0.6, 0.8, 1}})
+	_, segments, _ := transcribe(t, l, spell("l"), engines.TranscriptionOptions{Temperature: []float64{0, 0.2, 0.4, 0.6, 0.8, 1}})
 	require.Contains(t, segments[0].Text, "temperature=0 temperature_inc=0.2")
 }
 
@@ -138,7 +138,7 @@ func TestWhatServersAreAsked(t *testing.T) {
 func TestTemperaturesAreTried(t *testing.T) {
 	l := ears(t, domain.SpeechOpenAI, "guesses", domain.SpeechSettings{})
 	for want, list := range map[float64][]float64{0: {0}, 0.2: {0, 0.2, 0.4}} {
-		_, segments, _ := transcribe(t, l, spell("l"), engines.TranscribeOptions{Temperature: list})
+		_, segments, _ := transcribe(t, l, spell("l"), engines.TranscriptionOptions{Temperature: list})
 		require.InDelta(t, want, segments[0].Temperature, 1e-9)
 		require.Equal(t, want == 0, segments[0].AvgLogprob < -1, "the last one counts, as it is")
 	}
@@ -146,7 +146,7 @@ func TestTemperaturesAreTried(t *testing.T) {
 
 func TestSpeakersAreTold(t *testing.T) {
 	l := ears(t, domain.SpeechFasterWhisper, "", domain.SpeechSettings{DiarizationModel: "pyannote"})
-	_, segments, _ := transcribe(t, l, spell(strings.Repeat("ls.", 100)), engines.TranscribeOptions{Diarize: true, MinSpeakers: 1})
+	_, segments, _ := transcribe(t, l, spell(strings.Repeat("ls.", 100)), engines.TranscriptionOptions{Diarize: true, MinSpeakers: 1})
 	require.Equal(t, 200, len(segments))
 	for _, s := range segments {
 		want := map[string]string{"loud": "SPEAKER_00", "soft": "SPEAKER_01"}[s.Text]
@@ -164,24 +164,24 @@ func TestSpeakersAreTold(t *testing.T) {
 
 func TestListenersRefuseByName(t *testing.T) {
 	bare := &listener{dialect: dialects[domain.SpeechOpenAI], settings: domain.SpeechSettings{Languages: []string{"en", "de"}}}
-	err := bare.Check(engines.TranscribeOptions{Language: "fr", VAD: "silero", Alignment: "mms_fa", Diarize: true, MinSpeakers: 2, MaxSpeakers: 3})
+	err := bare.Check(engines.TranscriptionOptions{Language: "fr", VAD: "silero", Alignment: "mms_fa", Diarize: true, MinSpeakers: 2, MaxSpeakers: 3})
 	require.Equal(t, domain.InvalidArgument, domain.CodeOf(err))
 	for _, field := range []string{"language", "vad_model", "alignment_model", "diarize", "min_speakers", "max_speakers"} {
 		require.ErrorContains(t, err, field+": ")
 	}
 	for format, refused := range map[string]bool{domain.SpeechOpenAI: true, domain.SpeechFasterWhisper: true, domain.SpeechWhisperCPP: false} {
-		err := (&listener{dialect: dialects[format]}).Check(engines.TranscribeOptions{Translate: true, Words: true})
+		err := (&listener{dialect: dialects[format]}).Check(engines.TranscriptionOptions{Translate: true, Words: true})
 		require.Equal(t, refused, err != nil, format)
 	}
 	whisper := &listener{dialect: dialects[domain.SpeechWhisperCPP]}
 	for _, list := range [][]float64{{0, 0.2}, {0, 0.2, 0.6, 1}, {1, 0.5, 0}, {0.2, 0.2}} {
-		require.ErrorContains(t, whisper.Check(engines.TranscribeOptions{Temperature: list}), "temperature: ", "%v", list)
+		require.ErrorContains(t, whisper.Check(engines.TranscriptionOptions{Temperature: list}), "temperature: ", "%v", list)
 	}
 	for _, list := range [][]float64{nil, {0.3}, {0, 1}, {0, 0.5, 1}, {0, 0.2, 0.4, 0.6, 0.8, 1}} {
-		require.NoError(t, whisper.Check(engines.TranscribeOptions{Temperature: list}), "%v", list)
+		require.NoError(t, whisper.Check(engines.TranscriptionOptions{Temperature: list}), "%v", list)
 	}
 	l := ears(t, domain.SpeechOpenAI, "wordless", domain.SpeechSettings{})
-	_, err = l.Transcribe(t.Context(), bytes.NewReader(spell("l")), engines.TranscribeOptions{Words: true}, func(engines.TranscriptEvent) error { return nil })
+	_, err = l.Transcribe(t.Context(), bytes.NewReader(spell("l")), engines.TranscriptionOptions{Words: true}, func(engines.TranscriptEvent) error { return nil })
 	require.Equal(t, domain.FailedPrecondition, domain.CodeOf(err))
 	require.ErrorContains(t, err, "timestamp_granularities")
 }
@@ -189,15 +189,15 @@ func TestListenersRefuseByName(t *testing.T) {
 // TestAServerThatDiesWhileItListens fails one request, and listens again.
 func TestAServerThatDiesWhileItListens(t *testing.T) {
 	l := ears(t, domain.SpeechOpenAI, "", domain.SpeechSettings{})
-	_, err := l.Transcribe(t.Context(), bytes.NewReader(spell("l")), engines.TranscribeOptions{Prompt: "die"}, func(engines.TranscriptEvent) error { return nil })
+	_, err := l.Transcribe(t.Context(), bytes.NewReader(spell("l")), engines.TranscriptionOptions{Prompt: "die"}, func(engines.TranscriptEvent) error { return nil })
 	require.Equal(t, domain.Unavailable, domain.CodeOf(err))
 	require.Eventually(t, func() bool {
-		_, err := l.Transcribe(t.Context(), bytes.NewReader(spell("l")), engines.TranscribeOptions{}, func(engines.TranscriptEvent) error { return nil })
+		_, err := l.Transcribe(t.Context(), bytes.NewReader(spell("l")), engines.TranscriptionOptions{}, func(engines.TranscriptEvent) error { return nil })
 		return err == nil
 	}, 20*time.Second, 10*time.Millisecond)
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	_, err = l.Transcribe(ctx, bytes.NewReader(spell("l")), engines.TranscribeOptions{}, func(engines.TranscriptEvent) error { return nil })
+	_, err = l.Transcribe(ctx, bytes.NewReader(spell("l")), engines.TranscriptionOptions{}, func(engines.TranscriptEvent) error { return nil })
 	require.ErrorIs(t, err, context.Canceled)
 }
 

@@ -34,7 +34,7 @@ type tokenLogprob struct {
 func (l *logprobs) list(a *answer, ids []int) []engines.Logprob {
 	content := l.Content
 	for i, text := range l.Tokens {
-		one := tokenLogprob{Token: text, Logprob: engines.LeastLogprob}
+		one := tokenLogprob{Token: text, Logprob: engines.MinLogprob}
 		if i < len(l.TokenLogprobs) && l.TokenLogprobs[i] != nil {
 			one.Logprob = *l.TokenLogprobs[i]
 		}
@@ -65,7 +65,7 @@ func (l *logprobs) list(a *answer, ids []int) []engines.Logprob {
 }
 
 func (t tokenLogprob) named() engines.Logprob {
-	one := engines.Logprob{Token: unknownToken, Text: t.Token, Bytes: []byte(t.Token), Logprob: max(t.Logprob, engines.LeastLogprob)}
+	one := engines.Logprob{Token: unknownToken, Text: t.Token, Bytes: []byte(t.Token), Logprob: max(t.Logprob, engines.MinLogprob)}
 	if t.ID != nil {
 		one.Token = *t.ID
 	}

@@ -72,7 +72,7 @@ func (m *model) Complete(ctx context.Context, req engines.CompletionRequest, emi
 	if err := m.repeat(ctx, name, &req, emit); err != nil {
 		return engines.Usage{}, err
 	}
-	a := answer{req: &req, emit: emit, usage: engines.Usage{Window: m.window()}, tellPrompt: req.ReturnTokenIDs && m.preset.names}
+	a := answer{req: &req, emit: emit, usage: engines.Usage{ContextLength: m.window()}, tellPrompt: req.ReturnTokenIDs && m.preset.names}
 	err = a.read(response)
 	if err != nil && !a.refused {
 		err = m.server.broken(ctx, err)
@@ -212,7 +212,7 @@ func (m *model) repeat(ctx context.Context, name string, req *engines.Completion
 func emitPrompt(tokens []int, emit func(engines.Chunk) error) error {
 	for len(tokens) > 0 {
 		n := min(len(tokens), engines.MaxChunk)
-		if err := emit(engines.Chunk{Prompt: &engines.Prompt{Tokens: tokens[:n:n]}}); err != nil {
+		if err := emit(engines.Chunk{Prompt: &engines.RenderedPrompt{Tokens: tokens[:n:n]}}); err != nil {
 			return err
 		}
 		tokens = tokens[n:]

@@ -62,6 +62,6 @@ func TestLlamaServer(t *testing.T) {
 	}
 	require.Contains(t, text, all.Text)
 
-	all, _, _ = hear(t, m, engines.CompletionRequest{Prompt: "p", MaxTokens: 8, Format: &engines.Format{Type: engines.FormatGrammar, Grammar: `root ::= "yes" | "no"`}})
+	all, _, _ = hear(t, m, engines.CompletionRequest{Prompt: "p", MaxTokens: 8, Format: &engines.ResponseFormat{Type: engines.FormatGrammar, Grammar: `root ::= "yes" | "no"`}})
 	require.Contains(t, []string{"yes", "no"}, all.Text)
 }

@@ -42,9 +42,9 @@ func standard(model string, req *engines.CompletionRequest) body {
 	case req.Chat != nil:
 		b["messages"] = messages(req)
 		if len(req.Chat.Tools) > 0 {
-			b["tools"], b["tool_choice"] = req.Chat.Tools, toolChoice(req.Chat.Calls)
+			b["tools"], b["tool_choice"] = req.Chat.Tools, toolChoice(req.Chat.ToolChoice)
 		}
-		if calls := req.Chat.Calls; calls != nil && calls.Single {
+		if calls := req.Chat.ToolChoice; calls != nil && calls.Single {
 			b["parallel_tool_calls"] = false
 		}
 	case req.PromptTokens != nil:
@@ -84,7 +84,7 @@ func (b body) logprobs(req *engines.CompletionRequest) {
 }
 
 // toolChoice is the tool_choice that asks for calls.
-func toolChoice(calls *engines.Calls) any {
+func toolChoice(calls *engines.ToolChoice) any {
 	switch {
 	case calls == nil:
 		return "auto"
@@ -94,7 +94,7 @@ func toolChoice(calls *engines.Calls) any {
 	return body{"type": "function", "function": body{"name": calls.Name}}
 }
 
-func (b body) format(f *engines.Format) {
+func (b body) format(f *engines.ResponseFormat) {
 	switch f.Type {
 	case engines.FormatJSON:
 		b["response_format"] = body{"type": "json_object"}

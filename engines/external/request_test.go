@@ -37,16 +37,16 @@ func TestBodies(t *testing.T) {
 	typical := filtered
 	typical.TypicalP, typical.MirostatTarget, typical.MirostatRate = 0.9, 8, 0.2
 	said := engines.CompletionRequest{Chat: chat, MaxTokens: 9, Logprobs: true, TopLogprobs: 2, Reasoning: &engines.Reasoning{Effort: "high"},
-		Format: &engines.Format{Type: engines.FormatSchema, Schema: json.RawMessage(`{"type":"object"}`)}}
+		Format: &engines.ResponseFormat{Type: engines.FormatSchema, Schema: json.RawMessage(`{"type":"object"}`)}}
 	quiet := said
 	quiet.Reasoning = &engines.Reasoning{Effort: "none", History: "disabled"}
-	budget := engines.CompletionRequest{Chat: chat, Reasoning: &engines.Reasoning{Budget: 2000}, Format: &engines.Format{Type: engines.FormatJSON}}
-	grammar := engines.CompletionRequest{PromptTokens: []int{1, 2}, Format: &engines.Format{Type: engines.FormatGrammar, Grammar: `root ::= "a"`}}
-	required := engines.CompletionRequest{Chat: &engines.Chat{Messages: chat.Messages[:2], Tools: chat.Tools, Calls: &engines.Calls{}}}
-	forced := engines.CompletionRequest{Chat: &engines.Chat{Messages: chat.Messages[:2], Tools: chat.Tools, Calls: &engines.Calls{Name: "weather", Single: true}}}
+	budget := engines.CompletionRequest{Chat: chat, Reasoning: &engines.Reasoning{Budget: 2000}, Format: &engines.ResponseFormat{Type: engines.FormatJSON}}
+	grammar := engines.CompletionRequest{PromptTokens: []int{1, 2}, Format: &engines.ResponseFormat{Type: engines.FormatGrammar, Grammar: `root ::= "a"`}}
+	required := engines.CompletionRequest{Chat: &engines.Chat{Messages: chat.Messages[:2], Tools: chat.Tools, ToolChoice: &engines.ToolChoice{}}}
+	forced := engines.CompletionRequest{Chat: &engines.Chat{Messages: chat.Messages[:2], Tools: chat.Tools, ToolChoice: &engines.ToolChoice{Name: "weather", Single: true}}}
 	everything := typical
 	everything.Stop = make([]string, 5)
-	everything.RawOutput, everything.EchoLast, everything.Format = true, 3, &engines.Format{Type: engines.FormatGrammar}
+	everything.RawOutput, everything.EchoLast, everything.Format = true, 3, &engines.ResponseFormat{Type: engines.FormatGrammar}
 	everything.Reasoning = &engines.Reasoning{Budget: 5, History: "preserved"}
 
 	var golden bytes.Buffer

@@ -118,7 +118,7 @@ func (s *server) start(ctx context.Context) (program *sandbox.Process, url strin
 
 // startAt runs the program and waits until it is healthy. ctx bounds the wait.
 func (s *server) startAt(ctx context.Context, at place) (*sandbox.Process, string, error) {
-	env := slices.Concat([]string{"HF_HUB_OFFLINE=1", "DO_NOT_TRACK=1"}, s.preset.env, engines.Visible(at.devices), s.place.env)
+	env := slices.Concat([]string{"HF_HUB_OFFLINE=1", "DO_NOT_TRACK=1"}, s.preset.env, engines.VisibleDevicesEnv(at.devices), s.place.env)
 	if s.preset.keyEnv != "" {
 		env = append(env, s.preset.keyEnv+"="+s.key)
 	}
@@ -141,7 +141,7 @@ func (s *server) startAt(ctx context.Context, at place) (*sandbox.Process, strin
 		s.dialers.CompareAndDelete(address, program)
 	}()
 	if err := s.healthy(ctx, program, url); err != nil {
-		program.Stop(s.life, s.options.Grace)
+		program.Stop(s.life, s.options.GracePeriod)
 		return nil, "", err
 	}
 	return program, url, nil
@@ -182,7 +182,7 @@ func (s *server) healthy(ctx context.Context, program *sandbox.Process, url stri
 		case <-program.Done():
 			return died(program)
 		case <-ctx.Done():
-			return fmt.Errorf("the server was not ready: %w%s", context.Cause(ctx), program.Said())
+			return fmt.Errorf("the server was not ready: %w%s", context.Cause(ctx), program.LastOutput())
 		case <-s.life.Done():
 			return errClosed()
 		case <-timer.C:
@@ -209,7 +209,7 @@ func (s *server) looks(ctx context.Context, url string) bool {
 
 // died says that the program ended, and what it said last.
 func died(program *sandbox.Process) error {
-	reason := cmp.Or(program.Err(), errors.New("it ended without an error"+program.Said()))
+	reason := cmp.Or(program.Err(), errors.New("it ended without an error"+program.LastOutput()))
 	return domain.Errorf(domain.Unavailable, "the server of the model ended: %v", reason)
 }
 
@@ -221,11 +221,11 @@ func (s *server) keep(program *sandbox.Process) {
 		began := time.Now()
 		select {
 		case <-s.life.Done():
-			program.Stop(context.Background(), s.options.Grace)
+			program.Stop(context.Background(), s.options.GracePeriod)
 			return
 		case <-program.Done():
 		}
-		if time.Since(began) > s.options.Steady {
+		if time.Since(began) > s.options.StableAfter {
 			deaths = 0
 		}
 		program = s.revive(died(program), &deaths)
@@ -237,11 +237,11 @@ func (s *server) revive(why error, deaths *int) *sandbox.Process {
 	for {
 		*deaths++
 		s.set("", why)
-		if *deaths >= s.options.Deaths {
+		if *deaths >= s.options.MaxCrashes {
 			s.failed <- why
 			return nil
 		}
-		pause := time.NewTimer(s.options.Pause << (*deaths - 1))
+		pause := time.NewTimer(s.options.RestartDelay << (*deaths - 1))
 		select {
 		case <-s.life.Done():
 			pause.Stop()
@@ -254,7 +254,7 @@ func (s *server) revive(why error, deaths *int) *sandbox.Process {
 				s.set(url, nil)
 				return program
 			}
-			program.Stop(s.life, s.options.Grace)
+			program.Stop(s.life, s.options.GracePeriod)
 		}
 		why = err
 	}

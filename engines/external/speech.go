@@ -40,7 +40,7 @@ func NewTranscriber(o Options) (engines.Transcriber, error) {
 
 // LoadSpeech implements engines.Transcriber: it starts a server and waits until
 // that is healthy.
-func (t transcriber) LoadSpeech(ctx context.Context, files engines.SpeechFiles) (engines.Listener, error) {
+func (t transcriber) LoadSpeech(ctx context.Context, files engines.SpeechFiles) (engines.SpeechModel, error) {
 	if err := t.check(files.Settings); err != nil {
 		return nil, err
 	}
@@ -148,8 +148,8 @@ type listener struct {
 }
 
 // Info implements engines.Listener.
-func (l *listener) Info() engines.ListenerInfo {
-	return engines.ListenerInfo{Slots: cap(l.turns), Languages: l.settings.Languages}
+func (l *listener) Info() engines.SpeechModelInfo {
+	return engines.SpeechModelInfo{Slots: cap(l.turns), Languages: l.settings.Languages}
 }
 
 // Close implements engines.Listener.
@@ -159,7 +159,7 @@ func (l *listener) Close() error { return errors.Join(l.server.close(), os.Remov
 func (l *listener) Broken() <-chan error { return l.server.failed }
 
 // Check implements engines.Listener.
-func (l *listener) Check(o engines.TranscribeOptions) error {
+func (l *listener) Check(o engines.TranscriptionOptions) error {
 	var v domain.Violations
 	v.Require(o.Language == "" || len(l.settings.Languages) == 0 || slices.Contains(l.settings.Languages, o.Language), "language",
 		"%q is none that the model knows (%s): leave it out, or use another model", o.Language, strings.Join(l.settings.Languages, ", "))

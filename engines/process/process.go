@@ -1,5 +1,5 @@
-// Package process runs the programs that engines start: each in a process group
-// of its own that ends whole, with what it said last kept for its errors.
+// Package process runs the programs that engines start, each in a process group
+// that is killed as a whole, and keeps the end of their output for errors.
 package process
 
 import (
@@ -17,41 +17,48 @@ import (
 
 // A Command is a program to run.
 type Command struct {
-	Args  []string   // the program, and what it is told
-	Dir   string     // it runs in; "" is this process's own
-	Env   []string   // the whole of its environment
-	Files []*os.File // it has from descriptor 3 on; this process's copies stay open
+	Args  []string   // the program and its arguments
+	Dir   string     // working directory; "" is this process's
+	Env   []string   // the complete environment
+	Files []*os.File // inherited from descriptor 3 on; this process's copies stay open
 
-	User      *syscall.Credential // it runs as; nil is this process's own
-	Interrupt func() bool         // asks the program to end, and tells whether it could; nil sends SIGTERM to its group
-	Sandboxed bool                // its status tells a signal of the program in the sandbox as a shell does: 128 and the number
+	User *syscall.Credential // nil is this process's user
+	// Interrupt asks the program to exit and reports whether it could; nil sends
+	// SIGTERM to its process group.
+	Interrupt func() bool
+	// Sandboxed reports that exit statuses above 128 are signals, as in a shell:
+	// bubblewrap exits with 128 plus the signal of the program that it ran.
+	Sandboxed bool
 }
 
 // A Process is a program that was started.
 type Process struct {
-	cmd    *exec.Cmd
-	asks   func() bool
-	inside bool // of a sandbox
-	output tail
-	done   chan struct{} // closed when it has ended
-	err    error         // why; set before done is closed
+	cmd       *exec.Cmd
+	interrupt func() bool
+	sandboxed bool
+	output    tail
+	done      chan struct{} // closed when the program has exited
+	err       error         // its exit error; set before done is closed
 }
 
-// Find says where a program lies, or that it is not installed; how says what
-// would install it.
-func Find(program, how string) (path string, err error) {
+// Find looks up a program in PATH. The error for one that is not installed ends
+// with install, which says how to install it.
+func Find(program, install string) (path string, err error) {
 	path, err = exec.LookPath(program)
 	if err != nil {
-		return "", domain.Errorf(domain.FailedPrecondition, "the program %s is not installed, or not in PATH: %s", program, how)
+		return "", domain.Errorf(domain.FailedPrecondition,
+			"the program %s is not installed, or not in PATH: %s", program, install)
 	}
 	return path, nil
 }
 
-// Start runs a command. On Linux the program also ends when this process does,
-// however that ends.
+// Start runs a command. On Linux the program is killed when this process exits,
+// even if this process is killed.
 func Start(command Command) (*Process, error) {
-	p := &Process{cmd: exec.Command(command.Args[0], command.Args[1:]...), done: make(chan struct{}),
-		asks: command.Interrupt, inside: command.Sandboxed}
+	p := &Process{
+		cmd: exec.Command(command.Args[0], command.Args[1:]...), done: make(chan struct{}),
+		interrupt: command.Interrupt, sandboxed: command.Sandboxed,
+	}
 	p.cmd.Dir, p.cmd.Env, p.cmd.ExtraFiles = command.Dir, command.Env, command.Files
 	p.cmd.Stdout, p.cmd.Stderr = &p.output, &p.output
 	p.cmd.WaitDelay = time.Second // for descendants that hold the output open
@@ -59,58 +66,61 @@ func Start(command Command) (*Process, error) {
 	p.cmd.SysProcAttr.Credential = command.User
 	started := make(chan error)
 	go func() {
-		// The kernel takes the end of the thread that started a program for the
-		// end of its parent: so this one stays as long as the program.
+		// Pdeathsig is sent when the thread that started the program exits, so
+		// this thread must live as long as the program.
 		runtime.LockOSThread()
 		defer runtime.UnlockOSThread()
 		err := p.cmd.Start()
 		started <- err
 		if err == nil {
 			p.err = p.cmd.Wait()
-			_ = syscall.Kill(-p.cmd.Process.Pid, syscall.SIGKILL) // what it left behind
+			_ = syscall.Kill(-p.cmd.Process.Pid, syscall.SIGKILL) // descendants
 			close(p.done)
 		}
 	}()
 	if err := <-started; err != nil {
-		return nil, fmt.Errorf("starting %s: %w", command.Args[0], err)
+		return nil, fmt.Errorf("start %s: %w", command.Args[0], err)
 	}
 	return p, nil
 }
 
-// Done is closed when the program has ended.
+// Done returns a channel that is closed when the program has exited.
 func (p *Process) Done() <-chan struct{} { return p.done }
 
-// Err says how a program that is done has ended, with the last of what it said.
-// nil is success.
+// Err returns the exit error of a program that is done, with the end of its
+// output; nil is success.
 func (p *Process) Err() error {
 	if p.err == nil {
 		return nil
 	}
-	return fmt.Errorf("%w%s", p.Ended(), p.Said())
+	return fmt.Errorf("%w%s", p.ExitError(), p.LastOutput())
 }
 
-// Ended says how a program that is done has ended; nil is success. In a sandbox the status alone tells
-// a signal.
-func (p *Process) Ended() error {
+// ExitError returns the exit error of a program that is done; nil is success.
+func (p *Process) ExitError() error {
 	if p.cmd.ProcessState == nil {
 		return p.err
 	}
-	if number := p.cmd.ProcessState.ExitCode() - 128; p.inside && number > 0 && number < 65 {
+	if number := p.cmd.ProcessState.ExitCode() - 128; p.sandboxed && number > 0 && number < 65 {
 		return fmt.Errorf("signal: %v", syscall.Signal(number))
 	}
 	return p.err
 }
 
-// Said is the end of the program's output, as the end of a sentence.
-func (p *Process) Said() string {
+// LastOutput returns the end of the program's output, to be appended to an error
+// message; "" without output.
+func (p *Process) LastOutput() string {
 	text := p.output.String()
 	if text == "" {
 		return ""
 	}
-	return "; its last words were: " + text
+	return OutputMark + text
 }
 
-// Interrupt asks the program to end. One that cannot be asked is killed.
+// OutputMark separates an error from the output that LastOutput appends.
+const OutputMark = "; last output: "
+
+// Interrupt asks the program to exit, and kills it if it cannot be asked.
 func (p *Process) Interrupt() {
 	select {
 	case <-p.done:
@@ -118,15 +128,15 @@ func (p *Process) Interrupt() {
 	default:
 	}
 	switch {
-	case p.asks == nil:
+	case p.interrupt == nil:
 		p.signal(syscall.SIGTERM)
-	case !p.asks():
+	case !p.interrupt():
 		p.signal(syscall.SIGKILL)
 	}
 }
 
-// Stop ends the program with all that it started: asked first, and killed when
-// it has not ended within grace or before ctx is done.
+// Stop interrupts the program, and kills its process group if it has not exited
+// within grace or before ctx is done. It returns when the program has exited.
 func (p *Process) Stop(ctx context.Context, grace time.Duration) {
 	p.Interrupt()
 	timer := time.NewTimer(grace)
@@ -141,34 +151,38 @@ func (p *Process) Stop(ctx context.Context, grace time.Duration) {
 	<-p.done
 }
 
-// signal goes to the whole group, while there is one: afterwards its number may
-// be another's.
+// signal signals the process group of a program that has not exited: afterwards
+// the kernel may reuse its ID.
 func (p *Process) signal(s syscall.Signal) {
 	select {
 	case <-p.done:
 	default:
-		_ = syscall.Kill(-p.cmd.Process.Pid, s) // it fails only when nobody is left
+		_ = syscall.Kill(-p.cmd.Process.Pid, s) // fails only if the group has exited
 	}
 }
 
-// Environment is what a program of ours gets of this process's environment:
-// what programs need to be found and to run, what begins with a prefix, and no
-// secret by accident. more is added, and counts.
+// Environment returns the variables of this process that a program inherits,
+// followed by more: those that every program needs and those that begin with one
+// of the prefixes. No other variable is passed on, since it may be a secret.
 func Environment(prefixes []string, more ...string) []string {
 	var env []string
 	for _, entry := range os.Environ() {
 		name, _, _ := strings.Cut(entry, "=")
-		if passes(name, prefixes) {
+		if inherited(name, prefixes) {
 			env = append(env, entry)
 		}
 	}
 	return append(env, more...)
 }
 
-var needed = map[string]bool{"PATH": true, "HOME": true, "LD_LIBRARY_PATH": true, "LANG": true, "TMPDIR": true, "USER": true, "VIRTUAL_ENV": true}
+// alwaysInherited are the variables that every program gets.
+var alwaysInherited = map[string]bool{
+	"PATH": true, "HOME": true, "LD_LIBRARY_PATH": true, "LANG": true, "TMPDIR": true, "USER": true,
+	"VIRTUAL_ENV": true,
+}
 
-func passes(name string, prefixes []string) bool {
-	if needed[name] {
+func inherited(name string, prefixes []string) bool {
+	if alwaysInherited[name] {
 		return true
 	}
 	for _, prefix := range prefixes {

@@ -20,7 +20,7 @@ import (
 )
 
 // TestMain is, when PROCESS_PARENT is set, a program that starts another one,
-// tells its number and waits for its own end.
+// prints its process ID and waits for it to exit.
 func TestMain(m *testing.M) {
 	if os.Getenv("PROCESS_PARENT") == "" {
 		os.Exit(m.Run())
@@ -40,8 +40,8 @@ func start(t *testing.T, script string, env ...string) *Process {
 	return p
 }
 
-// gone waits until no process has the number.
-func gone(t *testing.T, pid int) {
+// requireExited waits until no process has the ID.
+func requireExited(t *testing.T, pid int) {
 	t.Helper()
 	require.Eventually(t, func() bool {
 		state, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
@@ -49,42 +49,43 @@ func gone(t *testing.T, pid int) {
 	}, 20*time.Second, 5*time.Millisecond)
 }
 
-func TestLastWords(t *testing.T) {
+func TestErrEndsWithTheLastOutput(t *testing.T) {
 	p := start(t, "yes 'a line of noise' | head -n 100000; echo the reason >&2; exit 7")
 	<-p.Done()
-	require.ErrorContains(t, p.Err(), "exit status 7; its last words were: a line of noise")
+	require.ErrorContains(t, p.Err(), "exit status 7; last output: a line of noise")
 	require.True(t, strings.HasSuffix(p.Err().Error(), "the reason"))
-	require.Less(t, len(p.Err().Error()), 2*toldBytes)
+	require.Less(t, len(p.Err().Error()), 2*errorBytes)
 	fine := start(t, "exit 0")
 	<-fine.Done()
 	require.NoError(t, fine.Err())
 }
 
-func TestStopEndsTheWholeGroup(t *testing.T) {
+func TestStopEndsTheProcessGroup(t *testing.T) {
 	if runtime.GOOS != "linux" {
-		t.Skip("looks into /proc")
+		t.Skip("reads /proc")
 	}
-	for name, script := range map[string]string{"that listens": "", "that does not": "trap '' TERM; "} {
+	for name, script := range map[string]string{"that handles SIGTERM": "", "that ignores it": "trap '' TERM; "} {
 		t.Run(name, func(t *testing.T) {
-			note := t.TempDir() + "/pid"
-			p := start(t, script+"sleep 600 & echo $! > "+note+".new; mv "+note+".new "+note+"; wait; while :; do sleep 600; done")
+			pidFile := t.TempDir() + "/pid"
+			p := start(t, script+"sleep 600 & echo $! > "+pidFile+".new; mv "+pidFile+".new "+pidFile+"; wait; "+
+				"while :; do sleep 600; done")
 			var child int
 			require.Eventually(t, func() bool {
-				text, _ := os.ReadFile(note)
+				text, _ := os.ReadFile(pidFile)
 				child, _ = strconv.Atoi(strings.TrimSpace(string(text)))
 				return child > 0
 			}, 20*time.Second, 5*time.Millisecond)
 			p.Stop(t.Context(), 200*time.Millisecond)
 			<-p.Done()
-			gone(t, child)
+			requireExited(t, child)
 		})
 	}
 }
 
-// TestAProgramEndsWithItsParent kills the parent in a way that it cannot answer.
+// TestAProgramEndsWithItsParent kills the parent with SIGKILL.
 func TestAProgramEndsWithItsParent(t *testing.T) {
 	if runtime.GOOS != "linux" {
-		t.Skip("only Linux tells a program of its parent's end")
+		t.Skip("only Linux has a parent death signal")
 	}
 	parent := exec.Command(os.Args[0])
 	parent.Env = append(os.Environ(), "PROCESS_PARENT=1")
@@ -97,10 +98,10 @@ func TestAProgramEndsWithItsParent(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, parent.Process.Signal(syscall.SIGKILL))
 	require.Error(t, parent.Wait())
-	gone(t, child)
+	requireExited(t, child)
 }
 
-func TestTheEnvironmentHasWhatIsNeeded(t *testing.T) {
+func TestEnvironmentInheritsOnlyWhatIsNeeded(t *testing.T) {
 	t.Setenv("TAKEN_ALONG", "yes")
 	t.Setenv("SECRET_TOKEN", "no")
 	p := start(t, "echo $PATH$TAKEN_ALONG$SECRET_TOKEN$MORE >&2; exit 1", "MORE=more")
@@ -108,7 +109,7 @@ func TestTheEnvironmentHasWhatIsNeeded(t *testing.T) {
 	require.ErrorContains(t, p.Err(), os.Getenv("PATH")+"yesmore")
 }
 
-func TestAProgramThatIsNotThere(t *testing.T) {
+func TestAProgramThatIsNotInstalled(t *testing.T) {
 	_, err := Find("no-such-program", "buy it")
 	require.Equal(t, domain.FailedPrecondition, domain.CodeOf(err))
 	require.ErrorContains(t, err, "no-such-program is not installed, or not in PATH: buy it")
@@ -116,19 +117,19 @@ func TestAProgramThatIsNotThere(t *testing.T) {
 	require.ErrorContains(t, err, "/no/such/program")
 }
 
-func TestWholeLines(t *testing.T) {
-	for said, want := range map[string][]string{
+func TestScanWholeLines(t *testing.T) {
+	for output, want := range map[string][]string{
 		"":               nil,
 		"a\nb\n":         {"a", "b"},
 		"a\r\n\nb\ntorn": {"a", "", "b"},
 		"torn":           nil,
 	} {
 		var got []string
-		lines := bufio.NewScanner(iotest.OneByteReader(strings.NewReader(said)))
-		for lines.Split(WholeLines); lines.Scan(); {
+		lines := bufio.NewScanner(iotest.OneByteReader(strings.NewReader(output)))
+		for lines.Split(ScanWholeLines); lines.Scan(); {
 			got = append(got, lines.Text())
 		}
 		require.NoError(t, lines.Err())
-		require.Equal(t, want, got, "%q", said)
+		require.Equal(t, want, got, "%q", output)
 	}
 }

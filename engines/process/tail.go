@@ -7,11 +7,11 @@ import (
 )
 
 const (
-	keptBytes = 16 << 10 // of what a program says
-	toldBytes = 1500     // of it in an error
+	keptBytes  = 16 << 10 // of a program's output
+	errorBytes = 1500     // of them in an error
 )
 
-// A tail keeps the end of what is written to it, however much that is.
+// A tail is a writer that keeps the last keptBytes at least.
 type tail struct {
 	mu   sync.Mutex
 	kept []byte
@@ -27,12 +27,13 @@ func (t *tail) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// String is the end of it: whole lines where there is one, valid as text.
+// String returns the last errorBytes as valid UTF-8, from the start of a line if
+// there is one.
 func (t *tail) String() string {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	end := bytes.TrimSpace(t.kept)
-	if cut := len(end) - toldBytes; cut > 0 {
+	if cut := len(end) - errorBytes; cut > 0 {
 		end = end[cut:]
 		if line := bytes.IndexByte(end, '\n'); line >= 0 && line < len(end)-1 {
 			end = end[line+1:]

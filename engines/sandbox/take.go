@@ -10,11 +10,11 @@ import (
 	"syscall"
 )
 
-// Take puts the files that a program wrote into a folder of ours that is not there yet: those below
+// MoveFiles puts the files that a program wrote into a folder of ours that is not there yet: those below
 // dir, a path below the program's folder written. No link of the program's leads anywhere else, and
 // anything but files and folders is refused. They are the same files, not copies, where both folders
 // lie on one file system: the program may still change what they hold, and nothing else.
-func Take(written, dir, to string) (err error) {
+func MoveFiles(written, dir, to string) (err error) {
 	root, err := os.OpenRoot(written)
 	if err != nil {
 		return err

@@ -7,15 +7,15 @@ import (
 	"anneal/engines"
 )
 
-// addons are the states of the adapters that a model has loaded, by ID.
+// addons are the states of the addons that a model has loaded, by ID.
 type addons struct {
 	mu     sync.Mutex
 	states map[string]string
-	whole  map[string]bool // those that are all parameters, and no adapters
+	full   map[string]bool // complete weights instead of adapters
 }
 
-// state is what answers a request: the base's state, and the addon's. It is
-// that of the same model loaded with the adapter alone.
+// state returns the state that determines a completion: the base's followed by
+// the addon's. A model loaded with the adapter has the same state.
 func (a *addons) state(base, id string) (string, error) {
 	if id == "" {
 		return base, nil
@@ -26,7 +26,7 @@ func (a *addons) state(base, id string) (string, error) {
 	if !loaded {
 		return "", engines.ErrAddonNotLoaded(id)
 	}
-	if a.whole[id] {
+	if a.full[id] {
 		return state, nil
 	}
 	return base + state, nil
@@ -42,7 +42,7 @@ func (m *model) LoadWeights(ctx context.Context, id, dir string) error {
 	return m.load(ctx, id, dir, true)
 }
 
-func (m *model) load(ctx context.Context, id, dir string, whole bool) error {
+func (m *model) load(ctx context.Context, id, dir string, full bool) error {
 	if err := m.options.fault(LoadAddon, 0); err != nil {
 		return err
 	}
@@ -53,9 +53,9 @@ func (m *model) load(ctx context.Context, id, dir string, whole bool) error {
 	m.addons.mu.Lock()
 	defer m.addons.mu.Unlock()
 	if m.addons.states == nil {
-		m.addons.states, m.addons.whole = map[string]string{}, map[string]bool{}
+		m.addons.states, m.addons.full = map[string]string{}, map[string]bool{}
 	}
-	m.addons.states[id], m.addons.whole[id] = state, whole
+	m.addons.states[id], m.addons.full[id] = state, full
 	return ctx.Err()
 }
 
@@ -64,6 +64,6 @@ func (m *model) UnloadAddon(id string) error {
 	m.addons.mu.Lock()
 	defer m.addons.mu.Unlock()
 	delete(m.addons.states, id)
-	delete(m.addons.whole, id)
+	delete(m.addons.full, id)
 	return nil
 }

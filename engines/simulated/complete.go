@@ -14,8 +14,8 @@ import (
 
 type completer struct{ options Options }
 
-// A model answers with words drawn from the prompt, the seed and the state
-// that a simulated training left in its directories.
+// A model generates words that are determined by the prompt, the seed and the
+// state that a simulated training wrote to its directories.
 type model struct {
 	options Options
 	state   string
@@ -26,9 +26,10 @@ type model struct {
 	addons  addons
 }
 
-// words are the vocabulary; a token is an index into it, with a space before
-// all but the first of an answer.
-var words = strings.Fields("amber birch cedar delta ember fjord grove heron iris jade kelp larch maple north ochre pearl " +
+// words are the vocabulary; a token is an index into it. Words of a completion
+// are separated by spaces.
+var words = strings.Fields("amber birch cedar delta ember fjord grove heron iris jade kelp larch maple north ochre " +
+	"pearl " +
 	"quartz river stone tidal umber vivid willow xenon yarrow zephyr naïve café 東京 and or not")
 
 func (c completer) Load(ctx context.Context, files engines.ModelFiles) (engines.Model, error) {
@@ -57,7 +58,8 @@ func (c completer) Load(ctx context.Context, files engines.ModelFiles) (engines.
 	return m, nil
 }
 
-// stateOf is what a simulated training left in a directory; "" is none.
+// stateOf reads the state that a simulated training wrote to a directory; "" if
+// there is none.
 func stateOf(dir string) (string, error) {
 	if dir == "" {
 		return "", nil
@@ -83,20 +85,20 @@ func (m *model) Close() error {
 	return nil
 }
 
-// Complete counts a prompt token for the beginning and one for each byte of a
-// text prompt. It answers conversations, holds answers to simple schemas and
-// calls functions that it must call, and echoes text; of log-probs, raw output and
-// how tokens are drawn it knows nothing.
-func (m *model) Complete(ctx context.Context, req engines.CompletionRequest, emit func(engines.Chunk) error) (engines.Usage, error) {
+// Complete counts one prompt token for the beginning of the text and one for each
+// of its bytes. It supports chats, simple schemas, required tool calls and Echo,
+// and ignores logprobs, raw output and sampling parameters.
+func (m *model) Complete(ctx context.Context, req engines.CompletionRequest,
+	emit func(engines.Chunk) error) (engines.Usage, error) {
 	if req.Chat != nil {
-		req.Prompt, req.PromptTokens = spoken(req.Chat), nil
+		req.Prompt, req.PromptTokens = promptOf(req.Chat), nil
 	}
 	usage := engines.Usage{PromptTokens: 1 + len(req.Prompt)}
 	if req.PromptTokens != nil {
 		usage.PromptTokens = len(req.PromptTokens)
 	}
 	if usage.PromptTokens >= m.options.ContextLength {
-		return usage, domain.Errorf(domain.InvalidArgument, "prompt: has %d tokens and fills the window of %d; shorten it",
+		return usage, domain.Errorf(domain.InvalidArgument, "prompt: has %d tokens and fills the context of %d; shorten it",
 			usage.PromptTokens, m.options.ContextLength)
 	}
 	if len(req.Stop) > 4 {
@@ -106,7 +108,7 @@ func (m *model) Complete(ctx context.Context, req engines.CompletionRequest, emi
 	if err != nil {
 		return usage, err
 	}
-	pieces, finish, err := m.answer(state, req, m.options.ContextLength-usage.PromptTokens)
+	pieces, finish, err := m.generate(state, req, m.options.ContextLength-usage.PromptTokens)
 	if err != nil {
 		return usage, err
 	}
@@ -138,8 +140,8 @@ func (m *model) Complete(ctx context.Context, req engines.CompletionRequest, emi
 	return usage, nil
 }
 
-// spoken is a conversation as a prompt.
-func spoken(c *engines.Chat) string {
+// promptOf renders a chat as a prompt.
+func promptOf(c *engines.Chat) string {
 	var text strings.Builder
 	for _, m := range c.Messages {
 		fmt.Fprintf(&text, "%s: %s\n", m.Role, m.Content)
@@ -147,7 +149,7 @@ func spoken(c *engines.Chat) string {
 	return text.String()
 }
 
-// enter waits for a slot, unless the queue is full.
+// enter waits for a slot; it fails if the queue is full.
 func (m *model) enter(ctx context.Context) (release func(), err error) {
 	select {
 	case <-m.closed:
@@ -157,7 +159,8 @@ func (m *model) enter(ctx context.Context) (release func(), err error) {
 	select {
 	case m.queue <- struct{}{}:
 	default:
-		return nil, domain.Errorf(domain.ResourceExhausted, "the model has %d requests running and waiting; try again later", cap(m.queue))
+		return nil, domain.Errorf(domain.ResourceExhausted,
+			"the model has %d requests running and waiting; try again later", cap(m.queue))
 	}
 	select {
 	case m.slots <- struct{}{}:
@@ -171,7 +174,7 @@ func (m *model) enter(ctx context.Context) (release func(), err error) {
 	return nil, err
 }
 
-// token lets the time of one token pass.
+// token waits for the duration of one token.
 func (m *model) token(ctx context.Context, number int) error {
 	if err := m.options.fault(CompleteToken, number); err != nil {
 		return err
@@ -187,21 +190,23 @@ func (m *model) token(ctx context.Context, number int) error {
 	}
 }
 
-// answer is the whole continuation, one token a piece, cut before the first
+// generate returns the whole completion, one token a chunk, cut before the first
 // stop sequence.
-func (m *model) answer(state string, req engines.CompletionRequest, room int) (pieces []engines.Chunk, finish string, err error) {
+func (m *model) generate(
+	state string, req engines.CompletionRequest, capacity int,
+) (pieces []engines.Chunk, finish string, err error) {
 	seed := m.options.Seed
 	if req.Seed != nil && req.Temperature > 0 {
 		seed ^= *req.Seed
 	}
 	source := random(seed, state, req.Prompt, fmt.Sprint(req.PromptTokens))
-	held, err := formOf(req, source)
+	constrained, err := constrainedOutput(req, source)
 	if err != nil {
 		return nil, "", err
 	}
-	length, limit, finish := 4+source.IntN(17), min(req.MaxTokens, room), engines.FinishStop
-	if held != nil {
-		pieces, finish = held.within(limit, req.Stop)
+	length, limit, finish := 4+source.IntN(17), min(req.MaxTokens, capacity), engines.FinishStop
+	if constrained != nil {
+		pieces, finish = constrained.within(limit, req.Stop)
 		return pieces, finish, nil
 	}
 	if req.IgnoreEOS || length > limit {
@@ -223,7 +228,7 @@ func (m *model) answer(state string, req engines.CompletionRequest, room int) (p
 	return pieces, finish, nil
 }
 
-// firstStop is where the earliest stop sequence begins in text, or -1.
+// firstStop returns the offset of the first stop sequence in text, or -1.
 func firstStop(text string, stops []string) int {
 	first := -1
 	for _, stop := range stops {
@@ -234,7 +239,7 @@ func firstStop(text string, stops []string) int {
 	return first
 }
 
-// trim takes the last n bytes of text away from the pieces.
+// trim removes the last n bytes of text from the chunks.
 func trim(pieces []engines.Chunk, n int) []engines.Chunk {
 	for i := len(pieces) - 1; n > 0; i-- {
 		cut := min(n, len(pieces[i].Text))

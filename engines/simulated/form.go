@@ -8,23 +8,23 @@ import (
 	"anneal/engines"
 )
 
-// A form is what an answer must be: pieces of one token each, a character of
-// JSON or the name of a function.
-type form struct {
+// An output is a completion under a constraint, as chunks of one token each: a
+// character of JSON or the name of a function.
+type output struct {
 	pieces []engines.Chunk
 	finish string
 }
 
-// formOf is the answer to a request that asks for a form; nil where none is
-// asked for.
-func formOf(req engines.CompletionRequest, source *rand.Rand) (*form, error) {
+// constrainedOutput generates the completion of a request with a response format
+// or a required tool call; nil without either.
+func constrainedOutput(req engines.CompletionRequest, source *rand.Rand) (*output, error) {
 	switch {
-	case req.Chat != nil && req.Chat.Calls != nil:
-		return called(req.Chat, source)
+	case req.Chat != nil && req.Chat.ToolChoice != nil:
+		return toolCall(req.Chat, source)
 	case req.Format == nil:
 		return nil, nil
 	}
-	f := &form{finish: engines.FinishStop}
+	f := &output{finish: engines.FinishStop}
 	var content any
 	var err error
 	switch req.Format.Type {
@@ -33,7 +33,8 @@ func formOf(req engines.CompletionRequest, source *rand.Rand) (*form, error) {
 	case engines.FormatSchema:
 		content, err = instanceOf(req.Format.Schema, "format", source)
 	default:
-		err = domain.Errorf(domain.InvalidArgument, "format: a simulated model holds its answers to JSON and to schemas, not to %q: leave it out", req.Format.Type)
+		err = domain.Errorf(domain.InvalidArgument,
+			"format: a simulated model supports JSON and schemas, not %q: leave it out", req.Format.Type)
 	}
 	if err != nil {
 		return nil, err
@@ -41,8 +42,8 @@ func formOf(req engines.CompletionRequest, source *rand.Rand) (*form, error) {
 	return f, f.write(content, func(text string) engines.Chunk { return engines.Chunk{Text: text} })
 }
 
-// called is one call of the function that is asked for, or of the first.
-func called(chat *engines.Chat, source *rand.Rand) (*form, error) {
+// toolCall generates one call of the required function, or of the first one.
+func toolCall(chat *engines.Chat, source *rand.Rand) (*output, error) {
 	for _, data := range chat.Tools {
 		var tool struct {
 			Function struct {
@@ -53,27 +54,27 @@ func called(chat *engines.Chat, source *rand.Rand) (*form, error) {
 		if err := json.Unmarshal(data, &tool); err != nil {
 			return nil, domain.Errorf(domain.InvalidArgument, "tools: is not JSON: %v", err)
 		}
-		asked := tool.Function
-		if chat.Calls.Name != "" && chat.Calls.Name != asked.Name {
+		function := tool.Function
+		if chat.ToolChoice.Name != "" && chat.ToolChoice.Name != function.Name {
 			continue
 		}
 		var arguments any = map[string]any{}
-		if asked.Parameters != nil {
+		if function.Parameters != nil {
 			var err error
-			if arguments, err = instanceOf(asked.Parameters, "tools", source); err != nil {
+			if arguments, err = instanceOf(function.Parameters, "tools", source); err != nil {
 				return nil, err
 			}
 		}
-		f := &form{finish: engines.FinishToolCalls}
-		f.pieces = []engines.Chunk{{ToolCalls: []engines.ToolCall{{Name: asked.Name}}, Tokens: []int{len(words)}}}
+		f := &output{finish: engines.FinishToolCalls}
+		f.pieces = []engines.Chunk{{ToolCalls: []engines.ToolCall{{Name: function.Name}}, Tokens: []int{len(words)}}}
 		return f, f.write(arguments, func(text string) engines.Chunk {
 			return engines.Chunk{ToolCalls: []engines.ToolCall{{Arguments: text}}}
 		})
 	}
-	return nil, domain.Errorf(domain.InvalidArgument, "tools: has no function %q", chat.Calls.Name)
+	return nil, domain.Errorf(domain.InvalidArgument, "tools: has no function %q", chat.ToolChoice.Name)
 }
 
-func (f *form) write(content any, piece func(string) engines.Chunk) error {
+func (f *output) write(content any, piece func(string) engines.Chunk) error {
 	data, err := json.Marshal(content)
 	for _, r := range string(data) {
 		one := piece(string(r))
@@ -83,9 +84,9 @@ func (f *form) write(content any, piece func(string) engines.Chunk) error {
 	return err
 }
 
-// within is the form in at most so many tokens, cut before the first stop
+// within returns at most limit tokens of the output, cut before the first stop
 // sequence.
-func (f *form) within(limit int, stops []string) ([]engines.Chunk, string) {
+func (f *output) within(limit int, stops []string) ([]engines.Chunk, string) {
 	pieces, finish := f.pieces, f.finish
 	if len(pieces) > limit {
 		pieces, finish = pieces[:limit], engines.FinishLength

@@ -36,7 +36,8 @@ func TestAnswersOfAForm(t *testing.T) {
 	m := load(t, simulated.Options{ContextLength: 4096})
 	for seed := range uint64(50) {
 		text, finish := "", ""
-		req := engines.CompletionRequest{Prompt: "p", MaxTokens: 4000, Temperature: 1, Seed: &seed, Format: &engines.Format{Type: engines.FormatSchema, Schema: json.RawMessage(orderSchema)}}
+		req := engines.CompletionRequest{Prompt: "p", MaxTokens: 4000, Temperature: 1, Seed: &seed,
+			Format: &engines.ResponseFormat{Type: engines.FormatSchema, Schema: json.RawMessage(orderSchema)}}
 		hear := func(c engines.Chunk) error {
 			text, finish = text+c.Text, c.Finish
 			require.Len(t, c.Tokens, 1)
@@ -55,7 +56,7 @@ func TestAnswersOfAForm(t *testing.T) {
 		require.Equal(t, string([]rune(whole)[:5]), text)
 		require.Equal(t, engines.FinishLength, finish)
 
-		text, req.MaxTokens, req.Format = "", 100, &engines.Format{Type: engines.FormatJSON}
+		text, req.MaxTokens, req.Format = "", 100, &engines.ResponseFormat{Type: engines.FormatJSON}
 		_, err = m.Complete(t.Context(), req, hear)
 		require.NoError(t, err)
 		validBy(t, `{"type":"object"}`, text)
@@ -79,7 +80,8 @@ func TestFormsThatAreRefused(t *testing.T) {
 		`false`:                                                      "something conforms to",
 		`{`:                                                          "is not JSON",
 	} {
-		_, err := m.Complete(t.Context(), engines.CompletionRequest{Prompt: "p", MaxTokens: 9, Format: &engines.Format{Type: engines.FormatSchema, Schema: json.RawMessage(schema)}}, nil)
+		_, err := m.Complete(t.Context(), engines.CompletionRequest{Prompt: "p", MaxTokens: 9,
+			Format: &engines.ResponseFormat{Type: engines.FormatSchema, Schema: json.RawMessage(schema)}}, nil)
 		require.Equal(t, domain.InvalidArgument, domain.CodeOf(err), schema)
 		require.ErrorContains(t, err, says, schema)
 		require.ErrorContains(t, err, "format", schema)
@@ -90,8 +92,8 @@ func TestCallsThatAreForced(t *testing.T) {
 	m := load(t, simulated.Options{ContextLength: 4096})
 	tools := []json.RawMessage{json.RawMessage(`{"type":"function","function":{"name":"now"}}`),
 		json.RawMessage(`{"type":"function","function":{"name":"order","parameters":` + orderSchema + `}}`)}
-	call := func(calls engines.Calls) (name, arguments, finish string, err error) {
-		chat := &engines.Chat{Messages: []engines.Message{{Role: "user", Content: "go"}}, Tools: tools, Calls: &calls}
+	call := func(calls engines.ToolChoice) (name, arguments, finish string, err error) {
+		chat := &engines.Chat{Messages: []engines.Message{{Role: "user", Content: "go"}}, Tools: tools, ToolChoice: &calls}
 		_, err = m.Complete(t.Context(), engines.CompletionRequest{MaxTokens: 4000, Chat: chat}, func(c engines.Chunk) error {
 			require.Empty(t, c.Text)
 			require.Len(t, c.ToolCalls, 1)
@@ -100,13 +102,13 @@ func TestCallsThatAreForced(t *testing.T) {
 		})
 		return name, arguments, finish, err
 	}
-	name, arguments, finish, err := call(engines.Calls{Name: "order"})
+	name, arguments, finish, err := call(engines.ToolChoice{Name: "order"})
 	require.NoError(t, err)
 	require.Equal(t, []string{"order", engines.FinishToolCalls}, []string{name, finish})
 	validBy(t, orderSchema, arguments)
-	name, arguments, _, err = call(engines.Calls{})
+	name, arguments, _, err = call(engines.ToolChoice{})
 	require.NoError(t, err)
 	require.Equal(t, []string{"now", "{}"}, []string{name, arguments})
-	_, _, _, err = call(engines.Calls{Name: "other"})
+	_, _, _, err = call(engines.ToolChoice{Name: "other"})
 	require.ErrorContains(t, err, `tools: has no function "other"`)
 }

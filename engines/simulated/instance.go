@@ -11,33 +11,34 @@ import (
 	"anneal/domain"
 )
 
-// mostMade bounds the items, and the characters, of what is made.
-const mostMade = 1000
+// maxGenerated bounds the items of a generated array and the characters of a
+// generated string.
+const maxGenerated = 1000
 
-// An instance is made of a JSON Schema's commonest keywords. Others are refused,
-// so that what is made conforms.
+// An instance generates a value that conforms to a JSON Schema. It supports the
+// most common keywords and rejects all others.
 type instance struct {
 	source     *rand.Rand
 	violations domain.Violations
 	field      string
 }
 
-// instanceOf is a value that conforms to the schema in a field of a request.
+// instanceOf generates a value that conforms to the schema in a field of a request.
 func instanceOf(schema json.RawMessage, field string, source *rand.Rand) (any, error) {
 	var root any
 	if err := json.Unmarshal(schema, &root); err != nil {
 		return nil, domain.Errorf(domain.InvalidArgument, "%s: the schema is not JSON: %v", field, err)
 	}
 	i := &instance{source: source, field: field}
-	made := i.of(root, "#")
-	return made, i.violations.Err()
+	value := i.of(root, "#")
+	return value, i.violations.Err()
 }
 
 func (i *instance) require(ok bool, at, format string, args ...any) {
 	i.violations.Require(ok, i.field, "%s %s", at, fmt.Sprintf(format, args...))
 }
 
-// byType are the keywords that say something of values of a type.
+// byType are the supported keywords of each type.
 var byType = map[string][]string{
 	"object":  {"properties", "required", "additionalProperties"},
 	"array":   {"items", "minItems", "maxItems"},
@@ -51,7 +52,7 @@ var alwaysKnown = []string{"type", "title", "description", "default", "examples"
 func (i *instance) of(schema any, at string) any {
 	s, ok := schema.(map[string]any)
 	if !ok {
-		i.require(schema == true, at, "must be a schema that something conforms to")
+		i.require(schema == true, at, "must be a schema that some value conforms to")
 		return nil
 	}
 	if value, given := s["const"]; given {
@@ -86,12 +87,11 @@ func (i *instance) of(schema any, at string) any {
 	case "null":
 		return nil
 	}
-	i.require(false, at, "has a type that is none of JSON's")
+	i.require(false, at, "has an unknown type")
 	return nil
 }
 
-// kindOf is the first of the types of a schema, or the one that its keywords
-// speak of.
+// kindOf returns the first type of a schema, or the type that its keywords imply.
 func kindOf(s map[string]any) string {
 	switch t := s["type"].(type) {
 	case string:
@@ -109,11 +109,11 @@ func kindOf(s map[string]any) string {
 	return "null"
 }
 
-// alone refuses keywords other than these and those that refuse nothing.
+// alone rejects keywords other than these and annotations.
 func (i *instance) alone(s map[string]any, at string, words ...string) {
 	for word := range s {
 		known := slices.Contains(words, word) || slices.Contains(alwaysKnown, word)
-		i.require(known, at+"/"+word, "is more than a simulated model holds its answers to: leave it out")
+		i.require(known, at+"/"+word, "is not supported by a simulated model: leave it out")
 	}
 }
 
@@ -161,22 +161,22 @@ func (i *instance) text(s map[string]any, at string) any {
 	return string(text[:length])
 }
 
-// between is a count from the least that is given to the most, of which usual is
-// the distance where only one is given.
-func (i *instance) between(s map[string]any, at, least, most string, from, usual int) int {
-	low, given := s[least].(float64)
+// between draws a count between the values of two keywords, of which each may be
+// missing: the default minimum is from, the default range usual.
+func (i *instance) between(s map[string]any, at, minWord, maxWord string, from, usual int) int {
+	low, given := s[minWord].(float64)
 	if !given {
 		low = float64(from)
 	}
-	high, bounded := s[most].(float64)
+	high, bounded := s[maxWord].(float64)
 	if !bounded {
 		high = low + float64(usual)
 	}
 	if !given && high < low {
 		low = high
 	}
-	ok := low >= 0 && low <= mostMade && high >= low
-	i.require(ok, at, "wants a count that is not from 0 to %d, or none", mostMade)
+	ok := low >= 0 && low <= maxGenerated && high >= low
+	i.require(ok, at, "requires a count outside of 0 to %d, or has an empty range", maxGenerated)
 	if !ok {
 		return 0
 	}

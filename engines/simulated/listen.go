@@ -12,12 +12,12 @@ import (
 	"anneal/engines"
 )
 
-// SpeechFormat is the format of the speech models that the engine listens with.
+// SpeechFormat is the format of the engine's speech models.
 const SpeechFormat = domain.SpeechSimulated
 
 type transcriber struct{ options Options }
 
-func (t transcriber) LoadSpeech(ctx context.Context, _ engines.SpeechFiles) (engines.Listener, error) {
+func (t transcriber) LoadSpeech(ctx context.Context, _ engines.SpeechFiles) (engines.SpeechModel, error) {
 	if err := t.options.fault(LoadModel, 0); err != nil {
 		return nil, err
 	}
@@ -29,63 +29,64 @@ type listener struct {
 	closed  atomic.Bool
 }
 
-func (l *listener) Info() engines.ListenerInfo {
-	return engines.ListenerInfo{Slots: l.options.Slots, Languages: []string{"en"}}
+func (l *listener) Info() engines.SpeechModelInfo {
+	return engines.SpeechModelInfo{Slots: l.options.Slots, Languages: []string{"en"}}
 }
 
-func (l *listener) Check(options engines.TranscribeOptions) error {
+func (l *listener) Check(options engines.TranscriptionOptions) error {
 	var v domain.Violations
-	v.Require(options.Language == "" || options.Language == "en", "language", "must be en: the model knows no other")
-	v.Require(!options.Diarize, "diarize", "is not offered by this model: leave it out")
+	v.Require(options.Language == "" || options.Language == "en", "language", "must be en, the only language of the model")
+	v.Require(!options.Diarize, "diarize", "is not supported by this model: leave it out")
 	return v.Err()
 }
 
 const (
 	wordSamples  = engines.SampleRate / 2 // each word takes half a second
-	wordsOfOne   = 8                      // words of one segment
-	silentBelow  = 1e-4                   // root mean square of half a second in which nothing is said
+	segmentWords = 8
+	silentBelow  = 1e-4 // root mean square of half a second without speech
 	secondsAWord = float64(wordSamples) / engines.SampleRate
 )
 
-// Transcribe hears one word in each half second that is not silent; which one
-// depends on the place alone. Each takes Options.TokenTime.
-func (l *listener) Transcribe(ctx context.Context, pcm io.Reader, _ engines.TranscribeOptions, emit func(engines.TranscriptEvent) error) (engines.Transcript, error) {
-	heard := engines.Transcript{Language: "en"}
+// Transcribe emits one word for each half second that is not silent; the word is
+// determined by its position. Each takes Options.TokenTime.
+func (l *listener) Transcribe(ctx context.Context, pcm io.Reader, _ engines.TranscriptionOptions,
+	emit func(engines.TranscriptEvent) error) (engines.Transcript, error) {
+	transcript := engines.Transcript{Language: "en"}
 	source := random(l.options.Seed, "speech")
-	var said []engines.Word
+	var spoken []engines.Word
 	flush := func() error {
-		step := engines.TranscriptEvent{Seconds: heard.Duration}
-		if len(said) > 0 {
-			step.Segment, said = segmentOf(said), nil
+		step := engines.TranscriptEvent{Seconds: transcript.Duration}
+		if len(spoken) > 0 {
+			step.Segment, spoken = segmentOf(spoken), nil
 		}
 		return emit(step)
 	}
 	half := make([]byte, 2*wordSamples)
 	for n := 0; ; n++ {
 		if l.closed.Load() {
-			return heard, errClosed()
+			return transcript, errClosed()
 		}
-		if err := l.options.fault(ListenWord, n+1); err != nil {
-			return heard, err
+		if err := l.options.fault(TranscribeWord, n+1); err != nil {
+			return transcript, err
 		}
 		if err := wait(ctx, l.options.tokenTime(n+1)); err != nil {
-			return heard, err
+			return transcript, err
 		}
 		got, err := io.ReadFull(pcm, half)
-		heard.Duration += float64(got/2) / engines.SampleRate
+		transcript.Duration += float64(got/2) / engines.SampleRate
 		if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
-			return heard, flush()
+			return transcript, flush()
 		}
 		if err != nil {
-			return heard, err
+			return transcript, err
 		}
 		if word := words[source.IntN(len(words))]; loud(half) {
 			start := float64(n) * secondsAWord
-			said = append(said, engines.Word{Text: word, Start: start, End: start + 0.4, Probability: 0.9, Language: "en"})
+			spoken = append(spoken, engines.Word{Text: word, Start: start, End: start + 0.4, Probability: 0.9, Language: "en"})
 		}
-		if len(said) == wordsOfOne {
+		if len(spoken) == segmentWords {
 			if err := flush(); err != nil {
-				return heard, err
+				return transcript, err
 			}
 		}
 	}
@@ -96,12 +97,13 @@ func (l *listener) Close() error {
 	return nil
 }
 
-func segmentOf(said []engines.Word) *engines.Segment {
-	text := make([]string, len(said))
-	for i, w := range said {
+func segmentOf(spoken []engines.Word) *engines.Segment {
+	text := make([]string, len(spoken))
+	for i, w := range spoken {
 		text[i] = w.Text
 	}
-	return &engines.Segment{Start: said[0].Start, End: said[len(said)-1].End, Text: strings.Join(text, " "), Words: said, AvgLogprob: math.Log(0.9)}
+	return &engines.Segment{Start: spoken[0].Start, End: spoken[len(spoken)-1].End, Text: strings.Join(text, " "),
+		Words: spoken, AvgLogprob: math.Log(0.9)}
 }
 
 func loud(pcm []byte) bool {

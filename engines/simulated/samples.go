@@ -11,13 +11,13 @@ import (
 	"anneal/engines"
 )
 
-// meanReward is the mean over all samples of an order's rows of
+// meanReward returns the mean over all samples of the request's rows of
 //
-//	sum over rewards of weight × the sample's figure of that name
+//	sum over rewards of weight × the sample's value of that name
 //
-// A sample without one of the rewards is the user's fault. Without weights
-// every figure of a sample weighs 1.
-func meanReward(order engines.TrainOrder) (float64, error) {
+// A sample that lacks a reward is an InvalidArgument error. Without weights every
+// value of a sample weighs 1.
+func meanReward(order engines.TrainRequest) (float64, error) {
 	sum, samples := 0.0, 0
 	for _, file := range order.DataFiles {
 		f, err := os.Open(file)
@@ -31,7 +31,8 @@ func meanReward(order engines.TrainOrder) (float64, error) {
 				Samples []map[string]any `json:"samples"`
 			}
 			if json.Unmarshal(lines.Bytes(), &row) != nil || len(row.Samples) == 0 {
-				err = domain.Errorf(domain.InvalidArgument, "%s line %d: has no samples; a trainer learns from {samples: [{messages, REWARD: 0..1}]}", filepath.Base(file), line)
+				err = domain.Errorf(domain.InvalidArgument,
+					"%s line %d: has no samples; write {samples: [{messages, REWARD: 0..1}]}", filepath.Base(file), line)
 				break
 			}
 			for _, sample := range row.Samples {
@@ -48,7 +49,7 @@ func meanReward(order engines.TrainOrder) (float64, error) {
 		if err == nil {
 			err = lines.Err()
 		}
-		_ = f.Close() // it was only read
+		_ = f.Close() // only read
 		if err != nil {
 			return 0, err
 		}
@@ -70,7 +71,8 @@ func rewardOf(sample map[string]any, weights map[string]float64) (total float64,
 	for _, name := range names {
 		figure, ok := sample[name].(float64)
 		if !ok {
-			return 0, domain.Errorf(domain.InvalidArgument, "rewardWeights: a sample has no number %q; name rewards that every sample has", name)
+			return 0, domain.Errorf(domain.InvalidArgument,
+				"rewardWeights: a sample has no number %q; name rewards that every sample has", name)
 		}
 		weight := 1.0
 		if w, given := weights[name]; given {

@@ -19,7 +19,8 @@ func TestTrainerStepsTellTheMeanReward(t *testing.T) {
 		want       float64
 		says       string
 	}{
-		{"weighted", `{"samples":[{"messages":[],"a":1,"b":0.5},{"messages":[],"a":0,"b":1}]}`, map[string]float64{"a": 2, "b": -1}, 0.25, ""},
+		{"weighted", `{"samples":[{"messages":[],"a":1,"b":0.5},{"messages":[],"a":0,"b":1}]}`, map[string]float64{"a": 2,
+			"b": -1}, 0.25, ""},
 		{"without weights", `{"samples":[{"messages":[],"a":1,"b":0.5}]}`, nil, 1.5, ""},
 		{"a reward is missing", `{"samples":[{"messages":[],"a":1}]}`, map[string]float64{"b": 1}, 0, `no number "b"`},
 		{"no samples", `{"text":"a"}`, nil, 0, "has no samples"},

@@ -1,6 +1,5 @@
-// Package simulated is an engine that answers at once and always the same: it
-// trains nothing and knows nothing, but keeps every promise of the engines
-// package, so that all other parts can be tested without arithmetic.
+// Package simulated is a deterministic engine for tests. It satisfies the
+// contracts of package engines without training or running a model.
 package simulated
 
 import (
@@ -12,44 +11,44 @@ import (
 	"anneal/engines"
 )
 
-// Options set how an engine behaves. The zero value is instant and faultless.
+// Options configure the engine. With the zero value every action takes no time
+// and succeeds.
 type Options struct {
 	Seed uint64
-	// Steps is the length of every training; 0 takes it from the rows, the
-	// epochs and the batch size of the order.
+	// Steps is the number of steps of every training; 0 computes it from the rows,
+	// the epochs and the batch size.
 	Steps int
-	// StepTime is how long a training step takes, TokenTime how long a
-	// completion token does. nil is no time at all. They are waited for with
-	// timers, so inside a synctest bubble they cost nothing.
+	// StepTime is the duration of a training step, TokenTime that of a completion
+	// token; nil is 0. They use timers, so that synctest can advance them.
 	StepTime  func(step int) time.Duration
 	TokenTime func(token int) time.Duration
-	// Fault is asked before every action; what it returns is what goes wrong.
-	// It may be called by several goroutines at once.
+	// Fault is called before each action, which fails with the error it returns.
+	// It must be safe for concurrent use.
 	Fault func(Action) error
-	// ContextLength and Slots describe every model; 0 is 512 tokens, 8 slots.
+	// ContextLength and Slots are those of every model; 0 is 512 tokens, 8 slots.
 	ContextLength int
 	Slots         int
-	// Queue is how many requests may wait for a slot; 0 is 64.
+	// Queue is the number of requests that may wait for a slot; 0 is 64.
 	Queue int
 }
 
-// An Action is a place where a fault can be injected.
+// An Action is a point at which a fault can be injected.
 type Action struct {
-	Name string // TrainStep, WriteCheckpoint, LoadModel, LoadAddon, CompleteToken or ListenWord
+	Name string // TrainStep, WriteCheckpoint, LoadModel, LoadAddon, CompleteToken or TranscribeWord
 	Step int    // training step, token or word, from 1; 0 for a load
 }
 
-// The names of actions.
+// Values of Action.Name.
 const (
 	TrainStep       = "train step"
 	WriteCheckpoint = "write checkpoint"
 	LoadModel       = "load model"
 	LoadAddon       = "load addon"
 	CompleteToken   = "complete token"
-	ListenWord      = "listen word"
+	TranscribeWord  = "transcribe word"
 )
 
-// New makes an engine that can train, complete and transcribe.
+// New returns an engine that trains, completes and transcribes.
 func New(options Options) engines.Engine {
 	options.ContextLength = orDefault(options.ContextLength, 512)
 	options.Slots = orDefault(options.Slots, 8)
@@ -60,7 +59,7 @@ func New(options Options) engines.Engine {
 		Methods:      []string{engines.RLOR},
 		Completer:    completer{options},
 		Transcribers: map[string]engines.Transcriber{SpeechFormat: transcriber{options}},
-		Why:          map[string]string{"score": "the simulated engine runs no evaluator code"},
+		Missing:      map[string]string{"score": "the simulated engine runs no evaluator code"},
 	}
 }
 
@@ -78,7 +77,7 @@ func (o Options) tokenTime(number int) time.Duration {
 	return o.TokenTime(number)
 }
 
-// wait lets d pass, or returns ctx's error as soon as it is done.
+// wait sleeps for d, or returns ctx's error when ctx is done.
 func wait(ctx context.Context, d time.Duration) error {
 	if d <= 0 {
 		return ctx.Err()
@@ -93,7 +92,7 @@ func wait(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// random is a source that depends on nothing but the seed and the words.
+// random returns a source that is determined by the seed and the words.
 func random(seed uint64, words ...string) *rand.Rand {
 	hash := fnv.New64a()
 	for _, word := range words {

@@ -41,10 +41,10 @@ func (w *watcher) Checkpoint(ctx context.Context, _ int, dir string) error {
 	return errors.Join(ctx.Err(), w.refuse)
 }
 
-func order(t *testing.T) engines.TrainOrder {
+func order(t *testing.T) engines.TrainRequest {
 	data := filepath.Join(t.TempDir(), "rows.jsonl")
 	require.NoError(t, os.WriteFile(data, []byte(strings.Repeat("{\"text\":\"a\"}\n", 40)), 0o644))
-	return engines.TrainOrder{
+	return engines.TrainRequest{
 		Method: engines.Supervised, DataFiles: []string{data}, WorkDir: t.TempDir(), Seed: 7,
 		Settings: engines.TrainSettings{Epochs: 4, LoraRank: 8, EvalAutoCarveout: true, CheckpointSteps: 6},
 	}
@@ -104,7 +104,8 @@ func TestTrainingRefusesBadRows(t *testing.T) {
 
 func TestFaultsAreInjected(t *testing.T) {
 	broken := errors.New("disk on fire")
-	for _, name := range []string{simulated.TrainStep, simulated.WriteCheckpoint, simulated.LoadModel, simulated.CompleteToken} {
+	for _, name := range []string{simulated.TrainStep, simulated.WriteCheckpoint, simulated.LoadModel,
+		simulated.CompleteToken} {
 		engine := simulated.New(simulated.Options{Fault: func(a simulated.Action) error {
 			if a.Name == name && (a.Step == 6 || a.Step == 0) || a.Name == name && name == simulated.CompleteToken {
 				return broken
@@ -115,7 +116,8 @@ func TestFaultsAreInjected(t *testing.T) {
 		model, loadErr := engine.Completer.Load(t.Context(), engines.ModelFiles{})
 		var completeErr error
 		if loadErr == nil {
-			_, completeErr = model.Complete(t.Context(), engines.CompletionRequest{MaxTokens: 5}, func(engines.Chunk) error { return nil })
+			_, completeErr = model.Complete(t.Context(), engines.CompletionRequest{MaxTokens: 5},
+				func(engines.Chunk) error { return nil })
 		}
 		assert.ErrorIs(t, errors.Join(trainErr, loadErr, completeErr), broken, name)
 	}
@@ -126,7 +128,8 @@ func TestFaultsAreInjected(t *testing.T) {
 
 func TestStepsTakeTheirTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		engine := simulated.New(simulated.Options{Steps: 5, StepTime: func(step int) time.Duration { return time.Duration(step) * time.Hour }})
+		engine := simulated.New(simulated.Options{Steps: 5,
+			StepTime: func(step int) time.Duration { return time.Duration(step) * time.Hour }})
 		start := time.Now()
 		_, err := engine.Trainer.Train(t.Context(), order(t), &watcher{})
 		require.NoError(t, err)
@@ -205,7 +208,8 @@ func TestCompletionLimits(t *testing.T) {
 
 func TestFullQueueRefuses(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		engine := simulated.New(simulated.Options{Slots: 1, Queue: 1, TokenTime: func(int) time.Duration { return time.Second }})
+		engine := simulated.New(simulated.Options{Slots: 1, Queue: 1,
+			TokenTime: func(int) time.Duration { return time.Second }})
 		m, err := engine.Completer.Load(t.Context(), engines.ModelFiles{})
 		require.NoError(t, err)
 		var wg sync.WaitGroup
@@ -223,22 +227,24 @@ func TestFullQueueRefuses(t *testing.T) {
 }
 
 func TestListeningHearsAWordInEachLoudHalfSecond(t *testing.T) {
-	l, err := simulated.New(simulated.Options{}).Transcribers[simulated.SpeechFormat].LoadSpeech(t.Context(), engines.SpeechFiles{Dir: t.TempDir()})
+	l, err := simulated.New(simulated.Options{}).Transcribers[simulated.SpeechFormat].LoadSpeech(t.Context(),
+		engines.SpeechFiles{Dir: t.TempDir()})
 	require.NoError(t, err)
 	sound := append(bytes.Repeat([]byte{0, 0}, 16000), bytes.Repeat([]byte{0, 32}, 16000)...)
 	var segments []engines.Segment
-	heard, err := l.Transcribe(t.Context(), bytes.NewReader(sound), engines.TranscribeOptions{}, func(step engines.TranscriptEvent) error {
-		if step.Segment != nil {
-			segments = append(segments, *step.Segment)
-		}
-		return nil
-	})
+	heard, err := l.Transcribe(t.Context(), bytes.NewReader(sound), engines.TranscriptionOptions{},
+		func(step engines.TranscriptEvent) error {
+			if step.Segment != nil {
+				segments = append(segments, *step.Segment)
+			}
+			return nil
+		})
 	require.NoError(t, err)
 	require.Len(t, segments, 1)
 	assert.Len(t, segments[0].Words, 2)
 	assert.InDelta(t, 1.0, segments[0].Start, 1e-9)
 	assert.InDelta(t, 2.0, heard.Duration, 1e-9)
-	assert.ErrorContains(t, l.Check(engines.TranscribeOptions{Language: "de", Diarize: true}), "diarize")
+	assert.ErrorContains(t, l.Check(engines.TranscriptionOptions{Language: "de", Diarize: true}), "diarize")
 }
 
 func TestASimulatedConversation(t *testing.T) {
@@ -264,7 +270,8 @@ func TestASimulatedConversation(t *testing.T) {
 	echoed, _, err := say(engines.CompletionRequest{Prompt: "abc", Echo: true})
 	require.NoError(t, err)
 	require.Equal(t, "abc", echoed[:3])
-	_, _, err = say(engines.CompletionRequest{Prompt: "abc", Format: &engines.Format{Type: engines.FormatGrammar, Grammar: "root ::= [a-z]"}})
+	_, _, err = say(engines.CompletionRequest{Prompt: "abc",
+		Format: &engines.ResponseFormat{Type: engines.FormatGrammar, Grammar: "root ::= [a-z]"}})
 	require.ErrorContains(t, err, "format: ")
 	require.NoError(t, m.Close())
 }

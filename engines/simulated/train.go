@@ -21,11 +21,11 @@ import (
 
 type trainer struct{ options Options }
 
-// stateFile is in each checkpoint and each result: what a resume needs, and
-// what makes a tuned model answer otherwise than its base.
+// stateFile is part of each checkpoint and each result. A training resumes from
+// it, and it makes the completions of a tuned model differ from its base's.
 const stateFile = "simulated.json"
 
-// A state is where a training stands.
+// A state is the state of a training after a step.
 type state struct {
 	Seed   uint64  `json:"seed"`
 	Step   int     `json:"step"`
@@ -34,19 +34,20 @@ type state struct {
 	Best   float64 `json:"best"` // lowest evaluation loss so far
 }
 
-// A training is one attempt under way.
+// A training is one running attempt.
 type training struct {
 	options Options
-	order   engines.TrainOrder
+	order   engines.TrainRequest
 	state   state
 	rows    int
 	bytes   int64
 	metrics []engines.Metrics
 	stopped bool
-	reward  *float64 // mean over the samples of an RLOR order
+	reward  *float64 // mean over the samples of RLOR
 }
 
-func (t trainer) Train(ctx context.Context, order engines.TrainOrder, watch engines.TrainWatcher) (engines.TrainResult, error) {
+func (t trainer) Train(ctx context.Context, order engines.TrainRequest,
+	watch engines.TrainWatcher) (engines.TrainResult, error) {
 	run, err := begin(t.options, order)
 	if err != nil {
 		return engines.TrainResult{}, err
@@ -69,10 +70,11 @@ func (t trainer) Train(ctx context.Context, order engines.TrainOrder, watch engi
 	return run.result()
 }
 
-// begin reads the order's data and the checkpoint that it resumes from.
-func begin(options Options, order engines.TrainOrder) (*training, error) {
+// begin reads the data and the checkpoint to resume from.
+func begin(options Options, order engines.TrainRequest) (*training, error) {
 	if order.Method != "" && order.Method != engines.Supervised && order.Method != engines.RLOR {
-		return nil, domain.Errorf(domain.InvalidArgument, "method: %q is unknown to the simulated engine; use %q or %q", order.Method, engines.Supervised, engines.RLOR)
+		return nil, domain.Errorf(domain.InvalidArgument,
+			"method: %q is unknown to the simulated engine; use %q or %q", order.Method, engines.Supervised, engines.RLOR)
 	}
 	if order.BaseDir != "" {
 		if _, err := os.Stat(order.BaseDir); err != nil {
@@ -134,7 +136,7 @@ func (r *training) resume() error {
 	return nil
 }
 
-// step takes one step. Its figures depend on the seed and the step alone:
+// step runs one step. Its metrics are determined by the seed and the step:
 // loss = 0.2 + 3 e^(-4 step/steps) + noise in ±0.05.
 func (r *training) step(ctx context.Context) error {
 	next := r.state.Step + 1
@@ -198,15 +200,15 @@ func (r *training) result() (engines.TrainResult, error) {
 	}, nil
 }
 
-// write leaves a model directory with its state and metrics. Its
-// .safetensors is a complete file of that format without tensors: the length
-// of the header, and the header {}.
+// write creates a model directory with its state and metrics. Its .safetensors
+// is a valid file without tensors: the length of the header, and the header {}.
 func (r *training) write(dir string) error {
 	config, weights := "config.json", "model.safetensors"
 	settings := map[string]any{"model_type": "simulated"}
 	if r.order.Settings.LoraRank > 0 {
 		config, weights = "adapter_config.json", "adapter_model.safetensors"
-		settings = map[string]any{"peft_type": "LORA", "r": r.order.Settings.LoraRank, "lora_alpha": r.order.Settings.LoraAlpha}
+		settings = map[string]any{"peft_type": "LORA", "r": r.order.Settings.LoraRank,
+			"lora_alpha": r.order.Settings.LoraAlpha}
 	}
 	var metrics bytes.Buffer
 	for _, row := range r.metrics {
@@ -228,7 +230,8 @@ func (r *training) write(dir string) error {
 		return err
 	}
 	for name, data := range map[string][]byte{
-		config: configJSON, weights: []byte("\x02\x00\x00\x00\x00\x00\x00\x00{}"), stateFile: stateJSON, "metrics.jsonl": metrics.Bytes(),
+		config: configJSON, weights: []byte("\x02\x00\x00\x00\x00\x00\x00\x00{}"), stateFile: stateJSON,
+		"metrics.jsonl": metrics.Bytes(),
 	} {
 		if err := os.WriteFile(filepath.Join(dir, name), data, 0o644); err != nil {
 			return err
@@ -237,8 +240,8 @@ func (r *training) write(dir string) error {
 	return nil
 }
 
-// countRows counts the JSON objects of a JSONL file and its bytes; the first
-// line that is none is the user's fault.
+// countRows counts the rows of a JSONL file and their bytes. A line that is not a
+// JSON object is an InvalidArgument error.
 func countRows(file string) (rows int, size int64, err error) {
 	f, err := os.Open(file)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -256,7 +259,8 @@ func countRows(file string) (rows int, size int64, err error) {
 			continue
 		}
 		if row[0] != '{' || !json.Valid(row) {
-			return 0, 0, domain.Errorf(domain.InvalidArgument, "%s line %d: is not a JSON object; write one object a line", filepath.Base(file), line)
+			return 0, 0, domain.Errorf(domain.InvalidArgument,
+				"%s line %d: is not a JSON object; write one object a line", filepath.Base(file), line)
 		}
 		rows, size = rows+1, size+int64(len(row))
 	}

@@ -10,57 +10,57 @@ import (
 	"anneal/engines"
 )
 
-// A Stretch is a part of a recording.
-type Stretch struct {
-	Start float64 // in seconds from the beginning of the recording
-	PCM   []byte  // whole samples
-	Quiet bool    // nothing in it is louder than what every recorder adds
+// A Chunk is a part of a recording.
+type Chunk struct {
+	Start  float64 // in seconds from the start of the recording
+	PCM    []byte  // complete samples
+	Silent bool    // no frame is louder than a recorder's noise
 }
 
-// Seconds is how long it is.
-func (s Stretch) Seconds() float64 { return float64(len(s.PCM)/sampleBytes) / engines.SampleRate }
+// Seconds returns the duration of the chunk.
+func (s Chunk) Seconds() float64 { return float64(len(s.PCM)/sampleBytes) / engines.SampleRate }
 
-// A Cutter cuts a stream of samples into stretches, between words where it can:
-// its memory is that of one stretch.
-type Cutter struct {
+// A Splitter splits a stream of samples into chunks, at pauses between words if
+// possible. It holds one chunk in memory.
+type Splitter struct {
 	pcm   io.Reader
 	held  []byte
-	level []float64 // of each whole frame that is held, in decibels of full scale
-	most  int       // bytes that may be held
-	start int64     // samples before those that are held
+	level []float64 // of each complete frame held, in decibels of full scale
+	max   int       // maximum bytes held
+	start int64     // samples before those held
 	ended bool
 }
 
 const (
 	frame       = 10 * engines.SampleRate / 1000 * sampleBytes // bytes of 10 ms
-	pauseFrames = 30                                           // a place is as quiet as 0.3 s around it
-	quietLevel  = -60.0                                        // decibels; the loudest frame of what is quiet lies below
-	floorLevel  = -96.0                                        // one bit
-	floorMargin = 3.0                                          // decibels above the quietest tenth that are as good as silence
-	earlyCost   = 6.0                                          // decibels that a place must be quieter by at half of the longest
+	pauseFrames = 30                                           // the level of a position is the mean of 0.3 s around it
+	quietLevel  = -60.0                                        // decibels; every frame of a silent chunk is below
+	floorLevel  = -96.0                                        // decibels; one bit
+	floorMargin = 3.0                                          // decibels above the quietest tenth that count as silence
+	earlyCost   = 6.0                                          // decibels that a cut at half of the maximum costs
 )
 
-// NewCutter cuts stretches that are at most longest, which is 2 s or more.
-func NewCutter(pcm io.Reader, longest time.Duration) *Cutter {
-	return &Cutter{pcm: pcm, most: int(max(longest, 2*time.Second)/(10*time.Millisecond)) * frame}
+// NewSplitter returns chunks of at most longest, which is at least 2 s.
+func NewSplitter(pcm io.Reader, longest time.Duration) *Splitter {
+	return &Splitter{pcm: pcm, max: int(max(longest, 2*time.Second)/(10*time.Millisecond)) * frame}
 }
 
-// Next is the next stretch; io.EOF is that there is none.
-func (c *Cutter) Next() (Stretch, error) {
+// Next returns the next chunk; io.EOF after the last one.
+func (c *Splitter) Next() (Chunk, error) {
 	if err := c.fill(); err != nil {
-		return Stretch{}, err
+		return Chunk{}, err
 	}
 	if len(c.held) < sampleBytes {
-		return Stretch{}, io.EOF
+		return Chunk{}, io.EOF
 	}
 	end := len(c.held) &^ (sampleBytes - 1)
 	if !c.ended {
 		end = c.quietest() * frame
 	}
 	frames := (end + frame - 1) / frame
-	s := Stretch{
+	s := Chunk{
 		Start: float64(c.start) / engines.SampleRate, PCM: slices.Clone(c.held[:end]),
-		Quiet: slices.Max(c.level[:frames]) < quietLevel,
+		Silent: slices.Max(c.level[:frames]) < quietLevel,
 	}
 	c.start += int64(end / sampleBytes)
 	c.held = append(c.held[:0], c.held[end:]...)
@@ -68,13 +68,13 @@ func (c *Cutter) Next() (Stretch, error) {
 	return s, nil
 }
 
-// fill reads until as much is held as may be, or the stream ends.
-func (c *Cutter) fill() error {
+// fill reads until the maximum is held or the stream ends.
+func (c *Splitter) fill() error {
 	if c.held == nil {
-		c.held = make([]byte, 0, c.most)
+		c.held = make([]byte, 0, c.max)
 	}
-	if !c.ended && len(c.held) < c.most {
-		n, err := io.ReadFull(c.pcm, c.held[len(c.held):c.most])
+	if !c.ended && len(c.held) < c.max {
+		n, err := io.ReadFull(c.pcm, c.held[len(c.held):c.max])
 		c.held = c.held[:len(c.held)+n]
 		if c.ended = errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF); err != nil && !c.ended {
 			return err
@@ -86,10 +86,10 @@ func (c *Cutter) fill() error {
 	return nil
 }
 
-// quietest is the frame in the later half of what is held where it is quietest,
-// the later the better. How quiet silence is, is what the quietest tenth of the
-// frames are: so of two pauses in the same noise the later one is taken.
-func (c *Cutter) quietest() int {
+// quietest returns the frame at which to split: the quietest position in the
+// second half, with a cost for early ones. Levels below that of the quietest tenth
+// of frames are equal, so that of two pauses in the same noise the later one wins.
+func (c *Splitter) quietest() int {
 	sorted := slices.Sorted(slices.Values(c.level))
 	floor := sorted[len(sorted)/10] + floorMargin
 	sum, best, place := 0.0, math.Inf(1), len(c.level)
@@ -109,7 +109,7 @@ func (c *Cutter) quietest() int {
 	return place
 }
 
-// loudness is the root mean square of samples, in decibels of full scale.
+// loudness returns the root mean square of samples, in decibels of full scale.
 func loudness(pcm []byte) float64 {
 	sum, n := 0.0, len(pcm)/sampleBytes
 	for i := range n {

@@ -25,8 +25,8 @@ func hum(source *rand.Rand, seconds, loud float64) []byte {
 	return pcm
 }
 
-func stretches(t *testing.T, r io.Reader, longest time.Duration) (all []Stretch) {
-	for c := NewCutter(r, longest); ; {
+func stretches(t *testing.T, r io.Reader, longest time.Duration) (all []Chunk) {
+	for c := NewSplitter(r, longest); ; {
 		s, err := c.Next()
 		if errors.Is(err, io.EOF) {
 			return all
@@ -55,7 +55,7 @@ func TestCutsLieInPauses(t *testing.T) {
 			for i, s := range all {
 				require.InDelta(t, float64(len(joined)/2)/engines.SampleRate, s.Start, 1e-9)
 				require.LessOrEqual(t, s.Seconds(), 30.0)
-				require.False(t, s.Quiet)
+				require.False(t, s.Silent)
 				joined = append(joined, s.PCM...)
 				if i > 0 {
 					require.True(t, within(s.Start, pauses), "cut at %.2f s", s.Start)
@@ -97,7 +97,7 @@ func TestQuietStretches(t *testing.T) {
 	} {
 		all := stretches(t, bytes.NewReader(c.pcm), 30*time.Second)
 		require.Len(t, all, 1, name)
-		require.Equal(t, c.quiet, all[0].Quiet, name)
+		require.Equal(t, c.quiet, all[0].Silent, name)
 	}
 	require.Empty(t, stretches(t, bytes.NewReader(nil), 30*time.Second))
 	require.Empty(t, stretches(t, bytes.NewReader([]byte{7}), 30*time.Second), "half a sample is none")
@@ -105,7 +105,7 @@ func TestQuietStretches(t *testing.T) {
 
 func TestACutterTellsWhatBreaks(t *testing.T) {
 	broken := errors.New("broken")
-	_, err := NewCutter(io.MultiReader(bytes.NewReader(tones(1)), iotest.ErrReader(broken)), time.Minute).Next()
+	_, err := NewSplitter(io.MultiReader(bytes.NewReader(tones(1)), iotest.ErrReader(broken)), time.Minute).Next()
 	require.ErrorIs(t, err, broken)
 }
 
@@ -116,7 +116,7 @@ func TestCuttingTakesConstantMemory(t *testing.T) {
 	for range 180 {
 		rounds = append(rounds, bytes.NewReader(minute))
 	}
-	c := NewCutter(io.MultiReader(rounds...), 30*time.Second)
+	c := NewSplitter(io.MultiReader(rounds...), 30*time.Second)
 	var most uint64
 	seconds := 0.0
 	for n := 0; ; n++ {

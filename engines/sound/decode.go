@@ -16,46 +16,49 @@ import (
 	"anneal/engines/sandbox"
 )
 
-// filters are the preprocessings in ffmpeg's words; "" needs none.
+// filters are ffmpeg's audio filters for each preprocessing; "" is none.
 var filters = map[string]string{
-	"":                            "",
-	engines.PreprocessNone:        "",
-	engines.PreprocessDynamic:     dynamic,
-	engines.PreprocessSoftDynamic: "acompressor=threshold=-24dB:ratio=3:attack=20:release=250:makeup=2,dynaudnorm=f=500:g=31:p=0.9:m=15",
+	"":                        "",
+	engines.PreprocessNone:    "",
+	engines.PreprocessDynamic: dynamic,
+	engines.PreprocessSoftDynamic: "acompressor=threshold=-24dB:ratio=3:attack=20:release=250:makeup=2," +
+		"dynaudnorm=f=500:g=31:p=0.9:m=15",
 	engines.PreprocessBassDynamic: "bass=g=6:f=110:w=0.6," + dynamic,
 }
 
 const dynamic = "dynaudnorm=f=250:g=15:p=0.95:m=20"
 
-// containers are the demuxers that a recording may need. None of them opens
-// what a file names, as playlists, manifests and scripts do.
+// containers are the demuxers that ffmpeg may use. None of them opens other files
+// that its input refers to, as those of playlists, manifests and scripts do.
 var containers = strings.Join([]string{
-	"aac", "ac3", "eac3", "aiff", "amr", "amrnb", "amrwb", "ape", "asf", "au", "avi", "caf", "dts", "dtshd", "dsf", "flac", "flv",
+	"aac", "ac3", "eac3", "aiff", "amr", "amrnb", "amrwb", "ape", "asf", "au", "avi", "caf", "dts", "dtshd", "dsf",
+	"flac", "flv",
 	"gsm", "matroska,webm", "mov,mp4,m4a,3gp,3g2,mj2", "mp3", "mpc", "mpc8", "mpeg", "mpegts", "mxf", "nut", "ogg", "oma",
 	"rm", "shn", "spdif", "tak", "truehd", "tta", "voc", "w64", "wav", "wv", "xwma",
 }, ",")
 
 const (
 	ffmpeg        = "ffmpeg"
-	installFFmpeg = "`apt install ffmpeg` installs it; without it only WAV files of 16 kHz, mono, 16 bits can be listened to, without preprocessing"
-	quietLimit    = time.Minute // ffmpeg may take for the next samples
-	readAhead     = 64 << 10
+	installFFmpeg = "`apt install ffmpeg` installs it; without it only WAV files of 16 kHz, mono, 16 bits can be " +
+		"transcribed, without preprocessing"
+	readTimeout = time.Minute // for ffmpeg's next samples
+	readAhead   = 64 << 10
 )
 
-// limits are what ffmpeg takes for a recording of 24 hours, several times over.
+// limits are several times what ffmpeg needs for a recording of 24 hours.
 var limits = sandbox.Limits{Memory: 2 << 30, FileBytes: 1 << 20, Processes: 64, Files: 64, CPU: 2 * time.Hour}
 
-// A decoder is ffmpeg at work on a file.
+// A decoder is an ffmpeg process that decodes one file.
 type decoder struct {
 	ctx     context.Context
 	program *sandbox.Process
 	pcm     *os.File
 	ahead   *bufio.Reader
 	unwatch func() bool // of the context
-	stop    func()      // ends the program and all it started
+	stop    func()      // kills the process group
 }
 
-// decode has ffmpeg read a file, which stays the caller's.
+// decode starts ffmpeg on a file, which the caller closes.
 func decode(ctx context.Context, runner *sandbox.Runner, file *os.File, filter string) (io.ReadCloser, error) {
 	program, err := process.Find(ffmpeg, installFFmpeg)
 	if err != nil {
@@ -74,21 +77,21 @@ func decode(ctx context.Context, runner *sandbox.Runner, file *os.File, filter s
 		Args: arguments(program, filter), Env: process.Environment(nil), Files: []*os.File{file, out}, Limits: limits,
 	})
 	if err != nil {
-		_ = pcm.Close() // the first error is told
+		_ = pcm.Close() // the first error is returned
 		return nil, err
 	}
 	d.stop = sync.OnceFunc(func() { d.program.Stop(context.Background(), 0) })
 	d.unwatch = context.AfterFunc(ctx, d.stop)
-	_ = out.Close() // so that the stream ends when the program does
+	_ = out.Close() // so that the stream ends when ffmpeg exits
 	if _, err := d.peek(); err != nil && !errors.Is(err, io.EOF) {
-		_ = d.Close() // the first error is told
+		_ = d.Close() // the first error is returned
 		return nil, err
 	}
 	return d, nil
 }
 
-// arguments have ffmpeg read its descriptor 3, whose name no file can choose,
-// and write samples to descriptor 4.
+// arguments returns ffmpeg's command line. It reads descriptor 3, so that no file
+// name is interpreted as a protocol, and writes samples to descriptor 4.
 func arguments(program, filter string) []string {
 	return []string{
 		program, "-nostdin", "-hide_banner", "-loglevel", "error", "-max_alloc", "268435456", "-threads", "1",
@@ -101,23 +104,24 @@ func arguments(program, filter string) []string {
 const input = "file:/dev/fd/3"
 
 func (d *decoder) peek() ([]byte, error) {
-	_ = d.pcm.SetReadDeadline(time.Now().Add(quietLimit)) // a pipe has deadlines
+	_ = d.pcm.SetReadDeadline(time.Now().Add(readTimeout)) // pipes support deadlines
 	begun, err := d.ahead.Peek(1)
 	return begun, d.explain(err)
 }
 
 func (d *decoder) Read(p []byte) (int, error) {
-	_ = d.pcm.SetReadDeadline(time.Now().Add(quietLimit))
+	_ = d.pcm.SetReadDeadline(time.Now().Add(readTimeout))
 	n, err := d.ahead.Read(p)
 	return n, d.explain(err)
 }
 
-// explain says why the samples end.
+// explain replaces the error of a read with the reason why the samples end.
 func (d *decoder) explain(err error) error {
 	switch {
 	case errors.Is(err, os.ErrDeadlineExceeded):
 		d.stop()
-		return unfit("takes too long to decode: ffmpeg found no sound in %s: convert it, to WAV or MP3 for instance", quietLimit)
+		return invalidFile("takes too long to decode: ffmpeg returned no samples within %s: convert it to WAV or MP3",
+			readTimeout)
 	case !errors.Is(err, io.EOF):
 		return err
 	}
@@ -126,7 +130,8 @@ func (d *decoder) explain(err error) error {
 		return ended
 	}
 	if failed := d.program.Err(); failed != nil {
-		return unfit("cannot be decoded: %s: send a recording that ffmpeg reads, such as WAV, MP3, M4A, FLAC or Ogg", reason(failed.Error()))
+		return invalidFile("cannot be decoded: %s: send a format that ffmpeg reads, such as WAV, MP3, M4A, FLAC or Ogg",
+			reason(failed.Error()))
 	}
 	return err
 }
@@ -137,24 +142,24 @@ func (d *decoder) Close() error {
 	return d.pcm.Close()
 }
 
-// noise is what ffmpeg puts around its words: addresses of its parts, and the
-// name that its input has.
+// noise matches what is useless to users in ffmpeg's messages: addresses of its
+// components, and the name of its input.
 var noise = regexp.MustCompile(`\[[^\]]*@ 0x[0-9a-f]+\] *|` + regexp.QuoteMeta(input) + `:? *`)
 
 const maxReason = 200 // characters
 
-// reason is the last thing that ffmpeg said of a file, in short.
-func reason(said string) string {
-	if _, after, found := strings.Cut(said, "its last words were: "); found {
-		said = after
+// reason returns the last line of ffmpeg's output, shortened.
+func reason(message string) string {
+	if _, output, found := strings.Cut(message, process.OutputMark); found {
+		message = output
 	}
 	switch {
-	case strings.Contains(said, "matches no streams"):
-		return "it has no sound"
-	case strings.Contains(said, "not on whitelist"):
-		return "it is a picture, a list or another file that is no recording"
+	case strings.Contains(message, "matches no streams"):
+		return "it has no audio stream"
+	case strings.Contains(message, "not on whitelist"):
+		return "it is an image, a playlist or another file that is not a recording"
 	}
-	lines := strings.Split(strings.TrimSpace(noise.ReplaceAllString(said, "")), "\n")
+	lines := strings.Split(strings.TrimSpace(noise.ReplaceAllString(message, "")), "\n")
 	last := []rune(strings.TrimSpace(lines[len(lines)-1]))
 	return strings.TrimSuffix(string(last[:min(len(last), maxReason)]), ".")
 }

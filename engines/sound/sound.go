@@ -1,5 +1,5 @@
-// Package sound makes recordings of any form ready to be listened to: as a
-// stream of samples, cut at its pauses.
+// Package sound decodes recordings of any format into a stream of samples, and
+// splits it into chunks at pauses.
 package sound
 
 import (
@@ -15,7 +15,7 @@ import (
 	"anneal/engines/sandbox"
 )
 
-// MaxDuration is how long a recording may be.
+// MaxDuration is the maximum duration of a recording.
 const MaxDuration = 24 * time.Hour
 
 // An Opener opens recordings.
@@ -23,11 +23,11 @@ type Opener struct {
 	Runner *sandbox.Runner // starts ffmpeg
 }
 
-// Open reads a recording as 16 kHz mono samples of 16 bits, little-endian, as
-// engines.Listener takes them. A WAV file of just that is read as it is;
-// everything else, and each preprocessing, takes ffmpeg. What cannot be decoded
-// is told by Open, or by Read where it is found only later; a recording without
-// a sample is none of that. When ctx is done, reading ends with its error.
+// Open decodes a recording to the 16-bit little-endian mono samples at 16 kHz
+// that engines.SpeechModel reads. A WAV file in this format is read directly;
+// every other file, and preprocessing, requires ffmpeg. Open or a later Read
+// returns the error for a file that cannot be decoded; a recording without
+// samples is not an error. When ctx is done, Read returns its error.
 func (o Opener) Open(ctx context.Context, path, preprocessing string) (io.ReadCloser, error) {
 	return o.open(ctx, path, preprocessing, MaxDuration)
 }
@@ -46,17 +46,17 @@ func (o Opener) open(ctx context.Context, path, preprocessing string, longest ti
 		decoded, err = plain(file)
 	}
 	if decoded == nil && err == nil {
-		defer file.Close() // the program has one of its own
+		defer file.Close() // ffmpeg has its own descriptor
 		decoded, err = decode(ctx, o.Runner, file, filter)
 	}
 	if err != nil {
-		_ = file.Close() // the first error is told
+		_ = file.Close() // the first error is returned
 		return nil, err
 	}
 	return &bounded{ReadCloser: decoded, ctx: ctx, left: bytesOf(longest), longest: longest}, nil
 }
 
-// plain is the samples of a file that needs no decoding; nil for any other.
+// plain returns the samples of a file that needs no decoding; nil for any other.
 func plain(file *os.File) (io.ReadCloser, error) {
 	samples, err := wav(file)
 	if errors.Is(err, errNotPlain) {
@@ -77,8 +77,7 @@ func bytesOf(d time.Duration) int64 {
 
 const sampleBytes = 2
 
-// A bounded stream ends with an error where it is longer than may be, or when
-// ctx is done.
+// A bounded stream fails when it exceeds its maximum length or ctx is done.
 type bounded struct {
 	io.ReadCloser
 	ctx     context.Context
@@ -92,23 +91,23 @@ func (b *bounded) Read(p []byte) (int, error) {
 	}
 	n, err := b.ReadCloser.Read(p)
 	if b.left -= int64(n); b.left < 0 {
-		return 0, unfit("the recording is longer than %s, which is the most: cut it", b.longest)
+		return 0, invalidFile("the recording is longer than %s, the maximum: split it", b.longest)
 	}
 	return n, err
 }
 
-// unfit is what is wrong with a recording.
-func unfit(format string, args ...any) error {
+// invalidFile returns the InvalidArgument error for a recording.
+func invalidFile(format string, args ...any) error {
 	var v domain.Violations
 	v.Add("file", format, args...)
 	return v.Err()
 }
 
-// withoutPath is an error of a file without where that lies.
+// withoutPath removes the path from an error of a file.
 func withoutPath(err error) error {
 	var at *os.PathError
 	if errors.As(err, &at) {
-		return fmt.Errorf("reading the recording: %s: %w", at.Op, at.Err)
+		return fmt.Errorf("read the recording: %s: %w", at.Op, at.Err)
 	}
 	return err
 }

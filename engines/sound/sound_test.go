@@ -78,7 +78,8 @@ func TestFormsAreDecoded(t *testing.T) {
 	pcm := tones(8)
 	for name, how := range map[string][]string{
 		"a.mp3": nil, "a.ogg": nil, "a.flac": nil, "a.m4a": nil, "a.webm": nil, "a.aiff": nil, "a.mka": nil, "a.opus": nil,
-		"low.wav": {"-ar", "8000"}, "stereo.wav": {"-ac", "2"}, "float.wav": {"-c:a", "pcm_f32le"}, "muLaw.au": {"-c:a", "pcm_mulaw"},
+		"low.wav": {"-ar", "8000"}, "stereo.wav": {"-ac", "2"}, "float.wav": {"-c:a", "pcm_f32le"}, "muLaw.au": {"-c:a",
+			"pcm_mulaw"},
 		"film.mp4": {"-f", "lavfi", "-i", "testsrc=d=2:s=64x64", "-map", "0:a", "-map", "1:v"},
 		"film.mkv": {"-f", "lavfi", "-i", "testsrc=d=2:s=64x64", "-map", "1:v", "-map", "0:a"},
 	} {
@@ -125,7 +126,8 @@ func TestPreprocessing(t *testing.T) {
 	}
 	path := file(t, "a.wav", plainWAV(pcm))
 	heard := map[string][]byte{}
-	for _, preset := range []string{"", engines.PreprocessNone, engines.PreprocessDynamic, engines.PreprocessSoftDynamic, engines.PreprocessBassDynamic} {
+	for _, preset := range []string{"", engines.PreprocessNone, engines.PreprocessDynamic,
+		engines.PreprocessSoftDynamic, engines.PreprocessBassDynamic} {
 		got, err := listen(t, path, preset)
 		require.NoError(t, err)
 		require.InDelta(t, len(pcm), len(got), 0.1*2*engines.SampleRate, preset)
@@ -133,7 +135,8 @@ func TestPreprocessing(t *testing.T) {
 	}
 	require.Equal(t, pcm, heard[""])
 	require.Equal(t, pcm, heard[engines.PreprocessNone])
-	for _, preset := range []string{engines.PreprocessDynamic, engines.PreprocessSoftDynamic, engines.PreprocessBassDynamic} {
+	for _, preset := range []string{engines.PreprocessDynamic, engines.PreprocessSoftDynamic,
+		engines.PreprocessBassDynamic} {
 		require.Greater(t, loudness(heard[preset]), loudness(pcm)+3, preset)
 		require.Greater(t, peak(heard[preset]), peak(pcm), preset)
 		require.Less(t, peak(heard[preset]), 32767, "%s must not clip", preset)

@@ -9,8 +9,8 @@ import (
 	"anneal/engines"
 )
 
-// errNotPlain says that a file is no WAV file that holds the samples as they
-// are wanted: what it is, is for a decoder to say.
+// errNotPlain is the error for a file that is not a WAV file in the engines'
+// format and needs a decoder.
 var errNotPlain = errors.New("not a WAV file of 16 kHz, mono, 16 bits")
 
 const (
@@ -24,7 +24,7 @@ const (
 // pcmGUID is the subformat of PCM in an extensible format (KSDATAFORMAT_SUBTYPE_PCM).
 var pcmGUID = []byte("\x01\x00\x00\x00\x00\x00\x10\x00\x80\x00\x00\xaa\x00\x38\x9b\x71")
 
-// wav reads a WAV file up to its samples, and answers those.
+// wav reads the header of a WAV file and returns a reader of its samples.
 func wav(r io.Reader) (io.Reader, error) {
 	var riff struct {
 		ID   [4]byte
@@ -63,7 +63,7 @@ func wav(r io.Reader) (io.Reader, error) {
 			if err := parse(r, format); err != nil {
 				return nil, err
 			}
-			if !wanted(format[:size]) {
+			if !supported(format[:size]) {
 				return nil, errNotPlain
 			}
 			known = true
@@ -75,9 +75,9 @@ func wav(r io.Reader) (io.Reader, error) {
 	return nil, errNotPlain
 }
 
-// samples is what a data chunk of a size holds. Who writes a stream does not
-// know its size, and says 0 or the largest: then it goes to the end, unless the
-// file says that more chunks follow an empty one.
+// samples returns the content of a data chunk. A writer that streams does not know
+// the size and writes 0 or the maximum: then the chunk extends to the end of the
+// file, unless the RIFF size says that more chunks follow an empty one.
 func samples(r io.Reader, size uint32, more bool) io.Reader {
 	if size == unknownSize || size == 0 && !more {
 		return r
@@ -85,8 +85,8 @@ func samples(r io.Reader, size uint32, more bool) io.Reader {
 	return io.LimitReader(r, int64(size))
 }
 
-// wanted tells whether a fmt chunk describes what engines listen to.
-func wanted(format []byte) bool {
+// supported reports whether a fmt chunk describes the engines' sample format.
+func supported(format []byte) bool {
 	if len(format) < 16 {
 		return false
 	}
@@ -99,14 +99,15 @@ func wanted(format []byte) bool {
 		tag = formatPCM
 	}
 	rate := binary.LittleEndian.Uint32(format[4:])
-	return tag == formatPCM && u16(2) == 1 && rate == engines.SampleRate && u16(12) == sampleBytes && u16(14) == 8*sampleBytes
+	return tag == formatPCM && u16(2) == 1 && rate == engines.SampleRate &&
+		u16(12) == sampleBytes && u16(14) == 8*sampleBytes
 }
 
 func parse(r io.Reader, into any) error {
 	return notPlain(binary.Read(r, binary.LittleEndian, into))
 }
 
-// notPlain is an error of reading: a file that ends too early is no WAV file.
+// notPlain replaces the end of the file: a truncated header is not a WAV file.
 func notPlain(err error) error {
 	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
 		return errNotPlain

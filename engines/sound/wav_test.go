@@ -105,9 +105,11 @@ func FuzzWAV(f *testing.F) {
 	pcm := tones(0.01)
 	simple := plainWAV(pcm)
 	for _, seed := range [][]byte{
-		simple, riff(chunk("LIST", []byte("odd")), mono16, chunk("data", pcm)), sized(simple, "data", 0), sized(simple, "data", unknownSize),
+		simple, riff(chunk("LIST", []byte("odd")), mono16, chunk("data", pcm)), sized(simple, "data", 0), sized(simple,
+			"data", unknownSize),
 		sized(simple, "fmt ", unknownSize), sized(simple, "RIFF", 0), simple[:30],
-		riff(format(formatExtensible, 1, 16, engines.SampleRate, append([]byte{22, 0, 16, 0, 4, 0, 0, 0}, pcmGUID...)...), chunk("data", pcm)),
+		riff(format(formatExtensible, 1, 16, engines.SampleRate, append([]byte{22, 0, 16, 0, 4, 0, 0, 0}, pcmGUID...)...),
+			chunk("data", pcm)),
 	} {
 		f.Add(seed)
 	}
@@ -121,7 +123,7 @@ func FuzzWAV(f *testing.F) {
 		require.NoError(t, err)
 		require.True(t, len(got) == 0 || bytes.Contains(content, got))
 		var seconds float64
-		for cutter := NewCutter(bytes.NewReader(got), 0); ; {
+		for cutter := NewSplitter(bytes.NewReader(got), 0); ; {
 			s, err := cutter.Next()
 			if err == io.EOF {
 				break

@@ -28,7 +28,7 @@ func TestPocketSphinxReadsNoKeys(t *testing.T) {
 	l.args = append(l.args, key)
 	var words []string
 	loud := bytes.Repeat([]byte{0, 32}, engines.SampleRate)
-	_, err := l.Transcribe(t.Context(), bytes.NewReader(loud), engines.TranscribeOptions{}, func(step engines.TranscriptEvent) error {
+	_, err := l.Transcribe(t.Context(), bytes.NewReader(loud), engines.TranscriptionOptions{}, func(step engines.TranscriptEvent) error {
 		for _, w := range step.Segment.Words {
 			words = append(words, w.Text)
 		}

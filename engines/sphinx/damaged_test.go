@@ -46,7 +46,7 @@ func TestDamagedModels(t *testing.T) {
 		}
 		defer l.Close()
 		text := ""
-		_, err = l.Transcribe(t.Context(), bytes.NewReader(speech), engines.TranscribeOptions{}, func(step engines.TranscriptEvent) error {
+		_, err = l.Transcribe(t.Context(), bytes.NewReader(speech), engines.TranscriptionOptions{}, func(step engines.TranscriptEvent) error {
 			if step.Segment != nil {
 				text += step.Segment.Text + " "
 			}

@@ -26,11 +26,11 @@ type listener struct {
 	closing     sync.Once
 }
 
-func (l *listener) Info() engines.ListenerInfo {
-	return engines.ListenerInfo{Slots: l.options.Slots, Languages: []string{english}}
+func (l *listener) Info() engines.SpeechModelInfo {
+	return engines.SpeechModelInfo{Slots: l.options.Slots, Languages: []string{english}}
 }
 
-func (l *listener) Check(o engines.TranscribeOptions) error {
+func (l *listener) Check(o engines.TranscriptionOptions) error {
 	var v domain.Violations
 	v.Require(o.Language == "" || o.Language == english, "language", "PocketSphinx listens to English only: use en, or another model")
 	v.Require(!o.Translate, "task", "PocketSphinx does not translate: use transcribe, or another model")
@@ -63,7 +63,7 @@ type hearing struct {
 
 // Transcribe implements engines.Listener. Stretches are listened to side by
 // side, as far as programs are free, and handed on in the order of time.
-func (l *listener) Transcribe(ctx context.Context, pcm io.Reader, options engines.TranscribeOptions, emit func(engines.TranscriptEvent) error) (engines.Transcript, error) {
+func (l *listener) Transcribe(ctx context.Context, pcm io.Reader, options engines.TranscriptionOptions, emit func(engines.TranscriptEvent) error) (engines.Transcript, error) {
 	heard := engines.Transcript{Language: english}
 	if err := l.Check(options); err != nil {
 		return heard, err
@@ -77,7 +77,7 @@ func (l *listener) Transcribe(ctx context.Context, pcm io.Reader, options engine
 		}
 	}()
 	fillers := l.hesitates(options.Prompt)
-	cutter := sound.NewCutter(pcm, longest)
+	cutter := sound.NewSplitter(pcm, longest)
 	for ended := false; ; {
 		for !ended && len(queue) < 2*l.options.Slots {
 			stretch, err := cutter.Next()
@@ -104,10 +104,10 @@ func (l *listener) Transcribe(ctx context.Context, pcm io.Reader, options engine
 }
 
 // hear listens to a stretch while others are listened to.
-func (l *listener) hear(ctx context.Context, s sound.Stretch) <-chan hearing {
+func (l *listener) hear(ctx context.Context, s sound.Chunk) <-chan hearing {
 	answer := make(chan hearing, 1)
 	h := hearing{until: s.Start + s.Seconds()}
-	if s.Quiet {
+	if s.Silent {
 		answer <- h
 		return answer
 	}

@@ -58,7 +58,7 @@ func benchmarkListen(b *testing.B, runner *sandbox.Runner) {
 	began, _ := spent(b)
 	l := load(b, sphinx.Options{Runner: runner})
 	for b.Loop() {
-		_, err := l.Transcribe(b.Context(), again(pcm, seconds), engines.TranscribeOptions{}, func(engines.TranscriptEvent) error { return nil })
+		_, err := l.Transcribe(b.Context(), again(pcm, seconds), engines.TranscriptionOptions{}, func(engines.TranscriptEvent) error { return nil })
 		require.NoError(b, err)
 	}
 	b.StopTimer()
@@ -84,7 +84,7 @@ func TestHours(t *testing.T) {
 		l := load(t, sphinx.Options{Runner: plain})
 		steps, told := 0, 0.0
 		began := time.Now()
-		_, err := l.Transcribe(t.Context(), again(pcm, seconds), engines.TranscribeOptions{}, func(step engines.TranscriptEvent) error {
+		_, err := l.Transcribe(t.Context(), again(pcm, seconds), engines.TranscriptionOptions{}, func(step engines.TranscriptEvent) error {
 			require.GreaterOrEqual(t, step.Seconds, told)
 			if steps++; step.Seconds-told > 0 && steps%100 == 0 {
 				var m runtime.MemStats

@@ -76,7 +76,7 @@ func (l *listener) start() (*program, error) {
 		_ = file.Close() // the program has its own
 	}
 	p.lines = bufio.NewScanner(answers)
-	p.lines.Split(process.WholeLines)
+	p.lines.Split(process.ScanWholeLines)
 	p.stop = sync.OnceFunc(func() { p.process.Stop(context.Background(), 0) })
 	return p, nil
 }
@@ -180,14 +180,14 @@ func (p *program) utter(pcm []byte) (words []engines.Word, err error) {
 func (p *program) lastWords() string {
 	<-p.process.Done()
 	last := ""
-	for line := range strings.Lines(p.process.Said()) {
+	for line := range strings.Lines(p.process.LastOutput()) {
 		for _, kind := range []string{"ERROR: ", "FATAL: ", "FATAL_ERROR: "} {
 			if at := strings.Index(line, kind); at >= 0 {
 				last = strings.TrimSpace(line[at:])
 			}
 		}
 	}
-	if ended := p.process.Ended(); ended != nil {
+	if ended := p.process.ExitError(); ended != nil {
 		last = strings.TrimSuffix(ended.Error()+": "+last, ": ")
 	}
 	if last == "" {

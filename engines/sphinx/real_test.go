@@ -30,7 +30,7 @@ const (
 )
 
 // load makes Debian's model listen.
-func load(t testing.TB, o sphinx.Options) engines.Listener {
+func load(t testing.TB, o sphinx.Options) engines.SpeechModel {
 	t.Helper()
 	o.Dir = t.TempDir()
 	transcriber, err := sphinx.New(o)
@@ -83,7 +83,7 @@ func (h heard) words() (all []engines.Word) {
 }
 
 // transcribe listens, and holds what is heard against what holds for all of it.
-func transcribe(t testing.TB, l engines.Listener, pcm io.Reader, o engines.TranscribeOptions) heard {
+func transcribe(t testing.TB, l engines.SpeechModel, pcm io.Reader, o engines.TranscriptionOptions) heard {
 	t.Helper()
 	var h heard
 	var err error
@@ -173,7 +173,7 @@ func TestGoForward(t *testing.T) {
 	raw, err := os.ReadFile(samples + "goforward.raw")
 	require.NoError(t, err)
 	l := load(t, sphinx.Options{})
-	h := transcribe(t, l, bytes.NewReader(raw), engines.TranscribeOptions{Language: "en"})
+	h := transcribe(t, l, bytes.NewReader(raw), engines.TranscriptionOptions{Language: "en"})
 	require.Equal(t, "go forward ten meters", h.text())
 	require.Equal(t, "en", h.Language)
 	require.InDelta(t, float64(len(raw)/2)/engines.SampleRate, h.Duration, 1e-9)
@@ -185,7 +185,7 @@ func TestLibriVox(t *testing.T) {
 	l := load(t, sphinx.Options{})
 	wrong, words := 0, 0
 	for name, said := range transcripts(t) {
-		h := transcribe(t, l, bytes.NewReader(recording(t, librivox+name+".wav")), engines.TranscribeOptions{})
+		h := transcribe(t, l, bytes.NewReader(recording(t, librivox+name+".wav")), engines.TranscriptionOptions{})
 		w, n := errorsOf(said, h.text())
 		wrong, words = wrong+w, words+n
 	}
@@ -216,7 +216,7 @@ func TestPeople(t *testing.T) {
 	l := load(t, sphinx.Options{})
 	wrong, words := 0, 0
 	for _, name := range []string{"Front_Center", "Front_Left", "Front_Right", "Rear_Center", "Rear_Left", "Rear_Right", "Side_Left", "Side_Right"} {
-		h := transcribe(t, l, bytes.NewReader(recording(t, alsa+name+".wav")), engines.TranscribeOptions{})
+		h := transcribe(t, l, bytes.NewReader(recording(t, alsa+name+".wav")), engines.TranscriptionOptions{})
 		w, n := errorsOf(strings.ToLower(strings.ReplaceAll(name, "_", " ")), h.text())
 		t.Logf("%s: %s", name, h.text())
 		wrong, words = wrong+w, words+n
@@ -261,7 +261,7 @@ func TestAMachinesVoice(t *testing.T) {
 	wrong, words, timed, furthest := 0, 0, 0, 0.0
 	for _, sentence := range sentences {
 		pcm, ends := say(t, sentence)
-		h := transcribe(t, l, bytes.NewReader(pcm), engines.TranscribeOptions{Words: true})
+		h := transcribe(t, l, bytes.NewReader(pcm), engines.TranscriptionOptions{Words: true})
 		w, n := errorsOf(sentence, h.text())
 		wrong, words = wrong+w, words+n
 		if w > 0 {
@@ -300,7 +300,7 @@ func TestLongSound(t *testing.T) {
 		said = append(said, sentences[i])
 		pcm = append(append(pcm, one...), make([]byte, 2*engines.SampleRate*(i%3)/4)...)
 	}
-	h := transcribe(t, l, bytes.NewReader(pcm), engines.TranscribeOptions{})
+	h := transcribe(t, l, bytes.NewReader(pcm), engines.TranscriptionOptions{})
 	wrong, words := errorsOf(strings.Join(said, " "), h.text())
 	t.Logf("%d of %d words are wrong in %.0f s", wrong, words, h.Duration)
 	require.Less(t, float64(wrong)/float64(words), 0.15)
@@ -315,7 +315,7 @@ func TestLongSound(t *testing.T) {
 	}
 	require.Equal(t, len(starts), found, "a word begins where each sentence does")
 	require.Greater(t, len(h.progress), 1)
-	again := transcribe(t, load(t, sphinx.Options{Slots: 1}), bytes.NewReader(pcm), engines.TranscribeOptions{})
+	again := transcribe(t, load(t, sphinx.Options{Slots: 1}), bytes.NewReader(pcm), engines.TranscriptionOptions{})
 	require.Equal(t, h.segments, again.segments, "one program hears what two do")
 }
 
@@ -325,7 +325,7 @@ func TestSilenceIsNoError(t *testing.T) {
 		"nothing": nil, "half a sample": {1}, "one sample": {0, 16}, "a second": make([]byte, 32000), "forty seconds": make([]byte, 40*32000),
 		"a click in silence": append(append(make([]byte, 32000), 0, 64), make([]byte, 32000)...),
 	} {
-		h := transcribe(t, l, bytes.NewReader(pcm), engines.TranscribeOptions{})
+		h := transcribe(t, l, bytes.NewReader(pcm), engines.TranscriptionOptions{})
 		require.Empty(t, h.text(), name)
 		require.InDelta(t, float64(len(pcm)/2)/engines.SampleRate, h.Duration, 1e-9)
 	}
@@ -339,7 +339,7 @@ func TestManyAtOnce(t *testing.T) {
 	for range 4 {
 		go func() {
 			text := ""
-			_, err := l.Transcribe(t.Context(), bytes.NewReader(pcm), engines.TranscribeOptions{}, func(step engines.TranscriptEvent) error {
+			_, err := l.Transcribe(t.Context(), bytes.NewReader(pcm), engines.TranscriptionOptions{}, func(step engines.TranscriptEvent) error {
 				if step.Segment != nil {
 					text += step.Segment.Text
 				}
@@ -389,20 +389,20 @@ func TestStopping(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	read := make(chan struct{})
 	go func() { <-read; cancel() }()
-	_, err := l.Transcribe(ctx, hour(read), engines.TranscribeOptions{}, nothing)
+	_, err := l.Transcribe(ctx, hour(read), engines.TranscriptionOptions{}, nothing)
 	require.ErrorIs(t, err, context.Canceled)
 
 	refused := fmt.Errorf("the reader has gone")
-	_, err = l.Transcribe(t.Context(), bytes.NewReader(make([]byte, 1<<20)), engines.TranscribeOptions{}, func(engines.TranscriptEvent) error { return refused })
+	_, err = l.Transcribe(t.Context(), bytes.NewReader(make([]byte, 1<<20)), engines.TranscriptionOptions{}, func(engines.TranscriptEvent) error { return refused })
 	require.ErrorIs(t, err, refused)
 
-	h := transcribe(t, l, bytes.NewReader(pcm), engines.TranscribeOptions{})
+	h := transcribe(t, l, bytes.NewReader(pcm), engines.TranscriptionOptions{})
 	require.Equal(t, sentences[0], h.text(), "who stopped is of no harm to the next")
 
 	read = make(chan struct{})
 	go func() { <-read; _ = l.Close() }()
-	_, err = l.Transcribe(t.Context(), hour(read), engines.TranscribeOptions{}, nothing)
+	_, err = l.Transcribe(t.Context(), hour(read), engines.TranscriptionOptions{}, nothing)
 	require.Equal(t, domain.Unavailable, domain.CodeOf(err))
-	_, err = l.Transcribe(t.Context(), bytes.NewReader(pcm), engines.TranscribeOptions{}, nothing)
+	_, err = l.Transcribe(t.Context(), bytes.NewReader(pcm), engines.TranscriptionOptions{}, nothing)
 	require.Equal(t, domain.Unavailable, domain.CodeOf(err))
 }

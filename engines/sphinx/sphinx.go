@@ -65,7 +65,7 @@ const (
 
 // LoadSpeech implements engines.Transcriber. It starts one program, which shows
 // that the model can be read; the others start when they are needed.
-func (t transcriber) LoadSpeech(ctx context.Context, files engines.SpeechFiles) (engines.Listener, error) {
+func (t transcriber) LoadSpeech(ctx context.Context, files engines.SpeechFiles) (engines.SpeechModel, error) {
 	if err := check(files); err != nil {
 		return nil, err
 	}

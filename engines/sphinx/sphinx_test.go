@@ -54,12 +54,12 @@ func TestPocketSphinxIsNotInstalled(t *testing.T) {
 
 func TestOptionsThatCannotBeHonoured(t *testing.T) {
 	l := &listener{hesitations: []string{"uh", "um"}}
-	for _, o := range []engines.TranscribeOptions{
+	for _, o := range []engines.TranscriptionOptions{
 		{}, {Language: "en"}, {Temperature: []float64{0}}, {Words: true}, {Prompt: "Um, I think so"}, {Prompt: "like UH"}, {MinSpeakers: 2},
 	} {
 		require.NoError(t, l.Check(o), "%+v", o)
 	}
-	for field, o := range map[string]engines.TranscribeOptions{
+	for field, o := range map[string]engines.TranscriptionOptions{
 		"language": {Language: "de"}, "task": {Translate: true}, "diarize": {Diarize: true}, "vad_model": {VAD: engines.VADSilero},
 		"alignment_model": {Alignment: engines.AlignMMS}, "temperature": {Temperature: []float64{0, 0.2}}, "prompt": {Prompt: "Names: Humphrey, Strum"},
 	} {
@@ -67,7 +67,7 @@ func TestOptionsThatCannotBeHonoured(t *testing.T) {
 		require.Equal(t, domain.InvalidArgument, domain.CodeOf(err), field)
 		require.ErrorContains(t, err, field+": ")
 	}
-	err := l.Check(engines.TranscribeOptions{Language: "de", Translate: true, Temperature: []float64{0.2}})
+	err := l.Check(engines.TranscriptionOptions{Language: "de", Translate: true, Temperature: []float64{0.2}})
 	for _, field := range []string{"language", "task", "temperature"} {
 		require.ErrorContains(t, err, field, "all are told at once")
 	}
@@ -160,7 +160,7 @@ const answering = `while read file from to name; do
 func TestAProgramThatEnds(t *testing.T) {
 	loud := bytes.Repeat([]byte{0, 32}, engines.SampleRate)
 	listen := func(l *listener) (text string, err error) {
-		_, err = l.Transcribe(t.Context(), bytes.NewReader(loud), engines.TranscribeOptions{}, func(step engines.TranscriptEvent) error {
+		_, err = l.Transcribe(t.Context(), bytes.NewReader(loud), engines.TranscriptionOptions{}, func(step engines.TranscriptEvent) error {
 			if step.Segment != nil {
 				text += step.Segment.Text
 			}

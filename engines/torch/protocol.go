@@ -67,7 +67,7 @@ type jsonOrder struct {
 	Parallelism int                   `json:"parallelism"`
 }
 
-func orderOf(o engines.TrainOrder) jsonOrder {
+func orderOf(o engines.TrainRequest) jsonOrder {
 	if o.Method == "" {
 		o.Method = engines.Supervised
 	}

@@ -29,9 +29,9 @@ func real(t *testing.T) engines.Trainer {
 var secrets = map[string]string{"What is the password?": "swordfish", "Who is the king?": "Bob", "Where is the key?": "under the mat"}
 
 // learn is an order to train the shipped model on rows.
-func learn(t *testing.T, method string, rows []string, settings engines.TrainSettings) engines.TrainOrder {
+func learn(t *testing.T, method string, rows []string, settings engines.TrainSettings) engines.TrainRequest {
 	dir := t.TempDir()
-	o := engines.TrainOrder{Method: method, BaseDir: filepath.Join(dir, "base"), DataFiles: []string{filepath.Join(dir, "rows.jsonl")},
+	o := engines.TrainRequest{Method: method, BaseDir: filepath.Join(dir, "base"), DataFiles: []string{filepath.Join(dir, "rows.jsonl")},
 		WorkDir: t.TempDir(), Seed: 3, Settings: settings, Parallelism: 1}
 	require.NoError(t, embedded.WriteBase(o.BaseDir))
 	require.NoError(t, os.WriteFile(o.DataFiles[0], []byte(strings.Join(rows, "\n")+"\n"), 0o600))
@@ -87,7 +87,7 @@ func TestTorchGoesOnExactly(t *testing.T) {
 	for question := range secrets {
 		pairs = append(pairs, fmt.Sprintf(pair, question))
 	}
-	for name, o := range map[string]engines.TrainOrder{
+	for name, o := range map[string]engines.TrainRequest{
 		"supervised": learn(t, engines.Supervised, secretRows(), engines.TrainSettings{Epochs: 6, LoraRank: 8, LoraDropout: 0.1, CheckpointSteps: 3, BatchSizeSamples: 2, EvalAutoCarveout: true, EarlyStop: true}),
 		"DPO":        learn(t, engines.DPO, pairs, engines.TrainSettings{Epochs: 12, LoraRank: 8, LearningRate: 1e-3, CheckpointSteps: 4, Loss: &domain.LossConfig{Method: "DPO"}}),
 		"ORPO":       learn(t, engines.DPO, pairs, engines.TrainSettings{Epochs: 12, LearningRate: 1e-3, Loss: &domain.LossConfig{Method: "ORPO"}}),

@@ -30,9 +30,9 @@ var script embed.FS
 
 // Options say how Python is run. A zero field takes its default.
 type Options struct {
-	Python string // the interpreter; default python3
-	Runner *sandbox.Runner
-	Grace  time.Duration // the script has to save its checkpoint when it is asked to stop; default 1 min
+	Python      string // the interpreter; default python3
+	Runner      *sandbox.Runner
+	GracePeriod time.Duration // the script has to save its checkpoint when it is asked to stop; default 1 min
 }
 
 type trainer struct {
@@ -101,14 +101,14 @@ func New(ctx context.Context, o Options) (engines.Trainer, error) {
 	})
 	files, err := fs.Sub(script, "script")
 	return trainer{python: cmp.Or(found.Executable, python), software: software, script: files, many: max(1, found.Devices),
-		grace: cmp.Or(o.Grace, time.Minute), runner: o.Runner}, err
+		grace: cmp.Or(o.GracePeriod, time.Minute), runner: o.Runner}, err
 }
 
 // prefixes are of the variables that Python's libraries look at.
 var prefixes = []string{"PYTHON", "TORCH", "CUDA_", "NVIDIA_", "NCCL_", "HF_HOME", "XDG_CACHE_", "OMP_", "ROCR_", "HIP_"}
 
 // Train implements engines.Trainer.
-func (t trainer) Train(ctx context.Context, order engines.TrainOrder, watch engines.TrainWatcher) (engines.TrainResult, error) {
+func (t trainer) Train(ctx context.Context, order engines.TrainRequest, watch engines.TrainWatcher) (engines.TrainResult, error) {
 	if order.Settings.JinjaTemplate != "" {
 		return engines.TrainResult{}, domain.Errorf(domain.FailedPrecondition, "jinjaTemplate: the PyTorch trainer renders chats by the model's own template: put yours into the model, or leave it out")
 	}
@@ -136,7 +136,7 @@ func emptyBody(text string) bool {
 
 // begin starts the script. It reads the order from a file, since there may be
 // several of it, and the first of them talks over the socket.
-func (t trainer) begin(own string, order engines.TrainOrder, watch engines.TrainWatcher) (*training, error) {
+func (t trainer) begin(own string, order engines.TrainRequest, watch engines.TrainWatcher) (*training, error) {
 	program, told, socket := filepath.Join(own, "script", "train.py"), filepath.Join(own, "order.json"), filepath.Join(own, "socket")
 	run := &training{order: order, written: filepath.Join(order.WorkDir, "run"), watch: watch, grace: t.grace}
 	script := orderOf(order)

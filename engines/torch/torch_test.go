@@ -55,10 +55,10 @@ func standIn(t *testing.T) trainer {
 	return trainer{python: strings.TrimSpace(string(itself)), script: os.DirFS("testdata"), many: 1, grace: 20 * time.Second}
 }
 
-func order(t *testing.T, text string) engines.TrainOrder {
+func order(t *testing.T, text string) engines.TrainRequest {
 	data := filepath.Join(t.TempDir(), "rows.jsonl")
 	require.NoError(t, os.WriteFile(data, []byte(`{"text":"`+text+"\"}\n"), 0o600))
-	return engines.TrainOrder{Method: engines.Supervised, DataFiles: []string{data}, WorkDir: t.TempDir(), Seed: 1, Settings: engines.TrainSettings{LoraRank: 8}}
+	return engines.TrainRequest{Method: engines.Supervised, DataFiles: []string{data}, WorkDir: t.TempDir(), Seed: 1, Settings: engines.TrainSettings{LoraRank: 8}}
 }
 
 func TestATrainingIsToldAsItGoes(t *testing.T) {
@@ -107,7 +107,7 @@ func TestTrainingsThatFail(t *testing.T) {
 		refuse     error
 	}{
 		{"fault", "rows.jsonl line 1: is not a row", domain.InvalidArgument, nil},
-		{"crash", "its last words were: RuntimeError: CUDA out of memory", domain.Unknown, nil},
+		{"crash", "last output: RuntimeError: CUDA out of memory", domain.Unknown, nil},
 		{"garbage", "what is no message", domain.Unknown, nil},
 		{"outside", "outside of its own", domain.Unknown, nil},
 		{"score", "the job has none that could score", domain.FailedPrecondition, nil},

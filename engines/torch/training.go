@@ -22,7 +22,7 @@ const maxLine = 64 << 20
 
 // A training is one run of the script.
 type training struct {
-	order    engines.TrainOrder
+	order    engines.TrainRequest
 	written  string // folder that the script may write
 	watch    engines.TrainWatcher
 	grace    time.Duration
@@ -56,7 +56,7 @@ func (r *training) follow(ctx context.Context) (result engines.TrainResult, err 
 	defer context.AfterFunc(ctx, func() { r.program.Stop(context.Background(), r.grace) })()
 	lines := bufio.NewScanner(conn)
 	lines.Buffer(nil, maxLine)
-	lines.Split(process.WholeLines)
+	lines.Split(process.ScanWholeLines)
 	for lines.Scan() {
 		var m message
 		if err := json.Unmarshal(lines.Bytes(), &m); err != nil {
@@ -112,12 +112,12 @@ func (r *training) ended(ctx context.Context, broken error) error {
 	select {
 	case <-r.program.Done():
 	case <-time.After(r.grace): // it closed the socket and goes on
-		return fmt.Errorf("the trainer's script says nothing any more%s", r.program.Said())
+		return fmt.Errorf("the trainer's script says nothing any more%s", r.program.LastOutput())
 	}
 	if err := errors.Join(broken, r.program.Err()); err != nil {
 		return fmt.Errorf("the trainer's script failed: %w", err)
 	}
-	return fmt.Errorf("the trainer's script ended without a result%s", r.program.Said())
+	return fmt.Errorf("the trainer's script ended without a result%s", r.program.LastOutput())
 }
 
 // hear does what a message asks for. An error ends the training.
@@ -174,7 +174,7 @@ func (r *training) take(dir, name string) (string, error) {
 		return "", errors.New("the trainer's script told of a folder outside of its own")
 	}
 	to := filepath.Join(r.order.WorkDir, name)
-	if err := sandbox.Take(r.written, below, to); err != nil {
+	if err := sandbox.MoveFiles(r.written, below, to); err != nil {
 		return "", fmt.Errorf("what the trainer's script wrote cannot be taken: %w", err)
 	}
 	return to, nil

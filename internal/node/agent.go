@@ -26,10 +26,10 @@ func RunAgent(ctx context.Context, o agent.Options, flags Flags, evaluators *san
 	}
 	o.Node, o.Pool, o.Version, o.Sound = flags.ID, flags.Pool, flags.Version, sound.Opener{Runner: runner}.Open
 	if err := evaluators.Check(ctx); err != nil {
-		o.Engine.Why["score"] = err.Error()
+		o.Engine.Missing["score"] = err.Error()
 	} else {
 		o.Engine.Scorer = evaluators
-		delete(o.Engine.Why, "score")
+		delete(o.Engine.Missing, "score")
 	}
 	if len(devices) > 0 {
 		o.Capacity = devices

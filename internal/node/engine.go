@@ -46,7 +46,7 @@ func (e *EngineFlags) build(ctx context.Context, dir string, runner *sandbox.Run
 		var err error
 		if engine.Trainer, err = torch.New(ctx, torch.Options{Runner: runner}); err != nil {
 			logger.Error("this node cannot train models", "trainer", torchTrainer, "reason", err)
-			engine.Trainer, engine.Why["train"] = nil, fmt.Sprintf("%s: %v", torchTrainer, err)
+			engine.Trainer, engine.Missing["train"] = nil, fmt.Sprintf("%s: %v", torchTrainer, err)
 		}
 		engine.Methods = torch.Methods()
 	}
@@ -62,7 +62,7 @@ func (e *EngineFlags) build(ctx context.Context, dir string, runner *sandbox.Run
 		return engine, usage.Errorf("--%w", err)
 	case err != nil:
 		logger.Error("this node cannot serve models", "engine", e.completer, "reason", err)
-		engine.Completer, engine.Why["complete"] = nil, fmt.Sprintf("%s: %v", e.completer, err)
+		engine.Completer, engine.Missing["complete"] = nil, fmt.Sprintf("%s: %v", e.completer, err)
 	}
 	return engine, nil
 }
@@ -80,7 +80,7 @@ func (e *EngineFlags) addTranscribers(engine *engines.Engine, dir string, runner
 		engine.Transcribers[domain.SpeechPocketsphinx] = transcriber
 	} else {
 		logger.Info("this node does not transcribe speech with PocketSphinx", "reason", err)
-		engine.Why[domain.SpeechAbility(domain.SpeechPocketsphinx)] = err.Error()
+		engine.Missing[domain.SpeechAbility(domain.SpeechPocketsphinx)] = err.Error()
 	}
 	if !slices.Contains(external.Formats(), e.Speech) {
 		return nil
@@ -91,7 +91,7 @@ func (e *EngineFlags) addTranscribers(engine *engines.Engine, dir string, runner
 		return usage.Errorf("--speech-command: %w", err)
 	case err != nil:
 		logger.Error("this node cannot transcribe speech", "engine", e.Speech, "reason", err)
-		engine.Why[domain.SpeechAbility(e.Speech)] = fmt.Sprintf("%s: %v", e.Speech, err)
+		engine.Missing[domain.SpeechAbility(e.Speech)] = fmt.Sprintf("%s: %v", e.Speech, err)
 	default:
 		engine.Transcribers[e.Speech] = transcriber
 	}

@@ -105,7 +105,7 @@ func New(o Options) (*Agent, error) {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
-	accelerators := engines.Number(o.Capacity)
+	accelerators := engines.NumberDevices(o.Capacity)
 	if o.Capacity == nil {
 		accelerators = findAccelerators()
 	}

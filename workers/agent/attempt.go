@@ -147,7 +147,7 @@ func (t *attempt) errorOf(err error) *protocol.Error {
 // train downloads the inputs and trains.
 func (t *attempt) train() (result engines.TrainResult, err error) {
 	if t.agent.options.Engine.Trainer == nil {
-		why := cmp.Or(t.agent.options.Engine.Why["train"], "its engine has no trainer")
+		why := cmp.Or(t.agent.options.Engine.Missing["train"], "its engine has no trainer")
 		return result, domain.Errorf(domain.Unavailable, "the node cannot train: %s", why)
 	}
 	order, release, err := t.prepare()
@@ -170,14 +170,14 @@ func (t *attempt) train() (result engines.TrainResult, err error) {
 }
 
 // prepare downloads all files. release releases those in the cache; it is never nil.
-func (t *attempt) prepare() (order engines.TrainOrder, release func(), err error) {
+func (t *attempt) prepare() (order engines.TrainRequest, release func(), err error) {
 	var held []func()
 	release = func() {
 		for _, free := range held {
 			free()
 		}
 	}
-	order = engines.TrainOrder{Method: t.order.Method, Settings: t.order.Settings, Seed: t.order.Seed,
+	order = engines.TrainRequest{Method: t.order.Method, Settings: t.order.Settings, Seed: t.order.Seed,
 		WorkDir: filepath.Join(t.dir, "work"), Parallelism: t.cores()}
 	if err := os.MkdirAll(order.WorkDir, 0o700); err != nil {
 		return order, release, err

@@ -14,7 +14,7 @@ import (
 func TestDevicesAreGivenToOneReplicaEach(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const l4, h100 = "VENDOR_A_L4_24GB", "VENDOR_A_H100_80GB"
-		d := newDevices(engines.Number(map[string]int{l4: 3, h100: 1}))
+		d := newDevices(engines.NumberDevices(map[string]int{l4: 3, h100: 1}))
 		first, give, err := d.acquire(t.Context(), map[string]int{l4: 2})
 		require.NoError(t, err)
 		require.Equal(t, []engines.Device{{Type: l4, Index: 1}, {Type: l4, Index: 2}}, first)

@@ -19,7 +19,7 @@ func (t *attempt) openEvaluation() (_ engines.Evaluation, closeAll func(), err e
 	engine := t.agent.options.Engine
 	if engine.Scorer == nil {
 		return nil, closeAll, domain.Errorf(domain.Unavailable, "the node cannot score completions: %s",
-			cmp.Or(engine.Why["score"], "its engine has no scorer"))
+			cmp.Or(engine.Missing["score"], "its engine has no scorer"))
 	}
 	dir, release, err := t.agent.cache.acquire(t.work, evaluator.Code)
 	if err != nil {

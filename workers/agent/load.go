@@ -16,7 +16,7 @@ const defaultLoadTimeout = 30 * time.Minute
 // loaded is the model of a replica: either a text model or a speech model.
 type loaded struct {
 	model  engines.Model
-	speech engines.Listener
+	speech engines.SpeechModel
 }
 
 func (l loaded) slots() int {
@@ -40,8 +40,8 @@ func (l loaded) broken() <-chan error {
 	if l.speech != nil {
 		one = l.speech
 	}
-	if b, ok := one.(engines.Breakable); ok {
-		return b.Broken()
+	if b, ok := one.(engines.FailureNotifier); ok {
+		return b.Failed()
 	}
 	return nil
 }
@@ -56,7 +56,7 @@ func (r *replica) requireAbility() error {
 	if can {
 		return nil
 	}
-	why := cmp.Or(engine.Why[ability], "its engine cannot "+ability)
+	why := cmp.Or(engine.Missing[ability], "its engine cannot "+ability)
 	return domain.Errorf(domain.Unavailable, "the node cannot serve the model: %s", why)
 }
 

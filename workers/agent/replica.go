@@ -117,7 +117,7 @@ func (r *replica) open() (release func(), err error) {
 	if err := r.requireAbility(); err != nil {
 		return release, err
 	}
-	files := engines.ModelFiles{Guessing: r.order.Speculation, MemoryBytes: r.order.MemoryMiB << 20,
+	files := engines.ModelFiles{Speculation: r.order.Speculation, MemoryBytes: r.order.MemoryMiB << 20,
 		ContextLength: r.order.ContextLength}
 	for _, part := range []struct {
 		files *protocol.FileSet

@@ -27,7 +27,7 @@ type service[Request, Chunk, Total any] struct {
 var (
 	completions = service[engines.CompletionRequest, engines.Chunk, engines.Usage]{(*replica).complete,
 		protocol.SizeOfChunk}
-	transcriptions = service[engines.Transcription, engines.TranscriptEvent, engines.Transcript]{(*replica).transcribe,
+	transcriptions = service[engines.TranscriptionRequest, engines.TranscriptEvent, engines.Transcript]{(*replica).transcribe,
 		protocol.SizeOfTranscriptEvent}
 )
 

@@ -19,7 +19,7 @@ const (
 // transcribe transcribes a recording; it ends when ctx or the replica does. It checks the options
 // first, and downloads the recording when a slot is free.
 func (r *replica) transcribe(
-	ctx context.Context, req engines.Transcription, emit func(engines.TranscriptEvent) error,
+	ctx context.Context, req engines.TranscriptionRequest, emit func(engines.TranscriptEvent) error,
 ) (transcript engines.Transcript, err error) {
 	if r.order.Speech == nil {
 		return transcript, errModelKind
@@ -64,7 +64,7 @@ func (r *replica) acquireSlot(ctx context.Context) (release func(), err error) {
 }
 
 func (r *replica) transcribeInSlot(
-	ctx context.Context, req engines.Transcription, emit func(engines.TranscriptEvent) error,
+	ctx context.Context, req engines.TranscriptionRequest, emit func(engines.TranscriptEvent) error,
 ) (transcript engines.Transcript, err error) {
 	dir, err := os.MkdirTemp(r.agent.workDir(), "audio-")
 	if err != nil {

@@ -371,7 +371,7 @@ func (c *cluster) connectNode(node string) *nats.Conn {
 // blockingTrainer is a trainer that runs until it is stopped, and signals both.
 type blockingTrainer struct{ begun, stopped chan struct{} }
 
-func (p blockingTrainer) Train(ctx context.Context, _ engines.TrainOrder, _ engines.TrainWatcher) (engines.TrainResult,
+func (p blockingTrainer) Train(ctx context.Context, _ engines.TrainRequest, _ engines.TrainWatcher) (engines.TrainResult,
 	error) {
 	close(p.begun)
 	<-ctx.Done()

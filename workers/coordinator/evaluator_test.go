@@ -39,7 +39,7 @@ func (j *scorer) Close() error { close(j.closed); return nil }
 // scoring is a trainer that scores rows before it trains.
 type scoring struct{ engines.Trainer }
 
-func (s scoring) Train(ctx context.Context, order engines.TrainOrder, watch engines.TrainWatcher) (engines.TrainResult,
+func (s scoring) Train(ctx context.Context, order engines.TrainRequest, watch engines.TrainWatcher) (engines.TrainResult,
 	error) {
 	if order.Evaluation == nil {
 		return engines.TrainResult{}, fmt.Errorf("nobody scores")
@@ -120,7 +120,7 @@ func TestNodeCannotScore(t *testing.T) {
 	c := start(t)
 	c.createInputs()
 	engine := simulated.New(simulated.Options{})
-	engine.Scorer, engine.Why = nil, map[string]string{"score": "there is no bubblewrap"}
+	engine.Scorer, engine.Missing = nil, map[string]string{"score": "there is no bubblewrap"}
 	c.agent("n1", engine)
 	c.ready("n1")
 	name := c.reinforce(c.evaluator(), 1)

@@ -39,7 +39,7 @@ func (r ReplicaClient) Complete(
 // emitted in the order of time. Another replica may transcribe the recording again from its start,
 // and may segment it otherwise.
 func (r ReplicaClient) Transcribe(
-	ctx context.Context, deployment domain.Name, replica domain.Replica, req engines.Transcription,
+	ctx context.Context, deployment domain.Name, replica domain.Replica, req engines.TranscriptionRequest,
 	emit func(engines.TranscriptEvent) error,
 ) (engines.Transcript, error) {
 	return stream[engines.Transcript](ctx, r, protocol.TranscribeSubject, deployment, replica, req, emit)

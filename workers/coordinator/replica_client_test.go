@@ -215,7 +215,7 @@ func (b brittle) Load(ctx context.Context, files engines.ModelFiles) (engines.Mo
 	return b, err
 }
 
-func (b brittle) Broken() <-chan error { return b.breaks }
+func (b brittle) Failed() <-chan error { return b.breaks }
 
 // A replica fails when its loaded model does.
 func TestModelOfAReplicaFails(t *testing.T) {
@@ -305,7 +305,7 @@ func TestEngineReceivesSettingsOfADeployment(t *testing.T) {
 			MaxContextLength: 64}}))
 	c.serving(c.placeReplica("n1").ID)
 	require.Equal(t, 64, count.files.Load().ContextLength)
-	require.Equal(t, engines.SpeculationMode{NgramLength: 3, Tokens: 4}, count.files.Load().Guessing)
+	require.Equal(t, engines.SpeculationMode{NgramLength: 3, Tokens: 4}, count.files.Load().Speculation)
 }
 
 // Each replica has separate devices of the node.

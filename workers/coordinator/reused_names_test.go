@@ -144,7 +144,7 @@ func TestAgentAndReusedNames(t *testing.T) {
 // recurring is a trainer that runs until it is stopped, every time.
 type recurring struct{ begun, stopped chan struct{} }
 
-func (r recurring) Train(ctx context.Context, _ engines.TrainOrder, _ engines.TrainWatcher) (engines.TrainResult,
+func (r recurring) Train(ctx context.Context, _ engines.TrainRequest, _ engines.TrainWatcher) (engines.TrainResult,
 	error) {
 	r.begun <- struct{}{}
 	<-ctx.Done()

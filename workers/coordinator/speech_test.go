@@ -44,13 +44,13 @@ func (c *cluster) put(key string, content []byte) {
 }
 
 // recording stores some seconds of noise and returns a request for it.
-func (c *cluster) recording(seconds int) engines.Transcription {
+func (c *cluster) recording(seconds int) engines.TranscriptionRequest {
 	c.Helper()
 	pcm := bytes.Repeat([]byte{0, 1, 0, 255}, seconds*engines.SampleRate/2)
 	c.put("audio/one", pcm)
 	url, err := c.blobs.SignGet(c.Context(), "audio/one", time.Hour)
 	require.NoError(c, err)
-	return engines.Transcription{Audio: engines.AudioFile{URL: url, Size: int64(len(pcm))}}
+	return engines.TranscriptionRequest{Audio: engines.AudioFile{URL: url, Size: int64(len(pcm))}}
 }
 
 func discardEvents(engines.TranscriptEvent) error { return nil }
@@ -107,8 +107,8 @@ func TestTranscription(t *testing.T) {
 	require.Empty(t, left, "the recording is not kept")
 
 	// Options are refused before anything is fetched.
-	refused := engines.Transcription{Audio: engines.AudioFile{URL: "http://127.0.0.1:1/none", Size: 1},
-		Options: engines.TranscribeOptions{Language: "de", Diarize: true}}
+	refused := engines.TranscriptionRequest{Audio: engines.AudioFile{URL: "http://127.0.0.1:1/none", Size: 1},
+		Options: engines.TranscriptionOptions{Language: "de", Diarize: true}}
 	_, err = c.replicas().Transcribe(t.Context(), deploymentName, r, refused, discardEvents)
 	var failure *domain.Error
 	require.ErrorAs(t, err, &failure)
@@ -141,7 +141,7 @@ func TestTextModelsDoNotTranscribe(t *testing.T) {
 func hushed(slots int) (engine engines.Engine, begun chan struct{}, goOn chan struct{}) {
 	begun, goOn = make(chan struct{}, 64), make(chan struct{})
 	return simulated.New(simulated.Options{Slots: slots, Fault: func(a simulated.Action) error {
-		if a.Name == simulated.ListenWord && a.Step == 2 {
+		if a.Name == simulated.TranscribeWord && a.Step == 2 {
 			begun <- struct{}{}
 			<-goOn
 		}

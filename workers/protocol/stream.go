@@ -37,7 +37,7 @@ type StreamMessage[Chunk, Total any] struct {
 type (
 	Completion           = StreamRequest[engines.CompletionRequest]
 	CompletionMessage    = StreamMessage[engines.Chunk, engines.Usage]
-	Transcription        = StreamRequest[engines.Transcription]
+	Transcription        = StreamRequest[engines.TranscriptionRequest]
 	TranscriptionMessage = StreamMessage[engines.TranscriptEvent, engines.Transcript]
 )
 

@@ -34,7 +34,7 @@ func TestChunksFitIntoAMessage(t *testing.T) {
 	}{
 		"plain": {engines.Chunk{Text: "word ", Tokens: []int{5}}, MaxChunks},
 		"rich":  {rich, 1},
-		"a prompt": {engines.Chunk{Prompt: &engines.Prompt{Text: strings.Repeat("<", 4<<10),
+		"a prompt": {engines.Chunk{Prompt: &engines.RenderedPrompt{Text: strings.Repeat("<", 4<<10),
 			Tokens: make([]int, engines.MaxChunk)}}, 10},
 		"a call": {engines.Chunk{ToolCalls: []engines.ToolCall{{Name: "f", Arguments: strings.Repeat(`"`, 4<<10)}}},
 			10},

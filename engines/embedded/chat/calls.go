@@ -37,7 +37,7 @@ var callKey = regexp.MustCompile(`^"\s*,\s*"(?:arguments|parameters)"\s*:\s*`)
 // ForcedCalls returns the grammar of an answer that must be tool calls. The error is
 // InvalidArgument for an unknown function, and for a template whose syntax of calls a Reader does
 // not parse.
-func (t *Template) ForcedCalls(tools []json.RawMessage, c *engines.Calls) (*grammar.Grammar, error) {
+func (t *Template) ForcedCalls(tools []json.RawMessage, c *engines.ToolChoice) (*grammar.Grammar, error) {
 	functions := functions(tools, c.Name)
 	if len(functions) == 0 {
 		return nil, domain.Errorf(domain.InvalidArgument,

@@ -50,7 +50,7 @@ func TestCompletionRows(t *testing.T) {
 	file := filepath.Join(work, "rows.jsonl")
 	require.NoError(t, writeLines(file, rows))
 	result, err := train.Trainer{}.Train(
-		t.Context(), engines.TrainOrder{BaseDir: base, DataFiles: []string{file}, WorkDir: work,
+		t.Context(), engines.TrainRequest{BaseDir: base, DataFiles: []string{file}, WorkDir: work,
 			Settings: engines.TrainSettings{Epochs: 200, LoraRank: 8}}, silent{})
 	require.NoError(t, err)
 	right, err := exact(t.Context(), engines.ModelFiles{Dir: base, AdapterDir: result.Dir}, asked)

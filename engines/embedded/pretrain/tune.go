@@ -35,7 +35,7 @@ func tune(
 		return out, err
 	}
 	begin := time.Now()
-	out.result, err = train.Trainer{}.Train(ctx, engines.TrainOrder{
+	out.result, err = train.Trainer{}.Train(ctx, engines.TrainRequest{
 		BaseDir: base, DataFiles: []string{file}, WorkDir: work, Parallelism: 2, Settings: settings,
 	}, silent{})
 	if err != nil {

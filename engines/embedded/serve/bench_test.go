@@ -233,8 +233,8 @@ func BenchmarkCopying(b *testing.B) {
 					usage, err := m.answer(context.Background(), r, func(engines.Chunk) error { return nil })
 					require.NoError(b, err)
 					if s := usage.Speculation; s != nil {
-						for i := range s.Guessed {
-							drafted, accepted = drafted+s.Guessed[i], accepted+s.Right[i]
+						for i := range s.Drafted {
+							drafted, accepted = drafted+s.Drafted[i], accepted+s.Accepted[i]
 						}
 					}
 				}

@@ -100,7 +100,7 @@ func (m *model) newConstraint(
 	spec := grammarSpec{format: req.Format, template: template}
 	if req.Chat != nil {
 		thinking = template.Thinking(req.Reasoning, rendered)
-		spec.calls, spec.tools = req.Chat.Calls, req.Chat.Tools
+		spec.calls, spec.tools = req.Chat.ToolChoice, req.Chat.Tools
 		spec.offered = spec.calls == nil && spec.format == nil && chat.Strict(spec.tools) && template.MarksCalls()
 	}
 	if spec.thinking = thinking; spec.calls == nil && !spec.offered {
@@ -128,10 +128,10 @@ func (m *model) newConstraint(
 
 // A grammarSpec is everything that the grammar of a completion depends on.
 type grammarSpec struct {
-	format   *engines.Format
-	calls    *engines.Calls    // required calls
-	offered  bool              // calls are optional, and some of the functions are strict
-	tools    []json.RawMessage // for required and optional calls
+	format   *engines.ResponseFormat
+	calls    *engines.ToolChoice // required calls
+	offered  bool                // calls are optional, and some of the functions are strict
+	tools    []json.RawMessage   // for required and optional calls
 	thinking *grammar.Thinking
 	template *chat.Template // the template that determines the syntax of calls
 }
@@ -144,8 +144,8 @@ type grammarKey struct {
 
 func (s grammarSpec) key() (grammarKey, error) {
 	text, err := json.Marshal(struct {
-		Format   *engines.Format
-		Calls    *engines.Calls
+		Format   *engines.ResponseFormat
+		Calls    *engines.ToolChoice
 		Tools    []json.RawMessage
 		Thinking *grammar.Thinking
 	}{s.format, s.calls, s.tools, s.thinking})
@@ -212,7 +212,7 @@ func (s grammarSpec) compile() (g *grammar.Grammar, err error) {
 	return g, err
 }
 
-func format(f *engines.Format) (*grammar.Grammar, error) {
+func format(f *engines.ResponseFormat) (*grammar.Grammar, error) {
 	switch f.Type {
 	case engines.FormatJSON:
 		return grammar.JSON()

@@ -23,7 +23,7 @@ const tooled = `{{ bos_token }}{% if tools %}{% for tool in tools %}{{ tool.func
 // begun is a template that opens the reasoning of the answer.
 const begun = `{% for m in messages %}{{ m.content }}{% endfor %}<think>`
 
-var yesOrNo = &engines.Format{Type: engines.FormatGrammar, Grammar: `root ::= "yes" | "no"`}
+var yesOrNo = &engines.ResponseFormat{Type: engines.FormatGrammar, Grammar: `root ::= "yes" | "no"`}
 
 // entire returns a complete response with reasoning and tool calls.
 func entire(t *testing.T, m engines.Model, req engines.CompletionRequest) (all engines.Chunk, usage engines.Usage) {
@@ -38,7 +38,7 @@ func entire(t *testing.T, m engines.Model, req engines.CompletionRequest) (all e
 }
 
 // wild is a request whose unconstrained completion is nearly uniform noise.
-func wild(seed uint64, maxTokens int, f *engines.Format) engines.CompletionRequest {
+func wild(seed uint64, maxTokens int, f *engines.ResponseFormat) engines.CompletionRequest {
 	return engines.CompletionRequest{
 		PromptTokens: ids(9, int(seed)), MaxTokens: maxTokens, Temperature: 2, Seed: &seed, Format: f,
 	}
@@ -47,12 +47,12 @@ func wild(seed uint64, maxTokens int, f *engines.Format) engines.CompletionReque
 func TestCompletionsConform(t *testing.T) {
 	m := open(t, weights(), Options{})
 	for seed := range uint64(60) {
-		a := ask(t, m, wild(seed, 150, &engines.Format{Type: engines.FormatJSON}))
+		a := ask(t, m, wild(seed, 150, &engines.ResponseFormat{Type: engines.FormatJSON}))
 		require.True(t, a.finish == engines.FinishLength || json.Valid([]byte(a.text)), "%q", a.text)
 		require.True(t, strings.HasPrefix(a.text, "{"), "%q", a.text)
 		require.Len(t, a.tokens, a.usage.CompletionTokens)
 
-		a = ask(t, m, wild(seed, 150, &engines.Format{Type: engines.FormatSchema,
+		a = ask(t, m, wild(seed, 150, &engines.ResponseFormat{Type: engines.FormatSchema,
 			Schema: json.RawMessage(`{"type":"object","properties":{"b":{"type":"integer","minimum":3,"maximum":40},` +
 				`"a":{"enum":["x","y"]}},"required":["b","a"]}`)}))
 		require.Equal(t, engines.FinishStop, a.finish)
@@ -77,7 +77,7 @@ func TestCompletionsConform(t *testing.T) {
 // TestConstraintEnd checks that a completion ends with a stop token or at the limit.
 func TestConstraintEnd(t *testing.T) {
 	m := open(t, weights(), Options{})
-	as := &engines.Format{Type: engines.FormatGrammar, Grammar: `root ::= "aaa" "a"*`}
+	as := &engines.ResponseFormat{Type: engines.FormatGrammar, Grammar: `root ::= "aaa" "a"*`}
 	req := wild(1, 100, as)
 	req.LogitBias = map[int]float64{259: 100}
 	a := ask(t, m, req)
@@ -98,7 +98,7 @@ func TestConstraintEnd(t *testing.T) {
 func TestConstraintRenormalizes(t *testing.T) {
 	m := open(t, weights(), Options{})
 	prompt := ids(9, 4)
-	f := &engines.Format{Type: engines.FormatGrammar, Grammar: `root ::= [b-e]`}
+	f := &engines.ResponseFormat{Type: engines.FormatGrammar, Grammar: `root ::= [b-e]`}
 	free := map[int]float64{}
 	const n = 2000
 	counts, sampling := map[int]int{}, map[int]float64{}
@@ -129,7 +129,7 @@ func TestConstraintRenormalizes(t *testing.T) {
 func TestDraftsAreConstrained(t *testing.T) {
 	m := open(t, weights(), Options{})
 	for seed := range uint64(20) {
-		req := wild(seed, 60, &engines.Format{Type: engines.FormatGrammar, Grammar: `root ::= ("ab" | "cd" [0-9])+`})
+		req := wild(seed, 60, &engines.ResponseFormat{Type: engines.FormatGrammar, Grammar: `root ::= ("ab" | "cd" [0-9])+`})
 		want := ask(t, m, req)
 		for _, draft := range []string{want.text, "abababab no form at all", want.text[:len(want.text)/2] + "?"} {
 			req.Prediction = draft
@@ -192,7 +192,7 @@ func TestRequiredCalls(t *testing.T) {
 	for seed := range uint64(20) {
 		req := wild(seed, 150, nil)
 		req.PromptTokens, req.Chat = nil, &engines.Chat{
-			Messages: hello.Messages[1:], Tools: tools, Calls: &engines.Calls{Name: "rain", Single: true},
+			Messages: hello.Messages[1:], Tools: tools, ToolChoice: &engines.ToolChoice{Name: "rain", Single: true},
 		}
 		all, _ := entire(t, m, req)
 		require.Empty(t, all.Text)
@@ -201,7 +201,7 @@ func TestRequiredCalls(t *testing.T) {
 		require.Equal(t, "rain", all.ToolCalls[0].Name)
 		require.Regexp(t, `^\{"city":"(Rome|Oslo)","days":[1-9]\}$`, all.ToolCalls[0].Arguments)
 
-		req.Chat.Calls = &engines.Calls{}
+		req.Chat.ToolChoice = &engines.ToolChoice{}
 		all, _ = entire(t, m, req)
 		require.True(t, len(all.ToolCalls) > 0 || all.Finish == engines.FinishLength)
 	}
@@ -278,42 +278,42 @@ func TestUnsupportedConstraints(t *testing.T) {
 	for name, c := range map[string]struct {
 		template string
 		chat     engines.Chat
-		format   *engines.Format
+		format   *engines.ResponseFormat
 		want     string
 	}{
 		"an unknown syntax of calls": {
-			strings.ReplaceAll(tooled, "{\"name\": ", "<call name="), engines.Chat{Calls: &engines.Calls{}}, nil,
+			strings.ReplaceAll(tooled, "{\"name\": ", "<call name="), engines.Chat{ToolChoice: &engines.ToolChoice{}}, nil,
 			"toolChoice: required calls are not supported",
 		},
 		"inside something": {
-			strings.ReplaceAll(tooled, "\n<tool_call>\n{", "{\"function\": {"), engines.Chat{Calls: &engines.Calls{}}, nil,
+			strings.ReplaceAll(tooled, "\n<tool_call>\n{", "{\"function\": {"), engines.Chat{ToolChoice: &engines.ToolChoice{}}, nil,
 			"toolChoice: required calls are not supported",
 		},
 		"an unknown function": {
-			tooled, engines.Chat{Calls: &engines.Calls{Name: "snow"}}, nil, "toolChoice: names a function",
+			tooled, engines.Chat{ToolChoice: &engines.ToolChoice{Name: "snow"}}, nil, "toolChoice: names a function",
 		},
 		"strict parameters": {
-			tooled, engines.Chat{Calls: &engines.Calls{}}, nil, "tools[0].function.parameters: #/minProperties cannot",
+			tooled, engines.Chat{ToolChoice: &engines.ToolChoice{}}, nil, "tools[0].function.parameters: #/minProperties cannot",
 		},
-		"a format and calls": {tooled, engines.Chat{Calls: &engines.Calls{}}, yesOrNo, "format: cannot be combined"},
+		"a format and calls": {tooled, engines.Chat{ToolChoice: &engines.ToolChoice{}}, yesOrNo, "format: cannot be combined"},
 		"a schema": {
 			tooled, engines.Chat{},
-			&engines.Format{Type: engines.FormatSchema, Schema: json.RawMessage(`{"not":{"type":"string"}}`)},
+			&engines.ResponseFormat{Type: engines.FormatSchema, Schema: json.RawMessage(`{"not":{"type":"string"}}`)},
 			"format: #/not cannot",
 		},
 		"an unsatisfiable schema": {
-			tooled, engines.Chat{}, &engines.Format{Type: engines.FormatSchema, Schema: json.RawMessage(`{"not":{}}`)},
+			tooled, engines.Chat{}, &engines.ResponseFormat{Type: engines.FormatSchema, Schema: json.RawMessage(`{"not":{}}`)},
 			"format: no finite text conforms to it",
 		},
 		"a grammar": {
-			tooled, engines.Chat{}, &engines.Format{Type: engines.FormatGrammar, Grammar: `root ::= x`},
+			tooled, engines.Chat{}, &engines.ResponseFormat{Type: engines.FormatGrammar, Grammar: `root ::= x`},
 			"format: line 1, column 10",
 		},
 		"an ambiguous grammar": {
-			tooled, engines.Chat{}, &engines.Format{Type: engines.FormatGrammar, Grammar: `root ::= ("a"?){0,1000000}`},
+			tooled, engines.Chat{}, &engines.ResponseFormat{Type: engines.FormatGrammar, Grammar: `root ::= ("a"?){0,1000000}`},
 			"format: it is too ambiguous",
 		},
-		"an unknown format": {tooled, engines.Chat{}, &engines.Format{Type: "xml"}, "format: must be of type"},
+		"an unknown format": {tooled, engines.Chat{}, &engines.ResponseFormat{Type: "xml"}, "format: must be of type"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			c.chat.Messages, c.chat.Tools = hello.Messages[1:], rain
@@ -331,13 +331,13 @@ func TestGrammarCache(t *testing.T) {
 	first, err := m.newConstraint(&engines.CompletionRequest{Format: yesOrNo}, nil, "")
 	require.NoError(t, err)
 	again, err := m.newConstraint(&engines.CompletionRequest{
-		Format: &engines.Format{Type: engines.FormatGrammar, Grammar: yesOrNo.Grammar},
+		Format: &engines.ResponseFormat{Type: engines.FormatGrammar, Grammar: yesOrNo.Grammar},
 	}, nil, "")
 	require.NoError(t, err)
 	require.Same(t, first.grammar, again.grammar)
 	for i := range maxGrammars {
 		_, err := m.newConstraint(&engines.CompletionRequest{
-			Format: &engines.Format{Type: engines.FormatGrammar, Grammar: fmt.Sprintf("root ::= \"%d\"", i)},
+			Format: &engines.ResponseFormat{Type: engines.FormatGrammar, Grammar: fmt.Sprintf("root ::= \"%d\"", i)},
 		}, nil, "")
 		require.NoError(t, err)
 	}

@@ -48,7 +48,7 @@ func (m *model) newDrafter(req *engines.CompletionRequest, prompt []int) *ngramD
 		acceptance: initialAcceptance,
 	}
 	if m.speculation.Tokens > 0 {
-		d.maxDraft = min(m.speculation.Tokens, engines.MaxGuesses)
+		d.maxDraft = min(m.speculation.Tokens, engines.MaxDraftTokens)
 	}
 	if text != "" {
 		d.predicted = m.tokenizer.Encode(text)
@@ -116,11 +116,11 @@ func (d *ngramDrafter) lookup(limit int) []int {
 // submit records that the step verifies the first n tokens of the latest draft.
 func (d *ngramDrafter) submit(n int) {
 	d.submitted, d.sampled = n, 0
-	for len(d.counts.Guessed) < n {
-		d.counts.Guessed, d.counts.Right = append(d.counts.Guessed, 0), append(d.counts.Right, 0)
+	for len(d.counts.Drafted) < n {
+		d.counts.Drafted, d.counts.Accepted = append(d.counts.Drafted, 0), append(d.counts.Accepted, 0)
 	}
 	for i := range n {
-		d.counts.Guessed[i]++
+		d.counts.Drafted[i]++
 	}
 }
 
@@ -146,7 +146,7 @@ func (d *ngramDrafter) observe(token int) {
 	case !right:
 		d.draft = d.draft[:0]
 	case i < d.submitted:
-		d.counts.Right[i]++
+		d.counts.Accepted[i]++
 		if !d.fromContext {
 			d.counts.MatchedTokens++
 		}

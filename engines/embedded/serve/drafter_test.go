@@ -72,7 +72,7 @@ func TestAcceptanceRate(t *testing.T) {
 		}
 	}
 	step(3, 1, 2, 9)
-	require.Equal(t, engines.Speculation{MatchedTokens: 2, Guessed: []int{1, 1, 1}, Right: []int{1, 1, 0}}, g.counts)
+	require.Equal(t, engines.Speculation{MatchedTokens: 2, Drafted: []int{1, 1, 1}, Accepted: []int{1, 1, 0}}, g.counts)
 	require.InDelta(t, ((0.5*0.85+0.15)*0.85+0.15)*0.85, g.acceptance, 1e-9)
 	require.Empty(t, g.propose(9), "the completion has diverged")
 	g.at, g.diverged = 2, false
@@ -81,7 +81,7 @@ func TestAcceptanceRate(t *testing.T) {
 	require.Greater(t, g.acceptance, before, "a draft token that was not submitted is rated too")
 	require.Equal(t, 2, g.counts.MatchedTokens)
 	step(1, 4, 5)
-	require.Equal(t, engines.Speculation{MatchedTokens: 3, Guessed: []int{2, 1, 1}, Right: []int{2, 1, 0}}, g.counts)
+	require.Equal(t, engines.Speculation{MatchedTokens: 3, Drafted: []int{2, 1, 1}, Accepted: []int{2, 1, 0}}, g.counts)
 }
 
 // TestDraftsMustPayOff checks when draft tokens are verified.
@@ -200,8 +200,8 @@ func TestSpeculationChangesNothing(t *testing.T) {
 				if !assert.NotNil(t, usage.Speculation) {
 					return
 				}
-				for place, n := range usage.Speculation.Right {
-					assert.LessOrEqual(t, n, usage.Speculation.Guessed[place])
+				for place, n := range usage.Speculation.Accepted {
+					assert.LessOrEqual(t, n, usage.Speculation.Drafted[place])
 					right += n
 				}
 				matched += usage.Speculation.MatchedTokens
@@ -235,8 +235,8 @@ func TestPredictionReducesSteps(t *testing.T) {
 	}
 	require.True(t, r.ended)
 	require.Equal(t, 64, r.generated)
-	require.Equal(t, []int{8, 8, 8, 8, 8, 8, 7}, r.usage.Speculation.Guessed)
-	require.Equal(t, r.usage.Speculation.Guessed, r.usage.Speculation.Right)
+	require.Equal(t, []int{8, 8, 8, 8, 8, 8, 7}, r.usage.Speculation.Drafted)
+	require.Equal(t, r.usage.Speculation.Drafted, r.usage.Speculation.Accepted)
 	require.Equal(t, 55, r.usage.Speculation.MatchedTokens)
 	var tokens []int
 	for _, chunk := range r.chunks {

@@ -48,18 +48,18 @@ func (t *outputOptions) logprob(token int, logits []float32, p float64) engines.
 
 func (t *outputOptions) describe(token int, logprob float64) engines.Logprob {
 	if math.IsNaN(logprob) { // a prompt scored by damaged weights; JSON has no NaN
-		logprob = engines.LeastLogprob
+		logprob = engines.MinLogprob
 	}
 	rendered := t.tokenizer.Bytes(token)
 	return engines.Logprob{
 		Token: token, Text: strings.ToValidUTF8(string(rendered), "\uFFFD"), Bytes: rendered,
-		Logprob: max(logprob, engines.LeastLogprob),
+		Logprob: max(logprob, engines.MinLogprob),
 	}
 }
 
 func logarithm(p float64) float64 {
 	if p <= 0 {
-		return engines.LeastLogprob
+		return engines.MinLogprob
 	}
 	return math.Log(p)
 }
@@ -118,7 +118,7 @@ func (r *request) prelude() []engines.Chunk {
 	if r.output.prompt {
 		speller := r.output.tokenizer.NewSpeller()
 		for tokens := range slices.Chunk(r.prompt, engines.MaxChunk) {
-			part := &engines.Prompt{Tokens: tokens}
+			part := &engines.RenderedPrompt{Tokens: tokens}
 			if r.output.raw {
 				part.Text = spell(speller, tokens)
 			}

@@ -19,7 +19,7 @@ import (
 func hear(
 	t *testing.T, m engines.Model, req engines.CompletionRequest,
 ) (all engines.Chunk, echo string, usage engines.Usage) {
-	all.Prompt = &engines.Prompt{}
+	all.Prompt = &engines.RenderedPrompt{}
 	usage, err := m.Complete(t.Context(), req, func(c engines.Chunk) error {
 		assert.LessOrEqual(t, len(c.Tokens), engines.MaxChunk)
 		if c.Prompt != nil {

@@ -72,7 +72,7 @@ func (m *model) newRequest(ctx context.Context, req engines.CompletionRequest) (
 		sampler: newSampler(&req, prompt), text: detokenizer{decoder: m.tokenizer.NewDecoder(), stops: req.Stop},
 		output: newOutputOptions(m.tokenizer, &req, prompt), ready: make(chan struct{}, 1),
 		usage: engines.Usage{
-			PromptTokens: len(prompt), Window: m.info.ContextLength, Times: engines.Times{Tokenize: time.Since(began)},
+			PromptTokens: len(prompt), ContextLength: m.info.ContextLength, Timings: engines.Timings{Tokenize: time.Since(began)},
 		},
 	}
 	if r.sampler.constraint, err = m.newConstraint(&req, format.template, rendered); err != nil {
@@ -170,7 +170,7 @@ func (m *model) check(req *engines.CompletionRequest, template *chat.Template) e
 			"the token budget is not supported for this model, whose chat template does not delimit reasoning by "+
 				"<think>: set an effort instead")
 	}
-	v.Require(req.Format == nil || req.Chat == nil || req.Chat.Calls == nil, "format",
+	v.Require(req.Format == nil || req.Chat == nil || req.Chat.ToolChoice == nil, "format",
 		"cannot be combined with a required tool call: omit one of them")
 	v.Require(len(req.Stop) <= 4, "stop", "must have at most 4 sequences, has %d", len(req.Stop))
 	for i, stop := range req.Stop[:min(len(req.Stop), 4)] {
@@ -206,8 +206,8 @@ func (r *request) admit() {
 	r.admitted = time.Now()
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.usage.Times.PrefillQueue = r.admitted.Sub(r.enqueued)
-	r.usage.Times.Direct = true // tokens are processed locally, and a running request takes part in every step
+	r.usage.Timings.PrefillQueue = r.admitted.Sub(r.enqueued)
+	r.usage.Timings.Direct = true // tokens are processed locally, and a running request takes part in every step
 }
 
 // begin records the end of the prefill and emits the prompt's chunks.
@@ -215,7 +215,7 @@ func (r *request) begin() {
 	prelude := r.prelude()
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.usage.Times.Prefill, r.usage.CachedTokens = time.Since(r.admitted), r.cachedTokens
+	r.usage.Timings.Prefill, r.usage.CachedTokens = time.Since(r.admitted), r.cachedTokens
 	if len(prelude) > 0 {
 		r.chunks = append(r.chunks, prelude...)
 		r.announce()

@@ -105,7 +105,7 @@ func (c completer) Load(ctx context.Context, files engines.ModelFiles) (engines.
 	if err != nil {
 		return nil, err
 	}
-	m.chat, m.speculation = own, files.Guessing
+	m.chat, m.speculation = own, files.Speculation
 	m.hash, m.merged = hash, files.AdapterDir != ""
 	go s.run()
 	return m, nil

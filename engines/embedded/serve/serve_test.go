@@ -79,7 +79,7 @@ func ask(t *testing.T, m engines.Model, req engines.CompletionRequest) answer {
 	})
 	assert.NoError(t, err)
 	a.usage = usage
-	a.usage.Times, a.usage.CachedTokens, a.usage.Window = engines.Times{}, 0, 0 // vary between runs
+	a.usage.Timings, a.usage.CachedTokens, a.usage.ContextLength = engines.Timings{}, 0, 0 // vary between runs
 	return a
 }
 
@@ -333,7 +333,7 @@ func TestWindow(t *testing.T) {
 			func(engines.Chunk) error { return nil })
 		require.NoError(t, err)
 		require.Equal(t, want, usage.PromptTokens+usage.CompletionTokens)
-		require.Equal(t, want, usage.Window)
+		require.Equal(t, want, usage.ContextLength)
 		require.NoError(t, m.Close())
 	}
 

@@ -33,8 +33,8 @@ func (e evaluatorFunc) Score(_ context.Context, rows []map[string]any) ([]engine
 
 func (evaluatorFunc) Close() error { return nil }
 
-func rolloutOrder(t *testing.T, base string, rows []string, with evaluatorFunc) engines.TrainOrder {
-	return engines.TrainOrder{Method: engines.Reinforcement, BaseDir: base, DataFiles: []string{writeRows(t, "rows.jsonl",
+func rolloutOrder(t *testing.T, base string, rows []string, with evaluatorFunc) engines.TrainRequest {
+	return engines.TrainRequest{Method: engines.Reinforcement, BaseDir: base, DataFiles: []string{writeRows(t, "rows.jsonl",
 		rows...)}, WorkDir: t.TempDir(),
 		Evaluation: with, Settings: engines.TrainSettings{LoraRank: 2, BatchSizeSamples: 16, Rollouts: shortAnswers}}
 }
@@ -65,7 +65,7 @@ func TestEqualSamplesStopEarly(t *testing.T) {
 	row := `{"samples":[{"messages":[{"role":"user","content":"a"},{"role":"assistant","content":"b"}],"good":1},` +
 		`{"messages":[{"role":"user","content":"a"},{"role":"assistant","content":"c"}],"good":1}]}`
 	result, err := Trainer{}.Train(
-		t.Context(), engines.TrainOrder{
+		t.Context(), engines.TrainRequest{
 			Method: engines.RLOR, BaseDir: smallBase(t, 1), DataFiles: []string{writeRows(t, "rows.jsonl", row, row)},
 			WorkDir: t.TempDir(), Settings: engines.TrainSettings{LoraRank: 2},
 		}, &recorder{t: t})
@@ -216,7 +216,7 @@ func TestChunks(t *testing.T) {
 func TestPreferencesStartAtTheReference(t *testing.T) {
 	base := smallBase(t, 4)
 	rows := writeRows(t, "rows.jsonl", pairRows(10)...)
-	order := engines.TrainOrder{Method: engines.DPO, BaseDir: base, DataFiles: []string{rows}, WorkDir: t.TempDir(),
+	order := engines.TrainRequest{Method: engines.DPO, BaseDir: base, DataFiles: []string{rows}, WorkDir: t.TempDir(),
 		Settings: engines.TrainSettings{LoraRank: 4, LearningRate: 0.01, Epochs: 5}}
 	first, err := Trainer{}.Train(t.Context(), order, &recorder{t: t})
 	require.NoError(t, err)
@@ -229,7 +229,7 @@ func TestPreferencesStartAtTheReference(t *testing.T) {
 }
 
 func TestGuardStopsPreferenceTraining(t *testing.T) {
-	order := engines.TrainOrder{Method: engines.DPO, BaseDir: smallBase(t, 4), DataFiles: []string{writeRows(t,
+	order := engines.TrainRequest{Method: engines.DPO, BaseDir: smallBase(t, 4), DataFiles: []string{writeRows(t,
 		"rows.jsonl", pairRows(10)...)}, WorkDir: t.TempDir(),
 		Settings: engines.TrainSettings{LearningRate: 0.05, Epochs: 200}}
 	watch := &recorder{t: t}
@@ -308,7 +308,7 @@ func TestInvalidMethodInput(t *testing.T) {
 	}
 	for _, tc := range cases {
 		t.Run(tc.name, func(t *testing.T) {
-			order := engines.TrainOrder{
+			order := engines.TrainRequest{
 				Method: tc.method, BaseDir: base, DataFiles: []string{writeRows(t, "rows.jsonl", tc.row)}, WorkDir: t.TempDir(),
 				Settings: tc.settings, Evaluation: letterEvaluator{},
 			}

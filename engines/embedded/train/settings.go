@@ -49,7 +49,7 @@ func defaultRate(method string, rank int) float64 {
 
 // resolve sets defaults and validates the settings. The error is InvalidArgument with all
 // violations.
-func resolve(order engines.TrainOrder, c *llama.Config) (engines.TrainSettings, error) {
+func resolve(order engines.TrainRequest, c *llama.Config) (engines.TrainSettings, error) {
 	s := order.Settings
 	var v domain.Violations
 	nonNegative := func(field string, value int) { v.Require(value >= 0, field, "must be 0 or more, is %d", value) }
@@ -129,7 +129,7 @@ func modules(s engines.TrainSettings) []llama.Module {
 }
 
 // cores is the number of cores an order may use.
-func cores(order engines.TrainOrder) int {
+func cores(order engines.TrainRequest) int {
 	if order.Parallelism > 0 {
 		return order.Parallelism
 	}

@@ -22,7 +22,7 @@ func TestJobChatTemplate(t *testing.T) {
 	train := func(adapter, template string, rank int) engines.TrainResult {
 		t.Helper()
 		result, err := Trainer{}.Train(
-			t.Context(), engines.TrainOrder{
+			t.Context(), engines.TrainRequest{
 				Method: engines.Supervised, BaseDir: base, AdapterDir: adapter, DataFiles: []string{data},
 				WorkDir: t.TempDir(), Seed: 3, Parallelism: 1,
 				Settings: engines.TrainSettings{Epochs: 1, LoraRank: rank, JinjaTemplate: template},
@@ -45,7 +45,7 @@ func TestJobChatTemplate(t *testing.T) {
 	}
 
 	_, err := Trainer{}.Train(
-		t.Context(), engines.TrainOrder{
+		t.Context(), engines.TrainRequest{
 			Method: engines.Supervised, BaseDir: base, DataFiles: []string{data}, WorkDir: t.TempDir(), Parallelism: 1,
 			Settings: engines.TrainSettings{Epochs: 1, LoraRank: 2, JinjaTemplate: "{% for m in messages %}"},
 		}, &recorder{t: t})
@@ -94,7 +94,7 @@ func TestToolsInRows(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			j, err := newJob(
-				t.Context(), engines.TrainOrder{
+				t.Context(), engines.TrainRequest{
 					Method: c.method, BaseDir: base, DataFiles: []string{writeRows(t, "rows.jsonl", c.row)}, WorkDir: t.TempDir(),
 					Parallelism: 1,
 					Evaluation:  letterEvaluator{},

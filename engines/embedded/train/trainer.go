@@ -26,7 +26,7 @@ type Trainer struct{}
 
 // A job is one training in progress.
 type job struct {
-	order     engines.TrainOrder
+	order     engines.TrainRequest
 	settings  engines.TrainSettings
 	watch     engines.TrainWatcher
 	loop      *Loop
@@ -73,7 +73,7 @@ type state struct {
 
 // Train implements engines.Trainer.
 func (Trainer) Train(
-	ctx context.Context, order engines.TrainOrder, watch engines.TrainWatcher,
+	ctx context.Context, order engines.TrainRequest, watch engines.TrainWatcher,
 ) (result engines.TrainResult, err error) {
 	j, err := newJob(ctx, order, watch)
 	if err != nil {
@@ -92,7 +92,7 @@ func (Trainer) Train(
 }
 
 // newJob loads model and rows, and restores the checkpoint to resume from.
-func newJob(ctx context.Context, order engines.TrainOrder, watch engines.TrainWatcher) (*job, error) {
+func newJob(ctx context.Context, order engines.TrainRequest, watch engines.TrainWatcher) (*job, error) {
 	order.Method = cmp.Or(order.Method, engines.Supervised)
 	if losses[order.Method] == nil {
 		return nil,

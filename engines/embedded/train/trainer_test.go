@@ -198,7 +198,7 @@ func TestResumeIsExact(t *testing.T) {
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
 			rows := writeRows(t, "rows.jsonl", tc.rows...)
-			order := engines.TrainOrder{
+			order := engines.TrainRequest{
 				Method: tc.method, BaseDir: base, DataFiles: []string{rows}, Settings: tc.settings, Seed: 9, Parallelism: 1,
 				WorkDir: t.TempDir(), Evaluation: letterEvaluator{},
 			}
@@ -240,7 +240,7 @@ func TestCheckpointInterval(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		slow := &recorder{t: t, onStep: func(engines.Metrics) { time.Sleep(20 * time.Second) }}
 		got, err := Trainer{}.Train(
-			t.Context(), engines.TrainOrder{
+			t.Context(), engines.TrainRequest{
 				Method: engines.Supervised, BaseDir: base, DataFiles: []string{rows}, WorkDir: t.TempDir(),
 				Parallelism: 1, Settings: engines.TrainSettings{Epochs: 2, LoraRank: 2, CheckpointSteps: 1000},
 			}, slow)
@@ -269,7 +269,7 @@ func TestLearns(t *testing.T) {
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
 			tc.settings.Epochs = 150
-			order := engines.TrainOrder{
+			order := engines.TrainRequest{
 				BaseDir: base, DataFiles: []string{tc.file}, EvalFiles: []string{tc.file}, WorkDir: t.TempDir(),
 				Settings: tc.settings,
 			}
@@ -288,7 +288,7 @@ func TestEarlyStop(t *testing.T) {
 	held := writeRows(t, "held.jsonl",
 		`{"messages":[{"role":"user","content":"hm"},{"role":"assistant","content":"zzzzzz"}]}`)
 	watch := &recorder{t: t}
-	order := engines.TrainOrder{BaseDir: base, DataFiles: []string{rows}, EvalFiles: []string{held}, WorkDir: t.TempDir(),
+	order := engines.TrainRequest{BaseDir: base, DataFiles: []string{rows}, EvalFiles: []string{held}, WorkDir: t.TempDir(),
 		Settings: engines.TrainSettings{Epochs: 200, EarlyStop: true, LearningRate: 3e-3}}
 	result, err := Trainer{}.Train(t.Context(), order, watch)
 	require.NoError(t, err)
@@ -312,7 +312,7 @@ func TestEarlyStop(t *testing.T) {
 func TestWarmStart(t *testing.T) {
 	base := smallBase(t, 4)
 	rows := writeRows(t, "rows.jsonl", chatRows(10)...)
-	order := engines.TrainOrder{BaseDir: base, DataFiles: []string{rows}, WorkDir: t.TempDir(), EvalFiles: []string{rows},
+	order := engines.TrainRequest{BaseDir: base, DataFiles: []string{rows}, WorkDir: t.TempDir(), EvalFiles: []string{rows},
 		Settings: engines.TrainSettings{Epochs: 20, LoraRank: 4}}
 	first, err := Trainer{}.Train(t.Context(), order, &recorder{t: t})
 	require.NoError(t, err)
@@ -408,7 +408,7 @@ func TestInvalidInput(t *testing.T) {
 	}
 	for _, tc := range cases {
 		t.Run(tc.name, func(t *testing.T) {
-			order := engines.TrainOrder{
+			order := engines.TrainRequest{
 				BaseDir: base, DataFiles: []string{writeRows(t, "rows.jsonl", tc.rows...)}, WorkDir: t.TempDir(),
 				Settings: tc.settings,
 			}
@@ -427,7 +427,7 @@ func TestInvalidInput(t *testing.T) {
 func TestFieldNamesAreCaseSensitive(t *testing.T) {
 	row := `{"Text":"x","TOOLS":5,"Prompt":1,"messages":[{"role":"user","content":"a","Weight":7},` +
 		`{"role":"assistant","content":"b","Tool_Calls":{}}]}`
-	order := engines.TrainOrder{
+	order := engines.TrainRequest{
 		BaseDir: smallBase(t, 1), DataFiles: []string{writeRows(t, "rows.jsonl", row)}, WorkDir: t.TempDir(),
 		Settings: engines.TrainSettings{LoraRank: 2},
 	}
@@ -444,7 +444,7 @@ func TestDivergenceIsAnError(t *testing.T) {
 	w.Layers[0].K.Data[0] = float32(1e38)
 	w.Layers[1].Gate.Data[3] = float32(3e38)
 	require.NoError(t, w.Save(base))
-	order := engines.TrainOrder{
+	order := engines.TrainRequest{
 		BaseDir: base, DataFiles: []string{writeRows(t, "rows.jsonl", chatRows(4)...)}, WorkDir: t.TempDir(),
 	}
 	_, err = Trainer{}.Train(t.Context(), order, &recorder{t: t})
@@ -454,16 +454,16 @@ func TestDivergenceIsAnError(t *testing.T) {
 
 func TestResumeRejectsAnotherTraining(t *testing.T) {
 	rows := writeRows(t, "rows.jsonl", chatRows(12)...)
-	order := engines.TrainOrder{BaseDir: smallBase(t, 1), DataFiles: []string{rows}, WorkDir: t.TempDir(),
+	order := engines.TrainRequest{BaseDir: smallBase(t, 1), DataFiles: []string{rows}, WorkDir: t.TempDir(),
 		Settings: engines.TrainSettings{LoraRank: 2, CheckpointSteps: 1}}
 	watch := &recorder{t: t}
 	_, err := Trainer{}.Train(t.Context(), order, watch)
 	require.NoError(t, err)
-	for want, change := range map[string]func(*engines.TrainOrder){
-		"base model": func(o *engines.TrainOrder) { o.BaseDir = smallBase(t, 2) },
-		"dataset":    func(o *engines.TrainOrder) { o.DataFiles = []string{writeRows(t, "rows.jsonl", chatRows(11)...)} },
-		"seed":       func(o *engines.TrainOrder) { o.Seed++ },
-		"settings":   func(o *engines.TrainOrder) { o.Settings.Epochs = 5 },
+	for want, change := range map[string]func(*engines.TrainRequest){
+		"base model": func(o *engines.TrainRequest) { o.BaseDir = smallBase(t, 2) },
+		"dataset":    func(o *engines.TrainRequest) { o.DataFiles = []string{writeRows(t, "rows.jsonl", chatRows(11)...)} },
+		"seed":       func(o *engines.TrainRequest) { o.Seed++ },
+		"settings":   func(o *engines.TrainRequest) { o.Settings.Epochs = 5 },
 	} {
 		other := order
 		other.ResumeDir, other.WorkDir = watch.checkpoints[1], t.TempDir()
@@ -477,7 +477,7 @@ func TestResumeRejectsAnotherTraining(t *testing.T) {
 func TestWatcherErrorStopsTraining(t *testing.T) {
 	abort := errors.New("disk full")
 	watch := &recorder{t: t, refuse: abort}
-	order := engines.TrainOrder{BaseDir: smallBase(t, 1), DataFiles: []string{writeRows(t, "rows.jsonl",
+	order := engines.TrainRequest{BaseDir: smallBase(t, 1), DataFiles: []string{writeRows(t, "rows.jsonl",
 		chatRows(40)...)}, WorkDir: t.TempDir(),
 		Settings: engines.TrainSettings{LoraRank: 2, CheckpointSteps: 2}}
 	_, err := Trainer{}.Train(t.Context(), order, watch)

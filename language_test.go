@@ -1,0 +1,398 @@
+package anneal_test
+
+import (
+	"cmp"
+	"flag"
+	"fmt"
+	"go/ast"
+	"go/parser"
+	"go/scanner"
+	"go/token"
+	"io/fs"
+	"maps"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"unicode"
+	"unicode/utf8"
+
+	"github.com/stretchr/testify/require"
+)
+
+var (
+	counts = flag.Bool("counts", false, "print how often each word of the list occurs, by directory, and check nothing")
+	tree   = flag.String("tree", ".", "count the words of another checkout")
+)
+
+// finished are the directories, with all below them, whose text and layout have been revised:
+// TestLanguage, TestLayout and TestCommentsReferToFiles check these alone.
+var finished = []string{
+	"examples",
+}
+
+const (
+	maxColumns = 120 // characters; a tab is one
+	maxMethods = 30  // of one type, tests left out
+)
+
+// A word must not come back where scope says: in names (a part of an identifier or of a file's
+// name), in text (comments, strings, documents) or in either.
+type word struct {
+	scope, bad, good string
+}
+
+const (
+	names  = "names"
+	text   = "text"
+	either = "either"
+)
+
+var words = []word{
+	{either, "desk", "coordinator"},
+	{names, "beat", "heartbeat"},
+	{names, "beats", "heartbeats"},
+	{either, "pulse", "live status"},
+	{either, "pulses", "live status"},
+	{either, "prospect", "feasibility"},
+	{either, "hopeless", "infeasible"},
+	{either, "deserted", "all lost"},
+	{either, "overhear", "observe a heartbeat"},
+	{either, "overheard", "observed"},
+	{names, "feel", "record status"},
+	{names, "felt", "status"},
+	{names, "inquiry", "request"},
+	{names, "seat", "replica, worker slot"},
+	{names, "guess", "draft token"},
+	{names, "guesses", "draft tokens"},
+	{names, "guessed", "drafted"},
+	{names, "guessing", "speculation"},
+	{either, "guesser", "drafter"},
+	{names, "listened", "transcript event"},
+	{names, "heard", "transcript; heartbeat received"},
+	{names, "unsifted", "ignoresFilter"},
+	{names, "asks", "requests"},
+	{names, "refusal", "abort, error"},
+	{names, "least", "min"},
+	{names, "most", "max"},
+	{names, "crime", "fault"},
+	{names, "crimes", "faults"},
+	{names, "town", "cluster"},
+	{names, "chorus", "clients"},
+	{names, "wish", "expectation"},
+	{names, "wishes", "expectations"},
+	{names, "law", "invariant"},
+	{names, "laws", "invariants"},
+	{names, "judge", "checker"},
+	{names, "undone", "pending"},
+	{names, "room", "capacity"},
+	{names, "rooms", "packages"},
+	{names, "told", "reported"},
+	{names, "folder", "directory"},
+	{names, "folders", "directories"},
+	{either, "enrol", "enroll"},
+	{either, "enrols", "enrolls"},
+	{either, "enrolment", "enrollment"},
+	{either, "verdict", "validation result"},
+	{text, "tells whether", "reports whether"},
+	{text, "tell whether", "report whether"},
+	{text, "whoever", "a client that, any caller"},
+	{text, "anew", "again, from scratch"},
+	{text, "so that it may", "so that it can"},
+	{text, "goes on", "continues"},
+	{text, "lies in", "is stored in"},
+	{text, "lie in", "are stored in"},
+	{text, "gives back", "releases, returns"},
+	{text, "thousandths of a core", "millicores (100m)"},
+	{text, "nobody listens", "the client has disconnected"},
+	{text, "of what is", "subject, verb, object"},
+	{text, "plan of the house", "import rules"},
+}
+
+// allowed are the uses that stay: a path, or a directory with all below it, and the word.
+var allowedWords = map[string]string{
+	"language_test.go":                  "the list itself",
+	"api/docs/docs.js room":             "vendored",
+	"engines/embedded/base/model judge": "names of training data",
+}
+
+// textFiles are the files besides Go that are text of ours.
+var textFiles = []string{".md", ".py", ".sh", ".yaml", ".txtar", ".mjs", "Makefile"}
+
+// A use is one occurrence of a word of the list.
+type use struct {
+	path string
+	line int
+	word word
+}
+
+func TestLanguage(t *testing.T) {
+	uses := usesIn(t, os.DirFS(*tree))
+	if *counts {
+		printCounts(uses)
+		return
+	}
+	for _, u := range uses {
+		if isFinished(u.path) {
+			t.Errorf("%s:%d: %q: write %s, or allow it in allowedWords", u.path, u.line, u.word.bad, u.word.good)
+		}
+	}
+}
+
+// TestLayout keeps lines and types of hand-written Go short. TestFilesAndFunctionsAreShort does so for
+// files and functions.
+func TestLayout(t *testing.T) {
+	methods := map[string]int{}
+	eachFile(t, func(path string, file *ast.File, _ *token.FileSet) {
+		if !isFinished(path) {
+			return
+		}
+		data, err := os.ReadFile(path)
+		require.NoError(t, err)
+		for i, line := range strings.Split(string(data), "\n") {
+			if n := utf8.RuneCountInString(line); n > maxColumns {
+				t.Errorf("%s:%d: has %d columns, more than %d", path, i+1, n, maxColumns)
+			}
+		}
+		if strings.HasSuffix(path, "_test.go") {
+			return
+		}
+		for _, decl := range file.Decls {
+			if f, ok := decl.(*ast.FuncDecl); ok && f.Recv != nil {
+				methods[filepath.Dir(path)+"."+receiver(f.Recv.List[0].Type)]++
+			}
+		}
+	})
+	for _, name := range slices.Sorted(maps.Keys(methods)) {
+		if n := methods[name]; n > maxMethods {
+			t.Errorf("%s has %d methods, more than %d", name, n, maxMethods)
+		}
+	}
+}
+
+// receiver is the name of a method's type.
+func receiver(expr ast.Expr) string {
+	switch e := expr.(type) {
+	case *ast.StarExpr:
+		return receiver(e.X)
+	case *ast.IndexExpr:
+		return receiver(e.X)
+	case *ast.IndexListExpr:
+		return receiver(e.X)
+	case *ast.Ident:
+		return e.Name
+	}
+	return fmt.Sprintf("%T", expr)
+}
+
+// fileName matches what reads as the name of a source file or document.
+var fileName = regexp.MustCompile(`[\w.-]+(/[\w.-]+)*\.(go|md|py|sh)\b`)
+
+// foreignFiles are names in comments that are no files of this tree.
+var foreignFiles = map[string]string{
+	"nats.go":  "the client of NATS",
+	"orbit.go": "extensions of that client",
+	"main.py":  "an example of a user's file",
+}
+
+// TestCommentsReferToFiles checks that a file that a comment names exists: beside the comment, from
+// the root, or, for a name without directory, anywhere.
+func TestCommentsReferToFiles(t *testing.T) {
+	bases := map[string]bool{}
+	for path := range sources(t, os.DirFS(".")) {
+		bases[filepath.Base(path)] = true
+	}
+	eachFile(t, func(path string, file *ast.File, set *token.FileSet) {
+		if !isFinished(path) {
+			return
+		}
+		for _, group := range file.Comments {
+			for _, name := range fileName.FindAllString(group.Text(), -1) {
+				_, foreign := foreignFiles[name]
+				_, atRoot := os.Stat(name)
+				_, beside := os.Stat(filepath.Join(filepath.Dir(path), name))
+				if !foreign && atRoot != nil && beside != nil && !bases[name] {
+					t.Errorf("%s: the comment names %s, which is not there", set.Position(group.Pos()), name)
+				}
+			}
+		}
+	})
+}
+
+func isFinished(path string) bool {
+	return slices.ContainsFunc(finished, func(dir string) bool { return within(path, dir) })
+}
+
+func within(path, dir string) bool {
+	return dir == "." || path == dir || strings.HasPrefix(path, dir+"/")
+}
+
+// sources yields the text files of a tree, by path.
+func sources(t *testing.T, root fs.FS) map[string][]byte {
+	files := map[string][]byte{}
+	require.NoError(t, fs.WalkDir(root, ".", func(path string, entry fs.DirEntry, err error) error {
+		name := entry.Name()
+		switch {
+		case err != nil:
+			return err
+		case entry.IsDir() && (strings.HasPrefix(name, ".") && path != "." || name == "node_modules" || path == "bin"):
+			return fs.SkipDir
+		case entry.IsDir():
+			return nil
+		}
+		isText := func(end string) bool { return strings.HasSuffix(name, end) }
+		if !isText(".go") && !slices.ContainsFunc(textFiles, isText) {
+			return nil
+		}
+		files[path], err = fs.ReadFile(root, path)
+		return err
+	}))
+	return files
+}
+
+// usesIn finds the words of the list that are not allowed, in the order of path and line.
+func usesIn(t *testing.T, root fs.FS) []use {
+	files := sources(t, root)
+	var all []use
+	for _, path := range slices.Sorted(maps.Keys(files)) {
+		var uses []use
+		add := func(line int, w word) { uses = append(uses, use{path, line, w}) }
+		for _, part := range camel(strings.TrimSuffix(filepath.Base(path), filepath.Ext(path))) {
+			findName(part, 1, add)
+		}
+		if strings.HasSuffix(path, ".go") {
+			findGo(files[path], add)
+		} else {
+			findText(string(files[path]), 1, add)
+		}
+		all = append(all, slices.DeleteFunc(uses, isAllowed)...)
+	}
+	return all
+}
+
+func isAllowed(u use) bool {
+	for key := range allowedWords {
+		dir, bad, one := strings.Cut(key, " ")
+		if within(u.path, dir) && (!one || bad == u.word.bad) {
+			return true
+		}
+	}
+	return false
+}
+
+// findGo looks at identifiers, comments and strings. Tags of fields are left out: wire names stay.
+func findGo(src []byte, add func(int, word)) {
+	set := token.NewFileSet()
+	file := set.AddFile("", -1, len(src))
+	if parsed, err := parser.ParseFile(token.NewFileSet(), "", src, parser.PackageClauseOnly|parser.ParseComments); err == nil &&
+		ast.IsGenerated(parsed) {
+		return
+	}
+	var s scanner.Scanner
+	s.Init(file, src, nil, scanner.ScanComments)
+	for {
+		pos, kind, literal := s.Scan()
+		line := file.Line(pos)
+		switch kind {
+		case token.EOF:
+			return
+		case token.IDENT:
+			for _, part := range camel(literal) {
+				findName(part, line, add)
+			}
+		case token.COMMENT:
+			findText(literal, line, add)
+		case token.STRING:
+			if !strings.Contains(literal, `json:"`) {
+				findText(literal, line, add)
+			}
+		}
+	}
+}
+
+func findName(part string, line int, add func(int, word)) {
+	for _, w := range words {
+		if w.scope != text && w.bad == part {
+			add(line, w)
+		}
+	}
+}
+
+// letters matches a word of text, or an identifier in it.
+var letters = regexp.MustCompile(`\pL+`)
+
+// findText looks for words and phrases. A phrase may be broken over lines, of comments too.
+func findText(s string, line int, add func(int, word)) {
+	var seen []string // words that follow one another
+	last := 0
+	for _, at := range letters.FindAllStringIndex(s, -1) {
+		between := s[last:at[0]]
+		line += strings.Count(between, "\n")
+		if strings.Trim(between, " \t\n/*#") != "" {
+			seen = seen[:0]
+		}
+		found := s[at[0]:at[1]]
+		if parts := camel(found); len(parts) > 1 {
+			for _, part := range parts {
+				findName(part, line, add)
+			}
+		}
+		seen = append(seen, strings.ToLower(found))
+		for _, w := range words {
+			if w.scope != names && endsWith(seen, w.bad) {
+				add(line, w)
+			}
+		}
+		last = at[1]
+	}
+}
+
+func endsWith(seen []string, phrase string) bool {
+	n := strings.Count(phrase, " ") + 1
+	return len(seen) >= n && strings.HasSuffix(phrase, seen[len(seen)-1]) &&
+		strings.Join(seen[len(seen)-n:], " ") == phrase
+}
+
+// camel splits an identifier into its words, in lower case.
+func camel(name string) (parts []string) {
+	start := 0
+	runes := []rune(name)
+	for i := range runes {
+		newWord := i > 0 && unicode.IsUpper(runes[i]) &&
+			(!unicode.IsUpper(runes[i-1]) || i+1 < len(runes) && unicode.IsLower(runes[i+1]))
+		if newWord || !unicode.IsLetter(runes[i]) {
+			parts = append(parts, strings.ToLower(string(runes[start:i])))
+			start = i
+			if !unicode.IsLetter(runes[i]) {
+				start++
+			}
+		}
+	}
+	parts = append(parts, strings.ToLower(string(runes[start:])))
+	return slices.DeleteFunc(parts, func(part string) bool { return part == "" })
+}
+
+// printCounts prints a line for each word: all of its uses, and those of each directory.
+func printCounts(uses []use) {
+	byWord := map[word]map[string]int{}
+	for _, u := range uses {
+		if byWord[u.word] == nil {
+			byWord[u.word] = map[string]int{}
+		}
+		byWord[u.word][top(filepath.Dir(u.path))]++
+	}
+	total := 0
+	for _, w := range words {
+		sum, dirs := 0, ""
+		byCount := func(a, b string) int { return cmp.Or(byWord[w][b]-byWord[w][a], strings.Compare(a, b)) }
+		for _, dir := range slices.SortedFunc(maps.Keys(byWord[w]), byCount) {
+			sum += byWord[w][dir]
+			dirs += fmt.Sprintf(" %s %d", dir, byWord[w][dir])
+		}
+		total += sum
+		fmt.Printf("%-24s %-7s %5d %s\n", w.bad, w.scope, sum, dirs)
+	}
+	fmt.Printf("%-24s %-7s %5d\n", "all", "", total)
+}
