@@ -185,6 +185,9 @@ func TestDocumentsAreWellFormed(t *testing.T) {
 			}
 		}
 		prose := fence.ReplaceAllString(text, "")
+		if page != "CONTRIBUTING.md" { // which names files that its reader adds
+			checkPaths(t, page, prose)
+		}
 		checkProse(t, page, prose)
 		for _, match := range regexp.MustCompile("`(anneal [a-z][^`]*)`").FindAllStringSubmatch(prose, -1) {
 			if !strings.Contains(match[1], "COMMAND") {
@@ -202,6 +205,17 @@ func checkLinks(t *testing.T, page, text string) {
 		if !strings.Contains(match[1], "://") {
 			require.FileExists(t, filepath.Join("..", "..", filepath.Dir(page), match[1]), "a link of %s", page)
 		}
+	}
+}
+
+var sourcePath = regexp.MustCompile("`((?:api|blobs|cmd|compose|disk|docs|domain|engines|eventlog|examples|internal|" +
+	"projections|schedulers|workers)/[^`A-Z ]+)`")
+
+// checkPaths requires that the files and directories that a page names exist.
+func checkPaths(t *testing.T, page, prose string) {
+	for _, match := range sourcePath.FindAllStringSubmatch(prose, -1) {
+		_, err := os.Stat(filepath.Join("..", "..", match[1]))
+		require.NoError(t, err, "%s names %s", page, match[1])
 	}
 }
 
