@@ -35,7 +35,7 @@ race: ## run the tests under the race detector, shortened; cmd/anneal's start pr
 
 bench: ## measure against the limits of this machine (see BENCHMARKS.md)
 	go test -run '^$$' -bench 'Do|Follow' -benchtime 1x ./eventlog
-	go test -run '^$$' -bench 'Rebuild|List|Get' ./projections
+	go test -run '^$$' -bench 'Rebuild|List|Get' ./projections/...
 	go test -run '^$$' -bench 'Lists' -benchtime 100x ./api
 	go test -run '^$$' -bench 'CreateOverHTTP' -benchtime 20x ./api
 	go test -run '^$$' -bench 'Gemm|Row' ./engines/embedded/kernel

@@ -10,6 +10,7 @@ import (
 
 	"anneal/domain"
 	"anneal/projections"
+	"anneal/projections/query"
 )
 
 // Account is an account on the wire.
@@ -83,7 +84,7 @@ func listAccounts(c *call) (any, error) {
 	p := c.params()
 	q, m := readQuery(c, p, reflect.TypeFor[Account]())
 	var all iter.Seq[*projections.Row[domain.Account]] = c.snapshot().Accounts.All()
-	page, err := projections.List(all, func(row *projections.Row[domain.Account], out *Account) { accounts.render(nil, row, out) }, accounts.fields, q)
+	page, err := query.List(all, func(row *projections.Row[domain.Account], out *Account) { accounts.render(nil, row, out) }, accounts.fields, q)
 	if err := both(p.err(), err); err != nil {
 		return nil, err
 	}

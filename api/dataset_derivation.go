@@ -7,6 +7,7 @@ import (
 
 	"anneal/domain"
 	"anneal/projections"
+	"anneal/projections/query"
 )
 
 // derive reads what a create says of the rows that the new dataset shall have:
@@ -24,7 +25,7 @@ func (c *call) derive(v *domain.Violations, given *Dataset, extra map[string]str
 	source := c.wantSource(v, ref)
 	if filter != "" {
 		var wrong *domain.Error
-		if _, err := projections.CompileRowFilter(filter); errors.As(err, &wrong) {
+		if _, err := query.CompileRowFilter(filter); errors.As(err, &wrong) {
 			*v = append(*v, wrong.Violations...)
 		}
 	}

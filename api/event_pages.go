@@ -9,6 +9,7 @@ import (
 	"anneal/domain"
 	"anneal/eventlog"
 	"anneal/projections"
+	"anneal/projections/query"
 )
 
 // listEvents answers a page of a history: in the order of the log, by reading
@@ -51,7 +52,7 @@ type eventPlace struct {
 }
 
 // nextEvents answers a page of a history in the order of the log.
-func (c *call) nextEvents(p *params, h history, q projections.Query, m mask) (any, error) {
+func (c *call) nextEvents(p *params, h history, q query.Query, m mask) (any, error) {
 	size := pageSize(&p.violations, q.PageSize)
 	var at eventPlace
 	if q.PageToken != "" && !openToken(c.Pepper, q.Binding, q.PageToken, &at) {
@@ -106,7 +107,7 @@ func (c *call) countEvents(h history) (int, error) {
 }
 
 // siftEvents answers a page of what a filter leaves of a history, in any order.
-func (c *call) siftEvents(p *params, h history, q projections.Query, m mask) (any, error) {
+func (c *call) siftEvents(p *params, h history, q query.Query, m mask) (any, error) {
 	var broken error
 	rows := func(yield func(*projections.Row[recorded]) bool) {
 		for e, err := range c.Log.Read(c.ctx, h.filter, 0) {
@@ -120,7 +121,7 @@ func (c *call) siftEvents(p *params, h history, q projections.Query, m mask) (an
 			}
 		}
 	}
-	page, err := projections.List(rows, renderEvent, eventFields, q)
+	page, err := query.List(rows, renderEvent, eventFields, q)
 	if err := both(p.err(), err); err != nil {
 		return nil, err
 	}

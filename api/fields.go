@@ -4,18 +4,18 @@ import (
 	"reflect"
 
 	"anneal/domain"
-	"anneal/projections"
+	"anneal/projections/query"
 )
 
 // fieldsOf is what filters and orders may name of a wire type. What the
 // document says of an enumeration's values holds for filters too.
-func fieldsOf[R any]() *projections.Fields[R] {
-	return projections.FieldsOf[R]().WithValues(valuesOf)
+func fieldsOf[R any]() *query.Fields[R] {
+	return query.FieldsOf[R]().WithValues(valuesOf)
 }
 
 // storedFieldsOf is fieldsOf where render takes those named from the row unchanged.
-func storedFieldsOf[S domain.State, R any](names ...string) *projections.Fields[R] {
-	return projections.StoredFieldsOf[S, R](names...).WithValues(valuesOf)
+func storedFieldsOf[S domain.State, R any](names ...string) *query.Fields[R] {
+	return query.StoredFieldsOf[S, R](names...).WithValues(valuesOf)
 }
 
 func valuesOf(in reflect.Type, field string) []string {

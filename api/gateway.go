@@ -11,7 +11,7 @@ import (
 
 	"anneal/domain"
 	"anneal/engines"
-	"anneal/projections"
+	"anneal/projections/live"
 )
 
 // askAgain is how often a request that waits for a replica counts as a new one:
@@ -51,7 +51,7 @@ func (c *call) generate(ctx context.Context, deployment domain.Name, session str
 // is told before all else.
 func (c *call) put(ctx context.Context, q inquiry) (seat, error) {
 	tried, full := map[string]bool{}, error(nil)
-	c.World.Live().Ask(q.to, c.now)
+	c.World.Live().RecordRequest(q.to, c.now)
 	for {
 		ready, err := c.awaitReplicas(ctx, q.to, q.addon)
 		if next, ok := c.successor(q.to, q.addon); ok && domain.CodeOf(err) == domain.NotFound {
@@ -154,7 +154,7 @@ func affinity(session, replica string) uint64 {
 
 // load is how many requests a replica has: what this process sent it, or what
 // it last reported, whichever is more.
-func (c *call) load(pulse projections.LiveStatusView, deployment domain.Name, replica string) int {
+func (c *call) load(pulse live.View, deployment domain.Name, replica string) int {
 	reported, _ := pulse.Replica(deployment, replica)
 	return max(c.busy.of(replicaKey(deployment, replica)), reported.Active+reported.Queued)
 }
@@ -195,7 +195,7 @@ func (c *call) awaitReplicas(ctx context.Context, name domain.Name, addon string
 		select {
 		case <-c.World.Changed(v.Position):
 		case <-asking.C:
-			c.World.Live().Ask(name, c.Now())
+			c.World.Live().RecordRequest(name, c.Now())
 		case <-c.closing.Done():
 			return nil, errStopping
 		case <-ctx.Done():

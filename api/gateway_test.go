@@ -249,7 +249,7 @@ func TestADeploymentAtZeroWakes(t *testing.T) {
 func TestARequestThatWaitsIsUse(t *testing.T) {
 	s := newStage(t, Limits{})
 	name := s.deploy("d1", 0)
-	asked := func() time.Time { return s.world.View().Live.Loads(name).Asked }
+	asked := func() time.Time { return s.world.View().Live.Loads(name).LastRequest }
 	answered := make(chan answer)
 	go func() { answered <- s.complete(`"prompt": "one two"`) }()
 	require.Eventually(t, func() bool { return !asked().IsZero() }, patience, time.Millisecond)

@@ -11,6 +11,7 @@ import (
 	"anneal/domain"
 	"anneal/engines"
 	"anneal/projections"
+	"anneal/projections/live"
 )
 
 // A job that is made again under a deleted ID shows nothing of the one before,
@@ -27,7 +28,7 @@ func TestJobsShowNothingOfANamesake(t *testing.T) {
 	require.Equal(t, 200, a.status, "%s", a.body)
 	create()
 	made := madeAt(s, name)
-	s.world.Live().Report(name, projections.Progress{Made: made, Attempt: 1, Step: 5, Steps: 10}, projections.MetricRow{Step: 5, Values: map[string]float64{"train/loss": 1}})
+	s.world.Live().Report(name, live.Progress{Made: made, Attempt: 1, Step: 5, Steps: 10}, live.MetricRow{Step: 5, Values: map[string]float64{"train/loss": 1}})
 	_, err := s.store.Put(s.Context(), blobs.MetricsFile(name, s.world.Lookup(name).CreateEvent), strings.NewReader("{}\n"))
 	require.NoError(t, err)
 	a = s.call("GET", path+"/again", "user", "")
@@ -66,15 +67,15 @@ func TestProgressOutlivesTheProcess(t *testing.T) {
 	require.Equal(t, 25.0, progress()["percent"])
 	require.Equal(t, "100", progress()["inputTokens"])
 	row, _ := projections.TableOf(s.world.View(), domain.ReinforcementJobs).Get(name)
-	s.world.Live().Report(name, projections.Progress{Made: row.CreateTime, Attempt: 1, Step: 4, Steps: 8, Tokens: 200, Time: epoch})
+	s.world.Live().Report(name, live.Progress{Made: row.CreateTime, Attempt: 1, Step: 4, Steps: 8, Tokens: 200, Time: epoch})
 	require.Equal(t, 50.0, progress()["percent"], "the pulse is newer")
 	require.NotContains(t, progress(), "secondsLeft", "no step was timed yet")
 	for step := range 4 {
-		s.world.Live().Report(name, projections.Progress{Made: row.CreateTime, Attempt: 1, Step: 4 + step, Steps: 16, Time: epoch},
-			projections.MetricRow{Step: 4 + step, Time: epoch.Add(time.Duration(step) * 2500 * time.Millisecond)})
+		s.world.Live().Report(name, live.Progress{Made: row.CreateTime, Attempt: 1, Step: 4 + step, Steps: 16, Time: epoch},
+			live.MetricRow{Step: 4 + step, Time: epoch.Add(time.Duration(step) * 2500 * time.Millisecond)})
 	}
 	require.Equal(t, 23.0, progress()["secondsLeft"], "nine steps more, each as long as the last three took")
-	s.world.Live().Report(name, projections.Progress{Made: row.CreateTime, Attempt: 1, Step: 8, Steps: 16, Time: epoch}, projections.MetricRow{Step: 8, Time: epoch.Add(time.Hour)})
+	s.world.Live().Report(name, live.Progress{Made: row.CreateTime, Attempt: 1, Step: 8, Steps: 16, Time: epoch}, live.MetricRow{Step: 8, Time: epoch.Add(time.Hour)})
 	require.Equal(t, 20.0, progress()["secondsLeft"], "eight more; the pause before the last is none of them")
 	s.do(domain.IntendJob(name, domain.CompleteJob{Attempt: 1, Output: "accounts/acme/models/m", Results: files, Progress: &domain.JobProgress{Step: 8, Steps: 8, Epoch: 1, Tokens: 400,
 		Metrics: map[string]float64{"reward/mean": 0.5, engines.RolloutsExpected: 32, engines.RolloutsDone: 24, engines.RolloutsFailed: 2, engines.RolloutRows: 6, engines.RolloutTokens: 999, engines.RolloutCached: 7}}}))

@@ -8,6 +8,7 @@ import (
 	"anneal/domain"
 	"anneal/engines"
 	"anneal/projections"
+	"anneal/projections/live"
 )
 
 // A JobReport is what a job of any kind shows of its life.
@@ -111,7 +112,7 @@ func progressOf(v *projections.View, name domain.Name, made time.Time, life *dom
 	if !known && !finished {
 		return nil
 	}
-	p := &JobProgress{Percent: projections.Progress{Step: at.Step, Steps: at.Steps}.Percent(), Epoch: int(at.Epoch), Step: at.Step, Steps: at.Steps,
+	p := &JobProgress{Percent: live.Progress{Step: at.Step, Steps: at.Steps}.Percent(), Epoch: int(at.Epoch), Step: at.Step, Steps: at.Steps,
 		InputTokens: domain.Count(at.Tokens), Metrics: at.Metrics}
 	p.count()
 	if finished {
@@ -138,7 +139,7 @@ func secondsLeft(v *projections.View, name domain.Name, at domain.JobProgress) i
 		steps int
 	}
 	var all, longest stretch
-	var before projections.MetricRow
+	var before live.MetricRow
 	parts := 0
 	latest, _ := v.Live.Latest(name)
 	for row := range v.Live.Metrics(name, latest.Step-pacedBy-1) {

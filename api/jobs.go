@@ -8,6 +8,7 @@ import (
 	"anneal/blobs"
 	"anneal/domain"
 	"anneal/projections"
+	"anneal/projections/query"
 )
 
 // jobOperations are what every kind of job can do beyond the generic ones.
@@ -142,7 +143,7 @@ func listCheckpoints(c *call, job domain.Name, life *domain.JobLife) (any, error
 			out.Metrics = map[string]float64{}
 		}
 	}
-	page, err := projections.List(rows, render, checkpointFields, q)
+	page, err := query.List(rows, render, checkpointFields, q)
 	if err := both(p.err(), err); err != nil {
 		return nil, err
 	}

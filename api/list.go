@@ -11,11 +11,12 @@ import (
 
 	"anneal/domain"
 	"anneal/projections"
+	"anneal/projections/query"
 )
 
 // readQuery reads the parameters that all lists share, and the read mask.
-func readQuery(c *call, p *params, t reflect.Type) (projections.Query, mask) {
-	q := projections.Query{
+func readQuery(c *call, p *params, t reflect.Type) (query.Query, mask) {
+	q := query.Query{
 		Filter:    p.text("filter"),
 		OrderBy:   p.text("orderBy"),
 		PageSize:  p.number("pageSize"),
@@ -29,11 +30,11 @@ func readQuery(c *call, p *params, t reflect.Type) (projections.Query, mask) {
 
 // pageSize is how many items a page has when so many are asked for.
 func pageSize(v *domain.Violations, asked int) int {
-	v.Require(asked >= 0, "pageSize", "must not be negative: leave it out for %d", projections.DefaultPageSize)
+	v.Require(asked >= 0, "pageSize", "must not be negative: leave it out for %d", query.DefaultPageSize)
 	if asked == 0 {
-		return projections.DefaultPageSize
+		return query.DefaultPageSize
 	}
-	return min(asked, projections.MaxPageSize)
+	return min(asked, query.MaxPageSize)
 }
 
 // binding is everything of a request that a page token belongs to.
@@ -74,7 +75,7 @@ func (res *resource[S, R]) list(c *call) (any, error) {
 		q.Filter, q.OrderBy = "", ""
 	}
 	render := func(row *projections.Row[S], out *R) { res.show(c, row, out) }
-	page, err := projections.ListIn(res.table(c.snapshot()), c.account, res.visible(c, showDeleted), render, res.fields, q)
+	page, err := query.ListIn(res.table(c.snapshot()), c.account, res.visible(c, showDeleted), render, res.fields, q)
 	if err := both(p.err(), err); err != nil {
 		return nil, err
 	}

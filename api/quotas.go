@@ -7,6 +7,7 @@ import (
 
 	"anneal/domain"
 	"anneal/projections"
+	"anneal/projections/query"
 )
 
 // Quota is a quota on the wire: the most that an account may have of
@@ -69,7 +70,7 @@ func listQuotas(c *call) (any, error) {
 			}
 		}
 	}
-	page, err := projections.List(rows, renderQuota(c), quotas.fields, q)
+	page, err := query.List(rows, renderQuota(c), quotas.fields, q)
 	if err := both(p.err(), err); err != nil {
 		return nil, err
 	}

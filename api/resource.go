@@ -13,6 +13,7 @@ import (
 	"anneal/domain"
 	"anneal/eventlog"
 	"anneal/projections"
+	"anneal/projections/query"
 )
 
 // A resource says how one collection is asked for. S is its state, R its wire
@@ -57,7 +58,7 @@ type resource[S domain.State, R any] struct {
 	// reconciler's to delete.
 	after func(c *call, row *projections.Row[S])
 
-	fields *projections.Fields[R]
+	fields *query.Fields[R]
 }
 
 // readsHistory is what reading a resource's events takes: whoever may only

@@ -10,6 +10,7 @@ import (
 
 	"anneal/domain"
 	"anneal/projections"
+	"anneal/projections/query"
 )
 
 // DeploymentShapeVersion is a version of a deployment shape on the wire.
@@ -113,7 +114,7 @@ func (c *call) listVersions(p *params, rows iter.Seq[*versionRow], bound string)
 	q, m := readQuery(c, p, reflect.TypeFor[DeploymentShapeVersion]())
 	q.DefaultOrder = "createTime"
 	q.Binding += bound
-	page, err := projections.List(rows, renderShapeVersion, shapeVersionFields, q)
+	page, err := query.List(rows, renderShapeVersion, shapeVersionFields, q)
 	if err := both(p.err(), err); err != nil {
 		return nil, err
 	}

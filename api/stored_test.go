@@ -13,6 +13,7 @@ import (
 
 	"anneal/domain"
 	"anneal/projections"
+	"anneal/projections/query"
 )
 
 // A list that reads fields off its rows answers what one that renders every row
@@ -50,13 +51,13 @@ func storedOf[S domain.State, R any](res *resource[S, R]) func(*testing.T) {
 		require.NotEmpty(t, names)
 		plain := fieldsOf[R]()
 		for _, name := range names {
-			for _, q := range []projections.Query{
+			for _, q := range []query.Query{
 				{OrderBy: name}, {OrderBy: name + " desc", PageSize: 200},
 				{Filter: name + ":*"}, {Filter: name + ` > "1"`}, {Filter: name + " = true"}, {Filter: name + " = READY"}, {Filter: name + " = OK"}, {Filter: name + `:"SPECIFIED"`},
 				{Filter: name + ` = "2026-01-01T00:00:02Z"`}, {Filter: name + ` > "1s"`},
 			} {
-				want, refused := projections.List(slices.Values(rows), render, plain, q)
-				got, err := projections.List(slices.Values(rows), render, res.fields, q)
+				want, refused := query.List(slices.Values(rows), render, plain, q)
+				got, err := query.List(slices.Values(rows), render, res.fields, q)
 				require.Equal(t, refused, err, "%+v", q)
 				require.True(t, reflect.DeepEqual(want, got), "%+v answers something else", q)
 			}

@@ -18,6 +18,7 @@ import (
 	"anneal/blobs"
 	"anneal/domain"
 	"anneal/projections"
+	"anneal/projections/live"
 )
 
 var update = flag.Bool("update", false, "write the answers of the transcripts anew")
@@ -240,7 +241,7 @@ func happen(s *stage, words []string) {
 		}
 		s.do(step...)
 	case "progress": // of a dataset that is being made
-		s.world.Live().Report(name, projections.Progress{Step: 20_000, Steps: 60_000})
+		s.world.Live().Report(name, live.Progress{Step: 20_000, Steps: 60_000})
 	case "unfilled":
 		s.do(domain.Intend(domain.Datasets, name, domain.Command[domain.Dataset](domain.LeaveUnfilled{
 			Status: domain.Status{Code: "INVALID_ARGUMENT", Message: "2 of the 4 rows match, and at least 3 are needed"}})))

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"os"
 	"strconv"
-	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -117,49 +116,6 @@ func benchWorld(b *testing.B) *World {
 	return w
 }
 
-type wireDeployment struct {
-	Name       string     `json:"name"`
-	CreateTime time.Time  `json:"createTime"`
-	UpdateTime *time.Time `json:"updateTime"`
-	domain.DeploymentSpec
-	State  string         `json:"state"`
-	Status *domain.Status `json:"status"`
-}
-
-var wireDeployments = StoredFieldsOf[domain.Deployment, wireDeployment]("name", "createTime", "displayName", "description",
-	"state", "acceleratorCount", "autoscalingPolicy")
-
-func renderDeployment(row *Row[domain.Deployment], d *wireDeployment) {
-	d.Name, d.CreateTime, d.UpdateTime = string(row.Name), row.CreateTime, &row.UpdateTime
-	d.DeploymentSpec, d.State, d.Status = row.State.DeploymentSpec, row.State.State, &row.State.Status
-}
-
-func BenchmarkList(b *testing.B) {
-	v := benchWorld(b).View()
-	for _, c := range []struct {
-		name  string
-		query Query
-	}{
-		{"by name", Query{}},
-		{"by createTime", Query{OrderBy: "createTime desc"}},
-		{"by displayName", Query{OrderBy: "displayName"}},
-		{"state", Query{Filter: "state = CREATING AND acceleratorCount > 2"}},
-		{"text", Query{Filter: `displayName:"ment 12" OR description = "*tests*"`}},
-		{"nothing", Query{Filter: `autoscalingPolicy.loadTargets.default > 0.9`}},
-		{"rendered", Query{Filter: `status:* AND acceleratorCount > 2`}},
-	} {
-		b.Run(c.name, func(b *testing.B) {
-			for b.Loop() {
-				page, err := ListIn(v.Deployments, "acme", nil, renderDeployment, wireDeployments, c.query)
-				require.NoError(b, err)
-				if c.name != "nothing" {
-					require.Len(b, page.Items, 50)
-				}
-			}
-		})
-	}
-}
-
 func BenchmarkGet(b *testing.B) {
 	w := benchWorld(b)
 	all := make([]domain.Name, benchRows)
@@ -221,20 +177,4 @@ func BenchmarkSnapshot(b *testing.B) {
 			require.Equal(b, w.Position(), loaded.Position())
 		}
 	})
-}
-
-// BenchmarkRowFilter measures a filter over rows of datasets, a chat of 1 KB.
-func BenchmarkRowFilter(b *testing.B) {
-	row := []byte(`{"messages":[{"role":"user","content":"` + strings.Repeat("words and ", 50) + `"},{"role":"assistant","content":"` + strings.Repeat("answers to ", 45) + `"}],"score":0.75}`)
-	matches, err := CompileRowFilter(`score > 0.5 AND messages.role:assistant`)
-	if err != nil {
-		b.Fatal(err)
-	}
-	b.SetBytes(int64(len(row)))
-	b.ReportAllocs()
-	for b.Loop() {
-		if ok, err := matches(row); !ok || err != nil {
-			b.Fatal(ok, err)
-		}
-	}
 }

@@ -8,6 +8,7 @@ import (
 	"maps"
 	"reflect"
 	"slices"
+	"time"
 )
 
 // schema is a fingerprint of what the world can fold and keep: the form of its
@@ -30,7 +31,7 @@ func (w *World) schema() string {
 // how it is stored. A type met again is named only.
 func describeType(w io.Writer, t reflect.Type, met map[reflect.Type]bool) {
 	fmt.Fprintf(w, "%s %s\n", t, t.Kind())
-	if met[t] || t == timeType {
+	if met[t] || t == reflect.TypeFor[time.Time]() {
 		return
 	}
 	met[t] = true

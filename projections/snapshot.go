@@ -236,7 +236,7 @@ func Newest(dir string) (eventlog.Checkpoint, error) {
 		return eventlog.Checkpoint{}, err
 	}
 	for _, path := range paths {
-		if at, err := newWorld().read(path); err == nil || errors.Is(err, errOtherSchema) {
+		if at, err := NewWorldOf().read(path); err == nil || errors.Is(err, errOtherSchema) {
 			return at, nil
 		}
 	}

@@ -185,7 +185,7 @@ func TestASnapshotOfAnotherSchemaIsPassedOver(t *testing.T) {
 	log, w := threeToys(t)
 	require.NoError(t, w.Save(dir))
 	larger := func() *World {
-		return newWorld(toys, domain.NewKind("kites", map[string]domain.Event[toy]{"kite.made.v1": toyMade{}}))
+		return NewWorldOf(toys, domain.NewKind("kites", map[string]domain.Event[toy]{"kite.made.v1": toyMade{}}))
 	}
 	require.NotEqual(t, w.schema(), larger().schema())
 	require.Equal(t, NewWorld().schema(), NewWorld().schema())
@@ -284,7 +284,7 @@ func fillValue(t *testing.T, v reflect.Value, at string) {
 	require.True(t, v.CanSet(), "%s is not exported: a snapshot cannot hold it", at)
 	switch v.Kind() {
 	case reflect.Struct:
-		if v.Type() == timeType {
+		if v.Type() == reflect.TypeFor[time.Time]() {
 			v.Set(reflect.ValueOf(epoch.Add(123 * time.Nanosecond)))
 			return
 		}

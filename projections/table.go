@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"iter"
+	"sort"
 	"strings"
 	"time"
 
@@ -192,9 +193,9 @@ func (t *Table[S]) Newest(account string) iter.Seq[*Row[S]] {
 	}
 }
 
-// madeAfter yields the rows of an account by create time and then name, those
+// CreatedAfter yields the rows of an account by create time and then name, those
 // after one, which need not exist; nil is before the first.
-func (t *Table[S]) madeAfter(account string, after *Row[S]) iter.Seq[*Row[S]] {
+func (t *Table[S]) CreatedAfter(account string, after *Row[S]) iter.Seq[*Row[S]] {
 	if after == nil {
 		return t.Oldest(account)
 	}
@@ -206,10 +207,10 @@ func (t *Table[S]) madeAfter(account string, after *Row[S]) iter.Seq[*Row[S]] {
 	}
 }
 
-// madeBefore yields the rows of an account by create time, the newest first,
+// CreatedBefore yields the rows of an account by create time, the newest first,
 // and then name, those after one in this order; nil is before the first. Of the
 // rows of one moment it goes forward, from each moment to the next backward.
-func (t *Table[S]) madeBefore(account string, after *Row[S]) iter.Seq[*Row[S]] {
+func (t *Table[S]) CreatedBefore(account string, after *Row[S]) iter.Seq[*Row[S]] {
 	return func(yield func(*Row[S]) bool) {
 		before := account + "\x01"
 		more := true
@@ -260,4 +261,34 @@ func ageKey(name domain.Name, created time.Time) string {
 	key = append(append(key, account...), 0)
 	key = binary.BigEndian.AppendUint64(key, uint64(created.UnixNano())^(1<<63)) // so that times before 1970 sort first
 	return string(append(key, name...))
+}
+
+// Rank is the number of rows before the account's first.
+func (t *Table[S]) Rank(account string) int {
+	first := (*table)(t).firstName(account)
+	return sort.Search(t.rows.Len(), func(i int) bool {
+		name, _, _ := t.rows.GetAt(i)
+		return name >= first
+	})
+}
+
+// From yields n rows in the order of names, the one of that rank first.
+func (t *Table[S]) From(rank, n int) iter.Seq[*Row[S]] {
+	return func(yield func(*Row[S]) bool) {
+		first, _, _ := t.rows.GetAt(rank)
+		t.rows.Ascend(first, func(_ domain.Name, one cell) bool {
+			n--
+			return yield(one.row.(*Row[S])) && n > 0
+		})
+	}
+}
+
+// NamedAfter yields the rows of an account whose names come after one, which
+// need not exist.
+func (t *Table[S]) NamedAfter(account string, after domain.Name) iter.Seq[*Row[S]] {
+	return func(yield func(*Row[S]) bool) {
+		t.rows.Ascend(after, func(name domain.Name, one cell) bool {
+			return name == after || name.Account() == account && yield(one.row.(*Row[S]))
+		})
+	}
 }

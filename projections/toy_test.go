@@ -53,7 +53,7 @@ var toys = domain.NewKind("toys", map[string]domain.Event[toy]{
 	"toy.made.v1": toyMade{}, "toy.tagged.v1": toyTagged{}, "toy.broken.v1": toyBroken{}, "toy.cursed.v1": toyCursed{},
 })
 
-func toyWorld() *World { return newWorld(toys) }
+func toyWorld() *World { return NewWorldOf(toys) }
 
 var epoch = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 

@@ -12,6 +12,7 @@ import (
 
 	"anneal/domain"
 	"anneal/eventlog"
+	"anneal/projections/live"
 )
 
 // A View is everything at one position of the log, and the live status of about the same moment.
@@ -31,14 +32,14 @@ type View struct {
 	DeployedModels *Table[domain.DeployedModel]
 	Nodes          *Table[domain.Node]
 	Quotas         *Table[domain.Quota]
-	Live           LiveStatusView
+	Live           live.View
 
 	tables map[string]*table // by collection
 }
 
 // NewWorld returns an empty world of all kinds, from before the first event.
 func NewWorld() *World {
-	w := newWorld(domain.Kinds...)
+	w := NewWorldOf(domain.Kinds...)
 	w.fields = func(v *View) {
 		v.Accounts = TableOf(v, domain.Accounts)
 		v.APIKeys = TableOf(v, domain.APIKeys)
@@ -67,11 +68,12 @@ type World struct {
 	waiters btree.Map[uint64, *waiter] // by the position they wait for
 	failed  error                      // why the world stands still
 	broken  chan struct{}              // closed when it has failed
-	live    *LiveStatus
+	live    *live.Status
 }
 
-func newWorld(kinds ...domain.AnyKind) *World {
-	w := &World{folds: map[string]*fold{}, broken: make(chan struct{}), live: NewLiveStatus(time.Now())}
+// NewWorldOf returns an empty world of some kinds. Its views have no typed fields: use TableOf.
+func NewWorldOf(kinds ...domain.AnyKind) *World {
+	w := &World{folds: map[string]*fold{}, broken: make(chan struct{}), live: live.NewStatus(time.Now())}
 	for _, kind := range kinds {
 		w.folds[kind.CollectionID()] = newFold(kind)
 	}
@@ -79,7 +81,7 @@ func newWorld(kinds ...domain.AnyKind) *World {
 }
 
 // Live is what is kept aside and not in the log.
-func (w *World) Live() *LiveStatus { return w.live }
+func (w *World) Live() *live.Status { return w.live }
 
 // Run keeps the world up to date until ctx is done, the log fails, or an event
 // does not fold. After a failure of the log it may be called again.
@@ -137,11 +139,11 @@ func (w *World) decode(e eventlog.Event) (fold *fold, decoded any, err error) {
 func (w *World) View() *View {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	live := w.live.View()
-	if w.view != nil && w.view.Position == w.at.Position && w.view.Live.reports == live.reports {
+	status := w.live.View()
+	if w.view != nil && w.view.Position == w.at.Position && w.view.Live.Version() == status.Version() {
 		return w.view
 	}
-	v := &View{Checkpoint: w.at, tables: make(map[string]*table, len(w.folds)), Live: live}
+	v := &View{Checkpoint: w.at, tables: make(map[string]*table, len(w.folds)), Live: status}
 	for collection, fold := range w.folds {
 		v.tables[collection] = fold.share()
 	}

@@ -8,6 +8,7 @@ import (
 
 	"anneal/domain"
 	"anneal/projections"
+	"anneal/projections/live"
 )
 
 // Autoscale scales each deployment to its load, between its minReplicaCount and maxReplicaCount and
@@ -95,7 +96,7 @@ const maxSampleGap = time.Minute
 // Replicas that are still starting count: the need is compared with the desired count, not with the
 // ready replicas. Windows start at heldFrom or later, when the count was last set otherwise, and an
 // incomplete window decides nothing. Only a request wakes a deployment with no replicas.
-func Scale(policy domain.Scaling, current int, heldFrom time.Time, load projections.LoadHistory, now time.Time) Target {
+func Scale(policy domain.Scaling, current int, heldFrom time.Time, load live.LoadHistory, now time.Time) Target {
 	switch bounded := max(policy.Min, min(current, policy.Max)); {
 	case bounded != current:
 		return Target{Replicas: bounded, Reason: fmt.Sprintf("the limits are %d to %d replicas", policy.Min,
@@ -105,8 +106,8 @@ func Scale(policy domain.Scaling, current int, heldFrom time.Time, load projecti
 	}
 	since := later(heldFrom, sampledSince(load, now))
 	full := func(window time.Duration) bool { return !since.After(now.Add(-window)) }
-	stay := Target{Replicas: current, Again: now.Add(projections.LoadStep)}
-	if policy.Min == 0 && full(policy.Zero) && !load.Asked.After(now.Add(-policy.Zero)) {
+	stay := Target{Replicas: current, Again: now.Add(live.LoadStep)}
+	if policy.Min == 0 && full(policy.Zero) && !load.LastRequest.After(now.Add(-policy.Zero)) {
 		return Target{Replicas: 0, Reason: "no requests in the last " + inSeconds(policy.Zero)}
 	}
 	if lowest := needs(policy, load, now.Add(-policy.Up)).min; full(policy.Up) && lowest.replicas > current &&
@@ -123,7 +124,7 @@ func Scale(policy domain.Scaling, current int, heldFrom time.Time, load projecti
 }
 
 // sampledSince returns the start of the samples without a gap; now if the newest is too old.
-func sampledSince(load projections.LoadHistory, now time.Time) time.Time {
+func sampledSince(load live.LoadHistory, now time.Time) time.Time {
 	since := now
 	for s := range load.Newest() {
 		if since.Sub(s.End) > maxSampleGap {
@@ -138,7 +139,7 @@ func sampledSince(load projections.LoadHistory, now time.Time) time.Time {
 type needRange struct{ min, max need }
 
 // needs returns the range of the samples that end after a time, and of the newest in any case.
-func needs(policy domain.Scaling, load projections.LoadHistory, after time.Time) needRange {
+func needs(policy domain.Scaling, load live.LoadHistory, after time.Time) needRange {
 	var found needRange
 	first := true
 	for s := range load.Newest() {
@@ -165,7 +166,7 @@ type need struct {
 	load, each float64 // total, and target of one replica
 }
 
-func needOf(targets map[string]float64, s projections.LoadSample) (highest need) {
+func needOf(targets map[string]float64, s live.LoadSample) (highest need) {
 	for _, target := range domain.LoadTargets {
 		each, given := targets[target]
 		if !given {

@@ -16,6 +16,7 @@ import (
 	"anneal/domain"
 	"anneal/eventlog"
 	"anneal/projections"
+	"anneal/projections/live"
 	"anneal/schedulers"
 )
 
@@ -63,12 +64,12 @@ func TestAutoscaleLife(t *testing.T) {
 				}
 			})
 		}
-		require.GreaterOrEqual(t, reach(4, domain.DefaultScaleUpWindow+3*projections.LoadStep),
+		require.GreaterOrEqual(t, reach(4, domain.DefaultScaleUpWindow+3*live.LoadStep),
 			domain.DefaultScaleUpWindow)
 		flood.Wait()
 		ended := time.Now()
 		require.Equal(t, 4, count())
-		reach(1, domain.DefaultScaleDownWindow+3*projections.LoadStep)
+		reach(1, domain.DefaultScaleDownWindow+3*live.LoadStep)
 		// the last of the flood is load for one
 		require.GreaterOrEqual(t, time.Since(ended), domain.DefaultScaleDownWindow-4*askTime)
 		reach(0, domain.DefaultScaleToZeroWindow)
@@ -119,7 +120,7 @@ func TestAutoscaleAfterARestart(t *testing.T) {
 			return row.State.DesiredReplicas
 		}
 		for count() == 3 {
-			require.LessOrEqual(t, time.Since(again), domain.DefaultScaleDownWindow+3*projections.LoadStep)
+			require.LessOrEqual(t, time.Since(again), domain.DefaultScaleDownWindow+3*live.LoadStep)
 			time.Sleep(time.Second)
 		}
 		require.GreaterOrEqual(t, time.Since(again), domain.DefaultScaleDownWindow)
@@ -206,7 +207,7 @@ func (s *service) heartbeat() {
 			r = &serving{began: time.Now(), places: make(chan struct{}, slots)}
 			s.replicas[wanted.ID] = r
 		}
-		load := projections.ReplicaLoad{Ready: time.Since(r.began) >= startTime, Active: r.active, Queued: r.queued,
+		load := live.ReplicaLoad{Ready: time.Since(r.began) >= startTime, Active: r.active, Queued: r.queued,
 			RequestsPerSecond: float64(r.asked) / tick.Seconds(), Time: time.Now()}
 		if load.Ready {
 			load.Slots = slots
@@ -229,7 +230,7 @@ func (s *service) heartbeat() {
 // request sends one request through the gateway of the first control plane and waits for the response.
 func (s *service) request() {
 	world := s.worlds[0]
-	world.Live().Ask(deploymentName("d1"), time.Now())
+	world.Live().RecordRequest(deploymentName("d1"), time.Now())
 	r := s.choose(world)
 	for ; r == nil; r = s.choose(world) {
 		v := world.View()

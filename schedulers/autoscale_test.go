@@ -10,27 +10,27 @@ import (
 	"pgregory.net/rapid"
 
 	"anneal/domain"
-	"anneal/projections"
+	"anneal/projections/live"
 	"anneal/schedulers"
 )
 
 // historyOf returns a history of samples that ends at noon; the last is the newest.
-func historyOf(samples ...projections.LoadSample) projections.LoadHistory {
-	at := noon.Add(-time.Duration(len(samples)) * projections.LoadStep)
+func historyOf(samples ...live.LoadSample) live.LoadHistory {
+	at := noon.Add(-time.Duration(len(samples)) * live.LoadStep)
 	for i := range samples {
-		samples[i].Start, samples[i].End = at, at.Add(projections.LoadStep)
+		samples[i].Start, samples[i].End = at, at.Add(live.LoadStep)
 		at = samples[i].End
 		if samples[i].InFlight > 0 || samples[i].RequestsPerSecond > 0 {
 			samples[i].Slots = max(samples[i].Slots, 1)
 		}
 	}
-	return projections.LoadHistory{Steps: samples}
+	return live.LoadHistory{Steps: samples}
 }
 
 // lasting is samples of so many requests in flight, each for a time; replicas
 // have 10 slots.
-func lasting(spans ...any) projections.LoadHistory {
-	var samples []projections.LoadSample
+func lasting(spans ...any) live.LoadHistory {
+	var samples []live.LoadSample
 	asked := time.Time{}
 	total := time.Duration(0)
 	for i := 0; i < len(spans); i += 2 {
@@ -38,8 +38,8 @@ func lasting(spans ...any) projections.LoadHistory {
 	}
 	for i := 0; i < len(spans); i += 2 {
 		inFlight, d := spans[i].(int), spans[i+1].(time.Duration)
-		for range d / projections.LoadStep {
-			samples = append(samples, projections.LoadSample{InFlight: float64(inFlight), Slots: 10})
+		for range d / live.LoadStep {
+			samples = append(samples, live.LoadSample{InFlight: float64(inFlight), Slots: 10})
 			if inFlight > 0 {
 				asked = noon.Add(-total + d)
 			}
@@ -47,7 +47,7 @@ func lasting(spans ...any) projections.LoadHistory {
 		total -= d
 	}
 	h := historyOf(samples...)
-	h.Asked = asked
+	h.LastRequest = asked
 	return h
 }
 
@@ -61,9 +61,9 @@ func TestScale(t *testing.T) {
 	targets := func(of map[string]float64) domain.Scaling {
 		return spec(1, 9, &domain.AutoscalingPolicy{LoadTargets: of})
 	}
-	rates := func(s projections.LoadSample) projections.LoadHistory {
+	rates := func(s live.LoadSample) live.LoadHistory {
 		s.Slots = 10
-		var samples []projections.LoadSample
+		var samples []live.LoadSample
 		for range 121 {
 			samples = append(samples, s)
 		}
@@ -78,7 +78,7 @@ func TestScale(t *testing.T) {
 		policy  domain.Scaling
 		current int
 		held    time.Duration // ago; 0 is long
-		load    projections.LoadHistory
+		load    live.LoadHistory
 		want    int
 		reason  string
 	}{
@@ -123,19 +123,19 @@ func TestScale(t *testing.T) {
 		{name: "above its bounds", policy: spec(0, 5, nil), current: 7, want: 5},
 		{name: "the samples are too old", policy: plain, current: 4, load: late(lasting(0, 11*min)), want: 4},
 		{name: "tokens", policy: targets(map[string]float64{domain.TokensTarget: 500}), current: 1,
-			load: rates(projections.LoadSample{TokensPerSecond: 812, InFlight: 99}), want: 2,
+			load: rates(live.LoadSample{TokensPerSecond: 812, InFlight: 99}), want: 2,
 			reason: "tokens_generated_per_second 812 (target 500 per replica), minimum of the last 30s"},
 		{name: "prompt tokens", policy: targets(map[string]float64{domain.PromptTokensTarget: 100}), current: 1,
-			load: rates(projections.LoadSample{PromptTokensPerSecond: 350}), want: 4},
+			load: rates(live.LoadSample{PromptTokensPerSecond: 350}), want: 4},
 		{name: "requests", policy: targets(map[string]float64{domain.RequestsTarget: 2.5}), current: 1,
-			load: rates(projections.LoadSample{RequestsPerSecond: 7.6}), want: 4},
+			load: rates(live.LoadSample{RequestsPerSecond: 7.6}), want: 4},
 		{name: "concurrent requests", policy: targets(map[string]float64{domain.ConcurrentTarget: 3}), current: 1,
-			load: rates(projections.LoadSample{InFlight: 7}), want: 3},
+			load: rates(live.LoadSample{InFlight: 7}), want: 3},
 		{name: "half of the capacity", policy: targets(map[string]float64{domain.CapacityTarget: 0.5}), current: 1,
-			load: rates(projections.LoadSample{InFlight: 11}), want: 3},
+			load: rates(live.LoadSample{InFlight: 11}), want: 3},
 		{name: "of several the highest", policy: targets(map[string]float64{domain.CapacityTarget: 1,
 			domain.RequestsTarget: 1, domain.TokensTarget: 100}), current: 1,
-			load: rates(projections.LoadSample{InFlight: 31, RequestsPerSecond: 6.5,
+			load: rates(live.LoadSample{InFlight: 31, RequestsPerSecond: 6.5,
 				TokensPerSecond: 200}), want: 7, reason: "requests_per_second 6.5 (target 1 per replica), " +
 				"minimum of the last 30s"},
 	} {
@@ -155,32 +155,32 @@ func TestScale(t *testing.T) {
 }
 
 // gap takes two minutes out of a history.
-func gap(h projections.LoadHistory) projections.LoadHistory {
+func gap(h live.LoadHistory) live.LoadHistory {
 	n := len(h.Steps) / 2
 	h.Steps = append(h.Steps[:n:n], h.Steps[n+24:]...)
 	return h
 }
 
 // late is a history of which the last two minutes are missing.
-func late(h projections.LoadHistory) projections.LoadHistory {
+func late(h live.LoadHistory) live.LoadHistory {
 	h.Steps = h.Steps[:len(h.Steps)-24]
 	return h
 }
 
-func drawHistory(t *rapid.T) projections.LoadHistory {
+func drawHistory(t *rapid.T) live.LoadHistory {
 	n := rapid.SampledFrom([]int{0, 1, 5, 6, 7, 8, 60, 121, 200, 800}).Draw(t, "samples")
-	var samples []projections.LoadSample
+	var samples []live.LoadSample
 	level := 0.0
 	for i := range n {
 		if i == 0 || rapid.IntRange(0, 9).Draw(t, "turn") == 0 {
 			level = rapid.Float64Range(0, 60).Draw(t, "level")
 		}
-		samples = append(samples, projections.LoadSample{InFlight: level, Slots: 4, RequestsPerSecond: level / 2,
+		samples = append(samples, live.LoadSample{InFlight: level, Slots: 4, RequestsPerSecond: level / 2,
 			TokensPerSecond: level * 9, PromptTokensPerSecond: level})
 	}
 	h := historyOf(samples...)
 	if n > 0 {
-		h.Asked = noon.Add(-time.Duration(rapid.IntRange(0, 5000).Draw(t, "asked")) * time.Second)
+		h.LastRequest = noon.Add(-time.Duration(rapid.IntRange(0, 5000).Draw(t, "asked")) * time.Second)
 	}
 	return h
 }
@@ -209,14 +209,14 @@ func TestScaleKeepsItsPromises(t *testing.T) {
 		if want.Replicas < policy.Min || want.Replicas > policy.Max {
 			t.Fatalf("%d is not from %d to %d", want.Replicas, policy.Min, policy.Max)
 		}
-		if want.Replicas == 0 && current > 0 && policy.Max > 0 && load.Asked.After(noon.Add(-policy.Zero)) {
-			t.Fatalf("zero, although it was asked %s ago", noon.Sub(load.Asked))
+		if want.Replicas == 0 && current > 0 && policy.Max > 0 && load.LastRequest.After(noon.Add(-policy.Zero)) {
+			t.Fatalf("zero, although it was asked %s ago", noon.Sub(load.LastRequest))
 		}
 		if (want.Replicas != current) != (want.Reason != "") {
 			t.Fatalf("from %d to %d because %q", current, want.Replicas, want.Reason)
 		}
 
-		more := projections.LoadHistory{Asked: load.Asked}
+		more := live.LoadHistory{LastRequest: load.LastRequest}
 		factor := rapid.Float64Range(1, 3).Draw(t, "factor")
 		for _, s := range load.Steps {
 			s.InFlight, s.RequestsPerSecond, s.TokensPerSecond = s.InFlight*factor, s.RequestsPerSecond*factor,
@@ -238,13 +238,13 @@ func TestScaleDoesNotOscillate(t *testing.T) {
 		if policy.Max == 0 {
 			return
 		}
-		samples := make([]projections.LoadSample, 721)
+		samples := make([]live.LoadSample, 721)
 		for i := range samples {
-			samples[i] = projections.LoadSample{InFlight: level, Slots: 4, RequestsPerSecond: level,
+			samples[i] = live.LoadSample{InFlight: level, Slots: 4, RequestsPerSecond: level,
 				TokensPerSecond: level, PromptTokensPerSecond: level}
 		}
 		load := historyOf(samples...)
-		load.Asked = noon
+		load.LastRequest = noon
 		first := schedulers.Scale(policy, current, time.Time{}, load, noon).Replicas
 		for range 5 {
 			if again := schedulers.Scale(policy, first, time.Time{}, load, noon); again.Replicas != first {
@@ -272,7 +272,7 @@ func TestAutoscalePlans(t *testing.T) {
 	}
 	for at := time.Duration(0); at <= 40*time.Second; at += 2 * time.Second {
 		for _, id := range []string{"busy", "fixed"} {
-			s.world.Live().Load(deploymentName(id), "r1", projections.ReplicaLoad{Ready: true, Active: 8, Queued: 4,
+			s.world.Live().Load(deploymentName(id), "r1", live.ReplicaLoad{Ready: true, Active: 8, Queued: 4,
 				Slots: 8, Time: s.now.Add(at)})
 		}
 	}
@@ -304,7 +304,7 @@ func TestAutoscaleKeepsTheQuota(t *testing.T) {
 		s.do(onDeployment(id, domain.SettleDeployment{Generation: 1}))
 		s.do(onDeployment(id, domain.WakeDeployment{}))
 		for at := time.Duration(0); at <= 40*time.Second; at += 2 * time.Second {
-			s.world.Live().Load(deploymentName(id), "r1", projections.ReplicaLoad{Ready: true, Active: 8, Queued: 20,
+			s.world.Live().Load(deploymentName(id), "r1", live.ReplicaLoad{Ready: true, Active: 8, Queued: 20,
 				Slots: 8, Time: s.now.Add(at)})
 		}
 	}

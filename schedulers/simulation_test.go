@@ -33,12 +33,12 @@ const (
 func TestClusterLife(t *testing.T) {
 	for seed := range uint64(*seeds) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) { live(t, seed) })
+			synctest.Test(t, func(t *testing.T) { simulate(t, seed) })
 		})
 	}
 }
 
-func live(t *testing.T, seed uint64) {
+func simulate(t *testing.T, seed uint64) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	checker := newChecker(seed)

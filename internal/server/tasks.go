@@ -7,7 +7,8 @@ import (
 	"anneal/domain"
 	"anneal/engines/embedded"
 	"anneal/eventlog"
-	"anneal/projections"
+	"anneal/projections/live"
+	"anneal/projections/query"
 	"anneal/workers/tasks"
 )
 
@@ -28,7 +29,7 @@ func (s *Server) openTasks(sealer *eventlog.Vault) error {
 		tasks.Validator{Log: log, World: s.world, Blobs: s.blobs, Now: time.Now, Count: count},
 		tasks.ModelValidator{Log: log, World: s.world, Blobs: s.blobs, Now: time.Now, Supports: embedded.Supports},
 		tasks.ModelCopier{Log: log, World: s.world, Blobs: s.blobs, Now: time.Now},
-		tasks.Deriver{Log: log, World: s.world, Blobs: s.blobs, Now: time.Now, Filter: projections.CompileRowFilter, Count: count, Progress: s.rowsRead},
+		tasks.Deriver{Log: log, World: s.world, Blobs: s.blobs, Now: time.Now, Filter: query.CompileRowFilter, Count: count, Progress: s.rowsRead},
 		tasks.EvaluatorBuilder{Log: log, World: s.world, Blobs: s.blobs, Now: time.Now, Builder: s.code, Open: sealer.Open},
 	} {
 		if err := one.Handle(router); err != nil {
@@ -49,5 +50,5 @@ func (s *Server) rowsRead(dataset domain.Name, read, of int64) {
 		s.world.Live().Forget(dataset)
 		return
 	}
-	s.world.Live().Report(dataset, projections.Progress{Step: int(read), Steps: int(of), Time: time.Now()})
+	s.world.Live().Report(dataset, live.Progress{Step: int(read), Steps: int(of), Time: time.Now()})
 }

@@ -8,6 +8,7 @@ import (
 	"anneal/domain"
 	"anneal/engines"
 	"anneal/projections"
+	"anneal/projections/live"
 )
 
 // A job is what the coordinator knows of a job of any kind.
@@ -52,7 +53,7 @@ func jobs(v *projections.View) iter.Seq[job] {
 
 // progress is how far the job is; false when nothing was reported of it, but
 // perhaps of one that had its name before.
-func (j job) progress(v *projections.View) (projections.Progress, bool) {
+func (j job) progress(v *projections.View) (live.Progress, bool) {
 	progress, ok := v.Live.Progress(j.Name)
 	return progress, ok && progress.Made.Equal(j.CreateTime)
 }

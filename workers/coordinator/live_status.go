@@ -4,6 +4,7 @@ import (
 	"anneal/domain"
 	"anneal/engines"
 	"anneal/projections"
+	"anneal/projections/live"
 	"anneal/workers/protocol"
 )
 
@@ -15,28 +16,28 @@ func (h *heartbeats) recordStatus(node string, heartbeat protocol.Heartbeat) {
 	status.mu.Lock()
 	defer status.mu.Unlock()
 	overtaken := h.sessions.get(node).overtaken(heartbeat)
-	now, live, view := h.now(), h.world.Live(), h.world.View()
-	live.Heartbeat(nodeName(node), now)
+	now, observed, view := h.now(), h.world.Live(), h.world.View()
+	observed.Heartbeat(nodeName(node), now)
 	for _, a := range heartbeat.Attempts {
 		j, ok := jobNamed(view, a.Job)
 		if a.Phase == protocol.Lost || !ok || !j.CreateTime.Equal(a.CreateTime) ||
 			!assignedTo(j, nodeName(node), a.Attempt) {
 			continue
 		}
-		progress := projections.Progress{Made: j.CreateTime, Attempt: a.Attempt, Step: a.Step, Steps: a.Steps,
+		progress := live.Progress{Made: j.CreateTime, Attempt: a.Attempt, Step: a.Step, Steps: a.Steps,
 			Time: now}
-		rows := make([]projections.MetricRow, 0, len(a.Rows))
+		rows := make([]live.MetricRow, 0, len(a.Rows))
 		for _, row := range a.Rows[:min(len(a.Rows), protocol.MaxRows)] {
 			rows = append(rows, metricRow(row))
 			progress.Epoch, progress.LearningRate, progress.Tokens = row.Epoch, row.LearningRate, row.Tokens
 		}
-		live.Report(a.Job, progress, rows...)
+		observed.Report(a.Job, progress, rows...)
 	}
 	for _, r := range heartbeat.Replicas {
 		if overtaken || !hasReplica(view, nodeName(node), r) {
 			continue
 		}
-		live.Load(r.Deployment, r.Replica, projections.ReplicaLoad{
+		observed.Load(r.Deployment, r.Replica, live.ReplicaLoad{
 			Node: nodeName(node), Ready: r.State == domain.ReplicaReady,
 			Active: r.Load.Active, Queued: r.Load.Queued, Slots: r.Load.Slots,
 			RequestsPerSecond: r.Load.RequestsPerSecond, PromptTokensPerSecond: r.Load.PromptTokensPerSecond,
@@ -45,8 +46,8 @@ func (h *heartbeats) recordStatus(node string, heartbeat protocol.Heartbeat) {
 	}
 }
 
-func metricRow(m engines.Metrics) projections.MetricRow {
-	return projections.MetricRow{Step: m.Step, Steps: m.Steps, Epoch: m.Epoch, Time: m.Time,
+func metricRow(m engines.Metrics) live.MetricRow {
+	return live.MetricRow{Step: m.Step, Steps: m.Steps, Epoch: m.Epoch, Time: m.Time,
 		LearningRate: m.LearningRate, Tokens: m.Tokens, Values: m.Values}
 }
 

@@ -12,6 +12,7 @@ import (
 	"anneal/domain"
 	"anneal/engines/embedded"
 	"anneal/projections"
+	"anneal/projections/live"
 )
 
 // shipped registers the model of the embedded engine as the base model of jobs.
@@ -60,7 +61,7 @@ func (c *cluster) begin(name domain.Name, create domain.Intent) {
 }
 
 // latest returns the newest metric row of a job.
-func (c *cluster) latest(name domain.Name) projections.MetricRow {
+func (c *cluster) latest(name domain.Name) live.MetricRow {
 	row, ok := c.world.View().Live.Latest(name)
 	require.True(c, ok)
 	return row

@@ -17,6 +17,7 @@ import (
 	"anneal/domain"
 	"anneal/engines"
 	"anneal/projections"
+	"anneal/projections/live"
 	"anneal/workers/protocol"
 )
 
@@ -60,7 +61,7 @@ func (m *metricsFiles) publish(ctx context.Context, j job, files domain.Files) (
 		}
 		rows = protocol.MergeRows(rows, row)
 	}
-	if err := m.store(ctx, j, func(yield func(projections.MetricRow) bool) {
+	if err := m.store(ctx, j, func(yield func(live.MetricRow) bool) {
 		for _, row := range rows {
 			if !yield(metricRow(row)) {
 				return
@@ -78,7 +79,7 @@ func (m *metricsFiles) publish(ctx context.Context, j job, files domain.Files) (
 		Metrics: limitValues(last.Values)}, nil
 }
 
-func (m *metricsFiles) store(ctx context.Context, j job, rows iter.Seq[projections.MetricRow]) error {
+func (m *metricsFiles) store(ctx context.Context, j job, rows iter.Seq[live.MetricRow]) error {
 	var joined bytes.Buffer
 	for row := range rows {
 		line, err := json.Marshal(flatten(row))
@@ -140,7 +141,7 @@ func limitValues(values map[string]float64) map[string]float64 {
 }
 
 // flatten returns a row as users read it, with its values beside the other fields.
-func flatten(row projections.MetricRow) map[string]any {
+func flatten(row live.MetricRow) map[string]any {
 	object := map[string]any{}
 	for name, value := range row.Values {
 		object[name] = value
@@ -157,24 +158,24 @@ func (m *metricsFiles) addMissing(j job, rows []engines.Metrics) {
 	}
 	view := m.world.View()
 	have := make(map[int]bool)
-	var latest projections.MetricRow
+	var latest live.MetricRow
 	if _, reported := j.progress(view); reported {
 		for row := range view.Live.Metrics(j.Name, 0) {
 			have[row.Step] = true
 		}
 		latest, _ = view.Live.Latest(j.Name)
 	}
-	if len(have) >= projections.MaxMetricRows/2 {
+	if len(have) >= live.MaxMetricRows/2 {
 		have = nil // it keeps every second row or fewer: only newer rows are missing
 	}
-	var missing []projections.MetricRow
+	var missing []live.MetricRow
 	for _, row := range rows {
 		if row.Step > latest.Step || have != nil && !have[row.Step] {
 			missing = append(missing, metricRow(row))
 		}
 	}
 	last := rows[len(rows)-1]
-	m.world.Live().Report(j.Name, projections.Progress{Made: j.CreateTime, Attempt: j.Life.Attempt,
+	m.world.Live().Report(j.Name, live.Progress{Made: j.CreateTime, Attempt: j.Life.Attempt,
 		Step: last.Step, Steps: last.Steps, Epoch: last.Epoch, LearningRate: last.LearningRate,
 		Tokens: last.Tokens, Time: m.now()}, missing...)
 }

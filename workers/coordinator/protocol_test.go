@@ -12,6 +12,7 @@ import (
 	"anneal/domain"
 	"anneal/engines"
 	"anneal/projections"
+	"anneal/projections/live"
 	"anneal/workers/agent"
 	"anneal/workers/protocol"
 )
@@ -252,7 +253,7 @@ func TestMetricsAreLive(t *testing.T) {
 	// the node with the reply to a heartbeat that had all rows.
 	c.do(domain.IntendJob(jobName, domain.CancelJob{}))
 	c.reaches(domain.JobCancelledState)
-	var rows []projections.MetricRow
+	var rows []live.MetricRow
 	for row := range c.world.View().Live.Metrics(jobName, 0) {
 		rows = append(rows, row)
 	}

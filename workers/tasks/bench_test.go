@@ -13,6 +13,7 @@ import (
 	"anneal/domain"
 	"anneal/eventlog"
 	"anneal/projections"
+	"anneal/projections/query"
 	"anneal/workers/tasks"
 )
 
@@ -40,7 +41,7 @@ func benchOn(t testing.TB, log eventlog.Log) *bench {
 	t.Cleanup(func() { _ = store.Close() })
 	b.blobs = store
 	b.deriver = tasks.Deriver{Log: b.log, World: b.world, Blobs: store, Now: time.Now,
-		Filter:   projections.CompileRowFilter,
+		Filter:   query.CompileRowFilter,
 		Progress: func(_ domain.Name, read, of int64) { b.progress = append(b.progress, read, of) }}
 	go func() { _ = b.world.Run(t.Context(), b.log) }()
 	return b

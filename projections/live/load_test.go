@@ -1,4 +1,4 @@
-package projections
+package live
 
 import (
 	"fmt"
@@ -12,7 +12,7 @@ import (
 )
 
 // beat reports a replica's load every two seconds.
-func beat(p *LiveStatus, replica string, from, to time.Time, load ReplicaLoad) {
+func beat(p *Status, replica string, from, to time.Time, load ReplicaLoad) {
 	for at := from; at.Before(to); at = at.Add(2 * time.Second) {
 		load.Time = at
 		p.Load("d", replica, load)
@@ -22,7 +22,7 @@ func beat(p *LiveStatus, replica string, from, to time.Time, load ReplicaLoad) {
 func newest(h LoadHistory) []LoadSample { return slices.Collect(h.Newest()) }
 
 func TestLoadsAreSampled(t *testing.T) {
-	p := NewLiveStatus(epoch)
+	p := NewStatus(epoch)
 	busy := ReplicaLoad{Ready: true, Active: 3, Queued: 1, Slots: 8, RequestsPerSecond: 2, PromptTokensPerSecond: 50, TokensPerSecond: 100}
 	for at := epoch; at.Before(epoch.Add(20 * time.Second)); at = at.Add(2 * time.Second) { // beats of two nodes take turns
 		beat(p, "r1", at, at.Add(time.Second), busy)
@@ -33,22 +33,22 @@ func TestLoadsAreSampled(t *testing.T) {
 	require.Len(t, samples, 3, "the fourth is not over yet")
 	require.Equal(t, LoadSample{Start: epoch.Add(10 * time.Second), End: epoch.Add(15 * time.Second), InFlight: 8, Slots: 8,
 		RequestsPerSecond: 4, PromptTokensPerSecond: 100, TokensPerSecond: 200}, samples[0])
-	require.Equal(t, epoch.Add(19*time.Second), p.View().Loads("d").Asked)
+	require.Equal(t, epoch.Add(19*time.Second), p.View().Loads("d").LastRequest)
 
 	beat(p, "r1", epoch.Add(20*time.Second), epoch.Add(40*time.Second), ReplicaLoad{Ready: true, Slots: 8})
-	require.Equal(t, epoch.Add(19*time.Second), p.View().Loads("d").Asked, "idle replicas were asked nothing")
+	require.Equal(t, epoch.Add(19*time.Second), p.View().Loads("d").LastRequest, "idle replicas were asked nothing")
 	require.Len(t, newest(before.Loads("d")), 3, "a view never changes")
 	beat(p, "r1", epoch.Add(61*time.Second), epoch.Add(69*time.Second), ReplicaLoad{})
 	require.Equal(t, epoch.Add(61*time.Second), newest(p.View().Loads("d"))[0].Start, "after a gap a sample begins when something was heard")
-	p.Ask("d", epoch.Add(50*time.Second))
-	require.Equal(t, epoch.Add(50*time.Second), p.View().Loads("d").Asked)
+	p.RecordRequest("d", epoch.Add(50*time.Second))
+	require.Equal(t, epoch.Add(50*time.Second), p.View().Loads("d").LastRequest)
 	p.Forget("d")
 	require.Equal(t, LoadHistory{}, p.View().Loads("d"))
-	require.Equal(t, LoadHistory{}, LiveStatusView{}.Loads("d"))
+	require.Equal(t, LoadHistory{}, View{}.Loads("d"))
 }
 
 func TestReportsAreWeightedWithTheTimeThatTheyAreAbout(t *testing.T) {
-	p := NewLiveStatus(epoch)
+	p := NewStatus(epoch)
 	for _, one := range []struct {
 		millis int
 		rate   float64
@@ -59,7 +59,7 @@ func TestReportsAreWeightedWithTheTimeThatTheyAreAbout(t *testing.T) {
 }
 
 func TestLoadsHaveLimits(t *testing.T) {
-	p := NewLiveStatus(epoch)
+	p := NewStatus(epoch)
 	end := epoch.Add(3 * time.Hour)
 	for at := epoch; at.Before(end); at = at.Add(LoadStep) {
 		load := ReplicaLoad{Ready: true, Slots: 8, Time: at}
@@ -80,10 +80,10 @@ func TestLoadsHaveLimits(t *testing.T) {
 	require.GreaterOrEqual(t, end.Sub(oldest.Start), domain.MaxWindow, "the longest window can be seen")
 	require.EqualValues(t, 5, oldest.InFlight, "of a minute the peak is kept")
 
-	for i := range MaxPulseLoads + 3 {
+	for i := range MaxLoads + 3 {
 		p.Load(domain.Name(fmt.Sprint("d", i)), "r1", ReplicaLoad{Time: end.Add(time.Duration(i) * time.Second)})
 	}
-	require.Equal(t, MaxPulseLoads, p.View().loads.Len())
-	require.Len(t, p.steps, MaxPulseLoads)
+	require.Equal(t, MaxLoads, p.View().loads.Len())
+	require.Len(t, p.steps, MaxLoads)
 	require.Empty(t, newest(p.View().Loads("d")), "the one not heard for longest goes")
 }

@@ -1,4 +1,4 @@
-package projections
+package query
 
 import (
 	"encoding"
@@ -63,7 +63,7 @@ const maxFieldDepth = 8 // of the tree: types may contain themselves
 func FieldsOf[R any]() *Fields[R] {
 	t := reflect.TypeFor[R]()
 	if t.Kind() != reflect.Struct {
-		panic("projections: FieldsOf " + t.String() + ", which is no struct")
+		panic("query: FieldsOf " + t.String() + ", which is no struct")
 	}
 	return &Fields[R]{root: fieldOf("", t, "", 0)}
 }

@@ -1,4 +1,4 @@
-package projections
+package live
 
 import (
 	"maps"
@@ -14,61 +14,61 @@ import (
 
 // Limits of the pulse. What is beyond them is dropped, the oldest first.
 const (
-	MaxPulseNodes    = 10_000
-	MaxPulseJobs     = 2_000
-	MaxPulseReplicas = 10_000
-	MaxPulseKeys     = 10_000
-	MaxPulseLoads    = 5_000 // deployments; an hour of each takes some 20 KB
-	MaxMetricRows    = 4_096 // per job; beyond, every second row goes
-	MaxMetricValues  = 64    // per row
+	MaxNodes        = 10_000
+	MaxJobs         = 2_000
+	MaxReplicas     = 10_000
+	MaxKeys         = 10_000
+	MaxLoads        = 5_000 // deployments; an hour of each takes some 20 KB
+	MaxMetricRows   = 4_096 // per job; beyond, every second row goes
+	MaxMetricValues = 64    // per row
 )
 
-// A LiveStatus keeps what is worth knowing now and not worth recording for ever:
+// A Status keeps what is worth knowing now and not worth recording for ever:
 // when nodes were last heard, how far jobs are, how busy replicas are. It has
 // limits, is lost with the process, and is safe for concurrent use.
-type LiveStatus struct {
+type Status struct {
 	mu         sync.Mutex
-	now        LiveStatusView
-	lent       LiveStatusView // the last copy of now
-	generation uint64         // counts the copies
+	now        View
+	shared     View   // the last copy of now
+	generation uint64 // counts the copies
 	steps      map[domain.Name]*loadStep
 }
 
-type jobPulse struct {
+type jobStatus struct {
 	progress   Progress
 	rows       *btree.Map[int, MetricRow] // by step
 	generation uint64                     // of the pulse when this was made; an older one is shared with a view
 }
 
-// NewLiveStatus makes an empty pulse. Every node counts as seen at boot.
-func NewLiveStatus(boot time.Time) *LiveStatus {
-	return &LiveStatus{steps: map[domain.Name]*loadStep{}, now: LiveStatusView{boot: boot, reports: 1, nodes: new(btree.Map[domain.Name, time.Time]), keys: new(btree.Map[domain.Name, time.Time]),
-		jobs: new(btree.Map[domain.Name, *jobPulse]), replicas: new(btree.Map[string, ReplicaLoad]), loads: new(btree.Map[domain.Name, loads])}}
+// NewStatus makes an empty pulse. Every node counts as seen at boot.
+func NewStatus(boot time.Time) *Status {
+	return &Status{steps: map[domain.Name]*loadStep{}, now: View{boot: boot, reports: 1, nodes: new(btree.Map[domain.Name, time.Time]), keys: new(btree.Map[domain.Name, time.Time]),
+		jobs: new(btree.Map[domain.Name, *jobStatus]), replicas: new(btree.Map[string, ReplicaLoad]), loads: new(btree.Map[domain.Name, loads])}}
 }
 
 // Boot says that the process has only now begun to listen: every node counts
 // as seen then, so that none is lost for the time in which nobody listened.
-func (p *LiveStatus) Boot(now time.Time) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.now.boot = now
-	p.now.reports++
+func (s *Status) Boot(now time.Time) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.now.boot = now
+	s.now.reports++
 }
 
 // Heartbeat records that a node was heard at a time. An earlier time than the one
 // known changes nothing.
-func (p *LiveStatus) Heartbeat(node domain.Name, at time.Time) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	last, known := p.now.nodes.Get(node)
+func (s *Status) Heartbeat(node domain.Name, at time.Time) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	last, known := s.now.nodes.Get(node)
 	if known && !at.After(last) {
 		return
 	}
-	if !known && p.now.nodes.Len() >= MaxPulseNodes {
-		evict(p.now.nodes, func(t time.Time) time.Time { return t })
+	if !known && s.now.nodes.Len() >= MaxNodes {
+		evict(s.now.nodes, func(t time.Time) time.Time { return t })
 	}
-	p.now.nodes.Set(node, at)
-	p.now.reports++
+	s.now.nodes.Set(node, at)
+	s.now.reports++
 }
 
 // Report records how far an attempt of a job is, and rows of its metrics; a
@@ -76,18 +76,18 @@ func (p *LiveStatus) Heartbeat(node domain.Name, at time.Time) {
 // left out. The report of an earlier attempt is dropped. The first of a new
 // attempt takes away the rows beyond its step: it will make them again. The
 // first of a job that was made again under its name takes away all.
-func (p *LiveStatus) Report(job domain.Name, progress Progress, rows ...MetricRow) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	old, known := p.now.jobs.Get(job)
+func (s *Status) Report(job domain.Name, progress Progress, rows ...MetricRow) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	old, known := s.now.jobs.Get(job)
 	if known && progress.Made.After(old.progress.Made) {
-		p.now.jobs.Delete(job)
+		s.now.jobs.Delete(job)
 		old, known = nil, false
 	}
 	if known && (progress.Made.Before(old.progress.Made) || progress.Attempt < old.progress.Attempt) {
 		return
 	}
-	next := p.own(job, old)
+	next := s.own(job, old)
 	switch {
 	case !known || progress.Attempt > old.progress.Attempt:
 		dropAfter(next.rows, progress.Step)
@@ -102,99 +102,99 @@ func (p *LiveStatus) Report(job domain.Name, progress Progress, rows ...MetricRo
 			thin(next.rows)
 		}
 	}
-	p.now.reports++
+	s.now.reports++
 }
 
 // Load records how busy a replica is, and adds it to what its deployment's load
 // has been.
-func (p *LiveStatus) Load(deployment domain.Name, replica string, load ReplicaLoad) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
+func (s *Status) Load(deployment domain.Name, replica string, load ReplicaLoad) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	key := replicaKey(deployment, replica)
-	before, known := p.now.replicas.Get(key)
-	if !known && p.now.replicas.Len() >= MaxPulseReplicas {
-		evict(p.now.replicas, func(r ReplicaLoad) time.Time { return r.Time })
+	before, known := s.now.replicas.Get(key)
+	if !known && s.now.replicas.Len() >= MaxReplicas {
+		evict(s.now.replicas, func(r ReplicaLoad) time.Time { return r.Time })
 	}
-	p.now.replicas.Set(key, load)
-	p.sampleLoad(deployment, replica, load, before.Time)
-	p.now.reports++
+	s.now.replicas.Set(key, load)
+	s.sampleLoad(deployment, replica, load, before.Time)
+	s.now.reports++
 }
 
 // UseKey records when an API key was used; false when a use as late is known.
-func (p *LiveStatus) UseKey(key domain.Name, at time.Time) bool {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	last, known := p.now.keys.Get(key)
+func (s *Status) UseKey(key domain.Name, at time.Time) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	last, known := s.now.keys.Get(key)
 	if known && !at.After(last) {
 		return false
 	}
-	if !known && p.now.keys.Len() >= MaxPulseKeys {
-		evict(p.now.keys, func(t time.Time) time.Time { return t })
+	if !known && s.now.keys.Len() >= MaxKeys {
+		evict(s.now.keys, func(t time.Time) time.Time { return t })
 	}
-	p.now.keys.Set(key, at)
-	p.now.reports++
+	s.now.keys.Set(key, at)
+	s.now.reports++
 	return true
 }
 
 // ForgetKey drops what is known about an API key.
-func (p *LiveStatus) ForgetKey(key domain.Name) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.now.keys.Delete(key)
-	p.now.reports++
+func (s *Status) ForgetKey(key domain.Name) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.now.keys.Delete(key)
+	s.now.reports++
 }
 
 // Forget drops what is known about a node, a job, or a deployment's replicas.
-func (p *LiveStatus) Forget(name domain.Name) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.now.nodes.Delete(name)
-	p.now.jobs.Delete(name)
-	p.now.loads.Delete(name)
-	delete(p.steps, name)
+func (s *Status) Forget(name domain.Name) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.now.nodes.Delete(name)
+	s.now.jobs.Delete(name)
+	s.now.loads.Delete(name)
+	delete(s.steps, name)
 	var replicas []string
-	for replica := range p.now.Replicas(name) {
+	for replica := range s.now.Replicas(name) {
 		replicas = append(replicas, replica)
 	}
 	for _, replica := range replicas {
-		p.now.replicas.Delete(replicaKey(name, replica))
+		s.now.replicas.Delete(replicaKey(name, replica))
 	}
-	p.now.reports++
+	s.now.reports++
 }
 
 // ForgetReplica drops what is known about one replica.
-func (p *LiveStatus) ForgetReplica(deployment domain.Name, replica string) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.now.replicas.Delete(replicaKey(deployment, replica))
-	p.now.reports++
+func (s *Status) ForgetReplica(deployment domain.Name, replica string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.now.replicas.Delete(replicaKey(deployment, replica))
+	s.now.reports++
 }
 
 // View is the pulse of now.
-func (p *LiveStatus) View() LiveStatusView {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.lent.reports != p.now.reports {
-		p.lent = LiveStatusView{p.now.boot, p.now.reports, p.now.nodes.Copy(), p.now.jobs.Copy(), p.now.replicas.Copy(), p.now.loads.Copy(), p.now.keys.Copy()}
-		p.generation++
+func (s *Status) View() View {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.shared.reports != s.now.reports {
+		s.shared = View{s.now.boot, s.now.reports, s.now.nodes.Copy(), s.now.jobs.Copy(), s.now.replicas.Copy(), s.now.loads.Copy(), s.now.keys.Copy()}
+		s.generation++
 	}
-	return p.lent
+	return s.shared
 }
 
 // own answers the job's pulse in a form that no view shares.
-func (p *LiveStatus) own(job domain.Name, old *jobPulse) *jobPulse {
+func (s *Status) own(job domain.Name, old *jobStatus) *jobStatus {
 	switch {
 	case old == nil:
-		if p.now.jobs.Len() >= MaxPulseJobs {
-			evict(p.now.jobs, func(j *jobPulse) time.Time { return j.progress.Time })
+		if s.now.jobs.Len() >= MaxJobs {
+			evict(s.now.jobs, func(j *jobStatus) time.Time { return j.progress.Time })
 		}
-		old = &jobPulse{rows: new(btree.Map[int, MetricRow]), generation: p.generation}
-	case old.generation == p.generation:
+		old = &jobStatus{rows: new(btree.Map[int, MetricRow]), generation: s.generation}
+	case old.generation == s.generation:
 		return old
 	default:
-		old = &jobPulse{old.progress, old.rows.Copy(), p.generation}
+		old = &jobStatus{old.progress, old.rows.Copy(), s.generation}
 	}
-	p.now.jobs.Set(job, old)
+	s.now.jobs.Set(job, old)
 	return old
 }
 

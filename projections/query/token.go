@@ -1,4 +1,4 @@
-package projections
+package query
 
 import (
 	"crypto/hmac"

@@ -1,4 +1,4 @@
-package projections
+package live
 
 import (
 	"fmt"
@@ -14,7 +14,7 @@ import (
 	"anneal/domain"
 )
 
-func steps(v LiveStatusView, job domain.Name, after int) []int {
+func steps(v View, job domain.Name, after int) []int {
 	found := []int{}
 	for row := range v.Metrics(job, after) {
 		found = append(found, row.Step)
@@ -23,7 +23,7 @@ func steps(v LiveStatusView, job domain.Name, after int) []int {
 }
 
 func TestNodesCountAsSeenAtBoot(t *testing.T) {
-	p := NewLiveStatus(epoch)
+	p := NewStatus(epoch)
 	require.Equal(t, epoch, p.View().Seen("n"))
 	before := p.View()
 	p.Heartbeat("n", epoch.Add(time.Second))
@@ -32,12 +32,12 @@ func TestNodesCountAsSeenAtBoot(t *testing.T) {
 	require.Equal(t, epoch, before.Seen("n"))
 	p.Boot(epoch.Add(time.Hour))
 	require.Equal(t, epoch.Add(time.Hour), p.View().Seen("n"))
-	require.Zero(t, LiveStatusView{}.Seen("n"))
+	require.Zero(t, View{}.Seen("n"))
 }
 
 func TestTheLastUseOfKeysIsKept(t *testing.T) {
-	p := NewLiveStatus(epoch)
-	require.Zero(t, LiveStatusView{}.KeyUsed("k"))
+	p := NewStatus(epoch)
+	require.Zero(t, View{}.KeyUsed("k"))
 	require.Zero(t, p.View().KeyUsed("k"))
 	require.True(t, p.UseKey("k", epoch))
 	require.False(t, p.UseKey("k", epoch), "known already")
@@ -48,7 +48,7 @@ func TestTheLastUseOfKeysIsKept(t *testing.T) {
 	require.Equal(t, epoch.Add(time.Second), p.View().KeyUsed("k"))
 	p.ForgetKey("k")
 	require.Zero(t, p.View().KeyUsed("k"))
-	for i := range MaxPulseKeys + 1 {
+	for i := range MaxKeys + 1 {
 		p.UseKey(domain.Name(fmt.Sprint("k", i)), epoch.Add(time.Duration(i)))
 	}
 	require.Zero(t, p.View().KeyUsed("k0"), "the oldest makes room")
@@ -56,7 +56,7 @@ func TestTheLastUseOfKeysIsKept(t *testing.T) {
 }
 
 func TestReportsOfAnEarlierAttemptAreDropped(t *testing.T) {
-	p := NewLiveStatus(epoch)
+	p := NewStatus(epoch)
 	report := func(attempt, step int, seconds int, rows ...int) {
 		var metrics []MetricRow
 		for _, s := range rows {
@@ -92,7 +92,7 @@ func TestReportsOfAnEarlierAttemptAreDropped(t *testing.T) {
 // A job that is made again under its name begins at nothing, and what comes
 // late of the one before is dropped.
 func TestReportsOfANamesakeAreDropped(t *testing.T) {
-	pulse, job := NewLiveStatus(epoch), domain.Name("accounts/a/dpoJobs/j")
+	pulse, job := NewStatus(epoch), domain.Name("accounts/a/dpoJobs/j")
 	of := func(made time.Time, attempt, step int) {
 		pulse.Report(job, Progress{Made: made, Attempt: attempt, Step: step, Time: epoch}, MetricRow{Step: step})
 	}
@@ -113,7 +113,7 @@ func TestPercentOfUnknownLength(t *testing.T) {
 }
 
 func TestReplicasByDeployment(t *testing.T) {
-	p := NewLiveStatus(epoch)
+	p := NewStatus(epoch)
 	p.Load("d1", "r1", ReplicaLoad{Active: 1})
 	p.Load("d1", "r2", ReplicaLoad{Active: 2})
 	p.Load("d10", "r1", ReplicaLoad{Active: 3})
@@ -130,20 +130,20 @@ func TestReplicasByDeployment(t *testing.T) {
 }
 
 func TestPulseHasLimits(t *testing.T) {
-	p := NewLiveStatus(epoch)
-	for i := range MaxPulseNodes + 3 {
+	p := NewStatus(epoch)
+	for i := range MaxNodes + 3 {
 		p.Heartbeat(domain.Name(fmt.Sprint("n", i)), epoch.Add(time.Duration(i+1)*time.Second))
 	}
-	require.Equal(t, MaxPulseNodes, p.View().nodes.Len())
+	require.Equal(t, MaxNodes, p.View().nodes.Len())
 	require.Equal(t, epoch, p.View().Seen("n0"), "the one not heard for longest goes")
-	for i := range MaxPulseJobs + 3 {
+	for i := range MaxJobs + 3 {
 		p.Report(domain.Name(fmt.Sprint("j", i)), Progress{Time: epoch.Add(time.Duration(i) * time.Second)})
 	}
-	require.Equal(t, MaxPulseJobs, p.View().jobs.Len())
-	for i := range MaxPulseReplicas + 3 {
+	require.Equal(t, MaxJobs, p.View().jobs.Len())
+	for i := range MaxReplicas + 3 {
 		p.Load("d", fmt.Sprint(i), ReplicaLoad{Time: epoch.Add(time.Duration(i) * time.Second)})
 	}
-	require.Equal(t, MaxPulseReplicas, p.View().replicas.Len())
+	require.Equal(t, MaxReplicas, p.View().replicas.Len())
 
 	for i := range 3 * MaxMetricRows {
 		values := map[string]float64{}
@@ -167,7 +167,7 @@ func TestPulseHasLimits(t *testing.T) {
 }
 
 func TestPulseIsSafeForConcurrentUse(t *testing.T) {
-	p := NewLiveStatus(epoch)
+	p := NewStatus(epoch)
 	var all sync.WaitGroup
 	for g := range 4 {
 		all.Go(func() {
@@ -188,3 +188,5 @@ func TestPulseIsSafeForConcurrentUse(t *testing.T) {
 	all.Wait()
 	require.Len(t, steps(p.View(), "j", -1), 200)
 }
+
+var epoch = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)

@@ -1,4 +1,4 @@
-package projections
+package query
 
 import (
 	"container/heap"
@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"anneal/domain"
+	"anneal/projections"
 )
 
 // Sizes of a page.
@@ -43,7 +44,7 @@ type Page[R any] struct {
 // whose order keys do not change appears exactly once, whatever is created or
 // deleted between two pages. An error is a fault, InvalidArgument on each field
 // that is wrong.
-func List[S domain.State, R any](rows iter.Seq[*Row[S]], render func(*Row[S], *R), fields *Fields[R], q Query) (Page[R], error) {
+func List[S domain.State, R any](rows iter.Seq[*projections.Row[S]], render func(*projections.Row[S], *R), fields *Fields[R], q Query) (Page[R], error) {
 	l, err := prepare[S](fields, q)
 	if err != nil {
 		return Page[R]{}, err
@@ -60,7 +61,7 @@ func List[S domain.State, R any](rows iter.Seq[*Row[S]], render func(*Row[S], *R
 // refuses left out; a nil keep refuses none. It takes a page by name or by
 // create time of all of them from the index, and shares any other among the
 // processors; render and keep must be safe for concurrent use.
-func ListIn[S domain.State, R any](t *Table[S], account string, keep func(*Row[S]) bool, render func(*Row[S], *R), fields *Fields[R], q Query) (Page[R], error) {
+func ListIn[S domain.State, R any](t *projections.Table[S], account string, keep func(*projections.Row[S]) bool, render func(*projections.Row[S], *R), fields *Fields[R], q Query) (Page[R], error) {
 	l, err := prepare[S](fields, q)
 	if err != nil {
 		return Page[R]{}, err
@@ -83,8 +84,8 @@ func ListIn[S domain.State, R any](t *Table[S], account string, keep func(*Row[S
 
 // A listing is a List under way: it keeps the first rows after the cursor.
 type listing[S domain.State, R any] struct {
-	render  func(*Row[S], *R)
-	keep    func(*Row[S]) bool // nil keeps everything
+	render  func(*projections.Row[S], *R)
+	keep    func(*projections.Row[S]) bool // nil keeps everything
 	keys    []orderKey
 	matches predicate // nil matches everything
 	renders bool      // matches and the keys look at the wire, not at the row
@@ -99,7 +100,7 @@ type listing[S domain.State, R any] struct {
 type entry[S domain.State] struct {
 	name   domain.Name
 	values []keyValue
-	row    *Row[S]
+	row    *projections.Row[S]
 }
 
 func prepare[S domain.State, R any](fields *Fields[R], q Query) (*listing[S, R], error) {
@@ -119,7 +120,7 @@ func prepare[S domain.State, R any](fields *Fields[R], q Query) (*listing[S, R],
 	if order != nil {
 		l.keys = withoutTieBreak(order.keys)
 		l.renders = l.matches != nil || slices.ContainsFunc(l.keys, func(k orderKey) bool { return k.source == rendered })
-		if l.renders && fields.stored != nil && fields.stored.typ == reflect.TypeFor[Row[S]]() {
+		if l.renders && fields.stored != nil && fields.stored.typ == reflect.TypeFor[projections.Row[S]]() {
 			l.readRows(fields.stored, q)
 		}
 		l.kept.keys = l.keys
@@ -173,7 +174,7 @@ func violations(err error) domain.Violations {
 }
 
 // offer counts the row if it matches, and keeps it if it is among the first.
-func (l *listing[S, R]) offer(row *Row[S]) {
+func (l *listing[S, R]) offer(row *projections.Row[S]) {
 	if l.keep != nil && !l.keep(row) {
 		return
 	}
@@ -209,7 +210,7 @@ func (l *listing[S, R]) offer(row *Row[S]) {
 
 // entryOf is the place of a row that is in the order by its name and create
 // time alone.
-func (l *listing[S, R]) entryOf(row *Row[S]) entry[S] {
+func (l *listing[S, R]) entryOf(row *projections.Row[S]) entry[S] {
 	one := entry[S]{name: row.Name, values: make([]keyValue, len(l.keys)), row: row}
 	for i := range l.keys {
 		one.values[i] = place(&l.keys[i], row, reflect.Value{})
@@ -217,7 +218,7 @@ func (l *listing[S, R]) entryOf(row *Row[S]) entry[S] {
 	return one
 }
 
-func place[S domain.State](k *orderKey, row *Row[S], looked reflect.Value) keyValue {
+func place[S domain.State](k *orderKey, row *projections.Row[S], looked reflect.Value) keyValue {
 	switch k.source {
 	case rowName:
 		return keyValue{text: string(row.Name)}

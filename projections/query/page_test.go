@@ -1,4 +1,4 @@
-package projections
+package query
 
 import (
 	"fmt"
@@ -9,14 +9,15 @@ import (
 
 	"anneal/domain"
 	"anneal/eventlog"
+	"anneal/projections"
 )
 
-func renderToy(row *Row[toy], w *wireToy) {
+func renderToy(row *projections.Row[toy], w *wireToy) {
 	w.Name, w.CreateTime = string(row.Name), row.CreateTime
 	w.DisplayName, w.ExampleCount, w.Tags, w.Notes = row.State.Label, domain.Count(row.State.Size), row.State.Tags, row.State.Notes
 }
 
-func manyToys(t testing.TB, n int) *Table[toy] {
+func manyToys(t testing.TB, n int) *projections.Table[toy] {
 	log, w := eventlog.NewMemory(), toyWorld()
 	for i := range n {
 		record, err := toys.Encode(toyMade{fmt.Sprintf("toy %d", i%7), int64(i)})
@@ -24,7 +25,7 @@ func manyToys(t testing.TB, n int) *Table[toy] {
 		_, err = log.Append(t.Context(), eventlog.Write{Event: eventlog.Event{Record: record, ID: fmt.Sprint("event-", i), Name: toyName("acme", (i*7919)%n), Time: epoch.Add(1e9 * 60)}})
 		require.NoError(t, err)
 	}
-	return TableOf(replay(t, w, log).View(), toys)
+	return projections.TableOf(replay(t, w, log).View(), toys)
 }
 
 func TestPageSizes(t *testing.T) {
@@ -123,7 +124,7 @@ func TestPagingIsStable(t *testing.T) {
 			addRandom(t, r, log, w)
 		}
 		throughout := map[string]bool{}
-		for row := range TableOf(w.View(), toys).All() {
+		for row := range projections.TableOf(w.View(), toys).All() {
 			throughout[string(row.Name)] = true
 		}
 		q := Query{
@@ -133,9 +134,9 @@ func TestPagingIsStable(t *testing.T) {
 		}
 		shown := map[string]int{}
 		for {
-			page, err := List(TableOf(w.View(), toys).All(), renderToy, wireToys, q)
+			page, err := List(projections.TableOf(w.View(), toys).All(), renderToy, wireToys, q)
 			require.NoError(t, err)
-			require.Equal(t, TableOf(w.View(), toys).Len(), page.TotalSize)
+			require.Equal(t, projections.TableOf(w.View(), toys).Len(), page.TotalSize)
 			for _, item := range page.Items {
 				shown[item.Name]++
 			}

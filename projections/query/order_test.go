@@ -1,4 +1,4 @@
-package projections
+package query
 
 import (
 	"slices"
@@ -9,19 +9,20 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"anneal/domain"
+	"anneal/projections"
 )
 
 // labels sorts toys by an order and answers their states, which name them.
 func labels(t *testing.T, orderBy string, toys ...wireToy) string {
 	t.Helper()
-	rows := func(yield func(*Row[toy]) bool) {
+	rows := func(yield func(*projections.Row[toy]) bool) {
 		for i := range toys {
-			if !yield(&Row[toy]{Name: domain.Name(toys[i].State), State: toy{Size: int64(i)}}) {
+			if !yield(&projections.Row[toy]{Name: domain.Name(toys[i].State), State: toy{Size: int64(i)}}) {
 				return
 			}
 		}
 	}
-	page, err := List(rows, func(r *Row[toy], w *wireToy) { *w = toys[r.State.Size] }, wireToys, Query{OrderBy: orderBy})
+	page, err := List(rows, func(r *projections.Row[toy], w *wireToy) { *w = toys[r.State.Size] }, wireToys, Query{OrderBy: orderBy})
 	require.NoError(t, err)
 	var all []string
 	for _, one := range page.Items {

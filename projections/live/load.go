@@ -1,4 +1,4 @@
-package projections
+package live
 
 import (
 	"iter"
@@ -11,11 +11,11 @@ import (
 // How long loads are remembered: in samples of LoadStep for LoadDetail, and
 // before that, for an hour and a little, in samples of LoadMinute.
 const (
-	LoadStep   = 5 * time.Second
-	LoadDetail = 15 * time.Minute
-	LoadMinute = time.Minute
-	loadMemory = domain.MaxWindow + 2*LoadMinute
-	askStep    = 100 * time.Millisecond
+	LoadStep    = 5 * time.Second
+	LoadDetail  = 15 * time.Minute
+	LoadMinute  = time.Minute
+	loadMemory  = domain.MaxWindow + 2*LoadMinute
+	requestStep = 100 * time.Millisecond
 )
 
 // A LoadSample is how busy a deployment was from Start to End: its replicas
@@ -30,13 +30,13 @@ type LoadSample struct {
 }
 
 // A LoadHistory is what this process heard of a deployment's load, in samples
-// that are oldest first; where nothing was heard there is a gap. Asked is when
+// that are oldest first; where nothing was heard there is a gap. LastRequest is when
 // the deployment was last asked anything, or last heard to be busy; zero if
 // never.
 type LoadHistory struct {
-	Steps   []LoadSample // of a LoadStep
-	Minutes []LoadSample // of a LoadMinute; what Steps also tell is in both
-	Asked   time.Time
+	Steps       []LoadSample // of a LoadStep
+	Minutes     []LoadSample // of a LoadMinute; what Steps also tell is in both
+	LastRequest time.Time
 }
 
 // Newest yields the samples from the newest to the oldest, none of which
@@ -153,13 +153,13 @@ func (s *loadStep) sample() LoadSample {
 
 // sampleLoad adds a replica's report to its deployment's history. since is when
 // the replica was heard before; zero, and the report counts no time.
-func (p *LiveStatus) sampleLoad(deployment domain.Name, replica string, load ReplicaLoad, since time.Time) {
-	history := p.loadsOf(deployment)
+func (s *Status) sampleLoad(deployment domain.Name, replica string, load ReplicaLoad, since time.Time) {
+	history := s.loadsOf(deployment)
 	if load.Active+load.Queued > 0 || load.RequestsPerSecond > 0 {
-		history.Asked = later(history.Asked, load.Time)
+		history.LastRequest = later(history.LastRequest, load.Time)
 	}
 	history.heard = load.Time
-	step := p.steps[deployment]
+	step := s.steps[deployment]
 	start := load.Time.Truncate(LoadStep)
 	if step == nil || start.After(step.start) {
 		first := load.Time
@@ -170,40 +170,40 @@ func (p *LiveStatus) sampleLoad(deployment domain.Name, replica string, load Rep
 			}
 		}
 		step = &loadStep{start: start, first: first, of: map[string]int{}}
-		p.steps[deployment] = step
+		s.steps[deployment] = step
 	}
 	if since.IsZero() || !load.Time.After(since) {
 		since = load.Time
 	}
 	step.add(replica, load, since)
-	p.now.loads.Set(deployment, history)
+	s.now.loads.Set(deployment, history)
 }
 
 // loadsOf finds a deployment's history, and makes room for a new one.
-func (p *LiveStatus) loadsOf(deployment domain.Name) loads {
-	history, known := p.now.loads.Get(deployment)
-	if !known && p.now.loads.Len() >= MaxPulseLoads {
-		delete(p.steps, evict(p.now.loads, func(l loads) time.Time { return l.heard }))
+func (s *Status) loadsOf(deployment domain.Name) loads {
+	history, known := s.now.loads.Get(deployment)
+	if !known && s.now.loads.Len() >= MaxLoads {
+		delete(s.steps, evict(s.now.loads, func(l loads) time.Time { return l.heard }))
 	}
 	return history
 }
 
-// Ask records that a deployment was asked something at a time, before any
+// RecordRequest records that a deployment was asked something at a time, before any
 // replica has heard of it; to a tenth of a second.
-func (p *LiveStatus) Ask(deployment domain.Name, at time.Time) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	history := p.loadsOf(deployment)
-	if at.Sub(history.Asked) < askStep {
+func (s *Status) RecordRequest(deployment domain.Name, at time.Time) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	history := s.loadsOf(deployment)
+	if at.Sub(history.LastRequest) < requestStep {
 		return // as good as known, and views need not be made anew for it
 	}
-	history.Asked, history.heard = at, later(history.heard, at)
-	p.now.loads.Set(deployment, history)
-	p.now.reports++
+	history.LastRequest, history.heard = at, later(history.heard, at)
+	s.now.loads.Set(deployment, history)
+	s.now.reports++
 }
 
 // Loads is what is known of a deployment's load over the last hour.
-func (v LiveStatusView) Loads(deployment domain.Name) LoadHistory {
+func (v View) Loads(deployment domain.Name) LoadHistory {
 	if v.loads == nil {
 		return LoadHistory{}
 	}

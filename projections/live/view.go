@@ -1,4 +1,4 @@
-package projections
+package live
 
 import (
 	"iter"
@@ -52,20 +52,23 @@ type ReplicaLoad struct {
 	Addons                map[string]string // its addons, ID → how far they are; not to be edited
 }
 
-// A LiveStatusView is the pulse at one moment, immutable and safe for concurrent
+// A View is the pulse at one moment, immutable and safe for concurrent
 // use. The zero value knows nothing.
-type LiveStatusView struct {
+type View struct {
 	boot     time.Time
 	reports  uint64 // counts what came before
 	nodes    *btree.Map[domain.Name, time.Time]
-	jobs     *btree.Map[domain.Name, *jobPulse]
+	jobs     *btree.Map[domain.Name, *jobStatus]
 	replicas *btree.Map[string, ReplicaLoad] // by replicaKey
 	loads    *btree.Map[domain.Name, loads]
 	keys     *btree.Map[domain.Name, time.Time]
 }
 
+// Version returns a number that differs between views when anything was recorded between them.
+func (v View) Version() uint64 { return v.reports }
+
 // KeyUsed is when an API key was last used, zero when that is not known.
-func (v LiveStatusView) KeyUsed(key domain.Name) time.Time {
+func (v View) KeyUsed(key domain.Name) time.Time {
 	if v.keys == nil {
 		return time.Time{}
 	}
@@ -74,7 +77,7 @@ func (v LiveStatusView) KeyUsed(key domain.Name) time.Time {
 }
 
 // LastHeartbeat is when a node was last heard by this process; zero if never.
-func (v LiveStatusView) LastHeartbeat(node domain.Name) time.Time {
+func (v View) LastHeartbeat(node domain.Name) time.Time {
 	if v.nodes == nil {
 		return time.Time{}
 	}
@@ -83,7 +86,7 @@ func (v LiveStatusView) LastHeartbeat(node domain.Name) time.Time {
 }
 
 // Seen is when a node was last heard; the process's own start when not since.
-func (v LiveStatusView) Seen(node domain.Name) time.Time {
+func (v View) Seen(node domain.Name) time.Time {
 	if at := v.LastHeartbeat(node); at.After(v.boot) {
 		return at
 	}
@@ -91,7 +94,7 @@ func (v LiveStatusView) Seen(node domain.Name) time.Time {
 }
 
 // Progress is how far a job is; false when nothing was reported.
-func (v LiveStatusView) Progress(job domain.Name) (Progress, bool) {
+func (v View) Progress(job domain.Name) (Progress, bool) {
 	if one := v.job(job); one != nil {
 		return one.progress, true
 	}
@@ -99,7 +102,7 @@ func (v LiveStatusView) Progress(job domain.Name) (Progress, bool) {
 }
 
 // Metrics yields the rows of a job's metrics beyond a step, in order.
-func (v LiveStatusView) Metrics(job domain.Name, after int) iter.Seq[MetricRow] {
+func (v View) Metrics(job domain.Name, after int) iter.Seq[MetricRow] {
 	return func(yield func(MetricRow) bool) {
 		if one := v.job(job); one != nil {
 			one.rows.Ascend(after+1, func(_ int, row MetricRow) bool { return yield(row) })
@@ -108,7 +111,7 @@ func (v LiveStatusView) Metrics(job domain.Name, after int) iter.Seq[MetricRow] 
 }
 
 // Latest is the last row of a job's metrics; false when it has none.
-func (v LiveStatusView) Latest(job domain.Name) (MetricRow, bool) {
+func (v View) Latest(job domain.Name) (MetricRow, bool) {
 	if one := v.job(job); one != nil {
 		_, row, ok := one.rows.Max()
 		return row, ok
@@ -116,7 +119,7 @@ func (v LiveStatusView) Latest(job domain.Name) (MetricRow, bool) {
 	return MetricRow{}, false
 }
 
-func (v LiveStatusView) job(name domain.Name) *jobPulse {
+func (v View) job(name domain.Name) *jobStatus {
 	if v.jobs == nil {
 		return nil
 	}
@@ -125,7 +128,7 @@ func (v LiveStatusView) job(name domain.Name) *jobPulse {
 }
 
 // Replica is the load of one replica; false when nothing was reported.
-func (v LiveStatusView) Replica(deployment domain.Name, replica string) (ReplicaLoad, bool) {
+func (v View) Replica(deployment domain.Name, replica string) (ReplicaLoad, bool) {
 	if v.replicas == nil {
 		return ReplicaLoad{}, false
 	}
@@ -133,7 +136,7 @@ func (v LiveStatusView) Replica(deployment domain.Name, replica string) (Replica
 }
 
 // Replicas yields the replicas of a deployment that reported, and their load.
-func (v LiveStatusView) Replicas(deployment domain.Name) iter.Seq2[string, ReplicaLoad] {
+func (v View) Replicas(deployment domain.Name) iter.Seq2[string, ReplicaLoad] {
 	prefix := replicaKey(deployment, "")
 	return func(yield func(string, ReplicaLoad) bool) {
 		if v.replicas == nil {

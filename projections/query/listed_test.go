@@ -1,4 +1,4 @@
-package projections
+package query
 
 import (
 	"fmt"
@@ -13,6 +13,7 @@ import (
 
 	"anneal/domain"
 	"anneal/eventlog"
+	"anneal/projections"
 )
 
 var storedToys = func() *Fields[wireStored] {
@@ -30,14 +31,14 @@ type wireStored struct {
 	Shown      int64             `json:"shown"`
 }
 
-func renderStored(row *Row[toy], w *wireStored) {
+func renderStored(row *projections.Row[toy], w *wireStored) {
 	w.Name, w.CreateTime, w.UpdateTime = string(row.Name), &row.CreateTime, row.UpdateTime
 	w.Label, w.Tags, w.Notes, w.Shown = row.State.Label, row.State.Tags, row.State.Notes, row.State.Size%10
 }
 
 // crowdOfToys is a world of n toys of account a, and a few of its neighbours;
 // many are made at one moment.
-func crowdOfToys(t testing.TB, n int) *World {
+func crowdOfToys(t testing.TB, n int) *projections.World {
 	w := toyWorld()
 	for i := range n {
 		tell(t, w, toyName("a", i*7919%n), toyMade{fmt.Sprintf("toy %d", i%23), int64(i)}, i/300)
@@ -50,7 +51,7 @@ func crowdOfToys(t testing.TB, n int) *World {
 }
 
 // tell folds the next event, of so many seconds after the epoch.
-func tell(t testing.TB, w *World, name domain.Name, fact domain.Event[toy], second int) {
+func tell(t testing.TB, w *projections.World, name domain.Name, fact domain.Event[toy], second int) {
 	record, err := toys.Encode(fact)
 	require.NoError(t, err)
 	position := w.Position() + 1
@@ -60,7 +61,7 @@ func tell(t testing.TB, w *World, name domain.Name, fact domain.Event[toy], seco
 
 // listedSlowly is the plain way to a page: render every row, look at what was
 // rendered, sort it all. It answers the items and the total.
-func listedSlowly(rows func(func(*Row[toy]) bool), keep func(*Row[toy]) bool, fields *Fields[wireStored], filter, orderBy, after string, size int) ([]wireStored, int, error) {
+func listedSlowly(rows func(func(*projections.Row[toy]) bool), keep func(*projections.Row[toy]) bool, fields *Fields[wireStored], filter, orderBy, after string, size int) ([]wireStored, int, error) {
 	matches, err := fields.Filter(filter)
 	if err != nil {
 		return nil, 0, err
@@ -114,18 +115,18 @@ func TestEveryWayToAPageAnswersTheSame(t *testing.T) {
 					return // each sorts all rows
 				}
 				turn <- struct{}{}
-				checkPages(t, r, TableOf(w.View(), toys))
+				checkPages(t, r, projections.TableOf(w.View(), toys))
 			})
 		})
 	}
 }
 
-func checkPages(t *testing.T, r *rapid.T, table *Table[toy]) {
+func checkPages(t *testing.T, r *rapid.T, table *projections.Table[toy]) {
 	order := rapid.SampledFrom([]string{"", "name", "name desc", "createTime", "createTime desc", "createTime desc, name", "createTime, name desc",
 		"updateTime desc", "label", "label desc, createTime", "shown", "label, shown desc"}).Draw(r, "order")
 	filter := rapid.SampledFrom([]string{"", "", "label = 'toy 3'", "label:'2' AND NOT tags:tag1", "tags:*", "shown > 3", "label = '*1' AND shown < 8",
 		"createTime > '2026-03-01T12:00:05Z'", "nothing = 1", "tag2", "update_time > create_time", "notes:x"}).Draw(r, "filter")
-	keep := rapid.SampledFrom([]func(*Row[toy]) bool{nil, nil, func(row *Row[toy]) bool { return row.State.Size%3 > 0 }}).Draw(r, "keep")
+	keep := rapid.SampledFrom([]func(*projections.Row[toy]) bool{nil, nil, func(row *projections.Row[toy]) bool { return row.State.Size%3 > 0 }}).Draw(r, "keep")
 	q := Query{Filter: filter, OrderBy: order, PageSize: rapid.SampledFrom([]int{1, 7, 50, 200}).Draw(r, "size"), Key: []byte("k")}
 	account := rapid.SampledFrom([]string{"a", "a", "a", "A", "a-b", "b"}).Draw(r, "account")
 	plain := FieldsOf[wireStored]()
@@ -150,10 +151,10 @@ func checkPages(t *testing.T, r *rapid.T, table *Table[toy]) {
 }
 
 func TestAListRendersNoMoreThanItShows(t *testing.T) {
-	table := TableOf(crowdOfToys(t, 500).View(), toys)
+	table := projections.TableOf(crowdOfToys(t, 500).View(), toys)
 	for _, q := range []Query{{}, {OrderBy: "name desc"}, {OrderBy: "createTime desc"}, {OrderBy: "createTime"}, {OrderBy: "label"}, {Filter: "label:toy AND tags:* OR name:*"}} {
 		rendered := 0
-		page, err := ListIn(table, "a", nil, func(row *Row[toy], w *wireStored) { rendered++; renderStored(row, w) }, storedToys, q)
+		page, err := ListIn(table, "a", nil, func(row *projections.Row[toy], w *wireStored) { rendered++; renderStored(row, w) }, storedToys, q)
 		require.NoError(t, err)
 		require.Equal(t, 500, page.TotalSize)
 		require.Equal(t, len(page.Items), rendered, "%+v", q)
@@ -161,15 +162,15 @@ func TestAListRendersNoMoreThanItShows(t *testing.T) {
 }
 
 func TestStoredFieldsMustBeThere(t *testing.T) {
-	require.PanicsWithValue(t, `projections: projections.wireStored has no field "size"`, func() { StoredFieldsOf[toy, wireStored]("size") })
-	require.PanicsWithValue(t, `projections: domain.Row[anneal/projections.toy] does not store "shown"`, func() { StoredFieldsOf[toy, wireStored]("shown") })
+	require.PanicsWithValue(t, `query: query.wireStored has no field "size"`, func() { StoredFieldsOf[toy, wireStored]("size") })
+	require.PanicsWithValue(t, `query: domain.Row[anneal/projections/query.toy] does not store "shown"`, func() { StoredFieldsOf[toy, wireStored]("shown") })
 }
 
 // A mistake in render reaches the caller, who can answer it, and not the
 // runtime, which would end the process.
 func TestAPanicOfASharedScanIsTheCallers(t *testing.T) {
-	table := TableOf(crowdOfToys(t, 3*scanShare).View(), toys)
+	table := projections.TableOf(crowdOfToys(t, 3*scanShare).View(), toys)
 	require.PanicsWithValue(t, "cursed", func() {
-		_, _ = ListIn(table, "a", nil, func(*Row[toy], *wireStored) { panic("cursed") }, storedToys, Query{Filter: "shown > 1"})
+		_, _ = ListIn(table, "a", nil, func(*projections.Row[toy], *wireStored) { panic("cursed") }, storedToys, Query{Filter: "shown > 1"})
 	})
 }

@@ -1,14 +1,14 @@
-package projections
+package query
 
 import (
 	"iter"
 	"runtime"
 	"slices"
-	"sort"
 	"sync"
 	"sync/atomic"
 
 	"anneal/domain"
+	"anneal/projections"
 )
 
 // scanChunk is how many rows a processor takes at a time, and scanShare how many
@@ -20,8 +20,8 @@ const (
 
 // scan offers all rows of the account, each to one of as many listings as
 // there are processors, and keeps the first of what they kept.
-func (l *listing[S, R]) scan(t *Table[S], account string) {
-	c := chunks[S]{table: t, first: t.rank(account), rows: t.Count(account)}
+func (l *listing[S, R]) scan(t *projections.Table[S], account string) {
+	c := chunks[S]{table: t, first: t.Rank(account), rows: t.Count(account)}
 	c.number = (c.rows + scanChunk - 1) / scanChunk
 	c.stride = scatter(c.number)
 	parts := make([]*listing[S, R], max(1, min(runtime.GOMAXPROCS(0), c.rows/scanShare)))
@@ -56,21 +56,21 @@ func (l *listing[S, R]) scan(t *Table[S], account string) {
 // turns at. Neighbours come far apart: where the order wanted is that of the
 // names backward, each row would otherwise push out the one before it.
 type chunks[S domain.State] struct {
-	table          *Table[S]
+	table          *projections.Table[S]
 	first, rows    int // rank of the first row, and how many follow it
 	number, stride int // of chunks, and from one to the next
 	taken          atomic.Int64
 }
 
 // offer hands out the rows of chunks until none is left.
-func (c *chunks[S]) offer(to func(*Row[S])) {
+func (c *chunks[S]) offer(to func(*projections.Row[S])) {
 	for {
 		i := int(c.taken.Add(1)) - 1
 		if i >= c.number {
 			return
 		}
 		from := i * c.stride % c.number * scanChunk
-		for row := range c.table.from(c.first+from, min(scanChunk, c.rows-from)) {
+		for row := range c.table.From(c.first+from, min(scanChunk, c.rows-from)) {
 			to(row)
 		}
 	}
@@ -92,53 +92,23 @@ func scatter(n int) int {
 
 // indexed yields the account's rows after the cursor in the listing's order, if
 // nothing is left out and an index has that order; otherwise it is nil.
-func (l *listing[S, R]) indexed(t *Table[S], account string) iter.Seq[*Row[S]] {
+func (l *listing[S, R]) indexed(t *projections.Table[S], account string) iter.Seq[*projections.Row[S]] {
 	switch {
 	case l.keep != nil || l.matches != nil || len(l.keys) > 1:
 		return nil
 	case len(l.keys) == 0 && l.after == nil:
 		return t.In(account)
 	case len(l.keys) == 0:
-		return t.namedAfter(account, l.after.name)
+		return t.NamedAfter(account, l.after.name)
 	case l.keys[0].source != rowCreateTime:
 		return nil
 	}
-	var after *Row[S]
+	var after *projections.Row[S]
 	if l.after != nil {
-		after = &Row[S]{Name: l.after.name, CreateTime: l.after.values[0].at}
+		after = &projections.Row[S]{Name: l.after.name, CreateTime: l.after.values[0].at}
 	}
 	if l.keys[0].descending {
-		return t.madeBefore(account, after)
+		return t.CreatedBefore(account, after)
 	}
-	return t.madeAfter(account, after)
-}
-
-// rank is the number of rows before the account's first.
-func (t *Table[S]) rank(account string) int {
-	first := (*table)(t).firstName(account)
-	return sort.Search(t.rows.Len(), func(i int) bool {
-		name, _, _ := t.rows.GetAt(i)
-		return name >= first
-	})
-}
-
-// from yields n rows in the order of names, the one of that rank first.
-func (t *Table[S]) from(rank, n int) iter.Seq[*Row[S]] {
-	return func(yield func(*Row[S]) bool) {
-		first, _, _ := t.rows.GetAt(rank)
-		t.rows.Ascend(first, func(_ domain.Name, one cell) bool {
-			n--
-			return yield(one.row.(*Row[S])) && n > 0
-		})
-	}
-}
-
-// namedAfter yields the rows of an account whose names come after one, which
-// need not exist.
-func (t *Table[S]) namedAfter(account string, after domain.Name) iter.Seq[*Row[S]] {
-	return func(yield func(*Row[S]) bool) {
-		t.rows.Ascend(after, func(name domain.Name, one cell) bool {
-			return name == after || name.Account() == account && yield(one.row.(*Row[S]))
-		})
-	}
+	return t.CreatedAfter(account, after)
 }

@@ -1,4 +1,4 @@
-package projections
+package query
 
 import (
 	"fmt"
@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"anneal/domain"
+	"anneal/projections"
 )
 
 // StoredFieldsOf reads the fields of R, the wire type of a state S, and says
@@ -18,17 +19,17 @@ import (
 // change it is the caller's promise.
 func StoredFieldsOf[S domain.State, R any](names ...string) *Fields[R] {
 	f := FieldsOf[R]()
-	f.stored = &field{shape: message, typ: reflect.TypeFor[Row[S]](), byName: map[string]*field{}, partial: true}
+	f.stored = &field{shape: message, typ: reflect.TypeFor[projections.Row[S]](), byName: map[string]*field{}, partial: true}
 	for _, name := range names {
 		shown := f.root.byName[name]
 		if shown == nil {
-			panic(fmt.Sprintf("projections: %v has no field %q", f.root.typ, name))
+			panic(fmt.Sprintf("query: %v has no field %q", f.root.typ, name))
 		}
 		child := *shown
 		var same bool
 		child.index, same = storedAt[S](f.root.typ.FieldByIndex(shown.index), name)
 		if !same {
-			panic(fmt.Sprintf("projections: %v does not store %q", f.stored.typ, name))
+			panic(fmt.Sprintf("query: %v does not store %q", f.stored.typ, name))
 		}
 		f.stored.byName[child.name], f.stored.byName[snake(child.name)] = &child, &child
 		f.stored.ordered = append(f.stored.ordered, &child)
@@ -39,7 +40,7 @@ func StoredFieldsOf[S domain.State, R any](names ...string) *Fields[R] {
 // storedAt is the way from a row to the field that the wire shows as shown;
 // false when there is none of its type.
 func storedAt[S domain.State](shown reflect.StructField, name string) ([]int, bool) {
-	row := reflect.TypeFor[Row[S]]()
+	row := reflect.TypeFor[projections.Row[S]]()
 	switch name {
 	case "name":
 		return indexOf(row, "Name"), shown.Type.Kind() == reflect.String
