@@ -27,8 +27,8 @@ func historyOf(samples ...live.LoadSample) live.LoadHistory {
 	return live.LoadHistory{Steps: samples}
 }
 
-// lasting is samples of so many requests in flight, each for a time; replicas
-// have 10 slots.
+// lasting returns samples with the given requests in flight, each for a duration; replicas have 10
+// slots.
 func lasting(spans ...any) live.LoadHistory {
 	var samples []live.LoadSample
 	asked := time.Time{}
@@ -154,14 +154,14 @@ func TestScale(t *testing.T) {
 	}
 }
 
-// gap takes two minutes out of a history.
+// gap removes two minutes from a history.
 func gap(h live.LoadHistory) live.LoadHistory {
 	n := len(h.Steps) / 2
 	h.Steps = append(h.Steps[:n:n], h.Steps[n+24:]...)
 	return h
 }
 
-// late is a history of which the last two minutes are missing.
+// late removes the last two minutes from a history.
 func late(h live.LoadHistory) live.LoadHistory {
 	h.Steps = h.Steps[:len(h.Steps)-24]
 	return h
@@ -229,7 +229,7 @@ func TestScaleKeepsItsPromises(t *testing.T) {
 	})
 }
 
-// Under a load that does not change, the first change is the last.
+// Under a constant load the count changes at most once.
 func TestScaleDoesNotOscillate(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		policy := drawScaling(t)
@@ -290,7 +290,7 @@ func TestAutoscalePlans(t *testing.T) {
 	s.compare("autoscale")
 }
 
-// Load takes no more accelerators than the account's quota allows.
+// Autoscaling keeps to the account's quota of accelerators.
 func TestAutoscaleKeepsTheQuota(t *testing.T) {
 	s := newHarness(t)
 	s.prerequisites()

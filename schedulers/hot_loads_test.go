@@ -17,7 +17,7 @@ func onTrainer(id string, cmd domain.Command[domain.TrainerJob]) domain.Intent {
 	return domain.Intend(domain.TrainerJobs, trainerName(id), cmd)
 }
 
-// teaches is a trainer job at work whose weights go to a deployment.
+// teaches creates a running trainer job that hot-loads its weights into a deployment.
 func (s *harness) teaches(id, base, deployment string) {
 	s.given(onTrainer(id, domain.CreateTrainerJob{ID: id, TrainerSpec: domain.TrainerSpec{KeepAlive: true,
 		Dataset:               string(datasetName("rows")),
@@ -32,7 +32,7 @@ func (s *harness) starts(id string, attempt int) {
 	s.do(domain.IntendJob(trainerName(id), domain.StartJob{Attempt: attempt, Nodes: []domain.Name{nodeName("n1")}}))
 }
 
-// saves records a checkpoint, of an adapter or of all parameters.
+// saves records a checkpoint of an adapter or of full weights.
 func (s *harness) saves(id string, attempt, step int, config string) {
 	s.given(domain.IntendJob(trainerName(id), domain.RecordCheckpoint{JobCheckpoint: domain.JobCheckpoint{
 		Attempt: attempt, Step: step,

@@ -17,10 +17,9 @@ import (
 	"anneal/schedulers"
 )
 
-// TestEveryCutOfTheLogSettles cuts the log of a short life (a gang of two
-// nodes, held-back rows, two replicas, an account with its first key) after
-// each of its events, as a power failure does, and starts the control plane and
-// its nodes again on what is left. No cut leaves a change half done.
+// TestEveryCutOfTheLogSettles truncates the log of a short run (a gang of two nodes, an evaluation split,
+// two replicas, an account with its first key) after each of its events, as a power failure does, and
+// restarts the control plane and its nodes. No truncation leaves a change incomplete.
 func TestEveryCutOfTheLogSettles(t *testing.T) {
 	var whole []eventlog.Event
 	synctest.Test(t, func(t *testing.T) {
@@ -44,9 +43,8 @@ func TestEveryCutOfTheLogSettles(t *testing.T) {
 	}
 }
 
-// shortLife goes on from some events until nothing is left to do, and returns
-// all events then. Users act in the first life only: commands without a reply
-// of, they ask for again.
+// shortLife continues from some events until all work is done, and returns all events. Users act in the
+// first run only; they repeat commands without a reply.
 func shortLife(t *testing.T, before []eventlog.Event, first bool) (events []eventlog.Event) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
@@ -115,7 +113,7 @@ func shortLife(t *testing.T, before []eventlog.Event, first bool) (events []even
 	return events
 }
 
-// fillAll makes the rows of all datasets that wait for them.
+// fillAll derives the rows of all pending datasets.
 func (o *cluster) fillAll() {
 	for row := range o.worlds[0].View().Datasets.All() {
 		if !row.State.Filling() {

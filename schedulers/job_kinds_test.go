@@ -10,8 +10,7 @@ import (
 	"anneal/schedulers"
 )
 
-// A job of a method that no node knows is never handed out: it waits, says so,
-// and goes on when a node comes that can.
+// A job whose method no node supports waits with that status, until such a node registers.
 func TestJobsWaitForANodeThatKnowsTheirMethod(t *testing.T) {
 	s := newHarness(t)
 	s.given(account(), baseModel("base"))
@@ -53,8 +52,7 @@ func TestJobsWaitForANodeThatKnowsTheirMethod(t *testing.T) {
 	s.compare("jobs_method")
 }
 
-// A job whose evaluator is still being built for the first time says so and
-// waits; one whose evaluator cannot be built fails.
+// A job waits for the first build of its evaluator, with that status, and fails when the build fails.
 func TestJobsWaitForTheirEvaluator(t *testing.T) {
 	s := newHarness(t)
 	s.given(account(), baseModel("base"))
@@ -83,8 +81,8 @@ func TestJobsWaitForTheirEvaluator(t *testing.T) {
 	s.compare("jobs_evaluator")
 }
 
-// A job with evalAutoCarveout is given two datasets of its own before it is
-// queued; one whose rows cannot be made fails, and makes others when resumed.
+// A job with evalAutoCarveout gets two datasets before it is queued. It fails when their rows cannot be
+// derived, and creates others when resumed.
 func TestRowsAreHeldBack(t *testing.T) {
 	s := newHarness(t)
 	s.given(account(), baseModel("base"), node("n1", domain.PoolTraining, 4, nil))
@@ -135,8 +133,7 @@ func TestRowsAreHeldBack(t *testing.T) {
 	s.compare("jobs_carved")
 }
 
-// A trainer that is kept alive waits without a node until it is given a step,
-// and is placed for each.
+// A trainer that is kept alive has no node between its steps, and is placed for each step.
 func TestTrainersArePlacedForEachStep(t *testing.T) {
 	s := newHarness(t)
 	s.given(account(), baseModel("base"))

@@ -180,7 +180,7 @@ func TestNodesAreLost(t *testing.T) {
 	s.compare("nodes_lost")
 }
 
-// A node that stays away is forgotten in the end, unless it is back.
+// A lost node is removed after ForgetAfter, unless it returns.
 func TestNodesAreForgotten(t *testing.T) {
 	s := newHarness(t)
 	s.given(node("n1", domain.PoolTraining, 1, nil), node("n2", domain.PoolTraining, 1, nil))
@@ -201,8 +201,7 @@ func TestNodesAreForgotten(t *testing.T) {
 	s.compare("nodes_forgotten")
 }
 
-// No kind of job takes accelerators, so none can take more than its account's
-// quota allows. One that does must be weighed where it is placed.
+// No kind of job takes accelerators, so quotas need not be checked where jobs are placed.
 func TestJobsTakeNoAccelerators(t *testing.T) {
 	s := newHarness(t)
 	s.prerequisites()
@@ -228,8 +227,8 @@ func TestANodeThatComesBackQuicklyDoesNotWorkOn(t *testing.T) {
 	s.compare("nodes_back")
 }
 
-// Allocations reserve, the start commits. A start that does not come is
-// abandoned, and only then is released what it reserved.
+// Allocations reserve, the start commits. A start that does not follow is abandoned before its
+// allocations are released.
 func TestAllocationsWaitForTheirStart(t *testing.T) {
 	s := newHarness(t)
 	s.prerequisites()

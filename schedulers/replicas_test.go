@@ -10,7 +10,7 @@ import (
 	"anneal/schedulers"
 )
 
-// report makes the node of a replica say how far it is.
+// report reports the state of a replica as its node.
 func (s *harness) report(id, replica, node, state string) {
 	s.t.Helper()
 	s.given(onDeployment(id, domain.AdvanceReplica{ID: replica, Node: nodeName(node), State: state}))
@@ -43,8 +43,8 @@ func TestReplicasAreKept(t *testing.T) {
 	s.compare("replicas_kept")
 }
 
-// A node holds no more models than its memory does, each with its cache: one
-// without capacity waits with a status that says what is missing, and is placed when there is capacity.
+// A node holds as many models as fit into its memory with their KV caches. A replica without capacity
+// waits with a status that names what is missing, and is placed when there is capacity.
 func TestReplicasTakeTheMemoryOfTheirModel(t *testing.T) {
 	s := newHarness(t)
 	s.prerequisites()
@@ -62,8 +62,8 @@ func TestReplicasTakeTheMemoryOfTheirModel(t *testing.T) {
 		}
 	}
 	s.given(node("n1", domain.PoolInference, 4, nil), large, tuned)
-	s.comment("two of a large model fill the node: beside them is room for a small one, and for a copy in 8 bits once " +
-		"there is one")
+	s.comment("two of a large model fill the node: beside them is room for a small one, and for a copy in 8 bits " +
+		"once there is one")
 	s.given(deployment("d1", 3, 3, of("large", "FP8")))
 	s.execute(schedulers.Replicas{})
 	s.given(deployment("d2", 1, 1, nil))
@@ -82,8 +82,8 @@ func TestReplicasTakeTheMemoryOfTheirModel(t *testing.T) {
 	s.compare("replicas_by_memory")
 }
 
-// Replicas of one deployment go to different nodes as long as there are some,
-// those without accelerators to nodes without free ones; then they are packed.
+// Replicas of a deployment are spread over nodes, those without accelerators over nodes without free
+// ones; then they are packed.
 func TestReplicasAreSpread(t *testing.T) {
 	s := newHarness(t)
 	s.prerequisites()
@@ -139,7 +139,7 @@ func TestReplicasRollOutWithASurge(t *testing.T) {
 	s.compare("replicas_rollout_surge")
 }
 
-// update gives a deployment other settings.
+// update changes the settings of a deployment.
 func (s *harness) update(id string) {
 	s.t.Helper()
 	row, ok := s.world.View().Deployments.Get(deploymentName(id))

@@ -19,7 +19,7 @@ import (
 	"anneal/schedulers"
 )
 
-// A script is a scheduler made for a test; it counts its plans.
+// A script is a scheduler that counts its plans.
 type script struct {
 	plan func(v *projections.View, now time.Time) schedulers.Plan
 	made atomic.Int64
@@ -36,7 +36,7 @@ func (s *script) Plan(v *projections.View, now time.Time) schedulers.Plan {
 
 func (s *script) plans() int { return int(s.made.Load()) }
 
-// A notebook is what was logged, for several goroutines.
+// A notebook is a concurrency-safe buffer of log lines.
 type notebook struct {
 	mu   sync.Mutex
 	text bytes.Buffer
@@ -54,7 +54,7 @@ func (n *notebook) String() string {
 	return n.text.String()
 }
 
-// A broken log refuses every append until it is mended.
+// A broken log refuses every append until it is repaired.
 type broken struct {
 	*eventlog.Memory
 	mended atomic.Bool
@@ -67,7 +67,7 @@ func (b *broken) Append(ctx context.Context, w eventlog.Write) (uint64, error) {
 	return b.Memory.Append(ctx, w)
 }
 
-// start runs a world and a scheduler on the log until the test's bubble ends.
+// start runs a world and a scheduler on the log until the test ends.
 func start(t *testing.T, log eventlog.Log, s schedulers.Scheduler, out *notebook) (world *projections.World,
 	stop func() error) {
 	ctx, cancel := context.WithCancel(t.Context())

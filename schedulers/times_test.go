@@ -16,8 +16,7 @@ import (
 	"anneal/schedulers"
 )
 
-// TestTimesAreKept is a month and a half of a cluster in which things end by
-// themselves: each at the time that it names, and nothing else.
+// TestTimesAreKept simulates six weeks of a cluster: every resource ends at the time that it names.
 func TestTimesAreKept(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())

@@ -29,7 +29,7 @@ type bench struct {
 	plan     atomic.Pointer[faults.Plan]
 }
 
-// newBench has its log in memory.
+// newBench returns a bench with an in-memory log.
 func newBench(t testing.TB) *bench { return benchOn(t, eventlog.NewMemory()) }
 
 func benchOn(t testing.TB, log eventlog.Log) *bench {
@@ -47,8 +47,8 @@ func benchOn(t testing.TB, log eventlog.Log) *bench {
 	return b
 }
 
-// routedBench has its log on a real server, on whose router the tasks run that
-// handle adds.
+// routedBench returns a bench with the log of an embedded server, whose router runs the tasks that handle
+// adds.
 func routedBench(t testing.TB, handle func(*bench, *eventlog.Router) error) *bench {
 	server, err := eventlog.StartServer(eventlog.ServerOptions{Dir: t.TempDir(), NoSync: true})
 	require.NoError(t, err)
@@ -65,7 +65,7 @@ func named[S domain.State](kind *domain.Kind[S], id string) domain.Name {
 	return domain.NewName("acme", kind.Collection, id)
 }
 
-// do carries out a command and answers its event.
+// do records a command and returns its event.
 func do[S domain.State](b *bench, kind *domain.Kind[S], id string, cmd domain.Command[S]) eventlog.Event {
 	b.Helper()
 	result, err := eventlog.Do(b.Context(), b.log, b.world, eventlog.Request{Time: time.Now()},
@@ -77,8 +77,7 @@ func do[S domain.State](b *bench, kind *domain.Kind[S], id string, cmd domain.Co
 	return e
 }
 
-// stateOf is what all events up to now have made of a resource; zero when it
-// is not there.
+// stateOf returns the current state of a resource; zero if it does not exist.
 func stateOf[S domain.State](b *bench, kind *domain.Kind[S], id string) S {
 	b.Helper()
 	last, err := b.log.Last(b.Context())
@@ -89,7 +88,7 @@ func stateOf[S domain.State](b *bench, kind *domain.Kind[S], id string) S {
 	return s
 }
 
-// until waits for a resource to be as is wanted.
+// until waits until the state of a resource meets a condition.
 func until[S domain.State](b *bench, kind *domain.Kind[S], id string, done func(S) bool) S {
 	b.Helper()
 	ctx, cancel := context.WithTimeout(b.Context(), time.Minute)

@@ -16,8 +16,7 @@ import (
 
 const row = `{"prompt":"a","completion":"b"}` + "\n"
 
-// stumbling fails to record the verdict that the check itself failed, a number
-// of times.
+// stumbling fails a number of times to record that the validation itself failed.
 type stumbling struct {
 	eventlog.Log
 	fails int
@@ -31,9 +30,9 @@ func (s *stumbling) Append(ctx context.Context, w eventlog.Write) (uint64, error
 	return s.Log.Append(ctx, w)
 }
 
-// TestUploadsAreJudged uploads into two datasets through a real server and
-// waits for the verdicts; a file that vanished is the third.
-func TestUploadsAreJudged(t *testing.T) {
+// TestUploadsAreValidated validates two uploads on the router of an embedded server; the file of a third
+// is missing.
+func TestUploadsAreValidated(t *testing.T) {
 	b := routedBench(t, func(b *bench, r *eventlog.Router) error {
 		return tasks.Validator{Log: &stumbling{Log: b.log, fails: 1}, World: b.world, Blobs: b.blobs, Now: time.Now,
 			Count: func(text string) int { return 7 * len(text) }}.Handle(r)

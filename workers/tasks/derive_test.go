@@ -18,7 +18,7 @@ import (
 	"anneal/eventlog"
 )
 
-// do carries out a command on a dataset and answers its event.
+// do records a command on a dataset and returns its event.
 func (b *bench) do(id string, cmd domain.Command[domain.Dataset]) eventlog.Event {
 	b.Helper()
 	return do(b, domain.Datasets, id, cmd)
@@ -29,7 +29,7 @@ func (b *bench) state(id string) domain.Dataset {
 	return stateOf(b, domain.Datasets, id)
 }
 
-// source makes a READY dataset of several files.
+// source creates a READY dataset of several files.
 func (b *bench) source(id string, files ...string) domain.Dataset {
 	b.Helper()
 	b.do(id, domain.CreateDataset{})
@@ -70,7 +70,7 @@ func (b *bench) content(d domain.Dataset) (text string) {
 	return text
 }
 
-// left is what lies below a folder of the store and is referred to.
+// left returns the keys below a prefix, after reconciliation.
 func (b *bench) left(folder string) (keys []string) {
 	b.Helper()
 	r := reconcile.New(reconcile.Options{Log: b.log, World: b.world, Blobs: b.blobs, Keys: eventlog.NewMemoryVault()})
@@ -82,13 +82,13 @@ func (b *bench) left(folder string) (keys []string) {
 	return keys
 }
 
-// derivedOf are the rows that were made for a dataset that an event created.
+// derivedOf returns the rows of the dataset that an event created.
 func derivedOf(b *bench, e eventlog.Event) []string {
 	b.Helper()
 	return b.left(blobs.DerivedFolder(e.Name, e.ID))
 }
 
-// numbered are rows with their number, from..to.
+// numbered returns rows with the numbers from..to.
 func numbered(from, to int) string {
 	var text strings.Builder
 	for n := from; n <= to; n++ {
@@ -165,8 +165,7 @@ func TestWhatCannotBeMadeSaysWhy(t *testing.T) {
 	require.Empty(t, derivedOf(b, e))
 }
 
-// A process that was killed leaves what it wrote; whoever makes the rows again
-// makes the same, and two at once do not hurt one another.
+// A retry after a crash writes the same rows, and two concurrent runs do not interfere.
 func TestRowsAreMadeOnceHoweverOften(t *testing.T) {
 	b := newBench(t)
 	b.source("source", numbered(1, 40))
@@ -191,7 +190,7 @@ func TestRowsAreMadeOnceHoweverOften(t *testing.T) {
 	require.Len(t, derivedOf(b, e), 1)
 }
 
-// A dataset that is deleted while its rows are made leaves none.
+// A dataset that is deleted while its rows are derived leaves none.
 func TestRowsOfADeletedDatasetAreRemoved(t *testing.T) {
 	b := newBench(t)
 	b.source("source", numbered(1, 9))
@@ -207,8 +206,7 @@ func TestRowsOfADeletedDatasetAreRemoved(t *testing.T) {
 	require.Empty(t, derivedOf(b, e))
 }
 
-// Rows pass through in constant memory: a source of many megabytes takes no
-// more than a few.
+// Rows are derived in constant memory.
 func TestRowsAreMadeInConstantMemory(t *testing.T) {
 	b := newBench(t)
 	row := `{"prompt":"` + strings.Repeat("x", 1<<10) + `","completion":"c"}` + "\n"
@@ -223,7 +221,7 @@ func TestRowsAreMadeInConstantMemory(t *testing.T) {
 	require.True(t, bytes.HasPrefix([]byte(b.content(b.state("large"))), []byte(row)))
 }
 
-// BenchmarkDerive is how fast rows are read, filtered, checked and written.
+// BenchmarkDerive measures how fast rows are read, filtered, validated and written.
 func BenchmarkDerive(b *testing.B) {
 	bench := newBench(b)
 	row := `{"messages":[{"role":"user","content":"` + strings.Repeat("question ",
@@ -236,7 +234,7 @@ func BenchmarkDerive(b *testing.B) {
 	}
 }
 
-// inUse is how many bytes of the heap are live.
+// inUse returns the live bytes of the heap.
 func inUse() uint64 {
 	runtime.GC()
 	var stats runtime.MemStats

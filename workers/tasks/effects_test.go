@@ -20,7 +20,7 @@ import (
 	"anneal/workers/tasks"
 )
 
-// An effect is a task that touches more than the log.
+// An effect is a task with effects outside of the log.
 type effect struct {
 	covers  []string // methods of this package that bring about effects
 	prepare func(b *bench) eventlog.Event
@@ -75,9 +75,8 @@ var effects = map[string]effect{
 	}},
 }
 
-// Whatever happens at whichever effect of a task: after a restart and
-// reconciliation the world and the files agree, and the task, which its queue
-// delivers again, ends as if nothing had happened.
+// After a fault at any effect of a task, a restart and a reconciliation, the world and the files agree,
+// and the redelivered task ends as without the fault.
 func TestFaultsAtEveryEffect(t *testing.T) {
 	for name, e := range effects {
 		t.Run(name, func(t *testing.T) {

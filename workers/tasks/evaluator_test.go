@@ -26,7 +26,7 @@ import (
 	"anneal/workers/tasks"
 )
 
-// A reader is a builder that notes what it is given.
+// A reader is a builder that records its arguments.
 type reader struct {
 	code         engines.EvaluatorCode
 	requirements string
@@ -55,7 +55,7 @@ func evaluatorName(id string) domain.Name {
 	return domain.NewName("acme", domain.Evaluators.Collection, id)
 }
 
-// evaluator carries out a command on an evaluator and answers its event.
+// evaluator records a command on an evaluator and returns its event.
 func (b *bench) evaluator(id string, cmd domain.Command[domain.Evaluator]) eventlog.Event {
 	b.Helper()
 	result, err := eventlog.Do(b.Context(), b.log, b.world, eventlog.Request{Time: time.Now()},
@@ -293,7 +293,7 @@ func TestRevisionsAreBuilt(t *testing.T) {
 	require.Equal(t, domain.EvaluatorBuilding, b.evaluatorState("later").State)
 }
 
-// The whole way, on a real router and in a real sandbox.
+// The build runs on the router of an embedded server and in a sandbox.
 func TestCodeIsBuiltInTheSandbox(t *testing.T) {
 	s := sandbox.New(sandbox.Options{})
 	if err := s.Check(t.Context()); err != nil {

@@ -23,7 +23,7 @@ import (
 	"anneal/workers/tasks"
 )
 
-// shipped is the shipped model's files.
+// shipped returns the files of the shipped model.
 func shipped(t *testing.T) map[string][]byte {
 	dir, files := t.TempDir(), map[string][]byte{}
 	require.NoError(t, embedded.WriteBase(dir))
@@ -36,7 +36,7 @@ func shipped(t *testing.T) map[string][]byte {
 	return files
 }
 
-// model carries out a command on a model and answers its event.
+// model records a command on a model and returns its event.
 func (b *bench) model(id string, cmd domain.Command[domain.Model]) eventlog.Event {
 	b.Helper()
 	return do(b, domain.Models, id, cmd)
@@ -67,7 +67,7 @@ func (b *bench) copier() tasks.ModelCopier {
 	return tasks.ModelCopier{Log: b.log, World: b.world, Blobs: b.blobs, Now: time.Now}
 }
 
-// ready makes a READY model of files.
+// ready creates a READY model of files.
 func (b *bench) ready(id string, spec domain.ModelSpec, files map[string][]byte) domain.Model {
 	b.Helper()
 	b.model(id, domain.CreateModel{ModelSpec: spec})
@@ -103,7 +103,7 @@ func TestModelsAreJudged(t *testing.T) {
 		Precision: "BF16"}, m.ModelFacts)
 }
 
-// What this program's engine cannot serve is a model all the same, and says so.
+// A model that the embedded engine cannot serve is valid, with a note.
 func TestModelsForOtherEngines(t *testing.T) {
 	b := newBench(t)
 	files := shipped(t)
@@ -117,8 +117,8 @@ func TestModelsForOtherEngines(t *testing.T) {
 	require.Contains(t, m.Status.Message, "runs llama, mistral, qwen2 and qwen3")
 }
 
-// A file that only engines read may be of any size: the control plane fetches
-// none that is too large for it, and what it quotes is short.
+// A file that only engines read may have any size: the control plane does not read large ones, and quotes
+// little.
 func TestNotesAreBounded(t *testing.T) {
 	b := newBench(t)
 	files := shipped(t)
@@ -276,7 +276,7 @@ func TestCopiesThatCannotBe(t *testing.T) {
 	require.Empty(t, b.left("prepared/acme/"), "what nobody can use is not kept")
 }
 
-// A copy of a model that is deleted meanwhile is nobody's.
+// The copy of a deleted model is removed.
 func TestCopiesOfDeletedModels(t *testing.T) {
 	b := newBench(t)
 	b.ready("m", whole, shipped(t))
@@ -305,7 +305,7 @@ func (d deleting) Append(ctx context.Context, w eventlog.Write) (uint64, error) 
 	return d.Log.Append(ctx, w)
 }
 
-// Both tasks run on the router of a real server; what cannot be read is told.
+// Both tasks run on the router of an embedded server; a missing file is reported.
 func TestModelTasksOnTheRouter(t *testing.T) {
 	b := routedBench(t, func(b *bench, r *eventlog.Router) error {
 		return errors.Join(b.validator().Handle(r), b.copier().Handle(r))

@@ -13,8 +13,7 @@ import (
 	"anneal/workers/tasks"
 )
 
-// What an event asked for and nobody did is done when a server starts, although
-// no consumer gives the event to a handler again.
+// Pending work is done when a server starts, although no consumer delivers its event again.
 func TestPendingTasksAreResumed(t *testing.T) {
 	b := newBench(t)
 	const folder = "datasets/acme/d/1/"
