@@ -273,13 +273,12 @@ func (a *accountReaders) keepMirrors(ctx context.Context, conn *nats.Conn, accou
 			return err
 		}
 		config := mirrorOf(stream, 1)
+		if stream == UsageStream {
+			config = usageMirror(1)
+		}
 		config.Description = "What concerns account " + account + ", at the positions of the log"
 		config.Mirror.FilterSubject = filter
 		config.Mirror.External = &jetstream.ExternalStream{APIPrefix: feedAPI, DeliverPrefix: feedPrefix + account}
-		if stream == UsageStream {
-			config = bounded(config)
-			config.MaxMsgSize = -1 // what is mirrored is bounded
-		}
 		if _, err := js.CreateOrUpdateStream(ctx, config); err != nil {
 			return fmt.Errorf("make mirror %s of account %s: %w", stream, account, err)
 		}
@@ -300,7 +299,11 @@ func (a *accountReaders) checkMirror(ctx context.Context, conn *nats.Conn, js je
 	if _, err := js.Stream(ctx, Stream); errors.Is(err, jetstream.ErrStreamNotFound) {
 		return nil
 	}
-	last, err := (&JetStream{nc: conn, js: js, ackWait: log.ackWait}).Last(ctx)
+	mirror, err := NewJetStream(conn)
+	if err != nil {
+		return err
+	}
+	last, err := mirror.Last(ctx)
 	if err != nil {
 		return fmt.Errorf("look up the mirror's last event: %w", err)
 	}
@@ -331,7 +334,7 @@ func (a *accountReaders) trimUsage(ctx context.Context, js jetstream.JetStream) 
 	if err != nil {
 		return fmt.Errorf("look up mirror %s: %w", UsageStream, err)
 	}
-	kept, err := a.server.log.js.Stream(ctx, UsageStream)
+	kept, err := a.server.js.Stream(ctx, UsageStream)
 	if err != nil {
 		return fmt.Errorf("look up stream %s: %w", UsageStream, err)
 	}

@@ -101,7 +101,9 @@ func (p *probed) unharmed() {
 	p.events["acme"] = append(p.events["acme"], position)
 	for account, nc := range map[string]*nats.Conn{"acme": p.acme, "other": p.other} {
 		var got []uint64
-		for e, err := range (&JetStream{nc: nc, js: jetstreamOf(p.t, nc), ackWait: 5 * time.Second, filtered: true}).Follow(p.t.Context(), "", 0) {
+		log, err := OpenReader(p.t.Context(), nc)
+		require.NoError(p.t, err)
+		for e, err := range log.Follow(p.t.Context(), "", 0) {
 			require.NoError(p.t, err)
 			require.Equal(p.t, account, e.Name.Account())
 			if got = append(got, e.Position); len(got) == len(p.events[account]) {

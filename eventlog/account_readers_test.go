@@ -71,7 +71,7 @@ func TestAccountReadersReadTheirEvents(t *testing.T) {
 				m, err := messages.Next(jetstream.NextContext(ctx))
 				require.NoError(t, err)
 				_ = m.Ack()
-				e, _, err := opened(m)
+				e, err := eventIn(m)
 				require.NoError(t, err)
 				require.Equal(t, "acme", e.Name.Account())
 				return e
@@ -99,7 +99,7 @@ func TestAccountReadersReadTheirEvents(t *testing.T) {
 
 func TestAccountReadersReadTheirUsage(t *testing.T) {
 	s := startWithReaders(t)
-	meter, err := s.Meter(slog.New(slog.DiscardHandler))
+	meter, err := NewMeter(s.control, slog.New(slog.DiscardHandler))
 	require.NoError(t, err)
 	for _, account := range []string{"other", "acme", "other", "acme"} {
 		require.NoError(t, meter.Record(usageOf(account, UsageOfChat)))
@@ -162,7 +162,7 @@ func TestAnAccountsMirrorThatIsAheadIsMadeAnew(t *testing.T) {
 	}
 	s.Close()
 	for _, account := range []string{"CONTROL", "READERS"} {
-		require.NoError(t, os.RemoveAll(filepath.Dir(newDiskSync(dir, account, Stream).dir)))
+		require.NoError(t, os.RemoveAll(filepath.Dir(blockDir(dir, account, Stream))))
 	}
 	s = startWithReaders(t, func(o *ServerOptions) { o.Dir = dir })
 	w := of("acme", "new")

@@ -68,6 +68,9 @@ func NewMemoryAnswers() *IdempotencyStore {
 	return &IdempotencyStore{Limit: DefaultAnswerLimit, records: newMemoryKeys()}
 }
 
+// claimAttempts is how often Claim tries; each lost race means that another claim was made.
+const claimAttempts = 16
+
 // A ClaimState says what became of a claim to a key.
 type ClaimState int
 
@@ -108,7 +111,7 @@ type answerRecord struct {
 // another key it is refused with ReasonAnswersFull, and Lease is when to ask
 // again.
 func (a *IdempotencyStore) Claim(ctx context.Context, key string, digest []byte, now time.Time, lease time.Duration) (Claim, error) {
-	for range attempts {
+	for range claimAttempts {
 		data, revision, err := a.records.get(ctx, key)
 		if err != nil {
 			return Claim{}, err

@@ -1,15 +1,11 @@
 package eventlog
 
 import (
-	"cmp"
 	"context"
 	"fmt"
-	"strconv"
 	"strings"
 	"sync"
 	"time"
-
-	"github.com/nats-io/nats.go/jetstream"
 
 	"anneal/domain"
 )
@@ -25,9 +21,6 @@ var DefaultAnswerLimit = AnswerLimit{Count: 50_000, Bytes: 256 << 20}
 
 // ReasonAnswersFull is why a claim is refused for want of room.
 const ReasonAnswersFull = "TOO_MANY_IDEMPOTENCY_KEYS"
-
-// sizeHeader tells of a message without its data how large that is.
-const sizeHeader = "Nats-Msg-Size"
 
 // keptCounts counts what is kept of each account: what this process keeps at once,
 // what others keep when it hears of it.
@@ -133,33 +126,7 @@ func (a *IdempotencyStore) Follow(ctx context.Context) error {
 		<-ctx.Done()
 		return ctx.Err()
 	}
-	for {
-		err := a.follow(ctx, stored)
-		if stored.nc.IsClosed() || !sleep(ctx, time.Second) {
-			return cmp.Or(ctx.Err(), err)
-		}
-	}
-}
-
-func (a *IdempotencyStore) follow(ctx context.Context, stored *bucket) error {
-	consumer, err := stored.stream.OrderedConsumer(ctx, jetstream.OrderedConsumerConfig{HeadersOnly: true})
-	if err != nil {
-		return fmt.Errorf("eventlog: following the %s: %w", stored.what, err)
-	}
-	messages, err := consumer.Messages()
-	if err != nil {
-		return fmt.Errorf("eventlog: following the %s: %w", stored.what, err)
-	}
-	defer messages.Stop()
-	for {
-		m, err := messages.Next(jetstream.NextContext(ctx))
-		if err != nil {
-			return fmt.Errorf("eventlog: following the %s: %w", stored.what, err)
-		}
-		put, err := m.Metadata()
-		size, notNumber := strconv.ParseInt(m.Headers().Get(sizeHeader), 10, 64)
-		if err == nil && notNumber == nil {
-			a.kept.note(strings.TrimPrefix(m.Subject(), stored.subject), put.Sequence.Stream, size, put.Timestamp.Add(AnswersKept))
-		}
-	}
+	return stored.follow(ctx, func(key string, revision uint64, size int64, at time.Time) {
+		a.kept.note(key, revision, size, at.Add(AnswersKept))
+	})
 }

@@ -4,13 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"strings"
 	"time"
 
 	"github.com/nats-io/nats.go"
-	"github.com/nats-io/nats.go/jetstream"
 
 	"anneal/domain"
 	"anneal/eventlog/keyfile"
@@ -30,16 +30,16 @@ func OpenLocalAnswers(ctx context.Context, nc *nats.Conn, where LocalStore) (*Id
 	opts := keyfile.Options{Keep: AnswersKept + time.Hour, AcceptLoss: true, Losing: func(lost []keyfile.Lost) error {
 		return noteLoss(lostFile, lost, where)
 	}}
-	records, err := where.open("answers", opts, func(store *keyfile.Store) error { return where.migrateAnswers(ctx, nc, store) })
+	records, err := openLocal("answers", where, opts, func(store *keyfile.Store) error { return migrateAnswers(ctx, nc, where, store) })
 	if err != nil {
 		return nil, err
 	}
 	a := &IdempotencyStore{Limit: DefaultAnswerLimit, records: records, lostFile: lostFile}
 	if err := a.recallLoss(); err != nil {
-		_ = records.store.Close()
+		_ = records.Close()
 		return nil, err
 	}
-	for _, info := range records.store.Infos() {
+	for _, info := range records.Infos() {
 		a.kept.note(info.Key, info.Revision, int64(info.Size), info.Written.Add(AnswersKept))
 	}
 	return a, nil
@@ -82,15 +82,15 @@ func (a *IdempotencyStore) recordsLost() error {
 
 // Close closes the files of local answers.
 func (a *IdempotencyStore) Close() error {
-	if local, ok := a.records.(localKeys); ok {
-		return local.store.Close()
+	if local, ok := a.records.(io.Closer); ok {
+		return local.Close()
 	}
 	return nil
 }
 
 // migrateAnswers copies the records of the bucket ANSWERS and empties it. It
 // may be interrupted anywhere and repeated.
-func (l LocalStore) migrateAnswers(ctx context.Context, nc *nats.Conn, store *keyfile.Store) error {
+func migrateAnswers(ctx context.Context, nc *nats.Conn, to LocalStore, store *keyfile.Store) error {
 	from, err := openBucket(ctx, nc, answersStream, "answers", ensureAnswers)
 	if err != nil {
 		return err
@@ -99,11 +99,11 @@ func (l LocalStore) migrateAnswers(ctx context.Context, nc *nats.Conn, store *ke
 	if err != nil {
 		return err
 	}
-	if err := from.stream.Purge(ctx, jetstream.WithPurgeSubject(from.subject+">")); err != nil {
+	if err := from.purge(ctx); err != nil {
 		return fmt.Errorf("eventlog: emptying the bucket of the answers: %w", err)
 	}
-	if moved > 0 && l.Log != nil {
-		l.Log.Info("the answers under idempotency keys were moved out of NATS", "answers", moved, "to", l.Dir)
+	if moved > 0 && to.Log != nil {
+		to.Log.Info("the answers under idempotency keys were moved out of NATS", "answers", moved, "to", to.Dir)
 	}
 	return nil
 }

@@ -52,11 +52,12 @@ func TestAnswersAreMigrated(t *testing.T) {
 		require.NoError(t, before.Store(t.Context(), mustClaim(t, before, fmt.Sprint("acme.", i), "body", now), []byte("done")))
 	}
 	a := openLocalAnswers(t, s, dir)
-	require.Len(t, a.kept.of("acme.").answers, 50)
+	count, _ := a.Kept("acme.")
+	require.Equal(t, 50, count)
 	for i := range 50 {
 		require.Equal(t, "done", string(mustClaim(t, a, fmt.Sprint("acme.", i), "body", now.Add(time.Minute)).Answer))
 	}
-	ids, err := before.records.ids(t.Context())
+	ids, err := before.Records().ids(t.Context())
 	require.NoError(t, err)
 	require.Empty(t, ids)
 }
@@ -85,7 +86,7 @@ func TestLostAnswersAreNotFresh(t *testing.T) {
 		require.ErrorAs(t, err, &refusal)
 		require.Equal(t, ReasonAnswersLost, refusal.Reason)
 		require.Equal(t, Fresh, mustClaim(t, again, "acme.3", "body", time.Now().Add(AnswersKept+time.Minute)).State)
-		require.NoError(t, again.records.erase(t.Context(), "acme.3"))
+		require.NoError(t, again.Records().erase(t.Context(), "acme.3"))
 		require.NoError(t, again.Close())
 	}
 	require.NoError(t, os.Remove(filepath.Join(dir, "answers", "lost")))
@@ -324,9 +325,9 @@ func TestRoomIsSharedByServers(t *testing.T) {
 	require.NoError(t, one.Store(t.Context(), mustClaim(t, one, "acme.2", "body", now), make([]byte, 5000)))
 	mustClaim(t, one, "acme.3", "body", now)
 	require.Eventually(t, func() bool {
-		other.kept.mu.Lock()
-		defer other.kept.mu.Unlock()
-		return len(other.kept.of("acme.").answers) == 3 && other.kept.of("acme.").bytes == one.kept.of("acme.").bytes
-	}, patience, time.Millisecond)
+		count, bytes := other.Kept("acme.")
+		_, same := one.Kept("acme.")
+		return count == 3 && bytes == same
+	}, time.Minute, time.Millisecond)
 	noRoomFor(t, other, "acme.4", now)
 }

@@ -132,6 +132,11 @@ type block struct {
 	size   int64
 }
 
+// blockDir returns the directory of a stream's block files in the embedded server's store.
+func blockDir(store, account, stream string) string {
+	return filepath.Join(store, "jetstream", account, "streams", stream, "msgs")
+}
+
 // blocksOf lists the blocks in a stream's folder, in order; none when there is
 // no such folder.
 func blocksOf(dir string) (all []block, err error) {

@@ -5,7 +5,6 @@ import (
 	"crypto/sha256"
 	"encoding/binary"
 	"encoding/hex"
-	"fmt"
 	"slices"
 	"strings"
 
@@ -45,6 +44,14 @@ type Chain struct {
 	Before     Hash // at the position before
 	Hash       Hash // at the position
 }
+
+// Attributes of an event that the hash chain knows by name, and the stream of the log.
+const (
+	attributeID          = "ce-id"
+	attributeContentType = "content-type"
+
+	logStream = "EVENTS"
+)
 
 // A stored event is one as the server keeps it.
 type stored struct {
@@ -94,7 +101,7 @@ func appendCounted(b []byte, s string) []byte {
 
 func (e stored) id() string {
 	for _, a := range e.header {
-		if a.name == headerID {
+		if a.name == attributeID {
 			return a.value[:min(len(a.value), maxMarkID)]
 		}
 	}
@@ -102,7 +109,7 @@ func (e stored) id() string {
 }
 
 // counts tells whether a header is an attribute of the event.
-func counts(name string) bool { return strings.HasPrefix(name, "ce-") || name == headerContent }
+func counts(name string) bool { return strings.HasPrefix(name, "ce-") || name == attributeContentType }
 
 func sortAttributes(all []attribute) []attribute {
 	slices.SortStableFunc(all, func(a, b attribute) int { return strings.Compare(a.name, b.name) })
@@ -153,11 +160,9 @@ func missing(want, got uint64) error {
 	return f
 }
 
-// Follows returns a DataLoss error unless e directly follows the position after.
-// It keeps a projection from skipping missing events.
-func Follows(e Event, after uint64) error {
-	if e.Position != after+1 {
-		return fmt.Errorf("event %s of %s: %w", e.ID, e.Name, missing(after+1, e.Position))
-	}
-	return nil
+// A Checkpoint names a place in the log. Positions are used again after a
+// power failure that lost events, so the event's ID belongs to it.
+type Checkpoint struct {
+	Position uint64 `json:"position"`
+	EventID  string `json:"eventId"`
 }

@@ -210,8 +210,8 @@ type checked struct {
 // there. What lies behind and is no whole event was never acknowledged: it is
 // cut off. What lies behind and is whole is written anew, since it may be in
 // memory only after a disk has failed to take it.
-func checkStore(opts ServerOptions, path string, log *slog.Logger) (checked, error) {
-	dir := newDiskSync(opts.Dir, "CONTROL", Stream).dir
+func checkStore(store, path string, holds Checkpoint, log *slog.Logger) (checked, error) {
+	dir := blockDir(store, "CONTROL", logStream)
 	mark, err := ReadMark(path)
 	have := err == nil
 	switch {
@@ -222,7 +222,7 @@ func checkStore(opts ServerOptions, path string, log *slog.Logger) (checked, err
 		return checked{}, domain.Errorf(domain.FailedPrecondition, "the mark of the log cannot be read: %v", err)
 	}
 	result := checked{mark: mark, fresh: !have}
-	must := max(mark.Holds(), opts.Holds.Position)
+	must := max(mark.Holds(), holds.Position)
 	if why := foreign(dir); why != "" {
 		log.Warn("the log's files cannot be checked before the start: only positions are checked after it", "folder", dir, "reason", why)
 		return result, nil
@@ -234,7 +234,7 @@ func checkStore(opts ServerOptions, path string, log *slog.Logger) (checked, err
 	if len(all) == 0 && must > 0 {
 		return result, damaged(dir, []Gap{{1, must, "there are no block files"}})
 	}
-	s := surveyor{stream: Stream, mark: mark, witness: opts.Holds, first: 1}
+	s := surveyor{stream: logStream, mark: mark, witness: holds, first: 1}
 	begin := 0
 	if have && sizeOf(all) > wholeCheck && mark.Damaged == 0 && mark.Index != (Hash{}) && mark.Index == indexHash(dir) {
 		if begin, s.from = beginAt(all, mark); begin > 0 {
@@ -249,10 +249,10 @@ func checkStore(opts ServerOptions, path string, log *slog.Logger) (checked, err
 	if found.last >= mark.Damaged { // a scrub found damage there: refused also behind the mark
 		must = max(must, mark.Damaged)
 	}
-	if err := found.judge(dir, mark, have, must, opts.Holds); err != nil {
+	if err := found.judge(dir, mark, have, must, holds); err != nil {
 		return result, err
 	}
-	if err := found.settleTail(opts.Dir, dir, mark, have, log); err != nil {
+	if err := found.settleTail(store, dir, mark, have, log); err != nil {
 		return result, err
 	}
 	if found.batch != "" {
@@ -262,7 +262,7 @@ func checkStore(opts ServerOptions, path string, log *slog.Logger) (checked, err
 		log.Warn("a batch of an earlier version was cut by a power failure: what it began is completed or released now", "position", position)
 	}
 	if !result.part {
-		if err := checkCopies(opts.Dir, found.chain.Position, have, log); err != nil {
+		if err := checkCopies(store, found.chain.Position, have, log); err != nil {
 			return result, err
 		}
 	}
@@ -350,7 +350,7 @@ func (s survey) rewrite(store, dir string, index int, keep uint64, log *slog.Log
 	if err != nil {
 		return err
 	}
-	sums, end := hashOf(Stream, f.number), 0
+	sums, end := hashOf(logStream, f.number), 0
 	for end < len(content) {
 		r, reason := sums.next(content[end:])
 		if reason != "" || r.position&positionMarks == 0 && r.position > keep {

@@ -106,7 +106,8 @@ func TestCluster(t *testing.T) {
 		position := mustAppend(t, c.Log(), write("a", 0))
 		reader := &Server{Connection: c, nats: servers[2], reader: "reader-" + opts.Password}
 		nc := readerOf(t, reader, make(chan error, 16))
-		mirror := &JetStream{nc: nc, js: jetstreamOf(t, nc), ackWait: 5 * time.Second}
+		mirror, err := NewJetStream(nc)
+		require.NoError(t, err)
 		for e, err := range mirror.Follow(ctx, "", 0) {
 			require.NoError(t, err)
 			assert.Equal(t, position, e.Position)
@@ -115,11 +116,11 @@ func TestCluster(t *testing.T) {
 	})
 	js := jetstreamOf(t, c.Control())
 	for _, promise := range promises {
-		t.Run(promise.name, func(t *testing.T) {
+		t.Run(promise.Name, func(t *testing.T) {
 			require.NoError(t, js.DeleteStream(ctx, Stream))
 			log, err := OpenJetStream(ctx, c.Control(), JetStreamOptions{Replicas: 3})
 			require.NoError(t, err)
-			promise.test(t, log)
+			promise.Test(t, log)
 		})
 	}
 	t.Run("a leader that stops takes nothing along", func(t *testing.T) { testLeaderStops(t, c, servers) })
@@ -131,7 +132,8 @@ func testLeaderStops(t *testing.T, c *Connection, servers []*server.Server) {
 	stream, err := jetstreamOf(t, c.Control()).Stream(ctx, Stream)
 	require.NoError(t, err)
 	leader := stream.CachedInfo().Cluster.Leader
-	log := &JetStream{nc: c.control, js: c.log.js, ackWait: time.Second}
+	log, err := OpenJetStream(ctx, c.Control(), JetStreamOptions{AckWait: time.Second})
+	require.NoError(t, err)
 	rows := follow(t, log)
 	const commands = 60
 	stopped := make(chan struct{})
@@ -156,7 +158,7 @@ func testLeaderStops(t *testing.T, c *Connection, servers []*server.Server) {
 				require.NoError(t, ctx.Err())
 				var found Change
 				if found, err = Recorded(ctx, log, rows, request.Command, name("survivor")); err != nil {
-					err = uncertain(err)
+					err = fmt.Errorf("%w: %v", ErrUncertain, err)
 				}
 				recorded = found.Position() > 0
 			}

@@ -40,6 +40,8 @@ type Connection struct {
 	warden                *nats.Conn // into the system account: see NodeSessions
 	servers               int        // 1 of the embedded server; 0 is not known
 	log                   *JetStream
+	js                    jetstream.JetStream // of control
+	mark                  *highWater          // nil where none is kept
 	replicas              int
 }
 
@@ -79,14 +81,17 @@ func (c *Connection) keepMark(ctx context.Context, path string) error {
 	default:
 		return domain.Errorf(domain.FailedPrecondition, "the mark of the log cannot be read: %v", err)
 	}
-	if mark, err = c.log.checkState(ctx, checked{mark: mark}); err != nil {
+	if mark, err = c.log.Verify(ctx, checked{mark: mark}); err != nil {
 		return clusterFault(path, err)
 	}
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 		return domain.Errorf(domain.FailedPrecondition, "the folder of the log's mark cannot be made: %v", err)
 	}
-	c.log.mark, err = openMark(path, mark)
-	return err
+	if c.mark, err = openMark(path, mark); err != nil {
+		return err
+	}
+	c.log.UseFiles(LocalFiles{Mark: c.mark})
+	return nil
 }
 
 // checkMark holds a cluster's log against the mark before anything is made or
@@ -101,11 +106,10 @@ func (c *Connection) checkMark(ctx context.Context, opts ConnectOptions) error {
 		return nil // keepMark tells
 	}
 	check := func(nc *nats.Conn) error {
-		js, err := jetstream.New(nc)
-		if err != nil {
-			return err
+		log, err := NewJetStream(nc)
+		if err == nil {
+			_, err = log.Verify(ctx, checked{mark: mark})
 		}
-		_, err = (&JetStream{nc: nc, js: js}).checkState(ctx, checked{mark: mark})
 		return err
 	}
 	err = check(c.control)
@@ -183,18 +187,22 @@ func join(ctx context.Context, url, password, seed string, replicas int, verify 
 	if c.log, err = OpenJetStream(ctx, c.control, JetStreamOptions{Replicas: c.replicas}); err != nil {
 		return c, err
 	}
-	if err = ensureTasks(ctx, c.log.js, c.replicas); err != nil {
-		return c, err
+	if c.js, err = jetstream.New(c.control); err != nil {
+		return c, fmt.Errorf("eventlog: %w", err)
 	}
-	for _, ensure := range []func(context.Context, jetstream.JetStream, int) error{ensureKeys, ensureAnswers, ensureUses, ensureUsage} {
-		if err = ensure(ctx, c.log.js, c.replicas); err != nil {
+	for _, ensure := range []func(context.Context, jetstream.JetStream, int) error{ensureTasks, ensureKeys, ensureAnswers, ensureUses, ensureUsage} {
+		if err = ensure(ctx, c.js, c.replicas); err != nil {
 			return c, err
 		}
 	}
 	if err = keepMirror(ctx, c.keeper, c.log, c.replicas); err != nil {
 		return c, err
 	}
-	if err = c.lendUsage(ctx); err != nil {
+	readersJS, err := jetstream.New(c.keeper)
+	if err != nil {
+		return c, fmt.Errorf("eventlog: %w", err)
+	}
+	if err = ensureUsageMirror(ctx, readersJS, c.js, c.replicas); err != nil {
 		return c, err
 	}
 	return c, vouch(c.control, seed, verify, readers)
@@ -240,7 +248,7 @@ func (c *Connection) Close() {
 			nc.Close()
 		}
 	}
-	if c.log != nil && c.log.disk == nil {
-		_ = c.log.mark.close(Hash{}) // the mark of a cluster's log; it may be a moment behind
+	if c.mark != nil && c.servers == 0 {
+		_ = c.mark.close(Hash{}) // the mark of a cluster's log; it may be a moment behind
 	}
 }

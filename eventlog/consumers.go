@@ -1,15 +1,11 @@
 package eventlog
 
 import (
-	"context"
 	"encoding/binary"
-	"errors"
 	"fmt"
 	"log/slog"
 	"os"
 	"path/filepath"
-
-	"github.com/nats-io/nats.go/jetstream"
 )
 
 // dropUnreadableConsumers removes the states of consumers that the server
@@ -81,19 +77,4 @@ func readableConsumer(content []byte) bool {
 		}
 	}
 	return true
-}
-
-// Acknowledged is the position up to which a durable consumer of the log has
-// acknowledged every event that it was given; 0 when there is none of the name.
-func (l *JetStream) Acknowledged(ctx context.Context, durable string) (uint64, error) {
-	ctx, cancel := context.WithTimeout(ctx, l.ackWait)
-	defer cancel()
-	c, err := l.js.Consumer(ctx, Stream, durable)
-	switch {
-	case errors.Is(err, jetstream.ErrConsumerNotFound):
-		return 0, nil
-	case err != nil:
-		return 0, fmt.Errorf("eventlog: looking for the consumer %s: %w", durable, err)
-	}
-	return c.CachedInfo().AckFloor.Stream, nil
 }

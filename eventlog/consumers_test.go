@@ -21,7 +21,7 @@ func consumed(t *testing.T) (dir, state string) {
 	for _, id := range []string{"a", "b", "c", "d"} {
 		mustAppend(t, s.Log(), write(id, 0))
 	}
-	c, err := s.log.js.CreateOrUpdateConsumer(t.Context(), Stream, jetstream.ConsumerConfig{Durable: "work", AckPolicy: jetstream.AckExplicitPolicy})
+	c, err := s.js.CreateOrUpdateConsumer(t.Context(), Stream, jetstream.ConsumerConfig{Durable: "work", AckPolicy: jetstream.AckExplicitPolicy})
 	require.NoError(t, err)
 	for i := range 3 {
 		m, err := c.Next()
@@ -53,7 +53,7 @@ func TestDamagedConsumersBeginAnew(t *testing.T) {
 		require.NoError(t, os.WriteFile(state, content, 0o600))
 		s, err := StartServer(ServerOptions{Dir: dir, Log: slog.New(slog.DiscardHandler)})
 		require.NoError(t, err, "%x", content)
-		_, err = s.log.js.CreateOrUpdateConsumer(t.Context(), Stream, jetstream.ConsumerConfig{Durable: "work", AckPolicy: jetstream.AckExplicitPolicy})
+		_, err = s.js.CreateOrUpdateConsumer(t.Context(), Stream, jetstream.ConsumerConfig{Durable: "work", AckPolicy: jetstream.AckExplicitPolicy})
 		require.NoError(t, err, "%x", content)
 		s.Close()
 	}

@@ -21,7 +21,7 @@ func checkCopies(store string, last uint64, marked bool, log *slog.Logger) error
 		if err != nil || len(all) == 0 || sizeOf(all) > wholeCheck || foreign(dir) != "" {
 			continue
 		}
-		found, err := surveyor{stream: Stream, first: 1}.survey(all)
+		found, err := surveyor{stream: logStream, first: 1}.survey(all)
 		if err != nil {
 			continue
 		}
@@ -31,7 +31,7 @@ func checkCopies(store string, last uint64, marked bool, log *slog.Logger) error
 				why = f.String()
 			}
 		}
-		if len(found.gaps) > 0 && dir == newDiskSync(store, "READERS", Stream).dir {
+		if len(found.gaps) > 0 && dir == blockDir(store, "READERS", logStream) {
 			why = found.gaps[0].String()
 		}
 		if why == "" {

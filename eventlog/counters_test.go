@@ -41,9 +41,13 @@ type rows struct {
 	moved    chan struct{}
 }
 
+func newRows() *rows {
+	return &rows{state: map[domain.Name]counter{}, version: map[domain.Name]uint64{}, moved: make(chan struct{})}
+}
+
 // follow projects the log until the test ends.
 func follow(t testing.TB, log Log) *rows {
-	r := &rows{state: map[domain.Name]counter{}, version: map[domain.Name]uint64{}, moved: make(chan struct{})}
+	r := newRows()
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})
 	go func() {

@@ -2,7 +2,6 @@ package eventlog
 
 import (
 	"context"
-	"crypto/sha256"
 	"errors"
 	"fmt"
 	"os"
@@ -12,7 +11,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/nats-io/nats.go"
 	"github.com/stretchr/testify/require"
 
 	"anneal/domain"
@@ -70,7 +68,7 @@ func makeStopped(events int) (dir string, err error) {
 }
 
 func blockFiles(t *testing.T, dir string) []string {
-	paths, err := filepath.Glob(filepath.Join(newDiskSync(dir, "CONTROL", Stream).dir, "*.blk"))
+	paths, err := filepath.Glob(filepath.Join(blockDir(dir, "CONTROL", Stream), "*.blk"))
 	require.NoError(t, err)
 	require.NotEmpty(t, paths)
 	return paths
@@ -85,7 +83,7 @@ func flip(t *testing.T, path string, at int64) {
 
 // The server of NATS cuts a block off at damage that it finds, and goes on.
 func TestDamageIsNotCutOff(t *testing.T) {
-	msgs := func(dir, name string) string { return filepath.Join(newDiskSync(dir, "CONTROL", Stream).dir, name) }
+	msgs := func(dir, name string) string { return filepath.Join(blockDir(dir, "CONTROL", Stream), name) }
 	for what, harm := range map[string]func(dir string){
 		"a flipped byte without index": func(dir string) {
 			flip(t, msgs(dir, "1.blk"), 5_000_000)
@@ -123,7 +121,7 @@ func TestDamageIsNotCutOff(t *testing.T) {
 // Following the log fails when the NATS server skips a damaged event.
 func TestFollowersRefuseAGap(t *testing.T) {
 	dir := stopped(t, 100)
-	flip(t, filepath.Join(newDiskSync(dir, "CONTROL", Stream).dir, "1.blk"), 3_000_000)
+	flip(t, filepath.Join(blockDir(dir, "CONTROL", Stream), "1.blk"), 3_000_000)
 	s := start(t, func(o *ServerOptions) { o.Dir = dir }) // NoSync: nothing is checked before
 	var last uint64
 	var failed error
@@ -141,76 +139,38 @@ func TestFollowersRefuseAGap(t *testing.T) {
 	require.Less(t, last, uint64(100))
 }
 
-// Who knows the events and the definition of a Chain computes the same hash.
-func TestChainIsWhatItsDefinitionSays(t *testing.T) {
-	header := nats.Header{"ce-id": {"e1"}, "Nats-Msg-Id": {"e1"}, "content-type": {"application/json"}, "ce-actor": {"a b"}}
-	raw := "NATS/1.0\r\nce-id: e1\r\nNats-Msg-Id: e1\r\ncontent-type:application/json\r\nce-actor: a b\r\n\r\n"
-	var want Hash
-	for position := range uint64(2) {
-		text := string(want[:]) + "\x00\x00\x00\x00\x00\x00\x00" + string(rune(position+1)) +
-			"\x00\x00\x00\x0aevents.a.b" + "\x00\x00\x00\x03" +
-			"\x00\x00\x00\x08ce-actor\x00\x00\x00\x03a b" +
-			"\x00\x00\x00\x05ce-id\x00\x00\x00\x02e1" +
-			"\x00\x00\x00\x0ccontent-type\x00\x00\x00\x10application/json" +
-			"\x00\x00\x00\x02{}"
-		want = sha256.Sum256([]byte(text))
-	}
-	var c Chain
-	require.NoError(t, c.extend(storedOf(1, "events.a.b", header, []byte("{}"))))
-	attributes, ok := attributesOf([]byte(raw))
-	require.True(t, ok)
-	require.NoError(t, c.extend(stored{2, "events.a.b", attributes, []byte("{}")}))
-	require.Equal(t, want, c.Hash)
-	require.Equal(t, Checkpoint{2, "e1"}, c.Checkpoint)
-	require.Equal(t, domain.DataLoss, domain.CodeOf(c.extend(stored{position: 4})))
-}
-
 // Where NATS syncs each message itself, no round of ours answers a mark that
 // cannot be written: the next append and the next event do.
 func TestAMarkThatCannotBeWrittenIsNoticed(t *testing.T) {
 	s, err := StartServer(ServerOptions{Dir: t.TempDir(), Mark: filepath.Join(t.TempDir(), "mark"), syncAlways: true})
 	require.NoError(t, err)
 	t.Cleanup(s.Close)
-	s.log.mark.sync = func(*os.File) error { return errors.New("input/output error") }
+	s.mark.Sync = func(*os.File) error { return errors.New("input/output error") }
 	mustAppend(t, s.Log(), write("a", 0))
-	seen, ended := following(t, s.Log(), 0)
+	seen, ended := followingLog(t, s.Log(), 0)
 	<-seen
-	require.Eventually(t, func() bool { return s.log.mark.failure() != nil }, patience, 10*time.Millisecond)
+	require.Eventually(t, func() bool { return s.mark.failure() != nil }, patience, 10*time.Millisecond)
 	_, err = s.Log().Append(t.Context(), write("b", 0))
 	require.Equal(t, domain.Unavailable, domain.CodeOf(err))
 	require.ErrorContains(t, err, "input/output error")
 
-	other := &JetStream{nc: s.control, js: s.Log().js, ackWait: s.Log().ackWait}
+	other, err := NewJetStream(s.control)
+	require.NoError(t, err)
 	mustAppend(t, other, write("c", 0))
 	require.ErrorContains(t, <-ended, "input/output error")
 }
 
-func TestMarkOutlivesATornWrite(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "mark")
-	_, err := ReadMark(path)
-	require.ErrorIs(t, err, os.ErrNotExist)
-	h, err := openMark(path, Mark{Durable: 5, Lost: 2, LostAt: 3})
-	require.NoError(t, err)
-	require.NoError(t, h.add(1, func() stored { return stored{position: 1, header: []attribute{{headerID, "e1"}}} }))
-	for position := range uint64(10) {
-		require.NoError(t, h.reached(position))
-	}
-	now := h.now()
-	found, err := ReadMark(path)
-	require.NoError(t, err)
-	require.Equal(t, now, found, "also what is not synced yet, unless the power fails")
-	require.Equal(t, uint64(9), found.Durable)
-	require.Equal(t, "e1", found.EventID)
-	flip(t, path, 100) // the slot that is being written
-	found, err = ReadMark(path)
-	require.NoError(t, err)
-	require.Equal(t, uint64(5), found.Durable)
-	flip(t, path, slotGap+100)
-	_, err = ReadMark(path)
-	require.ErrorIs(t, err, errMarkDamaged)
-	require.NoError(t, h.close(Hash{1}))
-	found, err = ReadMark(path)
-	require.NoError(t, err)
-	require.Equal(t, Hash{1}, found.Index)
-	require.Equal(t, uint64(2), found.Lost)
+// followingLog follows the log after a position; ended has its last error.
+func followingLog(t *testing.T, log *JetStream, after uint64) (seen <-chan Event, ended <-chan error) {
+	events, last := make(chan Event, 100), make(chan error, 1)
+	go func() {
+		for e, err := range log.Follow(t.Context(), "", after) {
+			if err != nil {
+				last <- err
+				return
+			}
+			events <- e
+		}
+	}()
+	return events, last
 }

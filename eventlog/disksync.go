@@ -47,9 +47,9 @@ type round struct {
 	waiting bool  // somebody waits for it
 }
 
-func newDiskSync(store, account, stream string) *diskSync {
+func newDiskSync(dir string) *diskSync {
 	return &diskSync{
-		dir:  filepath.Join(store, "jetstream", account, "streams", stream, "msgs"),
+		dir:  dir,
 		sync: dataSync,
 		next: &round{done: make(chan struct{})},
 	}
@@ -204,43 +204,6 @@ func (d *diskSync) close() {
 // to sync all files of a stream, or the log up to a position ("EVENTS 42"). A
 // cluster has no responder there: its servers sync before they acknowledge.
 const syncSubject = "control.sync"
-
-// serveSync answers on syncSubject.
-func serveSync(nc *nats.Conn, store string, log *diskSync) error {
-	_, err := nc.Subscribe(syncSubject, func(m *nats.Msg) {
-		stream := string(m.Data)
-		if text, ok := strings.CutPrefix(stream, Stream+" "); ok {
-			go serveLogSync(m, log, text)
-			return
-		}
-		if stream != keysStream && stream != answersStream && stream != Tasks.Stream {
-			_ = m.Respond([]byte("no such stream"))
-			return
-		}
-		answer := ""
-		if err := syncTree(newDiskSync(store, "CONTROL", stream).dir); err != nil {
-			answer = err.Error()
-		}
-		_ = m.Respond([]byte(answer))
-	})
-	if err != nil {
-		return fmt.Errorf("eventlog: %w", err)
-	}
-	return nc.Flush()
-}
-
-// serveLogSync answers once the log is on disk up to a position.
-func serveLogSync(m *nats.Msg, log *diskSync, text string) {
-	position, err := strconv.ParseUint(text, 10, 64)
-	if err == nil {
-		err = log.wait(context.Background(), position)
-	}
-	answer := ""
-	if err != nil {
-		answer = err.Error()
-	}
-	_ = m.Respond([]byte(answer))
-}
 
 // askLogSync returns once the log is on disk up to a position.
 func askLogSync(ctx context.Context, nc *nats.Conn, position uint64) error {

@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nats-io/nats.go"
 	"github.com/stretchr/testify/require"
 
 	"anneal/domain"
@@ -13,8 +14,8 @@ import (
 // madeAnew deletes the log's stream and makes it again.
 func madeAnew(t *testing.T, s *Server) {
 	t.Helper()
-	js := s.Log().js
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	js := jetstreamOf(t, s.Control())
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	stream, err := js.Stream(ctx, Stream)
 	require.NoError(t, err)
@@ -44,7 +45,7 @@ func requireSetBack(t *testing.T, ended <-chan error) {
 	case err := <-ended:
 		require.Equal(t, domain.DataLoss, domain.CodeOf(err), "%v", err)
 		require.True(t, IsDamaged(err))
-	case <-time.After(patience):
+	case <-time.After(time.Minute):
 		t.Fatal("the follower goes on")
 	}
 }
@@ -80,7 +81,7 @@ func TestFollowNoticesALogThatWasSetBack(t *testing.T) {
 		t.Run(what, func(t *testing.T) {
 			t.Parallel()
 			s := start(t)
-			other := &JetStream{nc: s.control, js: s.Log().js, ackWait: s.Log().ackWait}
+			other := logOn(t, s.Control())
 			for _, id := range []string{"a", "b", "c"} {
 				mustAppend(t, other, write(id, 0))
 			}
@@ -89,7 +90,7 @@ func TestFollowNoticesALogThatWasSetBack(t *testing.T) {
 				<-seen
 			}
 			madeAnew(t, s)
-			other = &JetStream{nc: s.control, js: s.Log().js, ackWait: s.Log().ackWait}
+			other = logOn(t, s.Control())
 			for i := range appended {
 				mustAppend(t, other, write(string(rune('p'+i)), 0))
 			}
@@ -107,11 +108,19 @@ func TestFollowHoldsTheLogAgainstAnEarlierFollower(t *testing.T) {
 		mustAppend(t, s.Log(), write(id, 0))
 	}
 	madeAnew(t, s)
-	other := &JetStream{nc: s.control, js: s.Log().js, ackWait: s.Log().ackWait}
+	other := logOn(t, s.Control())
 	for _, id := range []string{"p", "q", "r"} {
 		mustAppend(t, other, write(id, 0))
 	}
 	seen, ended := following(t, s.Log(), 2)
 	requireSetBack(t, ended)
 	require.Empty(t, seen)
+}
+
+// logOn is another process's view of the log.
+func logOn(t *testing.T, nc *nats.Conn) *JetStream {
+	t.Helper()
+	log, err := NewJetStream(nc)
+	require.NoError(t, err)
+	return log
 }

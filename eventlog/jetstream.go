@@ -31,6 +31,8 @@ type JetStreamOptions struct {
 	AckWait  time.Duration // before an acknowledgement counts as lost; 0 is 5 s
 }
 
+const defaultAckWait = 5 * time.Second
+
 // A JetStream is a Log on the stream EVENTS of a NATS server or cluster.
 type JetStream struct {
 	filtered bool // a mirror that may hold some of the events only, at their positions
@@ -65,7 +67,7 @@ func OpenJetStream(ctx context.Context, nc *nats.Conn, opts JetStreamOptions) (*
 		return nil, err
 	}
 	if opts.AckWait <= 0 {
-		opts.AckWait = 5 * time.Second
+		opts.AckWait = defaultAckWait
 	}
 	return &JetStream{nc: nc, js: js, ackWait: opts.AckWait}, nil
 }
@@ -232,6 +234,13 @@ func notTaken(err error) bool {
 		return true
 	}
 	return false
+}
+
+// IsSequenceConflict reports whether the server refused a message because another was stored
+// on its subject first.
+func IsSequenceConflict(err error) bool {
+	var refusal *jetstream.APIError
+	return errors.As(err, &refusal) && (refusal.ErrorCode == codeWrongSequence || refusal.ErrorCode == codeSubjectBusy)
 }
 
 // sleep pauses; false means that ctx was done first.

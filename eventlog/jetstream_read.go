@@ -229,3 +229,18 @@ func (l *JetStream) fromLeaderOnce(ctx context.Context, request []byte) (Event, 
 	e, err := open(stored.Subject, header, stored.Data, stored.Sequence)
 	return e, err == nil, err
 }
+
+// Acknowledged is the position up to which a durable consumer of the log has
+// acknowledged every event that it was given; 0 when there is none of the name.
+func (l *JetStream) Acknowledged(ctx context.Context, durable string) (uint64, error) {
+	ctx, cancel := context.WithTimeout(ctx, l.ackWait)
+	defer cancel()
+	c, err := l.js.Consumer(ctx, Stream, durable)
+	switch {
+	case errors.Is(err, jetstream.ErrConsumerNotFound):
+		return 0, nil
+	case err != nil:
+		return 0, fmt.Errorf("eventlog: looking for the consumer %s: %w", durable, err)
+	}
+	return c.CachedInfo().AckFloor.Stream, nil
+}

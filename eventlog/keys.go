@@ -1,38 +1,20 @@
 package eventlog
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"maps"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 )
-
-// The bucket KEYS is a JetStream key-value bucket with history 1, except that
-// single messages may be deleted from it, and overwritten on disk: that is
-// what it is for. Reads ask the leader, so a key is there once it was put.
-const (
-	keysStream  = "KV_KEYS"
-	keysSubject = "$KV.KEYS."
-)
-
-func ensureKeys(ctx context.Context, js jetstream.JetStream, replicas int) error {
-	return ensureStream(ctx, js, jetstream.StreamConfig{
-		Name:              keysStream,
-		Description:       "Wrapped data keys of sealed values; deleting one deletes its value",
-		Subjects:          []string{keysSubject + ">"},
-		Storage:           jetstream.FileStorage,
-		Replicas:          max(1, replicas),
-		MaxMsgsPerSubject: 1,
-		Discard:           jetstream.DiscardNew,
-		AllowRollup:       true,
-	}, replicas)
-}
 
 // A bucket is a keyStore on a JetStream key-value bucket. What was put is on
 // disk when put returns.
@@ -77,8 +59,7 @@ func (b *bucket) get(ctx context.Context, id string) ([]byte, uint64, error) {
 
 func (b *bucket) put(ctx context.Context, id string, record []byte, revision uint64) (uint64, error) {
 	ack, err := b.js.Publish(ctx, b.subject+id, record, jetstream.WithExpectLastSequencePerSubject(revision))
-	var refusal *jetstream.APIError
-	if errors.As(err, &refusal) && (refusal.ErrorCode == codeWrongSequence || refusal.ErrorCode == codeSubjectBusy) {
+	if IsSequenceConflict(err) {
 		return 0, ErrConflict
 	}
 	if err != nil {
@@ -169,4 +150,58 @@ func (k *memoryKeys) ids(context.Context) ([]string, error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return slices.Sorted(maps.Keys(k.records)), nil
+}
+
+// A keyStore holds wrapped data keys by their ids.
+type keyStore interface {
+	// get answers the record and its revision; 0 when there is none.
+	get(ctx context.Context, id string) (record []byte, revision uint64, err error)
+	// put records, provided that the id's revision is still the one given, and
+	// answers the new one; otherwise ErrConflict.
+	put(ctx context.Context, id string, record []byte, revision uint64) (uint64, error)
+	// erase takes the record away for good; no record is no error.
+	erase(ctx context.Context, id string) error
+	ids(ctx context.Context) ([]string, error)
+}
+
+// purge deletes every record.
+func (b *bucket) purge(ctx context.Context) error {
+	return b.stream.Purge(ctx, jetstream.WithPurgeSubject(b.subject+">"))
+}
+
+// sizeHeader tells of a message without its data how large that is.
+const sizeHeader = "Nats-Msg-Size"
+
+// follow reports the size and time of every record, and then of each that is put, until ctx
+// is done or the connection is closed.
+func (b *bucket) follow(ctx context.Context, each func(id string, revision uint64, size int64, at time.Time)) error {
+	for {
+		err := b.followOnce(ctx, each)
+		if b.nc.IsClosed() || !sleep(ctx, time.Second) {
+			return cmp.Or(ctx.Err(), err)
+		}
+	}
+}
+
+func (b *bucket) followOnce(ctx context.Context, each func(id string, revision uint64, size int64, at time.Time)) error {
+	consumer, err := b.stream.OrderedConsumer(ctx, jetstream.OrderedConsumerConfig{HeadersOnly: true})
+	if err != nil {
+		return fmt.Errorf("eventlog: following the %s: %w", b.what, err)
+	}
+	messages, err := consumer.Messages()
+	if err != nil {
+		return fmt.Errorf("eventlog: following the %s: %w", b.what, err)
+	}
+	defer messages.Stop()
+	for {
+		m, err := messages.Next(jetstream.NextContext(ctx))
+		if err != nil {
+			return fmt.Errorf("eventlog: following the %s: %w", b.what, err)
+		}
+		put, err := m.Metadata()
+		size, notNumber := strconv.ParseInt(m.Headers().Get(sizeHeader), 10, 64)
+		if err == nil && notNumber == nil {
+			each(strings.TrimPrefix(m.Subject(), b.subject), put.Sequence.Stream, size, put.Timestamp)
+		}
+	}
 }

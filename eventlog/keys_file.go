@@ -9,8 +9,6 @@ import (
 	"path/filepath"
 	"time"
 
-	"github.com/nats-io/nats.go"
-
 	"anneal/disk"
 	"anneal/domain"
 	"anneal/eventlog/keyfile"
@@ -49,6 +47,15 @@ func (k localKeys) erase(ctx context.Context, id string) error {
 	return k.fault(k.store.Erase(ctx, id))
 }
 
+// Close closes the files.
+func (k localKeys) Close() error { return k.store.Close() }
+
+// Lost are the records that were found damaged in both files at the start.
+func (k localKeys) Lost() []keyfile.Lost { return k.store.Lost() }
+
+// Infos describes every record.
+func (k localKeys) Infos() []keyfile.Info { return k.store.Infos() }
+
 func (k localKeys) ids(context.Context) ([]string, error) { return k.store.Keys(), nil }
 
 func (k localKeys) fault(err error) error {
@@ -63,9 +70,9 @@ func (k localKeys) fault(err error) error {
 	return domain.Errorf(domain.Unavailable, "the disk of the %s failed (%v): see to it, then start again", k.what, err)
 }
 
-// open opens the store. migrate, if any, brings over the records of a JetStream
+// openLocal opens a store. migrate, if any, brings over the records of a JetStream
 // bucket that an earlier version kept; it is called until it has succeeded once.
-func (l LocalStore) open(what string, opts keyfile.Options, migrate func(*keyfile.Store) error) (localKeys, error) {
+func openLocal(what string, l LocalStore, opts keyfile.Options, migrate func(*keyfile.Store) error) (localKeys, error) {
 	if l.Log == nil {
 		l.Log = slog.New(slog.DiscardHandler)
 	}
@@ -91,59 +98,6 @@ func (l LocalStore) open(what string, opts keyfile.Options, migrate func(*keyfil
 		}
 	}
 	return localKeys{store, what, disk.On(filepath.Dir(l.Dir))}, nil
-}
-
-// OpenLocalVault keeps data keys in two files that are always synced. Those in
-// the bucket KEYS, where an earlier version kept them, are brought over.
-func OpenLocalVault(ctx context.Context, nc *nats.Conn, ring *KeyRing, where LocalStore) (*Vault, error) {
-	keys, err := where.open("data keys", keyfile.Options{Wipe: true}, func(store *keyfile.Store) error {
-		return where.migrateKeys(ctx, nc, store)
-	})
-	if err != nil {
-		return nil, err
-	}
-	if lost := keys.store.Lost(); len(lost) > 0 && where.Log != nil {
-		where.Log.Error("data keys are lost, and with them the values that they sealed: set those values again", "keys", lost)
-	}
-	return &Vault{ring, keys}, nil
-}
-
-// Close closes the files of a local vault.
-func (v *Vault) Close() error {
-	if local, ok := v.keys.(localKeys); ok {
-		return local.store.Close()
-	}
-	return nil
-}
-
-// migrateKeys copies the data keys of the bucket KEYS, looks whether they are
-// there, and only then overwrites them in the bucket. It may be interrupted
-// anywhere and repeated.
-func (l LocalStore) migrateKeys(ctx context.Context, nc *nats.Conn, store *keyfile.Store) error {
-	from, err := openBucket(ctx, nc, keysStream, "data keys", ensureKeys)
-	if err != nil {
-		return err
-	}
-	moved, err := migrate(ctx, from, store)
-	if err != nil {
-		return err
-	}
-	ids, err := from.ids(ctx)
-	if err != nil {
-		return err
-	}
-	for _, id := range ids {
-		if err := from.eraseUnsynced(ctx, id); err != nil {
-			return err
-		}
-	}
-	if err := askSync(ctx, nc, keysStream); err != nil {
-		return err
-	}
-	if moved > 0 && l.Log != nil {
-		l.Log.Info("the data keys of sealed values were moved out of NATS", "keys", moved, "to", l.Dir)
-	}
-	return nil
 }
 
 // migrate copies a bucket's records and reads them again from the store.

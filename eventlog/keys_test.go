@@ -4,11 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"path/filepath"
 	"sync"
 	"testing"
 
-	"github.com/nats-io/nats.go"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
@@ -133,76 +131,5 @@ func testKeyErasures(t *testing.T, keys keyStore) {
 		}
 		all.Wait()
 		require.NoError(t, errors.Join(failed...))
-	}
-}
-
-func localStore(dir string) LocalStore {
-	return LocalStore{Dir: filepath.Join(dir, "datakeys"), Made: filepath.Join(dir, "datakeys.made")}
-}
-
-// openKeys opens a vault and a bucket of one folder.
-func migrated(t *testing.T, nc *nats.Conn, dir string) *Vault {
-	t.Helper()
-	ring, err := OpenKeyRing(filepath.Join(dir, "ring"))
-	require.NoError(t, err)
-	vault, err := OpenLocalVault(t.Context(), nc, ring, localStore(dir))
-	require.NoError(t, err)
-	t.Cleanup(func() { _ = vault.Close() })
-	return vault
-}
-
-// The keys of an earlier version are brought over, however often that was
-// interrupted, and leave the disk where they were.
-func TestKeysOfAnEarlierVersionAreMigrated(t *testing.T) {
-	dir, store := t.TempDir(), t.TempDir()
-	s := start(t, func(o *ServerOptions) { o.Dir, o.NoSync = store, false })
-	ring, err := OpenKeyRing(filepath.Join(dir, "ring"))
-	require.NoError(t, err)
-	before, err := OpenVault(t.Context(), s.Control(), ring)
-	require.NoError(t, err)
-	const keys = 20
-	values, records := map[string]func(*Vault){}, [][]byte{}
-	for i := range keys {
-		sealed, err := before.Seal(t.Context(), owner, fmt.Append(nil, "value ", i))
-		require.NoError(t, err)
-		record, _, err := before.keys.get(t.Context(), sealed.KeyID)
-		require.NoError(t, err)
-		records = append(records, record)
-		values[sealed.KeyID] = func(v *Vault) {
-			t.Helper()
-			value, err := v.Open(t.Context(), owner, sealed)
-			require.NoError(t, err)
-			require.Equal(t, fmt.Sprint("value ", i), value.Reveal())
-		}
-	}
-	// An interrupted migration: some are copied, some of those deleted.
-	half, err := keyfile.Open(localStore(dir).Dir, keyfile.Options{Wipe: true})
-	require.NoError(t, err)
-	done := 0
-	for id := range values {
-		if done++; done > keys/2 {
-			break
-		}
-		require.NoError(t, migrateOne(t.Context(), before.keys.(*bucket), half, id))
-		if done%2 == 0 {
-			require.NoError(t, before.keys.erase(t.Context(), id))
-		}
-	}
-	require.NoError(t, half.Close())
-
-	vault := migrated(t, s.Control(), dir)
-	for _, opens := range values {
-		opens(vault)
-	}
-	left, err := before.keys.ids(t.Context())
-	require.NoError(t, err)
-	require.Empty(t, left)
-	for _, record := range records {
-		require.False(t, onDisk(t, store, record))
-	}
-	require.NoError(t, vault.Close())
-	for _, opens := range values {
-		opens(migrated(t, s.Control(), dir))
-		break
 	}
 }

@@ -25,7 +25,7 @@ const layoutStream = "LAYOUT"
 // the block file where diskSync looks for it: else syncing that file would
 // promise nothing.
 func (s *Server) checkLayout(ctx context.Context, opts ServerOptions) error {
-	js := s.log.js
+	js := s.js
 	_, err := js.CreateOrUpdateStream(ctx, jetstream.StreamConfig{
 		Name: layoutStream, Description: "Exists during the start only", Subjects: []string{"control.layout"}, Storage: jetstream.FileStorage,
 	})
@@ -38,7 +38,7 @@ func (s *Server) checkLayout(ctx context.Context, opts ServerOptions) error {
 	if inBlocks == nil {
 		inBlocks = inBlockFiles
 	}
-	known := err == nil && inBlocks(newDiskSync(opts.Dir, "CONTROL", layoutStream).dir, message)
+	known := err == nil && inBlocks(blockDir(opts.Dir, "CONTROL", layoutStream), message)
 	if deleted := js.DeleteStream(ctx, layoutStream); err != nil || deleted != nil {
 		return fmt.Errorf("eventlog: looking how NATS keeps messages: %w", errors.Join(err, deleted))
 	}

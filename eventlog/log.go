@@ -4,6 +4,7 @@ package eventlog
 import (
 	"context"
 	"errors"
+	"fmt"
 	"iter"
 	"time"
 
@@ -38,13 +39,6 @@ type Write struct {
 	Expect uint64
 }
 
-// A Checkpoint names a place in the log. Positions are used again after a
-// power failure that lost events, so the event's ID belongs to it.
-type Checkpoint struct {
-	Position uint64 `json:"position"`
-	EventID  string `json:"eventId"`
-}
-
 // A Log is a totally ordered, append-only sequence of events.
 //
 // A filter is an exact subject, "events.acme.deployments.d1", or one with
@@ -64,4 +58,13 @@ type Log interface {
 	At(ctx context.Context, position uint64) (Event, error)
 	// Last is the place of the newest event, zero in an empty log.
 	Last(ctx context.Context) (Checkpoint, error)
+}
+
+// Follows returns a DataLoss error unless e directly follows the position after.
+// It keeps a projection from skipping missing events.
+func Follows(e Event, after uint64) error {
+	if e.Position != after+1 {
+		return fmt.Errorf("event %s of %s: %w", e.ID, e.Name, missing(after+1, e.Position))
+	}
+	return nil
 }

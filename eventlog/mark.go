@@ -120,7 +120,7 @@ func writeMark(path string, m Mark) error {
 type highWater struct {
 	path string
 	file *os.File
-	sync func(*os.File) error // dataSync, but for tests
+	Sync func(*os.File) error // dataSync, but for tests
 
 	mu     sync.Mutex
 	mark   Mark
@@ -144,7 +144,7 @@ func openMark(path string, m Mark) (*highWater, error) {
 		return nil, domain.Errorf(domain.FailedPrecondition, "the mark of the log cannot be opened: %v", err)
 	}
 	m.written++
-	return &highWater{path: path, file: file, sync: dataSync, mark: m, every: markSync}, nil
+	return &highWater{path: path, file: file, Sync: dataSync, mark: m, every: markSync}, nil
 }
 
 // reached notes that every position up to one is on disk.
@@ -267,7 +267,7 @@ func (h *highWater) flush() error {
 	h.dirty = false
 	h.mu.Unlock()
 	begun := time.Now()
-	err := h.sync(h.file)
+	err := h.Sync(h.file)
 	took := time.Since(begun)
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -4,10 +4,12 @@ import (
 	"context"
 	"crypto/sha256"
 	"errors"
+	"os"
 	"strings"
 	"testing"
 
 	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
 	"github.com/nats-io/nkeys"
 	"github.com/stretchr/testify/require"
 )
@@ -60,26 +62,18 @@ func connect(t testing.TB, url string, opts ...nats.Option) *nats.Conn {
 	return nc
 }
 
-// Who stops early has not fetched the rest, and a count fetches one event.
-func TestReadsFetchWhatTheyAreAskedFor(t *testing.T) {
-	log, last := startLog(t), uint64(0)
-	for range 4 * firstEvents {
-		last = mustAppend(t, log, write("a", last))
+// syncWith replaces the sync of the log's block files.
+func syncWith(s *Server, sync func(*os.File) error) {
+	files := s.files
+	files.Sync = sync
+	s.log.UseFiles(files)
+}
+
+// eventIn is the event in a message that a consumer delivered.
+func eventIn(m jetstream.Msg) (Event, error) {
+	meta, err := m.Metadata()
+	if err != nil {
+		return Event{}, err
 	}
-	fetched := func(read func()) uint64 {
-		before := log.nc.Stats().InMsgs
-		read()
-		return log.nc.Stats().InMsgs - before
-	}
-	require.LessOrEqual(t, fetched(func() {
-		for _, err := range log.Read(t.Context(), "events.acme.>", 0) {
-			require.NoError(t, err)
-			return
-		}
-	}), uint64(firstEvents+2), "one page, its end, and the place of the newest event")
-	require.Equal(t, uint64(2), fetched(func() {
-		n, err := log.Count(t.Context(), "events.acme.>")
-		require.NoError(t, err)
-		require.Equal(t, last, n)
-	}))
+	return open(m.Subject(), nats.Header(m.Headers()), m.Data(), meta.Sequence.Stream)
 }

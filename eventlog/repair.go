@@ -46,7 +46,7 @@ func Repair(opts RepairOptions) (report RepairReport, err error) {
 	if opts.Mark == "" {
 		opts.Mark = markOf(opts.Dir)
 	}
-	r := repair{RepairOptions: opts, dir: newDiskSync(opts.Dir, "CONTROL", Stream).dir}
+	r := repair{RepairOptions: opts, dir: blockDir(opts.Dir, "CONTROL", logStream)}
 	if err := undoReplacement(opts.Dir, r.dir); err != nil {
 		return report, err
 	}
@@ -118,7 +118,7 @@ func inventoryOf(dir string) (inv inventory, err error) {
 		return inv, err
 	}
 	for n, b := range inv.blocks {
-		_, err := b.scan(Stream, 0, func(r record) {
+		_, err := b.scan(logStream, 0, func(r record) {
 			e, ok := r.stored()
 			if !ok {
 				inv.flaws = append(inv.flaws, flaw{path: b.path, offset: r.at, reason: "a header that cannot be read"})
@@ -153,7 +153,7 @@ func (i *inventory) record(p place) (r record, err error) {
 	if _, err := file.ReadAt(raw, p.offset); err != nil {
 		return r, err
 	}
-	r, reason := hashOf(Stream, b.number).next(raw)
+	r, reason := hashOf(logStream, b.number).next(raw)
 	if reason != "" {
 		return r, fmt.Errorf("%s at byte %d of %s", reason, p.offset, b.path)
 	}
@@ -163,14 +163,14 @@ func (i *inventory) record(p place) (r record, err error) {
 // copiesOf lists the folders of blocks of all copies of the log: those of other
 // NATS accounts than CONTROL. The one of all events comes first.
 func copiesOf(store string) (dirs []string, err error) {
-	all, err := filepath.Glob(filepath.Join(store, "jetstream", "*", "streams", Stream, "msgs"))
+	all, err := filepath.Glob(filepath.Join(store, "jetstream", "*", "streams", logStream, "msgs"))
 	if err != nil {
 		return nil, err
 	}
-	whole := newDiskSync(store, "READERS", Stream).dir
+	whole := blockDir(store, "READERS", logStream)
 	for _, dir := range all {
 		switch dir {
-		case newDiskSync(store, "CONTROL", Stream).dir:
+		case blockDir(store, "CONTROL", logStream):
 		case whole:
 			dirs = slices.Insert(dirs, 0, dir)
 		default:
@@ -201,7 +201,7 @@ func (r *repair) take() (err error) {
 		if err != nil {
 			return err
 		}
-		if dir == newDiskSync(r.Dir, "READERS", Stream).dir {
+		if dir == blockDir(r.Dir, "READERS", logStream) {
 			r.full = inv
 		} else {
 			r.parts = append(r.parts, inv)

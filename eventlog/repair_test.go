@@ -1,6 +1,8 @@
 package eventlog
 
 import (
+	"crypto/sha256"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"os"
@@ -9,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/minio/highwayhash"
 	"github.com/stretchr/testify/require"
 )
 
@@ -44,7 +47,7 @@ func wholeCopy(t *testing.T, dir string) []string {
 }
 
 func TestRepairFromTheReadersCopy(t *testing.T) {
-	msgs := func(dir, name string) string { return filepath.Join(newDiskSync(dir, "CONTROL", Stream).dir, name) }
+	msgs := func(dir, name string) string { return filepath.Join(blockDir(dir, "CONTROL", Stream), name) }
 	for what, harm := range map[string]func(dir string){
 		"a flipped byte": func(dir string) { flip(t, msgs(dir, "1.blk"), 5_000_000) },
 		"the newest block is cut": func(dir string) {
@@ -85,28 +88,27 @@ func TestRepairFromTheReadersCopy(t *testing.T) {
 func alter(t *testing.T, path string, n int) {
 	content, err := os.ReadFile(path)
 	require.NoError(t, err)
-	all, err := blocksOf(filepath.Dir(path))
+	ends := recordEnds(content)
+	record := content[ends[n-1]:ends[n]]
+	record[len(record)-8-10] ^= 1 // in the body; the checksum has 8 bytes
+	subject := record[22:][:binary.LittleEndian.Uint16(record[20:])]
+	header := record[22+len(subject)+4:][:binary.LittleEndian.Uint32(record[22+len(subject):])]
+	body := record[22+len(subject)+4+len(header) : len(record)-8]
+	key := sha256.Sum256([]byte(Stream + "-1"))
+	sum, err := highwayhash.NewDigest64(key[:])
 	require.NoError(t, err)
-	var out []byte
-	sums := hashOf(Stream, all[0].number)
-	_, err = all[0].scan(Stream, 0, func(r record) {
-		if n--; n == 0 {
-			r.body = append([]byte(nil), r.body...)
-			r.body[len(r.body)-10] ^= 1
-		}
-		out = appendRecord(out, hashOf(Stream, all[0].number), r)
-	}, func(flaw) { t.Error("damaged") })
-	require.NoError(t, err)
-	require.Len(t, out, len(content))
-	_ = sums
-	require.NoError(t, os.WriteFile(path, out, 0o600))
+	for _, part := range [][]byte{record[4:20], subject, header, body} {
+		_, _ = sum.Write(part)
+	}
+	sum.Sum(record[len(record)-8 : len(record)-8])
+	require.NoError(t, os.WriteFile(path, content, 0o600))
 }
 
 func TestRepairTellsWhatIsLost(t *testing.T) {
 	dir := stopped(t, 100)
 	wholeCopy(t, dir)
 	require.NoError(t, os.RemoveAll(filepath.Join(dir, "jetstream", "READERS")))
-	flip(t, filepath.Join(newDiskSync(dir, "CONTROL", Stream).dir, "1.blk"), 5_000_000)
+	flip(t, filepath.Join(blockDir(dir, "CONTROL", Stream), "1.blk"), 5_000_000)
 	before, err := ReadMark(markOf(dir))
 	require.NoError(t, err)
 
@@ -144,9 +146,9 @@ func TestARepairMayBeInterrupted(t *testing.T) {
 	dir := stopped(t, 200)
 	ids := wholeCopy(t, dir)
 	require.NoError(t, os.RemoveAll(filepath.Join(dir, "jetstream", "READERS")))
-	msgs, aside := newDiskSync(dir, "CONTROL", Stream).dir, dir+".repaired-20260101T000000.000Z"
-	require.NoError(t, os.MkdirAll(filepath.Join(aside, freshBlocks), 0o700))
-	require.NoError(t, os.Rename(msgs, filepath.Join(aside, formerBlocks)))
+	msgs, aside := blockDir(dir, "CONTROL", Stream), dir+".repaired-20260101T000000.000Z"
+	require.NoError(t, os.MkdirAll(filepath.Join(aside, "new"), 0o700))
+	require.NoError(t, os.Rename(msgs, filepath.Join(aside, "msgs")))
 	report, err := Repair(RepairOptions{Dir: dir, Now: time.Now()})
 	require.NoError(t, err)
 	require.True(t, report.Whole(), report)
@@ -157,36 +159,11 @@ func TestARepairMayBeInterrupted(t *testing.T) {
 	s.Close()
 }
 
-// The repaired blocks take the place of the former ones at once.
-func TestBlocksAreReplaced(t *testing.T) {
-	dir := t.TempDir()
-	at := func(name string) string { return filepath.Join(dir, name) }
-	for _, there := range []bool{true, false} {
-		require.NoError(t, os.MkdirAll(at("new"), 0o700))
-		require.NoError(t, os.WriteFile(filepath.Join(at("new"), "1.blk"), []byte("new"), 0o600))
-		if there {
-			require.NoError(t, os.MkdirAll(at("log"), 0o700))
-			done, err := exchange(at("new"), at("log"))
-			require.NoError(t, err)
-			if done {
-				require.FileExists(t, filepath.Join(at("log"), "1.blk"))
-				_, err = exchange(at("new"), at("log"))
-				require.NoError(t, err)
-			}
-		}
-		require.NoError(t, replaceBlocks(at("log"), at("new"), at("former")))
-		require.FileExists(t, filepath.Join(at("log"), "1.blk"))
-		require.NoDirExists(t, at("new"))
-		require.NoError(t, os.RemoveAll(at("log")))
-		require.NoError(t, os.RemoveAll(at("former")))
-	}
-}
-
 // Events are given up only after the caller has noted it.
 func TestALossIsNotedFirst(t *testing.T) {
 	dir := stopped(t, 100)
 	require.NoError(t, os.RemoveAll(filepath.Join(dir, "jetstream", "READERS")))
-	flip(t, filepath.Join(newDiskSync(dir, "CONTROL", Stream).dir, "1.blk"), 5_000_000)
+	flip(t, filepath.Join(blockDir(dir, "CONTROL", Stream), "1.blk"), 5_000_000)
 	full := errors.New("no space left")
 	_, err := Repair(RepairOptions{Dir: dir, AcceptLoss: true, Now: time.Now(), BeforeLoss: func(r RepairReport) error {
 		require.NotEmpty(t, r.Lost)
@@ -202,7 +179,7 @@ func TestTheReadersCopyGivesBackTheTail(t *testing.T) {
 	dir := stopped(t, 100)
 	ids := wholeCopy(t, dir)
 	require.NoError(t, os.Remove(markOf(dir)))
-	require.NoError(t, os.RemoveAll(filepath.Dir(newDiskSync(dir, "CONTROL", Stream).dir)))
+	require.NoError(t, os.RemoveAll(filepath.Dir(blockDir(dir, "CONTROL", Stream))))
 	s, err := StartServer(ServerOptions{Dir: dir})
 	require.NoError(t, err)
 	require.Equal(t, ids, idsOf(t, s))
@@ -212,9 +189,9 @@ func TestTheReadersCopyGivesBackTheTail(t *testing.T) {
 func TestADamagedCopyIsMadeAnew(t *testing.T) {
 	dir := stopped(t, 100)
 	ids := wholeCopy(t, dir)
-	flip(t, filepath.Join(newDiskSync(dir, "READERS", Stream).dir, "1.blk"), 5_000_000)
+	flip(t, filepath.Join(blockDir(dir, "READERS", Stream), "1.blk"), 5_000_000)
 	require.Equal(t, ids, wholeCopy(t, dir))
-	require.NoError(t, os.Truncate(filepath.Join(newDiskSync(dir, "READERS", Stream).dir, "1.blk"), 5_000_000))
+	require.NoError(t, os.Truncate(filepath.Join(blockDir(dir, "READERS", Stream), "1.blk"), 5_000_000))
 	require.Equal(t, ids, wholeCopy(t, dir))
 }
 
@@ -223,19 +200,20 @@ func TestADamagedCopyIsMadeAnew(t *testing.T) {
 func TestADamagedCopyThatIsAheadIsMadeAnew(t *testing.T) {
 	dir := stopped(t, 100)
 	ids := wholeCopy(t, dir)
-	flip(t, filepath.Join(newDiskSync(dir, "READERS", Stream).dir, "1.blk"), 5_000_000)
-	log := newDiskSync(dir, "CONTROL", Stream).dir
-	all, err := blocksOf(log)
+	flip(t, filepath.Join(blockDir(dir, "READERS", Stream), "1.blk"), 5_000_000)
+	log := blockDir(dir, "CONTROL", Stream)
+	block := filepath.Join(log, "2.blk")
+	require.NoFileExists(t, filepath.Join(log, "3.blk"))
+	content, err := os.ReadFile(block)
 	require.NoError(t, err)
 	end := int64(0)
-	_, err = all[len(all)-1].scan(Stream, 0, func(r record) {
-		if r.position <= 90 {
-			end = r.at + int64(len(r.raw))
+	for _, at := range recordEnds(content) {
+		if at+12 <= int64(len(content)) && binary.LittleEndian.Uint64(content[at+4:]) == 91 {
+			end = at
 		}
-	}, func(f flaw) { t.Error(f) })
-	require.NoError(t, err)
+	}
 	require.NotZero(t, end)
-	require.NoError(t, os.Truncate(all[len(all)-1].path, end))
+	require.NoError(t, os.Truncate(block, end))
 	require.NoError(t, os.Remove(filepath.Join(log, "index.db")))
 	require.NoError(t, os.Remove(markOf(dir)))
 	_, err = StartServer(ServerOptions{Dir: dir})
@@ -250,7 +228,7 @@ func TestWhatADiskDidNotTakeIsWrittenAnew(t *testing.T) {
 	dir := stopped(t, 10)
 	s, err := StartServer(ServerOptions{Dir: dir})
 	require.NoError(t, err)
-	s.Log().disk.sync = func(*os.File) error { return errors.New("input/output error") }
+	syncWith(s, func(*os.File) error { return errors.New("input/output error") })
 	_, err = s.Log().Append(t.Context(), write("unsynced", 0))
 	require.ErrorIs(t, err, ErrUncertain)
 	s.Close()
@@ -258,7 +236,7 @@ func TestWhatADiskDidNotTakeIsWrittenAnew(t *testing.T) {
 	require.NoError(t, err)
 	require.True(t, mark.Failed)
 	require.Equal(t, uint64(10), mark.Durable)
-	path := filepath.Join(newDiskSync(dir, "CONTROL", Stream).dir, "1.blk")
+	path := filepath.Join(blockDir(dir, "CONTROL", Stream), "1.blk")
 	before, err := os.Stat(path)
 	require.NoError(t, err)
 	content, err := os.ReadFile(path)
@@ -283,7 +261,7 @@ func TestWhatADiskDidNotTakeIsWrittenAnew(t *testing.T) {
 	// acknowledged is cut off, and kept.
 	s, err = StartServer(ServerOptions{Dir: dir})
 	require.NoError(t, err)
-	s.Log().disk.sync = func(*os.File) error { return errors.New("input/output error") }
+	syncWith(s, func(*os.File) error { return errors.New("input/output error") })
 	_, err = s.Log().Append(t.Context(), write("unsynced2", 0))
 	require.ErrorIs(t, err, ErrUncertain)
 	s.Close()
@@ -301,13 +279,15 @@ func TestWhatADiskDidNotTakeIsWrittenAnew(t *testing.T) {
 	require.Less(t, len(kept), 10_000, "only what was cut off")
 }
 
+const keptCuts = 10 // files of what was cut off
+
 // Each start after a power failure may cut a torn record off: the newest cuts
 // are kept.
 func TestCutsAreBounded(t *testing.T) {
 	dir := stopped(t, 3)
-	path := filepath.Join(newDiskSync(dir, "CONTROL", Stream).dir, "1.blk")
+	path := filepath.Join(blockDir(dir, "CONTROL", Stream), "1.blk")
 	var newest string
-	for i := range cutsKept + 3 {
+	for i := range keptCuts + 3 {
 		content, err := os.ReadFile(path)
 		require.NoError(t, err)
 		torn := []byte("torn " + strconv.Itoa(i))
@@ -323,7 +303,7 @@ func TestCutsAreBounded(t *testing.T) {
 	}
 	cut, err := filepath.Glob(dir + ".cut-*")
 	require.NoError(t, err)
-	require.Len(t, cut, cutsKept)
+	require.Len(t, cut, keptCuts)
 	require.NoFileExists(t, fmt.Sprintf("%s.cut-%d-1.blk", dir, 5))
 	require.FileExists(t, newest)
 }

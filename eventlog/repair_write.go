@@ -118,7 +118,7 @@ func writeBlocks(dir string, order []place) (chain Chain, err error) {
 		number, content = number+1, content[:0]
 		return err
 	}
-	sums := hashOf(Stream, number)
+	sums := hashOf(logStream, number)
 	for _, p := range order {
 		rec, err := p.from.record(p)
 		if err != nil {
@@ -132,7 +132,7 @@ func writeBlocks(dir string, order []place) (chain Chain, err error) {
 			if err := finish(); err != nil {
 				return chain, err
 			}
-			sums = hashOf(Stream, number)
+			sums = hashOf(logStream, number)
 		}
 		content = appendRecord(content, sums, rec)
 	}

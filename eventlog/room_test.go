@@ -16,7 +16,9 @@ func TestAppendToAFullDisk(t *testing.T) {
 	require.NoError(t, err)
 	t.Cleanup(server.Close)
 	free := uint64(disk.Events)
-	server.log.space = disk.New(func() (uint64, error) { return free, nil })
+	files := server.files
+	files.Space = disk.New(func() (uint64, error) { return free, nil })
+	server.log.UseFiles(files)
 	write := func(id string, expect uint64) error {
 		_, err := server.Log().Append(t.Context(), Write{Event: Event{ID: id, Name: "accounts/acme", Record: domain.Record{Type: "t", Data: []byte("{}")}}, Expect: expect})
 		return err

@@ -19,10 +19,10 @@ func TestScrubTellsOfDamage(t *testing.T) {
 	var said bytes.Buffer
 	s, err := StartServer(ServerOptions{Dir: dir, Log: slog.New(slog.NewTextHandler(&said, nil))})
 	require.NoError(t, err)
-	require.NoError(t, s.scrub(t.Context()))
+	require.NoError(t, Scrub(t.Context(), s.dir, s.mark, s.logger))
 	require.NotContains(t, said.String(), "anneal log repair")
-	flip(t, filepath.Join(newDiskSync(dir, "CONTROL", Stream).dir, "1.blk"), 5_000_000)
-	require.NoError(t, s.scrub(t.Context()))
+	flip(t, filepath.Join(blockDir(dir, "CONTROL", Stream), "1.blk"), 5_000_000)
+	require.NoError(t, Scrub(t.Context(), s.dir, s.mark, s.logger))
 	require.Contains(t, said.String(), "anneal log repair")
 	s.Close()
 	mark, err := ReadMark(markOf(dir))
@@ -38,12 +38,12 @@ func TestScrubWithoutADiskSync(t *testing.T) {
 	s, err := StartServer(ServerOptions{Dir: dir, syncAlways: true})
 	require.NoError(t, err)
 	t.Cleanup(s.Close)
-	require.Nil(t, s.log.disk)
-	require.NoError(t, s.scrub(t.Context()))
-	require.Zero(t, s.log.mark.now().Damaged)
-	flip(t, filepath.Join(newDiskSync(dir, "CONTROL", Stream).dir, "1.blk"), 5_000_000)
-	require.NoError(t, s.scrub(t.Context()))
-	require.NotZero(t, s.log.mark.now().Damaged)
+	require.Empty(t, s.files.Blocks)
+	require.NoError(t, Scrub(t.Context(), s.dir, s.mark, s.logger))
+	require.Zero(t, s.mark.now().Damaged)
+	flip(t, filepath.Join(blockDir(dir, "CONTROL", Stream), "1.blk"), 5_000_000)
+	require.NoError(t, Scrub(t.Context(), s.dir, s.mark, s.logger))
+	require.NotZero(t, s.mark.now().Damaged)
 }
 
 // A newest block that the server has made and not written into is no damage.
@@ -52,9 +52,9 @@ func TestScrubOfAnEmptyNewestBlock(t *testing.T) {
 	s, err := StartServer(ServerOptions{Dir: dir})
 	require.NoError(t, err)
 	t.Cleanup(s.Close)
-	require.NoError(t, os.WriteFile(filepath.Join(newDiskSync(dir, "CONTROL", Stream).dir, "4.blk"), nil, 0o600))
-	require.NoError(t, s.scrub(t.Context()))
-	require.Zero(t, s.log.mark.now().Damaged)
+	require.NoError(t, os.WriteFile(filepath.Join(blockDir(dir, "CONTROL", Stream), "4.blk"), nil, 0o600))
+	require.NoError(t, Scrub(t.Context(), s.dir, s.mark, s.logger))
+	require.Zero(t, s.mark.now().Damaged)
 }
 
 // The start after a finding reads the whole log. It refuses the damage, or
@@ -67,20 +67,18 @@ func TestStartSettlesAFindingOfScrub(t *testing.T) {
 	require.NoError(t, writeMark(markOf(dir), mark))
 	s, err := StartServer(ServerOptions{Dir: dir})
 	require.NoError(t, err)
-	require.Zero(t, s.log.mark.now().Damaged)
+	require.Zero(t, s.mark.now().Damaged)
 	s.Close()
 	mark, err = ReadMark(markOf(dir))
 	require.NoError(t, err)
 	require.Zero(t, mark.Damaged)
 
-	msgs := newDiskSync(dir, "CONTROL", Stream).dir
+	msgs := blockDir(dir, "CONTROL", Stream)
 	flip(t, filepath.Join(msgs, "1.blk"), 5_000_000)
-	all, err := blocksOf(msgs)
+	found, err := VerifyFiles(dir, markOf(dir))
 	require.NoError(t, err)
-	found, err := surveyor{stream: Stream, first: 1}.survey(all)
-	require.NoError(t, err)
-	require.Len(t, found.gaps, 1)
-	require.NoError(t, writeMark(markOf(dir), Mark{Damaged: found.gaps[0].First})) // behind the mark
+	require.Len(t, found.Missing, 1)
+	require.NoError(t, writeMark(markOf(dir), Mark{Damaged: found.Missing[0].First})) // behind the mark
 	_, err = StartServer(ServerOptions{Dir: dir})
 	require.True(t, IsDamaged(err), "%v", err)
 }
@@ -94,18 +92,20 @@ func TestEachControlPlaneKeepsAMark(t *testing.T) {
 		require.NoError(t, err)
 	}
 	path := filepath.Join(t.TempDir(), "log.mark")
-	c := &Connection{control: s.control, keeper: s.keeper, log: &JetStream{nc: s.control, js: s.log.js, ackWait: s.log.ackWait}}
+	log, err := NewJetStream(s.control)
+	require.NoError(t, err)
+	c := &Connection{control: s.control, keeper: s.keeper, log: log}
 	require.NoError(t, c.keepMark(t.Context(), path))
-	_, err := s.Log().Append(t.Context(), write("c", 0))
+	_, err = s.Log().Append(t.Context(), write("c", 0))
 	require.NoError(t, err)
 	require.Len(t, idsOf(t, &Server{Connection: c}), 3)
-	require.NoError(t, c.log.mark.close(Hash{}))
+	require.NoError(t, c.mark.close(Hash{}))
 	mark, err := ReadMark(path)
 	require.NoError(t, err)
 	require.Equal(t, uint64(3), mark.Position)
 
 	require.NoError(t, c.keepMark(t.Context(), path), "the same log")
-	require.NoError(t, c.log.mark.close(Hash{}))
+	require.NoError(t, c.mark.close(Hash{}))
 	for _, other := range []func(*Mark){
 		func(m *Mark) { m.Hash[0] ^= 1 },
 		func(m *Mark) { m.EventID = "another" },
@@ -129,7 +129,7 @@ func TestEachControlPlaneKeepsAMark(t *testing.T) {
 	require.NoError(t, c.checkMark(t.Context(), ConnectOptions{Mark: path, AcceptLoss: func(error) error { return full }}), "nothing to accept")
 	require.NoError(t, os.Remove(path))
 	require.NoError(t, c.keepMark(t.Context(), path), "a new control plane")
-	require.NoError(t, c.log.mark.close(Hash{}))
+	require.NoError(t, c.mark.close(Hash{}))
 }
 
 // A control plane that has a mark makes nothing in another cluster.
@@ -137,12 +137,12 @@ func TestTheMarkIsCheckedFirst(t *testing.T) {
 	s := start(t)
 	path := filepath.Join(t.TempDir(), "log.mark")
 	require.NoError(t, writeMark(path, Mark{Durable: 3}))
-	require.NoError(t, s.log.js.DeleteStream(t.Context(), Stream))
+	require.NoError(t, s.js.DeleteStream(t.Context(), Stream))
 	js := jetstreamOf(t, s.keeper)
 	require.NoError(t, js.DeleteStream(t.Context(), Stream))
 	c := &Connection{control: s.control, keeper: s.keeper}
 	err := c.checkMark(t.Context(), ConnectOptions{Mark: path})
 	require.ErrorContains(t, err, "--nats-url")
-	_, err = s.log.js.Stream(t.Context(), Stream)
+	_, err = s.js.Stream(t.Context(), Stream)
 	require.ErrorIs(t, err, jetstream.ErrStreamNotFound)
 }

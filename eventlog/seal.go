@@ -13,7 +13,6 @@ import (
 	"time"
 
 	"github.com/google/uuid"
-	"github.com/nats-io/nats.go"
 
 	"anneal/domain"
 )
@@ -28,27 +27,6 @@ const MaxSealed = 64 << 10
 type Vault struct {
 	ring *KeyRing
 	keys keyStore
-}
-
-// A keyStore holds wrapped data keys by their ids.
-type keyStore interface {
-	// get answers the record and its revision; 0 when there is none.
-	get(ctx context.Context, id string) (record []byte, revision uint64, err error)
-	// put records, provided that the id's revision is still the one given, and
-	// answers the new one; otherwise ErrConflict.
-	put(ctx context.Context, id string, record []byte, revision uint64) (uint64, error)
-	// erase takes the record away for good; no record is no error.
-	erase(ctx context.Context, id string) error
-	ids(ctx context.Context) ([]string, error)
-}
-
-// OpenVault keeps data keys in the JetStream bucket KEYS, made when missing.
-func OpenVault(ctx context.Context, nc *nats.Conn, ring *KeyRing) (*Vault, error) {
-	keys, err := openBucket(ctx, nc, keysStream, "data keys", ensureKeys)
-	if err != nil {
-		return nil, err
-	}
-	return &Vault{ring, keys}, nil
 }
 
 // NewMemoryVault forgets everything with the process: for tests.

@@ -85,11 +85,11 @@ func testVault(t *testing.T, vault *Vault) {
 // Values that earlier versions of anneal sealed for key name and version open as
 // the fold describes them, whatever the key name became.
 func TestVaultOpensValuesOfTheFirstScheme(t *testing.T) {
-	vault, key := NewMemoryVault(), bytes.Repeat([]byte{7}, keyBytes)
+	vault, key := NewMemoryVault(), bytes.Repeat([]byte{7}, KeyBytes)
 	id := uuid.NewString()
-	record, err := vault.wrap(id, key)
+	record, err := vault.Wrap(id, key)
 	require.NoError(t, err)
-	_, err = vault.keys.put(t.Context(), id, record, 0)
+	_, err = vault.Keys().put(t.Context(), id, record, 0)
 	require.NoError(t, err)
 	ciphertext, err := Encrypt(key, []byte("old"), []byte("accounts/acme/secrets/s\x00TOKEN\x002"))
 	require.NoError(t, err)
@@ -152,7 +152,7 @@ func TestShreddedKeysLeaveTheDisk(t *testing.T) {
 	w.Data = fmt.Appendf(nil, `{"ciphertext":%q}`, base64.StdEncoding.EncodeToString(sealed.Ciphertext))
 	mustAppend(t, s.Log(), w)
 
-	record, _, err := vault.keys.get(t.Context(), sealed.KeyID)
+	record, _, err := vault.Keys().get(t.Context(), sealed.KeyID)
 	require.NoError(t, err)
 	require.True(t, onDisk(t, dir, record), "else this test would see nothing")
 	require.NoError(t, vault.Shred(t.Context(), sealed.KeyID))
@@ -239,7 +239,7 @@ func TestRotation(t *testing.T) {
 }
 
 func TestKeyRingRefusals(t *testing.T) {
-	key := base64.StdEncoding.EncodeToString(make([]byte, keyBytes))
+	key := base64.StdEncoding.EncodeToString(make([]byte, KeyBytes))
 	tests := map[string]struct{ text, want string }{
 		"empty":      {"\n \n", "empty"},
 		"no id":      {key, "line 1"},
@@ -255,7 +255,7 @@ func TestKeyRingRefusals(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "ring")
 	ring, err := OpenKeyRing(path)
 	require.NoError(t, err)
-	assert.NotContains(t, fmt.Sprintf("%v %+v %s %#v", ring, ring, ring, ring), ring.current)
+	assert.NotContains(t, fmt.Sprintf("%v %+v %s %#v", ring, ring, ring, ring), ring.Current())
 	info, err := os.Stat(path)
 	require.NoError(t, err)
 	assert.Equal(t, os.FileMode(0o600), info.Mode().Perm())

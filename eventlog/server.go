@@ -59,6 +59,7 @@ type Server struct {
 	readers *accountReaders // nil when no account has readers here
 	logger  *slog.Logger    // nil is silence
 	broken  chan string     // why the server takes nothing more
+	files   LocalFiles      // of the log
 	part    bool            // the log's files were not all read before the start
 }
 
@@ -79,7 +80,7 @@ func StartServer(opts ServerOptions) (*Server, error) {
 	var before checked
 	if !opts.NoSync {
 		var err error
-		if before, err = checkStore(opts, opts.Mark, opts.Log); err != nil {
+		if before, err = checkStore(opts.Dir, opts.Mark, opts.Holds, opts.Log); err != nil {
 			return nil, err
 		}
 		if err := dropUnreadableConsumers(opts.Dir, opts.Log); err != nil {
@@ -161,7 +162,8 @@ func (s *Server) begin(password, seed string, opts ServerOptions, before checked
 		return err
 	}
 	s.servers = 1
-	s.log.space = disk.On(opts.Dir)
+	s.files.Space = disk.On(opts.Dir)
+	s.log.UseFiles(s.files)
 	if opts.NoSync {
 		return nil
 	}
@@ -173,7 +175,7 @@ func (s *Server) begin(password, seed string, opts ServerOptions, before checked
 			return err
 		}
 	}
-	mark, err := s.log.checkState(ctx, before)
+	mark, err := s.log.Verify(ctx, before)
 	if err != nil {
 		return err
 	}
@@ -183,12 +185,17 @@ func (s *Server) begin(password, seed string, opts ServerOptions, before checked
 	} else if before.fresh {
 		opts.Log.Info("the log has a high-water mark from now on", "position", mark.Durable, "file", opts.Mark)
 	}
-	if s.log.mark, err = openMark(opts.Mark, mark); err != nil || opts.syncAlways {
+	if s.mark, err = openMark(opts.Mark, mark); err != nil {
 		return err
 	}
-	s.log.disk = newDiskSync(opts.Dir, "CONTROL", Stream)
-	s.log.disk.mark = s.log.mark
-	return serveSync(s.control, opts.Dir, s.log.disk)
+	s.files.Mark = s.mark
+	if opts.syncAlways {
+		s.log.UseFiles(s.files)
+		return nil
+	}
+	s.files.Blocks = blockDir(opts.Dir, "CONTROL", Stream)
+	s.log.UseFiles(s.files)
+	return serveSync(s.control, opts.Dir, s.log)
 }
 
 func serverConfig(opts ServerOptions, own, reader, issuer string) (*server.Options, error) {
@@ -243,6 +250,28 @@ func (s *Server) InProcess() nats.Option { return nats.InProcessServer(s.nats) }
 // The password was made at the first start and is kept in the server's folder.
 func (s *Server) ReaderCredentials() (user, password string) { return "reader", s.reader }
 
+// scrubEvery is how often the files of a running server are read.
+const scrubEvery = 24 * time.Hour
+
+// Scrub reads the log's closed blocks again and again until ctx is done: immediately
+// when the check before the start left some out, and then every scrubEvery.
+func (s *Server) Scrub(ctx context.Context) error {
+	if s.mark == nil {
+		return nil
+	}
+	if !s.part && !sleep(ctx, scrubEvery) {
+		return ctx.Err()
+	}
+	for {
+		if err := Scrub(ctx, s.dir, s.mark, s.logger); err != nil {
+			return err
+		}
+		if !sleep(ctx, scrubEvery) {
+			return ctx.Err()
+		}
+	}
+}
+
 // SweepReaders closes the connections of account readers that are not valid any
 // more, by their user and the time since which they are connected.
 func (s *Server) SweepReaders(valid func(user string, since time.Time) bool) error {
@@ -265,11 +294,9 @@ func (s *Server) Close() {
 	if s.Connection == nil || s.log == nil {
 		return
 	}
-	if s.log.disk != nil {
-		s.log.disk.close()
-	}
-	if s.log.mark != nil {
-		_ = s.log.mark.close(indexHash(newDiskSync(s.dir, "CONTROL", Stream).dir)) // else the next start reads the whole log
+	s.log.CloseFiles()
+	if s.mark != nil {
+		_ = s.mark.close(indexHash(blockDir(s.dir, "CONTROL", Stream))) // else the next start reads the whole log
 	}
 }
 

@@ -195,7 +195,7 @@ func TestReadersReadEverything(t *testing.T) {
 			for want := uint64(1); want <= 40; want++ {
 				m, err := messages.Next(jetstream.NextContext(ctx))
 				require.NoError(t, err)
-				e, _, err := opened(m)
+				e, err := eventIn(m)
 				require.NoError(t, err)
 				require.Equal(t, want, e.Position, "the mirror has the log's positions")
 				_ = m.Ack()
@@ -215,7 +215,7 @@ func TestReadersReadEverything(t *testing.T) {
 		"flow control": {nats.BindStream(Stream), nats.DeliverAll(), nats.EnableFlowControl(), nats.IdleHeartbeat(time.Second)},
 	} {
 		t.Run(what, func(t *testing.T) {
-			sub, err := old.SubscribeSync(everything, opts...)
+			sub, err := old.SubscribeSync("events.>", opts...)
 			require.NoError(t, err)
 			for range 40 {
 				_, err := sub.NextMsgWithContext(ctx)
@@ -277,7 +277,8 @@ func TestReadersCanDoNothingElse(t *testing.T) {
 		}
 	})
 	t.Run("a push consumer reaches nobody else", func(t *testing.T) { testPushIsContained(t, s, reader) })
-	mirror := &JetStream{nc: reader, ackWait: 5 * time.Second}
+	mirror, err := NewJetStream(reader)
+	require.NoError(t, err)
 	last, err := mirror.Last(t.Context())
 	require.NoError(t, err)
 	assert.GreaterOrEqual(t, last.Position, position, "the mirror is whole")
@@ -309,7 +310,9 @@ func testPushIsContained(t *testing.T, s *Server, reader *nats.Conn) {
 	}
 	w := write("after", 0)
 	position := mustAppend(t, s.Log(), w)
-	for e, err := range (&JetStream{nc: reader, js: js, ackWait: 5 * time.Second}).Follow(t.Context(), "", position-1) {
+	log, err := NewJetStream(reader)
+	require.NoError(t, err)
+	for e, err := range log.Follow(t.Context(), "", position-1) {
 		require.NoError(t, err, "the mirror still lives, and follows")
 		assert.Equal(t, w.ID, e.ID)
 		break

@@ -11,10 +11,10 @@ import (
 	"anneal/domain"
 )
 
-// checkState holds the open stream against what the check before the start
+// Verify holds the open stream against what the check before the start
 // found, and answers the mark of now: with the running hash up to the log's
 // last event.
-func (l *JetStream) checkState(ctx context.Context, before checked) (mark Mark, err error) {
+func (l *JetStream) Verify(ctx context.Context, before checked) (mark Mark, err error) {
 	mark = before.mark
 	var state jetstream.StreamState
 	err = persist(ctx, func(ctx context.Context) error {

@@ -88,12 +88,12 @@ func TestTasksAreTriedAndPutAside(t *testing.T) {
 				tries++
 				return test.handle(tries)
 			}
-			require.NoError(t, r.handle(test.name, Tasks, test.name, handle, func(_ *message.Message, err error) error { told = err; return nil }))
+			require.NoError(t, r.Handle(test.name, Tasks, test.name, handle, func(_ *message.Message, err error) error { told = err; return nil }))
 			poison := func(m *message.Message) error {
 				over <- m.UUID + ": " + m.Metadata.Get(middleware.ReasonForPoisonedKey)
 				return nil
 			}
-			require.NoError(t, r.handle("inspector-"+test.name, Tasks, "poison."+test.name, poison, nil))
+			require.NoError(t, r.Handle("inspector-"+test.name, Tasks, "poison."+test.name, poison, nil))
 			publishTasks(t, s.Control(), test.name, "task")
 			if test.poison == "" {
 				publishTasks(t, s.Control(), test.name, "mark")
@@ -108,7 +108,7 @@ func TestTasksAreTriedAndPutAside(t *testing.T) {
 			}
 			assert.True(t, strings.HasPrefix(reason, "task: "), reason)
 			assert.Contains(t, reason, test.poison)
-			assert.LessOrEqual(t, len(reason), maxReason+len("task: "))
+			assert.LessOrEqual(t, len(reason), MaxReason+len("task: "))
 			assert.ErrorContains(t, told, test.poison)
 		})
 	}
@@ -119,7 +119,7 @@ func TestTimeoutEndsATry(t *testing.T) {
 	r, err := NewRouter(s.Control(), RouterConfig{Timeout: 20 * time.Millisecond, Tries: 2, FirstPause: time.Millisecond})
 	require.NoError(t, err)
 	told := make(chan error, 1)
-	require.NoError(t, r.handle("slow", Tasks, "slow", func(m *message.Message) error {
+	require.NoError(t, r.Handle("slow", Tasks, "slow", func(m *message.Message) error {
 		<-m.Context().Done()
 		return m.Context().Err()
 	}, func(_ *message.Message, err error) error { told <- err; return nil }))

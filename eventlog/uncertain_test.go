@@ -3,7 +3,6 @@ package eventlog
 import (
 	"context"
 	"errors"
-	"fmt"
 	"iter"
 	"os"
 	"testing"
@@ -38,13 +37,13 @@ func TestUncertaintyIsNoFault(t *testing.T) {
 	require.Equal(t, domain.Unknown, domain.CodeOf(err))
 
 	s := start(t, func(o *ServerOptions) { o.NoSync = false })
-	s.Log().disk.sync = func(f *os.File) error { return errors.New("input/output error") }
+	s.Log().SetBlockSync(func(f *os.File) error { return errors.New("input/output error") })
 	_, err = s.Log().Append(t.Context(), write("a", 0))
 	require.ErrorIs(t, err, ErrUncertain)
 	require.Equal(t, domain.Unknown, domain.CodeOf(err))
 
 	// Nobody waits for ever for what a failed disk holds back: the server ends.
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	for _, err := range s.Log().Follow(ctx, "", 0) {
 		require.ErrorContains(t, err, "input/output error")
@@ -92,7 +91,7 @@ func TestAfterAnUncertainAppendNoFailureIsAFault(t *testing.T) {
 	change, err := Do(t.Context(), log, follow(t, log.Memory), Request{Time: time.Now()}, intent)
 	require.NoError(t, err, "it arrived before Do gave up")
 	require.EqualValues(t, 1, change.Position())
-	after, err := change.After(new(rows))
+	after, err := change.After(newRows())
 	require.NoError(t, err)
 	require.Equal(t, counter{1}, after.State)
 }
@@ -112,27 +111,11 @@ func TestDoReturnsWhatAnEarlierRunOfTheCommandRecorded(t *testing.T) {
 	_, err = Do(t.Context(), log, world, Request{Time: time.Now()}, domain.Intend(counters, name("a"), add{4}))
 	require.NoError(t, err)
 
-	stale := new(rows)
-	stale.moved, stale.state, stale.version = make(chan struct{}), map[domain.Name]counter{}, map[domain.Name]uint64{}
+	stale := newRows()
 	result, err := Do(t.Context(), log, stale, request, domain.Intend(counters, name("a"), add{3}))
 	require.NoError(t, err)
 	require.EqualValues(t, 2, result.Position())
 	after, err := result.After(world)
 	require.NoError(t, err)
 	require.Equal(t, counter{5}, after.State)
-}
-
-// The server answers some errors after it has written the event, such as when
-// syncing it fails. Only refusals that are known to come before are faults.
-func TestUnknownRefusalsAreUncertain(t *testing.T) {
-	const answer = `{"error":{"code":503,"err_code":%d,"description":"some failure"},"stream":"EVENTS","seq":0}`
-	for code, certain := range map[int]bool{
-		codeWrongSequence: true, codeTooLarge: true, codeUnavailable: true, codeSubjectBusy: true,
-		10077: false, 10023: false, 10047: false, 12345: false,
-	} {
-		_, err := acknowledged(fmt.Appendf(nil, answer, code))
-		require.Error(t, err, code)
-		require.Equal(t, !certain, errors.Is(err, ErrUncertain), code)
-		require.Equal(t, code == codeUnavailable || code == codeSubjectBusy, notTaken(err), code)
-	}
 }

@@ -73,21 +73,17 @@ func bounded(config jetstream.StreamConfig) jetstream.StreamConfig {
 	return config
 }
 
-// lendUsage makes the mirror that readers see. They can have a consumer deliver
+// ensureUsageMirror makes the mirror that readers see. They can have a consumer deliver
 // to any subject of their own account: so what they are shown is recorded in
 // another. A mirror that is ahead of its stream, which a power failure has set
 // back, is made anew.
-func (c *Connection) lendUsage(ctx context.Context) error {
-	readers, err := jetstream.New(c.keeper)
-	if err != nil {
-		return fmt.Errorf("eventlog: %w", err)
-	}
+func ensureUsageMirror(ctx context.Context, readers, control jetstream.JetStream, replicas int) error {
 	return persist(ctx, func(ctx context.Context) error {
 		there, err := readers.Stream(ctx, UsageStream)
 		if err != nil && !errors.Is(err, jetstream.ErrStreamNotFound) {
 			return fmt.Errorf("eventlog: looking for the readers' usage: %w", err)
 		}
-		kept, failed := c.log.js.Stream(ctx, UsageStream)
+		kept, failed := control.Stream(ctx, UsageStream)
 		if failed != nil {
 			return fmt.Errorf("eventlog: looking for the stream %s: %w", UsageStream, failed)
 		}
@@ -96,13 +92,18 @@ func (c *Connection) lendUsage(ctx context.Context) error {
 				return fmt.Errorf("eventlog: the readers' usage cannot be made anew: %w", err)
 			}
 		}
-		config := bounded(mirrorOf(UsageStream, c.replicas))
-		config.MaxMsgSize = -1 // what is mirrored is bounded
-		if _, err := readers.CreateOrUpdateStream(ctx, config); err != nil {
+		if _, err := readers.CreateOrUpdateStream(ctx, usageMirror(replicas)); err != nil {
 			return fmt.Errorf("eventlog: making the readers' usage: %w", err)
 		}
 		return nil
 	})
+}
+
+// usageMirror is the configuration of a mirror of the usage stream.
+func usageMirror(replicas int) jetstream.StreamConfig {
+	config := bounded(mirrorOf(UsageStream, replicas))
+	config.MaxMsgSize = -1 // what is mirrored is bounded
+	return config
 }
 
 // A Meter records usage. No request waits for it: what the stream does not take
@@ -119,12 +120,12 @@ const (
 	meterAck   = 30 * time.Second
 )
 
-// Meter opens the stream of usage.
-func (c *Connection) Meter(logger *slog.Logger) (*Meter, error) {
+// NewMeter opens the stream of usage.
+func NewMeter(nc *nats.Conn, logger *slog.Logger) (*Meter, error) {
 	lost := func(_ jetstream.JetStream, m *nats.Msg, err error) {
 		logger.Warn("what a request used was not recorded", "subject", m.Subject, "error", err)
 	}
-	js, err := jetstream.New(c.control, jetstream.WithPublishAsyncMaxPending(unmetered), jetstream.WithPublishAsyncErrHandler(lost),
+	js, err := jetstream.New(nc, jetstream.WithPublishAsyncMaxPending(unmetered), jetstream.WithPublishAsyncErrHandler(lost),
 		jetstream.WithPublishAsyncTimeout(meterAck))
 	if err != nil {
 		return nil, fmt.Errorf("eventlog: %w", err)

@@ -11,14 +11,16 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
+var usageTime = time.Date(2030, 1, 2, 3, 4, 5, 0, time.UTC)
+
 func usageOf(account, kind string) Usage {
-	return Usage{Time: dawn, Request: "r-1", Kind: kind, Account: account, Key: "accounts/acme/apiKeys/k1", Deployment: "accounts/acme/deployments/d1",
+	return Usage{Time: usageTime, Request: "r-1", Kind: kind, Account: account, Key: "accounts/acme/apiKeys/k1", Deployment: "accounts/acme/deployments/d1",
 		Model: "speech-v3", Complete: true, AudioSeconds: 2.5}
 }
 
 func TestReadersReadUsage(t *testing.T) {
 	s := start(t)
-	meter, err := s.Meter(slog.New(slog.DiscardHandler))
+	meter, err := NewMeter(s.control, slog.New(slog.DiscardHandler))
 	require.NoError(t, err)
 	require.NoError(t, meter.Record(usageOf("acme", UsageOfTranscription)))
 	require.NoError(t, meter.Record(usageOf("other", UsageOfChat)))
@@ -39,7 +41,7 @@ func TestReadersReadUsage(t *testing.T) {
 	require.Equal(t, "usage.acme.transcription", m.Subject())
 	for header, want := range map[string]string{
 		"ce-specversion": "1.0", "ce-type": "usage.recorded.v1", "ce-source": "anneal", "ce-subject": "accounts/acme/deployments/d1",
-		"ce-time": dawn.UTC().Format(time.RFC3339Nano), "ce-actor": "accounts/acme/apiKeys/k1", "ce-correlation": "r-1", "content-type": "application/json",
+		"ce-time": usageTime.UTC().Format(time.RFC3339Nano), "ce-actor": "accounts/acme/apiKeys/k1", "ce-correlation": "r-1", "content-type": "application/json",
 	} {
 		require.Equal(t, want, m.Headers().Get(header), header)
 	}
@@ -59,7 +61,7 @@ func TestReadersReadUsage(t *testing.T) {
 func TestReadersForgeNoUsage(t *testing.T) {
 	s := start(t)
 	mustAppend(t, s.Log(), write("a", 0))
-	meter, err := s.Meter(slog.New(slog.DiscardHandler))
+	meter, err := NewMeter(s.control, slog.New(slog.DiscardHandler))
 	require.NoError(t, err)
 	js := jetstreamOf(t, readerOf(t, s, make(chan error, 16)))
 	ctx, cancel := context.WithTimeout(t.Context(), time.Second) // it may not be answered
@@ -86,14 +88,10 @@ func TestUsageIsBounded(t *testing.T) {
 		require.NoError(t, err)
 		config := stream.CachedInfo().Config
 		require.Equal(t, jetstream.DiscardOld, config.Discard)
-		require.EqualValues(t, usageRecords, config.MaxMsgs)
+		require.EqualValues(t, 2_000_000, config.MaxMsgs)
 		require.EqualValues(t, -1, config.MaxBytes, "nothing is set aside")
-		require.Equal(t, usageKept, config.MaxAge)
+		require.Equal(t, 35*24*time.Hour, config.MaxAge)
 	}
-	long := usageOf("acme", UsageOfChat)
-	long.Model = string(make([]byte, 2*maxUsage))
-	message, err := long.message()
-	require.NoError(t, err)
-	_, err = jetstreamOf(t, s.control).PublishMsg(t.Context(), message)
+	_, err := jetstreamOf(t, s.control).Publish(t.Context(), "usage.acme.chat", make([]byte, 8<<10))
 	require.Error(t, err, "one record cannot fill it")
 }

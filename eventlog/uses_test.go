@@ -11,6 +11,8 @@ import (
 	"anneal/domain"
 )
 
+var noon = time.Date(2030, 1, 2, 3, 4, 5, 0, time.UTC)
+
 type use struct {
 	name domain.Name
 	at   time.Time
@@ -41,19 +43,19 @@ func TestUsesAreToldToEveryServerAndAfterARestart(t *testing.T) {
 	t.Run("live", func(t *testing.T) {
 		u := open(t)
 		told := followUses(t, u)
-		require.NoError(t, u.Keep(t.Context(), first, dawn))
-		require.Equal(t, use{first, dawn}, <-told)
-		require.NoError(t, u.Keep(t.Context(), first, dawn.Add(time.Minute)))
-		require.Equal(t, use{first, dawn.Add(time.Minute)}, <-told)
-		require.NoError(t, u.Keep(t.Context(), second, dawn))
-		require.Equal(t, use{second, dawn}, <-told)
+		require.NoError(t, u.Keep(t.Context(), first, noon))
+		require.Equal(t, use{first, noon}, <-told)
+		require.NoError(t, u.Keep(t.Context(), first, noon.Add(time.Minute)))
+		require.Equal(t, use{first, noon.Add(time.Minute)}, <-told)
+		require.NoError(t, u.Keep(t.Context(), second, noon))
+		require.Equal(t, use{second, noon}, <-told)
 		require.NoError(t, u.Forget(t.Context(), second))
 	})
 	t.Run("after a restart", func(t *testing.T) {
 		u := open(t)
 		told := followUses(t, u)
-		require.Equal(t, use{first, dawn.Add(time.Minute)}, <-told, "the newest of each, and nothing of what was forgotten")
-		require.NoError(t, u.Keep(t.Context(), second, dawn.Add(time.Hour)))
-		require.Equal(t, use{second, dawn.Add(time.Hour)}, <-told)
+		require.Equal(t, use{first, noon.Add(time.Minute)}, <-told, "the newest of each, and nothing of what was forgotten")
+		require.NoError(t, u.Keep(t.Context(), second, noon.Add(time.Hour)))
+		require.Equal(t, use{second, noon.Add(time.Hour)}, <-told)
 	})
 }

@@ -29,7 +29,7 @@ func VerifyFiles(dir, mark string) (report FileReport, err error) {
 	if mark == "" {
 		mark = markOf(dir)
 	}
-	r := repair{RepairOptions: RepairOptions{Dir: dir, Mark: mark}, dir: newDiskSync(dir, "CONTROL", Stream).dir}
+	r := repair{RepairOptions: RepairOptions{Dir: dir, Mark: mark}, dir: blockDir(dir, "CONTROL", logStream)}
 	if err := r.take(); err != nil {
 		return report, err
 	}

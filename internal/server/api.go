@@ -62,7 +62,7 @@ func (s *Server) openAPI(ctx context.Context, listener net.Listener) error {
 	s.services.start("uses", func(ctx context.Context) error {
 		return uses.Follow(ctx, func(key domain.Name, at time.Time) { s.world.Live().UseKey(key, at) })
 	})
-	if s.meter, err = s.events.Meter(s.logger); err != nil {
+	if s.meter, err = eventlog.NewMeter(s.events.Control(), s.logger); err != nil {
 		return err
 	}
 	s.meter.Space = s.logSpace()

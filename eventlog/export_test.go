@@ -1,0 +1,38 @@
+package eventlog
+
+import (
+	"context"
+	"os"
+
+	"github.com/nats-io/nats.go"
+
+	"anneal/domain"
+)
+
+// What tests of package eventlog_test need of the internals.
+
+const FirstEvents = firstEvents
+
+// SetBlockSync replaces the sync of block files.
+func (l *JetStream) SetBlockSync(sync func(*os.File) error) { l.disk.sync = sync }
+
+// NextRoundAwaited reports whether a caller waits for the next round of the disk sync.
+func (l *JetStream) NextRoundAwaited() bool {
+	l.disk.mu.Lock()
+	defer l.disk.mu.Unlock()
+	return l.disk.next.waiting
+}
+
+// PublishOnce publishes a message without waiting for the disk.
+func (l *JetStream) PublishOnce(ctx context.Context, m *nats.Msg) (uint64, error) {
+	return l.publishOnce(ctx, m)
+}
+
+// InMsgs is how many messages the log's connection has received.
+func (l *JetStream) InMsgs() uint64 { return l.nc.Stats().InMsgs }
+
+// Settle runs settle of a decision on a resource.
+func Settle(ctx context.Context, log Log, rows Rows, name domain.Name) (Change, error) {
+	d := decision{log: log, rows: rows, intent: domain.Intent{Name: name}}
+	return d.settle(ctx)
+}

@@ -1,0 +1,31 @@
+package eventlog
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// Who stops early has not fetched the rest, and a count fetches one event.
+func TestReadsFetchWhatTheyAreAskedFor(t *testing.T) {
+	log, last := startLog(t), uint64(0)
+	for range 4 * FirstEvents {
+		last = mustAppend(t, log, write("a", last))
+	}
+	fetched := func(read func()) uint64 {
+		before := log.InMsgs()
+		read()
+		return log.InMsgs() - before
+	}
+	require.LessOrEqual(t, fetched(func() {
+		for _, err := range log.Read(t.Context(), "events.acme.>", 0) {
+			require.NoError(t, err)
+			return
+		}
+	}), uint64(FirstEvents+2), "one page, its end, and the place of the newest event")
+	require.Equal(t, uint64(2), fetched(func() {
+		n, err := log.Count(t.Context(), "events.acme.>")
+		require.NoError(t, err)
+		require.Equal(t, last, n)
+	}))
+}

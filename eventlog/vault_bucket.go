@@ -1,0 +1,94 @@
+package eventlog
+
+import (
+	"context"
+	"io"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"anneal/eventlog/keyfile"
+)
+
+// The bucket KEYS is a JetStream key-value bucket with history 1, except that
+// single messages may be deleted from it, and overwritten on disk: that is
+// what it is for. Reads ask the leader, so a key is there once it was put.
+const (
+	keysStream  = "KV_KEYS"
+	keysSubject = "$KV.KEYS."
+)
+
+func ensureKeys(ctx context.Context, js jetstream.JetStream, replicas int) error {
+	return ensureStream(ctx, js, jetstream.StreamConfig{
+		Name:              keysStream,
+		Description:       "Wrapped data keys of sealed values; deleting one deletes its value",
+		Subjects:          []string{keysSubject + ">"},
+		Storage:           jetstream.FileStorage,
+		Replicas:          max(1, replicas),
+		MaxMsgsPerSubject: 1,
+		Discard:           jetstream.DiscardNew,
+		AllowRollup:       true,
+	}, replicas)
+}
+
+// OpenLocalVault keeps data keys in two files that are always synced. Those in
+// the bucket KEYS, where an earlier version kept them, are brought over.
+func OpenLocalVault(ctx context.Context, nc *nats.Conn, ring *KeyRing, where LocalStore) (*Vault, error) {
+	keys, err := openLocal("data keys", where, keyfile.Options{Wipe: true}, func(store *keyfile.Store) error {
+		return migrateKeys(ctx, nc, where, store)
+	})
+	if err != nil {
+		return nil, err
+	}
+	if lost := keys.Lost(); len(lost) > 0 && where.Log != nil {
+		where.Log.Error("data keys are lost, and with them the values that they sealed: set those values again", "keys", lost)
+	}
+	return &Vault{ring, keys}, nil
+}
+
+// Close closes the files of a local vault.
+func (v *Vault) Close() error {
+	if local, ok := v.keys.(io.Closer); ok {
+		return local.Close()
+	}
+	return nil
+}
+
+// migrateKeys copies the data keys of the bucket KEYS, looks whether they are
+// there, and only then overwrites them in the bucket. It may be interrupted
+// anywhere and repeated.
+func migrateKeys(ctx context.Context, nc *nats.Conn, to LocalStore, store *keyfile.Store) error {
+	from, err := openBucket(ctx, nc, keysStream, "data keys", ensureKeys)
+	if err != nil {
+		return err
+	}
+	moved, err := migrate(ctx, from, store)
+	if err != nil {
+		return err
+	}
+	ids, err := from.ids(ctx)
+	if err != nil {
+		return err
+	}
+	for _, id := range ids {
+		if err := from.eraseUnsynced(ctx, id); err != nil {
+			return err
+		}
+	}
+	if err := askSync(ctx, nc, keysStream); err != nil {
+		return err
+	}
+	if moved > 0 && to.Log != nil {
+		to.Log.Info("the data keys of sealed values were moved out of NATS", "keys", moved, "to", to.Dir)
+	}
+	return nil
+}
+
+// OpenVault keeps data keys in the JetStream bucket KEYS, made when missing.
+func OpenVault(ctx context.Context, nc *nats.Conn, ring *KeyRing) (*Vault, error) {
+	keys, err := openBucket(ctx, nc, keysStream, "data keys", ensureKeys)
+	if err != nil {
+		return nil, err
+	}
+	return &Vault{ring, keys}, nil
+}
