@@ -21,19 +21,29 @@ import (
 // import besides those below it. A key that ends in /... covers all packages
 // below it too; the longest matching key counts.
 var mayImport = map[string][]string{
-	"domain":                 {},
-	"disk":                   {"domain"},
-	"domain/rows":            {"domain"},
-	"domain/weights":         {"domain"},
-	"examples":               {},
-	"eventlog":               {"domain", "disk"},
-	"eventlog/keyfile":       {},
+	"domain":               {},
+	"disk":                 {"domain"},
+	"domain/rows":          {"domain"},
+	"domain/weights":       {"domain"},
+	"examples":             {},
+	"eventlog":             {"domain", "disk", "eventlog/integrity"},
+	"eventlog/integrity":   {"domain", "disk"},
+	"eventlog/keyfile":     {},
+	"eventlog/kv":          {"domain", "disk", "eventlog", "eventlog/keyfile"},
+	"eventlog/secrets":     {"domain", "disk", "eventlog", "eventlog/keyfile", "eventlog/kv"},
+	"eventlog/idempotency": {"domain", "disk", "eventlog", "eventlog/keyfile", "eventlog/kv"},
+	"eventlog/metering":    {"domain", "disk", "eventlog"},
+	"eventlog/pubsub":      {"domain", "eventlog"},
+	"eventlog/natsserver": {"domain", "disk", "eventlog", "eventlog/idempotency", "eventlog/integrity",
+		"eventlog/metering", "eventlog/pubsub", "eventlog/secrets"},
+	"eventlog/logtest":       {"domain", "eventlog"},
+	"eventlog/servertest":    {"eventlog", "eventlog/natsserver"},
 	"projections":            {"domain", "eventlog", "disk", "projections/live"},
 	"projections/live":       {"domain"},
 	"projections/query":      {"domain", "projections"},
 	"blobs":                  {"domain", "disk"},
-	"blobs/reconcile":        {"domain", "eventlog", "projections", "blobs", "projections/live"},
-	"blobs/reconcile/faults": {"domain", "eventlog", "projections", "blobs", "blobs/reconcile", "projections/live"},
+	"blobs/reconcile":        {"domain", "eventlog", "eventlog/secrets", "projections", "blobs", "projections/live"},
+	"blobs/reconcile/faults": {"domain", "eventlog", "eventlog/secrets", "projections", "blobs", "blobs/reconcile", "projections/live"},
 	"engines":                {"domain"},
 	"engines/embedded/...":   {"domain", "disk", "domain/rows", "domain/weights", "engines"},
 	"engines/sandbox":        {"domain", "engines", "engines/process"},
@@ -46,15 +56,17 @@ var mayImport = map[string][]string{
 	"engines/enginetest":     {"domain", "engines"},
 	"schedulers/...":         {"domain", "eventlog", "projections", "projections/live"},
 	"workers/protocol":       {"domain", "engines"},
-	"workers/coordinator":    {"domain", "domain/weights", "eventlog", "projections", "blobs", "engines", "workers/protocol", "projections/live"},
-	"workers/tasks":          {"projections", "domain", "disk", "domain/rows", "domain/weights", "eventlog", "blobs", "engines", "projections/live"},
-	"workers/agent/...":      {"domain", "disk", "engines", "workers/protocol"},
-	"api/described":          {},
-	"api":                    {"domain", "domain/rows", "disk", "eventlog", "projections", "blobs", "engines", "projections/live", "projections/query"},
-	"internal/usage":         {},
-	"internal/certs":         {"internal/usage"},
-	"internal/datadir":       {"domain", "eventlog", "blobs/reconcile", "workers/coordinator", "internal/certs"},
-	"internal/node": {"domain", "eventlog", "engines", "engines/embedded", "engines/embedded/gguf", "engines/external",
+	"workers/coordinator":    {"domain", "domain/weights", "eventlog", "eventlog/natsserver", "eventlog/secrets", "projections", "blobs", "engines", "workers/protocol", "projections/live"},
+	"workers/tasks": {"projections", "domain", "disk", "domain/rows", "domain/weights", "eventlog", "eventlog/pubsub",
+		"eventlog/secrets", "blobs", "engines", "projections/live"},
+	"workers/agent/...": {"domain", "disk", "engines", "workers/protocol"},
+	"api/described":     {},
+	"api": {"domain", "domain/rows", "disk", "eventlog", "eventlog/idempotency", "eventlog/metering",
+		"eventlog/natsserver", "eventlog/secrets", "projections", "blobs", "engines", "projections/live", "projections/query"},
+	"internal/usage":   {},
+	"internal/certs":   {"internal/usage"},
+	"internal/datadir": {"domain", "eventlog/kv", "blobs/reconcile", "workers/coordinator", "internal/certs"},
+	"internal/node": {"domain", "disk", "eventlog/natsserver", "engines", "engines/embedded", "engines/embedded/gguf", "engines/external",
 		"engines/sandbox", "engines/sound", "engines/sphinx", "engines/torch", "workers/agent",
 		"internal/certs", "internal/datadir", "internal/usage"},
 }
@@ -64,10 +76,12 @@ var wiring = []string{"internal/server", "internal/cli"}
 
 // onlyIn lists the packages that may import a third-party module, tests left out.
 var onlyIn = map[string][]string{
-	"github.com/nats-io/": {"eventlog", "workers/coordinator", "workers/agent", "internal/datadir", "internal/node",
+	"github.com/nats-io/": {"eventlog", "eventlog/idempotency", "eventlog/integrity", "eventlog/kv", "eventlog/metering",
+		"eventlog/natsserver", "eventlog/pubsub", "eventlog/secrets", "eventlog/servertest",
+		"workers/coordinator", "workers/agent", "internal/datadir", "internal/node",
 		"internal/server", "internal/cli"},
-	"github.com/ThreeDotsLabs/watermill": {"eventlog"},
-	"github.com/stretchr/testify":        {"engines/enginetest"},
+	"github.com/ThreeDotsLabs/watermill": {"eventlog/pubsub"},
+	"github.com/stretchr/testify":        {"engines/enginetest", "eventlog/logtest", "eventlog/servertest"},
 	"gocloud.dev/":                       {"blobs"},
 	"github.com/spf13/cobra":             {"internal/cli"},
 	"github.com/go-chi/chi":              {"api"},
@@ -78,7 +92,8 @@ var onlyIn = map[string][]string{
 }
 
 // forTests are packages that only tests may import.
-var forTests = []string{"anneal/blobs/reconcile/faults", "anneal/api/described"}
+var forTests = []string{"anneal/blobs/reconcile/faults", "anneal/api/described", "anneal/eventlog/logtest",
+	"anneal/eventlog/servertest"}
 
 // impure are the packages that a pure package may not import.
 var impure = []string{

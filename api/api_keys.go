@@ -6,6 +6,7 @@ import (
 
 	"anneal/domain"
 	"anneal/eventlog"
+	"anneal/eventlog/natsserver"
 	"anneal/projections"
 )
 
@@ -71,10 +72,10 @@ var apiKeys = &resource[domain.APIKey, APIKey]{
 
 // ReaderOf is the reader of an account's events that connects to NATS with an
 // API key as its password; false when the key is not valid, or has another role.
-func ReaderOf(rows eventlog.Rows, pepper []byte, key string, now time.Time) (eventlog.Reader, bool) {
+func ReaderOf(rows eventlog.Rows, pepper []byte, key string, now time.Time) (natsserver.Reader, bool) {
 	caller, err := holder(rows, pepper, key, now)
 	if err != nil || caller.role != domain.RoleReader {
-		return eventlog.Reader{}, false
+		return natsserver.Reader{}, false
 	}
 	reader := readerOf(caller.key)
 	state, _ := rows.Row(caller.key)
@@ -84,12 +85,12 @@ func ReaderOf(rows eventlog.Rows, pepper []byte, key string, now time.Time) (eve
 	return reader, true
 }
 
-func readerOf(key domain.Name) eventlog.Reader {
-	return eventlog.Reader{Account: key.Account(), ID: key.ID()}
+func readerOf(key domain.Name) natsserver.Reader {
+	return natsserver.Reader{Account: key.Account(), ID: key.ID()}
 }
 
 // ReaderConnected notes that a reader's key was used.
-func (s *Server) ReaderConnected(r eventlog.Reader) {
+func (s *Server) ReaderConnected(r natsserver.Reader) {
 	name := domain.NewName(r.Account, domain.APIKeys.Collection, r.ID)
 	c := &call{Server: s, caller: caller{key: name}, now: s.Now().UTC(), ctx: context.Background(), id: "NATS"}
 	c.keyUsed()

@@ -11,7 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"anneal/domain"
-	"anneal/eventlog"
+	"anneal/eventlog/natsserver"
 )
 
 func TestKeysHaveTheirForm(t *testing.T) {
@@ -222,7 +222,7 @@ func TestReaderKeys(t *testing.T) {
 	s.mint("brief", "acme", domain.RoleReader, &soon)
 	r, ok := ReaderOf(s.world, pepper, s.key("reader"), s.clock.tick())
 	require.True(t, ok)
-	require.Equal(t, eventlog.Reader{Account: "acme", ID: "reader"}, r)
+	require.Equal(t, natsserver.Reader{Account: "acme", ID: "reader"}, r)
 	require.Equal(t, "acme.reader", r.User())
 	r, ok = ReaderOf(s.world, pepper, s.keys["brief"], s.clock.tick())
 	require.True(t, ok)

@@ -5,7 +5,7 @@ import (
 	"strings"
 
 	"anneal/engines"
-	"anneal/eventlog"
+	"anneal/eventlog/metering"
 )
 
 // ChatCompletion is the answer to a conversation.
@@ -200,4 +200,4 @@ func (f chatForm) closing(g *generation) any {
 	return chunk
 }
 
-func (chatForm) kind() string { return eventlog.UsageOfChat }
+func (chatForm) kind() string { return metering.Chat }

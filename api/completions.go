@@ -2,7 +2,7 @@ package api
 
 import (
 	"anneal/engines"
-	"anneal/eventlog"
+	"anneal/eventlog/metering"
 )
 
 func inferenceOperations() []operation {
@@ -117,4 +117,4 @@ func (f completionForm) end(g *generation, h *heard, usage *Usage) any {
 
 func (completionForm) closing(*generation) any { return nil }
 
-func (completionForm) kind() string { return eventlog.UsageOfCompletion }
+func (completionForm) kind() string { return metering.Completion }

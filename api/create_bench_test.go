@@ -16,6 +16,7 @@ import (
 
 	"anneal/domain"
 	"anneal/eventlog"
+	"anneal/eventlog/natsserver"
 	"anneal/projections"
 )
 
@@ -74,7 +75,7 @@ type creation struct {
 const createdSpec = `{"displayName": "a dataset like others", "exampleCount": "1000", "format": "CHAT"}`
 
 func newCreation(b *testing.B) *creation {
-	nats, err := eventlog.StartServer(eventlog.ServerOptions{Dir: b.TempDir()})
+	nats, err := natsserver.Start(natsserver.Options{Dir: b.TempDir()})
 	require.NoError(b, err)
 	b.Cleanup(nats.Close)
 	c := &creation{b: b, log: nats.Log(), client: &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 64}}}

@@ -27,6 +27,8 @@ import (
 	"anneal/domain/rows"
 	"anneal/engines"
 	"anneal/eventlog"
+	"anneal/eventlog/idempotency"
+	sealed "anneal/eventlog/secrets"
 	"anneal/projections"
 )
 
@@ -39,8 +41,8 @@ type stage struct {
 	world    *projections.World
 	log      *eventlog.Memory
 	store    *blobs.Store
-	vault    *eventlog.Vault
-	answers  *eventlog.IdempotencyStore
+	vault    *sealed.Vault
+	answers  *idempotency.Store
 	replicas *chorus
 	url      string
 	keys     map[string]string  // by alias: the key's text
@@ -59,7 +61,7 @@ const patience = time.Minute
 var epoch = time.Date(2030, 1, 2, 3, 4, 5, 0, time.UTC)
 
 func newStage(t testing.TB, limits Limits) *stage {
-	s := &stage{TB: t, world: projections.NewWorld(), log: eventlog.NewMemory(), vault: eventlog.NewMemoryVault(), answers: eventlog.NewMemoryAnswers(), replicas: &chorus{},
+	s := &stage{TB: t, world: projections.NewWorld(), log: eventlog.NewMemory(), vault: sealed.NewMemoryVault(), answers: idempotency.NewMemory(), replicas: &chorus{},
 		plan: new(atomic.Pointer[faults.Plan]), keys: map[string]string{}, logged: &safeBuffer{}, clock: &clock{now: epoch}}
 	s.world.Live().Boot(epoch)
 	ctx, stop := context.WithCancel(context.Background())

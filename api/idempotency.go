@@ -19,19 +19,21 @@ import (
 
 	"anneal/domain"
 	"anneal/eventlog"
+	"anneal/eventlog/idempotency"
+	sealed "anneal/eventlog/secrets"
 )
 
 // Answers keep what was answered to requests with an idempotency key, for all
 // servers. See eventlog.Answers.
 type Answers interface {
 	// Claim takes a key for a request, unless somebody else has it.
-	Claim(ctx context.Context, key string, digest []byte, now time.Time, lease time.Duration) (eventlog.Claim, error)
+	Claim(ctx context.Context, key string, digest []byte, now time.Time, lease time.Duration) (idempotency.Claim, error)
 	// Renew extends the lease of a claim whose work goes on.
-	Renew(ctx context.Context, claim eventlog.Claim, now time.Time, lease time.Duration) (eventlog.Claim, error)
+	Renew(ctx context.Context, claim idempotency.Claim, now time.Time, lease time.Duration) (idempotency.Claim, error)
 	// Store keeps the answer to the request that holds the claim.
-	Store(ctx context.Context, claim eventlog.Claim, answer []byte) error
+	Store(ctx context.Context, claim idempotency.Claim, answer []byte) error
 	// Release gives the key back without an answer.
-	Release(ctx context.Context, claim eventlog.Claim) error
+	Release(ctx context.Context, claim idempotency.Claim) error
 }
 
 // Headers of repeated requests and their answers.
@@ -84,10 +86,10 @@ func (c *call) once(h handler) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	if claim.State == eventlog.Answered {
-		return slot.open(claim.Answer)
+	if claim.State == idempotency.Completed {
+		return slot.open(claim.Response)
 	}
-	c.seed, c.repeated = claim.Seed, claim.State == eventlog.Resumed
+	c.seed, c.repeated = claim.Seed, claim.State == idempotency.Resumed
 	c.view = nil // it may have been long since
 	held := c.hold(claim)
 	defer held.release() // unless it is settled
@@ -196,7 +198,7 @@ func (c *call) buffer() ([]byte, error) {
 
 // claim takes the slot, and waits a little while a twin of the request is at
 // work on it.
-func (c *call) claim(s slot) (eventlog.Claim, error) {
+func (c *call) claim(s slot) (idempotency.Claim, error) {
 	begun, pause := time.Now(), 10*time.Millisecond
 	for {
 		now := c.now.Add(time.Since(begun))
@@ -208,14 +210,14 @@ func (c *call) claim(s slot) (eventlog.Claim, error) {
 			return claim, &domain.Error{Code: domain.Unavailable, Reason: "LOG_UNAVAILABLE",
 				Message: "the store of idempotency keys did not answer, and nothing was done: try again"}
 		case err != nil:
-			if fault != nil && fault.Reason == eventlog.ReasonAnswersFull {
+			if fault != nil && fault.Reason == idempotency.ReasonFull {
 				c.w.Header().Set("Retry-After", strconv.Itoa(max(1, int(math.Ceil(claim.Lease.Sub(now).Seconds())))))
 			}
 			return claim, err
-		case claim.State == eventlog.Differs:
+		case claim.State == idempotency.Mismatch:
 			return claim, &domain.Error{Code: domain.AlreadyExists, Reason: "IDEMPOTENCY_KEY_REUSED",
 				Message: "this " + idempotencyHeader + " came with another request within the last 24 hours: repeat that one exactly, or choose another key"}
-		case claim.State != eventlog.UnderWay:
+		case claim.State != idempotency.InProgress:
 			return claim, nil
 		case time.Since(begun) > c.Limits.Twin:
 			left := max(1, int(claim.Lease.Sub(now).Seconds()))
@@ -246,7 +248,7 @@ func (c *call) keep(s slot, held *held, result any, err error) (any, error) {
 	if refused && len(sealed) > maxKeptRefusal {
 		return answer, nil
 	}
-	if len(sealed) > eventlog.MaxAnswer {
+	if len(sealed) > idempotency.MaxResponse {
 		tooLong := domain.Errorf(domain.Aborted, "the first request with this %s was answered, but with more than is kept of an answer: look at what it changed, or ask again with another key", idempotencyHeader)
 		tooLong.Reason = "ANSWER_NOT_KEPT"
 		if sealed, err = s.seal(c.answered(nil, tooLong)); err != nil {
@@ -264,13 +266,13 @@ func (c *call) keep(s slot, held *held, result any, err error) (any, error) {
 // A held claim is renewed until it is settled.
 type held struct {
 	*call
-	claim   eventlog.Claim // once renewing has ended
+	claim   idempotency.Claim // once renewing has ended
 	end     chan struct{}
 	ended   chan struct{}
 	settled bool
 }
 
-func (c *call) hold(claim eventlog.Claim) *held {
+func (c *call) hold(claim idempotency.Claim) *held {
 	h := &held{call: c, claim: claim, end: make(chan struct{}), ended: make(chan struct{})}
 	go h.renew(time.Now())
 	return h
@@ -299,7 +301,7 @@ func (h *held) renew(begun time.Time) {
 }
 
 // settle ends the renewing and answers the claim as it is then.
-func (h *held) settle() eventlog.Claim {
+func (h *held) settle() idempotency.Claim {
 	h.settled = true
 	close(h.end)
 	<-h.ended
@@ -368,11 +370,11 @@ func (s slot) seal(a keptAnswer) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	return eventlog.Encrypt(s.key, plain, []byte(s.name))
+	return sealed.Encrypt(s.key, plain, []byte(s.name))
 }
 
-func (s slot) open(sealed []byte) (any, error) {
-	plain, err := eventlog.Decrypt(s.key, sealed, []byte(s.name))
+func (s slot) open(ciphertext []byte) (any, error) {
+	plain, err := sealed.Decrypt(s.key, ciphertext, []byte(s.name))
 	if err != nil {
 		return nil, domain.Errorf(domain.DataLoss, "the answer that was kept under this %s cannot be opened: the server's keys were changed since; use another key", idempotencyHeader)
 	}

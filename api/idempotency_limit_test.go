@@ -9,14 +9,14 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"anneal/eventlog"
+	"anneal/eventlog/idempotency"
 )
 
 // An account that has as many answers kept as it may have gets no further key,
 // and is told when it will: what it asked for does not happen.
 func TestNoRoomForAnotherKey(t *testing.T) {
 	s := newStage(t, Limits{})
-	s.answers.Limit = eventlog.AnswerLimit{Count: 2, Bytes: 1 << 20}
+	s.answers.Limit = idempotency.Limit{Count: 2, Bytes: 1 << 20}
 	create := func(alias, key, id string) answer {
 		account := map[string]string{"other": "other"}[alias]
 		if account == "" {
@@ -38,7 +38,7 @@ func TestNoRoomForAnotherKey(t *testing.T) {
 	require.Contains(t, string(a.body), "accounts/acme has as many answers kept")
 	wait, err := strconv.Atoi(a.header.Get("Retry-After"))
 	require.NoError(t, err)
-	require.InDelta(t, eventlog.AnswersKept.Seconds(), wait, 60)
+	require.InDelta(t, idempotency.Retention.Seconds(), wait, 60)
 	require.Equal(t, before, s.events(), "nothing was done")
 
 	require.Equal(t, "true", create("admin", "d1", "d1").header.Get(replayedHeader), "what is kept is answered again")

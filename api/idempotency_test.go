@@ -18,6 +18,7 @@ import (
 	"anneal/domain"
 	"anneal/engines"
 	"anneal/eventlog"
+	"anneal/eventlog/idempotency"
 )
 
 // keyed sends a request with an idempotency key.
@@ -100,11 +101,11 @@ func TestARepeatedChangeHappensOnce(t *testing.T) {
 // answer.
 type deafAnswers struct{ Answers }
 
-func (deafAnswers) Store(context.Context, eventlog.Claim, []byte) error {
+func (deafAnswers) Store(context.Context, idempotency.Claim, []byte) error {
 	return errors.New("the process is dead")
 }
 
-func (deafAnswers) Release(context.Context, eventlog.Claim) error {
+func (deafAnswers) Release(context.Context, idempotency.Claim) error {
 	return errors.New("the process is dead")
 }
 
@@ -268,9 +269,9 @@ type watchedAnswers struct {
 	stored [][]byte
 }
 
-func (w *watchedAnswers) Claim(ctx context.Context, key string, digest []byte, now time.Time, lease time.Duration) (eventlog.Claim, error) {
+func (w *watchedAnswers) Claim(ctx context.Context, key string, digest []byte, now time.Time, lease time.Duration) (idempotency.Claim, error) {
 	claim, err := w.Answers.Claim(ctx, key, digest, now, lease)
-	if claim.State == eventlog.UnderWay {
+	if claim.State == idempotency.InProgress {
 		select {
 		case w.busy <- struct{}{}:
 		default:
@@ -279,7 +280,7 @@ func (w *watchedAnswers) Claim(ctx context.Context, key string, digest []byte, n
 	return claim, err
 }
 
-func (w *watchedAnswers) Store(ctx context.Context, claim eventlog.Claim, answer []byte) error {
+func (w *watchedAnswers) Store(ctx context.Context, claim idempotency.Claim, answer []byte) error {
 	w.mu.Lock()
 	w.stored = append(w.stored, answer)
 	w.mu.Unlock()
@@ -344,7 +345,7 @@ func TestAnAnswerIsGivenAgainForADay(t *testing.T) {
 	s := newStage(t, Limits{})
 	const path, body = acme + "/datasets", `{"dataset": {}}`
 	first := s.keyed("k", "POST", path, "user", body)
-	s.clock.add(eventlog.AnswersKept - time.Minute)
+	s.clock.add(idempotency.Retention - time.Minute)
 	sameAs(t, first, s.keyed("k", "POST", path, "user", body))
 	s.clock.add(time.Minute)
 	after := s.keyed("k", "POST", path, "user", body)
@@ -408,7 +409,7 @@ func TestWhatIsNotKept(t *testing.T) {
 	})
 	t.Run("an answer that is too large", func(t *testing.T) {
 		s.replicas.singing(func(_ context.Context, _ domain.Replica, _ engines.CompletionRequest, emit func(engines.Chunk) error) (engines.Usage, error) {
-			err := emit(engines.Chunk{Text: string(bytes.Repeat([]byte("x"), eventlog.MaxAnswer)), Finish: engines.FinishStop})
+			err := emit(engines.Chunk{Text: string(bytes.Repeat([]byte("x"), idempotency.MaxResponse)), Finish: engines.FinishStop})
 			return engines.Usage{PromptTokens: 1, CompletionTokens: 1}, err
 		})
 		const body = `{"model": "accounts/acme/deployments/d1", "prompt": "a"}`
@@ -435,22 +436,22 @@ func TestAPanicGivesTheKeyBack(t *testing.T) {
 // A claim is held as long as its work takes, however long that is.
 func TestAClaimIsRenewedWhileTheWorkGoesOn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		answers, digest := eventlog.NewMemoryAnswers(), []byte("request")
+		answers, digest := idempotency.NewMemory(), []byte("request")
 		c := &call{Server: &Server{Options: Options{Answers: answers}}, ctx: t.Context(), now: time.Now()}
 		claim, err := answers.Claim(t.Context(), "k", digest, c.now, claimTime)
 		require.NoError(t, err)
 		held := c.hold(claim)
-		state := func() eventlog.ClaimState {
+		state := func() idempotency.ClaimState {
 			claim, err := answers.Claim(t.Context(), "k", digest, time.Now(), claimTime)
 			require.NoError(t, err)
 			return claim.State
 		}
 		<-time.After(10*claimTime + time.Millisecond)
-		require.Equal(t, eventlog.UnderWay, state())
+		require.Equal(t, idempotency.InProgress, state())
 		require.NoError(t, answers.Store(t.Context(), held.settle(), []byte("done")))
 		<-time.After(2 * claimTime)
-		require.Equal(t, eventlog.Answered, state())
+		require.Equal(t, idempotency.Completed, state())
 		held.release()
-		require.Equal(t, eventlog.Answered, state(), "what is settled is not released")
+		require.Equal(t, idempotency.Completed, state(), "what is settled is not released")
 	})
 }

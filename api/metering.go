@@ -2,12 +2,12 @@ package api
 
 import (
 	"anneal/domain"
-	"anneal/eventlog"
+	"anneal/eventlog/metering"
 )
 
 // metered records what the call has used of a deployment. That it cannot be
 // recorded is the operator's business, and no reason to withhold an answer.
-func (c *call) metered(deployment domain.Name, model string, used eventlog.Usage) {
+func (c *call) metered(deployment domain.Name, model string, used metering.Record) {
 	if c.Meter == nil {
 		return
 	}
@@ -19,10 +19,10 @@ func (c *call) metered(deployment domain.Name, model string, used eventlog.Usage
 
 // used is what the generation has used. Of choices that broke off it is the
 // tokens that were heard.
-func (g *generation) used(complete bool) eventlog.Usage {
+func (g *generation) used(complete bool) metering.Record {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	u := eventlog.Usage{Kind: g.form.kind(), Complete: complete, PromptTokens: g.usage.PromptTokens,
+	u := metering.Record{Kind: g.form.kind(), Complete: complete, PromptTokens: g.usage.PromptTokens,
 		CachedPromptTokens: g.usage.Details.CachedTokens, CompletionTokens: g.usage.CompletionTokens}
 	for _, h := range g.all {
 		if !h.counted {
@@ -34,10 +34,10 @@ func (g *generation) used(complete bool) eventlog.Usage {
 
 // used is what the transcription has used: of one that broke off, what was
 // listened to.
-func (t *transcription) used(complete bool) eventlog.Usage {
-	u := eventlog.Usage{Kind: eventlog.UsageOfTranscription, Complete: complete, AudioSeconds: t.seconds}
+func (t *transcription) used(complete bool) metering.Record {
+	u := metering.Record{Kind: metering.Transcription, Complete: complete, AudioSeconds: t.seconds}
 	if t.q.asked.Options.Translate {
-		u.Kind = eventlog.UsageOfTranslation
+		u.Kind = metering.Translation
 	}
 	if complete {
 		u.AudioSeconds = t.heard.Duration

@@ -16,7 +16,7 @@ import (
 
 	"anneal/domain"
 	"anneal/engines"
-	"anneal/eventlog"
+	sealed "anneal/eventlog/secrets"
 )
 
 // Limits of a preview.
@@ -104,7 +104,7 @@ func previewEvaluator(c *call) (any, error) {
 	var fault *domain.Error
 	if errors.As(err, &fault) {
 		shown := *fault
-		shown.Message = eventlog.Redact(shown.Message, code.Env)
+		shown.Message = sealed.Redact(shown.Message, code.Env)
 		return nil, &shown
 	}
 	answer.TotalRuntimeMs = int(c.Now().Sub(began) / time.Millisecond)
@@ -186,7 +186,7 @@ func (c *call) previewed(e PreviewedEvaluator, dir string) (code engines.Evaluat
 		if err := c.caller.may(toGuard); err != nil {
 			return code, err
 		}
-		code.Env, err = eventlog.Secrets{Rows: c.World, Open: c.Sealer.Open}.Values(c.ctx, c.account, "evaluator.secrets", names)
+		code.Env, err = sealed.Resolver{Rows: c.World, Open: c.Sealer.Open}.Values(c.ctx, c.account, "evaluator.secrets", names)
 	}
 	return code, err
 }
@@ -236,12 +236,12 @@ func tryOn(ctx context.Context, scorer engines.Scorer, code engines.EvaluatorCod
 			return answer, err
 		}
 		one := scores[0]
-		result := PreviewResult{Success: one.Valid, Score: one.Value, PerMetricEvals: one.Metrics, Reason: eventlog.Redact(one.Reason, code.Env)}
+		result := PreviewResult{Success: one.Valid, Score: one.Value, PerMetricEvals: one.Metrics, Reason: sealed.Redact(one.Reason, code.Env)}
 		if result.PerMetricEvals == nil {
 			result.PerMetricEvals = map[string]float64{}
 		}
 		answer.Results = append(answer.Results, result)
-		answer.Stdout, answer.Stderr = append(answer.Stdout, eventlog.Redact(one.Stdout, code.Env)), append(answer.Stderr, eventlog.Redact(one.Stderr, code.Env))
+		answer.Stdout, answer.Stderr = append(answer.Stdout, sealed.Redact(one.Stdout, code.Env)), append(answer.Stderr, sealed.Redact(one.Stderr, code.Env))
 	}
 	return answer, nil
 }

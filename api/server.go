@@ -24,6 +24,8 @@ import (
 	"anneal/domain"
 	"anneal/engines"
 	"anneal/eventlog"
+	"anneal/eventlog/idempotency"
+	"anneal/eventlog/metering"
 	"anneal/projections"
 )
 
@@ -47,10 +49,10 @@ type Replicas interface {
 	Transcribe(ctx context.Context, deployment domain.Name, replica domain.Replica, req engines.TranscriptionRequest, emit func(engines.TranscriptEvent) error) (engines.Transcript, error)
 }
 
-// A Meter records what requests to models have used. See eventlog.Meter.
+// A Meter records what requests to models have used. See metering.Meter.
 type Meter interface {
 	// Record does not wait until it is recorded.
-	Record(usage eventlog.Usage) error
+	Record(usage metering.Record) error
 }
 
 // Limits bound what a request may take. Zero values mean the defaults.
@@ -180,7 +182,7 @@ func New(o Options) *Server {
 		o.Metrics = prometheus.NewRegistry()
 	}
 	if o.Answers == nil {
-		o.Answers = eventlog.NewMemoryAnswers()
+		o.Answers = idempotency.NewMemory()
 	}
 	o.Cluster = cmp.Or(o.Cluster, DefaultCluster)
 	o.Limits = o.Limits.filled()

@@ -1,6 +1,7 @@
-package eventlog
+package eventlog_test
 
 import (
+	"anneal/eventlog/servertest"
 	"fmt"
 	"strconv"
 	"sync"
@@ -14,6 +15,9 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"anneal/domain"
+	"anneal/eventlog"
+	"anneal/eventlog/logtest"
+	"anneal/eventlog/natsserver"
 )
 
 // BenchmarkDo compares whole commands (decide, envelope, version check,
@@ -26,7 +30,7 @@ func BenchmarkDo(b *testing.B) {
 		for _, clients := range []int{1, 64, 256} {
 			kind := map[bool]string{true: "durable", false: "nosync"}[durable]
 			b.Run(fmt.Sprintf("%s/%d", kind, clients), func(b *testing.B) {
-				compare(b, start(b, func(o *ServerOptions) { o.NoSync = !durable }), bare(b, durable), clients)
+				compare(b, servertest.Start(b, func(o *natsserver.Options) { o.NoSync = !durable }), bare(b, durable), clients)
 			})
 		}
 	}
@@ -41,19 +45,19 @@ func bare(b *testing.B, durable bool) jetstream.JetStream {
 	nc, err := nats.Connect("", nats.InProcessServer(s))
 	require.NoError(b, err)
 	b.Cleanup(func() { nc.Close(); s.Shutdown(); s.WaitForShutdown() })
-	js := jetstreamOf(b, nc)
+	js := servertest.JetStream(b, nc)
 	_, err = js.CreateStream(b.Context(), jetstream.StreamConfig{Name: "RAW", Subjects: []string{"raw.>"}})
 	require.NoError(b, err)
 	return js
 }
 
-func compare(b *testing.B, s *Server, js jetstream.JetStream, clients int) {
-	rows := follow(b, s.Log())
+func compare(b *testing.B, s *natsserver.Server, js jetstream.JetStream, clients int) {
+	rows := logtest.Follow(b, s.Log())
 	body := []byte(`{"n":1}`)
 	var id atomic.Int64
 	do := func() error {
-		intent := domain.Intend(counters, name("c"+strconv.FormatInt(id.Add(1), 10)), add{1})
-		_, err := Do(b.Context(), s.Log(), rows, Request{Time: time.Now(), Actor: "accounts/acme/apiKeys/k1"}, intent)
+		intent := domain.Intend(logtest.Counters, logtest.Name("c"+strconv.FormatInt(id.Add(1), 10)), logtest.Add{N: 1})
+		_, err := eventlog.Do(b.Context(), s.Log(), rows, eventlog.Request{Time: time.Now(), Actor: "accounts/acme/apiKeys/k1"}, intent)
 		return err
 	}
 	raw := func() error {
@@ -106,7 +110,7 @@ func burst(b *testing.B, clients, each int, op func() error) rate {
 
 // BenchmarkFollow reads the log from the beginning, decoded.
 func BenchmarkFollow(b *testing.B) {
-	s := start(b)
+	s := servertest.Start(b)
 	const events = 50_000
 	fill(b, s.Log(), events)
 	for b.Loop() {
@@ -123,11 +127,11 @@ func BenchmarkFollow(b *testing.B) {
 
 // BenchmarkHistory reads the ten events of one resource among many.
 func BenchmarkHistory(b *testing.B) {
-	s := start(b)
+	s := servertest.Start(b)
 	fill(b, s.Log(), 20_000)
 	for b.Loop() {
 		count := 0
-		for _, err := range s.Log().Read(b.Context(), name("h7").Subject(), 0) {
+		for _, err := range s.Log().Read(b.Context(), logtest.Name("h7").Subject(), 0) {
 			require.NoError(b, err)
 			count++
 		}
@@ -136,7 +140,7 @@ func BenchmarkHistory(b *testing.B) {
 }
 
 // fill writes that many events, ten to a resource.
-func fill(b *testing.B, log *JetStream, events int) {
+func fill(b *testing.B, log *eventlog.JetStream, events int) {
 	var all sync.WaitGroup
 	var next atomic.Int64
 	for range 64 {
@@ -149,7 +153,7 @@ func fill(b *testing.B, log *JetStream, events int) {
 				var version uint64
 				for range 10 {
 					var err error
-					if version, err = log.Append(b.Context(), write("h"+strconv.FormatInt(i, 10), version)); err != nil {
+					if version, err = log.Append(b.Context(), logtest.Write("h"+strconv.FormatInt(i, 10), version)); err != nil {
 						b.Error(err)
 						return
 					}

@@ -13,7 +13,9 @@ import (
 
 	"github.com/nats-io/nats.go"
 
+	"anneal/disk"
 	"anneal/domain"
+	"anneal/eventlog/integrity"
 )
 
 // A diskSync makes a stream of the embedded server outlive a power failure,
@@ -28,7 +30,7 @@ import (
 type diskSync struct {
 	dir    string               // of the block files: 1.blk, 2.blk, ...
 	sync   func(*os.File) error // dataSync, but for tests
-	mark   *highWater           // of the log; nil for other streams
+	mark   *integrity.MarkFile  // of the log; nil for other streams
 	synced atomic.Uint64        // positions up to here are on disk
 
 	mu      sync.Mutex
@@ -50,7 +52,7 @@ type round struct {
 func newDiskSync(dir string) *diskSync {
 	return &diskSync{
 		dir:  dir,
-		sync: dataSync,
+		sync: disk.Fdatasync,
 		next: &round{done: make(chan struct{})},
 	}
 }
@@ -111,11 +113,11 @@ func (d *diskSync) round() (more bool) {
 	if failed == nil && wanted > d.synced.Load() { // else an earlier round served them, or none will again
 		err := d.syncBlocks()
 		if err == nil {
-			err = d.mark.reached(wanted)
+			err = d.mark.SetDurable(wanted)
 		}
 		if err != nil {
 			failed = domain.Errorf(domain.Unavailable, "the disk of the event log failed (%v): see to it, then start again", err)
-			d.mark.fail()
+			d.mark.SetFailed()
 		} else {
 			d.synced.Store(wanted)
 		}
@@ -148,7 +150,7 @@ func (d *diskSync) syncBlocks() error {
 		}
 		_ = d.block.Close()
 		d.block, d.number = following, d.number+1
-		if err := syncPath(d.dir); err != nil {
+		if err := disk.Sync(d.dir); err != nil {
 			return err
 		}
 	}
@@ -188,7 +190,7 @@ func (d *diskSync) findBlock() error {
 	if d.block, err = os.Open(d.path(d.number)); err != nil {
 		return err
 	}
-	return syncTree(d.dir)
+	return disk.SyncTree(d.dir)
 }
 
 func (d *diskSync) close() {
@@ -203,16 +205,16 @@ func (d *diskSync) close() {
 // syncSubject is where the embedded server is asked, in the account CONTROL,
 // to sync all files of a stream, or the log up to a position ("EVENTS 42"). A
 // cluster has no responder there: its servers sync before they acknowledge.
-const syncSubject = "control.sync"
+const SyncSubject = "control.sync"
 
 // askLogSync returns once the log is on disk up to a position.
-func askLogSync(ctx context.Context, nc *nats.Conn, position uint64) error {
-	return askSync(ctx, nc, Stream+" "+strconv.FormatUint(position, 10))
+func RequestLogSync(ctx context.Context, nc *nats.Conn, position uint64) error {
+	return RequestSync(ctx, nc, Stream+" "+strconv.FormatUint(position, 10))
 }
 
 // askSync returns once all that was acknowledged on a stream is on disk.
-func askSync(ctx context.Context, nc *nats.Conn, stream string) error {
-	answer, err := nc.RequestWithContext(ctx, syncSubject, []byte(stream))
+func RequestSync(ctx context.Context, nc *nats.Conn, stream string) error {
+	answer, err := nc.RequestWithContext(ctx, SyncSubject, []byte(stream))
 	if errors.Is(err, nats.ErrNoResponders) {
 		return nil
 	}

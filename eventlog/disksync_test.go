@@ -11,12 +11,13 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"anneal/domain"
+	"anneal/eventlog/integrity"
 )
 
 // blocks makes a folder of block files and a diskSync on it.
 func blocks(t *testing.T, numbers ...int) *diskSync {
 	store := t.TempDir()
-	d := newDiskSync(blockDir(store, "A", "S"))
+	d := newDiskSync(integrity.BlockDir(store, "A", "S"))
 	require.NoError(t, os.MkdirAll(d.dir, 0o700))
 	for _, number := range numbers {
 		require.NoError(t, os.WriteFile(d.path(number), []byte("x"), 0o600))
@@ -100,7 +101,7 @@ func TestSyncFollowsTheBlocks(t *testing.T) {
 }
 
 func TestAFailedDiskIsNotBelievedAgain(t *testing.T) {
-	tests := map[string]*diskSync{"no blocks": blocks(t), "no folder": newDiskSync(blockDir(t.TempDir(), "A", "S")), "a failing sync": blocks(t, 1)}
+	tests := map[string]*diskSync{"no blocks": blocks(t), "no folder": newDiskSync(integrity.BlockDir(t.TempDir(), "A", "S")), "a failing sync": blocks(t, 1)}
 	tests["a failing sync"].sync = func(*os.File) error { return errors.New("input/output error") }
 	for what, d := range tests {
 		err := d.wait(t.Context(), 1)

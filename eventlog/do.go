@@ -133,7 +133,7 @@ func (d *decision) run(ctx context.Context) (Change, error) {
 		if found.Position() > 0 {
 			return found, nil
 		}
-		if attempt > 1 && !sleep(ctx, rand.N(time.Duration(attempt)*time.Millisecond)) {
+		if attempt > 1 && !Sleep(ctx, rand.N(time.Duration(attempt)*time.Millisecond)) {
 			return d.conclude(ctx, Change{}, ctx.Err())
 		}
 	}

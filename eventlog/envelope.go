@@ -18,10 +18,10 @@ import (
 // binding, binary mode. Attributes are headers, the fact is the body.
 const (
 	headerSpec        = "ce-specversion"
-	headerID          = "ce-id"
+	HeaderID          = "ce-id"
 	headerType        = "ce-type"
 	headerSource      = "ce-source"
-	headerSubject     = "ce-subject"
+	HeaderSubject     = "ce-subject"
 	headerTime        = "ce-time"
 	headerActor       = "ce-actor"
 	headerCommand     = "ce-command"
@@ -42,7 +42,7 @@ const maxAttribute = 1 << 10 // bytes of one attribute
 // check refuses what could not be found again under its name, or would break
 // the limits of the envelope.
 func (w Write) check() error {
-	if subject := w.Name.Subject(); domain.NameOf(subject) != w.Name || !literal(subject) {
+	if subject := w.Name.Subject(); domain.NameOf(subject) != w.Name || !ValidSubject(subject) {
 		return domain.Errorf(domain.Internal, "%q is no resource name: it must be accounts/{account} or accounts/{account}/{collection}/{id}", w.Name)
 	}
 	if w.ID == "" || w.Type == "" {
@@ -57,23 +57,23 @@ func (w Write) check() error {
 }
 
 // literal tells whether a subject is free of wildcards, spaces and empty tokens.
-func literal(subject string) bool {
+func ValidSubject(subject string) bool {
 	return !strings.ContainsAny(subject, "*> \t\r\n\x00") && !strings.Contains(subject, "..") && !strings.HasSuffix(subject, ".")
 }
 
 // enclose puts an event into its envelope. The caller adds what the log needs.
-func enclose(e Event) *nats.Msg {
+func Encode(e Event) *nats.Msg {
 	header := make(nats.Header, 16)
 	header[headerSpec] = []string{specVersion}
 	header[headerSource] = []string{source}
 	header[headerContent] = []string{contentJSON}
-	header[headerID] = []string{escape(e.ID)}
-	header[headerType] = []string{escape(e.Type)}
-	header[headerSubject] = []string{escape(string(e.Name))}
+	header[HeaderID] = []string{EscapeHeader(e.ID)}
+	header[headerType] = []string{EscapeHeader(e.Type)}
+	header[HeaderSubject] = []string{EscapeHeader(string(e.Name))}
 	header[headerTime] = []string{e.Time.UTC().Format(time.RFC3339Nano)}
 	set := func(key, value string) {
 		if value != "" {
-			header[key] = []string{escape(value)}
+			header[key] = []string{EscapeHeader(value)}
 		}
 	}
 	set(headerActor, e.Actor)
@@ -86,29 +86,29 @@ func enclose(e Event) *nats.Msg {
 }
 
 // open takes an event out of its envelope. The subject decides whose it is.
-func open(subject string, header nats.Header, data []byte, position uint64) (Event, error) {
+func Decode(subject string, header nats.Header, data []byte, position uint64) (Event, error) {
 	name := domain.NameOf(subject)
 	if name == "" {
 		return Event{}, fmt.Errorf("eventlog: position %d: subject %q holds no resource", position, subject)
 	}
-	at, err := time.Parse(time.RFC3339Nano, first(header, headerTime))
+	at, err := time.Parse(time.RFC3339Nano, HeaderValue(header, headerTime))
 	if err != nil {
 		return Event{}, fmt.Errorf("eventlog: position %d on %s: %s: %w", position, subject, headerTime, err)
 	}
 	return Event{
-		Record:      domain.Record{Type: first(header, headerType), Data: data, Stage: first(header, headerState)},
+		Record:      domain.Record{Type: HeaderValue(header, headerType), Data: data, Stage: HeaderValue(header, headerState)},
 		Position:    position,
-		ID:          first(header, headerID),
+		ID:          HeaderValue(header, HeaderID),
 		Name:        name,
 		Time:        at,
-		Actor:       first(header, headerActor),
-		Command:     first(header, headerCommand),
-		Cause:       first(header, headerCause),
-		Correlation: first(header, headerCorrelation),
+		Actor:       HeaderValue(header, headerActor),
+		Command:     HeaderValue(header, headerCommand),
+		Cause:       HeaderValue(header, headerCause),
+		Correlation: HeaderValue(header, headerCorrelation),
 	}, nil
 }
 
-func first(header nats.Header, key string) string {
+func HeaderValue(header nats.Header, key string) string {
 	values := header[key]
 	if len(values) == 0 {
 		return ""
@@ -124,7 +124,7 @@ func first(header nats.Header, key string) string {
 
 // escape percent-encodes what a header cannot carry: the binding asks for it
 // outside U+0021 to U+007E, and for the quotation and percent signs.
-func escape(value string) string {
+func EscapeHeader(value string) string {
 	unsafe := func(c byte) bool { return c < 0x21 || c > 0x7e || c == '"' || c == '%' }
 	clean := true
 	for i := 0; i < len(value) && clean; i++ {

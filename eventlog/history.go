@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"anneal/domain"
+	"anneal/eventlog/integrity"
 )
 
 // A history is what this process has seen of a log: the newest event that it
@@ -26,7 +27,7 @@ func (h *history) saw(position uint64, id string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if position > h.newest.Position {
-		h.newest = Checkpoint{position, id}
+		h.newest = Checkpoint{Position: position, EventID: id}
 	}
 }
 
@@ -52,7 +53,7 @@ func (h *history) fail(format string, args ...any) error {
 	}
 	f := domain.Errorf(domain.DataLoss, "the event log was set back while this process ran: %s. Its stream was restored from an older backup or made anew. "+
 		"Stop all control planes, restore the newest backup or run 'anneal log repair --data DIR', then start again", fmt.Sprintf(format, args...))
-	f.Reason = reasonDamaged
+	f.Reason = integrity.ReasonDamaged
 	h.err = f
 	if h.failed == nil {
 		h.failed = make(chan struct{})
@@ -96,7 +97,7 @@ func (l *JetStream) checkHistory(ctx context.Context) error {
 			return nil // a mirror that was made anew is behind for a while
 		case try == 5: // not only a leader that has just been elected
 			return l.history.fail("it has no event at position %d, where this process saw event %s", seen.Position, seen.EventID)
-		case !sleep(ctx, 100*time.Millisecond):
+		case !Sleep(ctx, 100*time.Millisecond):
 			return ctx.Err()
 		}
 	}

@@ -15,6 +15,7 @@ import (
 
 	"anneal/disk"
 	"anneal/domain"
+	"anneal/eventlog/integrity"
 )
 
 // Stream is the JetStream stream that holds the log.
@@ -39,10 +40,10 @@ type JetStream struct {
 	nc       *nats.Conn
 	js       jetstream.JetStream
 	ackWait  time.Duration
-	disk     *diskSync   // nil where the servers sync before they acknowledge
-	mark     *highWater  // nil where nobody keeps one
-	space    *disk.Space // nil where the servers' disks are not ours
-	history  history     // what this process has seen of it
+	disk     *diskSync           // nil where the servers sync before they acknowledge
+	mark     *integrity.MarkFile // nil where nobody keeps one
+	space    *disk.Space         // nil where the servers' disks are not ours
+	history  history             // what this process has seen of it
 }
 
 // OpenJetStream opens the log, and makes its stream when there is none yet.
@@ -63,7 +64,7 @@ func OpenJetStream(ctx context.Context, nc *nats.Conn, opts JetStreamOptions) (*
 		DenyDelete:  true,
 		DenyPurge:   true,
 	}
-	if err := ensureStream(ctx, js, config, opts.Replicas); err != nil {
+	if err := EnsureStream(ctx, js, config, opts.Replicas); err != nil {
 		return nil, err
 	}
 	if opts.AckWait <= 0 {
@@ -74,8 +75,8 @@ func OpenJetStream(ctx context.Context, nc *nats.Conn, opts JetStreamOptions) (*
 
 // ensureStream makes a stream or brings it up to date. Zero replicas leave a
 // stream that exists with as many as it has.
-func ensureStream(ctx context.Context, js jetstream.JetStream, config jetstream.StreamConfig, replicas int) error {
-	return persist(ctx, func(ctx context.Context) error {
+func EnsureStream(ctx context.Context, js jetstream.JetStream, config jetstream.StreamConfig, replicas int) error {
+	return Retry(ctx, func(ctx context.Context) error {
 		there, err := js.Stream(ctx, config.Name)
 		switch {
 		case errors.Is(err, jetstream.ErrStreamNotFound):
@@ -93,7 +94,7 @@ func ensureStream(ctx context.Context, js jetstream.JetStream, config jetstream.
 
 // persist tries what may be repeated until it is answered: a cluster without a
 // leader answers nothing, and the question is lost.
-func persist(ctx context.Context, try func(context.Context) error) error {
+func Retry(ctx context.Context, try func(context.Context) error) error {
 	const oneTry = 2 * time.Second
 	for {
 		once, cancel := context.WithTimeout(ctx, oneTry)
@@ -101,7 +102,7 @@ func persist(ctx context.Context, try func(context.Context) error) error {
 		cancel()
 		silent := errors.Is(err, context.DeadlineExceeded) || errors.Is(err, nats.ErrTimeout) || errors.Is(err, jetstream.ErrNoStreamResponse) ||
 			errors.Is(err, jetstream.ErrJetStreamNotEnabled) || err != nil && notTaken(err)
-		if !silent || !sleep(ctx, 100*time.Millisecond) {
+		if !silent || !Sleep(ctx, 100*time.Millisecond) {
 			return err
 		}
 	}
@@ -115,8 +116,8 @@ func (l *JetStream) Append(ctx context.Context, w Write) (uint64, error) {
 	if err := l.space.Check(disk.Events, 0); err != nil {
 		return 0, err
 	}
-	m := enclose(w.Event)
-	m.Header[jetstream.MsgIDHeader] = m.Header[headerID]
+	m := Encode(w.Event)
+	m.Header[jetstream.MsgIDHeader] = m.Header[HeaderID]
 	m.Header[jetstream.ExpectedLastSubjSeqHeader] = []string{strconv.FormatUint(w.Expect, 10)}
 	if size := m.Size(); size > MaxEvent {
 		return 0, domain.Errorf(domain.InvalidArgument, "an event of %s has %d bytes: at most %d are kept, so shorten the request", w.Name, size, MaxEvent)
@@ -124,7 +125,7 @@ func (l *JetStream) Append(ctx context.Context, w Write) (uint64, error) {
 	if err := l.history.failure(); err != nil {
 		return 0, err
 	}
-	if err := l.mark.failure(); err != nil {
+	if err := l.mark.Err(); err != nil {
 		return 0, err
 	}
 	seen := l.history.last().Position
@@ -158,7 +159,7 @@ func (l *JetStream) publish(parent context.Context, m *nats.Msg) (uint64, error)
 		if err == nil || !notTaken(err) {
 			return position, err
 		}
-		if !sleep(ctx, pause) {
+		if !Sleep(ctx, pause) {
 			if parent.Err() != nil {
 				return 0, parent.Err()
 			}
@@ -244,7 +245,7 @@ func IsSequenceConflict(err error) bool {
 }
 
 // sleep pauses; false means that ctx was done first.
-func sleep(ctx context.Context, pause time.Duration) bool {
+func Sleep(ctx context.Context, pause time.Duration) bool {
 	timer := time.NewTimer(pause)
 	defer timer.Stop()
 	select {

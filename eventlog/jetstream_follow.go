@@ -11,6 +11,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"anneal/domain"
+	"anneal/eventlog/integrity"
 )
 
 // What a follower asks for at once: enough that the way to the server is never
@@ -35,7 +36,7 @@ func (l *JetStream) Follow(ctx context.Context, filter string, after uint64) ite
 		skipped := false // a second consumer at the same place skips what is missing as well
 		for {
 			begun := after
-			err := l.follow(ctx, filterOf(filter), &after, yield)
+			err := l.follow(ctx, FilterOf(filter), &after, yield)
 			if err == nil {
 				return
 			}
@@ -44,7 +45,7 @@ func (l *JetStream) Follow(ctx context.Context, filter string, after uint64) ite
 			}
 			again := skipped
 			skipped = domain.CodeOf(err) == domain.DataLoss
-			if skipped && again || errors.Is(err, errUnreadable) || errors.Is(err, jetstream.ErrStreamNotFound) || l.disk.broken() || l.mark.failure() != nil || l.nc.IsClosed() || !sleep(ctx, pause) {
+			if skipped && again || errors.Is(err, errUnreadable) || errors.Is(err, jetstream.ErrStreamNotFound) || l.disk.broken() || l.mark.Err() != nil || l.nc.IsClosed() || !Sleep(ctx, pause) {
 				if fault := l.history.failure(); fault != nil {
 					err = fault
 				}
@@ -96,13 +97,15 @@ func (l *JetStream) follow(ctx context.Context, filter string, after *uint64, yi
 			return l.history.fail("it delivered position %d after position %d", e.Position, *after)
 		}
 		if filter == everything && !l.filtered && e.Position != *after+1 {
-			return missing(*after+1, e.Position)
+			return integrity.GapError(*after+1, e.Position)
 		}
 		if err := l.disk.wait(ctx, e.Position); err != nil {
 			return err
 		}
 		if filter == everything {
-			err := l.mark.add(e.Position, func() stored { return storedOf(e.Position, m.Subject(), nats.Header(m.Headers()), m.Data()) })
+			err := l.mark.Extend(e.Position, func() integrity.Message {
+				return integrity.MessageOf(e.Position, m.Subject(), nats.Header(m.Headers()), m.Data())
+			})
 			if err != nil {
 				return err
 			}
@@ -122,7 +125,7 @@ func opened(m jetstream.Msg) (e Event, consumer string, err error) {
 	if err != nil {
 		return Event{}, "", fmt.Errorf("%w: %w", errUnreadable, err)
 	}
-	e, err = open(m.Subject(), nats.Header(m.Headers()), m.Data(), meta.Sequence.Stream)
+	e, err = Decode(m.Subject(), nats.Header(m.Headers()), m.Data(), meta.Sequence.Stream)
 	if err != nil {
 		return Event{}, "", fmt.Errorf("%w: %w", errUnreadable, err)
 	}

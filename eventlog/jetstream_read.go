@@ -28,7 +28,7 @@ const (
 // whatever was acknowledged before it began.
 func (l *JetStream) Read(ctx context.Context, filter string, after uint64) iter.Seq2[Event, error] {
 	return func(yield func(Event, error) bool) {
-		filter := filterOf(filter)
+		filter := FilterOf(filter)
 		newest, found, err := l.fromLeader(ctx, map[string]any{"last_by_subj": filter})
 		if err != nil {
 			yield(Event{}, err)
@@ -51,7 +51,7 @@ func (l *JetStream) Read(ctx context.Context, filter string, after uint64) iter.
 					return
 				}
 			}
-			if len(page) == 0 && !sleep(ctx, 2*time.Millisecond) { // a follower that is behind
+			if len(page) == 0 && !Sleep(ctx, 2*time.Millisecond) { // a follower that is behind
 				yield(Event{}, ctx.Err())
 				return
 			}
@@ -59,7 +59,7 @@ func (l *JetStream) Read(ctx context.Context, filter string, after uint64) iter.
 	}
 }
 
-func filterOf(filter string) string {
+func FilterOf(filter string) string {
 	if filter == "" || filter == ">" {
 		return everything
 	}
@@ -71,7 +71,7 @@ func filterOf(filter string) string {
 // cluster that is a moment behind leaves out what it does not have yet. Every
 // event that is counted is on disk: Last waits for it.
 func (l *JetStream) Count(ctx context.Context, filter string) (uint64, error) {
-	page, left, err := l.page(ctx, filterOf(filter), 1, 1)
+	page, left, err := l.page(ctx, FilterOf(filter), 1, 1)
 	if err == nil && l.disk != nil && len(page) > 0 {
 		_, err = l.Last(ctx)
 	}
@@ -110,7 +110,7 @@ func (l *JetStream) ask(parent context.Context, try func(context.Context) error)
 			return parent.Err()
 		case !notTaken(err) && !errors.Is(err, context.DeadlineExceeded):
 			return err
-		case !sleep(ctx, pause):
+		case !Sleep(ctx, pause):
 			return domain.Errorf(domain.Unavailable, "the event log does not answer (%v): try again", err)
 		}
 	}
@@ -139,21 +139,21 @@ func (l *JetStream) pageOnce(ctx context.Context, filter string, from uint64, mo
 		if err != nil {
 			return nil, 0, err
 		}
-		switch status := first(m.Header, "Status"); status {
+		switch status := HeaderValue(m.Header, "Status"); status {
 		case "":
 		case "204", "404": // the end of the page; nothing there
 			return page, left, nil
 		default:
 			return nil, 0, fmt.Errorf("eventlog: reading %s: %s %s", filter, status, m.Header.Get("Description"))
 		}
-		position, err := strconv.ParseUint(first(m.Header, jetstream.SequenceHeader), 10, 64)
+		position, err := strconv.ParseUint(HeaderValue(m.Header, jetstream.SequenceHeader), 10, 64)
 		if err == nil {
-			left, err = strconv.ParseUint(first(m.Header, "Nats-Num-Pending"), 10, 64)
+			left, err = strconv.ParseUint(HeaderValue(m.Header, "Nats-Num-Pending"), 10, 64)
 		}
 		if err != nil {
 			return nil, 0, fmt.Errorf("eventlog: reading %s: %w", filter, err)
 		}
-		e, err := open(first(m.Header, jetstream.SubjectHeader), m.Header, m.Data, position)
+		e, err := Decode(HeaderValue(m.Header, jetstream.SubjectHeader), m.Header, m.Data, position)
 		if err != nil {
 			return nil, 0, err
 		}
@@ -175,7 +175,7 @@ func (l *JetStream) At(ctx context.Context, position uint64) (Event, error) {
 // Last implements Log.
 func (l *JetStream) Last(ctx context.Context) (Checkpoint, error) {
 	e, _, err := l.fromLeader(ctx, map[string]any{"last_by_subj": everything})
-	return Checkpoint{e.Position, e.ID}, err
+	return Checkpoint{Position: e.Position, EventID: e.ID}, err
 }
 
 // fromLeader gets one event from the stream's leader, which alone is sure to
@@ -226,7 +226,7 @@ func (l *JetStream) fromLeaderOnce(ctx context.Context, request []byte) (Event, 
 	if err != nil {
 		return Event{}, false, fmt.Errorf("eventlog: position %d: %w", stored.Sequence, err)
 	}
-	e, err := open(stored.Subject, header, stored.Data, stored.Sequence)
+	e, err := Decode(stored.Subject, header, stored.Data, stored.Sequence)
 	return e, err == nil, err
 }
 

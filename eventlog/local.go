@@ -5,13 +5,14 @@ import (
 	"os"
 
 	"anneal/disk"
+	"anneal/eventlog/integrity"
 )
 
 // LocalFiles are what a log on the embedded server, or a control plane in a cluster, keeps in
 // files of its own.
 type LocalFiles struct {
 	Space  *disk.Space          // appends are refused when it is full; nil is unlimited
-	Mark   *highWater           // records what is durable, and the running hash; nil records nothing
+	Mark   *integrity.MarkFile  // records what is durable, and the running hash; nil records nothing
 	Blocks string               // directory of the block files to sync; "" where servers sync before they acknowledge
 	Sync   func(*os.File) error // syncs a block file; nil is fdatasync; for tests
 }

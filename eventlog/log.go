@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"anneal/domain"
+	"anneal/eventlog/integrity"
 )
 
 // ErrConflict means that another write to a subject came first: nothing was
@@ -39,6 +40,9 @@ type Write struct {
 	Expect uint64
 }
 
+// A Checkpoint identifies a position of the log by the ID of its event, too.
+type Checkpoint = integrity.Checkpoint
+
 // A Log is a totally ordered, append-only sequence of events.
 //
 // A filter is an exact subject, "events.acme.deployments.d1", or one with
@@ -64,7 +68,7 @@ type Log interface {
 // It keeps a projection from skipping missing events.
 func Follows(e Event, after uint64) error {
 	if e.Position != after+1 {
-		return fmt.Errorf("event %s of %s: %w", e.ID, e.Name, missing(after+1, e.Position))
+		return fmt.Errorf("event %s of %s: %w", e.ID, e.Name, integrity.GapError(after+1, e.Position))
 	}
 	return nil
 }

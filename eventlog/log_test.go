@@ -1,15 +1,20 @@
-package eventlog
+package eventlog_test
 
-import "testing"
+import (
+	"anneal/eventlog"
+	"anneal/eventlog/logtest"
+	"anneal/eventlog/servertest"
+	"testing"
+)
 
 func TestMemory(t *testing.T) {
-	for _, promise := range promises {
-		t.Run(promise.Name, func(t *testing.T) { promise.Test(t, NewMemory()) })
+	for _, promise := range logtest.Promises {
+		t.Run(promise.Name, func(t *testing.T) { promise.Test(t, eventlog.NewMemory()) })
 	}
 }
 
 func TestJetStream(t *testing.T) {
-	for _, promise := range promises {
-		t.Run(promise.Name, func(t *testing.T) { promise.Test(t, startLog(t)) })
+	for _, promise := range logtest.Promises {
+		t.Run(promise.Name, func(t *testing.T) { promise.Test(t, servertest.StartLog(t)) })
 	}
 }

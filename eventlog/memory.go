@@ -119,7 +119,7 @@ func (m *Memory) Last(context.Context) (Checkpoint, error) {
 		return Checkpoint{}, nil
 	}
 	last := m.events[len(m.events)-1]
-	return Checkpoint{last.Position, last.ID}, nil
+	return Checkpoint{Position: last.Position, EventID: last.ID}, nil
 }
 
 // matches tells whether a subject falls under a filter with NATS wildcards.

@@ -11,15 +11,16 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"anneal/domain"
+	"anneal/eventlog/integrity"
 )
 
 // keepMirror makes the readers' mirror of the log, or brings it up to date.
-func keepMirror(ctx context.Context, keeper *nats.Conn, log *JetStream, replicas int) error {
+func EnsureMirror(ctx context.Context, keeper *nats.Conn, log *JetStream, replicas int) error {
 	js, err := jetstream.New(keeper)
 	if err != nil {
 		return fmt.Errorf("eventlog: %w", err)
 	}
-	return persist(ctx, func(ctx context.Context) error { return mendMirror(ctx, keeper, js, log, replicas) })
+	return Retry(ctx, func(ctx context.Context) error { return mendMirror(ctx, keeper, js, log, replicas) })
 }
 
 func mendMirror(ctx context.Context, keeper *nats.Conn, js jetstream.JetStream, log *JetStream, replicas int) error {
@@ -63,13 +64,13 @@ func reconcileMirror(ctx context.Context, mirror, log *JetStream, last Checkpoin
 		if err == nil && shared < last.Position {
 			var m Event
 			m, err = mirror.At(ctx, shared)
-			there = Checkpoint{m.Position, m.ID}
+			there = Checkpoint{Position: m.Position, EventID: m.ID}
 		}
 		if err != nil && domain.CodeOf(err) != domain.NotFound {
 			return err
 		}
 		if e.ID == "" || e.ID != there.EventID {
-			return logFault("the readers' copy has event %s at position %d, where the log has event %q: the log or the copy lost events", there.EventID, shared, e.ID)
+			return integrity.Damagef("the readers' copy has event %s at position %d, where the log has event %q: the log or the copy lost events", there.EventID, shared, e.ID)
 		}
 	}
 	if last.Position <= end.Position {
@@ -84,11 +85,11 @@ func reconcileMirror(ctx context.Context, mirror, log *JetStream, last Checkpoin
 func (l *JetStream) restore(ctx context.Context, from *JetStream, after, upTo uint64) error {
 	return from.messages(ctx, after, upTo, func(position uint64, m jetstream.Msg) error {
 		if position != after+1 {
-			return missing(after+1, position)
+			return integrity.GapError(after+1, position)
 		}
 		header := nats.Header{jetstream.ExpectedLastSeqHeader: {strconv.FormatUint(after, 10)}}
 		for name, values := range m.Headers() {
-			if counts(name) {
+			if integrity.IsAttribute(name) {
 				header[name] = values
 			}
 		}
@@ -101,7 +102,7 @@ func (l *JetStream) restore(ctx context.Context, from *JetStream, after, upTo ui
 			err = fmt.Errorf("it is at position %d now", got)
 		}
 		if err != nil {
-			return logFault("position %d cannot be restored from the readers' copy (%v)", position, err)
+			return integrity.Damagef("position %d cannot be restored from the readers' copy (%v)", position, err)
 		}
 		after = position
 		return nil
@@ -109,7 +110,7 @@ func (l *JetStream) restore(ctx context.Context, from *JetStream, after, upTo ui
 }
 
 func makeMirror(ctx context.Context, js jetstream.JetStream, replicas int) error {
-	config := mirrorOf(Stream, replicas)
+	config := MirrorConfig(Stream, replicas)
 	config.Description = "The log as its readers see it: same events, same positions"
 	if _, err := js.CreateOrUpdateStream(ctx, config); err != nil {
 		return fmt.Errorf("eventlog: making the readers' mirror: %w", err)
@@ -118,7 +119,7 @@ func makeMirror(ctx context.Context, js jetstream.JetStream, replicas int) error
 }
 
 // mirrorOf is the readers' mirror of a stream.
-func mirrorOf(stream string, replicas int) jetstream.StreamConfig {
+func MirrorConfig(stream string, replicas int) jetstream.StreamConfig {
 	config := jetstream.StreamConfig{
 		Name:        stream,
 		Storage:     jetstream.FileStorage,

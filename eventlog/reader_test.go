@@ -10,10 +10,11 @@ import (
 
 	"anneal/domain"
 	"anneal/eventlog"
+	"anneal/eventlog/natsserver"
 )
 
 func TestAReaderSeesTheSameEventsAndCannotAppend(t *testing.T) {
-	server, err := eventlog.StartServer(eventlog.ServerOptions{Dir: t.TempDir(), Listen: "127.0.0.1:0", NoSync: true})
+	server, err := natsserver.Start(natsserver.Options{Dir: t.TempDir(), Listen: "127.0.0.1:0", NoSync: true})
 	require.NoError(t, err)
 	t.Cleanup(server.Close)
 	write := eventlog.Write{Event: eventlog.Event{Record: domain.Record{Type: "account.created.v1", Data: []byte(`{}`)},

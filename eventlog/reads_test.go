@@ -1,6 +1,9 @@
-package eventlog
+package eventlog_test
 
 import (
+	"anneal/eventlog"
+	"anneal/eventlog/logtest"
+	"anneal/eventlog/servertest"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -8,9 +11,9 @@ import (
 
 // Who stops early has not fetched the rest, and a count fetches one event.
 func TestReadsFetchWhatTheyAreAskedFor(t *testing.T) {
-	log, last := startLog(t), uint64(0)
-	for range 4 * FirstEvents {
-		last = mustAppend(t, log, write("a", last))
+	log, last := servertest.StartLog(t), uint64(0)
+	for range 4 * eventlog.FirstEvents {
+		last = logtest.Append(t, log, logtest.Write("a", last))
 	}
 	fetched := func(read func()) uint64 {
 		before := log.InMsgs()
@@ -22,7 +25,7 @@ func TestReadsFetchWhatTheyAreAskedFor(t *testing.T) {
 			require.NoError(t, err)
 			return
 		}
-	}), uint64(FirstEvents+2), "one page, its end, and the place of the newest event")
+	}), uint64(eventlog.FirstEvents+2), "one page, its end, and the place of the newest event")
 	require.Equal(t, uint64(2), fetched(func() {
 		n, err := log.Count(t.Context(), "events.acme.>")
 		require.NoError(t, err)

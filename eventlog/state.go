@@ -9,15 +9,16 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"anneal/domain"
+	"anneal/eventlog/integrity"
 )
 
 // Verify holds the open stream against what the check before the start
 // found, and answers the mark of now: with the running hash up to the log's
 // last event.
-func (l *JetStream) Verify(ctx context.Context, before checked) (mark Mark, err error) {
-	mark = before.mark
+func (l *JetStream) Verify(ctx context.Context, before integrity.CheckResult) (mark integrity.HighWaterMark, err error) {
+	mark = before.Mark
 	var state jetstream.StreamState
-	err = persist(ctx, func(ctx context.Context) error {
+	err = Retry(ctx, func(ctx context.Context) error {
 		stream, err := l.js.Stream(ctx, Stream)
 		if err == nil {
 			state = stream.CachedInfo().State
@@ -28,14 +29,14 @@ func (l *JetStream) Verify(ctx context.Context, before checked) (mark Mark, err 
 		return mark, fmt.Errorf("eventlog: looking at the stream %s: %w", Stream, err)
 	}
 	switch {
-	case state.LastSeq < mark.Holds():
-		return mark, logFault("the log ends at position %d, and held %d before", state.LastSeq, mark.Holds())
+	case state.LastSeq < mark.MinPosition():
+		return mark, integrity.Damagef("the log ends at position %d, and held %d before", state.LastSeq, mark.MinPosition())
 	case state.Msgs > 0 && state.FirstSeq != 1 || state.Msgs != state.LastSeq:
-		return mark, logFault("the log has %d events from position %d to %d: some are missing", state.Msgs, state.FirstSeq, state.LastSeq)
-	case before.known && state.LastSeq < before.last: // more was restored from the readers' copy
-		return mark, logFault("the log ends at position %d by its files, and at %d by the NATS server", before.last, state.LastSeq)
+		return mark, integrity.Damagef("the log has %d events from position %d to %d: some are missing", state.Msgs, state.FirstSeq, state.LastSeq)
+	case before.Read && state.LastSeq < before.Last: // more was restored from the readers' copy
+		return mark, integrity.Damagef("the log ends at position %d by its files, and at %d by the NATS server", before.Last, state.LastSeq)
 	}
-	if mark.Position < state.LastSeq || !before.known { // also the event at the mark was not looked at yet
+	if mark.Position < state.LastSeq || !before.Read { // also the event at the mark was not looked at yet
 		if err := l.catchUp(ctx, &mark, state.LastSeq); err != nil {
 			return mark, err
 		}
@@ -46,31 +47,31 @@ func (l *JetStream) Verify(ctx context.Context, before checked) (mark Mark, err 
 
 // catchUp brings a mark's running hash up to a position by reading the log,
 // and refuses a log that has something else at the mark.
-func (l *JetStream) catchUp(ctx context.Context, mark *Mark, upTo uint64) error {
-	chain := mark.Chain
+func (l *JetStream) catchUp(ctx context.Context, mark *integrity.HighWaterMark, upTo uint64) error {
+	chain := mark.HashChain
 	if mark.Position > 0 {
-		chain = Chain{Checkpoint: Checkpoint{Position: mark.Position - 1}, Hash: mark.Before}
+		chain = integrity.HashChain{Checkpoint: Checkpoint{Position: mark.Position - 1}, Hash: mark.Before}
 	}
 	for chain.Position < upTo {
 		err := l.readChain(ctx, &chain, upTo, func() error {
-			if chain.Position == mark.Position && chain != mark.Chain {
-				return logFault("the log has event %s with running hash %s at position %d, where the mark has event %s with %s: it is another log, or it was altered",
+			if chain.Position == mark.Position && chain != mark.HashChain {
+				return integrity.Damagef("the log has event %s with running hash %s at position %d, where the mark has event %s with %s: it is another log, or it was altered",
 					chain.EventID, chain.Hash, chain.Position, mark.EventID, mark.Hash)
 			}
 			return nil
 		})
-		if err != nil && (domain.CodeOf(err) != domain.Unknown || !sleep(ctx, 50*time.Millisecond)) {
+		if err != nil && (domain.CodeOf(err) != domain.Unknown || !Sleep(ctx, 50*time.Millisecond)) {
 			return err
 		}
 	}
-	mark.Chain = chain
+	mark.HashChain = chain
 	return nil
 }
 
 // readChain extends a chain up to a position, event by event.
-func (l *JetStream) readChain(ctx context.Context, chain *Chain, upTo uint64, each func() error) error {
+func (l *JetStream) readChain(ctx context.Context, chain *integrity.HashChain, upTo uint64, each func() error) error {
 	return l.messages(ctx, chain.Position, upTo, func(position uint64, m jetstream.Msg) error {
-		err := chain.extend(storedOf(position, m.Subject(), nats.Header(m.Headers()), m.Data()))
+		err := chain.Extend(integrity.MessageOf(position, m.Subject(), nats.Header(m.Headers()), m.Data()))
 		if err != nil {
 			return err
 		}

@@ -1,6 +1,7 @@
-package eventlog
+package eventlog_test
 
 import (
+	"anneal/eventlog/servertest"
 	"context"
 	"errors"
 	"iter"
@@ -11,35 +12,38 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"anneal/domain"
+	"anneal/eventlog"
+	"anneal/eventlog/logtest"
+	"anneal/eventlog/natsserver"
 )
 
 // silent loses the acknowledgement of what it records, and cannot be read then.
-type silent struct{ *Memory }
+type silent struct{ *eventlog.Memory }
 
-func (s silent) Append(ctx context.Context, w Write) (uint64, error) {
+func (s silent) Append(ctx context.Context, w eventlog.Write) (uint64, error) {
 	_, err := s.Memory.Append(ctx, w)
-	return 0, errors.Join(ErrUncertain, err)
+	return 0, errors.Join(eventlog.ErrUncertain, err)
 }
 
-func (s silent) Read(context.Context, string, uint64) iter.Seq2[Event, error] {
-	return func(yield func(Event, error) bool) {
-		yield(Event{}, domain.Errorf(domain.Unavailable, "the event log does not answer"))
+func (s silent) Read(context.Context, string, uint64) iter.Seq2[eventlog.Event, error] {
+	return func(yield func(eventlog.Event, error) bool) {
+		yield(eventlog.Event{}, domain.Errorf(domain.Unavailable, "the event log does not answer"))
 	}
 }
 
 // A fault says that nothing was recorded: whoever gets one takes back what he
 // prepared. So what may have been recorded is none.
 func TestUncertaintyIsNoFault(t *testing.T) {
-	log := NewMemory()
-	_, err := Do(t.Context(), silent{log}, follow(t, log), Request{Time: time.Now()}, domain.Intend(counters, name("a"), add{1}))
-	require.ErrorIs(t, err, ErrUncertain)
+	log := eventlog.NewMemory()
+	_, err := eventlog.Do(t.Context(), silent{log}, logtest.Follow(t, log), eventlog.Request{Time: time.Now()}, domain.Intend(logtest.Counters, logtest.Name("a"), logtest.Add{N: 1}))
+	require.ErrorIs(t, err, eventlog.ErrUncertain)
 	require.ErrorContains(t, err, "does not answer")
 	require.Equal(t, domain.Unknown, domain.CodeOf(err))
 
-	s := start(t, func(o *ServerOptions) { o.NoSync = false })
+	s := servertest.Start(t, func(o *natsserver.Options) { o.NoSync = false })
 	s.Log().SetBlockSync(func(f *os.File) error { return errors.New("input/output error") })
-	_, err = s.Log().Append(t.Context(), write("a", 0))
-	require.ErrorIs(t, err, ErrUncertain)
+	_, err = s.Log().Append(t.Context(), logtest.Write("a", 0))
+	require.ErrorIs(t, err, eventlog.ErrUncertain)
 	require.Equal(t, domain.Unknown, domain.CodeOf(err))
 
 	// Nobody waits for ever for what a failed disk holds back: the server ends.
@@ -54,16 +58,16 @@ func TestUncertaintyIsNoFault(t *testing.T) {
 // A late log does not acknowledge the first append, records it only when
 // arrives is called, and refuses every later one with a fault.
 type late struct {
-	*Memory
-	first *Write
+	*eventlog.Memory
+	first *eventlog.Write
 	read  func() // before the second look for our own events
 	looks int
 }
 
-func (l *late) Append(ctx context.Context, w Write) (uint64, error) {
+func (l *late) Append(ctx context.Context, w eventlog.Write) (uint64, error) {
 	if l.first == nil {
 		l.first = &w
-		return 0, ErrUncertain
+		return 0, eventlog.ErrUncertain
 	}
 	f := domain.Errorf(domain.Unavailable, "the disk is full: nothing was recorded")
 	f.Reason = "DISK_FULL"
@@ -72,7 +76,7 @@ func (l *late) Append(ctx context.Context, w Write) (uint64, error) {
 
 func (l *late) arrives() { _, _ = l.Memory.Append(context.Background(), *l.first) }
 
-func (l *late) Read(ctx context.Context, filter string, after uint64) iter.Seq2[Event, error] {
+func (l *late) Read(ctx context.Context, filter string, after uint64) iter.Seq2[eventlog.Event, error] {
 	if l.looks++; l.looks == 2 && l.read != nil {
 		l.read()
 	}
@@ -80,42 +84,42 @@ func (l *late) Read(ctx context.Context, filter string, after uint64) iter.Seq2[
 }
 
 func TestAfterAnUncertainAppendNoFailureIsAFault(t *testing.T) {
-	log := &late{Memory: NewMemory()}
-	intent := domain.Intend(counters, name("a"), add{1})
-	_, err := Do(t.Context(), log, follow(t, log.Memory), Request{Time: time.Now()}, intent)
-	require.ErrorIs(t, err, ErrUncertain, "the first append may still arrive")
+	log := &late{Memory: eventlog.NewMemory()}
+	intent := domain.Intend(logtest.Counters, logtest.Name("a"), logtest.Add{N: 1})
+	_, err := eventlog.Do(t.Context(), log, logtest.Follow(t, log.Memory), eventlog.Request{Time: time.Now()}, intent)
+	require.ErrorIs(t, err, eventlog.ErrUncertain, "the first append may still arrive")
 	require.Equal(t, domain.Unknown, domain.CodeOf(err))
 
-	log = &late{Memory: NewMemory()}
+	log = &late{Memory: eventlog.NewMemory()}
 	log.read = log.arrives
-	change, err := Do(t.Context(), log, follow(t, log.Memory), Request{Time: time.Now()}, intent)
+	change, err := eventlog.Do(t.Context(), log, logtest.Follow(t, log.Memory), eventlog.Request{Time: time.Now()}, intent)
 	require.NoError(t, err, "it arrived before Do gave up")
 	require.EqualValues(t, 1, change.Position())
-	after, err := change.After(newRows())
+	after, err := change.After(logtest.NewRows())
 	require.NoError(t, err)
-	require.Equal(t, counter{1}, after.State)
+	require.Equal(t, logtest.Counter{Total: 1}, after.State)
 }
 
 // Another process that ran the same command before it died has recorded it,
 // and others have gone on from there: the result is what the command produced.
 func TestDoReturnsWhatAnEarlierRunOfTheCommandRecorded(t *testing.T) {
-	log := NewMemory()
-	world := follow(t, log)
-	request := Request{Time: time.Now(), Command: "c-1"}
-	_, err := Do(t.Context(), log, world, Request{Time: time.Now()}, domain.Intend(counters, name("a"), add{2}))
+	log := eventlog.NewMemory()
+	world := logtest.Follow(t, log)
+	request := eventlog.Request{Time: time.Now(), Command: "c-1"}
+	_, err := eventlog.Do(t.Context(), log, world, eventlog.Request{Time: time.Now()}, domain.Intend(logtest.Counters, logtest.Name("a"), logtest.Add{N: 2}))
 	require.NoError(t, err)
 	require.NoError(t, world.WaitFor(t.Context(), 1))
-	_, err = Do(t.Context(), log, world, request, domain.Intend(counters, name("a"), add{3}))
+	_, err = eventlog.Do(t.Context(), log, world, request, domain.Intend(logtest.Counters, logtest.Name("a"), logtest.Add{N: 3}))
 	require.NoError(t, err)
 	require.NoError(t, world.WaitFor(t.Context(), 2))
-	_, err = Do(t.Context(), log, world, Request{Time: time.Now()}, domain.Intend(counters, name("a"), add{4}))
+	_, err = eventlog.Do(t.Context(), log, world, eventlog.Request{Time: time.Now()}, domain.Intend(logtest.Counters, logtest.Name("a"), logtest.Add{N: 4}))
 	require.NoError(t, err)
 
-	stale := newRows()
-	result, err := Do(t.Context(), log, stale, request, domain.Intend(counters, name("a"), add{3}))
+	stale := logtest.NewRows()
+	result, err := eventlog.Do(t.Context(), log, stale, request, domain.Intend(logtest.Counters, logtest.Name("a"), logtest.Add{N: 3}))
 	require.NoError(t, err)
 	require.EqualValues(t, 2, result.Position())
 	after, err := result.After(world)
 	require.NoError(t, err)
-	require.Equal(t, counter{5}, after.State)
+	require.Equal(t, logtest.Counter{Total: 5}, after.State)
 }

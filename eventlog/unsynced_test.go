@@ -1,6 +1,11 @@
-package eventlog
+package eventlog_test
 
 import (
+	"anneal/eventlog"
+	"anneal/eventlog/logtest"
+	"anneal/eventlog/natsserver"
+	"anneal/eventlog/pubsub"
+	"anneal/eventlog/servertest"
 	"context"
 	"os"
 	"reflect"
@@ -14,13 +19,13 @@ import (
 
 // unsynced is a log whose event at position 2 is acknowledged by the server but
 // not on disk: its sync does not return before the test ends.
-func unsynced(t *testing.T) (s *Server, hidden string) {
-	s = start(t, func(o *ServerOptions) { o.NoSync = false })
-	mustAppend(t, s.Log(), write("a", 0))
+func unsynced(t *testing.T) (s *natsserver.Server, hidden string) {
+	s = servertest.Start(t, func(o *natsserver.Options) { o.NoSync = false })
+	logtest.Append(t, s.Log(), logtest.Write("a", 0))
 	begun, release := make(chan struct{}, 4), make(chan struct{})
 	s.Log().SetBlockSync(func(*os.File) error { begun <- struct{}{}; <-release; return nil })
-	w := write("b", 0)
-	m := enclose(w.Event)
+	w := logtest.Write("b", 0)
+	m := eventlog.Encode(w.Event)
 	position, err := s.Log().PublishOnce(t.Context(), m)
 	require.NoError(t, err)
 	require.EqualValues(t, 2, position)
@@ -35,8 +40,8 @@ func unsynced(t *testing.T) (s *Server, hidden string) {
 // the event is on disk: a power failure would take back what was shown.
 func TestNoReadShowsWhatIsNotOnDisk(t *testing.T) {
 	// Each answers the positions it was shown; it ends with its context.
-	reads := map[string]func(context.Context, *JetStream) []uint64{
-		"Read": func(ctx context.Context, l *JetStream) (seen []uint64) {
+	reads := map[string]func(context.Context, *eventlog.JetStream) []uint64{
+		"Read": func(ctx context.Context, l *eventlog.JetStream) (seen []uint64) {
 			for e, err := range l.Read(ctx, "", 0) {
 				if err == nil {
 					seen = append(seen, e.Position)
@@ -44,7 +49,7 @@ func TestNoReadShowsWhatIsNotOnDisk(t *testing.T) {
 			}
 			return seen
 		},
-		"Follow": func(ctx context.Context, l *JetStream) (seen []uint64) {
+		"Follow": func(ctx context.Context, l *eventlog.JetStream) (seen []uint64) {
 			for e, err := range l.Follow(ctx, "", 0) {
 				if err == nil {
 					seen = append(seen, e.Position)
@@ -52,36 +57,36 @@ func TestNoReadShowsWhatIsNotOnDisk(t *testing.T) {
 			}
 			return seen
 		},
-		"Count": func(ctx context.Context, l *JetStream) []uint64 {
+		"Count": func(ctx context.Context, l *eventlog.JetStream) []uint64 {
 			n, err := l.Count(ctx, "")
 			if err != nil {
 				return nil
 			}
 			return []uint64{n}
 		},
-		"At": func(ctx context.Context, l *JetStream) []uint64 {
+		"At": func(ctx context.Context, l *eventlog.JetStream) []uint64 {
 			e, _ := l.At(ctx, 2)
 			return []uint64{e.Position}
 		},
-		"Last": func(ctx context.Context, l *JetStream) []uint64 {
+		"Last": func(ctx context.Context, l *eventlog.JetStream) []uint64 {
 			place, err := l.Last(ctx)
 			if err != nil {
 				return nil
 			}
 			return []uint64{place.Position}
 		},
-		"Acknowledged": func(ctx context.Context, l *JetStream) []uint64 { // what handlers were given, which waits
+		"Acknowledged": func(ctx context.Context, l *eventlog.JetStream) []uint64 { // what handlers were given, which waits
 			position, _ := l.Acknowledged(ctx, "nobody")
 			return []uint64{position}
 		},
-		"Append": func(ctx context.Context, l *JetStream) []uint64 {
-			position, _ := l.Append(ctx, write("c", 0))
+		"Append": func(ctx context.Context, l *eventlog.JetStream) []uint64 {
+			position, _ := l.Append(ctx, logtest.Write("c", 0))
 			return []uint64{position}
 		},
 	}
 	// Those that read nothing, and of export_test.go.
 	other := []string{"UseFiles", "CloseFiles", "WaitDurable", "Verify", "SetBlockSync", "NextRoundAwaited", "PublishOnce", "InMsgs"}
-	logType := reflect.TypeFor[*JetStream]()
+	logType := reflect.TypeFor[*eventlog.JetStream]()
 	for i := range logType.NumMethod() {
 		if slices.Contains(other, logType.Method(i).Name) {
 			continue
@@ -106,19 +111,19 @@ func TestNothingElseShowsWhatIsNotOnDisk(t *testing.T) {
 		s, _ := unsynced(t)
 		ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
 		defer cancel()
-		result, err := Recorded(ctx, s.Log(), newRows(), "", name("b"))
+		result, err := eventlog.Recorded(ctx, s.Log(), logtest.NewRows(), "", logtest.Name("b"))
 		assert.Zero(t, result.Position())
 		require.Error(t, err)
-		ours, err := Settle(ctx, s.Log(), newRows(), name("b"))
+		ours, err := eventlog.Settle(ctx, s.Log(), logtest.NewRows(), logtest.Name("b"))
 		assert.Zero(t, ours.Position())
 		require.Error(t, err)
 	})
 	t.Run("a handler of events", func(t *testing.T) {
 		s, hidden := unsynced(t)
-		router, err := NewRouter(s.Control(), RouterConfig{})
+		router, err := pubsub.NewRouter(s.Control(), pubsub.RouterConfig{})
 		require.NoError(t, err)
 		seen := make(chan string, 4)
-		require.NoError(t, HandleEvents(router, "h", "", func(_ context.Context, e Event) error {
+		require.NoError(t, pubsub.HandleEvents(router, "h", "", func(_ context.Context, e eventlog.Event) error {
 			seen <- e.ID
 			return nil
 		}, nil))

@@ -13,6 +13,7 @@ import (
 
 	"anneal/domain"
 	"anneal/eventlog"
+	"anneal/eventlog/natsserver"
 )
 
 const (
@@ -73,7 +74,7 @@ func BenchmarkRebuild(b *testing.B) {
 		b.Run(kind, func(b *testing.B) {
 			var log eventlog.Log = eventlog.NewMemory()
 			if kind == "jetstream" {
-				server, err := eventlog.StartServer(eventlog.ServerOptions{Dir: b.TempDir(), NoSync: true})
+				server, err := natsserver.Start(natsserver.Options{Dir: b.TempDir(), NoSync: true})
 				require.NoError(b, err)
 				b.Cleanup(server.Close)
 				log = server.Log()

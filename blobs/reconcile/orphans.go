@@ -7,7 +7,7 @@ import (
 
 	"anneal/blobs"
 	"anneal/domain"
-	"anneal/eventlog"
+	"anneal/eventlog/secrets"
 )
 
 // Files that something is about to refer to are at most so old: those of an
@@ -52,7 +52,7 @@ func orphanBlobs(listed []blobs.File, w world, began, now time.Time, grace time.
 // orphanKeys is orphanBlobs for data keys. A key that does not tell when it was
 // made is as old as the process: what was at work before has ended with it, or
 // has told by now.
-func orphanKeys(listed []eventlog.DataKey, w world, began, started, now time.Time, grace time.Duration) (orphans []string) {
+func orphanKeys(listed []secrets.DataKey, w world, began, started, now time.Time, grace time.Duration) (orphans []string) {
 	for _, key := range listed {
 		made := key.Time
 		if made.IsZero() {

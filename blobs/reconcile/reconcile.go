@@ -15,12 +15,13 @@ import (
 
 	"anneal/blobs"
 	"anneal/eventlog"
+	"anneal/eventlog/secrets"
 	"anneal/projections"
 )
 
 // Vault holds data keys.
 type Vault interface {
-	DataKeys(ctx context.Context) iter.Seq2[eventlog.DataKey, error]
+	DataKeys(ctx context.Context) iter.Seq2[secrets.DataKey, error]
 	// Shred erases a data key; no error when it is gone already.
 	Shred(ctx context.Context, id string) error
 	// Owner is the ID of the log that claimed the vault; "" when none has.
@@ -219,7 +220,7 @@ func (r *Reconciler) sweepBlobs(ctx context.Context, began time.Time, grace time
 
 // sweepKeys lists first and looks at the world afterwards: see current.
 func (r *Reconciler) sweepKeys(ctx context.Context, began time.Time, grace time.Duration) error {
-	var listed []eventlog.DataKey
+	var listed []secrets.DataKey
 	for key, err := range r.Keys.DataKeys(ctx) {
 		if err != nil {
 			return err

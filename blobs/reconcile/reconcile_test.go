@@ -16,6 +16,7 @@ import (
 	"anneal/blobs/reconcile"
 	"anneal/domain"
 	"anneal/eventlog"
+	"anneal/eventlog/secrets"
 	"anneal/projections"
 )
 
@@ -24,12 +25,12 @@ type bench struct {
 	log   *eventlog.Memory
 	world *projections.World
 	blobs *blobs.Store
-	vault *eventlog.Vault
+	vault *secrets.Vault
 	dir   string // of the files
 }
 
 func newBench(t *testing.T) *bench {
-	b := &bench{t, eventlog.NewMemory(), projections.NewWorld(), nil, eventlog.NewMemoryVault(), t.TempDir()}
+	b := &bench{t, eventlog.NewMemory(), projections.NewWorld(), nil, secrets.NewMemoryVault(), t.TempDir()}
 	var err error
 	b.blobs, err = blobs.Open(t.Context(), blobs.Options{Dir: b.dir, BaseURL: "http://127.0.0.1:1/blobs", Key: make([]byte, 32)})
 	require.NoError(t, err)

@@ -11,7 +11,7 @@ import (
 
 	"anneal/blobs"
 	"anneal/domain"
-	"anneal/eventlog"
+	"anneal/eventlog/secrets"
 	"anneal/projections"
 )
 
@@ -153,7 +153,7 @@ func TestOrphans(t *testing.T) {
 		"neither what is referred to, nor what is stored beside something young, nor what is not ours")
 	require.Len(t, orphanBlobs(listed, w, old, now, 0), 5)
 
-	keys := []eventlog.DataKey{{ID: "used"}, {ID: "old", Time: old}, {ID: "young", Time: young}, {ID: "unknown"}}
+	keys := []secrets.DataKey{{ID: "used"}, {ID: "old", Time: old}, {ID: "young", Time: young}, {ID: "unknown"}}
 	require.Equal(t, []string{"old"}, orphanKeys(keys, w, old, now.Add(-time.Minute), now, KeyGrace), "a key of unknown age is as old as the process")
 	require.Equal(t, []string{"old", "unknown"}, orphanKeys(keys, w, old, old, now, KeyGrace))
 }

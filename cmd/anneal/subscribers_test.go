@@ -12,7 +12,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/stretchr/testify/require"
 
-	"anneal/eventlog"
+	"anneal/eventlog/pubsub"
 )
 
 // heard is one event as a subscriber got it.
@@ -109,7 +109,7 @@ func (s *plane) tail() *ears {
 // tailWithWatermill hears the events of account default through the bridge.
 func (s *plane) tailWithWatermill() *ears {
 	s.t.Helper()
-	subscriber, err := eventlog.NewSubscriber(s.reader(s.context, nil), eventlog.SubscriberConfig{Topics: eventlog.Events, Group: "watch"})
+	subscriber, err := pubsub.NewSubscriber(s.reader(s.context, nil), pubsub.SubscriberConfig{Topics: pubsub.Events, Group: "watch"})
 	require.NoError(s.t, err)
 	messages, err := subscriber.Subscribe(context.Background(), "events.default.>")
 	require.NoError(s.t, err)
@@ -117,7 +117,7 @@ func (s *plane) tailWithWatermill() *ears {
 	var reading sync.WaitGroup
 	reading.Go(func() {
 		for m := range messages {
-			event, err := eventlog.EventOf(m)
+			event, err := pubsub.EventOf(m)
 			if err != nil {
 				e.add(heard{kind: err.Error()})
 			} else {

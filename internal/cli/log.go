@@ -5,7 +5,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"anneal/eventlog"
+	"anneal/eventlog/natsserver"
 )
 
 func logCommand() *cobra.Command {
@@ -18,7 +18,7 @@ func logCredentials() *cobra.Command {
 servers and for serve --nats-url.`,
 		Example: "  anneal log credentials > .env",
 		RunE: func(c *cobra.Command, _ []string) error {
-			seed, public, err := eventlog.NewIssuer()
+			seed, public, err := natsserver.NewIssuer()
 			if err != nil {
 				return err
 			}

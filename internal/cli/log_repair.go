@@ -8,7 +8,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"anneal/blobs/reconcile"
-	"anneal/eventlog"
+	"anneal/eventlog/integrity"
 	"anneal/internal/server"
 )
 
@@ -46,7 +46,7 @@ and the file DATA/sweep.held keeps all stored files and data keys until you remo
 }
 
 // lossAdvice returns what an operator should know about a repair that accepted a loss.
-func lossAdvice(r eventlog.RepairReport) string {
+func lossAdvice(r integrity.RepairReport) string {
 	if len(r.Lost) > 0 {
 		return fmt.Sprintf("the log was truncated after position %d: the removed events are in %s; "+
 			"files and data keys of those events are kept until you remove %s", r.Events, r.Aside, reconcile.HoldFile)
@@ -54,10 +54,10 @@ func lossAdvice(r eventlog.RepairReport) string {
 	return fmt.Sprintf("the log was altered and is accepted unchanged: its former files are in %s", r.Aside)
 }
 
-func printRepair(w io.Writer, r eventlog.RepairReport) {
+func printRepair(w io.Writer, r integrity.RepairReport) {
 	for _, part := range []struct {
 		what string
-		gaps []eventlog.Gap
+		gaps []integrity.Gap
 	}{{"restored", r.Restored}, {"lost", r.Lost}, {"differs", r.Differs}} {
 		for _, gap := range part.gaps {
 			fmt.Fprintf(w, "%s: %s\n", part.what, gap)

@@ -8,7 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"anneal/eventlog"
+	"anneal/eventlog/integrity"
 	"anneal/internal/server"
 )
 
@@ -62,7 +62,7 @@ func printVerification(w io.Writer, v server.Verification) {
 	}
 }
 
-func printFileReport(w io.Writer, r eventlog.FileReport) {
+func printFileReport(w io.Writer, r integrity.FileReport) {
 	result := "intact"
 	if !r.Whole() {
 		result = "DAMAGED"

@@ -16,7 +16,7 @@ import (
 	"time"
 
 	"anneal/blobs/reconcile"
-	"anneal/eventlog"
+	"anneal/eventlog/kv"
 )
 
 // Dir is the data directory of a server:
@@ -50,8 +50,8 @@ func (d Dir) CheckExists() error {
 func (d Dir) RingPath() string { return d.Path("keys", "ring") }
 
 // LocalStore returns a key-value store in files of the directory, separate from NATS.
-func (d Dir) LocalStore(name string, logger *slog.Logger) eventlog.LocalStore {
-	return eventlog.LocalStore{Dir: d.Path(name), Made: d.Path("keys", name+".made"), Log: logger}
+func (d Dir) LocalStore(name string, logger *slog.Logger) kv.LocalOptions {
+	return kv.LocalOptions{Dir: d.Path(name), Made: d.Path("keys", name+".made"), Log: logger}
 }
 
 // Key reads a random key of 32 bytes, or creates it at the first start.

@@ -17,8 +17,9 @@ import (
 	"github.com/google/uuid"
 	"github.com/nats-io/nats.go"
 
+	"anneal/disk"
 	"anneal/domain"
-	"anneal/eventlog"
+	"anneal/eventlog/natsserver"
 	"anneal/internal/datadir"
 	"anneal/internal/usage"
 	"anneal/workers/agent"
@@ -58,7 +59,7 @@ func Join(ctx context.Context, o JoinOptions) error {
 	if err != nil {
 		return err
 	}
-	login := append(eventlog.AgentOptions(o.Flags.ID, o.Token, key), o.NATS...)
+	login := append(natsserver.AgentOptions(o.Flags.ID, o.Token, key), o.NATS...)
 	if err := checkLogin(ctx, o.URL, login, o.Flags.ID, o.Log); err != nil {
 		return err
 	}
@@ -76,7 +77,7 @@ const maxCacheDirs = 64
 // a directory is used again.
 func (o JoinOptions) lockDir() (datadir.Dir, func(), error) {
 	if o.Dir != "" {
-		release, err := eventlog.LockDir(o.Dir)
+		release, err := disk.LockDir(o.Dir)
 		return datadir.Dir(o.Dir), release, err
 	}
 	cache, err := os.UserCacheDir()
@@ -91,12 +92,12 @@ func (o JoinOptions) lockDir() (datadir.Dir, func(), error) {
 	}
 	if o.Flags.ID != "" {
 		dir := base + "-" + o.Flags.ID
-		release, err := eventlog.LockDir(dir)
+		release, err := disk.LockDir(dir)
 		return datadir.Dir(dir), release, err
 	}
 	for n := 1; n <= maxCacheDirs; n++ {
 		dir := fmt.Sprintf("%s-%d", base, n)
-		release, lockErr := eventlog.LockDir(dir)
+		release, lockErr := disk.LockDir(dir)
 		if err = lockErr; err == nil {
 			return datadir.Dir(dir), release, nil
 		}

@@ -13,7 +13,7 @@ import (
 	"anneal/blobs"
 	"anneal/disk"
 	"anneal/domain"
-	"anneal/eventlog"
+	"anneal/eventlog/metering"
 	"anneal/workers/coordinator"
 )
 
@@ -55,14 +55,14 @@ func (s *Server) openAPI(ctx context.Context, listener net.Listener) error {
 	}
 	answers.Limit, answers.Space = s.flags.answers, s.logSpace()
 	s.services.start("answers", answers.Follow)
-	uses, err := eventlog.OpenLastUsed(ctx, s.events.Control())
+	uses, err := metering.OpenLastUsed(ctx, s.events.Control())
 	if err != nil {
 		return err
 	}
 	s.services.start("uses", func(ctx context.Context) error {
 		return uses.Follow(ctx, func(key domain.Name, at time.Time) { s.world.Live().UseKey(key, at) })
 	})
-	if s.meter, err = eventlog.NewMeter(s.events.Control(), s.logger); err != nil {
+	if s.meter, err = metering.NewMeter(s.events.Control(), s.logger); err != nil {
 		return err
 	}
 	s.meter.Space = s.logSpace()

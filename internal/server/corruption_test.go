@@ -22,7 +22,7 @@ import (
 
 	"anneal/blobs"
 	"anneal/domain"
-	"anneal/eventlog"
+	"anneal/eventlog/integrity"
 	"anneal/internal/datadir"
 	"anneal/internal/node"
 	"anneal/projections"
@@ -281,7 +281,7 @@ func (c corpus) try(t *testing.T, dir, what string) (outcome string) {
 		}
 		return "harmless"
 	}
-	if !eventlog.IsDamaged(err) {
+	if !integrity.IsDamaged(err) {
 		named := slices.ContainsFunc(strings.Split(strings.SplitN(what, ":", 2)[0], "/"), func(part string) bool { return strings.Contains(err.Error(), part) })
 		if !named {
 			t.Errorf("%s: the refusal does not name it: %v", what, err)

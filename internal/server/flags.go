@@ -13,7 +13,7 @@ import (
 	"anneal/api"
 	"anneal/blobs"
 	"anneal/domain"
-	"anneal/eventlog"
+	"anneal/eventlog/idempotency"
 	"anneal/internal/node"
 	"anneal/internal/usage"
 	"anneal/schedulers"
@@ -40,7 +40,7 @@ type Flags struct {
 	maxConnections            int
 	maxConnectionsPerAddress  int
 	maxBodyMemory             int64
-	answers                   eventlog.AnswerLimit
+	answers                   idempotency.Limit
 	cluster, directDomain     string
 	currency                  string
 	price, fullPrice          string // decimal amounts
@@ -81,8 +81,8 @@ func (flags *Flags) Add(f *pflag.FlagSet) {
 	f.IntVar(&flags.maxConnections, "max-connections", 0, "most HTTP connections at once (default: a third of the file descriptors that are not reserved for the log, at most 4096)")
 	f.IntVar(&flags.maxConnectionsPerAddress, "max-connections-per-address", 0, "most of them from one address; raise it behind a proxy, whose clients all have its address (default: a quarter of --max-connections)")
 	f.Int64Var(&flags.maxBodyMemory, "max-body-memory", 512<<20, "most bytes of memory for JSON bodies that are read and decoded at once, a quarter of it for each account")
-	f.IntVar(&flags.answers.Count, "max-kept-answers", eventlog.DefaultAnswerLimit.Count, "most answers kept for the idempotency keys of one account, each for 24 hours")
-	f.Int64Var(&flags.answers.Bytes, "max-kept-answer-bytes", eventlog.DefaultAnswerLimit.Bytes, "most bytes of them, after which no further key is taken")
+	f.IntVar(&flags.answers.Count, "max-kept-answers", idempotency.DefaultLimit.Count, "most answers kept for the idempotency keys of one account, each for 24 hours")
+	f.Int64Var(&flags.answers.Bytes, "max-kept-answer-bytes", idempotency.DefaultLimit.Bytes, "most bytes of them, after which no further key is taken")
 	f.StringVar(&flags.cluster, "cluster", api.DefaultCluster, "name of this installation, which deployments made here show")
 	f.StringVar(&flags.directDomain, "direct-domain", "", "domain below which deployments with directRouteType INTERNET have a host name each; its names (*.DOMAIN) must lead here (default: none have)")
 	f.StringVar(&flags.currency, "currency", domain.DefaultCurrency, "currency of estimated costs, as ISO 4217 writes it")

@@ -11,7 +11,8 @@ import (
 	"time"
 
 	"anneal/disk"
-	"anneal/eventlog"
+	"anneal/eventlog/integrity"
+	"anneal/eventlog/natsserver"
 	"anneal/internal/datadir"
 	"anneal/projections"
 	"anneal/workers/coordinator"
@@ -27,7 +28,7 @@ func (s *Server) openLog(ctx context.Context) error {
 			return datadir.VerifyJoinToken(nodeKey, token, now)
 		}}
 	s.admits = make(chan struct{})
-	verify := func(ctx context.Context, login eventlog.NodeLogin) error {
+	verify := func(ctx context.Context, login natsserver.NodeLogin) error {
 		select {
 		case <-s.admits:
 			return s.admission.Admit(ctx, login)
@@ -39,7 +40,7 @@ func (s *Server) openLog(ctx context.Context) error {
 		if err := moveMark(s.dir); err != nil {
 			return err
 		}
-		s.events, err = eventlog.Connect(ctx, eventlog.ConnectOptions{URL: s.flags.natsURL, Password: os.Getenv("ANNEAL_NATS_PASSWORD"),
+		s.events, err = natsserver.Connect(ctx, natsserver.ConnectOptions{URL: s.flags.natsURL, Password: os.Getenv("ANNEAL_NATS_PASSWORD"),
 			IssuerSeed: os.Getenv("ANNEAL_NATS_ISSUER_SEED"), Replicas: s.flags.natsReplicas, VerifyNode: verify, TLS: s.certs.cluster, Log: s.logger,
 			Mark: s.dir.Path(clusterMark), AcceptLoss: s.acceptLoss()})
 		if err == nil && s.holdsSharedReader() {
@@ -51,14 +52,14 @@ func (s *Server) openLog(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	options := eventlog.ServerOptions{Dir: s.dir.Path("nats"), Listen: s.natsAddress(), VerifyNode: verify, VerifyReader: s.verifyReader, TLS: s.certs.nats, Holds: holds, Log: s.logger.With("part", "nats"), MaxConnections: s.descriptors.nats}
+	options := natsserver.Options{Dir: s.dir.Path("nats"), Listen: s.natsAddress(), VerifyNode: verify, VerifyReader: s.verifyReader, TLS: s.certs.nats, Holds: holds, Log: s.logger.With("part", "nats"), MaxConnections: s.descriptors.nats}
 	if options.NewReaderPassword = s.holdsSharedReader(); options.NewReaderPassword {
 		s.logger.Info("context.json held credentials that read every account's events: the operator's are new, in operator.json, and context.json gets those of account default")
 	}
-	if s.nats, err = eventlog.StartServer(options); err != nil && options.Listen != s.flags.natsListen && !eventlog.IsDamaged(err) {
+	if s.nats, err = natsserver.Start(options); err != nil && options.Listen != s.flags.natsListen && !integrity.IsDamaged(err) {
 		s.logger.Warn("the NATS port of the last start is taken: choosing another", "address", options.Listen)
 		options.Listen = s.flags.natsListen
-		s.nats, err = eventlog.StartServer(options)
+		s.nats, err = natsserver.Start(options)
 	}
 	if err != nil {
 		return err

@@ -9,7 +9,7 @@ import (
 
 	"anneal/api"
 	"anneal/domain"
-	"anneal/eventlog"
+	"anneal/eventlog/natsserver"
 	"anneal/internal/datadir"
 )
 
@@ -25,15 +25,15 @@ func (s *Server) holdsSharedReader() bool {
 
 // verifyReader answers whose NATS credentials these are, once the server has
 // started.
-func (s *Server) verifyReader(ctx context.Context, user, password string) (eventlog.Reader, bool) {
+func (s *Server) verifyReader(ctx context.Context, user, password string) (natsserver.Reader, bool) {
 	select {
 	case <-s.started:
 	case <-ctx.Done():
-		return eventlog.Reader{}, false
+		return natsserver.Reader{}, false
 	}
 	reader, ok := api.ReaderOf(s.world, s.handler.Pepper, password, time.Now())
 	if !ok || reader.User() != user {
-		return eventlog.Reader{}, false
+		return natsserver.Reader{}, false
 	}
 	s.handler.ReaderConnected(reader)
 	return reader, true
@@ -81,7 +81,7 @@ func (s *Server) ensureReader(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	s.context.NATSUser, s.context.NATSPassword = eventlog.Reader{Account: name.Account(), ID: name.ID()}.User(), key.Text
+	s.context.NATSUser, s.context.NATSPassword = natsserver.Reader{Account: name.Account(), ID: name.ID()}.User(), key.Text
 	return nil
 }
 

@@ -10,8 +10,9 @@ import (
 	"strings"
 	"time"
 
+	"anneal/disk"
 	"anneal/domain"
-	"anneal/eventlog"
+	"anneal/eventlog/integrity"
 	"anneal/internal/datadir"
 	"anneal/projections"
 )
@@ -20,21 +21,21 @@ import (
 const givenUpFile = "given-up.jsonl"
 
 // Repair repairs the log of a stopped server. Snapshots that contain lost events are moved aside.
-func Repair(dir datadir.Dir, acceptLoss bool) (eventlog.RepairReport, error) {
+func Repair(dir datadir.Dir, acceptLoss bool) (integrity.RepairReport, error) {
 	if err := dir.CheckExists(); err != nil {
-		return eventlog.RepairReport{}, err
+		return integrity.RepairReport{}, err
 	}
-	release, err := eventlog.LockDir(string(dir))
+	release, err := disk.LockDir(string(dir))
 	if err != nil {
-		return eventlog.RepairReport{}, err
+		return integrity.RepairReport{}, err
 	}
 	defer release()
 	holds, err := projections.Newest(dir.Path("snapshots"))
 	if err != nil {
-		return eventlog.RepairReport{}, err
+		return integrity.RepairReport{}, err
 	}
-	report, err := eventlog.Repair(eventlog.RepairOptions{Dir: dir.Path("nats"), Holds: holds, AcceptLoss: acceptLoss, Now: time.Now(),
-		BeforeLoss: func(r eventlog.RepairReport) error {
+	report, err := integrity.Repair(integrity.RepairOptions{Dir: dir.Path("nats"), Holds: holds, AcceptLoss: acceptLoss, Now: time.Now(),
+		BeforeLoss: func(r integrity.RepairReport) error {
 			return dir.HoldSweeps("'anneal log repair --accept-loss' truncated the log after position %d. Files and data keys "+
 				"of the removed events are kept until you have dealt with %s and remove this file.",
 				r.Events, filepath.Join(r.Aside, givenUpFile))
@@ -51,7 +52,7 @@ func Repair(dir datadir.Dir, acceptLoss bool) (eventlog.RepairReport, error) {
 
 // RevertedEvents lists the deletions, revocations and suspensions among the events that a repair
 // removed: they are no longer in force after the next start, so that an operator must repeat them.
-func RevertedEvents(report eventlog.RepairReport) (reverted []string) {
+func RevertedEvents(report integrity.RepairReport) (reverted []string) {
 	content, err := os.ReadFile(filepath.Join(report.Aside, givenUpFile))
 	if err != nil {
 		return nil // no events were removed

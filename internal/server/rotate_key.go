@@ -10,7 +10,9 @@ import (
 
 	"github.com/nats-io/nats.go"
 
-	"anneal/eventlog"
+	"anneal/disk"
+	"anneal/eventlog/natsserver"
+	"anneal/eventlog/secrets"
 	"anneal/internal/datadir"
 )
 
@@ -20,7 +22,7 @@ func RotateKey(ctx context.Context, dir datadir.Dir, natsURL string, cluster *tl
 	if err := dir.CheckExists(); err != nil {
 		return 0, err
 	}
-	release, err := eventlog.LockDir(string(dir))
+	release, err := disk.LockDir(string(dir))
 	if err != nil {
 		return 0, err
 	}
@@ -30,7 +32,7 @@ func RotateKey(ctx context.Context, dir datadir.Dir, natsURL string, cluster *tl
 		return 0, err
 	}
 	defer closeLog()
-	ring, err := eventlog.RotateKeyRing(dir.RingPath())
+	ring, err := secrets.RotateKeyRing(dir.RingPath())
 	if err != nil {
 		return 0, err
 	}
@@ -42,10 +44,10 @@ func RotateKey(ctx context.Context, dir datadir.Dir, natsURL string, cluster *tl
 	if err != nil {
 		return 0, fmt.Errorf("wrap all data keys with the new master key: %w; the former ones are kept, try again", err)
 	}
-	return wrapped, eventlog.RetireKeys(dir.RingPath())
+	return wrapped, secrets.RetireKeys(dir.RingPath())
 }
 
-type vaultOpener func(context.Context, *eventlog.KeyRing) (*eventlog.Vault, error)
+type vaultOpener func(context.Context, *secrets.KeyRing) (*secrets.Vault, error)
 
 // stoppedVault connects to the log of a stopped server, and returns how to open its vault.
 func stoppedVault(dir datadir.Dir, natsURL string, cluster *tls.Config) (open vaultOpener, closeLog func(), err error) {
@@ -58,18 +60,18 @@ func stoppedVault(dir datadir.Dir, natsURL string, cluster *tls.Config) (open va
 		if err != nil {
 			return nil, nil, fmt.Errorf("connect to %s: %w; check --nats-url and ANNEAL_NATS_PASSWORD", natsURL, err)
 		}
-		return func(ctx context.Context, ring *eventlog.KeyRing) (*eventlog.Vault, error) {
-			return eventlog.OpenVault(ctx, conn, ring)
+		return func(ctx context.Context, ring *secrets.KeyRing) (*secrets.Vault, error) {
+			return secrets.OpenVault(ctx, conn, ring)
 		}, conn.Close, nil
 	}
 	if _, err := os.Stat(dir.Path("nats")); err != nil {
 		return nil, nil, fmt.Errorf("%s contains no log: if it is in a NATS cluster, give --nats-url", dir)
 	}
-	server, err := eventlog.StartServer(eventlog.ServerOptions{Dir: dir.Path("nats"), Log: slog.New(slog.DiscardHandler)})
+	server, err := natsserver.Start(natsserver.Options{Dir: dir.Path("nats"), Log: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		return nil, nil, err
 	}
-	return func(ctx context.Context, ring *eventlog.KeyRing) (*eventlog.Vault, error) {
-		return eventlog.OpenLocalVault(ctx, server.Control(), ring, dir.LocalStore("datakeys", slog.Default()))
+	return func(ctx context.Context, ring *secrets.KeyRing) (*secrets.Vault, error) {
+		return secrets.OpenLocalVault(ctx, server.Control(), ring, dir.LocalStore("datakeys", slog.Default()))
 	}, server.Close, nil
 }

@@ -12,8 +12,12 @@ import (
 
 	"anneal/api"
 	"anneal/blobs"
+	"anneal/disk"
 	"anneal/engines/sandbox"
-	"anneal/eventlog"
+	"anneal/eventlog/idempotency"
+	"anneal/eventlog/metering"
+	"anneal/eventlog/natsserver"
+	"anneal/eventlog/secrets"
 	"anneal/internal/datadir"
 	"anneal/projections"
 	"anneal/workers/coordinator"
@@ -27,8 +31,8 @@ type Server struct {
 	certs   serverCerts
 	context datadir.Context // for users of account default
 
-	events  *eventlog.Connection
-	nats    *eventlog.Server // nil when the log lies in a cluster
+	events  *natsserver.Connection
+	nats    *natsserver.Server // nil when the log lies in a cluster
 	world   *projections.World
 	admits  chan struct{} // closed once agents can be let in
 	blobs   *blobs.Store
@@ -36,15 +40,15 @@ type Server struct {
 
 	admission   *coordinator.Admission
 	descriptors descriptorPlan
-	meter       *eventlog.Meter
+	meter       *metering.Meter
 	code        *sandbox.Sandbox // evaluators are built and previewed in it
 	http        *http.Server
 
-	vault    *eventlog.Vault            // nil until sealer opens it
-	answers  *eventlog.IdempotencyStore // nil until openAnswers does
-	started  chan struct{}              // closed when requests are answered
-	release  func()                     // of the data folder's lock
-	stop     context.CancelFunc         // ends every duty
+	vault    *secrets.Vault     // nil until sealer opens it
+	answers  *idempotency.Store // nil until openAnswers does
+	started  chan struct{}      // closed when requests are answered
+	release  func()             // of the data folder's lock
+	stop     context.CancelFunc // ends every duty
 	services services
 }
 
@@ -64,7 +68,7 @@ const (
 // ends it: see wait.
 func Start(ctx context.Context, flags Flags, logger *slog.Logger) (_ *Server, err error) {
 	s := &Server{dir: datadir.Dir(flags.Data), flags: flags, logger: logger, started: make(chan struct{})}
-	if s.release, err = eventlog.LockDir(flags.Data); err != nil {
+	if s.release, err = disk.LockDir(flags.Data); err != nil {
 		return nil, err
 	}
 	duty, stop := context.WithCancel(context.WithoutCancel(ctx))

@@ -6,7 +6,8 @@ import (
 
 	"anneal/domain"
 	"anneal/engines/embedded"
-	"anneal/eventlog"
+	"anneal/eventlog/pubsub"
+	"anneal/eventlog/secrets"
 	"anneal/projections/live"
 	"anneal/projections/query"
 	"anneal/workers/tasks"
@@ -14,16 +15,16 @@ import (
 
 // openTasks starts the handlers of small pieces of work that control planes
 // compete for, and takes up what is undone.
-func (s *Server) openTasks(sealer *eventlog.Vault) error {
+func (s *Server) openTasks(sealer *secrets.Vault) error {
 	log := s.events.Log()
-	router, err := eventlog.NewRouter(s.events.Control(), eventlog.RouterConfig{Timeout: 10 * time.Minute, Log: warnings(s.logger)})
+	router, err := pubsub.NewRouter(s.events.Control(), pubsub.RouterConfig{Timeout: 10 * time.Minute, Log: warnings(s.logger)})
 	if err != nil {
 		return err
 	}
 	count := baseTokens()
 	var all []tasks.Task
 	for _, one := range []interface {
-		Handle(*eventlog.Router) error
+		Handle(*pubsub.Router) error
 		Task() tasks.Task
 	}{
 		tasks.Validator{Log: log, World: s.world, Blobs: s.blobs, Now: time.Now, Count: count},

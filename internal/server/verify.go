@@ -13,7 +13,10 @@ import (
 
 	"github.com/nats-io/nats.go"
 
+	"anneal/disk"
 	"anneal/eventlog"
+	"anneal/eventlog/integrity"
+	"anneal/eventlog/natsserver"
 	"anneal/internal/certs"
 	"anneal/internal/datadir"
 	"anneal/projections"
@@ -27,7 +30,7 @@ type Verification struct {
 	Folded  projections.Digest `json:"folded"`
 	Served  projections.Digest `json:"served"`
 
-	Log *eventlog.FileReport `json:"log,omitempty"` // of the embedded server's files
+	Log *integrity.FileReport `json:"log,omitempty"` // of the embedded server's files
 }
 
 // Verify verifies the log of a server: of a running one through its mirror and its API, of a stopped
@@ -36,13 +39,13 @@ func Verify(ctx context.Context, dir datadir.Dir) (Verification, error) {
 	if err := dir.CheckExists(); err != nil {
 		return Verification{}, err
 	}
-	release, running := eventlog.LockDir(string(dir))
+	release, running := disk.LockDir(string(dir))
 	if running == nil {
 		defer release()
 	}
-	var files *eventlog.FileReport
+	var files *integrity.FileReport
 	if hasLog(dir) {
-		report, err := eventlog.VerifyFiles(dir.Path("nats"), "")
+		report, err := integrity.VerifyFiles(dir.Path("nats"), "")
 		if err != nil {
 			return Verification{}, err
 		}
@@ -142,7 +145,7 @@ func awaitMirror(ctx context.Context, log eventlog.Log, position uint64) error {
 }
 
 func verifyStopped(ctx context.Context, dir datadir.Dir) (Verification, error) {
-	server, err := eventlog.StartServer(eventlog.ServerOptions{Dir: dir.Path("nats"), Log: slog.New(slog.DiscardHandler)})
+	server, err := natsserver.Start(natsserver.Options{Dir: dir.Path("nats"), Log: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		return Verification{}, err
 	}

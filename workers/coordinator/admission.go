@@ -9,13 +9,14 @@ import (
 
 	"anneal/domain"
 	"anneal/eventlog"
+	"anneal/eventlog/natsserver"
 	"anneal/projections"
 )
 
 // Sessions lists and closes the NATS connections of agents.
 type Sessions interface {
-	NodeSessions(ctx context.Context) ([]eventlog.NodeSession, error)
-	CloseSession(ctx context.Context, s eventlog.NodeSession) error
+	NodeSessions(ctx context.Context) ([]natsserver.NodeSession, error)
+	CloseSession(ctx context.Context, s natsserver.NodeSession) error
 }
 
 // A JoinToken permits an agent to enroll.
@@ -38,9 +39,9 @@ type Admission struct {
 	Logger    *slog.Logger
 }
 
-// Admit is an eventlog.VerifyNode. Of several connections with one key the newest stays: an agent
+// Admit is an natsserver.VerifyNode. Of several connections with one key the newest stays: an agent
 // that lost its connection need not wait until the servers notice.
-func (a *Admission) Admit(ctx context.Context, login eventlog.NodeLogin) error {
+func (a *Admission) Admit(ctx context.Context, login natsserver.NodeLogin) error {
 	if login.PublicKey == "" {
 		return fmt.Errorf("agent of node %s has no key: run the same release of anneal on all machines", login.Node)
 	}
@@ -72,7 +73,7 @@ func (a *Admission) enrolled(node, key string) bool {
 	return ok && key != "" && row.State.Access.PublicKey == key
 }
 
-func (a *Admission) enroll(ctx context.Context, login eventlog.NodeLogin) error {
+func (a *Admission) enroll(ctx context.Context, login natsserver.NodeLogin) error {
 	if login.Token == "" {
 		return errors.New("the agent's key is not the node's, and it has no join token")
 	}
@@ -99,7 +100,7 @@ func (a *Admission) Enroll(ctx context.Context, node, key, token string) error {
 }
 
 // replace closes the other connections of a node.
-func (a *Admission) replace(ctx context.Context, by eventlog.NodeSession) error {
+func (a *Admission) replace(ctx context.Context, by natsserver.NodeSession) error {
 	sessions, err := a.Sessions.NodeSessions(ctx)
 	if err != nil {
 		return err
@@ -179,7 +180,7 @@ func (a *Admission) Sweep(ctx context.Context) error {
 	if err := a.catchUp(ctx); err != nil {
 		return err
 	}
-	newest := map[string]eventlog.NodeSession{}
+	newest := map[string]natsserver.NodeSession{}
 	for _, one := range sessions {
 		if kept, ok := newest[one.Node]; !ok || one.Start.After(kept.Start) {
 			newest[one.Node] = one

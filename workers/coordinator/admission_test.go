@@ -10,7 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"anneal/domain"
-	"anneal/eventlog"
+	"anneal/eventlog/natsserver"
 	"anneal/projections"
 	"anneal/workers/coordinator"
 	"anneal/workers/protocol"
@@ -35,7 +35,7 @@ func startWithTokens(t *testing.T, tokens map[string]coordinator.JoinToken) *clu
 
 // join connects as a node.
 func (c *cluster) join(node, token string, key nkeys.KeyPair, more ...nats.Option) (*nats.Conn, error) {
-	options := append(eventlog.AgentOptions(node, token, key), nats.RetryOnFailedConnect(false), nats.NoReconnect())
+	options := append(natsserver.AgentOptions(node, token, key), nats.RetryOnFailedConnect(false), nats.NoReconnect())
 	conn, err := nats.Connect(c.server.URL(), append(options, more...)...)
 	if err == nil {
 		c.Cleanup(conn.Close)
@@ -181,7 +181,7 @@ func TestTwoAdmissions(t *testing.T) {
 	require.NoError(t, err)
 	second := *c.admission.Load()
 	second.World, second.Sessions = projections.NewWorld(), nil
-	login := eventlog.NodeLogin{Node: "n1", PublicKey: public(t, key)}
+	login := natsserver.NodeLogin{Node: "n1", PublicKey: public(t, key)}
 	world := second.World
 	c.background(func(ctx context.Context) error { return world.Run(ctx, c.log) })
 	require.NoError(t, second.Admit(t.Context(), login))

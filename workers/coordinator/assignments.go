@@ -10,7 +10,7 @@ import (
 	"anneal/blobs"
 	"anneal/domain"
 	"anneal/engines"
-	"anneal/eventlog"
+	"anneal/eventlog/secrets"
 	"anneal/projections"
 	"anneal/workers/protocol"
 )
@@ -21,7 +21,7 @@ const maxInterval = 2 * time.Second // between heartbeats
 type assigner struct {
 	recorder
 	blobs      *blobs.Store
-	openSecret eventlog.OpenSecret
+	openSecret secrets.OpenFunc
 	interval   time.Duration // between heartbeats
 	logger     *slog.Logger
 }

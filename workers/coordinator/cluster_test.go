@@ -26,6 +26,8 @@ import (
 	"anneal/engines"
 	"anneal/engines/simulated"
 	"anneal/eventlog"
+	"anneal/eventlog/natsserver"
+	"anneal/eventlog/secrets"
 	"anneal/projections"
 	"anneal/workers/agent"
 	"anneal/workers/coordinator"
@@ -41,7 +43,7 @@ type cluster struct {
 	world  *projections.World
 	blobs  *blobs.Store
 	bucket string // the directory of blobs
-	server *eventlog.Server
+	server *natsserver.Server
 	stop   func() // stops the coordinator
 
 	admission atomic.Pointer[coordinator.Admission]
@@ -79,8 +81,8 @@ func start(t *testing.T) *cluster {
 
 // listen starts NATS.
 func (c *cluster) listen(address string) {
-	server, err := eventlog.StartServer(eventlog.ServerOptions{Dir: c.TempDir(), Listen: address, NoSync: true,
-		VerifyNode: func(ctx context.Context, login eventlog.NodeLogin) error {
+	server, err := natsserver.Start(natsserver.Options{Dir: c.TempDir(), Listen: address, NoSync: true,
+		VerifyNode: func(ctx context.Context, login natsserver.NodeLogin) error {
 			return c.admission.Load().Admit(ctx,
 				login)
 		}})
@@ -150,7 +152,7 @@ func (c *cluster) open() {
 // files returns the files below a directory, after reconciliation.
 func (c *cluster) files(folder string) domain.Files {
 	c.Helper()
-	r := reconcile.New(reconcile.Options{Log: c.log, World: c.world, Blobs: c.blobs, Keys: eventlog.NewMemoryVault()})
+	r := reconcile.New(reconcile.Options{Log: c.log, World: c.world, Blobs: c.blobs, Keys: secrets.NewMemoryVault()})
 	require.NoError(c, r.Reconcile(c.Context(), 0))
 	files, err := c.blobs.Files(c.Context(), folder)
 	require.NoError(c, err)
@@ -362,7 +364,7 @@ func (c *cluster) child(node, dir string, hang int) (kill func()) {
 
 // connectNode connects as a node, so that the test can send its messages.
 func (c *cluster) connectNode(node string) *nats.Conn {
-	conn, err := nats.Connect(c.server.URL(), eventlog.AgentOptions(node, "token of "+node, keyOf(c, node))...)
+	conn, err := nats.Connect(c.server.URL(), natsserver.AgentOptions(node, "token of "+node, keyOf(c, node))...)
 	require.NoError(c, err)
 	c.Cleanup(conn.Close)
 	return conn

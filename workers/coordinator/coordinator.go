@@ -15,6 +15,7 @@ import (
 
 	"anneal/blobs"
 	"anneal/eventlog"
+	"anneal/eventlog/secrets"
 	"anneal/projections"
 	"anneal/workers/protocol"
 )
@@ -34,7 +35,7 @@ type Options struct {
 	BeginWithin time.Duration
 	// OpenSecret decrypts the secrets of evaluators for the attempts that need them. Nil refuses
 	// evaluators with secrets.
-	OpenSecret eventlog.OpenSecret
+	OpenSecret secrets.OpenFunc
 	Logger     *slog.Logger // nil discards
 }
 

@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"anneal/domain"
-	"anneal/eventlog"
+	"anneal/eventlog/secrets"
 	"anneal/projections"
 	"anneal/workers/protocol"
 )
@@ -36,9 +36,9 @@ func (a *assigner) evaluator(ctx context.Context, view *projections.View, j job)
 			return nil, domain.Errorf(domain.FailedPrecondition,
 				"evaluator %s uses secrets, and this server cannot decrypt secrets", j.Evaluator)
 		}
-		secrets := eventlog.Secrets{Rows: a.world, Open: a.openSecret}
+		resolver := secrets.Resolver{Rows: a.world, Open: a.openSecret}
 		field := string(j.Evaluator) + ": secrets"
-		evaluator.Env, err = secrets.Values(ctx, j.Name.Account(), field, row.State.Secrets)
+		evaluator.Env, err = resolver.Values(ctx, j.Name.Account(), field, row.State.Secrets)
 	}
 	return evaluator, err
 }

@@ -12,6 +12,8 @@ import (
 	"anneal/blobs/reconcile/faults"
 	"anneal/domain"
 	"anneal/eventlog"
+	"anneal/eventlog/natsserver"
+	"anneal/eventlog/pubsub"
 	"anneal/projections"
 	"anneal/projections/query"
 	"anneal/workers/tasks"
@@ -49,12 +51,12 @@ func benchOn(t testing.TB, log eventlog.Log) *bench {
 
 // routedBench returns a bench with the log of an embedded server, whose router runs the tasks that handle
 // adds.
-func routedBench(t testing.TB, handle func(*bench, *eventlog.Router) error) *bench {
-	server, err := eventlog.StartServer(eventlog.ServerOptions{Dir: t.TempDir(), NoSync: true})
+func routedBench(t testing.TB, handle func(*bench, *pubsub.Router) error) *bench {
+	server, err := natsserver.Start(natsserver.Options{Dir: t.TempDir(), NoSync: true})
 	require.NoError(t, err)
 	t.Cleanup(server.Close)
 	b := benchOn(t, server.Log())
-	router, err := eventlog.NewRouter(server.Control(), eventlog.RouterConfig{Tries: 2, FirstPause: time.Millisecond})
+	router, err := pubsub.NewRouter(server.Control(), pubsub.RouterConfig{Tries: 2, FirstPause: time.Millisecond})
 	require.NoError(t, err)
 	require.NoError(t, handle(b, router))
 	go func() { _ = router.Run(t.Context()) }()

@@ -13,6 +13,7 @@ import (
 	"anneal/domain"
 	"anneal/domain/rows"
 	"anneal/eventlog"
+	"anneal/eventlog/pubsub"
 )
 
 // A Validator validates every row of each uploaded dataset and records the result. It may run in
@@ -31,8 +32,8 @@ const (
 )
 
 // Handle subscribes the validator to the events of datasets.
-func (v Validator) Handle(r *eventlog.Router) error {
-	return eventlog.HandleEvents(r, validatorName, "events.*.datasets.*", v.Validate, v.giveUp)
+func (v Validator) Handle(r *pubsub.Router) error {
+	return pubsub.HandleEvents(r, validatorName, "events.*.datasets.*", v.Validate, v.giveUp)
 }
 
 // Validate validates the upload that an event records, if any.

@@ -11,6 +11,7 @@ import (
 
 	"anneal/domain"
 	"anneal/eventlog"
+	"anneal/eventlog/pubsub"
 	"anneal/workers/tasks"
 )
 
@@ -33,7 +34,7 @@ func (s *stumbling) Append(ctx context.Context, w eventlog.Write) (uint64, error
 // TestUploadsAreValidated validates two uploads on the router of an embedded server; the file of a third
 // is missing.
 func TestUploadsAreValidated(t *testing.T) {
-	b := routedBench(t, func(b *bench, r *eventlog.Router) error {
+	b := routedBench(t, func(b *bench, r *pubsub.Router) error {
 		return tasks.Validator{Log: &stumbling{Log: b.log, fails: 1}, World: b.world, Blobs: b.blobs, Now: time.Now,
 			Count: func(text string) int { return 7 * len(text) }}.Handle(r)
 	})

@@ -15,6 +15,7 @@ import (
 	"anneal/domain"
 	"anneal/domain/rows"
 	"anneal/eventlog"
+	"anneal/eventlog/pubsub"
 )
 
 // A Deriver writes the rows of derived datasets: the rows of a source that match a filter, one side of
@@ -39,8 +40,8 @@ const (
 )
 
 // Handle subscribes the deriver to the events of datasets.
-func (d Deriver) Handle(r *eventlog.Router) error {
-	return eventlog.HandleEvents(r, deriverName, "events.*.datasets.*", d.Derive, d.giveUp)
+func (d Deriver) Handle(r *pubsub.Router) error {
+	return pubsub.HandleEvents(r, deriverName, "events.*.datasets.*", d.Derive, d.giveUp)
 }
 
 // Derive derives the dataset that an event creates, if it has a source.

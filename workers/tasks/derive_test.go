@@ -16,6 +16,7 @@ import (
 	"anneal/blobs/reconcile"
 	"anneal/domain"
 	"anneal/eventlog"
+	"anneal/eventlog/secrets"
 )
 
 // do records a command on a dataset and returns its event.
@@ -73,7 +74,7 @@ func (b *bench) content(d domain.Dataset) (text string) {
 // left returns the keys below a prefix, after reconciliation.
 func (b *bench) left(folder string) (keys []string) {
 	b.Helper()
-	r := reconcile.New(reconcile.Options{Log: b.log, World: b.world, Blobs: b.blobs, Keys: eventlog.NewMemoryVault()})
+	r := reconcile.New(reconcile.Options{Log: b.log, World: b.world, Blobs: b.blobs, Keys: secrets.NewMemoryVault()})
 	require.NoError(b, r.Reconcile(b.Context(), 0))
 	for f, err := range b.blobs.List(b.Context(), folder) {
 		require.NoError(b, err)

@@ -17,6 +17,7 @@ import (
 	"anneal/blobs/reconcile/faults"
 	"anneal/domain"
 	"anneal/eventlog"
+	"anneal/eventlog/secrets"
 	"anneal/workers/tasks"
 )
 
@@ -99,7 +100,7 @@ func (e effect) run(t *testing.T, plan *faults.Plan) []string {
 	b.plan.Store(plan)
 	err := e.task(b, plan.Log(b.log))(t.Context(), event)
 	b.plan.Store(nil)
-	vault := eventlog.NewMemoryVault()
+	vault := secrets.NewMemoryVault()
 	agree := func() {
 		t.Helper()
 		world, err := faults.Restart(t.Context(), b.log, b.blobs, vault)

@@ -19,6 +19,8 @@ import (
 	"anneal/domain"
 	"anneal/engines"
 	"anneal/eventlog"
+	"anneal/eventlog/pubsub"
+	"anneal/eventlog/secrets"
 )
 
 // An EvaluatorBuilder builds the revisions of evaluators: it unpacks their code, tries it in a sandbox,
@@ -30,14 +32,14 @@ type EvaluatorBuilder struct {
 	Blobs   *blobs.Store
 	Now     func() time.Time
 	Builder engines.Builder
-	Open    eventlog.OpenSecret
+	Open    secrets.OpenFunc
 }
 
 const evaluatorBuilderName = "evaluator-build"
 
 // Handle subscribes the builder to the events of evaluators.
-func (b EvaluatorBuilder) Handle(r *eventlog.Router) error {
-	return eventlog.HandleEvents(r, evaluatorBuilderName, "events.*.evaluators.*", b.Build, b.giveUp)
+func (b EvaluatorBuilder) Handle(r *pubsub.Router) error {
+	return pubsub.HandleEvents(r, evaluatorBuilderName, "events.*.evaluators.*", b.Build, b.giveUp)
 }
 
 // Build builds the revision whose code an event completes, if any.
@@ -114,7 +116,7 @@ func (w *build) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	env, err := eventlog.Secrets{Rows: w.World, Open: w.Open}.Values(ctx, w.event.Name.Account(), "secrets",
+	env, err := secrets.Resolver{Rows: w.World, Open: w.Open}.Values(ctx, w.event.Name.Account(), "secrets",
 		w.evaluator.Secrets)
 	if err != nil {
 		return err
@@ -125,14 +127,14 @@ func (w *build) run(ctx context.Context) error {
 	}
 	code := engines.EvaluatorCode{Dir: w.dir, EntryFile: w.entry.File, EntryFunc: w.entry.Func, Env: env}
 	said, err := w.Builder.Build(ctx, code, requirements)
-	w.log.WriteString(eventlog.Redact(said, env))
+	w.log.WriteString(secrets.Redact(said, env))
 	if err == nil {
 		err = w.store(ctx, names)
 	}
 	var refused *domain.Error
 	if errors.As(err, &refused) {
 		shown := *refused
-		shown.Message = eventlog.Redact(shown.Message, env)
+		shown.Message = secrets.Redact(shown.Message, env)
 		return &shown
 	}
 	return err

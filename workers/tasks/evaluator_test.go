@@ -23,6 +23,7 @@ import (
 	"anneal/engines"
 	"anneal/engines/sandbox"
 	"anneal/eventlog"
+	"anneal/eventlog/pubsub"
 	"anneal/workers/tasks"
 )
 
@@ -299,7 +300,7 @@ func TestCodeIsBuiltInTheSandbox(t *testing.T) {
 	if err := s.Check(t.Context()); err != nil {
 		t.Skip(err)
 	}
-	b := routedBench(t, func(b *bench, r *eventlog.Router) error { return b.builder(s).Handle(r) })
+	b := routedBench(t, func(b *bench, r *pubsub.Router) error { return b.builder(s).Handle(r) })
 	built := func(id string) domain.Evaluator {
 		for {
 			view := b.world.View()

@@ -15,6 +15,7 @@ import (
 	"anneal/domain"
 	"anneal/domain/weights"
 	"anneal/eventlog"
+	"anneal/eventlog/pubsub"
 )
 
 // A ModelValidator validates the configuration and the headers of the weights of each uploaded model,
@@ -36,8 +37,8 @@ const (
 )
 
 // Handle subscribes the validator to the events of models.
-func (v ModelValidator) Handle(r *eventlog.Router) error {
-	return eventlog.HandleEvents(r, modelValidatorName, "events.*.models.*", v.Validate, v.giveUp)
+func (v ModelValidator) Handle(r *pubsub.Router) error {
+	return pubsub.HandleEvents(r, modelValidatorName, "events.*.models.*", v.Validate, v.giveUp)
 }
 
 // Validate validates the upload that an event records, if any.

@@ -14,6 +14,7 @@ import (
 	"anneal/domain"
 	"anneal/domain/weights"
 	"anneal/eventlog"
+	"anneal/eventlog/pubsub"
 )
 
 // A ModelCopier writes copies of models in other precisions, tensor by tensor in constant memory. It
@@ -32,8 +33,8 @@ const (
 )
 
 // Handle subscribes the copier to the events of models.
-func (p ModelCopier) Handle(r *eventlog.Router) error {
-	return eventlog.HandleEvents(r, modelCopierName, "events.*.models.*", p.Copy, p.giveUp)
+func (p ModelCopier) Handle(r *pubsub.Router) error {
+	return pubsub.HandleEvents(r, modelCopierName, "events.*.models.*", p.Copy, p.giveUp)
 }
 
 // Copy writes the copy that an event requests, if any.

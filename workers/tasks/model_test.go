@@ -20,6 +20,7 @@ import (
 	"anneal/engines/embedded"
 	"anneal/engines/embedded/llama"
 	"anneal/eventlog"
+	"anneal/eventlog/pubsub"
 	"anneal/workers/tasks"
 )
 
@@ -307,7 +308,7 @@ func (d deleting) Append(ctx context.Context, w eventlog.Write) (uint64, error) 
 
 // Both tasks run on the router of an embedded server; a missing file is reported.
 func TestModelTasksOnTheRouter(t *testing.T) {
-	b := routedBench(t, func(b *bench, r *eventlog.Router) error {
+	b := routedBench(t, func(b *bench, r *pubsub.Router) error {
 		return errors.Join(b.validator().Handle(r), b.copier().Handle(r))
 	})
 	b.model("m", domain.CreateModel{ModelSpec: whole})

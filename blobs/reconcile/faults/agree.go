@@ -9,13 +9,14 @@ import (
 	"anneal/blobs/reconcile"
 	"anneal/domain"
 	"anneal/eventlog"
+	"anneal/eventlog/secrets"
 	"anneal/projections"
 )
 
 // Restart folds the log anew and reconciles without grace, as a process does
 // that begins after another has crashed. The world follows the log until then:
 // what others record meanwhile belongs to it.
-func Restart(ctx context.Context, log eventlog.Log, store *blobs.Store, vault *eventlog.Vault) (*projections.World, error) {
+func Restart(ctx context.Context, log eventlog.Log, store *blobs.Store, vault *secrets.Vault) (*projections.World, error) {
 	world := projections.NewWorld()
 	following, stop := context.WithCancel(ctx)
 	followed := make(chan error, 1)
@@ -37,7 +38,7 @@ func Restart(ctx context.Context, log eventlog.Log, store *blobs.Store, vault *e
 // Agree is why a view, the files and the data keys do not agree: a file that a
 // resource has and the store has not, a value that does not open, a data key of
 // no value.
-func Agree(ctx context.Context, v *projections.View, store *blobs.Store, vault *eventlog.Vault) error {
+func Agree(ctx context.Context, v *projections.View, store *blobs.Store, vault *secrets.Vault) error {
 	files := func(name domain.Name, files domain.Files) error {
 		for file, size := range files.Sizes {
 			if there, err := store.Size(ctx, files.Folder+file); err != nil || there != size {

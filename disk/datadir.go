@@ -1,0 +1,75 @@
+package disk
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"anneal/domain"
+)
+
+// DataVersion is how this program writes a data folder. It rises when an older
+// program could no longer read one: version 2 keeps data keys and the answers
+// under idempotency keys in files of their own.
+const DataVersion = 2
+
+// LockDir makes dir when it is missing, and keeps other servers out of it until
+// release is called or the process ends, however it ends. It refuses a folder
+// that a newer program wrote.
+func LockDir(dir string) (release func(), err error) {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, domain.Errorf(domain.FailedPrecondition, "the data folder cannot be made: %v", err)
+	}
+	path := filepath.Join(dir, "lock")
+	file, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
+	if err != nil {
+		return nil, domain.Errorf(domain.FailedPrecondition, "the data folder cannot be locked: %v", err)
+	}
+	if err := unix.Flock(int(file.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		owner, _ := os.ReadFile(path)
+		_ = file.Close()
+		if !errors.Is(err, unix.EWOULDBLOCK) {
+			return nil, domain.Errorf(domain.FailedPrecondition, "the data folder %s cannot be locked: %v", dir, err)
+		}
+		who := strings.TrimSpace(string(owner))
+		if who == "" {
+			who = "unknown"
+		}
+		return nil, domain.Errorf(domain.FailedPrecondition, "the data folder %s is in use by process %s: stop it, or choose another folder", dir, who)
+	}
+	release = func() { _ = file.Close() }
+	if err := checkVersion(dir); err != nil {
+		release()
+		return nil, err
+	}
+	if err := file.Truncate(0); err == nil {
+		_, _ = file.WriteAt([]byte(strconv.Itoa(os.Getpid())+"\n"), 0)
+	}
+	return release, nil
+}
+
+func checkVersion(dir string) error {
+	path := filepath.Join(dir, "version")
+	content, err := os.ReadFile(path)
+	if errors.Is(err, os.ErrNotExist) {
+		return WriteFile(path, []byte(strconv.Itoa(DataVersion)+"\n"))
+	}
+	if err != nil {
+		return domain.Errorf(domain.FailedPrecondition, "the version of the data folder cannot be read: %v", err)
+	}
+	version, err := strconv.Atoi(strings.TrimSpace(string(content)))
+	if err != nil || version < 1 {
+		return domain.Errorf(domain.FailedPrecondition, "%s does not hold a version: is %s a data folder of this program?", path, dir)
+	}
+	if version > DataVersion {
+		return domain.Errorf(domain.FailedPrecondition, "the data folder %s has version %d, written by a newer program; this one reads up to %d: start the newer program", dir, version, DataVersion)
+	}
+	if version < DataVersion { // before anything is migrated, so that an older program does not miss it
+		return WriteFile(path, []byte(strconv.Itoa(DataVersion)+"\n"))
+	}
+	return nil
+}

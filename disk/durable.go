@@ -1,0 +1,54 @@
+package disk
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"anneal/domain"
+)
+
+// writeDurably puts a private file in place, whole or not at all, also when the
+// power fails.
+func WriteFile(path string, content []byte) error {
+	file, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+"-*") // mode 0600
+	if err != nil {
+		return domain.Errorf(domain.FailedPrecondition, "%s cannot be written: %v", path, err)
+	}
+	_, err = file.Write(content)
+	err = errors.Join(err, file.Sync(), file.Close())
+	if err == nil {
+		err = os.Rename(file.Name(), path)
+	}
+	if err != nil {
+		_ = os.Remove(file.Name())
+		return domain.Errorf(domain.FailedPrecondition, "%s cannot be written: %v", path, err)
+	}
+	return Sync(filepath.Dir(path))
+}
+
+// syncTree syncs every file and folder below dir to disk.
+func SyncTree(dir string) error {
+	return filepath.WalkDir(dir, func(path string, entry fs.DirEntry, err error) error {
+		if err == nil && (entry.IsDir() || entry.Type().IsRegular()) {
+			err = Sync(path)
+		}
+		if errors.Is(err, os.ErrNotExist) {
+			return nil // the server replaced it meanwhile
+		}
+		return err
+	})
+}
+
+func Sync(path string) error {
+	file, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	if err := errors.Join(file.Sync(), file.Close()); err != nil {
+		return fmt.Errorf("syncing %s: %w", path, err)
+	}
+	return nil
+}

@@ -1,0 +1,273 @@
+package integrity
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"hash"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/minio/highwayhash"
+)
+
+// A record is one message in a block file of the embedded server, as
+// nats-server 2.15 writes it, neither compressed nor encrypted:
+//
+//	length(4; top bit: has a header) position(8) time(8) subjectLength(2)
+//	subject [headerLength(4) header] body hash(8)
+//
+// All integers are little-endian. The hash is HighwayHash-64 over position,
+// time, subject, header and body; its key is the SHA-256 of "STREAM-BLOCK".
+type record struct {
+	position uint64
+	time     uint64
+	subject  []byte
+	header   []byte
+	body     []byte
+	raw      []byte // all of it
+	at       int64  // offset in its block
+}
+
+const (
+	recordHead = 22
+	recordHash = 8
+	maxRecord  = 32 << 20
+	headerFlag = 1 << 31
+	// The server marks positions of messages that were erased, and of removals.
+	positionMarks = 3 << 62
+	// A record that is looked for behind damage has a position at most so far on.
+	maxSkip = 1 << 24
+)
+
+// stored is the record as an event; false when its header is none.
+func (r record) stored() (Message, bool) {
+	header, ok := attributesOf(r.header)
+	return Message{r.position, string(r.subject), header, r.body}, ok
+}
+
+// A blockHash is the checksum of the records of one block.
+type blockHash struct{ hash.Hash }
+
+func hashOf(stream string, number int) blockHash {
+	key := sha256.Sum256([]byte(stream + "-" + strconv.Itoa(number)))
+	h, err := highwayhash.NewDigest64(key[:])
+	if err != nil {
+		panic(err) // the key has the right length
+	}
+	return blockHash{h}
+}
+
+func (h blockHash) of(head, subject, header, body []byte) (sum [recordHash]byte) {
+	h.Reset()
+	_, _ = h.Write(head)
+	_, _ = h.Write(subject)
+	_, _ = h.Write(header)
+	_, _ = h.Write(body)
+	h.Sum(sum[:0])
+	return sum
+}
+
+// next reads the record at the beginning of b. Reason is why it is not whole.
+func (h blockHash) next(b []byte) (r record, reason string) {
+	if len(b) < recordHead {
+		return r, "an unfinished record"
+	}
+	le := binary.LittleEndian
+	length := le.Uint32(b)
+	withHeader := length&headerFlag != 0
+	length &^= headerFlag
+	subject := int(le.Uint16(b[20:]))
+	if int(length) < recordHead+subject+recordHash || length > maxRecord || int(length) > len(b) {
+		return r, "a record of impossible length"
+	}
+	r = record{position: le.Uint64(b[4:]), time: le.Uint64(b[12:]), raw: b[:length]}
+	rest := b[recordHead : length-recordHash]
+	r.subject, rest = rest[:subject], rest[subject:]
+	if withHeader {
+		if len(rest) < 4 || uint64(le.Uint32(rest)) > uint64(len(rest)-4) {
+			return r, "a header of impossible length"
+		}
+		size := le.Uint32(rest)
+		r.header, rest = rest[4:4+size], rest[4+size:]
+		if !bytes.HasSuffix(r.header, []byte("\r\n\r\n")) {
+			return r, "a header without its end"
+		}
+	}
+	r.body = rest
+	sum := h.of(b[4:20], r.subject, r.header, r.body)
+	if !bytes.Equal(sum[:], r.raw[length-recordHash:]) {
+		return r, "a wrong checksum"
+	}
+	return r, ""
+}
+
+// find is the offset of the first whole record in b that can come after a
+// position; -1 when there is none.
+func (h blockHash) find(b []byte, after uint64) int {
+	le := binary.LittleEndian
+	for at := 0; at+recordHead+recordHash <= len(b); at++ {
+		length := int(le.Uint32(b[at:]) &^ headerFlag)
+		position := le.Uint64(b[at+4:]) &^ positionMarks
+		if length < recordHead+recordHash || at+length > len(b) || position <= after || position > after+maxSkip {
+			continue
+		}
+		if _, reason := h.next(b[at:]); reason == "" {
+			return at
+		}
+	}
+	return -1
+}
+
+// A block is a file of records.
+type block struct {
+	path   string
+	number int
+	size   int64
+}
+
+// blockDir returns the directory of a stream's block files in the embedded server's store.
+func BlockDir(store, account, stream string) string {
+	return filepath.Join(store, "jetstream", account, "streams", stream, "msgs")
+}
+
+// blocksOf lists the blocks in a stream's folder, in order; none when there is
+// no such folder.
+func blocksOf(dir string) (all []block, err error) {
+	entries, err := os.ReadDir(dir)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	for _, entry := range entries {
+		name, isBlock := strings.CutSuffix(entry.Name(), ".blk")
+		number, err := strconv.Atoi(name)
+		if !isBlock || err != nil || number < 1 {
+			continue
+		}
+		info, err := entry.Info()
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, block{filepath.Join(dir, entry.Name()), number, info.Size()})
+	}
+	slices.SortFunc(all, func(a, b block) int { return a.number - b.number })
+	return all, nil
+}
+
+// first is the position of the block's first record; 0 when it has none.
+func (b block) first() uint64 {
+	file, err := os.Open(b.path)
+	if err != nil {
+		return 0
+	}
+	defer file.Close()
+	var head [recordHead]byte
+	if _, err := io.ReadFull(file, head[:]); err != nil {
+		return 0
+	}
+	return binary.LittleEndian.Uint64(head[4:]) &^ positionMarks
+}
+
+// A flaw is a part of a block that holds no whole record.
+type flaw struct {
+	path   string
+	offset int64
+	end    int64  // where whole records go on, or the block ends
+	last   bool   // no whole record follows it in the block
+	reason string // of its first record
+}
+
+func (f flaw) String() string {
+	return fmt.Sprintf("%s at byte %d of %s", f.reason, f.offset, f.path)
+}
+
+// scan reads the block's messages in order, with flaws between them. What is
+// yielded is valid until the next is. The server's own marks are left out.
+func (b block) scan(stream string, after uint64, each func(record), flawed func(flaw)) (content []byte, err error) {
+	content, err = os.ReadFile(b.path)
+	if err != nil {
+		return nil, err
+	}
+	sums := hashOf(stream, b.number)
+	for at := 0; at < len(content); {
+		r, reason := sums.next(content[at:])
+		if reason != "" {
+			next := sums.find(content[at+1:], after)
+			f := flaw{path: b.path, offset: int64(at), end: int64(len(content)), last: next < 0, reason: reason}
+			if next >= 0 {
+				f.end = int64(at + 1 + next)
+			}
+			flawed(f)
+			at = int(f.end)
+			continue
+		}
+		r.at = int64(at)
+		at += len(r.raw)
+		if r.position == 0 || r.position&positionMarks != 0 {
+			continue
+		}
+		after = r.position
+		each(r)
+	}
+	return content, nil
+}
+
+// appendRecord writes a message as a record of a block.
+func appendRecord(to []byte, sums blockHash, r record) []byte {
+	le, begin := binary.LittleEndian, len(to)
+	length := uint32(recordHead + len(r.subject) + len(r.header) + len(r.body) + recordHash)
+	if len(r.header) > 0 {
+		length = length + 4 | headerFlag
+	}
+	to = le.AppendUint32(to, length)
+	to = le.AppendUint64(to, r.position)
+	to = le.AppendUint64(to, r.time)
+	to = le.AppendUint16(to, uint16(len(r.subject)))
+	to = append(to, r.subject...)
+	if len(r.header) > 0 {
+		to = append(le.AppendUint32(to, uint32(len(r.header))), r.header...)
+	}
+	to = append(to, r.body...)
+	sum := sums.of(to[begin+4:begin+20], r.subject, r.header, r.body)
+	return append(to, sum[:]...)
+}
+
+// foreign tells why a stream's folder cannot be read here; "" when it can, or
+// holds nothing yet.
+func foreign(dir string) string {
+	if _, err := os.Stat(filepath.Join(filepath.Dir(dir), "meta.key")); err == nil {
+		return "it is encrypted"
+	}
+	all, err := blocksOf(dir)
+	if err != nil {
+		return ""
+	}
+	if len(all) == 0 {
+		entries, _ := os.ReadDir(dir)
+		for _, entry := range entries {
+			if entry.Name() != "index.db" {
+				return "it has no block files, but " + entry.Name()
+			}
+		}
+		return ""
+	}
+	file, err := os.Open(all[0].path)
+	if err != nil {
+		return ""
+	}
+	defer file.Close()
+	var head [4]byte
+	if _, err := io.ReadFull(file, head[:]); err == nil && bytes.HasPrefix(head[:], []byte("cmp")) && head[3] <= 2 {
+		return "it is compressed"
+	}
+	return ""
+}

@@ -1,0 +1,407 @@
+package integrity
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"anneal/disk"
+	"anneal/domain"
+)
+
+// wholeCheck is how large a log is at most that is read whole before the
+// server starts, also after a clean end. A larger one is then read from the
+// mark's block on, and the rest while it runs.
+const wholeCheck = 1 << 30
+
+// A Gap is a range of positions at which a log holds no whole event.
+type Gap struct {
+	First  uint64 `json:"first"`
+	Last   uint64 `json:"last"`
+	Reason string `json:"reason"`
+}
+
+func (g Gap) String() string {
+	if g.First == g.Last {
+		return fmt.Sprintf("position %d (%s)", g.First, g.Reason)
+	}
+	return fmt.Sprintf("positions %d to %d (%s)", g.First, g.Last, g.Reason)
+}
+
+// A survey is what the files of a log hold.
+type survey struct {
+	chain   HashChain  // of all events before the first gap
+	last    uint64     // the last position that is there
+	gaps    []Gap      // before last
+	flaws   []flaw     // what gaps come from; one at the end of the last block has no gap
+	marked  HashChain  // of the mark's position, as it was found; zero when the survey began there
+	witness Checkpoint // the event that is at the witness's position
+	batch   string     // ID of the batch that is open after last
+	torn    []uint64   // last positions of batches whose ends are missing
+	files   []surveyed // in order
+}
+
+// A surveyed block is one with what was found in it.
+type surveyed struct {
+	block
+	first, last uint64 // positions; 0 when it has none
+	whole       int64  // bytes before its first flaw
+}
+
+// A surveyor reads the block files of a stream.
+type surveyor struct {
+	stream  string
+	mark    HighWaterMark          // zero when there is none
+	witness Checkpoint             // another event that must be there
+	first   uint64                 // position that the first block begins with
+	from    HashChain              // where the chain begins; zero is the beginning of the log
+	between func(read int64) error // called after each block, unless nil
+}
+
+// survey reads blocks in order.
+func (s surveyor) survey(all []block) (found survey, err error) {
+	found.chain, found.last = s.from, s.first-1
+	expected := 1 // number of the next block
+	if s.first > 1 && len(all) > 0 {
+		expected = all[0].number
+	}
+	reason := "" // why positions are missing
+	for _, b := range all {
+		if b.number != expected {
+			reason = fmt.Sprintf("block file %d.blk is missing", expected)
+		}
+		expected = b.number + 1
+		file := surveyed{block: b, whole: b.size}
+		_, err := b.scan(s.stream, found.last, func(r record) {
+			if file.first == 0 {
+				file.first = r.position
+			}
+			file.last = r.position
+			s.take(r, reason, &found)
+			reason = ""
+		}, func(f flaw) {
+			file.whole = min(file.whole, f.offset)
+			reason = f.String()
+			found.flaws = append(found.flaws, f)
+		})
+		if err != nil {
+			return found, err
+		}
+		found.files = append(found.files, file)
+		if s.between != nil {
+			if err := s.between(b.size); err != nil {
+				return found, err
+			}
+		}
+	}
+	return found, nil
+}
+
+// take adds a record to what was found.
+func (s surveyor) take(r record, reason string, found *survey) {
+	event, readable := r.stored()
+	switch due := found.last + 1; {
+	case r.position < due:
+		found.gaps = append(found.gaps, Gap{r.position, r.position, "it is there twice"})
+		return
+	case r.position > due:
+		found.gaps = append(found.gaps, Gap{due, r.position - 1, orElse(reason, "no record of it")})
+	}
+	found.noteBatch(r)
+	found.last = r.position
+	if !readable {
+		found.gaps = append(found.gaps, Gap{r.position, r.position, "a header that cannot be read"})
+	}
+	if len(found.gaps) == 0 && r.position > found.chain.Position && found.chain.Extend(event) == nil && r.position == s.mark.Position {
+		found.marked = found.chain
+	}
+	if r.position == s.witness.Position {
+		found.witness = Checkpoint{r.position, event.id()}
+	}
+}
+
+// noteBatch finds batches that a power failure has cut: earlier versions wrote
+// several events as one batch of JetStream's, which is not whole afterwards.
+func (s *survey) noteBatch(r record) {
+	id := headerValue(r.header, "Nats-Batch-Id")
+	if s.batch != "" && id != s.batch {
+		s.torn = append(s.torn, s.last)
+	}
+	if s.batch = id; headerValue(r.header, "Nats-Batch-Commit") != "" {
+		s.batch = ""
+	}
+}
+
+// headerValue is the first value of a NATS header; "" when it has none.
+func headerValue(header []byte, key string) string {
+	_, rest, _ := bytes.Cut(header, []byte("\r\n"+key+":"))
+	value, _, _ := bytes.Cut(rest, []byte("\r\n"))
+	return string(bytes.TrimSpace(value))
+}
+
+func orElse(s, otherwise string) string {
+	if s == "" {
+		return otherwise
+	}
+	return s
+}
+
+// holds are the gaps of a log that must be whole up to a position.
+func (s survey) lacks(must uint64) (gaps []Gap) {
+	for _, g := range s.gaps {
+		if g.First <= must {
+			gaps = append(gaps, g)
+		}
+	}
+	if s.last < must {
+		reason := "the log ends before it"
+		if n := len(s.flaws); n > 0 && s.flaws[n-1].last {
+			reason = s.flaws[n-1].String()
+		}
+		gaps = append(gaps, Gap{s.last + 1, must, reason})
+	}
+	return gaps
+}
+
+// damaged is the fault of a log that is not whole.
+func damaged(dir string, gaps []Gap) error {
+	said := make([]string, 0, 10)
+	for i, g := range gaps {
+		if i == cap(said)-1 {
+			said = append(said, fmt.Sprintf("and %d more", len(gaps)-i))
+			break
+		}
+		said = append(said, g.String())
+	}
+	return Damagef("the log in %s is damaged: it does not hold %s", dir, strings.Join(said, ", "))
+}
+
+func Damagef(format string, args ...any) error {
+	f := domain.Errorf(domain.FailedPrecondition, format+". The server does not start, so that nothing more is lost; "+
+		"with the server stopped, 'anneal log repair --data DIR' restores what the readers' copy holds, and tells what it cannot", args...)
+	f.Reason = ReasonDamaged
+	return f
+}
+
+const ReasonDamaged = "LOG_DAMAGED"
+
+// IsDamaged tells whether an error says that the log is not whole.
+func IsDamaged(err error) bool {
+	var f *domain.Error
+	return errors.As(err, &f) && f.Reason == ReasonDamaged
+}
+
+// A checked log is what the check before the start found.
+type CheckResult struct {
+	Mark    HighWaterMark // to be kept from now on
+	Last    uint64        // the log's last position; 0 when it was not read
+	NewMark bool          // there was no mark
+	Read    bool          // the files were read
+	Partial bool          // not all of them
+}
+
+// checkStore looks at the log's files before the embedded server does, which
+// cuts off what it finds damaged and uses the positions again. It refuses a log
+// that is not whole up to the mark and up to witness, or that is another one
+// there. What lies behind and is no whole event was never acknowledged: it is
+// cut off. What lies behind and is whole is written anew, since it may be in
+// memory only after a disk has failed to take it.
+func CheckStore(store, path string, holds Checkpoint, log *slog.Logger) (CheckResult, error) {
+	dir := BlockDir(store, "CONTROL", logStream)
+	mark, err := ReadMark(path)
+	have := err == nil
+	switch {
+	case errors.Is(err, os.ErrNotExist):
+	case errors.Is(err, ErrMarkDamaged):
+		log.Warn("the mark of the log is damaged: the whole log is checked, and a new mark is made", "file", path)
+	case err != nil:
+		return CheckResult{}, domain.Errorf(domain.FailedPrecondition, "the mark of the log cannot be read: %v", err)
+	}
+	result := CheckResult{Mark: mark, NewMark: !have}
+	must := max(mark.MinPosition(), holds.Position)
+	if why := foreign(dir); why != "" {
+		log.Warn("the log's files cannot be checked before the start: only positions are checked after it", "folder", dir, "reason", why)
+		return result, nil
+	}
+	all, err := blocksOf(dir)
+	if err != nil {
+		return result, domain.Errorf(domain.FailedPrecondition, "the log's files cannot be read: %v", err)
+	}
+	if len(all) == 0 && must > 0 {
+		return result, damaged(dir, []Gap{{1, must, "there are no block files"}})
+	}
+	s := surveyor{stream: logStream, mark: mark, witness: holds, first: 1}
+	begin := 0
+	if have && sizeOf(all) > wholeCheck && mark.Damaged == 0 && mark.Index != (Hash{}) && mark.Index == IndexHash(dir) {
+		if begin, s.from = beginAt(all, mark); begin > 0 {
+			s.first = all[begin].first()
+		}
+	}
+	result.Partial = begin > 0
+	found, err := s.survey(all[begin:])
+	if err != nil {
+		return result, domain.Errorf(domain.FailedPrecondition, "the log's files cannot be read: %v", err)
+	}
+	if found.last >= mark.Damaged { // a scrub found damage there: refused also behind the mark
+		must = max(must, mark.Damaged)
+	}
+	if err := found.judge(dir, mark, have, must, holds); err != nil {
+		return result, err
+	}
+	if err := found.settleTail(store, dir, mark, have, log); err != nil {
+		return result, err
+	}
+	if found.batch != "" {
+		found.torn = append(found.torn, found.last)
+	}
+	for _, position := range found.torn {
+		log.Warn("a batch of an earlier version was cut by a power failure: what it began is completed or released now", "position", position)
+	}
+	if !result.Partial {
+		if err := checkCopies(store, found.chain.Position, have, log); err != nil {
+			return result, err
+		}
+	}
+	result.Read, result.Last = true, found.chain.Position
+	result.Mark.HashChain, result.Mark.Durable = found.chain, found.chain.Position
+	if !result.Partial { // read whole, and whole: what a scrub found is repaired
+		result.Mark.Damaged = 0
+	}
+	if have && mark.Failed {
+		log.Warn("the disk failed during the last run: the events after the high-water mark were rewritten", "mark", mark.Durable, "last", result.Last)
+	}
+	return result, nil
+}
+
+func sizeOf(all []block) (sum int64) {
+	for _, b := range all {
+		sum += b.size
+	}
+	return sum
+}
+
+// beginAt is the block that holds the event of a mark, and the chain before it.
+func beginAt(all []block, mark HighWaterMark) (index int, from HashChain) {
+	for i := len(all) - 1; i > 0; i-- {
+		if first := all[i].first(); first > 0 && first <= mark.Position {
+			from.Position, from.Hash = mark.Position-1, mark.Before
+			return i, from
+		}
+	}
+	return 0, HashChain{}
+}
+
+// judge refuses a log that is not what the mark says.
+func (s survey) judge(dir string, mark HighWaterMark, have bool, must uint64, witness Checkpoint) error {
+	if !have && len(s.gaps) > 0 { // nothing tells that what follows the gap was never acknowledged
+		must = max(must, s.last)
+	}
+	if gaps := s.lacks(must); len(gaps) > 0 {
+		return damaged(dir, gaps)
+	}
+	if have && mark.Position > 0 && s.marked.EventID != mark.EventID {
+		return Damagef("the log in %s has event %s at position %d, where the mark has event %s: it is another log, or events were swapped",
+			dir, s.marked.EventID, mark.Position, mark.EventID)
+	}
+	if have && mark.Position > 0 && s.marked.Hash != mark.Hash {
+		return Damagef("the log in %s is not what was written: its running hash at position %d is %s, and the mark has %s. An event up to there was altered, or events were swapped",
+			dir, mark.Position, s.marked.Hash, mark.Hash)
+	}
+	if witness.Position > 0 && s.witness.Position == witness.Position && s.witness.EventID != witness.EventID {
+		return Damagef("the log in %s has event %s at position %d, where the newest snapshot has event %s: it is another log, or lost events",
+			dir, s.witness.EventID, witness.Position, witness.EventID)
+	}
+	return nil
+}
+
+// settleTail makes what lies behind the mark durable, without what is no whole
+// event there.
+func (s survey) settleTail(store, dir string, mark HighWaterMark, have bool, log *slog.Logger) error {
+	keep := s.chain.Position
+	if have && keep == mark.Durable && len(s.gaps) == 0 && len(s.flaws) == 0 {
+		return nil
+	}
+	if !have && len(s.flaws) == 0 {
+		return nil // synced as a whole after the start
+	}
+	for i, f := range s.files {
+		if f.size == 0 || f.last > 0 && f.last <= keep && f.whole == f.size && (f.last <= mark.Durable || !have) {
+			continue
+		}
+		if err := s.rewrite(store, dir, i, keep, log); err != nil {
+			return domain.Errorf(domain.FailedPrecondition, "the end of the log cannot be written anew: %v", err)
+		}
+	}
+	return disk.Sync(dir)
+}
+
+// cutsKept is how many files are kept of what was cut off the log.
+const cutsKept = 10
+
+// rewrite puts a block's events up to a position into a new file. What else it
+// held is kept beside the store.
+func (s survey) rewrite(store, dir string, index int, keep uint64, log *slog.Logger) error {
+	f := s.files[index]
+	content, err := os.ReadFile(f.path)
+	if err != nil {
+		return err
+	}
+	sums, end := hashOf(logStream, f.number), 0
+	for end < len(content) {
+		r, reason := sums.next(content[end:])
+		if reason != "" || r.position&positionMarks == 0 && r.position > keep {
+			break
+		}
+		end += len(r.raw)
+	}
+	kept := content[:end]
+	if len(kept) < len(content) {
+		aside := filepath.Clean(store) + fmt.Sprintf(".cut-%d-%d.blk", keep, f.number)
+		if err := keepCut(store, aside, content[end:]); err != nil {
+			return err
+		}
+		if err := os.Remove(filepath.Join(dir, "index.db")); err != nil && !errors.Is(err, os.ErrNotExist) {
+			return err
+		}
+		log.Warn("the end of the log is cut off: what was there is no whole event, and none that was acknowledged",
+			"after", keep, "bytes", len(content)-len(kept), "kept", aside)
+	}
+	if len(kept) == 0 && index > 0 {
+		return os.Remove(f.path)
+	}
+	return disk.WriteFile(f.path, kept)
+}
+
+// keepCut writes what was cut off into a file beside the store, and removes the
+// oldest such files.
+func keepCut(store, path string, cut []byte) error {
+	if err := disk.WriteFile(path, cut); err != nil {
+		return err
+	}
+	entries, err := os.ReadDir(filepath.Dir(path))
+	if err != nil {
+		return err
+	}
+	var all []os.FileInfo
+	for _, entry := range entries {
+		name := entry.Name()
+		if !strings.HasPrefix(name, filepath.Base(filepath.Clean(store))+".cut-") || !strings.HasSuffix(name, ".blk") || name == filepath.Base(path) {
+			continue
+		}
+		if info, err := entry.Info(); err == nil {
+			all = append(all, info)
+		}
+	}
+	slices.SortFunc(all, func(a, b os.FileInfo) int { return a.ModTime().Compare(b.ModTime()) })
+	for _, old := range all[:max(0, len(all)+1-cutsKept)] {
+		if err := os.Remove(filepath.Join(filepath.Dir(path), old.Name())); err != nil {
+			return err
+		}
+	}
+	return nil
+}

@@ -1,0 +1,130 @@
+package integrity
+
+import (
+	"crypto/sha256"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/nats-io/nats.go"
+	"github.com/stretchr/testify/require"
+
+	"anneal/disk"
+	"anneal/domain"
+)
+
+// Who knows the events and the definition of a Chain computes the same hash.
+func TestChainIsWhatItsDefinitionSays(t *testing.T) {
+	header := nats.Header{"ce-id": {"e1"}, "Nats-Msg-Id": {"e1"}, "content-type": {"application/json"}, "ce-actor": {"a b"}}
+	raw := "NATS/1.0\r\nce-id: e1\r\nNats-Msg-Id: e1\r\ncontent-type:application/json\r\nce-actor: a b\r\n\r\n"
+	var want Hash
+	for position := range uint64(2) {
+		text := string(want[:]) + "\x00\x00\x00\x00\x00\x00\x00" + string(rune(position+1)) +
+			"\x00\x00\x00\x0aevents.a.b" + "\x00\x00\x00\x03" +
+			"\x00\x00\x00\x08ce-actor\x00\x00\x00\x03a b" +
+			"\x00\x00\x00\x05ce-id\x00\x00\x00\x02e1" +
+			"\x00\x00\x00\x0ccontent-type\x00\x00\x00\x10application/json" +
+			"\x00\x00\x00\x02{}"
+		want = sha256.Sum256([]byte(text))
+	}
+	var c HashChain
+	require.NoError(t, c.Extend(MessageOf(1, "events.a.b", header, []byte("{}"))))
+	attributes, ok := attributesOf([]byte(raw))
+	require.True(t, ok)
+	require.NoError(t, c.Extend(Message{2, "events.a.b", attributes, []byte("{}")}))
+	require.Equal(t, want, c.Hash)
+	require.Equal(t, Checkpoint{2, "e1"}, c.Checkpoint)
+	require.Equal(t, domain.DataLoss, domain.CodeOf(c.Extend(Message{position: 4})))
+}
+
+func TestMarkOutlivesATornWrite(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "mark")
+	_, err := ReadMark(path)
+	require.ErrorIs(t, err, os.ErrNotExist)
+	h, err := OpenMark(path, HighWaterMark{Durable: 5, Lost: 2, LostAt: 3})
+	require.NoError(t, err)
+	require.NoError(t, h.Extend(1, func() Message { return Message{position: 1, header: []attribute{{attributeID, "e1"}}} }))
+	for position := range uint64(10) {
+		require.NoError(t, h.SetDurable(position))
+	}
+	now := h.Mark()
+	found, err := ReadMark(path)
+	require.NoError(t, err)
+	require.Equal(t, now, found, "also what is not synced yet, unless the power fails")
+	require.Equal(t, uint64(9), found.Durable)
+	require.Equal(t, "e1", found.EventID)
+	flipByte(t, path, 100) // the slot that is being written
+	found, err = ReadMark(path)
+	require.NoError(t, err)
+	require.Equal(t, uint64(5), found.Durable)
+	flipByte(t, path, slotGap+100)
+	_, err = ReadMark(path)
+	require.ErrorIs(t, err, ErrMarkDamaged)
+	require.NoError(t, h.Close(Hash{1}))
+	found, err = ReadMark(path)
+	require.NoError(t, err)
+	require.Equal(t, Hash{1}, found.Index)
+	require.Equal(t, uint64(2), found.Lost)
+}
+
+// Logs of earlier versions have batches; one whose end a power failure took is
+// told of.
+func TestATornBatchIsToldOf(t *testing.T) {
+	record := func(position uint64, header string) record {
+		return record{position: position, header: []byte("NATS/1.0\r\n" + header + "\r\n\r\n")}
+	}
+	var found survey
+	for i, header := range []string{
+		"ce-id: a", "Nats-Batch-Id: x\r\nNats-Batch-Sequence: 1", "Nats-Batch-Id: x\r\nNats-Batch-Sequence: 2\r\nNats-Batch-Commit: 1",
+		"Nats-Batch-Id: y\r\nNats-Batch-Sequence: 1", "ce-id: b", "Nats-Batch-Id: z",
+	} {
+		found.noteBatch(record(uint64(i+1), header))
+		found.last = uint64(i + 1)
+	}
+	require.Equal(t, []uint64{4}, found.torn)
+	require.Equal(t, "z", found.batch, "the last is open")
+}
+
+// The repaired blocks take the place of the former ones at once.
+func TestBlocksAreReplaced(t *testing.T) {
+	dir := t.TempDir()
+	at := func(name string) string { return filepath.Join(dir, name) }
+	for _, there := range []bool{true, false} {
+		require.NoError(t, os.MkdirAll(at("new"), 0o700))
+		require.NoError(t, os.WriteFile(filepath.Join(at("new"), "1.blk"), []byte("new"), 0o600))
+		if there {
+			require.NoError(t, os.MkdirAll(at("log"), 0o700))
+			done, err := disk.Exchange(at("new"), at("log"))
+			require.NoError(t, err)
+			if done {
+				require.FileExists(t, filepath.Join(at("log"), "1.blk"))
+				_, err = disk.Exchange(at("new"), at("log"))
+				require.NoError(t, err)
+			}
+		}
+		require.NoError(t, replaceBlocks(at("log"), at("new"), at("former")))
+		require.FileExists(t, filepath.Join(at("log"), "1.blk"))
+		require.NoDirExists(t, at("new"))
+		require.NoError(t, os.RemoveAll(at("log")))
+		require.NoError(t, os.RemoveAll(at("former")))
+	}
+}
+
+// A log that another version of NATS has written into files of its own is not
+// taken for one that has lost its blocks: its positions are checked once it runs.
+func TestForeignFilesAreNoDamage(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "msgs")
+	require.Empty(t, foreign(dir), "there is nothing")
+	require.NoError(t, os.Mkdir(dir, 0o700))
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "index.db"), nil, 0o600))
+	require.Empty(t, foreign(dir), "the blocks are gone")
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "1.seg"), []byte("x"), 0o600))
+	require.Contains(t, foreign(dir), "1.seg")
+}
+
+func flipByte(t *testing.T, path string, at int64) {
+	content, err := os.ReadFile(path)
+	require.NoError(t, err)
+	content[at] ^= 0x10
+	require.NoError(t, os.WriteFile(path, content, 0o600))
+}

@@ -1,0 +1,144 @@
+package integrity
+
+import (
+	"anneal/disk"
+	"errors"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+)
+
+// blockSize is how large a block of a repaired log is at most, as the server
+// makes them.
+const blockSize = 8 << 20
+
+// write puts the chosen events in place of the log's files, which are kept
+// aside, and makes the mark fit. Copies that do not fit are moved aside too:
+// the server makes them anew.
+func (r *repair) write(order []place, report RepairReport) error {
+	fresh := filepath.Join(report.Aside, freshBlocks)
+	chain, err := writeBlocks(fresh, order)
+	if err != nil {
+		return err
+	}
+	if err := replaceBlocks(r.dir, fresh, filepath.Join(report.Aside, formerBlocks)); err != nil {
+		return err
+	}
+	for _, dir := range []string{report.Aside, filepath.Dir(r.dir), filepath.Dir(r.Dir)} {
+		if err := disk.Sync(dir); err != nil {
+			return err
+		}
+	}
+	mark := r.mark
+	mark.HashChain, mark.Durable, mark.Index, mark.Failed, mark.Damaged = chain, chain.Position, Hash{}, false, 0
+	if !report.Whole() {
+		lost := report.GivenUp
+		for _, gap := range report.Lost {
+			lost += gap.Last - gap.First + 1
+		}
+		mark.Lost, mark.LostAt = mark.Lost+lost, chain.Position
+	}
+	if err := WriteMark(r.Mark, mark); err != nil {
+		return err
+	}
+	for n, dir := range r.stale { // the folder of the stream, which holds that of its blocks
+		if err := os.Rename(filepath.Dir(dir), filepath.Join(report.Aside, "copy-"+strconv.Itoa(n+1))); err != nil {
+			return err
+		}
+	}
+	return disk.Sync(report.Aside)
+}
+
+// Folders of block files in the folder that a repair keeps aside.
+const (
+	freshBlocks  = "new"  // the repaired log, until it is in its place
+	formerBlocks = "msgs" // the log as it was
+)
+
+// replaceBlocks puts the folder fresh in place of dir, which becomes former. Where
+// the system cannot swap them at once, a crash in between leaves no dir:
+// undoReplacement puts the former one back then.
+func replaceBlocks(dir, fresh, former string) error {
+	done, err := disk.Exchange(fresh, dir)
+	if err != nil {
+		return err
+	}
+	if done {
+		return os.Rename(fresh, former)
+	}
+	if err := os.Rename(dir, former); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
+	if err := disk.Sync(filepath.Dir(former)); err != nil {
+		return err
+	}
+	if err := os.MkdirAll(filepath.Dir(dir), 0o750); err != nil {
+		return err
+	}
+	return os.Rename(fresh, dir)
+}
+
+// undoReplacement puts the log's block files back that a repair had moved aside
+// when it was interrupted before the repaired ones were in their place.
+func undoReplacement(store, dir string) error {
+	if _, err := os.Stat(dir); !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
+	asides, err := filepath.Glob(filepath.Clean(store) + ".repaired-*")
+	if err != nil {
+		return err
+	}
+	slices.Sort(asides) // by time
+	for _, aside := range slices.Backward(asides) {
+		former := filepath.Join(aside, formerBlocks)
+		_, unfinished := os.Stat(filepath.Join(aside, freshBlocks))
+		_, there := os.Stat(former)
+		if unfinished != nil || there != nil {
+			continue
+		}
+		if err := os.MkdirAll(filepath.Dir(dir), 0o750); err != nil {
+			return err
+		}
+		if err := os.Rename(former, dir); err != nil {
+			return err
+		}
+		return errors.Join(disk.Sync(aside), disk.Sync(filepath.Dir(dir)))
+	}
+	return nil
+}
+
+// writeBlocks writes events to block files of their own, durably.
+func writeBlocks(dir string, order []place) (chain HashChain, err error) {
+	if err := os.MkdirAll(dir, 0o750); err != nil {
+		return chain, err
+	}
+	number, content := 1, make([]byte, 0, blockSize)
+	finish := func() error {
+		err := disk.WriteFile(filepath.Join(dir, strconv.Itoa(number)+".blk"), content)
+		number, content = number+1, content[:0]
+		return err
+	}
+	sums := hashOf(logStream, number)
+	for _, p := range order {
+		rec, err := p.from.record(p)
+		if err != nil {
+			return chain, err
+		}
+		e, _ := rec.stored()
+		if err := chain.Extend(e); err != nil {
+			return chain, err
+		}
+		if len(content) > 0 && len(content)+p.size > blockSize {
+			if err := finish(); err != nil {
+				return chain, err
+			}
+			sums = hashOf(logStream, number)
+		}
+		content = appendRecord(content, sums, rec)
+	}
+	if len(order) == 0 {
+		return chain, disk.Sync(dir)
+	}
+	return chain, finish()
+}

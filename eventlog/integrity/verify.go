@@ -1,0 +1,70 @@
+package integrity
+
+import (
+	"errors"
+	"os"
+)
+
+// A FileReport is what the files of the embedded server's log hold, next to
+// the log's mark.
+type FileReport struct {
+	Events  uint64 `json:"events"`            // whole events from the first one on
+	Must    uint64 `json:"must"`              // the position that the mark says was durable
+	Hash    string `json:"hash"`              // running hash at the mark's position, as it is in the files
+	Marked  string `json:"marked,omitempty"`  // the same by the mark; absent without a mark
+	Missing []Gap  `json:"missing,omitempty"` // no whole event, up to Must
+	Differs []Gap  `json:"differs,omitempty"` // another event than in the readers' copy
+	Lost    uint64 `json:"lost,omitempty"`    // events that were given up by earlier repairs
+}
+
+// Whole tells whether the log is what was written.
+func (r FileReport) Whole() bool {
+	return len(r.Missing) == 0 && len(r.Differs) == 0 && (r.Marked == "" || r.Hash == r.Marked)
+}
+
+// VerifyFiles reads all block files of a log, also of one that a server has
+// open, checks every event up to the mark, computes the running hash, and
+// compares each event with the readers' copy. Paths are as in ServerOptions.
+func VerifyFiles(dir, mark string) (report FileReport, err error) {
+	if mark == "" {
+		mark = MarkPath(dir)
+	}
+	r := repair{RepairOptions: RepairOptions{Dir: dir, Mark: mark}, dir: BlockDir(dir, "CONTROL", logStream)}
+	if err := r.take(); err != nil {
+		return report, err
+	}
+	report.Must, report.Lost = r.must, r.mark.Lost
+	if r.have {
+		report.Marked = r.mark.Hash.String()
+	}
+	end := r.must
+	if !r.have {
+		end = r.log.last
+	}
+	var chain HashChain
+	whole := true
+	for position := uint64(1); position <= end; position++ {
+		p, there := r.log.places[position]
+		p.from = &r.log
+		e, ok := r.event(p)
+		if !ok {
+			report.Missing, whole = extendGap(report.Missing, position, "no whole record"), false
+		} else if whole && chain.Extend(e) == nil && position == r.mark.Position {
+			report.Hash = chain.Hash.String()
+		}
+		if _, _, differs := r.at(position, false); there && differs {
+			report.Differs = extendGap(report.Differs, position, "the mirror has a different event at this position")
+		}
+	}
+	report.Events = chain.Position
+	if !r.have {
+		report.Hash = chain.Hash.String()
+	}
+	if r.log.double && len(report.Missing) == 0 {
+		return report, errors.New("the log's files hold a position twice")
+	}
+	if _, err := os.Stat(r.dir); errors.Is(err, os.ErrNotExist) && report.Must > 0 {
+		report.Missing = []Gap{{1, report.Must, "there are no block files"}}
+	}
+	return report, nil
+}

@@ -1,0 +1,54 @@
+package natsserver
+
+import (
+	"anneal/eventlog"
+	"anneal/eventlog/integrity"
+	"anneal/eventlog/logtest"
+	"encoding/binary"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// A power failure may cut the newest block after any record, or within one,
+// before the mark was written. The log then holds the events before the cut,
+// and nothing else: each change is one event, so none is half done. (What the
+// platform makes of each such log is shown by the schedulers' tests.)
+func TestABlockIsCutAtEveryRecord(t *testing.T) {
+	dir := stopped(t, 12)
+	block := filepath.Join(integrity.BlockDir(dir, "CONTROL", eventlog.Stream), "1.blk")
+	content, err := os.ReadFile(block)
+	require.NoError(t, err)
+	ends := recordEnds(content)
+	require.Len(t, ends, 13)
+	for whole, end := range ends {
+		for _, more := range []int64{0, 1, 30} {
+			if end+more > int64(len(content)) {
+				continue
+			}
+			cut := filepath.Join(t.TempDir(), "nats")
+			require.NoError(t, os.CopyFS(cut, os.DirFS(dir)))
+			require.NoError(t, os.RemoveAll(filepath.Join(cut, "jetstream", "READERS"))) // it is never ahead of what is synced
+			at := filepath.Join(integrity.BlockDir(cut, "CONTROL", eventlog.Stream), "1.blk")
+			require.NoError(t, os.Truncate(at, end+more))
+			require.NoError(t, os.Remove(filepath.Join(filepath.Dir(at), "index.db")))
+			s, err := Start(Options{Dir: cut, Mark: filepath.Join(t.TempDir(), "mark")})
+			require.NoError(t, err, "%d events and %d bytes", whole, more)
+			require.Len(t, logtest.Collect(t, s.Log().Read(t.Context(), "", 0)), whole)
+			logtest.Append(t, s.Log(), logtest.Write("next", 0))
+			s.Close()
+		}
+	}
+}
+
+// recordEnds lists where the records of a block file end, after a 0.
+func recordEnds(block []byte) []int64 {
+	ends := []int64{0}
+	for at := 0; at+4 <= len(block); {
+		at += int(binary.LittleEndian.Uint32(block[at:]) &^ (1 << 31))
+		ends = append(ends, int64(at))
+	}
+	return ends
+}

@@ -1,0 +1,131 @@
+package natsserver
+
+import (
+	"anneal/eventlog"
+	"anneal/eventlog/integrity"
+	"anneal/eventlog/logtest"
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// A forgetful disk knows how much of each file was synced.
+type forgetful struct {
+	mu   sync.Mutex
+	size map[string]int64
+}
+
+func (f *forgetful) sync(file *os.File) error {
+	info, err := file.Stat() // what is written while the sync runs may be lost
+	if err != nil {
+		return err
+	}
+	if err := file.Sync(); err != nil {
+		return err
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.size[filepath.Base(file.Name())] = info.Size()
+	return nil
+}
+
+// A power failure takes whatever was not synced, and no acknowledged event is
+// in it, and no event that a follower was shown.
+func TestPowerFailure(t *testing.T) {
+	dir := t.TempDir()
+	s := start(t, func(o *Options) { o.Dir, o.NoSync = dir, false })
+	disk := &forgetful{size: map[string]int64{}}
+	syncWith(s, disk.sync)
+
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	var mu sync.Mutex
+	acknowledged, shown := map[uint64]string{}, map[uint64]string{}
+	go func() {
+		for e, err := range s.Log().Follow(ctx, "", 0) {
+			if err != nil {
+				return
+			}
+			mu.Lock()
+			shown[e.Position] = e.ID
+			mu.Unlock()
+		}
+	}()
+	enough := make(chan struct{})
+	var writers sync.WaitGroup
+	for writer := range 16 {
+		writers.Go(func() {
+			for i := 0; ctx.Err() == nil; i++ {
+				w := logtest.Write(fmt.Sprintf("w%d-%d", writer, i), 0)
+				w.Data = []byte(`{"pad":"` + strings.Repeat("x", 40<<10) + `"}`) // to fill several blocks
+				position, err := s.Log().Append(ctx, w)
+				if err != nil {
+					return
+				}
+				mu.Lock()
+				acknowledged[position] = w.ID
+				if len(acknowledged) == 500 {
+					close(enough)
+				}
+				mu.Unlock()
+			}
+		})
+	}
+	<-enough
+	// The power fails here: what was acknowledged or shown by now must be in
+	// what was synced by now.
+	mu.Lock()
+	disk.mu.Lock()
+	after := t.TempDir()
+	for err := os.CopyFS(after, os.DirFS(dir)); err != nil; err = os.CopyFS(after, os.DirFS(dir)) {
+		require.ErrorIs(t, err, os.ErrNotExist, "but that the server replaces a file meanwhile")
+		after = t.TempDir()
+	}
+	kept := disk.size
+	expected := []map[uint64]string{acknowledged, shown}
+	disk.size, acknowledged, shown = map[string]int64{}, map[uint64]string{}, map[uint64]string{}
+	disk.mu.Unlock()
+	mu.Unlock()
+	cancel()
+	writers.Wait()
+	s.Close()
+
+	require.Greater(t, len(kept), 1, "several blocks")
+	forget(t, after, kept)
+	again := start(t, func(o *Options) { o.Dir = after })
+	found := map[uint64]string{}
+	for _, e := range logtest.Collect(t, again.Log().Read(t.Context(), "", 0)) {
+		found[e.Position] = e.ID
+	}
+	for i, events := range expected {
+		require.NotEmpty(t, events)
+		for position, id := range events {
+			assert.Equal(t, id, found[position], "%d: position %d", i, position)
+		}
+	}
+}
+
+// forget cuts every block file to what was synced, and the ones to nothing
+// that never were; the server's index is lost too.
+func forget(t *testing.T, store string, kept map[string]int64) {
+	dir := integrity.BlockDir(store, "CONTROL", eventlog.Stream)
+	entries, err := os.ReadDir(dir)
+	require.NoError(t, err)
+	for _, entry := range entries {
+		path := filepath.Join(dir, entry.Name())
+		if !strings.HasSuffix(entry.Name(), ".blk") {
+			require.NoError(t, os.Remove(path))
+			continue
+		}
+		info, err := entry.Info()
+		require.NoError(t, err)
+		require.NoError(t, os.Truncate(path, min(info.Size(), kept[entry.Name()])))
+	}
+}

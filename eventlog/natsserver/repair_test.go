@@ -1,0 +1,314 @@
+package natsserver
+
+import (
+	"anneal/eventlog"
+	"anneal/eventlog/integrity"
+	"anneal/eventlog/logtest"
+	"crypto/sha256"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/minio/highwayhash"
+	"github.com/stretchr/testify/require"
+)
+
+func idsOf(t *testing.T, s *Server) (ids []string) {
+	for e, err := range s.Log().Follow(t.Context(), "", 0) {
+		require.NoError(t, err)
+		ids = append(ids, e.ID)
+		if last, err := s.Log().Last(t.Context()); err != nil || e.Position == last.Position {
+			require.NoError(t, err)
+			break
+		}
+	}
+	return ids
+}
+
+// whole waits until the readers' copy has everything, stops the server and
+// answers the IDs of the log's events.
+func wholeCopy(t *testing.T, dir string) []string {
+	s, err := Start(Options{Dir: dir})
+	require.NoError(t, err)
+	defer s.Close()
+	ids := idsOf(t, s)
+	mirror, err := eventlog.OpenReader(t.Context(), s.keeper)
+	require.NoError(t, err)
+	for {
+		last, err := mirror.Last(t.Context())
+		require.NoError(t, err)
+		if last.Position == uint64(len(ids)) {
+			return ids
+		}
+		require.True(t, eventlog.Sleep(t.Context(), 10*time.Millisecond))
+	}
+}
+
+func TestRepairFromTheReadersCopy(t *testing.T) {
+	msgs := func(dir, name string) string {
+		return filepath.Join(integrity.BlockDir(dir, "CONTROL", eventlog.Stream), name)
+	}
+	for what, harm := range map[string]func(dir string){
+		"a flipped byte": func(dir string) { flip(t, msgs(dir, "1.blk"), 5_000_000) },
+		"the newest block is cut": func(dir string) {
+			require.NoError(t, os.Truncate(msgs(dir, "3.blk"), 300_000))
+		},
+		"a block is missing":             func(dir string) { require.NoError(t, os.Remove(msgs(dir, "2.blk"))) },
+		"the log is missing":             func(dir string) { require.NoError(t, os.RemoveAll(filepath.Dir(msgs(dir, "")))) },
+		"an event with another checksum": func(dir string) { alter(t, msgs(dir, "1.blk"), 3) },
+	} {
+		t.Run(what, func(t *testing.T) {
+			dir := stopped(t, 200)
+			ids := wholeCopy(t, dir)
+			harm(dir)
+			_, err := Start(Options{Dir: dir})
+			require.True(t, integrity.IsDamaged(err), err)
+			found, err := integrity.VerifyFiles(dir, "")
+			require.NoError(t, err)
+			require.False(t, found.Whole())
+			require.NotEmpty(t, append(found.Missing, found.Differs...))
+			report, err := integrity.Repair(integrity.RepairOptions{Dir: dir, Now: time.Now()})
+			require.NoError(t, err)
+			require.True(t, report.Whole(), report)
+			require.NotEmpty(t, report.Restored)
+			require.Equal(t, uint64(200), report.Events)
+			s, err := Start(Options{Dir: dir})
+			require.NoError(t, err)
+			require.Equal(t, ids, idsOf(t, s))
+			s.Close()
+			found, err = integrity.VerifyFiles(dir, "")
+			require.NoError(t, err)
+			require.True(t, found.Whole(), found)
+		})
+	}
+}
+
+// alter changes the body of the nth record of a block and makes its checksum
+// right again, as an attacker would.
+func alter(t *testing.T, path string, n int) {
+	content, err := os.ReadFile(path)
+	require.NoError(t, err)
+	ends := recordEnds(content)
+	record := content[ends[n-1]:ends[n]]
+	record[len(record)-8-10] ^= 1 // in the body; the checksum has 8 bytes
+	subject := record[22:][:binary.LittleEndian.Uint16(record[20:])]
+	header := record[22+len(subject)+4:][:binary.LittleEndian.Uint32(record[22+len(subject):])]
+	body := record[22+len(subject)+4+len(header) : len(record)-8]
+	key := sha256.Sum256([]byte(eventlog.Stream + "-1"))
+	sum, err := highwayhash.NewDigest64(key[:])
+	require.NoError(t, err)
+	for _, part := range [][]byte{record[4:20], subject, header, body} {
+		_, _ = sum.Write(part)
+	}
+	sum.Sum(record[len(record)-8 : len(record)-8])
+	require.NoError(t, os.WriteFile(path, content, 0o600))
+}
+
+func TestRepairTellsWhatIsLost(t *testing.T) {
+	dir := stopped(t, 100)
+	wholeCopy(t, dir)
+	require.NoError(t, os.RemoveAll(filepath.Join(dir, "jetstream", "READERS")))
+	flip(t, filepath.Join(integrity.BlockDir(dir, "CONTROL", eventlog.Stream), "1.blk"), 5_000_000)
+	before, err := integrity.ReadMark(integrity.MarkPath(dir))
+	require.NoError(t, err)
+
+	report, err := integrity.Repair(integrity.RepairOptions{Dir: dir, Now: time.Now()})
+	require.NoError(t, err)
+	require.False(t, report.Whole())
+	require.False(t, report.Changed)
+	require.Len(t, report.Lost, 1)
+	lost := report.Lost[0].First
+	require.Equal(t, lost, report.Lost[0].Last, "one byte is in one event")
+	require.Equal(t, lost-1, report.Events)
+	require.Equal(t, 100-lost, report.GivenUp)
+	_, err = Start(Options{Dir: dir})
+	require.True(t, integrity.IsDamaged(err), "nothing was changed")
+
+	report, err = integrity.Repair(integrity.RepairOptions{Dir: dir, AcceptLoss: true, Now: time.Now()})
+	require.NoError(t, err)
+	require.True(t, report.Changed)
+	given, err := os.ReadFile(filepath.Join(report.Aside, "given-up.jsonl"))
+	require.NoError(t, err)
+	require.NotEmpty(t, given)
+	mark, err := integrity.ReadMark(integrity.MarkPath(dir))
+	require.NoError(t, err)
+	require.Equal(t, before.Durable-lost+1, mark.Lost)
+	require.Equal(t, lost-1, mark.LostAt)
+	s := start(t, func(o *Options) { o.Dir, o.NoSync = dir, false })
+	require.Len(t, idsOf(t, s), int(lost-1))
+	_, err = s.Log().Append(t.Context(), logtest.Write("after", 0))
+	require.NoError(t, err)
+}
+
+// A repair that is interrupted between its two renames loses nothing: the next
+// one finds the log's own events again, also those that no copy has.
+func TestARepairMayBeInterrupted(t *testing.T) {
+	dir := stopped(t, 200)
+	ids := wholeCopy(t, dir)
+	require.NoError(t, os.RemoveAll(filepath.Join(dir, "jetstream", "READERS")))
+	msgs, aside := integrity.BlockDir(dir, "CONTROL", eventlog.Stream), dir+".repaired-20260101T000000.000Z"
+	require.NoError(t, os.MkdirAll(filepath.Join(aside, "new"), 0o700))
+	require.NoError(t, os.Rename(msgs, filepath.Join(aside, "msgs")))
+	report, err := integrity.Repair(integrity.RepairOptions{Dir: dir, Now: time.Now()})
+	require.NoError(t, err)
+	require.True(t, report.Whole(), report)
+	require.Equal(t, uint64(200), report.Events)
+	s, err := Start(Options{Dir: dir})
+	require.NoError(t, err)
+	require.Equal(t, ids, idsOf(t, s))
+	s.Close()
+}
+
+// Events are given up only after the caller has noted it.
+func TestALossIsNotedFirst(t *testing.T) {
+	dir := stopped(t, 100)
+	require.NoError(t, os.RemoveAll(filepath.Join(dir, "jetstream", "READERS")))
+	flip(t, filepath.Join(integrity.BlockDir(dir, "CONTROL", eventlog.Stream), "1.blk"), 5_000_000)
+	full := errors.New("no space left")
+	_, err := integrity.Repair(integrity.RepairOptions{Dir: dir, AcceptLoss: true, Now: time.Now(), BeforeLoss: func(r integrity.RepairReport) error {
+		require.NotEmpty(t, r.Lost)
+		return full
+	}})
+	require.ErrorIs(t, err, full)
+	_, err = Start(Options{Dir: dir})
+	require.True(t, integrity.IsDamaged(err), "nothing was changed")
+}
+
+// A log that is gone with its mark is given back by the readers' copy.
+func TestTheReadersCopyGivesBackTheTail(t *testing.T) {
+	dir := stopped(t, 100)
+	ids := wholeCopy(t, dir)
+	require.NoError(t, os.Remove(integrity.MarkPath(dir)))
+	require.NoError(t, os.RemoveAll(filepath.Dir(integrity.BlockDir(dir, "CONTROL", eventlog.Stream))))
+	s, err := Start(Options{Dir: dir})
+	require.NoError(t, err)
+	require.Equal(t, ids, idsOf(t, s))
+	s.Close()
+}
+
+func TestADamagedCopyIsMadeAnew(t *testing.T) {
+	dir := stopped(t, 100)
+	ids := wholeCopy(t, dir)
+	flip(t, filepath.Join(integrity.BlockDir(dir, "READERS", eventlog.Stream), "1.blk"), 5_000_000)
+	require.Equal(t, ids, wholeCopy(t, dir))
+	require.NoError(t, os.Truncate(filepath.Join(integrity.BlockDir(dir, "READERS", eventlog.Stream), "1.blk"), 5_000_000))
+	require.Equal(t, ids, wholeCopy(t, dir))
+}
+
+// What a damaged copy holds beyond a log that reaches its mark was never
+// acknowledged: it keeps no server from starting. Without a mark it does.
+func TestADamagedCopyThatIsAheadIsMadeAnew(t *testing.T) {
+	dir := stopped(t, 100)
+	ids := wholeCopy(t, dir)
+	flip(t, filepath.Join(integrity.BlockDir(dir, "READERS", eventlog.Stream), "1.blk"), 5_000_000)
+	log := integrity.BlockDir(dir, "CONTROL", eventlog.Stream)
+	block := filepath.Join(log, "2.blk")
+	require.NoFileExists(t, filepath.Join(log, "3.blk"))
+	content, err := os.ReadFile(block)
+	require.NoError(t, err)
+	end := int64(0)
+	for _, at := range recordEnds(content) {
+		if at+12 <= int64(len(content)) && binary.LittleEndian.Uint64(content[at+4:]) == 91 {
+			end = at
+		}
+	}
+	require.NotZero(t, end)
+	require.NoError(t, os.Truncate(block, end))
+	require.NoError(t, os.Remove(filepath.Join(log, "index.db")))
+	require.NoError(t, os.Remove(integrity.MarkPath(dir)))
+	_, err = Start(Options{Dir: dir})
+	require.True(t, integrity.IsDamaged(err), "%v", err)
+	require.NoError(t, integrity.WriteMark(integrity.MarkPath(dir), integrity.HighWaterMark{Durable: 90}))
+	require.Equal(t, ids[:90], wholeCopy(t, dir))
+}
+
+// After a sync failed, the kernel may hold what the disk does not, and take it
+// for written. The next start writes it anew.
+func TestWhatADiskDidNotTakeIsWrittenAnew(t *testing.T) {
+	dir := stopped(t, 10)
+	s, err := Start(Options{Dir: dir})
+	require.NoError(t, err)
+	syncWith(s, func(*os.File) error { return errors.New("input/output error") })
+	_, err = s.Log().Append(t.Context(), logtest.Write("unsynced", 0))
+	require.ErrorIs(t, err, eventlog.ErrUncertain)
+	s.Close()
+	mark, err := integrity.ReadMark(integrity.MarkPath(dir))
+	require.NoError(t, err)
+	require.True(t, mark.Failed)
+	require.Equal(t, uint64(10), mark.Durable)
+	path := filepath.Join(integrity.BlockDir(dir, "CONTROL", eventlog.Stream), "1.blk")
+	before, err := os.Stat(path)
+	require.NoError(t, err)
+	content, err := os.ReadFile(path)
+	require.NoError(t, err)
+
+	s, err = Start(Options{Dir: dir})
+	require.NoError(t, err)
+	require.Len(t, idsOf(t, s), 11)
+	s.Close()
+	after, err := os.Stat(path)
+	require.NoError(t, err)
+	require.False(t, os.SameFile(before, after), "the pages that the kernel believes are on disk are not used")
+	again, err := os.ReadFile(path)
+	require.NoError(t, err)
+	require.Equal(t, content, again[:len(content)])
+	mark, err = integrity.ReadMark(integrity.MarkPath(dir))
+	require.NoError(t, err)
+	require.False(t, mark.Failed)
+	require.Equal(t, uint64(11), mark.Durable)
+
+	// The disk gives back something else than was written: what was never
+	// acknowledged is cut off, and kept.
+	s, err = Start(Options{Dir: dir})
+	require.NoError(t, err)
+	syncWith(s, func(*os.File) error { return errors.New("input/output error") })
+	_, err = s.Log().Append(t.Context(), logtest.Write("unsynced2", 0))
+	require.ErrorIs(t, err, eventlog.ErrUncertain)
+	s.Close()
+	flip(t, path, int64(len(again)+100))
+	require.NoError(t, os.RemoveAll(filepath.Join(dir, "jetstream", "READERS")))
+	s, err = Start(Options{Dir: dir})
+	require.NoError(t, err)
+	require.Len(t, idsOf(t, s), 11)
+	s.Close()
+	cut, err := filepath.Glob(dir + ".cut-*")
+	require.NoError(t, err)
+	require.Len(t, cut, 1)
+	kept, err := os.ReadFile(cut[0])
+	require.NoError(t, err)
+	require.Less(t, len(kept), 10_000, "only what was cut off")
+}
+
+const keptCuts = 10 // files of what was cut off
+
+// Each start after a power failure may cut a torn record off: the newest cuts
+// are kept.
+func TestCutsAreBounded(t *testing.T) {
+	dir := stopped(t, 3)
+	path := filepath.Join(integrity.BlockDir(dir, "CONTROL", eventlog.Stream), "1.blk")
+	var newest string
+	for i := range keptCuts + 3 {
+		content, err := os.ReadFile(path)
+		require.NoError(t, err)
+		torn := []byte("torn " + strconv.Itoa(i))
+		require.NoError(t, os.WriteFile(path, append(content, torn...), 0o600))
+		s, err := Start(Options{Dir: dir})
+		require.NoError(t, err)
+		logtest.Append(t, s.Log(), logtest.Write("w"+strconv.Itoa(i)+"-after", 0)) // else the next cut is at the same place
+		s.Close()
+		newest = fmt.Sprintf("%s.cut-%d-1.blk", dir, 3+i)
+		kept, err := os.ReadFile(newest)
+		require.NoError(t, err)
+		require.Equal(t, torn, kept)
+	}
+	cut, err := filepath.Glob(dir + ".cut-*")
+	require.NoError(t, err)
+	require.Len(t, cut, keptCuts)
+	require.NoFileExists(t, fmt.Sprintf("%s.cut-%d-1.blk", dir, 5))
+	require.FileExists(t, newest)
+}

@@ -1,0 +1,87 @@
+package natsserver
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/stretchr/testify/require"
+)
+
+// A key counts only with a signature of the server's nonce made with it.
+func TestNodesSignTheNonce(t *testing.T) {
+	var mu sync.Mutex
+	var logins []NodeLogin
+	s := start(t, func(o *Options) {
+		o.VerifyNode = func(_ context.Context, login NodeLogin) error {
+			mu.Lock()
+			defer mu.Unlock()
+			logins = append(logins, login)
+			return errors.New("nobody")
+		}
+	})
+	said := func() []NodeLogin {
+		mu.Lock()
+		defer mu.Unlock()
+		return append([]NodeLogin(nil), logins...)
+	}
+	key, other := keyOf(t, "n1"), keyOf(t, "n2")
+	public, err := key.PublicKey()
+	require.NoError(t, err)
+	once := []nats.Option{nats.RetryOnFailedConnect(false), nats.NoReconnect()}
+	refused := func(options ...nats.Option) {
+		nc, err := nats.Connect(s.URL(), append(options, once...)...)
+		if err == nil {
+			nc.Close()
+		}
+		require.ErrorIs(t, err, nats.ErrAuthorization)
+	}
+	refused(AgentOptions("n1", "", key)...)
+	require.Len(t, said(), 1)
+	require.Equal(t, public, said()[0].PublicKey)
+
+	replayed := func([]byte) ([]byte, error) { return key.Sign([]byte("a nonce of before")) }
+	refused(nats.UserInfo("n1", ""), nats.Nkey(public, replayed))
+	refused(nats.UserInfo("n1", ""), nats.Nkey(public, other.Sign))
+	require.Len(t, said(), 1, "a wrong signature is refused before anybody is asked")
+
+	refused(nats.UserInfo("n1", "token"))
+	require.Len(t, said(), 2)
+	require.Empty(t, said()[1].PublicKey)
+}
+
+// Connections of agents are listed with the key that they came with, and can be
+// closed.
+func TestNodeSessions(t *testing.T) {
+	s := start(t)
+	sessions, err := s.NodeSessions(t.Context())
+	require.NoError(t, err)
+	require.Empty(t, sessions)
+	n1 := connect(t, s.URL(), append(agentOptions(t, "n1"), nats.NoReconnect())...)
+	n2 := connect(t, "", append(agentOptions(t, "n2"), s.InProcess())...)
+	sessions, err = s.NodeSessions(t.Context())
+	require.NoError(t, err)
+	require.Len(t, sessions, 2)
+	for _, one := range sessions {
+		public, err := keyOf(t, one.Node).PublicKey()
+		require.NoError(t, err)
+		require.Equal(t, public, one.PublicKey)
+		require.WithinDuration(t, time.Now(), one.Start, patience)
+		if one.Node == "n1" {
+			require.NoError(t, s.CloseSession(t.Context(), one))
+			_ = s.CloseSession(t.Context(), one) // gone already
+		}
+	}
+	deadline := time.After(patience)
+	for closed := n1.StatusChanged(nats.CLOSED); !n1.IsClosed(); {
+		select {
+		case <-closed:
+		case <-deadline:
+			require.FailNow(t, "the connection stays open")
+		}
+	}
+	require.NoError(t, n2.Flush())
+}

@@ -1,0 +1,13 @@
+package pubsub
+
+import "github.com/ThreeDotsLabs/watermill/message"
+
+// MaxReason bounds the reason that is kept with a poison message.
+const MaxReason = maxReason
+
+// Handle adds a handler of a topic.
+func (r *Router) Handle(name string, from Topics, topic string, handler func(*message.Message) error,
+	onPoison func(*message.Message, error) error,
+) error {
+	return r.handle(name, from, topic, handler, onPoison)
+}

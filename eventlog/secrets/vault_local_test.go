@@ -1,0 +1,90 @@
+package secrets_test
+
+import (
+	"anneal/eventlog/servertest"
+	"fmt"
+	"path/filepath"
+	"testing"
+
+	"github.com/nats-io/nats.go"
+	"github.com/stretchr/testify/require"
+
+	"anneal/eventlog/keyfile"
+	"anneal/eventlog/kv"
+	"anneal/eventlog/natsserver"
+	"anneal/eventlog/secrets"
+)
+
+func localStore(dir string) kv.LocalOptions {
+	return kv.LocalOptions{Dir: filepath.Join(dir, "datakeys"), Made: filepath.Join(dir, "datakeys.made")}
+}
+
+// openKeys opens a vault and a bucket of one folder.
+func migrated(t *testing.T, nc *nats.Conn, dir string) *secrets.Vault {
+	t.Helper()
+	ring, err := secrets.OpenKeyRing(filepath.Join(dir, "ring"))
+	require.NoError(t, err)
+	vault, err := secrets.OpenLocalVault(t.Context(), nc, ring, localStore(dir))
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = vault.Close() })
+	return vault
+}
+
+// The keys of an earlier version are brought over, however often that was
+// interrupted, and leave the disk where they were.
+func TestKeysOfAnEarlierVersionAreMigrated(t *testing.T) {
+	dir, store := t.TempDir(), t.TempDir()
+	s := servertest.Start(t, func(o *natsserver.Options) { o.Dir, o.NoSync = store, false })
+	ring, err := secrets.OpenKeyRing(filepath.Join(dir, "ring"))
+	require.NoError(t, err)
+	before, err := secrets.OpenVault(t.Context(), s.Control(), ring)
+	require.NoError(t, err)
+	const keys = 20
+	values, records := map[string]func(*secrets.Vault){}, [][]byte{}
+	for i := range keys {
+		sealed, err := before.Seal(t.Context(), owner, fmt.Append(nil, "value ", i))
+		require.NoError(t, err)
+		record, _, err := before.Keys().Get(t.Context(), sealed.KeyID)
+		require.NoError(t, err)
+		records = append(records, record)
+		values[sealed.KeyID] = func(v *secrets.Vault) {
+			t.Helper()
+			value, err := v.Open(t.Context(), owner, sealed)
+			require.NoError(t, err)
+			require.Equal(t, fmt.Sprint("value ", i), value.Reveal())
+		}
+	}
+	// An interrupted migration: some are copied, some of those deleted.
+	half, err := keyfile.Open(localStore(dir).Dir, keyfile.Options{Wipe: true})
+	require.NoError(t, err)
+	done := 0
+	for id := range values {
+		if done++; done > keys/2 {
+			break
+		}
+		record, _, err := before.Keys().Get(t.Context(), id)
+		require.NoError(t, err)
+		_, err = half.Put(t.Context(), id, record, 0)
+		require.NoError(t, err)
+		if done%2 == 0 {
+			require.NoError(t, before.Keys().Delete(t.Context(), id))
+		}
+	}
+	require.NoError(t, half.Close())
+
+	vault := migrated(t, s.Control(), dir)
+	for _, opens := range values {
+		opens(vault)
+	}
+	left, err := before.Keys().Keys(t.Context())
+	require.NoError(t, err)
+	require.Empty(t, left)
+	for _, record := range records {
+		require.False(t, onDisk(t, store, record))
+	}
+	require.NoError(t, vault.Close())
+	for _, opens := range values {
+		opens(migrated(t, s.Control(), dir))
+		break
+	}
+}

@@ -1,0 +1,96 @@
+package secrets
+
+import (
+	"context"
+	"io"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"anneal/eventlog"
+	"anneal/eventlog/keyfile"
+	"anneal/eventlog/kv"
+)
+
+// The bucket KEYS is a JetStream key-value bucket with history 1, except that
+// single messages may be deleted from it, and overwritten on disk: that is
+// what it is for. Reads ask the leader, so a key is there once it was put.
+const (
+	BucketStream = "KV_KEYS"
+	keysSubject  = "$KV.KEYS."
+)
+
+func EnsureBucket(ctx context.Context, js jetstream.JetStream, replicas int) error {
+	return eventlog.EnsureStream(ctx, js, jetstream.StreamConfig{
+		Name:              BucketStream,
+		Description:       "Wrapped data keys of sealed values; deleting one deletes its value",
+		Subjects:          []string{keysSubject + ">"},
+		Storage:           jetstream.FileStorage,
+		Replicas:          max(1, replicas),
+		MaxMsgsPerSubject: 1,
+		Discard:           jetstream.DiscardNew,
+		AllowRollup:       true,
+	}, replicas)
+}
+
+// OpenLocalVault keeps data keys in two files that are always synced. Those in
+// the bucket KEYS, where an earlier version kept them, are brought over.
+func OpenLocalVault(ctx context.Context, nc *nats.Conn, ring *KeyRing, where kv.LocalOptions) (*Vault, error) {
+	keys, err := kv.OpenLocal("data keys", where, keyfile.Options{Wipe: true}, func(store *keyfile.Store) error {
+		return migrateKeys(ctx, nc, where, store)
+	})
+	if err != nil {
+		return nil, err
+	}
+	if lost := keys.Lost(); len(lost) > 0 && where.Log != nil {
+		where.Log.Error("data keys are lost, and with them the values that they sealed: set those values again", "keys", lost)
+	}
+	return &Vault{ring, keys}, nil
+}
+
+// Close closes the files of a local vault.
+func (v *Vault) Close() error {
+	if local, ok := v.keys.(io.Closer); ok {
+		return local.Close()
+	}
+	return nil
+}
+
+// migrateKeys copies the data keys of the bucket KEYS, looks whether they are
+// there, and only then overwrites them in the bucket. It may be interrupted
+// anywhere and repeated.
+func migrateKeys(ctx context.Context, nc *nats.Conn, to kv.LocalOptions, store *keyfile.Store) error {
+	from, err := kv.OpenBucket(ctx, nc, BucketStream, "data keys", EnsureBucket)
+	if err != nil {
+		return err
+	}
+	moved, err := kv.Migrate(ctx, from, store)
+	if err != nil {
+		return err
+	}
+	ids, err := from.Keys(ctx)
+	if err != nil {
+		return err
+	}
+	for _, id := range ids {
+		if err := from.DeleteUnsynced(ctx, id); err != nil {
+			return err
+		}
+	}
+	if err := eventlog.RequestSync(ctx, nc, BucketStream); err != nil {
+		return err
+	}
+	if moved > 0 && to.Log != nil {
+		to.Log.Info("the data keys of sealed values were moved out of NATS", "keys", moved, "to", to.Dir)
+	}
+	return nil
+}
+
+// OpenVault keeps data keys in the JetStream bucket KEYS, made when missing.
+func OpenVault(ctx context.Context, nc *nats.Conn, ring *KeyRing) (*Vault, error) {
+	keys, err := kv.OpenBucket(ctx, nc, BucketStream, "data keys", EnsureBucket)
+	if err != nil {
+		return nil, err
+	}
+	return &Vault{ring, keys}, nil
+}

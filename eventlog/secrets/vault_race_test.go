@@ -1,0 +1,29 @@
+package secrets_test
+
+import (
+	"anneal/eventlog/secrets"
+	"anneal/eventlog/servertest"
+	"path/filepath"
+	"sync"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// Several processes may erase one data key at once: each of them succeeds.
+func TestShredIsIdempotentUnderConcurrency(t *testing.T) {
+	ring, err := secrets.OpenKeyRing(filepath.Join(t.TempDir(), "ring"))
+	require.NoError(t, err)
+	vault, err := secrets.OpenVault(t.Context(), servertest.Start(t).Control(), ring)
+	require.NoError(t, err)
+	for range 20 {
+		sealed, err := vault.Seal(t.Context(), owner, []byte("value"))
+		require.NoError(t, err)
+		var all sync.WaitGroup
+		for range 8 {
+			all.Go(func() { assert.NoError(t, vault.Shred(t.Context(), sealed.KeyID)) })
+		}
+		all.Wait()
+	}
+}

@@ -1,0 +1,39 @@
+// Package servertest starts embedded NATS servers for tests of other packages.
+package servertest
+
+import (
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/stretchr/testify/require"
+
+	"anneal/eventlog"
+	"anneal/eventlog/natsserver"
+)
+
+// Start runs an embedded server until the test ends. It syncs nothing, for the sake of slow disks,
+// unless change sets NoSync to false.
+func Start(t testing.TB, change ...func(*natsserver.Options)) *natsserver.Server {
+	t.Helper()
+	opts := natsserver.Options{Dir: t.TempDir(), Listen: "127.0.0.1:0", NoSync: true}
+	for _, c := range change {
+		c(&opts)
+	}
+	s, err := natsserver.Start(opts)
+	require.NoError(t, err)
+	t.Cleanup(s.Close)
+	return s
+}
+
+// StartLog returns the log of a server that runs until the test ends.
+func StartLog(t testing.TB) *eventlog.JetStream { return Start(t).Log() }
+
+// JetStream returns a JetStream context on a connection.
+func JetStream(t testing.TB, nc *nats.Conn) jetstream.JetStream {
+	t.Helper()
+	js, err := jetstream.New(nc, jetstream.WithDefaultTimeout(time.Minute))
+	require.NoError(t, err)
+	return js
+}
