@@ -27,7 +27,7 @@ func TestWatchTellsWhyADeploymentHasNoPlace(t *testing.T) {
 	log.awaits(watch, "1 of 1 replicas wait for a place on a node: ")
 	require.NotZero(t, watch.end())
 	require.Equal(t, 1, strings.Count(log.whole(), "wait for a place on a node: "))
-	require.Contains(t, log.whole(), "The deployment goes on; `anneal deployment watch afar` shows it again, `anneal deployment delete afar` removes it.")
+	require.Contains(t, log.whole(), "The deployment continues; `anneal deployment watch afar` shows it again, `anneal deployment delete afar` deletes it.")
 	require.Equal(t, "BF16", s.user().get("/deployments/afar")["precision"])
 }
 
@@ -78,11 +78,11 @@ func TestFollowingEventsBeginsNow(t *testing.T) {
 	require.Zero(t, follow.end())
 
 	first, _, _ := log.line("following from position ")
-	from, err := strconv.Atoi(strings.TrimSuffix(strings.TrimPrefix(first, "following from position "), "; --from begin shows all that was before"))
+	from, err := strconv.Atoi(strings.TrimSuffix(strings.TrimPrefix(first, "following from position "), "; --from begin also shows earlier events"))
 	require.NoError(t, err)
 	require.Greater(t, from, 1)
 	require.Regexp(t, fmt.Sprintf("^%d ", from), follow.stdout.whole(), "nothing from before")
-	require.Regexp(t, `(?m)^seen up to position \d+; --from \d+ goes on from there$`, log.whole())
+	require.Regexp(t, `(?m)^seen up to position \d+; --from \d+ continues from there$`, log.whole())
 
 	all := launch(t, logFor(t, "anneal events --from begin"), "events", "--follow", "--from", "begin", "--context", context)
 	all.says("3 ") // what comes before is of another account
@@ -97,9 +97,9 @@ func TestWhoLeavesAWatchIsTold(t *testing.T) {
 		item    object
 		closing string
 	}{
-		"a job":        {[]string{"sft", "watch", "j"}, object{"name": "accounts/a/supervisedFineTuningJobs/j", "state": "JOB_STATE_RUNNING"}, "The job goes on; `anneal sft watch j` shows it again, `anneal sft cancel j` stops it."},
-		"a DPO job":    {[]string{"dpo", "watch", "j"}, object{"name": "accounts/a/dpoJobs/j", "state": "JOB_STATE_RUNNING"}, "The job goes on; `anneal dpo watch j`"},
-		"a deployment": {[]string{"deployment", "watch", "d"}, object{"name": "accounts/a/deployments/d", "state": "CREATING"}, "The deployment goes on; `anneal deployment watch d`"},
+		"a job":        {[]string{"sft", "watch", "j"}, object{"name": "accounts/a/supervisedFineTuningJobs/j", "state": "JOB_STATE_RUNNING"}, "The job continues; `anneal sft watch j` shows it again, `anneal sft cancel j` stops it."},
+		"a DPO job":    {[]string{"dpo", "watch", "j"}, object{"name": "accounts/a/dpoJobs/j", "state": "JOB_STATE_RUNNING"}, "The job continues; `anneal dpo watch j`"},
+		"a deployment": {[]string{"deployment", "watch", "d"}, object{"name": "accounts/a/deployments/d", "state": "CREATING"}, "The deployment continues; `anneal deployment watch d`"},
 		"an addon":     {[]string{"addon", "load", "x", "--model", "x", "--deployment", "d", "--watch"}, object{"name": "accounts/a/deployedModels/x", "state": "DEPLOYING"}, "The addon is still being loaded; `anneal addon get x`"},
 		"a copy":       {[]string{"model", "prepare", "m", "--precision", "BF16", "--watch"}, object{"name": "accounts/a/models/m", "precision": "F32"}, "The copy is still being written; `anneal model prepare m --precision BF16 --watch`"},
 	} {

@@ -15,14 +15,14 @@ var accountColumns = []column{{"Name", "name"}, {"Display name", "displayName"},
 	{"Suspended", "suspendState"}, {"Created", "createTime"}}
 
 func accountCommand() *cobra.Command {
-	c := group("account", "Accounts, for the operator on the server's machine", accountCreate(), accountSuspend(), accountRestore(), accountList(), accountGet())
-	c.PersistentFlags().String("data", "", "the server's folder (default: that of the context file)")
+	c := group("account", "Manage accounts, on the server's machine", accountCreate(), accountSuspend(), accountRestore(), accountList(), accountGet())
+	dataFlag(c.PersistentFlags())
 	return c
 }
 
 func accountCreate() *cobra.Command {
 	var displayName, email string
-	c := &cobra.Command{Use: "create ID", Short: "Make an account and its first admin key, shown this once", Args: arguments(1, 1),
+	c := &cobra.Command{Use: "create ID", Short: "Create an account and its first admin key, which is only shown once", Args: arguments(1, 1),
 		Example: "  anneal account create acme --display-name Acme --email ops@example.com",
 		RunE: func(c *cobra.Command, args []string) error {
 			operator, err := newOperator(c)
@@ -44,29 +44,29 @@ func accountCreate() *cobra.Command {
 			note(c, "account %s created\nkey: %s", args[0], cell(item, "key"))
 			return nil
 		}}
-	c.Flags().StringVar(&displayName, "display-name", "", "a name for people")
-	c.Flags().StringVar(&email, "email", "", "the primary e-mail")
+	c.Flags().StringVar(&displayName, "display-name", "", "display name")
+	c.Flags().StringVar(&email, "email", "", "primary email address")
 	return c
 }
 
 func accountSuspend() *cobra.Command {
 	var why string
 	reasons := strings.Join(domain.SuspendStates, ", ")
-	c := &cobra.Command{Use: "suspend ID --reason REASON", Short: "Pause an account's jobs and refuse its requests", Args: arguments(1, 1),
+	c := &cobra.Command{Use: "suspend ID --reason REASON", Short: "Pause an account's jobs and reject its requests", Args: arguments(1, 1),
 		Example: "  anneal account suspend acme --reason CREDIT_DEPLETED",
 		RunE: func(c *cobra.Command, args []string) error {
 			if !slices.Contains(domain.SuspendStates, why) {
-				return usage.Errorf("--reason is required, since the account is told it, and must be one of %s", reasons)
+				return usage.Errorf("--reason is required, because the account sees it, and must be one of %s", reasons)
 			}
 			return accountVerb(c, args[0], "suspend", map[string]any{"suspendState": why}, "suspended")
 		}}
-	c.Flags().StringVar(&why, "reason", "", "why, as the account is told: "+reasons)
+	c.Flags().StringVar(&why, "reason", "", "reason that the account sees: "+reasons)
 	bindFlag(c, "reason", "suspendState")
 	return c
 }
 
 func accountRestore() *cobra.Command {
-	return &cobra.Command{Use: "restore ID", Short: "Lift a suspension", Args: arguments(1, 1), RunE: func(c *cobra.Command, args []string) error {
+	return &cobra.Command{Use: "restore ID", Short: "End a suspension", Args: arguments(1, 1), RunE: func(c *cobra.Command, args []string) error {
 		return accountVerb(c, args[0], "restore", map[string]any{}, "restored")
 	}}
 }
@@ -79,7 +79,7 @@ func accountVerb(c *cobra.Command, id, verb string, body map[string]any, past st
 	if err := operator.call(c.Context(), http.MethodPost, "/v1/accounts/"+id+":"+verb, nil, body, nil); err != nil {
 		return err
 	}
-	return done(c, "account", id, past)
+	return printDone(c, "account", id, past)
 }
 
 func accountList() *cobra.Command {
@@ -97,7 +97,7 @@ func accountList() *cobra.Command {
 }
 
 func accountGet() *cobra.Command {
-	return &cobra.Command{Use: "get [ID]", Short: "Show one account; without an ID one's own, which needs no operator", Args: arguments(0, 1), RunE: func(c *cobra.Command, args []string) error {
+	return &cobra.Command{Use: "get [ID]", Short: "Show an account (default: your own, for which no operator is needed)", Args: arguments(0, 1), RunE: func(c *cobra.Command, args []string) error {
 		asks, err := newClient(c)
 		if len(args) == 1 && (err != nil || args[0] != asks.Account) {
 			asks, err = newOperator(c) // another's account

@@ -17,13 +17,13 @@ var deployedModels = collection{"deployedModels", "addon",
 		{"Model", "model"}, {"Deployment", "deployment"}, {"Default", "default"}, {"Created", "createTime"}}}
 
 func addonCommand() *cobra.Command {
-	return group("addon", "LoRA adapters that share a deployment of their base model", addonLoad(), deployedModels.listCommand(), deployedModels.getCommand(), addonUnload())
+	return group("addon", "Manage LoRA adapters on deployments of their base model", addonLoad(), deployedModels.listCommand(), deployedModels.getCommand(), addonUnload())
 }
 
 func addonLoad() *cobra.Command {
 	var model, deployment, displayName string
 	var byDefault, watch bool
-	c := &cobra.Command{Use: "load [ID] --model MODEL --deployment DEPLOYMENT", Short: "Load an adapter into a deployment made with --addons", Args: arguments(0, 1),
+	c := &cobra.Command{Use: "load [ID] --model MODEL --deployment DEPLOYMENT", Short: "Load an adapter into a deployment with --addons", Args: arguments(0, 1),
 		Example: "  anneal addon load polite --model polite --deployment shared --watch",
 		RunE: func(c *cobra.Command, args []string) error {
 			if model == "" || deployment == "" {
@@ -45,8 +45,8 @@ func addonLoad() *cobra.Command {
 			}
 			if watch {
 				name := cell(item, "name")
-				if item, err = client.watchAddon(c, name); err != nil {
-					return leaving(c, err, "The addon is still being loaded; `anneal addon get %s` shows how far it is, `anneal addon unload %s` takes it out.", id(name), id(name))
+				if item, err = awaitAddon(c, client, name); err != nil {
+					return onInterrupt(c, err, "The addon is still being loaded; `anneal addon get %s` shows its state, `anneal addon unload %s` unloads it.", id(name), id(name))
 				}
 			}
 			return printItem(c, item, deployedModels.details...)
@@ -56,14 +56,14 @@ func addonLoad() *cobra.Command {
 	f.StringVar(&deployment, "deployment", "", "deployment of its base model")
 	bindReference(c, "model", "model", "models")
 	bindReference(c, "deployment", "deployment", "deployments")
-	f.StringVar(&displayName, "display-name", "", "a name for people")
-	f.BoolVar(&byDefault, "default", false, "it answers when the deployment itself is asked")
+	f.StringVar(&displayName, "display-name", "", "display name")
+	f.BoolVar(&byDefault, "default", false, "make it the default for requests to the deployment")
 	f.BoolVarP(&watch, "watch", "w", false, "wait until it is DEPLOYED")
 	return c
 }
 
-// watchAddon waits until an addon answers, or fails.
-func (c *client) watchAddon(cmd *cobra.Command, name string) (map[string]any, error) {
+// awaitAddon waits until an addon is DEPLOYED or FAILED.
+func awaitAddon(cmd *cobra.Command, c *client, name string) (map[string]any, error) {
 	last := ""
 	for {
 		var item map[string]any
@@ -88,7 +88,7 @@ func (c *client) watchAddon(cmd *cobra.Command, name string) (map[string]any, er
 }
 
 func addonUnload() *cobra.Command {
-	return &cobra.Command{Use: "unload ID", Short: "Take an adapter out of its deployment; answers under way are finished", Args: arguments(1, 1),
+	return &cobra.Command{Use: "unload ID", Short: "Unload an adapter from its deployment, after its running requests", Args: arguments(1, 1),
 		RunE: func(c *cobra.Command, args []string) error {
 			client, err := newClient(c)
 			if err != nil {
@@ -97,6 +97,6 @@ func addonUnload() *cobra.Command {
 			if err := client.call(c.Context(), http.MethodDelete, "/v1/"+client.name("deployedModels", args[0]), nil, nil, nil); err != nil {
 				return err
 			}
-			return done(c, "addon", args[0], "is being unloaded")
+			return printDone(c, "addon", args[0], "is being unloaded")
 		}}
 }

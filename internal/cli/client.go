@@ -178,3 +178,29 @@ func (c *client) pages(ctx context.Context, method, path, field string, query ur
 		query.Set("pageToken", token)
 	}
 }
+
+// openURL opens a signed URL.
+func (c *client) openURL(ctx context.Context, link string) (*http.Response, error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, link, nil)
+	if err != nil {
+		return nil, err
+	}
+	res, err := c.send(req)
+	if err != nil {
+		return nil, err
+	}
+	if res.StatusCode != http.StatusOK {
+		defer res.Body.Close()
+		return nil, readError(res)
+	}
+	return res, nil
+}
+
+// stream posts a JSON body and returns the response while it arrives.
+func (c *client) stream(ctx context.Context, path string, body any) (*http.Response, error) {
+	data, err := json.Marshal(body)
+	if err != nil {
+		return nil, err
+	}
+	return c.request(ctx, http.MethodPost, path, nil, "application/json", bytes.NewReader(data))
+}

@@ -16,23 +16,23 @@ import (
 )
 
 func completeCommand() *cobra.Command {
-	var asking question
-	c := &cobra.Command{Use: "complete PROMPT", Short: "Ask a deployed model to go on with a text; - reads it from standard input", Args: arguments(1, 1),
+	var flags completionFlags
+	c := &cobra.Command{Use: "complete PROMPT", Short: "Complete a prompt with a deployed model; - reads it from standard input", Args: arguments(1, 1),
 		Example: `  anneal complete --model polite "good morning"`,
 		RunE: func(c *cobra.Command, args []string) error {
-			return asking.ask(c, args[0], "/inference/v1/completions", func(body map[string]any, prompt string) { body["prompt"] = prompt })
+			return flags.complete(c, args[0], "/inference/v1/completions", func(body map[string]any, prompt string) { body["prompt"] = prompt })
 		}}
-	asking.add(c)
+	flags.add(c)
 	return c
 }
 
 func chatCommand() *cobra.Command {
-	var asking question
+	var flags completionFlags
 	var system string
-	c := &cobra.Command{Use: "chat TEXT", Short: "Say something to a deployed model; - reads it from standard input", Args: arguments(1, 1),
+	c := &cobra.Command{Use: "chat TEXT", Short: "Send a chat message to a deployed model; - reads it from standard input", Args: arguments(1, 1),
 		Example: `  anneal chat --model polite --system "You are brief." "good morning"`,
 		RunE: func(c *cobra.Command, args []string) error {
-			return asking.ask(c, args[0], "/inference/v1/chat/completions", func(body map[string]any, text string) {
+			return flags.complete(c, args[0], "/inference/v1/chat/completions", func(body map[string]any, text string) {
 				messages := []map[string]any{{"role": "user", "content": text}}
 				if system != "" {
 					messages = append([]map[string]any{{"role": "system", "content": system}}, messages...)
@@ -40,13 +40,13 @@ func chatCommand() *cobra.Command {
 				body["messages"] = messages
 			})
 		}}
-	asking.add(c)
-	c.Flags().StringVar(&system, "system", "", "what the model is told first")
+	flags.add(c)
+	c.Flags().StringVar(&system, "system", "", "system prompt")
 	return c
 }
 
-// A question is what a model is asked with, beside the text.
-type question struct {
+// completionFlags are the sampling parameters of a completion.
+type completionFlags struct {
 	model             string
 	maxTokens, topK   int
 	temperature, topP float64
@@ -58,21 +58,21 @@ type question struct {
 // modelNamesHint is the hint for a model that cannot be used.
 const modelNamesHint = "list the names of models with `anneal model names`"
 
-func (q *question) add(c *cobra.Command) {
+func (q *completionFlags) add(c *cobra.Command) {
 	f := c.Flags()
 	defer bindFlag(c, "model", "model", modelNamesHint+"; `anneal transcribe` transcribes speech")
-	f.StringVarP(&q.model, "model", "m", domain.DefaultBaseModel, "model, deployment as accounts/A/deployments/D, or a name that the operator gave to one")
-	f.IntVar(&q.maxTokens, "max-tokens", 128, "most tokens to generate")
-	f.Float64Var(&q.temperature, "temperature", 0, "0 is always the likeliest token")
-	f.Float64Var(&q.topP, "top-p", 1, "share of probability to choose from")
-	f.IntVar(&q.topK, "top-k", 0, "number of tokens to choose from; 0 is all")
-	f.Int64Var(&q.seed, "seed", 0, "same seed, same answer")
-	f.StringArrayVar(&q.stop, "stop", nil, "`TEXT` to stop at; up to 4 times")
-	f.BoolVar(&q.stream, "stream", true, "print as it comes")
+	f.StringVarP(&q.model, "model", "m", domain.DefaultBaseModel, "model, deployment as accounts/A/deployments/D, or alias of one")
+	f.IntVar(&q.maxTokens, "max-tokens", 128, "maximum number of tokens to generate")
+	f.Float64Var(&q.temperature, "temperature", 0, "sampling temperature; 0 is greedy")
+	f.Float64Var(&q.topP, "top-p", 1, "nucleus sampling probability")
+	f.IntVar(&q.topK, "top-k", 0, "number of tokens to sample from; 0 is all")
+	f.Int64Var(&q.seed, "seed", 0, "sampling seed, for reproducible responses")
+	f.StringArrayVar(&q.stop, "stop", nil, "`TEXT` to stop at; up to 4")
+	f.BoolVar(&q.stream, "stream", true, "print tokens as they are generated")
 }
 
-// ask sends a text, which put adds to the body, and prints the answer.
-func (q *question) ask(c *cobra.Command, text, path string, put func(body map[string]any, text string)) error {
+// complete sends a text, which put adds to the body, and prints the response.
+func (q *completionFlags) complete(c *cobra.Command, text, path string, put func(body map[string]any, text string)) error {
 	client, err := newClient(c)
 	if err != nil {
 		return err
@@ -88,7 +88,7 @@ func (q *question) ask(c *cobra.Command, text, path string, put func(body map[st
 		}
 		text = strings.TrimRight(string(read), "\r\n")
 	}
-	model, err := client.askable(c, q.model)
+	model, err := resolveModel(c, client, q.model)
 	if err != nil {
 		return err
 	}
@@ -103,13 +103,12 @@ func (q *question) ask(c *cobra.Command, text, path string, put func(body map[st
 	if len(q.stop) > 0 {
 		body["stop"] = q.stop
 	}
-	return client.answer(c, path, body)
+	return printCompletion(c, client, path, body)
 }
 
-// askable is what a name means where models are asked: a model of the account,
-// where it has one of that name, else a name that the operator gave to a
-// deployment. Of such a name that was typed it tells the deployment.
-func (c *client) askable(cmd *cobra.Command, name string) (string, error) {
+// resolveModel returns the resource name of a model of the account, if it has one of that ID, or else
+// an alias of a deployment. It prints the deployment of an alias that was given.
+func resolveModel(cmd *cobra.Command, c *client, name string) (string, error) {
 	if strings.ContainsAny(name, "/#") {
 		return name, nil
 	}
@@ -128,7 +127,7 @@ func (c *client) askable(cmd *cobra.Command, name string) (string, error) {
 			bound = one.Deployment
 		}
 	}
-	if bound == "" && !slices.Contains(server.SpeechAliases, name) { // of those the server knows best why nobody has them
+	if bound == "" && !slices.Contains(server.SpeechAliases, name) { // the server explains why they are not bound
 		return own, nil
 	}
 	if bound != "" && cmd.Flags().Changed("model") {
@@ -137,9 +136,9 @@ func (c *client) askable(cmd *cobra.Command, name string) (string, error) {
 	return name, nil
 }
 
-// An answered is an answer, or a part of one that is streamed: a completion
-// has text, a chat's answer a message, and a part of that a delta.
-type answered struct {
+// completion is a response or a chunk of a streamed one: a completion has text, a chat completion a
+// message, and a chunk of that a delta.
+type completion struct {
 	Choices []struct {
 		Text    string `json:"text"`
 		Message struct {
@@ -154,16 +153,16 @@ type answered struct {
 	} `json:"error"`
 }
 
-// text is what the model says in it.
-func (a answered) text() (text string) {
+// text returns the generated text.
+func (a completion) text() (text string) {
 	for _, choice := range a.Choices {
 		text += choice.Text + choice.Message.Content + choice.Delta.Content
 	}
 	return text
 }
 
-// answer asks a model and prints what it says.
-func (c *client) answer(cmd *cobra.Command, path string, body map[string]any) error {
+// printCompletion requests a completion and prints it.
+func printCompletion(cmd *cobra.Command, c *client, path string, body map[string]any) error {
 	out := cmd.OutOrStdout()
 	if body["stream"] == false {
 		var whole json.RawMessage
@@ -173,7 +172,7 @@ func (c *client) answer(cmd *cobra.Command, path string, body map[string]any) er
 		if inJSON, _ := wantsJSON(cmd); inJSON {
 			return printJSON(out, whole)
 		}
-		var said answered
+		var said completion
 		if err := json.Unmarshal(whole, &said); err != nil {
 			return err
 		}
@@ -185,13 +184,13 @@ func (c *client) answer(cmd *cobra.Command, path string, body map[string]any) er
 		return err
 	}
 	defer res.Body.Close()
-	err = readStream(res.Body, func(data []byte) error { return printPart(out, data) })
+	err = readStream(res.Body, func(data []byte) error { return printChunk(out, data) })
 	fmt.Fprintln(out)
 	return err
 }
 
-func printPart(out io.Writer, data []byte) error {
-	var part answered
+func printChunk(out io.Writer, data []byte) error {
+	var part completion
 	if err := json.Unmarshal(data, &part); err != nil {
 		return err
 	}

@@ -11,18 +11,18 @@ import (
 
 var datasets = collection{"datasets", "dataset",
 	[]column{{"ID", "#name"}, {"STATE", "state"}, {"FORMAT", "format"}, {"SHAPE", "rowShape"}, {"ROWS", "exampleCount"}, {"TOKENS", "estimatedTokenCount"}, {"CREATED", "createTime"}},
-	[]column{{"Name", "name"}, {"Display name", "displayName"}, {"State", "state"}, {"Status", "status.message"}, {"Format", "format"}, {"Shape of rows", "rowShape"},
+	[]column{{"Name", "name"}, {"Display name", "displayName"}, {"State", "state"}, {"Status", "status.message"}, {"Format", "format"}, {"Row shape", "rowShape"},
 		{"Rows", "exampleCount"}, {"Tokens", "estimatedTokenCount"}, {"Turns", "averageTurnCount"},
-		{"Filtered from", "transformed.sourceDatasetId"}, {"Filter", "transformed.filter"}, {"Split from", "splitted.sourceDatasetId"}, {"Made for", "sourceJobName"}, {"Created by", "createdBy"}, {"Created", "createTime"}, {"Updated", "updateTime"}}}
+		{"Filtered from", "transformed.sourceDatasetId"}, {"Filter", "transformed.filter"}, {"Split from", "splitted.sourceDatasetId"}, {"Source job", "sourceJobName"}, {"Created by", "createdBy"}, {"Created", "createTime"}, {"Updated", "updateTime"}}}
 
 func datasetCommand() *cobra.Command {
-	return group("dataset", "Training and evaluation data", datasetCreate(), datasetDerive(), datasetUpload(), datasets.listCommand(), datasets.getCommand(),
+	return group("dataset", "Manage training and evaluation datasets", datasetCreate(), datasetDerive(), datasetUpload(), datasets.listCommand(), datasets.getCommand(),
 		datasetPreview(), datasetDownload(), datasets.deleteCommand())
 }
 
 func datasetCreate() *cobra.Command {
 	var file, displayName, format string
-	c := &cobra.Command{Use: "create ID", Short: "Create a dataset, upload a file into it and wait until it is checked", Args: arguments(1, 1),
+	c := &cobra.Command{Use: "create ID", Short: "Create a dataset, upload a file and wait for its validation", Args: arguments(1, 1),
 		Example: "  anneal dataset create greetings --file greetings.jsonl",
 		RunE: func(c *cobra.Command, args []string) error {
 			client, err := newClient(c)
@@ -40,34 +40,34 @@ func datasetCreate() *cobra.Command {
 			}
 			var item map[string]any
 			err = client.call(c.Context(), http.MethodPost, client.path("datasets"), nil, body, &item)
-			if file != "" && client.unfinished(c.Context(), "datasets", args[0], err) {
-				fmt.Fprintf(c.ErrOrStderr(), "dataset %s is there and has no valid rows yet: uploading into it\n", args[0])
+			if file != "" && canUploadInto(c.Context(), client, "datasets", args[0], err) {
+				fmt.Fprintf(c.ErrOrStderr(), "dataset %s exists without valid rows: uploading into it\n", args[0])
 				err = nil
 			}
 			if err != nil {
 				return err
 			}
 			if file != "" {
-				if item, err = client.upload(c.Context(), args[0], file); err != nil {
+				if item, err = upload(c.Context(), client, args[0], file); err != nil {
 					return err
 				}
 			}
 			return printItem(c, item, datasets.details...)
 		}}
 	c.Flags().StringVarP(&file, "file", "f", "", "JSONL file to upload")
-	c.Flags().StringVar(&displayName, "display-name", "", "a name for people")
-	c.Flags().StringVar(&format, "format", "", "CHAT, COMPLETION or RL (default: as the rows say)")
+	c.Flags().StringVar(&displayName, "display-name", "", "display name")
+	c.Flags().StringVar(&format, "format", "", "CHAT, COMPLETION or RL (default: detected from the rows)")
 	return c
 }
 
 func datasetUpload() *cobra.Command {
-	return &cobra.Command{Use: "upload ID FILE", Short: "Upload a file into a dataset and wait until it is checked", Args: arguments(2, 2),
+	return &cobra.Command{Use: "upload ID FILE", Short: "Upload a file into a dataset and wait for its validation", Args: arguments(2, 2),
 		RunE: func(c *cobra.Command, args []string) error {
 			client, err := newClient(c)
 			if err != nil {
 				return err
 			}
-			item, err := client.upload(c.Context(), args[0], args[1])
+			item, err := upload(c.Context(), client, args[0], args[1])
 			if err != nil {
 				return err
 			}
@@ -99,12 +99,12 @@ func datasetDownload() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			files, err := client.download(c, "/v1/"+client.name("datasets", args[0])+":getDownloadEndpoint", nil, cmp.Or(dir, id(args[0])))
+			files, err := download(c, client, "/v1/"+client.name("datasets", args[0])+":getDownloadEndpoint", nil, cmp.Or(dir, id(args[0])))
 			if err != nil {
 				return err
 			}
 			return printFiles(c, files)
 		}}
-	c.Flags().StringVar(&dir, "dir", "", "folder to write to (default: the dataset's ID)")
+	c.Flags().StringVar(&dir, "dir", "", "directory to write to (default: the dataset's ID)")
 	return c
 }

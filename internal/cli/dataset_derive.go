@@ -8,7 +8,7 @@ import (
 	"anneal/internal/usage"
 )
 
-// deriveFlags say which rows of a dataset another is made of.
+// deriveFlags select the rows of a derived dataset.
 type deriveFlags struct {
 	from, filter, displayName string
 	holdOut                   float64
@@ -18,14 +18,14 @@ type deriveFlags struct {
 
 func datasetDerive() *cobra.Command {
 	var flags deriveFlags
-	c := &cobra.Command{Use: "derive ID --from DATASET", Short: "Make a dataset from the rows of another and wait until it is made", Args: arguments(1, 1),
+	c := &cobra.Command{Use: "derive ID --from DATASET", Short: "Derive a dataset from the rows of another and wait until it is READY", Args: arguments(1, 1),
 		Example: "  anneal dataset derive hard --from all --filter 'difficulty > 3'\n" +
 			"  anneal dataset derive held --from all --hold-out 0.1\n" +
 			"  anneal dataset derive kept --from all --hold-out 0.1 --rest",
-		Long: `Makes a dataset of the rows that match a filter, of one side of a split, or, with neither, of
-all rows. A filter is written over the fields of a row: messages.role:tool, score >= 0.5 AND NOT
-draft = true, or a word that any text of the row holds. A split with the same share and seed always
-holds the same rows out.`,
+		Long: `Derives a dataset from the rows that match a filter, from one side of a split, or, with neither, from
+all rows. A filter refers to the fields of a row, such as messages.role:tool or score >= 0.5 AND NOT
+draft = true, or is a word that any text of the row contains. A split with the same share and seed
+always holds out the same rows.`,
 		RunE: func(c *cobra.Command, args []string) error {
 			body, err := flags.body(args[0])
 			if err != nil {
@@ -39,17 +39,17 @@ holds the same rows out.`,
 			if err := client.call(c.Context(), http.MethodPost, client.path("datasets"), nil, body, &item); err != nil {
 				return err
 			}
-			if item, err = client.awaitUpload(c.Context(), client.name("datasets", args[0])); err != nil {
+			if item, err = awaitUpload(c.Context(), client, client.name("datasets", args[0])); err != nil {
 				return err
 			}
 			return printItem(c, item, datasets.details...)
 		}}
-	c.Flags().StringVar(&flags.from, "from", "", "the dataset whose rows are taken")
+	c.Flags().StringVar(&flags.from, "from", "", "source dataset")
 	bindReference(c, "from", "sourceDatasetId", "datasets")
-	c.Flags().StringVar(&flags.filter, "filter", "", "take the rows that match")
-	c.Flags().StringVar(&flags.displayName, "display-name", "", "a name for people")
-	c.Flags().Float64Var(&flags.holdOut, "hold-out", 0, "hold out this share of the rows, above 0 and below 1, and take those")
-	c.Flags().IntVar(&flags.seed, "seed", 0, "hold out other rows of the same number")
+	c.Flags().StringVar(&flags.filter, "filter", "", "filter of the rows")
+	c.Flags().StringVar(&flags.displayName, "display-name", "", "display name")
+	c.Flags().Float64Var(&flags.holdOut, "hold-out", 0, "hold out this share of the rows, between 0 and 1, and take the held-out rows")
+	c.Flags().IntVar(&flags.seed, "seed", 0, "seed that selects which rows are held out")
 	c.Flags().BoolVar(&flags.rest, "rest", false, "take the rows that are not held out")
 	return c
 }
@@ -59,7 +59,7 @@ func (f deriveFlags) body(id string) (map[string]any, error) {
 	case f.from == "":
 		return nil, required("from")
 	case f.holdOut == 0 && (f.rest || f.seed != 0):
-		return nil, usage.Errorf("--rest and --seed need --hold-out: say which share of the rows is held out")
+		return nil, usage.Errorf("--rest and --seed require --hold-out, the share of held-out rows")
 	}
 	dataset := map[string]any{"displayName": f.displayName}
 	if f.holdOut != 0 {

@@ -136,7 +136,7 @@ func (d *demonstration) train(ctx context.Context) error {
 	if err := d.call(ctx, http.MethodPost, d.path("datasets"), nil, body, nil); err != nil {
 		return err
 	}
-	dataset, err := d.upload(ctx, "packing-codes", path)
+	dataset, err := upload(ctx, d.client, "packing-codes", path)
 	if err != nil {
 		return err
 	}
@@ -147,7 +147,7 @@ func (d *demonstration) train(ctx context.Context) error {
 	if err := d.call(ctx, http.MethodPost, d.path("supervisedFineTuningJobs")+"?supervisedFineTuningJobId=packing-codes", nil, job, &item); err != nil {
 		return err
 	}
-	_, err = d.watchJob(d.cmd, cell(item, "name"))
+	_, err = watchJob(d.cmd, d.client, cell(item, "name"))
 	return err
 }
 
@@ -165,7 +165,7 @@ func (d *demonstration) deploy(ctx context.Context) error {
 		}
 	}
 	for _, id := range []string{"base", "tuned"} {
-		if _, err := d.watchDeployment(d.cmd, d.name("deployments", id)); err != nil {
+		if _, err := watchDeployment(d.cmd, d.client, d.name("deployments", id)); err != nil {
 			return err
 		}
 	}
@@ -222,7 +222,7 @@ func mark(answer, right string) string {
 }
 
 func (d *demonstration) ask(ctx context.Context, deployment, prompt string) (string, error) {
-	var answer answered
+	var answer completion
 	err := d.call(ctx, http.MethodPost, "/inference/v1/completions", nil, map[string]any{
 		"model": d.name("deployments", deployment), "prompt": prompt, "max_tokens": 64, "temperature": 0}, &answer)
 	if err != nil || len(answer.Choices) == 0 {

@@ -159,7 +159,7 @@ func (d *demonstration) buildEvaluator(ctx context.Context) (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	if _, err := d.sendCode(d.cmd, shoutTask, files, true); err != nil {
+	if _, err := uploadCode(d.cmd, d.client, shoutTask, files, true); err != nil {
 		d.say("   This act is left out, since the code cannot be run here: %v", err)
 		return false, ctx.Err()
 	}
@@ -196,7 +196,7 @@ func (d *demonstration) teach(ctx context.Context, kind, idParam, task string, j
 	if err := d.call(ctx, http.MethodPost, d.path("datasets"), nil, body, nil); err != nil {
 		return err
 	}
-	if _, err := d.upload(ctx, task, local); err != nil {
+	if _, err := upload(ctx, d.client, task, local); err != nil {
 		return err
 	}
 	training["baseModel"], training["outputModel"] = domain.DefaultBaseModel, task
@@ -205,14 +205,14 @@ func (d *demonstration) teach(ctx context.Context, kind, idParam, task string, j
 	if err := d.call(ctx, http.MethodPost, d.path(kind)+"?"+idParam+"="+task, nil, job, &item); err != nil {
 		return err
 	}
-	if _, err := d.watchJob(d.cmd, cell(item, "name")); err != nil {
+	if _, err := watchJob(d.cmd, d.client, cell(item, "name")); err != nil {
 		return err
 	}
 	deployment := map[string]any{"baseModel": d.name("models", task), "minReplicaCount": 1}
 	if err := d.call(ctx, http.MethodPost, d.path("deployments")+"?deploymentId="+task, nil, deployment, nil); err != nil {
 		return err
 	}
-	_, err = d.watchDeployment(d.cmd, d.name("deployments", task))
+	_, err = watchDeployment(d.cmd, d.client, d.name("deployments", task))
 	return err
 }
 

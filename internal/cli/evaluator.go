@@ -14,14 +14,14 @@ var evaluators = collection{"evaluators", "evaluator",
 		{"Created by", "createdBy"}, {"Created", "createTime"}, {"Updated", "updateTime"}}}
 
 func evaluatorCommand() *cobra.Command {
-	return group("evaluator", "Code that scores answers", evaluatorCreate(), evaluatorUpload(), evaluatorPreview(), evaluatorLogs(), evaluators.listCommand(), evaluators.getCommand(), evaluators.deleteCommand())
+	return group("evaluator", "Manage evaluators: code that scores responses", evaluatorCreate(), evaluatorUpload(), evaluatorPreview(), evaluatorLogs(), evaluators.listCommand(), evaluators.getCommand(), evaluators.deleteCommand())
 }
 
 func evaluatorCreate() *cobra.Command {
 	var noWait bool
 	var secretIDs []string
 	var dir, entryPoint, requirements, dataset, displayName, description string
-	c := &cobra.Command{Use: "create ID --dir FOLDER", Short: "Create an evaluator from a folder of code", Args: arguments(1, 1),
+	c := &cobra.Command{Use: "create ID --dir DIR", Short: "Create an evaluator from a directory of code", Args: arguments(1, 1),
 		Example: "  anneal evaluator create exact --dir examples/exact-match --entry-point main.py::evaluate",
 		RunE: func(c *cobra.Command, args []string) error {
 			if dir == "" {
@@ -49,21 +49,21 @@ func evaluatorCreate() *cobra.Command {
 			if err := client.call(c.Context(), http.MethodPost, client.path("evaluators"), nil, body, nil); err != nil {
 				return err
 			}
-			item, err := client.sendCode(c, args[0], code, !noWait)
+			item, err := uploadCode(c, client, args[0], code, !noWait)
 			if err != nil {
-				return fmt.Errorf("%w\nevaluator %s is there: `anneal evaluator upload` sends its code again", err, id(args[0]))
+				return fmt.Errorf("%w\nevaluator %s exists: upload its code again with `anneal evaluator upload`", err, id(args[0]))
 			}
 			return printItem(c, item, evaluators.details...)
 		}}
 	f := c.Flags()
-	f.StringVar(&dir, "dir", "", "folder with the code, without what is hidden")
-	f.StringVar(&entryPoint, "entry-point", "", "what is called, such as main.py::evaluate")
-	f.StringVar(&requirements, "requirements", "", "what the code needs installed")
-	f.StringArrayVar(&secretIDs, "secret", nil, "ID of a `SECRET` that the code is given as an environment variable, by its key name; may be repeated")
-	f.StringVar(&dataset, "dataset", "", "dataset that it is for")
+	f.StringVar(&dir, "dir", "", "directory with the code; hidden files are ignored")
+	f.StringVar(&entryPoint, "entry-point", "", "function that scores, such as main.py::evaluate")
+	f.StringVar(&requirements, "requirements", "", "packages that the code requires")
+	f.StringArrayVar(&secretIDs, "secret", nil, "ID of a `SECRET` that the code gets as an environment variable, named by its key name; repeatable")
+	f.StringVar(&dataset, "dataset", "", "default dataset")
 	bindReference(c, "dataset", "defaultDataset", "datasets")
-	f.StringVar(&displayName, "display-name", "", "a name for people")
-	f.StringVar(&description, "description", "", "what it scores")
+	f.StringVar(&displayName, "display-name", "", "display name")
+	f.StringVar(&description, "description", "", "description")
 	f.BoolVar(&noWait, "no-wait", false, "do not wait until it is built")
 	return c
 }

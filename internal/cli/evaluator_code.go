@@ -12,7 +12,6 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"time"
 
 	"github.com/spf13/cobra"
 
@@ -20,10 +19,10 @@ import (
 	"anneal/internal/usage"
 )
 
-// packedCode is the name of a folder of code with folders in it, as it is sent.
+// packedCode is the name of the archive of a directory with subdirectories.
 const packedCode = "code.tar.gz"
 
-// codeFiles are the files of a folder of code, without what is hidden.
+// codeFiles lists the files of a directory of code that are not hidden.
 func codeFiles(dir string) (names []string, err error) {
 	err = filepath.WalkDir(dir, func(path string, entry fs.DirEntry, err error) error {
 		name, _ := filepath.Rel(dir, path)
@@ -40,24 +39,24 @@ func codeFiles(dir string) (names []string, err error) {
 		return nil
 	})
 	if err == nil && len(names) == 0 {
-		err = fmt.Errorf("%s has no files", dir)
+		err = fmt.Errorf("%s contains no files", dir)
 	}
 	return names, err
 }
 
-// readCode lists a folder of code as files to be sent. One that holds others is
-// packed; done removes the archive.
+// readCode returns the files of a directory of code. One with subdirectories is packed into an
+// archive, which done removes.
 func readCode(dir string) (code modelFiles, done func(), err error) {
 	code, done = modelFiles{dir: dir, sizes: map[string]int64{}}, func() {}
 	names, err := codeFiles(dir)
 	packed := false
 	for _, name := range names {
-		info, err := os.Stat(filepath.Join(dir, filepath.FromSlash(name))) // what a link leads to
+		info, err := os.Stat(filepath.Join(dir, filepath.FromSlash(name))) // follows links
 		if err != nil {
 			return code, done, err
 		}
 		code.sizes[name] = info.Size()
-		packed = packed || info.Size() == 0 || name[0] == '_' || strings.Contains(name, "/") // which come in an archive only
+		packed = packed || info.Size() == 0 || name[0] == '_' || strings.Contains(name, "/") // only an archive can contain these
 	}
 	if err != nil || !packed {
 		return code, done, err
@@ -107,24 +106,24 @@ func packFile(to *tar.Writer, path, name string) error {
 	return err
 }
 
-// sendCode uploads the code of the revision that waits for it, and answers the
-// evaluator, when it is built unless nobody waits.
-func (c *client) sendCode(cmd *cobra.Command, id string, code modelFiles, wait bool) (item map[string]any, err error) {
+// uploadCode uploads the code of the pending revision, and returns the evaluator; with wait, once it is
+// built.
+func uploadCode(cmd *cobra.Command, c *client, id string, code modelFiles, wait bool) (item map[string]any, err error) {
 	name := c.name("evaluators", id)
-	if err := c.putFiles(cmd, name, code); err != nil {
+	if err := putFiles(cmd, c, name, code); err != nil {
 		return nil, err
 	}
 	if err = c.call(cmd.Context(), http.MethodPost, "/v1/"+name+":validateUpload", nil, struct{}{}, &item); err != nil || !wait {
 		return item, err
 	}
-	item, err = c.built(cmd, name)
-	return item, leaving(cmd, err, "The code is there and is still being built; `anneal evaluator get %s` shows what came of it.", id)
+	item, err = awaitBuild(cmd, c, name)
+	return item, onInterrupt(cmd, err, "The code is uploaded and still being built; `anneal evaluator get %s` shows the result.", id)
 }
 
-// built waits until an evaluator is built. When it cannot be, it shows the log.
-func (c *client) built(cmd *cobra.Command, name string) (item map[string]any, err error) {
+// awaitBuild waits until an evaluator is built. If the build fails, it prints the log.
+func awaitBuild(cmd *cobra.Command, c *client, name string) (item map[string]any, err error) {
 	for {
-		item = nil // a field that is gone must not stay
+		item = nil // removed fields must not remain
 		if err := c.call(cmd.Context(), http.MethodGet, "/v1/"+name, nil, nil, &item); err != nil {
 			return nil, err
 		}
@@ -132,51 +131,44 @@ func (c *client) built(cmd *cobra.Command, name string) (item map[string]any, er
 		case domain.EvaluatorActive:
 			return item, nil
 		case domain.EvaluatorFailed:
-			_ = c.showLog(cmd, name, cmd.ErrOrStderr()) // the status tells the most of it
-			return nil, fmt.Errorf("evaluator %s could not be built: %s", id(name), cell(item, "status.message"))
+			_ = copyBuildLog(cmd, c, name, cmd.ErrOrStderr()) // the status has the reason
+			return nil, fmt.Errorf("evaluator %s could not be built: %s", id(name), cell(item, statusMessage))
 		}
-		if err := sleep(cmd.Context(), 100*time.Millisecond); err != nil {
+		if err := sleep(cmd.Context(), watchPoll); err != nil {
 			return nil, err
 		}
 	}
 }
 
-// showLog writes the log of the newest build.
-func (c *client) showLog(cmd *cobra.Command, name string, to io.Writer) error {
+// copyBuildLog writes the log of the newest build.
+func copyBuildLog(cmd *cobra.Command, c *client, name string, to io.Writer) error {
 	var at struct {
 		URL string `json:"buildLogSignedUri"`
 	}
 	if err := c.call(cmd.Context(), http.MethodGet, "/v1/"+name+":getBuildLogEndpoint", nil, nil, &at); err != nil {
 		return err
 	}
-	req, err := http.NewRequestWithContext(cmd.Context(), http.MethodGet, at.URL, nil)
-	if err != nil {
-		return err
-	}
-	res, err := c.send(req)
+	res, err := c.openURL(cmd.Context(), at.URL)
 	if err != nil {
 		return err
 	}
 	defer res.Body.Close()
-	if res.StatusCode != http.StatusOK {
-		return fmt.Errorf("the log cannot be read: %s", res.Status)
-	}
 	_, err = io.Copy(to, res.Body)
 	return err
 }
 
 func evaluatorLogs() *cobra.Command {
-	return &cobra.Command{Use: "logs ID", Short: "Show what the newest build said", Args: arguments(1, 1), RunE: func(c *cobra.Command, args []string) error {
+	return &cobra.Command{Use: "logs ID", Short: "Show the log of the newest build", Args: arguments(1, 1), RunE: func(c *cobra.Command, args []string) error {
 		client, err := newClient(c)
 		if err != nil {
 			return err
 		}
 		name := client.name("evaluators", args[0])
 		if inJSON, err := wantsJSON(c); err != nil || !inJSON {
-			return errors.Join(err, client.showLog(c, name, c.OutOrStdout()))
+			return errors.Join(err, copyBuildLog(c, client, name, c.OutOrStdout()))
 		}
 		var log strings.Builder
-		if err := client.showLog(c, name, &log); err != nil {
+		if err := copyBuildLog(c, client, name, &log); err != nil {
 			return err
 		}
 		return printJSON(c.OutOrStdout(), map[string]any{"log": log.String()})
@@ -185,7 +177,7 @@ func evaluatorLogs() *cobra.Command {
 
 func evaluatorUpload() *cobra.Command {
 	var noWait bool
-	c := &cobra.Command{Use: "upload ID FOLDER", Short: "Upload the code of a new revision, and wait until it is built", Args: arguments(2, 2), RunE: func(c *cobra.Command, args []string) error {
+	c := &cobra.Command{Use: "upload ID DIR", Short: "Upload the code of a new revision and wait until it is built", Args: arguments(2, 2), RunE: func(c *cobra.Command, args []string) error {
 		client, err := newClient(c)
 		if err != nil {
 			return err
@@ -200,7 +192,7 @@ func evaluatorUpload() *cobra.Command {
 		if err := client.call(c.Context(), http.MethodPatch, "/v1/"+name, query, map[string]any{"name": name}, nil); err != nil {
 			return err
 		}
-		item, err := client.sendCode(c, args[0], code, !noWait)
+		item, err := uploadCode(c, client, args[0], code, !noWait)
 		if err != nil {
 			return err
 		}
@@ -212,8 +204,8 @@ func evaluatorUpload() *cobra.Command {
 
 func evaluatorPreview() *cobra.Command {
 	var file, dir, entryPoint string
-	var most int
-	c := &cobra.Command{Use: "preview [ID]", Short: "Try an evaluator, or a folder of code, on rows of a JSONL file", Args: arguments(0, 1),
+	var maxRows int
+	c := &cobra.Command{Use: "preview [ID]", Short: "Run an evaluator, or a directory of code, on rows of a JSONL file", Args: arguments(0, 1),
 		Example: "  anneal evaluator preview --dir examples/exact-match --file examples/exact-match/rows.jsonl\n  anneal evaluator preview exact --file rows.jsonl --max 5",
 		RunE: func(c *cobra.Command, args []string) error {
 			if file == "" || (dir == "") == (len(args) == 0) {
@@ -233,20 +225,20 @@ func evaluatorPreview() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			if most > 0 {
-				samples = samples[:min(most, len(samples))]
+			if maxRows > 0 {
+				samples = samples[:min(maxRows, len(samples))]
 			}
-			return client.preview(c, map[string]any{"evaluator": evaluator, "sampleData": samples})
+			return printPreview(c, client, map[string]any{"evaluator": evaluator, "sampleData": samples})
 		}}
 	f := c.Flags()
-	f.StringVar(&file, "file", "", "rows, one JSON object a line; the last of a row's messages is the answer that is scored")
-	f.StringVar(&dir, "dir", "", "folder of code that need not be an evaluator yet")
-	f.StringVar(&entryPoint, "entry-point", "", "what is called in --dir, such as main.py::evaluate")
-	f.IntVar(&most, "max", 0, "how many rows to try (default: all)")
+	f.StringVar(&file, "file", "", "JSONL file of rows; the last message of a row is the response that is scored")
+	f.StringVar(&dir, "dir", "", "directory of code to run instead of an evaluator")
+	f.StringVar(&entryPoint, "entry-point", "", "function in --dir that scores, such as main.py::evaluate")
+	f.IntVar(&maxRows, "max", 0, "maximum number of rows (default: all)")
 	return c
 }
 
-// inlineCode is a folder of code as a criterion of an evaluator.
+// inlineCode returns a directory of code as a criterion of an evaluator.
 func inlineCode(dir string) (any, error) {
 	contents := map[string]string{}
 	names, err := codeFiles(dir)
@@ -260,7 +252,7 @@ func inlineCode(dir string) (any, error) {
 	return []any{map[string]any{"type": "CODE_SNIPPETS", "codeSnippets": map[string]any{"fileContents": contents}}}, err
 }
 
-// readSamples are the lines of a file that are not empty.
+// readSamples returns the lines of a file that are not empty.
 func readSamples(path string) (samples []string, err error) {
 	text, err := os.ReadFile(path)
 	if err != nil {
@@ -274,7 +266,7 @@ func readSamples(path string) (samples []string, err error) {
 	return samples, nil
 }
 
-func (c *client) preview(cmd *cobra.Command, body map[string]any) error {
+func printPreview(cmd *cobra.Command, c *client, body map[string]any) error {
 	var answer struct {
 		Results []map[string]any `json:"results"`
 		Stdout  []string         `json:"stdout"`

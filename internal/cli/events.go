@@ -22,7 +22,7 @@ import (
 func eventsCommand() *cobra.Command {
 	var follow bool
 	var filter, resource, from string
-	c := &cobra.Command{Use: "events", Short: "Show what happened, and with --follow what happens", Args: arguments(0, 0),
+	c := &cobra.Command{Use: "events", Short: "Show events; with --follow, as they happen", Args: arguments(0, 0),
 		Example: "  anneal events --follow\n  anneal events --follow --from begin\n  anneal events --resource deployments/polite",
 		RunE: func(c *cobra.Command, _ []string) error {
 			first, err := firstPosition(from)
@@ -58,16 +58,16 @@ func eventsCommand() *cobra.Command {
 			}
 			return printItems(c, items, column{"POSITION", "position"}, column{"TIME", "time"}, column{"TYPE", "type"}, column{"STATE", "state"}, column{"RESOURCE", "subject"}, column{"ACTOR", "actor"})
 		}}
-	c.Flags().BoolVarP(&follow, "follow", "f", false, "show what happens from now on; reconnects by itself")
-	c.Flags().BoolVarP(&follow, "watch", "w", false, "the same as --follow")
-	c.Flags().StringVar(&filter, "filter", "", `which ones, such as 'type = "deployment.*"' (AIP-160)`)
-	c.Flags().StringVar(&resource, "resource", "", "of one resource only, such as deployments/ID")
+	c.Flags().BoolVarP(&follow, "follow", "f", false, "follow events from now on, with automatic reconnects")
+	c.Flags().BoolVarP(&follow, "watch", "w", false, "alias of --follow")
+	c.Flags().StringVar(&filter, "filter", "", `AIP-160 filter, such as 'type = "deployment.*"'`)
+	c.Flags().StringVar(&resource, "resource", "", "show events of one resource, such as deployments/ID")
 	c.AddCommand(credentialsCommand())
-	c.Flags().StringVar(&from, "from", "", "position to begin with, or begin (default: begin, and now with --follow)")
+	c.Flags().StringVar(&from, "from", "", "first position, or begin (default: begin; with --follow, now)")
 	return c
 }
 
-// firstPosition reads --from; 0 is the command's own default.
+// firstPosition parses --from; 0 is the default.
 func firstPosition(from string) (uint64, error) {
 	switch from {
 	case "":
@@ -82,29 +82,28 @@ func firstPosition(from string) (uint64, error) {
 	return position, nil
 }
 
-// eventsPath is where the events of the account are, or those of a resource.
+// eventsPath returns the URL path of the events of the account or of a resource.
 func (c *client) eventsPath(resource string) (string, error) {
 	switch {
 	case resource == "":
 		return c.path("events"), nil
 	case strings.Count(strings.Trim(resource, "/"), "/")%2 == 0:
-		return "", usage.Errorf("--resource: %q names no resource: write COLLECTION/ID, such as deployments/%s", resource, id(resource))
+		return "", usage.Errorf("--resource: %q is not a resource: give COLLECTION/ID, such as deployments/%s", resource, id(resource))
 	case strings.HasPrefix(resource, "accounts/"):
 		return "/v1/" + resource + "/events", nil
 	}
 	return c.path(resource, "events"), nil
 }
 
-// A follower prints events as they happen, for ever, and tells on stderr where
-// it began and how far it came.
+// follower prints events as they happen, and on standard error where it started and stopped.
 type follower struct {
 	*client
 	cmd   *cobra.Command
 	path  string
 	query url.Values
-	after string // the position up to which all is known; "" is now
+	after string // position of the last event; "" is now
 	begun bool
-	alone bool // the server did not answer the last time
+	alone bool // the server did not respond to the last request
 }
 
 func (f *follower) run() error {
@@ -135,18 +134,18 @@ func (f *follower) run() error {
 	}
 }
 
-// reached notes how far the stream is.
+// reached records the position of the stream.
 func (f *follower) reached(position string) {
 	f.after, f.alone = position, false
 	if n, err := strconv.ParseUint(position, 10, 63); err == nil && !f.begun {
 		f.begun = true
-		fmt.Fprintf(f.cmd.ErrOrStderr(), "following from position %d; --from begin shows all that was before\n", n+1)
+		fmt.Fprintf(f.cmd.ErrOrStderr(), "following from position %d; --from begin also shows earlier events\n", n+1)
 	}
 }
 
 func (f *follower) leave() {
 	if n, err := strconv.ParseUint(f.after, 10, 63); err == nil && f.begun {
-		fmt.Fprintf(f.cmd.ErrOrStderr(), "seen up to position %d; --from %d goes on from there\n", n, n+1)
+		fmt.Fprintf(f.cmd.ErrOrStderr(), "seen up to position %d; --from %d continues from there\n", n, n+1)
 	}
 }
 
@@ -159,7 +158,7 @@ func printEvent(out io.Writer, inJSON bool, event map[string]any, raw []byte) er
 	return err
 }
 
-// tail reads one connection's worth of live events.
+// tail reads events from one connection.
 func (f *follower) tail(ctx context.Context, each func(event map[string]any, raw []byte) error) error {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, strings.TrimRight(f.Address, "/")+f.path+"?"+f.query.Encode(), nil)
 	if err != nil {
@@ -196,18 +195,9 @@ func (f *follower) tail(ctx context.Context, each func(event map[string]any, raw
 				}
 			}
 			return each(event, value)
-		case "": // what the lines before said is whole
+		case "": // the event is complete
 			f.reached(last)
 		}
 		return nil
 	})
-}
-
-// stream posts a body and hands back the answer while it is still coming.
-func (c *client) stream(ctx context.Context, path string, body any) (*http.Response, error) {
-	data, err := json.Marshal(body)
-	if err != nil {
-		return nil, err
-	}
-	return c.request(ctx, http.MethodPost, path, nil, "application/json", bytes.NewReader(data))
 }

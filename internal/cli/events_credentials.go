@@ -16,14 +16,14 @@ import (
 )
 
 func credentialsCommand() *cobra.Command {
-	return group("credentials", "Credentials that read the account's events and usage from NATS, and nothing else",
+	return group("credentials", "Manage NATS credentials that can only read the account's events and usage records",
 		credentialsCreate(), credentialsList(), credentialsRevoke())
 }
 
 func credentialsCreate() *cobra.Command {
 	var displayName, file string
 	var expire time.Duration
-	c := &cobra.Command{Use: "create [ID]", Short: "Create credentials; they are shown this once", Args: arguments(0, 1),
+	c := &cobra.Command{Use: "create [ID]", Short: "Create credentials, which are only shown once", Args: arguments(0, 1),
 		Example: "  anneal events credentials create auditor --expire 720h --file auditor.json",
 		Long: `Creates an API key with the role reader. With it, a NATS client reads the streams EVENTS and USAGE of
 the account with pull or ordered consumers, and curl follows the events over HTTP. With --file it is
@@ -33,9 +33,9 @@ written as a context file: "anneal events --context FILE" and NATS clients read 
 			if err != nil {
 				return err
 			}
-			if file != "" { // before there is a key that nobody could read again
+			if file != "" { // before a key is created that could not be stored
 				if at, err := os.Stat(filepath.Dir(file)); err != nil || !at.IsDir() {
-					return usage.Errorf("--file %s: there is no folder %s", file, filepath.Dir(file))
+					return usage.Errorf("--file %s: there is no directory %s", file, filepath.Dir(file))
 				}
 			}
 			key := map[string]any{"role": "reader", "displayName": displayName}
@@ -68,9 +68,9 @@ written as a context file: "anneal events --context FILE" and NATS clients read 
 			}
 			return printFiles(c, []string{file})
 		}}
-	c.Flags().StringVar(&displayName, "display-name", "", "a name for people")
-	c.Flags().DurationVar(&expire, "expire", 0, "how long they are valid, such as 720h (default: for ever)")
-	c.Flags().StringVar(&file, "file", "", "write them to this context file, readable by its owner only, instead of printing them")
+	c.Flags().StringVar(&displayName, "display-name", "", "display name")
+	c.Flags().DurationVar(&expire, "expire", 0, "lifetime, such as 720h (default: unlimited)")
+	c.Flags().StringVar(&file, "file", "", "write them to this context file, which only its owner can read, instead of printing them")
 	return c
 }
 
@@ -89,7 +89,7 @@ func credentialsList() *cobra.Command {
 }
 
 func credentialsRevoke() *cobra.Command {
-	return &cobra.Command{Use: "revoke ID", Short: "Revoke credentials; their connections are closed", Args: arguments(1, 1), RunE: func(c *cobra.Command, args []string) error {
+	return &cobra.Command{Use: "revoke ID", Short: "Revoke credentials and close their connections", Args: arguments(1, 1), RunE: func(c *cobra.Command, args []string) error {
 		client, err := newClient(c)
 		if err != nil {
 			return err
@@ -105,6 +105,6 @@ func credentialsRevoke() *cobra.Command {
 		if err := client.call(c.Context(), http.MethodDelete, path, nil, nil, nil); err != nil {
 			return err
 		}
-		return done(c, "credentials", args[0], "revoked")
+		return printDone(c, "credentials", args[0], "revoked")
 	}}
 }

@@ -11,16 +11,14 @@ import (
 	"strings"
 )
 
-// A form is a multipart body: fields, and behind them a file that is read as it
-// is sent.
+// form is a multipart body of fields and a file, which is read while it is sent.
 type form struct {
 	io.Reader
 	contentType string
-	size        int64 // bytes of all of it; -1 is not known
+	size        int64 // total bytes; -1 is unknown
 }
 
-// newForm makes a form; without a file it has fields alone. path is where the
-// file comes from.
+// newForm returns a form; file may be nil. path is the file's name.
 func newForm(fields map[string]string, path string, file io.Reader) (*form, error) {
 	var around bytes.Buffer
 	w := multipart.NewWriter(&around)
@@ -50,7 +48,7 @@ func newForm(fields map[string]string, path string, file io.Reader) (*form, erro
 	return f, nil
 }
 
-// unread is how many bytes of a file are left to read; -1 is not known.
+// unread returns the number of bytes of a file after the current offset; -1 is unknown.
 func unread(r io.Reader) int64 {
 	file, ok := r.(*os.File)
 	if !ok {
@@ -67,8 +65,8 @@ func unread(r io.Reader) int64 {
 	return max(0, info.Size()-at)
 }
 
-// announce tells the server how much comes, so that it can refuse too much
-// before any of it is sent.
+// announce sets the length of the request, so that the server can reject a body that is too large
+// before it is sent.
 func (f *form) announce(req *http.Request) {
 	req.ContentLength = f.size
 	req.Header.Set("Expect", "100-continue")

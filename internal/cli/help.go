@@ -4,8 +4,7 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// Commands and flags are shown in the order in which they were added, which is
-// that of their use.
+// Commands and flags are shown in the order in which they were added.
 func init() { cobra.EnableCommandSorting = false }
 
 const (
@@ -14,7 +13,7 @@ const (
 	groupOther    = "shell"
 )
 
-// inGroup adds commands below a title.
+// addGroup adds commands below a title.
 func addGroup(root *cobra.Command, id, title string, commands ...*cobra.Command) {
 	root.AddGroup(&cobra.Group{ID: id, Title: title})
 	for _, c := range commands {
@@ -23,8 +22,7 @@ func addGroup(root *cobra.Command, id, title string, commands ...*cobra.Command)
 	}
 }
 
-// inOrder has the flags of a command and of those below it shown in the order in
-// which they were added.
+// keepFlagOrder disables the sorting of the flags of a command and of those below it.
 func keepFlagOrder(c *cobra.Command) {
 	c.Flags().SortFlags, c.PersistentFlags().SortFlags = false, false
 	for _, child := range c.Commands() {
@@ -32,9 +30,9 @@ func keepFlagOrder(c *cobra.Command) {
 	}
 }
 
-// helpCommand shows what --help shows; what is no command is refused.
+// helpCommand shows what --help shows, and rejects unknown commands.
 func helpCommand() *cobra.Command {
-	return &cobra.Command{Use: "help [COMMAND...]", Short: "Show what a command is for", GroupID: groupOther, RunE: func(c *cobra.Command, args []string) error {
+	return &cobra.Command{Use: "help [COMMAND...]", Short: "Show the help of a command", GroupID: groupOther, RunE: func(c *cobra.Command, args []string) error {
 		found, rest, err := c.Root().Find(args)
 		if err == nil {
 			err = onlyCommands(found, rest)
@@ -47,12 +45,12 @@ func helpCommand() *cobra.Command {
 	}}
 }
 
-// usageTemplate is what --help shows below a command's purpose.
+// usageTemplate is the part of the help below a command's description.
 const usageTemplate = `Usage:
   {{if .HasAvailableSubCommands}}{{.CommandPath}} COMMAND{{else}}{{.UseLine}}{{end}}
 {{- if .Aliases}}
 
-Also called:
+Aliases:
   {{range .Aliases}}{{.}}{{end}}{{end}}
 {{- if .HasExample}}
 
@@ -77,5 +75,5 @@ Common flags:
 {{.InheritedFlags.FlagUsages | trimTrailingWhitespaces}}{{end}}
 {{- if .HasAvailableSubCommands}}
 
-{{.CommandPath}} COMMAND --help says more of each.{{end}}
+Run {{.CommandPath}} COMMAND --help for details.{{end}}
 `

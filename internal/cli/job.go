@@ -3,51 +3,57 @@ package cli
 import (
 	"net/http"
 	"net/url"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
 
+	"anneal/domain"
 	"anneal/internal/usage"
 )
 
-// A jobKind is what the commands of the jobs beyond supervised ones share, and
-// where they differ.
+// jobKind describes the commands of one kind of training jobs.
 type jobKind struct {
 	collection
 	command  string // anneal COMMAND
-	idParam  string // of the create
-	short    string
-	create   string         // what its create does
-	long     string         // of the create's help
-	examples []string       // of it
-	needs    []jobReference // beside what all kinds take
-	flags    []jobSwitch
-	figures  []column         // of the metrics, beside the loss
-	children []*cobra.Command // beside those of every kind
+	short    string // of the group
+	create   string // short help of its create
+	long     string // long help of its create
+	examples []string
+	fields   []field  // of the create, in addition to the fields of training
+	training string   // prefix of the paths of the fields of training
+	metrics  []column // in addition to those of every kind
+	stepwise bool     // jobs can wait for further steps
 }
 
-// A jobReference is a field that names a resource, and its flag.
-type jobReference struct {
-	flag, field, collection, purpose string
-	required                         bool
-}
-
-// A jobSwitch is a field that is true or absent, and its flag.
-type jobSwitch struct{ flag, field, purpose string }
-
+// group returns the commands of the kind.
 func (k jobKind) group() *cobra.Command {
-	c := group(k.command, k.short, k.createCommand(), k.watchCommand(), k.listCommand(), k.getCommand(), k.metricsCommand(k.figures...),
+	c := group(k.command, k.short, k.createCommand(), k.watchCommand(), k.listCommand(), k.getCommand(), k.metricsCommand(),
 		k.verbCommand("cancel", "Stop a job and keep its last checkpoint", "is being cancelled"),
-		k.verbCommand("resume", "Let a stopped job go on", "goes on"), k.deleteCommand())
-	c.AddCommand(k.children...)
+		k.verbCommand("resume", "Resume a stopped job from its last checkpoint", "is being resumed"), k.deleteCommand())
+	if k.stepwise {
+		c.AddCommand(k.stepCommand())
+	}
 	return c
 }
 
+// trainingFields are the fields of training, at paths with a prefix.
+func trainingFields(prefix string) []field {
+	return []field{
+		{flag: "base-model", path: prefix + "baseModel", value: domain.DefaultBaseModel, usage: "model to start from", collection: "models"},
+		{flag: "warm-start-from", path: prefix + "warmStartFrom", value: "", usage: "adapter to continue from, instead of a base model", collection: "models"},
+		{flag: "output-model", path: prefix + "outputModel", value: "", usage: "ID of the tuned model (default: the job's)"},
+		{flag: "epochs", path: prefix + "epochs", value: 1, usage: "passes through the dataset"},
+		{flag: "lora-rank", path: prefix + "loraRank", value: 8, usage: "rank of the LoRA adapter; 0 trains all parameters"},
+		{flag: "learning-rate", path: prefix + "learningRate", value: 0.0, usage: "learning rate; 0 is the engine's default"},
+	}
+}
+
 func (k jobKind) createCommand() *cobra.Command {
-	var file, displayName string
-	var training trainingFlags
+	var file string
 	var watch bool
-	references, switches := make([]string, len(k.needs)), make([]bool, len(k.flags))
+	fields := slices.Concat(k.fields, trainingFields(k.training),
+		[]field{{flag: "display-name", path: "displayName", value: "", usage: "display name"}})
 	c := &cobra.Command{Use: "create [ID]", Short: k.create, Long: k.long, Args: arguments(0, 1),
 		Example: "  " + strings.Join(k.examples, "\n  "),
 		RunE: func(c *cobra.Command, args []string) error {
@@ -55,33 +61,21 @@ func (k jobKind) createCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			body, err := jsonFile(c, file)
+			body, err := readJSONFile(c, file)
 			if err != nil {
 				return err
 			}
-			for i, ref := range k.needs {
-				field := spelt(body, ref.field)
-				if references[i] != "" {
-					body[field] = client.name(ref.collection, references[i])
-				}
-				if body[field] == nil && ref.required {
-					return requiredHere(ref.flag, ref.field)
-				}
-			}
-			for i, s := range k.flags {
-				if c.Flags().Changed(s.flag) {
-					body[spelt(body, s.field)] = switches[i]
-				}
-			}
-			if displayName != "" {
-				body[spelt(body, "displayName")] = displayName
-			}
-			if err := training.fill(c, client, body); err != nil {
+			if err := fillBody(c, client, fields, body); err != nil {
 				return err
+			}
+			if fieldAt(body, k.training+"baseModel") == nil && fieldAt(body, k.training+"warmStartFrom") == nil {
+				if err := setField(body, k.training+"baseModel", domain.DefaultBaseModel); err != nil {
+					return err
+				}
 			}
 			query := url.Values{}
 			if len(args) == 1 {
-				query.Set(k.idParam, args[0])
+				query.Set(strings.TrimSuffix(k.name, "s")+"Id", args[0])
 			}
 			var item map[string]any
 			if err := client.call(c.Context(), http.MethodPost, client.path(k.name), query, body, &item); err != nil {
@@ -89,27 +83,24 @@ func (k jobKind) createCommand() *cobra.Command {
 			}
 			return k.show(c, client, item, watch)
 		}}
-	f := c.Flags()
-	for i, ref := range k.needs {
-		f.StringVar(&references[i], ref.flag, "", ref.purpose)
-	}
-	for _, ref := range k.needs {
-		bindReference(c, ref.flag, ref.field, ref.collection)
-	}
-	for i, s := range k.flags {
-		f.BoolVar(&switches[i], s.flag, false, s.purpose)
-	}
-	training.add(c)
-	f.StringVar(&displayName, "display-name", "", "a name for people")
+	addFields(c, fields)
 	fileFlag(c, &file, "job")
-	f.BoolVarP(&watch, "watch", "w", false, "show progress until the job ends, or waits for a step")
+	c.Flags().BoolVarP(&watch, "watch", "w", false, "show progress until the job "+k.ends())
 	return c
 }
 
-// show prints a job, after it has ended where it is to be watched.
+// ends returns what a watch of a job waits for.
+func (k jobKind) ends() string {
+	if k.stepwise {
+		return "ends or waits for a step"
+	}
+	return "ends"
+}
+
+// show prints a job; with watch, after it has ended or waits for a step.
 func (k jobKind) show(c *cobra.Command, client *client, item map[string]any, watch bool) (err error) {
 	if watch {
-		if item, err = client.watchJob(c, cell(item, "name")); err != nil {
+		if item, err = watchJob(c, client, cell(item, "name")); err != nil {
 			return err
 		}
 	}
@@ -117,20 +108,20 @@ func (k jobKind) show(c *cobra.Command, client *client, item map[string]any, wat
 }
 
 func (k jobKind) watchCommand() *cobra.Command {
-	return &cobra.Command{Use: "watch ID", Short: "Show a job's progress until it ends, or waits for a step", Args: arguments(1, 1), RunE: func(c *cobra.Command, args []string) error {
-		client, err := newClient(c)
-		if err != nil {
-			return err
-		}
-		return k.show(c, client, map[string]any{"name": client.name(k.name, args[0])}, true)
-	}}
+	return &cobra.Command{Use: "watch ID", Short: "Show a job's progress until it " + k.ends(), Args: arguments(1, 1),
+		RunE: func(c *cobra.Command, args []string) error {
+			client, err := newClient(c)
+			if err != nil {
+				return err
+			}
+			return k.show(c, client, map[string]any{"name": client.name(k.name, args[0])}, true)
+		}}
 }
 
-// stepCommand gives a trainer job that waits for one its next step.
 func (k jobKind) stepCommand() *cobra.Command {
 	var dataset, output string
 	var watch bool
-	c := &cobra.Command{Use: "step ID --dataset DATASET --output-model MODEL", Short: "Give a job that waits its next step", Args: arguments(1, 1),
+	c := &cobra.Command{Use: "step ID --dataset DATASET --output-model MODEL", Short: "Start the next step of a waiting job", Args: arguments(1, 1),
 		Example: "  anneal rlor step tutor --dataset scored-2 --output-model tutor-2 --watch",
 		RunE: func(c *cobra.Command, args []string) error {
 			if dataset == "" || output == "" {
@@ -142,14 +133,16 @@ func (k jobKind) stepCommand() *cobra.Command {
 			}
 			body := map[string]any{"dataset": client.name("datasets", dataset), "outputModel": output}
 			var item map[string]any
-			if err := client.call(c.Context(), http.MethodPost, "/v1/"+client.name(k.name, args[0])+":executeTrainStep", nil, body, &item); err != nil {
+			path := "/v1/" + client.name(k.name, args[0]) + ":executeTrainStep"
+			if err := client.call(c.Context(), http.MethodPost, path, nil, body, &item); err != nil {
 				return err
 			}
 			return k.show(c, client, item, watch)
 		}}
 	f := c.Flags()
-	f.StringVar(&dataset, "dataset", "", "rows with scored answers to learn from")
-	f.StringVar(&output, "output-model", "", "ID of the model that comes of it")
+	f.StringVar(&dataset, "dataset", "", "training dataset, of rows with scored responses")
+	bindReference(c, "dataset", "dataset", "datasets")
+	f.StringVar(&output, "output-model", "", "ID of the resulting model")
 	f.BoolVarP(&watch, "watch", "w", false, "show progress until the job waits again")
 	return c
 }

@@ -4,65 +4,75 @@ import (
 	"github.com/spf13/cobra"
 )
 
-var jobDataset = jobReference{"dataset", "dataset", "datasets", "dataset to learn from", true}
+// Fields of several kinds of jobs.
+var (
+	datasetField           = field{flag: "dataset", path: "dataset", value: "", usage: "training dataset", collection: "datasets", required: true}
+	evaluationDatasetField = field{flag: "evaluation-dataset", path: "evaluationDataset", value: "", usage: "evaluation dataset", collection: "datasets"}
+)
+
+func sftCommand() *cobra.Command {
+	return jobKind{collection: jobCollection("supervisedFineTuningJobs", ""), command: "sft", short: "Manage supervised fine-tuning jobs",
+		create:   "Train a model on example responses",
+		examples: []string{"anneal sft create polite --dataset greetings --epochs 8 --watch"},
+		fields: []field{datasetField, evaluationDatasetField,
+			{flag: "eval-auto-carveout", path: "evalAutoCarveout", value: false, usage: "hold out rows of the dataset for evaluation"},
+			{flag: "batch-size", path: "batchSize", value: 0, usage: "tokens per batch; 0 is the engine's default"},
+			{flag: "batch-size-samples", path: "batchSizeSamples", value: 0, usage: "samples per batch; 0 is the engine's default"},
+			{flag: "early-stop", path: "earlyStop", value: false, usage: "stop when the validation loss no longer decreases"},
+			{flag: "nodes", path: "nodes", value: 1, usage: "nodes to train on"}},
+		metrics: []column{{"EVAL", "eval/loss"}}}.group()
+}
 
 func dpoCommand() *cobra.Command {
-	return jobKind{collection: jobCollection("dpoJobs"), command: "dpo", idParam: "dpoJobId", short: "Jobs that learn from preferences (DPO, ORPO)",
-		create:   "Train a model on which of two answers is better",
+	return jobKind{collection: jobCollection("dpoJobs", "trainingConfig."), command: "dpo", short: "Manage preference optimization jobs (DPO, ORPO)",
+		create:   "Train a model on pairs of preferred and rejected responses",
 		examples: []string{"anneal dpo create louder --dataset loudly --watch", "anneal dpo create louder --dataset loudly --file job.json"},
-		needs:    []jobReference{jobDataset},
-		figures:  []column{{"ACCURACY", "train/accuracy"}, {"MARGIN", "train/margin"}, {"EVAL", "eval/loss"}}}.group()
+		training: "trainingConfig.",
+		fields:   []field{datasetField},
+		metrics:  []column{{"ACCURACY", "train/accuracy"}, {"MARGIN", "train/margin"}, {"EVAL", "eval/loss"}}}.group()
 }
 
 func rftCommand() *cobra.Command {
-	k := jobKind{collection: jobCollection("reinforcementFineTuningJobs"), command: "rft", idParam: "reinforcementFineTuningJobId",
-		short:    "Jobs that learn from answers which an evaluator scores",
-		create:   "Train a model on its own answers, which an evaluator scores",
+	k := jobKind{collection: jobCollection("reinforcementFineTuningJobs", "trainingConfig."), command: "rft",
+		short:    "Manage reinforcement fine-tuning jobs, whose rewards an evaluator computes",
+		create:   "Train a model on its own responses, which an evaluator scores",
 		examples: []string{"anneal rft create exact --dataset questions --evaluator exact --watch"},
-		needs: []jobReference{jobDataset, {"evaluator", "evaluator", "evaluators", "evaluator that scores the answers", true},
-			{"evaluation-dataset", "evaluationDataset", "datasets", "dataset to measure on", false}},
-		figures: []column{{"REWARD", "reward/mean"}, {"INVALID", "reward/invalid"}, {"EVAL", "eval/reward"}}}
+		training: "trainingConfig.",
+		fields: []field{datasetField,
+			{flag: "evaluator", path: "evaluator", value: "", usage: "evaluator that scores the responses", collection: "evaluators", required: true},
+			evaluationDatasetField},
+		metrics: []column{{"REWARD", "reward/mean"}, {"INVALID", "reward/invalid"}, {"EVAL", "eval/reward"}}}
 	k.columns = append(k.columns, column{"EVALUATOR", "#evaluator"})
-	k.details = append(k.details, column{"Evaluator", "evaluator"}, column{"Revision of it", "evaluatorRevision"})
 	return k.group()
 }
 
 func rlorCommand() *cobra.Command {
-	dataset := jobDataset
-	dataset.required, dataset.purpose = false, "rows with scored answers; may be left out with --keep-alive"
-	k := jobKind{collection: jobCollection("rlorTrainerJobs"), command: "rlor", idParam: "rlorTrainerJobId", short: "Trainer jobs that learn from scored answers, step by step",
-		create:   "Train a model on answers that were scored elsewhere",
+	dataset := datasetField
+	dataset.required, dataset.usage = false, "training dataset, of rows with scored responses; optional with --keep-alive"
+	return jobKind{collection: jobCollection("rlorTrainerJobs", "trainingConfig."), command: "rlor",
+		short:    "Manage reinforcement trainer jobs, which train step by step on scored responses",
+		create:   "Train a model on responses that were scored elsewhere",
 		examples: []string{"anneal rlor create tutor --dataset scored --watch", "anneal rlor create tutor --keep-alive --rollout-deployment tutored"},
-		needs: []jobReference{dataset, {"evaluation-dataset", "evaluationDataset", "datasets", "dataset to measure on", false},
-			{"rollout-deployment", "rolloutDeploymentName", "deployments", "deployment that gets the weights", false}},
-		long:    "Rows have scored answers. Without rewardWeights in --file, every reward then weighs 1:\nan answer's score is the sum of its rewards.",
-		figures: []column{{"REWARD", "reward/mean"}, {"EVAL", "eval/loss"}},
-		flags:   []jobSwitch{{"keep-alive", "keepAlive", "wait for further steps instead of ending"}}}
-	k.details = append(k.details, column{"Weights go to", "rolloutDeploymentName"}, column{"Step", "trainStep.number"}, column{"Step's dataset", "trainStep.dataset"}, column{"Step's model", "trainStep.outputModel"})
-	k.children = []*cobra.Command{k.stepCommand()}
-	return k.group()
+		long:     "Rows contain scored responses. Without rewardWeights in --file, every reward has the weight 1:\nthe score of a response is the sum of its rewards.",
+		training: "trainingConfig.",
+		fields: []field{dataset, evaluationDatasetField,
+			{flag: "rollout-deployment", path: "rolloutDeploymentName", value: "", usage: "deployment that loads the weights of each step", collection: "deployments"},
+			{flag: "keep-alive", path: "keepAlive", value: false, usage: "wait for further steps instead of ending"}},
+		metrics:  []column{{"REWARD", "reward/mean"}, {"EVAL", "eval/loss"}},
+		stepwise: true}.group()
 }
 
-// jobCollection is how jobs of a kind are shown.
-func jobCollection(name string) collection {
+// jobCollection returns a collection of jobs, whose fields of training have paths with a prefix.
+func jobCollection(name, training string) collection {
 	return collection{name, "job",
-		[]column{{"ID", "#name"}, {"STATE", "state"}, {"DONE %", "jobProgress.percent"}, {"DATASET", "#dataset"}, {"BASE", "#trainingConfig.baseModel"},
-			{"OUTPUT", "#trainingConfig.outputModel"}, {"CREATED", "createTime"}},
-		[]column{{"Name", "name"}, {"Display name", "displayName"}, {"State", "state"}, {"Status", "status.message"}, {"Progress", "jobProgress.percent"},
-			{"Dataset", "dataset"}, {"Measured on", "evaluationDataset"}, {"Loss", "lossConfig.method"}, {"Base model", "trainingConfig.baseModel"},
-			{"Warm start", "trainingConfig.warmStartFrom"}, {"Output model", "trainingConfig.outputModel"}, {"Epochs", "trainingConfig.epochs"},
-			{"Learning rate", "trainingConfig.learningRate"}, {"LoRA rank", "trainingConfig.loraRank"}, {"Accelerator seconds", "acceleratorSeconds"},
-			{"Created by", "createdBy"}, {"Created", "createTime"}, {"Completed", "completedTime"}}}
-}
-
-var supervisedJobs = collection{"supervisedFineTuningJobs", "job",
-	[]column{{"ID", "#name"}, {"STATE", "state"}, {"DONE %", "jobProgress.percent"}, {"DATASET", "#dataset"}, {"BASE", "#baseModel"}, {"OUTPUT", "#outputModel"}, {"CREATED", "createTime"}},
-	[]column{{"Name", "name"}, {"Display name", "displayName"}, {"State", "state"}, {"Status", "status.message"}, {"Progress", "jobProgress.percent"}, {"Dataset", "dataset"},
-		{"Learns from", "inputDatasets.train"}, {"Measured on", "inputDatasets.evaluation"}, {"Base model", "baseModel"}, {"Warm start", "warmStartFrom"}, {"Output model", "outputModel"}, {"Epochs", "epochs"}, {"Learning rate", "learningRate"}, {"LoRA rank", "loraRank"},
-		{"Accelerator seconds", "acceleratorSeconds"}, {"Created by", "createdBy"}, {"Created", "createTime"}, {"Completed", "completedTime"}}}
-
-func sftCommand() *cobra.Command {
-	return group("sft", "Supervised fine-tuning jobs", sftCreate(), sftWatch(), supervisedJobs.listCommand(), supervisedJobs.getCommand(), supervisedJobs.metricsCommand(column{"EVAL", "eval/loss"}),
-		supervisedJobs.verbCommand("cancel", "Stop a job and keep its last checkpoint", "is being cancelled"),
-		supervisedJobs.verbCommand("resume", "Let a stopped job go on", "goes on"), supervisedJobs.deleteCommand())
+		[]column{{"ID", "#name"}, {"STATE", "state"}, {"DONE %", "jobProgress.percent"}, {"DATASET", "#dataset"},
+			{"BASE", "#" + training + "baseModel"}, {"OUTPUT", "#" + training + "outputModel"}, {"CREATED", "createTime"}},
+		[]column{{"Name", "name"}, {"Display name", "displayName"}, {"State", "state"}, {"Status", statusMessage},
+			{"Progress", "jobProgress.percent"}, {"Dataset", "dataset"}, {"Training split", "inputDatasets.train"},
+			{"Evaluation split", "inputDatasets.evaluation"}, {"Evaluation dataset", "evaluationDataset"}, {"Loss", "lossConfig.method"},
+			{"Base model", training + "baseModel"}, {"Warm start", training + "warmStartFrom"}, {"Output model", training + "outputModel"},
+			{"Epochs", training + "epochs"}, {"Learning rate", training + "learningRate"}, {"LoRA rank", training + "loraRank"},
+			{"Evaluator", "evaluator"}, {"Evaluator revision", "evaluatorRevision"}, {"Rollout deployment", "rolloutDeploymentName"},
+			{"Step", "trainStep.number"}, {"Step dataset", "trainStep.dataset"}, {"Step model", "trainStep.outputModel"},
+			{"Accelerator seconds", "acceleratorSeconds"}, {"Created by", "createdBy"}, {"Created", "createTime"}, {"Completed", "completedTime"}}}
 }

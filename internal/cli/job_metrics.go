@@ -10,29 +10,24 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// metrics reads a job's metrics file, one object a step.
-func (c *client) metrics(ctx context.Context, name string) ([]map[string]any, error) {
-	var answer struct {
+// maxMetricsLine is the longest line of a metrics file, in bytes.
+const maxMetricsLine = 1 << 20
+
+// readMetrics reads a job's metrics file, which has one object per step.
+func readMetrics(ctx context.Context, client *client, name string) (rows []map[string]any, err error) {
+	var endpoint struct {
 		SignedURL string `json:"signedUrl"`
 	}
-	if err := c.call(ctx, http.MethodGet, "/v1/"+name+":getMetricsFileEndpoint", nil, nil, &answer); err != nil {
+	if err := client.call(ctx, http.MethodGet, "/v1/"+name+":getMetricsFileEndpoint", nil, nil, &endpoint); err != nil {
 		return nil, err
 	}
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, answer.SignedURL, nil)
-	if err != nil {
-		return nil, err
-	}
-	res, err := c.send(req)
+	res, err := client.openURL(ctx, endpoint.SignedURL)
 	if err != nil {
 		return nil, err
 	}
 	defer res.Body.Close()
-	if res.StatusCode != http.StatusOK {
-		return nil, readError(res)
-	}
-	var rows []map[string]any
 	scanner := bufio.NewScanner(res.Body)
-	scanner.Buffer(nil, 1<<20)
+	scanner.Buffer(nil, maxMetricsLine)
 	for scanner.Scan() {
 		var row map[string]any
 		if json.Unmarshal(scanner.Bytes(), &row) == nil {
@@ -42,19 +37,18 @@ func (c *client) metrics(ctx context.Context, name string) ([]map[string]any, er
 	return rows, scanner.Err()
 }
 
-// metricsCommand shows what training measured; figures are those beside the
-// ones of every kind of job.
-func (k collection) metricsCommand(figures ...column) *cobra.Command {
-	return &cobra.Command{Use: "metrics ID", Short: "Show a job's loss and other figures, step by step", Args: arguments(1, 1), RunE: func(c *cobra.Command, args []string) error {
-		client, err := newClient(c)
-		if err != nil {
-			return err
-		}
-		rows, err := client.metrics(c.Context(), client.name(k.name, args[0]))
-		if err != nil {
-			return err
-		}
-		return printItems(c, rows, slices.Concat([]column{{"STEP", "step"}, {"EPOCH", "epoch"}, {"LOSS", "train/loss"}}, figures,
-			[]column{{"RATE", "learning_rate"}, {"TOKENS", "tokens"}, {"TIME", "time"}})...)
-	}}
+func (k jobKind) metricsCommand() *cobra.Command {
+	return &cobra.Command{Use: "metrics ID", Short: "Show a job's loss and other metrics of each step", Args: arguments(1, 1),
+		RunE: func(c *cobra.Command, args []string) error {
+			client, err := newClient(c)
+			if err != nil {
+				return err
+			}
+			rows, err := readMetrics(c.Context(), client, client.name(k.name, args[0]))
+			if err != nil {
+				return err
+			}
+			return printItems(c, rows, slices.Concat([]column{{"STEP", "step"}, {"EPOCH", "epoch"}, {"LOSS", "train/loss"}}, k.metrics,
+				[]column{{"RATE", "learning_rate"}, {"TOKENS", "tokens"}, {"TIME", "time"}})...)
+		}}
 }

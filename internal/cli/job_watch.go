@@ -2,109 +2,110 @@ package cli
 
 import (
 	"fmt"
+	"io"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 )
 
-// stateOf is a job's state without its prefix.
-func stateOf(item map[string]any) string {
+const (
+	jobPoll        = 250 * time.Millisecond
+	progressWidth  = 24 // of bars and curves, in characters
+	progressStride = 20 // percent between two lines that are not redrawn
+)
+
+// jobState returns a job's state without its prefix.
+func jobState(item map[string]any) string {
 	return strings.TrimPrefix(cell(item, "state"), "JOB_STATE_")
 }
 
-func ended(state string) bool {
-	switch state {
-	case "COMPLETED", "FAILED", "CANCELLED", "EXPIRED", "EARLY_STOPPED":
-		return true
-	}
-	return false
-}
-
-// watchJob draws a job's progress until it has ended, or waits for a step. A
-// job that did not succeed is an error. Who leaves is told that it goes on.
-func (c *client) watchJob(cmd *cobra.Command, name string) (map[string]any, error) {
-	item, err := c.drawJob(cmd, name)
+// watchJob shows a job's progress until it ends or waits for a step. A job that does not succeed is
+// an error. An interruption prints that the job continues.
+func watchJob(cmd *cobra.Command, client *client, name string) (map[string]any, error) {
+	item, err := (&jobWatch{watch: watch{client: client, cmd: cmd, name: name}, message: "-"}).run()
 	command := commandOf[collectionOf(name)]
-	return item, leaving(cmd, err, "The job goes on; `anneal %s watch %s` shows it again, `anneal %s cancel %s` stops it.", command, id(name), command, id(name))
+	return item, onInterrupt(cmd, err, "The job continues; `anneal %s watch %s` shows it again, `anneal %s cancel %s` stops it.",
+		command, id(name), command, id(name))
 }
 
-// leaving tells who interrupts a watch what becomes of what was watched.
-func leaving(cmd *cobra.Command, err error, format string, args ...any) error {
-	if err != nil && cmd.Context().Err() != nil {
-		fmt.Fprintf(cmd.ErrOrStderr(), "\n"+format+"\n", args...)
-		return cmd.Context().Err() // however the request that was cut off put it
-	}
-	return err
+// jobWatch draws a job's progress, loss and remaining time, and prints what delays it.
+type jobWatch struct {
+	watch
+	metrics lossCurve
+	message string // status message that was printed last
+
+	state   string // that was printed last without a terminal
+	percent float64
 }
 
-// drawJob draws a job's progress, loss and time left, and tells what holds it
-// up.
-func (c *client) drawJob(cmd *cobra.Command, name string) (map[string]any, error) {
-	out := cmd.ErrOrStderr()
-	live := onTerminal(out)
-	curve := lossCurve{}
-	last, told := "", 0.0 // what was printed last where lines cannot be drawn over
-	held := "-"           // what the job said last that it waits for
-	watch := watched{client: c, cmd: cmd, name: name}
+func (w *jobWatch) run() (map[string]any, error) {
+	out := w.cmd.ErrOrStderr()
+	terminal := onTerminal(out)
 	for {
-		item, err := watch.read()
+		item, err := w.read()
 		if err != nil {
-			if live && cmd.Context().Err() == nil {
-				fmt.Fprintln(out) // the fault has a line of its own
+			if terminal && w.cmd.Context().Err() == nil {
+				fmt.Fprintln(out) // the error is printed on its own line
 			}
 			return nil, err
 		}
-		state := stateOf(item)
-		percent := percentOf(item)
-		line := fmt.Sprintf("%-15s %s %3.0f%%%s", state, bar(percent/100, 24), percent, curve.add(item))
-		switch {
-		case live:
-			redraw(out, line)
-		case state != last || percent >= told+20:
-			fmt.Fprintln(out, line)
-			last, told = state, percent
-		}
-		if ended(state) || state == "PAUSED" || state == "IDLE" {
-			if live {
+		state := jobState(item)
+		w.draw(out, terminal, item)
+		switch state {
+		case "COMPLETED", "EARLY_STOPPED", "IDLE", "FAILED", "CANCELLED", "EXPIRED", "PAUSED":
+			if terminal {
 				fmt.Fprintln(out)
 			}
 			if state != "COMPLETED" && state != "EARLY_STOPPED" && state != "IDLE" {
-				return item, fmt.Errorf("job %s is %s: %s", id(name), state, cell(item, "status.message"))
+				return item, fmt.Errorf("job %s is %s: %s", id(w.name), state, cell(item, statusMessage))
 			}
 			return item, nil
 		}
-		if words := cell(item, statusText); words != held {
-			if live {
+		if message := cell(item, statusMessage); message != w.message {
+			if terminal {
 				fmt.Fprintln(out)
 			}
-			if held = words; words != "-" {
-				fmt.Fprintln(out, words)
+			if w.message = message; message != "-" {
+				fmt.Fprintln(out, message)
 			}
 		}
-		if err := sleep(cmd.Context(), 250*time.Millisecond); err != nil {
+		if err := sleep(w.cmd.Context(), jobPoll); err != nil {
 			return nil, err
 		}
 	}
 }
 
-func percentOf(item map[string]any) (percent float64) {
+// draw prints the progress: on a terminal by redrawing a line, else at every progressStride.
+func (w *jobWatch) draw(out io.Writer, terminal bool, item map[string]any) {
+	state, percent := jobState(item), jobPercent(item)
+	line := fmt.Sprintf("%-15s %s %3.0f%%%s", state, bar(percent/100, progressWidth), percent, w.metrics.add(item))
+	switch {
+	case terminal:
+		redraw(out, line)
+	case state != w.state || percent >= w.percent+progressStride:
+		fmt.Fprintln(out, line)
+		w.state, w.percent = state, percent
+	}
+}
+
+func jobPercent(item map[string]any) (percent float64) {
 	if progress, ok := item["jobProgress"].(map[string]any); ok {
 		percent, _ = progress["percent"].(float64)
 	}
-	if stateOf(item) == "COMPLETED" {
+	if jobState(item) == "COMPLETED" {
 		percent = 100
 	}
 	return percent
 }
 
-// A lossCurve remembers what was seen of a job's loss, to draw it.
+// lossCurve collects a job's loss.
 type lossCurve struct {
 	losses []float64
-	figure string // what shows beside the loss whether the job learns
+	metric string // the newest metric besides the loss
 }
 
-// add notes the newest figures and answers the end of a progress line.
+// add adds the newest metrics, and returns the end of a progress line.
 func (l *lossCurve) add(item map[string]any) string {
 	progress, _ := item["jobProgress"].(map[string]any)
 	if metrics, ok := progress["metrics"].(map[string]any); ok {
@@ -112,18 +113,18 @@ func (l *lossCurve) add(item map[string]any) string {
 		if n := len(l.losses); known && (n == 0 || l.losses[n-1] != loss) {
 			l.losses = append(l.losses, loss)
 		}
-		for _, shown := range []column{{"accuracy", "train/accuracy"}, {"reward", "reward/mean"}} {
-			if value, known := metrics[shown.path].(float64); known {
-				l.figure = fmt.Sprintf("  %s %.3f", shown.title, value)
+		for _, metric := range []column{{"accuracy", "train/accuracy"}, {"reward", "reward/mean"}} {
+			if value, known := metrics[metric.path].(float64); known {
+				l.metric = fmt.Sprintf("  %s %.3f", metric.title, value)
 			}
 		}
 	}
-	if len(l.losses) == 0 && l.figure == "" { // answers that are scored alike have no loss
+	if len(l.losses) == 0 && l.metric == "" { // equally scored responses have no loss
 		return ""
 	}
-	line := l.figure
+	line := l.metric
 	if n := len(l.losses); n > 0 {
-		line = fmt.Sprintf("  loss %.3f %s", l.losses[n-1], sparkline(l.losses, 24)) + l.figure
+		line = fmt.Sprintf("  loss %.3f %s", l.losses[n-1], sparkline(l.losses, progressWidth)) + l.metric
 	}
 	if left, known := progress["secondsLeft"].(float64); known {
 		line += fmt.Sprintf("  %s left", time.Duration(left)*time.Second)

@@ -14,18 +14,17 @@ var apiKeys = collection{"apiKeys", "key",
 	[]column{{"Name", "name"}, {"Display name", "displayName"}, {"Role", "role"}, {"Key", "key"}, {"Prefix", "prefix"}, {"Expires", "expireTime"}, {"Last used", "lastUsedTime"}, {"Created", "createTime"}}}
 
 func keyCommand() *cobra.Command {
-	return group("key", "API keys of the account", keyCreate(), apiKeys.listCommand(), apiKeys.deleteCommand())
+	return group("key", "Manage API keys", keyCreate(), apiKeys.listCommand(), apiKeys.deleteCommand())
 }
 
-// setExpiry sets a body's expireTime as --expire asks, and leaves it out where
-// the flag is not given. A time that is not ahead is refused: left out, it would
-// mean for ever.
+// setExpiry sets a body's expireTime if --expire is given. It rejects a time that is not in the
+// future, which must not become unlimited.
 func setExpiry(c *cobra.Command, after time.Duration, body map[string]any) error {
 	if !c.Flags().Changed("expire") {
 		return nil
 	}
 	if after < time.Second {
-		return usage.Errorf("--expire: %s is not ahead: give a second or more, such as 720h, or leave it out for never", after)
+		return usage.Errorf("--expire: %s is not in the future: give at least 1s, such as 720h, or omit it", after)
 	}
 	body["expireTime"] = time.Now().Add(after).UTC().Format(time.RFC3339)
 	return nil
@@ -34,7 +33,7 @@ func setExpiry(c *cobra.Command, after time.Duration, body map[string]any) error
 func keyCreate() *cobra.Command {
 	var role, displayName string
 	var expire time.Duration
-	c := &cobra.Command{Use: "create [ID]", Short: "Make a key; it is shown this once", Args: arguments(0, 1), Example: "  anneal key create reader --role inference --expire 720h", RunE: func(c *cobra.Command, args []string) error {
+	c := &cobra.Command{Use: "create [ID]", Short: "Create a key, which is only shown once", Args: arguments(0, 1), Example: "  anneal key create reader --role inference --expire 720h", RunE: func(c *cobra.Command, args []string) error {
 		client, err := newClient(c)
 		if err != nil {
 			return err
@@ -53,8 +52,8 @@ func keyCreate() *cobra.Command {
 		}
 		return printItem(c, item, apiKeys.details...)
 	}}
-	c.Flags().StringVar(&role, "role", "user", "admin, user, inference or reader")
-	c.Flags().StringVar(&displayName, "display-name", "", "a name for people")
-	c.Flags().DurationVar(&expire, "expire", 0, "how long it is good for, such as 720h (default: for ever)")
+	c.Flags().StringVar(&role, "role", "user", "role: admin, user, inference or reader")
+	c.Flags().StringVar(&displayName, "display-name", "", "display name")
+	c.Flags().DurationVar(&expire, "expire", 0, "lifetime, such as 720h (default: unlimited)")
 	return c
 }

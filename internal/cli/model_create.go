@@ -16,7 +16,7 @@ func modelCreate() *cobra.Command {
 	var dir, base, displayName, description string
 	var public bool
 	var speech domain.SpeechSettings
-	c := &cobra.Command{Use: "create ID --dir FOLDER", Short: "Create a model from a folder of Hugging Face, PEFT or a speech model, and wait until it is checked", Args: arguments(1, 1),
+	c := &cobra.Command{Use: "create ID --dir DIR", Short: "Create a model from a directory of Hugging Face, PEFT or speech model files, and wait for its validation", Args: arguments(1, 1),
 		Example: "  anneal model create tiny --dir ./tiny-llama\n  anneal model create polite --dir ./adapter --base-model tiny\n" +
 			"  anneal model create whisper --dir ./faster-whisper-small --speech-format faster-whisper",
 		RunE: func(c *cobra.Command, args []string) error {
@@ -27,7 +27,7 @@ func modelCreate() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			folder, err := openFolder(c, dir, base, speech.Format)
+			folder, err := openModelDir(c, dir, base, speech.Format)
 			if err != nil {
 				return err
 			}
@@ -39,55 +39,55 @@ func modelCreate() *cobra.Command {
 				model["speech"] = speech
 			}
 			err = client.call(c.Context(), http.MethodPost, client.path("models"), nil, map[string]any{"modelId": args[0], "model": model}, nil)
-			if client.unfinished(c.Context(), "models", args[0], err) {
-				fmt.Fprintf(c.ErrOrStderr(), "model %s is there and has no valid files yet: uploading into it\n", args[0])
+			if canUploadInto(c.Context(), client, "models", args[0], err) {
+				fmt.Fprintf(c.ErrOrStderr(), "model %s exists without valid files: uploading into it\n", args[0])
 				err = nil
 			}
 			if err != nil {
 				return err
 			}
-			return client.sendModel(c, args[0], folder)
+			return uploadModel(c, client, args[0], folder)
 		}}
 	f := c.Flags()
-	f.StringVar(&dir, "dir", "", "folder with the model's files (safetensors, or those of a speech model)")
-	f.StringVar(&base, "base-model", "", "model that an adapter is for; of another model, what it was tuned from")
-	f.StringVar(&displayName, "display-name", "", "a name for people")
-	f.StringVar(&description, "description", "", "what it is good for")
+	f.StringVar(&dir, "dir", "", "directory with the model's files (safetensors, or those of a speech model)")
+	f.StringVar(&base, "base-model", "", "base model of an adapter; of another model, the model it was tuned from")
+	f.StringVar(&displayName, "display-name", "", "display name")
+	f.StringVar(&description, "description", "", "description")
 	f.BoolVar(&public, "public", false, "let every account read and deploy it")
 	speechFlags(f, &speech)
 	return c
 }
 
-// speechFlags say how a speech model is listened with.
+// speechFlags adds the flags of a speech model.
 func speechFlags(f *pflag.FlagSet, speech *domain.SpeechSettings) {
-	f.StringVar(&speech.Format, speechFormatFlag, "", "makes it a speech model, and says what listens with it: "+
+	f.StringVar(&speech.Format, speechFormatFlag, "", "format of a speech model, which selects its engine: "+
 		strings.Join([]string{domain.SpeechPocketsphinx, domain.SpeechFasterWhisper, domain.SpeechWhisperCPP, domain.SpeechOpenAI}, ", "))
-	f.StringSliceVar(&speech.Languages, "languages", nil, "of a speech model: `CODES` of the languages that it knows, such as en,de")
-	f.StringToStringVar(&speech.VADModels, "vad-models", nil, "of a speech model: `MODEL=NAME` for each that finds where somebody speaks and what its server calls it, such as silero=silero_vad")
-	f.StringToStringVar(&speech.AlignmentModels, "alignment-models", nil, "of a speech model: `MODEL=NAME` for each that finds where words are and what its server calls it, such as mms_fa=mms")
+	f.StringSliceVar(&speech.Languages, "languages", nil, "`CODES` of the languages of a speech model, such as en,de")
+	f.StringToStringVar(&speech.VADModels, "vad-models", nil, "voice activity models of a speech model: `MODEL=NAME` with the name on its server, such as silero=silero_vad")
+	f.StringToStringVar(&speech.AlignmentModels, "alignment-models", nil, "alignment models of a speech model: `MODEL=NAME` with the name on its server, such as mms_fa=mms")
 	for _, name := range []string{"vad-models", "alignment-models"} {
-		f.Lookup(name).DefValue = "" // an empty map is no default to show
+		f.Lookup(name).DefValue = "" // hides the empty map
 	}
-	f.StringVar(&speech.DiarizationModel, "diarization-model", "", "of a speech model: what its server calls the model that tells speakers apart")
+	f.StringVar(&speech.DiarizationModel, "diarization-model", "", "name of the diarization model of a speech model on its server")
 }
 
 const speechFormatFlag = "speech-format"
 
-// openFolder reads what a model is made of; with a format it is one of speech.
-func openFolder(c *cobra.Command, dir, base, format string) (modelFiles, error) {
+// openModelDir reads the files of a model; with a format, of a speech model.
+func openModelDir(c *cobra.Command, dir, base, format string) (modelFiles, error) {
 	if format != "" {
 		return readSpeechFiles(dir, format)
 	}
 	for _, flag := range []string{speechFormatFlag, "languages", "vad-models", "alignment-models", "diarization-model"} {
 		if c.Flags().Changed(flag) {
-			return modelFiles{}, usage.Errorf("--%s is for speech models: say what listens with it by --%s", flag, speechFormatFlag)
+			return modelFiles{}, usage.Errorf("--%s is for speech models: give their format with --%s", flag, speechFormatFlag)
 		}
 	}
 	return openModelFiles(dir, base)
 }
 
 func modelUpload() *cobra.Command {
-	return &cobra.Command{Use: "upload ID FOLDER", Short: "Upload files into a model that is not READY, and wait until it is checked", Args: arguments(2, 2),
+	return &cobra.Command{Use: "upload ID DIR", Short: "Upload files into a model that is not READY, and wait for its validation", Args: arguments(2, 2),
 		RunE: func(c *cobra.Command, args []string) error {
 			client, err := newClient(c)
 			if err != nil {
@@ -107,22 +107,22 @@ func modelUpload() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return client.sendModel(c, args[0], folder)
+			return uploadModel(c, client, args[0], folder)
 		}}
 }
 
-// sendModel uploads the files of a folder and waits for the verdict on them.
-func (c *client) sendModel(cmd *cobra.Command, id string, folder modelFiles) error {
+// uploadModel uploads the files of a model and waits for their validation.
+func uploadModel(cmd *cobra.Command, c *client, id string, folder modelFiles) error {
 	ctx, name := cmd.Context(), c.name("models", id)
-	if err := c.putFiles(cmd, name, folder); err != nil {
+	if err := putFiles(cmd, c, name, folder); err != nil {
 		return err
 	}
 	if err := c.call(ctx, http.MethodPost, "/v1/"+name+":validateUpload", nil, struct{}{}, nil); err != nil {
 		return err
 	}
-	item, err := c.awaitUpload(ctx, name)
+	item, err := awaitUpload(ctx, c, name)
 	if err != nil {
-		return leaving(cmd, err, "The files are there and are still being checked; `anneal model get %s` shows what came of it.", id)
+		return onInterrupt(cmd, err, "The files are uploaded and still being validated; `anneal model get %s` shows the result.", id)
 	}
 	return printItem(cmd, item, models.details...)
 }

@@ -14,7 +14,7 @@ import (
 
 func modelExport() *cobra.Command {
 	var target, kind, dir string
-	c := &cobra.Command{Use: "export ID --gguf FILE", Short: "Write a model as a GGUF file, for llama.cpp and what is built on it", Args: arguments(1, 1),
+	c := &cobra.Command{Use: "export ID --gguf FILE", Short: "Export a model as a GGUF file, for llama.cpp", Args: arguments(1, 1),
 		Example: "  anneal model export polite --gguf polite.gguf --type q8_0\n  anneal model export tiny --dir ./tiny-llama --gguf tiny.gguf",
 		RunE: func(c *cobra.Command, args []string) error {
 			if target == "" {
@@ -33,23 +33,23 @@ func modelExport() *cobra.Command {
 					return err
 				}
 				defer os.RemoveAll(dir)
-				if _, err := client.download(c, "/v1/"+client.name("models", args[0])+":getDownloadEndpoint", nil, dir); err != nil {
+				if _, err := download(c, client, "/v1/"+client.name("models", args[0])+":getDownloadEndpoint", nil, dir); err != nil {
 					return err
 				}
 			}
 			if err := exportFile(c.Context(), target, dir, id(args[0]), as); err != nil {
 				return err
 			}
-			return done(c, "model", args[0], "is there as "+target)
+			return printDone(c, "model", args[0], "exported as "+target)
 		}}
 	f := c.Flags()
 	f.StringVar(&target, "gguf", "", "file to write")
-	f.StringVar(&kind, "type", "f16", "how matrices are stored: f32, f16, bf16 or q8_0 (vectors are f32)")
-	f.StringVar(&dir, "dir", "", "folder of this machine to export, instead of a model of the server")
+	f.StringVar(&kind, "type", "f16", "type of matrices: f32, f16, bf16 or q8_0 (vectors are f32)")
+	f.StringVar(&dir, "dir", "", "directory with a model to export, instead of a model of the server")
 	return c
 }
 
-// exportFile writes a file, whole or not at all.
+// exportFile writes a GGUF file, completely or not at all.
 func exportFile(ctx context.Context, target, dir, name string, as gguf.Type) (err error) {
 	part := target + ".part"
 	f, err := os.Create(part)

@@ -20,16 +20,15 @@ import (
 	"anneal/internal/usage"
 )
 
-// modelFiles are a folder of this machine whose files make a model, or the
-// code of an evaluator.
+// modelFiles are the files in a local directory of a model, or of the code of an evaluator.
 type modelFiles struct {
 	dir   string
 	kind  string
-	sizes map[string]int64 // bytes, by name; of what belongs to the model
+	sizes map[string]int64 // in bytes, by file name
 }
 
-// openModelFiles reads a folder and finds what is wrong with it before
-// anything is sent. An adapter is held against its base by the server alone.
+// openModelFiles reads a directory and validates it before anything is uploaded. Only the server
+// compares an adapter with its base model.
 func openModelFiles(dir, base string) (modelFiles, error) {
 	folder, err := readModelFiles(dir)
 	if err != nil {
@@ -37,7 +36,7 @@ func openModelFiles(dir, base string) (modelFiles, error) {
 	}
 	if folder.kind == domain.PEFTAddon {
 		if base == "" {
-			return folder, usage.Errorf("%s holds an adapter: name the model that it is for with --base-model", dir)
+			return folder, usage.Errorf("%s contains an adapter: give its base model with --base-model", dir)
 		}
 		return folder, nil
 	}
@@ -45,12 +44,11 @@ func openModelFiles(dir, base string) (modelFiles, error) {
 	if err != nil {
 		return folder, err
 	}
-	return folder, folder.broken(report.Violations)
+	return folder, folder.invalid(report.Violations)
 }
 
-// readModelFiles lists the files of a folder that belong to a model: those at
-// its top that are not hidden, and of the files with weights those that the
-// model is made of, and the GGUF files that some engines read instead.
+// readModelFiles lists the files of a directory that belong to a model: those at the top level that
+// are not hidden. Of files with weights these are those that the model refers to, and GGUF files.
 func readModelFiles(dir string) (modelFiles, error) {
 	folder := modelFiles{dir: dir, kind: domain.BaseModel, sizes: map[string]int64{}}
 	if err := folder.list("", false); err != nil {
@@ -61,7 +59,7 @@ func readModelFiles(dir string) (modelFiles, error) {
 	}
 	needed, err := folder.contents().WeightFiles()
 	if weights.IsBroken(err) {
-		return folder, nil // the check says what is wrong
+		return folder, nil // the validation reports it
 	}
 	if err != nil {
 		return folder, err
@@ -73,25 +71,23 @@ func readModelFiles(dir string) (modelFiles, error) {
 	return folder, nil
 }
 
-// listSpeechFiles lists the files of a folder that holds a speech model, and
-// those of the folders in it.
+// listSpeechFiles lists the files of a speech model, including those in subdirectories.
 func listSpeechFiles(dir string) (modelFiles, error) {
 	folder := modelFiles{dir: dir, kind: domain.SpeechModel, sizes: map[string]int64{}}
 	return folder, folder.list("", true)
 }
 
-// readSpeechFiles also finds what a format misses.
+// readSpeechFiles also validates that the files of a format exist.
 func readSpeechFiles(dir, format string) (modelFiles, error) {
 	folder, err := listSpeechFiles(dir)
 	if err != nil {
 		return folder, err
 	}
 	settings := domain.SpeechSettings{Format: format}
-	return folder, folder.broken(settings.CheckFiles(domain.Files{Sizes: folder.sizes}))
+	return folder, folder.invalid(settings.CheckFiles(domain.Files{Sizes: folder.sizes}))
 }
 
-// list takes in the files of the folder, or of one in it, that are not hidden
-// and not empty.
+// list adds the files of the directory, or of a subdirectory, that are neither hidden nor empty.
 func (f modelFiles) list(below string, folders bool) error {
 	entries, err := os.ReadDir(filepath.Join(f.dir, below))
 	if err != nil {
@@ -99,7 +95,7 @@ func (f modelFiles) list(below string, folders bool) error {
 	}
 	for _, entry := range entries {
 		name := path.Join(below, entry.Name())
-		info, err := os.Stat(filepath.Join(f.dir, name)) // what a link leads to
+		info, err := os.Stat(filepath.Join(f.dir, name)) // follows links
 		switch {
 		case err != nil:
 			return err
@@ -113,27 +109,25 @@ func (f modelFiles) list(below string, folders bool) error {
 		}
 	}
 	if below == "" && len(f.sizes) == 0 {
-		return fmt.Errorf("%s has no files", f.dir)
+		return fmt.Errorf("%s contains no files", f.dir)
 	}
 	return nil
 }
 
-// broken is what is wrong with a folder; nil when nothing is.
-func (f modelFiles) broken(violations domain.Violations) error {
+// invalid returns the violations of a directory as an error; nil if there are none.
+func (f modelFiles) invalid(violations domain.Violations) error {
 	if len(violations) == 0 {
 		return nil
 	}
-	message := fmt.Sprintf("%s is no model that can be used:", f.dir)
-	for _, v := range violations[:min(len(violations), maxViolations)] {
-		message += "\n  " + v.Field + ": " + v.Description
+	list := make([]violation, len(violations))
+	for i, v := range violations {
+		list[i] = violation{v.Field, v.Description}
 	}
-	if more := len(violations) - maxViolations; more > 0 {
-		message += fmt.Sprintf("\n  and %d more", more)
-	}
+	message := fmt.Sprintf("%s is not a valid model:", f.dir) + listViolations(list, func(field string) string { return field })
 	return errors.New(message)
 }
 
-// contents is the folder as its files are read.
+// contents returns the directory as the validation reads it.
 func (f modelFiles) contents() weights.Folder {
 	return weights.Folder{Sizes: f.sizes, Open: func(name string, offset, length int64) (io.ReadCloser, error) {
 		file, err := os.Open(filepath.Join(f.dir, name))
@@ -152,18 +146,18 @@ func (f modelFiles) contents() weights.Folder {
 
 func (f modelFiles) names() []string { return slices.Sorted(maps.Keys(f.sizes)) }
 
-// putFiles puts every file to the signed URL that the resource has for it.
-func (c *client) putFiles(cmd *cobra.Command, name string, folder modelFiles) error {
-	var answer struct {
+// putFiles uploads every file to the signed URL that the resource has for it.
+func putFiles(cmd *cobra.Command, c *client, name string, folder modelFiles) error {
+	var endpoint struct {
 		URLs map[string]string `json:"filenameToSignedUrls"`
 	}
 	body := map[string]any{"filenameToSize": folder.sizes}
-	if err := c.call(cmd.Context(), http.MethodPost, "/v1/"+name+":getUploadEndpoint", nil, body, &answer); err != nil {
+	if err := c.call(cmd.Context(), http.MethodPost, "/v1/"+name+":getUploadEndpoint", nil, body, &endpoint); err != nil {
 		return err
 	}
 	p := newProgress(cmd, folder.sizes)
 	for _, file := range folder.names() {
-		if err := folder.send(cmd.Context(), c, file, answer.URLs[file], p); err != nil {
+		if err := folder.send(cmd.Context(), c, file, endpoint.URLs[file], p); err != nil {
 			p.clear()
 			return err
 		}
@@ -171,7 +165,7 @@ func (c *client) putFiles(cmd *cobra.Command, name string, folder modelFiles) er
 	return nil
 }
 
-// send puts one file to a signed URL.
+// send uploads a file to a signed URL.
 func (f modelFiles) send(ctx context.Context, c *client, name, link string, p *progress) error {
 	file, err := os.Open(filepath.Join(f.dir, name))
 	if err != nil {

@@ -17,7 +17,7 @@ var nodes = collection{"nodes", "node",
 	[]column{{"Name", "name"}, {"State", "state"}, {"Status", "status.message"}, {"Pool", "pool"}, {"Engines", "engines"}, {"Capacity", "capacity"}, {"Used", "used"},
 		{"Allocations", "allocations"}, {"Version", "version"}, {"Key", "publicKey"}, {"Enrolled", "enrollTime"}, {"Revoked", "revokeTime"}, {"Last seen", "seenTime"}, {"Created", "createTime"}}}
 
-// shownKey is how much of a public key a list shows.
+// shownKey is how many characters of a public key a list shows.
 const shownKey = 12
 
 func nodeCommand() *cobra.Command {
@@ -39,7 +39,7 @@ func nodeCommand() *cobra.Command {
 		}
 		return printItems(c, items, nodes.columns...)
 	}}
-	get := &cobra.Command{Use: "get ID", Short: "Show one node", Args: arguments(1, 1), RunE: func(c *cobra.Command, args []string) error {
+	get := &cobra.Command{Use: "get ID", Short: "Show a node", Args: arguments(1, 1), RunE: func(c *cobra.Command, args []string) error {
 		operator, err := newOperator(c)
 		if err != nil {
 			return err
@@ -50,7 +50,7 @@ func nodeCommand() *cobra.Command {
 		}
 		return printItem(c, item, nodes.details...)
 	}}
-	remove := &cobra.Command{Use: "delete ID", Short: "Forget a node that holds nothing", Args: arguments(1, 1), RunE: func(c *cobra.Command, args []string) error {
+	remove := &cobra.Command{Use: "delete ID", Short: "Delete a node without allocations", Args: arguments(1, 1), RunE: func(c *cobra.Command, args []string) error {
 		operator, err := newOperator(c)
 		if err != nil {
 			return err
@@ -58,10 +58,10 @@ func nodeCommand() *cobra.Command {
 		if err := operator.call(c.Context(), http.MethodDelete, operator.path("nodes", id(args[0])), nil, nil, nil); err != nil {
 			return err
 		}
-		return done(c, "node", args[0], "deleted")
+		return printDone(c, "node", args[0], "deleted")
 	}}
-	c := group("node", "Machines that work, for the operator on the server's machine", nodeToken(), list, get, nodeRevoke(), remove)
-	c.PersistentFlags().String("data", "", "the server's folder (default: that of the context file)")
+	c := group("node", "Manage worker nodes, on the server's machine", nodeToken(), list, get, nodeRevoke(), remove)
+	dataFlag(c.PersistentFlags())
 	return c
 }
 
@@ -69,9 +69,9 @@ func nodeRevoke() *cobra.Command {
 	var reason string
 	c := &cobra.Command{Use: "revoke ID", Short: "Revoke a node's key and the token it enrolled with", Args: arguments(1, 1),
 		Example: "  anneal node revoke gpu-7 --reason 'the machine was sold'",
-		Long: `The node's connections are closed and its key is refused from then on; its jobs go on elsewhere from
-their last checkpoints, and its replicas are placed elsewhere. Its name can be enrolled again with a
-new token only.`,
+		Long: `Closes the node's connections and rejects its key from then on. Its jobs resume on other nodes from
+their last checkpoints, and its replicas are placed on other nodes. Its name can only be enrolled
+again with a new token.`,
 		RunE: func(c *cobra.Command, args []string) error {
 			operator, err := newOperator(c)
 			if err != nil {
@@ -80,7 +80,7 @@ new token only.`,
 			if err := operator.call(c.Context(), http.MethodPost, operator.path("nodes", id(args[0]))+":revoke", nil, map[string]any{"reason": reason}, nil); err != nil {
 				return err
 			}
-			return done(c, "node", args[0], "revoked")
+			return printDone(c, "node", args[0], "revoked")
 		}}
 	c.Flags().StringVar(&reason, "reason", "", "reason to record in the event log")
 	return c
@@ -89,7 +89,7 @@ new token only.`,
 func nodeToken() *cobra.Command {
 	var node, out string
 	var expire time.Duration
-	c := &cobra.Command{Use: "token", Short: "Print a token with which `anneal work` enrols", Args: arguments(0, 0),
+	c := &cobra.Command{Use: "token", Short: "Create a join token, with which `anneal work` enrolls", Args: arguments(0, 0),
 		Example: "  anneal node token > node.token\n  anneal work --join nats://SERVER:4222 --token-file node.token",
 		RunE: func(c *cobra.Command, _ []string) error {
 			if node != "" && !domain.ValidID(node) {
@@ -123,8 +123,8 @@ func nodeToken() *cobra.Command {
 			note(c, "%s", token)
 			return nil
 		}}
-	c.Flags().StringVar(&node, "id", "", "the only node that may use it (default: any whose name nobody has)")
-	c.Flags().DurationVar(&expire, "expire", datadir.JoinTokenTTL, "how long nodes may enrol with it")
-	c.Flags().StringVar(&out, "file", "", "write it to this file, readable by its owner only, instead of printing it")
+	c.Flags().StringVar(&node, "id", "", "only node that may use it (default: any node whose name is not taken)")
+	c.Flags().DurationVar(&expire, "expire", datadir.JoinTokenTTL, "time for which nodes can enroll with it")
+	c.Flags().StringVar(&out, "file", "", "write it to this file, which only its owner can read, instead of printing it")
 	return c
 }

@@ -17,7 +17,7 @@ import (
 	"anneal/internal/usage"
 )
 
-// asJSON tells whether the command line asks for JSON.
+// wantsJSON reports whether the output format of a command is JSON.
 func wantsJSON(c *cobra.Command) (bool, error) {
 	switch format, _ := c.Flags().GetString("output"); format {
 	case "json":
@@ -36,10 +36,10 @@ func printJSON(w io.Writer, v any) error {
 	return enc.Encode(v)
 }
 
-// A column of a table: its title, and the dotted path of what it shows.
+// column is a column of a table: its title, and the dotted path of its values.
 type column struct{ title, path string }
 
-// printItems prints resources as a table, or as JSON when asked to.
+// printItems prints resources as a table or as JSON.
 func printItems(c *cobra.Command, items []map[string]any, columns ...column) error {
 	inJSON, err := wantsJSON(c)
 	if err != nil {
@@ -64,13 +64,13 @@ func printItems(c *cobra.Command, items []map[string]any, columns ...column) err
 	return w.Flush()
 }
 
-// lineBreaks keeps a text within its cell of a table.
+// lineBreaks replaces what would break a row of a table.
 var lineBreaks = strings.NewReplacer("\t", " ", "\n", " ")
 
-// statusText is the path of what a resource says of itself.
-const statusText = "status.message"
+// statusMessage is the path of the message of a resource's status.
+const statusMessage = "status.message"
 
-// printItem prints one resource: every field on a line, or JSON.
+// printItem prints a resource: one field per line, or JSON.
 func printItem(c *cobra.Command, item map[string]any, columns ...column) error {
 	inJSON, err := wantsJSON(c)
 	if err != nil {
@@ -82,14 +82,14 @@ func printItem(c *cobra.Command, item map[string]any, columns ...column) error {
 	w := tabwriter.NewWriter(c.OutOrStdout(), 0, 8, 2, ' ', 0)
 	for _, col := range columns {
 		if text := cell(item, col.path); text != "-" {
-			text = strings.NewReplacer("\t", " ", "\n", "\n\t").Replace(text) // further lines below the first
+			text = strings.NewReplacer("\t", " ", "\n", "\n\t").Replace(text) // indents further lines
 			fmt.Fprintf(w, "%s:\t%s\n", col.title, text)
 		}
 	}
 	return w.Flush()
 }
 
-// cell is the text at a dotted path; "#" before it means the name's last part.
+// cell returns the text at a dotted path; with the prefix "#", the last part of a resource name.
 func cell(item map[string]any, path string) string {
 	short := strings.HasPrefix(path, "#")
 	var value any = item
@@ -115,7 +115,7 @@ func cell(item map[string]any, path string) string {
 		}
 		return v
 	case float64:
-		if v == math.Trunc(v) && math.Abs(v) < 1<<53 { // a whole number, however great
+		if v == math.Trunc(v) && math.Abs(v) < 1<<53 { // an integer is shown in full
 			return strconv.FormatFloat(v, 'f', -1, 64)
 		}
 		return strconv.FormatFloat(v, 'g', 6, 64)
@@ -135,7 +135,7 @@ func cell(item map[string]any, path string) string {
 	}
 }
 
-// listed is a list of texts; another is shown as JSON.
+// listed joins a list of strings; other lists are shown as JSON.
 func listed(values []any) string {
 	texts := make([]string, len(values))
 	for i, value := range values {
@@ -157,14 +157,14 @@ func localTime(text string) string {
 	return t.Local().Format("2006-01-02 15:04:05")
 }
 
-// note tells a person what was done; programs that asked for JSON do not see it.
+// note prints a line, unless the output format is JSON.
 func note(c *cobra.Command, format string, args ...any) {
 	if inJSON, _ := wantsJSON(c); !inJSON {
 		fmt.Fprintf(c.OutOrStdout(), format+"\n", args...)
 	}
 }
 
-// bar draws how much of something is done.
+// bar draws a progress bar.
 func bar(done float64, width int) string {
 	filled := min(width, max(0, int(done*float64(width)+0.5)))
 	return strings.Repeat("█", filled) + strings.Repeat("░", width-filled)

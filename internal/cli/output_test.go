@@ -76,8 +76,8 @@ func TestWhatADeploymentShows(t *testing.T) {
 		"served":  map[string]any{"job": "accounts/a/rlorTrainerJobs/j", "trainStep": 3, "model": "accounts/a/models/m"},
 		"refused": map[string]any{"job": "accounts/a/rlorTrainerJobs/k"}, "status": map[string]any{"message": "another base"}}}
 	out, _ := printed(t, item, "", "deployment", "get", "d")
-	for _, line := range []string{`Aliases: +speech-v3, speech-v3-turbo`, `Precision: +FP8`, `Weights of: +accounts/a/rlorTrainerJobs/j`,
-		`Train step: +3`, `Model of it: +accounts/a/models/m`, `Weights refused of: +accounts/a/rlorTrainerJobs/k`, `Hot load: +another base`} {
+	for _, line := range []string{`Aliases: +speech-v3, speech-v3-turbo`, `Precision: +FP8`, `Weights from job: +accounts/a/rlorTrainerJobs/j`,
+		`Train step: +3`, `Weights model: +accounts/a/models/m`, `Rejected weights from job: +accounts/a/rlorTrainerJobs/k`, `Hot load: +another base`} {
 		require.Regexp(t, "(?m)^"+line+"$", out)
 	}
 }
@@ -109,7 +109,7 @@ func TestNumbersInCells(t *testing.T) {
 	}
 }
 
-// What is heard stands on lines of its own, and how much was listened to on
+// What is heard stands on lines of its own, and how much was transcribed on
 // the next, whether text came in parts, at once or not at all.
 func TestWhatIsHeardEndsItsLine(t *testing.T) {
 	const end = `{"type":"transcript.text.done","text":"go on","usage":{"seconds":1.5}}`
@@ -118,14 +118,14 @@ func TestWhatIsHeardEndsItsLine(t *testing.T) {
 		events []string
 		both   string
 	}{
-		"in parts":   {[]string{part("go"), part(" on"), end}, "go on\nlistened to 1.5s of sound\n"},
-		"at once":    {[]string{end}, "go on\nlistened to 1.5s of sound\n"},
-		"with lines": {[]string{part(`1\n\n`), end}, "1\n\nlistened to 1.5s of sound\n"},
-		"silence":    {[]string{`{"type":"transcript.text.done","usage":{"seconds":4}}`}, "listened to 4s of sound\n"},
+		"in parts":   {[]string{part("go"), part(" on"), end}, "go on\ntranscribed 1.5s of audio\n"},
+		"at once":    {[]string{end}, "go on\ntranscribed 1.5s of audio\n"},
+		"with lines": {[]string{part(`1\n\n`), end}, "1\n\ntranscribed 1.5s of audio\n"},
+		"silence":    {[]string{`{"type":"transcript.text.done","usage":{"seconds":4}}`}, "transcribed 4s of audio\n"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var both bytes.Buffer
-			shown := &listening{out: &both, progress: &both}
+			shown := &transcript{out: &both, progress: &both}
 			for _, event := range test.events {
 				require.NoError(t, shown.event([]byte(event)))
 			}

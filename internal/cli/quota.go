@@ -12,13 +12,13 @@ import (
 var quotaColumns = []column{{"ID", "#name"}, {"LIMIT", "maxValue"}, {"USED", "usage"}, {"UPDATED", "updateTime"}}
 
 func quotaCommand() *cobra.Command {
-	c := group("quota", "Limits on what accounts have and ask for, for the operator on the server's machine", quotaList(), quotaSet())
-	c.PersistentFlags().String("data", "", "the server's folder (default: that of the context file)")
+	c := group("quota", "Manage quotas of accounts, on the server's machine", quotaList(), quotaSet())
+	dataFlag(c.PersistentFlags())
 	return c
 }
 
 func quotaList() *cobra.Command {
-	return &cobra.Command{Use: "list [ACCOUNT]", Aliases: []string{"ls"}, Short: "Show an account's quotas; without an account one's own, which needs no operator", Args: arguments(0, 1),
+	return &cobra.Command{Use: "list [ACCOUNT]", Aliases: []string{"ls"}, Short: "Show quotas of an account (default: your own, for which no operator is needed)", Args: arguments(0, 1),
 		RunE: func(c *cobra.Command, args []string) error {
 			asks, err := newClient(c)
 			if len(args) == 1 && (err != nil || args[0] != asks.Account) {
@@ -40,7 +40,7 @@ func quotaList() *cobra.Command {
 }
 
 func quotaSet() *cobra.Command {
-	c := &cobra.Command{Use: "set ACCOUNT ID LIMIT", Short: "Set a quota; the limit \"none\" lifts it", Args: arguments(3, 3),
+	c := &cobra.Command{Use: "set ACCOUNT ID LIMIT", Short: "Set a quota; the limit \"none\" removes it", Args: arguments(3, 3),
 		Example: "  anneal quota set acme requests-per-minute 600\n  anneal quota set acme accelerators 8\n  anneal quota set acme storage-bytes 50000000000\n  anneal quota set acme jobs none",
 		Long:    "The quotas are accelerators, deployments, jobs, requests-per-minute and storage-bytes (of the files of datasets, models and evaluators).",
 		RunE: func(c *cobra.Command, args []string) error {

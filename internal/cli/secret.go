@@ -17,12 +17,12 @@ var secrets = collection{"secrets", "secret",
 	[]column{{"Name", "name"}, {"Key name", "keyName"}}}
 
 func secretCommand() *cobra.Command {
-	return group("secret", "Credentials of third parties; values are never shown again", secretWrite("create", "Store a secret"),
+	return group("secret", "Manage secrets, whose values are never shown", secretWrite("create", "Store a secret"),
 		secretWrite("update", "Replace a secret's value"), secrets.listCommand(), secrets.getCommand(), secrets.deleteCommand())
 }
 
-// secretWrite reads the value from standard input or a file, never from the
-// command line, where other users of the machine could see it.
+// secretWrite reads the value from standard input or a file, never from the command line, which other
+// users of the machine can see.
 func secretWrite(verb, short string) *cobra.Command {
 	var keyName, file string
 	c := &cobra.Command{Use: verb + " ID", Short: short, Args: arguments(1, 1),
@@ -52,8 +52,8 @@ func secretWrite(verb, short string) *cobra.Command {
 			delete(item, "value")
 			return printItem(c, item, secrets.details...)
 		}}
-	c.Flags().StringVar(&keyName, "key-name", "", "name under which code finds it")
-	c.Flags().StringVar(&file, "value-file", "", "file that holds the value (default: standard input)")
+	c.Flags().StringVar(&keyName, "key-name", "", "name of the environment variable of evaluators")
+	c.Flags().StringVar(&file, "value-file", "", "file that contains the value (default: standard input)")
 	return c
 }
 

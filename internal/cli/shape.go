@@ -13,7 +13,7 @@ var shapes = collection{"deploymentShapes", "shape",
 		{"Accelerator type", "acceleratorType"}, {"Accelerators", "acceleratorCount"}, {"Precision", "precision"}, {"Preset", "presetType"}, {"Context length", "maxContextLength"},
 		{"Addons", "enableAddons"}, {"Created", "createTime"}, {"Updated", "updateTime"}}}
 
-// shapeVersions have long names where several shapes may be meant.
+// shapeVersions is the name of the collection of the versions of all shapes.
 const shapeVersions = "deploymentShapeVersions"
 
 var (
@@ -24,29 +24,32 @@ var (
 )
 
 func shapeCommand() *cobra.Command {
-	return group("shape", "Settings of deployments that are known to work", shapeCreate(), shapes.listCommand(), shapes.getCommand(), shapeVersionList(), shapeValidate(), shapeMatch(), shapes.deleteCommand())
+	return group("shape", "Manage deployment shapes: validated settings of deployments", shapeCreate(), shapes.listCommand(), shapes.getCommand(), shapeVersionList(), shapeValidate(), shapeMatch(), shapes.deleteCommand())
 }
 
 func shapeCreate() *cobra.Command {
-	var model, acceleratorType, precision, displayName, file string
-	var accelerators int
-	c := &cobra.Command{Use: "create ID", Short: "Create a shape, with its first version", Args: arguments(1, 1),
+	var file string
+	fields := []field{
+		{flag: "model", path: "baseModel", value: "", usage: "model that it is for", collection: "models", required: true},
+		{flag: "accelerator-type", path: "acceleratorType", value: "", required: true,
+			usage: "type of device, such as VENDOR_A_H100_80GB; ACCELERATOR_TYPE_UNSPECIFIED for CPUs only"},
+		{flag: "accelerator-count", path: "acceleratorCount", value: 0, usage: "devices per replica; 0 for as many as the model needs"},
+		{flag: "precision", path: "precision", value: "", usage: "precision of the weights, such as FP8"},
+		{flag: "display-name", path: "displayName", value: "", usage: "display name"},
+	}
+	c := &cobra.Command{Use: "create ID", Short: "Create a shape with its first version", Args: arguments(1, 1),
 		Example: "  anneal shape create fast --model polite --accelerator-type VENDOR_A_H100_80GB",
 		RunE: func(c *cobra.Command, args []string) error {
 			client, err := newClient(c)
 			if err != nil {
 				return err
 			}
-			shape, err := jsonFile(c, file)
+			shape, err := readJSONFile(c, file)
 			if err != nil {
 				return err
 			}
-			set(c, shape, map[string]setting{"model": {"baseModel", client.name("models", model)}, "accelerator-type": {"acceleratorType", acceleratorType},
-				"accelerator-count": {"acceleratorCount", accelerators}, "precision": {"precision", precision}, "display-name": {"displayName", displayName}})
-			for _, needed := range [][2]string{{"model", "baseModel"}, {"accelerator-type", "acceleratorType"}} {
-				if flag, field := needed[0], needed[1]; shape[spelt(shape, field)] == nil {
-					return requiredHere(flag, field)
-				}
+			if err := fillBody(c, client, fields, shape); err != nil {
+				return err
 			}
 			var item map[string]any
 			body := map[string]any{"deploymentShapeId": args[0], "deploymentShape": shape}
@@ -55,13 +58,7 @@ func shapeCreate() *cobra.Command {
 			}
 			return printItem(c, item, shapes.details...)
 		}}
-	f := c.Flags()
-	f.StringVar(&model, "model", "", "model that it is for")
-	bindReference(c, "model", "baseModel", "models")
-	f.StringVar(&acceleratorType, "accelerator-type", "", "type of device, such as VENDOR_A_H100_80GB; ACCELERATOR_TYPE_UNSPECIFIED is CPUs alone")
-	f.IntVar(&accelerators, "accelerator-count", 0, "devices for each replica; 0 is what the model needs")
-	f.StringVar(&precision, "precision", "", "precision of the weights, such as FP8")
-	f.StringVar(&displayName, "display-name", "", "a name for people")
+	addFields(c, fields)
 	fileFlag(c, &file, "shape")
 	return c
 }
@@ -82,7 +79,7 @@ func shapeVersionList() *cobra.Command {
 
 func shapeValidate() *cobra.Command {
 	var public bool
-	c := &cobra.Command{Use: "validate SHAPE VERSION", Short: "Say that a version works, so that deployments can be made with it", Args: arguments(2, 2),
+	c := &cobra.Command{Use: "validate SHAPE VERSION", Short: "Validate a version, so that deployments can use it", Args: arguments(2, 2),
 		Example: "  anneal shape validate fast v1",
 		RunE: func(c *cobra.Command, args []string) error {
 			client, err := newClient(c)
@@ -99,14 +96,14 @@ func shapeValidate() *cobra.Command {
 			}
 			return printItem(c, item, versionDetails...)
 		}}
-	c.Flags().BoolVar(&public, "public", false, "let every account use it")
+	c.Flags().BoolVar(&public, "public", false, "make it available to every account")
 	return c
 }
 
 func shapeMatch() *cobra.Command {
 	var model string
 	var addons bool
-	c := &cobra.Command{Use: "match --model MODEL", Short: "List the versions that a deployment of a model could be made with", Args: arguments(0, 0),
+	c := &cobra.Command{Use: "match --model MODEL", Short: "List the versions that match a model", Args: arguments(0, 0),
 		Example: "  anneal shape match --model polite",
 		RunE: func(c *cobra.Command, _ []string) error {
 			if model == "" {
@@ -125,6 +122,6 @@ func shapeMatch() *cobra.Command {
 			return printItems(c, items, versionColumns...)
 		}}
 	c.Flags().StringVar(&model, "model", "", "model to serve")
-	c.Flags().BoolVar(&addons, "addons", false, "with adapters loaded into it")
+	c.Flags().BoolVar(&addons, "addons", false, "that accept LoRA adapters")
 	return c
 }

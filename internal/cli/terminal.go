@@ -11,16 +11,15 @@ import (
 	"anneal/domain"
 )
 
-// A terminal is what commands print to. It writes every control character but
-// newline and tab as an escape (\u001b, which inside JSON stands for the same
-// character), so that nothing that a server, a model or a file says can act on
-// the user's terminal. Commands print through their cobra streams only, which
-// newRoot makes terminals; they draw with redraw.
+// terminal is the writer that commands print to. It escapes every control character except newline
+// and tab (as \u001b, which is the same character inside JSON), so that no text of a server, a model
+// or a file can control the user's terminal. Commands print only through their cobra streams, which
+// NewRoot makes terminals; they redraw lines with redraw.
 type terminal struct {
 	out io.Writer
 
 	mu      sync.Mutex
-	partial []byte // the beginning of a character whose end has not been written yet
+	partial []byte // incomplete character at the end of the last write
 }
 
 var stdout, stderr = &terminal{out: os.Stdout}, &terminal{out: os.Stderr}
@@ -55,8 +54,8 @@ func (t *terminal) Write(p []byte) (int, error) {
 
 const clearLine = "\r\x1b[2K"
 
-// redraw replaces the line that the cursor is on; text is escaped. Where w is
-// no terminal of ours, a test's, nothing is cleared.
+// redraw replaces the current line with an escaped text. It only writes the text if w is not a
+// terminal, as in tests.
 func redraw(w io.Writer, text string) {
 	if t, ok := w.(*terminal); ok {
 		_, _ = io.WriteString(t.out, clearLine)
@@ -64,7 +63,7 @@ func redraw(w io.Writer, text string) {
 	_, _ = io.WriteString(w, text)
 }
 
-// onTerminal tells whether a line may be drawn over again.
+// onTerminal reports whether lines can be redrawn.
 func onTerminal(w io.Writer) bool {
 	if t, ok := w.(*terminal); ok {
 		w = t.out

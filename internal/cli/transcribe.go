@@ -18,61 +18,61 @@ import (
 )
 
 func transcribeCommand() *cobra.Command {
-	var asked recording
-	c := &cobra.Command{Use: "transcribe FILE|URL", Short: "Write down what is said in a recording; - reads it from standard input", Args: arguments(1, 1),
+	var flags transcription
+	c := &cobra.Command{Use: "transcribe FILE|URL", Short: "Transcribe a recording; - reads it from standard input", Args: arguments(1, 1),
 		Example: "  anneal transcribe interview.mp3\n  anneal transcribe talk.wav --format srt > talk.srt",
-		Long: `Sends a recording to a speech model and prints what is said, while the model listens. How far it
-has got is told on standard error.`,
+		Long: `Sends a recording to a speech model and prints the transcript while it is generated. The progress is
+printed on standard error.`,
 		RunE: func(c *cobra.Command, args []string) error {
 			client, err := newClient(c)
 			if err != nil {
 				return err
 			}
-			return asked.transcribe(c, client, args[0])
+			return flags.transcribe(c, client, args[0])
 		}}
 	f := c.Flags()
-	f.StringVarP(&asked.model, "model", "m", "speech-v3", "speech model, its deployment as accounts/A/deployments/D, or a name that the operator gave to one")
+	f.StringVarP(&flags.model, "model", "m", "speech-v3", "speech model, its deployment as accounts/A/deployments/D, or alias of one")
 	bindFlag(c, "model", "model", modelNamesHint+"; `anneal complete` completes prompts")
-	f.StringVar(&asked.format, "format", "text", "text, srt, vtt, json or verbose_json; with -o json or --words it is verbose_json")
-	f.BoolVar(&asked.words, "words", false, "tell when each word was said")
-	f.BoolVar(&asked.translate, "translate", false, "write it down in English")
+	f.StringVar(&flags.format, "format", "text", "format: text, srt, vtt, json or verbose_json; with -o json or --words verbose_json")
+	f.BoolVar(&flags.words, "words", false, "include the timestamps of words")
+	f.BoolVar(&flags.translate, "translate", false, "translate to English")
 	bindFlag(c, "format", "response_format")
 	bindFlag(c, "translate", "task")
-	f.StringVar(&asked.language, "language", "", "code of the language that is spoken, such as en (default: it is detected)")
-	f.StringVar(&asked.prompt, "prompt", "", "what was said before, or words as they are to be written")
-	f.StringVar(&asked.temperature, "temperature", "", "0 to 1, or several to try in rising steps of 0.2, such as 0.0,0.2,0.4")
-	f.StringVar(&asked.vad, "vad-model", "", "what finds where somebody speaks: silero, speechx-pyannet")
-	f.StringVar(&asked.alignment, "alignment-model", "", "what finds where words are: mms_fa, tdnn_ffn")
-	f.StringVar(&asked.preprocessing, "preprocessing", "", "what is done to the sound before: none, dynamic, soft_dynamic, bass_dynamic")
-	f.BoolVar(&asked.diarize, "diarize", false, "tell speakers apart")
-	f.IntVar(&asked.least, "min-speakers", 0, "speakers that there are at least")
-	f.IntVar(&asked.most, "max-speakers", 0, "speakers that there are at most")
+	f.StringVar(&flags.language, "language", "", "language code, such as en (default: detected)")
+	f.StringVar(&flags.prompt, "prompt", "", "preceding text, or words with their spelling")
+	f.StringVar(&flags.temperature, "temperature", "", "sampling temperature, or fallback temperatures in steps of 0.2, such as 0.0,0.2,0.4")
+	f.StringVar(&flags.vad, "vad-model", "", "voice activity model: silero, speechx-pyannet")
+	f.StringVar(&flags.alignment, "alignment-model", "", "alignment model: mms_fa, tdnn_ffn")
+	f.StringVar(&flags.preprocessing, "preprocessing", "", "audio preprocessing: none, dynamic, soft_dynamic, bass_dynamic")
+	f.BoolVar(&flags.diarize, "diarize", false, "identify speakers")
+	f.IntVar(&flags.least, "min-speakers", 0, "minimum number of speakers")
+	f.IntVar(&flags.most, "max-speakers", 0, "maximum number of speakers")
 	return c
 }
 
-// A recording is what is asked of a speech model, beside the sound.
-type recording struct {
+// transcription are the parameters of a transcription.
+type transcription struct {
 	model, format, language, prompt, temperature, vad, alignment, preprocessing string
 	words, translate, diarize                                                   bool
 	least, most                                                                 int
 }
 
-// fields are those of the form that are given.
-func (r recording) fields(client *client, c *cobra.Command) (map[string]string, error) {
+// fields returns the fields of the form.
+func (r transcription) fields(client *client, c *cobra.Command) (map[string]string, error) {
 	inJSON, err := wantsJSON(c)
 	if err != nil {
 		return nil, err
 	}
 	if inJSON && !strings.Contains(r.format, "json") && c.Flags().Changed("format") {
-		return nil, usage.Errorf("-o json prints JSON, and --format %s does not: leave out one of the two", r.format)
+		return nil, usage.Errorf("-o json requires a JSON format, not --format %s: omit one of the two", r.format)
 	}
 	if (r.words || r.diarize) && r.format != "verbose_json" && c.Flags().Changed("format") {
-		return nil, usage.Errorf("--format %s tells neither words' times nor speakers: leave it out, or --words and --diarize", r.format)
+		return nil, usage.Errorf("--format %s contains neither timestamps of words nor speakers: omit it, or --words and --diarize", r.format)
 	}
 	if !c.Flags().Changed("format") && (inJSON || r.words || r.diarize) {
 		r.format = "verbose_json"
 	}
-	model, err := client.askable(c, r.model)
+	model, err := resolveModel(c, client, r.model)
 	if err != nil {
 		return nil, err
 	}
@@ -95,13 +95,13 @@ func (r recording) fields(client *client, c *cobra.Command) (map[string]string, 
 	return fields, nil
 }
 
-// transcribe sends a recording, and prints what comes back.
-func (r recording) transcribe(c *cobra.Command, client *client, from string) error {
+// transcribe sends a recording and prints the transcript.
+func (r transcription) transcribe(c *cobra.Command, client *client, from string) error {
 	var sound io.Reader
 	switch {
 	case strings.HasPrefix(from, "http://"), strings.HasPrefix(from, "https://"):
 	case strings.Contains(from, "://"):
-		return usage.Errorf("a URL must begin with http:// or https://, which %s does not: download it, and name the file", from)
+		return usage.Errorf("URL %s must begin with http:// or https://: download it, and give the file", from)
 	case from == "-":
 		sound = c.InOrStdin()
 	default:
@@ -131,20 +131,20 @@ func (r recording) transcribe(c *cobra.Command, client *client, from string) err
 		return err
 	}
 	defer answer.Body.Close()
-	shown := &listening{out: c.OutOrStdout(), progress: c.ErrOrStderr(), terminal: onTerminal(c.ErrOrStderr()), asJSON: strings.Contains(fields["response_format"], "json")}
+	shown := &transcript{out: c.OutOrStdout(), progress: c.ErrOrStderr(), terminal: onTerminal(c.ErrOrStderr()), asJSON: strings.Contains(fields["response_format"], "json")}
 	err = readStream(answer.Body, shown.event)
 	shown.clear()
-	return errors.Join(err, shown.endLine()) // a fault has a line of its own
+	return errors.Join(err, shown.endLine()) // an error is printed on its own line
 }
 
-// listening shows a streamed transcript: text on one side as it comes, JSON
-// when it is whole, and on the other how far listening has got.
-type listening struct {
+// transcript prints a streamed transcript: text as it arrives, JSON when it is complete; and the
+// progress on another writer.
+type transcript struct {
 	out, progress    io.Writer
 	terminal, asJSON bool
 	shown            bool
-	ends             string // how the text that was printed ends
-	told             float64
+	ends             string // end of the printed text
+	reported         float64
 }
 
 type transcriptEvent struct {
@@ -155,11 +155,10 @@ type transcriptEvent struct {
 	Error             *struct{ Message string }
 }
 
-// tellAgain is how many seconds of sound lie between two lines of progress
-// where nobody watches.
-const tellAgain = 60
+// progressSeconds is the length of audio between two lines of progress that are not redrawn.
+const progressSeconds = 60
 
-func (l *listening) event(data []byte) error {
+func (l *transcript) event(data []byte) error {
 	var e transcriptEvent
 	if err := json.Unmarshal(data, &e); err != nil {
 		return err
@@ -174,21 +173,21 @@ func (l *listening) event(data []byte) error {
 		_, err := io.WriteString(l.out, e.Delta)
 		return err
 	case e.Type == "transcript.progress":
-		l.tell(e.Seconds)
+		l.report(e.Seconds)
 	case e.Type == "transcript.text.done":
 		l.clear()
 		if err := l.end(e); err != nil {
 			return err
 		}
-		fmt.Fprintf(l.progress, "listened to %s of sound\n", inTime(e.Usage.Seconds))
+		fmt.Fprintf(l.progress, "transcribed %s of audio\n", inTime(e.Usage.Seconds))
 	}
 	return nil
 }
 
 // end prints what has not been printed yet.
-func (l *listening) end(e transcriptEvent) error {
+func (l *transcript) end(e transcriptEvent) error {
 	switch {
-	case !l.asJSON && l.ends == "": // nothing came before
+	case !l.asJSON && l.ends == "": // there were no deltas
 		l.ends = e.Text
 		if _, err := io.WriteString(l.out, e.Text); err != nil {
 			return err
@@ -207,8 +206,8 @@ func (l *listening) end(e transcriptEvent) error {
 	return err
 }
 
-// endLine ends the line of text that was begun, if one was.
-func (l *listening) endLine() error {
+// endLine ends an unfinished line of text.
+func (l *transcript) endLine() error {
 	if l.ends == "" || strings.HasSuffix(l.ends, "\n") {
 		return nil
 	}
@@ -217,28 +216,27 @@ func (l *listening) endLine() error {
 	return err
 }
 
-// tell shows how far listening has got: a line that is written again and again
-// on a terminal, else one for each minute.
-func (l *listening) tell(seconds float64) {
+// report prints the progress: on a terminal by redrawing a line, else with one line per minute.
+func (l *transcript) report(seconds float64) {
 	switch {
 	case l.terminal && (l.ends == "" || strings.HasSuffix(l.ends, "\n")): // not within a line of text
-		redraw(l.progress, "listened to "+inTime(seconds))
+		redraw(l.progress, "transcribed "+inTime(seconds))
 		l.shown = true
-	case !l.terminal && seconds >= l.told+tellAgain:
-		l.told = seconds
-		fmt.Fprintf(l.progress, "listened to %s\n", inTime(seconds))
+	case !l.terminal && seconds >= l.reported+progressSeconds:
+		l.reported = seconds
+		fmt.Fprintf(l.progress, "transcribed %s\n", inTime(seconds))
 	}
 }
 
-// clear takes the line of progress away.
-func (l *listening) clear() {
+// clear removes the line of progress.
+func (l *transcript) clear() {
 	if l.shown {
 		redraw(l.progress, "")
 		l.shown = false
 	}
 }
 
-// inTime is a length of sound as people read it: 1h2m3.4s.
+// inTime formats a length of audio: 1h2m3.4s.
 func inTime(seconds float64) string {
 	return time.Duration(seconds * float64(time.Second)).Round(100 * time.Millisecond).String()
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/spf13/cobra"
 )
 
+// isFile returns an error unless path is a regular file.
 func isFile(path string) error {
 	info, err := os.Stat(path)
 	if err == nil && !info.Mode().IsRegular() {
@@ -24,11 +25,11 @@ func isFile(path string) error {
 	return err
 }
 
-// unfinished tells whether something could not be created because an earlier
-// attempt left it without a valid upload.
-func (c *client) unfinished(ctx context.Context, collection, id string, err error) bool {
-	var refused *apiError
-	if !errors.As(err, &refused) || refused.Status != http.StatusConflict {
+// canUploadInto reports whether a create failed because an earlier attempt left the resource without
+// a valid upload.
+func canUploadInto(ctx context.Context, c *client, collection, id string, err error) bool {
+	var response *apiError
+	if !errors.As(err, &response) || response.Status != http.StatusConflict {
 		return false
 	}
 	var item map[string]any
@@ -36,8 +37,8 @@ func (c *client) unfinished(ctx context.Context, collection, id string, err erro
 	return err == nil && item["state"] == "UPLOADING"
 }
 
-// upload sends a file and waits for the verdict on its rows.
-func (c *client) upload(ctx context.Context, dataset, path string) (map[string]any, error) {
+// upload uploads a file into a dataset and waits for its validation.
+func upload(ctx context.Context, c *client, dataset, path string) (map[string]any, error) {
 	if err := isFile(path); err != nil {
 		return nil, err
 	}
@@ -55,11 +56,11 @@ func (c *client) upload(ctx context.Context, dataset, path string) (map[string]a
 		return nil, err
 	}
 	res.Body.Close()
-	return c.awaitUpload(ctx, c.name("datasets", dataset))
+	return awaitUpload(ctx, c, c.name("datasets", dataset))
 }
 
-// awaitUpload waits for the verdict on what was uploaded into a resource.
-func (c *client) awaitUpload(ctx context.Context, name string) (map[string]any, error) {
+// awaitUpload waits until the files uploaded into a resource are validated.
+func awaitUpload(ctx context.Context, c *client, name string) (map[string]any, error) {
 	for {
 		var item map[string]any
 		if err := c.call(ctx, http.MethodGet, "/v1/"+name, nil, nil, &item); err != nil {
@@ -69,15 +70,15 @@ func (c *client) awaitUpload(ctx context.Context, name string) (map[string]any, 
 		case item["state"] == "READY":
 			return item, nil
 		case cell(item, "status.code") != "OK" && cell(item, "status.code") != "-":
-			return item, fmt.Errorf("%s is not READY: %s", name, cell(item, "status.message"))
+			return item, fmt.Errorf("%s is not READY: %s", name, cell(item, statusMessage))
 		}
-		if err := sleep(ctx, 100*time.Millisecond); err != nil {
+		if err := sleep(ctx, watchPoll); err != nil {
 			return nil, err
 		}
 	}
 }
 
-// printFiles tells which files were written.
+// printFiles prints the names of written files.
 func printFiles(c *cobra.Command, files []string) error {
 	if inJSON, err := wantsJSON(c); err != nil || inJSON {
 		return errors.Join(err, printJSON(c.OutOrStdout(), map[string]any{"files": files}))
@@ -88,28 +89,27 @@ func printFiles(c *cobra.Command, files []string) error {
 	return nil
 }
 
-// download reads all files to which an endpoint gives URLs into a folder, and
-// answers where each lies.
-func (c *client) download(cmd *cobra.Command, endpoint string, query url.Values, folder string) ([]string, error) {
-	var answer struct {
+// download downloads the files of an endpoint into a directory, and returns their paths.
+func download(cmd *cobra.Command, c *client, path string, query url.Values, dir string) ([]string, error) {
+	var endpoint struct {
 		URLs map[string]string `json:"filenameToSignedUrls"`
 	}
-	if err := c.call(cmd.Context(), http.MethodGet, endpoint, query, nil, &answer); err != nil {
+	if err := c.call(cmd.Context(), http.MethodGet, path, query, nil, &endpoint); err != nil {
 		return nil, err
 	}
-	if err := os.MkdirAll(folder, 0o755); err != nil {
+	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return nil, err
 	}
 	files := []string{}
-	for _, name := range slices.Sorted(maps.Keys(answer.URLs)) {
-		target := filepath.Join(folder, filepath.FromSlash(name))
+	for _, name := range slices.Sorted(maps.Keys(endpoint.URLs)) {
+		target := filepath.Join(dir, filepath.FromSlash(name))
 		if !filepath.IsLocal(filepath.FromSlash(name)) {
-			return nil, fmt.Errorf("the server names a file %q: it would lie outside of %s", name, folder)
+			return nil, fmt.Errorf("the server sent the file name %q, which is outside of %s", name, dir)
 		}
 		if err := os.MkdirAll(filepath.Dir(target), 0o755); err != nil {
 			return nil, err
 		}
-		if err := c.fetch(cmd.Context(), answer.URLs[name], target); err != nil {
+		if err := downloadFile(cmd.Context(), c, endpoint.URLs[name], target); err != nil {
 			return nil, err
 		}
 		files = append(files, target)
@@ -117,20 +117,13 @@ func (c *client) download(cmd *cobra.Command, endpoint string, query url.Values,
 	return files, nil
 }
 
-// fetch writes a file, whole or not at all.
-func (c *client) fetch(ctx context.Context, link, target string) error {
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, link, nil)
-	if err != nil {
-		return err
-	}
-	res, err := c.send(req)
+// downloadFile downloads a file, completely or not at all.
+func downloadFile(ctx context.Context, c *client, link, target string) error {
+	res, err := c.openURL(ctx, link)
 	if err != nil {
 		return err
 	}
 	defer res.Body.Close()
-	if res.StatusCode != http.StatusOK {
-		return readError(res)
-	}
 	part := target + ".part"
 	f, err := os.Create(part)
 	if err != nil {
@@ -143,12 +136,15 @@ func (c *client) fetch(ctx context.Context, link, target string) error {
 	return os.Rename(part, target)
 }
 
-// A progress tells how much of many bytes has moved: a line that is drawn over
-// again on a terminal, else a line for each file.
+// redrawInterval is the time between two redraws of a line.
+const redrawInterval = 100 * time.Millisecond
+
+// progress prints how many bytes were transferred: on a terminal by redrawing a line, else with one
+// line per file.
 type progress struct {
 	out      io.Writer
 	terminal bool
-	total    int64 // bytes; 0 when it is not known
+	total    int64 // bytes
 	moved    int64
 	shown    time.Time
 }
@@ -162,18 +158,18 @@ func newProgress(c *cobra.Command, sizes map[string]int64) *progress {
 	return p
 }
 
-// of is a reader of a file that counts.
+// of returns a reader that counts the bytes of a file.
 func (p *progress) of(name string, r io.Reader) io.Reader {
 	return io.TeeReader(r, counting(func(n int) {
 		p.moved += int64(n)
-		if now := time.Now(); p.terminal && now.Sub(p.shown) > 100*time.Millisecond {
+		if now := time.Now(); p.terminal && now.Sub(p.shown) > redrawInterval {
 			p.shown = now
 			redraw(p.out, fmt.Sprintf("%s of %s  %s", inBytes(p.moved), inBytes(p.total), name))
 		}
 	}))
 }
 
-// clear takes the line that is drawn over away.
+// clear removes the redrawn line.
 func (p *progress) clear() {
 	if p.terminal {
 		redraw(p.out, "")
@@ -185,6 +181,7 @@ func (p *progress) done(name string) {
 	fmt.Fprintf(p.out, "%s of %s  %s\n", inBytes(p.moved), inBytes(p.total), name)
 }
 
+// counting is called with the number of bytes of each write.
 type counting func(n int)
 
 func (c counting) Write(p []byte) (int, error) {
@@ -192,7 +189,7 @@ func (c counting) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// inBytes is a size for people.
+// inBytes formats a number of bytes.
 func inBytes(n int64) string {
 	unit, rest := 0, float64(n)
 	for ; rest >= 1000 && unit < 4; unit++ {

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net/http"
@@ -9,43 +10,65 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// restartTime is how long a watch asks a server on that answered before and
-// does not now: it may be starting again.
-const restartTime = time.Minute
+const (
+	watchPoll    = 100 * time.Millisecond // between two reads of a resource that is waited for
+	watchRetry   = 250 * time.Millisecond
+	watchTimeout = time.Minute // for a server that stops responding during a watch: it may be restarting
+)
 
-// A watched resource is read again and again, until it is what was waited for.
-type watched struct {
+// watch reads a resource repeatedly.
+type watch struct {
 	*client
-	cmd      *cobra.Command
-	name     string
-	answered bool      // the server did, once
-	silent   time.Time // since when it has not
+	cmd       *cobra.Command
+	name      string
+	responded bool      // the server responded once
+	since     time.Time // since when it does not respond
 }
 
-// read is the resource now, or when the server answers again.
-func (w *watched) read() (map[string]any, error) {
+// read returns the resource. It waits for a server that responded before to respond again.
+func (w *watch) read() (map[string]any, error) {
 	ctx, out := w.cmd.Context(), w.cmd.ErrOrStderr()
 	for {
 		var item map[string]any
 		err := w.call(ctx, http.MethodGet, "/v1/"+w.name, nil, nil, &item)
 		if err == nil {
-			w.answered, w.silent = true, time.Time{}
+			w.responded, w.since = true, time.Time{}
 			return item, nil
 		}
-		var refused *apiError
-		decided := errors.As(err, &refused) && refused.Status < 500
-		if decided || !w.answered || ctx.Err() != nil || !w.silent.IsZero() && time.Since(w.silent) > restartTime {
+		var response *apiError
+		final := errors.As(err, &response) && response.Status < http.StatusInternalServerError
+		if final || !w.responded || ctx.Err() != nil || !w.since.IsZero() && time.Since(w.since) > watchTimeout {
 			return nil, err
 		}
-		if w.silent.IsZero() {
-			w.silent = time.Now()
+		if w.since.IsZero() {
+			w.since = time.Now()
 			if onTerminal(out) {
 				redraw(out, "")
 			}
 			fmt.Fprintf(out, "%s does not respond, retrying for a minute\n", w.Address)
 		}
-		if err := sleep(ctx, 250*time.Millisecond); err != nil {
+		if err := sleep(ctx, watchRetry); err != nil {
 			return nil, err
 		}
+	}
+}
+
+// onInterrupt prints what continues after a command is interrupted, and returns the error of the
+// interruption, or else err.
+func onInterrupt(cmd *cobra.Command, err error, format string, args ...any) error {
+	if err != nil && cmd.Context().Err() != nil {
+		fmt.Fprintf(cmd.ErrOrStderr(), "\n"+format+"\n", args...)
+		return cmd.Context().Err() // whatever the interrupted request returned
+	}
+	return err
+}
+
+// sleep returns after d, or when ctx is done.
+func sleep(ctx context.Context, d time.Duration) error {
+	select {
+	case <-time.After(d):
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
 	}
 }
