@@ -41,8 +41,7 @@ func flagFor(c *cobra.Command, field string) (found *pflag.Flag) {
 		if fields == nil {
 			fields = []string{fieldName(f.Name), strings.ReplaceAll(f.Name, "-", "_")}
 		}
-		switch {
-		case slices.Contains(fields, field), slices.Contains(fields, last) && f.Changed:
+		if (slices.Contains(fields, field) || slices.Contains(fields, last)) && (field == last || f.Changed) {
 			found = f
 		}
 	})
