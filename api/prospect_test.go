@@ -22,7 +22,7 @@ func TestWhatNoNodeCanHold(t *testing.T) {
 	s.deployment("accounts/acme/deployments/large", domain.SettleDeployment{Generation: 1})
 	status := s.call("GET", acme+"/deployments/large", "user", "").json(t)["status"].(map[string]any)
 	require.Equal(t, "UNAVAILABLE", status["code"])
-	require.Contains(t, status["message"], "no request would wake it: it needs 100 thousandths of a core, 128 MiB, 1 x VENDOR_A_A100_80GB")
+	require.Contains(t, status["message"], "no request would wake it: it needs 100m CPU, 128 MiB, 1 x VENDOR_A_A100_80GB")
 	require.Contains(t, status["message"], "of 1 nodes 0 could hold it (n1 has no VENDOR_A_A100_80GB): start an agent on a machine that has them, or choose an acceleratorType that is there")
 	asked := s.call("POST", "/inference/v1/completions", "user", `{"model":"accounts/acme/deployments/large","prompt":"x"}`)
 	require.Equal(t, 503, asked.status, "%s", asked.body)
@@ -43,7 +43,7 @@ func TestWhatNoNodeCanHold(t *testing.T) {
 	s.do(domain.IntendJob(name, domain.QueueJob{}))
 	s.do(domain.IntendJob(name, domain.HoldJob{For: domain.HeldForRoom + ": much"}))
 	status = s.call("GET", "/v1/"+string(name), "user", "").json(t)["status"].(map[string]any)
-	require.Contains(t, status["message"], "waiting for room: it needs 1000 thousandths of a core, 512 MiB on a node of pool training that can train, and of 1 nodes 0 could hold it (n1 has 500 of 500 thousandths of a core free): start an agent")
+	require.Contains(t, status["message"], "waiting for room: it needs 1000m CPU, 512 MiB on a node of pool training that can train, and of 1 nodes 0 could hold it (n1 has 500m of 500m CPU free): start an agent")
 }
 
 // A deployment whose nodes are all lost says so, and a request for it is not

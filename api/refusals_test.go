@@ -86,7 +86,7 @@ func TestADeploymentSaysThatItsReplicasWait(t *testing.T) {
 	require.Equal(t, 200, a.status, "%s", a.body)
 	status := func() any { return s.call("GET", "/v1/accounts/acme/deployments/d1", "user", "").json(t)["status"] }
 	waits := func(n int) map[string]any {
-		return map[string]any{"code": "UNAVAILABLE", "message": fmt.Sprintf("%d of 2 replicas wait for a place on a node: it needs 100 thousandths of a core, 128 MiB on a node of pool inference that can complete, and there is no node: start an agent", n)}
+		return map[string]any{"code": "UNAVAILABLE", "message": fmt.Sprintf("%d of 2 replicas wait for a place on a node: it needs 100m CPU, 128 MiB on a node of pool inference that can complete, and there is no node: start an agent", n)}
 	}
 	require.Equal(t, waits(2), status())
 	const name = "accounts/acme/deployments/d1"
@@ -103,7 +103,7 @@ func TestADeploymentSaysWhichAcceleratorsItWaitsFor(t *testing.T) {
 	a := s.call("POST", "/v1/accounts/acme/deployments?deploymentId=d1", "user", `{"baseModel": "accounts/default/models/anneal-base", "minReplicaCount": 1,
 		"acceleratorType": "VENDOR_A_H100_80GB", "acceleratorCount": 2}`)
 	require.Equal(t, 200, a.status, "%s", a.body)
-	require.Contains(t, a.json(t)["status"].(map[string]any)["message"], "1 of 1 replicas wait for a place on a node: it needs 100 thousandths of a core, 128 MiB, 2 x VENDOR_A_H100_80GB on")
+	require.Contains(t, a.json(t)["status"].(map[string]any)["message"], "1 of 1 replicas wait for a place on a node: it needs 100m CPU, 128 MiB, 2 x VENDOR_A_H100_80GB on")
 }
 
 func TestAnUploadIsAnOrigin(t *testing.T) {

@@ -10,7 +10,7 @@ import (
 //	(none) --CreateAccount--> READY
 //	READY  --UpdateAccount--> READY
 //	READY  --SuspendAccount--> READY, suspendState set: jobs pause, inference answers 412
-//	READY  --RestoreAccount--> READY, UNSUSPENDED: jobs go on
+//	READY  --RestoreAccount--> READY, UNSUSPENDED: jobs continue
 var Accounts = NewKind("accounts", map[string]Event[Account]{
 	"account.created.v1":   AccountCreated{},
 	"account.updated.v1":   AccountUpdated{},
@@ -61,7 +61,7 @@ func (a Account) Exists() bool { return a.State != "" }
 // Stage implements Staged.
 func (a Account) Stage() string { return a.State }
 
-// Suspended tells whether the account may not start work or ask models.
+// Suspended reports whether the account may not start work or ask models.
 func (a Account) Suspended() bool { return a.SuspendState != Unsuspended }
 
 type AccountCreated struct {

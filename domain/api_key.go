@@ -45,7 +45,7 @@ type APIKey struct {
 // Exists implements State.
 func (k APIKey) Exists() bool { return k.Role != "" }
 
-// Expired tells whether the key's time is over.
+// Expired reports whether the key's time is over.
 func (k APIKey) Expired(now time.Time) bool { return k.ExpireTime != nil && !now.Before(*k.ExpireTime) }
 
 type APIKeyCreated struct {
@@ -87,7 +87,7 @@ func (c CreateAPIKey) Decide(k APIKey, now time.Time) (Event[APIKey], error) {
 	return APIKeyCreated(c), nil
 }
 
-// DeleteAPIKey revokes the key at once.
+// DeleteAPIKey revokes the key immediately.
 type DeleteAPIKey struct{}
 
 func (DeleteAPIKey) Decide(k APIKey, _ time.Time) (Event[APIKey], error) {

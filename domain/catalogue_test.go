@@ -83,7 +83,7 @@ func sampled(t *testing.T, kind domain.AnyKind, yield func(domain.Record) bool) 
 	return true
 }
 
-// folds tells whether some kind folds the record onto a resource that exists.
+// folds reports whether some kind folds the record onto a resource that exists.
 func folds(t *testing.T, r domain.Record) bool {
 	for _, kind := range domain.Kinds {
 		for name := range kind.EventTypes() {

@@ -237,7 +237,7 @@ func (c RejectDataset) Decide(d Dataset, _ time.Time) (Event[Dataset], error) {
 	return DatasetRejected(c), nil
 }
 
-// judged tells whether the verdict that leads to a state is already recorded
+// judged reports whether the validation result that leads to a state is already recorded
 // for the upload: see uploads.
 func (d Dataset) judged(upload int, verdict string) (bool, error) {
 	if !d.Exists() {

@@ -3,11 +3,11 @@ package domain
 import "time"
 
 // A Deletion is the reservation of a delete: the part that resources have in
-// common that others can work with. A delete takes two events. The first asks
-// for it; whoever asked then looks at what works with the resource, in a world
+// common that others can work with. A delete takes two events. The first requests
+// for it; the caller then looks at what works with the resource, in a world
 // that holds all that was recorded before. The second deletes it, or abandons
 // the deletion. So the order of the log decides between a delete and a use
-// that race: a use recorded before the request is seen by whoever asked, and
+// that race: a use recorded before the request is seen by the caller, and
 // the delete is refused; one that comes later is refused or fails.
 //
 //	live --RequestDeletion--> live, no new use begins for DeletionWithin
@@ -17,7 +17,7 @@ type Deletion struct {
 	DeletionTime *time.Time `json:"deletionTime,omitempty"` // when it was requested
 }
 
-// DeletionWithin is how long a request keeps new uses away. Who asked deletes
+// DeletionWithin is how long a request keeps new uses away. The caller deletes
 // or abandons well within it; a server that stopped in between leaves nothing
 // behind that lasts.
 const DeletionWithin = 30 * time.Second

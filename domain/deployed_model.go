@@ -54,13 +54,13 @@ func (m DeployedModel) Exists() bool { return m.State != "" }
 // Stage implements Staged.
 func (m DeployedModel) Stage() string { return m.State }
 
-// Wanted tells whether the deployment's replicas should have it.
+// Wanted reports whether the deployment's replicas should have it.
 func (m DeployedModel) Wanted() bool {
 	return m.State == ModelDeployingState || m.State == ModelDeployedState
 }
 
 // AddonID is what a replica calls a deployed model. The time when it was
-// created tells it from one that had the name before.
+// created distinguishes it from an earlier one of the name.
 func AddonID(deployedModel Name, created time.Time) string {
 	return string(deployedModel) + "@" + created.UTC().Format(time.RFC3339Nano)
 }
@@ -102,7 +102,7 @@ type ModelUndeployed struct{}
 
 func (ModelUndeployed) Evolve(m *DeployedModel) { *m = DeployedModel{} }
 
-// CreateDeployedModel loads an addon into a deployment. Who asks makes sure
+// CreateDeployedModel loads an addon into a deployment. The caller makes sure
 // that they fit each other, and that the deployment takes one more.
 type CreateDeployedModel struct {
 	DeployedModelSpec

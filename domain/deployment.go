@@ -110,17 +110,17 @@ func (d Deployment) Exists() bool { return d.State != "" }
 // Stage implements Staged.
 func (d Deployment) Stage() string { return d.State }
 
-// Live tells whether the deployment should have replicas.
+// Live reports whether the deployment should have replicas.
 func (d Deployment) Live() bool {
 	return d.State == DeploymentCreatingState || d.State == DeploymentReadyState || d.State == DeploymentUpdatingState
 }
 
-// Due tells whether the deployment is deleted and its purgeTime has come.
+// Due reports whether the deployment is deleted and its purgeTime has come.
 func (d Deployment) Due(now time.Time) bool {
 	return d.State == DeploymentDeletedState && !now.Before(*d.PurgeTime)
 }
 
-// Reachable tells whether the deployment may have a direct route: one that was
+// Reachable reports whether the deployment may have a direct route: one that was
 // asked for over the Internet, until it is deleted.
 func (d Deployment) Reachable() bool {
 	return d.DirectRouteType == DirectInternet && d.Exists() && d.State != DeploymentDeletingState && d.State != DeploymentDeletedState

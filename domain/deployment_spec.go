@@ -181,7 +181,7 @@ func (s DeploymentSpec) filled(model ModelSize) DeploymentSpec {
 	return s
 }
 
-// Takes is what one replica needs of its node. On accelerators its model lies in
+// Takes is what one replica needs of its node. On accelerators its model is loaded in
 // their memory.
 func (s DeploymentSpec) Takes(model Hosted) Resources {
 	takes := Resources{CPUMilli: 100, MemoryMiB: LeastReplica >> 20}
@@ -207,7 +207,7 @@ func (s DeploymentSpec) Served() string {
 	return s.Precision
 }
 
-// rollout tells whether replicas of the old spec cannot serve the new one.
+// rollout reports whether replicas of the old spec cannot serve the new one.
 func (s DeploymentSpec) rollout(o DeploymentSpec) bool {
 	return s.AcceleratorType != o.AcceleratorType || s.AcceleratorCount != o.AcceleratorCount || s.Precision != o.Precision ||
 		s.MaxContextLength != o.MaxContextLength || s.EnableHotLoad != o.EnableHotLoad && !unspecified(s.Precision) || s.EnableAddons != o.EnableAddons || s.Drafter() != o.Drafter() ||

@@ -53,12 +53,12 @@ func (s Split) Origin(source Name) *DatasetSplitted {
 	return &DatasetSplitted{SourceDatasetID: source.ID(), Fraction: float64(s.Held) / float64(s.Of), Seed: s.Seed, Rest: s.Rest}
 }
 
-// Filling tells whether the platform is making the dataset's rows.
+// Filling reports whether the platform is making the dataset's rows.
 func (d Dataset) Filling() bool {
 	return d.From != nil && d.State == DatasetUploading && d.Status.Code == OK.String()
 }
 
-// Unfilled tells whether the dataset's rows could not be made; its status says why.
+// Unfilled reports whether the dataset's rows could not be made; its status says why.
 func (d Dataset) Unfilled() bool { return d.From != nil && d.State == DatasetUploading && !d.Filling() }
 
 type DatasetFilled struct {

@@ -3,7 +3,7 @@ package domain
 import "time"
 
 // A DPO job teaches a model to prefer one answer over another. Its states and
-// most of its facts are those of every job: see JobLives.
+// most of its events are those of every job: see JobLives.
 //
 //	(none) --CreateDPOJob--> CREATING … as in JobLives
 var DPOJobs = newJobKind("dpoJobs", "dpoJob", map[string]Event[DPOJob]{

@@ -47,7 +47,7 @@ type Evaluator struct {
 }
 
 // MaxBuilds is how many built revisions an evaluator remembers; a job that
-// began with an older one is to be created anew.
+// began with an older one is to be created again.
 const MaxBuilds = 16
 
 // A Build is the code of a revision that was built. It never changes.
@@ -246,7 +246,7 @@ func (c RejectBuild) Decide(e Evaluator, _ time.Time) (Event[Evaluator], error) 
 	return EvaluatorBuildFailed(c), nil
 }
 
-// built tells whether the verdict that leads to a state is already recorded,
+// built reports whether the validation result that leads to a state is already recorded,
 // and refuses one on a revision that is not being built.
 func (e Evaluator) built(revision int, verdict string) (bool, error) {
 	switch {
@@ -262,7 +262,7 @@ func (e Evaluator) built(revision int, verdict string) (bool, error) {
 	return false, nil
 }
 
-// DeleteEvaluator removes the evaluator. Who asks makes sure that no job needs it.
+// DeleteEvaluator removes the evaluator. The caller makes sure that no job needs it.
 type DeleteEvaluator struct{}
 
 func (DeleteEvaluator) Decide(e Evaluator, now time.Time) (Event[Evaluator], error) {

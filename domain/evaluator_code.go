@@ -29,7 +29,7 @@ var codePath = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9_.-]*(/[A-Za-z0-9_][A-
 // CodePathRule says what CheckCodePath requires.
 const CodePathRule = "must be a path within the code: names of letters, digits, _, - and dots that begin with no dot or dash, with / between them, at most 256 bytes"
 
-// CheckCodePath tells whether a file of code may have a name.
+// CheckCodePath reports whether a file of code may have a name.
 func CheckCodePath(name string) bool { return len(name) <= 256 && codePath.MatchString(name) }
 
 // Inline is the code of the criteria as files, nil when they have none; all is

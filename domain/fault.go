@@ -80,9 +80,9 @@ func CodeOf(err error) Code {
 // at once.
 type Violations []Violation
 
-// MaxViolations is how many violations are told one by one: an answer must not
+// MaxViolations is how many violations are listed one by one: an answer must not
 // be many times as large as the request that it refuses. Of those beyond it is
-// only told that there are some.
+// counted only.
 const MaxViolations = 128
 
 // Add records that field breaks a rule.

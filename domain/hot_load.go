@@ -24,7 +24,7 @@ func (w HotWeights) ID() string { return hotPrefix + w.Files.Folder }
 
 const hotPrefix = "hot:"
 
-// IsHot tells whether what a replica has loaded are hot weights, and no addon.
+// IsHot reports whether what a replica has loaded are hot weights, and no addon.
 func IsHot(id string) bool { return strings.HasPrefix(id, hotPrefix) }
 
 // HotLoad is how far a deployment is with the weights of trainer jobs: offered
@@ -39,12 +39,12 @@ type HotLoad struct {
 	Time    time.Time   `json:"time"`              // of the last swap
 }
 
-// Has tells whether the deployment serves the weights, or is to.
+// Has reports whether the deployment serves the weights, or is to.
 func (h HotLoad) Has(id string) bool {
 	return h.Served != nil && h.Served.ID() == id || h.Offered != nil && h.Offered.ID() == id
 }
 
-// Takes tells whether weights are newer than all that the deployment was given.
+// Takes reports whether weights are newer than all that the deployment was given.
 func (h HotLoad) Takes(w HotWeights) bool {
 	for _, known := range []*HotWeights{h.Served, h.Offered, h.Refused} {
 		if known != nil && !w.Made.After(known.Made) {

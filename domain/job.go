@@ -91,7 +91,7 @@ const CrashLoop = 10 * time.Minute
 // MaxCheckpoints is how many checkpoints a job remembers; older ones are let go.
 const MaxCheckpoints = 16
 
-// A JobCheckpoint is a place from which a job goes on.
+// A JobCheckpoint is a checkpoint of training from which a job continues.
 type JobCheckpoint struct {
 	Step    int                `json:"step"`
 	Attempt int                `json:"attempt"`
@@ -101,7 +101,7 @@ type JobCheckpoint struct {
 }
 
 // JobProgress is how far a job was when a checkpoint of it, or what came of it,
-// was recorded: it outlives the processes that heard of its steps.
+// was recorded: it outlives the processes that received its reports.
 type JobProgress struct {
 	Step    int                `json:"step"`
 	Steps   int                `json:"steps"` // expected in all
@@ -123,7 +123,7 @@ type JobLife struct {
 	Status            Status           `json:"status"`
 	CreatedBy         string           `json:"createdBy"`
 	CompletedTime     *time.Time       `json:"completedTime,omitempty"`
-	CancelTime        *time.Time       `json:"cancelTime,omitempty"` // when it was asked to stop
+	CancelTime        *time.Time       `json:"cancelTime,omitempty"` // of the request to stop
 	Deadline          *time.Time       `json:"deadline,omitempty"`
 	Inputs            *JobInputs       `json:"inputs,omitempty"`
 	Attempt           int              `json:"attempt"`              // number of the newest attempt, 0 before the first
@@ -156,17 +156,17 @@ func (l JobLife) Stage() string { return l.State }
 // Life implements Job for the job that the life is part of.
 func (l *JobLife) Life() *JobLife { return l }
 
-// Active tells whether an attempt is, or may be, at work on a node.
+// Active reports whether an attempt is, or may be, at work on a node.
 func (l JobLife) Active() bool {
 	return len(l.Nodes) > 0
 }
 
-// Working tells whether the current attempt should be at work.
+// Working reports whether the current attempt should be at work.
 func (l JobLife) Working() bool {
 	return l.State == JobRunningState || l.State == JobIdleState || l.State == JobWritingState
 }
 
-// Terminal tells whether the job has ended; FAILED and CANCELLED may be resumed.
+// Terminal reports whether the job has ended; FAILED and CANCELLED may be resumed.
 func (l JobLife) Terminal() bool {
 	switch l.State {
 	case JobCompletedState, JobEarlyState, JobFailedState, JobCancelledState, JobExpiredState:
@@ -175,19 +175,19 @@ func (l JobLife) Terminal() bool {
 	return false
 }
 
-// Live tells whether the job may still make progress by itself.
+// Live reports whether the job may still make progress by itself.
 func (l JobLife) Live() bool {
 	return l.Exists() && !l.Terminal() && l.State != JobPausedState && l.State != JobCancellingState && !l.Leaving()
 }
 
-// Leaving tells whether the job is being deleted.
+// Leaving reports whether the job is being deleted.
 func (l JobLife) Leaving() bool { return l.State == JobDeletingState || l.State == JobCleaningState }
 
 // NextAttempt is the number of the attempt that begins next. A number that was
 // abandoned is never used again: allocations that carry it may still be placed.
 func (l JobLife) NextAttempt() int { return max(l.Attempt, l.Abandoned) + 1 }
 
-// LastCheckpoint is where the next attempt goes on.
+// LastCheckpoint is where the next attempt continues.
 func (l JobLife) LastCheckpoint() (JobCheckpoint, bool) {
 	if len(l.Checkpoints) == 0 {
 		return JobCheckpoint{}, false
@@ -333,7 +333,7 @@ type JobCompleted struct {
 	Progress *JobProgress `json:"progress,omitempty"`
 }
 
-// progressed notes how far the job is, if that was told.
+// progressed notes how far the job is, if that was reported.
 func (l *JobLife) progressed(at *JobProgress) {
 	if at != nil {
 		l.Progress = at

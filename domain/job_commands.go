@@ -74,7 +74,7 @@ func (QueueJob) Decide(l JobLife, _ time.Time) (Event[JobLife], error) {
 type HoldJob struct{ For string }
 
 // HeldPrefix begins the status of a job that is held, HeldForRoom what follows
-// when it waits for room on nodes alone.
+// when it waits for capacity on nodes alone.
 const (
 	HeldPrefix  = "waiting for "
 	HeldForRoom = "room"
@@ -94,7 +94,7 @@ func (c HoldJob) Decide(l JobLife, _ time.Time) (Event[JobLife], error) {
 	return JobHeld{status}, nil
 }
 
-// Held tells whether the job's status says what it waits for.
+// Held reports whether the job's status says what it waits for.
 func (l JobLife) Held() bool { return strings.HasPrefix(l.Status.Message, HeldPrefix) }
 
 // StartJob begins the next attempt on nodes that are allocated already: it
@@ -141,7 +141,7 @@ func (c AbandonAttempt) Decide(l JobLife, _ time.Time) (Event[JobLife], error) {
 	return JobAbandoned(c), nil
 }
 
-// RecordCheckpoint records a place from which the job can go on.
+// RecordCheckpoint records a checkpoint from which the job can continue.
 type RecordCheckpoint struct {
 	JobCheckpoint
 	Progress *JobProgress `json:",omitempty"`
@@ -301,7 +301,7 @@ func (c FailJob) Decide(l JobLife, now time.Time) (Event[JobLife], error) {
 	return JobFailed{c.Attempt, c.Status, now}, nil
 }
 
-// CancelJob asks that the job stop; its last checkpoint is kept.
+// CancelJob requests that the job stops; its last checkpoint is kept.
 type CancelJob struct{}
 
 func (CancelJob) Decide(l JobLife, now time.Time) (Event[JobLife], error) {
@@ -361,7 +361,7 @@ func (ExpireJob) Decide(l JobLife, now time.Time) (Event[JobLife], error) {
 	return JobExpired{now}, l.unfinished()
 }
 
-// ResumeJob queues a stopped job again; it goes on from its last checkpoint.
+// ResumeJob queues a stopped job again; it continues from its last checkpoint.
 type ResumeJob struct{}
 
 func (ResumeJob) Decide(l JobLife, now time.Time) (Event[JobLife], error) {

@@ -1,5 +1,5 @@
-// Package domain says what the platform is: its resources, the facts recorded
-// about them, and the decisions that lead to new facts. It is pure: no I/O, no
+// Package domain says what the platform is: its resources, the events recorded
+// about them, and the decisions that lead to new events. It is pure: no I/O, no
 // clock, no randomness.
 package domain
 
@@ -18,18 +18,18 @@ import (
 // that does not exist: not yet, or not any more.
 type State interface{ Exists() bool }
 
-// An Event is a fact about one S. Evolve must not change anything that the
+// An Event changes the state of one S. Evolve must not change anything that the
 // state before shares with others: maps and slices are cloned, never edited.
 type Event[S any] interface{ Evolve(*S) }
 
-// A Command is a wish about one S. Decide answers in exactly three ways: an
-// event; nothing, when this very fact is already recorded; or a fault, when it
+// A Command is a request to change one S. Decide answers in exactly three ways: an
+// event; nothing, when this very event is already recorded; or an error, when it
 // cannot be so now.
 type Command[S any] interface {
 	Decide(state S, now time.Time) (Event[S], error)
 }
 
-// A Kind names a collection and the facts it may record.
+// A Kind names a collection and the events it may record.
 type Kind[S any] struct {
 	Collection string // as in resource names: supervisedFineTuningJobs
 	facts      map[string]fact[S]
@@ -44,7 +44,7 @@ type fact[S any] struct {
 }
 
 // NewKind makes a kind from its stored names ("deployment.created.v1") and the
-// zero values of the facts they stand for.
+// zero values of their events.
 func NewKind[S any](collection string, events map[string]Event[S]) *Kind[S] {
 	k := &Kind[S]{Collection: collection, facts: map[string]fact[S]{}, names: map[reflect.Type]string{}}
 	for name, zero := range events {
@@ -61,7 +61,7 @@ func NewKind[S any](collection string, events map[string]Event[S]) *Kind[S] {
 	return k
 }
 
-// Extend adds to k the facts of a part that its state contains, with a prefix
+// Extend adds to k the events of a part that its state contains, with a prefix
 // to their stored names: so one life cycle serves several kinds.
 func Extend[S, T any](k *Kind[S], prefix string, part *Kind[T], lens func(*S) *T) *Kind[S] {
 	for name, f := range part.facts {
@@ -74,7 +74,7 @@ func Extend[S, T any](k *Kind[S], prefix string, part *Kind[T], lens func(*S) *T
 	return k
 }
 
-// A lifted event is a fact about a part, told of the whole.
+// A lifted event is the event of a part, applied to the whole.
 type lifted[S, T any] struct {
 	part Event[T]
 	lens func(*S) *T
@@ -104,7 +104,7 @@ func (c liftedCommand[S, T]) Decide(s S, now time.Time) (Event[S], error) {
 	return lifted[S, T]{event, c.lens}, nil
 }
 
-// EventTypes yields the stored names in order, with the Go type of each fact.
+// EventTypes yields the stored names in order, with the Go type of each event.
 func (k *Kind[S]) EventTypes() iter.Seq2[string, reflect.Type] {
 	return func(yield func(string, reflect.Type) bool) {
 		for _, name := range slices.Sorted(maps.Keys(k.facts)) {
@@ -125,7 +125,7 @@ type Record struct {
 // A Staged state has a word for how far its resource is: CREATING, READY.
 type Staged interface{ Stage() string }
 
-// Encode writes a fact down under its stored name.
+// Encode returns the record of an event.
 func (k *Kind[S]) Encode(e Event[S]) (Record, error) {
 	var inner any = e
 	if l, ok := e.(interface{ stored() any }); ok {
@@ -139,7 +139,7 @@ func (k *Kind[S]) Encode(e Event[S]) (Record, error) {
 	return Record{Type: name, Data: data}, err
 }
 
-// Decode reads a record back into the fact it holds.
+// Decode reads a record back into its event.
 func (k *Kind[S]) Decode(r Record) (Event[S], error) {
 	f, ok := k.facts[r.Type]
 	if !ok {
@@ -194,7 +194,7 @@ func intend[S any](k *Kind[S], name Name, cmd Command[S], shown any) Intent {
 }
 
 // Decide runs the command on the state that the world holds (an S, or nil for
-// no resource). An empty Record means that the fact is already recorded.
+// no resource). An empty Record means that the event is already recorded.
 func (i Intent) Decide(state any, now time.Time) (Record, error) { return i.decide(state, now) }
 
 // String is a line for transcripts: name, command and its fields.

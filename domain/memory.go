@@ -19,7 +19,7 @@ const (
 	cachedContexts = 8
 )
 
-// A Hosted model is one as it lies in a machine's memory.
+// A Hosted model is a model as it is loaded in a machine's memory.
 type Hosted struct {
 	ModelSize
 	Weights int64 // bytes, 0 where nothing is known

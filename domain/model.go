@@ -7,7 +7,7 @@ import (
 
 // A model is a set of weights: a base model, a full-parameter fine-tune, a
 // LoRA adapter on a base model, or a model that listens to speech. Its weights are fixed once it is READY; copies
-// in other precisions may be made of them (model_copy.go).
+// in other precisions may be made from them (model_copy.go).
 //
 //	(none)    --CreateModel-->   UPLOADING
 //	UPLOADING --UploadModel-->   UPLOADING, its files wait for validation
@@ -69,7 +69,7 @@ type ModelFacts struct {
 }
 
 // Files maps the names of stored files to their sizes in bytes, and where they
-// are known to their SHA-256 sums in hexadecimal: what lies there with another
+// are known to their SHA-256 sums in hexadecimal: a file there with another
 // sum is not the file. Folder is where they lie in the blob bucket, ending in a
 // slash.
 type Files struct {
@@ -127,7 +127,7 @@ func (e ModelUploaded) Evolve(m *Model) {
 }
 
 // ModelAccepted may say in Note what the platform cannot do with the model.
-// Files are set in facts that were written before uploads had numbers.
+// Files are set in events that were written before uploads had numbers.
 type ModelAccepted struct {
 	Upload int `json:"upload,omitempty"`
 	ModelFacts
@@ -292,7 +292,7 @@ func (c UpdateModel) Decide(m Model, _ time.Time) (Event[Model], error) {
 	return ModelUpdated(c), v.Err()
 }
 
-// DeleteModel removes the model. Who asks makes sure that nothing serves it.
+// DeleteModel removes the model. The caller makes sure that nothing serves it.
 type DeleteModel struct{}
 
 func (DeleteModel) Decide(m Model, now time.Time) (Event[Model], error) {

@@ -69,7 +69,7 @@ func (m *Model) setCopy(precision string, c ModelCopy) {
 	m.Copies[precision] = c
 }
 
-// PrepareModel asks for a copy in a precision. One that is there or on its way,
+// PrepareModel requests a copy in a precision. One that is there or on its way,
 // and the precision that the model has, need no other.
 type PrepareModel struct{ Precision string }
 

@@ -65,7 +65,7 @@ var idPattern = regexp.MustCompile(`^[a-z]([a-z0-9-]{0,61}[a-z0-9])?$`)
 // IDRule is what ValidID demands, in words.
 const IDRule = "must be 1 to 63 characters of a-z, 0-9 and -, begin with a letter and not end with a hyphen"
 
-// ValidID tells whether id may be the last part of a name.
+// ValidID reports whether id may be the last part of a name.
 func ValidID(id string) bool { return idPattern.MatchString(id) }
 
 // ParseName reads a name of the given collection; its account and id are checked.

@@ -9,7 +9,7 @@ import (
 	"strings"
 )
 
-// A Need is what a piece of work asks of the fleet: the same resources on each
+// A Need is what a piece of work needs of the fleet: the same resources on each
 // of Count different nodes.
 type Need struct {
 	Count  int
@@ -18,7 +18,7 @@ type Need struct {
 	Takes  Resources
 }
 
-// Need is what one replica of the model asks of the fleet.
+// Need is what one replica of the model needs of the fleet.
 func (s DeploymentSpec) Need(model Hosted) Need {
 	engine := "complete"
 	if s.SpeechFormat != "" {
@@ -27,7 +27,7 @@ func (s DeploymentSpec) Need(model Hosted) Need {
 	return Need{Count: 1, Pool: PoolInference, Engine: engine, Takes: s.Takes(model)}
 }
 
-// String is the need in words, for whoever waits for it.
+// String is the need in words, for messages.
 func (n Need) String() string {
 	nodes := "a node"
 	if n.Count > 1 {
@@ -36,26 +36,26 @@ func (n Need) String() string {
 	return fmt.Sprintf("%s on %s of pool %s that can %s", n.Takes, nodes, n.Pool, n.Engine)
 }
 
-// String lists resources in words: "100 thousandths of a core, 128 MiB".
+// String lists resources in words: "100m CPU, 128 MiB".
 func (r Resources) String() string {
-	parts := []string{fmt.Sprintf("%d thousandths of a core", r.CPUMilli), fmt.Sprintf("%d MiB", r.MemoryMiB)}
+	parts := []string{fmt.Sprintf("%dm CPU", r.CPUMilli), fmt.Sprintf("%d MiB", r.MemoryMiB)}
 	for _, t := range slices.Sorted(maps.Keys(r.Accelerators)) {
 		parts = append(parts, fmt.Sprintf("%d x %s", r.Accelerators[t], t))
 	}
 	return strings.Join(parts, ", ")
 }
 
-// A Feasibility is what a fleet has for a need.
+// A Feasibility reports how a fleet can serve a need.
 type Feasibility struct {
 	Need  Need
 	Nodes int      // in all
 	Could int      // that could hold it, if they were empty and READY
-	Lost  int      // of those that could: nothing is heard of them
-	Room  int      // that have room for it now
+	Lost  int      // of those that could: they miss heartbeats
+	Room  int      // that have capacity for it now
 	Lacks []string // what the first of the others lack, for users
 }
 
-const maxLacks = 5 // nodes that a prospect names
+const maxLacks = 5 // nodes that a message names
 
 // FeasibilityOf looks at every node of a fleet.
 func FeasibilityOf(need Need, nodes iter.Seq2[Name, Node]) Feasibility {
@@ -87,14 +87,14 @@ func FeasibilityOf(need Need, nodes iter.Seq2[Name, Node]) Feasibility {
 	return p
 }
 
-// Infeasible tells whether the fleet can never hold the need, as it is. Of one
+// Infeasible reports whether the fleet can never hold the need, as it is. Of one
 // without nodes nothing is known: they may be about to come.
 func (p Feasibility) Infeasible() bool { return p.Nodes > 0 && p.Could < p.Need.Count }
 
-// AllLost tells whether nobody can hold the need before a lost node is back.
+// AllLost reports whether nobody can hold the need before a lost node is back.
 func (p Feasibility) AllLost() bool { return p.Lost > 0 && p.Could-p.Lost < p.Need.Count }
 
-// Fits tells whether the fleet has room for the need now.
+// Fits reports whether the fleet has capacity for the need now.
 func (p Feasibility) Fits() bool { return p.Room >= p.Need.Count }
 
 // String says what the need is, what nodes lack of it, and what would help.
@@ -144,10 +144,14 @@ func (n Need) lacks(node Node, used Resources) string {
 	}
 	for _, one := range []struct {
 		needs, has, used int64
-		what             string
-	}{{n.Takes.CPUMilli, node.Capacity.CPUMilli, used.CPUMilli, "thousandths of a core"}, {n.Takes.MemoryMiB, node.Capacity.MemoryMiB, used.MemoryMiB, "MiB"}} {
+		suffix, resource string
+	}{
+		{n.Takes.CPUMilli, node.Capacity.CPUMilli, used.CPUMilli, "m", "CPU"},
+		{n.Takes.MemoryMiB, node.Capacity.MemoryMiB, used.MemoryMiB, "", "MiB"},
+	} {
 		if one.has-one.used < one.needs {
-			return fmt.Sprintf("has %d of %d %s free", max(0, one.has-one.used), one.has, one.what)
+			return fmt.Sprintf("has %d%s of %d%s %s free",
+				max(0, one.has-one.used), one.suffix, one.has, one.suffix, one.resource)
 		}
 	}
 	return ""

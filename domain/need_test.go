@@ -44,7 +44,7 @@ func TestProspectsSayWhatIsLacking(t *testing.T) {
 		hopeless bool
 		says     string
 	}{
-		{"no node", replica(h100, 1), nil, false, "it needs 100 thousandths of a core, 128 MiB, 1 x VENDOR_A_H100_80GB on a node of pool inference that can complete, and there is no node: start an agent"},
+		{"no node", replica(h100, 1), nil, false, "it needs 100m CPU, 128 MiB, 1 x VENDOR_A_H100_80GB on a node of pool inference that can complete, and there is no node: start an agent"},
 		{"room", replica(h100, 2), []domain.Node{machine(2, 0)}, false, "1 have room now"},
 		{"none of them", replica(l4, 1), []domain.Node{machine(2, 0), machine(0, 0)}, true,
 			"of 2 nodes 0 could hold it (n1 has no VENDOR_A_L4_24GB, n2 has no VENDOR_A_L4_24GB): start an agent on a machine that has them, or choose an acceleratorType that is there"},
@@ -57,7 +57,7 @@ func TestProspectsSayWhatIsLacking(t *testing.T) {
 		{"no engine", replica("", 0), []domain.Node{machine(0, 0, func(n *domain.Node) { n.Engines = []string{"train"} })}, true, "n1 cannot complete"},
 		{"little memory", replica("", 0), []domain.Node{machine(0, 0, func(n *domain.Node) { n.Capacity.MemoryMiB = 64 })}, true, "n1 has 64 of 64 MiB free"},
 		{"a gang", domain.JobSpec{Method: domain.MethodSupervised, Nodes: 2}.Need(), []domain.Node{machine(0, 0), machine(0, 0, func(n *domain.Node) { n.Capacity.CPUMilli = 500 })}, true,
-			"on each of 2 nodes of pool training that can train, and of 2 nodes 1 could hold it (n2 has 500 of 500 thousandths of a core free)"},
+			"on each of 2 nodes of pool training that can train, and of 2 nodes 1 could hold it (n2 has 500m of 500m CPU free)"},
 		{"many", replica(l4, 1), []domain.Node{{}, {}, {}, {}, {}, {}, {}}, true, "n5 has no VENDOR_A_L4_24GB, and so on for 2 more)"},
 	} {
 		p := domain.FeasibilityOf(c.need, fleet(c.nodes...))

@@ -67,7 +67,7 @@ func (r Resources) Plus(o Resources) Resources {
 	return sum
 }
 
-// Fits tells whether r is at most capacity in every part.
+// Fits reports whether r is at most capacity in every part.
 func (r Resources) Fits(capacity Resources) bool {
 	for t, n := range r.Accelerators {
 		if n > capacity.Accelerators[t] {
@@ -106,7 +106,7 @@ type Node struct {
 	State       string                `json:"state"`
 	Status      Status                `json:"status"`
 	Since       time.Time             `json:"since"`          // when it last registered
-	Seen        time.Time             `json:"seen,omitzero"`  // when it was last heard before it was lost, as far as that is known
+	Seen        time.Time             `json:"seen,omitzero"`  // when its last heartbeat was received before it was lost, as far as that is known
 	Left        bool                  `json:"left,omitempty"` // it was lost because its agent said that it stops
 	Allocations map[string]Allocation `json:"allocations,omitempty"`
 	Access      NodeAccess            `json:"access,omitzero"`
@@ -132,12 +132,12 @@ func (n Node) Allocated() []Allocation {
 	return slices.SortedFunc(maps.Values(n.Allocations), func(a, b Allocation) int { return cmp.Compare(a.ID, b.ID) })
 }
 
-// Room tells whether takes fits beside what is already allocated.
+// Room reports whether takes fits next to what is already allocated.
 func (n Node) Room(takes Resources) bool {
 	return n.State == NodeReady && n.Used().Plus(takes).Fits(n.Capacity)
 }
 
-// Serves tells whether the node's pool takes work of the given pool.
+// Serves reports whether the node's pool takes work of the given pool.
 func (n Node) Serves(pool string) bool { return n.Pool == "" || n.Pool == pool }
 
 type NodeRegistered struct {
@@ -152,7 +152,7 @@ func (e NodeRegistered) Evolve(n *Node) {
 
 type NodeLost struct {
 	Reason string    `json:"reason"`
-	Seen   time.Time `json:"seen,omitzero"` // when it was last heard
+	Seen   time.Time `json:"seen,omitzero"` // when its last heartbeat was received
 	Left   bool      `json:"left,omitempty"`
 }
 
@@ -228,7 +228,7 @@ func (c RegisterNode) Decide(n Node, now time.Time) (Event[Node], error) {
 // goodbye: all that it did is placed elsewhere.
 type LoseNode struct {
 	Reason string
-	Seen   time.Time // when it was last heard; zero is not known
+	Seen   time.Time // when its last heartbeat was received; zero is not known
 	Left   bool      // its agent has said goodbye: what it did is queued again, and is no failure
 }
 

@@ -27,11 +27,11 @@ const (
 // publicKeySize is the length of an NKey's public half as text.
 const publicKeySize = 56
 
-// Absent tells whether the node has no agent that may work: it is lost, or its
+// Absent reports whether the node has no agent that may work: it is lost, or its
 // access was revoked.
 func (n Node) Absent() bool { return n.State == NodeGone || n.State == NodeRevoked }
 
-// Registered tells whether an agent has said what the node has, and may come
+// Registered reports whether an agent has said what the node has, and may come
 // back to it.
 func (n Node) Registered() bool { return n.State != NodeJoining && n.State != NodeRevoked }
 

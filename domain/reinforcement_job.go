@@ -4,7 +4,7 @@ import "time"
 
 // A reinforcement fine-tuning job lets a model answer prompts, has an
 // evaluator score the answers, and teaches the model to score better. Its
-// states and most of its facts are those of every job: see JobLives.
+// states and most of its events are those of every job: see JobLives.
 //
 //	(none) --CreateReinforcementJob--> CREATING … as in JobLives
 var ReinforcementJobs = newJobKind("reinforcementFineTuningJobs", "reinforcementFineTuningJob", map[string]Event[ReinforcementJob]{

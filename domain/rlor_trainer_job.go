@@ -10,7 +10,7 @@ import (
 
 // A reinforcement trainer job learns from answers that were scored elsewhere.
 // One that is kept alive, or serves, waits IDLE for its next step, and holds no
-// node meanwhile. Its states and most of its facts are those of every job: see
+// node meanwhile. Its states and most of its events are those of every job: see
 // JobLives.
 //
 //	(none) --CreateTrainerJob--> CREATING … as in JobLives, and of one that waits for steps:

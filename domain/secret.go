@@ -28,7 +28,7 @@ type Secret struct {
 // Exists implements State.
 func (s Secret) Exists() bool { return s.KeyName != "" }
 
-// HasValue tells whether a value was given: a secret may be created before it.
+// HasValue reports whether a value was given: a secret may be created before it.
 func (s Secret) HasValue() bool { return len(s.Value.Ciphertext) > 0 }
 
 type SecretCreated struct {

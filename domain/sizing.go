@@ -38,7 +38,7 @@ type Hardware struct {
 	Count     int    // 0 is the default
 	Precision string
 	Context   int  // tokens; 0 is the model's
-	Unchecked bool // whoever asks knows better
+	Unchecked bool // the caller knows better
 }
 
 // deviceMemory is what one accelerator holds, in units of 10^9 bytes.

@@ -41,7 +41,7 @@ type SpeechSettings struct {
 	Languages        []string          `json:"languages,omitempty"` // codes that it knows; none is not known
 	VADModels        map[string]string `json:"vadModels,omitempty"`
 	AlignmentModels  map[string]string `json:"alignmentModels,omitempty"`
-	DiarizationModel string            `json:"diarizationModel,omitempty"` // that tells speakers apart
+	DiarizationModel string            `json:"diarizationModel,omitempty"` // that distinguishes speakers
 }
 
 // format is that of a speech model; "" of any other.

@@ -3,7 +3,7 @@ package domain
 import "time"
 
 // A supervised fine-tuning job teaches a model from examples. Its states and
-// most of its facts are those of every job: see JobLives.
+// most of its events are those of every job: see JobLives.
 //
 //	(none) --CreateSupervisedJob--> CREATING … as in JobLives
 var SupervisedJobs = newJobKind("supervisedFineTuningJobs", "supervisedFineTuningJob", map[string]Event[SupervisedJob]{

@@ -10,10 +10,10 @@ type TrainStep struct {
 	OutputModel string `json:"outputModel"` // an ID in the job's account
 }
 
-// Waits tells whether the job waits for steps instead of being done after one.
+// Waits reports whether the job waits for steps instead of being done after one.
 func (s TrainerSpec) Waits() bool { return s.KeepAlive || s.ServiceMode }
 
-// HasStep tells whether the job was given something to learn from that it has
+// HasStep reports whether the job was given something to learn from that it has
 // not learnt yet.
 func (j TrainerJob) HasStep() bool { return j.Step.Number > j.Finished }
 

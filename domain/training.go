@@ -90,7 +90,7 @@ func (c TrainingConfig) filled(jobID string) TrainingConfig {
 	if c.BaseModel == "" && c.WarmStartFrom == "" {
 		c.BaseModel = DefaultBaseModel
 	}
-	if c.LoraRank == nil && c.WarmStartFrom == "" { // an adapter goes on with the rank that it has
+	if c.LoraRank == nil && c.WarmStartFrom == "" { // an adapter continues with the rank that it has
 		rank := DefaultLoraRank
 		c.LoraRank = &rank
 	}

@@ -15,7 +15,7 @@ type uploads struct {
 	validated int  // the upload that was accepted or rejected last
 }
 
-// judged tells whether the verdict on an upload, accepted or not, is already
+// judged reports whether the validation result of an upload, accepted or not, is already
 // recorded. It refuses the opposite of a recorded verdict, and one on an upload
 // that another has replaced.
 func (u uploads) judged(upload int, accepted bool) (bool, error) {

@@ -131,7 +131,7 @@ func precondition(reason, format string, args ...any) error {
 	return f
 }
 
-// sameJSON tells whether two values are written alike.
+// sameJSON reports whether two values are written alike.
 func sameJSON(a, b any) bool {
 	x, errX := json.Marshal(a)
 	y, errY := json.Marshal(b)

@@ -14,7 +14,7 @@ import (
 )
 
 // A Digest is a fingerprint of everything at one position. Worlds that folded
-// the same events have the same digest, in whatever way they came there.
+// the same events have the same digest, however they got there.
 type Digest struct {
 	Position uint64                 `json:"position"`
 	EventID  string                 `json:"eventId"`
@@ -41,7 +41,7 @@ func (v *View) Digest() (Digest, error) {
 	return sums.digest(v.Checkpoint), nil
 }
 
-// Verify folds the log anew from its first event up to a position (0: all that
+// Verify folds the log again from its first event up to a position (0: all that
 // it holds) and answers the digest of what came of it.
 func Verify(ctx context.Context, log eventlog.Log, upTo uint64) (Digest, error) {
 	return verify(ctx, NewWorld(), log, upTo)

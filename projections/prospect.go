@@ -32,7 +32,7 @@ func (v *View) Alive(d *domain.Deployment) []domain.Replica {
 	})
 }
 
-// NeedOf is what one replica of a deployment asks of the fleet, as far as its
+// NeedOf is what one replica of a deployment needs of the fleet, as far as its
 // model is known.
 func (v *View) NeedOf(d *domain.Deployment) domain.Need {
 	row, ok := v.Models.Get(domain.Name(d.BaseModel))

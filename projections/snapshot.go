@@ -47,7 +47,7 @@ var (
 )
 
 // Save writes the world, as it is now, to a snapshot in dir and removes all but
-// the newest two. It returns once the snapshot is on disk; the world goes on
+// the newest two. It returns once the snapshot is on disk; the world continues
 // meanwhile. A world without events is not worth a file.
 func (w *World) Save(dir string) error {
 	v := w.View()
@@ -71,7 +71,7 @@ func (w *World) Save(dir string) error {
 }
 
 // SaveEvery saves the world if n events or more were folded since the snapshot
-// that it was loaded from or last saved to. The caller asks now and then, and
+// that it was loaded from or last saved to. The caller calls it now and then, and
 // with n = 1 before it exits.
 func (w *World) SaveEvery(dir string, n uint64) (saved bool, err error) {
 	w.mu.Lock()

@@ -65,7 +65,7 @@ func (w *World) giveUp(position uint64, one *waiter) {
 	}
 }
 
-// wake lets go whoever waited for the present position or an earlier one.
+// wake releases the callers that wait for the present position or an earlier one.
 func (w *World) wake() {
 	for {
 		position, one, waiting := w.waiters.Min()

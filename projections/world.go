@@ -1,5 +1,5 @@
 // Package projections answers what is so now: it folds the log into the
-// current state of every resource, in memory, and asks it consistent questions.
+// current state of every resource, in memory, and serves consistent views of it.
 package projections
 
 import (
@@ -63,7 +63,7 @@ type World struct {
 	folds   map[string]*fold // by collection; the map itself never changes
 	fields  func(*View)      // sets the typed fields of a view; nil sets none
 	at      eventlog.Checkpoint
-	view    *View                      // the last one lent; it is of now if its position and pulse are
+	view    *View                      // the newest; current while its position and live status are
 	saved   uint64                     // position of the newest snapshot
 	waiters btree.Map[uint64, *waiter] // by the position they wait for
 	failed  error                      // why the world stands still
@@ -162,7 +162,7 @@ func (w *World) Position() uint64 {
 }
 
 // Lookup implements eventlog.Rows. The row of a deleted resource has no state
-// but a version: whoever creates it again must expect that version.
+// but a version: a command that creates it again must expect that version.
 func (w *World) Lookup(name domain.Name) eventlog.Row {
 	w.mu.Lock()
 	defer w.mu.Unlock()

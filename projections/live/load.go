@@ -29,8 +29,8 @@ type LoadSample struct {
 	TokensPerSecond       float64 // generated
 }
 
-// A LoadHistory is what this process heard of a deployment's load, in samples
-// that are oldest first; where nothing was heard there is a gap. LastRequest is when
+// A LoadHistory is the reports to this process of a deployment's load, in samples
+// that are oldest first; where nothing was reported there is a gap. LastRequest is when
 // the deployment was last asked anything, or last heard to be busy; zero if
 // never.
 type LoadHistory struct {
@@ -77,7 +77,7 @@ func (l *loads) add(s LoadSample) {
 	l.Steps = cutBefore(append(l.Steps, s), s.End.Add(-LoadDetail).Truncate(LoadMinute)) // whole minutes, as there are of Minutes
 }
 
-// closeMinute makes a coarse sample of the minute in which the newest lies.
+// closeMinute makes a coarse sample of the minute of the newest.
 func (l *loads) closeMinute() {
 	last := l.Steps[len(l.Steps)-1]
 	minute := last.Start.Truncate(LoadMinute)
@@ -98,13 +98,13 @@ func cutBefore(samples []LoadSample, t time.Time) []LoadSample {
 	return samples
 }
 
-// A loadStep is the sample that is being heard now. Each replica counts with
+// A loadStep is the sample in progress. Each replica counts with
 // the mean of its reports, weighted with the time that each of them is about.
 type loadStep struct {
 	start time.Time      // of the step's time
-	first time.Time      // from when on it was heard, later than that after a gap
+	first time.Time      // of its first report, later than start after a gap
 	of    map[string]int // index into sums, by replica
-	sums  []loadSum      // in the order in which replicas were heard
+	sums  []loadSum      // in the order in which replicas reported
 }
 
 type loadSum struct {
@@ -152,7 +152,7 @@ func (s *loadStep) sample() LoadSample {
 }
 
 // sampleLoad adds a replica's report to its deployment's history. since is when
-// the replica was heard before; zero, and the report counts no time.
+// the replica reported before; zero, and the report counts no time.
 func (s *Status) sampleLoad(deployment domain.Name, replica string, load ReplicaLoad, since time.Time) {
 	history := s.loadsOf(deployment)
 	if load.Active+load.Queued > 0 || load.RequestsPerSecond > 0 {
@@ -179,7 +179,7 @@ func (s *Status) sampleLoad(deployment domain.Name, replica string, load Replica
 	s.now.loads.Set(deployment, history)
 }
 
-// loadsOf finds a deployment's history, and makes room for a new one.
+// loadsOf finds a deployment's history, and evicts one for a new one.
 func (s *Status) loadsOf(deployment domain.Name) loads {
 	history, known := s.now.loads.Get(deployment)
 	if !known && s.now.loads.Len() >= MaxLoads {
@@ -188,14 +188,14 @@ func (s *Status) loadsOf(deployment domain.Name) loads {
 	return history
 }
 
-// RecordRequest records that a deployment was asked something at a time, before any
+// RecordRequest records that a deployment received a request at a time, before any
 // replica has heard of it; to a tenth of a second.
 func (s *Status) RecordRequest(deployment domain.Name, at time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	history := s.loadsOf(deployment)
 	if at.Sub(history.LastRequest) < requestStep {
-		return // as good as known, and views need not be made anew for it
+		return // as good as known, and no new view is needed for it
 	}
 	history.LastRequest, history.heard = at, later(history.heard, at)
 	s.now.loads.Set(deployment, history)

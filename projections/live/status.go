@@ -12,7 +12,7 @@ import (
 	"anneal/domain"
 )
 
-// Limits of the pulse. What is beyond them is dropped, the oldest first.
+// Limits of the live status. What is beyond them is dropped, the oldest first.
 const (
 	MaxNodes        = 10_000
 	MaxJobs         = 2_000
@@ -24,7 +24,7 @@ const (
 )
 
 // A Status keeps what is worth knowing now and not worth recording for ever:
-// when nodes were last heard, how far jobs are, how busy replicas are. It has
+// when nodes sent their last heartbeats, how far jobs are, how busy replicas are. It has
 // limits, is lost with the process, and is safe for concurrent use.
 type Status struct {
 	mu         sync.Mutex
@@ -37,10 +37,10 @@ type Status struct {
 type jobStatus struct {
 	progress   Progress
 	rows       *btree.Map[int, MetricRow] // by step
-	generation uint64                     // of the pulse when this was made; an older one is shared with a view
+	generation uint64                     // of the live status when this was made; an older one is shared with a view
 }
 
-// NewStatus makes an empty pulse. Every node counts as seen at boot.
+// NewStatus makes an empty live status. Every node counts as seen at boot.
 func NewStatus(boot time.Time) *Status {
 	return &Status{steps: map[domain.Name]*loadStep{}, now: View{boot: boot, reports: 1, nodes: new(btree.Map[domain.Name, time.Time]), keys: new(btree.Map[domain.Name, time.Time]),
 		jobs: new(btree.Map[domain.Name, *jobStatus]), replicas: new(btree.Map[string, ReplicaLoad]), loads: new(btree.Map[domain.Name, loads])}}
@@ -55,7 +55,7 @@ func (s *Status) Boot(now time.Time) {
 	s.now.reports++
 }
 
-// Heartbeat records that a node was heard at a time. An earlier time than the one
+// Heartbeat records a heartbeat of a node at a time. An earlier time than the one
 // known changes nothing.
 func (s *Status) Heartbeat(node domain.Name, at time.Time) {
 	s.mu.Lock()
@@ -92,7 +92,7 @@ func (s *Status) Report(job domain.Name, progress Progress, rows ...MetricRow) {
 	case !known || progress.Attempt > old.progress.Attempt:
 		dropAfter(next.rows, progress.Step)
 		next.progress = progress
-	case !progress.Time.Before(old.progress.Time) && progress.Step >= old.progress.Step: // a beat may be handled after a later one
+	case !progress.Time.Before(old.progress.Time) && progress.Step >= old.progress.Step: // heartbeats may be handled out of order
 		next.progress = progress
 	}
 	for _, row := range rows {
@@ -170,7 +170,7 @@ func (s *Status) ForgetReplica(deployment domain.Name, replica string) {
 	s.now.reports++
 }
 
-// View is the pulse of now.
+// View returns the live status of now.
 func (s *Status) View() View {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -181,7 +181,7 @@ func (s *Status) View() View {
 	return s.shared
 }
 
-// own answers the job's pulse in a form that no view shares.
+// own returns the job's status in a form that no view shares.
 func (s *Status) own(job domain.Name, old *jobStatus) *jobStatus {
 	switch {
 	case old == nil:
@@ -198,7 +198,7 @@ func (s *Status) own(job domain.Name, old *jobStatus) *jobStatus {
 	return old
 }
 
-// evict deletes the entry that was heard of longest ago, and answers its key.
+// evict deletes the entry that was reported longest ago, and returns its key.
 func evict[K ~string, V any](entries *btree.Map[K, V], at func(V) time.Time) K {
 	var oldest K
 	var when time.Time

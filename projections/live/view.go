@@ -10,9 +10,9 @@ import (
 	"anneal/domain"
 )
 
-// Progress is how far a running job is.
+// Progress is the progress of a running job.
 type Progress struct {
-	Made         time.Time // when the job was created: tells it from one that had its name before
+	Made         time.Time // creation time of the job; distinguishes it from an earlier one of its name
 	Attempt      int       // of the job, from 1; what an earlier attempt reports is dropped
 	Step, Steps  int       // done, and expected in all (0: not known)
 	Epoch        float64
@@ -52,7 +52,7 @@ type ReplicaLoad struct {
 	Addons                map[string]string // its addons, ID → how far they are; not to be edited
 }
 
-// A View is the pulse at one moment, immutable and safe for concurrent
+// A View is the live status at one moment, immutable and safe for concurrent
 // use. The zero value knows nothing.
 type View struct {
 	boot     time.Time
@@ -76,7 +76,7 @@ func (v View) KeyUsed(key domain.Name) time.Time {
 	return at
 }
 
-// LastHeartbeat is when a node was last heard by this process; zero if never.
+// LastHeartbeat is when a node sent the last heartbeat that this process received; zero if never.
 func (v View) LastHeartbeat(node domain.Name) time.Time {
 	if v.nodes == nil {
 		return time.Time{}
@@ -85,7 +85,7 @@ func (v View) LastHeartbeat(node domain.Name) time.Time {
 	return at
 }
 
-// Seen is when a node was last heard; the process's own start when not since.
+// Seen is when a node sent its last heartbeat; the process's own start when not since.
 func (v View) Seen(node domain.Name) time.Time {
 	if at := v.LastHeartbeat(node); at.After(v.boot) {
 		return at

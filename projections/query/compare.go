@@ -92,7 +92,7 @@ func elementTest(f *field, name, value string) (predicate, error) {
 	}, nil
 }
 
-// present tells whether a value is more than its type's zero.
+// present reports whether a value is more than its type's zero.
 func present(v reflect.Value) bool {
 	switch v.Kind() {
 	case reflect.Slice, reflect.Map:
@@ -229,7 +229,7 @@ func numberTest(f *field, name, op, value string) (predicate, error) {
 	return func(v reflect.Value) bool { return holds(cmp.Compare(v.Float(), want)) }, nil
 }
 
-// ordering tells which outcomes of a comparison an operator accepts.
+// ordering reports which outcomes of a comparison an operator accepts.
 func ordering(op string) func(int) bool {
 	switch op {
 	case "<":

@@ -176,7 +176,7 @@ func (f *field) fill(depth int) {
 	}
 }
 
-// hidden tells whether the way to a promoted field leads through one that JSON
+// hidden reports whether the way to a promoted field leads through one that JSON
 // does not inline: that one has a name of its own.
 func (f *field) hidden(index []int) bool {
 	t := f.typ

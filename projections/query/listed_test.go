@@ -91,7 +91,7 @@ func listedSlowly(rows func(func(*projections.Row[toy]) bool), keep func(*projec
 }
 
 // Whatever way a list takes, off the index, off the rows, shared among
-// processors or not, its pages are those of the plain way, while a writer goes on.
+// processors or not, its pages are those of the plain way, while a writer continues.
 func TestEveryWayToAPageAnswersTheSame(t *testing.T) {
 	for _, n := range []int{60, 3 * scanShare} {
 		t.Run(fmt.Sprint(n), func(t *testing.T) {

@@ -19,7 +19,7 @@ const (
 	maxPageToken    = 32 << 10 // bytes
 )
 
-// A Query is what a caller asks of a list.
+// A Query is the list that a caller requests.
 type Query struct {
 	Filter       string
 	OrderBy      string
@@ -245,7 +245,7 @@ func (l *listing[S, R]) page(q Query) Page[R] {
 type entries[S domain.State] struct {
 	keys  []orderKey
 	all   []entry[S]
-	extra []keyValue // room for the values of the next entry
+	extra []keyValue // space for the values of the next entry
 }
 
 func (h *entries[S]) compare(a, b entry[S]) int {

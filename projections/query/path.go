@@ -86,7 +86,7 @@ func (p *path) at(v reflect.Value) reflect.Value {
 	return pointee(v)
 }
 
-// any tells whether a value at the end of the path, below v, passes the test.
+// any reports whether a value at the end of the path, below v, passes the test.
 // Where something on the way is absent there is no value.
 func (p *path) any(v reflect.Value, test func(reflect.Value) bool) bool {
 	return anyBelow(v, p.steps, test)
@@ -142,7 +142,7 @@ func pointee(v reflect.Value) reflect.Value {
 	return v
 }
 
-// lists tells whether the path leads through a list.
+// lists reports whether the path leads through a list.
 func (p *path) lists() bool {
 	for _, s := range p.steps {
 		if s.each {

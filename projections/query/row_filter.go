@@ -72,14 +72,14 @@ func decodeRow(row []byte) (map[string]any, error) {
 	return object, nil
 }
 
-// freeTest compares what lies below a free value, by the names of the path.
+// freeTest compares what is below a free value, by the names of the path.
 func freeTest(members []string, op, value string) predicate {
 	test := freeValueTest(op, value)
 	each := op == ":"
 	return func(v reflect.Value) bool { return freeAny(v.Interface(), members, each, test) }
 }
 
-// freeAny tells whether a value at the end of the names passes the test; each
+// freeAny reports whether a value at the end of the names passes the test; each
 // leads through lists.
 func freeAny(v any, members []string, each bool, test func(any) bool) bool {
 	for i, name := range members {
