@@ -10,7 +10,7 @@ import (
 var someAddon = domain.DeployedModelSpec{Model: "accounts/a/models/m", Deployment: "accounts/a/deployments/d"}
 
 func TestDeployedModelDecisions(t *testing.T) {
-	f := facts[domain.DeployedModel]
+	f := events[domain.DeployedModel]
 	made := domain.DeployedModelCreated{DeployedModelSpec: someAddon, CreatedBy: "ada"}
 	changed := func(change func(*domain.DeployedModelSpec)) domain.DeployedModelSpec {
 		spec := someAddon
@@ -35,7 +35,7 @@ func TestDeployedModelDecisions(t *testing.T) {
 }
 
 func TestDeployedModelTransitions(t *testing.T) {
-	f := facts[domain.DeployedModel]
+	f := events[domain.DeployedModel]
 	made := domain.DeployedModelCreated{DeployedModelSpec: someAddon}
 	named := someAddon
 	named.DisplayName = "mine"

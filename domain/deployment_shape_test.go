@@ -19,7 +19,7 @@ var (
 )
 
 func TestDeploymentShapes(t *testing.T) {
-	f := facts[domain.DeploymentShape]
+	f := events[domain.DeploymentShape]
 	with := func(change func(*domain.ShapeSpec)) domain.ShapeSpec {
 		spec := aShape
 		change(&spec)
@@ -74,7 +74,7 @@ func TestShapeVersions(t *testing.T) {
 }
 
 func TestDeploymentShapeTransitions(t *testing.T) {
-	f := facts[domain.DeploymentShape]
+	f := events[domain.DeploymentShape]
 	other := aShape
 	other.Precision = "FP8"
 	situations := []situation[domain.DeploymentShape]{

@@ -11,7 +11,7 @@ import (
 
 func TestDeployment(t *testing.T) {
 	type D = decision[domain.Deployment]
-	f := facts[domain.Deployment]
+	f := events[domain.Deployment]
 	spec := domain.DeploymentSpec{BaseModel: "accounts/a/models/m", MinReplicaCount: 1, MaxReplicaCount: ptr(3), Placement: &domain.Placement{MultiRegion: "GLOBAL"}}
 	created := domain.DeploymentCreated{DeploymentSpec: spec, CreatedBy: "ann", Time: noon}
 	node := domain.Name("accounts/system/nodes/n1")
@@ -111,7 +111,7 @@ func TestDeploymentCountsFailures(t *testing.T) {
 	broken := func(id string, at time.Duration) domain.Event[domain.Deployment] {
 		return domain.ReplicaRemoved{ID: id, Reason: "out of memory", Failed: true, Time: *later(at)}
 	}
-	history := facts[domain.Deployment](domain.DeploymentCreated{DeploymentSpec: spec, Time: noon},
+	history := events[domain.Deployment](domain.DeploymentCreated{DeploymentSpec: spec, Time: noon},
 		domain.ReplicaPlaced{ID: "r1", Node: "n1", Generation: 1}, broken("r1", time.Minute),
 		domain.ReplicaPlaced{ID: "r2", Node: "n1", Generation: 1}, broken("r2", 2*time.Minute))
 	state := fold(t, domain.Deployments, history...)
@@ -128,7 +128,7 @@ func TestDeploymentCountsFailures(t *testing.T) {
 func TestDeploymentKeepsItsBoundsWhenUpdated(t *testing.T) {
 	spec := domain.DeploymentSpec{MinReplicaCount: 1, MaxReplicaCount: ptr(5)}
 	smaller := domain.DeploymentSpec{MinReplicaCount: 0, MaxReplicaCount: ptr(2)}
-	state := fold(t, domain.Deployments, facts[domain.Deployment](domain.DeploymentCreated{DeploymentSpec: spec, Time: noon},
+	state := fold(t, domain.Deployments, events[domain.Deployment](domain.DeploymentCreated{DeploymentSpec: spec, Time: noon},
 		domain.DeploymentScaled{Replicas: 5}, domain.DeploymentUpdated{DeploymentSpec: smaller, Rollout: true, Time: noon})...)
 	require.Equal(t, 2, state.DesiredReplicas)
 	require.Equal(t, 2, state.Generation)

@@ -10,7 +10,7 @@ import (
 
 func TestDerivedDataset(t *testing.T) {
 	type D = decision[domain.Dataset]
-	f := facts[domain.Dataset]
+	f := events[domain.Dataset]
 	from := &domain.Derivation{Source: "accounts/a/datasets/source", Folder: "s/1/", Filter: "n > 1"}
 	spec := domain.DatasetSpec{Transformed: &domain.DatasetTransformed{SourceDatasetID: "source", Filter: "n > 1"}}
 	made := domain.DatasetCreated{DatasetSpec: spec, From: from}

@@ -40,7 +40,7 @@ func TestEvaluators(t *testing.T) {
 }
 
 func TestEvaluatorTransitions(t *testing.T) {
-	f := facts[domain.Evaluator]
+	f := events[domain.Evaluator]
 	other := someCode
 	other.Requirements = "numpy"
 	named := someCode

@@ -22,8 +22,8 @@ func later(d time.Duration) *time.Time { t := noon.Add(d); return &t }
 
 func ptr[T any](v T) *T { return &v }
 
-// A decision is one line of a table: given these facts, when this is wished
-// for at noon, then that is recorded, or nothing, or it is refused.
+// A decision is one line of a table: given these events, when this is
+// requested at noon, then that is recorded, or nothing, or it is refused.
 type decision[S domain.State] struct {
 	name  string
 	given []domain.Event[S]
@@ -88,7 +88,7 @@ func reasonOf(err error) string {
 	return fault.Code.String()
 }
 
-func facts[S any](events ...domain.Event[S]) []domain.Event[S] { return events }
+func events[S any](events ...domain.Event[S]) []domain.Event[S] { return events }
 
 // also is a history and what came after it.
 func also[S any](history []domain.Event[S], more ...domain.Event[S]) []domain.Event[S] {

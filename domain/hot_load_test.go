@@ -17,7 +17,7 @@ func hotWeights(step int) domain.HotWeights {
 }
 
 func TestHotLoadTransitions(t *testing.T) {
-	f := facts[domain.Deployment]
+	f := events[domain.Deployment]
 	spec := domain.DeploymentSpec{BaseModel: "accounts/a/models/m", MinReplicaCount: 1, MaxReplicaCount: ptr(2), EnableHotLoad: true, Placement: &domain.Placement{MultiRegion: "GLOBAL"}}
 	off := spec
 	off.EnableHotLoad = false

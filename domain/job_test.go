@@ -11,7 +11,7 @@ import (
 
 func TestJobLife(t *testing.T) {
 	type D = decision[domain.JobLife]
-	f := facts[domain.JobLife]
+	f := events[domain.JobLife]
 	nodes := []domain.Name{"accounts/system/nodes/n1", "accounts/system/nodes/n2"}
 	takes := domain.Resources{CPUMilli: 1000, MemoryMiB: 512}
 	why := domain.Status{Code: "INVALID_ARGUMENT", Message: "line 2: not JSON"}
@@ -98,7 +98,7 @@ func TestJobLife(t *testing.T) {
 }
 
 func TestJobLifeCountsWhatItSpends(t *testing.T) {
-	state := fold(t, domain.JobLives, facts[domain.JobLife](
+	state := fold(t, domain.JobLives, events[domain.JobLife](
 		domain.JobQueued{},
 		domain.JobStarted{Attempt: 1, Nodes: []domain.Name{"n1", "n2"}, Takes: domain.Resources{CPUMilli: 1000}, Time: noon},
 		domain.JobRequeued{Attempt: 1, Counted: true, Time: *later(time.Minute)},
@@ -127,7 +127,7 @@ func TestJobLifeForgetsOldCheckpoints(t *testing.T) {
 
 func TestSupervisedJob(t *testing.T) {
 	type D = decision[domain.SupervisedJob]
-	f := facts[domain.SupervisedJob]
+	f := events[domain.SupervisedJob]
 	spec := domain.SupervisedSpec{Dataset: "accounts/a/datasets/d", TrainingConfig: domain.TrainingConfig{BaseModel: "accounts/a/models/m"}}
 	filled := spec
 	filled.Epochs, filled.LoraRank, filled.OutputModel = domain.DefaultEpochs, ptr(domain.DefaultLoraRank), "j1"

@@ -32,13 +32,13 @@ type Command[S any] interface {
 // A Kind names a collection and the events it may record.
 type Kind[S any] struct {
 	Collection string // as in resource names: supervisedFineTuningJobs
-	facts      map[string]fact[S]
+	events     map[string]storedEvent[S]
 	names      map[reflect.Type]string
 	deletion   func(*S) *Deletion // of a kind that others work with, otherwise nil
 	life       func(*S) *JobLife  // of a kind of job, otherwise nil
 }
 
-type fact[S any] struct {
+type storedEvent[S any] struct {
 	goType reflect.Type
 	decode func(json.RawMessage) (Event[S], error)
 }
@@ -46,11 +46,11 @@ type fact[S any] struct {
 // NewKind makes a kind from its stored names ("deployment.created.v1") and the
 // zero values of their events.
 func NewKind[S any](collection string, events map[string]Event[S]) *Kind[S] {
-	k := &Kind[S]{Collection: collection, facts: map[string]fact[S]{}, names: map[reflect.Type]string{}}
+	k := &Kind[S]{Collection: collection, events: map[string]storedEvent[S]{}, names: map[reflect.Type]string{}}
 	for name, zero := range events {
 		t := reflect.TypeOf(zero)
 		k.names[t] = name
-		k.facts[name] = fact[S]{t, func(data json.RawMessage) (Event[S], error) {
+		k.events[name] = storedEvent[S]{t, func(data json.RawMessage) (Event[S], error) {
 			p := reflect.New(t)
 			if err := json.Unmarshal(data, p.Interface()); err != nil {
 				return nil, err
@@ -64,9 +64,9 @@ func NewKind[S any](collection string, events map[string]Event[S]) *Kind[S] {
 // Extend adds to k the events of a part that its state contains, with a prefix
 // to their stored names: so one life cycle serves several kinds.
 func Extend[S, T any](k *Kind[S], prefix string, part *Kind[T], lens func(*S) *T) *Kind[S] {
-	for name, f := range part.facts {
+	for name, f := range part.events {
 		k.names[f.goType] = prefix + name
-		k.facts[prefix+name] = fact[S]{f.goType, func(data json.RawMessage) (Event[S], error) {
+		k.events[prefix+name] = storedEvent[S]{f.goType, func(data json.RawMessage) (Event[S], error) {
 			inner, err := f.decode(data)
 			return lifted[S, T]{inner, lens}, err
 		}}
@@ -107,8 +107,8 @@ func (c liftedCommand[S, T]) Decide(s S, now time.Time) (Event[S], error) {
 // EventTypes yields the stored names in order, with the Go type of each event.
 func (k *Kind[S]) EventTypes() iter.Seq2[string, reflect.Type] {
 	return func(yield func(string, reflect.Type) bool) {
-		for _, name := range slices.Sorted(maps.Keys(k.facts)) {
-			if !yield(name, k.facts[name].goType) {
+		for _, name := range slices.Sorted(maps.Keys(k.events)) {
+			if !yield(name, k.events[name].goType) {
 				return
 			}
 		}
@@ -141,7 +141,7 @@ func (k *Kind[S]) Encode(e Event[S]) (Record, error) {
 
 // Decode reads a record back into its event.
 func (k *Kind[S]) Decode(r Record) (Event[S], error) {
-	f, ok := k.facts[r.Type]
+	f, ok := k.events[r.Type]
 	if !ok {
 		return nil, fmt.Errorf("%s: unknown event %q: written by a newer version", k.Collection, r.Type)
 	}

@@ -8,7 +8,7 @@ import (
 
 func TestModel(t *testing.T) {
 	type D = decision[domain.Model]
-	f := facts[domain.Model]
+	f := events[domain.Model]
 	made := domain.ModelCreated{ModelSpec: domain.ModelSpec{Kind: domain.BaseModel}}
 	files := func(folder string) domain.Files {
 		return domain.Files{Folder: folder, Sizes: map[string]int64{"config.json": 10}}
@@ -58,7 +58,7 @@ func TestModel(t *testing.T) {
 
 func TestModelCopies(t *testing.T) {
 	type D = decision[domain.Model]
-	f := facts[domain.Model]
+	f := events[domain.Model]
 	files := domain.Files{Folder: "prepared/acme/m/BF16/", Sizes: map[string]int64{"config.json": 10}}
 	made := domain.ModelRegistered{ModelSpec: domain.ModelSpec{Kind: domain.BaseModel}, ModelFacts: domain.ModelFacts{Precision: "FP32"}}
 	preparing := domain.ModelPreparing{Precision: "BF16", Attempt: 1, Time: noon}

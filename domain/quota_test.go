@@ -10,7 +10,7 @@ import (
 
 func TestQuota(t *testing.T) {
 	type D = decision[domain.Quota]
-	f := facts[domain.Quota]
+	f := events[domain.Quota]
 	decide(t, domain.Quotas, []D{
 		{name: "set", when: domain.SetQuota{MaxValue: 3}, then: domain.QuotaSet{MaxValue: 3}},
 		{name: "set to nothing at all", when: domain.SetQuota{}, then: domain.QuotaSet{}},

@@ -10,7 +10,7 @@ import (
 
 func TestAccount(t *testing.T) {
 	type D = decision[domain.Account]
-	f := facts[domain.Account]
+	f := events[domain.Account]
 	made := domain.AccountCreated{AccountSpec: domain.AccountSpec{Email: "a@example.org"}}
 	suspended := domain.AccountSuspended{SuspendState: "CREDIT_DEPLETED", Reason: "no credit is left"}
 	decide(t, domain.Accounts, []D{
@@ -32,7 +32,7 @@ func TestAccount(t *testing.T) {
 
 func TestAPIKey(t *testing.T) {
 	type D = decision[domain.APIKey]
-	f := facts[domain.APIKey]
+	f := events[domain.APIKey]
 	made := domain.APIKeyCreated{APIKeySpec: domain.APIKeySpec{Role: domain.RoleUser, ExpireTime: later(time.Hour)}, Hash: []byte{1}, Prefix: "k1"}
 	decide(t, domain.APIKeys, []D{
 		{name: "create", when: domain.CreateAPIKey(made), then: made},
@@ -49,7 +49,7 @@ func TestAPIKey(t *testing.T) {
 
 func TestSecret(t *testing.T) {
 	type D = decision[domain.Secret]
-	f := facts[domain.Secret]
+	f := events[domain.Secret]
 	value := domain.Sealed{KeyID: "k", Ciphertext: []byte("sealed")}
 	made := domain.SecretCreated{KeyName: "TOKEN", Value: value}
 	other := domain.Sealed{KeyID: "k2", Ciphertext: []byte("another")}
@@ -74,7 +74,7 @@ func TestSecret(t *testing.T) {
 
 func TestDataset(t *testing.T) {
 	type D = decision[domain.Dataset]
-	f := facts[domain.Dataset]
+	f := events[domain.Dataset]
 	made := domain.DatasetCreated{DatasetSpec: domain.DatasetSpec{Format: domain.FormatChat}}
 	files := func(folder string) domain.Files {
 		return domain.Files{Folder: folder, Sizes: map[string]int64{"rows.jsonl": 3}}
@@ -113,7 +113,7 @@ func TestDataset(t *testing.T) {
 
 func TestNode(t *testing.T) {
 	type D = decision[domain.Node]
-	f := facts[domain.Node]
+	f := events[domain.Node]
 	spec := domain.NodeSpec{Pool: domain.PoolTraining, Engines: []string{"train"}, Version: "v1",
 		Capacity: domain.Resources{CPUMilli: 2000, MemoryMiB: 1024, Accelerators: map[string]int{"VENDOR_A_L4_24GB": 1}}}
 	here := domain.NodeRegistered{NodeSpec: spec, Time: noon}

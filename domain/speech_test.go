@@ -10,7 +10,7 @@ import (
 
 func TestSpeechModels(t *testing.T) {
 	type D = decision[domain.Model]
-	f := facts[domain.Model]
+	f := events[domain.Model]
 	spec := func(change func(*domain.SpeechSettings)) domain.ModelSpec {
 		settings := domain.SpeechSettings{Format: domain.SpeechFasterWhisper, VADModels: map[string]string{"silero": "silero-v5"}}
 		change(&settings)
@@ -52,7 +52,7 @@ func TestSpeechDeployments(t *testing.T) {
 		{name: "create", when: domain.CreateDeployment{DeploymentSpec: spec}, then: created},
 		{name: "with what is for models of text", when: domain.CreateDeployment{DeploymentSpec: textual}, fault: "INVALID_FIELDS",
 			says: "precision: is for models that answer with text, and the baseModel transcribes speech: leave it out; enableAddons: is for"},
-		{name: "another format", given: facts[domain.Deployment](created), when: domain.UpdateDeployment{DeploymentSpec: other}, fault: "INVALID_FIELDS", says: "speechFormat: cannot change"},
+		{name: "another format", given: events[domain.Deployment](created), when: domain.UpdateDeployment{DeploymentSpec: other}, fault: "INVALID_FIELDS", says: "speechFormat: cannot change"},
 	})
 	need := spec.Need(domain.Hosted{})
 	require.Equal(t, "transcribe:pocketsphinx", need.Engine)
@@ -69,7 +69,7 @@ func TestAliases(t *testing.T) {
 	renamed := named
 	renamed.DisplayName = "ear"
 	created := domain.DeploymentCreated{DeploymentSpec: named, Time: noon}
-	given := facts[domain.Deployment](created)
+	given := events[domain.Deployment](created)
 	decide(t, domain.Deployments, []D{
 		{name: "create", when: domain.CreateDeployment{DeploymentSpec: named, Operator: true}, then: created},
 		{name: "create, by somebody else", when: domain.CreateDeployment{DeploymentSpec: named}, fault: "INVALID_FIELDS", says: "aliases: are names for every account, so only the operator may change them"},

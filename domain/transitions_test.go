@@ -53,7 +53,7 @@ func outcome[S domain.State](t *testing.T, kind *domain.Kind[S], state S, cmd do
 }
 
 func TestJobTransitions(t *testing.T) {
-	f := facts[domain.JobLife]
+	f := events[domain.JobLife]
 	nodes := []domain.Name{"accounts/system/nodes/n1"}
 	inputs := domain.JobInputs{Train: "accounts/a/datasets/j-train", Evaluation: "accounts/a/datasets/j-eval"}
 	outcome := domain.JobOutcome{Attempt: 1, Output: "accounts/a/models/m", Results: domain.Files{Folder: "j/1/"}}
@@ -99,7 +99,7 @@ func TestJobTransitions(t *testing.T) {
 }
 
 func TestDatasetTransitions(t *testing.T) {
-	f := facts[domain.Dataset]
+	f := events[domain.Dataset]
 	files := domain.Files{Folder: "d/1/", Sizes: map[string]int64{"rows.jsonl": 7}}
 	rows := domain.DatasetFacts{Format: domain.FormatChat, Shape: domain.ShapeChat, ExampleCount: 3}
 	uploaded := f(domain.DatasetCreated{}, domain.DatasetUploaded{Upload: 1, Files: files})
@@ -124,7 +124,7 @@ func TestDatasetTransitions(t *testing.T) {
 }
 
 func TestDeploymentTransitions(t *testing.T) {
-	f := facts[domain.Deployment]
+	f := events[domain.Deployment]
 	spec := domain.DeploymentSpec{BaseModel: "accounts/a/models/m", MinReplicaCount: 1, MaxReplicaCount: ptr(2), Placement: &domain.Placement{MultiRegion: "GLOBAL"}}
 	other := spec
 	other.Precision = "FP8"

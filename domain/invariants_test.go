@@ -26,7 +26,7 @@ var once = []string{
 	"UndeleteDeployment", // an undeleted deployment is CREATING like any other
 }
 
-// TestLaws takes every kind through random lives and holds it to its laws:
+// TestInvariants takes every kind through random lives and checks its invariants:
 //
 //   - a command is answered by an event, by nothing, or by a fault with words
 //   - deciding and evolving never change the state before
@@ -35,32 +35,32 @@ var once = []string{
 //   - what no longer exists is nothing at all
 //   - the facts, folded again, give the same state
 //   - every command and every fact of the kind occurs in some life
-func TestLaws(t *testing.T) {
-	law(t, domain.Accounts, wishAccount)
-	law(t, domain.APIKeys, wishAPIKey)
-	law(t, domain.Secrets, wishSecret)
-	law(t, domain.Models, wishModel)
-	law(t, domain.Datasets, wishDataset)
-	law(t, domain.Nodes, wishNode)
-	law(t, domain.Quotas, wishQuota)
-	law(t, domain.DeploymentShapes, wishDeploymentShape)
-	law(t, domain.Deployments, wishDeployment)
-	law(t, domain.DeployedModels, wishDeployedModel)
-	law(t, domain.Evaluators, wishEvaluator)
-	law(t, domain.SupervisedJobs, wishSupervisedJob)
-	law(t, domain.DPOJobs, wishDPOJob)
-	law(t, domain.ReinforcementJobs, wishReinforcementJob)
-	law(t, domain.TrainerJobs, wishTrainerJob)
+func TestInvariants(t *testing.T) {
+	checkInvariants(t, domain.Accounts, randomAccountCommand)
+	checkInvariants(t, domain.APIKeys, randomAPIKeyCommand)
+	checkInvariants(t, domain.Secrets, randomSecretCommand)
+	checkInvariants(t, domain.Models, randomModelCommand)
+	checkInvariants(t, domain.Datasets, randomDatasetCommand)
+	checkInvariants(t, domain.Nodes, randomNodeCommand)
+	checkInvariants(t, domain.Quotas, randomQuotaCommand)
+	checkInvariants(t, domain.DeploymentShapes, randomDeploymentShapeCommand)
+	checkInvariants(t, domain.Deployments, randomDeploymentCommand)
+	checkInvariants(t, domain.DeployedModels, randomDeployedModelCommand)
+	checkInvariants(t, domain.Evaluators, randomEvaluatorCommand)
+	checkInvariants(t, domain.SupervisedJobs, randomSupervisedJobCommand)
+	checkInvariants(t, domain.DPOJobs, randomDPOJobCommand)
+	checkInvariants(t, domain.ReinforcementJobs, randomReinforcementJobCommand)
+	checkInvariants(t, domain.TrainerJobs, randomTrainerJobCommand)
 }
 
-func law[S domain.State](t *testing.T, kind *domain.Kind[S], wish func(*rapid.T, S) domain.Command[S]) {
+func checkInvariants[S domain.State](t *testing.T, kind *domain.Kind[S], random func(*rapid.T, S) domain.Command[S]) {
 	t.Run(kind.Collection, func(t *testing.T) {
 		seen := map[string]bool{} // stored names
 		lives := func(t *rapid.T) {
 			l := life[S]{kind: kind, now: noon}
 			for range rapid.IntRange(1, 200).Draw(t, "commands") {
 				l.now = l.now.Add(time.Duration(rapid.IntRange(0, 3600).Draw(t, "seconds")) * time.Second)
-				l.obey(t, wish(t, l.state))
+				l.apply(t, random(t, l.state))
 			}
 			l.refold(t)
 			for _, r := range l.records {
@@ -85,7 +85,7 @@ type life[S domain.State] struct {
 	records []domain.Record
 }
 
-func (l *life[S]) obey(t *rapid.T, cmd domain.Command[S]) {
+func (l *life[S]) apply(t *rapid.T, cmd domain.Command[S]) {
 	before := text(t, l.state)
 	event := l.decide(t, l.state, cmd)
 	require.Equal(t, before, text(t, l.state), "%T changed the state that it decided on", cmd)

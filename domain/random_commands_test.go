@@ -34,28 +34,28 @@ func someTakes(t *rapid.T) domain.Resources {
 // near is a number close to n.
 func near(t *rapid.T, n int) int { return max(0, n+pick(t, "distance", 0, 0, 0, 0, 1, -1)) }
 
-func wishAccount(t *rapid.T, _ domain.Account) domain.Command[domain.Account] {
+func randomAccountCommand(t *rapid.T, _ domain.Account) domain.Command[domain.Account] {
 	spec := domain.AccountSpec{Email: pick(t, "email", "a@example.org", "b@example.org"), AccountType: pick(t, "type", "", domain.Enterprise, "HUGE")}
 	return pick[domain.Command[domain.Account]](t, "command", domain.CreateAccount{AccountSpec: spec}, domain.UpdateAccount{AccountSpec: spec},
 		domain.SuspendAccount{SuspendState: pick(t, "why", append(domain.SuspendStates, domain.Unsuspended, "")...)}, domain.RestoreAccount{})
 }
 
-func wishAPIKey(t *rapid.T, _ domain.APIKey) domain.Command[domain.APIKey] {
+func randomAPIKeyCommand(t *rapid.T, _ domain.APIKey) domain.Command[domain.APIKey] {
 	spec := domain.APIKeySpec{Role: pick(t, "role", domain.RoleAdmin, domain.RoleInference, ""), ExpireTime: pick(t, "expire", nil, later(time.Hour))}
 	return pick[domain.Command[domain.APIKey]](t, "command", domain.CreateAPIKey{APIKeySpec: spec, Hash: []byte{1, 2}, Prefix: "k"}, domain.DeleteAPIKey{})
 }
 
-func wishSecret(t *rapid.T, _ domain.Secret) domain.Command[domain.Secret] {
+func randomSecretCommand(t *rapid.T, _ domain.Secret) domain.Command[domain.Secret] {
 	name, value := pick(t, "name", "TOKEN", "OTHER", "9"), someSealed(t)
 	return pick[domain.Command[domain.Secret]](t, "command", domain.CreateSecret{KeyName: name, Value: value},
 		domain.UpdateSecret{KeyName: name}, domain.UpdateSecret{KeyName: name, Value: &value}, domain.RequestDeletion(domain.Secrets), domain.AbandonDeletion(domain.Secrets, "IN_USE"), domain.DeleteSecret{})
 }
 
-func wishQuota(t *rapid.T, _ domain.Quota) domain.Command[domain.Quota] {
+func randomQuotaCommand(t *rapid.T, _ domain.Quota) domain.Command[domain.Quota] {
 	return pick[domain.Command[domain.Quota]](t, "command", domain.SetQuota{MaxValue: pick[domain.Count](t, "max", 0, 1, 5, -1)}, domain.LiftQuota{})
 }
 
-func wishModel(t *rapid.T, m domain.Model) domain.Command[domain.Model] {
+func randomModelCommand(t *rapid.T, m domain.Model) domain.Command[domain.Model] {
 	spec := domain.ModelSpec{DisplayName: pick(t, "name", "", "mine"), Kind: pick(t, "kind", domain.BaseModel, domain.PEFTAddon, ""),
 		BaseModel: pick(t, "base", "", "accounts/a/models/m", "nonsense")}
 	weights := domain.ModelFacts{ModelType: "llama", ContextLength: 512, Precision: pick(t, "stored", "FP32", "BF16"), LoraTargets: []string{"q_proj"}}
@@ -70,7 +70,7 @@ func wishModel(t *rapid.T, m domain.Model) domain.Command[domain.Model] {
 		domain.UpdateModel{ModelSpec: spec}, domain.RequestDeletion(domain.Models), domain.AbandonDeletion(domain.Models, "IN_USE"), domain.DeleteModel{})
 }
 
-func wishDataset(t *rapid.T, d domain.Dataset) domain.Command[domain.Dataset] {
+func randomDatasetCommand(t *rapid.T, d domain.Dataset) domain.Command[domain.Dataset] {
 	spec := domain.DatasetSpec{DisplayName: pick(t, "name", "", "mine"), Format: pick(t, "format", "", domain.FormatChat, "POEM"),
 		ExampleCount: domain.Count(pick(t, "count", 0, 3, -1)), UserUploaded: pick(t, "uploaded", nil, &struct{}{})}
 	rows := domain.DatasetFacts{Format: domain.FormatChat, Shape: domain.ShapeChat, ExampleCount: 3}
@@ -84,7 +84,7 @@ func wishDataset(t *rapid.T, d domain.Dataset) domain.Command[domain.Dataset] {
 
 var oneKey, otherKey = "U" + strings.Repeat("A", 55), "U" + strings.Repeat("B", 55)
 
-func wishNode(t *rapid.T, _ domain.Node) domain.Command[domain.Node] {
+func randomNodeCommand(t *rapid.T, _ domain.Node) domain.Command[domain.Node] {
 	spec := domain.NodeSpec{Pool: pick(t, "pool", "", domain.PoolTraining, "garden"), Engines: pick(t, "engines", nil, []string{"train"}),
 		Capacity: domain.Resources{CPUMilli: pick[int64](t, "cpu", 1000, 400, 0), MemoryMiB: 100, Accelerators: map[string]int{"L4": 2}}}
 	allocation := domain.Allocation{ID: pick(t, "id", "j@1", "k@1", "d#r1"), For: pick[domain.Name](t, "for", "accounts/a/supervisedFineTuningJobs/j", "accounts/a/deployments/d"), Takes: someTakes(t)}
@@ -95,7 +95,7 @@ func wishNode(t *rapid.T, _ domain.Node) domain.Command[domain.Node] {
 		domain.RegisterNode{NodeSpec: spec, Enrolled: true})
 }
 
-func wishEvaluator(t *rapid.T, e domain.Evaluator) domain.Command[domain.Evaluator] {
+func randomEvaluatorCommand(t *rapid.T, e domain.Evaluator) domain.Command[domain.Evaluator] {
 	spec := domain.EvaluatorSpec{DisplayName: pick(t, "name", "", "mine"), EvaluatorCode: domain.EvaluatorCode{Requirements: pick(t, "requirements", "", "numpy"),
 		Source: pick(t, "source", nil, &domain.EvaluatorSource{Type: "TYPE_UPLOAD"}, &domain.EvaluatorSource{Type: "TYPE_CODE_HOST"})}}
 	revision := near(t, e.Revision)
@@ -105,7 +105,7 @@ func wishEvaluator(t *rapid.T, e domain.Evaluator) domain.Command[domain.Evaluat
 		domain.RejectBuild{Revision: revision, Status: someStatus}, domain.RequestDeletion(domain.Evaluators), domain.AbandonDeletion(domain.Evaluators, "IN_USE"), domain.DeleteEvaluator{})
 }
 
-func wishDeploymentShape(t *rapid.T, s domain.DeploymentShape) domain.Command[domain.DeploymentShape] {
+func randomDeploymentShapeCommand(t *rapid.T, s domain.DeploymentShape) domain.Command[domain.DeploymentShape] {
 	spec := domain.ShapeSpec{BaseModel: pick(t, "model", "accounts/a/models/m", "accounts/a/models/m", "accounts/a/models/n", "nonsense"),
 		Precision: pick(t, "precision", "", "FP8", "FP4", "HUGE"), DraftTokenCount: pick(t, "draft", 0, 3)}
 	traits := domain.ModelTraits{ModelType: "llama", ParameterCount: pick[domain.Count](t, "parameters", 7e9, 7e9, 70e9)}
@@ -116,7 +116,7 @@ func wishDeploymentShape(t *rapid.T, s domain.DeploymentShape) domain.Command[do
 		domain.ReviewShapeVersion{Version: version, Validated: true}, domain.RequestDeletion(domain.DeploymentShapes), domain.AbandonDeletion(domain.DeploymentShapes, "IN_USE"), domain.DeleteDeploymentShape{})
 }
 
-func wishDeployment(t *rapid.T, d domain.Deployment) domain.Command[domain.Deployment] {
+func randomDeploymentCommand(t *rapid.T, d domain.Deployment) domain.Command[domain.Deployment] {
 	spec := domain.DeploymentSpec{BaseModel: pick(t, "model", "accounts/a/models/m", "accounts/a/models/m", "accounts/a/models/n"),
 		MinReplicaCount: pick(t, "min", 0, 1, 2), MaxReplicaCount: pick(t, "max", nil, ptr(0), ptr(3)), Precision: pick(t, "precision", "", "FP8"),
 		DisplayName: pick(t, "name", "", "chat"), ExpireTime: pick(t, "expire", nil, later(time.Hour), later(90*time.Hour)), EnableHotLoad: pick(t, "hot", true, true, false)}
@@ -144,14 +144,14 @@ func wishDeployment(t *rapid.T, d domain.Deployment) domain.Command[domain.Deplo
 		domain.RefuseWeights{HotWeights: weights, Status: someStatus}, domain.WithdrawWeights{ID: weights.ID(), Reason: "its job is gone"})
 }
 
-func wishDeployedModel(t *rapid.T, _ domain.DeployedModel) domain.Command[domain.DeployedModel] {
+func randomDeployedModelCommand(t *rapid.T, _ domain.DeployedModel) domain.Command[domain.DeployedModel] {
 	spec := domain.DeployedModelSpec{Model: pick(t, "model", "accounts/a/models/m", "accounts/a/models/m", "nonsense"), Deployment: "accounts/a/deployments/d",
 		DisplayName: pick(t, "name", "", "mine"), Default: pick(t, "default", true, false)}
 	return pick[domain.Command[domain.DeployedModel]](t, "command", domain.CreateDeployedModel{DeployedModelSpec: spec}, domain.UpdateDeployedModel{DeployedModelSpec: spec},
 		domain.SettleDeployedModel{}, domain.FailDeployedModel{Status: someStatus}, domain.UndeployModel{Reason: "by its user"}, domain.FinishUndeployment{})
 }
 
-func wishJob(t *rapid.T, l domain.JobLife) domain.Command[domain.JobLife] {
+func randomJobCommand(t *rapid.T, l domain.JobLife) domain.Command[domain.JobLife] {
 	type commands = []domain.Command[domain.JobLife]
 	attempt := near(t, l.Attempt)
 	checkpoint := domain.JobCheckpoint{Attempt: attempt, Step: rapid.IntRange(1, 9).Draw(t, "step"), Files: someFiles(t), Metrics: map[string]float64{"train/loss": 0.5}}
@@ -193,38 +193,38 @@ func wishJob(t *rapid.T, l domain.JobLife) domain.Command[domain.JobLife] {
 		hold, requeue, fail, cancel, confirm, pause, expire, resume, remove, domain.CleanJob{}, domain.PurgeJob{}}...)
 }
 
-func wishSupervisedJob(t *rapid.T, j domain.SupervisedJob) domain.Command[domain.SupervisedJob] {
+func randomSupervisedJobCommand(t *rapid.T, j domain.SupervisedJob) domain.Command[domain.SupervisedJob] {
 	if !j.Exists() || rapid.IntRange(0, 9).Draw(t, "create") == 0 {
 		spec := domain.SupervisedSpec{Dataset: pick(t, "dataset", "accounts/a/datasets/d", "accounts/a/datasets/d", "nonsense"),
 			TrainingConfig: domain.TrainingConfig{BaseModel: "accounts/a/models/m", LoraRank: pick(t, "rank", nil, ptr(0), ptr(16))}}
 		return domain.CreateSupervisedJob{SupervisedSpec: spec, ID: "j", Deadline: pick(t, "deadline", nil, later(time.Hour), later(99*time.Hour))}
 	}
-	return whole[domain.SupervisedJob]{domain.SupervisedJobs, wishJob(t, j.JobLife)}
+	return whole[domain.SupervisedJob]{domain.SupervisedJobs, randomJobCommand(t, j.JobLife)}
 }
 
 func someTraining(t *rapid.T) domain.TrainingConfig {
 	return domain.TrainingConfig{BaseModel: pick(t, "base", "accounts/a/models/m", "accounts/a/models/m", ""), LoraRank: pick(t, "rank", nil, ptr(0), ptr(16))}
 }
 
-func wishDPOJob(t *rapid.T, j domain.DPOJob) domain.Command[domain.DPOJob] {
+func randomDPOJobCommand(t *rapid.T, j domain.DPOJob) domain.Command[domain.DPOJob] {
 	if !j.Exists() || rapid.IntRange(0, 9).Draw(t, "create") == 0 {
 		loss := pick(t, "loss", nil, &domain.LossConfig{Method: domain.LossORPO}, &domain.LossConfig{Method: domain.LossGRPO})
 		return domain.CreateDPOJob{DPOSpec: domain.DPOSpec{Dataset: "accounts/a/datasets/d", TrainingConfig: someTraining(t), LossConfig: loss},
 			ID: "j", Deadline: pick(t, "deadline", nil, later(time.Hour), later(99*time.Hour))}
 	}
-	return whole[domain.DPOJob]{domain.DPOJobs, wishJob(t, j.JobLife)}
+	return whole[domain.DPOJob]{domain.DPOJobs, randomJobCommand(t, j.JobLife)}
 }
 
-func wishReinforcementJob(t *rapid.T, j domain.ReinforcementJob) domain.Command[domain.ReinforcementJob] {
+func randomReinforcementJobCommand(t *rapid.T, j domain.ReinforcementJob) domain.Command[domain.ReinforcementJob] {
 	if !j.Exists() || rapid.IntRange(0, 9).Draw(t, "create") == 0 {
 		spec := domain.ReinforcementSpec{Dataset: "accounts/a/datasets/d", Evaluator: pick(t, "evaluator", "accounts/a/evaluators/e", ""),
 			TrainingConfig: someTraining(t), InferenceParameters: pick(t, "inference", nil, &domain.InferenceParameters{Temperature: ptr(1.0)})}
 		return domain.CreateReinforcementJob{ReinforcementSpec: spec, ID: "j", Deadline: pick(t, "deadline", nil, later(time.Hour), later(99*time.Hour))}
 	}
-	return whole[domain.ReinforcementJob]{domain.ReinforcementJobs, wishJob(t, j.JobLife)}
+	return whole[domain.ReinforcementJob]{domain.ReinforcementJobs, randomJobCommand(t, j.JobLife)}
 }
 
-func wishTrainerJob(t *rapid.T, j domain.TrainerJob) domain.Command[domain.TrainerJob] {
+func randomTrainerJobCommand(t *rapid.T, j domain.TrainerJob) domain.Command[domain.TrainerJob] {
 	if !j.Exists() || rapid.IntRange(0, 9).Draw(t, "create") == 0 {
 		spec := domain.TrainerSpec{KeepAlive: pick(t, "keep", true, true, false), RewardWeights: pick(t, "weights", nil, []string{"a=1"}), TrainingConfig: someTraining(t)}
 		return domain.CreateTrainerJob{TrainerSpec: spec, ID: "j", Deadline: pick(t, "deadline", nil, later(time.Hour), later(99*time.Hour))}
@@ -234,7 +234,7 @@ func wishTrainerJob(t *rapid.T, j domain.TrainerJob) domain.Command[domain.Train
 		return pick[domain.Command[domain.TrainerJob]](t, "command", step, domain.AwaitStep{},
 			domain.FinishTrainStep{Attempt: near(t, j.Attempt), Output: "accounts/a/models/m1", Results: someFiles(t)})
 	}
-	return whole[domain.TrainerJob]{domain.TrainerJobs, wishJob(t, j.JobLife)}
+	return whole[domain.TrainerJob]{domain.TrainerJobs, randomJobCommand(t, j.JobLife)}
 }
 
 // whole is a command on a life, addressed to the job whose life it is, on the
