@@ -73,10 +73,11 @@ fuzz: ## run every fuzz target in sequence, ANNEAL_FUZZ each (20s; 10m in a full
 		done; \
 	done
 
-lint: ## gofmt, go vet, staticcheck
+lint: ## gofmt, go vet, staticcheck, words and lines
 	@test -z "$$(gofmt -l $$(git ls-files '*.go'))" || { gofmt -l $$(git ls-files '*.go'); exit 1; }
 	go vet ./...
 	go run $(STATICCHECK) ./...
+	go test -count=1 -run '^Test(Language|Layout|CommentsReferToFiles)$$' .
 
 lint-openapi: ## check the OpenAPI document with redocly and spectral; skipped without npm
 	api/lint/run.sh bin/lint

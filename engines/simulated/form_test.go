@@ -72,12 +72,12 @@ func TestAnswersOfAForm(t *testing.T) {
 func TestFormsThatAreRefused(t *testing.T) {
 	m := load(t, simulated.Options{})
 	for schema, says := range map[string]string{
-		`{"type":"string","pattern":"a"}`:                            "#/pattern is more than a simulated model",
-		`{"properties":{"a":{"$ref":"#/$defs/a"}},"required":["a"]}`: "#/properties/a/$ref is more than",
+		`{"type":"string","pattern":"a"}`:                            "#/pattern is not supported by a simulated model",
+		`{"properties":{"a":{"$ref":"#/$defs/a"}},"required":["a"]}`: "#/properties/a/$ref is not supported",
 		`{"type":"integer","minimum":5,"maximum":4}`:                 "# allows no number",
-		`{"type":"array","minItems":100000}`:                         "not from 0 to 1000",
-		`{"type":"text"}`:                                            "none of JSON's",
-		`false`:                                                      "something conforms to",
+		`{"type":"array","minItems":100000}`:                         "outside of 0 to 1000",
+		`{"type":"text"}`:                                            "has an unknown type",
+		`false`:                                                      "some value conforms to",
 		`{`:                                                          "is not JSON",
 	} {
 		_, err := m.Complete(t.Context(), engines.CompletionRequest{Prompt: "p", MaxTokens: 9,

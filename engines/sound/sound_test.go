@@ -168,7 +168,7 @@ func TestWhatIsNoRecording(t *testing.T) {
 	for _, name := range []string{"a.png", "a.wav"} {
 		_, err := listen(t, file(t, name, picture.Bytes()), "")
 		require.Equal(t, domain.InvalidArgument, domain.CodeOf(err))
-		require.ErrorContains(t, err, "another file that is no recording: send a recording")
+		require.ErrorContains(t, err, "another file that is not a recording: send a format")
 	}
 }
 

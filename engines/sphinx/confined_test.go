@@ -28,12 +28,13 @@ func TestPocketSphinxReadsNoKeys(t *testing.T) {
 	l.args = append(l.args, key)
 	var words []string
 	loud := bytes.Repeat([]byte{0, 32}, engines.SampleRate)
-	_, err := l.Transcribe(t.Context(), bytes.NewReader(loud), engines.TranscriptionOptions{}, func(step engines.TranscriptEvent) error {
-		for _, w := range step.Segment.Words {
-			words = append(words, w.Text)
-		}
-		return nil
-	})
+	_, err := l.Transcribe(t.Context(), bytes.NewReader(loud), engines.TranscriptionOptions{},
+		func(step engines.TranscriptEvent) error {
+			for _, w := range step.Segment.Words {
+				words = append(words, w.Text)
+			}
+			return nil
+		})
 	require.NoError(t, err)
 	require.Len(t, words, 2)
 	require.Equal(t, "hidden", words[0])

@@ -40,24 +40,27 @@ func TestDamagedModels(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2))
 	seen := map[string]int{}
 	try := func() (string, error) {
-		l, err := transcriber.LoadSpeech(t.Context(), engines.SpeechFiles{Dir: dir, Settings: domain.SpeechSettings{Format: domain.SpeechPocketsphinx}})
+		l, err := transcriber.LoadSpeech(t.Context(), engines.SpeechFiles{Dir: dir,
+			Settings: domain.SpeechSettings{Format: domain.SpeechPocketsphinx}})
 		if err != nil {
 			return "", err
 		}
 		defer l.Close()
 		text := ""
-		_, err = l.Transcribe(t.Context(), bytes.NewReader(speech), engines.TranscriptionOptions{}, func(step engines.TranscriptEvent) error {
-			if step.Segment != nil {
-				text += step.Segment.Text + " "
-			}
-			return nil
-		})
+		_, err = l.Transcribe(t.Context(), bytes.NewReader(speech), engines.TranscriptionOptions{},
+			func(step engines.TranscriptEvent) error {
+				if step.Segment != nil {
+					text += step.Segment.Text + " "
+				}
+				return nil
+			})
 		return text, err
 	}
 	want, err := try()
 	require.NoError(t, err)
 	require.NotEmpty(t, want)
-	for _, name := range []string{"mdef", "means", "variances", "transition_matrices", "sendump", "noisedict", "feat.params"} {
+	for _, name := range []string{"mdef", "means", "variances", "transition_matrices", "sendump", "noisedict",
+		"feat.params"} {
 		path := filepath.Join(acoustic, name)
 		whole, err := os.ReadFile(path)
 		require.NoError(t, err)

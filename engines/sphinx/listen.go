@@ -15,15 +15,15 @@ import (
 )
 
 type listener struct {
-	options     Options
-	args        []string
-	dir         string // of the model
-	trusted     bool   // it comes from the operator
-	hesitations []string
-	free        chan *program // those that nobody uses; nil is one that may be started
-	life        context.Context
-	end         context.CancelFunc
-	closing     sync.Once
+	options Options
+	args    []string
+	dir     string // of the model
+	trusted bool   // provided by the operator
+	fillers []string
+	free    chan *program // idle processes; nil is one to be started
+	life    context.Context
+	end     context.CancelFunc
+	closing sync.Once
 }
 
 func (l *listener) Info() engines.SpeechModelInfo {
@@ -32,97 +32,102 @@ func (l *listener) Info() engines.SpeechModelInfo {
 
 func (l *listener) Check(o engines.TranscriptionOptions) error {
 	var v domain.Violations
-	v.Require(o.Language == "" || o.Language == english, "language", "PocketSphinx listens to English only: use en, or another model")
+	v.Require(o.Language == "" || o.Language == english, "language",
+		"PocketSphinx supports only English: use en, or another model")
 	v.Require(!o.Translate, "task", "PocketSphinx does not translate: use transcribe, or another model")
-	v.Require(!o.Diarize, "diarize", "PocketSphinx does not tell speakers apart: leave it out, or use another model")
-	v.Require(o.VAD == "", "vad_model", "PocketSphinx has no such models: leave it out, or use another model")
-	v.Require(o.Alignment == "", "alignment_model", "PocketSphinx has no such models: leave it out, or use another model")
+	v.Require(!o.Diarize, "diarize", "PocketSphinx has no diarization: leave it out, or use another model")
+	v.Require(o.VAD == "", "vad_model", "PocketSphinx has no VAD models: leave it out, or use another model")
+	v.Require(o.Alignment == "", "alignment_model",
+		"PocketSphinx has no alignment models: leave it out, or use another model")
 	v.Require(len(o.Temperature) == 0 || len(o.Temperature) == 1 && o.Temperature[0] == 0, "temperature",
-		"PocketSphinx knows none but 0: leave it out, or use another model")
-	v.Require(o.Prompt == "" || l.hesitates(o.Prompt), "prompt",
-		"PocketSphinx takes a prompt only to write fillers out: put one of %s in it, leave it out, or use another model", strings.Join(l.hesitations, ", "))
+		"PocketSphinx supports only 0: leave it out, or use another model")
+	v.Require(o.Prompt == "" || l.hasFiller(o.Prompt), "prompt",
+		"PocketSphinx uses a prompt only to transcribe fillers: include one of %s, leave it out, or use another model",
+		strings.Join(l.fillers, ", "))
 	return v.Err()
 }
 
-// hesitates tells whether a prompt has a filler that the model knows.
-func (l *listener) hesitates(prompt string) bool {
-	words := strings.FieldsFunc(strings.ToLower(prompt), func(r rune) bool { return (r < 'a' || r > 'z') && r != '\'' })
-	return slices.ContainsFunc(words, func(word string) bool { return slices.Contains(l.hesitations, word) })
+// hasFiller reports whether a prompt contains a filler that the model knows.
+func (l *listener) hasFiller(prompt string) bool {
+	separates := func(r rune) bool { return (r < 'a' || r > 'z') && r != '\'' }
+	words := strings.FieldsFunc(strings.ToLower(prompt), separates)
+	return slices.ContainsFunc(words, func(word string) bool { return slices.Contains(l.fillers, word) })
 }
 
-// longest is how long a stretch may be: long enough for the model to see what
-// words stand together, and short enough for a few to be listened to at once.
-const longest = 30 * time.Second
+// maxChunk is the maximum duration of a chunk: long enough for the language model
+// to see the context, short enough to transcribe several chunks concurrently.
+const maxChunk = 30 * time.Second
 
-// A hearing is what is heard in one stretch.
-type hearing struct {
+// A result is the transcript of one chunk.
+type result struct {
 	until float64 // seconds from the start of the recording
 	words []engines.Word
 	err   error
 }
 
-// Transcribe implements engines.Listener. Stretches are listened to side by
-// side, as far as programs are free, and handed on in the order of time.
-func (l *listener) Transcribe(ctx context.Context, pcm io.Reader, options engines.TranscriptionOptions, emit func(engines.TranscriptEvent) error) (engines.Transcript, error) {
-	heard := engines.Transcript{Language: english}
+// Transcribe implements engines.SpeechModel. It transcribes chunks concurrently on
+// idle processes and emits their segments in order of time.
+func (l *listener) Transcribe(ctx context.Context, pcm io.Reader, options engines.TranscriptionOptions,
+	emit func(engines.TranscriptEvent) error) (engines.Transcript, error) {
+	transcript := engines.Transcript{Language: english}
 	if err := l.Check(options); err != nil {
-		return heard, err
+		return transcript, err
 	}
 	ctx, cancel := context.WithCancel(ctx)
-	var queue []<-chan hearing
+	var queue []<-chan result
 	defer func() {
 		cancel()
 		for _, h := range queue {
 			<-h
 		}
 	}()
-	fillers := l.hesitates(options.Prompt)
-	cutter := sound.NewSplitter(pcm, longest)
+	fillers := l.hasFiller(options.Prompt)
+	chunks := sound.NewSplitter(pcm, maxChunk)
 	for ended := false; ; {
 		for !ended && len(queue) < 2*l.options.Slots {
-			stretch, err := cutter.Next()
+			chunk, err := chunks.Next()
 			if ended = errors.Is(err, io.EOF); err != nil && !ended {
-				return heard, err
+				return transcript, err
 			}
 			if !ended {
-				queue = append(queue, l.hear(ctx, stretch))
+				queue = append(queue, l.start(ctx, chunk))
 			}
 		}
 		if len(queue) == 0 {
-			return heard, nil
+			return transcript, nil
 		}
 		next := <-queue[0]
 		queue = queue[1:]
 		if next.err != nil {
-			return heard, next.err
+			return transcript, next.err
 		}
-		heard.Duration = next.until
-		if err := hand(next, fillers, emit); err != nil {
-			return heard, err
+		transcript.Duration = next.until
+		if err := emitSegments(next, fillers, emit); err != nil {
+			return transcript, err
 		}
 	}
 }
 
-// hear listens to a stretch while others are listened to.
-func (l *listener) hear(ctx context.Context, s sound.Chunk) <-chan hearing {
-	answer := make(chan hearing, 1)
-	h := hearing{until: s.Start + s.Seconds()}
-	if s.Silent {
-		answer <- h
-		return answer
+// start transcribes a chunk in the background.
+func (l *listener) start(ctx context.Context, c sound.Chunk) <-chan result {
+	done := make(chan result, 1)
+	r := result{until: c.Start + c.Seconds()}
+	if c.Silent {
+		done <- r
+		return done
 	}
 	go func() {
-		dither(s.PCM)
-		if h.words, h.err = l.recognize(ctx, s.PCM); h.err == nil {
-			place(h.words, s.Start, h.until)
+		dither(c.PCM)
+		if r.words, r.err = l.recognize(ctx, c.PCM); r.err == nil {
+			place(r.words, c.Start, r.until)
 		}
-		answer <- h
+		done <- r
 	}()
-	return answer
+	return done
 }
 
-// recognize waits for a program that is free. When that ends by itself another
-// one tries once more.
+// recognize waits for an idle process. If that process exits, it retries once with
+// another one.
 func (l *listener) recognize(ctx context.Context, pcm []byte) (words []engines.Word, err error) {
 	var p *program
 	select {
@@ -138,7 +143,7 @@ func (l *listener) recognize(ctx context.Context, pcm []byte) (words []engines.W
 	defer context.AfterFunc(l.life, cancel)()
 	for range 2 {
 		if p == nil {
-			if p, err = l.start(); err != nil {
+			if p, err = l.startProgram(); err != nil {
 				return nil, err
 			}
 		}
@@ -157,10 +162,10 @@ func (l *listener) recognize(ctx context.Context, pcm []byte) (words []engines.W
 			break
 		}
 	}
-	return nil, domain.Errorf(domain.Internal, "PocketSphinx gave up on a stretch of the recording: %v", err)
+	return nil, domain.Errorf(domain.Internal, "PocketSphinx failed on a part of the recording: %v", err)
 }
 
-// Close ends all programs, and waits for those that listen.
+// Close stops all processes and waits for the busy ones.
 func (l *listener) Close() error {
 	l.closing.Do(func() {
 		l.end()

@@ -58,7 +58,8 @@ func benchmarkListen(b *testing.B, runner *sandbox.Runner) {
 	began, _ := spent(b)
 	l := load(b, sphinx.Options{Runner: runner})
 	for b.Loop() {
-		_, err := l.Transcribe(b.Context(), again(pcm, seconds), engines.TranscriptionOptions{}, func(engines.TranscriptEvent) error { return nil })
+		_, err := l.Transcribe(b.Context(), again(pcm, seconds), engines.TranscriptionOptions{},
+			func(engines.TranscriptEvent) error { return nil })
 		require.NoError(b, err)
 	}
 	b.StopTimer()
@@ -84,18 +85,19 @@ func TestHours(t *testing.T) {
 		l := load(t, sphinx.Options{Runner: plain})
 		steps, told := 0, 0.0
 		began := time.Now()
-		_, err := l.Transcribe(t.Context(), again(pcm, seconds), engines.TranscriptionOptions{}, func(step engines.TranscriptEvent) error {
-			require.GreaterOrEqual(t, step.Seconds, told)
-			if steps++; step.Seconds-told > 0 && steps%100 == 0 {
-				var m runtime.MemStats
-				runtime.GC()
-				runtime.ReadMemStats(&m)
-				heap = max(heap, m.HeapAlloc)
-				t.Logf("%.0f s of sound in %.0f s, %d MiB in use", step.Seconds, time.Since(began).Seconds(), m.HeapAlloc>>20)
-			}
-			told = step.Seconds
-			return nil
-		})
+		_, err := l.Transcribe(t.Context(), again(pcm, seconds), engines.TranscriptionOptions{},
+			func(step engines.TranscriptEvent) error {
+				require.GreaterOrEqual(t, step.Seconds, told)
+				if steps++; step.Seconds-told > 0 && steps%100 == 0 {
+					var m runtime.MemStats
+					runtime.GC()
+					runtime.ReadMemStats(&m)
+					heap = max(heap, m.HeapAlloc)
+					t.Logf("%.0f s of sound in %.0f s, %d MiB in use", step.Seconds, time.Since(began).Seconds(), m.HeapAlloc>>20)
+				}
+				told = step.Seconds
+				return nil
+			})
 		require.NoError(t, err)
 		require.InDelta(t, seconds, told, 1)
 		require.NoError(t, l.Close())
@@ -105,7 +107,8 @@ func TestHours(t *testing.T) {
 	_, few, _ := hear(300)
 	cpu, many, heap := hear(3600 * hours)
 	ratio := cpu.Seconds() / (3600 * hours)
-	t.Logf("%.2f hours: %.3f s of a processor for a second of sound; programs of %d MiB, after five minutes %d MiB; at most %d MiB of ours", hours, ratio, many>>10, few>>10, heap>>20)
+	t.Logf("%.2f hours: %.3f s of a processor for a second of sound; programs of %d MiB, after five minutes %d MiB; at "+
+		"most %d MiB of ours", hours, ratio, many>>10, few>>10, heap>>20)
 	require.Less(t, ratio/2, 0.5, "two processors are to listen twice as fast as one speaks")
 	require.Less(t, float64(many), 1.25*float64(few))
 	require.Less(t, heap, uint64(64<<20))

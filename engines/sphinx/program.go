@@ -16,55 +16,60 @@ import (
 	"anneal/engines/sandbox"
 )
 
-// A program is PocketSphinx at work: it is told the names of utterances, and
-// writes what it hears in each. Starting it takes longer than listening to a
-// sentence, so it stays for the next ones. Not safe for concurrent use.
+// A program is a PocketSphinx process. It reads the names of utterances and writes
+// the words of each. Since it takes longer to start than to transcribe a sentence,
+// it is reused. It is not safe for concurrent use.
 type program struct {
-	dir     string // of the model, which is nobody's business
-	process *sandbox.Process
-	orders  *os.File // names of utterances to listen to
-	answers *os.File
-	lines   *bufio.Scanner
-	sound   *os.File // that the next utterance is read from; it has no name any more
-	heard   int      // utterances
-	stop    func()   // ends the process and all it started
+	dir        string // of the model; removed from error messages
+	process    *sandbox.Process
+	requests   *os.File // names of utterances
+	responses  *os.File
+	lines      *bufio.Scanner
+	sound      *os.File // the samples of the next utterance, an unlinked file
+	utterances int      // so far
+	stop       func()   // kills the process group
 }
 
-// arguments have the program take orders from its descriptor 3 and answer to 4.
-// Silence stays in the sound, or the times of words would leave it out.
+// arguments returns the command line: requests come from descriptor 3 and
+// responses go to 4. Silence is not removed, since that would shift the times of
+// words.
 func arguments(path, dir string) []string {
 	return []string{
-		path, "-hmm", filepath.Join(dir, acoustic), "-lm", filepath.Join(dir, language), "-dict", filepath.Join(dir, dictionary),
+		path, "-hmm", filepath.Join(dir, acoustic), "-lm", filepath.Join(dir, language), "-dict", filepath.Join(dir,
+			dictionary),
 		"-adcin", "yes", "-remove_silence", "no", "-cepdir", "/dev", "-cepext", "", "-build_outdirs", "no",
 		"-ctl", "/dev/fd/3", "-ctm", "/dev/fd/4", "-hyp", "/dev/fd/4",
 	}
 }
 
-// start starts a program, which reads its sound from descriptor 5.
-func (l *listener) start() (*program, error) {
+// startProgram starts a process that reads its samples from descriptor 5.
+func (l *listener) startProgram() (*program, error) {
 	p := &program{dir: l.dir}
 	var files []*os.File
 	fail := func(err error) (*program, error) {
 		p.close()
 		for _, file := range files {
-			_ = file.Close() // the first error is told
+			_ = file.Close() // the first error is returned
 		}
 		return nil, err
 	}
-	orders, ordersIn, err := os.Pipe()
+	requests, requestsIn, err := os.Pipe()
 	if err != nil {
 		return fail(err)
 	}
-	p.orders, files = ordersIn, append(files, orders)
-	answers, answersIn, err := os.Pipe()
+	p.requests, files = requestsIn, append(files, requests)
+	responses, responsesIn, err := os.Pipe()
 	if err != nil {
 		return fail(err)
 	}
-	p.answers, files = answers, append(files, answersIn)
-	if p.sound, err = nameless(l.options.Dir); err != nil {
+	p.responses, files = responses, append(files, responsesIn)
+	if p.sound, err = unlinkedFile(l.options.Dir); err != nil {
 		return fail(err)
 	}
-	program := sandbox.Program{Args: l.args, Env: process.Environment(nil), Files: []*os.File{orders, answersIn, p.sound}, Limits: limits, Trusted: l.trusted}
+	program := sandbox.Program{
+		Args: l.args, Env: process.Environment(nil), Files: []*os.File{requests, responsesIn, p.sound},
+		Limits: limits, Trusted: l.trusted,
+	}
 	if l.dir != "" {
 		program.Read = []string{l.dir}
 	}
@@ -73,25 +78,26 @@ func (l *listener) start() (*program, error) {
 		return fail(err)
 	}
 	for _, file := range files {
-		_ = file.Close() // the program has its own
+		_ = file.Close() // the process has its own descriptors
 	}
-	p.lines = bufio.NewScanner(answers)
+	p.lines = bufio.NewScanner(responses)
 	p.lines.Split(process.ScanWholeLines)
 	p.stop = sync.OnceFunc(func() { p.process.Stop(context.Background(), 0) })
 	return p, nil
 }
 
-// limits are several times what Debian's model takes: 115 MiB.
+// limits are several times what Debian's model needs, which is 115 MiB.
 var limits = sandbox.Limits{Memory: 2 << 30, FileBytes: 1 << 20, Processes: 16, Files: 64}
 
-// nameless is a file that goes when nobody has it open any more.
-func nameless(dir string) (*os.File, error) {
+// unlinkedFile creates a temporary file without a name: it is deleted when its
+// last descriptor is closed.
+func unlinkedFile(dir string) (*os.File, error) {
 	file, err := os.CreateTemp(dir, "anneal-sound-*")
 	if err != nil {
 		return nil, err
 	}
 	if err := os.Remove(file.Name()); err != nil {
-		_ = file.Close() // the first error is told
+		_ = file.Close() // the first error is returned
 		return nil, err
 	}
 	return file, nil
@@ -101,27 +107,27 @@ func (p *program) close() {
 	if p.process != nil {
 		p.stop()
 	}
-	for _, file := range []*os.File{p.orders, p.answers, p.sound} {
+	for _, file := range []*os.File{p.requests, p.responses, p.sound} {
 		if file != nil {
-			_ = file.Close() // nothing is written that counts
+			_ = file.Close() // nothing written is needed any more
 		}
 	}
 }
 
-// listenLimit is how long one utterance may take.
-const listenLimit = 10 * time.Minute
+// utteranceTimeout bounds the transcription of one utterance.
+const utteranceTimeout = 10 * time.Minute
 
-// endLimit is how long a program that closed its pipes may take to end.
-const endLimit = 2 * time.Second
+// exitTimeout bounds the exit of a process that closed its pipes.
+const exitTimeout = 2 * time.Second
 
-// errEnded is that the program ended by itself.
-var errEnded = errors.New("it ended")
+// errEnded is the error for a process that exited by itself.
+var errEnded = errors.New("it exited")
 
-// listen hears an utterance. The program is of no use after an error.
+// listen transcribes an utterance. The program is unusable after an error.
 func (p *program) listen(ctx context.Context, pcm []byte) ([]engines.Word, error) {
 	unwatch := context.AfterFunc(ctx, p.stop)
-	_ = p.answers.SetReadDeadline(time.Now().Add(listenLimit)) // a pipe has deadlines
-	words, err := p.utter(pcm)
+	_ = p.responses.SetReadDeadline(time.Now().Add(utteranceTimeout)) // pipes support deadlines
+	words, err := p.transcribe(pcm)
 	if !unwatch() {
 		return nil, ctx.Err()
 	}
@@ -129,10 +135,10 @@ func (p *program) listen(ctx context.Context, pcm []byte) ([]engines.Word, error
 	case err == nil:
 		return words, nil
 	case errors.Is(err, os.ErrDeadlineExceeded):
-		return nil, fmt.Errorf("it took longer than %s", listenLimit)
+		return nil, fmt.Errorf("it took longer than %s", utteranceTimeout)
 	}
-	if errors.Is(err, errEnded) { // how it ended by itself is why
-		ending := time.NewTimer(endLimit)
+	if errors.Is(err, errEnded) { // its exit status is the reason
+		ending := time.NewTimer(exitTimeout)
 		defer ending.Stop()
 		select {
 		case <-p.process.Done():
@@ -140,21 +146,21 @@ func (p *program) listen(ctx context.Context, pcm []byte) ([]engines.Word, error
 		}
 	}
 	p.stop()
-	return nil, fmt.Errorf("%w%s", err, p.lastWords())
+	return nil, fmt.Errorf("%w%s", err, p.lastError())
 }
 
-// utter orders the sound, and then one of no length, whose answer shows that
-// the one before is complete.
-func (p *program) utter(pcm []byte) (words []engines.Word, err error) {
+// transcribe requests the utterance and then an empty one, whose response marks the
+// end of the first one's.
+func (p *program) transcribe(pcm []byte) (words []engines.Word, err error) {
 	if err := p.sound.Truncate(0); err != nil {
 		return nil, err
 	}
 	if _, err := p.sound.WriteAt(pcm, 0); err != nil {
 		return nil, err
 	}
-	p.heard++
-	name, mark := fmt.Sprintf("u%d", p.heard), fmt.Sprintf("m%d", p.heard)
-	if _, err := fmt.Fprintf(p.orders, "fd/5 0 -1 %s\nnull 0 -1 %s\n", name, mark); err != nil {
+	p.utterances++
+	name, mark := fmt.Sprintf("u%d", p.utterances), fmt.Sprintf("m%d", p.utterances)
+	if _, err := fmt.Fprintf(p.requests, "fd/5 0 -1 %s\nnull 0 -1 %s\n", name, mark); err != nil {
 		return nil, errEnded
 	}
 	for p.lines.Scan() {
@@ -176,8 +182,9 @@ func (p *program) utter(pcm []byte) (words []engines.Word, err error) {
 	return nil, errEnded
 }
 
-// lastWords is the last complaint of the program, as the end of a sentence.
-func (p *program) lastWords() string {
+// lastError returns the last error that the process logged, to be appended to a
+// message.
+func (p *program) lastError() string {
 	<-p.process.Done()
 	last := ""
 	for line := range strings.Lines(p.process.LastOutput()) {

@@ -40,7 +40,8 @@ func load(t testing.TB, o sphinx.Options) engines.SpeechModel {
 	if _, err := os.Stat(sphinx.DebianModel); err != nil {
 		t.Skip("pocketsphinx-en-us is not installed: apt install pocketsphinx-en-us")
 	}
-	l, err := transcriber.LoadSpeech(t.Context(), engines.SpeechFiles{Dir: sphinx.DebianModel, Settings: domain.SpeechSettings{Format: domain.SpeechPocketsphinx}})
+	l, err := transcriber.LoadSpeech(t.Context(), engines.SpeechFiles{Dir: sphinx.DebianModel,
+		Settings: domain.SpeechSettings{Format: domain.SpeechPocketsphinx}})
 	require.NoError(t, err)
 	t.Cleanup(func() {
 		require.NoError(t, l.Close())
@@ -162,7 +163,8 @@ func TestErrorsOf(t *testing.T) {
 	for _, c := range []struct {
 		want, got string
 		wrong     int
-	}{{"a b c", "a b c", 0}, {"a b c", "a x c", 1}, {"a b c", "a c", 1}, {"a c", "a b c", 1}, {"a b", "", 2}, {"", "a", 1}, {"a b c d", "b c d e", 2}} {
+	}{{"a b c", "a b c", 0}, {"a b c", "a x c", 1}, {"a b c", "a c", 1}, {"a c", "a b c", 1}, {"a b", "", 2},
+		{"", "a", 1}, {"a b c d", "b c d e", 2}} {
 		wrong, _ := errorsOf(c.want, c.got)
 		require.Equal(t, c.wrong, wrong, "%s → %s", c.want, c.got)
 	}
@@ -215,7 +217,8 @@ func TestPeople(t *testing.T) {
 	needs(t, "ffmpeg", "ffmpeg")
 	l := load(t, sphinx.Options{})
 	wrong, words := 0, 0
-	for _, name := range []string{"Front_Center", "Front_Left", "Front_Right", "Rear_Center", "Rear_Left", "Rear_Right", "Side_Left", "Side_Right"} {
+	for _, name := range []string{"Front_Center", "Front_Left", "Front_Right", "Rear_Center", "Rear_Left", "Rear_Right",
+		"Side_Left", "Side_Right"} {
 		h := transcribe(t, l, bytes.NewReader(recording(t, alsa+name+".wav")), engines.TranscriptionOptions{})
 		w, n := errorsOf(strings.ToLower(strings.ReplaceAll(name, "_", " ")), h.text())
 		t.Logf("%s: %s", name, h.text())
@@ -322,7 +325,8 @@ func TestLongSound(t *testing.T) {
 func TestSilenceIsNoError(t *testing.T) {
 	l := load(t, sphinx.Options{Slots: 1})
 	for name, pcm := range map[string][]byte{
-		"nothing": nil, "half a sample": {1}, "one sample": {0, 16}, "a second": make([]byte, 32000), "forty seconds": make([]byte, 40*32000),
+		"nothing": nil, "half a sample": {1}, "one sample": {0, 16}, "a second": make([]byte, 32000),
+		"forty seconds":      make([]byte, 40*32000),
 		"a click in silence": append(append(make([]byte, 32000), 0, 64), make([]byte, 32000)...),
 	} {
 		h := transcribe(t, l, bytes.NewReader(pcm), engines.TranscriptionOptions{})
@@ -339,12 +343,13 @@ func TestManyAtOnce(t *testing.T) {
 	for range 4 {
 		go func() {
 			text := ""
-			_, err := l.Transcribe(t.Context(), bytes.NewReader(pcm), engines.TranscriptionOptions{}, func(step engines.TranscriptEvent) error {
-				if step.Segment != nil {
-					text += step.Segment.Text
-				}
-				return nil
-			})
+			_, err := l.Transcribe(t.Context(), bytes.NewReader(pcm), engines.TranscriptionOptions{},
+				func(step engines.TranscriptEvent) error {
+					if step.Segment != nil {
+						text += step.Segment.Text
+					}
+					return nil
+				})
 			if err == nil && text != sentences[3] {
 				err = fmt.Errorf("heard %q", text)
 			}
@@ -393,7 +398,8 @@ func TestStopping(t *testing.T) {
 	require.ErrorIs(t, err, context.Canceled)
 
 	refused := fmt.Errorf("the reader has gone")
-	_, err = l.Transcribe(t.Context(), bytes.NewReader(make([]byte, 1<<20)), engines.TranscriptionOptions{}, func(engines.TranscriptEvent) error { return refused })
+	_, err = l.Transcribe(t.Context(), bytes.NewReader(make([]byte, 1<<20)), engines.TranscriptionOptions{},
+		func(engines.TranscriptEvent) error { return refused })
 	require.ErrorIs(t, err, refused)
 
 	h := transcribe(t, l, bytes.NewReader(pcm), engines.TranscriptionOptions{})

@@ -1,5 +1,5 @@
-// Package sphinx listens with CMU PocketSphinx: English on a processor, by
-// programs of its own that run as long as the model is loaded.
+// Package sphinx transcribes English on CPUs with CMU PocketSphinx, in processes
+// that run while the model is loaded.
 package sphinx
 
 import (
@@ -18,20 +18,19 @@ import (
 	"anneal/engines/sandbox"
 )
 
-// Options say how models listen. A zero field takes its default.
+// Options configure the transcriber. A zero field has its default.
 type Options struct {
 	Runner *sandbox.Runner // starts PocketSphinx
 
-	Dir   string // for sound that is listened to; default the system's temporary folder
-	Slots int    // programs that listen at once; default one for each processor, and no more than mostSlots
+	Dir   string // for temporary audio files; default the system's temporary directory
+	Slots int    // concurrent processes; default one for each core, at most maxSlots
 }
 
-// DebianModel is where the package pocketsphinx-en-us puts its model.
+// DebianModel is the directory of the model of the package pocketsphinx-en-us.
 const DebianModel = "/usr/share/pocketsphinx/model/en-us"
 
-// mostSlots programs of 115 MiB each fit into what a replica that listens is
-// given.
-const mostSlots = 4
+// maxSlots processes of 115 MiB each fit into a speech replica's memory.
+const maxSlots = 4
 
 const (
 	batch   = "pocketsphinx_batch"
@@ -43,19 +42,18 @@ type transcriber struct {
 	program string
 }
 
-// New makes a transcriber. It fails, saying what to do, when PocketSphinx is
-// not installed.
+// New returns a transcriber. It fails if PocketSphinx is not installed.
 func New(o Options) (engines.Transcriber, error) {
 	program, err := process.Find(batch, install)
 	if err != nil {
 		return nil, err
 	}
 	o.Dir = cmp.Or(o.Dir, os.TempDir())
-	o.Slots = cmp.Or(o.Slots, min(runtime.GOMAXPROCS(0), mostSlots))
+	o.Slots = cmp.Or(o.Slots, min(runtime.GOMAXPROCS(0), maxSlots))
 	return transcriber{o, program}, nil
 }
 
-// The parts of a model, as pocketsphinx-en-us has them.
+// The files of a model, in the layout of pocketsphinx-en-us.
 const (
 	acoustic   = "en-us"
 	language   = "en-us.lm.bin"
@@ -63,27 +61,29 @@ const (
 	english    = "en"
 )
 
-// LoadSpeech implements engines.Transcriber. It starts one program, which shows
-// that the model can be read; the others start when they are needed.
+// LoadSpeech implements engines.Transcriber. It starts one process to check that
+// the model can be loaded; the others start on demand.
 func (t transcriber) LoadSpeech(ctx context.Context, files engines.SpeechFiles) (engines.SpeechModel, error) {
 	if err := check(files); err != nil {
 		return nil, err
 	}
 	if err := t.options.Runner.Check(ctx); err != nil && !files.Trusted {
-		return nil, domain.Errorf(domain.FailedPrecondition, "PocketSphinx loads speech models that were uploaded only in a sandbox: %v", err)
+		return nil, domain.Errorf(domain.FailedPrecondition,
+			"PocketSphinx loads uploaded speech models only in a sandbox: %v", err)
 	}
-	hesitations, err := known(filepath.Join(files.Dir, dictionary))
+	fillers, err := knownFillers(filepath.Join(files.Dir, dictionary))
 	if err != nil {
 		return nil, err
 	}
 	l := &listener{
-		options: t.options, args: arguments(t.program, files.Dir), dir: files.Dir, trusted: files.Trusted, hesitations: hesitations, free: make(chan *program, t.options.Slots),
+		options: t.options, args: arguments(t.program, files.Dir), dir: files.Dir, trusted: files.Trusted,
+		fillers: fillers, free: make(chan *program, t.options.Slots),
 	}
 	l.life, l.end = context.WithCancel(context.WithoutCancel(ctx))
 	for range t.options.Slots - 1 {
 		l.free <- nil
 	}
-	first, err := l.start()
+	first, err := l.startProgram()
 	if err != nil {
 		return nil, err
 	}
@@ -99,28 +99,33 @@ func (t transcriber) LoadSpeech(ctx context.Context, files engines.SpeechFiles) 
 	return l, nil
 }
 
-// check refuses what is no model of PocketSphinx, or none of English.
+// check rejects directories without an English model of PocketSphinx, and settings
+// that PocketSphinx does not support.
 func check(files engines.SpeechFiles) error {
 	var v domain.Violations
-	for _, path := range []string{filepath.Join(acoustic, "mdef"), filepath.Join(acoustic, "means"), filepath.Join(acoustic, "feat.params"), language, dictionary} {
+	for _, path := range []string{
+		filepath.Join(acoustic, "mdef"), filepath.Join(acoustic, "means"), filepath.Join(acoustic, "feat.params"),
+		language, dictionary,
+	} {
 		info, err := os.Stat(filepath.Join(files.Dir, path))
-		v.Require(err == nil && info.Mode().IsRegular(), path, "is missing: a model of format %s has the layout of Debian's pocketsphinx-en-us", domain.SpeechPocketsphinx)
+		v.Require(err == nil && info.Mode().IsRegular(), path,
+			"is missing: a model of format %s has the layout of Debian's pocketsphinx-en-us", domain.SpeechPocketsphinx)
 	}
 	for _, code := range files.Settings.Languages {
-		v.Require(code == english, "speech.languages", "%q is not possible: PocketSphinx listens to English here", code)
+		v.Require(code == english, "speech.languages", "%q is not supported: PocketSphinx transcribes English", code)
 	}
 	s := files.Settings
-	v.Require(len(s.VADModels) == 0, "speech.vadModels", "PocketSphinx has no such models")
-	v.Require(len(s.AlignmentModels) == 0, "speech.alignmentModels", "PocketSphinx has no such models")
-	v.Require(s.DiarizationModel == "", "speech.diarizationModel", "PocketSphinx does not tell speakers apart")
+	v.Require(len(s.VADModels) == 0, "speech.vadModels", "is not supported by PocketSphinx")
+	v.Require(len(s.AlignmentModels) == 0, "speech.alignmentModels", "is not supported by PocketSphinx")
+	v.Require(s.DiarizationModel == "", "speech.diarizationModel", "is not supported by PocketSphinx")
 	return v.Err()
 }
 
-// sounds are words that are no words. They are heard when a prompt has one.
-var sounds = []string{"ah", "eh", "er", "hm", "hmm", "mhm", "mm", "uh", "um"}
+// allFillers are hesitations, transcribed only if the prompt contains one.
+var allFillers = []string{"ah", "eh", "er", "hm", "hmm", "mhm", "mm", "uh", "um"}
 
-// known are those of a dictionary.
-func known(path string) (found []string, err error) {
+// knownFillers returns the fillers that a dictionary contains.
+func knownFillers(path string) (found []string, err error) {
 	file, err := os.Open(path)
 	if err != nil {
 		return nil, err
@@ -128,7 +133,7 @@ func known(path string) (found []string, err error) {
 	defer file.Close()
 	lines := bufio.NewScanner(file)
 	for lines.Scan() {
-		if word, _, _ := strings.Cut(lines.Text(), " "); slices.Contains(sounds, word) {
+		if word, _, _ := strings.Cut(lines.Text(), " "); slices.Contains(allFillers, word) {
 			found = append(found, word)
 		}
 	}

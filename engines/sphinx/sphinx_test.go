@@ -20,7 +20,8 @@ import (
 func folder(t *testing.T) string {
 	dir := t.TempDir()
 	require.NoError(t, os.Mkdir(filepath.Join(dir, acoustic), 0o700))
-	for _, path := range []string{acoustic + "/mdef", acoustic + "/means", acoustic + "/feat.params", language, dictionary} {
+	for _, path := range []string{acoustic + "/mdef", acoustic + "/means", acoustic + "/feat.params", language,
+		dictionary} {
 		require.NoError(t, os.WriteFile(filepath.Join(dir, path), nil, 0o600))
 	}
 	return dir
@@ -28,10 +29,12 @@ func folder(t *testing.T) string {
 
 func TestModelsThatAreNone(t *testing.T) {
 	_, err := transcriber{}.LoadSpeech(t.Context(), engines.SpeechFiles{Dir: t.TempDir(), Settings: domain.SpeechSettings{
-		Languages: []string{"en", "de"}, VADModels: map[string]string{"silero": "x"}, AlignmentModels: map[string]string{"mms_fa": "x"}, DiarizationModel: "x",
+		Languages: []string{"en", "de"}, VADModels: map[string]string{"silero": "x"},
+		AlignmentModels: map[string]string{"mms_fa": "x"}, DiarizationModel: "x",
 	}})
 	require.Equal(t, domain.InvalidArgument, domain.CodeOf(err))
-	for _, part := range []string{"en-us/mdef", language, dictionary, `"de"`, "vadModels", "alignmentModels", "diarizationModel"} {
+	for _, part := range []string{"en-us/mdef", language, dictionary, `"de"`, "vadModels", "alignmentModels",
+		"diarizationModel"} {
 		require.ErrorContains(t, err, part)
 	}
 	dir := folder(t)
@@ -53,15 +56,18 @@ func TestPocketSphinxIsNotInstalled(t *testing.T) {
 }
 
 func TestOptionsThatCannotBeHonoured(t *testing.T) {
-	l := &listener{hesitations: []string{"uh", "um"}}
+	l := &listener{fillers: []string{"uh", "um"}}
 	for _, o := range []engines.TranscriptionOptions{
-		{}, {Language: "en"}, {Temperature: []float64{0}}, {Words: true}, {Prompt: "Um, I think so"}, {Prompt: "like UH"}, {MinSpeakers: 2},
+		{}, {Language: "en"}, {Temperature: []float64{0}}, {Words: true}, {Prompt: "Um, I think so"}, {Prompt: "like UH"},
+		{MinSpeakers: 2},
 	} {
 		require.NoError(t, l.Check(o), "%+v", o)
 	}
 	for field, o := range map[string]engines.TranscriptionOptions{
-		"language": {Language: "de"}, "task": {Translate: true}, "diarize": {Diarize: true}, "vad_model": {VAD: engines.VADSilero},
-		"alignment_model": {Alignment: engines.AlignMMS}, "temperature": {Temperature: []float64{0, 0.2}}, "prompt": {Prompt: "Names: Humphrey, Strum"},
+		"language": {Language: "de"}, "task": {Translate: true}, "diarize": {Diarize: true},
+		"vad_model":       {VAD: engines.VADSilero},
+		"alignment_model": {Alignment: engines.AlignMMS}, "temperature": {Temperature: []float64{0, 0.2}},
+		"prompt": {Prompt: "Names: Humphrey, Strum"},
 	} {
 		err := l.Check(o)
 		require.Equal(t, domain.InvalidArgument, domain.CodeOf(err), field)
@@ -75,8 +81,9 @@ func TestOptionsThatCannotBeHonoured(t *testing.T) {
 
 func TestFillersOfADictionary(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "d")
-	require.NoError(t, os.WriteFile(path, []byte("a AH\nuh AH\number AH M B ER\num AH M\nhmm HH M\nhmm(2) HH AH M\n"), 0o600))
-	found, err := known(path)
+	require.NoError(t, os.WriteFile(path, []byte("a AH\nuh AH\number AH M B ER\num AH M\nhmm HH M\nhmm(2) HH AH M\n"),
+		0o600))
+	found, err := knownFillers(path)
 	require.NoError(t, err)
 	require.Equal(t, []string{"uh", "um", "hmm"}, found)
 }
@@ -98,27 +105,31 @@ func TestSegmentsEndAtPauses(t *testing.T) {
 	word := func(text string, start, end float64) engines.Word {
 		return engines.Word{Text: text, Start: start, End: end, Probability: 0.5}
 	}
-	words := []engines.Word{word("one", 0, 1), word("um", 1, 1.3), word("[noise]", 1.3, 1.4), word("two", 1.4, 2), word("three", 3, 4)}
+	words := []engines.Word{word("one", 0, 1), word("um", 1, 1.3), word("[noise]", 1.3, 1.4), word("two", 1.4, 2),
+		word("three", 3, 4)}
 	for i := range 20 {
 		words = append(words, word("long", 5+float64(i), 6+float64(i)))
 	}
 	for fillers, want := range map[bool][]string{
-		false: {"one two", "three", "long long long long long long long long long long", "long long long long long long long long long long"},
-		true:  {"one um two", "three", "long long long long long long long long long long", "long long long long long long long long long long"},
+		false: {"one two", "three", "long long long long long long long long long long",
+			"long long long long long long long long long long"},
+		true: {"one um two", "three", "long long long long long long long long long long",
+			"long long long long long long long long long long"},
 	} {
 		var got []string
 		var seconds []float64
-		require.NoError(t, hand(hearing{until: 30, words: append([]engines.Word(nil), words...)}, fillers, func(step engines.TranscriptEvent) error {
-			got, seconds = append(got, step.Segment.Text), append(seconds, step.Seconds)
-			require.InDelta(t, math.Log(0.5), step.Segment.AvgLogprob, 1e-9)
-			return nil
-		}))
+		require.NoError(t, emitSegments(result{until: 30, words: append([]engines.Word(nil), words...)}, fillers,
+			func(step engines.TranscriptEvent) error {
+				got, seconds = append(got, step.Segment.Text), append(seconds, step.Seconds)
+				require.InDelta(t, math.Log(0.5), step.Segment.AvgLogprob, 1e-9)
+				return nil
+			}))
 		require.Equal(t, want, got)
 		require.Equal(t, []float64{2, 4, 15, 30}, seconds)
 	}
 	for _, nothing := range [][]engines.Word{nil, {word("<sil>", 0, 1), word("uh", 1, 2)}} {
 		told := 0
-		require.NoError(t, hand(hearing{until: 3, words: nothing}, false, func(step engines.TranscriptEvent) error {
+		require.NoError(t, emitSegments(result{until: 3, words: nothing}, false, func(step engines.TranscriptEvent) error {
 			told++
 			require.Equal(t, engines.TranscriptEvent{Seconds: 3}, step)
 			return nil
@@ -144,7 +155,8 @@ func TestNothingAtAllIsDithered(t *testing.T) {
 // scripted listens with a shell script in PocketSphinx's place. It has what
 // the real one has: orders on 3, answers on 4, sound on 5.
 func scripted(t *testing.T, script string) *listener {
-	l := &listener{options: Options{Dir: t.TempDir(), Slots: 1}, args: []string{"sh", "-c", script}, free: make(chan *program, 1)}
+	l := &listener{options: Options{Dir: t.TempDir(), Slots: 1}, args: []string{"sh", "-c", script},
+		free: make(chan *program, 1)}
 	l.life, l.end = context.WithCancel(t.Context())
 	l.free <- nil
 	t.Cleanup(func() { require.NoError(t, l.Close()) })
@@ -160,12 +172,13 @@ const answering = `while read file from to name; do
 func TestAProgramThatEnds(t *testing.T) {
 	loud := bytes.Repeat([]byte{0, 32}, engines.SampleRate)
 	listen := func(l *listener) (text string, err error) {
-		_, err = l.Transcribe(t.Context(), bytes.NewReader(loud), engines.TranscriptionOptions{}, func(step engines.TranscriptEvent) error {
-			if step.Segment != nil {
-				text += step.Segment.Text
-			}
-			return nil
-		})
+		_, err = l.Transcribe(t.Context(), bytes.NewReader(loud), engines.TranscriptionOptions{},
+			func(step engines.TranscriptEvent) error {
+				if step.Segment != nil {
+					text += step.Segment.Text
+				}
+				return nil
+			})
 		return text, err
 	}
 	once := func(script string) *listener { // it writes a note where no sandbox lets it
@@ -184,7 +197,7 @@ func TestAProgramThatEnds(t *testing.T) {
 
 	for script, want := range map[string]string{
 		`read order <&3; echo 'ERROR: "x.c", line 1: no memory' >&2; exit 1`: `no memory`,
-		`exit 0`: "gave up on a stretch",
+		`exit 0`: "failed on a part of the recording",
 		`read order <&3; echo "u1 1 nothing" >&4; sleep 600`:                                           "a line of 1 fields",
 		`read order <&3; yes "INFO: a line that goes on" | head -c 200000 | tr -d '\n' >&4; sleep 600`: "token too long",
 	} {

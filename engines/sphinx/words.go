@@ -13,10 +13,10 @@ import (
 const (
 	frameSeconds   = 0.01
 	segmentPause   = 0.5  // seconds without a word that end a segment
-	segmentSeconds = 10.0 // that a segment lasts at most, unless one word does
+	segmentSeconds = 10.0 // maximum duration of a segment of several words
 )
 
-// wordOf reads a word from a line in NIST's CTM format, after the name and the
+// wordOf parses a word from a line in NIST's CTM format, after the name and the
 // channel: start, duration up to the last frame, word, confidence.
 func wordOf(line string) (w engines.Word, err error) {
 	fields := strings.Fields(line)
@@ -35,7 +35,7 @@ func wordOf(line string) (w engines.Word, err error) {
 	}, nil
 }
 
-// place moves the words of a stretch to where it lies in the recording.
+// place converts the times of a chunk's words to times in the recording.
 func place(words []engines.Word, from, until float64) {
 	for i := range words {
 		words[i].Start = min(round(words[i].Start+from), until)
@@ -45,55 +45,58 @@ func place(words []engines.Word, from, until float64) {
 
 func round(seconds float64) float64 { return math.Round(seconds*1000) / 1000 }
 
-// hand hands on what was heard in a stretch: its segments, or that there are
-// none.
-func hand(h hearing, fillers bool, emit func(engines.TranscriptEvent) error) error {
-	words := slices.DeleteFunc(h.words, func(w engines.Word) bool { return noWord(w.Text, fillers) })
+// emitSegments emits the segments of a chunk, or its end if it has none.
+func emitSegments(r result, fillers bool, emit func(engines.TranscriptEvent) error) error {
+	words := slices.DeleteFunc(r.words, func(w engines.Word) bool { return isNoise(w.Text, fillers) })
 	if len(words) == 0 {
-		return emit(engines.TranscriptEvent{Seconds: h.until})
+		return emit(engines.TranscriptEvent{Seconds: r.until})
 	}
 	for len(words) > 0 {
 		n := 1
-		for n < len(words) && words[n].Start-words[n-1].End < segmentPause && words[n].End-words[0].Start <= segmentSeconds {
+		for n < len(words) && words[n].Start-words[n-1].End < segmentPause &&
+			words[n].End-words[0].Start <= segmentSeconds {
 			n++
 		}
-		said := words[:n:n]
+		segment := words[:n:n]
 		words = words[n:]
-		seconds := said[n-1].End
+		seconds := segment[n-1].End
 		if len(words) == 0 {
-			seconds = h.until
+			seconds = r.until
 		}
-		if err := emit(engines.TranscriptEvent{Seconds: seconds, Segment: segmentOf(said)}); err != nil {
+		if err := emit(engines.TranscriptEvent{Seconds: seconds, Segment: segmentOf(segment)}); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// noWord tells whether something is only a sound: what the model calls noise,
-// or a filler, unless these are wanted.
-func noWord(text string, fillers bool) bool {
-	return strings.HasPrefix(text, "<") || strings.HasPrefix(text, "[") || strings.HasPrefix(text, "++") || !fillers && slices.Contains(sounds, text)
+// isNoise reports whether the model's output is not a word: a noise marker, or a
+// filler unless fillers are requested.
+func isNoise(text string, fillers bool) bool {
+	return strings.HasPrefix(text, "<") || strings.HasPrefix(text, "[") || strings.HasPrefix(text, "++") ||
+		!fillers && slices.Contains(allFillers, text)
 }
 
-func segmentOf(said []engines.Word) *engines.Segment {
-	text := make([]string, len(said))
+func segmentOf(words []engines.Word) *engines.Segment {
+	text := make([]string, len(words))
 	sum := 0.0
-	for i, w := range said {
+	for i, w := range words {
 		text[i] = w.Text
-		sum += math.Log(max(w.Probability, leastProbability))
+		sum += math.Log(max(w.Probability, minProbability))
 	}
-	s := &engines.Segment{Start: said[0].Start, End: said[len(said)-1].End, Text: strings.Join(text, " "), Words: said, AvgLogprob: sum / float64(len(said))}
+	s := &engines.Segment{
+		Start: words[0].Start, End: words[len(words)-1].End, Text: strings.Join(text, " "), Words: words,
+		AvgLogprob: sum / float64(len(words)),
+	}
 	s.CompressionRatio = engines.CompressionRatio(s.Text)
 	return s
 }
 
-// leastProbability is half of the least that is written.
-const leastProbability = 0.0005
+// minProbability is half of the lowest probability that PocketSphinx prints.
+const minProbability = 0.0005
 
-// dither puts one bit of noise where the sound is nothing at all, which no
-// microphone hears: the model takes the logarithm of its energy. The same sound
-// gets the same noise.
+// dither adds one bit of noise to digital silence, since the model takes the
+// logarithm of the energy. It is deterministic.
 func dither(pcm []byte) {
 	state := uint32(1)
 	before := false
