@@ -24,7 +24,7 @@ import (
 )
 
 // Answers keep what was answered to requests with an idempotency key, for all
-// servers. See eventlog.Answers.
+// servers. See idempotency.Store.
 type Answers interface {
 	// Claim takes a key for a request, unless somebody else has it.
 	Claim(ctx context.Context, key string, digest []byte, now time.Time, lease time.Duration) (idempotency.Claim, error)

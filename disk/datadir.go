@@ -12,14 +12,12 @@ import (
 	"anneal/domain"
 )
 
-// DataVersion is how this program writes a data folder. It rises when an older
-// program could no longer read one: version 2 keeps data keys and the answers
-// under idempotency keys in files of their own.
+// DataVersion is the format version of a data directory. It increases when an older program could no
+// longer read one: version 2 keeps data keys and idempotency records in separate files.
 const DataVersion = 2
 
-// LockDir makes dir when it is missing, and keeps other servers out of it until
-// release is called or the process ends, however it ends. It refuses a folder
-// that a newer program wrote.
+// LockDir creates dir if it does not exist, and locks it against other servers until release is called
+// or the process exits. It refuses a directory that a newer program wrote.
 func LockDir(dir string) (release func(), err error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, domain.Errorf(domain.FailedPrecondition, "the data folder cannot be made: %v", err)

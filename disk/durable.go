@@ -10,12 +10,11 @@ import (
 	"anneal/domain"
 )
 
-// writeDurably puts a private file in place, whole or not at all, also when the
-// power fails.
+// WriteFile replaces a private file (mode 0600) atomically and durably.
 func WriteFile(path string, content []byte) error {
 	file, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+"-*") // mode 0600
 	if err != nil {
-		return domain.Errorf(domain.FailedPrecondition, "%s cannot be written: %v", path, err)
+		return domain.Errorf(domain.FailedPrecondition, "cannot write %s: %v", path, err)
 	}
 	_, err = file.Write(content)
 	err = errors.Join(err, file.Sync(), file.Close())
@@ -24,19 +23,19 @@ func WriteFile(path string, content []byte) error {
 	}
 	if err != nil {
 		_ = os.Remove(file.Name())
-		return domain.Errorf(domain.FailedPrecondition, "%s cannot be written: %v", path, err)
+		return domain.Errorf(domain.FailedPrecondition, "cannot write %s: %v", path, err)
 	}
 	return Sync(filepath.Dir(path))
 }
 
-// syncTree syncs every file and folder below dir to disk.
+// SyncTree syncs every file and directory below dir.
 func SyncTree(dir string) error {
 	return filepath.WalkDir(dir, func(path string, entry fs.DirEntry, err error) error {
 		if err == nil && (entry.IsDir() || entry.Type().IsRegular()) {
 			err = Sync(path)
 		}
 		if errors.Is(err, os.ErrNotExist) {
-			return nil // the server replaced it meanwhile
+			return nil // replaced in the meantime
 		}
 		return err
 	})
@@ -48,7 +47,7 @@ func Sync(path string) error {
 		return err
 	}
 	if err := errors.Join(file.Sync(), file.Close()); err != nil {
-		return fmt.Errorf("syncing %s: %w", path, err)
+		return fmt.Errorf("sync %s: %w", path, err)
 	}
 	return nil
 }

@@ -6,8 +6,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// exchange swaps the names of two folders at once. done is false where the file
-// system cannot, or one of them is missing.
+// Exchange swaps the names of two directories atomically. done is false when the file system does not
+// support it, or when one of them does not exist.
 func Exchange(a, b string) (done bool, err error) {
 	err = unix.Renameat2(unix.AT_FDCWD, a, unix.AT_FDCWD, b, unix.RENAME_EXCHANGE)
 	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.EINVAL) || errors.Is(err, unix.ENOSYS) || errors.Is(err, unix.ENOTSUP) {

@@ -18,35 +18,34 @@ import (
 	"anneal/eventlog/integrity"
 )
 
-// A diskSync makes a stream of the embedded server outlive a power failure,
-// for many writers at the price of one.
+// A diskSync makes acknowledged messages of the embedded server durable with a shared fsync (group
+// commit).
 //
-// The server writes each message into the stream's newest block file before it
-// acknowledges it. Its own way to have it on disk, sync_interval: always,
-// costs one fsync a message, one after another. Here whoever was acknowledged
-// waits for the next round instead: one fsync serves all that came before it.
-// The log answers nobody, and shows an event to no reader in this process,
-// before its round is over.
+// The server writes each message to the stream's newest block file before it acknowledges the
+// message. Its own sync_interval: always costs one fsync for each message, one after another. Here
+// every acknowledged writer waits for the next round: one fsync serves all messages written before
+// it. The log acknowledges no append, and shows no event to a reader in this process, before the
+// event's round has ended. See docs/adr/0033.
 type diskSync struct {
 	dir    string               // of the block files: 1.blk, 2.blk, ...
-	sync   func(*os.File) error // dataSync, but for tests
+	sync   func(*os.File) error // fdatasync; replaced by tests
 	mark   *integrity.MarkFile  // of the log; nil for other streams
 	synced atomic.Uint64        // positions up to here are on disk
 
 	mu      sync.Mutex
-	wanted  uint64 // the highest position that somebody waits for
-	next    *round // begins after now
+	wanted  uint64 // the highest position that a caller waits for
+	next    *round // the round that has not begun
 	running bool
-	failed  error // a disk that failed once is not believed again
+	failed  error // kept: after a failed fdatasync the kernel reports lost pages as clean
 
-	block  *os.File // touched by the running round only
+	block  *os.File // used by the running round only
 	number int
 }
 
 type round struct {
 	done    chan struct{}
 	err     error // once done
-	waiting bool  // somebody waits for it
+	waiting bool  // a caller waits for it
 }
 
 func newDiskSync(dir string) *diskSync {
@@ -57,7 +56,7 @@ func newDiskSync(dir string) *diskSync {
 	}
 }
 
-// wait returns once every message up to an acknowledged position is on disk.
+// wait returns when every message up to an acknowledged position is on disk.
 func (d *diskSync) wait(ctx context.Context, position uint64) error {
 	if d == nil || position <= d.synced.Load() {
 		return nil
@@ -70,7 +69,7 @@ func (d *diskSync) wait(ctx context.Context, position uint64) error {
 	d.wanted = max(d.wanted, position)
 	mine := d.next
 	mine.waiting = true
-	if !d.running { // who comes first does the round
+	if !d.running { // the first waiter does the round
 		d.running = true
 		d.mu.Unlock()
 		if more := d.round(); more {
@@ -87,7 +86,7 @@ func (d *diskSync) wait(ctx context.Context, position uint64) error {
 	}
 }
 
-// broken tells whether the disk has failed.
+// broken reports whether the disk has failed.
 func (d *diskSync) broken() bool {
 	if d == nil {
 		return false
@@ -97,20 +96,20 @@ func (d *diskSync) broken() bool {
 	return d.failed != nil
 }
 
-// rounds does one round after another as long as somebody waits.
+// rounds does rounds while callers wait.
 func (d *diskSync) rounds() {
 	for d.round() {
 	}
 }
 
-// round does the next round, and tells whether another one is wanted.
+// round does the next round and reports whether another one is needed.
 func (d *diskSync) round() (more bool) {
 	d.mu.Lock()
 	wanted, this, failed := d.wanted, d.next, d.failed
 	d.next = &round{done: make(chan struct{})}
 	d.mu.Unlock()
 
-	if failed == nil && wanted > d.synced.Load() { // else an earlier round served them, or none will again
+	if failed == nil && wanted > d.synced.Load() { // else an earlier round served them, or the disk has failed
 		err := d.syncBlocks()
 		if err == nil {
 			err = d.mark.SetDurable(wanted)
@@ -132,9 +131,9 @@ func (d *diskSync) round() (more bool) {
 	return d.running
 }
 
-// syncBlocks syncs the block that was newest in the last round, and every one
-// that came after it, with its name. A block is left behind only when it is
-// synced after its follower was there: until then the server writes into it.
+// syncBlocks syncs the block that was newest in the last round and all later ones, with their
+// directory entries. It leaves a block only after a sync that began when the next block existed:
+// until then the server writes to it.
 func (d *diskSync) syncBlocks() error {
 	if err := d.findBlock(); err != nil {
 		return err
@@ -160,8 +159,7 @@ func (d *diskSync) path(number int) string {
 	return filepath.Join(d.dir, strconv.Itoa(number)+".blk")
 }
 
-// findBlock opens the newest block, when none is open or the open one is no
-// longer the one of its name.
+// findBlock opens the newest block when none is open or the open file was replaced.
 func (d *diskSync) findBlock() error {
 	if d.block != nil {
 		here, err := d.block.Stat()
@@ -202,24 +200,24 @@ func (d *diskSync) close() {
 	}
 }
 
-// syncSubject is where the embedded server is asked, in the account CONTROL,
-// to sync all files of a stream, or the log up to a position ("EVENTS 42"). A
-// cluster has no responder there: its servers sync before they acknowledge.
+// SyncSubject takes requests, in the account CONTROL, to sync all files of a stream, or the log up
+// to a position ("EVENTS 42"). Only the embedded server responds: servers of a cluster sync before
+// they acknowledge.
 const SyncSubject = "control.sync"
 
-// askLogSync returns once the log is on disk up to a position.
+// RequestLogSync returns when the log is on disk up to a position.
 func RequestLogSync(ctx context.Context, nc *nats.Conn, position uint64) error {
 	return RequestSync(ctx, nc, Stream+" "+strconv.FormatUint(position, 10))
 }
 
-// askSync returns once all that was acknowledged on a stream is on disk.
+// RequestSync returns when every acknowledged message of a stream is on disk.
 func RequestSync(ctx context.Context, nc *nats.Conn, stream string) error {
 	answer, err := nc.RequestWithContext(ctx, SyncSubject, []byte(stream))
 	if errors.Is(err, nats.ErrNoResponders) {
 		return nil
 	}
 	if err != nil {
-		return fmt.Errorf("eventlog: syncing %s: %w", stream, err)
+		return fmt.Errorf("sync stream %s: %w", stream, err)
 	}
 	if len(answer.Data) > 0 {
 		return domain.Errorf(domain.Unavailable, "the disk of the event log failed (%s): see to it, then start again", answer.Data)

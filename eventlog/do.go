@@ -18,26 +18,25 @@ type Row struct {
 	State       any
 	Version     uint64    // position of the resource's last event
 	CreateTime  time.Time // of the event that created it
-	CreateEvent string    // ID of that event; it names the folders of the resource
+	CreateEvent string    // ID of that event; it names the resource's directories
 	UpdateTime  time.Time // of its last event
 }
 
-// Rows is the projection of the log that commands are decided on.
+// Rows is the projection of the log on which commands are decided.
 type Rows interface {
 	// Lookup returns the row of a resource.
 	Lookup(name domain.Name) Row
 	// Row returns State and Version of Lookup.
 	Row(name domain.Name) (state any, version uint64)
-	// After returns what a resource's state would be once a record is folded
-	// into it. The rows stay as they are.
+	// After returns a resource's state with a record folded into it. The rows do not change.
 	After(name domain.Name, state any, record domain.Record) (any, error)
-	// WaitFor returns once every event up to position is in the rows.
+	// WaitFor returns when every event up to position is in the rows.
 	WaitFor(ctx context.Context, position uint64) error
 }
 
-// A Request says who wants something done, when, and why. Command is its ID:
-// the same one given again is recognised when its first attempt was recorded
-// but not acknowledged. Empty, one is made.
+// A Request describes who requests a change, when and why. Command is its ID: a repeated command
+// is recognized when its first attempt was recorded but not acknowledged. Do generates an empty
+// one.
 type Request struct {
 	Time        time.Time
 	Actor       string
@@ -46,19 +45,17 @@ type Request struct {
 	Correlation string
 }
 
-// A Change is what a request changed: one event, and the state that it was
-// decided on.
+// A Change is the effect of a request: one event, and the row that it was decided on.
 type Change struct {
 	Name   domain.Name
 	Before Row
-	Event  Event // Position 0 when Before already held the fact: nothing was recorded
+	Event  Event // Position 0 when Before already had the requested state: nothing was recorded
 }
 
-// Position is that of the change's event; 0 when nothing was recorded.
+// Position returns the position of the change's event; 0 when nothing was recorded.
 func (c Change) Position() uint64 { return c.Event.Position }
 
-// After returns the row as the change left it, whatever happened to the
-// resource since.
+// After returns the row that the change produced, whatever happened to the resource since.
 func (c Change) After(rows Rows) (Row, error) {
 	if c.Event.Position == 0 {
 		return c.Before, nil
@@ -77,17 +74,15 @@ func (c Change) After(rows Rows) (Row, error) {
 
 const attempts = 16 // per Do: each lost race means that another writer made progress
 
-// Do carries out an intent: it decides it on its row, appends what is decided,
-// and decides again when another writer came first. The change holds the state
-// that its own event produced.
+// Do executes an intent: it decides the intent on its row, appends the event, and decides again
+// when another writer came first. The change holds the state that its own event produced.
 //
 // After a *domain.Fault nothing was recorded. After any other error the event
 // may have been recorded, or may still be: once one append was not
 // acknowledged, no later failure is a fault.
 //
-// What needs several resources reserves them by events of their own, and
-// commits by one: an append of several events is not whole after a power
-// failure.
+// A change of several resources reserves each by a separate event and commits with one event: an
+// append of several events is not atomic across a power failure.
 func Do(ctx context.Context, log Log, rows Rows, req Request, intent domain.Intent) (Change, error) {
 	if req.Command == "" {
 		id, err := uuid.NewV7()
@@ -100,7 +95,7 @@ func Do(ctx context.Context, log Log, rows Rows, req Request, intent domain.Inte
 	return d.run(ctx)
 }
 
-// A decision is one run of Do.
+// A decision is one call of Do.
 type decision struct {
 	log    Log
 	rows   Rows
@@ -137,13 +132,12 @@ func (d *decision) run(ctx context.Context) (Change, error) {
 			return d.conclude(ctx, Change{}, ctx.Err())
 		}
 	}
-	return d.conclude(ctx, Change{}, domain.Errorf(domain.Aborted, "%s was changed by others %d times in a row: try again", d.intent.Name, attempts))
+	return d.conclude(ctx, Change{}, domain.Errorf(domain.Aborted, "%s: %d attempts lost to concurrent changes: try again", d.intent.Name, attempts))
 }
 
-// conclude returns what run ends with when its last append did not succeed. If
-// an earlier append was not acknowledged its event may be in the log by now; it
-// is the change then. If it is not there, it may still arrive, so an error
-// becomes ErrUncertain.
+// conclude returns the result of run when its last append did not succeed. When an earlier append
+// was not acknowledged and its event is in the log by now, that event is the change. Otherwise it
+// may still arrive, so an error becomes ErrUncertain.
 func (d *decision) conclude(ctx context.Context, change Change, err error) (Change, error) {
 	if !d.unsure {
 		return change, err
@@ -160,8 +154,8 @@ func (d *decision) conclude(ctx context.Context, change Change, err error) (Chan
 	return change, nil
 }
 
-// decide decides the intent on its row. The change has no event when the fact
-// is recorded already.
+// decide decides the intent on its row. The change has no event when the row already has the
+// requested state.
 func (d *decision) decide(first bool) (Change, error) {
 	change := Change{Name: d.intent.Name, Before: d.rows.Lookup(d.intent.Name)}
 	if first {
@@ -183,9 +177,8 @@ func (d *decision) decide(first bool) (Change, error) {
 	return change, nil
 }
 
-// settle finds out what became of an append that was not acknowledged as ours.
-// It returns our own change when it was recorded after all; otherwise it waits
-// until the rows hold what came first.
+// settle resolves an append that failed or was not acknowledged. It returns our own change when
+// that was recorded; otherwise it waits until the rows hold the events that came first.
 func (d *decision) settle(ctx context.Context) (Change, error) {
 	found, newest, err := d.look(ctx)
 	if err != nil || found.Position() > 0 {
@@ -194,8 +187,8 @@ func (d *decision) settle(ctx context.Context) (Change, error) {
 	return Change{}, d.rows.WaitFor(ctx, newest)
 }
 
-// look reads what was recorded on the intent's subject since the first attempt:
-// our own change, and the position of the newest event of all.
+// look reads the events of the intent's subject since the first attempt. It returns our own change
+// and the position of the newest event.
 func (d *decision) look(ctx context.Context) (found Change, newest uint64, err error) {
 	for e, err := range d.log.Read(ctx, d.intent.Name.Subject(), d.since) {
 		if err != nil {
@@ -216,9 +209,8 @@ func (d *decision) look(ctx context.Context) (found Change, newest uint64, err e
 	return found, newest, nil
 }
 
-// Recorded returns what a command recorded on a resource, folded from its
-// history: the change that its first run would have returned. Its position is 0
-// when the command recorded nothing.
+// Recorded returns the change that a command recorded on a resource, folded from its history, as
+// its first run would have returned it. Its position is 0 when the command recorded nothing.
 func Recorded(ctx context.Context, log Log, rows Rows, command string, name domain.Name) (Change, error) {
 	change, err := recordedOn(ctx, log, rows, command, name)
 	if err != nil {

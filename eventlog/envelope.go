@@ -14,8 +14,8 @@ import (
 	"anneal/domain"
 )
 
-// Names and fixed values of the envelope: CloudEvents 1.0, NATS protocol
-// binding, binary mode. Attributes are headers, the fact is the body.
+// Headers and fixed values of the envelope: CloudEvents 1.0, NATS protocol binding, binary mode.
+// Attributes are headers; the event's data is the body.
 const (
 	headerSpec        = "ce-specversion"
 	HeaderID          = "ce-id"
@@ -36,32 +36,33 @@ const (
 	contentJSON = "application/json"
 )
 
-// Limits of an event's envelope.
-const maxAttribute = 1 << 10 // bytes of one attribute
+const maxAttribute = 1 << 10 // bytes of one attribute of the envelope
 
-// check refuses what could not be found again under its name, or would break
-// the limits of the envelope.
+// check refuses an event whose subject does not map back to its name, or that exceeds the
+// limits of the envelope.
 func (w Write) check() error {
 	if subject := w.Name.Subject(); domain.NameOf(subject) != w.Name || !ValidSubject(subject) {
-		return domain.Errorf(domain.Internal, "%q is no resource name: it must be accounts/{account} or accounts/{account}/{collection}/{id}", w.Name)
+		return domain.Errorf(domain.Internal,
+			"invalid resource name %q: must be accounts/{account} or accounts/{account}/{collection}/{id}", w.Name)
 	}
 	if w.ID == "" || w.Type == "" {
-		return domain.Errorf(domain.Internal, "an event of %s lacks its id or its type", w.Name)
+		return domain.Errorf(domain.Internal, "event of %s has no ID or no type", w.Name)
 	}
 	for _, value := range [...]string{w.ID, w.Type, w.Actor, w.Command, w.Cause, w.Correlation, w.Stage} {
 		if len(value) > maxAttribute {
-			return domain.Errorf(domain.InvalidArgument, "an attribute of an event of %s has %d bytes: at most %d are kept", w.Name, len(value), maxAttribute)
+			return domain.Errorf(domain.InvalidArgument,
+				"attribute of an event of %s has %d bytes: at most %d are allowed", w.Name, len(value), maxAttribute)
 		}
 	}
 	return nil
 }
 
-// literal tells whether a subject is free of wildcards, spaces and empty tokens.
+// ValidSubject reports whether a subject has no wildcards, spaces or empty tokens.
 func ValidSubject(subject string) bool {
 	return !strings.ContainsAny(subject, "*> \t\r\n\x00") && !strings.Contains(subject, "..") && !strings.HasSuffix(subject, ".")
 }
 
-// enclose puts an event into its envelope. The caller adds what the log needs.
+// Encode returns an event as a NATS message. The caller adds the headers of the version check.
 func Encode(e Event) *nats.Msg {
 	header := make(nats.Header, 16)
 	header[headerSpec] = []string{specVersion}
@@ -85,11 +86,11 @@ func Encode(e Event) *nats.Msg {
 	return &nats.Msg{Subject: e.Name.Subject(), Header: header, Data: e.Data}
 }
 
-// open takes an event out of its envelope. The subject decides whose it is.
+// Decode returns the event in a NATS message. The subject determines its resource.
 func Decode(subject string, header nats.Header, data []byte, position uint64) (Event, error) {
 	name := domain.NameOf(subject)
 	if name == "" {
-		return Event{}, fmt.Errorf("eventlog: position %d: subject %q holds no resource", position, subject)
+		return Event{}, fmt.Errorf("eventlog: position %d: subject %q is not a resource", position, subject)
 	}
 	at, err := time.Parse(time.RFC3339Nano, HeaderValue(header, headerTime))
 	if err != nil {
@@ -122,8 +123,8 @@ func HeaderValue(header nats.Header, key string) string {
 	return values[0]
 }
 
-// escape percent-encodes what a header cannot carry: the binding asks for it
-// outside U+0021 to U+007E, and for the quotation and percent signs.
+// EscapeHeader percent-encodes characters outside U+0021 to U+007E, quotation marks and percent
+// signs, as the CloudEvents binding requires.
 func EscapeHeader(value string) string {
 	unsafe := func(c byte) bool { return c < 0x21 || c > 0x7e || c == '"' || c == '%' }
 	clean := true
@@ -144,7 +145,7 @@ func EscapeHeader(value string) string {
 	return b.String()
 }
 
-// attemptOf is the attempt that a fact names, "" when it names none.
+// attemptOf returns the field "attempt" of an event's data, or "".
 func attemptOf(data []byte) string {
 	if !bytes.Contains(data, []byte(`"attempt"`)) {
 		return ""
@@ -166,8 +167,8 @@ func attemptOf(data []byte) string {
 	return ""
 }
 
-// structured is a CloudEvent in JSON. A position is a decimal string, as every
-// 64-bit count in our JSON, and because CloudEvents integers have 32 bits.
+// structured is a CloudEvent in JSON. The position is a decimal string, like every 64-bit count
+// in our JSON, and because CloudEvents integers have 32 bits.
 type structured struct {
 	SpecVersion string          `json:"specversion"`
 	ID          string          `json:"id"`
@@ -186,9 +187,9 @@ type structured struct {
 	Data        json.RawMessage `json:"data,omitempty"`
 }
 
-// Structured is what encoding/json writes as the event in CloudEvents 1.0
-// structured mode, with the extension attributes position, actor, command,
-// cause, correlation, attempt and state.
+// Structured returns a value that encoding/json marshals as the event in CloudEvents 1.0
+// structured mode, with the extension attributes position, actor, command, cause, correlation,
+// attempt and state.
 func Structured(e Event) any {
 	return structured{
 		SpecVersion: specVersion, ID: e.ID, Type: e.Type, Source: source, Subject: string(e.Name),

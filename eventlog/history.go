@@ -10,16 +10,15 @@ import (
 	"anneal/eventlog/integrity"
 )
 
-// A history is what this process has seen of a log: the newest event that it
-// followed or appended. A log that is set back while the process runs, because
-// its stream was restored from an older backup or made anew, contradicts it.
-// Nothing is read from such a log or appended to it any more: what the process
-// holds in memory is not what the log says.
+// A history is the newest event that this process has followed or appended. A log that is set back
+// while the process runs, because its stream was restored from an older backup or recreated, no
+// longer contains it. Such a log is neither read nor appended to, because the state in memory does
+// not match it.
 type history struct {
 	mu     sync.Mutex
 	newest Checkpoint
 	err    error
-	failed chan struct{} // closed when err is set; nil until somebody waits
+	failed chan struct{} // closed when err is set; created on first use
 }
 
 // saw records an event of the log.
@@ -37,21 +36,22 @@ func (h *history) last() Checkpoint {
 	return h.newest
 }
 
-// failure is the DataLoss fault of a log that was set back, nil otherwise.
+// failure returns the DataLoss error of a log that was set back, or nil.
 func (h *history) failure() error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.err
 }
 
-// fail records that the log was set back, and returns the first such fault.
+// fail records that the log was set back, and returns the first such error.
 func (h *history) fail(format string, args ...any) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.err != nil {
 		return h.err
 	}
-	f := domain.Errorf(domain.DataLoss, "the event log was set back while this process ran: %s. Its stream was restored from an older backup or made anew. "+
+	f := domain.Errorf(domain.DataLoss, "the event log was set back while this process ran: %s. Its stream was restored from an older backup "+
+		"or recreated. "+
 		"Stop all control planes, restore the newest backup or run 'anneal log repair --data DIR', then start again", fmt.Sprintf(format, args...))
 	f.Reason = integrity.ReasonDamaged
 	h.err = f
@@ -62,7 +62,7 @@ func (h *history) fail(format string, args ...any) error {
 	return h.err
 }
 
-// done is closed once the log was found to be set back.
+// done returns a channel that is closed when the log was found to be set back.
 func (h *history) done() <-chan struct{} {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -72,13 +72,12 @@ func (h *history) done() <-chan struct{} {
 	return h.failed
 }
 
-// checkEvery is how often a follower looks whether the log still holds what was
-// seen of it. A consumer of a stream that ends before its position waits
-// without an error.
+// checkEvery is how often a follower checks the log against the history: a consumer of a stream that
+// ends before the consumer's position waits without an error.
 const checkEvery = 2 * time.Second
 
-// checkHistory returns a DataLoss fault when the log no longer holds the newest
-// event that this process has seen, and another error when it cannot be read.
+// checkHistory returns a DataLoss error when the log no longer has the newest event that this process
+// has seen, and another error when the log cannot be read.
 func (l *JetStream) checkHistory(ctx context.Context) error {
 	seen := l.history.last()
 	if seen.Position == 0 {
@@ -94,8 +93,8 @@ func (l *JetStream) checkHistory(ctx context.Context) error {
 		case domain.CodeOf(err) != domain.NotFound:
 			return err
 		case l.filtered:
-			return nil // a mirror that was made anew is behind for a while
-		case try == 5: // not only a leader that has just been elected
+			return nil // a recreated mirror is behind for a while
+		case try == 5: // longer than a leader election takes
 			return l.history.fail("it has no event at position %d, where this process saw event %s", seen.Position, seen.EventID)
 		case !Sleep(ctx, 100*time.Millisecond):
 			return ctx.Err()
@@ -116,7 +115,7 @@ func (l *JetStream) watchHistory(ctx context.Context, cancel context.CancelFunc)
 			cancel()
 			return
 		case <-ticker.C:
-			_ = l.checkHistory(ctx) // an error that is no verdict is the follower's to meet
+			_ = l.checkHistory(ctx) // the follower meets errors of reading itself
 		}
 	}
 }

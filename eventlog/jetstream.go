@@ -23,30 +23,30 @@ const Stream = "EVENTS"
 
 const everything = "events.>"
 
-// MaxEvent is how many bytes one event may have, envelope and body together.
+// MaxEvent limits the size of an event, envelope and body together, in bytes.
 const MaxEvent = 1 << 20
 
-// JetStreamOptions say how the log is kept. Zero values are good.
+// JetStreamOptions configure the log. Zero values are defaults.
 type JetStreamOptions struct {
-	Replicas int           // servers that keep each event: 1, 3 or 5; 0 leaves what is there, or 1
-	AckWait  time.Duration // before an acknowledgement counts as lost; 0 is 5 s
+	Replicas int           // of the stream: 1, 3 or 5; 0 keeps the stream's own, or 1
+	AckWait  time.Duration // for an acknowledgement; 0 is 5 s
 }
 
 const defaultAckWait = 5 * time.Second
 
 // A JetStream is a Log on the stream EVENTS of a NATS server or cluster.
 type JetStream struct {
-	filtered bool // a mirror that may hold some of the events only, at their positions
+	filtered bool // a mirror that may hold a subset of the events, at their positions
 	nc       *nats.Conn
 	js       jetstream.JetStream
 	ackWait  time.Duration
 	disk     *diskSync           // nil where the servers sync before they acknowledge
-	mark     *integrity.MarkFile // nil where nobody keeps one
-	space    *disk.Space         // nil where the servers' disks are not ours
-	history  history             // what this process has seen of it
+	mark     *integrity.MarkFile // nil where none is kept
+	space    *disk.Space         // nil for servers of a cluster
+	history  history             // of this process
 }
 
-// OpenJetStream opens the log, and makes its stream when there is none yet.
+// OpenJetStream opens the log and creates its stream if it does not exist.
 func OpenJetStream(ctx context.Context, nc *nats.Conn, opts JetStreamOptions) (*JetStream, error) {
 	js, err := jetstream.New(nc)
 	if err != nil {
@@ -73,31 +73,31 @@ func OpenJetStream(ctx context.Context, nc *nats.Conn, opts JetStreamOptions) (*
 	return &JetStream{nc: nc, js: js, ackWait: opts.AckWait}, nil
 }
 
-// ensureStream makes a stream or brings it up to date. Zero replicas leave a
-// stream that exists with as many as it has.
+// EnsureStream creates or updates a stream. With zero replicas an existing stream keeps its own
+// number.
 func EnsureStream(ctx context.Context, js jetstream.JetStream, config jetstream.StreamConfig, replicas int) error {
 	return Retry(ctx, func(ctx context.Context) error {
 		there, err := js.Stream(ctx, config.Name)
 		switch {
 		case errors.Is(err, jetstream.ErrStreamNotFound):
 		case err != nil:
-			return fmt.Errorf("eventlog: looking for the stream %s: %w", config.Name, err)
+			return fmt.Errorf("look up stream %s: %w", config.Name, err)
 		case replicas == 0:
 			config.Replicas = there.CachedInfo().Config.Replicas
 		}
 		if _, err := js.CreateOrUpdateStream(ctx, config); err != nil {
-			return fmt.Errorf("eventlog: opening the stream %s with %d replicas: %w", config.Name, config.Replicas, err)
+			return fmt.Errorf("open stream %s with %d replicas: %w", config.Name, config.Replicas, err)
 		}
 		return nil
 	})
 }
 
-// persist tries what may be repeated until it is answered: a cluster without a
-// leader answers nothing, and the question is lost.
+// Retry repeats an idempotent request until the server replies: a cluster without a leader drops
+// requests.
 func Retry(ctx context.Context, try func(context.Context) error) error {
-	const oneTry = 2 * time.Second
+	const perAttempt = 2 * time.Second
 	for {
-		once, cancel := context.WithTimeout(ctx, oneTry)
+		once, cancel := context.WithTimeout(ctx, perAttempt)
 		err := try(once)
 		cancel()
 		silent := errors.Is(err, context.DeadlineExceeded) || errors.Is(err, nats.ErrTimeout) || errors.Is(err, jetstream.ErrNoStreamResponse) ||
@@ -120,7 +120,8 @@ func (l *JetStream) Append(ctx context.Context, w Write) (uint64, error) {
 	m.Header[jetstream.MsgIDHeader] = m.Header[HeaderID]
 	m.Header[jetstream.ExpectedLastSubjSeqHeader] = []string{strconv.FormatUint(w.Expect, 10)}
 	if size := m.Size(); size > MaxEvent {
-		return 0, domain.Errorf(domain.InvalidArgument, "an event of %s has %d bytes: at most %d are kept, so shorten the request", w.Name, size, MaxEvent)
+		return 0, domain.Errorf(domain.InvalidArgument,
+			"event of %s has %d bytes, more than the limit of %d: shorten the request", w.Name, size, MaxEvent)
 	}
 	if err := l.history.failure(); err != nil {
 		return 0, err
@@ -133,7 +134,7 @@ func (l *JetStream) Append(ctx context.Context, w Write) (uint64, error) {
 	if err != nil {
 		return 0, err
 	}
-	if position <= seen { // the event is a duplicate of itself, or the log was set back
+	if position <= seen { // a duplicate of this event, or the log was set back
 		if err := l.checkHistory(ctx); err != nil {
 			return 0, fmt.Errorf("%w: position %d follows position %d: %w", ErrUncertain, position, seen, err)
 		}
@@ -145,12 +146,12 @@ func (l *JetStream) Append(ctx context.Context, w Write) (uint64, error) {
 	return position, nil
 }
 
-// uncertain is ErrUncertain with its cause. The cause is only told: a fault in
-// it would be the word that nothing was recorded.
+// uncertain returns ErrUncertain with the text of its cause. It does not wrap the cause: a
+// *domain.Error in the chain would mean that nothing was recorded.
 func uncertain(cause error) error { return fmt.Errorf("%w: %v", ErrUncertain, cause) }
 
-// publish sends a message until the server takes or refuses it. It sends
-// again only what certainly was not recorded.
+// publish sends a message until the server accepts or refuses it. It repeats only messages that
+// certainly were not recorded.
 func (l *JetStream) publish(parent context.Context, m *nats.Msg) (uint64, error) {
 	ctx, cancel := context.WithTimeout(parent, l.ackWait)
 	defer cancel()
@@ -163,7 +164,8 @@ func (l *JetStream) publish(parent context.Context, m *nats.Msg) (uint64, error)
 			if parent.Err() != nil {
 				return 0, parent.Err()
 			}
-			return 0, domain.Errorf(domain.Unavailable, "the event log took nothing for %v (%v): nothing was recorded, try again", l.ackWait, err)
+			return 0, domain.Errorf(domain.Unavailable,
+				"event log unavailable for %v (%v): nothing was recorded, try again", l.ackWait, err)
 		}
 	}
 }
@@ -181,19 +183,20 @@ func (l *JetStream) publishOnce(ctx context.Context, m *nats.Msg) (uint64, error
 	return 0, fmt.Errorf("%w: %w", ErrUncertain, err)
 }
 
-// Codes of the server's refusals.
+// Error codes of the JetStream API.
 const (
 	codeUnavailable   = 10008
 	codeNoMessage     = 10037
 	codeTooLarge      = 10054
 	codeWrongSequence = 10071
-	codeSubjectBusy   = 10164 // another write to the subject is not decided yet, or just now
+	codeSubjectBusy   = 10164 // another write to the subject is being processed
 )
 
-var errTooLarge = domain.Errorf(domain.InvalidArgument, "an event is larger than the log takes: shorten the request")
+var errTooLarge = domain.Errorf(domain.InvalidArgument,
+	"event exceeds the maximum message size of the log: shorten the request")
 
 func acknowledged(data []byte) (uint64, error) {
-	const usual = `{"stream":"` + Stream + `","seq":` // then digits and a brace: not worth a JSON decoder
+	const usual = `{"stream":"` + Stream + `","seq":` // digits and a brace follow: avoids a JSON decoder
 	if rest, ok := bytes.CutPrefix(data, []byte(usual)); ok {
 		if position, err := strconv.ParseUint(strings.TrimRight(string(rest), "}"), 10, 64); err == nil && position > 0 {
 			return position, nil
@@ -204,7 +207,7 @@ func acknowledged(data []byte) (uint64, error) {
 		Error    *jetstream.APIError `json:"error"`
 	}
 	if err := json.Unmarshal(data, &ack); err != nil || ack.Error == nil && ack.Sequence == 0 {
-		return 0, fmt.Errorf("%w: the server's answer cannot be read", ErrUncertain)
+		return 0, fmt.Errorf("%w: the server's reply cannot be parsed", ErrUncertain)
 	}
 	if ack.Error == nil {
 		return ack.Sequence, nil
@@ -215,13 +218,13 @@ func acknowledged(data []byte) (uint64, error) {
 	case codeTooLarge:
 		return 0, errTooLarge
 	case codeUnavailable, codeSubjectBusy:
-		return 0, fmt.Errorf("eventlog: the server refused the append: %w", ack.Error)
+		return 0, fmt.Errorf("append refused by the server: %w", ack.Error)
 	}
 	// Other errors, such as 10077 (store failed), may follow a complete write.
 	return 0, uncertain(ack.Error)
 }
 
-// notTaken tells whether an append may be sent again as it is.
+// notTaken reports whether a message was certainly not stored and may be sent again.
 func notTaken(err error) bool {
 	if errors.Is(err, nats.ErrNoResponders) {
 		return true
@@ -244,7 +247,7 @@ func IsSequenceConflict(err error) bool {
 	return errors.As(err, &refusal) && (refusal.ErrorCode == codeWrongSequence || refusal.ErrorCode == codeSubjectBusy)
 }
 
-// sleep pauses; false means that ctx was done first.
+// Sleep waits for a duration and reports whether it passed before ctx was done.
 func Sleep(ctx context.Context, pause time.Duration) bool {
 	timer := time.NewTimer(pause)
 	defer timer.Stop()

@@ -14,18 +14,17 @@ import (
 	"anneal/eventlog/integrity"
 )
 
-// What a follower asks for at once: enough that the way to the server is never
-// idle while it decodes.
+// Size of a follower's pull requests: large enough that the connection is never idle while it
+// decodes.
 const (
 	followEvents = 8192
 	followBytes  = 16 << 20
 )
 
-// Follow implements Log. It holds one ordered consumer; when the server goes
-// away it tries again from where it was, until ctx is done, the connection is
-// closed, the stream is gone, the disk or the mark has failed or the log was set
-// back. Who follows everything is shown every position, or a fault that says from which
-// on events are missing.
+// Follow implements Log. It uses one ordered consumer. When the server disconnects, it resumes from
+// its position, until ctx is done, the connection is closed, the stream is deleted, the disk or the
+// mark has failed, or the log was set back. A follower of all events receives every position, or a
+// DataLoss error with the first missing one.
 func (l *JetStream) Follow(ctx context.Context, filter string, after uint64) iter.Seq2[Event, error] {
 	return func(yield func(Event, error) bool) {
 		outer := ctx
@@ -33,7 +32,7 @@ func (l *JetStream) Follow(ctx context.Context, filter string, after uint64) ite
 		defer cancel()
 		go l.watchHistory(ctx, cancel)
 		pause := 50 * time.Millisecond
-		skipped := false // a second consumer at the same place skips what is missing as well
+		skipped := false // the previous consumer met a gap at the same position
 		for {
 			begun := after
 			err := l.follow(ctx, FilterOf(filter), &after, yield)
@@ -60,9 +59,9 @@ func (l *JetStream) Follow(ctx context.Context, filter string, after uint64) ite
 	}
 }
 
-var errUnreadable = errors.New("eventlog: an event cannot be read")
+var errUnreadable = errors.New("unreadable event")
 
-// follow yields from one ordered consumer, nil once yield wants no more.
+// follow yields from one ordered consumer. It returns nil when yield returns false.
 func (l *JetStream) follow(ctx context.Context, filter string, after *uint64, yield func(Event, error) bool) error {
 	consumer, err := l.js.OrderedConsumer(ctx, Stream, jetstream.OrderedConsumerConfig{
 		FilterSubjects: []string{filter},
@@ -87,7 +86,7 @@ func (l *JetStream) follow(ctx context.Context, filter string, after *uint64, yi
 		if err != nil {
 			return err
 		}
-		if name != checked { // the ordered consumer was made, or made again
+		if name != checked { // the ordered consumer was created or recreated
 			if err := l.checkHistory(ctx); err != nil && (!l.filtered || domain.CodeOf(err) == domain.DataLoss) {
 				return err
 			}
@@ -118,8 +117,7 @@ func (l *JetStream) follow(ctx context.Context, filter string, after *uint64, yi
 	}
 }
 
-// opened takes the event out of a message, with the name of the consumer that
-// delivered it.
+// opened returns the event in a message, and the name of the consumer that delivered it.
 func opened(m jetstream.Msg) (e Event, consumer string, err error) {
 	meta, err := m.Metadata()
 	if err != nil {

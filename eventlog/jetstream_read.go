@@ -15,17 +15,17 @@ import (
 	"anneal/domain"
 )
 
-// Bounds of one page of a read. The first is smaller: who shows a page of a
-// list stops there.
+// Limits of one page of a read. The first page is smaller, because a caller that shows one page of
+// a list needs no more.
 const (
 	firstEvents = 64
 	pageEvents  = 256
 	pageBytes   = 8 << 20
 )
 
-// Read implements Log. It costs no consumer: the stream's leader says how far
-// to read, and any server that has come so far gives the events. So it sees
-// whatever was acknowledged before it began.
+// Read implements Log. It needs no consumer: the stream's leader reports the last position, and any
+// server that has reached it serves the events. So it yields every event that was acknowledged
+// before it began.
 func (l *JetStream) Read(ctx context.Context, filter string, after uint64) iter.Seq2[Event, error] {
 	return func(yield func(Event, error) bool) {
 		filter := FilterOf(filter)
@@ -51,7 +51,7 @@ func (l *JetStream) Read(ctx context.Context, filter string, after uint64) iter.
 					return
 				}
 			}
-			if len(page) == 0 && !Sleep(ctx, 2*time.Millisecond) { // a follower that is behind
+			if len(page) == 0 && !Sleep(ctx, 2*time.Millisecond) { // this replica is behind
 				yield(Event{}, ctx.Err())
 				return
 			}
@@ -66,10 +66,9 @@ func FilterOf(filter string) string {
 	return filter
 }
 
-// Count implements Log. The server counts by its index of subjects, and one
-// event is read, with which it tells how many come after it. A replica of a
-// cluster that is a moment behind leaves out what it does not have yet. Every
-// event that is counted is on disk: Last waits for it.
+// Count implements Log. It reads one event, with which the server returns the number of matching
+// events after it, from its index of subjects. A replica that is behind does not count events that
+// it has not received. Every counted event is on disk: Last waits for it.
 func (l *JetStream) Count(ctx context.Context, filter string) (uint64, error) {
 	page, left, err := l.page(ctx, FilterOf(filter), 1, 1)
 	if err == nil && l.disk != nil && len(page) > 0 {
@@ -81,8 +80,7 @@ func (l *JetStream) Count(ctx context.Context, filter string) (uint64, error) {
 	return uint64(len(page)) + left, nil
 }
 
-// page asks any server that holds the stream for the next events, and how many
-// come after them.
+// page reads the next events from any replica, and how many events follow them.
 func (l *JetStream) page(ctx context.Context, filter string, from uint64, most int) (events []Event, left uint64, err error) {
 	err = l.ask(ctx, func(ctx context.Context) error {
 		events, left, err = l.pageOnce(ctx, filter, from, most)
@@ -91,8 +89,8 @@ func (l *JetStream) page(ctx context.Context, filter string, from uint64, most i
 	return events, left, err
 }
 
-// ask repeats a question until it is answered: a cluster that changes its
-// leader answers nothing, or says that nobody is there.
+// retry repeats a read until it succeeds: a cluster that elects a leader does not reply, or reports
+// no responders.
 func (l *JetStream) ask(parent context.Context, try func(context.Context) error) error {
 	ctx, cancel := context.WithTimeout(parent, 2*l.ackWait)
 	defer cancel()
@@ -111,7 +109,7 @@ func (l *JetStream) ask(parent context.Context, try func(context.Context) error)
 		case !notTaken(err) && !errors.Is(err, context.DeadlineExceeded):
 			return err
 		case !Sleep(ctx, pause):
-			return domain.Errorf(domain.Unavailable, "the event log does not answer (%v): try again", err)
+			return domain.Errorf(domain.Unavailable, "the event log does not respond (%v): try again", err)
 		}
 	}
 }
@@ -124,7 +122,7 @@ func (l *JetStream) pageOnce(ctx context.Context, filter string, from uint64, mo
 	}
 	defer func() { _ = sub.Unsubscribe() }()
 	asked := map[string]any{"seq": from, "batch": most, "max_bytes": pageBytes}
-	if filter != everything { // without a filter the server need not count by subjects
+	if filter != everything { // without a filter the server does not search its index of subjects
 		asked["next_by_subj"] = filter
 	}
 	request, err := json.Marshal(asked)
@@ -141,17 +139,17 @@ func (l *JetStream) pageOnce(ctx context.Context, filter string, from uint64, mo
 		}
 		switch status := HeaderValue(m.Header, "Status"); status {
 		case "":
-		case "204", "404": // the end of the page; nothing there
+		case "204", "404": // end of the page; no message
 			return page, left, nil
 		default:
-			return nil, 0, fmt.Errorf("eventlog: reading %s: %s %s", filter, status, m.Header.Get("Description"))
+			return nil, 0, fmt.Errorf("read %s: %s %s", filter, status, m.Header.Get("Description"))
 		}
 		position, err := strconv.ParseUint(HeaderValue(m.Header, jetstream.SequenceHeader), 10, 64)
 		if err == nil {
 			left, err = strconv.ParseUint(HeaderValue(m.Header, "Nats-Num-Pending"), 10, 64)
 		}
 		if err != nil {
-			return nil, 0, fmt.Errorf("eventlog: reading %s: %w", filter, err)
+			return nil, 0, fmt.Errorf("read %s: %w", filter, err)
 		}
 		e, err := Decode(HeaderValue(m.Header, jetstream.SubjectHeader), m.Header, m.Data, position)
 		if err != nil {
@@ -169,7 +167,7 @@ func (l *JetStream) At(ctx context.Context, position uint64) (Event, error) {
 			return e, err
 		}
 	}
-	return Event{}, domain.Errorf(domain.NotFound, "the log has no event at position %d", position)
+	return Event{}, domain.Errorf(domain.NotFound, "event at position %d not found", position)
 }
 
 // Last implements Log.
@@ -178,8 +176,8 @@ func (l *JetStream) Last(ctx context.Context) (Checkpoint, error) {
 	return Checkpoint{Position: e.Position, EventID: e.ID}, err
 }
 
-// fromLeader gets one event from the stream's leader, which alone is sure to
-// hold all that was acknowledged.
+// fromLeader reads one event from the stream's leader, the only server that certainly has every
+// acknowledged event.
 func (l *JetStream) fromLeader(ctx context.Context, query map[string]any) (e Event, found bool, err error) {
 	request, err := json.Marshal(query)
 	if err != nil {
@@ -213,7 +211,7 @@ func (l *JetStream) fromLeaderOnce(ctx context.Context, request []byte) (Event, 
 		Error *jetstream.APIError `json:"error"`
 	}
 	if err := json.Unmarshal(reply.Data, &answer); err != nil {
-		return Event{}, false, fmt.Errorf("eventlog: the server's answer cannot be read: %w", err)
+		return Event{}, false, fmt.Errorf("parse the server's reply: %w", err)
 	}
 	if answer.Error != nil {
 		if answer.Error.ErrorCode == codeNoMessage {

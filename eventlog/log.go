@@ -1,4 +1,7 @@
-// Package eventlog keeps what happened: in order, durably, for ever.
+// Package eventlog is the log of events: ordered, durable, append-only. It holds the Log on
+// JetStream and in memory, the envelope of events, and Do, which decides commands and appends
+// their events. Its sub-packages hold the NATS server, the integrity of the log's files, sealed
+// values, idempotency keys, usage records and the Watermill bridge.
 package eventlog
 
 import (
@@ -12,29 +15,29 @@ import (
 	"anneal/eventlog/integrity"
 )
 
-// ErrConflict means that another write to a subject came first: nothing was
-// recorded. Look at the subject again and decide anew.
-var ErrConflict = errors.New("eventlog: another event came first")
+// ErrConflict reports that another event was appended to the subject first: nothing was
+// recorded. Read the subject again and decide again.
+var ErrConflict = errors.New("version conflict: another event was appended to the subject first")
 
-// ErrUncertain means that it is not known whether the events were recorded: an
-// acknowledgement was lost. Look for the command's ID on the subject.
-var ErrUncertain = errors.New("eventlog: the acknowledgement was lost")
+// ErrUncertain reports that the event may or may not be recorded: its acknowledgement was lost.
+// Look for the command's ID on the subject.
+var ErrUncertain = errors.New("append not acknowledged: the event may be recorded")
 
-// An Event is a record in its envelope, CloudEvents 1.0.
+// An Event is a record in its envelope (CloudEvents 1.0).
 type Event struct {
 	domain.Record
 	Position    uint64      // in the log, from 1; 0 before it is appended
 	ID          string      // ce-id, a UUIDv7
 	Name        domain.Name // ce-subject, and the log's subject
 	Time        time.Time   // ce-time
-	Actor       string      // ce-actor: who wanted it: an API key's name, a scheduler, a node
+	Actor       string      // ce-actor: the API key, scheduler or node that caused it
 	Command     string      // ce-command: ID of the command that decided it
 	Cause       string      // ce-cause: ID of the event that led to it, or ""
-	Correlation string      // ce-correlation: ID of the request that began it all, or ""
+	Correlation string      // ce-correlation: ID of the request at the root of the chain, or ""
 }
 
-// A Write adds one event to its subject, provided that the last event there
-// still has position Expect (0: the subject has none).
+// A Write appends one event to its subject if the subject's last event has position Expect
+// (0: the subject has no event).
 type Write struct {
 	Event
 	Expect uint64
@@ -48,19 +51,19 @@ type Checkpoint = integrity.Checkpoint
 // A filter is an exact subject, "events.acme.deployments.d1", or one with
 // NATS wildcards, "events.acme.>".
 type Log interface {
-	// Append records a write and returns its position. It returns ErrConflict,
-	// ErrUncertain, or another error after which nothing was recorded.
+	// Append records a write and returns its position. After ErrConflict, and after any other
+	// error except ErrUncertain, nothing was recorded.
 	Append(ctx context.Context, w Write) (position uint64, err error)
-	// Read yields the events after a position, up to what the log holds now.
+	// Read yields the events after a position, up to the log's current end.
 	Read(ctx context.Context, filter string, after uint64) iter.Seq2[Event, error]
-	// Count is how many events match a filter, found without reading them.
+	// Count returns how many events match a filter, without reading them.
 	Count(ctx context.Context, filter string) (uint64, error)
-	// Follow yields the events after a position, then waits for more until ctx
-	// is done; its last pair carries the error.
+	// Follow yields the events after a position and then new ones until ctx is done; its last
+	// pair carries the error.
 	Follow(ctx context.Context, filter string, after uint64) iter.Seq2[Event, error]
-	// At is the event at a position; NotFound when the log has none there.
+	// At returns the event at a position, or NotFound.
 	At(ctx context.Context, position uint64) (Event, error)
-	// Last is the place of the newest event, zero in an empty log.
+	// Last returns the checkpoint of the newest event; zero for an empty log.
 	Last(ctx context.Context) (Checkpoint, error)
 }
 

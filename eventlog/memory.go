@@ -9,7 +9,7 @@ import (
 	"anneal/domain"
 )
 
-// Memory is a Log that lives as long as the process: for tests and simulation.
+// Memory is a Log in memory, for tests and simulation.
 type Memory struct {
 	mu     sync.Mutex
 	events []Event
@@ -17,7 +17,7 @@ type Memory struct {
 	grown  chan struct{}
 }
 
-// NewMemory makes an empty log.
+// NewMemory returns an empty log.
 func NewMemory() *Memory {
 	return &Memory{last: map[domain.Name]uint64{}, grown: make(chan struct{})}
 }
@@ -106,7 +106,7 @@ func (m *Memory) At(_ context.Context, position uint64) (Event, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if position == 0 || position > uint64(len(m.events)) {
-		return Event{}, domain.Errorf(domain.NotFound, "the log has no event at position %d", position)
+		return Event{}, domain.Errorf(domain.NotFound, "event at position %d not found", position)
 	}
 	return m.events[position-1], nil
 }
@@ -122,7 +122,7 @@ func (m *Memory) Last(context.Context) (Checkpoint, error) {
 	return Checkpoint{Position: last.Position, EventID: last.ID}, nil
 }
 
-// matches tells whether a subject falls under a filter with NATS wildcards.
+// matches reports whether a subject matches a filter with NATS wildcards.
 func matches(filter, subject string) bool {
 	if filter == "" || filter == ">" {
 		return true

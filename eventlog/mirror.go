@@ -14,7 +14,7 @@ import (
 	"anneal/eventlog/integrity"
 )
 
-// keepMirror makes the readers' mirror of the log, or brings it up to date.
+// EnsureMirror creates or updates the readers' mirror of the log.
 func EnsureMirror(ctx context.Context, keeper *nats.Conn, log *JetStream, replicas int) error {
 	js, err := jetstream.New(keeper)
 	if err != nil {
@@ -29,12 +29,12 @@ func mendMirror(ctx context.Context, keeper *nats.Conn, js jetstream.JetStream, 
 	case errors.Is(err, jetstream.ErrStreamNotFound):
 		return makeMirror(ctx, js, replicas)
 	case err != nil:
-		return fmt.Errorf("eventlog: looking for the readers' mirror: %w", err)
+		return fmt.Errorf("look up the mirror: %w", err)
 	}
 	mirror := &JetStream{nc: keeper, js: js, ackWait: log.ackWait}
 	last, err := mirror.Last(ctx)
 	if err != nil {
-		return fmt.Errorf("eventlog: looking into the readers' mirror: %w", err)
+		return fmt.Errorf("read the mirror: %w", err)
 	}
 	if err := reconcileMirror(ctx, mirror, log, last); err != nil {
 		return err
@@ -45,10 +45,9 @@ func mendMirror(ctx context.Context, keeper *nats.Conn, js jetstream.JetStream, 
 	return nil
 }
 
-// reconcileMirror holds the mirror's last event against the log. A mirror may
-// be the only copy of what the log lost, so it is never given up here: events
-// that follow the log's last one are appended to the log again, at their
-// positions, and a mirror with another event is refused.
+// reconcileMirror compares the mirror's last event with the log. The mirror may be the only copy of
+// events that the log lost, so it is never deleted here: events after the log's last one are
+// appended to the log again, at their positions, and a mirror with a different event is refused.
 func reconcileMirror(ctx context.Context, mirror, log *JetStream, last Checkpoint) error {
 	if last.Position == 0 {
 		return nil
@@ -70,18 +69,17 @@ func reconcileMirror(ctx context.Context, mirror, log *JetStream, last Checkpoin
 			return err
 		}
 		if e.ID == "" || e.ID != there.EventID {
-			return integrity.Damagef("the readers' copy has event %s at position %d, where the log has event %q: the log or the copy lost events", there.EventID, shared, e.ID)
+			return integrity.Damagef("the mirror has event %s at position %d, where the log has event %q: the log or the mirror lost events", there.EventID, shared, e.ID)
 		}
 	}
 	if last.Position <= end.Position {
 		return nil
 	}
-	slog.Warn("the readers' copy holds events that the log has lost: they are appended to the log again", "first", end.Position+1, "last", last.Position)
+	slog.Warn("the mirror has events that the log lost: appending them to the log again", "first", end.Position+1, "last", last.Position)
 	return log.restore(ctx, mirror, end.Position, last.Position)
 }
 
-// restore appends a copy's events after a position, up to another, at the
-// positions that they have there.
+// restore appends a mirror's events between two positions to the log, at the same positions.
 func (l *JetStream) restore(ctx context.Context, from *JetStream, after, upTo uint64) error {
 	return from.messages(ctx, after, upTo, func(position uint64, m jetstream.Msg) error {
 		if position != after+1 {
@@ -95,14 +93,14 @@ func (l *JetStream) restore(ctx context.Context, from *JetStream, after, upTo ui
 		}
 		reply, err := l.nc.RequestMsgWithContext(ctx, &nats.Msg{Subject: m.Subject(), Header: header, Data: m.Data()})
 		if err != nil {
-			return fmt.Errorf("eventlog: restoring position %d: %w", position, err)
+			return fmt.Errorf("restore position %d: %w", position, err)
 		}
 		got, err := acknowledged(reply.Data)
 		if err == nil && got != position {
-			err = fmt.Errorf("it is at position %d now", got)
+			err = fmt.Errorf("it was stored at position %d", got)
 		}
 		if err != nil {
-			return integrity.Damagef("position %d cannot be restored from the readers' copy (%v)", position, err)
+			return integrity.Damagef("cannot restore position %d from the mirror (%v)", position, err)
 		}
 		after = position
 		return nil
@@ -113,12 +111,12 @@ func makeMirror(ctx context.Context, js jetstream.JetStream, replicas int) error
 	config := MirrorConfig(Stream, replicas)
 	config.Description = "The log as its readers see it: same events, same positions"
 	if _, err := js.CreateOrUpdateStream(ctx, config); err != nil {
-		return fmt.Errorf("eventlog: making the readers' mirror: %w", err)
+		return fmt.Errorf("create the mirror: %w", err)
 	}
 	return nil
 }
 
-// mirrorOf is the readers' mirror of a stream.
+// MirrorConfig returns the configuration of the readers' mirror of a stream.
 func MirrorConfig(stream string, replicas int) jetstream.StreamConfig {
 	config := jetstream.StreamConfig{
 		Name:        stream,
@@ -132,7 +130,7 @@ func MirrorConfig(stream string, replicas int) jetstream.StreamConfig {
 		}},
 	}
 	if config.Replicas == 1 {
-		config.PersistMode = jetstream.AsyncPersistMode // what a power failure takes, the stream gives again
+		config.PersistMode = jetstream.AsyncPersistMode // after a power failure the stream resends what the mirror lost
 	}
 	return config
 }

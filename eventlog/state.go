@@ -26,17 +26,17 @@ func (l *JetStream) Verify(ctx context.Context, before integrity.CheckResult) (m
 		return err
 	})
 	if err != nil {
-		return mark, fmt.Errorf("eventlog: looking at the stream %s: %w", Stream, err)
+		return mark, fmt.Errorf("look up stream %s: %w", Stream, err)
 	}
 	switch {
 	case state.LastSeq < mark.MinPosition():
-		return mark, integrity.Damagef("the log ends at position %d, and held %d before", state.LastSeq, mark.MinPosition())
+		return mark, integrity.Damagef("the log ends at position %d, but reached %d before", state.LastSeq, mark.MinPosition())
 	case state.Msgs > 0 && state.FirstSeq != 1 || state.Msgs != state.LastSeq:
 		return mark, integrity.Damagef("the log has %d events from position %d to %d: some are missing", state.Msgs, state.FirstSeq, state.LastSeq)
-	case before.Read && state.LastSeq < before.Last: // more was restored from the readers' copy
-		return mark, integrity.Damagef("the log ends at position %d by its files, and at %d by the NATS server", before.Last, state.LastSeq)
+	case before.Read && state.LastSeq < before.Last: // it may be greater: restored from the mirror
+		return mark, integrity.Damagef("the log ends at position %d by its files, but at %d by the NATS server", before.Last, state.LastSeq)
 	}
-	if mark.Position < state.LastSeq || !before.Read { // also the event at the mark was not looked at yet
+	if mark.Position < state.LastSeq || !before.Read { // the event at the mark is not checked yet
 		if err := l.catchUp(ctx, &mark, state.LastSeq); err != nil {
 			return mark, err
 		}
@@ -45,8 +45,8 @@ func (l *JetStream) Verify(ctx context.Context, before integrity.CheckResult) (m
 	return mark, nil
 }
 
-// catchUp brings a mark's running hash up to a position by reading the log,
-// and refuses a log that has something else at the mark.
+// catchUp extends a mark's running hash to a position by reading the log, and refuses a log with a
+// different event at the mark.
 func (l *JetStream) catchUp(ctx context.Context, mark *integrity.HighWaterMark, upTo uint64) error {
 	chain := mark.HashChain
 	if mark.Position > 0 {
@@ -79,7 +79,7 @@ func (l *JetStream) readChain(ctx context.Context, chain *integrity.HashChain, u
 	})
 }
 
-// messages reads what lies after a position, up to another.
+// messages reads the messages after a position, up to another.
 func (l *JetStream) messages(ctx context.Context, after, upTo uint64, each func(uint64, jetstream.Msg) error) error {
 	consumer, err := l.js.OrderedConsumer(ctx, Stream, jetstream.OrderedConsumerConfig{
 		FilterSubjects: []string{everything},

@@ -17,8 +17,8 @@ import (
 	"github.com/minio/highwayhash"
 )
 
-// A record is one message in a block file of the embedded server, as
-// nats-server 2.15 writes it, neither compressed nor encrypted:
+// A record is one message in a block file, as nats-server 2.15 writes it when neither compressed
+// nor encrypted:
 //
 //	length(4; top bit: has a header) position(8) time(8) subjectLength(2)
 //	subject [headerLength(4) header] body hash(8)
@@ -31,7 +31,7 @@ type record struct {
 	subject  []byte
 	header   []byte
 	body     []byte
-	raw      []byte // all of it
+	raw      []byte // the whole record
 	at       int64  // offset in its block
 }
 
@@ -40,13 +40,13 @@ const (
 	recordHash = 8
 	maxRecord  = 32 << 20
 	headerFlag = 1 << 31
-	// The server marks positions of messages that were erased, and of removals.
+	// Bits that the server sets in the positions of erased messages and of tombstones.
 	positionMarks = 3 << 62
-	// A record that is looked for behind damage has a position at most so far on.
+	// The largest gap in positions that find accepts after damage.
 	maxSkip = 1 << 24
 )
 
-// stored is the record as an event; false when its header is none.
+// stored returns the record as a message; false when its header is invalid.
 func (r record) stored() (Message, bool) {
 	header, ok := attributesOf(r.header)
 	return Message{r.position, string(r.subject), header, r.body}, ok
@@ -74,7 +74,7 @@ func (h blockHash) of(head, subject, header, body []byte) (sum [recordHash]byte)
 	return sum
 }
 
-// next reads the record at the beginning of b. Reason is why it is not whole.
+// next reads the record at the beginning of b. reason says why the record is not valid.
 func (h blockHash) next(b []byte) (r record, reason string) {
 	if len(b) < recordHead {
 		return r, "an unfinished record"
@@ -108,8 +108,8 @@ func (h blockHash) next(b []byte) (r record, reason string) {
 	return r, ""
 }
 
-// find is the offset of the first whole record in b that can come after a
-// position; -1 when there is none.
+// find returns the offset of the first valid record in b that can follow a position; -1 when there
+// is none.
 func (h blockHash) find(b []byte, after uint64) int {
 	le := binary.LittleEndian
 	for at := 0; at+recordHead+recordHash <= len(b); at++ {
@@ -137,8 +137,8 @@ func BlockDir(store, account, stream string) string {
 	return filepath.Join(store, "jetstream", account, "streams", stream, "msgs")
 }
 
-// blocksOf lists the blocks in a stream's folder, in order; none when there is
-// no such folder.
+// blocksOf lists the blocks in a stream's directory, in order; none when the directory does not
+// exist.
 func blocksOf(dir string) (all []block, err error) {
 	entries, err := os.ReadDir(dir)
 	if errors.Is(err, os.ErrNotExist) {
@@ -163,7 +163,7 @@ func blocksOf(dir string) (all []block, err error) {
 	return all, nil
 }
 
-// first is the position of the block's first record; 0 when it has none.
+// first returns the position of the block's first record; 0 when it has none.
 func (b block) first() uint64 {
 	file, err := os.Open(b.path)
 	if err != nil {
@@ -177,12 +177,12 @@ func (b block) first() uint64 {
 	return binary.LittleEndian.Uint64(head[4:]) &^ positionMarks
 }
 
-// A flaw is a part of a block that holds no whole record.
+// A flaw is a part of a block without a valid record.
 type flaw struct {
 	path   string
 	offset int64
-	end    int64  // where whole records go on, or the block ends
-	last   bool   // no whole record follows it in the block
+	end    int64  // where the next valid record begins, or the block ends
+	last   bool   // no valid record follows it in the block
 	reason string // of its first record
 }
 
@@ -190,8 +190,8 @@ func (f flaw) String() string {
 	return fmt.Sprintf("%s at byte %d of %s", f.reason, f.offset, f.path)
 }
 
-// scan reads the block's messages in order, with flaws between them. What is
-// yielded is valid until the next is. The server's own marks are left out.
+// scan reports the block's messages and flaws in order. A record is valid until the next one is
+// reported. The server's tombstones are left out.
 func (b block) scan(stream string, after uint64, each func(record), flawed func(flaw)) (content []byte, err error) {
 	content, err = os.ReadFile(b.path)
 	if err != nil {
@@ -221,7 +221,7 @@ func (b block) scan(stream string, after uint64, each func(record), flawed func(
 	return content, nil
 }
 
-// appendRecord writes a message as a record of a block.
+// appendRecord encodes a message as a record of a block.
 func appendRecord(to []byte, sums blockHash, r record) []byte {
 	le, begin := binary.LittleEndian, len(to)
 	length := uint32(recordHead + len(r.subject) + len(r.header) + len(r.body) + recordHash)
@@ -241,8 +241,8 @@ func appendRecord(to []byte, sums blockHash, r record) []byte {
 	return append(to, sum[:]...)
 }
 
-// foreign tells why a stream's folder cannot be read here; "" when it can, or
-// holds nothing yet.
+// foreign returns why the files in a stream's directory cannot be checked; "" when they can, or when
+// there are none.
 func foreign(dir string) string {
 	if _, err := os.Stat(filepath.Join(filepath.Dir(dir), "meta.key")); err == nil {
 		return "it is encrypted"

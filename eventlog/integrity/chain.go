@@ -13,17 +13,17 @@ import (
 	"anneal/domain"
 )
 
-// A Hash is a running hash of the log: see Chain.
+// A Hash is a running hash of the log: see HashChain.
 type Hash [sha256.Size]byte
 
 func (h Hash) String() string { return hex.EncodeToString(h[:]) }
 
-// A Chain is the running hash of all events up to a position. Two logs with
-// the same hash at a position hold the same events up to there, in the same
-// order; whoever reads the log or its mirror can compute it.
+// A HashChain is the running hash of all events up to a position. Two logs with the same hash at a
+// position hold the same events up to that position, in the same order. Any reader of the log or its
+// mirror can compute it.
 //
 // The hash at position 0 is 32 zero bytes. The hash at position p is the
-// SHA-256 of, one after another:
+// SHA-256 of the concatenation of:
 //
 //   - the hash at position p-1, 32 bytes
 //   - p as a big-endian 64-bit integer
@@ -32,13 +32,11 @@ func (h Hash) String() string { return hex.EncodeToString(h[:]) }
 //   - each attribute's name, then its value
 //   - the body
 //
-// The attributes are the message's headers that are named content-type or
-// begin with "ce-", in the order of their names' bytes; a header with several
-// values counts once for each, in their order. Names and values are as stored
-// (values percent-encoded), without white space around them. Subject, names,
-// values and body are each preceded by their length in bytes as a big-endian
-// 32-bit integer. Headers that belong to NATS (Nats-Msg-Id and the like) do
-// not count: a mirror may lack them.
+// The attributes are the message's headers named content-type or with the prefix "ce-", in byte
+// order of their names; a header with several values counts once for each, in their order. Names and
+// values are as stored (values percent-encoded), without surrounding white space. Subject, names,
+// values and body are each preceded by their length in bytes as a big-endian 32-bit integer. Headers
+// of NATS (Nats-Msg-Id and the like) are excluded: a mirror may lack them.
 type HashChain struct {
 	Checkpoint      // of the newest event in it
 	Before     Hash // at the position before
@@ -53,7 +51,7 @@ const (
 	logStream = "EVENTS"
 )
 
-// A stored event is one as the server keeps it.
+// A Message is an event as the server stores it.
 type Message struct {
 	position uint64
 	subject  string
@@ -63,7 +61,7 @@ type Message struct {
 
 type attribute struct{ name, value string }
 
-// extend adds the next event. It refuses any but the next.
+// Extend adds the event at the next position, and refuses any other.
 func (c *HashChain) Extend(e Message) error {
 	if e.position != c.Position+1 {
 		return GapError(c.Position+1, e.position)
@@ -74,7 +72,7 @@ func (c *HashChain) Extend(e Message) error {
 	return nil
 }
 
-// next is the hash at an event's position, given the one before it.
+// next returns the hash at an event's position, given the one before it.
 func (h Hash) next(e Message) Hash {
 	var small [4 << 10]byte
 	b := append(small[:0], h[:]...)
@@ -108,7 +106,7 @@ func (e Message) id() string {
 	return ""
 }
 
-// counts tells whether a header is an attribute of the event.
+// IsAttribute reports whether a header is an attribute of the event.
 func IsAttribute(name string) bool {
 	return strings.HasPrefix(name, "ce-") || name == attributeContentType
 }
@@ -118,7 +116,7 @@ func sortAttributes(all []attribute) []attribute {
 	return all
 }
 
-// storedOf is a message that a consumer delivered, as the server keeps it.
+// MessageOf returns a message that a consumer delivered, as the server stores it.
 func MessageOf(position uint64, subject string, header nats.Header, body []byte) Message {
 	e := Message{position: position, subject: subject, body: body, header: make([]attribute, 0, 16)}
 	for name, values := range header {
@@ -132,8 +130,7 @@ func MessageOf(position uint64, subject string, header nats.Header, body []byte)
 	return e
 }
 
-// attributesOf reads the attributes out of a header as NATS writes one. False
-// means that it is none.
+// attributesOf parses the attributes in a NATS header; false when the header is invalid.
 func attributesOf(header []byte) ([]attribute, bool) {
 	const status, end = "NATS/1.0\r\n", "\r\n\r\n"
 	rest, ok := bytes.CutPrefix(header, []byte(status))
@@ -153,8 +150,7 @@ func attributesOf(header []byte) ([]attribute, bool) {
 	return sortAttributes(all), true
 }
 
-// missing is the fault of a log that has one position after another that is
-// not the one before.
+// GapError returns the DataLoss error of a log with position got where want must follow.
 func GapError(want, got uint64) error {
 	f := domain.Errorf(domain.DataLoss, "gap in the event log: found position %d where %d must follow, so events are missing or damaged. "+
 		"Stop the server and run 'anneal log repair --data DIR'", got, want)
@@ -162,8 +158,8 @@ func GapError(want, got uint64) error {
 	return f
 }
 
-// A Checkpoint names a place in the log. Positions are used again after a
-// power failure that lost events, so the event's ID belongs to it.
+// A Checkpoint identifies a position of the log. It includes the event's ID, because a log that
+// lost events assigns their positions again.
 type Checkpoint struct {
 	Position uint64 `json:"position"`
 	EventID  string `json:"eventId"`

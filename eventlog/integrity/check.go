@@ -14,12 +14,11 @@ import (
 	"anneal/domain"
 )
 
-// wholeCheck is how large a log is at most that is read whole before the
-// server starts, also after a clean end. A larger one is then read from the
-// mark's block on, and the rest while it runs.
+// wholeCheck is the size up to which a log is read completely before the server starts. A larger log
+// that was closed cleanly is read from the mark's block on, and the rest while the server runs.
 const wholeCheck = 1 << 30
 
-// A Gap is a range of positions at which a log holds no whole event.
+// A Gap is a range of positions without a valid event.
 type Gap struct {
 	First  uint64 `json:"first"`
 	Last   uint64 `json:"last"`
@@ -33,20 +32,20 @@ func (g Gap) String() string {
 	return fmt.Sprintf("positions %d to %d (%s)", g.First, g.Last, g.Reason)
 }
 
-// A survey is what the files of a log hold.
+// A survey is the content of a log's files.
 type survey struct {
 	chain   HashChain  // of all events before the first gap
-	last    uint64     // the last position that is there
+	last    uint64     // the last position found
 	gaps    []Gap      // before last
-	flaws   []flaw     // what gaps come from; one at the end of the last block has no gap
-	marked  HashChain  // of the mark's position, as it was found; zero when the survey began there
-	witness Checkpoint // the event that is at the witness's position
+	flaws   []flaw     // the causes of gaps; a flaw at the end of the last block has no gap
+	marked  HashChain  // at the mark's position; zero when the survey began there
+	witness Checkpoint // the event found at the witness's position
 	batch   string     // ID of the batch that is open after last
-	torn    []uint64   // last positions of batches whose ends are missing
+	torn    []uint64   // last positions of incomplete batches
 	files   []surveyed // in order
 }
 
-// A surveyed block is one with what was found in it.
+// A surveyed block is a block with its content.
 type surveyed struct {
 	block
 	first, last uint64 // positions; 0 when it has none
@@ -57,9 +56,9 @@ type surveyed struct {
 type surveyor struct {
 	stream  string
 	mark    HighWaterMark          // zero when there is none
-	witness Checkpoint             // another event that must be there
+	witness Checkpoint             // another event that must be present
 	first   uint64                 // position that the first block begins with
-	from    HashChain              // where the chain begins; zero is the beginning of the log
+	from    HashChain              // the chain before the first block; zero at the beginning of the log
 	between func(read int64) error // called after each block, unless nil
 }
 
@@ -102,20 +101,20 @@ func (s surveyor) survey(all []block) (found survey, err error) {
 	return found, nil
 }
 
-// take adds a record to what was found.
+// take adds a record to the survey.
 func (s surveyor) take(r record, reason string, found *survey) {
 	event, readable := r.stored()
 	switch due := found.last + 1; {
 	case r.position < due:
-		found.gaps = append(found.gaps, Gap{r.position, r.position, "it is there twice"})
+		found.gaps = append(found.gaps, Gap{r.position, r.position, "duplicate position"})
 		return
 	case r.position > due:
-		found.gaps = append(found.gaps, Gap{due, r.position - 1, orElse(reason, "no record of it")})
+		found.gaps = append(found.gaps, Gap{due, r.position - 1, orElse(reason, "no record")})
 	}
 	found.noteBatch(r)
 	found.last = r.position
 	if !readable {
-		found.gaps = append(found.gaps, Gap{r.position, r.position, "a header that cannot be read"})
+		found.gaps = append(found.gaps, Gap{r.position, r.position, "an unreadable header"})
 	}
 	if len(found.gaps) == 0 && r.position > found.chain.Position && found.chain.Extend(event) == nil && r.position == s.mark.Position {
 		found.marked = found.chain
@@ -125,8 +124,8 @@ func (s surveyor) take(r record, reason string, found *survey) {
 	}
 }
 
-// noteBatch finds batches that a power failure has cut: earlier versions wrote
-// several events as one batch of JetStream's, which is not whole afterwards.
+// noteBatch finds batches that a power failure cut: earlier versions wrote several events as one
+// atomic batch of JetStream, which is not atomic across a power failure.
 func (s *survey) noteBatch(r record) {
 	id := headerValue(r.header, "Nats-Batch-Id")
 	if s.batch != "" && id != s.batch {
@@ -137,7 +136,7 @@ func (s *survey) noteBatch(r record) {
 	}
 }
 
-// headerValue is the first value of a NATS header; "" when it has none.
+// headerValue returns the first value of a NATS header, or "".
 func headerValue(header []byte, key string) string {
 	_, rest, _ := bytes.Cut(header, []byte("\r\n"+key+":"))
 	value, _, _ := bytes.Cut(rest, []byte("\r\n"))
@@ -151,7 +150,7 @@ func orElse(s, otherwise string) string {
 	return s
 }
 
-// holds are the gaps of a log that must be whole up to a position.
+// lacks returns the gaps of a log that must be complete up to a position.
 func (s survey) lacks(must uint64) (gaps []Gap) {
 	for _, g := range s.gaps {
 		if g.First <= must {
@@ -159,7 +158,7 @@ func (s survey) lacks(must uint64) (gaps []Gap) {
 		}
 	}
 	if s.last < must {
-		reason := "the log ends before it"
+		reason := "the log ends before this position"
 		if n := len(s.flaws); n > 0 && s.flaws[n-1].last {
 			reason = s.flaws[n-1].String()
 		}
@@ -168,7 +167,7 @@ func (s survey) lacks(must uint64) (gaps []Gap) {
 	return gaps
 }
 
-// damaged is the fault of a log that is not whole.
+// damaged returns the error of a log with gaps.
 func damaged(dir string, gaps []Gap) error {
 	said := make([]string, 0, 10)
 	for i, g := range gaps {
@@ -178,39 +177,38 @@ func damaged(dir string, gaps []Gap) error {
 		}
 		said = append(said, g.String())
 	}
-	return Damagef("the log in %s is damaged: it does not hold %s", dir, strings.Join(said, ", "))
+	return Damagef("the log in %s is damaged: missing %s", dir, strings.Join(said, ", "))
 }
 
 func Damagef(format string, args ...any) error {
 	f := domain.Errorf(domain.FailedPrecondition, format+". The server does not start, so that nothing more is lost; "+
-		"with the server stopped, 'anneal log repair --data DIR' restores what the readers' copy holds, and tells what it cannot", args...)
+		"with the server stopped, 'anneal log repair --data DIR' restores events from the mirror and reports the rest", args...)
 	f.Reason = ReasonDamaged
 	return f
 }
 
 const ReasonDamaged = "LOG_DAMAGED"
 
-// IsDamaged tells whether an error says that the log is not whole.
+// IsDamaged reports whether an error means that the log is incomplete or altered.
 func IsDamaged(err error) bool {
 	var f *domain.Error
 	return errors.As(err, &f) && f.Reason == ReasonDamaged
 }
 
-// A checked log is what the check before the start found.
+// A CheckResult is what CheckStore found.
 type CheckResult struct {
-	Mark    HighWaterMark // to be kept from now on
-	Last    uint64        // the log's last position; 0 when it was not read
+	Mark    HighWaterMark // to write from now on
+	Last    uint64        // the log's last position; 0 when the files were not read
 	NewMark bool          // there was no mark
 	Read    bool          // the files were read
 	Partial bool          // not all of them
 }
 
-// checkStore looks at the log's files before the embedded server does, which
-// cuts off what it finds damaged and uses the positions again. It refuses a log
-// that is not whole up to the mark and up to witness, or that is another one
-// there. What lies behind and is no whole event was never acknowledged: it is
-// cut off. What lies behind and is whole is written anew, since it may be in
-// memory only after a disk has failed to take it.
+// CheckStore checks the log's files before the embedded server starts, which truncates damage and
+// assigns the lost positions again. It refuses a log that is incomplete up to the mark or up to
+// holds, or that has different events there. Invalid records after the mark were never acknowledged:
+// they are cut off. Valid events after the mark are written to new files, because after a failed
+// fdatasync they may be in the page cache only.
 func CheckStore(store, path string, holds Checkpoint, log *slog.Logger) (CheckResult, error) {
 	dir := BlockDir(store, "CONTROL", logStream)
 	mark, err := ReadMark(path)
@@ -218,19 +216,19 @@ func CheckStore(store, path string, holds Checkpoint, log *slog.Logger) (CheckRe
 	switch {
 	case errors.Is(err, os.ErrNotExist):
 	case errors.Is(err, ErrMarkDamaged):
-		log.Warn("the mark of the log is damaged: the whole log is checked, and a new mark is made", "file", path)
+		log.Warn("the high-water mark is damaged: checking the whole log and writing a new mark", "file", path)
 	case err != nil:
-		return CheckResult{}, domain.Errorf(domain.FailedPrecondition, "the mark of the log cannot be read: %v", err)
+		return CheckResult{}, domain.Errorf(domain.FailedPrecondition, "cannot read the high-water mark: %v", err)
 	}
 	result := CheckResult{Mark: mark, NewMark: !have}
 	must := max(mark.MinPosition(), holds.Position)
 	if why := foreign(dir); why != "" {
-		log.Warn("the log's files cannot be checked before the start: only positions are checked after it", "folder", dir, "reason", why)
+		log.Warn("cannot check the log's files before the start: positions are checked after it", "directory", dir, "reason", why)
 		return result, nil
 	}
 	all, err := blocksOf(dir)
 	if err != nil {
-		return result, domain.Errorf(domain.FailedPrecondition, "the log's files cannot be read: %v", err)
+		return result, domain.Errorf(domain.FailedPrecondition, "cannot read the log's files: %v", err)
 	}
 	if len(all) == 0 && must > 0 {
 		return result, damaged(dir, []Gap{{1, must, "there are no block files"}})
@@ -245,12 +243,12 @@ func CheckStore(store, path string, holds Checkpoint, log *slog.Logger) (CheckRe
 	result.Partial = begin > 0
 	found, err := s.survey(all[begin:])
 	if err != nil {
-		return result, domain.Errorf(domain.FailedPrecondition, "the log's files cannot be read: %v", err)
+		return result, domain.Errorf(domain.FailedPrecondition, "cannot read the log's files: %v", err)
 	}
-	if found.last >= mark.Damaged { // a scrub found damage there: refused also behind the mark
+	if found.last >= mark.Damaged { // damage that a scrub found is refused after the mark, too
 		must = max(must, mark.Damaged)
 	}
-	if err := found.judge(dir, mark, have, must, holds); err != nil {
+	if err := found.validate(dir, mark, have, must, holds); err != nil {
 		return result, err
 	}
 	if err := found.settleTail(store, dir, mark, have, log); err != nil {
@@ -260,7 +258,7 @@ func CheckStore(store, path string, holds Checkpoint, log *slog.Logger) (CheckRe
 		found.torn = append(found.torn, found.last)
 	}
 	for _, position := range found.torn {
-		log.Warn("a batch of an earlier version was cut by a power failure: what it began is completed or released now", "position", position)
+		log.Warn("incomplete batch of an earlier version, cut by a power failure: its changes are completed or released", "position", position)
 	}
 	if !result.Partial {
 		if err := checkCopies(store, found.chain.Position, have, log); err != nil {
@@ -269,11 +267,11 @@ func CheckStore(store, path string, holds Checkpoint, log *slog.Logger) (CheckRe
 	}
 	result.Read, result.Last = true, found.chain.Position
 	result.Mark.HashChain, result.Mark.Durable = found.chain, found.chain.Position
-	if !result.Partial { // read whole, and whole: what a scrub found is repaired
+	if !result.Partial { // read and found complete: damage that a scrub found is repaired
 		result.Mark.Damaged = 0
 	}
 	if have && mark.Failed {
-		log.Warn("the disk failed during the last run: the events after the high-water mark were rewritten", "mark", mark.Durable, "last", result.Last)
+		log.Warn("the disk failed during the last run: rewrote the events after the high-water mark", "mark", mark.Durable, "last", result.Last)
 	}
 	return result, nil
 }
@@ -285,7 +283,7 @@ func sizeOf(all []block) (sum int64) {
 	return sum
 }
 
-// beginAt is the block that holds the event of a mark, and the chain before it.
+// beginAt returns the block with the mark's event, and the chain before that event.
 func beginAt(all []block, mark HighWaterMark) (index int, from HashChain) {
 	for i := len(all) - 1; i > 0; i-- {
 		if first := all[i].first(); first > 0 && first <= mark.Position {
@@ -296,31 +294,30 @@ func beginAt(all []block, mark HighWaterMark) (index int, from HashChain) {
 	return 0, HashChain{}
 }
 
-// judge refuses a log that is not what the mark says.
-func (s survey) judge(dir string, mark HighWaterMark, have bool, must uint64, witness Checkpoint) error {
-	if !have && len(s.gaps) > 0 { // nothing tells that what follows the gap was never acknowledged
+// validate refuses a log that does not match the mark.
+func (s survey) validate(dir string, mark HighWaterMark, have bool, must uint64, witness Checkpoint) error {
+	if !have && len(s.gaps) > 0 { // without a mark, events after the gap may have been acknowledged
 		must = max(must, s.last)
 	}
 	if gaps := s.lacks(must); len(gaps) > 0 {
 		return damaged(dir, gaps)
 	}
 	if have && mark.Position > 0 && s.marked.EventID != mark.EventID {
-		return Damagef("the log in %s has event %s at position %d, where the mark has event %s: it is another log, or events were swapped",
+		return Damagef("the log in %s has event %s at position %d, but the mark has event %s: it is another log, or events were replaced",
 			dir, s.marked.EventID, mark.Position, mark.EventID)
 	}
 	if have && mark.Position > 0 && s.marked.Hash != mark.Hash {
-		return Damagef("the log in %s is not what was written: its running hash at position %d is %s, and the mark has %s. An event up to there was altered, or events were swapped",
+		return Damagef("the log in %s was altered: its running hash at position %d is %s, but the mark has %s",
 			dir, mark.Position, s.marked.Hash, mark.Hash)
 	}
 	if witness.Position > 0 && s.witness.Position == witness.Position && s.witness.EventID != witness.EventID {
-		return Damagef("the log in %s has event %s at position %d, where the newest snapshot has event %s: it is another log, or lost events",
+		return Damagef("the log in %s has event %s at position %d, but the newest snapshot has event %s: it is another log, or lost events",
 			dir, s.witness.EventID, witness.Position, witness.EventID)
 	}
 	return nil
 }
 
-// settleTail makes what lies behind the mark durable, without what is no whole
-// event there.
+// settleTail makes valid events after the mark durable and cuts off invalid records.
 func (s survey) settleTail(store, dir string, mark HighWaterMark, have bool, log *slog.Logger) error {
 	keep := s.chain.Position
 	if have && keep == mark.Durable && len(s.gaps) == 0 && len(s.flaws) == 0 {
@@ -334,17 +331,16 @@ func (s survey) settleTail(store, dir string, mark HighWaterMark, have bool, log
 			continue
 		}
 		if err := s.rewrite(store, dir, i, keep, log); err != nil {
-			return domain.Errorf(domain.FailedPrecondition, "the end of the log cannot be written anew: %v", err)
+			return domain.Errorf(domain.FailedPrecondition, "cannot rewrite the end of the log: %v", err)
 		}
 	}
 	return disk.Sync(dir)
 }
 
-// cutsKept is how many files are kept of what was cut off the log.
+// cutsKept is how many files of cut-off records are kept.
 const cutsKept = 10
 
-// rewrite puts a block's events up to a position into a new file. What else it
-// held is kept beside the store.
+// rewrite copies a block's events up to a position to a new file. The rest is kept beside the store.
 func (s survey) rewrite(store, dir string, index int, keep uint64, log *slog.Logger) error {
 	f := s.files[index]
 	content, err := os.ReadFile(f.path)
@@ -368,7 +364,7 @@ func (s survey) rewrite(store, dir string, index int, keep uint64, log *slog.Log
 		if err := os.Remove(filepath.Join(dir, "index.db")); err != nil && !errors.Is(err, os.ErrNotExist) {
 			return err
 		}
-		log.Warn("the end of the log is cut off: what was there is no whole event, and none that was acknowledged",
+		log.Warn("cut off the end of the log: it had no valid event, and none that was acknowledged",
 			"after", keep, "bytes", len(content)-len(kept), "kept", aside)
 	}
 	if len(kept) == 0 && index > 0 {
@@ -377,8 +373,7 @@ func (s survey) rewrite(store, dir string, index int, keep uint64, log *slog.Log
 	return disk.WriteFile(f.path, kept)
 }
 
-// keepCut writes what was cut off into a file beside the store, and removes the
-// oldest such files.
+// keepCut writes cut-off records to a file beside the store, and removes the oldest such files.
 func keepCut(store, path string, cut []byte) error {
 	if err := disk.WriteFile(path, cut); err != nil {
 		return err

@@ -6,11 +6,10 @@ import (
 	"path/filepath"
 )
 
-// checkCopies looks at the readers' copies of a log that is whole up to a
-// position. A damaged copy is removed when it holds nothing beyond, or when the
-// log has a mark and reaches it, so that nothing beyond was acknowledged: the
-// server makes the copy anew. Without a mark one that holds more is left for a
-// repair.
+// checkCopies checks the mirrors of a log that is complete up to a position. It removes a damaged
+// mirror, which the server recreates, if the mirror has no later events, or if the log reaches its
+// mark, so that no later event was acknowledged. Without a mark a mirror with later events is kept
+// for a repair.
 func checkCopies(store string, last uint64, marked bool, log *slog.Logger) error {
 	dirs, err := copiesOf(store)
 	if err != nil {
@@ -38,10 +37,10 @@ func checkCopies(store string, last uint64, marked bool, log *slog.Logger) error
 			continue
 		}
 		if found.last > last && !marked {
-			return Damagef("the readers' copy in %s is damaged (%s), and holds events up to position %d where the log ends at %d", dir, why, found.last, last)
+			return Damagef("the mirror in %s is damaged (%s), and has events up to position %d, but the log ends at %d", dir, why, found.last, last)
 		}
-		log.Warn("a readers' copy of the log is damaged; the log itself is whole: the copy is made anew",
-			"folder", dir, "damage", why, "copy", found.last, "log", last)
+		log.Warn("a mirror of the log is damaged; the log itself is complete: recreating the mirror",
+			"directory", dir, "damage", why, "mirror", found.last, "log", last)
 		if err := os.RemoveAll(filepath.Dir(dir)); err != nil {
 			return err
 		}

@@ -15,24 +15,24 @@ import (
 	"anneal/domain"
 )
 
-// A Mark is what a log held once, kept apart from it, so that a log that holds
-// less, or something else, is recognised.
+// A HighWaterMark records, apart from the log, what the log contained, so that a log that lost or
+// changed events is detected.
 type HighWaterMark struct {
 	HashChain        // the running hash at a position that was durable
 	Durable   uint64 // every position up to here was on disk
-	Index     Hash   // SHA-256 of the server's index when it stopped cleanly; else zero
+	Index     Hash   // SHA-256 of the server's index after a clean shutdown; else zero
 	Failed    bool   // the disk failed after that
 	Damaged   uint64 // the first damaged position that was found while the server ran; 0 is none
-	Lost      uint64 // events that were given up with 'anneal log repair --accept-loss', in all
-	LostAt    uint64 // the position behind which the last of them were
-	written   uint64 // which writing of the mark this is
+	Lost      uint64 // events discarded by 'anneal log repair --accept-loss', in total
+	LostAt    uint64 // the position after which the last of them were
+	written   uint64 // number of writes of the mark
 }
 
-// Holds is the position up to which a log must be whole.
+// MinPosition returns the position up to which a log must be complete.
 func (m HighWaterMark) MinPosition() uint64 { return max(m.Durable, m.Position) }
 
-// A mark's file has two slots, each on a page of its own. Only one is written
-// until it is synced, so that the other is always whole.
+// A mark's file has two slots, each on a separate page. Only one is written between two syncs, so
+// the other is always valid.
 const (
 	markMagic = "anneal mark 1\n"
 	slotSize  = 512
@@ -87,10 +87,10 @@ func decodeMark(b []byte) (m HighWaterMark, ok bool) {
 	return m, true
 }
 
-var ErrMarkDamaged = errors.New("the mark of the log is damaged")
+var ErrMarkDamaged = errors.New("the high-water mark is damaged")
 
-// ReadMark reads a mark. It answers os.ErrNotExist when there is none, and
-// another error when there is one that cannot be believed.
+// ReadMark reads a mark. It returns os.ErrNotExist when the file does not exist, and
+// ErrMarkDamaged when no slot is valid.
 func ReadMark(path string) (HighWaterMark, error) {
 	content, err := os.ReadFile(path)
 	if err != nil {
@@ -109,7 +109,7 @@ func ReadMark(path string) (HighWaterMark, error) {
 	return newest, nil
 }
 
-// writeMark puts a mark in place of whatever is there.
+// WriteMark replaces the mark at a path.
 func WriteMark(path string, m HighWaterMark) error {
 	m.written++
 	return disk.WriteFile(path, append(append(m.encode(), make([]byte, slotGap-slotSize)...), m.encode()...))
@@ -121,7 +121,7 @@ func WriteMark(path string, m HighWaterMark) error {
 type MarkFile struct {
 	path string
 	file *os.File
-	Sync func(*os.File) error // dataSync, but for tests
+	Sync func(*os.File) error // fdatasync; replaced by tests
 
 	mu     sync.Mutex
 	mark   HighWaterMark
@@ -134,7 +134,7 @@ type MarkFile struct {
 	closed bool
 }
 
-// openMark begins to keep a mark, from the state that a log was found in.
+// OpenMark writes a mark, the verified state of a log, and opens its file.
 func OpenMark(path string, m HighWaterMark) (*MarkFile, error) {
 	m.Index, m.Failed = Hash{}, false
 	if err := WriteMark(path, m); err != nil {
@@ -142,13 +142,13 @@ func OpenMark(path string, m HighWaterMark) (*MarkFile, error) {
 	}
 	file, err := os.OpenFile(path, os.O_RDWR, 0o600)
 	if err != nil {
-		return nil, domain.Errorf(domain.FailedPrecondition, "the mark of the log cannot be opened: %v", err)
+		return nil, domain.Errorf(domain.FailedPrecondition, "cannot open the high-water mark: %v", err)
 	}
 	m.written++
 	return &MarkFile{path: path, file: file, Sync: disk.Fdatasync, mark: m, every: markSync}, nil
 }
 
-// reached notes that every position up to one is on disk.
+// SetDurable records that every position up to one is on disk.
 func (h *MarkFile) SetDurable(position uint64) error {
 	if h == nil {
 		return nil
@@ -162,8 +162,7 @@ func (h *MarkFile) SetDurable(position uint64) error {
 	return h.err
 }
 
-// add extends the running hash when the event is the next one; an older one is
-// in it already.
+// Extend adds an event to the running hash if it is the next one; older events are in it already.
 func (h *MarkFile) Extend(position uint64, event func() Message) error {
 	if h == nil {
 		return nil
@@ -171,7 +170,7 @@ func (h *MarkFile) Extend(position uint64, event func() Message) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if position != h.mark.Position+1 || h.err != nil {
-		return h.failureLocked() // an older one, or of a follower that began later
+		return h.failureLocked() // an older event, or of a follower that began later
 	}
 	if err := h.mark.HashChain.Extend(event()); err != nil {
 		return err
@@ -181,7 +180,7 @@ func (h *MarkFile) Extend(position uint64, event func() Message) error {
 	return nil
 }
 
-// change alters the mark and has it on disk when it returns.
+// Update changes the mark and returns when the change is on disk.
 func (h *MarkFile) Update(alter func(*HighWaterMark)) error {
 	if h == nil {
 		return nil
@@ -193,7 +192,7 @@ func (h *MarkFile) Update(alter func(*HighWaterMark)) error {
 	return h.flush()
 }
 
-// now is the mark as it is.
+// Mark returns the current mark.
 func (h *MarkFile) Mark() HighWaterMark {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -228,15 +227,15 @@ func (h *MarkFile) tick() {
 	h.mu.Lock()
 	h.armed = false
 	h.mu.Unlock()
-	_ = h.flush() // the next append, event and round answer it
+	_ = h.flush() // the next append, event and round return it
 }
 
-// failLocked notes the first error of the mark's file. Without a mark that
-// grows, a log that lost events later would pass for whole.
+// failLocked records the first error of the mark's file. With a stale mark, a log that lost events
+// later would pass the check.
 func (h *MarkFile) failLocked(err error) {
 	if h.err == nil {
 		h.err = err
-		slog.Error("the mark of the event log cannot be written: nothing more is appended until the server is started again", "error", err)
+		slog.Error("cannot write the high-water mark: the log refuses appends until the server is restarted", "error", err)
 	}
 }
 
@@ -244,10 +243,10 @@ func (h *MarkFile) failureLocked() error {
 	if h.err == nil {
 		return nil
 	}
-	return domain.Errorf(domain.Unavailable, "the mark of the event log cannot be written (%v): see to its disk, then start again", h.err)
+	return domain.Errorf(domain.Unavailable, "cannot write the high-water mark (%v): check its disk, then restart", h.err)
 }
 
-// failure is the fault of a mark that cannot be written, nil otherwise.
+// Err returns the error of a mark that cannot be written, or nil.
 func (h *MarkFile) Err() error {
 	if h == nil {
 		return nil
@@ -257,7 +256,7 @@ func (h *MarkFile) Err() error {
 	return h.failureLocked()
 }
 
-// flush writes and syncs the mark, and goes on in the other slot.
+// flush writes and syncs the mark, and switches to the other slot.
 func (h *MarkFile) flush() error {
 	h.mu.Lock()
 	if !h.dirty || h.closed || h.err != nil {
@@ -280,8 +279,8 @@ func (h *MarkFile) flush() error {
 	return h.err
 }
 
-// fail notes that the disk failed, as well as a failing disk takes it: what
-// lies behind Durable is written anew at the next start either way.
+// SetFailed records that the disk failed, if the disk still accepts the write. The next start
+// rewrites the events after Durable in any case.
 func (h *MarkFile) SetFailed() {
 	if h == nil {
 		return
@@ -289,7 +288,7 @@ func (h *MarkFile) SetFailed() {
 	_ = h.Update(func(m *HighWaterMark) { m.Failed = true })
 }
 
-// close syncs the mark; index is the server's index that a clean end left.
+// Close syncs and closes the mark. index is the hash of the server's index after a clean shutdown.
 func (h *MarkFile) Close(index Hash) error {
 	if h == nil {
 		return nil
@@ -308,7 +307,7 @@ func (h *MarkFile) Close(index Hash) error {
 	return errors.Join(err, h.file.Close())
 }
 
-// indexHash is the hash of the server's index of a stream; zero without one.
+// IndexHash returns the hash of the server's index of a stream; zero without one.
 func IndexHash(msgs string) Hash {
 	content, err := os.ReadFile(filepath.Join(msgs, "index.db"))
 	if err != nil {

@@ -13,36 +13,35 @@ import (
 	"anneal/domain"
 )
 
-// RepairOptions say how a stopped server's log is repaired.
+// RepairOptions configure the repair of a stopped server's log.
 type RepairOptions struct {
 	Dir        string                   // of the streams, as in ServerOptions
 	Mark       string                   // as in ServerOptions
 	Holds      Checkpoint               // as in ServerOptions
-	AcceptLoss bool                     // cut the log off before the first event that cannot be restored
-	BeforeLoss func(RepairReport) error // called before events are given up; its error stops the repair
-	Now        time.Time                // names what is kept of the former files
+	AcceptLoss bool                     // truncate the log before the first event that cannot be restored
+	BeforeLoss func(RepairReport) error // called before events are discarded; its error stops the repair
+	Now        time.Time                // names the directory of the former files
 }
 
-// A RepairReport tells what a repair found and did.
+// A RepairReport describes what a repair found and did.
 type RepairReport struct {
-	Events   uint64 `json:"events"`             // whole events from the first one on, after the repair
-	Restored []Gap  `json:"restored,omitempty"` // taken from the readers' copy
-	Lost     []Gap  `json:"lost,omitempty"`     // held by nobody
-	GivenUp  uint64 `json:"givenUp,omitempty"`  // whole events behind the loss, cut off with it
-	Altered  bool   `json:"altered,omitempty"`  // the events are not those of the mark, and no copy has those
-	Differs  []Gap  `json:"differs,omitempty"`  // where the readers' copy has other events than the log had
+	Events   uint64 `json:"events"`             // valid events from the first one on, after the repair
+	Restored []Gap  `json:"restored,omitempty"` // taken from a mirror
+	Lost     []Gap  `json:"lost,omitempty"`     // in neither the log nor a mirror
+	GivenUp  uint64 `json:"givenUp,omitempty"`  // valid events after the loss, cut off with it
+	Altered  bool   `json:"altered,omitempty"`  // the events do not match the mark, and no mirror has matching ones
+	Differs  []Gap  `json:"differs,omitempty"`  // positions with different events in the mirror and the log
 	Changed  bool   `json:"changed"`            // files were written
-	Aside    string `json:"aside,omitempty"`    // folder with the files as they were, and with the events given up
+	Aside    string `json:"aside,omitempty"`    // directory with the former files and the discarded events
 }
 
-// Whole tells whether nothing stays lost.
+// Whole reports whether no event stays lost.
 func (r RepairReport) Whole() bool { return len(r.Lost) == 0 && !r.Altered }
 
-// Repair restores missing and damaged events of a stopped server's log from the
-// copies that the same server keeps for its readers, when the running hash of
-// the result is the mark's. What no copy has is reported; then nothing is
-// changed, unless AcceptLoss is set. Former files are kept aside. The caller
-// must hold the folder's lock.
+// Repair restores missing and damaged events of a stopped server's log from the server's mirrors, if
+// the running hash of the result matches the mark. Events that no mirror has are reported; then
+// nothing is changed, unless AcceptLoss is set. Former files are kept. The caller must hold the lock
+// of the data directory.
 func Repair(opts RepairOptions) (report RepairReport, err error) {
 	if opts.Mark == "" {
 		opts.Mark = MarkPath(opts.Dir)
@@ -77,7 +76,7 @@ func Repair(opts RepairOptions) (report RepairReport, err error) {
 	return report, r.write(order, report)
 }
 
-// markOf is where the mark of a server's log is when nothing else is said.
+// MarkPath returns the default path of the mark of a server's log.
 func MarkPath(dir string) string { return filepath.Clean(dir) + ".mark" }
 
 type repair struct {
@@ -87,22 +86,22 @@ type repair struct {
 	have  bool
 	must  uint64 // the log must reach it
 	log   inventory
-	full  inventory // the readers' copy of everything
+	full  inventory // the mirror of all events
 	parts []inventory
-	stale []string // folders of copies that the repaired log does not fit
+	stale []string // directories of mirrors that do not match the repaired log
 }
 
-// An inventory is where the whole records of a stream lie.
+// An inventory locates the valid records of a stream.
 type inventory struct {
 	dir    string // of blocks
 	blocks []block
 	places map[uint64]place
 	last   uint64
 	flaws  []flaw
-	double bool // a position is there twice
+	double bool // a position occurs twice
 }
 
-// A place is where a record lies. Equal sums are equal events.
+// A place locates a record. Equal sums mean equal events.
 type place struct {
 	from   *inventory
 	block  int
@@ -122,7 +121,7 @@ func inventoryOf(dir string) (inv inventory, err error) {
 		_, err := b.scan(logStream, 0, func(r record) {
 			e, ok := r.stored()
 			if !ok {
-				inv.flaws = append(inv.flaws, flaw{path: b.path, offset: r.at, reason: "a header that cannot be read"})
+				inv.flaws = append(inv.flaws, flaw{path: b.path, offset: r.at, reason: "an unreadable header"})
 				return
 			}
 			if _, there := inv.places[r.position]; there {
@@ -161,8 +160,8 @@ func (i *inventory) record(p place) (r record, err error) {
 	return r, nil
 }
 
-// copiesOf lists the folders of blocks of all copies of the log: those of other
-// NATS accounts than CONTROL. The one of all events comes first.
+// copiesOf lists the block directories of all mirrors of the log, in NATS accounts other than CONTROL.
+// The mirror of all events is the first.
 func copiesOf(store string) (dirs []string, err error) {
 	all, err := filepath.Glob(filepath.Join(store, "jetstream", "*", "streams", logStream, "msgs"))
 	if err != nil {
@@ -188,7 +187,7 @@ func (r *repair) take() (err error) {
 		return err
 	}
 	if why := foreign(r.dir); why != "" {
-		return domain.Errorf(domain.FailedPrecondition, "the log in %s cannot be repaired here: %s", r.dir, why)
+		return domain.Errorf(domain.FailedPrecondition, "cannot repair the log in %s: %s", r.dir, why)
 	}
 	if r.log, err = inventoryOf(r.dir); err != nil {
 		return err
@@ -212,9 +211,9 @@ func (r *repair) take() (err error) {
 	return nil
 }
 
-// compose chooses the events of the repaired log: the log's own, and where it
-// has none, a copy's. Where both have one and the hash is not the mark's, the
-// copy's is tried too.
+// compose chooses the events of the repaired log: the log's own, and a mirror's where the log has
+// none. When the resulting hash does not match the mark, it tries the mirror's events where both
+// have one.
 func (r *repair) compose() (order []place, report RepairReport) {
 	for _, preferCopy := range []bool{false, true} {
 		order, report = r.choose(preferCopy)
@@ -239,8 +238,7 @@ func (r *repair) compose() (order []place, report RepairReport) {
 	return order, report
 }
 
-// unfit tells whether a copy must be made anew: it is damaged, or has other
-// events than the repaired log.
+// unfit reports whether a mirror must be recreated: it is damaged, or differs from the repaired log.
 func (r *repair) unfit(inv inventory, order []place) bool {
 	if len(inv.blocks) == 0 {
 		return false
@@ -277,7 +275,7 @@ func (r *repair) choose(preferCopy bool) (order []place, report RepairReport) {
 			break
 		}
 		if restored {
-			report.Restored = extendGap(report.Restored, position, "restored from the readers' copy")
+			report.Restored = extendGap(report.Restored, position, "restored from the mirror")
 		}
 		order = append(order, p)
 		if position == r.mark.Position {
@@ -293,7 +291,7 @@ func (r *repair) choose(preferCopy bool) (order []place, report RepairReport) {
 	return order, report
 }
 
-// at chooses the event of a position among the log and its copies.
+// at chooses the event of a position among the log and its mirrors.
 func (r *repair) at(position uint64, preferCopy bool) (p place, restored, differs bool) {
 	p, there := r.log.places[position]
 	p.from = &r.log
@@ -329,8 +327,8 @@ func (r *repair) event(p place) (e Message, ok bool) {
 	return rec.stored()
 }
 
-// anyAfter tells whether the log or its full copy has an event behind a
-// position that is not there, and nothing says that it was never acknowledged.
+// anyAfter reports whether the log or its mirror has an event after a missing position, and no mark
+// shows that it was never acknowledged.
 func (r *repair) anyAfter(position uint64) bool {
 	return !r.have && max(r.log.last, r.full.last) > position
 }
@@ -338,7 +336,7 @@ func (r *repair) anyAfter(position uint64) bool {
 func (r *repair) lostFrom(first, end uint64) (gaps []Gap) {
 	for position := first; position <= end; position++ {
 		if p, _, _ := r.at(position, false); p.size == 0 && (position <= r.must || !r.have) {
-			gaps = extendGap(gaps, position, "no whole record, neither in the log nor in a copy")
+			gaps = extendGap(gaps, position, "no valid record in the log or a mirror")
 		}
 	}
 	return gaps
@@ -352,8 +350,7 @@ func extendGap(gaps []Gap, position uint64, reason string) []Gap {
 	return append(gaps, Gap{position, position, reason})
 }
 
-// writeGivenUp writes the events that are cut off with a loss to a file, and
-// with them the report.
+// writeGivenUp writes the report, and the events that are discarded with a loss.
 func (r *repair) writeGivenUp(report RepairReport, events uint64) error {
 	text, err := json.MarshalIndent(report, "", "  ")
 	if err != nil {

@@ -9,13 +9,11 @@ import (
 	"strconv"
 )
 
-// blockSize is how large a block of a repaired log is at most, as the server
-// makes them.
+// blockSize limits the size of a block of a repaired log, as in the server.
 const blockSize = 8 << 20
 
-// write puts the chosen events in place of the log's files, which are kept
-// aside, and makes the mark fit. Copies that do not fit are moved aside too:
-// the server makes them anew.
+// write replaces the log's files by the chosen events and updates the mark. The former files are kept.
+// Mirrors that do not match are moved away: the server recreates them.
 func (r *repair) write(order []place, report RepairReport) error {
 	fresh := filepath.Join(report.Aside, freshBlocks)
 	chain, err := writeBlocks(fresh, order)
@@ -42,7 +40,7 @@ func (r *repair) write(order []place, report RepairReport) error {
 	if err := WriteMark(r.Mark, mark); err != nil {
 		return err
 	}
-	for n, dir := range r.stale { // the folder of the stream, which holds that of its blocks
+	for n, dir := range r.stale { // the stream's directory, the parent of its blocks
 		if err := os.Rename(filepath.Dir(dir), filepath.Join(report.Aside, "copy-"+strconv.Itoa(n+1))); err != nil {
 			return err
 		}
@@ -50,15 +48,14 @@ func (r *repair) write(order []place, report RepairReport) error {
 	return disk.Sync(report.Aside)
 }
 
-// Folders of block files in the folder that a repair keeps aside.
+// Directories of block files within RepairReport.Aside.
 const (
-	freshBlocks  = "new"  // the repaired log, until it is in its place
-	formerBlocks = "msgs" // the log as it was
+	freshBlocks  = "new"  // the repaired log, before it replaces the former one
+	formerBlocks = "msgs" // the former log
 )
 
-// replaceBlocks puts the folder fresh in place of dir, which becomes former. Where
-// the system cannot swap them at once, a crash in between leaves no dir:
-// undoReplacement puts the former one back then.
+// replaceBlocks replaces the directory dir by fresh, and renames it to former. Where the system cannot
+// exchange them atomically, a crash in between leaves no dir: undoReplacement restores it.
 func replaceBlocks(dir, fresh, former string) error {
 	done, err := disk.Exchange(fresh, dir)
 	if err != nil {
@@ -79,8 +76,8 @@ func replaceBlocks(dir, fresh, former string) error {
 	return os.Rename(fresh, dir)
 }
 
-// undoReplacement puts the log's block files back that a repair had moved aside
-// when it was interrupted before the repaired ones were in their place.
+// undoReplacement restores the block files that an interrupted repair had moved away before the
+// repaired ones were in place.
 func undoReplacement(store, dir string) error {
 	if _, err := os.Stat(dir); !errors.Is(err, os.ErrNotExist) {
 		return err
@@ -108,7 +105,7 @@ func undoReplacement(store, dir string) error {
 	return nil
 }
 
-// writeBlocks writes events to block files of their own, durably.
+// writeBlocks writes events to new block files, durably.
 func writeBlocks(dir string, order []place) (chain HashChain, err error) {
 	if err := os.MkdirAll(dir, 0o750); err != nil {
 		return chain, err

@@ -35,22 +35,22 @@ func Scrub(ctx context.Context, store string, kept *MarkFile, log *slog.Logger) 
 	case errors.Is(err, os.ErrNotExist):
 		gaps = []Gap{{found.last + 1, mark.Durable, "a block file is missing"}}
 	case err != nil:
-		log.Error("the log's files cannot be read", "error", err)
+		log.Error("cannot read the log's files", "error", err)
 		return nil
 	default:
-		if newest := all[len(all)-1].first(); newest > 0 { // else nothing is in it yet
+		if newest := all[len(all)-1].first(); newest > 0 { // else it is still empty
 			gaps = found.lacks(newest - 1)
 		} else {
 			gaps = found.gaps
 		}
 	}
 	if len(gaps) == 0 && found.marked.Position > 0 && found.marked.Hash != mark.Hash {
-		gaps = []Gap{{1, mark.Position, "the running hash is not that of the mark"}}
+		gaps = []Gap{{1, mark.Position, "the running hash does not match the mark"}}
 	}
 	if len(gaps) == 0 {
 		return nil
 	}
-	log.Error("the log is damaged: stop the server and run 'anneal log repair --data DIR'; it will not start again before", "error", damaged(dir, gaps))
+	log.Error("the log is damaged: stop the server and run 'anneal log repair --data DIR'; it does not start before", "error", damaged(dir, gaps))
 	return kept.Update(func(m *HighWaterMark) { m.Damaged = gaps[0].First })
 }
 

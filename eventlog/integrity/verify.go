@@ -5,26 +5,25 @@ import (
 	"os"
 )
 
-// A FileReport is what the files of the embedded server's log hold, next to
-// the log's mark.
+// A FileReport compares the files of the embedded server's log with its mark and its mirror.
 type FileReport struct {
-	Events  uint64 `json:"events"`            // whole events from the first one on
-	Must    uint64 `json:"must"`              // the position that the mark says was durable
-	Hash    string `json:"hash"`              // running hash at the mark's position, as it is in the files
-	Marked  string `json:"marked,omitempty"`  // the same by the mark; absent without a mark
-	Missing []Gap  `json:"missing,omitempty"` // no whole event, up to Must
-	Differs []Gap  `json:"differs,omitempty"` // another event than in the readers' copy
-	Lost    uint64 `json:"lost,omitempty"`    // events that were given up by earlier repairs
+	Events  uint64 `json:"events"`            // valid events from the first one on
+	Must    uint64 `json:"must"`              // the position that was durable by the mark
+	Hash    string `json:"hash"`              // running hash of the files at the mark's position
+	Marked  string `json:"marked,omitempty"`  // the mark's hash; absent without a mark
+	Missing []Gap  `json:"missing,omitempty"` // no valid event, up to Must
+	Differs []Gap  `json:"differs,omitempty"` // different events in the log and the mirror
+	Lost    uint64 `json:"lost,omitempty"`    // events discarded by earlier repairs
 }
 
-// Whole tells whether the log is what was written.
+// Whole reports whether the log is complete and unaltered.
 func (r FileReport) Whole() bool {
 	return len(r.Missing) == 0 && len(r.Differs) == 0 && (r.Marked == "" || r.Hash == r.Marked)
 }
 
-// VerifyFiles reads all block files of a log, also of one that a server has
-// open, checks every event up to the mark, computes the running hash, and
-// compares each event with the readers' copy. Paths are as in ServerOptions.
+// VerifyFiles reads all block files of a log, which a server may have open, checks every event up to
+// the mark, computes the running hash, and compares each event with the mirror. Paths are as in
+// natsserver.Options.
 func VerifyFiles(dir, mark string) (report FileReport, err error) {
 	if mark == "" {
 		mark = MarkPath(dir)
@@ -61,7 +60,7 @@ func VerifyFiles(dir, mark string) (report FileReport, err error) {
 		report.Hash = chain.Hash.String()
 	}
 	if r.log.double && len(report.Missing) == 0 {
-		return report, errors.New("the log's files hold a position twice")
+		return report, errors.New("duplicate position in the log's files")
 	}
 	if _, err := os.Stat(r.dir); errors.Is(err, os.ErrNotExist) && report.Must > 0 {
 		report.Missing = []Gap{{1, report.Must, "there are no block files"}}

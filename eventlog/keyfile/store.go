@@ -65,7 +65,7 @@ type Store struct {
 	last    uint64            // revision
 	pending *batch
 	running bool
-	failed  error // a disk that failed once is not believed again
+	failed  error // kept: after a failed fdatasync the kernel reports lost pages as clean
 	mend    bool  // a copy was found damaged
 	writer  sync.WaitGroup
 

@@ -14,7 +14,7 @@ import (
 // A batch is what one round of syncs makes durable.
 type batch struct {
 	ops    []*op
-	wanted bool // somebody waits for it
+	wanted bool // a caller waits for it
 	done   chan struct{}
 	err    error // once done
 }

@@ -86,7 +86,7 @@ func EnsureMirror(ctx context.Context, readers, control jetstream.JetStream, rep
 		}
 		kept, failed := control.Stream(ctx, Stream)
 		if failed != nil {
-			return fmt.Errorf("eventlog: looking for the stream %s: %w", Stream, failed)
+			return fmt.Errorf("look up stream %s: %w", Stream, failed)
 		}
 		if err == nil && there.CachedInfo().State.LastSeq > kept.CachedInfo().State.LastSeq {
 			if err := readers.DeleteStream(ctx, Stream); err != nil {

@@ -86,7 +86,7 @@ func (c *Connection) keepMark(ctx context.Context, path string) error {
 	case errors.Is(err, integrity.ErrMarkDamaged):
 		slog.Warn("the mark of the log is damaged: a new one is made", "file", path)
 	default:
-		return domain.Errorf(domain.FailedPrecondition, "the mark of the log cannot be read: %v", err)
+		return domain.Errorf(domain.FailedPrecondition, "cannot read the high-water mark: %v", err)
 	}
 	if mark, err = c.log.Verify(ctx, integrity.CheckResult{Mark: mark}); err != nil {
 		return clusterFault(path, err)
@@ -233,7 +233,7 @@ func replicasThere(ctx context.Context, nc *nats.Conn, otherwise int) (replicas 
 		return err
 	})
 	if err != nil {
-		return 0, fmt.Errorf("eventlog: looking for the stream %s: %w", eventlog.Stream, err)
+		return 0, fmt.Errorf("look up stream %s: %w", eventlog.Stream, err)
 	}
 	return replicas, nil
 }

@@ -15,7 +15,7 @@ import (
 	"github.com/nats-io/nats.go"
 )
 
-// serveSync answers on syncSubject.
+// serveSync responds to requests on SyncSubject.
 func serveSync(nc *nats.Conn, store string, log *eventlog.JetStream) error {
 	_, err := nc.Subscribe(eventlog.SyncSubject, func(m *nats.Msg) {
 		stream := string(m.Data)
@@ -39,7 +39,7 @@ func serveSync(nc *nats.Conn, store string, log *eventlog.JetStream) error {
 	return nc.Flush()
 }
 
-// serveLogSync answers once the log is on disk up to a position.
+// serveLogSync responds when the log is on disk up to a position.
 func serveLogSync(m *nats.Msg, log *eventlog.JetStream, text string) {
 	position, err := strconv.ParseUint(text, 10, 64)
 	if err == nil {
