@@ -37,7 +37,7 @@ func TestModelsComeAndGo(t *testing.T) {
 		s.run("model", "download", "codes", "--dir", at("adapter")).ok(t)
 		refused := s.run("model", "create", "again", "--dir", at("adapter"))
 		require.Equal(t, 2, refused.code)
-		require.Contains(t, refused.stderr, "name the model that it is for with --base-model")
+		require.Contains(t, refused.stderr, "give its base model with --base-model")
 		require.Contains(t, s.run("model", "create", "again", "--dir", at("adapter"), "--base-model", "base-2").ok(t), "HF_PEFT_ADDON")
 		again := user.get("/models/again")
 		require.Equal(t, "accounts/default/models/base-2", again["baseModel"])
@@ -64,7 +64,7 @@ func TestModelsComeAndGo(t *testing.T) {
 		wrong := s.run("model", "export", "qwen3", "--gguf", at("wrong.gguf"), "--type", "q4_0")
 		require.Equal(t, 2, wrong.code)
 		require.Contains(t, wrong.stderr, "--type: must be f32, f16, bf16 or q8_0")
-		require.Contains(t, s.run("model", "export", "codes", "--gguf", at("wrong.gguf")).stderr, "export a whole model")
+		require.Contains(t, s.run("model", "export", "codes", "--gguf", at("wrong.gguf")).stderr, "export a full model")
 		require.NoFileExists(t, at("wrong.gguf"))
 	})
 	t.Run("a model in use stays", func(t *testing.T) {
