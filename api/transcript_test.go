@@ -269,10 +269,3 @@ func madeAt(s *stage, name domain.Name) time.Time {
 	require.True(s, ok, "there is no %s", name)
 	return row.CreateTime
 }
-
-func rowOf[S domain.State](s *stage, table *projections.Table[S], name domain.Name) *projections.Row[S] {
-	s.Helper()
-	row, ok := table.Get(name)
-	require.True(s, ok, "there is no %s", name)
-	return row
-}

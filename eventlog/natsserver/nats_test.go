@@ -53,8 +53,6 @@ func agentOptions(t testing.TB, node string) []nats.Option {
 	return AgentOptions(node, tokenOf(node), keyOf(t, node))
 }
 
-func startLog(t testing.TB) *eventlog.JetStream { return start(t).Log() }
-
 func connect(t testing.TB, url string, opts ...nats.Option) *nats.Conn {
 	t.Helper()
 	nc, err := nats.Connect(url, opts...)
