@@ -61,6 +61,7 @@ var mayImport = map[string][]string{
 		"eventlog/secrets", "blobs", "engines", "projections/live"},
 	"workers/agent/...": {"domain", "disk", "engines", "workers/protocol"},
 	"api/described":     {},
+	"api/wire":          {"domain"},
 	"api": {"domain", "domain/rows", "disk", "eventlog", "eventlog/idempotency", "eventlog/metering",
 		"eventlog/natsserver", "eventlog/secrets", "projections", "blobs", "engines", "projections/live", "projections/query"},
 	"internal/usage":   {},

@@ -3,11 +3,11 @@ package api
 import (
 	"iter"
 	"reflect"
-	"strings"
 	"time"
 
 	"github.com/go-chi/chi/v5"
 
+	"anneal/api/wire"
 	"anneal/domain"
 	"anneal/projections"
 	"anneal/projections/query"
@@ -30,18 +30,18 @@ var accounts = &resource[domain.Account, Account]{
 	fields: storedFieldsOf[domain.Account, Account]("name", "email", "displayName", "createTime", "updateTime", "state", "status", "suspendState"),
 	render: func(_ *projections.View, row *projections.Row[domain.Account], out *Account) {
 		*out = Account{Name: string(row.Name), AccountSpec: row.State.AccountSpec,
-			CreateTime: stampOf(&row.CreateTime), UpdateTime: stampOf(&row.UpdateTime),
+			CreateTime: wire.TimestampOf(&row.CreateTime), UpdateTime: wire.TimestampOf(&row.UpdateTime),
 			State: row.State.State, Status: row.State.Status, SuspendState: row.State.SuspendState}
 		if out.AccountType == "" {
 			out.AccountType = "ACCOUNT_TYPE_UNSPECIFIED"
 		}
 	},
 	create: func(_ *call, _ domain.Name, given *Account) domain.Command[domain.Account] {
-		given.AccountType = specified(given.AccountType)
+		given.AccountType = wire.Specified(given.AccountType)
 		return domain.CreateAccount{AccountSpec: given.AccountSpec}
 	},
-	update: func(_ domain.Account, merged, _ *Account, _ mask) (domain.Command[domain.Account], error) {
-		merged.AccountType = specified(merged.AccountType)
+	update: func(_ domain.Account, merged, _ *Account, _ wire.Mask) (domain.Command[domain.Account], error) {
+		merged.AccountType = wire.Specified(merged.AccountType)
 		return domain.UpdateAccount{AccountSpec: merged.AccountSpec}, nil
 	},
 }
@@ -50,20 +50,20 @@ func accountOperations() []operation {
 	const one = "/v1/accounts/{account}"
 	all := []operation{
 		{id: "createAccount", method: "POST", path: "/v1/accounts", summary: "Create an account and the first key of its admin", gate: byOperator,
-			body: accounts.envelope(), emptyBody: true, answer: typeFor[createdAccount](), handle: createAccount},
+			body: accounts.envelope(), emptyBody: true, answer: reflect.TypeFor[createdAccount](), handle: createAccount},
 		{id: "listAccounts", method: "GET", path: "/v1/accounts", summary: "List accounts", gate: byOperator,
-			query: listQuery, answer: pageOf("accounts", typeFor[Account]()), handle: listAccounts},
+			query: listQuery, answer: pageOf("accounts", reflect.TypeFor[Account]()), handle: listAccounts},
 		{id: "getAccount", method: "GET", path: one, summary: "Read an account", may: toRead,
-			query: []parameter{readMaskQuery}, answer: typeFor[Account](), handle: withAccountID(accounts.get)},
+			query: []parameter{readMaskQuery}, answer: reflect.TypeFor[Account](), handle: withAccountID(accounts.get)},
 		{id: "updateAccount", method: "PATCH", path: one, summary: "Change an account", gate: byOperator,
-			query: []parameter{updateMask}, body: typeFor[Account](), answer: typeFor[Account](), handle: withAccountID(accounts.patch)},
+			query: []parameter{updateMask}, body: reflect.TypeFor[Account](), answer: reflect.TypeFor[Account](), handle: withAccountID(accounts.patch)},
 		{id: "suspendAccount", method: "POST", path: one + ":suspend", summary: "Suspend an account", gate: byOperator,
 			about: "It may then read, delete, cancel and scale down, but change nothing else and ask no models.",
-			body:  typeFor[suspension](), emptyBody: true, answer: typeFor[Account](), handle: suspendAccount},
+			body:  reflect.TypeFor[suspension](), emptyBody: true, answer: reflect.TypeFor[Account](), handle: suspendAccount},
 		{id: "restoreAccount", method: "POST", path: one + ":restore", summary: "End the suspension of an account", gate: byOperator,
-			body: noSettings, emptyBody: true, answer: typeFor[Account](), handle: restoreAccount},
+			body: noSettings, emptyBody: true, answer: reflect.TypeFor[Account](), handle: restoreAccount},
 		{id: "getDigest", method: "GET", path: "/v1/system/digest", summary: "Read the fingerprint of the world", gate: withKey,
-			about: "Two installations, or one before and after a rebuild, can be compared by it.", answer: typeFor[projections.Digest](), handle: digest},
+			about: "Two installations, or one before and after a rebuild, can be compared by it.", answer: reflect.TypeFor[projections.Digest](), handle: digest},
 	}
 	for i := range all {
 		all[i].tag = "accounts"
@@ -117,7 +117,7 @@ func createAccount(c *call) (any, error) {
 	key := c.mint(keyName)
 	record := domain.APIKeyCreated{APIKeySpec: domain.APIKeySpec{DisplayName: "first key", Role: domain.RoleAdmin},
 		Hash: key.Hash, Prefix: key.Prefix, CreatedBy: string(c.caller.key)}
-	given.AccountType = specified(given.AccountType)
+	given.AccountType = wire.Specified(given.AccountType)
 	account := domain.Intend(domain.Accounts, name, domain.Command[domain.Account](
 		domain.CreateAccount{AccountSpec: given.AccountSpec, FirstKey: &domain.FirstKey{ID: firstKey, Key: record}}))
 	if err := refused(c, account, p, accounts.prefixed); err != nil {
@@ -203,13 +203,4 @@ func digest(c *call) (any, error) {
 		return nil, err
 	}
 	return c.snapshot().Digest()
-}
-
-// specified is an enumeration's value as the domain keeps it: nothing when it
-// is the unspecified one.
-func specified(enum string) string {
-	if strings.HasSuffix(enum, "_UNSPECIFIED") {
-		return ""
-	}
-	return enum
 }

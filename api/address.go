@@ -3,6 +3,7 @@ package api
 import (
 	"strings"
 
+	"anneal/api/wire"
 	"anneal/domain"
 	"anneal/projections"
 )
@@ -65,7 +66,7 @@ func longName(text, collection string) (domain.Name, bool) {
 }
 
 func noSuchModel(model string) error {
-	return missing("MODEL_NOT_FOUND", "%s names no model: write accounts/ACCOUNT/models/ID or accounts/ACCOUNT/deployments/ID; GET /inference/v1/models lists what there is", quoted(model))
+	return missing("MODEL_NOT_FOUND", "%s names no model: write accounts/ACCOUNT/models/ID or accounts/ACCOUNT/deployments/ID; GET /inference/v1/models lists what there is", wire.Quote(model))
 }
 
 func missing(reason, format string, args ...any) error {

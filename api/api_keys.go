@@ -4,6 +4,7 @@ import (
 	"context"
 	"time"
 
+	"anneal/api/wire"
 	"anneal/domain"
 	"anneal/eventlog"
 	"anneal/eventlog/natsserver"
@@ -36,7 +37,7 @@ var apiKeys = &resource[domain.APIKey, APIKey]{
 	fields: storedFieldsOf[domain.APIKey, APIKey]("name", "displayName", "role", "expireTime", "createTime", "createdBy", "prefix"),
 	render: func(v *projections.View, row *projections.Row[domain.APIKey], out *APIKey) {
 		*out = APIKey{Name: string(row.Name), DisplayName: row.State.DisplayName, Role: row.State.Role, ExpireTime: row.State.ExpireTime,
-			CreateTime: stampOf(&row.CreateTime), CreatedBy: row.State.CreatedBy, Prefix: row.State.Prefix, LastUsedTime: stamp(v.Live.KeyUsed(row.Name))}
+			CreateTime: wire.TimestampOf(&row.CreateTime), CreatedBy: row.State.CreatedBy, Prefix: row.State.Prefix, LastUsedTime: wire.Timestamp(v.Live.KeyUsed(row.Name))}
 	},
 	local: func(c *call, row *projections.Row[domain.APIKey], out *APIKey) {
 		if row.State.Role == domain.RoleReader && c.ReaderURL != "" {

@@ -8,6 +8,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"anneal/api/wire"
 	"anneal/domain"
 	"anneal/engines"
 )
@@ -43,7 +44,7 @@ func TestAnswersToManyFaultsAreBounded(t *testing.T) {
 // for tools that were checked.
 func TestToolsOfAnotherSpellingAreUnknown(t *testing.T) {
 	body := []byte(`{"model": "m", "messages": [{"role": "user", "content": "x"}], "tools": [{"type": "function", "function": {"name": "f"}}], "TOOLS": [{"bad": 1}]}`)
-	value, err := parseJSON(body)
+	value, err := wire.Parse(body)
 	require.NoError(t, err)
 	q, err := readChat(value, body, false)
 	require.NoError(t, err)

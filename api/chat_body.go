@@ -1,5 +1,7 @@
 package api
 
+import ()
+
 // ChatBody is what a chat completion may be asked with. Names are in
 // snake_case; lowerCamelCase is understood as well.
 type ChatBody struct {

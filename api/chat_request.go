@@ -6,6 +6,7 @@ import (
 	"regexp"
 	"strings"
 
+	"anneal/api/wire"
 	"anneal/domain"
 	"anneal/engines"
 )
@@ -55,7 +56,7 @@ func (f *inferenceFields) messages() []engines.Message {
 	for i, one := range list {
 		at := fmt.Sprintf("messages[%d]", i)
 		object, ok := one.(map[string]any)
-		if f.require(ok, at, "must be an object with role and content, not %s", sortName(one)); !ok {
+		if f.require(ok, at, "must be an object with role and content, not %s", wire.KindName(one)); !ok {
 			continue
 		}
 		messages = append(messages, f.within(at, object, known).message())
@@ -98,7 +99,7 @@ func (f *inferenceFields) content(name string) string {
 
 func (f *inferenceFields) toolCall(at string, value any) engines.ToolCall {
 	object, ok := value.(map[string]any)
-	f.require(ok, at, "must be an object with id, type and function, not %s", sortName(value))
+	f.require(ok, at, "must be an object with id, type and function, not %s", wire.KindName(value))
 	in := f.within(at, object, set("id", "type", "function", "index"))
 	call := engines.ToolCall{ID: in.text("id", 256)}
 	in.choice("type", "function")
@@ -117,7 +118,7 @@ func (f *inferenceFields) tools(data []byte) []json.RawMessage {
 	for i, one := range f.list("tools", maxTools) {
 		at := fmt.Sprintf("tools[%d]", i)
 		object, ok := one.(map[string]any)
-		if f.require(ok, at, "must be an object with type and function, not %s", sortName(one)); !ok {
+		if f.require(ok, at, "must be an object with type and function, not %s", wire.KindName(one)); !ok {
 			continue
 		}
 		in := f.within(at, object, set("type", "function"))

@@ -1,5 +1,7 @@
 package api
 
+import ()
+
 // CompletionBody is what a completion may be asked with. Names are in
 // snake_case; lowerCamelCase is understood as well.
 type CompletionBody struct {

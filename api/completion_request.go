@@ -6,6 +6,7 @@ import (
 	"math"
 	"reflect"
 
+	"anneal/api/wire"
 	"anneal/domain"
 )
 
@@ -43,7 +44,7 @@ func readFields(v *domain.Violations, value any, known map[string]bool) (*infere
 	q := &inferenceRequest{}
 	f := &inferenceFields{values: map[string]any{}, violations: v, unknown: &q.unknown}
 	object, ok := value.(map[string]any)
-	v.Require(ok, "body", "must be a JSON object, not %s", sortName(value))
+	v.Require(ok, "body", "must be a JSON object, not %s", wire.KindName(value))
 	f.take(object, known)
 	q.model = f.text("model", 512)
 	f.require(!ok || q.model != "" || f.given("model") && f.values["model"] != "", "model", "is required: a model like accounts/ACCOUNT/models/ID, or a deployment like accounts/ACCOUNT/deployments/ID")
@@ -97,7 +98,7 @@ func onePrompt(value any) (prompt, bool) {
 	tokens := make([]int, len(list))
 	for i, one := range list {
 		number, isNumber := one.(json.Number)
-		n, isWhole := whole(number)
+		n, isWhole := wire.Whole(number)
 		ok = ok && isNumber && isWhole && n >= 0 && n <= math.MaxInt32
 		tokens[i] = int(n)
 	}

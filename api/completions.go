@@ -1,6 +1,9 @@
 package api
 
 import (
+	"reflect"
+
+	"anneal/api/wire"
 	"anneal/engines"
 	"anneal/eventlog/metering"
 )
@@ -9,35 +12,35 @@ func inferenceOperations() []operation {
 	return []operation{
 		{id: "createCompletion", method: "POST", path: "/inference/v1/completions", tag: "inference", summary: "Continue a prompt", gate: toModels,
 			about: "With stream it answers server-sent events, the last of which is [DONE].",
-			body:  typeFor[CompletionBody](), answer: typeFor[Completion](), streams: typeFor[Completion](), replies: performanceReplies, handle: complete},
+			body:  reflect.TypeFor[CompletionBody](), answer: reflect.TypeFor[Completion](), streams: reflect.TypeFor[Completion](), replies: performanceReplies, handle: complete},
 		{id: "createChatCompletion", method: "POST", path: "/inference/v1/chat/completions", tag: "inference", summary: "Answer a conversation", gate: toModels,
 			about: "The model's own chat template makes a prompt of the messages. With stream it answers server-sent events, the last of which is [DONE].",
-			body:  typeFor[ChatBody](), answer: typeFor[ChatCompletion](), streams: typeFor[ChatChunk](), replies: performanceReplies, handle: converse},
+			body:  reflect.TypeFor[ChatBody](), answer: reflect.TypeFor[ChatCompletion](), streams: reflect.TypeFor[ChatChunk](), replies: performanceReplies, handle: converse},
 		{id: "listInferenceModels", method: "GET", path: "/inference/v1/models", tag: "inference", summary: "List the models that completions can be asked of", gate: toModels,
-			answer: typeFor[inferenceModelList](), handle: inferenceModels},
+			answer: reflect.TypeFor[inferenceModelList](), handle: inferenceModels},
 	}
 }
 
 // performanceReplies are the headers that tell how an answer came about; a
 // stream has none, since they are known at its end.
 var performanceReplies = []parameter{
-	{"anneal-warning", textValue, "A parameter that is not known and was ignored; one header for each of the first 32, and one that counts the others."},
-	{"anneal-prompt-tokens", intValue, "Tokens of the prompts."},
-	{"anneal-cached-prompt-tokens", intValue, "Those of them that were computed before."},
-	{"anneal-server-time-to-first-token", textValue, "Seconds until the first token."},
-	{"anneal-server-processing-time", textValue, "Seconds until the last."},
-	{"anneal-deployment", textValue, "The deployment that answered."},
-	{"anneal-backend-host", textValue, "The node that answered."},
-	{"anneal-num-concurrent-requests", intValue, "How many requests its replica had from this server, this one among them."},
-	{"anneal-tokenizer-duration", textValue, "Seconds of making tokens of the prompt."},
-	{"anneal-prefill-queue-duration", textValue, "Seconds of waiting for the model."},
-	{"anneal-tokenizer-queue-duration", textValue, "Seconds of waiting for the tokenizer: 0.000000 where the engine cuts a text at once."},
-	{"anneal-generation-queue-duration", textValue, "Seconds between the prompt's being read and the first step of generation: 0.000000 where a request that has a slot takes part in every step."},
-	{"anneal-prefill-duration", textValue, "Seconds of reading the prompt."},
-	{"anneal-speculation-prompt-tokens", intValue, "Tokens of the prediction that the request came with."},
-	{"anneal-speculation-prompt-matched-tokens", intValue, "Those of them that the answer took over."},
-	{"anneal-speculation-generated-tokens", intValue, "Tokens that were guessed and read ahead."},
-	{"anneal-speculation-acceptance", textValue, "What share of them was right: of the first token of each guess, of the second and so on, separated by commas."},
+	{"anneal-warning", wire.Text, "A parameter that is not known and was ignored; one header for each of the first 32, and one that counts the others."},
+	{"anneal-prompt-tokens", wire.Int, "Tokens of the prompts."},
+	{"anneal-cached-prompt-tokens", wire.Int, "Those of them that were computed before."},
+	{"anneal-server-time-to-first-token", wire.Text, "Seconds until the first token."},
+	{"anneal-server-processing-time", wire.Text, "Seconds until the last."},
+	{"anneal-deployment", wire.Text, "The deployment that answered."},
+	{"anneal-backend-host", wire.Text, "The node that answered."},
+	{"anneal-num-concurrent-requests", wire.Int, "How many requests its replica had from this server, this one among them."},
+	{"anneal-tokenizer-duration", wire.Text, "Seconds of making tokens of the prompt."},
+	{"anneal-prefill-queue-duration", wire.Text, "Seconds of waiting for the model."},
+	{"anneal-tokenizer-queue-duration", wire.Text, "Seconds of waiting for the tokenizer: 0.000000 where the engine cuts a text at once."},
+	{"anneal-generation-queue-duration", wire.Text, "Seconds between the prompt's being read and the first step of generation: 0.000000 where a request that has a slot takes part in every step."},
+	{"anneal-prefill-duration", wire.Text, "Seconds of reading the prompt."},
+	{"anneal-speculation-prompt-tokens", wire.Int, "Tokens of the prediction that the request came with."},
+	{"anneal-speculation-prompt-matched-tokens", wire.Int, "Those of them that the answer took over."},
+	{"anneal-speculation-generated-tokens", wire.Int, "Tokens that were guessed and read ahead."},
+	{"anneal-speculation-acceptance", wire.Text, "What share of them was right: of the first token of each guess, of the second and so on, separated by commas."},
 }
 
 // Completion is the answer to a completion request, or one piece of it.

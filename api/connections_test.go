@@ -20,6 +20,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"anneal/api/wire"
 	"anneal/domain"
 )
 
@@ -371,7 +372,7 @@ func TestBodyCost(t *testing.T) {
 			var before, after runtime.MemStats
 			runtime.GC()
 			runtime.ReadMemStats(&before)
-			value, err := parseJSON(data)
+			value, err := wire.Parse(data)
 			runtime.GC()
 			runtime.ReadMemStats(&after)
 			require.NoError(t, err)

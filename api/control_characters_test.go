@@ -10,6 +10,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"anneal/api/wire"
 	"anneal/domain"
 )
 
@@ -25,19 +26,19 @@ type textField struct {
 func textFieldsOf(t reflect.Type) (all []textField) {
 	var walk func(t reflect.Type, path, field string, wrap func(any) any)
 	walk = func(t reflect.Type, path, field string, wrap func(any) any) {
-		switch t = plain(t); sortOf(t) {
-		case objectValue:
-			for _, f := range shapeOf(t).fields {
-				if !f.output {
-					walk(f.typ, join(path, f.name), f.name, func(v any) any { return wrap(map[string]any{f.name: v}) })
+		switch t = wire.Deref(t); wire.KindOf(t) {
+		case wire.Object:
+			for _, f := range wire.StructOf(t).Fields {
+				if !f.Output {
+					walk(f.Type, wire.Join(path, f.Name), f.Name, func(v any) any { return wrap(map[string]any{f.Name: v}) })
 				}
 			}
-		case mapValue:
-			all = append(all, textField{path, field, true, func(text string) any { return wrap(map[string]any{text: sample(plain(t.Elem()))}) }})
-			walk(t.Elem(), join(path, "k"), field, func(v any) any { return wrap(map[string]any{"k": v}) })
-		case listValue:
+		case wire.Map:
+			all = append(all, textField{path, field, true, func(text string) any { return wrap(map[string]any{text: sample(wire.Deref(t.Elem()))}) }})
+			walk(t.Elem(), wire.Join(path, "k"), field, func(v any) any { return wrap(map[string]any{"k": v}) })
+		case wire.List:
 			walk(t.Elem(), path+"[0]", field, func(v any) any { return wrap([]any{v}) })
-		case textValue:
+		case wire.Text:
 			all = append(all, textField{path, field, false, func(text string) any { return wrap(text) }})
 		}
 	}
@@ -46,7 +47,7 @@ func textFieldsOf(t reflect.Type) (all []textField) {
 }
 
 func sample(t reflect.Type) any {
-	if sortOf(t) == textValue {
+	if wire.KindOf(t) == wire.Text {
 		return "x"
 	}
 	return json.Number("1")
@@ -65,7 +66,7 @@ func TestControlCharactersInEveryTextField(t *testing.T) {
 			fields++
 			refused := func(text string) (domain.Violations, bool) {
 				var v domain.Violations
-				normalise(&v, op.body, f.body("a"+text+"b"))
+				wire.Normalize(&v, op.body, f.body("a"+text+"b"))
 				return v, len(v) > 0
 			}
 			_, noEscape := refused("\u001b[31m")
@@ -92,17 +93,17 @@ func TestControlCharactersInEveryTextField(t *testing.T) {
 		}
 	}
 	require.Greater(t, fields, 200)
-	require.Equal(t, []string{"extraBody", "fileContents", "jinjaTemplate", "requirements", "value"}, sortedKeys(raw))
-	require.Equal(t, []string{"description", "filter"}, sortedKeys(lines))
-	for field := range textForms {
-		require.True(t, slices.Contains(append(sortedKeys(raw), sortedKeys(lines)...), field), "no body has the field %s", field)
+	require.Equal(t, []string{"extraBody", "fileContents", "jinjaTemplate", "requirements", "value"}, wire.SortedKeys(raw))
+	require.Equal(t, []string{"description", "filter"}, wire.SortedKeys(lines))
+	for field := range wire.TextForms {
+		require.True(t, slices.Contains(append(wire.SortedKeys(raw), wire.SortedKeys(lines)...), field), "no body has the field %s", field)
 	}
 }
 
 // A key of a map that is called like a field does not have that field's rules.
 func TestKeysHaveNoFieldsRules(t *testing.T) {
 	var v domain.Violations
-	normalise(&v, typeFor[struct {
+	wire.Normalize(&v, reflect.TypeFor[struct {
 		Labels map[string]string `json:"labels"`
 	}](), map[string]any{"labels": map[string]any{"value": "\u001b"}})
 	require.Len(t, v, 1)
@@ -130,10 +131,10 @@ func TestControlCharactersAreRefused(t *testing.T) {
 
 // What an older version stored stays as it is when something else is changed.
 func TestStoredControlCharactersAreKept(t *testing.T) {
-	type wire struct {
+	type older struct {
 		DisplayName string            `json:"displayName"`
 		Labels      map[string]string `json:"labels"`
 	}
 	old := map[string]any{"displayName": "red \u001b[31m", "labels": map[string]any{"a\u001b": "\u009b"}}
-	require.Equal(t, body(old), normaliseStored(typeFor[wire](), old))
+	require.Equal(t, wire.Body(old), wire.NormalizeStored(reflect.TypeFor[older](), old))
 }

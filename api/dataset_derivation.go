@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 
+	"anneal/api/wire"
 	"anneal/domain"
 	"anneal/projections"
 	"anneal/projections/query"
@@ -68,7 +69,7 @@ func (c *call) wantSource(v *domain.Violations, ref string) *projections.Row[dom
 // checkDerived names what a dataset that is made from another may not say.
 func (d *Dataset) checkDerived(v *domain.Violations, filter string) {
 	const known, elsewhere = "is told by the rows: leave it out beside sourceDatasetId", "is not where these rows come from: leave it out beside sourceDatasetId"
-	v.Require(specified(d.Format) == "", "dataset.format", known)
+	v.Require(wire.Specified(d.Format) == "", "dataset.format", known)
 	v.Require(d.ExampleCount == 0, "dataset.exampleCount", known)
 	v.Require(d.UserUploaded == nil, "dataset.userUploaded", elsewhere)
 	v.Require(d.EvaluationResult == nil, "dataset.evaluationResult", elsewhere)

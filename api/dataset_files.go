@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"reflect"
 	"slices"
 	"time"
 
@@ -22,16 +23,16 @@ func datasetOperations() []operation {
 	all := []operation{
 		{id: "uploadDataset", method: "POST", path: one + ":upload", summary: "Upload the file of a dataset", may: toWrite,
 			about: "The answer waits until the rows have been checked: it is the READY dataset, or every fault of its rows.",
-			form:  typeFor[uploadForm](), answer: typeFor[Dataset](), handle: uploadDataset},
+			form:  reflect.TypeFor[uploadForm](), answer: reflect.TypeFor[Dataset](), handle: uploadDataset},
 		{id: "getDatasetUploadEndpoint", method: "POST", path: one + ":getUploadEndpoint", summary: "Get URLs to which the files of a dataset can be PUT", may: toWrite,
-			body: typeFor[announcedFiles](), emptyBody: true, answer: typeFor[signedURLs](), handle: uploadEndpoints},
+			body: reflect.TypeFor[announcedFiles](), emptyBody: true, answer: reflect.TypeFor[signedURLs](), handle: uploadEndpoints},
 		{id: "validateDatasetUpload", method: "POST", path: one + ":validateUpload", summary: "Check the files that were PUT", may: toWrite,
 			about: "The answer is the READY dataset, or every fault of its rows.",
-			body:  noSettings, emptyBody: true, answer: typeFor[Dataset](), handle: datasets.verb(validateUpload)},
+			body:  noSettings, emptyBody: true, answer: reflect.TypeFor[Dataset](), handle: datasets.verb(validateUpload)},
 		{id: "getDatasetDownloadEndpoint", method: "GET", path: one + ":getDownloadEndpoint", summary: "Get URLs from which the files of a dataset can be read", may: toRead,
-			answer: typeFor[signedURLs](), handle: datasets.verb(downloadEndpoints)},
+			answer: reflect.TypeFor[signedURLs](), handle: datasets.verb(downloadEndpoints)},
 		{id: "previewDataset", method: "GET", path: one + ":preview", summary: "Read rows of a dataset", may: toRead,
-			query: []parameter{pageSizeQuery, pageToken}, answer: typeFor[preview](), handle: previewDataset},
+			query: []parameter{pageSizeQuery, pageToken}, answer: reflect.TypeFor[preview](), handle: previewDataset},
 	}
 	for i := range all {
 		all[i].tag = "datasets"

@@ -3,6 +3,7 @@ package api
 import (
 	"time"
 
+	"anneal/api/wire"
 	"anneal/domain"
 	"anneal/projections"
 )
@@ -32,7 +33,7 @@ var datasets = &resource[domain.Dataset, Dataset]{
 		"transformed", "splitted", "evalProtocol", "createTime", "updateTime", "state", "createdBy", "estimatedTokenCount", "averageTurnCount"),
 	render: func(v *projections.View, row *projections.Row[domain.Dataset], out *Dataset) {
 		d := &row.State
-		*out = Dataset{Name: string(row.Name), DatasetSpec: d.DatasetSpec, CreateTime: stampOf(&row.CreateTime), UpdateTime: stampOf(&row.UpdateTime),
+		*out = Dataset{Name: string(row.Name), DatasetSpec: d.DatasetSpec, CreateTime: wire.TimestampOf(&row.CreateTime), UpdateTime: wire.TimestampOf(&row.UpdateTime),
 			State: d.State, Status: d.Status, CreatedBy: d.CreatedBy, EstimatedTokenCount: d.EstimatedTokenCount, AverageTurnCount: d.AverageTurnCount, RowShape: d.Shape}
 		if out.Format == "" {
 			out.Format = formatUnspecified
@@ -54,11 +55,11 @@ var datasets = &resource[domain.Dataset, Dataset]{
 		return c.derive(v, given, extra)
 	},
 	create: func(c *call, _ domain.Name, given *Dataset) domain.Command[domain.Dataset] {
-		given.Format = specified(given.Format)
+		given.Format = wire.Specified(given.Format)
 		return domain.CreateDataset{DatasetSpec: given.DatasetSpec, CreatedBy: string(c.caller.key), From: given.from}
 	},
-	update: func(_ domain.Dataset, merged, _ *Dataset, _ mask) (domain.Command[domain.Dataset], error) {
-		merged.Format = specified(merged.Format)
+	update: func(_ domain.Dataset, merged, _ *Dataset, _ wire.Mask) (domain.Command[domain.Dataset], error) {
+		merged.Format = wire.Specified(merged.Format)
 		return domain.UpdateDataset{DatasetSpec: merged.DatasetSpec}, nil
 	},
 	remove: func(c *call, row *projections.Row[domain.Dataset], _ *params) (domain.Command[domain.Dataset], error) {

@@ -3,6 +3,7 @@ package api
 import (
 	"time"
 
+	"anneal/api/wire"
 	"anneal/domain"
 	"anneal/projections"
 )
@@ -28,7 +29,7 @@ var deployedModels = &resource[domain.DeployedModel, DeployedModel]{
 	create: func(c *call, _ domain.Name, given *DeployedModel) domain.Command[domain.DeployedModel] {
 		return domain.CreateDeployedModel{DeployedModelSpec: given.DeployedModelSpec, CreatedBy: string(c.caller.key)}
 	},
-	update: func(_ domain.DeployedModel, merged, _ *DeployedModel, _ mask) (domain.Command[domain.DeployedModel], error) {
+	update: func(_ domain.DeployedModel, merged, _ *DeployedModel, _ wire.Mask) (domain.Command[domain.DeployedModel], error) {
 		return domain.UpdateDeployedModel{DeployedModelSpec: merged.DeployedModelSpec}, nil
 	},
 	remove: func(*call, *projections.Row[domain.DeployedModel], *params) (domain.Command[domain.DeployedModel], error) {
@@ -38,7 +39,7 @@ var deployedModels = &resource[domain.DeployedModel, DeployedModel]{
 
 func renderDeployedModel(_ *projections.View, row *projections.Row[domain.DeployedModel], out *DeployedModel) {
 	m := &row.State
-	*out = DeployedModel{Name: string(row.Name), DeployedModelSpec: m.DeployedModelSpec, CreateTime: stampOf(&row.CreateTime), UpdateTime: stampOf(&row.UpdateTime),
+	*out = DeployedModel{Name: string(row.Name), DeployedModelSpec: m.DeployedModelSpec, CreateTime: wire.TimestampOf(&row.CreateTime), UpdateTime: wire.TimestampOf(&row.UpdateTime),
 		State: m.State, Status: m.Status, CreatedBy: m.CreatedBy}
 }
 

@@ -3,6 +3,7 @@ package api
 import (
 	"time"
 
+	"anneal/api/wire"
 	"anneal/domain"
 	"anneal/projections"
 )
@@ -33,7 +34,7 @@ var deploymentShapes = &resource[domain.DeploymentShape, DeploymentShape]{
 	create: func(c *call, _ domain.Name, given *DeploymentShape) domain.Command[domain.DeploymentShape] {
 		return domain.CreateDeploymentShape{ShapeSpec: given.ShapeSpec, Model: given.model, Size: given.size, Accelerator: given.fleet, CreatedBy: string(c.caller.key)}
 	},
-	update: func(old domain.DeploymentShape, merged, given *DeploymentShape, _ mask) (domain.Command[domain.DeploymentShape], error) {
+	update: func(old domain.DeploymentShape, merged, given *DeploymentShape, _ wire.Mask) (domain.Command[domain.DeploymentShape], error) {
 		model := given.model
 		if merged.BaseModel == old.Newest().BaseModel {
 			model = old.Newest().ModelTraits
@@ -47,8 +48,8 @@ var deploymentShapes = &resource[domain.DeploymentShape, DeploymentShape]{
 
 // shownShape is a shape as it was at one of its versions.
 func shownShape(name domain.Name, s domain.DeploymentShape, version *domain.ShapeVersion) DeploymentShape {
-	return DeploymentShape{Name: string(name), ShapeSpec: version.ShapeSpec, CreateTime: stamp(s.Versions[0].CreateTime),
-		UpdateTime: stamp(version.CreateTime), ModelType: version.ModelType, ParameterCount: version.ParameterCount}
+	return DeploymentShape{Name: string(name), ShapeSpec: version.ShapeSpec, CreateTime: wire.Timestamp(s.Versions[0].CreateTime),
+		UpdateTime: wire.Timestamp(version.CreateTime), ModelType: version.ModelType, ParameterCount: version.ParameterCount}
 }
 
 // prepareShape looks at the models that a shape names.

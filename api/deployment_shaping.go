@@ -3,6 +3,7 @@ package api
 import (
 	"strings"
 
+	"anneal/api/wire"
 	"anneal/domain"
 )
 
@@ -72,16 +73,16 @@ func (c *call) shapeVersion(v *domain.Violations, ref string, skip bool) *versio
 
 // reshaped is an update's outcome as the shape allows it. A new shape brings
 // its settings, but for those that the update itself names.
-func reshaped(merged domain.DeploymentSpec, given *Deployment, changed mask) (domain.DeploymentSpec, error) {
+func reshaped(merged domain.DeploymentSpec, given *Deployment, changed wire.Mask) (domain.DeploymentSpec, error) {
 	var v domain.Violations
-	fills := changed.has // what the update takes out, the shape puts back
+	fills := changed.Has // what the update takes out, the shape puts back
 	switch {
-	case changed.has("deploymentShape") && given.DeploymentShape == "":
+	case changed.Has("deploymentShape") && given.DeploymentShape == "":
 		return merged.Unshaped(every), nil
 	case given.shape == nil:
 		return merged, nil
-	case changed.has("deploymentShape"):
-		merged, fills = merged.Unshaped(changed.has), every
+	case changed.Has("deploymentShape"):
+		merged, fills = merged.Unshaped(changed.Has), every
 	}
 	merged = merged.Shaped(&v, string(given.shape.Name), given.shape.State.ShapeSpec, fills)
 	return merged, v.Err()

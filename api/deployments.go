@@ -2,8 +2,10 @@ package api
 
 import (
 	"fmt"
+	"reflect"
 	"time"
 
+	"anneal/api/wire"
 	"anneal/domain"
 	"anneal/projections"
 )
@@ -74,14 +76,14 @@ var deployments = &resource[domain.Deployment, Deployment]{
 	local:  showHandle,
 	ask:    askDeployment,
 	asks: []parameter{
-		{"disableAutoDeploy", boolValue, "Whether requests for the model's name alone go past this deployment: MODEL#DEPLOYMENT and the deployment's own name still reach it."},
-		{"skipImageTagValidation", boolValue, "Accepted, and without effect: there are no image tags."},
-		{"skipShapeValidation", boolValue, "Whether a version of a shape that is not validated will do."},
-		{"disableSpeculativeDecoding", boolValue, "Whether to leave out speculation, whatever the shape says of it."},
+		{"disableAutoDeploy", wire.Bool, "Whether requests for the model's name alone go past this deployment: MODEL#DEPLOYMENT and the deployment's own name still reach it."},
+		{"skipImageTagValidation", wire.Bool, "Accepted, and without effect: there are no image tags."},
+		{"skipShapeValidation", wire.Bool, "Whether a version of a shape that is not validated will do."},
+		{"disableSpeculativeDecoding", wire.Bool, "Whether to leave out speculation, whatever the shape says of it."},
 	},
 	asksRemove: []parameter{
-		{"hard", boolValue, "Whether to delete for good: what is deleted softly can be brought back until its purgeTime."},
-		{"ignoreChecks", boolValue, "Whether to delete even what has been used of late."},
+		{"hard", wire.Bool, "Whether to delete for good: what is deleted softly can be brought back until its purgeTime."},
+		{"ignoreChecks", wire.Bool, "Whether to delete even what has been used of late."},
 	},
 	prepare: prepareDeployment,
 	create: func(c *call, _ domain.Name, given *Deployment) domain.Command[domain.Deployment] {
@@ -89,14 +91,14 @@ var deployments = &resource[domain.Deployment, Deployment]{
 		spec.DirectRouteAPIKeys, spec.SpeechFormat, spec.DisableAutoDeploy = nil, given.listens, given.apart
 		return domain.CreateDeployment{DeploymentSpec: spec, CreatedBy: string(c.caller.key), Cluster: c.Cluster, DirectKeys: given.directKeys, Model: given.model, ZeroFloor: given.zeroFloor, Accelerator: given.fleet, Operator: given.operator}
 	},
-	update: func(old domain.Deployment, merged, given *Deployment, changed mask) (domain.Command[domain.Deployment], error) {
+	update: func(old domain.Deployment, merged, given *Deployment, changed wire.Mask) (domain.Command[domain.Deployment], error) {
 		spec, err := reshaped(merged.DeploymentSpec, given, changed)
 		if err != nil {
 			return nil, err
 		}
 		keys := old.DirectKeys
 		spec.DirectRouteAPIKeys, spec.SpeechFormat, spec.DisableAutoDeploy = old.DirectRouteAPIKeys, old.SpeechFormat, old.DisableAutoDeploy
-		if changed.has("directRouteApiKeys") {
+		if changed.Has("directRouteApiKeys") {
 			keys, spec.DirectRouteAPIKeys = given.directKeys, nil
 		}
 		return domain.UpdateDeployment{DeploymentSpec: spec, DirectKeys: keys, Model: given.model, ZeroFloor: given.zeroFloor, Accelerator: given.fleet, Operator: given.operator}, nil
@@ -116,7 +118,7 @@ var deployments = &resource[domain.Deployment, Deployment]{
 
 func renderDeployment(v *projections.View, row *projections.Row[domain.Deployment], out *Deployment) {
 	d := &row.State
-	*out = Deployment{Name: string(row.Name), DeploymentSpec: d.DeploymentSpec, CreateTime: stampOf(&row.CreateTime), UpdateTime: stampOf(&row.UpdateTime),
+	*out = Deployment{Name: string(row.Name), DeploymentSpec: d.DeploymentSpec, CreateTime: wire.TimestampOf(&row.CreateTime), UpdateTime: wire.TimestampOf(&row.UpdateTime),
 		DeleteTime: d.DeleteTime, PurgeTime: d.PurgeTime, State: d.State, Status: d.Status, CreatedBy: d.CreatedBy, Cluster: d.Cluster,
 		DesiredReplicaCount: d.DesiredReplicas, Region: regionOf(d.Placement)}
 	out.DeploymentSpec.DirectRouteAPIKeys, out.SpeechFormat, out.HotLoad = nil, d.SpeechFormat, shownHotLoad(d)
@@ -259,9 +261,9 @@ func deploymentOperations() []operation {
 	const one = collectionPath + "deployments/{id}"
 	return []operation{
 		{id: "scaleDeployment", method: "PATCH", path: one + ":scale", tag: "deployments", summary: "Set the number of a deployment's replicas", may: toWrite,
-			body: typeFor[scaling](), emptyBody: true, givesBack: true, answer: noSettings, handle: scaleDeployment},
+			body: reflect.TypeFor[scaling](), emptyBody: true, givesBack: true, answer: noSettings, handle: scaleDeployment},
 		{id: "undeleteDeployment", method: "POST", path: one + ":undelete", tag: "deployments", summary: "Bring a deleted deployment back", may: toWrite,
-			body: noSettings, emptyBody: true, answer: typeFor[Deployment](), handle: deployments.verb(undeleteDeployment)},
+			body: noSettings, emptyBody: true, answer: reflect.TypeFor[Deployment](), handle: deployments.verb(undeleteDeployment)},
 	}
 }
 

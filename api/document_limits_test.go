@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"anneal/api/wire"
 )
 
 // TestLimitsOfTheDocument: one past every limit that the document states for a
@@ -84,7 +86,7 @@ func eachLimit(doc, schema map[string]any, path []string, yield func([]string, a
 		eachLimit(doc, entries, append(path[:len(path):len(path)], "[0]"), yield)
 	}
 	fields, _ := schema["properties"].(map[string]any)
-	for _, name := range sortedKeys(fields) {
+	for _, name := range wire.SortedKeys(fields) {
 		if name == "name" {
 			continue // of the resource, which a create ignores and a change compares
 		}

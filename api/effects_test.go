@@ -12,6 +12,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"anneal/api/wire"
 	"anneal/blobs/reconcile/faults"
 	"anneal/domain"
 	"anneal/projections"
@@ -68,7 +69,7 @@ func gone[S domain.State](kind *domain.Kind[S], id string) func(*projections.Vie
 func puts(s *stage, one string, files map[string]string) {
 	s.Helper()
 	var sizes []string
-	for _, name := range sortedKeys(files) {
+	for _, name := range wire.SortedKeys(files) {
 		sizes = append(sizes, fmt.Sprintf("%q: %d", name, len(files[name])))
 	}
 	a := s.call("POST", one+":getUploadEndpoint", "admin", `{"filenameToSize": {`+strings.Join(sizes, ", ")+`}}`)

@@ -1,6 +1,9 @@
 package api
 
 import (
+	"reflect"
+
+	"anneal/api/wire"
 	"anneal/domain"
 )
 
@@ -8,7 +11,7 @@ func estimateOperation() operation {
 	return operation{id: "estimateSupervisedFineTuningJobCost", method: "POST", path: collectionPath + "supervisedFineTuningJobs:estimateCost", tag: domain.SupervisedJobs.Collection,
 		summary: "Estimate what a supervised fine-tuning job costs", may: toRead,
 		about: "The job is checked as when it is created, and nothing is created. The estimate is tokens of the dataset × epochs × the operator's price of a million tokens.",
-		body:  typeFor[costQuestion](), requires: []string{"supervisedFineTuningJob"}, answer: typeFor[costAnswer](), handle: estimateCost}
+		body:  reflect.TypeFor[costQuestion](), requires: []string{"supervisedFineTuningJob"}, answer: reflect.TypeFor[costAnswer](), handle: estimateCost}
 }
 
 // A costQuestion is a job as its create would carry it.
@@ -30,8 +33,8 @@ func estimateCost(c *call) (any, error) {
 		return nil, err
 	}
 	var asked costQuestion
-	b := normalise(&p.violations, typeFor[costQuestion](), value)
-	if err := b.fill(&asked); err != nil {
+	b := wire.Normalize(&p.violations, reflect.TypeFor[costQuestion](), value)
+	if err := b.Fill(&asked); err != nil {
 		return nil, err
 	}
 	job := &asked.Job

@@ -1,10 +1,12 @@
 package api
 
 import (
+	"reflect"
 	"time"
 
 	"github.com/google/uuid"
 
+	"anneal/api/wire"
 	"anneal/blobs"
 	"anneal/domain"
 	"anneal/projections"
@@ -40,7 +42,7 @@ var evaluators = &resource[domain.Evaluator, Evaluator]{
 		"commitHash", "source", "createTime", "updateTime", "state", "createdBy", "revision"),
 	render: func(_ *projections.View, row *projections.Row[domain.Evaluator], out *Evaluator) {
 		e := &row.State
-		*out = Evaluator{Name: string(row.Name), EvaluatorSpec: e.EvaluatorSpec, CreateTime: stampOf(&row.CreateTime), UpdateTime: stampOf(&row.UpdateTime),
+		*out = Evaluator{Name: string(row.Name), EvaluatorSpec: e.EvaluatorSpec, CreateTime: wire.TimestampOf(&row.CreateTime), UpdateTime: wire.TimestampOf(&row.UpdateTime),
 			State: e.State, Status: e.Status, CreatedBy: e.CreatedBy, Revision: e.Revision, ActiveRevision: e.Active}
 		if e.State == domain.EvaluatorBuilding && len(e.Files.Sizes)+len(e.Criteria) == 0 {
 			out.Status.Message += "; " + uploadsExpire
@@ -49,7 +51,7 @@ var evaluators = &resource[domain.Evaluator, Evaluator]{
 			out.Revisions = append(out.Revisions, EvaluatorRevision{build.Revision, build.Code.CommitHash, build.Code.EntryPoint})
 		}
 	},
-	asksUpdate: []parameter{{"prepareCodeUpload", boolValue, "Whether to begin a new revision, whose code is uploaded next."}},
+	asksUpdate: []parameter{{"prepareCodeUpload", wire.Bool, "Whether to begin a new revision, whose code is uploaded next."}},
 	askUpdate:  func(p *params, given *Evaluator) { given.upload = p.flag("prepareCodeUpload") },
 	prepare: func(c *call, name domain.Name, given *Evaluator, extra map[string]string, v *domain.Violations) error {
 		field := "defaultDataset"
@@ -62,7 +64,7 @@ var evaluators = &resource[domain.Evaluator, Evaluator]{
 	create: func(c *call, _ domain.Name, given *Evaluator) domain.Command[domain.Evaluator] {
 		return domain.CreateEvaluator{EvaluatorSpec: given.EvaluatorSpec, CreatedBy: string(c.caller.key)}
 	},
-	update: func(_ domain.Evaluator, merged, given *Evaluator, _ mask) (domain.Command[domain.Evaluator], error) {
+	update: func(_ domain.Evaluator, merged, given *Evaluator, _ wire.Mask) (domain.Command[domain.Evaluator], error) {
 		return domain.UpdateEvaluator{EvaluatorSpec: merged.EvaluatorSpec, Upload: given.upload}, nil
 	},
 	remove: func(c *call, row *projections.Row[domain.Evaluator], _ *params) (domain.Command[domain.Evaluator], error) {
@@ -95,13 +97,13 @@ func evaluatorOperations() []operation {
 	all := []operation{
 		{id: "uploadEvaluator", method: "POST", path: one + ":upload", summary: "Upload the code of an evaluator", may: toWrite,
 			about: "Several files may come in one form, each as a field \"file\". The revision that is being built then has these files and no others.",
-			form:  typeFor[uploadForm](), answer: typeFor[Evaluator](), handle: uploadCode},
+			form:  reflect.TypeFor[uploadForm](), answer: reflect.TypeFor[Evaluator](), handle: uploadCode},
 		{id: "getEvaluatorUploadEndpoint", method: "POST", path: one + ":getUploadEndpoint", summary: "Get URLs to which the code of an evaluator can be PUT", may: toWrite,
-			body: typeFor[announcedFiles](), emptyBody: true, answer: typeFor[signedURLs](), handle: codeEndpoints},
+			body: reflect.TypeFor[announcedFiles](), emptyBody: true, answer: reflect.TypeFor[signedURLs](), handle: codeEndpoints},
 		{id: "validateEvaluatorUpload", method: "POST", path: one + ":validateUpload", summary: "Build the code that was PUT", may: toWrite,
-			body: noSettings, emptyBody: true, answer: typeFor[Evaluator](), handle: evaluators.verb(takeCode)},
+			body: noSettings, emptyBody: true, answer: reflect.TypeFor[Evaluator](), handle: evaluators.verb(takeCode)},
 		{id: "getEvaluatorBuildLogEndpoint", method: "GET", path: one + ":getBuildLogEndpoint", summary: "Get a URL of an evaluator's build log", may: toRead,
-			answer: typeFor[buildLogURL](), handle: evaluators.verb(buildLog)},
+			answer: reflect.TypeFor[buildLogURL](), handle: evaluators.verb(buildLog)},
 		previewOperation(),
 	}
 	for i := range all {

@@ -6,6 +6,7 @@ import (
 	"regexp"
 	"strings"
 
+	"anneal/api/wire"
 	"anneal/domain"
 	"anneal/eventlog"
 	"anneal/projections"
@@ -52,7 +53,7 @@ type eventPlace struct {
 }
 
 // nextEvents answers a page of a history in the order of the log.
-func (c *call) nextEvents(p *params, h history, q query.Query, m mask) (any, error) {
+func (c *call) nextEvents(p *params, h history, q query.Query, m wire.Mask) (any, error) {
 	size := pageSize(&p.violations, q.PageSize)
 	var at eventPlace
 	if q.PageToken != "" && !openToken(c.Pepper, q.Binding, q.PageToken, &at) {
@@ -107,7 +108,7 @@ func (c *call) countEvents(h history) (int, error) {
 }
 
 // siftEvents answers a page of what a filter leaves of a history, in any order.
-func (c *call) siftEvents(p *params, h history, q query.Query, m mask) (any, error) {
+func (c *call) siftEvents(p *params, h history, q query.Query, m wire.Mask) (any, error) {
 	var broken error
 	rows := func(yield func(*projections.Row[recorded]) bool) {
 		for e, err := range c.Log.Read(c.ctx, h.filter, 0) {

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"reflect"
 
+	"anneal/api/wire"
 	"anneal/domain"
 	"anneal/eventlog"
 )
@@ -11,8 +12,8 @@ import (
 // factSecrets says, for each stored type of event, which parts of its body
 // nobody is shown: sealed values and hashes, found by their Go types, so that
 // a fact written later is covered too.
-var factSecrets = func() map[string]mask {
-	secrets := map[string]mask{}
+var factSecrets = func() map[string]wire.Mask {
+	secrets := map[string]wire.Mask{}
 	for _, kind := range domain.Kinds {
 		for name, fact := range kind.EventTypes() {
 			secrets[name], _ = secretParts(fact)
@@ -28,19 +29,19 @@ var (
 
 // secretParts is the mask of a type's secret parts; whole is true when all of
 // it is secret.
-func secretParts(t reflect.Type) (m mask, whole bool) {
-	t = plain(t)
+func secretParts(t reflect.Type) (m wire.Mask, whole bool) {
+	t = wire.Deref(t)
 	if t == sealedType || t == bytesType {
 		return nil, true
 	}
-	switch sortOf(t) {
-	case listValue, mapValue:
+	switch wire.KindOf(t) {
+	case wire.List, wire.Map:
 		return secretParts(t.Elem())
-	case objectValue:
-		m = mask{}
-		for _, f := range shapeOf(t).fields {
-			if below, all := secretParts(f.typ); all || len(below) > 0 {
-				m[f.name] = below
+	case wire.Object:
+		m = wire.Mask{}
+		for _, f := range wire.StructOf(t).Fields {
+			if below, all := secretParts(f.Type); all || len(below) > 0 {
+				m[f.Name] = below
 			}
 		}
 	}
@@ -62,29 +63,11 @@ func shown(e eventlog.Event) eventlog.Event {
 		e.Data = nil
 		return e
 	}
-	secret.drop(body)
+	secret.Drop(body)
 	data, err := json.Marshal(body)
 	if err != nil {
 		data = nil
 	}
 	e.Data = data
 	return e
-}
-
-// drop takes what the mask names out of a JSON value.
-func (m mask) drop(value any) {
-	switch v := value.(type) {
-	case map[string]any:
-		for name, below := range m {
-			if len(below) == 0 {
-				delete(v, name)
-			} else {
-				below.drop(v[name])
-			}
-		}
-	case []any:
-		for _, element := range v {
-			m.drop(element)
-		}
-	}
 }

@@ -6,11 +6,13 @@ import (
 	"fmt"
 	"mime"
 	"net/http"
+	"reflect"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
 
+	"anneal/api/wire"
 	"anneal/domain"
 	"anneal/eventlog"
 	"anneal/projections"
@@ -63,9 +65,9 @@ func (h history) matches(e eventlog.Event) bool {
 	if !h.shows(e) {
 		return false
 	}
-	var wire Event
-	renderEvent(&projections.Row[recorded]{State: recorded{e}}, &wire)
-	return h.wants(&wire)
+	var seen Event
+	renderEvent(&projections.Row[recorded]{State: recorded{e}}, &seen)
+	return h.wants(&seen)
 }
 
 func eventOperations() []operation {
@@ -80,8 +82,8 @@ func eventOperations() []operation {
 // historyOf completes an operation that answers events.
 func historyOf(op operation) operation {
 	op.about = "Asked with Accept: text/event-stream, it sends events as they happen, each a server-sent event whose ID is its position; of the query it then takes the filter alone."
-	op.query, op.answer, op.streams = listQuery, pageOf("events", typeFor[Event]()), typeFor[Event]()
-	op.headers = []parameter{{"Last-Event-ID", textValue, "For a stream: the position of the last event that the client has; 0 begins with the first, without it the stream begins now."}}
+	op.query, op.answer, op.streams = listQuery, pageOf("events", reflect.TypeFor[Event]()), reflect.TypeFor[Event]()
+	op.headers = []parameter{{"Last-Event-ID", wire.Text, "For a stream: the position of the last event that the client has; 0 begins with the first, without it the stream begins now."}}
 	return op
 }
 

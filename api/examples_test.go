@@ -12,6 +12,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"anneal/api/wire"
 	"anneal/domain"
 )
 
@@ -40,12 +41,12 @@ func (s *stage) keepExample(id string, r *http.Request, request []byte, a answer
 // fields of inference that it does not know.
 func (s *stage) settable(id string, request []byte) []byte {
 	s.Helper()
-	value, err := parseJSON(request)
+	value, err := wire.Parse(request)
 	require.NoError(s, err)
 	for _, op := range s.server.table {
 		if op.id == id && op.body != nil && !op.inference() {
 			var none domain.Violations
-			kept := normalise(&none, op.body, value)
+			kept := wire.Normalize(&none, op.body, value)
 			if name, given := value.(map[string]any)["name"]; given {
 				kept["name"] = name
 			}
@@ -54,7 +55,7 @@ func (s *stage) settable(id string, request []byte) []byte {
 	}
 	for _, op := range s.server.table {
 		if op.id == id && op.inference() {
-			maps.DeleteFunc(value.(map[string]any), func(name string, _ any) bool { _, known := shapeOf(op.body).field(name); return !known })
+			maps.DeleteFunc(value.(map[string]any), func(name string, _ any) bool { _, known := wire.StructOf(op.body).Field(name); return !known })
 		}
 	}
 	data, err := json.Marshal(value)

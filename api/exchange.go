@@ -9,6 +9,7 @@ import (
 	"os"
 	"time"
 
+	"anneal/api/wire"
 	"anneal/domain"
 )
 
@@ -199,7 +200,7 @@ func (x *exchange) hold(r *http.Request, limit int64) ([]byte, error) {
 	case errors.As(err, &tooLarge):
 		return nil, bodyTooLarge(limit)
 	case err != nil:
-		return nil, badJSON("the body could not be read to its end: send it again")
+		return nil, wire.Malformed("the body could not be read to its end: send it again")
 	}
 	if err := x.reserve(bodyCost(data.Bytes())); err != nil {
 		return nil, err

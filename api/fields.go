@@ -19,5 +19,5 @@ func storedFieldsOf[S domain.State, R any](names ...string) *query.Fields[R] {
 }
 
 func valuesOf(in reflect.Type, field string) []string {
-	return ruleOf(componentName(in), field).enum
+	return ruleOf(componentName(in), field).Enum
 }

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 
+	"anneal/api/wire"
 	"anneal/engines"
 )
 
@@ -40,7 +41,7 @@ func rawField(data []byte, name string) json.RawMessage {
 		return nil
 	}
 	for key, value := range fields {
-		if snake(key) == name && string(value) != "null" {
+		if wire.Snake(key) == name && string(value) != "null" {
 			return value
 		}
 	}

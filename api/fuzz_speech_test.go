@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"anneal/api/wire"
 )
 
 // unreachable is a stage that fetches nothing.
@@ -64,7 +66,7 @@ func FuzzTranscriptionForm(f *testing.F) {
 // FuzzTranscriptionOptions gives options any values: two fields, either of
 // which may be given twice. What is answered is in its format.
 func FuzzTranscriptionOptions(f *testing.F) {
-	names := sortedKeys(formFields)
+	names := wire.SortedKeys(formFields)
 	values := map[string][]string{"temperature": {"0.0,0.2", "1e-1", "NaN"}, "timestamp_granularities": {"word,segment"}, "min_speakers": {"3"}, "max_speakers": {"inf", "2"}, "language": {"zh-hans"},
 		"response_format": transcriptFormats, "task": {"translate"}, "diarize": {"true"}, "stream": {"TRUE"}, "url": {"https://example.com/a.mp3"}, "vad_model": {"silero"}, "prompt": {"\u0000"}}
 	for i, name := range names {

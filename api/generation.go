@@ -10,6 +10,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"anneal/api/wire"
 	"anneal/domain"
 	"anneal/engines"
 	"anneal/projections"
@@ -116,7 +117,7 @@ func (c *call) infer(q *inferenceRequest, shape form, idPrefix string) (any, err
 			Message: fmt.Sprintf("accounts/%s has %d completions under way: wait for one to end", c.caller.account, c.Limits.Generations)}
 	}
 	defer leave()
-	c.warnOfUnknown(slices.Concat(q.unknown, sortedKeys(unread.values)))
+	c.warnOfUnknown(slices.Concat(q.unknown, wire.SortedKeys(unread.values)))
 	session := c.sessionOf(q, to.State)
 	if q.strictFit {
 		if err := c.mustFit(to.Row, session, q); err != nil {
@@ -138,7 +139,7 @@ const maxWarnings = 32
 // warnOfUnknown names the parameters that are not known and were ignored.
 func (c *call) warnOfUnknown(names []string) {
 	for _, name := range names[:min(len(names), maxWarnings)] {
-		c.warn("unknown parameter %s was ignored", quoted(name))
+		c.warn("unknown parameter %s was ignored", wire.Quote(name))
 	}
 	if more := len(names) - maxWarnings; more > 0 {
 		c.warn("%d more unknown parameters were ignored", more)

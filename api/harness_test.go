@@ -21,6 +21,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"anneal/api/wire"
 	"anneal/blobs"
 	"anneal/blobs/reconcile/faults"
 	"anneal/domain"
@@ -169,7 +170,7 @@ func (s *stage) furnish() {
 		"admin": {"acme", domain.RoleAdmin}, "user": {"acme", domain.RoleUser}, "inference": {"acme", domain.RoleInference},
 		"other": {"other", domain.RoleAdmin}, "operator": {domain.System, domain.RoleAdmin}, "default": {"default", domain.RoleAdmin},
 	}
-	for _, alias := range sortedKeys(keys) {
+	for _, alias := range wire.SortedKeys(keys) {
 		s.mint(alias, keys[alias].account, keys[alias].role, nil)
 	}
 	s.do(register("accounts/default/models/anneal-base", true))

@@ -3,6 +3,7 @@ package api
 import (
 	"context"
 	"net/http"
+	"reflect"
 	"strconv"
 	"time"
 
@@ -20,9 +21,9 @@ func systemOperations() []operation {
 		{id: "getOpenAPI", method: "GET", path: "/openapi.json", tag: "system", summary: "Read this description", gate: everybody,
 			media: "application/json", handle: openAPI},
 		{id: "getHealth", method: "GET", path: "/healthz", tag: "system", summary: "Tell whether the process lives", gate: everybody,
-			answer: typeFor[health](), handle: healthy},
+			answer: reflect.TypeFor[health](), handle: healthy},
 		{id: "getReadiness", method: "GET", path: "/readyz", tag: "system", summary: "Tell whether requests are answered from all of the log", gate: everybody,
-			answer: typeFor[health](), handle: ready},
+			answer: reflect.TypeFor[health](), handle: ready},
 		{id: "getMetrics", method: "GET", path: "/metrics", tag: "system", summary: "Read metrics in the text format of Prometheus", gate: everybody,
 			media: "text/plain", handle: func(c *call) (any, error) {
 				promhttp.HandlerFor(c.Metrics, promhttp.HandlerOpts{}).ServeHTTP(c.w, c.r)

@@ -3,6 +3,7 @@ package api
 import (
 	"time"
 
+	"anneal/api/wire"
 	"anneal/domain"
 )
 
@@ -36,7 +37,7 @@ func shownHotLoad(d *domain.Deployment) *HotLoad {
 		shown.Status = domain.StatusOf(nil)
 	}
 	if shown.Served != nil {
-		shown.Served.SwapTime = stampOf(&d.Hot.Time)
+		shown.Served.SwapTime = wire.TimestampOf(&d.Hot.Time)
 	}
 	return shown
 }

@@ -17,6 +17,7 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"anneal/api/wire"
 	"anneal/domain"
 	"anneal/eventlog"
 	"anneal/eventlog/idempotency"
@@ -106,7 +107,7 @@ func (op *operation) repeatable() bool {
 // idempotencyParameter describes the header.
 var idempotencyParameter = map[string]any{"name": idempotencyHeader, "in": "header",
 	"description": "What makes the request safe to repeat, such as a random UUID: with the same one it happens once, and is answered alike for 24 hours.",
-	"schema":      schema{"type": "string", "minLength": 1, "maxLength": maxIdempotencyKey}}
+	"schema":      wire.Schema{"type": "string", "minLength": 1, "maxLength": maxIdempotencyKey}}
 
 func idempotencyKey(given []string) (string, error) {
 	var v domain.Violations

@@ -5,6 +5,7 @@ import (
 	"strconv"
 	"strings"
 
+	"anneal/api/wire"
 	"anneal/domain"
 )
 
@@ -35,14 +36,14 @@ func (f *inferenceFields) require(ok bool, name, format string, args ...any) {
 
 // take keeps the known fields, and notes the others.
 func (f *inferenceFields) take(object map[string]any, known map[string]bool) {
-	for _, key := range sortedKeys(object) {
+	for _, key := range wire.SortedKeys(object) {
 		name := key
 		if !known[name] {
-			name = snake(key)
+			name = wire.Snake(key)
 		}
 		switch _, twice := f.values[name]; {
 		case !known[name]:
-			*f.unknown = append(*f.unknown, join(strings.TrimSuffix(f.at, "."), key))
+			*f.unknown = append(*f.unknown, wire.Join(strings.TrimSuffix(f.at, "."), key))
 		case twice:
 			f.add(name, "is given in both spellings: give it once")
 		case object[key] != nil:
@@ -54,7 +55,7 @@ func (f *inferenceFields) take(object map[string]any, known map[string]bool) {
 func (f *inferenceFields) text(name string, most int) string {
 	value, given := f.values[name]
 	text, ok := value.(string)
-	f.require(!given || ok, name, "must be text, not %s", sortName(value))
+	f.require(!given || ok, name, "must be text, not %s", wire.KindName(value))
 	f.require(len(text) <= most, name, "must have at most %d bytes", most)
 	return text
 }
@@ -62,14 +63,14 @@ func (f *inferenceFields) text(name string, most int) string {
 func (f *inferenceFields) flag(name string) bool {
 	value, given := f.values[name]
 	on, ok := value.(bool)
-	f.require(!given || ok, name, "must be true or false, not %s", sortName(value))
+	f.require(!given || ok, name, "must be true or false, not %s", wire.KindName(value))
 	return on
 }
 
 func (f *inferenceFields) object(name string) map[string]any {
 	value, given := f.values[name]
 	object, ok := value.(map[string]any)
-	f.require(!given || ok, name, "must be an object, not %s", sortName(value))
+	f.require(!given || ok, name, "must be an object, not %s", wire.KindName(value))
 	return object
 }
 
@@ -93,7 +94,7 @@ func (f *inferenceFields) whole(name string, low, high, def int64) int64 {
 		return def
 	}
 	number, ok := value.(json.Number)
-	n, isWhole := whole(number)
+	n, isWhole := wire.Whole(number)
 	if !ok || !isWhole || n < low || n > high {
 		f.add(name, "must be a whole number from %d to %d", low, high)
 		return def
@@ -119,7 +120,7 @@ func (f *inferenceFields) number(name string, low, high, def float64) float64 {
 func (f *inferenceFields) list(name string, most int) []any {
 	value, given := f.values[name]
 	list, ok := value.([]any)
-	f.require(!given || ok, name, "must be a list, not %s", sortName(value))
+	f.require(!given || ok, name, "must be a list, not %s", wire.KindName(value))
 	f.require(len(list) <= most, name, "must hold at most %d", most)
 	return list[:min(len(list), most)]
 }

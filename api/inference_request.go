@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"strings"
 
+	"anneal/api/wire"
 	"anneal/domain"
 	"anneal/engines"
 )
@@ -55,7 +56,7 @@ func (c *call) question(read func(value any, data []byte, strict bool) (*inferen
 	if err != nil {
 		return nil, err
 	}
-	value, err := parseJSON(data)
+	value, err := wire.Parse(data)
 	if err != nil {
 		return nil, err
 	}
@@ -106,7 +107,7 @@ func (p prompt) asWritten(err error) error {
 		case name == "prompt" || name == "promptTokens":
 			name = p.at
 		default:
-			name = snake(name)
+			name = wire.Snake(name)
 		}
 		v.Add(name+rest, "%s", one.Description)
 	}
@@ -183,7 +184,7 @@ func (f *inferenceFields) biases() map[int]float64 {
 	object := f.object("logit_bias")
 	f.require(len(object) <= maxBiases, "logit_bias", "must have at most %d entries", maxBiases)
 	biases := map[int]float64{}
-	for _, key := range sortedKeys(object) {
+	for _, key := range wire.SortedKeys(object) {
 		token, err := strconv.ParseUint(key, 10, 31)
 		number, ok := object[key].(json.Number)
 		bias, notNumber := number.Float64()
@@ -284,7 +285,7 @@ func (f *inferenceFields) format() *engines.ResponseFormat {
 func (f *inferenceFields) schema(name string) json.RawMessage {
 	value := f.values[name]
 	if text, ok := value.(string); ok {
-		parsed, err := parseJSON([]byte(text))
+		parsed, err := wire.Parse([]byte(text))
 		f.require(err == nil, name, "must be a JSON object, or a text that holds one")
 		value = parsed
 	}
@@ -312,7 +313,7 @@ func (f *inferenceFields) reasoning() *engines.Reasoning {
 	case bool:
 		r.Effort = map[bool]string{true: "medium", false: "none"}[v]
 	case json.Number:
-		n, ok := whole(v)
+		n, ok := wire.Whole(v)
 		f.require(ok && n > 0 && n <= maxOutputTokens, "reasoning_effort", rule)
 		r.Effort, r.Budget = "medium", int(n)
 	case string:

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"anneal/api/wire"
 	"anneal/domain"
 	"anneal/projections"
 )
@@ -34,10 +35,10 @@ type fileLimit struct {
 func (l fileLimit) name(v *domain.Violations, name string) {
 	folder, base, in := strings.Cut(name, "/")
 	if l.folders && in {
-		v.Require(fileName.MatchString(folder) && fileName.MatchString(base), "filenameToSize", "%s: a folder's name and a file's in it, with one slash between, each %s", quoted(name), fileNameRule)
+		v.Require(fileName.MatchString(folder) && fileName.MatchString(base), "filenameToSize", "%s: a folder's name and a file's in it, with one slash between, each %s", wire.Quote(name), fileNameRule)
 		return
 	}
-	v.Require(fileName.MatchString(name), "filenameToSize", "%s %s", quoted(name), fileNameRule)
+	v.Require(fileName.MatchString(name), "filenameToSize", "%s %s", wire.Quote(name), fileNameRule)
 }
 
 // uploadsExpire is what becomes of files that nobody validates.
@@ -125,7 +126,7 @@ func filePart(form *multipart.Reader) (name string, content io.Reader, err error
 		v.Add("file", "the multipart body is broken or has no field: send the file as its field \"file\"")
 		return "", nil, v.Err()
 	case part.FormName() != "file":
-		v.Add("file", "the form has a field %s: send files as fields \"file\" and nothing else", quoted(part.FormName()))
+		v.Add("file", "the form has a field %s: send files as fields \"file\" and nothing else", wire.Quote(part.FormName()))
 	case part.FileName() != "" && !fileName.MatchString(part.FileName()):
 		v.Add("file", "the file's name %s", fileNameRule)
 	}
@@ -140,7 +141,7 @@ func (in *intake) file(name string, content io.Reader) error {
 	switch {
 	case err != nil && limited.N > 0 && !errors.As(err, &fault) && in.ctx.Err() == nil:
 		in.Logger.Warn("an upload broke off", "request", in.id, "error", err)
-		return domain.Errorf(domain.InvalidArgument, "the upload of %s broke off after %d bytes: send the file again", quoted(name), size)
+		return domain.Errorf(domain.InvalidArgument, "the upload of %s broke off after %d bytes: send the file again", wire.Quote(name), size)
 	case err != nil:
 		return err
 	case limited.N == 0:
@@ -219,10 +220,10 @@ func (c *call) announcedFiles(limit fileLimit) (map[string]domain.Count, error) 
 	}
 	p := c.params()
 	p.violations.Require(len(asked.FilenameToSize) > 0 && len(asked.FilenameToSize) <= limit.files, "filenameToSize", "must name 1 to %d files and their sizes in bytes", limit.files)
-	for _, name := range sortedKeys(asked.FilenameToSize) {
+	for _, name := range wire.SortedKeys(asked.FilenameToSize) {
 		size := asked.FilenameToSize[name].Int64()
 		limit.name(&p.violations, name)
-		p.violations.Require(size > 0 && size <= limit.bytes, "filenameToSize", "the size of %s must be from 1 to %d bytes", quoted(name), limit.bytes)
+		p.violations.Require(size > 0 && size <= limit.bytes, "filenameToSize", "the size of %s must be from 1 to %d bytes", wire.Quote(name), limit.bytes)
 	}
 	return asked.FilenameToSize, p.err()
 }

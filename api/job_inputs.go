@@ -1,6 +1,7 @@
 package api
 
 import (
+	"anneal/api/wire"
 	"anneal/domain"
 )
 
@@ -49,7 +50,7 @@ func (c *call) wantNamed(v *domain.Violations, name domain.Name, in jobInputs) {
 
 // trainingOf is a training as the domain takes it.
 func trainingOf(given domain.TrainingConfig) domain.TrainingConfig {
-	given.Region = specified(given.Region)
+	given.Region = wire.Specified(given.Region)
 	return given
 }
 

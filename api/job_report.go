@@ -5,6 +5,7 @@ import (
 	"strings"
 	"time"
 
+	"anneal/api/wire"
 	"anneal/domain"
 	"anneal/engines"
 	"anneal/projections"
@@ -27,7 +28,7 @@ type JobReport struct {
 
 func reportOf[S any](v *projections.View, row *projections.Row[S], job domain.Job) JobReport {
 	l := job.Life()
-	report := JobReport{CreateTime: stampOf(&row.CreateTime), UpdateTime: stampOf(&row.UpdateTime), CompletedTime: l.CompletedTime,
+	report := JobReport{CreateTime: wire.TimestampOf(&row.CreateTime), UpdateTime: wire.TimestampOf(&row.UpdateTime), CompletedTime: l.CompletedTime,
 		State: l.State, Status: queued(v, job), CreatedBy: l.CreatedBy, Attempt: l.Attempt, JobProgress: progressOf(v, row.Name, row.CreateTime, l), InputDatasets: l.Inputs}
 	for accelerator, seconds := range l.Seconds {
 		if report.AcceleratorSeconds == nil {

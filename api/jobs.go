@@ -39,13 +39,13 @@ func jobOperations[S domain.State, R any](res *resource[S, R]) []operation {
 		{id: "cancel" + one, method: "POST", path: path + ":cancel", summary: "Cancel " + res.aNoun(), may: toWrite,
 			about: "It answers once that is recorded; the job then stops within moments.", body: noSettings, emptyBody: true, givesBack: true, answer: noSettings, handle: cancel},
 		{id: "resume" + one, method: "POST", path: path + ":resume", summary: "Go on with " + res.aNoun() + " from its last checkpoint", may: toWrite,
-			body: noSettings, emptyBody: true, answer: typeFor[R](), handle: resume},
+			body: noSettings, emptyBody: true, answer: reflect.TypeFor[R](), handle: resume},
 		{id: "get" + one + "MetricsFileEndpoint", method: "GET", path: path + ":getMetricsFileEndpoint", summary: "Get a URL of the metrics of " + res.aNoun(), may: toRead,
-			about: "The file has one JSON object for each step.", answer: typeFor[signedURL](), handle: res.verb(func(c *call, row *projections.Row[S]) (any, error) {
+			about: "The file has one JSON object for each step.", answer: reflect.TypeFor[signedURL](), handle: res.verb(func(c *call, row *projections.Row[S]) (any, error) {
 				return metricsFile(c, row.Name, row.CreateEvent, row.CreateTime)
 			})},
 		{id: "list" + one + "Checkpoints", method: "GET", path: path + "/checkpoints", summary: "List the checkpoints of " + res.aNoun(), may: toRead,
-			query: listQuery, answer: pageOf("checkpoints", typeFor[Checkpoint]()), handle: checkpoints},
+			query: listQuery, answer: pageOf("checkpoints", reflect.TypeFor[Checkpoint]()), handle: checkpoints},
 	}
 	for i := range all {
 		all[i].tag = res.kind.Collection

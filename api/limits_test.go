@@ -12,6 +12,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"anneal/api/wire"
 	"anneal/domain"
 )
 
@@ -55,7 +56,7 @@ func TestTextsHaveLimits(t *testing.T) {
 		{"deployments?deploymentId=d", `{"baseModel": "accounts/default/models/anneal-base", "placement": {"regions": [%q]}}`, "placement.regions[0]"},
 		{"rlorTrainerJobs", `{"dataset": "accounts/acme/datasets/d", "rewardWeights": [%q]}`, "rewardWeights[0]"},
 	} {
-		a := s.call("POST", "/v1/accounts/acme/"+c.collection, "user", fmt.Sprintf(c.body, strings.Repeat("x", maxText+1)))
+		a := s.call("POST", "/v1/accounts/acme/"+c.collection, "user", fmt.Sprintf(c.body, strings.Repeat("x", wire.MaxText+1)))
 		require.Equal(t, 400, a.status, "%s", a.body)
 		require.Contains(t, string(a.body), c.field+": must have at most 4096 bytes")
 		require.Less(t, len(a.body), 4096, "what is too long is not said again")
@@ -242,9 +243,9 @@ func TestTheServersTimeouts(t *testing.T) {
 
 func TestMasksHaveLimits(t *testing.T) {
 	var v domain.Violations
-	parseMask(&v, "readMask", typeOf[Dataset](), []string{strings.Repeat("name,", 200)}, false)
+	wire.ParseMask(&v, "readMask", typeOf[Dataset](), []string{strings.Repeat("name,", 200)}, false)
 	require.Empty(t, v)
-	parseMask(&v, "readMask", typeOf[Dataset](), []string{strings.Repeat("name,", 201)}, false)
+	wire.ParseMask(&v, "readMask", typeOf[Dataset](), []string{strings.Repeat("name,", 201)}, false)
 	require.Len(t, v, 1)
 }
 

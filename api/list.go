@@ -9,13 +9,14 @@ import (
 	"slices"
 	"strings"
 
+	"anneal/api/wire"
 	"anneal/domain"
 	"anneal/projections"
 	"anneal/projections/query"
 )
 
 // readQuery reads the parameters that all lists share, and the read mask.
-func readQuery(c *call, p *params, t reflect.Type) (query.Query, mask) {
+func readQuery(c *call, p *params, t reflect.Type) (query.Query, wire.Mask) {
 	q := query.Query{
 		Filter:    p.text("filter"),
 		OrderBy:   p.text("orderBy"),
@@ -24,7 +25,7 @@ func readQuery(c *call, p *params, t reflect.Type) (query.Query, mask) {
 		Key:       c.Pepper,
 		Binding:   binding(c.r.URL, p),
 	}
-	m, _ := parseMask(&p.violations, "readMask", t, p.texts("readMask"), false)
+	m, _ := wire.ParseMask(&p.violations, "readMask", t, p.texts("readMask"), false)
 	return q, m
 }
 
@@ -41,7 +42,7 @@ func pageSize(v *domain.Violations, asked int) int {
 func binding(u *url.URL, p *params) string {
 	var b strings.Builder
 	b.WriteString(u.Path)
-	for _, name := range sortedKeys(p.values) {
+	for _, name := range wire.SortedKeys(p.values) {
 		if name != "pageToken" {
 			fmt.Fprintf(&b, "\n%s=%q", name, p.values[name])
 		}
@@ -51,8 +52,8 @@ func binding(u *url.URL, p *params) string {
 
 // A listAnswer is one page on the wire. Its array stands under the
 // collection's name; the rest is the same for all.
-func listAnswer(name string, items any, nextPageToken string, totalSize int, m mask) (any, error) {
-	items, err := m.project(items)
+func listAnswer(name string, items any, nextPageToken string, totalSize int, m wire.Mask) (any, error) {
+	items, err := m.Project(items)
 	if err != nil {
 		return nil, err
 	}

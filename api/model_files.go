@@ -2,11 +2,13 @@ package api
 
 import (
 	"cmp"
+	"reflect"
 	"strings"
 	"time"
 
 	"github.com/google/uuid"
 
+	"anneal/api/wire"
 	"anneal/blobs"
 	"anneal/domain"
 	"anneal/projections"
@@ -18,19 +20,19 @@ func modelOperations() []operation {
 		{id: "uploadModel", method: "POST", path: one + ":upload", summary: "Upload files of a model", may: toWrite,
 			about: "Each file is a field of the form. The answer waits until the files have been checked: it is the READY model, or everything that is wrong. " +
 				"Files of an upload that was refused stay, so that only what is missing or wrong need be sent again.",
-			form: typeFor[uploadForm](), answer: typeFor[Model](), handle: uploadModel},
+			form: reflect.TypeFor[uploadForm](), answer: reflect.TypeFor[Model](), handle: uploadModel},
 		{id: "getModelUploadEndpoint", method: "POST", path: one + ":getUploadEndpoint", summary: "Get URLs to which the files of a model can be PUT", may: toWrite,
-			body: typeFor[announcedFiles](), emptyBody: true, answer: typeFor[signedURLs](), handle: modelEndpoints},
+			body: reflect.TypeFor[announcedFiles](), emptyBody: true, answer: reflect.TypeFor[signedURLs](), handle: modelEndpoints},
 		{id: "validateModelUpload", method: "POST", path: one + ":validateUpload", summary: "Check the files of a model that were PUT", may: toWrite,
 			about: "The answer is the READY model, or everything that is wrong. Files of an upload that was refused stay, so that only what is missing or wrong need be sent again.",
-			body:  noSettings, emptyBody: true, answer: typeFor[Model](), handle: models.verb(validateModel)},
+			body:  noSettings, emptyBody: true, answer: reflect.TypeFor[Model](), handle: models.verb(validateModel)},
 		{id: "getModelDownloadEndpoint", method: "GET", path: one + ":getDownloadEndpoint", summary: "Get URLs from which the files of a model can be read", gate: withKey, may: toRead,
 			about:  "Those of a public model are anybody's.",
-			query:  []parameter{{"precision", textValue, "The precision of the copy to read; the model as it was made when it is left out."}},
-			answer: typeFor[signedURLs](), handle: modelDownload},
+			query:  []parameter{{"precision", wire.Text, "The precision of the copy to read; the model as it was made when it is left out."}},
+			answer: reflect.TypeFor[signedURLs](), handle: modelDownload},
 		{id: "prepareModel", method: "POST", path: one + ":prepare", summary: "Write a copy of a model in another precision", may: toWrite,
 			about: "The copy is written in the background: the model's copies say how far it is.",
-			body:  typeFor[preparation](), answer: noSettings, handle: prepareCopy},
+			body:  reflect.TypeFor[preparation](), answer: noSettings, handle: prepareCopy},
 	}
 	for i := range all {
 		all[i].tag = "models"
@@ -148,8 +150,8 @@ func bothFileAndFolder(sizes map[string]domain.Count, kept map[string]int64) err
 			}
 		}
 	}
-	for _, folder := range sortedKeys(folders) {
-		v.Require(!names[folder], "filenameToSize", "%s is a file, and a folder of others: rename one of the two", quoted(folder))
+	for _, folder := range wire.SortedKeys(folders) {
+		v.Require(!names[folder], "filenameToSize", "%s is a file, and a folder of others: rename one of the two", wire.Quote(folder))
 	}
 	return v.Err()
 }
@@ -211,7 +213,7 @@ func modelDownload(c *call) (any, error) {
 	case ok && made.State == domain.CopyReady:
 		files = made.Files
 	case precision != "" && precision != row.State.Precision:
-		f := domain.Errorf(domain.FailedPrecondition, "precision: %s has no copy in %s that is READY: make one with :prepare, and wait until it is", row.Name, quoted(precision))
+		f := domain.Errorf(domain.FailedPrecondition, "precision: %s has no copy in %s that is READY: make one with :prepare, and wait until it is", row.Name, wire.Quote(precision))
 		f.Reason = "NOT_PREPARED"
 		return nil, f
 	case len(files.Sizes) == 0:

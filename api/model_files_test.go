@@ -13,6 +13,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"anneal/api/wire"
 	"anneal/domain"
 	"anneal/domain/weights"
 )
@@ -67,7 +68,7 @@ func (s *stage) uploadModel(id, alias string, files map[string]string) answer {
 	s.Helper()
 	var form bytes.Buffer
 	w := multipart.NewWriter(&form)
-	for _, name := range sortedKeys(files) {
+	for _, name := range wire.SortedKeys(files) {
 		part, err := w.CreateFormFile("file", name)
 		require.NoError(s, err)
 		_, err = io.WriteString(part, files[name])
@@ -92,7 +93,7 @@ func (s *stage) stored(folder string) []string {
 	s.reconcile()
 	files, err := s.store.Files(s.Context(), folder)
 	require.NoError(s, err)
-	return sortedKeys(files.Sizes)
+	return wire.SortedKeys(files.Sizes)
 }
 
 func TestModelUpload(t *testing.T) {
@@ -127,7 +128,7 @@ func TestModelUploadBySignedURL(t *testing.T) {
 	a := s.call("POST", one+":validateUpload", "user", "")
 	require.Equal(t, "NOTHING_UPLOADED", reasonOf(t, a))
 	sizes := []string{}
-	for _, name := range sortedKeys(tinyModel) {
+	for _, name := range wire.SortedKeys(tinyModel) {
 		sizes = append(sizes, fmt.Sprintf("%q: %d", name, len(tinyModel[name])))
 	}
 	a = s.call("POST", one+":getUploadEndpoint", "user", `{"filenameToSize": {`+strings.Join(sizes, ", ")+`}}`)

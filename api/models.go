@@ -3,6 +3,7 @@ package api
 import (
 	"time"
 
+	"anneal/api/wire"
 	"anneal/domain"
 	"anneal/projections"
 )
@@ -52,7 +53,7 @@ var models = &resource[domain.Model, Model]{
 	create: func(c *call, _ domain.Name, given *Model) domain.Command[domain.Model] {
 		return domain.CreateModel{CreatedBy: string(c.caller.key), ModelSpec: given.spec()}
 	},
-	update: func(_ domain.Model, merged, _ *Model, _ mask) (domain.Command[domain.Model], error) {
+	update: func(_ domain.Model, merged, _ *Model, _ wire.Mask) (domain.Command[domain.Model], error) {
 		return domain.UpdateModel{ModelSpec: merged.spec()}, nil
 	},
 	remove: func(c *call, row *projections.Row[domain.Model], _ *params) (domain.Command[domain.Model], error) {
@@ -97,16 +98,16 @@ func prepareModel(c *call, _ domain.Name, given *Model, extra map[string]string,
 func renderModel(_ *projections.View, row *projections.Row[domain.Model], out *Model) {
 	m := &row.State
 	*out = Model{Name: string(row.Name), DisplayName: m.DisplayName, Description: m.Description, Kind: m.Kind, BaseModel: m.BaseModel,
-		Public: m.Public, Speech: m.Speech, CreateTime: stampOf(&row.CreateTime), UpdateTime: stampOf(&row.UpdateTime), State: m.State, Status: m.Status,
+		Public: m.Public, Speech: m.Speech, CreateTime: wire.TimestampOf(&row.CreateTime), UpdateTime: wire.TimestampOf(&row.UpdateTime), State: m.State, Status: m.Status,
 		CreatedBy: m.CreatedBy, ModelType: m.ModelType, ParameterCount: m.ParameterCount, ContextLength: m.ContextLength,
 		Precision: m.Precision, Embedding: m.Embedding, LoraRank: m.LoraRank, LoraTargetModules: m.LoraTargets, SourceJob: string(m.SourceJob)}
 	if m.State == domain.ModelUploading {
 		out.Status = waitsForFiles(out.Status)
 	}
 	out.SizeBytes = sizeOf(m.Files)
-	for _, precision := range sortedKeys(m.Copies) {
+	for _, precision := range wire.SortedKeys(m.Copies) {
 		made := m.Copies[precision]
-		out.Copies = append(out.Copies, ModelCopy{Precision: precision, State: made.State, Status: made.Status, UpdateTime: stamp(made.Time), SizeBytes: sizeOf(made.Files)})
+		out.Copies = append(out.Copies, ModelCopy{Precision: precision, State: made.State, Status: made.Status, UpdateTime: wire.Timestamp(made.Time), SizeBytes: sizeOf(made.Files)})
 	}
 }
 

@@ -2,8 +2,10 @@ package api
 
 import (
 	"cmp"
+	"reflect"
 	"time"
 
+	"anneal/api/wire"
 	"anneal/domain"
 	"anneal/projections"
 )
@@ -38,10 +40,10 @@ var nodes = &resource[domain.Node, Node]{
 	kind: domain.Nodes, noun: "node", reads: toRead, writes: toOperate,
 	fields: storedFieldsOf[domain.Node, Node]("name", "pool", "capacity", "engines", "version", "createTime", "updateTime", "state", "status"),
 	render: func(v *projections.View, row *projections.Row[domain.Node], out *Node) {
-		*out = Node{Name: string(row.Name), NodeSpec: row.State.NodeSpec, CreateTime: stampOf(&row.CreateTime), UpdateTime: stampOf(&row.UpdateTime),
-			SeenTime: stamp(seen(v, row)), State: row.State.State, Status: row.State.Status, Used: row.State.Used(),
+		*out = Node{Name: string(row.Name), NodeSpec: row.State.NodeSpec, CreateTime: wire.TimestampOf(&row.CreateTime), UpdateTime: wire.TimestampOf(&row.UpdateTime),
+			SeenTime: wire.Timestamp(seen(v, row)), State: row.State.State, Status: row.State.Status, Used: row.State.Used(),
 			Allocations: row.State.Allocated(), PublicKey: row.State.Access.PublicKey,
-			EnrollTime: stamp(row.State.Access.EnrollTime), RevokeTime: stamp(row.State.Access.RevokeTime)}
+			EnrollTime: wire.Timestamp(row.State.Access.EnrollTime), RevokeTime: wire.Timestamp(row.State.Access.RevokeTime)}
 		if out.Allocations == nil {
 			out.Allocations = []domain.Allocation{}
 		}
@@ -59,7 +61,7 @@ func nodeOperations() []operation {
 		{id: "revokeNode", method: "POST", path: "/v1/accounts/{account}/nodes/{id}:revoke", tag: "nodes", summary: "Revoke a node's access", may: toOperate,
 			about: "Its key and the token that it enrolled with are refused from then on, its connections are closed, and its work is placed elsewhere. " +
 				"Only an agent with another token can enrol under its name again.",
-			body: typeFor[revocation](), emptyBody: true, answer: typeFor[Node](), handle: revokeNode},
+			body: reflect.TypeFor[revocation](), emptyBody: true, answer: reflect.TypeFor[Node](), handle: revokeNode},
 	}
 }
 

@@ -15,6 +15,7 @@ import (
 	"sync"
 	"time"
 
+	"anneal/api/wire"
 	"anneal/domain"
 )
 
@@ -138,7 +139,7 @@ func document(table []operation) ([]byte, error) {
 		"paths":    paths,
 		"components": map[string]any{
 			"schemas":    d.allSchemas(),
-			"parameters": map[string]any{"IdempotencyKey": idempotencyParameter, "RequestId": d.parameter(parameter{requestIDHeader, textValue, "An ID for the request, of letters, digits, -, _ and dots; one is made when it is left out."}, "header")},
+			"parameters": map[string]any{"IdempotencyKey": idempotencyParameter, "RequestId": d.parameter(parameter{requestIDHeader, wire.Text, "An ID for the request, of letters, digits, -, _ and dots; one is made when it is left out."}, "header")},
 			"headers":    answerHeaders,
 			"responses":  d.refusals(),
 			"securitySchemes": map[string]any{"apiKey": map[string]any{"type": "http", "scheme": "bearer",
@@ -154,11 +155,11 @@ type describer struct {
 }
 
 // allSchemas are the components, with those that only refusals have.
-func (d *describer) allSchemas() map[string]schema {
-	d.of(typeFor[managementError]())
-	d.of(typeFor[errorInfo]())
-	d.of(typeFor[badRequest]())
-	d.of(typeFor[inferenceError]())
+func (d *describer) allSchemas() map[string]wire.Schema {
+	d.of(reflect.TypeFor[managementError]())
+	d.of(reflect.TypeFor[errorInfo]())
+	d.of(reflect.TypeFor[badRequest]())
+	d.of(reflect.TypeFor[inferenceError]())
 	return d.byName
 }
 
@@ -223,7 +224,7 @@ const idPattern = "^[a-z]([a-z0-9-]{0,61}[a-z0-9])?$"
 func (d *describer) parameters(op *operation) []any {
 	list := []any{}
 	for _, found := range pathVariable.FindAllStringSubmatch(op.path, -1) {
-		of := schema{"type": "string"}
+		of := wire.Schema{"type": "string"}
 		if found[1] != "version" {
 			of["pattern"] = idPattern
 		}
@@ -242,15 +243,15 @@ func (d *describer) parameters(op *operation) []any {
 }
 
 func (d *describer) parameter(p parameter, in string) map[string]any {
-	of := schema{"type": "string"}
+	of := wire.Schema{"type": "string"}
 	out := map[string]any{"name": p.name, "in": in, "description": p.about, "schema": of}
 	switch p.sort {
-	case boolValue:
+	case wire.Bool:
 		of["type"], of["default"] = "boolean", false
-	case intValue:
+	case wire.Int:
 		of["type"], of["format"], of["minimum"] = "integer", "int32", 0
-	case listValue:
-		of["type"], of["items"] = "array", schema{"type": "string"}
+	case wire.List:
+		of["type"], of["items"] = "array", wire.Schema{"type": "string"}
 		out["style"], out["explode"] = "form", false
 	}
 	return out
@@ -272,16 +273,16 @@ func (d *describer) requestBody(op *operation) map[string]any {
 }
 
 // bodySchema is that of the body's type, and what this operation requires of it.
-func (d *describer) bodySchema(op *operation) schema {
-	of := d.typed(op.body, capital(op.id)+"Request")
+func (d *describer) bodySchema(op *operation) wire.Schema {
+	of := d.typed(op.body, wire.Capitalize(op.id)+"Request")
 	if len(op.requires) == 0 {
 		return of
 	}
-	return schema{"allOf": []any{of, schema{"type": "object", "required": op.requires}}}
+	return wire.Schema{"allOf": []any{of, wire.Schema{"type": "object", "required": op.requires}}}
 }
 
 // typed is the schema of a type that may have no name of its own.
-func (d *describer) typed(t reflect.Type, name string) schema {
+func (d *describer) typed(t reflect.Type, name string) wire.Schema {
 	if t.Kind() != reflect.Struct || t.Name() != "" || t.NumField() == 0 {
 		return d.of(t)
 	}
@@ -302,24 +303,24 @@ func (d *describer) responses(op *operation) map[string]any {
 	content := map[string]any{}
 	switch {
 	case op.media == "application/json":
-		content[op.media] = map[string]any{"schema": schema{"type": "object"}}
+		content[op.media] = map[string]any{"schema": wire.Schema{"type": "object"}}
 	case op.media != "":
-		content[op.media] = map[string]any{"schema": schema{"type": "string"}}
+		content[op.media] = map[string]any{"schema": wire.Schema{"type": "string"}}
 	case op.answer != nil:
-		media := map[string]any{"schema": d.typed(op.answer, capital(op.id)+"Response")}
+		media := map[string]any{"schema": d.typed(op.answer, wire.Capitalize(op.id)+"Response")}
 		if answer := d.examples[op.id].Answer; answer != nil {
 			media["example"] = answer
 		}
 		if op.orElse != nil {
-			media["schema"] = schema{"anyOf": []any{media["schema"], d.of(op.orElse)}}
+			media["schema"] = wire.Schema{"anyOf": []any{media["schema"], d.of(op.orElse)}}
 		}
 		content["application/json"] = media
 	}
 	for _, text := range op.texts {
-		content[text] = map[string]any{"schema": schema{"type": "string"}}
+		content[text] = map[string]any{"schema": wire.Schema{"type": "string"}}
 	}
 	if op.streams != nil {
-		content["text/event-stream"] = map[string]any{"schema": schema{"type": "string", "contentMediaType": "application/json", "contentSchema": d.of(op.streams),
+		content["text/event-stream"] = map[string]any{"schema": wire.Schema{"type": "string", "contentMediaType": "application/json", "contentSchema": d.of(op.streams),
 			"description": "Server-sent events. The data of each is one " + componentName(op.streams) + "."}}
 	}
 	all := map[string]any{"200": map[string]any{"description": "It is done, or this is what was asked for.", "headers": headers, "content": content}}

@@ -1,5 +1,7 @@
 package api
 
+import ()
+
 // inferenceTexts describe the fields of the inference paths, as fieldTexts do
 // those of the others.
 var inferenceTexts = map[string]string{

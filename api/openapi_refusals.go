@@ -2,8 +2,10 @@ package api
 
 import (
 	"net/http"
+	"reflect"
 	"strings"
 
+	"anneal/api/wire"
 	"anneal/domain"
 )
 
@@ -55,10 +57,10 @@ func refusalName(status int, inference bool) string {
 
 // answerHeaders are those that every answer may have.
 var answerHeaders = map[string]any{
-	"RequestId":    map[string]any{"description": "The request's ID.", "schema": schema{"type": "string"}},
-	"RetryAfter":   map[string]any{"description": "How many seconds to wait before asking again.", "schema": schema{"type": "string", "pattern": "^[0-9]+$"}},
-	"Replayed":     map[string]any{"description": "That the answer was given before: the request carried the Idempotency-Key of an earlier one.", "schema": schema{"type": "string", "enum": []string{"true"}}},
-	"Authenticate": map[string]any{"description": "How to identify oneself.", "schema": schema{"type": "string"}},
+	"RequestId":    map[string]any{"description": "The request's ID.", "schema": wire.Schema{"type": "string"}},
+	"RetryAfter":   map[string]any{"description": "How many seconds to wait before asking again.", "schema": wire.Schema{"type": "string", "pattern": "^[0-9]+$"}},
+	"Replayed":     map[string]any{"description": "That the answer was given before: the request carried the Idempotency-Key of an earlier one.", "schema": wire.Schema{"type": "string", "enum": []string{"true"}}},
+	"Authenticate": map[string]any{"description": "How to identify oneself.", "schema": wire.Schema{"type": "string"}},
 }
 
 // refusals are the components that describe refusals, in both shapes.
@@ -66,19 +68,19 @@ func (d *describer) refusals() map[string]any {
 	all := map[string]any{}
 	for status, text := range refusalTexts {
 		if status == http.StatusRequestHeaderFieldsTooLarge { // of Go's server itself
-			all[refusalName(status, false)] = map[string]any{"description": text, "content": map[string]any{"text/plain": map[string]any{"schema": schema{"type": "string"}}}}
+			all[refusalName(status, false)] = map[string]any{"description": text, "content": map[string]any{"text/plain": map[string]any{"schema": wire.Schema{"type": "string"}}}}
 			continue
 		}
 		if status != http.StatusPreconditionFailed {
-			all[refusalName(status, false)] = d.refusal(status, text, d.of(typeFor[managementError]()), managementBody(refusalSamples[status], sampleID))
+			all[refusalName(status, false)] = d.refusal(status, text, d.of(reflect.TypeFor[managementError]()), managementBody(refusalSamples[status], sampleID))
 		}
 		_, body := inferenceBody(refusalSamples[status], sampleID)
-		all[refusalName(status, true)] = d.refusal(status, text, d.of(typeFor[inferenceError]()), body)
+		all[refusalName(status, true)] = d.refusal(status, text, d.of(reflect.TypeFor[inferenceError]()), body)
 	}
 	return all
 }
 
-func (d *describer) refusal(status int, text string, of schema, sample any) map[string]any {
+func (d *describer) refusal(status int, text string, of wire.Schema, sample any) map[string]any {
 	headers := map[string]any{requestIDHeader: map[string]any{"$ref": "#/components/headers/RequestId"}}
 	switch status {
 	case http.StatusUnauthorized:

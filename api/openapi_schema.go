@@ -7,16 +7,14 @@ import (
 	"slices"
 	"unicode"
 
+	"anneal/api/wire"
 	"anneal/domain"
 )
-
-// A schema is one of JSON Schema 2020-12, as OpenAPI 3.1 has it.
-type schema map[string]any
 
 // schemas are the components of a document: one for each struct type that the
 // wire carries, under its name.
 type schemas struct {
-	byName map[string]schema
+	byName map[string]wire.Schema
 	types  map[string]reflect.Type
 	// partial are types of which an answer may hold a part, since a read mask
 	// may name what it wants, or a request, since nothing in it is required
@@ -28,7 +26,7 @@ type schemas struct {
 }
 
 func newSchemas(table []operation) *schemas {
-	s := &schemas{map[string]schema{}, map[string]reflect.Type{}, map[reflect.Type]bool{}, map[reflect.Type]bool{}}
+	s := &schemas{map[string]wire.Schema{}, map[string]reflect.Type{}, map[reflect.Type]bool{}, map[reflect.Type]bool{}}
 	for i := range table {
 		op := &table[i]
 		if op.body != nil && !op.inference() { // whose unknown fields are ignored
@@ -54,62 +52,62 @@ func maskedPart(answer reflect.Type) reflect.Type {
 
 // reach collects the struct types that a type leads to.
 func reach(t reflect.Type, found map[reflect.Type]bool) {
-	t = plain(t)
-	switch sortOf(t) {
-	case listValue, mapValue:
+	t = wire.Deref(t)
+	switch wire.KindOf(t) {
+	case wire.List, wire.Map:
 		reach(t.Elem(), found)
-	case objectValue:
+	case wire.Object:
 		if found[t] {
 			return
 		}
 		found[t] = true
-		for _, f := range shapeOf(t).fields {
-			reach(f.typ, found)
+		for _, f := range wire.StructOf(t).Fields {
+			reach(f.Type, found)
 		}
 	}
 }
 
 // of is the schema of a type: a reference when it is a struct with a name.
-func (s *schemas) of(t reflect.Type) schema {
-	if t = plain(t); t == typeFor[file]() {
-		return schema{"type": "string", "contentMediaType": "application/octet-stream"}
+func (s *schemas) of(t reflect.Type) wire.Schema {
+	if t = wire.Deref(t); t == reflect.TypeFor[file]() {
+		return wire.Schema{"type": "string", "contentMediaType": "application/octet-stream"}
 	}
-	switch sortOf(t) {
-	case textValue:
-		return schema{"type": "string"}
-	case boolValue:
-		return schema{"type": "boolean"}
-	case intValue:
+	switch wire.KindOf(t) {
+	case wire.Text:
+		return wire.Schema{"type": "string"}
+	case wire.Bool:
+		return wire.Schema{"type": "boolean"}
+	case wire.Int:
 		return integerSchema(t)
-	case floatValue:
-		return schema{"type": "number", "format": "double"}
-	case timeValue:
-		return schema{"type": "string", "format": "date-time"}
-	case countValue:
-		return schema{"type": []string{"string", "integer"}, "pattern": countPattern}
-	case listValue:
-		return schema{"type": "array", "items": s.of(t.Elem())}
-	case mapValue:
-		return schema{"type": "object", "additionalProperties": s.of(t.Elem())}
-	case objectValue:
+	case wire.Float:
+		return wire.Schema{"type": "number", "format": "double"}
+	case wire.Time:
+		return wire.Schema{"type": "string", "format": "date-time"}
+	case wire.Count:
+		return wire.Schema{"type": []string{"string", "integer"}, "pattern": countPattern}
+	case wire.List:
+		return wire.Schema{"type": "array", "items": s.of(t.Elem())}
+	case wire.Map:
+		return wire.Schema{"type": "object", "additionalProperties": s.of(t.Elem())}
+	case wire.Object:
 		if t.NumField() == 0 {
-			return schema{"type": "object"}
+			return wire.Schema{"type": "object"}
 		}
 		return s.named(t, componentName(t))
 	}
-	return schema{} // anything
+	return wire.Schema{} // anything
 }
 
 const countPattern = "^-?[0-9]+$"
 
-func integerSchema(t reflect.Type) schema {
+func integerSchema(t reflect.Type) wire.Schema {
 	switch t.Kind() {
 	case reflect.Int, reflect.Int32:
-		return schema{"type": "integer", "format": "int32"}
+		return wire.Schema{"type": "integer", "format": "int32"}
 	case reflect.Uint64:
-		return schema{"type": "integer", "format": "int64", "minimum": 0}
+		return wire.Schema{"type": "integer", "format": "int64", "minimum": 0}
 	}
-	return schema{"type": "integer", "format": "int64"}
+	return wire.Schema{"type": "integer", "format": "int64"}
 }
 
 // componentName is the type's name as generated clients see it.
@@ -120,25 +118,25 @@ func componentName(t reflect.Type) string {
 }
 
 // named refers to the component of a struct type, and makes it when it is new.
-func (s *schemas) named(t reflect.Type, name string) schema {
+func (s *schemas) named(t reflect.Type, name string) wire.Schema {
 	if known, ok := s.types[name]; !ok {
 		s.types[name] = t
 		s.byName[name] = s.object(t, name)
 	} else if known != t {
 		panic(fmt.Sprintf("api: %v and %v are both named %s", known, t, name))
 	}
-	return schema{"$ref": "#/components/schemas/" + name}
+	return wire.Schema{"$ref": "#/components/schemas/" + name}
 }
 
-func (s *schemas) object(t reflect.Type, name string) schema {
+func (s *schemas) object(t reflect.Type, name string) wire.Schema {
 	properties, required := map[string]any{}, []string{}
-	for _, f := range shapeOf(t).fields {
-		properties[f.name] = s.property(t, name, f)
-		if !s.partial[t] && !f.omitempty {
-			required = append(required, f.name)
+	for _, f := range wire.StructOf(t).Fields {
+		properties[f.Name] = s.property(t, name, f)
+		if !s.partial[t] && !f.OmitEmpty {
+			required = append(required, f.Name)
 		}
 	}
-	out := schema{"type": "object", "properties": properties}
+	out := wire.Schema{"type": "object", "properties": properties}
 	if len(required) > 0 {
 		slices.Sort(required)
 		out["required"] = required
@@ -154,34 +152,34 @@ func (s *schemas) object(t reflect.Type, name string) schema {
 
 // property is a field of a component: its type, and what the tables of texts
 // and rules say of it.
-func (s *schemas) property(t reflect.Type, owner string, f wireField) schema {
-	out := s.of(f.typ)
-	if f.output && plain(f.typ) == countType {
+func (s *schemas) property(t reflect.Type, owner string, f wire.Field) wire.Schema {
+	out := s.of(f.Type)
+	if f.Output && wire.Deref(f.Type) == wire.CountType {
 		out["type"] = "string"
 	}
-	rule := ruleOf(owner, f.name)
-	rule.apply(out)
-	if f.typ.Kind() == reflect.Pointer && !f.omitempty && !s.asked[t] {
+	rule := ruleOf(owner, f.Name)
+	rule.Apply(out)
+	if f.Type.Kind() == reflect.Pointer && !f.OmitEmpty && !s.asked[t] {
 		out = nullable(out)
 	}
-	if about := descriptionOf(owner, f.name); about != "" {
+	if about := descriptionOf(owner, f.Name); about != "" {
 		out["description"] = about
 	}
 	switch {
-	case f.output && !rule.both:
+	case f.Output && !rule.Both:
 		out["readOnly"] = true
-	case f.input && !rule.both:
+	case f.Input && !rule.Both:
 		out["writeOnly"] = true
 	}
 	return out
 }
 
-func nullable(of schema) schema {
+func nullable(of wire.Schema) wire.Schema {
 	if name, ok := of["type"].(string); ok {
 		of["type"] = []string{name, "null"}
 		return of
 	}
-	return schema{"anyOf": []any{of, schema{"type": "null"}}}
+	return wire.Schema{"anyOf": []any{of, wire.Schema{"type": "null"}}}
 }
 
 // descriptionOf is what a field's description says: of that type's own, or of every
@@ -195,65 +193,12 @@ func descriptionOf(owner, field string) string {
 	return ""
 }
 
-func ruleOf(owner, field string) rule {
+func ruleOf(owner, field string) wire.Rule {
 	if own, ok := fieldRules[owner+"."+field]; ok {
 		return own
 	}
 	return fieldRules[field]
 }
-
-// A rule is what is known of a field's values beyond its type.
-type rule struct {
-	enum     []string
-	min, max *float64
-	most     int // characters of a text
-	entries  int // most, of a list
-	pattern  string
-	example  any
-	both     bool   // in requests and in answers, although the type says one
-	instead  schema // the whole schema, for values of several types
-}
-
-func (r rule) apply(to schema) {
-	target := to
-	if items, ok := to["items"].(schema); ok && (len(r.enum) > 0 || r.pattern != "") {
-		target = items
-	}
-	if r.instead != nil {
-		clear(to)
-		for key, value := range r.instead {
-			to[key] = value
-		}
-		return
-	}
-	if len(r.enum) > 0 {
-		target["enum"] = r.enum
-	}
-	if r.pattern != "" {
-		target["pattern"] = r.pattern
-	}
-	if r.min != nil {
-		to["minimum"] = *r.min
-	}
-	if r.max != nil {
-		to["maximum"] = *r.max
-	}
-	if r.most > 0 {
-		to["maxLength"] = r.most
-	}
-	if r.entries > 0 {
-		to["maxItems"] = r.entries
-	}
-	if r.example != nil {
-		to["examples"] = []any{r.example}
-	}
-}
-
-func between(least, most float64) rule { return rule{min: &least, max: &most} }
-
-func atLeast(least float64) rule { return rule{min: &least} }
-
-func oneOf(values ...string) rule { return rule{enum: values} }
 
 // statusCodes are the canonical codes by name.
 func statusCodes() []string {

@@ -1,5 +1,7 @@
 package api
 
+import ()
+
 // fieldTexts describe fields, by name or by type and name. Every field of the
 // document has one.
 var fieldTexts = map[string]string{

@@ -4,10 +4,10 @@ import (
 	"net/http"
 	"reflect"
 	"slices"
-	"strings"
 
 	"github.com/go-chi/chi/v5"
 
+	"anneal/api/wire"
 	"anneal/disk"
 	"anneal/domain"
 )
@@ -58,27 +58,25 @@ const (
 // A parameter is one of a query, a form or a header.
 type parameter struct {
 	name  string
-	sort  sort // textValue, boolValue, intValue, or listValue for one that may be repeated
+	sort  wire.Kind // textValue, boolValue, intValue, or listValue for one that may be repeated
 	about string
 }
 
 // file is the type of a form's field that holds a file.
 type file struct{}
 
-func typeFor[T any]() reflect.Type { return reflect.TypeFor[T]() }
-
 // noSettings is the body of verbs that carry none.
-var noSettings = typeFor[struct{}]()
+var noSettings = reflect.TypeFor[struct{}]()
 
 // Parameters that many operations have.
 var (
-	readMaskQuery = parameter{"readMask", listValue, "The fields to answer, as paths separated by commas; all of them when it is left out."}
-	updateMask    = parameter{"updateMask", listValue, "The fields to change, as paths separated by commas; those in the body when it is left out."}
-	pageSizeQuery = parameter{"pageSize", intValue, "How many to answer at most: 50 when it is left out, never more than 200."}
-	pageToken     = parameter{"pageToken", textValue, "The nextPageToken of the page before, with all other parameters as they were."}
+	readMaskQuery = parameter{"readMask", wire.List, "The fields to answer, as paths separated by commas; all of them when it is left out."}
+	updateMask    = parameter{"updateMask", wire.List, "The fields to change, as paths separated by commas; those in the body when it is left out."}
+	pageSizeQuery = parameter{"pageSize", wire.Int, "How many to answer at most: 50 when it is left out, never more than 200."}
+	pageToken     = parameter{"pageToken", wire.Text, "The nextPageToken of the page before, with all other parameters as they were."}
 	listQuery     = []parameter{
-		{"filter", textValue, "An AIP-160 filter over the fields of the answer, such as state = READY."},
-		{"orderBy", textValue, "Fields to order by, separated by commas, each followed by desc or not."},
+		{"filter", wire.Text, "An AIP-160 filter over the fields of the answer, such as state = READY."},
+		{"orderBy", wire.Text, "Fields to order by, separated by commas, each followed by desc or not."},
 		pageSizeQuery, pageToken, readMaskQuery,
 	}
 )
@@ -202,15 +200,8 @@ func (op *operation) declares(name string) bool {
 // pageOf is the type of one page of a list: what listAnswer answers.
 func pageOf(name string, item reflect.Type) reflect.Type {
 	return reflect.StructOf([]reflect.StructField{
-		wireStructField("Items", name, reflect.SliceOf(item)),
-		wireStructField("NextPageToken", "nextPageToken,omitempty", typeFor[string]()),
-		wireStructField("TotalSize", "totalSize", typeFor[int]()),
+		wire.StructField("Items", name, reflect.SliceOf(item)),
+		wire.StructField("NextPageToken", "nextPageToken,omitempty", reflect.TypeFor[string]()),
+		wire.StructField("TotalSize", "totalSize", reflect.TypeFor[int]()),
 	})
 }
-
-func wireStructField(goName, tag string, t reflect.Type) reflect.StructField {
-	return reflect.StructField{Name: goName, Type: t, Tag: reflect.StructTag(`json:"` + tag + `"`)}
-}
-
-// capital is a name in UpperCamelCase.
-func capital(name string) string { return strings.ToUpper(name[:1]) + name[1:] }

@@ -7,6 +7,8 @@ import (
 	"strings"
 
 	"github.com/stretchr/testify/require"
+
+	"anneal/api/wire"
 )
 
 // wrongBodies: a body in which every field has a value of a wrong type, and
@@ -24,7 +26,7 @@ func (x *examination) wrongBodies() {
 		x.refused(http.StatusBadRequest, x.ask(func(one *scripted) { one.body = broken }))
 	}
 	w := wrongness{anything: x.op.inference()}
-	data, err := json.Marshal(w.object(plain(x.op.body), ""))
+	data, err := json.Marshal(w.object(wire.Deref(x.op.body), ""))
 	require.NoError(x, err)
 	if x.op.inference() {
 		x.server.Strict = true // others are told of unknown fields when they are answered
@@ -49,13 +51,13 @@ func (w *wrongness) fault(path string, value any) any {
 
 // object has a wrong value for each field of a wire type, and a field more.
 func (w *wrongness) object(t reflect.Type, path string) map[string]any {
-	out := map[string]any{"colour": w.fault(join(path, "colour"), "red")}
-	for _, f := range shapeOf(t).fields {
-		if f.output {
+	out := map[string]any{"colour": w.fault(wire.Join(path, "colour"), "red")}
+	for _, f := range wire.StructOf(t).Fields {
+		if f.Output {
 			continue
 		}
-		if value := w.value(plain(f.typ), join(path, f.name)); value != nil {
-			out[f.name] = value
+		if value := w.value(wire.Deref(f.Type), wire.Join(path, f.Name)); value != nil {
+			out[f.Name] = value
 		}
 	}
 	return out
@@ -63,10 +65,10 @@ func (w *wrongness) object(t reflect.Type, path string) map[string]any {
 
 // value is a wrong value of a type; nil when there is none.
 func (w *wrongness) value(t reflect.Type, path string) any {
-	switch sortOf(t) {
-	case objectValue:
+	switch wire.KindOf(t) {
+	case wire.Object:
 		return w.object(t, path)
-	case anyValue:
+	case wire.Any:
 		if !w.anything {
 			return nil
 		}
@@ -75,14 +77,14 @@ func (w *wrongness) value(t reflect.Type, path string) any {
 			return []any{true}
 		}
 		return w.fault(path, []any{true})
-	case listValue:
-		if element := plain(t.Elem()); sortOf(element) == objectValue {
+	case wire.List:
+		if element := wire.Deref(t.Elem()); wire.KindOf(element) == wire.Object {
 			return []any{w.object(element, path+"[0]")}
 		}
 		return w.fault(path, true)
-	case textValue:
+	case wire.Text:
 		return w.fault(path, 5)
-	case countValue:
+	case wire.Count:
 		return w.fault(path, true)
 	}
 	return w.fault(path, "perhaps")

@@ -6,6 +6,8 @@ import (
 	"strings"
 
 	"github.com/stretchr/testify/require"
+
+	"anneal/api/wire"
 )
 
 // A row says how an operation of the document is asked for.
@@ -191,15 +193,15 @@ func jobRows(collection, settings string) []row {
 	scene := needs + marked(create)
 	running := scene + "! checkpoint " + name + "\n"
 	return []row{
-		{id: "create" + capital(singular), scene: needs, request: create},
-		{id: "list" + capital(collection), scene: scene, request: "GET " + path + " user"},
-		{id: "get" + capital(singular), scene: scene, request: "GET " + one + " user"},
-		{id: "list" + capital(singular) + "Events", scene: scene, request: "GET " + one + "/events" + briefly + " user"},
-		{id: "delete" + capital(singular), scene: scene, request: "DELETE " + one + " user"},
-		{id: "cancel" + capital(singular), scene: scene, request: "POST " + one + ":cancel user"},
-		{id: "resume" + capital(singular), scene: running + "! cancelled " + name + "\n", request: "POST " + one + ":resume user"},
-		{id: "get" + capital(singular) + "MetricsFileEndpoint", scene: running, request: "GET " + one + ":getMetricsFileEndpoint user"},
-		{id: "list" + capital(singular) + "Checkpoints", scene: running, request: "GET " + one + "/checkpoints user"},
+		{id: "create" + wire.Capitalize(singular), scene: needs, request: create},
+		{id: "list" + wire.Capitalize(collection), scene: scene, request: "GET " + path + " user"},
+		{id: "get" + wire.Capitalize(singular), scene: scene, request: "GET " + one + " user"},
+		{id: "list" + wire.Capitalize(singular) + "Events", scene: scene, request: "GET " + one + "/events" + briefly + " user"},
+		{id: "delete" + wire.Capitalize(singular), scene: scene, request: "DELETE " + one + " user"},
+		{id: "cancel" + wire.Capitalize(singular), scene: scene, request: "POST " + one + ":cancel user"},
+		{id: "resume" + wire.Capitalize(singular), scene: running + "! cancelled " + name + "\n", request: "POST " + one + ":resume user"},
+		{id: "get" + wire.Capitalize(singular) + "MetricsFileEndpoint", scene: running, request: "GET " + one + ":getMetricsFileEndpoint user"},
+		{id: "list" + wire.Capitalize(singular) + "Checkpoints", scene: running, request: "GET " + one + "/checkpoints user"},
 	}
 }
 

@@ -14,6 +14,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"anneal/api/wire"
 	"anneal/domain"
 )
 
@@ -227,7 +228,7 @@ func (x *examination) unknownQuery() {
 	for _, p := range x.op.query {
 		declared[p.name] = true
 	}
-	x.refused(http.StatusBadRequest, x.ask(with("colour", "red")), "colour: is not a query parameter here; there are: "+orNone(strings.Join(sortedKeys(declared), ", ")))
+	x.refused(http.StatusBadRequest, x.ask(with("colour", "red")), "colour: is not a query parameter here; there are: "+wire.OrNone(strings.Join(wire.SortedKeys(declared), ", ")))
 }
 
 func (x *examination) unknownMasks() {

@@ -10,10 +10,12 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
+	"reflect"
 	"slices"
 	"strings"
 	"time"
 
+	"anneal/api/wire"
 	"anneal/domain"
 	"anneal/engines"
 	sealed "anneal/eventlog/secrets"
@@ -30,7 +32,7 @@ func previewOperation() operation {
 	return operation{id: "previewEvaluator", method: "POST", path: collectionPath + "evaluators:previewEvaluator", summary: "Try an evaluator on a few rows", may: toWrite,
 		about: "Nothing is kept. The code is that of the evaluator's criteria; without any, the newest built code of the evaluator that has its name. " +
 			"What the code printed comes back too, a text for each sample. A preview takes a minute at most: samples that it does not come to say so.",
-		body: typeFor[previewQuestion](), requires: []string{"evaluator", "sampleData"}, answer: typeFor[previewAnswer](), handle: previewEvaluator}
+		body: reflect.TypeFor[previewQuestion](), requires: []string{"evaluator", "sampleData"}, answer: reflect.TypeFor[previewAnswer](), handle: previewEvaluator}
 }
 
 // A previewQuestion is code and rows to try it on.
@@ -192,7 +194,7 @@ func (c *call) previewed(e PreviewedEvaluator, dir string) (code engines.Evaluat
 }
 
 func (c *call) fetchCode(files domain.Files, dir string) error {
-	for _, name := range sortedKeys(files.Sizes) {
+	for _, name := range wire.SortedKeys(files.Sizes) {
 		content, err := c.Blobs.Get(c.ctx, files.Folder+name)
 		if err != nil {
 			return err
@@ -207,7 +209,7 @@ func (c *call) fetchCode(files domain.Files, dir string) error {
 func writeCode(dir, name string, content io.Reader) error {
 	path := filepath.Join(dir, filepath.FromSlash(name))
 	if !domain.CheckCodePath(name) {
-		return domain.Errorf(domain.InvalidArgument, "the name %s of a file %s", quoted(name), domain.CodePathRule)
+		return domain.Errorf(domain.InvalidArgument, "the name %s of a file %s", wire.Quote(name), domain.CodePathRule)
 	}
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 		return err

@@ -1,13 +1,27 @@
 package api
 
 import (
+	"net/http"
 	"net/url"
 	"strconv"
 	"strings"
-	"time"
 
+	"anneal/api/wire"
 	"anneal/domain"
 )
+
+// readBody reads a request's JSON object of at most limit bytes. No body at
+// all is the empty object when that is allowed.
+func readBody(r *http.Request, limit int64, emptyAllowed bool) (any, error) {
+	data, err := exchangeOf(r).hold(r, limit)
+	if err != nil {
+		return nil, err
+	}
+	if emptyAllowed && len(data) == 0 {
+		return map[string]any{}, nil
+	}
+	return wire.Parse(data)
+}
 
 // params reads a request's query, each parameter under both spellings, and
 // collects what is wrong with it. Parameters that nothing asked for are
@@ -25,8 +39,8 @@ func (c *call) params() *params {
 	if err != nil {
 		p.violations.Add("query", "the query cannot be read: escape its values")
 	}
-	for _, name := range sortedKeys(given) {
-		p.values[camel(name)] = append(p.values[camel(name)], given[name]...)
+	for _, name := range wire.SortedKeys(given) {
+		p.values[wire.Camel(name)] = append(p.values[wire.Camel(name)], given[name]...)
 	}
 	return p
 }
@@ -85,28 +99,11 @@ func (p *params) number(name string) int {
 
 // err is what is wrong with the query, once everything has been asked for.
 func (p *params) err() error {
-	known := strings.Join(sortedKeys(p.asked), ", ")
-	for _, name := range sortedKeys(p.values) {
+	known := strings.Join(wire.SortedKeys(p.asked), ", ")
+	for _, name := range wire.SortedKeys(p.values) {
 		if !p.asked[name] {
-			p.violations.Add(join("", name), "is not a query parameter here; there are: %s", orNone(known))
+			p.violations.Add(wire.Join("", name), "is not a query parameter here; there are: %s", wire.OrNone(known))
 		}
 	}
 	return p.violations.Err()
-}
-
-// stamp is a time as the wire gives it: UTC.
-func stamp(t time.Time) *time.Time {
-	if t.IsZero() {
-		return nil
-	}
-	t = t.UTC()
-	return &t
-}
-
-// stampOf is stamp of a row's time, which never changes and is not copied.
-func stampOf(t *time.Time) *time.Time {
-	if t.IsZero() || t.Location() != time.UTC {
-		return stamp(*t)
-	}
-	return t
 }

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"time"
 
+	"anneal/api/wire"
 	"anneal/domain"
 	"anneal/projections"
 	"anneal/projections/query"
@@ -34,7 +35,7 @@ func quotaOperations() []operation {
 	}
 	return append(all, operation{id: "updateQuota", method: "PATCH", path: collectionPath + "quotas/{id}", tag: "quotas", gate: byOperator,
 		summary: "Set or lift a quota", about: "A maxValue of null lifts it. What the account has beyond a new quota stays; it only gets no more.",
-		query: []parameter{updateMask}, body: typeFor[Quota](), answer: typeFor[Quota](), handle: updateQuota})
+		query: []parameter{updateMask}, body: reflect.TypeFor[Quota](), answer: reflect.TypeFor[Quota](), handle: updateQuota})
 }
 
 func quotaRow(v *projections.View, account, id string) *projections.Row[domain.Quota] {
@@ -52,7 +53,7 @@ func renderQuota(c *call) func(*projections.Row[domain.Quota], *Quota) {
 	usage.StorageBytes = c.snapshot().Storage(c.account)
 	return func(row *projections.Row[domain.Quota], out *Quota) {
 		*out = Quota{Name: string(row.Name), Value: row.State.MaxValue, MaxValue: row.State.MaxValue,
-			Usage: domain.Count(usage.Of(row.Name.ID())), UpdateTime: stampOf(&row.UpdateTime)}
+			Usage: domain.Count(usage.Of(row.Name.ID())), UpdateTime: wire.TimestampOf(&row.UpdateTime)}
 		if row.Name.ID() == domain.QuotaRequestsPerMinute {
 			out.Usage = domain.Count(c.rates.used(c.account, c.now))
 		}
@@ -88,7 +89,7 @@ func knownQuota(c *call) (domain.Name, error) {
 
 func getQuota(c *call) (any, error) {
 	p := c.params()
-	m, _ := parseMask(&p.violations, "readMask", reflect.TypeFor[Quota](), p.texts("readMask"), false)
+	m, _ := wire.ParseMask(&p.violations, "readMask", reflect.TypeFor[Quota](), p.texts("readMask"), false)
 	if err := p.err(); err != nil {
 		return nil, err
 	}
@@ -98,7 +99,7 @@ func getQuota(c *call) (any, error) {
 	}
 	var out Quota
 	renderQuota(c)(quotaRow(c.snapshot(), c.account, name.ID()), &out)
-	return m.project(&out)
+	return m.Project(&out)
 }
 
 func listQuotaEvents(c *call) (any, error) {
@@ -116,12 +117,12 @@ func updateQuota(c *call) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	b := normalise(&p.violations, t, value)
-	m, all := parseMask(&p.violations, "updateMask", t, p.texts("updateMask"), true)
+	b := wire.Normalize(&p.violations, t, value)
+	m, all := wire.ParseMask(&p.violations, "updateMask", t, p.texts("updateMask"), true)
 	if all && len(p.texts("updateMask")) == 0 {
-		m, all = present(t, b), false
+		m, all = wire.Present(t, b), false
 	}
-	p.violations.Require(all || m.has("maxValue"), "maxValue", "is required: the new limit, or null for none")
+	p.violations.Require(all || m.Has("maxValue"), "maxValue", "is required: the new limit, or null for none")
 	name, err := knownQuota(c)
 	if err != nil {
 		return nil, err
@@ -132,7 +133,7 @@ func updateQuota(c *call) (any, error) {
 	}
 	quotas.checkName(p, value, name)
 	var given Quota
-	if err := b.fill(&given); err != nil {
+	if err := b.Fill(&given); err != nil {
 		return nil, err
 	}
 	var command domain.Command[domain.Quota] = domain.LiftQuota{}

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"strings"
 
+	"anneal/api/wire"
 	"anneal/domain"
 	"anneal/projections"
 )
@@ -82,7 +83,7 @@ func (c *call) unused(noun string, name domain.Name) error {
 	if len(users) == 1 {
 		resources, them = "resource", "it first, or wait until it ends"
 	}
-	f := domain.Errorf(domain.FailedPrecondition, "the %s is used by %d %s (of this account: %s): delete %s", noun, len(users), resources, orNone(strings.Join(own, ", ")), them)
+	f := domain.Errorf(domain.FailedPrecondition, "the %s is used by %d %s (of this account: %s): delete %s", noun, len(users), resources, wire.OrNone(strings.Join(own, ", ")), them)
 	f.Reason = "IN_USE"
 	return f
 }

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"strings"
 
+	"anneal/api/wire"
 	"anneal/domain"
 	"anneal/projections"
 )
@@ -35,7 +36,7 @@ var reinforcementJobs = &resource[domain.ReinforcementJob, ReinforcementJob]{
 	create: func(c *call, name domain.Name, given *ReinforcementJob) domain.Command[domain.ReinforcementJob] {
 		spec := given.ReinforcementSpec
 		spec.TrainingConfig, spec.TrackerConfig = trainingOf(given.TrainingConfig.TrainingConfig), given.TrackerConfig.kept()
-		spec.Purpose = specified(spec.Purpose)
+		spec.Purpose = wire.Specified(spec.Purpose)
 		return domain.CreateReinforcementJob{ReinforcementSpec: spec, ID: name.ID(), CreatedBy: string(c.caller.key), Deadline: c.jobDeadline()}
 	},
 	addGiven: func(_ *call, given, out *ReinforcementJob) { out.TrackerConfig.withKeyOf(given.TrackerConfig) },

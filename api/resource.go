@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"anneal/api/wire"
 	"anneal/domain"
 	"anneal/eventlog"
 	"anneal/projections"
@@ -49,7 +50,7 @@ type resource[S domain.State, R any] struct {
 	create  func(c *call, name domain.Name, given *R) domain.Command[S]
 	// update is called with the state as it then is, merged what it becomes,
 	// and given what the body says.
-	update func(old S, merged, given *R, changed mask) (domain.Command[S], error)
+	update func(old S, merged, given *R, changed wire.Mask) (domain.Command[S], error)
 	remove func(c *call, row *projections.Row[S], p *params) (domain.Command[S], error)
 	// addGiven adds what only the answer to this create or update shows, and
 	// warns of what it does not do.
@@ -130,7 +131,7 @@ func (res *resource[S, R]) get(c *call) (any, error) {
 		return nil, err
 	}
 	p := c.params()
-	m, _ := parseMask(&p.violations, "readMask", reflect.TypeFor[R](), p.texts("readMask"), false)
+	m, _ := wire.ParseMask(&p.violations, "readMask", reflect.TypeFor[R](), p.texts("readMask"), false)
 	if err := p.err(); err != nil {
 		return nil, err
 	}
@@ -140,7 +141,7 @@ func (res *resource[S, R]) get(c *call) (any, error) {
 	}
 	out := new(R)
 	res.show(c, row, out)
-	return m.project(out)
+	return m.Project(out)
 }
 
 // publicAccount owns what the installation ships for everybody.
@@ -215,18 +216,18 @@ func (res *resource[S, R]) readCreate(c *call, p *params) (given *R, name domain
 		return nil, "", nil, err
 	}
 	given, extra = new(R), map[string]string{}
-	var b body
+	var b wire.Body
 	if res.wrapper == "" {
-		b = normalise(&p.violations, reflect.TypeFor[R](), value)
+		b = wire.Normalize(&p.violations, reflect.TypeFor[R](), value)
 	} else {
-		outer := normalise(&p.violations, res.envelope(), value)
+		outer := wire.Normalize(&p.violations, res.envelope(), value)
 		b, _ = outer[res.wrapper].(map[string]any)
 		id, _ = outer[res.idParam].(string)
 		for _, name := range res.extra {
 			extra[name], _ = outer[name].(string)
 		}
 	}
-	if err := b.fill(given); err != nil {
+	if err := b.Fill(given); err != nil {
 		return nil, "", nil, err
 	}
 	if res.givenID != nil {
@@ -247,11 +248,11 @@ func (res *resource[S, R]) readCreate(c *call, p *params) (given *R, name domain
 // the resource itself.
 func (res *resource[S, R]) envelope() reflect.Type {
 	if res.wrapper == "" {
-		return typeFor[R]()
+		return reflect.TypeFor[R]()
 	}
-	fields := []reflect.StructField{wireStructField("Resource", res.wrapper, typeFor[R]()), wireStructField("ID", res.idParam, typeFor[string]())}
+	fields := []reflect.StructField{wire.StructField("Resource", res.wrapper, reflect.TypeFor[R]()), wire.StructField("ID", res.idParam, reflect.TypeFor[string]())}
 	for i, name := range res.extra {
-		fields = append(fields, wireStructField(fmt.Sprintf("Extra%d", i), name, typeFor[string]()))
+		fields = append(fields, wire.StructField(fmt.Sprintf("Extra%d", i), name, reflect.TypeFor[string]()))
 	}
 	return reflect.StructOf(fields)
 }
@@ -322,13 +323,13 @@ func (res *resource[S, R]) patch(c *call) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	b := normalise(&p.violations, t, value)
-	m, all := parseMask(&p.violations, "updateMask", t, p.texts("updateMask"), true)
+	b := wire.Normalize(&p.violations, t, value)
+	m, all := wire.ParseMask(&p.violations, "updateMask", t, p.texts("updateMask"), true)
 	switch {
 	case all && len(p.values["updateMask"]) > 0:
 		m = res.everything()
 	case all:
-		m = present(t, b)
+		m = wire.Present(t, b)
 	}
 	row, err := res.row(c)
 	if err != nil {
@@ -336,7 +337,7 @@ func (res *resource[S, R]) patch(c *call) (any, error) {
 	}
 	res.checkName(p, value, row.Name)
 	given := new(R)
-	if err := body(m.merge(nil, b)).fill(given); err != nil { // only what the mask names
+	if err := wire.Body(m.Merge(nil, b)).Fill(given); err != nil { // only what the mask names
 		return nil, err
 	}
 	if res.askUpdate != nil {
@@ -379,11 +380,11 @@ func (res *resource[S, R]) checkName(p *params, value any, name domain.Name) {
 }
 
 // everything is the mask of all that a request may set.
-func (res *resource[S, R]) everything() mask {
-	m := mask{}
-	for _, f := range shapeOf(reflect.TypeFor[R]()).fields {
-		if !f.output {
-			m[f.name] = mask{}
+func (res *resource[S, R]) everything() wire.Mask {
+	m := wire.Mask{}
+	for _, f := range wire.StructOf(reflect.TypeFor[R]()).Fields {
+		if !f.Output {
+			m[f.Name] = wire.Mask{}
 		}
 	}
 	return m
@@ -394,27 +395,27 @@ func (res *resource[S, R]) everything() mask {
 type change[S domain.State, R any] struct {
 	res   *resource[S, R]
 	name  domain.Name
-	body  body
+	body  wire.Body
 	given *R
-	mask  mask
+	mask  wire.Mask
 }
 
 func (ch change[S, R]) Decide(state S, now time.Time) (domain.Event[S], error) {
 	if !state.Exists() {
 		return nil, notFound(ch.res.noun, ch.name)
 	}
-	var wire, merged R
-	ch.res.render(nil, &projections.Row[S]{Name: ch.name, State: state}, &wire)
-	data, err := json.Marshal(wire)
+	var rendered, merged R
+	ch.res.render(nil, &projections.Row[S]{Name: ch.name, State: state}, &rendered)
+	data, err := json.Marshal(rendered)
 	if err != nil {
 		return nil, err
 	}
-	old, err := parseJSON(data)
+	old, err := wire.Parse(data)
 	if err != nil {
 		return nil, err
 	}
-	before := normaliseStored(reflect.TypeFor[R](), old)
-	if err := body(ch.mask.merge(before, ch.body)).fill(&merged); err != nil {
+	before := wire.NormalizeStored(reflect.TypeFor[R](), old)
+	if err := wire.Body(ch.mask.Merge(before, ch.body)).Fill(&merged); err != nil {
 		return nil, err
 	}
 	command, err := ch.res.update(state, &merged, ch.given, ch.mask)
@@ -481,12 +482,12 @@ func readVerb(c *call, out any) error {
 // readVerbWith is readVerb for an operation that tells what is wrong with the
 // body, which goes to v, together with what else it finds.
 func readVerbWith(c *call, v *domain.Violations, out any) error {
-	if plain(reflect.TypeOf(out)) != c.op.body {
+	if wire.Deref(reflect.TypeOf(out)) != c.op.body {
 		panic("api: " + c.op.id + " reads another body than it declares")
 	}
 	value, err := readBody(c.r, c.Limits.Body, true)
 	if err != nil {
 		return err
 	}
-	return normalise(v, reflect.TypeOf(out), value).fill(out)
+	return wire.Normalize(v, reflect.TypeOf(out), value).Fill(out)
 }

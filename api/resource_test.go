@@ -10,6 +10,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"anneal/api/wire"
 	"anneal/domain"
 )
 
@@ -150,7 +151,7 @@ func FuzzBody(f *testing.F) {
 	f.Add([]byte(`{"dataset": {"displayName": "x", "userUploaded": {}}, "datasetId": "d"}`))
 	f.Add([]byte(`{"a": [1, 2, {"b": null}], "a": "\ud800"}`))
 	f.Fuzz(func(t *testing.T, data []byte) {
-		tree, err := parseJSON(data)
+		tree, err := wire.Parse(data)
 		if err != nil {
 			if domain.CodeOf(err) != domain.InvalidArgument || err.Error() == "" {
 				t.Fatalf("%v", err)
@@ -158,12 +159,12 @@ func FuzzBody(f *testing.F) {
 			return
 		}
 		var v domain.Violations
-		b := normalise(&v, typeOf[Deployment](), tree)
+		b := wire.Normalize(&v, typeOf[Deployment](), tree)
 		if len(v) > 0 {
 			return
 		}
 		var out Deployment
-		if err := b.fill(&out); err != nil {
+		if err := b.Fill(&out); err != nil {
 			t.Fatalf("what passed the check does not fit: %v", err)
 		}
 		_, _ = readCompletion(tree, nil, true)

@@ -3,6 +3,7 @@ package api
 import (
 	"strings"
 
+	"anneal/api/wire"
 	"anneal/domain"
 	"anneal/projections"
 )
@@ -38,8 +39,8 @@ var secrets = &resource[domain.Secret, Secret]{
 		}
 		return command
 	},
-	update: func(_ domain.Secret, merged, given *Secret, changed mask) (domain.Command[domain.Secret], error) {
-		if changed.has("value") && given.Value == "" {
+	update: func(_ domain.Secret, merged, given *Secret, changed wire.Mask) (domain.Command[domain.Secret], error) {
+		if changed.Has("value") && given.Value == "" {
 			var v domain.Violations
 			v.Add("value", "must not be empty: give the new value, or delete the secret")
 			return nil, v.Err()

@@ -19,6 +19,7 @@ import (
 	"github.com/go-chi/chi/v5/middleware"
 	"github.com/prometheus/client_golang/prometheus"
 
+	"anneal/api/wire"
 	"anneal/blobs"
 	"anneal/disk"
 	"anneal/domain"
@@ -272,10 +273,10 @@ func (s *Server) noSuchPath(w http.ResponseWriter, r *http.Request) {
 func (s *Server) noSuchMethod(w http.ResponseWriter, r *http.Request) {
 	allowed := strings.Join(s.methodsOf(r), ", ")
 	f := &domain.Error{Code: domain.Unimplemented, Reason: reasonMethod,
-		Message: fmt.Sprintf("this path does not answer %s: it answers %s", quoted(r.Method), allowed)}
+		Message: fmt.Sprintf("this path does not answer %s: it answers %s", wire.Quote(r.Method), allowed)}
 	if allowed == "" {
 		f = &domain.Error{Code: domain.NotFound, Reason: "NO_SUCH_PATH",
-			Message: fmt.Sprintf("there is no operation %s %s here: correct its name; /docs shows every operation", r.Method, quoted(":"+verbOf(r.URL.Path)))}
+			Message: fmt.Sprintf("there is no operation %s %s here: correct its name; /docs shows every operation", r.Method, wire.Quote(":"+verbOf(r.URL.Path)))}
 	} else {
 		w.Header().Set("Allow", allowed)
 	}

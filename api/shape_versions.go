@@ -8,6 +8,7 @@ import (
 	"reflect"
 	"time"
 
+	"anneal/api/wire"
 	"anneal/domain"
 	"anneal/projections"
 	"anneal/projections/query"
@@ -41,7 +42,7 @@ const shapeVersionList = "deploymentShapeVersions"
 
 func shapeVersionOperations() []operation {
 	const versions = collectionPath + "deploymentShapes/{id}/versions"
-	page, one := pageOf(shapeVersionList, typeFor[DeploymentShapeVersion]()), typeFor[DeploymentShapeVersion]()
+	page, one := pageOf(shapeVersionList, reflect.TypeFor[DeploymentShapeVersion]()), reflect.TypeFor[DeploymentShapeVersion]()
 	all := []operation{ // reading decides itself, since what is public is everybody's
 		{id: "listDeploymentShapeVersions", method: "GET", path: versions, summary: "List the versions of a deployment shape", gate: withKey, may: toRead,
 			query: listQuery, answer: page, handle: listShapeVersions},
@@ -50,7 +51,7 @@ func shapeVersionOperations() []operation {
 		{id: "updateDeploymentShapeVersion", method: "PATCH", path: versions + "/{version}", summary: "Say that a version is validated or public", may: toPublish,
 			query: []parameter{updateMask}, body: one, answer: one, handle: patchShapeVersion},
 		{id: "matchDeploymentShapeVersions", method: "POST", path: collectionPath + "deploymentShapeVersions:match", summary: "List the versions that a deployment could be made with", may: toRead,
-			query: listQuery, body: typeFor[shapeMatch](), emptyBody: true, answer: page, handle: matchShapes},
+			query: listQuery, body: reflect.TypeFor[shapeMatch](), emptyBody: true, answer: page, handle: matchShapes},
 	}
 	for i := range all {
 		all[i].tag = "deploymentShapes"
@@ -67,7 +68,7 @@ func renderShapeVersion(row *versionRow, out *DeploymentShapeVersion) {
 	version, shape := row.State.ShapeVersion, row.State.shape
 	snapshot := shownShape(shape.Name, shape.State, version)
 	latest, ok := shape.State.LatestValidated()
-	*out = DeploymentShapeVersion{Name: string(row.Name), CreateTime: stamp(version.CreateTime), Snapshot: &snapshot,
+	*out = DeploymentShapeVersion{Name: string(row.Name), CreateTime: wire.Timestamp(version.CreateTime), Snapshot: &snapshot,
 		Validated: version.Validated, Public: version.Public, LatestValidated: ok && latest.ID == version.ID, Capabilities: version.Capabilities()}
 }
 
@@ -127,7 +128,7 @@ func getShapeVersion(c *call) (any, error) {
 		return nil, err
 	}
 	p := c.params()
-	m, _ := parseMask(&p.violations, "readMask", reflect.TypeFor[DeploymentShapeVersion](), p.texts("readMask"), false)
+	m, _ := wire.ParseMask(&p.violations, "readMask", reflect.TypeFor[DeploymentShapeVersion](), p.texts("readMask"), false)
 	if err := p.err(); err != nil {
 		return nil, err
 	}
@@ -135,7 +136,7 @@ func getShapeVersion(c *call) (any, error) {
 		if row.State.ID == c.path("version") {
 			out := new(DeploymentShapeVersion)
 			renderShapeVersion(row, out)
-			return m.project(out)
+			return m.Project(out)
 		}
 	}
 	if err := c.caller.authorise(c.account, toRead); err != nil {
@@ -146,7 +147,7 @@ func getShapeVersion(c *call) (any, error) {
 
 func noSuchVersion(c *call) error {
 	shape := domain.NewName(c.account, domain.DeploymentShapes.Collection, c.path("id"))
-	return missing("NOT_FOUND", "%s has no version %s: list what there is with GET /v1/%s/versions", shape, quoted(c.path("version")), shape)
+	return missing("NOT_FOUND", "%s has no version %s: list what there is with GET /v1/%s/versions", shape, wire.Quote(c.path("version")), shape)
 }
 
 // patchShapeVersion changes what reviewers say of a version: nothing else of
@@ -158,16 +159,16 @@ func patchShapeVersion(c *call) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	b := normalise(&p.violations, t, value)
-	m, all := parseMask(&p.violations, "updateMask", t, p.texts("updateMask"), true)
+	b := wire.Normalize(&p.violations, t, value)
+	m, all := wire.ParseMask(&p.violations, "updateMask", t, p.texts("updateMask"), true)
 	switch {
 	case all && len(p.values["updateMask"]) > 0:
-		m = mask{"validated": {}, "public": {}}
+		m = wire.Mask{"validated": {}, "public": {}}
 	case all:
-		m = present(t, b)
+		m = wire.Present(t, b)
 	}
 	var given DeploymentShapeVersion
-	if err := b.fill(&given); err != nil {
+	if err := b.Fill(&given); err != nil {
 		return nil, err
 	}
 	shape, err := deploymentShapes.row(c)
@@ -183,10 +184,10 @@ func patchShapeVersion(c *call) (any, error) {
 		return nil, err
 	}
 	command := domain.ReviewShapeVersion{Version: version.ID, Validated: version.Validated, Public: version.Public}
-	if m.has("validated") {
+	if m.Has("validated") {
 		command.Validated = given.Validated
 	}
-	if m.has("public") {
+	if m.Has("public") {
 		command.Public = given.Public
 	}
 	result, err := c.do(domain.Intend(domain.DeploymentShapes, shape.Name, domain.Command[domain.DeploymentShape](command)))
@@ -306,5 +307,5 @@ func (c *call) wishFor(model string, addons bool) (domain.ShapeWish, []string) {
 	}
 	wish := domain.WishOf(row.State)
 	wish.Addons, wish.Account = addons, c.account
-	return wish, sortedKeys(accounts)
+	return wish, wire.SortedKeys(accounts)
 }

@@ -6,6 +6,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"anneal/api/wire"
 )
 
 // The fields that spec/interface.md gives to trainings, and to settings that
@@ -64,7 +66,7 @@ func TestEveryFieldOfTheInterface(t *testing.T) {
 // it; shown are those within what the server alone sets.
 func wantFields(t *testing.T, typ reflect.Type, fields string, shown bool) string {
 	t.Helper()
-	shape := shapeOf(typ)
+	shape := wire.StructOf(typ)
 	for {
 		fields = strings.TrimLeft(fields, " ")
 		if fields == "" || fields[0] == '}' {
@@ -73,18 +75,18 @@ func wantFields(t *testing.T, typ reflect.Type, fields string, shown bool) strin
 		end := strings.IndexAny(fields+" ", "! {}")
 		name := fields[:end]
 		fields = fields[end:]
-		at, there := shape.byName[name]
+		at, there := shape.ByName[name]
 		require.True(t, there, "%s has no %s", typ.Name(), name)
-		field := shape.fields[at]
+		field := shape.Fields[at]
 		output := strings.HasPrefix(fields, "!")
 		fields = strings.TrimPrefix(fields, "!")
 		if !shown {
-			require.Equal(t, output, field.output, "whether %s.%s is set by the server alone", typ.Name(), name)
+			require.Equal(t, output, field.Output, "whether %s.%s is set by the server alone", typ.Name(), name)
 		}
 		if strings.HasPrefix(fields, "{") {
-			inner := plain(field.typ)
+			inner := wire.Deref(field.Type)
 			if inner.Kind() == reflect.Slice {
-				inner = plain(inner.Elem())
+				inner = wire.Deref(inner.Elem())
 			}
 			fields = wantFields(t, inner, fields[1:], shown || output)
 		}

@@ -1,6 +1,8 @@
 package api
 
 import (
+	"reflect"
+
 	"anneal/domain"
 )
 
@@ -8,7 +10,7 @@ func trainStepOperation() operation {
 	return operation{id: "executeTrainStep", method: "POST", path: collectionPath + "rlorTrainerJobs/{id}:executeTrainStep", tag: domain.TrainerJobs.Collection,
 		summary: "Give a reinforcement trainer job its next step", may: toWrite,
 		about: "The job has keepAlive or serviceMode and is JOB_STATE_IDLE. It learns from the dataset, beginning with the model of the step before, and is JOB_STATE_IDLE again when the step's model is READY.",
-		body:  typeFor[trainStepBody](), requires: []string{"dataset", "outputModel"}, answer: typeFor[TrainerJob](), handle: executeTrainStep}
+		body:  reflect.TypeFor[trainStepBody](), requires: []string{"dataset", "outputModel"}, answer: reflect.TypeFor[TrainerJob](), handle: executeTrainStep}
 }
 
 // A trainStepBody is what a step learns from and what comes of it.

@@ -6,11 +6,13 @@ import (
 	"io"
 	"mime/multipart"
 	"net/http"
+	"reflect"
 	"strings"
 	"unicode/utf8"
 
 	"github.com/google/uuid"
 
+	"anneal/api/wire"
 	"anneal/blobs"
 	"anneal/domain"
 )
@@ -124,8 +126,8 @@ func brokenForm(err error) error {
 // formFields are the names of the fields of a TranscriptionForm.
 var formFields = func() map[string]bool {
 	names := map[string]bool{}
-	for _, f := range shapeOf(typeFor[TranscriptionForm]()).fields {
-		names[f.name] = true
+	for _, f := range wire.StructOf(reflect.TypeFor[TranscriptionForm]()).Fields {
+		names[f.Name] = true
 	}
 	return names
 }()
@@ -139,7 +141,7 @@ func (in *recording) take(part *multipart.Part) error {
 	given := strings.TrimSuffix(part.FormName(), "[]")
 	name := given
 	if !formFields[name] {
-		name = snake(given)
+		name = wire.Snake(given)
 	}
 	kind := part.Header.Get("Content-Type")
 	if name == "file" && (part.FileName() != "" || kind != "" && !strings.HasPrefix(kind, "text/plain")) {

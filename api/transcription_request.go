@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"strings"
 
+	"anneal/api/wire"
 	"anneal/domain"
 	"anneal/engines"
 )
@@ -55,7 +56,7 @@ func (in *recording) read(translation bool) (*transcriptionRequest, error) {
 	q := &transcriptionRequest{}
 	if in.Strict {
 		for _, name := range in.unknown {
-			in.violations.Add(join("", name), "is not a field here: leave it out")
+			in.violations.Add(wire.Join("", name), "is not a field here: leave it out")
 		}
 	}
 	in.readFile(q)
@@ -72,7 +73,7 @@ func (in *recording) read(translation bool) (*transcriptionRequest, error) {
 	o.Translate = translation || task == taskTranslate
 	in.require(!translation || task != taskTranscribe, "task", "must be translate on this path: ask /v1/audio/transcriptions to transcribe")
 	o.Language = strings.ToLower(in.text("language", 64))
-	in.require(o.Language == "" || slices.Contains(domain.SpeechLanguages, o.Language), "language", "%s is not a code that can be asked for, such as en, de or zh-hans (/docs lists all %d): leave it out to have the language detected", quoted(o.Language), len(domain.SpeechLanguages))
+	in.require(o.Language == "" || slices.Contains(domain.SpeechLanguages, o.Language), "language", "%s is not a code that can be asked for, such as en, de or zh-hans (/docs lists all %d): leave it out to have the language detected", wire.Quote(o.Language), len(domain.SpeechLanguages))
 	o.Prompt = in.text("prompt", maxSpeechPrompt)
 	o.Temperature = in.temperatures()
 	o.VAD, o.Alignment = in.choice("vad_model", domain.VADModels...), in.choice("alignment_model", domain.AlignmentModels...)
@@ -121,7 +122,7 @@ func (in *recording) readGranularities(q *transcriptionRequest) {
 			case "segment":
 				q.segments = true
 			default:
-				in.violations.Add(name, "must be word, segment, or word,segment, not %s", quoted(one))
+				in.violations.Add(name, "must be word, segment, or word,segment, not %s", wire.Quote(one))
 			}
 		}
 	}

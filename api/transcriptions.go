@@ -5,9 +5,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"reflect"
 	"slices"
 	"time"
 
+	"anneal/api/wire"
 	"anneal/domain"
 	"anneal/engines"
 )
@@ -23,8 +25,8 @@ func transcriptionOperations() (all []operation) {
 		all = append(all, operation{id: one.id, method: "POST", path: one.path, tag: "inference", summary: one.summary, gate: toModels,
 			about: one.about + "The form's parts may come in any order. Every option at fault is named before a model is looked for, and before a URL is fetched; " +
 				"options that a model cannot honour are refused by their names as well. Silence is an empty transcript. Here the key may also be sent without the word Bearer.",
-			form: typeFor[TranscriptionForm](), answer: typeFor[Transcript](), orElse: typeFor[VerboseTranscript](), texts: []string{"text/plain", "application/x-subrip", "text/vtt"},
-			streams: typeFor[TranscriptEvent](), replies: transcriptionReplies, handle: func(c *call) (any, error) { return c.transcribe(translation) }})
+			form: reflect.TypeFor[TranscriptionForm](), answer: reflect.TypeFor[Transcript](), orElse: reflect.TypeFor[VerboseTranscript](), texts: []string{"text/plain", "application/x-subrip", "text/vtt"},
+			streams: reflect.TypeFor[TranscriptEvent](), replies: transcriptionReplies, handle: func(c *call) (any, error) { return c.transcribe(translation) }})
 	}
 	return all
 }
@@ -32,11 +34,11 @@ func transcriptionOperations() (all []operation) {
 // transcriptionReplies are the headers that tell how a transcript came about; a
 // stream has only the first, since the others are known at its end.
 var transcriptionReplies = []parameter{
-	{"anneal-warning", textValue, "A field that is not known, or has no effect, and was ignored; one header for each of the first 32, and one that counts the others."},
-	{"anneal-audio-seconds", textValue, "How long the recording is, in seconds."},
-	{"anneal-server-processing-time", textValue, "Seconds until the answer."},
-	{"anneal-deployment", textValue, "The deployment that answered."},
-	{"anneal-backend-host", textValue, "The node that answered."},
+	{"anneal-warning", wire.Text, "A field that is not known, or has no effect, and was ignored; one header for each of the first 32, and one that counts the others."},
+	{"anneal-audio-seconds", wire.Text, "How long the recording is, in seconds."},
+	{"anneal-server-processing-time", wire.Text, "Seconds until the answer."},
+	{"anneal-deployment", wire.Text, "The deployment that answered."},
+	{"anneal-backend-host", wire.Text, "The node that answered."},
 }
 
 // A transcription is one recording being listened to.
@@ -94,7 +96,7 @@ func (c *call) transcribe(translation bool) (any, error) {
 			return nil, err
 		}
 	}
-	c.warnOfUnknown(slices.Concat(in.unknown, sortedKeys(unread.values)))
+	c.warnOfUnknown(slices.Concat(in.unknown, wire.SortedKeys(unread.values)))
 	for _, name := range q.idle {
 		c.warn("%s has no effect without diarize", name)
 	}

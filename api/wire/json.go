@@ -1,4 +1,4 @@
-package api
+package wire
 
 import (
 	"bytes"
@@ -12,15 +12,15 @@ import (
 	"anneal/domain"
 )
 
-// MaxJSONDepth is how deep objects and arrays of a request may be nested.
-const MaxJSONDepth = 64
+// MaxDepth is how deep objects and arrays of a request may be nested.
+const MaxDepth = 64
 
-// parseJSON reads one JSON value: objects as map[string]any, arrays as []any,
+// Parse reads one JSON value: objects as map[string]any, arrays as []any,
 // numbers as json.Number. It refuses invalid UTF-8, keys given twice, nesting
-// beyond MaxJSONDepth, and anything after the value.
-func parseJSON(data []byte) (any, error) {
+// beyond MaxDepth, and anything after the value.
+func Parse(data []byte) (any, error) {
 	if !utf8.Valid(data) {
-		return nil, badJSON("the body is not valid UTF-8: encode it anew")
+		return nil, Malformed("the body is not valid UTF-8: encode it anew")
 	}
 	dec := json.NewDecoder(bytes.NewReader(data))
 	dec.UseNumber()
@@ -29,7 +29,7 @@ func parseJSON(data []byte) (any, error) {
 		return nil, explainJSON(err, data)
 	}
 	if _, err := dec.Token(); !errors.Is(err, io.EOF) {
-		return nil, badJSON("the body goes on after its JSON value (%s): send one value", place(data, dec.InputOffset()))
+		return nil, Malformed("the body goes on after its JSON value (%s): send one value", place(data, dec.InputOffset()))
 	}
 	return value, nil
 }
@@ -43,8 +43,8 @@ func parseValue(dec *json.Decoder, depth int) (any, error) {
 	if !nested {
 		return token, nil
 	}
-	if depth++; depth > MaxJSONDepth {
-		return nil, badJSON("the body is nested more than %d levels deep: flatten it", MaxJSONDepth)
+	if depth++; depth > MaxDepth {
+		return nil, Malformed("the body is nested more than %d levels deep: flatten it", MaxDepth)
 	}
 	if delim == '[' {
 		array := []any{}
@@ -66,7 +66,7 @@ func parseValue(dec *json.Decoder, depth int) (any, error) {
 		}
 		key := token.(string) // the decoder refuses any other token here
 		if _, twice := object[key]; twice {
-			return nil, badJSON("the key %s is given twice in one object: give it once", quoted(key))
+			return nil, Malformed("the key %s is given twice in one object: give it once", Quote(key))
 		}
 		if object[key], err = parseValue(dec, depth); err != nil {
 			return nil, err
@@ -82,14 +82,14 @@ func explainJSON(err error, data []byte) error {
 		return fault
 	}
 	if len(bytes.TrimSpace(data)) == 0 {
-		return badJSON("the body is empty: send a JSON object")
+		return Malformed("the body is empty: send a JSON object")
 	}
 	var whole json.RawMessage
 	var syntax *json.SyntaxError
 	if errors.As(json.Unmarshal(data, &whole), &syntax) && syntax.Offset < int64(len(data)) { // counted from the body's first byte
-		return badJSON("the body is not JSON (%s): %s", place(data, syntax.Offset), syntax.Error())
+		return Malformed("the body is not JSON (%s): %s", place(data, syntax.Offset), syntax.Error())
 	}
-	return badJSON("the body ends in the middle of its JSON value: send all of it")
+	return Malformed("the body ends in the middle of its JSON value: send all of it")
 }
 
 func place(data []byte, offset int64) string {
@@ -98,15 +98,15 @@ func place(data []byte, offset int64) string {
 	return fmt.Sprintf("line %d, column %d", line, len(before)-bytes.LastIndexByte(before, '\n')-1)
 }
 
-func badJSON(format string, args ...any) error {
+func Malformed(format string, args ...any) error {
 	f := domain.Errorf(domain.InvalidArgument, format, args...)
 	f.Reason = "MALFORMED_JSON"
 	return f
 }
 
-// quoted shows a part of a request in a message: cut when long, and never
+// Quote shows a part of a request in a message: cut when long, and never
 // with control characters.
-func quoted(text string) string {
+func Quote(text string) string {
 	if runes := []rune(text); len(runes) > 64 {
 		text = string(runes[:64]) + "…"
 	}

@@ -1,9 +1,8 @@
-package api
+package wire
 
 import (
 	"encoding/json"
 	"math"
-	"net/http"
 	"reflect"
 	"strconv"
 	"time"
@@ -11,47 +10,34 @@ import (
 	"anneal/domain"
 )
 
-// A body is a request's JSON object, read for one wire type: names in
-// lowerCamelCase, what only the server sets left out.
-type body map[string]any
+// A Body is a request's JSON object, read for one wire type: names in
+// lowerCamelCase, without what only the server sets.
+type Body map[string]any
 
-// readBody reads a request's JSON object of at most limit bytes. No body at
-// all is the empty object when that is allowed.
-func readBody(r *http.Request, limit int64, emptyAllowed bool) (any, error) {
-	data, err := exchangeOf(r).hold(r, limit)
-	if err != nil {
-		return nil, err
-	}
-	if emptyAllowed && len(data) == 0 {
-		return map[string]any{}, nil
-	}
-	return parseJSON(data)
-}
-
-// normalise checks a JSON value against the wire type t and answers it with
+// Normalize checks a JSON value against the wire type t and answers it with
 // every name in lowerCamelCase. Violations name the path and what was
 // expected; they never repeat the value.
-func normalise(v *domain.Violations, t reflect.Type, value any) body {
-	return normaliseWith(decoder{violations: v}, t, value)
+func Normalize(v *domain.Violations, t reflect.Type, value any) Body {
+	return normalizeWith(decoder{violations: v}, t, value)
 }
 
-// normaliseStored is normalise for what is stored already: an older version may
+// NormalizeStored is Normalize for what is stored already: an older version may
 // have taken texts that are refused now.
-func normaliseStored(t reflect.Type, value any) body {
-	return normaliseWith(decoder{new(domain.Violations), true}, t, value)
+func NormalizeStored(t reflect.Type, value any) Body {
+	return normalizeWith(decoder{new(domain.Violations), true}, t, value)
 }
 
-func normaliseWith(d decoder, t reflect.Type, value any) body {
+func normalizeWith(d decoder, t reflect.Type, value any) Body {
 	if value == nil {
 		d.violations.Add("body", "must be an object, not null")
 	}
-	object, _ := d.value(plain(t), value, "", "").(map[string]any)
+	object, _ := d.value(Deref(t), value, "", "").(map[string]any)
 	return object
 }
 
-// fill writes the object into out, a pointer to the type that it was
+// Fill writes the object into out, a pointer to the type that it was
 // normalised for.
-func (b body) fill(out any) error {
+func (b Body) Fill(out any) error {
 	data, err := json.Marshal(b)
 	if err != nil {
 		return err
@@ -73,19 +59,19 @@ func (d decoder) value(t reflect.Type, value any, path, field string) any {
 	if value == nil {
 		return nil
 	}
-	switch sortOf(t) {
-	case objectValue:
+	switch KindOf(t) {
+	case Object:
 		return d.object(t, value, path)
-	case mapValue:
+	case Map:
 		return d.mapping(t, value, path, field)
-	case listValue:
+	case List:
 		return d.list(t, value, path, field)
-	case anyValue:
+	case Any:
 		return value
 	}
 	normal, expected := scalar(t, value)
 	if expected != "" {
-		d.violations.Add(path, "must be %s, not %s", expected, sortName(value))
+		d.violations.Add(path, "must be %s, not %s", expected, KindName(value))
 		return nil
 	}
 	if text, isText := normal.(string); isText && !d.text(text, path, field) {
@@ -100,17 +86,17 @@ func (d decoder) text(text, path, field string) bool {
 		return true
 	}
 	before := len(*d.violations)
-	form := textForms[field]
+	form := TextForms[field]
 	if form != rawText {
-		d.violations.Require(len(text) <= maxText, path, "must have at most %d bytes", maxText)
+		d.violations.Require(len(text) <= MaxText, path, "must have at most %d bytes", MaxText)
 		d.violations.RequireText(path, text, form == linesText)
 	}
 	return len(*d.violations) == before
 }
 
-// maxText bounds a text of a request, in bytes, that has no rule of its own:
+// MaxText bounds a text of a request, in bytes, that has no rule of its own:
 // every one is kept in the log and in memory.
-const maxText = 4 << 10
+const MaxText = 4 << 10
 
 // A textForm is what the texts of a field may hold. See domain.ControlCharacter.
 type textForm int
@@ -121,9 +107,9 @@ const (
 	rawText                   // every character, at any length that the field's own rules allow
 )
 
-// textForms are the fields whose texts are more than a line. The keys of a map
+// TextForms are the fields whose texts are more than a line. The keys of a map
 // are always one.
-var textForms = map[string]textForm{
+var TextForms = map[string]textForm{
 	"description":   linesText,
 	"filter":        linesText, // AIP-160, over rows
 	"extraBody":     rawText,   // JSON
@@ -136,27 +122,27 @@ var textForms = map[string]textForm{
 func (d decoder) object(t reflect.Type, value any, path string) any {
 	given, ok := value.(map[string]any)
 	if !ok {
-		d.violations.Add(orBody(path), "must be an object, not %s", sortName(value))
+		d.violations.Add(orBody(path), "must be an object, not %s", KindName(value))
 		return nil
 	}
-	s, normal := shapeOf(t), map[string]any{}
-	for _, key := range sortedKeys(given) {
-		f, known := s.field(key)
+	s, normal := StructOf(t), map[string]any{}
+	for _, key := range SortedKeys(given) {
+		f, known := s.Field(key)
 		switch {
 		case !known && len(*d.violations) > domain.MaxViolations: // nobody is told
 			continue
 		case !known:
-			d.violations.Add(join(path, key), "is not a field here; there are: %s", orNone(s.names(false)))
+			d.violations.Add(Join(path, key), "is not a field here; there are: %s", OrNone(s.Names(false)))
 			continue
 		}
-		if _, twice := normal[f.name]; twice {
-			d.violations.Add(join(path, f.name), "is given in both spellings: give it once")
+		if _, twice := normal[f.Name]; twice {
+			d.violations.Add(Join(path, f.Name), "is given in both spellings: give it once")
 			continue
 		}
-		if f.output {
+		if f.Output {
 			continue
 		}
-		normal[f.name] = d.value(plain(f.typ), given[key], join(path, f.name), f.name)
+		normal[f.Name] = d.value(Deref(f.Type), given[key], Join(path, f.Name), f.Name)
 	}
 	return normal
 }
@@ -164,17 +150,17 @@ func (d decoder) object(t reflect.Type, value any, path string) any {
 func (d decoder) mapping(t reflect.Type, value any, path, field string) any {
 	given, ok := value.(map[string]any)
 	if !ok {
-		d.violations.Add(path, "must be an object, not %s", sortName(value))
+		d.violations.Add(path, "must be an object, not %s", KindName(value))
 		return nil
 	}
 	normal := map[string]any{}
-	for _, key := range sortedKeys(given) {
+	for _, key := range SortedKeys(given) {
 		if given[key] == nil {
-			d.violations.Add(join(path, key), "must not be null")
+			d.violations.Add(Join(path, key), "must not be null")
 			continue
 		}
-		if d.text(key, join(path, key), "") {
-			normal[key] = d.value(plain(t.Elem()), given[key], join(path, key), field)
+		if d.text(key, Join(path, key), "") {
+			normal[key] = d.value(Deref(t.Elem()), given[key], Join(path, key), field)
 		}
 	}
 	return normal
@@ -183,7 +169,7 @@ func (d decoder) mapping(t reflect.Type, value any, path, field string) any {
 func (d decoder) list(t reflect.Type, value any, path, field string) any {
 	given, ok := value.([]any)
 	if !ok {
-		d.violations.Add(path, "must be a list, not %s", sortName(value))
+		d.violations.Add(path, "must be a list, not %s", KindName(value))
 		return nil
 	}
 	normal := make([]any, len(given))
@@ -193,7 +179,7 @@ func (d decoder) list(t reflect.Type, value any, path, field string) any {
 			d.violations.Add(at, "must not be null")
 			continue
 		}
-		normal[i] = d.value(plain(t.Elem()), element, at, field)
+		normal[i] = d.value(Deref(t.Elem()), element, at, field)
 	}
 	return normal
 }
@@ -203,32 +189,32 @@ func (d decoder) list(t reflect.Type, value any, path, field string) any {
 func scalar(t reflect.Type, value any) (normal any, expected string) {
 	text, isText := value.(string)
 	number, isNumber := value.(json.Number)
-	switch sortOf(t) {
-	case textValue:
+	switch KindOf(t) {
+	case Text:
 		if isText {
 			return text, ""
 		}
 		return nil, "text"
-	case boolValue:
+	case Bool:
 		if b, ok := value.(bool); ok {
 			return b, ""
 		}
 		return nil, "true or false"
-	case timeValue:
+	case Time:
 		at, err := time.Parse(time.RFC3339, text)
 		if isText && err == nil && at.Year() >= 1 && at.Year() <= 9999 {
 			return at.UTC().Format(time.RFC3339Nano), ""
 		}
 		return nil, `a time such as "2030-01-31T12:00:00Z"`
-	case countValue:
+	case Count:
 		if isText {
 			number, isNumber = json.Number(text), true
 		}
-		if n, ok := whole(number); isNumber && ok {
+		if n, ok := Whole(number); isNumber && ok {
 			return n, ""
 		}
 		return nil, `a whole number or its digits in quotes, such as "42"`
-	case intValue:
+	case Int:
 		return integer(t, number, isNumber)
 	default:
 		f, err := number.Float64()
@@ -241,7 +227,7 @@ func scalar(t reflect.Type, value any) (normal any, expected string) {
 
 // integer reads a whole number that fits; a plain int is the wire's int32.
 func integer(t reflect.Type, number json.Number, isNumber bool) (any, string) {
-	n, ok := whole(number)
+	n, ok := Whole(number)
 	switch {
 	case isNumber && t.Kind() == reflect.Int && (!ok || n < math.MinInt32 || n > math.MaxInt32):
 		return nil, "a whole number of at most 32 bits"
@@ -253,8 +239,8 @@ func integer(t reflect.Type, number json.Number, isNumber bool) (any, string) {
 	return nil, "a whole number"
 }
 
-// whole reads 3, 3.0 and 3e0, but not 3.5.
-func whole(number json.Number) (int64, bool) {
+// Whole reads 3, 3.0 and 3e0, but not 3.5.
+func Whole(number json.Number) (int64, bool) {
 	if n, err := number.Int64(); err == nil {
 		return n, true
 	}
@@ -265,7 +251,7 @@ func whole(number json.Number) (int64, bool) {
 	return int64(f), true
 }
 
-func sortName(value any) string {
+func KindName(value any) string {
 	switch v := value.(type) {
 	case nil:
 		return "null"
@@ -274,7 +260,7 @@ func sortName(value any) string {
 	case string:
 		return "text"
 	case json.Number:
-		if _, ok := whole(v); !ok {
+		if _, ok := Whole(v); !ok {
 			return "a number that does not fit"
 		}
 		return "a number"
@@ -284,9 +270,9 @@ func sortName(value any) string {
 	return "an object"
 }
 
-// join is the path of a name below another; what a request calls a field is
+// Join is the path of a name below another; what a request calls a field is
 // shown cut and escaped.
-func join(path, name string) string {
+func Join(path, name string) string {
 	if runes := []rune(name); len(runes) > 64 {
 		name = string(runes[:64]) + "…"
 	}
@@ -304,7 +290,7 @@ func orBody(path string) string {
 	return path
 }
 
-func orNone(names string) string {
+func OrNone(names string) string {
 	if names == "" {
 		return "none"
 	}

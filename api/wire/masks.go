@@ -1,4 +1,4 @@
-package api
+package wire
 
 import (
 	"encoding/json"
@@ -10,39 +10,57 @@ import (
 	"anneal/domain"
 )
 
+// Drop takes what the mask names out of a JSON value.
+func (m Mask) Drop(value any) {
+	switch v := value.(type) {
+	case map[string]any:
+		for name, below := range m {
+			if len(below) == 0 {
+				delete(v, name)
+			} else {
+				below.Drop(v[name])
+			}
+		}
+	case []any:
+		for _, element := range v {
+			m.Drop(element)
+		}
+	}
+}
+
 // maxMaskPaths bounds what one mask may name.
 const maxMaskPaths = 200
 
-// A mask is a set of field paths as a tree. An empty mask below a name means
+// A Mask is a set of field paths as a tree. An empty mask below a name means
 // all of it.
-type mask map[string]mask
+type Mask map[string]Mask
 
 // add puts a path in. A path that is named whole stays whole.
-func (m mask) add(path []string) {
+func (m Mask) add(path []string) {
 	for i, name := range path {
 		below, known := m[name]
 		switch {
 		case i == len(path)-1:
-			m[name] = mask{}
+			m[name] = Mask{}
 			return
 		case known && len(below) == 0:
 			return
 		case !known:
-			below = mask{}
+			below = Mask{}
 			m[name] = below
 		}
 		m = below
 	}
 }
 
-// has tells whether the mask names the top-level field or a part of it.
-func (m mask) has(name string) bool { _, ok := m[name]; return ok }
+// Has tells whether the mask names the top-level field or a part of it.
+func (m Mask) Has(name string) bool { _, ok := m[name]; return ok }
 
-// parseMask reads the paths of a mask (each text may hold several, separated
+// ParseMask reads the paths of a mask (each text may hold several, separated
 // by commas) against the wire type t. An update mask may not name what only
 // the server sets, nor elements of lists. all is true for "*" and for none.
-func parseMask(v *domain.Violations, param string, t reflect.Type, texts []string, update bool) (m mask, all bool) {
-	m = mask{}
+func ParseMask(v *domain.Violations, param string, t reflect.Type, texts []string, update bool) (m Mask, all bool) {
+	m = Mask{}
 	paths := strings.FieldsFunc(strings.Join(texts, ","), func(r rune) bool { return r == ',' })
 	if len(paths) > maxMaskPaths {
 		v.Add(param, "must name at most %d paths", maxMaskPaths)
@@ -54,7 +72,7 @@ func parseMask(v *domain.Violations, param string, t reflect.Type, texts []strin
 			all = true
 			continue
 		}
-		if path := maskPath(v, param, plain(t), text, update); path != nil {
+		if path := maskPath(v, param, Deref(t), text, update); path != nil {
 			m.add(path)
 		}
 	}
@@ -65,40 +83,40 @@ func maskPath(v *domain.Violations, param string, t reflect.Type, text string, u
 	var path []string
 	names := strings.Split(text, ".")
 	for i, name := range names {
-		switch sortOf(t) {
-		case listValue:
+		switch KindOf(t) {
+		case List:
 			if update {
-				v.Add(param, "%s looks into a list: name the list as a whole", quoted(text))
+				v.Add(param, "%s looks into a list: name the list as a whole", Quote(text))
 				return nil
 			}
-			t = plain(t.Elem())
+			t = Deref(t.Elem())
 		}
-		switch sortOf(t) {
-		case mapValue:
-			path, t = append(path, name), plain(t.Elem())
+		switch KindOf(t) {
+		case Map:
+			path, t = append(path, name), Deref(t.Elem())
 			continue
-		case objectValue:
+		case Object:
 		default:
-			v.Add(param, "%s looks into %s, which has no fields", quoted(text), quoted(strings.Join(names[:i], ".")))
+			v.Add(param, "%s looks into %s, which has no fields", Quote(text), Quote(strings.Join(names[:i], ".")))
 			return nil
 		}
-		s := shapeOf(t)
-		f, known := s.field(name)
+		s := StructOf(t)
+		f, known := s.Field(name)
 		switch {
 		case !known:
-			v.Add(param, "%s is not a field of this resource; at that place there are: %s", quoted(text), orNone(s.names(!update)))
+			v.Add(param, "%s is not a field of this resource; at that place there are: %s", Quote(text), OrNone(s.Names(!update)))
 			return nil
-		case update && f.output:
-			v.Add(param, "%s is set by the server alone: leave it out", quoted(text))
+		case update && f.Output:
+			v.Add(param, "%s is set by the server alone: leave it out", Quote(text))
 			return nil
 		}
-		path, t = append(path, f.name), plain(f.typ)
+		path, t = append(path, f.Name), Deref(f.Type)
 	}
 	return path
 }
 
 // keep answers the parts of a JSON value that the mask names.
-func (m mask) keep(value any) any {
+func (m Mask) keep(value any) any {
 	if len(m) == 0 {
 		return value
 	}
@@ -121,8 +139,8 @@ func (m mask) keep(value any) any {
 	return value
 }
 
-// project answers a wire value as the read mask wants it.
-func (m mask) project(value any) (any, error) {
+// Project answers a wire value as the read mask wants it.
+func (m Mask) Project(value any) (any, error) {
 	if len(m) == 0 {
 		return value, nil
 	}
@@ -130,30 +148,30 @@ func (m mask) project(value any) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	tree, err := parseJSON(data)
+	tree, err := Parse(data)
 	return m.keep(tree), err
 }
 
-// present is the mask of what a body names, down to the fields of objects:
+// Present is the mask of what a body names, down to the fields of objects:
 // what an update without a mask changes. Lists and maps are named as a whole.
-func present(t reflect.Type, b map[string]any) mask {
-	m := mask{}
+func Present(t reflect.Type, b map[string]any) Mask {
+	m := Mask{}
 	for name, value := range b {
-		f, _ := shapeOf(t).field(name)
+		f, _ := StructOf(t).Field(name)
 		inner, nested := value.(map[string]any)
-		ft := plain(f.typ)
-		if nested && len(inner) > 0 && sortOf(ft) == objectValue {
-			m[name] = present(ft, inner)
+		ft := Deref(f.Type)
+		if nested && len(inner) > 0 && KindOf(ft) == Object {
+			m[name] = Present(ft, inner)
 		} else {
-			m[name] = mask{}
+			m[name] = Mask{}
 		}
 	}
 	return m
 }
 
-// merge answers the old object with what the mask names taken from the new
+// Merge answers the old object with what the mask names taken from the new
 // one; what the mask names and the new one lacks is taken out.
-func (m mask) merge(old, given map[string]any) map[string]any {
+func (m Mask) Merge(old, given map[string]any) map[string]any {
 	merged := maps.Clone(old)
 	if merged == nil {
 		merged = map[string]any{}
@@ -164,7 +182,7 @@ func (m mask) merge(old, given map[string]any) map[string]any {
 		switch {
 		case len(below) > 0 && (nested || !ok):
 			before, _ := merged[name].(map[string]any)
-			merged[name] = below.merge(before, inner)
+			merged[name] = below.Merge(before, inner)
 		case ok:
 			merged[name] = value
 		default:
@@ -174,4 +192,4 @@ func (m mask) merge(old, given map[string]any) map[string]any {
 	return merged
 }
 
-func sortedKeys[V any](m map[string]V) []string { return slices.Sorted(maps.Keys(m)) }
+func SortedKeys[V any](m map[string]V) []string { return slices.Sorted(maps.Keys(m)) }
