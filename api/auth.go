@@ -132,12 +132,15 @@ func holder(rows eventlog.Rows, pepper []byte, text string, now time.Time) (call
 	return caller{name, name.Account(), key.Role}, nil
 }
 
+var errNoKey = unauthenticated("API_KEY_MISSING",
+	"the request carries no API key: send the header Authorization: Bearer API_KEY")
+
 // credential is the key in the Authorization header. The scheme word is
 // case-insensitive; a bare key is accepted where bare is set.
 func credential(r *http.Request, bare bool) (string, error) {
 	header := strings.TrimSpace(r.Header.Get("Authorization"))
 	if header == "" {
-		return "", unauthenticated("API_KEY_MISSING", "the request carries no API key: send the header Authorization: Bearer API_KEY")
+		return "", errNoKey
 	}
 	scheme, key, found := strings.Cut(header, " ")
 	switch {

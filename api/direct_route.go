@@ -76,7 +76,7 @@ func (d *directRoutes) lead(next http.Handler) http.Handler {
 		label, _ := r.Context().Value(directLabelKey{}).(string)
 		name, ok := d.find(label)
 		if !ok {
-			refuse(w, faultOf(missing("DIRECT_ROUTE_NOT_FOUND", "no deployment is reached by this host name: a deployment shows its own as directRouteHandle")), requestID(r), true)
+			refuse(w, errorOf(missing("DIRECT_ROUTE_NOT_FOUND", "no deployment is reached by this host name: a deployment shows its own as directRouteHandle")), requestID(r), true)
 			return
 		}
 		next.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), directKey{}, name)))
@@ -154,7 +154,7 @@ func isDirect(r *http.Request) bool {
 }
 
 func noSuchDirectPath(w http.ResponseWriter, r *http.Request) {
-	refuse(w, faultOf(missing("NO_SUCH_PATH", "there is no such path on a deployment's own host name: it answers /v1/completions, /v1/chat/completions and /v1/models; everything else is at the server's")), requestID(r), true)
+	refuse(w, errorOf(missing("NO_SUCH_PATH", "there is no such path on a deployment's own host name: it answers /v1/completions, /v1/chat/completions and /v1/models; everything else is at the server's")), requestID(r), true)
 }
 
 // hashDirectKey binds a key to its deployment.

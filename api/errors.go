@@ -60,9 +60,9 @@ var reasonStatus = map[string]int{
 	reasonMethod:            http.StatusMethodNotAllowed,
 }
 
-// faultOf turns any error into what its user may read. What is not a fault is
-// the server's own trouble: its text goes to the log, not to the user.
-func faultOf(err error) *domain.Error {
+// errorOf returns what a client is shown of an error. An error that is no *domain.Error is internal:
+// its text is logged and not returned.
+func errorOf(err error) *domain.Error {
 	var fault *domain.Error
 	var tooLarge *http.MaxBytesError
 	var lost unrecorded

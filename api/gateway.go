@@ -205,12 +205,18 @@ func (c *call) awaitReplicas(ctx context.Context, name domain.Name, addon string
 				return nil, &domain.Error{Code: domain.Unavailable, Reason: reasonScalingUp,
 					Message: fmt.Sprintf("%s was still loading the addon after %s: try again shortly", name, c.Limits.Wake)}
 			}
-			why := "try again shortly"
+			why := tryAgain
 			if pending := row.State.DesiredReplicas - len(row.State.Replicas); pending > 0 {
 				why = cmp.Or(scheduled(v, &row.State, pending).Message, why)
 			}
-			return nil, &domain.Error{Code: domain.Unavailable, Reason: reasonScalingUp,
-				Message: fmt.Sprintf("%s is waking up and had no replica ready within %s: %s", name, c.Limits.Wake, why)}
+			return nil, noReplicaReady(name, c.Limits.Wake, why)
 		}
 	}
+}
+
+const tryAgain = "try again shortly"
+
+func noReplicaReady(deployment domain.Name, waited time.Duration, why string) error {
+	return &domain.Error{Code: domain.Unavailable, Reason: reasonScalingUp,
+		Message: fmt.Sprintf("%s is waking up and had no replica ready within %s: %s", deployment, waited, why)}
 }

@@ -113,8 +113,7 @@ func (c *call) infer(q *inferenceRequest, shape form, idPrefix string) (any, err
 	}
 	leave, ok := c.busy.enter("generations of "+c.caller.account, c.Limits.Generations)
 	if !ok {
-		return nil, &domain.Error{Code: domain.ResourceExhausted, Reason: "TOO_MANY_REQUESTS",
-			Message: fmt.Sprintf("accounts/%s has %d completions under way: wait for one to end", c.caller.account, c.Limits.Generations)}
+		return nil, tooManyCompletions(c.caller.account, c.Limits.Generations)
 	}
 	defer leave()
 	c.warnOfUnknown(slices.Concat(q.unknown, wire.SortedKeys(unread.values)))
@@ -130,6 +129,11 @@ func (c *call) infer(q *inferenceRequest, shape form, idPrefix string) (any, err
 		g.all = append(g.all, &heard{index: i})
 	}
 	return g.run()
+}
+
+func tooManyCompletions(account string, limit int) error {
+	return &domain.Error{Code: domain.ResourceExhausted, Reason: "TOO_MANY_REQUESTS",
+		Message: fmt.Sprintf("accounts/%s has %d completions under way: wait for one to end", account, limit)}
 }
 
 // maxWarnings bounds the headers that name unknown parameters: clients refuse

@@ -238,7 +238,7 @@ func (c *call) claim(s slot) (idempotency.Claim, error) {
 // keep stores what was answered, unless the answer was not to the request
 // itself.
 func (c *call) keep(s slot, held *held, result any, err error) (any, error) {
-	if err == nil && result == nil || err != nil && !decided(faultOf(err)) {
+	if err == nil && result == nil || err != nil && !decided(errorOf(err)) {
 		return result, err
 	}
 	answer, refused := c.answered(result, err), err != nil
@@ -342,7 +342,7 @@ type keptAnswer struct {
 func (c *call) answered(result any, err error) keptAnswer {
 	to := &capture{header: http.Header{}}
 	if err != nil {
-		refuse(to, faultOf(err), c.id, c.op.inference())
+		refuse(to, errorOf(err), c.id, c.op.inference())
 	} else {
 		answerWith(to, result)
 	}

@@ -97,7 +97,7 @@ func (s *Server) recover(next http.Handler) http.Handler {
 			if recorded, ok := w.(*recorder); ok && recorded.status != 0 {
 				panic(http.ErrAbortHandler) // the answer has begun: only breaking it off says that it is not whole
 			}
-			refuse(w, faultOf(domain.Errorf(domain.Internal, "the server failed to answer; give its operator the request's ID, %s", requestID(r))), requestID(r), isInference(r))
+			refuse(w, errorOf(domain.Errorf(domain.Internal, "the server failed to answer; give its operator the request's ID, %s", requestID(r))), requestID(r), isInference(r))
 		}()
 		next.ServeHTTP(w, r)
 	})

@@ -5,7 +5,7 @@ import ()
 // audioTexts describe the fields of the paths that take recordings, as
 // fieldTexts do those of the others.
 var audioTexts = map[string]string{
-	"TranscriptionForm.file":            "The recording, in any format that the worker's decoder reads; 16 kHz mono WAV always. Or, as a field without a file name, its URL. At most 1 GB, unless the operator says otherwise.",
+	"TranscriptionForm.file":            "The recording, in any format that the worker's decoder reads; 16 kHz mono WAV always. Or, as a field without a file name, its URL. At most " + byteSize(DefaultLimits.Audio) + ", unless the operator says otherwise.",
 	"TranscriptionForm.url":             "Instead of file, the recording's URL, of http or https and of a public address.",
 	"TranscriptionForm.model":           "The speech model or its deployment, as in completions, or a name that the operator gave to a deployment, such as speech-v3.",
 	"TranscriptionForm.response_format": "What the answer looks like; json when it is left out.",

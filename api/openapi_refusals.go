@@ -1,6 +1,8 @@
 package api
 
 import (
+	"context"
+	"errors"
 	"net/http"
 	"reflect"
 	"strings"
@@ -19,29 +21,35 @@ var refusalTexts = map[int]string{
 	412: "The account is suspended.",
 	413: "The body is too large.",
 	429: "The account has too many requests under way, or its quota is used up: try again later.",
-	431: "The header is larger than 64 KiB.",
+	431: "The header is larger than " + byteSize(maxHeader) + ".",
 	500: "The server failed. The request's ID leads its operator to the reason.",
 	501: "This is not offered; the message says what to do instead.",
 	503: "Something that is needed does not answer now: try again later.",
 	504: "It took too long: try again.",
 }
 
-// refusalSamples are the faults that the examples of refusals show.
+// refusalSamples are the errors that the examples of the documentation show: those that the server
+// returns, made by the same functions where these need no request.
 var refusalSamples = map[int]*domain.Error{
-	400: {Code: domain.InvalidArgument, Message: "trainingConfig.epochs: must be from 0 (the default, 1) to 1000",
-		Violations: []domain.Violation{{Field: "trainingConfig.epochs", Description: "must be from 0 (the default, 1) to 1000"}}},
-	401: {Code: domain.Unauthenticated, Reason: "API_KEY_MISSING", Message: "the request carries no API key: send the header Authorization: Bearer API_KEY"},
-	403: {Code: domain.PermissionDenied, Reason: "ROLE", Message: "the API key's role is inference, which may not do this: use a key with another role"},
-	404: {Code: domain.NotFound, Reason: "NOT_FOUND", Message: "there is no dataset named accounts/acme/datasets/d: list what there is with GET /v1/accounts/acme/datasets"},
+	400: epochsOutOfRange,
+	401: errorOf(errNoKey),
+	403: errorOf(caller{role: domain.RoleInference}.may(toWrite)),
+	404: errorOf(notFound("dataset", "accounts/acme/datasets/d")),
 	409: {Code: domain.AlreadyExists, Message: "a dataset of this name exists: choose another ID"},
-	412: {Code: domain.FailedPrecondition, Reason: reasonSuspended, Message: "accounts/acme is suspended (FAILED_PAYMENTS): it may read, but not start work or ask models, until its operator restores it"},
-	413: bodyTooLarge(4 << 20),
-	429: {Code: domain.ResourceExhausted, Reason: "TOO_MANY_REQUESTS", Message: "accounts/acme has 256 completions under way: wait for one to end"},
-	500: {Code: domain.Internal, Message: "the server failed to answer; the request's ID leads its operator to the reason"},
+	412: errorOf(suspended("acme", domain.Account{SuspendState: "FAILED_PAYMENTS"})),
+	413: bodyTooLarge(DefaultLimits.Body),
+	429: errorOf(tooManyCompletions("acme", DefaultLimits.Generations)),
+	500: errorOf(errors.New("an error of the server itself")),
 	501: {Code: domain.Unimplemented, Message: "the engine of accounts/acme/deployments/d1 cannot do this: ask another deployment"},
-	503: {Code: domain.Unavailable, Reason: reasonScalingUp, Message: "accounts/acme/deployments/d1 is waking up and had no replica ready within 1m0s: try again shortly"},
-	504: {Code: domain.DeadlineExceeded, Message: "the request took too long: try again"},
+	503: errorOf(noReplicaReady("accounts/acme/deployments/d1", DefaultLimits.Wake, tryAgain)),
+	504: errorOf(context.DeadlineExceeded),
 }
+
+var epochsOutOfRange = func() *domain.Error {
+	var v domain.Violations
+	v.Add("trainingConfig.epochs", "must be from 0 (the default, 1) to %d", domain.MaxEpochs)
+	return errorOf(v.Err())
+}()
 
 // sampleID is the request ID of the examples.
 const sampleID = "0198a5d2-6f00-7000-8000-000000000001"

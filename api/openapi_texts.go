@@ -50,7 +50,7 @@ var fieldTexts = map[string]string{
 	"APIKey.natsUser":         "Of a reader: the user with which it connects to NATS; the key is the password.",
 	"APIKey.expireTime":       "When the key stops working; never when it is left out.",
 	"keyName":                 "The environment variable that carries the value to code.",
-	"Secret.value":            "The credential, at most 64 KiB.",
+	"Secret.value":            "The credential, at most " + byteSize(MaxSecret) + ".",
 	"Secret.name":             "The secret's name, or in a create its ID.",
 	"position":                "A position in the log: 1 is the first event.",
 	"eventId":                 "The ID of the event at that position.",

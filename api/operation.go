@@ -120,7 +120,7 @@ func (s *Server) offer(r chi.Router, op *operation) {
 		switch {
 		case err != nil:
 			s.note(r, err)
-			refuse(w, faultOf(err), c.id, op.inference())
+			refuse(w, errorOf(err), c.id, op.inference())
 		case isKept:
 			kept.send(w)
 		case result != nil:

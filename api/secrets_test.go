@@ -146,7 +146,7 @@ func TestSignedURLsEnd(t *testing.T) {
 }
 
 func TestFaultsOfTheServerKeepTheirReasonToThemselves(t *testing.T) {
-	f := faultOf(errors.New("dial tcp 10.0.0.1: " + canary))
+	f := errorOf(errors.New("dial tcp 10.0.0.1: " + canary))
 	require.Equal(t, domain.Internal, f.Code)
 	require.NotContains(t, f.Message, canary)
 	for code := domain.OK; code <= domain.Unauthenticated; code++ {

@@ -56,69 +56,6 @@ type Meter interface {
 	Record(usage metering.Record) error
 }
 
-// Limits bound what a request may take. Zero values mean the defaults.
-type Limits struct {
-	Body           int64         // bytes of a JSON body; 4 MiB
-	Bodies         int64         // bytes of memory for JSON bodies that are read and decoded at once, a quarter of it for each account; 512 MiB
-	BodyTime       time.Duration // for the whole of a JSON body to arrive; 1 min
-	Grace          time.Duration // for which a body may be late, at the rate below; 30 s
-	Rate           int64         // bytes a second at which an upload must arrive on average; 4 KiB
-	AnswerTime     time.Duration // for each 64 KiB of an answer to be taken; 1 min
-	Upload         int64         // bytes of one uploaded dataset file; 150 MB
-	ModelFile      int64         // bytes of one file of a model; 100 GB
-	ModelFiles     int           // files of one model; 500
-	Wake           time.Duration // how long a request waits for a replica; 60 s
-	Verdict        time.Duration // how long an upload waits for the check of its rows; 60 s
-	Twin           time.Duration // how long a repeated request waits for the answer to the first; 2 s
-	SignedURL      time.Duration // how long signed URLs are good for; 1 h
-	Heartbeat      time.Duration // between comments on an idle stream of events; 15 s
-	Streams        int           // streams of events at once, per account; 100
-	Generations    int           // completions at once, per account; 256
-	Audio          int64         // bytes of one recording; 1 GB
-	Fetch          time.Duration // how long reading a recording from a URL may take; 5 min
-	Transcription  time.Duration // how long listening to one recording may take; 2 h
-	Transcriptions int           // recordings at once, per account; 32
-	ScaleToZero    time.Duration // shortest scaleToZeroWindow; domain.MinScaleToZeroWindow
-	JobTime        time.Duration // after which a job that is not done expires; never
-}
-
-func (l Limits) filled() Limits {
-	or := func(n *int64, def int64) {
-		if *n <= 0 {
-			*n = def
-		}
-	}
-	or(&l.Body, 4<<20)
-	or(&l.Bodies, 512<<20)
-	or((*int64)(&l.BodyTime), int64(time.Minute))
-	or((*int64)(&l.Grace), int64(30*time.Second))
-	or(&l.Rate, 4<<10)
-	or((*int64)(&l.AnswerTime), int64(time.Minute))
-	or(&l.Upload, 150_000_000)
-	or(&l.ModelFile, 100_000_000_000)
-	if l.ModelFiles <= 0 {
-		l.ModelFiles = 500
-	}
-	or((*int64)(&l.Wake), int64(time.Minute))
-	or((*int64)(&l.Verdict), int64(time.Minute))
-	or((*int64)(&l.Twin), int64(2*time.Second))
-	or((*int64)(&l.SignedURL), int64(time.Hour))
-	or((*int64)(&l.Heartbeat), int64(15*time.Second))
-	if l.Streams <= 0 {
-		l.Streams = 100
-	}
-	if l.Generations <= 0 {
-		l.Generations = 256
-	}
-	or(&l.Audio, 1_000_000_000)
-	or((*int64)(&l.Fetch), int64(5*time.Minute))
-	or((*int64)(&l.Transcription), int64(2*time.Hour))
-	if l.Transcriptions <= 0 {
-		l.Transcriptions = 32
-	}
-	return l
-}
-
 // DefaultCluster is the name of an installation that was given none.
 const DefaultCluster = "local"
 
@@ -186,7 +123,7 @@ func New(o Options) *Server {
 		o.Answers = idempotency.NewMemory()
 	}
 	o.Cluster = cmp.Or(o.Cluster, DefaultCluster)
-	o.Limits = o.Limits.filled()
+	o.Limits = o.Limits.withDefaults()
 	s := &Server{Options: o, table: operations(), served: newLastServed(), busy: newCounters(), meters: newMeters(o), rates: newRates(), storage: newStorageLedger(), bodies: newBodyBudget(o.Limits.Bodies), fetcher: newFetcher(o.Limits.Fetch, o.Private)}
 	s.closing, s.close = context.WithCancel(context.Background())
 	s.about = describe(s.table)
@@ -254,7 +191,7 @@ func (s *Server) router() http.Handler {
 func (s *Server) note(r *http.Request, err error) {
 	level := slog.LevelError
 	switch code := domain.CodeOf(err); {
-	case statusFor(faultOf(err)) < http.StatusInternalServerError, code == domain.Unavailable, code == domain.Unimplemented:
+	case statusFor(errorOf(err)) < http.StatusInternalServerError, code == domain.Unavailable, code == domain.Unimplemented:
 		return
 	case code == domain.DeadlineExceeded:
 		level = slog.LevelWarn

@@ -56,7 +56,7 @@ func (s *stream) fail(err error) error {
 	}
 	s.note(s.r, err)
 	if s.ctx.Err() == nil {
-		_, body := inferenceBody(faultOf(err), s.call.id)
+		_, body := inferenceBody(errorOf(err), s.call.id)
 		_ = s.event(body) // whoever it was for may be gone
 	}
 	return nil

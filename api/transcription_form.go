@@ -115,7 +115,7 @@ func (b *boundedBody) Read(p []byte) (int, error) {
 }
 
 func brokenForm(err error) error {
-	if f := faultOf(err); f.Reason == reasonBodyTooLarge || f.Reason == reasonTooSlow {
+	if f := errorOf(err); f.Reason == reasonBodyTooLarge || f.Reason == reasonTooSlow {
 		return f
 	}
 	var v domain.Violations
@@ -149,7 +149,7 @@ func (in *recording) take(part *multipart.Part) error {
 			return notEOF(drain(part))
 		}
 		err := in.file(audioFile, part)
-		if err != nil && faultOf(err).Reason == reasonBodyTooLarge {
+		if err != nil && errorOf(err).Reason == reasonBodyTooLarge {
 			return recordingTooLarge(in.limit.bytes)
 		}
 		return err

@@ -180,7 +180,7 @@ func TestCodesAgreeWithStatuses(t *testing.T) {
 		{bodyTooLarge(1), domain.OutOfRange, 413},
 		{context.DeadlineExceeded, domain.DeadlineExceeded, 504},
 	} {
-		f := faultOf(c.err)
+		f := errorOf(c.err)
 		require.Equal(t, c.code, f.Code)
 		require.Equal(t, c.status, statusFor(f))
 	}
