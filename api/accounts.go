@@ -7,6 +7,7 @@ import (
 
 	"github.com/go-chi/chi/v5"
 
+	"anneal/api/request"
 	"anneal/api/wire"
 	"anneal/domain"
 	"anneal/projections"
@@ -26,7 +27,7 @@ type Account struct {
 
 // accounts are read by their own keys, and made and changed by the operator.
 var accounts = &resource[domain.Account, Account]{
-	kind: domain.Accounts, noun: "account", wrapper: "account", idParam: "accountId", writes: toOperate,
+	kind: domain.Accounts, noun: "account", wrapper: "account", idParam: "accountId", writes: request.Operate,
 	fields: storedFieldsOf[domain.Account, Account]("name", "email", "displayName", "createTime", "updateTime", "state", "status", "suspendState"),
 	render: func(_ *projections.View, row *projections.Row[domain.Account], out *Account) {
 		*out = Account{Name: string(row.Name), AccountSpec: row.State.AccountSpec,
@@ -46,27 +47,27 @@ var accounts = &resource[domain.Account, Account]{
 	},
 }
 
-func accountOperations() []operation {
+func accountOperations(s *Server) []request.Operation {
 	const one = "/v1/accounts/{account}"
-	all := []operation{
-		{id: "createAccount", method: "POST", path: "/v1/accounts", summary: "Create an account and the first key of its admin", gate: byOperator,
-			body: accounts.envelope(), emptyBody: true, answer: reflect.TypeFor[createdAccount](), handle: createAccount},
-		{id: "listAccounts", method: "GET", path: "/v1/accounts", summary: "List accounts", gate: byOperator,
-			query: listQuery, answer: pageOf("accounts", reflect.TypeFor[Account]()), handle: listAccounts},
-		{id: "getAccount", method: "GET", path: one, summary: "Read an account", may: toRead,
-			query: []parameter{readMaskQuery}, answer: reflect.TypeFor[Account](), handle: withAccountID(accounts.get)},
-		{id: "updateAccount", method: "PATCH", path: one, summary: "Change an account", gate: byOperator,
-			query: []parameter{updateMask}, body: reflect.TypeFor[Account](), answer: reflect.TypeFor[Account](), handle: withAccountID(accounts.patch)},
-		{id: "suspendAccount", method: "POST", path: one + ":suspend", summary: "Suspend an account", gate: byOperator,
-			about: "It may then read, delete, cancel and scale down, but change nothing else and ask no models.",
-			body:  reflect.TypeFor[suspension](), emptyBody: true, answer: reflect.TypeFor[Account](), handle: suspendAccount},
-		{id: "restoreAccount", method: "POST", path: one + ":restore", summary: "End the suspension of an account", gate: byOperator,
-			body: noSettings, emptyBody: true, answer: reflect.TypeFor[Account](), handle: restoreAccount},
-		{id: "getDigest", method: "GET", path: "/v1/system/digest", summary: "Read the fingerprint of the world", gate: withKey,
-			about: "Two installations, or one before and after a rebuild, can be compared by it.", answer: reflect.TypeFor[projections.Digest](), handle: digest},
+	all := []request.Operation{
+		{ID: "createAccount", Method: "POST", Path: "/v1/accounts", Summary: "Create an account and the first key of its admin", Gate: request.ByOperator,
+			Body: accounts.envelope(), BodyOptional: true, Response: reflect.TypeFor[createdAccount](), Handle: s.handle(createAccount)},
+		{ID: "listAccounts", Method: "GET", Path: "/v1/accounts", Summary: "List accounts", Gate: request.ByOperator,
+			Query: request.ListParameters, Response: request.PageType("accounts", reflect.TypeFor[Account]()), Handle: s.handle(listAccounts)},
+		{ID: "getAccount", Method: "GET", Path: one, Summary: "Read an account", Permission: request.Read,
+			Query: []request.Parameter{request.ReadMaskParameter}, Response: reflect.TypeFor[Account](), Handle: s.handle(withAccountID(accounts.get))},
+		{ID: "updateAccount", Method: "PATCH", Path: one, Summary: "Change an account", Gate: request.ByOperator,
+			Query: []request.Parameter{request.UpdateMaskParameter}, Body: reflect.TypeFor[Account](), Response: reflect.TypeFor[Account](), Handle: s.handle(withAccountID(accounts.patch))},
+		{ID: "suspendAccount", Method: "POST", Path: one + ":suspend", Summary: "Suspend an account", Gate: request.ByOperator,
+			Description: "It may then read, delete, cancel and scale down, but change nothing else and ask no models.",
+			Body:        reflect.TypeFor[suspension](), BodyOptional: true, Response: reflect.TypeFor[Account](), Handle: s.handle(suspendAccount)},
+		{ID: "restoreAccount", Method: "POST", Path: one + ":restore", Summary: "End the suspension of an account", Gate: request.ByOperator,
+			Body: request.NoBody, BodyOptional: true, Response: reflect.TypeFor[Account](), Handle: s.handle(restoreAccount)},
+		{ID: "getDigest", Method: "GET", Path: "/v1/system/digest", Summary: "Read the fingerprint of the world", Gate: request.WithKey,
+			Description: "Two installations, or one before and after a rebuild, can be compared by it.", Response: reflect.TypeFor[projections.Digest](), Handle: s.handle(digest)},
 	}
 	for i := range all {
-		all[i].tag = "accounts"
+		all[i].Tag = "accounts"
 	}
 	return all
 }
@@ -75,20 +76,20 @@ func accountOperations() []operation {
 // where other resources have their account.
 func withAccountID(h handler) handler {
 	return func(c *call) (any, error) {
-		chi.RouteContext(c.r.Context()).URLParams.Add("id", c.account)
+		chi.RouteContext(c.Request.Context()).URLParams.Add("id", c.Account)
 		return h(c)
 	}
 }
 
 func listAccounts(c *call) (any, error) {
-	p := c.params()
-	q, m := readQuery(c, p, reflect.TypeFor[Account]())
-	var all iter.Seq[*projections.Row[domain.Account]] = c.snapshot().Accounts.All()
+	p := c.Params()
+	q, m := request.ReadListQuery(c.Call, p, reflect.TypeFor[Account]())
+	var all iter.Seq[*projections.Row[domain.Account]] = c.View().Accounts.All()
 	page, err := query.List(all, func(row *projections.Row[domain.Account], out *Account) { accounts.render(nil, row, out) }, accounts.fields, q)
-	if err := both(p.err(), err); err != nil {
+	if err := request.JoinErrors(p.Err(), err); err != nil {
 		return nil, err
 	}
-	return listAnswer("accounts", page.Items, page.NextPageToken, page.TotalSize, m)
+	return request.ListResponse("accounts", page.Items, page.NextPageToken, page.TotalSize, m)
 }
 
 // A createdAccount is a new account with the first key of its admin, which no
@@ -106,17 +107,17 @@ const firstKey = "admin"
 // key. Should the server stop in between, a scheduler creates the key. An
 // account of an earlier version that was cut off from its key is completed.
 func createAccount(c *call) (any, error) {
-	p := c.params()
+	p := c.Params()
 	given, name, _, err := accounts.readCreate(c, p)
 	if err != nil {
 		return nil, err
 	}
 	name = domain.NewName(name.ID(), "accounts", name.ID())
-	p.violations.Require(name.ID() != domain.System, "accountId", "%q is the operator's own account: choose another", domain.System)
+	p.Violations.Require(name.ID() != domain.System, "accountId", "%q is the operator's own account: choose another", domain.System)
 	keyName := domain.NewName(name.ID(), domain.APIKeys.Collection, firstKey)
-	key := c.mint(keyName)
+	key := c.Mint(keyName)
 	record := domain.APIKeyCreated{APIKeySpec: domain.APIKeySpec{DisplayName: "first key", Role: domain.RoleAdmin},
-		Hash: key.Hash, Prefix: key.Prefix, CreatedBy: string(c.caller.key)}
+		Hash: key.Hash, Prefix: key.Prefix, CreatedBy: string(c.Principal.Key)}
 	given.AccountType = wire.Specified(given.AccountType)
 	account := domain.Intend(domain.Accounts, name, domain.Command[domain.Account](
 		domain.CreateAccount{AccountSpec: given.AccountSpec, FirstKey: &domain.FirstKey{ID: firstKey, Key: record}}))
@@ -124,14 +125,14 @@ func createAccount(c *call) (any, error) {
 		return nil, err
 	}
 	var made *Account
-	if row, cut := keyless(c.snapshot(), name); cut {
+	if row, cut := keyless(c.View(), name); cut {
 		made = accounts.wire(c, row)
-	} else if result, err := c.do(account); err != nil {
+	} else if result, err := c.Do(account); err != nil {
 		return nil, accounts.prefixed(err)
 	} else if made, err = accounts.reply(c, result); err != nil {
 		return nil, err
 	}
-	result, err := c.do(domain.Intend(domain.APIKeys, keyName, domain.Command[domain.APIKey](domain.CreateAPIKey(record))))
+	result, err := c.Do(domain.Intend(domain.APIKeys, keyName, domain.Command[domain.APIKey](domain.CreateAPIKey(record))))
 	if err != nil {
 		return nil, accounts.prefixed(err)
 	}
@@ -177,14 +178,14 @@ func restoreAccount(c *call) (any, error) {
 }
 
 func changeAccount(c *call, command domain.Command[domain.Account]) (any, error) {
-	name := domain.Name("accounts/" + c.account)
-	if _, ok := c.snapshot().Accounts.Get(name); !ok {
-		return nil, notFound("account", name)
+	name := domain.Name("accounts/" + c.Account)
+	if _, ok := c.View().Accounts.Get(name); !ok {
+		return nil, request.NotFound("account", name)
 	}
-	if err := c.params().err(); err != nil {
+	if err := c.Params().Err(); err != nil {
 		return nil, err
 	}
-	result, err := c.do(domain.Intend(domain.Accounts, name, command))
+	result, err := c.Do(domain.Intend(domain.Accounts, name, command))
 	if err != nil {
 		return nil, err
 	}
@@ -194,13 +195,13 @@ func changeAccount(c *call, command domain.Command[domain.Account]) (any, error)
 // digest is the fingerprint of the world as it is now: two installations, or
 // one before and after a rebuild, can be compared by it.
 func digest(c *call) (any, error) {
-	if c.caller.account != publicAccount || c.caller.role != domain.RoleAdmin {
-		if err := c.caller.may(toOperate); err != nil {
+	if c.Principal.Account != publicAccount || c.Principal.Role != domain.RoleAdmin {
+		if err := c.Principal.Require(request.Operate); err != nil {
 			return nil, err
 		}
 	}
-	if err := c.params().err(); err != nil {
+	if err := c.Params().Err(); err != nil {
 		return nil, err
 	}
-	return c.snapshot().Digest()
+	return c.View().Digest()
 }

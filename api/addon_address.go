@@ -5,6 +5,7 @@ import (
 	"iter"
 	"strings"
 
+	"anneal/api/request"
 	"anneal/domain"
 	"anneal/projections"
 )
@@ -13,12 +14,13 @@ import (
 // is to answer; "" when its own model is.
 type target struct {
 	*projections.Row[domain.Deployment]
-	addon string // domain.AddonID
+	addon  string      // domain.AddonID
+	choose chooseAddon // of a request that names no addon
 }
 
 // addonsOf yields the deployed models of a deployment, the oldest first.
 func (c *call) addonsOf(deployment domain.Name) iter.Seq[*projections.Row[domain.DeployedModel]] {
-	return addonsOf(c.snapshot(), deployment)
+	return addonsOf(c.View(), deployment)
 }
 
 func addonsOf(v *projections.View, deployment domain.Name) iter.Seq[*projections.Row[domain.DeployedModel]] {
@@ -39,8 +41,7 @@ func addonID(row *projections.Row[domain.DeployedModel]) string {
 // one answers, if any. Should that be unloaded before it has answered, choose
 // is asked again.
 func (c *call) unnamed(deployment *projections.Row[domain.Deployment], choose chooseAddon) target {
-	c.whichAddon = choose
-	return target{deployment, choose(c.snapshot(), deployment)}
+	return target{deployment, choose(c.View(), deployment), choose}
 }
 
 type chooseAddon func(v *projections.View, deployment *projections.Row[domain.Deployment]) (addon string)
@@ -76,13 +77,13 @@ func ofBase(v *projections.View, deployment *projections.Row[domain.Deployment])
 
 // successor is the addon that answers in the place of one that was unloaded
 // while a request that had not named it was on its way.
-func (c *call) successor(deployment domain.Name, unloaded string) (addon string, ok bool) {
+func (c *call) successor(deployment domain.Name, unloaded string, choose chooseAddon) (addon string, ok bool) {
 	v := c.World.View()
 	row, there := v.Deployments.Get(deployment)
-	if !there || c.whichAddon == nil || unloaded == "" {
+	if !there || choose == nil || unloaded == "" {
 		return "", false
 	}
-	addon = c.whichAddon(v, row)
+	addon = choose(v, row)
 	return addon, addon != unloaded
 }
 
@@ -94,12 +95,12 @@ func (c *call) asAddon(deployment *projections.Row[domain.Deployment], model dom
 		switch {
 		case row.State.Model != string(model):
 		case row.State.Wanted():
-			return target{deployment, addonID(row)}, nil
+			return target{deployment, addonID(row), nil}, nil
 		default:
 			why = fmt.Sprintf("%s is %s in %s: %s", model, row.State.State, deployment.Name, row.State.Status.Message)
 		}
 	}
-	return target{}, missing("MODEL_NOT_DEPLOYED", "%s", why)
+	return target{}, request.NotFoundReason("MODEL_NOT_DEPLOYED", "%s", why)
 }
 
 // loadedSomewhere picks, of the live deployments of an account into which the
@@ -107,8 +108,8 @@ func (c *call) asAddon(deployment *projections.Row[domain.Deployment], model dom
 // with the most ready replicas.
 func (c *call) loadedSomewhere(account string, model domain.Name) (best target, found bool) {
 	most := -1
-	for row := range c.snapshot().DeployedModels.In(account) {
-		deployment, ok := c.snapshot().Deployments.Get(domain.Name(row.State.Deployment))
+	for row := range c.View().DeployedModels.In(account) {
+		deployment, ok := c.View().Deployments.Get(domain.Name(row.State.Deployment))
 		if row.State.Model != string(model) || !row.State.Wanted() || !ok || !deployment.State.Live() {
 			continue
 		}
@@ -117,7 +118,7 @@ func (c *call) loadedSomewhere(account string, model domain.Name) (best target, 
 			score += 1 << 20
 		}
 		if score > most {
-			best, most = target{deployment, addonID(row)}, score
+			best, most = target{deployment, addonID(row), nil}, score
 		}
 	}
 	return best, most >= 0
@@ -134,7 +135,7 @@ func answering(v *projections.View, addon string) (waits bool, err error) {
 	case addon == "" || domain.IsHot(addon):
 		return false, nil
 	case !ok || addonID(row) != addon || row.State.State == domain.ModelUndeployingState:
-		return false, missing("MODEL_NOT_DEPLOYED", "%s is not loaded any more: GET /inference/v1/models lists what there is", name)
+		return false, request.NotFoundReason("MODEL_NOT_DEPLOYED", "%s is not loaded any more: GET /inference/v1/models lists what there is", name)
 	case row.State.State == domain.ModelFailedState:
 		f := domain.Errorf(domain.Unavailable, "%s could not be loaded and does not answer: %s", row.State.Model, row.State.Status.Message)
 		f.Reason = "ADDON_FAILED"

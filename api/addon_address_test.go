@@ -140,7 +140,7 @@ func TestARequestWaitsForItsAddon(t *testing.T) {
 			go func() {
 				answered <- s.call("POST", "/inference/v1/completions", "inference", `{"model": "acme/polite#acme/d", "prompt": "a b"}`)
 			}()
-			require.Eventually(t, func() bool { return s.server.busy.of("generations of acme") == 1 }, patience, time.Millisecond, "the request is under way")
+			require.Eventually(t, func() bool { return s.server.busy.Of("generations of acme") == 1 }, patience, time.Millisecond, "the request is under way")
 			require.Empty(t, s.asked(), "no replica is asked before it has the addon")
 			s.addon("accounts/acme/deployedModels/polite-d", end.command)
 			a := <-answered

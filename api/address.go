@@ -3,6 +3,7 @@ package api
 import (
 	"strings"
 
+	"anneal/api/request"
 	"anneal/api/wire"
 	"anneal/domain"
 	"anneal/projections"
@@ -19,7 +20,7 @@ import (
 //	accounts/a/deployments/d                          the deployment itself
 //	speech-v3                                         the deployment that the operator bound to that name
 func (c *call) address(model string) (target, error) {
-	if c.direct != "" {
+	if c.Direct != "" {
 		return c.addressDirect(model)
 	}
 	left, right, pinned := strings.Cut(model, "#")
@@ -66,36 +67,30 @@ func longName(text, collection string) (domain.Name, bool) {
 }
 
 func noSuchModel(model string) error {
-	return missing("MODEL_NOT_FOUND", "%s names no model: write accounts/ACCOUNT/models/ID or accounts/ACCOUNT/deployments/ID; GET /inference/v1/models lists what there is", wire.Quote(model))
-}
-
-func missing(reason, format string, args ...any) error {
-	f := domain.Errorf(domain.NotFound, format, args...)
-	f.Reason = reason
-	return f
+	return request.NotFoundReason("MODEL_NOT_FOUND", "%s names no model: write accounts/ACCOUNT/models/ID or accounts/ACCOUNT/deployments/ID; GET /inference/v1/models lists what there is", wire.Quote(model))
 }
 
 // mayAsk decides whether the caller may use a model. Of another account's, its
 // answer is the same whether it exists or not, unless it is public.
 func (c *call) mayAsk(model domain.Name) error {
-	row, exists := c.snapshot().Models.Get(model)
-	own := model.Account() == c.caller.account || c.caller.operator()
+	row, exists := c.View().Models.Get(model)
+	own := model.Account() == c.Principal.Account || c.Principal.IsOperator()
 	switch {
 	case exists && (own || row.State.Public):
 		return nil
 	case own:
-		return missing("MODEL_NOT_FOUND", "there is no model %s: GET /inference/v1/models lists what there is", model)
+		return request.NotFoundReason("MODEL_NOT_FOUND", "there is no model %s: GET /inference/v1/models lists what there is", model)
 	}
-	return forbidden("OTHER_ACCOUNT", "the API key belongs to accounts/%s and may not use %s", c.caller.account, model)
+	return request.Forbidden("OTHER_ACCOUNT", "the API key belongs to accounts/%s and may not use %s", c.Principal.Account, model)
 }
 
 func (c *call) deployment(name domain.Name) (*projections.Row[domain.Deployment], error) {
-	if name.Account() != c.caller.account && !c.caller.operator() {
-		return nil, forbidden("OTHER_ACCOUNT", "the API key belongs to accounts/%s and may not use %s", c.caller.account, name)
+	if name.Account() != c.Principal.Account && !c.Principal.IsOperator() {
+		return nil, request.Forbidden("OTHER_ACCOUNT", "the API key belongs to accounts/%s and may not use %s", c.Principal.Account, name)
 	}
-	row, ok := c.snapshot().Deployments.Get(name)
+	row, ok := c.View().Deployments.Get(name)
 	if !ok {
-		return nil, missing("DEPLOYMENT_NOT_FOUND", "there is no deployment %s", name)
+		return nil, request.NotFoundReason("DEPLOYMENT_NOT_FOUND", "there is no deployment %s", name)
 	}
 	return row, serving(row)
 }
@@ -110,7 +105,7 @@ func serving(row *projections.Row[domain.Deployment]) error {
 		f.Reason = "DEPLOYMENT_FAILED"
 		return f
 	}
-	return missing("DEPLOYMENT_DELETED", "%s is %s and does not answer any more: ask another", row.Name, row.State.State)
+	return request.NotFoundReason("DEPLOYMENT_DELETED", "%s is %s and does not answer any more: ask another", row.Name, row.State.State)
 }
 
 // deploymentOf picks, of the live deployments of a model in the caller's
@@ -120,7 +115,7 @@ func serving(row *projections.Row[domain.Deployment]) error {
 func (c *call) deploymentOf(model domain.Name) (target, error) {
 	account := c.asksIn(model)
 	var best, apart *projections.Row[domain.Deployment]
-	for row := range c.snapshot().Deployments.In(account) {
+	for row := range c.View().Deployments.In(account) {
 		if row.State.BaseModel != string(model) || !row.State.Live() {
 			continue
 		}
@@ -138,20 +133,20 @@ func (c *call) deploymentOf(model domain.Name) (target, error) {
 	if loaded, found := c.loadedSomewhere(account, model); found {
 		return loaded, nil
 	}
-	if row := sharedOf(c.snapshot(), model); row != nil {
+	if row := sharedOf(c.View(), model); row != nil {
 		return c.unnamed(row, ofBase), nil
 	}
 	if apart != nil {
-		return target{}, missing("MODEL_NOT_DEPLOYED", "%s has no live deployment in accounts/%s but those made with disableAutoDeploy: ask %s#%s", model, account, model, apart.Name)
+		return target{}, request.NotFoundReason("MODEL_NOT_DEPLOYED", "%s has no live deployment in accounts/%s but those made with disableAutoDeploy: ask %s#%s", model, account, model, apart.Name)
 	}
-	return target{}, missing("MODEL_NOT_DEPLOYED", "%s has no live deployment in accounts/%s: create one with POST /v1/accounts/%s/deployments", model, account, account)
+	return target{}, request.NotFoundReason("MODEL_NOT_DEPLOYED", "%s has no live deployment in accounts/%s: create one with POST /v1/accounts/%s/deployments", model, account, account)
 }
 
 // asksIn is the account whose deployments the name of a model means: the
 // caller's, and for the operator the model's.
 func (c *call) asksIn(model domain.Name) string {
-	if c.caller.operator() {
+	if c.Principal.IsOperator() {
 		return model.Account()
 	}
-	return c.caller.account
+	return c.Principal.Account
 }

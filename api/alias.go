@@ -3,6 +3,7 @@ package api
 import (
 	"slices"
 
+	"anneal/api/request"
 	"anneal/domain"
 	"anneal/projections"
 )
@@ -42,11 +43,11 @@ func sharedOf(v *projections.View, model domain.Name) (best *projections.Row[dom
 
 // byAlias is the target of a request of any account for an alias.
 func (c *call) byAlias(alias string) (target, error) {
-	if row := boundTo(c.snapshot(), alias); row != nil {
+	if row := boundTo(c.View(), alias); row != nil {
 		return c.unnamed(row, ofDeployment), nil
 	}
 	if slices.Contains(speechAliases, alias) {
-		return target{}, missing("MODEL_NOT_DEPLOYED", "%s is bound to no deployment: where pocketsphinx and pocketsphinx-en-us are installed beside the server it is bound when that starts; "+
+		return target{}, request.NotFoundReason("MODEL_NOT_DEPLOYED", "%s is bound to no deployment: where pocketsphinx and pocketsphinx-en-us are installed beside the server it is bound when that starts; "+
 			"the operator can bind any deployment of a speech model with `anneal deployment alias ID %s`", alias, alias)
 	}
 	return target{}, noSuchModel(alias)
@@ -55,7 +56,7 @@ func (c *call) byAlias(alias string) (target, error) {
 // wantAliases requires that no other live deployment has them.
 func (c *call) wantAliases(v *domain.Violations, name domain.Name, aliases []string) {
 	for _, alias := range aliases {
-		if row := boundTo(c.snapshot(), alias); row != nil && row.Name != name {
+		if row := boundTo(c.View(), alias); row != nil && row.Name != name {
 			v.Add("aliases", "%s is bound to %s: take it from there first, with `anneal deployment alias %s` and the names that it keeps", alias, row.Name, row.Name)
 		}
 	}

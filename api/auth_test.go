@@ -10,19 +10,20 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"anneal/api/request"
 	"anneal/domain"
 	"anneal/eventlog/natsserver"
 )
 
 func TestKeysHaveTheirForm(t *testing.T) {
 	name := domain.Name("accounts/acme-2/apiKeys/k-1")
-	key, err := MintKey(pepper, name)
+	key, err := request.MintKey(pepper, name)
 	require.NoError(t, err)
 	require.Regexp(t, `^ank_acme-2_k-1_[0-9a-f]{72}$`, key.Text)
 	require.Len(t, key.Hash, 32)
 	require.Equal(t, "ank_acme-2_k-1_", key.Prefix[:15])
 	require.Len(t, key.Prefix, 19)
-	read, ok := keyName(key.Text)
+	read, ok := request.KeyName(key.Text)
 	require.True(t, ok)
 	require.Equal(t, name, read)
 	for i := range key.Text {
@@ -31,11 +32,11 @@ func TestKeysHaveTheirForm(t *testing.T) {
 			other = "1"
 		}
 		typo := key.Text[:i] + other + key.Text[i+1:]
-		if read, ok := keyName(typo); ok {
+		if read, ok := request.KeyName(typo); ok {
 			t.Fatalf("%q is taken for a key of %s", typo, read)
 		}
 	}
-	again, err := MintKey(pepper, name)
+	again, err := request.MintKey(pepper, name)
 	require.NoError(t, err)
 	require.NotEqual(t, key.Text, again.Text)
 }
@@ -44,9 +45,9 @@ func TestWhoIsNotKnown(t *testing.T) {
 	s := newStage(t, Limits{})
 	soon := s.clock.tick().Add(time.Hour)
 	s.mint("brief", "acme", domain.RoleAdmin, &soon)
-	forged, err := MintKey([]byte("another pepper"), "accounts/acme/apiKeys/admin")
+	forged, err := request.MintKey([]byte("another pepper"), "accounts/acme/apiKeys/admin")
 	require.NoError(t, err)
-	stranger, err := MintKey(pepper, "accounts/acme/apiKeys/nobody")
+	stranger, err := request.MintKey(pepper, "accounts/acme/apiKeys/nobody")
 	require.NoError(t, err)
 	for _, c := range []struct{ name, header, reason string }{
 		{"nothing", "", "API_KEY_MISSING"},
@@ -81,13 +82,13 @@ func TestABareKeyIsForAudioOnly(t *testing.T) {
 	r, err := http.NewRequest(http.MethodPost, "/v1/audio/transcriptions", nil)
 	require.NoError(t, err)
 	r.Header.Set("Authorization", "ank_bare")
-	_, err = credential(r, false)
+	_, err = request.Credential(r, false)
 	require.Equal(t, domain.Unauthenticated, domain.CodeOf(err))
-	key, err := credential(r, true)
+	key, err := request.Credential(r, true)
 	require.NoError(t, err)
 	require.Equal(t, "ank_bare", key)
 	r.Header.Set("Authorization", "Bearer ank_bearer")
-	key, err = credential(r, true)
+	key, err = request.Credential(r, true)
 	require.NoError(t, err)
 	require.Equal(t, "ank_bearer", key)
 }

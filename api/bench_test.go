@@ -7,6 +7,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"anneal/api/request"
 	"anneal/domain"
 	"anneal/eventlog"
 	"anneal/projections"
@@ -17,7 +18,7 @@ import (
 func crowd(b *testing.B, n int) (*Server, string) {
 	log, world := eventlog.NewMemory(), projections.NewWorld()
 	s := New(Options{Log: log, World: world, Pepper: pepper, Now: (&clock{now: epoch}).tick})
-	key, err := MintKey(pepper, "accounts/acme/apiKeys/k")
+	key, err := request.MintKey(pepper, "accounts/acme/apiKeys/k")
 	require.NoError(b, err)
 	apply := func(position uint64, intent domain.Intent) {
 		state, _ := world.Row(intent.Name)

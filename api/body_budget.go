@@ -7,8 +7,15 @@ import (
 	"sync"
 	"time"
 
+	"anneal/api/request"
 	"anneal/domain"
 )
+
+func tooManyBodies(format string, args ...any) error {
+	f := domain.Errorf(domain.ResourceExhausted, "the bodies that are being read "+format+": send fewer large requests at once, and this one again shortly", args...)
+	f.Reason = request.ReasonBodies
+	return f
+}
 
 // What decoding a JSON body takes, in bytes of memory: for each byte of it, for
 // each object and for each other value. TestBodyCost measures it: a text of 2 MB
@@ -61,7 +68,7 @@ func newBodyBudget(total int64) *bodyBudget {
 func (b *bodyBudget) reserve(ctx context.Context, account string, own, n int64) error {
 	if own+n > b.each {
 		f := domain.Errorf(domain.OutOfRange, "decoding the body takes %d bytes of memory, of which each account has %d: send less, or fewer objects and values, at once", own+n, b.each)
-		f.Reason = reasonBodyTooLarge
+		f.Reason = request.ReasonBodyTooLarge
 		return f
 	}
 	timeout := time.NewTimer(bodyWait)
@@ -93,12 +100,6 @@ func (b *bodyBudget) enter(ctx context.Context) error {
 	case <-timeout.C:
 		return tooManyBodies("take the time of all %d processor cores that decode large ones", cap(b.decoders))
 	}
-}
-
-func tooManyBodies(format string, args ...any) error {
-	f := domain.Errorf(domain.ResourceExhausted, "the bodies that are being read "+format+": send fewer large requests at once, and this one again shortly", args...)
-	f.Reason = reasonBodies
-	return f
 }
 
 func (b *bodyBudget) take(account string, own, n int64) (freed <-chan struct{}, ok bool) {

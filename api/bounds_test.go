@@ -8,6 +8,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"anneal/api/request"
 	"anneal/api/wire"
 	"anneal/domain"
 	"anneal/engines"
@@ -96,7 +97,7 @@ func TestAKeyBelongsToTheWholeBody(t *testing.T) {
 	asForm := func(key, path, body string) answer {
 		r := s.request("POST", acme+path, "admin", strings.NewReader(body))
 		r.Header.Set("Content-Type", "multipart/form-data; boundary=x")
-		r.Header.Set(idempotencyHeader, key)
+		r.Header.Set(request.IdempotencyHeader, key)
 		return s.send(r)
 	}
 	require.Equal(t, 200, asForm("k", "/secrets", `{"name": "s1", "keyName": "TOKEN", "value": "v"}`).status)
@@ -108,7 +109,7 @@ func TestAKeyBelongsToTheWholeBody(t *testing.T) {
 	require.Equal(t, 400, a.status, "%s", a.body)
 	a = asForm("u", "/datasets/d:upload", whole)
 	require.Equal(t, 409, a.status, "%s", a.body)
-	require.Empty(t, a.header.Get(replayedHeader))
+	require.Empty(t, a.header.Get(request.ReplayedHeader))
 	require.Equal(t, 200, asForm("v", "/datasets/d:upload", whole).status)
 }
 

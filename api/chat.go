@@ -113,7 +113,7 @@ func converse(c *call) (any, error) {
 type chatForm struct{}
 
 func (chatForm) whole(g *generation) any {
-	answer := ChatCompletion{ID: g.id, Object: "chat.completion", Created: g.now.Unix(), Model: g.q.model, Usage: &g.usage, PerfMetrics: g.metricsIn()}
+	answer := ChatCompletion{ID: g.id, Object: "chat.completion", Created: g.Time.Unix(), Model: g.q.model, Usage: &g.usage, PerfMetrics: g.metricsIn()}
 	for _, h := range g.all {
 		one := ChatChoice{Index: h.index, Message: ChatAnswer{Role: "assistant", Reasoning: h.Reasoning}, Logprobs: contentLogprobs(h.Logprobs), FinishReason: h.Finish, RawOutput: h.raw(g.q)}
 		if h.Text != "" || len(h.ToolCalls) == 0 {
@@ -141,7 +141,7 @@ func callID(g *generation, h *heard, call engines.ToolCall) string {
 }
 
 func (chatForm) chunk(g *generation, choices ...ChatChoiceDelta) ChatChunk {
-	return ChatChunk{ID: g.id, Object: "chat.completion.chunk", Created: g.now.Unix(), Model: g.q.model, Choices: choices}
+	return ChatChunk{ID: g.id, Object: "chat.completion.chunk", Created: g.Time.Unix(), Model: g.q.model, Choices: choices}
 }
 
 func (f chatForm) piece(g *generation, h *heard, c engines.Chunk) any {

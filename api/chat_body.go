@@ -1,7 +1,5 @@
 package api
 
-import ()
-
 // ChatBody is what a chat completion may be asked with. Names are in
 // snake_case; lowerCamelCase is understood as well.
 type ChatBody struct {

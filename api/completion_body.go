@@ -1,7 +1,5 @@
 package api
 
-import ()
-
 // CompletionBody is what a completion may be asked with. Names are in
 // snake_case; lowerCamelCase is understood as well.
 type CompletionBody struct {

@@ -3,44 +3,45 @@ package api
 import (
 	"reflect"
 
+	"anneal/api/request"
 	"anneal/api/wire"
 	"anneal/engines"
 	"anneal/eventlog/metering"
 )
 
-func inferenceOperations() []operation {
-	return []operation{
-		{id: "createCompletion", method: "POST", path: "/inference/v1/completions", tag: "inference", summary: "Continue a prompt", gate: toModels,
-			about: "With stream it answers server-sent events, the last of which is [DONE].",
-			body:  reflect.TypeFor[CompletionBody](), answer: reflect.TypeFor[Completion](), streams: reflect.TypeFor[Completion](), replies: performanceReplies, handle: complete},
-		{id: "createChatCompletion", method: "POST", path: "/inference/v1/chat/completions", tag: "inference", summary: "Answer a conversation", gate: toModels,
-			about: "The model's own chat template makes a prompt of the messages. With stream it answers server-sent events, the last of which is [DONE].",
-			body:  reflect.TypeFor[ChatBody](), answer: reflect.TypeFor[ChatCompletion](), streams: reflect.TypeFor[ChatChunk](), replies: performanceReplies, handle: converse},
-		{id: "listInferenceModels", method: "GET", path: "/inference/v1/models", tag: "inference", summary: "List the models that completions can be asked of", gate: toModels,
-			answer: reflect.TypeFor[inferenceModelList](), handle: inferenceModels},
+func inferenceOperations(s *Server) []request.Operation {
+	return []request.Operation{
+		{ID: "createCompletion", Method: "POST", Path: "/inference/v1/completions", Tag: "inference", Summary: "Continue a prompt", Gate: request.ToModels,
+			Description: "With stream it answers server-sent events, the last of which is [DONE].",
+			Body:        reflect.TypeFor[CompletionBody](), Response: reflect.TypeFor[Completion](), Streamed: reflect.TypeFor[Completion](), ResponseHeaders: performanceReplies, Handle: s.handle(complete)},
+		{ID: "createChatCompletion", Method: "POST", Path: "/inference/v1/chat/completions", Tag: "inference", Summary: "Answer a conversation", Gate: request.ToModels,
+			Description: "The model's own chat template makes a prompt of the messages. With stream it answers server-sent events, the last of which is [DONE].",
+			Body:        reflect.TypeFor[ChatBody](), Response: reflect.TypeFor[ChatCompletion](), Streamed: reflect.TypeFor[ChatChunk](), ResponseHeaders: performanceReplies, Handle: s.handle(converse)},
+		{ID: "listInferenceModels", Method: "GET", Path: "/inference/v1/models", Tag: "inference", Summary: "List the models that completions can be asked of", Gate: request.ToModels,
+			Response: reflect.TypeFor[inferenceModelList](), Handle: s.handle(inferenceModels)},
 	}
 }
 
 // performanceReplies are the headers that tell how an answer came about; a
 // stream has none, since they are known at its end.
-var performanceReplies = []parameter{
-	{"anneal-warning", wire.Text, "A parameter that is not known and was ignored; one header for each of the first 32, and one that counts the others."},
-	{"anneal-prompt-tokens", wire.Int, "Tokens of the prompts."},
-	{"anneal-cached-prompt-tokens", wire.Int, "Those of them that were computed before."},
-	{"anneal-server-time-to-first-token", wire.Text, "Seconds until the first token."},
-	{"anneal-server-processing-time", wire.Text, "Seconds until the last."},
-	{"anneal-deployment", wire.Text, "The deployment that answered."},
-	{"anneal-backend-host", wire.Text, "The node that answered."},
-	{"anneal-num-concurrent-requests", wire.Int, "How many requests its replica had from this server, this one among them."},
-	{"anneal-tokenizer-duration", wire.Text, "Seconds of making tokens of the prompt."},
-	{"anneal-prefill-queue-duration", wire.Text, "Seconds of waiting for the model."},
-	{"anneal-tokenizer-queue-duration", wire.Text, "Seconds of waiting for the tokenizer: 0.000000 where the engine cuts a text at once."},
-	{"anneal-generation-queue-duration", wire.Text, "Seconds between the prompt's being read and the first step of generation: 0.000000 where a request that has a slot takes part in every step."},
-	{"anneal-prefill-duration", wire.Text, "Seconds of reading the prompt."},
-	{"anneal-speculation-prompt-tokens", wire.Int, "Tokens of the prediction that the request came with."},
-	{"anneal-speculation-prompt-matched-tokens", wire.Int, "Those of them that the answer took over."},
-	{"anneal-speculation-generated-tokens", wire.Int, "Tokens that were guessed and read ahead."},
-	{"anneal-speculation-acceptance", wire.Text, "What share of them was right: of the first token of each guess, of the second and so on, separated by commas."},
+var performanceReplies = []request.Parameter{
+	{Name: "anneal-warning", Kind: wire.Text, Description: "A parameter that is not known and was ignored; one header for each of the first 32, and one that counts the others."},
+	{Name: "anneal-prompt-tokens", Kind: wire.Int, Description: "Tokens of the prompts."},
+	{Name: "anneal-cached-prompt-tokens", Kind: wire.Int, Description: "Those of them that were computed before."},
+	{Name: "anneal-server-time-to-first-token", Kind: wire.Text, Description: "Seconds until the first token."},
+	{Name: "anneal-server-processing-time", Kind: wire.Text, Description: "Seconds until the last."},
+	{Name: "anneal-deployment", Kind: wire.Text, Description: "The deployment that answered."},
+	{Name: "anneal-backend-host", Kind: wire.Text, Description: "The node that answered."},
+	{Name: "anneal-num-concurrent-requests", Kind: wire.Int, Description: "How many requests its replica had from this server, this one among them."},
+	{Name: "anneal-tokenizer-duration", Kind: wire.Text, Description: "Seconds of making tokens of the prompt."},
+	{Name: "anneal-prefill-queue-duration", Kind: wire.Text, Description: "Seconds of waiting for the model."},
+	{Name: "anneal-tokenizer-queue-duration", Kind: wire.Text, Description: "Seconds of waiting for the tokenizer: 0.000000 where the engine cuts a text at once."},
+	{Name: "anneal-generation-queue-duration", Kind: wire.Text, Description: "Seconds between the prompt's being read and the first step of generation: 0.000000 where a request that has a slot takes part in every step."},
+	{Name: "anneal-prefill-duration", Kind: wire.Text, Description: "Seconds of reading the prompt."},
+	{Name: "anneal-speculation-prompt-tokens", Kind: wire.Int, Description: "Tokens of the prediction that the request came with."},
+	{Name: "anneal-speculation-prompt-matched-tokens", Kind: wire.Int, Description: "Those of them that the answer took over."},
+	{Name: "anneal-speculation-generated-tokens", Kind: wire.Int, Description: "Tokens that were guessed and read ahead."},
+	{Name: "anneal-speculation-acceptance", Kind: wire.Text, Description: "What share of them was right: of the first token of each guess, of the second and so on, separated by commas."},
 }
 
 // Completion is the answer to a completion request, or one piece of it.
@@ -78,7 +79,7 @@ func complete(c *call) (any, error) {
 type completionForm struct{}
 
 func (completionForm) envelope(g *generation, usage *Usage, choices ...Choice) Completion {
-	return Completion{ID: g.id, Object: "text_completion", Created: g.now.Unix(), Model: g.q.model, Choices: choices, Usage: usage}
+	return Completion{ID: g.id, Object: "text_completion", Created: g.Time.Unix(), Model: g.q.model, Choices: choices, Usage: usage}
 }
 
 func (f completionForm) whole(g *generation) any {

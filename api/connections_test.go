@@ -20,6 +20,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"anneal/api/request"
 	"anneal/api/wire"
 	"anneal/domain"
 )
@@ -95,23 +96,23 @@ func TestUnsentBodiesAreNotAwaited(t *testing.T) {
 	address := s.serveHTTP(ConnectionLimits{})
 	var clients sync.WaitGroup
 	defer clients.Wait()
-	for _, op := range operations() {
-		if op.method == http.MethodGet {
+	for _, op := range operations(nil) {
+		if op.Method == http.MethodGet {
 			continue
 		}
-		path := strings.NewReplacer("{account}", "acme", "{", "", "}", "", "*", "x").Replace(op.path)
+		path := strings.NewReplacer("{account}", "acme", "{", "", "}", "", "*", "x").Replace(op.Path)
 		for _, key := range []string{"", s.keys["admin"]} {
 			c := dial(t, address)
 			clients.Go(func() {
-				c.send("%s %s HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 1000\r\n", op.method, path)
+				c.send("%s %s HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 1000\r\n", op.Method, path)
 				if key != "" {
 					c.send("Authorization: Bearer %s\r\n", key)
 				}
 				c.send("\r\n")
 				status := c.answer().StatusCode
-				assert.GreaterOrEqual(t, status, 400, "%s %s", op.method, path)
-				if key == "" && op.gate != everybody {
-					assert.Equal(t, http.StatusUnauthorized, status, "%s %s", op.method, path)
+				assert.GreaterOrEqual(t, status, 400, "%s %s", op.Method, path)
+				if key == "" && op.Gate != request.Everyone {
+					assert.Equal(t, http.StatusUnauthorized, status, "%s %s", op.Method, path)
 				}
 				c.closed()
 			})

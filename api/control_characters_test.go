@@ -58,15 +58,15 @@ func sample(t reflect.Type) any {
 func TestControlCharactersInEveryTextField(t *testing.T) {
 	raw, lines := map[string]bool{}, map[string]bool{}
 	fields := 0
-	for _, op := range operations() {
-		if op.body == nil || op.inference() {
+	for _, op := range operations(nil) {
+		if op.Body == nil || op.IsInference() {
 			continue
 		}
-		for _, f := range textFieldsOf(op.body) {
+		for _, f := range textFieldsOf(op.Body) {
 			fields++
 			refused := func(text string) (domain.Violations, bool) {
 				var v domain.Violations
-				wire.Normalize(&v, op.body, f.body("a"+text+"b"))
+				wire.Normalize(&v, op.Body, f.body("a"+text+"b"))
 				return v, len(v) > 0
 			}
 			_, noEscape := refused("\u001b[31m")
@@ -74,21 +74,21 @@ func TestControlCharactersInEveryTextField(t *testing.T) {
 			switch {
 			case !noEscape:
 				raw[f.field] = true
-				require.False(t, f.isKey, "%s: %s", op.id, f.path)
+				require.False(t, f.isKey, "%s: %s", op.ID, f.path)
 				continue
 			case !noNewline:
 				lines[f.field] = true
-				require.False(t, f.isKey, "%s: %s", op.id, f.path)
+				require.False(t, f.isKey, "%s: %s", op.ID, f.path)
 			}
 			for _, character := range []string{"\u0000", "\u001b[31m", "\r", "\u007f", "\u009b2J", "\u202e", "\u2066", "\u200b"} {
 				v, wrong := refused(character)
-				require.True(t, wrong, "%s: %s takes %q", op.id, f.path, character)
-				require.True(t, strings.HasPrefix(v[0].Field, f.path), "%s: %s, not %s", op.id, f.path, v[0].Field)
-				require.NotContains(t, v[0].Field+v[0].Description, character, "%s: %s", op.id, f.path)
+				require.True(t, wrong, "%s: %s takes %q", op.ID, f.path, character)
+				require.True(t, strings.HasPrefix(v[0].Field, f.path), "%s: %s, not %s", op.ID, f.path, v[0].Field)
+				require.NotContains(t, v[0].Field+v[0].Description, character, "%s: %s", op.ID, f.path)
 			}
 			if !f.isKey {
 				_, wrong := refused("ü 世界 👩\u200d💻")
-				require.False(t, wrong, "%s: %s", op.id, f.path)
+				require.False(t, wrong, "%s: %s", op.ID, f.path)
 			}
 		}
 	}

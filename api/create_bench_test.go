@@ -14,6 +14,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"anneal/api/request"
 	"anneal/domain"
 	"anneal/eventlog"
 	"anneal/eventlog/natsserver"
@@ -85,7 +86,7 @@ func newCreation(b *testing.B) *creation {
 	go func() { defer close(followed); _ = world.Run(ctx, c.log) }()
 	b.Cleanup(func() { stop(); <-followed })
 
-	key, err := MintKey(pepper, "accounts/acme/apiKeys/k")
+	key, err := request.MintKey(pepper, "accounts/acme/apiKeys/k")
 	require.NoError(b, err)
 	c.key = key.Text
 	for _, intent := range []domain.Intent{

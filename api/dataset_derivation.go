@@ -20,7 +20,7 @@ func (c *call) derive(v *domain.Violations, given *Dataset, extra map[string]str
 		v.Require(filter == "", "filter", "chooses among the rows of another dataset: name that one in sourceDatasetId")
 		return nil
 	}
-	if err := c.mayWork(c.account); err != nil {
+	if err := c.RequireActive(c.Account); err != nil {
 		return err
 	}
 	source := c.wantSource(v, ref)
@@ -52,12 +52,12 @@ func (c *call) derive(v *domain.Violations, given *Dataset, extra map[string]str
 func (c *call) wantSource(v *domain.Violations, ref string) *projections.Row[domain.Dataset] {
 	name, ok := domain.ParseName(ref, domain.Datasets.Collection)
 	if !ok {
-		name = domain.NewName(c.account, domain.Datasets.Collection, ref)
+		name = domain.NewName(c.Account, domain.Datasets.Collection, ref)
 	}
-	row, exists := c.snapshot().Datasets.Get(name)
+	row, exists := c.View().Datasets.Get(name)
 	switch {
-	case !exists || name.Account() != c.account:
-		v.Add("sourceDatasetId", "names no dataset of accounts/%s: give the ID of one that is there", c.account)
+	case !exists || name.Account() != c.Account:
+		v.Add("sourceDatasetId", "names no dataset of accounts/%s: give the ID of one that is there", c.Account)
 	case row.State.State != domain.DatasetReady:
 		v.Add("sourceDatasetId", "names a dataset that is %s (%s): wait until it is READY", row.State.State, cmp.Or(row.State.Status.Message, "nothing was uploaded"))
 	default:
@@ -107,10 +107,10 @@ func (c *call) wantOrigin(v *domain.Violations, given *Dataset, create bool) {
 		}
 		name, ok := domain.ParseName(id, domain.Datasets.Collection)
 		if !ok {
-			name = domain.NewName(c.account, domain.Datasets.Collection, id)
+			name = domain.NewName(c.Account, domain.Datasets.Collection, id)
 		}
-		_, exists := c.snapshot().Datasets.Get(name)
-		v.Require(exists && name.Account() == c.account, prefix+field, "names no dataset of accounts/%s: give the ID of one that is there, or leave it out", c.account)
+		_, exists := c.View().Datasets.Get(name)
+		v.Require(exists && name.Account() == c.Account, prefix+field, "names no dataset of accounts/%s: give the ID of one that is there, or leave it out", c.Account)
 	}
 	if given.Transformed != nil {
 		source("transformed.sourceDatasetId", given.Transformed.SourceDatasetID)
@@ -119,7 +119,7 @@ func (c *call) wantOrigin(v *domain.Violations, given *Dataset, create bool) {
 		source("splitted.sourceDatasetId", given.Splitted.SourceDatasetID)
 	}
 	if given.SourceJobName != "" {
-		_, exists := c.snapshot().Job(domain.Name(given.SourceJobName))
-		v.Require(exists && domain.Name(given.SourceJobName).Account() == c.account, prefix+"sourceJobName", "names no job of accounts/%s: give the whole name of one that is there, or leave it out", c.account)
+		_, exists := c.View().Job(domain.Name(given.SourceJobName))
+		v.Require(exists && domain.Name(given.SourceJobName).Account() == c.Account, prefix+"sourceJobName", "names no job of accounts/%s: give the whole name of one that is there, or leave it out", c.Account)
 	}
 }

@@ -13,36 +13,37 @@ import (
 
 	"github.com/google/uuid"
 
+	"anneal/api/request"
 	"anneal/blobs"
 	"anneal/domain"
 	"anneal/projections"
 )
 
-func datasetOperations() []operation {
-	const one = collectionPath + "datasets/{id}"
-	all := []operation{
-		{id: "uploadDataset", method: "POST", path: one + ":upload", summary: "Upload the file of a dataset", may: toWrite,
-			about: "The answer waits until the rows have been checked: it is the READY dataset, or every fault of its rows.",
-			form:  reflect.TypeFor[uploadForm](), answer: reflect.TypeFor[Dataset](), handle: uploadDataset},
-		{id: "getDatasetUploadEndpoint", method: "POST", path: one + ":getUploadEndpoint", summary: "Get URLs to which the files of a dataset can be PUT", may: toWrite,
-			body: reflect.TypeFor[announcedFiles](), emptyBody: true, answer: reflect.TypeFor[signedURLs](), handle: uploadEndpoints},
-		{id: "validateDatasetUpload", method: "POST", path: one + ":validateUpload", summary: "Check the files that were PUT", may: toWrite,
-			about: "The answer is the READY dataset, or every fault of its rows.",
-			body:  noSettings, emptyBody: true, answer: reflect.TypeFor[Dataset](), handle: datasets.verb(validateUpload)},
-		{id: "getDatasetDownloadEndpoint", method: "GET", path: one + ":getDownloadEndpoint", summary: "Get URLs from which the files of a dataset can be read", may: toRead,
-			answer: reflect.TypeFor[signedURLs](), handle: datasets.verb(downloadEndpoints)},
-		{id: "previewDataset", method: "GET", path: one + ":preview", summary: "Read rows of a dataset", may: toRead,
-			query: []parameter{pageSizeQuery, pageToken}, answer: reflect.TypeFor[preview](), handle: previewDataset},
+func datasetOperations(s *Server) []request.Operation {
+	const one = request.CollectionPath + "datasets/{id}"
+	all := []request.Operation{
+		{ID: "uploadDataset", Method: "POST", Path: one + ":upload", Summary: "Upload the file of a dataset", Permission: request.Write,
+			Description: "The answer waits until the rows have been checked: it is the READY dataset, or every fault of its rows.",
+			Form:        reflect.TypeFor[uploadForm](), Response: reflect.TypeFor[Dataset](), Handle: s.handle(uploadDataset)},
+		{ID: "getDatasetUploadEndpoint", Method: "POST", Path: one + ":getUploadEndpoint", Summary: "Get URLs to which the files of a dataset can be PUT", Permission: request.Write,
+			Body: reflect.TypeFor[announcedFiles](), BodyOptional: true, Response: reflect.TypeFor[signedURLs](), Handle: s.handle(uploadEndpoints)},
+		{ID: "validateDatasetUpload", Method: "POST", Path: one + ":validateUpload", Summary: "Check the files that were PUT", Permission: request.Write,
+			Description: "The answer is the READY dataset, or every fault of its rows.",
+			Body:        request.NoBody, BodyOptional: true, Response: reflect.TypeFor[Dataset](), Handle: s.handle(datasets.verb(validateUpload))},
+		{ID: "getDatasetDownloadEndpoint", Method: "GET", Path: one + ":getDownloadEndpoint", Summary: "Get URLs from which the files of a dataset can be read", Permission: request.Read,
+			Response: reflect.TypeFor[signedURLs](), Handle: s.handle(datasets.verb(downloadEndpoints))},
+		{ID: "previewDataset", Method: "GET", Path: one + ":preview", Summary: "Read rows of a dataset", Permission: request.Read,
+			Query: []request.Parameter{request.PageSizeParameter, request.PageTokenParameter}, Response: reflect.TypeFor[preview](), Handle: s.handle(previewDataset)},
 	}
 	for i := range all {
-		all[i].tag = "datasets"
+		all[i].Tag = "datasets"
 	}
 	return all
 }
 
 // An uploadForm is how a file is uploaded.
 type uploadForm struct {
-	File file `json:"file"`
+	File request.File `json:"file"`
 }
 
 // A preview is some rows of a dataset, as they are stored.
@@ -65,12 +66,12 @@ func newRowFolder(row *projections.Row[domain.Dataset]) string {
 const maxFiles = 100
 
 // rowFiles bounds the files of one dataset.
-func (c *call) rowFiles() fileLimit { return fileLimit{files: maxFiles, bytes: c.Limits.Upload} }
+func (c *call) rowFiles() fileLimit { return fileLimit{files: maxFiles, bytes: c.server.Limits.Upload} }
 
 // uploadDataset takes one file as multipart field "file" and answers when its
 // rows have been checked.
 func uploadDataset(c *call) (any, error) {
-	if err := c.params().err(); err != nil {
+	if err := c.Params().Err(); err != nil {
 		return nil, err
 	}
 	row, err := datasets.row(c)
@@ -86,8 +87,8 @@ func uploadDataset(c *call) (any, error) {
 	if err := mayUpload(row); err != nil {
 		return nil, err
 	}
-	if c.r.ContentLength > c.Limits.Upload+1<<20 { // the form around the file is smaller than that
-		return nil, bodyTooLarge(c.Limits.Upload)
+	if c.Request.ContentLength > c.server.Limits.Upload+1<<20 { // the form around the file is smaller than that
+		return nil, request.BodyTooLarge(c.server.Limits.Upload)
 	}
 	form, err := c.form()
 	if err != nil {
@@ -166,7 +167,7 @@ func validateUpload(c *call, row *projections.Row[domain.Dataset]) (any, error) 
 		}
 		return c.rowsVerdict(again)
 	}
-	arrived, err := c.Blobs.Files(c.ctx, rowArrivals(row))
+	arrived, err := c.server.Blobs.Files(c.Ctx, rowArrivals(row))
 	if err != nil {
 		return nil, err
 	}
@@ -214,19 +215,19 @@ type previewPlace struct {
 
 // previewDataset shows rows as they are stored.
 func previewDataset(c *call) (any, error) {
-	p := c.params()
-	size := pageSize(&p.violations, p.number("pageSize"))
-	token := p.text("pageToken")
+	p := c.Params()
+	size := request.PageSize(&p.Violations, p.Number("pageSize"))
+	token := p.Text("pageToken")
 	row, err := datasets.row(c)
 	if err != nil {
 		return nil, err
 	}
 	var at previewPlace
-	bound := binding(c.r.URL, p) + row.State.Files.Folder
-	if token != "" && !openToken(c.Pepper, bound, token, &at) {
-		p.violations.Add("pageToken", "is not a token of this preview: leave it out to begin again")
+	bound := request.TokenBinding(c.Request.URL, p) + row.State.Files.Folder
+	if token != "" && !request.OpenToken(c.Pepper, bound, token, &at) {
+		p.Violations.Add("pageToken", "is not a token of this preview: leave it out to begin again")
 	}
-	if err := p.err(); err != nil {
+	if err := p.Err(); err != nil {
 		return nil, err
 	}
 	if err := hasContent(row); err != nil {
@@ -238,7 +239,7 @@ func previewDataset(c *call) (any, error) {
 	}
 	answer := preview{Examples: examples, TotalCount: row.State.ExampleCount.Int64()}
 	if next != nil {
-		answer.NextPageToken = sealToken(c.Pepper, bound, next)
+		answer.NextPageToken = request.SealToken(c.Pepper, bound, next)
 	}
 	return answer, nil
 }
@@ -271,7 +272,7 @@ func (c *call) rowsFrom(files domain.Files, at previewPlace, most int) (rows []j
 		if name != at.File {
 			at = previewPlace{File: name}
 		}
-		content, err := c.Blobs.Get(c.ctx, files.Folder+name)
+		content, err := c.server.Blobs.Get(c.Ctx, files.Folder+name)
 		if err != nil {
 			return nil, nil, err
 		}

@@ -3,6 +3,7 @@ package api
 import (
 	"time"
 
+	"anneal/api/request"
 	"anneal/api/wire"
 	"anneal/domain"
 	"anneal/projections"
@@ -28,7 +29,7 @@ const formatUnspecified = "FORMAT_UNSPECIFIED"
 
 var datasets = &resource[domain.Dataset, Dataset]{
 	kind: domain.Datasets, noun: "dataset", wrapper: "dataset", idParam: "datasetId", extra: []string{"sourceDatasetId", "filter"},
-	reads: toRead, writes: toWrite, named: true,
+	reads: request.Read, writes: request.Write, named: true,
 	fields: storedFieldsOf[domain.Dataset, Dataset]("name", "displayName", "exampleCount", "sourceJobName", "externalUrl", "evaluationResult",
 		"transformed", "splitted", "evalProtocol", "createTime", "updateTime", "state", "createdBy", "estimatedTokenCount", "averageTurnCount"),
 	render: func(v *projections.View, row *projections.Row[domain.Dataset], out *Dataset) {
@@ -49,20 +50,20 @@ var datasets = &resource[domain.Dataset, Dataset]{
 		}
 	},
 	prepare: func(c *call, name domain.Name, given *Dataset, extra map[string]string, v *domain.Violations) error {
-		if row, exists := c.snapshot().Datasets.Get(name); extra["sourceDatasetId"] == "" && (!exists || row.State.From == nil) { // what is derived keeps its origin
+		if row, exists := c.View().Datasets.Get(name); extra["sourceDatasetId"] == "" && (!exists || row.State.From == nil) { // what is derived keeps its origin
 			c.wantOrigin(v, given, extra != nil)
 		}
 		return c.derive(v, given, extra)
 	},
 	create: func(c *call, _ domain.Name, given *Dataset) domain.Command[domain.Dataset] {
 		given.Format = wire.Specified(given.Format)
-		return domain.CreateDataset{DatasetSpec: given.DatasetSpec, CreatedBy: string(c.caller.key), From: given.from}
+		return domain.CreateDataset{DatasetSpec: given.DatasetSpec, CreatedBy: string(c.Principal.Key), From: given.from}
 	},
 	update: func(_ domain.Dataset, merged, _ *Dataset, _ wire.Mask) (domain.Command[domain.Dataset], error) {
 		merged.Format = wire.Specified(merged.Format)
 		return domain.UpdateDataset{DatasetSpec: merged.DatasetSpec}, nil
 	},
-	remove: func(c *call, row *projections.Row[domain.Dataset], _ *params) (domain.Command[domain.Dataset], error) {
+	remove: func(c *call, row *projections.Row[domain.Dataset], _ *request.Params) (domain.Command[domain.Dataset], error) {
 		return domain.DeleteDataset{}, nil
 	},
 }

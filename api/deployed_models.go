@@ -3,6 +3,7 @@ package api
 import (
 	"time"
 
+	"anneal/api/request"
 	"anneal/api/wire"
 	"anneal/domain"
 	"anneal/projections"
@@ -21,18 +22,18 @@ type DeployedModel struct {
 }
 
 var deployedModels = &resource[domain.DeployedModel, DeployedModel]{
-	kind: domain.DeployedModels, noun: "deployed model", idParam: "deployedModelId", order: "createTime", reads: toRead, writes: toWrite,
+	kind: domain.DeployedModels, noun: "deployed model", idParam: "deployedModelId", order: "createTime", reads: request.Read, writes: request.Write,
 	fields: storedFieldsOf[domain.DeployedModel, DeployedModel]("name", "displayName", "description", "model", "deployment", "default",
 		"createTime", "updateTime", "state", "status", "createdBy"),
 	render:  renderDeployedModel,
 	prepare: prepareDeployedModel,
 	create: func(c *call, _ domain.Name, given *DeployedModel) domain.Command[domain.DeployedModel] {
-		return domain.CreateDeployedModel{DeployedModelSpec: given.DeployedModelSpec, CreatedBy: string(c.caller.key)}
+		return domain.CreateDeployedModel{DeployedModelSpec: given.DeployedModelSpec, CreatedBy: string(c.Principal.Key)}
 	},
 	update: func(_ domain.DeployedModel, merged, _ *DeployedModel, _ wire.Mask) (domain.Command[domain.DeployedModel], error) {
 		return domain.UpdateDeployedModel{DeployedModelSpec: merged.DeployedModelSpec}, nil
 	},
-	remove: func(*call, *projections.Row[domain.DeployedModel], *params) (domain.Command[domain.DeployedModel], error) {
+	remove: func(*call, *projections.Row[domain.DeployedModel], *request.Params) (domain.Command[domain.DeployedModel], error) {
 		return domain.UndeployModel{Reason: "unloaded by its user"}, nil
 	},
 }
@@ -46,16 +47,16 @@ func renderDeployedModel(_ *projections.View, row *projections.Row[domain.Deploy
 // prepareDeployedModel checks that a new addon fits its deployment, and that
 // no other is the default there.
 func prepareDeployedModel(c *call, name domain.Name, given *DeployedModel, _ map[string]string, v *domain.Violations) error {
-	if err := c.mayWork(c.account); err != nil {
+	if err := c.RequireActive(c.Account); err != nil {
 		return err
 	}
 	deployment := domain.Name(given.Deployment)
-	row, exists := c.snapshot().DeployedModels.Get(name)
+	row, exists := c.View().DeployedModels.Get(name)
 	if exists {
 		deployment = domain.Name(row.State.Deployment)
 	}
 	for other := range c.addonsOf(deployment) {
-		if deployment.Account() == c.account && given.Default && other.State.Default && other.State.Wanted() && other.Name != name {
+		if deployment.Account() == c.Account && given.Default && other.State.Default && other.State.Wanted() && other.Name != name {
 			v.Add("default", "%s is the default of its deployment already: set its default to false first", other.Name)
 		}
 	}
@@ -72,10 +73,10 @@ func (c *call) wantFittingAddon(v *domain.Violations, given *DeployedModel) erro
 	if _, ok := domain.ParseName(given.Model, domain.Models.Collection); !ok {
 		return nil // the decision says so
 	}
-	model, usable := c.usableModel(c.account, given.Model)
+	model, usable := c.UsableModel(c.Account, given.Model)
 	switch {
 	case !usable:
-		v.Add("model", "names no model that accounts/%s may use: its own are listed in accounts/%s/models", c.account, c.account)
+		v.Add("model", "names no model that accounts/%s may use: its own are listed in accounts/%s/models", c.Account, c.Account)
 	case model.State.State != domain.ModelReady:
 		v.Add("model", "names a model that is %s: wait until it is READY", model.State.State)
 	case model.State.Kind != domain.PEFTAddon:
@@ -96,10 +97,10 @@ func (c *call) deploymentForAddons(v *domain.Violations, ref string) *projection
 	if !ok {
 		return nil // the decision says so
 	}
-	row, ok := c.snapshot().Deployments.Get(name)
+	row, ok := c.View().Deployments.Get(name)
 	switch {
-	case !ok || name.Account() != c.account:
-		v.Add("deployment", "names no deployment of accounts/%s: list them with GET /v1/accounts/%s/deployments", c.account, c.account)
+	case !ok || name.Account() != c.Account:
+		v.Add("deployment", "names no deployment of accounts/%s: list them with GET /v1/accounts/%s/deployments", c.Account, c.Account)
 		return nil
 	case !row.State.Live():
 		v.Add("deployment", "names a deployment that is %s: name one that answers", row.State.State)

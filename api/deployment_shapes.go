@@ -3,6 +3,7 @@ package api
 import (
 	"time"
 
+	"anneal/api/request"
 	"anneal/api/wire"
 	"anneal/domain"
 	"anneal/projections"
@@ -24,7 +25,7 @@ type DeploymentShape struct {
 
 var deploymentShapes = &resource[domain.DeploymentShape, DeploymentShape]{
 	kind: domain.DeploymentShapes, noun: "deployment shape", wrapper: "deploymentShape", idParam: "deploymentShapeId",
-	reads: toRead, writes: toWrite,
+	reads: request.Read, writes: request.Write,
 	fields: fieldsOf[DeploymentShape](),
 	public: func(s *domain.DeploymentShape) bool { return s.Newest().Public },
 	render: func(_ *projections.View, row *projections.Row[domain.DeploymentShape], out *DeploymentShape) {
@@ -32,7 +33,7 @@ var deploymentShapes = &resource[domain.DeploymentShape, DeploymentShape]{
 	},
 	prepare: prepareShape,
 	create: func(c *call, _ domain.Name, given *DeploymentShape) domain.Command[domain.DeploymentShape] {
-		return domain.CreateDeploymentShape{ShapeSpec: given.ShapeSpec, Model: given.model, Size: given.size, Accelerator: given.fleet, CreatedBy: string(c.caller.key)}
+		return domain.CreateDeploymentShape{ShapeSpec: given.ShapeSpec, Model: given.model, Size: given.size, Accelerator: given.fleet, CreatedBy: string(c.Principal.Key)}
 	},
 	update: func(old domain.DeploymentShape, merged, given *DeploymentShape, _ wire.Mask) (domain.Command[domain.DeploymentShape], error) {
 		model := given.model
@@ -41,7 +42,7 @@ var deploymentShapes = &resource[domain.DeploymentShape, DeploymentShape]{
 		}
 		return domain.UpdateDeploymentShape{ShapeSpec: merged.ShapeSpec, Model: model, Size: given.size, Accelerator: given.fleet}, nil
 	},
-	remove: func(c *call, row *projections.Row[domain.DeploymentShape], _ *params) (domain.Command[domain.DeploymentShape], error) {
+	remove: func(c *call, row *projections.Row[domain.DeploymentShape], _ *request.Params) (domain.Command[domain.DeploymentShape], error) {
 		return domain.DeleteDeploymentShape{}, nil
 	},
 }
@@ -60,16 +61,16 @@ func prepareShape(c *call, name domain.Name, given *DeploymentShape, extra map[s
 	}
 	c.wantModel(v, prefix+"baseModel", given.BaseModel, "")
 	c.wantModel(v, prefix+"draftModel", given.DraftModel, "")
-	if row, ok := c.usableModel(c.account, given.BaseModel); ok {
+	if row, ok := c.UsableModel(c.Account, given.BaseModel); ok {
 		v.Require(row.State.Kind != domain.SpeechModel, prefix+"baseModel", "names a speech model, which no shape is for: deploy it without one")
 		v.Require(row.State.Kind != domain.PEFTAddon, prefix+"baseModel", "names an addon: give the model that it was made for, %s", row.State.BaseModel)
 		given.model = row.State.Traits()
 	}
 	model := given.BaseModel
-	if row, exists := c.snapshot().Shapes.Get(name); exists && model == "" {
+	if row, exists := c.View().Shapes.Get(name); exists && model == "" {
 		model = row.State.Newest().BaseModel
 	}
-	given.size, given.fleet = c.sizeOf(model), domain.FleetAccelerator(c.snapshot().Fleet())
+	given.size, given.fleet = c.sizeOf(model), domain.FleetAccelerator(c.View().Fleet())
 	for _, one := range []struct {
 		field   string
 		used    bool
@@ -77,7 +78,7 @@ func prepareShape(c *call, name domain.Name, given *DeploymentShape, extra map[s
 	}{{"enableAddons", given.EnableAddons, "set it on the deployment"}, {"draftModel", given.DraftModel != "", "set it on the deployment"},
 		{"disableSpeculativeDecoding", given.DisableSpeculativeDecoding, "it has no effect"}} {
 		if one.used {
-			c.warn("%s is deprecated in a deployment shape: %s", one.field, one.instead)
+			c.Warn("%s is deprecated in a deployment shape: %s", one.field, one.instead)
 		}
 	}
 	return nil

@@ -11,7 +11,7 @@ import (
 // gives a new deployment its settings. An update that names none is held to
 // the version that the deployment was made with, for as long as that exists.
 func (c *call) wantShape(v *domain.Violations, name domain.Name, given *Deployment) {
-	row, exists := c.snapshot().Deployments.Get(name)
+	row, exists := c.View().Deployments.Get(name)
 	switch {
 	case given.DeploymentShape != "":
 		given.shape = c.shapeVersion(v, given.DeploymentShape, given.skipShape)
@@ -25,7 +25,7 @@ func (c *call) wantShape(v *domain.Violations, name domain.Name, given *Deployme
 	if exists {
 		model, addons = row.State.BaseModel, addons || row.State.EnableAddons
 	}
-	if _, usable := c.usableModel(c.account, model); usable {
+	if _, usable := c.UsableModel(c.Account, model); usable {
 		wish, _ := c.wishFor(model, addons)
 		given.shape.State.Serves(v, wish)
 	}
@@ -45,7 +45,7 @@ func (c *call) shapeVersion(v *domain.Violations, ref string, skip bool) *versio
 		v.Add("deploymentShape", "must be a name like accounts/ACCOUNT/deploymentShapes/ID, or that of one of its versions")
 		return nil
 	}
-	shape, ok := c.snapshot().Shapes.Get(name)
+	shape, ok := c.View().Shapes.Get(name)
 	var version *domain.ShapeVersion
 	if ok {
 		switch {
@@ -54,15 +54,15 @@ func (c *call) shapeVersion(v *domain.Violations, ref string, skip bool) *versio
 		case skip:
 			version = shape.State.Newest()
 		default:
-			if version, ok = shape.State.LatestValidated(); !ok && name.Account() == c.account {
+			if version, ok = shape.State.LatestValidated(); !ok && name.Account() == c.Account {
 				v.Add("deploymentShape", "names a shape of which no version is validated: validate one, or set skipShapeValidation")
 				return nil
 			}
 		}
 	}
 	switch {
-	case !ok || name.Account() != c.account && !version.Public:
-		v.Add("deploymentShape", "names no deployment shape that accounts/%s may use: POST deploymentShapeVersions:match lists those that fit a model", c.account)
+	case !ok || name.Account() != c.Account && !version.Public:
+		v.Add("deploymentShape", "names no deployment shape that accounts/%s may use: POST deploymentShapeVersions:match lists those that fit a model", c.Account)
 		return nil
 	case !version.Validated && !skip:
 		v.Add("deploymentShape", "names a version that is not validated: validate it, name another, or set skipShapeValidation")

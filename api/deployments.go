@@ -5,6 +5,7 @@ import (
 	"reflect"
 	"time"
 
+	"anneal/api/request"
 	"anneal/api/wire"
 	"anneal/domain"
 	"anneal/projections"
@@ -65,7 +66,7 @@ const (
 )
 
 var deployments = &resource[domain.Deployment, Deployment]{
-	kind: domain.Deployments, noun: "deployment", requires: []string{"baseModel"}, idParam: "deploymentId", order: "createTime", reads: toRead, writes: toWrite,
+	kind: domain.Deployments, noun: "deployment", requires: []string{"baseModel"}, idParam: "deploymentId", order: "createTime", reads: request.Read, writes: request.Write,
 	deletes: true, imagines: true,
 	hidden: func(d *domain.Deployment) bool { return d.State == domain.DeploymentDeletedState },
 	fields: storedFieldsOf[domain.Deployment, Deployment]("name", "baseModel", "displayName", "description", "expireTime", "minReplicaCount",
@@ -75,21 +76,21 @@ var deployments = &resource[domain.Deployment, Deployment]{
 	render: renderDeployment,
 	local:  showHandle,
 	ask:    askDeployment,
-	asks: []parameter{
-		{"disableAutoDeploy", wire.Bool, "Whether requests for the model's name alone go past this deployment: MODEL#DEPLOYMENT and the deployment's own name still reach it."},
-		{"skipImageTagValidation", wire.Bool, "Accepted, and without effect: there are no image tags."},
-		{"skipShapeValidation", wire.Bool, "Whether a version of a shape that is not validated will do."},
-		{"disableSpeculativeDecoding", wire.Bool, "Whether to leave out speculation, whatever the shape says of it."},
+	asks: []request.Parameter{
+		{Name: "disableAutoDeploy", Kind: wire.Bool, Description: "Whether requests for the model's name alone go past this deployment: MODEL#DEPLOYMENT and the deployment's own name still reach it."},
+		{Name: "skipImageTagValidation", Kind: wire.Bool, Description: "Accepted, and without effect: there are no image tags."},
+		{Name: "skipShapeValidation", Kind: wire.Bool, Description: "Whether a version of a shape that is not validated will do."},
+		{Name: "disableSpeculativeDecoding", Kind: wire.Bool, Description: "Whether to leave out speculation, whatever the shape says of it."},
 	},
-	asksRemove: []parameter{
-		{"hard", wire.Bool, "Whether to delete for good: what is deleted softly can be brought back until its purgeTime."},
-		{"ignoreChecks", wire.Bool, "Whether to delete even what has been used of late."},
+	asksRemove: []request.Parameter{
+		{Name: "hard", Kind: wire.Bool, Description: "Whether to delete for good: what is deleted softly can be brought back until its purgeTime."},
+		{Name: "ignoreChecks", Kind: wire.Bool, Description: "Whether to delete even what has been used of late."},
 	},
 	prepare: prepareDeployment,
 	create: func(c *call, _ domain.Name, given *Deployment) domain.Command[domain.Deployment] {
 		spec := given.DeploymentSpec
 		spec.DirectRouteAPIKeys, spec.SpeechFormat, spec.DisableAutoDeploy = nil, given.listens, given.apart
-		return domain.CreateDeployment{DeploymentSpec: spec, CreatedBy: string(c.caller.key), Cluster: c.Cluster, DirectKeys: given.directKeys, Model: given.model, ZeroFloor: given.zeroFloor, Accelerator: given.fleet, Operator: given.operator}
+		return domain.CreateDeployment{DeploymentSpec: spec, CreatedBy: string(c.Principal.Key), Cluster: c.server.Cluster, DirectKeys: given.directKeys, Model: given.model, ZeroFloor: given.zeroFloor, Accelerator: given.fleet, Operator: given.operator}
 	},
 	update: func(old domain.Deployment, merged, given *Deployment, changed wire.Mask) (domain.Command[domain.Deployment], error) {
 		spec, err := reshaped(merged.DeploymentSpec, given, changed)
@@ -106,13 +107,13 @@ var deployments = &resource[domain.Deployment, Deployment]{
 	addGiven: func(c *call, given, out *Deployment) {
 		out.DirectRouteAPIKeys = given.DirectRouteAPIKeys
 		for _, unused := range out.Unused() {
-			c.warn("%s", unused)
+			c.Warn("%s", unused)
 		}
 		c.warnOfRoute(out)
 	},
-	remove: func(c *call, row *projections.Row[domain.Deployment], p *params) (domain.Command[domain.Deployment], error) {
-		return domain.DeleteDeployment{Hard: p.flag("hard"), IgnoreChecks: p.flag("ignoreChecks"),
-			LastServed: c.served.at(row.Name), Reason: "deleted by its user"}, nil
+	remove: func(c *call, row *projections.Row[domain.Deployment], p *request.Params) (domain.Command[domain.Deployment], error) {
+		return domain.DeleteDeployment{Hard: p.Flag("hard"), IgnoreChecks: p.Flag("ignoreChecks"),
+			LastServed: c.server.served.at(row.Name), Reason: "deleted by its user"}, nil
 	},
 }
 
@@ -184,10 +185,10 @@ func regionOf(p *domain.Placement) string {
 }
 
 // askDeployment reads the query parameters of a create.
-func askDeployment(p *params, given *Deployment) {
-	p.flag("skipImageTagValidation") // there are no image tags
-	given.apart = p.flag("disableAutoDeploy")
-	given.skipShape, given.unspeculative = p.flag("skipShapeValidation"), p.flag("disableSpeculativeDecoding")
+func askDeployment(p *request.Params, given *Deployment) {
+	p.Flag("skipImageTagValidation") // there are no image tags
+	given.apart = p.Flag("disableAutoDeploy")
+	given.skipShape, given.unspeculative = p.Flag("skipShapeValidation"), p.Flag("disableSpeculativeDecoding")
 	given.silence()
 }
 
@@ -199,7 +200,7 @@ func (d *Deployment) silence() {
 }
 
 func prepareDeployment(c *call, name domain.Name, given *Deployment, _ map[string]string, v *domain.Violations) error {
-	if err := c.mayWork(c.account); err != nil {
+	if err := c.RequireActive(c.Account); err != nil {
 		return err
 	}
 	c.wantShape(v, name, given)
@@ -215,7 +216,7 @@ func prepareDeployment(c *call, name domain.Name, given *Deployment, _ map[strin
 	if len(*v) > 0 {
 		return nil
 	}
-	given.directKeys = c.hashDirectKeys(name, given.DirectRouteAPIKeys)
+	given.directKeys = c.HashDirectKeys(name, given.DirectRouteAPIKeys)
 	return nil
 }
 
@@ -223,13 +224,13 @@ func prepareDeployment(c *call, name domain.Name, given *Deployment, _ map[strin
 // model, what its account may have, and the server's own limits.
 func (c *call) sizeUp(v *domain.Violations, name domain.Name, given *Deployment) {
 	model := given.BaseModel
-	if row, exists := c.snapshot().Deployments.Get(name); exists {
+	if row, exists := c.View().Deployments.Get(name); exists {
 		model = row.State.BaseModel
 	}
-	given.model, given.zeroFloor, given.fleet = c.sizeOf(model), c.Limits.ScaleToZero, domain.FleetAccelerator(c.snapshot().Fleet())
-	given.listens, given.operator = c.speechFormat(model), c.caller.operator()
+	given.model, given.zeroFloor, given.fleet = c.sizeOf(model), c.server.Limits.ScaleToZero, domain.FleetAccelerator(c.View().Fleet())
+	given.listens, given.operator = c.speechFormat(model), c.Principal.IsOperator()
 	if given.DeploymentTemplate != "" {
-		row, ok := c.snapshot().Accounts.Get(domain.NewName(c.account, "accounts", c.account))
+		row, ok := c.View().Accounts.Get(domain.NewName(c.Account, "accounts", c.Account))
 		v.Require(ok && row.State.AccountType == domain.Enterprise, "deploymentTemplate", "is for accounts of type %s: leave it out, and give the settings themselves", domain.Enterprise)
 	}
 }
@@ -237,7 +238,7 @@ func (c *call) sizeUp(v *domain.Violations, name domain.Name, given *Deployment)
 // speechFormat is the format of a speech model that the account may use; "" of
 // any other name.
 func (c *call) speechFormat(model string) string {
-	row, ok := c.usableModel(c.account, model)
+	row, ok := c.UsableModel(c.Account, model)
 	if !ok {
 		return ""
 	}
@@ -247,9 +248,9 @@ func (c *call) speechFormat(model string) string {
 // sizeOf is the size of a model that the account may use; of an addon, its
 // base model's. Of any other name nothing is known.
 func (c *call) sizeOf(model string) domain.ModelSize {
-	row, ok := c.usableModel(c.account, model)
+	row, ok := c.UsableModel(c.Account, model)
 	if ok && row.State.Kind == domain.PEFTAddon {
-		row, ok = c.usableModel(c.account, row.State.BaseModel)
+		row, ok = c.UsableModel(c.Account, row.State.BaseModel)
 	}
 	if !ok {
 		return domain.ModelSize{}
@@ -257,13 +258,13 @@ func (c *call) sizeOf(model string) domain.ModelSize {
 	return row.State.Size()
 }
 
-func deploymentOperations() []operation {
-	const one = collectionPath + "deployments/{id}"
-	return []operation{
-		{id: "scaleDeployment", method: "PATCH", path: one + ":scale", tag: "deployments", summary: "Set the number of a deployment's replicas", may: toWrite,
-			body: reflect.TypeFor[scaling](), emptyBody: true, givesBack: true, answer: noSettings, handle: scaleDeployment},
-		{id: "undeleteDeployment", method: "POST", path: one + ":undelete", tag: "deployments", summary: "Bring a deleted deployment back", may: toWrite,
-			body: noSettings, emptyBody: true, answer: reflect.TypeFor[Deployment](), handle: deployments.verb(undeleteDeployment)},
+func deploymentOperations(s *Server) []request.Operation {
+	const one = request.CollectionPath + "deployments/{id}"
+	return []request.Operation{
+		{ID: "scaleDeployment", Method: "PATCH", Path: one + ":scale", Tag: "deployments", Summary: "Set the number of a deployment's replicas", Permission: request.Write,
+			Body: reflect.TypeFor[scaling](), BodyOptional: true, ReleasesResources: true, Response: request.NoBody, Handle: s.handle(scaleDeployment)},
+		{ID: "undeleteDeployment", Method: "POST", Path: one + ":undelete", Tag: "deployments", Summary: "Bring a deleted deployment back", Permission: request.Write,
+			Body: request.NoBody, BodyOptional: true, Response: reflect.TypeFor[Deployment](), Handle: s.handle(deployments.verb(undeleteDeployment))},
 	}
 }
 
@@ -277,28 +278,28 @@ func scaleDeployment(c *call) (any, error) {
 	if err := readVerb(c, &asked); err != nil {
 		return nil, err
 	}
-	p := c.params()
-	p.violations.Require(asked.ReplicaCount != nil, "replicaCount", "is required")
-	if err := p.err(); err != nil {
+	p := c.Params()
+	p.Violations.Require(asked.ReplicaCount != nil, "replicaCount", "is required")
+	if err := p.Err(); err != nil {
 		return nil, err
 	}
 	row, err := deployments.row(c)
 	if err != nil {
 		return nil, err
 	}
-	if err := c.mayWork(c.account); err != nil && *asked.ReplicaCount > row.State.DesiredReplicas {
+	if err := c.RequireActive(c.Account); err != nil && *asked.ReplicaCount > row.State.DesiredReplicas {
 		return nil, err
 	}
 	command := domain.ScaleDeployment{Replicas: *asked.ReplicaCount, Reason: "scaled by its user"}
-	_, err = c.do(domain.Intend(domain.Deployments, row.Name, domain.Command[domain.Deployment](command)))
-	return empty, err
+	_, err = c.Do(domain.Intend(domain.Deployments, row.Name, domain.Command[domain.Deployment](command)))
+	return request.Empty, err
 }
 
 func undeleteDeployment(c *call, row *projections.Row[domain.Deployment]) (any, error) {
-	if err := c.mayWork(c.account); err != nil {
+	if err := c.RequireActive(c.Account); err != nil {
 		return nil, err
 	}
-	if _, usable := c.usableModel(c.account, row.State.BaseModel); !usable {
+	if _, usable := c.UsableModel(c.Account, row.State.BaseModel); !usable {
 		f := domain.Errorf(domain.FailedPrecondition, "its baseModel, %s, is no longer there: create another deployment", row.State.BaseModel)
 		f.Reason = "MODEL_GONE"
 		return nil, f
@@ -308,7 +309,7 @@ func undeleteDeployment(c *call, row *projections.Row[domain.Deployment]) (any, 
 		return nil, domain.Errorf(domain.FailedPrecondition, "it cannot come back: %s", v.Err())
 	}
 	undelete := domain.Command[domain.Deployment](domain.UndeleteDeployment{})
-	result, err := c.do(domain.Intend(domain.Deployments, row.Name, undelete))
+	result, err := c.Do(domain.Intend(domain.Deployments, row.Name, undelete))
 	if err != nil {
 		return nil, err
 	}

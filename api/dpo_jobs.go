@@ -1,6 +1,7 @@
 package api
 
 import (
+	"anneal/api/request"
 	"anneal/domain"
 	"anneal/projections"
 )
@@ -50,15 +51,15 @@ func (c *call) warnOfCache(loss *domain.LossConfig) {
 	}
 	const unused = "lossConfig.dpo.%s: kept, but unused: the trainer computes what the reference says before the first step, in passes that it sizes itself"
 	if loss.DPO.RefCacheBatchSize > 0 {
-		c.warn(unused, "refCacheBatchSize")
+		c.Warn(unused, "refCacheBatchSize")
 	}
 	if loss.DPO.RefCacheConcurrency > 0 {
-		c.warn(unused, "refCacheConcurrency")
+		c.Warn(unused, "refCacheConcurrency")
 	}
 }
 
 var dpoJobs = &resource[domain.DPOJob, DPOJob]{
-	kind: domain.DPOJobs, noun: "DPO job", requires: []string{"dataset"}, idParam: "dpoJobId", reads: toRead, writes: toWrite,
+	kind: domain.DPOJobs, noun: "DPO job", requires: []string{"dataset"}, idParam: "dpoJobId", reads: request.Read, writes: request.Write,
 	fields: storedFieldsOf[domain.DPOJob, DPOJob]("name", "displayName", "dataset", "lossConfig",
 		"createTime", "updateTime", "completedTime", "state", "createdBy", "attempt"),
 	render: func(v *projections.View, row *projections.Row[domain.DPOJob], out *DPOJob) {
@@ -74,7 +75,7 @@ var dpoJobs = &resource[domain.DPOJob, DPOJob]{
 	create: func(c *call, name domain.Name, given *DPOJob) domain.Command[domain.DPOJob] {
 		spec := given.DPOSpec
 		spec.TrainingConfig, spec.TrackerConfig = given.TrainingConfig.config(), given.TrackerConfig.kept()
-		return domain.CreateDPOJob{DPOSpec: spec, ID: name.ID(), CreatedBy: string(c.caller.key), Deadline: c.jobDeadline()}
+		return domain.CreateDPOJob{DPOSpec: spec, ID: name.ID(), CreatedBy: string(c.Principal.Key), Deadline: c.jobDeadline()}
 	},
 	addGiven: func(_ *call, given, out *DPOJob) { out.TrackerConfig.withKeyOf(given.TrackerConfig) },
 	remove:   removeJob[domain.DPOJob](domain.DPOJobs),

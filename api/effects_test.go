@@ -175,10 +175,10 @@ func (e effect) run(t *testing.T, plan *faults.Plan) []string {
 		e.prepare(s)
 	}
 	s.plan.Store(plan)
-	s.server.Log, s.server.Sealer = plan.Log(s.log), plannedSealer{s.vault, plan}
+	s.server.core.Log, s.server.Sealer = plan.Log(s.log), plannedSealer{s.vault, plan}
 	acknowledged := e.act(s).status == 200
 	s.plan.Store(nil)
-	s.server.Log, s.server.Sealer = s.log, s.vault
+	s.server.core.Log, s.server.Sealer = s.log, s.vault
 
 	steps := plan.Steps()
 	world, err := faults.Restart(t.Context(), s.log, s.store, s.vault)
@@ -238,6 +238,9 @@ func TestEveryEffectIsTried(t *testing.T) {
 	}
 	paths, err := filepath.Glob("*.go")
 	require.NoError(t, err)
+	below, err := filepath.Glob("*/*.go")
+	require.NoError(t, err)
+	paths = append(paths, below...)
 	found := 0
 	for _, path := range paths {
 		if strings.HasSuffix(path, "_test.go") {

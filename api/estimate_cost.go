@@ -3,15 +3,16 @@ package api
 import (
 	"reflect"
 
+	"anneal/api/request"
 	"anneal/api/wire"
 	"anneal/domain"
 )
 
-func estimateOperation() operation {
-	return operation{id: "estimateSupervisedFineTuningJobCost", method: "POST", path: collectionPath + "supervisedFineTuningJobs:estimateCost", tag: domain.SupervisedJobs.Collection,
-		summary: "Estimate what a supervised fine-tuning job costs", may: toRead,
-		about: "The job is checked as when it is created, and nothing is created. The estimate is tokens of the dataset × epochs × the operator's price of a million tokens.",
-		body:  reflect.TypeFor[costQuestion](), requires: []string{"supervisedFineTuningJob"}, answer: reflect.TypeFor[costAnswer](), handle: estimateCost}
+func estimateOperation(s *Server) request.Operation {
+	return request.Operation{ID: "estimateSupervisedFineTuningJobCost", Method: "POST", Path: request.CollectionPath + "supervisedFineTuningJobs:estimateCost", Tag: domain.SupervisedJobs.Collection,
+		Summary: "Estimate what a supervised fine-tuning job costs", Permission: request.Read,
+		Description: "The job is checked as when it is created, and nothing is created. The estimate is tokens of the dataset × epochs × the operator's price of a million tokens.",
+		Body:        reflect.TypeFor[costQuestion](), Required: []string{"supervisedFineTuningJob"}, Response: reflect.TypeFor[costAnswer](), Handle: s.handle(estimateCost)}
 }
 
 // A costQuestion is a job as its create would carry it.
@@ -27,18 +28,18 @@ type costAnswer struct {
 // estimateCost answers what a job would cost, or all that is wrong with it.
 func estimateCost(c *call) (any, error) {
 	const prefix = "supervisedFineTuningJob."
-	p := c.params()
-	value, err := readBody(c.r, c.Limits.Body, false)
+	p := c.Params()
+	value, err := request.ReadBody(c.Call, false)
 	if err != nil {
 		return nil, err
 	}
 	var asked costQuestion
-	b := wire.Normalize(&p.violations, reflect.TypeFor[costQuestion](), value)
+	b := wire.Normalize(&p.Violations, reflect.TypeFor[costQuestion](), value)
 	if err := b.Fill(&asked); err != nil {
 		return nil, err
 	}
 	job := &asked.Job
-	name := domain.NewName(c.account, domain.SupervisedJobs.Collection, "j"+c.uuid("ID"))
+	name := domain.NewName(c.Account, domain.SupervisedJobs.Collection, "j"+c.NewUUID("ID"))
 	var wrong domain.Violations
 	c.wantNamed(&wrong, name, supervisedInputs(job))
 	spec := supervisedSpec(job)
@@ -46,7 +47,7 @@ func estimateCost(c *call) (any, error) {
 		t.APIKey = &domain.Sealed{} // it is given, and kept nowhere
 	}
 	for _, one := range wrong {
-		p.violations.Add(prefix+one.Field, "%s", one.Description)
+		p.Violations.Add(prefix+one.Field, "%s", one.Description)
 	}
 	create := domain.CreateSupervisedJob{SupervisedSpec: spec, ID: name.ID()}
 	intent := domain.Intend(domain.SupervisedJobs, name, domain.Command[domain.SupervisedJob](create))
@@ -54,7 +55,7 @@ func estimateCost(c *call) (any, error) {
 	if err := refused(c, intent, p, told); err != nil {
 		return nil, err
 	}
-	if _, err := intent.Decide(nil, c.now); err != nil {
+	if _, err := intent.Decide(nil, c.Time); err != nil {
 		return nil, told(err)
 	}
 	cost := c.cost(spec)
@@ -69,10 +70,10 @@ func estimateCost(c *call) (any, error) {
 // cost is what a job is expected to cost; nil when the rows of its dataset are
 // not known yet.
 func (c *call) cost(spec domain.SupervisedSpec) *domain.Money {
-	row, ok := c.snapshot().Datasets.Get(domain.Name(spec.Dataset))
-	if !ok || row.Name.Account() != c.account || row.State.State != domain.DatasetReady {
+	row, ok := c.View().Datasets.Get(domain.Name(spec.Dataset))
+	if !ok || row.Name.Account() != c.Account || row.State.State != domain.DatasetReady {
 		return nil
 	}
-	cost := spec.Cost(c.Prices, domain.DatasetFacts{ExampleCount: row.State.ExampleCount, EstimatedTokenCount: row.State.EstimatedTokenCount})
+	cost := spec.Cost(c.server.Prices, domain.DatasetFacts{ExampleCount: row.State.ExampleCount, EstimatedTokenCount: row.State.EstimatedTokenCount})
 	return &cost
 }

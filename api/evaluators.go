@@ -6,6 +6,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"anneal/api/request"
 	"anneal/api/wire"
 	"anneal/blobs"
 	"anneal/domain"
@@ -37,7 +38,7 @@ type EvaluatorRevision struct {
 }
 
 var evaluators = &resource[domain.Evaluator, Evaluator]{
-	kind: domain.Evaluators, noun: "evaluator", wrapper: "evaluator", idParam: "evaluatorId", reads: toRead, writes: toWrite, named: true,
+	kind: domain.Evaluators, noun: "evaluator", wrapper: "evaluator", idParam: "evaluatorId", reads: request.Read, writes: request.Write, named: true,
 	fields: storedFieldsOf[domain.Evaluator, Evaluator]("name", "displayName", "description", "defaultDataset", "secrets", "criteria", "requirements", "entryPoint",
 		"commitHash", "source", "createTime", "updateTime", "state", "createdBy", "revision"),
 	render: func(_ *projections.View, row *projections.Row[domain.Evaluator], out *Evaluator) {
@@ -51,8 +52,8 @@ var evaluators = &resource[domain.Evaluator, Evaluator]{
 			out.Revisions = append(out.Revisions, EvaluatorRevision{build.Revision, build.Code.CommitHash, build.Code.EntryPoint})
 		}
 	},
-	asksUpdate: []parameter{{"prepareCodeUpload", wire.Bool, "Whether to begin a new revision, whose code is uploaded next."}},
-	askUpdate:  func(p *params, given *Evaluator) { given.upload = p.flag("prepareCodeUpload") },
+	asksUpdate: []request.Parameter{{Name: "prepareCodeUpload", Kind: wire.Bool, Description: "Whether to begin a new revision, whose code is uploaded next."}},
+	askUpdate:  func(p *request.Params, given *Evaluator) { given.upload = p.Flag("prepareCodeUpload") },
 	prepare: func(c *call, name domain.Name, given *Evaluator, extra map[string]string, v *domain.Violations) error {
 		field := "defaultDataset"
 		if extra != nil { // a create: the evaluator is a field of the body
@@ -62,12 +63,12 @@ var evaluators = &resource[domain.Evaluator, Evaluator]{
 		return c.mayGuardCode(name, given.Secrets)
 	},
 	create: func(c *call, _ domain.Name, given *Evaluator) domain.Command[domain.Evaluator] {
-		return domain.CreateEvaluator{EvaluatorSpec: given.EvaluatorSpec, CreatedBy: string(c.caller.key)}
+		return domain.CreateEvaluator{EvaluatorSpec: given.EvaluatorSpec, CreatedBy: string(c.Principal.Key)}
 	},
 	update: func(_ domain.Evaluator, merged, given *Evaluator, _ wire.Mask) (domain.Command[domain.Evaluator], error) {
 		return domain.UpdateEvaluator{EvaluatorSpec: merged.EvaluatorSpec, Upload: given.upload}, nil
 	},
-	remove: func(c *call, row *projections.Row[domain.Evaluator], _ *params) (domain.Command[domain.Evaluator], error) {
+	remove: func(c *call, row *projections.Row[domain.Evaluator], _ *request.Params) (domain.Command[domain.Evaluator], error) {
 		return domain.DeleteEvaluator{}, nil
 	},
 }
@@ -85,29 +86,29 @@ func newCodeFolder(row *projections.Row[domain.Evaluator]) string {
 // mayGuardCode requires that who changes an evaluator that names secrets, or
 // will, may see those too: its code can tell what it is given.
 func (c *call) mayGuardCode(name domain.Name, secrets []string) error {
-	row, ok := c.snapshot().Evaluators.Get(name)
+	row, ok := c.View().Evaluators.Get(name)
 	if len(secrets) == 0 && (!ok || len(row.State.Secrets) == 0) {
 		return nil
 	}
-	return c.caller.may(toGuard)
+	return c.Principal.Require(request.ManageSecrets)
 }
 
-func evaluatorOperations() []operation {
-	const one = collectionPath + "evaluators/{id}"
-	all := []operation{
-		{id: "uploadEvaluator", method: "POST", path: one + ":upload", summary: "Upload the code of an evaluator", may: toWrite,
-			about: "Several files may come in one form, each as a field \"file\". The revision that is being built then has these files and no others.",
-			form:  reflect.TypeFor[uploadForm](), answer: reflect.TypeFor[Evaluator](), handle: uploadCode},
-		{id: "getEvaluatorUploadEndpoint", method: "POST", path: one + ":getUploadEndpoint", summary: "Get URLs to which the code of an evaluator can be PUT", may: toWrite,
-			body: reflect.TypeFor[announcedFiles](), emptyBody: true, answer: reflect.TypeFor[signedURLs](), handle: codeEndpoints},
-		{id: "validateEvaluatorUpload", method: "POST", path: one + ":validateUpload", summary: "Build the code that was PUT", may: toWrite,
-			body: noSettings, emptyBody: true, answer: reflect.TypeFor[Evaluator](), handle: evaluators.verb(takeCode)},
-		{id: "getEvaluatorBuildLogEndpoint", method: "GET", path: one + ":getBuildLogEndpoint", summary: "Get a URL of an evaluator's build log", may: toRead,
-			answer: reflect.TypeFor[buildLogURL](), handle: evaluators.verb(buildLog)},
-		previewOperation(),
+func evaluatorOperations(s *Server) []request.Operation {
+	const one = request.CollectionPath + "evaluators/{id}"
+	all := []request.Operation{
+		{ID: "uploadEvaluator", Method: "POST", Path: one + ":upload", Summary: "Upload the code of an evaluator", Permission: request.Write,
+			Description: "Several files may come in one form, each as a field \"file\". The revision that is being built then has these files and no others.",
+			Form:        reflect.TypeFor[uploadForm](), Response: reflect.TypeFor[Evaluator](), Handle: s.handle(uploadCode)},
+		{ID: "getEvaluatorUploadEndpoint", Method: "POST", Path: one + ":getUploadEndpoint", Summary: "Get URLs to which the code of an evaluator can be PUT", Permission: request.Write,
+			Body: reflect.TypeFor[announcedFiles](), BodyOptional: true, Response: reflect.TypeFor[signedURLs](), Handle: s.handle(codeEndpoints)},
+		{ID: "validateEvaluatorUpload", Method: "POST", Path: one + ":validateUpload", Summary: "Build the code that was PUT", Permission: request.Write,
+			Body: request.NoBody, BodyOptional: true, Response: reflect.TypeFor[Evaluator](), Handle: s.handle(evaluators.verb(takeCode))},
+		{ID: "getEvaluatorBuildLogEndpoint", Method: "GET", Path: one + ":getBuildLogEndpoint", Summary: "Get a URL of an evaluator's build log", Permission: request.Read,
+			Response: reflect.TypeFor[buildLogURL](), Handle: s.handle(evaluators.verb(buildLog))},
+		previewOperation(s),
 	}
 	for i := range all {
-		all[i].tag = "evaluators"
+		all[i].Tag = "evaluators"
 	}
 	return all
 }
@@ -146,10 +147,10 @@ func codeEndpoints(c *call) (any, error) {
 // uploadCode takes in files of a form as the code of the revision that is being
 // built.
 func uploadCode(c *call) (any, error) {
-	if err := c.params().err(); err != nil {
+	if err := c.Params().Err(); err != nil {
 		return nil, err
 	}
-	if err := c.mayWork(c.account); err != nil { // a build begins with this
+	if err := c.RequireActive(c.Account); err != nil { // a build begins with this
 		return nil, err
 	}
 	row, err := evaluators.row(c)
@@ -193,7 +194,7 @@ func (in *intake) code(row *projections.Row[domain.Evaluator]) (any, error) {
 // takeCode takes in what was PUT to the signed URLs as the code of the revision
 // that is being built.
 func takeCode(c *call, row *projections.Row[domain.Evaluator]) (any, error) {
-	if err := c.mayWork(c.account); err != nil { // a build begins with this
+	if err := c.RequireActive(c.Account); err != nil { // a build begins with this
 		return nil, err
 	}
 	if again, err := tried(c, evaluators, row.Name); again != nil || err != nil {
@@ -205,7 +206,7 @@ func takeCode(c *call, row *projections.Row[domain.Evaluator]) (any, error) {
 	if err := c.mayUploadCode(row); err != nil {
 		return nil, err
 	}
-	arrived, err := c.Blobs.Files(c.ctx, codeArrivals(row))
+	arrived, err := c.server.Blobs.Files(c.Ctx, codeArrivals(row))
 	if err != nil {
 		return nil, err
 	}
@@ -226,7 +227,7 @@ func buildLog(c *call, row *projections.Row[domain.Evaluator]) (any, error) {
 		f.Reason = "NO_BUILD_LOG"
 		return nil, f
 	}
-	url, err := c.Blobs.SignGet(c.ctx, row.State.BuildLog, c.Limits.SignedURL)
+	url, err := c.server.Blobs.SignGet(c.Ctx, row.State.BuildLog, c.server.Limits.SignedURL)
 	return buildLogURL{url}, err
 }
 
@@ -237,6 +238,6 @@ func (c *call) wantEvaluator(v *domain.Violations, field, ref string) {
 	if !ok {
 		return // the decision says what is wrong with its form
 	}
-	_, exists := c.snapshot().Evaluators.Get(name)
-	v.Require(exists && name.Account() == c.account, field, "names no evaluator of accounts/%s: create it first, or correct the name", c.account)
+	_, exists := c.View().Evaluators.Get(name)
+	v.Require(exists && name.Account() == c.Account, field, "names no evaluator of accounts/%s: create it first, or correct the name", c.Account)
 }

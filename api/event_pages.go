@@ -6,6 +6,7 @@ import (
 	"regexp"
 	"strings"
 
+	"anneal/api/request"
 	"anneal/api/wire"
 	"anneal/domain"
 	"anneal/eventlog"
@@ -16,8 +17,8 @@ import (
 // listEvents answers a page of a history: in the order of the log, by reading
 // just that page of it. A filter that begins with a subject reads what happened
 // to that one; any other, and any other order, reads all of the history.
-func (c *call) listEvents(p *params, h history) (any, error) {
-	q, m := readQuery(c, p, reflect.TypeFor[Event]())
+func (c *call) listEvents(p *request.Params, h history) (any, error) {
+	q, m := request.ReadListQuery(c.Call, p, reflect.TypeFor[Event]())
 	if q.OrderBy == "position" { // the order that the log has anyway
 		q.OrderBy = ""
 	}
@@ -53,13 +54,13 @@ type eventPlace struct {
 }
 
 // nextEvents answers a page of a history in the order of the log.
-func (c *call) nextEvents(p *params, h history, q query.Query, m wire.Mask) (any, error) {
-	size := pageSize(&p.violations, q.PageSize)
+func (c *call) nextEvents(p *request.Params, h history, q query.Query, m wire.Mask) (any, error) {
+	size := request.PageSize(&p.Violations, q.PageSize)
 	var at eventPlace
-	if q.PageToken != "" && !openToken(c.Pepper, q.Binding, q.PageToken, &at) {
-		p.violations.Add("pageToken", "is not a token of this list: leave it out to begin again")
+	if q.PageToken != "" && !request.OpenToken(c.Pepper, q.Binding, q.PageToken, &at) {
+		p.Violations.Add("pageToken", "is not a token of this list: leave it out to begin again")
 	}
-	if err := p.err(); err != nil {
+	if err := p.Err(); err != nil {
 		return nil, err
 	}
 	if q.PageToken == "" {
@@ -70,7 +71,7 @@ func (c *call) nextEvents(p *params, h history, q query.Query, m wire.Mask) (any
 		at.Total = total
 	}
 	events, next := []any{}, ""
-	for e, err := range c.Log.Read(c.ctx, h.filter, at.After) {
+	for e, err := range c.Log.Read(c.Ctx, h.filter, at.After) {
 		if err != nil {
 			return nil, fmt.Errorf("reading %s: %w", h.filter, err)
 		}
@@ -78,17 +79,17 @@ func (c *call) nextEvents(p *params, h history, q query.Query, m wire.Mask) (any
 			continue
 		}
 		if len(events) == size {
-			next = sealToken(c.Pepper, q.Binding, at)
+			next = request.SealToken(c.Pepper, q.Binding, at)
 			break
 		}
 		events, at.After = append(events, eventlog.Structured(shown(e))), e.Position
 	}
-	return listAnswer("events", events, next, at.Total, m)
+	return request.ListResponse("events", events, next, at.Total, m)
 }
 
 // countEvents is how many events the caller may see of a history.
 func (c *call) countEvents(h history) (int, error) {
-	total, err := c.Log.Count(c.ctx, h.filter)
+	total, err := c.Log.Count(c.Ctx, h.filter)
 	base, open := strings.CutSuffix(h.filter, ">")
 	if base == "events." { // of all accounts
 		base += "*."
@@ -98,7 +99,7 @@ func (c *call) countEvents(h history) (int, error) {
 			break
 		}
 		var hidden uint64
-		hidden, err = c.Log.Count(c.ctx, base+collection+".>")
+		hidden, err = c.Log.Count(c.Ctx, base+collection+".>")
 		total -= min(hidden, total) // some may have come meanwhile
 	}
 	if err != nil {
@@ -108,10 +109,10 @@ func (c *call) countEvents(h history) (int, error) {
 }
 
 // siftEvents answers a page of what a filter leaves of a history, in any order.
-func (c *call) siftEvents(p *params, h history, q query.Query, m wire.Mask) (any, error) {
+func (c *call) siftEvents(p *request.Params, h history, q query.Query, m wire.Mask) (any, error) {
 	var broken error
 	rows := func(yield func(*projections.Row[recorded]) bool) {
-		for e, err := range c.Log.Read(c.ctx, h.filter, 0) {
+		for e, err := range c.Log.Read(c.Ctx, h.filter, 0) {
 			if err != nil {
 				broken = err
 				return
@@ -123,7 +124,7 @@ func (c *call) siftEvents(p *params, h history, q query.Query, m wire.Mask) (any
 		}
 	}
 	page, err := query.List(rows, renderEvent, eventFields, q)
-	if err := both(p.err(), err); err != nil {
+	if err := request.JoinErrors(p.Err(), err); err != nil {
 		return nil, err
 	}
 	if broken != nil {
@@ -131,11 +132,11 @@ func (c *call) siftEvents(p *params, h history, q query.Query, m wire.Mask) (any
 	}
 	events := make([]any, len(page.Items))
 	for i, one := range page.Items {
-		e, err := c.Log.At(c.ctx, uint64(one.Position.Int64()))
+		e, err := c.Log.At(c.Ctx, uint64(one.Position.Int64()))
 		if err != nil {
 			return nil, err
 		}
 		events[i] = eventlog.Structured(shown(e))
 	}
-	return listAnswer("events", events, page.NextPageToken, page.TotalSize, m)
+	return request.ListResponse("events", events, page.NextPageToken, page.TotalSize, m)
 }

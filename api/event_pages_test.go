@@ -46,7 +46,7 @@ func TestAPageOfEventsReadsWhatItShows(t *testing.T) {
 	}
 	last := s.events()
 	log := &countedLog{Memory: s.log}
-	s.server.Log = log
+	s.server.core.Log = log
 	for path, readers := range map[string]map[string]int64{ // who reads, and how many events are hidden from them
 		"/v1/accounts/acme/events":             {"admin": 0, "user": 3},
 		"/v1/events":                           {"operator": 0},

@@ -12,11 +12,20 @@ import (
 	"strings"
 	"time"
 
+	"anneal/api/request"
 	"anneal/api/wire"
 	"anneal/domain"
 	"anneal/eventlog"
 	"anneal/projections"
 )
+
+// historyOf completes an operation that answers events.
+func historyOf(op request.Operation) request.Operation {
+	op.Description = "Asked with Accept: text/event-stream, it sends events as they happen, each a server-sent event whose ID is its position; of the query it then takes the filter alone."
+	op.Query, op.Response, op.Streamed = request.ListParameters, request.PageType("events", reflect.TypeFor[Event]()), reflect.TypeFor[Event]()
+	op.Headers = []request.Parameter{{Name: "Last-Event-ID", Kind: wire.Text, Description: "For a stream: the position of the last event that the client has; 0 begins with the first, without it the stream begins now."}}
+	return op
+}
 
 // Event is what filters, orders and masks may name of an event; the answer is
 // the CloudEvent itself, in structured JSON with its position.
@@ -70,28 +79,20 @@ func (h history) matches(e eventlog.Event) bool {
 	return h.wants(&seen)
 }
 
-func eventOperations() []operation {
-	return []operation{
-		historyOf(operation{id: "listAllEvents", method: "GET", path: "/v1/events", tag: "events", summary: "List the events of all accounts", gate: byOperator,
-			handle: func(c *call) (any, error) { return c.events("events.>") }}),
-		historyOf(operation{id: "listAccountEvents", method: "GET", path: "/v1/accounts/{account}/events", tag: "events", summary: "List the events of an account", may: toFollow,
-			handle: func(c *call) (any, error) { return c.events("events." + c.account + ".>") }}),
+func eventOperations(s *Server) []request.Operation {
+	return []request.Operation{
+		historyOf(request.Operation{ID: "listAllEvents", Method: "GET", Path: "/v1/events", Tag: "events", Summary: "List the events of all accounts", Gate: request.ByOperator,
+			Handle: s.handle(func(c *call) (any, error) { return c.events("events.>") })}),
+		historyOf(request.Operation{ID: "listAccountEvents", Method: "GET", Path: "/v1/accounts/{account}/events", Tag: "events", Summary: "List the events of an account", Permission: request.FollowEvents,
+			Handle: s.handle(func(c *call) (any, error) { return c.events("events." + c.Account + ".>") })}),
 	}
-}
-
-// historyOf completes an operation that answers events.
-func historyOf(op operation) operation {
-	op.about = "Asked with Accept: text/event-stream, it sends events as they happen, each a server-sent event whose ID is its position; of the query it then takes the filter alone."
-	op.query, op.answer, op.streams = listQuery, pageOf("events", reflect.TypeFor[Event]()), reflect.TypeFor[Event]()
-	op.headers = []parameter{{"Last-Event-ID", wire.Text, "For a stream: the position of the last event that the client has; 0 begins with the first, without it the stream begins now."}}
-	return op
 }
 
 // events is the handler of a resource's history, which outlives the resource.
 func (res *resource[S, R]) events(c *call) (any, error) {
-	name := domain.NewName(c.account, res.kind.Collection, c.path("id"))
+	name := domain.NewName(c.Account, res.kind.Collection, c.PathValue("id"))
 	if _, version := c.World.Row(name); version == 0 || !domain.ValidID(name.ID()) {
-		return nil, notFound(res.noun, name)
+		return nil, request.NotFound(res.noun, name)
 	}
 	return c.events(name.Subject())
 }
@@ -100,11 +101,11 @@ func (res *resource[S, R]) events(c *call) (any, error) {
 // events when the client asks for text/event-stream.
 func (c *call) events(filter string) (any, error) {
 	h := history{filter: filter}
-	if c.caller.may(toGuard) != nil {
+	if c.Principal.Require(request.ManageSecrets) != nil {
 		h.hidden = []string{domain.APIKeys.Collection, domain.Secrets.Collection}
 	}
-	p := c.params()
-	if wantsStream(c.r) {
+	p := c.Params()
+	if wantsStream(c.Request) {
 		return nil, c.streamEvents(p, h)
 	}
 	return c.listEvents(p, h)
@@ -125,43 +126,43 @@ func wantsStream(r *http.Request) bool {
 // streamEvents sends events as they happen, from where the client left off:
 // Last-Event-ID is the position of the last one that it has, 0 begins with the
 // first event of all, and without it the stream begins now.
-func (c *call) streamEvents(p *params, h history) error {
-	wants, err := eventFields.Filter(p.text("filter"))
+func (c *call) streamEvents(p *request.Params, h history) error {
+	wants, err := eventFields.Filter(p.Text("filter"))
 	h.wants = wants
-	after, ok := c.resumeAfter(&p.violations)
-	if err := both(p.err(), err); err != nil {
+	after, ok := c.resumeAfter(&p.Violations)
+	if err := request.JoinErrors(p.Err(), err); err != nil {
 		return err
 	}
 	if !ok {
 		after = c.World.Position()
 	}
-	leave, ok := c.busy.enter("streams of "+c.caller.account, c.Limits.Streams)
+	leave, ok := c.server.busy.Enter("streams of "+c.Principal.Account, c.server.Limits.Streams)
 	if !ok {
-		return &domain.Error{Code: domain.ResourceExhausted, Reason: reasonTooManyStreams,
-			Message: fmt.Sprintf("accounts/%s has %d streams of events open: close one first", c.caller.account, c.Limits.Streams)}
+		return &domain.Error{Code: domain.ResourceExhausted, Reason: request.ReasonTooManyStreams,
+			Message: fmt.Sprintf("accounts/%s has %d streams of events open: close one first", c.Principal.Account, c.server.Limits.Streams)}
 	}
 	defer leave()
-	c.tail.start(c.World.Position())
-	c.w.Header().Set("Content-Type", "text/event-stream")
-	c.w.Header().Set("Cache-Control", "no-store")
-	c.w.Header().Set("X-Accel-Buffering", "no") // a proxy must not hold the stream back
-	c.w.WriteHeader(http.StatusOK)
-	stream := &eventStream{call: c, history: h, after: after, flush: http.NewResponseController(c.w).Flush}
-	if err := stream.run(); err != nil && c.ctx.Err() == nil {
-		c.Logger.Warn("a stream of events broke off", "request", c.id, "error", err)
+	c.server.tail.start(c.World.Position())
+	c.Writer.Header().Set("Content-Type", "text/event-stream")
+	c.Writer.Header().Set("Cache-Control", "no-store")
+	c.Writer.Header().Set("X-Accel-Buffering", "no") // a proxy must not hold the stream back
+	c.Writer.WriteHeader(http.StatusOK)
+	stream := &eventStream{call: c, history: h, after: after, flush: http.NewResponseController(c.Writer).Flush}
+	if err := stream.run(); err != nil && c.Ctx.Err() == nil {
+		c.Logger.Warn("a stream of events broke off", "request", c.ID, "error", err)
 	}
 	return nil
 }
 
 // resumeAfter reads Last-Event-ID. A stream may be a moment ahead of the world.
 func (c *call) resumeAfter(v *domain.Violations) (position uint64, given bool) {
-	text := c.r.Header.Get("Last-Event-ID")
+	text := c.Request.Header.Get("Last-Event-ID")
 	if text == "" {
 		return 0, false
 	}
 	position, err := strconv.ParseUint(text, 10, 64)
 	if err == nil {
-		ctx, cancel := context.WithTimeout(c.ctx, resumeTime)
+		ctx, cancel := context.WithTimeout(c.Ctx, resumeTime)
 		err = c.World.WaitFor(ctx, position)
 		cancel()
 	}
@@ -184,13 +185,13 @@ type eventStream struct {
 }
 
 func (s *eventStream) run() error {
-	heartbeat := time.NewTicker(s.Limits.Heartbeat)
+	heartbeat := time.NewTicker(s.server.Limits.Heartbeat)
 	defer heartbeat.Stop()
 	if err := s.comment("connected"); err != nil {
 		return err
 	}
 	for {
-		events, at, complete, grown := s.tail.since(s.after)
+		events, at, complete, grown := s.server.tail.since(s.after)
 		if !complete {
 			if err := s.catchUp(at); err != nil {
 				return err
@@ -217,9 +218,9 @@ func (s *eventStream) run() error {
 			if err := s.comment("still here"); err != nil {
 				return err
 			}
-		case <-s.ctx.Done():
-			return s.ctx.Err()
-		case <-s.tail.ctx.Done():
+		case <-s.Ctx.Done():
+			return s.Ctx.Err()
+		case <-s.server.tail.ctx.Done():
 			return nil
 		}
 	}
@@ -227,7 +228,7 @@ func (s *eventStream) run() error {
 
 // catchUp sends what the log holds up to a position.
 func (s *eventStream) catchUp(at uint64) error {
-	for e, err := range s.Log.Read(s.ctx, s.filter, s.after) {
+	for e, err := range s.Log.Read(s.Ctx, s.filter, s.after) {
 		if err != nil {
 			return err
 		}
@@ -246,7 +247,7 @@ func (s *eventStream) send(e eventlog.Event) error {
 	}
 	data, err := json.Marshal(eventlog.Structured(shown(e)))
 	if err == nil {
-		_, err = fmt.Fprintf(s.w, "id: %d\ndata: %s\n\n", e.Position, data)
+		_, err = fmt.Fprintf(s.Writer, "id: %d\ndata: %s\n\n", e.Position, data)
 	}
 	return err
 }
@@ -254,7 +255,7 @@ func (s *eventStream) send(e eventlog.Event) error {
 // comment says that the stream lives, and how far it is: a client that comes
 // back need not read again what was not for it.
 func (s *eventStream) comment(text string) error {
-	if _, err := fmt.Fprintf(s.w, ": %s\nid: %d\n\n", text, s.after); err != nil {
+	if _, err := fmt.Fprintf(s.Writer, ": %s\nid: %d\n\n", text, s.after); err != nil {
 		return err
 	}
 	return s.flush()
@@ -262,7 +263,7 @@ func (s *eventStream) comment(text string) error {
 
 // stillAllowed tells whether the key that opened the stream is still good.
 func (s *eventStream) stillAllowed() bool {
-	state, _ := s.World.Row(s.caller.key)
+	state, _ := s.World.Row(s.Principal.Key)
 	key, _ := state.(domain.APIKey)
 	return key.Exists() && !key.Expired(s.Now())
 }

@@ -44,9 +44,9 @@ func (s *stage) settable(id string, request []byte) []byte {
 	value, err := wire.Parse(request)
 	require.NoError(s, err)
 	for _, op := range s.server.table {
-		if op.id == id && op.body != nil && !op.inference() {
+		if op.ID == id && op.Body != nil && !op.IsInference() {
 			var none domain.Violations
-			kept := wire.Normalize(&none, op.body, value)
+			kept := wire.Normalize(&none, op.Body, value)
 			if name, given := value.(map[string]any)["name"]; given {
 				kept["name"] = name
 			}
@@ -54,8 +54,8 @@ func (s *stage) settable(id string, request []byte) []byte {
 		}
 	}
 	for _, op := range s.server.table {
-		if op.id == id && op.inference() {
-			maps.DeleteFunc(value.(map[string]any), func(name string, _ any) bool { _, known := wire.StructOf(op.body).Field(name); return !known })
+		if op.ID == id && op.IsInference() {
+			maps.DeleteFunc(value.(map[string]any), func(name string, _ any) bool { _, known := wire.StructOf(op.Body).Field(name); return !known })
 		}
 	}
 	data, err := json.Marshal(value)
@@ -90,9 +90,9 @@ func TestExamples(t *testing.T) {
 	}
 	elsewhere := set("uploadModel", "validateModelUpload", "revokeNode") // these have tests of their own
 	var missing []string
-	for _, op := range operations() {
-		if _, ok := examples[op.id]; !ok && !elsewhere[op.id] && !op.unlisted && op.media == "" {
-			missing = append(missing, op.id)
+	for _, op := range operations(nil) {
+		if _, ok := examples[op.ID]; !ok && !elsewhere[op.ID] && !op.Hidden && op.Media == "" {
+			missing = append(missing, op.ID)
 		}
 	}
 	require.Empty(t, missing, "operations that no transcript of testdata shows at work")

@@ -9,6 +9,7 @@ import (
 	"os"
 	"time"
 
+	"anneal/api/request"
 	"anneal/api/wire"
 	"anneal/domain"
 )
@@ -110,7 +111,7 @@ func (x *exchange) Close() error { return x.body.Close() }
 func (x *exchange) tooSlow() error {
 	f := domain.Errorf(domain.DeadlineExceeded, "the body arrived too slowly: %d bytes in %s; send at least %d bytes a second, pause for %s at most, and send a JSON body within %s",
 		x.read, time.Since(x.began).Round(time.Second), x.limits.Rate, x.limits.Grace, x.limits.BodyTime)
-	f.Reason = reasonTooSlow
+	f.Reason = request.ReasonTooSlow
 	return f
 }
 
@@ -171,12 +172,12 @@ func (x *exchange) FlushError() error {
 // Unwrap lets http.ResponseController reach the connection.
 func (x *exchange) Unwrap() http.ResponseWriter { return x.ResponseWriter }
 
-// hold reads the whole body into memory: at most limit bytes, within
+// ReadBody reads the whole body into memory: at most limit bytes, within
 // Limits.BodyTime, and as long as there is memory for it.
-func (x *exchange) hold(r *http.Request, limit int64) ([]byte, error) {
+func (x *exchange) ReadBody(r *http.Request, limit int64) ([]byte, error) {
 	size := r.ContentLength
 	if size > limit {
-		return nil, bodyTooLarge(limit)
+		return nil, request.BodyTooLarge(limit)
 	}
 	if size < 0 {
 		size = limit // it does not say how long it is
@@ -198,7 +199,7 @@ func (x *exchange) hold(r *http.Request, limit int64) ([]byte, error) {
 	case errors.As(err, &fault):
 		return nil, fault
 	case errors.As(err, &tooLarge):
-		return nil, bodyTooLarge(limit)
+		return nil, request.BodyTooLarge(limit)
 	case err != nil:
 		return nil, wire.Malformed("the body could not be read to its end: send it again")
 	}
@@ -226,11 +227,17 @@ func (x *exchange) reserve(n int64) error {
 	return err
 }
 
-// decoded gives back what decoding the body took; its texts stay in use.
-func (x *exchange) decoded() {
+// ReleaseBody releases what decoding the body took; its texts stay in use.
+func (x *exchange) ReleaseBody() {
 	x.leave()
 	if spare := x.reserved - x.read; spare > 0 {
 		x.bodies.release(x.account, spare)
 		x.reserved -= spare
 	}
+}
+
+// Identify records whose request it is, and keeps its connection's place.
+func (x *exchange) Identify(account string) {
+	x.account = account
+	know(x.request.Context(), account)
 }

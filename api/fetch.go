@@ -173,14 +173,14 @@ func (in *recording) fetch(link string) error {
 		field = "file"
 	}
 	wrong := func(err error) error {
-		if in.ctx.Err() != nil {
-			return in.ctx.Err()
+		if in.Ctx.Err() != nil {
+			return in.Ctx.Err()
 		}
 		var v domain.Violations
 		v.Add(field, "%s", err)
 		return v.Err()
 	}
-	body, length, err := in.fetcher.get(in.ctx, link)
+	body, length, err := in.server.fetcher.get(in.Ctx, link)
 	if err != nil {
 		return wrong(err)
 	}
@@ -189,7 +189,7 @@ func (in *recording) fetch(link string) error {
 		return wrong(in.tooLarge())
 	}
 	watched := &watchedReader{Reader: &io.LimitedReader{R: body, N: in.limit.bytes + 1}}
-	size, err := in.Blobs.Put(in.ctx, in.files.Folder+audioFile, watched)
+	size, err := in.server.Blobs.Put(in.Ctx, in.files.Folder+audioFile, watched)
 	switch {
 	case err != nil && watched.err != nil:
 		return wrong(watched.err)

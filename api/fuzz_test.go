@@ -15,6 +15,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"anneal/api/request"
 )
 
 // steady is what a stage stands on while inputs come and go: a failure of the
@@ -134,11 +136,11 @@ const everything = aFilledOne + anEvaluator + aLoadedOne + aReviewed +
 	"> POST /v1/accounts/acme/supervisedFineTuningJobs?supervisedFineTuningJobId=job user\n> {\"dataset\": \"accounts/acme/datasets/rows\", \"baseModel\": \"accounts/default/models/anneal-base\"}\n\n"
 
 // asked are the rows that want takes, with their paths parsed.
-func asked(want func(*operation) bool) (requests []scripted) {
-	table := operations()
+func asked(want func(*request.Operation) bool) (requests []scripted) {
+	table := operations(nil)
 	for _, r := range operationRows() {
 		for i := range table {
-			if table[i].id == r.id && want(&table[i]) {
+			if table[i].ID == r.id && want(&table[i]) {
 				requests = append(requests, parseRequest(r.request))
 			}
 		}
@@ -148,7 +150,7 @@ func asked(want func(*operation) bool) (requests []scripted) {
 
 // FuzzQuery asks every list with any query.
 func FuzzQuery(f *testing.F) {
-	lists := asked(func(op *operation) bool { return op.method == http.MethodGet && op.declares("filter") })
+	lists := asked(func(op *request.Operation) bool { return op.Method == http.MethodGet && op.Declares("filter") })
 	for i, one := range lists {
 		_, query, _ := strings.Cut(one.path, "?")
 		f.Add(byte(i), query)
@@ -167,8 +169,8 @@ func FuzzQuery(f *testing.F) {
 
 // FuzzMask reads and changes with any mask.
 func FuzzMask(f *testing.F) {
-	masked := asked(func(op *operation) bool {
-		return op.declares("updateMask") || op.declares("readMask") && strings.HasSuffix(op.path, "{id}")
+	masked := asked(func(op *request.Operation) bool {
+		return op.Declares("updateMask") || op.Declares("readMask") && strings.HasSuffix(op.Path, "{id}")
 	})
 	for i := range masked {
 		f.Add(byte(i), "name")
@@ -192,7 +194,7 @@ func FuzzMask(f *testing.F) {
 // FuzzRequest sends any body to every operation that takes JSON, but those that
 // ask models.
 func FuzzRequest(f *testing.F) {
-	bodied := asked(func(op *operation) bool { return op.body != nil && op.gate == inAccount })
+	bodied := asked(func(op *request.Operation) bool { return op.Body != nil && op.Gate == request.InAccount })
 	for i, one := range bodied {
 		f.Add(byte(i), []byte(one.body))
 	}

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"time"
 
+	"anneal/api/request"
 	"anneal/domain"
 	"anneal/engines"
 	"anneal/projections/live"
@@ -28,16 +29,17 @@ type inquiry struct {
 	to      domain.Name // the deployment
 	session string
 	addon   string
+	choose  chooseAddon // another addon when that one is unloaded; nil when it was named
 	// ask puts the question to a replica. begun tells that something of its
 	// answer is with the caller, so that no other may be asked.
 	ask func(ctx context.Context, replica domain.Replica, addon string) (begun bool, err error)
 }
 
 // generate makes one continuation on a replica of the deployment.
-func (c *call) generate(ctx context.Context, deployment domain.Name, session string, req engines.CompletionRequest, emit func(engines.Chunk) error) (usage engines.Usage, at seat, err error) {
-	at, err = c.put(ctx, inquiry{deployment, session, req.Addon, func(ctx context.Context, replica domain.Replica, addon string) (begun bool, err error) {
+func (c *call) generate(ctx context.Context, to target, session string, req engines.CompletionRequest, emit func(engines.Chunk) error) (usage engines.Usage, at seat, err error) {
+	at, err = c.put(ctx, inquiry{to.Name, session, req.Addon, to.choose, func(ctx context.Context, replica domain.Replica, addon string) (begun bool, err error) {
 		req.Addon = addon
-		usage, err = c.Replicas.Complete(ctx, deployment, replica, req, func(chunk engines.Chunk) error {
+		usage, err = c.server.Replicas.Complete(ctx, to.Name, replica, req, func(chunk engines.Chunk) error {
 			begun = true
 			return emit(chunk)
 		})
@@ -51,10 +53,10 @@ func (c *call) generate(ctx context.Context, deployment domain.Name, session str
 // is told before all else.
 func (c *call) put(ctx context.Context, q inquiry) (seat, error) {
 	tried, full := map[string]bool{}, error(nil)
-	c.World.Live().RecordRequest(q.to, c.now)
+	c.World.Live().RecordRequest(q.to, c.Time)
 	for {
 		ready, err := c.awaitReplicas(ctx, q.to, q.addon)
-		if next, ok := c.successor(q.to, q.addon); ok && domain.CodeOf(err) == domain.NotFound {
+		if next, ok := c.successor(q.to, q.addon, q.choose); ok && domain.CodeOf(err) == domain.NotFound {
 			q.addon, tried = next, map[string]bool{}
 			continue
 		}
@@ -69,7 +71,7 @@ func (c *call) put(ctx context.Context, q inquiry) (seat, error) {
 			return seat{}, domain.Errorf(domain.Unavailable, "no replica of %s could be reached: try again", q.to)
 		}
 		tried[replica.ID] = true
-		at := seat{replica.Node.ID(), c.busy.of(replicaKey(q.to, replica.ID)) + 1}
+		at := seat{replica.Node.ID(), c.server.busy.Of(replicaKey(q.to, replica.ID)) + 1}
 		begun, err := c.try(ctx, q, replica)
 		if domain.CodeOf(err) == domain.ResourceExhausted {
 			full = err
@@ -77,26 +79,26 @@ func (c *call) put(ctx context.Context, q inquiry) (seat, error) {
 		if err == nil || begun || ctx.Err() != nil || !elsewhere(err) {
 			return at, err
 		}
-		if c.closing.Err() != nil {
+		if c.server.closing.Err() != nil {
 			return at, errStopping
 		}
-		if next, ok := c.successor(q.to, q.addon); ok && isUnloaded(err) {
+		if next, ok := c.successor(q.to, q.addon, q.choose); ok && isUnloaded(err) {
 			q.addon, tried = next, map[string]bool{}
 			continue
 		}
 		if len(tried) == maxTries {
 			return at, cmp.Or(full, err)
 		}
-		c.Logger.Warn("a replica failed before it had answered anything", "request", c.id, "deployment", q.to, "replica", replica.ID, "error", err)
+		c.Logger.Warn("a replica failed before it had answered anything", "request", c.ID, "deployment", q.to, "replica", replica.ID, "error", err)
 	}
 }
 
 // errStopping tells that nothing can be waited for here any more.
-var errStopping = &domain.Error{Code: domain.Unavailable, Reason: reasonStopping, Message: "the server is stopping: send the request again when it is back, or to another one"}
+var errStopping = &domain.Error{Code: domain.Unavailable, Reason: request.ReasonStopping, Message: "the server is stopping: send the request again when it is back, or to another one"}
 
 // try asks one replica, and is counted while it lasts.
 func (c *call) try(ctx context.Context, q inquiry, replica domain.Replica) (begun bool, err error) {
-	leave, _ := c.busy.enter(replicaKey(q.to, replica.ID), 1<<30)
+	leave, _ := c.server.busy.Enter(replicaKey(q.to, replica.ID), 1<<30)
 	defer leave()
 	begun, err = q.ask(ctx, replica, q.addon)
 	if err != nil && ctx.Err() != nil {
@@ -156,21 +158,21 @@ func affinity(session, replica string) uint64 {
 // it last reported, whichever is more.
 func (c *call) load(pulse live.View, deployment domain.Name, replica string) int {
 	reported, _ := pulse.Replica(deployment, replica)
-	return max(c.busy.of(replicaKey(deployment, replica)), reported.Active+reported.Queued)
+	return max(c.server.busy.Of(replicaKey(deployment, replica)), reported.Active+reported.Queued)
 }
 
 // awaitReplicas answers the ready replicas, which have the addon, if one is
 // named. When there are none it sees to it that one is wanted, and holds the
 // request until one is ready or Limits.Wake has passed.
 func (c *call) awaitReplicas(ctx context.Context, name domain.Name, addon string) ([]domain.Replica, error) {
-	timeout, asking := time.NewTimer(c.Limits.Wake), time.NewTicker(askAgain)
+	timeout, asking := time.NewTimer(c.server.Limits.Wake), time.NewTicker(askAgain)
 	defer timeout.Stop()
 	defer asking.Stop()
 	for {
 		v := c.World.View()
 		row, ok := v.Deployments.Get(name)
 		if !ok {
-			return nil, missing("DEPLOYMENT_NOT_FOUND", "there is no deployment %s any more", name)
+			return nil, request.NotFoundReason("DEPLOYMENT_NOT_FOUND", "there is no deployment %s any more", name)
 		}
 		if err := serving(row); err != nil {
 			return nil, err
@@ -185,10 +187,10 @@ func (c *call) awaitReplicas(ctx context.Context, name domain.Name, addon string
 			return ready, nil
 		}
 		if prospect := v.Feasibility(v.NeedOf(&row.State)); len(alive) == 0 && (prospect.Infeasible() || prospect.AllLost()) {
-			return nil, &domain.Error{Code: domain.Unavailable, Reason: reasonNoPlace, Message: fmt.Sprintf("%s has no replica, and no node can hold one: %s", name, prospect)}
+			return nil, &domain.Error{Code: domain.Unavailable, Reason: request.ReasonNoPlace, Message: fmt.Sprintf("%s has no replica, and no node can hold one: %s", name, prospect)}
 		}
 		if row.State.DesiredReplicas == 0 {
-			if err := c.record(domain.Intend(domain.Deployments, name, domain.Command[domain.Deployment](domain.WakeDeployment{}))); err != nil {
+			if err := c.Record(domain.Intend(domain.Deployments, name, domain.Command[domain.Deployment](domain.WakeDeployment{}))); err != nil {
 				return nil, err
 			}
 		}
@@ -196,20 +198,20 @@ func (c *call) awaitReplicas(ctx context.Context, name domain.Name, addon string
 		case <-c.World.Changed(v.Position):
 		case <-asking.C:
 			c.World.Live().RecordRequest(name, c.Now())
-		case <-c.closing.Done():
+		case <-c.server.closing.Done():
 			return nil, errStopping
 		case <-ctx.Done():
 			return nil, ctx.Err()
 		case <-timeout.C:
 			if waits {
-				return nil, &domain.Error{Code: domain.Unavailable, Reason: reasonScalingUp,
-					Message: fmt.Sprintf("%s was still loading the addon after %s: try again shortly", name, c.Limits.Wake)}
+				return nil, &domain.Error{Code: domain.Unavailable, Reason: request.ReasonScalingUp,
+					Message: fmt.Sprintf("%s was still loading the addon after %s: try again shortly", name, c.server.Limits.Wake)}
 			}
 			why := tryAgain
 			if pending := row.State.DesiredReplicas - len(row.State.Replicas); pending > 0 {
 				why = cmp.Or(scheduled(v, &row.State, pending).Message, why)
 			}
-			return nil, noReplicaReady(name, c.Limits.Wake, why)
+			return nil, noReplicaReady(name, c.server.Limits.Wake, why)
 		}
 	}
 }
@@ -217,6 +219,6 @@ func (c *call) awaitReplicas(ctx context.Context, name domain.Name, addon string
 const tryAgain = "try again shortly"
 
 func noReplicaReady(deployment domain.Name, waited time.Duration, why string) error {
-	return &domain.Error{Code: domain.Unavailable, Reason: reasonScalingUp,
+	return &domain.Error{Code: domain.Unavailable, Reason: request.ReasonScalingUp,
 		Message: fmt.Sprintf("%s is waking up and had no replica ready within %s: %s", deployment, waited, why)}
 }

@@ -10,10 +10,10 @@ import (
 
 	"github.com/google/uuid"
 
+	"anneal/api/request"
 	"anneal/api/wire"
 	"anneal/domain"
 	"anneal/engines"
-	"anneal/projections"
 )
 
 // A form is the shape in which an inference request is answered.
@@ -73,7 +73,8 @@ func (h *heard) call(piece engines.ToolCall) {
 // A generation is one request being answered. Its choices are generated at the
 // same time; mu orders what they write.
 type generation struct {
-	stream
+	*call
+	out     request.Stream
 	q       *inferenceRequest
 	form    form
 	to      target
@@ -93,11 +94,11 @@ type generation struct {
 
 // infer answers a request that was read and checked.
 func (c *call) infer(q *inferenceRequest, shape form, idPrefix string) (any, error) {
-	unread := c.params()
-	if err := unread.err(); err != nil && (c.Strict || len(unread.values) == 0) {
+	unread := c.Params()
+	if err := unread.Err(); err != nil && (c.server.Strict || len(unread.Values) == 0) {
 		return nil, err
 	}
-	if err := c.mayWork(c.caller.account); err != nil {
+	if err := c.RequireActive(c.Principal.Account); err != nil {
 		return nil, err
 	}
 	to, err := c.address(q.model)
@@ -108,23 +109,23 @@ func (c *call) infer(q *inferenceRequest, shape form, idPrefix string) (any, err
 		return nil, err
 	}
 	q.settings.Addon = to.addon
-	if err := c.mayWork(to.Name.Account()); err != nil { // the operator asks in other accounts
+	if err := c.RequireActive(to.Name.Account()); err != nil { // the operator asks in other accounts
 		return nil, err
 	}
-	leave, ok := c.busy.enter("generations of "+c.caller.account, c.Limits.Generations)
+	leave, ok := c.server.busy.Enter("generations of "+c.Principal.Account, c.server.Limits.Generations)
 	if !ok {
-		return nil, tooManyCompletions(c.caller.account, c.Limits.Generations)
+		return nil, tooManyCompletions(c.Principal.Account, c.server.Limits.Generations)
 	}
 	defer leave()
-	c.warnOfUnknown(slices.Concat(q.unknown, wire.SortedKeys(unread.values)))
+	c.warnOfUnknown(slices.Concat(q.unknown, wire.SortedKeys(unread.Values)))
 	session := c.sessionOf(q, to.State)
 	if q.strictFit {
-		if err := c.mustFit(to.Row, session, q); err != nil {
+		if err := c.mustFit(to, session, q); err != nil {
 			return nil, err
 		}
 	}
 	total := len(q.prompts) * q.n
-	g := &generation{stream: stream{call: c}, q: q, form: shape, to: to, session: session, id: idPrefix + uuid.NewString(), start: time.Now(), left: total}
+	g := &generation{call: c, out: request.Stream{Call: c.Call}, q: q, form: shape, to: to, session: session, id: idPrefix + uuid.NewString(), start: time.Now(), left: total}
 	for i := range total {
 		g.all = append(g.all, &heard{index: i})
 	}
@@ -143,10 +144,10 @@ const maxWarnings = 32
 // warnOfUnknown names the parameters that are not known and were ignored.
 func (c *call) warnOfUnknown(names []string) {
 	for _, name := range names[:min(len(names), maxWarnings)] {
-		c.warn("unknown parameter %s was ignored", wire.Quote(name))
+		c.Warn("unknown parameter %s was ignored", wire.Quote(name))
 	}
 	if more := len(names) - maxWarnings; more > 0 {
-		c.warn("%d more unknown parameters were ignored", more)
+		c.Warn("%d more unknown parameters were ignored", more)
 	}
 }
 
@@ -154,7 +155,7 @@ func (c *call) warnOfUnknown(names []string) {
 // where what they have in common may be cached; "" for none. A cache is never
 // shared between accounts, nor between isolation keys.
 func (c *call) sessionOf(q *inferenceRequest, d domain.Deployment) string {
-	q.settings.CacheScope = c.caller.account
+	q.settings.CacheScope = c.Principal.Account
 	if q.isolation != "" {
 		q.settings.CacheScope += "/" + q.isolation
 	}
@@ -169,10 +170,10 @@ func (c *call) sessionOf(q *inferenceRequest, d domain.Deployment) string {
 
 // mustFit refuses a request whose prompt and max_tokens together exceed the
 // window. A generation of nothing counts a prompt's tokens.
-func (c *call) mustFit(deployment *projections.Row[domain.Deployment], session string, q *inferenceRequest) error {
+func (c *call) mustFit(deployment target, session string, q *inferenceRequest) error {
 	for _, p := range q.prompts {
 		counting := engines.CompletionRequest{Prompt: p.text, PromptTokens: p.tokens, Chat: p.chat, Reasoning: q.settings.Reasoning, Addon: q.settings.Addon}
-		usage, _, err := c.generate(c.ctx, deployment.Name, session, counting, func(engines.Chunk) error { return nil })
+		usage, _, err := c.generate(c.Ctx, deployment, session, counting, func(engines.Chunk) error { return nil })
 		if err != nil {
 			return p.asWritten(err)
 		}
@@ -189,9 +190,9 @@ func (c *call) mustFit(deployment *projections.Row[domain.Deployment], session s
 // window is how many tokens the deployment's model looks at, where its engine
 // does not know; 0 is not known.
 func (c *call) window(d domain.Deployment) int {
-	row, ok := c.snapshot().Models.Get(domain.Name(d.BaseModel))
+	row, ok := c.View().Models.Get(domain.Name(d.BaseModel))
 	if ok && row.State.Kind == domain.PEFTAddon {
-		if base, found := c.snapshot().Models.Get(domain.Name(row.State.BaseModel)); found {
+		if base, found := c.View().Models.Get(domain.Name(row.State.BaseModel)); found {
 			row = base
 		}
 	}
@@ -211,7 +212,7 @@ const atOnce = 16
 
 // run generates every choice. The first that fails ends all of them.
 func (g *generation) run() (any, error) {
-	ctx, cancel := context.WithCancelCause(g.ctx)
+	ctx, cancel := context.WithCancelCause(g.Ctx)
 	defer cancel(nil)
 	var all sync.WaitGroup
 	slots := make(chan struct{}, atOnce)
@@ -235,17 +236,17 @@ func (g *generation) run() (any, error) {
 		if !g.first.IsZero() {
 			g.metered(g.to.Name, g.q.model, g.used(false))
 		}
-		return nil, g.fail(err)
+		return nil, g.out.Fail(err)
 	}
-	g.served.note(g.to.Name, g.Now())
+	g.server.served.note(g.to.Name, g.Now())
 	g.metered(g.to.Name, g.q.model, g.used(true))
-	g.meters.tokens.WithLabelValues("prompt").Add(float64(g.usage.PromptTokens))
-	g.meters.tokens.WithLabelValues("completion").Add(float64(g.usage.CompletionTokens))
+	g.server.meters.tokens.WithLabelValues("prompt").Add(float64(g.usage.PromptTokens))
+	g.server.meters.tokens.WithLabelValues("completion").Add(float64(g.usage.CompletionTokens))
 	if g.q.stream {
 		return nil, g.close()
 	}
 	for name, value := range g.metrics() {
-		g.w.Header().Set("anneal-"+name, fmt.Sprint(value))
+		g.Writer.Header().Set("anneal-"+name, fmt.Sprint(value))
 	}
 	return g.form.whole(g), nil
 }
@@ -261,7 +262,7 @@ func (g *generation) choice(ctx context.Context, index int) error {
 		req.Seed = &seed
 	}
 	h := g.all[index]
-	usage, at, err := g.generate(ctx, g.to.Name, g.session, req, func(c engines.Chunk) error { return g.hear(h, c) })
+	usage, at, err := g.generate(ctx, g.to, g.session, req, func(c engines.Chunk) error { return g.hear(h, c) })
 	if err != nil {
 		return p.asWritten(err)
 	}
@@ -275,8 +276,8 @@ func (g *generation) hear(h *heard, c engines.Chunk) error {
 	defer g.mu.Unlock()
 	if g.first.IsZero() {
 		g.first = time.Now()
-		g.served.note(g.to.Name, g.now) // not only at the end: a long answer under way is use as well
-		g.meters.firstText.Observe(g.first.Sub(g.start).Seconds())
+		g.server.served.note(g.to.Name, g.Time) // not only at the end: a long answer under way is use as well
+		g.server.meters.firstText.Observe(g.first.Sub(g.start).Seconds())
 	}
 	if g.q.oneCall {
 		c.ToolCalls = first(c.ToolCalls)
@@ -290,7 +291,7 @@ func (g *generation) hear(h *heard, c engines.Chunk) error {
 		return nil
 	}
 	h.begun = true
-	return g.event(part)
+	return g.out.Event(part)
 }
 
 // first are the pieces of the first tool call.
@@ -323,15 +324,15 @@ func (g *generation) finish(h *heard, firstSample bool, usage engines.Usage, at 
 	if g.left == 0 {
 		all = &g.usage
 	}
-	return g.event(g.form.end(g, h, all))
+	return g.out.Event(g.form.end(g, h, all))
 }
 
 // close ends the stream.
 func (g *generation) close() error {
 	if last := g.form.closing(g); last != nil {
-		if err := g.event(last); err != nil {
-			return ignoreGone(err)
+		if err := g.out.Event(last); err != nil {
+			return request.IgnoreGone(err)
 		}
 	}
-	return g.done()
+	return g.out.Done()
 }

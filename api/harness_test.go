@@ -21,6 +21,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"anneal/api/request"
 	"anneal/api/wire"
 	"anneal/blobs"
 	"anneal/blobs/reconcile/faults"
@@ -202,7 +203,7 @@ func (s *stage) key(alias string) string {
 
 func (s *stage) mint(alias, account, role string, expire *time.Time) {
 	name := domain.NewName(account, domain.APIKeys.Collection, alias)
-	key, err := MintKey(pepper, name)
+	key, err := request.MintKey(pepper, name)
 	require.NoError(s, err)
 	s.do(domain.Intend(domain.APIKeys, name, domain.Command[domain.APIKey](domain.CreateAPIKey{
 		APIKeySpec: domain.APIKeySpec{DisplayName: alias, Role: role, ExpireTime: expire}, Hash: key.Hash, Prefix: key.Prefix, CreatedBy: "test"})))

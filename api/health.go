@@ -10,25 +10,26 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
+	"anneal/api/request"
 	"anneal/domain"
 )
 
 // healthTime bounds how long the log may take to answer a question of health.
 const healthTime = 2 * time.Second
 
-func systemOperations() []operation {
-	return []operation{
-		{id: "getOpenAPI", method: "GET", path: "/openapi.json", tag: "system", summary: "Read this description", gate: everybody,
-			media: "application/json", handle: openAPI},
-		{id: "getHealth", method: "GET", path: "/healthz", tag: "system", summary: "Tell whether the process lives", gate: everybody,
-			answer: reflect.TypeFor[health](), handle: healthy},
-		{id: "getReadiness", method: "GET", path: "/readyz", tag: "system", summary: "Tell whether requests are answered from all of the log", gate: everybody,
-			answer: reflect.TypeFor[health](), handle: ready},
-		{id: "getMetrics", method: "GET", path: "/metrics", tag: "system", summary: "Read metrics in the text format of Prometheus", gate: everybody,
-			media: "text/plain", handle: func(c *call) (any, error) {
-				promhttp.HandlerFor(c.Metrics, promhttp.HandlerOpts{}).ServeHTTP(c.w, c.r)
+func systemOperations(s *Server) []request.Operation {
+	return []request.Operation{
+		{ID: "getOpenAPI", Method: "GET", Path: "/openapi.json", Tag: "system", Summary: "Read this description", Gate: request.Everyone,
+			Media: "application/json", Handle: s.handle(openAPI)},
+		{ID: "getHealth", Method: "GET", Path: "/healthz", Tag: "system", Summary: "Tell whether the process lives", Gate: request.Everyone,
+			Response: reflect.TypeFor[health](), Handle: s.handle(healthy)},
+		{ID: "getReadiness", Method: "GET", Path: "/readyz", Tag: "system", Summary: "Tell whether requests are answered from all of the log", Gate: request.Everyone,
+			Response: reflect.TypeFor[health](), Handle: s.handle(ready)},
+		{ID: "getMetrics", Method: "GET", Path: "/metrics", Tag: "system", Summary: "Read metrics in the text format of Prometheus", Gate: request.Everyone,
+			Media: "text/plain", Handle: s.handle(func(c *call) (any, error) {
+				promhttp.HandlerFor(c.server.Metrics, promhttp.HandlerOpts{}).ServeHTTP(c.Writer, c.Request)
 				return nil, nil
-			}},
+			})},
 	}
 }
 
@@ -43,7 +44,7 @@ func healthy(*call) (any, error) { return health{Status: "ok"}, nil }
 
 // ready answers when the log can be read and the world holds all of it.
 func ready(c *call) (any, error) {
-	ctx, cancel := context.WithTimeout(c.ctx, healthTime)
+	ctx, cancel := context.WithTimeout(c.Ctx, healthTime)
 	defer cancel()
 	last, err := c.Log.Last(ctx)
 	if err == nil {

@@ -9,6 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"anneal/api/request"
 	"anneal/eventlog/idempotency"
 )
 
@@ -24,7 +25,7 @@ func TestNoRoomForAnotherKey(t *testing.T) {
 		}
 		r := s.request(http.MethodPost, "/v1/accounts/"+account+"/datasets", alias, strings.NewReader(`{"datasetId": "`+id+`", "dataset": {}}`))
 		if key != "" {
-			r.Header.Set(idempotencyHeader, key)
+			r.Header.Set(request.IdempotencyHeader, key)
 		}
 		return s.send(r)
 	}
@@ -41,12 +42,12 @@ func TestNoRoomForAnotherKey(t *testing.T) {
 	require.InDelta(t, idempotency.Retention.Seconds(), wait, 60)
 	require.Equal(t, before, s.events(), "nothing was done")
 
-	require.Equal(t, "true", create("admin", "d1", "d1").header.Get(replayedHeader), "what is kept is answered again")
+	require.Equal(t, "true", create("admin", "d1", "d1").header.Get(request.ReplayedHeader), "what is kept is answered again")
 	require.Equal(t, http.StatusOK, create("user", "", "d3").status, "without a key there is no need of room")
 	require.Equal(t, http.StatusOK, create("other", "d3", "d3").status, "each account has its own room")
 
 	r := s.request(http.MethodPost, "/inference/v1/completions", "user", strings.NewReader(`{"model": "accounts/acme/deployments/d", "prompt": "a"}`))
-	r.Header.Set(idempotencyHeader, "c1")
+	r.Header.Set(request.IdempotencyHeader, "c1")
 	a = s.send(r)
 	require.Equal(t, http.StatusTooManyRequests, a.status, "%s", a.body)
 	require.Equal(t, "TOO_MANY_IDEMPOTENCY_KEYS", a.json(t)["error"].(map[string]any)["code"])

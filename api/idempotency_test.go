@@ -9,12 +9,12 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"anneal/api/request"
 	"anneal/domain"
 	"anneal/engines"
 	"anneal/eventlog"
@@ -99,7 +99,7 @@ func TestARepeatedChangeHappensOnce(t *testing.T) {
 
 // deafAnswers take no answer: a server that dies between a claim and its
 // answer.
-type deafAnswers struct{ Answers }
+type deafAnswers struct{ request.Answers }
 
 func (deafAnswers) Store(context.Context, idempotency.Claim, []byte) error {
 	return errors.New("the process is dead")
@@ -124,7 +124,7 @@ func TestAServerThatDiesBeforeItAnswers(t *testing.T) {
 			require.Equal(t, http.StatusConflict, early.status, "the claim still holds: %s", early.body)
 			require.Equal(t, "IDEMPOTENCY_KEY_BUSY", reasonOf(t, early))
 			require.NotEmpty(t, early.header.Get("Retry-After"))
-			s.clock.add(claimTime)
+			s.clock.add(request.ClaimTime)
 			second := s.keyed("k", c.method, c.path, c.alias, c.body)
 			require.Equal(t, 200, second.status, "%s", second.body)
 			require.Equal(t, string(first.body), string(second.body), "as if it had been the first")
@@ -263,7 +263,7 @@ func (c *chorus) singing(sing func(context.Context, domain.Replica, engines.Comp
 
 // watchedAnswers tell when a claim found its twin at work, and what is stored.
 type watchedAnswers struct {
-	Answers
+	request.Answers
 	busy   chan struct{}
 	mu     sync.Mutex
 	stored [][]byte
@@ -389,7 +389,7 @@ func TestAServerThatDiesAfterAnUpload(t *testing.T) {
 	first := send(dying)
 	require.Equal(t, 200, first.status, "%s", first.body)
 	after := s.events()
-	s.clock.add(claimTime)
+	s.clock.add(request.ClaimTime)
 	second := send(s)
 	require.Equal(t, 200, second.status, "%s", second.body)
 	require.Equal(t, string(first.body), string(second.body))
@@ -431,27 +431,4 @@ func TestAPanicGivesTheKeyBack(t *testing.T) {
 	second := s.keyed("k", "POST", acme+"/secrets", "admin", body)
 	require.Equal(t, 200, second.status, "%s", second.body)
 	assert.Empty(t, second.header.Get("Idempotent-Replayed"))
-}
-
-// A claim is held as long as its work takes, however long that is.
-func TestAClaimIsRenewedWhileTheWorkGoesOn(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		answers, digest := idempotency.NewMemory(), []byte("request")
-		c := &call{Server: &Server{Options: Options{Answers: answers}}, ctx: t.Context(), now: time.Now()}
-		claim, err := answers.Claim(t.Context(), "k", digest, c.now, claimTime)
-		require.NoError(t, err)
-		held := c.hold(claim)
-		state := func() idempotency.ClaimState {
-			claim, err := answers.Claim(t.Context(), "k", digest, time.Now(), claimTime)
-			require.NoError(t, err)
-			return claim.State
-		}
-		<-time.After(10*claimTime + time.Millisecond)
-		require.Equal(t, idempotency.InProgress, state())
-		require.NoError(t, answers.Store(t.Context(), held.settle(), []byte("done")))
-		<-time.After(2 * claimTime)
-		require.Equal(t, idempotency.Completed, state())
-		held.release()
-		require.Equal(t, idempotency.Completed, state(), "what is settled is not released")
-	})
 }

@@ -28,21 +28,21 @@ type inferenceModelList struct {
 // inferenceModels lists the READY models that the caller may use: its own and
 // public ones, and the names that the operator has bound to deployments.
 func inferenceModels(c *call) (any, error) {
-	if err := c.params().err(); err != nil {
+	if err := c.Params().Err(); err != nil {
 		return nil, err
 	}
-	if c.direct != "" {
+	if c.Direct != "" {
 		return c.modelsOfDirect()
 	}
 	deployed := c.deployedModels()
 	list := []inferenceModel{}
-	for row := range c.snapshot().Models.All() {
-		if row.State.State == domain.ModelReady && (row.State.Public || row.Name.Account() == c.account) {
+	for row := range c.View().Models.All() {
+		if row.State.State == domain.ModelReady && (row.State.Public || row.Name.Account() == c.Account) {
 			list = append(list, shownToInference(row, deployed[string(row.Name)]))
 		}
 	}
-	for row := range c.snapshot().Deployments.All() {
-		if model, ok := c.snapshot().Models.Get(domain.Name(row.State.BaseModel)); ok && row.State.Live() {
+	for row := range c.View().Deployments.All() {
+		if model, ok := c.View().Models.Get(domain.Name(row.State.BaseModel)); ok && row.State.Live() {
 			for _, alias := range row.State.Aliases {
 				shown := shownToInference(model, true)
 				shown.ID, shown.Created, shown.OwnedBy, shown.Deployment = alias, row.CreateTime.Unix(), domain.System, string(row.Name)
@@ -58,14 +58,14 @@ func inferenceModels(c *call) (any, error) {
 // their name alone: what deploymentOf finds.
 func (c *call) deployedModels() map[string]bool {
 	deployed := map[string]bool{}
-	for row := range c.snapshot().Deployments.All() {
+	for row := range c.View().Deployments.All() {
 		mine := row.Name.Account() == c.asksIn(domain.Name(row.State.BaseModel))
 		if row.State.Live() && !row.State.DisableAutoDeploy && (mine || forEveryAccount(row)) {
 			deployed[row.State.BaseModel] = true
 		}
 	}
-	for row := range c.snapshot().DeployedModels.All() {
-		deployment, ok := c.snapshot().Deployments.Get(domain.Name(row.State.Deployment))
+	for row := range c.View().DeployedModels.All() {
+		deployment, ok := c.View().Deployments.Get(domain.Name(row.State.Deployment))
 		if ok && deployment.State.Live() && row.State.Wanted() && row.Name.Account() == c.asksIn(domain.Name(row.State.Model)) {
 			deployed[row.State.Model] = true
 		}
@@ -76,19 +76,19 @@ func (c *call) deployedModels() map[string]bool {
 // modelsOfDirect lists what the deployment of a direct route answers for: its
 // model, and the addons that are loaded into it.
 func (c *call) modelsOfDirect() (any, error) {
-	row, err := c.deployment(c.direct)
+	row, err := c.deployment(c.Direct)
 	if err != nil {
 		return nil, err
 	}
 	names := []string{row.State.BaseModel}
-	for addon := range c.addonsOf(c.direct) {
+	for addon := range c.addonsOf(c.Direct) {
 		if addon.State.Wanted() {
 			names = append(names, addon.State.Model)
 		}
 	}
 	list := []inferenceModel{}
 	for _, name := range names {
-		if model, ok := c.snapshot().Models.Get(domain.Name(name)); ok {
+		if model, ok := c.View().Models.Get(domain.Name(name)); ok {
 			list = append(list, shownToInference(model, true))
 		}
 	}

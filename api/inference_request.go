@@ -49,10 +49,10 @@ type inferenceRequest struct {
 // question reads what a model is asked, by the rules of its operation, unless
 // the account is suspended.
 func (c *call) question(read func(value any, data []byte, strict bool) (*inferenceRequest, error)) (*inferenceRequest, error) {
-	if err := c.mayWork(c.account); err != nil {
+	if err := c.RequireActive(c.Account); err != nil {
 		return nil, err
 	}
-	data, err := exchangeOf(c.r).hold(c.r, c.Limits.Body)
+	data, err := c.Conn.ReadBody(c.Request, c.server.Limits.Body)
 	if err != nil {
 		return nil, err
 	}
@@ -60,12 +60,12 @@ func (c *call) question(read func(value any, data []byte, strict bool) (*inferen
 	if err != nil {
 		return nil, err
 	}
-	if object, ok := value.(map[string]any); ok && c.direct != "" && (object["model"] == nil || object["model"] == "") {
-		object["model"] = string(c.direct) // the host name says which
+	if object, ok := value.(map[string]any); ok && c.Direct != "" && (object["model"] == nil || object["model"] == "") {
+		object["model"] = string(c.Direct) // the host name says which
 	}
-	request, err := read(value, data, c.Strict)
-	exchangeOf(c.r).decoded()
-	return request, err
+	q, err := read(value, data, c.server.Strict)
+	c.Conn.ReleaseBody()
+	return q, err
 }
 
 // A prompt is one of a request: text, tokens or a conversation.

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"anneal/api/request"
 	"anneal/api/wire"
 	"anneal/domain"
 	"anneal/projections"
@@ -66,8 +67,8 @@ func (c *call) newIntake(folder string, limit fileLimit) *intake {
 
 // form is the request's multipart body.
 func (c *call) form() (form *multipart.Reader, err error) {
-	kind, _, _ := mime.ParseMediaType(c.r.Header.Get("Content-Type")) // what is none is "", or has no boundary
-	if form, err = c.r.MultipartReader(); err != nil || kind != "multipart/form-data" {
+	kind, _, _ := mime.ParseMediaType(c.Request.Header.Get("Content-Type")) // what is none is "", or has no boundary
+	if form, err = c.Request.MultipartReader(); err != nil || kind != "multipart/form-data" {
 		var v domain.Violations
 		v.Add("file", "send the file as the field \"file\" of a multipart/form-data body")
 		return nil, v.Err()
@@ -136,16 +137,16 @@ func filePart(form *multipart.Reader) (name string, content io.Reader, err error
 // file stores one file.
 func (in *intake) file(name string, content io.Reader) error {
 	limited := &io.LimitedReader{R: content, N: in.limit.bytes + 1}
-	size, err := in.Blobs.Put(in.ctx, in.files.Folder+name, &countedBody{ReadCloser: io.NopCloser(limited), share: in.share})
+	size, err := in.server.Blobs.Put(in.Ctx, in.files.Folder+name, &countedBody{ReadCloser: io.NopCloser(limited), share: in.share})
 	var fault *domain.Error
 	switch {
-	case err != nil && limited.N > 0 && !errors.As(err, &fault) && in.ctx.Err() == nil:
-		in.Logger.Warn("an upload broke off", "request", in.id, "error", err)
+	case err != nil && limited.N > 0 && !errors.As(err, &fault) && in.Ctx.Err() == nil:
+		in.Logger.Warn("an upload broke off", "request", in.ID, "error", err)
 		return domain.Errorf(domain.InvalidArgument, "the upload of %s broke off after %d bytes: send the file again", wire.Quote(name), size)
 	case err != nil:
 		return err
 	case limited.N == 0:
-		return bodyTooLarge(in.limit.bytes)
+		return request.BodyTooLarge(in.limit.bytes)
 	}
 	in.files.Sizes[name] = size
 	return nil
@@ -159,12 +160,12 @@ func (in *intake) take(files domain.Files) error {
 		return err
 	}
 	for _, name := range slices.Sorted(keysOf(files.Sizes)) {
-		err := in.Blobs.Copy(in.ctx, in.files.Folder+name, files.Folder+name)
+		err := in.server.Blobs.Copy(in.Ctx, in.files.Folder+name, files.Folder+name)
 		if err == nil {
-			in.files.Sizes[name], err = in.Blobs.Size(in.ctx, in.files.Folder+name)
+			in.files.Sizes[name], err = in.server.Blobs.Size(in.Ctx, in.files.Folder+name)
 		}
 		if err == nil && in.files.Sizes[name] > in.limit.bytes { // an object store's signed URL cannot hold the limit
-			err = bodyTooLarge(in.limit.bytes)
+			err = request.BodyTooLarge(in.limit.bytes)
 		}
 		if err != nil {
 			in.discard()
@@ -178,10 +179,10 @@ func (in *intake) take(files domain.Files) error {
 // here is left to the reconciler.
 func (in *intake) discard() {
 	defer in.share.release()
-	ctx, cancel := in.lasting()
+	ctx, cancel := in.Detached()
 	defer cancel()
-	if err := in.Blobs.DeleteFolder(ctx, in.files.Folder); err != nil {
-		in.Logger.Warn("files of a request that failed were left", "request", in.id, "folder", in.files.Folder, "error", err)
+	if err := in.server.Blobs.DeleteFolder(ctx, in.files.Folder); err != nil {
+		in.Logger.Warn("files of a request that failed were left", "request", in.ID, "folder", in.files.Folder, "error", err)
 	}
 }
 
@@ -189,7 +190,7 @@ func (in *intake) discard() {
 // and returns the resource as that left it. When the command is refused the
 // files are discarded; otherwise it may have been recorded.
 func recordFiles[S domain.State, R any](in *intake, res *resource[S, R], name domain.Name, upload domain.Command[S]) (*projections.Row[S], error) {
-	result, err := in.do(domain.Intend(res.kind, name, upload))
+	result, err := in.Do(domain.Intend(res.kind, name, upload))
 	in.share.release()
 	var refused *domain.Error
 	switch {
@@ -218,14 +219,14 @@ func (c *call) announcedFiles(limit fileLimit) (map[string]domain.Count, error) 
 	if err := readVerb(c, &asked); err != nil {
 		return nil, err
 	}
-	p := c.params()
-	p.violations.Require(len(asked.FilenameToSize) > 0 && len(asked.FilenameToSize) <= limit.files, "filenameToSize", "must name 1 to %d files and their sizes in bytes", limit.files)
+	p := c.Params()
+	p.Violations.Require(len(asked.FilenameToSize) > 0 && len(asked.FilenameToSize) <= limit.files, "filenameToSize", "must name 1 to %d files and their sizes in bytes", limit.files)
 	for _, name := range wire.SortedKeys(asked.FilenameToSize) {
 		size := asked.FilenameToSize[name].Int64()
-		limit.name(&p.violations, name)
-		p.violations.Require(size > 0 && size <= limit.bytes, "filenameToSize", "the size of %s must be from 1 to %d bytes", wire.Quote(name), limit.bytes)
+		limit.name(&p.Violations, name)
+		p.Violations.Require(size > 0 && size <= limit.bytes, "filenameToSize", "the size of %s must be from 1 to %d bytes", wire.Quote(name), limit.bytes)
 	}
-	return asked.FilenameToSize, p.err()
+	return asked.FilenameToSize, p.Err()
 }
 
 // signPuts answers a URL for each file, to which it can be PUT without a key.
@@ -239,7 +240,7 @@ func (c *call) signPuts(folder string, sizes map[string]domain.Count) (any, erro
 	}
 	urls := map[string]string{}
 	for name, size := range sizes {
-		url, err := c.Blobs.SignPut(c.ctx, folder+name, size.Int64(), c.Limits.SignedURL)
+		url, err := c.server.Blobs.SignPut(c.Ctx, folder+name, size.Int64(), c.server.Limits.SignedURL)
 		if err != nil {
 			return nil, err
 		}
@@ -252,7 +253,7 @@ func (c *call) signPuts(folder string, sizes map[string]domain.Count) (any, erro
 func (c *call) signGets(files domain.Files) (any, error) {
 	urls := map[string]string{}
 	for name := range files.Sizes {
-		url, err := c.Blobs.SignGet(c.ctx, files.Folder+name, c.Limits.SignedURL)
+		url, err := c.server.Blobs.SignGet(c.Ctx, files.Folder+name, c.server.Limits.SignedURL)
 		if err != nil {
 			return nil, err
 		}
@@ -277,11 +278,11 @@ func (l fileLimit) arrived(n int) error {
 // is being validated. So does the answer, uploaded, when another client deletes
 // the resource meanwhile: that is what the upload itself led to.
 func verdict[S domain.State, R any](c *call, res *resource[S, R], uploaded *projections.Row[S], judged func(S) (bool, error)) (any, error) {
-	timeout := time.NewTimer(c.Limits.Verdict)
+	timeout := time.NewTimer(c.server.Limits.Verdict)
 	defer timeout.Stop()
 	for {
-		c.view = nil
-		row, ok := res.table(c.snapshot()).Get(uploaded.Name)
+		c.Refresh()
+		row, ok := res.table(c.View()).Get(uploaded.Name)
 		if !ok || !row.CreateTime.Equal(uploaded.CreateTime) { // deleted since, and perhaps created again
 			return res.wire(c, uploaded), nil
 		}
@@ -291,11 +292,11 @@ func verdict[S domain.State, R any](c *call, res *resource[S, R], uploaded *proj
 			return res.wire(c, row), nil
 		}
 		select {
-		case <-c.World.Changed(c.view.Position):
+		case <-c.World.Changed(c.View().Position):
 		case <-timeout.C:
 			return res.wire(c, row), nil
-		case <-c.ctx.Done():
-			return nil, c.ctx.Err()
+		case <-c.Ctx.Done():
+			return nil, c.Ctx.Err()
 		}
 	}
 }

@@ -18,7 +18,7 @@ type jobInputs struct {
 // wantInputs makes sure that the account may start work, that what the job
 // names is there and may be used by it, and seals the tracker's key.
 func (c *call) wantInputs(v *domain.Violations, name domain.Name, in jobInputs) error {
-	if err := c.mayWork(c.account); err != nil {
+	if err := c.RequireActive(c.Account); err != nil {
 		return err
 	}
 	c.wantNamed(v, name, in)
@@ -61,9 +61,9 @@ func (c *call) wantDataset(v *domain.Violations, field, ref string) *domain.Data
 	if !ok {
 		return nil // the decision says what is wrong with its form
 	}
-	row, exists := c.snapshot().Datasets.Get(name)
-	if !exists || name.Account() != c.account {
-		v.Add(field, "names no dataset of accounts/%s: create it first, or correct the name", c.account)
+	row, exists := c.View().Datasets.Get(name)
+	if !exists || name.Account() != c.Account {
+		v.Add(field, "names no dataset of accounts/%s: create it first, or correct the name", c.Account)
 		return nil
 	}
 	return &row.State
@@ -86,10 +86,10 @@ func (c *call) wantModel(v *domain.Violations, field, ref, kind string) {
 	if _, ok := domain.ParseName(ref, domain.Models.Collection); !ok {
 		return
 	}
-	row, usable := c.usableModel(c.account, ref)
+	row, usable := c.UsableModel(c.Account, ref)
 	switch {
 	case !usable:
-		v.Add(field, "names no model that accounts/%s may use: its own and public ones are listed at /inference/v1/models and in accounts/%s/models", c.account, publicAccount)
+		v.Add(field, "names no model that accounts/%s may use: its own and public ones are listed at /inference/v1/models and in accounts/%s/models", c.Account, publicAccount)
 	case row.State.State != domain.ModelReady:
 		v.Add(field, "names a model that is %s: wait until it is READY", row.State.State)
 	case row.State.Kind == domain.SpeechModel && kind != "":
@@ -107,7 +107,7 @@ func (c *call) wantModel(v *domain.Violations, field, ref, kind string) {
 func (c *call) wantFreeModel(v *domain.Violations, field, ref string, job domain.Name) {
 	id := ref
 	if name, ok := domain.ParseName(ref, domain.Models.Collection); ok {
-		v.Require(name.Account() == c.account, field, "must be a model of accounts/%s", c.account)
+		v.Require(name.Account() == c.Account, field, "must be a model of accounts/%s", c.Account)
 		id = name.ID()
 	}
 	if id == "" {
@@ -116,8 +116,8 @@ func (c *call) wantFreeModel(v *domain.Violations, field, ref string, job domain
 		}
 		id = job.ID()
 	}
-	name := domain.NewName(c.account, domain.Models.Collection, id)
-	_, taken := c.snapshot().Models.Get(name)
+	name := domain.NewName(c.Account, domain.Models.Collection, id)
+	_, taken := c.View().Models.Get(name)
 	v.Require(!taken, field, "%s exists already: choose another ID for the result", name)
 }
 
@@ -127,7 +127,7 @@ func (c *call) wantSecret(v *domain.Violations, field, ref string) {
 	}
 	name, ok := domain.ParseName(ref, domain.Secrets.Collection)
 	if ok {
-		_, ok = c.snapshot().Secrets.Get(name)
+		_, ok = c.View().Secrets.Get(name)
 	}
-	v.Require(ok && name.Account() == c.account, field, "must name a secret of accounts/%s, like accounts/%s/secrets/ID", c.account, c.account)
+	v.Require(ok && name.Account() == c.Account, field, "must name a secret of accounts/%s, like accounts/%s/secrets/ID", c.Account, c.Account)
 }

@@ -5,6 +5,7 @@ import (
 	"strconv"
 	"time"
 
+	"anneal/api/request"
 	"anneal/blobs"
 	"anneal/domain"
 	"anneal/projections"
@@ -12,17 +13,17 @@ import (
 )
 
 // jobOperations are what every kind of job can do beyond the generic ones.
-func jobOperations[S domain.State, R any](res *resource[S, R]) []operation {
-	one, path := res.singular(), collectionPath+res.kind.Collection+"/{id}"
+func jobOperations[S domain.State, R any](s *Server, res *resource[S, R]) []request.Operation {
+	one, path := res.singular(), request.CollectionPath+res.kind.Collection+"/{id}"
 	cancel := res.verb(func(c *call, row *projections.Row[S]) (any, error) {
-		_, err := c.do(domain.IntendJob(row.Name, domain.CancelJob{}))
-		return empty, err
+		_, err := c.Do(domain.IntendJob(row.Name, domain.CancelJob{}))
+		return request.Empty, err
 	})
 	resume := res.verb(func(c *call, row *projections.Row[S]) (any, error) {
-		if err := c.mayWork(c.account); err != nil {
+		if err := c.RequireActive(c.Account); err != nil {
 			return nil, err
 		}
-		result, err := c.do(domain.IntendJob(row.Name, domain.ResumeJob{}))
+		result, err := c.Do(domain.IntendJob(row.Name, domain.ResumeJob{}))
 		if err != nil {
 			return nil, err
 		}
@@ -35,36 +36,36 @@ func jobOperations[S domain.State, R any](res *resource[S, R]) []operation {
 		}
 		return listCheckpoints(c, row.Name, any(&row.State).(domain.Job).Life())
 	}
-	all := []operation{
-		{id: "cancel" + one, method: "POST", path: path + ":cancel", summary: "Cancel " + res.aNoun(), may: toWrite,
-			about: "It answers once that is recorded; the job then stops within moments.", body: noSettings, emptyBody: true, givesBack: true, answer: noSettings, handle: cancel},
-		{id: "resume" + one, method: "POST", path: path + ":resume", summary: "Go on with " + res.aNoun() + " from its last checkpoint", may: toWrite,
-			body: noSettings, emptyBody: true, answer: reflect.TypeFor[R](), handle: resume},
-		{id: "get" + one + "MetricsFileEndpoint", method: "GET", path: path + ":getMetricsFileEndpoint", summary: "Get a URL of the metrics of " + res.aNoun(), may: toRead,
-			about: "The file has one JSON object for each step.", answer: reflect.TypeFor[signedURL](), handle: res.verb(func(c *call, row *projections.Row[S]) (any, error) {
+	all := []request.Operation{
+		{ID: "cancel" + one, Method: "POST", Path: path + ":cancel", Summary: "Cancel " + res.aNoun(), Permission: request.Write,
+			Description: "It answers once that is recorded; the job then stops within moments.", Body: request.NoBody, BodyOptional: true, ReleasesResources: true, Response: request.NoBody, Handle: s.handle(cancel)},
+		{ID: "resume" + one, Method: "POST", Path: path + ":resume", Summary: "Go on with " + res.aNoun() + " from its last checkpoint", Permission: request.Write,
+			Body: request.NoBody, BodyOptional: true, Response: reflect.TypeFor[R](), Handle: s.handle(resume)},
+		{ID: "get" + one + "MetricsFileEndpoint", Method: "GET", Path: path + ":getMetricsFileEndpoint", Summary: "Get a URL of the metrics of " + res.aNoun(), Permission: request.Read,
+			Description: "The file has one JSON object for each step.", Response: reflect.TypeFor[signedURL](), Handle: s.handle(res.verb(func(c *call, row *projections.Row[S]) (any, error) {
 				return metricsFile(c, row.Name, row.CreateEvent, row.CreateTime)
-			})},
-		{id: "list" + one + "Checkpoints", method: "GET", path: path + "/checkpoints", summary: "List the checkpoints of " + res.aNoun(), may: toRead,
-			query: listQuery, answer: pageOf("checkpoints", reflect.TypeFor[Checkpoint]()), handle: checkpoints},
+			}))},
+		{ID: "list" + one + "Checkpoints", Method: "GET", Path: path + "/checkpoints", Summary: "List the checkpoints of " + res.aNoun(), Permission: request.Read,
+			Query: request.ListParameters, Response: request.PageType("checkpoints", reflect.TypeFor[Checkpoint]()), Handle: s.handle(checkpoints)},
 	}
 	for i := range all {
-		all[i].tag = res.kind.Collection
+		all[i].Tag = res.kind.Collection
 	}
 	return all
 }
 
 // jobDeadline is when a job that is created now expires; nil is never.
 func (c *call) jobDeadline() *time.Time {
-	if c.Limits.JobTime <= 0 {
+	if c.server.Limits.JobTime <= 0 {
 		return nil
 	}
-	at := c.now.Add(c.Limits.JobTime)
+	at := c.Time.Add(c.server.Limits.JobTime)
 	return &at
 }
 
 // removeJob begins the removal of a job of any kind.
-func removeJob[S domain.State](kind *domain.Kind[S]) func(*call, *projections.Row[S], *params) (domain.Command[S], error) {
-	return func(_ *call, row *projections.Row[S], _ *params) (domain.Command[S], error) {
+func removeJob[S domain.State](kind *domain.Kind[S]) func(*call, *projections.Row[S], *request.Params) (domain.Command[S], error) {
+	return func(_ *call, row *projections.Row[S], _ *request.Params) (domain.Command[S], error) {
 		return deleteJob[S]{kind, row.Name}, nil
 	}
 }
@@ -90,10 +91,10 @@ type signedURL struct {
 
 func metricsFile(c *call, job domain.Name, event string, made time.Time) (any, error) {
 	key := blobs.MetricsFile(job, event)
-	_, err := c.Blobs.Size(c.ctx, key)
+	_, err := c.server.Blobs.Size(c.Ctx, key)
 	if domain.CodeOf(err) == domain.NotFound {
 		key = blobs.EarlierMetricsFile(job, made)
-		_, err = c.Blobs.Size(c.ctx, key)
+		_, err = c.server.Blobs.Size(c.Ctx, key)
 	}
 	if domain.CodeOf(err) == domain.NotFound {
 		f := domain.Errorf(domain.FailedPrecondition, "%s has no metrics yet: they appear within seconds of its first step; its state and jobProgress say how far it is", job)
@@ -103,7 +104,7 @@ func metricsFile(c *call, job domain.Name, event string, made time.Time) (any, e
 	if err != nil {
 		return nil, err
 	}
-	url, err := c.Blobs.SignGet(c.ctx, key, c.Limits.SignedURL)
+	url, err := c.server.Blobs.SignGet(c.Ctx, key, c.server.Limits.SignedURL)
 	return signedURL{url}, err
 }
 
@@ -124,8 +125,8 @@ func (checkpointState) Exists() bool { return true }
 var checkpointFields = fieldsOf[Checkpoint]()
 
 func listCheckpoints(c *call, job domain.Name, life *domain.JobLife) (any, error) {
-	p := c.params()
-	q, m := readQuery(c, p, reflect.TypeFor[Checkpoint]())
+	p := c.Params()
+	q, m := request.ReadListQuery(c.Call, p, reflect.TypeFor[Checkpoint]())
 	q.DefaultOrder = "createTime"
 	rows := func(yield func(*projections.Row[checkpointState]) bool) {
 		for _, one := range life.Checkpoints {
@@ -144,8 +145,8 @@ func listCheckpoints(c *call, job domain.Name, life *domain.JobLife) (any, error
 		}
 	}
 	page, err := query.List(rows, render, checkpointFields, q)
-	if err := both(p.err(), err); err != nil {
+	if err := request.JoinErrors(p.Err(), err); err != nil {
 		return nil, err
 	}
-	return listAnswer("checkpoints", page.Items, page.NextPageToken, page.TotalSize, m)
+	return request.ListResponse("checkpoints", page.Items, page.NextPageToken, page.TotalSize, m)
 }

@@ -214,7 +214,7 @@ func TestNotReady(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	w := httptest.NewRecorder()
-	s.server.Log = brokenLog{s.log}
+	s.server.core.Log = brokenLog{s.log}
 	s.server.ServeHTTP(w, httptest.NewRequestWithContext(ctx, "GET", "/readyz", nil))
 	require.Equal(t, 503, w.Code)
 	require.Equal(t, "5", w.Header().Get("Retry-After"))
@@ -253,7 +253,7 @@ func TestMasksHaveLimits(t *testing.T) {
 // what is known, and the operator why.
 func TestALogThatTakesNothing(t *testing.T) {
 	s := newStage(t, Limits{})
-	s.server.Log = brokenLog{s.log}
+	s.server.core.Log = brokenLog{s.log}
 	a := s.call("POST", "/v1/accounts/acme/datasets", "user", `{"datasetId": "d"}`)
 	require.Equal(t, 503, a.status)
 	require.Equal(t, "LOG_UNAVAILABLE", reasonOf(t, a))

@@ -9,6 +9,8 @@ import (
 	"net/netip"
 	"sync"
 	"time"
+
+	"anneal/api/request"
 )
 
 // ConnectionLimits bound the connections that a listener hands on.
@@ -155,7 +157,7 @@ func refuseConnection(conn net.Conn, why string) {
 	_ = conn.SetDeadline(time.Now().Add(refusalTime))
 	body := fmt.Sprintf(`{"code":14,"message":%[1]q,"details":[{"@type":"type.googleapis.com/google.rpc.ErrorInfo","reason":"TOO_MANY_CONNECTIONS"}],`+
 		`"error":{"message":%[1]q,"type":"unavailable_error","param":null,"code":"TOO_MANY_CONNECTIONS"}}`+"\n", why)
-	_, err := fmt.Fprintf(conn, "HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/json\r\nRetry-After: %s\r\nConnection: close\r\nContent-Length: %d\r\n\r\n%s", retrySeconds, len(body), body)
+	_, err := fmt.Fprintf(conn, "HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/json\r\nRetry-After: %s\r\nConnection: close\r\nContent-Length: %d\r\n\r\n%s", request.RetryAfterSeconds, len(body), body)
 	half, ok := conn.(interface{ CloseWrite() error })
 	if err != nil || !ok || half.CloseWrite() != nil {
 		return

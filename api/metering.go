@@ -8,12 +8,12 @@ import (
 // metered records what the call has used of a deployment. That it cannot be
 // recorded is the operator's business, and no reason to withhold an answer.
 func (c *call) metered(deployment domain.Name, model string, used metering.Record) {
-	if c.Meter == nil {
+	if c.server.Meter == nil {
 		return
 	}
-	used.Time, used.Request, used.Account, used.Key, used.Deployment, used.Model = c.Now(), c.id, c.caller.account, c.caller.key, deployment, model
-	if err := c.Meter.Record(used); err != nil {
-		c.Logger.Warn("what a request used was not recorded", "request", c.id, "deployment", deployment, "error", err)
+	used.Time, used.Request, used.Account, used.Key, used.Deployment, used.Model = c.Now(), c.ID, c.Principal.Account, c.Principal.Key, deployment, model
+	if err := c.server.Meter.Record(used); err != nil {
+		c.Logger.Warn("what a request used was not recorded", "request", c.ID, "deployment", deployment, "error", err)
 	}
 }
 

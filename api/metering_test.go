@@ -9,6 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"anneal/api/request"
 	"anneal/domain"
 	"anneal/engines"
 	"anneal/eventlog/metering"
@@ -96,7 +97,7 @@ func TestUsageIsRecordedForEachRecording(t *testing.T) {
 }
 
 func keyNameOf(t *testing.T, text string) domain.Name {
-	name, ok := keyName(text)
+	name, ok := request.KeyName(text)
 	require.True(t, ok)
 	return name
 }

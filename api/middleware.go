@@ -4,35 +4,25 @@ import (
 	"context"
 	"fmt"
 	"net/http"
-	"path"
 	"runtime/debug"
-	"strings"
 	"time"
 
 	"github.com/go-chi/chi/v5"
 	"github.com/google/uuid"
 
+	"anneal/api/request"
 	"anneal/domain"
 )
-
-type requestIDKey struct{}
-
-const requestIDHeader = "X-Request-Id"
-
-func requestID(r *http.Request) string {
-	id, _ := r.Context().Value(requestIDKey{}).(string)
-	return id
-}
 
 // identify gives the request an ID: the client's, when it is a plain one.
 func (s *Server) identify(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		id := r.Header.Get(requestIDHeader)
+		id := r.Header.Get(request.RequestIDHeader)
 		if !plainID(id) {
 			id = uuid.Must(uuid.NewV7()).String()
 		}
-		w.Header().Set(requestIDHeader, id)
-		next.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), requestIDKey{}, id)))
+		w.Header().Set(request.RequestIDHeader, id)
+		next.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), request.RequestIDKey{}, id)))
 	})
 }
 
@@ -77,7 +67,7 @@ func (s *Server) observe(next http.Handler) http.Handler {
 		next.ServeHTTP(recorded, r)
 		took, route := time.Since(start), chi.RouteContext(r.Context()).RoutePattern()
 		s.meters.request(route, r.Method, recorded.status, took)
-		s.Logger.Debug("request", "request", requestID(r), "method", r.Method, "path", r.URL.Path, "status", recorded.status, "took", took)
+		s.Logger.Debug("request", "request", request.RequestID(r), "method", r.Method, "path", r.URL.Path, "status", recorded.status, "took", took)
 	})
 }
 
@@ -93,11 +83,11 @@ func (s *Server) recover(next http.Handler) http.Handler {
 			if cause == http.ErrAbortHandler {
 				panic(cause)
 			}
-			s.Logger.Error("panic", "request", requestID(r), "method", r.Method, "path", r.URL.Path, "cause", fmt.Sprint(cause), "stack", string(debug.Stack()))
+			s.Logger.Error("panic", "request", request.RequestID(r), "method", r.Method, "path", r.URL.Path, "cause", fmt.Sprint(cause), "stack", string(debug.Stack()))
 			if recorded, ok := w.(*recorder); ok && recorded.status != 0 {
 				panic(http.ErrAbortHandler) // the answer has begun: only breaking it off says that it is not whole
 			}
-			refuse(w, errorOf(domain.Errorf(domain.Internal, "the server failed to answer; give its operator the request's ID, %s", requestID(r))), requestID(r), isInference(r))
+			request.WriteError(w, request.ErrorOf(domain.Errorf(domain.Internal, "the server failed to answer; give its operator the request's ID, %s", request.RequestID(r))), request.RequestID(r), request.IsInference(r))
 		}()
 		next.ServeHTTP(w, r)
 	})
@@ -107,12 +97,12 @@ func (s *Server) recover(next http.Handler) http.Handler {
 // colon belongs to the path: what answers a resource does not answer its verbs.
 func (s *Server) methodsOf(r *http.Request) (allowed []string) {
 	routes, ok := s.routes.(chi.Routes)
-	if isDirect(r) {
+	if request.IsDirect(r) {
 		routes, ok = s.direct.routes, true
 	}
 	for _, method := range []string{http.MethodGet, http.MethodPost, http.MethodPatch, http.MethodPut, http.MethodDelete} {
 		found := chi.NewRouteContext()
-		if !ok || !routes.Match(found, method, r.URL.Path) || verbOf(found.RoutePattern()) != verbOf(r.URL.Path) {
+		if !ok || !routes.Match(found, method, r.URL.Path) || request.VerbOf(found.RoutePattern()) != request.VerbOf(r.URL.Path) {
 			continue
 		}
 		if allowed = append(allowed, method); method == http.MethodGet {
@@ -120,11 +110,4 @@ func (s *Server) methodsOf(r *http.Request) (allowed []string) {
 		}
 	}
 	return allowed
-}
-
-// verbOf is what follows the colon in a path's last segment; "" when there is
-// none.
-func verbOf(of string) string {
-	_, verb, _ := strings.Cut(path.Base(of), ":")
-	return verb
 }

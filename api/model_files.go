@@ -8,34 +8,35 @@ import (
 
 	"github.com/google/uuid"
 
+	"anneal/api/request"
 	"anneal/api/wire"
 	"anneal/blobs"
 	"anneal/domain"
 	"anneal/projections"
 )
 
-func modelOperations() []operation {
-	const one = collectionPath + "models/{id}"
-	all := []operation{
-		{id: "uploadModel", method: "POST", path: one + ":upload", summary: "Upload files of a model", may: toWrite,
-			about: "Each file is a field of the form. The answer waits until the files have been checked: it is the READY model, or everything that is wrong. " +
+func modelOperations(s *Server) []request.Operation {
+	const one = request.CollectionPath + "models/{id}"
+	all := []request.Operation{
+		{ID: "uploadModel", Method: "POST", Path: one + ":upload", Summary: "Upload files of a model", Permission: request.Write,
+			Description: "Each file is a field of the form. The answer waits until the files have been checked: it is the READY model, or everything that is wrong. " +
 				"Files of an upload that was refused stay, so that only what is missing or wrong need be sent again.",
-			form: reflect.TypeFor[uploadForm](), answer: reflect.TypeFor[Model](), handle: uploadModel},
-		{id: "getModelUploadEndpoint", method: "POST", path: one + ":getUploadEndpoint", summary: "Get URLs to which the files of a model can be PUT", may: toWrite,
-			body: reflect.TypeFor[announcedFiles](), emptyBody: true, answer: reflect.TypeFor[signedURLs](), handle: modelEndpoints},
-		{id: "validateModelUpload", method: "POST", path: one + ":validateUpload", summary: "Check the files of a model that were PUT", may: toWrite,
-			about: "The answer is the READY model, or everything that is wrong. Files of an upload that was refused stay, so that only what is missing or wrong need be sent again.",
-			body:  noSettings, emptyBody: true, answer: reflect.TypeFor[Model](), handle: models.verb(validateModel)},
-		{id: "getModelDownloadEndpoint", method: "GET", path: one + ":getDownloadEndpoint", summary: "Get URLs from which the files of a model can be read", gate: withKey, may: toRead,
-			about:  "Those of a public model are anybody's.",
-			query:  []parameter{{"precision", wire.Text, "The precision of the copy to read; the model as it was made when it is left out."}},
-			answer: reflect.TypeFor[signedURLs](), handle: modelDownload},
-		{id: "prepareModel", method: "POST", path: one + ":prepare", summary: "Write a copy of a model in another precision", may: toWrite,
-			about: "The copy is written in the background: the model's copies say how far it is.",
-			body:  reflect.TypeFor[preparation](), answer: noSettings, handle: prepareCopy},
+			Form: reflect.TypeFor[uploadForm](), Response: reflect.TypeFor[Model](), Handle: s.handle(uploadModel)},
+		{ID: "getModelUploadEndpoint", Method: "POST", Path: one + ":getUploadEndpoint", Summary: "Get URLs to which the files of a model can be PUT", Permission: request.Write,
+			Body: reflect.TypeFor[announcedFiles](), BodyOptional: true, Response: reflect.TypeFor[signedURLs](), Handle: s.handle(modelEndpoints)},
+		{ID: "validateModelUpload", Method: "POST", Path: one + ":validateUpload", Summary: "Check the files of a model that were PUT", Permission: request.Write,
+			Description: "The answer is the READY model, or everything that is wrong. Files of an upload that was refused stay, so that only what is missing or wrong need be sent again.",
+			Body:        request.NoBody, BodyOptional: true, Response: reflect.TypeFor[Model](), Handle: s.handle(models.verb(validateModel))},
+		{ID: "getModelDownloadEndpoint", Method: "GET", Path: one + ":getDownloadEndpoint", Summary: "Get URLs from which the files of a model can be read", Gate: request.WithKey, Permission: request.Read,
+			Description: "Those of a public model are anybody's.",
+			Query:       []request.Parameter{{Name: "precision", Kind: wire.Text, Description: "The precision of the copy to read; the model as it was made when it is left out."}},
+			Response:    reflect.TypeFor[signedURLs](), Handle: s.handle(modelDownload)},
+		{ID: "prepareModel", Method: "POST", Path: one + ":prepare", Summary: "Write a copy of a model in another precision", Permission: request.Write,
+			Description: "The copy is written in the background: the model's copies say how far it is.",
+			Body:        reflect.TypeFor[preparation](), Response: request.NoBody, Handle: s.handle(prepareCopy)},
 	}
 	for i := range all {
-		all[i].tag = "models"
+		all[i].Tag = "models"
 	}
 	return all
 }
@@ -51,7 +52,7 @@ func newModelFolder(row *projections.Row[domain.Model]) string {
 }
 
 func (c *call) weightFiles() fileLimit {
-	return fileLimit{files: c.Limits.ModelFiles, bytes: c.Limits.ModelFile}
+	return fileLimit{files: c.server.Limits.ModelFiles, bytes: c.server.Limits.ModelFile}
 }
 
 // mayUploadModel is why files cannot be uploaded now; nil when they can.
@@ -64,7 +65,7 @@ func mayUploadModel(row *projections.Row[domain.Model]) error {
 // uploadModel takes files as multipart fields "file" and answers when they have
 // been checked.
 func uploadModel(c *call) (any, error) {
-	if err := c.params().err(); err != nil {
+	if err := c.Params().Err(); err != nil {
 		return nil, err
 	}
 	row, err := models.row(c)
@@ -166,7 +167,7 @@ func validateModel(c *call, row *projections.Row[domain.Model]) (any, error) {
 		}
 		return c.modelVerdict(again)
 	}
-	arrived, err := c.Blobs.Files(c.ctx, modelArrivals(row))
+	arrived, err := c.server.Blobs.Files(c.Ctx, modelArrivals(row))
 	if err != nil {
 		return nil, err
 	}
@@ -195,12 +196,12 @@ func validateModel(c *call, row *projections.Row[domain.Model]) (any, error) {
 
 // modelDownload answers URLs of a model's files, or of its copy in a precision.
 func modelDownload(c *call) (any, error) {
-	if err := models.open(c, c.path("id"), toRead); err != nil {
+	if err := models.open(c, c.PathValue("id"), request.Read); err != nil {
 		return nil, err
 	}
-	p := c.params()
-	precision := p.text("precision")
-	if err := p.err(); err != nil {
+	p := c.Params()
+	precision := p.Text("precision")
+	if err := p.Err(); err != nil {
 		return nil, err
 	}
 	row, err := models.row(c)
@@ -232,15 +233,15 @@ type preparation struct {
 }
 
 func prepareCopy(c *call) (any, error) {
-	p, asked := c.params(), preparation{}
-	if err := readVerbWith(c, &p.violations, &asked); err != nil {
+	p, asked := c.Params(), preparation{}
+	if err := readVerbWith(c, &p.Violations, &asked); err != nil {
 		return nil, err
 	}
 	row, err := models.row(c)
 	if err != nil {
 		return nil, err
 	}
-	if err := c.mayWork(c.account); err != nil {
+	if err := c.RequireActive(c.Account); err != nil {
 		return nil, err
 	}
 	intent := domain.Intend(domain.Models, row.Name, domain.Command[domain.Model](domain.PrepareModel{Precision: asked.Precision}))
@@ -250,6 +251,6 @@ func prepareCopy(c *call) (any, error) {
 	if err := c.room(1); err != nil { // how large the copy will be is not known yet
 		return nil, err
 	}
-	_, err = c.do(intent)
-	return empty, err
+	_, err = c.Do(intent)
+	return request.Empty, err
 }

@@ -3,6 +3,7 @@ package api
 import (
 	"time"
 
+	"anneal/api/request"
 	"anneal/api/wire"
 	"anneal/domain"
 	"anneal/projections"
@@ -44,19 +45,19 @@ type ModelCopy struct {
 }
 
 var models = &resource[domain.Model, Model]{
-	kind: domain.Models, noun: "model", wrapper: "model", idParam: "modelId", reads: toReadModels, writes: toWrite,
+	kind: domain.Models, noun: "model", wrapper: "model", idParam: "modelId", reads: request.ReadModels, writes: request.Write,
 	fields: storedFieldsOf[domain.Model, Model]("name", "displayName", "description", "kind", "baseModel", "public", "createTime", "updateTime", "state",
 		"createdBy", "modelType", "parameterCount", "contextLength", "precision", "embedding", "loraRank"),
 	public:  func(m *domain.Model) bool { return m.Public },
 	render:  renderModel,
 	prepare: prepareModel,
 	create: func(c *call, _ domain.Name, given *Model) domain.Command[domain.Model] {
-		return domain.CreateModel{CreatedBy: string(c.caller.key), ModelSpec: given.spec()}
+		return domain.CreateModel{CreatedBy: string(c.Principal.Key), ModelSpec: given.spec()}
 	},
 	update: func(_ domain.Model, merged, _ *Model, _ wire.Mask) (domain.Command[domain.Model], error) {
 		return domain.UpdateModel{ModelSpec: merged.spec()}, nil
 	},
-	remove: func(c *call, row *projections.Row[domain.Model], _ *params) (domain.Command[domain.Model], error) {
+	remove: func(c *call, row *projections.Row[domain.Model], _ *request.Params) (domain.Command[domain.Model], error) {
 		return domain.DeleteModel{}, nil
 	},
 }
@@ -70,7 +71,7 @@ func (m *Model) spec() domain.ModelSpec {
 // role to publish.
 func prepareModel(c *call, _ domain.Name, given *Model, extra map[string]string, v *domain.Violations) error {
 	if given.Public {
-		if err := c.caller.may(toPublish); err != nil {
+		if err := c.Principal.Require(request.Publish); err != nil {
 			return err
 		}
 	}
@@ -89,8 +90,8 @@ func prepareModel(c *call, _ domain.Name, given *Model, extra map[string]string,
 	if _, ok := domain.ParseName(given.BaseModel, domain.Models.Collection); !ok {
 		return nil // the decision says what is wrong with its form
 	}
-	base, ok := c.usableModel(c.account, given.BaseModel)
-	v.Require(ok, "model.baseModel", "names no model that accounts/%s may use: create it first, or correct the name", c.account)
+	base, ok := c.UsableModel(c.Account, given.BaseModel)
+	v.Require(ok, "model.baseModel", "names no model that accounts/%s may use: create it first, or correct the name", c.Account)
 	v.Require(!ok || given.Kind != domain.PEFTAddon || base.State.Kind == domain.BaseModel, "model.baseModel", "is an addon itself: name the model that both are for")
 	return nil
 }

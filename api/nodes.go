@@ -5,6 +5,7 @@ import (
 	"reflect"
 	"time"
 
+	"anneal/api/request"
 	"anneal/api/wire"
 	"anneal/domain"
 	"anneal/projections"
@@ -37,7 +38,7 @@ func seen(v *projections.View, row *projections.Row[domain.Node]) time.Time {
 
 // nodes belong to the account system, so only the operator's keys reach them.
 var nodes = &resource[domain.Node, Node]{
-	kind: domain.Nodes, noun: "node", reads: toRead, writes: toOperate,
+	kind: domain.Nodes, noun: "node", reads: request.Read, writes: request.Operate,
 	fields: storedFieldsOf[domain.Node, Node]("name", "pool", "capacity", "engines", "version", "createTime", "updateTime", "state", "status"),
 	render: func(v *projections.View, row *projections.Row[domain.Node], out *Node) {
 		*out = Node{Name: string(row.Name), NodeSpec: row.State.NodeSpec, CreateTime: wire.TimestampOf(&row.CreateTime), UpdateTime: wire.TimestampOf(&row.UpdateTime),
@@ -51,17 +52,17 @@ var nodes = &resource[domain.Node, Node]{
 			out.Engines = []string{}
 		}
 	},
-	remove: func(*call, *projections.Row[domain.Node], *params) (domain.Command[domain.Node], error) {
+	remove: func(*call, *projections.Row[domain.Node], *request.Params) (domain.Command[domain.Node], error) {
 		return domain.RemoveNode{}, nil
 	},
 }
 
-func nodeOperations() []operation {
-	return []operation{
-		{id: "revokeNode", method: "POST", path: "/v1/accounts/{account}/nodes/{id}:revoke", tag: "nodes", summary: "Revoke a node's access", may: toOperate,
-			about: "Its key and the token that it enrolled with are refused from then on, its connections are closed, and its work is placed elsewhere. " +
+func nodeOperations(s *Server) []request.Operation {
+	return []request.Operation{
+		{ID: "revokeNode", Method: "POST", Path: "/v1/accounts/{account}/nodes/{id}:revoke", Tag: "nodes", Summary: "Revoke a node's access", Permission: request.Operate,
+			Description: "Its key and the token that it enrolled with are refused from then on, its connections are closed, and its work is placed elsewhere. " +
 				"Only an agent with another token can enrol under its name again.",
-			body: reflect.TypeFor[revocation](), emptyBody: true, answer: reflect.TypeFor[Node](), handle: revokeNode},
+			Body: reflect.TypeFor[revocation](), BodyOptional: true, Response: reflect.TypeFor[Node](), Handle: s.handle(revokeNode)},
 	}
 }
 
@@ -70,13 +71,13 @@ type revocation struct {
 }
 
 func revokeNode(c *call) (any, error) {
-	p := c.params()
+	p := c.Params()
 	var asked revocation
-	if err := readVerbWith(c, &p.violations, &asked); err != nil {
+	if err := readVerbWith(c, &p.Violations, &asked); err != nil {
 		return nil, err
 	}
-	p.violations.Require(len(asked.Reason) <= domain.MaxDescription, "reason", "must have at most %d bytes", domain.MaxDescription)
-	if err := p.err(); err != nil {
+	p.Violations.Require(len(asked.Reason) <= domain.MaxDescription, "reason", "must have at most %d bytes", domain.MaxDescription)
+	if err := p.Err(); err != nil {
 		return nil, err
 	}
 	row, err := nodes.row(c)
@@ -84,7 +85,7 @@ func revokeNode(c *call) (any, error) {
 		return nil, err
 	}
 	command := domain.RevokeNode{Reason: cmp.Or(asked.Reason, "revoked by the operator")}
-	result, err := c.do(domain.Intend(domain.Nodes, row.Name, domain.Command[domain.Node](command)))
+	result, err := c.Do(domain.Intend(domain.Nodes, row.Name, domain.Command[domain.Node](command)))
 	if err != nil {
 		return nil, err
 	}

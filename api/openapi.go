@@ -15,6 +15,7 @@ import (
 	"sync"
 	"time"
 
+	"anneal/api/request"
 	"anneal/api/wire"
 	"anneal/domain"
 )
@@ -74,13 +75,13 @@ type example struct {
 // A description is the document as it is served: the same bytes as long as the
 // process lives, made when they are first asked for.
 type description struct {
-	table []operation
+	table []request.Operation
 	once  sync.Once
 	data  []byte
 	tag   string // of its content, for conditional requests
 }
 
-func describe(table []operation) *description { return &description{table: table} }
+func describe(table []request.Operation) *description { return &description{table: table} }
 
 // bytes panics when the table cannot be described: a fault of the program, found
 // by the first test that asks.
@@ -96,19 +97,19 @@ func (d *description) bytes() ([]byte, string) {
 }
 
 func openAPI(c *call) (any, error) {
-	data, tag := c.about.bytes()
-	h := c.w.Header()
+	data, tag := c.server.about.bytes()
+	h := c.Writer.Header()
 	h.Set("Content-Type", "application/json")
 	h.Set("X-Content-Type-Options", "nosniff")
 	h.Set("Cache-Control", "public, max-age=300")
 	h.Set("ETag", tag)
 	h.Set("Access-Control-Allow-Origin", "*") // it is public, and tools read it in browsers
-	http.ServeContent(c.w, c.r, "", time.Time{}, bytes.NewReader(data))
+	http.ServeContent(c.Writer, c.Request, "", time.Time{}, bytes.NewReader(data))
 	return nil, nil
 }
 
 // document is the description of the operations in OpenAPI 3.1.
-func document(table []operation) ([]byte, error) {
+func document(table []request.Operation) ([]byte, error) {
 	d := &describer{schemas: newSchemas(table)}
 	if err := json.Unmarshal(examplesJSON, &d.examples); err != nil {
 		return nil, err
@@ -116,13 +117,13 @@ func document(table []operation) ([]byte, error) {
 	paths := map[string]map[string]any{}
 	for i := range table {
 		op := &table[i]
-		if op.unlisted {
+		if op.Hidden {
 			continue
 		}
-		if paths[op.path] == nil {
-			paths[op.path] = map[string]any{}
+		if paths[op.Path] == nil {
+			paths[op.Path] = map[string]any{}
 		}
-		paths[op.path][strings.ToLower(op.method)] = d.operation(op)
+		paths[op.Path][strings.ToLower(op.Method)] = d.operation(op)
 	}
 	var described []any
 	for _, tag := range tags {
@@ -139,7 +140,7 @@ func document(table []operation) ([]byte, error) {
 		"paths":    paths,
 		"components": map[string]any{
 			"schemas":    d.allSchemas(),
-			"parameters": map[string]any{"IdempotencyKey": idempotencyParameter, "RequestId": d.parameter(parameter{requestIDHeader, wire.Text, "An ID for the request, of letters, digits, -, _ and dots; one is made when it is left out."}, "header")},
+			"parameters": map[string]any{"IdempotencyKey": request.IdempotencyParameter, "RequestId": d.parameter(request.Parameter{Name: request.RequestIDHeader, Kind: wire.Text, Description: "An ID for the request, of letters, digits, -, _ and dots; one is made when it is left out."}, "header")},
 			"headers":    answerHeaders,
 			"responses":  d.refusals(),
 			"securitySchemes": map[string]any{"apiKey": map[string]any{"type": "http", "scheme": "bearer",
@@ -156,22 +157,22 @@ type describer struct {
 
 // allSchemas are the components, with those that only refusals have.
 func (d *describer) allSchemas() map[string]wire.Schema {
-	d.of(reflect.TypeFor[managementError]())
-	d.of(reflect.TypeFor[errorInfo]())
-	d.of(reflect.TypeFor[badRequest]())
-	d.of(reflect.TypeFor[inferenceError]())
+	d.of(reflect.TypeFor[request.ManagementError]())
+	d.of(reflect.TypeFor[request.ErrorInfo]())
+	d.of(reflect.TypeFor[request.BadRequest]())
+	d.of(reflect.TypeFor[request.InferenceError]())
 	return d.byName
 }
 
-func (d *describer) operation(op *operation) map[string]any {
+func (d *describer) operation(op *request.Operation) map[string]any {
 	out := map[string]any{
-		"operationId": op.id, "summary": op.summary, "description": strings.TrimSpace(op.about + " " + op.whoMay()), "tags": []string{op.tag},
+		"operationId": op.ID, "summary": op.Summary, "description": strings.TrimSpace(op.Description + " " + whoMay(op)), "tags": []string{op.Tag},
 		"parameters": d.parameters(op), "responses": d.responses(op),
 	}
-	if example := d.examples[op.id]; example.Path != "" {
+	if example := d.examples[op.ID]; example.Path != "" {
 		out["x-example-path"] = example.Path
 	}
-	if op.gate == everybody {
+	if op.Gate == request.Everyone {
 		out["security"] = []any{}
 	}
 	if body := d.requestBody(op); body != nil {
@@ -181,11 +182,11 @@ func (d *describer) operation(op *operation) map[string]any {
 }
 
 // whoMay says in words who is let through.
-func (op *operation) whoMay() string {
-	roles := func(what permission) string {
+func whoMay(op *request.Operation) string {
+	roles := func(what request.Permission) string {
 		var may []string
 		for _, role := range domain.Roles {
-			if slices.Contains(granted[role], what) {
+			if slices.Contains(request.Granted[role], what) {
 				may = append(may, role)
 			}
 		}
@@ -194,19 +195,19 @@ func (op *operation) whoMay() string {
 		}
 		return "Keys of the account with the role " + strings.Join(may, " or ") + " may, and the operator."
 	}
-	switch op.gate {
-	case inAccount:
-		return roles(op.may)
-	case byOperator:
+	switch op.Gate {
+	case request.InAccount:
+		return roles(op.Permission)
+	case request.ByOperator:
 		return "Only the operator may."
-	case toModels:
-		may := slices.DeleteFunc(slices.Clone(domain.Roles), func(role string) bool { return !slices.Contains(granted[role], toInfer) })
+	case request.ToModels:
+		may := slices.DeleteFunc(slices.Clone(domain.Roles), func(role string) bool { return !slices.Contains(request.Granted[role], request.Infer) })
 		return "Keys with the role " + strings.Join(may, ", ") + " may."
-	case withKey:
-		if op.may == toRead && op.id == "getDigest" {
+	case request.WithKey:
+		if op.Permission == request.Read && op.ID == "getDigest" {
 			return "An admin of the account default may, and the operator."
 		}
-		return "Whoever has a key may see what is public. " + roles(op.may)
+		return "Whoever has a key may see what is public. " + roles(op.Permission)
 	}
 	return "No key is needed."
 }
@@ -221,31 +222,31 @@ var pathTexts = map[string]string{
 
 const idPattern = "^[a-z]([a-z0-9-]{0,61}[a-z0-9])?$"
 
-func (d *describer) parameters(op *operation) []any {
+func (d *describer) parameters(op *request.Operation) []any {
 	list := []any{}
-	for _, found := range pathVariable.FindAllStringSubmatch(op.path, -1) {
+	for _, found := range pathVariable.FindAllStringSubmatch(op.Path, -1) {
 		of := wire.Schema{"type": "string"}
 		if found[1] != "version" {
 			of["pattern"] = idPattern
 		}
 		list = append(list, map[string]any{"name": found[1], "in": "path", "required": true, "description": pathTexts[found[1]], "schema": of})
 	}
-	for _, p := range op.query {
+	for _, p := range op.Query {
 		list = append(list, d.parameter(p, "query"))
 	}
-	for _, p := range op.headers {
+	for _, p := range op.Headers {
 		list = append(list, d.parameter(p, "header"))
 	}
-	if op.repeatable() {
+	if op.Repeatable() {
 		list = append(list, map[string]any{"$ref": "#/components/parameters/IdempotencyKey"})
 	}
 	return append(list, map[string]any{"$ref": "#/components/parameters/RequestId"})
 }
 
-func (d *describer) parameter(p parameter, in string) map[string]any {
+func (d *describer) parameter(p request.Parameter, in string) map[string]any {
 	of := wire.Schema{"type": "string"}
-	out := map[string]any{"name": p.name, "in": in, "description": p.about, "schema": of}
-	switch p.sort {
+	out := map[string]any{"name": p.Name, "in": in, "description": p.Description, "schema": of}
+	switch p.Kind {
 	case wire.Bool:
 		of["type"], of["default"] = "boolean", false
 	case wire.Int:
@@ -257,28 +258,28 @@ func (d *describer) parameter(p parameter, in string) map[string]any {
 	return out
 }
 
-func (d *describer) requestBody(op *operation) map[string]any {
+func (d *describer) requestBody(op *request.Operation) map[string]any {
 	switch {
-	case op.form != nil:
-		of := d.of(op.form)
+	case op.Form != nil:
+		of := d.of(op.Form)
 		return map[string]any{"required": true, "description": "A form with the file.", "content": map[string]any{"multipart/form-data": map[string]any{"schema": of}}}
-	case op.body == nil || op.body == noSettings:
+	case op.Body == nil || op.Body == request.NoBody:
 		return nil
 	}
 	media := map[string]any{"schema": d.bodySchema(op)}
-	if request := d.examples[op.id].Request; request != nil {
+	if request := d.examples[op.ID].Request; request != nil {
 		media["example"] = request
 	}
-	return map[string]any{"required": !op.emptyBody, "content": map[string]any{"application/json": media}}
+	return map[string]any{"required": !op.BodyOptional, "content": map[string]any{"application/json": media}}
 }
 
 // bodySchema is that of the body's type, and what this operation requires of it.
-func (d *describer) bodySchema(op *operation) wire.Schema {
-	of := d.typed(op.body, wire.Capitalize(op.id)+"Request")
-	if len(op.requires) == 0 {
+func (d *describer) bodySchema(op *request.Operation) wire.Schema {
+	of := d.typed(op.Body, wire.Capitalize(op.ID)+"Request")
+	if len(op.Required) == 0 {
 		return of
 	}
-	return wire.Schema{"allOf": []any{of, wire.Schema{"type": "object", "required": op.requires}}}
+	return wire.Schema{"allOf": []any{of, wire.Schema{"type": "object", "required": op.Required}}}
 }
 
 // typed is the schema of a type that may have no name of its own.
@@ -292,54 +293,54 @@ func (d *describer) typed(t reflect.Type, name string) wire.Schema {
 	return d.named(t, name)
 }
 
-func (d *describer) responses(op *operation) map[string]any {
-	headers := map[string]any{requestIDHeader: map[string]any{"$ref": "#/components/headers/RequestId"}}
-	if op.repeatable() {
-		headers[replayedHeader] = map[string]any{"$ref": "#/components/headers/Replayed"}
+func (d *describer) responses(op *request.Operation) map[string]any {
+	headers := map[string]any{request.RequestIDHeader: map[string]any{"$ref": "#/components/headers/RequestId"}}
+	if op.Repeatable() {
+		headers[request.ReplayedHeader] = map[string]any{"$ref": "#/components/headers/Replayed"}
 	}
-	for _, p := range op.replies {
-		headers[p.name] = map[string]any{"description": p.about, "schema": d.parameter(p, "header")["schema"]}
+	for _, p := range op.ResponseHeaders {
+		headers[p.Name] = map[string]any{"description": p.Description, "schema": d.parameter(p, "header")["schema"]}
 	}
 	content := map[string]any{}
 	switch {
-	case op.media == "application/json":
-		content[op.media] = map[string]any{"schema": wire.Schema{"type": "object"}}
-	case op.media != "":
-		content[op.media] = map[string]any{"schema": wire.Schema{"type": "string"}}
-	case op.answer != nil:
-		media := map[string]any{"schema": d.typed(op.answer, wire.Capitalize(op.id)+"Response")}
-		if answer := d.examples[op.id].Answer; answer != nil {
+	case op.Media == "application/json":
+		content[op.Media] = map[string]any{"schema": wire.Schema{"type": "object"}}
+	case op.Media != "":
+		content[op.Media] = map[string]any{"schema": wire.Schema{"type": "string"}}
+	case op.Response != nil:
+		media := map[string]any{"schema": d.typed(op.Response, wire.Capitalize(op.ID)+"Response")}
+		if answer := d.examples[op.ID].Answer; answer != nil {
 			media["example"] = answer
 		}
-		if op.orElse != nil {
-			media["schema"] = wire.Schema{"anyOf": []any{media["schema"], d.of(op.orElse)}}
+		if op.AltResponse != nil {
+			media["schema"] = wire.Schema{"anyOf": []any{media["schema"], d.of(op.AltResponse)}}
 		}
 		content["application/json"] = media
 	}
-	for _, text := range op.texts {
+	for _, text := range op.TextMedia {
 		content[text] = map[string]any{"schema": wire.Schema{"type": "string"}}
 	}
-	if op.streams != nil {
-		content["text/event-stream"] = map[string]any{"schema": wire.Schema{"type": "string", "contentMediaType": "application/json", "contentSchema": d.of(op.streams),
-			"description": "Server-sent events. The data of each is one " + componentName(op.streams) + "."}}
+	if op.Streamed != nil {
+		content["text/event-stream"] = map[string]any{"schema": wire.Schema{"type": "string", "contentMediaType": "application/json", "contentSchema": d.of(op.Streamed),
+			"description": "Server-sent events. The data of each is one " + componentName(op.Streamed) + "."}}
 	}
 	all := map[string]any{"200": map[string]any{"description": "It is done, or this is what was asked for.", "headers": headers, "content": content}}
-	for _, status := range op.refusals() {
-		all[strconv.Itoa(status)] = map[string]any{"$ref": "#/components/responses/" + refusalName(status, op.inference())}
+	for _, status := range refusals(op) {
+		all[strconv.Itoa(status)] = map[string]any{"$ref": "#/components/responses/" + refusalName(status, op.IsInference())}
 	}
 	return all
 }
 
 // refusals are the statuses other than 200 that the operation may answer.
-func (op *operation) refusals() []int {
-	if op.gate == everybody {
+func refusals(op *request.Operation) []int {
+	if op.Gate == request.Everyone {
 		return []int{http.StatusRequestHeaderFieldsTooLarge, http.StatusInternalServerError, http.StatusServiceUnavailable}
 	}
 	all := []int{400, 401, 403, 404, 409, 429, 500, 501, 503, 504}
-	if op.body != nil || op.form != nil {
+	if op.Body != nil || op.Form != nil {
 		all = append(all, http.StatusRequestEntityTooLarge)
 	}
-	if op.inference() {
+	if op.IsInference() {
 		all = append(all, http.StatusPreconditionFailed)
 	}
 	return all

@@ -1,7 +1,5 @@
 package api
 
-import ()
-
 // audioTexts describe the fields of the paths that take recordings, as
 // fieldTexts do those of the others.
 var audioTexts = map[string]string{

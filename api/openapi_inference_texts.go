@@ -1,7 +1,5 @@
 package api
 
-import ()
-
 // inferenceTexts describe the fields of the inference paths, as fieldTexts do
 // those of the others.
 var inferenceTexts = map[string]string{

@@ -7,6 +7,7 @@ import (
 	"reflect"
 	"strings"
 
+	"anneal/api/request"
 	"anneal/api/wire"
 	"anneal/domain"
 )
@@ -32,23 +33,23 @@ var refusalTexts = map[int]string{
 // returns, made by the same functions where these need no request.
 var refusalSamples = map[int]*domain.Error{
 	400: epochsOutOfRange,
-	401: errorOf(errNoKey),
-	403: errorOf(caller{role: domain.RoleInference}.may(toWrite)),
-	404: errorOf(notFound("dataset", "accounts/acme/datasets/d")),
+	401: request.ErrorOf(request.ErrNoKey),
+	403: request.ErrorOf(request.Principal{Role: domain.RoleInference}.Require(request.Write)),
+	404: request.ErrorOf(request.NotFound("dataset", "accounts/acme/datasets/d")),
 	409: {Code: domain.AlreadyExists, Message: "a dataset of this name exists: choose another ID"},
-	412: errorOf(suspended("acme", domain.Account{SuspendState: "FAILED_PAYMENTS"})),
-	413: bodyTooLarge(DefaultLimits.Body),
-	429: errorOf(tooManyCompletions("acme", DefaultLimits.Generations)),
-	500: errorOf(errors.New("an error of the server itself")),
+	412: request.ErrorOf(request.Suspended("acme", domain.Account{SuspendState: "FAILED_PAYMENTS"})),
+	413: request.BodyTooLarge(DefaultLimits.Body),
+	429: request.ErrorOf(tooManyCompletions("acme", DefaultLimits.Generations)),
+	500: request.ErrorOf(errors.New("an error of the server itself")),
 	501: {Code: domain.Unimplemented, Message: "the engine of accounts/acme/deployments/d1 cannot do this: ask another deployment"},
-	503: errorOf(noReplicaReady("accounts/acme/deployments/d1", DefaultLimits.Wake, tryAgain)),
-	504: errorOf(context.DeadlineExceeded),
+	503: request.ErrorOf(noReplicaReady("accounts/acme/deployments/d1", DefaultLimits.Wake, tryAgain)),
+	504: request.ErrorOf(context.DeadlineExceeded),
 }
 
 var epochsOutOfRange = func() *domain.Error {
 	var v domain.Violations
 	v.Add("trainingConfig.epochs", "must be from 0 (the default, 1) to %d", domain.MaxEpochs)
-	return errorOf(v.Err())
+	return request.ErrorOf(v.Err())
 }()
 
 // sampleID is the request ID of the examples.
@@ -80,16 +81,16 @@ func (d *describer) refusals() map[string]any {
 			continue
 		}
 		if status != http.StatusPreconditionFailed {
-			all[refusalName(status, false)] = d.refusal(status, text, d.of(reflect.TypeFor[managementError]()), managementBody(refusalSamples[status], sampleID))
+			all[refusalName(status, false)] = d.refusal(status, text, d.of(reflect.TypeFor[request.ManagementError]()), request.ManagementBody(refusalSamples[status], sampleID))
 		}
-		_, body := inferenceBody(refusalSamples[status], sampleID)
-		all[refusalName(status, true)] = d.refusal(status, text, d.of(reflect.TypeFor[inferenceError]()), body)
+		_, body := request.InferenceBody(refusalSamples[status], sampleID)
+		all[refusalName(status, true)] = d.refusal(status, text, d.of(reflect.TypeFor[request.InferenceError]()), body)
 	}
 	return all
 }
 
 func (d *describer) refusal(status int, text string, of wire.Schema, sample any) map[string]any {
-	headers := map[string]any{requestIDHeader: map[string]any{"$ref": "#/components/headers/RequestId"}}
+	headers := map[string]any{request.RequestIDHeader: map[string]any{"$ref": "#/components/headers/RequestId"}}
 	switch status {
 	case http.StatusUnauthorized:
 		headers["WWW-Authenticate"] = map[string]any{"$ref": "#/components/headers/Authenticate"}

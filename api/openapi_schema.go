@@ -7,6 +7,7 @@ import (
 	"slices"
 	"unicode"
 
+	"anneal/api/request"
 	"anneal/api/wire"
 	"anneal/domain"
 )
@@ -25,15 +26,15 @@ type schemas struct {
 	asked map[reflect.Type]bool
 }
 
-func newSchemas(table []operation) *schemas {
+func newSchemas(table []request.Operation) *schemas {
 	s := &schemas{map[string]wire.Schema{}, map[string]reflect.Type{}, map[reflect.Type]bool{}, map[reflect.Type]bool{}}
 	for i := range table {
 		op := &table[i]
-		if op.body != nil && !op.inference() { // whose unknown fields are ignored
-			reach(op.body, s.asked)
+		if op.Body != nil && !op.IsInference() { // whose unknown fields are ignored
+			reach(op.Body, s.asked)
 		}
-		if op.declares("readMask") && op.answer != nil {
-			reach(maskedPart(op.answer), s.partial)
+		if op.Declares("readMask") && op.Response != nil {
+			reach(maskedPart(op.Response), s.partial)
 		}
 	}
 	for t := range s.asked {
@@ -69,7 +70,7 @@ func reach(t reflect.Type, found map[reflect.Type]bool) {
 
 // of is the schema of a type: a reference when it is a struct with a name.
 func (s *schemas) of(t reflect.Type) wire.Schema {
-	if t = wire.Deref(t); t == reflect.TypeFor[file]() {
+	if t = wire.Deref(t); t == reflect.TypeFor[request.File]() {
 		return wire.Schema{"type": "string", "contentMediaType": "application/octet-stream"}
 	}
 	switch wire.KindOf(t) {

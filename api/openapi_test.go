@@ -29,8 +29,8 @@ func TestTheDocumentIsOpenAPI(t *testing.T) {
 		described += len(path.Operations())
 	}
 	offered := 0
-	for _, op := range operations() {
-		if !op.unlisted {
+	for _, op := range operations(nil) {
+		if !op.Hidden {
 			offered++
 		}
 	}

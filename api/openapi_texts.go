@@ -1,7 +1,5 @@
 package api
 
-import ()
-
 // fieldTexts describe fields, by name or by type and name. Every field of the
 // document has one.
 var fieldTexts = map[string]string{

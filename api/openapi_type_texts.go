@@ -1,7 +1,5 @@
 package api
 
-import ()
-
 // typeTexts describe the components.
 var typeTexts = map[string]string{
 	"APIKey":                  "A key that a program of an account identifies itself with. What it may do is its role.",

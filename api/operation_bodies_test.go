@@ -16,19 +16,19 @@ import (
 func (x *examination) wrongBodies() {
 	x.Helper()
 	switch {
-	case x.op.form != nil:
+	case x.op.Form != nil:
 		x.refused(http.StatusBadRequest, x.ask(func(one *scripted) { one.file, one.body = "", "no form" }))
 		return
-	case x.op.body == nil:
+	case x.op.Body == nil:
 		return
 	}
 	for _, broken := range []string{"{", "[]", "null", "\"text\"", "{}{}", "\xff", "{\"a\": 1, \"a\": 2}"} {
 		x.refused(http.StatusBadRequest, x.ask(func(one *scripted) { one.body = broken }))
 	}
-	w := wrongness{anything: x.op.inference()}
-	data, err := json.Marshal(w.object(wire.Deref(x.op.body), ""))
+	w := wrongness{anything: x.op.IsInference()}
+	data, err := json.Marshal(w.object(wire.Deref(x.op.Body), ""))
 	require.NoError(x, err)
-	if x.op.inference() {
+	if x.op.IsInference() {
 		x.server.Strict = true // others are told of unknown fields when they are answered
 		defer func() { x.server.Strict = false }()
 	}

@@ -12,23 +12,23 @@ import (
 // headings of summaries.
 func TestOperationsAreWellNamed(t *testing.T) {
 	ids, routes := map[string]bool{}, map[string]bool{}
-	for _, op := range operations() {
-		route := op.method + " " + op.path
+	for _, op := range operations(nil) {
+		route := op.Method + " " + op.Path
 		require.False(t, routes[route], "%s is there twice", route)
-		require.False(t, ids[op.id], "%s is there twice", op.id)
-		ids[op.id], routes[route] = true, true
-		require.NotNil(t, op.handle, op.id)
-		if op.unlisted {
+		require.False(t, ids[op.ID], "%s is there twice", op.ID)
+		ids[op.ID], routes[route] = true, true
+		require.NotNil(t, op.Handle, op.ID)
+		if op.Hidden {
 			continue
 		}
-		require.Regexp(t, regexp.MustCompile(`^[a-z][A-Za-z]+$`), op.id)
-		require.NotEmpty(t, op.tag, op.id)
-		require.NotEmpty(t, op.summary, op.id)
-		require.False(t, strings.HasSuffix(op.summary, "."), op.id)
-		require.True(t, op.answer != nil || op.media != "", "%s answers nothing", op.id)
-		require.False(t, op.body != nil && op.form != nil, op.id)
-		for _, p := range append(op.query, append(op.headers, op.replies...)...) {
-			require.NotEmpty(t, p.about, "%s: %s", op.id, p.name)
+		require.Regexp(t, regexp.MustCompile(`^[a-z][A-Za-z]+$`), op.ID)
+		require.NotEmpty(t, op.Tag, op.ID)
+		require.NotEmpty(t, op.Summary, op.ID)
+		require.False(t, strings.HasSuffix(op.Summary, "."), op.ID)
+		require.True(t, op.Response != nil || op.Media != "", "%s answers nothing", op.ID)
+		require.False(t, op.Body != nil && op.Form != nil, op.ID)
+		for _, p := range append(op.Query, append(op.Headers, op.ResponseHeaders...)...) {
+			require.NotEmpty(t, p.Description, "%s: %s", op.ID, p.Name)
 		}
 	}
 }

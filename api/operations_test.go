@@ -14,6 +14,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"anneal/api/request"
 	"anneal/api/wire"
 	"anneal/domain"
 )
@@ -48,10 +49,10 @@ func TestEveryOperationHasARow(t *testing.T) {
 // TestOperations asks for every operation: by who may not, wrongly in every way
 // that all operations have in common, and then as its row says.
 func TestOperations(t *testing.T) {
-	table := map[string]*operation{}
-	all := operations()
+	table := map[string]*request.Operation{}
+	all := operations(nil)
 	for i := range all {
-		table[all[i].id] = &all[i]
+		table[all[i].ID] = &all[i]
 	}
 	for _, r := range operationRows() {
 		t.Run(r.id, func(t *testing.T) {
@@ -63,7 +64,7 @@ func TestOperations(t *testing.T) {
 			s.set(r.scene)
 			x := &examination{stage: s, op: table[r.id], valid: parseRequest(r.request)}
 			before := x.position()
-			if x.op.gate != everybody {
+			if x.op.Gate != request.Everyone {
 				x.strangers()
 				x.otherRoles()
 				x.nothingThere()
@@ -83,7 +84,7 @@ func TestOperations(t *testing.T) {
 // An examination is of one operation on a stage that is set for its row.
 type examination struct {
 	*stage
-	op    *operation
+	op    *request.Operation
 	valid scripted
 }
 
@@ -113,7 +114,7 @@ func (x *examination) refused(status int, a answer, says ...string) {
 	x.Helper()
 	require.Equal(x, status, a.status, "%s", a.body)
 	message, _ := a.json(x)["message"].(string)
-	if x.op.inference() {
+	if x.op.IsInference() {
 		inner, _ := a.json(x)["error"].(map[string]any)
 		message, _ = inner["message"].(string)
 	}
@@ -130,7 +131,7 @@ func (x *examination) strangers() {
 	a := x.ask(func(one *scripted) { one.alias = "" })
 	x.refused(http.StatusUnauthorized, a)
 	require.NotEmpty(x, a.header.Get("WWW-Authenticate"))
-	if x.op.inference() {
+	if x.op.IsInference() {
 		x.strangersToModels()
 		return
 	}
@@ -169,8 +170,8 @@ func (x *examination) strangersToModels() {
 func (x *examination) otherRoles() {
 	x.Helper()
 	for _, role := range []string{domain.RoleAdmin, domain.RoleUser, domain.RoleInference} {
-		lacks := !slices.Contains(granted[role], x.op.may)
-		if x.op.gate == byOperator || x.op.gate != toModels && lacks {
+		lacks := !slices.Contains(request.Granted[role], x.op.Permission)
+		if x.op.Gate == request.ByOperator || x.op.Gate != request.ToModels && lacks {
 			x.refused(http.StatusForbidden, x.ask(func(one *scripted) { one.alias = role }))
 		}
 	}
@@ -187,13 +188,13 @@ func (x *examination) nothingThere() {
 // elsewhere is the row's path with another ID of the resource.
 func (x *examination) elsewhere(id string) (string, bool) {
 	path, query, _ := strings.Cut(x.valid.path, "?")
-	pattern := regexp.QuoteMeta(x.op.path)
+	pattern := regexp.QuoteMeta(x.op.Path)
 	for _, name := range []string{"account", "id", "version"} {
 		pattern = strings.ReplaceAll(pattern, `\{`+name+`\}`, `(?P<`+name+`>[^/:]+)`)
 	}
 	at := regexp.MustCompile("^" + pattern + "$")
 	found := at.FindStringSubmatchIndex(path)
-	require.NotNil(x, found, "%s is no path of %s", path, x.op.path)
+	require.NotNil(x, found, "%s is no path of %s", path, x.op.Path)
 	group := at.SubexpIndex("id")
 	if group < 0 {
 		return "", false
@@ -220,13 +221,13 @@ func with(name, value string) func(*scripted) {
 // models ignores it, and says so.
 func (x *examination) unknownQuery() {
 	x.Helper()
-	if x.op.inference() && x.op.method == http.MethodPost {
+	if x.op.IsInference() && x.op.Method == http.MethodPost {
 		require.Contains(x, x.ask(with("colour", "red")).header.Get("anneal-warning"), "colour")
 		return
 	}
 	declared := map[string]bool{}
-	for _, p := range x.op.query {
-		declared[p.name] = true
+	for _, p := range x.op.Query {
+		declared[p.Name] = true
 	}
 	x.refused(http.StatusBadRequest, x.ask(with("colour", "red")), "colour: is not a query parameter here; there are: "+wire.OrNone(strings.Join(wire.SortedKeys(declared), ", ")))
 }
@@ -234,7 +235,7 @@ func (x *examination) unknownQuery() {
 func (x *examination) unknownMasks() {
 	x.Helper()
 	for _, mask := range []string{"readMask", "updateMask"} {
-		if x.op.declares(mask) {
+		if x.op.Declares(mask) {
 			x.refused(http.StatusBadRequest, x.ask(with(mask, "colour")), mask, "colour")
 		}
 	}
@@ -244,8 +245,8 @@ func (x *examination) unknownMasks() {
 func (x *examination) golden(r row) answer {
 	x.Helper()
 	var headers []string
-	if x.op.repeatable() {
-		headers = []string{idempotencyHeader, "the-first"}
+	if x.op.Repeatable() {
+		headers = []string{request.IdempotencyHeader, "the-first"}
 	}
 	a := x.ask(nil, headers...)
 	require.Equal(x, http.StatusOK, a.status, "%s", a.body)
@@ -270,7 +271,7 @@ func (x *examination) golden(r row) answer {
 // projected: a read mask answers what it names, and nothing else.
 func (x *examination) projected(a answer) {
 	x.Helper()
-	if !x.op.declares("readMask") {
+	if !x.op.Declares("readMask") {
 		return
 	}
 	items, listed := listOf(a.json(x))
@@ -309,19 +310,19 @@ func listOf(tree map[string]any) (items []map[string]any, listed bool) {
 // byte for byte, and records nothing; another body with that key is 409.
 func (x *examination) repeated(a answer) {
 	x.Helper()
-	if !x.op.repeatable() {
+	if !x.op.Repeatable() {
 		return
 	}
 	before := x.position()
-	b := x.ask(nil, idempotencyHeader, "the-first")
+	b := x.ask(nil, request.IdempotencyHeader, "the-first")
 	require.Equal(x, a.status, b.status, "%s", b.body)
 	require.Equal(x, string(a.body), string(b.body))
-	require.Equal(x, "true", b.header.Get(replayedHeader))
-	c := x.ask(func(one *scripted) { one.body += " " }, idempotencyHeader, "the-first")
-	x.refused(http.StatusConflict, c, idempotencyHeader)
+	require.Equal(x, "true", b.header.Get(request.ReplayedHeader))
+	c := x.ask(func(one *scripted) { one.body += " " }, request.IdempotencyHeader, "the-first")
+	x.refused(http.StatusConflict, c, request.IdempotencyHeader)
 	require.Equal(x, before, x.position(), "a repetition records nothing")
-	for _, size := range []int{0, maxIdempotencyKey + 1} {
-		x.refused(http.StatusBadRequest, x.ask(nil, idempotencyHeader, strings.Repeat("k", size)), idempotencyHeader)
+	for _, size := range []int{0, request.MaxIdempotencyKey + 1} {
+		x.refused(http.StatusBadRequest, x.ask(nil, request.IdempotencyHeader, strings.Repeat("k", size)), request.IdempotencyHeader)
 	}
 }
 
@@ -330,7 +331,7 @@ func (x *examination) repeated(a answer) {
 func violations(x *examination, a answer) []string {
 	x.Helper()
 	var body struct {
-		Error   inferenceErrorBody `json:"error"`
+		Error   request.InferenceErrorBody `json:"error"`
 		Details []struct {
 			Violations []domain.Violation `json:"fieldViolations"`
 		} `json:"details"`

@@ -15,6 +15,7 @@ import (
 	"strings"
 	"time"
 
+	"anneal/api/request"
 	"anneal/api/wire"
 	"anneal/domain"
 	"anneal/engines"
@@ -28,11 +29,11 @@ const (
 	mostPreview = 2           // of an account at one time
 )
 
-func previewOperation() operation {
-	return operation{id: "previewEvaluator", method: "POST", path: collectionPath + "evaluators:previewEvaluator", summary: "Try an evaluator on a few rows", may: toWrite,
-		about: "Nothing is kept. The code is that of the evaluator's criteria; without any, the newest built code of the evaluator that has its name. " +
+func previewOperation(s *Server) request.Operation {
+	return request.Operation{ID: "previewEvaluator", Method: "POST", Path: request.CollectionPath + "evaluators:previewEvaluator", Summary: "Try an evaluator on a few rows", Permission: request.Write,
+		Description: "Nothing is kept. The code is that of the evaluator's criteria; without any, the newest built code of the evaluator that has its name. " +
 			"What the code printed comes back too, a text for each sample. A preview takes a minute at most: samples that it does not come to say so.",
-		body: reflect.TypeFor[previewQuestion](), requires: []string{"evaluator", "sampleData"}, answer: reflect.TypeFor[previewAnswer](), handle: previewEvaluator}
+		Body: reflect.TypeFor[previewQuestion](), Required: []string{"evaluator", "sampleData"}, Response: reflect.TypeFor[previewAnswer](), Handle: s.handle(previewEvaluator)}
 }
 
 // A previewQuestion is code and rows to try it on.
@@ -67,21 +68,21 @@ type PreviewResult struct {
 
 func previewEvaluator(c *call) (any, error) {
 	var asked previewQuestion
-	p := c.params()
-	if err := readVerbWith(c, &p.violations, &asked); err != nil {
+	p := c.Params()
+	if err := readVerbWith(c, &p.Violations, &asked); err != nil {
 		return nil, err
 	}
-	rows := asked.rows(&p.violations)
-	asked.Evaluator.check(&p.violations, c.now)
-	if err := p.err(); err != nil {
+	rows := asked.rows(&p.Violations)
+	asked.Evaluator.check(&p.Violations, c.Time)
+	if err := p.Err(); err != nil {
 		return nil, err
 	}
-	if err := c.mayWork(c.account); err != nil {
+	if err := c.RequireActive(c.Account); err != nil {
 		return nil, err
 	}
-	leave, ok := c.busy.enter("previews "+c.account, mostPreview)
+	leave, ok := c.server.busy.Enter("previews "+c.Account, mostPreview)
 	if !ok {
-		return nil, domain.Errorf(domain.ResourceExhausted, "%d previews of accounts/%s are under way: wait for one to end", mostPreview, c.account)
+		return nil, domain.Errorf(domain.ResourceExhausted, "%d previews of accounts/%s are under way: wait for one to end", mostPreview, c.Account)
 	}
 	defer leave()
 	dir, err := os.MkdirTemp("", "anneal-preview-")
@@ -93,15 +94,15 @@ func previewEvaluator(c *call) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	if c.Scorer == nil {
+	if c.server.Scorer == nil {
 		return nil, domain.Errorf(domain.Unavailable, "this server runs no evaluators: create the evaluator, and look at its build log")
 	}
 	began := c.Now()
-	ctx, cancel := context.WithTimeout(c.ctx, previewTime)
+	ctx, cancel := context.WithTimeout(c.Ctx, previewTime)
 	defer cancel()
-	answer, err := tryOn(ctx, c.Scorer, code, rows)
-	if c.ctx.Err() != nil {
-		return nil, c.ctx.Err()
+	answer, err := tryOn(ctx, c.server.Scorer, code, rows)
+	if c.Ctx.Err() != nil {
+		return nil, c.Ctx.Err()
 	}
 	var fault *domain.Error
 	if errors.As(err, &fault) {
@@ -169,8 +170,8 @@ func (c *call) previewed(e PreviewedEvaluator, dir string) (code engines.Evaluat
 			}
 		}
 	} else {
-		row, ok := c.snapshot().Evaluators.Get(domain.Name(e.Name))
-		v.Require(ok && row.Name.Account() == c.account, "evaluator", "must have criteria with code, or the name of an evaluator of accounts/%s", c.account)
+		row, ok := c.View().Evaluators.Get(domain.Name(e.Name))
+		v.Require(ok && row.Name.Account() == c.Account, "evaluator", "must have criteria with code, or the name of an evaluator of accounts/%s", c.Account)
 		if err := v.Err(); err != nil {
 			return code, err
 		}
@@ -185,17 +186,17 @@ func (c *call) previewed(e PreviewedEvaluator, dir string) (code engines.Evaluat
 	}
 	code = engines.EvaluatorCode{Dir: dir, EntryFile: entry.File, EntryFunc: entry.Func}
 	if len(names) > 0 {
-		if err := c.caller.may(toGuard); err != nil {
+		if err := c.Principal.Require(request.ManageSecrets); err != nil {
 			return code, err
 		}
-		code.Env, err = sealed.Resolver{Rows: c.World, Open: c.Sealer.Open}.Values(c.ctx, c.account, "evaluator.secrets", names)
+		code.Env, err = sealed.Resolver{Rows: c.World, Open: c.server.Sealer.Open}.Values(c.Ctx, c.Account, "evaluator.secrets", names)
 	}
 	return code, err
 }
 
 func (c *call) fetchCode(files domain.Files, dir string) error {
 	for _, name := range wire.SortedKeys(files.Sizes) {
-		content, err := c.Blobs.Get(c.ctx, files.Folder+name)
+		content, err := c.server.Blobs.Get(c.Ctx, files.Folder+name)
 		if err != nil {
 			return err
 		}

@@ -89,7 +89,7 @@ func TestPreviewsThatAreRefused(t *testing.T) {
 	none := s.twin(func(o *Options) { o.Scorer = nil })
 	require.Equal(t, http.StatusServiceUnavailable, none.call(http.MethodPost, previewPath, "user", `{"evaluator": {`+someCode+`}, "sampleData": [`+lima+`]}`).status)
 	for range mostPreview {
-		_, ok := s.server.busy.enter("previews acme", mostPreview)
+		_, ok := s.server.busy.Enter("previews acme", mostPreview)
 		require.True(t, ok)
 	}
 	require.Equal(t, http.StatusTooManyRequests, s.call(http.MethodPost, previewPath, "user", `{"evaluator": {`+someCode+`}, "sampleData": [`+lima+`]}`).status)

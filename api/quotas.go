@@ -5,6 +5,7 @@ import (
 	"slices"
 	"time"
 
+	"anneal/api/request"
 	"anneal/api/wire"
 	"anneal/domain"
 	"anneal/projections"
@@ -24,18 +25,18 @@ type Quota struct {
 // quotas are there for every account, whether something was set or not: its
 // reads are of rows that are made up where there are none.
 var quotas = &resource[domain.Quota, Quota]{
-	kind: domain.Quotas, noun: "quota", reads: toRead, writes: toOperate,
+	kind: domain.Quotas, noun: "quota", reads: request.Read, writes: request.Operate,
 	fields: fieldsOf[Quota](),
 }
 
-func quotaOperations() []operation {
-	all := quotas.operations()
+func quotaOperations(s *Server) []request.Operation {
+	all := quotas.operations(s)
 	for i, handle := range []handler{listQuotas, getQuota, listQuotaEvents} {
-		all[i].handle = handle
+		all[i].Handle = s.handle(handle)
 	}
-	return append(all, operation{id: "updateQuota", method: "PATCH", path: collectionPath + "quotas/{id}", tag: "quotas", gate: byOperator,
-		summary: "Set or lift a quota", about: "A maxValue of null lifts it. What the account has beyond a new quota stays; it only gets no more.",
-		query: []parameter{updateMask}, body: reflect.TypeFor[Quota](), answer: reflect.TypeFor[Quota](), handle: updateQuota})
+	return append(all, request.Operation{ID: "updateQuota", Method: "PATCH", Path: request.CollectionPath + "quotas/{id}", Tag: "quotas", Gate: request.ByOperator,
+		Summary: "Set or lift a quota", Description: "A maxValue of null lifts it. What the account has beyond a new quota stays; it only gets no more.",
+		Query: []request.Parameter{request.UpdateMaskParameter}, Body: reflect.TypeFor[Quota](), Response: reflect.TypeFor[Quota](), Handle: s.handle(updateQuota)})
 }
 
 func quotaRow(v *projections.View, account, id string) *projections.Row[domain.Quota] {
@@ -49,48 +50,48 @@ func quotaRow(v *projections.View, account, id string) *projections.Row[domain.Q
 // renderQuota makes a renderer of the account's quotas. Requests are counted by
 // the server that answers.
 func renderQuota(c *call) func(*projections.Row[domain.Quota], *Quota) {
-	usage := c.snapshot().Usage(c.account)
-	usage.StorageBytes = c.snapshot().Storage(c.account)
+	usage := c.View().Usage(c.Account)
+	usage.StorageBytes = c.View().Storage(c.Account)
 	return func(row *projections.Row[domain.Quota], out *Quota) {
 		*out = Quota{Name: string(row.Name), Value: row.State.MaxValue, MaxValue: row.State.MaxValue,
 			Usage: domain.Count(usage.Of(row.Name.ID())), UpdateTime: wire.TimestampOf(&row.UpdateTime)}
 		if row.Name.ID() == domain.QuotaRequestsPerMinute {
-			out.Usage = domain.Count(c.rates.used(c.account, c.now))
+			out.Usage = domain.Count(c.RequestsUsed())
 		}
 	}
 }
 
 func listQuotas(c *call) (any, error) {
-	p := c.params()
-	q, m := readQuery(c, p, reflect.TypeFor[Quota]())
-	v := c.snapshot()
+	p := c.Params()
+	q, m := request.ReadListQuery(c.Call, p, reflect.TypeFor[Quota]())
+	v := c.View()
 	rows := func(yield func(*projections.Row[domain.Quota]) bool) {
 		for _, id := range domain.QuotaIDs {
-			if !yield(quotaRow(v, c.account, id)) {
+			if !yield(quotaRow(v, c.Account, id)) {
 				return
 			}
 		}
 	}
 	page, err := query.List(rows, renderQuota(c), quotas.fields, q)
-	if err := both(p.err(), err); err != nil {
+	if err := request.JoinErrors(p.Err(), err); err != nil {
 		return nil, err
 	}
-	return listAnswer("quotas", page.Items, page.NextPageToken, page.TotalSize, m)
+	return request.ListResponse("quotas", page.Items, page.NextPageToken, page.TotalSize, m)
 }
 
 // knownQuota is the name of the quota that the path names.
 func knownQuota(c *call) (domain.Name, error) {
-	name := domain.NewName(c.account, domain.Quotas.Collection, c.path("id"))
+	name := domain.NewName(c.Account, domain.Quotas.Collection, c.PathValue("id"))
 	if !slices.Contains(domain.QuotaIDs, name.ID()) {
-		return "", notFound("quota", name)
+		return "", request.NotFound("quota", name)
 	}
 	return name, nil
 }
 
 func getQuota(c *call) (any, error) {
-	p := c.params()
-	m, _ := wire.ParseMask(&p.violations, "readMask", reflect.TypeFor[Quota](), p.texts("readMask"), false)
-	if err := p.err(); err != nil {
+	p := c.Params()
+	m, _ := wire.ParseMask(&p.Violations, "readMask", reflect.TypeFor[Quota](), p.Texts("readMask"), false)
+	if err := p.Err(); err != nil {
 		return nil, err
 	}
 	name, err := knownQuota(c)
@@ -98,7 +99,7 @@ func getQuota(c *call) (any, error) {
 		return nil, err
 	}
 	var out Quota
-	renderQuota(c)(quotaRow(c.snapshot(), c.account, name.ID()), &out)
+	renderQuota(c)(quotaRow(c.View(), c.Account, name.ID()), &out)
 	return m.Project(&out)
 }
 
@@ -112,24 +113,24 @@ func listQuotaEvents(c *call) (any, error) {
 
 // updateQuota sets a quota, or lifts it.
 func updateQuota(c *call) (any, error) {
-	p, t := c.params(), reflect.TypeFor[Quota]()
-	value, err := readBody(c.r, c.Limits.Body, false)
+	p, t := c.Params(), reflect.TypeFor[Quota]()
+	value, err := request.ReadBody(c.Call, false)
 	if err != nil {
 		return nil, err
 	}
-	b := wire.Normalize(&p.violations, t, value)
-	m, all := wire.ParseMask(&p.violations, "updateMask", t, p.texts("updateMask"), true)
-	if all && len(p.texts("updateMask")) == 0 {
+	b := wire.Normalize(&p.Violations, t, value)
+	m, all := wire.ParseMask(&p.Violations, "updateMask", t, p.Texts("updateMask"), true)
+	if all && len(p.Texts("updateMask")) == 0 {
 		m, all = wire.Present(t, b), false
 	}
-	p.violations.Require(all || m.Has("maxValue"), "maxValue", "is required: the new limit, or null for none")
+	p.Violations.Require(all || m.Has("maxValue"), "maxValue", "is required: the new limit, or null for none")
 	name, err := knownQuota(c)
 	if err != nil {
 		return nil, err
 	}
-	account := domain.Name("accounts/" + c.account)
-	if _, ok := c.snapshot().Accounts.Get(account); !ok || c.account == domain.System { // the operator's own has no quotas: they could lock it out
-		return nil, notFound("account with quotas", account)
+	account := domain.Name("accounts/" + c.Account)
+	if _, ok := c.View().Accounts.Get(account); !ok || c.Account == domain.System { // the operator's own has no quotas: they could lock it out
+		return nil, request.NotFound("account with quotas", account)
 	}
 	quotas.checkName(p, value, name)
 	var given Quota
@@ -144,7 +145,7 @@ func updateQuota(c *call) (any, error) {
 	if err := refused(c, intent, p, func(err error) error { return err }); err != nil {
 		return nil, err
 	}
-	result, err := c.do(intent)
+	result, err := c.Do(intent)
 	if err != nil {
 		return nil, err
 	}

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"strings"
 
+	"anneal/api/request"
 	"anneal/api/wire"
 	"anneal/domain"
 	"anneal/projections"
@@ -22,7 +23,7 @@ type ReinforcementJob struct {
 }
 
 var reinforcementJobs = &resource[domain.ReinforcementJob, ReinforcementJob]{
-	kind: domain.ReinforcementJobs, noun: "reinforcement fine-tuning job", requires: []string{"dataset", "evaluator"}, idParam: "reinforcementFineTuningJobId", reads: toRead, writes: toWrite,
+	kind: domain.ReinforcementJobs, noun: "reinforcement fine-tuning job", requires: []string{"dataset", "evaluator"}, idParam: "reinforcementFineTuningJobId", reads: request.Read, writes: request.Write,
 	fields: storedFieldsOf[domain.ReinforcementJob, ReinforcementJob]("name", "displayName", "dataset", "evaluator", "evaluationDataset",
 		"chunkSize", "nodeCount", "lossConfig", "purpose",
 		"createTime", "updateTime", "completedTime", "state", "createdBy", "attempt"),
@@ -37,7 +38,7 @@ var reinforcementJobs = &resource[domain.ReinforcementJob, ReinforcementJob]{
 		spec := given.ReinforcementSpec
 		spec.TrainingConfig, spec.TrackerConfig = trainingOf(given.TrainingConfig.TrainingConfig), given.TrackerConfig.kept()
 		spec.Purpose = wire.Specified(spec.Purpose)
-		return domain.CreateReinforcementJob{ReinforcementSpec: spec, ID: name.ID(), CreatedBy: string(c.caller.key), Deadline: c.jobDeadline()}
+		return domain.CreateReinforcementJob{ReinforcementSpec: spec, ID: name.ID(), CreatedBy: string(c.Principal.Key), Deadline: c.jobDeadline()}
 	},
 	addGiven: func(_ *call, given, out *ReinforcementJob) { out.TrackerConfig.withKeyOf(given.TrackerConfig) },
 	remove:   removeJob[domain.ReinforcementJob](domain.ReinforcementJobs),

@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"anneal/api/request"
 	"anneal/domain"
 	"anneal/eventlog"
 )
@@ -78,13 +79,13 @@ var answersNoResource = regexp.MustCompile(`(?i)^(match|preview|estimate|create(
 // with it.
 func changingRows() iter.Seq[row] {
 	return func(yield func(row) bool) {
-		table := map[string]operation{}
-		for _, op := range operations() {
-			table[op.id] = op
+		table := map[string]request.Operation{}
+		for _, op := range operations(nil) {
+			table[op.ID] = op
 		}
 		for _, r := range operationRows() {
 			op := table[r.id]
-			changes := (op.method == http.MethodPost || op.method == http.MethodPatch) && op.gate != everybody && !answersNoResource.MatchString(r.id)
+			changes := (op.Method == http.MethodPost || op.Method == http.MethodPatch) && op.Gate != request.Everyone && !answersNoResource.MatchString(r.id)
 			if changes && !yield(r) {
 				return
 			}

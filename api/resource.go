@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"anneal/api/request"
 	"anneal/api/wire"
 	"anneal/domain"
 	"anneal/eventlog"
@@ -29,8 +30,8 @@ type resource[S domain.State, R any] struct {
 	idParam  string   // where create takes the ID from; "" when givenID does
 	order    string   // default of orderBy
 	named    bool     // PATCH wants the name in the body
-	reads    permission
-	writes   permission
+	reads    request.Permission
+	writes   request.Permission
 	public   func(*S) bool // may be read from any account
 	hidden   func(*S) bool // listed only with showDeleted
 	deletes  bool          // list has showDeleted
@@ -40,8 +41,8 @@ type resource[S domain.State, R any] struct {
 	givenID func(given *R) string
 	// ask and askUpdate read further query parameters of create and update;
 	// asks, asksUpdate and asksRemove declare them.
-	ask, askUpdate               func(p *params, given *R)
-	asks, asksUpdate, asksRemove []parameter
+	ask, askUpdate               func(p *request.Params, given *R)
+	asks, asksUpdate, asksRemove []request.Parameter
 	render                       func(v *projections.View, row *projections.Row[S], out *R)
 	// local adds what depends on this server's own settings.
 	local func(c *call, row *projections.Row[S], out *R)
@@ -51,7 +52,7 @@ type resource[S domain.State, R any] struct {
 	// update is called with the state as it then is, merged what it becomes,
 	// and given what the body says.
 	update func(old S, merged, given *R, changed wire.Mask) (domain.Command[S], error)
-	remove func(c *call, row *projections.Row[S], p *params) (domain.Command[S], error)
+	remove func(c *call, row *projections.Row[S], p *request.Params) (domain.Command[S], error)
 	// addGiven adds what only the answer to this create or update shows, and
 	// warns of what it does not do.
 	addGiven func(c *call, given, out *R)
@@ -64,9 +65,9 @@ type resource[S domain.State, R any] struct {
 
 // readsHistory is what reading a resource's events takes: whoever may only
 // look at models is not told who did what to them.
-func (res *resource[S, R]) readsHistory() permission {
-	if res.reads == toReadModels {
-		return toRead
+func (res *resource[S, R]) readsHistory() request.Permission {
+	if res.reads == request.ReadModels {
+		return request.Read
 	}
 	return res.reads
 }
@@ -77,16 +78,16 @@ func (res *resource[S, R]) table(v *projections.View) *projections.Table[S] {
 
 // row is the resource that the path names.
 func (res *resource[S, R]) row(c *call) (*projections.Row[S], error) {
-	name := domain.NewName(c.account, res.kind.Collection, c.path("id"))
-	if row, ok := res.table(c.snapshot()).Get(name); ok {
+	name := domain.NewName(c.Account, res.kind.Collection, c.PathValue("id"))
+	if row, ok := res.table(c.View()).Get(name); ok {
 		return row, nil
 	}
-	made, err := c.recorded(name) // an earlier try of the call found it, and others have deleted it since
+	made, err := c.Recorded(name) // an earlier try of the call found it, and others have deleted it since
 	switch {
 	case err != nil:
 		return nil, err
 	case made.Position() == 0:
-		return nil, notFound(res.noun, name)
+		return nil, request.NotFound(res.noun, name)
 	}
 	return res.changed(c, made)
 }
@@ -120,19 +121,19 @@ func (res *resource[S, R]) wire(c *call, row *projections.Row[S]) *R {
 
 // show renders a row as this server answers it.
 func (res *resource[S, R]) show(c *call, row *projections.Row[S], out *R) {
-	res.render(c.snapshot(), row, out)
+	res.render(c.View(), row, out)
 	if res.local != nil {
 		res.local(c, row, out)
 	}
 }
 
 func (res *resource[S, R]) get(c *call) (any, error) {
-	if err := res.mayRead(c, c.path("id")); err != nil {
+	if err := res.mayRead(c, c.PathValue("id")); err != nil {
 		return nil, err
 	}
-	p := c.params()
-	m, _ := wire.ParseMask(&p.violations, "readMask", reflect.TypeFor[R](), p.texts("readMask"), false)
-	if err := p.err(); err != nil {
+	p := c.Params()
+	m, _ := wire.ParseMask(&p.Violations, "readMask", reflect.TypeFor[R](), p.Texts("readMask"), false)
+	if err := p.Err(); err != nil {
 		return nil, err
 	}
 	row, err := res.row(c)
@@ -152,15 +153,15 @@ const publicAccount = "default"
 func (res *resource[S, R]) mayRead(c *call, id string) error { return res.open(c, id, res.reads) }
 
 // open is mayRead for whoever has another permission.
-func (res *resource[S, R]) open(c *call, id string, what permission) error {
-	err := c.caller.authorise(c.account, what)
-	if err == nil || res.public == nil || c.caller.account == c.account || c.caller.may(what) != nil {
+func (res *resource[S, R]) open(c *call, id string, what request.Permission) error {
+	err := c.Principal.Authorize(c.Account, what)
+	if err == nil || res.public == nil || c.Principal.Account == c.Account || c.Principal.Require(what) != nil {
 		return err
 	}
-	if id == "" && c.account == publicAccount {
+	if id == "" && c.Account == publicAccount {
 		return nil
 	}
-	row, ok := res.table(c.snapshot()).Get(domain.NewName(c.account, res.kind.Collection, id))
+	row, ok := res.table(c.View()).Get(domain.NewName(c.Account, res.kind.Collection, id))
 	if ok && res.public(&row.State) {
 		return nil
 	}
@@ -168,21 +169,21 @@ func (res *resource[S, R]) open(c *call, id string, what permission) error {
 }
 
 func (res *resource[S, R]) post(c *call) (any, error) {
-	p := c.params()
+	p := c.Params()
 	given, name, extra, err := res.readCreate(c, p)
 	if err != nil {
 		return nil, err
 	}
-	imagined := res.imagines && p.flag("validateOnly")
+	imagined := res.imagines && p.Flag("validateOnly")
 	if res.ask != nil {
 		res.ask(p, given)
 	}
-	made, err := c.recorded(name)
+	made, err := c.Recorded(name)
 	if err != nil {
 		return nil, err
 	}
 	if res.prepare != nil {
-		if err := res.prepare(c, name, given, extra, &p.violations); err != nil && made.Position() == 0 {
+		if err := res.prepare(c, name, given, extra, &p.Violations); err != nil && made.Position() == 0 {
 			return nil, err
 		}
 	}
@@ -193,7 +194,7 @@ func (res *resource[S, R]) post(c *call) (any, error) {
 	if imagined {
 		return res.imagine(c, intent, given)
 	}
-	result, err := c.do(intent)
+	result, err := c.Do(intent)
 	if err != nil {
 		return nil, res.prefixed(err)
 	}
@@ -206,21 +207,21 @@ func (res *resource[S, R]) post(c *call) (any, error) {
 
 // readCreate reads the body and the ID of a create. What is wrong goes to p,
 // so that it is told together with what the decision finds.
-func (res *resource[S, R]) readCreate(c *call, p *params) (given *R, name domain.Name, extra map[string]string, err error) {
+func (res *resource[S, R]) readCreate(c *call, p *request.Params) (given *R, name domain.Name, extra map[string]string, err error) {
 	id := ""
 	if res.wrapper == "" && res.idParam != "" {
-		id = p.text(res.idParam)
+		id = p.Text(res.idParam)
 	}
-	value, err := readBody(c.r, c.Limits.Body, res.wrapper != "")
+	value, err := request.ReadBody(c.Call, res.wrapper != "")
 	if err != nil {
 		return nil, "", nil, err
 	}
 	given, extra = new(R), map[string]string{}
 	var b wire.Body
 	if res.wrapper == "" {
-		b = wire.Normalize(&p.violations, reflect.TypeFor[R](), value)
+		b = wire.Normalize(&p.Violations, reflect.TypeFor[R](), value)
 	} else {
-		outer := wire.Normalize(&p.violations, res.envelope(), value)
+		outer := wire.Normalize(&p.Violations, res.envelope(), value)
 		b, _ = outer[res.wrapper].(map[string]any)
 		id, _ = outer[res.idParam].(string)
 		for _, name := range res.extra {
@@ -234,14 +235,14 @@ func (res *resource[S, R]) readCreate(c *call, p *params) (given *R, name domain
 		id = res.givenID(given)
 	}
 	if id == "" && res.givenID == nil {
-		id = strings.ToLower(res.noun[:1]) + c.uuid("ID") // IDs begin with a letter
+		id = strings.ToLower(res.noun[:1]) + c.NewUUID("ID") // IDs begin with a letter
 	}
 	idField := res.idParam
 	if idField == "" {
 		idField = "name"
 	}
-	p.violations.Require(domain.ValidID(id), idField, "%s", domain.IDRule)
-	return given, domain.NewName(c.account, res.kind.Collection, id), extra, nil
+	p.Violations.Require(domain.ValidID(id), idField, "%s", domain.IDRule)
+	return given, domain.NewName(c.Account, res.kind.Collection, id), extra, nil
 }
 
 // envelope is the type of a create's body: {dataset: {…}, datasetId: "…"}, or
@@ -259,22 +260,22 @@ func (res *resource[S, R]) envelope() reflect.Type {
 
 // refused asks the decision what else is wrong, when something already is: a
 // request is told all of its faults at once, in the words of the body.
-func refused(c *call, intent domain.Intent, p *params, told func(error) error) error {
-	err := p.err()
+func refused(c *call, intent domain.Intent, p *request.Params, told func(error) error) error {
+	err := p.Err()
 	if err == nil {
 		return nil
 	}
 	state, _ := c.World.Row(intent.Name)
 	var more *domain.Error
-	if _, decided := intent.Decide(state, c.now); errors.As(told(decided), &more) && more.Code == domain.InvalidArgument {
+	if _, decided := intent.Decide(state, c.Time); errors.As(told(decided), &more) && more.Code == domain.InvalidArgument {
 		for _, one := range more.Violations {
-			known := slices.ContainsFunc(p.violations, func(v domain.Violation) bool { return v.Field == one.Field })
+			known := slices.ContainsFunc(p.Violations, func(v domain.Violation) bool { return v.Field == one.Field })
 			if !known {
-				p.violations = append(p.violations, one)
+				p.Violations = append(p.Violations, one)
 			}
 		}
 	}
-	return p.violations.Err()
+	return p.Violations.Err()
 }
 
 // prefixed puts the wrapper's name before the fields of a fault.
@@ -300,16 +301,16 @@ func prefixedBy(prefix string, err error) error {
 // imagine answers what would be created, and creates nothing.
 func (res *resource[S, R]) imagine(c *call, intent domain.Intent, given *R) (any, error) {
 	state, _ := c.World.Row(intent.Name)
-	record, err := intent.Decide(state, c.now)
+	record, err := intent.Decide(state, c.Time)
 	if err != nil {
 		return nil, err
 	}
-	row := &projections.Row[S]{Name: intent.Name, CreateTime: c.now, UpdateTime: c.now}
+	row := &projections.Row[S]{Name: intent.Name, CreateTime: c.Time, UpdateTime: c.Time}
 	if err := res.kind.Fold(&row.State, record); err != nil {
 		return nil, err
 	}
 	out := new(R)
-	res.render(c.snapshot(), row, out)
+	res.render(c.View(), row, out)
 	if res.addGiven != nil {
 		res.addGiven(c, given, out)
 	}
@@ -317,16 +318,16 @@ func (res *resource[S, R]) imagine(c *call, intent domain.Intent, given *R) (any
 }
 
 func (res *resource[S, R]) patch(c *call) (any, error) {
-	p := c.params()
+	p := c.Params()
 	t := reflect.TypeFor[R]()
-	value, err := readBody(c.r, c.Limits.Body, false)
+	value, err := request.ReadBody(c.Call, false)
 	if err != nil {
 		return nil, err
 	}
-	b := wire.Normalize(&p.violations, t, value)
-	m, all := wire.ParseMask(&p.violations, "updateMask", t, p.texts("updateMask"), true)
+	b := wire.Normalize(&p.Violations, t, value)
+	m, all := wire.ParseMask(&p.Violations, "updateMask", t, p.Texts("updateMask"), true)
 	switch {
-	case all && len(p.values["updateMask"]) > 0:
+	case all && len(p.Values["updateMask"]) > 0:
 		m = res.everything()
 	case all:
 		m = wire.Present(t, b)
@@ -343,12 +344,12 @@ func (res *resource[S, R]) patch(c *call) (any, error) {
 	if res.askUpdate != nil {
 		res.askUpdate(p, given)
 	}
-	made, err := c.recorded(row.Name)
+	made, err := c.Recorded(row.Name)
 	if err != nil {
 		return nil, err
 	}
 	if res.prepare != nil {
-		if err := res.prepare(c, row.Name, given, nil, &p.violations); err != nil && made.Position() == 0 {
+		if err := res.prepare(c, row.Name, given, nil, &p.Violations); err != nil && made.Position() == 0 {
 			return nil, err
 		}
 	}
@@ -356,7 +357,7 @@ func (res *resource[S, R]) patch(c *call) (any, error) {
 	if err := refused(c, intent, p, func(err error) error { return err }); err != nil && made.Position() == 0 {
 		return nil, err
 	}
-	result, err := c.do(intent)
+	result, err := c.Do(intent)
 	if err != nil {
 		return nil, err
 	}
@@ -368,14 +369,14 @@ func (res *resource[S, R]) patch(c *call) (any, error) {
 }
 
 // checkName wants the name in the body to be that of the path.
-func (res *resource[S, R]) checkName(p *params, value any, name domain.Name) {
+func (res *resource[S, R]) checkName(p *request.Params, value any, name domain.Name) {
 	object, _ := value.(map[string]any)
 	given, ok := object["name"]
 	switch {
 	case ok && given != string(name):
-		p.violations.Add("name", "must be the name in the path, %s", name)
+		p.Violations.Add("name", "must be the name in the path, %s", name)
 	case !ok && res.named:
-		p.violations.Add("name", "is required here: %s", name)
+		p.Violations.Add("name", "is required here: %s", name)
 	}
 }
 
@@ -402,7 +403,7 @@ type change[S domain.State, R any] struct {
 
 func (ch change[S, R]) Decide(state S, now time.Time) (domain.Event[S], error) {
 	if !state.Exists() {
-		return nil, notFound(ch.res.noun, ch.name)
+		return nil, request.NotFound(ch.res.noun, ch.name)
 	}
 	var rendered, merged R
 	ch.res.render(nil, &projections.Row[S]{Name: ch.name, State: state}, &rendered)
@@ -425,18 +426,15 @@ func (ch change[S, R]) Decide(state S, now time.Time) (domain.Event[S], error) {
 	return command.Decide(state, now)
 }
 
-// empty is the answer of operations that have nothing to say.
-var empty = struct{}{}
-
 func (res *resource[S, R]) delete(c *call) (any, error) {
 	row, err := res.row(c)
 	if err != nil {
 		return nil, err
 	}
-	p := c.params()
+	p := c.Params()
 	command, err := res.remove(c, row, p)
 	if err == nil {
-		err = p.err()
+		err = p.Err()
 	}
 	if err == nil {
 		err = res.removes(c, row, command)
@@ -447,16 +445,16 @@ func (res *resource[S, R]) delete(c *call) (any, error) {
 	if res.after != nil {
 		res.after(c, row)
 	}
-	return empty, nil
+	return request.Empty, nil
 }
 
 // command makes a handler of a verb that carries no settings.
 func (res *resource[S, R]) verb(h func(c *call, row *projections.Row[S]) (any, error)) handler {
 	return func(c *call) (any, error) {
-		if err := c.params().err(); err != nil {
+		if err := c.Params().Err(); err != nil {
 			return nil, err
 		}
-		if c.op.method != http.MethodGet {
+		if c.Operation.Method != http.MethodGet {
 			if err := readVerb(c, &struct{}{}); err != nil {
 				return nil, err
 			}
@@ -482,10 +480,10 @@ func readVerb(c *call, out any) error {
 // readVerbWith is readVerb for an operation that tells what is wrong with the
 // body, which goes to v, together with what else it finds.
 func readVerbWith(c *call, v *domain.Violations, out any) error {
-	if wire.Deref(reflect.TypeOf(out)) != c.op.body {
-		panic("api: " + c.op.id + " reads another body than it declares")
+	if wire.Deref(reflect.TypeOf(out)) != c.Operation.Body {
+		panic("api: " + c.Operation.ID + " reads another body than it declares")
 	}
-	value, err := readBody(c.r, c.Limits.Body, true)
+	value, err := request.ReadBody(c.Call, true)
 	if err != nil {
 		return err
 	}

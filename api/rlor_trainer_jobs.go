@@ -1,6 +1,7 @@
 package api
 
 import (
+	"anneal/api/request"
 	"anneal/domain"
 	"anneal/projections"
 )
@@ -17,7 +18,7 @@ type TrainerJob struct {
 }
 
 var trainerJobs = &resource[domain.TrainerJob, TrainerJob]{
-	kind: domain.TrainerJobs, noun: "reinforcement trainer job", idParam: "rlorTrainerJobId", reads: toRead, writes: toWrite,
+	kind: domain.TrainerJobs, noun: "reinforcement trainer job", idParam: "rlorTrainerJobId", reads: request.Read, writes: request.Write,
 	fields: storedFieldsOf[domain.TrainerJob, TrainerJob]("name", "displayName", "dataset", "evaluationDataset",
 		"keepAlive", "rolloutDeploymentName", "lossConfig", "nodeCount", "serviceMode", "hotLoadDeploymentId",
 		"createTime", "updateTime", "completedTime", "state", "createdBy", "attempt"),
@@ -32,7 +33,7 @@ var trainerJobs = &resource[domain.TrainerJob, TrainerJob]{
 	prepare: func(c *call, name domain.Name, given *TrainerJob, _ map[string]string, v *domain.Violations) error {
 		c.wantTarget(v, "rolloutDeploymentName", given.RolloutDeploymentName)
 		if id := given.HotLoadDeploymentID; domain.ValidID(id) {
-			c.wantTarget(v, "hotLoadDeploymentId", string(domain.NewName(c.account, domain.Deployments.Collection, id)))
+			c.wantTarget(v, "hotLoadDeploymentId", string(domain.NewName(c.Account, domain.Deployments.Collection, id)))
 		}
 		return c.wantInputs(v, name, jobInputs{prefix: "trainingConfig.", training: &given.TrainingConfig.TrainingConfig, dataset: given.Dataset,
 			evaluation: given.EvaluationDataset, store: given.ObjectStoreConfig, tracker: given.TrackerConfig})
@@ -40,7 +41,7 @@ var trainerJobs = &resource[domain.TrainerJob, TrainerJob]{
 	create: func(c *call, name domain.Name, given *TrainerJob) domain.Command[domain.TrainerJob] {
 		spec := given.TrainerSpec
 		spec.TrainingConfig, spec.TrackerConfig = trainingOf(given.TrainingConfig.TrainingConfig), given.TrackerConfig.kept()
-		return domain.CreateTrainerJob{TrainerSpec: spec, ID: name.ID(), CreatedBy: string(c.caller.key), Deadline: c.jobDeadline()}
+		return domain.CreateTrainerJob{TrainerSpec: spec, ID: name.ID(), CreatedBy: string(c.Principal.Key), Deadline: c.jobDeadline()}
 	},
 	addGiven: func(_ *call, given, out *TrainerJob) { out.TrackerConfig.withKeyOf(given.TrackerConfig) },
 	remove:   removeJob[domain.TrainerJob](domain.TrainerJobs),
@@ -53,9 +54,9 @@ func (c *call) wantTarget(v *domain.Violations, field, ref string) {
 	if !ok {
 		return // the decision says what is wrong with its form
 	}
-	row, exists := c.snapshot().Deployments.Get(name)
-	v.Require(exists && name.Account() == c.account, field, "names no deployment of accounts/%s: create it first, or correct the name", c.account)
-	if exists && name.Account() == c.account && !row.State.EnableHotLoad {
-		c.warn("%s names %s, which has enableHotLoad turned off: it takes no weights until that is set", field, name)
+	row, exists := c.View().Deployments.Get(name)
+	v.Require(exists && name.Account() == c.Account, field, "names no deployment of accounts/%s: create it first, or correct the name", c.Account)
+	if exists && name.Account() == c.Account && !row.State.EnableHotLoad {
+		c.Warn("%s names %s, which has enableHotLoad turned off: it takes no weights until that is set", field, name)
 	}
 }

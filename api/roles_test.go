@@ -27,25 +27,25 @@ func TestRoles(t *testing.T) {
 	out.WriteString("# Who may call which operation: a key's role in the account of the path, the admin of another\n" +
 		"# account (other), the operator, and whoever has no key at all (anyone). Written by TestRoles with -update.\n#\n")
 	fmt.Fprintf(&out, "# %-68s %s\n", "operation", "admin user inference reader other operator anyone")
-	for _, op := range operations() {
-		path := strings.ReplaceAll(op.path, "{account}", "acme")
+	for _, op := range operations(nil) {
+		path := strings.ReplaceAll(op.Path, "{account}", "acme")
 		path = placeholders.ReplaceAllString(path, "none")
 		row := make([]string, len(columns))
 		for i, alias := range columns {
 			body := "{"
-			if op.method == http.MethodGet {
+			if op.Method == http.MethodGet {
 				body = ""
 			}
-			status := s.call(op.method, path, alias, body).status
+			status := s.call(op.Method, path, alias, body).status
 			mark := "-"
 			if status != http.StatusUnauthorized && status != http.StatusForbidden {
 				mark = "x"
 			}
 			row[i] = fmt.Sprintf("%-*s", len(cmp.Or(alias, "anyone")), mark)
 		}
-		name := op.id
-		if op.unlisted {
-			name = op.method + " " + op.path
+		name := op.ID
+		if op.Hidden {
+			name = op.Method + " " + op.Path
 		}
 		fmt.Fprintf(&out, "%-70s %s\n", name, strings.TrimRight(strings.Join(row, " "), " "))
 	}

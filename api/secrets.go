@@ -3,6 +3,7 @@ package api
 import (
 	"strings"
 
+	"anneal/api/request"
 	"anneal/api/wire"
 	"anneal/domain"
 	"anneal/projections"
@@ -22,7 +23,7 @@ type Secret struct {
 }
 
 var secrets = &resource[domain.Secret, Secret]{
-	kind: domain.Secrets, noun: "secret", requires: []string{"name", "keyName"}, reads: toGuard, writes: toGuard, unsifted: true,
+	kind: domain.Secrets, noun: "secret", requires: []string{"name", "keyName"}, reads: request.ManageSecrets, writes: request.ManageSecrets, unsifted: true,
 	fields:  storedFieldsOf[domain.Secret, Secret]("name", "keyName"),
 	givenID: func(given *Secret) string { return given.Name[strings.LastIndexByte(given.Name, '/')+1:] },
 	render: func(_ *projections.View, row *projections.Row[domain.Secret], out *Secret) {
@@ -48,7 +49,7 @@ var secrets = &resource[domain.Secret, Secret]{
 		return domain.UpdateSecret{KeyName: merged.KeyName, Value: given.sealed}, nil
 	},
 	addGiven: func(_ *call, given, out *Secret) { out.Value = given.Value },
-	remove: func(c *call, row *projections.Row[domain.Secret], _ *params) (domain.Command[domain.Secret], error) {
+	remove: func(c *call, row *projections.Row[domain.Secret], _ *request.Params) (domain.Command[domain.Secret], error) {
 		return domain.DeleteSecret{}, nil
 	},
 }
@@ -60,7 +61,7 @@ var unsealed = domain.Sealed{KeyID: "none", Ciphertext: []byte{0}}
 // sealSecret encrypts the value that a create or update brings.
 func sealSecret(c *call, name domain.Name, given *Secret, _ map[string]string, v *domain.Violations) error {
 	if strings.Contains(given.Name, "/") {
-		v.Require(given.Name == string(name), "name", "must be an ID, or a name like %s", domain.NewName(c.account, "secrets", "ID"))
+		v.Require(given.Name == string(name), "name", "must be an ID, or a name like %s", domain.NewName(c.Account, "secrets", "ID"))
 	}
 	v.Require(len(given.Value) <= MaxSecret, "value", "must have at most %d bytes", MaxSecret)
 	if len(*v) > 0 || given.Value == "" {
@@ -72,7 +73,7 @@ func sealSecret(c *call, name domain.Name, given *Secret, _ map[string]string, v
 // seal encrypts a value into out. If the change that it is for is not recorded,
 // nothing refers to its data key, and the reconciler erases it.
 func (c *call) seal(name domain.Name, value string, out **domain.Sealed) error {
-	sealed, err := c.Sealer.Seal(c.ctx, name, []byte(value))
+	sealed, err := c.server.Sealer.Seal(c.Ctx, name, []byte(value))
 	if err != nil {
 		return err
 	}

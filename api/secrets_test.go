@@ -9,6 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"anneal/api/request"
 	"anneal/domain"
 )
 
@@ -146,10 +147,10 @@ func TestSignedURLsEnd(t *testing.T) {
 }
 
 func TestFaultsOfTheServerKeepTheirReasonToThemselves(t *testing.T) {
-	f := errorOf(errors.New("dial tcp 10.0.0.1: " + canary))
+	f := request.ErrorOf(errors.New("dial tcp 10.0.0.1: " + canary))
 	require.Equal(t, domain.Internal, f.Code)
 	require.NotContains(t, f.Message, canary)
 	for code := domain.OK; code <= domain.Unauthenticated; code++ {
-		require.Contains(t, httpStatus, code)
+		require.Contains(t, request.StatusOfCode, code)
 	}
 }

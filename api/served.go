@@ -38,35 +38,3 @@ func (l *lastServed) at(deployment domain.Name) time.Time {
 	defer l.mu.Unlock()
 	return l.times[deployment]
 }
-
-// counters count what is under way, by a key such as an account.
-type counters struct {
-	mu  sync.Mutex
-	now map[string]int
-}
-
-func newCounters() *counters { return &counters{now: map[string]int{}} }
-
-// enter counts one more, unless limit are under way. Call leave when it ends.
-func (n *counters) enter(key string, limit int) (leave func(), ok bool) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	if n.now[key] >= limit {
-		return nil, false
-	}
-	n.now[key]++
-	return sync.OnceFunc(func() {
-		n.mu.Lock()
-		defer n.mu.Unlock()
-		if n.now[key]--; n.now[key] == 0 {
-			delete(n.now, key)
-		}
-	}), true
-}
-
-// of is how many are under way.
-func (n *counters) of(key string) int {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	return n.now[key]
-}

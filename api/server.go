@@ -12,13 +12,13 @@ import (
 	"net"
 	"net/http"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/go-chi/chi/v5"
 	"github.com/go-chi/chi/v5/middleware"
 	"github.com/prometheus/client_golang/prometheus"
 
+	"anneal/api/request"
 	"anneal/api/wire"
 	"anneal/blobs"
 	"anneal/disk"
@@ -66,9 +66,9 @@ type Options struct {
 	World    *projections.World
 	Blobs    *blobs.Store
 	Sealer   Sealer
-	Answers  Answers // nil keeps them in memory
-	Uses     Uses    // nil forgets with the process when keys were used
-	Meter    Meter   // nil records what requests use nowhere
+	Answers  request.Answers // nil keeps them in memory
+	Uses     request.Uses    // nil forgets with the process when keys were used
+	Meter    Meter           // nil records what requests use nowhere
 	Replicas Replicas
 	Space    *disk.Space    // of the server's disk; nil is not watched
 	Scorer   engines.Scorer // of previews; nil refuses them
@@ -89,23 +89,21 @@ type Options struct {
 // A Server is the http.Handler of the whole interface.
 type Server struct {
 	Options
-	table   []operation
+	core    *request.Core
+	table   []request.Operation
 	about   *description
 	routes  http.Handler
 	direct  *directRoutes // nil when there are none
 	tail    *tail
 	served  *lastServed
-	busy    *counters
+	busy    *request.Counters
 	meters  *meters
-	rates   *rates
 	bodies  *bodyBudget
-	guard   guard
 	storage *storageLedger
 	fetcher *fetcher
 
-	background sync.WaitGroup // what no answer waits for
-	closing    context.Context
-	close      context.CancelFunc
+	closing context.Context
+	close   context.CancelFunc
 }
 
 // New makes a server. Close it before the last requests are waited for.
@@ -124,8 +122,11 @@ func New(o Options) *Server {
 	}
 	o.Cluster = cmp.Or(o.Cluster, DefaultCluster)
 	o.Limits = o.Limits.withDefaults()
-	s := &Server{Options: o, table: operations(), served: newLastServed(), busy: newCounters(), meters: newMeters(o), rates: newRates(), storage: newStorageLedger(), bodies: newBodyBudget(o.Limits.Bodies), fetcher: newFetcher(o.Limits.Fetch, o.Private)}
+	s := &Server{Options: o, served: newLastServed(), busy: request.NewCounters(), meters: newMeters(o), storage: newStorageLedger(), bodies: newBodyBudget(o.Limits.Bodies), fetcher: newFetcher(o.Limits.Fetch, o.Private)}
+	s.core = request.NewCore(request.Core{Log: o.Log, World: o.World, Answers: o.Answers, Uses: o.Uses, Logger: o.Logger,
+		Pepper: o.Pepper, Now: o.Now, Space: o.Space, MaxBody: o.Limits.Body, RepeatWait: o.Limits.Twin})
 	s.closing, s.close = context.WithCancel(context.Background())
+	s.table = operations(s)
 	s.about = describe(s.table)
 	s.tail = newTail(o.Log, o.Logger)
 	s.routes = s.router()
@@ -144,7 +145,7 @@ func (s *Server) Close() {
 
 // Drain returns when nothing goes on in the background any more. Call it when
 // no request is left.
-func (s *Server) Drain() { s.background.Wait() }
+func (s *Server) Drain() { s.core.Drain() }
 
 // ServeHTTP implements http.Handler.
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -186,36 +187,23 @@ func (s *Server) router() http.Handler {
 	return r
 }
 
-// note records an error that is the server's own. That something took longer
-// than it may is its operator's to know, and no fault.
-func (s *Server) note(r *http.Request, err error) {
-	level := slog.LevelError
-	switch code := domain.CodeOf(err); {
-	case statusFor(errorOf(err)) < http.StatusInternalServerError, code == domain.Unavailable, code == domain.Unimplemented:
-		return
-	case code == domain.DeadlineExceeded:
-		level = slog.LevelWarn
-	}
-	s.Logger.Log(r.Context(), level, "request failed", "request", requestID(r), "method", r.Method, "path", r.URL.Path, "error", err)
-}
-
 func (s *Server) noSuchPath(w http.ResponseWriter, r *http.Request) {
 	f := domain.Errorf(domain.NotFound, "there is no such path: resources are at /v1/accounts/ACCOUNT/COLLECTION/ID, completions at /inference/v1/completions; /docs shows every operation")
 	f.Reason = "NO_SUCH_PATH"
-	refuse(w, f, requestID(r), isInference(r))
+	request.WriteError(w, f, request.RequestID(r), request.IsInference(r))
 }
 
 // noSuchMethod refuses a method that the path does not answer, or a verb that
 // it does not have with any.
 func (s *Server) noSuchMethod(w http.ResponseWriter, r *http.Request) {
 	allowed := strings.Join(s.methodsOf(r), ", ")
-	f := &domain.Error{Code: domain.Unimplemented, Reason: reasonMethod,
+	f := &domain.Error{Code: domain.Unimplemented, Reason: request.ReasonMethod,
 		Message: fmt.Sprintf("this path does not answer %s: it answers %s", wire.Quote(r.Method), allowed)}
 	if allowed == "" {
 		f = &domain.Error{Code: domain.NotFound, Reason: "NO_SUCH_PATH",
-			Message: fmt.Sprintf("there is no operation %s %s here: correct its name; /docs shows every operation", r.Method, wire.Quote(":"+verbOf(r.URL.Path)))}
+			Message: fmt.Sprintf("there is no operation %s %s here: correct its name; /docs shows every operation", r.Method, wire.Quote(":"+request.VerbOf(r.URL.Path)))}
 	} else {
 		w.Header().Set("Allow", allowed)
 	}
-	refuse(w, f, requestID(r), isInference(r))
+	request.WriteError(w, f, request.RequestID(r), request.IsInference(r))
 }

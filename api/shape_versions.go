@@ -8,6 +8,7 @@ import (
 	"reflect"
 	"time"
 
+	"anneal/api/request"
 	"anneal/api/wire"
 	"anneal/domain"
 	"anneal/projections"
@@ -40,21 +41,21 @@ var shapeVersionFields = fieldsOf[DeploymentShapeVersion]()
 
 const shapeVersionList = "deploymentShapeVersions"
 
-func shapeVersionOperations() []operation {
-	const versions = collectionPath + "deploymentShapes/{id}/versions"
-	page, one := pageOf(shapeVersionList, reflect.TypeFor[DeploymentShapeVersion]()), reflect.TypeFor[DeploymentShapeVersion]()
-	all := []operation{ // reading decides itself, since what is public is everybody's
-		{id: "listDeploymentShapeVersions", method: "GET", path: versions, summary: "List the versions of a deployment shape", gate: withKey, may: toRead,
-			query: listQuery, answer: page, handle: listShapeVersions},
-		{id: "getDeploymentShapeVersion", method: "GET", path: versions + "/{version}", summary: "Read a version of a deployment shape", gate: withKey, may: toRead,
-			query: []parameter{readMaskQuery}, answer: one, handle: getShapeVersion},
-		{id: "updateDeploymentShapeVersion", method: "PATCH", path: versions + "/{version}", summary: "Say that a version is validated or public", may: toPublish,
-			query: []parameter{updateMask}, body: one, answer: one, handle: patchShapeVersion},
-		{id: "matchDeploymentShapeVersions", method: "POST", path: collectionPath + "deploymentShapeVersions:match", summary: "List the versions that a deployment could be made with", may: toRead,
-			query: listQuery, body: reflect.TypeFor[shapeMatch](), emptyBody: true, answer: page, handle: matchShapes},
+func shapeVersionOperations(s *Server) []request.Operation {
+	const versions = request.CollectionPath + "deploymentShapes/{id}/versions"
+	page, one := request.PageType(shapeVersionList, reflect.TypeFor[DeploymentShapeVersion]()), reflect.TypeFor[DeploymentShapeVersion]()
+	all := []request.Operation{ // reading decides itself, since what is public is everybody's
+		{ID: "listDeploymentShapeVersions", Method: "GET", Path: versions, Summary: "List the versions of a deployment shape", Gate: request.WithKey, Permission: request.Read,
+			Query: request.ListParameters, Response: page, Handle: s.handle(listShapeVersions)},
+		{ID: "getDeploymentShapeVersion", Method: "GET", Path: versions + "/{version}", Summary: "Read a version of a deployment shape", Gate: request.WithKey, Permission: request.Read,
+			Query: []request.Parameter{request.ReadMaskParameter}, Response: one, Handle: s.handle(getShapeVersion)},
+		{ID: "updateDeploymentShapeVersion", Method: "PATCH", Path: versions + "/{version}", Summary: "Say that a version is validated or public", Permission: request.Publish,
+			Query: []request.Parameter{request.UpdateMaskParameter}, Body: one, Response: one, Handle: s.handle(patchShapeVersion)},
+		{ID: "matchDeploymentShapeVersions", Method: "POST", Path: request.CollectionPath + "deploymentShapeVersions:match", Summary: "List the versions that a deployment could be made with", Permission: request.Read,
+			Query: request.ListParameters, Body: reflect.TypeFor[shapeMatch](), BodyOptional: true, Response: page, Handle: s.handle(matchShapes)},
 	}
 	for i := range all {
-		all[i].tag = "deploymentShapes"
+		all[i].Tag = "deploymentShapes"
 	}
 	return all
 }
@@ -75,8 +76,8 @@ func renderShapeVersion(row *versionRow, out *DeploymentShapeVersion) {
 // readableVersions are the versions of the path's shape that the caller may
 // read: all of its own account's, and the public ones of others.
 func readableVersions(c *call) ([]*versionRow, error) {
-	refusal := c.caller.authorise(c.account, toRead)
-	if refusal != nil && (c.caller.account == c.account || c.caller.may(toRead) != nil) {
+	refusal := c.Principal.Authorize(c.Account, request.Read)
+	if refusal != nil && (c.Principal.Account == c.Account || c.Principal.Require(request.Read) != nil) {
 		return nil, refusal
 	}
 	shape, err := deploymentShapes.row(c)
@@ -100,7 +101,7 @@ func listShapeVersions(c *call) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	return c.listVersions(c.params(), func(yield func(*versionRow) bool) {
+	return c.listVersions(c.Params(), func(yield func(*versionRow) bool) {
 		for _, row := range rows {
 			if !yield(row) {
 				return
@@ -111,15 +112,15 @@ func listShapeVersions(c *call) (any, error) {
 
 // listVersions answers a page; bound is what its token belongs to beyond the
 // query.
-func (c *call) listVersions(p *params, rows iter.Seq[*versionRow], bound string) (any, error) {
-	q, m := readQuery(c, p, reflect.TypeFor[DeploymentShapeVersion]())
+func (c *call) listVersions(p *request.Params, rows iter.Seq[*versionRow], bound string) (any, error) {
+	q, m := request.ReadListQuery(c.Call, p, reflect.TypeFor[DeploymentShapeVersion]())
 	q.DefaultOrder = "createTime"
 	q.Binding += bound
 	page, err := query.List(rows, renderShapeVersion, shapeVersionFields, q)
-	if err := both(p.err(), err); err != nil {
+	if err := request.JoinErrors(p.Err(), err); err != nil {
 		return nil, err
 	}
-	return listAnswer(shapeVersionList, page.Items, page.NextPageToken, page.TotalSize, m)
+	return request.ListResponse(shapeVersionList, page.Items, page.NextPageToken, page.TotalSize, m)
 }
 
 func getShapeVersion(c *call) (any, error) {
@@ -127,42 +128,42 @@ func getShapeVersion(c *call) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := c.params()
-	m, _ := wire.ParseMask(&p.violations, "readMask", reflect.TypeFor[DeploymentShapeVersion](), p.texts("readMask"), false)
-	if err := p.err(); err != nil {
+	p := c.Params()
+	m, _ := wire.ParseMask(&p.Violations, "readMask", reflect.TypeFor[DeploymentShapeVersion](), p.Texts("readMask"), false)
+	if err := p.Err(); err != nil {
 		return nil, err
 	}
 	for _, row := range rows {
-		if row.State.ID == c.path("version") {
+		if row.State.ID == c.PathValue("version") {
 			out := new(DeploymentShapeVersion)
 			renderShapeVersion(row, out)
 			return m.Project(out)
 		}
 	}
-	if err := c.caller.authorise(c.account, toRead); err != nil {
+	if err := c.Principal.Authorize(c.Account, request.Read); err != nil {
 		return nil, err
 	}
 	return nil, noSuchVersion(c)
 }
 
 func noSuchVersion(c *call) error {
-	shape := domain.NewName(c.account, domain.DeploymentShapes.Collection, c.path("id"))
-	return missing("NOT_FOUND", "%s has no version %s: list what there is with GET /v1/%s/versions", shape, wire.Quote(c.path("version")), shape)
+	shape := domain.NewName(c.Account, domain.DeploymentShapes.Collection, c.PathValue("id"))
+	return request.NotFoundReason("NOT_FOUND", "%s has no version %s: list what there is with GET /v1/%s/versions", shape, wire.Quote(c.PathValue("version")), shape)
 }
 
 // patchShapeVersion changes what reviewers say of a version: nothing else of
 // it ever changes.
 func patchShapeVersion(c *call) (any, error) {
-	p := c.params()
+	p := c.Params()
 	t := reflect.TypeFor[DeploymentShapeVersion]()
-	value, err := readBody(c.r, c.Limits.Body, false)
+	value, err := request.ReadBody(c.Call, false)
 	if err != nil {
 		return nil, err
 	}
-	b := wire.Normalize(&p.violations, t, value)
-	m, all := wire.ParseMask(&p.violations, "updateMask", t, p.texts("updateMask"), true)
+	b := wire.Normalize(&p.Violations, t, value)
+	m, all := wire.ParseMask(&p.Violations, "updateMask", t, p.Texts("updateMask"), true)
 	switch {
-	case all && len(p.values["updateMask"]) > 0:
+	case all && len(p.Values["updateMask"]) > 0:
 		m = wire.Mask{"validated": {}, "public": {}}
 	case all:
 		m = wire.Present(t, b)
@@ -175,12 +176,12 @@ func patchShapeVersion(c *call) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	version, ok := shape.State.Version(c.path("version"))
+	version, ok := shape.State.Version(c.PathValue("version"))
 	if !ok {
 		return nil, noSuchVersion(c)
 	}
 	deploymentShapes.checkName(p, value, domain.Name(domain.ShapeVersionName(shape.Name, version.ID)))
-	if err := p.err(); err != nil {
+	if err := p.Err(); err != nil {
 		return nil, err
 	}
 	command := domain.ReviewShapeVersion{Version: version.ID, Validated: version.Validated, Public: version.Public}
@@ -190,7 +191,7 @@ func patchShapeVersion(c *call) (any, error) {
 	if m.Has("public") {
 		command.Public = given.Public
 	}
-	result, err := c.do(domain.Intend(domain.DeploymentShapes, shape.Name, domain.Command[domain.DeploymentShape](command)))
+	result, err := c.Do(domain.Intend(domain.DeploymentShapes, shape.Name, domain.Command[domain.DeploymentShape](command)))
 	if err != nil {
 		return nil, err
 	}
@@ -228,22 +229,22 @@ func matchShapes(c *call) (any, error) {
 	if err := readVerb(c, &asked); err != nil {
 		return nil, err
 	}
-	p := c.params()
+	p := c.Params()
 	model := ""
 	switch {
 	case asked.Request == nil:
-		p.violations.Add("createDeploymentRequest", "is required: give {\"deployment\": {\"baseModel\": \"accounts/ACCOUNT/models/ID\"}}")
+		p.Violations.Add("createDeploymentRequest", "is required: give {\"deployment\": {\"baseModel\": \"accounts/ACCOUNT/models/ID\"}}")
 	case asked.Request.Deployment == nil || asked.Request.Deployment.BaseModel == "":
-		p.violations.Add("createDeploymentRequest.deployment.baseModel", "is required")
+		p.Violations.Add("createDeploymentRequest.deployment.baseModel", "is required")
 	default:
 		model = asked.Request.Deployment.BaseModel
 		_, formed := domain.ParseName(model, domain.Models.Collection)
-		p.violations.Require(formed, "createDeploymentRequest.deployment.baseModel", "must be a name like accounts/ACCOUNT/models/ID")
-		c.wantModel(&p.violations, "createDeploymentRequest.deployment.baseModel", model, "")
+		p.Violations.Require(formed, "createDeploymentRequest.deployment.baseModel", "must be a name like accounts/ACCOUNT/models/ID")
+		c.wantModel(&p.Violations, "createDeploymentRequest.deployment.baseModel", model, "")
 	}
-	asked.Request.check(&p.violations)
-	if len(p.violations) > 0 {
-		return nil, p.violations.Err()
+	asked.Request.check(&p.Violations)
+	if len(p.Violations) > 0 {
+		return nil, p.Violations.Err()
 	}
 	bound, err := json.Marshal(asked.Request)
 	if err != nil {
@@ -253,14 +254,14 @@ func matchShapes(c *call) (any, error) {
 	return c.listVersions(p, func(yield func(*versionRow) bool) {
 		for _, account := range accounts {
 			shapes := func(yield func(domain.Name, domain.DeploymentShape) bool) {
-				for row := range c.snapshot().Shapes.In(account) {
+				for row := range c.View().Shapes.In(account) {
 					if !yield(row.Name, row.State) {
 						return
 					}
 				}
 			}
 			for name, version := range domain.MatchShapes(shapes, wish) {
-				shape, _ := c.snapshot().Shapes.Get(name)
+				shape, _ := c.View().Shapes.Get(name)
 				if !asked.Request.contradicts(version) && !yield(versionOf(shape, version)) {
 					return
 				}
@@ -296,9 +297,9 @@ func (r *createDeploymentRequest) contradicts(version *domain.ShapeVersion) bool
 // accounts whose shapes may serve it: the deployment's own, the model's, and
 // that of the model which it was made from.
 func (c *call) wishFor(model string, addons bool) (domain.ShapeWish, []string) {
-	row, _ := c.usableModel(c.account, model)
-	accounts := map[string]bool{c.account: true, row.Name.Account(): true}
-	base, ok := c.usableModel(c.account, row.State.BaseModel)
+	row, _ := c.UsableModel(c.Account, model)
+	accounts := map[string]bool{c.Account: true, row.Name.Account(): true}
+	base, ok := c.UsableModel(c.Account, row.State.BaseModel)
 	if ok {
 		accounts[base.Name.Account()] = true
 	}
@@ -306,6 +307,6 @@ func (c *call) wishFor(model string, addons bool) (domain.ShapeWish, []string) {
 		row = base
 	}
 	wish := domain.WishOf(row.State)
-	wish.Addons, wish.Account = addons, c.account
+	wish.Addons, wish.Account = addons, c.Account
 	return wish, wire.SortedKeys(accounts)
 }

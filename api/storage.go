@@ -7,6 +7,7 @@ import (
 	"strings"
 	"sync"
 
+	"anneal/api/request"
 	"anneal/blobs"
 	"anneal/domain"
 )
@@ -77,7 +78,7 @@ func (s *storageShare) take(n int64) error {
 	defer l.mu.Unlock()
 	others := l.pending[s.account] - s.taken
 	if s.used+others+s.taken+n > s.limit {
-		return overQuota(s.account, domain.QuotaStorageBytes, s.limit, s.used+others, s.taken+n)
+		return request.OverQuota(s.account, domain.QuotaStorageBytes, s.limit, s.used+others, s.taken+n)
 	}
 	s.taken += n
 	l.pending[s.account] += n
@@ -127,17 +128,19 @@ func (s *storageShare) fits(n int64) error {
 // counting makes the intake count against its account's quota, beyond the
 // earlier files that it replaces. The caller releases its share.
 func (in *intake) counting(replaced domain.Files) *intake {
-	in.share = &storageShare{server: in.Server, account: in.account, replaced: replaced.Bytes()}
+	in.share = &storageShare{server: in.server, account: in.Account, replaced: replaced.Bytes()}
 	return in
 }
 
 // announced counts a form whose length is known before any of it is read.
-func (in *intake) announced() error { return in.share.takeAhead(in.r.ContentLength - formRoomOfFile) }
+func (in *intake) announced() error {
+	return in.share.takeAhead(in.Request.ContentLength - formRoomOfFile)
+}
 
 // room refuses to store bytes for the account when its quota is used up, or
 // would be.
 func (c *call) room(n int64) error {
-	return (&storageShare{server: c.Server, account: c.account, beside: func() (int64, error) { return c.arrivals(c.ctx, c.account) }}).fits(n)
+	return (&storageShare{server: c.server, account: c.Account, beside: func() (int64, error) { return c.server.arrivals(c.Ctx, c.Account) }}).fits(n)
 }
 
 // arrivals is how many bytes were PUT to signed URLs of the account and are

@@ -171,7 +171,7 @@ func TestStreamsAreCounted(t *testing.T) {
 	_, response = s.listen("/v1/accounts/other/events", "other")
 	require.Equal(t, 200, response.StatusCode, "another account has streams of its own")
 	first.stop()
-	require.Eventually(t, func() bool { return s.server.busy.of("streams of acme") == 1 }, patience, time.Millisecond)
+	require.Eventually(t, func() bool { return s.server.busy.Of("streams of acme") == 1 }, patience, time.Millisecond)
 	_, response = s.listen("/v1/accounts/acme/events", "user")
 	require.Equal(t, 200, response.StatusCode)
 }

@@ -1,6 +1,7 @@
 package api
 
 import (
+	"anneal/api/request"
 	"anneal/domain"
 	"anneal/projections"
 )
@@ -17,7 +18,7 @@ type SupervisedJob struct {
 
 var supervisedJobs = &resource[domain.SupervisedJob, SupervisedJob]{
 	kind: domain.SupervisedJobs, noun: "supervised fine-tuning job", requires: []string{"dataset"}, idParam: "supervisedFineTuningJobId",
-	reads: toRead, writes: toWrite,
+	reads: request.Read, writes: request.Write,
 	fields: storedFieldsOf[domain.SupervisedJob, SupervisedJob]("name", "displayName", "dataset", "evaluationDataset", "evalAutoCarveout",
 		"outputModel", "baseModel", "warmStartFrom", "learningRate", "maxContextLength", "loraRank", "epochs", "batchSize", "earlyStop", "isTurbo",
 		"createTime", "updateTime", "completedTime", "state", "createdBy", "attempt"),
@@ -25,7 +26,7 @@ var supervisedJobs = &resource[domain.SupervisedJob, SupervisedJob]{
 	prepare: prepareSupervisedJob,
 	create: func(c *call, name domain.Name, given *SupervisedJob) domain.Command[domain.SupervisedJob] {
 		spec := supervisedSpec(given)
-		return domain.CreateSupervisedJob{SupervisedSpec: spec, ID: name.ID(), CreatedBy: string(c.caller.key), Deadline: c.jobDeadline(), EstimatedCost: c.cost(spec)}
+		return domain.CreateSupervisedJob{SupervisedSpec: spec, ID: name.ID(), CreatedBy: string(c.Principal.Key), Deadline: c.jobDeadline(), EstimatedCost: c.cost(spec)}
 	},
 	addGiven: func(_ *call, given, out *SupervisedJob) { out.TrackerConfig.withKeyOf(given.TrackerConfig) },
 	remove:   removeJob[domain.SupervisedJob](domain.SupervisedJobs),

@@ -5,6 +5,7 @@ import (
 	"math"
 	"strings"
 
+	"anneal/api/request"
 	"anneal/engines"
 )
 
@@ -171,5 +172,5 @@ func (s *script) whole(format string) any {
 	if format == formatText && text != "" {
 		text += "\n"
 	}
-	return textAnswer{transcriptMedia[format], text}
+	return request.TextResponse{Media: transcriptMedia[format], Text: text}
 }

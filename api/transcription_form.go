@@ -12,6 +12,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"anneal/api/request"
 	"anneal/api/wire"
 	"anneal/blobs"
 	"anneal/domain"
@@ -19,22 +20,22 @@ import (
 
 // A TranscriptionForm is a multipart/form-data body that asks for a transcript.
 type TranscriptionForm struct {
-	File                   file     `json:"file,omitempty"`
-	URL                    string   `json:"url,omitempty"`
-	Model                  string   `json:"model"`
-	ResponseFormat         string   `json:"response_format,omitempty"`
-	TimestampGranularities []string `json:"timestamp_granularities,omitempty"`
-	Language               string   `json:"language,omitempty"`
-	Prompt                 string   `json:"prompt,omitempty"`
-	Temperature            string   `json:"temperature,omitempty"`
-	Task                   string   `json:"task,omitempty"`
-	VADModel               string   `json:"vad_model,omitempty"`
-	AlignmentModel         string   `json:"alignment_model,omitempty"`
-	Preprocessing          string   `json:"preprocessing,omitempty"`
-	Diarize                bool     `json:"diarize,omitempty"`
-	MinSpeakers            int      `json:"min_speakers,omitempty"`
-	MaxSpeakers            string   `json:"max_speakers,omitempty"`
-	Stream                 bool     `json:"stream,omitempty"`
+	File                   request.File `json:"file,omitempty"`
+	URL                    string       `json:"url,omitempty"`
+	Model                  string       `json:"model"`
+	ResponseFormat         string       `json:"response_format,omitempty"`
+	TimestampGranularities []string     `json:"timestamp_granularities,omitempty"`
+	Language               string       `json:"language,omitempty"`
+	Prompt                 string       `json:"prompt,omitempty"`
+	Temperature            string       `json:"temperature,omitempty"`
+	Task                   string       `json:"task,omitempty"`
+	VADModel               string       `json:"vad_model,omitempty"`
+	AlignmentModel         string       `json:"alignment_model,omitempty"`
+	Preprocessing          string       `json:"preprocessing,omitempty"`
+	Diarize                bool         `json:"diarize,omitempty"`
+	MinSpeakers            int          `json:"min_speakers,omitempty"`
+	MaxSpeakers            string       `json:"max_speakers,omitempty"`
+	Stream                 bool         `json:"stream,omitempty"`
 }
 
 // Limits of a form with a recording.
@@ -61,12 +62,12 @@ const audioFile = "audio"
 // readRecording takes in a form, whose parts may come in any order. The caller
 // discards it.
 func (c *call) readRecording() (*recording, error) {
-	folder := blobs.TransientFolder(c.caller.account, uuid.NewString())
-	in := &recording{intake: c.newIntake(folder, fileLimit{files: 1, bytes: c.Limits.Audio}), values: map[string][]string{}}
-	if c.r.ContentLength > c.Limits.Audio+formRoom {
-		return in, recordingTooLarge(c.Limits.Audio)
+	folder := blobs.TransientFolder(c.Principal.Account, uuid.NewString())
+	in := &recording{intake: c.newIntake(folder, fileLimit{files: 1, bytes: c.server.Limits.Audio}), values: map[string][]string{}}
+	if c.Request.ContentLength > c.server.Limits.Audio+formRoom {
+		return in, recordingTooLarge(c.server.Limits.Audio)
 	}
-	c.r.Body = &boundedBody{http.MaxBytesReader(c.w, c.r.Body, c.Limits.Audio+formRoom), c.Limits.Audio} // not all tell how long they are
+	c.Request.Body = &boundedBody{http.MaxBytesReader(c.Writer, c.Request.Body, c.server.Limits.Audio+formRoom), c.server.Limits.Audio} // not all tell how long they are
 	form, err := c.form()
 	if err != nil {
 		return in, err
@@ -75,7 +76,7 @@ func (c *call) readRecording() (*recording, error) {
 		part, err := form.NextPart()
 		switch {
 		case errors.Is(err, io.EOF):
-			_, _ = io.CopyN(io.Discard, c.r.Body, maxFieldSize) // only then is a closed connection noticed
+			_, _ = io.CopyN(io.Discard, c.Request.Body, maxFieldSize) // only then is a closed connection noticed
 			return in, nil
 		case err != nil:
 			return in, brokenForm(err)
@@ -94,7 +95,7 @@ func (c *call) readRecording() (*recording, error) {
 const howToCut = "cut it into parts, such as `ffmpeg -i talk.mp3 -f segment -segment_time 1800 -c copy part-%03d.mp3` makes of half an hour each"
 
 func recordingTooLarge(limit int64) *domain.Error {
-	f := bodyTooLarge(limit)
+	f := request.BodyTooLarge(limit)
 	f.Message = fmt.Sprintf("the request is larger than the %d bytes that a recording may have: %s", limit, howToCut)
 	return f
 }
@@ -115,7 +116,7 @@ func (b *boundedBody) Read(p []byte) (int, error) {
 }
 
 func brokenForm(err error) error {
-	if f := errorOf(err); f.Reason == reasonBodyTooLarge || f.Reason == reasonTooSlow {
+	if f := request.ErrorOf(err); f.Reason == request.ReasonBodyTooLarge || f.Reason == request.ReasonTooSlow {
 		return f
 	}
 	var v domain.Violations
@@ -149,7 +150,7 @@ func (in *recording) take(part *multipart.Part) error {
 			return notEOF(drain(part))
 		}
 		err := in.file(audioFile, part)
-		if err != nil && errorOf(err).Reason == reasonBodyTooLarge {
+		if err != nil && request.ErrorOf(err).Reason == request.ReasonBodyTooLarge {
 			return recordingTooLarge(in.limit.bytes)
 		}
 		return err

@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"strings"
 
+	"anneal/api/request"
 	"anneal/api/wire"
 	"anneal/domain"
 	"anneal/engines"
@@ -54,7 +55,7 @@ func (q *transcriptionRequest) verbose() bool { return q.format == formatVerbose
 // read checks the options all together. A translation is asked for by its path.
 func (in *recording) read(translation bool) (*transcriptionRequest, error) {
 	q := &transcriptionRequest{}
-	if in.Strict {
+	if in.server.Strict {
 		for _, name := range in.unknown {
 			in.violations.Add(wire.Join("", name), "is not a field here: leave it out")
 		}
@@ -67,7 +68,7 @@ func (in *recording) read(translation bool) (*transcriptionRequest, error) {
 	}
 	in.readGranularities(q)
 	q.stream = in.flag("stream")
-	in.require(!q.stream || in.seed == nil, "stream", "cannot go with %s: a streamed answer is not kept; leave out one of the two", idempotencyHeader)
+	in.require(!q.stream || !in.HasIdempotencyKey(), "stream", "cannot go with %s: a streamed answer is not kept; leave out one of the two", request.IdempotencyHeader)
 	o := &q.asked.Options
 	task := in.choice("task", taskTranscribe, taskTranslate)
 	o.Translate = translation || task == taskTranslate

@@ -15,6 +15,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"anneal/api/request"
 	"anneal/blobs"
 	"anneal/domain"
 	"anneal/engines"
@@ -435,7 +436,7 @@ func TestRepeatedTranscriptions(t *testing.T) {
 	s.hearers(1)
 	ask := func(key string, fields ...string) answer {
 		r := s.form("/v1/audio/transcriptions", "inference", "file", "speech.wav", strings.NewReader("one"), append(fields, "model="+hearer)...)
-		r.Header.Set(idempotencyHeader, key)
+		r.Header.Set(request.IdempotencyHeader, key)
 		return s.send(r)
 	}
 	for i, format := range transcriptFormats {
@@ -443,7 +444,7 @@ func TestRepeatedTranscriptions(t *testing.T) {
 		require.Equal(t, 200, first.status, "%s", first.body)
 		require.Equal(t, string(first.body), string(second.body))
 		require.Equal(t, first.header.Get("Content-Type"), second.header.Get("Content-Type"))
-		require.Equal(t, "true", second.header.Get(replayedHeader))
+		require.Equal(t, "true", second.header.Get(request.ReplayedHeader))
 	}
 	require.Len(t, s.replicas.asks(), len(transcriptFormats))
 	refusedWith(t, ask("streamed", "stream=true"), 400, "stream: cannot go with Idempotency-Key")

@@ -10,6 +10,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"anneal/api/request"
 	"anneal/disk"
 	"anneal/domain"
 	"anneal/engines"
@@ -175,13 +176,13 @@ func TestCodesAgreeWithStatuses(t *testing.T) {
 		status int
 	}{
 		{&domain.Error{Code: domain.ResourceExhausted, Reason: disk.Full, Message: "full"}, domain.ResourceExhausted, 429},
-		{&domain.Error{Code: domain.Unimplemented, Reason: reasonMethod, Message: "no"}, domain.Unimplemented, 405},
-		{&domain.Error{Code: domain.ResourceExhausted, Reason: reasonTooManyStreams, Message: "many"}, domain.ResourceExhausted, 429},
-		{bodyTooLarge(1), domain.OutOfRange, 413},
+		{&domain.Error{Code: domain.Unimplemented, Reason: request.ReasonMethod, Message: "no"}, domain.Unimplemented, 405},
+		{&domain.Error{Code: domain.ResourceExhausted, Reason: request.ReasonTooManyStreams, Message: "many"}, domain.ResourceExhausted, 429},
+		{request.BodyTooLarge(1), domain.OutOfRange, 413},
 		{context.DeadlineExceeded, domain.DeadlineExceeded, 504},
 	} {
-		f := errorOf(c.err)
+		f := request.ErrorOf(c.err)
 		require.Equal(t, c.code, f.Code)
-		require.Equal(t, c.status, statusFor(f))
+		require.Equal(t, c.status, request.HTTPStatus(f))
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"anneal/api"
+	"anneal/api/request"
 	"anneal/domain"
 	"anneal/eventlog/natsserver"
 	"anneal/internal/datadir"
@@ -86,7 +87,9 @@ func (s *Server) ensureReader(ctx context.Context) error {
 }
 
 // mintKey makes a key under an ID, or the next one that is free.
-func (s *Server) mintKey(ctx context.Context, pepper []byte, account, first string, spec domain.APIKeySpec) (api.Key, domain.Name, error) {
+func (s *Server) mintKey(
+	ctx context.Context, pepper []byte, account, first string, spec domain.APIKeySpec,
+) (request.Key, domain.Name, error) {
 	id := first
 	for n := 2; ; n++ {
 		if _, taken := s.world.View().APIKeys.Get(domain.NewName(account, domain.APIKeys.Collection, id)); !taken {
@@ -95,9 +98,9 @@ func (s *Server) mintKey(ctx context.Context, pepper []byte, account, first stri
 		id = fmt.Sprintf("%s-%d", first, n)
 	}
 	name := domain.NewName(account, domain.APIKeys.Collection, id)
-	key, err := api.MintKey(pepper, name)
+	key, err := request.MintKey(pepper, name)
 	if err != nil {
-		return api.Key{}, "", err
+		return request.Key{}, "", err
 	}
 	return key, name, bootstrapDo(ctx, s, domain.APIKeys, name, domain.CreateAPIKey{APIKeySpec: spec, Hash: key.Hash, Prefix: key.Prefix, CreatedBy: "bootstrap"})
 }

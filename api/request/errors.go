@@ -1,4 +1,4 @@
-package api
+package request
 
 import (
 	"bytes"
@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
+	"log/slog"
 	"net/http"
 	"slices"
 	"strconv"
@@ -15,9 +16,20 @@ import (
 	"anneal/engines"
 )
 
-// httpStatus is the one table from canonical codes to HTTP (spec/gaps.md
-// section 4).
-var httpStatus = map[domain.Code]int{
+func NotFoundReason(reason, format string, args ...any) error {
+	f := domain.Errorf(domain.NotFound, format, args...)
+	f.Reason = reason
+	return f
+}
+
+func NotFound(noun string, name domain.Name) error {
+	f := domain.Errorf(domain.NotFound, "there is no %s named %s: list what there is with GET /v1/%s", noun, name, parentPath(name))
+	f.Reason = "NOT_FOUND"
+	return f
+}
+
+// StatusOfCode maps canonical codes to HTTP statuses.
+var StatusOfCode = map[domain.Code]int{
 	domain.OK:                 http.StatusOK,
 	domain.Canceled:           statusClientClosed,
 	domain.Unknown:            http.StatusInternalServerError,
@@ -37,32 +49,32 @@ var httpStatus = map[domain.Code]int{
 	domain.Unauthenticated:    http.StatusUnauthorized,
 }
 
-const statusClientClosed = 499 // the client went away before the answer
+const statusClientClosed = 499 // the client disconnected before the response
 
-// Reasons that have a more exact HTTP status than their code.
+// Reasons of errors, some with a more exact HTTP status than their code: see reasonStatus.
 const (
-	reasonBodyTooLarge   = "BODY_TOO_LARGE"
-	reasonTooSlow        = "REQUEST_TOO_SLOW"
-	reasonBodies         = "TOO_MANY_BODIES"
-	reasonMethod         = "METHOD_NOT_ALLOWED"
+	ReasonBodyTooLarge   = "BODY_TOO_LARGE"
+	ReasonTooSlow        = "REQUEST_TOO_SLOW"
+	ReasonBodies         = "TOO_MANY_BODIES"
+	ReasonMethod         = "METHOD_NOT_ALLOWED"
 	reasonSuspended      = "ACCOUNT_SUSPENDED"
-	reasonScalingUp      = "DEPLOYMENT_SCALING_UP"
-	reasonStopping       = "SERVER_STOPPING"
-	reasonNoPlace        = "DEPLOYMENT_HAS_NO_PLACE"
-	reasonTooManyStreams = "TOO_MANY_STREAMS"
+	ReasonScalingUp      = "DEPLOYMENT_SCALING_UP"
+	ReasonStopping       = "SERVER_STOPPING"
+	ReasonNoPlace        = "DEPLOYMENT_HAS_NO_PLACE"
+	ReasonTooManyStreams = "TOO_MANY_STREAMS"
 )
 
 var reasonStatus = map[string]int{
-	reasonBodyTooLarge: http.StatusRequestEntityTooLarge,
-	reasonTooSlow:      http.StatusRequestTimeout,
+	ReasonBodyTooLarge: http.StatusRequestEntityTooLarge,
+	ReasonTooSlow:      http.StatusRequestTimeout,
 
 	engines.RequestTooLarge: http.StatusRequestEntityTooLarge,
-	reasonMethod:            http.StatusMethodNotAllowed,
+	ReasonMethod:            http.StatusMethodNotAllowed,
 }
 
-// errorOf returns what a client is shown of an error. An error that is no *domain.Error is internal:
+// ErrorOf returns what a client is shown of an error. An error that is no *domain.Error is internal:
 // its text is logged and not returned.
-func errorOf(err error) *domain.Error {
+func ErrorOf(err error) *domain.Error {
 	var fault *domain.Error
 	var tooLarge *http.MaxBytesError
 	var lost unrecorded
@@ -73,7 +85,7 @@ func errorOf(err error) *domain.Error {
 		return &domain.Error{Code: domain.Unavailable, Reason: "LOG_UNAVAILABLE",
 			Message: "the log did not acknowledge the change: its disk may be full, or its server out of reach; look whether the change was made, then try again"}
 	case errors.As(err, &tooLarge):
-		return bodyTooLarge(tooLarge.Limit)
+		return BodyTooLarge(tooLarge.Limit)
 	case errors.Is(err, context.Canceled):
 		return domain.Errorf(domain.Canceled, "the client closed the request")
 	case errors.Is(err, context.DeadlineExceeded):
@@ -82,61 +94,61 @@ func errorOf(err error) *domain.Error {
 	return domain.Errorf(domain.Internal, "the server failed to answer; the request's ID leads its operator to the reason")
 }
 
-func bodyTooLarge(limit int64) *domain.Error {
-	return &domain.Error{Code: domain.OutOfRange, Reason: reasonBodyTooLarge,
+func BodyTooLarge(limit int64) *domain.Error {
+	return &domain.Error{Code: domain.OutOfRange, Reason: ReasonBodyTooLarge,
 		Message: "the body is larger than " + strconv.FormatInt(limit, 10) + " bytes: send less"}
 }
 
-func statusFor(f *domain.Error) int {
+func HTTPStatus(f *domain.Error) int {
 	if status, ok := reasonStatus[f.Reason]; ok {
 		return status
 	}
-	if status, ok := httpStatus[f.Code]; ok {
+	if status, ok := StatusOfCode[f.Code]; ok {
 		return status
 	}
 	return http.StatusInternalServerError
 }
 
-// managementError is the shape of a refusal on the management paths.
-type managementError struct {
+// ManagementError is the body of an error response on management paths.
+type ManagementError struct {
 	Code    domain.Code `json:"code"`
 	Message string      `json:"message"`
 	Details []any       `json:"details"`
 }
 
-type errorInfo struct {
+type ErrorInfo struct {
 	Type     string            `json:"@type"`
 	Reason   string            `json:"reason"`
 	Domain   string            `json:"domain"`
 	Metadata map[string]string `json:"metadata,omitempty"`
 }
 
-type badRequest struct {
+type BadRequest struct {
 	Type       string             `json:"@type"`
 	Violations []domain.Violation `json:"fieldViolations"`
 }
 
-func managementBody(f *domain.Error, requestID string) managementError {
+func ManagementBody(f *domain.Error, requestID string) ManagementError {
 	reason := f.Reason
 	if reason == "" {
 		reason = f.Code.String()
 	}
-	body := managementError{f.Code, f.Message, []any{
-		errorInfo{"ErrorInfo", reason, "anneal", map[string]string{"requestId": requestID}}}}
+	body := ManagementError{f.Code, f.Message, []any{
+		ErrorInfo{"ErrorInfo", reason, "anneal", map[string]string{"requestId": requestID}}}}
 	if len(f.Violations) > 0 {
-		body.Details = append(body.Details, badRequest{"BadRequest", f.Violations})
+		body.Details = append(body.Details, BadRequest{"BadRequest", f.Violations})
 	}
 	return body
 }
 
-// inferenceError is the shape of a refusal on the inference and audio paths.
-// All its keys are always present.
-type inferenceError struct {
-	Error     inferenceErrorBody `json:"error"`
+// InferenceError is the body of an error response on inference and audio paths. All of its keys are
+// always present.
+type InferenceError struct {
+	Error     InferenceErrorBody `json:"error"`
 	RequestID string             `json:"request_id"`
 }
 
-type inferenceErrorBody struct {
+type InferenceErrorBody struct {
 	Message string  `json:"message"`
 	Type    string  `json:"type"`
 	Param   *string `json:"param"`
@@ -157,15 +169,15 @@ var inferenceTypes = map[int]string{
 	http.StatusServiceUnavailable:    "unavailable_error",
 }
 
-func inferenceBody(f *domain.Error, requestID string) (int, inferenceError) {
-	status, code := statusFor(f), f.Reason
+func InferenceBody(f *domain.Error, requestID string) (int, InferenceError) {
+	status, code := HTTPStatus(f), f.Reason
 	if f.Reason == reasonSuspended {
 		status, code = http.StatusPreconditionFailed, "PRECONDITION_FAILED"
 	}
 	if code == "" {
 		code = f.Code.String()
 	}
-	body := inferenceErrorBody{Message: f.Message, Type: inferenceTypes[status], Code: code}
+	body := InferenceErrorBody{Message: f.Message, Type: inferenceTypes[status], Code: code}
 	if body.Type == "" {
 		body.Type = "server_error"
 	}
@@ -173,42 +185,41 @@ func inferenceBody(f *domain.Error, requestID string) (int, inferenceError) {
 		param, _, _ := strings.Cut(f.Violations[0].Field, "[")
 		body.Param = &param
 	}
-	return status, inferenceError{body, requestID}
+	return status, InferenceError{body, requestID}
 }
 
-// isInference tells whether the path is one whose errors have the inference
-// shape.
-func isInference(r *http.Request) bool {
-	return strings.HasPrefix(r.URL.Path, "/inference/") || isAudio(r) || isDirect(r)
+// IsInference reports whether errors on the path of a request are an InferenceError.
+func IsInference(r *http.Request) bool {
+	return strings.HasPrefix(r.URL.Path, "/inference/") || isAudio(r) || IsDirect(r)
 }
 
-// isAudio tells whether the path is one that takes a key without a scheme word.
+// IsAudio reports whether the path accepts a key without a scheme.
 func isAudio(r *http.Request) bool {
 	return strings.HasPrefix(r.URL.Path, "/v1/audio/") || strings.HasPrefix(r.URL.Path, "/inference/v1/audio/")
 }
 
-// retrySeconds is how long a refused client should wait before it asks again.
-const retrySeconds = "5"
+// RetryAfterSeconds is the default of the header Retry-After.
+const RetryAfterSeconds = "5"
 
-// refuse answers a failed request in the shape of its path.
-func refuse(w http.ResponseWriter, f *domain.Error, requestID string, inference bool) {
+// WriteError writes the response to a failed request.
+func WriteError(w http.ResponseWriter, f *domain.Error, requestID string, inference bool) {
 	f = printable(f)
-	status, body := statusFor(f), any(managementBody(f, requestID))
+	status, body := HTTPStatus(f), any(ManagementBody(f, requestID))
 	if inference {
-		status, body = inferenceBody(f, requestID)
+		status, body = InferenceBody(f, requestID)
 	}
 	switch status {
 	case http.StatusUnauthorized:
 		w.Header().Set("WWW-Authenticate", `Bearer realm="anneal"`)
 	case http.StatusServiceUnavailable, http.StatusTooManyRequests:
-		if w.Header().Get("Retry-After") == "" { // nobody knows better
-			w.Header().Set("Retry-After", retrySeconds)
+		if w.Header().Get("Retry-After") == "" {
+			w.Header().Set("Retry-After", RetryAfterSeconds)
 		}
 	}
 	writeJSON(w, status, body)
 }
 
-// printable is a fault that repeats no control character of the request.
+// printable returns the error with control characters escaped.
 func printable(f *domain.Error) *domain.Error {
 	shown := *f
 	shown.Message, shown.Violations = domain.Printable(f.Message), slices.Clone(f.Violations)
@@ -218,27 +229,27 @@ func printable(f *domain.Error) *domain.Error {
 	return &shown
 }
 
-// A textAnswer is an answer that is not JSON.
-type textAnswer struct{ media, text string }
+// A TextResponse is a response that is not JSON.
+type TextResponse struct{ Media, Text string }
 
-// answerWith sends what a handler answered.
-func answerWith(w http.ResponseWriter, result any) {
-	plain, ok := result.(textAnswer)
+// WriteResponse writes the result of a handler.
+func WriteResponse(w http.ResponseWriter, result any) {
+	plain, ok := result.(TextResponse)
 	if !ok {
 		writeJSON(w, http.StatusOK, result)
 		return
 	}
-	w.Header().Set("Content-Type", plain.media)
+	w.Header().Set("Content-Type", plain.Media)
 	w.Header().Set("X-Content-Type-Options", "nosniff")
 	w.WriteHeader(http.StatusOK)
-	_, _ = io.WriteString(w, plain.text)
+	_, _ = io.WriteString(w, plain.Text)
 }
 
 func writeJSON(w http.ResponseWriter, status int, body any) {
 	var data bytes.Buffer
 	encoder := json.NewEncoder(&data)
-	encoder.SetEscapeHTML(false)                 // nobody takes this for HTML, and signed URLs stay readable
-	if err := encoder.Encode(body); err != nil { // only a wire type that JSON cannot hold does this: a fault of ours
+	encoder.SetEscapeHTML(false)                 // signed URLs stay readable
+	if err := encoder.Encode(body); err != nil { // a wire type that JSON cannot represent: a bug
 		status = http.StatusInternalServerError
 		data.Reset()
 		data.WriteString(`{"code":13,"message":"the answer cannot be written as JSON","details":[]}`)
@@ -247,4 +258,25 @@ func writeJSON(w http.ResponseWriter, status int, body any) {
 	w.Header().Set("X-Content-Type-Options", "nosniff")
 	w.WriteHeader(status)
 	_, _ = w.Write(data.Bytes())
+}
+
+// ReasonOf returns the Reason of err if it is a *domain.Error, otherwise "".
+func ReasonOf(err error) string {
+	var f *domain.Error
+	if errors.As(err, &f) {
+		return f.Reason
+	}
+	return ""
+}
+
+// LogFailure logs an internal error; a deadline that was exceeded is a warning.
+func (s *Core) LogFailure(r *http.Request, err error) {
+	level := slog.LevelError
+	switch code := domain.CodeOf(err); {
+	case HTTPStatus(ErrorOf(err)) < http.StatusInternalServerError, code == domain.Unavailable, code == domain.Unimplemented:
+		return
+	case code == domain.DeadlineExceeded:
+		level = slog.LevelWarn
+	}
+	s.Logger.Log(r.Context(), level, "request failed", "request", RequestID(r), "method", r.Method, "path", r.URL.Path, "error", err)
 }

@@ -1,4 +1,4 @@
-package api
+package request
 
 import (
 	"slices"
@@ -9,11 +9,11 @@ import (
 	"anneal/projections"
 )
 
-// countedQuotas are those that count what an account has.
+// countedQuotas are the quotas on resources of an account.
 var countedQuotas = []string{domain.QuotaAccelerators, domain.QuotaDeployments, domain.QuotaJobs, domain.QuotaStorageBytes}
 
-// A guard lets one change at a time count against an account's quotas.
-type guard struct{ accounts sync.Map } // of *sync.Mutex, by account; only those with quotas are ever in it
+// A guard serializes the changes that count against the quotas of an account.
+type guard struct{ accounts sync.Map } // of *sync.Mutex, by account; only accounts with quotas
 
 func (g *guard) enter(account string) (leave func()) {
 	lock, _ := g.accounts.LoadOrStore(account, new(sync.Mutex))
@@ -21,23 +21,26 @@ func (g *guard) enter(account string) (leave func()) {
 	return lock.(*sync.Mutex).Unlock
 }
 
-// withinQuotas refuses intents that would give an account more than its quotas
+// quotaCheck weighs the changes of a call against the quotas of their account.
+type quotaCheck struct{ *Call }
+
+// admit refuses intents that would give an account more than its quotas
 // allow. Until leave is called no other change of the account is weighed here,
 // so that two at once do not both take the last place. Another server weighs
 // what it knows: in the moment in which an event is on its way there, each
 // server may let one change through.
-func (c *call) withinQuotas(intents []domain.Intent) (leave func(), err error) {
+func (c quotaCheck) admit(intents []domain.Intent) (leave func(), err error) {
 	leave = func() {}
 	account := ""
 	for _, intent := range intents {
 		if counts(intent.Name.Collection()) {
-			account = intent.Name.Account() // intents of one call are of one account
+			account = intent.Name.Account() // all intents of a call belong to one account
 		}
 	}
 	if account == "" || !bounded(c.World.View(), account) {
 		return leave, nil
 	}
-	if !takesMore(c.weighAll(intents)) { // an update or a delete waits for nobody
+	if !takesMore(c.weighAll(intents)) { // an update or a delete does not wait
 		return leave, nil
 	}
 	leave = c.guard.enter(account)
@@ -50,7 +53,7 @@ func (c *call) withinQuotas(intents []domain.Intent) (leave func(), err error) {
 		most, set := v.Quota(account, id)
 		if set && more.Of(id) > 0 && usage.Of(id)+more.Of(id) > most {
 			leave()
-			return func() {}, overQuota(account, id, most, usage.Of(id), more.Of(id))
+			return func() {}, OverQuota(account, id, most, usage.Of(id), more.Of(id))
 		}
 	}
 	return leave, nil
@@ -69,7 +72,7 @@ func bounded(v *projections.View, account string) bool {
 	return false
 }
 
-func overQuota(account, id string, most, used, more int64) error {
+func OverQuota(account, id string, most, used, more int64) error {
 	wayOut := "delete, cancel or scale down what is not needed"
 	if id == domain.QuotaStorageBytes {
 		wayOut = "delete datasets, models or evaluators that are not needed"
@@ -80,7 +83,7 @@ func overQuota(account, id string, most, used, more int64) error {
 	return f
 }
 
-func (c *call) weighAll(intents []domain.Intent) (more domain.Usage) {
+func (c quotaCheck) weighAll(intents []domain.Intent) (more domain.Usage) {
 	for _, intent := range intents {
 		more = more.Plus(c.weigh(intent))
 	}
@@ -89,9 +92,9 @@ func (c *call) weighAll(intents []domain.Intent) (more domain.Usage) {
 
 // weigh is what an intent adds to the account's usage; a refused one, which
 // the decision answers, adds nothing.
-func (c *call) weigh(intent domain.Intent) domain.Usage {
+func (c quotaCheck) weigh(intent domain.Intent) domain.Usage {
 	before, _ := c.World.Row(intent.Name)
-	record, err := intent.Decide(before, c.now)
+	record, err := intent.Decide(before, c.Time)
 	if err != nil || record.Type == "" {
 		return domain.Usage{}
 	}

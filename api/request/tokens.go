@@ -1,4 +1,4 @@
-package api
+package request
 
 import (
 	"crypto/hmac"
@@ -7,9 +7,9 @@ import (
 	"encoding/json"
 )
 
-// sealToken makes an opaque token of a place, good only for the request that
-// binding describes. openToken reads it back.
-func sealToken(key []byte, binding string, place any) string {
+// SealToken returns an opaque token of a place, valid only for the request that binding describes.
+// OpenToken reads it.
+func SealToken(key []byte, binding string, place any) string {
 	data, err := json.Marshal(place)
 	if err != nil {
 		panic(err) // places are plain structs
@@ -26,7 +26,7 @@ func tokenSeal(key []byte, binding string, data []byte) []byte {
 	return mac.Sum(nil)[:tokenSealSize]
 }
 
-func openToken(key []byte, binding, token string, place any) bool {
+func OpenToken(key []byte, binding, token string, place any) bool {
 	data, err := base64.RawURLEncoding.Strict().DecodeString(token)
 	if err != nil || len(data) < tokenSealSize || !hmac.Equal(data[:tokenSealSize], tokenSeal(key, binding, data[tokenSealSize:])) {
 		return false

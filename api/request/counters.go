@@ -1,0 +1,37 @@
+package request
+
+import (
+	"sync"
+)
+
+// Counters count concurrent requests by a key, such as an account.
+type Counters struct {
+	mu  sync.Mutex
+	now map[string]int
+}
+
+func NewCounters() *Counters { return &Counters{now: map[string]int{}} }
+
+// Enter counts one more request, unless there are limit of them. Call leave when it ends.
+func (n *Counters) Enter(key string, limit int) (leave func(), ok bool) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.now[key] >= limit {
+		return nil, false
+	}
+	n.now[key]++
+	return sync.OnceFunc(func() {
+		n.mu.Lock()
+		defer n.mu.Unlock()
+		if n.now[key]--; n.now[key] == 0 {
+			delete(n.now, key)
+		}
+	}), true
+}
+
+// Of returns the number of concurrent requests.
+func (n *Counters) Of(key string) int {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.now[key]
+}

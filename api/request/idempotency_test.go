@@ -1,0 +1,34 @@
+package request
+
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"anneal/eventlog/idempotency"
+)
+
+// A claim is held as long as its work takes, however long that is.
+func TestClaimIsRenewedWhileTheWorkContinues(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		answers, digest := idempotency.NewMemory(), []byte("request")
+		c := &Call{Core: &Core{Answers: answers}, Ctx: t.Context(), Time: time.Now()}
+		claim, err := answers.Claim(t.Context(), "k", digest, c.Time, ClaimTime)
+		require.NoError(t, err)
+		held := idempotent{c}.hold(claim)
+		state := func() idempotency.ClaimState {
+			claim, err := answers.Claim(t.Context(), "k", digest, time.Now(), ClaimTime)
+			require.NoError(t, err)
+			return claim.State
+		}
+		<-time.After(10*ClaimTime + time.Millisecond)
+		require.Equal(t, idempotency.InProgress, state())
+		require.NoError(t, answers.Store(t.Context(), held.settle(), []byte("done")))
+		<-time.After(2 * ClaimTime)
+		require.Equal(t, idempotency.Completed, state())
+		held.release()
+		require.Equal(t, idempotency.Completed, state(), "what is settled is not released")
+	})
+}
