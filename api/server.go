@@ -123,7 +123,7 @@ func New(o Options) *Server {
 	o.Cluster = cmp.Or(o.Cluster, DefaultCluster)
 	o.Limits = o.Limits.withDefaults()
 	s := &Server{Options: o, served: newLastServed(), busy: request.NewCounters(), meters: newMeters(o), storage: newStorageLedger(), bodies: newBodyBudget(o.Limits.Bodies), fetcher: newFetcher(o.Limits.Fetch, o.Private)}
-	s.core = request.NewCore(request.Core{Log: o.Log, World: o.World, Answers: o.Answers, Uses: o.Uses, Logger: o.Logger,
+	s.core = request.NewCore(&request.Core{Log: o.Log, World: o.World, Answers: o.Answers, Uses: o.Uses, Logger: o.Logger,
 		Pepper: o.Pepper, Now: o.Now, Space: o.Space, MaxBody: o.Limits.Body, RepeatWait: o.Limits.Twin})
 	s.closing, s.close = context.WithCancel(context.Background())
 	s.table = operations(s)

@@ -48,10 +48,10 @@ type Core struct {
 	background sync.WaitGroup // what no response waits for
 }
 
-// NewCore completes a core.
-func NewCore(c Core) *Core {
+// NewCore completes a core in place and returns it.
+func NewCore(c *Core) *Core {
 	c.rates = newRates()
-	return &c
+	return c
 }
 
 // Drain returns when nothing continues in the background any more.
