@@ -23,6 +23,8 @@ type addon struct {
 // addonName is what the server calls an addon.
 func addonName(id string) string { return "addon-" + id }
 
+var _ engines.AddonLoader = loader{}
+
 // LoadAddon implements engines.AddonLoader.
 func (m loader) LoadAddon(ctx context.Context, id, dir string) error {
 	m.mu.Lock()

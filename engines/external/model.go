@@ -40,9 +40,12 @@ func (m *model) window() int {
 // Close implements engines.Model.
 func (m *model) Close() error { return errors.Join(m.server.close(), os.RemoveAll(m.own)) }
 
-// Broken implements engines.Breakable: a server that dies too often is not
+// Callers find what a model can do beyond engines.Model by type assertion.
+var _ engines.FailureNotifier = (*model)(nil)
+
+// Failed implements engines.FailureNotifier: a server that dies too often is not
 // started any more.
-func (m *model) Broken() <-chan error { return m.server.failed }
+func (m *model) Failed() <-chan error { return m.server.failed }
 
 // Complete implements engines.Model. Servers refuse to generate nothing: of an
 // answer without tokens the one that has to be asked for is dropped.

@@ -155,8 +155,10 @@ func (l *listener) Info() engines.SpeechModelInfo {
 // Close implements engines.Listener.
 func (l *listener) Close() error { return errors.Join(l.server.close(), os.RemoveAll(l.own)) }
 
-// Broken implements engines.Breakable.
-func (l *listener) Broken() <-chan error { return l.server.failed }
+var _ engines.FailureNotifier = (*listener)(nil)
+
+// Failed implements engines.FailureNotifier.
+func (l *listener) Failed() <-chan error { return l.server.failed }
 
 // Check implements engines.Listener.
 func (l *listener) Check(o engines.TranscriptionOptions) error {

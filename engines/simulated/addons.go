@@ -32,6 +32,9 @@ func (a *addons) state(base, id string) (string, error) {
 	return base + state, nil
 }
 
+// The agent finds by type assertion that the model loads addons and weights.
+var _ engines.WeightsLoader = (*model)(nil)
+
 // LoadAddon implements engines.AddonLoader.
 func (m *model) LoadAddon(ctx context.Context, id, dir string) error {
 	return m.load(ctx, id, dir, false)

@@ -22,6 +22,9 @@ type addon struct {
 	chat    *chatFormat // nil is the base model's
 }
 
+// The agent finds by type assertion that the model loads addons and weights.
+var _ engines.WeightsLoader = (*model)(nil)
+
 // LoadAddon implements engines.AddonLoader. It does not block running requests.
 func (m *model) LoadAddon(ctx context.Context, id, dir string) error {
 	switch {
