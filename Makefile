@@ -4,6 +4,7 @@ STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
 
 ANNEAL_FUZZ ?= 20s
 ANNEAL_HOSTILE ?= 20s
+RACE_SKIP   ?= /cmd/anneal$$
 LISTEN      ?= 127.0.0.1:8080
 
 .PHONY: help demo run test race corruption cost bench bench-others crash hostile linearizable fuzz lint lint-openapi golden reference build clients oracle
@@ -31,7 +32,7 @@ oracle: ## compare the logits of each family with ggml; needs a C++ compiler and
 	go -C engines/embedded/oracle test -p 1 -count=1 .
 
 race: ## run the tests under the race detector, shortened; cmd/anneal's start programs that it does not watch
-	go test -race -short -timeout 20m $$(go list ./... | grep -v '/cmd/anneal$$')
+	go test -race -short -timeout 20m $$(go list ./... | grep -v -E '$(RACE_SKIP)')
 
 bench: ## measure against the limits of this machine (see BENCHMARKS.md)
 	go test -run '^$$' -bench 'Do|Follow' -benchtime 1x ./eventlog
