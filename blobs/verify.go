@@ -5,38 +5,42 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"sync"
 	"syscall"
 	"time"
 
 	"anneal/domain"
 )
 
-// A Content is what is stored under a key, open for reading. What is read from a
-// folder is verified block by block before it is answered: a damaged one is
-// DataLoss, and nothing of it is answered.
+// A Content is the content of a key, open for reading. When the bucket is a directory, Read
+// verifies the content block by block: for a damaged block it returns DataLoss and no bytes of the
+// block.
 type Content interface {
 	io.ReadSeekCloser
 	Size() int64 // bytes
 	ModTime() time.Time
 }
 
-// verified reads a file of a folder.
+// A verified is an open file of a fileStore that implements Content. Close may be called during a
+// read: net/http may read the body of a request after it has returned the response.
 type verified struct {
-	folder   *folder
+	mu       sync.Mutex // guards all but Write of WriteTo's writer
+	store    *fileStore
 	key      string
 	file     *os.File
 	info     os.FileInfo
-	contents []digest // of which what was read until now is one; nil: not verified
+	contents []digest // digests that match all blocks read so far; nil: the file has no record to verify
 	pos, end int64
-	at       int64  // where the block in buffer begins; -1: none is
-	block    []byte // of what lies in buffer, or is small
+	at       int64  // offset in the file of the block in buffer; -1: buffer has no block
+	block    []byte // the part of buffer that the block fills
 	buffer   *[blockSize]byte
+	writing  bool // a writer of WriteTo reads buffer
 	failed   error
 }
 
-// open opens a file with a record of what it holds.
-func (f *folder) open(key string) (*verified, error) {
-	for range removals {
+// open opens the file under key with the digests in its record.
+func (f *fileStore) open(key string) (*verified, error) {
+	for range maxRetries {
 		v, err := f.tryOpen(key)
 		if v != nil || err != nil {
 			return v, err
@@ -45,9 +49,9 @@ func (f *folder) open(key string) (*verified, error) {
 	return nil, domain.Errorf(domain.Unavailable, "%s is being written: try again", key)
 }
 
-// tryOpen answers nil when the file was replaced meanwhile: the record may be
-// that of the other content.
-func (f *folder) tryOpen(key string) (v *verified, err error) {
+// tryOpen is one try of open. It returns nil without an error when the file was replaced between
+// opening it and reading its record, so that the record may describe other content.
+func (f *fileStore) tryOpen(key string) (v *verified, err error) {
 	file, err := os.Open(f.path(key))
 	if err != nil {
 		return nil, err
@@ -65,16 +69,16 @@ func (f *folder) tryOpen(key string) (v *verified, err error) {
 		return nil, os.ErrNotExist
 	}
 	contents, err := f.record(key)
-	now, gone := os.Stat(f.path(key))
-	if gone != nil || !os.SameFile(info, now) {
+	now, statErr := os.Stat(f.path(key))
+	if statErr != nil || !os.SameFile(info, now) {
 		return nil, nil
 	}
-	v = &verified{folder: f, key: key, file: file, info: info, end: info.Size(), at: -1}
+	v = &verified{store: f, key: key, file: file, info: info, end: info.Size(), at: -1}
 	if errors.Is(err, errNoRecord) && f.isEarlier(key, info.Size()) {
 		return v, nil
 	}
 	if err == nil {
-		err = f.known(key, info)
+		err = f.knownDamage(key, info)
 	}
 	v.contents = ofLength(contents, info.Size())
 	switch {
@@ -83,7 +87,7 @@ func (f *folder) tryOpen(key string) (v *verified, err error) {
 	case err != nil:
 		return nil, err
 	case len(v.contents) == 0:
-		return nil, damaged(key, fmt.Sprintf("it has %d bytes, and is not what was stored", info.Size()))
+		return nil, damaged(key, fmt.Sprintf("it has %d bytes, which is not what was stored", info.Size()))
 	}
 	return v, nil
 }
@@ -94,18 +98,21 @@ func (v *verified) Size() int64 { return v.info.Size() }
 // ModTime implements Content.
 func (v *verified) ModTime() time.Time { return v.info.ModTime() }
 
-// Close implements io.Closer.
+// Close implements io.Closer. A buffer that a writer still reads is not used again.
 func (v *verified) Close() error {
-	if v.buffer != nil {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if v.buffer != nil && !v.writing {
 		blocks.Put(v.buffer)
-		v.buffer = nil
 	}
-	v.at, v.block, v.failed = -1, nil, os.ErrClosed
+	v.buffer, v.at, v.block, v.failed = nil, -1, nil, os.ErrClosed
 	return v.file.Close()
 }
 
 // Seek implements io.Seeker.
 func (v *verified) Seek(offset int64, whence int) (int64, error) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
 	switch whence {
 	case io.SeekCurrent:
 		offset += v.pos
@@ -121,6 +128,8 @@ func (v *verified) Seek(offset int64, whence int) (int64, error) {
 
 // Read implements io.Reader.
 func (v *verified) Read(p []byte) (int, error) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
 	if err := v.load(); err != nil {
 		return 0, err
 	}
@@ -132,22 +141,44 @@ func (v *verified) Read(p []byte) (int, error) {
 // WriteTo implements io.WriterTo.
 func (v *verified) WriteTo(w io.Writer) (written int64, err error) {
 	for {
-		if err := v.load(); err != nil {
-			if errors.Is(err, io.EOF) {
-				err = nil
-			}
+		rest, err := v.startWrite()
+		if errors.Is(err, io.EOF) {
+			return written, nil
+		}
+		if err != nil {
 			return written, err
 		}
-		from := v.pos - v.at
-		n, err := w.Write(v.block[from:min(int64(len(v.block)), from+v.end-v.pos)])
-		v.pos, written = v.pos+int64(n), written+int64(n)
+		n, err := w.Write(rest)
+		v.endWrite(n)
+		written += int64(n)
 		if err != nil {
 			return written, err
 		}
 	}
 }
 
-// load has the block that is read next in memory, verified; io.EOF is the end.
+// startWrite returns the rest of the block at pos for a writer to read until endWrite.
+func (v *verified) startWrite() ([]byte, error) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if err := v.load(); err != nil {
+		return nil, err
+	}
+	v.writing = true
+	from := v.pos - v.at
+	return v.block[from:min(int64(len(v.block)), from+v.end-v.pos)], nil
+}
+
+// endWrite moves pos by the bytes that the writer has written.
+func (v *verified) endWrite(n int) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.writing = false
+	v.pos += int64(n)
+}
+
+// load reads and verifies the block at pos unless it is in buffer. It returns io.EOF at the end of
+// the file. The caller holds mu.
 func (v *verified) load() error {
 	switch {
 	case v.failed != nil:
@@ -170,14 +201,16 @@ func (v *verified) load() error {
 	return nil
 }
 
-// check reads a block and compares it with its digest.
+// check reads one block into v.block, and returns DataLoss if no digest in v.contents matches the
+// block. number counts the blocks of the file from 0. check removes the digests that do not match.
 func (v *verified) check(number int64) error {
 	n, err := v.file.ReadAt(v.block, number*blockSize)
 	switch {
 	case errors.Is(err, syscall.EIO):
-		return v.folder.found(v.key, v.info, fmt.Sprintf("the disk cannot read block %d of 1 MiB", number))
+		return v.store.markDamaged(v.key, v.info,
+			fmt.Sprintf("the disk cannot read block %d, counting blocks of 1 MiB from 0", number))
 	case n < len(v.block) && errors.Is(err, io.EOF):
-		return v.folder.found(v.key, v.info, "it is cut off")
+		return v.store.markDamaged(v.key, v.info, "the file is truncated")
 	case n < len(v.block):
 		return err
 	case v.contents == nil:
@@ -191,7 +224,7 @@ func (v *verified) check(number int64) error {
 		}
 	}
 	if len(left) == 0 {
-		return v.folder.found(v.key, v.info, fmt.Sprintf("block %d of 1 MiB is not what was stored", number))
+		return v.store.markDamaged(v.key, v.info, fmt.Sprintf("block %d of 1 MiB is not what was stored", number))
 	}
 	v.contents = left
 	return nil
