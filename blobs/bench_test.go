@@ -15,7 +15,8 @@ import (
 )
 
 func benchStore(b *testing.B) *Store {
-	s, err := Open(b.Context(), Options{Dir: b.TempDir(), BaseURL: "http://127.0.0.1:1/blobs", Key: []byte("0123456789abcdef")})
+	s, err := Open(b.Context(),
+		Options{Dir: b.TempDir(), BaseURL: "http://127.0.0.1:1/blobs", Key: []byte("0123456789abcdef")})
 	require.NoError(b, err)
 	b.Cleanup(func() { require.NoError(b, s.Close()) })
 	return s
@@ -55,8 +56,8 @@ func BenchmarkFiles(b *testing.B) {
 	}
 }
 
-// BenchmarkDownload is an agent's way to read a file: through a signed URL,
-// hashing what arrives.
+// BenchmarkDownload measures how an agent downloads a file: through a signed URL, hashing the
+// content.
 func BenchmarkDownload(b *testing.B) {
 	mux := http.NewServeMux()
 	server := httptest.NewServer(mux)

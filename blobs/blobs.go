@@ -1,6 +1,5 @@
-// Package blobs keeps what is too big for the log: datasets, weights,
-// checkpoints, metrics. A bucket is a folder of this machine by default, or
-// lies in an object store.
+// Package blobs stores files that are too large for the log: datasets, weights, checkpoints,
+// metrics. The bucket is a local directory by default, or a bucket of an object store.
 package blobs
 
 import (
@@ -27,45 +26,45 @@ import (
 	"anneal/domain"
 )
 
-// Options say where the bucket is.
+// Options configures a Store.
 type Options struct {
-	// URL is the bucket. "" is a folder, Dir; so is file:///DIR. Compiled in are s3:// (any
-	// server that speaks S3: s3://bucket?endpoint=…&region=…, credentials as
-	// its SDK finds them) and mem://, which forgets. gs:// and azblob:// need
-	// one more import of gocloud.dev/blob and are left out for their size.
+	// URL is the URL of the bucket. "" is the directory Dir; file:///DIR is the directory /DIR.
+	// s3:// is a bucket of any S3-compatible server (s3://bucket?endpoint=…&region=…), with the
+	// credentials that the AWS SDK finds. mem:// is a bucket in memory, which is lost with the
+	// process. gs:// and azblob:// are left out because they would make the binary much larger.
 	URL string
-	// Dir is where files lie when URL is "". It is made when missing.
+	// Dir is the directory of the files when URL is "". It is created if it does not exist.
 	Dir string
-	// BaseURL is where Handler can be reached by whoever gets a signed URL,
-	// such as http://127.0.0.1:8080/blobs; Key signs, and has 16 bytes or
-	// more. Both are needed unless the bucket signs by itself (s3://).
+	// BaseURL is the URL of Handler in signed URLs, such as http://127.0.0.1:8080/blobs. Key is the
+	// secret of at least 16 bytes that signs the URLs. BaseURL and Key are required unless the
+	// bucket signs its own URLs (s3://).
 	BaseURL string
 	Key     []byte
 	Now     func() time.Time // nil is time.Now
-	// Intercept carries out each change of the bucket, or does not: for tests of
-	// faults. Nil carries out all.
+	// Intercept is called instead of each change of the bucket. It runs the change by calling do,
+	// or returns an error without calling do, to inject faults in tests. Nil runs all changes.
 	Intercept func(change, key string, do func() error) error
-	Logger    *slog.Logger // nil is silence
+	Logger    *slog.Logger // nil discards log messages
 }
 
 // A Store is a bucket. It is safe for concurrent use.
 //
-// A key is a path like models/acme/m1/config.json: at most 1,024 bytes, its
-// parts neither empty nor beginning with a dot. What is put under a key that
-// exists replaces it; readers see the old content or the new, never a part.
+// A key is a path of at most MaxKey bytes, such as models/acme/m1/config.json. The parts between
+// slashes are not empty and do not begin with a dot. Put replaces the content of an existing key
+// atomically: readers see the old content or the new content.
 type Store struct {
 	bucket *blob.Bucket
-	files  *folder // nil unless the bucket is a folder
-	signer *signer // nil when the bucket signs by itself
+	files  *fileStore // nil unless the bucket is a directory
+	signer *signer    // nil when the bucket signs its own URLs
 	now    func() time.Time
 	change func(change, key string, do func() error) error
-	tended chan struct{} // closed when what a start leaves to do is done
+	ready  chan struct{} // closed when the background work of Open is done
 	stop   context.CancelFunc
 }
 
-// Open opens the bucket. The caller closes it.
+// Open opens the bucket. Call Close to release it.
 func Open(ctx context.Context, o Options) (*Store, error) {
-	s := &Store{now: o.Now, change: o.Intercept, tended: make(chan struct{})}
+	s := &Store{now: o.Now, change: o.Intercept, ready: make(chan struct{})}
 	if s.now == nil {
 		s.now = time.Now
 	}
@@ -77,9 +76,9 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 	}
 	ctx, s.stop = context.WithCancel(context.WithoutCancel(ctx))
 	go func() {
-		defer close(s.tended)
+		defer close(s.ready)
 		if s.files != nil {
-			s.files.tend(ctx, cmp.Or(o.Logger, slog.New(slog.DiscardHandler)))
+			s.files.maintain(ctx, cmp.Or(o.Logger, slog.New(slog.DiscardHandler)))
 		}
 	}()
 	if strings.HasPrefix(o.URL, "s3:") {
@@ -97,42 +96,46 @@ func (s *Store) open(ctx context.Context, o Options) (err error) {
 	if o.URL != "" {
 		at, err := url.Parse(o.URL)
 		if err != nil {
-			return domain.Errorf(domain.InvalidArgument, "the bucket's URL cannot be read: write s3://BUCKET, or leave it out to keep files in a folder")
+			return domain.Errorf(domain.InvalidArgument,
+				"the URL of the bucket is invalid: use s3://BUCKET, or leave it out to store files in a directory")
 		}
 		if at.Scheme == "" {
-			return domain.Errorf(domain.InvalidArgument, "%q is no bucket's URL: write s3://BUCKET, or leave it out to keep files in a folder", o.URL)
+			return domain.Errorf(domain.InvalidArgument,
+				"%q is not the URL of a bucket: use s3://BUCKET, or leave it out to store files in a directory", o.URL)
 		}
 		if at.Scheme == "file" {
 			o.URL, o.Dir = "", at.Path
 			return s.open(ctx, o)
 		}
 		if !blob.DefaultURLMux().ValidBucketScheme(at.Scheme) {
-			return domain.Errorf(domain.InvalidArgument, "buckets of %s:// are not compiled in: use s3://, or leave the URL out to keep files in a folder", at.Scheme)
+			return domain.Errorf(domain.InvalidArgument,
+				"%s:// buckets are not supported: use s3://, or leave the URL out to store files in a directory", at.Scheme)
 		}
 		if s.bucket, err = blob.OpenBucket(ctx, o.URL); err != nil {
-			return fmt.Errorf("opening the bucket at %s://%s: %w", at.Scheme, at.Host, err)
+			return fmt.Errorf("open bucket %s://%s: %w", at.Scheme, at.Host, err)
 		}
 		return nil
 	}
 	if o.Dir == "" {
-		return domain.Errorf(domain.InvalidArgument, "the bucket needs a folder or a URL")
+		return domain.Errorf(domain.InvalidArgument, "the bucket needs a directory or a URL")
 	}
-	if s.files, err = openFolder(o.Dir, s.now()); err != nil {
+	if s.files, err = openFileStore(o.Dir, s.now()); err != nil {
 		return explain(err, o.Dir)
 	}
-	s.bucket, err = fileblob.OpenBucket(s.files.dir, &fileblob.Options{Metadata: fileblob.MetadataDontWrite, NoTempDir: true})
+	s.bucket, err = fileblob.OpenBucket(s.files.dir,
+		&fileblob.Options{Metadata: fileblob.MetadataDontWrite, NoTempDir: true})
 	return err
 }
 
 // Close releases the bucket.
 func (s *Store) Close() error {
 	s.stop()
-	<-s.tended
+	<-s.ready
 	return s.bucket.Close()
 }
 
-// Put stores what r yields under key and answers its size in bytes. Once it
-// returns, the content survives a power failure.
+// Put stores the content of r under key and returns its size in bytes. When it returns, the content
+// is durable.
 func (s *Store) Put(ctx context.Context, key string, r io.Reader) (n int64, err error) {
 	if err := checkKey(key); err != nil {
 		return 0, err
@@ -150,7 +153,7 @@ func (s *Store) put(ctx context.Context, key string, r io.Reader) (int64, error)
 		return n, explain(err, key)
 	}
 	ctx, cancel := context.WithCancel(ctx)
-	defer cancel() // before Close, it drops what was written
+	defer cancel() // a writer whose context is canceled before Close discards the content
 	w, err := s.bucket.NewWriter(ctx, key, &blob.WriterOptions{ContentType: contentType})
 	if err != nil {
 		return 0, explain(err, key)
@@ -166,8 +169,8 @@ func (s *Store) put(ctx context.Context, key string, r io.Reader) (int64, error)
 
 const contentType = "application/octet-stream"
 
-// Get opens what is stored under key; NotFound when there is nothing, DataLoss
-// when it is known to be damaged. The caller closes it.
+// Get opens the content of key. The caller must close the Content. The error is NotFound when the
+// key does not exist, and DataLoss when its content is known to be damaged.
 func (s *Store) Get(ctx context.Context, key string) (Content, error) {
 	if err := checkKey(key); err != nil {
 		return nil, err
@@ -186,7 +189,8 @@ func (s *Store) Get(ctx context.Context, key string) (Content, error) {
 	return r, nil
 }
 
-// Size is the number of bytes under key; NotFound when there is nothing.
+// Size returns the length of the content of key in bytes. The error is NotFound when the key does
+// not exist.
 func (s *Store) Size(ctx context.Context, key string) (int64, error) {
 	if err := checkKey(key); err != nil {
 		return 0, err
@@ -205,21 +209,20 @@ type File struct {
 	Time time.Time
 }
 
-// List yields everything below a folder, such as "models/acme/m1/", in the
-// order of keys. A folder that does not exist is empty.
-func (s *Store) List(ctx context.Context, folder string) iter.Seq2[File, error] {
+// List yields the files whose keys begin with prefix, such as "models/acme/m1/", ordered by key.
+func (s *Store) List(ctx context.Context, prefix string) iter.Seq2[File, error] {
 	return func(yield func(File, error) bool) {
-		if err := checkFolder(folder); err != nil {
+		if err := checkPrefix(prefix); err != nil {
 			yield(File{}, err)
 			return
 		}
-		for entries := s.bucket.List(&blob.ListOptions{Prefix: folder}); ; {
+		for entries := s.bucket.List(&blob.ListOptions{Prefix: prefix}); ; {
 			entry, err := entries.Next(ctx)
 			switch {
 			case errors.Is(err, io.EOF):
 				return
 			case err != nil:
-				yield(File{}, explain(err, folder))
+				yield(File{}, explain(err, prefix))
 				return
 			}
 			if !yield(File{entry.Key, entry.Size, entry.ModTime}, nil) {
@@ -229,20 +232,20 @@ func (s *Store) List(ctx context.Context, folder string) iter.Seq2[File, error] 
 	}
 }
 
-// Files is what lies below a folder: names relative to it, with their sizes.
-func (s *Store) Files(ctx context.Context, folder string) (domain.Files, error) {
-	files := domain.Files{Folder: folder, Sizes: map[string]int64{}}
-	for f, err := range s.List(ctx, folder) {
+// Files returns the names, relative to the prefix, and the sizes of the files below a prefix.
+func (s *Store) Files(ctx context.Context, prefix string) (domain.Files, error) {
+	files := domain.Files{Prefix: prefix, Sizes: map[string]int64{}}
+	for f, err := range s.List(ctx, prefix) {
 		if err != nil {
 			return domain.Files{}, err
 		}
-		files.Sizes[strings.TrimPrefix(f.Key, folder)] = f.Size
+		files.Sizes[strings.TrimPrefix(f.Key, prefix)] = f.Size
 	}
 	return files, nil
 }
 
-// Delete removes what is stored under key. Nothing there is no error. The
-// reconciler alone calls it, with what no event refers to.
+// Delete deletes the content of key. A key that does not exist is no error. Only the reconciler
+// calls Delete, with files that no event refers to.
 func (s *Store) Delete(ctx context.Context, key string) error {
 	if err := checkKey(key); err != nil {
 		return err
@@ -260,21 +263,20 @@ func (s *Store) remove(ctx context.Context, key string) error {
 	return nil
 }
 
-// DeleteFolder removes everything below a folder. One that does not exist is
-// already gone. It is for folders of a request that no event refers to; what one
-// may refer to is the reconciler's to delete.
-func (s *Store) DeleteFolder(ctx context.Context, folder string) error {
-	if err := checkFolder(folder); err != nil {
+// DeletePrefix deletes all files below a prefix; a prefix without files is no error. It is for the
+// files of one request, which no event refers to. The reconciler deletes all other files.
+func (s *Store) DeletePrefix(ctx context.Context, prefix string) error {
+	if err := checkPrefix(prefix); err != nil {
 		return err
 	}
-	return s.change("delete", folder, func() error { return s.removeFolder(ctx, folder) })
+	return s.change("delete", prefix, func() error { return s.removePrefix(ctx, prefix) })
 }
 
-func (s *Store) removeFolder(ctx context.Context, folder string) error {
+func (s *Store) removePrefix(ctx context.Context, prefix string) error {
 	if s.files != nil {
-		return explain(s.files.remove(folder), folder)
+		return explain(s.files.removeAll(prefix), prefix)
 	}
-	for f, err := range s.List(ctx, folder) {
+	for f, err := range s.List(ctx, prefix) {
 		if err != nil {
 			return err
 		}
@@ -285,7 +287,8 @@ func (s *Store) removeFolder(ctx context.Context, folder string) error {
 	return nil
 }
 
-// MaxKey is the most bytes of a key; MaxPart of what lies between slashes.
+// MaxKey is the maximum length of a key in bytes. MaxPart is the maximum length in bytes of a part
+// of a key between slashes.
 const (
 	MaxKey  = 1024
 	MaxPart = 200
@@ -293,45 +296,52 @@ const (
 
 func checkKey(key string) error {
 	if key == "" || len(key) > MaxKey {
-		return domain.Errorf(domain.InvalidArgument, "a file's path must have 1 to %d bytes", MaxKey)
+		return domain.Errorf(domain.InvalidArgument, "the file's path has %d bytes: must have 1 to %d", len(key), MaxKey)
 	}
 	for part := range strings.SplitSeq(key, "/") {
 		switch {
 		case part == "" || part[0] == '.':
 			return domain.Errorf(domain.InvalidArgument, "file name %q: must not be empty, and not begin with a dot", part)
 		case len(part) > MaxPart:
-			return domain.Errorf(domain.InvalidArgument, "a file's name must have at most %d bytes", MaxPart)
-		// The last two mean something to the driver for folders.
+			return domain.Errorf(domain.InvalidArgument, "the file's name has %d bytes: at most %d are allowed", len(part),
+				MaxPart)
+		// The driver for directories escapes characters as __0x… and stores attributes in files
+		// NAME.attrs.
 		case strings.ContainsFunc(part, func(r rune) bool { return r < 32 || r == 127 || r == '\\' || r == '\uFFFD' }),
 			strings.HasSuffix(part, ".attrs"), strings.Contains(part, "__0x"):
-			return domain.Errorf(domain.InvalidArgument, "file name %q: control characters, backslashes, \"__0x\" and names ending in .attrs are not allowed", part)
+			return domain.Errorf(domain.InvalidArgument,
+				"file name %q: control characters, backslashes, \"__0x\" and names ending in .attrs are not allowed", part)
 		}
 	}
 	return nil
 }
 
-func checkFolder(folder string) error {
-	name, ok := strings.CutSuffix(folder, "/")
+func checkPrefix(prefix string) error {
+	name, ok := strings.CutSuffix(prefix, "/")
 	if !ok {
-		return domain.Errorf(domain.InvalidArgument, "a folder must end in a slash")
+		return domain.Errorf(domain.InvalidArgument, "prefix %q: must end in a slash", prefix)
 	}
 	return checkKey(name)
 }
 
-// explain turns the errors that somebody can do something about into faults.
+// explain returns a domain.Error with advice for an error that a user or the operator can fix, and
+// other errors unchanged.
 func explain(err error, key string) error {
 	switch {
 	case err == nil:
 		return nil
 	case errors.Is(err, syscall.ENOSPC), errors.Is(err, syscall.EDQUOT):
 		return &domain.Error{Code: domain.ResourceExhausted, Reason: disk.Full,
-			Message: "the store for files is full: delete what is not needed, or have the operator free some space or add a larger disk, and try again"}
+			Message: "the file store is full: delete what is not needed, or have the operator free some space or add " +
+				"a larger disk, and try again"}
 	case errors.Is(err, syscall.ENOTEMPTY):
 		return domain.Errorf(domain.Unavailable, "%s is still being written: try again", key)
 	case errors.Is(err, syscall.ENOTDIR), errors.Is(err, syscall.EISDIR), errors.Is(err, os.ErrExist):
-		return domain.Errorf(domain.InvalidArgument, "%s: a file and a folder cannot have the same name: choose another", key)
+		return domain.Errorf(domain.InvalidArgument,
+			"%s: a file and a directory cannot have the same name: choose another name", key)
 	case errors.Is(err, os.ErrPermission):
-		return domain.Errorf(domain.Internal, "the store for files may not be written: the operator must give the server's user rights on its folder")
+		return domain.Errorf(domain.Internal,
+			"the file store is not accessible: the operator must let the server's user read and write its directory")
 	case errors.Is(err, os.ErrNotExist), gcerrors.Code(err) == gcerrors.NotFound:
 		return domain.Errorf(domain.NotFound, "there is no file %s", key)
 	}

@@ -22,10 +22,11 @@ import (
 
 var epoch = time.Date(2030, 1, 2, 3, 4, 5, 0, time.UTC)
 
-// open opens a store; url "" is a folder of the test's own.
+// open opens a store on the bucket at url, or on a temporary directory if url is "".
 func open(t *testing.T, url string) *Store {
-	s, err := Open(t.Context(), Options{URL: url, Dir: t.TempDir(), BaseURL: "http://127.0.0.1:1/blobs", Key: []byte("0123456789abcdef"),
-		Now: func() time.Time { return epoch }})
+	s, err := Open(t.Context(),
+		Options{URL: url, Dir: t.TempDir(), BaseURL: "http://127.0.0.1:1/blobs", Key: []byte("0123456789abcdef"),
+			Now: func() time.Time { return epoch }})
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, s.Close()) })
 	return s
@@ -44,33 +45,35 @@ func TestStore(t *testing.T) {
 	for _, url := range []string{"", "mem://"} {
 		t.Run("bucket "+url, func(t *testing.T) {
 			ctx, s := t.Context(), open(t, url)
-			for key, text := range map[string]string{"models/a/m/config.json": "{}", "models/a/m/deep/w": "weights", "models/a/mm/w": "other"} {
+			for key, text := range map[string]string{"models/a/m/config.json": "{}", "models/a/m/deep/w": "weights",
+				"models/a/mm/w": "other"} {
 				n, err := s.Put(ctx, key, strings.NewReader(text))
 				require.NoError(t, err)
 				require.Equal(t, int64(len(text)), n)
 			}
 			_, err := s.Put(ctx, "models/a/m/config.json", strings.NewReader(`{"v":2}`))
 			require.NoError(t, err)
-			require.Equal(t, `{"v":2}`, content(t, s, "models/a/m/config.json"), "the newest content is what is read")
+			require.Equal(t, `{"v":2}`, content(t, s, "models/a/m/config.json"), "reads return the newest content")
 
 			files, err := s.Files(ctx, "models/a/m/")
 			require.NoError(t, err)
-			require.Equal(t, domain.Files{Folder: "models/a/m/", Sizes: map[string]int64{"config.json": 7, "deep/w": 7}}, files)
+			require.Equal(t, domain.Files{Prefix: "models/a/m/", Sizes: map[string]int64{"config.json": 7, "deep/w": 7}}, files)
 
-			require.NoError(t, s.DeleteFolder(ctx, "models/a/m/"))
-			require.NoError(t, s.DeleteFolder(ctx, "models/a/m/"), "what is gone may be deleted again")
+			require.NoError(t, s.DeletePrefix(ctx, "models/a/m/"))
+			require.NoError(t, s.DeletePrefix(ctx, "models/a/m/"), "deleting nothing is no error")
 			_, err = s.Get(ctx, "models/a/m/config.json")
 			require.Equal(t, domain.NotFound, domain.CodeOf(err))
 			_, err = s.Size(ctx, "models/a/m/deep/w")
 			require.Equal(t, domain.NotFound, domain.CodeOf(err))
-			require.Equal(t, "other", content(t, s, "models/a/mm/w"), "a folder with a longer name is another one")
+			require.Equal(t, "other", content(t, s, "models/a/mm/w"), "a longer name is another prefix")
 		})
 	}
 }
 
 func TestKeys(t *testing.T) {
 	s := open(t, "")
-	for _, key := range []string{"", "/", "a/", "/a", "a//b", ".", "..", "a/../b", "a/.hidden", ".arriving/x", "a\\b", "a\nb", "a\x00b", "x.attrs",
+	for _, key := range []string{"", "/", "a/", "/a", "a//b", ".", "..", "a/../b", "a/.hidden", staging + "/x", "a\\b",
+		"a\nb", "a\x00b", "x.attrs",
 		"a__0x2f__b", strings.Repeat("a", MaxPart+1), strings.Repeat("a/", MaxKey/2) + "a", "a\xff"} {
 		_, err := s.Put(t.Context(), key, strings.NewReader("x"))
 		require.Equal(t, domain.InvalidArgument, domain.CodeOf(err), "%q", key)
@@ -85,17 +88,18 @@ func TestKeys(t *testing.T) {
 	}
 	_, err := s.Put(t.Context(), "a/b", strings.NewReader("a is a file"))
 	require.Equal(t, domain.InvalidArgument, domain.CodeOf(err))
-	require.Error(t, s.DeleteFolder(t.Context(), "a"), "a folder ends in a slash")
-	require.Error(t, s.DeleteFolder(t.Context(), "/"), "nobody deletes the whole bucket")
+	require.Error(t, s.DeletePrefix(t.Context(), "a"), "a prefix ends in a slash")
+	require.Error(t, s.DeletePrefix(t.Context(), "/"), "the whole bucket cannot be deleted")
 }
 
-// What breaks while it arrives leaves the old content and no rest.
+// TestBrokenPut checks that a failed Put keeps the old content and leaves no temporary file.
 func TestBrokenPut(t *testing.T) {
-	broken := errors.New("the cable was cut")
+	broken := errors.New("the connection was closed")
 	for name, one := range map[string]struct {
 		err  error
 		code domain.Code
-	}{"cut": {broken, domain.Unknown}, "disk full": {syscall.ENOSPC, domain.ResourceExhausted}, "over the quota": {syscall.EDQUOT, domain.ResourceExhausted}} {
+	}{"cut": {broken, domain.Unknown}, "disk full": {syscall.ENOSPC, domain.ResourceExhausted},
+		"over the quota": {syscall.EDQUOT, domain.ResourceExhausted}} {
 		t.Run(name, func(t *testing.T) {
 			for _, url := range []string{"", "mem://"} {
 				s := open(t, url)
@@ -106,7 +110,7 @@ func TestBrokenPut(t *testing.T) {
 				require.Equal(t, one.code, domain.CodeOf(err))
 				require.Equal(t, "old", content(t, s, "d/f"))
 				if s.files != nil {
-					left, err := os.ReadDir(filepath.Join(s.files.dir, arriving))
+					left, err := os.ReadDir(filepath.Join(s.files.dir, staging))
 					require.NoError(t, err)
 					require.Empty(t, left)
 				}
@@ -115,23 +119,23 @@ func TestBrokenPut(t *testing.T) {
 	}
 }
 
-func TestStaleArrivalsAreSwept(t *testing.T) {
+func TestStaleUnfinishedFilesAreRemoved(t *testing.T) {
 	dir := t.TempDir()
-	require.NoError(t, os.MkdirAll(filepath.Join(dir, arriving), 0o700))
+	require.NoError(t, os.MkdirAll(filepath.Join(dir, staging), 0o700))
 	for name, age := range map[string]time.Duration{"old": 50 * time.Hour, "young": time.Hour} {
-		path := filepath.Join(dir, arriving, name)
+		path := filepath.Join(dir, staging, name)
 		require.NoError(t, os.WriteFile(path, nil, 0o600))
 		require.NoError(t, os.Chtimes(path, epoch.Add(-age), epoch.Add(-age)))
 	}
-	_, err := openFolder(dir, epoch)
+	_, err := openFileStore(dir, epoch)
 	require.NoError(t, err)
-	require.NoFileExists(t, filepath.Join(dir, arriving, "old"))
-	require.FileExists(t, filepath.Join(dir, arriving, "young"))
+	require.NoFileExists(t, filepath.Join(dir, staging, "old"))
+	require.FileExists(t, filepath.Join(dir, staging, "young"))
 }
 
-// Deleting a file takes away the folders that it leaves empty, also while
-// others are stored below the same folder.
-func TestDeletingAFile(t *testing.T) {
+// TestDelete checks that Delete also removes the directories that become empty, even while other
+// files are stored in the same directory.
+func TestDelete(t *testing.T) {
 	s := open(t, "")
 	var all sync.WaitGroup
 	for client := range 4 {
@@ -145,7 +149,7 @@ func TestDeletingAFile(t *testing.T) {
 		})
 	}
 	all.Wait()
-	require.NoError(t, s.Delete(t.Context(), "models/acme/0/x"), "what is gone is deleted")
+	require.NoError(t, s.Delete(t.Context(), "models/acme/0/x"), "deleting nothing is no error")
 	require.NoDirExists(t, filepath.Join(s.files.dir, "models"))
 }
 

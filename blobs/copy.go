@@ -9,9 +9,9 @@ import (
 	"anneal/domain"
 )
 
-// Range opens length bytes of what is stored under key, from offset on; a
-// negative length is all that follows. NotFound when there is nothing. The
-// caller closes it.
+// Range opens length bytes of the content of key, beginning at offset. With a negative length it
+// opens everything from offset on. The caller must close the reader. The error is NotFound when the
+// key does not exist.
 func (s *Store) Range(ctx context.Context, key string, offset, length int64) (io.ReadCloser, error) {
 	if err := checkKey(key); err != nil {
 		return nil, err
@@ -22,7 +22,8 @@ func (s *Store) Range(ctx context.Context, key string, offset, length int64) (io
 			return nil, explain(err, key)
 		}
 		if offset < 0 {
-			return nil, errors.Join(domain.Errorf(domain.InvalidArgument, "file %s: offset %d must not be negative", key, offset), r.Close())
+			return nil, errors.Join(domain.Errorf(domain.InvalidArgument, "file %s: offset %d must not be negative", key,
+				offset), r.Close())
 		}
 		if r.pos = offset; length >= 0 {
 			r.end = min(r.end, offset+length)
@@ -36,15 +37,14 @@ func (s *Store) Range(ctx context.Context, key string, offset, length int64) (io
 	return r, nil
 }
 
-// Copy stores under one key what is stored under another, now: what is put
-// there later does not change it. In a folder both names share the same bytes
-// of the disk, which are never written again; an object store copies on its
-// own side where it can. NotFound when there is nothing to copy.
-func (s *Store) Copy(ctx context.Context, to, from string) error {
-	if err := errors.Join(checkKey(to), checkKey(from)); err != nil {
+// Copy stores the current content of key src under key dst. In a directory both files share their
+// disk blocks, which are never overwritten; an object store copies on the server where it can. The
+// error is NotFound when there is no file under src.
+func (s *Store) Copy(ctx context.Context, dst, src string) error {
+	if err := errors.Join(checkKey(dst), checkKey(src)); err != nil {
 		return err
 	}
-	return s.change("copy", to, func() error { return s.copy(ctx, to, from) })
+	return s.change("copy", dst, func() error { return s.copy(ctx, dst, src) })
 }
 
 func (s *Store) copy(ctx context.Context, to, from string) error {

@@ -22,17 +22,17 @@ func TestCopy(t *testing.T) {
 			}
 			put("uploads/f", "first")
 			require.NoError(t, s.Copy(t.Context(), "models/m/f", "uploads/f"))
-			require.NoError(t, s.Copy(t.Context(), "models/m/f", "uploads/f"), "again is no fault")
+			require.NoError(t, s.Copy(t.Context(), "models/m/f", "uploads/f"), "copying again is no error")
 			put("uploads/f", "second")
-			require.Equal(t, "first", content(t, s, "models/m/f"), "a copy stays as it was")
+			require.Equal(t, "first", content(t, s, "models/m/f"), "a copy does not change with its source")
 			require.NoError(t, s.Copy(t.Context(), "models/m/f", "uploads/f"))
 			require.Equal(t, "second", content(t, s, "models/m/f"))
-			require.NoError(t, s.DeleteFolder(t.Context(), "uploads/"))
+			require.NoError(t, s.DeletePrefix(t.Context(), "uploads/"))
 			require.Equal(t, "second", content(t, s, "models/m/f"))
 			require.Equal(t, domain.NotFound, domain.CodeOf(s.Copy(t.Context(), "models/m/g", "uploads/f")))
 			require.Equal(t, domain.InvalidArgument, domain.CodeOf(s.Copy(t.Context(), "../g", "models/m/f")))
 			if s.files != nil {
-				left, err := os.ReadDir(filepath.Join(s.files.dir, arriving))
+				left, err := os.ReadDir(filepath.Join(s.files.dir, staging))
 				require.NoError(t, err)
 				require.Empty(t, left)
 			}

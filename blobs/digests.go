@@ -22,41 +22,42 @@ import (
 	"anneal/domain"
 )
 
-// digests is the folder with one record for each file: the length and the SHA-256
-// digest of its content, and a checksum of each block. It lies in the bucket's folder, so that it is copied
-// with it, and no key names it: keys do not begin with a dot.
+// digests is the directory with one record for each file: the length and the SHA-256 digest of the
+// file's content, and a checksum of each block. The directory is inside the bucket's directory, so
+// that a copy of the bucket includes the records. Its name cannot be a key, because keys do not
+// begin with a dot.
 //
-// A record is durable before the content that it describes gets its name:
+// A record is durable before the content that it describes is renamed into place:
 //
-//   - Put and Copy of a new key: record, then content. After a crash between them
+//   - Put and Copy of a new key: record, then content. After a crash between the two
 //     there is no file, and the next start deletes the record.
 //   - Overwriting: a record with the digests of both contents, then the content,
-//     then a record with the new digests alone. After a crash anywhere the file is
-//     the old one or the new one, and is accepted as such.
-//   - Deleting: content, then record. After a power failure a deleted file may be
-//     there again and have no record: it is refused, and deleted again.
+//     then a record with the new digest alone. After a crash at any point the file
+//     has the old or the new content, and either is accepted.
+//   - Deleting: content, then record. After a power failure a deleted file may
+//     exist again without a record: reading it fails, and the reconciler deletes it again.
 //
-// So a file without a record, or with another content than its record says, is
-// damaged: it is refused, with DataLoss. The exceptions are files of earlier
-// versions, which marker lists.
+// So a file without a record, or with other content than its record describes, is damaged: reading
+// it returns DataLoss. The only exceptions are files of earlier versions of anneal, which are
+// listed in the file that is named by marker.
 const digests = ".digests"
 
-// blockSize is how much of a file one checksum is of: the least that is read to
-// verify any part of it.
+// blockSize is the number of bytes of a file that one checksum covers. To verify any part of a
+// file, the blocks that contain the part are read completely.
 const blockSize = 1 << 20
 
 const recordHead = "anneal digests 1"
 
-// A digest describes one content. SHA-256 names it, to agents also, which compare
-// it with what they have received. Reading compares blocks, so that a part can be
-// verified alone, with a hash that costs a fiftieth of SHA-256.
+// A digest describes one content of a file. Its SHA-256 is also sent to agents, which compare it
+// with what they receive. Reads compare the checksums of blocks, so that a part of a file can be
+// verified; HighwayHash takes a fiftieth of the time of SHA-256.
 type digest struct {
 	length int64
 	sha256 [sha256.Size]byte
 	blocks [][highwayhash.Size128]byte
 }
 
-// checksumKey makes a checksum of the hash: it is no secret.
+// checksumKey is fixed: HighwayHash is used as a checksum, not as a MAC.
 var checksumKey [highwayhash.Size]byte
 
 func checksum(block []byte) [highwayhash.Size128]byte {
@@ -64,24 +65,26 @@ func checksum(block []byte) [highwayhash.Size128]byte {
 }
 
 var (
-	errNoRecord     = errors.New("its digest is missing")
-	errBrokenRecord = errors.New("its digest is damaged")
+	errNoRecord     = errors.New("the digest is missing")
+	errBrokenRecord = errors.New("the digest is damaged")
 )
 
-// damaged is the fault of a file whose content is not what was stored.
+// damaged returns the DataLoss error for the file under key. why says how the content differs from
+// what was stored.
 func damaged(key, why string) error {
 	return &domain.Error{Code: domain.DataLoss, Reason: "FILE_DAMAGED",
-		Message: fmt.Sprintf("file %s: is damaged in the store for files (%s): restore it from a backup, or upload it again or run again what made it", key, why)}
+		Message: fmt.Sprintf("file %s is damaged in the file store (%s): restore it from a backup, upload it again, or "+
+			"repeat what created it", key, why)}
 }
 
-func (f *folder) path(key string) string { return filepath.Join(f.dir, filepath.FromSlash(key)) }
+func (f *fileStore) path(key string) string { return filepath.Join(f.dir, filepath.FromSlash(key)) }
 
-func (f *folder) recordPath(key string) string {
+func (f *fileStore) recordPath(key string) string {
 	name := sha256.Sum256([]byte(key))
 	return filepath.Join(f.dir, digests, hex.EncodeToString(name[:]))
 }
 
-// seal ends a text with its own digest; unseal takes it off again.
+// seal appends to text its SHA-256 digest. unseal verifies and removes the digest.
 func seal(text []byte) []byte {
 	sum := sha256.Sum256(text)
 	return append(hex.AppendEncode(text, sum[:]), '\n')
@@ -96,9 +99,9 @@ func unseal(data []byte) (text []byte, ok bool) {
 	return data[:at], string(data[at:]) == hex.EncodeToString(sum[:])+"\n"
 }
 
-// record reads the contents that a file may have. The error is errNoRecord,
-// errBrokenRecord, or trouble with reading.
-func (f *folder) record(key string) ([]digest, error) {
+// record returns the digests in the record of a file. The content of the file must match one of
+// them. The error is errNoRecord, errBrokenRecord, or an error of reading.
+func (f *fileStore) record(key string) ([]digest, error) {
 	data, err := os.ReadFile(f.recordPath(key))
 	switch {
 	case errors.Is(err, os.ErrNotExist):
@@ -121,7 +124,8 @@ func (f *folder) record(key string) ([]digest, error) {
 			return nil, errBrokenRecord
 		}
 		raw, err := hex.DecodeString(sums)
-		if want := (d.length + blockSize - 1) / blockSize; err != nil || int64(len(raw)) != sha256.Size+want*highwayhash.Size128 {
+		if want := (d.length + blockSize - 1) / blockSize; err != nil ||
+			int64(len(raw)) != sha256.Size+want*highwayhash.Size128 {
 			return nil, errBrokenRecord
 		}
 		copy(d.sha256[:], raw)
@@ -133,8 +137,8 @@ func (f *folder) record(key string) ([]digest, error) {
 	return contents, nil
 }
 
-// writeRecord replaces a file's record, durably.
-func (f *folder) writeRecord(key string, contents []digest) error {
+// writeRecord replaces the record of a file by one with the digests in contents, durably.
+func (f *fileStore) writeRecord(key string, contents []digest) error {
 	text := []byte(recordHead + "\n" + key + "\n")
 	for _, d := range contents {
 		text = append(strconv.AppendInt(text, d.length, 10), ' ')
@@ -147,9 +151,9 @@ func (f *folder) writeRecord(key string, contents []digest) error {
 	return f.writeDigests(f.recordPath(key), seal(text))
 }
 
-// writeDigests replaces a file of the folder of digests, durably.
-func (f *folder) writeDigests(path string, data []byte) error {
-	temp, err := os.CreateTemp(filepath.Join(f.dir, arriving), "digest-*")
+// writeDigests replaces a file in the digests directory durably.
+func (f *fileStore) writeDigests(path string, data []byte) error {
+	temp, err := os.CreateTemp(filepath.Join(f.dir, staging), "digest-*")
 	if err != nil {
 		return err
 	}
@@ -174,11 +178,13 @@ func syncDir(dir string) error {
 	return errors.Join(d.Sync(), d.Close())
 }
 
-// lock keeps others, also other processes, from changing a file or its record.
-func (f *folder) lock(key string) (unlock func(), err error) {
+// lock prevents other goroutines and processes from changing a file or its record until unlock is
+// called.
+func (f *fileStore) lock(key string) (unlock func(), err error) {
 	hash := fnv.New32a()
 	_, _ = hash.Write([]byte(key))
-	file, err := os.OpenFile(filepath.Join(f.dir, digests, fmt.Sprintf("lock-%02d", hash.Sum32()%32)), os.O_CREATE|os.O_RDWR, 0o600)
+	file, err := os.OpenFile(filepath.Join(f.dir, digests, fmt.Sprintf("lock-%02d", hash.Sum32()%32)),
+		os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
 		return nil, err
 	}
@@ -191,18 +197,20 @@ func (f *folder) lock(key string) (unlock func(), err error) {
 	if err != nil {
 		return nil, errors.Join(err, file.Close())
 	}
-	return func() { _ = file.Close() }, nil // which unlocks
+	return func() { _ = file.Close() }, nil // closing the file releases the lock
 }
 
-// commit has place give a file a content of which contents are the digests: see
-// digests. More than one is what a crash has left open.
-func (f *folder) commit(key string, contents []digest, place func() error) error {
+// commit calls place, which replaces the content of the file under key. It writes the file's record
+// of digests before and after that call, as described at digests. The new content must match one of
+// the digests in contents. contents has several digests if the file is a copy of a file whose last
+// change was interrupted by a crash.
+func (f *fileStore) commit(key string, contents []digest, place func() error) error {
 	unlock, err := f.lock(key)
 	if err != nil {
 		return err
 	}
 	defer unlock()
-	before, err := f.present(key)
+	before, err := f.currentDigests(key)
 	if err != nil {
 		return err
 	}
@@ -211,23 +219,24 @@ func (f *folder) commit(key string, contents []digest, place func() error) error
 	}
 	f.step()
 	if err := place(); err != nil {
-		f.forget(key)
+		f.removeRecord(key)
 		return err
 	}
 	f.step()
-	f.keeps(key)
+	f.clearState(key)
 	if len(before) > 0 {
-		_ = f.writeRecord(key, contents) // the one with both holds as well
+		_ = f.writeRecord(key, contents) // after a failure the record with old and new digests stays, which is valid
 	}
 	return nil
 }
 
-// present is what the content that a file has now may be; nil when there is no
-// file, or only one that is refused. The caller holds the lock.
-func (f *folder) present(key string) (contents []digest, err error) {
+// currentDigests returns the digests in the record of a file that match the file's length, or, for
+// a file of an earlier version without a record, the digest of its content. It returns none when
+// the file does not exist, or its record is missing or damaged. The caller holds the lock.
+func (f *fileStore) currentDigests(key string) (contents []digest, err error) {
 	info, err := os.Stat(f.path(key))
 	if err != nil || !info.Mode().IsRegular() {
-		return nil, nil // what is in the way is told by the renaming
+		return nil, nil // if key is a directory, the later rename returns the error
 	}
 	all, err := f.record(key)
 	switch {
@@ -255,31 +264,33 @@ func ofLength(all []digest, length int64) (some []digest) {
 	return some
 }
 
-// forget removes the record of a file that is not there. The caller holds the
-// lock. What fails is made up for at the next start.
-func (f *folder) forget(key string) {
+// removeRecord removes the record of key if the file does not exist. The caller holds the lock. A
+// record that could not be removed is removed at the next start.
+func (f *fileStore) removeRecord(key string) {
 	if _, err := os.Lstat(f.path(key)); errors.Is(err, os.ErrNotExist) || errors.Is(err, syscall.ENOTDIR) {
 		_ = os.Remove(f.recordPath(key))
-		f.keeps(key)
+		f.clearState(key)
 	}
 }
 
-// link gives a file a second name. One that exists is replaced at once.
-func (f *folder) link(to, from string) error {
-	temp := filepath.Join(f.dir, arriving, uuid.NewString())
-	for range removals {
-		if err := os.Link(f.path(from), temp); err != nil {
+// link makes the file of key dst a hard link to the file of key src. It replaces an existing file
+// of key dst atomically.
+func (f *fileStore) link(dst, src string) error {
+	temp := filepath.Join(f.dir, staging, uuid.NewString())
+	for range maxRetries {
+		if err := hardLink(f.path(src), temp); err != nil {
 			return err
 		}
-		contents, same, err := f.consistent(from, temp)
+		contents, same, err := f.linkedDigests(src, temp)
 		if err == nil && same {
 			now := time.Now()
-			err = os.Chtimes(temp, now, now) // both names are as young as the copy: see reconcile.Grace
+			err = os.Chtimes(temp, now, now) // also changes the original; the copy must be young: see reconcile.Grace
 		}
 		if err == nil && same {
-			err = f.commit(to, contents, func() error { return f.place(temp, f.path(to)) })
+			err = f.commit(dst, contents, func() error { return f.place(temp, f.path(dst)) })
 		}
-		// Renaming one name of a file onto another of the same file leaves both.
+		// Renaming a hard link onto another hard link of the same file does nothing, so temp still
+		// exists.
 		if removed := os.Remove(temp); removed != nil && !errors.Is(removed, os.ErrNotExist) {
 			err = errors.Join(err, removed)
 		}
@@ -287,26 +298,45 @@ func (f *folder) link(to, from string) error {
 			return err
 		}
 	}
-	return domain.Errorf(domain.Unavailable, "%s is being written: try again", from)
+	return domain.Errorf(domain.Unavailable, "%s is being written: try again", src)
 }
 
-// consistent answers what the content of a file may be; same tells whether it is
-// the one that has another name as well.
-func (f *folder) consistent(key, name string) (contents []digest, same bool, err error) {
+// hardLink makes link a hard link to the file at path. link(2) fails with ENOENT also when a rename
+// replaces the file while the call runs, because Linux does not link a file that has no name left.
+// hardLink retries unless there is no file at path.
+func hardLink(path, link string) error {
+	for {
+		err := os.Link(path, link)
+		if !errors.Is(err, os.ErrNotExist) {
+			return err
+		}
+		if _, missing := os.Lstat(path); missing != nil {
+			return err
+		}
+		if _, missing := os.Lstat(filepath.Dir(link)); missing != nil {
+			return err
+		}
+	}
+}
+
+// linkedDigests returns the digests in the record of key, for a hard link to the file under key;
+// name is the path of the link. same is false when the caller must try again: key now names another
+// file, so that the record may describe other content, or the record was written only now.
+func (f *fileStore) linkedDigests(key, name string) (contents []digest, same bool, err error) {
 	held, err := os.Stat(name)
 	if err != nil {
 		return nil, false, err
 	}
 	contents, err = f.record(key)
-	now, gone := os.Stat(f.path(key))
-	if gone != nil || !os.SameFile(held, now) {
+	now, statErr := os.Stat(f.path(key))
+	if statErr != nil || !os.SameFile(held, now) {
 		return nil, false, nil
 	}
 	if errors.Is(err, errNoRecord) && f.isEarlier(key, held.Size()) {
 		return nil, false, f.adopt(context.Background(), key)
 	}
 	if contents = ofLength(contents, held.Size()); err == nil && len(contents) == 0 {
-		err = fmt.Errorf("it has %d bytes", held.Size())
+		err = fmt.Errorf("it has %d bytes, which is not what was stored", held.Size())
 	}
 	if err != nil {
 		return nil, false, damaged(key, err.Error())
@@ -314,15 +344,16 @@ func (f *folder) consistent(key, name string) (contents []digest, same bool, err
 	return contents, true, nil
 }
 
-// blocks are buffers for one block.
+// blocks is a pool of buffers for one block each.
 var blocks = sync.Pool{New: func() any { return new([blockSize]byte) }}
 
-// copyHashed copies all of r and answers the digest of what it has copied. What
-// takes long, SHA-256, is computed while the block is written and the next is read.
+// copyHashed copies r to w and returns the digest of the copied bytes. SHA-256 takes more time than
+// reading and writing, so it is computed concurrently, while the block is written and the next one
+// is read.
 func copyHashed(w io.Writer, r io.Reader) (d digest, err error) {
 	var buffers [2]*[blockSize]byte
 	whole, hashed := sha256.New(), make(chan struct{}, 1)
-	hashed <- struct{}{} // whole is free
+	hashed <- struct{}{} // hashed is full while no block is being hashed
 	for i := 0; err == nil; i++ {
 		buffer := buffers[i%2]
 		if buffer == nil {
@@ -341,7 +372,7 @@ func copyHashed(w io.Writer, r io.Reader) (d digest, err error) {
 		if err == nil {
 			go hash()
 		} else {
-			hash() // the last block, often the only one
+			hash() // the last block: nothing is left to do concurrently
 		}
 		written, failed := w.Write(block)
 		d.length += int64(written)
@@ -357,7 +388,7 @@ func copyHashed(w io.Writer, r io.Reader) (d digest, err error) {
 	return d, err
 }
 
-// readBlock is io.ReadFull that answers the errors of r as they are.
+// readBlock fills block from r like io.ReadFull, but returns the errors of r unchanged.
 func readBlock(r io.Reader, block []byte) (n int, err error) {
 	for n < len(block) && err == nil {
 		var m int
@@ -367,7 +398,7 @@ func readBlock(r io.Reader, block []byte) (n int, err error) {
 	return n, err
 }
 
-// digestOf hashes a file as it is.
+// digestOf returns the digest of a file.
 func digestOf(ctx context.Context, path string) (digest, error) {
 	file, err := os.Open(path)
 	if err != nil {

@@ -22,13 +22,13 @@ import (
 	"anneal/domain"
 )
 
-// reopen opens a folder, and returns when its start has nothing left to do.
+// reopen opens a store on a directory, and returns when the background work of Open is done.
 func reopen(t *testing.T, dir string, log io.Writer) *Store {
 	s, err := Open(t.Context(), Options{Dir: dir, BaseURL: "http://127.0.0.1:1/blobs", Key: []byte("0123456789abcdef"),
 		Logger: slog.New(slog.NewTextHandler(log, nil))})
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, s.Close()) })
-	<-s.tended
+	<-s.ready
 	return s
 }
 
@@ -61,30 +61,32 @@ func records(t *testing.T, s *Store) (names []string) {
 func refusedAsDamaged(t *testing.T, err error, key string, what ...any) {
 	t.Helper()
 	require.Equal(t, domain.DataLoss, domain.CodeOf(err), what...)
-	require.ErrorContains(t, err, "file "+key+":", what...)
+	require.ErrorContains(t, err, "file "+key+" is damaged", what...)
 }
 
-// Whatever is damaged, the content or its digest: no other bytes are read.
+// TestDamagedFiles checks that reading a file whose content or record is damaged returns no wrong
+// byte.
 func TestDamagedFiles(t *testing.T) {
 	const key = "datasets/acme/d/rows.jsonl"
 	flip := func(at int) func([]byte) []byte {
 		return func(b []byte) []byte { b[at] ^= 4; return b }
 	}
 	for _, size := range []int{0, 1, 10, blockSize - 1, blockSize, blockSize + 1, 2*blockSize + 5} {
-		was := random(size)
-		harms := map[string]func([]byte) []byte{
+		want := random(size)
+		damages := map[string]func([]byte) []byte{
 			"longer": func(b []byte) []byte { return append(b, 0) },
 		}
 		if size > 0 {
-			harms["first byte"], harms["last byte"], harms["shorter"] = flip(0), flip(size-1), func(b []byte) []byte { return b[:len(b)-1] }
-			harms["empty"] = func([]byte) []byte { return nil }
-			harms["zero"] = func(b []byte) []byte { clear(b[len(b)/2:]); return b }
+			damages["first byte"], damages["last byte"], damages["shorter"] = flip(0), flip(size-1),
+				func(b []byte) []byte { return b[:len(b)-1] }
+			damages["empty"] = func([]byte) []byte { return nil }
+			damages["zero"] = func(b []byte) []byte { clear(b[len(b)/2:]); return b }
 		}
-		for name, harm := range harms {
+		for name, damage := range damages {
 			for _, record := range []bool{false, true} {
 				t.Run(fmt.Sprintf("%s of %d, record %v", name, size, record), func(t *testing.T) {
 					s := open(t, "")
-					_, err := s.Put(t.Context(), key, bytes.NewReader(was))
+					_, err := s.Put(t.Context(), key, bytes.NewReader(want))
 					require.NoError(t, err)
 					path := s.files.path(key)
 					if record {
@@ -93,44 +95,45 @@ func TestDamagedFiles(t *testing.T) {
 					data, err := os.ReadFile(path)
 					require.NoError(t, err)
 					if record && strings.Contains(name, "byte") {
-						harm = flip(len(data) / 2)
+						damage = flip(len(data) / 2)
 					}
-					require.NoError(t, os.WriteFile(path, harm(data), 0o600))
+					require.NoError(t, os.WriteFile(path, damage(data), 0o600))
 					got, err := read(s, key)
 					refusedAsDamaged(t, err, key)
-					require.True(t, bytes.HasPrefix(was, got), "what came before the damage is as it was")
+					require.True(t, bytes.HasPrefix(want, got), "bytes before the damage are correct")
 					_, err = s.Get(t.Context(), key)
-					refusedAsDamaged(t, err, key, "whoever comes next is told at once")
+					refusedAsDamaged(t, err, key, "the next reader gets the error immediately")
 					if err = s.Copy(t.Context(), "copy", key); err == nil {
 						_, err = read(s, "copy")
-						require.ErrorContains(t, err, "file copy:")
+						require.ErrorContains(t, err, "file copy is damaged")
 					}
 					require.Equal(t, domain.DataLoss, domain.CodeOf(err))
-					_, err = s.Put(t.Context(), key, bytes.NewReader(was))
+					_, err = s.Put(t.Context(), key, bytes.NewReader(want))
 					require.NoError(t, err)
 					got, err = read(s, key)
-					require.NoError(t, err, "what is stored again is whole")
-					require.Equal(t, was, got)
+					require.NoError(t, err, "new content is valid")
+					require.Equal(t, want, got)
 				})
 			}
 		}
 	}
 }
 
-// A range is verified as far as it goes.
+// TestDamagedRanges checks that Range verifies the blocks that contain the range, and no other
+// blocks.
 func TestDamagedRanges(t *testing.T) {
-	s, was := open(t, ""), random(3*blockSize+7)
-	_, err := s.Put(t.Context(), "models/w", bytes.NewReader(was))
+	s, want := open(t, ""), random(3*blockSize+7)
+	_, err := s.Put(t.Context(), "models/w", bytes.NewReader(want))
 	require.NoError(t, err)
-	harmed := bytes.Clone(was)
-	harmed[blockSize+9] ^= 1
-	require.NoError(t, os.WriteFile(s.files.path("models/w"), harmed, 0o600))
+	damaged := bytes.Clone(want)
+	damaged[blockSize+9] ^= 1
+	require.NoError(t, os.WriteFile(s.files.path("models/w"), damaged, 0o600))
 	for _, c := range []struct {
 		offset, length int64
 		damaged        bool
 	}{{0, 8, false}, {0, blockSize, false}, {2 * blockSize, -1, false}, {3*blockSize + 6, 100, false},
 		{0, blockSize + 1, true}, {2*blockSize - 1, 1, true}, {blockSize - 1, 2 * blockSize, true}} {
-		s.files.keeps("models/w") // as if nobody had read it before
+		s.files.clearState("models/w") // forget the damage that an earlier read found
 		r, err := s.Range(t.Context(), "models/w", c.offset, c.length)
 		require.NoError(t, err)
 		data, err := io.ReadAll(r)
@@ -140,16 +143,16 @@ func TestDamagedRanges(t *testing.T) {
 			continue
 		}
 		require.NoError(t, err)
-		end := int64(len(was))
+		end := int64(len(want))
 		if c.length >= 0 {
 			end = min(end, c.offset+c.length)
 		}
-		require.Equal(t, was[c.offset:end], data)
+		require.Equal(t, want[c.offset:end], data)
 	}
 }
 
-// A file whose digest is gone is refused; so it is with the list of files that
-// may have none.
+// TestLostDigests checks that a file without a record cannot be read, also when the list of files
+// of earlier versions is lost or damaged.
 func TestLostDigests(t *testing.T) {
 	dir, log := t.TempDir(), &bytes.Buffer{}
 	s := reopen(t, dir, log)
@@ -160,51 +163,52 @@ func TestLostDigests(t *testing.T) {
 	require.NoError(t, os.Remove(s.files.recordPath("a/b")))
 	_, err := read(s, "a/b")
 	refusedAsDamaged(t, err, "a/b")
-	for _, harm := range []func(string) error{os.Remove, func(path string) error { return os.WriteFile(path, []byte("4 a/b\n"), 0o600) }} {
+	for _, damage := range []func(string) error{os.Remove,
+		func(path string) error { return os.WriteFile(path, []byte("4 a/b\n"), 0o600) }} {
 		require.NotContains(t, log.String(), "refused")
-		require.NoError(t, harm(filepath.Join(dir, digests, marker)))
+		require.NoError(t, damage(filepath.Join(dir, digests, marker)))
 		again := reopen(t, dir, log)
 		_, err = read(again, "a/b")
 		refusedAsDamaged(t, err, "a/b")
 		require.Equal(t, "text", content(t, again, "a/c"))
-		require.Contains(t, log.String(), "files without a digest are refused")
+		require.Contains(t, log.String(), "files without digests are refused")
 		log.Reset()
 	}
 }
 
-// Files of an earlier version stay readable, and are verified from the first
-// start on.
+// TestFilesOfAnEarlierVersion checks that files of earlier versions, which have no record, stay
+// readable, and that Open adds records with which later reads verify the files.
 func TestFilesOfAnEarlierVersion(t *testing.T) {
 	dir, log := t.TempDir(), &bytes.Buffer{}
-	f := &folder{dir: dir}
+	f := &fileStore{dir: dir}
 	for _, key := range []string{"models/m/w", "models/m/x y ü", "models/m/z"} {
 		require.NoError(t, os.MkdirAll(filepath.Dir(f.path(key)), 0o700))
 		require.NoError(t, os.WriteFile(f.path(key), []byte(key), 0o600))
 	}
-	f, err := openFolder(dir, epoch)
+	f, err := openFileStore(dir, epoch)
 	require.NoError(t, err)
 	before := &Store{files: f}
-	require.Equal(t, "models/m/w", content(t, before, "models/m/w"), "read before it has a digest")
+	require.Equal(t, "models/m/w", content(t, before, "models/m/w"), "readable before it has a digest")
 	require.NoError(t, f.link("copy", "models/m/x y ü"))
 	require.Equal(t, "models/m/x y ü", content(t, before, "copy"))
 
 	s := reopen(t, dir, log)
-	require.Contains(t, log.String(), "files=2", "the copied one has its digest already")
+	require.Contains(t, log.String(), "files=2", "the copied file already has a digest")
 	require.Len(t, records(t, s), 4)
 	require.Empty(t, s.files.earlier)
 	log.Reset()
 	s = reopen(t, dir, log)
-	require.Empty(t, log.String(), "it is told once")
+	require.Empty(t, log.String(), "it is logged once")
 	require.NoError(t, os.WriteFile(s.files.path("models/m/z"), []byte("models/m/Z"), 0o600))
 	_, err = read(s, "models/m/z")
 	refusedAsDamaged(t, err, "models/m/z")
 	require.NoError(t, os.Remove(s.files.recordPath("models/m/w")))
 	_, err = read(s, "models/m/w")
-	refusedAsDamaged(t, err, "models/m/w", "it had a digest")
+	refusedAsDamaged(t, err, "models/m/w", "its digest existed before")
 }
 
-// What a crash leaves at any point of a change is the old content, the new one
-// or none, never a file that is refused.
+// TestCrashes checks that a crash at any point of a change leaves a file with the old content or
+// the new content, or no file, but never a file that counts as damaged.
 func TestCrashes(t *testing.T) {
 	const key, other = "a/f", "a/other"
 	contents := map[string]string{"none": "", "old": "the old one", "same length": "THE NEW ONE"}
@@ -217,7 +221,7 @@ func TestCrashes(t *testing.T) {
 						require.NoError(t, os.MkdirAll(filepath.Join(dir, "a"), 0o700))
 						require.NoError(t, os.WriteFile(filepath.Join(dir, "a", "f"), []byte(old), 0o600))
 					}
-					f, err := openFolder(dir, time.Now())
+					f, err := openFileStore(dir, time.Now())
 					require.NoError(t, err)
 					if !earlier && old != "" {
 						_, err = f.put(t.Context(), key, strings.NewReader(old))
@@ -255,9 +259,9 @@ func TestCrashes(t *testing.T) {
 							require.Contains(t, []string{old, "the new one"}, string(data))
 						}
 						require.Equal(t, "the new one", content(t, s, other))
-						found, err := s.files.below("")
+						found, err := s.files.list("")
 						require.NoError(t, err)
-						require.Len(t, records(t, s), len(found), "each file has a record, and no other has")
+						require.Len(t, records(t, s), len(found), "each file has one record")
 					}
 				})
 			}
@@ -265,7 +269,8 @@ func TestCrashes(t *testing.T) {
 	}
 }
 
-// Readers of what is overwritten again and again see one content or another.
+// TestReadingWhileWriting checks that each reader of a file that is being overwritten reads one
+// complete content.
 func TestReadingWhileWriting(t *testing.T) {
 	s := open(t, "")
 	put := func(i int) {
@@ -294,19 +299,48 @@ func TestReadingWhileWriting(t *testing.T) {
 	require.Len(t, records(t, s), 1)
 	_, err := s.Put(t.Context(), "d/e/f", strings.NewReader("text"))
 	require.NoError(t, err)
-	require.NoError(t, s.DeleteFolder(t.Context(), "d/"))
+	require.NoError(t, s.DeletePrefix(t.Context(), "d/"))
 	require.Len(t, records(t, s), 1)
 }
 
-// Over HTTP nobody takes a damaged file for a whole one.
+// TestHardLinkWhileReplaced checks that a file that is being replaced can be linked at any moment.
+func TestHardLinkWhileReplaced(t *testing.T) {
+	dir := t.TempDir()
+	path := filepath.Join(dir, "file")
+	require.NoError(t, os.WriteFile(path, []byte("0"), 0o600))
+	done := make(chan struct{})
+	var replacing sync.WaitGroup
+	replacing.Go(func() {
+		for next := filepath.Join(dir, "next"); ; {
+			select {
+			case <-done:
+				return
+			default:
+				assert.NoError(t, os.WriteFile(next, []byte("1"), 0o600))
+				assert.NoError(t, os.Rename(next, path))
+			}
+		}
+	})
+	for i := range 5000 {
+		link := filepath.Join(dir, fmt.Sprint("link", i))
+		require.NoError(t, hardLink(path, link))
+		require.NoError(t, os.Remove(link))
+	}
+	close(done)
+	replacing.Wait()
+	require.ErrorIs(t, hardLink(filepath.Join(dir, "missing"), filepath.Join(dir, "link")), os.ErrNotExist)
+	require.ErrorIs(t, hardLink(path, filepath.Join(dir, "missing", "link")), os.ErrNotExist)
+}
+
+// TestServingDamage checks that an HTTP client cannot mistake a damaged file for a valid one.
 func TestServingDamage(t *testing.T) {
-	s, was := serve(t), random(3*blockSize)
+	s, want := serve(t), random(3*blockSize)
 	link := func(key string, at int) string {
-		_, err := s.Put(t.Context(), key, bytes.NewReader(was))
+		_, err := s.Put(t.Context(), key, bytes.NewReader(want))
 		require.NoError(t, err)
-		harmed := bytes.Clone(was)
-		harmed[at] ^= 1
-		require.NoError(t, os.WriteFile(s.files.path(key), harmed, 0o600))
+		damaged := bytes.Clone(want)
+		damaged[at] ^= 1
+		require.NoError(t, os.WriteFile(s.files.path(key), damaged, 0o600))
 		url, err := s.SignGet(t.Context(), key, time.Minute)
 		require.NoError(t, err)
 		return url
@@ -314,7 +348,7 @@ func TestServingDamage(t *testing.T) {
 	first, later := link("a/first", 5), link("a/later", 2*blockSize)
 	code, message := do(t, http.MethodGet, first, "")
 	require.Equal(t, http.StatusInternalServerError, code)
-	require.Contains(t, message, "file a/first: is damaged")
+	require.Contains(t, message, "file a/first is damaged")
 
 	fetch := func(url, span string) (int, []byte, error) {
 		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url, nil)
@@ -333,16 +367,16 @@ func TestServingDamage(t *testing.T) {
 	code, data, err := fetch(later, "bytes=10-99")
 	require.NoError(t, err)
 	require.Equal(t, http.StatusPartialContent, code)
-	require.Equal(t, was[10:100], data)
+	require.Equal(t, want[10:100], data)
 	for _, span := range []string{fmt.Sprintf("bytes=%d-", 2*blockSize-10), "bytes=0-1,2097151-2097155", ""} {
-		s.files.keeps("a/later") // as if nobody had read it before
+		s.files.clearState("a/later") // forget the damage that an earlier read found
 		code, data, err = fetch(later, span)
-		if err == nil { // the client has asked again, having got nothing
+		if err == nil { // net/http repeats a request whose connection was closed before the response began
 			require.Equal(t, http.StatusInternalServerError, code, "%q", span)
-			require.Contains(t, string(data), "file a/later: is damaged")
+			require.Contains(t, string(data), "file a/later is damaged")
 		}
 	}
 	code, message = do(t, http.MethodGet, later, "")
-	require.Equal(t, http.StatusInternalServerError, code, "the next one is told")
-	require.Contains(t, message, "file a/later: is damaged")
+	require.Equal(t, http.StatusInternalServerError, code, "the next request gets an error")
+	require.Contains(t, message, "file a/later is damaged")
 }

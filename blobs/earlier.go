@@ -16,17 +16,16 @@ import (
 	"strings"
 )
 
-// marker lists the files that were in the folder before there were digests, with
-// their lengths. It is written before the first record. Files in it that have no
-// record are read as they are, and get one in the background; any other file
-// without a record is refused. A marker that is missing beside records, or is
-// damaged, lists nothing.
+// marker is the name of the file that lists, with their lengths, the files that were stored by
+// versions of anneal without digests. It is written before the first record. Listed files without a
+// record are read unverified and get a record in the background; any other file without a record is
+// damaged. If the marker is damaged, or missing although there are records, it counts as empty.
 const marker = "earlier"
 
 const markerHead = "anneal files without digests 1"
 
-// openDigests reads the marker, or makes one.
-func (f *folder) openDigests() error {
+// openDigests reads the marker, or creates it.
+func (f *fileStore) openDigests() error {
 	dir := filepath.Join(f.dir, digests)
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return err
@@ -45,7 +44,7 @@ func (f *folder) openDigests() error {
 	} else if has, listErr := hasRecords(dir); listErr != nil {
 		return listErr
 	} else if !has {
-		if f.earlier, err = f.below(""); err != nil {
+		if f.earlier, err = f.list(""); err != nil {
 			return err
 		}
 		if err := f.writeMarker(); err != nil {
@@ -75,7 +74,7 @@ func parseMarker(data []byte) (map[string]int64, error) {
 	return files, nil
 }
 
-func (f *folder) writeMarker() error {
+func (f *fileStore) writeMarker() error {
 	f.mu.Lock()
 	text := []byte(markerHead + "\n")
 	for _, key := range slices.Sorted(maps.Keys(f.earlier)) {
@@ -85,7 +84,7 @@ func (f *folder) writeMarker() error {
 	return f.writeDigests(filepath.Join(f.dir, digests, marker), seal(text))
 }
 
-// hasRecords tells whether there is at least one record.
+// hasRecords reports whether the directory dir has at least one record.
 func hasRecords(dir string) (bool, error) {
 	entries, err := os.ReadDir(dir)
 	return slices.ContainsFunc(entries, func(e fs.DirEntry) bool { return isRecord(e.Name()) }), err
@@ -93,12 +92,12 @@ func hasRecords(dir string) (bool, error) {
 
 func isRecord(name string) bool { return len(name) == 64 }
 
-// below are all files with keys below a folder, and their lengths.
-func (f *folder) below(folder string) (map[string]int64, error) {
+// list returns the files with keys below a prefix, with their lengths.
+func (f *fileStore) list(prefix string) (map[string]int64, error) {
 	files := map[string]int64{}
-	err := filepath.WalkDir(f.path(folder), func(path string, entry fs.DirEntry, err error) error {
+	err := filepath.WalkDir(f.path(prefix), func(path string, entry fs.DirEntry, err error) error {
 		if errors.Is(err, os.ErrNotExist) {
-			return nil // gone meanwhile
+			return nil // deleted meanwhile
 		}
 		if err != nil || path == f.dir {
 			return err
@@ -123,27 +122,29 @@ func (f *folder) below(folder string) (map[string]int64, error) {
 	return files, err
 }
 
-// isEarlier tells whether a file has no record because it is older than they are.
-func (f *folder) isEarlier(key string, length int64) bool {
+// isEarlier reports whether marker lists a file with this key and length, so that the file has no
+// record because an earlier version of anneal stored it.
+func (f *fileStore) isEarlier(key string, length int64) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	n, ok := f.earlier[key]
 	return ok && n == length
 }
 
-// keeps notes that a file has a record, or is gone.
-func (f *folder) keeps(key string) {
+// clearState removes key from the lists of files of earlier versions and of damaged files, because
+// its file has a new record or was deleted.
+func (f *fileStore) clearState(key string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	delete(f.earlier, key)
 	delete(f.damage, key)
 }
 
-// adopt gives a file of an earlier version a record of what it holds now.
-func (f *folder) adopt(ctx context.Context, key string) error {
+// adopt writes a record for a file that an earlier version stored without one.
+func (f *fileStore) adopt(ctx context.Context, key string) error {
 	before, err := os.Stat(f.path(key))
 	if errors.Is(err, os.ErrNotExist) {
-		f.keeps(key)
+		f.clearState(key)
 		return nil
 	}
 	if err != nil {
@@ -168,15 +169,16 @@ func (f *folder) adopt(ctx context.Context, key string) error {
 	if err := f.writeRecord(key, []digest{d}); err != nil {
 		return err
 	}
-	f.keeps(key)
+	f.clearState(key)
 	return nil
 }
 
-// tend does at the start what need not be waited for: it adopts the files of
-// earlier versions, and removes the records of files that are not there.
-func (f *folder) tend(ctx context.Context, log *slog.Logger) {
+// maintain does the background work of Open: it calls adopt for the files of earlier versions, and
+// removes the records of files that do not exist.
+func (f *fileStore) maintain(ctx context.Context, log *slog.Logger) {
 	if f.strict {
-		log.Warn("the list of files without digests was missing or damaged: files without a digest are refused", "list", filepath.Join(f.dir, digests, marker))
+		log.Warn("the list of files without digests was missing or damaged: files without digests are refused", "list",
+			filepath.Join(f.dir, digests, marker))
 	}
 	f.sweep(ctx, log)
 	f.mu.Lock()
@@ -185,7 +187,7 @@ func (f *folder) tend(ctx context.Context, log *slog.Logger) {
 	if len(keys) == 0 {
 		return
 	}
-	log.Info("files of an earlier version get digests: until then they are read unverified", "files", len(keys))
+	log.Info("writing digests of files of an earlier version: until then they are read unverified", "files", len(keys))
 	failed := 0
 	for _, key := range keys {
 		if err := f.adopt(ctx, key); err != nil {
@@ -193,20 +195,21 @@ func (f *folder) tend(ctx context.Context, log *slog.Logger) {
 				return
 			}
 			failed++
-			log.Warn("a file of an earlier version has no digest yet: the next start tries again", "file", key, "error", err)
+			log.Warn("cannot write the digest of a file of an earlier version: the next start retries", "file", key, "error",
+				err)
 		}
 	}
 	if err := f.writeMarker(); err != nil {
-		log.Warn("the list of files without digests could not be written", "error", err)
+		log.Warn("cannot write the list of files without digests", "error", err)
 	}
-	log.Info("files of an earlier version have digests", "files", len(keys)-failed, "failed", failed)
+	log.Info("digests of files of an earlier version written", "files", len(keys)-failed, "failed", failed)
 }
 
-// sweep removes the records of files that are not there.
-func (f *folder) sweep(ctx context.Context, log *slog.Logger) {
+// sweep removes the records of files that do not exist.
+func (f *fileStore) sweep(ctx context.Context, log *slog.Logger) {
 	dir, err := os.Open(filepath.Join(f.dir, digests))
 	if err != nil {
-		log.Warn("digests of deleted files could not be removed", "error", err)
+		log.Warn("cannot remove digests of deleted files", "error", err)
 		return
 	}
 	defer dir.Close()
@@ -218,13 +221,13 @@ func (f *folder) sweep(ctx context.Context, log *slog.Logger) {
 			}
 			key, ok := keyOfRecord(filepath.Join(dir.Name(), name))
 			if !ok {
-				continue // told when the file is read
+				continue // reading the file reports it
 			}
 			if _, err := os.Lstat(f.path(key)); err == nil {
 				continue
 			}
 			if unlock, err := f.lock(key); err == nil {
-				f.forget(key)
+				f.removeRecord(key)
 				unlock()
 			}
 		}
@@ -234,7 +237,7 @@ func (f *folder) sweep(ctx context.Context, log *slog.Logger) {
 	}
 }
 
-// keyOfRecord is the key that a record begins with.
+// keyOfRecord returns the key in the record at a path; ok is false when the file is not a record.
 func keyOfRecord(path string) (key string, ok bool) {
 	file, err := os.Open(path)
 	if err != nil {
@@ -250,15 +253,16 @@ func keyOfRecord(path string) (key string, ok bool) {
 	return string(name), ok && ended && checkKey(string(name)) == nil
 }
 
-// A damage is a content that was found damaged, so that whoever reads it next is
-// told at once.
+// A damage describes content that was found damaged, so that later readers get the error without
+// reading the content.
 type damage struct {
 	info os.FileInfo
 	err  error
 }
 
-// found notes that a content is damaged.
-func (f *folder) found(key string, info os.FileInfo, why string) error {
+// markDamaged records that the content of key is damaged, and returns the DataLoss error. info is
+// the file information of the damaged content, and why is the reason in the error.
+func (f *fileStore) markDamaged(key string, info os.FileInfo, why string) error {
 	err := damaged(key, why)
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -266,8 +270,8 @@ func (f *folder) found(key string, info os.FileInfo, why string) error {
 	return err
 }
 
-// known is the damage that was found in a content before.
-func (f *folder) known(key string, info os.FileInfo) error {
+// knownDamage returns the error that markDamaged recorded for this content, or nil.
+func (f *fileStore) knownDamage(key string, info os.FileInfo) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if d, ok := f.damage[key]; ok && os.SameFile(d.info, info) && d.info.ModTime().Equal(info.ModTime()) {

@@ -2,98 +2,134 @@ package blobs
 
 import (
 	"fmt"
+	"iter"
 	"strconv"
 	"time"
 
 	"anneal/domain"
 )
 
-// Roots are the folders below which this program stores everything, as
-// ROOT/ACCOUNT/…; what lies beside them in a bucket is not its own. Those of a
-// resource go on with the ID of the event that created it, so that it never
-// shares a folder with another that has its name later. Earlier versions named
-// folders by the resource's ID; the states that refer to such folders keep them.
+// Prefixes below which anneal stores files, as ROOT/ACCOUNT/…; anneal does not touch other keys of
+// the bucket. The prefix of a resource continues with the ID of the event that created the
+// resource, so that a later resource of the same name has another prefix. Earlier versions used the
+// resource's ID; the states of their resources keep those prefixes.
 const (
 	DatasetRoot   = "datasets/"
 	ModelRoot     = "models/"
 	PreparedRoot  = "prepared/" // copies of models in other precisions
 	EvaluatorRoot = "evaluators/"
 	JobRoot       = "jobs/"
-	ArrivalRoot   = "arrivals/"  // files that were PUT to signed URLs
-	TransientRoot = "transient/" // files of requests that are being answered
+	StagingRoot   = "arrivals/"  // files uploaded to signed URLs
+	TransientRoot = "transient/" // files of requests in progress
 )
 
-// Roots are all of them. The last three held arrivals in earlier versions.
+// Roots returns all prefixes below which anneal stores files. The last three were staging prefixes
+// of earlier versions.
 func Roots() []string {
-	return []string{DatasetRoot, ModelRoot, PreparedRoot, EvaluatorRoot, JobRoot, ArrivalRoot, TransientRoot,
+	return []string{DatasetRoot, ModelRoot, PreparedRoot, EvaluatorRoot, JobRoot, StagingRoot, TransientRoot,
 		"uploads/", "model-uploads/", "code-uploads/"}
 }
 
-// folderOf is ROOT/ACCOUNT/EVENT/.
-func folderOf(root string, name domain.Name, createEvent string) string {
+// resourcePrefix returns the prefix ROOT/ACCOUNT/EVENT/ of the files of a resource, where EVENT is
+// the ID of the event that created the resource.
+func resourcePrefix(root string, name domain.Name, createEvent string) string {
 	return root + name.Account() + "/" + createEvent + "/"
 }
 
-// Arrivals is where the files of one upload of a resource arrive, which whoever
-// holds a signed URL can write. upload numbers them.
-func Arrivals(name domain.Name, createEvent string, upload int) string {
-	return folderOf(ArrivalRoot, name, createEvent) + strconv.Itoa(upload) + "/"
+// StagingPrefix returns the prefix of the files of one upload of a resource. Any client with a
+// signed URL can write these files. upload is the number of the upload.
+func StagingPrefix(name domain.Name, createEvent string, upload int) string {
+	return resourcePrefix(StagingRoot, name, createEvent) + strconv.Itoa(upload) + "/"
 }
 
-// UploadFolder is where a try to store one upload of a dataset or model keeps
-// its files. Each try has an ID of its own.
-func UploadFolder(root string, name domain.Name, createEvent string, upload int, try string) string {
-	return folderOf(root, name, createEvent) + strconv.Itoa(upload) + "-" + try + "/"
+// UploadPrefix returns the prefix of an attempt to store an upload of a dataset or model. attempt
+// is the unique ID of the attempt.
+func UploadPrefix(root string, name domain.Name, createEvent string, upload int, attempt string) string {
+	return resourcePrefix(root, name, createEvent) + strconv.Itoa(upload) + "-" + attempt + "/"
 }
 
-// DerivedFolder is where the rows of a dataset lie that is made from another.
-func DerivedFolder(dataset domain.Name, createEvent string) string {
-	return folderOf(DatasetRoot, dataset, createEvent) + "derived/"
+// DerivedPrefix returns the prefix of the files with the rows of a derived dataset.
+func DerivedPrefix(dataset domain.Name, createEvent string) string {
+	return resourcePrefix(DatasetRoot, dataset, createEvent) + "derived/"
 }
 
-// CopyFolder is where a try to make a copy of a model lies.
-func CopyFolder(model domain.Name, createEvent, precision string, attempt int) string {
-	return folderOf(PreparedRoot, model, createEvent) + precision + "-" + strconv.Itoa(attempt) + "/"
+// CopyPrefix returns the prefix for an attempt to prepare a copy of a model in another precision.
+func CopyPrefix(model domain.Name, createEvent, precision string, attempt int) string {
+	return resourcePrefix(PreparedRoot, model, createEvent) + precision + "-" + strconv.Itoa(attempt) + "/"
 }
 
-// CodeFolder is where a try to upload the code of an evaluator keeps its files.
-func CodeFolder(evaluator domain.Name, createEvent, try string) string {
-	return folderOf(EvaluatorRoot, evaluator, createEvent) + "uploads/" + try + "/"
+// CodePrefix returns the prefix of an attempt to store the code of an evaluator.
+func CodePrefix(evaluator domain.Name, createEvent, attempt string) string {
+	return resourcePrefix(EvaluatorRoot, evaluator, createEvent) + "uploads/" + attempt + "/"
 }
 
-// BuildFolder is where the builds of a revision of an evaluator lie: the code as
-// it runs, in a folder for each build, and their logs.
-func BuildFolder(evaluator domain.Name, createEvent string, revision int) string {
-	return folderOf(EvaluatorRoot, evaluator, createEvent) + "builds/" + strconv.Itoa(revision) + "/"
+// BuildPrefix returns the prefix of the builds of a revision of an evaluator: the code that is run,
+// below a prefix for each build, and build logs.
+func BuildPrefix(evaluator domain.Name, createEvent string, revision int) string {
+	return resourcePrefix(EvaluatorRoot, evaluator, createEvent) + "builds/" + strconv.Itoa(revision) + "/"
 }
 
-// CheckpointFolder is where one checkpoint of a job lies.
-func CheckpointFolder(job domain.Name, createEvent string, attempt, step int) string {
-	return folderOf(JobRoot, job, createEvent) + fmt.Sprintf("checkpoints/%d-%d/", attempt, step)
+// CheckpointPrefix returns the prefix of one checkpoint of a job.
+func CheckpointPrefix(job domain.Name, createEvent string, attempt, step int) string {
+	return resourcePrefix(JobRoot, job, createEvent) + fmt.Sprintf("checkpoints/%d-%d/", attempt, step)
 }
 
-// ResultFolder is where an attempt of a job stores the model that comes of it.
-func ResultFolder(job domain.Name, createEvent string, attempt int) string {
-	return folderOf(ModelRoot, job, createEvent) + "attempt-" + strconv.Itoa(attempt) + "/"
+// ResultPrefix returns the prefix of the model that an attempt of a job stores.
+func ResultPrefix(job domain.Name, createEvent string, attempt int) string {
+	return resourcePrefix(ModelRoot, job, createEvent) + "attempt-" + strconv.Itoa(attempt) + "/"
 }
 
-// MetricsFile is the key of a job's metrics: JSONL, one object a step with step,
-// epoch, time, learning_rate, tokens and the figures, such as train/loss. It is
-// complete up to the last checkpoint, and to the end once the job is over.
-// Before the first checkpoint it is some seconds behind the training.
+// PromotedPrefix returns the prefix of a copy of the model in a checkpoint of a job. copied is the
+// unique ID of the copy.
+func PromotedPrefix(job domain.Name, createEvent, copied string) string {
+	return resourcePrefix(ModelRoot, job, createEvent) + "promoted-" + copied + "/"
+}
+
+// MetricsFile returns the key of a job's metrics: JSONL with one object per step, which has step,
+// epoch, time, learning_rate, tokens and metrics such as train/loss. While the job runs, the file
+// has at least the steps up to the last checkpoint; before the first checkpoint it is some seconds
+// behind the training. The file is complete once the job has ended.
 func MetricsFile(job domain.Name, createEvent string) string {
-	return folderOf(JobRoot, job, createEvent) + "metrics.jsonl"
+	return resourcePrefix(JobRoot, job, createEvent) + "metrics.jsonl"
 }
 
-// EarlierMetricsFile is where earlier versions kept the metrics of a job.
+// RolloutsPrefix returns the prefix of the file with the rollouts of a job that an attempt stores. The
+// file includes the rollouts of earlier attempts up to the checkpoint that the attempt resumed from,
+// so only the file of the newest attempt that has one is read.
+func RolloutsPrefix(job domain.Name, createEvent string, attempt int) string {
+	return resourcePrefix(JobRoot, job, createEvent) + fmt.Sprintf("rollouts/%d/", attempt)
+}
+
+// RolloutAttempts yields the attempts whose rollouts are kept, newest first, for a job whose newest
+// attempt is given. An attempt that ended early may have stored no file.
+func RolloutAttempts(newest int) iter.Seq[int] {
+	const kept = 3
+	return func(yield func(int) bool) {
+		for attempt := newest; attempt > max(0, newest-kept) && yield(attempt); attempt-- {
+		}
+	}
+}
+
+// TrackerFile returns the key of the file that records what a job's experiment tracker has received.
+func TrackerFile(job domain.Name, createEvent string) string {
+	return resourcePrefix(JobRoot, job, createEvent) + "tracker.json"
+}
+
+// TrainerLog returns the key of a job's log: what its trainer has written, and its progress.
+func TrainerLog(job domain.Name, createEvent string) string {
+	return resourcePrefix(JobRoot, job, createEvent) + "trainer.log"
+}
+
+// EarlierMetricsFile returns the key under which earlier versions of anneal stored a job's metrics.
 func EarlierMetricsFile(job domain.Name, created time.Time) string {
-	return fmt.Sprintf("%s%s/%s/%s/metrics-%x.jsonl", JobRoot, job.Account(), job.Collection(), job.ID(), created.UnixNano())
+	return fmt.Sprintf("%s%s/%s/%s/metrics-%x.jsonl", JobRoot, job.Account(), job.Collection(), job.ID(),
+		created.UnixNano())
 }
 
-// TransientTime is how long files of a request may be needed.
+// TransientTime is the maximum time for which the files of a request are stored.
 const TransientTime = 24 * time.Hour
 
-// TransientFolder is where one request of an account keeps files.
-func TransientFolder(account, request string) string {
+// TransientPrefix returns the prefix of the files of one request of an account.
+func TransientPrefix(account, request string) string {
 	return TransientRoot + account + "/" + request + "/"
 }

@@ -9,10 +9,11 @@ import (
 	"anneal/domain"
 )
 
-// ownerFile lies beside Roots and names the log whose events refer to the files.
+// ownerFile is the key under which Claim stores the ID of the log that owns the files. It is not
+// below any of the Roots.
 const ownerFile = "installation"
 
-// Owner is the ID of the log that claimed the bucket; "" when none has.
+// Owner returns the ID of the log that claimed the bucket; "" when no log has claimed it.
 func (s *Store) Owner(ctx context.Context) (string, error) {
 	r, err := s.Get(ctx, ownerFile)
 	if domain.CodeOf(err) == domain.NotFound {
@@ -26,7 +27,7 @@ func (s *Store) Owner(ctx context.Context) (string, error) {
 	return strings.TrimSpace(string(text)), errors.Join(err, r.Close())
 }
 
-// Claim records the log that the files in the bucket belong to.
+// Claim records that a log owns the files in the bucket; log is the ID of the log.
 func (s *Store) Claim(ctx context.Context, log string) error {
 	_, err := s.Put(ctx, ownerFile, strings.NewReader(log+"\n"))
 	return err

@@ -13,18 +13,19 @@ import (
 	"anneal/domain"
 )
 
-// Handler serves the URLs that SignGet and SignPut make, below the path of
-// BaseURL. A bucket that signs by itself needs none; all is NotFound then.
+// Handler serves the URLs of SignGet and SignPut, below the path of BaseURL. If the bucket signs
+// its own URLs, all responses are 404.
 //
-// An error is {"code": canonical number, "message": …} with HTTP 400 (a bad
-// name), 403 (forged or expired), 404, 405 (another method than was signed), 408
-// (too slow), 413 (above the limit), 507 (the disk is full) or 500; with code 15
-// the file is damaged. When that shows after the answer has begun, the connection
-// is broken off, and whoever asks again gets the error.
+// An error is {"code": canonical number, "message": …} with status 400 (invalid name), 403 (invalid
+// or expired signature), 404, 405 (the method is not the signed one), 408 (the body arrives too
+// slowly), 413 (the body exceeds the limit of the URL), 507 (disk full) or 500. Code 15 (DataLoss)
+// means that the file is damaged. When damage is found after the response has begun, the connection
+// is aborted, and the next request for the file gets the error.
 func (s *Store) Handler() http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if s.signer == nil {
-			refuse(w, http.StatusNotFound, domain.Errorf(domain.NotFound, "files are served by the object store itself"))
+			refuse(w, http.StatusNotFound,
+				domain.Errorf(domain.NotFound, "the object store serves the files, not this server: use the signed URL unchanged"))
 			return
 		}
 		granted, err := s.signer.verify(r.URL, s.now())
@@ -34,7 +35,9 @@ func (s *Store) Handler() http.Handler {
 		}
 		if r.Method != granted.method && (r.Method != http.MethodHead || granted.method != http.MethodGet) {
 			w.Header().Set("Allow", granted.method)
-			refuse(w, http.StatusMethodNotAllowed, domain.Errorf(domain.InvalidArgument, "this link is for %s: use that method", granted.method))
+			refuse(w, http.StatusMethodNotAllowed, domain.Errorf(domain.InvalidArgument,
+				"this URL is signed for %s: use that method",
+				granted.method))
 			return
 		}
 		if granted.method == http.MethodPut {
@@ -54,14 +57,15 @@ func (s *Store) serve(w http.ResponseWriter, r *http.Request, key string) {
 	defer content.Close()
 	stored, _ := content.(*verified)
 	if stored != nil && r.Header.Get("Range") == "" && stored.Size() > 0 {
-		if err := stored.load(); err != nil { // while the status can still tell
+		if err := stored.load(); err != nil { // before the status is sent
 			refuse(w, statusOf(err), err)
 			return
 		}
 	}
-	// Whatever a user stored, a browser neither shows nor runs it.
+	// A browser must neither show nor run a file that a user has stored.
 	w.Header().Set("Content-Type", contentType)
-	w.Header().Set("Content-Disposition", mime.FormatMediaType("attachment", map[string]string{"filename": path.Base(key)}))
+	w.Header().Set("Content-Disposition",
+		mime.FormatMediaType("attachment", map[string]string{"filename": path.Base(key)}))
 	w.Header().Set("X-Content-Type-Options", "nosniff")
 	w.Header().Set("ETag", fmt.Sprintf(`"%x-%x"`, content.ModTime().UnixNano(), content.Size()))
 	if stored != nil && len(stored.contents) == 1 {
@@ -70,12 +74,13 @@ func (s *Store) serve(w http.ResponseWriter, r *http.Request, key string) {
 	}
 	http.ServeContent(w, r, "", content.ModTime(), content)
 	if stored != nil && stored.failed != nil {
-		panic(http.ErrAbortHandler) // the answer has begun: only breaking it off says that it is not whole
+		panic(http.ErrAbortHandler) // the response has begun: aborting shows that it is incomplete
 	}
 }
 
 func (s *Store) receive(w http.ResponseWriter, r *http.Request, granted grant) {
-	tooLarge := domain.Errorf(domain.InvalidArgument, "the file is larger than the %d bytes that this link is for", granted.limit)
+	tooLarge := domain.Errorf(domain.InvalidArgument, "the file is larger than the %d bytes that this URL allows",
+		granted.limit)
 	if granted.limit > 0 && r.ContentLength > granted.limit {
 		refuse(w, http.StatusRequestEntityTooLarge, tooLarge)
 		return
@@ -103,7 +108,7 @@ func statusOf(err error) int {
 		return http.StatusBadRequest
 	case domain.NotFound:
 		return http.StatusNotFound
-	case domain.DeadlineExceeded: // of the body
+	case domain.DeadlineExceeded: // the request body was not read in time
 		return http.StatusRequestTimeout
 	case domain.ResourceExhausted:
 		return http.StatusInsufficientStorage
@@ -111,14 +116,14 @@ func statusOf(err error) int {
 	return http.StatusInternalServerError
 }
 
-// refuse answers an error. One that is not a fault may name paths of this
-// machine, and stays here.
+// refuse sends an error. Errors other than domain.Error may contain paths of this machine and are
+// not sent.
 func refuse(w http.ResponseWriter, status int, err error) {
-	var fault *domain.Error
-	if !errors.As(err, &fault) {
-		fault = domain.Errorf(domain.Internal, "the file could not be transferred: try again")
+	var e *domain.Error
+	if !errors.As(err, &e) {
+		e = domain.Errorf(domain.Internal, "the file could not be transferred: try again")
 	}
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(status)
-	_ = json.NewEncoder(w).Encode(map[string]any{"code": int(fault.Code), "message": fault.Message})
+	_ = json.NewEncoder(w).Encode(map[string]any{"code": int(e.Code), "message": e.Message})
 }

@@ -19,7 +19,7 @@ import (
 	"anneal/domain"
 )
 
-// serving is a store behind a real server, with a clock that the test turns.
+// serving is a store behind a real server, with a clock that the test sets.
 type serving struct {
 	*Store
 	clock atomic.Int64 // seconds since the epoch
@@ -30,18 +30,20 @@ func serve(t *testing.T) *serving {
 	server := httptest.NewServer(mux)
 	t.Cleanup(server.Close)
 	s := &serving{}
-	store, err := Open(t.Context(), Options{Dir: t.TempDir(), BaseURL: server.URL + "/blobs", Key: []byte("0123456789abcdef"),
-		Now: func() time.Time { return epoch.Add(time.Duration(s.clock.Load()) * time.Second) }})
+	store, err := Open(t.Context(),
+		Options{Dir: t.TempDir(), BaseURL: server.URL + "/blobs", Key: []byte("0123456789abcdef"),
+			Now: func() time.Time { return epoch.Add(time.Duration(s.clock.Load()) * time.Second) }})
 	require.NoError(t, err)
 	s.Store = store
 	mux.Handle("/blobs/", store.Handler())
 	return s
 }
 
-// do answers the status and the body of a request; of an error the message.
+// do sends a request and returns the status and the body of the response. For an error response it
+// returns the message instead of the body.
 func do(t *testing.T, method, url, body string, header ...string) (int, string) {
 	var reader io.Reader = strings.NewReader(body)
-	if method == "CHUNKED" { // a PUT that does not say how long it is
+	if method == "CHUNKED" { // a PUT without Content-Length
 		method, reader = http.MethodPut, io.MultiReader(reader)
 	}
 	req, err := http.NewRequestWithContext(t.Context(), method, url, reader)
@@ -113,17 +115,18 @@ func TestRefusals(t *testing.T) {
 		code              int
 		message           string
 	}{
-		"another file":         {http.MethodGet, strings.Replace(get, "/d/f", "/d/secret", 1), "", 403, "given out"},
-		"another method":       {http.MethodPut, get, "new", 405, "for GET"},
-		"a read with a PUT":    {http.MethodGet, put, "", 405, "for PUT"},
-		"a method made up":     {http.MethodPut, changed(get, "method", "PUT"), "new", 403, "given out"},
-		"a longer time":        {http.MethodGet, changed(get, "until", strconv.FormatInt(epoch.Add(time.Hour).Unix(), 10)), "", 403, "given out"},
-		"a higher limit":       {http.MethodPut, changed(put, "limit", "1000"), "new", 403, "given out"},
-		"a limit that is none": {http.MethodPut, changed(put, "limit", "-1"), "new", 403, "given out"},
-		"no signature":         {http.MethodGet, changed(get, "signature", ""), "", 403, "given out"},
-		"too large":            {http.MethodPut, put, "01234567890", 413, "10 bytes"},
-		"too large, unsaid":    {"CHUNKED", put, "01234567890", 413, "10 bytes"},
-		"upwards":              {http.MethodGet, strings.Replace(get, "/d/f", "/d/%2e%2e/d/f", 1), "", 403, "given out"},
+		"another file":      {http.MethodGet, strings.Replace(get, "/d/f", "/d/secret", 1), "", 403, "is invalid"},
+		"another method":    {http.MethodPut, get, "new", 405, "for GET"},
+		"a read with a PUT": {http.MethodGet, put, "", 405, "for PUT"},
+		"a changed method":  {http.MethodPut, changed(get, "method", "PUT"), "new", 403, "is invalid"},
+		"a longer time": {http.MethodGet, changed(get, "until", strconv.FormatInt(epoch.Add(time.Hour).Unix(), 10)),
+			"", 403, "is invalid"},
+		"a higher limit":     {http.MethodPut, changed(put, "limit", "1000"), "new", 403, "is invalid"},
+		"a negative limit":   {http.MethodPut, changed(put, "limit", "-1"), "new", 403, "is invalid"},
+		"no signature":       {http.MethodGet, changed(get, "signature", ""), "", 403, "is invalid"},
+		"too large":          {http.MethodPut, put, "01234567890", 413, "10 bytes"},
+		"too large, chunked": {"CHUNKED", put, "01234567890", 413, "10 bytes"},
+		"upwards":            {http.MethodGet, strings.Replace(get, "/d/f", "/d/%2e%2e/d/f", 1), "", 403, "is invalid"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			code, message := do(t, one.method, one.url, one.body)
@@ -131,17 +134,17 @@ func TestRefusals(t *testing.T) {
 			require.Contains(t, message, one.message)
 		})
 	}
-	require.Equal(t, "old", content(t, s.Store, "d/f"), "nothing that was refused was stored")
+	require.Equal(t, "old", content(t, s.Store, "d/f"), "refused requests store nothing")
 
 	s.clock.Store(61)
 	code, message := do(t, http.MethodGet, get, "")
 	require.Equal(t, 403, code)
-	require.Contains(t, message, "good until 2030-01-02T03:05:05Z")
+	require.Contains(t, message, "expired at 2030-01-02T03:05:05Z")
 }
 
-// A link says which method it is for when another is used, and answers HEAD as
-// it would GET, without the content.
-func TestMethodsOfALink(t *testing.T) {
+// TestMethodsOfSignedURLs checks that the response to a request with the wrong method names the
+// signed method, and that the response to HEAD is the response to GET without its content.
+func TestMethodsOfSignedURLs(t *testing.T) {
 	s := serve(t)
 	_, err := s.Put(t.Context(), "d/f", strings.NewReader("0123456789"))
 	require.NoError(t, err)
@@ -149,7 +152,8 @@ func TestMethodsOfALink(t *testing.T) {
 	require.NoError(t, err)
 	put, err := s.SignPut(t.Context(), "d/f", 10, time.Minute)
 	require.NoError(t, err)
-	for link, methods := range map[string][]string{get: {http.MethodPost, http.MethodPut, http.MethodDelete}, put: {http.MethodGet, http.MethodHead, http.MethodDelete}} {
+	for link, methods := range map[string][]string{get: {http.MethodPost, http.MethodPut, http.MethodDelete},
+		put: {http.MethodGet, http.MethodHead, http.MethodDelete}} {
 		allowed := http.MethodGet
 		if link == put {
 			allowed = http.MethodPut
@@ -168,7 +172,7 @@ func TestMethodsOfALink(t *testing.T) {
 	require.Contains(t, res.Header.Get("Content-Disposition"), "attachment")
 }
 
-// send makes a request without a body and throws the answer's away.
+// send sends a request without a body and discards the body of the response.
 func send(t *testing.T, method, link string) *http.Response {
 	req, err := http.NewRequestWithContext(t.Context(), method, link, nil)
 	require.NoError(t, err)
@@ -179,8 +183,9 @@ func send(t *testing.T, method, link string) *http.Response {
 	return res
 }
 
-// A full disk is told as such, and leaves what was stored.
-func TestAFullDisk(t *testing.T) {
+// TestServingAFullDisk checks that a PUT to a full disk returns status 507 and keeps the old
+// content.
+func TestServingAFullDisk(t *testing.T) {
 	s := serve(t)
 	_, err := s.Put(t.Context(), "d/f", strings.NewReader("old"))
 	require.NoError(t, err)
@@ -201,7 +206,7 @@ func TestSignedTimeIsBounded(t *testing.T) {
 	}
 }
 
-// An upload that ends early is not stored.
+// TestCutUpload checks that an upload whose body is shorter than its Content-Length is not stored.
 func TestCutUpload(t *testing.T) {
 	s := serve(t)
 	put, err := s.SignPut(t.Context(), "d/f", 0, time.Minute)

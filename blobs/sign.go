@@ -17,18 +17,18 @@ import (
 	"anneal/domain"
 )
 
-// MaxTTL is the longest that a signed URL may be good for: the limit of S3.
+// MaxTTL is the maximum validity of a signed URL: the limit of S3.
 const MaxTTL = 7 * 24 * time.Hour
 
-// SignGet makes a URL with which anybody may read the file under key until
-// ttl has passed, whole or in ranges.
+// SignGet returns a URL with which any client can read the file under key, or ranges of it, until
+// ttl has passed.
 func (s *Store) SignGet(ctx context.Context, key string, ttl time.Duration) (string, error) {
 	return s.sign(ctx, http.MethodGet, key, 0, ttl)
 }
 
-// SignPut makes a URL with which anybody may store up to limit bytes under key
-// until ttl has passed; 0 is no limit. A bucket that signs by itself cannot
-// hold the limit: look at what arrived (Size, Files) before using it.
+// SignPut returns a URL with which any client can store up to limit bytes under key until ttl has
+// passed; a limit of 0 is no limit. A bucket that signs its own URLs does not enforce the limit:
+// check the size (Size, Files) before using the file.
 func (s *Store) SignPut(ctx context.Context, key string, limit int64, ttl time.Duration) (string, error) {
 	return s.sign(ctx, http.MethodPut, key, limit, ttl)
 }
@@ -38,7 +38,8 @@ func (s *Store) sign(ctx context.Context, method, key string, limit int64, ttl t
 		return "", err
 	}
 	if ttl <= 0 || ttl > MaxTTL {
-		return "", domain.Errorf(domain.InvalidArgument, "a signed URL must be good for more than nothing and at most %s", MaxTTL)
+		return "", domain.Errorf(domain.InvalidArgument, "the validity of a signed URL must be above 0 and at most %s",
+			MaxTTL)
 	}
 	if s.signer != nil {
 		return s.signer.sign(grant{method, key, limit, s.now().Add(ttl)}), nil
@@ -47,15 +48,15 @@ func (s *Store) sign(ctx context.Context, method, key string, limit int64, ttl t
 	return signed, explain(err, key)
 }
 
-// A grant is what a signed URL allows.
+// A grant is the request that a signed URL permits.
 type grant struct {
 	method string
 	key    string
-	limit  int64 // most bytes to PUT; 0 is any number
+	limit  int64 // maximum bytes to PUT; 0 is no limit
 	until  time.Time
 }
 
-// A signer makes URLs for Handler, and knows its own.
+// A signer signs the URLs that Handler serves, and verifies them.
 type signer struct {
 	base *url.URL
 	key  []byte
@@ -64,16 +65,18 @@ type signer struct {
 func newSigner(baseURL string, key []byte) (*signer, error) {
 	base, err := url.Parse(baseURL)
 	if err != nil || base.Host == "" || base.Scheme != "http" && base.Scheme != "https" {
-		return nil, domain.Errorf(domain.InvalidArgument, "the base URL of files must be like http://HOST:PORT/blobs")
+		return nil, domain.Errorf(domain.InvalidArgument,
+			"the base URL of files must be an http or https URL, such as http://HOST:PORT/blobs")
 	}
 	if len(key) < 16 {
-		return nil, domain.Errorf(domain.InvalidArgument, "the key that signs URLs of files must have at least 16 bytes")
+		return nil, domain.Errorf(domain.InvalidArgument, "the key that signs URLs must have at least 16 bytes")
 	}
 	return &signer{&url.URL{Scheme: base.Scheme, Host: base.Host, Path: strings.TrimSuffix(base.Path, "/")}, key}, nil
 }
 
 func (s *signer) sign(g grant) string {
-	query := url.Values{"method": {g.method}, "until": {strconv.FormatInt(g.until.Unix(), 10)}, "signature": {s.signature(g)}}
+	query := url.Values{"method": {g.method}, "until": {strconv.FormatInt(g.until.Unix(), 10)},
+		"signature": {s.signature(g)}}
 	if g.limit > 0 {
 		query.Set("limit", strconv.FormatInt(g.limit, 10))
 	}
@@ -83,14 +86,14 @@ func (s *signer) sign(g grant) string {
 	return signed.String()
 }
 
-// signature is the HMAC-SHA-256 of the grant, base64url.
+// signature returns the HMAC-SHA-256 of the grant in base64url.
 func (s *signer) signature(g grant) string {
 	mac := hmac.New(sha256.New, s.key)
 	fmt.Fprintf(mac, "anneal blob\n%s\n%s\n%d\n%d", g.method, g.key, g.limit, g.until.Unix())
 	return base64.RawURLEncoding.EncodeToString(mac.Sum(nil))
 }
 
-// verify answers what a URL grants at a time.
+// verify returns the grant of a URL, or an error if the URL is invalid or expired at now.
 func (s *signer) verify(u *url.URL, now time.Time) (grant, error) {
 	key, below := strings.CutPrefix(u.Path, s.base.Path+"/")
 	query := u.Query()
@@ -100,10 +103,10 @@ func (s *signer) verify(u *url.URL, now time.Time) (grant, error) {
 	switch {
 	case !below || err != nil || limitErr != nil || !hmac.Equal([]byte(query.Get("signature")), []byte(s.signature(g))):
 		return grant{}, &domain.Error{Code: domain.PermissionDenied, Reason: "LINK_FORGED",
-			Message: "this link is not one that was given out: ask for a new one, and use it unchanged"}
+			Message: "the signature of this URL is invalid: request a new URL, and use it unchanged"}
 	case now.After(g.until):
 		return grant{}, &domain.Error{Code: domain.PermissionDenied, Reason: "LINK_EXPIRED",
-			Message: fmt.Sprintf("this link was good until %s: ask for a new one", g.until.UTC().Format(time.RFC3339))}
+			Message: fmt.Sprintf("this URL expired at %s: request a new one", g.until.UTC().Format(time.RFC3339))}
 	}
 	return g, nil
 }

@@ -12,32 +12,35 @@ import (
 	"anneal/domain"
 )
 
-// DataVersion is the format version of a data directory. It increases when an older program could no
-// longer read one: version 2 keeps data keys and idempotency records in separate files.
+// DataVersion is the format version of a data directory. It increases with each change that older
+// programs cannot read: since version 2, data keys and idempotency records are kept in separate
+// files.
 const DataVersion = 2
 
-// LockDir creates dir if it does not exist, and locks it against other servers until release is called
-// or the process exits. It refuses a directory that a newer program wrote.
+// LockDir creates dir if it does not exist, and locks it against other servers until release is
+// called or the process exits. It returns an error for a directory with a format version above
+// DataVersion.
 func LockDir(dir string) (release func(), err error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return nil, domain.Errorf(domain.FailedPrecondition, "the data folder cannot be made: %v", err)
+		return nil, domain.Errorf(domain.FailedPrecondition, "cannot create the data directory: %v", err)
 	}
 	path := filepath.Join(dir, "lock")
 	file, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
-		return nil, domain.Errorf(domain.FailedPrecondition, "the data folder cannot be locked: %v", err)
+		return nil, domain.Errorf(domain.FailedPrecondition, "cannot lock the data directory: %v", err)
 	}
 	if err := unix.Flock(int(file.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
 		owner, _ := os.ReadFile(path)
 		_ = file.Close()
 		if !errors.Is(err, unix.EWOULDBLOCK) {
-			return nil, domain.Errorf(domain.FailedPrecondition, "the data folder %s cannot be locked: %v", dir, err)
+			return nil, domain.Errorf(domain.FailedPrecondition, "cannot lock the data directory %s: %v", dir, err)
 		}
 		who := strings.TrimSpace(string(owner))
 		if who == "" {
 			who = "unknown"
 		}
-		return nil, domain.Errorf(domain.FailedPrecondition, "the data folder %s is in use by process %s: stop it, or choose another folder", dir, who)
+		return nil, domain.Errorf(domain.FailedPrecondition,
+			"the data directory %s is in use by process %s: stop it, or choose another directory", dir, who)
 	}
 	release = func() { _ = file.Close() }
 	if err := checkVersion(dir); err != nil {
@@ -57,16 +60,19 @@ func checkVersion(dir string) error {
 		return WriteFile(path, []byte(strconv.Itoa(DataVersion)+"\n"))
 	}
 	if err != nil {
-		return domain.Errorf(domain.FailedPrecondition, "the version of the data folder cannot be read: %v", err)
+		return domain.Errorf(domain.FailedPrecondition, "cannot read the version of the data directory: %v", err)
 	}
 	version, err := strconv.Atoi(strings.TrimSpace(string(content)))
 	if err != nil || version < 1 {
-		return domain.Errorf(domain.FailedPrecondition, "%s does not hold a version: is %s a data folder of this program?", path, dir)
+		return domain.Errorf(domain.FailedPrecondition, "%s does not contain a version: is %s a data directory of anneal?",
+			path, dir)
 	}
 	if version > DataVersion {
-		return domain.Errorf(domain.FailedPrecondition, "the data folder %s has version %d, written by a newer program; this one reads up to %d: start the newer program", dir, version, DataVersion)
+		return domain.Errorf(domain.FailedPrecondition,
+			"the data directory %s has version %d, written by a newer program; this one reads up to %d: start the newer program",
+			dir, version, DataVersion)
 	}
-	if version < DataVersion { // before anything is migrated, so that an older program does not miss it
+	if version < DataVersion { // before any migration, so that an older program refuses the directory
 		return WriteFile(path, []byte(strconv.Itoa(DataVersion)+"\n"))
 	}
 	return nil

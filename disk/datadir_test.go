@@ -22,7 +22,7 @@ func TestLockDir(t *testing.T) {
 	assert.Equal(t, domain.FailedPrecondition, domain.CodeOf(err))
 	release()
 	release, err = LockDir(dir)
-	require.NoError(t, err, "free again, and of a known version")
+	require.NoError(t, err, "unlocked, and of a supported version")
 	release()
 }
 
@@ -44,12 +44,12 @@ func TestLockDirAgainstAnotherProcess(t *testing.T) {
 
 func TestLockDirVersions(t *testing.T) {
 	tests := map[string]struct{ content, want string }{
-		"ours":    {"2\n", ""},
+		"current": {"2\n", ""},
 		"older":   {"1\n", ""},
 		"newer":   {"3\n", "newer program"},
-		"a word":  {"hello", "does not hold a version"},
-		"nothing": {"", "does not hold a version"},
-		"zero":    {"0", "does not hold a version"},
+		"a word":  {"hello", "does not contain a version"},
+		"nothing": {"", "does not contain a version"},
+		"zero":    {"0", "does not contain a version"},
 	}
 	for what, test := range tests {
 		t.Run(what, func(t *testing.T) {
@@ -67,7 +67,7 @@ func TestLockDirVersions(t *testing.T) {
 			require.ErrorContains(t, err, test.want)
 			require.NoError(t, os.WriteFile(filepath.Join(dir, "version"), []byte("1"), 0o600))
 			release, err = LockDir(dir)
-			require.NoError(t, err, "a refusal leaves no lock")
+			require.NoError(t, err, "an error leaves no lock")
 			release()
 		})
 	}

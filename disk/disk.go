@@ -1,7 +1,6 @@
-// Package disk is the one budget of disk space: whoever writes files asks it
-// first. The embedded NATS server stops, and takes its streams with it, when a
-// write of its own meets a full disk; so all others leave it room, the less
-// important ones more.
+// Package disk limits how much disk space writers of files use. The embedded NATS server stops all
+// streams when the disk is full. So all other writers leave free space for the server: the less
+// important a use, the more space it must leave.
 package disk
 
 import (
@@ -15,40 +14,40 @@ import (
 	"anneal/domain"
 )
 
-// A Use says what room is taken for: its value is how many bytes are left free.
+// A Use is a purpose for which space is needed. Its value is the number of bytes that must stay
+// free after a write for that purpose.
 type Use uint64
 
 const (
-	// Events may take the most: also on a short disk what goes on is recorded,
-	// and deleted and cancelled. What is left is the NATS server's, for
-	// mirrors, indexes and the places of consumers.
+	// Events is the use for events of the log. It leaves the least free space, so that resources
+	// can still be deleted and jobs canceled on a nearly full disk. The NATS server needs the
+	// remaining 16 MB for mirrors, indexes and consumer positions.
 	Events Use = 16 << 20
-	// Requests are changes that callers ask for, answers to idempotency keys
-	// and records of usage.
+	// Requests is the use for changes requested by callers, idempotency records and usage records.
 	Requests Use = 32 << 20
-	// Files are uploads, weights, checkpoints, recordings and snapshots.
+	// Files is the use for uploads, weights, checkpoints, recordings and snapshots.
 	Files Use = 48 << 20
 )
 
-// Full is the reason of the fault of a write that has no room.
+// Full is the error reason of a write for which there is not enough space.
 const Full = "DISK_FULL"
 
-// A Space is the room on one file system. A nil Space has room for everything:
-// it stands for a disk that is somebody else's to watch.
+// A Space is the free space of a file system. A nil *Space is unlimited: its methods return no
+// error.
 type Space struct {
 	free func() (bytes uint64, err error)
 
 	mu       sync.Mutex
-	reserved uint64 // by writes that are under way
+	reserved uint64 // bytes of writes in progress
 }
 
 var (
 	spacesMu sync.Mutex
-	spaces   = map[uint64]*Space{} // by device, so that all writers to one reserve from the same room
+	spaces   = map[uint64]*Space{} // by device, so that all writers to a device share one Space
 )
 
-// On is the space of the file system that a folder lies on; nil when that
-// cannot be told.
+// On returns the Space of the file system that contains a directory; nil when the file system
+// cannot be determined.
 func On(dir string) *Space {
 	var stat unix.Stat_t
 	if err := unix.Stat(dir, &stat); err != nil {
@@ -56,40 +55,56 @@ func On(dir string) *Space {
 	}
 	spacesMu.Lock()
 	defer spacesMu.Unlock()
-	device := uint64(stat.Dev) //nolint:unconvert // it is signed on some systems
+	device := uint64(stat.Dev) //nolint:unconvert // Dev is signed on some systems
 	if spaces[device] == nil {
 		spaces[device] = New(func() (uint64, error) { return freeBytes(dir) })
 	}
 	return spaces[device]
 }
 
-// New is a space of which free tells the bytes that are left: for tests.
+// New returns a Space for which free returns the number of free bytes.
 func New(free func() (uint64, error)) *Space { return &Space{free: free} }
 
-// Check refuses a use of n bytes when it would leave less free than it must.
-// What cannot be told is left to the write itself.
+// Check returns an error when writing n bytes would leave less than use bytes free. If the free
+// space is unknown, it returns nil, and the write itself reports a full disk.
 func (s *Space) Check(use Use, n int64) error {
-	done, err := s.Reserve(use, n)
-	if err == nil {
-		done()
+	if s == nil {
+		return nil
 	}
-	return err
+	free, err := s.free()
+	if err != nil {
+		return nil
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.checkLocked(free, use, n)
 }
 
-// Reserve is Check, and keeps the bytes for the caller until done is called,
-// when they are written or not needed.
+// checkLocked returns the error of Check, where free is the number of free bytes. The caller holds
+// s.mu.
+func (s *Space) checkLocked(free uint64, use Use, n int64) error {
+	if free >= uint64(use)+s.reserved+uint64(max(n, 0)) {
+		return nil
+	}
+	return &domain.Error{Code: domain.ResourceExhausted, Reason: Full,
+		Message: fmt.Sprintf("the disk is nearly full (%d MB free), so nothing was written: delete what is not needed, "+
+			"or have the operator free some space or add a larger disk, and try again", free>>20)}
+}
+
+// Reserve returns an error under the conditions of Check; otherwise it reserves n bytes until done
+// is called. The caller calls done when the bytes are written or not needed.
 func (s *Space) Reserve(use Use, n int64) (done func(), err error) {
 	if s == nil {
 		return func() {}, nil
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	free, err := s.free()
-	bytes := uint64(max(n, 0))
-	if err == nil && free < uint64(use)+s.reserved+bytes {
-		return nil, &domain.Error{Code: domain.ResourceExhausted, Reason: Full,
-			Message: fmt.Sprintf("the disk is nearly full (%d MB free): nothing was done that takes room; delete what is not needed, or have the operator free some space or add a larger disk, and try again", free>>20)}
+	if free, err := s.free(); err == nil {
+		if err := s.checkLocked(free, use, n); err != nil {
+			return nil, err
+		}
 	}
+	bytes := uint64(max(n, 0))
 	s.reserved += bytes
 	return sync.OnceFunc(func() {
 		s.mu.Lock()
@@ -98,11 +113,11 @@ func (s *Space) Reserve(use Use, n int64) (done func(), err error) {
 	}), nil
 }
 
-// piece is how many bytes of a file are reserved at once.
-const piece = 1 << 20
+// chunk is how many bytes of a file are reserved at a time.
+const chunk = 1 << 20
 
-// Create makes a file that is written as long as its disk has room: its Write
-// answers the fault of Check. Like os.Create, it empties a file that is there.
+// Create creates or truncates a file like os.Create. The file's Write returns the error of Check
+// for the use Files when there is not enough space.
 func Create(path string) (*File, error) {
 	file, err := os.Create(path)
 	if err != nil {
@@ -111,13 +126,14 @@ func Create(path string) (*File, error) {
 	return Watch(file), nil
 }
 
-// Watch makes an open file one that is written as long as its disk has room.
+// Watch returns an open file as a File that is limited by the space of its file system.
 func Watch(file *os.File) *File { return On(file.Name()).Watch(file) }
 
-// Watch makes an open file one that is written as long as the space has room.
+// Watch returns an open file as a File that is limited by the space s.
 func (s *Space) Watch(file *os.File) *File { return &File{File: file, space: s} }
 
-// A File asks for room before it writes.
+// A File is a file whose Write reserves space first, and returns the error of Reserve when there is
+// not enough.
 type File struct {
 	*os.File
 	space *Space
@@ -126,7 +142,7 @@ type File struct {
 // Write implements io.Writer.
 func (f *File) Write(p []byte) (written int, err error) {
 	for len(p) > 0 {
-		n := min(len(p), piece)
+		n := min(len(p), chunk)
 		done, err := f.space.Reserve(Files, int64(n))
 		if err != nil {
 			return written, err
@@ -141,12 +157,14 @@ func (f *File) Write(p []byte) (written int, err error) {
 	return written, nil
 }
 
-// ReadFrom hides that of os.File, which would write past Write.
+// ReadFrom implements io.ReaderFrom with Write, because the method of os.File would write without
+// reserving space.
 func (f *File) ReadFrom(r io.Reader) (int64, error) {
 	return io.CopyBuffer(struct{ io.Writer }{f}, r, make([]byte, 128<<10))
 }
 
-// freeBytes is what a process without privileges may still write.
+// freeBytes returns how many bytes a process without privileges can still write to the file system
+// of dir.
 func freeBytes(dir string) (uint64, error) {
 	var stat unix.Statfs_t
 	if err := unix.Statfs(dir, &stat); err != nil {

@@ -11,37 +11,37 @@ import (
 	"anneal/domain"
 )
 
-func TestSpaceLeavesRoomForMoreImportantUses(t *testing.T) {
+func TestSpaceIsKeptFreeForMoreImportantUses(t *testing.T) {
 	free := uint64(Files)
 	s := New(func() (uint64, error) { return free, nil })
 	for _, use := range []Use{Files, Requests, Events} {
 		free = uint64(use)
 		require.NoError(t, s.Check(use, 0))
-		require.NoError(t, s.Check(use/2, 1), "a more important use has room")
+		require.NoError(t, s.Check(use/2, 1), "a more important use is allowed")
 		err := s.Check(use, 1)
-		var fault *domain.Error
-		require.ErrorAs(t, err, &fault)
-		require.Equal(t, domain.ResourceExhausted, fault.Code)
-		require.Equal(t, Full, fault.Reason)
-		require.Contains(t, fault.Message, "delete what is not needed")
+		var e *domain.Error
+		require.ErrorAs(t, err, &e)
+		require.Equal(t, domain.ResourceExhausted, e.Code)
+		require.Equal(t, Full, e.Reason)
+		require.Contains(t, e.Message, "delete what is not needed")
 	}
 	free = uint64(Files) + 10
 	done, err := s.Reserve(Files, 6)
 	require.NoError(t, err)
-	require.Error(t, s.Check(Files, 5), "what is reserved counts")
+	require.Error(t, s.Check(Files, 5), "reserved bytes count")
 	require.NoError(t, s.Check(Requests, 5))
 	done()
 	done()
 	require.NoError(t, s.Check(Files, 10))
 }
 
-func TestWhatCannotBeToldHasRoom(t *testing.T) {
+func TestUnknownSpaceIsUnlimited(t *testing.T) {
 	require.NoError(t, (*Space)(nil).Check(Files, 1<<40))
-	require.NoError(t, New(func() (uint64, error) { return 0, errors.New("not told") }).Check(Files, 1))
+	require.NoError(t, New(func() (uint64, error) { return 0, errors.New("unknown") }).Check(Files, 1))
 	require.Nil(t, On(filepath.Join(t.TempDir(), "missing")))
 }
 
-func TestFilesOfOneDiskShareItsRoom(t *testing.T) {
+func TestFilesOfOneDiskShareItsSpace(t *testing.T) {
 	dir := t.TempDir()
 	require.Same(t, On(dir), On(dir))
 	file, err := Create(filepath.Join(dir, "f"))

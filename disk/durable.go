@@ -10,7 +10,8 @@ import (
 	"anneal/domain"
 )
 
-// WriteFile replaces a private file (mode 0600) atomically and durably.
+// WriteFile atomically and durably replaces the file at path by a new file with the given content
+// and mode 0600.
 func WriteFile(path string, content []byte) error {
 	file, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+"-*") // mode 0600
 	if err != nil {
@@ -35,7 +36,7 @@ func SyncTree(dir string) error {
 			err = Sync(path)
 		}
 		if errors.Is(err, os.ErrNotExist) {
-			return nil // replaced in the meantime
+			return nil // the file was removed or replaced during the walk
 		}
 		return err
 	})

@@ -2,5 +2,5 @@
 
 package disk
 
-// Exchange would swap the names of two folders at once.
+// Exchange returns false because this platform cannot swap two names atomically.
 func Exchange(string, string) (done bool, err error) { return false, nil }

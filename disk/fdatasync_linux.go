@@ -6,5 +6,5 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Fdatasync syncs a file's content and the metadata needed to read it (size, not times).
+// Fdatasync writes a file's content to disk, with its size but not its times.
 func Fdatasync(f *os.File) error { return unix.Fdatasync(int(f.Fd())) }

@@ -4,5 +4,5 @@ package disk
 
 import "os"
 
-// Fdatasync writes a file's content to disk, with all that is known about it.
+// Fdatasync writes a file's content and metadata to disk.
 func Fdatasync(f *os.File) error { return f.Sync() }

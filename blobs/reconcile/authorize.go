@@ -15,31 +15,34 @@ import (
 	"anneal/domain"
 )
 
-// Files in the data folder by which an operator controls deletion.
+// Files in the data directory with which an operator controls deletion.
 const (
-	// HoldFile stops all deletion while it is there. It says why.
+	// HoldFile stops all deletion while it exists. It contains the reason.
 	HoldFile = "sweep.held"
-	// AdoptFile lets a log take over a bucket and a key store of another log. It
-	// is removed when that was done.
+	// AdoptFile lets a log take over the bucket and the key store of another log. The reconciler
+	// removes the file after the takeover.
 	AdoptFile = "sweep.adopt"
 )
 
-// claimSkew is how far the clocks of a bucket and of the log may differ.
+// claimSkew is the maximum accepted difference between the clock of the bucket and the clock of the
+// log.
 const claimSkew = 10 * time.Minute
 
-// errEmptyLog means that there is no log yet by which to judge a file.
+// errEmptyLog reports that the log has no events, so that it cannot own any file.
 var errEmptyLog = errors.New("the log has no events: nothing is deleted")
 
-// authorize tells whether the files and data keys are this log's, and may be
-// deleted: an empty, foreign or shortened log refers to none of them. It answers
-// when the log began. The ID of the first event identifies the log.
+// authorize returns an error unless the files and data keys belong to this log: a log that is
+// empty, truncated or of another installation has no references to them, so that all would be
+// deleted. began is the time of the log's first event. The ID of the first event identifies the
+// log.
 //
-// A bucket or a key store without an owner is claimed, unless it holds what is
-// older than the log.
+// authorize claims a bucket or a key store without an owner, unless the content is older than the
+// log. If AdoptFile exists, it claims both in any case. While HoldFile exists, it returns an error.
 func (r *Reconciler) authorize(ctx context.Context) (began time.Time, err error) {
 	if why, err := os.ReadFile(filepath.Join(r.Dir, HoldFile)); r.Dir != "" && !errors.Is(err, os.ErrNotExist) {
-		return began, fmt.Errorf("%s holds deletion back: %s (%w)", filepath.Join(r.Dir, HoldFile), strings.TrimSpace(string(why)),
-			errors.Join(err, errors.New("remove the file to resume")))
+		return began, fmt.Errorf("%s stops deletion: %s (%w)", filepath.Join(r.Dir, HoldFile),
+			strings.TrimSpace(string(why)),
+			errors.Join(err, errors.New("remove the file to resume deletion")))
 	}
 	first, err := r.Log.At(ctx, 1)
 	switch {
@@ -49,7 +52,7 @@ func (r *Reconciler) authorize(ctx context.Context) (began time.Time, err error)
 		return began, err
 	}
 	began = first.Time
-	if id, err := uuid.Parse(first.ID); err == nil && id.Version() == 7 { // dated when it was appended
+	if id, err := uuid.Parse(first.ID); err == nil && id.Version() == 7 { // has the time of the append
 		if at := time.Unix(id.Time().UnixTime()); at.Before(began) {
 			began = at
 		}
@@ -67,7 +70,7 @@ func (r *Reconciler) authorize(ctx context.Context) (began time.Time, err error)
 	}{{"bucket", r.Blobs.Owner, r.Blobs.Claim, r.oldestBlob}, {"key store", r.Keys.Owner, r.Keys.Claim, r.oldestKey}} {
 		owner, err := store.owner(ctx)
 		if err != nil && !adopt {
-			return began, r.foreign("the owner of the %s cannot be read (%v)", store.what, err)
+			return began, r.errForeign("the owner of the %s cannot be read (%v)", store.what, err)
 		}
 		if owner == first.ID {
 			continue
@@ -81,21 +84,23 @@ func (r *Reconciler) authorize(ctx context.Context) (began time.Time, err error)
 		switch {
 		case adopt:
 		case owner != "":
-			return began, r.foreign("the %s belongs to the log whose first event is %s, and this log's is %s", store.what, owner, first.ID)
+			return began, r.errForeign("the %s belongs to the log whose first event is %s, but this log's is %s", store.what,
+				owner, first.ID)
 		case oldest.Before(began.Add(-claimSkew)):
-			return began, r.foreign("the %s has content of %s, and this log (first event %s) began at %s", store.what,
+			return began, r.errForeign("the %s has content from %s, but this log (first event %s) began at %s", store.what,
 				oldest.UTC().Format(time.RFC3339), first.ID, began.UTC().Format(time.RFC3339))
 		}
 		if err := store.claim(ctx, first.ID); err != nil {
 			return began, err
 		}
 		if owner, err = store.owner(ctx); err == nil && owner != first.ID {
-			err = r.foreign("another log, whose first event is %s, claimed the %s at the same time", owner, store.what)
+			err = r.errForeign("another log, whose first event is %s, claimed the %s at the same time", owner, store.what)
 		}
 		if err != nil {
 			return began, err
 		}
-		r.log.Info("the log claimed a store: only its control planes delete there", "store", store.what, "firstEvent", first.ID)
+		r.log.Info("the "+store.what+" belongs to this installation: only its servers delete unused data there",
+			"firstEvent", first.ID)
 	}
 	if adopt {
 		err = os.Remove(filepath.Join(r.Dir, AdoptFile))
@@ -103,18 +108,19 @@ func (r *Reconciler) authorize(ctx context.Context) (began time.Time, err error)
 	return began, err
 }
 
-func (r *Reconciler) foreign(format string, args ...any) error {
-	return fmt.Errorf(format+": nothing is deleted; correct --blobs, --nats-url or --data, or, if this log is to take the place of "+
-		"the other one, create the file %s", append(args, filepath.Join(r.Dir, AdoptFile))...)
+func (r *Reconciler) errForeign(format string, args ...any) error {
+	return fmt.Errorf(format+": nothing is deleted; correct --blobs, --nats-url or --data, or create the file %s if "+
+		"this log replaces the other one", append(args, filepath.Join(r.Dir, AdoptFile))...)
 }
 
-// oldestBlob is the time of the oldest file; now when there is none.
+// oldestBlob returns the time of the oldest file below blobs.Roots, or the current time when there
+// are no files.
 func (r *Reconciler) oldestBlob(ctx context.Context) (time.Time, error) {
 	oldest := r.Now()
 	for _, root := range blobs.Roots() {
 		for f, err := range r.Blobs.List(ctx, root) {
 			if domain.CodeOf(err) == domain.NotFound {
-				break // a control plane that is authorized deletes there just now
+				break // another control plane has just deleted the file
 			}
 			if err != nil {
 				return oldest, err
@@ -127,7 +133,8 @@ func (r *Reconciler) oldestBlob(ctx context.Context) (time.Time, error) {
 	return oldest, nil
 }
 
-// oldestKey is oldestBlob for data keys that tell when they were made.
+// oldestKey returns the creation time of the oldest data key with a known creation time, or the
+// current time when there is none.
 func (r *Reconciler) oldestKey(ctx context.Context) (time.Time, error) {
 	oldest := r.Now()
 	for key, err := range r.Keys.DataKeys(ctx) {

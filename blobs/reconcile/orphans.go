@@ -10,29 +10,29 @@ import (
 	"anneal/eventlog/secrets"
 )
 
-// Files that something is about to refer to are at most so old: those of an
-// upload that is being stored, of results whose signed URLs are good for 12 h,
-// or of a request (blobs.TransientTime). A file is as old as the youngest beside
-// it, so that what takes longer than that is safe while it goes on.
+// Grace is how long unreferenced files are kept. A new file is unreferenced until an event refers
+// to it, and Grace exceeds the time until that event: for an upload that is being stored, for
+// results (their signed URLs are valid for 12 h) and for the files of a request
+// (blobs.TransientTime). A file counts as old as the newest file in its directory, so that the
+// files of a long upload are kept while files are added to it.
 const Grace = blobs.TransientTime
 
-// UploadTime is how long files wait for the validation of the upload that they
-// belong to: from then on they are orphans, although their resource still
-// expects an upload.
+// UploadTime is how long uploaded files are kept until their upload is validated. Older files are
+// orphans, although their resource still expects an upload.
 const UploadTime = domain.UploadTime
 
-// KeyGrace is Grace for data keys: a value is sealed moments before its event is
-// appended.
+// KeyGrace is the grace period of data keys. It is short because a value is sealed moments before
+// its event is appended.
 const KeyGrace = 10 * time.Minute
 
-// grain is how coarse the times of files are: object stores date them by seconds.
-const grain = time.Second
+// timeResolution is the resolution of file times: object stores have times in seconds.
+const timeResolution = time.Second
 
-// orphanBlobs are the files that no resource refers to and that are older than
-// grace, and those of uploads that nobody validated within UploadTime. It is
-// pure: listed is what the bucket held before the view was taken of which w are
-// the references. A file older than the log, which began then, is another log's.
-func orphanBlobs(listed []blobs.File, w world, began, now time.Time, grace time.Duration) (orphans []string) {
+// orphanBlobs returns the files older than grace that no resource refers to, and files of uploads
+// that were not validated within UploadTime. The caller must have listed the bucket before it took
+// the view for refs. A file older than began, the beginning of the log, belongs to another log and
+// is not returned.
+func orphanBlobs(listed []blobs.File, refs references, began, now time.Time, grace time.Duration) (orphans []string) {
 	youngest := map[string]time.Time{}
 	for _, f := range listed {
 		if dir := path.Dir(f.Key); f.Time.After(youngest[dir]) {
@@ -41,24 +41,26 @@ func orphanBlobs(listed []blobs.File, w world, began, now time.Time, grace time.
 	}
 	for _, f := range listed {
 		age := now.Sub(youngest[path.Dir(f.Key)])
-		expired := strings.HasPrefix(f.Key, blobs.ArrivalRoot) && age >= UploadTime
-		if ours(f.Key) && !f.Time.Before(began.Add(-grain)) && (expired || !w.blob(f.Key) && age >= grace) {
+		expired := strings.HasPrefix(f.Key, blobs.StagingRoot) && age >= UploadTime
+		if isManaged(f.Key) && !f.Time.Before(began.Add(-timeResolution)) && (expired || !refs.blob(f.Key) && age >= grace) {
 			orphans = append(orphans, f.Key)
 		}
 	}
 	return orphans
 }
 
-// orphanKeys is orphanBlobs for data keys. A key that does not tell when it was
-// made is as old as the process: what was at work before has ended with it, or
-// has told by now.
-func orphanKeys(listed []secrets.DataKey, w world, began, started, now time.Time, grace time.Duration) (orphans []string) {
+// orphanKeys returns the IDs of the data keys that no resource refers to, that are older than
+// grace, and that are not older than the log, which began at began. A key without a creation time
+// counts as created when this process started, at started: the work of earlier processes has ended,
+// or its events are recorded by now.
+func orphanKeys(listed []secrets.DataKey, refs references, began, started, now time.Time,
+	grace time.Duration) (orphans []string) {
 	for _, key := range listed {
-		made := key.Time
-		if made.IsZero() {
-			made = started
+		created := key.Time
+		if created.IsZero() {
+			created = started
 		}
-		if !w.dataKey(key.ID) && !made.Before(began.Add(-grain)) && now.Sub(made) >= grace {
+		if !refs.dataKey(key.ID) && !created.Before(began.Add(-timeResolution)) && now.Sub(created) >= grace {
 			orphans = append(orphans, key.ID)
 		}
 	}

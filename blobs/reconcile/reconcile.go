@@ -1,7 +1,7 @@
-// Package reconcile deletes what lies outside of the log and nothing in it
-// refers to any more: files of the blob bucket, and data keys of sealed values.
-// Nothing else deletes them. Events come first: a resource is deleted by an event,
-// and what it leaves is deleted once that event is durable.
+// Package reconcile deletes data outside of the log that no resource refers to: files of the blob
+// bucket, and data keys of sealed values. Other packages delete only the files of their own
+// requests (see blobs.Store.DeletePrefix). An event deletes a resource; the reconciler deletes the
+// data of the resource once the event is durable.
 package reconcile
 
 import (
@@ -19,36 +19,36 @@ import (
 	"anneal/projections"
 )
 
-// Vault holds data keys.
-type Vault interface {
+// A KeyStore holds data keys.
+type KeyStore interface {
 	DataKeys(ctx context.Context) iter.Seq2[secrets.DataKey, error]
-	// Shred erases a data key; no error when it is gone already.
+	// Shred erases a data key; a key that does not exist is no error.
 	Shred(ctx context.Context, id string) error
-	// Owner is the ID of the log that claimed the vault; "" when none has.
+	// Owner returns the ID of the log that claimed the key store; "" when no log has claimed it.
 	Owner(ctx context.Context) (string, error)
 	Claim(ctx context.Context, log string) error
 }
 
-// Options say what a Reconciler compares.
+// Options configures a Reconciler.
 type Options struct {
 	Log    eventlog.Log
-	World  *projections.World // which follows Log, and so shows durable events only
+	World  *projections.World // follows Log, so that it has durable events only
 	Blobs  *blobs.Store
-	Keys   Vault
-	Dir    string           // the data folder, where HoldFile and AdoptFile are looked for; "" is none
-	Now    func() time.Time // of the clock by which files and keys are dated; nil is time.Now
-	Logger *slog.Logger     // nil is silence
+	Keys   KeyStore
+	Dir    string           // the data directory, for HoldFile and AdoptFile; "" is none
+	Now    func() time.Time // returns the current time, compared with the times of files and keys; nil is time.Now
+	Logger *slog.Logger     // nil discards log messages
 }
 
-// A Reconciler makes the bucket and the vault agree with the world. Several may
-// be at work at once: what one deletes, the others find gone.
+// A Reconciler deletes files and data keys that no resource in the world refers to. Several
+// Reconcilers may run concurrently: deleting data that does not exist is no error.
 type Reconciler struct {
 	Options
 	started time.Time
 	log     *slog.Logger
 }
 
-// New makes a reconciler; Run sets it to work.
+// New returns a reconciler; call Run to start it.
 func New(o Options) *Reconciler {
 	if o.Now == nil {
 		o.Now = time.Now
@@ -57,57 +57,58 @@ func New(o Options) *Reconciler {
 }
 
 const (
-	gather     = time.Second // changes that come together are looked at together
-	share      = 20          // part of the time that enumerating takes at most: one in so many
-	tryAgain   = time.Minute // what could not be deleted is tried again
-	sweepEvery = time.Hour
+	batchDelay    = time.Second // references dropped within batchDelay are deleted together
+	listShare     = 20          // enumerating takes at most one in listShare of the time
+	retryInterval = time.Minute // between attempts to delete and to authorize
+	sweepInterval = time.Hour
 )
 
-// Run deletes until ctx is done: within seconds what resources referred to and no
-// longer do, and at the start and then again and again what nothing refers to
-// for longer than Grace and KeyGrace. It deletes nothing while authorize refuses.
+// Run deletes data until ctx is done: within seconds the data that a resource stops referring to;
+// at the start and every sweepInterval, unreferenced files older than Grace; and at the start and
+// every KeyGrace, unreferenced data keys older than KeyGrace. Run deletes nothing while authorize
+// returns an error.
 func (r *Reconciler) Run(ctx context.Context) error {
 	last := referencesOf(r.World.View(), nil)
 	backlog := newReferences()
-	var swept, sweptKeys, asked, logBegan time.Time
+	var swept, sweptKeys, authorized, logBegan time.Time
 	var refused error
 	for ctx.Err() == nil {
 		now := r.Now()
-		if now.Sub(asked) >= tryAgain || errors.Is(refused, errEmptyLog) {
-			asked = now
+		if now.Sub(authorized) >= retryInterval || errors.Is(refused, errEmptyLog) {
+			authorized = now
 			if logBegan, refused = r.authorize(ctx); refused != nil && !errors.Is(refused, errEmptyLog) && ctx.Err() == nil {
-				r.log.Error("no file and no data key is deleted", "error", refused)
+				r.log.Error("no files and no data keys are deleted", "error", refused)
 			}
 		}
-		if refused == nil && now.Sub(swept) >= sweepEvery {
+		if refused == nil && now.Sub(swept) >= sweepInterval {
 			swept = now
-			r.complain(ctx, "files", r.sweepBlobs(ctx, logBegan, Grace))
+			r.logFailure(ctx, "files", r.sweepBlobs(ctx, logBegan, Grace))
 		}
 		if refused == nil && now.Sub(sweptKeys) >= KeyGrace {
 			sweptKeys = now
-			r.complain(ctx, "data keys", r.sweepKeys(ctx, logBegan, KeyGrace))
+			r.logFailure(ctx, "data keys", r.sweepKeys(ctx, logBegan, KeyGrace))
 		}
 		began, view := time.Now(), r.World.View()
-		refers := referencesOf(view, last)
-		backlog.add(refers.dropped(last))
+		refs := referencesOf(view, last)
+		backlog.add(refs.dropped(last))
 		spent := time.Since(began)
-		last = refers
+		last = refs
 		if refused == nil {
-			backlog = r.drop(ctx, refers, backlog)
+			backlog = r.deleteDropped(ctx, refs, backlog)
 		}
 		again := KeyGrace
 		if !backlog.empty() || refused != nil {
-			again = tryAgain
+			again = retryInterval
 		}
-		r.wait(ctx, view.Position, again, max(gather, share*spent))
+		r.wait(ctx, view.Position, again, max(batchDelay, listShare*spent))
 	}
 	return ctx.Err()
 }
 
-// wait returns when the world is beyond a position and a moment has passed, when
-// so much time has passed, or when ctx is done.
-func (r *Reconciler) wait(ctx context.Context, position uint64, most, moment time.Duration) {
-	late := time.NewTimer(most)
+// wait waits until the world has passed a position, but not longer than timeout, and then for
+// delay. It returns early when ctx is done.
+func (r *Reconciler) wait(ctx context.Context, position uint64, timeout, delay time.Duration) {
+	late := time.NewTimer(timeout)
 	defer late.Stop()
 	select {
 	case <-r.World.Changed(position):
@@ -115,7 +116,7 @@ func (r *Reconciler) wait(ctx context.Context, position uint64, most, moment tim
 	case <-ctx.Done():
 		return
 	}
-	pause := time.NewTimer(moment)
+	pause := time.NewTimer(delay)
 	defer pause.Stop()
 	select {
 	case <-pause.C:
@@ -123,64 +124,63 @@ func (r *Reconciler) wait(ctx context.Context, position uint64, most, moment tim
 	}
 }
 
-// add makes what others refer to part of r.
+// add adds the references of others to r.
 func (r *References) add(others *References) {
-	maps.Copy(r.folders, others.folders)
+	maps.Copy(r.prefixes, others.prefixes)
 	maps.Copy(r.files, others.files)
 	maps.Copy(r.keys, others.keys)
 }
 
-// drop deletes what resources referred to and no longer do, and answers what
-// could not be deleted. What is referred to again, such as a file in a folder of
-// which the rest is not, stays.
-func (r *Reconciler) drop(ctx context.Context, refers world, gone *References) (left *References) {
+// deleteDropped deletes the data in dropped, except data in refs, such as one file below a dropped
+// prefix. left has the data that could not be deleted.
+func (r *Reconciler) deleteDropped(ctx context.Context, refs references, dropped *References) (left *References) {
 	left = newReferences()
-	if gone.empty() {
+	if dropped.empty() {
 		return left
 	}
-	for id := range gone.keys {
-		if refers.dataKey(id) {
+	for id := range dropped.keys {
+		if refs.dataKey(id) {
 			continue
 		}
 		if err := r.Keys.Shred(ctx, id); err != nil {
-			r.complain(ctx, "data key "+id, err)
+			r.logFailure(ctx, "data key "+id, err)
 			left.keys[id] = true
 		}
 	}
-	for key := range gone.files {
-		if err := r.deleteBlob(ctx, refers, key); err != nil {
-			r.complain(ctx, key, err)
+	for key := range dropped.files {
+		if err := r.deleteBlob(ctx, refs, key); err != nil {
+			r.logFailure(ctx, key, err)
 			left.files[key] = true
 		}
 	}
-	for folder := range gone.folders {
-		files, err := r.Blobs.Files(ctx, folder)
+	for prefix := range dropped.prefixes {
+		files, err := r.Blobs.Files(ctx, prefix)
 		for name := range files.Sizes {
-			err = errors.Join(err, r.deleteBlob(ctx, refers, folder+name))
+			err = errors.Join(err, r.deleteBlob(ctx, refs, prefix+name))
 		}
 		if err != nil {
-			r.complain(ctx, folder, err)
-			left.folders[folder] = true
+			r.logFailure(ctx, prefix, err)
+			left.prefixes[prefix] = true
 		}
 	}
 	return left
 }
 
-func (r *Reconciler) complain(ctx context.Context, what string, err error) {
+func (r *Reconciler) logFailure(ctx context.Context, what string, err error) {
 	if err != nil && ctx.Err() == nil {
-		r.log.Warn("what nothing refers to any more could not be deleted yet", "what", what, "error", err)
+		r.log.Warn("unreferenced data could not be deleted yet", "what", what, "error", err)
 	}
 }
 
-func (r *Reconciler) deleteBlob(ctx context.Context, refers world, key string) error {
-	if !ours(key) || refers.blob(key) {
+func (r *Reconciler) deleteBlob(ctx context.Context, refs references, key string) error {
+	if !isManaged(key) || refs.blob(key) {
 		return nil
 	}
 	return r.Blobs.Delete(ctx, key)
 }
 
-// Reconcile deletes every file and data key that is older than grace, not older
-// than the log, and that nothing refers to.
+// Reconcile deletes every unreferenced file and data key that is older than grace, except data that
+// is older than the log. On an empty log it does nothing.
 func (r *Reconciler) Reconcile(ctx context.Context, grace time.Duration) error {
 	began, err := r.authorize(ctx)
 	if errors.Is(err, errEmptyLog) {
@@ -192,7 +192,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, grace time.Duration) error {
 	return errors.Join(r.sweepBlobs(ctx, began, grace), r.sweepKeys(ctx, began, grace))
 }
 
-// sweepBlobs lists first and looks at the world afterwards: see current.
+// sweepBlobs deletes the orphaned files. It lists the files before it calls current.
 func (r *Reconciler) sweepBlobs(ctx context.Context, began time.Time, grace time.Duration) error {
 	var listed []blobs.File
 	for _, root := range blobs.Roots() {
@@ -204,21 +204,21 @@ func (r *Reconciler) sweepBlobs(ctx context.Context, began time.Time, grace time
 		}
 	}
 	now := r.Now()
-	refers, err := r.current(ctx)
+	refs, err := r.current(ctx)
 	if err != nil {
 		return err
 	}
-	orphans := orphanBlobs(listed, refers, began, now, grace)
+	orphans := orphanBlobs(listed, refs, began, now, grace)
 	for _, key := range orphans {
 		err = errors.Join(err, r.Blobs.Delete(ctx, key))
 	}
-	if len(orphans) > 0 {
-		r.log.Info("files that nothing refers to were deleted", "files", len(orphans), "error", err)
+	if len(orphans) > 0 && err == nil { // the caller logs the error
+		r.log.Info("unreferenced files deleted", "files", len(orphans))
 	}
 	return err
 }
 
-// sweepKeys lists first and looks at the world afterwards: see current.
+// sweepKeys erases the orphaned data keys. It lists the data keys before it calls current.
 func (r *Reconciler) sweepKeys(ctx context.Context, began time.Time, grace time.Duration) error {
 	var listed []secrets.DataKey
 	for key, err := range r.Keys.DataKeys(ctx) {
@@ -228,24 +228,24 @@ func (r *Reconciler) sweepKeys(ctx context.Context, began time.Time, grace time.
 		listed = append(listed, key)
 	}
 	now := r.Now()
-	refers, err := r.current(ctx)
+	refs, err := r.current(ctx)
 	if err != nil {
 		return err
 	}
-	orphans := orphanKeys(listed, refers, began, r.started, now, grace)
+	orphans := orphanKeys(listed, refs, began, r.started, now, grace)
 	for _, id := range orphans {
 		err = errors.Join(err, r.Keys.Shred(ctx, id))
 	}
-	if len(orphans) > 0 {
-		r.log.Info("data keys that nothing refers to were erased", "keys", len(orphans), "error", err)
+	if len(orphans) > 0 && err == nil { // the caller logs the error
+		r.log.Info("unreferenced data keys erased", "keys", len(orphans))
 	}
 	return err
 }
 
-// current is what the world refers to, at a position not before the last event
-// of now. Whoever has listed before it knows all that was referred to when it
-// was listed, and what is stored since is not in the list.
-func (r *Reconciler) current(ctx context.Context) (world, error) {
+// current returns the references of the world at the current end of the log or later. A caller that
+// lists a store before it calls current misses no reference to the listed data that was recorded
+// before the listing.
+func (r *Reconciler) current(ctx context.Context) (references, error) {
 	end, err := r.Log.Last(ctx)
 	if err == nil {
 		err = r.World.WaitFor(ctx, end.Position)

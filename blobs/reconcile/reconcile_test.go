@@ -26,17 +26,19 @@ type bench struct {
 	world *projections.World
 	blobs *blobs.Store
 	vault *secrets.Vault
-	dir   string // of the files
+	dir   string // directory of the bucket
 }
 
 func newBench(t *testing.T) *bench {
 	b := &bench{t, eventlog.NewMemory(), projections.NewWorld(), nil, secrets.NewMemoryVault(), t.TempDir()}
 	var err error
-	b.blobs, err = blobs.Open(t.Context(), blobs.Options{Dir: b.dir, BaseURL: "http://127.0.0.1:1/blobs", Key: make([]byte, 32)})
+	b.blobs, err = blobs.Open(t.Context(),
+		blobs.Options{Dir: b.dir, BaseURL: "http://127.0.0.1:1/blobs", Key: make([]byte, 32)})
 	require.NoError(t, err)
 	b.background(func(ctx context.Context) { _ = b.world.Run(ctx, b.log) })
 	b.doAt(time.Now().Add(-3*reconcile.UploadTime), domain.Intend(domain.Accounts, domain.NewName("", "accounts", "acme"),
-		domain.Command[domain.Account](domain.CreateAccount{AccountSpec: domain.AccountSpec{DisplayName: "A", AccountType: domain.Enterprise}})))
+		domain.Command[domain.Account](
+			domain.CreateAccount{AccountSpec: domain.AccountSpec{DisplayName: "A", AccountType: domain.Enterprise}})))
 	return b
 }
 
@@ -65,21 +67,23 @@ func (b *bench) put(key string) {
 	require.NoError(b, err)
 }
 
-// age makes a file two graces old.
+// age sets the modification time of a file to two grace periods ago.
 func (b *bench) age(key string) {
 	b.Helper()
 	old := time.Now().Add(-2 * reconcile.Grace)
 	require.NoError(b, os.Chtimes(filepath.Join(b.dir, key), old, old))
 }
 
-// another is a control plane with another log, on the same bucket and key store.
+// another returns a bench that shares the bucket and the key store of b and has another log. The first
+// event of the log has the time began; if began is zero, the log is empty.
 func (b *bench) another(began time.Time) *bench {
 	b.Helper()
 	o := &bench{b.T, eventlog.NewMemory(), projections.NewWorld(), b.blobs, b.vault, b.dir}
 	o.background(func(ctx context.Context) { _ = o.world.Run(ctx, o.log) })
 	if !began.IsZero() {
 		o.doAt(began, domain.Intend(domain.Accounts, domain.NewName("", "accounts", "acme"),
-			domain.Command[domain.Account](domain.CreateAccount{AccountSpec: domain.AccountSpec{DisplayName: "B", AccountType: domain.Enterprise}})))
+			domain.Command[domain.Account](
+				domain.CreateAccount{AccountSpec: domain.AccountSpec{DisplayName: "B", AccountType: domain.Enterprise}})))
 	}
 	return o
 }
@@ -103,10 +107,11 @@ func (b *bench) secret(command domain.Command[domain.Secret]) {
 	b.do(domain.Intend(domain.Secrets, secretName, command))
 }
 
-func (b *bench) model(folder string) {
+func (b *bench) model(prefix string) {
 	b.Helper()
 	b.do(domain.Intend(domain.Models, modelName, domain.Command[domain.Model](domain.RegisterModel{
-		ModelSpec: domain.ModelSpec{Kind: domain.BaseModel}, Files: domain.Files{Folder: folder, Sizes: map[string]int64{"a": 1}}})))
+		ModelSpec: domain.ModelSpec{Kind: domain.BaseModel},
+		Files:     domain.Files{Prefix: prefix, Sizes: map[string]int64{"a": 1}}})))
 }
 
 func (b *bench) seal() domain.Sealed {
@@ -121,8 +126,8 @@ func (b *bench) opens(sealed domain.Sealed) bool {
 	return err == nil
 }
 
-// What is deleted or replaced is gone within seconds; what nothing ever referred
-// to has its grace.
+// TestRunDeletesWhatIsDropped checks that Run deletes the data of deleted resources and replaced
+// data within seconds, and keeps data that was never referred to for its grace period.
 func TestRunDeletesWhatIsDropped(t *testing.T) {
 	b := newBench(t)
 	first, second, orphan := b.seal(), b.seal(), b.seal()
@@ -135,31 +140,32 @@ func TestRunDeletesWhatIsDropped(t *testing.T) {
 	require.NoError(t, os.Chtimes(filepath.Join(b.dir, "models/acme/e/old/a"), old, old))
 	b.background(func(ctx context.Context) { _ = b.reconciler().Run(ctx) })
 
-	gone := func(what string, is func() bool) {
+	eventually := func(what string, is func() bool) {
 		t.Helper()
 		require.Eventually(t, is, 30*time.Second, 10*time.Millisecond, what)
 	}
-	gone("what was left behind long ago", func() bool { return !b.has("models/acme/e/old/a") })
+	eventually("an old orphan is deleted", func() bool { return !b.has("models/acme/e/old/a") })
 	b.secret(domain.UpdateSecret{KeyName: "K", Value: &second})
-	gone("the value that was replaced", func() bool { return !b.opens(first) })
+	eventually("the replaced value is erased", func() bool { return !b.opens(first) })
 	require.True(t, b.opens(second))
 	b.secret(domain.RequestDeletion(domain.Secrets))
 	b.secret(domain.DeleteSecret{})
 	b.do(domain.Intend(domain.Models, modelName, domain.RequestDeletion(domain.Models)))
 	b.do(domain.Intend(domain.Models, modelName, domain.Command[domain.Model](domain.DeleteModel{})))
-	gone("the value of a deleted secret", func() bool { return !b.opens(second) })
-	gone("the files of a deleted model", func() bool { return !b.has("models/acme/e/1/a") })
-	require.True(t, b.opens(orphan), "a value that may yet be recorded")
-	require.True(t, b.has("models/acme/e/2/a"), "files that may yet be recorded")
+	eventually("the value of a deleted secret is erased", func() bool { return !b.opens(second) })
+	eventually("the files of a deleted model are deleted", func() bool { return !b.has("models/acme/e/1/a") })
+	require.True(t, b.opens(orphan), "the event of a new value may come later")
+	require.True(t, b.has("models/acme/e/2/a"), "the event of new files may come later")
 }
 
-// A pass without grace leaves exactly what the world refers to; it is idempotent,
-// also when several are at work.
+// TestReconcile checks that Reconcile without a grace period keeps exactly the data that the world
+// refers to, and that it can be repeated and run concurrently.
 func TestReconcile(t *testing.T) {
 	b := newBench(t)
 	kept, orphan := b.seal(), b.seal()
 	b.secret(domain.CreateSecret{KeyName: "K", Value: kept})
-	for _, key := range []string{"models/acme/e/1/a", "models/acme/e/late/a", "uploads/acme/d/rows.jsonl", "transient/acme/r/audio", "other/of/somebody/else"} {
+	for _, key := range []string{"models/acme/e/1/a", "models/acme/e/late/a", "uploads/acme/d/rows.jsonl",
+		"transient/acme/r/audio", "other/of/another/program"} {
 		b.put(key)
 	}
 	b.model("models/acme/e/1/")
@@ -170,39 +176,41 @@ func TestReconcile(t *testing.T) {
 	all.Wait()
 	require.True(t, b.opens(kept))
 	require.False(t, b.opens(orphan))
-	for key, there := range map[string]bool{"models/acme/e/1/a": true, "other/of/somebody/else": true, "models/acme/e/late/a": false,
+	for key, want := range map[string]bool{"models/acme/e/1/a": true, "other/of/another/program": true,
+		"models/acme/e/late/a":      false,
 		"uploads/acme/d/rows.jsonl": false, "transient/acme/r/audio": false} {
-		require.Equal(t, there, b.has(key), key)
+		require.Equal(t, want, b.has(key), key)
 	}
 	require.NoError(t, b.reconciler().Reconcile(t.Context(), reconcile.Grace))
 }
 
-// Files of an upload that nobody validates are kept for UploadTime after the last
-// of them arrived, and no longer.
-func TestUploadsThatNobodyValidatesExpire(t *testing.T) {
+// TestUnvalidatedUploadsExpire checks that the files of an upload that is never validated are
+// deleted UploadTime after the newest file was stored, and not earlier.
+func TestUnvalidatedUploadsExpire(t *testing.T) {
 	b := newBench(t)
 	name := domain.Name("accounts/acme/datasets/d")
 	b.do(domain.Intend(domain.Datasets, name, domain.Command[domain.Dataset](domain.CreateDataset{})))
 	row, ok := b.world.View().Datasets.Get(name)
 	require.True(t, ok)
-	folder := blobs.Arrivals(name, row.CreateEvent, 1)
+	prefix := blobs.StagingPrefix(name, row.CreateEvent, 1)
 	arrived := func(file string, age time.Duration) {
-		b.put(folder + file)
+		b.put(prefix + file)
 		at := time.Now().Add(-age)
-		require.NoError(t, os.Chtimes(filepath.Join(b.dir, folder+file), at, at))
+		require.NoError(t, os.Chtimes(filepath.Join(b.dir, prefix+file), at, at))
 	}
 	arrived("early.jsonl", 2*reconcile.UploadTime)
 	arrived("late.jsonl", reconcile.UploadTime-time.Hour)
 	require.NoError(t, b.reconciler().Reconcile(t.Context(), reconcile.Grace))
-	require.True(t, b.has(folder+"early.jsonl"), "the upload goes on")
-	require.True(t, b.has(folder+"late.jsonl"))
+	require.True(t, b.has(prefix+"early.jsonl"), "the upload continues")
+	require.True(t, b.has(prefix+"late.jsonl"))
 	arrived("late.jsonl", reconcile.UploadTime)
 	require.NoError(t, b.reconciler().Reconcile(t.Context(), reconcile.Grace))
-	require.False(t, b.has(folder+"early.jsonl"))
-	require.False(t, b.has(folder+"late.jsonl"))
+	require.False(t, b.has(prefix+"early.jsonl"))
+	require.False(t, b.has(prefix+"late.jsonl"))
 }
 
-// A copy of an old file is as young as the copying: its event is yet to come.
+// TestACopyOfAnOldFileHasItsGrace checks that a new copy of an old file is kept for the grace
+// period, because the event that refers to the copy is recorded later.
 func TestACopyOfAnOldFileHasItsGrace(t *testing.T) {
 	b := newBench(t)
 	b.put("arrivals/acme/e/1/a")
@@ -213,14 +221,14 @@ func TestACopyOfAnOldFileHasItsGrace(t *testing.T) {
 	require.True(t, b.has("datasets/acme/e/1-x/a"))
 }
 
-// A control plane whose log is empty, new or another one deletes nothing of a
-// bucket and a key store that are not its own.
+// TestAnotherLogDeletesNothing checks that a control plane with an empty, new or different log
+// deletes nothing in a bucket and a key store that belong to another log.
 func TestAnotherLogDeletesNothing(t *testing.T) {
-	long := time.Now().Add(-3 * reconcile.Grace)
+	old := time.Now().Add(-3 * reconcile.Grace)
 	for _, claimed := range []bool{false, true} {
-		for what, began := range map[string]time.Time{"an empty log": {}, "a new log": time.Now(), "another log": long} {
+		for what, began := range map[string]time.Time{"an empty log": {}, "a new log": time.Now(), "another log": old} {
 			if !claimed && what == "another log" {
-				continue // which cannot know better
+				continue // a log cannot detect that data without an owner belongs to a log of the same age
 			}
 			t.Run(what, func(t *testing.T) {
 				b := newBench(t)
@@ -244,13 +252,14 @@ func TestAnotherLogDeletesNothing(t *testing.T) {
 				_ = o.reconciler().Run(ctx)
 				require.True(t, b.has("models/acme/e/1/a"))
 				require.True(t, b.opens(key))
-				require.NoError(t, b.reconciler().Reconcile(t.Context(), 0), "the owner goes on")
+				require.NoError(t, b.reconciler().Reconcile(t.Context(), 0), "the owner continues")
 			})
 		}
 	}
 }
 
-// An operator may hand a bucket over. What is older than the log stays also then.
+// TestALogAdoptsABucket checks that a log takes over the bucket of another log when AdoptFile
+// exists, and that files older than the log stay.
 func TestALogAdoptsABucket(t *testing.T) {
 	b := newBench(t)
 	for _, key := range []string{"models/acme/e/1/a", "models/acme/e/2/a"} {
@@ -270,15 +279,16 @@ func TestALogAdoptsABucket(t *testing.T) {
 	require.ErrorContains(t, b.reconciler().Reconcile(t.Context(), 0), "belongs to the log")
 }
 
-// While an operator holds it back nothing is deleted; afterwards all that was due.
-func TestHeldBack(t *testing.T) {
+// TestHoldFile checks that nothing is deleted while HoldFile exists, and that unreferenced data is
+// deleted after its removal.
+func TestHoldFile(t *testing.T) {
 	b, dir := newBench(t), t.TempDir()
 	first, second := b.seal(), b.seal()
 	b.secret(domain.CreateSecret{KeyName: "K", Value: first})
 	b.put("models/acme/e/old/a")
 	b.age("models/acme/e/old/a")
 	hold := filepath.Join(dir, reconcile.HoldFile)
-	require.NoError(t, os.WriteFile(hold, []byte("events were given up\n"), 0o600))
+	require.NoError(t, os.WriteFile(hold, []byte("events were lost\n"), 0o600))
 	held := func() *reconcile.Reconciler {
 		return reconcile.New(reconcile.Options{Log: b.log, World: b.world, Blobs: b.blobs, Keys: b.vault, Dir: dir})
 	}
@@ -286,7 +296,7 @@ func TestHeldBack(t *testing.T) {
 	defer stop()
 	time.AfterFunc(time.Second, func() { b.secret(domain.UpdateSecret{KeyName: "K", Value: &second}) })
 	_ = held().Run(ctx)
-	require.ErrorContains(t, held().Reconcile(t.Context(), 0), "events were given up")
+	require.ErrorContains(t, held().Reconcile(t.Context(), 0), "events were lost")
 	require.True(t, b.has("models/acme/e/old/a"))
 	require.True(t, b.opens(first))
 	require.NoError(t, os.Remove(hold))

@@ -9,21 +9,21 @@ import (
 	"anneal/projections"
 )
 
-// References are what resources refer to outside of the log: folders and files
-// of the blob bucket, and data keys of the vault.
+// References holds the data outside of the log that resources refer to: prefixes and files of the
+// blob bucket, and data keys of the key store.
 type References struct {
-	folders map[string]bool // each ends in a slash; all below it is referred to
-	files   map[string]bool
-	keys    map[string]bool
+	prefixes map[string]bool // each ends in a slash; all keys below it are referred to
+	files    map[string]bool
+	keys     map[string]bool
 }
 
 func newReferences() *References {
 	return &References{map[string]bool{}, map[string]bool{}, map[string]bool{}}
 }
 
-func (r *References) folder(folder string) {
-	if folder != "" {
-		r.folders[folder] = true
+func (r *References) prefix(prefix string) {
+	if prefix != "" {
+		r.prefixes[prefix] = true
 	}
 }
 
@@ -39,9 +39,10 @@ func (r *References) sealed(value *domain.Sealed) {
 	}
 }
 
-// enumerators add what a resource refers to, by the collections of the kinds whose resources refer
-// to files or data keys. Jobs of every kind are enumerated by job. A test fills the state of every
-// kind: each domain.Files and domain.Sealed in it must be referred to.
+// enumerators maps a collection to the function that adds the references of a resource of that
+// collection. It has an entry for each kind whose resources refer to files or data keys, except the
+// kinds of jobs: refer adds the references of a job with the function job.
+// TestEveryKindIsEnumerated checks that no domain.Files or domain.Sealed in any state is left out.
 var enumerators = map[string]func(*References, domain.AnyRow){
 	domain.Secrets.Collection:     typed(secret),
 	domain.Models.Collection:      typed(model),
@@ -54,7 +55,7 @@ func typed[S any](add func(*References, *projections.Row[S])) func(*References, 
 	return func(r *References, row domain.AnyRow) { add(r, row.(*projections.Row[S])) }
 }
 
-// refer adds what a row of any kind refers to.
+// refer adds the references of a row of any kind to r.
 func (r *References) refer(kind domain.AnyKind, row domain.AnyRow) {
 	if add := enumerators[kind.CollectionID()]; add != nil {
 		add(r, row)
@@ -67,68 +68,74 @@ func secret(r *References, row *projections.Row[domain.Secret]) { r.sealed(&row.
 
 func dataset(r *References, row *projections.Row[domain.Dataset]) {
 	d := &row.State
-	r.folder(d.Files.Folder)
+	r.prefix(d.Files.Prefix)
 	switch {
 	case d.Filling():
-		r.folder(blobs.DerivedFolder(row.Name, row.CreateEvent))
+		r.prefix(blobs.DerivedPrefix(row.Name, row.CreateEvent))
 	case d.From == nil && d.State != domain.DatasetReady:
-		r.folder(blobs.Arrivals(row.Name, row.CreateEvent, d.Upload+1))
+		r.prefix(blobs.StagingPrefix(row.Name, row.CreateEvent, d.Upload+1))
 	}
 }
 
 func model(r *References, row *projections.Row[domain.Model]) {
 	m := &row.State
-	r.folder(m.Files.Folder)
-	for precision, made := range m.Copies {
-		r.folder(made.Files.Folder)
-		if made.State == domain.CopyPreparing {
-			r.folder(blobs.CopyFolder(row.Name, row.CreateEvent, precision, made.Attempt))
+	r.prefix(m.Files.Prefix)
+	for precision, c := range m.Copies {
+		r.prefix(c.Files.Prefix)
+		if c.State == domain.CopyPreparing {
+			r.prefix(blobs.CopyPrefix(row.Name, row.CreateEvent, precision, c.Attempt))
 		}
 	}
 	if m.State != domain.ModelReady {
-		r.folder(blobs.Arrivals(row.Name, row.CreateEvent, m.Upload+1))
+		r.prefix(blobs.StagingPrefix(row.Name, row.CreateEvent, m.Upload+1))
 	}
 }
 
 func evaluator(r *References, row *projections.Row[domain.Evaluator]) {
 	e := &row.State
-	r.folder(e.Files.Folder)
+	r.prefix(e.Files.Prefix)
 	r.file(e.BuildLog)
 	for _, build := range e.Built {
-		r.folder(build.Files.Folder)
+		r.prefix(build.Files.Prefix)
 	}
 	if e.State == domain.EvaluatorBuilding {
-		r.folder(blobs.BuildFolder(row.Name, row.CreateEvent, e.Revision))
+		r.prefix(blobs.BuildPrefix(row.Name, row.CreateEvent, e.Revision))
 	}
-	r.folder(blobs.Arrivals(row.Name, row.CreateEvent, e.Uploads+1))
+	r.prefix(blobs.StagingPrefix(row.Name, row.CreateEvent, e.Uploads+1))
 }
 
-// job adds the metrics, the checkpoints that the job remembers, and what its
-// current attempt may be storing as its results. Results that are recorded are
-// the model's that came of them, and go with it.
+// job adds the metrics, the state of their tracker, the log, the rollouts, the kept checkpoints, and
+// the prefix at which the current attempt may store its results. Recorded results belong to the
+// model that was registered from them.
 func job(r *References, row projections.Row[domain.Job]) {
 	life := row.State.Life()
 	r.file(blobs.MetricsFile(row.Name, row.CreateEvent))
 	r.file(blobs.EarlierMetricsFile(row.Name, row.CreateTime))
+	for attempt := range blobs.RolloutAttempts(life.Attempt) {
+		r.prefix(blobs.RolloutsPrefix(row.Name, row.CreateEvent, attempt))
+	}
+	r.file(blobs.TrackerFile(row.Name, row.CreateEvent))
+	r.file(blobs.TrainerLog(row.Name, row.CreateEvent))
 	for _, c := range life.Checkpoints {
-		r.folder(c.Files.Folder)
+		r.prefix(c.Files.Prefix)
 	}
 	if len(life.Nodes) > 0 {
-		r.folder(blobs.ResultFolder(row.Name, row.CreateEvent, life.Attempt))
+		r.prefix(blobs.ResultPrefix(row.Name, row.CreateEvent, life.Attempt))
 	}
-	if life.Outcome != nil { // its model is being registered
-		r.folder(life.Outcome.Results.Folder)
-		r.folder(life.Outcome.Model.Files.Folder)
+	if life.Outcome != nil { // the attempt's results are being registered as a model
+		r.prefix(life.Outcome.Results.Prefix)
+		r.prefix(life.Outcome.Model.Files.Prefix)
 	}
 	if tracker := row.State.Spec().Tracker; tracker != nil {
 		r.sealed(tracker.APIKey)
 	}
+	r.sealed(row.State.Spec().MetricsURL)
 }
 
 func deployment(r *References, row *projections.Row[domain.Deployment]) {
 	for _, weights := range []*domain.HotWeights{row.State.Hot.Served, row.State.Hot.Offered} {
 		if weights != nil {
-			r.folder(weights.Files.Folder)
+			r.prefix(weights.Files.Prefix)
 		}
 	}
 	for _, key := range row.State.DirectRouteAPIKeys {
@@ -136,18 +143,19 @@ func deployment(r *References, row *projections.Row[domain.Deployment]) {
 	}
 }
 
-// A world is what all kinds refer to at one position of the log.
-type world map[string]kindReferences // by collection
+// references holds the references of the resources of all kinds at one position of the log, by
+// collection.
+type references map[string]kindReferences
 
 type kindReferences struct {
 	version any
 	*References
 }
 
-// referencesOf enumerates what a view refers to. Kinds of which no row has
-// changed since before are taken from there.
-func referencesOf(v *projections.View, before world) world {
-	now := make(world, len(domain.Kinds))
+// referencesOf returns the references of all resources in a view. before holds the references of an
+// earlier view; for kinds whose rows have not changed since that view, they are reused.
+func referencesOf(v *projections.View, before references) references {
+	now := make(references, len(domain.Kinds))
 	for _, kind := range domain.Kinds {
 		collection := kind.CollectionID()
 		version := v.TableVersion(kind)
@@ -164,14 +172,14 @@ func referencesOf(v *projections.View, before world) world {
 	return now
 }
 
-// blob tells whether a resource refers to a file of the bucket.
-func (w world) blob(key string) bool {
-	for _, r := range w {
-		if r.files[key] {
+// blob reports whether a resource refers to a file of the bucket.
+func (r references) blob(key string) bool {
+	for _, kind := range r {
+		if kind.files[key] {
 			return true
 		}
 		for i := range len(key) {
-			if key[i] == '/' && r.folders[key[:i+1]] {
+			if key[i] == '/' && kind.prefixes[key[:i+1]] {
 				return true
 			}
 		}
@@ -179,47 +187,47 @@ func (w world) blob(key string) bool {
 	return false
 }
 
-// dataKey tells whether a resource refers to a data key.
-func (w world) dataKey(id string) bool {
-	for _, r := range w {
-		if r.keys[id] {
+// dataKey reports whether a resource refers to a data key.
+func (r references) dataKey(id string) bool {
+	for _, kind := range r {
+		if kind.keys[id] {
 			return true
 		}
 	}
 	return false
 }
 
-// dropped is what resources referred to before and no longer do. Folders of
-// which files may be referred to otherwise are among them.
-func (w world) dropped(before world) *References {
-	gone := newReferences()
+// dropped returns the data that the references in before refer to, and the references in r do not.
+// Single files below a dropped prefix may still be in r.
+func (r references) dropped(before references) *References {
+	dropped := newReferences()
 	for collection, old := range before {
-		if w[collection].References == old.References {
+		if r[collection].References == old.References {
 			continue
 		}
-		same := w[collection].References
-		for folder := range old.folders {
-			if !same.folders[folder] && !w.blob(folder) {
-				gone.folders[folder] = true
+		same := r[collection].References
+		for prefix := range old.prefixes {
+			if !same.prefixes[prefix] && !r.blob(prefix) {
+				dropped.prefixes[prefix] = true
 			}
 		}
 		for key := range old.files {
-			if !same.files[key] && !w.blob(key) {
-				gone.files[key] = true
+			if !same.files[key] && !r.blob(key) {
+				dropped.files[key] = true
 			}
 		}
 		for id := range old.keys {
-			if !same.keys[id] && !w.dataKey(id) {
-				gone.keys[id] = true
+			if !same.keys[id] && !r.dataKey(id) {
+				dropped.keys[id] = true
 			}
 		}
 	}
-	return gone
+	return dropped
 }
 
-func (r *References) empty() bool { return len(r.folders)+len(r.files)+len(r.keys) == 0 }
+func (r *References) empty() bool { return len(r.prefixes)+len(r.files)+len(r.keys) == 0 }
 
-// ours tells whether a key of the bucket lies where this program stores files.
-func ours(key string) bool {
+// isManaged reports whether a key is below a prefix where anneal stores files.
+func isManaged(key string) bool {
 	return slices.ContainsFunc(blobs.Roots(), func(root string) bool { return strings.HasPrefix(key, root) })
 }

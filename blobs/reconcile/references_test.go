@@ -15,17 +15,19 @@ import (
 	"anneal/projections"
 )
 
-// notReferences are the files in states that the resource does not keep.
+// notReferences lists the fields of states that hold files but are no references to these files,
+// each with the reason.
 var notReferences = map[string]string{
-	"Deployment.Hot.Refused.Files": "they answer nothing and will not",
-	"JobLife.Results":              "they are the model's that came of the job, and go with it",
+	"Deployment.Hot.Refused.Files": "refused weights are never served",
+	"JobLife.Results":              "they belong to the model that was registered from the job",
 }
 
-// filler gives every text, number and folder in a state a value of its own.
+// A filler sets every text, number and prefix in a state to a unique value, and records the
+// prefixes and keys.
 type filler struct {
-	n       int
-	folders map[string]string // by path
-	keys    map[string]string
+	n        int
+	prefixes map[string]string // by path of the field
+	keys     map[string]string
 }
 
 func (f *filler) fill(path string, v reflect.Value) {
@@ -51,8 +53,8 @@ func (f *filler) fill(path string, v reflect.Value) {
 			return
 		case *domain.Files:
 			f.n++
-			value.Folder = fmt.Sprintf("models/acme/%d/", f.n)
-			f.folders[path] = value.Folder
+			value.Prefix = fmt.Sprintf("models/acme/%d/", f.n)
+			f.prefixes[path] = value.Prefix
 			return
 		case *domain.Sealed:
 			f.n++
@@ -76,7 +78,7 @@ func (f *filler) fill(path string, v reflect.Value) {
 	}
 }
 
-// probe enumerates one row of a kind that holds something in every field.
+// probe returns the references of one row of a kind with a value in every field of the state.
 func (f *filler) probe(kind domain.AnyKind) *References {
 	row := kind.NewRow(domain.NewName("acme", kind.CollectionID(), "one"))
 	f.fill(kind.StateType().Name(), reflect.ValueOf(row.Pointer()).Elem())
@@ -85,15 +87,15 @@ func (f *filler) probe(kind domain.AnyKind) *References {
 	return r
 }
 
-// Every kind is enumerated, and with it all files and sealed values that its states hold: a new
-// kind, or a new field, cannot be forgotten.
+// TestEveryKindIsEnumerated checks that refer adds all files and sealed values in the state of
+// every kind, so that a new kind or field cannot be forgotten.
 func TestEveryKindIsEnumerated(t *testing.T) {
 	for _, kind := range domain.Kinds {
-		f := &filler{folders: map[string]string{}, keys: map[string]string{}}
+		f := &filler{prefixes: map[string]string{}, keys: map[string]string{}}
 		r := f.probe(kind)
-		for path, folder := range f.folders {
+		for path, prefix := range f.prefixes {
 			_, exempt := notReferences[path]
-			require.Equal(t, !exempt, r.folders[folder], "%s: %s holds files", kind.CollectionID(), path)
+			require.Equal(t, !exempt, r.prefixes[prefix], "%s: %s holds files", kind.CollectionID(), path)
 		}
 		for path, id := range f.keys {
 			require.True(t, r.keys[id], "%s: %s holds a sealed value", kind.CollectionID(), path)
@@ -101,40 +103,49 @@ func TestEveryKindIsEnumerated(t *testing.T) {
 	}
 }
 
-// What is being made is referred to before it is recorded.
+// TestWorkInProgressIsReferredTo checks that a resource refers to the data that work in progress
+// stores before the event of the data is recorded.
 func TestWorkInProgressIsReferredTo(t *testing.T) {
-	refers := func(collection string, add func(*References)) world {
+	refers := func(collection string, add func(*References)) references {
 		r := newReferences()
 		add(r)
-		return world{collection: {nil, r}}
+		return references{collection: {nil, r}}
 	}
 	name := func(collection string) domain.Name { return domain.NewName("acme", collection, "one") }
-	for what, one := range map[string]struct {
-		w   world
-		key string
+	for what, c := range map[string]struct {
+		refs references
+		key  string
 	}{
-		"rows that are PUT": {refers("datasets", func(r *References) {
-			dataset(r, &projections.Row[domain.Dataset]{Name: name("datasets"), CreateEvent: "e", State: domain.Dataset{State: domain.DatasetUploading, Upload: 1}})
-		}), blobs.Arrivals(name("datasets"), "e", 2) + "rows.jsonl"},
-		"rows that are derived": {refers("datasets", func(r *References) {
+		"uploaded rows": {refers("datasets", func(r *References) {
+			dataset(r, &projections.Row[domain.Dataset]{Name: name("datasets"), CreateEvent: "e",
+				State: domain.Dataset{State: domain.DatasetUploading, Upload: 1}})
+		}), blobs.StagingPrefix(name("datasets"), "e", 2) + "rows.jsonl"},
+		"derived rows": {refers("datasets", func(r *References) {
 			dataset(r, &projections.Row[domain.Dataset]{Name: name("datasets"), CreateEvent: "e",
 				State: domain.Dataset{State: domain.DatasetUploading, From: &domain.Derivation{}, Status: domain.StatusOf(nil)}})
-		}), blobs.DerivedFolder(name("datasets"), "e") + "rows.jsonl"},
-		"a copy that is prepared": {refers("models", func(r *References) {
+		}), blobs.DerivedPrefix(name("datasets"), "e") + "rows.jsonl"},
+		"a copy being prepared": {refers("models", func(r *References) {
 			model(r, &projections.Row[domain.Model]{Name: name("models"), CreateEvent: "e",
-				State: domain.Model{State: domain.ModelReady, Copies: map[string]domain.ModelCopy{"FP8": {Attempt: 2, State: domain.CopyPreparing}}}})
-		}), blobs.CopyFolder(name("models"), "e", "FP8", 2) + "config.json"},
+				State: domain.Model{State: domain.ModelReady,
+					Copies: map[string]domain.ModelCopy{"FP8": {Attempt: 2, State: domain.CopyPreparing}}}})
+		}), blobs.CopyPrefix(name("models"), "e", "FP8", 2) + "config.json"},
 		"a build": {refers("evaluators", func(r *References) {
-			evaluator(r, &projections.Row[domain.Evaluator]{Name: name("evaluators"), CreateEvent: "e", State: domain.Evaluator{State: domain.EvaluatorBuilding, Revision: 3}})
-		}), blobs.BuildFolder(name("evaluators"), "e", 3) + "x.log"},
+			evaluator(r, &projections.Row[domain.Evaluator]{Name: name("evaluators"), CreateEvent: "e",
+				State: domain.Evaluator{State: domain.EvaluatorBuilding, Revision: 3}})
+		}), blobs.BuildPrefix(name("evaluators"), "e", 3) + "x.log"},
 		"results": {refers("supervisedFineTuningJobs", func(r *References) {
 			job(r, projections.Row[domain.Job]{Name: name("supervisedFineTuningJobs"), CreateEvent: "e",
 				State: &domain.SupervisedJob{JobLife: domain.JobLife{Attempt: 2, Nodes: []domain.Name{"n"}}}})
-		}), blobs.ResultFolder(name("supervisedFineTuningJobs"), "e", 2) + "model.safetensors"},
+		}), blobs.ResultPrefix(name("supervisedFineTuningJobs"), "e", 2) + "model.safetensors"},
+		"rollouts": {refers("reinforcementFineTuningJobs", func(r *References) {
+			job(r, projections.Row[domain.Job]{Name: name("reinforcementFineTuningJobs"), CreateEvent: "e",
+				State: &domain.ReinforcementJob{JobLife: domain.JobLife{Attempt: 4}}})
+		}), blobs.RolloutsPrefix(name("reinforcementFineTuningJobs"), "e", 2) + "rollouts.jsonl"},
 	} {
-		require.True(t, one.w.blob(one.key), what)
-		require.True(t, ours(one.key), what)
-		require.False(t, one.w.blob(strings.Replace(one.key, "/e/", "/other/", 1)), "%s of another with the name", what)
+		require.True(t, c.refs.blob(c.key), what)
+		require.True(t, isManaged(c.key), what)
+		require.False(t, c.refs.blob(strings.Replace(c.key, "/e/", "/other/", 1)), "%s of another resource of that n"+
+			"ame", what)
 	}
 }
 
@@ -142,18 +153,22 @@ func TestOrphans(t *testing.T) {
 	now := time.Date(2030, 1, 2, 3, 4, 5, 0, time.UTC)
 	old, young := now.Add(-Grace), now.Add(-time.Second)
 	r := newReferences()
-	r.folder("models/acme/e/1/")
+	r.prefix("models/acme/e/1/")
 	r.file("jobs/acme/e/metrics.jsonl")
 	r.keys["used"] = true
-	w := world{"models": {nil, r}}
-	listed := []blobs.File{{Key: "models/acme/e/1/a", Time: old}, {Key: "models/acme/e/2/a", Time: old}, {Key: "jobs/acme/e/metrics.jsonl", Time: old},
-		{Key: "jobs/acme/e/other.jsonl", Time: old}, {Key: "models/acme/e/3/first", Time: old}, {Key: "models/acme/e/3/last", Time: young},
+	w := references{"models": {nil, r}}
+	listed := []blobs.File{{Key: "models/acme/e/1/a", Time: old}, {Key: "models/acme/e/2/a", Time: old},
+		{Key: "jobs/acme/e/metrics.jsonl", Time: old},
+		{Key: "jobs/acme/e/other.jsonl", Time: old}, {Key: "models/acme/e/3/first", Time: old},
+		{Key: "models/acme/e/3/last", Time: young},
 		{Key: "transient/acme/r/audio", Time: old}, {Key: "backups/ours", Time: old}}
-	require.Equal(t, []string{"models/acme/e/2/a", "jobs/acme/e/other.jsonl", "transient/acme/r/audio"}, orphanBlobs(listed, w, old, now, Grace),
-		"neither what is referred to, nor what is stored beside something young, nor what is not ours")
+	require.Equal(t, []string{"models/acme/e/2/a", "jobs/acme/e/other.jsonl", "transient/acme/r/audio"},
+		orphanBlobs(listed, w, old, now, Grace),
+		"neither what is referred to, nor what is beside a new file, nor what is not anneal's")
 	require.Len(t, orphanBlobs(listed, w, old, now, 0), 5)
 
 	keys := []secrets.DataKey{{ID: "used"}, {ID: "old", Time: old}, {ID: "young", Time: young}, {ID: "unknown"}}
-	require.Equal(t, []string{"old"}, orphanKeys(keys, w, old, now.Add(-time.Minute), now, KeyGrace), "a key of unknown age is as old as the process")
+	require.Equal(t, []string{"old"}, orphanKeys(keys, w, old, now.Add(-time.Minute), now, KeyGrace),
+		"a key of unknown age counts as created at the start of the process")
 	require.Equal(t, []string{"old", "unknown"}, orphanKeys(keys, w, old, old, now, KeyGrace))
 }

@@ -13,10 +13,11 @@ import (
 	"anneal/projections"
 )
 
-// Restart folds the log anew and reconciles without grace, as a process does
-// that begins after another has crashed. The world follows the log until then:
-// what others record meanwhile belongs to it.
-func Restart(ctx context.Context, log eventlog.Log, store *blobs.Store, vault *secrets.Vault) (*projections.World, error) {
+// Restart folds the log into a new world and reconciles without a grace period, like a process that
+// starts after another process crashed. The world follows the log until the reconciliation ends, so
+// that it includes the events that other processes append during the reconciliation.
+func Restart(ctx context.Context, log eventlog.Log, store *blobs.Store, vault *secrets.Vault) (*projections.World,
+	error) {
 	world := projections.NewWorld()
 	following, stop := context.WithCancel(ctx)
 	followed := make(chan error, 1)
@@ -35,14 +36,17 @@ func Restart(ctx context.Context, log eventlog.Log, store *blobs.Store, vault *s
 	return world, err
 }
 
-// Agree is why a view, the files and the data keys do not agree: a file that a
-// resource has and the store has not, a value that does not open, a data key of
-// no value.
+// Agree returns an error unless a view, the files and the data keys are consistent: every file of a
+// resource is stored, every sealed value can be decrypted, and every data key is in use.
 func Agree(ctx context.Context, v *projections.View, store *blobs.Store, vault *secrets.Vault) error {
 	files := func(name domain.Name, files domain.Files) error {
 		for file, size := range files.Sizes {
-			if there, err := store.Size(ctx, files.Folder+file); err != nil || there != size {
-				return fmt.Errorf("%s: %s%s should have %d bytes: %d, %w", name, files.Folder, file, size, there, err)
+			stored, err := store.Size(ctx, files.Prefix+file)
+			if err != nil {
+				return fmt.Errorf("%s: size of %s%s: %w", name, files.Prefix, file, err)
+			}
+			if stored != size {
+				return fmt.Errorf("%s: %s%s has %d bytes, expected %d", name, files.Prefix, file, stored, size)
 			}
 		}
 		return nil
@@ -59,11 +63,11 @@ func Agree(ctx context.Context, v *projections.View, store *blobs.Store, vault *
 		}
 	}
 	for row := range v.Models.All() {
-		if row.State.Upload == 0 { // registered by a test
+		if row.State.Upload == 0 && row.State.SourceJob == "" { // a test registered the resource without storing its files
 			continue
 		}
-		for _, one := range append([]domain.Files{row.State.Files}, copies(row.State)...) {
-			if err := files(row.Name, one); err != nil {
+		for _, fileSet := range append([]domain.Files{row.State.Files}, copies(row.State)...) {
+			if err := files(row.Name, fileSet); err != nil {
 				return err
 			}
 		}
@@ -73,8 +77,8 @@ func Agree(ctx context.Context, v *projections.View, store *blobs.Store, vault *
 		for _, build := range row.State.Built {
 			all = append(all, build.Files)
 		}
-		for _, one := range all {
-			if err := files(row.Name, one); err != nil {
+		for _, fileSet := range all {
+			if err := files(row.Name, fileSet); err != nil {
 				return err
 			}
 		}
@@ -98,13 +102,18 @@ func Agree(ctx context.Context, v *projections.View, store *blobs.Store, vault *
 				return err
 			}
 		}
+		if url := row.State.SealedMetricsURL; url != nil {
+			if err := sealed(row.Name, *url); err != nil {
+				return err
+			}
+		}
 	}
 	for key, err := range vault.DataKeys(ctx) {
 		if err != nil {
 			return err
 		}
 		if !keys[key.ID] {
-			return fmt.Errorf("data key %s opens no value", key.ID)
+			return fmt.Errorf("data key %s belongs to no value", key.ID)
 		}
 	}
 	return nil

@@ -1,5 +1,6 @@
-// Package faults, for tests, ends or hinders work after any of its effects, and
-// tells whether world, files and data keys agree afterwards.
+// Package faults is for tests. It injects a fault at one effect of some work (an append, or a
+// change of a file or data key), and checks that the world, the files and the data keys are
+// consistent afterwards.
 package faults
 
 import (
@@ -13,35 +14,36 @@ import (
 	"anneal/eventlog"
 )
 
-// Modes are what may happen at a step.
+// Modes lists the faults that a Plan can inject.
 var Modes = []Mode{Crash, Refuse, Full}
 
-// A Mode is what happens at a step.
+// A Mode is the kind of fault that a Plan injects.
 type Mode string
 
 const (
-	Crash  Mode = "crash after it" // it is done, nobody learns, and nothing follows
-	Refuse Mode = "refuse it"      // what follows is done
-	Full   Mode = "full disk"      // neither it nor what is written afterwards is done
+	Crash  Mode = "crash after it" // the effect is done, the caller gets an error, nothing follows
+	Refuse Mode = "refuse it"      // the effect fails; later ones are done
+	Full   Mode = "full disk"      // the effect and all later writes fail
 )
 
-// ErrCrashed is what a process meets that is no more.
+// ErrCrashed is the error of the effect at which a crash is injected, and of all later effects.
 var ErrCrashed = errors.New("the process has crashed")
 
-// A Plan counts the effects of some work, and has something happen at one.
+// A Plan counts the effects of some work, and injects a fault at one of them.
 type Plan struct {
 	mode Mode
-	at   int // from 1; 0 is nowhere
+	at   int // the number of the effect that fails, from 1; 0 injects no fault
 
 	mu    sync.Mutex
 	steps []string
 	over  bool
 }
 
-// NewPlan has a mode happen at a step, counted from 1; at none when it is 0.
+// NewPlan returns a plan that injects a fault at one effect; at is the number of the effect,
+// counted from 1. If at is 0, the plan injects no fault.
 func NewPlan(mode Mode, at int) *Plan { return &Plan{mode: mode, at: at} }
 
-// Steps are the effects so far, also those that were not done.
+// Steps returns the descriptions of all effects so far, including those that failed.
 func (p *Plan) Steps() []string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -49,10 +51,13 @@ func (p *Plan) Steps() []string {
 }
 
 func full() error {
-	return &domain.Error{Code: domain.ResourceExhausted, Reason: "STORE_FULL", Message: "the disk is full: make room, and try again"}
+	return &domain.Error{Code: domain.ResourceExhausted, Reason: "STORE_FULL",
+		Message: "the disk is full: free some space, and try again"}
 }
 
-// Do carries out an effect as the plan says. A nil plan carries out all.
+// Do counts an effect, and runs it by calling do unless the plan makes the effect fail. For Steps,
+// change is the operation of the effect, and what is the object that it changes. A nil plan runs
+// all effects.
 func (p *Plan) Do(change, what string, do func() error) error {
 	if p == nil {
 		return do()
@@ -80,8 +85,8 @@ func (p *Plan) crashed() bool {
 	return p.over && p.mode == Crash
 }
 
-// Log is a log whose appends are steps.
-func (p *Plan) Log(to eventlog.Log) eventlog.Log { return planned{to, p} }
+// Log returns a log that appends to log. Each append is an effect of the plan.
+func (p *Plan) Log(log eventlog.Log) eventlog.Log { return planned{log, p} }
 
 type planned struct {
 	eventlog.Log
@@ -99,7 +104,7 @@ func (l planned) Append(ctx context.Context, w eventlog.Write) (position uint64,
 	return position, err
 }
 
-// Read finds nothing out for a process that is no more.
+// Read implements eventlog.Log. After an injected crash it yields ErrCrashed.
 func (l planned) Read(ctx context.Context, filter string, after uint64) iter.Seq2[eventlog.Event, error] {
 	if l.plan.crashed() {
 		return func(yield func(eventlog.Event, error) bool) { yield(eventlog.Event{}, ErrCrashed) }
