@@ -8,9 +8,11 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// The server answers some errors after it has written the event, such as when
-// syncing it fails. Only refusals that are known to come before are faults.
-func TestUnknownRefusalsAreUncertain(t *testing.T) {
+// TestUnknownErrorsAreUncertain checks that acknowledged returns an error other than ErrUncertain
+// only for error codes that the server certainly returns before it writes the event. For all other
+// codes it must return ErrUncertain, because the server may return them after the write, such as
+// when a sync fails.
+func TestUnknownErrorsAreUncertain(t *testing.T) {
 	const answer = `{"error":{"code":503,"err_code":%d,"description":"some failure"},"stream":"EVENTS","seq":0}`
 	for code, certain := range map[int]bool{
 		codeWrongSequence: true, codeTooLarge: true, codeUnavailable: true, codeSubjectBusy: true,

@@ -20,11 +20,10 @@ import (
 	"anneal/eventlog/natsserver"
 )
 
-// BenchmarkDo compares whole commands (decide, envelope, version check,
-// append, projection) with bare publishes of the same body to a bare server of
-// the same durability (sync_interval always, or not), and reports do/s, raw/s
-// and their ratio. The two take turns, so that a slow moment of the machine
-// meets both.
+// BenchmarkDo compares whole commands (decide, envelope, version check, append, projection) with
+// bare publishes of the same body to a bare server of the same durability, with or without
+// sync_interval: always. It reports do/s, raw/s and their ratio. Bursts of commands and of
+// publishes alternate, so that variations of the machine's speed affect both rates.
 func BenchmarkDo(b *testing.B) {
 	for _, durable := range []bool{true, false} {
 		for _, clients := range []int{1, 64, 256} {
@@ -36,9 +35,11 @@ func BenchmarkDo(b *testing.B) {
 	}
 }
 
-// bare is a NATS server as it comes, with a stream for raw.>.
+// bare returns a JetStream context on a NATS server with default settings and a stream for the
+// subjects raw.>. If durable is set, the server syncs each message to disk.
 func bare(b *testing.B, durable bool) jetstream.JetStream {
-	s, err := server.NewServer(&server.Options{DontListen: true, JetStream: true, StoreDir: b.TempDir(), SyncAlways: durable, NoSigs: true, NoLog: true})
+	s, err := server.NewServer(&server.Options{DontListen: true, JetStream: true, StoreDir: b.TempDir(),
+		SyncAlways: durable, NoSigs: true, NoLog: true})
 	require.NoError(b, err)
 	s.Start()
 	require.True(b, s.ReadyForConnections(10*time.Second))
@@ -57,15 +58,17 @@ func compare(b *testing.B, s *natsserver.Server, js jetstream.JetStream, clients
 	var id atomic.Int64
 	do := func() error {
 		intent := domain.Intend(logtest.Counters, logtest.Name("c"+strconv.FormatInt(id.Add(1), 10)), logtest.Add{N: 1})
-		_, err := eventlog.Do(b.Context(), s.Log(), rows, eventlog.Request{Time: time.Now(), Actor: "accounts/acme/apiKeys/k1"}, intent)
+		_, err := eventlog.Do(b.Context(), s.Log(), rows,
+			eventlog.Request{Time: time.Now(), Actor: "accounts/acme/apiKeys/k1"}, intent)
 		return err
 	}
 	raw := func() error {
-		_, err := js.PublishMsg(b.Context(), &nats.Msg{Subject: "raw.acme.counters.c" + strconv.FormatInt(id.Add(1), 10), Data: body})
+		_, err := js.PublishMsg(b.Context(), &nats.Msg{Subject: "raw.acme.counters.c" + strconv.FormatInt(id.Add(1), 10),
+			Data: body})
 		return err
 	}
-	each := max(1, 512/clients) // operations of a client in one burst
-	burst(b, clients, each, do) // warm
+	each := max(1, 512/clients) // operations of each client in a burst of about 512
+	burst(b, clients, each, do) // warm up
 	burst(b, clients, each, raw)
 	var done, raws rate
 	for range b.N {
@@ -81,7 +84,7 @@ func compare(b *testing.B, s *natsserver.Server, js jetstream.JetStream, clients
 	b.ReportMetric(done.perSecond()/raws.perSecond(), "do:raw")
 }
 
-// A rate is how often something was done in how long.
+// A rate is a number of operations, count, and the time that they took, length.
 type rate struct {
 	count  int64
 	length time.Duration
@@ -90,7 +93,8 @@ type rate struct {
 func (r *rate) add(other rate)     { r.count, r.length = r.count+other.count, r.length+other.length }
 func (r *rate) perSecond() float64 { return float64(r.count) / r.length.Seconds() }
 
-// burst calls op so often from each of so many clients.
+// burst calls op from concurrent clients and returns the rate. each is the number of calls of one
+// client.
 func burst(b *testing.B, clients, each int, op func() error) rate {
 	var all sync.WaitGroup
 	begun := time.Now()
@@ -108,7 +112,7 @@ func burst(b *testing.B, clients, each int, op func() error) rate {
 	return rate{int64(clients * each), time.Since(begun)}
 }
 
-// BenchmarkFollow reads the log from the beginning, decoded.
+// BenchmarkFollow measures how fast Follow yields the events of a log from the beginning.
 func BenchmarkFollow(b *testing.B) {
 	s := servertest.Start(b)
 	const events = 50_000
@@ -125,7 +129,7 @@ func BenchmarkFollow(b *testing.B) {
 	b.ReportMetric(float64(events*b.N)/b.Elapsed().Seconds(), "events/s")
 }
 
-// BenchmarkHistory reads the ten events of one resource among many.
+// BenchmarkHistory measures Read of the ten events of one resource in a log of 20,000 events.
 func BenchmarkHistory(b *testing.B) {
 	s := servertest.Start(b)
 	fill(b, s.Log(), 20_000)
@@ -139,7 +143,7 @@ func BenchmarkHistory(b *testing.B) {
 	}
 }
 
-// fill writes that many events, ten to a resource.
+// fill appends a number of events, ten for each resource.
 func fill(b *testing.B, log *eventlog.JetStream, events int) {
 	var all sync.WaitGroup
 	var next atomic.Int64

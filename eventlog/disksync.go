@@ -10,6 +10,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/nats-io/nats.go"
 
@@ -22,30 +23,54 @@ import (
 // commit).
 //
 // The server writes each message to the stream's newest block file before it acknowledges the
-// message. Its own sync_interval: always costs one fsync for each message, one after another. Here
-// every acknowledged writer waits for the next round: one fsync serves all messages written before
-// it. The log acknowledges no append, and shows no event to a reader in this process, before the
-// event's round has ended. See docs/adr/0033.
+// message. With its setting sync_interval: always the server would do one fsync for each message,
+// one after another. With a diskSync, each writer of an acknowledged message waits for the next
+// round instead: one fsync covers all messages that were written before the fsync. The log
+// acknowledges no append, and shows no event to a reader in this process, before the event's round
+// has ended. See docs/adr/0033.
 type diskSync struct {
-	dir    string               // of the block files: 1.blk, 2.blk, ...
+	dir    string               // directory of the block files 1.blk, 2.blk, ...
 	sync   func(*os.File) error // fdatasync; replaced by tests
-	mark   *integrity.MarkFile  // of the log; nil for other streams
+	mark   *integrity.MarkFile  // the log's mark; nil for other streams
 	synced atomic.Uint64        // positions up to here are on disk
 
 	mu      sync.Mutex
-	wanted  uint64 // the highest position that a caller waits for
-	next    *round // the round that has not begun
+	appends appends
+	wanted  uint64 // the highest position that was acknowledged or that a caller waits for
+	next    *round // the round that begins when the running one has ended
+	current *round // the running round, or the last one; nil before the first
 	running bool
-	failed  error // kept: after a failed fdatasync the kernel reports lost pages as clean
+	failed  error // error of the first failed sync, returned by all later calls: fdatasync reports lost pages only once
 
-	block  *os.File // used by the running round only
-	number int
+	// Only the running round uses the fields below.
+	block  *os.File      // the newest block file in the last round
+	number int           // the number in that file's name
+	took   time.Duration // the duration of the last sync
 }
 
 type round struct {
 	done    chan struct{}
-	err     error // once done
-	waiting bool  // a caller waits for it
+	err     error  // set before done is closed
+	waiting bool   // a caller waits for done
+	upTo    uint64 // the position that the round syncs; set when its sync begins
+}
+
+// publish calls send, which sends an event to the server and returns the event's position. A round
+// that begins before send returns waits a short time for the server's answer: see gather.
+func (d *diskSync) publish(send func() (uint64, error)) (position uint64, err error) {
+	if d == nil {
+		return send()
+	}
+	d.mu.Lock()
+	d.appends.sent++
+	d.mu.Unlock()
+	defer func() {
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		d.wanted = max(d.wanted, position) // the round that gathered the append covers its position
+		d.appends.answer(position)
+	}()
+	return send()
 }
 
 func newDiskSync(dir string) *diskSync {
@@ -56,7 +81,7 @@ func newDiskSync(dir string) *diskSync {
 	}
 }
 
-// wait returns when every message up to an acknowledged position is on disk.
+// wait returns when every message up to position is on disk. position must be acknowledged.
 func (d *diskSync) wait(ctx context.Context, position uint64) error {
 	if d == nil || position <= d.synced.Load() {
 		return nil
@@ -66,8 +91,11 @@ func (d *diskSync) wait(ctx context.Context, position uint64) error {
 		defer d.mu.Unlock()
 		return d.failed
 	}
-	d.wanted = max(d.wanted, position)
 	mine := d.next
+	if current := d.current; d.running && current != nil && position <= current.upTo {
+		mine = current // its sync began after the message was written
+	}
+	d.wanted = max(d.wanted, position)
 	mine.waiting = true
 	if !d.running { // the first waiter does the round
 		d.running = true
@@ -86,7 +114,7 @@ func (d *diskSync) wait(ctx context.Context, position uint64) error {
 	}
 }
 
-// broken reports whether the disk has failed.
+// broken reports whether a sync has failed.
 func (d *diskSync) broken() bool {
 	if d == nil {
 		return false
@@ -96,26 +124,31 @@ func (d *diskSync) broken() bool {
 	return d.failed != nil
 }
 
-// rounds does rounds while callers wait.
+// rounds runs one round after another while callers wait.
 func (d *diskSync) rounds() {
 	for d.round() {
 	}
 }
 
-// round does the next round and reports whether another one is needed.
+// round runs the next round. more reports whether callers already wait for another round.
 func (d *diskSync) round() (more bool) {
+	d.gather()
 	d.mu.Lock()
 	wanted, this, failed := d.wanted, d.next, d.failed
-	d.next = &round{done: make(chan struct{})}
+	this.upTo = wanted
+	d.current, d.next = this, &round{done: make(chan struct{})}
 	d.mu.Unlock()
 
 	if failed == nil && wanted > d.synced.Load() { // else an earlier round served them, or the disk has failed
+		begun := time.Now()
 		err := d.syncBlocks()
+		d.took = time.Since(begun)
 		if err == nil {
 			err = d.mark.SetDurable(wanted)
 		}
 		if err != nil {
-			failed = domain.Errorf(domain.Unavailable, "the disk of the event log failed (%v): see to it, then start again", err)
+			failed = domain.Errorf(domain.Unavailable,
+				"the disk of the event log failed (%v): check the disk, then restart the server", err)
 			d.mark.SetFailed()
 		} else {
 			d.synced.Store(wanted)
@@ -131,9 +164,60 @@ func (d *diskSync) round() (more bool) {
 	return d.running
 }
 
-// syncBlocks syncs the block that was newest in the last round and all later ones, with their
-// directory entries. It leaves a block only after a sync that began when the next block existed:
-// until then the server writes to it.
+// gather waits until the server has answered the appends that are in progress, so that one sync
+// covers these appends too. gather waits no longer than the last sync took. It returns immediately
+// if there is only one writer, or if the server has stored all appends in progress already, because
+// a follower has received their events. PostgreSQL's commit_delay and commit_siblings do the same
+// with fixed values.
+func (d *diskSync) gather() {
+	d.mu.Lock()
+	answered := d.appends.inProgress(d.wanted)
+	d.mu.Unlock()
+	if answered == nil || d.took == 0 {
+		return
+	}
+	timer := time.NewTimer(d.took)
+	defer timer.Stop()
+	select {
+	case <-answered:
+	case <-timer.C:
+	}
+}
+
+// appends counts the appends that were sent to the server and those that the server answered. The
+// lock of the diskSync guards it.
+type appends struct {
+	sent     uint64
+	answered uint64
+	last     uint64        // the highest position in the server's answers
+	waitFor  uint64        // done is closed when answered reaches this number
+	done     chan struct{} // nil when no caller waits
+}
+
+// inProgress returns a channel that is closed when the server has answered as many appends as have
+// been sent until now. It returns nil when no append is in progress, or when the server has stored
+// as many events after the last answer as appends are in progress. stored is the highest position
+// that is known to be stored. Only the channel of the last call is closed.
+func (a *appends) inProgress(stored uint64) <-chan struct{} {
+	if a.sent-a.answered <= stored-min(stored, a.last) {
+		return nil
+	}
+	a.waitFor, a.done = a.sent, make(chan struct{})
+	return a.done
+}
+
+func (a *appends) answer(position uint64) {
+	a.answered++
+	a.last = max(a.last, position)
+	if a.done != nil && a.answered >= a.waitFor {
+		close(a.done)
+		a.done = nil
+	}
+}
+
+// syncBlocks syncs the block file that was newest in the last round and all later block files, with
+// their directory entries. It stops syncing a block file only after a sync that began when the next
+// block file existed, because the server writes to a block until it creates the next.
 func (d *diskSync) syncBlocks() error {
 	if err := d.findBlock(); err != nil {
 		return err
@@ -159,7 +243,7 @@ func (d *diskSync) path(number int) string {
 	return filepath.Join(d.dir, strconv.Itoa(number)+".blk")
 }
 
-// findBlock opens the newest block when none is open or the open file was replaced.
+// findBlock opens the newest block file when none is open or the open file was replaced.
 func (d *diskSync) findBlock() error {
 	if d.block != nil {
 		here, err := d.block.Stat()
@@ -200,17 +284,18 @@ func (d *diskSync) close() {
 	}
 }
 
-// SyncSubject takes requests, in the account CONTROL, to sync all files of a stream, or the log up
-// to a position ("EVENTS 42"). Only the embedded server responds: servers of a cluster sync before
-// they acknowledge.
+// SyncSubject, in the NATS account CONTROL, receives requests to sync to disk: the body "NAME"
+// syncs a stream, "EVENTS 42" syncs the log up to position 42. Only the embedded server responds,
+// because the servers of a NATS cluster sync a message before they acknowledge it.
 const SyncSubject = "control.sync"
 
-// RequestLogSync returns when the log is on disk up to a position.
+// RequestLogSync requests a sync of the log and returns when the log is on disk up to a position.
 func RequestLogSync(ctx context.Context, nc *nats.Conn, position uint64) error {
 	return RequestSync(ctx, nc, Stream+" "+strconv.FormatUint(position, 10))
 }
 
-// RequestSync returns when every acknowledged message of a stream is on disk.
+// RequestSync requests a sync of a stream and returns when every acknowledged message of the stream
+// is on disk.
 func RequestSync(ctx context.Context, nc *nats.Conn, stream string) error {
 	answer, err := nc.RequestWithContext(ctx, SyncSubject, []byte(stream))
 	if errors.Is(err, nats.ErrNoResponders) {
@@ -220,7 +305,9 @@ func RequestSync(ctx context.Context, nc *nats.Conn, stream string) error {
 		return fmt.Errorf("sync stream %s: %w", stream, err)
 	}
 	if len(answer.Data) > 0 {
-		return domain.Errorf(domain.Unavailable, "the disk of the event log failed (%s): see to it, then start again", answer.Data)
+		return domain.Errorf(domain.Unavailable,
+			"the disk of the event log failed (%s): check the disk, then restart the server",
+			answer.Data)
 	}
 	return nil
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"time"
 
 	"github.com/google/uuid"
@@ -12,31 +13,32 @@ import (
 	"anneal/domain"
 )
 
-// A Row is the current state of one resource. State is nil when it does not
-// exist; Version is then the position of the event that deleted it, or 0.
+// A Row is the current state of one resource. When the resource does not exist, State is nil, and
+// Version is the position of the event that deleted the resource, or 0 when there was none.
 type Row struct {
 	State       any
 	Version     uint64    // position of the resource's last event
-	CreateTime  time.Time // of the event that created it
-	CreateEvent string    // ID of that event; it names the resource's directories
-	UpdateTime  time.Time // of its last event
+	CreateTime  time.Time // time of the event that created the resource
+	CreateEvent string    // ID of the event that created the resource; part of the prefixes of the resource's files
+	UpdateTime  time.Time // time of the resource's last event
 }
 
 // Rows is the projection of the log on which commands are decided.
 type Rows interface {
 	// Lookup returns the row of a resource.
 	Lookup(name domain.Name) Row
-	// Row returns State and Version of Lookup.
+	// Row returns the State and the Version of the row that Lookup returns.
 	Row(name domain.Name) (state any, version uint64)
-	// After returns a resource's state with a record folded into it. The rows do not change.
+	// After returns state, the state of a resource, with a record folded into it. It does not
+	// change the rows.
 	After(name domain.Name, state any, record domain.Record) (any, error)
 	// WaitFor returns when every event up to position is in the rows.
 	WaitFor(ctx context.Context, position uint64) error
 }
 
-// A Request describes who requests a change, when and why. Command is its ID: a repeated command
-// is recognized when its first attempt was recorded but not acknowledged. Do generates an empty
-// one.
+// A Request describes who requests a change, when and why. Command is the ID of the request, by
+// which Do recognizes a repeated request whose event was recorded but not acknowledged. Do
+// generates an ID when Command is empty.
 type Request struct {
 	Time        time.Time
 	Actor       string
@@ -45,17 +47,18 @@ type Request struct {
 	Correlation string
 }
 
-// A Change is the effect of a request: one event, and the row that it was decided on.
+// A Change is the effect of a request: one event, and Before, the row for which the event was
+// decided.
 type Change struct {
 	Name   domain.Name
 	Before Row
-	Event  Event // Position 0 when Before already had the requested state: nothing was recorded
+	Event  Event // its Position is 0 when nothing was recorded, because Before already had the requested state
 }
 
 // Position returns the position of the change's event; 0 when nothing was recorded.
 func (c Change) Position() uint64 { return c.Event.Position }
 
-// After returns the row that the change produced, whatever happened to the resource since.
+// After returns the row that the change produced. Later events of the resource do not affect it.
 func (c Change) After(rows Rows) (Row, error) {
 	if c.Event.Position == 0 {
 		return c.Before, nil
@@ -65,24 +68,29 @@ func (c Change) After(rows Rows) (Row, error) {
 		return Row{}, err
 	}
 	moment := c.Event.Time.UTC().Round(0)
-	row := Row{State: state, Version: c.Event.Position, CreateTime: c.Before.CreateTime, CreateEvent: c.Before.CreateEvent, UpdateTime: moment}
+	row := Row{State: state, Version: c.Event.Position, CreateTime: c.Before.CreateTime, CreateEvent: c.Before.CreateEvent,
+		UpdateTime: moment}
 	if c.Before.State == nil {
 		row.CreateTime, row.CreateEvent = moment, c.Event.ID
 	}
 	return row, nil
 }
 
-const attempts = 16 // per Do: each lost race means that another writer made progress
+// attempts is how often one Do tries to append its event. An attempt fails when another writer
+// appends to the subject first, or when the append is not acknowledged.
+const attempts = 16
 
-// Do executes an intent: it decides the intent on its row, appends the event, and decides again
-// when another writer came first. The change holds the state that its own event produced.
+// Do executes an intent: it calls the intent's Decide with the current row of the resource and
+// appends the resulting event. When another writer appended an event to the resource first, Do
+// repeats both with the new row. It returns the change with the appended event.
 //
-// After a *domain.Fault nothing was recorded. After any other error the event
-// may have been recorded, or may still be: once one append was not
-// acknowledged, no later failure is a fault.
+// When the error is a *domain.Error, nothing was recorded. After any other error the event may have
+// been recorded, or may be recorded later: once an append was not acknowledged, Do returns no
+// *domain.Error for a later failure, except domain.ErrStale when the append is known to have
+// failed.
 //
-// A change of several resources reserves each by a separate event and commits with one event: an
-// append of several events is not atomic across a power failure.
+// A caller that changes several resources reserves each with a separate event and commits with one
+// event, because an append of several events is not atomic across a power failure.
 func Do(ctx context.Context, log Log, rows Rows, req Request, intent domain.Intent) (Change, error) {
 	if req.Command == "" {
 		id, err := uuid.NewV7()
@@ -91,19 +99,19 @@ func Do(ctx context.Context, log Log, rows Rows, req Request, intent domain.Inte
 		}
 		req.Command = id.String()
 	}
-	d := decision{log: log, rows: rows, req: req, intent: intent, tried: map[string]Change{}}
+	d := decision{log: log, rows: rows, req: req, intent: intent}
 	return d.run(ctx)
 }
 
 // A decision is one call of Do.
 type decision struct {
-	log    Log
-	rows   Rows
-	req    Request
-	intent domain.Intent
-	tried  map[string]Change // by event ID: what each attempt would change
-	since  uint64            // version of the first attempt: its event comes after it
-	unsure bool              // an append was not acknowledged
+	log            Log
+	rows           Rows
+	req            Request
+	intent         domain.Intent
+	tried          []Change // the change of each attempt that had an event to append
+	since          uint64   // version of the row in the first attempt; all attempts' events have later positions
+	unacknowledged bool     // an append was not acknowledged
 }
 
 func (d *decision) run(ctx context.Context) (Change, error) {
@@ -117,7 +125,7 @@ func (d *decision) run(ctx context.Context) (Change, error) {
 			change.Event.Position = position
 			return change, nil
 		}
-		d.unsure = d.unsure || errors.Is(err, ErrUncertain)
+		d.unacknowledged = d.unacknowledged || errors.Is(err, ErrUncertain)
 		if !errors.Is(err, ErrConflict) && !errors.Is(err, ErrUncertain) {
 			return d.conclude(ctx, Change{}, err)
 		}
@@ -132,20 +140,25 @@ func (d *decision) run(ctx context.Context) (Change, error) {
 			return d.conclude(ctx, Change{}, ctx.Err())
 		}
 	}
-	return d.conclude(ctx, Change{}, domain.Errorf(domain.Aborted, "%s: %d attempts lost to concurrent changes: try again", d.intent.Name, attempts))
+	return d.conclude(ctx, Change{}, domain.Errorf(domain.Aborted, "%s: %d attempts lost to concurrent changes: try again",
+		d.intent.Name, attempts))
 }
 
-// conclude returns the result of run when its last append did not succeed. When an earlier append
-// was not acknowledged and its event is in the log by now, that event is the change. Otherwise it
-// may still arrive, so an error becomes ErrUncertain.
+// conclude returns the result of run when the server acknowledged no append. change and err are the
+// result of the last attempt. If an append was not acknowledged, its event may be in the log, and
+// conclude looks for the event. If the log has the event, conclude returns the change with that
+// event. If the log does not have the event, the event may still arrive, so conclude replaces err
+// with ErrUncertain, unless err is ErrStale and the server will refuse the event.
 func (d *decision) conclude(ctx context.Context, change Change, err error) (Change, error) {
-	if !d.unsure {
+	if !d.unacknowledged {
 		return change, err
 	}
-	found, _, lookup := d.look(ctx)
+	found, newest, lookup := d.look(ctx)
 	switch {
 	case lookup == nil && found.Position() > 0:
 		return found, nil
+	case lookup == nil && errors.Is(err, domain.ErrStale) && newest > d.since:
+		return Change{}, err // the lost append expected an older version, so the server will refuse it
 	case err != nil:
 		return Change{}, uncertain(err)
 	case lookup != nil:
@@ -154,12 +167,16 @@ func (d *decision) conclude(ctx context.Context, change Change, err error) (Chan
 	return change, nil
 }
 
-// decide decides the intent on its row. The change has no event when the row already has the
-// requested state.
+// decide calls the intent's Decide with the current row of the resource and returns the change to
+// append. The change has no event when the row already has the requested state. first is true for
+// the first attempt, whose row's version becomes d.since.
 func (d *decision) decide(first bool) (Change, error) {
 	change := Change{Name: d.intent.Name, Before: d.rows.Lookup(d.intent.Name)}
 	if first {
 		d.since = change.Before.Version
+	}
+	if d.intent.IsStale(change.Before.Version) {
+		return change, domain.ErrStale
 	}
 	record, err := d.intent.Decide(change.Before.State, d.req.Time)
 	if err != nil || record.Type == "" {
@@ -173,12 +190,13 @@ func (d *decision) decide(first bool) (Change, error) {
 		Record: record, ID: id.String(), Name: d.intent.Name, Time: d.req.Time,
 		Actor: d.req.Actor, Command: d.req.Command, Cause: d.req.Cause, Correlation: d.req.Correlation,
 	}
-	d.tried[change.Event.ID] = change
+	d.tried = append(d.tried, change)
 	return change, nil
 }
 
-// settle resolves an append that failed or was not acknowledged. It returns our own change when
-// that was recorded; otherwise it waits until the rows hold the events that came first.
+// settle finds out what became of an append that lost a race or was not acknowledged. It returns
+// the change of this decision if the log has its event. Otherwise it returns an empty change once
+// the rows include the newest event of the resource, so that run can retry.
 func (d *decision) settle(ctx context.Context) (Change, error) {
 	found, newest, err := d.look(ctx)
 	if err != nil || found.Position() > 0 {
@@ -187,8 +205,9 @@ func (d *decision) settle(ctx context.Context) (Change, error) {
 	return Change{}, d.rows.WaitFor(ctx, newest)
 }
 
-// look reads the events of the intent's subject since the first attempt. It returns our own change
-// and the position of the newest event.
+// look reads the events of the intent's subject after d.since. found is the change of this decision
+// if the log has its event, otherwise empty. newest is the position of the subject's newest event;
+// 0 when there is none after d.since.
 func (d *decision) look(ctx context.Context) (found Change, newest uint64, err error) {
 	for e, err := range d.log.Read(ctx, d.intent.Name.Subject(), d.since) {
 		if err != nil {
@@ -198,23 +217,26 @@ func (d *decision) look(ctx context.Context) (found Change, newest uint64, err e
 		if e.Command != d.req.Command {
 			continue
 		}
-		change, ours := d.tried[e.ID]
-		if change.Event.Position = e.Position; !ours { // an earlier process recorded it
-			if change, err = recordedOn(ctx, d.log, d.rows, d.req.Command, e.Name); err != nil {
-				return Change{}, 0, err
-			}
+		tried := slices.IndexFunc(d.tried, func(c Change) bool { return c.Event.ID == e.ID })
+		if tried >= 0 {
+			found = d.tried[tried]
+			found.Event.Position = e.Position
+			continue
 		}
-		found = change
+		// Another run of the same command recorded the event.
+		if found, err = recordedOn(ctx, d.log, d.rows, d.req.Command, e.Name); err != nil {
+			return Change{}, 0, err
+		}
 	}
 	return found, newest, nil
 }
 
-// Recorded returns the change that a command recorded on a resource, folded from its history, as
-// its first run would have returned it. Its position is 0 when the command recorded nothing.
+// Recorded returns the change that a command recorded on a resource, as Do returned it, by folding
+// the events of the resource. The position of the change is 0 when the command recorded nothing.
 func Recorded(ctx context.Context, log Log, rows Rows, command string, name domain.Name) (Change, error) {
 	change, err := recordedOn(ctx, log, rows, command, name)
 	if err != nil {
-		return Change{}, fmt.Errorf("look for command %s on %s: %w", command, name, err)
+		return Change{}, fmt.Errorf("look up command %s on %s: %w", command, name, err)
 	}
 	return change, nil
 }

@@ -38,8 +38,8 @@ const (
 
 const maxAttribute = 1 << 10 // bytes of one attribute of the envelope
 
-// check refuses an event whose subject does not map back to its name, or that exceeds the
-// limits of the envelope.
+// check returns an error for an event whose subject does not map back to the event's resource name,
+// or that exceeds the limits of the envelope.
 func (w Write) check() error {
 	if subject := w.Name.Subject(); domain.NameOf(subject) != w.Name || !ValidSubject(subject) {
 		return domain.Errorf(domain.Internal,
@@ -48,7 +48,7 @@ func (w Write) check() error {
 	if w.ID == "" || w.Type == "" {
 		return domain.Errorf(domain.Internal, "event of %s has no ID or no type", w.Name)
 	}
-	for _, value := range [...]string{w.ID, w.Type, w.Actor, w.Command, w.Cause, w.Correlation, w.Stage} {
+	for _, value := range [...]string{w.ID, w.Type, w.Actor, w.Command, w.Cause, w.Correlation, w.State} {
 		if len(value) > maxAttribute {
 			return domain.Errorf(domain.InvalidArgument,
 				"attribute of an event of %s has %d bytes: at most %d are allowed", w.Name, len(value), maxAttribute)
@@ -59,7 +59,8 @@ func (w Write) check() error {
 
 // ValidSubject reports whether a subject has no wildcards, spaces or empty tokens.
 func ValidSubject(subject string) bool {
-	return !strings.ContainsAny(subject, "*> \t\r\n\x00") && !strings.Contains(subject, "..") && !strings.HasSuffix(subject, ".")
+	return !strings.ContainsAny(subject, "*> \t\r\n\x00") && !strings.Contains(subject, "..") &&
+		!strings.HasSuffix(subject, ".")
 }
 
 // Encode returns an event as a NATS message. The caller adds the headers of the version check.
@@ -82,11 +83,12 @@ func Encode(e Event) *nats.Msg {
 	set(headerCause, e.Cause)
 	set(headerCorrelation, e.Correlation)
 	set(headerAttempt, attemptOf(e.Data))
-	set(headerState, e.Stage)
+	set(headerState, e.State)
 	return &nats.Msg{Subject: e.Name.Subject(), Header: header, Data: e.Data}
 }
 
-// Decode returns the event in a NATS message. The subject determines its resource.
+// Decode returns the event in a NATS message at a position. The subject determines the resource of
+// the event.
 func Decode(subject string, header nats.Header, data []byte, position uint64) (Event, error) {
 	name := domain.NameOf(subject)
 	if name == "" {
@@ -97,7 +99,8 @@ func Decode(subject string, header nats.Header, data []byte, position uint64) (E
 		return Event{}, fmt.Errorf("eventlog: position %d on %s: %s: %w", position, subject, headerTime, err)
 	}
 	return Event{
-		Record:      domain.Record{Type: HeaderValue(header, headerType), Data: data, Stage: HeaderValue(header, headerState)},
+		Record: domain.Record{Type: HeaderValue(header, headerType), Data: data,
+			State: HeaderValue(header, headerState)},
 		Position:    position,
 		ID:          HeaderValue(header, HeaderID),
 		Name:        name,
@@ -145,7 +148,8 @@ func EscapeHeader(value string) string {
 	return b.String()
 }
 
-// attemptOf returns the field "attempt" of an event's data, or "".
+// attemptOf returns the text or number in the field "attempt" of an event's data as text; "" when
+// there is none.
 func attemptOf(data []byte) string {
 	if !bytes.Contains(data, []byte(`"attempt"`)) {
 		return ""
@@ -167,8 +171,8 @@ func attemptOf(data []byte) string {
 	return ""
 }
 
-// structured is a CloudEvent in JSON. The position is a decimal string, like every 64-bit count
-// in our JSON, and because CloudEvents integers have 32 bits.
+// structured is a CloudEvent in JSON. The position is a decimal string, as all 64-bit integers are
+// in the JSON of the API, because CloudEvents integers have 32 bits.
 type structured struct {
 	SpecVersion string          `json:"specversion"`
 	ID          string          `json:"id"`
@@ -183,7 +187,7 @@ type structured struct {
 	Cause       string          `json:"cause,omitempty"`
 	Correlation string          `json:"correlation,omitempty"`
 	Attempt     string          `json:"attempt,omitempty"`
-	State       string          `json:"state,omitempty"` // of the resource, after the event
+	State       string          `json:"state,omitempty"` // the resource's state after the event
 	Data        json.RawMessage `json:"data,omitempty"`
 }
 
@@ -196,6 +200,6 @@ func Structured(e Event) any {
 		Time: e.Time.UTC().Format(time.RFC3339Nano), ContentType: contentJSON,
 		Position: strconv.FormatUint(e.Position, 10),
 		Actor:    e.Actor, Command: e.Command, Cause: e.Cause, Correlation: e.Correlation,
-		Attempt: attemptOf(e.Data), State: e.Stage, Data: e.Data,
+		Attempt: attemptOf(e.Data), State: e.State, Data: e.Data,
 	}
 }

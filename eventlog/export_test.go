@@ -9,11 +9,11 @@ import (
 	"anneal/domain"
 )
 
-// What tests of package eventlog_test need of the internals.
+// FirstEvents is firstEvents for the tests in package eventlog_test.
 
 const FirstEvents = firstEvents
 
-// SetBlockSync replaces the sync of block files.
+// SetBlockSync replaces the function that syncs a block file.
 func (l *JetStream) SetBlockSync(sync func(*os.File) error) { l.disk.sync = sync }
 
 // NextRoundAwaited reports whether a caller waits for the next round of the disk sync.
@@ -23,15 +23,16 @@ func (l *JetStream) NextRoundAwaited() bool {
 	return l.disk.next.waiting
 }
 
-// PublishOnce publishes a message without waiting for the disk.
+// PublishOnce publishes a message and returns its position without waiting until the message is on
+// disk.
 func (l *JetStream) PublishOnce(ctx context.Context, m *nats.Msg) (uint64, error) {
 	return l.publishOnce(ctx, m)
 }
 
-// InMsgs is how many messages the log's connection has received.
+// InMsgs returns how many messages the log's connection has received.
 func (l *JetStream) InMsgs() uint64 { return l.nc.Stats().InMsgs }
 
-// Settle runs settle of a decision on a resource.
+// Settle calls settle of a new decision on a resource.
 func Settle(ctx context.Context, log Log, rows Rows, name domain.Name) (Change, error) {
 	d := decision{log: log, rows: rows, intent: domain.Intent{Name: name}}
 	return d.settle(ctx)

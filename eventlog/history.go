@@ -10,10 +10,10 @@ import (
 	"anneal/eventlog/integrity"
 )
 
-// A history is the newest event that this process has followed or appended. A log that is set back
-// while the process runs, because its stream was restored from an older backup or recreated, no
-// longer contains it. Such a log is neither read nor appended to, because the state in memory does
-// not match it.
+// A history records the newest event that this process has followed or appended. A log is set back
+// when its stream is restored from an older backup or recreated while the process runs. The log
+// then lacks the newest event, and the state in memory does not match the log, so the process
+// neither reads nor appends any more.
 type history struct {
 	mu     sync.Mutex
 	newest Checkpoint
@@ -21,7 +21,7 @@ type history struct {
 	failed chan struct{} // closed when err is set; created on first use
 }
 
-// saw records an event of the log.
+// saw records that the process has followed or appended an event.
 func (h *history) saw(position uint64, id string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -36,23 +36,26 @@ func (h *history) last() Checkpoint {
 	return h.newest
 }
 
-// failure returns the DataLoss error of a log that was set back, or nil.
+// failure returns the DataLoss error of a log that was found to be set back, or nil.
 func (h *history) failure() error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.err
 }
 
-// fail records that the log was set back, and returns the first such error.
+// fail records a DataLoss error that says how the log was set back, unless there is one, and
+// returns the recorded error.
 func (h *history) fail(format string, args ...any) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.err != nil {
 		return h.err
 	}
-	f := domain.Errorf(domain.DataLoss, "the event log was set back while this process ran: %s. Its stream was restored from an older backup "+
-		"or recreated. "+
-		"Stop all control planes, restore the newest backup or run 'anneal log repair --data DIR', then start again", fmt.Sprintf(format, args...))
+	f := domain.Errorf(domain.DataLoss,
+		"the event log was set back while this process ran: %s. Its stream was restored from an older backup "+
+			"or recreated. "+
+			"Stop all control planes, restore the newest backup or run 'anneal log repair --data DIR', then start again",
+		fmt.Sprintf(format, args...))
 	f.Reason = integrity.ReasonDamaged
 	h.err = f
 	if h.failed == nil {
@@ -72,12 +75,12 @@ func (h *history) done() <-chan struct{} {
 	return h.failed
 }
 
-// checkEvery is how often a follower checks the log against the history: a consumer of a stream that
-// ends before the consumer's position waits without an error.
+// checkEvery is the interval at which a follower calls checkHistory. The interval is needed because
+// a consumer whose position is beyond the end of its stream waits without an error.
 const checkEvery = 2 * time.Second
 
-// checkHistory returns a DataLoss error when the log no longer has the newest event that this process
-// has seen, and another error when the log cannot be read.
+// checkHistory returns a DataLoss error when the log no longer has the newest event that this
+// process has seen, and another error when the log cannot be read.
 func (l *JetStream) checkHistory(ctx context.Context) error {
 	seen := l.history.last()
 	if seen.Position == 0 {
@@ -89,12 +92,13 @@ func (l *JetStream) checkHistory(ctx context.Context) error {
 		case err == nil && e.ID == seen.EventID:
 			return nil
 		case err == nil:
-			return l.history.fail("it has event %s at position %d, where this process saw event %s", e.ID, seen.Position, seen.EventID)
+			return l.history.fail("it has event %s at position %d, where this process saw event %s", e.ID, seen.Position,
+				seen.EventID)
 		case domain.CodeOf(err) != domain.NotFound:
 			return err
 		case l.filtered:
-			return nil // a recreated mirror is behind for a while
-		case try == 5: // longer than a leader election takes
+			return nil // a recreated mirror has not received the event yet
+		case try == 5: // a leader election takes less than 4 pauses
 			return l.history.fail("it has no event at position %d, where this process saw event %s", seen.Position, seen.EventID)
 		case !Sleep(ctx, 100*time.Millisecond):
 			return ctx.Err()
@@ -102,7 +106,7 @@ func (l *JetStream) checkHistory(ctx context.Context) error {
 	}
 }
 
-// watchHistory checks the log until ctx is done, and cancels it when the log
+// watchHistory calls checkHistory every checkEvery until ctx is done. It calls cancel when the log
 // was set back.
 func (l *JetStream) watchHistory(ctx context.Context, cancel context.CancelFunc) {
 	ticker := time.NewTicker(checkEvery)
@@ -115,7 +119,7 @@ func (l *JetStream) watchHistory(ctx context.Context, cancel context.CancelFunc)
 			cancel()
 			return
 		case <-ticker.C:
-			_ = l.checkHistory(ctx) // the follower meets errors of reading itself
+			_ = l.checkHistory(ctx) // records that the log was set back; the follower itself reports errors of reading
 		}
 	}
 }

@@ -16,8 +16,8 @@ import (
 	"anneal/eventlog/natsserver"
 )
 
-// madeAnew deletes the log's stream and makes it again.
-func madeAnew(t *testing.T, s *natsserver.Server) {
+// recreateStream deletes the log's stream and creates it again.
+func recreateStream(t *testing.T, s *natsserver.Server) {
 	t.Helper()
 	js := servertest.JetStream(t, s.Control())
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
@@ -29,7 +29,8 @@ func madeAnew(t *testing.T, s *natsserver.Server) {
 	require.NoError(t, err)
 }
 
-// following follows the log after a position; ended has its last error.
+// following follows the log after a position in a goroutine. seen receives the events, and ended
+// receives the error with which Follow ends.
 func following(t *testing.T, log *eventlog.JetStream, after uint64) (seen <-chan eventlog.Event, ended <-chan error) {
 	events, last := make(chan eventlog.Event, 100), make(chan error, 1)
 	go func() {
@@ -51,12 +52,13 @@ func requireSetBack(t *testing.T, ended <-chan error) {
 		require.Equal(t, domain.DataLoss, domain.CodeOf(err), "%v", err)
 		require.True(t, integrity.IsDamaged(err))
 	case <-time.After(time.Minute):
-		t.Fatal("the follower goes on")
+		t.Fatal("the follower continues")
 	}
 }
 
-// A process never goes on over a log that holds less than it has seen.
-func TestAppendNoticesALogThatWasSetBack(t *testing.T) {
+// TestAppendDetectsALogThatWasSetBack checks that Append and Last return DataLoss when the log has
+// fewer events than the process has seen.
+func TestAppendDetectsALogThatWasSetBack(t *testing.T) {
 	s := servertest.Start(t)
 	for _, id := range []string{"a", "b", "c"} {
 		logtest.Append(t, s.Log(), logtest.Write(id, 0))
@@ -65,7 +67,7 @@ func TestAppendNoticesALogThatWasSetBack(t *testing.T) {
 	for range 3 {
 		<-seen
 	}
-	madeAnew(t, s)
+	recreateStream(t, s)
 	_, err := s.Log().Append(t.Context(), logtest.Write("d", 0))
 	require.ErrorIs(t, err, eventlog.ErrUncertain, "it may be recorded")
 	require.Equal(t, domain.DataLoss, domain.CodeOf(err))
@@ -79,10 +81,10 @@ func TestAppendNoticesALogThatWasSetBack(t *testing.T) {
 	require.True(t, integrity.IsDamaged(err))
 }
 
-// A process that only follows notices it too, also when others have appended
-// past its position.
-func TestFollowNoticesALogThatWasSetBack(t *testing.T) {
-	for what, appended := range map[string]int{"shorter": 1, "as long": 3, "longer": 6} {
+// TestFollowDetectsALogThatWasSetBack checks that Follow ends with DataLoss when the log was set
+// back, even when other processes have appended as many or more events than the follower has seen.
+func TestFollowDetectsALogThatWasSetBack(t *testing.T) {
+	for what, appended := range map[string]int{"shorter": 1, "a log of equal length": 3, "longer": 6} {
 		t.Run(what, func(t *testing.T) {
 			t.Parallel()
 			s := servertest.Start(t)
@@ -94,25 +96,25 @@ func TestFollowNoticesALogThatWasSetBack(t *testing.T) {
 			for range 3 {
 				<-seen
 			}
-			madeAnew(t, s)
+			recreateStream(t, s)
 			other = logOn(t, s.Control())
 			for i := range appended {
 				logtest.Append(t, other, logtest.Write(string(rune('p'+i)), 0))
 			}
 			requireSetBack(t, ended)
-			require.Empty(t, seen, "nothing of the other log is shown")
+			require.Empty(t, seen, "no event of the other log is delivered")
 		})
 	}
 }
 
-// A follower that begins again where another ended holds the log against what
-// that one saw.
-func TestFollowHoldsTheLogAgainstAnEarlierFollower(t *testing.T) {
+// TestFollowComparesTheLogWithAnEarlierFollower checks that Follow after a position ends with
+// DataLoss when the log has another event at that position than the process has appended.
+func TestFollowComparesTheLogWithAnEarlierFollower(t *testing.T) {
 	s := servertest.Start(t)
 	for _, id := range []string{"a", "b"} {
 		logtest.Append(t, s.Log(), logtest.Write(id, 0))
 	}
-	madeAnew(t, s)
+	recreateStream(t, s)
 	other := logOn(t, s.Control())
 	for _, id := range []string{"p", "q", "r"} {
 		logtest.Append(t, other, logtest.Write(id, 0))
@@ -122,7 +124,7 @@ func TestFollowHoldsTheLogAgainstAnEarlierFollower(t *testing.T) {
 	require.Empty(t, seen)
 }
 
-// logOn is another process's view of the log.
+// logOn returns the log as another process opens it, without the history of this process.
 func logOn(t *testing.T, nc *nats.Conn) *eventlog.JetStream {
 	t.Helper()
 	log, err := eventlog.NewJetStream(nc)

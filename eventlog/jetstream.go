@@ -28,8 +28,8 @@ const MaxEvent = 1 << 20
 
 // JetStreamOptions configure the log. Zero values are defaults.
 type JetStreamOptions struct {
-	Replicas int           // of the stream: 1, 3 or 5; 0 keeps the stream's own, or 1
-	AckWait  time.Duration // for an acknowledgement; 0 is 5 s
+	Replicas int           // replicas of the stream: 1, 3 or 5; 0 keeps those of an existing stream, else is 1
+	AckWait  time.Duration // how long to wait for an acknowledgement; 0 is 5 s
 }
 
 const defaultAckWait = 5 * time.Second
@@ -41,9 +41,9 @@ type JetStream struct {
 	js       jetstream.JetStream
 	ackWait  time.Duration
 	disk     *diskSync           // nil where the servers sync before they acknowledge
-	mark     *integrity.MarkFile // nil where none is kept
+	mark     *integrity.MarkFile // nil when this process keeps no high-water mark
 	space    *disk.Space         // nil for servers of a cluster
-	history  history             // of this process
+	history  history             // the newest event that this process has seen
 }
 
 // OpenJetStream opens the log and creates its stream if it does not exist.
@@ -73,8 +73,8 @@ func OpenJetStream(ctx context.Context, nc *nats.Conn, opts JetStreamOptions) (*
 	return &JetStream{nc: nc, js: js, ackWait: opts.AckWait}, nil
 }
 
-// EnsureStream creates or updates a stream. With zero replicas an existing stream keeps its own
-// number.
+// EnsureStream creates or updates a stream with a configuration. With replicas 0 an existing stream
+// keeps its number of replicas instead of config.Replicas.
 func EnsureStream(ctx context.Context, js jetstream.JetStream, config jetstream.StreamConfig, replicas int) error {
 	return Retry(ctx, func(ctx context.Context) error {
 		there, err := js.Stream(ctx, config.Name)
@@ -92,15 +92,16 @@ func EnsureStream(ctx context.Context, js jetstream.JetStream, config jetstream.
 	})
 }
 
-// Retry repeats an idempotent request until the server replies: a cluster without a leader drops
-// requests.
+// Retry repeats an idempotent request, because a cluster without a leader drops requests. It
+// returns when the server replies or ctx is done.
 func Retry(ctx context.Context, try func(context.Context) error) error {
 	const perAttempt = 2 * time.Second
 	for {
 		once, cancel := context.WithTimeout(ctx, perAttempt)
 		err := try(once)
 		cancel()
-		silent := errors.Is(err, context.DeadlineExceeded) || errors.Is(err, nats.ErrTimeout) || errors.Is(err, jetstream.ErrNoStreamResponse) ||
+		silent := errors.Is(err, context.DeadlineExceeded) || errors.Is(err, nats.ErrTimeout) ||
+			errors.Is(err, jetstream.ErrNoStreamResponse) ||
 			errors.Is(err, jetstream.ErrJetStreamNotEnabled) || err != nil && notTaken(err)
 		if !silent || !Sleep(ctx, 100*time.Millisecond) {
 			return err
@@ -130,28 +131,28 @@ func (l *JetStream) Append(ctx context.Context, w Write) (uint64, error) {
 		return 0, err
 	}
 	seen := l.history.last().Position
-	position, err := l.publish(ctx, m)
+	position, err := l.disk.publish(func() (uint64, error) { return l.publish(ctx, m) })
 	if err != nil {
 		return 0, err
 	}
 	if position <= seen { // a duplicate of this event, or the log was set back
 		if err := l.checkHistory(ctx); err != nil {
-			return 0, fmt.Errorf("%w: position %d follows position %d: %w", ErrUncertain, position, seen, err)
+			return 0, fmt.Errorf("%w: the server returned position %d after position %d: %w", ErrUncertain, position, seen, err)
 		}
 	}
 	l.history.saw(position, w.ID)
 	if err := l.disk.wait(ctx, position); err != nil {
-		return 0, uncertain(err) // the server has it, and may have it after a restart
+		return 0, uncertain(err) // the server has written the event, and may still have it after a restart
 	}
 	return position, nil
 }
 
-// uncertain returns ErrUncertain with the text of its cause. It does not wrap the cause: a
+// uncertain returns ErrUncertain with the text of cause. It does not wrap cause, because a
 // *domain.Error in the chain would mean that nothing was recorded.
 func uncertain(cause error) error { return fmt.Errorf("%w: %v", ErrUncertain, cause) }
 
-// publish sends a message until the server accepts or refuses it. It repeats only messages that
-// certainly were not recorded.
+// publish sends a message until the server accepts or refuses it, and returns its position. It
+// resends the message only after an error that means that the message was not recorded.
 func (l *JetStream) publish(parent context.Context, m *nats.Msg) (uint64, error) {
 	ctx, cancel := context.WithTimeout(parent, l.ackWait)
 	defer cancel()
@@ -196,7 +197,8 @@ var errTooLarge = domain.Errorf(domain.InvalidArgument,
 	"event exceeds the maximum message size of the log: shorten the request")
 
 func acknowledged(data []byte) (uint64, error) {
-	const usual = `{"stream":"` + Stream + `","seq":` // digits and a brace follow: avoids a JSON decoder
+	// A usual reply is this text, the position and a brace, and need not be decoded as JSON.
+	const usual = `{"stream":"` + Stream + `","seq":`
 	if rest, ok := bytes.CutPrefix(data, []byte(usual)); ok {
 		if position, err := strconv.ParseUint(strings.TrimRight(string(rest), "}"), 10, 64); err == nil && position > 0 {
 			return position, nil
@@ -224,16 +226,17 @@ func acknowledged(data []byte) (uint64, error) {
 	return 0, uncertain(ack.Error)
 }
 
-// notTaken reports whether a message was certainly not stored and may be sent again.
+// notTaken reports whether an error means that the server certainly did not store the message, so
+// that it may be sent again.
 func notTaken(err error) bool {
 	if errors.Is(err, nats.ErrNoResponders) {
 		return true
 	}
-	var refusal *jetstream.APIError
-	if !errors.As(err, &refusal) {
+	var apiErr *jetstream.APIError
+	if !errors.As(err, &apiErr) {
 		return false
 	}
-	switch refusal.ErrorCode {
+	switch apiErr.ErrorCode {
 	case codeUnavailable, codeSubjectBusy:
 		return true
 	}
@@ -243,11 +246,11 @@ func notTaken(err error) bool {
 // IsSequenceConflict reports whether the server refused a message because another was stored
 // on its subject first.
 func IsSequenceConflict(err error) bool {
-	var refusal *jetstream.APIError
-	return errors.As(err, &refusal) && (refusal.ErrorCode == codeWrongSequence || refusal.ErrorCode == codeSubjectBusy)
+	var apiErr *jetstream.APIError
+	return errors.As(err, &apiErr) && (apiErr.ErrorCode == codeWrongSequence || apiErr.ErrorCode == codeSubjectBusy)
 }
 
-// Sleep waits for a duration and reports whether it passed before ctx was done.
+// Sleep waits for a duration. It returns false immediately when ctx is done first.
 func Sleep(ctx context.Context, pause time.Duration) bool {
 	timer := time.NewTimer(pause)
 	defer timer.Stop()

@@ -21,10 +21,15 @@ const (
 	followBytes  = 16 << 20
 )
 
-// Follow implements Log. It uses one ordered consumer. When the server disconnects, it resumes from
-// its position, until ctx is done, the connection is closed, the stream is deleted, the disk or the
-// mark has failed, or the log was set back. A follower of all events receives every position, or a
-// DataLoss error with the first missing one.
+// followHeartbeat is the interval at which the server sends an idle follower a message. Without two
+// of them the follower creates another consumer, on another server if this one hangs.
+const followHeartbeat = time.Second
+
+// Follow implements Log. When the consumer fails, for example because the server disconnects,
+// Follow creates another one after the last event. It ends when ctx is done, the connection is
+// closed, the stream is deleted, the disk or the mark has failed, the log was set back, or an event
+// is missing or cannot be decoded. Without a filter Follow yields the event at every position, or a
+// DataLoss error with the first missing position.
 func (l *JetStream) Follow(ctx context.Context, filter string, after uint64) iter.Seq2[Event, error] {
 	return func(yield func(Event, error) bool) {
 		outer := ctx
@@ -32,7 +37,7 @@ func (l *JetStream) Follow(ctx context.Context, filter string, after uint64) ite
 		defer cancel()
 		go l.watchHistory(ctx, cancel)
 		pause := 50 * time.Millisecond
-		skipped := false // the previous consumer met a gap at the same position
+		skipped := false // the previous consumer also found a gap after this position
 		for {
 			begun := after
 			err := l.follow(ctx, FilterOf(filter), &after, yield)
@@ -44,7 +49,8 @@ func (l *JetStream) Follow(ctx context.Context, filter string, after uint64) ite
 			}
 			again := skipped
 			skipped = domain.CodeOf(err) == domain.DataLoss
-			if skipped && again || errors.Is(err, errUnreadable) || errors.Is(err, jetstream.ErrStreamNotFound) || l.disk.broken() || l.mark.Err() != nil || l.nc.IsClosed() || !Sleep(ctx, pause) {
+			if skipped && again || errors.Is(err, errUnreadable) || errors.Is(err, jetstream.ErrStreamNotFound) ||
+				l.disk.broken() || l.mark.Err() != nil || l.nc.IsClosed() || !Sleep(ctx, pause) {
 				if fault := l.history.failure(); fault != nil {
 					err = fault
 				}
@@ -61,7 +67,8 @@ func (l *JetStream) Follow(ctx context.Context, filter string, after uint64) ite
 
 var errUnreadable = errors.New("unreadable event")
 
-// follow yields from one ordered consumer. It returns nil when yield returns false.
+// follow yields the events of one ordered consumer after the position *after, and updates the
+// position. It returns nil when yield returns false.
 func (l *JetStream) follow(ctx context.Context, filter string, after *uint64, yield func(Event, error) bool) error {
 	consumer, err := l.js.OrderedConsumer(ctx, Stream, jetstream.OrderedConsumerConfig{
 		FilterSubjects: []string{filter},
@@ -71,7 +78,8 @@ func (l *JetStream) follow(ctx context.Context, filter string, after *uint64, yi
 	if err != nil {
 		return err
 	}
-	messages, err := consumer.Messages(jetstream.PullMaxMessagesWithBytesLimit(followEvents, followBytes))
+	messages, err := consumer.Messages(jetstream.PullMaxMessagesWithBytesLimit(followEvents, followBytes),
+		jetstream.PullHeartbeat(followHeartbeat))
 	if err != nil {
 		return err
 	}

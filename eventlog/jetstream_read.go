@@ -15,8 +15,8 @@ import (
 	"anneal/domain"
 )
 
-// Limits of one page of a read. The first page is smaller, because a caller that shows one page of
-// a list needs no more.
+// Limits of one page of Read, in events and bytes. The first page has only firstEvents, because
+// many callers need no more events than one page of a list.
 const (
 	firstEvents = 64
 	pageEvents  = 256
@@ -24,8 +24,8 @@ const (
 )
 
 // Read implements Log. It needs no consumer: the stream's leader reports the last position, and any
-// server that has reached it serves the events. So it yields every event that was acknowledged
-// before it began.
+// server that has reached it serves the events. So Read yields every event that was acknowledged
+// before Read began.
 func (l *JetStream) Read(ctx context.Context, filter string, after uint64) iter.Seq2[Event, error] {
 	return func(yield func(Event, error) bool) {
 		filter := FilterOf(filter)
@@ -37,8 +37,8 @@ func (l *JetStream) Read(ctx context.Context, filter string, after uint64) iter.
 		if !found {
 			return
 		}
-		for most := firstEvents; after < newest.Position; most = pageEvents {
-			page, _, err := l.page(ctx, filter, after+1, most)
+		for limit := firstEvents; after < newest.Position; limit = pageEvents {
+			page, _, err := l.page(ctx, filter, after+1, limit)
 			if err != nil {
 				yield(Event{}, err)
 				return
@@ -51,7 +51,7 @@ func (l *JetStream) Read(ctx context.Context, filter string, after uint64) iter.
 					return
 				}
 			}
-			if len(page) == 0 && !Sleep(ctx, 2*time.Millisecond) { // this replica is behind
+			if len(page) == 0 && !Sleep(ctx, 2*time.Millisecond) { // the replica that replied is behind the leader
 				yield(Event{}, ctx.Err())
 				return
 			}
@@ -66,9 +66,9 @@ func FilterOf(filter string) string {
 	return filter
 }
 
-// Count implements Log. It reads one event, with which the server returns the number of matching
-// events after it, from its index of subjects. A replica that is behind does not count events that
-// it has not received. Every counted event is on disk: Last waits for it.
+// Count implements Log. It requests one event, because the server's reply also has the number of
+// later events that match the filter. A server of a cluster that is behind counts only the
+// events that it has received. Count calls Last, which waits until the counted events are on disk.
 func (l *JetStream) Count(ctx context.Context, filter string) (uint64, error) {
 	page, left, err := l.page(ctx, FilterOf(filter), 1, 1)
 	if err == nil && l.disk != nil && len(page) > 0 {
@@ -80,17 +80,19 @@ func (l *JetStream) Count(ctx context.Context, filter string) (uint64, error) {
 	return uint64(len(page)) + left, nil
 }
 
-// page reads the next events from any replica, and how many events follow them.
-func (l *JetStream) page(ctx context.Context, filter string, from uint64, most int) (events []Event, left uint64, err error) {
+// page reads at most limit events that match a filter, beginning at the position from, from any
+// replica. left is the number of matching events after the returned ones.
+func (l *JetStream) page(ctx context.Context, filter string, from uint64, limit int) (events []Event, left uint64,
+	err error) {
 	err = l.ask(ctx, func(ctx context.Context) error {
-		events, left, err = l.pageOnce(ctx, filter, from, most)
+		events, left, err = l.pageOnce(ctx, filter, from, limit)
 		return err
 	})
 	return events, left, err
 }
 
-// retry repeats a read until it succeeds: a cluster that elects a leader does not reply, or reports
-// no responders.
+// ask repeats a read until it succeeds, because a cluster that elects a leader does not reply, or
+// reports no responders. It gives up after twice the AckWait.
 func (l *JetStream) ask(parent context.Context, try func(context.Context) error) error {
 	ctx, cancel := context.WithTimeout(parent, 2*l.ackWait)
 	defer cancel()
@@ -114,15 +116,16 @@ func (l *JetStream) ask(parent context.Context, try func(context.Context) error)
 	}
 }
 
-func (l *JetStream) pageOnce(ctx context.Context, filter string, from uint64, most int) (page []Event, left uint64, err error) {
+func (l *JetStream) pageOnce(ctx context.Context, filter string, from uint64, limit int) (page []Event, left uint64,
+	err error) {
 	inbox := l.nc.NewInbox()
 	sub, err := l.nc.SubscribeSync(inbox)
 	if err != nil {
 		return nil, 0, err
 	}
 	defer func() { _ = sub.Unsubscribe() }()
-	asked := map[string]any{"seq": from, "batch": most, "max_bytes": pageBytes}
-	if filter != everything { // without a filter the server does not search its index of subjects
+	asked := map[string]any{"seq": from, "batch": limit, "max_bytes": pageBytes}
+	if filter != everything { // without next_by_subj the server need not search its index of subjects
 		asked["next_by_subj"] = filter
 	}
 	request, err := json.Marshal(asked)
@@ -177,7 +180,7 @@ func (l *JetStream) Last(ctx context.Context) (Checkpoint, error) {
 }
 
 // fromLeader reads one event from the stream's leader, the only server that certainly has every
-// acknowledged event.
+// acknowledged event. found is false when no event matches the query.
 func (l *JetStream) fromLeader(ctx context.Context, query map[string]any) (e Event, found bool, err error) {
 	request, err := json.Marshal(query)
 	if err != nil {
@@ -228,8 +231,8 @@ func (l *JetStream) fromLeaderOnce(ctx context.Context, request []byte) (Event, 
 	return e, err == nil, err
 }
 
-// Acknowledged is the position up to which a durable consumer of the log has
-// acknowledged every event that it was given; 0 when there is none of the name.
+// Acknowledged returns the position up to which every event that a durable consumer received is
+// acknowledged; 0 when the consumer does not exist. durable is the consumer's name.
 func (l *JetStream) Acknowledged(ctx context.Context, durable string) (uint64, error) {
 	ctx, cancel := context.WithTimeout(ctx, l.ackWait)
 	defer cancel()
@@ -238,7 +241,7 @@ func (l *JetStream) Acknowledged(ctx context.Context, durable string) (uint64, e
 	case errors.Is(err, jetstream.ErrConsumerNotFound):
 		return 0, nil
 	case err != nil:
-		return 0, fmt.Errorf("eventlog: looking for the consumer %s: %w", durable, err)
+		return 0, fmt.Errorf("eventlog: look up consumer %s: %w", durable, err)
 	}
 	return c.CachedInfo().AckFloor.Stream, nil
 }

@@ -8,16 +8,16 @@ import (
 	"anneal/eventlog/integrity"
 )
 
-// LocalFiles are what a log on the embedded server, or a control plane in a cluster, keeps in
-// files of its own.
+// LocalFiles describes the local files that belong to a log: those of the embedded server, or the
+// mark of a control plane that uses a NATS cluster.
 type LocalFiles struct {
-	Space  *disk.Space          // appends are refused when it is full; nil is unlimited
-	Mark   *integrity.MarkFile  // records what is durable, and the running hash; nil records nothing
-	Blocks string               // directory of the block files to sync; "" where servers sync before they acknowledge
+	Space  *disk.Space          // checked before each append; nil is unlimited
+	Mark   *integrity.MarkFile  // records the durable position and the running hash; nil records nothing
+	Blocks string               // directory of the block files to sync; "" when the server syncs before it acknowledges
 	Sync   func(*os.File) error // syncs a block file; nil is fdatasync; for tests
 }
 
-// UseFiles sets the log's files, before the log is used.
+// UseFiles sets the log's files. Call it before any other method.
 func (l *JetStream) UseFiles(files LocalFiles) {
 	l.space, l.mark = files.Space, files.Mark
 	if files.Blocks != "" {

@@ -14,7 +14,8 @@ import (
 	"anneal/eventlog/integrity"
 )
 
-// EnsureMirror creates or updates the readers' mirror of the log.
+// EnsureMirror creates or updates the mirror of the log for readers. keeper is a connection into
+// the NATS account READERS.
 func EnsureMirror(ctx context.Context, keeper *nats.Conn, log *JetStream, replicas int) error {
 	js, err := jetstream.New(keeper)
 	if err != nil {
@@ -45,9 +46,10 @@ func mendMirror(ctx context.Context, keeper *nats.Conn, js jetstream.JetStream, 
 	return nil
 }
 
-// reconcileMirror compares the mirror's last event with the log. The mirror may be the only copy of
-// events that the log lost, so it is never deleted here: events after the log's last one are
-// appended to the log again, at their positions, and a mirror with a different event is refused.
+// reconcileMirror compares the mirror's last event with the log. The mirror may have the only copy
+// of events that the log lost, so reconcileMirror never deletes it: it appends the mirror's events
+// after the log's last one to the log, at the same positions. It returns an error when the mirror
+// has another event than the log at a position.
 func reconcileMirror(ctx context.Context, mirror, log *JetStream, last Checkpoint) error {
 	if last.Position == 0 {
 		return nil
@@ -69,17 +71,21 @@ func reconcileMirror(ctx context.Context, mirror, log *JetStream, last Checkpoin
 			return err
 		}
 		if e.ID == "" || e.ID != there.EventID {
-			return integrity.Damagef("the mirror has event %s at position %d, where the log has event %q: the log or the mirror lost events", there.EventID, shared, e.ID)
+			return integrity.Damagef(
+				"the mirror has event %s at position %d, where the log has event %q: the log or the mirror lost events",
+				there.EventID, shared, e.ID)
 		}
 	}
 	if last.Position <= end.Position {
 		return nil
 	}
-	slog.Warn("the mirror has events that the log lost: appending them to the log again", "first", end.Position+1, "last", last.Position)
+	slog.Warn("the mirror has events that the log lost: appending them to the log again", "first", end.Position+1, "last",
+		last.Position)
 	return log.restore(ctx, mirror, end.Position, last.Position)
 }
 
-// restore appends a mirror's events between two positions to the log, at the same positions.
+// restore appends events of a mirror to the log, at the same positions: those with positions
+// greater than after and at most upTo.
 func (l *JetStream) restore(ctx context.Context, from *JetStream, after, upTo uint64) error {
 	return from.messages(ctx, after, upTo, func(position uint64, m jetstream.Msg) error {
 		if position != after+1 {

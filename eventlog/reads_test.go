@@ -9,8 +9,9 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Who stops early has not fetched the rest, and a count fetches one event.
-func TestReadsFetchWhatTheyAreAskedFor(t *testing.T) {
+// TestReadsFetchOnlyWhatIsNeeded checks that Read fetches no further page when the caller stops
+// early, and that Count fetches one event.
+func TestReadsFetchOnlyWhatIsNeeded(t *testing.T) {
 	log, last := servertest.StartLog(t), uint64(0)
 	for range 4 * eventlog.FirstEvents {
 		last = logtest.Append(t, log, logtest.Write("a", last))
@@ -25,7 +26,7 @@ func TestReadsFetchWhatTheyAreAskedFor(t *testing.T) {
 			require.NoError(t, err)
 			return
 		}
-	}), uint64(eventlog.FirstEvents+2), "one page, its end, and the place of the newest event")
+	}), uint64(eventlog.FirstEvents+2), "one page, its end, and the position of the newest event")
 	require.Equal(t, uint64(2), fetched(func() {
 		n, err := log.Count(t.Context(), "events.acme.>")
 		require.NoError(t, err)

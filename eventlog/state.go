@@ -12,10 +12,11 @@ import (
 	"anneal/eventlog/integrity"
 )
 
-// Verify holds the open stream against what the check before the start
-// found, and answers the mark of now: with the running hash up to the log's
-// last event.
-func (l *JetStream) Verify(ctx context.Context, before integrity.CheckResult) (mark integrity.HighWaterMark, err error) {
+// Verify compares the open stream with the result of the check before the start. It returns the
+// current mark with the running hash up to the log's last event, or an error when events are
+// missing or differ from the mark.
+func (l *JetStream) Verify(ctx context.Context, before integrity.CheckResult) (mark integrity.HighWaterMark,
+	err error) {
 	mark = before.Mark
 	var state jetstream.StreamState
 	err = Retry(ctx, func(ctx context.Context) error {
@@ -30,13 +31,16 @@ func (l *JetStream) Verify(ctx context.Context, before integrity.CheckResult) (m
 	}
 	switch {
 	case state.LastSeq < mark.MinPosition():
-		return mark, integrity.Damagef("the log ends at position %d, but reached %d before", state.LastSeq, mark.MinPosition())
+		return mark, integrity.Damagef("the log ends at position %d, but reached %d before", state.LastSeq,
+			mark.MinPosition())
 	case state.Msgs > 0 && state.FirstSeq != 1 || state.Msgs != state.LastSeq:
-		return mark, integrity.Damagef("the log has %d events from position %d to %d: some are missing", state.Msgs, state.FirstSeq, state.LastSeq)
-	case before.Read && state.LastSeq < before.Last: // it may be greater: restored from the mirror
-		return mark, integrity.Damagef("the log ends at position %d by its files, but at %d by the NATS server", before.Last, state.LastSeq)
+		return mark, integrity.Damagef("the log has %d events from position %d to %d: some are missing", state.Msgs,
+			state.FirstSeq, state.LastSeq)
+	case before.Read && state.LastSeq < before.Last: // LastSeq is greater when events were restored from the mirror
+		return mark, integrity.Damagef("the log ends at position %d by its files, but at %d by the NATS server", before.Last,
+			state.LastSeq)
 	}
-	if mark.Position < state.LastSeq || !before.Read { // the event at the mark is not checked yet
+	if mark.Position < state.LastSeq || !before.Read { // events after the mark, or all events, are not checked yet
 		if err := l.catchUp(ctx, &mark, state.LastSeq); err != nil {
 			return mark, err
 		}
@@ -45,8 +49,8 @@ func (l *JetStream) Verify(ctx context.Context, before integrity.CheckResult) (m
 	return mark, nil
 }
 
-// catchUp extends a mark's running hash to a position by reading the log, and refuses a log with a
-// different event at the mark.
+// catchUp extends a mark's running hash to the position upTo by reading the log. It returns an
+// error when the log has a different event at the position of the mark.
 func (l *JetStream) catchUp(ctx context.Context, mark *integrity.HighWaterMark, upTo uint64) error {
 	chain := mark.HashChain
 	if mark.Position > 0 {
@@ -55,7 +59,9 @@ func (l *JetStream) catchUp(ctx context.Context, mark *integrity.HighWaterMark, 
 	for chain.Position < upTo {
 		err := l.readChain(ctx, &chain, upTo, func() error {
 			if chain.Position == mark.Position && chain != mark.HashChain {
-				return integrity.Damagef("the log has event %s with running hash %s at position %d, where the mark has event %s with %s: it is another log, or it was altered",
+				return integrity.Damagef(
+					"the log has event %s with running hash %s at position %d, where the mark has event %s with %s: it is "+
+						"another log, or it was altered",
 					chain.EventID, chain.Hash, chain.Position, mark.EventID, mark.Hash)
 			}
 			return nil
@@ -68,7 +74,8 @@ func (l *JetStream) catchUp(ctx context.Context, mark *integrity.HighWaterMark, 
 	return nil
 }
 
-// readChain extends a chain up to a position, event by event.
+// readChain reads the log and extends a chain up to the position upTo. It calls the function each
+// after every event.
 func (l *JetStream) readChain(ctx context.Context, chain *integrity.HashChain, upTo uint64, each func() error) error {
 	return l.messages(ctx, chain.Position, upTo, func(position uint64, m jetstream.Msg) error {
 		err := chain.Extend(integrity.MessageOf(position, m.Subject(), nats.Header(m.Headers()), m.Data()))
@@ -79,7 +86,8 @@ func (l *JetStream) readChain(ctx context.Context, chain *integrity.HashChain, u
 	})
 }
 
-// messages reads the messages after a position, up to another.
+// messages calls the function each with the position and the message of every event whose position
+// is greater than after and at most upTo.
 func (l *JetStream) messages(ctx context.Context, after, upTo uint64, each func(uint64, jetstream.Msg) error) error {
 	consumer, err := l.js.OrderedConsumer(ctx, Stream, jetstream.OrderedConsumerConfig{
 		FilterSubjects: []string{everything},

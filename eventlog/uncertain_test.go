@@ -17,27 +17,29 @@ import (
 	"anneal/eventlog/natsserver"
 )
 
-// silent loses the acknowledgement of what it records, and cannot be read then.
-type silent struct{ *eventlog.Memory }
+// A losing is a log whose Append records the event but returns ErrUncertain, and whose Read fails.
+type losing struct{ *eventlog.Memory }
 
-func (s silent) Append(ctx context.Context, w eventlog.Write) (uint64, error) {
+func (s losing) Append(ctx context.Context, w eventlog.Write) (uint64, error) {
 	_, err := s.Memory.Append(ctx, w)
 	return 0, errors.Join(eventlog.ErrUncertain, err)
 }
 
-func (s silent) Read(context.Context, string, uint64) iter.Seq2[eventlog.Event, error] {
+func (s losing) Read(context.Context, string, uint64) iter.Seq2[eventlog.Event, error] {
 	return func(yield func(eventlog.Event, error) bool) {
-		yield(eventlog.Event{}, domain.Errorf(domain.Unavailable, "the event log does not answer"))
+		yield(eventlog.Event{}, domain.Errorf(domain.Unavailable, "the event log does not respond"))
 	}
 }
 
-// A fault says that nothing was recorded: whoever gets one takes back what he
-// prepared. So what may have been recorded is none.
-func TestUncertaintyIsNoFault(t *testing.T) {
+// TestUncertainErrorsAreNoDomainErrors checks that an error of Do or Append after which the event
+// may be recorded is not a domain error. After a domain error, callers undo their preparations,
+// because nothing was recorded.
+func TestUncertainErrorsAreNoDomainErrors(t *testing.T) {
 	log := eventlog.NewMemory()
-	_, err := eventlog.Do(t.Context(), silent{log}, logtest.Follow(t, log), eventlog.Request{Time: time.Now()}, domain.Intend(logtest.Counters, logtest.Name("a"), logtest.Add{N: 1}))
+	_, err := eventlog.Do(t.Context(), losing{log}, logtest.Follow(t, log), eventlog.Request{Time: time.Now()},
+		domain.Intend(logtest.Counters, logtest.Name("a"), logtest.Add{N: 1}))
 	require.ErrorIs(t, err, eventlog.ErrUncertain)
-	require.ErrorContains(t, err, "does not answer")
+	require.ErrorContains(t, err, "does not respond")
 	require.Equal(t, domain.Unknown, domain.CodeOf(err))
 
 	s := servertest.Start(t, func(o *natsserver.Options) { o.NoSync = false })
@@ -46,7 +48,8 @@ func TestUncertaintyIsNoFault(t *testing.T) {
 	require.ErrorIs(t, err, eventlog.ErrUncertain)
 	require.Equal(t, domain.Unknown, domain.CodeOf(err))
 
-	// Nobody waits for ever for what a failed disk holds back: the server ends.
+	// Follow returns the error of a failed sync instead of waiting forever for the event that is
+	// not on disk.
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	for _, err := range s.Log().Follow(ctx, "", 0) {
@@ -55,12 +58,12 @@ func TestUncertaintyIsNoFault(t *testing.T) {
 	require.NoError(t, ctx.Err())
 }
 
-// A late log does not acknowledge the first append, records it only when
-// arrives is called, and refuses every later one with a fault.
+// A late is a log whose first Append returns ErrUncertain and records the event only when arrives
+// is called. Every later Append returns a domain error.
 type late struct {
 	*eventlog.Memory
 	first *eventlog.Write
-	read  func() // before the second look for our own events
+	read  func() // if not nil, the second Read calls it first
 	looks int
 }
 
@@ -83,7 +86,7 @@ func (l *late) Read(ctx context.Context, filter string, after uint64) iter.Seq2[
 	return l.Memory.Read(ctx, filter, after)
 }
 
-func TestAfterAnUncertainAppendNoFailureIsAFault(t *testing.T) {
+func TestAfterAnUncertainAppendErrorsAreUncertain(t *testing.T) {
 	log := &late{Memory: eventlog.NewMemory()}
 	intent := domain.Intend(logtest.Counters, logtest.Name("a"), logtest.Add{N: 1})
 	_, err := eventlog.Do(t.Context(), log, logtest.Follow(t, log.Memory), eventlog.Request{Time: time.Now()}, intent)
@@ -100,23 +103,60 @@ func TestAfterAnUncertainAppendNoFailureIsAFault(t *testing.T) {
 	require.Equal(t, logtest.Counter{Total: 1}, after.State)
 }
 
-// Another process that ran the same command before it died has recorded it,
-// and others have gone on from there: the result is what the command produced.
+// A replaced is a log whose Append returns ErrUncertain and appends the event of another client
+// instead.
+type replaced struct{ *eventlog.Memory }
+
+func (l replaced) Append(ctx context.Context, w eventlog.Write) (uint64, error) {
+	_, err := l.Memory.Append(ctx, logtest.Write("a", w.Expect))
+	return 0, errors.Join(eventlog.ErrUncertain, err)
+}
+
+// TestStaleIntentAfterALostAppend checks that Do returns ErrStale, not ErrUncertain, for an intent
+// that requires one version of its row when another event was appended after an append that was not
+// acknowledged. The lost append expected the same version, so the server will refuse it.
+func TestStaleIntentAfterALostAppend(t *testing.T) {
+	log := eventlog.NewMemory()
+	rows := logtest.Follow(t, log)
+	version, err := log.Append(t.Context(), logtest.Write("a", 0))
+	require.NoError(t, err)
+	require.NoError(t, rows.WaitFor(t.Context(), version))
+	intent := domain.Intend(logtest.Counters, logtest.Name("a"), logtest.Add{N: 1}).At(version)
+	_, err = eventlog.Do(t.Context(), replaced{log}, rows, eventlog.Request{Time: time.Now()}, intent)
+	require.ErrorIs(t, err, domain.ErrStale)
+	_, err = eventlog.Do(t.Context(), log, rows, eventlog.Request{Time: time.Now()}, intent)
+	require.ErrorIs(t, err, domain.ErrStale)
+	require.EqualValues(t, 2, must(log.Last(t.Context())).Position, "nothing was recorded for a stale intent")
+}
+
+func must[T any](value T, err error) T {
+	if err != nil {
+		panic(err)
+	}
+	return value
+}
+
+// TestDoReturnsWhatAnEarlierRunOfTheCommandRecorded checks that Do of a command that an earlier
+// process recorded returns the recorded change, also when later events followed.
 func TestDoReturnsWhatAnEarlierRunOfTheCommandRecorded(t *testing.T) {
 	log := eventlog.NewMemory()
 	world := logtest.Follow(t, log)
 	request := eventlog.Request{Time: time.Now(), Command: "c-1"}
-	_, err := eventlog.Do(t.Context(), log, world, eventlog.Request{Time: time.Now()}, domain.Intend(logtest.Counters, logtest.Name("a"), logtest.Add{N: 2}))
+	_, err := eventlog.Do(t.Context(), log, world, eventlog.Request{Time: time.Now()},
+		domain.Intend(logtest.Counters, logtest.Name("a"), logtest.Add{N: 2}))
 	require.NoError(t, err)
 	require.NoError(t, world.WaitFor(t.Context(), 1))
-	_, err = eventlog.Do(t.Context(), log, world, request, domain.Intend(logtest.Counters, logtest.Name("a"), logtest.Add{N: 3}))
+	_, err = eventlog.Do(t.Context(), log, world, request,
+		domain.Intend(logtest.Counters, logtest.Name("a"), logtest.Add{N: 3}))
 	require.NoError(t, err)
 	require.NoError(t, world.WaitFor(t.Context(), 2))
-	_, err = eventlog.Do(t.Context(), log, world, eventlog.Request{Time: time.Now()}, domain.Intend(logtest.Counters, logtest.Name("a"), logtest.Add{N: 4}))
+	_, err = eventlog.Do(t.Context(), log, world, eventlog.Request{Time: time.Now()},
+		domain.Intend(logtest.Counters, logtest.Name("a"), logtest.Add{N: 4}))
 	require.NoError(t, err)
 
 	stale := logtest.NewRows()
-	result, err := eventlog.Do(t.Context(), log, stale, request, domain.Intend(logtest.Counters, logtest.Name("a"), logtest.Add{N: 3}))
+	result, err := eventlog.Do(t.Context(), log, stale, request,
+		domain.Intend(logtest.Counters, logtest.Name("a"), logtest.Add{N: 3}))
 	require.NoError(t, err)
 	require.EqualValues(t, 2, result.Position())
 	after, err := result.After(world)

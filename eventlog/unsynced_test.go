@@ -17,8 +17,9 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// unsynced is a log whose event at position 2 is acknowledged by the server but
-// not on disk: its sync does not return before the test ends.
+// unsynced starts a server and appends two events to its log. The NATS server has acknowledged the
+// event at position 2, but the sync of the block file that contains the event does not return
+// before the test ends. unsynced returns the server and the ID of that event, hidden.
 func unsynced(t *testing.T) (s *natsserver.Server, hidden string) {
 	s = servertest.Start(t, func(o *natsserver.Options) { o.NoSync = false })
 	logtest.Append(t, s.Log(), logtest.Write("a", 0))
@@ -31,15 +32,17 @@ func unsynced(t *testing.T) (s *natsserver.Server, hidden string) {
 	require.EqualValues(t, 2, position)
 	ended := make(chan error, 1)
 	go func() { ended <- s.Log().WaitDurable(context.WithoutCancel(t.Context()), position) }()
-	t.Cleanup(func() { close(release); assert.NoError(t, <-ended) }) // before the server is closed
-	<-begun                                                          // whoever comes now waits for the next round
+	t.Cleanup(func() { close(release); assert.NoError(t, <-ended) }) // runs before the cleanup that closes the server
+	<-begun                                                          // later callers wait for the next round
 	return s, w.ID
 }
 
-// No read answers an event, or a position or number that includes it, before
-// the event is on disk: a power failure would take back what was shown.
-func TestNoReadShowsWhatIsNotOnDisk(t *testing.T) {
-	// Each answers the positions it was shown; it ends with its context.
+// TestNoReadReturnsUnsyncedEvents checks that no method of the log returns an event, or a position
+// or count that includes the event, before the event is on disk, because a power failure could
+// remove the event from the log.
+func TestNoReadReturnsUnsyncedEvents(t *testing.T) {
+	// Each function reads the log until its context is done, and returns the positions and counts
+	// that it received.
 	reads := map[string]func(context.Context, *eventlog.JetStream) []uint64{
 		"Read": func(ctx context.Context, l *eventlog.JetStream) (seen []uint64) {
 			for e, err := range l.Read(ctx, "", 0) {
@@ -75,7 +78,8 @@ func TestNoReadShowsWhatIsNotOnDisk(t *testing.T) {
 			}
 			return []uint64{place.Position}
 		},
-		"Acknowledged": func(ctx context.Context, l *eventlog.JetStream) []uint64 { // what handlers were given, which waits
+		// A consumer cannot acknowledge an event that no handler has received.
+		"Acknowledged": func(ctx context.Context, l *eventlog.JetStream) []uint64 {
 			position, _ := l.Acknowledged(ctx, "nobody")
 			return []uint64{position}
 		},
@@ -84,14 +88,15 @@ func TestNoReadShowsWhatIsNotOnDisk(t *testing.T) {
 			return []uint64{position}
 		},
 	}
-	// Those that read nothing, and of export_test.go.
-	other := []string{"UseFiles", "CloseFiles", "WaitDurable", "Verify", "SetBlockSync", "NextRoundAwaited", "PublishOnce", "InMsgs"}
+	// Methods of the log that read no events, and methods in export_test.go.
+	other := []string{"UseFiles", "CloseFiles", "WaitDurable", "Verify", "SetBlockSync", "NextRoundAwaited", "PublishOnce",
+		"InMsgs"}
 	logType := reflect.TypeFor[*eventlog.JetStream]()
 	for i := range logType.NumMethod() {
 		if slices.Contains(other, logType.Method(i).Name) {
 			continue
 		}
-		require.Contains(t, reads, logType.Method(i).Name, "a new method of the log must be shown to wait for the disk")
+		require.Contains(t, reads, logType.Method(i).Name, "a new method of the log must be tested for waiting for the disk")
 	}
 	for name, read := range reads {
 		t.Run(name, func(t *testing.T) {
@@ -105,8 +110,9 @@ func TestNoReadShowsWhatIsNotOnDisk(t *testing.T) {
 	}
 }
 
-// Nor do those that are built on the reads, or read the stream by themselves.
-func TestNothingElseShowsWhatIsNotOnDisk(t *testing.T) {
+// TestNothingElseReturnsUnsyncedEvents checks that Recorded, settle and handlers of events return
+// and receive no event that is not on disk.
+func TestNothingElseReturnsUnsyncedEvents(t *testing.T) {
 	t.Run("Recorded and settle", func(t *testing.T) {
 		s, _ := unsynced(t)
 		ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)

@@ -2,13 +2,13 @@ package idempotency
 
 import "anneal/eventlog/kv"
 
-// Kept is how many records are counted of a key's account, and their bytes.
+// Kept returns the number and the total bytes of the counted records of a key's account.
 func (a *Store) Kept(key string) (count int, bytes int64) {
 	a.kept.mu.Lock()
 	defer a.kept.mu.Unlock()
 	kept := a.kept.of(key)
-	return len(kept.answers), kept.bytes
+	return len(kept.responses), kept.bytes
 }
 
-// Records is the store behind the claims.
+// Records returns the key-value store that holds the records.
 func (a *Store) Records() kv.Store { return a.records }

@@ -11,119 +11,122 @@ import (
 	"anneal/eventlog/kv"
 )
 
-// AnswerLimit bounds the answers that are kept of one account at a time.
+// Limit is the maximum number and total size of the responses that are stored for one account.
 type Limit struct {
 	Count int
-	Bytes int64 // once so many are kept no further key is taken; those at work may still answer
+	Bytes int64 // at this total size, new keys are refused; requests in progress still store their response
 }
 
-// DefaultAnswerLimit is the limit of Answers whose opener sets no other.
+// DefaultLimit is the Limit of a new Store.
 var DefaultLimit = Limit{Count: 50_000, Bytes: 256 << 20}
 
-// ReasonAnswersFull is why a claim is refused for want of room.
+// ReasonFull is the reason of a claim that is refused because the account's limit is reached.
 const ReasonFull = "TOO_MANY_IDEMPOTENCY_KEYS"
 
-// keptCounts counts what is kept of each account: what this process keeps at once,
-// what others keep when it hears of it.
-type keptCounts struct {
+// accountCounts counts the stored keys and bytes of each account. It counts claims of this process
+// immediately and those of other processes when the bucket's watch reports them.
+type accountCounts struct {
 	mu       sync.Mutex
-	accounts map[string]*keptCount
+	accounts map[string]*accountCount
 }
 
-type keptCount struct {
-	answers map[string]keptAnswer // by key
-	bytes   int64
-	soonest time.Time // before this nothing lapses, as far as was looked
+type accountCount struct {
+	responses  map[string]keptResponse // by key
+	bytes      int64
+	nextExpiry time.Time // no key of the account expires before this time
 }
 
-type keptAnswer struct {
-	revision uint64 // 0 while it is not in the store
+type keptResponse struct {
+	revision uint64 // of the record; 0 until the record is stored
 	bytes    int64
 	ends     time.Time
 }
 
-// of is the count of a key's account.
-func (k *keptCounts) of(key string) *keptCount {
+// of returns the counts of a key's account. The caller holds the lock.
+func (k *accountCounts) of(key string) *accountCount {
 	account, _, _ := strings.Cut(key, ".")
 	if k.accounts == nil {
-		k.accounts = map[string]*keptCount{}
+		k.accounts = map[string]*accountCount{}
 	}
 	if k.accounts[account] == nil {
-		k.accounts[account] = &keptCount{answers: map[string]keptAnswer{}}
+		k.accounts[account] = &accountCount{responses: map[string]keptResponse{}}
 	}
 	return k.accounts[account]
 }
 
-// take keeps a place for a key. When there is none it answers when the first
-// of those that are taken lapses.
-func (k *keptCounts) take(key string, now time.Time, limit Limit) (free time.Time, ok bool) {
+// reserve counts a key that is about to be stored. When the account's limit is reached, ok is
+// false, and free is the time at which the account's next key expires.
+func (k *accountCounts) reserve(key string, now time.Time, limit Limit) (free time.Time, ok bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	a := k.of(key)
-	if _, has := a.answers[key]; has { // it lapsed, or somebody else just took it
+	if _, has := a.responses[key]; has { // the key has expired, or a concurrent claim has just reserved it
 		return free, true
 	}
-	if a.full(limit) && !now.Before(a.soonest) {
+	if a.full(limit) && !now.Before(a.nextExpiry) {
 		a.sweep(now)
 	}
 	if a.full(limit) {
-		return a.soonest, false
+		return a.nextExpiry, false
 	}
-	a.answers[key] = keptAnswer{ends: now.Add(Retention)}
+	a.responses[key] = keptResponse{ends: now.Add(Retention)}
 	return free, true
 }
 
-func (a *keptCount) full(limit Limit) bool {
-	return len(a.answers) >= limit.Count || a.bytes >= limit.Bytes
+func (a *accountCount) full(limit Limit) bool {
+	return len(a.responses) >= limit.Count || a.bytes >= limit.Bytes
 }
 
-// sweep forgets what has lapsed, and finds out what lapses next.
-func (a *keptCount) sweep(now time.Time) {
-	a.soonest = now.Add(Retention)
-	for key, one := range a.answers {
+// sweep removes expired keys from the counts and sets nextExpiry.
+func (a *accountCount) sweep(now time.Time) {
+	a.nextExpiry = now.Add(Retention)
+	for key, one := range a.responses {
 		switch {
 		case !now.Before(one.ends):
 			a.bytes -= one.bytes
-			delete(a.answers, key)
-		case one.ends.Before(a.soonest):
-			a.soonest = one.ends
+			delete(a.responses, key)
+		case one.ends.Before(a.nextExpiry):
+			a.nextExpiry = one.ends
 		}
 	}
 }
 
-// give takes back the place of a key that was not put into the store.
-func (k *keptCounts) give(key string) {
+// release undoes reserve for a key that was not stored.
+func (k *accountCounts) release(key string) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if a := k.of(key); a.answers[key].revision == 0 {
-		delete(a.answers, key)
+	if a := k.of(key); a.responses[key].revision == 0 {
+		delete(a.responses, key)
 	}
 }
 
-// note counts what the store holds under a key since a revision.
-func (k *keptCounts) note(key string, revision uint64, bytes int64, ends time.Time) {
+// note counts the record that is stored under a key. An older revision than the counted one changes
+// nothing. ends is the time at which the record expires.
+func (k *accountCounts) note(key string, revision uint64, bytes int64, ends time.Time) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	a := k.of(key)
-	if old := a.answers[key]; old.revision < revision {
-		a.answers[key] = keptAnswer{revision, bytes, ends}
+	if old := a.responses[key]; old.revision < revision {
+		a.responses[key] = keptResponse{revision, bytes, ends}
 		a.bytes += bytes - old.bytes
 	}
 }
 
-// noRoom refuses a key until some other lapses.
-func noRoom(key string, limit Limit, free time.Time) error {
+// errFull returns the error for a new key of an account that has reached its limit. free is the
+// time at which the account's next key expires.
+func errFull(key string, limit Limit, free time.Time) error {
 	account, _, _ := strings.Cut(key, ".")
 	return &domain.Error{Code: domain.ResourceExhausted, Reason: ReasonFull,
-		Message: fmt.Sprintf("accounts/%s has as many answers kept for its idempotency keys as there may be (%d, or %d bytes), each for %d hours: nothing was done; ask again after %s, or without an idempotency key",
+		Message: fmt.Sprintf("accounts/%s has reached the limit of stored idempotency keys (%d responses or %d "+
+			"bytes, each for %d hours): nothing was done; retry after %s, or without an idempotency key",
 			account, limit.Count, limit.Bytes, int(Retention.Hours()), free.UTC().Format(time.RFC3339))}
 }
 
-// Follow counts what the store holds and what other servers put there, until
-// ctx is done. Until it has read what there is, less is counted.
+// Follow counts the records that this and other servers store, until ctx is done. The counts are
+// too low until Follow has read the existing records.
 func (a *Store) Follow(ctx context.Context) error {
 	stored, ok := a.records.(*kv.Bucket)
-	if !ok { // in memory, where no other server is
+	if !ok { // no other server shares a store in memory or in local files
 		<-ctx.Done()
 		return ctx.Err()
 	}

@@ -18,26 +18,28 @@ import (
 	"anneal/eventlog/kv"
 )
 
-// ReasonAnswersLost is why a claim is refused after records were lost.
+// ReasonLost is the reason of a claim that is refused after records were lost.
 const ReasonLost = "IDEMPOTENCY_RECORDS_LOST"
 
-// OpenLocalAnswers keeps answers in two files that are always synced. Those in
-// the bucket ANSWERS, where an earlier version kept them, are brought over.
+// OpenLocal opens a store that keeps its records in two local files, which are synced on every
+// write. It migrates the records that an earlier version of anneal kept in the JetStream bucket
+// ANSWERS.
 //
-// Records that are damaged in both files do not stop the start. For a day from
-// then on a key that is not known is refused: a request that was carried out
-// before is not carried out again because its record was lost.
+// Records that are damaged in both files do not prevent the start. For a day after such a loss,
+// claims of unknown keys are refused, because a request whose record was lost could otherwise be
+// executed twice.
 func OpenLocal(ctx context.Context, nc *nats.Conn, where kv.LocalOptions) (*Store, error) {
 	lostFile := filepath.Join(where.Dir, "lost")
-	opts := keyfile.Options{Keep: Retention + time.Hour, AcceptLoss: true, Losing: func(lost []keyfile.Lost) error {
-		return noteLoss(lostFile, lost, where)
+	opts := keyfile.Options{Keep: Retention + time.Hour, AcceptLoss: true, BeforeLoss: func(lost []keyfile.Lost) error {
+		return recordLoss(lostFile, lost, where)
 	}}
-	records, err := kv.OpenLocal("answers", where, opts, func(store *keyfile.Store) error { return migrateAnswers(ctx, nc, where, store) })
+	records, err := kv.OpenLocal("idempotency keys", where, opts,
+		func(store *keyfile.Store) error { return migrateAnswers(ctx, nc, where, store) })
 	if err != nil {
 		return nil, err
 	}
 	a := &Store{Limit: DefaultLimit, records: records, lostFile: lostFile}
-	if err := a.recallLoss(); err != nil {
+	if err := a.applyLoss(); err != nil {
 		_ = records.Close()
 		return nil, err
 	}
@@ -47,17 +49,20 @@ func OpenLocal(ctx context.Context, nc *nats.Conn, where kv.LocalOptions) (*Stor
 	return a, nil
 }
 
-// noteLoss writes down when records were found lost, before they are forgotten.
-func noteLoss(file string, lost []keyfile.Lost, where kv.LocalOptions) error {
+// recordLoss writes the time of a loss to a file, before the damaged records are removed from the
+// store.
+func recordLoss(file string, lost []keyfile.Lost, where kv.LocalOptions) error {
 	if where.Log != nil {
-		where.Log.Error("idempotency records are lost: new idempotency keys are refused for a day; to accept them earlier, delete the file and restart",
+		where.Log.Error("idempotency records are lost: new idempotency keys are refused for a day; to accept them "+
+			"earlier, delete the file and restart",
 			"records", lost, "file", file)
 	}
 	return disk.WriteFile(file, []byte(time.Now().UTC().Format(time.RFC3339)+"\n"))
 }
 
-// recallLoss refuses new keys for a day after the last loss that was noted.
-func (a *Store) recallLoss() error {
+// applyLoss sets lostUntil, until which new keys are refused, to a day after the last recorded
+// loss.
+func (a *Store) applyLoss() error {
 	now := time.Now().UTC()
 	text, err := os.ReadFile(a.lostFile)
 	if errors.Is(err, os.ErrNotExist) {
@@ -74,15 +79,16 @@ func (a *Store) recallLoss() error {
 	return err
 }
 
-// recordsLost refuses a key that is not known.
+// recordsLost returns the error for a claim of an unknown key within a day after records were lost.
 func (a *Store) recordsLost() error {
 	return &domain.Error{Code: domain.Unavailable, Reason: ReasonLost,
-		Message: fmt.Sprintf("records of idempotency keys were lost to a damaged disk, so it is not known whether this request was "+
-			"carried out before: nothing was done; look at what exists, then send it without an idempotency key, or after %s",
+		Message: fmt.Sprintf("records of idempotency keys were lost to a damaged disk, so it is unknown whether this "+
+			"request was "+
+			"executed before: nothing was done; check its effect, then send it without an idempotency key, or after %s",
 			a.lostUntil.Format(time.RFC3339))}
 }
 
-// Close closes the files of local answers.
+// Close closes the files of a local store.
 func (a *Store) Close() error {
 	if local, ok := a.records.(io.Closer); ok {
 		return local.Close()
@@ -90,10 +96,10 @@ func (a *Store) Close() error {
 	return nil
 }
 
-// migrateAnswers copies the records of the bucket ANSWERS and empties it. It
-// may be interrupted anywhere and repeated.
+// migrateAnswers copies the records of the bucket ANSWERS to store and empties the bucket. It can
+// be interrupted at any point and repeated.
 func migrateAnswers(ctx context.Context, nc *nats.Conn, to kv.LocalOptions, store *keyfile.Store) error {
-	from, err := kv.OpenBucket(ctx, nc, BucketStream, "answers", EnsureBucket)
+	from, err := kv.OpenBucket(ctx, nc, BucketStream, "idempotency keys", EnsureBucket)
 	if err != nil {
 		return err
 	}
@@ -102,10 +108,10 @@ func migrateAnswers(ctx context.Context, nc *nats.Conn, to kv.LocalOptions, stor
 		return err
 	}
 	if err := from.Purge(ctx); err != nil {
-		return fmt.Errorf("eventlog: emptying the bucket of the answers: %w", err)
+		return fmt.Errorf("eventlog: empty the bucket of idempotency keys: %w", err)
 	}
 	if moved > 0 && to.Log != nil {
-		to.Log.Info("the answers under idempotency keys were moved out of NATS", "answers", moved, "to", to.Dir)
+		to.Log.Info("idempotency keys were moved from NATS to local files", "answers", moved, "to", to.Dir)
 	}
 	return nil
 }

@@ -17,17 +17,16 @@ import (
 	"anneal/eventlog/kv"
 )
 
-// AnswersKept is how long an answer is given again: from when its request
-// first came.
+// Retention is how long a response is replayed, from the time at which its request first arrived.
 const Retention = 24 * time.Hour
 
-// MaxAnswer is how many bytes an answer may have to be kept.
+// MaxResponse is the maximum size of a stored response in bytes.
 const MaxResponse = 512 << 10
 
 const BucketStream = "KV_ANSWERS"
 
-// ensureAnswers makes the bucket ANSWERS. The server forgets what is older
-// than any claim can be; when exactly one lapses is for Claim to say.
+// EnsureBucket creates the bucket ANSWERS if it does not exist. The NATS server removes records
+// some time after they have expired; Claim determines exactly when a record expires.
 func EnsureBucket(ctx context.Context, js jetstream.JetStream, replicas int) error {
 	return eventlog.EnsureStream(ctx, js, jetstream.StreamConfig{
 		Name:              BucketStream,
@@ -43,82 +42,86 @@ func EnsureBucket(ctx context.Context, js jetstream.JetStream, replicas int) err
 	}, replicas)
 }
 
-// IdempotencyStore keep what was answered to requests whose callers may repeat them,
-// so that what a request asks for is done once, whichever servers it reaches.
-// A key is the name of its account, a dot, and letters, digits and hyphens.
+// A Store keeps the responses to requests with an idempotency key, so that a repeated request is
+// executed once, even when the repetitions reach different servers. A key is the ID of an account,
+// a dot, and letters, digits and hyphens.
 type Store struct {
-	Limit Limit       // of each account; set before anything is asked
-	Space *disk.Space // of the embedded server's disk; likewise
+	Limit Limit       // limit of each account; set before the first claim
+	Space *disk.Space // space on the embedded server's disk, checked before each write; set before the first claim
 
 	records   kv.Store
-	kept      keptCounts
-	lostUntil time.Time // until then a key that is not known may be one whose record was lost
+	kept      accountCounts
+	lostUntil time.Time // until this time unknown keys are refused, because their records may have been lost
 	lostFile  string
 }
 
-// OpenAnswers keeps answers in the JetStream bucket ANSWERS, made when missing.
+// Open opens a store that keeps its records in the JetStream bucket ANSWERS. It creates the bucket
+// if it does not exist.
 func Open(ctx context.Context, nc *nats.Conn) (*Store, error) {
-	records, err := kv.OpenBucket(ctx, nc, BucketStream, "answers", EnsureBucket)
+	records, err := kv.OpenBucket(ctx, nc, BucketStream, "idempotency keys", EnsureBucket)
 	if err != nil {
 		return nil, err
 	}
 	return &Store{Limit: DefaultLimit, records: records}, nil
 }
 
-// NewMemoryAnswers forgets everything with the process: for tests.
+// NewMemory returns a store in memory, for tests.
 func NewMemory() *Store {
 	return &Store{Limit: DefaultLimit, records: kv.NewMemory()}
 }
 
-// claimAttempts is how often Claim tries; each lost race means that another claim was made.
+// claimAttempts is how many times Claim tries to store its record. A try fails when a concurrent
+// claim stores its record first.
 const claimAttempts = 16
 
-// A ClaimState says what became of a claim to a key.
+// A ClaimState is the outcome of a claim to a key.
 type ClaimState int
 
-// What a claim may be answered with. Who gets Fresh or Resumed does the work,
-// and then calls Store or Release.
+// Outcomes of a claim. With Fresh and Resumed the caller executes the request and then calls Store
+// or Release.
 const (
-	Fresh      ClaimState = iota // nobody had the key
-	Resumed                      // whoever had it ended without an answer, and may have done the work
-	InProgress                   // somebody is at work, until Lease at most
-	Completed                    // Answer is what was answered
-	Mismatch                     // the key belongs to another request
+	Fresh      ClaimState = iota // the key is new
+	Resumed                      // an earlier claim ended without a response; its request may have been executed
+	InProgress                   // another claim holds the key until Lease, or until it stores a response
+	Completed                    // Response is the response to the earlier request
+	Mismatch                     // the key was used for a different request
 )
 
-// A Claim is one request's hold on a key.
+// A Claim is a request's claim to a key.
 type Claim struct {
 	State    ClaimState
-	Seed     []byte    // 32 random bytes, the same for all who work under the key: what they make up is made from it
-	Lease    time.Time // of whoever is at work
+	Seed     []byte    // 32 random bytes, equal for all claims of the key, from which the request derives generated IDs
+	Lease    time.Time // when the lease of the claim that holds the key ends
 	Response []byte
 
 	key      string
-	record   answerRecord
+	record   storedClaim
 	revision uint64
 }
 
-// An answerRecord is a claim as the bucket has it.
-type answerRecord struct {
-	Digest []byte    `json:"digest"` // of the request that the key belongs to
+// A storedClaim is the record of a key.
+type storedClaim struct {
+	Digest []byte    `json:"digest"` // digest of the request that first used the key
 	Seed   []byte    `json:"seed"`
 	Since  time.Time `json:"since"` // when the key was first claimed
 	Lease  time.Time `json:"lease"`
 	Answer []byte    `json:"answer,omitempty"`
 }
 
-// Claim takes a key for a request with a digest, unless somebody else has it.
-// The claim ends with the lease, so that a process which dies does not keep the
-// key; it is on disk before it is answered. When the account has no room for
-// another key it is refused with ReasonAnswersFull, and Lease is when to ask
-// again.
-func (a *Store) Claim(ctx context.Context, key string, digest []byte, now time.Time, lease time.Duration) (Claim, error) {
+// Claim claims a key for a request, and returns the outcome in the State of the Claim. digest
+// identifies the request. The claim ends when the duration lease has passed, so that a process that
+// crashes does not keep the key. The record of the claim is on disk when Claim returns. When the
+// account's limit is reached, the error has the reason ReasonFull; when records were lost, it has
+// the reason ReasonLost. In either case, the field Lease of the returned Claim is the time after
+// which the caller can retry.
+func (a *Store) Claim(ctx context.Context, key string, digest []byte, now time.Time, lease time.Duration) (Claim,
+	error) {
 	for range claimAttempts {
 		data, revision, err := a.records.Get(ctx, key)
 		if err != nil {
 			return Claim{}, err
 		}
-		var old answerRecord
+		var old storedClaim
 		if revision > 0 {
 			if err := json.Unmarshal(data, &old); err != nil {
 				return Claim{}, domain.Errorf(domain.DataLoss, "the record of an idempotency key cannot be read: use another key")
@@ -131,9 +134,9 @@ func (a *Store) Claim(ctx context.Context, key string, digest []byte, now time.T
 		case lapsed:
 			claim.State, claim.Seed = Fresh, make([]byte, 32)
 			_, _ = rand.Read(claim.Seed) // never fails
-			claim.record = answerRecord{Digest: digest, Seed: claim.Seed, Since: now}
-			if free, ok := a.kept.take(key, now, a.Limit); !ok {
-				return Claim{Lease: free}, noRoom(key, a.Limit, free)
+			claim.record = storedClaim{Digest: digest, Seed: claim.Seed, Since: now}
+			if free, ok := a.kept.reserve(key, now, a.Limit); !ok {
+				return Claim{Lease: free}, errFull(key, a.Limit, free)
 			}
 		case !bytes.Equal(old.Digest, digest):
 			claim.State = Mismatch
@@ -153,11 +156,12 @@ func (a *Store) Claim(ctx context.Context, key string, digest []byte, now time.T
 			return claim, err
 		}
 	}
-	return Claim{}, domain.Errorf(domain.Aborted, "the idempotency key is claimed by many requests at once: try again")
+	return Claim{}, domain.Errorf(domain.Aborted, "the idempotency key is claimed by many concurrent requests: try again")
 }
 
-// Renew extends the lease of a claim whose work goes on, and answers the claim
-// to go on with. ErrConflict is as with Store.
+// Renew extends the lease of a claim and returns the claim with the new lease, which the caller
+// must use from then on. It returns ErrConflict when the lease expired and another claim took the
+// key.
 func (a *Store) Renew(ctx context.Context, claim Claim, now time.Time, lease time.Duration) (_ Claim, err error) {
 	claim.record.Lease = now.Add(lease)
 	claim.Lease = claim.record.Lease
@@ -165,40 +169,41 @@ func (a *Store) Renew(ctx context.Context, claim Claim, now time.Time, lease tim
 	return claim, err
 }
 
-// Store keeps the answer to the request that holds the claim. ErrConflict says
-// that its lease ran out and somebody else took over.
+// Store stores the response to the request that holds the claim. It returns ErrConflict when the
+// lease expired and another claim took the key.
 func (a *Store) Store(ctx context.Context, claim Claim, answer []byte) error {
 	if len(answer) == 0 || len(answer) > MaxResponse {
-		return domain.Errorf(domain.InvalidArgument, "an answer has %d bytes: from 1 to %d are kept", len(answer), MaxResponse)
+		return domain.Errorf(domain.InvalidArgument, "response has %d bytes: must have 1 to %d", len(answer),
+			MaxResponse)
 	}
 	claim.record.Answer = answer
 	_, err := a.put(ctx, claim)
 	return err
 }
 
-// Release gives the key back without an answer: the same request may try again
-// at once. It still belongs to that request, which may have been carried out.
-// ErrConflict is as with Store.
+// Release ends a claim without a response, so that the same request can be retried immediately.
+// Other requests cannot use the key, because the request may have been executed. Release returns
+// ErrConflict when the lease expired and another claim took the key.
 func (a *Store) Release(ctx context.Context, claim Claim) error {
-	claim.record.Lease = claim.record.Since // long over
+	claim.record.Lease = claim.record.Since // a time in the past, so that the claim has ended
 	_, err := a.put(ctx, claim)
 	return err
 }
 
-// put records the claim over the revision that it was read at, and answers
-// its own.
+// put stores the record of a claim and returns its new revision. It returns ErrConflict when the
+// stored record has another revision than the claim.
 func (a *Store) put(ctx context.Context, claim Claim) (uint64, error) {
 	data, err := json.Marshal(claim.record)
 	if err != nil {
 		return 0, err
 	}
 	if err := a.Space.Check(disk.Events, int64(len(data))); err != nil {
-		a.kept.give(claim.key)
+		a.kept.release(claim.key)
 		return 0, err
 	}
 	revision, err := a.records.Put(ctx, claim.key, data, claim.revision)
 	if err != nil {
-		a.kept.give(claim.key)
+		a.kept.release(claim.key)
 		return 0, err
 	}
 	a.kept.note(claim.key, revision, int64(len(data)), claim.record.Since.Add(Retention))

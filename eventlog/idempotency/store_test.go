@@ -22,41 +22,44 @@ import (
 	"anneal/eventlog/natsserver"
 )
 
-// What Answers promise, whatever they are kept in.
-var answerPromises = []struct {
+// storePromises lists the guarantees that a Store must give on every kind of storage, with their
+// tests.
+var storePromises = []struct {
 	name string
 	test func(*testing.T, *idempotency.Store)
 }{
-	{"an answer is given again for a day", testAnswerKept},
-	{"a claim that nobody finished lapses with its lease", testLease},
-	{"a renewed claim holds on", testRenewal},
-	{"a released key may be claimed at once, by its own request", testRelease},
-	{"who lost the claim stores nothing", testLostClaim},
-	{"of many claims at once one is fresh", testClaimRace},
-	{"an answer has a limit", testAnswerLimit},
-	{"an account has room for so many", testRoomForAnswers},
-	{"an account has room for so many bytes", testRoomForBytes},
+	{"a response is replayed for a day", testResponseIsReplayed},
+	{"an unfinished claim ends with its lease", testLease},
+	{"a renewed claim keeps the key", testRenewal},
+	{"a released key can be claimed again by its own request", testRelease},
+	{"a lost claim stores no response", testLostClaim},
+	{"one of many concurrent claims is fresh", testClaimRace},
+	{"the size of a response is limited", testResponseLimit},
+	{"the responses of an account are limited", testCountLimit},
+	{"the bytes of an account's responses are limited", testBytesLimit},
 }
 
-func openLocalAnswers(t testing.TB, s *natsserver.Server, dir string) *idempotency.Store {
+func openLocal(t testing.TB, s *natsserver.Server, dir string) *idempotency.Store {
 	t.Helper()
-	a, err := idempotency.OpenLocal(t.Context(), s.Control(), kv.LocalOptions{Dir: filepath.Join(dir, "answers"), Made: filepath.Join(dir, "answers.made")})
+	a, err := idempotency.OpenLocal(t.Context(), s.Control(),
+		kv.LocalOptions{Dir: filepath.Join(dir, "answers"), CreatedFile: filepath.Join(dir, "answers.made")})
 	require.NoError(t, err)
 	t.Cleanup(func() { assert.NoError(t, a.Close()) })
 	return a
 }
 
-// What was answered before the store was one of files is still answered, also
-// when the server ends without a word.
-func TestAnswersAreMigrated(t *testing.T) {
+// TestRecordsAreMigrated checks that OpenLocal migrates the responses that an earlier version kept
+// in the bucket ANSWERS, and empties the bucket.
+func TestRecordsAreMigrated(t *testing.T) {
 	dir, s := t.TempDir(), servertest.Start(t)
 	before, err := idempotency.Open(t.Context(), s.Control())
 	require.NoError(t, err)
 	now := time.Now()
 	for i := range 50 {
-		require.NoError(t, before.Store(t.Context(), mustClaim(t, before, fmt.Sprint("acme.", i), "body", now), []byte("done")))
+		require.NoError(t, before.Store(t.Context(), mustClaim(t, before, fmt.Sprint("acme.", i), "body", now),
+			[]byte("done")))
 	}
-	a := openLocalAnswers(t, s, dir)
+	a := openLocal(t, s, dir)
 	count, _ := a.Kept("acme.")
 	require.Equal(t, 50, count)
 	for i := range 50 {
@@ -67,10 +70,11 @@ func TestAnswersAreMigrated(t *testing.T) {
 	require.Empty(t, ids)
 }
 
-// A request whose record may have been lost is not carried out again.
-func TestLostAnswersAreNotFresh(t *testing.T) {
+// TestKeysOfLostRecordsAreNotFresh checks that Claim refuses unknown keys for a day after records
+// were damaged in both files, or until the operator removes the file "lost".
+func TestKeysOfLostRecordsAreNotFresh(t *testing.T) {
 	dir, s, now := t.TempDir(), servertest.Start(t), time.Now()
-	a := openLocalAnswers(t, s, dir)
+	a := openLocal(t, s, dir)
 	for _, key := range []string{"acme.1", "acme.2"} {
 		require.NoError(t, a.Store(t.Context(), mustClaim(t, a, key, "body", now), []byte("answer of "+key)))
 	}
@@ -83,27 +87,29 @@ func TestLostAnswersAreNotFresh(t *testing.T) {
 		content[at]++
 		require.NoError(t, os.WriteFile(path, content, 0o600))
 	}
-	for range 2 { // it is remembered
-		again := openLocalAnswers(t, s, dir)
+	for range 2 { // the second OpenLocal reads the recorded loss
+		again := openLocal(t, s, dir)
 		require.Equal(t, "answer of acme.2", string(mustClaim(t, again, "acme.2", "body", now).Response))
 		_, err := again.Claim(t.Context(), "acme.3", []byte("body"), time.Now(), lease)
-		var refusal *domain.Error
-		require.ErrorAs(t, err, &refusal)
-		require.Equal(t, idempotency.ReasonLost, refusal.Reason)
-		require.Equal(t, idempotency.Fresh, mustClaim(t, again, "acme.3", "body", time.Now().Add(idempotency.Retention+time.Minute)).State)
+		var lost *domain.Error
+		require.ErrorAs(t, err, &lost)
+		require.Equal(t, idempotency.ReasonLost, lost.Reason)
+		require.Equal(t, idempotency.Fresh,
+			mustClaim(t, again, "acme.3", "body", time.Now().Add(idempotency.Retention+time.Minute)).State)
 		require.NoError(t, again.Records().Delete(t.Context(), "acme.3"))
 		require.NoError(t, again.Close())
 	}
 	require.NoError(t, os.Remove(filepath.Join(dir, "answers", "lost")))
-	require.Equal(t, idempotency.Fresh, mustClaim(t, openLocalAnswers(t, s, dir), "acme.3", "body", time.Now()).State)
+	require.Equal(t, idempotency.Fresh, mustClaim(t, openLocal(t, s, dir), "acme.3", "body", time.Now()).State)
 }
 
-// Two changes for each request that may be repeated: its claim and its answer.
-func BenchmarkAnswers(b *testing.B) {
+// BenchmarkStore measures a claim and the storing of its response, in requests per second.
+func BenchmarkStore(b *testing.B) {
 	s := servertest.Start(b, func(o *natsserver.Options) { o.NoSync = false })
 	bucket, err := idempotency.Open(b.Context(), s.Control())
 	require.NoError(b, err)
-	for kind, answers := range map[string]*idempotency.Store{"bucket": bucket, "files": openLocalAnswers(b, s, b.TempDir())} {
+	for kind, answers := range map[string]*idempotency.Store{"bucket": bucket,
+		"files": openLocal(b, s, b.TempDir())} {
 		answers.Limit = idempotency.Limit{Count: 1 << 30, Bytes: 1 << 40}
 		b.Run(kind, func(b *testing.B) {
 			var n atomic.Int64
@@ -125,9 +131,10 @@ func BenchmarkAnswers(b *testing.B) {
 	}
 }
 
-func TestAnswers(t *testing.T) {
-	for _, promise := range answerPromises {
-		t.Run("files: "+promise.name, func(t *testing.T) { promise.test(t, openLocalAnswers(t, servertest.Start(t), t.TempDir())) })
+func TestStore(t *testing.T) {
+	for _, promise := range storePromises {
+		t.Run("files: "+promise.name,
+			func(t *testing.T) { promise.test(t, openLocal(t, servertest.Start(t), t.TempDir())) })
 		t.Run("memory: "+promise.name, func(t *testing.T) { promise.test(t, idempotency.NewMemory()) })
 		t.Run("JetStream: "+promise.name, func(t *testing.T) {
 			answers, err := idempotency.Open(t.Context(), servertest.Start(t).Control())
@@ -137,7 +144,7 @@ func TestAnswers(t *testing.T) {
 	}
 }
 
-var dawn = time.Date(2030, 1, 2, 3, 4, 5, 0, time.UTC)
+var start = time.Date(2030, 1, 2, 3, 4, 5, 0, time.UTC)
 
 const lease = 30 * time.Second
 
@@ -148,8 +155,8 @@ func mustClaim(t *testing.T, a *idempotency.Store, key, digest string, now time.
 	return claim
 }
 
-func testAnswerKept(t *testing.T, a *idempotency.Store) {
-	claim := mustClaim(t, a, "k", "body", dawn)
+func testResponseIsReplayed(t *testing.T, a *idempotency.Store) {
+	claim := mustClaim(t, a, "k", "body", start)
 	require.Equal(t, idempotency.Fresh, claim.State)
 	require.Len(t, claim.Seed, 32)
 	require.NoError(t, a.Store(t.Context(), claim, []byte("done")))
@@ -166,7 +173,7 @@ func testAnswerKept(t *testing.T, a *idempotency.Store) {
 		{"k", "other", idempotency.Retention, idempotency.Fresh},
 		{"k", "body", idempotency.Retention + time.Second, idempotency.Mismatch},
 	} {
-		again := mustClaim(t, a, step.key, step.digest, dawn.Add(step.at))
+		again := mustClaim(t, a, step.key, step.digest, start.Add(step.at))
 		require.Equal(t, step.want, again.State, "%+v", step)
 		if step.want == idempotency.Completed {
 			assert.Equal(t, "done", string(again.Response))
@@ -180,51 +187,52 @@ func testAnswerKept(t *testing.T, a *idempotency.Store) {
 }
 
 func testLease(t *testing.T, a *idempotency.Store) {
-	first := mustClaim(t, a, "k", "body", dawn)
-	during := mustClaim(t, a, "k", "body", dawn.Add(lease-1))
+	first := mustClaim(t, a, "k", "body", start)
+	during := mustClaim(t, a, "k", "body", start.Add(lease-1))
 	require.Equal(t, idempotency.InProgress, during.State)
-	assert.True(t, during.Lease.Equal(dawn.Add(lease)))
-	assert.Equal(t, idempotency.Mismatch, mustClaim(t, a, "k", "other", dawn.Add(time.Second)).State)
+	assert.True(t, during.Lease.Equal(start.Add(lease)))
+	assert.Equal(t, idempotency.Mismatch, mustClaim(t, a, "k", "other", start.Add(time.Second)).State)
 
-	second := mustClaim(t, a, "k", "body", dawn.Add(lease))
+	second := mustClaim(t, a, "k", "body", start.Add(lease))
 	require.Equal(t, idempotency.Resumed, second.State)
-	assert.Equal(t, first.Seed, second.Seed, "what it makes up is what the first made up")
-	assert.Equal(t, idempotency.InProgress, mustClaim(t, a, "k", "body", dawn.Add(lease+1)).State)
+	assert.Equal(t, first.Seed, second.Seed, "it generates the same IDs as the first")
+	assert.Equal(t, idempotency.InProgress, mustClaim(t, a, "k", "body", start.Add(lease+1)).State)
 	require.NoError(t, a.Store(t.Context(), second, []byte("done")))
-	assert.Equal(t, idempotency.Fresh, mustClaim(t, a, "k", "body", dawn.Add(idempotency.Retention)).State, "a day from the first claim")
+	assert.Equal(t, idempotency.Fresh, mustClaim(t, a, "k", "body", start.Add(idempotency.Retention)).State,
+		"a day from the first claim")
 }
 
 func testRenewal(t *testing.T, a *idempotency.Store) {
-	first := mustClaim(t, a, "k", "body", dawn)
-	renewed, err := a.Renew(t.Context(), first, dawn.Add(lease/2), lease)
+	first := mustClaim(t, a, "k", "body", start)
+	renewed, err := a.Renew(t.Context(), first, start.Add(lease/2), lease)
 	require.NoError(t, err)
-	require.Equal(t, idempotency.InProgress, mustClaim(t, a, "k", "body", dawn.Add(lease)).State)
+	require.Equal(t, idempotency.InProgress, mustClaim(t, a, "k", "body", start.Add(lease)).State)
 	require.ErrorIs(t, a.Store(t.Context(), first, []byte("x")), eventlog.ErrConflict, "the newest claim counts")
 	require.NoError(t, a.Store(t.Context(), renewed, []byte("done")))
-	require.Equal(t, "done", string(mustClaim(t, a, "k", "body", dawn.Add(lease)).Response))
+	require.Equal(t, "done", string(mustClaim(t, a, "k", "body", start.Add(lease)).Response))
 
-	lost := mustClaim(t, a, "lost", "body", dawn)
-	mustClaim(t, a, "lost", "body", dawn.Add(lease))
-	_, err = a.Renew(t.Context(), lost, dawn.Add(lease), lease)
+	lost := mustClaim(t, a, "lost", "body", start)
+	mustClaim(t, a, "lost", "body", start.Add(lease))
+	_, err = a.Renew(t.Context(), lost, start.Add(lease), lease)
 	require.ErrorIs(t, err, eventlog.ErrConflict)
 }
 
 func testRelease(t *testing.T, a *idempotency.Store) {
-	first := mustClaim(t, a, "k", "body", dawn)
+	first := mustClaim(t, a, "k", "body", start)
 	require.NoError(t, a.Release(t.Context(), first))
-	assert.Equal(t, idempotency.Mismatch, mustClaim(t, a, "k", "other", dawn).State)
-	second := mustClaim(t, a, "k", "body", dawn)
+	assert.Equal(t, idempotency.Mismatch, mustClaim(t, a, "k", "other", start).State)
+	second := mustClaim(t, a, "k", "body", start)
 	require.Equal(t, idempotency.Resumed, second.State)
 	assert.Equal(t, first.Seed, second.Seed)
 }
 
 func testLostClaim(t *testing.T, a *idempotency.Store) {
-	first := mustClaim(t, a, "k", "body", dawn)
-	second := mustClaim(t, a, "k", "body", dawn.Add(lease))
+	first := mustClaim(t, a, "k", "body", start)
+	second := mustClaim(t, a, "k", "body", start.Add(lease))
 	require.ErrorIs(t, a.Store(t.Context(), first, []byte("late")), eventlog.ErrConflict)
 	require.ErrorIs(t, a.Release(t.Context(), first), eventlog.ErrConflict)
 	require.NoError(t, a.Store(t.Context(), second, []byte("done")))
-	assert.Equal(t, "done", string(mustClaim(t, a, "k", "body", dawn.Add(lease)).Response))
+	assert.Equal(t, "done", string(mustClaim(t, a, "k", "body", start.Add(lease)).Response))
 }
 
 func testClaimRace(t *testing.T, a *idempotency.Store) {
@@ -233,7 +241,7 @@ func testClaimRace(t *testing.T, a *idempotency.Store) {
 	var all sync.WaitGroup
 	for i := range racers {
 		all.Go(func() {
-			claim, err := a.Claim(context.WithoutCancel(t.Context()), "k", []byte("body"), dawn, lease)
+			claim, err := a.Claim(context.WithoutCancel(t.Context()), "k", []byte("body"), start, lease)
 			assert.NoError(t, err)
 			states[i] = claim.State
 		})
@@ -246,16 +254,16 @@ func testClaimRace(t *testing.T, a *idempotency.Store) {
 	assert.Equal(t, map[idempotency.ClaimState]int{idempotency.Fresh: 1, idempotency.InProgress: racers - 1}, count)
 }
 
-func testAnswerLimit(t *testing.T, a *idempotency.Store) {
-	claim := mustClaim(t, a, "k", "body", dawn)
+func testResponseLimit(t *testing.T, a *idempotency.Store) {
+	claim := mustClaim(t, a, "k", "body", start)
 	for _, size := range []int{0, idempotency.MaxResponse + 1} {
 		assert.Equal(t, domain.InvalidArgument, domain.CodeOf(a.Store(t.Context(), claim, make([]byte, size))), size)
 	}
 	require.NoError(t, a.Store(t.Context(), claim, make([]byte, idempotency.MaxResponse)))
-	assert.Len(t, mustClaim(t, a, "k", "body", dawn).Response, idempotency.MaxResponse)
+	assert.Len(t, mustClaim(t, a, "k", "body", start).Response, idempotency.MaxResponse)
 }
 
-func TestAnswersOutliveTheServer(t *testing.T) {
+func TestResponsesSurviveARestart(t *testing.T) {
 	dir := t.TempDir()
 	run := func(use func(*idempotency.Store)) {
 		s := servertest.Start(t, func(o *natsserver.Options) { o.Dir, o.NoSync = dir, false })
@@ -265,55 +273,62 @@ func TestAnswersOutliveTheServer(t *testing.T) {
 		s.Close()
 	}
 	run(func(a *idempotency.Store) {
-		require.NoError(t, a.Store(t.Context(), mustClaim(t, a, "k", "body", dawn), []byte("done")))
-		mustClaim(t, a, "lost", "body", dawn)
+		require.NoError(t, a.Store(t.Context(), mustClaim(t, a, "k", "body", start), []byte("done")))
+		mustClaim(t, a, "lost", "body", start)
 	})
 	run(func(a *idempotency.Store) {
-		assert.Equal(t, idempotency.Completed, mustClaim(t, a, "k", "body", dawn).State)
-		assert.Equal(t, idempotency.InProgress, mustClaim(t, a, "lost", "body", dawn).State)
-		assert.Equal(t, idempotency.Resumed, mustClaim(t, a, "lost", "body", dawn.Add(lease)).State)
+		assert.Equal(t, idempotency.Completed, mustClaim(t, a, "k", "body", start).State)
+		assert.Equal(t, idempotency.InProgress, mustClaim(t, a, "lost", "body", start).State)
+		assert.Equal(t, idempotency.Resumed, mustClaim(t, a, "lost", "body", start.Add(lease)).State)
 	})
 }
 
-func noRoomFor(t *testing.T, a *idempotency.Store, key string, now time.Time) (free time.Time) {
+func retryAfter(t *testing.T, a *idempotency.Store, key string, now time.Time) (free time.Time) {
 	t.Helper()
 	claim, err := a.Claim(t.Context(), key, []byte("body"), now, lease)
 	require.Equal(t, domain.ResourceExhausted, domain.CodeOf(err), "%v", err)
 	var f *domain.Error
 	require.ErrorAs(t, err, &f)
 	require.Equal(t, idempotency.ReasonFull, f.Reason)
-	require.Contains(t, f.Message, "ask again after "+claim.Lease.UTC().Format(time.RFC3339))
+	require.Contains(t, f.Message, "retry after "+claim.Lease.UTC().Format(time.RFC3339))
 	return claim.Lease
 }
 
-func testRoomForAnswers(t *testing.T, a *idempotency.Store) {
+func testCountLimit(t *testing.T, a *idempotency.Store) {
 	a.Limit = idempotency.Limit{Count: 2, Bytes: 1 << 20}
-	require.NoError(t, a.Store(t.Context(), mustClaim(t, a, "acme.1", "body", dawn), []byte("done")))
-	mustClaim(t, a, "acme.2", "body", dawn.Add(time.Hour))
-	require.Equal(t, dawn.Add(idempotency.Retention), noRoomFor(t, a, "acme.3", dawn.Add(2*time.Hour)))
-	require.Equal(t, idempotency.Fresh, mustClaim(t, a, "other.1", "body", dawn).State, "another account has its own room")
-	require.Equal(t, idempotency.Completed, mustClaim(t, a, "acme.1", "body", dawn.Add(3*time.Hour)).State, "what is kept is answered")
-	require.Equal(t, idempotency.Resumed, mustClaim(t, a, "acme.2", "body", dawn.Add(3*time.Hour)).State)
+	require.NoError(t, a.Store(t.Context(), mustClaim(t, a, "acme.1", "body", start), []byte("done")))
+	mustClaim(t, a, "acme.2", "body", start.Add(time.Hour))
+	require.Equal(t, start.Add(idempotency.Retention), retryAfter(t, a, "acme.3", start.Add(2*time.Hour)))
+	require.Equal(t, idempotency.Fresh, mustClaim(t, a, "other.1", "body", start).State,
+		"another account has its own limit")
+	require.Equal(t, idempotency.Completed, mustClaim(t, a, "acme.1", "body", start.Add(3*time.Hour)).State,
+		"kept responses are replayed")
+	require.Equal(t, idempotency.Resumed, mustClaim(t, a, "acme.2", "body", start.Add(3*time.Hour)).State)
 
-	require.Equal(t, idempotency.Fresh, mustClaim(t, a, "acme.3", "body", dawn.Add(idempotency.Retention)).State, "the first has lapsed")
-	require.Equal(t, dawn.Add(time.Hour+idempotency.Retention), noRoomFor(t, a, "acme.1", dawn.Add(idempotency.Retention)), "its place is taken")
-	require.Equal(t, idempotency.Fresh, mustClaim(t, a, "acme.2", "body", dawn.Add(time.Hour+idempotency.Retention)).State, "a key that lapsed keeps its place")
+	require.Equal(t, idempotency.Fresh, mustClaim(t, a, "acme.3", "body", start.Add(idempotency.Retention)).State,
+		"the first has expired")
+	require.Equal(t, start.Add(time.Hour+idempotency.Retention),
+		retryAfter(t, a, "acme.1", start.Add(idempotency.Retention)),
+		"its capacity is used again")
+	require.Equal(t, idempotency.Fresh,
+		mustClaim(t, a, "acme.2", "body", start.Add(time.Hour+idempotency.Retention)).State,
+		"an expired key keeps its record")
 }
 
-func testRoomForBytes(t *testing.T, a *idempotency.Store) {
+func testBytesLimit(t *testing.T, a *idempotency.Store) {
 	a.Limit = idempotency.Limit{Count: 100, Bytes: 4 << 10}
 	long := make([]byte, 4<<10)
-	first, second := mustClaim(t, a, "acme.1", "body", dawn), mustClaim(t, a, "acme.2", "body", dawn)
+	first, second := mustClaim(t, a, "acme.1", "body", start), mustClaim(t, a, "acme.2", "body", start)
 	require.NoError(t, a.Store(t.Context(), first, long))
-	noRoomFor(t, a, "acme.3", dawn)
-	require.NoError(t, a.Store(t.Context(), second, long), "who is at work may answer")
-	noRoomFor(t, a, "acme.3", dawn)
-	require.Equal(t, idempotency.Fresh, mustClaim(t, a, "acme.3", "body", dawn.Add(idempotency.Retention)).State)
+	retryAfter(t, a, "acme.3", start)
+	require.NoError(t, a.Store(t.Context(), second, long), "a request in progress can store its response")
+	retryAfter(t, a, "acme.3", start)
+	require.Equal(t, idempotency.Fresh, mustClaim(t, a, "acme.3", "body", start.Add(idempotency.Retention)).State)
 }
 
-// What other servers keep, and what was kept before this one began, takes room
-// as well.
-func TestRoomIsSharedByServers(t *testing.T) {
+// TestServersShareTheLimit checks that the keys of an account that other servers claim, and keys
+// that were stored before this server started, count toward the account's limit.
+func TestServersShareTheLimit(t *testing.T) {
 	nc := servertest.Start(t).Control()
 	open := func() *idempotency.Store {
 		a, err := idempotency.Open(t.Context(), nc)
@@ -334,5 +349,5 @@ func TestRoomIsSharedByServers(t *testing.T) {
 		_, same := one.Kept("acme.")
 		return count == 3 && bytes == same
 	}, time.Minute, time.Millisecond)
-	noRoomFor(t, other, "acme.4", now)
+	retryAfter(t, other, "acme.4", now)
 }

@@ -32,7 +32,7 @@ type record struct {
 	header   []byte
 	body     []byte
 	raw      []byte // the whole record
-	at       int64  // offset in its block
+	at       int64  // offset of the record in its block
 }
 
 const (
@@ -40,26 +40,27 @@ const (
 	recordHash = 8
 	maxRecord  = 32 << 20
 	headerFlag = 1 << 31
-	// Bits that the server sets in the positions of erased messages and of tombstones.
+	// positionMarks are the bits that the server sets in the positions of erased messages and of
+	// tombstones.
 	positionMarks = 3 << 62
-	// The largest gap in positions that find accepts after damage.
+	// maxSkip is the largest gap in positions that find accepts after damage.
 	maxSkip = 1 << 24
 )
 
-// stored returns the record as a message; false when its header is invalid.
+// stored returns the record as a Message. The result is false when the record's header is invalid.
 func (r record) stored() (Message, bool) {
 	header, ok := attributesOf(r.header)
 	return Message{r.position, string(r.subject), header, r.body}, ok
 }
 
-// A blockHash is the checksum of the records of one block.
+// A blockHash computes the checksums of the records of one block.
 type blockHash struct{ hash.Hash }
 
 func hashOf(stream string, number int) blockHash {
 	key := sha256.Sum256([]byte(stream + "-" + strconv.Itoa(number)))
 	h, err := highwayhash.NewDigest64(key[:])
 	if err != nil {
-		panic(err) // the key has the right length
+		panic(err) // impossible: the key has the length that NewDigest64 requires
 	}
 	return blockHash{h}
 }
@@ -74,7 +75,8 @@ func (h blockHash) of(head, subject, header, body []byte) (sum [recordHash]byte)
 	return sum
 }
 
-// next reads the record at the beginning of b. reason says why the record is not valid.
+// next returns the record at the beginning of b. reason says why the record is invalid; "" means
+// that it is valid.
 func (h blockHash) next(b []byte) (r record, reason string) {
 	if len(b) < recordHead {
 		return r, "an unfinished record"
@@ -108,8 +110,8 @@ func (h blockHash) next(b []byte) (r record, reason string) {
 	return r, ""
 }
 
-// find returns the offset of the first valid record in b that can follow a position; -1 when there
-// is none.
+// find returns the offset of the first valid record in b whose position is greater than after, by
+// at most maxSkip; -1 when there is none.
 func (h blockHash) find(b []byte, after uint64) int {
 	le := binary.LittleEndian
 	for at := 0; at+recordHead+recordHash <= len(b); at++ {
@@ -125,20 +127,20 @@ func (h blockHash) find(b []byte, after uint64) int {
 	return -1
 }
 
-// A block is a file of records.
+// A block is a file of the NATS server with records of a stream.
 type block struct {
 	path   string
 	number int
 	size   int64
 }
 
-// blockDir returns the directory of a stream's block files in the embedded server's store.
+// BlockDir returns the directory of a stream's block files in the embedded server's store.
 func BlockDir(store, account, stream string) string {
 	return filepath.Join(store, "jetstream", account, "streams", stream, "msgs")
 }
 
-// blocksOf lists the blocks in a stream's directory, in order; none when the directory does not
-// exist.
+// blocksOf returns the blocks in the directory dir by ascending number; none when the directory
+// does not exist.
 func blocksOf(dir string) (all []block, err error) {
 	entries, err := os.ReadDir(dir)
 	if errors.Is(err, os.ErrNotExist) {
@@ -163,7 +165,8 @@ func blocksOf(dir string) (all []block, err error) {
 	return all, nil
 }
 
-// first returns the position of the block's first record; 0 when it has none.
+// first returns the position of the block's first record; 0 when the block has no record or cannot
+// be read.
 func (b block) first() uint64 {
 	file, err := os.Open(b.path)
 	if err != nil {
@@ -181,17 +184,18 @@ func (b block) first() uint64 {
 type flaw struct {
 	path   string
 	offset int64
-	end    int64  // where the next valid record begins, or the block ends
-	last   bool   // no valid record follows it in the block
-	reason string // of its first record
+	end    int64  // offset of the next valid record, or of the end of the block
+	last   bool   // no valid record follows the flaw in the block
+	reason string // why the record at offset is invalid
 }
 
 func (f flaw) String() string {
 	return fmt.Sprintf("%s at byte %d of %s", f.reason, f.offset, f.path)
 }
 
-// scan reports the block's messages and flaws in order. A record is valid until the next one is
-// reported. The server's tombstones are left out.
+// scan reads the block, and calls each for every valid record and flawed for every flaw, in the
+// order of their offsets. It skips the server's tombstones. It returns the content of the block,
+// which the records share.
 func (b block) scan(stream string, after uint64, each func(record), flawed func(flaw)) (content []byte, err error) {
 	content, err = os.ReadFile(b.path)
 	if err != nil {
@@ -221,7 +225,8 @@ func (b block) scan(stream string, after uint64, each func(record), flawed func(
 	return content, nil
 }
 
-// appendRecord encodes a message as a record of a block.
+// appendRecord appends to a slice the encoding of a record of the block for which sums computes
+// checksums.
 func appendRecord(to []byte, sums blockHash, r record) []byte {
 	le, begin := binary.LittleEndian, len(to)
 	length := uint32(recordHead + len(r.subject) + len(r.header) + len(r.body) + recordHash)
@@ -241,8 +246,8 @@ func appendRecord(to []byte, sums blockHash, r record) []byte {
 	return append(to, sum[:]...)
 }
 
-// foreign returns why the files in a stream's directory cannot be checked; "" when they can, or when
-// there are none.
+// foreign returns why this package cannot check the files in a stream's directory, for example
+// because they are encrypted; "" when it can, or when there are no files.
 func foreign(dir string) string {
 	if _, err := os.Stat(filepath.Join(filepath.Dir(dir), "meta.key")); err == nil {
 		return "it is encrypted"

@@ -19,8 +19,8 @@ type Hash [sha256.Size]byte
 func (h Hash) String() string { return hex.EncodeToString(h[:]) }
 
 // A HashChain is the running hash of all events up to a position. Two logs with the same hash at a
-// position hold the same events up to that position, in the same order. Any reader of the log or its
-// mirror can compute it.
+// position hold the same events up to that position, in the same order. Any reader of the log or
+// its mirror can compute it.
 //
 // The hash at position 0 is 32 zero bytes. The hash at position p is the
 // SHA-256 of the concatenation of:
@@ -33,17 +33,19 @@ func (h Hash) String() string { return hex.EncodeToString(h[:]) }
 //   - the body
 //
 // The attributes are the message's headers named content-type or with the prefix "ce-", in byte
-// order of their names; a header with several values counts once for each, in their order. Names and
-// values are as stored (values percent-encoded), without surrounding white space. Subject, names,
-// values and body are each preceded by their length in bytes as a big-endian 32-bit integer. Headers
-// of NATS (Nats-Msg-Id and the like) are excluded: a mirror may lack them.
+// order of their names; a header with several values counts once for each, in their order. Names
+// and values are as stored (values percent-encoded), without surrounding white space. Subject,
+// names, values and body are each preceded by their length in bytes as a big-endian 32-bit integer.
+// Headers of NATS (Nats-Msg-Id and the like) are excluded: a mirror may lack them.
 type HashChain struct {
-	Checkpoint      // of the newest event in it
-	Before     Hash // at the position before
-	Hash       Hash // at the position
+	Checkpoint      // checkpoint of the newest event in the hash
+	Before     Hash // the hash at Position-1
+	Hash       Hash // the hash at Position
 }
 
-// Attributes of an event that the hash chain knows by name, and the stream of the log.
+// attributeID and attributeContentType are the headers that the hash chain looks up by name: the
+// event's ID, and the one attribute without the prefix "ce-". logStream is the JetStream stream of
+// the log.
 const (
 	attributeID          = "ce-id"
 	attributeContentType = "content-type"
@@ -61,7 +63,8 @@ type Message struct {
 
 type attribute struct{ name, value string }
 
-// Extend adds the event at the next position, and refuses any other.
+// Extend adds an event to the hash. It returns an error unless the position of e directly follows
+// c.Position.
 func (c *HashChain) Extend(e Message) error {
 	if e.position != c.Position+1 {
 		return GapError(c.Position+1, e.position)
@@ -72,7 +75,7 @@ func (c *HashChain) Extend(e Message) error {
 	return nil
 }
 
-// next returns the hash at an event's position, given the one before it.
+// next returns the hash at the position of e, where h is the hash at the position before.
 func (h Hash) next(e Message) Hash {
 	var small [4 << 10]byte
 	b := append(small[:0], h[:]...)
@@ -106,7 +109,7 @@ func (e Message) id() string {
 	return ""
 }
 
-// IsAttribute reports whether a header is an attribute of the event.
+// IsAttribute reports whether the header with a name is an attribute in the sense of HashChain.
 func IsAttribute(name string) bool {
 	return strings.HasPrefix(name, "ce-") || name == attributeContentType
 }
@@ -116,7 +119,7 @@ func sortAttributes(all []attribute) []attribute {
 	return all
 }
 
-// MessageOf returns a message that a consumer delivered, as the server stores it.
+// MessageOf returns the Message of an event that a consumer delivered with these parts.
 func MessageOf(position uint64, subject string, header nats.Header, body []byte) Message {
 	e := Message{position: position, subject: subject, body: body, header: make([]attribute, 0, 16)}
 	for name, values := range header {
@@ -130,7 +133,8 @@ func MessageOf(position uint64, subject string, header nats.Header, body []byte)
 	return e
 }
 
-// attributesOf parses the attributes in a NATS header; false when the header is invalid.
+// attributesOf returns the attributes in an encoded NATS header, in the order of HashChain. The
+// result is false when the header is invalid.
 func attributesOf(header []byte) ([]attribute, bool) {
 	const status, end = "NATS/1.0\r\n", "\r\n\r\n"
 	rest, ok := bytes.CutPrefix(header, []byte(status))
@@ -150,16 +154,18 @@ func attributesOf(header []byte) ([]attribute, bool) {
 	return sortAttributes(all), true
 }
 
-// GapError returns the DataLoss error of a log with position got where want must follow.
+// GapError returns the DataLoss error of a log in which the event at position got was found where
+// the event at position want must follow.
 func GapError(want, got uint64) error {
-	f := domain.Errorf(domain.DataLoss, "gap in the event log: found position %d where %d must follow, so events are missing or damaged. "+
-		"Stop the server and run 'anneal log repair --data DIR'", got, want)
+	f := domain.Errorf(domain.DataLoss,
+		"gap in the event log: found position %d where %d must follow, so events are missing or damaged. "+
+			"Stop the server and run 'anneal log repair --data DIR'", got, want)
 	f.Reason = ReasonDamaged
 	return f
 }
 
-// A Checkpoint identifies a position of the log. It includes the event's ID, because a log that
-// lost events assigns their positions again.
+// A Checkpoint identifies a position of the log by the position and the ID of its event. The ID is
+// needed because a log that lost events assigns their positions again.
 type Checkpoint struct {
 	Position uint64 `json:"position"`
 	EventID  string `json:"eventId"`

@@ -14,8 +14,9 @@ import (
 	"anneal/domain"
 )
 
-// wholeCheck is the size up to which a log is read completely before the server starts. A larger log
-// that was closed cleanly is read from the mark's block on, and the rest while the server runs.
+// wholeCheck is the size up to which a log is read completely before the server starts. If a larger
+// log was closed cleanly, only the blocks from the mark's position on are read before the start,
+// and all blocks are read while the server runs.
 const wholeCheck = 1 << 30
 
 // A Gap is a range of positions without a valid event.
@@ -32,37 +33,37 @@ func (g Gap) String() string {
 	return fmt.Sprintf("positions %d to %d (%s)", g.First, g.Last, g.Reason)
 }
 
-// A survey is the content of a log's files.
+// A survey is the result of reading the block files of a log.
 type survey struct {
 	chain   HashChain  // of all events before the first gap
-	last    uint64     // the last position found
-	gaps    []Gap      // before last
-	flaws   []flaw     // the causes of gaps; a flaw at the end of the last block has no gap
-	marked  HashChain  // at the mark's position; zero when the survey began there
-	witness Checkpoint // the event found at the witness's position
-	batch   string     // ID of the batch that is open after last
-	torn    []uint64   // last positions of incomplete batches
-	files   []surveyed // in order
+	last    uint64     // the highest position found
+	gaps    []Gap      // all gaps before the position last
+	flaws   []flaw     // in order; each causes a gap, except one at the end of the last block
+	marked  HashChain  // the chain at the mark's position; zero when that position was not reached
+	witness Checkpoint // the event found at the position of surveyor.witness
+	batch   string     // ID of the batch that is incomplete after the last record; "" is none
+	torn    []uint64   // the last position of each earlier batch that is incomplete
+	files   []surveyed // all blocks, in order
 }
 
-// A surveyed block is a block with its content.
+// A surveyed is a block with a summary of its records.
 type surveyed struct {
 	block
-	first, last uint64 // positions; 0 when it has none
-	whole       int64  // bytes before its first flaw
+	first, last uint64 // positions of the first and the last record; 0 when the block has none
+	whole       int64  // number of bytes before the first flaw
 }
 
 // A surveyor reads the block files of a stream.
 type surveyor struct {
 	stream  string
 	mark    HighWaterMark          // zero when there is none
-	witness Checkpoint             // another event that must be present
-	first   uint64                 // position that the first block begins with
+	witness Checkpoint             // an event besides the mark's whose position is looked up; zero is none
+	first   uint64                 // position of the first record of the first block
 	from    HashChain              // the chain before the first block; zero at the beginning of the log
-	between func(read int64) error // called after each block, unless nil
+	between func(read int64) error // called after each block with its size, unless nil
 }
 
-// survey reads blocks in order.
+// survey reads the blocks in order and returns what it found.
 func (s surveyor) survey(all []block) (found survey, err error) {
 	found.chain, found.last = s.from, s.first-1
 	expected := 1 // number of the next block
@@ -116,7 +117,8 @@ func (s surveyor) take(r record, reason string, found *survey) {
 	if !readable {
 		found.gaps = append(found.gaps, Gap{r.position, r.position, "an unreadable header"})
 	}
-	if len(found.gaps) == 0 && r.position > found.chain.Position && found.chain.Extend(event) == nil && r.position == s.mark.Position {
+	if len(found.gaps) == 0 && r.position > found.chain.Position && found.chain.Extend(event) == nil &&
+		r.position == s.mark.Position {
 		found.marked = found.chain
 	}
 	if r.position == s.witness.Position {
@@ -124,8 +126,9 @@ func (s surveyor) take(r record, reason string, found *survey) {
 	}
 }
 
-// noteBatch finds batches that a power failure cut: earlier versions wrote several events as one
-// atomic batch of JetStream, which is not atomic across a power failure.
+// noteBatch records in torn the batches that a power failure left incomplete. Earlier versions of
+// anneal wrote several events as one atomic batch of JetStream, which is not atomic across a power
+// failure.
 func (s *survey) noteBatch(r record) {
 	id := headerValue(r.header, "Nats-Batch-Id")
 	if s.batch != "" && id != s.batch {
@@ -136,7 +139,8 @@ func (s *survey) noteBatch(r record) {
 	}
 }
 
-// headerValue returns the first value of a NATS header, or "".
+// headerValue returns the first value of the header with a key in an encoded NATS header; "" when
+// there is none.
 func headerValue(header []byte, key string) string {
 	_, rest, _ := bytes.Cut(header, []byte("\r\n"+key+":"))
 	value, _, _ := bytes.Cut(rest, []byte("\r\n"))
@@ -150,7 +154,7 @@ func orElse(s, otherwise string) string {
 	return s
 }
 
-// lacks returns the gaps of a log that must be complete up to a position.
+// lacks returns the gaps of the log up to must, the position up to which the log must be complete.
 func (s survey) lacks(must uint64) (gaps []Gap) {
 	for _, g := range s.gaps {
 		if g.First <= must {
@@ -167,7 +171,7 @@ func (s survey) lacks(must uint64) (gaps []Gap) {
 	return gaps
 }
 
-// damaged returns the error of a log with gaps.
+// damaged returns the error for a log with gaps in its files in dir.
 func damaged(dir string, gaps []Gap) error {
 	said := make([]string, 0, 10)
 	for i, g := range gaps {
@@ -182,7 +186,8 @@ func damaged(dir string, gaps []Gap) error {
 
 func Damagef(format string, args ...any) error {
 	f := domain.Errorf(domain.FailedPrecondition, format+". The server does not start, so that nothing more is lost; "+
-		"with the server stopped, 'anneal log repair --data DIR' restores events from the mirror and reports the rest", args...)
+		"with the server stopped, 'anneal log repair --data DIR' restores events from the mirror and reports the rest",
+		args...)
 	f.Reason = ReasonDamaged
 	return f
 }
@@ -195,20 +200,22 @@ func IsDamaged(err error) bool {
 	return errors.As(err, &f) && f.Reason == ReasonDamaged
 }
 
-// A CheckResult is what CheckStore found.
+// A CheckResult is the result of CheckStore.
 type CheckResult struct {
-	Mark    HighWaterMark // to write from now on
+	Mark    HighWaterMark // the mark to continue with
 	Last    uint64        // the log's last position; 0 when the files were not read
-	NewMark bool          // there was no mark
+	NewMark bool          // there was no valid mark
 	Read    bool          // the files were read
-	Partial bool          // not all of them
+	Partial bool          // only the files from the mark's position on were read
 }
 
-// CheckStore checks the log's files before the embedded server starts, which truncates damage and
-// assigns the lost positions again. It refuses a log that is incomplete up to the mark or up to
-// holds, or that has different events there. Invalid records after the mark were never acknowledged:
-// they are cut off. Valid events after the mark are written to new files, because after a failed
-// fdatasync they may be in the page cache only.
+// CheckStore checks the log's files before the embedded server starts, because the server would
+// truncate the log at damage and assign the lost positions again. store is the server's directory,
+// path is the file of the mark, and holds is an event that the log must have, such as the last
+// event in a snapshot. CheckStore returns an error for a log that is incomplete up to the mark or
+// up to the event of holds, or that has other events at these positions. It cuts off invalid
+// records after the mark, which were never acknowledged. It writes valid events after the mark to
+// new files, because after a failed fdatasync they may be only in the page cache.
 func CheckStore(store, path string, holds Checkpoint, log *slog.Logger) (CheckResult, error) {
 	dir := BlockDir(store, "CONTROL", logStream)
 	mark, err := ReadMark(path)
@@ -223,7 +230,8 @@ func CheckStore(store, path string, holds Checkpoint, log *slog.Logger) (CheckRe
 	result := CheckResult{Mark: mark, NewMark: !have}
 	must := max(mark.MinPosition(), holds.Position)
 	if why := foreign(dir); why != "" {
-		log.Warn("cannot check the log's files before the start: positions are checked after it", "directory", dir, "reason", why)
+		log.Warn("cannot check the log's files before the start: checking positions after the start",
+			"directory", dir, "reason", why)
 		return result, nil
 	}
 	all, err := blocksOf(dir)
@@ -245,7 +253,7 @@ func CheckStore(store, path string, holds Checkpoint, log *slog.Logger) (CheckRe
 	if err != nil {
 		return result, domain.Errorf(domain.FailedPrecondition, "cannot read the log's files: %v", err)
 	}
-	if found.last >= mark.Damaged { // damage that a scrub found is refused after the mark, too
+	if found.last >= mark.Damaged { // damage that Scrub found must not be cut off, even after the mark
 		must = max(must, mark.Damaged)
 	}
 	if err := found.validate(dir, mark, have, must, holds); err != nil {
@@ -258,7 +266,9 @@ func CheckStore(store, path string, holds Checkpoint, log *slog.Logger) (CheckRe
 		found.torn = append(found.torn, found.last)
 	}
 	for _, position := range found.torn {
-		log.Warn("incomplete batch of an earlier version, cut by a power failure: its changes are completed or released", "position", position)
+		log.Warn("a batch of an earlier version is incomplete after a power failure: the control plane completes "+
+			"or rolls it back",
+			"position", position)
 	}
 	if !result.Partial {
 		if err := checkCopies(store, found.chain.Position, have, log); err != nil {
@@ -267,11 +277,12 @@ func CheckStore(store, path string, holds Checkpoint, log *slog.Logger) (CheckRe
 	}
 	result.Read, result.Last = true, found.chain.Position
 	result.Mark.HashChain, result.Mark.Durable = found.chain, found.chain.Position
-	if !result.Partial { // read and found complete: damage that a scrub found is repaired
+	if !result.Partial { // the whole log is complete, so damage that Scrub found earlier is repaired
 		result.Mark.Damaged = 0
 	}
 	if have && mark.Failed {
-		log.Warn("the disk failed during the last run: rewrote the events after the high-water mark", "mark", mark.Durable, "last", result.Last)
+		log.Warn("the disk failed during the last run: rewrote the events after the high-water mark", "mark", mark.Durable,
+			"last", result.Last)
 	}
 	return result, nil
 }
@@ -283,7 +294,8 @@ func sizeOf(all []block) (sum int64) {
 	return sum
 }
 
-// beginAt returns the block with the mark's event, and the chain before that event.
+// beginAt returns the index of the block that contains the mark's event, and the chain before that
+// event. The index is 0 when the block is the first or was not found.
 func beginAt(all []block, mark HighWaterMark) (index int, from HashChain) {
 	for i := len(all) - 1; i > 0; i-- {
 		if first := all[i].first(); first > 0 && first <= mark.Position {
@@ -294,7 +306,8 @@ func beginAt(all []block, mark HighWaterMark) (index int, from HashChain) {
 	return 0, HashChain{}
 }
 
-// validate refuses a log that does not match the mark.
+// validate returns an error for a log that is incomplete or does not match the mark or the witness.
+// must is the position up to which the log must be complete. have reports whether there is a mark.
 func (s survey) validate(dir string, mark HighWaterMark, have bool, must uint64, witness Checkpoint) error {
 	if !have && len(s.gaps) > 0 { // without a mark, events after the gap may have been acknowledged
 		must = max(must, s.last)
@@ -303,7 +316,8 @@ func (s survey) validate(dir string, mark HighWaterMark, have bool, must uint64,
 		return damaged(dir, gaps)
 	}
 	if have && mark.Position > 0 && s.marked.EventID != mark.EventID {
-		return Damagef("the log in %s has event %s at position %d, but the mark has event %s: it is another log, or events were replaced",
+		return Damagef("the log in %s has event %s at position %d, but the mark has event %s: the mark belongs to "+
+			"another log, or events were replaced",
 			dir, s.marked.EventID, mark.Position, mark.EventID)
 	}
 	if have && mark.Position > 0 && s.marked.Hash != mark.Hash {
@@ -311,20 +325,22 @@ func (s survey) validate(dir string, mark HighWaterMark, have bool, must uint64,
 			dir, mark.Position, s.marked.Hash, mark.Hash)
 	}
 	if witness.Position > 0 && s.witness.Position == witness.Position && s.witness.EventID != witness.EventID {
-		return Damagef("the log in %s has event %s at position %d, but the newest snapshot has event %s: it is another log, or lost events",
+		return Damagef("the log in %s has event %s at position %d, but the newest snapshot has event %s: the snapshot "+
+			"belongs to another log, or the log lost events",
 			dir, s.witness.EventID, witness.Position, witness.EventID)
 	}
 	return nil
 }
 
-// settleTail makes valid events after the mark durable and cuts off invalid records.
+// settleTail makes the valid events after the mark durable and cuts off the invalid records after
+// them.
 func (s survey) settleTail(store, dir string, mark HighWaterMark, have bool, log *slog.Logger) error {
 	keep := s.chain.Position
 	if have && keep == mark.Durable && len(s.gaps) == 0 && len(s.flaws) == 0 {
 		return nil
 	}
 	if !have && len(s.flaws) == 0 {
-		return nil // synced as a whole after the start
+		return nil // without a mark, all files are synced after the start
 	}
 	for i, f := range s.files {
 		if f.size == 0 || f.last > 0 && f.last <= keep && f.whole == f.size && (f.last <= mark.Durable || !have) {
@@ -337,10 +353,12 @@ func (s survey) settleTail(store, dir string, mark HighWaterMark, have bool, log
 	return disk.Sync(dir)
 }
 
-// cutsKept is how many files of cut-off records are kept.
+// cutsKept is how many files with cut-off records are kept: the newest.
 const cutsKept = 10
 
-// rewrite copies a block's events up to a position to a new file. The rest is kept beside the store.
+// rewrite replaces the file of one block by a new file with the block's events up to the position
+// keep. index is the block's index in s.files. rewrite writes the rest of the block to a file
+// beside the store.
 func (s survey) rewrite(store, dir string, index int, keep uint64, log *slog.Logger) error {
 	f := s.files[index]
 	content, err := os.ReadFile(f.path)
@@ -364,7 +382,7 @@ func (s survey) rewrite(store, dir string, index int, keep uint64, log *slog.Log
 		if err := os.Remove(filepath.Join(dir, "index.db")); err != nil && !errors.Is(err, os.ErrNotExist) {
 			return err
 		}
-		log.Warn("cut off the end of the log: it had no valid event, and none that was acknowledged",
+		log.Warn("cut off the end of the log, which had neither a valid nor an acknowledged event",
 			"after", keep, "bytes", len(content)-len(kept), "kept", aside)
 	}
 	if len(kept) == 0 && index > 0 {
@@ -373,7 +391,8 @@ func (s survey) rewrite(store, dir string, index int, keep uint64, log *slog.Log
 	return disk.WriteFile(f.path, kept)
 }
 
-// keepCut writes cut-off records to a file beside the store, and removes the oldest such files.
+// keepCut writes cut-off records to the file at path, beside the store, and removes all but the
+// newest cutsKept such files.
 func keepCut(store, path string, cut []byte) error {
 	if err := disk.WriteFile(path, cut); err != nil {
 		return err
@@ -385,7 +404,8 @@ func keepCut(store, path string, cut []byte) error {
 	var all []os.FileInfo
 	for _, entry := range entries {
 		name := entry.Name()
-		if !strings.HasPrefix(name, filepath.Base(filepath.Clean(store))+".cut-") || !strings.HasSuffix(name, ".blk") || name == filepath.Base(path) {
+		if !strings.HasPrefix(name, filepath.Base(filepath.Clean(store))+".cut-") || !strings.HasSuffix(name, ".blk") ||
+			name == filepath.Base(path) {
 			continue
 		}
 		if info, err := entry.Info(); err == nil {

@@ -6,10 +6,10 @@ import (
 	"path/filepath"
 )
 
-// checkCopies checks the mirrors of a log that is complete up to a position. It removes a damaged
-// mirror, which the server recreates, if the mirror has no later events, or if the log reaches its
-// mark, so that no later event was acknowledged. Without a mark a mirror with later events is kept
-// for a repair.
+// checkCopies checks the mirrors of a log that is complete and ends at last. It removes a damaged
+// mirror, so that the server recreates the mirror. It returns an error for a damaged mirror with
+// events after last when the log has no mark (marked is false), because these events may have been
+// acknowledged and the mirror may have their only copy.
 func checkCopies(store string, last uint64, marked bool, log *slog.Logger) error {
 	dirs, err := copiesOf(store)
 	if err != nil {
@@ -26,7 +26,7 @@ func checkCopies(store string, last uint64, marked bool, log *slog.Logger) error
 		}
 		why := ""
 		for _, f := range found.flaws {
-			if !f.last || f.path != all[len(all)-1].path { // else it was being written
+			if !f.last || f.path != all[len(all)-1].path { // a flaw at the end is an interrupted write, not damage
 				why = f.String()
 			}
 		}
@@ -37,7 +37,8 @@ func checkCopies(store string, last uint64, marked bool, log *slog.Logger) error
 			continue
 		}
 		if found.last > last && !marked {
-			return Damagef("the mirror in %s is damaged (%s), and has events up to position %d, but the log ends at %d", dir, why, found.last, last)
+			return Damagef("the mirror in %s is damaged (%s), and has events up to position %d, but the log ends at %d", dir,
+				why, found.last, last)
 		}
 		log.Warn("a mirror of the log is damaged; the log itself is complete: recreating the mirror",
 			"directory", dir, "damage", why, "mirror", found.last, "log", last)

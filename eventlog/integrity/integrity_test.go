@@ -4,7 +4,10 @@ import (
 	"crypto/sha256"
 	"os"
 	"path/filepath"
+	"sync/atomic"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/nats-io/nats.go"
 	"github.com/stretchr/testify/require"
@@ -13,9 +16,11 @@ import (
 	"anneal/domain"
 )
 
-// Who knows the events and the definition of a Chain computes the same hash.
-func TestChainIsWhatItsDefinitionSays(t *testing.T) {
-	header := nats.Header{"ce-id": {"e1"}, "Nats-Msg-Id": {"e1"}, "content-type": {"application/json"}, "ce-actor": {"a b"}}
+// TestHashChainMatchesItsDefinition checks that HashChain computes the hash that its doc comment
+// defines.
+func TestHashChainMatchesItsDefinition(t *testing.T) {
+	header := nats.Header{"ce-id": {"e1"}, "Nats-Msg-Id": {"e1"}, "content-type": {"application/json"},
+		"ce-actor": {"a b"}}
 	raw := "NATS/1.0\r\nce-id: e1\r\nNats-Msg-Id: e1\r\ncontent-type:application/json\r\nce-actor: a b\r\n\r\n"
 	var want Hash
 	for position := range uint64(2) {
@@ -37,23 +42,29 @@ func TestChainIsWhatItsDefinitionSays(t *testing.T) {
 	require.Equal(t, domain.DataLoss, domain.CodeOf(c.Extend(Message{position: 4})))
 }
 
-func TestMarkOutlivesATornWrite(t *testing.T) {
+func TestMarkSurvivesATornWrite(t *testing.T) {
+	synctest.Test(t, testTornWrite) // so that the timers do not write while the test changes the file
+}
+
+func testTornWrite(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "mark")
 	_, err := ReadMark(path)
 	require.ErrorIs(t, err, os.ErrNotExist)
 	h, err := OpenMark(path, HighWaterMark{Durable: 5, Lost: 2, LostAt: 3})
 	require.NoError(t, err)
-	require.NoError(t, h.Extend(1, func() Message { return Message{position: 1, header: []attribute{{attributeID, "e1"}}} }))
+	require.NoError(t, h.Extend(1,
+		func() Message { return Message{position: 1, header: []attribute{{attributeID, "e1"}}} }))
 	for position := range uint64(10) {
 		require.NoError(t, h.SetDurable(position))
 	}
+	h.write() // a running server calls write from a timer, markWrite after an update
 	now := h.Mark()
 	found, err := ReadMark(path)
 	require.NoError(t, err)
-	require.Equal(t, now, found, "also what is not synced yet, unless the power fails")
+	require.Equal(t, now, found, "including updates that are not synced, unless the power fails")
 	require.Equal(t, uint64(9), found.Durable)
 	require.Equal(t, "e1", found.EventID)
-	flipByte(t, path, 100) // the slot that is being written
+	flipByte(t, path, 100) // damages the slot that was written last
 	found, err = ReadMark(path)
 	require.NoError(t, err)
 	require.Equal(t, uint64(5), found.Durable)
@@ -67,15 +78,63 @@ func TestMarkOutlivesATornWrite(t *testing.T) {
 	require.Equal(t, uint64(2), found.Lost)
 }
 
-// Logs of earlier versions have batches; one whose end a power failure took is
-// told of.
-func TestATornBatchIsToldOf(t *testing.T) {
+// TestMarkIsWrittenSoon checks that an update of the mark is written after markWrite and synced
+// after markSync.
+func TestMarkIsWrittenSoon(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "mark")
+	synctest.Test(t, func(t *testing.T) {
+		h, err := OpenMark(path, HighWaterMark{})
+		require.NoError(t, err)
+		var syncs atomic.Int64
+		h.Sync = func(*os.File) error { syncs.Add(1); return nil }
+		for position := range uint64(100) {
+			require.NoError(t, h.SetDurable(position+1))
+			time.Sleep(markWrite / 10)
+		}
+		time.Sleep(markWrite)
+		found, err := ReadMark(path)
+		require.NoError(t, err)
+		require.Equal(t, uint64(100), found.Durable)
+		require.Less(t, found.written, uint64(20), "writes of 100 updates")
+		require.Zero(t, syncs.Load())
+		time.Sleep(markSync)
+		require.EqualValues(t, 1, syncs.Load())
+		time.Sleep(10 * markSync)
+		require.EqualValues(t, 1, syncs.Load(), "nothing changed since")
+		require.NoError(t, h.SetDurable(101))
+		require.NoError(t, h.Close(Hash{}))
+	})
+	found, err := ReadMark(path)
+	require.NoError(t, err)
+	require.Equal(t, uint64(101), found.Durable)
+}
+
+// TestAMarkThatCannotBeWrittenRefusesAppends checks that an error of the delayed write is returned
+// by all later calls.
+func TestAMarkThatCannotBeWrittenRefusesAppends(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h, err := OpenMark(filepath.Join(t.TempDir(), "mark"), HighWaterMark{})
+		require.NoError(t, err)
+		require.NoError(t, h.file.Close())
+		require.NoError(t, h.SetDurable(1))
+		time.Sleep(2 * markWrite)
+		require.Equal(t, domain.Unavailable, domain.CodeOf(h.Err()))
+		require.Error(t, h.SetDurable(2))
+		require.Error(t, h.Extend(1, func() Message { return Message{position: 1} }))
+		require.Error(t, h.Close(Hash{}))
+	})
+}
+
+// TestATornBatchIsReported checks that a survey reports a batch of an earlier version whose last
+// events are missing after a power failure.
+func TestATornBatchIsReported(t *testing.T) {
 	record := func(position uint64, header string) record {
 		return record{position: position, header: []byte("NATS/1.0\r\n" + header + "\r\n\r\n")}
 	}
 	var found survey
 	for i, header := range []string{
-		"ce-id: a", "Nats-Batch-Id: x\r\nNats-Batch-Sequence: 1", "Nats-Batch-Id: x\r\nNats-Batch-Sequence: 2\r\nNats-Batch-Commit: 1",
+		"ce-id: a", "Nats-Batch-Id: x\r\nNats-Batch-Sequence: 1",
+		"Nats-Batch-Id: x\r\nNats-Batch-Sequence: 2\r\nNats-Batch-Commit: 1",
 		"Nats-Batch-Id: y\r\nNats-Batch-Sequence: 1", "ce-id: b", "Nats-Batch-Id: z",
 	} {
 		found.noteBatch(record(uint64(i+1), header))
@@ -85,7 +144,8 @@ func TestATornBatchIsToldOf(t *testing.T) {
 	require.Equal(t, "z", found.batch, "the last is open")
 }
 
-// The repaired blocks take the place of the former ones at once.
+// TestBlocksAreReplaced checks that replaceBlocks replaces the former blocks with the repaired
+// ones, also when the former ones are missing.
 func TestBlocksAreReplaced(t *testing.T) {
 	dir := t.TempDir()
 	at := func(name string) string { return filepath.Join(dir, name) }
@@ -110,14 +170,14 @@ func TestBlocksAreReplaced(t *testing.T) {
 	}
 }
 
-// A log that another version of NATS has written into files of its own is not
-// taken for one that has lost its blocks: its positions are checked once it runs.
-func TestForeignFilesAreNoDamage(t *testing.T) {
+// TestUnknownFilesAreNoDamage checks that foreign detects files of a kind that only other versions
+// or settings of NATS write, so that the log is not reported as damaged.
+func TestUnknownFilesAreNoDamage(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "msgs")
-	require.Empty(t, foreign(dir), "there is nothing")
+	require.Empty(t, foreign(dir), "no files")
 	require.NoError(t, os.Mkdir(dir, 0o700))
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "index.db"), nil, 0o600))
-	require.Empty(t, foreign(dir), "the blocks are gone")
+	require.Empty(t, foreign(dir), "the blocks are missing")
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "1.seg"), []byte("x"), 0o600))
 	require.Contains(t, foreign(dir), "1.seg")
 }

@@ -15,36 +15,41 @@ import (
 	"anneal/domain"
 )
 
-// A HighWaterMark records, apart from the log, what the log contained, so that a log that lost or
-// changed events is detected.
+// A HighWaterMark records the content of the log in a separate file, so that a start detects a log
+// that lost or changed events.
 type HighWaterMark struct {
-	HashChain        // the running hash at a position that was durable
+	HashChain        // the running hash at a position whose event was durable
 	Durable   uint64 // every position up to here was on disk
-	Index     Hash   // SHA-256 of the server's index after a clean shutdown; else zero
-	Failed    bool   // the disk failed after that
+	Index     Hash   // after a clean shutdown the SHA-256 of the NATS server's index file, otherwise zero
+	Failed    bool   // a sync failed after Durable was recorded
 	Damaged   uint64 // the first damaged position that was found while the server ran; 0 is none
 	Lost      uint64 // events discarded by 'anneal log repair --accept-loss', in total
-	LostAt    uint64 // the position after which the last of them were
+	LostAt    uint64 // the position after which events were last discarded
 	written   uint64 // number of writes of the mark
 }
 
-// MinPosition returns the position up to which a log must be complete.
+// MinPosition returns the position up to which the log with this mark must be complete.
 func (m HighWaterMark) MinPosition() uint64 { return max(m.Durable, m.Position) }
 
-// A mark's file has two slots, each on a separate page. Only one is written between two syncs, so
-// the other is always valid.
+// The file of a mark has two slots, each on a separate page. Between two syncs only one slot is
+// written, so the other slot is always valid.
 const (
 	markMagic = "anneal mark 1\n"
 	slotSize  = 512
 	slotGap   = 4096
 	maxMarkID = 128
 
-	// What is not in the file when the power fails is of this last time: of
-	// markSync, or of longer when a sync takes so long that the appends would
-	// notice, and of maxMarkSync at most.
+	// markSync is the interval at which an updated mark is synced: a power failure loses the
+	// updates since the last sync. When syncs are slow, the interval is longer, at most
+	// maxMarkSync, so that syncs take at most 1/markShare of the time.
 	markSync    = 100 * time.Millisecond
 	maxMarkSync = 2 * time.Second
-	markShare   = 50 // a sync takes at most one part in so many of the time
+	markShare   = 200
+
+	// markWrite is the interval at which an updated mark is written: a killed process loses the
+	// updates since the last write. A write in each round of the disk sync would add 3 % to the
+	// time of an append.
+	markWrite = 5 * time.Millisecond
 )
 
 func (m HighWaterMark) encode() []byte {
@@ -89,8 +94,8 @@ func decodeMark(b []byte) (m HighWaterMark, ok bool) {
 
 var ErrMarkDamaged = errors.New("the high-water mark is damaged")
 
-// ReadMark reads a mark. It returns os.ErrNotExist when the file does not exist, and
-// ErrMarkDamaged when no slot is valid.
+// ReadMark reads the mark in the file at path. It returns os.ErrNotExist when the file does not
+// exist, and ErrMarkDamaged when no slot is valid.
 func ReadMark(path string) (HighWaterMark, error) {
 	content, err := os.ReadFile(path)
 	if err != nil {
@@ -109,15 +114,14 @@ func ReadMark(path string) (HighWaterMark, error) {
 	return newest, nil
 }
 
-// WriteMark replaces the mark at a path.
+// WriteMark durably replaces the file at path by one with the mark m in both slots.
 func WriteMark(path string, m HighWaterMark) error {
 	m.written++
 	return disk.WriteFile(path, append(append(m.encode(), make([]byte, slotGap-slotSize)...), m.encode()...))
 }
 
-// A highWater keeps the mark of an open log. In each round of the disk sync it
-// is written, and soon after it is synced (see markSync): a process that is
-// killed loses nothing of it, a power failure the last moment.
+// A MarkFile keeps the mark of an open log up to date in its file. Timers write updates after
+// markWrite and sync them after markSync. A nil *MarkFile records nothing.
 type MarkFile struct {
 	path string
 	file *os.File
@@ -126,15 +130,16 @@ type MarkFile struct {
 	mu     sync.Mutex
 	mark   HighWaterMark
 	slot   int64
-	timer  *time.Timer
-	every  time.Duration // between two syncs
-	armed  bool          // the timer runs
-	dirty  bool          // something is not synced
+	writer timer         // writes the mark
+	syncer timer         // writes and syncs the mark
+	every  time.Duration // interval of syncs, markSync to maxMarkSync
+	dirty  bool          // the mark has updates that are not synced
 	err    error
 	closed bool
 }
 
-// OpenMark writes a mark, the verified state of a log, and opens its file.
+// OpenMark writes m, the mark of a log that was verified, to the file at path, and returns the open
+// MarkFile.
 func OpenMark(path string, m HighWaterMark) (*MarkFile, error) {
 	m.Index, m.Failed = Hash{}, false
 	if err := WriteMark(path, m); err != nil {
@@ -145,10 +150,12 @@ func OpenMark(path string, m HighWaterMark) (*MarkFile, error) {
 		return nil, domain.Errorf(domain.FailedPrecondition, "cannot open the high-water mark: %v", err)
 	}
 	m.written++
-	return &MarkFile{path: path, file: file, Sync: disk.Fdatasync, mark: m, every: markSync}, nil
+	h := &MarkFile{path: path, file: file, Sync: disk.Fdatasync, mark: m, every: markSync}
+	h.writer.run, h.syncer.run = h.write, func() { _ = h.flush() } // later calls return its error
+	return h, nil
 }
 
-// SetDurable records that every position up to one is on disk.
+// SetDurable records that every event up to position is on disk.
 func (h *MarkFile) SetDurable(position uint64) error {
 	if h == nil {
 		return nil
@@ -157,12 +164,14 @@ func (h *MarkFile) SetDurable(position uint64) error {
 	defer h.mu.Unlock()
 	if position > h.mark.Durable {
 		h.mark.Durable = position
-		h.writeLocked()
+		h.dirty = true
+		h.writer.armLocked(h, markWrite)
 	}
 	return h.err
 }
 
-// Extend adds an event to the running hash if it is the next one; older events are in it already.
+// Extend adds the event at position to the running hash if position directly follows the mark's.
+// Other positions change nothing. event is called only when the event is added.
 func (h *MarkFile) Extend(position uint64, event func() Message) error {
 	if h == nil {
 		return nil
@@ -170,17 +179,17 @@ func (h *MarkFile) Extend(position uint64, event func() Message) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if position != h.mark.Position+1 || h.err != nil {
-		return h.failureLocked() // an older event, or of a follower that began later
+		return h.failureLocked() // the hash has the event already, or the follower began at a later event
 	}
 	if err := h.mark.HashChain.Extend(event()); err != nil {
 		return err
 	}
 	h.dirty = true
-	h.armLocked()
+	h.syncer.armLocked(h, h.every)
 	return nil
 }
 
-// Update changes the mark and returns when the change is on disk.
+// Update changes the mark by calling alter, and returns when the change is on disk.
 func (h *MarkFile) Update(alter func(*HighWaterMark)) error {
 	if h == nil {
 		return nil
@@ -199,6 +208,15 @@ func (h *MarkFile) Mark() HighWaterMark {
 	return h.mark
 }
 
+// write writes the mark without syncing it, if the mark has updates that are not synced.
+func (h *MarkFile) write() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.dirty {
+		h.writeLocked()
+	}
+}
+
 func (h *MarkFile) writeLocked() {
 	if h.closed || h.err != nil {
 		return
@@ -208,30 +226,44 @@ func (h *MarkFile) writeLocked() {
 		h.failLocked(fmt.Errorf("writing %s: %w", h.path, err))
 	}
 	h.dirty = true
-	h.armLocked()
+	h.syncer.armLocked(h, h.every)
 }
 
-func (h *MarkFile) armLocked() {
+// A timer calls run once each time that it is armed, after the time given to armLocked.
+type timer struct {
+	run   func()
+	timer *time.Timer
+	armed bool
+}
+
+// armLocked starts the timer, unless the timer is running or the mark is closed. The caller holds
+// the lock of h.
+func (t *timer) armLocked(h *MarkFile, after time.Duration) {
 	switch {
-	case h.armed || h.closed:
+	case t.armed || h.closed:
 		return
-	case h.timer == nil:
-		h.timer = time.AfterFunc(h.every, h.tick)
+	case t.timer == nil:
+		t.timer = time.AfterFunc(after, func() {
+			h.mu.Lock()
+			t.armed = false
+			h.mu.Unlock()
+			t.run()
+		})
 	default:
-		h.timer.Reset(h.every)
+		t.timer.Reset(after)
 	}
-	h.armed = true
+	t.armed = true
 }
 
-func (h *MarkFile) tick() {
-	h.mu.Lock()
-	h.armed = false
-	h.mu.Unlock()
-	_ = h.flush() // the next append, event and round return it
+func (t *timer) stopLocked() {
+	if t.timer != nil {
+		t.timer.Stop()
+	}
 }
 
-// failLocked records the first error of the mark's file. With a stale mark, a log that lost events
-// later would pass the check.
+// failLocked records the first error of writing the mark's file, which all later calls return.
+// Without the error the mark would become stale, and a log that lost events later would pass the
+// check at the start.
 func (h *MarkFile) failLocked(err error) {
 	if h.err == nil {
 		h.err = err
@@ -246,7 +278,7 @@ func (h *MarkFile) failureLocked() error {
 	return domain.Errorf(domain.Unavailable, "cannot write the high-water mark (%v): check its disk, then restart", h.err)
 }
 
-// Err returns the error of a mark that cannot be written, or nil.
+// Err returns an error after writing or syncing the mark has failed, otherwise nil.
 func (h *MarkFile) Err() error {
 	if h == nil {
 		return nil
@@ -256,7 +288,7 @@ func (h *MarkFile) Err() error {
 	return h.failureLocked()
 }
 
-// flush writes and syncs the mark, and switches to the other slot.
+// flush writes and syncs the mark, and makes the next write use the other slot.
 func (h *MarkFile) flush() error {
 	h.mu.Lock()
 	if !h.dirty || h.closed || h.err != nil {
@@ -279,8 +311,8 @@ func (h *MarkFile) flush() error {
 	return h.err
 }
 
-// SetFailed records that the disk failed, if the disk still accepts the write. The next start
-// rewrites the events after Durable in any case.
+// SetFailed records in the mark that a sync failed. It ignores an error of the write, because the
+// next start rewrites the events after Durable in any case.
 func (h *MarkFile) SetFailed() {
 	if h == nil {
 		return
@@ -288,7 +320,8 @@ func (h *MarkFile) SetFailed() {
 	_ = h.Update(func(m *HighWaterMark) { m.Failed = true })
 }
 
-// Close syncs and closes the mark. index is the hash of the server's index after a clean shutdown.
+// Close syncs and closes the mark. index becomes the mark's Index: the hash of the server's index
+// file after a clean shutdown, otherwise zero.
 func (h *MarkFile) Close(index Hash) error {
 	if h == nil {
 		return nil
@@ -301,13 +334,13 @@ func (h *MarkFile) Close(index Hash) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.closed = true
-	if h.timer != nil {
-		h.timer.Stop()
-	}
+	h.writer.stopLocked()
+	h.syncer.stopLocked()
 	return errors.Join(err, h.file.Close())
 }
 
-// IndexHash returns the hash of the server's index of a stream; zero without one.
+// IndexHash returns the SHA-256 of the NATS server's index file in a stream's directory of block
+// files; zero when the file cannot be read.
 func IndexHash(msgs string) Hash {
 	content, err := os.ReadFile(filepath.Join(msgs, "index.db"))
 	if err != nil {

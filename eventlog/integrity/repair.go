@@ -13,11 +13,11 @@ import (
 	"anneal/domain"
 )
 
-// RepairOptions configure the repair of a stopped server's log.
+// RepairOptions configures Repair.
 type RepairOptions struct {
-	Dir        string                   // of the streams, as in ServerOptions
-	Mark       string                   // as in ServerOptions
-	Holds      Checkpoint               // as in ServerOptions
+	Dir        string                   // directory of the streams, as in natsserver.Options
+	Mark       string                   // file of the mark, as in natsserver.Options
+	Holds      Checkpoint               // an event that the log must have; zero is none
 	AcceptLoss bool                     // truncate the log before the first event that cannot be restored
 	BeforeLoss func(RepairReport) error // called before events are discarded; its error stops the repair
 	Now        time.Time                // names the directory of the former files
@@ -25,23 +25,24 @@ type RepairOptions struct {
 
 // A RepairReport describes what a repair found and did.
 type RepairReport struct {
-	Events   uint64 `json:"events"`             // valid events from the first one on, after the repair
-	Restored []Gap  `json:"restored,omitempty"` // taken from a mirror
-	Lost     []Gap  `json:"lost,omitempty"`     // in neither the log nor a mirror
-	GivenUp  uint64 `json:"givenUp,omitempty"`  // valid events after the loss, cut off with it
+	Events   uint64 `json:"events"`             // number of events in the log after the repair
+	Restored []Gap  `json:"restored,omitempty"` // positions whose events were taken from a mirror
+	Lost     []Gap  `json:"lost,omitempty"`     // positions with a valid event in neither the log nor a mirror
+	GivenUp  uint64 `json:"givenUp,omitempty"`  // number of valid events that are discarded
 	Altered  bool   `json:"altered,omitempty"`  // the events do not match the mark, and no mirror has matching ones
 	Differs  []Gap  `json:"differs,omitempty"`  // positions with different events in the mirror and the log
-	Changed  bool   `json:"changed"`            // files were written
+	Changed  bool   `json:"changed"`            // the log's files were replaced
 	Aside    string `json:"aside,omitempty"`    // directory with the former files and the discarded events
 }
 
-// Whole reports whether no event stays lost.
+// Whole reports whether the log is complete and unaltered after the repair.
 func (r RepairReport) Whole() bool { return len(r.Lost) == 0 && !r.Altered }
 
-// Repair restores missing and damaged events of a stopped server's log from the server's mirrors, if
-// the running hash of the result matches the mark. Events that no mirror has are reported; then
-// nothing is changed, unless AcceptLoss is set. Former files are kept. The caller must hold the lock
-// of the data directory.
+// Repair restores missing and damaged events of a stopped server's log from the server's mirrors.
+// When an event is valid in neither the log nor a mirror, or the running hash of the result does
+// not match the mark, the report says so, and nothing is changed unless AcceptLoss is set. Files
+// that are replaced are moved to RepairReport.Aside. The caller must hold the lock of the data
+// directory.
 func Repair(opts RepairOptions) (report RepairReport, err error) {
 	if opts.Mark == "" {
 		opts.Mark = MarkPath(opts.Dir)
@@ -76,15 +77,16 @@ func Repair(opts RepairOptions) (report RepairReport, err error) {
 	return report, r.write(order, report)
 }
 
-// MarkPath returns the default path of the mark of a server's log.
+// MarkPath returns the default path of the mark of a log: the server's directory with the suffix
+// ".mark".
 func MarkPath(dir string) string { return filepath.Clean(dir) + ".mark" }
 
 type repair struct {
 	RepairOptions
-	dir   string // of the log's blocks
+	dir   string // directory of the log's block files
 	mark  HighWaterMark
 	have  bool
-	must  uint64 // the log must reach it
+	must  uint64 // position up to which the log must be complete
 	log   inventory
 	full  inventory // the mirror of all events
 	parts []inventory
@@ -93,7 +95,7 @@ type repair struct {
 
 // An inventory locates the valid records of a stream.
 type inventory struct {
-	dir    string // of blocks
+	dir    string // directory of the block files
 	blocks []block
 	places map[uint64]place
 	last   uint64
@@ -101,7 +103,7 @@ type inventory struct {
 	double bool // a position occurs twice
 }
 
-// A place locates a record. Equal sums mean equal events.
+// A place locates a record in a block file. Two places with equal sums have equal events.
 type place struct {
 	from   *inventory
 	block  int
@@ -141,7 +143,7 @@ func inventoryOf(dir string) (inv inventory, err error) {
 	return inv, nil
 }
 
-// record reads the record at a place.
+// record returns the record at a place in the blocks of i.
 func (i *inventory) record(p place) (r record, err error) {
 	b := i.blocks[p.block]
 	file, err := os.Open(b.path)
@@ -160,8 +162,8 @@ func (i *inventory) record(p place) (r record, err error) {
 	return r, nil
 }
 
-// copiesOf lists the block directories of all mirrors of the log, in NATS accounts other than CONTROL.
-// The mirror of all events is the first.
+// copiesOf returns the directories of the block files of all mirrors of the log, which are in NATS
+// accounts other than CONTROL. The mirror of all events, in READERS, is the first.
 func copiesOf(store string) (dirs []string, err error) {
 	all, err := filepath.Glob(filepath.Join(store, "jetstream", "*", "streams", logStream, "msgs"))
 	if err != nil {
@@ -211,9 +213,9 @@ func (r *repair) take() (err error) {
 	return nil
 }
 
-// compose chooses the events of the repaired log: the log's own, and a mirror's where the log has
-// none. When the resulting hash does not match the mark, it tries the mirror's events where both
-// have one.
+// compose chooses the event for each position of the repaired log: the log's event, or a mirror's
+// when the log has none. When the resulting hash does not match the mark, compose tries again and
+// prefers the mirror's event where the log and the mirror differ.
 func (r *repair) compose() (order []place, report RepairReport) {
 	for _, preferCopy := range []bool{false, true} {
 		order, report = r.choose(preferCopy)
@@ -238,7 +240,8 @@ func (r *repair) compose() (order []place, report RepairReport) {
 	return order, report
 }
 
-// unfit reports whether a mirror must be recreated: it is damaged, or differs from the repaired log.
+// unfit reports whether a mirror must be recreated because it is damaged, or differs from order,
+// the events of the repaired log.
 func (r *repair) unfit(inv inventory, order []place) bool {
 	if len(inv.blocks) == 0 {
 		return false
@@ -291,7 +294,9 @@ func (r *repair) choose(preferCopy bool) (order []place, report RepairReport) {
 	return order, report
 }
 
-// at chooses the event of a position among the log and its mirrors.
+// at chooses the event of a position among the log and its mirrors. restored reports that the event
+// is from a mirror. differs reports that a mirror has another event at the position than the log.
+// If so, at returns the log's event, or the mirror's if preferCopy is set.
 func (r *repair) at(position uint64, preferCopy bool) (p place, restored, differs bool) {
 	p, there := r.log.places[position]
 	p.from = &r.log
@@ -327,8 +332,8 @@ func (r *repair) event(p place) (e Message, ok bool) {
 	return rec.stored()
 }
 
-// anyAfter reports whether the log or its mirror has an event after a missing position, and no mark
-// shows that it was never acknowledged.
+// anyAfter reports whether the event at a missing position may have been acknowledged: the log has
+// no mark, and the log or the mirror has a later event.
 func (r *repair) anyAfter(position uint64) bool {
 	return !r.have && max(r.log.last, r.full.last) > position
 }
@@ -350,7 +355,9 @@ func extendGap(gaps []Gap, position uint64, reason string) []Gap {
 	return append(gaps, Gap{position, position, reason})
 }
 
-// writeGivenUp writes the report, and the events that are discarded with a loss.
+// writeGivenUp writes the report to report.json and the discarded events to given-up.jsonl, both in
+// report.Aside. events is the number of events that the repaired log keeps; the later ones are
+// discarded.
 func (r *repair) writeGivenUp(report RepairReport, events uint64) error {
 	text, err := json.MarshalIndent(report, "", "  ")
 	if err != nil {
@@ -370,7 +377,8 @@ func (r *repair) writeGivenUp(report RepairReport, events uint64) error {
 			for _, a := range e.header {
 				attributes[a.name] = a.value
 			}
-			line, err := json.Marshal(map[string]any{"position": e.position, "subject": e.subject, "attributes": attributes, "body": string(e.body)})
+			line, err := json.Marshal(map[string]any{"position": e.position, "subject": e.subject, "attributes": attributes,
+				"body": string(e.body)})
 			if err != nil {
 				return err
 			}

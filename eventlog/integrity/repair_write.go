@@ -9,11 +9,13 @@ import (
 	"strconv"
 )
 
-// blockSize limits the size of a block of a repaired log, as in the server.
+// blockSize is the maximum size of a block file of a repaired log in bytes, the limit of the NATS
+// server.
 const blockSize = 8 << 20
 
-// write replaces the log's files by the chosen events and updates the mark. The former files are kept.
-// Mirrors that do not match are moved away: the server recreates them.
+// write replaces the log's files by files with the events in order, and updates the mark. It moves
+// the former files, and mirrors that do not match the repaired log, to report.Aside. The server
+// recreates the mirrors.
 func (r *repair) write(order []place, report RepairReport) error {
 	fresh := filepath.Join(report.Aside, freshBlocks)
 	chain, err := writeBlocks(fresh, order)
@@ -40,7 +42,7 @@ func (r *repair) write(order []place, report RepairReport) error {
 	if err := WriteMark(r.Mark, mark); err != nil {
 		return err
 	}
-	for n, dir := range r.stale { // the stream's directory, the parent of its blocks
+	for n, dir := range r.stale { // moves the stream's directory, the parent of dir
 		if err := os.Rename(filepath.Dir(dir), filepath.Join(report.Aside, "copy-"+strconv.Itoa(n+1))); err != nil {
 			return err
 		}
@@ -48,14 +50,15 @@ func (r *repair) write(order []place, report RepairReport) error {
 	return disk.Sync(report.Aside)
 }
 
-// Directories of block files within RepairReport.Aside.
+// Names of the directories with block files in RepairReport.Aside.
 const (
 	freshBlocks  = "new"  // the repaired log, before it replaces the former one
 	formerBlocks = "msgs" // the former log
 )
 
-// replaceBlocks replaces the directory dir by fresh, and renames it to former. Where the system cannot
-// exchange them atomically, a crash in between leaves no dir: undoReplacement restores it.
+// replaceBlocks renames the directory dir to former, and fresh to dir. Where the system cannot
+// exchange two directories atomically, a crash between the two renames leaves no dir;
+// undoReplacement then restores dir.
 func replaceBlocks(dir, fresh, former string) error {
 	done, err := disk.Exchange(fresh, dir)
 	if err != nil {
@@ -76,8 +79,8 @@ func replaceBlocks(dir, fresh, former string) error {
 	return os.Rename(fresh, dir)
 }
 
-// undoReplacement restores the block files that an interrupted repair had moved away before the
-// repaired ones were in place.
+// undoReplacement restores dir, the directory of the log's block files, after a crash of
+// replaceBlocks between its two renames.
 func undoReplacement(store, dir string) error {
 	if _, err := os.Stat(dir); !errors.Is(err, os.ErrNotExist) {
 		return err
@@ -86,7 +89,7 @@ func undoReplacement(store, dir string) error {
 	if err != nil {
 		return err
 	}
-	slices.Sort(asides) // by time
+	slices.Sort(asides) // from the oldest to the newest: the names end in the time
 	for _, aside := range slices.Backward(asides) {
 		former := filepath.Join(aside, formerBlocks)
 		_, unfinished := os.Stat(filepath.Join(aside, freshBlocks))
@@ -105,7 +108,8 @@ func undoReplacement(store, dir string) error {
 	return nil
 }
 
-// writeBlocks writes events to new block files, durably.
+// writeBlocks durably writes the events at the places in order to new block files in dir, and
+// returns their hash chain.
 func writeBlocks(dir string, order []place) (chain HashChain, err error) {
 	if err := os.MkdirAll(dir, 0o750); err != nil {
 		return chain, err

@@ -8,12 +8,13 @@ import (
 	"time"
 )
 
-// scrubRate is how fast the files of a running server are read.
-const scrubRate = 64 << 20 // bytes a second
+// scrubRate is the speed at which Scrub reads the files of a running server, so that it does not
+// slow down the server.
+const scrubRate = 64 << 20 // bytes per second
 
-// Scrub reads all blocks but the newest, in which the server writes, once. Damage is
-// logged as an error and noted in the mark, so that the next start reads the whole log and
-// refuses it; what runs continues, since its state was folded from whole events.
+// Scrub reads all blocks of the log once, except the newest, to which the server writes. It logs
+// damage as an error and records it in the mark, so that the next start reads the whole log and
+// refuses it. The running server continues, since its state was folded from complete events.
 func Scrub(ctx context.Context, store string, kept *MarkFile, log *slog.Logger) error {
 	dir := BlockDir(store, "CONTROL", logStream)
 	all, err := blocksOf(dir)
@@ -38,7 +39,7 @@ func Scrub(ctx context.Context, store string, kept *MarkFile, log *slog.Logger) 
 		log.Error("cannot read the log's files", "error", err)
 		return nil
 	default:
-		if newest := all[len(all)-1].first(); newest > 0 { // else it is still empty
+		if newest := all[len(all)-1].first(); newest > 0 { // 0 while the newest block is empty
 			gaps = found.lacks(newest - 1)
 		} else {
 			gaps = found.gaps
@@ -50,11 +51,12 @@ func Scrub(ctx context.Context, store string, kept *MarkFile, log *slog.Logger) 
 	if len(gaps) == 0 {
 		return nil
 	}
-	log.Error("the log is damaged: stop the server and run 'anneal log repair --data DIR'; it does not start before", "error", damaged(dir, gaps))
+	log.Error("the log is damaged: stop the server and run 'anneal log repair --data DIR'; it does not start until then",
+		"error", damaged(dir, gaps))
 	return kept.Update(func(m *HighWaterMark) { m.Damaged = gaps[0].First })
 }
 
-// pause sleeps; false means that ctx was done first.
+// pause sleeps for d. It returns false immediately when ctx is done first.
 func pause(ctx context.Context, d time.Duration) bool {
 	timer := time.NewTimer(d)
 	defer timer.Stop()

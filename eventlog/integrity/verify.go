@@ -5,14 +5,14 @@ import (
 	"os"
 )
 
-// A FileReport compares the files of the embedded server's log with its mark and its mirror.
+// A FileReport is the result of VerifyFiles.
 type FileReport struct {
-	Events  uint64 `json:"events"`            // valid events from the first one on
-	Must    uint64 `json:"must"`              // the position that was durable by the mark
+	Events  uint64 `json:"events"`            // number of valid events before the first gap
+	Must    uint64 `json:"must"`              // the mark's durable position
 	Hash    string `json:"hash"`              // running hash of the files at the mark's position
 	Marked  string `json:"marked,omitempty"`  // the mark's hash; absent without a mark
-	Missing []Gap  `json:"missing,omitempty"` // no valid event, up to Must
-	Differs []Gap  `json:"differs,omitempty"` // different events in the log and the mirror
+	Missing []Gap  `json:"missing,omitempty"` // positions up to Must without a valid event
+	Differs []Gap  `json:"differs,omitempty"` // positions with different events in the log and the mirror
 	Lost    uint64 `json:"lost,omitempty"`    // events discarded by earlier repairs
 }
 
@@ -21,9 +21,9 @@ func (r FileReport) Whole() bool {
 	return len(r.Missing) == 0 && len(r.Differs) == 0 && (r.Marked == "" || r.Hash == r.Marked)
 }
 
-// VerifyFiles reads all block files of a log, which a server may have open, checks every event up to
-// the mark, computes the running hash, and compares each event with the mirror. Paths are as in
-// natsserver.Options.
+// VerifyFiles reads all block files of the log in dir, checks that every event up to the mark is
+// valid, computes the running hash, and compares each event with the mirror. A running server may
+// have the files open. dir and mark are as in natsserver.Options.
 func VerifyFiles(dir, mark string) (report FileReport, err error) {
 	if mark == "" {
 		mark = MarkPath(dir)
@@ -47,7 +47,7 @@ func VerifyFiles(dir, mark string) (report FileReport, err error) {
 		p.from = &r.log
 		e, ok := r.event(p)
 		if !ok {
-			report.Missing, whole = extendGap(report.Missing, position, "no whole record"), false
+			report.Missing, whole = extendGap(report.Missing, position, "no valid record"), false
 		} else if whole && chain.Extend(e) == nil && position == r.mark.Position {
 			report.Hash = chain.Hash.String()
 		}
@@ -60,7 +60,7 @@ func VerifyFiles(dir, mark string) (report FileReport, err error) {
 		report.Hash = chain.Hash.String()
 	}
 	if r.log.double && len(report.Missing) == 0 {
-		return report, errors.New("duplicate position in the log's files")
+		return report, errors.New("two events in the log's files have the same position")
 	}
 	if _, err := os.Stat(r.dir); errors.Is(err, os.ErrNotExist) && report.Must > 0 {
 		report.Missing = []Gap{{1, report.Must, "there are no block files"}}

@@ -8,15 +8,15 @@ import (
 	"path/filepath"
 )
 
-// A disk is the folder that a store lies in. Tests have one that forgets what
-// was not synced.
+// A disk is the directory of a store. Tests implement it with a disk that can lose unsynced
+// changes.
 type disk interface {
-	// open answers fs.ErrNotExist for a file that is missing, unless it is to be
-	// created, empty.
+	// open opens a file. When the file is missing, open returns fs.ErrNotExist, or creates an empty
+	// file if create is set.
 	open(name string, create bool) (file, error)
 	rename(from, to string) error
 	remove(name string) error
-	// sync makes the names of files durable.
+	// sync makes durable which files the directory has.
 	sync() error
 }
 
@@ -29,7 +29,7 @@ type file interface {
 	Close() error
 }
 
-type folder string
+type directory string
 
 type diskFile struct{ *os.File }
 
@@ -41,7 +41,7 @@ func (f diskFile) Size() (int64, error) {
 	return info.Size(), nil
 }
 
-func (d folder) open(name string, create bool) (file, error) {
+func (d directory) open(name string, create bool) (file, error) {
 	flags := os.O_RDWR
 	if create {
 		flags |= os.O_CREATE | os.O_TRUNC
@@ -53,11 +53,11 @@ func (d folder) open(name string, create bool) (file, error) {
 	return diskFile{f}, nil
 }
 
-func (d folder) rename(from, to string) error {
+func (d directory) rename(from, to string) error {
 	return os.Rename(filepath.Join(string(d), from), filepath.Join(string(d), to))
 }
 
-func (d folder) remove(name string) error {
+func (d directory) remove(name string) error {
 	err := os.Remove(filepath.Join(string(d), name))
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
@@ -65,7 +65,7 @@ func (d folder) remove(name string) error {
 	return err
 }
 
-func (d folder) sync() error {
+func (d directory) sync() error {
 	f, err := os.Open(string(d))
 	if err != nil {
 		return err

@@ -8,13 +8,13 @@ import (
 	"io"
 )
 
-// A copy is a header, two marks and the records. Integers are little-endian,
-// every sum is the beginning of a SHA-256, and all but the header's includes
-// the header's salt, so that nothing of another generation is taken for ours.
+// A store has two copies of the same content. A copy is a header, two marks and the records.
+// Integers are little-endian. Every sum is the beginning of a SHA-256. All sums except the header's
+// include the header's salt, so that no record of another generation is valid.
 //
 //	0     header: magic 8, generation 8, salt 16, sum 16
 //	512   mark: commit 8, records 8, end 8, revision 8, chain 16, sum 16
-//	1024  mark: the other one; a commit writes them in turn
+//	1024  a second mark; commits alternate between the two marks
 //	1536  records, one after another:
 //	      magic 4, kind 1, 0, key length 2, value length 4, index 8, revision 8,
 //	      time 8, sum of the value 16; the key; sum of all that 16; the value
@@ -76,7 +76,8 @@ func readHeader(r io.ReaderAt) (h header, ok bool) {
 	return h, true
 }
 
-// A mark says what a copy holds after a commit.
+// A mark describes the content of a copy after a commit: the number of commits and records, the end
+// of the records in bytes, the highest revision, and the chain.
 type mark struct {
 	commit, records, end, revision uint64
 	chain                          sum
@@ -92,11 +93,11 @@ func (m mark) encode(h header) []byte {
 	return append(b, check[:]...)
 }
 
-// place is where the mark of a commit lies.
+// place returns the offset in the copy at which the mark is stored.
 func (m mark) place() int64 { return markAt * int64(1+m.commit%markSlots) }
 
-// readMark is the newer of the marks that can be read; damaged tells whether
-// one of them cannot.
+// readMark returns the valid mark with the highest commit of a copy with the header h. ok is false
+// when both marks are invalid; damaged is true when at least one is invalid.
 func readMark(r io.ReaderAt, h header) (m mark, ok, damaged bool) {
 	for slot := range int64(markSlots) {
 		b := make([]byte, markSize)
@@ -114,7 +115,7 @@ func readMark(r io.ReaderAt, h header) (m mark, ok, damaged bool) {
 	return m, ok, damaged
 }
 
-// A record is what is known of one: its value lies on disk.
+// A record is a stored record without its value, which is only on disk.
 type record struct {
 	kind            byte
 	key             string
@@ -123,14 +124,15 @@ type record struct {
 	size            uint32
 	valueSum        sum
 	check           sum
-	at              int64 // of the record in the copies
+	at              int64 // offset of the record in both copies
 }
 
 func (r record) headSize() int64 { return recordHead + int64(len(r.key)) + sumSize }
 func (r record) valueAt() int64  { return r.at + r.headSize() }
 func (r record) end() int64      { return r.valueAt() + int64(r.size) }
 
-// encode sets the sums, and answers head, key and sum, without the value.
+// encode sets the size and the sums of the record, and returns the bytes before the value: head,
+// key and sum.
 func (r *record) encode(h header, value []byte) []byte {
 	r.size = uint32(len(value))
 	r.valueSum = sumOf(h.salt[:], value)
@@ -150,7 +152,8 @@ func (r *record) encode(h header, value []byte) []byte {
 
 var errNoRecord = errors.New("keyfile: no record here")
 
-// readRecord reads the header and key of the record at an offset.
+// readRecord reads the record at an offset without its value. The error is errNoRecord when there
+// is no valid record.
 func readRecord(from io.ReaderAt, h header, at int64) (r record, err error) {
 	b := make([]byte, recordHead)
 	if n, _ := from.ReadAt(b, at); n < recordHead || binary.LittleEndian.Uint32(b) != recordMagic {
@@ -172,8 +175,8 @@ func readRecord(from io.ReaderAt, h header, at int64) (r record, err error) {
 	return r, nil
 }
 
-// readValue reads the value of a record and answers whether it is the one that
-// was written.
+// readValue reads the value of a record. The result is false when the value is missing or its sum
+// is wrong.
 func readValue(from io.ReaderAt, h header, r record) ([]byte, bool) {
 	if r.size > maxValueSize {
 		return nil, false
@@ -185,5 +188,5 @@ func readValue(from io.ReaderAt, h header, r record) ([]byte, bool) {
 	return value, sumOf(h.salt[:], value) == r.valueSum
 }
 
-// chained is the running sum after one more record.
+// chained returns the running sum chain extended by a record.
 func chained(chain sum, r record) sum { return sumOf(chain[:], r.check[:]) }

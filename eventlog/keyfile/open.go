@@ -9,18 +9,18 @@ import (
 	"strings"
 )
 
-// A Lost record is damaged in both copies.
+// A Lost is a record that is damaged in both copies.
 type Lost struct {
 	Index uint64 // from 1, in the order of writing
-	Key   string // "" where it cannot be read
+	Key   string // "" when the key is unreadable
 }
 
-// A LossError refuses to open a store that is not whole. Its records name
-// exactly what neither copy holds any more.
+// A LossError is the error of Open for a store with damage that cannot be repaired. When single
+// records are damaged, Lost has exactly those that are valid in neither copy.
 type LossError struct {
 	Dir  string
 	Lost []Lost
-	What string // when the loss is not one of records
+	What string // what is lost, when the damage is not to single records
 }
 
 func (e *LossError) Error() string {
@@ -35,35 +35,37 @@ func (e *LossError) Error() string {
 			}
 			key := lost.Key
 			if key == "" {
-				key = "of an unreadable key"
+				key = "key unreadable"
 			}
 			names = append(names, fmt.Sprintf("record %d (%s)", lost.Index, key))
 		}
 		what = fmt.Sprintf("%d records are damaged in both copies: %s", len(e.Lost), strings.Join(names, ", "))
 	}
-	return fmt.Sprintf("the key store %s has lost data: %s; restore the folder from a backup, or create the file %s/%s to go on without them", e.Dir, what, e.Dir, acceptFile)
+	return fmt.Sprintf("the key store %s has lost data: %s; restore the directory from a backup, or create the file "+
+		"%s/%s to continue without the lost data", e.Dir, what, e.Dir, acceptFile)
 }
 
-// acceptFile is made by an operator who goes on without what was lost.
+// acceptFile is the name of the file that an operator creates to open the store without the lost
+// records.
 const acceptFile = "accept-loss"
 
-// A source is one copy as it was found.
+// A source is one copy as Open found it on disk.
 type source struct {
 	name    string
 	file    file // nil when it is missing
 	header  header
-	headed  bool // the header can be read
+	headed  bool // the header is valid
 	mark    mark
-	marked  bool // a mark can be read
+	marked  bool // a mark is valid
 	size    int64
-	current bool // of the newest generation
+	current bool // the copy is of the newest generation
 }
 
 type sources [copies]source
 
 func copyName(i int) string { return []string{"keys.1", "keys.2"}[i] }
 
-// find opens the copies; those that are missing have no file.
+// find opens both copies and reads their headers. The source of a missing copy has a nil file.
 func find(d disk) (found sources, err error) {
 	for i := range found {
 		s := &found[i]
@@ -92,7 +94,8 @@ func (found sources) close() {
 	}
 }
 
-// value reads a value from whichever copy has it whole.
+// value reads the value of a record from a copy in which it is valid. The error is ErrDamaged when
+// there is none.
 func (found sources) value(h header, rec record) ([]byte, error) {
 	for _, s := range found {
 		if !s.current {
@@ -105,18 +108,18 @@ func (found sources) value(h header, rec record) ([]byte, error) {
 	return nil, ErrDamaged
 }
 
-// A recovery is what the copies say together.
+// A recovery is the combined content of the two copies.
 type recovery struct {
 	found    sources
 	wipe     bool
 	header   header
-	mark     mark   // of the newest commit, then of what was read
-	required uint64 // records that were certainly acknowledged
+	mark     mark   // the newest mark; after scan, the mark of the records that were read
+	required uint64 // number of records that were certainly acknowledged, so that they must be valid
 	live     map[string]*entry
 	garbage  int64
 	lost     []Lost
-	unmarked bool     // no mark can be read, so it is not known how many records there were
-	reasons  []string // to write both copies anew
+	unmarked bool     // no mark is valid, so the number of records is unknown
+	reasons  []string // why both copies must be rewritten; none when they are intact
 }
 
 func (r *recovery) repair(reason string) {
@@ -125,9 +128,9 @@ func (r *recovery) repair(reason string) {
 	}
 }
 
-// merge reads the copies of the newest generation as one. A commit is written
-// to the first copy and synced, then to the second: so what both count was
-// acknowledged, and what only one counts may have been.
+// merge combines the copies of the newest generation. A commit is written and synced to the first
+// copy, then to the second, and then acknowledged. So the records of a commit in both copies are
+// required, and those of a commit in one copy are used if they are valid.
 func merge(found sources, wipe bool) *recovery {
 	r := &recovery{found: found, wipe: wipe, live: map[string]*entry{}}
 	for _, s := range found {
@@ -138,7 +141,8 @@ func merge(found sources, wipe bool) *recovery {
 	marked := false
 	for i := range r.found {
 		s := &r.found[i]
-		// A copy whose header is damaged is believed in what the salt vouches for.
+		// A copy with a damaged header is used, because its sums, which include the salt of the
+		// other copy's header, show which parts are valid.
 		s.current = s.file != nil && (!s.headed || s.header == r.header)
 		switch {
 		case s.file == nil:
@@ -176,14 +180,15 @@ func merge(found sources, wipe bool) *recovery {
 	return r
 }
 
-// scan reads the records in order, each from whichever copy has it whole.
+// scan reads the records in order, each from a copy in which it is valid, and records the required
+// ones that are valid in neither.
 func (r *recovery) scan() {
 	at, index, chain := int64(recordsAt), uint64(1), sum{}
-	broken := false // a record's head was lost, so the chain cannot be followed
+	broken := false // the head of a record was lost, so the chain cannot be checked from here on
 	for {
 		rec, have := r.headAt(at, index)
-		if index > r.required && !(have && r.whole(rec)) {
-			break // it was being written
+		if index > r.required && !(have && r.isValid(rec)) {
+			break // an interrupted write that was not acknowledged
 		}
 		if !have {
 			rec, have = r.resync(at, index)
@@ -219,8 +224,9 @@ func (r *recovery) scan() {
 	slices.SortFunc(r.lost, func(a, b Lost) int { return cmp.Compare(a.Index, b.Index) })
 }
 
-// headAt reads the head of the record at a place from either copy; index 0 is
-// any.
+// headAt reads the record at an offset, without its value, from a copy in which it is valid. The
+// record must have the given index; an index of 0 matches any record. have is false when the record
+// is valid in neither copy.
 func (r *recovery) headAt(at int64, index uint64) (rec record, have bool) {
 	missing := ""
 	for _, s := range r.found {
@@ -240,14 +246,15 @@ func (r *recovery) headAt(at int64, index uint64) (rec record, have bool) {
 	return rec, have
 }
 
-// whole tells whether the value of a record can be read from either copy.
-func (r *recovery) whole(rec record) bool {
+// isValid reports whether the value of a record is valid in at least one copy.
+func (r *recovery) isValid(rec record) bool {
 	_, err := r.found.value(r.header, rec)
 	return err == nil
 }
 
-// resync looks for the next record whose head is whole, behind one that is
-// damaged in both copies.
+// resync is called when both copies of the record at the offset at are damaged. It returns the next
+// valid record whose offset is greater than at and whose index is greater than the given one, and
+// false when there is none.
 func (r *recovery) resync(at int64, index uint64) (record, bool) {
 	for at++; at+recordHead <= max(r.found[0].size, r.found[1].size); at++ {
 		if rec, ok := r.headAt(at, 0); ok && rec.index > index {
@@ -257,13 +264,13 @@ func (r *recovery) resync(at int64, index uint64) (record, bool) {
 	return record{}, false
 }
 
-// replay carries out one record.
+// replay applies a record to the live entries.
 func (r *recovery) replay(rec record) {
 	r.mark.revision = max(r.mark.revision, rec.revision)
 	if before := r.live[rec.key]; before != nil {
 		r.garbage += before.end() - before.at
 		if r.wipe && !r.wiped(before.record) {
-			r.repair("an erased value was not overwritten yet")
+			r.repair("an erased value was not overwritten")
 		}
 		delete(r.live, rec.key)
 	}
@@ -279,13 +286,13 @@ func (r *recovery) replay(rec record) {
 		}
 		if _, ok := readValue(s.file, r.header, rec); ok {
 			e.intact = true
-		} else { // damaged, unless a later record erases it
+		} else { // the value is damaged, or was wiped because a later record replaces it
 			e.flawed = s.name
 		}
 	}
 }
 
-// wiped tells whether the value of a record is zeros in the copies.
+// wiped reports whether the value of a record is overwritten with zeros in all current copies.
 func (r *recovery) wiped(rec record) bool {
 	for _, s := range r.found {
 		if !s.current {

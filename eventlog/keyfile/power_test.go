@@ -15,8 +15,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// A memoryDisk records what is done to it, so that a power failure can be
-// simulated after any step: what was not synced is lost, in whole or in part.
+// A memoryDisk is a disk in memory. It records all operations, so that tests can simulate a power
+// failure after any step, which loses any part of the unsynced changes.
 type memoryDisk struct {
 	mu    sync.Mutex
 	names map[string]*inode
@@ -26,7 +26,7 @@ type memoryDisk struct {
 
 type inode struct{ data []byte }
 
-// A step is one change: to a file, to the folder, or a sync of either.
+// A step is one change or one sync of a file or of the directory.
 type step struct {
 	op       string // write, truncate, sync, create, rename, remove, syncdir
 	on       *inode
@@ -123,7 +123,7 @@ func (f *memoryFile) WriteAt(b []byte, at int64) (int, error) {
 	f.d.mu.Lock()
 	defer f.d.mu.Unlock()
 	if err := f.d.failing("write", f.name); err != nil {
-		f.in.write(b[:len(b)/2], at) // a short write
+		f.in.write(b[:len(b)/2], at) // the failed write leaves half of the bytes
 		return len(b) / 2, err
 	}
 	f.in.write(b, at)
@@ -154,14 +154,14 @@ func (f *memoryFile) Size() (int64, error) {
 
 func (f *memoryFile) Close() error { return nil }
 
-// afterPowerFailure is the disk as it may be when the power fails after some
-// steps. What was synced is there. Of each file's other writes, and of the
-// sectors of a write, luck says which are there; of the changes to the folder
-// that were not synced, the first few.
-func afterPowerFailure(steps []step, luck func(n int) int) *memoryDisk {
+// afterPowerFailure returns the disk after some steps and a power failure. All synced changes are
+// present. choose, which returns a number below n, determines for each sector of an unsynced write
+// whether the sector is present, and how many of the unsynced changes of the directory are present,
+// from the first on.
+func afterPowerFailure(steps []step, choose func(n int) int) *memoryDisk {
 	const sector = 512
 	files, names := map[*inode]*inode{}, map[string]*inode{}
-	pending, folder := map[*inode][]step{}, []step(nil)
+	pending, directory := map[*inode][]step{}, []step(nil)
 	apply := func(s step) {
 		switch s.op {
 		case "write":
@@ -181,9 +181,9 @@ func afterPowerFailure(steps []step, luck func(n int) int) *memoryDisk {
 		switch s.op {
 		case "create":
 			files[s.on] = &inode{}
-			folder = append(folder, s)
+			directory = append(directory, s)
 		case "rename", "remove":
-			folder = append(folder, s)
+			directory = append(directory, s)
 		case "write", "truncate":
 			pending[s.on] = append(pending[s.on], s)
 		case "sync":
@@ -192,22 +192,22 @@ func afterPowerFailure(steps []step, luck func(n int) int) *memoryDisk {
 			}
 			pending[s.on] = nil
 		case "syncdir":
-			for _, one := range folder {
+			for _, one := range directory {
 				apply(one)
 			}
-			folder = nil
+			directory = nil
 		}
 	}
 	for in := range files {
 		for _, one := range pending[in] {
 			if one.op == "truncate" {
-				if luck(2) == 1 {
+				if choose(2) == 1 {
 					apply(one)
 				}
 				continue
 			}
 			for at := 0; at < len(one.data); at += sector {
-				if luck(2) == 1 {
+				if choose(2) == 1 {
 					piece := one
 					piece.at += int64(at)
 					piece.data = one.data[at:min(at+sector, len(one.data))]
@@ -216,7 +216,7 @@ func afterPowerFailure(steps []step, luck func(n int) int) *memoryDisk {
 			}
 		}
 	}
-	for _, one := range folder[:luck(len(folder)+1)] {
+	for _, one := range directory[:choose(len(directory)+1)] {
 		apply(one)
 	}
 	after := &memoryDisk{names: map[string]*inode{}}
@@ -226,16 +226,16 @@ func afterPowerFailure(steps []step, luck func(n int) int) *memoryDisk {
 	return after
 }
 
-// A promise is what was acknowledged after a number of steps.
+// A promise is the content that must be present after a number of steps.
 type promise struct {
-	steps int
-	held  map[string]string // these values
-	under string            // the key that is being changed, or ""
-	goes  string            // its value, once changed; "" is erased
+	steps   int
+	held    map[string]string // the acknowledged values, by key
+	under   string            // the key that is being changed, or ""
+	changed string            // the value of under after the change; "" when the change erases the key
 }
 
-// The power may fail after any step, and take any part of what was not synced:
-// every acknowledged put is there, and no erased value is anywhere.
+// TestPowerFailureAtEveryStep checks that after a power failure at any step, with any part of the
+// unsynced changes lost, every acknowledged value is present and no erased value is on the disk.
 func TestPowerFailureAtEveryStep(t *testing.T) {
 	d := newMemoryDisk([copies][]byte{})
 	held, revisions := map[string]string{}, map[string]uint64{}
@@ -270,9 +270,9 @@ func TestPowerFailureAtEveryStep(t *testing.T) {
 	seed := uint64(time.Now().UnixNano())
 	t.Log("seed", seed)
 	random := rand.New(rand.NewPCG(seed, 1))
-	lucks := []func(n int) int{func(int) int { return 0 }, func(n int) int { return n - 1 }}
+	choices := []func(n int) int{func(int) int { return 0 }, func(n int) int { return n - 1 }}
 	for range 6 {
-		lucks = append(lucks, random.IntN)
+		choices = append(choices, random.IntN)
 	}
 	for cut := begin; cut <= len(d.steps); cut++ {
 		at := 0
@@ -280,17 +280,17 @@ func TestPowerFailureAtEveryStep(t *testing.T) {
 			at++
 		}
 		p := promises[at]
-		for i, luck := range lucks {
-			after := afterPowerFailure(d.steps[:cut], luck)
+		for i, choose := range choices {
+			after := afterPowerFailure(d.steps[:cut], choose)
 			again, err := open(after, "memory", Options{Wipe: true, Exists: true})
-			require.NoError(t, err, "cut %d, luck %d", cut, i)
+			require.NoError(t, err, "cut %d, state %d", cut, i)
 			found := content(t, again)
 			changed := maps.Clone(p.held)
-			if changed[p.under] = p.goes; p.goes == "" {
+			if changed[p.under] = p.changed; p.changed == "" {
 				delete(changed, p.under)
 			}
 			if !maps.Equal(found, changed) {
-				require.Equal(t, p.held, found, "cut %d, luck %d", cut, i)
+				require.Equal(t, p.held, found, "cut %d, state %d", cut, i)
 			}
 			for name, in := range after.names {
 				for i := range 6 {

@@ -1,7 +1,7 @@
-// Package keyfile keeps records by their keys in two files, each synced before
-// a change is acknowledged: what was acknowledged survives kill -9, a power
-// failure at any moment, and damage to one of the files, from which the other
-// one restores it. What is damaged in both is named when the store is opened.
+// Package keyfile is a key-value store in two files, each synced before a change is acknowledged.
+// An acknowledged change survives kill -9, a power failure at any moment, and damage to one of the
+// files, which Open repairs from the other. The error of Open names the records that are damaged in
+// both files.
 package keyfile
 
 import (
@@ -18,80 +18,82 @@ import (
 	"time"
 )
 
-// ErrConflict means that the key has another revision: nothing was changed.
-var ErrConflict = errors.New("keyfile: another revision came first")
+// ErrConflict reports that the key has another revision than the caller expected, so that nothing
+// was changed.
+var ErrConflict = errors.New("keyfile: the key has another revision than the given one")
 
-// ErrTooLarge means that a key or a value exceeds the store's limits.
+// ErrTooLarge reports that a key or a value exceeds the store's limits.
 var ErrTooLarge = errors.New("keyfile: the key or the value is too large")
 
-// ErrDamaged means that a value became unreadable in both copies while the
-// store was open.
+// ErrDamaged reports that a value became unreadable in both copies while the store was open.
 var ErrDamaged = errors.New("keyfile: the value is damaged in both copies")
 
-// Options say how a store keeps its records.
+// Options configures a Store.
 type Options struct {
-	Wipe bool          // overwrite values that are erased or replaced
-	Keep time.Duration // drop records so long after they were written; 0 keeps them
-	// Exists says that the store was made before: that it is missing is a loss.
+	Wipe bool          // overwrite erased and replaced values with zeros
+	Keep time.Duration // drop records this long after they were written; 0 keeps them
+	// Exists reports that the store was created before, so that Open returns a LossError when both
+	// files are missing.
 	Exists bool
-	// AcceptLoss opens a damaged store with what is left of it.
+	// AcceptLoss opens a damaged store with its remaining records.
 	AcceptLoss bool
-	// Losing is told of a loss that is accepted before the copies are written
-	// without it. Its error stops Open, and the copies stay as they are.
-	Losing func([]Lost) error
-	// Repaired is told what was repaired, and of a loss that was accepted.
-	Repaired func(what string)
+	// BeforeLoss is called with the lost records, when their loss is accepted, before the copies
+	// are rewritten without them. When BeforeLoss returns an error, Open fails and leaves the
+	// copies unchanged.
+	BeforeLoss func([]Lost) error
+	// OnRepair is called with the reasons of a repair, and with the error of a failed compaction.
+	OnRepair func(what string)
 	Now      func() time.Time // nil is time.Now
 }
 
 // An entry is a live record.
 type entry struct {
 	record
-	intact bool   // in one copy at least, when it was read
-	flawed string // the copy in which it was damaged then
-	batch  *batch // that will make it durable; nil once it is
+	intact bool   // the value was valid in at least one copy when it was last read
+	flawed string // name of the copy in which the value was damaged when it was last read
+	batch  *batch // the batch that makes the record durable; nil once the record is durable
 }
 
-// A Store holds records by their keys. Its methods may be called at the same time.
+// A Store holds records by their keys. Its methods are safe for concurrent use.
 type Store struct {
 	disk disk
 	path string
 	opts Options
 	lost []Lost
 
-	mu      sync.Mutex
-	entries map[string]*entry // with what is being written
-	durable map[string]*entry // without
-	last    uint64            // revision
-	pending *batch
-	running bool
-	failed  error // kept: after a failed fdatasync the kernel reports lost pages as clean
-	mend    bool  // a copy was found damaged
-	writer  sync.WaitGroup
+	mu          sync.Mutex
+	entries     map[string]*entry // including those that are being written
+	durable     map[string]*entry // only those on disk
+	last        uint64            // the highest revision
+	pending     *batch
+	running     bool
+	failed      error // first failed sync, returned by all later calls: fdatasync reports lost pages only once
+	needsRepair bool  // a copy was found damaged
+	writer      sync.WaitGroup
 
-	files   sync.RWMutex // held to read them, and to replace them
-	copies  [copies]file
-	header  header
-	mark    mark
-	garbage int64 // bytes of records that are not live
-	settled int64 // size after the last compaction
-	resting int64 // size below which compaction is not tried again
+	files         sync.RWMutex // read-locked to read the files, locked to replace them
+	copies        [copies]file
+	header        header
+	mark          mark
+	garbage       int64 // bytes of records that are not live
+	compactedSize int64 // size after the last compaction
+	retrySize     int64 // a failed compaction is retried when the files reach this size
 }
 
-// Open opens the store in a folder, makes it when it is missing, and repairs
-// a copy that is damaged. Nobody else may have it open.
+// Open opens the store in a directory. It creates the store if it does not exist, and repairs a
+// damaged copy. No other process may have the store open.
 func Open(path string, opts Options) (*Store, error) {
 	if err := os.MkdirAll(path, 0o700); err != nil {
 		return nil, fmt.Errorf("keyfile: %w", err)
 	}
-	if err := folder(filepath.Dir(path)).sync(); err != nil {
+	if err := directory(filepath.Dir(path)).sync(); err != nil {
 		return nil, fmt.Errorf("keyfile: %w", err)
 	}
 	accept := filepath.Join(path, acceptFile)
 	if _, err := os.Stat(accept); err == nil {
 		opts.AcceptLoss = true
 	}
-	s, err := open(folder(path), path, opts)
+	s, err := open(directory(path), path, opts)
 	if err != nil {
 		return nil, err
 	}
@@ -103,13 +105,14 @@ func open(d disk, path string, opts Options) (*Store, error) {
 	if opts.Now == nil {
 		opts.Now = time.Now
 	}
-	if opts.Repaired == nil {
-		opts.Repaired = func(string) {}
+	if opts.OnRepair == nil {
+		opts.OnRepair = func(string) {}
 	}
-	if opts.Losing == nil {
-		opts.Losing = func([]Lost) error { return nil }
+	if opts.BeforeLoss == nil {
+		opts.BeforeLoss = func([]Lost) error { return nil }
 	}
-	s := &Store{disk: d, path: path, opts: opts, pending: newBatch(), entries: map[string]*entry{}, durable: map[string]*entry{}}
+	s := &Store{disk: d, path: path, opts: opts, pending: newBatch(), entries: map[string]*entry{},
+		durable: map[string]*entry{}}
 	found, err := find(d)
 	if err != nil {
 		return nil, err
@@ -129,21 +132,22 @@ func open(d disk, path string, opts Options) (*Store, error) {
 		if loss := (&LossError{Dir: path, What: what}); !opts.AcceptLoss {
 			return nil, loss
 		}
-		if err := opts.Losing(s.lost); err != nil {
+		if err := opts.BeforeLoss(s.lost); err != nil {
 			return nil, err
 		}
 		return s, s.rewrite(nil)
 	}
 	r := merge(found, opts.Wipe)
 	if r.unmarked {
-		what, r.lost = "the marks of both copies are damaged, so it is not known how many records there were", append(r.lost, Lost{})
+		what, r.lost = "the marks of both copies are damaged, so it is not known how many records there were",
+			append(r.lost, Lost{})
 	}
 	if len(r.lost) > 0 && !opts.AcceptLoss {
 		found.close()
 		return nil, &LossError{Dir: path, Lost: r.lost, What: what}
 	}
 	if len(r.lost) > 0 {
-		if err := opts.Losing(r.lost); err != nil {
+		if err := opts.BeforeLoss(r.lost); err != nil {
 			found.close()
 			return nil, err
 		}
@@ -157,19 +161,19 @@ func open(d disk, path string, opts Options) (*Store, error) {
 	}
 	if len(r.reasons) == 0 && len(r.lost) == 0 {
 		s.copies = [copies]file{found[0].file, found[1].file}
-		s.settled = int64(s.mark.end)
+		s.compactedSize = int64(s.mark.end)
 		return s, s.removeTemporary()
 	}
-	opts.Repaired(strings.Join(r.reasons, "; "))
+	opts.OnRepair(strings.Join(r.reasons, "; "))
 	err = s.rewrite(func(e *entry) ([]byte, error) { return r.found.value(r.header, e.record) })
 	found.close()
 	return s, err
 }
 
-// Lost is what was lost when the store was opened nevertheless.
+// Lost returns the damaged records without which Open opened the store.
 func (s *Store) Lost() []Lost { return s.lost }
 
-// Get is the value of a key and its revision; 0 when there is none.
+// Get returns the value of a key and its revision; revision 0 when the key does not exist.
 func (s *Store) Get(ctx context.Context, key string) ([]byte, uint64, error) {
 	for {
 		s.mu.Lock()
@@ -179,7 +183,7 @@ func (s *Store) Get(ctx context.Context, key string) ([]byte, uint64, error) {
 			return nil, 0, s.failed
 		}
 		written, rec := e.batch, record{}
-		if written == nil { // otherwise it is being written
+		if written == nil { // otherwise the record is being written and has no offset yet
 			rec = e.record
 		}
 		s.mu.Unlock()
@@ -199,11 +203,12 @@ func (s *Store) Get(ctx context.Context, key string) ([]byte, uint64, error) {
 		s.mu.Unlock()
 		if same {
 			return nil, 0, err
-		} // else it was replaced, erased or moved meanwhile
+		} // otherwise the record was replaced, erased or moved during the read
 	}
 }
 
-// read reads a value from whichever copy has it whole.
+// read reads the value of a record from a copy in which it is valid. The error is ErrDamaged when
+// there is none.
 func (s *Store) read(rec record) ([]byte, error) {
 	s.files.RLock()
 	defer s.files.RUnlock()
@@ -214,16 +219,16 @@ func (s *Store) read(rec record) ([]byte, error) {
 		}
 		if i == 0 {
 			s.mu.Lock()
-			s.mend = true // by the next write
+			s.needsRepair = true // the copy is rewritten after the next write
 			s.mu.Unlock()
 		}
 	}
 	return nil, ErrDamaged
 }
 
-// Put sets the value of a key whose revision is still the one given, 0 for a
-// new key, and answers the new revision; otherwise ErrConflict. It is on disk,
-// twice, when Put returns.
+// Put sets the value of a key and returns the new revision. revision must be the current revision
+// of the key, 0 for a new key; otherwise Put returns ErrConflict. The value is on disk, in both
+// files, when Put returns.
 func (s *Store) Put(ctx context.Context, key string, value []byte, revision uint64) (uint64, error) {
 	if len(key) > maxKey || len(value) > maxValueSize {
 		return 0, ErrTooLarge
@@ -243,8 +248,8 @@ func (s *Store) Put(ctx context.Context, key string, value []byte, revision uint
 	return number, mine.wait(ctx)
 }
 
-// Erase takes keys away for good: once it returns they are in neither copy.
-// A key that is missing is no error.
+// Erase removes keys. When it returns, their values are in neither file if Options.Wipe is set. A
+// missing key is no error.
 func (s *Store) Erase(ctx context.Context, keys ...string) error {
 	s.mu.Lock()
 	if s.failed != nil {
@@ -262,21 +267,21 @@ func (s *Store) Erase(ctx context.Context, keys ...string) error {
 		mark := &entry{record: record{kind: kindErase, key: key, revision: s.last, time: s.opts.Now().UnixNano()}}
 		mine = s.enqueue(&op{kind: kindErase, entry: mark, before: e})
 	}
-	if mine == nil && s.running { // somebody else may be erasing them just now
+	if mine == nil && s.running { // wait for a concurrent call that may be erasing the keys
 		mine = s.enqueue()
 	}
 	s.mu.Unlock()
 	return mine.wait(ctx)
 }
 
-// Keys are the keys that have a value, in order.
+// Keys returns the keys that have a value, in ascending order.
 func (s *Store) Keys() []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return slices.Sorted(maps.Keys(s.entries))
 }
 
-// An Info is what is known of a record without its value.
+// An Info describes a record without its value.
 type Info struct {
 	Key      string
 	Revision uint64
@@ -284,7 +289,7 @@ type Info struct {
 	Written  time.Time
 }
 
-// Infos are the records that are on disk.
+// Infos returns the Info of each record that is on disk.
 func (s *Store) Infos() []Info {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -295,7 +300,7 @@ func (s *Store) Infos() []Info {
 	return all
 }
 
-// Close waits for what is being written and closes the files.
+// Close waits for pending writes and closes the files.
 func (s *Store) Close() error {
 	s.mu.Lock()
 	if s.failed == nil {

@@ -31,7 +31,7 @@ func mustPut(t *testing.T, s *Store, key, value string, revision uint64) uint64 
 	return next
 }
 
-// content is what a store holds.
+// content returns the values of a store by key.
 func content(t testing.TB, s *Store) map[string]string {
 	t.Helper()
 	all := map[string]string{}
@@ -44,7 +44,7 @@ func content(t testing.TB, s *Store) map[string]string {
 	return all
 }
 
-func TestStoreKeepsWhatWasPut(t *testing.T) {
+func TestPutValuesAreKept(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "store")
 	s := mustOpen(t, path, Options{Wipe: true})
 	first := mustPut(t, s, "a", "1", 0)
@@ -64,12 +64,12 @@ func TestStoreKeepsWhatWasPut(t *testing.T) {
 	_, err = s.Put(t.Context(), "d", nil, 0)
 	require.ErrorIs(t, err, errClosed)
 
-	again := mustOpen(t, path, Options{Wipe: true, Exists: true, Repaired: func(what string) { t.Error(what) }})
+	again := mustOpen(t, path, Options{Wipe: true, Exists: true, OnRepair: func(what string) { t.Error(what) }})
 	require.Equal(t, want, content(t, again))
 	_, revision, err := again.Get(t.Context(), "a")
 	require.NoError(t, err)
 	require.Equal(t, second, revision)
-	require.Greater(t, mustPut(t, again, "c", "", 0), second+2, "a revision is not used again")
+	require.Greater(t, mustPut(t, again, "c", "", 0), second+2, "a revision is not reused")
 	_, err = again.Put(t.Context(), strings.Repeat("k", maxKey+1), nil, 0)
 	require.ErrorIs(t, err, ErrTooLarge)
 }
@@ -106,10 +106,11 @@ func TestConcurrentWritersShareTheSyncs(t *testing.T) {
 	want := content(t, s)
 	require.Len(t, want, 8*30)
 	require.NoError(t, s.Close())
-	require.Equal(t, want, content(t, mustOpen(t, s.path, Options{Wipe: true, Repaired: func(what string) { t.Error(what) }})))
+	require.Equal(t, want, content(t,
+		mustOpen(t, s.path, Options{Wipe: true, OnRepair: func(what string) { t.Error(what) }})))
 }
 
-func TestErasedValuesLeaveBothCopies(t *testing.T) {
+func TestErasedValuesAreInNeitherCopy(t *testing.T) {
 	path := t.TempDir()
 	s := mustOpen(t, path, Options{Wipe: true})
 	has := func(needle string) (n int) {
@@ -128,7 +129,7 @@ func TestErasedValuesLeaveBothCopies(t *testing.T) {
 	assert.Zero(t, has("canary-2"), "erased")
 }
 
-func TestCompactionKeepsWhatLives(t *testing.T) {
+func TestCompactionKeepsLiveRecords(t *testing.T) {
 	path, now := t.TempDir(), time.Unix(1_800_000_000, 0)
 	s := mustOpen(t, path, Options{Wipe: true, Keep: time.Hour, Now: func() time.Time { return now }})
 	mustPut(t, s, "old", "x", 0)
@@ -140,7 +141,7 @@ func TestCompactionKeepsWhatLives(t *testing.T) {
 	}
 	require.NoError(t, s.Close())
 	require.Greater(t, s.header.generation, generation)
-	again := mustOpen(t, path, Options{Wipe: true, Repaired: func(what string) { t.Error(what) }})
+	again := mustOpen(t, path, Options{Wipe: true, OnRepair: func(what string) { t.Error(what) }})
 	require.Equal(t, []string{"big", "kept"}, again.Keys())
 	_, same, err := again.Get(t.Context(), "kept")
 	require.NoError(t, err)
@@ -148,7 +149,8 @@ func TestCompactionKeepsWhatLives(t *testing.T) {
 	require.Less(t, again.mark.end, uint64(3<<20))
 }
 
-// sample is a store that has seen everything, and what it holds.
+// sample creates and closes a store in which every kind of operation was done, and returns its
+// directory and content.
 func sample(t *testing.T) (path string, want map[string]string) {
 	path = t.TempDir()
 	s := mustOpen(t, path, Options{Wipe: true})
@@ -182,7 +184,7 @@ func copiesIn(t testing.TB, data [copies][]byte) string {
 	return path
 }
 
-// Damage to one copy, whatever it is, is repaired from the other.
+// TestDamageToOneCopyIsRepaired checks that Open repairs any damage to one copy from the other.
 func TestDamageToOneCopyIsRepaired(t *testing.T) {
 	path, want := sample(t)
 	data := readCopies(t, path)
@@ -195,7 +197,7 @@ func TestDamageToOneCopyIsRepaired(t *testing.T) {
 		require.Equal(t, want, content(t, s), what)
 		mustPut(t, s, "new", "x", 0)
 		require.NoError(t, s.Close())
-		again, err := open(d, "memory", Options{Wipe: true, Exists: true, Repaired: func(why string) { t.Error(what, why) }})
+		again, err := open(d, "memory", Options{Wipe: true, Exists: true, OnRepair: func(why string) { t.Error(what, why) }})
 		require.NoError(t, err, what)
 		require.Len(t, content(t, again), len(want)+1)
 		require.NoError(t, again.Close())
@@ -214,14 +216,17 @@ func TestDamageToOneCopyIsRepaired(t *testing.T) {
 	}
 }
 
-// Damage to both copies at the same place is named, unless it is harmless.
+// TestDamageToBothCopiesIsNamed checks that when both copies are damaged at the same offset, Open
+// either returns a LossError that names the damaged records, or opens the store with its whole
+// content.
 func TestDamageToBothCopiesIsNamed(t *testing.T) {
 	path, want := sample(t)
 	data := readCopies(t, path)
 	named := map[string]bool{}
 	check := func(what string, damaged []byte) {
 		t.Helper()
-		s, err := open(newMemoryDisk([copies][]byte{damaged, bytes.Clone(damaged)}), "memory", Options{Wipe: true, Exists: true})
+		s, err := open(newMemoryDisk([copies][]byte{damaged, bytes.Clone(damaged)}), "memory",
+			Options{Wipe: true, Exists: true})
 		var loss *LossError
 		if errors.As(err, &loss) {
 			require.NotEmpty(t, loss.Error())
@@ -247,7 +252,8 @@ func TestDamageToBothCopiesIsNamed(t *testing.T) {
 	require.ErrorContains(t, err, "missing")
 }
 
-// What was lost is said once; whoever accepts it keeps the rest.
+// TestLossIsAccepted checks that Open with the file accept-loss opens the store with the other
+// records and returns the lost ones from Lost, and that the next Open finds no loss.
 func TestLossIsAccepted(t *testing.T) {
 	path, want := sample(t)
 	data := readCopies(t, path)
@@ -268,24 +274,25 @@ func TestLossIsAccepted(t *testing.T) {
 	require.Empty(t, mustOpen(t, path, Options{Wipe: true}).Lost())
 }
 
-// A loss is told before the copies are written without it: when that cannot be
-// noted, they stay as they are, and it is told again.
-func TestLossIsToldFirst(t *testing.T) {
+// TestLossIsReportedBeforeTheRewrite checks that Open calls BeforeLoss before it rewrites the
+// copies without the lost records. When BeforeLoss fails, the copies stay unchanged, and the next
+// Open calls BeforeLoss again.
+func TestLossIsReportedBeforeTheRewrite(t *testing.T) {
 	path, _ := sample(t)
-	whole := readCopies(t, path)
+	isValid := readCopies(t, path)
 	full := errors.New("no space left")
 	for what, harm := range map[string]func([]byte){
 		"a record": func(copy []byte) { copy[bytes.Index(copy, []byte("value-3"))]++ },
 		"a header": func(copy []byte) { clear(copy[:recordsAt]) },
 	} {
-		data := whole
+		data := isValid
 		for i := range data {
 			data[i] = bytes.Clone(data[i])
 			harm(data[i])
 		}
 		path := copiesIn(t, data)
 		for range 2 {
-			_, err := Open(path, Options{AcceptLoss: true, Losing: func(lost []Lost) error {
+			_, err := Open(path, Options{AcceptLoss: true, BeforeLoss: func(lost []Lost) error {
 				require.NotEmpty(t, lost, what)
 				require.Equal(t, data, readCopies(t, path), what)
 				return full
@@ -296,9 +303,9 @@ func TestLossIsToldFirst(t *testing.T) {
 	}
 }
 
-// A disk that is full refuses one write, and takes the next; one whose sync
-// fails is not believed again.
-func TestFailingWrites(t *testing.T) {
+// TestFailedWrites checks that a Put that fails because the disk is full changes nothing and that a
+// later Put succeeds, but that all calls fail after a failed sync.
+func TestFailedWrites(t *testing.T) {
 	d := newMemoryDisk([copies][]byte{})
 	s, err := open(d, "memory", Options{Wipe: true})
 	require.NoError(t, err)

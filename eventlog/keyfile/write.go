@@ -11,15 +11,16 @@ import (
 	"slices"
 )
 
-// A batch is what one round of syncs makes durable.
+// A batch is the group of operations that is written and synced together.
 type batch struct {
 	ops    []*op
-	wanted bool // a caller waits for it
+	wanted bool // a caller waits for done
 	done   chan struct{}
-	err    error // once done
+	err    error // set before done is closed
 }
 
-// An op is a record to be written, and what it makes superfluous.
+// An op is a record to write, and before, the entry of the same key that the record replaces or
+// erases.
 type op struct {
 	kind   byte
 	entry  *entry
@@ -29,7 +30,8 @@ type op struct {
 
 func newBatch() *batch { return &batch{done: make(chan struct{})} }
 
-// wait returns once the batch is on disk. A nil batch is.
+// wait returns when the batch is on disk or has failed, or when ctx is done. For a nil batch it
+// returns nil immediately.
 func (b *batch) wait(ctx context.Context) error {
 	if b == nil {
 		return nil
@@ -49,7 +51,8 @@ type closedFile struct{ file }
 func (closedFile) ReadAt([]byte, int64) (int, error) { return 0, errClosed }
 func (closedFile) Close() error                      { return nil }
 
-// enqueue adds to the batch that is written next. The lock is held.
+// enqueue adds operations to the batch that is written next, and returns the batch. The caller
+// holds the lock.
 func (s *Store) enqueue(ops ...*op) *batch {
 	s.pending.ops, s.pending.wanted = append(s.pending.ops, ops...), true
 	if !s.running {
@@ -59,7 +62,7 @@ func (s *Store) enqueue(ops ...*op) *batch {
 	return s.pending
 }
 
-// writeBatches writes one batch after another as long as somebody waits.
+// writeBatches writes one batch after another while callers wait.
 func (s *Store) writeBatches() {
 	for {
 		s.mu.Lock()
@@ -68,7 +71,7 @@ func (s *Store) writeBatches() {
 		}
 		b := s.pending
 		s.pending = newBatch()
-		mend := s.mend
+		needsRepair := s.needsRepair
 		s.mu.Unlock()
 		refused := false
 		if b.err == nil {
@@ -77,7 +80,7 @@ func (s *Store) writeBatches() {
 		s.mu.Lock()
 		s.finish(b, refused)
 		close(b.done)
-		compact := s.failed == nil && b.err == nil && (mend || s.worthCompacting())
+		compact := s.failed == nil && b.err == nil && (needsRepair || s.shouldCompact())
 		s.mu.Unlock()
 		if compact {
 			s.compact()
@@ -92,7 +95,7 @@ func (s *Store) writeBatches() {
 	}
 }
 
-// finish brings the entries up to date with a batch that was written or not.
+// finish updates the entries after write returned. refused is the result of write.
 func (s *Store) finish(b *batch, refused bool) {
 	if b.err == nil {
 		for _, op := range b.ops {
@@ -108,7 +111,8 @@ func (s *Store) finish(b *batch, refused bool) {
 		}
 		return
 	}
-	// What was enqueued meanwhile builds on the batch, so it fails with it.
+	// Operations that were enqueued after a failed batch depend on its operations, so they fail
+	// too.
 	s.entries = maps.Clone(s.durable)
 	later := s.pending
 	s.pending = newBatch()
@@ -119,10 +123,10 @@ func (s *Store) finish(b *batch, refused bool) {
 	}
 }
 
-// write makes a batch durable: its records go to both copies, then each copy
-// is marked and synced, one after the other, so that one of them is whole at
-// any moment. At last the values that are gone are overwritten. refused says
-// that nothing was changed, and that the store goes on.
+// write makes a batch durable: it writes the records to both copies, then writes the mark to one
+// copy after the other and syncs each, so that one copy is valid at any moment. Finally it
+// overwrites the replaced and erased values. refused reports that write failed before it changed
+// anything, such as on a full disk, so that the store remains usable.
 func (s *Store) write(b *batch) (refused bool, err error) {
 	if len(b.ops) == 0 {
 		return false, nil
@@ -181,35 +185,38 @@ func (s *Store) wipe(ops []*op) error {
 	return nil
 }
 
-// Bounds of what is left uncompacted.
+// minGarbage is the size of the garbage below which the files are not compacted. minGrowth is the
+// growth since the last compaction below which expired records are not removed. Both are in bytes.
 const (
 	minGarbage = 1 << 20
 	minGrowth  = 16 << 20
 )
 
-func (s *Store) worthCompacting() bool {
+func (s *Store) shouldCompact() bool {
 	end := int64(s.mark.end)
-	if end < s.resting {
+	if end < s.retrySize {
 		return false
 	}
-	return s.garbage > max(minGarbage, end/2) || s.opts.Keep > 0 && end > 2*s.settled+minGrowth
+	return s.garbage > max(minGarbage, end/2) || s.opts.Keep > 0 && end > 2*s.compactedSize+minGrowth
 }
 
-// compact writes both copies anew. When it cannot it leaves them as they are.
+// compact rewrites both copies without garbage and expired records. When that fails, the old copies
+// remain in use.
 func (s *Store) compact() {
 	if err := s.rewrite(func(e *entry) ([]byte, error) { return s.read(e.record) }); err != nil {
 		s.mu.Lock()
-		s.resting = int64(s.mark.end) + minGrowth
+		s.retrySize = int64(s.mark.end) + minGrowth
 		s.mu.Unlock()
-		s.opts.Repaired(fmt.Sprintf("the copies were not written anew: %v", err))
+		s.opts.OnRepair(fmt.Sprintf("the copies were not compacted: %v", err))
 		return
 	}
 }
 
 const temporary = ".new"
 
-// rewrite writes what is durable into new copies of the next generation and
-// puts them in the place of the old ones, whose content it overwrites.
+// rewrite writes the durable entries, except expired ones, to new copies of the next generation,
+// replaces the old copies by the new ones, and overwrites the content of the old ones. read returns
+// the value of an entry.
 func (s *Store) rewrite(read func(*entry) ([]byte, error)) (err error) {
 	h := header{generation: s.header.generation + 1}
 	_, _ = rand.Read(h.salt[:]) // never fails
@@ -248,7 +255,8 @@ func (s *Store) rewrite(read func(*entry) ([]byte, error)) (err error) {
 	s.files.Lock()
 	s.mu.Lock()
 	before := s.copies
-	s.copies, s.header, s.mark, s.garbage, s.settled, s.resting, s.mend = fresh, h, m, 0, int64(m.end), 0, false
+	s.copies, s.header, s.mark, s.garbage, s.compactedSize, s.retrySize, s.needsRepair = fresh, h, m, 0, int64(m.end), 0,
+		false
 	s.drop(kept)
 	for i, e := range kept {
 		e.record = moved[i]
@@ -260,14 +268,14 @@ func (s *Store) rewrite(read func(*entry) ([]byte, error)) (err error) {
 			_ = before[i].Close()
 		}
 		if old[i] != nil {
-			scrub(old[i]) // what it says is in the new one; erased values were overwritten before
+			scrub(old[i]) // the live entries are in the new copies
 			_ = old[i].Close()
 		}
 	}
 	return nil
 }
 
-// drop forgets the durable entries that were not kept.
+// drop removes from the store the durable entries that are not in kept.
 func (s *Store) drop(kept []*entry) {
 	if len(kept) == len(s.durable) {
 		return
@@ -284,8 +292,11 @@ func (s *Store) drop(kept []*entry) {
 	}
 }
 
-// writeNew writes and syncs both new copies under temporary names.
-func (s *Store) writeNew(h header, m mark, kept []*entry, read func(*entry) ([]byte, error)) (fresh [copies]file, moved []record, _ mark, err error) {
+// writeNew writes the entries in kept to new copies under temporary names, and syncs the copies. It
+// returns the files, the records of the entries at their new offsets, and the mark m completed with
+// the written records.
+func (s *Store) writeNew(h header, m mark, kept []*entry, read func(*entry) ([]byte, error)) (fresh [copies]file,
+	moved []record, _ mark, err error) {
 	defer func() {
 		for _, f := range fresh {
 			if err != nil && f != nil {
@@ -338,7 +349,7 @@ func (s *Store) writeNew(h header, m mark, kept []*entry, read func(*entry) ([]b
 	return fresh, moved, m, nil
 }
 
-// removeTemporary takes away what an interrupted rewrite has left.
+// removeTemporary deletes the files of an interrupted rewrite.
 func (s *Store) removeTemporary() error {
 	for i := range s.copies {
 		name := copyName(i) + temporary
@@ -357,7 +368,8 @@ func (s *Store) removeTemporary() error {
 	return nil
 }
 
-// scrub overwrites a file that is no longer used. Nothing depends on it.
+// scrub overwrites a file that is no longer used with zeros. It ignores errors, because the file is
+// not read again.
 func scrub(f file) {
 	size, err := f.Size()
 	const piece = 1 << 20

@@ -17,19 +17,21 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// A bucket is a keyStore on a JetStream key-value bucket. What was put is on
-// disk when put returns.
+// A Bucket is a Store on a JetStream key-value bucket. When Put and Delete return, the change is on
+// disk.
 type Bucket struct {
 	nc      *nats.Conn
 	js      jetstream.JetStream
 	stream  jetstream.Stream
-	name    string // of the stream
-	subject string // before the ids
-	what    string // it holds, for messages
+	name    string // name of the bucket's stream
+	subject string // the subject of a record is this prefix and the record's ID
+	what    string // what the records are, such as "data keys", for messages
 }
 
-// openBucket opens the bucket of a stream that ensure makes when it is missing.
-func OpenBucket(ctx context.Context, nc *nats.Conn, stream, what string, ensure func(context.Context, jetstream.JetStream, int) error) (*Bucket, error) {
+// OpenBucket opens the bucket whose records are in the given stream. It calls ensure to create the
+// stream if it does not exist. what is the name of the records in messages, such as "data keys".
+func OpenBucket(ctx context.Context, nc *nats.Conn, stream, what string,
+	ensure func(context.Context, jetstream.JetStream, int) error) (*Bucket, error) {
 	js, err := jetstream.New(nc)
 	if err != nil {
 		return nil, fmt.Errorf("eventlog: %w", err)
@@ -39,7 +41,7 @@ func OpenBucket(ctx context.Context, nc *nats.Conn, stream, what string, ensure 
 	}
 	opened, err := js.Stream(ctx, stream)
 	if err != nil {
-		return nil, fmt.Errorf("eventlog: opening the bucket of the %s: %w", what, err)
+		return nil, fmt.Errorf("eventlog: open the bucket of %s: %w", what, err)
 	}
 	return &Bucket{nc, js, opened, stream, "$KV." + strings.TrimPrefix(stream, "KV_") + ".", what}, nil
 }
@@ -50,7 +52,7 @@ func (b *Bucket) Get(ctx context.Context, id string) ([]byte, uint64, error) {
 		return nil, 0, nil
 	}
 	if err != nil {
-		return nil, 0, fmt.Errorf("eventlog: reading %s: %w", b.what, err)
+		return nil, 0, fmt.Errorf("eventlog: read %s: %w", b.what, err)
 	}
 	if m.Header.Get("KV-Operation") != "" { // deleted by another tool
 		return nil, 0, nil
@@ -64,7 +66,7 @@ func (b *Bucket) Put(ctx context.Context, id string, record []byte, revision uin
 		return 0, eventlog.ErrConflict
 	}
 	if err != nil {
-		return 0, fmt.Errorf("eventlog: keeping %s: %w", b.what, err)
+		return 0, fmt.Errorf("eventlog: write %s: %w", b.what, err)
 	}
 	return ack.Sequence, eventlog.RequestSync(ctx, b.nc, b.name)
 }
@@ -76,8 +78,8 @@ func (b *Bucket) Delete(ctx context.Context, id string) error {
 	return eventlog.RequestSync(ctx, b.nc, b.name)
 }
 
-// eraseUnsynced deletes a key and overwrites it, but does not wait for the disk.
-// Of several that do so at once one deletes; the others see that it is gone.
+// DeleteUnsynced deletes the record of an ID and overwrites its message, but does not wait until
+// the change is on disk. Concurrent calls for the same ID all succeed.
 func (b *Bucket) DeleteUnsynced(ctx context.Context, id string) error {
 	for refused := uint64(0); ; {
 		m, err := b.stream.GetLastMsgForSubject(ctx, b.subject+id)
@@ -88,11 +90,11 @@ func (b *Bucket) DeleteUnsynced(ctx context.Context, id string) error {
 			err = b.stream.SecureDeleteMsg(ctx, m.Sequence)
 		}
 		if errors.Is(err, jetstream.ErrMsgDeleteUnsuccessful) && m.Sequence != refused {
-			refused = m.Sequence // somebody else may have deleted it just now
+			refused = m.Sequence // a concurrent call may have deleted the message: look again, once
 			continue
 		}
 		if err != nil {
-			return fmt.Errorf("eventlog: deleting %s: %w", b.what, err)
+			return fmt.Errorf("eventlog: delete %s: %w", b.what, err)
 		}
 	}
 }
@@ -100,7 +102,7 @@ func (b *Bucket) DeleteUnsynced(ctx context.Context, id string) error {
 func (b *Bucket) Keys(ctx context.Context) ([]string, error) {
 	info, err := b.stream.Info(ctx, jetstream.WithSubjectFilter(b.subject+">"))
 	if err != nil {
-		return nil, fmt.Errorf("eventlog: listing the %s: %w", b.what, err)
+		return nil, fmt.Errorf("eventlog: list %s: %w", b.what, err)
 	}
 	var ids []string
 	for subject := range info.State.Subjects {
@@ -114,7 +116,7 @@ func NewMemory() *Memory {
 	return &Memory{records: map[string][]byte{}, revisions: map[string]uint64{}}
 }
 
-// memoryKeys is the keyStore of tests.
+// Memory is a Store in memory, for tests.
 type Memory struct {
 	mu        sync.Mutex
 	records   map[string][]byte
@@ -153,28 +155,29 @@ func (k *Memory) Keys(context.Context) ([]string, error) {
 	return slices.Sorted(maps.Keys(k.records)), nil
 }
 
-// A keyStore holds wrapped data keys by their ids.
+// A Store holds records by their IDs.
 type Store interface {
-	// get answers the record and its revision; 0 when there is none.
+	// Get returns the record of an ID and its revision. The revision is 0 when there is no record.
 	Get(ctx context.Context, id string) (record []byte, revision uint64, err error)
-	// put records, provided that the id's revision is still the one given, and
-	// answers the new one; otherwise ErrConflict.
+	// Put stores a record and returns its new revision. revision must be the current revision of
+	// the ID, 0 for a new ID; otherwise Put returns ErrConflict.
 	Put(ctx context.Context, id string, record []byte, revision uint64) (uint64, error)
-	// erase takes the record away for good; no record is no error.
+	// Delete removes a record from the disk. A missing record is no error.
 	Delete(ctx context.Context, id string) error
 	Keys(ctx context.Context) ([]string, error)
 }
 
-// purge deletes every record.
+// Purge deletes every record.
 func (b *Bucket) Purge(ctx context.Context) error {
 	return b.stream.Purge(ctx, jetstream.WithPurgeSubject(b.subject+">"))
 }
 
-// sizeHeader tells of a message without its data how large that is.
+// sizeHeader is the header with the size of a message's data when a consumer delivers the message
+// without data.
 const sizeHeader = "Nats-Msg-Size"
 
-// follow reports the size and time of every record, and then of each that is put, until ctx
-// is done or the connection is closed.
+// Follow calls the function each for every existing record, and then for every new record, until
+// ctx is done or the connection is closed.
 func (b *Bucket) Follow(ctx context.Context, each func(id string, revision uint64, size int64, at time.Time)) error {
 	for {
 		err := b.followOnce(ctx, each)
@@ -184,20 +187,21 @@ func (b *Bucket) Follow(ctx context.Context, each func(id string, revision uint6
 	}
 }
 
-func (b *Bucket) followOnce(ctx context.Context, each func(id string, revision uint64, size int64, at time.Time)) error {
+func (b *Bucket) followOnce(ctx context.Context,
+	each func(id string, revision uint64, size int64, at time.Time)) error {
 	consumer, err := b.stream.OrderedConsumer(ctx, jetstream.OrderedConsumerConfig{HeadersOnly: true})
 	if err != nil {
-		return fmt.Errorf("eventlog: following the %s: %w", b.what, err)
+		return fmt.Errorf("eventlog: follow %s: %w", b.what, err)
 	}
 	messages, err := consumer.Messages()
 	if err != nil {
-		return fmt.Errorf("eventlog: following the %s: %w", b.what, err)
+		return fmt.Errorf("eventlog: follow %s: %w", b.what, err)
 	}
 	defer messages.Stop()
 	for {
 		m, err := messages.Next(jetstream.NextContext(ctx))
 		if err != nil {
-			return fmt.Errorf("eventlog: following the %s: %w", b.what, err)
+			return fmt.Errorf("eventlog: follow %s: %w", b.what, err)
 		}
 		put, err := m.Metadata()
 		size, notNumber := strconv.ParseInt(m.Headers().Get(sizeHeader), 10, 64)

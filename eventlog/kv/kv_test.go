@@ -18,15 +18,15 @@ import (
 	"anneal/eventlog/secrets"
 )
 
-// What every keyStore promises, whatever it is made of.
+// keyPromises lists the guarantees that every implementation of Store must give, with their tests.
 var keyPromises = []struct {
 	name string
 	test func(*testing.T, kv.Store)
 }{
-	{"a key is put over the revision it was read at", testKeyRevisions},
-	{"an erased key is gone and may come again", testKeyErased},
-	{"of racing puts one wins", testKeyRace},
-	{"concurrent erasures are one", testKeyErasures},
+	{"a key is put over the revision at which it was read", testKeyRevisions},
+	{"an erased key is gone and can be put again", testKeyErased},
+	{"one of several concurrent puts wins", testKeyRace},
+	{"concurrent erasures all succeed", testKeyErasures},
 }
 
 func TestKeyStores(t *testing.T) {
@@ -34,14 +34,15 @@ func TestKeyStores(t *testing.T) {
 		"memory": func(*testing.T) kv.Store { return kv.NewMemory() },
 		"file": func(t *testing.T) kv.Store {
 			dir := t.TempDir()
-			opts := kv.LocalOptions{Dir: filepath.Join(dir, "keys"), Made: filepath.Join(dir, "keys.made")}
+			opts := kv.LocalOptions{Dir: filepath.Join(dir, "keys"), CreatedFile: filepath.Join(dir, "keys.made")}
 			store, err := kv.OpenLocal("data keys", opts, keyfile.Options{Wipe: true}, func(*keyfile.Store) error { return nil })
 			require.NoError(t, err)
 			t.Cleanup(func() { assert.NoError(t, store.Close()) })
 			return store
 		},
 		"bucket": func(t *testing.T) kv.Store {
-			keys, err := kv.OpenBucket(t.Context(), servertest.Start(t).Control(), secrets.BucketStream, "data keys", secrets.EnsureBucket)
+			keys, err := kv.OpenBucket(t.Context(), servertest.Start(t).Control(), secrets.BucketStream, "data keys",
+				secrets.EnsureBucket)
 			require.NoError(t, err)
 			return keys
 		},
@@ -82,7 +83,7 @@ func testKeyRevisions(t *testing.T, keys kv.Store) {
 
 func testKeyErased(t *testing.T, keys kv.Store) {
 	ctx := t.Context()
-	require.NoError(t, keys.Delete(ctx, "a"), "no key is no error")
+	require.NoError(t, keys.Delete(ctx, "a"), "a missing key is no error")
 	first, err := keys.Put(ctx, "a", []byte("1"), 0)
 	require.NoError(t, err)
 	require.NoError(t, keys.Delete(ctx, "a"))
@@ -96,7 +97,7 @@ func testKeyErased(t *testing.T, keys kv.Store) {
 	require.ErrorIs(t, err, eventlog.ErrConflict)
 	second, err := keys.Put(ctx, "a", []byte("2"), 0)
 	require.NoError(t, err)
-	require.Greater(t, second, first, "a revision is not used again")
+	require.Greater(t, second, first, "a revision is not reused")
 }
 
 func testKeyRace(t *testing.T, keys kv.Store) {
@@ -132,7 +133,7 @@ func testKeyErasures(t *testing.T, keys kv.Store) {
 			all.Go(func() {
 				failed[i] = keys.Delete(context.WithoutCancel(t.Context()), id)
 				if _, revision, err := keys.Get(context.WithoutCancel(t.Context()), id); err != nil || revision > 0 {
-					failed[i] = errors.Join(failed[i], err, errors.New("the key is still there"))
+					failed[i] = errors.Join(failed[i], err, errors.New("the key still exists"))
 				}
 			})
 		}

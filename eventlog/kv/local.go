@@ -15,19 +15,18 @@ import (
 	"anneal/eventlog/keyfile"
 )
 
-// A LocalStore says where records lie that no other server shares: in a folder
-// of the data folder, each in two files that are synced before a change is
-// acknowledged. See the package keyfile.
+// LocalOptions configures a Local. The records are stored in the two files of package keyfile,
+// which no other server shares.
 type LocalOptions struct {
-	Dir  string // of the two files
-	Made string // a file outside of Dir that says that the store was made: then it may not be missing
-	Log  *slog.Logger
+	Dir         string // directory of the two files
+	CreatedFile string // a file outside of Dir that OpenLocal creates, so that a later start detects a missing store
+	Log         *slog.Logger
 }
 
-// localKeys is a keyStore on a keyfile.Store.
+// A Local is a Store in two local files.
 type Local struct {
 	store *keyfile.Store
-	what  string // it holds, for messages
+	what  string // what the records are, such as "data keys", for messages
 	space *disk.Space
 }
 
@@ -51,10 +50,10 @@ func (k Local) Delete(ctx context.Context, id string) error {
 // Close closes the files.
 func (k Local) Close() error { return k.store.Close() }
 
-// Lost are the records that were found damaged in both files at the start.
+// Lost returns the records that were damaged in both files at the start.
 func (k Local) Lost() []keyfile.Lost { return k.store.Lost() }
 
-// Infos describes every record.
+// Infos returns the Info of every record.
 func (k Local) Infos() []keyfile.Info { return k.store.Infos() }
 
 func (k Local) Keys(context.Context) ([]string, error) { return k.store.Keys(), nil }
@@ -66,32 +65,35 @@ func (k Local) fault(err error) error {
 	case errors.Is(err, keyfile.ErrConflict):
 		return eventlog.ErrConflict
 	case errors.Is(err, keyfile.ErrDamaged):
-		return domain.Errorf(domain.DataLoss, "a record of the %s is damaged in both copies: restore %s from a backup", k.what, k.what)
+		return domain.Errorf(domain.DataLoss, "a record of %s is damaged in both copies: restore %s from a backup",
+			k.what, k.what)
 	}
-	return domain.Errorf(domain.Unavailable, "the disk of the %s failed (%v): see to it, then start again", k.what, err)
+	return domain.Errorf(domain.Unavailable, "the disk of %s failed (%v): check the disk, then restart the server", k.what,
+		err)
 }
 
-// openLocal opens a store. migrate, if any, brings over the records of a JetStream
-// bucket that an earlier version kept; it is called until it has succeeded once.
+// OpenLocal opens a store in local files. what is the name of the records in messages, such as
+// "data keys". OpenLocal calls migrate, which copies the records that an earlier version of anneal
+// kept in a JetStream bucket, at each start until migrate has succeeded once.
 func OpenLocal(what string, l LocalOptions, opts keyfile.Options, migrate func(*keyfile.Store) error) (Local, error) {
 	if l.Log == nil {
 		l.Log = slog.New(slog.DiscardHandler)
 	}
-	_, err := os.Stat(l.Made)
+	_, err := os.Stat(l.CreatedFile)
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
-		return Local{}, domain.Errorf(domain.FailedPrecondition, "the store of the %s cannot be opened: %v", what, err)
+		return Local{}, domain.Errorf(domain.FailedPrecondition, "cannot open the store of %s: %v", what, err)
 	}
 	opts.Exists = err == nil
-	opts.Repaired = func(why string) {
-		l.Log.Warn("a key store was repaired from its other copy", "store", l.Dir, "why", why)
+	opts.OnRepair = func(why string) {
+		l.Log.Warn("a key store was repaired, or could not be compacted", "store", l.Dir, "why", why)
 	}
 	store, err := keyfile.Open(l.Dir, opts)
 	if err != nil {
-		return Local{}, domain.Errorf(domain.FailedPrecondition, "the store of the %s cannot be opened: %v", what, err)
+		return Local{}, domain.Errorf(domain.FailedPrecondition, "cannot open the store of %s: %v", what, err)
 	}
 	if !opts.Exists {
 		if err = migrate(store); err == nil {
-			err = disk.WriteFile(l.Made, []byte("made "+time.Now().UTC().Format(time.RFC3339)+"\n"))
+			err = disk.WriteFile(l.CreatedFile, []byte("made "+time.Now().UTC().Format(time.RFC3339)+"\n"))
 		}
 		if err != nil {
 			_ = store.Close()
@@ -101,14 +103,15 @@ func OpenLocal(what string, l LocalOptions, opts keyfile.Options, migrate func(*
 	return Local{store, what, disk.On(filepath.Dir(l.Dir))}, nil
 }
 
-// migrate copies a bucket's records and reads them again from the store.
+// Migrate copies the records of a bucket to a store, and reads each back to verify the copy. It
+// returns the number of records in the store.
 func Migrate(ctx context.Context, from *Bucket, store *keyfile.Store) (moved int, err error) {
 	ids, err := from.Keys(ctx)
 	if err != nil {
 		return 0, err
 	}
-	const atOnce = 32 // share a sync
-	failed, free := make(chan error, len(ids)), make(chan struct{}, atOnce)
+	const concurrency = 32 // concurrent writes share a sync
+	failed, free := make(chan error, len(ids)), make(chan struct{}, concurrency)
 	for _, id := range ids {
 		free <- struct{}{}
 		go func() {
@@ -120,14 +123,14 @@ func Migrate(ctx context.Context, from *Bucket, store *keyfile.Store) (moved int
 		err = errors.Join(err, <-failed)
 	}
 	if err != nil {
-		return 0, fmt.Errorf("eventlog: moving the %s out of NATS: %w", from.what, err)
+		return 0, fmt.Errorf("eventlog: move %s from NATS to local files: %w", from.what, err)
 	}
 	return len(store.Keys()), nil
 }
 
 func migrateOne(ctx context.Context, from *Bucket, store *keyfile.Store, id string) error {
 	record, revision, err := from.Get(ctx, id)
-	if err != nil || revision == 0 { // it was deleted by another tool
+	if err != nil || revision == 0 { // deleted by another tool
 		return err
 	}
 	there, known, err := store.Get(ctx, id)
@@ -137,7 +140,7 @@ func migrateOne(ctx context.Context, from *Bucket, store *keyfile.Store, id stri
 		}
 	}
 	if err == nil && string(there) != string(record) {
-		err = domain.Errorf(domain.DataLoss, "the record of %s is not what was written", id)
+		err = domain.Errorf(domain.DataLoss, "the record of %s differs from the one that was written", id)
 	}
 	return err
 }

@@ -11,7 +11,8 @@ import (
 	"anneal/eventlog"
 )
 
-// The domain of these tests: counters that go to 100 and are never lowered.
+// The state and the events of the resources in these tests: counters from 0 to 100 that only
+// increase.
 type (
 	Counter struct{ Total int }
 	added   struct {
@@ -26,14 +27,14 @@ func (c Add) Decide(state Counter, _ time.Time) (domain.Event[Counter], error) {
 	case c.N == 0:
 		return nil, nil
 	case state.Total+c.N > 100:
-		return nil, domain.Errorf(domain.OutOfRange, "a counter goes to at most 100")
+		return nil, domain.Errorf(domain.OutOfRange, "a counter is at most 100")
 	}
 	return added(c), nil
 }
 
 var Counters = domain.NewKind("counters", map[string]domain.Event[Counter]{"counter.added.v1": added{}})
 
-// rows is a small projection of counters.
+// Rows is a projection of the counters that implements eventlog.Rows.
 type Rows struct {
 	mu       sync.Mutex
 	state    map[domain.Name]Counter
@@ -46,7 +47,7 @@ func NewRows() *Rows {
 	return &Rows{state: map[domain.Name]Counter{}, version: map[domain.Name]uint64{}, moved: make(chan struct{})}
 }
 
-// follow projects the log until the test ends.
+// Follow returns rows into which a goroutine folds the events of the log until the test ends.
 func Follow(t testing.TB, log eventlog.Log) *Rows {
 	r := NewRows()
 	ctx, cancel := context.WithCancel(context.Background())
@@ -56,7 +57,7 @@ func Follow(t testing.TB, log eventlog.Log) *Rows {
 		for e, err := range log.Follow(ctx, "", 0) {
 			if err != nil {
 				if !errors.Is(err, context.Canceled) {
-					t.Errorf("following: %v", err)
+					t.Errorf("follow the log: %v", err)
 				}
 				return
 			}
@@ -72,7 +73,7 @@ func (r *Rows) apply(t testing.TB, e eventlog.Event) {
 	defer r.mu.Unlock()
 	state := r.state[e.Name]
 	if err := Counters.Fold(&state, e.Record); err != nil {
-		t.Errorf("folding position %d: %v", e.Position, err)
+		t.Errorf("fold position %d: %v", e.Position, err)
 	}
 	r.state[e.Name], r.version[e.Name], r.position = state, e.Position, e.Position
 	close(r.moved)

@@ -18,7 +18,7 @@ import (
 	"anneal/eventlog"
 )
 
-// A Promise is what every Log keeps, whatever it is made of.
+// A Promise is a guarantee that every implementation of Log must give, with its test.
 type Promise struct {
 	Name string
 	Test func(*testing.T, eventlog.Log)
@@ -26,17 +26,17 @@ type Promise struct {
 
 var Promises = []Promise{
 	{"a write is checked against its subject", testVersionCheck},
-	{"what could not be found again is refused", testRefused},
-	{"an envelope comes back as it was", testEnvelope},
-	{"a long history is read whole", testLongHistory},
-	{"a follower sees past and present", testFollow},
+	{"an invalid subject or attribute is refused", testRefused},
+	{"an envelope is read back unchanged", testEnvelope},
+	{"a long history is read completely", testLongHistory},
+	{"a follower receives past and new events", testFollow},
 	{"a follower ends with its context", testFollowCancel},
-	{"places are found again", testPlaces},
-	{"of racing writers one wins", testRace},
-	{"a command is recorded once, whatever its acknowledgement", testUncertain},
-	{"racing commands all take effect", testRacingCommands},
-	{"an event says who asked for it", testAttributes},
-	{"a command that never wins says so", testNeverWins},
+	{"events are found by position", testPlaces},
+	{"one of several concurrent writers wins", testRace},
+	{"a command is recorded once, even if its acknowledgement is lost", testUncertain},
+	{"concurrent commands all take effect", testRacingCommands},
+	{"an event records who requested it", testAttributes},
+	{"a command that always loses the race fails", testNeverWins},
 }
 
 func Name(id string) domain.Name { return domain.NewName("acme", "counters", id) }
@@ -48,7 +48,7 @@ func Write(id string, expect uint64) eventlog.Write {
 	}}
 }
 
-// mustAppend appends writes one after the other and returns the last position.
+// Append appends the events of writes in order and returns the position of the last one.
 func Append(t testing.TB, log eventlog.Log, writes ...eventlog.Write) (position uint64) {
 	t.Helper()
 	for _, w := range writes {
@@ -75,15 +75,15 @@ func testVersionCheck(t *testing.T, log eventlog.Log) {
 		expect uint64
 		want   error
 	}{
-		{"the first event of a subject", "a", 0, nil},                           // position 1
-		{"a second first event", "a", 0, eventlog.ErrConflict},                  //
-		{"the first of another subject", "b", 0, nil},                           // position 2
-		{"on the version of another subject", "a", 2, eventlog.ErrConflict},     //
-		{"on a version that does not exist yet", "a", 9, eventlog.ErrConflict},  //
-		{"on the newest version", "a", 1, nil},                                  // position 3
-		{"on a stale version", "a", 1, eventlog.ErrConflict},                    //
-		{"a version for a subject that has none", "c", 3, eventlog.ErrConflict}, //
-		{"on the newest version, after others wrote elsewhere", "b", 2, nil},    // position 4
+		{"the first event of a subject", "a", 0, nil},                              // position 1
+		{"a second first event", "a", 0, eventlog.ErrConflict},                     //
+		{"the first of another subject", "b", 0, nil},                              // position 2
+		{"at the version of another subject", "a", 2, eventlog.ErrConflict},        //
+		{"at a version that does not exist yet", "a", 9, eventlog.ErrConflict},     //
+		{"at the newest version", "a", 1, nil},                                     // position 3
+		{"at a stale version", "a", 1, eventlog.ErrConflict},                       //
+		{"at a version of a subject without events", "c", 3, eventlog.ErrConflict}, //
+		{"at the newest version, after writes to other subjects", "b", 2, nil},     // position 4
 	}
 	var last uint64
 	for _, step := range steps {
@@ -104,14 +104,14 @@ func testRefused(t *testing.T, log eventlog.Log) {
 		return w
 	}
 	tests := map[string]eventlog.Write{
-		"a wildcard":           with(func(w *eventlog.Write) { w.Name = "accounts/acme/jobs/*" }),
-		"a dot":                with(func(w *eventlog.Write) { w.Name = "accounts/acme/jobs/a.b" }),
-		"a space":              with(func(w *eventlog.Write) { w.Name = "accounts/acme/jobs/a b" }),
-		"an empty part":        with(func(w *eventlog.Write) { w.Name = "accounts/acme/jobs/" }),
-		"no name":              with(func(w *eventlog.Write) { w.Name = "" }),
-		"no id":                with(func(w *eventlog.Write) { w.ID = "" }),
-		"no type":              with(func(w *eventlog.Write) { w.Type = "" }),
-		"an attribute too big": with(func(w *eventlog.Write) { w.Actor = strings.Repeat("x", 1<<10+1) }),
+		"a wildcard":                    with(func(w *eventlog.Write) { w.Name = "accounts/acme/jobs/*" }),
+		"a dot":                         with(func(w *eventlog.Write) { w.Name = "accounts/acme/jobs/a.b" }),
+		"a space":                       with(func(w *eventlog.Write) { w.Name = "accounts/acme/jobs/a b" }),
+		"an empty token":                with(func(w *eventlog.Write) { w.Name = "accounts/acme/jobs/" }),
+		"no name":                       with(func(w *eventlog.Write) { w.Name = "" }),
+		"no id":                         with(func(w *eventlog.Write) { w.ID = "" }),
+		"no type":                       with(func(w *eventlog.Write) { w.Type = "" }),
+		"an attribute that is too long": with(func(w *eventlog.Write) { w.Actor = strings.Repeat("x", 1<<10+1) }),
 	}
 	for what, w := range tests {
 		_, err := log.Append(t.Context(), w)
@@ -143,7 +143,7 @@ func testEnvelope(t *testing.T, log eventlog.Log) {
 }
 
 func testLongHistory(t *testing.T, log eventlog.Log) {
-	const rounds = 3*256 + 7 // more than three pages of a read
+	const rounds = 3*256 + 7 // more than three pages
 	n, err := log.Count(t.Context(), "")
 	require.NoError(t, err)
 	require.Zero(t, n)
@@ -173,7 +173,8 @@ func testLongHistory(t *testing.T, log eventlog.Log) {
 	assert.Empty(t, Collect(t, log.Read(t.Context(), "", other+100)))
 	assert.Empty(t, Collect(t, log.Read(t.Context(), Name("nobody").Subject(), 0)))
 
-	for filter, want := range map[string]uint64{"": other, "events.>": other, "events.acme.>": other - 1, Name("a").Subject(): rounds,
+	for filter, want := range map[string]uint64{"": other, "events.>": other, "events.acme.>": other - 1,
+		Name("a").Subject():   rounds,
 		"events.*.counters.a": rounds + 1, "events.other.counters.>": 1, Name("nobody").Subject(): 0, "events.nobody.>": 0} {
 		n, err := log.Count(t.Context(), filter)
 		require.NoError(t, err, filter)
@@ -186,7 +187,7 @@ func testLongHistory(t *testing.T, log eventlog.Log) {
 			break
 		}
 	}
-	assert.Equal(t, 3, seen, "a reader may stop")
+	assert.Equal(t, 3, seen, "a reader can stop early")
 }
 
 func testFollow(t *testing.T, log eventlog.Log) {
@@ -203,18 +204,18 @@ func testFollow(t *testing.T, log eventlog.Log) {
 			seen <- e
 		}
 	}()
-	assert.Equal(t, Name("b"), (<-seen).Name, "the past after the position")
+	assert.Equal(t, Name("b"), (<-seen).Name, "the existing events after the position")
 	assert.Equal(t, Name("c"), (<-seen).Name)
 	hidden := Write("x", 0)
 	hidden.Name = "accounts/acme/others/x"
 	Append(t, log, hidden)
 	position := Append(t, log, Write("a", 1))
 	live := <-seen
-	assert.Equal(t, Name("a"), live.Name, "then the present, as far as the filter goes")
+	assert.Equal(t, Name("a"), live.Name, "after the existing events, Follow returns new events that match the filter")
 	assert.Equal(t, position, live.Position)
 	cancel()
 	for range seen {
-		assert.Fail(t, "an event after the end")
+		assert.Fail(t, "an event after the follower ended")
 	}
 }
 
@@ -281,11 +282,13 @@ func testRace(t *testing.T, log eventlog.Log) {
 	assert.Len(t, Collect(t, log.Read(t.Context(), "", 0)), 5)
 }
 
-// A flaky log loses acknowledgements, before or after the events are recorded.
+// A flaky is a Log whose Append loses acknowledgements, with or without recording the event.
 type flaky struct {
 	eventlog.Log
-	mu    sync.Mutex
-	plan  []string // consumed by Append: "lost" after recording, "never" before it, "twice", "ok"
+	mu sync.Mutex
+	// plan holds the outcomes of the next calls of Append. "ok" and "twice" append the event once
+	// or twice; "lost" appends the event and returns ErrUncertain; "never" only returns the error.
+	plan  []string
 	tries int
 }
 
@@ -300,7 +303,7 @@ func (f *flaky) Append(ctx context.Context, w eventlog.Write) (uint64, error) {
 	switch fate {
 	case "never":
 		return 0, fmt.Errorf("%w: injected", eventlog.ErrUncertain)
-	case "twice": // as when a client library sends again on its own
+	case "twice": // a client library may resend a message
 		_, _ = f.Log.Append(ctx, w)
 	}
 	position, err := f.Log.Append(ctx, w)
@@ -348,11 +351,14 @@ func testRacingCommands(t *testing.T, log eventlog.Log) {
 			for i := range each {
 				for {
 					command := fmt.Sprintf("w%d-%d", w, i)
-					_, err := eventlog.Do(t.Context(), f, rows, eventlog.Request{Time: time.Now(), Command: command}, domain.Intend(Counters, Name("a"), Add{1}))
+					_, err := eventlog.Do(t.Context(), f, rows, eventlog.Request{Time: time.Now(), Command: command},
+						domain.Intend(Counters, Name("a"), Add{1}))
 					if domain.CodeOf(err) == domain.Aborted {
-						continue // fair game under this much contention: nothing was recorded
+						continue // nothing was recorded; with this many writers, Do can use up its attempts
 					}
-					if errors.Is(err, eventlog.ErrUncertain) { // too many others came first after an append that was not acknowledged
+					// Do gave up after an append that was not acknowledged: the event may be
+					// recorded.
+					if errors.Is(err, eventlog.ErrUncertain) {
 						made, lookup := eventlog.Recorded(t.Context(), log, rows, command, Name("a"))
 						if assert.NoError(t, lookup) && made.Position() == 0 {
 							continue
@@ -384,14 +390,15 @@ func testAttributes(t *testing.T, log eventlog.Log) {
 	require.NoError(t, rows.WaitFor(t.Context(), change.Position()))
 	events := Collect(t, log.Read(t.Context(), "", 0))
 	require.Len(t, events, 1)
-	assert.Equal(t, [3]string{request.Actor, request.Cause, request.Correlation}, [3]string{events[0].Actor, events[0].Cause, events[0].Correlation})
+	assert.Equal(t, [3]string{request.Actor, request.Cause, request.Correlation},
+		[3]string{events[0].Actor, events[0].Cause, events[0].Correlation})
 	assert.NotEmpty(t, events[0].Command)
 	_, err = eventlog.Do(t.Context(), log, rows, request, domain.Intend(Counters, Name("b"), Add{1000}))
 	require.ErrorContains(t, err, "at most 100")
 	change, err = eventlog.Do(t.Context(), log, rows, request, domain.Intend(Counters, Name("a"), Add{0}))
 	require.NoError(t, err)
-	assert.Zero(t, change.Position(), "what is already so is not recorded")
-	assert.Len(t, Collect(t, log.Read(t.Context(), "", 0)), 1, "a fault records nothing")
+	assert.Zero(t, change.Position(), "a command without effect is not recorded")
+	assert.Len(t, Collect(t, log.Read(t.Context(), "", 0)), 1, "a refused command is not recorded")
 }
 
 type neverWins struct{ eventlog.Log }
@@ -401,6 +408,7 @@ func (neverWins) Append(context.Context, eventlog.Write) (uint64, error) {
 }
 
 func testNeverWins(t *testing.T, log eventlog.Log) {
-	_, err := eventlog.Do(t.Context(), neverWins{log}, Follow(t, log), eventlog.Request{Time: time.Now()}, domain.Intend(Counters, Name("a"), Add{1}))
+	_, err := eventlog.Do(t.Context(), neverWins{log}, Follow(t, log), eventlog.Request{Time: time.Now()},
+		domain.Intend(Counters, Name("a"), Add{1}))
 	assert.Equal(t, domain.Aborted, domain.CodeOf(err))
 }

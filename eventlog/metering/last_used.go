@@ -35,11 +35,13 @@ func EnsureLastUsed(ctx context.Context, js jetstream.JetStream, replicas int) e
 	}, replicas)
 }
 
-// LastUsed keep when resources were last used: pulse that outlives the process.
-// Nothing waits for it to be on disk.
+// LastUsed stores the times at which resources were last used, so that this part of the live status
+// survives a restart. A power failure can lose recent times, because no call waits until they are
+// on disk.
 type LastUsed struct{ kv jetstream.KeyValue }
 
-// OpenLastUsed keeps them in the JetStream bucket USES, made when missing.
+// OpenLastUsed returns a LastUsed on the JetStream bucket USES, which it creates if it does not
+// exist.
 func OpenLastUsed(ctx context.Context, nc *nats.Conn) (*LastUsed, error) {
 	js, err := jetstream.New(nc)
 	if err != nil {
@@ -50,7 +52,7 @@ func OpenLastUsed(ctx context.Context, nc *nats.Conn) (*LastUsed, error) {
 	}
 	kv, err := js.KeyValue(ctx, usesBucket)
 	if err != nil {
-		return nil, fmt.Errorf("eventlog: opening the bucket %s: %w", usesBucket, err)
+		return nil, fmt.Errorf("eventlog: open the bucket %s: %w", usesBucket, err)
 	}
 	return &LastUsed{kv}, nil
 }
@@ -59,45 +61,45 @@ func useKey(name domain.Name) string {
 	return name.Account() + "." + name.Collection() + "." + name.ID()
 }
 
-// Keep records when a resource was used.
+// Keep records that a resource was used at a time.
 func (u *LastUsed) Keep(ctx context.Context, name domain.Name, at time.Time) error {
 	if _, err := u.kv.Put(ctx, useKey(name), []byte(at.UTC().Format(time.RFC3339))); err != nil {
-		return fmt.Errorf("eventlog: keeping when %s was used: %w", name, err)
+		return fmt.Errorf("eventlog: record the use of %s: %w", name, err)
 	}
 	return nil
 }
 
-// Forget drops what is known of a resource.
+// Forget deletes the recorded time of a resource.
 func (u *LastUsed) Forget(ctx context.Context, name domain.Name) error {
 	if err := u.kv.Purge(ctx, useKey(name)); err != nil {
-		return fmt.Errorf("eventlog: forgetting when %s was used: %w", name, err)
+		return fmt.Errorf("eventlog: delete the last-use record of %s: %w", name, err)
 	}
 	return nil
 }
 
-// Follow tells all that is known, and then what any server records, until ctx
-// is done.
-func (u *LastUsed) Follow(ctx context.Context, tell func(name domain.Name, at time.Time)) error {
+// Follow calls report for each recorded time, and then for each new one that any server records,
+// until ctx is done.
+func (u *LastUsed) Follow(ctx context.Context, report func(name domain.Name, at time.Time)) error {
 	watcher, err := u.kv.WatchAll(ctx, jetstream.IgnoreDeletes())
 	if err != nil {
-		return fmt.Errorf("eventlog: following the bucket %s: %w", usesBucket, err)
+		return fmt.Errorf("eventlog: follow the bucket %s: %w", usesBucket, err)
 	}
-	defer watcher.Stop() //nolint:errcheck // nothing is left to stop when the connection is gone
+	defer watcher.Stop() //nolint:errcheck // fails only when the connection is closed, which also ends the watch
 	for {
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
 		case entry, open := <-watcher.Updates():
 			if !open {
-				return errors.New("eventlog: the bucket " + usesBucket + " can no longer be followed")
+				return errors.New("eventlog: the bucket " + usesBucket + " stopped sending updates")
 			}
-			if entry == nil { // all that was known is told
+			if entry == nil { // marks the end of the existing records
 				continue
 			}
 			parts := strings.Split(entry.Key(), ".")
 			at, err := time.Parse(time.RFC3339, string(entry.Value()))
 			if err == nil && len(parts) == 3 {
-				tell(domain.NewName(parts[0], parts[1], parts[2]), at)
+				report(domain.NewName(parts[0], parts[1], parts[2]), at)
 			}
 		}
 	}

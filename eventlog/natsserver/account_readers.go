@@ -22,46 +22,46 @@ import (
 	"anneal/eventlog/metering"
 )
 
-// A Reader is who connects with the credentials of one account's events.
+// A Reader is a NATS client that is allowed to read the events of one account.
 type Reader struct {
 	Account string
-	ID      string     // of its API key
-	Expires *time.Time // when its connections are closed; nil is never
+	ID      string     // ID of the API key with which the reader authenticates
+	Expires *time.Time // when the reader's connections are closed; nil is never
 }
 
-// User is the name with which a reader connects. Its dot keeps it apart from
-// the IDs of nodes.
+// User returns the NATS user name of the reader: account, dot, ID. IDs of nodes, the other user
+// names, have no dot.
 func (r Reader) User() string { return r.Account + "." + r.ID }
 
-// An account's readers live in two NATS accounts, made when the first of them
+// An account's readers use two NATS accounts, created when the first of them
 // connects:
 //
-//	MIRROR-acme   the streams EVENTS and USAGE, mirrors of those of READERS that
-//	              are filtered to acme, with the positions of the log
-//	READERS-acme  the users: no streams, only the subjects of the JetStream API
-//	              that read the mirrors, imported one by one
+//	MIRROR-acme   the streams EVENTS and USAGE: mirrors of the streams of READERS,
+//	              filtered to the account acme, with the positions of the log
+//	READERS-acme  the users of the readers; no streams, but each subject of the
+//	              JetStream API that reads the mirrors is imported from MIRROR-acme
 //
-// A reader can direct any answer of the JetStream API into any subject of its
-// own NATS account: a message with the body {} into $JS.API.STREAM.DELETE.EVENTS
-// deletes that stream. So its account has no such subject, and it cannot make
-// push consumers, whose messages would go into subjects of MIRROR-acme.
+// A reader can direct any response of the JetStream API to any subject of its own NATS account. In
+// an account with streams, a response with the body {} to the subject $JS.API.STREAM.DELETE.EVENTS
+// would delete the stream EVENTS. So READERS-acme has no streams and does not import that subject,
+// and readers cannot create push consumers, which deliver to subjects of MIRROR-acme.
 const (
 	mirrorAccount  = "MIRROR-"
 	readersAccount = "READERS-"
-	feedPrefix     = "feed."       // of deliveries from READERS to the mirrors
-	feedAPI        = "feed.api"    // of the mirrors' requests to READERS
-	checkedAPI     = "checked.api" // of requests that are checked before the JetStream API gets them
+	feedPrefix     = "feed."       // prefix of the subjects of deliveries from READERS to the mirrors
+	feedAPI        = "feed.api"    // prefix of the subjects of the mirrors' requests to READERS
+	checkedAPI     = "checked.api" // prefix of requests that are checked, then forwarded to the JetStream API
 )
 
-// Limits of one account's mirrors.
+// Limits of the mirrors of one account.
 const (
 	readerStreams   = 2
 	readerConsumers = 100
-	readerBody      = 64 << 10 // bytes of a request for a consumer
+	readerBody      = 64 << 10 // bytes of a request to create a consumer
 )
 
-// readerAPI lists the subjects that a reader may publish to, for each stream,
-// and how many replies a request has.
+// readerAPI returns the subjects of the JetStream API for a stream to which a reader may publish
+// requests, and whether a request has one reply or several.
 func readerAPI(stream string) map[string]server.ServiceRespType {
 	return map[string]server.ServiceRespType{
 		"$JS.API.STREAM.INFO." + stream:              server.Singleton,
@@ -77,9 +77,11 @@ func readerAPI(stream string) map[string]server.ServiceRespType {
 	}
 }
 
-// checkedRequests lists the subjects that make a consumer.
+// checkedRequests returns the subjects, without the prefix $JS.API., of requests that create a
+// consumer on a stream.
 func checkedRequests(stream string) []string {
-	return []string{"CONSUMER.CREATE." + stream, "CONSUMER.CREATE." + stream + ".>", "CONSUMER.DURABLE.CREATE." + stream + ".*"}
+	return []string{"CONSUMER.CREATE." + stream, "CONSUMER.CREATE." + stream + ".>", "CONSUMER.DURABLE.CREATE." + stream +
+		".*"}
 }
 
 // readerFilters returns the subject filter of each stream that an account's
@@ -93,38 +95,39 @@ func readerFilters(account string) map[string]string {
 type accountReaders struct {
 	server *Server
 	verify func(ctx context.Context, user, password string) (Reader, bool)
-	secret string // of our own connections into the accounts MIRROR-…
+	secret string // password of this server's own connections into the accounts MIRROR-…
 
 	mu     sync.Mutex
-	open   map[string]*accountMirror // by account
+	open   map[string]*accountMirror // by account of the platform
 	closed bool
 }
 
-// An accountMirror is one account's place, once it is open.
+// An accountMirror is the state of one account's mirrors.
 type accountMirror struct {
-	mu       sync.Mutex // held while it is being opened
+	mu       sync.Mutex // held while the mirrors are being opened
 	accounts bool       // the NATS accounts exist
-	failed   error      // why they never will
-	conn     *nats.Conn // nil until the mirrors are there
+	failed   error      // why the NATS accounts could not be created, which is final
+	conn     *nats.Conn // nil until the mirrors exist
 }
 
-func newAccountReaders(s *Server, verify func(ctx context.Context, user, password string) (Reader, bool)) *accountReaders {
+func newAccountReaders(s *Server,
+	verify func(ctx context.Context, user, password string) (Reader, bool)) *accountReaders {
 	return &accountReaders{server: s, verify: verify, secret: rand.Text(), open: map[string]*accountMirror{}}
 }
 
 const keeperUser = "keeper."
 
-// authTime is how long a connection may take to be let in: a reader's may have to
-// wait for the world and for its account's mirrors.
+// authTime limits how long authenticating a connection may take. The authentication of a reader may
+// wait for the projections and for its account's mirrors.
 const authTime = 10 * time.Second
 
-// concerns tells whether a question is about a reader rather than a node. A nil
-// a has no readers.
-func (a *accountReaders) concerns(question *jwt.AuthorizationRequestClaims) bool {
+// isReader reports whether an authorization request is from a reader rather than a node. It returns
+// false when a is nil, which accepts no readers.
+func (a *accountReaders) isReader(question *jwt.AuthorizationRequestClaims) bool {
 	return a != nil && strings.Contains(question.ConnectOptions.Username, ".")
 }
 
-// answer responds to the server's question.
+// answer responds to an authorization request for a reader. keys signs the response.
 func (a *accountReaders) answer(m *nats.Msg, question *jwt.AuthorizationRequestClaims, keys nkeys.KeyPair) {
 	ctx, cancel := context.WithTimeout(context.Background(), authTime)
 	defer cancel()
@@ -142,23 +145,25 @@ func (a *accountReaders) answer(m *nats.Msg, question *jwt.AuthorizationRequestC
 	}
 }
 
-// claims answers who connects as a reader, or why nobody does. It may take as
-// long as opening an account's mirrors.
-func (a *accountReaders) claims(ctx context.Context, question *jwt.AuthorizationRequestClaims) (*jwt.UserClaims, error) {
+// claims returns the user claims of a reader, or an error with the reason when the reader is
+// refused. It waits until the mirrors of the reader's account exist.
+func (a *accountReaders) claims(ctx context.Context, question *jwt.AuthorizationRequestClaims) (*jwt.UserClaims,
+	error) {
 	user, password := question.ConnectOptions.Username, question.ConnectOptions.Password
 	claims := jwt.NewUserClaims(question.UserNkey)
 	claims.Name = user
-	if account, ok := strings.CutPrefix(user, keeperUser); ok && subtle.ConstantTimeCompare([]byte(password), []byte(a.secret)) == 1 {
+	if account, ok := strings.CutPrefix(user, keeperUser); ok &&
+		subtle.ConstantTimeCompare([]byte(password), []byte(a.secret)) == 1 {
 		claims.Audience = mirrorAccount + account
 		return claims, nil
 	}
 	reader, ok := a.verify(ctx, user, password)
 	if !ok {
-		return nil, errors.New("the reader's credentials are wrong, revoked or expired")
+		return nil, errors.New("the reader's credentials are invalid, revoked or expired")
 	}
 	if err := a.opened(ctx, reader.Account); err != nil {
-		a.warn("the readers of an account are refused", "account", reader.Account, "error", err)
-		return nil, errors.New("the account's events cannot be read now: try again later")
+		a.warn("cannot open the mirrors of an account: refusing its readers", "account", reader.Account, "error", err)
+		return nil, errors.New("the account's events are unavailable: try again later")
 	}
 	claims.Name, claims.Audience, claims.Permissions = reader.User(), readersAccount+reader.Account, readerPermissions()
 	if reader.Expires != nil {
@@ -180,7 +185,7 @@ func readerPermissions() jwt.Permissions {
 	return p
 }
 
-// opened returns once the mirrors of an account are there.
+// opened creates the NATS accounts and the mirrors of an account unless they exist.
 func (a *accountReaders) opened(ctx context.Context, account string) error {
 	a.mu.Lock()
 	m := a.open[account]
@@ -224,8 +229,8 @@ func (a *accountReaders) warn(message string, args ...any) {
 	}
 }
 
-// makeAccounts adds the NATS accounts of an account's readers to the running
-// server. What streams MIRROR-… had before a restart are recovered from disk.
+// makeAccounts adds the NATS accounts for the readers of an account to the running server. The
+// server recovers the streams that MIRROR-… had before a restart from disk.
 func (a *accountReaders) makeAccounts(account string) error {
 	source, err := a.server.nats.LookupAccount("READERS")
 	if err != nil {
@@ -234,9 +239,11 @@ func (a *accountReaders) makeAccounts(account string) error {
 	mirror, _ := a.server.nats.LookupOrRegisterAccount(mirrorAccount + account)
 	users, _ := a.server.nats.LookupOrRegisterAccount(readersAccount + account)
 	deliveries := feedPrefix + account + ".>"
-	errs := []error{source.AddStreamExport(deliveries, []*server.Account{mirror}), mirror.AddStreamImport(source, deliveries, "")}
+	errs := []error{source.AddStreamExport(deliveries, []*server.Account{mirror}),
+		mirror.AddStreamImport(source, deliveries, "")}
 	lend := func(to, from *server.Account, here, there string, replies server.ServiceRespType) {
-		errs = append(errs, from.AddServiceExportWithResponse(there, replies, []*server.Account{to}), to.AddServiceImport(from, here, there))
+		errs = append(errs, from.AddServiceExportWithResponse(there, replies, []*server.Account{to}),
+			to.AddServiceImport(from, here, there))
 	}
 	for stream, filter := range readerFilters(account) {
 		create := ".CONSUMER.CREATE." + stream + ".*." + filter
@@ -250,7 +257,8 @@ func (a *accountReaders) makeAccounts(account string) error {
 			lend(users, mirror, "$JS.API."+request, checkedAPI+"."+request, server.Singleton)
 		}
 	}
-	limits := server.JetStreamAccountLimits{MaxMemory: -1, MaxStore: -1, MaxStreams: readerStreams, MaxConsumers: readerConsumers, MaxAckPending: -1,
+	limits := server.JetStreamAccountLimits{MaxMemory: -1, MaxStore: -1, MaxStreams: readerStreams,
+		MaxConsumers: readerConsumers, MaxAckPending: -1,
 		MemoryMaxStreamBytes: -1, StoreMaxStreamBytes: -1}
 	errs = append(errs, mirror.EnableJetStream(map[string]server.JetStreamAccountLimits{"": limits}, nil))
 	if err := errors.Join(errs...); err != nil {
@@ -259,7 +267,8 @@ func (a *accountReaders) makeAccounts(account string) error {
 	return nil
 }
 
-// keepMirrors makes the mirrors that are missing and begins to check requests.
+// keepMirrors creates the account's mirrors unless they exist, and begins to check and forward the
+// requests of readers. conn is a connection into MIRROR-….
 func (a *accountReaders) keepMirrors(ctx context.Context, conn *nats.Conn, account string) error {
 	js, err := jetstream.New(conn)
 	if err != nil {
@@ -282,7 +291,7 @@ func (a *accountReaders) keepMirrors(ctx context.Context, conn *nats.Conn, accou
 		config.Mirror.FilterSubject = filter
 		config.Mirror.External = &jetstream.ExternalStream{APIPrefix: feedAPI, DeliverPrefix: feedPrefix + account}
 		if _, err := js.CreateOrUpdateStream(ctx, config); err != nil {
-			return fmt.Errorf("make mirror %s of account %s: %w", stream, account, err)
+			return fmt.Errorf("create mirror %s of account %s: %w", stream, account, err)
 		}
 		for _, request := range checkedRequests(stream) {
 			if _, err := conn.Subscribe(checkedAPI+"."+request, func(m *nats.Msg) { go checkConsumer(conn, m) }); err != nil {
@@ -293,10 +302,11 @@ func (a *accountReaders) keepMirrors(ctx context.Context, conn *nats.Conn, accou
 	return conn.Flush()
 }
 
-// checkMirror deletes a mirror that holds what the log does not, so that it is
-// made anew: the log was set back, and the positions of the mirror would lie.
-// The start has held the log against its mark by now.
-func (a *accountReaders) checkMirror(ctx context.Context, conn *nats.Conn, js jetstream.JetStream, account string) error {
+// checkMirror deletes the mirror of an account's events if the mirror has an event that the log
+// lacks, so that the mirror is created again. The log lacks such an event after it lost events that
+// its mark does not require.
+func (a *accountReaders) checkMirror(ctx context.Context, conn *nats.Conn, js jetstream.JetStream,
+	account string) error {
 	log := a.server.log
 	if _, err := js.Stream(ctx, eventlog.Stream); errors.Is(err, jetstream.ErrStreamNotFound) {
 		return nil
@@ -319,15 +329,16 @@ func (a *accountReaders) checkMirror(ctx context.Context, conn *nats.Conn, js je
 	if e.ID == last.EventID {
 		return nil
 	}
-	a.warn("the mirror of an account holds an event that the log does not: the mirror is made anew", "account", account, "position", last.Position, "event", last.EventID)
+	a.warn("the mirror of an account has an event that the log does not have: recreating the mirror", "account", account,
+		"position", last.Position, "event", last.EventID)
 	if err := js.DeleteStream(ctx, eventlog.Stream); err != nil {
 		return fmt.Errorf("delete mirror %s of account %s: %w", eventlog.Stream, account, err)
 	}
 	return nil
 }
 
-// trimUsage deletes a mirror of usage that is ahead of its stream, which a power
-// failure has set back.
+// trimUsage deletes the mirror of usage records if the mirror has records that the stream lost in a
+// power failure, so that the mirror is created again.
 func (a *accountReaders) trimUsage(ctx context.Context, js jetstream.JetStream) error {
 	there, err := js.Stream(ctx, metering.Stream)
 	if errors.Is(err, jetstream.ErrStreamNotFound) {
@@ -346,8 +357,8 @@ func (a *accountReaders) trimUsage(ctx context.Context, js jetstream.JetStream) 
 	return js.DeleteStream(ctx, metering.Stream)
 }
 
-// checkConsumer passes a request for a consumer on to the JetStream API, unless
-// it asks for what a reader may not have.
+// checkConsumer forwards a request to create a consumer to the JetStream API, or responds with an
+// error when the request has fields that readers may not set.
 func checkConsumer(conn *nats.Conn, m *nats.Msg) {
 	reply, err := checkedConsumer(conn, m)
 	if err != nil {
@@ -362,32 +373,34 @@ func checkConsumer(conn *nats.Conn, m *nats.Msg) {
 func checkedConsumer(conn *nats.Conn, m *nats.Msg) ([]byte, error) {
 	var request server.CreateConsumerRequest
 	if len(m.Data) > readerBody {
-		return nil, fmt.Errorf("the request has %d bytes: at most %d are taken", len(m.Data), readerBody)
+		return nil, fmt.Errorf("the request has %d bytes: at most %d are allowed", len(m.Data), readerBody)
 	}
 	if err := json.Unmarshal(m.Data, &request); err != nil {
-		return nil, errors.New("the request is no JSON of a consumer")
+		return nil, errors.New("the request is not a valid JSON configuration of a consumer")
 	}
 	switch c := request.Config; {
 	case c.DeliverSubject != "" || c.DeliverGroup != "":
-		return nil, errors.New("readers of one account have no push consumers: use a pull or an ordered consumer, which pulls")
+		return nil, errors.New("a reader that is limited to one account cannot create push consumers: " +
+			"use a pull or an ordered consumer")
 	case c.Direct || c.Sourcing:
-		return nil, errors.New("readers of one account feed no other stream")
+		return nil, errors.New("a reader that is limited to one account cannot source another stream")
 	}
-	// What is sent on is what was checked, whatever else the body said.
+	// The request is encoded again, so that it has only the fields that were checked.
 	data, err := json.Marshal(request)
 	if err != nil {
-		return nil, errors.New("the request cannot be read")
+		return nil, errors.New("the request cannot be encoded")
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 	defer cancel()
 	reply, err := conn.RequestWithContext(ctx, "$JS.API"+strings.TrimPrefix(m.Subject, checkedAPI), data)
 	if err != nil {
-		return nil, errors.New("the consumer was not made in time: try again")
+		return nil, errors.New("the consumer was not created in time: try again")
 	}
 	return reply.Data, nil
 }
 
-// sweep closes the connections of readers that are not valid any more.
+// sweep closes the connections of the readers of accounts for which valid returns false. The
+// arguments of valid are the NATS user of the reader and the time since which it is connected.
 func (a *accountReaders) sweep(valid func(user string, since time.Time) bool) error {
 	if a == nil {
 		return nil
@@ -400,13 +413,14 @@ func (a *accountReaders) sweep(valid func(user string, since time.Time) bool) er
 	a.mu.Unlock()
 	for _, account := range accounts {
 		for offset := 0; ; {
-			page, err := a.server.nats.Connz(&server.ConnzOptions{Username: true, Account: readersAccount + account, Offset: offset, Limit: 1024})
+			page, err := a.server.nats.Connz(&server.ConnzOptions{Username: true, Account: readersAccount + account,
+				Offset: offset, Limit: 1024})
 			if err != nil {
 				return fmt.Errorf("list the connections of the readers of account %s: %w", account, err)
 			}
 			for _, c := range page.Conns {
 				if !valid(c.AuthorizedUser, c.Start) {
-					_ = a.server.nats.DisconnectClientByID(c.Cid) // or it has left
+					_ = a.server.nats.DisconnectClientByID(c.Cid) // fails only if the client has disconnected
 				}
 			}
 			if offset += len(page.Conns); len(page.Conns) == 0 || offset >= page.Total {
@@ -417,7 +431,7 @@ func (a *accountReaders) sweep(valid func(user string, since time.Time) bool) er
 	return nil
 }
 
-// close ends our own connections.
+// close closes this server's own connections into the accounts MIRROR-….
 func (a *accountReaders) close() {
 	if a == nil {
 		return
@@ -425,7 +439,7 @@ func (a *accountReaders) close() {
 	a.mu.Lock()
 	a.closed = true
 	a.mu.Unlock()
-	for _, m := range a.open { // grows no more
+	for _, m := range a.open { // opened adds no mirror after closed is set
 		m.mu.Lock()
 		if m.conn != nil {
 			m.conn.Close()

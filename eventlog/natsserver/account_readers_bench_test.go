@@ -13,9 +13,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// BenchmarkAccountReaders measures what the readers of accounts cost an append,
-// in CPU time of the whole process, until every mirror has the event, and how
-// long after its append a reader has it.
+// BenchmarkAccountReaders measures the cost of account readers: the CPU time of the whole process
+// per append, until every mirror has the event, and the time from the append until a reader
+// receives the event.
 func BenchmarkAccountReaders(b *testing.B) {
 	for _, accounts := range []int{0, 1, 20} {
 		b.Run(fmt.Sprintf("accounts=%d", accounts), func(b *testing.B) {

@@ -21,40 +21,50 @@ import (
 	"anneal/eventlog/metering"
 )
 
-// forbidden are subjects that a reader of account acme could want to reach: of
-// the control plane, nodes, other readers, the JetStream API and the server.
+// forbidden lists subjects of the control plane, nodes, other readers, the JetStream API and the
+// server that a reader of account acme must not reach.
 var forbidden = []string{
-	"events.acme.counters.a", "events.other.counters.a", "usage.acme.chat", "tasks.x", "work.n1.orders", "agents.n1.beat", "commands.x", "anything", "_INBOX.other.x",
-	"$JS.API.INFO", "$JS.API.STREAM.NAMES", "$JS.API.STREAM.LIST", "$JS.API.STREAM.CREATE.MINE", "$JS.API.STREAM.CREATE.EVENTS", "$JS.API.STREAM.UPDATE.EVENTS",
-	"$JS.API.STREAM.DELETE.EVENTS", "$JS.API.STREAM.DELETE.USAGE", "$JS.API.STREAM.PURGE.EVENTS", "$JS.API.STREAM.PURGE.USAGE", "$JS.API.STREAM.MSG.DELETE.EVENTS",
-	"$JS.API.STREAM.SNAPSHOT.EVENTS", "$JS.API.STREAM.RESTORE.EVENTS", "$JS.API.STREAM.LEADER.STEPDOWN.EVENTS", "$JS.API.STREAM.INFO.KV_KEYS", "$JS.API.STREAM.MSG.GET.KV_KEYS",
-	"$JS.API.DIRECT.GET.KV_KEYS", "$JS.API.STREAM.DELETE.KV_KEYS", "$JS.API.CONSUMER.CREATE.KV_KEYS", "$JS.API.CONSUMER.CREATE.KV_KEYS.c.>", "$JS.API.CONSUMER.DURABLE.CREATE.TASKS.c",
-	"$JS.API.CONSUMER.MSG.NEXT.TASKS.c", "$JS.API.CONSUMER.PAUSE.EVENTS.c", "$JS.API.CONSUMER.RESET.EVENTS.c", "$JS.API.CONSUMER.UNPIN.EVENTS.c", "$JS.API.CONSUMER.LEADER.STEPDOWN.EVENTS.c",
-	"$JS.API.META.LEADER.STEPDOWN", "$JS.API.SERVER.REMOVE", "$JS.API.ACCOUNT.PURGE.CONTROL", "$JS.FC.EVENTS.c.x", "$JS.FC._.x.EVENTS.c.x", "$JS.ACK.TASKS.c.1.1.1.1.1", "$KV.KEYS.k",
-	"control.api.CONSUMER.CREATE.EVENTS", "control.api.STREAM.INFO.EVENTS", "mirror.readers.x", "feed.acme.x", "feed.other.x",
-	"feed.api.CONSUMER.CREATE.EVENTS.c.events.acme.>", "feed.api.CONSUMER.CREATE.EVENTS.c.events.other.>", "checked.api.CONSUMER.CREATE.EVENTS.c", "checked.api.CONSUMER.CREATE.EVENTS",
+	"events.acme.counters.a", "events.other.counters.a", "usage.acme.chat", "tasks.x", "work.n1.orders", "agents.n1.beat",
+	"commands.x", "anything", "_INBOX.other.x",
+	"$JS.API.INFO", "$JS.API.STREAM.NAMES", "$JS.API.STREAM.LIST", "$JS.API.STREAM.CREATE.MINE",
+	"$JS.API.STREAM.CREATE.EVENTS", "$JS.API.STREAM.UPDATE.EVENTS",
+	"$JS.API.STREAM.DELETE.EVENTS", "$JS.API.STREAM.DELETE.USAGE", "$JS.API.STREAM.PURGE.EVENTS",
+	"$JS.API.STREAM.PURGE.USAGE", "$JS.API.STREAM.MSG.DELETE.EVENTS",
+	"$JS.API.STREAM.SNAPSHOT.EVENTS", "$JS.API.STREAM.RESTORE.EVENTS", "$JS.API.STREAM.LEADER.STEPDOWN.EVENTS",
+	"$JS.API.STREAM.INFO.KV_KEYS", "$JS.API.STREAM.MSG.GET.KV_KEYS",
+	"$JS.API.DIRECT.GET.KV_KEYS", "$JS.API.STREAM.DELETE.KV_KEYS", "$JS.API.CONSUMER.CREATE.KV_KEYS",
+	"$JS.API.CONSUMER.CREATE.KV_KEYS.c.>", "$JS.API.CONSUMER.DURABLE.CREATE.TASKS.c",
+	"$JS.API.CONSUMER.MSG.NEXT.TASKS.c", "$JS.API.CONSUMER.PAUSE.EVENTS.c", "$JS.API.CONSUMER.RESET.EVENTS.c",
+	"$JS.API.CONSUMER.UNPIN.EVENTS.c", "$JS.API.CONSUMER.LEADER.STEPDOWN.EVENTS.c",
+	"$JS.API.META.LEADER.STEPDOWN", "$JS.API.SERVER.REMOVE", "$JS.API.ACCOUNT.PURGE.CONTROL", "$JS.FC.EVENTS.c.x",
+	"$JS.FC._.x.EVENTS.c.x", "$JS.ACK.TASKS.c.1.1.1.1.1", "$KV.KEYS.k",
+	"control.api.CONSUMER.CREATE.EVENTS", "control.api.STREAM.INFO.EVENTS", "mirror.readers.x", "feed.acme.x",
+	"feed.other.x",
+	"feed.api.CONSUMER.CREATE.EVENTS.c.events.acme.>", "feed.api.CONSUMER.CREATE.EVENTS.c.events.other.>",
+	"checked.api.CONSUMER.CREATE.EVENTS.c", "checked.api.CONSUMER.CREATE.EVENTS",
 	calloutSubject, "$SYS.REQ.SERVER.PING", "$SYS.REQ.ACCOUNT.CONTROL.CONNZ", "$SYS.ACCOUNT.CONTROL.CONNECT",
 }
 
-// probed is a server with two accounts' events and readers of each, and what is
-// heard in every NATS account but acme's own.
+// A probed is a server with events and readers of the accounts acme and other. It records the
+// messages that are received in every NATS account except acme's.
 type probed struct {
 	*Server
 	t      *testing.T
-	events map[string][]uint64 // positions, by account
+	events map[string][]uint64 // positions of the events, by account
 	acme   *nats.Conn
 	other  *nats.Conn
-	errs   chan error // what the server refuses to acme's reader
+	errs   chan error // errors that acme's reader received from the server
 
-	mu    sync.Mutex
-	heard map[string][]string // subjects, by NATS account
+	mu       sync.Mutex
+	received map[string][]string // subjects of the received messages, by NATS account
 }
 
 func startProbed(t *testing.T) *probed {
-	p := &probed{Server: startWithReaders(t), t: t, events: map[string][]uint64{}, errs: make(chan error, 1000), heard: map[string][]string{}}
+	p := &probed{Server: startWithReaders(t), t: t, events: map[string][]uint64{}, errs: make(chan error, 1000),
+		received: map[string][]string{}}
 	for i, account := range []string{"acme", "other", "acme", "other"} {
 		w := of(account, fmt.Sprint("c", i))
-		w.Data = json.RawMessage("{}") // the JetStream API takes it for an empty request
+		w.Data = json.RawMessage("{}") // a valid request to the JetStream API, if the event were sent to it
 		p.events[account] = append(p.events[account], logtest.Append(t, p.Log(), w))
 	}
 	p.acme = accountReader(t, p.Server, "acme.r1", denied(p.errs))
@@ -64,12 +74,13 @@ func startProbed(t *testing.T) *probed {
 			awaitMirror(t, nc, stream)
 		}
 	}
-	taps := map[string]*nats.Conn{"CONTROL": p.Control(), "AGENTS": p.Coordinator(), "READERS": p.keeper, "MIRROR-other": p.readers.connOf("other")}
+	taps := map[string]*nats.Conn{"CONTROL": p.Control(), "AGENTS": p.Coordinator(), "READERS": p.keeper,
+		"MIRROR-other": p.readers.connOf("other")}
 	for account, nc := range taps {
 		sub, err := nc.Subscribe(">", func(m *nats.Msg) {
 			p.mu.Lock()
 			defer p.mu.Unlock()
-			p.heard[account] = append(p.heard[account], m.Subject)
+			p.received[account] = append(p.received[account], m.Subject)
 		})
 		require.NoError(t, err)
 		require.NoError(t, nc.Flush())
@@ -80,10 +91,10 @@ func startProbed(t *testing.T) *probed {
 	return p
 }
 
-// awaitMirror returns once a mirror has all that its source holds.
+// awaitMirror returns when the mirror named stream has all messages of its source.
 func awaitMirror(t testing.TB, nc *nats.Conn, stream string) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), startTimeout)
 	defer cancel()
 	for {
 		s, err := jetstreamOf(t, nc).Stream(ctx, stream)
@@ -91,12 +102,12 @@ func awaitMirror(t testing.TB, nc *nats.Conn, stream string) {
 		if mirror := s.CachedInfo().Mirror; mirror != nil && mirror.Active >= 0 && mirror.Lag == 0 {
 			return
 		}
-		require.True(t, eventlog.Sleep(ctx, 5*time.Millisecond), "%s does not come", stream)
+		require.True(t, eventlog.Sleep(ctx, 5*time.Millisecond), "%s is missing a message", stream)
 	}
 }
 
-// unharmed checks that nothing arrived where a reader of acme wanted it to, and
-// that all streams are as they were.
+// unharmed checks that no message of acme's reader reached a forbidden subject, and that all
+// streams are unchanged.
 func (p *probed) unharmed() {
 	p.t.Helper()
 	live := of("acme", fmt.Sprint("live-", time.Now().UnixNano()))
@@ -117,16 +128,17 @@ func (p *probed) unharmed() {
 	}
 	last, err := p.Log().Last(p.t.Context())
 	require.NoError(p.t, err)
-	require.Equal(p.t, eventlog.Checkpoint{Position: position, EventID: live.ID}, last, "nobody else wrote")
+	require.Equal(p.t, eventlog.Checkpoint{Position: position, EventID: live.ID}, last, "no other writer")
 	for _, nc := range []*nats.Conn{p.Control(), p.Coordinator(), p.keeper} {
 		require.NoError(p.t, nc.Flush())
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	for account, subjects := range p.heard {
+	for account, subjects := range p.received {
 		for _, subject := range subjects {
-			own := strings.HasPrefix(subject, "events.acme.counters.live-") || account == "READERS" && strings.HasPrefix(subject, "feed.")
-			require.False(p.t, slices.Contains(forbidden, subject) && !own, "%s heard %s", account, subject)
+			own := strings.HasPrefix(subject, "events.acme.counters.live-") || account == "READERS" &&
+				strings.HasPrefix(subject, "feed.")
+			require.False(p.t, slices.Contains(forbidden, subject) && !own, "%s received %s", account, subject)
 		}
 	}
 }
@@ -143,7 +155,8 @@ func TestAccountReadersPublishNothing(t *testing.T) {
 
 func TestAccountReadersSubscribeToTheirInboxesOnly(t *testing.T) {
 	p := startProbed(t)
-	for _, subject := range append([]string{">", "*", "events.>", "usage.>", "$JS.>", "$SYS.>", "feed.>", "checked.>", "mirror.>", "work.>", "agents.>", "_R_.>"}, forbidden...) {
+	for _, subject := range append([]string{">", "*", "events.>", "usage.>", "$JS.>", "$SYS.>", "feed.>", "checked.>",
+		"mirror.>", "work.>", "agents.>", "_R_.>"}, forbidden...) {
 		if strings.HasPrefix(subject, "_INBOX.") {
 			continue
 		}
@@ -154,21 +167,27 @@ func TestAccountReadersSubscribeToTheirInboxesOnly(t *testing.T) {
 	}
 }
 
-// Every answer of the JetStream API goes where its request says: to a subject of
-// the reader's own account, from where it gets no further than its holder does.
-func TestAccountReadersAnswersReachNothing(t *testing.T) {
+// TestResponsesToAccountReadersStayInTheirAccount checks that responses of the JetStream API to a
+// reader reach no subject that the reader is not allowed to reach, whatever reply subject the
+// request has.
+func TestResponsesToAccountReadersStayInTheirAccount(t *testing.T) {
 	p := startProbed(t)
 	js := jetstreamOf(t, p.acme)
 	for _, name := range []string{"mine", "victim"} {
-		_, err := js.CreateOrUpdateConsumer(t.Context(), eventlog.Stream, jetstream.ConsumerConfig{Durable: name, AckPolicy: jetstream.AckNonePolicy})
+		_, err := js.CreateOrUpdateConsumer(t.Context(), eventlog.Stream,
+			jetstream.ConsumerConfig{Durable: name, AckPolicy: jetstream.AckNonePolicy})
 		require.NoError(t, err)
 	}
 	first := fmt.Sprintf(`{"seq":%d}`, p.events["acme"][0])
 	requests := map[string]string{
-		"$JS.API.DIRECT.GET.EVENTS": first, "$JS.API.STREAM.MSG.GET.EVENTS": first, "$JS.API.STREAM.INFO.EVENTS": "", "$JS.API.CONSUMER.LIST.EVENTS": "",
-		"$JS.API.CONSUMER.INFO.EVENTS.mine": "", "$JS.API.CONSUMER.NAMES.EVENTS": "", "$JS.API.DIRECT.GET.EVENTS.events.acme.counters.c0": "",
-		"$JS.API.CONSUMER.MSG.NEXT.EVENTS.mine":        `{"batch": 10, "expires": 300000000, "idle_heartbeat": 100000000}`,
-		"$JS.API.CONSUMER.CREATE.EVENTS.made.events.>": `{"stream_name": "EVENTS", "config": {"name": "made", "filter_subject": "events.>"}}`,
+		"$JS.API.DIRECT.GET.EVENTS": first, "$JS.API.STREAM.MSG.GET.EVENTS": first, "$JS.API.STREAM.INFO.EVENTS": "",
+		"$JS.API.CONSUMER.LIST.EVENTS":      "",
+		"$JS.API.CONSUMER.INFO.EVENTS.mine": "", "$JS.API.CONSUMER.NAMES.EVENTS": "",
+		"$JS.API.DIRECT.GET.EVENTS.events.acme.counters.c0": "",
+		"$JS.API.CONSUMER.MSG.NEXT.EVENTS.mine": `{"batch": 10, ` +
+			`"expires": 300000000, "idle_heartbeat": 100000000}`,
+		"$JS.API.CONSUMER.CREATE.EVENTS.made.events.>": `{"stream_name": "EVENTS", ` +
+			`"config": {"name": "made", "filter_subject": "events.>"}}`,
 	}
 	for _, target := range forbidden {
 		for subject, body := range requests {
@@ -198,16 +217,22 @@ func TestAccountReadersHaveNoPushConsumers(t *testing.T) {
 	}
 	push := `"deliver_subject": "anything"`
 	for subject, body := range map[string]string{
-		"$JS.API.CONSUMER.CREATE.EVENTS":               `{"stream_name": "EVENTS", "config": {` + push + `}}`,
-		"$JS.API.CONSUMER.CREATE.EVENTS.evil.events.>": `{"stream_name": "EVENTS", "config": {"name": "evil", "filter_subject": "events.>", ` + push + `}}`,
-		"$JS.API.CONSUMER.DURABLE.CREATE.EVENTS.evil":  `{"stream_name": "EVENTS", "config": {"durable_name": "evil", ` + push + `}}`,
-		"$JS.API.CONSUMER.CREATE.USAGE.evil":           `{"stream_name": "USAGE", "config": {"name": "evil", ` + push + `}}`,
-		"$JS.API.CONSUMER.CREATE.EVENTS.twice":         `{"stream_name": "EVENTS", "config": {"name": "twice", "deliver_subject": "", ` + push + `}}`,
-		"$JS.API.CONSUMER.CREATE.EVENTS.configs":       `{"stream_name": "EVENTS", "config": {` + push + `}, "Config": {"name": "configs"}}`,
-		"$JS.API.CONSUMER.CREATE.EVENTS.direct":        `{"stream_name": "EVENTS", "config": {"name": "direct", "direct": true, "sourcing": true}}`,
-		"$JS.API.CONSUMER.CREATE.EVENTS.stream":        `{"stream_name": "KV_KEYS", "config": {"name": "stream"}}`,
-		"$JS.API.CONSUMER.CREATE.EVENTS.large":         `{"stream_name": "EVENTS", "config": {"name": "large", "description": "` + strings.Repeat("x", readerBody) + `"}}`,
-		"$JS.API.CONSUMER.CREATE.EVENTS.text":          `no JSON`,
+		"$JS.API.CONSUMER.CREATE.EVENTS": `{"stream_name": "EVENTS", "config": {` + push + `}}`,
+		"$JS.API.CONSUMER.CREATE.EVENTS.evil.events.>": `{"stream_name": "EVENTS", ` +
+			`"config": {"name": "evil", "filter_subject": "events.>", ` + push + `}}`,
+		"$JS.API.CONSUMER.DURABLE.CREATE.EVENTS.evil": `{"stream_name": "EVENTS", "config": {"durable_name": "evil", ` +
+			push + `}}`,
+		"$JS.API.CONSUMER.CREATE.USAGE.evil": `{"stream_name": "USAGE", "config": {"name": "evil", ` + push + `}}`,
+		"$JS.API.CONSUMER.CREATE.EVENTS.twice": `{"stream_name": "EVENTS", ` +
+			`"config": {"name": "twice", "deliver_subject": "", ` + push + `}}`,
+		"$JS.API.CONSUMER.CREATE.EVENTS.configs": `{"stream_name": "EVENTS", "config": {` + push +
+			`}, "Config": {"name": "configs"}}`,
+		"$JS.API.CONSUMER.CREATE.EVENTS.direct": `{"stream_name": "EVENTS", ` +
+			`"config": {"name": "direct", "direct": true, "sourcing": true}}`,
+		"$JS.API.CONSUMER.CREATE.EVENTS.stream": `{"stream_name": "KV_KEYS", "config": {"name": "stream"}}`,
+		"$JS.API.CONSUMER.CREATE.EVENTS.large": `{"stream_name": "EVENTS", "config": {"name": "large", "description": "` +
+			strings.Repeat("x", readerBody) + `"}}`,
+		"$JS.API.CONSUMER.CREATE.EVENTS.text": `no JSON`,
 	} {
 		refused(body[:min(len(body), 100)], subject, body)
 	}
@@ -216,7 +241,7 @@ func TestAccountReadersHaveNoPushConsumers(t *testing.T) {
 		s, err := names.Stream(t.Context(), stream)
 		require.NoError(t, err)
 		for info := range s.ListConsumers(t.Context()).Info() {
-			require.Fail(t, "a consumer was made", "%+v", info.Config)
+			require.Fail(t, "a consumer was created", "%+v", info.Config)
 		}
 	}
 	p.unharmed()
@@ -237,8 +262,10 @@ func TestAccountReadersSeeNothingOfOthers(t *testing.T) {
 		_, err = stream.GetLastMsgForSubject(ctx, subject)
 		require.ErrorIs(t, err, jetstream.ErrMsgNotFound)
 	}
-	for name, filter := range map[string]string{"all": "events.>", "theirs": "events.other.>", "one": "events.other.counters.c1"} {
-		c, err := js.CreateConsumer(ctx, eventlog.Stream, jetstream.ConsumerConfig{Name: name, FilterSubject: filter, AckPolicy: jetstream.AckNonePolicy})
+	for name, filter := range map[string]string{"all": "events.>", "theirs": "events.other.>",
+		"one": "events.other.counters.c1"} {
+		c, err := js.CreateConsumer(ctx, eventlog.Stream,
+			jetstream.ConsumerConfig{Name: name, FilterSubject: filter, AckPolicy: jetstream.AckNonePolicy})
 		require.NoError(t, err)
 		batch, err := c.FetchNoWait(100)
 		require.NoError(t, err)
@@ -247,12 +274,14 @@ func TestAccountReadersSeeNothingOfOthers(t *testing.T) {
 		}
 	}
 	theirs := jetstreamOf(t, p.other)
-	_, err = theirs.CreateConsumer(ctx, eventlog.Stream, jetstream.ConsumerConfig{Durable: "secret", AckPolicy: jetstream.AckExplicitPolicy})
+	_, err = theirs.CreateConsumer(ctx, eventlog.Stream,
+		jetstream.ConsumerConfig{Durable: "secret", AckPolicy: jetstream.AckExplicitPolicy})
 	require.NoError(t, err)
 	_, err = js.Consumer(ctx, eventlog.Stream, "secret")
 	require.ErrorIs(t, err, jetstream.ErrConsumerNotFound)
 	require.ErrorIs(t, js.DeleteConsumer(ctx, eventlog.Stream, "secret"), jetstream.ErrConsumerNotFound)
-	reply, err := p.acme.RequestWithContext(ctx, "$JS.API.CONSUMER.MSG.NEXT.EVENTS.secret", []byte(`{"batch":1,"no_wait":true}`))
+	reply, err := p.acme.RequestWithContext(ctx, "$JS.API.CONSUMER.MSG.NEXT.EVENTS.secret",
+		[]byte(`{"batch":1,"no_wait":true}`))
 	if err == nil {
 		require.Equal(t, "503", reply.Header.Get("Status"))
 	} else {
@@ -266,16 +295,16 @@ func TestAccountReadersAreRefused(t *testing.T) {
 	s := startWithReaders(t)
 	_, password := s.ReaderCredentials()
 	for what, one := range map[string][2]string{
-		"no password":                    {"acme.r1", ""},
-		"another reader's password":      {"acme.r1", tokenOf("acme.r2")},
-		"the operator's password":        {"acme.r1", password},
-		"our own user, guessed":          {"keeper.acme", ""},
-		"our own user, as another":       {"keeper.acme", password},
-		"our own user, as the reader":    {"keeper.acme", tokenOf("acme.r1")},
-		"a node's ID with a dot":         {"n1.x", tokenOf("n1")},
-		"a node's token":                 {"acme.r1", tokenOf("acme")},
-		"an account with a wildcard":     {"*.r1", tokenOf("other.r1")},
-		"the operator's reader, guessed": {"reader", tokenOf("reader")},
+		"no password":                          {"acme.r1", ""},
+		"another reader's password":            {"acme.r1", tokenOf("acme.r2")},
+		"the operator's password":              {"acme.r1", password},
+		"the server's own user, guessed":       {"keeper.acme", ""},
+		"the server's own user, as another":    {"keeper.acme", password},
+		"the server's own user, as the reader": {"keeper.acme", tokenOf("acme.r1")},
+		"a node's ID with a dot":               {"n1.x", tokenOf("n1")},
+		"a node's token":                       {"acme.r1", tokenOf("acme")},
+		"an account with a wildcard":           {"*.r1", tokenOf("other.r1")},
+		"the operator's reader, guessed":       {"reader", tokenOf("reader")},
 	} {
 		nc, err := nats.Connect(s.URL(), nats.UserInfo(one[0], one[1]))
 		if err == nil {
@@ -288,13 +317,14 @@ func TestAccountReadersAreRefused(t *testing.T) {
 	assert.ErrorIs(t, err, nats.ErrAuthorization)
 }
 
-func TestAccountReadersComeBackAfterARestart(t *testing.T) {
+func TestAccountReadersReconnectAfterARestart(t *testing.T) {
 	dir := t.TempDir()
 	reopen := func() *Server { return startWithReaders(t, func(o *Options) { o.Dir = dir }) }
 	first := reopen()
 	position := logtest.Append(t, first.Log(), of("acme", "a"))
 	nc := accountReader(t, first, "acme.r1")
-	c, err := jetstreamOf(t, nc).CreateConsumer(t.Context(), eventlog.Stream, jetstream.ConsumerConfig{Durable: "d", AckPolicy: jetstream.AckExplicitPolicy})
+	c, err := jetstreamOf(t, nc).CreateConsumer(t.Context(), eventlog.Stream,
+		jetstream.ConsumerConfig{Durable: "d", AckPolicy: jetstream.AckExplicitPolicy})
 	require.NoError(t, err)
 	m, err := c.Next()
 	require.NoError(t, err)
@@ -313,11 +343,11 @@ func TestAccountReadersComeBackAfterARestart(t *testing.T) {
 	require.NoError(t, err)
 	meta, err := m.Metadata()
 	require.NoError(t, err)
-	require.Equal(t, position, meta.Sequence.Stream, "it goes on where it was")
+	require.Equal(t, position, meta.Sequence.Stream, "it resumes at its position")
 	require.Equal(t, w.ID, m.Headers().Get("ce-id"))
 }
 
-func TestAccountReadersLeaveWhenTheyAreNotValid(t *testing.T) {
+func TestAccountReadersAreDisconnectedWhenInvalid(t *testing.T) {
 	soon := time.Now().Add(2 * time.Second)
 	s := startWithReaders(t, func(o *Options) {
 		verify := o.VerifyReader
@@ -336,13 +366,16 @@ func TestAccountReadersLeaveWhenTheyAreNotValid(t *testing.T) {
 	}
 	revoked, expired := closed("acme.r1"), closed("acme.brief")
 	stays := accountReader(t, s, "acme.r2", nats.NoReconnect())
-	require.NoError(t, s.SweepReaders(func(user string, since time.Time) bool { return user != "acme.r1" && !since.After(time.Now()) }))
+	require.NoError(t, s.SweepReaders(func(user string, since time.Time) bool {
+		return user != "acme.r1" &&
+			!since.After(time.Now())
+	}))
 	<-revoked
 	<-expired
 	require.NoError(t, stays.Flush())
 }
 
-// connOf is our own connection into the NATS account of an account's mirror.
+// connOf returns the server's own connection into the NATS account MIRROR-… of an account.
 func (a *accountReaders) connOf(account string) *nats.Conn {
 	a.mu.Lock()
 	m := a.open[account]

@@ -22,7 +22,8 @@ import (
 	"anneal/eventlog/pubsub"
 )
 
-// startWithReaders runs a server that knows the readers acme.r1, acme.r2, other.r1 ….
+// startWithReaders starts a server that accepts the reader ACCOUNT.ID for every account and ID,
+// such as acme.r1.
 func startWithReaders(t testing.TB, change ...func(*Options)) *Server {
 	return start(t, append([]func(*Options){func(o *Options) {
 		o.VerifyReader = func(_ context.Context, user, password string) (Reader, bool) {
@@ -37,7 +38,7 @@ func accountReader(t testing.TB, s *Server, user string, opts ...nats.Option) *n
 	return connect(t, s.URL(), append([]nats.Option{nats.UserInfo(user, tokenOf(user))}, opts...)...)
 }
 
-// of is a first event of a counter of an account.
+// of returns the write of the first event of a new counter of an account.
 func of(account, id string) eventlog.Write {
 	w := logtest.Write(id, 0)
 	w.Name = domain.NewName(account, logtest.Counters.Collection, id)
@@ -55,14 +56,15 @@ func TestAccountReadersReadTheirEvents(t *testing.T) {
 	}
 	nc := accountReader(t, s, "acme.r1")
 	js := jetstreamOf(t, nc)
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), startTimeout)
 	defer cancel()
 	consumers := map[string]func() (jetstream.Consumer, error){
 		"ordered": func() (jetstream.Consumer, error) {
 			return js.OrderedConsumer(ctx, eventlog.Stream, jetstream.OrderedConsumerConfig{})
 		},
 		"durable": func() (jetstream.Consumer, error) {
-			return js.CreateOrUpdateConsumer(ctx, eventlog.Stream, jetstream.ConsumerConfig{Durable: "d", AckPolicy: jetstream.AckExplicitPolicy})
+			return js.CreateOrUpdateConsumer(ctx, eventlog.Stream,
+				jetstream.ConsumerConfig{Durable: "d", AckPolicy: jetstream.AckExplicitPolicy})
 		},
 	}
 	for what, consumer := range consumers {
@@ -109,10 +111,11 @@ func TestAccountReadersReadTheirUsage(t *testing.T) {
 	for _, account := range []string{"other", "acme", "other", "acme"} {
 		require.NoError(t, meter.Record(usageOf(account, metering.Chat)))
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), startTimeout)
 	defer cancel()
 	require.NoError(t, meter.Close(ctx))
-	c, err := jetstreamOf(t, accountReader(t, s, "acme.r1")).OrderedConsumer(ctx, metering.Stream, jetstream.OrderedConsumerConfig{})
+	c, err := jetstreamOf(t, accountReader(t, s, "acme.r1")).OrderedConsumer(ctx, metering.Stream,
+		jetstream.OrderedConsumerConfig{})
 	require.NoError(t, err)
 	messages, err := c.Messages()
 	require.NoError(t, err)
@@ -128,7 +131,7 @@ func TestAccountReadersReadTheirUsage(t *testing.T) {
 }
 
 func TestAccountReadersSubscribeWithWatermill(t *testing.T) {
-	s := startWithReaders(t, func(o *Options) { o.NoSync = false }) // a reader cannot ask for the disk sync
+	s := startWithReaders(t, func(o *Options) { o.NoSync = false }) // a reader cannot request the disk sync
 	var want []string
 	for i, account := range []string{"acme", "other", "acme"} {
 		w := of(account, fmt.Sprint("c", i))
@@ -137,7 +140,8 @@ func TestAccountReadersSubscribeWithWatermill(t *testing.T) {
 			want = append(want, w.ID)
 		}
 	}
-	subscriber, err := pubsub.NewSubscriber(accountReader(t, s, "acme.r1"), pubsub.SubscriberConfig{Topics: pubsub.Events, Group: "g"})
+	subscriber, err := pubsub.NewSubscriber(accountReader(t, s, "acme.r1"),
+		pubsub.SubscriberConfig{Topics: pubsub.Events, Group: "g"})
 	require.NoError(t, err)
 	defer subscriber.Close()
 	messages, err := subscriber.Subscribe(t.Context(), "events.acme.>")
@@ -151,9 +155,10 @@ func TestAccountReadersSubscribeWithWatermill(t *testing.T) {
 	}
 }
 
-// A log that was set back, as far as its mark allows, does not lock an
-// account's readers out: their mirror is made anew.
-func TestAnAccountsMirrorThatIsAheadIsMadeAnew(t *testing.T) {
+// TestAnAccountsMirrorThatIsAheadIsRecreated checks that readers of an account can connect when the
+// log lost events that its mark does not require: the account's mirror, which has these events, is
+// created again.
+func TestAnAccountsMirrorThatIsAheadIsRecreated(t *testing.T) {
 	dir := t.TempDir()
 	s := startWithReaders(t, func(o *Options) { o.Dir = dir })
 	for i := range 5 {
@@ -174,7 +179,7 @@ func TestAnAccountsMirrorThatIsAheadIsMadeAnew(t *testing.T) {
 	logtest.Append(t, s.Log(), w)
 	reader, err = eventlog.OpenReader(t.Context(), accountReader(t, s, "acme.r1"))
 	require.NoError(t, err)
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), startTimeout)
 	defer cancel()
 	for e, err := range reader.Follow(ctx, "", 0) {
 		require.NoError(t, err)

@@ -16,65 +16,67 @@ import (
 
 const calloutSubject = "$SYS.REQ.USER.AUTH"
 
-// A node may answer each request that it received this often and this long: a
-// streamed completion is one answer in many parts.
+// Limits of a node's response to one request: the number of messages and the time. The number is
+// high because a streamed completion is sent as many messages.
 const (
-	answersPerRequest = 1_000_000
-	answersFor        = time.Hour
+	responsesPerRequest = 1_000_000
+	responsesFor        = time.Hour
 )
 
-// NewIssuer makes the pair of keys with which the control plane vouches for
-// nodes: the seed stays with it, the public key stands in the server's
-// configuration as ANNEAL_NATS_ISSUER.
+// NewIssuer creates the key pair with which the control plane signs the user claims of nodes. The
+// control plane keeps seed; public is the value of ANNEAL_NATS_ISSUER in the configuration of the
+// NATS servers.
 func NewIssuer() (seed, public string, err error) {
 	keys, err := nkeys.CreateAccount()
 	if err != nil {
-		return "", "", fmt.Errorf("eventlog: making an issuer: %w", err)
+		return "", "", fmt.Errorf("eventlog: create an issuer: %w", err)
 	}
 	secret, err := keys.Seed()
 	if err != nil {
-		return "", "", fmt.Errorf("eventlog: making an issuer: %w", err)
+		return "", "", fmt.Errorf("eventlog: create an issuer: %w", err)
 	}
 	public, err = keys.PublicKey()
 	return string(secret), public, err
 }
 
-// A NodeLogin is an agent that connects.
+// A NodeLogin has the credentials with which an agent connects.
 type NodeLogin struct {
-	Node      string // its ID
-	PublicKey string // of the NKey with which it signed the server's nonce; "" when it signed none
-	Token     string // to join with; may be ""
+	Node      string // ID of the agent's node
+	PublicKey string // public NKey with which the agent signed the server's nonce; "" without a signature
+	Token     string // join token; may be ""
 	Session   NodeSession
 }
 
-// VerifyNode lets an agent in, or says why not. It must answer within
-// verifyWithin; its error is for the server's log.
+// VerifyNode returns nil to accept an agent, or an error with the reason to refuse it, which the
+// server logs. It must return within verifyWithin.
 type VerifyNode func(ctx context.Context, login NodeLogin) error
 
 const (
-	verifyWithin = 4 * time.Second // the servers wait authorization.timeout of accounts.conf
-	verifiers    = 64              // agents that are looked at at the same time
+	verifyWithin = 4 * time.Second // less than authorization.timeout in accounts.conf, how long the servers wait
+	verifiers    = 64              // maximum number of concurrent verifications
 )
 
-// vouch answers the server's questions about who connects, until the
-// connection is closed. Several control planes share the questions.
-func vouch(nc *nats.Conn, seed string, verify VerifyNode, readers *accountReaders) error {
+// authorize responds to the NATS servers' authorization requests (auth callout) until the
+// connection nc is closed. The control planes of one cluster share the requests. seed is the seed
+// of the issuer.
+func authorize(nc *nats.Conn, seed string, verify VerifyNode, readers *accountReaders) error {
 	keys, err := nkeys.FromSeed([]byte(seed))
 	if err != nil {
-		return domain.Errorf(domain.InvalidArgument, "the issuer's seed cannot be read: it must be an account seed, SA and 56 more characters")
+		return domain.Errorf(domain.InvalidArgument,
+			"invalid issuer seed: must be an account seed, SA and 56 more characters")
 	}
 	public, err := keys.PublicKey()
 	if err != nil || !nkeys.IsValidPublicAccountKey(public) {
-		return domain.Errorf(domain.InvalidArgument, "the issuer's seed is none of an account: it must begin with SA")
+		return domain.Errorf(domain.InvalidArgument, "invalid issuer seed: must be an account seed, which begins with SA")
 	}
 	places := make(chan struct{}, verifiers)
 	_, err = nc.QueueSubscribe(calloutSubject, "anneal", func(m *nats.Msg) {
-		question, err := jwt.DecodeAuthorizationRequestClaims(string(m.Data))
+		request, err := jwt.DecodeAuthorizationRequestClaims(string(m.Data))
 		if err != nil {
-			return // nobody who is entitled to an answer
+			return // the message is not from a NATS server
 		}
-		if readers.concerns(question) {
-			go readers.answer(m, question, keys) // it may take a while to open an account's mirrors
+		if readers.isReader(request) {
+			go readers.answer(m, request, keys) // concurrently: opening an account's mirrors can take long
 			return
 		}
 		places <- struct{}{}
@@ -82,23 +84,24 @@ func vouch(nc *nats.Conn, seed string, verify VerifyNode, readers *accountReader
 			defer func() { <-places }()
 			ctx, cancel := context.WithTimeout(context.Background(), verifyWithin)
 			defer cancel()
-			if answer, err := answer(ctx, question, keys, verify); err == nil {
+			if answer, err := answer(ctx, request, keys, verify); err == nil {
 				_ = m.Respond([]byte(answer))
 			}
 		}()
 	})
 	if err != nil {
-		return fmt.Errorf("eventlog: vouching for nodes: %w", err)
+		return fmt.Errorf("eventlog: subscribe to authorization requests: %w", err)
 	}
 	return nc.Flush()
 }
 
-func answer(ctx context.Context, question *jwt.AuthorizationRequestClaims, keys nkeys.KeyPair, verify VerifyNode) (string, error) {
-	response := jwt.NewAuthorizationResponseClaims(question.UserNkey)
-	response.Audience = question.Server.ID
-	login, err := loginOf(question)
+func answer(ctx context.Context, request *jwt.AuthorizationRequestClaims, keys nkeys.KeyPair,
+	verify VerifyNode) (string, error) {
+	response := jwt.NewAuthorizationResponseClaims(request.UserNkey)
+	response.Audience = request.Server.ID
+	login, err := loginOf(request)
 	if err == nil && verify == nil {
-		err = errors.New("no node is let in")
+		err = errors.New("this server accepts no connections of nodes")
 	}
 	if err == nil {
 		err = verify(ctx, login)
@@ -107,7 +110,7 @@ func answer(ctx context.Context, question *jwt.AuthorizationRequestClaims, keys 
 		response.Error = domain.Printable(err.Error())
 		return response.Encode(keys)
 	}
-	user := jwt.NewUserClaims(question.UserNkey)
+	user := jwt.NewUserClaims(request.UserNkey)
 	user.Name = sessionUser(login.Node, login.PublicKey)
 	user.Audience = "AGENTS"
 	user.Permissions = nodePermissions(login.Node)
@@ -119,45 +122,46 @@ func answer(ctx context.Context, question *jwt.AuthorizationRequestClaims, keys 
 	return response.Encode(keys)
 }
 
-// loginOf reads who connects. A key counts only with the signature, made with
-// it, of the nonce that the server drew for this connection.
-func loginOf(question *jwt.AuthorizationRequestClaims) (NodeLogin, error) {
-	options := question.ConnectOptions
+// loginOf returns the credentials in an authorization request. It returns an error when the request
+// has a public key without a valid signature of the nonce that the server generated for this
+// connection.
+func loginOf(request *jwt.AuthorizationRequestClaims) (NodeLogin, error) {
+	options := request.ConnectOptions
 	login := NodeLogin{Node: options.Username, Token: options.Password}
 	if !domain.ValidID(login.Node) {
-		return login, errors.New("the connection names no node")
+		return login, errors.New("the connection has no node ID as its user name")
 	}
-	login.Session = NodeSession{Node: login.Node, Server: question.Server.ID, ID: question.ClientInformation.ID}
+	login.Session = NodeSession{Node: login.Node, Server: request.Server.ID, ID: request.ClientInformation.ID}
 	if options.Nkey == "" {
 		return login, nil
 	}
 	signature, err := base64.RawURLEncoding.DecodeString(options.SignedNonce)
-	if err != nil || question.ClientInformation.Nonce == "" || !nkeys.IsValidPublicUserKey(options.Nkey) {
+	if err != nil || request.ClientInformation.Nonce == "" || !nkeys.IsValidPublicUserKey(options.Nkey) {
 		return login, fmt.Errorf("node %s did not sign the server's nonce", login.Node)
 	}
 	public, err := nkeys.FromPublicKey(options.Nkey)
-	if err != nil || public.Verify([]byte(question.ClientInformation.Nonce), signature) != nil {
-		return login, fmt.Errorf("the signature of node %s is wrong", login.Node)
+	if err != nil || public.Verify([]byte(request.ClientInformation.Nonce), signature) != nil {
+		return login, fmt.Errorf("the signature of node %s is invalid", login.Node)
 	}
 	login.PublicKey, login.Session.PublicKey = options.Nkey, options.Nkey
 	return login, nil
 }
 
-// nodePermissions let a node report, be told, ask and answer, under its own
-// name only.
+// nodePermissions returns the permissions of a node: to publish reports and requests, to receive
+// requests and to respond to them, only on the subjects with its own ID.
 func nodePermissions(node string) jwt.Permissions {
 	return jwt.Permissions{
 		Pub:  jwt.Permission{Allow: jwt.StringList{"agents." + node + ".>"}},
 		Sub:  jwt.Permission{Allow: jwt.StringList{"work." + node + ".>", "_INBOX." + node + ".>"}},
-		Resp: &jwt.ResponsePermission{MaxMsgs: answersPerRequest, Expires: answersFor},
+		Resp: &jwt.ResponsePermission{MaxMsgs: responsesPerRequest, Expires: responsesFor},
 	}
 }
 
-// AgentOptions are what a node connects with: its ID, its NKey, which signs the
-// server's nonce, a join token, if it has one, and the prefix of the only
-// inboxes it may use.
+// AgentOptions returns the options with which the agent of a node connects: the node's ID as the
+// user, the NKey that signs the server's nonce, the join token unless it is "", and the prefix of
+// the only inboxes that the node may use.
 func AgentOptions(node, token string, key nkeys.KeyPair) []nats.Option {
-	public, _ := key.PublicKey() // fails for a key that was wiped only, which cannot sign either
+	public, _ := key.PublicKey() // fails only for a wiped key, which cannot sign either
 	return []nats.Option{
 		nats.Name("anneal agent " + node),
 		nats.UserInfo(node, token),
@@ -166,7 +170,7 @@ func AgentOptions(node, token string, key nkeys.KeyPair) []nats.Option {
 		nats.Timeout(5 * time.Second),
 		nats.MaxReconnects(-1),
 		nats.RetryOnFailedConnect(true),
-		nats.IgnoreAuthErrorAbort(), // a node may be let in again
+		nats.IgnoreAuthErrorAbort(), // keep reconnecting: a node that was refused may be accepted later
 		nats.ReconnectWait(500 * time.Millisecond),
 		nats.ReconnectJitter(500*time.Millisecond, time.Second),
 	}

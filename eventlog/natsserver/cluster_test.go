@@ -21,7 +21,8 @@ import (
 
 const configFile = "../../compose/nats.conf"
 
-// startCluster runs three servers from the configuration that operators get.
+// startCluster starts a cluster of three NATS servers with compose/nats.conf. It returns the
+// options to connect to the cluster, and the servers.
 func startCluster(t *testing.T) (ConnectOptions, []*server.Server) {
 	t.Helper()
 	seed, public, err := NewIssuer()
@@ -48,7 +49,7 @@ func startCluster(t *testing.T) (ConnectOptions, []*server.Server) {
 		require.EqualValues(t, eventlog.MaxEvent+64<<10, config.MaxPayload)
 		config.Host, config.Port, config.HTTPPort = "127.0.0.1", server.RANDOM_PORT, 0
 		config.Cluster.Host, config.Cluster.Port = "127.0.0.1", port
-		config.StoreDir, config.SyncAlways = t.TempDir(), false // a test outlives no power failure
+		config.StoreDir, config.SyncAlways = t.TempDir(), false // the test simulates no power failure
 		config.NoSigs, config.NoLog = true, true
 		s, err := server.NewServer(config)
 		require.NoError(t, err)
@@ -57,7 +58,7 @@ func startCluster(t *testing.T) (ConnectOptions, []*server.Server) {
 		servers = append(servers, s)
 	}
 	for _, s := range servers {
-		require.True(t, s.ReadyForConnections(patience))
+		require.True(t, s.ReadyForConnections(startTimeout))
 		urls = append(urls, s.ClientURL())
 	}
 	return ConnectOptions{
@@ -66,8 +67,8 @@ func startCluster(t *testing.T) (ConnectOptions, []*server.Server) {
 	}, servers
 }
 
-// freePorts are ports below those that the kernel gives to outgoing connections,
-// so that nobody is given one before its server is there.
+// freePorts returns n free ports. They are below the ports that the kernel assigns to outgoing
+// connections, so that they stay free until the server starts.
 func freePorts(t *testing.T, n int) (ports []int) {
 	for port := 27_000 + os.Getpid()%4_000; len(ports) < n; port++ {
 		require.Less(t, port, 32_000, "no free ports")
@@ -88,22 +89,22 @@ func TestConfigurationsAgree(t *testing.T) {
 
 func TestCluster(t *testing.T) {
 	opts, servers := startCluster(t)
-	ctx, cancel := context.WithTimeout(t.Context(), 5*patience)
+	ctx, cancel := context.WithTimeout(t.Context(), 5*startTimeout)
 	defer cancel()
 	c, err := Connect(ctx, opts)
 	require.NoError(t, err)
 	t.Cleanup(c.Close)
-	assert.Equal(t, 3, c.replicas, "as a cluster should")
-	lazy, err := lazyServers(ctx, c.warden, serversSubject)
+	assert.Equal(t, 3, c.replicas, "as in a cluster for operators")
+	unsynced, err := unsyncedServers(ctx, c.warden, serversSubject)
 	require.NoError(t, err)
-	assert.Equal(t, []string{"nats-1", "nats-2", "nats-3"}, lazy, "which sync later, for the sake of this test")
+	assert.Equal(t, []string{"nats-1", "nats-2", "nats-3"}, unsynced, "which sync later, to make this test fast")
 
 	t.Run("nodes and readers", func(t *testing.T) {
 		agent := connect(t, opts.URL, agentOptions(t, "n1")...)
 		require.NoError(t, agent.Flush())
 		sessions, err := c.NodeSessions(t.Context())
 		require.NoError(t, err)
-		require.Len(t, sessions, 1, "on whichever server it is")
+		require.Len(t, sessions, 1, "on any server")
 		require.Equal(t, "n1", sessions[0].Node)
 		position := logtest.Append(t, c.Log(), logtest.Write("a", 0))
 		reader := &Server{Connection: c, nats: servers[2], reader: "reader-" + opts.Password}
@@ -125,11 +126,11 @@ func TestCluster(t *testing.T) {
 			promise.Test(t, log)
 		})
 	}
-	t.Run("a leader that stops takes nothing along", func(t *testing.T) { testLeaderStops(t, c, servers) })
+	t.Run("a leader that stops loses nothing", func(t *testing.T) { testLeaderStops(t, c, servers) })
 }
 
 func testLeaderStops(t *testing.T, c *Connection, servers []*server.Server) {
-	ctx, cancel := context.WithTimeout(t.Context(), 2*patience)
+	ctx, cancel := context.WithTimeout(t.Context(), 2*startTimeout)
 	defer cancel()
 	stream, err := jetstreamOf(t, c.Control()).Stream(ctx, eventlog.Stream)
 	require.NoError(t, err)
@@ -149,13 +150,14 @@ func testLeaderStops(t *testing.T, c *Connection, servers []*server.Server) {
 		}
 		request := eventlog.Request{Time: time.Now(), Command: fmt.Sprint("c", i)}
 		for recorded := false; !recorded; {
-			_, err := eventlog.Do(ctx, log, rows, request, domain.Intend(logtest.Counters, logtest.Name("survivor"), logtest.Add{N: 1}))
+			_, err := eventlog.Do(ctx, log, rows, request,
+				domain.Intend(logtest.Counters, logtest.Name("survivor"), logtest.Add{N: 1}))
 			recorded = err == nil
 			if code := domain.CodeOf(err); code == domain.Unavailable || code == domain.Aborted {
 				t.Logf("command %d: %v", i, err)
 				continue
 			}
-			for errors.Is(err, eventlog.ErrUncertain) { // the log could not be read either
+			for errors.Is(err, eventlog.ErrUncertain) { // repeat the command: Do could not read whether its event was recorded
 				t.Logf("command %d: %v", i, err)
 				require.NoError(t, ctx.Err())
 				var found eventlog.Change
@@ -178,7 +180,7 @@ func testLeaderStops(t *testing.T, c *Connection, servers []*server.Server) {
 	}
 }
 
-func TestConnectSaysWhatIsMissing(t *testing.T) {
+func TestConnectReportsMissingOptions(t *testing.T) {
 	seed, _, err := NewIssuer()
 	require.NoError(t, err)
 	s := start(t)
@@ -186,9 +188,11 @@ func TestConnectSaysWhatIsMissing(t *testing.T) {
 		opts ConnectOptions
 		want string
 	}{
-		"nothing given":    {ConnectOptions{}, "needs its URL"},
-		"nobody there":     {ConnectOptions{URL: "nats://127.0.0.1:1", Password: "p", IssuerSeed: seed}, "cannot connect to NATS"},
-		"a wrong password": {ConnectOptions{URL: s.URL(), Password: "canary", IssuerSeed: seed}, "Authorization Violation"},
+		"no options": {ConnectOptions{}, "needs its URL"},
+		"no server": {ConnectOptions{URL: "nats://127.0.0.1:1", Password: "p", IssuerSeed: seed},
+			"cannot connect to NATS"},
+		"an invalid password": {ConnectOptions{URL: s.URL(), Password: "canary", IssuerSeed: seed},
+			"Authorization Violation"},
 	}
 	for what, test := range tests {
 		t.Run(what, func(t *testing.T) {

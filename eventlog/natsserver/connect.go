@@ -20,43 +20,47 @@ import (
 	"anneal/eventlog/idempotency"
 	"anneal/eventlog/integrity"
 	"anneal/eventlog/metering"
+	"anneal/eventlog/natsconn"
 	"anneal/eventlog/pubsub"
 	"anneal/eventlog/secrets"
 )
 
-// ConnectOptions say where a NATS cluster is, and who we are there. Its
-// servers have the accounts, users and exports of accounts.conf.
+// ConnectOptions describes a NATS cluster and the control plane's credentials for the cluster. The
+// servers of the cluster must have the accounts, users and exports of accounts.conf.
 type ConnectOptions struct {
-	URL        string // nats://host:port, several separated by commas
-	Password   string // of the users control, desk and keeper
-	IssuerSeed string // of the auth callout's issuer: see NewIssuer
+	URL        string // nats://host:port; several separated by commas
+	Password   string // password of the NATS users control, desk and keeper
+	IssuerSeed string // seed of the auth callout's issuer; see NewIssuer
 	TLS        *tls.Config
-	Replicas   int          // of the streams; 0 leaves what is there, or 3
-	VerifyNode VerifyNode   // nil lets no node in
-	Log        *slog.Logger // is warned of servers that do not sync each message; nil asks none
-	Mark       string       // file of this control plane's mark of the log; "" keeps none
-	// AcceptLoss is called with the reason when the log is not what the mark says.
-	// When it succeeds, the log is taken as it is; nil refuses it.
+	Replicas   int        // replicas of the streams; 0 keeps those of an existing log, and is 3 for a new log
+	VerifyNode VerifyNode // nil refuses all nodes
+	// Log receives warnings about servers that do not sync each message. With nil the servers are
+	// not checked.
+	Log  *slog.Logger
+	Mark string // file of this control plane's high-water mark of the log; "" keeps none
+	// AcceptLoss is called with the reason when the log does not match the mark. When it returns
+	// nil, the log is accepted and a new mark begins. A nil AcceptLoss accepts no such log.
 	AcceptLoss func(why error) error
 }
 
-// A Connection is the control plane's place in a NATS server or cluster: one
-// connection into each account, and the log.
+// A Connection is the control plane's access to a NATS server or cluster: one connection into each
+// account, and the log.
 type Connection struct {
 	control, desk, keeper *nats.Conn
-	warden                *nats.Conn // into the system account: see NodeSessions
-	servers               int        // 1 of the embedded server; 0 is not known
+	warden                *nats.Conn // connection into the system account; see NodeSessions
+	servers               int        // 1 for the embedded server; 0 is unknown
 	log                   *eventlog.JetStream
-	js                    jetstream.JetStream // of control
-	mark                  *integrity.MarkFile // nil where none is kept
+	js                    jetstream.JetStream // on the connection control
+	mark                  *integrity.MarkFile // nil when no high-water mark is kept
 	replicas              int
 }
 
-// Connect joins an existing cluster, makes the streams when they are missing
-// and begins to vouch for nodes.
+// Connect connects to an existing cluster, creates missing streams and begins to authorize nodes.
 func Connect(ctx context.Context, opts ConnectOptions) (*Connection, error) {
 	if opts.URL == "" || opts.Password == "" || opts.IssuerSeed == "" {
-		return nil, domain.Errorf(domain.InvalidArgument, "an existing NATS cluster needs its URL, the password of its users control, desk and keeper, and the seed of its auth callout's issuer")
+		return nil, domain.Errorf(domain.InvalidArgument,
+			"an existing NATS cluster needs its URL, the password of its users control, desk and keeper, and the seed of "+
+				"its auth callout's issuer")
 	}
 	var common []nats.Option
 	if opts.TLS != nil {
@@ -67,7 +71,7 @@ func Connect(ctx context.Context, opts ConnectOptions) (*Connection, error) {
 	if err != nil {
 		return nil, err
 	}
-	c.warnOfLazyServers(ctx, opts)
+	c.warnOfUnsyncedServers(ctx, opts)
 	if opts.Mark != "" {
 		if err = c.keepMark(ctx, opts.Mark); err != nil {
 			c.Close()
@@ -77,14 +81,14 @@ func Connect(ctx context.Context, opts ConnectOptions) (*Connection, error) {
 	return c, nil
 }
 
-// keepMark holds the log against the mark that this control plane has of it,
-// and keeps the mark from now on.
+// keepMark compares the log with the mark in the file at path, and returns an error if they do not
+// match. From then on it keeps the mark up to date. Without a mark it creates one.
 func (c *Connection) keepMark(ctx context.Context, path string) error {
 	mark, err := integrity.ReadMark(path)
 	switch {
 	case err == nil, errors.Is(err, os.ErrNotExist):
 	case errors.Is(err, integrity.ErrMarkDamaged):
-		slog.Warn("the mark of the log is damaged: a new one is made", "file", path)
+		slog.Warn("the high-water mark of the log is damaged: writing a new one", "file", path)
 	default:
 		return domain.Errorf(domain.FailedPrecondition, "cannot read the high-water mark: %v", err)
 	}
@@ -92,7 +96,7 @@ func (c *Connection) keepMark(ctx context.Context, path string) error {
 		return clusterFault(path, err)
 	}
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
-		return domain.Errorf(domain.FailedPrecondition, "the folder of the log's mark cannot be made: %v", err)
+		return domain.Errorf(domain.FailedPrecondition, "cannot create the directory of the high-water mark: %v", err)
 	}
 	if c.mark, err = integrity.OpenMark(path, mark); err != nil {
 		return err
@@ -101,16 +105,16 @@ func (c *Connection) keepMark(ctx context.Context, path string) error {
 	return nil
 }
 
-// checkMark holds a cluster's log against the mark before anything is made or
-// changed there. A log that lacks its end is let pass when the readers' copy has
-// all that the mark says: join appends it again.
+// checkMark compares a cluster's log with the mark before join creates or changes anything in the
+// cluster, and returns an error if they do not match. A log that lacks events up to the mark is
+// accepted if the readers' mirror has them, because join appends them to the log again.
 func (c *Connection) checkMark(ctx context.Context, opts ConnectOptions) error {
 	if opts.Mark == "" {
 		return nil
 	}
 	mark, err := integrity.ReadMark(opts.Mark)
 	if err != nil || mark.MinPosition() == 0 {
-		return nil // keepMark tells
+		return nil // keepMark reports the error
 	}
 	check := func(nc *nats.Conn) error {
 		log, err := eventlog.NewJetStream(nc)
@@ -134,13 +138,13 @@ func (c *Connection) checkMark(ctx context.Context, opts ConnectOptions) error {
 		return accepted
 	}
 	if err := os.Rename(opts.Mark, opts.Mark+".refused-"+time.Now().UTC().Format("20060102T150405.000Z")); err != nil {
-		return domain.Errorf(domain.FailedPrecondition, "the mark of the log cannot be put aside: %v", err)
+		return domain.Errorf(domain.FailedPrecondition, "cannot move the high-water mark aside: %v", err)
 	}
 	return disk.Sync(filepath.Dir(opts.Mark))
 }
 
-// clusterFault tells what to do about a cluster's log that is not what the mark
-// of this control plane says.
+// clusterFault adds advice for the operator to err when err means that the log of a cluster does
+// not match the mark at path. It returns any other error unchanged.
 func clusterFault(path string, err error) error {
 	why := err.Error()
 	if errors.Is(err, jetstream.ErrStreamNotFound) {
@@ -149,19 +153,24 @@ func clusterFault(path string, err error) error {
 		return err
 	}
 	why, _, _ = strings.Cut(why, logAdvice)
-	f := domain.Errorf(domain.FailedPrecondition, "the log in the NATS cluster is not the one that this control plane has seen (%s, by %s). "+
-		"Nothing was changed. Check that --nats-url names the right cluster and that all of its servers have their data; if the log was set back "+
-		"on purpose, such as restored from a backup, start once with --accept-log-loss", why, path)
+	f := domain.Errorf(domain.FailedPrecondition,
+		"the log in the NATS cluster does not match the high-water mark of this control plane (%s, according to %s). "+
+			"Nothing was changed. Check that --nats-url names the right cluster and that all of its servers have their "+
+			"data; if the log was set back "+
+			"on purpose, such as restored from a backup, start once with --accept-log-loss", why, path)
 	f.Reason = integrity.ReasonDamaged
 	return f
 }
 
-// logAdvice begins what logFault adds for the embedded server.
+// logAdvice is the beginning of the advice in errors about the embedded server's log, which
+// clusterFault replaces.
 const logAdvice = ". The server does not start"
 
-// join opens the connections, and makes what is missing in the server or cluster.
-// before, unless nil, may refuse it when nothing was made yet.
-func join(ctx context.Context, url, password, seed string, replicas int, verify VerifyNode, readers *accountReaders, common []nats.Option, before func(context.Context, *Connection) error) (c *Connection, err error) {
+// join opens the connections to a server or cluster, and creates missing streams. If before is not
+// nil, join calls before when the connections are open. If before returns an error, join creates
+// nothing and returns that error.
+func join(ctx context.Context, url, password, seed string, replicas int, verify VerifyNode, readers *accountReaders,
+	common []nats.Option, before func(context.Context, *Connection) error) (c *Connection, err error) {
 	c = &Connection{replicas: replicas}
 	defer func() {
 		if err != nil {
@@ -169,15 +178,19 @@ func join(ctx context.Context, url, password, seed string, replicas int, verify 
 			c = nil
 		}
 	}()
+	connect := natsconn.Connect
+	if url == "" { // the server is in this process: it cannot hang alone
+		connect = nats.Connect
+	}
 	for _, into := range []struct {
 		user string
 		conn **nats.Conn
 	}{{"control", &c.control}, {"desk", &c.desk}, {"keeper", &c.keeper}, {"warden", &c.warden}} {
 		options := append([]nats.Option{
 			nats.Name("anneal " + into.user), nats.UserInfo(into.user, password),
-			nats.MaxReconnects(-1), nats.ReconnectWait(100 * time.Millisecond), nats.Timeout(5 * time.Second),
+			nats.MaxReconnects(-1), nats.ReconnectWait(100 * time.Millisecond),
 		}, common...)
-		if *into.conn, err = nats.Connect(url, options...); err != nil {
+		if *into.conn, err = connect(url, options...); err != nil {
 			return c, domain.Errorf(domain.Unavailable, "cannot connect to NATS as %s: %v", into.user, err)
 		}
 	}
@@ -197,7 +210,8 @@ func join(ctx context.Context, url, password, seed string, replicas int, verify 
 	if c.js, err = jetstream.New(c.control); err != nil {
 		return c, fmt.Errorf("eventlog: %w", err)
 	}
-	for _, ensure := range []func(context.Context, jetstream.JetStream, int) error{pubsub.EnsureTasks, secrets.EnsureBucket, idempotency.EnsureBucket, metering.EnsureLastUsed, metering.EnsureStream} {
+	for _, ensure := range []func(context.Context, jetstream.JetStream, int) error{pubsub.EnsureTasks,
+		secrets.EnsureBucket, idempotency.EnsureBucket, metering.EnsureLastUsed, metering.EnsureStream} {
 		if err = ensure(ctx, c.js, c.replicas); err != nil {
 			return c, err
 		}
@@ -212,10 +226,11 @@ func join(ctx context.Context, url, password, seed string, replicas int, verify 
 	if err = metering.EnsureMirror(ctx, readersJS, c.js, c.replicas); err != nil {
 		return c, err
 	}
-	return c, vouch(c.control, seed, verify, readers)
+	return c, authorize(c.control, seed, verify, readers)
 }
 
-// replicasThere is how many servers keep the log, otherwise when there is none.
+// replicasThere returns the number of replicas of the existing log's stream. When there is no log,
+// it returns the argument otherwise.
 func replicasThere(ctx context.Context, nc *nats.Conn, otherwise int) (replicas int, err error) {
 	js, err := jetstream.New(nc)
 	if err != nil {
@@ -238,16 +253,18 @@ func replicasThere(ctx context.Context, nc *nats.Conn, otherwise int) (replicas 
 	return replicas, nil
 }
 
-// Control is the connection into the account CONTROL: streams, keys, tasks.
+// Control returns the connection into the NATS account CONTROL, which has the log, the buckets and
+// the tasks.
 func (c *Connection) Control() *nats.Conn { return c.control }
 
-// Coordinator is the connection into the account AGENTS, with every right there.
+// Coordinator returns the connection into the NATS account AGENTS, whose user may use all subjects
+// of the account.
 func (c *Connection) Coordinator() *nats.Conn { return c.desk }
 
-// Log is the log.
+// Log returns the log.
 func (c *Connection) Log() *eventlog.JetStream { return c.log }
 
-// Close sends what is buffered and closes the connections.
+// Close sends buffered messages and closes the connections.
 func (c *Connection) Close() {
 	for _, nc := range []*nats.Conn{c.desk, c.control, c.keeper, c.warden} {
 		if nc != nil {
@@ -256,6 +273,6 @@ func (c *Connection) Close() {
 		}
 	}
 	if c.mark != nil && c.servers == 0 {
-		_ = c.mark.Close(integrity.Hash{}) // the mark of a cluster's log; it may be a moment behind
+		_ = c.mark.Close(integrity.Hash{}) // the mark of a cluster's log; the zero Hash, because a cluster has no index here
 	}
 }

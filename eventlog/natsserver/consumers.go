@@ -8,11 +8,11 @@ import (
 	"path/filepath"
 )
 
-// dropUnreadableConsumers removes the states of consumers that the server
-// could not read: it would refuse to make those consumers again, and a count
-// that is damaged could take all memory. Such a consumer begins at the first
-// event, and its handler finds done what is done. A state that can be read and
-// is wrong leaves out events: what is undone is looked up when a server starts.
+// dropUnreadableConsumers removes the state files of consumers that the NATS server could not read,
+// because the server would refuse to create such a consumer again, and a damaged count could
+// exhaust the memory. A consumer without a state begins at the first event, which is safe because
+// handlers are idempotent. A state that is damaged but readable can make the consumer skip events;
+// the control plane therefore looks up pending work when it starts.
 func dropUnreadableConsumers(store string, log *slog.Logger) error {
 	states, err := filepath.Glob(filepath.Join(store, "jetstream", "*", "streams", "*", "obs", "*", "o.dat"))
 	if err != nil {
@@ -21,22 +21,22 @@ func dropUnreadableConsumers(store string, log *slog.Logger) error {
 	for _, path := range states {
 		content, err := os.ReadFile(path)
 		if err != nil {
-			return fmt.Errorf("eventlog: the state of a consumer cannot be read: %w", err)
+			return fmt.Errorf("eventlog: read the state of a consumer: %w", err)
 		}
 		if len(content) == 0 || readableConsumer(content) {
 			continue
 		}
 		if err := os.Remove(path); err != nil {
-			return fmt.Errorf("eventlog: the damaged state of a consumer cannot be removed: %w", err)
+			return fmt.Errorf("eventlog: remove the damaged state of a consumer: %w", err)
 		}
-		log.Warn("the state of a consumer was damaged: it begins anew", "file", path)
+		log.Warn("the state of a consumer was damaged: the consumer begins at the first event", "file", path)
 	}
 	return nil
 }
 
-// readableConsumer tells whether nats-server 2.15 reads a consumer's state: two
-// bytes of header, four positions, and then what is pending and what was
-// delivered again, as variable-length integers.
+// readableConsumer reports whether nats-server 2.15 can read the content of a consumer's state
+// file: two bytes of header, then, as variable-length integers, four positions, the pending
+// messages and the redelivered messages.
 func readableConsumer(content []byte) bool {
 	if len(content) < 2 || content[0] != 22 || content[1] != 1 && content[1] != 2 {
 		return false
@@ -50,7 +50,9 @@ func readableConsumer(content []byte) bool {
 		rest = rest[size:]
 		return n, true
 	}
-	var floor [4]uint64 // acknowledged by all before: the consumer's count, the stream's position; delivered likewise
+	// The four positions are the acknowledged position, in the sequence of the consumer and in that
+	// of the stream, and the delivered position in both sequences.
+	var floor [4]uint64
 	for i := range floor {
 		n, ok := next()
 		if !ok || n >= 1<<63 {
@@ -58,13 +60,13 @@ func readableConsumer(content []byte) bool {
 		}
 		floor[i] = n
 	}
-	fields := []int{2 + int(version-1), 2} // of each that is pending, and of each that was delivered again
+	fields := []int{2 + int(version-1), 2} // integers for each pending message, and for each redelivered one
 	for kind, width := range fields {
 		n, ok := next()
 		if !ok || n > uint64(len(rest)) {
 			return false
 		}
-		if kind == 0 && n > 0 { // the time that the others are counted from
+		if kind == 0 && n > 0 { // the base time, to which the times of the messages are relative
 			if _, ok := next(); !ok {
 				return false
 			}

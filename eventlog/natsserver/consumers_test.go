@@ -14,8 +14,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// consumed makes a store with a consumer that acknowledged some of what it got,
-// and returns the file of the consumer's state.
+// consumed creates the directory of a server with a consumer that acknowledged some of its
+// messages. It returns the directory and the path of the consumer's state file.
 func consumed(t *testing.T) (dir, state string) {
 	dir = filepath.Join(t.TempDir(), "nats")
 	s, err := Start(Options{Dir: dir})
@@ -23,7 +23,8 @@ func consumed(t *testing.T) (dir, state string) {
 	for _, id := range []string{"a", "b", "c", "d"} {
 		logtest.Append(t, s.Log(), logtest.Write(id, 0))
 	}
-	c, err := s.js.CreateOrUpdateConsumer(t.Context(), eventlog.Stream, jetstream.ConsumerConfig{Durable: "work", AckPolicy: jetstream.AckExplicitPolicy})
+	c, err := s.js.CreateOrUpdateConsumer(t.Context(), eventlog.Stream,
+		jetstream.ConsumerConfig{Durable: "work", AckPolicy: jetstream.AckExplicitPolicy})
 	require.NoError(t, err)
 	for i := range 3 {
 		m, err := c.Next()
@@ -36,9 +37,9 @@ func consumed(t *testing.T) (dir, state string) {
 	return dir, filepath.Join(dir, "jetstream", "CONTROL", "streams", eventlog.Stream, "obs", "work", "o.dat")
 }
 
-// Whatever happens to the state of a consumer, the server starts and the
-// consumer can be made again.
-func TestDamagedConsumersBeginAnew(t *testing.T) {
+// TestDamagedConsumersAreRecreated checks that the server starts with any damage to the state file
+// of a consumer, and that the consumer can then be created again.
+func TestDamagedConsumersAreRecreated(t *testing.T) {
 	dir, state := consumed(t)
 	whole, err := os.ReadFile(state)
 	require.NoError(t, err)
@@ -55,7 +56,8 @@ func TestDamagedConsumersBeginAnew(t *testing.T) {
 		require.NoError(t, os.WriteFile(state, content, 0o600))
 		s, err := Start(Options{Dir: dir, Log: slog.New(slog.DiscardHandler)})
 		require.NoError(t, err, "%x", content)
-		_, err = s.js.CreateOrUpdateConsumer(t.Context(), eventlog.Stream, jetstream.ConsumerConfig{Durable: "work", AckPolicy: jetstream.AckExplicitPolicy})
+		_, err = s.js.CreateOrUpdateConsumer(t.Context(), eventlog.Stream,
+			jetstream.ConsumerConfig{Durable: "work", AckPolicy: jetstream.AckExplicitPolicy})
 		require.NoError(t, err, "%x", content)
 		s.Close()
 	}

@@ -12,10 +12,10 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// A power failure may cut the newest block after any record, or within one,
-// before the mark was written. The log then holds the events before the cut,
-// and nothing else: each change is one event, so none is half done. (What the
-// platform makes of each such log is shown by the schedulers' tests.)
+// TestABlockIsCutAtEveryRecord checks that a log without a mark whose newest block is cut after any
+// record, or within a record, as by a power failure, starts with exactly the events before the cut
+// and accepts appends. (The tests of schedulers check that the platform continues from each such
+// log.)
 func TestABlockIsCutAtEveryRecord(t *testing.T) {
 	dir := stopped(t, 12)
 	block := filepath.Join(integrity.BlockDir(dir, "CONTROL", eventlog.Stream), "1.blk")
@@ -30,7 +30,8 @@ func TestABlockIsCutAtEveryRecord(t *testing.T) {
 			}
 			cut := filepath.Join(t.TempDir(), "nats")
 			require.NoError(t, os.CopyFS(cut, os.DirFS(dir)))
-			require.NoError(t, os.RemoveAll(filepath.Join(cut, "jetstream", "READERS"))) // it is never ahead of what is synced
+			// A mirror has no events after the synced end of the log, so the mirror is removed.
+			require.NoError(t, os.RemoveAll(filepath.Join(cut, "jetstream", "READERS")))
 			at := filepath.Join(integrity.BlockDir(cut, "CONTROL", eventlog.Stream), "1.blk")
 			require.NoError(t, os.Truncate(at, end+more))
 			require.NoError(t, os.Remove(filepath.Join(filepath.Dir(at), "index.db")))
@@ -43,7 +44,7 @@ func TestABlockIsCutAtEveryRecord(t *testing.T) {
 	}
 }
 
-// recordEnds lists where the records of a block file end, after a 0.
+// recordEnds returns 0 and the end offset of each record in a block.
 func recordEnds(block []byte) []int64 {
 	ends := []int64{0}
 	for at := 0; at+4 <= len(block); {

@@ -19,8 +19,8 @@ import (
 	"anneal/eventlog/logtest"
 )
 
-// stopped makes the folder of a stopped server whose log has so many events of
-// 100 KB: 200 of them fill three blocks.
+// stopped returns the directory of a stopped server whose log has a number of events of 100 KB
+// each. 200 events fill three blocks.
 func stopped(t *testing.T, events int) (dir string) {
 	t.Helper()
 	made, _ := stoppedOnce.LoadOrStore(events, sync.OnceValues(func() (string, error) { return makeStopped(events) }))
@@ -32,7 +32,7 @@ func stopped(t *testing.T, events int) (dir string) {
 	return dir
 }
 
-var stoppedOnce sync.Map // by number of events
+var stoppedOnce sync.Map // by number of events, the function that creates the directory once
 
 func TestMain(m *testing.M) {
 	code := m.Run()
@@ -59,7 +59,7 @@ func makeStopped(events int) (dir string, err error) {
 			return dir, err
 		}
 	}
-	for e, err := range s.Log().Follow(context.Background(), "", 0) { // for the running hash
+	for e, err := range s.Log().Follow(context.Background(), "", 0) { // following adds the events to the running hash
 		if err != nil {
 			return dir, err
 		}
@@ -84,7 +84,8 @@ func flip(t *testing.T, path string, at int64) {
 	require.NoError(t, os.WriteFile(path, content, 0o600))
 }
 
-// The server of NATS cuts a block off at damage that it finds, and goes on.
+// TestDamageIsNotCutOff checks that the server does not start with a damaged or incomplete log. The
+// NATS server alone would truncate a block at the damage and start.
 func TestDamageIsNotCutOff(t *testing.T) {
 	msgs := func(dir, name string) string {
 		return filepath.Join(integrity.BlockDir(dir, "CONTROL", eventlog.Stream), name)
@@ -100,9 +101,9 @@ func TestDamageIsNotCutOff(t *testing.T) {
 			require.NoError(t, os.Remove(msgs(dir, "3.blk")))
 			require.NoError(t, os.Remove(msgs(dir, "index.db")))
 		},
-		"a block is missing":  func(dir string) { require.NoError(t, os.Remove(msgs(dir, "2.blk"))) },
-		"the log is missing":  func(dir string) { require.NoError(t, os.RemoveAll(filepath.Dir(msgs(dir, "")))) },
-		"all of NATS is gone": func(dir string) { require.NoError(t, os.RemoveAll(dir)) },
+		"a block is missing":              func(dir string) { require.NoError(t, os.Remove(msgs(dir, "2.blk"))) },
+		"the log is missing":              func(dir string) { require.NoError(t, os.RemoveAll(filepath.Dir(msgs(dir, "")))) },
+		"all of NATS's files are missing": func(dir string) { require.NoError(t, os.RemoveAll(dir)) },
 		"the newest block is cut": func(dir string) {
 			require.NoError(t, os.Truncate(msgs(dir, "3.blk"), 300_000))
 			require.NoError(t, os.Remove(msgs(dir, "index.db")))
@@ -116,18 +117,19 @@ func TestDamageIsNotCutOff(t *testing.T) {
 			if err == nil {
 				last, _ := s.Log().Last(t.Context())
 				s.Close()
-				t.Fatalf("it started with %d events of 200", last.Position)
+				t.Fatalf("the server started with %d events of 200", last.Position)
 			}
 			require.ErrorContains(t, err, "anneal log repair")
 		})
 	}
 }
 
-// Following the log fails when the NATS server skips a damaged event.
+// TestFollowersRefuseAGap checks that Follow returns DataLoss when the NATS server skips a damaged
+// event.
 func TestFollowersRefuseAGap(t *testing.T) {
 	dir := stopped(t, 100)
 	flip(t, filepath.Join(integrity.BlockDir(dir, "CONTROL", eventlog.Stream), "1.blk"), 3_000_000)
-	s := start(t, func(o *Options) { o.Dir = dir }) // NoSync: nothing is checked before
+	s := start(t, func(o *Options) { o.Dir = dir }) // start sets NoSync, so that the files are not checked
 	var last uint64
 	var failed error
 	for e, err := range s.Log().Follow(t.Context(), "", 0) {
@@ -144,9 +146,10 @@ func TestFollowersRefuseAGap(t *testing.T) {
 	require.Less(t, last, uint64(100))
 }
 
-// Where NATS syncs each message itself, no round of ours answers a mark that
-// cannot be written: the next append and the next event do.
-func TestAMarkThatCannotBeWrittenIsNoticed(t *testing.T) {
+// TestAMarkThatCannotBeWrittenIsReported checks that the next append and the next followed event
+// fail after the mark could not be written, when NATS syncs each message itself and there are no
+// sync rounds to report the error.
+func TestAMarkThatCannotBeWrittenIsReported(t *testing.T) {
 	s, err := Start(Options{Dir: t.TempDir(), Mark: filepath.Join(t.TempDir(), "mark"), syncAlways: true})
 	require.NoError(t, err)
 	t.Cleanup(s.Close)
@@ -154,7 +157,7 @@ func TestAMarkThatCannotBeWrittenIsNoticed(t *testing.T) {
 	logtest.Append(t, s.Log(), logtest.Write("a", 0))
 	seen, ended := followingLog(t, s.Log(), 0)
 	<-seen
-	require.Eventually(t, func() bool { return s.mark.Err() != nil }, patience, 10*time.Millisecond)
+	require.Eventually(t, func() bool { return s.mark.Err() != nil }, startTimeout, 10*time.Millisecond)
 	_, err = s.Log().Append(t.Context(), logtest.Write("b", 0))
 	require.Equal(t, domain.Unavailable, domain.CodeOf(err))
 	require.ErrorContains(t, err, "input/output error")
@@ -165,8 +168,10 @@ func TestAMarkThatCannotBeWrittenIsNoticed(t *testing.T) {
 	require.ErrorContains(t, <-ended, "input/output error")
 }
 
-// followingLog follows the log after a position; ended has its last error.
-func followingLog(t *testing.T, log *eventlog.JetStream, after uint64) (seen <-chan eventlog.Event, ended <-chan error) {
+// followingLog follows the log after a position in a goroutine. seen receives the events, and ended
+// receives the error with which Follow ends.
+func followingLog(t *testing.T, log *eventlog.JetStream, after uint64) (seen <-chan eventlog.Event,
+	ended <-chan error) {
 	events, last := make(chan eventlog.Event, 100), make(chan error, 1)
 	go func() {
 		for e, err := range log.Follow(t.Context(), "", after) {

@@ -18,20 +18,20 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-var errUnknownLayout = errors.New("eventlog: acknowledged messages are not in the block files")
+var errUnknownLayout = errors.New("eventlog: the NATS server acknowledges messages that are not in its block files")
 
 const layoutStream = "LAYOUT"
 
-// checkLayout tries whether a message that the server has acknowledged is in
-// the block file where diskSync looks for it: else syncing that file would
-// promise nothing.
+// checkLayout returns an error unless a message that the server acknowledged is in a block file in
+// the directory that diskSync syncs. Otherwise syncing these files would not make messages durable.
 func (s *Server) checkLayout(ctx context.Context, opts Options) error {
 	js := s.js
 	_, err := js.CreateOrUpdateStream(ctx, jetstream.StreamConfig{
-		Name: layoutStream, Description: "Exists during the start only", Subjects: []string{"control.layout"}, Storage: jetstream.FileStorage,
+		Name: layoutStream, Description: "Exists during the start only", Subjects: []string{"control.layout"},
+		Storage: jetstream.FileStorage,
 	})
 	if err != nil {
-		return fmt.Errorf("eventlog: looking how NATS keeps messages: %w", err)
+		return fmt.Errorf("eventlog: check the layout of NATS block files: %w", err)
 	}
 	message := []byte(rand.Text() + rand.Text())
 	_, err = js.Publish(ctx, "control.layout", message)
@@ -41,7 +41,7 @@ func (s *Server) checkLayout(ctx context.Context, opts Options) error {
 	}
 	known := err == nil && inBlocks(integrity.BlockDir(opts.Dir, "CONTROL", layoutStream), message)
 	if deleted := js.DeleteStream(ctx, layoutStream); err != nil || deleted != nil {
-		return fmt.Errorf("eventlog: looking how NATS keeps messages: %w", errors.Join(err, deleted))
+		return fmt.Errorf("eventlog: check the layout of NATS block files: %w", errors.Join(err, deleted))
 	}
 	if !known {
 		return errUnknownLayout
@@ -49,7 +49,7 @@ func (s *Server) checkLayout(ctx context.Context, opts Options) error {
 	return nil
 }
 
-// inBlockFiles tells whether a block file of a folder holds a message.
+// inBlockFiles reports whether a block file in a directory contains a message.
 func inBlockFiles(dir string, message []byte) bool {
 	paths, _ := filepath.Glob(filepath.Join(dir, "*.blk"))
 	return slices.ContainsFunc(paths, func(path string) bool {
@@ -58,16 +58,17 @@ func inBlockFiles(dir string, message []byte) bool {
 	})
 }
 
-// serversSubject is where the servers of a cluster are asked, in the system
-// account, how their JetStream is configured.
+// serversSubject is the subject in the system account to which all servers of a cluster reply with
+// their JetStream configuration.
 const serversSubject = "$SYS.REQ.SERVER.PING.JSZ"
 
-// silence is how long no server answers after the last one did.
+// silence is the time after the last reply after which no further server is expected to reply.
 const silence = 500 * time.Millisecond
 
-// lazyServers names the servers that acknowledge a message before it is on
-// disk. None answering is an error.
-func lazyServers(ctx context.Context, nc *nats.Conn, subject string) (lazy []string, err error) {
+// unsyncedServers sends a request to subject, to which the servers of a cluster reply, and returns
+// the names of the servers that acknowledge a message before it is on disk. It returns an error
+// when no server replies.
+func unsyncedServers(ctx context.Context, nc *nats.Conn, subject string) (unsynced []string, err error) {
 	inbox := nc.NewInbox()
 	sub, err := nc.SubscribeSync(inbox)
 	if err != nil {
@@ -77,18 +78,18 @@ func lazyServers(ctx context.Context, nc *nats.Conn, subject string) (lazy []str
 	if err := nc.PublishRequest(subject, inbox, []byte("{}")); err != nil {
 		return nil, err
 	}
-	for answers := 0; ; answers++ {
+	for replies := 0; ; replies++ {
 		once, cancel := context.WithTimeout(ctx, silence)
 		m, err := sub.NextMsgWithContext(once)
 		cancel()
-		if err != nil && answers > 0 && ctx.Err() == nil {
-			slices.Sort(lazy)
-			return lazy, nil
+		if err != nil && replies > 0 && ctx.Err() == nil {
+			slices.Sort(unsynced)
+			return unsynced, nil
 		}
 		if err != nil {
-			return nil, fmt.Errorf("no server answers: %w", err)
+			return nil, fmt.Errorf("no server replies: %w", err)
 		}
-		var answer struct {
+		var reply struct {
 			Server struct {
 				Name string `json:"name"`
 			} `json:"server"`
@@ -99,28 +100,30 @@ func lazyServers(ctx context.Context, nc *nats.Conn, subject string) (lazy []str
 				} `json:"config"`
 			} `json:"data"`
 		}
-		if err := json.Unmarshal(m.Data, &answer); err != nil || answer.Data == nil {
-			return nil, fmt.Errorf("the answer of a server cannot be read: %.200q", m.Data)
+		if err := json.Unmarshal(m.Data, &reply); err != nil || reply.Data == nil {
+			return nil, fmt.Errorf("the reply of a server cannot be read: %.200q", m.Data)
 		}
-		if !answer.Data.Config.SyncAlways && !answer.Data.Disabled {
-			lazy = append(lazy, answer.Server.Name)
+		if !reply.Data.Config.SyncAlways && !reply.Data.Disabled {
+			unsynced = append(unsynced, reply.Server.Name)
 		}
 	}
 }
 
-// warnOfLazyServers says at the start what a cluster does not promise.
-func (c *Connection) warnOfLazyServers(ctx context.Context, opts ConnectOptions) {
+// warnOfUnsyncedServers logs a warning when servers of the cluster acknowledge messages before they
+// are on disk.
+func (c *Connection) warnOfUnsyncedServers(ctx context.Context, opts ConnectOptions) {
 	if opts.Log == nil {
 		return
 	}
-	lazy, err := lazyServers(ctx, c.warden, serversSubject)
+	unsynced, err := unsyncedServers(ctx, c.warden, serversSubject)
 	switch {
 	case err != nil:
-		opts.Log.Warn("it is not known whether the NATS servers sync an event before they acknowledge it: "+
-			"see that each has sync_interval: always", "error", err)
-	case len(lazy) > 0:
-		opts.Log.Warn("NATS servers acknowledge events before they are on disk: a power failure that takes a majority of them "+
+		opts.Log.Warn("cannot determine whether the NATS servers sync an event before they acknowledge it: "+
+			"check that each has sync_interval: always", "error", err)
+	case len(unsynced) > 0:
+		opts.Log.Warn("NATS servers acknowledge events before they are on disk: a power failure that takes a majority "+
+			"of them "+
 			"loses acknowledged events and data keys; set sync_interval: always in the jetstream block of each",
-			"servers", strings.Join(lazy, ", "))
+			"servers", strings.Join(unsynced, ", "))
 	}
 }

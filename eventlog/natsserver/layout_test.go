@@ -10,21 +10,21 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// A server that keeps its messages elsewhere than in the block files that are
-// synced here must sync each of them itself, and says so.
-func TestUnknownLayoutIsSyncedByTheServer(t *testing.T) {
-	var said bytes.Buffer
+// TestUnknownLayoutIsSyncedByNATS checks that Start logs a warning and has the NATS server sync
+// each message when the server does not store messages in the block files that diskSync syncs.
+func TestUnknownLayoutIsSyncedByNATS(t *testing.T) {
+	var output bytes.Buffer
 	s := start(t, func(o *Options) {
-		o.NoSync, o.Log = false, slog.New(slog.NewTextHandler(&said, nil))
+		o.NoSync, o.Log = false, slog.New(slog.NewTextHandler(&output, nil))
 		o.inBlocks = func(string, []byte) bool { return false }
 	})
 	require.Empty(t, s.files.Blocks)
 	require.True(t, s.nats.JetStreamConfig().SyncAlways)
-	require.Contains(t, said.String(), "each message is synced by NATS")
+	require.Contains(t, output.String(), "NATS syncs each message")
 	logtest.Append(t, s.Log(), logtest.Write("a", 0))
-	lazy, err := lazyServers(t.Context(), s.warden, serversSubject)
+	unsynced, err := unsyncedServers(t.Context(), s.warden, serversSubject)
 	require.NoError(t, err)
-	require.Empty(t, lazy)
+	require.Empty(t, unsynced)
 }
 
 func TestKnownLayoutIsSyncedHere(t *testing.T) {
@@ -32,9 +32,9 @@ func TestKnownLayoutIsSyncedHere(t *testing.T) {
 	require.NotEmpty(t, s.files.Blocks)
 	_, err := s.js.Stream(t.Context(), layoutStream)
 	require.ErrorIs(t, err, jetstream.ErrStreamNotFound)
-	lazy, err := lazyServers(t.Context(), s.warden, serversSubject)
+	unsynced, err := unsyncedServers(t.Context(), s.warden, serversSubject)
 	require.NoError(t, err)
-	require.Equal(t, []string{"anneal"}, lazy)
-	_, err = lazyServers(t.Context(), s.Control(), serversSubject)
-	require.Error(t, err, "who cannot be asked is not believed")
+	require.Equal(t, []string{"anneal"}, unsynced)
+	_, err = unsyncedServers(t.Context(), s.Control(), serversSubject)
+	require.Error(t, err, "an unreachable server is an error")
 }

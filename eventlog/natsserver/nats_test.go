@@ -15,8 +15,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// start runs an embedded server that knows the token of every node. It syncs
-// nothing, for the sake of slow disks, unless the test asks for it.
+// start runs an embedded server that accepts all nodes until the test ends. It does not sync to
+// disk, which is slow, unless change sets NoSync to false.
 func start(t testing.TB, change ...func(*Options)) *Server {
 	t.Helper()
 	opts := Options{
@@ -34,14 +34,14 @@ func start(t testing.TB, change ...func(*Options)) *Server {
 
 func verifyTokenOf(_ context.Context, login NodeLogin) error {
 	if login.PublicKey == "" || login.Token != tokenOf(login.Node) {
-		return errors.New("the node's id, key or token is wrong")
+		return errors.New("the node's ID, key or token is invalid")
 	}
 	return nil
 }
 
 func tokenOf(node string) string { return "token-of-" + strings.ToUpper(node) }
 
-// keyOf is a node's key, the same in every test.
+// keyOf returns an NKey that is derived from the ID of a node.
 func keyOf(t testing.TB, node string) nkeys.KeyPair {
 	seed := sha256.Sum256([]byte(node))
 	key, err := nkeys.FromRawSeed(nkeys.PrefixByteUser, seed[:])
@@ -61,14 +61,14 @@ func connect(t testing.TB, url string, opts ...nats.Option) *nats.Conn {
 	return nc
 }
 
-// syncWith replaces the sync of the log's block files.
+// syncWith replaces the function that syncs a block file of the log.
 func syncWith(s *Server, sync func(*os.File) error) {
 	files := s.files
 	files.Sync = sync
 	s.log.UseFiles(files)
 }
 
-// eventIn is the event in a message that a consumer delivered.
+// eventIn returns the event in a message that a consumer delivered.
 func eventIn(m jetstream.Msg) (eventlog.Event, error) {
 	meta, err := m.Metadata()
 	if err != nil {

@@ -16,14 +16,14 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// A forgetful disk knows how much of each file was synced.
-type forgetful struct {
+// An unsyncedDisk records how many bytes of each file were synced.
+type unsyncedDisk struct {
 	mu   sync.Mutex
 	size map[string]int64
 }
 
-func (f *forgetful) sync(file *os.File) error {
-	info, err := file.Stat() // what is written while the sync runs may be lost
+func (f *unsyncedDisk) sync(file *os.File) error {
+	info, err := file.Stat() // before the sync, because writes during the sync may be lost
 	if err != nil {
 		return err
 	}
@@ -36,12 +36,12 @@ func (f *forgetful) sync(file *os.File) error {
 	return nil
 }
 
-// A power failure takes whatever was not synced, and no acknowledged event is
-// in it, and no event that a follower was shown.
+// TestPowerFailure checks that a power failure that loses all unsynced writes loses no acknowledged
+// event, and no event that a follower received.
 func TestPowerFailure(t *testing.T) {
 	dir := t.TempDir()
 	s := start(t, func(o *Options) { o.Dir, o.NoSync = dir, false })
-	disk := &forgetful{size: map[string]int64{}}
+	disk := &unsyncedDisk{size: map[string]int64{}}
 	syncWith(s, disk.sync)
 
 	ctx, cancel := context.WithCancel(t.Context())
@@ -79,13 +79,13 @@ func TestPowerFailure(t *testing.T) {
 		})
 	}
 	<-enough
-	// The power fails here: what was acknowledged or shown by now must be in
-	// what was synced by now.
+	// The power fails here: the synced parts of the files must contain all events that were
+	// acknowledged or received before.
 	mu.Lock()
 	disk.mu.Lock()
 	after := t.TempDir()
 	for err := os.CopyFS(after, os.DirFS(dir)); err != nil; err = os.CopyFS(after, os.DirFS(dir)) {
-		require.ErrorIs(t, err, os.ErrNotExist, "but that the server replaces a file meanwhile")
+		require.ErrorIs(t, err, os.ErrNotExist, "unless the server replaces a file in the meantime")
 		after = t.TempDir()
 	}
 	kept := disk.size
@@ -112,8 +112,8 @@ func TestPowerFailure(t *testing.T) {
 	}
 }
 
-// forget cuts every block file to what was synced, and the ones to nothing
-// that never were; the server's index is lost too.
+// forget cuts every block file of the log to its synced length in kept, and removes the other files
+// in the directory, such as the server's index.
 func forget(t *testing.T, store string, kept map[string]int64) {
 	dir := integrity.BlockDir(store, "CONTROL", eventlog.Stream)
 	entries, err := os.ReadDir(dir)

@@ -30,9 +30,9 @@ func idsOf(t *testing.T, s *Server) (ids []string) {
 	return ids
 }
 
-// whole waits until the readers' copy has everything, stops the server and
-// answers the IDs of the log's events.
-func wholeCopy(t *testing.T, dir string) []string {
+// completeMirror starts a server, waits until the readers' mirror has every event, and stops the
+// server. It returns the IDs of the log's events.
+func completeMirror(t *testing.T, dir string) []string {
 	s, err := Start(Options{Dir: dir})
 	require.NoError(t, err)
 	defer s.Close()
@@ -49,7 +49,7 @@ func wholeCopy(t *testing.T, dir string) []string {
 	}
 }
 
-func TestRepairFromTheReadersCopy(t *testing.T) {
+func TestRepairFromTheMirror(t *testing.T) {
 	msgs := func(dir, name string) string {
 		return filepath.Join(integrity.BlockDir(dir, "CONTROL", eventlog.Stream), name)
 	}
@@ -64,7 +64,7 @@ func TestRepairFromTheReadersCopy(t *testing.T) {
 	} {
 		t.Run(what, func(t *testing.T) {
 			dir := stopped(t, 200)
-			ids := wholeCopy(t, dir)
+			ids := completeMirror(t, dir)
 			harm(dir)
 			_, err := Start(Options{Dir: dir})
 			require.True(t, integrity.IsDamaged(err), err)
@@ -88,14 +88,14 @@ func TestRepairFromTheReadersCopy(t *testing.T) {
 	}
 }
 
-// alter changes the body of the nth record of a block and makes its checksum
-// right again, as an attacker would.
+// alter changes the body of the nth record in the block file at path and updates the record's
+// checksum, as an attacker would.
 func alter(t *testing.T, path string, n int) {
 	content, err := os.ReadFile(path)
 	require.NoError(t, err)
 	ends := recordEnds(content)
 	record := content[ends[n-1]:ends[n]]
-	record[len(record)-8-10] ^= 1 // in the body; the checksum has 8 bytes
+	record[len(record)-8-10] ^= 1 // a byte of the body, which precedes the 8 bytes of the checksum
 	subject := record[22:][:binary.LittleEndian.Uint16(record[20:])]
 	header := record[22+len(subject)+4:][:binary.LittleEndian.Uint32(record[22+len(subject):])]
 	body := record[22+len(subject)+4+len(header) : len(record)-8]
@@ -109,9 +109,9 @@ func alter(t *testing.T, path string, n int) {
 	require.NoError(t, os.WriteFile(path, content, 0o600))
 }
 
-func TestRepairTellsWhatIsLost(t *testing.T) {
+func TestRepairReportsLostEvents(t *testing.T) {
 	dir := stopped(t, 100)
-	wholeCopy(t, dir)
+	completeMirror(t, dir)
 	require.NoError(t, os.RemoveAll(filepath.Join(dir, "jetstream", "READERS")))
 	flip(t, filepath.Join(integrity.BlockDir(dir, "CONTROL", eventlog.Stream), "1.blk"), 5_000_000)
 	before, err := integrity.ReadMark(integrity.MarkPath(dir))
@@ -123,7 +123,7 @@ func TestRepairTellsWhatIsLost(t *testing.T) {
 	require.False(t, report.Changed)
 	require.Len(t, report.Lost, 1)
 	lost := report.Lost[0].First
-	require.Equal(t, lost, report.Lost[0].Last, "one byte is in one event")
+	require.Equal(t, lost, report.Lost[0].Last, "one flipped byte damages one event")
 	require.Equal(t, lost-1, report.Events)
 	require.Equal(t, 100-lost, report.GivenUp)
 	_, err = Start(Options{Dir: dir})
@@ -145,11 +145,11 @@ func TestRepairTellsWhatIsLost(t *testing.T) {
 	require.NoError(t, err)
 }
 
-// A repair that is interrupted between its two renames loses nothing: the next
-// one finds the log's own events again, also those that no copy has.
-func TestARepairMayBeInterrupted(t *testing.T) {
+// TestAnInterruptedRepairLosesNothing checks that Repair restores the log's files after an earlier
+// repair was interrupted between its two renames.
+func TestAnInterruptedRepairLosesNothing(t *testing.T) {
 	dir := stopped(t, 200)
-	ids := wholeCopy(t, dir)
+	ids := completeMirror(t, dir)
 	require.NoError(t, os.RemoveAll(filepath.Join(dir, "jetstream", "READERS")))
 	msgs, aside := integrity.BlockDir(dir, "CONTROL", eventlog.Stream), dir+".repaired-20260101T000000.000Z"
 	require.NoError(t, os.MkdirAll(filepath.Join(aside, "new"), 0o700))
@@ -164,25 +164,28 @@ func TestARepairMayBeInterrupted(t *testing.T) {
 	s.Close()
 }
 
-// Events are given up only after the caller has noted it.
-func TestALossIsNotedFirst(t *testing.T) {
+// TestALossIsRecordedFirst checks that Repair with AcceptLoss discards no events when BeforeLoss,
+// which records the loss, returns an error.
+func TestALossIsRecordedFirst(t *testing.T) {
 	dir := stopped(t, 100)
 	require.NoError(t, os.RemoveAll(filepath.Join(dir, "jetstream", "READERS")))
 	flip(t, filepath.Join(integrity.BlockDir(dir, "CONTROL", eventlog.Stream), "1.blk"), 5_000_000)
 	full := errors.New("no space left")
-	_, err := integrity.Repair(integrity.RepairOptions{Dir: dir, AcceptLoss: true, Now: time.Now(), BeforeLoss: func(r integrity.RepairReport) error {
-		require.NotEmpty(t, r.Lost)
-		return full
-	}})
+	_, err := integrity.Repair(integrity.RepairOptions{Dir: dir, AcceptLoss: true, Now: time.Now(),
+		BeforeLoss: func(r integrity.RepairReport) error {
+			require.NotEmpty(t, r.Lost)
+			return full
+		}})
 	require.ErrorIs(t, err, full)
 	_, err = Start(Options{Dir: dir})
 	require.True(t, integrity.IsDamaged(err), "nothing was changed")
 }
 
-// A log that is gone with its mark is given back by the readers' copy.
-func TestTheReadersCopyGivesBackTheTail(t *testing.T) {
+// TestTheMirrorRestoresTheTail checks that Start restores the log from the readers' mirror when the
+// log's stream and its mark were deleted.
+func TestTheMirrorRestoresTheTail(t *testing.T) {
 	dir := stopped(t, 100)
-	ids := wholeCopy(t, dir)
+	ids := completeMirror(t, dir)
 	require.NoError(t, os.Remove(integrity.MarkPath(dir)))
 	require.NoError(t, os.RemoveAll(filepath.Dir(integrity.BlockDir(dir, "CONTROL", eventlog.Stream))))
 	s, err := Start(Options{Dir: dir})
@@ -191,20 +194,21 @@ func TestTheReadersCopyGivesBackTheTail(t *testing.T) {
 	s.Close()
 }
 
-func TestADamagedCopyIsMadeAnew(t *testing.T) {
+func TestADamagedMirrorIsRecreated(t *testing.T) {
 	dir := stopped(t, 100)
-	ids := wholeCopy(t, dir)
+	ids := completeMirror(t, dir)
 	flip(t, filepath.Join(integrity.BlockDir(dir, "READERS", eventlog.Stream), "1.blk"), 5_000_000)
-	require.Equal(t, ids, wholeCopy(t, dir))
+	require.Equal(t, ids, completeMirror(t, dir))
 	require.NoError(t, os.Truncate(filepath.Join(integrity.BlockDir(dir, "READERS", eventlog.Stream), "1.blk"), 5_000_000))
-	require.Equal(t, ids, wholeCopy(t, dir))
+	require.Equal(t, ids, completeMirror(t, dir))
 }
 
-// What a damaged copy holds beyond a log that reaches its mark was never
-// acknowledged: it keeps no server from starting. Without a mark it does.
-func TestADamagedCopyThatIsAheadIsMadeAnew(t *testing.T) {
+// TestADamagedMirrorThatIsAheadIsRecreated checks that Start refuses a log without a mark when a
+// damaged mirror has later events than the log, but recreates the mirror when the log reaches its
+// mark, because the later events were then never acknowledged.
+func TestADamagedMirrorThatIsAheadIsRecreated(t *testing.T) {
 	dir := stopped(t, 100)
-	ids := wholeCopy(t, dir)
+	ids := completeMirror(t, dir)
 	flip(t, filepath.Join(integrity.BlockDir(dir, "READERS", eventlog.Stream), "1.blk"), 5_000_000)
 	log := integrity.BlockDir(dir, "CONTROL", eventlog.Stream)
 	block := filepath.Join(log, "2.blk")
@@ -224,12 +228,13 @@ func TestADamagedCopyThatIsAheadIsMadeAnew(t *testing.T) {
 	_, err = Start(Options{Dir: dir})
 	require.True(t, integrity.IsDamaged(err), "%v", err)
 	require.NoError(t, integrity.WriteMark(integrity.MarkPath(dir), integrity.HighWaterMark{Durable: 90}))
-	require.Equal(t, ids[:90], wholeCopy(t, dir))
+	require.Equal(t, ids[:90], completeMirror(t, dir))
 }
 
-// After a sync failed, the kernel may hold what the disk does not, and take it
-// for written. The next start writes it anew.
-func TestWhatADiskDidNotTakeIsWrittenAnew(t *testing.T) {
+// TestUnsyncedEventsAreRewritten checks that the start after a failed sync writes the events after
+// the mark to a new file. After a failed sync, the pages of the old file may differ from the disk
+// although the kernel marks them clean.
+func TestUnsyncedEventsAreRewritten(t *testing.T) {
 	dir := stopped(t, 10)
 	s, err := Start(Options{Dir: dir})
 	require.NoError(t, err)
@@ -253,7 +258,7 @@ func TestWhatADiskDidNotTakeIsWrittenAnew(t *testing.T) {
 	s.Close()
 	after, err := os.Stat(path)
 	require.NoError(t, err)
-	require.False(t, os.SameFile(before, after), "the pages that the kernel believes are on disk are not used")
+	require.False(t, os.SameFile(before, after), "pages that the kernel wrongly marked clean are not used")
 	again, err := os.ReadFile(path)
 	require.NoError(t, err)
 	require.Equal(t, content, again[:len(content)])
@@ -262,8 +267,8 @@ func TestWhatADiskDidNotTakeIsWrittenAnew(t *testing.T) {
 	require.False(t, mark.Failed)
 	require.Equal(t, uint64(11), mark.Durable)
 
-	// The disk gives back something else than was written: what was never
-	// acknowledged is cut off, and kept.
+	// When the disk has damaged events that were never acknowledged, the next start cuts them off
+	// and keeps them in a separate file.
 	s, err = Start(Options{Dir: dir})
 	require.NoError(t, err)
 	syncWith(s, func(*os.File) error { return errors.New("input/output error") })
@@ -281,14 +286,14 @@ func TestWhatADiskDidNotTakeIsWrittenAnew(t *testing.T) {
 	require.Len(t, cut, 1)
 	kept, err := os.ReadFile(cut[0])
 	require.NoError(t, err)
-	require.Less(t, len(kept), 10_000, "only what was cut off")
+	require.Less(t, len(kept), 10_000, "only the cut-off records")
 }
 
-const keptCuts = 10 // files of what was cut off
+const keptCuts = 10 // the value of cutsKept in package integrity
 
-// Each start after a power failure may cut a torn record off: the newest cuts
-// are kept.
-func TestCutsAreBounded(t *testing.T) {
+// TestCutsAreLimited checks that only the newest files with cut-off records are kept when many
+// starts cut off a torn record.
+func TestCutsAreLimited(t *testing.T) {
 	dir := stopped(t, 3)
 	path := filepath.Join(integrity.BlockDir(dir, "CONTROL", eventlog.Stream), "1.blk")
 	var newest string
@@ -299,7 +304,7 @@ func TestCutsAreBounded(t *testing.T) {
 		require.NoError(t, os.WriteFile(path, append(content, torn...), 0o600))
 		s, err := Start(Options{Dir: dir})
 		require.NoError(t, err)
-		logtest.Append(t, s.Log(), logtest.Write("w"+strconv.Itoa(i)+"-after", 0)) // else the next cut is at the same place
+		logtest.Append(t, s.Log(), logtest.Write("w"+strconv.Itoa(i)+"-after", 0)) // for another name of the next cut
 		s.Close()
 		newest = fmt.Sprintf("%s.cut-%d-1.blk", dir, 3+i)
 		kept, err := os.ReadFile(newest)

@@ -15,18 +15,18 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Damage that appears under a running server is told, and the next start
-// refuses the log.
-func TestScrubTellsOfDamage(t *testing.T) {
+// TestScrubReportsDamage checks that Scrub logs damage to the files of a running server, and that
+// the next start refuses the log.
+func TestScrubReportsDamage(t *testing.T) {
 	dir := stopped(t, 200)
-	var said bytes.Buffer
-	s, err := Start(Options{Dir: dir, Log: slog.New(slog.NewTextHandler(&said, nil))})
+	var output bytes.Buffer
+	s, err := Start(Options{Dir: dir, Log: slog.New(slog.NewTextHandler(&output, nil))})
 	require.NoError(t, err)
 	require.NoError(t, integrity.Scrub(t.Context(), s.dir, s.mark, s.logger))
-	require.NotContains(t, said.String(), "anneal log repair")
+	require.NotContains(t, output.String(), "anneal log repair")
 	flip(t, filepath.Join(integrity.BlockDir(dir, "CONTROL", eventlog.Stream), "1.blk"), 5_000_000)
 	require.NoError(t, integrity.Scrub(t.Context(), s.dir, s.mark, s.logger))
-	require.Contains(t, said.String(), "anneal log repair")
+	require.Contains(t, output.String(), "anneal log repair")
 	s.Close()
 	mark, err := integrity.ReadMark(integrity.MarkPath(dir))
 	require.NoError(t, err)
@@ -35,7 +35,7 @@ func TestScrubTellsOfDamage(t *testing.T) {
 	require.True(t, integrity.IsDamaged(err))
 }
 
-// The log is also read when NATS syncs each message itself.
+// TestScrubWithoutADiskSync checks that Scrub finds damage when NATS syncs each message itself.
 func TestScrubWithoutADiskSync(t *testing.T) {
 	dir := stopped(t, 200)
 	s, err := Start(Options{Dir: dir, syncAlways: true})
@@ -49,20 +49,22 @@ func TestScrubWithoutADiskSync(t *testing.T) {
 	require.NotZero(t, s.mark.Mark().Damaged)
 }
 
-// A newest block that the server has made and not written into is no damage.
+// TestScrubOfAnEmptyNewestBlock checks that Scrub does not report a newest block that the server
+// has created but not written as damage.
 func TestScrubOfAnEmptyNewestBlock(t *testing.T) {
 	dir := stopped(t, 200)
 	s, err := Start(Options{Dir: dir})
 	require.NoError(t, err)
 	t.Cleanup(s.Close)
-	require.NoError(t, os.WriteFile(filepath.Join(integrity.BlockDir(dir, "CONTROL", eventlog.Stream), "4.blk"), nil, 0o600))
+	require.NoError(t, os.WriteFile(filepath.Join(integrity.BlockDir(dir, "CONTROL", eventlog.Stream), "4.blk"), nil,
+		0o600))
 	require.NoError(t, integrity.Scrub(t.Context(), s.dir, s.mark, s.logger))
 	require.Zero(t, s.mark.Mark().Damaged)
 }
 
-// The start after a finding reads the whole log. It refuses the damage, or
-// clears the finding when the log is whole.
-func TestStartSettlesAFindingOfScrub(t *testing.T) {
+// TestStartChecksAFindingOfScrub checks that the start after Scrub recorded damage in the mark
+// removes that record when the log is complete, and otherwise refuses the log.
+func TestStartChecksAFindingOfScrub(t *testing.T) {
 	dir := stopped(t, 200)
 	mark, err := integrity.ReadMark(integrity.MarkPath(dir))
 	require.NoError(t, err)
@@ -81,13 +83,15 @@ func TestStartSettlesAFindingOfScrub(t *testing.T) {
 	found, err := integrity.VerifyFiles(dir, integrity.MarkPath(dir))
 	require.NoError(t, err)
 	require.Len(t, found.Missing, 1)
-	require.NoError(t, integrity.WriteMark(integrity.MarkPath(dir), integrity.HighWaterMark{Damaged: found.Missing[0].First})) // behind the mark
+	// The damage is after the position of this mark.
+	require.NoError(t, integrity.WriteMark(integrity.MarkPath(dir),
+		integrity.HighWaterMark{Damaged: found.Missing[0].First}))
 	_, err = Start(Options{Dir: dir})
 	require.True(t, integrity.IsDamaged(err), "%v", err)
 }
 
-// A control plane of a cluster has a mark of its own, and refuses a log that
-// holds less or something else than it has seen.
+// TestEachControlPlaneKeepsAMark checks that a control plane of a cluster keeps a mark, and refuses
+// a log that has fewer events than the mark or different ones, unless AcceptLoss accepts the loss.
 func TestEachControlPlaneKeepsAMark(t *testing.T) {
 	s := start(t)
 	for _, id := range []string{"a", "b"} {
@@ -124,18 +128,21 @@ func TestEachControlPlaneKeepsAMark(t *testing.T) {
 		}
 	}
 	full := errors.New("no space left")
-	require.ErrorIs(t, c.checkMark(t.Context(), ConnectOptions{Mark: path, AcceptLoss: func(error) error { return full }}), full)
+	require.ErrorIs(t, c.checkMark(t.Context(), ConnectOptions{Mark: path, AcceptLoss: func(error) error { return full }}),
+		full)
 	require.FileExists(t, path)
 	require.NoError(t, c.checkMark(t.Context(), ConnectOptions{Mark: path, AcceptLoss: func(error) error { return nil }}))
 	require.NoFileExists(t, path)
 	require.NoError(t, integrity.WriteMark(path, mark))
-	require.NoError(t, c.checkMark(t.Context(), ConnectOptions{Mark: path, AcceptLoss: func(error) error { return full }}), "nothing to accept")
+	require.NoError(t, c.checkMark(t.Context(), ConnectOptions{Mark: path, AcceptLoss: func(error) error { return full }}),
+		"nothing to accept")
 	require.NoError(t, os.Remove(path))
 	require.NoError(t, c.keepMark(t.Context(), path), "a new control plane")
 	require.NoError(t, c.mark.Close(integrity.Hash{}))
 }
 
-// A control plane that has a mark makes nothing in another cluster.
+// TestTheMarkIsCheckedFirst checks that checkMark returns an error for a cluster without a log, and
+// creates no stream there.
 func TestTheMarkIsCheckedFirst(t *testing.T) {
 	s := start(t)
 	path := filepath.Join(t.TempDir(), "log.mark")

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math"
 	"net"
 	"os"
 	"path/filepath"
@@ -24,54 +25,57 @@ import (
 	"anneal/eventlog/integrity"
 )
 
-// Accounts is the part of a NATS server's configuration that anneal needs, in
-// an own cluster as in the embedded server. Its variables, to be set before it
-// or in the environment: ANNEAL_NATS_PASSWORD, ANNEAL_NATS_READER_PASSWORD and
-// ANNEAL_NATS_ISSUER.
+// Accounts is the part of a NATS server's configuration that anneal needs, both in a cluster and in
+// the embedded server. Its variables ANNEAL_NATS_PASSWORD, ANNEAL_NATS_READER_PASSWORD and
+// ANNEAL_NATS_ISSUER must be set earlier in the configuration or in the environment.
 //
 //go:embed accounts.conf
 var Accounts string
 
-// ServerOptions say how the embedded NATS server runs.
+// Options configures the embedded NATS server.
 type Options struct {
-	Dir               string              // where streams are kept; nobody else may use it: see LockDir
-	Listen            string              // host:port for nodes and readers, port 0 picks one; "" is in-process only
-	NoSync            bool                // a power failure may take acknowledged events; no mark is kept
-	Mark              string              // file of the log's high-water mark; "" is Dir with ".mark" behind it
-	Holds             eventlog.Checkpoint // an event that the log must have, such as a snapshot's last; zero is none
-	TLS               *tls.Config         // for Listen; nil is plain
-	VerifyNode        VerifyNode          // nil lets no node in
-	NewReaderPassword bool                // of the reader of all accounts: the one of before was in other hands
-	// VerifyReader names the reader whose credentials these are; nil lets none in.
+	Dir string // directory of the streams; the caller must hold its lock
+	// Listen is the address host:port for connections of nodes and readers. Port 0 picks a free
+	// port; "" allows only connections in this process.
+	Listen            string
+	NoSync            bool                // a power failure can lose acknowledged events; no mark is kept
+	Mark              string              // file of the log's high-water mark; "" is Dir with the suffix ".mark"
+	Holds             eventlog.Checkpoint // an event that the log must have, such as a snapshot's last event; zero is none
+	TLS               *tls.Config         // for connections to Listen; nil is unencrypted
+	VerifyNode        VerifyNode          // nil refuses all nodes
+	NewReaderPassword bool                // generate a new password for the reader of all accounts; see ReaderCredentials
+	// VerifyReader returns the reader of one account with these credentials; false refuses the
+	// connection. A nil VerifyReader refuses all such readers.
 	VerifyReader func(ctx context.Context, user, password string) (Reader, bool)
-	// MaxConnections bounds the connections of nodes and readers; 0 is the NATS server's own bound, 65536.
+	// MaxConnections limits the connections of nodes and readers; 0 is the NATS server's default,
+	// 65536.
 	MaxConnections int
-	Log            *slog.Logger // warnings and errors of the server; nil is silence
+	Log            *slog.Logger // warnings and errors of the server; nil discards them
 
-	syncAlways bool                                  // the server syncs each message itself
-	inBlocks   func(dir string, message []byte) bool // nil is inBlockFiles; for tests
+	syncAlways bool                                  // for tests: the NATS server syncs each message itself
+	inBlocks   func(dir string, message []byte) bool // for tests: replaces inBlockFiles
 }
 
-// A Server is an embedded NATS server with JetStream, and our place in it.
+// A Server is an embedded NATS server with JetStream, and the control plane's connections to it.
 type Server struct {
 	*Connection
 	nats    *server.Server
 	dir     string
 	reader  string
-	readers *accountReaders     // nil when no account has readers here
-	logger  *slog.Logger        // nil is silence
-	broken  chan string         // why the server takes nothing more
-	files   eventlog.LocalFiles // of the log
-	part    bool                // the log's files were not all read before the start
+	readers *accountReaders     // nil without VerifyReader
+	logger  *slog.Logger        // nil discards messages
+	broken  chan string         // receives the reason when the server stores no more messages
+	files   eventlog.LocalFiles // the local files of the log
+	part    bool                // the check before the start read only a part of the log's files
 }
 
 const readerPasswordFile = "reader.password"
 
-// StartServer starts the embedded server and opens the log in it. Acknowledged
-// events outlive a power failure unless NoSync is set.
+// Start starts the embedded server and opens the log in it. Acknowledged events survive a power
+// failure unless NoSync is set.
 func Start(opts Options) (*Server, error) {
 	if err := os.MkdirAll(opts.Dir, 0o700); err != nil {
-		return nil, domain.Errorf(domain.FailedPrecondition, "the folder for the event log cannot be made: %v", err)
+		return nil, domain.Errorf(domain.FailedPrecondition, "cannot create the directory of the event log: %v", err)
 	}
 	if opts.Mark == "" {
 		opts.Mark = integrity.MarkPath(opts.Dir)
@@ -91,7 +95,7 @@ func Start(opts Options) (*Server, error) {
 	}
 	if opts.NewReaderPassword {
 		if err := os.Remove(filepath.Join(opts.Dir, readerPasswordFile)); err != nil && !errors.Is(err, os.ErrNotExist) {
-			return nil, domain.Errorf(domain.FailedPrecondition, "the readers' password cannot be replaced: %v", err)
+			return nil, domain.Errorf(domain.FailedPrecondition, "cannot replace the readers' password: %v", err)
 		}
 	}
 	reader, err := keptPassword(filepath.Join(opts.Dir, readerPasswordFile))
@@ -112,7 +116,8 @@ func Start(opts Options) (*Server, error) {
 		return nil, fmt.Errorf("eventlog: the embedded NATS server: %w", err)
 	}
 	fatal := make(chan string, 1)
-	s := &Server{nats: ns, dir: opts.Dir, reader: reader, logger: opts.Log, broken: make(chan string, 1), part: before.Partial}
+	s := &Server{nats: ns, dir: opts.Dir, reader: reader, logger: opts.Log, broken: make(chan string, 1),
+		part: before.Partial}
 	if opts.VerifyReader != nil {
 		s.readers = newAccountReaders(s, opts.VerifyReader)
 	}
@@ -124,42 +129,49 @@ func Start(opts Options) (*Server, error) {
 	}
 	s.Close()
 	if errors.Is(err, errUnknownLayout) && !opts.syncAlways {
-		opts.Log.Warn("NATS keeps its messages otherwise than this program knows, so each message is synced by NATS: changes are slower",
-			"folder", opts.Dir)
+		opts.Log.Warn("unknown layout of NATS block files, so NATS syncs each message: "+
+			"writes are slower",
+			"directory", opts.Dir)
 		opts.syncAlways = true
 		return Start(opts)
 	}
 	return nil, err
 }
 
-// Watch returns ctx's error when it is done, and before that a fault when the
-// server will take nothing more: its disk was full, or is broken.
+// Watch blocks until ctx is done and returns ctx's error, or until the server stores no more
+// messages, because its disk was full or failed, and returns a *domain.Error.
 func (s *Server) Watch(ctx context.Context) error {
 	select {
 	case <-ctx.Done():
 		return ctx.Err()
 	case reason := <-s.broken:
-		return domain.Errorf(domain.FailedPrecondition, "the disk of the event log failed (%s): see that it works and has space left, then start the server again; what was acknowledged is kept", reason)
+		return domain.Errorf(domain.FailedPrecondition,
+			"the disk of the event log failed (%s): check that it works and has free space, then restart the server; "+
+				"acknowledged events are kept", reason)
 	}
 }
 
-// A large log is recovered before the server answers.
-const patience = time.Minute
+// startTimeout is long because the NATS server recovers a large log before it responds.
+const startTimeout = time.Minute
 
-func (s *Server) begin(password, seed string, opts Options, before integrity.CheckResult, fatal <-chan string) (err error) {
+func (s *Server) begin(password, seed string, opts Options, before integrity.CheckResult,
+	fatal <-chan string) (err error) {
 	ready := make(chan bool, 1)
-	go func() { ready <- s.nats.ReadyForConnections(patience) && s.nats.JetStreamEnabled() }()
+	go func() { ready <- s.nats.ReadyForConnections(startTimeout) && s.nats.JetStreamEnabled() }()
 	select {
 	case ok := <-ready:
 		if !ok {
-			return domain.Errorf(domain.Unavailable, "the embedded NATS server did not start within %v: is %s writable, with space left?", patience, opts.Dir)
+			return domain.Errorf(domain.Unavailable,
+				"the embedded NATS server did not start within %v: check that %s is writable and has free space", startTimeout,
+				opts.Dir)
 		}
 	case reason := <-fatal:
 		return domain.Errorf(domain.FailedPrecondition, "the embedded NATS server cannot start: %s", reason)
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	ctx, cancel := context.WithTimeout(context.Background(), startTimeout)
 	defer cancel()
-	s.Connection, err = join(ctx, "", password, seed, 1, opts.VerifyNode, s.readers, []nats.Option{nats.InProcessServer(s.nats)}, nil)
+	s.Connection, err = join(ctx, "", password, seed, 1, opts.VerifyNode, s.readers,
+		[]nats.Option{nats.InProcessServer(s.nats)}, nil)
 	if err != nil {
 		return err
 	}
@@ -170,7 +182,7 @@ func (s *Server) begin(password, seed string, opts Options, before integrity.Che
 		return nil
 	}
 	if err := s.Sync(); err != nil {
-		return domain.Errorf(domain.FailedPrecondition, "the event log cannot be synced to disk: %v", err)
+		return domain.Errorf(domain.FailedPrecondition, "cannot sync the event log to disk: %v", err)
 	}
 	if !opts.syncAlways {
 		if err := s.checkLayout(ctx, opts); err != nil {
@@ -182,10 +194,10 @@ func (s *Server) begin(password, seed string, opts Options, before integrity.Che
 		return err
 	}
 	if before.NewMark && mark.Durable > 0 {
-		opts.Log.Warn("the log had no high-water mark, so events that it may have lost before are not noticed; it has one from now on",
-			"position", mark.Durable, "file", opts.Mark)
+		opts.Log.Warn("the event log is protected from this start on: lost and altered events will be detected, except "+
+			"those lost before this start", "position", mark.Durable, "file", opts.Mark)
 	} else if before.NewMark {
-		opts.Log.Info("the log has a high-water mark from now on", "position", mark.Durable, "file", opts.Mark)
+		opts.Log.Info("created the event log: lost and altered events will be detected", "file", opts.Mark)
 	}
 	if s.mark, err = integrity.OpenMark(opts.Mark, mark); err != nil {
 		return err
@@ -202,17 +214,23 @@ func (s *Server) begin(password, seed string, opts Options, before integrity.Che
 
 func serverConfig(opts Options, own, reader, issuer string) (*server.Options, error) {
 	config := &server.Options{}
-	variables := fmt.Sprintf("ANNEAL_NATS_PASSWORD: %q\nANNEAL_NATS_READER_PASSWORD: %q\nANNEAL_NATS_ISSUER: %q\n", own, reader, issuer)
+	variables := fmt.Sprintf("ANNEAL_NATS_PASSWORD: %q\nANNEAL_NATS_READER_PASSWORD: %q\nANNEAL_NATS_ISSUER: %q\n", own,
+		reader, issuer)
 	if err := config.ProcessConfigString(variables + Accounts); err != nil {
-		return nil, errors.New("eventlog: the accounts of the embedded NATS server cannot be read") // the cause may quote a password
+		// err is not wrapped because it may contain a password.
+		return nil, errors.New("eventlog: invalid configuration of the embedded NATS server's accounts")
 	}
 	config.ServerName = "anneal"
 	config.NoSigs = true
 	config.JetStream = true
 	config.StoreDir = opts.Dir
-	config.SyncInterval = time.Second // of what nobody waits for: the places of consumers, tasks
+	config.SyncInterval = time.Second // for consumer states and messages for which no diskSync waits
 	config.SyncAlways = opts.syncAlways
-	config.MaxPayload = eventlog.MaxEvent + 64<<10 // an event and what the server adds to it
+	config.MaxPayload = eventlog.MaxEvent + 64<<10 // the size of an event, and of headers that the server adds
+	// The NATS server's own limit, three quarters of the space that is free at its start, would stop the
+	// log while a quarter is free, and reserve the maximum sizes of streams in it. Package disk limits
+	// the use of the disk.
+	config.JetStreamMaxStore = math.MaxInt64 / 2
 	config.MaxConn = opts.MaxConnections
 	config.DontListen = opts.Listen == ""
 	config.AuthTimeout = authTime.Seconds()
@@ -229,7 +247,8 @@ func serverConfig(opts Options, own, reader, issuer string) (*server.Options, er
 	config.Host = host
 	config.Port, err = strconv.Atoi(port)
 	if err != nil || config.Port < 0 || config.Port > 65535 {
-		return nil, domain.Errorf(domain.InvalidArgument, "the port of the NATS address %q must be 0 to 65535; 0 picks a free one", opts.Listen)
+		return nil, domain.Errorf(domain.InvalidArgument,
+			"the port of the NATS address %q must be 0 to 65535; 0 picks a free one", opts.Listen)
 	}
 	if config.Port == 0 {
 		config.Port = server.RANDOM_PORT
@@ -237,7 +256,7 @@ func serverConfig(opts Options, own, reader, issuer string) (*server.Options, er
 	return config, nil
 }
 
-// URL is where nodes and readers connect; "" when they cannot.
+// URL returns the URL for nodes and readers; "" when the server does not listen.
 func (s *Server) URL() string {
 	if addr := s.nats.Addr(); addr != nil {
 		return s.nats.ClientURL()
@@ -245,18 +264,20 @@ func (s *Server) URL() string {
 	return ""
 }
 
-// InProcess connects to the server without a network: a node in this process.
+// InProcess returns an option with which a node in this process connects to the server without a
+// network.
 func (s *Server) InProcess() nats.Option { return nats.InProcessServer(s.nats) }
 
-// ReaderCredentials let whoever has them read every event, and nothing else.
-// The password was made at the first start and is kept in the server's folder.
+// ReaderCredentials returns the user and the password of the reader of all accounts, who can read
+// all events and usage records but change nothing. The password is generated at the first start and
+// kept in the server's directory.
 func (s *Server) ReaderCredentials() (user, password string) { return "reader", s.reader }
 
-// scrubEvery is how often the files of a running server are read.
+// scrubEvery is the interval at which Scrub reads the files of a running server.
 const scrubEvery = 24 * time.Hour
 
-// Scrub reads the log's closed blocks again and again until ctx is done: immediately
-// when the check before the start left some out, and then every scrubEvery.
+// Scrub reads the log's closed blocks repeatedly until ctx is done: immediately when the check
+// before the start was partial, and then every scrubEvery.
 func (s *Server) Scrub(ctx context.Context) error {
 	if s.mark == nil {
 		return nil
@@ -274,18 +295,17 @@ func (s *Server) Scrub(ctx context.Context) error {
 	}
 }
 
-// SweepReaders closes the connections of account readers that are not valid any
-// more, by their user and the time since which they are connected.
+// SweepReaders closes the connections of the readers of one account for which valid returns false.
+// The arguments of valid are the NATS user of the reader and the time since which it is connected.
 func (s *Server) SweepReaders(valid func(user string, since time.Time) bool) error {
 	return s.readers.sweep(valid)
 }
 
-// Sync writes the names of all streams' files to disk. The server syncs what
-// is in a file, but not the folder that it made the file in: so call this when
-// a stream was made.
+// Sync syncs the files and directories of all streams. Call it after creating a stream, because the
+// NATS server does not sync the directory in which it creates a file.
 func (s *Server) Sync() error { return disk.SyncTree(s.dir) }
 
-// Close ends the server once everything it holds is written.
+// Close stops the server after it has written all buffered data.
 func (s *Server) Close() {
 	s.readers.close()
 	if s.Connection != nil {
@@ -298,11 +318,13 @@ func (s *Server) Close() {
 	}
 	s.log.CloseFiles()
 	if s.mark != nil {
-		_ = s.mark.Close(integrity.IndexHash(integrity.BlockDir(s.dir, "CONTROL", eventlog.Stream))) // else the next start reads the whole log
+		// With the hash of the index, the next start need not read the whole of a large log.
+		_ = s.mark.Close(integrity.IndexHash(integrity.BlockDir(s.dir, "CONTROL", eventlog.Stream)))
 	}
 }
 
-// keptPassword reads a password, or makes one and keeps it.
+// keptPassword returns the password in the file at path. When the file does not exist, it generates
+// a password and writes the file.
 func keptPassword(path string) (string, error) {
 	kept, err := os.ReadFile(path)
 	if errors.Is(err, os.ErrNotExist) {
@@ -313,11 +335,12 @@ func keptPassword(path string) (string, error) {
 		return password, nil
 	}
 	if err != nil {
-		return "", domain.Errorf(domain.FailedPrecondition, "the readers' password cannot be read: %v", err)
+		return "", domain.Errorf(domain.FailedPrecondition, "cannot read the readers' password: %v", err)
 	}
 	password := strings.TrimSpace(string(kept))
 	if len(password) < 16 {
-		return "", domain.Errorf(domain.FailedPrecondition, "the readers' password in %s is shorter than 16 characters: delete the file to get a new one", path)
+		return "", domain.Errorf(domain.FailedPrecondition,
+			"the readers' password in %s is shorter than 16 characters: delete the file to get a new one", path)
 	}
 	return password, nil
 }

@@ -25,7 +25,7 @@ import (
 	"anneal/eventlog/logtest"
 )
 
-func TestServerKeepsWhatItHolds(t *testing.T) {
+func TestServerRestart(t *testing.T) {
 	dir := t.TempDir()
 	reopen := func() *Server {
 		return start(t, func(o *Options) { o.Dir, o.NoSync = dir, false })
@@ -47,7 +47,7 @@ func TestServerKeepsWhatItHolds(t *testing.T) {
 	assert.Equal(t, os.FileMode(0o600), info.Mode().Perm())
 }
 
-func TestServerSaysWhyItCannotStart(t *testing.T) {
+func TestServerReportsWhyItCannotStart(t *testing.T) {
 	taken, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	defer taken.Close()
@@ -57,11 +57,11 @@ func TestServerSaysWhyItCannotStart(t *testing.T) {
 		opts Options
 		want string
 	}{
-		"no port":         {Options{Dir: t.TempDir(), Listen: "localhost"}, "host:port"},
-		"a wrong port":    {Options{Dir: t.TempDir(), Listen: "localhost:70000"}, "0 to 65535"},
-		"a port in use":   {Options{Dir: t.TempDir(), Listen: taken.Addr().String()}, "in use"},
-		"not a folder":    {Options{Dir: file}, "folder"},
-		"a file above it": {Options{Dir: filepath.Join(file, "x")}, "folder"},
+		"no port":              {Options{Dir: t.TempDir(), Listen: "localhost"}, "host:port"},
+		"an invalid port":      {Options{Dir: t.TempDir(), Listen: "localhost:70000"}, "0 to 65535"},
+		"a port in use":        {Options{Dir: t.TempDir(), Listen: taken.Addr().String()}, "in use"},
+		"not a directory":      {Options{Dir: file}, "not a directory"},
+		"a file as its parent": {Options{Dir: filepath.Join(file, "x")}, "not a directory"},
 	}
 	for what, test := range tests {
 		t.Run(what, func(t *testing.T) {
@@ -81,12 +81,12 @@ func TestServerWithoutNetwork(t *testing.T) {
 	require.NoError(t, agent.Flush())
 }
 
-func TestStrangersAreRefused(t *testing.T) {
+func TestUnknownUsersAreRefused(t *testing.T) {
 	s := start(t)
 	_, password := s.ReaderCredentials()
 	tests := map[string][]nats.Option{
 		"nobody":                     nil,
-		"a wrong token":              {nats.UserInfo("n1", tokenOf("n2"))},
+		"an invalid token":           {nats.UserInfo("n1", tokenOf("n2"))},
 		"an empty token":             {nats.UserInfo("n1", "")},
 		"a node with a wildcard":     {nats.UserInfo("*", tokenOf("*"))},
 		"a node with a dot":          {nats.UserInfo("n1.x", tokenOf("n1.x"))},
@@ -103,18 +103,20 @@ func TestStrangersAreRefused(t *testing.T) {
 	}
 }
 
-// denied collects what the server refuses on a connection.
+// denied returns an option that sends the errors of a connection, such as permission violations, to
+// errs.
 func denied(errs chan error) nats.Option {
 	return nats.ErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) { errs <- err })
 }
 
-func TestNodesAreKeptApart(t *testing.T) {
+func TestNodesAreIsolated(t *testing.T) {
 	s := start(t)
 	errs := make(chan error, 16)
 	n1 := connect(t, s.URL(), append(agentOptions(t, "n1"), denied(errs))...)
 	n2 := connect(t, s.URL(), agentOptions(t, "n2")...)
 
-	for _, subject := range []string{"work.n2.orders", "work.>", ">", "_INBOX.>", "_INBOX.n2.>", "events.>", "agents.n1.beat", "agents.>", "$JS.>", calloutSubject} {
+	for _, subject := range []string{"work.n2.orders", "work.>", ">", "_INBOX.>", "_INBOX.n2.>", "events.>",
+		"agents.n1.beat", "agents.>", "$JS.>", calloutSubject} {
 		sub, err := n1.SubscribeSync(subject)
 		require.NoError(t, err)
 		require.NoError(t, n1.Flush())
@@ -124,7 +126,8 @@ func TestNodesAreKeptApart(t *testing.T) {
 	everything, err := s.Coordinator().SubscribeSync(">")
 	require.NoError(t, err)
 	require.NoError(t, s.Coordinator().Flush())
-	for _, subject := range []string{"agents.n2.beat", "work.n1.orders", "events.acme.counters.a", "$JS.API.INFO", calloutSubject, "_INBOX.n2.x"} {
+	for _, subject := range []string{"agents.n2.beat", "work.n1.orders", "events.acme.counters.a", "$JS.API.INFO",
+		calloutSubject, "_INBOX.n2.x"} {
 		require.NoError(t, n1.Publish(subject, []byte("forged")))
 		require.NoError(t, n1.Flush())
 		assert.ErrorContains(t, <-errs, "Permissions Violation for Publish", subject)
@@ -133,13 +136,14 @@ func TestNodesAreKeptApart(t *testing.T) {
 	orders, err := n1.SubscribeSync("work.n1.>")
 	require.NoError(t, err)
 	require.NoError(t, n1.Flush())
-	_, err = s.Coordinator().Subscribe("agents.*.ask", func(m *nats.Msg) { _ = m.Respond([]byte("heard " + m.Subject)) })
+	_, err = s.Coordinator().Subscribe("agents.*.ask",
+		func(m *nats.Msg) { _ = m.Respond([]byte("received " + m.Subject)) })
 	require.NoError(t, err)
 	require.NoError(t, s.Coordinator().Flush())
 	for node, nc := range map[string]*nats.Conn{"n1": n1, "n2": n2} {
 		reply, err := nc.RequestWithContext(t.Context(), "agents."+node+".ask", nil)
 		require.NoError(t, err)
-		assert.Equal(t, "heard agents."+node+".ask", string(reply.Data))
+		assert.Equal(t, "received agents."+node+".ask", string(reply.Data))
 	}
 	answers, err := s.Coordinator().SubscribeSync("stream.of.answers")
 	require.NoError(t, err)
@@ -151,7 +155,7 @@ func TestNodesAreKeptApart(t *testing.T) {
 	}
 	for range 100 {
 		_, err := answers.NextMsgWithContext(t.Context())
-		require.NoError(t, err, "a node answers a request in many parts")
+		require.NoError(t, err, "a node responds to a request with many messages")
 	}
 	for {
 		m, err := everything.NextMsgWithContext(t.Context())
@@ -169,7 +173,7 @@ func TestNodesAreKeptApart(t *testing.T) {
 
 func jetstreamOf(t testing.TB, nc *nats.Conn) jetstream.JetStream {
 	t.Helper()
-	js, err := jetstream.New(nc, jetstream.WithDefaultTimeout(patience))
+	js, err := jetstream.New(nc, jetstream.WithDefaultTimeout(startTimeout))
 	require.NoError(t, err)
 	return js
 }
@@ -179,14 +183,14 @@ func readerOf(t testing.TB, s *Server, errs chan error) *nats.Conn {
 	return connect(t, s.URL(), nats.UserInfo(user, password), denied(errs))
 }
 
-func TestReadersReadEverything(t *testing.T) {
+func TestReadersReadAllEvents(t *testing.T) {
 	s := start(t)
 	for i := range 40 {
 		logtest.Append(t, s.Log(), logtest.Write(string(rune('a'+i%26))+strings.Repeat("x", i/26), 0))
 	}
 	reader := readerOf(t, s, make(chan error, 16))
 	js := jetstreamOf(t, reader)
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), startTimeout)
 	defer cancel()
 	pull := func(c jetstream.Consumer, err error) func(*testing.T) {
 		return func(t *testing.T) {
@@ -204,8 +208,10 @@ func TestReadersReadEverything(t *testing.T) {
 			}
 		}
 	}
-	t.Run("durable", pull(js.CreateConsumer(ctx, eventlog.Stream, jetstream.ConsumerConfig{Durable: "d", AckPolicy: jetstream.AckExplicitPolicy})))
-	t.Run("ephemeral", pull(js.CreateConsumer(ctx, eventlog.Stream, jetstream.ConsumerConfig{FilterSubject: "events.acme.>"})))
+	t.Run("durable", pull(js.CreateConsumer(ctx, eventlog.Stream,
+		jetstream.ConsumerConfig{Durable: "d", AckPolicy: jetstream.AckExplicitPolicy})))
+	t.Run("ephemeral", pull(js.CreateConsumer(ctx, eventlog.Stream,
+		jetstream.ConsumerConfig{FilterSubject: "events.acme.>"})))
 	t.Run("ordered", func(t *testing.T) {
 		pull(js.OrderedConsumer(ctx, eventlog.Stream, jetstream.OrderedConsumerConfig{}))(t)
 	})
@@ -216,7 +222,8 @@ func TestReadersReadEverything(t *testing.T) {
 		"push":         {nats.BindStream(eventlog.Stream), nats.DeliverAll()},
 		"push durable": {nats.BindStream(eventlog.Stream), nats.DeliverAll(), nats.Durable("p")},
 		"push ordered": {nats.BindStream(eventlog.Stream), nats.OrderedConsumer()},
-		"flow control": {nats.BindStream(eventlog.Stream), nats.DeliverAll(), nats.EnableFlowControl(), nats.IdleHeartbeat(time.Second)},
+		"flow control": {nats.BindStream(eventlog.Stream), nats.DeliverAll(), nats.EnableFlowControl(),
+			nats.IdleHeartbeat(time.Second)},
 	} {
 		t.Run(what, func(t *testing.T) {
 			sub, err := old.SubscribeSync("events.>", opts...)
@@ -259,7 +266,7 @@ func TestReadersCanDoNothingElse(t *testing.T) {
 		assert.ErrorContains(t, <-errs, "Permissions Violation for Subscription", subject)
 	}
 
-	t.Run("what others say stays unheard", func(t *testing.T) {
+	t.Run("messages of others are not received", func(t *testing.T) {
 		all, err := reader.SubscribeSync(">")
 		require.NoError(t, err)
 		require.NoError(t, reader.Flush())
@@ -270,7 +277,7 @@ func TestReadersCanDoNothingElse(t *testing.T) {
 		_, err = reader.JetStream()
 		require.NoError(t, err)
 		inbox := reader.NewInbox()
-		require.NoError(t, reader.PublishRequest("$JS.API.INFO", inbox, nil)) // a mark that comes after
+		require.NoError(t, reader.PublishRequest("$JS.API.INFO", inbox, nil)) // its reply marks the end of the replies
 		for {
 			m, err := all.NextMsgWithContext(t.Context())
 			require.NoError(t, err)
@@ -280,18 +287,19 @@ func TestReadersCanDoNothingElse(t *testing.T) {
 			}
 		}
 	})
-	t.Run("a push consumer reaches nobody else", func(t *testing.T) { testPushIsContained(t, s, reader) })
+	t.Run("a push consumer reaches no other client", func(t *testing.T) { testPushIsContained(t, s, reader) })
 	mirror, err := eventlog.NewJetStream(reader)
 	require.NoError(t, err)
 	last, err := mirror.Last(t.Context())
 	require.NoError(t, err)
-	assert.GreaterOrEqual(t, last.Position, position, "the mirror is whole")
+	assert.GreaterOrEqual(t, last.Position, position, "the mirror is complete")
 }
 
 func testPushIsContained(t *testing.T, s *Server, reader *nats.Conn) {
 	got := make(chan *nats.Msg, 64)
 	targets := []string{"work.n1.orders", "agents.n1.beat", "tasks.run", "commands.x", "$JS.API.STREAM.DELETE.EVENTS",
-		"$JS.API.STREAM.PURGE.EVENTS", "$JS.API.STREAM.DELETE.KV_KEYS", "control.api.CONSUMER.CREATE.EVENTS", "control.api.STREAM.INFO.EVENTS", calloutSubject}
+		"$JS.API.STREAM.PURGE.EVENTS", "$JS.API.STREAM.DELETE.KV_KEYS", "control.api.CONSUMER.CREATE.EVENTS",
+		"control.api.STREAM.INFO.EVENTS", calloutSubject}
 	for _, nc := range []*nats.Conn{s.Control(), s.Coordinator()} {
 		for _, target := range targets {
 			if target == calloutSubject || strings.HasPrefix(target, "$JS") {
@@ -305,7 +313,7 @@ func testPushIsContained(t *testing.T, s *Server, reader *nats.Conn) {
 	}
 	js := jetstreamOf(t, reader)
 	for i, target := range targets {
-		ctx, cancel := context.WithTimeout(t.Context(), time.Second) // some are not answered
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second) // the server does not reply to some requests
 		_, err := js.CreatePushConsumer(ctx, eventlog.Stream, jetstream.ConsumerConfig{
 			Name: "evil" + string(rune('a'+i)), DeliverSubject: target, DeliverPolicy: jetstream.DeliverAllPolicy,
 		})
@@ -317,7 +325,7 @@ func testPushIsContained(t *testing.T, s *Server, reader *nats.Conn) {
 	log, err := eventlog.NewJetStream(reader)
 	require.NoError(t, err)
 	for e, err := range log.Follow(t.Context(), "", position-1) {
-		require.NoError(t, err, "the mirror still lives, and follows")
+		require.NoError(t, err, "the mirror still follows the log")
 		assert.Equal(t, w.ID, e.ID)
 		break
 	}
@@ -326,13 +334,13 @@ func testPushIsContained(t *testing.T, s *Server, reader *nats.Conn) {
 	assert.Empty(t, got)
 	e, err := s.Log().At(t.Context(), position)
 	require.NoError(t, err)
-	assert.Equal(t, w.ID, e.ID, "the log still lives")
+	assert.Equal(t, w.ID, e.ID, "the log still accepts events")
 }
 
 func TestServerWithTLS(t *testing.T) {
 	certificate, roots := selfSigned(t)
 	s := start(t, func(o *Options) { o.TLS = &tls.Config{Certificates: []tls.Certificate{certificate}} })
-	logtest.Append(t, s.Log(), logtest.Write("a", 0)) // in the process no TLS is needed
+	logtest.Append(t, s.Log(), logtest.Write("a", 0)) // connections in the process need no TLS
 	agent := connect(t, s.URL(), append(agentOptions(t, "n1"), nats.Secure(&tls.Config{RootCAs: roots}))...)
 	require.NoError(t, agent.Flush())
 	state, err := agent.TLSConnectionState()
@@ -342,7 +350,7 @@ func TestServerWithTLS(t *testing.T) {
 	if err == nil {
 		stranger.Close()
 	}
-	assert.Error(t, err, "whose certificate nobody vouches for")
+	assert.Error(t, err, "whose certificate authority is unknown")
 }
 
 func selfSigned(t *testing.T) (tls.Certificate, *x509.CertPool) {

@@ -6,9 +6,9 @@ import (
 	"strings"
 )
 
-// A serverLog passes on what the embedded NATS server has to say, when it
-// matters. The first reason for which the server does not start goes to fatal,
-// the first for which it takes nothing more to broken.
+// A serverLog is the logger of the embedded NATS server. It forwards warnings and errors to a
+// slog.Logger. It sends the first reason why the server cannot start to fatal, and the first reason
+// why the server stores no more messages to broken.
 type serverLog struct {
 	to            *slog.Logger
 	fatal, broken chan string
@@ -20,7 +20,7 @@ func (l serverLog) Tracef(string, ...any)  {}
 
 func (l serverLog) Warnf(format string, v ...any) {
 	if strings.HasPrefix(format, "Plaintext passwords") {
-		return // ours are random and made in memory at each start
+		return // the configuration is in memory only, so its plaintext passwords are not exposed
 	}
 	if l.to != nil {
 		l.to.Warn("nats: " + fmt.Sprintf(format, v...))
@@ -31,20 +31,21 @@ func (l serverLog) Errorf(format string, v ...any) {
 	if l.to != nil {
 		l.to.Error("nats: " + fmt.Sprintf(format, v...))
 	}
-	if takesNothing(format) {
-		tell(l.broken, fmt.Sprintf(format, v...))
+	if storesNothing(format) {
+		sendFirst(l.broken, fmt.Sprintf(format, v...))
 	}
 }
 
-// takesNothing recognises, by the server's own words, that a stream or all of
-// JetStream will store nothing more until the server is started again. Nothing
-// else tells.
-func takesNothing(format string) bool {
-	return strings.Contains(format, "JetStream") && (strings.Contains(format, "critical write error") || strings.Contains(format, "will be DISABLED"))
+// storesNothing reports whether a log message of the NATS server means that a stream, or all of
+// JetStream, stores no more messages until the server is restarted. The server reports this only in
+// its log.
+func storesNothing(format string) bool {
+	return strings.Contains(format, "JetStream") &&
+		(strings.Contains(format, "critical write error") || strings.Contains(format, "will be DISABLED"))
 }
 
-// tell keeps the first reason.
-func tell(reasons chan string, reason string) {
+// sendFirst sends reason unless the channel, which has capacity 1, has one already.
+func sendFirst(reasons chan string, reason string) {
 	select {
 	case reasons <- reason:
 	default:
@@ -53,5 +54,5 @@ func tell(reasons chan string, reason string) {
 
 func (l serverLog) Fatalf(format string, v ...any) {
 	l.Errorf(format, v...)
-	tell(l.fatal, fmt.Sprintf(format, v...))
+	sendFirst(l.fatal, fmt.Sprintf(format, v...))
 }

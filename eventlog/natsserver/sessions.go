@@ -12,27 +12,26 @@ import (
 	"github.com/nats-io/nats.go"
 )
 
-// A NodeSession is a connection of an agent.
+// A NodeSession is a connection of an agent to a NATS server.
 type NodeSession struct {
-	Server    string // ID of the NATS server that holds it
-	ID        uint64 // on that server
-	Node      string // its ID
-	PublicKey string // that the agent authenticated with
+	Server    string // ID of the NATS server
+	ID        uint64 // ID of the connection on that server
+	Node      string // ID of the agent's node
+	PublicKey string // NKey with which the agent authenticated
 	Start     time.Time
 }
 
-// sessionUser is the name under which the servers know an agent: the node and
-// the key, so that the list of connections tells both.
+// sessionUser returns the user name under which a NATS server lists the connection of an agent.
+// node is the ID of the agent's node, and key is the agent's public key.
 func sessionUser(node, key string) string { return node + "/" + key }
 
 const (
 	sessionsPerPage = 1024
 	sessionsWithin  = 2 * time.Second
-	sessionsQuiet   = 400 * time.Millisecond // after an answer, no other server answers any more
+	sessionsQuiet   = 400 * time.Millisecond // no further server is expected to reply this long after a reply
 )
 
-// NodeSessions lists the connections of all agents, on every server that
-// answers.
+// NodeSessions returns the connections of all agents to all NATS servers that reply.
 func (c *Connection) NodeSessions(ctx context.Context) (all []NodeSession, err error) {
 	for offset := 0; ; offset += sessionsPerPage {
 		more, err := c.sessionPage(ctx, offset, &all)
@@ -42,33 +41,33 @@ func (c *Connection) NodeSessions(ctx context.Context) (all []NodeSession, err e
 	}
 }
 
-// sessionPage adds the connections of every server from an offset on, and tells
-// whether some server has more.
+// sessionPage appends one page of the connections of every server to all. The page begins at offset
+// in each server's list of connections. more reports whether a server has more connections.
 func (c *Connection) sessionPage(ctx context.Context, offset int, all *[]NodeSession) (more bool, err error) {
-	question, err := json.Marshal(server.ConnzEventOptions{ConnzOptions: server.ConnzOptions{
+	request, err := json.Marshal(server.ConnzEventOptions{ConnzOptions: server.ConnzOptions{
 		Username: true, Account: "AGENTS", Sort: server.ByCid, Offset: offset, Limit: sessionsPerPage}})
 	if err != nil {
 		return false, err
 	}
 	inbox := c.warden.NewInbox()
-	answers, err := c.warden.SubscribeSync(inbox)
+	replies, err := c.warden.SubscribeSync(inbox)
 	if err != nil {
-		return false, fmt.Errorf("eventlog: listing the connections of nodes: %w", err)
+		return false, fmt.Errorf("eventlog: list the connections of nodes: %w", err)
 	}
-	defer func() { _ = answers.Unsubscribe() }()
-	if err := c.warden.PublishRequest("$SYS.REQ.SERVER.PING.CONNZ", inbox, question); err != nil {
-		return false, fmt.Errorf("eventlog: listing the connections of nodes: %w", err)
+	defer func() { _ = replies.Unsubscribe() }()
+	if err := c.warden.PublishRequest("$SYS.REQ.SERVER.PING.CONNZ", inbox, request); err != nil {
+		return false, fmt.Errorf("eventlog: list the connections of nodes: %w", err)
 	}
 	wait := sessionsWithin
-	for answered := 0; c.servers == 0 || answered < c.servers; answered++ {
+	for replied := 0; c.servers == 0 || replied < c.servers; replied++ {
 		within, cancel := context.WithTimeout(ctx, wait)
-		m, err := answers.NextMsgWithContext(within)
+		m, err := replies.NextMsgWithContext(within)
 		cancel()
 		switch {
-		case errors.Is(err, context.DeadlineExceeded) && answered > 0 && ctx.Err() == nil:
+		case errors.Is(err, context.DeadlineExceeded) && replied > 0 && ctx.Err() == nil:
 			return more, nil
 		case err != nil:
-			return false, fmt.Errorf("eventlog: listing the connections of nodes: %w", err)
+			return false, fmt.Errorf("eventlog: list the connections of nodes: %w", err)
 		}
 		wait = sessionsQuiet
 		var page struct {
@@ -76,7 +75,7 @@ func (c *Connection) sessionPage(ctx context.Context, offset int, all *[]NodeSes
 			Data   server.Connz      `json:"data"`
 		}
 		if err := json.Unmarshal(m.Data, &page); err != nil {
-			return false, fmt.Errorf("eventlog: listing the connections of nodes: %w", err)
+			return false, fmt.Errorf("eventlog: list the connections of nodes: %w", err)
 		}
 		more = more || offset+len(page.Data.Conns) < page.Data.Total
 		for _, one := range page.Data.Conns {
@@ -88,14 +87,14 @@ func (c *Connection) sessionPage(ctx context.Context, offset int, all *[]NodeSes
 	return more, nil
 }
 
-// CloseSession closes an agent's connection. It is no error when it is gone.
+// CloseSession closes the connection of an agent. A connection that is already closed is no error.
 func (c *Connection) CloseSession(ctx context.Context, s NodeSession) error {
-	question, err := json.Marshal(server.KickClientReq{CID: s.ID})
+	request, err := json.Marshal(server.KickClientReq{CID: s.ID})
 	if err != nil {
 		return err
 	}
-	_, err = c.warden.RequestWithContext(ctx, "$SYS.REQ.SERVER."+s.Server+".KICK", question)
-	if errors.Is(err, nats.ErrNoResponders) { // the server is gone, and its connections with it
+	_, err = c.warden.RequestWithContext(ctx, "$SYS.REQ.SERVER."+s.Server+".KICK", request)
+	if errors.Is(err, nats.ErrNoResponders) { // the server has stopped, so the connection is closed
 		return nil
 	}
 	return err

@@ -11,7 +11,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// A key counts only with a signature of the server's nonce made with it.
+// TestNodesSignTheNonce checks that VerifyNode receives a public key only when the agent signed the
+// server's nonce with that key.
 func TestNodesSignTheNonce(t *testing.T) {
 	var mu sync.Mutex
 	var logins []NodeLogin
@@ -23,7 +24,7 @@ func TestNodesSignTheNonce(t *testing.T) {
 			return errors.New("nobody")
 		}
 	})
-	said := func() []NodeLogin {
+	output := func() []NodeLogin {
 		mu.Lock()
 		defer mu.Unlock()
 		return append([]NodeLogin(nil), logins...)
@@ -40,21 +41,21 @@ func TestNodesSignTheNonce(t *testing.T) {
 		require.ErrorIs(t, err, nats.ErrAuthorization)
 	}
 	refused(AgentOptions("n1", "", key)...)
-	require.Len(t, said(), 1)
-	require.Equal(t, public, said()[0].PublicKey)
+	require.Len(t, output(), 1)
+	require.Equal(t, public, output()[0].PublicKey)
 
-	replayed := func([]byte) ([]byte, error) { return key.Sign([]byte("a nonce of before")) }
+	replayed := func([]byte) ([]byte, error) { return key.Sign([]byte("a replayed nonce")) }
 	refused(nats.UserInfo("n1", ""), nats.Nkey(public, replayed))
 	refused(nats.UserInfo("n1", ""), nats.Nkey(public, other.Sign))
-	require.Len(t, said(), 1, "a wrong signature is refused before anybody is asked")
+	require.Len(t, output(), 1, "an invalid signature is refused before the verification")
 
 	refused(nats.UserInfo("n1", "token"))
-	require.Len(t, said(), 2)
-	require.Empty(t, said()[1].PublicKey)
+	require.Len(t, output(), 2)
+	require.Empty(t, output()[1].PublicKey)
 }
 
-// Connections of agents are listed with the key that they came with, and can be
-// closed.
+// TestNodeSessions checks that NodeSessions lists the connections of agents with their keys, and
+// that CloseSession closes them.
 func TestNodeSessions(t *testing.T) {
 	s := start(t)
 	sessions, err := s.NodeSessions(t.Context())
@@ -69,13 +70,13 @@ func TestNodeSessions(t *testing.T) {
 		public, err := keyOf(t, one.Node).PublicKey()
 		require.NoError(t, err)
 		require.Equal(t, public, one.PublicKey)
-		require.WithinDuration(t, time.Now(), one.Start, patience)
+		require.WithinDuration(t, time.Now(), one.Start, startTimeout)
 		if one.Node == "n1" {
 			require.NoError(t, s.CloseSession(t.Context(), one))
-			_ = s.CloseSession(t.Context(), one) // gone already
+			_ = s.CloseSession(t.Context(), one) // the connection may be closed already
 		}
 	}
-	deadline := time.After(patience)
+	deadline := time.After(startTimeout)
 	for closed := n1.StatusChanged(nats.CLOSED); !n1.IsClosed(); {
 		select {
 		case <-closed:

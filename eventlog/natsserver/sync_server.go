@@ -15,7 +15,8 @@ import (
 	"github.com/nats-io/nats.go"
 )
 
-// serveSync responds to requests on SyncSubject.
+// serveSync responds to requests on eventlog.SyncSubject: it syncs the requested stream, whose
+// files are in the directory store, or the log.
 func serveSync(nc *nats.Conn, store string, log *eventlog.JetStream) error {
 	_, err := nc.Subscribe(eventlog.SyncSubject, func(m *nats.Msg) {
 		stream := string(m.Data)
@@ -24,14 +25,14 @@ func serveSync(nc *nats.Conn, store string, log *eventlog.JetStream) error {
 			return
 		}
 		if stream != secrets.BucketStream && stream != idempotency.BucketStream && stream != pubsub.Tasks.Stream {
-			_ = m.Respond([]byte("no such stream"))
+			_ = m.Respond([]byte("unknown stream " + stream))
 			return
 		}
-		answer := ""
+		reply := ""
 		if err := disk.SyncTree(integrity.BlockDir(store, "CONTROL", stream)); err != nil {
-			answer = err.Error()
+			reply = err.Error()
 		}
-		_ = m.Respond([]byte(answer))
+		_ = m.Respond([]byte(reply))
 	})
 	if err != nil {
 		return fmt.Errorf("eventlog: %w", err)
@@ -39,15 +40,15 @@ func serveSync(nc *nats.Conn, store string, log *eventlog.JetStream) error {
 	return nc.Flush()
 }
 
-// serveLogSync responds when the log is on disk up to a position.
+// serveLogSync responds to a request when the log is on disk up to the position in text.
 func serveLogSync(m *nats.Msg, log *eventlog.JetStream, text string) {
 	position, err := strconv.ParseUint(text, 10, 64)
 	if err == nil {
 		err = log.WaitDurable(context.Background(), position)
 	}
-	answer := ""
+	reply := ""
 	if err != nil {
-		answer = err.Error()
+		reply = err.Error()
 	}
-	_ = m.Respond([]byte(answer))
+	_ = m.Respond([]byte(reply))
 }

@@ -2,7 +2,7 @@ package pubsub
 
 import "github.com/ThreeDotsLabs/watermill/message"
 
-// MaxReason bounds the reason that is kept with a poison message.
+// MaxReason is maxReason for the tests in package pubsub_test.
 const MaxReason = maxReason
 
 // Handle adds a handler of a topic.

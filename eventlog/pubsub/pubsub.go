@@ -18,32 +18,33 @@ import (
 	"anneal/eventlog"
 )
 
-// Topics says where a Publisher and a Subscriber of Watermill find a topic: on
-// the subject Prefix+topic of a stream.
+// Topics maps the topics of a Watermill Publisher or Subscriber to subjects of the stream Stream:
+// the subject of a topic is Prefix+topic.
 type Topics struct {
 	Stream string
 	Prefix string
 }
 
-// Events are the events of the log; a topic is a filter: events.acme.>.
+// Events maps topics to the events of the log. A topic is a subject or a filter, such as
+// events.acme.>.
 var Events = Topics{Stream: eventlog.Stream}
 
-// MetadataPosition is the metadata key with the position of a message in the
-// stream that it was first read from.
+// MetadataPosition is the metadata key of a message's position in the stream from which it was
+// read.
 const MetadataPosition = "position"
 
-// ErrClosed is the answer of a Publisher or Subscriber after its Close.
+// ErrClosed is returned by a Publisher or Subscriber after Close.
 var ErrClosed = errors.New("eventlog: closed")
 
-// A Publisher is Watermill's, over JetStream. A message is stored before
-// Publish returns; its UUID and metadata become headers.
+// A Publisher is a Watermill publisher on JetStream. The UUID and the metadata of a message become
+// headers.
 type Publisher struct {
 	js     jetstream.JetStream
 	topics Topics
 	closed atomic.Bool
 }
 
-// NewPublisher publishes to topics of a stream that exists.
+// NewPublisher returns a publisher to topics of an existing stream.
 func NewPublisher(nc *nats.Conn, topics Topics) (*Publisher, error) {
 	js, err := jetstream.New(nc)
 	if err != nil {
@@ -52,9 +53,9 @@ func NewPublisher(nc *nats.Conn, topics Topics) (*Publisher, error) {
 	return &Publisher{js: js, topics: topics}, nil
 }
 
-// Publish stores the messages in order. On an error the ones after it are not
-// stored; the same message may be published again within a minute without
-// being stored twice.
+// Publish stores the messages in order and returns when they are stored. After an error, the failed
+// message may be stored, and the messages after it are not. A message with the same UUID that is
+// published again within a minute is not stored twice.
 func (p *Publisher) Publish(topic string, messages ...*message.Message) error {
 	for _, m := range messages {
 		if p.closed.Load() {
@@ -67,14 +68,13 @@ func (p *Publisher) Publish(topic string, messages ...*message.Message) error {
 		header[jetstream.MsgIDHeader] = []string{eventlog.EscapeHeader(m.UUID) + "@" + topic}
 		out := &nats.Msg{Subject: p.topics.Prefix + topic, Header: header, Data: m.Payload}
 		if _, err := p.js.PublishMsg(m.Context(), out, jetstream.WithExpectStream(p.topics.Stream)); err != nil {
-			return fmt.Errorf("eventlog: publishing to %s: %w", topic, err)
+			return fmt.Errorf("eventlog: publish to %s: %w", topic, err)
 		}
 	}
 	return nil
 }
 
-// Close makes every later Publish fail. The connection stays open: it is the
-// caller's.
+// Close makes later calls of Publish fail. It does not close the connection, which the caller owns.
 func (p *Publisher) Close() error {
 	p.closed.Store(true)
 	return nil
@@ -84,7 +84,8 @@ func headerOf(m *message.Message) (nats.Header, error) {
 	header := make(nats.Header, len(m.Metadata)+2)
 	for key, value := range m.Metadata {
 		if key == "" || strings.HasPrefix(strings.ToLower(key), "nats-") || strings.ContainsAny(key, ": \t\r\n") {
-			return nil, fmt.Errorf("eventlog: the metadata key %q cannot be sent: it must not begin with nats-, be empty or hold spaces or colons", key)
+			return nil, fmt.Errorf("eventlog: invalid metadata key %q: must not begin with nats-, be empty "+
+				"or contain spaces or colons", key)
 		}
 		header[key] = []string{eventlog.EscapeHeader(value)}
 	}
@@ -92,22 +93,26 @@ func headerOf(m *message.Message) (nats.Header, error) {
 	return header, nil
 }
 
-// SubscriberConfig says how messages are shared and given again. Zero values
-// are good, except that Group must be set.
+// SubscriberConfig configures how messages are shared and redelivered. Group or Durable is
+// required. Zero values of other fields are replaced by defaults.
 type SubscriberConfig struct {
 	Topics
-	Group        string                                // subscribers of one group share a topic's messages
-	Durable      string                                // name of the consumer; "" is made of Group and topic
-	AckWait      time.Duration                         // before a silent process counts as gone; 0 is 30 s
-	Prefetch     int                                   // messages a subscriber holds ready; 0 is 1
-	NackDelay    func(deliveries uint64) time.Duration // nil doubles from 100 ms to 30 s
-	CloseTimeout time.Duration                         // for handlers after their context ended; 0 is 5 s
-	synced       bool                                  // events wait for the disk: only the control account can ask for that
+	Group   string // name of the group of subscribers that share a topic's messages
+	Durable string // name of the consumer; "" derives it from Group and topic
+	// AckWait is the time after which the messages of a process that does not respond are
+	// redelivered. 0 is 30 s.
+	AckWait      time.Duration
+	Prefetch     int                                   // number of messages that a subscriber buffers; 0 is 1
+	NackDelay    func(deliveries uint64) time.Duration // delay of redelivery after a nack; nil doubles 100 ms up to 30 s
+	CloseTimeout time.Duration                         // how long Close waits for handlers; 0 is 5 s
+	// synced makes events wait until they are on disk. Only the NATS account CONTROL can request
+	// the sync.
+	synced bool
 }
 
 func (c *SubscriberConfig) setDefaults() error {
 	if c.Group == "" && c.Durable == "" {
-		return errors.New("eventlog: a subscriber needs a group: its name is how it is found again")
+		return errors.New("eventlog: a subscriber needs a Group or a Durable, which names its consumer")
 	}
 	if c.AckWait <= 0 {
 		c.AckWait = 30 * time.Second
@@ -126,20 +131,20 @@ func (c *SubscriberConfig) setDefaults() error {
 	return nil
 }
 
-// A Subscriber is Watermill's, over a durable pull consumer: its place is kept
-// by the server, and several processes may share it. A message that is worked
-// on is kept from others as long as its process lives.
+// A Subscriber is a Watermill subscriber on a durable pull consumer. The server keeps the position
+// of the consumer, and several processes can share it. A message is not redelivered while the
+// process that handles it is alive.
 type Subscriber struct {
 	nc      *nats.Conn
 	js      jetstream.JetStream
 	config  SubscriberConfig
 	closing context.Context
 	close   context.CancelFunc
-	mu      sync.Mutex // orders Subscribe before Close's wait
+	mu      sync.Mutex // no Subscribe adds to running after Close began to wait
 	running sync.WaitGroup
 }
 
-// NewSubscriber subscribes to topics of a stream that exists.
+// NewSubscriber returns a subscriber to topics of an existing stream.
 func NewSubscriber(nc *nats.Conn, config SubscriberConfig) (*Subscriber, error) {
 	if err := config.setDefaults(); err != nil {
 		return nil, err
@@ -153,13 +158,14 @@ func NewSubscriber(nc *nats.Conn, config SubscriberConfig) (*Subscriber, error) 
 	return s, nil
 }
 
-// SubscribeInitialize makes the group's place on the topic, at its beginning.
+// SubscribeInitialize creates the group's consumer of the topic, or updates its configuration. A
+// new consumer begins at the topic's first message.
 func (s *Subscriber) SubscribeInitialize(topic string) error {
 	return s.ensure(s.closing, topic)
 }
 
-// Subscribe gives the topic's messages one after another: the next one when
-// this one is acked or nacked.
+// Subscribe returns a channel with the topic's messages. It delivers a message when the previous
+// one is acked or nacked.
 func (s *Subscriber) Subscribe(ctx context.Context, topic string) (<-chan *message.Message, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -169,10 +175,10 @@ func (s *Subscriber) Subscribe(ctx context.Context, topic string) (<-chan *messa
 	if err := s.ensure(ctx, topic); err != nil {
 		return nil, err
 	}
-	mend := func(ctx context.Context) error { return s.ensure(ctx, topic) }
-	messages, err := newPuller(s.nc, s.config.Stream, s.durable(topic), s.config.Prefetch, mend)
+	recreate := func(ctx context.Context) error { return s.ensure(ctx, topic) }
+	messages, err := newPuller(s.nc, s.config.Stream, s.durable(topic), s.config.Prefetch, recreate)
 	if err != nil {
-		return nil, fmt.Errorf("eventlog: subscribing to %s: %w", topic, err)
+		return nil, fmt.Errorf("eventlog: subscribe to %s: %w", topic, err)
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	stop := context.AfterFunc(s.closing, cancel)
@@ -186,9 +192,9 @@ func (s *Subscriber) Subscribe(ctx context.Context, topic string) (<-chan *messa
 	return out, nil
 }
 
-// Close ends all subscriptions: the contexts of messages at work end, what is
-// not acked in time is given to others. Acknowledgements are sent before it
-// returns.
+// Close ends all subscriptions and cancels the contexts of messages in progress. Messages that are
+// not acked within CloseTimeout are redelivered to other subscribers. Close returns after the
+// acknowledgements are sent.
 func (s *Subscriber) Close() error {
 	s.mu.Lock()
 	s.close()
@@ -198,7 +204,7 @@ func (s *Subscriber) Close() error {
 		return nil
 	}
 	if err := s.nc.FlushTimeout(s.config.CloseTimeout); err != nil {
-		return fmt.Errorf("eventlog: closing a subscriber: %w", err)
+		return fmt.Errorf("eventlog: close a subscriber: %w", err)
 	}
 	return nil
 }
@@ -211,7 +217,7 @@ func (s *Subscriber) durable(topic string) string {
 	return strings.NewReplacer(".", "_", "*", "-any", ">", "-all", " ", "_", "/", "_", "\\", "_").Replace(durable)
 }
 
-// ensure makes the consumer that keeps the group's place on the topic.
+// ensure creates the group's consumer of the topic, or updates its configuration.
 func (s *Subscriber) ensure(ctx context.Context, topic string) error {
 	_, err := s.js.CreateOrUpdateConsumer(ctx, s.config.Stream, jetstream.ConsumerConfig{
 		Durable:       s.durable(topic),
@@ -221,12 +227,13 @@ func (s *Subscriber) ensure(ctx context.Context, topic string) error {
 		MaxDeliver:    -1,
 	})
 	if err != nil {
-		return fmt.Errorf("eventlog: subscribing to %s: %w", topic, err)
+		return fmt.Errorf("eventlog: subscribe to %s: %w", topic, err)
 	}
 	return nil
 }
 
-// deliver hands messages out until ctx ends, and gives back what is left.
+// deliver delivers messages to out until ctx is done. It then releases the buffered messages, so
+// that they are redelivered immediately.
 func (s *Subscriber) deliver(ctx context.Context, messages *puller, out chan<- *message.Message) {
 	defer messages.end()
 	for {
@@ -234,32 +241,32 @@ func (s *Subscriber) deliver(ctx context.Context, messages *puller, out chan<- *
 		if err != nil {
 			return
 		}
-		s.hand(ctx, m, out)
+		s.deliverOne(ctx, m, out)
 	}
 }
 
-// hand sees one message through: out, then its ack or nack. An answer that is
-// lost on the way means that the message comes again.
-func (s *Subscriber) hand(ctx context.Context, m *nats.Msg, out chan<- *message.Message) {
+// deliverOne delivers one message to out, waits until the message is acked or nacked, and informs
+// the server.
+func (s *Subscriber) deliverOne(ctx context.Context, m *nats.Msg, out chan<- *message.Message) {
 	meta, err := m.Metadata()
 	if err != nil {
 		return
 	}
 	if s.config.synced && eventlog.RequestLogSync(ctx, s.nc, meta.Sequence.Stream) != nil {
-		_ = m.NakWithDelay(s.config.NackDelay(meta.NumDelivered)) // no handler sees an event that is not on disk
+		_ = m.NakWithDelay(s.config.NackDelay(meta.NumDelivered)) // a handler must not receive an event that is not on disk
 		return
 	}
 	msg := messageOf(m, meta.Sequence.Stream)
 	work, cancel := context.WithCancel(ctx)
 	defer cancel()
 	msg.SetContext(work)
-	beat := time.NewTicker(s.config.AckWait / 3)
-	defer beat.Stop()
+	heartbeat := time.NewTicker(s.config.AckWait / 3)
+	defer heartbeat.Stop()
 	for handed := false; !handed; {
 		select {
 		case out <- msg:
 			handed = true
-		case <-beat.C:
+		case <-heartbeat.C:
 			_ = m.InProgress()
 		case <-ctx.Done():
 			_ = m.Nak()
@@ -275,12 +282,12 @@ func (s *Subscriber) hand(ctx context.Context, m *nats.Msg, out chan<- *message.
 			return
 		case <-msg.Nacked():
 			if ctx.Err() != nil {
-				_ = m.Nak() // another process may have more luck at once
+				_ = m.Nak() // redeliver the message immediately, to another process
 			} else {
 				_ = m.NakWithDelay(s.config.NackDelay(meta.NumDelivered))
 			}
 			return
-		case <-beat.C:
+		case <-heartbeat.C:
 			_ = m.InProgress()
 		case <-done:
 			done = nil
@@ -305,7 +312,7 @@ func messageOf(m *nats.Msg, position uint64) *message.Message {
 	return msg
 }
 
-// EventOf is the event that a message from the log holds.
+// EventOf returns the event in a message that a Subscriber of Events delivered.
 func EventOf(m *message.Message) (eventlog.Event, error) {
 	header := make(nats.Header, len(m.Metadata))
 	for key, value := range m.Metadata {
@@ -313,7 +320,7 @@ func EventOf(m *message.Message) (eventlog.Event, error) {
 	}
 	position, err := strconv.ParseUint(m.Metadata.Get(MetadataPosition), 10, 64)
 	if err != nil {
-		return eventlog.Event{}, fmt.Errorf("eventlog: the message %s has no position: %w", m.UUID, err)
+		return eventlog.Event{}, fmt.Errorf("eventlog: message %s has no position: %w", m.UUID, err)
 	}
 	return eventlog.Decode(domain.Name(m.Metadata.Get(eventlog.HeaderSubject)).Subject(), header, m.Payload, position)
 }

@@ -11,24 +11,25 @@ import (
 	"github.com/nats-io/nats.go"
 )
 
-// A puller asks a pull consumer for messages, a few at a time. It loses none
-// when it ends: what the server has sent by then can be given back.
+// A puller receives messages from a pull consumer and requests a batch at a time. When it ends, it
+// releases the messages that the server has already sent, so that they are redelivered immediately.
 //
-// nats.go's own iterator, asking for one message at a time, now and then
-// forgets to ask for the next and hangs until a heartbeat is missed.
+// It replaces the iterator of nats.go, which sometimes fails to request the next message when it
+// requests one at a time, and then hangs until a heartbeat is missed.
 type puller struct {
-	nc      *nats.Conn
-	sub     *nats.Subscription
-	subject string
-	request []byte
-	batch   int
-	due     int                         // messages that the server still owes us
-	mend    func(context.Context) error // makes the consumer again
+	nc       *nats.Conn
+	sub      *nats.Subscription
+	subject  string
+	request  []byte
+	batch    int
+	due      int                         // number of requested messages that the server has not sent yet
+	recreate func(context.Context) error // recreates the consumer
 }
 
 const pullExpires = 30 * time.Second
 
-func newPuller(nc *nats.Conn, stream, consumer string, batch int, mend func(context.Context) error) (*puller, error) {
+func newPuller(nc *nats.Conn, stream, consumer string, batch int, recreate func(context.Context) error) (*puller,
+	error) {
 	request, err := json.Marshal(map[string]any{"batch": batch, "expires": pullExpires.Nanoseconds()})
 	if err != nil {
 		return nil, err
@@ -38,11 +39,10 @@ func newPuller(nc *nats.Conn, stream, consumer string, batch int, mend func(cont
 		return nil, fmt.Errorf("eventlog: %w", err)
 	}
 	subject := "$JS.API.CONSUMER.MSG.NEXT." + stream + "." + consumer
-	return &puller{nc: nc, sub: sub, subject: subject, request: request, batch: batch, mend: mend}, nil
+	return &puller{nc: nc, sub: sub, subject: subject, request: request, batch: batch, recreate: recreate}, nil
 }
 
-// next waits for a message. Its error is final: ctx is done, or the connection
-// is closed.
+// next waits for a message. It returns an error only when ctx is done or the connection is closed.
 func (p *puller) next(ctx context.Context) (*nats.Msg, error) {
 	for {
 		if p.due <= 0 {
@@ -57,7 +57,7 @@ func (p *puller) next(ctx context.Context) (*nats.Msg, error) {
 		switch {
 		case ctx.Err() != nil && err != nil:
 			return nil, ctx.Err()
-		case errors.Is(err, context.DeadlineExceeded): // the question or its answer was lost
+		case errors.Is(err, context.DeadlineExceeded): // the request or its response was lost
 			p.due = 0
 			continue
 		case errors.Is(err, nats.ErrNoResponders):
@@ -71,7 +71,7 @@ func (p *puller) next(ctx context.Context) (*nats.Msg, error) {
 		case "":
 			p.due--
 			return m, nil
-		case "404", "408": // nothing there, so far
+		case "404", "408": // the request expired without a message
 			p.due = 0
 		case "100":
 		default: // the consumer or its leader is gone
@@ -85,11 +85,11 @@ func (p *puller) repair(ctx context.Context) {
 	if eventlog.Sleep(ctx, 100*time.Millisecond) {
 		once, cancel := context.WithTimeout(ctx, 2*time.Second)
 		defer cancel()
-		_ = p.mend(once) // when it fails, the next question says so again
+		_ = p.recreate(once) // after a failure, the next request fails and repair is called again
 	}
 }
 
-// end stops asking and gives back what has arrived.
+// end ends the subscription and releases the messages that the server has already sent.
 func (p *puller) end() {
 	if p.sub.Drain() != nil {
 		return

@@ -15,7 +15,8 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// Tasks are small pieces of work that processes compete for, kept for a month.
+// Tasks maps topics to the stream of tasks. One process executes each task. Tasks are kept for a
+// month.
 var Tasks = Topics{Stream: "TASKS", Prefix: "tasks."}
 
 const tasksKept = 30 * 24 * time.Hour
@@ -33,15 +34,15 @@ func EnsureTasks(ctx context.Context, js jetstream.JetStream, replicas int) erro
 	}, replicas)
 }
 
-// RouterConfig says how hard a handler tries. Zero values are good.
+// RouterConfig configures timeouts and retries of handlers. Zero values are replaced by defaults.
 type RouterConfig struct {
-	Timeout      time.Duration // of one try; 0 is 30 s
-	Tries        int           // before a message is poison; 0 is 5
-	FirstPause   time.Duration // between two tries, doubled each time; 0 is 200 ms
-	LongestPause time.Duration // 0 is 10 s
-	AckWait      time.Duration // before what a silent process works on is given to another; 0 is 10 s
-	CloseTimeout time.Duration // for handlers at work when the router closes; 0 is 10 s
-	Log          *slog.Logger  // nil is silence
+	Timeout        time.Duration // maximum duration of one attempt; 0 is 30 s
+	MaxAttempts    int           // number of failed attempts after which a message is published as poison; 0 is 5
+	InitialBackoff time.Duration // pause after the first attempt, doubled after each further one; 0 is 200 ms
+	MaxBackoff     time.Duration // maximum pause between attempts; 0 is 10 s
+	AckWait        time.Duration // as in SubscriberConfig, but 0 is 10 s
+	CloseTimeout   time.Duration // how long Close waits for running handlers; 0 is 10 s
+	Log            *slog.Logger  // nil discards messages
 }
 
 func (c *RouterConfig) setDefaults() {
@@ -51,21 +52,21 @@ func (c *RouterConfig) setDefaults() {
 		}
 	}
 	set(&c.Timeout, 30*time.Second)
-	set(&c.FirstPause, 200*time.Millisecond)
-	set(&c.LongestPause, 10*time.Second)
+	set(&c.InitialBackoff, 200*time.Millisecond)
+	set(&c.MaxBackoff, 10*time.Second)
 	set(&c.AckWait, 10*time.Second)
 	set(&c.CloseTimeout, 10*time.Second)
-	if c.Tries <= 0 {
-		c.Tries = 5
+	if c.MaxAttempts <= 0 {
+		c.MaxAttempts = 5
 	}
 	if c.Log == nil {
 		c.Log = slog.New(slog.DiscardHandler)
 	}
 }
 
-// A Router runs handlers of Watermill messages. A panic is an error; an error
-// is tried again after a pause; what never succeeds goes to the stream TASKS,
-// on tasks.poison.<handler>, and is done with.
+// A Router runs handlers of Watermill messages. A panic of a handler counts as an error. A message
+// whose handler fails is retried after a pause. After the last attempt the message is acknowledged
+// and published to the subject tasks.poison.<handler> of the stream TASKS.
 type Router struct {
 	*message.Router
 	nc     *nats.Conn
@@ -73,10 +74,11 @@ type Router struct {
 	config RouterConfig
 }
 
-// NewRouter makes a router without handlers. Add them, then Run it.
+// NewRouter returns a router without handlers. Add handlers, then Run it.
 func NewRouter(nc *nats.Conn, config RouterConfig) (*Router, error) {
 	config.setDefaults()
-	inner, err := message.NewRouter(message.RouterConfig{CloseTimeout: config.CloseTimeout}, watermill.NewSlogLogger(config.Log))
+	inner, err := message.NewRouter(message.RouterConfig{CloseTimeout: config.CloseTimeout},
+		watermill.NewSlogLogger(config.Log))
 	if err != nil {
 		return nil, fmt.Errorf("eventlog: %w", err)
 	}
@@ -87,11 +89,12 @@ func NewRouter(nc *nats.Conn, config RouterConfig) (*Router, error) {
 	return &Router{inner, nc, poison, config}, nil
 }
 
-// HandleEvents gives every event under a filter to handler, from the beginning
-// of the log, at least once and not always in order; of all processes with a
-// handler of this name one gets it. onPoison, if any, is told of an event that
-// would not succeed before it is put aside; when it fails, all begins anew.
-func HandleEvents(r *Router, name, filter string, handler func(context.Context, eventlog.Event) error, onPoison func(context.Context, eventlog.Event, error) error) error {
+// HandleEvents calls handler with every event that matches a filter, from the beginning of the log,
+// at least once and not always in order. When several processes have a handler with this name, one
+// of them receives each event. onPoison, if not nil, is called with an event whose last attempt
+// failed, before it is published as poison; when onPoison fails, the attempts begin again.
+func HandleEvents(r *Router, name, filter string, handler func(context.Context, eventlog.Event) error,
+	onPoison func(context.Context, eventlog.Event, error) error) error {
 	handle := func(m *message.Message) error {
 		e, err := EventOf(m)
 		if err != nil {
@@ -107,27 +110,29 @@ func HandleEvents(r *Router, name, filter string, handler func(context.Context, 
 	})
 }
 
-func (r *Router) handle(name string, from Topics, topic string, handler func(*message.Message) error, onPoison func(*message.Message, error) error) error {
-	subscriber, err := NewSubscriber(r.nc, SubscriberConfig{Topics: from, Durable: name, AckWait: r.config.AckWait, CloseTimeout: r.config.CloseTimeout,
-		synced: from.Stream == eventlog.Stream})
+func (r *Router) handle(name string, from Topics, topic string, handler func(*message.Message) error,
+	onPoison func(*message.Message, error) error) error {
+	subscriber, err := NewSubscriber(r.nc,
+		SubscriberConfig{Topics: from, Durable: name, AckWait: r.config.AckWait, CloseTimeout: r.config.CloseTimeout,
+			synced: from.Stream == eventlog.Stream})
 	if err != nil {
 		return err
 	}
 	retry := middleware.Retry{
-		MaxRetries: r.config.Tries - 1, InitialInterval: r.config.FirstPause, MaxInterval: r.config.LongestPause,
+		MaxRetries: r.config.MaxAttempts - 1, InitialInterval: r.config.InitialBackoff, MaxInterval: r.config.MaxBackoff,
 		Multiplier: 2, RandomizationFactor: 0.2, ResetContextOnRetry: true,
 	}
 	r.AddConsumerHandler(name, topic, subscriber, handler).AddMiddleware(
-		r.putAside(name, onPoison), retry.Middleware, middleware.Recoverer, middleware.Timeout(r.config.Timeout))
+		r.publishPoison(name, onPoison), retry.Middleware, middleware.Recoverer, middleware.Timeout(r.config.Timeout))
 	return nil
 }
 
-// Bound of the reason that is kept with a poison message.
+// maxReason is the maximum length in bytes of the reason that is stored with a poison message.
 const maxReason = 4 << 10
 
-// putAside publishes what would not succeed as poison. A try that ended only
-// because the router closes is no failure: it is nacked, and made elsewhere.
-func (r *Router) putAside(name string, onPoison func(*message.Message, error) error) message.HandlerMiddleware {
+// publishPoison publishes a message whose last attempt failed as poison. When the last attempt
+// failed only because the router is closing, the message is nacked and redelivered instead.
+func (r *Router) publishPoison(name string, onPoison func(*message.Message, error) error) message.HandlerMiddleware {
 	return func(next message.HandlerFunc) message.HandlerFunc {
 		return func(m *message.Message) ([]*message.Message, error) {
 			ctx := m.Context()
@@ -136,10 +141,11 @@ func (r *Router) putAside(name string, onPoison func(*message.Message, error) er
 				return produced, err
 			}
 			m.SetContext(ctx)
-			r.config.Log.Error("a message would not succeed and was put aside", "handler", name, "message", m.UUID, "error", err)
+			r.config.Log.Error("a message failed after the last attempt: publishing it as poison", "handler", name, "message",
+				m.UUID, "error", err)
 			if onPoison != nil {
-				if told := onPoison(m, err); told != nil {
-					return nil, errors.Join(err, told)
+				if reportErr := onPoison(m, err); reportErr != nil {
+					return nil, errors.Join(err, reportErr)
 				}
 			}
 			reason := err.Error()

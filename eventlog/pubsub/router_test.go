@@ -22,12 +22,14 @@ import (
 )
 
 func quickRouter(t testing.TB, nc *nats.Conn) *pubsub.Router {
-	r, err := pubsub.NewRouter(nc, pubsub.RouterConfig{Timeout: 5 * time.Second, Tries: 3, FirstPause: time.Millisecond, LongestPause: 2 * time.Millisecond, CloseTimeout: 5 * time.Second})
+	r, err := pubsub.NewRouter(nc,
+		pubsub.RouterConfig{Timeout: 5 * time.Second, MaxAttempts: 3, InitialBackoff: time.Millisecond,
+			MaxBackoff: 2 * time.Millisecond, CloseTimeout: 5 * time.Second})
 	require.NoError(t, err)
 	return r
 }
 
-// run runs a router until the test ends, and returns when it is running.
+// run starts a router, which runs until the test ends, and returns when the router is running.
 func run(t testing.TB, r *pubsub.Router) {
 	done := make(chan error, 1)
 	go func() { done <- r.Run(context.Background()) }()
@@ -50,7 +52,7 @@ func publishTasks(t testing.TB, nc *nats.Conn, topic string, ids ...string) {
 	}
 }
 
-func TestTasksAreTriedAndPutAside(t *testing.T) {
+func TestTasksAreRetriedAndThenPoison(t *testing.T) {
 	tests := []struct {
 		name   string
 		handle func(try int) error
@@ -79,7 +81,7 @@ func TestTasksAreTriedAndPutAside(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			r := quickRouter(t, s.Control())
 			tries := 0
-			var told error
+			var reported error
 			over := make(chan string, 2)
 			handle := func(m *message.Message) error {
 				if m.UUID == "mark" {
@@ -92,7 +94,8 @@ func TestTasksAreTriedAndPutAside(t *testing.T) {
 				tries++
 				return test.handle(tries)
 			}
-			require.NoError(t, r.Handle(test.name, pubsub.Tasks, test.name, handle, func(_ *message.Message, err error) error { told = err; return nil }))
+			require.NoError(t, r.Handle(test.name, pubsub.Tasks, test.name, handle,
+				func(_ *message.Message, err error) error { reported = err; return nil }))
 			poison := func(m *message.Message) error {
 				over <- m.UUID + ": " + m.Metadata.Get(middleware.ReasonForPoisonedKey)
 				return nil
@@ -107,29 +110,30 @@ func TestTasksAreTriedAndPutAside(t *testing.T) {
 			assert.Equal(t, test.tries, tries)
 			if test.poison == "" {
 				assert.Empty(t, reason)
-				assert.NoError(t, told)
+				assert.NoError(t, reported)
 				return
 			}
 			assert.True(t, strings.HasPrefix(reason, "task: "), reason)
 			assert.Contains(t, reason, test.poison)
 			assert.LessOrEqual(t, len(reason), pubsub.MaxReason+len("task: "))
-			assert.ErrorContains(t, told, test.poison)
+			assert.ErrorContains(t, reported, test.poison)
 		})
 	}
 }
 
-func TestTimeoutEndsATry(t *testing.T) {
+func TestTimeoutEndsAnAttempt(t *testing.T) {
 	s := servertest.Start(t)
-	r, err := pubsub.NewRouter(s.Control(), pubsub.RouterConfig{Timeout: 20 * time.Millisecond, Tries: 2, FirstPause: time.Millisecond})
+	r, err := pubsub.NewRouter(s.Control(),
+		pubsub.RouterConfig{Timeout: 20 * time.Millisecond, MaxAttempts: 2, InitialBackoff: time.Millisecond})
 	require.NoError(t, err)
-	told := make(chan error, 1)
+	reported := make(chan error, 1)
 	require.NoError(t, r.Handle("slow", pubsub.Tasks, "slow", func(m *message.Message) error {
 		<-m.Context().Done()
 		return m.Context().Err()
-	}, func(_ *message.Message, err error) error { told <- err; return nil }))
+	}, func(_ *message.Message, err error) error { reported <- err; return nil }))
 	publishTasks(t, s.Control(), "slow", "task")
 	run(t, r)
-	assert.ErrorIs(t, <-told, context.DeadlineExceeded)
+	assert.ErrorIs(t, <-reported, context.DeadlineExceeded)
 }
 
 func TestHandleEvents(t *testing.T) {
@@ -143,17 +147,18 @@ func TestHandleEvents(t *testing.T) {
 	poisoned := make(chan eventlog.Event, events)
 	for process := range 2 {
 		r := quickRouter(t, s.Control())
-		require.NoError(t, pubsub.HandleEvents(r, "audit", "events.acme.counters.*", func(_ context.Context, e eventlog.Event) error {
-			if e.Name == logtest.Name("e7") {
-				return errors.New("never seven")
-			}
-			all <- seen{process, e}
-			return nil
-		}, func(_ context.Context, e eventlog.Event, err error) error {
-			assert.ErrorContains(t, err, "never seven")
-			poisoned <- e
-			return nil
-		}))
+		require.NoError(t, pubsub.HandleEvents(r, "audit", "events.acme.counters.*",
+			func(_ context.Context, e eventlog.Event) error {
+				if e.Name == logtest.Name("e7") {
+					return errors.New("never seven")
+				}
+				all <- seen{process, e}
+				return nil
+			}, func(_ context.Context, e eventlog.Event, err error) error {
+				assert.ErrorContains(t, err, "never seven")
+				poisoned <- e
+				return nil
+			}))
 		run(t, r)
 	}
 	written := map[uint64]eventlog.Event{}
@@ -188,16 +193,17 @@ func TestCloseUnderLoadLosesNothing(t *testing.T) {
 		r := quickRouter(t, s.Control())
 		reached := make(chan struct{})
 		count := 0
-		for i := range 4 { // four subscriptions that share a consumer
+		for i := range 4 { // the four subscriptions share one consumer
 			handler := fmt.Sprint("load-", i)
-			sub, err := pubsub.NewSubscriber(s.Control(), pubsub.SubscriberConfig{Topics: pubsub.Tasks, Durable: "load", Prefetch: 8})
+			sub, err := pubsub.NewSubscriber(s.Control(),
+				pubsub.SubscriberConfig{Topics: pubsub.Tasks, Durable: "load", Prefetch: 8})
 			require.NoError(t, err)
 			r.AddConsumerHandler(handler, "load", sub, func(m *message.Message) error {
 				mu.Lock()
 				if count++; count == enough {
 					close(reached)
 				}
-				if count >= enough { // still at work when the router closes
+				if count >= enough { // this handler runs until the router closes
 					mu.Unlock()
 					<-m.Context().Done()
 					return m.Context().Err()
@@ -216,7 +222,7 @@ func TestCloseUnderLoadLosesNothing(t *testing.T) {
 		ended := make(chan error, 1)
 		go func() { ended <- r.Run(context.Background()) }()
 		<-reached
-		require.NoError(t, r.Close(), "in the middle of it")
+		require.NoError(t, r.Close(), "while messages are in progress")
 		require.NoError(t, <-ended)
 	}
 	last, _ := begin(1 << 30)
@@ -231,10 +237,10 @@ func TestCloseUnderLoadLosesNothing(t *testing.T) {
 			twice++
 		}
 	}
-	assert.Less(t, twice, tasks/10, "nearly all are done once")
+	assert.Less(t, twice, tasks/10, "nearly all run only once")
 }
 
-func TestLongWorkIsNotGivenToOthers(t *testing.T) {
+func TestMessagesInProgressAreNotRedelivered(t *testing.T) {
 	s := servertest.Start(t)
 	config := pubsub.SubscriberConfig{Topics: pubsub.Tasks, Group: "g", AckWait: 1500 * time.Millisecond}
 	one, err := pubsub.NewSubscriber(s.Control(), config)
@@ -242,18 +248,18 @@ func TestLongWorkIsNotGivenToOthers(t *testing.T) {
 	other, err := pubsub.NewSubscriber(s.Control(), config)
 	require.NoError(t, err)
 	publishTasks(t, s.Control(), "long", "task")
-	beats, err := s.Control().SubscribeSync("$JS.ACK.TASKS.>")
+	heartbeats, err := s.Control().SubscribeSync("$JS.ACK.TASKS.>")
 	require.NoError(t, err)
 
 	held := <-subscribe(t, one, "long")
 	idle := subscribe(t, other, "long")
-	for range 4 { // 2 s, more than the time after which silence would lose it
-		beat, err := beats.NextMsgWithContext(t.Context())
+	for range 4 { // 2 s, longer than AckWait
+		heartbeat, err := heartbeats.NextMsgWithContext(t.Context())
 		require.NoError(t, err)
-		require.Equal(t, "+WPI", string(beat.Data))
+		require.Equal(t, "+WPI", string(heartbeat.Data))
 	}
 	held.Ack()
-	ack, err := beats.NextMsgWithContext(t.Context())
+	ack, err := heartbeats.NextMsgWithContext(t.Context())
 	require.NoError(t, err)
 	assert.Equal(t, "+ACK", string(ack.Data))
 	publishTasks(t, s.Control(), "long", "next")
@@ -282,7 +288,7 @@ func TestMetadataCannotForgeHeaders(t *testing.T) {
 	for _, key := range []string{"", "Nats-Rollup", "nats-expected-last-sequence", "a b", "a:b", "a\r\nb"} {
 		m := message.NewMessage("x", nil)
 		m.Metadata.Set(key, "1")
-		assert.ErrorContains(t, p.Publish("x", m), "cannot be sent", "%q", key)
+		assert.ErrorContains(t, p.Publish("x", m), "invalid metadata key", "%q", key)
 	}
 	require.NoError(t, p.Close())
 	assert.ErrorIs(t, p.Publish("x", message.NewMessage("x", nil)), pubsub.ErrClosed)

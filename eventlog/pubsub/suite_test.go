@@ -29,5 +29,6 @@ func TestWatermillSuite(t *testing.T) {
 		GuaranteedOrderWithSingleSubscriber: true,
 		Persistent:                          true,
 	}
-	tests.TestPubSub(t, features, func(t *testing.T) (message.Publisher, message.Subscriber) { return pubsub(t, "all") }, pubsub)
+	tests.TestPubSub(t, features, func(t *testing.T) (message.Publisher, message.Subscriber) { return pubsub(t, "all") },
+		pubsub)
 }

@@ -14,57 +14,60 @@ import (
 
 const keyBytes = 32 // AES-256
 
-// A KeyRing holds the key-encryption keys: the last one wraps, all unwrap. As
-// text it is one key a line, "id base64": a file of mode 0600.
+// A KeyRing holds the master keys. The last key wraps (encrypts) new data keys; all keys unwrap
+// (decrypt) the data keys that they wrapped. A ring is stored as text, with a line "ID BASE64" for
+// each key, in a file with mode 0600.
 type KeyRing struct {
 	current string
 	keys    map[string][]byte
 }
 
-// String hides the keys.
+// String returns "[redacted]", so that the keys are not printed.
 func (*KeyRing) String() string { return "[redacted]" }
 
-// GoString hides them too.
+// GoString returns "[redacted]", so that the keys are not printed.
 func (*KeyRing) GoString() string { return "[redacted]" }
 
-// OpenKeyRing reads the ring at path, or makes one with a first key. It
-// refuses a file that others may read.
+// OpenKeyRing reads the ring in the file at path. When the file does not exist, it creates a ring
+// with one key. It returns an error for a file that other users can read.
 func OpenKeyRing(path string) (*KeyRing, error) {
 	info, err := os.Stat(path)
 	if errors.Is(err, os.ErrNotExist) {
 		return addKey(path, "")
 	}
 	if err != nil {
-		return nil, domain.Errorf(domain.FailedPrecondition, "the key ring cannot be read: %v", err)
+		return nil, domain.Errorf(domain.FailedPrecondition, "cannot read the key ring: %v", err)
 	}
 	if mode := info.Mode().Perm(); mode&0o077 != 0 {
-		return nil, domain.Errorf(domain.FailedPrecondition, "the key ring %s has mode %04o, so others may read it: chmod 600 it, and rotate its key if somebody did", path, mode)
+		return nil, domain.Errorf(domain.FailedPrecondition,
+			"the key ring %s has mode %04o, so other users can read it: chmod 600 it, and rotate its key if it was read", path,
+			mode)
 	}
 	text, err := os.ReadFile(path)
 	if err != nil {
-		return nil, domain.Errorf(domain.FailedPrecondition, "the key ring cannot be read: %v", err)
+		return nil, domain.Errorf(domain.FailedPrecondition, "cannot read the key ring: %v", err)
 	}
 	return ParseKeyRing(string(text))
 }
 
-// RotateKeyRing adds a key to the ring at path; it wraps from now on. Let the
-// vault Rewrap before the others are taken out.
+// RotateKeyRing adds a new key, which wraps from now on, to the ring in the file at path. The older
+// keys are needed until Vault.Rewrap has succeeded.
 func RotateKeyRing(path string) (*KeyRing, error) {
 	if _, err := OpenKeyRing(path); err != nil {
 		return nil, err
 	}
 	text, err := os.ReadFile(path)
 	if err != nil {
-		return nil, domain.Errorf(domain.FailedPrecondition, "the key ring cannot be read: %v", err)
+		return nil, domain.Errorf(domain.FailedPrecondition, "cannot read the key ring: %v", err)
 	}
 	return addKey(path, strings.TrimRight(string(text), "\n")+"\n")
 }
 
-// RetireKeys takes all keys but the newest out of the ring at path.
+// RetireKeys removes all keys except the newest from the ring in the file at path.
 func RetireKeys(path string) error {
 	text, err := os.ReadFile(path)
 	if err != nil {
-		return domain.Errorf(domain.FailedPrecondition, "the key ring cannot be read: %v", err)
+		return domain.Errorf(domain.FailedPrecondition, "cannot read the key ring: %v", err)
 	}
 	ring, err := ParseKeyRing(string(text))
 	if err != nil {
@@ -84,8 +87,8 @@ func addKey(path, before string) (*KeyRing, error) {
 	return ring, disk.WriteFile(path, []byte(text))
 }
 
-// ParseKeyRing reads a ring from its text, as an environment may hold it. Its
-// errors name a line, never what is on it.
+// ParseKeyRing parses the text of a ring, for example from an environment variable. Its errors
+// contain the number of a line, but no part of the text.
 func ParseKeyRing(text string) (*KeyRing, error) {
 	ring := &KeyRing{keys: map[string][]byte{}}
 	for i, line := range strings.Split(text, "\n") {
@@ -101,12 +104,14 @@ func ParseKeyRing(text string) (*KeyRing, error) {
 			return nil, wrongLine(i, fmt.Sprintf("must have a key of %d bytes in base64", keyBytes))
 		}
 		if ring.keys[fields[0]] != nil {
-			return nil, wrongLine(i, "has an id that stands above already")
+			return nil, wrongLine(i, "has an id of an earlier line")
 		}
 		ring.current, ring.keys[fields[0]] = fields[0], key
 	}
 	if ring.current == "" {
-		return nil, domain.Errorf(domain.FailedPrecondition, "the key ring is empty: put back the one that was there, or delete the file to begin anew without the secrets sealed so far")
+		return nil, domain.Errorf(domain.FailedPrecondition,
+			"the key ring is empty: restore it from a backup, or delete the file to start without the secrets "+
+				"sealed so far")
 	}
 	return ring, nil
 }

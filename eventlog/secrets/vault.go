@@ -19,45 +19,45 @@ import (
 	"anneal/eventlog/kv"
 )
 
-// MaxSealed is how many bytes a sealed value may have.
+// MaxSealed is the maximum size of a sealed value in bytes.
 const MaxSealed = 64 << 10
 
-// A Vault seals values that must be deletable although the log is not. Each
-// value has a data key of its own: the ciphertext goes into an event, the data
-// key, wrapped by the ring, into a bucket where it can be deleted, and with it
-// the value.
+// A Vault seals values that must be deletable, although events cannot be deleted. Each value is
+// encrypted with its own data key. The event has the ciphertext; a key store outside of the log has
+// the data key, wrapped by the ring. Erasing the data key makes the value unreadable.
 type Vault struct {
 	ring *KeyRing
 	keys kv.Store
 }
 
-// NewMemoryVault forgets everything with the process: for tests.
+// NewMemoryVault returns a vault in memory, for tests.
 func NewMemoryVault() *Vault {
 	key := make([]byte, keyBytes)
 	_, _ = rand.Read(key)
 	return &Vault{&KeyRing{"memory", map[string][]byte{"memory": key}}, kv.NewMemory()}
 }
 
-// A wrappedKey is a data key as the bucket has it.
+// A wrappedKey is the record of a data key in the key store.
 type wrappedKey struct {
-	Ring    string `json:"ring"` // id of the key that wraps it
+	Ring    string `json:"ring"` // ID of the master key that wraps the data key
 	Wrapped []byte `json:"wrapped"`
 }
 
-// Seal encrypts a value of a resource. It can be opened only for the same
-// resource and with the same data key.
+// Seal encrypts a value of the named resource with a new data key. Open accepts the result only for
+// the same resource.
 func (v *Vault) Seal(ctx context.Context, name domain.Name, value []byte) (domain.Sealed, error) {
 	if len(value) > MaxSealed {
-		return domain.Sealed{}, domain.Errorf(domain.InvalidArgument, "a secret value has %d bytes: at most %d are kept", len(value), MaxSealed)
+		return domain.Sealed{}, domain.Errorf(domain.InvalidArgument, "secret value has %d bytes: at most %d are allowed",
+			len(value), MaxSealed)
 	}
 	key := make([]byte, keyBytes)
 	_, _ = rand.Read(key)     // never fails
-	made, err := uuid.NewV7() // its time is the age of the key
+	made, err := uuid.NewV7() // the ID contains the time, so that DataKeys can return the creation time
 	if err != nil {
 		return domain.Sealed{}, err
 	}
 	sealed := domain.Sealed{KeyID: made.String(), Scheme: domain.SealScheme}
-	if sealed.Ciphertext, err = Encrypt(key, value, boundTo(name, sealed)); err != nil {
+	if sealed.Ciphertext, err = Encrypt(key, value, additionalData(name, sealed)); err != nil {
 		return domain.Sealed{}, err
 	}
 	record, err := v.wrap(sealed.KeyID, key)
@@ -70,52 +70,59 @@ func (v *Vault) Seal(ctx context.Context, name domain.Name, value []byte) (domai
 	return sealed, nil
 }
 
-// Open decrypts what Seal made. NotFound: it was shredded. DataLoss: it is not
-// this resource's, or was changed. FailedPrecondition: the ring lacks its key.
+// Open decrypts a value that Seal returned for the named resource. The error is NotFound when the
+// data key was erased, DataLoss when the value belongs to another resource or was changed or the
+// data key cannot be unwrapped, and FailedPrecondition when the ring lacks the master key or a
+// newer version of anneal sealed the value.
 func (v *Vault) Open(ctx context.Context, name domain.Name, sealed domain.Sealed) (domain.SecretValue, error) {
 	key, _, err := v.dataKey(ctx, sealed.KeyID)
 	if err != nil {
 		return "", err
 	}
 	if sealed.Scheme > domain.SealScheme {
-		return "", domain.Errorf(domain.FailedPrecondition, "the value of %s uses encryption scheme %d, and this release supports schemes up to %d: upgrade anneal, or set the value again", name, sealed.Scheme, domain.SealScheme)
+		return "", domain.Errorf(domain.FailedPrecondition,
+			"the value of %s uses encryption scheme %d, and this release supports schemes up to %d: upgrade anneal, or set "+
+				"the value again", name, sealed.Scheme, domain.SealScheme)
 	}
-	value, err := Decrypt(key, sealed.Ciphertext, boundTo(name, sealed))
+	value, err := Decrypt(key, sealed.Ciphertext, additionalData(name, sealed))
 	if err != nil {
-		return "", domain.Errorf(domain.DataLoss, "the sealed value of %s was not sealed for this resource, or was changed: set it again", name)
+		return "", domain.Errorf(domain.DataLoss,
+			"the sealed value of %s was not sealed for this resource, or was changed: set it again", name)
 	}
 	return domain.SecretValue(value), nil
 }
 
-// ownerID is the id under which the key store has the ID of its log.
+// ownerID is the ID of a record in the key store. The record holds the ID of the log that claimed
+// the key store.
 const ownerID = "installation"
 
-// Owner is the ID of the log that claimed the vault; "" when none has.
+// Owner returns the ID of the log that claimed the vault; "" when no log has claimed it.
 func (v *Vault) Owner(ctx context.Context) (string, error) {
 	record, _, err := v.keys.Get(ctx, ownerID)
 	return string(record), err
 }
 
-// Claim records the log whose events refer to the data keys.
+// Claim records that a log owns the vault, because the events of the log refer to the data keys.
+// log is the ID of the log.
 func (v *Vault) Claim(ctx context.Context, log string) error {
 	_, revision, err := v.keys.Get(ctx, ownerID)
 	if err == nil {
 		_, err = v.keys.Put(ctx, ownerID, []byte(log), revision)
 	}
 	if errors.Is(err, eventlog.ErrConflict) {
-		return nil // somebody else claimed it: see Owner
+		return nil // another process claimed the vault concurrently; Owner returns the result
 	}
 	return err
 }
 
-// ids are the IDs of all data keys.
+// ids returns the IDs of all data keys.
 func (v *Vault) ids(ctx context.Context) ([]string, error) {
 	ids, err := v.keys.Keys(ctx)
 	return slices.DeleteFunc(ids, func(id string) bool { return id == ownerID }), err
 }
 
-// DataKeys yields the IDs of all data keys, and when each was made. That of a
-// key of an earlier version of anneal is zero: its ID does not tell.
+// DataKeys yields all data keys with their creation times. The time is zero for keys that early
+// versions of anneal created, because their IDs contain no time.
 func (v *Vault) DataKeys(ctx context.Context) iter.Seq2[DataKey, error] {
 	return func(yield func(DataKey, error) bool) {
 		ids, err := v.ids(ctx)
@@ -124,20 +131,20 @@ func (v *Vault) DataKeys(ctx context.Context) iter.Seq2[DataKey, error] {
 			return
 		}
 		for _, id := range ids {
-			if !yield(DataKey{id, madeAt(id)}, nil) {
+			if !yield(DataKey{id, createdAt(id)}, nil) {
 				return
 			}
 		}
 	}
 }
 
-// A DataKey is the place of one data key in the vault.
+// A DataKey identifies one data key in the vault.
 type DataKey struct {
 	ID   string
-	Time time.Time // when it was made; zero when that is not known
+	Time time.Time // creation time; zero when unknown
 }
 
-func madeAt(id string) time.Time {
+func createdAt(id string) time.Time {
 	parsed, err := uuid.Parse(id)
 	if err != nil || parsed.Version() != 7 {
 		return time.Time{}
@@ -145,18 +152,18 @@ func madeAt(id string) time.Time {
 	return time.Unix(parsed.Time().UnixTime()).UTC()
 }
 
-// Shred erases a data key, so that what it sealed is gone wherever it was
-// copied to. It is done when it returns; again is no error. The reconciler alone
-// calls it: what the log may still refer to must not be erased.
+// Shred erases a data key, so that every copy of the value that the key encrypts becomes
+// unreadable. When Shred returns, the key is erased on disk. A key that does not exist is no error.
+// Only the reconciler calls Shred, because a key that the log refers to must not be erased.
 func (v *Vault) Shred(ctx context.Context, keyID string) error {
 	if !plainID(keyID) {
-		return nil // no key ever had this id
+		return nil // no key ever had this ID
 	}
 	return v.keys.Delete(ctx, keyID)
 }
 
-// Rewrap wraps every data key by the ring's current key and answers how many
-// had another. Afterwards the other keys can be taken out of the ring.
+// Rewrap wraps every data key with the ring's current master key, and returns how many data keys
+// were wrapped with another one. Afterwards RetireKeys can remove the other master keys.
 func (v *Vault) Rewrap(ctx context.Context) (changed int, err error) {
 	ids, err := v.ids(ctx)
 	if err != nil {
@@ -165,7 +172,7 @@ func (v *Vault) Rewrap(ctx context.Context) (changed int, err error) {
 	for _, id := range ids {
 		key, revision, err := v.dataKey(ctx, id)
 		if domain.CodeOf(err) == domain.NotFound {
-			continue // shredded meanwhile
+			continue // the data key was shredded concurrently
 		}
 		if err != nil {
 			return changed, err
@@ -178,7 +185,7 @@ func (v *Vault) Rewrap(ctx context.Context) (changed int, err error) {
 			return changed, err
 		}
 		if _, err := v.keys.Put(ctx, id, record, revision.number); errors.Is(err, eventlog.ErrConflict) {
-			continue // shredded or rewrapped meanwhile
+			continue // the data key was shredded or rewrapped concurrently
 		} else if err != nil {
 			return changed, err
 		}
@@ -195,48 +202,50 @@ type keyRevision struct {
 func (v *Vault) dataKey(ctx context.Context, id string) ([]byte, keyRevision, error) {
 	var found keyRevision
 	if !plainID(id) {
-		return nil, found, domain.Errorf(domain.NotFound, "the sealed value names no data key: set it again")
+		return nil, found, domain.Errorf(domain.NotFound, "the sealed value has no valid data key ID: set the value again")
 	}
 	record, revision, err := v.keys.Get(ctx, id)
 	if err != nil {
 		return nil, found, err
 	}
 	if revision == 0 {
-		return nil, found, domain.Errorf(domain.NotFound, "the sealed value was deleted: its data key is gone")
+		return nil, found, domain.Errorf(domain.NotFound, "the sealed value cannot be decrypted: its data key was erased")
 	}
 	found.number = revision
 	if err := json.Unmarshal(record, &found.wrappedKey); err != nil {
-		return nil, found, domain.Errorf(domain.DataLoss, "the record of data key %s cannot be read", id)
+		return nil, found, domain.Errorf(domain.DataLoss, "cannot parse the record of data key %s", id)
 	}
 	wrapping := v.ring.keys[found.Ring]
 	if wrapping == nil {
-		return nil, found, domain.Errorf(domain.FailedPrecondition, "the key ring lacks key %q, which wraps data key %s: put it back", found.Ring, id)
+		return nil, found, domain.Errorf(domain.FailedPrecondition,
+			"the key ring lacks key %q, which wraps data key %s: restore the key ring from a backup", found.Ring, id)
 	}
 	key, err := Decrypt(wrapping, found.Wrapped, []byte(id))
 	if err != nil {
-		return nil, found, domain.Errorf(domain.DataLoss, "data key %s cannot be unwrapped: key %q of the ring is another one than it was", id, found.Ring)
+		return nil, found, domain.Errorf(domain.DataLoss,
+			"cannot unwrap data key %s: key %q of the ring was replaced", id, found.Ring)
 	}
 	return key, found, nil
 }
 
-// CheckRing refuses, FailedPrecondition, a key ring that lacks a key which wraps
-// data keys, or has another one under its ID.
+// CheckRing returns FailedPrecondition when the ring lacks a master key that wraps data keys, or
+// has a different key with the same ID.
 func (v *Vault) CheckRing(ctx context.Context) error {
 	ids, err := v.ids(ctx)
 	if err != nil {
 		return err
 	}
-	tried := map[string]bool{} // by ID of the ring's key
+	tried := map[string]bool{} // by ID of the master key
 	for _, id := range ids {
 		record, revision, err := v.keys.Get(ctx, id)
 		var wrapped wrappedKey
 		if err != nil || revision == 0 || json.Unmarshal(record, &wrapped) != nil || tried[wrapped.Ring] {
-			continue // told when it is opened
+			continue // Open reports the error for the values of this data key
 		}
 		tried[wrapped.Ring] = true
 		if _, _, err := v.dataKey(ctx, id); err != nil {
 			return domain.Errorf(domain.FailedPrecondition, "the key ring is damaged (%v): restore keys/ring from a backup; "+
-				"or, to give up the values sealed so far, move keys/ring and the folder datakeys away", err)
+				"or, to discard the values sealed so far, move keys/ring and the directory datakeys away", err)
 		}
 	}
 	return nil
@@ -252,31 +261,32 @@ func (v *Vault) wrap(id string, key []byte) ([]byte, error) {
 
 func plainID(id string) bool { return uuid.Validate(id) == nil && len(id) == 36 }
 
-// boundTo is the additional data that ties a ciphertext to its place.
-func boundTo(name domain.Name, sealed domain.Sealed) []byte {
+// additionalData returns the additional data that binds a ciphertext to its resource and data key.
+func additionalData(name domain.Name, sealed domain.Sealed) []byte {
 	if sealed.Scheme == 0 {
 		return []byte(string(name) + "\x00" + sealed.Bound)
 	}
 	return []byte("anneal sealed value 1\x00" + string(name) + "\x00" + sealed.KeyID)
 }
 
-// Encrypt is AES-256-GCM: nonce, ciphertext and tag in one. What it answers is
-// opened only with the same key and the same belonging, which is not kept in it.
-func Encrypt(key, plain, belonging []byte) ([]byte, error) {
+// Encrypt encrypts plain with AES-256-GCM and returns the concatenation of nonce, ciphertext and
+// tag. Decrypt needs the same key and the same additional data, which the result does not contain.
+func Encrypt(key, plain, additional []byte) ([]byte, error) {
 	gcm, err := gcmOf(key)
 	if err != nil {
 		return nil, err
 	}
-	return gcm.Seal(nil, nil, plain, belonging), nil
+	return gcm.Seal(nil, nil, plain, additional), nil
 }
 
-// Decrypt opens what Encrypt made.
-func Decrypt(key, sealed, belonging []byte) ([]byte, error) {
+// Decrypt returns the plain text of sealed, a result of Encrypt with the same key and additional
+// data.
+func Decrypt(key, sealed, additional []byte) ([]byte, error) {
 	gcm, err := gcmOf(key)
 	if err != nil {
 		return nil, err
 	}
-	return gcm.Open(nil, nil, sealed, belonging)
+	return gcm.Open(nil, nil, sealed, additional)
 }
 
 func gcmOf(key []byte) (cipher.AEAD, error) {

@@ -16,10 +16,10 @@ import (
 )
 
 func localStore(dir string) kv.LocalOptions {
-	return kv.LocalOptions{Dir: filepath.Join(dir, "datakeys"), Made: filepath.Join(dir, "datakeys.made")}
+	return kv.LocalOptions{Dir: filepath.Join(dir, "datakeys"), CreatedFile: filepath.Join(dir, "datakeys.made")}
 }
 
-// openKeys opens a vault and a bucket of one folder.
+// migrated opens a vault on local files in dir, which migrates the data keys of the bucket KEYS.
 func migrated(t *testing.T, nc *nats.Conn, dir string) *secrets.Vault {
 	t.Helper()
 	ring, err := secrets.OpenKeyRing(filepath.Join(dir, "ring"))
@@ -30,8 +30,8 @@ func migrated(t *testing.T, nc *nats.Conn, dir string) *secrets.Vault {
 	return vault
 }
 
-// The keys of an earlier version are brought over, however often that was
-// interrupted, and leave the disk where they were.
+// TestKeysOfAnEarlierVersionAreMigrated checks that OpenLocalVault migrates the data keys in the
+// bucket KEYS, also after an interrupted migration, and erases them from the files of the bucket.
 func TestKeysOfAnEarlierVersionAreMigrated(t *testing.T) {
 	dir, store := t.TempDir(), t.TempDir()
 	s := servertest.Start(t, func(o *natsserver.Options) { o.Dir, o.NoSync = store, false })
@@ -54,7 +54,8 @@ func TestKeysOfAnEarlierVersionAreMigrated(t *testing.T) {
 			require.Equal(t, fmt.Sprint("value ", i), value.Reveal())
 		}
 	}
-	// An interrupted migration: some are copied, some of those deleted.
+	// Simulates an interrupted migration: some keys are copied, and some of the copied keys are
+	// deleted from the bucket.
 	half, err := keyfile.Open(localStore(dir).Dir, keyfile.Options{Wipe: true})
 	require.NoError(t, err)
 	done := 0

@@ -12,9 +12,9 @@ import (
 	"anneal/eventlog/kv"
 )
 
-// The bucket KEYS is a JetStream key-value bucket with history 1, except that
-// single messages may be deleted from it, and overwritten on disk: that is
-// what it is for. Reads ask the leader, so a key is there once it was put.
+// The bucket KEYS is a JetStream key-value bucket with history 1 whose stream allows to delete
+// single messages and overwrite them on disk, which erases a data key. Reads go to the stream's
+// leader, so that a key is visible as soon as it is stored.
 const (
 	BucketStream = "KV_KEYS"
 	keysSubject  = "$KV.KEYS."
@@ -33,8 +33,9 @@ func EnsureBucket(ctx context.Context, js jetstream.JetStream, replicas int) err
 	}, replicas)
 }
 
-// OpenLocalVault keeps data keys in two files that are always synced. Those in
-// the bucket KEYS, where an earlier version kept them, are brought over.
+// OpenLocalVault opens a vault that keeps the data keys in two local files, which are synced on
+// every write. It migrates the data keys that an earlier version of anneal kept in the JetStream
+// bucket KEYS.
 func OpenLocalVault(ctx context.Context, nc *nats.Conn, ring *KeyRing, where kv.LocalOptions) (*Vault, error) {
 	keys, err := kv.OpenLocal("data keys", where, keyfile.Options{Wipe: true}, func(store *keyfile.Store) error {
 		return migrateKeys(ctx, nc, where, store)
@@ -43,7 +44,7 @@ func OpenLocalVault(ctx context.Context, nc *nats.Conn, ring *KeyRing, where kv.
 		return nil, err
 	}
 	if lost := keys.Lost(); len(lost) > 0 && where.Log != nil {
-		where.Log.Error("data keys are lost, and with them the values that they sealed: set those values again", "keys", lost)
+		where.Log.Error("data keys are lost: set the values that were sealed with them again", "keys", lost)
 	}
 	return &Vault{ring, keys}, nil
 }
@@ -56,9 +57,8 @@ func (v *Vault) Close() error {
 	return nil
 }
 
-// migrateKeys copies the data keys of the bucket KEYS, looks whether they are
-// there, and only then overwrites them in the bucket. It may be interrupted
-// anywhere and repeated.
+// migrateKeys copies the data keys of the bucket KEYS to store, verifies the copies, and then
+// overwrites the keys in the bucket. It can be interrupted at any point and repeated.
 func migrateKeys(ctx context.Context, nc *nats.Conn, to kv.LocalOptions, store *keyfile.Store) error {
 	from, err := kv.OpenBucket(ctx, nc, BucketStream, "data keys", EnsureBucket)
 	if err != nil {
@@ -81,12 +81,13 @@ func migrateKeys(ctx context.Context, nc *nats.Conn, to kv.LocalOptions, store *
 		return err
 	}
 	if moved > 0 && to.Log != nil {
-		to.Log.Info("the data keys of sealed values were moved out of NATS", "keys", moved, "to", to.Dir)
+		to.Log.Info("the data keys of sealed values were moved from NATS to local files", "keys", moved, "to", to.Dir)
 	}
 	return nil
 }
 
-// OpenVault keeps data keys in the JetStream bucket KEYS, made when missing.
+// OpenVault opens a vault that keeps the data keys in the JetStream bucket KEYS. It creates the
+// bucket if it does not exist.
 func OpenVault(ctx context.Context, nc *nats.Conn, ring *KeyRing) (*Vault, error) {
 	keys, err := kv.OpenBucket(ctx, nc, BucketStream, "data keys", EnsureBucket)
 	if err != nil {

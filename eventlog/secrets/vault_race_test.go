@@ -11,7 +11,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Several processes may erase one data key at once: each of them succeeds.
+// TestShredIsIdempotentUnderConcurrency checks that concurrent calls of Shred for one data key,
+// also from different processes, all succeed.
 func TestShredIsIdempotentUnderConcurrency(t *testing.T) {
 	ring, err := secrets.OpenKeyRing(filepath.Join(t.TempDir(), "ring"))
 	require.NoError(t, err)

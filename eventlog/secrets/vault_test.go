@@ -42,7 +42,7 @@ func testVault(t *testing.T, vault *secrets.Vault) {
 	require.NoError(t, err)
 	again, err := vault.Seal(ctx, owner, []byte("value"))
 	require.NoError(t, err)
-	assert.NotEqual(t, sealed.KeyID, again.KeyID, "a data key for each value")
+	assert.NotEqual(t, sealed.KeyID, again.KeyID, "each value has its own data key")
 	assert.NotEqual(t, sealed.Ciphertext, again.Ciphertext)
 	edit := func(change func(*domain.Sealed)) domain.Sealed {
 		one := sealed
@@ -58,7 +58,8 @@ func testVault(t *testing.T, vault *secrets.Vault) {
 	}{
 		{"as it was sealed", owner, sealed, domain.OK},
 		{"for another resource", owner + "x", sealed, domain.DataLoss},
-		{"by an earlier scheme", owner, edit(func(s *domain.Sealed) { s.Scheme, s.Bound = 0, "TOKEN\x001" }), domain.DataLoss},
+		{"by an earlier scheme", owner, edit(func(s *domain.Sealed) { s.Scheme, s.Bound = 0, "TOKEN\x001" }),
+			domain.DataLoss},
 		{"by a later scheme", owner, edit(func(s *domain.Sealed) { s.Scheme++ }), domain.FailedPrecondition},
 		{"changed", owner, edit(func(s *domain.Sealed) { s.Ciphertext[len(s.Ciphertext)-1] ^= 1 }), domain.DataLoss},
 		{"cut short", owner, edit(func(s *domain.Sealed) { s.Ciphertext = s.Ciphertext[:5] }), domain.DataLoss},
@@ -80,14 +81,15 @@ func testVault(t *testing.T, vault *secrets.Vault) {
 		_, err = vault.Open(ctx, owner, sealed)
 		assert.Equal(t, domain.NotFound, domain.CodeOf(err))
 	}
-	require.NoError(t, vault.Shred(ctx, ">"), "no key has this name")
+	require.NoError(t, vault.Shred(ctx, ">"), "no key has this ID")
 	value, err := vault.Open(ctx, owner, again)
-	require.NoError(t, err, "others stay")
+	require.NoError(t, err, "other keys remain")
 	assert.Equal(t, "value", value.Reveal())
 }
 
-// Values that earlier versions of anneal sealed for key name and version open as
-// the fold describes them, whatever the key name became.
+// TestVaultOpensValuesOfTheFirstScheme checks that Open decrypts values that earlier versions of
+// anneal bound to a key name and version, which the fold stores in Sealed.Bound, even after the key
+// name was changed.
 func TestVaultOpensValuesOfTheFirstScheme(t *testing.T) {
 	vault, key := secrets.NewMemoryVault(), bytes.Repeat([]byte{7}, secrets.KeyBytes)
 	id := uuid.NewString()
@@ -111,11 +113,11 @@ func TestVaultOpensValuesOfTheFirstScheme(t *testing.T) {
 	assert.Equal(t, "old", value.Reveal())
 	for made, err := range vault.DataKeys(t.Context()) {
 		require.NoError(t, err)
-		assert.Equal(t, secrets.DataKey{ID: id}, made, "a key of an earlier version does not tell when it was made")
+		assert.Equal(t, secrets.DataKey{ID: id}, made, "a key of an earlier version has no creation time")
 	}
 }
 
-func TestDataKeysTellWhenTheyWereMade(t *testing.T) {
+func TestDataKeysHaveACreationTime(t *testing.T) {
 	vault := secrets.NewMemoryVault()
 	before := time.Now().Add(-time.Millisecond)
 	sealed, err := vault.Seal(t.Context(), owner, []byte("v"))
@@ -128,7 +130,7 @@ func TestDataKeysTellWhenTheyWereMade(t *testing.T) {
 	}
 }
 
-// onDisk tells whether any file below dir holds the bytes.
+// onDisk reports whether any file below dir contains the bytes needle.
 func onDisk(t *testing.T, dir string, needle []byte) bool {
 	found := false
 	require.NoError(t, filepath.WalkDir(dir, func(path string, entry fs.DirEntry, err error) error {
@@ -158,15 +160,15 @@ func TestShreddedKeysLeaveTheDisk(t *testing.T) {
 
 	record, _, err := vault.Keys().Get(t.Context(), sealed.KeyID)
 	require.NoError(t, err)
-	require.True(t, onDisk(t, dir, record), "else this test would see nothing")
+	require.True(t, onDisk(t, dir, record), "else this test would prove nothing")
 	require.NoError(t, vault.Shred(t.Context(), sealed.KeyID))
 	assert.False(t, onDisk(t, dir, record), "the wrapped key is overwritten")
 	s.Close()
-	assert.False(t, onDisk(t, dir, record), "and stays so")
-	assert.False(t, onDisk(t, dir, []byte(canary)), "the value never was there")
+	assert.False(t, onDisk(t, dir, record), "and stays overwritten")
+	assert.False(t, onDisk(t, dir, []byte(canary)), "the value itself was never stored")
 }
 
-func TestKeyBucketIsOne(t *testing.T) {
+func TestKeyBucketIsAKeyValueBucket(t *testing.T) {
 	s := servertest.Start(t)
 	js := servertest.JetStream(t, s.Control())
 	kv, err := js.KeyValue(t.Context(), "KEYS")
@@ -238,18 +240,19 @@ func TestRotation(t *testing.T) {
 	info, err := os.Stat(path)
 	require.NoError(t, err)
 	require.Equal(t, os.FileMode(0o600), info.Mode().Perm())
-	require.NoError(t, opens(open()), "the old key is not needed any more")
-	assert.Equal(t, domain.FailedPrecondition, domain.CodeOf(opens(before)), "and a process without the new one says so")
+	require.NoError(t, opens(open()), "the old key is no longer needed")
+	assert.Equal(t, domain.FailedPrecondition, domain.CodeOf(opens(before)),
+		"and a process without the new key reports it")
 }
 
-func TestKeyRingRefusals(t *testing.T) {
+func TestInvalidKeyRings(t *testing.T) {
 	key := base64.StdEncoding.EncodeToString(make([]byte, secrets.KeyBytes))
 	tests := map[string]struct{ text, want string }{
-		"empty":      {"\n \n", "empty"},
-		"no id":      {key, "line 1"},
-		"short key":  {"a " + key + "\nb c2hvcnQ=", "line 2"},
-		"no base64":  {"a canary!", "line 1"},
-		"an id anew": {"a " + key + "\na " + key, "line 2"},
+		"empty":          {"\n \n", "empty"},
+		"no id":          {key, "line 1"},
+		"short key":      {"a " + key + "\nb c2hvcnQ=", "line 2"},
+		"no base64":      {"a canary!", "line 1"},
+		"a duplicate ID": {"a " + key + "\na " + key, "line 2"},
 	}
 	for what, test := range tests {
 		_, err := secrets.ParseKeyRing(test.text)

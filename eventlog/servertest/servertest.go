@@ -13,8 +13,8 @@ import (
 	"anneal/eventlog/natsserver"
 )
 
-// Start runs an embedded server until the test ends. It syncs nothing, for the sake of slow disks,
-// unless change sets NoSync to false.
+// Start runs an embedded server until the test ends. The server does not sync to disk, which is
+// slow, unless change sets NoSync to false.
 func Start(t testing.TB, change ...func(*natsserver.Options)) *natsserver.Server {
 	t.Helper()
 	opts := natsserver.Options{Dir: t.TempDir(), Listen: "127.0.0.1:0", NoSync: true}

@@ -11,7 +11,8 @@ import (
 	"anneal/eventlog"
 )
 
-// A log whose disk is full refuses, and takes events again when it is not.
+// TestAppendToAFullDisk checks that Append to a log on a full disk returns a domain error, and
+// succeeds again once there is space.
 func TestAppendToAFullDisk(t *testing.T) {
 	server, err := Start(Options{Dir: t.TempDir()})
 	require.NoError(t, err)
@@ -21,7 +22,9 @@ func TestAppendToAFullDisk(t *testing.T) {
 	files.Space = disk.New(func() (uint64, error) { return free, nil })
 	server.log.UseFiles(files)
 	write := func(id string, expect uint64) error {
-		_, err := server.Log().Append(t.Context(), eventlog.Write{Event: eventlog.Event{ID: id, Name: "accounts/acme", Record: domain.Record{Type: "t", Data: []byte("{}")}}, Expect: expect})
+		_, err := server.Log().Append(t.Context(),
+			eventlog.Write{Event: eventlog.Event{ID: id, Name: "accounts/acme",
+				Record: domain.Record{Type: "t", Data: []byte("{}")}}, Expect: expect})
 		return err
 	}
 	require.NoError(t, write("one", 0))
@@ -34,7 +37,8 @@ func TestAppendToAFullDisk(t *testing.T) {
 	require.NoError(t, write("two", 1))
 }
 
-// A server that takes nothing more is not kept up as if nothing had happened.
+// TestWatch checks that Watch returns an error when the NATS server reports that it stores no more
+// messages.
 func TestWatch(t *testing.T) {
 	server, err := Start(Options{Dir: t.TempDir()})
 	require.NoError(t, err)
